@@ -1,0 +1,43 @@
+// Package testenv finds or starts the real servers that tests, examples and benchmarks need: PostgreSQL and RabbitMQ, and puts a fault
+// proxy in front of them. It does not import testing: a test passes its *testing.T as a [TB].
+//
+// # Which server
+//
+//	testenv.Postgres(t)      a fresh database on the shared server           dropped at the end of the test
+//	testenv.RabbitMQ(t)      a fresh virtual host on the shared broker       deleted at the end of the test
+//	testenv.OwnPostgres(t)   a private server: may be killed, paused, ...    removed at the end of the test
+//	testenv.OwnRabbitMQ(t)   a private broker: the same
+//	testenv.NewProxy(t, a)   a TCP proxy before address a, to cut, delay, black-hole or refuse
+//
+// A shared server is started once for each test binary, at its first use (Postgres 0.6 s, RabbitMQ 3 to 5 s). Programs without a test use
+// [OpenPostgres], [OpenRabbitMQ], [StartPostgres], [StartRabbitMQ] and [StartProxy], which return errors.
+//
+// Environment variables with the address of a running server win over the shared one:
+//
+//	WAYBILL_TEST_POSTGRES             postgres://user:password@host:5432/postgres   (the user may create databases)
+//	WAYBILL_TEST_RABBITMQ             amqp://guest:guest@host:5672/
+//	WAYBILL_TEST_RABBITMQ_MANAGEMENT  http://guest:guest@host:15672                 (default: the same host and user, port 15672)
+//
+// Own servers are always private ones. If a server can neither be found nor started, the test is skipped and says why; with CI=true it fails.
+//
+// # Guarantees
+//
+// Nothing is left behind: servers die with the process that started them, SIGKILL included, and a small guard then removes their folder.
+// Only loopback addresses are used, on free ports below the ephemeral range, so that a restart finds its port free.
+//
+// # Concurrency
+//
+// Everything is safe for concurrent use. Tests that use the shared servers may be parallel: no test sees another one's database or virtual host.
+//
+// # Ownership
+//
+// The helpers with a TB clean up at the end of the test; the others return a value with a Close method that the caller must call.
+//
+// # Limits
+//
+// Private servers need Linux and the distribution's binaries (scripts/servers installs them). A SIGKILL keeps the page cache: it proves recovery,
+// not fsync. A RabbitMQ quorum queue that is declared less than two seconds before a SIGKILL may be lost with its confirmed messages: declare,
+// wait until two seconds have passed, publish, kill. Goroutines that live as long as the process all run under [Background], for leak checks:
+//
+//	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
+package testenv

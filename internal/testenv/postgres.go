@@ -1,0 +1,332 @@
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PG is an empty database of its own on a PostgreSQL server.
+type PG struct {
+	// DSN is the connection URL of the database, as its superuser (or the user of WAYBILL_TEST_POSTGRES). It holds a password.
+	DSN string
+	// Database is the name of the database.
+	Database string
+
+	admin string
+}
+
+// PostgresOptions says how a private server differs from the usual one.
+type PostgresOptions struct {
+	// Settings are passed as -c name=value and win over ours (fsync=on, wal_level=logical, max_connections=200).
+	Settings map[string]string
+	// TLS, if not nil, makes the server refuse connections without TLS or without a client certificate of this authority.
+	TLS *TLS
+}
+
+// PostgresServer is a private PostgreSQL server.
+type PostgresServer struct {
+	// Password is that of the superuser "postgres". Other users need the password they were created with.
+	Password string
+	// Port is the TCP port on 127.0.0.1; it stays the same over restarts.
+	Port int
+
+	opts PostgresOptions
+	bin  string
+	as   *account
+	dir  string
+
+	mu   sync.Mutex // guards proc
+	proc *process
+}
+
+// OpenPostgres makes an empty database on the server of WAYBILL_TEST_POSTGRES or, without it, on the shared server, which it starts if needed.
+// The caller must Close the result.
+func OpenPostgres(ctx context.Context) (*PG, error) {
+	if dsn := os.Getenv("WAYBILL_TEST_POSTGRES"); dsn != "" {
+		return createDatabase(ctx, dsn)
+	}
+	s, err := sharedPostgres()
+	if err != nil {
+		return nil, err
+	}
+	return s.CreateDatabase(ctx)
+}
+
+var sharedPostgres = sync.OnceValues(func() (*PostgresServer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return StartPostgres(ctx, PostgresOptions{})
+})
+
+// StartPostgres starts a private server and returns when it accepts connections. The caller must Close it.
+func StartPostgres(ctx context.Context, opts PostgresOptions) (*PostgresServer, error) {
+	bin, err := postgresBin()
+	if err != nil {
+		return nil, err
+	}
+	as, err := unprivileged("postgres")
+	if err != nil {
+		return nil, err
+	}
+	tmpl, err := postgresTemplate(bin, as)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := newDir("postgres", as)
+	if err != nil {
+		return nil, err
+	}
+	s := &PostgresServer{Password: tmpl.password, opts: opts, bin: bin, as: as, dir: dir}
+	if err := s.create(ctx, tmpl.dir); err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *PostgresServer) create(ctx context.Context, template string) error {
+	if err := run(ctx, s.as, s.dir, os.Environ(), "cp", "-a", template, s.data()); err != nil {
+		return err
+	}
+	host := "host"
+	if s.opts.TLS != nil {
+		host = "hostssl"
+		if err := s.opts.TLS.copyServer(s.data(), s.as); err != nil {
+			return err
+		}
+	}
+	hba := "local all all trust\n" + host + " all all 127.0.0.1/32 scram-sha-256" + map[bool]string{true: " clientcert=verify-ca"}[s.opts.TLS != nil] + "\n" +
+		host + " replication all 127.0.0.1/32 scram-sha-256\n"
+	if err := os.WriteFile(filepath.Join(s.data(), "pg_hba.conf"), []byte(hba), 0o644); err != nil { //nolint:gosec // holds no secret; another user reads it
+		return fmt.Errorf("waybill/testenv: postgres: %w", err)
+	}
+	// Between finding a free port and binding it, somebody else may take it: try again with another one.
+	for attempt := 0; ; attempt++ {
+		port, err := freePort()
+		if err != nil {
+			return err
+		}
+		s.Port = port
+		err = s.start(ctx)
+		if err == nil || attempt == 2 || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (s *PostgresServer) data() string { return filepath.Join(s.dir, "data") }
+
+func (s *PostgresServer) start(ctx context.Context) error {
+	settings := map[string]string{
+		"listen_addresses": "127.0.0.1", "port": strconv.Itoa(s.Port), "unix_socket_directories": s.dir,
+		"fsync": "on", "wal_level": "logical", "max_connections": "200", "max_wal_senders": "20", "max_replication_slots": "20",
+		"dynamic_shared_memory_type": "mmap", // files in the data folder: nothing stays in /dev/shm after a SIGKILL
+	}
+	if s.opts.TLS != nil {
+		maps.Copy(settings, map[string]string{"ssl": "on", "ssl_cert_file": "server.pem", "ssl_key_file": "server.key", "ssl_ca_file": "ca.pem"})
+	}
+	maps.Copy(settings, s.opts.Settings)
+	args := []string{"-D", s.data()}
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		args = append(args, "-c", name+"="+settings[name])
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	var err error
+	for range 50 { // after a SIGKILL the last backends may hold the shared memory for a moment
+		if s.proc, err = start(s.as, s.dir, s.Log(), []string{"LANG=C.UTF-8", "PATH=/usr/bin:/bin"}, filepath.Join(s.bin, "postgres"), args...); err != nil {
+			return err
+		}
+		if err = poll(ctx, s.proc.done, s.ping); err == nil {
+			return nil
+		}
+		s.proc.kill()
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waybill/testenv: postgres: start: %w\n%s", err, tail(s.Log()))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("waybill/testenv: postgres: start: %w\n%s", err, tail(s.Log()))
+}
+
+func (s *PostgresServer) ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.DSN("postgres"))
+	if err != nil {
+		return fmt.Errorf("waybill/testenv: postgres: %w", err)
+	}
+	return conn.Close(ctx)
+}
+
+// Addr returns host:port, for a proxy.
+func (s *PostgresServer) Addr() string { return loopback(s.Port) }
+
+// Log returns the path of the server's log file.
+func (s *PostgresServer) Log() string { return filepath.Join(s.dir, "postgres.log") }
+
+// DSN returns the connection URL of a database of this server, as the superuser. With TLS it names the files of the certificates.
+func (s *PostgresServer) DSN(database string) string {
+	u := url.URL{Scheme: "postgres", User: url.UserPassword("postgres", s.Password), Host: s.Addr(), Path: "/" + database}
+	q := url.Values{"sslmode": {"disable"}}
+	if t := s.opts.TLS; t != nil {
+		q = url.Values{"sslmode": {"verify-full"}, "sslrootcert": {t.CAFile}, "sslcert": {t.ClientCertFile}, "sslkey": {t.ClientKeyFile}}
+	}
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+// CreateDatabase makes an empty database on this server. It ends with the server; Close drops it earlier.
+func (s *PostgresServer) CreateDatabase(ctx context.Context) (*PG, error) {
+	return createDatabase(ctx, s.DSN("postgres"))
+}
+
+// Kill ends the server and all its backends with SIGKILL, as a crash does. Data stay.
+func (s *PostgresServer) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proc.kill()
+}
+
+// Stop ends the server as an operator does (fast shutdown: open transactions are rolled back). Data stay.
+func (s *PostgresServer) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proc.stop(sigInt, 20*time.Second)
+}
+
+// Restart starts the server again on the same port and data, after stopping it if it runs, and returns when it accepts connections.
+func (s *PostgresServer) Restart(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proc.stop(sigInt, 20*time.Second)
+	return s.start(ctx)
+}
+
+// Pause freezes the server and all its backends (SIGSTOP): connections stay open and nothing answers.
+func (s *PostgresServer) Pause() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proc.signal(sigStop, true)
+}
+
+// Resume lets a paused server go on.
+func (s *PostgresServer) Resume() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proc.signal(sigCont, true)
+}
+
+// Close kills the server and removes its data. It may be called more than once.
+func (s *PostgresServer) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc != nil {
+		s.proc.signal(sigCont, true)
+		s.proc.stop(sigInt, 5*time.Second) // not SIGKILL: only the server itself can remove its shared memory
+	}
+	if err := os.RemoveAll(s.dir); err != nil {
+		return fmt.Errorf("waybill/testenv: postgres: %w", err)
+	}
+	return nil
+}
+
+// Close drops the database, also when connections to it are open. It may be called more than once.
+func (p *PG) Close(ctx context.Context) error {
+	return execPostgres(ctx, p.admin, "DROP DATABASE IF EXISTS "+pgx.Identifier{p.Database}.Sanitize()+" WITH (FORCE)")
+}
+
+func createDatabase(ctx context.Context, admin string) (*PG, error) {
+	u, err := url.Parse(admin)
+	if err != nil || u.Host == "" {
+		return nil, fmt.Errorf("waybill/testenv: postgres: WAYBILL_TEST_POSTGRES must be a URL such as postgres://user:password@127.0.0.1:5432/postgres")
+	}
+	name := randomName("waybill_test_")
+	if err := execPostgres(ctx, admin, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE template0"); err != nil {
+		return nil, err
+	}
+	u.Path = "/" + name
+	return &PG{DSN: u.String(), Database: name, admin: admin}, nil
+}
+
+func execPostgres(ctx context.Context, dsn, sql string) error {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return fmt.Errorf("waybill/testenv: postgres: connect: %w", err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		return fmt.Errorf("waybill/testenv: postgres: %w", err)
+	}
+	return nil
+}
+
+type template struct{ dir, password string }
+
+var (
+	templateMu    sync.Mutex
+	templateCache *template
+)
+
+// postgresTemplate runs initdb once a process; every server gets a copy of its result.
+func postgresTemplate(bin string, as *account) (*template, error) {
+	templateMu.Lock()
+	defer templateMu.Unlock()
+	if templateCache != nil {
+		return templateCache, nil
+	}
+	dir, err := newDir("template", as)
+	if err != nil {
+		return nil, err
+	}
+	t := &template{dir: filepath.Join(dir, "data"), password: randomName("pw-")}
+	pwfile := filepath.Join(dir, "password")
+	if err := os.WriteFile(pwfile, []byte(t.password+"\n"), 0o600); err != nil {
+		return nil, fmt.Errorf("waybill/testenv: postgres: %w", err)
+	}
+	if err := as.own(pwfile); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	err = run(ctx, as, dir, []string{"LANG=C.UTF-8", "PATH=/usr/bin:/bin"}, filepath.Join(bin, "initdb"),
+		"-D", t.dir, "-U", "postgres", "-A", "scram-sha-256", "--pwfile="+pwfile, "-E", "UTF8", "--no-locale", "--no-sync")
+	if err != nil {
+		return nil, err
+	}
+	templateCache = t
+	return t, nil
+}
+
+// postgresBin finds the folder of the server's programs: the newest of Debian's, else that of initdb in the PATH.
+func postgresBin() (string, error) {
+	best, version := "", 0
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
+	for _, f := range found {
+		bin := filepath.Dir(f)
+		if v, err := strconv.Atoi(filepath.Base(filepath.Dir(bin))); err == nil && v > version {
+			best, version = bin, v
+		}
+	}
+	if best != "" {
+		return best, nil
+	}
+	if f, err := exec.LookPath("initdb"); err == nil {
+		if f, err = filepath.EvalSymlinks(f); err == nil {
+			return filepath.Dir(f), nil
+		}
+	}
+	return "", fmt.Errorf("waybill/testenv: postgres: %w: no initdb found: run `make servers`, or set WAYBILL_TEST_POSTGRES to the URL of a running server", ErrUnavailable)
+}

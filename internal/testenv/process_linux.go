@@ -1,0 +1,218 @@
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	sigKill = syscall.SIGKILL
+	sigInt  = syscall.SIGINT
+	sigTerm = syscall.SIGTERM
+	sigStop = syscall.SIGSTOP
+	sigCont = syscall.SIGCONT
+)
+
+// background runs what lives as long as the process; its name is exported as Background for leak checks.
+func background(fn func()) { fn() }
+
+// spawner returns the queue of the one goroutine that starts all children. It keeps its OS thread for ever, because the kernel sends the parent
+// death signal when the *thread* that forked ends.
+var spawner = sync.OnceValue(func() chan<- func() {
+	queue := make(chan func())
+	go background(func() {
+		runtime.LockOSThread()
+		for fn := range queue {
+			fn()
+		}
+	})
+	return queue
+})
+
+// account is a system user that a server runs as; nil stands for the current one.
+type account struct{ uid, gid int }
+
+func (a *account) own(path string) error {
+	if a == nil {
+		return nil
+	}
+	if err := os.Chown(path, a.uid, a.gid); err != nil {
+		return fmt.Errorf("waybill/testenv: %w", err)
+	}
+	return nil
+}
+
+func (a *account) attr() *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true} // own group: a Ctrl-C is for the test, not for its servers
+	if a != nil {
+		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)} //nolint:gosec // ids from the user database
+	}
+	return attr
+}
+
+// unprivileged returns the account for a server that refuses to run as root, or nil when the current user will do.
+func unprivileged(names ...string) (*account, error) {
+	if os.Getuid() != 0 {
+		return nil, nil //nolint:nilnil // nil is the current user
+	}
+	for _, name := range append(names, "nobody") {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.Atoi(u.Uid)
+		gid, err2 := strconv.Atoi(u.Gid)
+		if err1 == nil && err2 == nil {
+			return &account{uid: uid, gid: gid}, nil
+		}
+	}
+	return nil, fmt.Errorf("waybill/testenv: no user %s to run the server as", strings.Join(names, ", "))
+}
+
+// process is a running child that dies with this process.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended and was waited for
+}
+
+// start starts a command in dir, with exactly this environment, its output appended to the file log.
+func start(as *account, dir, log string, env []string, name string, args ...string) (*process, error) {
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("waybill/testenv: %w", err)
+	}
+	defer func() { _ = out.Close() }()
+	cmd := exec.Command(name, args...) //nolint:noctx,gosec // it outlives the caller's context; the command is ours
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, env, out, out
+	cmd.SysProcAttr = as.attr()
+	started := make(chan error)
+	spawner() <- func() { started <- cmd.Start() }
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("waybill/testenv: start %s: %w", filepath.Base(name), err)
+	}
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	go background(func() {
+		_ = cmd.Wait()
+		close(p.done)
+	})
+	return p, nil
+}
+
+// run starts a command and waits for it. A failure carries the end of its output.
+func run(ctx context.Context, as *account, dir string, env []string, name string, args ...string) error {
+	log := filepath.Join(os.TempDir(), randomName("waybill-run-"))
+	defer func() { _ = os.Remove(log) }()
+	p, err := start(as, dir, log, env, name, args...)
+	if err != nil {
+		return err
+	}
+	if err := p.wait(ctx); err != nil {
+		p.kill()
+		return err
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+		return fmt.Errorf("waybill/testenv: %s: exit code %d: %s", filepath.Base(name), code, tail(log))
+	}
+	return nil
+}
+
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *process) wait(ctx context.Context) error {
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("waybill/testenv: waiting for %s: %w", filepath.Base(p.cmd.Path), ctx.Err())
+	}
+}
+
+// signal sends sig to the process and its direct children: a PostgreSQL backend goes on working when only the postmaster is stopped.
+func (p *process) signal(sig syscall.Signal, withChildren bool) {
+	if p.ended() {
+		return
+	}
+	pid := p.cmd.Process.Pid
+	var children []int
+	if withChildren {
+		list, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+		for field := range strings.FieldsSeq(string(list)) {
+			if n, err := strconv.Atoi(field); err == nil {
+				children = append(children, n)
+			}
+		}
+	}
+	_ = p.cmd.Process.Signal(sig)
+	for _, child := range children {
+		_ = syscall.Kill(child, sig)
+	}
+}
+
+// kill ends the process and its direct children with SIGKILL and waits until the kernel is done with it.
+func (p *process) kill() {
+	p.signal(sigKill, true)
+	<-p.done
+}
+
+// stop asks the process to end, and kills it after a time.
+func (p *process) stop(sig syscall.Signal, limit time.Duration) {
+	p.signal(sig, false)
+	select {
+	case <-p.done:
+	case <-time.After(limit):
+		p.kill()
+	}
+}
+
+func alive(pid int) bool { return syscall.Kill(pid, 0) != syscall.ESRCH }
+
+// guardScript waits until the pipe from the owner ends, which is when the owner is gone, however it ended. The servers get their death signal at the
+// same moment. It removes the shared memory that a killed PostgreSQL cannot remove (its id is in postmaster.pid), then the folder.
+const guardScript = `cat >/dev/null
+for f in "$1"/postgres-*/data/postmaster.pid; do
+	[ -e "$f" ] && id=$(sed -n 7p "$f" | awk '{print $2}') && [ -n "$id" ] && ids="$ids $id"
+done
+n=0
+while sleep 0.1; n=$((n+1)); do
+	rm -rf "$1" 2>/dev/null
+	[ -e "$1" ] && [ $n -lt 50 ] || break
+done
+for id in $ids; do ipcrm -m "$id" 2>/dev/null; done
+exit 0`
+
+var guardPipe *os.File // kept open as long as the process lives
+
+// startGuard starts a shell that outlives this process by a moment and removes dir after it.
+func startGuard(dir string) error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("waybill/testenv: guard: %w", err)
+	}
+	defer func() { _ = r.Close() }()
+	cmd := exec.Command("/bin/sh", "-c", guardScript, "waybill-testenv-guard", dir) //nolint:noctx,gosec // it outlives us on purpose
+	cmd.Dir, cmd.Stdin = "/", r
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		_ = w.Close()
+		return fmt.Errorf("waybill/testenv: guard: %w", err)
+	}
+	guardPipe = w
+	return cmd.Process.Release()
+}

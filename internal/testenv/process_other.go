@@ -1,0 +1,50 @@
+//go:build !linux
+
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"time"
+)
+
+// Only Linux ends children with their parent. Elsewhere tests use the servers that the environment variables name.
+
+type signal int
+
+const (
+	sigKill signal = iota
+	sigInt
+	sigTerm
+	sigStop
+	sigCont
+)
+
+type account struct{}
+
+func (*account) own(string) error { return nil }
+
+type process struct{ done chan struct{} }
+
+func unprivileged(...string) (*account, error) { return nil, errNotHere() }
+
+func start(*account, string, string, []string, string, ...string) (*process, error) {
+	return nil, errNotHere()
+}
+
+func run(context.Context, *account, string, []string, string, ...string) error { return errNotHere() }
+
+func (*process) ended() bool                { return true }
+func (*process) signal(signal, bool)        {}
+func (*process) kill()                      {}
+func (*process) stop(signal, time.Duration) {}
+
+func alive(pid int) bool { _, err := os.FindProcess(pid); return err == nil }
+
+func startGuard(string) error { return nil }
+
+func errNotHere() error {
+	return fmt.Errorf("waybill/testenv: %w: private servers need Linux, this is %s: set the WAYBILL_TEST_ variables", ErrUnavailable, runtime.GOOS)
+}

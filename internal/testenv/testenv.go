@@ -1,0 +1,144 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+// TB is what testenv needs of a *testing.T, *testing.B or *testing.F.
+type TB interface {
+	Helper()
+	Cleanup(fn func())
+	Logf(format string, args ...any)
+	Skipf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Context() context.Context
+}
+
+// Background is the function under which every goroutine runs that lives as long as the process.
+const Background = "github.com/waybill-go/waybill/internal/testenv.background"
+
+// ErrUnavailable says that a server can neither be found nor started on this machine. The message says what to do about it.
+var ErrUnavailable = errors.New("server not available")
+
+// cleanupTimeout bounds what runs after a test, when the test's context is already cancelled.
+const cleanupTimeout = 30 * time.Second
+
+// Postgres gives the test a fresh, empty database on the shared PostgreSQL server, and drops it at the end of the test.
+func Postgres(tb TB) *PG {
+	tb.Helper()
+	db, err := OpenPostgres(tb.Context())
+	if err != nil {
+		unavailable(tb, err)
+		return nil
+	}
+	closeAfter(tb, db.Close)
+	return db
+}
+
+// RabbitMQ gives the test a fresh virtual host on the shared broker, and deletes it at the end of the test.
+func RabbitMQ(tb TB) *MQ {
+	tb.Helper()
+	mq, err := OpenRabbitMQ(tb.Context())
+	if err != nil {
+		unavailable(tb, err)
+		return nil
+	}
+	closeAfter(tb, mq.Close)
+	return mq
+}
+
+// OwnPostgres starts a private PostgreSQL server for this test alone, and removes it at the end of the test.
+func OwnPostgres(tb TB, opts PostgresOptions) *PostgresServer {
+	tb.Helper()
+	s, err := StartPostgres(tb.Context(), opts)
+	if err != nil {
+		unavailable(tb, err)
+		return nil
+	}
+	tb.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// OwnRabbitMQ starts a private broker for this test alone (3 to 5 s), and removes it at the end of the test.
+func OwnRabbitMQ(tb TB, opts RabbitMQOptions) *RabbitMQServer {
+	tb.Helper()
+	s, err := StartRabbitMQ(tb.Context(), opts)
+	if err != nil {
+		unavailable(tb, err)
+		return nil
+	}
+	tb.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// NewProxy starts a fault proxy before the address upstream (host:port), and closes it at the end of the test.
+func NewProxy(tb TB, upstream string) *Proxy {
+	tb.Helper()
+	p, err := StartProxy(upstream)
+	if err != nil {
+		tb.Fatalf("%v", err)
+		return nil
+	}
+	tb.Cleanup(p.Close)
+	return p
+}
+
+// NewTLS makes throwaway certificates for this test; see [MakeTLS].
+func NewTLS(tb TB) *TLS {
+	tb.Helper()
+	dir, err := os.MkdirTemp(os.TempDir(), "waybill-tls-")
+	if err != nil {
+		tb.Fatalf("waybill/testenv: tls: %v", err)
+		return nil
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t, err := MakeTLS(dir)
+	if err != nil {
+		tb.Fatalf("%v", err)
+		return nil
+	}
+	return t
+}
+
+func closeAfter(tb TB, stop func(context.Context) error) {
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		if err := stop(ctx); err != nil {
+			tb.Logf("%v", err)
+		}
+	})
+}
+
+// unavailable skips the test when the server cannot be had here; in CI, and for any other error, it fails it.
+func unavailable(tb TB, err error) {
+	tb.Helper()
+	if errors.Is(err, ErrUnavailable) && os.Getenv("CI") != "true" {
+		tb.Skipf("SKIPPED, NOT TESTED: %v", err)
+		return
+	}
+	tb.Fatalf("%v", err)
+}
+
+// poll calls check until it returns nil, every few milliseconds. It gives up when ctx ends or stop is closed, with the last error.
+func poll(ctx context.Context, stop <-chan struct{}, check func(context.Context) error) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-stop:
+			return err
+		case <-tick.C:
+		}
+	}
+}

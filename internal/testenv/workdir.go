@@ -1,0 +1,88 @@
+package testenv
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	mathrand "math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+const rootPrefix = "waybill-testenv-"
+
+// workRoot is this process's folder for everything that its servers write: <temp>/waybill-testenv-<pid>-<random>.
+var workRoot = sync.OnceValues(func() (string, error) {
+	removeStale(os.TempDir())
+	dir, err := os.MkdirTemp(os.TempDir(), rootPrefix+strconv.Itoa(os.Getpid())+"-")
+	if err != nil {
+		return "", fmt.Errorf("waybill/testenv: %w", err)
+	}
+	// A server may run as another user, who must be able to pass through.
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return "", fmt.Errorf("waybill/testenv: %w", err)
+	}
+	return dir, startGuard(dir)
+})
+
+// newDir makes a folder for one server. Its mode is 0700; owner, if not nil, becomes its owner.
+func newDir(name string, owner *account) (string, error) {
+	root, err := workRoot()
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp(root, name+"-")
+	if err != nil {
+		return "", fmt.Errorf("waybill/testenv: %w", err)
+	}
+	return dir, owner.own(dir)
+}
+
+// removeStale removes the folders of processes that are gone and could not clean up, as after a crash of the machine.
+func removeStale(temp string) {
+	dirs, _ := filepath.Glob(filepath.Join(temp, rootPrefix+"*"))
+	for _, dir := range dirs {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), rootPrefix), "-")
+		if n, err := strconv.Atoi(pid); err == nil && !alive(n) {
+			_ = os.RemoveAll(dir)
+		}
+	}
+}
+
+// freePort finds a free loopback port below the ephemeral range, so that no outgoing connection takes it while its server restarts.
+func freePort() (int, error) {
+	for range 200 {
+		port := 20000 + mathrand.IntN(12000)
+		l, err := net.Listen("tcp", loopback(port))
+		if err != nil {
+			continue
+		}
+		if err := l.Close(); err != nil {
+			return 0, fmt.Errorf("waybill/testenv: %w", err)
+		}
+		return port, nil
+	}
+	return 0, fmt.Errorf("waybill/testenv: no free port between 20000 and 32000 on 127.0.0.1")
+}
+
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// randomName returns prefix and 12 random hexadecimal digits.
+func randomName(prefix string) string {
+	var b [6]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return prefix + hex.EncodeToString(b[:])
+}
+
+// tail returns the end of a log file, for an error message.
+func tail(file string) string {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	return string(b[max(0, len(b)-2000):])
+}
