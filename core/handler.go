@@ -1,0 +1,40 @@
+package core
+
+import "context"
+
+// HandlerStatus is how a handler succeeded.
+type HandlerStatus uint8
+
+// The statuses.
+const (
+	HandlerProcessed HandlerStatus = iota // it had its effect now
+	HandlerDuplicate                      // it had had its effect before
+)
+
+// HandleFunc handles one delivery. A nil error settles it as done. The error decides otherwise: [Reject] parks,
+// [RetryAfter] delays, [Outage] gives back and pauses; any other is retried by policy. It must return soon after ctx
+// ends.
+type HandleFunc func(ctx context.Context, d *Delivery) (HandlerStatus, error)
+
+// Middleware wraps a handler.
+type Middleware func(next HandleFunc) HandleFunc
+
+// Handler is a HandleFunc with what it is for. A message reaches it if its type or else its topic equals Name.
+type Handler struct {
+	// Name is the topic or the CloudEvents type.
+	Name string
+	// Handle does the work.
+	Handle HandleFunc
+}
+
+// HandlerFor returns a handler that decodes topic's value for fn. It has no inbox: a redelivery runs fn again, so fn
+// must be idempotent. Package inbox has the exactly-once one.
+func HandlerFor[T any](topic Topic[T], fn func(ctx context.Context, v T) error) Handler {
+	return Handler{Name: topic.Name(), Handle: func(ctx context.Context, d *Delivery) (HandlerStatus, error) {
+		v, err := topic.Decode(&d.Envelope)
+		if err != nil {
+			return HandlerProcessed, err
+		}
+		return HandlerProcessed, fn(ctx, v)
+	}}
+}

@@ -1,0 +1,232 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/waybill-go/waybill/hlc"
+)
+
+// TracerName is the instrumentation scope of all spans and metrics.
+const TracerName = "github.com/waybill-go/waybill"
+
+// StamperOptions configures a Stamper.
+type StamperOptions struct {
+	// Source is the CloudEvents source of messages that name none, such as "/orders". Required.
+	Source string
+	// Clock gives the HLC stamps; nil means a clock of its own.
+	Clock *hlc.Clock
+	// Limits bounds what can be staged.
+	Limits Limits
+	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
+	TTL time.Duration
+	// Now is the producer's clock; nil means time.Now.
+	Now func() time.Time
+	// NewID makes message ids; nil means NewID.
+	NewID func() string
+	// TracerProvider makes the stage span; nil means the global one.
+	TracerProvider trace.TracerProvider
+}
+
+// Stamper completes messages at stage time: it checks them, fills ids, times, stamps and what the context carries, and
+// spreads them over their routes. Every store's Stage uses one. It is safe for concurrent use.
+type Stamper struct {
+	opts   StamperOptions
+	tracer trace.Tracer
+}
+
+// NewStamper returns a stamper, or an error that lists all problems of opts.
+func NewStamper(opts StamperOptions) (*Stamper, error) {
+	var p []string
+	if opts.Source == "" {
+		p = append(p, "Source: is empty; name the producing service, such as \"/orders\"")
+	} else if s := checkName(opts.Source); s != "" {
+		p = append(p, "Source: "+s)
+	}
+	if opts.TTL < 0 {
+		p = append(p, fmt.Sprintf("TTL: %s is negative; 0 means none", opts.TTL))
+	}
+	p = append(p, opts.Limits.Validate("Limits")...)
+	if err := Invalid("waybill: outbox options", p...); err != nil {
+		return nil, err
+	}
+	opts.Limits = opts.Limits.withDefaults()
+	if opts.Clock == nil {
+		clock, err := hlc.NewClock(hlc.Options{Wall: opts.Now})
+		if err != nil {
+			return nil, err
+		}
+		opts.Clock = clock
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.NewID == nil {
+		opts.NewID = NewID
+	}
+	tp := opts.TracerProvider
+	if tp == nil {
+		tp = otel.GetTracerProvider()
+	}
+	return &Stamper{opts: opts, tracer: tp.Tracer(TracerName)}, nil
+}
+
+// Clock returns the clock that stamps.
+func (s *Stamper) Clock() *hlc.Clock { return s.opts.Clock }
+
+// StagedRow is one row to write: a stamped message on one route.
+type StagedRow struct {
+	Envelope Envelope
+	Route    string
+	// DeliverAt, or else Delay from now by the store's clock, is when it is due; both zero = at once.
+	DeliverAt time.Time
+	Delay     time.Duration
+}
+
+// Start begins the span of a Stage call; messages stamped under the returned context carry it. The caller ends it with
+// [EndSpan]. Without a configured tracer it costs next to nothing.
+func (s *Stamper) Start(ctx context.Context, messages int) (context.Context, trace.Span) {
+	ctx, span := s.tracer.Start(ctx, "waybill stage", trace.WithSpanKind(trace.SpanKindInternal))
+	if span.IsRecording() {
+		span.SetAttributes(attribute.Int("messaging.batch.message_count", messages))
+	}
+	return ctx, span
+}
+
+// EndSpan ends span, recording err if there is one.
+func EndSpan(span trace.Span, err error) {
+	if err != nil && span.IsRecording() {
+		span.RecordError(err)
+		span.SetStatus(codes.Error, ErrorText(err))
+	}
+	span.End()
+}
+
+// Stamp checks msgs and returns the rows to write, or an [*InvalidError] that lists every problem of every message. The
+// rows share bodies, headers and lineage with msgs.
+func (s *Stamper) Stamp(ctx context.Context, msgs []Message) ([]StagedRow, error) {
+	now := s.opts.Now()
+	if err := s.checkAll(msgs, now); err != nil {
+		return nil, err
+	}
+	scope := ScopeFrom(ctx)
+	sc := trace.SpanContextFromContext(ctx)
+	var parent, state string
+	if sc.IsValid() {
+		parent, state = traceParent(sc), sc.TraceState().String()
+	}
+	rows := make([]StagedRow, 0, len(msgs))
+	for i := range msgs {
+		row := StagedRow{Envelope: msgs[i].Envelope, Route: DefaultRoute, DeliverAt: msgs[i].DeliverAt, Delay: msgs[i].Delay}
+		s.fill(&row.Envelope, &msgs[i], now, &scope)
+		if row.Envelope.TraceParent == "" {
+			row.Envelope.TraceParent, row.Envelope.TraceState = parent, state
+		}
+		if len(msgs[i].Routes) == 0 {
+			rows = append(rows, row)
+			continue
+		}
+		for _, r := range msgs[i].Routes {
+			row.Route = r
+			rows = append(rows, row)
+		}
+	}
+	return rows, nil
+}
+
+func (s *Stamper) checkAll(msgs []Message, now time.Time) error {
+	if len(msgs) > MaxMessages {
+		return Invalid("waybill: stage", fmt.Sprintf("%d messages in one call; at most %d are allowed: split the call", len(msgs), MaxMessages))
+	}
+	var p []string
+	for i := range msgs {
+		where := ""
+		if len(msgs) > 1 {
+			where = fmt.Sprintf("messages[%d].", i)
+		}
+		if p = s.opts.Limits.check(p, where, &msgs[i], now); len(p) >= 20 {
+			p = append(p, "and maybe more")
+			break
+		}
+	}
+	return Invalid("waybill: stage", p...)
+}
+
+func (s *Stamper) fill(e *Envelope, m *Message, now time.Time, scope *Scope) {
+	def := func(p *string, v string) {
+		if *p == "" {
+			*p = v
+		}
+	}
+	if e.ID == "" {
+		e.ID = s.opts.NewID()
+	}
+	def(&e.Type, e.Topic)
+	def(&e.Source, s.opts.Source)
+	def(&e.ContentType, "application/octet-stream")
+	def(&e.CorrelationID, scope.CorrelationID)
+	def(&e.CausationID, scope.CausationID)
+	def(&e.Tenant, scope.Tenant)
+	def(&e.RunID, scope.RunID)
+	if e.Lineage == nil {
+		e.Lineage = scope.Lineage
+	}
+	if e.Time.IsZero() {
+		e.Time = now
+	}
+	e.Time = e.Time.UTC().Truncate(time.Microsecond)
+	if e.HLC.IsZero() {
+		e.HLC = s.opts.Clock.Now()
+	}
+	switch ttl := m.TTL; {
+	case ttl > 0:
+		e.Expires = now.Add(ttl)
+	case ttl == 0 && e.Expires.IsZero() && s.opts.TTL > 0:
+		e.Expires = now.Add(s.opts.TTL)
+	}
+	if !e.Expires.IsZero() {
+		e.Expires = e.Expires.UTC().Truncate(time.Microsecond)
+	}
+}
+
+const hexDigits = "0123456789abcdef"
+
+// traceParent returns the W3C traceparent of sc.
+func traceParent(sc trace.SpanContext) string {
+	tid, sid, flags := sc.TraceID(), sc.SpanID(), byte(sc.TraceFlags())
+	b := make([]byte, 0, 55)
+	b = append(b, "00-"...)
+	for _, c := range tid {
+		b = append(b, hexDigits[c>>4], hexDigits[c&15])
+	}
+	b = append(b, '-')
+	for _, c := range sid {
+		b = append(b, hexDigits[c>>4], hexDigits[c&15])
+	}
+	return string(append(b, '-', hexDigits[flags>>4], hexDigits[flags&15]))
+}
+
+// SpanContext returns the remote span context that e carries; invalid if it carries none.
+func (e *Envelope) SpanContext() trace.SpanContext {
+	p := e.TraceParent
+	if len(p) < 55 || p[2] != '-' || p[35] != '-' || p[52] != '-' || p[:2] == "ff" || p[:2] == "00" && len(p) != 55 {
+		return trace.SpanContext{}
+	}
+	tid, err1 := trace.TraceIDFromHex(p[3:35])
+	sid, err2 := trace.SpanIDFromHex(p[36:52])
+	var flags byte
+	_, err3 := fmt.Sscanf(p[53:55], "%02x", &flags)
+	if err1 != nil || err2 != nil || err3 != nil {
+		return trace.SpanContext{}
+	}
+	ts, _ := trace.ParseTraceState(e.TraceState) // a bad tracestate is dropped, as W3C asks
+	return trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: tid, SpanID: sid, TraceFlags: trace.TraceFlags(flags & 1), TraceState: ts, Remote: true,
+	})
+}

@@ -1,0 +1,123 @@
+package core
+
+import "fmt"
+
+// State is where a stored message is in its life. The numbers are stored by adapters and never change.
+type State uint8
+
+// The states of a record.
+const (
+	StateNone       State = 0 // not stored yet
+	StatePending    State = 1 // waits to be claimed, at once or when due
+	StateProcessing State = 2 // leased by a relay
+	StatePublished  State = 3 // terminal: confirmed and routed by the broker
+	StateFailed     State = 4 // an attempt failed; claimable again when due
+	StateAbandoned  State = 5 // terminal: given up, with a Reason
+)
+
+var stateNames = [...]string{"none", "pending", "processing", "published", "failed", "abandoned"}
+
+// String returns the state's name.
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return fmt.Sprintf("State(%d)", uint8(s))
+}
+
+// Terminal reports whether no engine will touch the record again.
+func (s State) Terminal() bool { return s == StatePublished || s == StateAbandoned }
+
+// Event is what happens to a record.
+type Event uint8
+
+// The events of the state machine.
+const (
+	EventNone         Event = iota
+	EventStaged             // written by the application
+	EventClaimed            // leased by a relay
+	EventConfirmed          // the broker confirmed and routed it
+	EventRejected           // an attempt failed, attempts are left
+	EventGivenUp            // rejected for good, attempts spent, or expired while leased
+	EventReleased           // handed back unsent: stop, outage, or cut behind a failed one of its key
+	EventLeaseExpired       // its relay died or was too slow
+	EventCrashesSpent       // claimed with its crashes spent
+	EventWithdrawn          // expired (swept), cancelled, replaced or skipped
+	EventRequeued           // an operator put it back
+)
+
+var eventNames = [...]string{
+	"none", "staged", "claimed", "confirmed", "rejected", "given up", "released", "lease expired", "crashes spent", "withdrawn", "requeued",
+}
+
+// String returns the event's name.
+func (e Event) String() string {
+	if int(e) < len(eventNames) {
+		return eventNames[e]
+	}
+	return fmt.Sprintf("Event(%d)", uint8(e))
+}
+
+// Transition is one row of the state machine.
+type Transition struct {
+	From  State
+	Event Event
+	To    State
+	Note  string
+}
+
+var transitions = []Transition{
+	{StateNone, EventStaged, StatePending, "due at once, or at DeliverAt"},
+	{StatePending, EventClaimed, StateProcessing, ""},
+	{StateFailed, EventClaimed, StateProcessing, "when its retry is due"},
+	{StateProcessing, EventConfirmed, StatePublished, "deleted at once, or kept for a retention time"},
+	{StateProcessing, EventRejected, StateFailed, "attempt counted; error and next due time stored"},
+	{StateProcessing, EventGivenUp, StateAbandoned, "reason rejected, attempts, undecodable, too_large, forbidden, unroutable or expired"},
+	{StateProcessing, EventReleased, StatePending, "costs nothing; failed again if it had failed before"},
+	{StateProcessing, EventLeaseExpired, StateProcessing, "claimable again; counted as a crash, not as an attempt"},
+	{StateProcessing, EventClaimed, StateProcessing, "only after its lease expired"},
+	{StateProcessing, EventCrashesSpent, StateAbandoned, "before publishing, reason crashed"},
+	{StatePending, EventWithdrawn, StateAbandoned, "reason expired, cancelled, replaced or skipped"},
+	{StateFailed, EventWithdrawn, StateAbandoned, "reason expired, cancelled, replaced or skipped"},
+	{StateFailed, EventRequeued, StatePending, "attempts and crashes reset"},
+	{StateAbandoned, EventRequeued, StatePending, "attempts and crashes reset"},
+}
+
+// Transitions returns a copy of the state machine's table, in the order of the documentation.
+func Transitions() []Transition { return append([]Transition(nil), transitions...) }
+
+// Next returns the state that follows from on event, and whether the table has such a row. A record that was released
+// after an earlier failed attempt is an exception the table notes: see [Release].
+func Next(from State, event Event) (State, bool) {
+	for _, t := range transitions {
+		if t.From == from && t.Event == event {
+			return t.To, true
+		}
+	}
+	return StateNone, false
+}
+
+// Reason says why a message was abandoned in the store or parked at the consumer. Reasons are stored, travel on the
+// wire and label metrics: they are part of the public contract.
+type Reason string
+
+// The reasons of Waybill's own engines and adapters.
+const (
+	ReasonNone        Reason = ""
+	ReasonRejected    Reason = "rejected"     // the broker or the handler said no, for good
+	ReasonAttempts    Reason = "attempts"     // attempts spent
+	ReasonUndecodable Reason = "undecodable"  // the stored row or the body cannot be read
+	ReasonTooLarge    Reason = "too_large"    // beyond what the broker takes
+	ReasonForbidden   Reason = "forbidden"    // the broker denied permission
+	ReasonUnroutable  Reason = "unroutable"   // no queue is bound for it, for longer than the horizon
+	ReasonExpired     Reason = "expired"      // its time was over
+	ReasonCrashed     Reason = "crashed"      // too many relays died while they held it
+	ReasonCancelled   Reason = "cancelled"    // withdrawn by the application
+	ReasonReplaced    Reason = "replaced"     // a newer one took its place
+	ReasonSkipped     Reason = "skipped"      // an operator passed over it
+	ReasonDeliveries  Reason = "deliveries"   // delivered too often without an outcome
+	ReasonNoHandler   Reason = "no_handler"   // no handler for its topic or type
+	ReasonNoID        Reason = "no_id"        // an inbox cannot tell it apart
+	ReasonIDConflict  Reason = "id_conflict"  // two different ids on one message
+	ReasonRetryPolicy Reason = "retry_policy" // the retry policy failed or asked for the impossible
+)
