@@ -8,8 +8,6 @@ import (
 )
 
 // AllocsPerRun does not run beside parallel tests, so this one is not parallel.
-//
-//nolint:paralleltest // see above
 func TestHotPathsDoNotAllocate(t *testing.T) {
 	fixed := time.UnixMilli(today)
 	frozen := newClock(t, hlc.Options{Wall: func() time.Time { return fixed }})

@@ -76,9 +76,10 @@
 // both times. Messages whose stamp was refused lose the guarantee that the
 // reaction is stamped later; nothing else about them changes.
 //
-// A stamp is at or below what the clock has already reached. It is accepted
-// however far it is from the wall clock, because it cannot move the clock
-// anywhere. A process that is a year ahead thus still orders its own messages.
+// The stamp is far ahead, but the clock already is as well. A stamp at or below
+// what the clock has reached is accepted however far it is from the wall clock,
+// because it cannot move the clock anywhere. A process that is a year ahead thus
+// still orders its own messages.
 //
 // A mark from the future. A database restored from a machine with a wrong clock,
 // or a mark written by hand, could otherwise send the clock away for good. Seed

@@ -37,8 +37,11 @@ func FuzzText(f *testing.F) {
 // Whatever UnmarshalBinary accepts, MarshalBinary writes back byte for byte.
 func FuzzBinary(f *testing.F) {
 	for _, b := range [][]byte{
-		nil, {0}, make([]byte, 8), make([]byte, 9),
-		{0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, {0x80, 0, 0, 0, 0, 0, 0, 0},
+		nil,
+		{0},
+		make([]byte, 8), make([]byte, 9),
+		{0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+		{0x80, 0, 0, 0, 0, 0, 0, 0},
 	} {
 		f.Add(b)
 	}

@@ -256,3 +256,63 @@ func TestConcurrent(t *testing.T) {
 		t.Error("nothing was rejected")
 	}
 }
+
+// Nothing but contention: a wall clock that stands still, so that every stamp
+// comes from the counter. A lost update shows as a stamp given out twice or as
+// one that goes back. Not parallel: other tests would take the processors that the
+// goroutines need to meet.
+//
+// OR-06
+func TestContention(t *testing.T) {
+	kinds := map[string]func(*testing.T, *hlc.Clock) hlc.Timestamp{
+		"now": func(_ *testing.T, c *hlc.Clock) hlc.Timestamp { return c.Now() },
+		"observe": func(t *testing.T, c *hlc.Clock) hlc.Timestamp {
+			t.Helper()
+			ts, err := c.Observe(c.Last())
+			if err != nil {
+				t.Error(err)
+			}
+			return ts
+		},
+		"seed": func(t *testing.T, c *hlc.Clock) hlc.Timestamp {
+			t.Helper()
+			mark := c.Last() + 2
+			if err := c.Seed(mark); err != nil {
+				t.Error(err)
+			}
+			ts := c.Now()
+			if ts <= mark {
+				t.Errorf("%s was given out after Seed(%s)", ts, mark)
+			}
+			return ts
+		},
+	}
+	for name, stamp := range kinds {
+		t.Run(name, func(t *testing.T) {
+			const goroutines, each = 4, 200_000
+			fixed := time.UnixMilli(today)
+			c := newClock(t, hlc.Options{Wall: func() time.Time { return fixed }, MaxDrift: -1})
+			results := make([][]hlc.Timestamp, goroutines)
+			var wg sync.WaitGroup
+			for g := range goroutines {
+				results[g] = make([]hlc.Timestamp, 0, each)
+				wg.Go(func() {
+					for range each {
+						results[g] = append(results[g], stamp(t, c))
+					}
+				})
+			}
+			wg.Wait()
+			for g, r := range results {
+				if !slices.IsSorted(r) {
+					t.Errorf("goroutine %d saw stamps go back", g)
+				}
+			}
+			all := slices.Concat(results...)
+			slices.Sort(all)
+			if n := len(slices.Compact(all)); n != goroutines*each {
+				t.Errorf("%d of %d stamps were given out twice", goroutines*each-n, goroutines*each)
+			}
+		})
+	}
+}

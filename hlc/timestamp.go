@@ -81,7 +81,7 @@ func fromBits(op string, v uint64) (Timestamp, error) {
 func (t Timestamp) Millis() int64 { return int64(t) >> counterBits }
 
 // Counter returns the counter, which orders stamps of one millisecond.
-func (t Timestamp) Counter() uint16 { return uint16(t & math.MaxUint16) } //nolint:gosec // masked to 16 bits
+func (t Timestamp) Counter() uint16 { return uint16(t & math.MaxUint16) }
 
 // Time returns the milliseconds as a time in UTC, without the counter. The zero
 // stamp gives the zero time.Time.
@@ -118,7 +118,7 @@ func (t Timestamp) String() string {
 }
 
 func (t Timestamp) appendHex(b []byte) []byte {
-	v := uint64(t) //nolint:gosec // the bits of an invalid stamp are printed as they are
+	v := uint64(t)
 	for shift := 60; shift >= 0; shift -= 4 {
 		b = append(b, hexDigits[v>>shift&0xf])
 	}
@@ -163,7 +163,7 @@ func (t Timestamp) AppendBinary(b []byte) ([]byte, error) {
 	if err := t.check("marshal binary"); err != nil {
 		return b, err
 	}
-	return binary.BigEndian.AppendUint64(b, uint64(t)), nil //nolint:gosec // checked: not negative
+	return binary.BigEndian.AppendUint64(b, uint64(t)), nil
 }
 
 // MarshalBinary returns the binary form: 8 bytes, big endian, which sort as the

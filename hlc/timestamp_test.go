@@ -173,8 +173,12 @@ func TestBadText(t *testing.T) {
 func TestBadBinary(t *testing.T) {
 	t.Parallel()
 	for _, b := range [][]byte{
-		nil, {}, {1}, make([]byte, 7), make([]byte, 9), make([]byte, 16),
-		{0x80, 0, 0, 0, 0, 0, 0, 0}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+		nil,
+		{},
+		{1},
+		make([]byte, 7), make([]byte, 9), make([]byte, 16),
+		{0x80, 0, 0, 0, 0, 0, 0, 0},
+		{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
 	} {
 		ts := hlc.Timestamp(42)
 		if err := ts.UnmarshalBinary(b); !errors.Is(err, hlc.ErrInvalid) || ts != 42 {
