@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -108,7 +109,7 @@ func (s *PostgresServer) create(ctx context.Context, template string) error {
 	}
 	hba := "local all all trust\n" + host + " all all 127.0.0.1/32 scram-sha-256" + map[bool]string{true: " clientcert=verify-ca"}[s.opts.TLS != nil] + "\n" +
 		host + " replication all 127.0.0.1/32 scram-sha-256\n"
-	if err := os.WriteFile(filepath.Join(s.data(), "pg_hba.conf"), []byte(hba), 0o644); err != nil { //nolint:gosec // holds no secret; another user reads it
+	if err := os.WriteFile(filepath.Join(s.data(), "pg_hba.conf"), []byte(hba), 0o644); err != nil {
 		return fmt.Errorf("waybill/testenv: postgres: %w", err)
 	}
 	// Between finding a free port and binding it, somebody else may take it: try again with another one.
@@ -219,14 +220,14 @@ func (s *PostgresServer) Restart(ctx context.Context) error {
 func (s *PostgresServer) Pause() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.proc.signal(sigStop, true)
+	s.proc.signalAll(sigStop)
 }
 
 // Resume lets a paused server go on.
 func (s *PostgresServer) Resume() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.proc.signal(sigCont, true)
+	s.proc.signalAll(sigCont)
 }
 
 // Close kills the server and removes its data. It may be called more than once.
@@ -234,9 +235,9 @@ func (s *PostgresServer) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.proc != nil {
-		s.proc.signal(sigCont, true)
-		s.proc.stop(sigInt, 5*time.Second) // not SIGKILL: only the server itself can remove its shared memory
+		s.proc.kill()
 	}
+	removeSharedMemory(filepath.Join(s.data(), "postmaster.pid"))
 	if err := os.RemoveAll(s.dir); err != nil {
 		return fmt.Errorf("waybill/testenv: postgres: %w", err)
 	}
@@ -251,7 +252,7 @@ func (p *PG) Close(ctx context.Context) error {
 func createDatabase(ctx context.Context, admin string) (*PG, error) {
 	u, err := url.Parse(admin)
 	if err != nil || u.Host == "" {
-		return nil, fmt.Errorf("waybill/testenv: postgres: WAYBILL_TEST_POSTGRES must be a URL such as postgres://user:password@127.0.0.1:5432/postgres")
+		return nil, errors.New("waybill/testenv: postgres: WAYBILL_TEST_POSTGRES must be a URL such as postgres://user:password@127.0.0.1:5432/postgres")
 	}
 	name := randomName("waybill_test_")
 	if err := execPostgres(ctx, admin, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE template0"); err != nil {

@@ -55,7 +55,7 @@ func (a *account) own(path string) error {
 func (a *account) attr() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true} // own group: a Ctrl-C is for the test, not for its servers
 	if a != nil {
-		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)} //nolint:gosec // ids from the user database
+		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
 	}
 	return attr
 }
@@ -92,7 +92,7 @@ func start(as *account, dir, log string, env []string, name string, args ...stri
 		return nil, fmt.Errorf("waybill/testenv: %w", err)
 	}
 	defer func() { _ = out.Close() }()
-	cmd := exec.Command(name, args...) //nolint:noctx,gosec // it outlives the caller's context; the command is ours
+	cmd := exec.Command(name, args...) // it outlives the caller's context; the command is ours
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, env, out, out
 	cmd.SysProcAttr = as.attr()
 	started := make(chan error)
@@ -144,19 +144,24 @@ func (p *process) wait(ctx context.Context) error {
 	}
 }
 
-// signal sends sig to the process and its direct children: a PostgreSQL backend goes on working when only the postmaster is stopped.
-func (p *process) signal(sig syscall.Signal, withChildren bool) {
+// signal sends sig to the process.
+func (p *process) signal(sig syscall.Signal) {
+	if !p.ended() {
+		_ = p.cmd.Process.Signal(sig)
+	}
+}
+
+// signalAll sends sig to the process and its direct children: a PostgreSQL backend goes on working when only the postmaster is stopped.
+func (p *process) signalAll(sig syscall.Signal) {
 	if p.ended() {
 		return
 	}
 	pid := p.cmd.Process.Pid
 	var children []int
-	if withChildren {
-		list, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-		for field := range strings.FieldsSeq(string(list)) {
-			if n, err := strconv.Atoi(field); err == nil {
-				children = append(children, n)
-			}
+	list, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	for field := range strings.FieldsSeq(string(list)) {
+		if n, err := strconv.Atoi(field); err == nil {
+			children = append(children, n)
 		}
 	}
 	_ = p.cmd.Process.Signal(sig)
@@ -167,13 +172,14 @@ func (p *process) signal(sig syscall.Signal, withChildren bool) {
 
 // kill ends the process and its direct children with SIGKILL and waits until the kernel is done with it.
 func (p *process) kill() {
-	p.signal(sigKill, true)
+	p.signalAll(sigKill)
 	<-p.done
 }
 
 // stop asks the process to end, and kills it after a time.
 func (p *process) stop(sig syscall.Signal, limit time.Duration) {
-	p.signal(sig, false)
+	p.signalAll(sigCont) // a paused one would not hear it
+	p.signal(sig)
 	select {
 	case <-p.done:
 	case <-time.After(limit):
@@ -197,22 +203,37 @@ done
 for id in $ids; do ipcrm -m "$id" 2>/dev/null; done
 exit 0`
 
-var guardPipe *os.File // kept open as long as the process lives
-
-// startGuard starts a shell that outlives this process by a moment and removes dir after it.
-func startGuard(dir string) error {
+// startGuard starts a shell that outlives this process by a moment and removes dir after it. The caller keeps the file open as long as it lives.
+func startGuard(dir string) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("waybill/testenv: guard: %w", err)
+		return nil, fmt.Errorf("waybill/testenv: guard: %w", err)
 	}
 	defer func() { _ = r.Close() }()
-	cmd := exec.Command("/bin/sh", "-c", guardScript, "waybill-testenv-guard", dir) //nolint:noctx,gosec // it outlives us on purpose
+	cmd := exec.Command("/bin/sh", "-c", guardScript, "waybill-testenv-guard", dir) // it outlives us on purpose
 	cmd.Dir, cmd.Stdin = "/", r
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		_ = w.Close()
-		return fmt.Errorf("waybill/testenv: guard: %w", err)
+		return nil, fmt.Errorf("waybill/testenv: guard: %w", err)
 	}
-	guardPipe = w
-	return cmd.Process.Release()
+	return w, cmd.Process.Release()
+}
+
+// removeSharedMemory removes the System V segment of a PostgreSQL that was killed. Its id is in the seventh line of postmaster.pid, which is gone after
+// an orderly stop.
+func removeSharedMemory(pidFile string) {
+	b, err := os.ReadFile(pidFile)
+	if err != nil {
+		return
+	}
+	lines := strings.Split(string(b), "\n")
+	if len(lines) < 7 {
+		return
+	}
+	if fields := strings.Fields(lines[6]); len(fields) == 2 {
+		if id, err := strconv.Atoi(fields[1]); err == nil {
+			_, _, _ = syscall.Syscall(syscall.SYS_SHMCTL, uintptr(id), 0 /* IPC_RMID */, 0)
+		}
+	}
 }

@@ -37,13 +37,16 @@ func start(*account, string, string, []string, string, ...string) (*process, err
 func run(context.Context, *account, string, []string, string, ...string) error { return errNotHere() }
 
 func (*process) ended() bool                { return true }
-func (*process) signal(signal, bool)        {}
+func (*process) signal(signal)              {}
+func (*process) signalAll(signal)           {}
 func (*process) kill()                      {}
 func (*process) stop(signal, time.Duration) {}
 
 func alive(pid int) bool { _, err := os.FindProcess(pid); return err == nil }
 
-func startGuard(string) error { return nil }
+func startGuard(string) (*os.File, error) { return nil, nil } //nolint:nilnil // nothing to guard
+
+func removeSharedMemory(string) {}
 
 func errNotHere() error {
 	return fmt.Errorf("waybill/testenv: %w: private servers need Linux, this is %s: set the WAYBILL_TEST_ variables", ErrUnavailable, runtime.GOOS)

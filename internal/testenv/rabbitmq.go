@@ -245,11 +245,13 @@ func (s *RabbitMQServer) Ctl(ctx context.Context, args ...string) error {
 	return run(ctx, nil, s.dir, s.env(), filepath.Join(rabbitmqBin, "rabbitmqctl"), append([]string{"-n", s.node + "@localhost", "-q"}, args...)...)
 }
 
-// SetMemoryAlarm raises or clears the memory alarm: while it is raised, every connection that publishes is blocked (connection.blocked).
-func (s *RabbitMQServer) SetMemoryAlarm(ctx context.Context, raised bool) error {
-	if raised {
-		return s.Ctl(ctx, "set_vm_memory_high_watermark", "absolute", "1")
-	}
+// RaiseMemoryAlarm raises the memory alarm: every connection that publishes is blocked (connection.blocked) until it is cleared.
+func (s *RabbitMQServer) RaiseMemoryAlarm(ctx context.Context) error {
+	return s.Ctl(ctx, "set_vm_memory_high_watermark", "absolute", "1")
+}
+
+// ClearMemoryAlarm ends RaiseMemoryAlarm. A restart ends it too.
+func (s *RabbitMQServer) ClearMemoryAlarm(ctx context.Context) error {
 	return s.Ctl(ctx, "set_vm_memory_high_watermark", "absolute", memoryLimit)
 }
 
@@ -280,14 +282,14 @@ func (s *RabbitMQServer) Restart(ctx context.Context) error {
 func (s *RabbitMQServer) Pause() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.proc.signal(sigStop, false)
+	s.proc.signal(sigStop)
 }
 
 // Resume lets a paused broker go on.
 func (s *RabbitMQServer) Resume() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.proc.signal(sigCont, false)
+	s.proc.signal(sigCont)
 }
 
 // Close kills the broker and removes its data. It may be called more than once.
@@ -307,6 +309,16 @@ func (s *RabbitMQServer) endAll() {
 			p.kill()
 		}
 	}
+}
+
+// URLFor returns the AMQP URL of the virtual host for another user.
+func (m *MQ) URLFor(user, password string) string {
+	u, err := url.Parse(m.URL)
+	if err != nil {
+		return m.URL
+	}
+	u.User = url.UserPassword(user, password)
+	return u.String()
 }
 
 // Close deletes the virtual host with its queues and connections. It may be called more than once.

@@ -1,50 +1,175 @@
 package testenv_test
 
 import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
-func TestPostgresPerTestDatabase(t *testing.T) {
+func TestMain(m *testing.M) {
+	if os.Getenv("WAYBILL_TESTENV_OWNER") != "" {
+		owner()
+	}
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
+}
+
+// owner starts servers, prints the process ids and the folder, and waits to be killed.
+func owner() {
+	ctx := context.Background()
+	pg, err := testenv.StartPostgres(ctx, testenv.PostgresOptions{})
+	if err == nil {
+		var mq *testenv.RabbitMQServer
+		if mq, err = testenv.StartRabbitMQ(ctx, testenv.RabbitMQOptions{}); err == nil {
+			fmt.Println("ready", filepath.Dir(filepath.Dir(pg.Log())), mq.Addr())
+			select {}
+		}
+	}
+	fmt.Println("failed", err)
+	os.Exit(1)
+}
+
+func TestNothingIsLeftAfterTheOwnerWasKilled(t *testing.T) {
 	t.Parallel()
-	for range 3 {
-		begin := time.Now()
-		db := testenv.Postgres(t)
-		t.Logf("database after %v", time.Since(begin))
-		conn, err := pgx.Connect(t.Context(), db.DSN)
-		if err != nil {
-			t.Fatal(err)
+	needLinux(t)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "WAYBILL_TESTENV_OWNER=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, _ := bufio.NewReader(out).ReadString('\n')
+	fields := strings.Fields(line)
+	if len(fields) != 3 || fields[0] != "ready" {
+		t.Fatalf("the owner says: %s", line)
+	}
+	dir := fields[1]
+	if n := len(processesWith(t, dir)); n < 3 { // postmaster, the broker, epmd
+		t.Fatalf("found %d processes that use %s, want at least 3", n, dir)
+	}
+	if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	eventually(t, func() error {
+		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%s is still there", dir)
 		}
-		if _, err := conn.Exec(t.Context(), "CREATE TABLE only_mine (id int)"); err != nil {
-			t.Fatal(err)
+		if left := processesWith(t, dir); len(left) > 0 {
+			return fmt.Errorf("still running: %q", left)
 		}
-		t.Cleanup(func() { _ = conn.Close(t.Context()) }) // still open when the database is dropped
+		return nil
+	})
+}
+
+// processesWith returns the command lines of running processes whose environment, command line or working folder names dir.
+func processesWith(t *testing.T, dir string) []string {
+	t.Helper()
+	var found []string
+	procs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, p := range procs {
+		cmdline, _ := os.ReadFile(p + "/cmdline") // empty for a zombie
+		environ, _ := os.ReadFile(p + "/environ")
+		cwd, _ := os.Readlink(p + "/cwd")
+		if len(cmdline) > 0 && strings.Contains(string(cmdline)+string(environ)+cwd, dir) {
+			found = append(found, strings.ReplaceAll(string(cmdline), "\x00", " "))
+		}
+	}
+	return found
+}
+
+func TestAMissingServerSkipsLocallyAndFailsInCI(t *testing.T) {
+	for _, tc := range []struct{ ci, want string }{{"", "skip"}, {"true", "fatal"}} {
+		t.Setenv("CI", tc.ci)
+		tb := &fakeTB{TB: t}
+		testenv.Unavailable(tb, fmt.Errorf("no such server: %w", testenv.ErrUnavailable))
+		if tb.outcome != tc.want {
+			t.Errorf("CI=%q: %s, want %s", tc.ci, tb.outcome, tc.want)
+		}
+	}
+	t.Setenv("CI", "")
+	tb := &fakeTB{TB: t}
+	testenv.Unavailable(tb, errors.New("it is there and does not work"))
+	if tb.outcome != "fatal" {
+		t.Errorf("another error: %s, want fatal", tb.outcome)
 	}
 }
 
-func TestRabbitMQPerTestVirtualHost(t *testing.T) {
-	t.Parallel()
-	for range 3 {
-		begin := time.Now()
-		mq := testenv.RabbitMQ(t)
-		t.Logf("virtual host after %v", time.Since(begin))
-		conn, err := amqp.Dial(mq.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		ch, err := conn.Channel()
-		if err != nil {
-			t.Fatal(err)
-		}
-		// Exclusive names would clash if the virtual hosts were one.
-		if _, err := ch.QueueDeclare("only-mine", false, false, true, false, nil); err != nil {
-			t.Fatal(err)
-		}
+type fakeTB struct {
+	testing.TB
+	outcome string
+}
+
+func (f *fakeTB) Skipf(string, ...any)  { f.outcome = "skip" }
+func (f *fakeTB) Fatalf(string, ...any) { f.outcome = "fatal" }
+
+func TestTheEnvironmentVariableWins(t *testing.T) {
+	s := testenv.OwnPostgres(t, testenv.PostgresOptions{})
+	t.Setenv("WAYBILL_TEST_POSTGRES", s.DSN("postgres"))
+	db, err := testenv.OpenPostgres(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
+	if !strings.Contains(db.DSN, s.Addr()) {
+		t.Errorf("the database is not on %s", s.Addr())
+	}
+	if err := db.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	t.Setenv("WAYBILL_TEST_POSTGRES", "host=localhost")
+	if _, err := testenv.OpenPostgres(t.Context()); err == nil || !strings.Contains(err.Error(), "WAYBILL_TEST_POSTGRES") {
+		t.Errorf("a DSN that is no URL: %v", err)
+	}
+	t.Setenv("WAYBILL_TEST_RABBITMQ", "localhost")
+	if _, err := testenv.OpenRabbitMQ(t.Context()); err == nil || !strings.Contains(err.Error(), "WAYBILL_TEST_RABBITMQ") {
+		t.Errorf("an address that is no URL: %v", err)
+	}
+}
+
+func needLinux(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat("/proc/self"); err != nil {
+		t.Skip("private servers need Linux")
+	}
+}
+
+// eventually calls check until it returns nil; after 20 seconds its last error fails the test.
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func connect(t *testing.T, dsn string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
 }

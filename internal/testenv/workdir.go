@@ -3,6 +3,7 @@ package testenv
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
 	"net"
@@ -15,27 +16,33 @@ import (
 
 const rootPrefix = "waybill-testenv-"
 
-// workRoot is this process's folder for everything that its servers write: <temp>/waybill-testenv-<pid>-<random>.
-var workRoot = sync.OnceValues(func() (string, error) {
+// root is this process's folder for everything that its servers write: <temp>/waybill-testenv-<pid>-<random>.
+type root struct {
+	dir   string
+	guard *os.File // while it is open, the guard leaves the folder alone
+}
+
+var workRoot = sync.OnceValues(func() (root, error) {
 	removeStale(os.TempDir())
 	dir, err := os.MkdirTemp(os.TempDir(), rootPrefix+strconv.Itoa(os.Getpid())+"-")
 	if err != nil {
-		return "", fmt.Errorf("waybill/testenv: %w", err)
+		return root{}, fmt.Errorf("waybill/testenv: %w", err)
 	}
 	// A server may run as another user, who must be able to pass through.
 	if err := os.Chmod(dir, 0o711); err != nil {
-		return "", fmt.Errorf("waybill/testenv: %w", err)
+		return root{}, fmt.Errorf("waybill/testenv: %w", err)
 	}
-	return dir, startGuard(dir)
+	guard, err := startGuard(dir)
+	return root{dir: dir, guard: guard}, err
 })
 
 // newDir makes a folder for one server. Its mode is 0700; owner, if not nil, becomes its owner.
 func newDir(name string, owner *account) (string, error) {
-	root, err := workRoot()
+	r, err := workRoot()
 	if err != nil {
 		return "", err
 	}
-	dir, err := os.MkdirTemp(root, name+"-")
+	dir, err := os.MkdirTemp(r.dir, name+"-")
 	if err != nil {
 		return "", fmt.Errorf("waybill/testenv: %w", err)
 	}
@@ -48,8 +55,17 @@ func removeStale(temp string) {
 	for _, dir := range dirs {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), rootPrefix), "-")
 		if n, err := strconv.Atoi(pid); err == nil && !alive(n) {
+			removeSharedMemoryIn(dir)
 			_ = os.RemoveAll(dir)
 		}
+	}
+}
+
+// removeSharedMemoryIn removes what killed PostgreSQL servers below a process's folder left in the kernel.
+func removeSharedMemoryIn(dir string) {
+	files, _ := filepath.Glob(filepath.Join(dir, "postgres-*", "data", "postmaster.pid"))
+	for _, f := range files {
+		removeSharedMemory(f)
 	}
 }
 
@@ -66,7 +82,7 @@ func freePort() (int, error) {
 		}
 		return port, nil
 	}
-	return 0, fmt.Errorf("waybill/testenv: no free port between 20000 and 32000 on 127.0.0.1")
+	return 0, errors.New("waybill/testenv: no free port between 20000 and 32000 on 127.0.0.1")
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -1,0 +1,46 @@
+# Waybill's commands. A bare Debian machine needs Go, make and nothing else: `make test` installs the rest.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MODULES := $(sort $(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/.cache/*' -not -path '*/testdata/*' -not -path '*/node_modules/*')))
+COUNT := $(if $(CI),-count=1)
+SOAK ?= 10m
+
+# Runs one command in every module: $(call each,command)
+each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)" >&2; (cd $$m && $(1)); done
+
+help: ## what each command is for
+	@sed -n 's/^\([a-z]*\):[^#]*## */  make \1\t/p' Makefile | expand -t 20
+
+test: servers lint unit ## everything that must pass: servers installed, lint, all tests with -race in every module
+
+servers: ## install PostgreSQL and RabbitMQ if they are missing (Debian, Ubuntu; root); starts nothing
+	@scripts/servers
+
+unit: ## all tests with -race, without installing or linting
+	$(call each,go test -race -timeout 12m $(COUNT) ./...)
+
+lint: ## golangci-lint with .golangci.yml, in every module
+	@bin=$$(scripts/tools) && for m in $(MODULES); do echo "== $$m: lint" >&2; (cd $$m && "$$bin/golangci-lint" run --config $(CURDIR)/.golangci.yml ./...) || exit 1; done
+
+fmt: ## format the code (gofumpt, goimports)
+	@bin=$$(scripts/tools) && for m in $(MODULES); do (cd $$m && "$$bin/golangci-lint" fmt --config $(CURDIR)/.golangci.yml ./...) || exit 1; done
+
+verify: ## go.mod files are tidy, generated files are up to date
+	$(call each,go mod tidy -diff)
+	$(call each,go generate ./...)
+	@git diff --exit-code --stat -- . || { echo 'make verify: the files above are not what go generate makes: commit them' >&2; exit 1; }
+
+bench: servers ## benchmarks beside the raw limits (bench/README.md)
+	cd bench && go test -run '^$$' -bench . -benchmem -timeout 60m ./...
+
+soak: servers ## tests that run for as long as asked: make soak SOAK=1h
+	WAYBILL_SOAK=$(SOAK) go test -race -count=1 -timeout 0 -run Soak -v ./...
+
+quickstart: servers ## run the example of the README
+	go run ./examples/quickstart
+
+vuln: ## known vulnerabilities in what we depend on (needs the Go vulnerability database)
+	@scripts/vuln $(MODULES)
+
+.PHONY: help test servers unit lint fmt verify bench soak quickstart vuln

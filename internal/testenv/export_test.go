@@ -1,0 +1,4 @@
+package testenv
+
+// Unavailable is unavailable, for tests.
+var Unavailable = unavailable
