@@ -1,0 +1,225 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestOptionsValidate(t *testing.T) {
+	t.Parallel()
+	_, err := New(Options{Queues: []Queue{{Bindings: []string{""}}, {Name: "a\x00"}}, MaxBodyBytes: -1})
+	if !errors.Is(err, core.ErrInvalid) {
+		t.Fatalf("got %v", err)
+	}
+	for _, want := range []string{"Queues[0].Name", "Queues[0].Bindings[0]", "Queues[1].Name", "MaxBodyBytes"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not name %s", err, want)
+		}
+	}
+}
+
+func TestMatch(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		binding, topic string
+		want           bool
+	}{
+		{"a.b", "a.b", true},
+		{"a.b", "a.b.c", false},
+		{"a.b.c", "a.b", false},
+		{"a.*", "a.b", true},
+		{"a.*", "a", false},
+		{"a.*", "a.b.c", false},
+		{"*", "a", true},
+		{"*.*", "a.b", true},
+		{"#", "a", true},
+		{"#", "a.b.c", true},
+		{"a.#", "a", true},
+		{"a.#", "a.b.c", true},
+		{"a.#", "b", false},
+		{"#.c", "c", true},
+		{"#.c", "a.b.c", true},
+		{"#.c", "a.c.b", false},
+		{"a.#.c", "a.c", true},
+		{"a.#.c", "a.b.c.c", true},
+		{"a.#.#", "a", true},
+		{"#.b.*", "a.b.b.c", true},
+		{"#.*", "a", true},
+		{"*.#.*", "a", false},
+		{"*.#.*", "a.b", true},
+		{"a*", "ab", false},
+	} {
+		if got := match(strings.Split(c.binding, "."), strings.Split(c.topic, ".")); got != c.want {
+			t.Errorf("match(%q, %q) = %v", c.binding, c.topic, got)
+		}
+	}
+	many := strings.Split(strings.Repeat("#.a.", 60)+"b", ".")
+	if match(many, strings.Split(strings.Repeat("a.", 120)+"c", ".")) {
+		t.Error("matched")
+	}
+}
+
+func TestFullQueue(t *testing.T) {
+	t.Parallel()
+	tr := newTransport(t, Options{MaxMessages: 2, MaxBodyBytes: 3, Queues: []Queue{{"small", []string{"a"}}, {"all", []string{"#"}}}})
+	ctx := t.Context()
+	batch := []core.Envelope{{Topic: "a"}, {Topic: "a"}, {Topic: "a"}, {Topic: "b", Body: []byte("1234")}}
+	res := tr.Publish(ctx, batch)
+	var e *core.Error
+	if res[0] != nil || res[1] != nil || !errors.As(res[2], &e) || e.Class != core.ClassOutage || !e.TopicOnly {
+		t.Fatalf("got %v", res)
+	}
+	if core.ClassOf(res[3]) != core.ClassPermanent || core.ReasonOf(res[3]) != core.ReasonTooLarge {
+		t.Errorf("too large: %v", res[3])
+	}
+	if got := tr.Depth("all"); got.Ready != 2 {
+		t.Errorf("a message for a full queue reached another one: %+v", got)
+	}
+	r := subscribe(t, tr, core.Subscription{Queue: "small"})
+	ds, err := r.Receive(ctx, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := subscribe(t, tr, core.Subscription{Queue: "all"})
+	more, err := all.Receive(ctx, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res := tr.Publish(ctx, batch[:1]); res[0] == nil {
+		t.Error("what is delivered but not settled does not count")
+	}
+	r.Settle(ctx, []core.Ack{core.AckDone(ds[0])})
+	all.Settle(ctx, []core.Ack{core.AckDone(more[0])})
+	if res := tr.Publish(ctx, batch[:1]); res[0] != nil {
+		t.Errorf("the queue has room again: %v", res[0])
+	}
+}
+
+func TestRetryIsHeldUntilDue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tr := newTransport(t, Options{Queues: []Queue{{"q", []string{"#"}}}})
+		r := subscribe(t, tr, core.Subscription{Queue: "q"})
+		ctx := t.Context()
+		tr.Publish(ctx, []core.Envelope{{Topic: "a", ID: "1"}, {Topic: "a", ID: "2"}})
+		ds, err := r.Receive(ctx, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		r.Settle(ctx, []core.Ack{core.AckRetry(ds[0], time.Hour, nil), core.AckRetry(ds[1], time.Minute, nil)})
+		if got := tr.Depth("q"); got != (Depth{Delayed: 2}) {
+			t.Errorf("depth %+v", got)
+		}
+		for _, want := range []struct {
+			id string
+			at time.Duration
+		}{{"2", time.Minute}, {"1", time.Hour}} {
+			ds, err := r.Receive(ctx, 10)
+			if err != nil || len(ds) != 1 || ds[0].Envelope.ID != want.id || ds[0].Attempt != 2 {
+				t.Fatalf("got %v, %v", ds, err)
+			}
+			if at := time.Since(start); at != want.at {
+				t.Errorf("%s came after %s", want.id, at)
+			}
+			r.Settle(ctx, []core.Ack{core.AckDone(ds[0])})
+		}
+		if got := tr.Depth("q"); got != (Depth{}) {
+			t.Errorf("depth %+v", got)
+		}
+	})
+}
+
+func TestParkedCopies(t *testing.T) {
+	t.Parallel()
+	tr := newTransport(t, Options{Queues: []Queue{{"q", []string{"#"}}, {"drop", []string{"#"}}}})
+	ctx := t.Context()
+	env := core.Envelope{Topic: "a", ID: "1", Body: []byte("x"), Headers: map[string]string{"k": "v"}}
+	sent := env.Clone()
+	tr.Publish(ctx, []core.Envelope{sent})
+	sent.Body[0], sent.Headers["k"] = 'y', "w"
+	for _, sub := range []core.Subscription{{Queue: "q"}, {Queue: "drop", Unparked: true}} {
+		r := subscribe(t, tr, sub)
+		ds, err := r.Receive(ctx, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ds[0].Envelope.Body[0] = 'z'
+		r.Settle(ctx, []core.Ack{core.AckReject(ds[0], core.ReasonUndecodable, errors.New("bad"))})
+	}
+	for range 2 {
+		got := tr.Parked("q")
+		if len(got) != 1 {
+			t.Fatalf("parked %d", len(got))
+		}
+		got[0].At = time.Time{}
+		want := Parked{Envelope: env, Queue: "q", Attempt: 1, Reason: core.ReasonUndecodable, Err: "bad"}
+		if d := cmp.Diff(want, got[0]); d != "" {
+			t.Error(d)
+		}
+		got[0].Envelope.Body[0] = 'q'
+	}
+	if got := tr.Depth("drop"); got != (Depth{}) {
+		t.Errorf("Unparked: %+v", got)
+	}
+	if tr.Parked("none") != nil || tr.Depth("none") != (Depth{}) {
+		t.Error("there is no such queue")
+	}
+}
+
+func TestRedeliveries(t *testing.T) {
+	t.Parallel()
+	tr := newTransport(t, Options{Queues: []Queue{{"q", []string{"#"}}}})
+	ctx := t.Context()
+	tr.Publish(ctx, []core.Envelope{{Topic: "a", ID: "1"}, {Topic: "a", ID: "2"}, {Topic: "a", ID: "3"}})
+	r := subscribe(t, tr, core.Subscription{Queue: "q"})
+	ds, err := r.Receive(ctx, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Settle(ctx, []core.Ack{core.AckGiveBack(ds[1])})
+	if err := r.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	ds, err = subscribe(t, tr, core.Subscription{Queue: "q"}).Receive(ctx, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for _, d := range ds {
+		got += d.Envelope.ID + ":" + string(rune('0'+d.Attempt)) + string(rune('0'+d.Redeliveries)) + " "
+	}
+	if want := "1:11 2:10 3:10 "; got != want {
+		t.Errorf("id:attempt,redeliveries = %s; want %s", got, want)
+	}
+}
+
+func newTransport(t *testing.T, o Options) *Transport {
+	t.Helper()
+	tr, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tr.Close(context.Background()) })
+	return tr
+}
+
+func subscribe(t *testing.T, tr *Transport, sub core.Subscription) core.Receiver {
+	t.Helper()
+	r, err := tr.Subscribe(t.Context(), sub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}

@@ -1,0 +1,151 @@
+package memory
+
+import (
+	"container/heap"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// item is one message in one queue.
+type item struct {
+	env          *core.Envelope // shared with other queues: read only
+	place        uint64         // in the queue; unique
+	due          time.Time      // of a delayed one
+	attempt      int
+	redeliveries int
+}
+
+// queue is guarded by its transport's lock.
+type queue struct {
+	t         *Transport
+	name      string
+	bindings  [][]string // split into words
+	receivers []*receiver
+	ready     byPlace
+	delayed   byDue
+	held      int
+	parked    []Parked
+	wake      chan struct{} // closed when something may have become possible; nil if nobody waits
+}
+
+func (q *queue) bind(binding string) {
+	words := strings.Split(binding, ".")
+	if !slices.ContainsFunc(q.bindings, func(b []string) bool { return slices.Equal(b, words) }) {
+		q.bindings = append(q.bindings, words)
+	}
+}
+
+func (q *queue) receives(topic string) bool {
+	words := strings.Split(topic, ".")
+	return slices.ContainsFunc(q.bindings, func(b []string) bool { return match(b, words) })
+}
+
+// match reports whether topic fits binding, both split into words: * is one word, # any number, none included. It goes
+// back only to the last #, so it takes at most len(binding)×len(topic) steps.
+func match(binding, topic []string) bool {
+	b, w := 0, 0
+	hash, mark := -1, 0 // last # seen, and the word after those it swallowed
+	for w < len(topic) {
+		switch {
+		case b < len(binding) && binding[b] == "#":
+			hash, mark = b, w
+			b++
+		case b < len(binding) && (binding[b] == "*" || binding[b] == topic[w]):
+			b++
+			w++
+		case hash >= 0:
+			mark++
+			b, w = hash+1, mark
+		default:
+			return false
+		}
+	}
+	for b < len(binding) && binding[b] == "#" {
+		b++
+	}
+	return b == len(binding)
+}
+
+func (q *queue) size() int { return len(q.ready) + len(q.delayed) + q.held }
+
+// promote moves what is due by now from delayed to the end of ready.
+func (q *queue) promote(now time.Time) {
+	for len(q.delayed) > 0 && !q.delayed[0].due.After(now) {
+		it := q.delayed.pop()
+		it.place = q.t.nextPlace()
+		q.ready.push(it)
+	}
+}
+
+// waiting returns the channel that is closed at the next change.
+func (q *queue) waiting() <-chan struct{} {
+	if q.wake == nil {
+		q.wake = make(chan struct{})
+	}
+	return q.wake
+}
+
+func (q *queue) wakeAll() {
+	if q.wake != nil {
+		close(q.wake)
+		q.wake = nil
+	}
+}
+
+// byPlace is a heap of items by their place, byDue one by due time, then place.
+type (
+	byPlace []*item
+	byDue   []*item
+)
+
+func (h *byPlace) push(it *item) { heap.Push(h, it) }
+
+func (h *byPlace) pop() *item {
+	it, _ := heap.Pop(h).(*item)
+	return it
+}
+
+// Len, Less, Swap, Push and Pop are for container/heap.
+func (h byPlace) Len() int           { return len(h) }
+func (h byPlace) Less(i, j int) bool { return h[i].place < h[j].place }
+func (h byPlace) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *byPlace) Push(x any)        { *h = append(*h, x.(*item)) }
+
+func (h *byPlace) Pop() any {
+	n := len(*h) - 1
+	it := (*h)[n]
+	(*h)[n] = nil
+	*h = (*h)[:n]
+	return it
+}
+
+func (h *byDue) push(it *item) { heap.Push(h, it) }
+
+func (h *byDue) pop() *item {
+	it, _ := heap.Pop(h).(*item)
+	return it
+}
+
+// Len, Less, Swap, Push and Pop are for container/heap.
+func (h byDue) Len() int { return len(h) }
+
+func (h byDue) Less(i, j int) bool {
+	if !h[i].due.Equal(h[j].due) {
+		return h[i].due.Before(h[j].due)
+	}
+	return h[i].place < h[j].place
+}
+
+func (h byDue) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *byDue) Push(x any)   { *h = append(*h, x.(*item)) }
+
+func (h *byDue) Pop() any {
+	n := len(*h) - 1
+	it := (*h)[n]
+	(*h)[n] = nil
+	*h = (*h)[:n]
+	return it
+}

@@ -1,0 +1,168 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// receiver is guarded by its transport's lock.
+type receiver struct {
+	q        *queue
+	prefetch int
+	drop     bool
+	closed   bool
+	held     map[*holding]struct{}
+}
+
+// holding is one delivery of an item: a Delivery's Handle.
+type holding struct {
+	r  *receiver
+	it *item
+}
+
+// Receive waits for deliveries; see core.Receiver. Deliveries are taken from the queue only as it returns them.
+func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, error) {
+	if limit < 1 {
+		return nil, core.Invalid("waybill/memory: receive", fmt.Sprintf("limit: %d is less than 1", limit))
+	}
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("waybill/memory: receive: %w", err)
+		}
+		got, changed, due, err := r.take(limit)
+		if err != nil || len(got) > 0 {
+			return got, err
+		}
+		if err := wait(ctx, changed, due); err != nil {
+			return nil, fmt.Errorf("waybill/memory: receive: %w", err)
+		}
+	}
+}
+
+// take returns up to limit deliveries. If there are none it returns a channel that is closed at the next change, and the
+// time until the next retry is due, or less than 0.
+func (r *receiver) take(limit int) (got []*core.Delivery, changed <-chan struct{}, due time.Duration, err error) {
+	q := r.q
+	q.t.mu.Lock()
+	defer q.t.mu.Unlock()
+	if r.closed {
+		return nil, nil, 0, closed("receive")
+	}
+	now := time.Now()
+	q.promote(now)
+	for len(q.ready) > 0 && len(got) < limit && len(r.held) < r.prefetch {
+		it := q.ready.pop()
+		h := &holding{r: r, it: it}
+		r.held[h] = struct{}{}
+		q.held++
+		got = append(got, &core.Delivery{
+			Envelope: it.env.Clone(), Queue: q.name, Attempt: it.attempt, Redeliveries: it.redeliveries, Handle: h,
+		})
+	}
+	if len(got) > 0 {
+		return got, nil, 0, nil
+	}
+	due = -1
+	if len(q.delayed) > 0 && len(r.held) < r.prefetch {
+		due = q.delayed[0].due.Sub(now)
+	}
+	return nil, q.waiting(), due, nil
+}
+
+func wait(ctx context.Context, changed <-chan struct{}, due time.Duration) error {
+	var timer <-chan time.Time
+	if due >= 0 {
+		t := time.NewTimer(due)
+		defer t.Stop()
+		timer = t.C
+	}
+	select {
+	case <-changed:
+	case <-timer:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// Settle ends deliveries; see core.Receiver. It never blocks.
+func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
+	if err := ctx.Err(); err != nil {
+		return core.AllFailed(len(acks), &core.Error{Op: "waybill/memory: settle", Class: core.ClassOutage, Err: err})
+	}
+	r.q.t.mu.Lock()
+	defer r.q.t.mu.Unlock()
+	if r.closed {
+		return core.AllFailed(len(acks), closed("settle"))
+	}
+	results := make(core.Results, len(acks))
+	now := time.Now()
+	for i := range acks {
+		if err := r.settle(&acks[i], now); err != nil {
+			results[i] = &core.Error{Op: "waybill/memory: settle", Class: core.ClassRejected, Err: err}
+		}
+	}
+	r.q.wakeAll()
+	return results
+}
+
+func (r *receiver) settle(a *core.Ack, now time.Time) error {
+	var h *holding
+	if a.Delivery != nil {
+		h, _ = a.Delivery.Handle.(*holding)
+	}
+	if h == nil || h.r != r {
+		return fmt.Errorf("%w: the delivery is not of this receiver", core.ErrInvalid)
+	}
+	if _, ok := r.held[h]; !ok {
+		return core.ErrLeaseLost
+	}
+	q, it := r.q, h.it
+	switch a.Verdict {
+	case core.VerdictDone:
+	case core.VerdictRetry:
+		it.attempt++
+		it.redeliveries = 0
+		it.due = now.Add(max(a.Delay, 0))
+		it.place = q.t.nextPlace()
+		q.delayed.push(it)
+	case core.VerdictReject:
+		if !r.drop {
+			q.parked = append(q.parked, Parked{Envelope: it.env.Clone(), Queue: q.name, Attempt: it.attempt, Reason: a.Reason, Err: a.Err, At: now})
+		}
+	case core.VerdictGiveBack:
+		q.ready.push(it)
+	case core.VerdictNone:
+		return errors.Join(core.ErrInvalid, errors.New("the ack has no verdict: build it with core.AckDone and the like"))
+	default:
+		return fmt.Errorf("%w: verdict %d is unknown", core.ErrInvalid, a.Verdict)
+	}
+	delete(r.held, h)
+	q.held--
+	return nil
+}
+
+// Close returns what was not settled to the queue, each to its old place and counted as a redelivery.
+func (r *receiver) Close(context.Context) error {
+	q := r.q
+	q.t.mu.Lock()
+	defer q.t.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	r.closed = true
+	for h := range r.held {
+		h.it.redeliveries++
+		q.ready.push(h.it)
+	}
+	q.held -= len(r.held)
+	clear(r.held)
+	q.receivers = slices.DeleteFunc(q.receivers, func(other *receiver) bool { return other == r })
+	q.wakeAll()
+	return nil
+}

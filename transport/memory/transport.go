@@ -1,0 +1,301 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var _ core.Transport = (*Transport)(nil)
+
+// DefaultMaxMessages is how many messages a queue holds by default.
+const DefaultMaxMessages = 1_000_000
+
+// Options configures a Transport. The zero value is usable.
+type Options struct {
+	// Queues are declared at once, so that messages can be published before anybody subscribes.
+	Queues []Queue
+	// MaxMessages bounds the messages of each queue: ready, delayed and unsettled, not parked; default 1,000,000,
+	// negative = no bound. A message for a full queue is an outage of its topic.
+	MaxMessages int
+	// MaxBodyBytes bounds a body; default none. A larger one is refused for good as too large.
+	MaxBodyBytes int
+}
+
+// Queue declares a queue and the topics it receives.
+type Queue struct {
+	// Name is the queue's name. Required.
+	Name string
+	// Bindings are topics; * stands for one word, # for any number of words.
+	Bindings []string
+}
+
+// Validate reports all problems of o at once; the error matches core.ErrInvalid.
+func (o Options) Validate() error {
+	var p []string
+	for i, q := range o.Queues {
+		p = append(p, checkQueue(fmt.Sprintf("Queues[%d]", i), q.Name, q.Bindings)...)
+	}
+	if o.MaxBodyBytes < 0 {
+		p = append(p, fmt.Sprintf("MaxBodyBytes: %d is negative; leave it 0 for no bound", o.MaxBodyBytes))
+	}
+	return core.Invalid("waybill/memory: options", p...)
+}
+
+func checkQueue(field, name string, bindings []string) []string {
+	var p []string
+	if name == "" {
+		p = append(p, field+".Name: is empty; name the queue")
+	} else if s := core.CheckName(name); s != "" {
+		p = append(p, field+".Name: "+s)
+	}
+	for i, b := range bindings {
+		if b == "" {
+			p = append(p, fmt.Sprintf("%s.Bindings[%d]: is empty; name a topic, or # for all", field, i))
+		} else if s := core.CheckName(b); s != "" {
+			p = append(p, fmt.Sprintf("%s.Bindings[%d]: %s", field, i, s))
+		}
+	}
+	return p
+}
+
+// Transport is a broker in this process. Make it with [New]; all users of it share its queues.
+type Transport struct {
+	maxMessages  int // ≤ 0 = no bound
+	maxBodyBytes int
+
+	mu     sync.Mutex
+	closed bool
+	queues map[string]*queue
+	order  []*queue // in order of declaration, so that runs are reproducible
+	seq    uint64   // last place given in any queue
+}
+
+// New returns a broker with the declared queues and no messages.
+func New(opts Options) (*Transport, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	t := &Transport{maxMessages: opts.MaxMessages, maxBodyBytes: opts.MaxBodyBytes, queues: map[string]*queue{}}
+	if t.maxMessages == 0 {
+		t.maxMessages = DefaultMaxMessages
+	}
+	for _, q := range opts.Queues {
+		t.declare(q.Name, q.Bindings)
+	}
+	return t, nil
+}
+
+// Declare makes a queue, if there is none of this name, and adds bindings to it. It is idempotent.
+func (t *Transport) Declare(queue string, bindings ...string) error {
+	if err := core.Invalid("waybill/memory: declare", checkQueue("Queue", queue, bindings)...); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return closed("declare")
+	}
+	t.declare(queue, bindings)
+	return nil
+}
+
+// declare needs the lock, except in New.
+func (t *Transport) declare(name string, bindings []string) *queue {
+	q := t.queues[name]
+	if q == nil {
+		q = &queue{t: t, name: name}
+		t.queues[name] = q
+		t.order = append(t.order, q)
+	}
+	for _, b := range bindings {
+		q.bind(b)
+	}
+	return q
+}
+
+// Traits declares what Publish promises.
+func (t *Transport) Traits() core.PublisherTraits {
+	return core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true, DetectsUnroutable: true, MaxBodyBytes: t.maxBodyBytes}
+}
+
+// SubscriberTraits declares what receivers promise. Retries are held by this broker and survive the consumer, though not
+// the process.
+func (t *Transport) SubscriberTraits() core.SubscriberTraits {
+	return core.SubscriberTraits{KeyOrder: true, RetryLater: true, Parks: true, CountsRedeliveries: true, Wildcards: true}
+}
+
+// Publish puts copies of the messages into all queues that are bound for their topics, in the order of the batch. It
+// never blocks. Concurrent calls happen one after the other.
+func (t *Transport) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+	if err := ctx.Err(); err != nil {
+		return core.AllFailed(len(batch), &core.Error{Op: "waybill/memory: publish", Class: core.ClassOutage, Err: err})
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return core.AllFailed(len(batch), closed("publish"))
+	}
+	results := make(core.Results, len(batch))
+	now := time.Now()
+	for i := range batch {
+		results[i] = t.publish(&batch[i], now)
+	}
+	for _, q := range t.order {
+		if len(q.ready) > 0 {
+			q.wakeAll()
+		}
+	}
+	return results
+}
+
+func (t *Transport) publish(e *core.Envelope, now time.Time) error {
+	fail := func(class core.Class, reason core.Reason, err error) error {
+		return &core.Error{Op: "waybill/memory: publish", Class: class, Reason: reason, Err: err}
+	}
+	if s := core.CheckTopic(e.Topic); s != "" {
+		return fail(core.ClassPermanent, core.ReasonRejected, fmt.Errorf("topic %s", s))
+	}
+	if t.maxBodyBytes > 0 && len(e.Body) > t.maxBodyBytes {
+		return fail(core.ClassPermanent, core.ReasonTooLarge, fmt.Errorf("the body has %d bytes; Options.MaxBodyBytes is %d", len(e.Body), t.maxBodyBytes))
+	}
+	var to []*queue
+	for _, q := range t.order {
+		if !q.receives(e.Topic) {
+			continue
+		}
+		if t.maxMessages > 0 && q.size() >= t.maxMessages {
+			return &core.Error{
+				Op: "waybill/memory: publish", Class: core.ClassOutage, TopicOnly: true,
+				Err: fmt.Errorf("queue %q is full with %d messages: consume them, or raise Options.MaxMessages", q.name, q.size()),
+			}
+		}
+		to = append(to, q)
+	}
+	if len(to) == 0 {
+		return fail(core.ClassRejected, core.ReasonUnroutable, fmt.Errorf("topic %q: %w", e.Topic, core.ErrUnroutable))
+	}
+	env := e.Clone() // shared by the queues, which never change it
+	for _, q := range to {
+		q.promote(now)
+		q.ready.push(&item{env: &env, place: t.nextPlace(), attempt: 1})
+	}
+	return nil
+}
+
+// nextPlace returns the next place at the end of a queue. It needs the lock.
+func (t *Transport) nextPlace() uint64 {
+	t.seq++
+	return t.seq
+}
+
+// Subscribe declares the queue, if need be, adds the bindings, and opens a receiver. Retry delays are held exactly,
+// whatever Subscription.RetryDelays says.
+func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+	p := checkQueue("Subscription", sub.Queue, sub.Bindings)
+	if sub.Prefetch < 0 || sub.Concurrency < 0 {
+		p = append(p, "Subscription: Prefetch and Concurrency must not be negative; leave them 0 for the defaults")
+	}
+	if err := core.Invalid("waybill/memory: subscribe", p...); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, &core.Error{Op: "waybill/memory: subscribe", Class: core.ClassOutage, Err: err}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, closed("subscribe")
+	}
+	r := &receiver{q: t.declare(sub.Queue, sub.Bindings), prefetch: prefetch(sub), drop: sub.Unparked, held: map[*holding]struct{}{}}
+	r.q.receivers = append(r.q.receivers, r)
+	return r, nil
+}
+
+func prefetch(sub core.Subscription) int {
+	switch {
+	case sub.Prefetch > 0:
+		return sub.Prefetch
+	case sub.Concurrency > 0:
+		return 2 * sub.Concurrency
+	default:
+		return 20
+	}
+}
+
+// Close ends all receivers and forgets all messages. It is idempotent and never waits.
+func (t *Transport) Close(context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil
+	}
+	t.closed = true
+	for _, q := range t.order {
+		for _, r := range q.receivers {
+			r.closed = true
+			clear(r.held)
+		}
+		q.receivers, q.ready, q.delayed, q.parked = nil, nil, nil, nil
+		q.wakeAll()
+	}
+	return nil
+}
+
+// Parked is a message that was rejected.
+type Parked struct {
+	// Envelope is the message as it was published.
+	Envelope core.Envelope
+	// Queue is where it was rejected.
+	Queue string
+	// Attempt is the number of the attempt that was rejected.
+	Attempt int
+	// Reason and Err say why.
+	Reason core.Reason
+	Err    string
+	// At is when, by this process's clock.
+	At time.Time
+}
+
+// Parked returns copies of the queue's parked messages, oldest first; none if there is no such queue.
+func (t *Transport) Parked(queue string) []Parked {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.queues[queue]
+	if q == nil {
+		return nil
+	}
+	out := make([]Parked, len(q.parked))
+	for i, p := range q.parked {
+		p.Envelope = p.Envelope.Clone()
+		out[i] = p
+	}
+	return out
+}
+
+// Depth is how many messages a queue holds.
+type Depth struct {
+	Ready   int // can be delivered now
+	Delayed int // wait for their retry
+	Held    int // delivered, not settled
+	Parked  int // rejected
+}
+
+// Depth returns how many messages the queue holds; zeros if there is no such queue.
+func (t *Transport) Depth(queue string) Depth {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.queues[queue]
+	if q == nil {
+		return Depth{}
+	}
+	q.promote(time.Now())
+	return Depth{Ready: len(q.ready), Delayed: len(q.delayed), Held: q.held, Parked: len(q.parked)}
+}
+
+func closed(op string) error {
+	return &core.Error{Op: "waybill/memory: " + op, Class: core.ClassOutage, Err: core.ErrClosed}
+}
