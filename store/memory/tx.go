@@ -1,0 +1,243 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// errDeadlock reports that two transactions wait for each other.
+var errDeadlock = errors.New("deadlock: two transactions wait for each other's rows; roll back and try again")
+
+// Tx is a transaction over everything in a Store. Begin one with [Store.Begin] and end it with Commit or Rollback. It
+// belongs to one goroutine at a time.
+type Tx struct {
+	store  *Store
+	done   chan struct{} // closed when it has ended
+	ended  bool
+	failed error
+	waits  *Tx // whom it waits for
+	locks  []any
+	rows   []*record
+	byKey  map[rowKey]bool
+	mark   *core.InboxKey
+	values map[string]string
+}
+
+// Begin starts a transaction. It sees committed data and its own writes.
+func (s *Store) Begin() *Tx {
+	return &Tx{store: s, done: make(chan struct{}), byKey: map[rowKey]bool{}, values: map[string]string{}}
+}
+
+// Commit makes everything that was written visible at once. It fails, with everything rolled back, if a statement of
+// the transaction had failed, and with core.ErrClosed if it had ended already.
+func (tx *Tx) Commit() error {
+	s := tx.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if tx.ended {
+		return fmt.Errorf("waybill/memory: commit: the transaction has ended: %w", core.ErrClosed)
+	}
+	defer tx.end()
+	if tx.failed != nil {
+		return fmt.Errorf("waybill/memory: commit: rolled back, since an earlier statement had failed: %w", tx.failed)
+	}
+	now := s.now()
+	touched := map[*lane]bool{} // true: something is claimable at once
+	for _, r := range tx.rows {
+		s.seq++
+		r.seq = s.seq
+		s.rows[rowKey{r.route, r.env.ID}] = r
+		l := s.lane(r.route)
+		l.add(r, now)
+		touched[l] = touched[l] || r.ready
+	}
+	for l, claimable := range touched {
+		if claimable {
+			s.notify(l)
+		} else {
+			s.retime()
+		}
+	}
+	for k, v := range tx.values {
+		s.values[k] = v
+	}
+	if tx.mark != nil {
+		s.marks[*tx.mark] = true
+	}
+	return nil
+}
+
+// Rollback forgets everything that was written. After the end of the transaction it does nothing.
+func (tx *Tx) Rollback() {
+	tx.store.mu.Lock()
+	defer tx.store.mu.Unlock()
+	if !tx.ended {
+		tx.end()
+	}
+}
+
+func (tx *Tx) end() {
+	tx.ended = true
+	for _, k := range tx.locks {
+		delete(tx.store.locks, k)
+	}
+	tx.rows, tx.byKey, tx.values, tx.locks = nil, nil, nil, nil
+	close(tx.done)
+}
+
+// Fail makes the transaction one in which a statement has failed: Commit will roll back, whatever else succeeds. The
+// first cause is kept.
+func (tx *Tx) Fail(cause error) {
+	tx.store.mu.Lock()
+	defer tx.store.mu.Unlock()
+	if tx.failed == nil {
+		tx.failed = cause
+	}
+}
+
+// Put writes a value. After the end of the transaction it does nothing.
+func (tx *Tx) Put(key, value string) {
+	tx.store.mu.Lock()
+	defer tx.store.mu.Unlock()
+	if !tx.ended {
+		tx.values[key] = value
+	}
+}
+
+// Get reads a value: the transaction's own, else the committed one.
+func (tx *Tx) Get(key string) (string, bool) {
+	tx.store.mu.Lock()
+	defer tx.store.mu.Unlock()
+	if v, ok := tx.values[key]; ok {
+		return v, true
+	}
+	v, ok := tx.store.values[key]
+	return v, ok
+}
+
+// Get reads a committed value.
+func (s *Store) Get(key string) (string, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, ok := s.values[key]
+	return v, ok
+}
+
+// Stage writes msgs in tx, as core.Stager says. If another transaction has staged the same (route, id) and has not
+// ended, Stage waits for it.
+func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...core.Message) (_ []core.Staged, err error) {
+	if err := s.owns(tx); err != nil {
+		return nil, fmt.Errorf("waybill/memory: stage: %w", err)
+	}
+	if len(msgs) == 0 {
+		return nil, nil
+	}
+	ctx, span := s.stamper.Start(ctx, len(msgs))
+	defer func() { core.EndSpan(span, err) }()
+	rows, err := s.stamper.Stamp(ctx, msgs)
+	if err != nil {
+		return nil, err
+	}
+	staged := make([]core.Staged, 0, len(rows))
+	for i := range rows {
+		dup, err := s.stageRow(ctx, tx, &rows[i])
+		if err != nil {
+			tx.Fail(err)
+			return nil, outage("stage", err)
+		}
+		staged = append(staged, core.Staged{ID: rows[i].Envelope.ID, Route: rows[i].Route, Duplicate: dup})
+	}
+	return staged, nil
+}
+
+func (s *Store) stageRow(ctx context.Context, tx *Tx, row *core.StagedRow) (duplicate bool, err error) {
+	key := rowKey{row.Route, row.Envelope.ID}
+	if err := s.lock(ctx, tx, key); err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case tx.ended:
+		return false, core.ErrClosed
+	case tx.failed != nil:
+		return false, tx.failed
+	case s.rows[key] != nil || tx.byKey[key]:
+		return true, nil
+	}
+	now := s.now()
+	due := now.Add(row.Delay)
+	if !row.DeliverAt.IsZero() {
+		due = row.DeliverAt
+	}
+	since := due
+	if since.Before(now) {
+		since = now
+	}
+	tx.byKey[key] = true
+	tx.rows = append(tx.rows, &record{
+		env: row.Envelope.Clone(), route: row.Route, state: core.StatePending, due: due.Round(0), since: since.Round(0), timer: -1,
+	})
+	return false, nil
+}
+
+func (s *Store) owns(tx *Tx) error {
+	if tx == nil {
+		return core.Invalid("tx", "nil; begin one with Store.Begin")
+	}
+	if tx.store != s {
+		return core.Invalid("tx", "belongs to another store")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if tx.ended {
+		return fmt.Errorf("the transaction has ended: %w", core.ErrClosed)
+	}
+	return nil
+}
+
+// lock makes tx the only one that writes what, until it ends. It waits for another that does.
+func (s *Store) lock(ctx context.Context, tx *Tx, what any) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		if tx.ended {
+			s.mu.Unlock()
+			return core.ErrClosed
+		}
+		holder := s.locks[what]
+		if holder == nil || holder == tx {
+			if holder == nil {
+				s.locks[what] = tx
+				tx.locks = append(tx.locks, what)
+			}
+			s.mu.Unlock()
+			return nil
+		}
+		for t := holder; t != nil; t = t.waits {
+			if t == tx {
+				s.mu.Unlock()
+				return errDeadlock
+			}
+		}
+		tx.waits = holder
+		s.mu.Unlock()
+		var err error
+		select {
+		case <-holder.done:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		s.mu.Lock()
+		tx.waits = nil
+		s.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
