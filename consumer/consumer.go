@@ -1,0 +1,143 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// startWait bounds how long subscriptions that could be opened wait for the others before they begin.
+const startWait = 10 * time.Second
+
+// Consumer runs handlers on subscriptions. Register them with Handle, then call Run.
+type Consumer struct {
+	bus  core.Subscriber
+	opts Options
+	tel  *telemetry
+
+	mu      sync.Mutex
+	subs    []*registration
+	running bool
+}
+
+// registration is a subscription with its handlers.
+type registration struct {
+	sub      core.Subscription
+	handlers map[string]core.HandleFunc
+}
+
+// New returns a consumer of bus, or an error that lists all problems of opts.
+func New(bus core.Subscriber, opts Options) (*Consumer, error) {
+	if bus == nil {
+		return nil, core.Invalid("waybill/consumer", "bus: is nil; give a transport")
+	}
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	opts = opts.withDefaults()
+	tel, err := newTelemetry(&opts)
+	if err != nil {
+		return nil, fmt.Errorf("waybill/consumer: metrics: %w", err)
+	}
+	tel.traits = bus.SubscriberTraits()
+	return &Consumer{bus: bus, opts: opts, tel: tel}, nil
+}
+
+// Handle registers handlers for the messages of one queue. A message reaches the handler whose name is its CloudEvents
+// type, or else the one whose name is its topic. The error lists every problem of sub and handlers, those with the
+// transport included; nothing is registered then. It opens nothing.
+func (c *Consumer) Handle(sub core.Subscription, handlers ...core.Handler) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sub = c.opts.complete(sub)
+	p := check(&sub, handlers, c.tel.traits)
+	if c.running {
+		p = append(p, "Run has been called already; register before")
+	}
+	if sub.Queue != "" && slices.ContainsFunc(c.subs, func(r *registration) bool { return r.sub.Queue == sub.Queue }) {
+		p = append(p, "Queue: it has a subscription already; give all its handlers in one call")
+	}
+	if err := core.Invalid(fmt.Sprintf("waybill/consumer: subscription of queue %q", sub.Queue), p...); err != nil {
+		return err
+	}
+	reg := &registration{sub: sub, handlers: make(map[string]core.HandleFunc, len(handlers))}
+	for _, h := range handlers {
+		fn := h.Handle
+		for _, m := range slices.Backward(c.opts.Middleware) {
+			fn = m(fn)
+		}
+		reg.handlers[h.Name] = fn
+	}
+	c.subs = append(c.subs, reg)
+	return nil
+}
+
+// Run receives and handles until ctx ends, then drains and returns nil. It returns an error only if nothing was
+// registered, if it is running already, or if a subscription that never worked is misconfigured; the error then joins
+// those of all subscriptions. It may be called again after it returned.
+func (c *Consumer) Run(ctx context.Context) error {
+	c.mu.Lock()
+	if c.running || len(c.subs) == 0 {
+		defer c.mu.Unlock()
+		if c.running {
+			return errors.New("waybill/consumer: Run is running already")
+		}
+		return core.Invalid("waybill/consumer", "nothing to do: register handlers with Handle before Run")
+	}
+	c.running = true
+	subs := c.subs
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.running = false
+		c.mu.Unlock()
+	}()
+
+	run, cancel := context.WithCancel(ctx)
+	defer cancel()
+	begin, begun := make(chan struct{}), make(chan struct{})
+	first := make(chan error, len(subs)) // one a subscription: the result of its first attempt
+	errs := make([]error, len(subs))
+	var wg sync.WaitGroup
+	for i, reg := range subs {
+		r := newRunner(run, c, reg)
+		wg.Go(func() {
+			if errs[i] = r.run(run, first, begin); errs[i] != nil {
+				<-begun // let the others find their own problems
+				cancel()
+			}
+		})
+	}
+	if awaitFirst(run, first, len(subs)) {
+		close(begin)
+	} else {
+		cancel()
+	}
+	close(begun)
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// awaitFirst waits for the first attempt of all n subscriptions, for startWait at most, and reports whether none of them
+// is misconfigured.
+func awaitFirst(ctx context.Context, first <-chan error, n int) bool {
+	timer := time.NewTimer(startWait)
+	defer timer.Stop()
+	ok := true
+	for range n {
+		select {
+		case err := <-first:
+			ok = ok && err == nil
+		case <-timer.C:
+			return ok
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return ok
+}

@@ -1,0 +1,250 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type note struct{ N int }
+
+var topic = core.NewTopic("note.added", core.JSON[note]())
+
+var (
+	errBoom = errors.New("boom")
+	quiet   = slog.New(slog.DiscardHandler)
+)
+
+// bus is a memory transport whose calls a test can watch and fail.
+type bus struct {
+	*memtransport.Transport
+	traits    func(*core.SubscriberTraits)
+	subscribe func(core.Subscription) error
+	receive   func() error
+	settle    func([]core.Ack) error
+	redeliver func(*core.Delivery) // changes what is received
+
+	mu       sync.Mutex
+	acks     []core.Ack
+	times    []time.Time // of calls of Receive
+	attempts int         // calls of Subscribe
+}
+
+func newBus(t testing.TB) *bus {
+	t.Helper()
+	tr, err := memtransport.New(memtransport.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bus{Transport: tr}
+}
+
+func (b *bus) SubscriberTraits() core.SubscriberTraits {
+	traits := b.Transport.SubscriberTraits()
+	if b.traits != nil {
+		b.traits(&traits)
+	}
+	return traits
+}
+
+func (b *bus) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+	b.mu.Lock()
+	b.attempts++
+	b.mu.Unlock()
+	if b.subscribe != nil {
+		if err := b.subscribe(sub); err != nil {
+			return nil, err
+		}
+	}
+	rcv, err := b.Transport.Subscribe(ctx, sub)
+	return &receiver{Receiver: rcv, b: b}, err
+}
+
+type receiver struct {
+	core.Receiver
+	b *bus
+}
+
+func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, error) {
+	r.b.mu.Lock()
+	r.b.times = append(r.b.times, time.Now())
+	r.b.mu.Unlock()
+	if r.b.receive != nil {
+		if err := r.b.receive(); err != nil {
+			return nil, err
+		}
+	}
+	ds, err := r.Receiver.Receive(ctx, limit)
+	for _, d := range ds {
+		if r.b.redeliver != nil {
+			r.b.redeliver(d)
+		}
+	}
+	return ds, err
+}
+
+func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
+	r.b.mu.Lock()
+	r.b.acks = append(r.b.acks, acks...)
+	r.b.mu.Unlock()
+	if r.b.settle != nil {
+		if err := r.b.settle(acks); err != nil {
+			return core.AllFailed(len(acks), err)
+		}
+	}
+	return r.Receiver.Settle(ctx, acks)
+}
+
+// verdicts returns how often each verdict was settled.
+func (b *bus) verdicts() map[core.Verdict]int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := map[core.Verdict]int{}
+	for _, a := range b.acks {
+		out[a.Verdict]++
+	}
+	return out
+}
+
+// publish puts messages with the ids id-1, id-2, … into the queues.
+func (b *bus) publish(t testing.TB, n int, opts ...core.MessageOption) {
+	t.Helper()
+	b.send(t, messages(n, opts...)...)
+}
+
+func messages(n int, opts ...core.MessageOption) []core.Envelope {
+	es := make([]core.Envelope, n)
+	for i := range es {
+		m := topic.Message(note{N: i + 1}, opts...)
+		es[i] = m.Envelope
+		if es[i].ID == "" {
+			es[i].ID = "id-" + strconv.Itoa(i+1)
+		}
+		es[i].Type, es[i].Source = es[i].Topic, "/notes"
+	}
+	return es
+}
+
+func (b *bus) send(t testing.TB, es ...core.Envelope) {
+	t.Helper()
+	if err := b.Publish(t.Context(), es).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const queue = "q"
+
+func declared(t testing.TB) *bus {
+	t.Helper()
+	b := newBus(t)
+	if err := b.Declare(queue, "#"); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func newConsumer(t testing.TB, b core.Subscriber, o consumer.Options) *consumer.Consumer {
+	t.Helper()
+	if o.Logger == nil {
+		o.Logger = quiet
+	}
+	c, err := consumer.New(b, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// start runs a consumer of one queue and returns the function that stops it.
+func start(t testing.TB, b core.Subscriber, o consumer.Options, sub core.Subscription, hs ...core.Handler) (stop func()) {
+	t.Helper()
+	c := newConsumer(t, b, o)
+	if sub.Queue == "" {
+		sub.Queue = queue
+	}
+	if err := c.Handle(sub, hs...); err != nil {
+		t.Fatal(err)
+	}
+	return run(t, c)
+}
+
+func run(t testing.TB, c *consumer.Consumer) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+}
+
+// bubble runs f with a virtual clock.
+func bubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, f)
+}
+
+// settle waits until nothing moves.
+func settle() { synctest.Wait() }
+
+// handle returns a handler of topic that calls f.
+func handle(f func(ctx context.Context, d *core.Delivery) error) core.Handler {
+	return core.Handler{Name: topic.Name(), Handle: func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+		return core.HandlerProcessed, f(ctx, d)
+	}}
+}
+
+// seen collects what handlers saw.
+type seen[T any] struct {
+	mu   sync.Mutex
+	list []T
+}
+
+func (s *seen[T]) add(v T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = append(s.list, v)
+}
+
+func (s *seen[T]) all() []T {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]T(nil), s.list...)
+}
+
+func wantDepth(t *testing.T, b *bus, want memtransport.Depth) {
+	t.Helper()
+	if got := b.Depth(queue); got != want {
+		t.Errorf("depth is %+v, want %+v", got, want)
+	}
+}
+
+func wantParked(t *testing.T, b *bus, reason core.Reason, n int) {
+	t.Helper()
+	parked := b.Parked(queue)
+	if len(parked) != n {
+		t.Errorf("%d messages are parked, want %d", len(parked), n)
+	}
+	for _, p := range parked {
+		if p.Reason != reason {
+			t.Errorf("%s is parked with reason %q (%s), want %q", p.Envelope.ID, p.Reason, p.Err, reason)
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package consumer
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+// The defaults of Options.
+const (
+	DefaultConcurrency   = 10
+	DefaultMaxDeliveries = 20
+	DefaultDrainTimeout  = 15 * time.Second
+	DefaultPauseBase     = time.Second
+	DefaultPauseCap      = 30 * time.Second
+
+	maxConcurrency = 10_000
+	maxPrefetch    = 65_535 // AMQP 0-9-1 counts in 16 bits
+)
+
+// DefaultRetry returns the retry policy of subscriptions that set none: 1 s, 10 s, 1 min, 5 min, then park.
+func DefaultRetry() *core.Backoff {
+	return core.Schedule(time.Second, 10*time.Second, time.Minute, 5*time.Minute)
+}
+
+// Options configures a [Consumer]. Zero fields mean the default.
+type Options struct {
+	// Retry is the policy of subscriptions that set none; nil means DefaultRetry. An empty schedule parks at once.
+	Retry *core.Backoff
+	// Concurrency is the number of handlers at a time of subscriptions that set none; default 10.
+	Concurrency int
+	// Prefetch bounds the deliveries held but not settled of subscriptions that set none; default twice the
+	// concurrency.
+	Prefetch int
+	// MaxDeliveries is how often a message may be delivered without an outcome before it is parked, for subscriptions
+	// that set none; default 20, negative = off.
+	MaxDeliveries int
+	// DrainTimeout is how long handlers may go on after Run's context ended; default 15 s, negative = not at all.
+	DrainTimeout time.Duration
+	// Pause is the back-off while something is down: between the probes of a paused subscription, and between attempts
+	// to reach the broker. Default 1 s, doubled up to 30 s, with equal jitter. Attempts is ignored: it never gives up.
+	Pause core.Backoff
+	// Middleware wraps every handler; the first is outermost. A panic is caught outside of all.
+	Middleware []core.Middleware
+	// Clock merges the stamps of what is handled, so that messages staged in reaction carry later ones: give the clock
+	// of the outbox. A stamp beyond its drift bound is logged and counted, and changes nothing. Nil = off.
+	Clock *hlc.Clock
+	// Logger is for logs; nil means slog.Default().
+	Logger *slog.Logger
+	// MeterProvider is for metrics; nil means the global one, which does nothing until the application sets it.
+	MeterProvider metric.MeterProvider
+	// TracerProvider is for traces; nil means the global one, which does nothing until the application sets it.
+	TracerProvider trace.TracerProvider
+}
+
+// Validate reports all problems of o at once, or nil.
+func (o Options) Validate() error {
+	var p []string
+	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
+	if o.Retry != nil {
+		p = append(p, o.Retry.Validate("Retry")...)
+	}
+	p = append(p, checkCounts("", o.Concurrency, o.Prefetch)...)
+	p = append(p, o.Pause.Validate("Pause")...)
+	if o.Pause.Kind == core.BackoffSchedule || o.Pause.Kind == core.BackoffNone || o.Pause.Kind == core.BackoffCustom {
+		bad("Pause.Kind: a pause cannot give up; use exponential, linear or constant")
+	}
+	for i, m := range o.Middleware {
+		if m == nil {
+			bad("Middleware[%d]: is nil", i)
+		}
+	}
+	return core.Invalid("waybill/consumer: options", p...)
+}
+
+func (o Options) withDefaults() Options {
+	if o.Retry == nil {
+		o.Retry = DefaultRetry()
+	}
+	if o.MaxDeliveries == 0 {
+		o.MaxDeliveries = DefaultMaxDeliveries
+	}
+	if o.DrainTimeout == 0 {
+		o.DrainTimeout = DefaultDrainTimeout
+	}
+	if o.Pause.Base == 0 {
+		o.Pause.Base = min(DefaultPauseBase, orElse(o.Pause.Cap, DefaultPauseBase))
+	}
+	if o.Pause.Cap == 0 {
+		o.Pause.Cap = max(DefaultPauseCap, o.Pause.Base)
+	}
+	o.Pause.Attempts = -1
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	o.Middleware = slices.Clone(o.Middleware)
+	return o
+}
+
+func orElse[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
+
+func checkCounts(prefix string, concurrency, prefetch int) []string {
+	var p []string
+	if concurrency < 0 || concurrency > maxConcurrency {
+		p = append(p, fmt.Sprintf("%sConcurrency: %d is not between 0 (default) and %d", prefix, concurrency, maxConcurrency))
+	}
+	if prefetch < 0 || prefetch > maxPrefetch {
+		p = append(p, fmt.Sprintf("%sPrefetch: %d is not between 0 (default) and %d", prefix, prefetch, maxPrefetch))
+	}
+	if concurrency > 0 && prefetch > 0 && prefetch < concurrency {
+		p = append(p, fmt.Sprintf("%sPrefetch: %d is less than Concurrency %d, so that handlers would idle; raise it or leave it 0", prefix, prefetch, concurrency))
+	}
+	return p
+}
+
+// complete fills sub from the options.
+func (o *Options) complete(sub core.Subscription) core.Subscription {
+	sub.Bindings = slices.Clone(sub.Bindings)
+	if sub.Concurrency == 0 {
+		sub.Concurrency = orElse(o.Concurrency, DefaultConcurrency)
+		if sub.Prefetch > 0 {
+			sub.Concurrency = min(sub.Concurrency, sub.Prefetch)
+		} else if o.Concurrency == 0 && o.Prefetch > 0 {
+			sub.Concurrency = min(sub.Concurrency, o.Prefetch)
+		}
+	}
+	if sub.Prefetch == 0 {
+		if sub.Prefetch = o.Prefetch; sub.Prefetch < sub.Concurrency {
+			sub.Prefetch = min(2*sub.Concurrency, maxPrefetch)
+		}
+	}
+	if sub.MaxDeliveries == 0 {
+		sub.MaxDeliveries = o.MaxDeliveries
+	}
+	if sub.Retry == nil {
+		sub.Retry = o.Retry
+	}
+	if len(sub.RetryDelays) == 0 {
+		sub.RetryDelays = sub.Retry.Tiers()
+		if len(sub.RetryDelays) == 0 && sub.Retry.Kind == core.BackoffCustom {
+			sub.RetryDelays = DefaultRetry().Delays // so that a transport with fixed delays has some to round to
+		}
+	} else {
+		sub.RetryDelays = slices.Clone(sub.RetryDelays)
+	}
+	return sub
+}
+
+// check returns everything that is wrong with a completed subscription and its handlers.
+func check(sub *core.Subscription, handlers []core.Handler, traits core.SubscriberTraits) []string {
+	var p []string
+	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
+	if sub.Queue == "" {
+		bad("Queue: is empty; name the queue that all replicas of the service share")
+	} else if s := core.CheckName(sub.Queue); s != "" {
+		bad("Queue: %s", s)
+	}
+	for i, b := range sub.Bindings {
+		switch s := core.CheckName(b); {
+		case b == "":
+			bad("Bindings[%d]: is empty; name a topic", i)
+		case s != "":
+			bad("Bindings[%d]: %s", i, s)
+		case !traits.Wildcards && strings.ContainsAny(b, "*#"):
+			bad("Bindings[%d]: %q holds a wildcard, which this transport does not have; list the topics", i, b)
+		}
+	}
+	p = append(p, checkCounts("", sub.Concurrency, sub.Prefetch)...)
+	problems := sub.Retry.Validate("Retry")
+	p = append(p, problems...)
+	if len(problems) == 0 {
+		p = append(p, checkDelays(sub, traits)...)
+	}
+	if !sub.Unparked && !traits.Parks {
+		bad("Unparked: this transport cannot park what fails for good; set Unparked to drop it, or choose another transport")
+	}
+	return append(p, checkHandlers(handlers)...)
+}
+
+func checkDelays(sub *core.Subscription, traits core.SubscriberTraits) []string {
+	var p []string
+	retries := sub.Retry.MaxAttempts() != 1
+	if retries && !traits.RetryLater {
+		p = append(p, "Retry: this transport cannot deliver again later; use core.Schedule() to park at the first failure, or choose another transport")
+	}
+	for i, d := range sub.RetryDelays {
+		switch {
+		case d < 0:
+			p = append(p, fmt.Sprintf("RetryDelays[%d]: %s is negative", i, d))
+		case i > 0 && d <= sub.RetryDelays[i-1]:
+			p = append(p, fmt.Sprintf("RetryDelays[%d]: %s is not more than the one before; list them ascending, or leave them to Retry", i, d))
+		case retries && traits.MaxRetryDelay > 0 && d > traits.MaxRetryDelay:
+			p = append(p, fmt.Sprintf("Retry: the delay %s is more than the %s that this transport can hold; shorten it", d, traits.MaxRetryDelay))
+		}
+	}
+	return p
+}
+
+func checkHandlers(handlers []core.Handler) []string {
+	var p []string
+	if len(handlers) == 0 {
+		p = append(p, "handlers: there are none; give at least one")
+	}
+	seen := map[string]bool{}
+	for i, h := range handlers {
+		name := h.Name
+		if s := core.CheckTopic(name); s != "" {
+			p = append(p, fmt.Sprintf("handlers[%d]: the name %s", i, s))
+		} else if seen[name] {
+			p = append(p, fmt.Sprintf("handlers[%d]: %q is handled by an earlier one; a message reaches one handler of a queue", i, name))
+		}
+		seen[name] = true
+		if h.Handle == nil {
+			p = append(p, fmt.Sprintf("handlers[%d]: %q has no function", i, name))
+		}
+	}
+	return p
+}

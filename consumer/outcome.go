@@ -1,0 +1,174 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// verdict is what was decided about a delivery.
+type verdict struct {
+	ack     core.Ack
+	status  status
+	err     error
+	outage  bool // something the handler needs is down
+	healthy bool // the handler ran, and nothing it needs is down
+}
+
+// refuse returns what becomes of a delivery that must not reach a handler, or nil.
+func (r *runner) refuse(d *core.Delivery) *verdict {
+	e := &d.Envelope
+	switch {
+	case d.Err != nil:
+		return ptr(park(d, orElse(core.ReasonOf(d.Err), core.ReasonUndecodable), d.Err))
+	case !e.Expires.IsZero() && e.Expired(time.Now()):
+		return ptr(park(d, core.ReasonExpired, errors.New("expired at "+e.Expires.UTC().Format(time.RFC3339))))
+	case r.sub.MaxDeliveries > 0 && d.Redeliveries >= r.sub.MaxDeliveries:
+		return ptr(park(d, core.ReasonDeliveries, fmt.Errorf("delivered %d times before without an outcome; at most %d are allowed: "+
+			"its handler may end the process", d.Redeliveries, r.sub.MaxDeliveries)))
+	case r.reg.find(e) == nil:
+		return ptr(park(d, core.ReasonNoHandler, fmt.Errorf("no handler of queue %q is for type %.100q or topic %.100q", r.sub.Queue, e.Type, e.Topic)))
+	}
+	return nil
+}
+
+func ptr(v verdict) *verdict { return &v }
+
+func park(d *core.Delivery, reason core.Reason, err error) verdict {
+	return verdict{ack: core.AckReject(d, reason, err), status: statusParked, err: err}
+}
+
+// process runs it's handler and returns what follows.
+func (r *runner) process(it *item) verdict {
+	d := it.d
+	e := &d.Envelope
+	ctx := r.handlerCtx
+	if clock := r.c.opts.Clock; clock != nil && !e.HLC.IsZero() {
+		if _, err := clock.Observe(e.HLC); err != nil {
+			r.tel.count(ctx, r.tel.drift, 1)
+			r.log.warn(ctx, "consumer.drift", "a message's stamp was refused; it is handled all the same", slog.String("id", e.ID), errAttr(err))
+		}
+	}
+	if e.TraceParent != "" {
+		if sc := e.SpanContext(); sc.IsValid() {
+			ctx = trace.ContextWithRemoteSpanContext(ctx, sc)
+		}
+	}
+	ctx, span := r.tel.tracer.Start(ctx, "waybill process", r.tel.spanOptions...)
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("messaging.message.id", e.ID), attribute.String("messaging.destination.name", e.Topic),
+			attribute.Int("waybill.attempt", d.Attempt))
+	}
+	r.tel.active.Add(ctx, 1, r.tel.plain...)
+	begin := time.Now()
+	st, err := call(core.WithDelivery(ctx, d), it)
+	took := time.Since(begin)
+	r.tel.active.Add(ctx, -1, r.tel.plain...)
+	r.tel.duration.Record(ctx, took.Seconds(), r.tel.plainRecord...)
+	core.EndSpan(span, err)
+	v := r.decide(d, st, err)
+	r.report(r.handlerCtx, d, &v)
+	return v
+}
+
+// errGoexit is the failure of a handler that ended its goroutine.
+var errGoexit = errors.New("the handler called runtime.Goexit")
+
+// panicError is a handler's panic as an error. The stack is for the log.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (p *panicError) Error() string { return fmt.Sprintf("the handler panicked: %v", p.value) }
+
+// Unwrap returns the panic's value if it is an error.
+func (p *panicError) Unwrap() error {
+	err, _ := p.value.(error)
+	return err
+}
+
+// call runs the handler; a panic is an error.
+func call(ctx context.Context, it *item) (st core.HandlerStatus, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &panicError{value: p, stack: debug.Stack()}
+		}
+	}()
+	return it.handle(ctx, it.d)
+}
+
+// decide maps a handler's result to what becomes of the delivery.
+func (r *runner) decide(d *core.Delivery, st core.HandlerStatus, err error) verdict {
+	if err == nil {
+		v := verdict{ack: core.AckDone(d), status: statusSuccess, healthy: true}
+		if st == core.HandlerDuplicate {
+			v.status = statusDuplicate
+		}
+		return v
+	}
+	class := core.ClassOf(err)
+	if class == core.ClassPermanent {
+		reason := orElse(core.ReasonOf(err), core.ReasonRejected)
+		v := park(d, reason, err)
+		v.healthy = reason != core.ReasonUndecodable && reason != core.ReasonNoID // those say nothing about what the handler needs
+		return v
+	}
+	if r.handlerCtx.Err() != nil { // cut off by a stop
+		return verdict{ack: core.AckGiveBack(d), status: statusFailed, err: err}
+	}
+	if class == core.ClassOutage {
+		return verdict{ack: core.AckGiveBack(d), status: statusFailed, err: err, outage: true}
+	}
+	v := r.retry(d, err)
+	v.healthy = true
+	return v
+}
+
+// retry asks the policy about a failed attempt.
+func (r *runner) retry(d *core.Delivery, cause error) verdict {
+	policy, attempt := r.sub.Retry, max(d.Attempt, 1)
+	limit := policy.MaxAttempts()
+	if limit > 0 && attempt >= limit {
+		return park(d, core.ReasonAttempts, cause)
+	}
+	delay, asked := after(cause)
+	longest := r.tel.traits.MaxRetryDelay
+	switch {
+	case asked && !r.tel.traits.RetryLater:
+		return park(d, core.ReasonRetryPolicy, fmt.Errorf("this transport cannot deliver again later: %w", cause))
+	case !asked:
+		next, again, err := policy.Next(attempt, cause)
+		switch {
+		case err != nil:
+			return park(d, core.ReasonRetryPolicy, fmt.Errorf("%w; the handler had failed: %w", err, cause))
+		case !again:
+			return park(d, core.ReasonRejected, cause)
+		case policy.Kind == core.BackoffCustom && longest > 0 && next > longest:
+			return park(d, core.ReasonRetryPolicy, fmt.Errorf("the retry policy asked for %s, this transport can hold %s; the handler had failed: %w",
+				next, longest, cause))
+		}
+		delay = next
+	}
+	if longest > 0 {
+		delay = min(delay, longest)
+	}
+	return verdict{ack: core.AckRetry(d, delay, cause), status: statusRetried, err: cause}
+}
+
+// after returns the delay that a handler asked for with core.RetryAfter.
+func after(err error) (time.Duration, bool) {
+	var e *core.Error
+	if errors.As(err, &e) && e.After > 0 {
+		return e.After, true
+	}
+	return 0, false
+}

@@ -1,0 +1,188 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
+)
+
+// CO-04: the default policy's delays, each held exactly; then parked.
+func TestRetriesByDefaultPolicy(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		if err := b.Declare("other", "#"); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		var at seen[string]
+		stop := start(t, b, consumer.Options{}, core.Subscription{}, handle(func(_ context.Context, d *core.Delivery) error {
+			at.add(fmt.Sprintf("attempt %d at %s", d.Attempt, time.Since(begin)))
+			return errBoom
+		}))
+		b.publish(t, 1)
+		time.Sleep(time.Hour)
+		stop()
+		want := []string{"attempt 1 at 0s", "attempt 2 at 1s", "attempt 3 at 11s", "attempt 4 at 1m11s", "attempt 5 at 6m11s"}
+		if diff := cmp.Diff(want, at.all()); diff != "" {
+			t.Error(diff)
+		}
+		wantParked(t, b, core.ReasonAttempts, 1)
+		if p := b.Parked(queue); p[0].Err != "boom" || p[0].Attempt != 5 {
+			t.Errorf("parked with %q after attempt %d", p[0].Err, p[0].Attempt)
+		}
+		if got := b.Depth("other"); got.Ready != 1 || got.Delayed != 0 { // CO-17: a retry goes to the failing queue only
+			t.Errorf("the other queue holds %+v", got)
+		}
+	})
+}
+
+// CO-04, CO-05, CO-07: what becomes of each result of a handler.
+func TestOutcomes(t *testing.T) {
+	t.Parallel()
+	custom := func(f func(int, error) (time.Duration, bool)) *core.Backoff {
+		return &core.Backoff{Kind: core.BackoffCustom, Custom: f}
+	}
+	tests := []struct {
+		name   string
+		retry  *core.Backoff
+		longer time.Duration // the transport's bound on delays
+		handle func() error
+		reason core.Reason   // parked with it, or
+		delay  time.Duration // retried after it
+		text   string
+	}{
+		{name: "failure", handle: func() error { return errBoom }, delay: time.Second, text: "boom"},
+		{name: "rejected", handle: func() error { return core.Reject(errBoom) }, reason: core.ReasonRejected, text: "boom"},
+		{name: "rejected and wrapped", handle: func() error { return fmt.Errorf("here: %w", core.Reject(errBoom)) }, reason: core.ReasonRejected, text: "here: boom"},
+		{name: "permanent", handle: func() error { return &core.Error{Class: core.ClassPermanent, Reason: core.ReasonTooLarge} }, reason: core.ReasonTooLarge},
+		{name: "retry after", handle: func() error { return core.RetryAfter(errBoom, 7*time.Second) }, delay: 7 * time.Second, text: "boom"},
+		{name: "retry after with attempts spent", retry: core.Schedule(), handle: func() error { return core.RetryAfter(errBoom, time.Second) }, reason: core.ReasonAttempts},
+		{name: "retry after more than can be held", longer: 10 * time.Minute, handle: func() error { return core.RetryAfter(errBoom, time.Hour) }, delay: 10 * time.Minute},
+		{name: "empty policy", retry: core.Schedule(), handle: func() error { return errBoom }, reason: core.ReasonAttempts},
+		{name: "panic", handle: func() error { panic("oh") }, delay: time.Second, text: "the handler panicked: oh"},
+		{name: "panic with an error", handle: func() error { panic(core.Reject(errBoom)) }, reason: core.ReasonRejected},
+		{name: "goexit", handle: func() error { runtime.Goexit(); return nil }, delay: time.Second},
+		{
+			name: "policy panics", retry: custom(func(int, error) (time.Duration, bool) { panic("oh") }),
+			handle: func() error { return errBoom }, reason: core.ReasonRetryPolicy, text: "boom",
+		},
+		{
+			name: "policy answers nonsense", retry: custom(func(int, error) (time.Duration, bool) { return -1, true }),
+			handle: func() error { return errBoom }, reason: core.ReasonRetryPolicy, text: "boom",
+		},
+		{
+			name: "policy asks for too much", longer: 10 * time.Minute, retry: custom(func(int, error) (time.Duration, bool) { return time.Hour, true }),
+			handle: func() error { return errBoom }, reason: core.ReasonRetryPolicy, text: "boom",
+		},
+		{
+			name: "policy sees the error and declines", retry: custom(func(_ int, err error) (time.Duration, bool) { return 0, !errors.Is(err, errBoom) }),
+			handle: func() error { return errBoom }, reason: core.ReasonRejected, text: "boom",
+		},
+		{
+			name: "policy sees the error and goes on", retry: custom(func(n int, _ error) (time.Duration, bool) { return time.Duration(n) * 3 * time.Second, true }),
+			handle: func() error { return errBoom }, delay: 3 * time.Second,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				b := declared(t)
+				b.traits = func(tr *core.SubscriberTraits) { tr.MaxRetryDelay = tt.longer }
+				stop := start(t, b, consumer.Options{}, core.Subscription{Retry: tt.retry}, handle(func(_ context.Context, d *core.Delivery) error {
+					if d.Envelope.ID == "id-2" {
+						return nil
+					}
+					return tt.handle()
+				}))
+				b.publish(t, 2)
+				settle()
+				got := b.verdicts()
+				if tt.reason != "" {
+					wantParked(t, b, tt.reason, 1)
+				} else {
+					wantDepth(t, b, memtransport.Depth{Delayed: 1})
+				}
+				stop()
+				if got[core.VerdictDone] != 1 || got[core.VerdictRetry]+got[core.VerdictReject] != 1 {
+					t.Errorf("verdicts: %v", got)
+				}
+				i := slices.IndexFunc(b.acks, func(a core.Ack) bool { return a.Verdict != core.VerdictDone })
+				if a := b.acks[i]; a.Delay != tt.delay || !strings.Contains(a.Err, tt.text) {
+					t.Errorf("settled with delay %s and error %q, want %s and %q", a.Delay, a.Err, tt.delay, tt.text)
+				}
+			})
+		})
+	}
+}
+
+// CO-07, CO-08, CO-15: what must not reach a handler.
+func TestParkedWithoutHandler(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		change func(*core.Delivery)
+		sub    core.Subscription
+		reason core.Reason
+	}{
+		{"body cannot be decoded", func(d *core.Delivery) { d.Envelope.Body = []byte("{") }, core.Subscription{}, core.ReasonUndecodable},
+		{"marked by the transport", func(d *core.Delivery) {
+			d.Err = &core.Error{Class: core.ClassPermanent, Reason: core.ReasonIDConflict, Err: errBoom}
+		}, core.Subscription{}, core.ReasonIDConflict},
+		{"marked without a reason", func(d *core.Delivery) { d.Err = errBoom }, core.Subscription{}, core.ReasonUndecodable},
+		{"expired", func(d *core.Delivery) { d.Envelope.Expires = time.Now() }, core.Subscription{}, core.ReasonExpired},
+		{"no handler", func(d *core.Delivery) { d.Envelope.Topic, d.Envelope.Type = "other", "another" }, core.Subscription{}, core.ReasonNoHandler},
+		{"deliveries", func(d *core.Delivery) { d.Redeliveries = 20 }, core.Subscription{}, core.ReasonDeliveries},
+		{"deliveries, own bound", func(d *core.Delivery) { d.Redeliveries = 3 }, core.Subscription{MaxDeliveries: 3}, core.ReasonDeliveries},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				b := declared(t)
+				b.redeliver = tt.change
+				stop := start(t, b, consumer.Options{}, tt.sub, core.HandlerFor(topic, func(context.Context, note) error {
+					t.Error("the handler ran")
+					return nil
+				}))
+				b.publish(t, 1)
+				settle()
+				stop()
+				wantParked(t, b, tt.reason, 1)
+				if strings.Contains(b.Parked(queue)[0].Err, `{"N":1}`) {
+					t.Error("the error holds the payload")
+				}
+			})
+		})
+	}
+}
+
+// CO-08: below the bound, with the bound off, or with an unknown count, the handler runs.
+func TestDeliveriesBelowTheBound(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ redeliveries, limit int }{{19, 0}, {1000, -1}, {-1, 1}, {0, 1}, {10, 0}} {
+		bubble(t, func(t *testing.T) {
+			b := declared(t)
+			b.redeliver = func(d *core.Delivery) { d.Redeliveries = tt.redeliveries }
+			stop := start(t, b, consumer.Options{}, core.Subscription{MaxDeliveries: tt.limit}, handle(func(context.Context, *core.Delivery) error { return nil }))
+			b.publish(t, 3)
+			settle()
+			stop()
+			if n := b.verdicts()[core.VerdictDone]; n != 3 {
+				t.Errorf("redeliveries %d, bound %d: %d handled, want 3", tt.redeliveries, tt.limit, n)
+			}
+		})
+	}
+}

@@ -1,0 +1,427 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// How long the end of a subscription may take beyond the drain timeout: handlers that ignore their cancelled context,
+// and settles and the closing of the receiver that hang.
+const (
+	handlerGrace = 5 * time.Second
+	settleGrace  = 5 * time.Second
+)
+
+// runner runs one subscription during one Run. Its goroutines: the one of run, which receives; up to sub.Concurrency
+// workers, which exist while there is something to handle; one that settles, while there is something to settle.
+type runner struct {
+	c   *Consumer
+	reg *registration
+	sub *core.Subscription
+	log *logs
+	tel *queueTelemetry
+
+	handlerCtx   context.Context //nolint:containedctx // the parent of handlers' contexts; lives as long as the run
+	cutHandlers  context.CancelFunc
+	settleCtx    context.Context //nolint:containedctx // outlives the handlers, so that what they did is settled
+	abortSettles context.CancelFunc
+
+	mu        sync.Mutex
+	schedule           // what waits and what runs
+	pause     pause    // the state of an outage
+	held      int      // received and not settled
+	unsettled int      // decided and not settled
+	stopping  bool     // nothing new is started
+	idle      signal   // stopping, and nothing runs
+	settled   signal   // stopping, nothing runs, and nothing is to be settled
+	wake      chan any // tells a waiting receive loop that something changed
+	waiting   bool     // the receive loop waits on wake
+}
+
+// signal is a channel that is closed once.
+type signal struct {
+	ch   chan struct{}
+	done bool
+}
+
+func (s *signal) set() {
+	if !s.done {
+		s.done = true
+		close(s.ch)
+	}
+}
+
+func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
+	r := &runner{
+		c: c, reg: reg, sub: &reg.sub, tel: c.tel.forQueue(&reg.sub),
+		log:  &logs{Logger: c.opts.Logger.With(slog.String("queue", reg.sub.Queue))},
+		wake: make(chan any, 1), idle: signal{ch: make(chan struct{})}, settled: signal{ch: make(chan struct{})},
+		schedule: schedule{limit: reg.sub.Concurrency, lanes: map[string][]*item{}},
+	}
+	r.quiet = func() bool { return r.unsettled == 0 }
+	detached := context.WithoutCancel(ctx)
+	r.handlerCtx, r.cutHandlers = context.WithCancel(detached)
+	r.settleCtx, r.abortSettles = context.WithCancel(detached)
+	return r
+}
+
+// run opens the subscription, receives until ctx ends, and drains. The result of the first attempt to open goes to
+// first; nothing is received before begin is closed.
+func (r *runner) run(ctx context.Context, first chan<- error, begin <-chan struct{}) error {
+	defer r.abortSettles()
+	defer r.cutHandlers()
+	s, err := r.open(ctx, first)
+	if s == nil {
+		return err
+	}
+	select {
+	case <-begin:
+		r.log.LogAttrs(ctx, slog.LevelInfo, "subscription started", slog.String("event", "consumer.start"),
+			slog.Int("concurrency", r.sub.Concurrency), slog.Int("prefetch", r.sub.Prefetch))
+		s = r.receive(ctx, s)
+	case <-ctx.Done():
+	}
+	r.drain(ctx, s)
+	return nil
+}
+
+// open subscribes until it succeeds, ctx ends (nil, nil), or the subscription is misconfigured and has never worked:
+// then first is not nil or was not answered yet, and the error is returned.
+func (r *runner) open(ctx context.Context, first chan<- error) (*session, error) {
+	tell := func(err error) {
+		if first != nil {
+			first <- err
+			first = nil
+		}
+	}
+	fatal := first != nil
+	for n := 1; ; n++ {
+		rcv, err := r.subscribe(ctx)
+		switch {
+		case err == nil:
+			tell(nil)
+			if n > 1 || !fatal {
+				r.log.LogAttrs(ctx, slog.LevelInfo, "subscription is open again", slog.String("event", "consumer.reconnect"))
+			}
+			return &session{rcv: rcv}, nil
+		case ctx.Err() != nil:
+			tell(nil)
+			return nil, nil //nolint:nilnil // stopped before there was a session
+		case fatal && (errors.Is(err, core.ErrMisconfigured) || errors.Is(err, core.ErrInvalid) || errors.Is(err, core.ErrUnsupported)):
+			tell(err)
+			return nil, err
+		}
+		tell(nil)
+		delay := r.pauseDelay(n)
+		r.log.warn(ctx, "consumer.subscribe", "cannot subscribe, will try again", slog.Duration("retry_in", delay), errAttr(err))
+		r.tel.failed(ctx, "subscribe", err)
+		if !sleep(ctx, delay) {
+			return nil, nil //nolint:nilnil // stopped before there was a session
+		}
+	}
+}
+
+// subscribe opens a receiver that outlives ctx: ctx ends only the attempt.
+func (r *runner) subscribe(ctx context.Context) (core.Receiver, error) {
+	attempt, cancel := context.WithCancel(r.settleCtx)
+	defer context.AfterFunc(ctx, cancel)()
+	sub := *r.sub
+	rcv, err := r.c.bus.Subscribe(attempt, sub)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return rcv, nil //nolint:govet // attempt is a child of settleCtx and ends with it; a receiver may hold on to it
+}
+
+// receive receives until ctx ends and returns the session that is open then, or nil.
+func (r *runner) receive(ctx context.Context, s *session) *session {
+	failures := 0
+	for {
+		limit, ok := r.room(ctx)
+		if !ok {
+			return s
+		}
+		ds, err := s.rcv.Receive(ctx, limit)
+		r.accept(ctx, s, ds)
+		if ctx.Err() != nil {
+			return s
+		}
+		if err == nil {
+			failures = 0
+			if n := s.troubles(); n > 0 && !sleep(ctx, r.pauseDelay(n)) { // settles fail: do not spin on redeliveries
+				return s
+			}
+			continue
+		}
+		failures++
+		delay := r.pauseDelay(failures)
+		r.log.warn(ctx, "consumer.receive", "cannot receive, will try again", slog.Duration("retry_in", delay), errAttr(err))
+		r.tel.failed(ctx, "receive", err)
+		if !sleep(ctx, delay) {
+			return s
+		}
+		if errors.Is(err, core.ErrClosed) || core.ClassOf(err) != core.ClassOutage { // open it anew
+			r.giveBackAll()
+			r.closeReceiver(ctx, s)
+			if s, _ = r.open(ctx, nil); s == nil {
+				return nil
+			}
+		}
+	}
+}
+
+// room waits until something may be received and returns how much; false if ctx ended.
+func (r *runner) room(ctx context.Context) (int, bool) {
+	for {
+		r.mu.Lock()
+		limit, wait := r.roomLocked()
+		r.waiting = limit == 0
+		r.mu.Unlock()
+		if ctx.Err() != nil {
+			return 0, false
+		}
+		if limit > 0 {
+			return limit, true
+		}
+		if wait > 0 { // paused
+			if !sleep(ctx, wait) {
+				return 0, false
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return 0, false
+		case <-r.wake:
+		}
+	}
+}
+
+func (r *runner) roomLocked() (limit int, wait time.Duration) {
+	limit = r.sub.Prefetch - r.held
+	switch r.pause.state {
+	case paused:
+		if wait = time.Until(r.pause.until); wait > 0 {
+			return 0, wait
+		}
+		r.pause.state = probing
+		return 1, 0
+	case probing:
+		if r.pause.probe != nil {
+			return 0, 0
+		}
+		return min(max(limit, 0), 1), 0
+	case open:
+	}
+	if len(r.suspects) > 0 || r.alone {
+		return 0, 0 // what is received now would be counted against if a suspect ends the process
+	}
+	if limit < r.sub.Prefetch/4 && r.running == r.sub.Concurrency {
+		return 0, 0 // nobody is free to handle it: wait for a worthwhile number
+	}
+	return max(limit, 0), 0
+}
+
+// wakeReceiver tells a waiting receive loop to look again. mu is held.
+func (r *runner) wakeReceiver() {
+	if r.waiting {
+		r.waiting = false
+		select {
+		case r.wake <- nil:
+		default:
+		}
+	}
+}
+
+// accept takes what was received: parks what must not reach a handler, and schedules the rest.
+func (r *runner) accept(ctx context.Context, s *session, ds []*core.Delivery) {
+	if len(ds) == 0 {
+		return
+	}
+	r.tel.count(ctx, r.tel.received, len(ds))
+	items := make([]item, len(ds))
+	parked := make([]*item, 0, 4)
+	for i, d := range ds {
+		items[i] = item{d: d, session: s}
+		it := &items[i]
+		if it.refused = r.refuse(d); it.refused != nil {
+			parked = append(parked, it)
+			continue
+		}
+		it.handle = r.reg.find(&d.Envelope)
+		it.suspect = d.Redeliveries > 0 && r.sub.MaxDeliveries > 0 && 2*d.Redeliveries >= r.sub.MaxDeliveries
+	}
+	for _, it := range parked {
+		r.report(ctx, it.d, it.refused)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held += len(ds)
+	back := r.stopping || ctx.Err() != nil || r.pause.state == paused
+	for i := range items {
+		it := &items[i]
+		switch {
+		case it.refused != nil:
+			r.settle(it, it.refused.ack)
+		case back:
+			r.settle(it, core.AckGiveBack(it.d))
+		default:
+			if r.pause.state == probing && r.pause.probe == nil {
+				r.pause.probe = it
+			}
+			r.add(it)
+		}
+	}
+	r.kick()
+}
+
+// find returns the handler for e: by type, or else by topic.
+func (g *registration) find(e *core.Envelope) core.HandleFunc {
+	if h, ok := g.handlers[e.Type]; ok {
+		return h
+	}
+	return g.handlers[e.Topic]
+}
+
+// kick starts workers while there is something to handle and somebody may. mu is held.
+func (r *runner) kick() {
+	for it := r.next(); it != nil; it = r.next() {
+		go r.work(it)
+	}
+}
+
+// work handles it and then what comes next, and ends when there is nothing to handle.
+func (r *runner) work(it *item) {
+	defer func() {
+		if it != nil { // a handler ended its goroutine
+			v := r.decide(it.d, core.HandlerProcessed, errGoexit)
+			r.report(r.handlerCtx, it.d, &v)
+			if next := r.finish(it, v); next != nil {
+				go r.work(next)
+			}
+		}
+	}()
+	for it != nil {
+		it = r.finish(it, r.process(it))
+	}
+}
+
+// finish settles it by v, and returns what to handle next.
+func (r *runner) finish(it *item, v verdict) *item {
+	r.mu.Lock()
+	r.settle(it, v.ack)
+	r.done(it)
+	changed := r.observe(it, &v)
+	next := r.next()
+	r.kick()
+	if r.stopping && r.running == 0 {
+		r.idle.set()
+	}
+	if changed {
+		r.wakeReceiver()
+	}
+	delay, state := r.pause.delay, r.pause.state
+	r.mu.Unlock()
+	if changed {
+		r.logPause(state, delay, v.err)
+	}
+	return next
+}
+
+// giveBackAll gives back everything that was not started.
+func (r *runner) giveBackAll() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.giveBackWaiting()
+}
+
+func (r *runner) giveBackWaiting() {
+	for _, it := range r.takeAll() {
+		if r.pause.probe == it {
+			r.pause.probe = nil
+		}
+		r.settle(it, core.AckGiveBack(it.d))
+	}
+}
+
+// drain gives back what was not started, lets running handlers finish, settles, and closes the receiver of s, if any.
+func (r *runner) drain(ctx context.Context, s *session) {
+	begin := time.Now()
+	r.mu.Lock()
+	r.stopping = true
+	r.giveBackWaiting()
+	running := r.running
+	if running == 0 {
+		r.idle.set()
+		if r.unsettled == 0 {
+			r.settled.set()
+		}
+	}
+	r.mu.Unlock()
+	detached := r.settleCtx
+	r.log.LogAttrs(detached, slog.LevelInfo, "subscription stops", slog.String("event", "consumer.stop"), slog.Int("running", running))
+	if !await(r.idle.ch, max(r.c.opts.DrainTimeout, 0)) {
+		r.cutHandlers()
+		if !await(r.idle.ch, handlerGrace) {
+			r.mu.Lock()
+			running = r.running
+			r.mu.Unlock()
+			r.log.LogAttrs(detached, slog.LevelError, "handlers ignore their cancelled context and are left behind; their messages go back",
+				slog.String("event", "consumer.left_behind"), slog.Int("running", running))
+		}
+	}
+	await(r.settled.ch, settleGrace)
+	if s != nil {
+		r.closeReceiver(ctx, s)
+	}
+	r.log.LogAttrs(detached, slog.LevelInfo, "subscription stopped", slog.String("event", "consumer.stopped"), slog.Duration("took", time.Since(begin)))
+}
+
+func (r *runner) closeReceiver(ctx context.Context, s *session) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleGrace)
+	defer cancel()
+	if err := s.rcv.Close(ctx); err != nil {
+		r.log.warn(ctx, "consumer.close", "cannot close the receiver", errAttr(err))
+	}
+}
+
+// pauseDelay returns the delay after failure n in a row.
+func (r *runner) pauseDelay(n int) time.Duration {
+	d, _, _ := r.c.opts.Pause.Next(n, nil) // neither custom nor bounded: it cannot fail
+	return d
+}
+
+// await waits for ch, for d at most, and reports whether it was closed.
+func await(ch <-chan struct{}, d time.Duration) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ch:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// sleep waits for d and reports whether ctx did not end before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

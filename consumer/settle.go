@@ -1,0 +1,95 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// session is one receiver and the acks that go to it. Its fields but rcv and trouble are guarded by the runner's mu.
+type session struct {
+	rcv     core.Receiver
+	pending []core.Ack // what the next settle takes
+	spare   []core.Ack // the memory of the one before
+	busy    bool       // a settle is in progress
+	trouble atomic.Int32
+}
+
+// troubles returns how many settles in a row failed altogether.
+func (s *session) troubles() int { return int(s.trouble.Load()) }
+
+// settle queues ack. One settle is in progress at a time; what comes meanwhile goes with the next. mu is held.
+func (r *runner) settle(it *item, ack core.Ack) {
+	s := it.session
+	s.pending = append(s.pending, ack)
+	r.unsettled++
+	if !s.busy {
+		s.busy = true
+		go r.flush(s)
+	}
+}
+
+// flush settles until nothing is pending.
+func (r *runner) flush(s *session) {
+	for {
+		r.mu.Lock()
+		if len(s.pending) == 0 {
+			s.busy = false
+			r.mu.Unlock()
+			return
+		}
+		batch := s.pending
+		s.pending = s.spare[:0]
+		r.mu.Unlock()
+
+		r.settleBatch(r.settleCtx, s, batch)
+
+		clear(batch)
+		r.mu.Lock()
+		s.spare = batch
+		r.held -= len(batch)
+		if r.unsettled -= len(batch); r.unsettled == 0 && r.stopping && r.running == 0 {
+			r.settled.set()
+		}
+		if len(r.suspects) > 0 {
+			r.kick() // a suspect waits until everything is settled
+		}
+		r.wakeReceiver()
+		r.mu.Unlock()
+	}
+}
+
+var errNoResult = errors.New("the transport returned no result for it")
+
+// settleBatch settles acks. What fails is logged and counted; its messages come again.
+func (r *runner) settleBatch(ctx context.Context, s *session, acks []core.Ack) {
+	results := s.rcv.Settle(ctx, acks)
+	failed := 0
+	for i := range acks {
+		err := errNoResult
+		if i < len(results) {
+			err = results[i]
+		}
+		if err == nil {
+			continue
+		}
+		failed++
+		d, step := acks[i].Delivery, steps[acks[i].Verdict]
+		r.tel.failed(ctx, step, err)
+		r.log.warn(ctx, "consumer.settle", "cannot settle a message; it will come again", slog.String("step", step),
+			slog.String("id", d.Envelope.ID), slog.Int("attempt", d.Attempt), errAttr(err))
+	}
+	if failed < len(acks) {
+		s.trouble.Store(0)
+	} else {
+		s.trouble.Add(1)
+	}
+}
+
+// steps names the verdicts in metrics and logs.
+var steps = [...]string{
+	core.VerdictNone: "none", core.VerdictDone: "ack", core.VerdictRetry: "retry", core.VerdictReject: "park", core.VerdictGiveBack: "give_back",
+}

@@ -1,0 +1,233 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// status is how the handling of a delivery ended, as metrics name it.
+type status uint8
+
+const (
+	statusSuccess   status = iota // the handler had its effect
+	statusDuplicate               // it had had its effect before
+	statusRetried                 // comes again later
+	statusParked                  // parked, handled or not
+	statusFailed                  // gave up at an outage or a stop; given back
+	statuses
+)
+
+var statusNames = [statuses]string{"success", "duplicate", "retried", "parked", "failed"}
+
+// buckets of durations in seconds, 1 ms to 1 day.
+var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 14400, 86400}
+
+// telemetry holds the instruments of a consumer.
+type telemetry struct {
+	tracer                              trace.Tracer
+	traits                              core.SubscriberTraits
+	received, processed, retries, drift metric.Int64Counter
+	failures                            metric.Int64Counter
+	active                              metric.Int64UpDownCounter
+	duration                            metric.Float64Histogram
+}
+
+func newTelemetry(o *Options) (*telemetry, error) {
+	mp, tp := o.MeterProvider, o.TracerProvider
+	if mp == nil {
+		mp = otel.GetMeterProvider()
+	}
+	if tp == nil {
+		tp = otel.GetTracerProvider()
+	}
+	m := mp.Meter(core.TracerName)
+	t := &telemetry{tracer: tp.Tracer(core.TracerName)}
+	var errs [7]error
+	t.received, errs[0] = m.Int64Counter("waybill.consumer.received", metric.WithUnit("{message}"),
+		metric.WithDescription("Deliveries received."))
+	t.processed, errs[1] = m.Int64Counter("waybill.consumer.processed", metric.WithUnit("{message}"),
+		metric.WithDescription("Deliveries by how their handling ended: success, duplicate, retried, parked, failed (given back at an outage or a stop)."))
+	t.retries, errs[2] = m.Int64Counter("waybill.consumer.retries", metric.WithUnit("{message}"),
+		metric.WithDescription("Retries by the declared delay they wait for."))
+	t.drift, errs[3] = m.Int64Counter("waybill.consumer.hlc.rejected", metric.WithUnit("{message}"),
+		metric.WithDescription("Messages whose clock stamp was too far ahead and was not merged."))
+	t.failures, errs[4] = m.Int64Counter("waybill.consumer.publish.failures", metric.WithUnit("{failure}"),
+		metric.WithDescription("Failed calls of the transport by step: subscribe, receive, ack, retry, park, give_back."))
+	t.active, errs[5] = m.Int64UpDownCounter("waybill.consumer.active", metric.WithUnit("{handler}"),
+		metric.WithDescription("Handlers that run."))
+	t.duration, errs[6] = m.Float64Histogram("waybill.consumer.handler.duration", metric.WithUnit("s"),
+		metric.WithDescription("Time in handlers."), metric.WithExplicitBucketBoundaries(buckets...))
+	return t, errors.Join(errs[:]...)
+}
+
+// queueTelemetry is telemetry with the options of one queue made beforehand, so that counting allocates nothing.
+type queueTelemetry struct {
+	*telemetry
+	queue       attribute.KeyValue
+	plain       []metric.AddOption
+	plainRecord []metric.RecordOption
+	byStatus    [statuses][]metric.AddOption
+	delays      []time.Duration
+	byDelay     [][]metric.AddOption // one for each of delays
+	spanOptions []trace.SpanStartOption
+}
+
+func (t *telemetry) forQueue(sub *core.Subscription) *queueTelemetry {
+	queue := attribute.String("queue", sub.Queue)
+	set := metric.WithAttributeSet(attribute.NewSet(queue))
+	q := &queueTelemetry{
+		telemetry: t, queue: queue, plain: []metric.AddOption{set}, plainRecord: []metric.RecordOption{set}, delays: sub.RetryDelays,
+		spanOptions: []trace.SpanStartOption{
+			trace.WithSpanKind(trace.SpanKindConsumer),
+			trace.WithAttributes(attribute.String("messaging.operation.type", "process"), attribute.String("messaging.consumer.group.name", sub.Queue)),
+		},
+	}
+	for s, name := range statusNames {
+		q.byStatus[s] = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(queue, attribute.String("status", name)))}
+	}
+	for _, d := range sub.RetryDelays {
+		q.byDelay = append(q.byDelay, []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(queue, attribute.String("delay", d.String())))})
+	}
+	return q
+}
+
+func (q *queueTelemetry) count(ctx context.Context, c metric.Int64Counter, n int) {
+	c.Add(ctx, int64(n), q.plain...)
+}
+
+func (q *queueTelemetry) failed(ctx context.Context, step string, err error) {
+	q.failures.Add(ctx, 1, metric.WithAttributeSet(attribute.NewSet(q.queue, attribute.String("step", step),
+		attribute.String("error.type", core.ClassOf(err).String()))))
+}
+
+// retried counts a retry by the declared delay that it is rounded to, so that the label stays bounded.
+func (q *queueTelemetry) retried(ctx context.Context, delay time.Duration) {
+	for i, d := range q.delays {
+		if delay <= d || i == len(q.delays)-1 {
+			q.retries.Add(ctx, 1, q.byDelay[i]...)
+			return
+		}
+	}
+	q.retries.Add(ctx, 1, q.plain...)
+}
+
+// report counts and logs what was decided about d.
+func (r *runner) report(ctx context.Context, d *core.Delivery, v *verdict) {
+	r.tel.processed.Add(ctx, 1, r.tel.byStatus[v.status]...)
+	level, event, text := slog.LevelDebug, "consumer.done", "message handled"
+	switch v.status {
+	case statusSuccess:
+	case statusDuplicate:
+		event, text = "consumer.duplicate", "message had been handled before"
+	case statusRetried:
+		r.tel.retried(ctx, v.ack.Delay)
+		level, event, text = slog.LevelWarn, "consumer.retry", "handler failed; the message comes again later"
+	case statusParked:
+		level, event, text = slog.LevelWarn, "consumer.parked", "message parked"
+		if v.ack.Reason == core.ReasonUndecodable {
+			level = slog.LevelError
+		}
+		if r.sub.Unparked {
+			event, text = "consumer.dropped", "message dropped, since the subscription does not park"
+		}
+	case statusFailed:
+		level, event, text = slog.LevelWarn, "consumer.given_back", "handler gave up at an outage or a stop; the message goes back"
+	case statuses:
+	}
+	if !r.log.Enabled(ctx, level) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("id", d.Envelope.ID), slog.String("topic", d.Envelope.Topic), slog.Int("attempt", d.Attempt),
+	}
+	if v.ack.Verdict == core.VerdictRetry {
+		attrs = append(attrs, slog.Duration("retry_in", v.ack.Delay))
+	}
+	if v.ack.Reason != "" {
+		attrs = append(attrs, slog.String("reason", string(v.ack.Reason)))
+	}
+	if v.err != nil {
+		attrs = append(attrs, errAttr(v.err))
+	}
+	var p *panicError
+	if errors.As(v.err, &p) {
+		attrs = append(attrs, slog.String("stack", string(p.stack)))
+	}
+	r.log.limited(ctx, level, event, text, attrs...)
+}
+
+func errAttr(err error) slog.Attr { return slog.String("error", core.ErrorText(err)) }
+
+// At most logBurst lines of one event are written in logWindow; the next line after that says how many were left out.
+const (
+	logBurst  = 10
+	logWindow = 10 * time.Second
+)
+
+// logs is a logger that limits repeated warnings.
+type logs struct {
+	*slog.Logger
+	mu     sync.Mutex
+	events map[string]*logCount
+}
+
+type logCount struct {
+	begin          time.Time
+	lines, dropped int
+}
+
+func (l *logs) warn(ctx context.Context, event, text string, attrs ...slog.Attr) {
+	l.limited(ctx, slog.LevelWarn, event, text, attrs...)
+}
+
+// limited writes a line unless there were too many of its event. Debug lines are not limited.
+func (l *logs) limited(ctx context.Context, level slog.Level, event, text string, attrs ...slog.Attr) {
+	if !l.Enabled(ctx, level) {
+		return
+	}
+	attrs = append(attrs, slog.String("event", event))
+	if level > slog.LevelDebug {
+		dropped, ok := l.allow(event)
+		if !ok {
+			return
+		}
+		if dropped > 0 {
+			attrs = append(attrs, slog.Int("left_out", dropped))
+		}
+	}
+	l.LogAttrs(ctx, level, text, attrs...)
+}
+
+func (l *logs) allow(event string) (dropped int, ok bool) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.events[event]
+	if c == nil {
+		if l.events == nil {
+			l.events = map[string]*logCount{}
+		}
+		c = &logCount{begin: now}
+		l.events[event] = c
+	}
+	if now.Sub(c.begin) >= logWindow {
+		dropped = c.dropped
+		*c = logCount{begin: now}
+	}
+	if c.lines >= logBurst {
+		c.dropped++
+		return 0, false
+	}
+	c.lines++
+	return dropped, true
+}

@@ -1,0 +1,33 @@
+// Package inbox gives handlers exactly one effect a message. [Handler] turns a typed function into a [core.Handler] that
+// runs in one transaction with the mark that says the message was handled; a [core.Inbox] of a store keeps the marks.
+//
+// # Guarantees
+//
+//   - The handler's writes and the mark are committed together or not at all: a message that is delivered again after
+//     the commit is a duplicate, one that is delivered again after a failure runs again.
+//   - The mark's key is (consumer, source, id): the inbox's consumer name, the message's CloudEvents source (the queue
+//     for a message without one), and its id, or what [Options.ID] returns. The ordering key is never used.
+//   - A message without an id is refused with [core.ReasonNoID] before a transaction is begun, so that the consumer
+//     parks it. So is a body that cannot be decoded, with [core.ReasonUndecodable].
+//   - Messages staged in the transaction under the handler's context carry causation, correlation, tenant, run and
+//     lineage of the message that is being handled. The stamps of the hybrid logical clock are merged by the consumer:
+//     give its Options.Clock the clock of the outbox.
+//
+// Effects outside the transaction (mails, calls to other services) happen at least once.
+//
+// # Concurrency
+//
+// An [Inbox] and its handlers are safe for concurrent use, as far as their function is. Two deliveries of one message at
+// a time: the second waits for the first, and then is a duplicate or, if the first rolled back, runs.
+//
+// # Ownership
+//
+// The transaction belongs to the inbox: a handler neither commits nor rolls it back, and does not keep it. The function
+// may run again in a fresh transaction if the database asks for it (serialisation failure, deadlock), so it changes
+// nothing outside the transaction that it cannot change twice.
+//
+// # Limits
+//
+// Consumer, source and id have at most 255 bytes each. Two handlers of one message need two consumer names; all handlers
+// of one consumer may share an inbox, since a message reaches one of them only.
+package inbox
