@@ -1,0 +1,248 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// batch is one pass over messages on one channel: sent pipelined, confirmed in any order.
+type batch struct {
+	pc      *pubChannel
+	msgs    outgoing
+	results core.Results
+	window  int
+
+	flight  []inFlight // sent, in order; flight[:settled] have results
+	settled int
+	lost    []int       // in flight when the channel closed
+	cause   *amqp.Error // why it closed; nil if it did not
+}
+
+// inFlight is a message that was sent.
+type inFlight struct {
+	index   int
+	tag     uint64
+	confirm *amqp.DeferredConfirmation
+}
+
+const sendChunk = 64 // messages sent without letting another call in
+
+// send publishes the messages todo and waits for their confirms. It returns how many of todo it is done with: all, unless the channel closed;
+// then those in flight are in b.lost and the rest was not sent.
+func (b *batch) send(ctx context.Context, todo []int) int {
+	b.flight = make([]inFlight, 0, len(todo))
+	sent := 0
+	for sent < len(todo) && b.cause == nil {
+		got, err := b.makeRoom(ctx, min(len(todo)-sent, sendChunk))
+		if err != nil {
+			b.giveUp(todo[sent:], err)
+			return len(todo)
+		}
+		if b.cause != nil {
+			b.pc.release(got)
+			break
+		}
+		n, used := b.sendSome(todo[sent : sent+got])
+		b.pc.release(got - used)
+		sent += n
+	}
+	for b.settled < len(b.flight) {
+		if err := b.wait(ctx); err != nil {
+			b.giveUp(nil, err)
+			return len(todo)
+		}
+	}
+	return sent
+}
+
+// makeRoom takes places in the window, waiting for confirms of this call's own messages first, then for others'.
+func (b *batch) makeRoom(ctx context.Context, want int) (int, error) {
+	for {
+		if out := b.pc.conn.out; out != nil {
+			if full := out.room(); full != nil {
+				if err := b.waitFor(ctx, full); err != nil {
+					return 0, err
+				}
+				continue
+			}
+		}
+		if isClosed(b.pc.conn.whenBlocked()) {
+			return 0, outage("publish", b.pc.conn.blockedError())
+		}
+		if n := b.pc.acquire(want); n > 0 {
+			return n, nil
+		}
+		if b.settled < len(b.flight) {
+			if err := b.wait(ctx); err != nil {
+				return 0, err
+			}
+			if b.cause != nil {
+				return 0, nil
+			}
+			continue
+		}
+		if err := b.waitFor(ctx, b.pc.freed); err != nil {
+			return 0, err
+		}
+	}
+}
+
+func (b *batch) waitFor(ctx context.Context, ready <-chan struct{}) error {
+	select {
+	case <-ready:
+		return nil
+	case <-ctx.Done():
+		return outage("publish", context.Cause(ctx))
+	}
+}
+
+// sendSome sends todo in order. It returns how many it is done with, and how many of those are in flight.
+func (b *batch) sendSome(todo []int) (done, used int) {
+	pc := b.pc
+	pc.sending <- struct{}{} // held shortly: writing never waits for the network
+	defer func() { <-pc.sending }()
+	now := time.Now()
+	for _, i := range todo {
+		clear(pc.table)
+		exchange, key, p, err := b.msgs.fill(i, now, pc.table)
+		if err == nil {
+			err = checkStrings(key, &p)
+		}
+		if err != nil {
+			b.results[i] = err
+			done++
+			continue
+		}
+		pc.tag++
+		p.Headers[headerTag] = int64(pc.tag) //nolint:gosec // counts messages
+		confirm, err := pc.ch.PublishWithDeferredConfirm(exchange, key, true, false, p)
+		if err != nil { // the channel is closed; whether this message left is unknown
+			b.flight = append(b.flight, inFlight{index: i, tag: pc.tag})
+			b.closedNow()
+			return done + 1, used
+		}
+		b.flight = append(b.flight, inFlight{index: i, tag: pc.tag, confirm: confirm})
+		done++
+		used++
+	}
+	return done, used
+}
+
+// wait waits for the oldest message in flight and gives it its result.
+func (b *batch) wait(ctx context.Context) error {
+	f := &b.flight[b.settled]
+	if f.confirm == nil { // never sent: the channel was closed
+		b.lost = append(b.lost, f.index)
+		b.settled++
+		return nil
+	}
+	select {
+	case <-f.confirm.Done():
+	default:
+		if err := b.waitLong(ctx, f); err != nil {
+			return err
+		}
+	}
+	b.settled++
+	b.result(f)
+	b.pc.release(1)
+	return nil
+}
+
+func (b *batch) waitLong(ctx context.Context, f *inFlight) error {
+	select {
+	case <-f.confirm.Done():
+		return nil
+	case <-ctx.Done():
+		return outage("publish", fmt.Errorf("no confirm in time; the result is unknown: %w", context.Cause(ctx)))
+	case <-b.pc.conn.whenBlocked():
+	}
+	grace := time.NewTimer(blockedGrace)
+	defer grace.Stop()
+	select {
+	case <-f.confirm.Done():
+		return nil
+	case <-ctx.Done():
+	case <-grace.C:
+	}
+	return outage("publish", b.pc.conn.blockedError())
+}
+
+func (b *batch) result(f *inFlight) {
+	if f.confirm.Acked() {
+		if r, ok := b.pc.takeReturn(f.tag); ok {
+			b.results[f.index] = returnedError(r)
+		}
+		return
+	}
+	if b.pc.ch.IsClosed() { // the driver ends all confirms so
+		b.closedNow()
+		b.lost = append(b.lost, f.index)
+		return
+	}
+	b.pc.takeReturn(f.tag)
+	b.results[f.index] = &core.Error{
+		Op: "waybill/rabbitmq: publish", Class: core.ClassOutage, TopicOnly: true,
+		Err: errNacked,
+	}
+}
+
+func (b *batch) closedNow() {
+	if b.cause == nil {
+		b.cause = b.pc.closeCause()
+	}
+}
+
+// giveUp gives err to what has no result yet, and leaves the messages in flight to a goroutine that ends when they are confirmed or the
+// channel closes.
+func (b *batch) giveUp(unsent []int, err error) {
+	rest := b.flight[b.settled:]
+	left := make([]inFlight, 0, len(rest))
+	for i := range rest {
+		f := &rest[i]
+		select {
+		case <-confirmDone(f):
+			b.result(f)
+			b.pc.release(1)
+		default:
+			b.results[f.index] = err
+			if f.confirm != nil {
+				left = append(left, *f)
+			}
+		}
+	}
+	for _, i := range b.lost {
+		b.results[i] = err
+	}
+	b.cause = nil
+	fail(b.results, unsent, err)
+	if len(left) > 0 {
+		go func() {
+			for _, f := range left {
+				<-f.confirm.Done()
+				b.pc.takeReturn(f.tag)
+				b.pc.release(1)
+			}
+		}()
+	}
+}
+
+func confirmDone(f *inFlight) <-chan struct{} {
+	if f.confirm == nil {
+		return nil
+	}
+	return f.confirm.Done()
+}
+
+// returnedError is the error of a message that the broker returned before confirming it.
+func returnedError(r returnInfo) error {
+	return &core.Error{
+		Op: "waybill/rabbitmq: publish", Class: core.ClassRejected, Reason: core.ReasonUnroutable,
+		Err: fmt.Errorf("%w (%d %s)", core.ErrUnroutable, r.code, r.text),
+	}
+}

@@ -1,0 +1,128 @@
+package rabbitmq
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+// batchConn is a net.Conn whose Write never waits for the network: it appends to a buffer, and one goroutine writes what has gathered. The
+// driver flushes after every message; this turns the flushes of a burst into few system calls, and keeps a publish from hanging when the
+// broker stops reading. What it may hold is bounded by the callers: a publisher waits while more than maxUnwritten bytes are held.
+type batchConn struct {
+	net.Conn
+
+	mu      sync.Mutex
+	buf     []byte        // written by Write, taken by the flusher
+	spare   []byte        // the flusher's other buffer
+	writing int           // bytes that the flusher is writing now
+	err     error         // the first error; every later Write returns it
+	drained chan struct{} // closed when the buffer shrinks; nil if nobody waits
+
+	wake chan struct{} // capacity 1
+	stop chan struct{} // closed by Close
+	done chan struct{} // closed by the flusher
+	once sync.Once
+}
+
+const (
+	maxUnwritten   = 4 << 20         // above it publishers wait
+	keepBuffer     = 256 << 10       // larger buffers are not kept
+	closeFlushTime = 2 * time.Second // how long Close waits for the rest to be written
+)
+
+var errConnClosed = errors.New("connection closed")
+
+func newBatchConn(c net.Conn) *batchConn {
+	b := &batchConn{Conn: c, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	go b.flush()
+	return b
+}
+
+// Write takes p, or reports the error of an earlier write.
+func (b *batchConn) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	if b.err != nil {
+		defer b.mu.Unlock()
+		return 0, b.err
+	}
+	b.buf = append(b.buf, p...)
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+	return len(p), nil
+}
+
+// Close writes what is held, for at most closeFlushTime, and closes the connection.
+func (b *batchConn) Close() error {
+	var err error
+	b.once.Do(func() {
+		_ = b.Conn.SetWriteDeadline(time.Now().Add(closeFlushTime))
+		close(b.stop)
+		<-b.done
+		err = b.Conn.Close()
+	})
+	return err
+}
+
+// room returns nil if little enough is held, else a channel that is closed when it is time to look again.
+func (b *batchConn) room() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.buf)+b.writing <= maxUnwritten || b.err != nil {
+		return nil
+	}
+	if b.drained == nil {
+		b.drained = make(chan struct{})
+	}
+	return b.drained
+}
+
+func (b *batchConn) flush() {
+	defer close(b.done)
+	for stopping := false; ; {
+		if !b.writeAll() || stopping {
+			return
+		}
+		select {
+		case <-b.wake:
+		case <-b.stop:
+			stopping = true // once more for the rest
+		}
+	}
+}
+
+// writeAll writes until nothing is held, and reports whether the connection still works.
+func (b *batchConn) writeAll() bool {
+	for {
+		b.mu.Lock()
+		out := b.buf
+		if len(out) == 0 {
+			b.mu.Unlock()
+			return true
+		}
+		b.buf, b.spare, b.writing = b.spare[:0], nil, len(out)
+		b.mu.Unlock()
+		_, err := b.Conn.Write(out)
+		b.mu.Lock()
+		if cap(out) <= keepBuffer {
+			b.spare = out[:0]
+		}
+		b.writing = 0
+		if err != nil {
+			b.err = errors.Join(errConnClosed, err)
+		}
+		if b.drained != nil {
+			close(b.drained)
+			b.drained = nil
+		}
+		b.mu.Unlock()
+		if err != nil {
+			_ = b.Conn.Close() // the driver's reader ends with an error and reports the loss
+			return false
+		}
+	}
+}

@@ -1,0 +1,45 @@
+// Package rabbitmq is the reference transport, on RabbitMQ 3.10 and later.
+//
+//	bus, err := rabbitmq.Dial(ctx, "amqp://user:password@host:5672/vhost", rabbitmq.Options{Exchange: "shop"})
+//
+// # Topology
+//
+// Messages go to one durable topic exchange, by topic. Each subscription has a durable queue, a dead-letter queue, and shares one delay queue
+// a distinct retry delay with all others:
+//
+//	{exchange}                    topic exchange
+//	{exchange}.dlx                direct exchange to the dead-letter queues
+//	{exchange}.delay_{d}          fanout exchange to the delay queue of the same name (500ms, 1m30s, ...)
+//	{queue}, {queue}.dlq          queues of a subscription
+//
+// Every argument stands in the table at the top of topology.go and in docs/rabbitmq.md. A retried message is published to the delay exchange
+// with its queue's name as routing key; the delay queue dead-letters without a key of its own through the default exchange, so that the message
+// returns to the one queue it came from. Its real routing key travels in a header.
+//
+// # Guarantees
+//
+//   - A nil slot of Publish means that the broker confirmed the message and routed it. Unroutable is core.ErrUnroutable; a message whose confirm
+//     did not come is an outage with an unknown result.
+//   - A message that makes the broker close the channel is found: what was in flight is sent again one at a time, and only the culprit fails.
+//   - A retry and a rejection are acknowledged only after the broker confirmed and routed the copy. The copy keeps every property and header.
+//   - Queues dead-letter at least once (quorum queues), and refuse what does not fit instead of dropping it.
+//   - Connections, channels, topology and consumers come back by themselves after a loss, with a jittered back-off.
+//   - Errors and logs never hold the URL.
+//
+// # Concurrency
+//
+// A Transport is safe for concurrent use. Calls of Publish share one channel: each takes its turn in chunks of 64 messages. Publishing and
+// receiving have a connection each, so that a broker which blocks publishers still takes acknowledgements.
+//
+// # Ownership
+//
+// Dial's transport closes its connections. New's transport leaves the caller's connection open and cannot reconnect. The bytes of a delivery
+// belong to the receiver of it.
+//
+// # Limits
+//
+// Order of a key holds if one message of it is in flight at a time. A message that is given back may go to the end of the queue. A delay is
+// at most 49 days. A message that waits in a delay queue for a queue that was deleted stays there; with 32 of them the delay queue stands
+// still until that queue is there again. Names, topics and ids have at most 255 bytes. A full or leaderless queue (basic.nack) is an outage
+// of its topic.
+package rabbitmq

@@ -1,0 +1,136 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// errLost is the cause of an outage when the connection ended before the broker answered.
+var errLost = errors.New("the connection was lost before the broker answered; the result is unknown")
+
+func outage(op string, err error) *core.Error {
+	return &core.Error{Op: "waybill/rabbitmq: " + op, Class: core.ClassOutage, Err: err}
+}
+
+func permanent(op string, reason core.Reason, err error) *core.Error {
+	return &core.Error{Op: "waybill/rabbitmq: " + op, Class: core.ClassPermanent, Reason: reason, Err: err}
+}
+
+// misconfigured is an outage to an engine that has worked before, and the end of Run on first contact: the message is not at fault.
+func misconfigured(op, format string, args ...any) *core.Error {
+	return outage(op, fmt.Errorf("%w: "+format, append([]any{core.ErrMisconfigured}, args...)...))
+}
+
+// amqpError returns the broker's or the driver's error in err's chain, or nil.
+func amqpError(err error) *amqp.Error {
+	var e *amqp.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return nil
+}
+
+// blames reports whether the broker closed a channel or a connection because of what it was sent, so that one of the messages in flight is
+// at fault. A shutdown (320), a lack of resources (506) and an internal error (541) say nothing about a message.
+func blames(e *amqp.Error) bool {
+	if e == nil || !e.Server {
+		return false
+	}
+	switch e.Code {
+	case amqp.ContentTooLarge, amqp.NoConsumers, amqp.AccessRefused, amqp.NotFound, amqp.PreconditionFailed, amqp.FrameError, amqp.SyntaxError,
+		amqp.CommandInvalid, amqp.UnexpectedFrame, amqp.NotAllowed, amqp.NotImplemented:
+		return true
+	}
+	return false
+}
+
+// culprit returns the error of a message that, sent alone, made the broker close the channel or the connection with e.
+func culprit(e *amqp.Error, exchange, key string) *core.Error {
+	const op = "publish"
+	reason := strings.ToLower(e.Reason)
+	switch e.Code {
+	case amqp.NotFound:
+		return misconfigured(op, "exchange %q does not exist: declare it, or permit the user to configure it (%w)", exchange, e)
+	case amqp.AccessRefused:
+		if strings.Contains(reason, "to topic") || strings.Contains(reason, "topic '") {
+			return permanent(op, core.ReasonForbidden, fmt.Errorf("the user may not publish topic %q to exchange %q: extend its topic permissions (%w)", clip(key), exchange, e))
+		}
+		return misconfigured(op, "the user may not write to exchange %q: extend its write permission (%w)", exchange, e)
+	case amqp.ContentTooLarge:
+		return permanent(op, core.ReasonTooLarge, e)
+	case amqp.PreconditionFailed:
+		if strings.Contains(reason, "larger than") || strings.Contains(reason, "max size") {
+			return permanent(op, core.ReasonTooLarge, e)
+		}
+	}
+	return &core.Error{Op: "waybill/rabbitmq: " + op, Class: core.ClassRejected, Reason: core.ReasonRejected, Err: e}
+}
+
+// dialError classifies a failed attempt to connect.
+func dialError(err error) *core.Error {
+	const op = "connect"
+	var ce *core.Error
+	if errors.As(err, &ce) {
+		return ce
+	}
+	if e := amqpError(err); e != nil {
+		switch e.Code {
+		case amqp.AccessRefused:
+			return misconfigured(op, "the broker refused the user or its password: check both, and that the user may connect from here (%w)", e)
+		case amqp.NotAllowed, amqp.NotFound:
+			return misconfigured(op, "the virtual host does not exist, or the user has no permission on it (%w)", e)
+		}
+		return outage(op, e)
+	}
+	if tlsProblem(err) {
+		return misconfigured(op, "TLS: %w: check Options.TLS (authorities, server name, client certificate)", err)
+	}
+	return outage(op, fmt.Errorf("%w; the URL must look like %s", err, exampleURL))
+}
+
+// declareError classifies the failure of a declare or a bind.
+func declareError(object string, err error) *core.Error {
+	const op = "declare"
+	e := amqpError(err)
+	if e == nil || !e.Server {
+		return outage(op, fmt.Errorf("%s: %w", object, err))
+	}
+	switch e.Code {
+	case amqp.PreconditionFailed, amqp.NotAllowed:
+		return misconfigured(op, "%s exists with other properties: change the options to match, or delete it when it is empty and start again (%w)", object, e)
+	case amqp.AccessRefused:
+		return misconfigured(op, "%s does not exist or may not be changed by this user: create it, or permit the user to configure it (%w)", object, e)
+	case amqp.NotFound:
+		return misconfigured(op, "%s cannot be made: something it refers to does not exist (%w)", object, e)
+	case amqp.ResourceLocked:
+		return misconfigured(op, "%s belongs to another connection alone: delete it or choose another name (%w)", object, e)
+	}
+	return outage(op, fmt.Errorf("%s: %w", object, e))
+}
+
+// await runs fn, which blocks without a context, until it returns or ctx ends. In the second case late, if not nil, runs after fn returned.
+func await(ctx context.Context, fn func() error, late func()) error {
+	done := make(chan error, 1)
+	go func() { done <- fn() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		if late != nil {
+			go func() {
+				<-done
+				late()
+			}()
+		}
+		return context.Cause(ctx)
+	}
+}
+
+// errNacked is the cause of an outage of one topic: a queue refused a message, since it is full or has no leader.
+var errNacked = errors.New("a queue did not take the message (basic.nack): it is full, or its leader is not available")

@@ -1,0 +1,256 @@
+package rabbitmq
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// link is one connection that is opened when needed and opened again after a loss. Publishing and consuming have a link each, since a broker
+// that is short of memory blocks a connection as a whole once it publishes.
+type link struct {
+	name    string
+	url     string
+	opts    Options
+	foreign bool          // the connection is the caller's
+	closing chan struct{} // closed by Transport.Close
+	opening chan struct{} // capacity 1: held by who connects
+
+	mu       sync.Mutex
+	conn     *conn
+	failures int
+	retryAt  time.Time
+}
+
+// conn is an open connection and what is known about it.
+type conn struct {
+	*amqp.Connection
+	out *batchConn // nil on a caller's connection
+
+	mu      sync.Mutex
+	reason  string        // why it is blocked
+	blocked chan struct{} // closed while the broker blocks the connection
+}
+
+func newLink(name, url string, opts Options, closing chan struct{}) *link {
+	return &link{name: name, url: url, opts: opts, closing: closing, opening: make(chan struct{}, 1)}
+}
+
+// get returns the open connection, connecting if there is none. It waits for the back-off of earlier failures.
+func (l *link) get(ctx context.Context) (*conn, error) {
+	if c := l.current(); c != nil {
+		return c, nil
+	}
+	if l.foreign {
+		return nil, outage("connect", errors.New("the connection passed to New is closed: make a new transport with a new connection, or use Dial, which reconnects"))
+	}
+	select {
+	case l.opening <- struct{}{}:
+		defer func() { <-l.opening }()
+	case <-ctx.Done():
+		return nil, outage("connect", context.Cause(ctx))
+	}
+	if c := l.current(); c != nil {
+		return c, nil
+	}
+	if err := l.backOff(ctx); err != nil {
+		return nil, err
+	}
+	c, err := l.dial(ctx)
+	return c, l.opened(c, err)
+}
+
+// current returns the connection if it is open.
+func (l *link) current() *conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != nil && !l.conn.IsClosed() {
+		return l.conn
+	}
+	return nil
+}
+
+func (l *link) backOff(ctx context.Context) error {
+	l.mu.Lock()
+	wait := time.Until(l.retryAt)
+	l.mu.Unlock()
+	if wait <= 0 {
+		wait = 0
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-l.closing:
+		return outage("connect", core.ErrClosed)
+	case <-ctx.Done():
+		return outage("connect", context.Cause(ctx))
+	case <-t.C:
+	}
+	select {
+	case <-l.closing:
+		return outage("connect", core.ErrClosed)
+	default:
+		return nil
+	}
+}
+
+// opened records the outcome of an attempt to connect.
+func (l *link) opened(c *conn, err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.failures++
+		b := core.Backoff{Base: 100 * time.Millisecond, Cap: max(l.opts.ReconnectMax, 100*time.Millisecond), Attempts: -1}
+		d, _, _ := b.Next(l.failures, err)
+		l.retryAt = time.Now().Add(min(d, l.opts.ReconnectMax))
+		return dialError(err)
+	}
+	select {
+	case <-l.closing:
+		go func() { _ = c.Close() }()
+		return outage("connect", core.ErrClosed)
+	default:
+	}
+	if l.conn != nil || l.failures > 0 {
+		l.opts.Logger.Info("waybill/rabbitmq: connected again", "link", l.name, "failed_attempts", l.failures)
+	}
+	l.conn, l.failures = c, 0
+	go c.watch(l)
+	return nil
+}
+
+func (l *link) dial(ctx context.Context) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.opts.ConnectTimeout)
+	defer cancel()
+	props := amqp.NewConnectionProperties()
+	props.SetClientConnectionName(l.opts.Name + " " + l.name)
+	var out *batchConn
+	cfg := amqp.Config{Heartbeat: l.opts.Heartbeat, Properties: props, TLSClientConfig: l.opts.TLS.Clone()}
+	stop := func() bool { return true }
+	cfg.Dial = func(network, addr string) (net.Conn, error) {
+		var d net.Dialer
+		raw, err := d.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, fmt.Errorf("cannot reach %s: %w", addr, err)
+		}
+		_ = raw.SetDeadline(time.Now().Add(l.opts.ConnectTimeout)) // for the handshake; the driver takes it away
+		stop = context.AfterFunc(ctx, func() { _ = raw.Close() })
+		out = newBatchConn(raw)
+		return out, nil
+	}
+	ac, err := amqp.DialConfig(l.url, cfg)
+	if !stop() && err == nil {
+		_ = ac.Close()
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		if out != nil {
+			_ = out.Close()
+		}
+		if ctx.Err() != nil {
+			err = fmt.Errorf("no answer in time: %w", err)
+		}
+		return nil, err
+	}
+	return &conn{Connection: ac, out: out, blocked: make(chan struct{})}, nil
+}
+
+// watch follows the connection until it ends.
+func (c *conn) watch(l *link) {
+	blocks := c.NotifyBlocked(make(chan amqp.Blocking, 8))
+	closed := c.NotifyClose(make(chan *amqp.Error, 1))
+	for b := range blocks { // closed with the connection
+		c.setBlocked(b)
+		l.opts.Logger.Warn("waybill/rabbitmq: connection blocked by the broker", "link", l.name, "blocked", b.Active, "cause", b.Reason)
+	}
+	if err, ok := <-closed; ok && err != nil {
+		l.opts.Logger.Warn("waybill/rabbitmq: connection lost", "link", l.name, "error", err)
+	}
+}
+
+func (c *conn) setBlocked(b amqp.Blocking) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := isClosed(c.blocked)
+	switch {
+	case b.Active && !was:
+		close(c.blocked)
+	case !b.Active && was:
+		c.blocked = make(chan struct{})
+	}
+	c.reason = b.Reason
+}
+
+// whenBlocked returns a channel that is closed while the broker blocks the connection.
+func (c *conn) whenBlocked() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.blocked
+}
+
+func (c *conn) blockedError() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fmt.Errorf("the broker blocks publishers: %s", c.reason)
+}
+
+// channel opens a channel.
+func (c *conn) channel(ctx context.Context) (*amqp.Channel, error) {
+	var ch *amqp.Channel
+	err := await(ctx, func() (err error) {
+		ch, err = c.Channel()
+		return err
+	}, func() {
+		if ch != nil {
+			_ = ch.Close()
+		}
+	})
+	if err != nil {
+		return nil, outage("open channel", err)
+	}
+	return ch, nil
+}
+
+// close ends the connection: politely within ctx, else at once.
+func (l *link) close(ctx context.Context) {
+	c := l.current()
+	if c == nil || l.foreign {
+		return
+	}
+	deadline, ok := ctx.Deadline()
+	if limit := time.Now().Add(l.opts.ConnectTimeout); !ok || deadline.After(limit) {
+		deadline = limit
+	}
+	_ = await(ctx, func() error { return c.CloseDeadline(deadline) }, nil)
+}
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+func tlsProblem(err error) bool {
+	var (
+		unknown  x509.UnknownAuthorityError
+		hostname x509.HostnameError
+		invalid  x509.CertificateInvalidError
+		verify   *tls.CertificateVerificationError
+		record   tls.RecordHeaderError
+		alert    tls.AlertError
+	)
+	return errors.As(err, &unknown) || errors.As(err, &hostname) || errors.As(err, &invalid) || errors.As(err, &verify) || errors.As(err, &record) ||
+		errors.As(err, &alert)
+}

@@ -1,0 +1,261 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// blockedGrace is how long messages in flight may still be confirmed after the broker blocked the connection.
+const blockedGrace = time.Second
+
+// outgoing is one message to publish. fill may be called more than once; it puts the headers into table, which is empty, and whose content
+// is not used after the message was sent.
+type outgoing interface {
+	fill(i int, now time.Time, table amqp.Table) (exchange, key string, p amqp.Publishing, err error)
+}
+
+// publisher sends messages over one link, on one channel in confirm mode at a time.
+type publisher struct {
+	link *link
+	opts Options
+
+	opening chan struct{} // capacity 1: held by who opens the channel
+	mu      sync.Mutex
+	main    *pubChannel
+}
+
+func newPublisher(l *link, opts Options) *publisher {
+	return &publisher{link: l, opts: opts, opening: make(chan struct{}, 1)}
+}
+
+// publish sends messages 0 to n-1 and fills results. Messages that were in flight when one of them made the broker close the channel are
+// suspects: they are sent again one at a time, so that only the culprit gets the error.
+func (p *publisher) publish(ctx context.Context, n int, msgs outgoing, results core.Results) {
+	todo := make([]int, n)
+	for i := range todo {
+		todo[i] = i
+	}
+	for len(todo) > 0 {
+		pc, err := p.channel(ctx)
+		if err != nil {
+			fail(results, todo, err)
+			return
+		}
+		run := batch{pc: pc, msgs: msgs, results: results, window: p.opts.Window}
+		sent := run.send(ctx, todo)
+		if run.cause == nil {
+			return
+		}
+		suspects := run.lost
+		if !blames(run.cause) {
+			fail(results, suspects, outage("publish", lostError(run.cause)))
+			fail(results, todo[sent:], outage("publish", lostError(run.cause)))
+			return
+		}
+		if err := p.investigate(ctx, suspects, msgs, results); err != nil {
+			fail(results, todo[sent:], err)
+			return
+		}
+		todo = todo[sent:]
+	}
+}
+
+// investigate sends suspects one at a time. It returns an error if the messages after them will fail in the same way.
+func (p *publisher) investigate(ctx context.Context, suspects []int, msgs outgoing, results core.Results) error {
+	var pc *pubChannel
+	defer func() {
+		if pc != nil {
+			go func() { _ = pc.ch.Close() }()
+		}
+	}()
+	for k, i := range suspects {
+		if pc == nil || pc.ch.IsClosed() {
+			var err error
+			if pc, err = p.open(ctx); err != nil {
+				fail(results, suspects[k:], err)
+				return err
+			}
+		}
+		run := batch{pc: pc, msgs: msgs, results: results, window: 1}
+		run.send(ctx, suspects[k:k+1])
+		if run.cause == nil {
+			continue
+		}
+		if !blames(run.cause) {
+			err := outage("publish", lostError(run.cause))
+			fail(results, suspects[k:], err)
+			return err
+		}
+		exchange, key, _, _ := msgs.fill(i, time.Now(), amqp.Table{})
+		err := culprit(run.cause, exchange, key)
+		results[i] = err
+		if errors.Is(err, core.ErrMisconfigured) { // about the exchange: the others would fare no better
+			fail(results, suspects[k:], err)
+			return err
+		}
+	}
+	return nil
+}
+
+func fail(results core.Results, idx []int, err error) {
+	for _, i := range idx {
+		results[i] = err
+	}
+}
+
+func lostError(cause *amqp.Error) error { return fmt.Errorf("%w (%w)", errLost, cause) }
+
+// channel returns the open channel, opening it if there is none.
+func (p *publisher) channel(ctx context.Context) (*pubChannel, error) {
+	if pc := p.current(); pc != nil {
+		return pc, nil
+	}
+	select {
+	case p.opening <- struct{}{}:
+		defer func() { <-p.opening }()
+	case <-ctx.Done():
+		return nil, outage("publish", context.Cause(ctx))
+	}
+	if pc := p.current(); pc != nil {
+		return pc, nil
+	}
+	pc, err := p.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	p.main = pc
+	p.mu.Unlock()
+	return pc, nil
+}
+
+func (p *publisher) current() *pubChannel {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.main != nil && !p.main.ch.IsClosed() {
+		return p.main
+	}
+	return nil
+}
+
+// open opens a channel in confirm mode, after declaring what publishing needs.
+func (p *publisher) open(ctx context.Context) (*pubChannel, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.opts.ConnectTimeout+p.opts.ReconnectMax)
+	defer cancel()
+	c, err := p.link.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if isClosed(c.whenBlocked()) {
+		return nil, outage("publish", c.blockedError())
+	}
+	if err := declareAll(ctx, c, p.opts.publisherObjects()); err != nil {
+		return nil, err
+	}
+	ch, err := c.channel(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pc := &pubChannel{
+		conn: c, ch: ch, sending: make(chan struct{}, 1), freed: make(chan struct{}, 1), limit: p.opts.Window, table: amqp.Table{},
+		returns: ch.NotifyReturn(make(chan amqp.Return, p.opts.Window+1)), closed: ch.NotifyClose(make(chan *amqp.Error, 1)),
+		returned: map[uint64]returnInfo{},
+	}
+	if err := await(ctx, func() error { return ch.Confirm(false) }, func() { _ = ch.Close() }); err != nil {
+		return nil, outage("publish", fmt.Errorf("confirm mode: %w", err))
+	}
+	return pc, nil
+}
+
+// pubChannel is a channel in confirm mode. Confirms are matched by the driver's delivery tags; returns by headerTag. The channels that the
+// driver writes to never block it: there is room for a return of every message in flight.
+type pubChannel struct {
+	conn    *conn
+	ch      *amqp.Channel
+	sending chan struct{} // capacity 1: held by who sends
+	table   amqp.Table    // reused for every message; guarded by sending
+	tag     uint64        // of the last message sent; guarded by sending
+
+	limit    int
+	freed    chan struct{} // capacity 1: the window has room again
+	windowMu sync.Mutex
+	inFlight int
+
+	returns  chan amqp.Return
+	mu       sync.Mutex
+	returned map[uint64]returnInfo // returned, and not yet confirmed
+	closed   chan *amqp.Error
+	cause    *amqp.Error // guarded by mu
+	known    bool        // cause is final; guarded by mu
+}
+
+type returnInfo struct {
+	code uint16
+	text string
+}
+
+// acquire takes up to want places in the window and returns how many it got.
+func (pc *pubChannel) acquire(want int) int {
+	pc.windowMu.Lock()
+	defer pc.windowMu.Unlock()
+	n := min(want, pc.limit-pc.inFlight)
+	pc.inFlight += n
+	if pc.inFlight < pc.limit { // more for another one who waits
+		pc.notify()
+	}
+	return n
+}
+
+func (pc *pubChannel) release(n int) {
+	pc.windowMu.Lock()
+	pc.inFlight -= n
+	pc.windowMu.Unlock()
+	pc.notify()
+}
+
+func (pc *pubChannel) notify() {
+	select {
+	case pc.freed <- struct{}{}:
+	default:
+	}
+}
+
+// takeReturn reports whether the message tag was returned. The driver hands over a return before the confirm of its message, so that whoever
+// has seen the confirm finds the return here.
+func (pc *pubChannel) takeReturn(tag uint64) (returnInfo, bool) {
+	pc.mu.Lock()
+	defer pc.mu.Unlock()
+	for len(pc.returns) > 0 {
+		r, ok := <-pc.returns
+		if !ok {
+			break
+		}
+		pc.returned[uint64(number(r.Headers[headerTag]))] = returnInfo{r.ReplyCode, r.ReplyText}
+	}
+	info, ok := pc.returned[tag]
+	if ok {
+		delete(pc.returned, tag)
+	}
+	return info, ok
+}
+
+// closeCause returns why the channel closed. It may be called only once the channel is known to be closed.
+func (pc *pubChannel) closeCause() *amqp.Error {
+	pc.mu.Lock()
+	defer pc.mu.Unlock()
+	if !pc.known {
+		pc.cause = <-pc.closed // sent or closed by the driver at its shutdown
+		pc.known = true
+		if pc.cause == nil {
+			pc.cause = amqp.ErrClosed
+		}
+	}
+	return pc.cause
+}

@@ -1,0 +1,359 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+const (
+	defaultPrefetch = 20
+	maxPrefetch     = 65_535
+)
+
+// receiver is an open subscription. It has a session with the broker, which is replaced after a loss.
+type receiver struct {
+	t     *Transport
+	sub   core.Subscription
+	queue string // with prefix
+	tiers []time.Duration
+
+	closing chan struct{}
+	closeMu sync.Mutex // one Close at a time
+
+	opening  chan struct{} // capacity 1: held by who opens a session
+	mu       sync.Mutex
+	sess     *session
+	closed   bool
+	failures int
+}
+
+// session is one channel with one consumer. One goroutine moves what arrives to ready; the prefetch bounds it.
+type session struct {
+	ch   *amqp.Channel
+	tag  string
+	wake chan struct{} // capacity 1: there is something in ready, or the session ended
+
+	mu    sync.Mutex
+	ready []*core.Delivery
+	ended bool
+	done  chan struct{} // closed when the pump has ended
+}
+
+// handle is what a delivery keeps for its settlement.
+type handle struct {
+	raw     amqp.Delivery
+	sess    *session
+	settled atomic.Bool
+}
+
+// Subscribe implements core.Subscriber. It declares the exchanges, the queue, its dead-letter queue and the delay queues; see the package's
+// documentation.
+func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+	if isClosed(t.closing) {
+		return nil, outage("subscribe", core.ErrClosed)
+	}
+	if err := checkSubscription(&sub, t.opts); err != nil {
+		return nil, err
+	}
+	if sub.Prefetch == 0 {
+		sub.Prefetch = defaultPrefetch
+		if sub.Concurrency > 0 {
+			sub.Prefetch = min(2*sub.Concurrency, maxPrefetch)
+		}
+	}
+	r := &receiver{
+		t: t, sub: sub, queue: t.opts.names().queue(sub.Queue), tiers: tiers(sub.RetryDelays), closing: make(chan struct{}),
+		opening: make(chan struct{}, 1),
+	}
+	if _, err := r.session(ctx); err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	t.receivers = append(t.receivers, r)
+	t.mu.Unlock()
+	if isClosed(t.closing) {
+		_ = r.Close(ctx)
+		return nil, outage("subscribe", core.ErrClosed)
+	}
+	return r, nil
+}
+
+func checkSubscription(sub *core.Subscription, opts Options) error {
+	var p []string
+	if sub.Queue == "" {
+		p = append(p, "Queue: is empty; name the queue, such as \"billing.orders\"")
+	} else if s := core.CheckName(sub.Queue); s != "" {
+		p = append(p, "Queue: "+s)
+	} else if n := len(opts.Prefix) + len(sub.Queue); n > maxStem {
+		p = append(p, fmt.Sprintf("Queue: has %d bytes with its prefix; at most %d are allowed", n, maxStem))
+	}
+	for i, b := range sub.Bindings {
+		if s := core.CheckName(b); s != "" {
+			p = append(p, fmt.Sprintf("Bindings[%d]: %s", i, s))
+		}
+	}
+	if sub.Prefetch < 0 || sub.Prefetch > maxPrefetch {
+		p = append(p, fmt.Sprintf("Prefetch: %d is not between 0 and %d", sub.Prefetch, maxPrefetch))
+	}
+	for i, d := range sub.RetryDelays {
+		if d < 0 || d > maxDelay {
+			p = append(p, fmt.Sprintf("RetryDelays[%d]: %s is not between 0 and %s, which is as long as RabbitMQ holds a message", i, d, maxDelay))
+		}
+		if i > 0 && d < sub.RetryDelays[i-1] {
+			p = append(p, fmt.Sprintf("RetryDelays[%d]: %s is less than the one before; sort them", i, d))
+		}
+	}
+	return core.Invalid("waybill/rabbitmq: subscription", p...)
+}
+
+// session returns the session, opening one if there is none.
+func (r *receiver) session(ctx context.Context) (*session, error) {
+	if s, err := r.current(); s != nil || err != nil {
+		return s, err
+	}
+	select {
+	case r.opening <- struct{}{}:
+		defer func() { <-r.opening }()
+	case <-ctx.Done():
+		return nil, outage("subscribe", context.Cause(ctx))
+	}
+	if s, err := r.current(); s != nil || err != nil {
+		return s, err
+	}
+	s, err := r.open(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.failures++
+		return nil, err
+	}
+	if r.closed {
+		go func() { _ = s.ch.Close() }()
+		return nil, core.ErrClosed
+	}
+	r.sess, r.failures = s, 0
+	return s, nil
+}
+
+func (r *receiver) current() (*session, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, core.ErrClosed
+	}
+	if r.sess != nil && !r.sess.over() {
+		return r.sess, nil
+	}
+	return nil, nil
+}
+
+func (r *receiver) open(ctx context.Context) (*session, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout+r.t.opts.ReconnectMax)
+	defer cancel()
+	c, err := r.t.in.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := declareAll(ctx, c, r.t.opts.subscriptionObjects(&r.sub)); err != nil {
+		return nil, err
+	}
+	ch, err := c.channel(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{ch: ch, tag: "waybill-" + core.NewID(), wake: make(chan struct{}, 1), done: make(chan struct{})}
+	var deliveries <-chan amqp.Delivery
+	err = await(ctx, func() (err error) {
+		if err = ch.Qos(r.sub.Prefetch, 0, false); err != nil {
+			return err
+		}
+		deliveries, err = ch.Consume(r.queue, s.tag, false, false, false, false, nil)
+		return err
+	}, func() { _ = ch.Close() })
+	if err != nil {
+		if e := amqpError(err); e != nil && e.Server {
+			switch e.Code {
+			case amqp.AccessRefused:
+				return nil, misconfigured("subscribe", "the user may not read queue %q: extend its read permission (%w)", r.queue, e)
+			case amqp.NotFound, amqp.ResourceLocked:
+				return nil, misconfigured("subscribe", "queue %q cannot be consumed (%w)", r.queue, e)
+			}
+		}
+		return nil, outage("subscribe", err)
+	}
+	go r.pump(s, deliveries)
+	return s, nil
+}
+
+// pump moves deliveries to s.ready until the consumer ends.
+func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
+	defer close(s.done)
+	for raw := range deliveries {
+		h := &handle{raw: raw, sess: s}
+		d := decode(&h.raw, r.sub.Queue, time.Now())
+		d.Handle = h
+		s.mu.Lock()
+		s.ready = append(s.ready, &d)
+		s.mu.Unlock()
+		s.signal()
+	}
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	s.signal()
+}
+
+func (s *session) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// over reports whether the session can deliver nothing more.
+func (s *session) over() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ch.IsClosed() || s.ended && len(s.ready) == 0
+}
+
+// take returns up to limit deliveries that are ready. Those of a closed channel are left: they come again.
+func (s *session) take(limit int) []*core.Delivery {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ch.IsClosed() {
+		s.ready = nil
+		return nil
+	}
+	n := min(limit, len(s.ready))
+	if n == 0 {
+		return nil
+	}
+	out := append(make([]*core.Delivery, 0, n), s.ready[:n]...)
+	rest := copy(s.ready, s.ready[n:])
+	clear(s.ready[rest:])
+	s.ready = s.ready[:rest]
+	if rest > 0 {
+		s.signal()
+	}
+	return out
+}
+
+// Receive implements core.Receiver. After a lost connection it reconnects by itself, with back-off, until ctx ends.
+func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, error) {
+	limit = max(limit, 1)
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, context.Cause(ctx)
+		}
+		s, err := r.session(ctx)
+		if err != nil {
+			if err := r.recoverable(ctx, err); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if got := s.take(limit); len(got) > 0 {
+			return got, nil
+		}
+		select {
+		case <-s.wake:
+		case <-r.closing:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// recoverable waits before another attempt to open a session, or returns the error that ends Receive.
+func (r *receiver) recoverable(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(err, core.ErrClosed):
+		return core.ErrClosed
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case core.ClassOf(err) != core.ClassOutage, errors.Is(err, core.ErrMisconfigured), r.t.foreign:
+		return err
+	}
+	r.mu.Lock()
+	b := core.Backoff{Base: 100 * time.Millisecond, Cap: max(r.t.opts.ReconnectMax, 100*time.Millisecond), Attempts: -1}
+	d, _, _ := b.Next(r.failures, err)
+	r.mu.Unlock()
+	r.t.opts.Logger.Warn("waybill/rabbitmq: subscription interrupted", "queue", r.queue, "error", err, "again_in", d)
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-r.closing:
+		return core.ErrClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// Close implements core.Receiver. What was received and not returned by Receive is given back first, then the channel is closed, so that the
+// broker gives back the rest.
+func (r *receiver) Close(ctx context.Context) error {
+	r.closeMu.Lock()
+	defer r.closeMu.Unlock()
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil
+	}
+	r.closed = true
+	s := r.sess
+	close(r.closing)
+	r.mu.Unlock()
+	r.t.forget(r)
+	if s == nil || s.ch.IsClosed() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout)
+	defer cancel()
+	err := await(ctx, func() error {
+		if err := s.ch.Cancel(s.tag, false); err != nil {
+			return err
+		}
+		<-s.done
+		return nil
+	}, nil)
+	if err == nil {
+		s.mu.Lock()
+		rest := s.ready
+		s.ready = nil
+		s.mu.Unlock()
+		acks := make([]core.Ack, len(rest))
+		for i, d := range rest {
+			acks[i] = core.AckGiveBack(d)
+		}
+		_ = r.Settle(ctx, acks) // what fails goes back with the channel
+		err = await(ctx, s.ch.Close, nil)
+	} else {
+		go func() { _ = s.ch.Close() }()
+	}
+	if err != nil && amqpError(err) == nil {
+		return outage("close", err)
+	}
+	return nil
+}
+
+func (t *Transport) forget(r *receiver) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, x := range t.receivers {
+		if x == r {
+			t.receivers = append(t.receivers[:i], t.receivers[i+1:]...)
+			return
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package rabbitmq
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Transport is a RabbitMQ transport. It is safe for concurrent use.
+type Transport struct {
+	opts    Options
+	pub     *publisher
+	in      *link // connection of the receivers
+	foreign bool
+
+	closing   chan struct{}
+	closeOnce sync.Once
+	mu        sync.Mutex
+	receivers []*receiver
+}
+
+var (
+	_ core.Transport = (*Transport)(nil)
+	_ core.Checker   = (*Transport)(nil)
+)
+
+// Dial connects to the broker at url, such as amqp://user:password@host:5672/vhost, or amqps:// for TLS, and returns a transport that
+// reconnects by itself. Publishing and receiving have a connection each; the second is opened by the first Subscribe. An error has a class:
+// outage if the broker cannot be reached, and it matches core.ErrMisconfigured if another attempt is pointless. It never holds the URL.
+func Dial(ctx context.Context, url string, opts Options) (*Transport, error) {
+	problems := opts.problems()
+	if s := checkURL(url, opts); s != "" {
+		problems = append(problems, s)
+	}
+	if err := core.Invalid("waybill/rabbitmq: options", problems...); err != nil {
+		return nil, err
+	}
+	opts = opts.withDefaults()
+	closing := make(chan struct{})
+	t := &Transport{opts: opts, closing: closing, pub: newPublisher(newLink("publish", url, opts, closing), opts), in: newLink("consume", url, opts, closing)}
+	if opts.Lazy {
+		return t, nil
+	}
+	if err := t.Check(ctx); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// New returns a transport on the caller's open connection, which Close leaves open. It cannot reconnect: once the connection is lost, every
+// call is an outage. TLS, heartbeat and name are the connection's own. A connection with the driver's experimental recovery is refused, since
+// both would reopen the same channels.
+func New(connection *amqp.Connection, opts Options) (*Transport, error) {
+	problems := opts.problems()
+	switch {
+	case connection == nil:
+		problems = append(problems, "connection: is nil; pass an open *amqp091.Connection, or use Dial")
+	case connection.IsRecoveryEnabled():
+		problems = append(problems, "connection: has amqp091's own recovery; open it without Config.Recovery, or use Dial")
+	}
+	if opts.TLS != nil {
+		problems = append(problems, "TLS: belongs to the connection; set it when dialling")
+	}
+	if err := core.Invalid("waybill/rabbitmq: options", problems...); err != nil {
+		return nil, err
+	}
+	opts = opts.withDefaults()
+	closing := make(chan struct{})
+	l := newLink("shared", "", opts, closing)
+	l.foreign, l.conn = true, &conn{Connection: connection, blocked: make(chan struct{})}
+	go l.conn.watch(l)
+	return &Transport{opts: opts, closing: closing, pub: newPublisher(l, opts), in: l, foreign: true}, nil
+}
+
+// Check connects for publishing, declares the exchange, and reports what is wrong, as Dial does.
+func (t *Transport) Check(ctx context.Context) error {
+	if isClosed(t.closing) {
+		return outage("check", core.ErrClosed)
+	}
+	_, err := t.pub.channel(ctx)
+	return err
+}
+
+// Traits implements core.Publisher.
+func (t *Transport) Traits() core.PublisherTraits {
+	return core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true, DetectsUnroutable: true, MaxBodyBytes: t.opts.MaxBodyBytes}
+}
+
+// SubscriberTraits implements core.Subscriber.
+func (t *Transport) SubscriberTraits() core.SubscriberTraits {
+	return core.SubscriberTraits{
+		KeyOrder: true, RetryLater: true, MaxRetryDelay: maxDelay, Parks: true, CountsRedeliveries: t.opts.QueueType == QueueQuorum, Wildcards: true,
+	}
+}
+
+// Publish implements core.Publisher. The messages are sent in order, pipelined on one channel, persistent and mandatory. A message that no
+// queue is bound for is core.ErrUnroutable; one that a queue refused is an outage of its topic. If the context ends, or PublishTimeout passes,
+// before a message was confirmed, its slot is an outage and its result is unknown.
+func (t *Transport) Publish(ctx context.Context, envelopes []core.Envelope) core.Results {
+	results := make(core.Results, len(envelopes))
+	if len(envelopes) == 0 {
+		return results
+	}
+	t.publish(ctx, len(envelopes), &envelopeBatch{t: t, envelopes: envelopes}, results)
+	return results
+}
+
+// publish sends n messages and fills results.
+func (t *Transport) publish(ctx context.Context, n int, msgs outgoing, results core.Results) {
+	if isClosed(t.closing) {
+		fill(results, outage("publish", core.ErrClosed))
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.opts.PublishTimeout)
+	defer cancel()
+	if !t.foreign {
+		t.pub.publish(ctx, n, msgs, results)
+		return
+	}
+	// A write to the caller's connection may block for as long as the broker does not read. Then this call ends with its context, and the
+	// stuck write goes on with copies.
+	if m, ok := msgs.(*envelopeBatch); ok {
+		msgs = m.clone()
+	}
+	mine := make(core.Results, n)
+	err := await(ctx, func() error { t.pub.publish(ctx, n, msgs, mine); return nil }, nil)
+	if err != nil {
+		fill(results, outage("publish", fmt.Errorf("no confirm in time; the result is unknown: %w", err)))
+		return
+	}
+	copy(results, mine)
+}
+
+func fill(results core.Results, err error) {
+	for i := range results {
+		results[i] = err
+	}
+}
+
+// envelopeBatch is a batch of envelopes for the exchange.
+type envelopeBatch struct {
+	t         *Transport
+	envelopes []core.Envelope
+}
+
+func (b *envelopeBatch) fill(i int, now time.Time, table amqp.Table) (exchange, key string, p amqp.Publishing, err error) {
+	e := &b.envelopes[i]
+	if len(e.Body) > b.t.opts.MaxBodyBytes {
+		return "", "", p, permanent("publish", core.ReasonTooLarge, fmt.Errorf("the body has %d bytes; Options.MaxBodyBytes allows %d", len(e.Body), b.t.opts.MaxBodyBytes))
+	}
+	p, err = encode(e, now, table)
+	return b.t.opts.names().exchange, e.Topic, p, err
+}
+
+func (b *envelopeBatch) clone() *envelopeBatch {
+	c := &envelopeBatch{t: b.t, envelopes: slices.Clone(b.envelopes)}
+	for i := range c.envelopes {
+		e := b.envelopes[i].Clone()
+		e.Body = bytes.Clone(b.envelopes[i].Body)
+		c.envelopes[i] = e
+	}
+	return c
+}
+
+// Close implements core.Transport. Publishes in progress end with the connection; receivers give back what they hold. What New was given
+// stays open.
+func (t *Transport) Close(ctx context.Context) error {
+	t.closeOnce.Do(func() { close(t.closing) })
+	t.mu.Lock()
+	receivers := t.receivers
+	t.receivers = nil
+	t.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, r := range receivers {
+		wg.Go(func() { _ = r.Close(ctx) })
+	}
+	wg.Wait()
+	if pc := t.pub.current(); pc != nil && t.foreign {
+		_ = await(ctx, pc.ch.Close, nil)
+	}
+	for _, l := range []*link{t.pub.link, t.in} {
+		wg.Go(func() { l.close(ctx) })
+	}
+	wg.Wait()
+	return nil
+}
