@@ -18,6 +18,9 @@ servers: ## install PostgreSQL and RabbitMQ if they are missing (Debian, Ubuntu;
 	@scripts/servers
 
 unit: ## all tests with -race, without installing or linting
+	@go run ./internal/testenv/testservers $(MAKE) --no-print-directory modules
+
+modules:
 	$(call each,go test -race -timeout 12m $(COUNT) ./...)
 
 lint: ## golangci-lint with .golangci.yml, in every module
@@ -43,4 +46,4 @@ quickstart: servers ## run the example of the README
 vuln: ## known vulnerabilities in what we depend on (needs the Go vulnerability database)
 	@scripts/vuln $(MODULES)
 
-.PHONY: help test servers unit lint fmt verify bench soak quickstart vuln
+.PHONY: help test servers unit modules lint fmt verify bench soak quickstart vuln

@@ -9,7 +9,7 @@
 //	testenv.OwnRabbitMQ(t)   a private broker: the same
 //	testenv.NewProxy(t, a)   a TCP proxy before address a, to cut, delay, black-hole or refuse
 //
-// A shared server is started once for each test binary, at its first use (Postgres 0.6 s, RabbitMQ 3 to 5 s). Programs without a test use
+// A shared server is started once for each test binary, at its first use (Postgres 1 s, RabbitMQ 3 to 9 s). Programs without a test use
 // [OpenPostgres], [OpenRabbitMQ], [StartPostgres], [StartRabbitMQ] and [StartProxy], which return errors.
 //
 // Environment variables with the address of a running server win over the shared one:

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"time"
 )
 
 var errRabbitURL = errors.New("waybill/testenv: rabbitmq: WAYBILL_TEST_RABBITMQ must be a URL such as amqp://guest:guest@127.0.0.1:5672/")
@@ -129,9 +130,11 @@ func (m Management) Connections(ctx context.Context, vhost string) ([]string, er
 	return names, nil
 }
 
-// CloseConnections closes the connections of a virtual host as an operator does (CONNECTION_FORCED). It waits until the broker lists one, and
-// returns how many it closed.
+// CloseConnections closes the connections of a virtual host as an operator does (CONNECTION_FORCED). It waits up to ten seconds until the
+// broker lists one, and returns how many it closed. One that was opened within the last second may be missed when others are listed already.
 func (m Management) CloseConnections(ctx context.Context, vhost string) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
 	closed := 0
 	err := poll(ctx, nil, func(ctx context.Context) error {
 		names, err := m.Connections(ctx, vhost)

@@ -63,7 +63,7 @@ func (a *account) attr() *syscall.SysProcAttr {
 // unprivileged returns the account for a server that refuses to run as root, or nil when the current user will do.
 func unprivileged(names ...string) (*account, error) {
 	if os.Getuid() != 0 {
-		return nil, nil //nolint:nilnil // nil is the current user
+		return nil, nil // nil is the current user
 	}
 	for _, name := range append(names, "nobody") {
 		u, err := user.Lookup(name)

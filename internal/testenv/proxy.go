@@ -135,7 +135,7 @@ func (p *Proxy) serve(l net.Listener) {
 		if err != nil {
 			return
 		}
-		p.wg.Go(func() { p.connect(conn.(*net.TCPConn)) }) //nolint:forcetypeassert // the listener is TCP
+		p.wg.Go(func() { p.connect(conn.(*net.TCPConn)) }) // the listener is TCP
 	}
 }
 
@@ -148,7 +148,7 @@ func (p *Proxy) connect(down *net.TCPConn) {
 		p.drop(down)
 		return
 	}
-	up := conn.(*net.TCPConn) //nolint:forcetypeassert // the network is tcp
+	up := conn.(*net.TCPConn) // the network is tcp
 	p.mu.Lock()
 	open := p.conns[down] // not if a cut came in between
 	if open {

@@ -117,6 +117,7 @@ func (s *RabbitMQServer) configure() error {
 		"default_pass = " + s.Password,
 		"vm_memory_high_watermark.absolute = " + memoryLimit,
 		"disk_free_limit.absolute = 50MB",
+		"log.file = false", "log.console = true", // all of it goes to Log
 		"collect_statistics_interval = 250", // the management API is at most this many milliseconds behind
 	}
 	if s.opts.TLS == nil {

@@ -3,7 +3,6 @@ package testenv_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -62,25 +61,22 @@ func TestRabbitMQManagement(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	conn := dial(t, mq.URL)
-	closed := conn.NotifyClose(make(chan *amqp.Error, 1))
-	eventually(t, func() error {
-		if _, err := mq.CloseConnections(ctx, mq.VHost); err != nil {
-			return err
-		}
-		select {
-		case err := <-closed:
-			if err == nil || err.Code != amqp.ConnectionForced {
-				return fmt.Errorf("closed with %w", err)
-			}
-			return nil
-		default:
-			return errors.New("not closed yet")
-		}
-	})
+	only := testenv.RabbitMQ(t)
+	closed := dial(t, only.URL).NotifyClose(make(chan *amqp.Error, 1))
+	if n, err := only.CloseConnections(ctx, only.VHost); err != nil || n != 1 {
+		t.Fatalf("closed %d connections, %v", n, err)
+	}
+	if err := receive(t, closed); err == nil || err.Code != amqp.ConnectionForced {
+		t.Errorf("closed with %v", err)
+	}
+	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	if _, err := only.CloseConnections(short, only.VHost); err == nil {
+		t.Error("closed a connection where there is none")
+	}
 }
 
-func TestRabbitMQOwnBroker(t *testing.T) {
+func TestRabbitMQOwnBroker(t *testing.T) { //nolint:tparallel // the subtests share a broker that is paused and killed
 	t.Parallel()
 	certs := testenv.NewTLS(t)
 	s := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{TLS: certs, Config: []string{"heartbeat = 7"}})
@@ -103,7 +99,7 @@ func TestRabbitMQOwnBroker(t *testing.T) {
 		t.Fatal("not confirmed")
 	}
 
-	t.Run("TLS", func(t *testing.T) { //nolint:paralleltest // the broker is killed below
+	t.Run("TLS", func(t *testing.T) {
 		config, err := certs.Client()
 		if err != nil {
 			t.Fatal(err)
@@ -128,7 +124,7 @@ func TestRabbitMQOwnBroker(t *testing.T) {
 		}
 	})
 
-	t.Run("memory alarm", func(t *testing.T) { //nolint:paralleltest // the broker is killed below
+	t.Run("memory alarm", func(t *testing.T) {
 		conn := dial(t, s.AMQPURL("/"))
 		blocked := conn.NotifyBlocked(make(chan amqp.Blocking, 2))
 		ch, err := conn.Channel()
@@ -154,7 +150,7 @@ func TestRabbitMQOwnBroker(t *testing.T) {
 		}
 	})
 
-	t.Run("pause", func(t *testing.T) { //nolint:paralleltest // the broker is killed below
+	t.Run("pause", func(t *testing.T) {
 		s.Pause()
 		short := amqp.Config{Dial: amqp.DefaultDial(500 * time.Millisecond)}
 		if conn, err := amqp.DialConfig(s.AMQPURL("/"), short); err == nil {

@@ -63,7 +63,7 @@ func OwnPostgres(tb TB, opts PostgresOptions) *PostgresServer {
 	return s
 }
 
-// OwnRabbitMQ starts a private broker for this test alone (3 to 5 s), and removes it at the end of the test.
+// OwnRabbitMQ starts a private broker for this test alone (3 to 9 s), and removes it at the end of the test.
 func OwnRabbitMQ(tb TB, opts RabbitMQOptions) *RabbitMQServer {
 	tb.Helper()
 	s, err := StartRabbitMQ(tb.Context(), opts)

@@ -1,0 +1,53 @@
+package archtest_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// foreign matches what belongs to one machine: absolute paths of somebody's folders, and hosts of package registries, which go and apt choose by themselves.
+var foreign = regexp.MustCompile(`(^|[^\w./~-])/(root|home/\w+|Users/\w+|work)/|\b(proxy\.golang|registry\.npmjs|deb\.debian)\.org`)
+
+func TestNoFileMentionsAMachine(t *testing.T) {
+	t.Parallel()
+	dir := root(t)
+	cmd := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	cmd.Dir = dir
+	out, err := cmd.Output()
+	if err != nil {
+		t.Skipf("not a git checkout: %v", err)
+	}
+	checked := 0
+	for name := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || bytes.IndexByte(b, 0) >= 0 || name == "internal/archtest/content_test.go" {
+			continue // removed but not yet staged, or binary
+		}
+		checked++
+		for i, line := range bytes.Split(b, []byte("\n")) {
+			if m := foreign.Find(line); m != nil {
+				t.Errorf("%s:%d mentions %s", name, i+1, bytes.TrimSpace(m))
+			}
+		}
+	}
+	if checked == 0 {
+		t.Error("git lists no file")
+	}
+}
+
+func TestForeignMatches(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"see /home/anna/x": true, `"/root/.cache"`: true, "https://proxy.golang.org": true, "/work/main": true,
+		"~/work/x": false, "examples/work/main.go": false, "/var/lib/postgresql": false, "$HOME/x": false, "/workers/1": false,
+	} {
+		if got := foreign.MatchString(text); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
