@@ -1,0 +1,313 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+const (
+	// stopGrace is how long after the drain limit cancelled publishes may still report.
+	stopGrace = time.Second
+	// stopSettle bounds the settles after that.
+	stopSettle = 5 * time.Second
+)
+
+// engine is one Run or RunOnce. Everything in it belongs to the loop goroutine; blocking calls run in async and hand
+// their result back as a function for the loop.
+type engine struct {
+	*Relay
+	once     bool
+	base     context.Context    //nolint:containedctx // the engine lives for one Run: its context without the cancellation
+	sendCtx  context.Context    //nolint:containedctx // base, cancelled at the drain limit
+	stopSend context.CancelFunc //
+	results  chan func()        // what calls came to
+	gone     chan struct{}      // closed when nobody reads results any more
+	running  int                // calls in progress
+	now      time.Time          // of this turn of the loop
+	log      *slog.Logger
+	observer *observer
+	counts   Counts
+	limiter  limiter
+
+	routes map[string]*route
+	order  []*route
+	names  []string
+
+	// Claiming.
+	claiming    bool
+	cancelClaim context.CancelFunc
+	claimFails  int
+	claimAt     time.Time // not before: back-off after an error
+	wakeAt      time.Time // not before: nothing was due; zero = now
+	heldAtClaim bool      // the last claim was made while keyed records were held, which may have hidden others
+	wokenBy     time.Time // what came up while a claim was in progress
+	alone       bool      // a suspect waits to be claimed alone
+	solo        bool      // a suspect is held, alone
+	batches     int       // claimed in this pass
+	passed      Counts    // counts when the pass began
+	empties     int       // claims in a row that brought nothing
+	waiter      core.Waiter
+	waiting     bool
+	cancelWait  context.CancelFunc
+	waitFails   int
+	waitAt      time.Time
+
+	// What is held.
+	held     int // claimed and not settled
+	open     []*batch
+	tails    map[laneKey]*item
+	calls    map[*call]struct{}
+	free     []*call
+	openings uint64 // breakers opened so far
+
+	// Settling.
+	pending, settling settles
+	busySettling      bool
+	settleAt          time.Time
+	settleFails       int
+	settleDown        bool
+	extender          core.LeaseExtender
+	extending         bool
+
+	// Stopping.
+	stopping  bool
+	fatal     error
+	stoppedAt time.Time
+	drainAt   time.Time // cancel publishes
+	givenUpAt time.Time // stop waiting for them
+	finalAt   time.Time // stop settling
+}
+
+// route is the state of one route.
+type route struct {
+	Route
+	maxCall   int // records of one Publish
+	maxBody   int
+	pipelined bool
+	transport string
+	checker   core.Checker
+	checking  bool
+	held      int     // claimed and not settled
+	calls     int     // Publish calls in progress
+	ready     []*item // heads of lanes, to be sent
+	starved   bool    // left out of a claim for want of room
+	breaker   breaker
+	topics    map[string]*breaker
+	unroute   core.Backoff // of unroutable records
+	labels    routeLabels
+}
+
+func newEngine(ctx context.Context, r *Relay, once bool) *engine {
+	e := &engine{
+		Relay: r, once: once, log: r.log, results: make(chan func()), gone: make(chan struct{}), now: time.Now(),
+		routes: map[string]*route{}, tails: map[laneKey]*item{}, calls: map[*call]struct{}{}, limiter: limiter{}, observer: newObserver(r.opts.Hooks, r.log),
+	}
+	e.base = context.WithoutCancel(ctx)
+	e.sendCtx, e.stopSend = context.WithCancel(e.base)
+	e.waiter, _ = core.As[core.Waiter](r.store)
+	e.extender, _ = core.As[core.LeaseExtender](r.store)
+	for _, o := range r.opts.Routes {
+		t := o.Publisher.Traits()
+		rt := &route{
+			Route: o, maxCall: r.opts.BatchSize, maxBody: t.MaxBodyBytes, pipelined: t.KeyOrder == core.KeyOrderPipelinedPrefix,
+			topics: map[string]*breaker{}, transport: transportName(o.Publisher),
+		}
+		if t.MaxBatch > 0 {
+			rt.maxCall = min(rt.maxCall, t.MaxBatch)
+		}
+		if rt.Backoff == nil {
+			rt.Backoff = &core.Backoff{}
+		}
+		rt.unroute = unroutableBackoff(rt.Backoff)
+		rt.checker, _ = core.As[core.Checker](o.Publisher)
+		rt.labels = newRouteLabels(o.Name, rt.transport)
+		e.routes[o.Name] = rt
+		e.order = append(e.order, rt)
+		e.names = append(e.names, o.Name)
+	}
+	return e
+}
+
+// run is the loop: start what may start, then take the next result, the end of ctx, or the next point in time.
+func (e *engine) run(ctx context.Context) error {
+	defer e.end()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	done := ctx.Done()
+	for {
+		e.now = time.Now()
+		next := e.turn()
+		if e.finished() {
+			return e.fatal
+		}
+		var tick <-chan time.Time
+		if !next.IsZero() {
+			timer.Reset(max(time.Until(next), 0))
+			tick = timer.C
+		}
+		select {
+		case then := <-e.results:
+			e.now = time.Now()
+			e.running--
+			then()
+		case <-done:
+			done = nil
+			e.now = time.Now()
+			e.stop()
+		case <-tick:
+		}
+	}
+}
+
+// turn starts everything that may start now and returns when to look again; zero = only after a result.
+func (e *engine) turn() (next time.Time) {
+	if e.stopping {
+		next = e.stopTurn()
+	}
+	for _, rt := range e.order {
+		next = earliest(next, e.tick(rt))
+		e.dispatch(rt)
+	}
+	next = earliest(next, e.extendLeases())
+	next = earliest(next, e.settle())
+	next = earliest(next, e.claim())
+	return earliest(next, e.wait())
+}
+
+// finished reports whether the loop has nothing left to do.
+func (e *engine) finished() bool {
+	if e.stopping && !e.finalAt.IsZero() && !e.now.Before(e.finalAt) {
+		return true
+	}
+	idle := e.running == 0 && e.pending.len() == 0
+	if e.stopping {
+		return idle
+	}
+	return e.once && idle // a turn has just passed and started nothing
+}
+
+// async runs work on a goroutine of its own and then, on the loop, what it returns.
+func (e *engine) async(work func() (then func())) {
+	e.running++
+	go func() {
+		then := work()
+		select {
+		case e.results <- then:
+		case <-e.gone:
+		}
+	}()
+}
+
+// timeout is context.WithTimeout, at least a millisecond.
+func (e *engine) timeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, max(d, time.Millisecond))
+}
+
+// stop begins the end: nothing more is claimed or sent; what was not sent goes back.
+func (e *engine) stop() {
+	if e.stopping {
+		return
+	}
+	e.stopping = true
+	e.stoppedAt = e.now
+	e.drainAt = e.now.Add(max(e.opts.DrainTimeout, 0))
+	e.givenUpAt = e.drainAt.Add(stopGrace)
+	e.finalAt = e.givenUpAt.Add(stopSettle)
+	if e.cancelWait != nil {
+		e.cancelWait()
+	}
+	for _, rt := range e.order {
+		rt.ready = nil
+	}
+	for _, b := range e.open {
+		for i := range b.items {
+			if it := &b.items[i]; it.state == itemWaiting {
+				e.release(it)
+			}
+		}
+	}
+}
+
+// stopTurn does what is due while stopping and returns what comes next.
+func (e *engine) stopTurn() time.Time {
+	switch {
+	case e.now.Before(e.drainAt):
+		if e.cancelClaim != nil { // its records would only be released; but let a claim that works answer
+			if limit := e.stoppedAt.Add(stopGrace); e.now.Before(limit) {
+				return earliest(limit, e.drainAt)
+			}
+			e.cancelClaim()
+		}
+		return e.drainAt
+	case e.now.Before(e.givenUpAt):
+		e.stopSend()
+		if e.cancelClaim != nil {
+			e.cancelClaim()
+		}
+		return e.givenUpAt
+	}
+	for c := range e.calls { // no result came: not sent as far as is known
+		for _, it := range c.items {
+			if it.state == itemSent {
+				e.release(it)
+			}
+		}
+		delete(e.calls, c)
+		e.running--
+		c.lost = true
+	}
+	return e.finalAt
+}
+
+// fail ends the run with err.
+func (e *engine) fail(err error) {
+	if e.fatal == nil {
+		e.fatal = err
+	}
+	e.stop()
+}
+
+func (e *engine) end() {
+	e.stopSend()
+	close(e.gone)
+	for _, rt := range e.order {
+		e.tel.breaker(e.base, rt, -rt.openBreakers())
+	}
+	if e.held > 0 {
+		e.log.Warn("stopped with records unsettled; they come back when their leases end", "event", "stop_unsettled", "records", e.held)
+	}
+	e.observer.close(stopGrace)
+	e.Relay.running.Store(false)
+}
+
+// warn logs a warning about it (nil = about no record in particular), unless there were too many like it of late.
+func (e *engine) warn(it *item, event, text string, err error, more ...any) {
+	key := event
+	if it != nil {
+		key += it.route.Name
+	}
+	suppressed, ok := e.limiter.allow(e.now, key)
+	if !ok {
+		return
+	}
+	args := []any{"event", event}
+	if it != nil {
+		args = append(args, "route", it.route.Name, "id", it.rec.Envelope.ID, "attempt", it.attempt(), "topic", it.rec.Envelope.Topic)
+	}
+	args = append(append(args, more...), "error", core.ErrorText(err))
+	if suppressed > 0 {
+		args = append(args, "suppressed", suppressed)
+	}
+	e.log.Warn(text, args...)
+}
+
+// earliest returns the earlier of two times, where zero means never.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,286 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var errNo = &core.Error{Op: "test", Class: core.ClassRejected, Err: errors.New("no")}
+
+func down() error { return &core.Error{Op: "test", Class: core.ClassOutage, Err: errors.New("down")} }
+
+func newStore(t testing.TB) *memory.Store {
+	t.Helper()
+	s, err := memory.New(memory.Options{Source: "/test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func stage(t testing.TB, s *memory.Store, msgs ...core.Message) {
+	t.Helper()
+	tx := s.Begin()
+	if _, err := s.Stage(t.Context(), tx, msgs...); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// msg is a message with an id, and a key unless it is empty.
+func msg(id, key string, opts ...core.MessageOption) core.Message {
+	return core.RawMessage("t.a", "text/plain", []byte(id), append([]core.MessageOption{core.ID(id), core.Key(key)}, opts...)...)
+}
+
+func msgs(n int, key func(i int) string) []core.Message {
+	out := make([]core.Message, n)
+	for i := range out {
+		out[i] = msg(fmt.Sprintf("m%05d", i), key(i))
+	}
+	return out
+}
+
+func noKey(int) string { return "" }
+
+// bus is a publisher whose answers a test decides.
+type bus struct {
+	latency time.Duration
+	traits  core.PublisherTraits
+	// answer decides about one message; nil = confirmed. It runs before the message arrives.
+	answer func(e *core.Envelope, nth int) error
+	// before runs at the start of every call.
+	before func(ctx context.Context, batch []core.Envelope)
+
+	mu       sync.Mutex
+	arrived  []core.Envelope
+	tried    map[string]int
+	inFlight int
+	maxIn    int
+	calls    int
+	inCalls  int
+	maxCalls int
+	keys     map[string]int // in flight by key
+	overlaps int            // times that two of one key were in flight
+	started  []time.Time
+}
+
+func newBus() *bus {
+	return &bus{traits: core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true, DetectsUnroutable: true}}
+}
+
+func (b *bus) Traits() core.PublisherTraits { return b.traits }
+
+func (b *bus) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+	b.mu.Lock()
+	if b.tried == nil {
+		b.tried, b.keys = map[string]int{}, map[string]int{}
+	}
+	b.calls++
+	b.inCalls++
+	b.maxCalls = max(b.maxCalls, b.inCalls)
+	b.inFlight += len(batch)
+	b.maxIn = max(b.maxIn, b.inFlight)
+	b.started = append(b.started, time.Now())
+	for i := range batch {
+		if k := batch[i].Key; k != "" {
+			if b.keys[k]++; b.keys[k] > 1 {
+				b.overlaps++
+			}
+		}
+	}
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.inCalls--
+		b.inFlight -= len(batch)
+		for i := range batch {
+			if k := batch[i].Key; k != "" {
+				b.keys[k]--
+			}
+		}
+	}()
+	if b.before != nil {
+		b.before(ctx, batch)
+	}
+	if b.latency > 0 {
+		select {
+		case <-time.After(b.latency):
+		case <-ctx.Done():
+			return core.AllFailed(len(batch), ctx.Err())
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	res := make(core.Results, len(batch))
+	failed := map[string]bool{}
+	for i := range batch {
+		e := batch[i].Clone()
+		b.tried[e.ID]++
+		if b.traits.KeyOrder == core.KeyOrderPipelinedPrefix && e.Key != "" && failed[e.Key] {
+			res[i] = errNo
+			continue
+		}
+		if b.answer != nil {
+			res[i] = b.answer(&e, b.tried[e.ID])
+		}
+		if res[i] == nil {
+			b.arrived = append(b.arrived, e)
+		} else {
+			failed[e.Key] = true
+		}
+	}
+	return res
+}
+
+func (b *bus) ids() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := make([]string, len(b.arrived))
+	for i := range b.arrived {
+		out[i] = b.arrived[i].ID
+	}
+	return out
+}
+
+func (b *bus) count() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.arrived)
+}
+
+// firstsInOrder checks that the first arrivals of every key stand in staged order, which is that of the ids.
+func (b *bus) firstsInOrder() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	seen, last := map[string]bool{}, map[string]string{}
+	for i := range b.arrived {
+		e := &b.arrived[i]
+		if e.Key == "" || seen[e.ID] {
+			continue
+		}
+		seen[e.ID] = true
+		if e.ID < last[e.Key] {
+			return fmt.Errorf("key %s: %s arrived after %s", e.Key, e.ID, last[e.Key])
+		}
+		last[e.Key] = e.ID
+	}
+	return nil
+}
+
+// faulty decorates a store. Each hook may be nil.
+type faulty struct {
+	core.OutboxStore
+	claim  func(req core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error)
+	settle func(outcomes []core.Outcome, next func() core.Results) core.Results
+
+	mu     sync.Mutex
+	claims []core.ClaimRequest
+	at     []time.Time
+	settls [][]core.Outcome
+}
+
+func (f *faulty) Unwrap() any { return f.OutboxStore }
+
+func (f *faulty) Claim(ctx context.Context, req core.ClaimRequest) (core.Claim, error) {
+	f.mu.Lock()
+	f.claims, f.at = append(f.claims, req), append(f.at, time.Now())
+	f.mu.Unlock()
+	next := func() (core.Claim, error) { return f.OutboxStore.Claim(ctx, req) }
+	if f.claim != nil {
+		return f.claim(req, next)
+	}
+	return next()
+}
+
+func (f *faulty) Settle(ctx context.Context, outcomes []core.Outcome) core.Results {
+	f.mu.Lock()
+	f.settls = append(f.settls, append([]core.Outcome(nil), outcomes...))
+	f.mu.Unlock()
+	next := func() core.Results { return f.OutboxStore.Settle(ctx, outcomes) }
+	if f.settle != nil {
+		return f.settle(outcomes, next)
+	}
+	return next()
+}
+
+func (f *faulty) numClaims() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.claims)
+}
+
+// plain hides the capabilities of a store.
+type plain struct{ s core.OutboxStore }
+
+func (p plain) Claim(ctx context.Context, r core.ClaimRequest) (core.Claim, error) {
+	return p.s.Claim(ctx, r)
+}
+func (p plain) Settle(ctx context.Context, o []core.Outcome) core.Results { return p.s.Settle(ctx, o) }
+func (p plain) Traits() core.StoreTraits                                  { return p.s.Traits() }
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func newRelay(t testing.TB, s core.OutboxStore, p core.Publisher, o relay.Options) *relay.Relay {
+	t.Helper()
+	if o.Logger == nil {
+		o.Logger = quiet()
+	}
+	r, err := relay.New(s, p, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// begin runs r and returns a function that stops it and returns Run's error. Under synctest only.
+func begin(t testing.TB, r *relay.Relay) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	return func() error {
+		cancel()
+		return <-done
+	}
+}
+
+// within waits until cond holds, in virtual time.
+func within(t testing.TB, limit time.Duration, what string, cond func() bool) {
+	t.Helper()
+	end := time.Now().Add(limit)
+	for {
+		synctest.Wait()
+		if cond() {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not within %s: %s", limit, what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func states(s *memory.Store) map[core.State]int {
+	out := map[core.State]int{}
+	for _, r := range s.Records() {
+		out[r.State]++
+	}
+	return out
+}

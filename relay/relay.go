@@ -1,0 +1,146 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Relay moves messages from a store to publishers. Make one with New.
+type Relay struct {
+	store   core.OutboxStore
+	opts    Options
+	log     *slog.Logger
+	tel     *telemetry
+	running atomic.Bool
+	// worked tells that the store and the publishers answered at least once; from then on no error is fatal. Only a
+	// running engine touches it.
+	worked worked
+}
+
+// worked is what has answered once.
+type worked struct {
+	claim, settle bool
+	routes        map[string]bool
+}
+
+// Counts is what one pass did, in records.
+type Counts struct {
+	// Claimed counts leases taken, Published confirms, Failed attempts that will be repeated, Abandoned what was given
+	// up, Released what was handed back at no cost.
+	Claimed, Published, Failed, Abandoned, Released int
+}
+
+// New returns a relay from store to publisher, or an [*core.InvalidError] that lists every problem of opts and every
+// promise that store and publishers do not make. publisher may be nil if every route has its own.
+func New(store core.OutboxStore, publisher core.Publisher, opts Options) (*Relay, error) {
+	if store == nil {
+		return nil, core.Invalid("waybill/relay: options", "store: is nil")
+	}
+	traits := store.Traits()
+	if opts.BatchSize == 0 && traits.MaxClaim > 0 {
+		opts.BatchSize = min(DefaultBatchSize, traits.MaxClaim)
+	}
+	opts = opts.withDefaults()
+	for i := range opts.Routes {
+		if opts.Routes[i].Publisher == nil {
+			opts.Routes[i].Publisher = publisher
+		}
+	}
+	if opts.Name == "" {
+		opts.Name = ownerName()
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	if err := core.Invalid("waybill/relay: options", append(opts.problems(), opts.promises(traits)...)...); err != nil {
+		return nil, err
+	}
+	tel, err := newTelemetry(&opts)
+	if err != nil {
+		return nil, fmt.Errorf("waybill/relay: metrics: %w", err)
+	}
+	return &Relay{store: store, opts: opts, log: opts.Logger, tel: tel, worked: worked{routes: map[string]bool{}}}, nil
+}
+
+// Run relays until ctx ends, then drains and returns nil. It returns an error only if store or publisher are
+// misconfigured on first contact (matching core.ErrMisconfigured), or if the relay is running already.
+func (r *Relay) Run(ctx context.Context) error {
+	e, err := r.start(ctx, false)
+	if err != nil {
+		return err
+	}
+	r.log.Info("relay started", "event", "start", "relay", r.opts.Name, "routes", e.names)
+	err = e.run(ctx)
+	r.log.Info("relay stopped", "event", "stop", "relay", r.opts.Name, "claimed", e.counts.Claimed, "published", e.counts.Published,
+		"failed", e.counts.Failed, "abandoned", e.counts.Abandoned, "released", e.counts.Released)
+	return err
+}
+
+// RunOnce relays until nothing is due, MaxBatches were claimed, or ctx ends, and says what it did. It drains like Run. The
+// error is that of the store, which Run would have sat out, or a misconfiguration.
+func (r *Relay) RunOnce(ctx context.Context) (Counts, error) {
+	e, err := r.start(ctx, true)
+	if err != nil {
+		return Counts{}, err
+	}
+	err = e.run(ctx)
+	return e.counts, err
+}
+
+// start checks store and publishers and returns an engine. The relay counts as running until the engine's run ends.
+func (r *Relay) start(ctx context.Context, once bool) (*engine, error) {
+	if !r.running.CompareAndSwap(false, true) {
+		return nil, errors.New("waybill/relay: already running; make a second relay to run two")
+	}
+	if err := r.check(ctx); err != nil {
+		r.running.Store(false)
+		return nil, err
+	}
+	return newEngine(ctx, r, once), nil
+}
+
+// check asks those who can tell whether they are usable at all. An outage is no reason not to start.
+func (r *Relay) check(ctx context.Context) error {
+	parts := map[any]string{}
+	if !r.worked.claim {
+		parts[r.store] = "store"
+	}
+	for i := range r.opts.Routes {
+		if rt := &r.opts.Routes[i]; !r.worked.routes[rt.Name] {
+			parts[rt.Publisher] = "route " + rt.Name
+		}
+	}
+	for part, name := range parts {
+		c, ok := core.As[core.Checker](part)
+		if !ok {
+			continue
+		}
+		err := guardErr("check", func() error {
+			ctx, cancel := context.WithTimeout(ctx, r.opts.PublishTimeout)
+			defer cancel()
+			return c.Check(ctx)
+		})
+		switch {
+		case errors.Is(err, core.ErrMisconfigured):
+			return fmt.Errorf("waybill/relay: %s: %w", name, err)
+		case err != nil:
+			r.log.Warn("not reachable at start; trying on", "event", "check_failed", "part", name, "error", core.ErrorText(err))
+		}
+	}
+	return nil
+}
+
+// guardErr runs f and turns a panic into an error.
+func guardErr(what string, f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("waybill/relay: %s panicked: %v", what, p)
+		}
+	}()
+	return f()
+}
