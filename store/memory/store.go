@@ -201,7 +201,7 @@ func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) 
 		alarm.Reset(max(next, 0))
 		select {
 		case <-ctx.Done():
-			return core.WakeStop, outage("wait", ctx.Err())
+			return core.WakeStop, nil
 		case <-alarm.C:
 			return core.WakeTimer, nil
 		case <-changed:

@@ -1,0 +1,100 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Harness is the store under test and what the suite needs around it. What only some backends can do are optional
+// interfaces: [Inspector] and [Corrupter].
+type Harness interface {
+	// Store returns the store under test, the same one every time.
+	Store() core.OutboxStore
+	// Begin starts a transaction in which messages can be staged.
+	Begin(ctx context.Context) (Tx, error)
+}
+
+// Tx is a transaction of the application.
+type Tx interface {
+	// Stage stages msgs through the store's core.Stager.
+	Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error)
+	Commit(ctx context.Context) error
+	// Rollback undoes the transaction. After Commit it does nothing.
+	Rollback(ctx context.Context) error
+}
+
+// Inspector is a harness that can look at stored records. Without it the suite sees only what claims return.
+type Inspector interface {
+	// Records returns the stored records of a route, in any order.
+	Records(ctx context.Context, route string) ([]StoredRecord, error)
+}
+
+// StoredRecord is a record as an [Inspector] found it.
+type StoredRecord struct {
+	ID        string
+	State     core.State
+	Attempts  int
+	Crashes   int
+	Reason    core.Reason
+	LastError string
+}
+
+// Corrupter is a harness that can make a stored row unreadable, as a bug or a foreign hand would.
+type Corrupter interface {
+	// Corrupt spoils the row of route with this sequence so that it cannot be decoded, but can be claimed and settled.
+	Corrupt(ctx context.Context, route string, seq int64) error
+}
+
+// ErrNotDeclared reports that a check does not apply: the store's traits and capabilities, or the harness, do not have
+// what it tests.
+var ErrNotDeclared = errors.New("not declared")
+
+// Check is one promise.
+type Check struct {
+	// Name is unique and stable: words joined by dashes.
+	Name string
+	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an error
+	// that says what happened instead.
+	Run func(ctx context.Context, h Harness) error
+}
+
+// Checks returns all checks.
+func Checks() []Check {
+	var all []Check
+	for _, group := range [...][]named{stageChecks, timeChecks, claimChecks, leaseChecks, settleChecks, orderChecks, waitChecks, modelChecks} {
+		for _, c := range group {
+			all = append(all, Check{Name: c.name, Run: c.run})
+		}
+	}
+	return all
+}
+
+// named is a check as it is written: it gives up by panicking with a failure, which run turns into an error.
+type named struct {
+	name string
+	fn   func(k *kit)
+}
+
+type failure struct{ err error }
+
+func (c named) run(ctx context.Context, h Harness) error { return guard(newKit(ctx, h), c.fn) }
+
+// guard runs fn and returns the failure with which it gave up.
+func guard(k *kit, fn func(k *kit)) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case failure:
+			err = p.err
+		default:
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+		k.close()
+	}()
+	fn(k)
+	return nil
+}

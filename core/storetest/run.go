@@ -1,0 +1,102 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Timeout bounds one check in Run.
+const Timeout = 2 * time.Minute
+
+// Run makes every check a subtest with a new harness; a harness may be shared, since every check works on routes of its
+// own. What the store does not declare is skipped.
+func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
+	t.Helper()
+	for _, c := range Checks() {
+		t.Run(c.Name, func(t *testing.T) { runOne(t, c, newHarness) })
+	}
+}
+
+// RunInBubble is Run with every check in a testing/synctest bubble of its own, in which waiting takes no time. The
+// harness is made inside the bubble.
+func RunInBubble(t *testing.T, newHarness func(t *testing.T) Harness) {
+	t.Helper()
+	for _, c := range Checks() {
+		t.Run(c.Name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { runOne(t, c, newHarness) })
+		})
+	}
+}
+
+func runOne(t *testing.T, c Check, newHarness func(t *testing.T) Harness) {
+	t.Helper()
+	h := newHarness(t)
+	ctx, cancel := context.WithTimeout(t.Context(), Timeout)
+	defer cancel()
+	switch err := c.Run(ctx, h); {
+	case errors.Is(err, ErrNotDeclared):
+		t.Skip(err)
+	case err != nil:
+		t.Error(err)
+	}
+}
+
+// Benchmark measures staging, and claiming with settling, in several batch sizes.
+func Benchmark(b *testing.B, newHarness func(b *testing.B) Harness) {
+	b.Helper()
+	for _, n := range []int{1, 100, 500} {
+		b.Run(fmt.Sprintf("stage/%d", n), func(b *testing.B) {
+			k := newKit(b.Context(), newHarness(b))
+			msgs := k.msgs(n, core.Key("key"))
+			bench(b, n, func() error { return k.tryStage(k.ctx, msgs...) })
+		})
+	}
+	for _, keys := range []int{0, 1000} {
+		for _, n := range []int{1, 100, 500} {
+			b.Run(fmt.Sprintf("claim-settle/keys=%d/%d", keys, n), func(b *testing.B) {
+				k := newKit(b.Context(), newHarness(b))
+				staged, serial := 0, 0
+				bench(b, n, func() error {
+					if staged < n {
+						b.StopTimer()
+						msgs := k.msgs(5000)
+						for i := range msgs {
+							if keys > 0 {
+								msgs[i].Key = fmt.Sprint("key", serial%keys)
+							}
+							serial++
+						}
+						if err := k.tryStage(k.ctx, msgs...); err != nil {
+							return err
+						}
+						staged += len(msgs)
+						b.StartTimer()
+					}
+					return guard(k, func(k *kit) {
+						rs := k.take(n)
+						k.published(rs...)
+						staged -= len(rs)
+					})
+				})
+			})
+		}
+	}
+}
+
+// bench runs fn, which handles n messages, for as long as b wants.
+func bench(b *testing.B, n int, fn func() error) {
+	b.Helper()
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := fn(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N)*float64(n)/b.Elapsed().Seconds(), "msg/s")
+}

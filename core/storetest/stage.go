@@ -1,0 +1,420 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+var stageChecks = []named{
+	{"commit-shows-message", commitShowsMessage},
+	{"rollback-leaves-nothing", rollbackLeavesNothing},
+	{"many-messages-mixed-topics", manyMessagesMixedTopics},
+	{"several-routes-of-one-message", severalRoutesOfOneMessage},
+	{"duplicate-is-reported", duplicateIsReported},
+	{"duplicate-of-rolled-back-is-none", duplicateOfRolledBackIsNone},
+	{"duplicate-of-abandoned-is-reported", duplicateOfAbandonedIsReported},
+	{"duplicate-of-running-transaction-waits", duplicateOfRunningTransactionWaits},
+	{"envelope-round-trip", envelopeRoundTrip},
+	{"large-body-round-trip", largeBodyRoundTrip},
+	{"empty-fields-are-filled", emptyFieldsAreFilled},
+	{"context-fills-scope", contextFillsScope},
+	{"bad-input-is-refused-as-a-whole", badInputIsRefusedAsAWhole},
+	{"stage-copies-its-input", stageCopiesItsInput},
+	{"stage-heeds-its-context", stageHeedsItsContext},
+	{"order-within-transaction", orderWithinTransaction},
+	{"order-across-transactions", orderAcrossTransactions},
+	{"late-commit-is-not-skipped", lateCommitIsNotSkipped},
+	{"concurrent-commits-all-arrive", concurrentCommitsAllArrive},
+}
+
+// A staged message can be claimed once its transaction has committed, not before, and once. ST-01.
+func commitShowsMessage(k *kit) {
+	tx := k.begin()
+	staged := k.stageIn(tx, k.msg())
+	if staged[0].Route != k.route || staged[0].ID == "" || staged[0].Duplicate {
+		k.fail("stage returned %+v for a new message on route %s", staged[0], k.route)
+	}
+	k.hidden()
+	k.commit(tx)
+	rs := k.takeIDs(stagedIDs(staged))
+	k.none("it is leased")
+	k.published(rs...)
+	k.none("it was published")
+}
+
+// A message of a transaction that rolled back never existed. ST-01.
+func rollbackLeavesNothing(k *kit) {
+	tx := k.begin()
+	ids := stagedIDs(k.stageIn(tx, k.msg(), k.msg()))
+	k.rollback(tx)
+	k.none("its transaction rolled back")
+	for _, id := range ids {
+		if rec, ok := k.stored(id); ok && rec != nil {
+			k.fail("a record of a rolled back transaction is stored: %+v", *rec)
+		}
+	}
+}
+
+// Any number of messages with mixed topics go in one call; results and sequence follow the input. ST-02.
+func manyMessagesMixedTopics(k *kit) {
+	const n = 257
+	msgs := k.msgs(n)
+	for i := range msgs {
+		msgs[i].Topic = fmt.Sprintf("storetest.topic%d", i%7)
+		msgs[i].Body = fmt.Append(nil, "body", i)
+	}
+	ids := k.stage(msgs...)
+	seen := map[string]bool{}
+	for i, r := range k.takeIDs(ids) {
+		if seen[r.Envelope.ID] {
+			k.fail("message %d was claimed twice", i)
+		}
+		seen[r.Envelope.ID] = true
+		if r.Envelope.Topic != msgs[i].Topic || !bytes.Equal(r.Envelope.Body, msgs[i].Body) {
+			k.fail("message %d has another message's topic or body", i)
+		}
+	}
+	k.none("all were claimed")
+}
+
+// One message on two routes is two records with one id, settled independently. ST-02, ST-06.
+func severalRoutesOfOneMessage(k *kit) {
+	other := newKit(k.ctx, k.h)
+	tx := k.begin()
+	staged := k.stageIn(tx, k.msg(core.Routes(k.route, other.route)), k.msg(core.Routes(other.route)))
+	k.commit(tx)
+	if staged[0].ID != staged[1].ID || staged[0].Route != k.route || staged[1].Route != other.route || staged[2].Route != other.route {
+		k.fail("stage returned %+v, want one result a message and route in the message's order", staged)
+	}
+	k.published(k.takeIDs(stagedIDs(staged[:1]))...)
+	k.none("only one message is on this route")
+	other.takeIDs(stagedIDs(staged[1:]))
+}
+
+// The second stage of one (route, id) writes nothing and says so, within one call, one transaction and across them;
+// the same id on another route is another record. ST-05.
+func duplicateIsReported(k *kit) {
+	id, other := core.NewID(), newKit(k.ctx, k.h)
+	expect := func(where string, staged []core.Staged, want ...bool) {
+		for i := range want {
+			if staged[i].Duplicate != want[i] || staged[i].ID != id {
+				k.fail("%s: result %d is %+v, want duplicate %v", where, i, staged[i], want[i])
+			}
+		}
+	}
+	tx := k.begin()
+	expect("within one call", k.stageIn(tx, k.msg(core.ID(id)), k.msg(core.ID(id))), false, true)
+	expect("within one transaction", k.stageIn(tx, k.msg(core.ID(id))), true)
+	expect("on another route", k.stageIn(tx, other.msg(core.ID(id))), false)
+	k.commit(tx)
+	tx = k.begin()
+	fresh := k.msg()
+	staged := k.stageIn(tx, k.msg(core.ID(id)), fresh)
+	expect("in a later transaction", staged, true)
+	if staged[1].Duplicate {
+		k.fail("a new message beside a duplicate is reported as a duplicate")
+	}
+	k.commit(tx)
+	k.takeIDs([]string{id, staged[1].ID})
+	k.none("it was a duplicate")
+	other.takeIDs([]string{id})
+	tx = k.begin()
+	expect("while it is leased", k.stageIn(tx, k.msg(core.ID(id))), true)
+	k.commit(tx)
+}
+
+// What rolled back is no duplicate of anything. ST-05.
+func duplicateOfRolledBackIsNone(k *kit) {
+	id := core.NewID()
+	tx := k.begin()
+	k.stageIn(tx, k.msg(core.ID(id)))
+	k.rollback(tx)
+	tx = k.begin()
+	if s := k.stageIn(tx, k.msg(core.ID(id))); s[0].Duplicate {
+		k.fail("a message is reported as a duplicate of one that was rolled back")
+	}
+	k.commit(tx)
+	k.takeIDs([]string{id})
+}
+
+// An abandoned record that is kept still makes a duplicate. ST-05.
+func duplicateOfAbandonedIsReported(k *kit) {
+	ids := k.stage(k.msg())
+	rs := k.takeIDs(ids)
+	k.settle(core.Abandon(&rs[0], core.ReasonRejected, errors.New("no")))
+	if rec, ok := k.stored(ids[0]); !ok || rec == nil {
+		k.needs(false, "abandoned records are not kept, or cannot be seen")
+	}
+	tx := k.begin()
+	if s := k.stageIn(tx, k.msg(core.ID(ids[0]))); !s[0].Duplicate {
+		k.fail("a second message with the (route, id) of an abandoned record is not reported as a duplicate")
+	}
+	k.commit(tx)
+	k.none("it was abandoned, and a duplicate")
+}
+
+// Two transactions that stage one (route, id) at once: exactly one record, whichever commits. ST-05.
+func duplicateOfRunningTransactionWaits(k *kit) {
+	for _, commit := range []bool{true, false} {
+		id := core.NewID()
+		first := k.begin()
+		k.stageIn(first, k.msg(core.ID(id)))
+		second := make(chan error, 1)
+		var dup bool
+		go func() {
+			mine := newKit(k.ctx, k.h)
+			mine.route = k.route
+			second <- guard(mine, func(k *kit) {
+				for deadline := time.Now().Add(patience); ; k.sleep(pause) { // a store that cannot wait is busy
+					tx, err := k.h.Begin(k.ctx)
+					if err == nil {
+						var s []core.Staged
+						if s, err = tx.Stage(k.ctx, k.msg(core.ID(id))); err == nil {
+							dup = s[0].Duplicate
+							k.commit(tx)
+							return
+						}
+						_ = tx.Rollback(k.ctx)
+					}
+					if time.Now().After(deadline) {
+						k.fail("stage beside a transaction with the same id: %w", err)
+					}
+				}
+			})
+		}()
+		k.sleep(20 * pause)
+		if commit {
+			k.commit(first)
+		} else {
+			k.rollback(first)
+		}
+		k.must("second transaction", <-second)
+		if dup != commit {
+			k.fail("the first transaction committed: %v; the second's message is a duplicate: %v", commit, dup)
+		}
+		k.drainIDs([]string{id})
+		k.none("there was one message")
+	}
+}
+
+// Every field of an envelope comes back as it was staged. ST-12.
+func envelopeRoundTrip(k *kit) {
+	at := time.Date(2024, 2, 29, 23, 59, 59, 123456000, time.FixedZone("", 7200))
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	stamp, err := hlc.New(at.UnixMilli(), 7)
+	k.must("stamp", err)
+	full := k.msg(core.Key("schlüssel/Ω 🗝"), core.Type("com.example.Ereignis"), core.Subject("order/17"), core.Tenant("mandant-ä"),
+		core.CorrelationID("corr"), core.Priority(9), core.Header("plain", "value"), core.Header("Ünï 🗝", "välue\n\t\"'\\ {},;=%\x01"),
+		core.Header("empty", ""), core.OccurredAt(at))
+	full.Source, full.CausationID, full.RunID = "/other", "cause", "run"
+	full.Lineage = []string{"root,1", "", core.LineageCut, "parent \" ünï \\"}
+	full.HLC, full.Expires = stamp, time.Now().Add(far)
+	full.TraceParent, full.TraceState = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1,b=2"
+	full.Body, full.ContentType = all, "application/x-test; charset=binary"
+	empty := k.msg()
+	empty.Body = nil
+	edge := k.msg(core.ID(strings.Repeat("i", core.MaxNameBytes)), core.Key(strings.Repeat("k", core.MaxNameBytes)))
+	edge.Body = []byte{}
+	msgs := []core.Message{full, empty, edge}
+	ids := k.stage(msgs...)
+	for i, r := range k.takeIDs(ids) {
+		want, got := msgs[i].Envelope, r.Envelope
+		want.ID = ids[i]
+		if i > 0 { // what was left empty is filled, see empty-fields-are-filled
+			want.Type, want.Source, want.Time, want.HLC = got.Type, got.Source, got.Time, got.HLC
+		}
+		want.Expires = want.Expires.Truncate(time.Microsecond)
+		if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
+			k.fail("message %d came back changed (-staged +claimed):\n%s", i, d)
+		}
+		if r.Err != nil {
+			k.fail("message %d cannot be read: %w", i, r.Err)
+		}
+	}
+}
+
+// A body of the default limit comes back whole. ST-12, ST-15.
+func largeBodyRoundTrip(k *kit) {
+	m := k.msg()
+	m.Body = bytes.Repeat([]byte("0123456789abcde\x00"), 1<<20/16)
+	k.stage(m)
+	if rs := k.take(1); !bytes.Equal(rs[0].Envelope.Body, m.Body) {
+		k.fail("a body of %d bytes came back changed, with %d", len(m.Body), len(rs[0].Envelope.Body))
+	}
+}
+
+// What the application leaves empty is filled at stage time; a message without routes is on the default one. ST-12.
+func emptyFieldsAreFilled(k *kit) {
+	tx := k.begin()
+	m := k.msg()
+	m.Routes = nil
+	if s := k.stageIn(tx, m); s[0].Route != core.DefaultRoute {
+		k.fail("a message without routes went to %q", s[0].Route)
+	}
+	k.rollback(tx) // other relays may serve the default route
+	before := time.Now()
+	k.stage(k.msg())
+	e := &k.take(1)[0].Envelope
+	if e.ID == "" || e.Type != k.topic || e.Source == "" || e.HLC.IsZero() || !e.Expires.IsZero() && e.Expires.Before(before) {
+		k.fail("fields were not filled: %+v", *e)
+	}
+	if d := e.Time.Sub(before).Abs(); d > patience {
+		k.fail("the time of a message staged now is %s off", d)
+	}
+}
+
+// Correlation, causation, tenant, run and lineage come from the context. ST-12.
+func contextFillsScope(k *kit) {
+	scope := core.Scope{CorrelationID: "corr", CausationID: "cause", Tenant: "tenant", RunID: "run", Lineage: []string{"a", "b"}}
+	tx := k.begin()
+	_, err := tx.Stage(core.WithScope(k.ctx, scope), k.msg())
+	k.must("stage", err)
+	k.commit(tx)
+	e := &k.take(1)[0].Envelope
+	got := core.Scope{CorrelationID: e.CorrelationID, CausationID: e.CausationID, Tenant: e.Tenant, RunID: e.RunID, Lineage: e.Lineage}
+	if d := cmp.Diff(scope, got); d != "" {
+		k.fail("the context's scope did not reach the message (-want +got):\n%s", d)
+	}
+}
+
+// Bad messages are refused with a typed error, the good ones beside them too, and the transaction goes on. ST-15.
+func badInputIsRefusedAsAWhole(k *kit) {
+	bad := map[string]func(m *core.Message){
+		"no topic":           func(m *core.Message) { m.Topic = "" },
+		"long id":            func(m *core.Message) { m.ID = strings.Repeat("x", core.MaxNameBytes+1) },
+		"invalid UTF-8":      func(m *core.Message) { m.Key = "a\xffb" },
+		"NUL":                func(m *core.Message) { m.Subject = "a\x00b" },
+		"NUL in a header":    func(m *core.Message) { m.Headers = map[string]string{"h": "\x00"} },
+		"reserved header":    func(m *core.Message) { m.Headers = map[string]string{"traceparent": "x"} },
+		"empty route":        func(m *core.Message) { m.Routes = []string{""} },
+		"two due times":      func(m *core.Message) { m.Delay, m.DeliverAt = time.Second, time.Now().Add(time.Hour) },
+		"negative delay":     func(m *core.Message) { m.Delay = -1 },
+		"due in 500 years":   func(m *core.Message) { m.DeliverAt = time.Now().AddDate(500, 0, 0) },
+		"too high priority":  func(m *core.Message) { m.Priority = 10 },
+		"has expired":        func(m *core.Message) { m.Expires = time.Now().Add(-time.Hour) },
+		"too long a lineage": func(m *core.Message) { m.Lineage = make([]string, core.MaxLineage+1) },
+	}
+	tx := k.begin()
+	for name, spoil := range bad {
+		m := k.msg()
+		spoil(&m)
+		_, err := tx.Stage(k.ctx, k.msg(), m, k.msg())
+		var invalid *core.InvalidError
+		if !errors.As(err, &invalid) || !errors.Is(err, core.ErrInvalid) {
+			k.fail("%s: got %v, want a *core.InvalidError", name, err)
+		}
+	}
+	ids := stagedIDs(k.stageIn(tx, k.msg()))
+	k.commit(tx)
+	k.takeIDs(ids)
+	k.none("it was refused, or beside one that was")
+}
+
+// A store does not keep what it was passed, and what it returns belongs to the caller. ST-12.
+func stageCopiesItsInput(k *kit) {
+	m := k.msg(core.Header("h", "v"))
+	m.Body, m.Lineage = []byte("body"), []string{"a"}
+	tx := k.begin()
+	k.stageIn(tx, m)
+	spoil := func(e *core.Envelope) {
+		e.Body[0], e.Headers["h"], e.Lineage[0] = 'X', "X", "X"
+	}
+	spoil(&m.Envelope)
+	k.commit(tx)
+	for range 2 {
+		r := k.take(1)[0]
+		e := &r.Envelope
+		if string(e.Body) != "body" || e.Headers["h"] != "v" || e.Lineage[0] != "a" {
+			k.fail("a message changed after it was staged: %q %v %v", e.Body, e.Headers, e.Lineage)
+		}
+		spoil(e)
+		k.settle(core.Release(&r, 0))
+	}
+}
+
+// Stage with an ended context fails at once, and nothing of it is committed. ST-01.
+func stageHeedsItsContext(k *kit) {
+	ctx, cancel := context.WithCancel(k.ctx)
+	tx := k.begin()
+	cancel()
+	if _, err := tx.Stage(ctx, k.msg()); err == nil {
+		k.fail("stage with an ended context succeeded")
+	}
+	_ = tx.Rollback(k.ctx) // the connection may be gone with the context
+	k.none("its staging had failed")
+}
+
+// Messages of one transaction keep the order of their staging. OR-08.
+func orderWithinTransaction(k *kit) {
+	tx := k.begin()
+	var ids []string
+	for n := range 5 {
+		ids = append(ids, stagedIDs(k.stageIn(tx, k.msgs(n+1)...))...)
+	}
+	k.commit(tx)
+	k.takeIDs(ids, order(core.OrderBestEffort))
+}
+
+// Messages of transactions that follow each other keep their order. OR-08.
+func orderAcrossTransactions(k *kit) {
+	var ids []string
+	for range 10 {
+		ids = append(ids, k.stage(k.msg(), k.msg())...)
+	}
+	k.takeIDs(ids, order(core.OrderBestEffort))
+}
+
+// A transaction that staged first and commits last is found, though later ones were claimed already. OR-08.
+func lateCommitIsNotSkipped(k *kit) {
+	late := k.begin()
+	lateIDs := stagedIDs(k.stageIn(late, k.msg(), k.msg(core.Key("key"))))
+	ctx, cancel := context.WithTimeout(k.ctx, time.Second)
+	defer cancel()
+	early := []core.Message{k.msg(core.ID(core.NewID())), k.msg(core.ID(core.NewID()), core.Key("key"))}
+	if err := k.tryStage(ctx, early...); err != nil {
+		k.needs(false, fmt.Sprintf("transactions that stage at the same time (%v)", err))
+	}
+	k.drainIDs([]string{early[0].ID, early[1].ID})
+	k.none("the late transaction has not committed")
+	k.commit(late)
+	k.drainIDs(lateIDs)
+	k.none("everything was published")
+}
+
+// Whatever the order in which concurrent transactions commit, a relay that is claiming meets every message once. OR-08.
+func concurrentCommitsAllArrive(k *kit) {
+	const writers, rounds = 4, 10
+	seen := map[string]int{}
+	k.parallel(writers+1, func(w int, k *kit) {
+		if w < writers {
+			for i := range rounds {
+				k.stageBusy(k.msg(core.ID(fmt.Sprintf("%d-%d", w, i))), k.msg(core.ID(fmt.Sprintf("%d-%dk", w, i)), core.Key(fmt.Sprint(i%3))))
+			}
+			return
+		}
+		for len(seen) < 2*writers*rounds {
+			for _, r := range k.drain(1) {
+				seen[r.Envelope.ID]++
+			}
+		}
+	})
+	for id, n := range seen {
+		if n != 1 {
+			k.fail("message %s was claimed %d times", id, n)
+		}
+	}
+	k.none("everything was published")
+}

@@ -1,0 +1,139 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var waitChecks = []named{
+	{"wait-wakes-on-commit", waitWakesOnCommit},
+	{"wait-loses-nothing", waitLosesNothing},
+	{"wait-is-not-woken-in-vain", waitIsNotWokenInVain},
+	{"wait-ends-at-limit", waitEndsAtLimit},
+	{"wait-ends-with-context", waitEndsWithContext},
+}
+
+const soon = 5 * time.Second // a wake-up takes milliseconds; a safety poll may have to help
+
+func (k *kit) waiter() core.Waiter {
+	w, ok := core.As[core.Waiter](k.store)
+	k.needs(ok, "core.Waiter")
+	return w
+}
+
+type woken struct {
+	cause core.WakeCause
+	err   error
+	after time.Duration
+}
+
+// wait starts a Wait and gives it time to begin.
+func (k *kit) wait(ctx context.Context, limit time.Duration) <-chan woken {
+	w, done := k.waiter(), make(chan woken, 1)
+	go func() {
+		start := time.Now()
+		cause, err := w.Wait(ctx, []string{k.route}, limit)
+		done <- woken{cause, err, time.Since(start)}
+	}()
+	k.sleep(20 * pause)
+	return done
+}
+
+func (k *kit) woken(done <-chan woken, within time.Duration, why string) woken {
+	t := time.NewTimer(within)
+	defer t.Stop()
+	select {
+	case w := <-done:
+		return w
+	case <-t.C:
+		k.fail("Wait did not return within %s %s", within, why)
+	case <-k.ctx.Done():
+		k.fail("the check ran out of time: %w", k.ctx.Err())
+	}
+	return woken{}
+}
+
+// A waiting relay learns of a message that is committed. Wait may also return early; then the relay claims in vain and
+// waits again. DB-10.
+func waitWakesOnCommit(k *kit) {
+	k.waiter()
+	for _, warm := range []bool{false, true} { // the second time it has already waited and woken
+		k.idle()
+		done := k.wait(k.ctx, long)
+		start := time.Now()
+		ids := k.stage(k.msg())
+		for {
+			w := k.woken(done, soon, "after a message was committed")
+			k.must("wait", w.err)
+			if rs := k.try(1); len(rs) > 0 {
+				k.published(rs...)
+				break
+			}
+			if time.Since(start) > soon {
+				k.fail("Wait returned (%s), but message %s cannot be claimed; second time: %v", w.cause, ids[0], warm)
+			}
+			done = k.wait(k.ctx, long)
+		}
+	}
+}
+
+// A message that is committed between the last empty claim and Wait wakes it too. DB-10.
+func waitLosesNothing(k *kit) {
+	k.waiter()
+	for range 3 {
+		k.idle()
+		k.stage(k.msg())
+		w := k.woken(k.wait(k.ctx, long), soon, "though a message had been committed before")
+		k.must("wait", w.err)
+		k.drain(1)
+	}
+}
+
+// Neither a rollback nor a message that is due later notifies anyone. DB-10.
+func waitIsNotWokenInVain(k *kit) {
+	k.waiter()
+	k.idle()
+	for deadline := time.Now().Add(4 * short); time.Now().Before(deadline); {
+		done := k.wait(k.ctx, short)
+		tx := k.begin()
+		k.stageIn(tx, k.msg())
+		k.rollback(tx)
+		k.stage(k.msg(core.Delay(far)))
+		w := k.woken(done, short+soon, "after its limit")
+		k.must("wait", w.err)
+		if w.cause == core.WakeNotify {
+			k.fail("Wait was notified after %s, but there is nothing to claim", w.after)
+		}
+		k.idle()
+	}
+}
+
+// Wait returns when its limit has passed. DB-10.
+func waitEndsAtLimit(k *kit) {
+	k.idle()
+	w := k.woken(k.wait(k.ctx, short), short+soon, "after its limit")
+	k.must("wait", w.err)
+	if w.cause == core.WakeStop {
+		k.fail("Wait says it was stopped")
+	}
+}
+
+// Wait returns when its context ends, and can be called again. DB-10.
+func waitEndsWithContext(k *kit) {
+	k.idle()
+	ctx, cancel := context.WithCancel(k.ctx)
+	defer cancel()
+	done := k.wait(ctx, long)
+	cancel()
+	if w := k.woken(done, soon, "after its context had ended"); w.err != nil && !errors.Is(w.err, context.Canceled) {
+		k.fail("Wait failed when its context ended: %w", w.err)
+	} else if w.err == nil && w.cause != core.WakeStop && w.after > soon {
+		k.fail("Wait returned %q when its context ended", w.cause)
+	}
+	k.stage(k.msg())
+	w := k.woken(k.wait(k.ctx, long), soon, "after a message was committed")
+	k.must("wait", w.err)
+}

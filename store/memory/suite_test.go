@@ -1,0 +1,51 @@
+package memory_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/storetest"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+// harness runs the conformance suite on a store in memory.
+type harness struct{ s *memory.Store }
+
+func (h harness) Store() core.OutboxStore { return h.s }
+
+func (h harness) Begin(context.Context) (storetest.Tx, error) { return suiteTx{h.s, h.s.Begin()}, nil }
+
+func (h harness) Records(_ context.Context, route string) ([]storetest.StoredRecord, error) {
+	var out []storetest.StoredRecord
+	for _, r := range h.s.Records() {
+		if r.Route == route {
+			out = append(out, storetest.StoredRecord{
+				ID: r.Envelope.ID, State: r.State, Attempts: r.Attempts, Crashes: r.Crashes, Reason: r.Reason, LastError: r.LastError,
+			})
+		}
+	}
+	return out, nil
+}
+
+func (h harness) Corrupt(_ context.Context, _ string, seq int64) error { return h.s.Corrupt(seq) }
+
+type suiteTx struct {
+	s  *memory.Store
+	tx *memory.Tx
+}
+
+func (t suiteTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+	return t.s.Stage(ctx, t.tx, msgs...)
+}
+
+func (t suiteTx) Commit(context.Context) error { return t.tx.Commit() }
+
+func (t suiteTx) Rollback(context.Context) error {
+	t.tx.Rollback()
+	return nil
+}
+
+func TestConformance(t *testing.T) { // TE-01 DB-17
+	storetest.RunInBubble(t, func(t *testing.T) storetest.Harness { return harness{newStore(t)} })
+}
