@@ -8,8 +8,10 @@
 //     at a stop goes back at once.
 //   - A message without a handler, one that expired, one that the transport marked as unusable, and one that was
 //     delivered [core.Subscription].MaxDeliveries times without an outcome are parked without running a handler. From half
-//     of that number on a message is a suspect and is handled alone: nothing else of its subscription runs, and nothing
-//     more is received, so that a message that kills its process cannot spend the budget of others.
+//     of that number on a message is a suspect and is handled alone: nothing else of its subscription runs, everything
+//     else is given back first and nothing more is received, so that a message that kills its process cannot spend the
+//     budget of others. A broker that pushes ahead of Receive still counts what it pushed; suspects are therefore
+//     handled in random order.
 //   - A handler's error decides: [core.Reject] parks, [core.RetryAfter] delays, [core.Outage] gives back at no cost and
 //     pauses the subscription, any other (a panic too) is retried by the policy until its attempts are spent. A policy
 //     that panics, answers nonsense or asks for more than the transport can hold parks the message.

@@ -64,6 +64,12 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 		schedule: schedule{limit: reg.sub.Concurrency, lanes: map[string][]*item{}},
 	}
 	r.quiet = func() bool { return r.unsettled == 0 }
+	r.giveBack = func(it *item) {
+		if r.pause.probe == it {
+			r.pause.probe = nil
+		}
+		r.settle(it, core.AckGiveBack(it.d))
+	}
 	detached := context.WithoutCancel(ctx)
 	r.handlerCtx, r.cutHandlers = context.WithCancel(detached)
 	r.settleCtx, r.abortSettles = context.WithCancel(detached)
@@ -263,16 +269,19 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*core.Delivery) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.held += len(ds)
+	if r.pause.state == paused && !time.Now().Before(r.pause.until) {
+		r.pause.state = probing // it was in Receive all the time
+	}
 	back := r.stopping || ctx.Err() != nil || r.pause.state == paused
 	for i := range items {
 		it := &items[i]
 		switch {
 		case it.refused != nil:
 			r.settle(it, it.refused.ack)
-		case back:
+		case back, r.pause.state == probing && r.pause.probe != nil:
 			r.settle(it, core.AckGiveBack(it.d))
 		default:
-			if r.pause.state == probing && r.pause.probe == nil {
+			if r.pause.state == probing {
 				r.pause.probe = it
 			}
 			r.add(it)
@@ -343,10 +352,7 @@ func (r *runner) giveBackAll() {
 
 func (r *runner) giveBackWaiting() {
 	for _, it := range r.takeAll() {
-		if r.pause.probe == it {
-			r.pause.probe = nil
-		}
-		r.settle(it, core.AckGiveBack(it.d))
+		r.giveBack(it)
 	}
 }
 

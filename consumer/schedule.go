@@ -22,6 +22,7 @@ type schedule struct {
 	running   int                // how many run
 	alone     bool               // a suspect runs
 	quiet     func() bool        // nothing waits to be settled
+	giveBack  func(*item)        // gives back what was not started
 	ready     fifo               // what may run, in the order of arrival; nil stands for one of suspects
 	suspects  []*item            // what runs alone
 	lanes     map[string][]*item // what waits behind each key in progress
@@ -50,8 +51,9 @@ func (s *schedule) push(it *item) {
 	s.ready.push(it)
 }
 
-// next returns what to run now, counted as running, or nil. Suspects are chosen at random: if the first of them ended
-// the process each time, the others would never get their chance before they are parked too.
+// next returns what to run now, counted as running, or nil. Before a suspect runs, everything else is given back and
+// settled. Suspects are chosen at random: where what was given back comes again at once and counts, the others still get
+// their chance before they are parked too.
 func (s *schedule) next() *item {
 	if s.ready.len() == 0 || s.alone || s.running >= s.limit {
 		return nil
@@ -61,11 +63,17 @@ func (s *schedule) next() *item {
 		if s.running > 0 || !s.quiet() {
 			return nil
 		}
-		i := rand.IntN(len(s.suspects)) //nolint:gosec // a fair choice needs no secret
-		it = s.suspects[i]
-		last := len(s.suspects) - 1
-		s.suspects[i], s.suspects[last] = s.suspects[last], nil
-		s.suspects = s.suspects[:last]
+		it = s.suspects[rand.IntN(len(s.suspects))] //nolint:gosec // a fair choice needs no secret
+		if s.ready.len() > 1 || s.laneItems > 0 {
+			for _, other := range s.takeAll() {
+				if other != it {
+					s.giveBack(other)
+				}
+			}
+			s.add(it)
+			return nil // until that is settled
+		}
+		s.suspects = nil
 		s.alone = true
 	}
 	s.ready.pop()

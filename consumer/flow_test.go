@@ -1,0 +1,391 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
+)
+
+// CO-01: by type first, or else by topic; a foreign message without a type reaches its topic's handler.
+func TestRouting(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		var got seen[string]
+		to := func(name string) core.Handler {
+			return core.Handler{Name: name, Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+				got.add(d.Envelope.ID + " to " + name)
+				return core.HandlerProcessed, nil
+			}}
+		}
+		stop := start(t, b, consumer.Options{Concurrency: 1}, core.Subscription{}, to("orders.placed"), to("orders.cancelled"), to("com.example.order"))
+		b.send(t,
+			core.Envelope{ID: "1", Topic: "orders.placed", Type: "orders.placed"},
+			core.Envelope{ID: "2", Topic: "orders.cancelled"},
+			core.Envelope{ID: "3", Topic: "orders.placed", Type: "com.example.order"},
+			core.Envelope{ID: "4", Topic: "orders.placed", Type: "unknown"},
+			core.Envelope{ID: "5", Topic: "orders.shipped", Type: "unknown"},
+		)
+		settle()
+		stop()
+		want := []string{"1 to orders.placed", "2 to orders.cancelled", "3 to com.example.order", "4 to orders.placed"}
+		if diff := cmp.Diff(want, got.all()); diff != "" {
+			t.Error(diff)
+		}
+		wantParked(t, b, core.ReasonNoHandler, 1)
+	})
+}
+
+// CO-02: the decoded value, and the delivery in the context.
+func TestDeliveryInContext(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		ran := false
+		stop := start(t, b, consumer.Options{}, core.Subscription{}, core.HandlerFor(topic, func(ctx context.Context, v note) error {
+			ran = true
+			d, ok := core.DeliveryFrom(ctx)
+			if !ok || v.N != 1 {
+				t.Fatalf("value %v, delivery %v", v, ok)
+			}
+			e := d.Envelope
+			got := []any{d.Queue, d.Attempt, e.Topic, e.Headers["h"], e.Tenant, e.CorrelationID, string(e.Body), e.Lineage}
+			want := []any{queue, 1, "note.added", "v", "acme", "c-1", `{"N":1}`, []string{"a", "b"}}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+			if s := core.ScopeFrom(ctx); s.CausationID != "id-1" || s.CorrelationID != "c-1" || len(s.Lineage) != 3 {
+				t.Errorf("scope: %+v", s)
+			}
+			return nil
+		}))
+		es := messages(1, core.Header("h", "v"), core.Tenant("acme"), core.CorrelationID("c-1"))
+		es[0].Lineage = []string{"a", "b"}
+		b.send(t, es...)
+		settle()
+		stop()
+		if !ran {
+			t.Error("the handler did not run")
+		}
+	})
+}
+
+// CO-03: as many handlers at a time as allowed, and no more; by default ten, with twenty held.
+func TestConcurrency(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		options   consumer.Options
+		sub       core.Subscription
+		run, held int
+	}{
+		{consumer.Options{}, core.Subscription{}, 10, 20},
+		{consumer.Options{Concurrency: 3}, core.Subscription{}, 3, 6},
+		{consumer.Options{Concurrency: 3, Prefetch: 30}, core.Subscription{}, 3, 30},
+		{consumer.Options{Concurrency: 3}, core.Subscription{Concurrency: 5}, 5, 10},
+		{consumer.Options{Concurrency: 3}, core.Subscription{Concurrency: 5, Prefetch: 7}, 5, 7},
+		{consumer.Options{}, core.Subscription{Prefetch: 4}, 4, 4},
+	}
+	for _, tt := range tests {
+		bubble(t, func(t *testing.T) {
+			b := declared(t)
+			var running atomic.Int32
+			release := make(chan struct{})
+			stop := start(t, b, tt.options, tt.sub, handle(func(context.Context, *core.Delivery) error {
+				running.Add(1)
+				<-release
+				return nil
+			}))
+			b.publish(t, 100)
+			settle()
+			if n := int(running.Load()); n != tt.run {
+				t.Errorf("%+v: %d run, want %d", tt, n, tt.run)
+			}
+			if d := b.Depth(queue); d.Held != tt.held {
+				t.Errorf("%+v: %d held, want %d", tt, d.Held, tt.held)
+			}
+			close(release)
+			settle()
+			wantDepth(t, b, memtransport.Depth{})
+			stop()
+		})
+	}
+}
+
+// CO-03: one key one at a time in order, others beside it; a retried message does not hold up its key.
+func TestLanes(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		var busy [5]atomic.Int32
+		var order [5]seen[int]
+		var most, all atomic.Int32
+		stop := start(t, b, consumer.Options{}, core.Subscription{Prefetch: 60}, handle(func(_ context.Context, d *core.Delivery) error {
+			v, err := topic.Decode(&d.Envelope)
+			if err != nil {
+				return err
+			}
+			key, _ := strconv.Atoi(d.Envelope.Key)
+			if busy[key].Add(1) > 1 {
+				t.Errorf("two of key %d at a time", key)
+			}
+			most.Store(max(most.Load(), all.Add(1)))
+			defer func() { busy[key].Add(-1); all.Add(-1) }()
+			time.Sleep(time.Second)
+			if v.N == 7 && d.Attempt == 1 {
+				return core.RetryAfter(errBoom, time.Hour)
+			}
+			order[key].add(v.N)
+			return nil
+		}))
+		es := messages(50)
+		for i := range es {
+			es[i].Key = strconv.Itoa(i % 5)
+		}
+		begin := time.Now()
+		b.send(t, es...)
+		time.Sleep(30 * time.Second)
+		if most.Load() != 5 {
+			t.Errorf("at most %d ran at a time, want 5", most.Load())
+		}
+		wantDepth(t, b, memtransport.Depth{Delayed: 1})
+		time.Sleep(2 * time.Hour)
+		stop()
+		for key := range order {
+			var want []int
+			for n := key + 1; n <= 50; n += 5 {
+				if n != 7 {
+					want = append(want, n)
+				}
+			}
+			if key == 1 {
+				want = append(want, 7)
+			}
+			if diff := cmp.Diff(want, order[key].all()); diff != "" {
+				t.Errorf("key %d after %s: %s", key, time.Since(begin), diff)
+			}
+		}
+	})
+}
+
+// CO-05: an outage costs no attempt, gives everything back, pauses, probes with one message, and heals by itself.
+func TestOutagePauses(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		begin := time.Now()
+		up := begin.Add(10 * time.Minute)
+		var calls seen[time.Duration]
+		var handled atomic.Int32
+		o := consumer.Options{Pause: core.Backoff{Jitter: core.JitterOff}}
+		stop := start(t, b, o, core.Subscription{Retry: core.Schedule(), MaxDeliveries: 3}, handle(func(_ context.Context, d *core.Delivery) error {
+			if d.Attempt != 1 || d.Redeliveries != 0 {
+				t.Errorf("attempt %d, redelivery %d", d.Attempt, d.Redeliveries)
+			}
+			if time.Now().Before(up) {
+				if time.Now().After(begin) {
+					calls.add(time.Since(begin))
+				}
+				return core.Outage(errBoom)
+			}
+			handled.Add(1)
+			return nil
+		}))
+		b.publish(t, 100)
+		time.Sleep(9 * time.Minute)
+		got := calls.all()
+		for i, want := range []time.Duration{1, 3, 7, 15, 31, 61, 91} { // one at a time, ever more seldom
+			if got[i] != want*time.Second {
+				t.Errorf("probe %d at %s, want %ds", i+1, got[i], want)
+			}
+		}
+		if len(got) != 5+16 {
+			t.Errorf("%d probes: %v", len(got), got)
+		}
+		wantDepth(t, b, memtransport.Depth{Ready: 100})
+		time.Sleep(2 * time.Minute)
+		stop()
+		if n := handled.Load(); n != 100 {
+			t.Errorf("%d handled after the outage, want 100", n)
+		}
+		wantDepth(t, b, memtransport.Depth{})
+	})
+}
+
+// CO-05: what was received but not started does not run in an outage; a probe that says nothing leads to the next.
+func TestOutageGivesBackUnstarted(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		down := true
+		var ran seen[string]
+		o := consumer.Options{Concurrency: 1, Prefetch: 10, Pause: core.Backoff{Jitter: core.JitterOff}}
+		stop := start(t, b, o, core.Subscription{}, handle(func(_ context.Context, d *core.Delivery) error {
+			ran.add(d.Envelope.ID)
+			if _, err := topic.Decode(&d.Envelope); err != nil {
+				return err
+			}
+			if down {
+				return core.Outage(errBoom)
+			}
+			return nil
+		}))
+		es := messages(10)
+		for i := range es {
+			es[i].Key = "one"
+		}
+		es[1].Body = nil
+		b.send(t, es...)
+		settle()
+		if diff := cmp.Diff([]string{"id-1"}, ran.all()); diff != "" {
+			t.Error(diff)
+		}
+		wantDepth(t, b, memtransport.Depth{Ready: 10})
+		down = false
+		time.Sleep(2 * time.Second)
+		stop()
+		want := []string{"id-1"}
+		for i := range 10 {
+			want = append(want, fmt.Sprintf("id-%d", i+1))
+		}
+		if diff := cmp.Diff(want, ran.all()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// CO-08: a message that ends the process is parked at last, and those that were prefetched with it are not.
+func TestSuspectsAreHandledAlone(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		b.redeliver = func(d *core.Delivery) { d.Redeliveries = 10 }
+		var running, ran atomic.Int32
+		stop := start(t, b, consumer.Options{}, core.Subscription{}, handle(func(_ context.Context, d *core.Delivery) error {
+			if running.Add(1) > 1 {
+				t.Error("a suspect was not alone")
+			}
+			defer running.Add(-1)
+			if got := b.Depth(queue); int(ran.Add(1)) != 30-got.Held-got.Ready+1 { // all before it are settled
+				t.Errorf("not everything was settled before a suspect: %+v", got)
+			}
+			time.Sleep(time.Second)
+			return nil
+		}))
+		es := messages(30)
+		for i := range es {
+			es[i].Key = strconv.Itoa(i % 20)
+		}
+		b.send(t, es...)
+		time.Sleep(time.Minute)
+		stop()
+		if ran.Load() != 30 {
+			t.Errorf("%d ran", ran.Load())
+		}
+	})
+}
+
+// CO-08: over restarts, a poison message among innocents.
+func TestPoisonDoesNotTakeInnocents(t *testing.T) {
+	t.Parallel()
+	const n = 40
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		b.publish(t, n)
+		done := map[string]int{}
+		var left []string
+		crashes := 0
+		// Each round is a process: when it meets the poison, nothing of what it does afterwards reaches the broker.
+		for round := 0; round < 30; round++ {
+			crashed := make(chan struct{})
+			var dead atomic.Bool
+			b.settle = func([]core.Ack) error {
+				if dead.Load() {
+					return errors.New("the process is dead")
+				}
+				return nil
+			}
+			stop := start(t, b, consumer.Options{Concurrency: 4, Prefetch: n, DrainTimeout: -1}, core.Subscription{}, handle(func(ctx context.Context, d *core.Delivery) error {
+				if dead.Load() {
+					return nil
+				}
+				if d.Envelope.ID == "id-5" {
+					dead.Store(true)
+					crashes++
+					close(crashed)
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				time.Sleep(time.Second)
+				if !dead.Load() {
+					done[d.Envelope.ID]++
+				}
+				return nil
+			}))
+			settle()
+			select {
+			case <-crashed:
+			case <-time.After(time.Hour):
+			}
+			stop()
+		}
+		for _, p := range b.Parked(queue) {
+			left = append(left, p.Envelope.ID)
+		}
+		if diff := cmp.Diff([]string{"id-5"}, left); diff != "" || len(done) != n-1 {
+			t.Errorf("parked: %v; %d of %d innocents handled", left, len(done), n-1)
+		}
+		if crashes != 20 {
+			t.Errorf("%d crashes", crashes)
+		}
+	})
+}
+
+// CO-17: two consumers share a queue; what one gives back reaches the other at once.
+func TestConsumersShare(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		var counts [2]atomic.Int32
+		hold := make(chan struct{})
+		replica := func(i int) func() {
+			return start(t, b, consumer.Options{Concurrency: 2, Prefetch: 10}, core.Subscription{}, handle(func(ctx context.Context, _ *core.Delivery) error {
+				if i == 0 {
+					select {
+					case <-hold:
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+				}
+				counts[i].Add(1)
+				time.Sleep(time.Second)
+				return nil
+			}))
+		}
+		stop0 := replica(0)
+		b.publish(t, 20)
+		settle()
+		stop1 := replica(1)
+		time.Sleep(20 * time.Second)
+		if n := counts[1].Load(); n != 10 {
+			t.Errorf("the second handled %d, want 10", n)
+		}
+		begin := time.Now()
+		stop0() // its 2 running are cut off after the drain timeout, its 8 prefetched go back at once
+		time.Sleep(10 * time.Second)
+		if n := counts[1].Load(); n != 20 {
+			t.Errorf("the second handled %d after %s, want 20", n, time.Since(begin))
+		}
+		stop1()
+		wantDepth(t, b, memtransport.Depth{})
+	})
+}

@@ -1,0 +1,397 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
+)
+
+var nothing = handle(func(context.Context, *core.Delivery) error { return nil })
+
+// TR-09, CO-01: every problem at once, with what to do.
+func TestHandleReportsEveryProblem(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	b.traits = func(tr *core.SubscriberTraits) { *tr = core.SubscriberTraits{MaxRetryDelay: time.Minute} }
+	c := newConsumer(t, b, consumer.Options{})
+	err := c.Handle(
+		core.Subscription{Bindings: []string{"a.*", ""}, Concurrency: -1, Prefetch: -1},
+		nothing, nothing, core.Handler{Name: "none"}, core.Handler{Handle: nothing.Handle},
+	)
+	if !errors.Is(err, core.ErrInvalid) {
+		t.Fatalf("error: %v", err)
+	}
+	for _, want := range []string{
+		"Queue: is empty", "Bindings[0]: \"a.*\" holds a wildcard", "Bindings[1]: is empty", "Concurrency: -1", "Prefetch: -1",
+		"cannot deliver again later", "the delay 5m0s is more than the 1m0s", "cannot park", `handlers[1]: "note.added" is handled by an earlier one`,
+		`handlers[2]: "none" has no function`, "handlers[3]: the name is empty",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in %q", want, err)
+		}
+	}
+	var invalid *core.InvalidError
+	if errors.As(err, &invalid); len(invalid.Problems) != 11 {
+		t.Errorf("%d problems: %q", len(invalid.Problems), invalid.Problems)
+	}
+	// What the transport lacks can be done without.
+	if err := c.Handle(core.Subscription{Queue: queue, Retry: core.Schedule(), Unparked: true}, nothing); err != nil {
+		t.Error(err)
+	}
+	if err := c.Handle(core.Subscription{Queue: queue, Retry: core.Schedule(), Unparked: true}, nothing); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("a second subscription of one queue: %v", err)
+	}
+	if err := c.Handle(core.Subscription{Queue: "p", Retry: core.Schedule(), Unparked: true}); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("no handlers: %v", err)
+	}
+}
+
+func TestOptionsValidate(t *testing.T) {
+	t.Parallel()
+	err := consumer.Options{
+		Retry: &core.Backoff{Base: -1}, Concurrency: 10_001, Prefetch: 65_536, Pause: core.Backoff{Kind: core.BackoffNone},
+		Middleware: []core.Middleware{nil},
+	}.Validate()
+	for _, want := range []string{"Retry.Base", "Concurrency: 10001", "Prefetch: 65536", "Pause.Kind", "Middleware[0]"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in %v", want, err)
+		}
+	}
+	if err := (consumer.Options{Concurrency: 5, Prefetch: 4}).Validate(); err == nil {
+		t.Error("a prefetch below the concurrency is accepted")
+	}
+	if err := (consumer.Options{}).Validate(); err != nil {
+		t.Error(err)
+	}
+	if _, err := consumer.New(nil, consumer.Options{}); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("without a transport: %v", err)
+	}
+}
+
+// TR-09: the subscription reaches the transport complete.
+func TestSubscriptionIsCompleted(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := newBus(t)
+		var got seen[core.Subscription]
+		b.subscribe = func(s core.Subscription) error { got.add(s); return nil }
+		retry := &core.Backoff{Kind: core.BackoffCustom, Custom: func(int, error) (time.Duration, bool) { return 0, false }}
+		stop := start(t, b, consumer.Options{}, core.Subscription{Retry: retry, Bindings: []string{"a"}}, nothing)
+		settle()
+		stop()
+		s := got.all()[0]
+		want := []any{10, 20, 20, []time.Duration{time.Second, 10 * time.Second, time.Minute, 5 * time.Minute}, []string{"a"}}
+		if diff := cmp.Diff(want, []any{s.Concurrency, s.Prefetch, s.MaxDeliveries, s.RetryDelays, s.Bindings}); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestRunNeedsSomethingToDo(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		c := newConsumer(t, newBus(t), consumer.Options{})
+		if err := c.Run(t.Context()); !errors.Is(err, core.ErrInvalid) {
+			t.Errorf("Run of nothing: %v", err)
+		}
+		if err := c.Handle(core.Subscription{Queue: queue}, nothing); err != nil {
+			t.Fatal(err)
+		}
+		stop := run(t, c)
+		settle()
+		if err := c.Run(t.Context()); err == nil {
+			t.Error("a second Run at a time is accepted")
+		}
+		if err := c.Handle(core.Subscription{Queue: "p"}, nothing); !errors.Is(err, core.ErrInvalid) {
+			t.Errorf("Handle during Run: %v", err)
+		}
+		stop()
+		run(t, c)() // again, after it returned
+	})
+}
+
+// CO-10: misconfiguration on first contact ends Run with the errors of all subscriptions.
+func TestMisconfiguredEndsRun(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := newBus(t)
+		b.subscribe = func(s core.Subscription) error {
+			switch s.Queue {
+			case "slow":
+				time.Sleep(time.Second)
+			case "fine":
+				return nil
+			}
+			return fmt.Errorf("queue %s: %w", s.Queue, core.ErrMisconfigured)
+		}
+		c := newConsumer(t, b, consumer.Options{})
+		for _, q := range []string{"one", "slow", "fine"} {
+			if err := c.Handle(core.Subscription{Queue: q}, nothing); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := c.Run(t.Context())
+		if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "queue one") || !strings.Contains(err.Error(), "queue slow") {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// CO-10: afterwards nothing ends Run; it tries again with back-off, and resumes.
+func TestTransportFailures(t *testing.T) {
+	t.Parallel()
+	outage := &core.Error{Op: "test", Class: core.ClassOutage, Err: errBoom}
+	for name, failure := range map[string]error{"outage": outage, "closed": core.ErrClosed, "misconfigured": core.ErrMisconfigured} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				b := declared(t)
+				begin := time.Now()
+				up := begin.Add(5 * time.Minute)
+				fail := func() error {
+					if now := time.Now(); now.After(begin) && now.Before(up) {
+						return failure
+					}
+					return nil
+				}
+				b.receive = fail
+				b.subscribe = func(core.Subscription) error { return fail() }
+				var handled atomic.Int32
+				stop := start(t, b, consumer.Options{}, core.Subscription{}, handle(func(context.Context, *core.Delivery) error {
+					handled.Add(1)
+					return nil
+				}))
+				b.publish(t, 1)
+				time.Sleep(time.Second)
+				b.publish(t, 1) // wakes the receiver; from now on it fails
+				time.Sleep(time.Minute)
+				b.publish(t, 1)
+				time.Sleep(10 * time.Minute)
+				stop()
+				if handled.Load() != 3 {
+					t.Errorf("%d handled, want 3", handled.Load())
+				}
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				if n := len(b.times) + b.attempts; n < 10 || n > 40 {
+					t.Errorf("%d calls of the transport in 5 min of failures", n)
+				}
+				if name == "outage" && b.attempts != 1 {
+					t.Errorf("subscribed %d times", b.attempts)
+				}
+			})
+		})
+	}
+}
+
+// CO-10: an outage at the start is waited for.
+func TestBrokerDownAtStart(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		up := time.Now().Add(time.Minute)
+		b.subscribe = func(core.Subscription) error {
+			if time.Now().Before(up) {
+				return errBoom
+			}
+			return nil
+		}
+		var handled atomic.Int32
+		stop := start(t, b, consumer.Options{}, core.Subscription{}, handle(func(context.Context, *core.Delivery) error {
+			handled.Add(1)
+			return nil
+		}))
+		b.publish(t, 1)
+		time.Sleep(2 * time.Minute)
+		if handled.Load() != 1 {
+			t.Error("the message was not handled after the outage")
+		}
+		stop()
+		up = time.Now().Add(time.Hour)
+		stop = start(t, b, consumer.Options{}, core.Subscription{}, nothing)
+		time.Sleep(time.Minute)
+		stop() // while the broker is down
+	})
+}
+
+// CO-10: a message that could not be settled comes again; nothing spins meanwhile.
+func TestSettleFailure(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		up := time.Now().Add(time.Minute)
+		b.settle = func([]core.Ack) error {
+			if time.Now().Before(up) {
+				return errBoom
+			}
+			return nil
+		}
+		c := newConsumer(t, b, consumer.Options{})
+		var ran atomic.Int32
+		if err := c.Handle(core.Subscription{Queue: queue}, handle(func(context.Context, *core.Delivery) error { ran.Add(1); return nil })); err != nil {
+			t.Fatal(err)
+		}
+		stop := run(t, c)
+		b.publish(t, 3)
+		time.Sleep(2 * time.Minute)
+		wantDepth(t, b, memtransport.Depth{Held: 3})
+		stop()
+		wantDepth(t, b, memtransport.Depth{Ready: 3})
+		stop = run(t, c)
+		settle()
+		stop()
+		if ran.Load() != 6 {
+			t.Errorf("%d runs, want 6", ran.Load())
+		}
+		wantDepth(t, b, memtransport.Depth{})
+	})
+}
+
+// CO-11: prefetched messages go back at once, running handlers finish, all subscriptions at the same time.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		if err := b.Declare("p", "#"); err != nil {
+			t.Fatal(err)
+		}
+		c := newConsumer(t, b, consumer.Options{Concurrency: 2, Prefetch: 8})
+		var ended atomic.Int32
+		slow := handle(func(ctx context.Context, _ *core.Delivery) error {
+			time.Sleep(10 * time.Second)
+			if ctx.Err() != nil {
+				t.Error("the handler's context ended while it may drain")
+			}
+			ended.Add(1)
+			return nil
+		})
+		for _, q := range []string{queue, "p"} {
+			if err := c.Handle(core.Subscription{Queue: q}, slow); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stop := run(t, c)
+		es := messages(10)
+		for i := range es {
+			es[i].Key = []string{"", "k"}[i%2]
+		}
+		b.send(t, es...)
+		time.Sleep(2 * time.Second)
+		begin := time.Now()
+		go func() {
+			time.Sleep(time.Millisecond)
+			wantDepth(t, b, memtransport.Depth{Ready: 8, Held: 2})
+		}()
+		stop()
+		if took := time.Since(begin); took != 8*time.Second {
+			t.Errorf("draining took %s, want 8s", took)
+		}
+		if ended.Load() != 4 {
+			t.Errorf("%d handlers ended, want 4", ended.Load())
+		}
+		wantDepth(t, b, memtransport.Depth{Ready: 8})
+		if v := b.verdicts(); v[core.VerdictDone] != 4 || v[core.VerdictGiveBack] != 12 {
+			t.Errorf("verdicts: %v", v)
+		}
+	})
+}
+
+// CO-11: at the drain timeout the handlers' contexts are cancelled, and what they give up goes back at no cost.
+func TestDrainTimeout(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ timeout, want time.Duration }{{0, 15 * time.Second}, {3 * time.Second, 3 * time.Second}, {-1, 0}} {
+		bubble(t, func(t *testing.T) {
+			b := declared(t)
+			stop := start(t, b, consumer.Options{DrainTimeout: tt.timeout}, core.Subscription{Retry: core.Schedule()}, handle(func(ctx context.Context, d *core.Delivery) error {
+				<-ctx.Done()
+				switch d.Envelope.ID {
+				case "id-1":
+					return core.Outage(ctx.Err())
+				case "id-2":
+					return core.Reject(errBoom)
+				case "id-3":
+					return nil
+				}
+				return ctx.Err()
+			}))
+			b.publish(t, 5)
+			settle()
+			begin := time.Now()
+			stop()
+			if took := time.Since(begin); took != tt.want {
+				t.Errorf("draining took %s, want %s", took, tt.want)
+			}
+			wantDepth(t, b, memtransport.Depth{Ready: 3, Parked: 1})
+			wantParked(t, b, core.ReasonRejected, 1)
+		})
+	}
+}
+
+// CO-11: a handler that ignores its context is left behind; its message goes back and its late result settles nothing.
+func TestDrainLeavesHandlerBehind(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		release := make(chan struct{})
+		stop := start(t, b, consumer.Options{}, core.Subscription{}, handle(func(context.Context, *core.Delivery) error {
+			<-release
+			return nil
+		}))
+		b.publish(t, 2)
+		settle()
+		begin := time.Now()
+		stop()
+		if took := time.Since(begin); took > 30*time.Second {
+			t.Errorf("draining took %s", took)
+		}
+		wantDepth(t, b, memtransport.Depth{Ready: 2})
+		close(release)
+		settle()
+		wantDepth(t, b, memtransport.Depth{Ready: 2})
+	})
+}
+
+// CO-13: the first middleware is outermost, and the timeout ends a handler's context.
+func TestMiddleware(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		var order seen[string]
+		name := func(n string) core.Middleware {
+			return func(next core.HandleFunc) core.HandleFunc {
+				return func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+					order.add(n)
+					return next(ctx, d)
+				}
+			}
+		}
+		o := consumer.Options{Middleware: []core.Middleware{name("a"), consumer.Timeout(time.Second), name("b"), consumer.Timeout(0)}}
+		stop := start(t, b, o, core.Subscription{Retry: core.Schedule(time.Hour)}, handle(func(ctx context.Context, d *core.Delivery) error {
+			if d.Envelope.ID == "id-2" {
+				panic("inside")
+			}
+			<-ctx.Done()
+			return core.Outage(ctx.Err()) // as a database would put it
+		}))
+		b.publish(t, 1)
+		time.Sleep(1500 * time.Millisecond)
+		if diff := cmp.Diff([]string{"a", "b"}, order.all()); diff != "" {
+			t.Error(diff)
+		}
+		wantDepth(t, b, memtransport.Depth{Delayed: 1}) // retried by policy, no pause
+		b.publish(t, 2)
+		time.Sleep(1500 * time.Millisecond)
+		wantDepth(t, b, memtransport.Depth{Delayed: 3, Held: 0})
+		stop()
+	})
+}

@@ -1,0 +1,240 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	apitrace "go.opentelemetry.io/otel/trace"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+// counts returns every counter's values by name and labels, and how many values each histogram took.
+func counts(t *testing.T, reader *metric.ManualReader) map[string]int64 {
+	t.Helper()
+	var rm metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &rm); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]int64{}
+	label := func(name string, set attribute.Set) string {
+		return strings.TrimPrefix(name, "waybill.consumer.") + "{" + set.Encoded(attribute.DefaultEncoder()) + "}"
+	}
+	for _, sm := range rm.ScopeMetrics {
+		for _, m := range sm.Metrics {
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range data.DataPoints {
+					out[label(m.Name, p.Attributes)] = p.Value
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					out[label(m.Name, p.Attributes)] = int64(p.Count)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// CO-09, OP-03, OR-07: what is counted.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		clock, err := hlc.NewClock(hlc.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reader := metric.NewManualReader()
+		b.settle = func(acks []core.Ack) error {
+			if acks[0].Verdict == core.VerdictGiveBack {
+				return errBoom
+			}
+			return nil
+		}
+		o := consumer.Options{Concurrency: 1, Clock: clock, MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}
+		stop := start(t, b, o, core.Subscription{}, core.Handler{Name: topic.Name(), Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+			switch d.Envelope.ID {
+			case "id-2":
+				return core.HandlerDuplicate, nil
+			case "id-3":
+				if d.Attempt > 1 {
+					return core.HandlerProcessed, nil
+				}
+				return core.HandlerProcessed, core.RetryAfter(errBoom, 20*time.Second)
+			case "id-4":
+				return core.HandlerProcessed, core.Reject(errBoom)
+			case "id-5":
+				return core.HandlerProcessed, core.Outage(errBoom)
+			}
+			return core.HandlerProcessed, nil
+		}})
+		es := messages(5)
+		far, err := hlc.New(time.Now().Add(time.Hour).UnixMilli(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		es[0].HLC = far
+		for i := range es {
+			es[i].Key = "one"
+		}
+		b.send(t, es...)
+		time.Sleep(time.Minute)
+		want := map[string]int64{
+			"received{queue=q}": 6, "active{queue=q}": 0, "handler.duration{queue=q}": 6, "hlc.rejected{queue=q}": 1, "retries{delay=1m0s,queue=q}": 1,
+			"processed{queue=q,status=success}": 2, "processed{queue=q,status=duplicate}": 1, "processed{queue=q,status=retried}": 1,
+			"processed{queue=q,status=parked}": 1, "processed{queue=q,status=failed}": 1,
+			"publish.failures{error.type=unknown,queue=q,step=give_back}": 1,
+		}
+		if diff := cmp.Diff(want, counts(t, reader)); diff != "" {
+			t.Error(diff)
+		}
+		if clock.Rejected() != 1 || clock.Last() >= far {
+			t.Errorf("the clock rejected %d stamps and is at %s", clock.Rejected(), clock.Last())
+		}
+		stop()
+	})
+}
+
+// OP-04: the process span is a child of the span that staged the message, and the handler runs under it.
+func TestTraces(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		spans := tracetest.NewSpanRecorder()
+		tp := trace.NewTracerProvider(trace.WithSpanProcessor(spans))
+		inside := map[string]apitrace.SpanContext{}
+		stop := start(t, b, consumer.Options{Concurrency: 1, TracerProvider: tp}, core.Subscription{}, handle(func(ctx context.Context, d *core.Delivery) error {
+			inside[d.Envelope.ID] = apitrace.SpanContextFromContext(ctx)
+			if d.Envelope.ID == "id-2" {
+				return core.Reject(errBoom)
+			}
+			return nil
+		}))
+		es := messages(3)
+		es[0].TraceParent, es[0].TraceState = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "k=v"
+		es[1].TraceParent = "nonsense"
+		b.send(t, es...)
+		settle()
+		stop()
+		ended := spans.Ended()
+		if len(ended) != 3 {
+			t.Fatalf("%d spans", len(ended))
+		}
+		for i, s := range ended {
+			id := es[i].ID
+			if got := inside[id]; got.SpanID() != s.SpanContext().SpanID() {
+				t.Errorf("%s: the handler ran under span %s, want %s", id, got.SpanID(), s.SpanContext().SpanID())
+			}
+			if s.Name() != "waybill process" || s.SpanKind() != apitrace.SpanKindConsumer || (s.Status().Description == "boom") != (i == 1) {
+				t.Errorf("%s: span %s of kind %s, status %v", id, s.Name(), s.SpanKind(), s.Status())
+			}
+		}
+		if p := ended[0].Parent(); p.SpanID().String() != "b7ad6b7169203331" || p.TraceID() != ended[0].SpanContext().TraceID() ||
+			ended[0].SpanContext().TraceState().String() != "k=v" {
+			t.Errorf("parent: %v", p)
+		}
+		if ended[1].Parent().IsValid() || ended[2].Parent().IsValid() {
+			t.Error("a span without a known parent has one")
+		}
+	})
+}
+
+// OP-05: every line has event and queue; levels; repeated warnings are limited; bodies never.
+func TestLogs(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		b := declared(t)
+		var buf syncBuffer
+		o := consumer.Options{Concurrency: 1, Logger: slog.New(slog.NewJSONHandler(&buf, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+		stop := start(t, b, o, core.Subscription{Retry: core.Schedule(time.Hour)}, core.HandlerFor(topic, func(_ context.Context, v note) error {
+			switch v.N {
+			case 1:
+				return nil
+			case 2:
+				panic("oh")
+			case 3:
+				return core.Reject(errBoom)
+			}
+			return errBoom
+		}))
+		es := messages(40)
+		es[39].Body = []byte(`{"N":"secret"}`)
+		b.send(t, es...)
+		settle()
+		time.Sleep(time.Minute)
+		b.publish(t, 5)
+		settle()
+		stop()
+		type line struct {
+			Level, Event, Queue, ID, Error, Stack, Reason string
+			Attempt                                       int
+			LeftOut                                       int `json:"left_out"`
+		}
+		got := map[string]int{}
+		leftOut := 0
+		for _, text := range strings.Split(strings.TrimSpace(buf.String()), "\n") {
+			var l line
+			if err := json.Unmarshal([]byte(text), &l); err != nil {
+				t.Fatal(err)
+			}
+			got[l.Level+" "+l.Event]++
+			leftOut += l.LeftOut
+			if l.Event == "" || l.Queue != queue {
+				t.Errorf("event or queue is missing: %s", text)
+			}
+			if l.ID != "" && l.Attempt != 1 {
+				t.Errorf("attempt is missing: %s", text)
+			}
+			if l.Event == "consumer.retry" && l.ID == "id-2" && !strings.Contains(l.Stack, "telemetry_test.go") {
+				t.Errorf("the stack is missing: %s", text)
+			}
+		}
+		want := map[string]int{
+			"INFO consumer.start": 1, "INFO consumer.stop": 1, "INFO consumer.stopped": 1, "DEBUG consumer.done": 2,
+			"WARN consumer.retry": 10 + 3, "WARN consumer.parked": 2, "ERROR consumer.parked": 1,
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+		if leftOut != 37-10 {
+			t.Errorf("%d lines were left out, want 27", leftOut)
+		}
+		if strings.Contains(buf.String(), "secret") {
+			t.Error("a body is in the log")
+		}
+	})
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
