@@ -1,0 +1,335 @@
+package transporttest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var publishChecks = []named{
+	{"round-trip-every-field", roundTripFull},
+	{"round-trip-minimal", roundTripMinimal},
+	{"round-trip-unicode", roundTripUnicode},
+	{"round-trip-headers", roundTripHeaders},
+	{"round-trip-bodies", roundTripBodies},
+	{"publish-keeps-nothing", publishKeepsNothing},
+	{"publish-empty-batch", publishEmpty},
+	{"publish-unroutable", publishUnroutable},
+	{"publish-unsendable", publishUnsendable},
+	{"publish-thousand", publishThousand},
+	{"publish-concurrently", publishConcurrently},
+	{"publish-cancelled", publishCancelled},
+	{"key-order-batch", keyOrderBatch},
+	{"key-order-one-by-one", keyOrderSerial},
+}
+
+func roundTripFull(k *kit) {
+	r, name := k.queue("placed")
+	want := full(name + ".placed")
+	k.publish(want)
+	d := k.receive(r, 1)[0]
+	k.same(want, d.Envelope, "envelope")
+	switch {
+	case d.Err != nil:
+		k.fail("Delivery.Err is %w", d.Err)
+	case d.Queue != name:
+		k.fail("Delivery.Queue is %q, want %q", d.Queue, name)
+	case d.Attempt != 1:
+		k.fail("Delivery.Attempt is %d, want 1", d.Attempt)
+	case d.Redeliveries > 0 || d.Redeliveries < -1 || k.sub.CountsRedeliveries && d.Redeliveries != 0:
+		k.fail("Delivery.Redeliveries of a first delivery is %d", d.Redeliveries)
+	}
+	k.settle(r, core.AckDone(d))
+}
+
+func roundTripMinimal(k *kit) {
+	r, name := k.queue("a")
+	want := core.Envelope{ID: "only-an-id-" + name, Topic: name + ".a"}
+	k.publish(want)
+	d := k.consume(r, 1)[0]
+	if d.Err != nil {
+		k.fail("Delivery.Err is %w", d.Err)
+	}
+	k.same(want, d.Envelope, "envelope")
+}
+
+func roundTripUnicode(k *kit) {
+	const text = "größe 日本 🚚 \"quoted\" 50%, a=b;c"
+	name := k.h.NewName()
+	r := k.subscribe(name, name+".größe.日本")
+	want := core.Envelope{
+		ID: "id-" + text, Topic: name + ".größe.日本", Type: text, Source: "/" + text, Subject: text, Key: text, Tenant: text,
+		ContentType: "text/plain; charset=utf-8", CorrelationID: text, CausationID: text, RunID: text, Lineage: []string{text, "a,b", "%2C"},
+		Headers: map[string]string{"größe-日本": text}, Body: []byte(text),
+	}
+	k.publish(want)
+	k.same(want, k.consume(r, 1)[0].Envelope, "envelope")
+}
+
+func roundTripHeaders(k *kit) {
+	r, name := k.queue("a")
+	want := message(name+".a", 0)
+	want.Headers = map[string]string{
+		"name": "lower", "Name": "title", "NAME": "upper", "empty": "", "spaces": "  kept  ", "lines": "one\r\ntwo\n\tthree", "long": strings.Repeat("x", 8<<10),
+		"number": "42", "true": "true", "null": "null", "json": `{"a":[1,2]}`, "key": "not the key", "id": "not the id", "topic": "not the topic",
+		"type": "not the type", "time": "not the time", "a.b/c:d e": "punctuation", strings.Repeat("n", 200): "long name",
+	}
+	for i := len(want.Headers); i < 64; i++ {
+		want.Headers[fmt.Sprintf("filler-%d", i)] = fmt.Sprint(i)
+	}
+	k.publish(want)
+	k.same(want, k.consume(r, 1)[0].Envelope, "envelope")
+}
+
+func roundTripBodies(k *kit) {
+	r, name := k.queue("a")
+	binary := make([]byte, 256)
+	for i := range binary {
+		binary[i] = byte(i)
+	}
+	size := 1 << 20
+	if k.pub.MaxBodyBytes > 0 {
+		size = min(size, k.pub.MaxBodyBytes)
+	}
+	for i, body := range [][]byte{nil, {}, {0}, binary, bytes.Repeat([]byte("\xff\xfe"), 100), bytes.Repeat(binary, (size+255)/256)[:size]} {
+		want := message(name+".a", i)
+		want.ContentType, want.Body = "application/octet-stream", body
+		k.publish(want)
+		k.same(want, k.consume(r, 1)[0].Envelope, fmt.Sprintf("message with a body of %d bytes", len(body)))
+	}
+}
+
+func publishKeepsNothing(k *kit) {
+	name := k.h.NewName()
+	a, b := k.subscribe(name+"a", name+".x"), k.subscribe(name+"b", name+".x")
+	want := full(name + ".x")
+	sent := want.Clone()
+	k.publish(sent)
+	spoil := func(e *core.Envelope) {
+		e.Body[0], e.Lineage[0], e.Headers["region"] = '!', "spoilt", "spoilt"
+	}
+	spoil(&sent)
+	first := k.consume(a, 1)[0]
+	k.same(want, first.Envelope, "after the caller of Publish changed its copy")
+	spoil(&first.Envelope)
+	second := k.receive(b, 1)[0]
+	k.same(want, second.Envelope, "after the consumer of another queue changed its copy")
+	spoil(&second.Envelope)
+	k.settle(b, core.AckRetry(second, tier1, nil))
+	k.same(want, k.consume(b, 1)[0].Envelope, "retried, after the consumer changed its copy")
+}
+
+func publishEmpty(k *kit) {
+	if res := k.tr.Publish(k.ctx, nil); len(res) != 0 {
+		k.fail("publish of nothing returned %d results", len(res))
+	}
+}
+
+// publishUnroutable sends a mix whose pattern is different backwards.
+func publishUnroutable(k *kit) {
+	k.needs(k.pub.DetectsUnroutable, "PublisherTraits.DetectsUnroutable")
+	r, name := k.queue("bound")
+	batch := make([]core.Envelope, 0, 10)
+	var want []core.Envelope
+	for i := range 10 {
+		m := message(name+".unbound", i)
+		if i == 0 || i == 3 || i == 4 || i == 7 {
+			m = message(name+".bound", i)
+			want = append(want, m)
+		}
+		batch = append(batch, m)
+	}
+	size := len(batch)
+	if k.pub.MaxBatch > 0 {
+		size = min(size, k.pub.MaxBatch)
+	}
+	for len(batch) > 0 {
+		part := batch[:min(size, len(batch))]
+		batch = batch[len(part):]
+		for i, err := range k.send(part) {
+			routable := strings.HasSuffix(part[i].Topic, ".bound")
+			switch {
+			case routable:
+				k.must("a neighbour of an unroutable message", err)
+			case err == nil:
+				k.fail("a message that no queue is bound for was a success (slot %d)", i)
+			case !errors.Is(err, core.ErrUnroutable):
+				k.fail("the error of an unroutable message does not match core.ErrUnroutable: %w", err)
+			case core.ClassOf(err) != core.ClassRejected:
+				k.fail("an unroutable message is of class %s, want rejected, since a queue may be bound soon: %w", core.ClassOf(err), err)
+			}
+		}
+	}
+	k.exactly(want, k.consume(r, len(want)))
+	k.nothing(r, "all routable messages were consumed")
+}
+
+// publishUnsendable sends what no retry can help beside what is fine.
+func publishUnsendable(k *kit) {
+	r, name := k.queue("a", "#")
+	bad := []core.Envelope{message(name+"."+strings.Repeat("x", 300), 0)}
+	if n := k.pub.MaxBodyBytes; n > 0 && n <= 16<<20 {
+		m := message(name+".a", 1)
+		m.Body = make([]byte, n+1)
+		bad = append(bad, m)
+	}
+	for i, m := range bad {
+		before, after := message(name+".a", 10+i), message(name+".a", 20+i)
+		batch := []core.Envelope{before, m, after}
+		if k.pub.MaxBatch > 0 && k.pub.MaxBatch < len(batch) {
+			batch = batch[1:2]
+		}
+		for j, err := range k.send(batch) {
+			switch {
+			case batch[j].ID != m.ID:
+				k.must("a neighbour of a message that cannot be sent", err)
+			case err == nil:
+				k.fail("a message with a topic of %d bytes and a body of %d bytes was a success", len(m.Topic), len(m.Body))
+			case core.ClassOf(err) != core.ClassPermanent && core.ClassOf(err) != core.ClassRejected:
+				k.fail("a message that cannot be sent is of class %s, so it would be tried for ever: %w", core.ClassOf(err), err)
+			}
+		}
+		if len(batch) > 1 {
+			k.exactly([]core.Envelope{before, after}, k.consume(r, 2))
+		}
+	}
+	k.publish(message(name+".a", 99))
+	k.consume(r, 1)
+}
+
+func publishThousand(k *kit) {
+	r, name := k.queue("a")
+	want := messages(name+".a", 1000)
+	k.publish(want...)
+	k.exactly(want, k.consume(r, len(want)))
+	k.nothing(r, "all 1,000 messages were consumed")
+}
+
+// publishConcurrently mixes calls whose confirms and returns an adapter could cross.
+func publishConcurrently(k *kit) {
+	const calls, size = 24, 20
+	r, name := k.queue("bound")
+	var (
+		mu   sync.Mutex
+		want []core.Envelope
+	)
+	k.each(calls, func(i int) error {
+		ctx, cancel := context.WithTimeout(k.ctx, patience)
+		defer cancel()
+		n := size
+		if k.pub.MaxBatch > 0 {
+			n = min(n, k.pub.MaxBatch)
+		}
+		batch := messages(fmt.Sprintf("%s.bound", name), n)
+		for j := range batch {
+			batch[j].ID = fmt.Sprintf("%s/%d/%d", name, i, j)
+			if k.pub.DetectsUnroutable && (i+j)%3 == 0 {
+				batch[j].Topic = name + ".unbound"
+			}
+		}
+		res := k.tr.Publish(ctx, batch)
+		if len(res) != len(batch) {
+			return fmt.Errorf("publish of %d messages returned %d results", len(batch), len(res))
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for j, err := range res {
+			switch routable := strings.HasSuffix(batch[j].Topic, ".bound"); {
+			case routable && err != nil:
+				return fmt.Errorf("publish: %w", err)
+			case !routable && err == nil:
+				return fmt.Errorf("call %d: the unroutable message in slot %d was a success", i, j)
+			case routable:
+				want = append(want, batch[j])
+			}
+		}
+		return nil
+	})
+	k.exactly(want, k.consume(r, len(want)))
+	k.nothing(r, "all messages were consumed")
+}
+
+func publishCancelled(k *kit) {
+	r, name := k.queue("a")
+	ctx, cancel := context.WithCancel(k.ctx)
+	cancel()
+	batch := messages(name+".a", 5)
+	if k.pub.MaxBatch > 0 {
+		batch = batch[:min(len(batch), k.pub.MaxBatch)]
+	}
+	res := k.tr.Publish(ctx, batch)
+	if len(res) != len(batch) {
+		k.fail("publish of %d messages under a cancelled context returned %d results", len(batch), len(res))
+	}
+	sent := map[string]bool{}
+	for i, err := range res {
+		sent[batch[i].ID] = err == nil
+		if err != nil && core.ClassOf(err) != core.ClassOutage {
+			k.fail("a message whose result did not come in time is of class %s, want outage, which costs no attempt: %w", core.ClassOf(err), err)
+		}
+	}
+	k.needs(k.pub.Confirmed, "PublisherTraits.Confirmed")
+	for _, d := range k.drain(r) { // what failed may have been sent all the same; what succeeded must have been
+		delete(sent, d.Envelope.ID)
+	}
+	for id, ok := range sent {
+		if ok {
+			k.fail("message %s was a success but did not come", id)
+		}
+	}
+}
+
+func keyOrderBatch(k *kit) {
+	k.needs(k.pub.KeyOrder != core.KeyOrderNone, "PublisherTraits.KeyOrder")
+	k.needs(k.sub.KeyOrder, "SubscriberTraits.KeyOrder")
+	r, name := k.queue("#")
+	batch := keyed(name, 30)
+	k.publish(batch...)
+	k.inKeyOrder(batch, r)
+}
+
+// keyOrderSerial keeps one message of a key in flight, in several calls.
+func keyOrderSerial(k *kit) {
+	k.needs(k.pub.KeyOrder != core.KeyOrderNone, "PublisherTraits.KeyOrder")
+	k.needs(k.sub.KeyOrder, "SubscriberTraits.KeyOrder")
+	r, name := k.queue("#")
+	batch := keyed(name, 10)
+	for i := range batch {
+		k.publish(batch[i])
+	}
+	k.inKeyOrder(batch, r)
+}
+
+// keyed returns n messages of each of three keys, mixed, on changing topics.
+func keyed(name string, n int) []core.Envelope {
+	batch := make([]core.Envelope, 3*n)
+	for i := range batch {
+		batch[i] = message(fmt.Sprintf("%s.t%d", name, i%2), i)
+		batch[i].Key = fmt.Sprintf("key-%d", i%3)
+	}
+	return batch
+}
+
+func (k *kit) inKeyOrder(sent []core.Envelope, r core.Receiver) {
+	want, got := map[string][]string{}, map[string][]string{}
+	for i := range sent {
+		want[sent[i].Key] = append(want[sent[i].Key], sent[i].ID)
+	}
+	ds := k.consume(r, len(sent))
+	k.exactly(sent, ds)
+	for _, d := range ds {
+		got[d.Envelope.Key] = append(got[d.Envelope.Key], d.Envelope.ID)
+	}
+	for key := range want {
+		for i, id := range want[key] {
+			if got[key][i] != id {
+				k.fail("%s: message %s came where %s was due", key, got[key][i], id)
+			}
+		}
+	}
+}

@@ -1,0 +1,262 @@
+package transporttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var receiveChecks = []named{
+	{"binding-exact", bindingExact},
+	{"binding-wildcards", bindingWildcards},
+	{"binding-overlap", bindingOverlap},
+	{"subscriptions-get-copies", subscriptionsGetCopies},
+	{"receivers-share-a-queue", receiversShare},
+	{"queue-keeps-messages", queueKeepsMessages},
+	{"receive-limit", receiveLimit},
+	{"receive-waits", receiveWaits},
+	{"receive-cancelled-loses-nothing", receiveCancelled},
+	{"prefetch", prefetch},
+}
+
+func bindingExact(k *kit) {
+	r, name := k.queue("a.b", "c")
+	other := k.subscribe(k.h.NewName(), name+".#")
+	if !k.sub.Wildcards {
+		other = k.subscribe(k.h.NewName(), name+".a", name+".a.b", name+".a.b.c", name+".b", name+".c")
+	}
+	var all, want []core.Envelope
+	for i, suffix := range []string{"a", "a.b", "a.b.c", "b", "c"} {
+		m := message(name+"."+suffix, i)
+		all = append(all, m)
+		if suffix == "a.b" || suffix == "c" {
+			want = append(want, m)
+		}
+	}
+	k.publish(all...)
+	k.exactly(all, k.consume(other, len(all)))
+	k.exactly(want, k.consume(r, len(want)))
+	k.nothing(r, "the queue is bound for two topics")
+}
+
+func bindingWildcards(k *kit) {
+	k.needs(k.sub.Wildcards, "SubscriberTraits.Wildcards")
+	name := k.h.NewName()
+	all := k.subscribe(name+"all", name+".#")
+	topics := []string{"", ".user", ".user.created", ".user.created.eu", ".order.created", ".order.created.eu"}
+	var sent []core.Envelope
+	for i, t := range topics {
+		sent = append(sent, message(name+t, i))
+	}
+	want := map[string][]int{
+		".*": {1}, ".user.*": {2}, ".user.#": {1, 2, 3}, ".*.created": {2, 4}, ".#.created": {2, 4}, ".#.eu": {3, 5}, ".*.*.eu": {3, 5},
+		".#.created.#": {2, 3, 4, 5}, ".user.*.*": {3}, ".*.#": {1, 2, 3, 4, 5},
+	}
+	receivers := map[string]core.Receiver{}
+	for b := range want {
+		receivers[b] = k.subscribe(k.h.NewName(), name+b)
+	}
+	k.publish(sent...)
+	for _, d := range k.topics(all, sent) {
+		k.settle(all, core.AckRetry(d, tier1, nil))
+	}
+	for _, d := range k.topics(all, sent) {
+		k.settle(all, core.AckDone(d))
+	}
+	for b, r := range receivers {
+		var fits []core.Envelope
+		for _, i := range want[b] {
+			fits = append(fits, sent[i])
+		}
+		ds := k.topics(r, fits)
+		k.settle(r, acks(core.AckDone, ds...)...)
+	}
+	for b, r := range receivers {
+		k.nothingNow(r, "binding "+b)
+	}
+}
+
+// topics receives exactly want and looks at the topics.
+func (k *kit) topics(r core.Receiver, want []core.Envelope) []*core.Delivery {
+	ds := k.receive(r, len(want))
+	k.exactly(want, ds)
+	for _, d := range ds {
+		for i := range want {
+			if want[i].ID == d.Envelope.ID && want[i].Topic != d.Envelope.Topic {
+				k.fail("attempt %d: the topic is %q, want the one it was published with, %q", d.Attempt, d.Envelope.Topic, want[i].Topic)
+			}
+		}
+	}
+	return ds
+}
+
+// nothingNow is nothing with a shorter wait, for many receivers after everything has settled.
+func (k *kit) nothingNow(r core.Receiver, why string) {
+	ctx, cancel := context.WithTimeout(k.ctx, quiet/10)
+	defer cancel()
+	if ds, err := r.Receive(ctx, 1); err == nil {
+		k.fail("%s: message %s with topic %s came too much", why, ds[0].Envelope.ID, ds[0].Envelope.Topic)
+	}
+}
+
+// bindingOverlap binds one queue twice for the same topic.
+func bindingOverlap(k *kit) {
+	name := k.h.NewName()
+	bindings := []string{name + ".a", name + ".a"}
+	if k.sub.Wildcards {
+		bindings = append(bindings, name+".*", "#."+name+".a")
+	}
+	r := k.subscribe(name, bindings...)
+	m := message(name+".a", 0)
+	k.publish(m)
+	k.exactly([]core.Envelope{m}, k.consume(r, 1))
+	k.nothing(r, "a queue gets one copy, however many bindings fit")
+}
+
+func subscriptionsGetCopies(k *kit) {
+	name := k.h.NewName()
+	a, b := k.subscribe(name+"a", name+".x"), k.subscribe(name+"b", name+".x")
+	want := messages(name+".x", 20)
+	k.publish(want...)
+	k.exactly(want, k.consume(a, len(want)))
+	k.exactly(want, k.consume(b, len(want)))
+	k.nothing(a, "each queue has one copy")
+	k.nothing(b, "each queue has one copy")
+}
+
+// receiversShare fills one receiver, so that the other must get the rest.
+func receiversShare(k *kit) {
+	name := k.h.NewName()
+	sub := subscription(name, name+".a")
+	sub.Concurrency, sub.Prefetch = 5, 5
+	a, b := k.subscribeTo(sub), k.subscribeTo(sub)
+	want := messages(name+".a", 30)
+	k.publish(want...)
+	held := k.receive(a, 5)
+	rest := k.consume(b, 25)
+	k.settle(a, acks(core.AckDone, held...)...)
+	k.exactly(want, append(held, rest...))
+	k.nothing(a, "all messages were settled")
+	k.nothing(b, "all messages were settled")
+}
+
+// queueKeepsMessages publishes while nobody receives.
+func queueKeepsMessages(k *kit) {
+	r, name := k.queue("a")
+	k.closeReceiver(r)
+	want := messages(name+".a", 5)
+	k.publish(want...)
+	r = k.subscribe(name) // bound before
+	k.exactly(want, k.consume(r, len(want)))
+}
+
+func receiveLimit(k *kit) {
+	r, name := k.queue("a")
+	want := messages(name+".a", 10)
+	k.publish(want...)
+	ds := k.receive(r, 3) // fails by itself if one call returns more
+	ds = append(ds, k.receive(r, 1)...)
+	ds = append(ds, k.receive(r, 6)...)
+	k.exactly(want, ds)
+	k.settle(r, acks(core.AckDone, ds...)...)
+}
+
+// receiveWaits publishes while Receive is blocked.
+func receiveWaits(k *kit) {
+	r, name := k.queue("a")
+	m := message(name+".a", 0)
+	k.each(2, func(i int) error {
+		ctx, cancel := context.WithTimeout(k.ctx, patience)
+		defer cancel()
+		if i == 1 {
+			if err := pause(ctx, quiet/3); err != nil {
+				return err
+			}
+			return k.tr.Publish(ctx, []core.Envelope{m}).FirstErr()
+		}
+		ds, err := collect(ctx, r, 1, func(ds []*core.Delivery) error { return settle(ctx, r, acks(core.AckDone, ds...)...) })
+		if err != nil {
+			return fmt.Errorf("receive, blocked before the message was published (got %d): %w", len(ds), err)
+		}
+		return nil
+	})
+}
+
+// receiveCancelled calls Receive with contexts that end all the time, while messages arrive.
+func receiveCancelled(k *kit) {
+	r, name := k.queue("a")
+	want := messages(name+".a", 200)
+	var (
+		mu  sync.Mutex
+		got []*core.Delivery
+	)
+	k.each(2, func(i int) error {
+		all, cancel := context.WithTimeout(k.ctx, patience)
+		defer cancel()
+		if i == 1 {
+			for j := 0; j < len(want); j += 5 {
+				if err := k.tr.Publish(all, want[j:j+5]).FirstErr(); err != nil {
+					return fmt.Errorf("publish: %w", err)
+				}
+				if err := pause(all, time.Millisecond); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		for n := 0; n < len(want); {
+			if err := all.Err(); err != nil {
+				return fmt.Errorf("only %d of %d messages came over calls of Receive that were cancelled: %w", n, len(want), err)
+			}
+			ds, err := receiveBriefly(all, r, time.Duration(1+n%4)*time.Millisecond)
+			if err != nil {
+				return err
+			}
+			n += len(ds)
+			if err := settle(all, r, acks(core.AckDone, ds...)...); err != nil {
+				return err
+			}
+			mu.Lock()
+			got = append(got, ds...)
+			mu.Unlock()
+		}
+		return nil
+	})
+	k.exactly(want, got)
+}
+
+// receiveBriefly calls Receive under a context that ends after d.
+func receiveBriefly(ctx context.Context, r core.Receiver, d time.Duration) ([]*core.Delivery, error) {
+	c, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	ds, err := r.Receive(c, 7)
+	switch {
+	case err != nil && len(ds) > 0:
+		return nil, fmt.Errorf("receive returned %d deliveries together with an error: %w", len(ds), err)
+	case err != nil && c.Err() == nil && core.ClassOf(err) != core.ClassOutage:
+		return nil, fmt.Errorf("receive: %w", err)
+	case err == nil && len(ds) == 0:
+		return nil, errors.New("receive returned neither a delivery nor an error")
+	}
+	return ds, nil
+}
+
+func prefetch(k *kit) {
+	name := k.h.NewName()
+	sub := subscription(name, name+".a")
+	sub.Concurrency, sub.Prefetch = 2, 4
+	r := k.subscribeTo(sub)
+	want := messages(name+".a", 10)
+	k.publish(want...)
+	got := k.receive(r, 4)
+	k.nothing(r, "the receiver holds as many deliveries as Prefetch allows")
+	k.settle(r, core.AckDone(got[0]), core.AckDone(got[2]))
+	got = append(got, k.receive(r, 2)...)
+	k.nothing(r, "the receiver holds as many deliveries as Prefetch allows again")
+	k.settle(r, acks(core.AckDone, got[1], got[3], got[4], got[5])...)
+	k.exactly(want, append(got, k.consume(r, 4)...))
+}

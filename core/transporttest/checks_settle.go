@@ -1,0 +1,427 @@
+package transporttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var settleChecks = []named{
+	{"settle-done", settleDone},
+	{"retry-keeps-properties", retryKeepsProperties},
+	{"retry-counts-attempts", retryCounts},
+	{"retry-waits", retryWaits},
+	{"retry-rounds-up", retryRoundsUp},
+	{"retry-survives-receiver", retrySurvives},
+	{"retry-failing-queue-only", retryFailingQueueOnly},
+	{"retry-many", retryMany},
+	{"reject-parks", rejectParks},
+	{"reject-after-retry", rejectAfterRetry},
+	{"reject-unparked", rejectUnparked},
+	{"give-back", giveBack},
+	{"settle-mixed", settleMixed},
+	{"settle-empty", settleEmpty},
+	{"settle-twice", settleTwice},
+	{"settle-foreign", settleForeign},
+	{"settle-nonsense", settleNonsense},
+	{"settle-concurrently", settleConcurrently},
+}
+
+// settleDone settles some and looks at what another receiver finds.
+func settleDone(k *kit) {
+	r, name := k.queue("a")
+	want := messages(name+".a", 5)
+	k.publish(want...)
+	ds := k.receive(r, 5)
+	var left []core.Envelope
+	for i, d := range ds {
+		if i == 1 || i == 3 {
+			left = append(left, d.Envelope)
+			continue
+		}
+		k.settle(r, core.AckDone(d))
+	}
+	k.closeReceiver(r)
+	r = k.subscribe(name, name+".a")
+	k.exactly(left, k.consume(r, len(left)))
+	k.nothing(r, "all messages were done")
+}
+
+// CO-14.
+func retryKeepsProperties(k *kit) {
+	r, name := k.queue("placed", "bare")
+	for _, want := range []core.Envelope{full(name + ".placed"), {ID: "bare-" + name, Topic: name + ".bare", Headers: map[string]string{"größe": "日本"}}} {
+		k.publish(want)
+		for attempt := 1; attempt <= 3; attempt++ {
+			d := k.receive(r, 1)[0]
+			where := fmt.Sprintf("attempt %d", attempt)
+			k.same(want, d.Envelope, where)
+			if d.Attempt != attempt || d.Queue != name || d.Err != nil {
+				k.fail("%s: Attempt is %d, Queue %q, Err %w", where, d.Attempt, d.Queue, d.Err)
+			}
+			if attempt < 3 {
+				k.settle(r, core.AckRetry(d, tier1, errors.New("größer\nthan 日本 "+strings.Repeat("x", 2*core.MaxErrorBytes))))
+				continue
+			}
+			k.settle(r, core.AckDone(d))
+		}
+	}
+	k.nothing(r, "all messages were done")
+}
+
+// retryCounts looks at what counts as an attempt: retries, and neither giving back nor a lost receiver.
+func retryCounts(k *kit) {
+	r, name := k.queue("a")
+	k.publish(message(name+".a", 0))
+	attempt := func(want int, after string) *core.Delivery {
+		d := k.receive(r, 1)[0]
+		if d.Attempt != want {
+			k.fail("%s: Attempt is %d, want %d", after, d.Attempt, want)
+		}
+		return d
+	}
+	k.settle(r, core.AckGiveBack(attempt(1, "at first")))
+	k.settle(r, core.AckGiveBack(attempt(1, "given back")))
+	attempt(1, "given back twice")
+	k.closeReceiver(r)
+	r = k.subscribe(name, name+".a")
+	k.settle(r, core.AckRetry(attempt(1, "after its receiver was closed"), tier1, nil))
+	k.settle(r, core.AckGiveBack(attempt(2, "retried")))
+	k.settle(r, core.AckRetry(attempt(2, "retried and given back"), tier1, nil))
+	attempt(3, "retried twice")
+	k.closeReceiver(r)
+	r = k.subscribe(name, name+".a")
+	k.settle(r, core.AckDone(attempt(3, "retried twice, after its receiver was closed")))
+}
+
+func retryWaits(k *kit) {
+	r, name := k.queue("a")
+	k.publish(message(name+".a", 0))
+	for _, delay := range []time.Duration{tier1, tier2, tier1} {
+		d := k.receive(r, 1)[0]
+		k.notBefore(r, core.AckRetry(d, delay, errors.New("not now")), delay)
+	}
+	k.consume(r, 1)
+}
+
+// notBefore settles a and checks that the message comes again, but not before delay has passed. It gives it back.
+func (k *kit) notBefore(r core.Receiver, a core.Ack, delay time.Duration) {
+	start := time.Now()
+	k.settle(r, a)
+	d := k.receive(r, 1)[0]
+	if took := time.Since(start); took < delay-5*time.Millisecond { // the broker's clock may count whole milliseconds
+		k.fail("a retry with delay %s came after %s", a.Delay, took)
+	}
+	k.settle(r, core.AckGiveBack(d))
+}
+
+// retryRoundsUp asks for a delay between two declared ones: it may be held longer, never shorter.
+func retryRoundsUp(k *kit) {
+	r, name := k.queue("a")
+	k.publish(message(name+".a", 0))
+	d := k.receive(r, 1)[0]
+	k.notBefore(r, core.AckRetry(d, tier1+tier1/4, nil), tier1+tier1/4)
+	d = k.receive(r, 1)[0]
+	k.settle(r, core.AckRetry(d, 0, nil)) // less than the first
+	k.consume(r, 1)
+}
+
+func retrySurvives(k *kit) {
+	k.needs(k.sub.RetryLater, "SubscriberTraits.RetryLater")
+	r, name := k.queue("a")
+	m := message(name+".a", 0)
+	k.publish(m)
+	k.settle(r, core.AckRetry(k.receive(r, 1)[0], tier2, nil))
+	k.closeReceiver(r)
+	r = k.subscribe(name, name+".a")
+	d := k.consume(r, 1)[0]
+	k.same(m, d.Envelope, "retry whose receiver was closed")
+	if d.Attempt != 2 {
+		k.fail("Attempt is %d, want 2", d.Attempt)
+	}
+}
+
+// CO-17.
+func retryFailingQueueOnly(k *kit) {
+	name := k.h.NewName()
+	a, b := k.subscribe(name+"a", name+".x"), k.subscribe(name+"b", name+".x")
+	k.publish(message(name+".x", 0))
+	k.consume(b, 1)
+	k.settle(a, core.AckRetry(k.receive(a, 1)[0], tier1, nil))
+	if d := k.consume(a, 1)[0]; d.Attempt != 2 {
+		k.fail("Attempt is %d, want 2", d.Attempt)
+	}
+	k.nothing(b, "a retry goes to the failing queue only")
+	k.nothing(a, "the message was done")
+}
+
+// retryMany retries a mix of delays at once: a long one must not hold up a short one for ever, and none may be lost.
+func retryMany(k *kit) {
+	r, name := k.queue("a")
+	want := messages(name+".a", 40)
+	k.publish(want...)
+	var retries []core.Ack
+	for i, d := range k.receive(r, len(want)) {
+		retries = append(retries, core.AckRetry(d, []time.Duration{tier2, tier1, 0}[i%3], nil))
+	}
+	k.settle(r, retries...)
+	ds := k.consume(r, len(want))
+	k.exactly(want, ds)
+	for _, d := range ds {
+		if d.Attempt != 2 {
+			k.fail("message %s: Attempt is %d, want 2", d.Envelope.ID, d.Attempt)
+		}
+	}
+	k.nothing(r, "all messages were done")
+}
+
+func rejectParks(k *kit) {
+	r, name := k.queue("a")
+	want := full(name + ".a")
+	k.publish(want, message(name+".a", 1))
+	for _, d := range k.receive(r, 2) {
+		if d.Envelope.ID == want.ID {
+			k.settle(r, core.AckReject(d, core.ReasonUndecodable, errors.New("cannot read größe")))
+			continue
+		}
+		k.settle(r, core.AckDone(d))
+	}
+	k.nothing(r, "a rejected message does not come again")
+	k.parked(name, want, core.ReasonUndecodable, "cannot read größe")
+}
+
+func rejectAfterRetry(k *kit) {
+	r, name := k.queue("a")
+	want := full(name + ".a")
+	k.publish(want)
+	k.settle(r, core.AckRetry(k.receive(r, 1)[0], tier1, errors.New("first")))
+	k.settle(r, core.AckReject(k.receive(r, 1)[0], core.ReasonAttempts, errors.New("second")))
+	k.nothing(r, "a rejected message does not come again")
+	k.parked(name, want, core.ReasonAttempts, "second")
+}
+
+// parked checks that want, and nothing else, is parked, if that can be seen.
+func (k *kit) parked(queue string, want core.Envelope, reason core.Reason, text string) {
+	k.needs(k.sub.Parks, "SubscriberTraits.Parks")
+	l, ok := k.h.(ParkedLister)
+	k.needs(ok, "the harness's ParkedLister")
+	got := k.awaitParked(l, queue)
+	if len(got) != 1 {
+		k.fail("%d messages are parked, want 1", len(got))
+	}
+	k.same(want, got[0].Envelope, "parked")
+	if got[0].Reason != reason || got[0].Err != text {
+		k.fail("parked with reason %q and error %q, want %q and %q", got[0].Reason, got[0].Err, reason, text)
+	}
+}
+
+// awaitParked lists until there is something: a broker may move a message some time after the settle.
+func (k *kit) awaitParked(l ParkedLister, queue string) []Parked {
+	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	defer cancel()
+	for {
+		got, err := l.Parked(ctx, queue)
+		if err != nil && ctx.Err() == nil {
+			k.must("list what is parked", err)
+		}
+		if len(got) > 0 || pause(ctx, 50*time.Millisecond) != nil {
+			return got
+		}
+	}
+}
+
+func rejectUnparked(k *kit) {
+	name := k.h.NewName()
+	sub := subscription(name, name+".a")
+	sub.Unparked = true
+	r := k.subscribeTo(sub)
+	k.publish(messages(name+".a", 2)...)
+	ds := k.receive(r, 2)
+	k.settle(r, core.AckReject(ds[0], core.ReasonRejected, errors.New("no")), core.AckDone(ds[1]))
+	k.nothing(r, "a rejected message does not come again")
+	if l, ok := k.h.(ParkedLister); ok {
+		got, err := l.Parked(k.ctx, name)
+		k.must("list what is parked", err)
+		if len(got) > 0 {
+			k.fail("%d messages are parked for a subscription that does not park", len(got))
+		}
+	}
+}
+
+// giveBack gives back to a queue that two receivers share; whoever gets it, it comes at once and once.
+func giveBack(k *kit) {
+	name := k.h.NewName()
+	a, b := k.subscribe(name, name+".a"), k.subscribe(name, name+".a")
+	m := message(name+".a", 0)
+	k.publish(m)
+	for range 3 {
+		r, d := k.either(a, b)
+		k.same(m, d.Envelope, "given back")
+		k.settle(r, core.AckGiveBack(d))
+	}
+	r, d := k.either(a, b)
+	k.settle(r, core.AckDone(d))
+	k.nothing(a, "the message was done")
+	k.nothing(b, "the message was done")
+}
+
+// either returns the next delivery of two receivers.
+func (k *kit) either(rs ...core.Receiver) (core.Receiver, *core.Delivery) {
+	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	defer cancel()
+	for i := 0; ctx.Err() == nil; i++ {
+		r := rs[i%len(rs)]
+		ds, err := receiveBriefly(ctx, r, 20*time.Millisecond)
+		k.must("receive", err)
+		if len(ds) > 0 {
+			return r, ds[0]
+		}
+	}
+	k.fail("the message did not come to any receiver within %s", patience)
+	return nil, nil
+}
+
+// settleMixed settles with every verdict in one call, with a bad slot in the middle.
+func settleMixed(k *kit) {
+	r, name := k.queue("a")
+	k.publish(messages(name+".a", 6)...)
+	ds := k.receive(r, 6)
+	k.settle(r, core.AckDone(ds[5]))
+	batch := []core.Ack{
+		core.AckGiveBack(ds[0]), core.AckDone(ds[1]), core.AckDone(ds[5]), core.AckRetry(ds[2], tier1, nil),
+		core.AckReject(ds[3], core.ReasonRejected, nil), core.AckDone(ds[4]),
+	}
+	res := r.Settle(k.ctx, batch)
+	if len(res) != len(batch) {
+		k.fail("settle of %d deliveries returned %d results", len(batch), len(res))
+	}
+	for i, err := range res {
+		if i == 2 && err == nil {
+			k.fail("settling a delivery a second time was a success")
+		}
+		if i != 2 {
+			k.must(fmt.Sprintf("settle, slot %d", i), err)
+		}
+	}
+	again := k.receive(r, 2)
+	k.exactly([]core.Envelope{ds[0].Envelope, ds[2].Envelope}, again)
+	for _, d := range again {
+		if want := map[string]int{ds[0].Envelope.ID: 1, ds[2].Envelope.ID: 2}[d.Envelope.ID]; d.Attempt != want {
+			k.fail("message %s: Attempt is %d, want %d", d.Envelope.ID, d.Attempt, want)
+		}
+	}
+	k.settle(r, acks(core.AckDone, again...)...)
+	k.nothing(r, "all messages were settled")
+}
+
+func settleEmpty(k *kit) {
+	r, _ := k.queue("a")
+	if res := r.Settle(k.ctx, nil); len(res) != 0 {
+		k.fail("settle of nothing returned %d results", len(res))
+	}
+}
+
+// settleTwice settles again with each verdict, and looks whether the receiver still works and the message stays done.
+func settleTwice(k *kit) {
+	r, name := k.queue("a")
+	k.publish(messages(name+".a", 2)...)
+	ds := k.receive(r, 2)
+	k.settle(r, core.AckDone(ds[0]))
+	for _, a := range []core.Ack{
+		core.AckDone(ds[0]), core.AckRetry(ds[0], 0, nil), core.AckReject(ds[0], core.ReasonRejected, nil), core.AckGiveBack(ds[0]),
+	} {
+		if settle(k.ctx, r, a) == nil {
+			k.fail("settling a delivery a second time was a success (verdict %d)", a.Verdict)
+		}
+	}
+	k.settle(r, core.AckRetry(ds[1], tier1, nil))
+	k.exactly([]core.Envelope{ds[1].Envelope}, k.consume(r, 1))
+	k.nothing(r, "both messages were done")
+}
+
+// settleForeign settles a delivery through another receiver, of its own queue and of another.
+func settleForeign(k *kit) {
+	r, name := k.queue("a")
+	others := []core.Receiver{k.subscribe(name, name+".a"), k.subscribe(k.h.NewName(), name+".a")}
+	k.publish(message(name+".a", 0))
+	if r2, d := k.either(r, others[0]); r2 != r {
+		r, others[0] = r2, r
+		k.foreign(r, d, others)
+	} else {
+		k.foreign(r, d, others)
+	}
+}
+
+func (k *kit) foreign(r core.Receiver, d *core.Delivery, others []core.Receiver) {
+	for _, other := range others {
+		for _, a := range []core.Ack{core.AckDone(d), core.AckRetry(d, 0, nil), core.AckReject(d, core.ReasonRejected, nil), core.AckGiveBack(d)} {
+			if settle(k.ctx, other, a) == nil {
+				k.fail("settling another receiver's delivery was a success (verdict %d)", a.Verdict)
+			}
+		}
+	}
+	k.consume(others[1], 1) // its own copy
+	k.settle(r, core.AckDone(d))
+	k.nothing(r, "the message was done")
+	k.nothing(others[0], "the message was done")
+}
+
+// settleNonsense settles what no caller should, and looks whether the receiver still works.
+func settleNonsense(k *kit) {
+	r, name := k.queue("a")
+	k.publish(message(name+".a", 0))
+	d := k.receive(r, 1)[0]
+	for what, a := range map[string]core.Ack{
+		"no delivery":              {Verdict: core.VerdictDone},
+		"a delivery of nobody":     core.AckDone(&core.Delivery{}),
+		"a delivery of a stranger": core.AckDone(&core.Delivery{Handle: "stranger"}),
+		"no verdict":               {Delivery: d},
+		"an unknown verdict":       {Delivery: d, Verdict: 200},
+	} {
+		if settle(k.ctx, r, a) == nil {
+			k.fail("settling with %s was a success", what)
+		}
+	}
+	k.settle(r, core.AckDone(d))
+	k.publish(message(name+".a", 1))
+	k.consume(r, 1)
+}
+
+// settleConcurrently settles from several goroutines while another receives.
+func settleConcurrently(k *kit) {
+	const n = 200
+	r, name := k.queue("a")
+	want := messages(name+".a", n)
+	k.publish(want...)
+	ch := make(chan *core.Delivery, n)
+	var got []*core.Delivery
+	k.each(5, func(i int) error {
+		if i == 0 {
+			defer close(ch)
+			ctx, cancel := context.WithTimeout(k.ctx, patience)
+			defer cancel()
+			var err error
+			got, err = collect(ctx, r, n, func(ds []*core.Delivery) error {
+				for _, d := range ds {
+					ch <- d
+				}
+				return nil
+			})
+			return err
+		}
+		for d := range ch {
+			if err := settle(k.ctx, r, core.AckDone(d)); err != nil {
+				return fmt.Errorf("settle: %w", err)
+			}
+		}
+		return nil
+	})
+	k.exactly(want, got)
+	k.nothing(r, "all messages were done")
+	k.closeReceiver(r)
+	k.nothing(k.subscribe(name, name+".a"), "all messages were done")
+}

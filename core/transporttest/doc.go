@@ -1,0 +1,30 @@
+// Package transporttest is the conformance suite for transports. An adapter's author writes a [Harness], calls [Run]
+// from a test, and learns which promise of core.Transport is broken:
+//
+//	func TestConformance(t *testing.T) {
+//		transporttest.Run(t, func(t *testing.T) transporttest.Harness { return newHarness(t) })
+//	}
+//
+// # Guarantees
+//
+// The suite tests exactly what the transport's traits declare: a check of something that is not declared reports
+// [ErrNotDeclared] and is skipped by Run. Every check is an ordinary function without package testing, so that a program
+// can run it on a live broker; see [Checks]. The suite itself is tested: transports that are broken on purpose must each
+// fail a named check.
+//
+// # Concurrency
+//
+// Run makes one subtest a check, one after the other, each with a harness of its own. A newHarness that calls
+// t.Parallel makes them run at the same time. [RunInBubble] runs each in a testing/synctest bubble, for transports that
+// do no I/O.
+//
+// # Ownership
+//
+// A check closes the receivers that it opened, and some close the transport; the harness cleans up the rest, and must
+// bear closing twice. Queues are left behind.
+//
+// # Limits
+//
+// Checks wait on real timers: up to 20 s for what must happen, 300 ms for what must not. They count on a broker that
+// nobody disturbs: a connection lost by accident can fail a check that forbids duplicates.
+package transporttest

@@ -1,0 +1,359 @@
+package transporttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+const (
+	patience = 20 * time.Second       // for what must happen
+	quiet    = 300 * time.Millisecond // for what must not
+	tier1    = 250 * time.Millisecond // the retry delays of the suite's subscriptions
+	tier2    = time.Second
+)
+
+// kit is what a check works with. Its methods give up the check when something fails.
+type kit struct {
+	ctx  context.Context //nolint:containedctx // a kit lives as long as one check
+	h    Harness
+	tr   core.Transport
+	pub  core.PublisherTraits
+	sub  core.SubscriberTraits
+	open []core.Receiver
+}
+
+func (k *kit) fail(format string, a ...any) { panic(failure{fmt.Errorf(format, a...)}) }
+
+func (k *kit) must(what string, err error) {
+	if err != nil {
+		k.fail("%s: %w", what, err)
+	}
+}
+
+// needs skips the check unless the transport declares what.
+func (k *kit) needs(declared bool, what string) {
+	if !declared {
+		k.fail("%w: %s", ErrNotDeclared, what)
+	}
+}
+
+func (k *kit) close() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), patience)
+	defer cancel()
+	for _, r := range k.open {
+		_ = r.Close(ctx)
+	}
+}
+
+// subscription returns one for queue with the suite's retry delays.
+func subscription(queue string, bindings ...string) core.Subscription {
+	return core.Subscription{
+		Queue: queue, Bindings: bindings, Concurrency: 10, Prefetch: 50, MaxDeliveries: 20,
+		RetryDelays: []time.Duration{tier1, tier2}, Retry: core.Schedule(tier1, tier2),
+	}
+}
+
+func (k *kit) subscribe(queue string, bindings ...string) core.Receiver {
+	return k.subscribeTo(subscription(queue, bindings...))
+}
+
+func (k *kit) subscribeTo(sub core.Subscription) core.Receiver {
+	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	defer cancel()
+	r, err := k.tr.Subscribe(ctx, sub)
+	k.must("subscribe to queue "+sub.Queue, err)
+	k.open = append(k.open, r)
+	return r
+}
+
+// queue subscribes to a new queue with bindings "<name>.<suffix>", and returns its name too.
+func (k *kit) queue(suffixes ...string) (core.Receiver, string) {
+	name := k.h.NewName()
+	bindings := make([]string, len(suffixes))
+	for i, s := range suffixes {
+		bindings[i] = name + "." + s
+	}
+	return k.subscribe(name, bindings...), name
+}
+
+// send publishes and returns the results, one a message.
+func (k *kit) send(batch []core.Envelope) core.Results {
+	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	defer cancel()
+	res := k.tr.Publish(ctx, batch)
+	if len(res) != len(batch) {
+		k.fail("publish of %d messages returned %d results", len(batch), len(res))
+	}
+	return res
+}
+
+// publish publishes what must succeed, in calls of at most MaxBatch.
+func (k *kit) publish(batch ...core.Envelope) {
+	size := len(batch)
+	if k.pub.MaxBatch > 0 {
+		size = min(size, k.pub.MaxBatch)
+	}
+	for part := range slices.Chunk(batch, max(size, 1)) {
+		for i, err := range k.send(part) {
+			k.must("publish "+part[i].ID, err)
+		}
+	}
+}
+
+// receive returns n deliveries.
+func (k *kit) receive(r core.Receiver, n int) []*core.Delivery {
+	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	defer cancel()
+	got, err := collect(ctx, r, n, func([]*core.Delivery) error { return nil })
+	if err != nil {
+		k.fail("received %d of %d messages (%s): %w", len(got), n, ids(got), err)
+	}
+	return got
+}
+
+// consume receives n deliveries and settles them as done.
+func (k *kit) consume(r core.Receiver, n int) []*core.Delivery {
+	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	defer cancel()
+	got, err := collect(ctx, r, n, func(ds []*core.Delivery) error { return settle(ctx, r, acks(core.AckDone, ds...)...) })
+	if err != nil {
+		k.fail("received and settled %d of %d messages: %w", len(got), n, err)
+	}
+	return got
+}
+
+// drain receives and settles until nothing comes for a moment.
+func (k *kit) drain(r core.Receiver) []*core.Delivery {
+	var all []*core.Delivery
+	for {
+		ctx, cancel := context.WithTimeout(k.ctx, quiet)
+		ds, err := collect(ctx, r, 1, func(ds []*core.Delivery) error { return settle(k.ctx, r, acks(core.AckDone, ds...)...) })
+		ended := ctx.Err() != nil
+		cancel()
+		all = append(all, ds...)
+		if err != nil && !ended {
+			k.must("receive", err)
+		}
+		if err != nil {
+			return all
+		}
+	}
+}
+
+// nothing waits a moment and fails if r has deliveries.
+func (k *kit) nothing(r core.Receiver, why string) {
+	ctx, cancel := context.WithTimeout(k.ctx, quiet)
+	defer cancel()
+	if got, err := collect(ctx, r, 1, func([]*core.Delivery) error { return nil }); err == nil {
+		k.fail("%s, but message %s came (attempt %d)", why, got[0].Envelope.ID, got[0].Attempt)
+	} else if ctx.Err() == nil {
+		k.must("receive", err)
+	}
+}
+
+// collect calls Receive until n deliveries came and passes them to each as they come. An outage is waited out.
+func collect(ctx context.Context, r core.Receiver, n int, each func([]*core.Delivery) error) ([]*core.Delivery, error) {
+	var got []*core.Delivery
+	for len(got) < n {
+		ds, err := r.Receive(ctx, n-len(got))
+		if len(ds) > n-len(got) {
+			return got, fmt.Errorf("receive with limit %d returned %d deliveries", n-len(got), len(ds))
+		}
+		got = append(got, ds...)
+		if err == nil {
+			if len(ds) == 0 {
+				return got, errors.New("receive returned neither a delivery nor an error")
+			}
+			if err := each(ds); err != nil {
+				return got, err
+			}
+			continue
+		}
+		if len(ds) > 0 {
+			return got, fmt.Errorf("receive returned %d deliveries together with an error: %w", len(ds), err)
+		}
+		if core.ClassOf(err) != core.ClassOutage || isClosed(err) || ctx.Err() != nil {
+			return got, err
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return got, err
+		}
+	}
+	return got, nil
+}
+
+func isClosed(err error) bool { return errors.Is(err, core.ErrClosed) }
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// settle settles what must succeed.
+func (k *kit) settle(r core.Receiver, a ...core.Ack) {
+	k.must("settle", settle(k.ctx, r, a...))
+}
+
+func settle(ctx context.Context, r core.Receiver, a ...core.Ack) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	res := r.Settle(ctx, a)
+	if len(res) != len(a) {
+		return fmt.Errorf("settle of %d deliveries returned %d results", len(a), len(res))
+	}
+	return res.FirstErr()
+}
+
+func acks(verdict func(*core.Delivery) core.Ack, ds ...*core.Delivery) []core.Ack {
+	out := make([]core.Ack, len(ds))
+	for i, d := range ds {
+		out[i] = verdict(d)
+	}
+	return out
+}
+
+// closeReceiver closes what must close.
+func (k *kit) closeReceiver(r core.Receiver) {
+	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	defer cancel()
+	k.must("close receiver", r.Close(ctx))
+}
+
+// each runs fn n times at once and gives up with the first error.
+func (k *kit) each(n int, fn func(i int) error) {
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			defer func() {
+				if p := recover(); p != nil {
+					errs[i] = fmt.Errorf("panic: %v", p)
+				}
+			}()
+			errs[i] = fn(i)
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		k.must("concurrently", err)
+	}
+}
+
+// message returns a small message for topic.
+func message(topic string, i int) core.Envelope {
+	return core.Envelope{
+		ID: fmt.Sprintf("%s/%d", topic, i), Topic: topic, Type: topic, Source: "/transporttest", ContentType: "text/plain",
+		Body: fmt.Appendf(nil, "body %d", i),
+	}
+}
+
+func messages(topic string, n int) []core.Envelope {
+	out := make([]core.Envelope, n)
+	for i := range out {
+		out[i] = message(topic, i)
+	}
+	return out
+}
+
+// full returns a message that uses every field.
+func full(topic string) core.Envelope {
+	return core.Envelope{
+		ID: core.NewID(), Topic: topic, Type: "shop.order.placed.v2", Source: "/transporttest", Subject: "order-42",
+		Time: time.Date(2024, 2, 29, 12, 34, 56, 123457000, time.UTC), ContentType: "application/json; charset=utf-8", Key: "order-42",
+		Tenant: "acme", CorrelationID: "corr-1", CausationID: "cause-1", RunID: "run-1", Lineage: []string{"grand,parent", "parent%2C"},
+		HLC: hlc.Timestamp(1_700_000_000_123<<16 | 7), Expires: time.Now().Add(time.Hour).UTC().Truncate(time.Second).Add(123457 * time.Microsecond),
+		Priority: 5, TraceParent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", TraceState: "congo=t61rcWkgMzE",
+		Headers: map[string]string{"region": "eu", "Region": "EU"}, Body: []byte(`{"total":1}`),
+	}
+}
+
+// same gives up if got is not want. An absent source may have been replaced by the broker's application id.
+func (k *kit) same(want, got core.Envelope, where string) {
+	if want.Source == "" {
+		got.Source = ""
+	}
+	if d := diff(want, got); d != "" {
+		k.fail("%s: %s", where, d)
+	}
+}
+
+// diff names the fields that differ; nil and empty are the same.
+func diff(want, got core.Envelope) string {
+	var out []string
+	w, g := reflect.ValueOf(want), reflect.ValueOf(got)
+	for i := range w.NumField() {
+		a, b := w.Field(i), g.Field(i)
+		equal := false
+		switch x := a.Interface().(type) {
+		case time.Time:
+			y, ok := b.Interface().(time.Time)
+			equal = ok && x.Equal(y)
+		default:
+			empty := (a.Kind() == reflect.Slice || a.Kind() == reflect.Map) && a.Len() == 0 && b.Len() == 0
+			equal = empty || reflect.DeepEqual(x, b.Interface())
+		}
+		if !equal {
+			out = append(out, fmt.Sprintf("%s is %s, want %s", w.Type().Field(i).Name, short(b), short(a)))
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+func short(v reflect.Value) string {
+	if b, ok := v.Interface().([]byte); ok && len(b) > 40 {
+		return fmt.Sprintf("%d bytes", len(b))
+	}
+	if s := fmt.Sprintf("%#v", v.Interface()); len(s) < 300 {
+		return s
+	}
+	return fmt.Sprintf("a %s of length %d", v.Type(), v.Len())
+}
+
+func ids(ds []*core.Delivery) string {
+	out := make([]string, 0, len(ds))
+	for _, d := range ds {
+		if len(out) == 20 {
+			out = append(out, "...")
+			break
+		}
+		out = append(out, d.Envelope.ID)
+	}
+	return strings.Join(out, " ")
+}
+
+// exactly gives up unless ds are the wanted messages, each once, in any order.
+func (k *kit) exactly(want []core.Envelope, ds []*core.Delivery) {
+	left := make(map[string]int, len(want))
+	for i := range want {
+		left[want[i].ID]++
+	}
+	for _, d := range ds {
+		switch n, ok := left[d.Envelope.ID]; {
+		case !ok:
+			k.fail("message %s came, which should not", d.Envelope.ID)
+		case n == 0:
+			k.fail("message %s came twice", d.Envelope.ID)
+		}
+		left[d.Envelope.ID]--
+	}
+	for id, n := range left {
+		if n > 0 {
+			k.fail("message %s did not come", id)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package memory_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/transporttest"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
+)
+
+// TR-01, TR-06, TE-01.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	transporttest.RunInBubble(t, newHarness)
+}
+
+// The same on real time: goroutines meet in other ways there.
+func TestConformanceRealTime(t *testing.T) {
+	t.Parallel()
+	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+		t.Helper()
+		t.Parallel()
+		return newHarness(t)
+	})
+}
+
+type harness struct {
+	tr   *memtransport.Transport
+	name atomic.Int64
+}
+
+func newHarness(t *testing.T) transporttest.Harness {
+	t.Helper()
+	tr, err := memtransport.New(memtransport.Options{MaxBodyBytes: 2 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tr.Close(context.Background()) })
+	return &harness{tr: tr}
+}
+
+func (h *harness) Transport() core.Transport { return h.tr }
+func (h *harness) NewName() string           { return fmt.Sprintf("q%d", h.name.Add(1)) }
+
+func (h *harness) Parked(_ context.Context, queue string) ([]transporttest.Parked, error) {
+	var out []transporttest.Parked
+	for _, p := range h.tr.Parked(queue) {
+		out = append(out, transporttest.Parked{Envelope: p.Envelope, Reason: p.Reason, Err: p.Err})
+	}
+	return out, nil
+}
