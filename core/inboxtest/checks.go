@@ -1,0 +1,440 @@
+package inboxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+const (
+	patience = 10 * time.Second       // for what must happen
+	grace    = 100 * time.Millisecond // for a second transaction to meet the first
+)
+
+var errHandler = errors.New("the handler failed")
+
+// kit is what a check works with. Its methods give up the check when something fails.
+type kit[Tx any] struct {
+	ctx      context.Context //nolint:containedctx // a kit lives as long as one check
+	h        Harness[Tx]
+	box      core.Inbox[Tx]
+	consumer string
+}
+
+type handler[Tx any] func(ctx context.Context, tx Tx) error
+
+func (k *kit[Tx]) fail(format string, a ...any) { panic(failure{fmt.Errorf(format, a...)}) }
+
+func (k *kit[Tx]) key(id string) core.InboxKey {
+	return core.InboxKey{Consumer: k.consumer, Source: "/inboxtest", ID: id}
+}
+
+// name makes an effect's name unlike that of any other check.
+func (k *kit[Tx]) name(effect string) string { return k.consumer + "/" + effect }
+
+func (k *kit[Tx]) effect(name string) handler[Tx] {
+	return func(ctx context.Context, tx Tx) error { return k.h.Effect(ctx, tx, k.name(name)) }
+}
+
+// do calls Do and checks status and success.
+func (k *kit[Tx]) do(when string, key core.InboxKey, want core.InboxStatus, fn handler[Tx]) {
+	if got, err := k.box.Do(k.ctx, key, fn); err != nil || got != want {
+		k.fail("%s: got status %d and error %v, want status %d", when, got, err, want)
+	}
+}
+
+// refused calls Do and checks that it failed.
+func (k *kit[Tx]) refused(when string, key core.InboxKey, fn handler[Tx]) error {
+	got, err := k.box.Do(k.ctx, key, fn)
+	if err == nil || got != core.InboxNone {
+		k.fail("%s: got status %d and error %v, want an error", when, got, err)
+	}
+	return err
+}
+
+// effects checks the number of committed effects.
+func (k *kit[Tx]) effects(when, name string, want int) {
+	got, err := k.h.Effects(k.ctx, k.name(name))
+	if err != nil {
+		k.fail("count effects: %w", err)
+	}
+	if got != want {
+		k.fail("%s: %d effects are committed, want %d", when, got, want)
+	}
+}
+
+// never is a handler that must not run.
+func (k *kit[Tx]) never(context.Context, Tx) error {
+	return errors.New("the handler ran, and should not have")
+}
+
+func (k *kit[Tx]) sleep(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-k.ctx.Done():
+		k.fail("the check ran out of time: %w", k.ctx.Err())
+	}
+}
+
+type result struct {
+	status core.InboxStatus
+	err    error
+}
+
+// start calls Do in a goroutine.
+func (k *kit[Tx]) start(ctx context.Context, key core.InboxKey, fn handler[Tx]) <-chan result {
+	done := make(chan result, 1)
+	go func() {
+		status, err := k.box.Do(ctx, key, fn)
+		done <- result{status, err}
+	}()
+	return done
+}
+
+func (k *kit[Tx]) await(what string, done <-chan result) result {
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case r := <-done:
+		return r
+	case <-t.C:
+		k.fail("%s did not end within %s", what, patience)
+	}
+	return result{}
+}
+
+// persist repeats Do while it ends with an outage, as a consumer would: a store that cannot wait is busy.
+func (k *kit[Tx]) persist(done <-chan result, key core.InboxKey, fn handler[Tx]) result {
+	r := k.await("Do", done)
+	for start := time.Now(); core.ClassOf(r.err) == core.ClassOutage && time.Since(start) < patience; {
+		k.sleep(grace / 10)
+		r = k.await("Do", k.start(k.ctx, key, fn))
+	}
+	return r
+}
+
+// A handler that succeeds commits its effect and the mark. IN-01, IN-02.
+func markAndEffect[Tx any](k *kit[Tx]) {
+	k.do("a new message", k.key("1"), core.InboxProcessed, k.effect("e"))
+	k.effects("after a new message", "e", 1)
+	k.do("the same message", k.key("1"), core.InboxDuplicate, k.never)
+}
+
+// A message that was handled is a duplicate from then on, and the handler does not run. IN-01.
+func duplicateDoesNotRun[Tx any](k *kit[Tx]) {
+	k.do("a new message", k.key("1"), core.InboxProcessed, k.effect("e"))
+	for range 3 {
+		k.do("the same message", k.key("1"), core.InboxDuplicate, k.never)
+	}
+	k.effects("after a message and three duplicates", "e", 1)
+}
+
+// Consumer, source and id make the key: two messages that differ in one of them are two. IN-01.
+func keyIsConsumerSourceAndID[Tx any](k *kit[Tx]) {
+	c, long := k.consumer, strings.Repeat("x", core.MaxNameBytes)
+	keys := []core.InboxKey{
+		{Consumer: c, Source: "/a", ID: "1"},
+		{Consumer: c + "2", Source: "/a", ID: "1"},
+		{Consumer: c, Source: "/b", ID: "1"},
+		{Consumer: c, Source: "/a", ID: "2"},
+		{Consumer: c, Source: "/A", ID: "1"},  // case counts
+		{Consumer: c, Source: "/a", ID: "1 "}, // so does space
+		{Consumer: c, Source: "/a/", ID: "1"},
+		{Consumer: c, Source: "/", ID: "a1"}, // nothing is just joined
+		{Consumer: c, Source: "/a1", ID: "ü 🗝 '\"\\%_"},
+		{Consumer: c, Source: long, ID: long},
+	}
+	for i, key := range keys {
+		k.do(fmt.Sprintf("key %d of several that differ", i), key, core.InboxProcessed, k.effect("e"))
+	}
+	k.effects("after several messages", "e", len(keys))
+	for i, key := range keys {
+		k.do(fmt.Sprintf("key %d again", i), key, core.InboxDuplicate, k.never)
+	}
+}
+
+// A key that is incomplete or too long is refused before anything happens. IN-01.
+func badKeyIsRefused[Tx any](k *kit[Tx]) {
+	long := strings.Repeat("x", core.MaxNameBytes+1)
+	for _, key := range []core.InboxKey{
+		{Source: "/a", ID: "1"},
+		{Consumer: k.consumer, ID: "1"},
+		{Consumer: k.consumer, Source: "/a"},
+		{Consumer: k.consumer, Source: "/a", ID: long},
+		{Consumer: k.consumer, Source: long, ID: "1"},
+		{Consumer: long, Source: "/a", ID: "1"},
+	} {
+		if err := k.refused("a bad key", key, k.effect("e")); !errors.Is(err, core.ErrInvalid) {
+			k.fail("a bad key: got %w, want core.ErrInvalid", err)
+		}
+	}
+	k.effects("after bad keys", "e", 0)
+}
+
+// A handler that fails leaves neither effect nor mark, its error comes out, and the message can be handled again. IN-04.
+func failureLeavesNoMark[Tx any](k *kit[Tx]) {
+	for range 2 {
+		err := k.refused("a failing handler", k.key("1"), func(ctx context.Context, tx Tx) error {
+			if err := k.h.Effect(ctx, tx, k.name("e")); err != nil {
+				return err
+			}
+			return core.Reject(errHandler)
+		})
+		if !errors.Is(err, errHandler) || core.ClassOf(err) != core.ClassPermanent {
+			k.fail("the handler's error came out as %w", err)
+		}
+		k.effects("after a failing handler", "e", 0)
+	}
+	k.do("the message again", k.key("1"), core.InboxProcessed, k.effect("e"))
+	k.effects("after a retry", "e", 1)
+}
+
+// A handler that panics leaves neither effect nor mark, and no transaction open. The panic may go on or become an
+// error. IN-04.
+func panicLeavesNoMark[Tx any](k *kit[Tx]) {
+	func() {
+		defer func() {
+			if p := recover(); p != nil && p != any(errHandler) {
+				panic(p)
+			}
+		}()
+		status, err := k.box.Do(k.ctx, k.key("1"), func(ctx context.Context, tx Tx) error {
+			if err := k.h.Effect(ctx, tx, k.name("e")); err != nil {
+				return err
+			}
+			panic(errHandler)
+		})
+		if err == nil {
+			k.fail("Do returned status %d and no error for a handler that panicked", status)
+		}
+	}()
+	k.effects("after a panic", "e", 0)
+	k.do("the message again", k.key("1"), core.InboxProcessed, k.effect("e"))
+	k.effects("after a retry", "e", 1)
+}
+
+// When the context ends before the commit, either everything is committed or nothing is. IN-01, IN-04.
+func endedContextLeavesNoMark[Tx any](k *kit[Tx]) {
+	ctx, cancel := context.WithCancel(k.ctx)
+	status, err := k.box.Do(ctx, k.key("1"), func(ctx context.Context, tx Tx) error {
+		defer cancel()
+		return k.h.Effect(ctx, tx, k.name("e"))
+	})
+	if err == nil {
+		if status != core.InboxProcessed {
+			k.fail("got status %d without an error", status)
+		}
+		k.effects("after a success", "e", 1)
+		return
+	}
+	k.effects("after a failure", "e", 0)
+	k.do("the message again", k.key("1"), core.InboxProcessed, k.effect("e"))
+	if status, err := k.box.Do(ctx, k.key("2"), k.never); err == nil || status != core.InboxNone {
+		k.fail("with an ended context: got status %d and error %v", status, err)
+	}
+}
+
+// The effect is part of the inbox's transaction: nobody sees it before the handler has ended. IN-01, IN-02.
+func effectIsHiddenUntilCommit[Tx any](k *kit[Tx]) {
+	wrote, finish := make(chan error, 1), make(chan struct{})
+	done := k.start(k.ctx, k.key("1"), func(ctx context.Context, tx Tx) error {
+		err := k.h.Effect(ctx, tx, k.name("e"))
+		wrote <- err
+		<-finish
+		return err
+	})
+	err := <-wrote
+	ctx, cancel := context.WithTimeout(k.ctx, grace)
+	defer cancel()
+	n, errCount := 0, error(nil)
+	if err == nil {
+		n, errCount = k.h.Effects(ctx, k.name("e"))
+	}
+	close(finish)
+	r := k.await("the handler", done)
+	switch {
+	case err != nil || r.err != nil:
+		k.fail("the handler failed: %w", errors.Join(err, r.err))
+	case errCount == nil && n != 0: // a store may not let anyone read meanwhile
+		k.fail("an effect is visible before its transaction has committed")
+	}
+	k.effects("after the commit", "e", 1)
+}
+
+// Of two deliveries at the same time the second waits for the first and is a duplicate. IN-03.
+func concurrentDuplicateWaits[Tx any](k *kit[Tx]) {
+	k.concurrent(nil, core.InboxDuplicate)
+}
+
+// If the first of two deliveries at the same time fails, the second runs. IN-03.
+func concurrentRunsAfterRollback[Tx any](k *kit[Tx]) {
+	k.concurrent(errHandler, core.InboxProcessed)
+}
+
+func (k *kit[Tx]) concurrent(firstErr error, want core.InboxStatus) {
+	running, finish := make(chan struct{}), make(chan struct{})
+	var mu sync.Mutex
+	active, most := 0, 0
+	handle := func(hold bool) handler[Tx] {
+		return func(ctx context.Context, tx Tx) error {
+			mu.Lock()
+			active++
+			most = max(most, active)
+			mu.Unlock()
+			defer func() {
+				mu.Lock()
+				active--
+				mu.Unlock()
+			}()
+			err := k.h.Effect(ctx, tx, k.name("e"))
+			if !hold {
+				return err
+			}
+			close(running)
+			<-finish
+			return errors.Join(err, firstErr)
+		}
+	}
+	first := k.start(k.ctx, k.key("1"), handle(true))
+	<-running
+	second := k.start(k.ctx, k.key("1"), handle(false))
+	k.sleep(grace)
+	early := result{status: core.InboxNone}
+	select {
+	case early = <-second: // busy, at best
+		if early.err == nil || core.ClassOf(early.err) != core.ClassOutage {
+			close(finish)
+			k.fail("the second delivery ended with status %d and error %v while the first was running", early.status, early.err)
+		}
+		again := make(chan result, 1)
+		again <- early
+		second = again
+	default:
+	}
+	close(finish)
+	if r := k.await("the first delivery", first); !errors.Is(r.err, firstErr) || firstErr == nil && r.status != core.InboxProcessed {
+		k.fail("the first delivery ended with status %d and error %v", r.status, r.err)
+	}
+	if r := k.persist(second, k.key("1"), handle(false)); r.err != nil || r.status != want {
+		k.fail("the second delivery ended with status %d and error %v, want status %d", r.status, r.err, want)
+	}
+	if most > 1 {
+		k.fail("two handlers of one message ran at the same time")
+	}
+	k.effects("after two deliveries", "e", 1)
+}
+
+// However many deliveries of one message come at once, and however often the handler fails first, there is one
+// effect. IN-03, IN-01.
+func stormHasOneEffect[Tx any](k *kit[Tx]) {
+	const n = 12
+	var mu sync.Mutex
+	runs := 0
+	flaky := func(ctx context.Context, tx Tx) error {
+		if err := k.h.Effect(ctx, tx, k.name("e")); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if runs++; runs <= 3 {
+			return errHandler
+		}
+		return nil
+	}
+	var all []<-chan result
+	for range n {
+		all = append(all, k.start(k.ctx, k.key("1"), flaky))
+	}
+	count := map[core.InboxStatus]int{}
+	for _, done := range all {
+		r := k.persist(done, k.key("1"), flaky)
+		if r.err != nil && !errors.Is(r.err, errHandler) {
+			k.fail("a delivery failed: %w", r.err)
+		}
+		count[r.status]++
+	}
+	if count[core.InboxProcessed] != 1 || count[core.InboxDuplicate] != n-4 {
+		k.fail("of %d deliveries, of which the first three fail, %d were processed and %d were duplicates", n,
+			count[core.InboxProcessed], count[core.InboxDuplicate])
+	}
+	k.effects("after a storm", "e", 1)
+}
+
+// Different messages at the same time are all handled. IN-01.
+func differentKeysAllRun[Tx any](k *kit[Tx]) {
+	const n = 12
+	var all []<-chan result
+	for i := range n {
+		all = append(all, k.start(k.ctx, k.key(fmt.Sprint(i)), k.effect("e")))
+	}
+	for i, done := range all {
+		if r := k.persist(done, k.key(fmt.Sprint(i)), k.effect("e")); r.err != nil || r.status != core.InboxProcessed {
+			k.fail("one of %d different messages ended with status %d and error %v", n, r.status, r.err)
+		}
+	}
+	k.effects("after different messages", "e", n)
+}
+
+// A delivery that waits for another gives up when its context ends, at no harm to the other. IN-03.
+func waitingHeedsItsContext[Tx any](k *kit[Tx]) {
+	running, finish := make(chan struct{}), make(chan struct{})
+	first := k.start(k.ctx, k.key("1"), func(ctx context.Context, tx Tx) error {
+		close(running)
+		<-finish
+		return k.h.Effect(ctx, tx, k.name("e"))
+	})
+	<-running
+	ctx, cancel := context.WithTimeout(k.ctx, grace)
+	defer cancel()
+	second := k.start(ctx, k.key("1"), k.never)
+	var err error
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case r := <-second:
+		if r.err == nil {
+			err = fmt.Errorf("the second delivery ended with status %d while the first was running", r.status)
+		} else if core.ClassOf(r.err) == core.ClassPermanent || core.ClassOf(r.err) == core.ClassRejected {
+			err = fmt.Errorf("giving up waiting counts against the message: %w", r.err)
+		}
+	case <-t.C:
+		err = fmt.Errorf("the second delivery goes on waiting %s after its context ended", patience)
+	}
+	close(finish)
+	if r := k.await("the first delivery", first); err == nil && (r.err != nil || r.status != core.InboxProcessed) {
+		err = fmt.Errorf("the first delivery ended with status %d and error %w", r.status, r.err)
+	}
+	if err != nil {
+		k.fail("%w", err)
+	}
+	k.effects("after the first delivery", "e", 1)
+}
+
+// A handler that swallows the error of a failed statement has failed, if the database rolls back: it is never taken
+// for handled. IN-01.
+func swallowedFailureIsAFailure[Tx any](k *kit[Tx]) {
+	b, ok := k.h.(Breaker[Tx])
+	if !ok {
+		k.fail("%w: a harness that can make a statement fail", ErrNotDeclared)
+	}
+	swallow := func(ctx context.Context, tx Tx) error {
+		if err := k.h.Effect(ctx, tx, k.name("e")); err != nil {
+			return err
+		}
+		if err := b.Break(ctx, tx); err == nil {
+			return errors.New("the harness's broken statement succeeded")
+		}
+		return nil
+	}
+	k.refused("a handler that swallowed a failed statement", k.key("1"), swallow)
+	k.effects("after a swallowed failure", "e", 0)
+	k.do("the message again", k.key("1"), core.InboxProcessed, k.effect("e"))
+	k.effects("after a retry", "e", 1)
+}

@@ -1,0 +1,87 @@
+package inboxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Harness is the inbox under test with its transaction type, and what the suite needs around it. What only some
+// backends can do is the optional interface [Breaker].
+type Harness[Tx any] interface {
+	// Inbox returns the inbox under test, the same one every time.
+	Inbox() core.Inbox[Tx]
+	// Effect writes one effect with this name in tx, as a handler would. The same name may be written again; each
+	// write is one more effect.
+	Effect(ctx context.Context, tx Tx, name string) error
+	// Effects returns how many effects with this name are committed.
+	Effects(ctx context.Context, name string) (int, error)
+}
+
+// Breaker is a harness that can make a statement of a transaction fail, such as a violated constraint. Without it the
+// suite does not know what becomes of a handler that swallows an error.
+type Breaker[Tx any] interface {
+	// Break runs a statement in tx that fails in the database, and returns its error.
+	Break(ctx context.Context, tx Tx) error
+}
+
+// ErrNotDeclared reports that a check does not apply: the harness does not have what it tests.
+var ErrNotDeclared = errors.New("not declared")
+
+// Check is one promise.
+type Check[Tx any] struct {
+	// Name is unique and stable: words joined by dashes.
+	Name string
+	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an error
+	// that says what happened instead.
+	Run func(ctx context.Context, h Harness[Tx]) error
+}
+
+// Checks returns all checks.
+func Checks[Tx any]() []Check[Tx] {
+	var all []Check[Tx]
+	for _, c := range []struct {
+		name string
+		fn   func(k *kit[Tx])
+	}{
+		{"mark-and-effect-commit-together", markAndEffect[Tx]},
+		{"duplicate-does-not-run", duplicateDoesNotRun[Tx]},
+		{"key-is-consumer-source-and-id", keyIsConsumerSourceAndID[Tx]},
+		{"bad-key-is-refused", badKeyIsRefused[Tx]},
+		{"failure-leaves-no-mark", failureLeavesNoMark[Tx]},
+		{"panic-leaves-no-mark", panicLeavesNoMark[Tx]},
+		{"ended-context-leaves-no-mark", endedContextLeavesNoMark[Tx]},
+		{"effect-is-hidden-until-commit", effectIsHiddenUntilCommit[Tx]},
+		{"concurrent-duplicate-waits", concurrentDuplicateWaits[Tx]},
+		{"concurrent-runs-after-rollback", concurrentRunsAfterRollback[Tx]},
+		{"storm-has-one-effect", stormHasOneEffect[Tx]},
+		{"different-keys-all-run", differentKeysAllRun[Tx]},
+		{"waiting-heeds-its-context", waitingHeedsItsContext[Tx]},
+		{"swallowed-failure-is-a-failure", swallowedFailureIsAFailure[Tx]},
+	} {
+		all = append(all, Check[Tx]{Name: c.name, Run: func(ctx context.Context, h Harness[Tx]) error {
+			return guard(&kit[Tx]{ctx: ctx, h: h, box: h.Inbox(), consumer: "c-" + core.NewID()}, c.fn)
+		}})
+	}
+	return all
+}
+
+type failure struct{ err error }
+
+// guard runs fn and returns the failure with which it gave up.
+func guard[Tx any](k *kit[Tx], fn func(k *kit[Tx])) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case failure:
+			err = p.err
+		default:
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	fn(k)
+	return nil
+}
