@@ -1,0 +1,3 @@
+DROP TABLE waybill_meta;
+DROP TABLE waybill_inbox;
+DROP TABLE waybill_outbox;

@@ -1,0 +1,192 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Settle persists outcomes in one transaction. If it fails as a whole nothing was changed, or, where the commit itself
+// failed, it is not known; every slot then has the error.
+func (s *Store) Settle(ctx context.Context, outcomes []core.Outcome) core.Results {
+	if len(outcomes) == 0 {
+		return core.Results{}
+	}
+	st, err := s.prepared(ctx, "settle")
+	if err != nil {
+		return core.AllFailed(len(outcomes), err)
+	}
+	var res core.Results
+	err = s.write(ctx, "settle", func(tx *sql.Tx) (bool, error) {
+		w := settler{tx: tx, st: st, now: s.now(), res: make(core.Results, len(outcomes)), outcomes: outcomes}
+		if err := w.run(ctx); err != nil {
+			return false, err
+		}
+		for i := range outcomes {
+			if w.res[i] == nil {
+				s.scans.lap(outcomes[i].Route()).done = time.Time{}
+			}
+		}
+		res = w.res
+		return w.changed, nil
+	})
+	if err != nil {
+		return core.AllFailed(len(outcomes), err)
+	}
+	return res
+}
+
+type settler struct {
+	tx       *sql.Tx
+	st       *statements
+	now      int64
+	outcomes []core.Outcome
+	res      core.Results
+	changed  bool
+}
+
+func (w *settler) run(ctx context.Context) error {
+	published := map[int64][]int{} // token → outcomes; the records of one claim share a token
+	var order []int64
+	stamp := int64(0)
+	for i := range w.outcomes {
+		o := &w.outcomes[i]
+		switch o.State() {
+		case core.StatePublished:
+			if published[o.Token()] == nil {
+				order = append(order, o.Token())
+			}
+			published[o.Token()] = append(published[o.Token()], i)
+		case core.StatePending, core.StateFailed, core.StateAbandoned:
+			if err := w.keep(ctx, i); err != nil {
+				return err
+			}
+		case core.StateNone, core.StateProcessing:
+			w.res[i] = core.Invalid("waybill/sqlite: settle", "outcome: not built by Published, Retry, Abandon or Release")
+		}
+	}
+	for _, token := range order {
+		if err := w.publish(ctx, token, published[token]); err != nil {
+			return err
+		}
+	}
+	for i := range w.outcomes {
+		if w.res[i] == nil {
+			stamp = max(stamp, w.outcomes[i].Stamp())
+		}
+	}
+	if !w.changed || stamp == 0 {
+		return nil
+	}
+	_, err := w.tx.StmtContext(ctx, w.st.mark).ExecContext(ctx, stamp)
+	return err
+}
+
+// publish deletes the records of one claim that were published.
+func (w *settler) publish(ctx context.Context, token int64, at []int) error {
+	slot := make(map[int64]int, len(at))
+	seqs := make([]int64, len(at))
+	for i, j := range at {
+		seqs[i] = w.outcomes[j].Seq()
+		slot[seqs[i]] = j
+		w.res[j] = lost(&w.outcomes[j]) // until the database says otherwise
+	}
+	list, err := json.Marshal(seqs)
+	if err != nil {
+		return err
+	}
+	rows, err := w.tx.StmtContext(ctx, w.st.publish).QueryContext(ctx, string(list), token)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var seq int64
+		if err := rows.Scan(&seq); err != nil {
+			return err
+		}
+		if j, ok := slot[seq]; ok {
+			w.res[j] = nil
+			w.changed = true
+		}
+	}
+	return rows.Err()
+}
+
+// keep writes the new state of a record that stays.
+func (w *settler) keep(ctx context.Context, i int) error {
+	o := &w.outcomes[i]
+	attempt := 0
+	if o.CountsAttempt() {
+		attempt = 1
+	}
+	hold, wake := holdNone, any(int64(0))
+	switch {
+	case o.State() == core.StateAbandoned:
+		wake = nil
+	case o.RetryIn() > 0:
+		hold, wake = holdBlocks, w.now+max(o.RetryIn().Microseconds(), 1)
+	}
+	res, err := w.tx.StmtContext(ctx, w.st.settle).ExecContext(ctx,
+		o.Seq(), o.Token(), int64(o.State()), hold, wake, attempt, nullable(string(o.Reason())), nullable(o.Error()), w.now)
+	if err != nil {
+		return err
+	}
+	n, err := res.RowsAffected()
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		w.res[i] = lost(o)
+	}
+	w.changed = w.changed || n > 0
+	return nil
+}
+
+func lost(o *core.Outcome) error {
+	return fmt.Errorf("waybill/sqlite: settle %q: %w", o.ID(), core.ErrLeaseLost)
+}
+
+// ExtendLeases makes the leases of records last lease from now.
+func (s *Store) ExtendLeases(ctx context.Context, records []core.Record, lease time.Duration) core.Results {
+	if lease < time.Millisecond {
+		return core.AllFailed(len(records), core.Invalid("waybill/sqlite: extend", fmt.Sprintf("lease: %s; at least a millisecond", lease)))
+	}
+	if len(records) == 0 {
+		return core.Results{}
+	}
+	st, err := s.prepared(ctx, "extend")
+	if err != nil {
+		return core.AllFailed(len(records), err)
+	}
+	var res core.Results
+	err = s.write(ctx, "extend", func(tx *sql.Tx) (changed bool, err error) {
+		out := make(core.Results, len(records))
+		until := s.now() + lease.Microseconds()
+		for i := range records {
+			r := &records[i]
+			done, err := tx.StmtContext(ctx, st.extend).ExecContext(ctx, r.Seq, r.Lease.Token, until)
+			if err != nil {
+				return false, err
+			}
+			n, err := done.RowsAffected()
+			if err != nil {
+				return false, err
+			}
+			changed = changed || n > 0
+			if n == 0 {
+				out[i] = fmt.Errorf("waybill/sqlite: extend %q: %w", r.Envelope.ID, core.ErrLeaseLost)
+			}
+		}
+		res = out
+		return changed, nil
+	})
+	if err != nil {
+		return core.AllFailed(len(records), err)
+	}
+	return res
+}
