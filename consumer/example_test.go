@@ -1,0 +1,132 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"log/slog"
+	"time"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/store/memory"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
+)
+
+type Order struct {
+	ID    string
+	Total int
+}
+
+var (
+	OrderPlaced    = core.NewTopic("orders.placed", core.JSON[Order]())
+	OrderCancelled = core.NewTopic("orders.cancelled", core.JSON[Order]())
+)
+
+// Two topics on one queue, each with its typed handler and an effect that happens once.
+func Example() {
+	ctx, cancel := context.WithCancel(context.Background())
+	bus, err := memtransport.New(memtransport.Options{Queues: []memtransport.Queue{{Name: "billing.orders", Bindings: []string{"orders.*"}}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	store, err := memory.New(memory.Options{Source: "/billing"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	billing, err := inbox.New(store, "billing", inbox.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, err := consumer.New(bus, consumer.Options{Logger: slog.New(slog.DiscardHandler), Concurrency: 1})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = c.Handle(core.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}},
+		inbox.Handler(billing, OrderPlaced, func(_ context.Context, tx *memory.Tx, o Order) error {
+			tx.Put("invoice/"+o.ID, fmt.Sprint(o.Total))
+			fmt.Println("invoice for", o.ID)
+			return nil
+		}),
+		inbox.Handler(billing, OrderCancelled, func(_ context.Context, tx *memory.Tx, o Order) error {
+			tx.Put("invoice/"+o.ID, "void")
+			fmt.Println("void", o.ID)
+			cancel() // the example ends here
+			return nil
+		}))
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	placed := OrderPlaced.Message(Order{ID: "A-1", Total: 30}, core.ID("m-1")).Envelope
+	cancelled := OrderCancelled.Message(Order{ID: "A-1"}, core.ID("m-2")).Envelope
+	bus.Publish(ctx, []core.Envelope{placed, placed, cancelled}) // the broker delivers the first twice
+
+	if err := c.Run(ctx); err != nil { // until ctx ends: map SIGTERM to it with signal.NotifyContext
+		log.Fatal(err)
+	}
+	fmt.Println(store.Get("invoice/A-1"))
+	// Output:
+	// invoice for A-1
+	// void A-1
+	// void true
+}
+
+// What a handler's error decides.
+func Example_errors() {
+	charge := func(ctx context.Context, o Order) error {
+		switch {
+		case o.Total < 0:
+			return core.Reject(fmt.Errorf("order %s has a negative total", o.ID)) // park it: no retry can help
+		case o.Total == 0:
+			return core.RetryAfter(fmt.Errorf("order %s has no total yet", o.ID), 30*time.Second)
+		case ctx.Err() != nil:
+			return core.Outage(ctx.Err()) // what it needs is down: give it back, pause, probe
+		case o.Total > 1000:
+			return fmt.Errorf("order %s is too large for one charge", o.ID) // retried by the subscription's policy
+		}
+		return nil
+	}
+	for _, total := range []int{-1, 0, 2000, 5} {
+		err := charge(context.Background(), Order{ID: "A-1", Total: total})
+		fmt.Println(core.ClassOf(err), err)
+	}
+	// Output:
+	// permanent order A-1 has a negative total
+	// rejected order A-1 has no total yet
+	// unknown order A-1 is too large for one charge
+	// unknown <nil>
+}
+
+// A retry policy that sees the error, a bound on handlers' time, and a middleware.
+func ExampleNew() {
+	bus, err := memtransport.New(memtransport.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	audit := func(next core.HandleFunc) core.HandleFunc {
+		return func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+			fmt.Println("handling", d.Envelope.ID, "attempt", d.Attempt)
+			return next(ctx, d)
+		}
+	}
+	c, err := consumer.New(bus, consumer.Options{Middleware: []core.Middleware{audit, consumer.Timeout(time.Minute)}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	onlyOutages := &core.Backoff{
+		Kind:   core.BackoffCustom,
+		Delays: []time.Duration{time.Second, time.Minute}, // what a broker with fixed delays declares
+		Custom: func(attempt int, err error) (time.Duration, bool) {
+			return time.Duration(attempt) * time.Second, core.ClassOf(err) == core.ClassRejected
+		},
+	}
+	err = c.Handle(core.Subscription{Queue: "mail", Retry: onlyOutages}, core.HandlerFor(OrderPlaced,
+		func(context.Context, Order) error { return nil }))
+	fmt.Println(err)
+	fmt.Println(c.Handle(core.Subscription{Queue: "mail"}))
+	// Output:
+	// <nil>
+	// waybill/consumer: subscription of queue "mail": handlers: there are none; give at least one; Queue: it has a subscription already; give all its handlers in one call
+}
