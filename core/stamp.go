@@ -230,3 +230,6 @@ func (e *Envelope) SpanContext() trace.SpanContext {
 		TraceID: tid, SpanID: sid, TraceFlags: trace.TraceFlags(flags & 1), TraceState: ts, Remote: true,
 	})
 }
+
+// TracerProvider is OpenTelemetry's, named here so that adapters need not import it.
+type TracerProvider = trace.TracerProvider
