@@ -85,9 +85,10 @@ func (k *kit) sleep(d time.Duration) {
 	}
 }
 
-// msg returns a message on the check's route and topic.
+// msg returns a message with an id of its own on the check's route and topic.
 func (k *kit) msg(opts ...core.MessageOption) core.Message {
-	return core.RawMessage(k.topic, "text/plain", []byte("body"), append([]core.MessageOption{core.Routes(k.route)}, opts...)...)
+	own := []core.MessageOption{core.Routes(k.route), core.ID(core.NewID())}
+	return core.RawMessage(k.topic, "text/plain", []byte("body"), append(own, opts...)...)
 }
 
 func (k *kit) msgs(n int, opts ...core.MessageOption) []core.Message {
@@ -108,12 +109,17 @@ func (k *kit) begin() Tx {
 func (k *kit) stageIn(tx Tx, msgs ...core.Message) []core.Staged {
 	staged, err := tx.Stage(k.ctx, msgs...)
 	k.must("stage", err)
-	want := 0
+	var want, got []core.Staged
 	for i := range msgs {
-		want += max(len(msgs[i].Routes), 1)
+		for _, route := range msgs[i].Routes {
+			want = append(want, core.Staged{ID: msgs[i].ID, Route: route})
+		}
 	}
-	if len(staged) != want {
-		k.fail("stage returned %d results for %d messages on their routes", len(staged), want)
+	for _, s := range staged {
+		got = append(got, core.Staged{ID: s.ID, Route: s.Route})
+	}
+	if !slices.Equal(got, want) {
+		k.fail("stage returned %d results for %d messages and routes, or not in their order", len(got), len(want))
 	}
 	return staged
 }
