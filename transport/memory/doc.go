@@ -24,7 +24,10 @@
 // # Limits
 //
 // One process only, and nothing outlives it: Close, or the end of the process, forgets every message, published ones and
-// parked ones too. So a relay that publishes here keeps promise P2 only as long as the process lives. A queue holds at
+// parked ones too. So a relay that publishes here keeps promise P2 only as long as the process lives, unless
+// Options.ConfirmHandled makes a publish last until the message was handled: then what the process forgets is still in the
+// outbox, retries and rejected messages included, a handler sees every attempt as the first, and messages of a key are
+// handled one after the other. A queue holds at
 // most Options.MaxMessages; parked messages do not count and are kept until Close. Expiry and priority travel, but the
 // broker does not act on them.
 package memory

@@ -196,12 +196,12 @@ func TestRedeliveries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := ""
+	var got [][3]any
 	for _, d := range ds {
-		got += d.Envelope.ID + ":" + string(rune('0'+d.Attempt)) + string(rune('0'+d.Redeliveries)) + " "
+		got = append(got, [3]any{d.Envelope.ID, d.Attempt, d.Redeliveries})
 	}
-	if want := "1:11 2:10 3:10 "; got != want {
-		t.Errorf("id:attempt,redeliveries = %s; want %s", got, want)
+	if d := cmp.Diff([][3]any{{"1", 1, 1}, {"2", 1, 0}, {"3", 1, 0}}, got); d != "" {
+		t.Error(d)
 	}
 }
 

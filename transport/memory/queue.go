@@ -12,6 +12,7 @@ import (
 // item is one message in one queue.
 type item struct {
 	env          *core.Envelope // shared with other queues: read only
+	receipt      *receipt       // nil unless Options.ConfirmHandled
 	place        uint64         // in the queue; unique
 	due          time.Time      // of a delayed one
 	attempt      int

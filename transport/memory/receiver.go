@@ -57,6 +57,9 @@ func (r *receiver) take(limit int) (got []*core.Delivery, changed <-chan struct{
 	q.promote(now)
 	for len(q.ready) > 0 && len(got) < limit && len(r.held) < r.prefetch {
 		it := q.ready.pop()
+		if it.receipt.gone() {
+			continue
+		}
 		h := &holding{r: r, it: it}
 		r.held[h] = struct{}{}
 		q.held++
@@ -125,14 +128,24 @@ func (r *receiver) settle(a *core.Ack, now time.Time) error {
 	q, it := r.q, h.it
 	switch a.Verdict {
 	case core.VerdictDone:
+		it.receipt.settle(nil)
 	case core.VerdictRetry:
+		if it.receipt != nil {
+			it.receipt.settle(retryLater(a))
+			break
+		}
 		it.attempt++
 		it.redeliveries = 0
 		it.due = now.Add(max(a.Delay, 0))
 		it.place = q.t.nextPlace()
 		q.delayed.push(it)
 	case core.VerdictReject:
-		if !r.drop {
+		switch {
+		case r.drop:
+			it.receipt.settle(nil)
+		case it.receipt != nil:
+			it.receipt.settle(rejected(a))
+		default:
 			q.parked = append(q.parked, Parked{Envelope: it.env.Clone(), Queue: q.name, Attempt: it.attempt, Reason: a.Reason, Err: a.Err, At: now})
 		}
 	case core.VerdictGiveBack:

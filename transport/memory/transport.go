@@ -23,6 +23,11 @@ type Options struct {
 	MaxMessages int
 	// MaxBodyBytes bounds a body; default none. A larger one is refused for good as too large.
 	MaxBodyBytes int
+	// ConfirmHandled makes Publish wait until every queue's copy was settled as done, so that a message leaves its outbox
+	// only when it was handled, and nothing is lost if the process dies. A retry or a rejection fails the publish
+	// instead of being held in memory: the outbox repeats or abandons the message. Default off: a message is confirmed
+	// when it is queued.
+	ConfirmHandled bool
 }
 
 // Queue declares a queue and the topics it receives.
@@ -64,8 +69,9 @@ func checkQueue(field, name string, bindings []string) []string {
 
 // Transport is a broker in this process. Make it with [New]; all users of it share its queues.
 type Transport struct {
-	maxMessages  int // ≤ 0 = no bound
-	maxBodyBytes int
+	maxMessages    int // ≤ 0 = no bound
+	maxBodyBytes   int
+	confirmHandled bool
 
 	mu     sync.Mutex
 	closed bool
@@ -79,7 +85,7 @@ func New(opts Options) (*Transport, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	t := &Transport{maxMessages: opts.MaxMessages, maxBodyBytes: opts.MaxBodyBytes, queues: map[string]*queue{}}
+	t := &Transport{maxMessages: opts.MaxMessages, maxBodyBytes: opts.MaxBodyBytes, confirmHandled: opts.ConfirmHandled, queues: map[string]*queue{}}
 	if t.maxMessages == 0 {
 		t.maxMessages = DefaultMaxMessages
 	}
@@ -129,32 +135,51 @@ func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 }
 
 // Publish puts copies of the messages into all queues that are bound for their topics, in the order of the batch. It
-// never blocks. Concurrent calls happen one after the other.
+// never blocks, unless Options.ConfirmHandled. Concurrent calls are queued one after the other.
 func (t *Transport) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+	results, receipts := t.enqueue(ctx, batch)
+	for i, r := range receipts {
+		if r != nil {
+			results[i] = t.await(ctx, r)
+		}
+	}
+	return results
+}
+
+// enqueue also returns the receipts to wait for: one a message, nil for a message that failed, or none at all.
+func (t *Transport) enqueue(ctx context.Context, batch []core.Envelope) (core.Results, []*receipt) {
 	if err := ctx.Err(); err != nil {
-		return core.AllFailed(len(batch), &core.Error{Op: "waybill/memory: publish", Class: core.ClassOutage, Err: err})
+		return core.AllFailed(len(batch), &core.Error{Op: "waybill/memory: publish", Class: core.ClassOutage, Err: err}), nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return core.AllFailed(len(batch), closed("publish"))
+		return core.AllFailed(len(batch), closed("publish")), nil
 	}
 	results := make(core.Results, len(batch))
+	var receipts []*receipt
+	if t.confirmHandled {
+		receipts = make([]*receipt, len(batch))
+	}
 	now := time.Now()
 	for i := range batch {
-		results[i] = t.publish(&batch[i], now)
+		var r *receipt
+		if r, results[i] = t.publish(&batch[i], now); receipts != nil {
+			receipts[i] = r
+		}
 	}
 	for _, q := range t.order {
 		if len(q.ready) > 0 {
 			q.wakeAll()
 		}
 	}
-	return results
+	return results, receipts
 }
 
-func (t *Transport) publish(e *core.Envelope, now time.Time) error {
-	fail := func(class core.Class, reason core.Reason, err error) error {
-		return &core.Error{Op: "waybill/memory: publish", Class: class, Reason: reason, Err: err}
+// publish queues one message. The receipt is nil unless Options.ConfirmHandled.
+func (t *Transport) publish(e *core.Envelope, now time.Time) (*receipt, error) {
+	fail := func(class core.Class, reason core.Reason, err error) (*receipt, error) {
+		return nil, &core.Error{Op: "waybill/memory: publish", Class: class, Reason: reason, Err: err}
 	}
 	if s := core.CheckTopic(e.Topic); s != "" {
 		return fail(core.ClassPermanent, core.ReasonRejected, fmt.Errorf("topic %s", s))
@@ -168,7 +193,7 @@ func (t *Transport) publish(e *core.Envelope, now time.Time) error {
 			continue
 		}
 		if t.maxMessages > 0 && q.size() >= t.maxMessages {
-			return &core.Error{
+			return nil, &core.Error{
 				Op: "waybill/memory: publish", Class: core.ClassOutage, TopicOnly: true,
 				Err: fmt.Errorf("queue %q is full with %d messages: consume them, or raise Options.MaxMessages", q.name, q.size()),
 			}
@@ -179,11 +204,15 @@ func (t *Transport) publish(e *core.Envelope, now time.Time) error {
 		return fail(core.ClassRejected, core.ReasonUnroutable, fmt.Errorf("topic %q: %w", e.Topic, core.ErrUnroutable))
 	}
 	env := e.Clone() // shared by the queues, which never change it
+	var r *receipt
+	if t.confirmHandled {
+		r = &receipt{open: len(to), settled: make(chan struct{})}
+	}
 	for _, q := range to {
 		q.promote(now)
-		q.ready.push(&item{env: &env, place: t.nextPlace(), attempt: 1})
+		q.ready.push(&item{env: &env, receipt: r, place: t.nextPlace(), attempt: 1})
 	}
-	return nil
+	return r, nil
 }
 
 // nextPlace returns the next place at the end of a queue. It needs the lock.
@@ -235,6 +264,7 @@ func (t *Transport) Close(context.Context) error {
 	}
 	t.closed = true
 	for _, q := range t.order {
+		q.forget()
 		for _, r := range q.receivers {
 			r.closed = true
 			clear(r.held)
