@@ -48,7 +48,7 @@ func receiveEnds(k *kit) {
 	ctx, cancel := context.WithCancel(k.ctx)
 	cancel()
 	if ds, err := r.Receive(ctx, 1); err == nil || len(ds) > 0 {
-		k.fail("receive under a cancelled context returned %d deliveries and error %w", len(ds), err)
+		k.fail("receive under a cancelled context returned %d deliveries and error %v", len(ds), err)
 	} else if isClosed(err) {
 		k.fail("receive under a cancelled context says that the receiver is closed: %w", err)
 	}
@@ -111,7 +111,7 @@ func (k *kit) endsReceive(r core.Receiver, closing func(context.Context) error) 
 			return closing(ctx)
 		}
 		if ds, err := r.Receive(ctx, 1); !isClosed(err) || len(ds) > 0 {
-			return fmt.Errorf("receive, blocked when the receiver was closed, returned %d deliveries and error %w; want core.ErrClosed", len(ds), err)
+			return fmt.Errorf("receive, blocked when the receiver was closed, returned %d deliveries and error %v; want core.ErrClosed", len(ds), err)
 		}
 		return nil
 	})
@@ -122,7 +122,7 @@ func (k *kit) receiveIsClosed(r core.Receiver) {
 	ctx, cancel := context.WithTimeout(k.ctx, patience)
 	defer cancel()
 	if ds, err := r.Receive(ctx, 1); !isClosed(err) || len(ds) > 0 {
-		k.fail("receive of a closed receiver returned %d deliveries and error %w; want core.ErrClosed", len(ds), err)
+		k.fail("receive of a closed receiver returned %d deliveries and error %v; want core.ErrClosed", len(ds), err)
 	}
 }
 
@@ -144,14 +144,14 @@ func transportClose(k *kit) {
 	}
 	for i, err := range k.send(messages(name+".a", 3)) {
 		if !isClosed(err) {
-			k.fail("publish after close: slot %d is %w; want core.ErrClosed", i, err)
+			k.fail("publish after close: slot %d is %v; want core.ErrClosed", i, err)
 		}
 		if c := core.ClassOf(err); c != core.ClassOutage {
 			k.fail("publish after close is of class %s, want outage, which costs no attempt", c)
 		}
 	}
 	if _, err := k.tr.Subscribe(k.ctx, subscription(name)); !isClosed(err) {
-		k.fail("subscribe after close: %w; want core.ErrClosed", err)
+		k.fail("subscribe after close: %v; want core.ErrClosed", err)
 	}
 	k.receiveIsClosed(r)
 	if settle(k.ctx, r, core.AckDone(ds[0])) == nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -80,7 +81,7 @@ func roundTripHeaders(k *kit) {
 		"type": "not the type", "time": "not the time", "a.b/c:d e": "punctuation", strings.Repeat("n", 200): "long name",
 	}
 	for i := len(want.Headers); i < 64; i++ {
-		want.Headers[fmt.Sprintf("filler-%d", i)] = fmt.Sprint(i)
+		want.Headers[fmt.Sprintf("filler-%d", i)] = strconv.Itoa(i)
 	}
 	k.publish(want)
 	k.same(want, k.consume(r, 1)[0].Envelope, "envelope")
@@ -225,7 +226,7 @@ func publishConcurrently(k *kit) {
 		if k.pub.MaxBatch > 0 {
 			n = min(n, k.pub.MaxBatch)
 		}
-		batch := messages(fmt.Sprintf("%s.bound", name), n)
+		batch := messages(name+".bound", n)
 		for j := range batch {
 			batch[j].ID = fmt.Sprintf("%s/%d/%d", name, i, j)
 			if k.pub.DetectsUnroutable && (i+j)%3 == 0 {

@@ -61,7 +61,7 @@ func retryKeepsProperties(k *kit) {
 			where := fmt.Sprintf("attempt %d", attempt)
 			k.same(want, d.Envelope, where)
 			if d.Attempt != attempt || d.Queue != name || d.Err != nil {
-				k.fail("%s: Attempt is %d, Queue %q, Err %w", where, d.Attempt, d.Queue, d.Err)
+				k.fail("%s: Attempt is %d, Queue %q, Err %v", where, d.Attempt, d.Queue, d.Err)
 			}
 			if attempt < 3 {
 				k.settle(r, core.AckRetry(d, tier1, errors.New("größer\nthan 日本 "+strings.Repeat("x", 2*core.MaxErrorBytes))))

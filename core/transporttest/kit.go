@@ -40,7 +40,7 @@ func (k *kit) must(what string, err error) {
 }
 
 // needs skips the check unless the transport declares what.
-func (k *kit) needs(declared bool, what string) {
+func (k *kit) needs(declared bool, what string) { //nolint:revive // a condition, not a control flag
 	if !declared {
 		k.fail("%w: %s", ErrNotDeclared, what)
 	}
@@ -298,14 +298,12 @@ func diff(want, got core.Envelope) string {
 	w, g := reflect.ValueOf(want), reflect.ValueOf(got)
 	for i := range w.NumField() {
 		a, b := w.Field(i), g.Field(i)
-		equal := false
-		switch x := a.Interface().(type) {
-		case time.Time:
-			y, ok := b.Interface().(time.Time)
-			equal = ok && x.Equal(y)
-		default:
-			empty := (a.Kind() == reflect.Slice || a.Kind() == reflect.Map) && a.Len() == 0 && b.Len() == 0
-			equal = empty || reflect.DeepEqual(x, b.Interface())
+		equal := reflect.DeepEqual(a.Interface(), b.Interface())
+		if x, ok := reflect.TypeAssert[time.Time](a); ok {
+			y, _ := reflect.TypeAssert[time.Time](b)
+			equal = x.Equal(y)
+		} else if a.Kind() == reflect.Slice || a.Kind() == reflect.Map {
+			equal = equal || a.Len() == 0 && b.Len() == 0
 		}
 		if !equal {
 			out = append(out, fmt.Sprintf("%s is %s, want %s", w.Type().Field(i).Name, short(b), short(a)))
@@ -315,7 +313,7 @@ func diff(want, got core.Envelope) string {
 }
 
 func short(v reflect.Value) string {
-	if b, ok := v.Interface().([]byte); ok && len(b) > 40 {
+	if b, ok := reflect.TypeAssert[[]byte](v); ok && len(b) > 40 {
 		return fmt.Sprintf("%d bytes", len(b))
 	}
 	if s := fmt.Sprintf("%#v", v.Interface()); len(s) < 300 {
