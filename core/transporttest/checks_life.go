@@ -111,7 +111,7 @@ func (k *kit) endsReceive(r core.Receiver, closing func(context.Context) error) 
 			return closing(ctx)
 		}
 		if ds, err := r.Receive(ctx, 1); !isClosed(err) || len(ds) > 0 {
-			return fmt.Errorf("receive, blocked when the receiver was closed, returned %d deliveries and error %v; want core.ErrClosed", len(ds), err)
+			return fmt.Errorf("receive, blocked when the receiver was closed, returned %d deliveries and %q; want core.ErrClosed", len(ds), fmt.Sprint(err))
 		}
 		return nil
 	})
