@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/waybill-go/waybill/consumer"
@@ -16,7 +17,7 @@ import (
 // cause comes from a machine whose clock is ahead; a forged stamp changes nothing.
 func TestReactionsAreLater(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		clock, err := hlc.NewClock(hlc.Options{})
 		if err != nil {

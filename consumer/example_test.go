@@ -3,8 +3,8 @@ package consumer_test
 import (
 	"context"
 	"fmt"
-	"log"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/waybill-go/waybill/consumer"
@@ -29,23 +29,23 @@ func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	bus, err := memtransport.New(memtransport.Options{Queues: []memtransport.Queue{{Name: "billing.orders", Bindings: []string{"orders.*"}}}})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	store, err := memory.New(memory.Options{Source: "/billing"})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	billing, err := inbox.New(store, "billing", inbox.Options{})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	c, err := consumer.New(bus, consumer.Options{Logger: slog.New(slog.DiscardHandler), Concurrency: 1})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	err = c.Handle(core.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}},
 		inbox.Handler(billing, OrderPlaced, func(_ context.Context, tx *memory.Tx, o Order) error {
-			tx.Put("invoice/"+o.ID, fmt.Sprint(o.Total))
+			tx.Put("invoice/"+o.ID, strconv.Itoa(o.Total))
 			fmt.Println("invoice for", o.ID)
 			return nil
 		}),
@@ -56,7 +56,7 @@ func Example() {
 			return nil
 		}))
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 
 	placed := OrderPlaced.Message(Order{ID: "A-1", Total: 30}, core.ID("m-1")).Envelope
@@ -64,7 +64,7 @@ func Example() {
 	bus.Publish(ctx, []core.Envelope{placed, placed, cancelled}) // the broker delivers the first twice
 
 	if err := c.Run(ctx); err != nil { // until ctx ends: map SIGTERM to it with signal.NotifyContext
-		log.Fatal(err)
+		panic(err)
 	}
 	fmt.Println(store.Get("invoice/A-1"))
 	// Output:
@@ -103,7 +103,7 @@ func Example_errors() {
 func ExampleNew() {
 	bus, err := memtransport.New(memtransport.Options{})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	audit := func(next core.HandleFunc) core.HandleFunc {
 		return func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
@@ -113,7 +113,7 @@ func ExampleNew() {
 	}
 	c, err := consumer.New(bus, consumer.Options{Middleware: []core.Middleware{audit, consumer.Timeout(time.Minute)}})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	onlyOutages := &core.Backoff{
 		Kind:   core.BackoffCustom,

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -58,7 +59,7 @@ func TestFaults(t *testing.T) {
 			seed:     rapid.Uint64().Draw(rt, "seed"), settleFaults: rapid.Bool().Draw(rt, "settle faults"),
 		}
 		var err error
-		bubble(t, func(t *testing.T) { err = w.run(t) })
+		synctest.Test(t, func(t *testing.T) { err = w.run(t) })
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -67,7 +68,7 @@ func TestFaults(t *testing.T) {
 
 func (w *world) run(t *testing.T) error {
 	t.Helper()
-	d := &dice{rnd: rand.New(rand.NewPCG(w.seed, 1))} //nolint:gosec // a test repeats itself
+	d := &dice{rnd: rand.New(rand.NewPCG(w.seed, 1))}
 	b := declared(t)
 	outage := &core.Error{Op: "test", Class: core.ClassOutage, Err: errBoom}
 	b.receive = func() error {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,7 +21,7 @@ import (
 // CO-01: by type first, or else by topic; a foreign message without a type reaches its topic's handler.
 func TestRouting(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		var got seen[string]
 		to := func(name string) core.Handler {
@@ -49,7 +51,7 @@ func TestRouting(t *testing.T) {
 // CO-02: the decoded value, and the delivery in the context.
 func TestDeliveryInContext(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		ran := false
 		stop := start(t, b, consumer.Options{}, core.Subscription{}, core.HandlerFor(topic, func(ctx context.Context, v note) error {
@@ -96,7 +98,7 @@ func TestConcurrency(t *testing.T) {
 		{consumer.Options{}, core.Subscription{Prefetch: 4}, 4, 4},
 	}
 	for _, tt := range tests {
-		bubble(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			b := declared(t)
 			var running atomic.Int32
 			release := make(chan struct{})
@@ -124,7 +126,7 @@ func TestConcurrency(t *testing.T) {
 // CO-03: one key one at a time in order, others beside it; a retried message does not hold up its key.
 func TestLanes(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		var busy [5]atomic.Int32
 		var order [5]seen[int]
@@ -180,7 +182,7 @@ func TestLanes(t *testing.T) {
 // CO-05: an outage costs no attempt, gives everything back, pauses, probes with one message, and heals by itself.
 func TestOutagePauses(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		begin := time.Now()
 		up := begin.Add(10 * time.Minute)
@@ -203,8 +205,8 @@ func TestOutagePauses(t *testing.T) {
 		b.publish(t, 100)
 		time.Sleep(9 * time.Minute)
 		got := calls.all()
-		for i, want := range []time.Duration{1, 3, 7, 15, 31, 61, 91} { // one at a time, ever more seldom
-			if got[i] != want*time.Second {
+		for i, want := range []int{1, 3, 7, 15, 31, 61, 91} { // one at a time, ever more seldom
+			if got[i] != time.Duration(want)*time.Second {
 				t.Errorf("probe %d at %s, want %ds", i+1, got[i], want)
 			}
 		}
@@ -224,9 +226,9 @@ func TestOutagePauses(t *testing.T) {
 // CO-05: what was received but not started does not run in an outage; a probe that says nothing leads to the next.
 func TestOutageGivesBackUnstarted(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
-		down := true
+		var up atomic.Bool
 		var ran seen[string]
 		o := consumer.Options{Concurrency: 1, Prefetch: 10, Pause: core.Backoff{Jitter: core.JitterOff}}
 		stop := start(t, b, o, core.Subscription{}, handle(func(_ context.Context, d *core.Delivery) error {
@@ -234,7 +236,7 @@ func TestOutageGivesBackUnstarted(t *testing.T) {
 			if _, err := topic.Decode(&d.Envelope); err != nil {
 				return err
 			}
-			if down {
+			if !up.Load() {
 				return core.Outage(errBoom)
 			}
 			return nil
@@ -250,7 +252,7 @@ func TestOutageGivesBackUnstarted(t *testing.T) {
 			t.Error(diff)
 		}
 		wantDepth(t, b, memtransport.Depth{Ready: 10})
-		down = false
+		up.Store(true)
 		time.Sleep(2 * time.Second)
 		stop()
 		want := []string{"id-1"}
@@ -266,7 +268,7 @@ func TestOutageGivesBackUnstarted(t *testing.T) {
 // CO-08: a message that ends the process is parked at last, and those that were prefetched with it are not.
 func TestSuspectsAreHandledAlone(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		b.redeliver = func(d *core.Delivery) { d.Redeliveries = 10 }
 		var running, ran atomic.Int32
@@ -298,14 +300,14 @@ func TestSuspectsAreHandledAlone(t *testing.T) {
 func TestPoisonDoesNotTakeInnocents(t *testing.T) {
 	t.Parallel()
 	const n = 40
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		b.publish(t, n)
-		done := map[string]int{}
+		var done sync.Map
 		var left []string
-		crashes := 0
+		var crashes atomic.Int32
 		// Each round is a process: when it meets the poison, nothing of what it does afterwards reaches the broker.
-		for round := 0; round < 30; round++ {
+		for range 30 {
 			crashed := make(chan struct{})
 			var dead atomic.Bool
 			b.settle = func([]core.Ack) error {
@@ -320,14 +322,14 @@ func TestPoisonDoesNotTakeInnocents(t *testing.T) {
 				}
 				if d.Envelope.ID == "id-5" {
 					dead.Store(true)
-					crashes++
+					crashes.Add(1)
 					close(crashed)
 					<-ctx.Done()
 					return ctx.Err()
 				}
 				time.Sleep(time.Second)
 				if !dead.Load() {
-					done[d.Envelope.ID]++
+					done.Store(d.Envelope.ID, true)
 				}
 				return nil
 			}))
@@ -341,11 +343,13 @@ func TestPoisonDoesNotTakeInnocents(t *testing.T) {
 		for _, p := range b.Parked(queue) {
 			left = append(left, p.Envelope.ID)
 		}
-		if diff := cmp.Diff([]string{"id-5"}, left); diff != "" || len(done) != n-1 {
-			t.Errorf("parked: %v; %d of %d innocents handled", left, len(done), n-1)
+		handled := 0
+		done.Range(func(any, any) bool { handled++; return true })
+		if diff := cmp.Diff([]string{"id-5"}, left); diff != "" || handled != n-1 {
+			t.Errorf("parked: %v; %d of %d innocents handled", left, handled, n-1)
 		}
-		if crashes != 20 {
-			t.Errorf("%d crashes", crashes)
+		if crashes.Load() != 20 {
+			t.Errorf("%d crashes", crashes.Load())
 		}
 	})
 }
@@ -353,7 +357,7 @@ func TestPoisonDoesNotTakeInnocents(t *testing.T) {
 // CO-17: two consumers share a queue; what one gives back reaches the other at once.
 func TestConsumersShare(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		var counts [2]atomic.Int32
 		hold := make(chan struct{})

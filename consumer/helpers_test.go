@@ -43,7 +43,7 @@ type bus struct {
 	attempts int         // calls of Subscribe
 }
 
-func newBus(t testing.TB) *bus {
+func newBus(t *testing.T) *bus {
 	t.Helper()
 	tr, err := memtransport.New(memtransport.Options{})
 	if err != nil {
@@ -120,7 +120,7 @@ func (b *bus) verdicts() map[core.Verdict]int {
 }
 
 // publish puts messages with the ids id-1, id-2, … into the queues.
-func (b *bus) publish(t testing.TB, n int, opts ...core.MessageOption) {
+func (b *bus) publish(t *testing.T, n int, opts ...core.MessageOption) {
 	t.Helper()
 	b.send(t, messages(n, opts...)...)
 }
@@ -138,7 +138,7 @@ func messages(n int, opts ...core.MessageOption) []core.Envelope {
 	return es
 }
 
-func (b *bus) send(t testing.TB, es ...core.Envelope) {
+func (b *bus) send(t *testing.T, es ...core.Envelope) {
 	t.Helper()
 	if err := b.Publish(t.Context(), es).FirstErr(); err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func (b *bus) send(t testing.TB, es ...core.Envelope) {
 
 const queue = "q"
 
-func declared(t testing.TB) *bus {
+func declared(t *testing.T) *bus {
 	t.Helper()
 	b := newBus(t)
 	if err := b.Declare(queue, "#"); err != nil {
@@ -156,7 +156,7 @@ func declared(t testing.TB) *bus {
 	return b
 }
 
-func newConsumer(t testing.TB, b core.Subscriber, o consumer.Options) *consumer.Consumer {
+func newConsumer(t *testing.T, b core.Subscriber, o consumer.Options) *consumer.Consumer {
 	t.Helper()
 	if o.Logger == nil {
 		o.Logger = quiet
@@ -169,7 +169,7 @@ func newConsumer(t testing.TB, b core.Subscriber, o consumer.Options) *consumer.
 }
 
 // start runs a consumer of one queue and returns the function that stops it.
-func start(t testing.TB, b core.Subscriber, o consumer.Options, sub core.Subscription, hs ...core.Handler) (stop func()) {
+func start(t *testing.T, b core.Subscriber, o consumer.Options, sub core.Subscription, hs ...core.Handler) (stop func()) {
 	t.Helper()
 	c := newConsumer(t, b, o)
 	if sub.Queue == "" {
@@ -181,7 +181,7 @@ func start(t testing.TB, b core.Subscriber, o consumer.Options, sub core.Subscri
 	return run(t, c)
 }
 
-func run(t testing.TB, c *consumer.Consumer) (stop func()) {
+func run(t *testing.T, c *consumer.Consumer) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -193,12 +193,6 @@ func run(t testing.TB, c *consumer.Consumer) (stop func()) {
 			t.Errorf("Run: %v", err)
 		}
 	}
-}
-
-// bubble runs f with a virtual clock.
-func bubble(t *testing.T, f func(t *testing.T)) {
-	t.Helper()
-	synctest.Test(t, f)
 }
 
 // settle waits until nothing moves.

@@ -28,19 +28,17 @@ func (r *runner) refuse(d *core.Delivery) *verdict {
 	e := &d.Envelope
 	switch {
 	case d.Err != nil:
-		return ptr(park(d, orElse(core.ReasonOf(d.Err), core.ReasonUndecodable), d.Err))
+		return new(park(d, orElse(core.ReasonOf(d.Err), core.ReasonUndecodable), d.Err))
 	case !e.Expires.IsZero() && e.Expired(time.Now()):
-		return ptr(park(d, core.ReasonExpired, errors.New("expired at "+e.Expires.UTC().Format(time.RFC3339))))
+		return new(park(d, core.ReasonExpired, errors.New("expired at "+e.Expires.UTC().Format(time.RFC3339))))
 	case r.sub.MaxDeliveries > 0 && d.Redeliveries >= r.sub.MaxDeliveries:
-		return ptr(park(d, core.ReasonDeliveries, fmt.Errorf("delivered %d times before without an outcome; at most %d are allowed: "+
+		return new(park(d, core.ReasonDeliveries, fmt.Errorf("delivered %d times before without an outcome; at most %d are allowed: "+
 			"its handler may end the process", d.Redeliveries, r.sub.MaxDeliveries)))
 	case r.reg.find(e) == nil:
-		return ptr(park(d, core.ReasonNoHandler, fmt.Errorf("no handler of queue %q is for type %.100q or topic %.100q", r.sub.Queue, e.Type, e.Topic)))
+		return new(park(d, core.ReasonNoHandler, fmt.Errorf("no handler of queue %q is for type %.100q or topic %.100q", r.sub.Queue, e.Type, e.Topic)))
 	}
 	return nil
 }
-
-func ptr(v verdict) *verdict { return &v }
 
 func park(d *core.Delivery, reason core.Reason, err error) verdict {
 	return verdict{ack: core.AckReject(d, reason, err), status: statusParked, err: err}
@@ -166,8 +164,7 @@ func (r *runner) retry(d *core.Delivery, cause error) verdict {
 
 // after returns the delay that a handler asked for with core.RetryAfter.
 func after(err error) (time.Duration, bool) {
-	var e *core.Error
-	if errors.As(err, &e) && e.After > 0 {
+	if e, ok := errors.AsType[*core.Error](err); ok && e.After > 0 {
 		return e.After, true
 	}
 	return 0, false

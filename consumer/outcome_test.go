@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,7 +21,7 @@ import (
 // CO-04: the default policy's delays, each held exactly; then parked.
 func TestRetriesByDefaultPolicy(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		if err := b.Declare("other", "#"); err != nil {
 			t.Fatal(err)
@@ -98,7 +99,7 @@ func TestOutcomes(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			bubble(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				b := declared(t)
 				b.traits = func(tr *core.SubscriberTraits) { tr.MaxRetryDelay = tt.longer }
 				stop := start(t, b, consumer.Options{}, core.Subscription{Retry: tt.retry}, handle(func(_ context.Context, d *core.Delivery) error {
@@ -150,7 +151,7 @@ func TestParkedWithoutHandler(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			bubble(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				b := declared(t)
 				b.redeliver = tt.change
 				stop := start(t, b, consumer.Options{}, tt.sub, core.HandlerFor(topic, func(context.Context, note) error {
@@ -173,7 +174,7 @@ func TestParkedWithoutHandler(t *testing.T) {
 func TestDeliveriesBelowTheBound(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ redeliveries, limit int }{{19, 0}, {1000, -1}, {-1, 1}, {0, 1}, {10, 0}} {
-		bubble(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			b := declared(t)
 			b.redeliver = func(d *core.Delivery) { d.Redeliveries = tt.redeliveries }
 			stop := start(t, b, consumer.Options{}, core.Subscription{MaxDeliveries: tt.limit}, handle(func(context.Context, *core.Delivery) error { return nil }))

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -81,7 +82,7 @@ func TestOptionsValidate(t *testing.T) {
 // TR-09: the subscription reaches the transport complete.
 func TestSubscriptionIsCompleted(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
 		var got seen[core.Subscription]
 		b.subscribe = func(s core.Subscription) error { got.add(s); return nil }
@@ -99,7 +100,7 @@ func TestSubscriptionIsCompleted(t *testing.T) {
 
 func TestRunNeedsSomethingToDo(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newConsumer(t, newBus(t), consumer.Options{})
 		if err := c.Run(t.Context()); !errors.Is(err, core.ErrInvalid) {
 			t.Errorf("Run of nothing: %v", err)
@@ -123,7 +124,7 @@ func TestRunNeedsSomethingToDo(t *testing.T) {
 // CO-10: misconfiguration on first contact ends Run with the errors of all subscriptions.
 func TestMisconfiguredEndsRun(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
 		b.subscribe = func(s core.Subscription) error {
 			switch s.Queue {
@@ -154,7 +155,7 @@ func TestTransportFailures(t *testing.T) {
 	for name, failure := range map[string]error{"outage": outage, "closed": core.ErrClosed, "misconfigured": core.ErrMisconfigured} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bubble(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				b := declared(t)
 				begin := time.Now()
 				up := begin.Add(5 * time.Minute)
@@ -197,7 +198,7 @@ func TestTransportFailures(t *testing.T) {
 // CO-10: an outage at the start is waited for.
 func TestBrokerDownAtStart(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		up := time.Now().Add(time.Minute)
 		b.subscribe = func(core.Subscription) error {
@@ -227,7 +228,7 @@ func TestBrokerDownAtStart(t *testing.T) {
 // CO-10: a message that could not be settled comes again; nothing spins meanwhile.
 func TestSettleFailure(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		up := time.Now().Add(time.Minute)
 		b.settle = func([]core.Ack) error {
@@ -260,7 +261,7 @@ func TestSettleFailure(t *testing.T) {
 // CO-11: prefetched messages go back at once, running handlers finish, all subscriptions at the same time.
 func TestDrain(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		if err := b.Declare("p", "#"); err != nil {
 			t.Fatal(err)
@@ -310,7 +311,7 @@ func TestDrain(t *testing.T) {
 func TestDrainTimeout(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ timeout, want time.Duration }{{0, 15 * time.Second}, {3 * time.Second, 3 * time.Second}, {-1, 0}} {
-		bubble(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			b := declared(t)
 			stop := start(t, b, consumer.Options{DrainTimeout: tt.timeout}, core.Subscription{Retry: core.Schedule()}, handle(func(ctx context.Context, d *core.Delivery) error {
 				<-ctx.Done()
@@ -340,7 +341,7 @@ func TestDrainTimeout(t *testing.T) {
 // CO-11: a handler that ignores its context is left behind; its message goes back and its late result settles nothing.
 func TestDrainLeavesHandlerBehind(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		release := make(chan struct{})
 		stop := start(t, b, consumer.Options{}, core.Subscription{}, handle(func(context.Context, *core.Delivery) error {
@@ -364,7 +365,7 @@ func TestDrainLeavesHandlerBehind(t *testing.T) {
 // CO-13: the first middleware is outermost, and the timeout ends a handler's context.
 func TestMiddleware(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		var order seen[string]
 		name := func(n string) core.Middleware {

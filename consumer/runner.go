@@ -117,7 +117,7 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 			return &session{rcv: rcv}, nil
 		case ctx.Err() != nil:
 			tell(nil)
-			return nil, nil //nolint:nilnil // stopped before there was a session
+			return nil, nil //nolint:nilerr // stopped before there was a session
 		case fatal && (errors.Is(err, core.ErrMisconfigured) || errors.Is(err, core.ErrInvalid) || errors.Is(err, core.ErrUnsupported)):
 			tell(err)
 			return nil, err
@@ -127,7 +127,7 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 		r.log.warn(ctx, "consumer.subscribe", "cannot subscribe, will try again", slog.Duration("retry_in", delay), errAttr(err))
 		r.tel.failed(ctx, "subscribe", err)
 		if !sleep(ctx, delay) {
-			return nil, nil //nolint:nilnil // stopped before there was a session
+			return nil, nil
 		}
 	}
 }
@@ -142,7 +142,7 @@ func (r *runner) subscribe(ctx context.Context) (core.Receiver, error) {
 		cancel()
 		return nil, err
 	}
-	return rcv, nil //nolint:govet // attempt is a child of settleCtx and ends with it; a receiver may hold on to it
+	return rcv, nil // attempt goes on, as a receiver may hold on to it; it ends with settleCtx
 }
 
 // receive receives until ctx ends and returns the session that is open then, or nil.

@@ -63,7 +63,7 @@ func (s *schedule) next() *item {
 		if s.running > 0 || !s.quiet() {
 			return nil
 		}
-		it = s.suspects[rand.IntN(len(s.suspects))] //nolint:gosec // a fair choice needs no secret
+		it = s.suspects[rand.IntN(len(s.suspects))]
 		if s.ready.len() > 1 || s.laneItems > 0 {
 			for _, other := range s.takeAll() {
 				if other != it {

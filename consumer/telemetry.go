@@ -159,8 +159,7 @@ func (r *runner) report(ctx context.Context, d *core.Delivery, v *verdict) {
 	if v.err != nil {
 		attrs = append(attrs, errAttr(v.err))
 	}
-	var p *panicError
-	if errors.As(v.err, &p) {
+	if p, ok := errors.AsType[*panicError](v.err); ok {
 		attrs = append(attrs, slog.String("stack", string(p.stack)))
 	}
 	r.log.limited(ctx, level, event, text, attrs...)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -54,7 +55,7 @@ func counts(t *testing.T, reader *metric.ManualReader) map[string]int64 {
 // CO-09, OP-03, OR-07: what is counted.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		clock, err := hlc.NewClock(hlc.Options{})
 		if err != nil {
@@ -114,7 +115,7 @@ func TestMetrics(t *testing.T) {
 // OP-04: the process span is a child of the span that staged the message, and the handler runs under it.
 func TestTraces(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		spans := tracetest.NewSpanRecorder()
 		tp := trace.NewTracerProvider(trace.WithSpanProcessor(spans))
@@ -158,7 +159,7 @@ func TestTraces(t *testing.T) {
 // OP-05: every line has event and queue; levels; repeated warnings are limited; bodies never.
 func TestLogs(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		var buf syncBuffer
 		o := consumer.Options{Concurrency: 1, Logger: slog.New(slog.NewJSONHandler(&buf, &slog.HandlerOptions{Level: slog.LevelDebug}))}
@@ -188,7 +189,7 @@ func TestLogs(t *testing.T) {
 		}
 		got := map[string]int{}
 		leftOut := 0
-		for _, text := range strings.Split(strings.TrimSpace(buf.String()), "\n") {
+		for text := range strings.SplitSeq(strings.TrimSpace(buf.String()), "\n") {
 			var l line
 			if err := json.Unmarshal([]byte(text), &l); err != nil {
 				t.Fatal(err)
@@ -237,4 +238,3 @@ func (s *syncBuffer) String() string {
 	defer s.mu.Unlock()
 	return s.b.String()
 }
-

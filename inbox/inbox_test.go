@@ -26,7 +26,7 @@ var paid = core.NewTopic("payment.done", core.JSON[payment]())
 
 var errBoom = errors.New("boom")
 
-func newStore(t testing.TB) *memory.Store {
+func newStore(t *testing.T) *memory.Store {
 	t.Helper()
 	s, err := memory.New(memory.Options{Source: "/billing"})
 	if err != nil {
@@ -35,7 +35,7 @@ func newStore(t testing.TB) *memory.Store {
 	return s
 }
 
-func newInbox(t testing.TB, s *memory.Store, o inbox.Options) *inbox.Inbox[*memory.Tx] {
+func newInbox(t *testing.T, s *memory.Store, o inbox.Options) *inbox.Inbox[*memory.Tx] {
 	t.Helper()
 	box, err := inbox.New(s, "billing", o)
 	if err != nil {
