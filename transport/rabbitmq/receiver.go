@@ -47,11 +47,21 @@ type session struct {
 	done  chan struct{} // closed when the pump has ended
 }
 
-// handle is what a delivery keeps for its settlement.
+// handle is what a delivery keeps for its settlement, apart from what the consumer may change.
 type handle struct {
-	raw     amqp.Delivery
-	sess    *session
-	settled atomic.Bool
+	raw                   amqp.Delivery
+	topic                 string
+	expires               time.Time
+	attempt, redeliveries int
+	from                  *receiver
+	sess                  *session
+	settled               atomic.Bool
+}
+
+// item is a delivery and its handle in one allocation.
+type item struct {
+	delivery core.Delivery
+	handle   handle
 }
 
 // Subscribe implements core.Subscriber. It declares the exchanges, the queue, its dead-letter queue and the delay queues; see the package's
@@ -197,11 +207,13 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
 	defer close(s.done)
 	for raw := range deliveries {
-		h := &handle{raw: raw, sess: s}
-		d := decode(&h.raw, r.sub.Queue, time.Now())
+		it := &item{handle: handle{raw: raw, from: r, sess: s}}
+		d, h := &it.delivery, &it.handle
+		*d = decode(&h.raw, r.sub.Queue, time.Now())
 		d.Handle = h
+		h.topic, h.expires, h.attempt, h.redeliveries = d.Envelope.Topic, d.Envelope.Expires, d.Attempt, d.Redeliveries
 		s.mu.Lock()
-		s.ready = append(s.ready, &d)
+		s.ready = append(s.ready, d)
 		s.mu.Unlock()
 		s.signal()
 	}

@@ -60,7 +60,7 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 		case core.VerdictRetry:
 			send.list = append(send.list, r.retried(i, a, h, now))
 		case core.VerdictGiveBack:
-			if c, ok := r.givenBack(i, a, h, now); ok {
+			if c, ok := r.givenBack(i, h, now); ok {
 				send.list = append(send.list, c)
 				continue
 			}
@@ -95,8 +95,8 @@ func (r *receiver) claim(a *core.Ack) (*handle, error) {
 		h, _ = a.Delivery.Handle.(*handle)
 	}
 	switch {
-	case h == nil:
-		return nil, core.Invalid("waybill/rabbitmq: settle", "Delivery: did not come from this transport")
+	case h == nil || h.from != r:
+		return nil, core.Invalid("waybill/rabbitmq: settle", "Delivery: did not come from this receiver")
 	case a.Verdict == core.VerdictNone || a.Verdict > core.VerdictGiveBack:
 		return nil, core.Invalid("waybill/rabbitmq: settle", "Verdict: is none of done, retry, reject and give back")
 	case h.sess.ch.IsClosed():
@@ -116,8 +116,8 @@ func settled(err error) error {
 
 // parked makes the copy for the dead-letter queue. It never expires.
 func (r *receiver) parked(slot int, a *core.Ack, h *handle, now time.Time) copyToSend {
-	p := copyOf(&h.raw, &a.Delivery.Envelope)
-	p.Headers[headerAttempt] = int64(a.Delivery.Attempt)
+	p := copyOf(&h.raw, h.topic, h.expires)
+	p.Headers[headerAttempt] = int64(h.attempt)
 	p.Headers[headerReason] = string(a.Reason)
 	p.Headers[headerError] = a.Err
 	p.Headers[headerQueue] = r.queue
@@ -128,12 +128,12 @@ func (r *receiver) parked(slot int, a *core.Ack, h *handle, now time.Time) copyT
 // retried makes the copy for a delay queue, or for the queue itself if there is no delay. If its time ends before that of the delay queue, it
 // comes back then, and is found to be expired.
 func (r *receiver) retried(slot int, a *core.Ack, h *handle, now time.Time) copyToSend {
-	p := copyOf(&h.raw, &a.Delivery.Envelope)
-	setAttempt(p.Headers, a.Delivery.Attempt+1)
+	p := copyOf(&h.raw, h.topic, h.expires)
+	setAttempt(p.Headers, h.attempt+1)
 	if a.Err != "" {
 		p.Headers[headerError] = a.Err
 	}
-	p.Expiration = remaining(a.Delivery.Envelope.Expires, now)
+	p.Expiration = remaining(h.expires, now)
 	c := copyToSend{slot: slot, key: r.queue, p: p}
 	if d := tierFor(r.tiers, a.Delay); d > 0 {
 		c.exchange = r.t.opts.names().delay(d)
@@ -144,20 +144,20 @@ func (r *receiver) retried(slot int, a *core.Ack, h *handle, now time.Time) copy
 // givenBack makes a copy to give back instead of a requeue, if one is needed: up to RabbitMQ 4.2 a requeue adds to the count that a crash adds
 // to, so that a message that is given back again and again (each stop, each pause) would look like one that kills its consumers. The first
 // requeue is free; one with a count is replaced by a fresh copy, which takes the count along less the one that may stand for that requeue.
-func (r *receiver) givenBack(slot int, a *core.Ack, h *handle, now time.Time) (copyToSend, bool) {
+func (r *receiver) givenBack(slot int, h *handle, now time.Time) (copyToSend, bool) {
 	count := number(h.raw.Headers[headerDeliveryCount])
-	if _, apart := h.raw.Headers[headerAcquiredCount]; apart || count <= 0 || a.Delivery.Envelope.Expired(now) {
+	if _, apart := h.raw.Headers[headerAcquiredCount]; apart || count <= 0 || !h.expires.IsZero() && !now.Before(h.expires) {
 		return copyToSend{}, false
 	}
-	p := copyOf(&h.raw, &a.Delivery.Envelope)
-	setAttempt(p.Headers, a.Delivery.Attempt)
+	p := copyOf(&h.raw, h.topic, h.expires)
+	setAttempt(p.Headers, h.attempt)
 	if e, ok := h.raw.Headers[headerError]; ok {
 		p.Headers[headerError] = e
 	}
-	if n := int64(a.Delivery.Redeliveries) - 1; n > 0 {
+	if n := int64(h.redeliveries) - 1; n > 0 {
 		p.Headers[headerRedeliveries] = n
 	}
-	p.Expiration = remaining(a.Delivery.Envelope.Expires, now)
+	p.Expiration = remaining(h.expires, now)
 	return copyToSend{slot: slot, key: r.queue, p: p}, true
 }
 

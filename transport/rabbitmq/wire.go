@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -137,7 +138,7 @@ func decode(d *amqp.Delivery, queue string, now time.Time) core.Delivery {
 	if n := number(d.Headers[headerAttempt]); n > 1 {
 		out.Attempt = int(min(n, math.MaxInt32))
 	}
-	e.Body, e.Priority = d.Body, d.Priority
+	e.Body, e.Priority = bytes.Clone(d.Body), d.Priority // the raw message stays as it is for copies
 	e.Topic = d.RoutingKey
 	if topic != "" && (d.Exchange == "" || d.Headers[headerQueue] != nil) { // it came back from a delay queue or from the dead
 		e.Topic = topic
@@ -299,7 +300,7 @@ func brokersOwn(name string) bool {
 
 // copyOf returns a copy of d to publish again: every property, and the headers but the broker's own and Waybill's counters. The real routing
 // key and the absolute expiry are written, so that the first is known at the end and the copy's time goes on instead of starting again.
-func copyOf(d *amqp.Delivery, e *core.Envelope) amqp.Publishing {
+func copyOf(d *amqp.Delivery, topic string, expires time.Time) amqp.Publishing {
 	table := make(amqp.Table, len(d.Headers)+8)
 	for k, v := range d.Headers {
 		switch {
@@ -308,9 +309,9 @@ func copyOf(d *amqp.Delivery, e *core.Envelope) amqp.Publishing {
 			table[k] = v
 		}
 	}
-	table[prefixCE+core.AttrTopic] = e.Topic
-	if !e.Expires.IsZero() && table[prefixCE+core.AttrExpires] == nil && table[prefixColon+core.AttrExpires] == nil {
-		table[prefixCE+core.AttrExpires] = e.Expires.UTC().Format(time.RFC3339Nano)
+	table[prefixCE+core.AttrTopic] = topic
+	if !expires.IsZero() && table[prefixCE+core.AttrExpires] == nil && table[prefixColon+core.AttrExpires] == nil {
+		table[prefixCE+core.AttrExpires] = expires.UTC().Format(time.RFC3339Nano)
 	}
 	if d.UserId != "" {
 		table[headerUserID] = d.UserId

@@ -1,0 +1,106 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/transporttest"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+// TR-02, CO-14, CO-17, RM-04, OR-01.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		opts rabbitmq.Options
+		new  func(*testing.T, *testenv.MQ, rabbitmq.Options) *rabbitmq.Transport
+	}{
+		{"quorum", rabbitmq.Options{}, nil},
+		{"classic, prefix", rabbitmq.Options{QueueType: rabbitmq.QueueClassic, Prefix: "test.", Exchange: "shop"}, nil},
+		{"bring your own connection", rabbitmq.Options{}, own},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			mq := testenv.RabbitMQ(t)
+			transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+				h := harness{mq: mq, opts: c.opts, t: t}
+				if c.new != nil {
+					h.bus = c.new(t, mq, c.opts)
+					return h
+				}
+				h.bus = dial(t, mq.URL, c.opts)
+				return restarter{h}
+			})
+		})
+	}
+}
+
+func own(t *testing.T, mq *testenv.MQ, opts rabbitmq.Options) *rabbitmq.Transport {
+	t.Helper()
+	conn, err := amqp.Dial(mq.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if conn.IsClosed() {
+			t.Error("the transport closed a connection that is not its own")
+		}
+		_ = conn.Close()
+	})
+	bus, err := rabbitmq.New(conn, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, bus)
+	return bus
+}
+
+type harness struct {
+	t    *testing.T
+	mq   *testenv.MQ
+	bus  *rabbitmq.Transport
+	opts rabbitmq.Options
+}
+
+var nameCount atomic.Int64
+
+func (h harness) Transport() core.Transport { return h.bus }
+func (h harness) NewName() string {
+	return fmt.Sprintf("t%dx%d", time.Now().UnixMilli()%1_000_000, nameCount.Add(1))
+}
+
+// Parked looks at the dead-letter queue and lets its messages go back.
+func (h harness) Parked(_ context.Context, queue string) ([]transporttest.Parked, error) {
+	ch := raw(h.t, h.mq.URL)
+	defer func() { _ = ch.Close() }()
+	var list []transporttest.Parked
+	for {
+		m, ok, err := ch.Get(h.opts.Prefix+queue+".dlq", false)
+		if err != nil || !ok {
+			return list, err
+		}
+		d := rabbitmq.Decode(&m, queue, time.Now())
+		reason, _ := m.Headers["waybill-reason"].(string)
+		text, _ := m.Headers["waybill-error"].(string)
+		list = append(list, transporttest.Parked{Envelope: d.Envelope, Reason: core.Reason(reason), Err: text})
+	}
+}
+
+type restarter struct{ harness }
+
+// Restart closes the connections as an operator does.
+func (r restarter) Restart(ctx context.Context) error {
+	if _, err := r.mq.CloseConnections(ctx, r.mq.VHost); err != nil && !strings.Contains(err.Error(), "no connection") {
+		return err
+	}
+	return nil
+}
