@@ -341,6 +341,7 @@ func stormHasOneEffect[Tx any](k *kit[Tx]) {
 		if err := k.h.Effect(ctx, tx, k.name("e")); err != nil {
 			return err
 		}
+		k.sleep(grace / 20) // so that all are there at once
 		mu.Lock()
 		defer mu.Unlock()
 		if runs++; runs <= 3 {

@@ -29,6 +29,7 @@ type kit struct {
 	route  string // the check's own
 	topic  string
 	open   []Tx
+	onFail func(err error) // gives up in another way than by a panic with failure
 }
 
 func newKit(ctx context.Context, h Harness) *kit {
@@ -36,7 +37,13 @@ func newKit(ctx context.Context, h Harness) *kit {
 	return &kit{ctx: ctx, h: h, store: s, traits: s.Traits(), route: "r-" + core.NewID(), topic: "storetest.topic"}
 }
 
-func (k *kit) fail(format string, a ...any) { panic(failure{fmt.Errorf(format, a...)}) }
+func (k *kit) fail(format string, a ...any) {
+	err := fmt.Errorf(format, a...)
+	if k.onFail != nil {
+		k.onFail(err)
+	}
+	panic(failure{err})
+}
 
 func (k *kit) must(what string, err error) {
 	if err != nil {
