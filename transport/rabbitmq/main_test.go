@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -143,4 +144,13 @@ func eventually(tb testing.TB, what string, ok func() bool) {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+func hostOf(tb testing.TB, raw string) string {
+	tb.Helper()
+	u, err := url.Parse(raw)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return u.Host
 }

@@ -1,0 +1,280 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+// RL-06: a message that closes its channel is found and blamed, its neighbours are not, nor those of other calls.
+func TestSuspects(t *testing.T) {
+	t.Parallel()
+	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{Config: []string{"max_message_size = 100000"}})
+	bus := dial(t, broker.AMQPURL("/"), rabbitmq.Options{})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 1000})
+	const n = 200
+	batch := envelopes(n, "a.b")
+	bad := map[int]bool{0: true, 70: true, 71: true, n - 1: true}
+	for i := range bad {
+		batch[i].Body = make([]byte, 100_001)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { // a neighbour on the same channel
+		for i := range 20 {
+			if err := bus.Publish(t.Context(), []core.Envelope{envelope(fmt.Sprintf("n%05d", i), "a.c")}).FirstErr(); err != nil {
+				t.Errorf("neighbour %d: %v", i, err)
+			}
+		}
+	})
+	for i, err := range bus.Publish(t.Context(), batch) {
+		switch {
+		case bad[i] && (core.ClassOf(err) != core.ClassPermanent || core.ReasonOf(err) != core.ReasonTooLarge):
+			t.Errorf("slot %d: class %s, reason %q: %v", i, core.ClassOf(err), core.ReasonOf(err), err)
+		case !bad[i] && err != nil:
+			t.Errorf("slot %d: %v", i, err)
+		}
+	}
+	wg.Wait()
+	seen := map[string]bool{}
+	for len(seen) < n-len(bad)+20 {
+		for _, d := range receive(t, r, 1) {
+			seen[d.Envelope.ID] = true
+			settle(t, r, core.AckDone(d))
+		}
+	}
+}
+
+// RL-03, TR-03: an exchange that was deleted comes back by itself; a user that may not write is told so, at no cost to the message.
+func TestMissingAndForbidden(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
+	if err := raw(t, mq.URL).ExchangeDelete("waybill", false, false); err != nil {
+		t.Fatal(err)
+	}
+	for i, err := range bus.Publish(t.Context(), envelopes(10, "a")) { // the exchange is there again, its bindings are not
+		if !errors.Is(err, core.ErrUnroutable) {
+			t.Errorf("slot %d: %v", i, err)
+		}
+	}
+	if err := r.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
+	if err := bus.Publish(t.Context(), envelopes(10, "a")).FirstErr(); err != nil {
+		t.Error(err)
+	}
+	user := "u" + core.NewID()
+	if err := mq.CreateUser(t.Context(), user, "secret-password"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = mq.DeleteUser(context.WithoutCancel(t.Context()), user) })
+	permit := func(configure, write, read string) {
+		t.Helper()
+		if err := mq.SetPermissions(t.Context(), mq.VHost, user, configure, write, read); err != nil {
+			t.Fatal(err)
+		}
+	}
+	permit("^$", "^waybill$", "")
+	restricted := dial(t, mq.URLFor(user, "secret-password"), rabbitmq.Options{}) // what exists need not be configured
+	if err := restricted.Publish(t.Context(), envelopes(3, "a")).FirstErr(); err != nil {
+		t.Error(err)
+	}
+	if _, err := restricted.Subscribe(t.Context(), core.Subscription{Queue: "other"}); !errors.Is(err, core.ErrMisconfigured) {
+		t.Errorf("subscribe to a missing queue: %v", err)
+	}
+	permit("^$", "^$", "")
+	if _, err := mq.CloseConnections(t.Context(), mq.VHost); err != nil { // permissions are cached by connections
+		t.Fatal(err)
+	}
+	eventually(t, "forbidden", func() bool {
+		err := restricted.Publish(t.Context(), envelopes(3, "a")).FirstErr()
+		return errors.Is(err, core.ErrMisconfigured) && core.ClassOf(err) == core.ClassOutage
+	})
+}
+
+// RM-02: a queue that is there with other arguments is named, with the cure.
+func TestOtherArguments(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	if _, err := raw(t, mq.URL).QueueDeclare("q", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q"})
+	if !errors.Is(err, core.ErrMisconfigured) {
+		t.Fatal(err)
+	}
+	t.Log(err)
+}
+
+// TR-03: what was in flight when the connection was cut is an outage, never a success; then it works again, with its consumers.
+func TestConnectionCut(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	proxy := testenv.NewProxy(t, hostOf(t, mq.URL))
+	bus := dial(t, proxy.URL(mq.URL), rabbitmq.Options{ReconnectMax: 200 * time.Millisecond})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 100})
+	published := map[string]bool{}
+	for round := range 5 {
+		batch := envelopes(50, "a")
+		for i := range batch {
+			batch[i].ID = fmt.Sprintf("r%d-%d", round, i)
+		}
+		switch round {
+		case 1: // confirms are lost
+			proxy.Blackhole(testenv.Down)
+			time.AfterFunc(300*time.Millisecond, func() { proxy.Cut(); proxy.Heal() })
+		case 2: // in the middle of a body
+			proxy.CutAfter(testenv.Up, 3000)
+		case 3:
+			proxy.CutAfter(testenv.Down, 100)
+		}
+		for pass := 0; len(batch) > 0; pass++ {
+			var again []core.Envelope
+			for i, err := range bus.Publish(t.Context(), batch) {
+				switch {
+				case err == nil:
+					published[batch[i].ID] = true
+				case core.ClassOf(err) != core.ClassOutage:
+					t.Fatalf("round %d: %v", round, err)
+				default:
+					again = append(again, batch[i])
+				}
+			}
+			if round == 1 && pass == 0 && len(again) < 50 {
+				t.Error("success without a confirm")
+			}
+			batch = again
+		}
+	}
+	for len(published) > 0 {
+		d := receive(t, r, 1)[0]
+		delete(published, d.Envelope.ID)
+		_ = r.Settle(t.Context(), []core.Ack{core.AckDone(d)}) // may be stale
+	}
+}
+
+// TR-03: a stale delivery is not settled, and comes again; the receiver goes on by itself.
+func TestStaleDelivery(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	proxy := testenv.NewProxy(t, hostOf(t, mq.URL))
+	bus := dial(t, proxy.URL(mq.URL), rabbitmq.Options{ReconnectMax: 200 * time.Millisecond})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
+	if err := bus.Publish(t.Context(), envelopes(2, "a")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	old := receive(t, r, 2)
+	proxy.Cut()
+	again := receive(t, r, 2)
+	if err := r.Settle(t.Context(), []core.Ack{core.AckDone(old[0])}).FirstErr(); core.ClassOf(err) != core.ClassOutage {
+		t.Errorf("settle of a stale delivery: %v", err)
+	}
+	if again[0].Redeliveries != 1 || again[0].Attempt != 1 {
+		t.Errorf("redeliveries %d, attempt %d", again[0].Redeliveries, again[0].Attempt)
+	}
+	settle(t, r, core.AckDone(again[0]), core.AckDone(again[1]))
+	if err := r.Settle(t.Context(), []core.Ack{core.AckDone(again[0])}).FirstErr(); err == nil {
+		t.Error("settled twice")
+	}
+	nothing(t, r, 200*time.Millisecond)
+}
+
+// TR-03: a broker that blocks publishers or hangs does not hang a publish; acknowledgements still work; a killed one costs time only.
+func TestBrokerTrouble(t *testing.T) {
+	t.Parallel()
+	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{})
+	bus := dial(t, broker.AMQPURL("/"), rabbitmq.Options{Heartbeat: time.Second, ReconnectMax: 300 * time.Millisecond, ConnectTimeout: 2 * time.Second})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
+	declared := time.Now()
+	publish := func(limit time.Duration, want core.Class) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		start := time.Now()
+		err := bus.Publish(ctx, envelopes(5, "a")).FirstErr()
+		if took := time.Since(start); took > limit+500*time.Millisecond {
+			t.Errorf("publish took %s with a limit of %s", took, limit)
+		}
+		if (err == nil) != (want == core.ClassUnknown) || core.ClassOf(err) != want {
+			t.Errorf("class %s, want %s: %v", core.ClassOf(err), want, err)
+		}
+	}
+	publish(10*time.Second, core.ClassUnknown)
+	held := receive(t, r, 5)
+
+	if err := broker.RaiseMemoryAlarm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		publish(3*time.Second, core.ClassOutage)
+	}
+	for _, d := range held {
+		settle(t, r, core.AckDone(d))
+	}
+	if err := broker.ClearMemoryAlarm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	working := func(what string) {
+		t.Helper()
+		eventually(t, "publish after "+what, func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			return bus.Publish(ctx, []core.Envelope{envelope(what, "a")}).FirstErr() == nil
+		})
+		for {
+			d := receive(t, r, 1)[0]
+			_ = r.Settle(t.Context(), []core.Ack{core.AckDone(d)})
+			if d.Envelope.ID == what {
+				return
+			}
+		}
+	}
+	working("alarm")
+
+	broker.Pause()
+	publish(time.Second, core.ClassOutage)
+	publish(time.Second, core.ClassOutage)
+	broker.Resume()
+	working("pause")
+
+	if wait := 2*time.Second - time.Since(declared); wait > 0 { // a queue younger than this may not survive a kill
+		<-time.After(wait)
+	}
+	publish(10*time.Second, core.ClassUnknown)
+	broker.Kill()
+	publish(time.Second, core.ClassOutage)
+	if err := broker.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	working("kill")
+}
+
+// A queue that is full is an outage of its topic; other topics go on.
+func TestFullQueue(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	if err := mq.SetPolicy(t.Context(), mq.VHost, "full", "^full$", "queues", map[string]any{"max-length": 1}); err != nil {
+		t.Fatal(err)
+	}
+	full := subscribe(t, bus, core.Subscription{Queue: "full", Bindings: []string{"full"}})
+	subscribe(t, bus, core.Subscription{Queue: "free", Bindings: []string{"free"}})
+	if err := full.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a nack", func() bool {
+		res := bus.Publish(t.Context(), []core.Envelope{envelope("a", "full"), envelope("b", "free"), envelope("c", "full")})
+		var e *core.Error
+		return res[1] == nil && errors.As(res[2], &e) && e.Class == core.ClassOutage && e.TopicOnly
+	})
+}
