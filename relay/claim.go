@@ -98,7 +98,7 @@ func (e *engine) startClaim(req core.ClaimRequest, probe *route) {
 
 // claimed takes in the answer to a claim.
 func (e *engine) claimed(req core.ClaimRequest, probe *route, claim core.Claim, err error, sent time.Time) {
-	e.claiming, e.cancelClaim = false, nil
+	e.claiming, e.cancelClaim, e.waited = false, nil, false
 	e.tel.claimed(e.base, e.now.Sub(sent))
 	if err != nil {
 		e.claimFailed(err)
@@ -204,7 +204,7 @@ func (e *engine) claimFailed(err error) {
 
 // wait asks the store to wake the relay, if it is idle and the store can.
 func (e *engine) wait() (next time.Time) {
-	if e.waiter == nil || e.waiting || e.once || e.stopping || e.claiming || e.settleDown || !e.now.Before(e.wakeAt) || e.now.Before(e.claimAt) {
+	if e.waiter == nil || e.waiting || e.waited || e.once || e.stopping || e.claiming || e.settleDown || !e.now.Before(e.wakeAt) || e.now.Before(e.claimAt) {
 		return time.Time{}
 	}
 	if e.now.Before(e.waitAt) {
@@ -240,7 +240,7 @@ func (e *engine) woken(cause core.WakeCause, err error, cancelled bool) {
 		e.warn(nil, "polling", "the store cannot wake the relay; polling meanwhile", err)
 		return
 	}
-	e.waitFails = 0
+	e.waitFails, e.waited = 0, true
 	e.tel.woke(e.base, cause)
 	switch {
 	case cause == core.WakeTimer && e.claiming: // our own timer was faster

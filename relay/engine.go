@@ -51,6 +51,7 @@ type engine struct {
 	empties     int       // claims in a row that brought nothing
 	waiter      core.Waiter
 	waiting     bool
+	waited      bool // it was woken, and has not claimed since
 	cancelWait  context.CancelFunc
 	waitFails   int
 	waitAt      time.Time

@@ -1,0 +1,460 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+// P7 RL-06
+func TestOutageCostsTimeNotAttempts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		up := time.Now().Add(10 * time.Minute)
+		b.answer = func(*core.Envelope, int) error {
+			if time.Now().Before(up) {
+				return down()
+			}
+			return nil
+		}
+		s := &faulty{OutboxStore: mem}
+		stage(t, mem, msgs(2000, func(i int) string { return fmt.Sprint(i % 10) })...)
+		stop := begin(t, newRelay(t, s, b, relay.Options{}))
+		time.Sleep(9*time.Minute + 30*time.Second)
+		synctest.Wait()
+		if b.count() != 0 {
+			t.Error("published in an outage")
+		}
+		if n := len(b.started); n > 60 {
+			t.Errorf("%d publishes in ten minutes of outage; the back-off is broken", n)
+		}
+		probes := 0
+		for i, c := range s.claims {
+			if c.MaxRecords == 1 {
+				probes++
+			} else if s.at[i].After(up.Add(-9 * time.Minute)) {
+				t.Errorf("claimed %d records in the outage", c.MaxRecords)
+			}
+		}
+		if probes < 15 {
+			t.Errorf("%d probes", probes)
+		}
+		within(t, time.Minute, "healed", func() bool { return b.count() == 2000 })
+		if d := time.Since(up); d > 31*time.Second {
+			t.Errorf("healed %s after the outage", d)
+		}
+		for id, n := range b.tried {
+			if n > 60 {
+				t.Errorf("%s tried %d times", id, n)
+			}
+		}
+		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
+			t.Error(err)
+		}
+		for _, o := range s.settls {
+			for i := range o {
+				if o[i].CountsAttempt() && o[i].State() != core.StatePublished {
+					t.Fatal("an attempt was counted")
+				}
+			}
+		}
+	})
+}
+
+// RL-06
+func TestOutageOfOneTopic(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		full := true
+		b.answer = func(e *core.Envelope, _ int) error {
+			if e.Topic == "t.full" && full {
+				return &core.Error{Class: core.ClassOutage, TopicOnly: true, Err: errors.New("full")}
+			}
+			return nil
+		}
+		s := &faulty{OutboxStore: mem}
+		stop := begin(t, newRelay(t, s, b, relay.Options{}))
+		for i := range 200 {
+			f := msg(fmt.Sprint("f", i), "")
+			f.Topic = "t.full"
+			stage(t, mem, f, msg(fmt.Sprint("o", i), ""))
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+			if n := b.count(); n != i+1 {
+				t.Fatalf("%d of the other topic published after %d", n, i+1)
+			}
+		}
+		if n := b.tried["f199"]; n > 1 {
+			t.Errorf("a record behind a full queue was sent %d times", n)
+		}
+		full = false
+		within(t, 40*time.Second, "healed", func() bool { return b.count() == 400 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if n := len(mem.Records()); n > 0 {
+			t.Errorf("%d left", n)
+		}
+	})
+}
+
+// RL-05 RL-12
+func TestRejectedUntilAttemptsAreSpent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.answer = func(*core.Envelope, int) error { return errNo }
+		var retries []time.Duration
+		var given []relay.Event
+		o := relay.Options{
+			Routes: []relay.Route{{Backoff: &core.Backoff{Base: 2 * time.Second, Cap: 10 * time.Second, Attempts: 5, Jitter: core.JitterOff}}},
+			Hooks: relay.Hooks{
+				OnRetry:     func(e relay.Event) { retries = append(retries, e.RetryIn) },
+				OnAbandoned: func(e relay.Event) { given = append(given, e) },
+			},
+		}
+		stage(t, s, msg("a", "k"))
+		start := time.Now()
+		stop := begin(t, newRelay(t, s, b, o))
+		within(t, time.Minute, "abandoned", func() bool { return states(s)[core.StateAbandoned] == 1 })
+		if d := time.Since(start); d < 24*time.Second || d > 24200*time.Millisecond { // 2+4+8+10
+			t.Errorf("took %s: a retry did not come when it was due", d)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if d := cmp.Diff([]time.Duration{2e9, 4e9, 8e9, 10e9}, retries); d != "" {
+			t.Error(d)
+		}
+		r := s.Records()[0]
+		if r.Attempts != 5 || r.Reason != core.ReasonAttempts || !strings.Contains(r.LastError, "no") {
+			t.Errorf("%+v", r)
+		}
+		if len(given) != 1 || given[0].Attempt != 5 || given[0].Reason != core.ReasonAttempts {
+			t.Errorf("%+v", given)
+		}
+	})
+}
+
+// RL-05: a custom policy sees the error; one that panics retries at the cap.
+func TestCustomBackoff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.answer = func(*core.Envelope, int) error { return errNo }
+		bo := &core.Backoff{Kind: core.BackoffCustom, Cap: time.Minute, Custom: func(n int, err error) (time.Duration, bool) {
+			switch {
+			case !errors.Is(err, errNo):
+				return 0, false
+			case n == 1:
+				panic("oops")
+			}
+			return 0, n < 3
+		}}
+		stage(t, s, msg("a", ""))
+		start := time.Now()
+		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Backoff: bo}}}))
+		within(t, 2*time.Minute, "given up", func() bool { return states(s)[core.StateAbandoned] == 1 })
+		if d := time.Since(start); d < time.Minute {
+			t.Errorf("retried after %s, not at the cap", d)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// RL-03 RL-05
+func TestUnroutableHasItsOwnHorizon(t *testing.T) {
+	t.Parallel()
+	for _, horizon := range []time.Duration{0, -1} {
+		synctest.Test(t, func(t *testing.T) {
+			s, b := newStore(t), newBus()
+			b.answer = func(*core.Envelope, int) error {
+				return &core.Error{Class: core.ClassRejected, Reason: core.ReasonUnroutable, Err: core.ErrUnroutable}
+			}
+			stage(t, s, msg("a", ""))
+			start := time.Now()
+			stop := begin(t, newRelay(t, s, b, relay.Options{UnroutableHorizon: horizon}))
+			for states(s)[core.StateAbandoned] == 0 {
+				time.Sleep(time.Minute)
+				synctest.Wait()
+			}
+			took := time.Since(start)
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			if r := s.Records()[0]; r.Reason != core.ReasonUnroutable {
+				t.Errorf("reason %q", r.Reason)
+			}
+			if horizon == 0 && (took < 24*time.Hour || took > 24*time.Hour+10*time.Minute || b.tried["a"] < 250) {
+				t.Errorf("abandoned after %s and %d attempts", took, b.tried["a"])
+			}
+			if horizon < 0 && b.tried["a"] != 1 {
+				t.Errorf("%d attempts", b.tried["a"])
+			}
+		})
+	}
+}
+
+// RL-04 RL-06
+func TestGivenUpWithoutPublishing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.traits.MaxBodyBytes = 100
+		big := msg("big", "k")
+		big.Body = make([]byte, 101)
+		stage(t, s, msg("bad", "k"), big, msg("old", "k", core.TTL(time.Second)), msg("good", "k"), msg("free", ""))
+		if err := s.Corrupt(s.Records()[0].Seq); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		c, err := newRelay(t, s, b, relay.Options{}).RunOnce(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(relay.Counts{Claimed: 5, Published: 2, Abandoned: 3}, c); d != "" {
+			t.Error(d)
+		}
+		got := map[string]core.Reason{}
+		for _, r := range s.Records() {
+			got[r.Envelope.ID] = r.Reason
+			if want := 1; r.Reason == core.ReasonExpired && r.Attempts != 0 || r.Reason != core.ReasonExpired && r.Attempts != want {
+				t.Errorf("%s: %d attempts", r.Envelope.ID, r.Attempts)
+			}
+		}
+		if d := cmp.Diff(map[string]core.Reason{"bad": core.ReasonUndecodable, "big": core.ReasonTooLarge, "old": core.ReasonExpired}, got); d != "" {
+			t.Error(d)
+		}
+		if d := cmp.Diff(map[string]int{"good": 1, "free": 1}, b.tried); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
+// OR-04
+func TestBlockAfterAbandon(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.answer = func(e *core.Envelope, _ int) error {
+			if e.ID == "a" {
+				return &core.Error{Class: core.ClassPermanent}
+			}
+			return nil
+		}
+		stage(t, s, msg("a", "k"), msg("b", "k"), msg("c", "j"))
+		c, err := newRelay(t, s, b, relay.Options{Routes: []relay.Route{{BlockAfterAbandon: true}}}).RunOnce(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(relay.Counts{Claimed: 3, Published: 1, Abandoned: 1, Released: 1}, c); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
+// crash makes a relay claim and die.
+func crash(t *testing.T, s *memory.Store, alone bool) {
+	t.Helper()
+	c, err := s.Claim(t.Context(), core.ClaimRequest{Routes: []core.RouteOrder{{Route: core.DefaultRoute}}, MaxRecords: 500, Lease: time.Second, Alone: alone})
+	if err != nil || len(c.Records) == 0 {
+		t.Fatal("nothing to crash with", err)
+	}
+	time.Sleep(2 * time.Second)
+}
+
+// RL-06: records that crashed relays are sent with nothing else in flight, and given up after ten crashes.
+func TestSuspectsTravelAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.latency = 50 * time.Millisecond
+		stage(t, s, msg("s1", "k"), msg("s2", "k"))
+		for range 3 {
+			crash(t, s, false)
+			if states(s)[core.StateProcessing] == 0 {
+				break
+			}
+			if s.Records()[0].Crashes >= core.SuspectCrashes-1 {
+				break
+			}
+		}
+		stage(t, s, msgs(1000, noKey)...)
+		b.before = func(_ context.Context, batch []core.Envelope) {
+			for i := range batch {
+				if strings.HasPrefix(batch[i].ID, "s") && (len(batch) > 1 || b.inCalls > 1) {
+					t.Errorf("%s was sent in a batch of %d, with %d calls in progress", batch[i].ID, len(batch), b.inCalls)
+				}
+			}
+		}
+		stop := begin(t, newRelay(t, s, b, relay.Options{}))
+		within(t, time.Minute, "all published", func() bool { return b.count() == 1002 })
+		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestCrashesSpent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		stage(t, s, msg("s1", "k"), msg("s2", "k"))
+		crash(t, s, false)
+		for s.Records()[0].Crashes < core.MaxCrashes-1 {
+			crash(t, s, s.Records()[0].Crashes+1 >= core.SuspectCrashes)
+		}
+		if _, err := newRelay(t, s, b, relay.Options{}).RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if r := s.Records(); len(r) != 1 || r[0].Reason != core.ReasonCrashed || b.tried["s1"] != 0 || b.tried["s2"] != 1 {
+			t.Errorf("%+v %v", r, b.tried)
+		}
+	})
+}
+
+// RL-04: a publisher that panics on one message, or counts wrong, neither ends the relay nor loses anything.
+func TestBrokenPublisher(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.before = func(_ context.Context, batch []core.Envelope) {
+			for i := range batch {
+				if batch[i].ID == "m00002" {
+					panic("poison")
+				}
+			}
+		}
+		stage(t, s, msgs(10, noKey)...)
+		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Backoff: core.Schedule(time.Second)}}}))
+		within(t, 5*time.Minute, "the others are published", func() bool { return b.count() == 9 })
+		within(t, time.Minute, "the poison is given up", func() bool { return states(s)[core.StateAbandoned] == 1 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		stage(t, s, msgs(3, noKey)...)
+		c, err := newRelay(t, s, short{newBus()}, relay.Options{}).RunOnce(t.Context())
+		if err != nil || c.Released < 3 || c.Published+c.Abandoned+c.Failed > 0 {
+			t.Errorf("%+v %v", c, err)
+		}
+	})
+}
+
+type short struct{ *bus }
+
+func (short) Publish(context.Context, []core.Envelope) core.Results { return core.Results{nil} }
+
+// RL-07
+func TestMisconfiguration(t *testing.T) {
+	t.Parallel()
+	bad := fmt.Errorf("no table: %w", core.ErrMisconfigured)
+	synctest.Test(t, func(t *testing.T) {
+		s := &faulty{OutboxStore: newStore(t), claim: func(core.ClaimRequest, func() (core.Claim, error)) (core.Claim, error) { return core.Claim{}, bad }}
+		if err := newRelay(t, s, newBus(), relay.Options{}).Run(t.Context()); !errors.Is(err, core.ErrMisconfigured) {
+			t.Errorf("claim: %v", err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.answer = func(*core.Envelope, int) error { return bad }
+		stage(t, s, msgs(3, noKey)...)
+		if err := newRelay(t, s, b, relay.Options{}).Run(t.Context()); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "route default") {
+			t.Errorf("publish: %v", err)
+		}
+		if st := states(s); st[core.StatePending] != 3 {
+			t.Errorf("%v", st)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		if err := newRelay(t, newStore(t), checked{newBus(), bad}, relay.Options{}).Run(t.Context()); !errors.Is(err, core.ErrMisconfigured) {
+			t.Errorf("check: %v", err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // after a first success nothing ends it
+		mem, b := newStore(t), newBus()
+		broken := false
+		s := &faulty{OutboxStore: mem}
+		s.claim = func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
+			if broken {
+				return core.Claim{}, bad
+			}
+			return next()
+		}
+		b.answer = func(*core.Envelope, int) error {
+			if broken {
+				return bad
+			}
+			return nil
+		}
+		stop := begin(t, newRelay(t, s, b, relay.Options{}))
+		stage(t, mem, msg("a", ""))
+		within(t, time.Second, "first", func() bool { return b.count() == 1 })
+		broken = true
+		before := s.numClaims()
+		stage(t, mem, msg("b", ""))
+		time.Sleep(5 * time.Minute)
+		if n := s.numClaims() - before; n < 10 || n > 60 {
+			t.Errorf("%d claims in five minutes", n)
+		}
+		broken = false
+		within(t, 11*time.Second, "resumed", func() bool { return b.count() == 2 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+type checked struct {
+	*bus
+	err error
+}
+
+func (c checked) Check(context.Context) error { return c.err }
+
+// P2 RL-04: outcomes that cannot be stored are stored later, nothing is claimed meanwhile, nothing is sent twice.
+func TestSettleOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		up := time.Now().Add(45 * time.Second)
+		s := &faulty{OutboxStore: mem}
+		s.settle = func(o []core.Outcome, next func() core.Results) core.Results {
+			if time.Now().Before(up) {
+				return core.AllFailed(len(o), down())
+			}
+			return next()
+		}
+		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 10}))
+		stage(t, mem, msgs(100, noKey)...)
+		time.Sleep(30 * time.Second)
+		if n := b.count(); n > 40 {
+			t.Errorf("%d published while nothing could be settled; the window holds 40", n)
+		}
+		within(t, time.Minute, "settled", func() bool { return len(mem.Records()) == 0 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		for id, n := range b.tried {
+			if n != 1 {
+				t.Errorf("%s sent %d times", id, n)
+			}
+		}
+	})
+}
