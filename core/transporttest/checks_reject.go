@@ -1,0 +1,88 @@
+package transporttest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var rejectChecks = []named{
+	{"reject-parks", rejectParks},
+	{"reject-after-retry", rejectAfterRetry},
+	{"reject-unparked", rejectUnparked},
+}
+
+func rejectParks(k *kit) {
+	r, name := k.queue("a")
+	want := full(name + ".a")
+	k.publish(want, message(name+".a", 1))
+	for _, d := range k.receive(r, 2) {
+		if d.Envelope.ID == want.ID {
+			k.settle(r, core.AckReject(d, core.ReasonUndecodable, errors.New("cannot read größe")))
+			continue
+		}
+		k.settle(r, core.AckDone(d))
+	}
+	k.nothing(r, "a rejected message does not come again")
+	k.parked(name, want, core.ReasonUndecodable, "cannot read größe")
+}
+
+func rejectAfterRetry(k *kit) {
+	r, name := k.queue("a")
+	want := full(name + ".a")
+	k.publish(want)
+	k.settle(r, core.AckRetry(k.receive(r, 1)[0], tier1, errors.New("first")))
+	k.settle(r, core.AckReject(k.receive(r, 1)[0], core.ReasonAttempts, errors.New("second")))
+	k.nothing(r, "a rejected message does not come again")
+	k.parked(name, want, core.ReasonAttempts, "second")
+}
+
+// parked checks that want, and nothing else, is parked, if that can be seen.
+func (k *kit) parked(queue string, want core.Envelope, reason core.Reason, text string) {
+	k.needs(k.sub.Parks, "SubscriberTraits.Parks")
+	l, ok := k.h.(ParkedLister)
+	k.needs(ok, "the harness's ParkedLister")
+	got := k.awaitParked(l, queue)
+	if len(got) != 1 {
+		k.fail("%d messages are parked, want 1", len(got))
+	}
+	k.same(want, got[0].Envelope, "parked")
+	if got[0].Reason != reason || got[0].Err != text {
+		k.fail("parked with reason %q and error %q, want %q and %q", got[0].Reason, got[0].Err, reason, text)
+	}
+}
+
+// awaitParked lists until there is something: a broker may move a message some time after the settle.
+func (k *kit) awaitParked(l ParkedLister, queue string) []Parked {
+	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	defer cancel()
+	for {
+		got, err := l.Parked(ctx, queue)
+		if err != nil && ctx.Err() == nil {
+			k.must("list what is parked", err)
+		}
+		if len(got) > 0 || pause(ctx, 50*time.Millisecond) != nil {
+			return got
+		}
+	}
+}
+
+func rejectUnparked(k *kit) {
+	name := k.h.NewName()
+	sub := subscription(name, name+".a")
+	sub.Unparked = true
+	r := k.subscribeTo(sub)
+	k.publish(messages(name+".a", 2)...)
+	ds := k.receive(r, 2)
+	k.settle(r, core.AckReject(ds[0], core.ReasonRejected, errors.New("no")), core.AckDone(ds[1]))
+	k.nothing(r, "a rejected message does not come again")
+	if l, ok := k.h.(ParkedLister); ok {
+		got, err := l.Parked(k.ctx, name)
+		k.must("list what is parked", err)
+		if len(got) > 0 {
+			k.fail("%d messages are parked for a subscription that does not park", len(got))
+		}
+	}
+}
