@@ -1,0 +1,42 @@
+package proto
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// ContentType is the media type of what the codec writes.
+const ContentType = "application/protobuf"
+
+// Codec returns the codec for messages of type T, a pointer to a generated struct.
+func Codec[T proto.Message]() core.Codec[T] { return codec[T]{} }
+
+type codec[T proto.Message] struct{}
+
+func (codec[T]) ContentType() string { return ContentType }
+
+func (codec[T]) Encode(v T) ([]byte, error) {
+	if any(v) == nil || !v.ProtoReflect().IsValid() {
+		return nil, errors.New("the message is nil")
+	}
+	return proto.Marshal(v)
+}
+
+func (codec[T]) Decode(data []byte) (T, error) {
+	var zero T
+	if any(zero) == nil {
+		return zero, fmt.Errorf("%T is not a concrete message type; use a pointer to a generated struct", new(T))
+	}
+	v, ok := zero.ProtoReflect().Type().New().Interface().(T)
+	if !ok {
+		return zero, fmt.Errorf("%T makes messages of another type", zero)
+	}
+	if err := proto.Unmarshal(data, v); err != nil {
+		return zero, err
+	}
+	return v, nil
+}
