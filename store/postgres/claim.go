@@ -1,0 +1,207 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+const (
+	// maxClaim bounds the records of one claim.
+	maxClaim = 10_000
+	// maxRounds bounds the round trips of one Claim that finds nothing at first.
+	maxRounds = 4
+)
+
+// Claim leases records; see [core.OutboxStore]. Each round trip looks at a bounded number of rows, from a position that
+// goes round: the rows behind it are visited in laps. If a first look finds nothing, Claim looks on, up to four times.
+func (o *Outbox) Claim(ctx context.Context, req core.ClaimRequest) (core.Claim, error) {
+	if err := checkRequest(&req); err != nil {
+		return core.Claim{}, err
+	}
+	if err := o.ready(ctx); err != nil {
+		return core.Claim{}, err
+	}
+	for round := 1; ; round++ {
+		view := o.claims.plan(&req)
+		a, err := o.claimOnce(ctx, &req, view)
+		if err != nil {
+			return core.Claim{}, err
+		}
+		claim := o.claims.advance(&req, view, a)
+		if len(claim.Records) > 0 || !claim.More || round == maxRounds {
+			if !req.Alone {
+				o.waiter.claimed(view.names, a, claim.More)
+			}
+			return claim, nil
+		}
+	}
+}
+
+func checkRequest(req *core.ClaimRequest) error {
+	var p []string
+	if len(req.Routes) == 0 {
+		p = append(p, "Routes: is empty; name at least one")
+	}
+	if req.MaxRecords < 1 || req.MaxRecords > maxClaim {
+		p = append(p, "MaxRecords: "+strconv.Itoa(req.MaxRecords)+" is not between 1 and "+strconv.Itoa(maxClaim))
+	}
+	if req.Lease < time.Millisecond {
+		p = append(p, "Lease: "+req.Lease.String()+" is less than a millisecond")
+	}
+	for _, r := range req.Routes {
+		switch r.Order {
+		case core.OrderPerKey, core.OrderBestEffort:
+		case core.OrderHLC:
+			p = append(p, "Routes: order hlc is not offered by this store; see StoreTraits.HLCOrder")
+		default:
+			p = append(p, "Routes: order "+r.Order.String())
+		}
+	}
+	return core.Invalid("waybill/postgres: claim", p...)
+}
+
+// answer is what one round trip saw.
+type answer struct {
+	records   []core.Record
+	promoted  map[string]int64 // least sequence by route
+	shards    uint64           // key shards that were locked
+	timed     bool             // the promotion reached its limit, or left something that is due
+	rows      []int64          // by range: rows seen, greatest and least sequence, least claimable one that was not claimed
+	last      []int64
+	least     []int64
+	remaining []int64
+	suspects  bool
+	held      bool
+	leaseIn   *int64 // microseconds
+	timerIn   *int64
+	sequence  int64 // last sequence given out
+	xmin      int64
+	xmax      int64
+	took      int64 // microseconds that the claiming statement took
+}
+
+func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view) (*answer, error) {
+	token := rand.Int64() | 1 // a fencing token needs to be different, not secret //nolint:gosec
+	var a *answer
+	began := time.Now()
+	err := o.transact(ctx, "claim", func(b *pgx.Batch) {
+		a = &answer{promoted: map[string]int64{}}
+		began = time.Now()
+		b.Queue(o.claims.promote, v.names).Query(func(rows pgx.Rows) error {
+			var route string
+			var seq int64
+			for rows.Next() {
+				if err := rows.Scan(&route, &seq); err != nil {
+					return err
+				}
+				if least, ok := a.promoted[route]; !ok || seq < least {
+					a.promoted[route] = seq
+				}
+			}
+			return rows.Err()
+		})
+		if len(v.shards) > 0 {
+			b.Queue(o.claims.lock, v.shards, o.claims.class).QueryRow(func(row pgx.Row) error {
+				var bits string
+				if err := row.Scan(&bits); err != nil {
+					return err
+				}
+				n, err := strconv.ParseInt(bits, 10, 64)
+				a.shards = uint64(n) //nolint:gosec // bits
+				return err
+			})
+		}
+		b.Queue(o.claims.claim, v.routes, v.lo, v.hi, v.floor, v.keyed, v.block, v.window, v.skip, v.records, v.bytes, req.Alone,
+			req.Owner, token, micros(req.Lease)).Query(func(rows pgx.Rows) error { return a.read(rows, o.opts.Source) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	remaining := req.Lease - time.Since(began)
+	for i := range a.records {
+		a.records[i].Lease = core.Lease{Token: token, Remaining: remaining}
+	}
+	slices.SortFunc(a.records, func(x, y core.Record) int { return cmp.Compare(x.Seq, y.Seq) })
+	return a, nil
+}
+
+// metaColumns is how many columns of a row say what the claim saw; the record follows.
+const metaColumns = 12
+
+func (a *answer) read(rows pgx.Rows, source string) error {
+	meta := []any{&a.rows, &a.last, &a.least, &a.remaining, &a.suspects, &a.held, &a.leaseIn, &a.timerIn, &a.sequence, &a.xmin, &a.xmax, &a.took}
+	dest := make([]any, metaColumns+18)
+	copy(dest, meta)
+	for first := true; rows.Next(); first = false {
+		if !first {
+			clear(dest[:metaColumns]) // read once
+		}
+		if rows.RawValues()[metaColumns] == nil { // nothing was claimed
+			clear(dest[metaColumns:])
+			if err := rows.Scan(dest...); err != nil {
+				return err
+			}
+			continue
+		}
+		a.records = append(a.records, core.Record{})
+		r := &a.records[len(a.records)-1]
+		if err := scanRecord(rows, dest, r, source); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// scanRecord reads the record's columns. What the row holds may be unreadable; then the record says so.
+func scanRecord(rows pgx.Rows, dest []any, r *core.Record, source string) error {
+	e := &r.Envelope
+	var (
+		stamp, age int64
+		expires    *time.Time
+		attrs      []byte
+	)
+	for i, p := range [...]any{
+		&r.Seq, &r.Route, &e.ID, &e.Topic, &e.Key, &e.Type, &e.Source, &e.ContentType, &e.CorrelationID, &e.TraceParent, &e.Time,
+		&stamp, &expires, &attrs, &e.Body, &r.Attempts, &r.Crashes, &age,
+	} {
+		dest[metaColumns+i] = p
+	}
+	if err := rows.Scan(dest...); err != nil {
+		return err
+	}
+	if e.Type == "" {
+		e.Type = e.Topic
+	}
+	if e.Source == "" {
+		e.Source = source
+	}
+	e.Time = e.Time.UTC()
+	if expires != nil {
+		e.Expires = expires.UTC()
+	}
+	e.HLC = hlc.Timestamp(stamp)
+	r.Age = max(time.Duration(age)*time.Microsecond, 0)
+	r.Failed = r.Attempts > 0
+	r.Err = decodeAttrs(e, attrs)
+	if r.Err == nil && stamp < 0 {
+		r.Err = &core.Error{Op: "waybill/postgres: column hlc", Class: core.ClassPermanent, Reason: core.ReasonUndecodable, Err: hlc.ErrInvalid}
+	}
+	return nil
+}
+
+func microsDuration(us int64) time.Duration {
+	if us > math.MaxInt64/1000 {
+		return math.MaxInt64
+	}
+	return time.Duration(us) * time.Microsecond
+}

@@ -1,0 +1,126 @@
+package postgres
+
+// A claim is one transaction in one round trip: begin, setSQL, promoteSQL, lockSQL if a route keeps keys in order,
+// claimSQL, commit. The lock and the claim are two statements, since a statement does not see what was committed after
+// it began, so that a claim that waited for nothing but took the lock in its own statement could miss the claim before.
+
+// setSQL holds for the transaction only. The plans must use the indexes also while the table is small: a cached plan
+// outlives the moment it was made for. Compiling costs more than these statements.
+const setSQL = `SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`
+
+// promoteSQL puts what became due in line with the rest, a bounded number a claim.
+const promoteSQL = `
+UPDATE {outbox} o SET due_at = NULL, holds = true
+FROM (
+    SELECT t.seq FROM unnest($1::text[]) AS r(route) CROSS JOIN LATERAL (
+        SELECT e.seq FROM {outbox} e
+        WHERE e.route = r.route AND e.settled_at IS NULL AND e.due_at IS NOT NULL AND e.due_at <= statement_timestamp()
+        ORDER BY e.due_at LIMIT 500 FOR UPDATE SKIP LOCKED
+    ) t
+) d
+WHERE o.seq = d.seq
+RETURNING o.route, o.seq`
+
+// lockSQL tries to lock the key shards in $1 and leaves those it got, as bits, in a setting of the transaction.
+const lockSQL = `
+SELECT set_config('waybill.shards', (
+    SELECT coalesce(bit_or(1::bigint << s), 0)::text FROM unnest($1::int[]) AS s WHERE pg_try_advisory_xact_lock($2::int, s)
+), true)`
+
+// claimSQL looks at a bounded number of rows and leases those it may.
+//
+//	r  the ranges of sequences to look at: several routes, and of each the front and maybe a part of a lap behind it
+//	w  the rows in them, with what keeps a row itself from being claimed
+//	k  for each key: whether something earlier holds it or another claim has some of it, and where its free prefix ends.
+//	   Later ones can be leased only if the head was put back, taken over, or committed late
+//	c  the rows with what their key says
+//	p  what this claim picks, within its bounds
+//	l  what of it no other transaction holds; an unkeyed row may be picked by several claims at once
+//	m  keys of which a picked row could not be locked: the rest of the key must not overtake it
+//	u  the claim
+const claimSQL = `
+WITH r AS MATERIALIZED (
+    SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::boolean[])
+        WITH ORDINALITY AS r(route, lo, hi, floor, keyed, block, n)
+), w AS MATERIALIZED (
+    SELECT r.n, r.route, r.floor, r.block, r.keyed AND o.key <> '' AS keyed, o.seq, o.key, o.size, o.lease_until, o.back, o.ready AND o.suspect AS suspect,
+           o.ready AND o.suspect = $11 AS free,
+           NOT r.keyed OR o.key = '' OR nullif(current_setting('waybill.shards', true), '')::bigint & (1::bigint << (hashtext(o.key) & 63)) <> 0 AS locked
+    FROM r CROSS JOIN LATERAL (
+        SELECT o.seq, o.key, octet_length(o.body) AS size, CASE WHEN o.lease_until > statement_timestamp() THEN o.lease_until END AS lease_until,
+               o.holds OR o.lease_until IS NOT NULL AS back, o.crashes + (o.lease_until IS NOT NULL)::int >= 2 AS suspect,
+               (o.lease_until > statement_timestamp()) IS NOT TRUE
+                   AND (cardinality($8::text[]) = 0 OR o.route || chr(31) || o.topic <> ALL ($8::text[])) AS ready
+        FROM {outbox} o
+        WHERE o.route = r.route AND o.seq > r.lo AND o.seq <= r.hi AND o.settled_at IS NULL AND o.due_at IS NULL
+        ORDER BY o.seq LIMIT $7
+    ) o
+), k AS MATERIALIZED (
+    SELECT k.n, k.key, k.head,
+           CASE
+           WHEN k.leased THEN true
+           WHEN (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq >= k.floor AND e.seq < k.head
+                   AND e.settled_at IS NULL AND e.due_at IS NULL AND e.key <> '' LIMIT 1) THEN true
+           WHEN (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq < k.head
+                   AND e.settled_at IS NULL AND e.holds AND e.key <> '' LIMIT 1) THEN true
+           WHEN k.block AND (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.reason <> '' LIMIT 1) THEN true
+           WHEN k.back THEN (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq > k.head
+                   AND e.settled_at IS NULL AND e.due_at IS NULL AND e.key <> '' AND e.lease_until > statement_timestamp() LIMIT 1)
+           END IS TRUE AS held,
+           least(k.stop, (SELECT e.seq FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq > k.head
+               AND e.settled_at IS NULL AND e.holds AND e.key <> '' AND e.due_at IS NOT NULL ORDER BY e.seq LIMIT 1)) AS stop
+    FROM (
+        SELECT w.n, w.route, w.key, w.floor, w.block, min(w.seq) AS head, min(w.seq) FILTER (WHERE NOT w.free) AS stop,
+               bool_or(w.lease_until IS NOT NULL) AS leased, bool_or(w.back) AS back
+        FROM w WHERE w.keyed AND w.locked GROUP BY w.n, w.route, w.key, w.floor, w.block
+    ) k
+), c AS MATERIALIZED (
+    SELECT w.n, w.seq, w.key, w.keyed, w.size, w.locked, w.free, w.suspect, w.lease_until,
+           w.keyed AND w.locked AND (k.held OR w.seq >= k.stop) IS TRUE AS held,
+           w.keyed AND w.locked AND (k.held OR w.seq > k.head) IS TRUE AS behind
+    FROM w LEFT JOIN k ON w.keyed AND k.n = w.n AND k.key = w.key
+), p AS MATERIALIZED (
+    SELECT q.n, q.seq, q.key, q.keyed FROM (
+        SELECT c.*, row_number() OVER (ORDER BY c.seq) AS i, sum(c.size) OVER (ORDER BY c.seq) AS total
+        FROM c WHERE c.free AND c.locked AND NOT c.held
+    ) q
+    WHERE q.i = 1 OR q.i <= $9 AND q.total <= $10
+), l AS MATERIALIZED (
+    SELECT o.seq FROM {outbox} o
+    WHERE o.seq = ANY (ARRAY(SELECT p.seq FROM p)) AND o.settled_at IS NULL AND o.due_at IS NULL
+      AND (o.lease_until IS NULL OR o.lease_until <= statement_timestamp())
+    ORDER BY o.seq FOR UPDATE SKIP LOCKED
+), m AS MATERIALIZED (
+    SELECT p.n, p.key, min(p.seq) AS seq FROM p WHERE p.keyed AND p.seq NOT IN (SELECT l.seq FROM l) GROUP BY p.n, p.key
+), u AS (
+    UPDATE {outbox} o
+    SET state = 2, lease_token = $13, lease_owner = $12, lease_until = statement_timestamp() + $14 * interval '1 microsecond',
+        crashes = o.crashes + (o.lease_until IS NOT NULL)::int
+    WHERE o.seq = ANY (ARRAY(
+        SELECT l.seq FROM l JOIN p ON p.seq = l.seq
+        WHERE NOT EXISTS (SELECT FROM m WHERE m.n = p.n AND m.key = p.key AND m.seq < p.seq)
+    ))
+    RETURNING o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent, o.occurred_at,
+              o.hlc, o.expires_at, o.attrs, o.body, o.attempts, o.crashes, o.ready_since
+)
+SELECT a.*, u.seq, u.route, u.id, u.topic, u.key, u.type, u.source, u.content_type, u.correlation_id, u.trace_parent, u.occurred_at,
+       u.hlc, u.expires_at, u.attrs, u.body, u.attempts, u.crashes,
+       (extract(epoch FROM statement_timestamp() - u.ready_since) * 1000000)::bigint
+FROM (
+    SELECT array_agg(b.rows ORDER BY b.n) AS rows, array_agg(b.last ORDER BY b.n) AS last, array_agg(b.least ORDER BY b.n) AS least,
+           array_agg(b.remaining ORDER BY b.n) AS remaining, coalesce(bool_or(b.suspects), false), coalesce(bool_or(b.held), false),
+           (extract(epoch FROM min(b.lease_until) - statement_timestamp()) * 1000000)::bigint,
+           (SELECT (extract(epoch FROM min(t.due_at) - statement_timestamp()) * 1000000)::bigint
+            FROM unnest($1::text[]) AS x(route) CROSS JOIN LATERAL (
+                SELECT e.due_at FROM {outbox} e WHERE e.route = x.route AND e.settled_at IS NULL AND e.due_at IS NOT NULL ORDER BY e.due_at LIMIT 1
+            ) t),
+           (SELECT s.last_value FROM {outbox_sequence} s),
+           pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
+           (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint
+    FROM (
+        SELECT r.n, count(c.seq) AS rows, coalesce(max(c.seq), 0) AS last, coalesce(min(c.seq), 0) AS least, min(c.lease_until) AS lease_until,
+               coalesce(min(c.seq) FILTER (WHERE c.free AND NOT c.held AND c.seq NOT IN (SELECT u.seq FROM u)), 0) AS remaining,
+               bool_or(c.suspect AND NOT $11 AND NOT c.behind) AS suspects, bool_or(c.free AND c.held) AS held
+        FROM r LEFT JOIN c ON c.n = r.n GROUP BY r.n
+    ) b
+) a LEFT JOIN u ON true`

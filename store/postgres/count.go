@@ -1,0 +1,67 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// countExact is how many rows of a route are counted; beyond that the planner's estimate is used.
+const countExact = 10_000
+
+// countSQL walks from route to route by the index on (route, id), and counts in each of the partial indexes up to a
+// bound. Their sizes in pg_class, as of the last vacuum or analyze, are the estimate.
+const countSQL = `
+WITH RECURSIVE routes AS (
+    (SELECT o.route FROM {outbox} o ORDER BY o.route LIMIT 1)
+    UNION ALL
+    SELECT (SELECT o.route FROM {outbox} o WHERE o.route > r.route ORDER BY o.route LIMIT 1) FROM routes r WHERE r.route IS NOT NULL
+), rows AS (
+    SELECT r.route, x.* FROM routes r CROSS JOIN LATERAL (
+        (SELECT 'ready' AS part, o.state, o.ready_since FROM {outbox} o
+            WHERE o.route = r.route AND o.settled_at IS NULL AND o.due_at IS NULL ORDER BY o.seq LIMIT $1)
+        UNION ALL
+        (SELECT 'timer', o.state, o.ready_since FROM {outbox} o
+            WHERE o.route = r.route AND o.settled_at IS NULL AND o.due_at IS NOT NULL ORDER BY o.due_at LIMIT $1)
+        UNION ALL
+        (SELECT 'reason', o.state, o.ready_since FROM {outbox} o WHERE o.route = r.route AND o.reason <> '' LIMIT $1)
+    ) x WHERE r.route IS NOT NULL
+), parts AS (
+    SELECT route, part, state, count(*) AS n, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen FROM rows GROUP BY 1, 2, 3
+)
+SELECT p.route, p.state, sum(CASE WHEN p.seen < $1 THEN p.n ELSE p.n * greatest(p.seen, i.reltuples) / p.seen END)::bigint,
+       bool_or(p.seen >= $1), (extract(epoch FROM clock_timestamp() - min(p.oldest)) * 1000000)::bigint
+FROM parts p LEFT JOIN pg_class i ON i.oid = to_regclass($2 || CASE p.part WHEN 'ready' THEN $3 WHEN 'timer' THEN $4 ELSE $5 END)
+GROUP BY p.route, p.state ORDER BY p.route, p.state`
+
+// Counts returns the numbers of records by route and state. It looks at no more than 10,000 live rows of a route in
+// each of three indexes; a larger number is an estimate, from the time of the latest vacuum or analyze, and says so.
+// Oldest is that of the rows it looked at, the oldest by sequence.
+func (o *Outbox) Counts(ctx context.Context) ([]core.Count, error) {
+	if err := o.ready(ctx); err != nil {
+		return nil, err
+	}
+	var counts []core.Count
+	err := o.transact(ctx, "count", func(b *pgx.Batch) {
+		counts = nil
+		bare := func(suffix string) string { return pgx.Identifier{o.names.outbox + suffix}.Sanitize() }
+		b.Queue(o.names.sql(countSQL), countExact+1, pgx.Identifier{o.names.schema}.Sanitize()+".", bare("_ready"), bare("_timer"), bare("_reason")).
+			Query(func(rows pgx.Rows) error {
+				for rows.Next() {
+					var c core.Count
+					var state int16
+					var age int64
+					if err := rows.Scan(&c.Route, &state, &c.N, &c.Estimated, &age); err != nil {
+						return err
+					}
+					c.State, c.Oldest = core.State(state), max(time.Duration(age)*time.Microsecond, 0) //nolint:gosec // 1 to 5
+					counts = append(counts, c)
+				}
+				return rows.Err()
+			})
+	})
+	return counts, err
+}

@@ -1,0 +1,2 @@
+// Package postgres keeps an outbox and an inbox in PostgreSQL.
+package postgres

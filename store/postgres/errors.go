@@ -1,0 +1,124 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// classes maps SQLSTATEs, or their first two letters, to what they mean. The longer one wins.
+var classes = map[string]core.Class{
+	"08":    core.ClassOutage,    // connection
+	"53":    core.ClassOutage,    // too many connections, out of memory, disk full
+	"57":    core.ClassOutage,    // shutdown, cannot connect now, cancelled
+	"58":    core.ClassOutage,    // the server's own input and output
+	"25006": core.ClassOutage,    // read only: a standby, a failover is under way
+	"40":    core.ClassOutage,    // serialisation failure, deadlock: retried here first
+	"55P03": core.ClassRejected,  // lock timeout
+	"28":    core.ClassPermanent, // wrong user or password
+	"3D":    core.ClassPermanent, // no such database
+	"3F":    core.ClassPermanent, // no such schema
+	"42":    core.ClassPermanent, // no such table or column, no permission, not our SQL
+	"22":    core.ClassRejected,  // a value that the database does not take
+	"23":    core.ClassRejected,  // a constraint, somebody's trigger
+	"P0":    core.ClassRejected,  // raised by somebody's trigger
+}
+
+// cures says what to do about a misconfiguration.
+var cures = map[string]string{
+	"42P01": "a table is missing: run the migrations (Migrate, or `waybill migrate up`)",
+	"42703": "a column is missing: the schema is older or of another shape: run the migrations",
+	"42883": "a function or operator is missing: the schema is of another shape, or the server is older than PostgreSQL 13",
+	"42P10": "the unique index on (route, id) is missing: run the migrations",
+	"42804": "a column has another type: the schema is of another shape: run the migrations",
+	"3F000": "the schema is missing: run the migrations (Migrate, or `waybill migrate up`), or correct Options.Schema",
+	"42501": "the role lacks a permission: grant what Migrations.Grants prints",
+	"3D000": "the database is missing: create it, or correct the connection string",
+	"28P01": "wrong user or password: correct the connection string",
+	"28000": "the server does not let this user in: check the user, TLS and pg_hba.conf",
+}
+
+// failure wraps err with the operation and its class.
+func failure(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var own *core.Error
+	if errors.As(err, &own) {
+		return err
+	}
+	e := &core.Error{Op: "waybill/postgres: " + op, Class: class(err), Err: err}
+	if state := sqlState(err); e.Class == core.ClassPermanent {
+		cure := cures[state]
+		if cure == "" {
+			cure = "the database does not know or not allow what is asked"
+		}
+		e.Err = fmt.Errorf("%w: %s: %w", core.ErrMisconfigured, cure, err)
+	}
+	return e
+}
+
+// Class returns what an error of the database means. Errors of this package carry it already; this is for errors that a
+// handler got from its own statements.
+func class(err error) core.Class {
+	if state := sqlState(err); state != "" {
+		if c, ok := classes[state]; ok {
+			return c
+		}
+		if len(state) == 5 {
+			return classes[state[:2]] // unknown if absent
+		}
+		return core.ClassUnknown
+	}
+	if unreachable(err) {
+		return core.ClassOutage
+	}
+	return core.ClassUnknown
+}
+
+// sqlState returns the SQLSTATE in err's chain: pgx's, or that of any driver whose error has a method for it (lib/pq).
+func sqlState(err error) string {
+	var e interface{ SQLState() string }
+	if errors.As(err, &e) {
+		return e.SQLState()
+	}
+	return ""
+}
+
+// unreachable reports whether err says that the connection could not be made, was lost, or gave no answer in time.
+func unreachable(err error) bool {
+	var (
+		connect *pgconn.ConnectError
+		network net.Error
+	)
+	return errors.As(err, &connect) || errors.As(err, &network) || pgconn.SafeToRetry(err) || pgconn.Timeout(err) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// again reports whether the whole transaction may simply be run again: it was rolled back for the sake of another one.
+func again(err error) bool {
+	switch sqlState(err) {
+	case "40001", "40P01":
+		return true
+	}
+	return false
+}
+
+// notOpen explains a transaction that cannot be used; nil if err is something else.
+func notOpen(op string, err error) error {
+	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {
+		return fmt.Errorf("waybill/postgres: %s: the transaction has ended already: stage before its commit or rollback: %w", op, err)
+	}
+	return nil
+}

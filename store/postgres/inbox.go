@@ -1,0 +1,184 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// DefaultLockTimeout is how long Do waits for a concurrent Do of the same key.
+const DefaultLockTimeout = 10 * time.Second
+
+// InboxOptions configures an inbox. The zero value of each field is the documented default.
+type InboxOptions struct {
+	// Schema and Table name the inbox table; default "waybill" and "waybill_inbox". See [Options].
+	Schema, Table string
+	// LockTimeout bounds how long Do waits for a concurrent Do of the same key; default 10 s, negative = no bound. The
+	// handler's own statements keep the session's lock_timeout.
+	LockTimeout time.Duration
+	// AutoMigrate makes the first use create or upgrade the table, for development.
+	AutoMigrate bool
+}
+
+// Validate reports all problems of o at once, as an error that matches core.ErrInvalid.
+func (o InboxOptions) Validate() error {
+	p := checkNames(o.Schema, "Table", o.Table)
+	if o.LockTimeout > 0 && (o.LockTimeout < time.Millisecond || o.LockTimeout > 24*time.Hour) {
+		p = append(p, fmt.Sprintf("LockTimeout: %s is not between 1ms and 24h", o.LockTimeout))
+	}
+	return core.Invalid("waybill/postgres: inbox options", p...)
+}
+
+func (o *InboxOptions) lockTimeout() string {
+	switch {
+	case o.LockTimeout < 0:
+		return "0"
+	case o.LockTimeout == 0:
+		return fmt.Sprintf("%dms", DefaultLockTimeout.Milliseconds())
+	}
+	return fmt.Sprintf("%dms", o.LockTimeout.Milliseconds())
+}
+
+// The lock timeout holds for the mark only; the handler gets back what was set before.
+const (
+	lockTimeoutSQL = `SELECT set_config('waybill.lock_timeout', current_setting('lock_timeout'), true), set_config('lock_timeout', $1, true)`
+	markInboxSQL   = `INSERT INTO {inbox} (consumer, source, id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`
+	restoreSQL     = `SELECT set_config('lock_timeout', current_setting('waybill.lock_timeout'), true)`
+)
+
+// Inbox is an inbox in a PostgreSQL database, for handlers that write with pgx. It is safe for concurrent use.
+type Inbox struct {
+	pool  *pgxpool.Pool
+	opts  InboxOptions
+	names names
+	mark  string
+	once  once
+}
+
+var (
+	_ core.Inbox[pgx.Tx] = (*Inbox)(nil)
+	_ core.Checker       = (*Inbox)(nil)
+	_ core.Migrator      = (*Inbox)(nil)
+)
+
+// NewInbox returns the inbox that opts names, over pool, which stays the caller's to close. It does not connect.
+func NewInbox(pool *pgxpool.Pool, opts InboxOptions) (*Inbox, error) {
+	if pool == nil {
+		return nil, core.Invalid("waybill/postgres: inbox", "pool: is nil; pass an open *pgxpool.Pool")
+	}
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	n := newNames(opts.Schema, "", opts.Table)
+	return &Inbox{pool: pool, opts: opts, names: n, mark: n.sql(markInboxSQL)}, nil
+}
+
+// Do runs fn in a READ COMMITTED transaction together with the mark; see [core.Inbox]. A concurrent Do of the same key
+// waits for the first to end, up to LockTimeout; then it fails as rejected and may be tried again. If fn panics, the
+// transaction is rolled back and the panic goes on. If the connection is lost in the commit, the error is an outage and
+// nobody knows: the next Do of the key finds out.
+func (i *Inbox) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx pgx.Tx) error) (core.InboxStatus, error) {
+	if err := checkKey(key); err != nil {
+		return core.InboxNone, err
+	}
+	if i.opts.AutoMigrate {
+		if err := i.once.do(func() error { return i.Migrate(ctx) }); err != nil {
+			return core.InboxNone, err
+		}
+	}
+	return restart(ctx, func() (core.InboxStatus, error) { return i.do(ctx, key, fn) })
+}
+
+func (i *Inbox) do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx pgx.Tx) error) (core.InboxStatus, error) {
+	tx, err := i.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return core.InboxNone, failure("inbox: begin", err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // after a commit it does nothing
+	var b pgx.Batch
+	isNew := false
+	b.Queue(lockTimeoutSQL, i.opts.lockTimeout())
+	b.Queue(i.mark, key.Consumer, key.Source, key.ID).Exec(func(tag pgconn.CommandTag) error {
+		isNew = tag.RowsAffected() == 1
+		return nil
+	})
+	b.Queue(restoreSQL)
+	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+		return core.InboxNone, failure("inbox: mark", err)
+	}
+	if !isNew {
+		return core.InboxDuplicate, nil
+	}
+	if err := fn(ctx, tx); err != nil {
+		return core.InboxNone, handlerError(err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return core.InboxNone, commitError(err)
+	}
+	return core.InboxProcessed, nil
+}
+
+// restart runs do again while the database sacrifices its transaction for another one.
+func restart(ctx context.Context, do func() (core.InboxStatus, error)) (core.InboxStatus, error) {
+	for attempt := 1; ; attempt++ {
+		status, err := do()
+		if err == nil || !again(err) || attempt == maxRestarts || ctx.Err() != nil {
+			return status, err
+		}
+	}
+}
+
+func checkKey(key core.InboxKey) error {
+	var p []string
+	for _, f := range [...]struct{ name, value string }{{"Consumer", key.Consumer}, {"Source", key.Source}, {"ID", key.ID}} {
+		if f.value == "" {
+			p = append(p, f.name+": is empty")
+		} else if s := core.CheckName(f.value); s != "" {
+			p = append(p, f.name+": "+s)
+		}
+	}
+	return core.Invalid("waybill/postgres: inbox key", p...)
+}
+
+// handlerError gives a handler's error the class of the database error in it, if it says nothing else: a handler that
+// meets an outage in the transaction has met the inbox's outage.
+func handlerError(err error) error {
+	var own *core.Error
+	if errors.As(err, &own) || class(err) != core.ClassOutage {
+		return err
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err // maybe the handler's own
+	}
+	return &core.Error{Op: "waybill/postgres: inbox", Class: core.ClassOutage, Err: err}
+}
+
+func commitError(err error) error {
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
+		return &core.Error{
+			Op: "waybill/postgres: inbox: commit", Class: core.ClassRejected,
+			Err: fmt.Errorf("the database rolled back, since the handler went on after a failed statement: return that statement's error, or use a savepoint: %w", err),
+		}
+	}
+	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {
+		return fmt.Errorf("waybill/postgres: inbox: commit: the handler ended the transaction itself; leave that to the inbox: %w", err)
+	}
+	return failure("inbox: commit", err)
+}
+
+// Migrate creates the inbox table or brings it to the newest version; see [Migrations] for more.
+func (i *Inbox) Migrate(ctx context.Context) error {
+	m, err := NewMigrations(MigrationOptions{Schema: i.names.schema, Inbox: i.names.inbox, Parts: []Part{PartInbox}})
+	if err != nil {
+		return err
+	}
+	return m.Up(ctx, i.pool)
+}

@@ -1,0 +1,305 @@
+package postgres
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+//go:embed migrations/*.sql
+var migrationFiles embed.FS
+
+// Part is what a migration is about.
+type Part string
+
+// The parts of the schema. PartBase is what the others share, and always comes with them.
+const (
+	PartBase   Part = "base"
+	PartOutbox Part = "outbox"
+	PartInbox  Part = "inbox"
+)
+
+// MigrationOptions names what to migrate. Zero fields mean the defaults of Options and InboxOptions.
+type MigrationOptions struct {
+	Schema, Outbox, Inbox string
+	// Parts selects; empty means outbox and inbox.
+	Parts []Part
+}
+
+// Migrations creates, upgrades and removes the schema: embedded files, numbered, applied in order under a lock, each
+// version kept in the table waybill_meta by part.
+type Migrations struct {
+	names names
+	parts []Part
+	files []migration
+}
+
+type migration struct {
+	version  int
+	part     Part
+	name     string // without direction
+	up, down string
+}
+
+// DB is what Migrations need: a *pgxpool.Pool or *pgx.Conn.
+type DB interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+// NewMigrations returns the migrations for opts.
+func NewMigrations(opts MigrationOptions) (*Migrations, error) {
+	p := append(checkNames(opts.Schema, "Outbox", opts.Outbox), checkNames("", "Inbox", opts.Inbox)...)
+	for i, part := range opts.Parts {
+		if part != PartBase && part != PartOutbox && part != PartInbox {
+			p = append(p, fmt.Sprintf("Parts[%d]: %q is unknown; choose base, outbox or inbox", i, part))
+		}
+	}
+	if err := core.Invalid("waybill/postgres: migration options", p...); err != nil {
+		return nil, err
+	}
+	if len(opts.Parts) == 0 {
+		opts.Parts = []Part{PartOutbox, PartInbox}
+	}
+	m := &Migrations{names: newNames(opts.Schema, opts.Outbox, opts.Inbox), parts: append([]Part{PartBase}, opts.Parts...)}
+	return m, m.load()
+}
+
+// load reads the embedded files: NNNN_part_name.up.sql and .down.sql.
+func (m *Migrations) load() error {
+	ups, err := fs.Glob(migrationFiles, "migrations/*.up.sql")
+	if err != nil {
+		return err
+	}
+	slices.Sort(ups)
+	for _, path := range ups {
+		name := strings.TrimSuffix(strings.TrimPrefix(path, "migrations/"), ".up.sql")
+		number, rest, _ := strings.Cut(name, "_")
+		part, _, _ := strings.Cut(rest, "_")
+		version, err := strconv.Atoi(number)
+		if err != nil {
+			return fmt.Errorf("waybill/postgres: migration %s: %w", name, err)
+		}
+		if !slices.Contains(m.parts, Part(part)) {
+			continue
+		}
+		up, err1 := migrationFiles.ReadFile(path)
+		down, err2 := migrationFiles.ReadFile(strings.TrimSuffix(path, ".up.sql") + ".down.sql")
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		m.files = append(m.files, migration{version, Part(part), name, m.names.sql(string(up)), m.names.sql(string(down))})
+	}
+	return nil
+}
+
+func (m *Migrations) key(part Part) string {
+	switch part {
+	case PartOutbox:
+		return m.names.outbox + ".version"
+	case PartInbox:
+		return m.names.inbox + ".version"
+	case PartBase:
+	}
+	return "version"
+}
+
+// record notes in the table of versions that mig was applied. The clock's mark is made here, so that a relay needs no
+// right to insert it.
+func (m *Migrations) record(mig *migration) string {
+	value := quoteText(m.key(mig.part)) + ", " + strconv.Itoa(mig.version)
+	s := "INSERT INTO {meta} (name, value) VALUES (" + value + ") ON CONFLICT (name) DO UPDATE SET value = excluded.value;\n"
+	if mig.part == PartOutbox {
+		s += "INSERT INTO {meta} (name, value) VALUES ({hlc_name}, 0) ON CONFLICT (name) DO NOTHING;\n"
+	}
+	return m.names.sql(s)
+}
+
+func (m *Migrations) forget(mig *migration, before int) string {
+	switch {
+	case mig.part == PartBase:
+		return "" // its table is gone
+	case before > 0:
+		return m.names.sql(fmt.Sprintf("UPDATE {meta} SET value = %d WHERE name = %s;\n", before, quoteText(m.key(mig.part))))
+	case mig.part == PartOutbox:
+		return m.names.sql("DELETE FROM {meta} WHERE name IN (" + quoteText(m.key(mig.part)) + ", {hlc_name});\n")
+	}
+	return m.names.sql("DELETE FROM {meta} WHERE name = " + quoteText(m.key(mig.part)) + ";\n")
+}
+
+// Newest returns the newest version of part.
+func (m *Migrations) Newest(part Part) int {
+	v := 0
+	for i := range m.files {
+		if m.files[i].part == part {
+			v = max(v, m.files[i].version)
+		}
+	}
+	return v
+}
+
+// Up applies what is missing, in one transaction under an advisory lock. It may be called by many processes at once, and
+// again at any time.
+func (m *Migrations) Up(ctx context.Context, db DB) error {
+	return m.run(ctx, db, "migrate up", func(tx pgx.Tx) error {
+		applied, err := m.applied(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for i := range m.files {
+			mig := &m.files[i]
+			if mig.version <= applied[mig.part] {
+				continue
+			}
+			if _, err := tx.Exec(ctx, mig.up+m.record(mig)); err != nil {
+				return fmt.Errorf("%s: %w", mig.name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// Down goes back to version: it undoes every later one of the selected parts, newest first, and the base when no part
+// is left. Version 0 removes the tables WITH ALL MESSAGES AND MARKS in them.
+func (m *Migrations) Down(ctx context.Context, db DB, version int) error {
+	return m.run(ctx, db, "migrate down", func(tx pgx.Tx) error {
+		applied, err := m.applied(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for i := len(m.files) - 1; i >= 0; i-- {
+			mig := &m.files[i]
+			if mig.version > applied[mig.part] || mig.version <= version {
+				continue
+			}
+			if mig.part == PartBase {
+				var used bool
+				if err := tx.QueryRow(ctx, m.names.sql("SELECT EXISTS (SELECT FROM {meta} WHERE name LIKE '%.version')")).Scan(&used); err != nil {
+					return err
+				}
+				if used {
+					continue
+				}
+			}
+			before := 0
+			for j := range i {
+				if m.files[j].part == mig.part {
+					before = m.files[j].version
+				}
+			}
+			if _, err := tx.Exec(ctx, mig.down+m.forget(mig, before)); err != nil {
+				return fmt.Errorf("%s: %w", mig.name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// Applied returns the version of each part in the database; parts that are not there are left out.
+func (m *Migrations) Applied(ctx context.Context, db DB) (map[Part]int, error) {
+	var applied map[Part]int
+	err := m.run(ctx, db, "read the schema version", func(tx pgx.Tx) (err error) {
+		applied, err = m.applied(ctx, tx)
+		return err
+	})
+	return applied, err
+}
+
+func (m *Migrations) applied(ctx context.Context, tx pgx.Tx) (map[Part]int, error) {
+	applied := map[Part]int{}
+	var exists bool
+	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", pgx.Identifier{m.names.schema, metaTable}.Sanitize()).Scan(&exists); err != nil || !exists {
+		return applied, err
+	}
+	for _, part := range m.parts {
+		var v int
+		err := tx.QueryRow(ctx, m.names.sql("SELECT value FROM {meta} WHERE name = $1"), m.key(part)).Scan(&v)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return nil, err
+		}
+		if v > 0 {
+			applied[part] = v
+		}
+	}
+	return applied, nil
+}
+
+// migrationLock is the advisory lock of migrations, for the transaction.
+const migrationLock = 0x77617962_696c6c00
+
+func (m *Migrations) run(ctx context.Context, db DB, op string, fn func(tx pgx.Tx) error) error {
+	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", int64(migrationLock)); err != nil {
+			return err
+		}
+		return fn(tx)
+	})
+	return failure(op, err)
+}
+
+// SQL returns all up migrations as one script, for people who apply changes themselves.
+func (m *Migrations) SQL() string {
+	var b strings.Builder
+	for i := range m.files {
+		fmt.Fprintf(&b, "-- %s\n%s%s\n", m.files[i].name, m.files[i].up, m.record(&m.files[i]))
+	}
+	return b.String()
+}
+
+// Roles names the database roles that Grants grants to; an empty one is left out.
+type Roles struct {
+	Producer string // stages
+	Relay    string // claims and settles
+	Consumer string // marks in the inbox
+	Operator string // inspects, requeues, purges
+}
+
+// Grants returns the SQL that gives each role what it needs and no more.
+func (m *Migrations) Grants(r Roles) string {
+	var b strings.Builder
+	grant := func(role, what string) {
+		if role != "" {
+			b.WriteString(m.names.sql("GRANT " + what + " TO " + pgx.Identifier{role}.Sanitize() + ";\n"))
+		}
+	}
+	for _, role := range []string{r.Producer, r.Relay, r.Consumer, r.Operator} {
+		grant(role, "USAGE ON SCHEMA {schema}")
+		grant(role, "SELECT ON {meta}")
+	}
+	if slices.Contains(m.parts, PartOutbox) {
+		grant(r.Producer, "SELECT, INSERT ON {outbox}")
+		grant(r.Producer, "SELECT ON {wake}")
+		for _, role := range []string{r.Relay, r.Operator} {
+			grant(role, "SELECT, UPDATE, DELETE ON {outbox}")
+			grant(role, "SELECT ON {outbox_sequence}")
+			grant(role, "SELECT, UPDATE ON {wake}")
+			grant(role, "UPDATE ON {meta}")
+		}
+	}
+	if slices.Contains(m.parts, PartInbox) {
+		grant(r.Consumer, "SELECT, INSERT ON {inbox}")
+		grant(r.Operator, "SELECT, DELETE ON {inbox}")
+	}
+	return b.String()
+}
+
+// Migrate creates the outbox's tables or brings them to the newest version; see [Migrations] for more.
+func (o *Outbox) Migrate(ctx context.Context) error {
+	m, err := o.migrations()
+	if err != nil {
+		return err
+	}
+	return m.Up(ctx, o.pool)
+}
+
+func (o *Outbox) migrations() (*Migrations, error) {
+	return NewMigrations(MigrationOptions{Schema: o.names.schema, Outbox: o.names.outbox, Parts: []Part{PartOutbox}})
+}

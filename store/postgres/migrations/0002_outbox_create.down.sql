@@ -1,0 +1,2 @@
+DROP SEQUENCE {wake};
+DROP TABLE {outbox};

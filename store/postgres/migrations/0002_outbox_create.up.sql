@@ -1,0 +1,84 @@
+CREATE TABLE {outbox} (
+    seq            bigint      GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
+    hlc            bigint      NOT NULL DEFAULT 0,
+    occurred_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ready_since    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    due_at         timestamptz,
+    expires_at     timestamptz,
+    settled_at     timestamptz,
+    lease_until    timestamptz,
+    lease_token    bigint      NOT NULL DEFAULT 0,
+    attempts       integer     NOT NULL DEFAULT 0,
+    crashes        integer     NOT NULL DEFAULT 0,
+    state          smallint    NOT NULL DEFAULT 1,
+    holds          boolean     NOT NULL DEFAULT false,
+    route          text        NOT NULL DEFAULT 'default',
+    id             text        NOT NULL DEFAULT gen_random_uuid()::text,
+    topic          text        NOT NULL,
+    key            text        NOT NULL DEFAULT '',
+    type           text        NOT NULL DEFAULT '',
+    source         text        NOT NULL DEFAULT '',
+    content_type   text        NOT NULL DEFAULT 'application/json',
+    correlation_id text        NOT NULL DEFAULT '',
+    trace_parent   text        NOT NULL DEFAULT '',
+    attrs          json,
+    body           bytea       NOT NULL,
+    lease_owner    text        NOT NULL DEFAULT '',
+    reason         text        NOT NULL DEFAULT '',
+    last_error     text        NOT NULL DEFAULT '',
+    last_error_at  timestamptz
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000,
+    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000
+);
+
+COMMENT ON TABLE {outbox} IS 'Waybill outbox: one row for each staged message and route, until it is published';
+COMMENT ON COLUMN {outbox}.seq IS 'staging order';
+COMMENT ON COLUMN {outbox}.hlc IS 'hybrid logical clock stamp; 0 = none';
+COMMENT ON COLUMN {outbox}.occurred_at IS 'when the event happened, by the producer''s clock';
+COMMENT ON COLUMN {outbox}.ready_since IS 'when it was first due: the time of staging, or the scheduled time';
+COMMENT ON COLUMN {outbox}.due_at IS 'not before this time: a schedule, or a retry if holds; null = at once';
+COMMENT ON COLUMN {outbox}.expires_at IS 'when the message loses its value, by the producer''s clock; null = never';
+COMMENT ON COLUMN {outbox}.settled_at IS 'when it reached a terminal state; null = live';
+COMMENT ON COLUMN {outbox}.lease_until IS 'end of the lease; null = not leased. In the past: its relay died';
+COMMENT ON COLUMN {outbox}.lease_token IS 'fencing token of the latest claim';
+COMMENT ON COLUMN {outbox}.attempts IS 'how often the broker said no';
+COMMENT ON COLUMN {outbox}.crashes IS 'how often a lease ended without an outcome';
+COMMENT ON COLUMN {outbox}.state IS '1 pending, 2 processing, 3 published, 4 failed, 5 abandoned';
+COMMENT ON COLUMN {outbox}.holds IS 'it was put off by a retry or its schedule came: from then on it holds back later messages of its key';
+COMMENT ON COLUMN {outbox}.route IS 'the lane it is sent on';
+COMMENT ON COLUMN {outbox}.id IS 'message id, unique on its route';
+COMMENT ON COLUMN {outbox}.topic IS 'routing key';
+COMMENT ON COLUMN {outbox}.key IS 'ordering key; empty = unordered';
+COMMENT ON COLUMN {outbox}.type IS 'CloudEvents type; empty = the topic';
+COMMENT ON COLUMN {outbox}.source IS 'CloudEvents source; empty = the source option of the relay''s outbox';
+COMMENT ON COLUMN {outbox}.content_type IS 'media type of body';
+COMMENT ON COLUMN {outbox}.correlation_id IS 'common to all messages of one conversation';
+COMMENT ON COLUMN {outbox}.trace_parent IS 'W3C trace context of the staging span';
+COMMENT ON COLUMN {outbox}.attrs IS 'the rarer attributes: subject, tenant, causation, run, lineage, tracestate, priority, headers';
+COMMENT ON COLUMN {outbox}.body IS 'encoded payload';
+COMMENT ON COLUMN {outbox}.lease_owner IS 'name of the relay of the latest claim, for people';
+COMMENT ON COLUMN {outbox}.reason IS 'why it was abandoned; empty if it was not';
+COMMENT ON COLUMN {outbox}.last_error IS 'the latest error, capped, without payload';
+COMMENT ON COLUMN {outbox}.last_error_at IS 'when that was';
+COMMENT ON INDEX {outbox_pkey} IS 'settling';
+
+CREATE UNIQUE INDEX {outbox_id} ON {outbox} (route, id);
+COMMENT ON INDEX {schema}.{outbox_id} IS 'staging an id twice on a route is a no-op';
+
+-- A claim writes the lease, crashes and state: none of these may stand in an index or a predicate, or no update is HOT.
+CREATE INDEX {outbox_ready} ON {outbox} (route, seq) WHERE settled_at IS NULL AND due_at IS NULL;
+COMMENT ON INDEX {schema}.{outbox_ready} IS 'claims: what is due, in staging order';
+CREATE INDEX {outbox_key} ON {outbox} (route, key, seq) WHERE settled_at IS NULL AND due_at IS NULL AND key <> '';
+COMMENT ON INDEX {schema}.{outbox_key} IS 'claims: is there an earlier message of this key';
+CREATE INDEX {outbox_holds} ON {outbox} (route, key, seq) WHERE settled_at IS NULL AND holds AND key <> '';
+COMMENT ON INDEX {schema}.{outbox_holds} IS 'claims: retries and due schedules that hold back their key';
+CREATE INDEX {outbox_timer} ON {outbox} (route, due_at) WHERE settled_at IS NULL AND due_at IS NOT NULL;
+COMMENT ON INDEX {schema}.{outbox_timer} IS 'claims: schedules and retries, by time';
+CREATE INDEX {outbox_reason} ON {outbox} (route, key, seq) WHERE reason <> '';
+COMMENT ON INDEX {schema}.{outbox_reason} IS 'abandoned messages by key: routes that block after one, lists, counts';
+
+CREATE SEQUENCE {wake} AS bigint MINVALUE 0 START 0 CACHE 1;
+COMMENT ON SEQUENCE {wake} IS 'until when a relay sleeps, in milliseconds since 1970: staging notifies only until then';

@@ -1,0 +1,145 @@
+package postgres
+
+import (
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+// Defaults of the names.
+const (
+	DefaultSchema      = "waybill"
+	DefaultOutboxTable = "waybill_outbox"
+	DefaultInboxTable  = "waybill_inbox"
+
+	metaTable = "waybill_meta"
+	// maxTableName leaves room for the suffixes of index names within Postgres' 63 bytes.
+	maxTableName = 48
+)
+
+// Options configures an outbox. The zero value of each field is the documented default.
+type Options struct {
+	// Source is the CloudEvents source of messages that name none, such as "/orders". Required.
+	Source string
+	// Schema and Table name the outbox table; default "waybill" and "waybill_outbox". Two outboxes in one database that
+	// differ in either do not meet. Names are quoted: any characters but NUL, case counts; Table has at most 48 bytes.
+	Schema, Table string
+	// Limits bounds what can be staged.
+	Limits core.Limits
+	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
+	TTL time.Duration
+	// Clock gives the HLC stamps. Everything in one process should share one; nil means one of its own.
+	Clock *hlc.Clock
+	// Now is the producer's clock; nil means time.Now. It never decides what is due or leased: the database's does.
+	Now func() time.Time
+	// NotifyOff turns LISTEN and NOTIFY off: relays then find new messages by polling every 500 ms.
+	NotifyOff bool
+	// AutoMigrate makes the first use create or upgrade the tables, for development. In production migrate on purpose:
+	// it needs the right to create tables.
+	AutoMigrate bool
+	// Logger gets rare events, such as LISTEN lost; nil means slog.Default().
+	Logger *slog.Logger
+	// TracerProvider makes the stage spans; nil means the global one.
+	TracerProvider trace.TracerProvider
+}
+
+// Validate reports all problems of o at once, as an error that matches core.ErrInvalid.
+func (o Options) Validate() error {
+	_, err := o.stamper()
+	p := checkNames(o.Schema, "Table", o.Table)
+	if invalid, ok := err.(*core.InvalidError); ok { //nolint:errorlint // NewStamper returns it unwrapped
+		p = append(invalid.Problems, p...)
+	} else if err != nil {
+		return err
+	}
+	return core.Invalid("waybill/postgres: outbox options", p...)
+}
+
+func (o *Options) stamper() (*core.Stamper, error) {
+	return core.NewStamper(core.StamperOptions{
+		Source: o.Source, Clock: o.Clock, Limits: o.Limits, TTL: o.TTL, Now: o.Now, TracerProvider: o.TracerProvider,
+	})
+}
+
+func (o *Options) logger() *slog.Logger {
+	if o.Logger == nil {
+		return slog.Default()
+	}
+	return o.Logger
+}
+
+func checkNames(schema, field, table string) []string {
+	var p []string
+	if len(schema) > 63 {
+		p = append(p, fmt.Sprintf("Schema: has %d bytes; at most 63 are allowed", len(schema)))
+	}
+	if strings.ContainsRune(schema, 0) {
+		p = append(p, "Schema: holds a NUL")
+	}
+	if len(table) > maxTableName {
+		p = append(p, fmt.Sprintf("%s: has %d bytes; at most %d are allowed, since index names add to it", field, len(table), maxTableName))
+	}
+	if strings.ContainsRune(table, 0) {
+		p = append(p, field+": holds a NUL")
+	}
+	if table == metaTable {
+		p = append(p, field+": "+metaTable+" is taken; choose another")
+	}
+	return p
+}
+
+// names are the objects of one outbox or inbox, or both.
+type names struct{ schema, outbox, inbox string }
+
+func newNames(schema, outbox, inbox string) names {
+	def := func(v, d string) string {
+		if v == "" {
+			return d
+		}
+		return v
+	}
+	return names{def(schema, DefaultSchema), def(outbox, DefaultOutboxTable), def(inbox, DefaultInboxTable)}
+}
+
+// sql puts the names, quoted, in the places of a statement.
+func (n names) sql(text string) string {
+	in := func(name string) string { return pgx.Identifier{n.schema, name}.Sanitize() }
+	bare := func(name string) string { return pgx.Identifier{name}.Sanitize() }
+	return strings.NewReplacer(
+		"{schema}", bare(n.schema), "{meta}", in(metaTable),
+		"{outbox}", in(n.outbox), "{wake}", in(n.outbox+"_wake"), "{wake_text}", quoteText(in(n.outbox+"_wake")), "{outbox_sequence}", in(n.outbox+"_seq_seq"), "{outbox_pkey}", in(n.outbox+"_pkey"),
+		"{outbox_id}", bare(n.outbox+"_id"), "{outbox_ready}", bare(n.outbox+"_ready"), "{outbox_key}", bare(n.outbox+"_key"),
+		"{outbox_holds}", bare(n.outbox+"_holds"), "{outbox_timer}", bare(n.outbox+"_timer"), "{outbox_reason}", bare(n.outbox+"_reason"),
+		"{inbox}", in(n.inbox), "{inbox_pkey}", in(n.inbox+"_pkey"),
+		"{channel}", quoteText(n.channel()), "{hlc_name}", quoteText(n.outbox+".hlc"),
+	).Replace(text)
+}
+
+// channel is the NOTIFY channel of the outbox: a name of its own within Postgres' 63 bytes.
+func (n names) channel() string { return fmt.Sprintf("waybill_%016x", n.hash("notify")) }
+
+// lockClass is the first half of the advisory locks of the outbox's claims.
+func (n names) lockClass() int32 { return int32(n.hash("claim")) } //nolint:gosec // any 32 bits will do
+
+func (n names) hash(what string) uint64 {
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "waybill\x00%s\x00%s\x00%s", what, n.schema, n.outbox)
+	return h.Sum64()
+}
+
+// quoteText makes a literal. Standard-conforming strings are assumed only where there is no backslash.
+func quoteText(s string) string {
+	q := strings.ReplaceAll(s, "'", "''")
+	if strings.Contains(q, `\`) {
+		return "E'" + strings.ReplaceAll(q, `\`, `\\`) + "'"
+	}
+	return "'" + q + "'"
+}

@@ -1,0 +1,260 @@
+package postgres
+
+import (
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+const (
+	shards = 64
+	// lapEvery is how often at least the rows behind the position are visited.
+	lapEvery = time.Second
+	// cheapLap is what a lap may take in the database to be run whenever a claim comes out short. A longer one is run
+	// at most a tenth of the time: old snapshots elsewhere can leave hundreds of thousands of dead index entries there.
+	cheapLap = 25 * time.Millisecond
+	lapShare = 10
+	// maxBusy is how many claims in a row may find nothing but rows that others hold, before the caller is told to wait.
+	maxBusy  = 20
+	busyWait = 20 * time.Millisecond
+)
+
+// claimer keeps, in memory, where the next claim should look. It only guides: losing it costs one lap. It is safe for
+// concurrent use.
+type claimer struct {
+	promote, lock, claim string
+	class                int32
+
+	mu    sync.Mutex
+	at    map[string]*position
+	share int // key shards to try; fewer while other relays claim too
+	short bool
+	held  bool
+	busy  int
+}
+
+// position is where a route's claims are. Everything up to front was looked at once. A lap visits it again, for what
+// was committed late, released, promoted, or whose lease ended.
+type position struct {
+	front   int64
+	lapping bool
+	lap     int64 // the lap has come to here
+	lapEnd  int64
+	lapTook time.Duration
+	ended   time.Time // of the latest lap
+	dirty   bool      // something behind is known to be claimable
+}
+
+func (c *claimer) init(n names) {
+	c.promote, c.lock, c.claim, c.class = n.sql(promoteSQL), n.sql(lockSQL), n.sql(claimSQL), n.lockClass()
+	c.at = map[string]*position{}
+	c.share = shards
+}
+
+// view is what one claim looks at: ranges, as columns.
+type view struct {
+	names         []string // the routes, once each
+	routes        []string
+	lo, hi, floor []int64
+	keyed, block  []bool
+	laps          []bool
+	window        int
+	records       int
+	bytes         int64
+	skip          []string
+	shards        []int32
+}
+
+func (c *claimer) plan(req *core.ClaimRequest) *view {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := &view{window: 2*req.MaxRecords + 200, records: req.MaxRecords, bytes: req.MaxBytes, skip: []string{}}
+	if req.Alone {
+		v.records = 1
+	}
+	if v.bytes <= 0 {
+		v.bytes = math.MaxInt64
+	}
+	keyed := false
+	for i := range req.Routes {
+		r := &req.Routes[i]
+		p := c.position(req, r.Route)
+		p.startLap(c.short || req.Alone)
+		v.names = append(v.names, r.Route)
+		v.add(r, p.front, math.MaxInt64, false)
+		if p.lapping {
+			v.add(r, p.lap, p.lapEnd, true)
+		}
+		keyed = keyed || r.Order == core.OrderPerKey
+		for _, t := range r.SkipTopics {
+			v.skip = append(v.skip, r.Route+"\x1f"+t)
+		}
+	}
+	if keyed {
+		v.shards = c.pickShards()
+	}
+	return v
+}
+
+// position returns a route's position. Looking for suspects passes over the others, so it has its own.
+func (c *claimer) position(req *core.ClaimRequest, route string) *position {
+	if req.Alone {
+		route = "alone\x1f" + route
+	}
+	p := c.at[route]
+	if p == nil {
+		p = &position{}
+		c.at[route] = p
+	}
+	return p
+}
+
+func (p *position) startLap(short bool) {
+	if p.lapping || p.front == 0 {
+		return
+	}
+	since := time.Since(p.ended)
+	cheap := p.lapTook <= cheapLap
+	if p.dirty || since >= lapEvery && since >= lapShare*p.lapTook || short && (cheap || since >= lapShare*p.lapTook) {
+		p.lapping, p.lap, p.lapEnd, p.lapTook, p.dirty = true, 0, p.front, 0, false
+	}
+}
+
+func (v *view) add(r *core.RouteOrder, lo, hi int64, lap bool) {
+	v.routes = append(v.routes, r.Route)
+	v.lo, v.hi, v.floor = append(v.lo, lo), append(v.hi, hi), append(v.floor, 0)
+	v.keyed, v.block = append(v.keyed, r.Order == core.OrderPerKey), append(v.block, r.Order == core.OrderPerKey && r.BlockAfterAbandon)
+	v.laps = append(v.laps, lap)
+}
+
+// pickShards returns the shards to try: all, or a random share of them while other relays claim at the same time.
+func (c *claimer) pickShards() []int32 {
+	start := rand.IntN(shards) //nolint:gosec // spreading needs no secret
+	s := make([]int32, c.share)
+	for i := range s {
+		s[i] = int32((start + i) % shards) //nolint:gosec // below 64
+	}
+	return s
+}
+
+// advance moves the positions by what a claim saw, and answers the caller.
+func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	claim := core.Claim{Records: a.records, Suspects: a.suspects, NextIn: -1}
+	if n := len(v.shards); n > 0 {
+		switch got := bits.OnesCount64(a.shards); {
+		case got < n:
+			c.share = max(c.share/2, 1)
+		case c.share < shards:
+			c.share++
+		}
+	}
+	next := func(d time.Duration) {
+		if claim.NextIn < 0 || d < claim.NextIn {
+			claim.NextIn = max(d, 0)
+		}
+	}
+	var progress, remaining bool // there are rows to look at next; rows that could have been claimed were left
+	lapped := map[string]bool{}
+	for i, route := range v.routes {
+		p := c.position(req, route)
+		full := a.rows[i] >= int64(v.window)
+		left := a.remaining[i] > 0
+		remaining = remaining || left
+		if v.laps[i] {
+			lapped[route] = true
+			p.lapTook += microsDuration(a.took)
+			switch {
+			case left:
+				p.lap = a.remaining[i] - 1
+			case full:
+				p.lap = a.last[i]
+			default:
+				p.lapping, p.ended = false, time.Now()
+			}
+			progress = progress || p.lapping
+			continue
+		}
+		switch {
+		case a.sequence < p.front: // the database was restored to an earlier time
+			*p = position{}
+			progress = true
+		case left:
+			p.front = a.remaining[i] - 1
+		case a.rows[i] > 0:
+			p.front = a.last[i]
+			progress = progress || full
+		}
+	}
+	for route, seq := range a.promoted {
+		p := c.position(req, route)
+		if seq <= p.front {
+			p.dirty = true
+			progress = true
+		}
+	}
+	if !req.Alone {
+		c.short, c.held = len(a.records) < req.MaxRecords && !remaining, a.held
+	}
+	claim.More = progress || remaining || len(a.records) >= v.records && !req.Alone
+	if a.timerIn != nil {
+		next(microsDuration(*a.timerIn))
+		claim.More = claim.More || *a.timerIn <= 0
+	}
+	if a.leaseIn != nil {
+		next(microsDuration(*a.leaseIn))
+	}
+	// An empty claim counts only if what is behind was looked at too.
+	for _, route := range v.names {
+		p := c.position(req, route)
+		if p.front == 0 || p.lapping || lapped[route] {
+			continue
+		}
+		if wait := p.untilLap(); wait > 0 {
+			next(wait)
+		} else {
+			claim.More = true
+		}
+	}
+	if len(a.records) > 0 || !remaining || progress {
+		c.busy = 0
+	} else if c.busy++; c.busy > maxBusy { // somebody holds rows for long: do not spin
+		claim.More = false
+		next(busyWait)
+	}
+	return claim
+}
+
+// untilLap returns how long a claim that comes out short must wait for the next lap.
+func (p *position) untilLap() time.Duration {
+	if p.dirty || p.lapTook <= cheapLap {
+		return 0
+	}
+	return lapShare*p.lapTook - time.Since(p.ended)
+}
+
+// settled notes that records were settled, and reports whether that may have made some claimable: those put back, or
+// those of keys that were held.
+func (c *claimer) settled(putBack bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !putBack && !c.held {
+		return false
+	}
+	for _, p := range c.at {
+		p.dirty = true
+	}
+	return true
+}
+
+// holding reports whether the latest claim left rows of keys that something earlier holds.
+func (c *claimer) holding() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held
+}

@@ -1,0 +1,80 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// SQLInbox is an inbox for handlers that write with database/sql, whatever the driver. It is safe for concurrent use.
+type SQLInbox struct {
+	db    *sql.DB
+	opts  InboxOptions
+	names names
+	mark  string
+}
+
+var _ core.Inbox[*sql.Tx] = (*SQLInbox)(nil)
+
+// NewSQLInbox returns the inbox that opts names, over db, which stays the caller's to close. Options.AutoMigrate is
+// refused: use Migrations.
+func NewSQLInbox(db *sql.DB, opts InboxOptions) (*SQLInbox, error) {
+	if db == nil {
+		return nil, core.Invalid("waybill/postgres: inbox", "db: is nil; pass an open *sql.DB")
+	}
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	if opts.AutoMigrate {
+		return nil, core.Invalid("waybill/postgres: inbox options", "AutoMigrate: is offered only over pgx; use Migrations")
+	}
+	n := newNames(opts.Schema, "", opts.Table)
+	return &SQLInbox{db: db, opts: opts, names: n, mark: n.sql(markInboxSQL)}, nil
+}
+
+// Do is [Inbox.Do] for database/sql. It takes two round trips more, since database/sql cannot pipeline.
+func (i *SQLInbox) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx *sql.Tx) error) (core.InboxStatus, error) {
+	if err := checkKey(key); err != nil {
+		return core.InboxNone, err
+	}
+	return restart(ctx, func() (core.InboxStatus, error) { return i.do(ctx, key, fn) })
+}
+
+func (i *SQLInbox) do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx *sql.Tx) error) (core.InboxStatus, error) {
+	tx, err := i.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return core.InboxNone, failure("inbox: begin", err)
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	if _, err := tx.ExecContext(ctx, lockTimeoutSQL, i.opts.lockTimeout()); err != nil {
+		return core.InboxNone, failure("inbox: set the lock timeout", err)
+	}
+	result, err := tx.ExecContext(ctx, i.mark, key.Consumer, key.Source, key.ID)
+	if err != nil {
+		return core.InboxNone, failure("inbox: mark", err)
+	}
+	n, err := result.RowsAffected()
+	if err != nil {
+		return core.InboxNone, failure("inbox: mark", err)
+	}
+	if n == 0 {
+		return core.InboxDuplicate, nil
+	}
+	if _, err := tx.ExecContext(ctx, restoreSQL); err != nil {
+		return core.InboxNone, failure("inbox: set the lock timeout", err)
+	}
+	if err := fn(ctx, tx); err != nil {
+		return core.InboxNone, handlerError(err)
+	}
+	// A driver may report a commit that became a rollback as a success; a statement in an aborted transaction fails.
+	if _, err := tx.ExecContext(ctx, "SELECT 1"); err != nil && sqlState(err) == "25P02" {
+		return core.InboxNone, commitError(pgx.ErrTxCommitRollback)
+	}
+	if err := tx.Commit(); err != nil {
+		return core.InboxNone, commitError(err)
+	}
+	return core.InboxProcessed, nil
+}

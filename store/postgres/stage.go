@@ -1,0 +1,236 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+// stager is what the stagers of all drivers share: the statements, the stamper, and whether the clock was seeded.
+type stager struct {
+	stamper     *core.Stamper
+	plain       string // nothing is scheduled: two arrays less
+	timed       string
+	highWater   string
+	clockSeeded atomic.Bool
+}
+
+func newStager(opts *Options, n names) (*stager, error) {
+	stamper, err := opts.stamper()
+	if err != nil {
+		return nil, err
+	}
+	return &stager{
+		stamper: stamper, plain: n.sql(insertSQL(!opts.NotifyOff, false)), timed: n.sql(insertSQL(!opts.NotifyOff, true)),
+		highWater: n.sql(highWaterSQL),
+	}, nil
+}
+
+// insertSQL writes any number of rows in one statement. What it returns tells new rows from duplicates. Only while a
+// relay sleeps does it notify; a notification belongs to the transaction and its savepoints, so a rollback wakes nobody.
+func insertSQL(notify, timed bool) string {
+	s := `
+INSERT INTO {outbox} (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body`
+	values := `
+SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
+       nullif(r.attrs, '')::json, r.body`
+	from := `
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+            $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[]`
+	names := `)
+     AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body`
+	due := ""
+	if timed {
+		s += ", due_at, ready_since"
+		values += ", CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp())"
+		from += ", $15::timestamptz[], $16::bigint[]"
+		names += `, at, delay)
+CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d`
+		due = " AND (due_at IS NULL OR due_at < clock_timestamp() + interval '1 second')"
+	} else {
+		names += ")"
+	}
+	s += ")" + values + from + names + `
+ON CONFLICT (route, id) DO NOTHING
+RETURNING route, id`
+	if notify {
+		s += `,
+	CASE WHEN (SELECT w.last_value > extract(epoch FROM clock_timestamp()) * 1000 FROM {wake} w)` + due + `
+	     THEN pg_notify({channel}, route) IS NOT NULL END`
+	} else {
+		s += ", NULL::boolean"
+	}
+	return s
+}
+
+// statement returns the statement for rows and its arguments: one array a column.
+func (s *stager) statement(rows []core.StagedRow) (string, []any, error) {
+	n := len(rows)
+	text := make([]string, 10*n) // one allocation for all text columns
+	col := func(i int) []string { return text[i*n : (i+1)*n : (i+1)*n] }
+	occurred, stamps, expires, bodies := make([]time.Time, n), make([]int64, n), make([]*time.Time, n), make([][]byte, n)
+	timed := false
+	for i := range rows {
+		e := &rows[i].Envelope
+		text[i], text[n+i], text[2*n+i], text[3*n+i] = rows[i].Route, e.ID, e.Topic, e.Key
+		if e.Type != e.Topic {
+			text[4*n+i] = e.Type
+		}
+		text[5*n+i], text[6*n+i], text[7*n+i], text[8*n+i] = e.Source, e.ContentType, e.CorrelationID, e.TraceParent
+		attrs, err := encodeAttrs(e)
+		if err != nil {
+			return "", nil, err
+		}
+		text[9*n+i] = attrs
+		occurred[i], stamps[i], bodies[i] = e.Time, int64(e.HLC), e.Body
+		if e.Body == nil {
+			bodies[i] = []byte{}
+		}
+		if !e.Expires.IsZero() {
+			expires[i] = &e.Expires
+		}
+		timed = timed || rows[i].Delay > 0 || !rows[i].DeliverAt.IsZero()
+	}
+	args := []any{col(0), col(1), col(2), col(3), col(4), col(5), col(6), col(7), col(8), occurred, stamps, expires, col(9), bodies}
+	if !timed {
+		return s.plain, args, nil
+	}
+	at, delay := make([]*time.Time, n), make([]int64, n)
+	for i := range rows {
+		if !rows[i].DeliverAt.IsZero() {
+			at[i] = &rows[i].DeliverAt
+		}
+		delay[i] = rows[i].Delay.Microseconds()
+		if rows[i].Delay > 0 && delay[i] == 0 {
+			delay[i] = 1
+		}
+	}
+	return s.timed, append(args, at, delay), nil
+}
+
+// queryFunc runs a statement in the caller's transaction and hands each row's scan function to each.
+type queryFunc func(ctx context.Context, sql string, args []any, each func(scan func(...any) error) error) error
+
+// stage is Stage for any driver.
+func (s *stager) stage(ctx context.Context, msgs []core.Message, query queryFunc) (staged []core.Staged, err error) {
+	if len(msgs) == 0 {
+		return nil, nil
+	}
+	ctx, span := s.stamper.Start(ctx, len(msgs))
+	defer func() { core.EndSpan(span, err) }()
+	if err := s.seedOnce(ctx, query); err != nil {
+		return nil, err
+	}
+	rows, err := s.stamper.Stamp(ctx, msgs)
+	if err != nil {
+		return nil, err
+	}
+	sql, args, err := s.statement(rows)
+	if err != nil {
+		return nil, err
+	}
+	staged = make([]core.Staged, len(rows))
+	for i := range rows {
+		staged[i] = core.Staged{ID: rows[i].Envelope.ID, Route: rows[i].Route, Duplicate: true}
+	}
+	// The new rows come back in input order, so each belongs to the next input with its name.
+	next := 0
+	err = query(ctx, sql, args, func(scan func(...any) error) error {
+		var route, id string
+		if err := scan(&route, &id, nil); err != nil {
+			return err
+		}
+		for ; next < len(staged); next++ {
+			if staged[next].ID == id && staged[next].Route == route {
+				staged[next].Duplicate = false
+				next++
+				return nil
+			}
+		}
+		return errors.New("the database returned a row that was not staged")
+	})
+	if err != nil {
+		return nil, stageError("stage", err)
+	}
+	return staged, nil
+}
+
+// seedOnce raises the clock above what the outbox remembers, before the first stamp of the process.
+func (s *stager) seedOnce(ctx context.Context, query queryFunc) error {
+	if s.clockSeeded.Load() {
+		return nil
+	}
+	var mark int64
+	err := query(ctx, s.highWater, nil, func(scan func(...any) error) error { return scan(&mark) })
+	if err != nil {
+		return stageError("stage: read the clock's mark", err)
+	}
+	return s.seed(hlc.Timestamp(mark))
+}
+
+func (s *stager) seed(mark hlc.Timestamp) error {
+	if err := s.stamper.Clock().Seed(mark); err != nil {
+		return &core.Error{Op: "waybill/postgres: seed the clock from the outbox", Class: core.ClassOutage, Err: err}
+	}
+	s.clockSeeded.Store(true)
+	return nil
+}
+
+func stageError(op string, err error) error {
+	if e := notOpen(op, err); e != nil {
+		return e
+	}
+	return failure(op, err)
+}
+
+// isNil reports whether v is nil or holds a nil pointer.
+func isNil(v any) bool {
+	if v == nil {
+		return true
+	}
+	r := reflect.ValueOf(v)
+	return r.Kind() == reflect.Pointer && r.IsNil()
+}
+
+func errNoTx(kind string) error {
+	return core.Invalid("waybill/postgres: stage", "tx: is nil; pass the open "+kind+" in which the business rows are written")
+}
+
+// Stage writes msgs in tx, one row a message and route, in one statement whatever their number. It reports as
+// duplicates what the outbox held already under the same route and id, or what the call itself named twice. The first
+// Stage of a process makes one statement more, to learn above which stamp its clock must go on; see [Outbox.Seed].
+//
+// If tx sits on a savepoint that is rolled back, the messages are gone with it and nobody was woken. A statement that
+// failed earlier in tx, or a tx that ended, makes Stage fail.
+func (o *Outbox) Stage(ctx context.Context, tx pgx.Tx, msgs ...core.Message) ([]core.Staged, error) {
+	if isNil(tx) {
+		return nil, errNoTx("pgx.Tx")
+	}
+	if err := o.ready(ctx); err != nil {
+		return nil, err
+	}
+	return o.stager.stage(ctx, msgs, pgxQuery(tx))
+}
+
+func pgxQuery(tx pgx.Tx) queryFunc {
+	return func(ctx context.Context, sql string, args []any, each func(func(...any) error) error) error {
+		rows, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if err := each(rows.Scan); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	}
+}

@@ -1,0 +1,305 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+const (
+	// safetyPoll is how often at least a waiting relay looks for itself.
+	safetyPoll = 500 * time.Millisecond
+	// firstPoll is the first pause after there was work; pauses double from there to safetyPoll.
+	firstPoll = 5 * time.Millisecond
+	// heldPoll is how often to look while a key is held by another relay, whose settling tells nobody.
+	heldPoll = 100 * time.Millisecond
+	// maxWait bounds a wait, since leases that others took and lost meanwhile tell nobody either.
+	maxWait = 5 * time.Second
+	// asleepMargin is how much longer than until the next poll staging goes on to notify.
+	asleepMargin = 250 * time.Millisecond
+
+	selfPrefix    = "\x01self" // no route begins with a control character
+	selfTimeout   = 2 * time.Second
+	relistenFirst = time.Second
+	relistenLast  = time.Minute
+)
+
+// sleepSQL says until when this relay sleeps, in a sequence: it is read live in every isolation level, needs no lock,
+// and expires by itself. It also tells whether anything was staged, and which transactions have ended.
+const sleepSQL = `
+SELECT setval({wake_text}, greatest(w.last_value, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $1)),
+       s.last_value, pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+FROM {wake} w, {outbox_sequence} s`
+
+const lookSQL = `SELECT $1::bigint, s.last_value, pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM {outbox_sequence} s`
+
+// waiter lets one relay sleep. Its connection is its own, not one of the pool's.
+type waiter struct {
+	sleep, look, listen, notify string
+
+	mu    sync.Mutex
+	seen  map[string]seen // by route, as of the latest claim
+	pause time.Duration
+	hint  bool               // somebody called Wake
+	stir  context.CancelFunc // ends the present sleep
+
+	// Only Wait uses these; one call at a time.
+	conn     *pgx.Conn
+	self     string    // the notification that must arrive, "" once it did
+	selfBy   time.Time // until then
+	relisten time.Time // when to try again
+	backoff  time.Duration
+}
+
+// seen is what a claim knew of the outbox: the last sequence that was given out, and whether older transactions were
+// still open that may have staged something with a lower one.
+type seen struct {
+	sequence, xmax int64
+	open           bool
+}
+
+func (w *waiter) init(n names) {
+	w.sleep, w.look = n.sql(sleepSQL), n.sql(lookSQL)
+	w.listen, w.notify = "LISTEN "+pgx.Identifier{n.channel()}.Sanitize(), n.sql("SELECT pg_notify({channel}, $1)")
+	w.seen, w.pause = map[string]seen{}, firstPoll
+}
+
+// claimed notes what a claim of routes saw. A claim that has more to look at does not count as having seen anything.
+func (w *waiter) claimed(routes []string, a *answer, more bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range routes {
+		if more {
+			delete(w.seen, r)
+		} else {
+			w.seen[r] = seen{a.sequence, a.xmax, a.xmin != a.xmax}
+		}
+	}
+	if len(a.records) > 0 {
+		w.pause = firstPoll
+	}
+}
+
+// Wake ends the present or else the next Wait of this outbox at once. A program that runs the relay itself may call it
+// after its commit: it is faster than a notification.
+func (o *Outbox) Wake() { o.waiter.wake() }
+
+func (w *waiter) wake() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hint = true
+	if w.stir != nil {
+		w.stir()
+	}
+}
+
+// Wait blocks until something may be claimable in routes; see [core.Waiter]. It opens a connection of its own to LISTEN
+// on, with the pool's configuration, and keeps it for the next call; it closes it when ctx ends, as does
+// [Outbox.Close]. While nothing happens it makes two queries a second. If LISTEN does not work (it was lost, or there is
+// a pooler that shares connections by transaction), Wait polls, and tries again from time to time.
+func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
+	if err := o.ready(ctx); err != nil {
+		return core.WakePoll, err
+	}
+	w := &o.waiter
+	if o.claims.holding() {
+		limit = min(limit, heldPoll)
+	}
+	began := time.Now()
+	cause := core.WakeTimer
+	if limit > maxWait {
+		limit, cause = maxWait, core.WakePoll
+	}
+	for {
+		if ctx.Err() != nil {
+			w.close(context.WithoutCancel(ctx))
+			return core.WakeStop, nil
+		}
+		pause := w.nextPause()
+		o.keepListening(ctx)
+		changed, err := o.lookAround(ctx, routes, pause)
+		switch {
+		case ctx.Err() != nil:
+			continue
+		case err != nil:
+			return core.WakePoll, failure("wait", err)
+		case changed:
+			return core.WakePoll, nil
+		}
+		left := limit - time.Since(began)
+		if left <= 0 {
+			return cause, nil
+		}
+		if o.sleepUntil(ctx, routes, min(pause, left)) {
+			return core.WakeNotify, nil
+		}
+	}
+}
+
+// nextPause returns how long to sleep now, and doubles it for the next time.
+func (w *waiter) nextPause() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.pause
+	w.pause = min(2*w.pause, safetyPoll)
+	return p
+}
+
+// lookAround tells the producers that this relay sleeps, and then whether anything happened since the latest claim.
+// In this order: what commits before the look is seen by it, what is staged after the telling notifies.
+func (o *Outbox) lookAround(ctx context.Context, routes []string, pause time.Duration) (bool, error) {
+	w := &o.waiter
+	var ignored, sequence, xmin int64
+	var err error
+	if w.conn != nil {
+		err = w.conn.QueryRow(ctx, w.sleep, (pause+asleepMargin).Milliseconds()).Scan(&ignored, &sequence, &xmin)
+		if err != nil && unreachable(err) && ctx.Err() == nil {
+			o.lost(ctx, err)
+			err = o.pool.QueryRow(ctx, w.look, 0).Scan(&ignored, &sequence, &xmin)
+		}
+	} else {
+		err = o.pool.QueryRow(ctx, w.look, 0).Scan(&ignored, &sequence, &xmin)
+	}
+	if err != nil {
+		return false, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.hint {
+		w.hint = false
+		return true, nil
+	}
+	for _, r := range routes {
+		s, ok := w.seen[r]
+		if !ok || s.sequence != sequence || s.open && xmin >= s.xmax {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// sleepUntil sleeps for d, or until a notification for one of routes, or Wake, and reports whether it was one of these.
+func (o *Outbox) sleepUntil(ctx context.Context, routes []string, d time.Duration) bool {
+	w := &o.waiter
+	sleep, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	w.mu.Lock()
+	if w.hint {
+		w.hint = false
+		w.mu.Unlock()
+		return true
+	}
+	w.stir = cancel
+	w.mu.Unlock()
+	notified := false
+	for !notified && sleep.Err() == nil {
+		if w.conn == nil {
+			<-sleep.Done()
+			break
+		}
+		n, err := w.conn.WaitForNotification(sleep)
+		switch {
+		case err != nil && sleep.Err() == nil:
+			o.lost(ctx, err)
+		case err == nil && n.Payload == w.self:
+			w.self, w.backoff = "", 0
+		case err == nil:
+			notified = n.Payload == "" || slices.Contains(routes, n.Payload)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stir = nil
+	notified = notified || w.hint
+	w.hint = false
+	return notified
+}
+
+// keepListening opens the connection that listens, if there is none and it is time, and gives it up if the notification
+// that it was sent does not arrive: a pooler stands between, and the LISTEN went to some other session.
+func (o *Outbox) keepListening(ctx context.Context) {
+	w := &o.waiter
+	if o.opts.NotifyOff {
+		return
+	}
+	if w.conn != nil {
+		if w.self != "" && time.Now().After(w.selfBy) {
+			o.lost(ctx, errors.New("a notification to ourselves did not arrive: is there a pooler that shares connections by transaction?"))
+		}
+		return
+	}
+	if time.Now().Before(w.relisten) {
+		return
+	}
+	if err := o.startListening(ctx); err != nil && ctx.Err() == nil {
+		o.lost(ctx, err)
+	}
+}
+
+func (o *Outbox) startListening(ctx context.Context) error {
+	w := &o.waiter
+	ctx, cancel := context.WithTimeout(ctx, selfTimeout)
+	defer cancel()
+	cfg := o.pool.Config()
+	c := cfg.ConnConfig.Copy()
+	c.OnNotification = nil
+	if cfg.BeforeConnect != nil {
+		if err := cfg.BeforeConnect(ctx, c); err != nil {
+			return err
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, c)
+	if err != nil {
+		return err
+	}
+	w.conn = conn
+	if _, err := conn.Exec(ctx, w.listen); err != nil {
+		return err
+	}
+	w.self = fmt.Sprintf("%s%016x", selfPrefix, rand.Uint64()) //nolint:gosec // to tell ours from another relay's
+	w.selfBy = time.Now().Add(selfTimeout)
+	_, err = o.pool.Exec(ctx, w.notify, w.self) // over another connection: on the same one a pooler would hide the fault
+	return err
+}
+
+// lost gives the listening connection up and says so. Polling goes on.
+func (o *Outbox) lost(ctx context.Context, err error) {
+	w := &o.waiter
+	w.close(ctx)
+	w.backoff = min(max(2*w.backoff, relistenFirst), relistenLast)
+	w.relisten = time.Now().Add(w.backoff)
+	level := slog.LevelWarn
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "57P01" {
+		level = slog.LevelInfo // an operator's restart
+	}
+	o.opts.logger().Log(ctx, level, "waybill/postgres: LISTEN lost, polling meanwhile",
+		"event", "listen_lost", "retry_in", w.backoff.String(), "error", core.ErrorText(err))
+}
+
+func (w *waiter) close(ctx context.Context) {
+	if w.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = w.conn.Close(ctx)
+	w.conn, w.self = nil, ""
+}
+
+// Close closes the connection that Wait opened, if any. It must not be called while Wait runs; the outbox stays usable.
+// The pool stays open: it is the caller's.
+func (o *Outbox) Close(ctx context.Context) error {
+	o.waiter.close(ctx)
+	return nil
+}
