@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
 	"github.com/waybill-go/waybill/core"
 )
@@ -68,6 +69,30 @@ func TestMatch(t *testing.T) {
 	if match(many, strings.Split(strings.Repeat("a.", 120)+"c", ".")) {
 		t.Error("matched")
 	}
+}
+
+// naive is match as one would explain it.
+func naive(binding, topic []string) bool {
+	switch {
+	case len(binding) == 0:
+		return len(topic) == 0
+	case binding[0] == "#":
+		return naive(binding[1:], topic) || len(topic) > 0 && naive(binding, topic[1:])
+	case len(topic) == 0:
+		return false
+	}
+	return (binding[0] == "*" || binding[0] == topic[0]) && naive(binding[1:], topic[1:])
+}
+
+func TestMatchAgainstNaive(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		binding := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "*", "#"}), 1, 6).Draw(t, "binding")
+		topic := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b"}), 1, 8).Draw(t, "topic")
+		if got, want := match(binding, topic), naive(binding, topic); got != want {
+			t.Fatalf("match is %v, want %v", got, want)
+		}
+	})
 }
 
 func TestFullQueue(t *testing.T) {
