@@ -232,6 +232,7 @@ type plain struct{ s core.OutboxStore }
 func (p plain) Claim(ctx context.Context, r core.ClaimRequest) (core.Claim, error) {
 	return p.s.Claim(ctx, r)
 }
+
 func (p plain) Settle(ctx context.Context, o []core.Outcome) core.Results { return p.s.Settle(ctx, o) }
 func (p plain) Traits() core.StoreTraits                                  { return p.s.Traits() }
 
