@@ -93,10 +93,8 @@ type answer struct {
 func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view) (*answer, error) {
 	token := rand.Int64() | 1 // a fencing token needs to be different, not secret //nolint:gosec
 	var a *answer
-	began := time.Now()
 	err := o.transact(ctx, "claim", func(b *pgx.Batch) {
 		a = &answer{promoted: map[string]int64{}}
-		began = time.Now()
 		b.Queue(o.claims.promote, v.names).Query(func(rows pgx.Rows) error {
 			var route string
 			var seq int64
@@ -127,7 +125,7 @@ func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view)
 	if err != nil {
 		return nil, err
 	}
-	remaining := req.Lease - time.Since(began)
+	remaining := max(req.Lease-microsDuration(a.took), 0)
 	for i := range a.records {
 		a.records[i].Lease = core.Lease{Token: token, Remaining: remaining}
 	}

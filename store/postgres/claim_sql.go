@@ -61,14 +61,13 @@ WITH r AS MATERIALIZED (
            WHEN k.leased THEN true
            WHEN (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq >= k.floor AND e.seq < k.head
                    AND e.settled_at IS NULL AND e.due_at IS NULL AND e.key <> '' LIMIT 1) THEN true
-           WHEN (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq < k.head
+           WHEN (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND (e.seq < k.head OR e.due_at IS NOT NULL)
                    AND e.settled_at IS NULL AND e.holds AND e.key <> '' LIMIT 1) THEN true
            WHEN k.block AND (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.reason <> '' LIMIT 1) THEN true
            WHEN k.back THEN (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq > k.head
                    AND e.settled_at IS NULL AND e.due_at IS NULL AND e.key <> '' AND e.lease_until > statement_timestamp() LIMIT 1)
            END IS TRUE AS held,
-           least(k.stop, (SELECT e.seq FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq > k.head
-               AND e.settled_at IS NULL AND e.holds AND e.key <> '' AND e.due_at IS NOT NULL ORDER BY e.seq LIMIT 1)) AS stop
+           k.stop
     FROM (
         SELECT w.n, w.route, w.key, w.floor, w.block, min(w.seq) AS head, min(w.seq) FILTER (WHERE NOT w.free) AS stop,
                bool_or(w.lease_until IS NOT NULL) AS leased, bool_or(w.back) AS back
