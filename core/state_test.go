@@ -1,0 +1,182 @@
+package core_test
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var update = flag.Bool("update", false, "write docs/state-machine.md")
+
+var allStates = []core.State{
+	core.StateNone, core.StatePending, core.StateProcessing, core.StatePublished, core.StateFailed, core.StateAbandoned,
+}
+
+// TestStateMachineDoc compares docs/state-machine.md with the table; go test ./core -run StateMachineDoc -update writes
+// it.
+func TestStateMachineDoc(t *testing.T) { // DB-01
+	t.Parallel()
+	const path = "../docs/state-machine.md"
+	var b bytes.Buffer
+	b.WriteString(`# State machine
+
+This page is made from the table in ` + "`core/state.go`" + ` by ` + "`go test ./core -run StateMachineDoc -update`" + `; a test compares them.
+
+A record is a stored message. Engines decide what happens to it, by this table alone; stores persist the outcome.
+The number of a state is what stores write; it never changes.
+
+| state | number | terminal |
+|---|---|---|
+`)
+	for _, s := range allStates {
+		if s != core.StateNone {
+			fmt.Fprintf(&b, "| %s | %d | %s |\n", s, s, map[bool]string{true: "yes", false: "no"}[s.Terminal()])
+		}
+	}
+	b.WriteString("\n| from | event | to | note |\n|---|---|---|---|\n")
+	for _, tr := range core.Transitions() {
+		from := tr.From.String()
+		if tr.From == core.StateNone {
+			from = "–"
+		}
+		fmt.Fprintln(&b, strings.TrimRight(fmt.Sprintf("| %s | %s | %s | %s", from, tr.Event, tr.To, tr.Note), " ")+" |")
+	}
+	b.WriteString("\n```mermaid\nstateDiagram-v2\n")
+	var edges []string
+	for _, tr := range core.Transitions() {
+		from := tr.From.String()
+		if tr.From == core.StateNone {
+			from = "[*]"
+		}
+		edges = append(edges, fmt.Sprintf("    %s --> %s: %s\n", from, tr.To, tr.Event))
+	}
+	b.WriteString(strings.Join(edges, ""))
+	b.WriteString("    published --> [*]\n    abandoned --> [*]\n```\n")
+	if *update {
+		if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, b.Bytes()) {
+		t.Errorf("%s is not what the table says; run go test ./core -run StateMachineDoc -update", path)
+	}
+}
+
+func TestStateMachineIsSound(t *testing.T) { // DB-01
+	t.Parallel()
+	type edge struct {
+		from  core.State
+		event core.Event
+	}
+	seen := map[edge]bool{}
+	reached := map[core.State]bool{core.StateNone: true}
+	for _, tr := range core.Transitions() {
+		if e := (edge{tr.From, tr.Event}); seen[e] {
+			t.Errorf("%s on %s is in the table twice", tr.From, tr.Event)
+		} else {
+			seen[e] = true
+		}
+		reached[tr.To] = true
+		if to, ok := core.Next(tr.From, tr.Event); !ok || to != tr.To {
+			t.Errorf("Next(%s, %s) = %s, %v; want %s", tr.From, tr.Event, to, ok, tr.To)
+		}
+		if tr.From == core.StatePublished {
+			t.Errorf("published is left on %s", tr.Event)
+		}
+		if tr.From == core.StateAbandoned && tr.Event != core.EventRequeued {
+			t.Errorf("abandoned is left on %s, without an operator", tr.Event)
+		}
+	}
+	for _, s := range allStates {
+		if !reached[s] {
+			t.Errorf("%s is never reached", s)
+		}
+		leaves := slices.ContainsFunc(core.Transitions(), func(tr core.Transition) bool { return tr.From == s && tr.Event != core.EventRequeued })
+		if s.Terminal() == leaves {
+			t.Errorf("%s: terminal %v, but is left by itself: %v", s, s.Terminal(), leaves)
+		}
+	}
+	if to, ok := core.Next(core.StatePublished, core.EventClaimed); ok {
+		t.Errorf("a published record can be claimed, to %s", to)
+	}
+	table := core.Transitions()
+	table[0].To = core.StateAbandoned
+	if to, _ := core.Next(core.StateNone, core.EventStaged); to != core.StatePending {
+		t.Error("the table can be changed from outside")
+	}
+}
+
+func TestNamesOfUnknownNumbers(t *testing.T) {
+	t.Parallel()
+	if s := core.State(77).String(); s != "State(77)" {
+		t.Error(s)
+	}
+	if s := core.Event(77).String(); s != "Event(77)" {
+		t.Error(s)
+	}
+}
+
+func TestOutcomes(t *testing.T) { // DB-01 DB-18
+	t.Parallel()
+	no := errors.New("no")
+	fresh := core.Record{Envelope: core.Envelope{ID: "id", HLC: 42}, Route: "route", Seq: 7, Lease: core.Lease{Token: 9}}
+	failed := fresh
+	failed.Failed = true
+	for name, tc := range map[string]struct {
+		o       core.Outcome
+		event   core.Event
+		state   core.State
+		counts  bool
+		err     string
+		retryIn time.Duration
+		reason  core.Reason
+	}{
+		"published":          {o: core.Published(&fresh), event: core.EventConfirmed, state: core.StatePublished},
+		"retry":              {o: core.Retry(&fresh, no, time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no", retryIn: time.Second},
+		"retry in the past":  {o: core.Retry(&fresh, no, -time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no"},
+		"abandon":            {o: core.Abandon(&fresh, core.ReasonTooLarge, no), event: core.EventGivenUp, state: core.StateAbandoned, counts: true, err: "no", reason: core.ReasonTooLarge},
+		"abandon expired":    {o: core.Abandon(&fresh, core.ReasonExpired, nil), event: core.EventGivenUp, state: core.StateAbandoned, reason: core.ReasonExpired},
+		"abandon crashed":    {o: core.Abandon(&fresh, core.ReasonCrashed, nil), event: core.EventCrashesSpent, state: core.StateAbandoned, reason: core.ReasonCrashed},
+		"release":            {o: core.Release(&fresh, 0), event: core.EventReleased, state: core.StatePending},
+		"release failed one": {o: core.Release(&failed, time.Minute), event: core.EventReleased, state: core.StateFailed, retryIn: time.Minute},
+	} {
+		o := tc.o
+		if o.Event() != tc.event || o.State() != tc.state || o.CountsAttempt() != tc.counts || o.Error() != tc.err || o.RetryIn() != tc.retryIn || o.Reason() != tc.reason {
+			t.Errorf("%s: got %s, %s, counts %v, error %q, retry in %s, reason %q", name, o.Event(), o.State(), o.CountsAttempt(), o.Error(), o.RetryIn(), o.Reason())
+		}
+		if o.Route() != "route" || o.ID() != "id" || o.Seq() != 7 || o.Token() != 9 || o.Stamp() != 42 {
+			t.Errorf("%s is about another record: %s, %s, %d, %d, %d", name, o.Route(), o.ID(), o.Seq(), o.Token(), o.Stamp())
+		}
+	}
+}
+
+func TestErrorText(t *testing.T) { // DB-18
+	t.Parallel()
+	for in, want := range map[string]string{
+		"":                              "",
+		"plain":                         "plain",
+		"a\x00b\xffc":                   "a�b�c",
+		strings.Repeat("x", 2000):       strings.Repeat("x", core.MaxErrorBytes),
+		strings.Repeat("ü", 2000):       strings.Repeat("ü", core.MaxErrorBytes/2),
+		"x" + strings.Repeat("ü", 2000): "x" + strings.Repeat("ü", core.MaxErrorBytes/2-1),
+	} {
+		if got := core.ErrorText(errors.New(in)); got != want {
+			t.Errorf("ErrorText of %d bytes has %d bytes, want %d", len(in), len(got), len(want))
+		}
+	}
+	if got := core.ErrorText(nil); got != "" {
+		t.Errorf("ErrorText(nil) = %q", got)
+	}
+}
