@@ -11,8 +11,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// maxEmpty is how many claims in a row may bring nothing before every pause lasts at least PollMin.
-const maxEmpty = 4
+// maxHasty is how many claims in a row may bring nothing and follow each other at once. From then on they are PollMin
+// apart, whoever asks for them: the wake-ups of a store, or timers of records that others are about to take.
+const maxHasty = 4
 
 // claim starts a claim if there is reason and room for one, and returns when to look again.
 func (e *engine) claim() (next time.Time) {
@@ -116,7 +117,7 @@ func (e *engine) claimed(req core.ClaimRequest, probe *route, claim core.Claim, 
 	} else {
 		e.progress(n)
 		e.alone, e.solo = claim.Suspects && !req.Alone, req.Alone && n > 0
-		e.rest(&claim, req.Alone)
+		e.rest(&claim, req.Alone, sent)
 	}
 	if n == 0 {
 		if probe != nil {
@@ -148,13 +149,19 @@ func (e *engine) progress(records int) {
 }
 
 // rest decides when to claim next after claim.
-func (e *engine) rest(claim *core.Claim, alone bool) {
+func (e *engine) rest(claim *core.Claim, alone bool, sent time.Time) {
 	e.empties++
-	if len(claim.Records) > 0 {
-		e.empties = 0
+	switch gap := sent.Sub(e.lastClaim); {
+	case len(claim.Records) > 0:
+		e.empties, e.hasty = 0, 0
+	case gap < e.opts.PollMin/2:
+		e.hasty++
+	case gap > 4*e.opts.PollMin:
+		e.hasty = 0
 	}
+	e.lastClaim = sent
 	floor := time.Duration(0)
-	if e.empties > maxEmpty {
+	if e.hasty > maxHasty {
 		floor = jitter(e.opts.PollMin)
 	}
 	pause := floor
@@ -212,7 +219,8 @@ func (e *engine) wait() (next time.Time) {
 	}
 	ctx, cancel := context.WithCancel(e.base)
 	e.waiting, e.cancelWait = true, cancel
-	limit := e.wakeAt.Sub(e.now)
+	until := e.wakeAt
+	limit := until.Sub(e.now)
 	e.async(func() func() {
 		var cause core.WakeCause
 		err := guardErr("wait", func() (err error) {
@@ -221,12 +229,12 @@ func (e *engine) wait() (next time.Time) {
 		})
 		cancelled := ctx.Err() != nil
 		cancel()
-		return func() { e.woken(cause, err, cancelled) }
+		return func() { e.woken(cause, err, cancelled, until) }
 	})
 	return time.Time{}
 }
 
-func (e *engine) woken(cause core.WakeCause, err error, cancelled bool) {
+func (e *engine) woken(cause core.WakeCause, err error, cancelled bool, until time.Time) {
 	e.waiting, e.cancelWait = false, nil
 	if cancelled || e.stopping {
 		return
@@ -240,11 +248,11 @@ func (e *engine) woken(cause core.WakeCause, err error, cancelled bool) {
 		e.warn(nil, "polling", "the store cannot wake the relay; polling meanwhile", err)
 		return
 	}
-	e.waitFails, e.waited = 0, true
+	e.waitFails, e.waited = 0, e.now.Before(until)
 	e.tel.woke(e.base, cause)
 	switch {
-	case cause == core.WakeTimer && e.claiming: // our own timer was faster
-	case e.empties > maxEmpty: // woken in vain again and again
+	case cause == core.WakeTimer && !e.now.Before(until): // our own timer claims then, or did
+	case e.hasty > maxHasty:
 		e.wakeBy(e.now.Add(jitter(e.opts.PollMin)))
 	default:
 		e.wakeBy(e.now)

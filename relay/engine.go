@@ -49,6 +49,8 @@ type engine struct {
 	batches     int       // claimed in this pass
 	passed      Counts    // counts when the pass began
 	empties     int       // claims in a row that brought nothing
+	hasty       int       // of these, the ones that followed at once
+	lastClaim   time.Time
 	waiter      core.Waiter
 	waiting     bool
 	waited      bool // it was woken, and has not claimed since
