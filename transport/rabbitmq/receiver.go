@@ -16,6 +16,9 @@ import (
 const (
 	defaultPrefetch = 20
 	maxPrefetch     = 65_535
+	// returnTime is how long Close waits for what was just given back: if this is the only consumer, the broker sends it here again, and what
+	// arrives after the consumer was cancelled is lost with the channel, which counts as a crash.
+	returnTime = 50 * time.Millisecond
 )
 
 // receiver is an open subscription. It has a session with the broker, which is replaced after a loss.
@@ -33,6 +36,7 @@ type receiver struct {
 	sess     *session
 	closed   bool
 	failures int
+	gaveBack time.Time // when a delivery was given back last
 }
 
 // session is one channel with one consumer. One goroutine moves what arrives to ready; the prefetch bounds it.
@@ -323,7 +327,7 @@ func (r *receiver) Close(ctx context.Context) error {
 		return nil
 	}
 	r.closed = true
-	s := r.sess
+	s, gaveBack := r.sess, r.gaveBack
 	close(r.closing)
 	r.mu.Unlock()
 	r.t.forget(r)
@@ -332,6 +336,14 @@ func (r *receiver) Close(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout)
 	defer cancel()
+	if wait := time.Until(gaveBack.Add(returnTime)); wait > 0 {
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+	}
 	err := await(ctx, func() error {
 		if err := s.ch.Cancel(s.tag, false); err != nil {
 			return err

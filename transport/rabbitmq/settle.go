@@ -41,6 +41,14 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	results := make(core.Results, len(acks))
 	var send copies
 	now := time.Now()
+	gaveBack := false
+	defer func() {
+		if gaveBack {
+			r.mu.Lock()
+			r.gaveBack = time.Now()
+			r.mu.Unlock()
+		}
+	}()
 	for i := range acks {
 		a := &acks[i]
 		h, err := r.claim(a)
@@ -60,6 +68,7 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 		case core.VerdictRetry:
 			send.list = append(send.list, r.retried(i, a, h, now))
 		case core.VerdictGiveBack:
+			gaveBack = true
 			if c, ok := r.givenBack(i, h, now); ok {
 				send.list = append(send.list, c)
 				continue

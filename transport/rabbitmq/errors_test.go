@@ -1,0 +1,161 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+// RL-06: what the broker says, and what it means for the message that was sent alone.
+func TestClasses(t *testing.T) {
+	t.Parallel()
+	server := func(code int, text string) *amqp.Error { return &amqp.Error{Code: code, Reason: text, Server: true} }
+	for _, c := range []struct {
+		err     *amqp.Error
+		blames  bool // it closed a channel because of a message
+		class   core.Class
+		reason  core.Reason
+		misconf bool
+	}{
+		{server(404, "NOT_FOUND - no exchange 'waybill' in vhost '/'"), true, core.ClassOutage, "", true},
+		{server(403, "ACCESS_REFUSED - write access to exchange 'waybill' in vhost '/' refused for user 'a'"), true, core.ClassOutage, "", true},
+		{server(403, "ACCESS_REFUSED - write access to topic 'a.b' in exchange 'waybill' in vhost '/' refused for user 'a'"), true, core.ClassPermanent, core.ReasonForbidden, false},
+		{server(406, "PRECONDITION_FAILED - message size 5 is larger than configured max size 4"), true, core.ClassPermanent, core.ReasonTooLarge, false},
+		{server(406, "PRECONDITION_FAILED - message size 5 larger than max size 4"), true, core.ClassPermanent, core.ReasonTooLarge, false},
+		{server(311, "CONTENT_TOO_LARGE"), true, core.ClassPermanent, core.ReasonTooLarge, false},
+		{server(406, "PRECONDITION_FAILED - invalid expiration 'x'"), true, core.ClassRejected, core.ReasonRejected, false},
+		{server(501, "FRAME_ERROR"), true, core.ClassRejected, core.ReasonRejected, false},
+		{server(502, "SYNTAX_ERROR"), true, core.ClassRejected, core.ReasonRejected, false},
+		{server(540, "NOT_IMPLEMENTED"), true, core.ClassRejected, core.ReasonRejected, false},
+		{err: server(320, "CONNECTION_FORCED - broker forced connection closure")},
+		{err: server(506, "RESOURCE_ERROR")},
+		{err: server(541, "INTERNAL_ERROR")},
+		{err: &amqp.Error{Code: 501, Reason: "EOF"}}, // the driver's own words for a lost connection
+		{err: amqp.ErrClosed},
+		{err: nil},
+	} {
+		if got := rabbitmq.Blames(c.err); got != c.blames {
+			t.Errorf("%v: blames %t", c.err, got)
+		}
+		if !c.blames {
+			continue
+		}
+		err := rabbitmq.Culprit(c.err, "waybill", "a.b")
+		if core.ClassOf(err) != c.class || core.ReasonOf(err) != c.reason || errors.Is(err, core.ErrMisconfigured) != c.misconf {
+			t.Errorf("%v: class %s, reason %q, misconfigured %t", c.err, core.ClassOf(err), core.ReasonOf(err), errors.Is(err, core.ErrMisconfigured))
+		}
+		if !errors.Is(err, c.err) {
+			t.Errorf("%v hides the broker's error", err)
+		}
+	}
+	for _, c := range []struct {
+		err     error
+		misconf bool
+	}{
+		{amqp.ErrCredentials, true}, {amqp.ErrVhost, true}, {server(403, "ACCESS_REFUSED"), true}, {server(530, "NOT_ALLOWED - vhost x not found"), true},
+		{x509.UnknownAuthorityError{}, true}, {tls.RecordHeaderError{}, true}, {io.EOF, false}, {server(320, "CONNECTION_FORCED"), false}, {context.DeadlineExceeded, false},
+	} {
+		err := rabbitmq.DialError(c.err)
+		if core.ClassOf(err) != core.ClassOutage || errors.Is(err, core.ErrMisconfigured) != c.misconf {
+			t.Errorf("connect, %v: class %s, misconfigured %t", c.err, core.ClassOf(err), errors.Is(err, core.ErrMisconfigured))
+		}
+	}
+	for code, misconf := range map[int]bool{406: true, 403: true, 404: true, 405: true, 530: true, 541: false, 320: false} {
+		if err := rabbitmq.DeclareErr("queue \"q\"", server(code, "x")); errors.Is(err, core.ErrMisconfigured) != misconf || !strings.Contains(err.Error(), `queue "q"`) {
+			t.Errorf("declare, %d: %v", code, err)
+		}
+	}
+}
+
+// TR-08: errors show an example URL, and never a password.
+func TestURLErrors(t *testing.T) {
+	t.Parallel()
+	broker := testenv.RabbitMQ(t)
+	host := hostOf(t, broker.URL)
+	for _, url := range []string{
+		"", "amqp://", "http://u:hunter2@h/", "amqp://u:hunter2@h:port/", "amqp://u:hunt/er2@h/", "amqp://u:hunter2%zz@h", "amqp://u:hunter2 @h/", "://hunter2", "amqp://u:hunter2@127.0.0.1:1/",
+		"amqp://nobody:hunter2@" + host + "/", strings.Replace(broker.URL, "@", "hunter2@", 1), broker.URL + "hunter2",
+	} {
+		bus, err := rabbitmq.Dial(t.Context(), url, rabbitmq.Options{Logger: quiet()})
+		if err == nil {
+			_ = bus.Close(t.Context())
+			t.Errorf("%q was accepted", url)
+			continue
+		}
+		if strings.Contains(err.Error(), "hunter2") && !strings.HasSuffix(url, "hunter2") || strings.Contains(err.Error(), "er2@") {
+			t.Errorf("the error holds the password: %v", err)
+		}
+		if !errors.Is(err, core.ErrInvalid) && core.ClassOf(err) != core.ClassOutage {
+			t.Errorf("%v", err)
+		}
+		t.Log(err)
+	}
+	if _, err := rabbitmq.Dial(t.Context(), broker.URL, rabbitmq.Options{TLS: &tls.Config{MinVersion: tls.VersionTLS12}, Heartbeat: -1, Window: -1, MaxBodyBytes: -1, Exchange: "amq.x", QueueType: "x"}); err == nil ||
+		strings.Count(err.Error(), ";") < 5 {
+		t.Errorf("not all problems are listed: %v", err)
+	}
+}
+
+// TR-08: own authority and client certificate; what is missing is a misconfiguration.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	certs := testenv.NewTLS(t)
+	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{TLS: certs})
+	good, err := certs.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus := dial(t, broker.TLSURL("/"), rabbitmq.Options{TLS: good})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
+	if err := bus.Publish(t.Context(), envelopes(100, "a")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range receive(t, r, 20) {
+		settle(t, r, core.AckDone(d))
+	}
+	anonymous, stranger := good.Clone(), good.Clone()
+	anonymous.Certificates, stranger.RootCAs = nil, x509.NewCertPool()
+	for name, cfg := range map[string]*tls.Config{"no client certificate": anonymous, "unknown authority": stranger, "system's authorities": nil} {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		_, err := rabbitmq.Dial(ctx, broker.TLSURL("/"), rabbitmq.Options{TLS: cfg, Logger: quiet()})
+		cancel()
+		if err == nil {
+			t.Errorf("%s: connected", name)
+		} else if !errors.Is(err, core.ErrMisconfigured) {
+			t.Errorf("%s: not named a misconfiguration: %v", name, err)
+		}
+	}
+}
+
+// RM-03, CO-04.
+func TestDelays(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		time.Millisecond: "1ms", 500 * time.Millisecond: "500ms", 90 * time.Second: "1m30s", time.Minute: "1m", time.Hour: "1h", 36*time.Hour + 5*time.Millisecond: "1d12h5ms", 49 * 24 * time.Hour: "49d",
+	} {
+		if got := rabbitmq.DelayName(d); got != want {
+			t.Errorf("%s is named %s, want %s", d, got, want)
+		}
+	}
+	list := rabbitmq.Tiers([]time.Duration{0, 1, time.Millisecond, time.Second, time.Second, time.Minute})
+	if diff := cmp.Diff([]time.Duration{time.Millisecond, time.Second, time.Minute}, list); diff != "" {
+		t.Error(diff)
+	}
+	for d, want := range map[time.Duration]time.Duration{0: 0, 1: time.Millisecond, time.Second: time.Second, time.Second + 1: time.Minute, time.Hour: time.Minute} {
+		if got := rabbitmq.TierFor(list, d); got != want {
+			t.Errorf("a delay of %s takes tier %s, want %s", d, got, want)
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package rabbitmq_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+// CO-08, CO-05: being given back again and again, at stops or in an outage, does not look like killing consumers; real losses do.
+func TestGivenBackIsNotACrash(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}}
+	r := subscribe(t, bus, sub)
+	if err := bus.Publish(t.Context(), []core.Envelope{envelope("m", "a.b")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 25 {
+		d := receive(t, r, 1)[0]
+		if d.Redeliveries > 1 || d.Attempt != 1 || d.Envelope.Topic != "a.b" {
+			t.Fatalf("after %d give-backs: redeliveries %d, attempt %d, topic %s", i, d.Redeliveries, d.Attempt, d.Envelope.Topic)
+		}
+		settle(t, r, core.AckGiveBack(d))
+		if i%5 == 4 { // a stop with the message prefetched, and not seen
+			if err := r.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r = subscribe(t, bus, sub)
+		}
+	}
+	for range 6 { // taken, and lost with the channel
+		receive(t, r, 1)
+		if err := r.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r = subscribe(t, bus, sub)
+	}
+	d := receive(t, r, 1)[0]
+	if d.Redeliveries < 6 || d.Redeliveries > 7 {
+		t.Errorf("redeliveries %d after 6 losses", d.Redeliveries)
+	}
+	settle(t, r, core.AckGiveBack(d)) // takes the count along
+	d = receive(t, r, 1)[0]
+	if d.Redeliveries < 5 || d.Redeliveries > 7 {
+		t.Errorf("redeliveries %d after 6 losses and a give-back", d.Redeliveries)
+	}
+	settle(t, r, core.AckRetry(d, 0, errors.New("again"))) // a new attempt begins at zero
+	d = receive(t, r, 1)[0]
+	if d.Redeliveries != 0 || d.Attempt != 2 {
+		t.Errorf("attempt %d, redeliveries %d", d.Attempt, d.Redeliveries)
+	}
+	settle(t, r, core.AckDone(d))
+}
+
+// RM-01, RM-02, RM-04: two subscriptions with the same delays share the delay queue; a retry goes to the failing one only, with its key.
+func TestRetryGoesToOneQueue(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{Exchange: "shop", Prefix: "test."})
+	delays := []time.Duration{20 * time.Millisecond, 100 * time.Millisecond}
+	a := subscribe(t, bus, core.Subscription{Queue: "a", Bindings: []string{"user.*"}, RetryDelays: delays})
+	b := subscribe(t, bus, core.Subscription{Queue: "b", Bindings: []string{"#"}, RetryDelays: delays})
+	if err := bus.Publish(t.Context(), []core.Envelope{envelope("m", "user.created")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	settle(t, b, core.AckDone(receive(t, b, 1)[0]))
+	d := receive(t, a, 1)[0]
+	start := time.Now()
+	for attempt := 2; attempt < 6; attempt++ {
+		settle(t, a, core.AckRetry(d, 70*time.Millisecond, errors.New("no")))
+		d = receive(t, a, 1)[0]
+		if d.Attempt != attempt || d.Envelope.Topic != "user.created" || d.Queue != "a" {
+			t.Errorf("attempt %d: attempt %d, topic %s, queue %s", attempt, d.Attempt, d.Envelope.Topic, d.Queue)
+		}
+	}
+	if took := time.Since(start); took < 400*time.Millisecond {
+		t.Errorf("four retries after 100 ms each took %s", took)
+	}
+	settle(t, a, core.AckDone(d))
+	nothing(t, b, 200*time.Millisecond)
+	for _, q := range []string{"test.a", "test.a.dlq", "test.b", "test.shop.delay_20ms", "test.shop.delay_100ms"} {
+		if _, err := raw(t, mq.URL).QueueDeclarePassive(q, true, false, false, false, nil); err != nil {
+			t.Errorf("queue %s: %v", q, err)
+		}
+	}
+}
+
+// ST-11 on the wire: a message whose time ends in a delay queue comes back then, not later; one whose time ends in its queue is parked.
+func TestExpiry(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Hour}}
+	r := subscribe(t, bus, sub)
+	short, over := envelope("short", "a"), envelope("over", "a")
+	short.Expires, over.Expires = time.Now().Add(1500*time.Millisecond), time.Now().Add(-time.Second)
+	res := bus.Publish(t.Context(), []core.Envelope{short, over})
+	if res[0] != nil || core.ReasonOf(res[1]) != core.ReasonExpired || core.ClassOf(res[1]) != core.ClassPermanent {
+		t.Fatal(res)
+	}
+	settle(t, r, core.AckRetry(receive(t, r, 1)[0], time.Hour, nil))
+	d := receive(t, r, 1)[0]
+	if !d.Envelope.Expired(time.Now()) || time.Since(short.Expires) > 5*time.Second || d.Attempt != 2 {
+		t.Errorf("came back %s after its expiry, attempt %d", time.Since(short.Expires), d.Attempt)
+	}
+	settle(t, r, core.AckReject(d, core.ReasonExpired, nil))
+	if err := r.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	short.Expires = time.Now().Add(50 * time.Millisecond)
+	if err := bus.Publish(t.Context(), []core.Envelope{short}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	ch := raw(t, mq.URL)
+	for i := range 2 {
+		eventually(t, fmt.Sprintf("parked message %d", i), func() bool {
+			_, ok, err := ch.Get("q.dlq", true)
+			return ok && err == nil
+		})
+	}
+}
+
+// CO-17: what a consumer holds when its connection dies reaches another, at once.
+func TestDeadConsumer(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 10}
+	proxy := testenv.NewProxy(t, hostOf(t, mq.URL))
+	dying := subscribe(t, dial(t, proxy.URL(mq.URL), rabbitmq.Options{}), sub)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	if err := bus.Publish(t.Context(), envelopes(10, "a")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, dying, 5) // holds ten
+	living := subscribe(t, bus, sub)
+	proxy.Refuse()
+	proxy.Cut()
+	for _, d := range receive(t, living, 10) {
+		settle(t, living, core.AckDone(d))
+	}
+}
+
+// A queue that is deleted under its consumer is made again.
+func TestQueueDeleted(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
+	if _, err := raw(t, mq.URL).QueueDelete("q", false, false, false); err != nil {
+		t.Fatal(err)
+	}
+	nothing(t, r, 500*time.Millisecond) // Receive notices
+	if err := bus.Publish(t.Context(), envelopes(1, "a")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	settle(t, r, core.AckDone(receive(t, r, 1)[0]))
+}
+
+// TR-02: two messages with one id in flight are not confused.
+func TestSameIDInFlight(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"bound"}})
+	batch := make([]core.Envelope, 300)
+	for i := range batch {
+		batch[i] = envelope("same", "bound")
+		if i%3 == 1 {
+			batch[i].Topic = "unbound"
+		}
+	}
+	for i, err := range bus.Publish(t.Context(), batch) {
+		if errors.Is(err, core.ErrUnroutable) != (i%3 == 1) || i%3 != 1 && err != nil {
+			t.Errorf("slot %d: %v", i, err)
+		}
+	}
+}
+
+// New refuses what it cannot work with.
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	if _, err := rabbitmq.New(nil, rabbitmq.Options{}); !errors.Is(err, core.ErrInvalid) {
+		t.Error(err)
+	}
+	mq := testenv.RabbitMQ(t)
+	conn, err := amqp.DialConfig(mq.URL, amqp.Config{Recovery: &amqp.Recovery{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := rabbitmq.New(conn, rabbitmq.Options{}); !errors.Is(err, core.ErrInvalid) {
+		t.Error(err)
+	}
+}
