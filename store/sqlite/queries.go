@@ -10,7 +10,7 @@ import (
 type queries struct {
 	peek, promote, scan, suspects, lease, token string
 	publish, settle, extend, mark               string
-	next, version                               string
+	next, version, follows                      string
 	inbox                                       string
 	highWater, routes, span                     string
 	countReady, countWaiting, countAbandoned    string
@@ -51,11 +51,12 @@ func newQueries(prefix string) queries {
 		lease: q(`UPDATE waybill_outbox SET hold = 2, wake_at = ?2, crashes = crashes + (state = 2), state = 2, token = ?3, owner = ?4
 			WHERE seq IN (SELECT value FROM json_each(?1))
 			RETURNING seq, route, id, topic, key, due_at, attempts, crashes, hlc, attrs, body`),
-		publish: q(`DELETE FROM waybill_outbox WHERE seq IN (SELECT value FROM json_each(?1)) AND token = ?2 AND state = 2 RETURNING seq`),
+		publish: q(`DELETE FROM waybill_outbox WHERE seq IN (SELECT value FROM json_each(?1)) AND token = ?2 AND state = 2 RETURNING seq, key`),
 		settle: q(`UPDATE waybill_outbox SET state = ?3, hold = ?4, wake_at = ?5, attempts = attempts + ?6, reason = ?7,
-			error = coalesce(?8, error), error_at = CASE WHEN ?8 IS NULL THEN error_at ELSE ?9 END WHERE seq = ?1 AND token = ?2 AND state = 2`),
+			error = coalesce(?8, error), error_at = CASE WHEN ?8 IS NULL THEN error_at ELSE ?9 END WHERE seq = ?1 AND token = ?2 AND state = 2 RETURNING key`),
 		mark:      q(`UPDATE waybill_meta SET value = ?1 WHERE name = 'hlc' AND value < ?1`),
 		extend:    q(`UPDATE waybill_outbox SET hold = 2, wake_at = ?3 WHERE seq = ?1 AND token = ?2 AND state = 2`),
+		follows:   q(`SELECT EXISTS (SELECT 1 FROM waybill_outbox INDEXED BY waybill_outbox_key WHERE route = ?1 AND key = ?2 AND hold = 0 AND wake_at = 0)`),
 		next:      q(`SELECT min(wake_at) FROM waybill_outbox INDEXED BY waybill_outbox_due WHERE route = ?1 AND wake_at > 0`),
 		inbox:     q(`INSERT INTO waybill_inbox (consumer, source, id, handled_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING`),
 		version:   q(`SELECT value FROM waybill_meta WHERE name = 'version'`),
@@ -81,12 +82,12 @@ func newQueries(prefix string) queries {
 
 // statements are the repeated ones, prepared once.
 type statements struct {
-	peek, promote, scan, suspects, lease, token, publish, settle, mark, extend, next, inbox *sql.Stmt
+	peek, promote, scan, suspects, lease, token, publish, settle, mark, extend, next, inbox, follows *sql.Stmt
 }
 
 func (st *statements) all() []**sql.Stmt {
 	return []**sql.Stmt{
-		&st.peek, &st.promote, &st.scan, &st.suspects, &st.lease, &st.token, &st.publish, &st.settle, &st.mark, &st.extend, &st.next, &st.inbox,
+		&st.peek, &st.promote, &st.scan, &st.suspects, &st.lease, &st.token, &st.publish, &st.settle, &st.mark, &st.extend, &st.next, &st.inbox, &st.follows,
 	}
 }
 
@@ -120,7 +121,7 @@ func (s *Store) prepared(ctx context.Context, op string) (*statements, error) {
 	st := &statements{}
 	t := &s.text
 	for i, text := range []string{
-		t.peek, t.promote, t.scan, t.suspects, t.lease, t.token, t.publish, t.settle, t.mark, t.extend, t.next, t.inbox,
+		t.peek, t.promote, t.scan, t.suspects, t.lease, t.token, t.publish, t.settle, t.mark, t.extend, t.next, t.inbox, t.follows,
 	} {
 		stmt, err := s.db.PrepareContext(ctx, text)
 		if err != nil {

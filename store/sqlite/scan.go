@@ -27,16 +27,17 @@ type scanState struct {
 }
 
 // lap is where the claims of a route stand in a table that holds more rows that cannot be claimed than one claim looks
-// at. Without such rows every claim begins at the first row.
+// at. Without such rows it is zero, and every claim looks at all claimable rows from the first one.
+//
+// The first lap goes from the first row to the last and so learns the tail. From then on every claim looks at what is
+// new behind the tail, and laps over the rest go on beside that.
 type lap struct {
-	pos     int64     // the next scan begins above this sequence
-	from    int64     // where this lap began
-	tail    int64     // the last sequence that was seen
+	pos     int64     // the next look of the lap begins above this sequence
+	tail    int64     // the last sequence of the rest; 0 = not known yet
 	looked  int       // rows seen in this lap
-	running bool      // a lap is going on
-	wrapped bool      // it has passed the end
-	since   time.Time // when pos left 0
-	done    time.Time // when a lap over many rows ended without finding anything
+	running bool      // a lap over the rest is going on
+	since   time.Time // when it began
+	done    time.Time // when it ended; zero = the next is due
 }
 
 func (st *scanState) lap(route string) *lap {
@@ -48,58 +49,91 @@ func (st *scanState) lap(route string) *lap {
 	return l
 }
 
-// scan looks at claimable rows from where the last claim stopped, and picks at most share. It stops when it has seen
-// them all or its budget of rows is spent.
+// scan looks at claimable rows and picks at most share. It stops when it has seen them all, or its budget of rows is
+// spent; then the next claim goes on.
 func (c *claimer) scan(ctx context.Context, l *lap, ro *core.RouteOrder, share int) error {
-	now := time.Now()
-	if l.pos > 0 && now.Sub(l.since) > lapTime {
-		*l = lap{since: now, done: l.done}
+	w := &window{claimer: c, ro: ro, share: share, budget: max(scanRows, 4*c.req.MaxRecords), cut: map[string]bool{}, now: time.Now()}
+	if l.tail == 0 {
+		return w.firstLap(ctx, l)
 	}
-	if !l.running {
-		*l = lap{pos: l.pos, from: l.pos, tail: l.pos, since: l.since, done: l.done, running: true}
+	parts := []func(context.Context, *lap) error{w.fresh, w.rest}
+	if c.store.scans.turn%2 == 1 { // so that neither starves the other
+		slices.Reverse(parts)
 	}
-	budget := max(scanRows, 4*c.req.MaxRecords)
-	w := &window{claimer: c, ro: ro, share: share, budget: budget, cut: map[string]bool{}}
-	begin := l.pos
-	for {
-		last := int64(math.MaxInt64)
-		if l.wrapped {
-			last = l.from
+	for _, part := range parts {
+		if err := part(ctx, l); err != nil {
+			return err
 		}
-		if l.pos < last {
-			if err := w.look(ctx, l, last); err != nil {
-				return err
-			}
-		}
-		if w.filled { // begin at the same place again: what was passed may be claimable soon
+		if w.filled || w.budget <= 0 {
 			c.claim.More = true
-			*l = lap{pos: begin, since: l.since}
-			return nil
-		}
-		if w.budget <= 0 && (!l.wrapped || l.pos < l.from) {
-			c.claim.More = true
-			if l.since.IsZero() {
-				l.since = now
-			}
-			return nil
-		}
-		if l.wrapped || l.from == 0 {
 			break
 		}
-		if rest := restTime - now.Sub(l.done); rest > 0 && w.picked == 0 {
-			if c.claim.NextIn < 0 || c.claim.NextIn > rest {
-				c.claim.NextIn = rest
+	}
+	return nil
+}
+
+// firstLap looks from the first row to the last, in one claim if it can.
+func (w *window) firstLap(ctx context.Context, l *lap) error {
+	if l.pos > 0 && w.now.Sub(l.since) > lapTime {
+		*l = lap{}
+	}
+	begin := l.pos
+	if begin == 0 {
+		l.since = w.now
+	}
+	last, n, err := w.look(ctx, begin+1, math.MaxInt64)
+	l.looked += n
+	switch {
+	case err != nil:
+		return err
+	case w.filled: // begin at the same place again: what was passed may be claimable soon
+		w.claim.More = true
+	case w.budget <= 0:
+		l.pos = last
+		w.claim.More = true
+	case begin == 0:
+		*l = lap{}
+	default:
+		*l = lap{tail: max(begin, last), done: w.now}
+	}
+	return nil
+}
+
+// fresh looks at what came behind the tail.
+func (w *window) fresh(ctx context.Context, l *lap) error {
+	last, _, err := w.look(ctx, l.tail+1, math.MaxInt64)
+	if err == nil && !w.filled {
+		l.tail = max(l.tail, last) // what could not be claimed belongs to the rest
+	}
+	return err
+}
+
+// rest goes on with the lap over everything up to the tail, or begins one if it is due.
+func (w *window) rest(ctx context.Context, l *lap) error {
+	if !l.running {
+		if wait := restTime - w.now.Sub(l.done); wait > 0 && !l.done.IsZero() {
+			if w.claim.NextIn < 0 || w.claim.NextIn > wait {
+				w.claim.NextIn = wait
 			}
-			*l = lap{pos: max(l.tail, l.pos), since: l.since, done: l.done}
 			return nil
 		}
-		l.wrapped, l.pos = true, 0
+		l.running, l.pos, l.looked, l.since = true, 0, 0, w.now
 	}
-	// Everything was seen. If that took several claims, the next begins with what is new.
-	if l.looked <= budget {
+	last, n, err := w.look(ctx, l.pos+1, l.tail)
+	l.looked += n
+	switch {
+	case err != nil:
+		return err
+	case w.filled:
+		if w.now.Sub(l.since) > lapTime {
+			l.running, l.done = false, time.Time{}
+		}
+	case w.budget <= 0:
+		l.pos = last
+	case l.looked <= scanRows: // no need to remember anything any more
 		*l = lap{}
-	} else {
-		*l = lap{pos: l.tail, since: now, done: now}
+	default:
+		l.running, l.done = false, w.now
 	}
 	return nil
 }
@@ -110,19 +144,20 @@ type window struct {
 	ro     *core.RouteOrder
 	share  int
 	budget int
-	picked int
+	now    time.Time       // for the pace of laps; leases go by the store's clock
 	cut    map[string]bool // keys that end here
 	filled bool            // there is more than fits
 }
 
-// look scans above l.pos up to last until the share is filled, the budget is spent or nothing is left.
-func (w *window) look(ctx context.Context, l *lap, last int64) error {
+// look scans the sequences from first to last until the share is filled, the budget is spent or nothing is left. It
+// returns the last sequence seen, or 0, and how many it saw.
+func (w *window) look(ctx context.Context, first, last int64) (seen int64, n int, err error) {
 	ordered := w.ro.Order == core.OrderPerKey
-	rows, err := w.tx.StmtContext(ctx, w.st.scan).QueryContext(ctx, sql.Named("route", w.ro.Route), sql.Named("now", w.now),
+	rows, err := w.tx.StmtContext(ctx, w.st.scan).QueryContext(ctx, sql.Named("route", w.ro.Route), sql.Named("now", w.claimer.now),
 		sql.Named("ordered", ordered), sql.Named("block", w.ro.BlockAfterAbandon),
-		sql.Named("first", l.pos+1), sql.Named("last", last), sql.Named("limit", w.budget))
+		sql.Named("first", first), sql.Named("last", last), sql.Named("limit", w.budget))
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
@@ -132,7 +167,7 @@ func (w *window) look(ctx context.Context, l *lap, last int64) error {
 		var size sql.NullInt64
 		var waits bool
 		if err := rows.Scan(&seq, &key, &topic, &size, &crashed, &waits); err != nil {
-			return err
+			return seen, n, err
 		}
 		keyed := ordered && key.Valid
 		waits = waits || crashed >= core.SuspectCrashes || keyed && w.cut[key.String] || slices.Contains(w.ro.SkipTopics, topic)
@@ -143,14 +178,13 @@ func (w *window) look(ctx context.Context, l *lap, last int64) error {
 		case w.share < 1 || w.full || w.req.MaxBytes > 0 && len(w.picks) > 0 && w.size+size.Int64 > w.req.MaxBytes:
 			w.full = w.full || w.share > 0
 			w.filled = true
-			return nil
+			return seen, n, nil
 		default:
 			w.picks, w.size = append(w.picks, seq), w.size+size.Int64
 			w.share--
-			w.picked++
 		}
 		w.budget--
-		l.pos, l.looked, l.tail = seq, l.looked+1, max(l.tail, seq)
+		seen, n = seq, n+1
 	}
-	return rows.Err()
+	return seen, n, rows.Err()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,14 +23,12 @@ func (s *Store) Settle(ctx context.Context, outcomes []core.Outcome) core.Result
 	}
 	var res core.Results
 	err = s.write(ctx, "settle", func(tx *sql.Tx) (bool, error) {
-		w := settler{tx: tx, st: st, now: s.now(), res: make(core.Results, len(outcomes)), outcomes: outcomes}
+		w := settler{tx: tx, st: st, now: s.now(), res: make(core.Results, len(outcomes)), outcomes: outcomes, released: map[string]bool{}, freed: map[string]map[string]bool{}}
 		if err := w.run(ctx); err != nil {
 			return false, err
 		}
-		for i := range outcomes {
-			if w.res[i] == nil {
-				s.scans.lap(outcomes[i].Route()).done = time.Time{}
-			}
+		if err := w.stir(ctx, &s.scans); err != nil {
+			return false, err
 		}
 		res = w.res
 		return w.changed, nil
@@ -47,6 +46,8 @@ type settler struct {
 	outcomes []core.Outcome
 	res      core.Results
 	changed  bool
+	released map[string]bool            // routes with records that are claimable at once
+	freed    map[string]map[string]bool // route → keys of which a record was settled
 }
 
 func (w *settler) run(ctx context.Context) error {
@@ -106,12 +107,14 @@ func (w *settler) publish(ctx context.Context, token int64, at []int) error {
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		var seq int64
-		if err := rows.Scan(&seq); err != nil {
+		var key sql.NullString
+		if err := rows.Scan(&seq, &key); err != nil {
 			return err
 		}
 		if j, ok := slot[seq]; ok {
 			w.res[j] = nil
 			w.changed = true
+			w.free(w.outcomes[j].Route(), key.String)
 		}
 	}
 	return rows.Err()
@@ -131,19 +134,54 @@ func (w *settler) keep(ctx context.Context, i int) error {
 	case o.RetryIn() > 0:
 		hold, wake = holdBlocks, w.now+max(o.RetryIn().Microseconds(), 1)
 	}
-	res, err := w.tx.StmtContext(ctx, w.st.settle).ExecContext(ctx,
-		o.Seq(), o.Token(), int64(o.State()), hold, wake, attempt, nullable(string(o.Reason())), nullable(o.Error()), w.now)
-	if err != nil {
-		return err
-	}
-	n, err := res.RowsAffected()
-	if err != nil {
-		return err
-	}
-	if n == 0 {
+	var key sql.NullString
+	err := w.tx.StmtContext(ctx, w.st.settle).QueryRowContext(ctx,
+		o.Seq(), o.Token(), int64(o.State()), hold, wake, attempt, nullable(string(o.Reason())), nullable(o.Error()), w.now).Scan(&key)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
 		w.res[i] = lost(o)
+		return nil
+	case err != nil:
+		return err
 	}
-	w.changed = w.changed || n > 0
+	w.changed = true
+	if hold == holdNone {
+		w.free(o.Route(), key.String)
+		w.released[o.Route()] = w.released[o.Route()] || wake != nil
+	}
+	return nil
+}
+
+func (w *settler) free(route, key string) {
+	if key == "" {
+		return
+	}
+	if w.freed[route] == nil {
+		w.freed[route] = map[string]bool{}
+	}
+	w.freed[route][key] = true
+}
+
+// stir makes the next claim look at the rest of a route where something may have become claimable. It matters only
+// where a claim cannot see all rows.
+func (w *settler) stir(ctx context.Context, scans *scanState) error {
+	for route, l := range scans.laps {
+		if l.tail == 0 || l.done.IsZero() {
+			continue
+		}
+		stirred := w.released[route]
+		for key := range w.freed[route] {
+			if stirred {
+				break
+			}
+			if err := w.tx.StmtContext(ctx, w.st.follows).QueryRowContext(ctx, route, key).Scan(&stirred); err != nil {
+				return err
+			}
+		}
+		if stirred {
+			l.done = time.Time{}
+		}
+	}
 	return nil
 }
 

@@ -57,19 +57,24 @@ func raw(id, key string, opts ...core.MessageOption) core.Message {
 
 func stage(t testing.TB, s *Store, msgs ...core.Message) []core.Staged {
 	t.Helper()
-	tx, err := s.DB().BeginTx(t.Context(), nil)
+	staged, err := tryStage(t.Context(), s, msgs...)
 	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback()
-	staged, err := s.Stage(t.Context(), tx, msgs...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
 	return staged
+}
+
+func tryStage(ctx context.Context, s *Store, msgs ...core.Message) ([]core.Staged, error) {
+	tx, err := s.DB().BeginTx(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Rollback()
+	staged, err := s.Stage(ctx, tx, msgs...)
+	if err != nil {
+		return nil, err
+	}
+	return staged, tx.Commit()
 }
 
 func request(n int) core.ClaimRequest {
@@ -203,7 +208,9 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 		}
 		staged := make(chan time.Time, 1)
 		go func() {
-			stage(t, b, raw(fmt.Sprint(i), ""))
+			if _, err := tryStage(t.Context(), b, raw(fmt.Sprint(i), "")); err != nil {
+				t.Error(err)
+			}
 			staged <- time.Now()
 		}()
 		cause, err := a.Wait(t.Context(), []string{"default"}, 30*time.Second)

@@ -1,0 +1,395 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"modernc.org/sqlite"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+func fresh(t testing.TB, params string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "fresh.db")+"?_pragma=busy_timeout(5000)"+params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func newStore(t testing.TB, db *sql.DB, opts Options) *Store {
+	t.Helper()
+	opts.Source = "/test"
+	s, err := New(db, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func run(t testing.TB, db *sql.DB, text string) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func schema(t testing.TB, db *sql.DB) string {
+	t.Helper()
+	var all string
+	if err := db.QueryRowContext(t.Context(), "SELECT coalesce(group_concat(type || ' ' || name, ', '), '') FROM (SELECT * FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%' ORDER BY name)").Scan(&all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// DB-06
+func TestMigrateUpAndDown(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, fresh(t, ""), Options{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if err := s.Migrate(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	up := schema(t, s.DB())
+	if err := s.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stage(t, s, raw("a", ""))
+	if err := s.MigrateTo(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := schema(t, s.DB()); got != "" {
+		t.Errorf("after all the way down: %s", got)
+	}
+	if err := s.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := schema(t, s.DB()); got != up {
+		t.Errorf("up again: %s, want %s", got, up)
+	}
+	stage(t, s, raw("a", ""))
+	if err := s.MigrateTo(t.Context(), newest()+1); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("unknown version: %v", err)
+	}
+	ups, err := fs.Glob(Migrations(), "*.up.sql")
+	if err != nil || len(ups) != newest() || !strings.HasPrefix(ups[0], "0001_") {
+		t.Errorf("migrations %v, %v", ups, err)
+	}
+}
+
+// DB-06: a schema that is missing, old or somebody else's gives one error with object, cause and cure.
+func TestCheckNamesTheCure(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, spoil, object, cause string }{
+		{"missing", "DROP TABLE waybill_meta; DROP TABLE waybill_inbox; DROP TABLE waybill_outbox", "waybill_outbox", "does not exist"},
+		{"old", "UPDATE waybill_meta SET value = -1 WHERE name = 'version'", "waybill_outbox", "has version -1"},
+		{"no outbox", "DROP TABLE waybill_outbox", "waybill_outbox", "lacks the columns"},
+		{"foreign outbox", "DROP TABLE waybill_outbox; CREATE TABLE waybill_outbox (id TEXT)", "waybill_outbox", "lacks the columns seq"},
+		{"foreign inbox", "ALTER TABLE waybill_inbox RENAME COLUMN source TO origin", "waybill_inbox", "lacks the columns source"},
+		{"foreign meta", "DROP TABLE waybill_meta; CREATE TABLE waybill_meta (x TEXT)", "waybill_meta", "no such column"},
+		{"no index", "DROP INDEX waybill_outbox_key", "waybill_outbox", "lacks the indexes waybill_outbox_key"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t, fresh(t, ""), Options{})
+			if err := s.Migrate(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			run(t, s.DB(), tt.spoil)
+			err := s.Check(t.Context())
+			if !errors.Is(err, core.ErrMisconfigured) || core.ClassOf(err) != core.ClassOutage ||
+				!strings.Contains(err.Error(), tt.object) || !strings.Contains(err.Error(), tt.cause) {
+				t.Errorf("check: %v", err)
+			}
+		})
+	}
+}
+
+func TestCheckRefusesUnsafeSettings(t *testing.T) {
+	t.Parallel()
+	for _, params := range []string{"&_pragma=journal_mode(MEMORY)", "&_pragma=journal_mode(OFF)", "&_pragma=synchronous(OFF)"} {
+		s := newStore(t, fresh(t, params), Options{AutoMigrate: true})
+		if err := s.Check(t.Context()); !errors.Is(err, core.ErrMisconfigured) {
+			t.Errorf("%s: %v", params, err)
+		}
+	}
+}
+
+// Without tables every method says what to do.
+func TestUseWithoutTables(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, fresh(t, ""), Options{})
+	tx, err := s.DB().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, stageErr := s.Stage(t.Context(), tx, raw("a", ""))
+	tx.Rollback()
+	_, claimErr := s.Claim(t.Context(), request(1))
+	_, doErr := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(context.Context, *sql.Tx) error { return nil })
+	_, waitErr := s.Wait(t.Context(), []string{"default"}, time.Second)
+	_, countErr := s.Counts(t.Context())
+	for name, err := range map[string]error{
+		"stage": stageErr, "claim": claimErr, "do": doErr, "wait": waitErr, "counts": countErr, "check": s.Check(t.Context()),
+		"settle": s.Settle(t.Context(), []core.Outcome{core.Published(&core.Record{Route: "default"})}).FirstErr(),
+	} {
+		if !errors.Is(err, core.ErrMisconfigured) || core.ClassOf(err) != core.ClassOutage || !strings.Contains(err.Error(), "Migrate") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// DB-08
+func TestPrefixesDoNotMeet(t *testing.T) {
+	t.Parallel()
+	db := fresh(t, "")
+	a, b := newStore(t, db, Options{Prefix: "a_", AutoMigrate: true}), newStore(t, db, Options{Prefix: "b_", AutoMigrate: true})
+	for _, s := range []*Store{a, b} {
+		if err := s.Check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stage(t, a, raw("only in a", ""))
+	if c := claim(t, b, request(10)); len(c.Records) != 0 {
+		t.Errorf("b claimed %s", ids(c))
+	}
+	if strings.Contains(schema(t, db), "waybill") {
+		t.Errorf("schema: %s", schema(t, db))
+	}
+	if err := b.MigrateTo(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if c := claim(t, a, request(10)); ids(c) != "only in a " {
+		t.Errorf("a claimed %s", ids(c))
+	}
+}
+
+// DB-13: a store closes only what it opened, and works on a database that is limited to one connection.
+func TestOwnDatabase(t *testing.T) {
+	t.Parallel()
+	db := fresh(t, "")
+	db.SetMaxOpenConns(1)
+	s := newStore(t, db, Options{AutoMigrate: true})
+	if err := s.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if c := claim(t, s, request(1)); len(c.Records) != 0 {
+		t.Fatal("not empty")
+	}
+	go func() {
+		if _, err := tryStage(t.Context(), s, raw("a", "k")); err != nil {
+			t.Error(err)
+		}
+	}()
+	if cause, err := s.Wait(t.Context(), []string{"default"}, 30*time.Second); cause != core.WakeNotify || err != nil {
+		t.Fatal(cause, err)
+	}
+	c := claim(t, s, request(1))
+	settle(t, s, core.Published(&c.Records[0]))
+	if st, err := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(context.Context, *sql.Tx) error { return nil }); st != core.InboxProcessed || err != nil {
+		t.Fatal(st, err)
+	}
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Claim(t.Context(), request(1)); !errors.Is(err, core.ErrClosed) {
+		t.Errorf("claim after close: %v", err)
+	}
+	if err := db.PingContext(t.Context()); err != nil {
+		t.Errorf("the store closed what it did not open: %v", err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	notADatabase := filepath.Join(dir, "text.db")
+	if err := os.WriteFile(notADatabase, []byte(strings.Repeat("this is no database. ", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := Options{Source: "/s"}
+	for _, tt := range []struct {
+		path string
+		opts Options
+		want error
+	}{
+		{":memory:", good, core.ErrInvalid},
+		{"", good, core.ErrInvalid},
+		{"file:x.db", good, core.ErrInvalid},
+		{filepath.Join(dir, "no", "x.db"), good, core.ErrMisconfigured},
+		{dir, good, core.ErrMisconfigured},
+		{notADatabase, good, core.ErrMisconfigured},
+		{filepath.Join(dir, "x.db"), Options{Prefix: "a b", BusyTimeout: -1, PollInterval: time.Hour, TTL: -1, Limits: core.Limits{MaxHeaders: -1}}, core.ErrInvalid},
+		{filepath.Join(dir, "x.db"), Options{Source: "/s", Prefix: "sqlite_"}, core.ErrInvalid},
+	} {
+		s, err := Open(t.Context(), tt.path, tt.opts)
+		if !errors.Is(err, tt.want) {
+			t.Errorf("%q: %v", tt.path, err)
+		}
+		if s != nil {
+			s.Close()
+		}
+	}
+	err := Options{Prefix: "a b", BusyTimeout: -1, PollInterval: time.Hour, TTL: -1, Limits: core.Limits{MaxHeaders: -1}}.Validate()
+	for _, field := range []string{"Source", "Prefix", "BusyTimeout", "PollInterval", "TTL", "Limits"} {
+		if !strings.Contains(err.Error(), field+":") {
+			t.Errorf("%s is missing in %v", field, err)
+		}
+	}
+}
+
+// The mapping of SQLite's result codes.
+func TestKinds(t *testing.T) {
+	t.Parallel()
+	want := map[kind][]int{
+		kindOutage:        {4, 5, 6, 7, 9, 10, 13, 14, 15, 17, 22, 5 | 2<<8 /* BUSY_SNAPSHOT */, 10 | 4<<8 /* IOERR_FSYNC */},
+		kindMisconfigured: {3, 8, 11, 23, 24, 26, 8 | 4<<8 /* READONLY_DBMOVED */},
+		kindTooBig:        {18},
+		kindUnknown:       {1, 2, 12, 16, 19, 20, 21, 25},
+	}
+	n := 0
+	for k, codes := range want {
+		for _, code := range codes {
+			n++
+			if got := kindOf(code); got != k {
+				t.Errorf("%d (%s): %d, want %d", code, sqlite.ErrorCodeString[code], got, k)
+			}
+		}
+	}
+	if n < 26 {
+		t.Errorf("only %d codes", n)
+	}
+}
+
+// Locked, full and spoiled files, as the driver reports them.
+func TestErrorClasses(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "test.db")
+	a, b := openAt(t, path, Options{BusyTimeout: 50 * time.Millisecond}), openAt(t, path, Options{BusyTimeout: 50 * time.Millisecond})
+	stage(t, a, raw("a", ""))
+	tx, err := a.DB().BeginTx(t.Context(), nil) // holds the write lock
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Claim(t.Context(), request(1))
+	if core.ClassOf(err) != core.ClassOutage || errors.Is(err, core.ErrMisconfigured) {
+		t.Errorf("locked: %v", err)
+	}
+	_, err = b.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(context.Context, *sql.Tx) error { return nil })
+	if core.ClassOf(err) != core.ClassOutage {
+		t.Errorf("locked: %v", err)
+	}
+	tx.Rollback()
+
+	db := fresh(t, "&_pragma=max_page_count(30)&_pragma=page_size(4096)")
+	full := newStore(t, db, Options{AutoMigrate: true})
+	if err := full.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run(t, db, "CREATE TABLE own (x BLOB)")
+	if tx, err = db.BeginTx(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err = full.Stage(t.Context(), tx, core.RawMessage("big", "", make([]byte, 200_000)))
+	tx.Rollback()
+	if core.ClassOf(err) != core.ClassOutage {
+		t.Errorf("full: %v", err)
+	}
+	_, err = full.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO own VALUES (zeroblob(200000))")
+		return fmt.Errorf("handler: %w", err)
+	})
+	if core.ClassOf(err) != core.ClassOutage {
+		t.Errorf("full in a handler: %v", err)
+	}
+	_, err = full.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO not_there VALUES (1)")
+		return err
+	})
+	if err == nil || core.ClassOf(err) != core.ClassUnknown {
+		t.Errorf("a mistake of the handler's own: %v", err)
+	}
+}
+
+// ST-16: a transaction that has ended, or none, is refused with a clear error.
+func TestStageNeedsAnOpenTransaction(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	if _, err := s.Stage(t.Context(), nil, raw("a", "")); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("nil: %v", err)
+	}
+	tx, err := s.DB().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx.Rollback()
+	if _, err := s.Stage(t.Context(), tx, raw("a", "")); !errors.Is(err, sql.ErrTxDone) || !strings.Contains(err.Error(), "stage first") {
+		t.Errorf("ended: %v", err)
+	}
+}
+
+// More messages than one statement takes. ST-02
+func TestStageMany(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	msgs := make([]core.Message, core.MaxMessages)
+	for i := range msgs {
+		msgs[i] = raw(fmt.Sprint(i%(len(msgs)-1)), fmt.Sprint(i%10))
+	}
+	staged := stage(t, s, msgs...)
+	for i := range staged {
+		if staged[i].Duplicate != (i == len(msgs)-1) {
+			t.Fatalf("%d: %+v", i, staged[i])
+		}
+	}
+	c := claim(t, s, request(maxClaim))
+	if len(c.Records) != len(msgs)-1 {
+		t.Fatalf("claimed %d", len(c.Records))
+	}
+	for i := range c.Records {
+		if c.Records[i].Envelope.ID != fmt.Sprint(i) {
+			t.Fatalf("%d: %s", i, c.Records[i].Envelope.ID)
+		}
+	}
+}
+
+// Rows that plain SQL inserted are found, and a restored backup does not give out old tokens again. DB-10 DB-22
+func TestPlainSQLAndRestoredTokens(t *testing.T) {
+	t.Parallel()
+	clk := newClock()
+	s := open(t, Options{Now: clk.Now})
+	run(t, s.DB(), "INSERT INTO waybill_outbox (id, topic, body, due_at) VALUES ('x', 'plain.sql', x'6869', 0)")
+	c := claim(t, s, request(10))
+	if len(c.Records) != 1 || c.Records[0].Err != nil || string(c.Records[0].Envelope.Body) != "hi" || c.Records[0].Envelope.Type != "plain.sql" {
+		t.Fatalf("claimed %+v", c.Records)
+	}
+	before := c.Records[0]
+	run(t, s.DB(), "UPDATE waybill_outbox SET state = 1, hold = 0, wake_at = 0, token = 0; UPDATE waybill_meta SET value = 0 WHERE name = 'token'")
+	clk.advance(time.Second)
+	if after := claim(t, s, request(10)).Records[0]; after.Lease.Token <= before.Lease.Token {
+		t.Errorf("token %d after %d", after.Lease.Token, before.Lease.Token)
+	}
+	if err := s.Settle(t.Context(), []core.Outcome{core.Published(&before)}).FirstErr(); !errors.Is(err, core.ErrLeaseLost) {
+		t.Errorf("settle with a token from before the restore: %v", err)
+	}
+}
