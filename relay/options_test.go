@@ -1,0 +1,140 @@
+package relay_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/relay"
+)
+
+// RL-08
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	got := relay.Defaults()
+	want := relay.Options{
+		Routes:            []relay.Route{{Name: "default"}},
+		BatchSize:         500,
+		BatchBytes:        16 << 20,
+		Window:            4,
+		PollMin:           50 * time.Millisecond,
+		PollMax:           10 * time.Second,
+		Lease:             60 * time.Second,
+		PublishTimeout:    30 * time.Second,
+		DrainTimeout:      15 * time.Second,
+		MaxBatches:        100,
+		UnroutableHorizon: 24 * time.Hour,
+	}
+	if d := cmp.Diff(want, got, cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".Hooks" }, cmp.Ignore())); d != "" {
+		t.Error(d)
+	}
+	if err := (relay.Options{}).Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// RL-08
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	const s = time.Second
+	for _, c := range []struct {
+		name string
+		o    relay.Options
+		want []string // fields with a problem; none = valid
+	}{
+		{"smallest", relay.Options{BatchSize: 1, Window: 1, PollMin: time.Millisecond, PollMax: time.Millisecond, Lease: 12 * time.Millisecond, PublishTimeout: 10 * time.Millisecond}, nil},
+		{"batch", relay.Options{BatchSize: -1}, []string{"BatchSize"}},
+		{"batch too big", relay.Options{BatchSize: 10_001}, []string{"BatchSize"}},
+		{"batch biggest", relay.Options{BatchSize: 10_000}, nil},
+		{"window", relay.Options{Window: 257}, []string{"Window"}},
+		{"window negative", relay.Options{Window: -1}, []string{"Window"}},
+		{"off", relay.Options{BatchBytes: -1, DrainTimeout: -1, MaxBatches: -1, UnroutableHorizon: -1}, nil},
+		{"negative durations", relay.Options{PollMin: -s, PollMax: -s, Lease: -s, PublishTimeout: -s}, []string{"PollMin", "PollMax", "Lease", "PublishTimeout"}},
+		{"poll order", relay.Options{PollMin: 2 * s, PollMax: s}, []string{"PollMin"}},
+		{"poll and lease", relay.Options{PollMax: 60 * s}, []string{"PollMax"}},
+		{"poll just below lease", relay.Options{PollMax: 60*s - 1}, nil},
+		{"lease and publish", relay.Options{Lease: 60 * s, PublishTimeout: 54 * s}, []string{"Lease"}},
+		{"lease just above", relay.Options{Lease: 60 * s, PublishTimeout: 54*s - 1}, nil},
+		{"drain", relay.Options{DrainTimeout: 25 * time.Hour}, []string{"DrainTimeout"}},
+		{"duplicate routes", relay.Options{Routes: []relay.Route{{Name: "a"}, {}, {Name: "a"}, {Name: "default"}}}, []string{"Routes[2].Name", "Routes[3].Name"}},
+		{"order", relay.Options{Routes: []relay.Route{{Order: 9}}}, []string{"Routes[0].Order"}},
+		{"block", relay.Options{Routes: []relay.Route{{Order: core.OrderBestEffort, BlockAfterAbandon: true}}}, []string{"Routes[0].BlockAfterAbandon"}},
+		{"backoff", relay.Options{Routes: []relay.Route{{Backoff: &core.Backoff{Base: -1}}}}, []string{"Routes[0].Backoff.Base"}},
+		{"names", relay.Options{Name: "a\x00", Routes: []relay.Route{{Name: "\xff"}}}, []string{"Name", "Routes[0].Name"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			fields(t, c.o.Validate(), c.want...)
+		})
+	}
+}
+
+func fields(t *testing.T, err error, want ...string) {
+	t.Helper()
+	var got []string
+	var ie *core.InvalidError
+	if errors.As(err, &ie) {
+		for _, p := range ie.Problems {
+			f, _, _ := strings.Cut(p, ":")
+			f, _, _ = strings.Cut(f, " ")
+			if len(got) == 0 || got[len(got)-1] != f {
+				got = append(got, f)
+			}
+		}
+	} else if err != nil {
+		t.Fatalf("not an InvalidError: %v", err)
+	}
+	seen := map[string]bool{}
+	for _, f := range got {
+		seen[f] = true
+	}
+	for _, f := range want {
+		if !seen[f] {
+			t.Errorf("no problem with %s in %v", f, err)
+		}
+	}
+	if len(want) == 0 && err != nil {
+		t.Error(err)
+	}
+}
+
+// TR-09
+func TestUnsafeCombinationsAreRefused(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	unconfirmed, unordered := newBus(), newBus()
+	unconfirmed.traits.Confirmed = false
+	unordered.traits.KeyOrder = core.KeyOrderNone
+	_, err := relay.New(weak{s}, nil, relay.Options{BatchSize: 51, Lease: -1, Routes: []relay.Route{
+		{Name: "a", Publisher: unconfirmed},
+		{Name: "b", Publisher: unordered},
+		{Name: "c"},
+		{Name: "d", Publisher: newBus(), Order: core.OrderHLC},
+		{Name: "e", Publisher: unordered, Order: core.OrderBestEffort},
+	}})
+	for _, want := range []string{"BatchSize: 51", "Lease: -1ns", "(a).Publisher: does not wait", "(b).Order: per_key, but the publisher", "core.OrderBestEffort", "(c).Publisher: is nil", "(d).Order: hlc"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in: %v", want, err)
+		}
+	}
+	if err != nil && strings.Contains(err.Error(), "(e)") {
+		t.Error(err)
+	}
+	if !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("%v", err)
+	}
+	if _, err := relay.New(nil, newBus(), relay.Options{}); !errors.Is(err, core.ErrInvalid) {
+		t.Error(err)
+	}
+	if _, err := relay.New(weak{s}, newBus(), relay.Options{Routes: []relay.Route{{Order: core.OrderBestEffort}}}); err != nil {
+		t.Errorf("a default is lowered to the store's bound: %v", err)
+	}
+}
+
+type weak struct{ core.OutboxStore }
+
+func (weak) Traits() core.StoreTraits { return core.StoreTraits{MaxClaim: 50} }
