@@ -1,0 +1,211 @@
+package core_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+func stampOne(tb testing.TB, s *core.Stamper, ctx context.Context, m core.Message) core.StagedRow { //nolint:revive // tb first
+	tb.Helper()
+	rows, err := s.Stamp(ctx, []core.Message{m})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if len(rows) != 1 {
+		tb.Fatalf("got %d rows", len(rows))
+	}
+	return rows[0]
+}
+
+func TestStampFillsWhatIsEmpty(t *testing.T) { // ST-12
+	t.Parallel()
+	now := time.Date(2030, 1, 1, 12, 0, 0, 123456789, time.FixedZone("", 3600))
+	s := newStamper(t, func(o *core.StamperOptions) { o.Now = func() time.Time { return now } })
+	row := stampOne(t, s, t.Context(), core.RawMessage("orders.placed", "", nil))
+	e := row.Envelope
+	if id, err := uuid.Parse(e.ID); err != nil || id.Version() != 7 {
+		t.Errorf("the id %q is no UUIDv7", e.ID)
+	}
+	if e.HLC.IsZero() || !e.HLC.After(0) || e.HLC.Time().Sub(now).Abs() > time.Second {
+		t.Errorf("the stamp is %s", e.HLC.Time())
+	}
+	e.ID, e.HLC = "", 0
+	want := core.Envelope{
+		Topic: "orders.placed", Type: "orders.placed", Source: "/test", ContentType: "application/octet-stream",
+		Time: now.UTC().Truncate(time.Microsecond),
+	}
+	if d := cmp.Diff(want, e); d != "" || row.Route != core.DefaultRoute {
+		t.Errorf("route %q (-want +got):\n%s", row.Route, d)
+	}
+}
+
+func TestStampKeepsWhatIsSet(t *testing.T) { // ST-12
+	t.Parallel()
+	ctx := core.WithScope(t.Context(), core.Scope{CorrelationID: "x", CausationID: "x", Tenant: "x", RunID: "x", Lineage: []string{"x"}})
+	at := time.Date(2024, 1, 1, 0, 0, 0, 1000, time.UTC)
+	want := core.Envelope{
+		ID: "id", Topic: "t", Type: "type", Source: "/other", Subject: "s", Time: at, ContentType: "text/plain", Key: "k", Tenant: "tenant",
+		CorrelationID: "corr", CausationID: "cause", RunID: "run", Lineage: []string{"a"}, HLC: 5, Expires: time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond),
+		Priority: 3, TraceParent: "tp", TraceState: "ts", Headers: map[string]string{"h": "v"}, Body: []byte("b"),
+	}
+	row := stampOne(t, newStamper(t, func(o *core.StamperOptions) { o.TTL = time.Minute }), ctx, core.Message{Envelope: want})
+	if d := cmp.Diff(want, row.Envelope); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestStampInheritsScope(t *testing.T) { // ST-12 ST-13
+	t.Parallel()
+	s := newStamper(t, nil)
+	d := &core.Delivery{Envelope: core.Envelope{ID: "parent", Tenant: "tenant", RunID: "run", Lineage: []string{"root"}}}
+	ctx := core.WithDelivery(t.Context(), d)
+	first, second := stampOne(t, s, ctx, core.RawMessage("t", "", nil)).Envelope, stampOne(t, s, ctx, core.RawMessage("t", "", nil)).Envelope
+	for _, e := range []core.Envelope{first, second} {
+		got := core.Scope{CorrelationID: e.CorrelationID, CausationID: e.CausationID, Tenant: e.Tenant, RunID: e.RunID, Lineage: e.Lineage}
+		want := core.Scope{CorrelationID: "parent", CausationID: "parent", Tenant: "tenant", RunID: "run", Lineage: []string{"root", "parent"}}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+	}
+	if got, ok := core.DeliveryFrom(ctx); !ok || got != d {
+		t.Error("the delivery is not in the context")
+	}
+	d.Envelope.CorrelationID = "corr"
+	if e := stampOne(t, s, core.WithDelivery(t.Context(), d), core.RawMessage("t", "", nil)).Envelope; e.CorrelationID != "corr" {
+		t.Errorf("the correlation is %q", e.CorrelationID)
+	}
+	own := core.WithRunID(core.WithTenant(core.WithCorrelationID(ctx, "c2"), "t2"), "r2")
+	if e := stampOne(t, s, own, core.RawMessage("t", "", nil)).Envelope; e.CorrelationID != "c2" || e.Tenant != "t2" || e.RunID != "r2" || e.CausationID != "parent" {
+		t.Errorf("got %+v", e)
+	}
+}
+
+func TestLineageStaysBounded(t *testing.T) { // ST-13
+	t.Parallel()
+	s := newStamper(t, nil)
+	e := core.Envelope{ID: "root"}
+	for range 100 {
+		e = stampOne(t, s, core.WithDelivery(t.Context(), &core.Delivery{Envelope: e}), core.RawMessage("t", "", nil)).Envelope
+	}
+	n := len(e.Lineage)
+	if n != core.MaxLineage || e.Lineage[0] != "root" || e.Lineage[n-1] != e.CausationID {
+		t.Errorf("after 100 generations: %d ids, first %q, last %q, cause %q", n, e.Lineage[0], e.Lineage[n-1], e.CausationID)
+	}
+	cuts := 0
+	for _, id := range e.Lineage {
+		if id == core.LineageCut {
+			cuts++
+		}
+	}
+	if cuts != 1 {
+		t.Errorf("%d cuts in %v", cuts, e.Lineage)
+	}
+}
+
+func TestStampSpreadsRoutes(t *testing.T) { // ST-06 ST-07
+	t.Parallel()
+	s := newStamper(t, nil)
+	at := time.Now().Add(time.Hour)
+	rows, err := s.Stamp(t.Context(), []core.Message{
+		core.RawMessage("t", "", nil, core.Routes("b", "a"), core.DeliverAt(at)),
+		core.RawMessage("t", "", nil, core.Delay(time.Second)),
+	})
+	if err != nil || len(rows) != 3 {
+		t.Fatalf("got %d rows and %v", len(rows), err)
+	}
+	if rows[0].Route != "b" || rows[1].Route != "a" || rows[2].Route != core.DefaultRoute || rows[0].Envelope.ID != rows[1].Envelope.ID {
+		t.Errorf("got routes %q, %q, %q", rows[0].Route, rows[1].Route, rows[2].Route)
+	}
+	if !rows[0].DeliverAt.Equal(at) || !rows[1].DeliverAt.Equal(at) || rows[0].Delay != 0 || rows[2].Delay != time.Second {
+		t.Errorf("due times are lost: %+v", rows)
+	}
+	if !rows[2].Envelope.HLC.After(rows[0].Envelope.HLC) {
+		t.Error("stamps do not rise within a call")
+	}
+}
+
+func TestStampExpiry(t *testing.T) { // ST-11
+	t.Parallel()
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := newStamper(t, func(o *core.StamperOptions) {
+		o.TTL, o.Now = time.Hour, func() time.Time { return now }
+	})
+	for name, tc := range map[string]struct {
+		set  func(m *core.Message)
+		want time.Time
+	}{
+		"default":  {func(*core.Message) {}, now.Add(time.Hour)},
+		"own TTL":  {func(m *core.Message) { m.TTL = time.Minute }, now.Add(time.Minute)},
+		"own time": {func(m *core.Message) { m.Expires = now.Add(time.Second) }, now.Add(time.Second)},
+		"never":    {func(m *core.Message) { m.TTL = -1 }, time.Time{}},
+	} {
+		m := core.RawMessage("t", "", nil)
+		tc.set(&m)
+		e := stampOne(t, s, t.Context(), m).Envelope
+		if !e.Expires.Equal(tc.want) {
+			t.Errorf("%s: expires at %s, want %s", name, e.Expires, tc.want)
+		}
+		if !tc.want.IsZero() && (e.Expired(tc.want.Add(-1)) || !e.Expired(tc.want)) {
+			t.Errorf("%s: Expired does not turn at %s", name, tc.want)
+		}
+	}
+}
+
+func TestStampCarriesTraceContext(t *testing.T) { // ST-12
+	t.Parallel()
+	spans := tracetest.NewSpanRecorder()
+	tp := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+	s := newStamper(t, func(o *core.StamperOptions) { o.TracerProvider = tp })
+	ctx, span := s.Start(t.Context(), 1)
+	e := stampOne(t, s, ctx, core.RawMessage("t", "", nil)).Envelope
+	core.EndSpan(span, core.ErrClosed)
+	sc := e.SpanContext()
+	if sc.TraceID() != span.SpanContext().TraceID() || sc.SpanID() != span.SpanContext().SpanID() || !sc.IsSampled() || !sc.IsRemote() {
+		t.Errorf("%q is not the span's", e.TraceParent)
+	}
+	if ended := spans.Ended(); len(ended) != 1 || ended[0].Status().Description == "" {
+		t.Errorf("spans: %v", ended)
+	}
+	for _, bad := range []string{
+		"", "00", strings.Repeat("0", 55), "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-zz", "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
+	} {
+		if sc := (&core.Envelope{TraceParent: bad}).SpanContext(); sc.IsValid() {
+			t.Errorf("%q is taken as %v", bad, sc)
+		}
+	}
+}
+
+func TestEnvelopeCloneIsDeep(t *testing.T) {
+	t.Parallel()
+	e := core.Envelope{Lineage: []string{"a"}, Headers: map[string]string{"h": "v"}, Body: []byte("b")}
+	c := e.Clone()
+	if d := cmp.Diff(e, c); d != "" || e.Size() != c.Size() || e.Size() < 5 {
+		t.Errorf("size %d and %d:\n%s", e.Size(), c.Size(), d)
+	}
+	c.Lineage[0], c.Headers["h"], c.Body[0] = "x", "x", 'x'
+	if e.Lineage[0] != "a" || e.Headers["h"] != "v" || e.Body[0] != 'b' {
+		t.Error("the clone shares memory")
+	}
+}
+
+func BenchmarkStamp(b *testing.B) {
+	s := newStamper(b, nil)
+	msgs := []core.Message{core.RawMessage("orders.placed", "text/plain", []byte("body"), core.Key("key"))}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.Stamp(b.Context(), msgs); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
