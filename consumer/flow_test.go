@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -119,6 +120,9 @@ func TestConcurrency(t *testing.T) {
 			settle()
 			wantDepth(t, b, memtransport.Depth{})
 			stop()
+			if b.most > tt.held {
+				t.Errorf("%+v: asked for %d at once, want %d", tt, b.most, tt.held)
+			}
 		})
 	}
 }
@@ -214,12 +218,46 @@ func TestOutagePauses(t *testing.T) {
 			t.Errorf("%d probes: %v", len(got), got)
 		}
 		wantDepth(t, b, memtransport.Depth{Ready: 100})
+		if n := b.verdicts()[core.VerdictGiveBack]; n > 2*20+len(got) {
+			t.Errorf("%d given back for %d probes", n, len(got))
+		}
 		time.Sleep(2 * time.Minute)
 		stop()
 		if n := handled.Load(); n != 100 {
 			t.Errorf("%d handled after the outage, want 100", n)
 		}
 		wantDepth(t, b, memtransport.Depth{})
+	})
+}
+
+// CO-05: what is given back is not run again before the pause is over, and a probe that says nothing about the outage
+// leads to the next at once.
+func TestProbes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		begin := time.Now()
+		var calls seen[string]
+		o := consumer.Options{Concurrency: 1, Pause: core.Backoff{Jitter: core.JitterOff}}
+		stop := start(t, b, o, core.Subscription{}, handle(func(_ context.Context, d *core.Delivery) error {
+			since := time.Since(begin).Truncate(time.Second)
+			calls.add(d.Envelope.ID + " at " + since.String())
+			time.Sleep(time.Millisecond) // meanwhile the receiver waits for more
+			switch {
+			case since == time.Second && d.Envelope.ID == "id-1":
+				return &core.Error{Class: core.ClassPermanent, Reason: core.ReasonUndecodable, Err: errBoom}
+			case since < 5*time.Second:
+				return core.Outage(errBoom)
+			}
+			return nil
+		}))
+		b.publish(t, 3)
+		time.Sleep(time.Minute)
+		stop()
+		want := []string{"id-1 at 0s", "id-1 at 1s", "id-2 at 1s", "id-2 at 3s", "id-2 at 7s", "id-3 at 7s"}
+		if diff := cmp.Diff(want, calls.all()); diff != "" {
+			t.Error(diff)
+		}
 	})
 }
 
@@ -265,22 +303,34 @@ func TestOutageGivesBackUnstarted(t *testing.T) {
 	})
 }
 
-// CO-08: a message that ends the process is parked at last, and those that were prefetched with it are not.
+// CO-08: a suspect runs alone, after everything else was settled or given back, and nothing is received meanwhile.
 func TestSuspectsAreHandledAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
-		b.redeliver = func(d *core.Delivery) { d.Redeliveries = 10 }
-		var running, ran atomic.Int32
-		stop := start(t, b, consumer.Options{}, core.Subscription{}, handle(func(_ context.Context, d *core.Delivery) error {
-			if running.Add(1) > 1 {
-				t.Error("a suspect was not alone")
+		b.redeliver = func(d *core.Delivery) {
+			if n, _ := strconv.Atoi(strings.TrimPrefix(d.Envelope.ID, "id-")); n%3 == 0 {
+				d.Redeliveries = 10
 			}
+		}
+		b.settle = func([]core.Ack) error { time.Sleep(100 * time.Millisecond); return nil }
+		var running, ran, suspects atomic.Int32
+		stop := start(t, b, consumer.Options{}, core.Subscription{}, handle(func(_ context.Context, d *core.Delivery) error {
+			alone := running.Add(1) == 1
 			defer running.Add(-1)
-			if got := b.Depth(queue); int(ran.Add(1)) != 30-got.Held-got.Ready+1 { // all before it are settled
-				t.Errorf("not everything was settled before a suspect: %+v", got)
+			ran.Add(1)
+			if d.Redeliveries == 0 {
+				time.Sleep(time.Second)
+				return nil
+			}
+			suspects.Add(1)
+			if got := b.Depth(queue); !alone || got.Held != 1 {
+				t.Errorf("%s was not alone, or not everything was settled: %+v", d.Envelope.ID, got)
 			}
 			time.Sleep(time.Second)
+			if got := b.Depth(queue); running.Load() != 1 || got.Held != 1 {
+				t.Errorf("%s did not stay alone: %+v", d.Envelope.ID, got)
+			}
 			return nil
 		}))
 		es := messages(30)
@@ -290,8 +340,8 @@ func TestSuspectsAreHandledAlone(t *testing.T) {
 		b.send(t, es...)
 		time.Sleep(time.Minute)
 		stop()
-		if ran.Load() != 30 {
-			t.Errorf("%d ran", ran.Load())
+		if ran.Load() != 30 || suspects.Load() != 10 {
+			t.Errorf("%d ran, %d of them suspects; want 30 and 10", ran.Load(), suspects.Load())
 		}
 	})
 }

@@ -36,11 +36,13 @@ type bus struct {
 	receive   func() error
 	settle    func([]core.Ack) error
 	redeliver func(*core.Delivery) // changes what is received
+	comeBack  bool                 // what settle failed to settle comes again at once
 
 	mu       sync.Mutex
 	acks     []core.Ack
 	times    []time.Time // of calls of Receive
 	attempts int         // calls of Subscribe
+	most     int         // largest limit of a Receive
 }
 
 func newBus(t *testing.T) *bus {
@@ -81,6 +83,7 @@ type receiver struct {
 func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, error) {
 	r.b.mu.Lock()
 	r.b.times = append(r.b.times, time.Now())
+	r.b.most = max(r.b.most, limit)
 	r.b.mu.Unlock()
 	if r.b.receive != nil {
 		if err := r.b.receive(); err != nil {
@@ -102,6 +105,12 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	r.b.mu.Unlock()
 	if r.b.settle != nil {
 		if err := r.b.settle(acks); err != nil {
+			if r.b.comeBack {
+				for i := range acks {
+					acks[i] = core.AckGiveBack(acks[i].Delivery)
+				}
+				r.Receiver.Settle(ctx, acks)
+			}
 			return core.AllFailed(len(acks), err)
 		}
 	}

@@ -152,7 +152,8 @@ func TestMisconfiguredEndsRun(t *testing.T) {
 func TestTransportFailures(t *testing.T) {
 	t.Parallel()
 	outage := &core.Error{Op: "test", Class: core.ClassOutage, Err: errBoom}
-	for name, failure := range map[string]error{"outage": outage, "closed": core.ErrClosed, "misconfigured": core.ErrMisconfigured} {
+	closed := &core.Error{Op: "test", Class: core.ClassOutage, Err: core.ErrClosed}
+	for name, failure := range map[string]error{"outage": outage, "closed": closed, "unknown": errBoom, "misconfigured": core.ErrMisconfigured} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -187,7 +188,7 @@ func TestTransportFailures(t *testing.T) {
 				if n := len(b.times) + b.attempts; n < 10 || n > 40 {
 					t.Errorf("%d calls of the transport in 5 min of failures", n)
 				}
-				if name == "outage" && b.attempts != 1 {
+				if (name == "outage") != (b.attempts == 1) {
 					t.Errorf("subscribed %d times", b.attempts)
 				}
 			})
@@ -255,6 +256,29 @@ func TestSettleFailure(t *testing.T) {
 			t.Errorf("%d runs, want 6", ran.Load())
 		}
 		wantDepth(t, b, memtransport.Depth{})
+	})
+}
+
+// CO-10: a broker that refuses every settle and delivers again does not make the consumer spin.
+func TestSettleFailureDoesNotSpin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		b.comeBack = true
+		b.settle = func([]core.Ack) error { return errBoom }
+		var ran atomic.Int32
+		stop := start(t, b, consumer.Options{}, core.Subscription{}, handle(func(context.Context, *core.Delivery) error {
+			if ran.Add(1) > 1000 {
+				t.Fatal("it spins")
+			}
+			return nil
+		}))
+		b.publish(t, 1)
+		time.Sleep(5 * time.Minute)
+		stop()
+		if n := ran.Load(); n < 5 || n > 40 {
+			t.Errorf("%d runs in 5 min", n)
+		}
 	})
 }
 
