@@ -238,7 +238,7 @@ func TestProbes(t *testing.T) {
 		b := declared(t)
 		begin := time.Now()
 		var calls seen[string]
-		o := consumer.Options{Concurrency: 1, Pause: core.Backoff{Jitter: core.JitterOff}}
+		o := consumer.Options{Concurrency: 1, Prefetch: 10, Pause: core.Backoff{Jitter: core.JitterOff}}
 		stop := start(t, b, o, core.Subscription{}, handle(func(_ context.Context, d *core.Delivery) error {
 			since := time.Since(begin).Truncate(time.Second)
 			calls.add(d.Envelope.ID + " at " + since.String())
