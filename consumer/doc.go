@@ -39,6 +39,9 @@
 //
 // A handler may run as long as the transport leaves a delivery with its receiver; deliveries are not extended. A handler
 // that does not return within 5 s after its context was cancelled is left behind and Run returns without it: its delivery
-// goes back to the queue, and its late result settles nothing. The policy for messages without a handler is to park them
+// goes back to the queue, and its late result settles nothing.
+//
+// While a subscription is paused a broker that pushes ahead of Receive may hold up to Prefetch messages for it; other
+// consumers of the queue do not get these until the pause ends. A probe runs as long as its handler does. The policy for messages without a handler is to park them
 // with [core.ReasonNoHandler].
 package consumer

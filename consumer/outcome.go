@@ -80,19 +80,13 @@ func (r *runner) process(it *item) verdict {
 // errGoexit is the failure of a handler that ended its goroutine.
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
-// panicError is a handler's panic as an error. The stack is for the log.
+// panicError is a handler's panic as an error: a failure like any other, whatever the value was. The stack is for the log.
 type panicError struct {
 	value any
 	stack []byte
 }
 
 func (p *panicError) Error() string { return fmt.Sprintf("the handler panicked: %v", p.value) }
-
-// Unwrap returns the panic's value if it is an error.
-func (p *panicError) Unwrap() error {
-	err, _ := p.value.(error)
-	return err
-}
 
 // call runs the handler; a panic is an error.
 func call(ctx context.Context, it *item) (st core.HandlerStatus, err error) {

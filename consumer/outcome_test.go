@@ -73,7 +73,7 @@ func TestOutcomes(t *testing.T) {
 		{name: "retry after more than can be held", longer: 10 * time.Minute, handle: func() error { return core.RetryAfter(errBoom, time.Hour) }, delay: 10 * time.Minute},
 		{name: "empty policy", retry: core.Schedule(), handle: func() error { return errBoom }, reason: core.ReasonAttempts},
 		{name: "panic", handle: func() error { panic("oh") }, delay: time.Second, text: "the handler panicked: oh"},
-		{name: "panic with an error", handle: func() error { panic(core.Reject(errBoom)) }, reason: core.ReasonRejected},
+		{name: "panic with an error", handle: func() error { panic(core.Reject(errBoom)) }, delay: time.Second, text: "boom"},
 		{name: "goexit", handle: func() error { runtime.Goexit(); return nil }, delay: time.Second},
 		{
 			name: "policy panics", retry: custom(func(int, error) (time.Duration, bool) { panic("oh") }),

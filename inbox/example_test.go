@@ -1,0 +1,40 @@
+package inbox_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+// A handler is a plain function: here it is called as a consumer would, twice with one message.
+func ExampleHandler() {
+	ctx := context.Background()
+	store, err := memory.New(memory.Options{Source: "/billing"})
+	if err != nil {
+		panic(err)
+	}
+	billing, err := inbox.New(store, "billing", inbox.Options{})
+	if err != nil {
+		panic(err)
+	}
+	handler := inbox.Handler(billing, paid, func(ctx context.Context, tx *memory.Tx, p payment) error {
+		tx.Put("balance", strconv.Itoa(p.Amount))
+		_, err := store.Stage(ctx, tx, paid.Message(p)) // a follow-up in the same transaction, caused by the message
+		return err
+	})
+
+	message := &core.Delivery{Envelope: paid.Message(payment{Amount: 5}, core.ID("m-1")).Envelope, Queue: "billing.payments", Attempt: 1}
+	for range 2 {
+		status, err := handler.Handle(ctx, message)
+		fmt.Println(status == core.HandlerDuplicate, err)
+	}
+	fmt.Println(store.Get("balance"))
+	// Output:
+	// false <nil>
+	// true <nil>
+	// 5 true
+}
