@@ -4,121 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
 )
-
-const (
-	patience = 10 * time.Second       // for what must happen
-	grace    = 100 * time.Millisecond // for a second transaction to meet the first
-)
-
-var errHandler = errors.New("the handler failed")
-
-// kit is what a check works with. Its methods give up the check when something fails.
-type kit[Tx any] struct {
-	ctx      context.Context //nolint:containedctx // a kit lives as long as one check
-	h        Harness[Tx]
-	box      core.Inbox[Tx]
-	consumer string
-}
-
-type handler[Tx any] func(ctx context.Context, tx Tx) error
-
-func (k *kit[Tx]) fail(format string, a ...any) { panic(failure{fmt.Errorf(format, a...)}) }
-
-func (k *kit[Tx]) key(id string) core.InboxKey {
-	return core.InboxKey{Consumer: k.consumer, Source: "/inboxtest", ID: id}
-}
-
-// name makes an effect's name unlike that of any other check.
-func (k *kit[Tx]) name(effect string) string { return k.consumer + "/" + effect }
-
-func (k *kit[Tx]) effect(name string) handler[Tx] {
-	return func(ctx context.Context, tx Tx) error { return k.h.Effect(ctx, tx, k.name(name)) }
-}
-
-// do calls Do and checks status and success.
-func (k *kit[Tx]) do(when string, key core.InboxKey, want core.InboxStatus, fn handler[Tx]) {
-	if got, err := k.box.Do(k.ctx, key, fn); err != nil || got != want {
-		k.fail("%s: got status %d and error %v, want status %d", when, got, err, want)
-	}
-}
-
-// refused calls Do and checks that it failed.
-func (k *kit[Tx]) refused(when string, key core.InboxKey, fn handler[Tx]) error {
-	got, err := k.box.Do(k.ctx, key, fn)
-	if err == nil || got != core.InboxNone {
-		k.fail("%s: got status %d and error %v, want an error", when, got, err)
-	}
-	return err
-}
-
-// effects checks the number of committed effects.
-func (k *kit[Tx]) effects(when, name string, want int) {
-	got, err := k.h.Effects(k.ctx, k.name(name))
-	if err != nil {
-		k.fail("count effects: %w", err)
-	}
-	if got != want {
-		k.fail("%s: %d effects are committed, want %d", when, got, want)
-	}
-}
-
-// never is a handler that must not run.
-func (k *kit[Tx]) never(context.Context, Tx) error {
-	return errors.New("the handler ran, and should not have")
-}
-
-func (k *kit[Tx]) sleep(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-k.ctx.Done():
-		k.fail("the check ran out of time: %w", k.ctx.Err())
-	}
-}
-
-type result struct {
-	status core.InboxStatus
-	err    error
-}
-
-// start calls Do in a goroutine.
-func (k *kit[Tx]) start(ctx context.Context, key core.InboxKey, fn handler[Tx]) <-chan result {
-	done := make(chan result, 1)
-	go func() {
-		status, err := k.box.Do(ctx, key, fn)
-		done <- result{status, err}
-	}()
-	return done
-}
-
-func (k *kit[Tx]) await(what string, done <-chan result) result {
-	t := time.NewTimer(patience)
-	defer t.Stop()
-	select {
-	case r := <-done:
-		return r
-	case <-t.C:
-		k.fail("%s did not end within %s", what, patience)
-	}
-	return result{}
-}
-
-// persist repeats Do while it ends with an outage, as a consumer would: a store that cannot wait is busy.
-func (k *kit[Tx]) persist(done <-chan result, key core.InboxKey, fn handler[Tx]) result {
-	r := k.await("Do", done)
-	for start := time.Now(); core.ClassOf(r.err) == core.ClassOutage && time.Since(start) < patience; {
-		k.sleep(grace / 10)
-		r = k.await("Do", k.start(k.ctx, key, fn))
-	}
-	return r
-}
 
 // A handler that succeeds commits its effect and the mark. IN-01, IN-02.
 func markAndEffect[Tx any](k *kit[Tx]) {
@@ -306,9 +198,8 @@ func (k *kit[Tx]) concurrent(firstErr error, want core.InboxStatus) {
 	<-running
 	second := k.start(k.ctx, k.key("1"), handle(false))
 	k.sleep(grace)
-	early := result{status: core.InboxNone}
 	select {
-	case early = <-second: // busy, at best
+	case early := <-second: // busy, at best
 		if early.err == nil || core.ClassOf(early.err) != core.ClassOutage {
 			close(finish)
 			k.fail("the second delivery ended with status %d and error %v while the first was running", early.status, early.err)
@@ -373,10 +264,10 @@ func differentKeysAllRun[Tx any](k *kit[Tx]) {
 	const n = 12
 	var all []<-chan result
 	for i := range n {
-		all = append(all, k.start(k.ctx, k.key(fmt.Sprint(i)), k.effect("e")))
+		all = append(all, k.start(k.ctx, k.key(strconv.Itoa(i)), k.effect("e")))
 	}
 	for i, done := range all {
-		if r := k.persist(done, k.key(fmt.Sprint(i)), k.effect("e")); r.err != nil || r.status != core.InboxProcessed {
+		if r := k.persist(done, k.key(strconv.Itoa(i)), k.effect("e")); r.err != nil || r.status != core.InboxProcessed {
 			k.fail("one of %d different messages ended with status %d and error %v", n, r.status, r.err)
 		}
 	}
@@ -434,7 +325,7 @@ func swallowedFailureIsAFailure[Tx any](k *kit[Tx]) {
 		}
 		return nil
 	}
-	k.refused("a handler that swallowed a failed statement", k.key("1"), swallow)
+	_ = k.refused("a handler that swallowed a failed statement", k.key("1"), swallow)
 	k.effects("after a swallowed failure", "e", 0)
 	k.do("the message again", k.key("1"), core.InboxProcessed, k.effect("e"))
 	k.effects("after a retry", "e", 1)

@@ -3,7 +3,7 @@ package inboxtest
 import (
 	"context"
 	"errors"
-	"fmt"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,7 +57,7 @@ func Benchmark[Tx any](b *testing.B, newHarness func(b *testing.B) Harness[Tx]) 
 			for b.Loop() {
 				key := core.InboxKey{Consumer: consumer, Source: "/bench", ID: "same"}
 				if name == "new" {
-					key.ID = fmt.Sprint(i)
+					key.ID = strconv.Itoa(i)
 				}
 				i++
 				if _, err := h.Inbox().Do(b.Context(), key, func(ctx context.Context, tx Tx) error {

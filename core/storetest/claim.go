@@ -266,7 +266,9 @@ func claimHeedsItsContext(k *kit) {
 // A row that cannot be read is claimed with Record.Err, beside its siblings, and can be abandoned. DB-01.
 func claimReportsUnreadableRow(k *kit) {
 	c, ok := core.As[Corrupter](k.h)
-	k.needs(ok, "a harness that can spoil a row")
+	if !ok {
+		k.undeclared("a harness that can spoil a row")
+	}
 	ids := k.stage(k.msgs(3)...)
 	rs := k.takeIDs(ids)
 	k.must("spoil a row", c.Corrupt(k.ctx, k.route, rs[1].Seq))
@@ -298,7 +300,9 @@ func ageCountsFromDue(k *kit) {
 // Counts per route and state follow the records. Exact for few records. DB-11.
 func countsPerState(k *kit) {
 	counter, ok := core.As[core.Counter](k.store)
-	k.needs(ok, "core.Counter")
+	if !ok {
+		k.undeclared("core.Counter")
+	}
 	ids := k.stage(k.msgs(6)...)
 	rs := k.takeIDs(ids[:4], limit(4))
 	k.settle(core.Published(&rs[0]), core.Abandon(&rs[1], core.ReasonRejected, errors.New("no")), core.Retry(&rs[2], errors.New("no"), far))

@@ -51,12 +51,8 @@ func (k *kit) must(what string, err error) {
 	}
 }
 
-// needs skips the check unless the store or the harness declares what.
-func (k *kit) needs(declared bool, what string) {
-	if !declared {
-		k.fail("%w: %s", ErrNotDeclared, what)
-	}
-}
+// undeclared ends the check since the store or the harness does not declare what.
+func (k *kit) undeclared(what string) { k.fail("%w: %s", ErrNotDeclared, what) }
 
 func (k *kit) close() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), patience)
@@ -117,9 +113,9 @@ func (k *kit) stageIn(tx Tx, msgs ...core.Message) []core.Staged {
 	staged, err := tx.Stage(k.ctx, msgs...)
 	k.must("stage", err)
 	var want, got []core.Staged
-	for i := range msgs {
-		for _, route := range msgs[i].Routes {
-			want = append(want, core.Staged{ID: msgs[i].ID, Route: route})
+	for _, m := range msgs {
+		for _, route := range m.Routes {
+			want = append(want, core.Staged{ID: m.ID, Route: route})
 		}
 	}
 	for _, s := range staged {
@@ -294,8 +290,9 @@ func (k *kit) expire(d time.Duration) { k.sleep(d + 4*slack) }
 
 // settle persists outcomes, which must all succeed.
 func (k *kit) settle(outcomes ...core.Outcome) {
-	for i, err := range k.settleAll(outcomes...) {
-		k.must(fmt.Sprintf("settle outcome %d of %d (%s)", i, len(outcomes), outcomes[i].Event()), err)
+	res := k.settleAll(outcomes...)
+	for i := range outcomes {
+		k.must(fmt.Sprintf("settle outcome %d of %d (%s)", i, len(outcomes), outcomes[i].Event()), res[i])
 	}
 }
 

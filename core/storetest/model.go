@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -20,8 +19,11 @@ var modelChecks = []named{
 	{"model-in-best-effort", func(k *kit) { checkModel(k, core.OrderBestEffort) }},
 }
 
-// modelTime bounds the search for a sequence of operations in which store and model differ.
-const modelTime = 10 * time.Second
+// modelTime and modelRuns bound the search for a sequence of operations in which store and model differ.
+const (
+	modelTime = 10 * time.Second
+	modelRuns = 40
+)
 
 // modelPatience is how long a store may take to hand out what can be claimed.
 const modelPatience = 2 * time.Second
@@ -34,7 +36,7 @@ const modelLease = 30 * time.Millisecond
 // now and far. DB-01..04, OR-02, OR-03, ST-01, ST-05.
 func checkModel(k *kit, o core.Order) {
 	var out recorder
-	end := time.Now().Add(modelTime)
+	runs, end := 0, time.Now().Add(modelTime)
 	func() {
 		defer func() {
 			if p := recover(); p != nil && p != any(&out) {
@@ -42,7 +44,7 @@ func checkModel(k *kit, o core.Order) {
 			}
 		}()
 		rapid.Check(&out, func(t *rapid.T) {
-			if !out.found && time.Now().After(end) {
+			if runs++; !out.found && (runs > modelRuns || time.Now().After(end)) {
 				return // enough; a failure that was found is still reduced
 			}
 			m := &model{k: newKit(k.ctx, k.h), t: t, order: o}
@@ -57,47 +59,6 @@ func checkModel(k *kit, o core.Order) {
 	if out.failed {
 		k.fail("the store differs from the model:\n%s", strings.Join(out.lines, "\n"))
 	}
-}
-
-// recorder is the test to which rapid reports. It gives up by panicking with itself.
-type recorder struct {
-	failed, found bool
-	lines         []string
-}
-
-func (*recorder) Helper()                   {}
-func (*recorder) Name() string              { return "model" }
-func (r *recorder) Failed() bool            { return r.failed }
-func (r *recorder) Fail()                   { r.failed = true }
-func (r *recorder) Skip(...any)             {}
-func (r *recorder) Skipf(string, ...any)    {}
-func (r *recorder) SkipNow()                {}
-func (r *recorder) Log(a ...any)            { r.lines = append(r.lines, fmt.Sprint(a...)) }
-func (r *recorder) Logf(f string, a ...any) { r.lines = append(r.lines, fmt.Sprintf(f, a...)) }
-
-func (r *recorder) Error(a ...any) {
-	r.Log(a...)
-	r.Fail()
-}
-
-func (r *recorder) Errorf(f string, a ...any) {
-	r.Logf(f, a...)
-	r.Fail()
-}
-
-func (r *recorder) FailNow() {
-	r.Fail()
-	panic(r)
-}
-
-func (r *recorder) Fatal(a ...any) {
-	r.Log(a...)
-	r.FailNow()
-}
-
-func (r *recorder) Fatalf(f string, a ...any) {
-	r.Logf(f, a...)
-	r.FailNow()
 }
 
 // model is what a store must be like. Its records are in staging order.
@@ -155,8 +116,18 @@ func (m *model) suspect(r *modelRecord) bool {
 	return n >= core.SuspectCrashes
 }
 
-// claimable returns what the next claim may begin with: for each key in order all that follows too.
-func (m *model) claimable(alone bool) []*modelRecord {
+// claimable returns what an ordinary claim may return: of each key any prefix.
+func (m *model) claimable() []*modelRecord {
+	return slices.DeleteFunc(m.ready(false), m.suspect)
+}
+
+// suspects returns what may be claimed alone.
+func (m *model) suspects() []*modelRecord {
+	return slices.DeleteFunc(m.ready(true), func(r *modelRecord) bool { return !m.suspect(r) })
+}
+
+// ready returns what is due and not behind something that is waited for; of each key only the head if headsOnly.
+func (m *model) ready(headsOnly bool) []*modelRecord { //nolint:revive // the two callers are above
 	closed := map[string]bool{}
 	if m.order == core.OrderPerKey {
 		for _, r := range m.records {
@@ -170,12 +141,10 @@ func (m *model) claimable(alone bool) []*modelRecord {
 		if !m.live(r) || m.waiting(r) || closed[r.key] {
 			continue
 		}
-		if m.order == core.OrderPerKey && r.key != "" && (alone || m.suspect(r)) {
+		if m.order == core.OrderPerKey && r.key != "" && (headsOnly || m.suspect(r)) {
 			closed[r.key] = true // only the head can be claimed alone, and a suspect ends the prefix
 		}
-		if m.suspect(r) == alone {
-			out = append(out, r)
-		}
+		out = append(out, r)
 	}
 	return out
 }
@@ -224,7 +193,7 @@ func (m *model) claim(crash bool) { //nolint:revive // two operations of one kin
 		d = modelLease
 	}
 	got := m.k.claim(limit(n), order(m.order), lease(d)).Records
-	m.took(got, m.claimable(false))
+	m.took(got, m.claimable())
 	if crash && len(got) > 0 {
 		m.k.sleep(2 * modelLease)
 		for i := range got {
@@ -236,21 +205,20 @@ func (m *model) claim(crash bool) { //nolint:revive // two operations of one kin
 // claimAll claims until the store says that there is nothing more, which must be so.
 func (m *model) claimAll() {
 	for deadline := time.Now().Add(modelPatience); ; {
-		allowed := m.claimable(false)
+		allowed := m.claimable()
 		c := m.k.claim(order(m.order))
 		m.took(c.Records, allowed)
 		if len(c.Records) > 0 || c.More {
 			continue
 		}
-		if len(m.claimable(false)) == 0 {
-			suspects := len(m.claimable(true)) > 0
-			if suspects && !c.Suspects {
-				m.k.fail("a claim left %d suspects and did not report them", len(m.claimable(true)))
+		if len(m.claimable()) == 0 {
+			if n := len(m.suspects()); n > 0 && !c.Suspects {
+				m.k.fail("a claim left %d suspects and did not report them", n)
 			}
 			return
 		}
 		if time.Now().After(deadline) {
-			m.k.fail("%d records could be claimed, but are not", len(m.claimable(false)))
+			m.k.fail("%d records could be claimed, but are not", len(m.claimable()))
 		}
 		m.k.sleep(10 * pause)
 	}
@@ -258,7 +226,7 @@ func (m *model) claimAll() {
 
 // alone claims a suspect if there is one.
 func (m *model) alone() {
-	allowed := m.claimable(true)
+	allowed := m.suspects()
 	for deadline := time.Now().Add(modelPatience); ; m.k.sleep(10 * pause) {
 		got := m.k.claim(order(m.order), alone).Records
 		if len(got) > 0 || len(allowed) == 0 {

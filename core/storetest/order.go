@@ -3,6 +3,7 @@ package storetest
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -27,7 +28,11 @@ var orderChecks = []named{
 	{"hlc-order", hlcOrder},
 }
 
-func (k *kit) keyed() { k.needs(k.traits.KeyOrder, "key order") }
+func (k *kit) keyed() {
+	if !k.traits.KeyOrder {
+		k.undeclared("key order")
+	}
+}
 
 // keys stages n messages each of some keys, in turn, and returns the ids per key.
 func (k *kit) keys(n int, keys ...string) map[string][]string {
@@ -271,7 +276,7 @@ func keyBlocksAfterAbandoned(k *kit) {
 	head := k.takeIDs(ids[:1], blocks)[0]
 	k.settle(core.Abandon(&head, core.ReasonRejected, errNo))
 	if rec, ok := k.stored(ids[0]); ok && rec == nil {
-		k.needs(false, "abandoned records are not kept")
+		k.undeclared("abandoned records are not kept")
 	}
 	k.none("its key is blocked", blocks)
 	k.drainIDs(k.keys(2, "b")["b"], blocks)
@@ -300,11 +305,13 @@ func bestEffortDoesNotStall(k *kit) {
 
 // With OrderHLC due records come in the order of (HLC, sequence). OR-06.
 func hlcOrder(k *kit) {
-	k.needs(k.traits.HLCOrder, "HLC order")
+	if !k.traits.HLCOrder {
+		k.undeclared("HLC order")
+	}
 	base := time.Now().UnixMilli()
 	var msgs []core.Message
 	for _, at := range []int64{5, 3, 9, 3, 1, 7} {
-		m := k.msg(core.Key(fmt.Sprint(at % 2)))
+		m := k.msg(core.Key(strconv.FormatInt(at%2, 10)))
 		stamp, err := hlc.New(base+at, 0)
 		k.must("stamp", err)
 		m.HLC = stamp

@@ -53,7 +53,7 @@ func Benchmark(b *testing.B, newHarness func(b *testing.B) Harness) {
 	for _, n := range []int{1, 100, 500} {
 		b.Run(fmt.Sprintf("stage/%d", n), func(b *testing.B) {
 			k := newKit(b.Context(), newHarness(b))
-			msgs := k.msgs(n, core.Key("key"))
+			msgs := k.msgs(n, core.Key("key"), core.ID("")) // new ids each time
 			bench(b, n, func() error { return k.tryStage(k.ctx, msgs...) })
 		})
 	}

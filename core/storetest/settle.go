@@ -181,7 +181,9 @@ func (k *kit) idleAlone() core.Claim {
 // An extended lease lasts as long as was asked for, from the extension on. DB-05.
 func leasesExtend(k *kit) {
 	ext, ok := core.As[core.LeaseExtender](k.store)
-	k.needs(ok, "core.LeaseExtender")
+	if !ok {
+		k.undeclared("core.LeaseExtender")
+	}
 	ids := k.stage(k.msgs(2)...)
 	rs := k.takeIDs(ids, lease(2*short))
 	res := ext.ExtendLeases(k.ctx, rs[:1], long)
@@ -201,7 +203,9 @@ func leasesExtend(k *kit) {
 // Extending with a stale token is refused in its slot and changes nothing. DB-05, DB-03.
 func staleLeaseDoesNotExtend(k *kit) {
 	ext, ok := core.As[core.LeaseExtender](k.store)
-	k.needs(ok, "core.LeaseExtender")
+	if !ok {
+		k.undeclared("core.LeaseExtender")
+	}
 	ids := k.stage(k.msgs(3)...)
 	rs := k.takeIDs(ids)
 	k.settle(core.Release(&rs[1], 0), core.Published(&rs[2]))

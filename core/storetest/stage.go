@@ -31,10 +31,6 @@ var stageChecks = []named{
 	{"bad-input-is-refused-as-a-whole", badInputIsRefusedAsAWhole},
 	{"stage-copies-its-input", stageCopiesItsInput},
 	{"stage-heeds-its-context", stageHeedsItsContext},
-	{"order-within-transaction", orderWithinTransaction},
-	{"order-across-transactions", orderAcrossTransactions},
-	{"late-commit-is-not-skipped", lateCommitIsNotSkipped},
-	{"concurrent-commits-all-arrive", concurrentCommitsAllArrive},
 }
 
 // A staged message can be claimed once its transaction has committed, not before, and once. ST-01.
@@ -153,7 +149,7 @@ func duplicateOfAbandonedIsReported(k *kit) {
 	rs := k.takeIDs(ids)
 	k.settle(core.Abandon(&rs[0], core.ReasonRejected, errors.New("no")))
 	if rec, ok := k.stored(ids[0]); !ok || rec == nil {
-		k.needs(false, "abandoned records are not kept, or cannot be seen")
+		k.undeclared("abandoned records are not kept, or cannot be seen")
 	}
 	tx := k.begin()
 	if s := k.stageIn(tx, k.msg(core.ID(ids[0]))); !s[0].Duplicate {
@@ -358,66 +354,4 @@ func stageHeedsItsContext(k *kit) {
 	}
 	_ = tx.Rollback(k.ctx) // the connection may be gone with the context
 	k.none("its staging had failed")
-}
-
-// Messages of one transaction keep the order of their staging. OR-08.
-func orderWithinTransaction(k *kit) {
-	tx := k.begin()
-	var ids []string
-	for n := range 5 {
-		ids = append(ids, stagedIDs(k.stageIn(tx, k.msgs(n+1)...))...)
-	}
-	k.commit(tx)
-	k.takeIDs(ids, order(core.OrderBestEffort))
-}
-
-// Messages of transactions that follow each other keep their order. OR-08.
-func orderAcrossTransactions(k *kit) {
-	var ids []string
-	for range 10 {
-		ids = append(ids, k.stage(k.msg(), k.msg())...)
-	}
-	k.takeIDs(ids, order(core.OrderBestEffort))
-}
-
-// A transaction that staged first and commits last is found, though later ones were claimed already. OR-08.
-func lateCommitIsNotSkipped(k *kit) {
-	late := k.begin()
-	lateIDs := stagedIDs(k.stageIn(late, k.msg(), k.msg(core.Key("key"))))
-	ctx, cancel := context.WithTimeout(k.ctx, time.Second)
-	defer cancel()
-	early := []core.Message{k.msg(core.ID(core.NewID())), k.msg(core.ID(core.NewID()), core.Key("key"))}
-	if err := k.tryStage(ctx, early...); err != nil {
-		k.needs(false, fmt.Sprintf("transactions that stage at the same time (%v)", err))
-	}
-	k.drainIDs([]string{early[0].ID, early[1].ID})
-	k.none("the late transaction has not committed")
-	k.commit(late)
-	k.drainIDs(lateIDs)
-	k.none("everything was published")
-}
-
-// Whatever the order in which concurrent transactions commit, a relay that is claiming meets every message once. OR-08.
-func concurrentCommitsAllArrive(k *kit) {
-	const writers, rounds = 4, 10
-	seen := map[string]int{}
-	k.parallel(writers+1, func(w int, k *kit) {
-		if w < writers {
-			for i := range rounds {
-				k.stageBusy(k.msg(core.ID(fmt.Sprintf("%d-%d", w, i))), k.msg(core.ID(fmt.Sprintf("%d-%dk", w, i)), core.Key(fmt.Sprint(i%3))))
-			}
-			return
-		}
-		for len(seen) < 2*writers*rounds {
-			for _, r := range k.drain(1) {
-				seen[r.Envelope.ID]++
-			}
-		}
-	})
-	for id, n := range seen {
-		if n != 1 {
-			k.fail("message %s was claimed %d times", id, n)
-		}
-	}
-	k.none("everything was published")
 }

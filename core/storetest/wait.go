@@ -20,7 +20,9 @@ const soon = 5 * time.Second // a wake-up takes milliseconds; a safety poll may 
 
 func (k *kit) waiter() core.Waiter {
 	w, ok := core.As[core.Waiter](k.store)
-	k.needs(ok, "core.Waiter")
+	if !ok {
+		k.undeclared("core.Waiter")
+	}
 	return w
 }
 

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 )
@@ -38,7 +36,7 @@ type Options struct {
 	// uses real timers whatever stands here. Safe for concurrent use.
 	Now func() time.Time
 	// TracerProvider makes the stage spans; nil means the global one.
-	TracerProvider trace.TracerProvider
+	TracerProvider core.TracerProvider
 }
 
 // Store is an outbox, an inbox and a table of strings in memory. It is safe for concurrent use.

@@ -2,7 +2,8 @@ package memory_test
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,7 +79,7 @@ func TestFailedStatementSpoilsTransaction(t *testing.T) {
 	s := newStore(t)
 	tx := s.Begin()
 	tx.Put("k", "v")
-	tx.Fail(fmt.Errorf("statement failed"))
+	tx.Fail(errors.New("statement failed"))
 	if err := tx.Commit(); err == nil {
 		t.Error("commit after a failed statement succeeded")
 	}
@@ -176,7 +177,7 @@ func BenchmarkDrain100k(b *testing.B) {
 		for i := range 10 {
 			msgs := make([]core.Message, 10_000)
 			for j := range msgs {
-				msgs[j] = core.RawMessage("t", "", nil, core.Key(fmt.Sprint((i*10_000+j)%5000)))
+				msgs[j] = core.RawMessage("t", "", nil, core.Key(strconv.Itoa((i*10_000+j)%5000)))
 			}
 			stage(b, s, msgs...)
 		}

@@ -51,7 +51,10 @@ func (t suiteTx) Rollback(context.Context) error {
 }
 
 func TestConformance(t *testing.T) { // TE-01 DB-17
-	storetest.RunInBubble(t, func(t *testing.T) storetest.Harness { return harness{newStore(t)} })
+	storetest.RunInBubble(t, func(t *testing.T) storetest.Harness {
+		t.Helper()
+		return harness{newStore(t)}
+	})
 }
 
 // boxHarness runs the inbox suite. An effect is a value of its own name.
@@ -85,6 +88,21 @@ func (h boxHarness) Break(_ context.Context, tx *memory.Tx) error {
 
 func TestInboxConformance(t *testing.T) { // TE-01 IN-01 IN-02 IN-03 IN-04 IN-07
 	inboxtest.RunInBubble(t, func(t *testing.T) inboxtest.Harness[*memory.Tx] {
+		t.Helper()
 		return boxHarness{newStore(t), new(atomic.Int64)}
+	})
+}
+
+func BenchmarkStore(b *testing.B) {
+	storetest.Benchmark(b, func(b *testing.B) storetest.Harness {
+		b.Helper()
+		return harness{newStore(b)}
+	})
+}
+
+func BenchmarkInbox(b *testing.B) {
+	inboxtest.Benchmark(b, func(b *testing.B) inboxtest.Harness[*memory.Tx] {
+		b.Helper()
+		return boxHarness{newStore(b), new(atomic.Int64)}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/waybill-go/waybill/core"
 )
@@ -61,9 +62,7 @@ func (tx *Tx) Commit() error {
 			s.retime()
 		}
 	}
-	for k, v := range tx.values {
-		s.values[k] = v
-	}
+	maps.Copy(s.values, tx.values)
 	if tx.mark != nil {
 		s.marks[*tx.mark] = true
 	}

@@ -1,0 +1,119 @@
+package inboxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+const (
+	patience = 10 * time.Second       // for what must happen
+	grace    = 100 * time.Millisecond // for a second transaction to meet the first
+)
+
+var errHandler = errors.New("the handler failed")
+
+// kit is what a check works with. Its methods give up the check when something fails.
+type kit[Tx any] struct {
+	ctx      context.Context //nolint:containedctx // a kit lives as long as one check
+	h        Harness[Tx]
+	box      core.Inbox[Tx]
+	consumer string
+}
+
+type handler[Tx any] func(ctx context.Context, tx Tx) error
+
+func (k *kit[Tx]) fail(format string, a ...any) { panic(failure{fmt.Errorf(format, a...)}) }
+
+func (k *kit[Tx]) key(id string) core.InboxKey {
+	return core.InboxKey{Consumer: k.consumer, Source: "/inboxtest", ID: id}
+}
+
+// name makes an effect's name unlike that of any other check.
+func (k *kit[Tx]) name(effect string) string { return k.consumer + "/" + effect }
+
+func (k *kit[Tx]) effect(name string) handler[Tx] {
+	return func(ctx context.Context, tx Tx) error { return k.h.Effect(ctx, tx, k.name(name)) }
+}
+
+// do calls Do and checks status and success.
+func (k *kit[Tx]) do(when string, key core.InboxKey, want core.InboxStatus, fn handler[Tx]) {
+	if got, err := k.box.Do(k.ctx, key, fn); err != nil || got != want {
+		k.fail("%s: got status %d and error %v, want status %d", when, got, err, want)
+	}
+}
+
+// refused calls Do and checks that it failed.
+func (k *kit[Tx]) refused(when string, key core.InboxKey, fn handler[Tx]) error {
+	got, err := k.box.Do(k.ctx, key, fn)
+	if err == nil || got != core.InboxNone {
+		k.fail("%s: got status %d and error %v, want an error", when, got, err)
+	}
+	return err
+}
+
+// effects checks the number of committed effects.
+func (k *kit[Tx]) effects(when, name string, want int) {
+	got, err := k.h.Effects(k.ctx, k.name(name))
+	if err != nil {
+		k.fail("count effects: %w", err)
+	}
+	if got != want {
+		k.fail("%s: %d effects are committed, want %d", when, got, want)
+	}
+}
+
+// never is a handler that must not run.
+func (k *kit[Tx]) never(context.Context, Tx) error {
+	return errors.New("the handler ran, and should not have")
+}
+
+func (k *kit[Tx]) sleep(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-k.ctx.Done():
+		k.fail("the check ran out of time: %w", k.ctx.Err())
+	}
+}
+
+type result struct {
+	status core.InboxStatus
+	err    error
+}
+
+// start calls Do in a goroutine.
+func (k *kit[Tx]) start(ctx context.Context, key core.InboxKey, fn handler[Tx]) <-chan result {
+	done := make(chan result, 1)
+	go func() {
+		status, err := k.box.Do(ctx, key, fn)
+		done <- result{status, err}
+	}()
+	return done
+}
+
+func (k *kit[Tx]) await(what string, done <-chan result) result {
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case r := <-done:
+		return r
+	case <-t.C:
+		k.fail("%s did not end within %s", what, patience)
+	}
+	return result{}
+}
+
+// persist repeats Do while it ends with an outage, as a consumer would: a store that cannot wait is busy.
+func (k *kit[Tx]) persist(done <-chan result, key core.InboxKey, fn handler[Tx]) result {
+	r := k.await("Do", done)
+	for start := time.Now(); core.ClassOf(r.err) == core.ClassOutage && time.Since(start) < patience; {
+		k.sleep(grace / 10)
+		r = k.await("Do", k.start(k.ctx, key, fn))
+	}
+	return r
+}

@@ -1,0 +1,79 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var sequenceChecks = []named{
+	{"order-within-transaction", orderWithinTransaction},
+	{"order-across-transactions", orderAcrossTransactions},
+	{"late-commit-is-not-skipped", lateCommitIsNotSkipped},
+	{"concurrent-commits-all-arrive", concurrentCommitsAllArrive},
+}
+
+// Messages of one transaction keep the order of their staging. OR-08.
+func orderWithinTransaction(k *kit) {
+	tx := k.begin()
+	var ids []string
+	for n := range 5 {
+		ids = append(ids, stagedIDs(k.stageIn(tx, k.msgs(n+1)...))...)
+	}
+	k.commit(tx)
+	k.takeIDs(ids, order(core.OrderBestEffort))
+}
+
+// Messages of transactions that follow each other keep their order. OR-08.
+func orderAcrossTransactions(k *kit) {
+	var ids []string
+	for range 10 {
+		ids = append(ids, k.stage(k.msg(), k.msg())...)
+	}
+	k.takeIDs(ids, order(core.OrderBestEffort))
+}
+
+// A transaction that staged first and commits last is found, though later ones were claimed already. OR-08.
+func lateCommitIsNotSkipped(k *kit) {
+	late := k.begin()
+	lateIDs := stagedIDs(k.stageIn(late, k.msg(), k.msg(core.Key("key"))))
+	ctx, cancel := context.WithTimeout(k.ctx, time.Second)
+	defer cancel()
+	early := []core.Message{k.msg(core.ID(core.NewID())), k.msg(core.ID(core.NewID()), core.Key("key"))}
+	if err := k.tryStage(ctx, early...); err != nil {
+		k.undeclared(fmt.Sprintf("transactions that stage at the same time (%v)", err))
+	}
+	k.drainIDs([]string{early[0].ID, early[1].ID})
+	k.none("the late transaction has not committed")
+	k.commit(late)
+	k.drainIDs(lateIDs)
+	k.none("everything was published")
+}
+
+// Whatever the order in which concurrent transactions commit, a relay that is claiming meets every message once. OR-08.
+func concurrentCommitsAllArrive(k *kit) {
+	const writers, rounds = 4, 10
+	seen := map[string]int{}
+	k.parallel(writers+1, func(w int, k *kit) {
+		if w < writers {
+			for i := range rounds {
+				k.stageBusy(k.msg(core.ID(fmt.Sprintf("%d-%d", w, i))), k.msg(core.ID(fmt.Sprintf("%d-%dk", w, i)), core.Key(strconv.Itoa(i%3))))
+			}
+			return
+		}
+		for len(seen) < 2*writers*rounds {
+			for _, r := range k.drain(1) {
+				seen[r.Envelope.ID]++
+			}
+		}
+	})
+	for id, n := range seen {
+		if n != 1 {
+			k.fail("message %s was claimed %d times", id, n)
+		}
+	}
+	k.none("everything was published")
+}
