@@ -10,13 +10,6 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// How long the end of a subscription may take beyond the drain timeout: handlers that ignore their cancelled context,
-// and settles and the closing of the receiver that hang.
-const (
-	handlerGrace = 5 * time.Second
-	settleGrace  = 5 * time.Second
-)
-
 // runner runs one subscription during one Run. Its goroutines: the one of run, which receives; up to sub.Concurrency
 // workers, which exist while there is something to handle; one that settles, while there is something to settle.
 type runner struct {
@@ -341,93 +334,4 @@ func (r *runner) finish(it *item, v verdict) *item {
 		r.logPause(state, delay, v.err)
 	}
 	return next
-}
-
-// giveBackAll gives back everything that was not started.
-func (r *runner) giveBackAll() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.giveBackWaiting()
-}
-
-func (r *runner) giveBackWaiting() {
-	for _, it := range r.takeAll() {
-		r.giveBack(it)
-	}
-}
-
-// drain gives back what was not started, lets running handlers finish, settles, and closes the receiver of s, if any.
-func (r *runner) drain(ctx context.Context, s *session) {
-	begin := time.Now()
-	r.mu.Lock()
-	r.stopping = true
-	r.giveBackWaiting()
-	running := r.running
-	if running == 0 {
-		r.idle.set()
-		if r.unsettled == 0 {
-			r.settled.set()
-		}
-	}
-	r.mu.Unlock()
-	detached := r.settleCtx
-	r.log.LogAttrs(detached, slog.LevelInfo, "subscription stops", slog.String("event", "consumer.stop"), slog.Int("running", running))
-	if !await(r.idle.ch, max(r.c.opts.DrainTimeout, 0)) {
-		r.cutHandlers()
-		if !await(r.idle.ch, handlerGrace) {
-			r.mu.Lock()
-			running = r.running
-			r.mu.Unlock()
-			r.log.LogAttrs(detached, slog.LevelError, "handlers ignore their cancelled context and are left behind; their messages go back",
-				slog.String("event", "consumer.left_behind"), slog.Int("running", running))
-		}
-	}
-	await(r.settled.ch, settleGrace)
-	if s != nil {
-		r.closeReceiver(ctx, s)
-	}
-	r.log.LogAttrs(detached, slog.LevelInfo, "subscription stopped", slog.String("event", "consumer.stopped"), slog.Duration("took", time.Since(begin)))
-}
-
-func (r *runner) closeReceiver(ctx context.Context, s *session) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleGrace)
-	defer cancel()
-	if err := s.rcv.Close(ctx); err != nil {
-		r.log.warn(ctx, "consumer.close", "cannot close the receiver", errAttr(err))
-	}
-}
-
-// pauseDelay returns the delay after failure n in a row.
-func (r *runner) pauseDelay(n int) time.Duration {
-	d, _, _ := r.c.opts.Pause.Next(n, nil) // neither custom nor bounded: it cannot fail
-	return d
-}
-
-// await waits for ch, for d at most, and reports whether it was closed.
-func await(ch <-chan struct{}, d time.Duration) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ch:
-		return true
-	case <-timer.C:
-		return false
-	}
-}
-
-// sleep waits for d and reports whether ctx did not end before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
