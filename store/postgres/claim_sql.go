@@ -5,8 +5,9 @@ package postgres
 // it began, so that a claim that waited for nothing but took the lock in its own statement could miss the claim before.
 
 // setSQL holds for the transaction only. The plans must use the indexes also while the table is small: a cached plan
-// outlives the moment it was made for. Compiling costs more than these statements.
-const setSQL = `SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`
+// outlives the moment it was made for. Planning a claim anew takes a millisecond, and compiling it more than that.
+const setSQL = `
+SELECT set_config('enable_seqscan', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true)`
 
 // promoteSQL puts what became due in line with the rest, a bounded number a claim.
 const promoteSQL = `
@@ -27,7 +28,9 @@ SELECT set_config('waybill.shards', (
     SELECT coalesce(bit_or(1::bigint << s), 0)::text FROM unnest($1::int[]) AS s WHERE pg_try_advisory_xact_lock($2::int, s)
 ), true)`
 
-// claimSQL looks at a bounded number of rows and leases those it may.
+// claimSQL looks at a bounded number of rows and leases those it may. The index it walks is on seq + 0, so that the
+// planner cannot take the primary key, past rows of other routes and states. Rows are then found by ctid, which holds
+// for a statement.
 //
 //	r  the ranges of sequences to look at: several routes, and of each the front and maybe a part of a lap behind it
 //	w  the rows in them, with what keeps a row itself from being claimed
@@ -43,17 +46,17 @@ WITH r AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::boolean[])
         WITH ORDINALITY AS r(route, lo, hi, floor, keyed, block, n)
 ), w AS MATERIALIZED (
-    SELECT r.n, r.route, r.floor, r.block, r.keyed AND o.key <> '' AS keyed, o.seq, o.key, o.size, o.lease_until, o.back, o.ready AND o.suspect AS suspect,
+    SELECT r.n, r.route, r.floor, r.block, r.keyed AND o.key <> '' AS keyed, o.seq, o.at, o.key, o.size, o.lease_until, o.back, o.ready AND o.suspect AS suspect,
            o.ready AND o.suspect = $11 AS free,
            NOT r.keyed OR o.key = '' OR nullif(current_setting('waybill.shards', true), '')::bigint & (1::bigint << (hashtext(o.key) & 63)) <> 0 AS locked
     FROM r CROSS JOIN LATERAL (
-        SELECT o.seq, o.key, octet_length(o.body) AS size, CASE WHEN o.lease_until > statement_timestamp() THEN o.lease_until END AS lease_until,
+        SELECT o.seq, o.ctid AS at, o.key, octet_length(o.body) AS size, CASE WHEN o.lease_until > statement_timestamp() THEN o.lease_until END AS lease_until,
                o.holds OR o.lease_until IS NOT NULL AS back, o.crashes + (o.lease_until IS NOT NULL)::int >= 2 AS suspect,
                (o.lease_until > statement_timestamp()) IS NOT TRUE
                    AND (cardinality($8::text[]) = 0 OR o.route || chr(31) || o.topic <> ALL ($8::text[])) AS ready
         FROM {outbox} o
-        WHERE o.route = r.route AND o.seq > r.lo AND o.seq <= r.hi AND o.settled_at IS NULL AND o.due_at IS NULL
-        ORDER BY o.seq LIMIT $7
+        WHERE o.route = r.route AND o.seq + 0 > r.lo AND o.seq + 0 <= r.hi AND o.settled_at IS NULL AND o.due_at IS NULL
+        ORDER BY o.seq + 0 LIMIT $7
     ) o
 ), k AS MATERIALIZED (
     SELECT k.n, k.key, k.head,
@@ -74,19 +77,19 @@ WITH r AS MATERIALIZED (
         FROM w WHERE w.keyed AND w.locked GROUP BY w.n, w.route, w.key, w.floor, w.block
     ) k
 ), c AS MATERIALIZED (
-    SELECT w.n, w.seq, w.key, w.keyed, w.size, w.locked, w.free, w.suspect, w.lease_until,
+    SELECT w.n, w.seq, w.at, w.key, w.keyed, w.size, w.locked, w.free, w.suspect, w.lease_until,
            w.keyed AND w.locked AND (k.held OR w.seq >= k.stop) IS TRUE AS held,
            w.keyed AND w.locked AND (k.held OR w.seq > k.head) IS TRUE AS behind
     FROM w LEFT JOIN k ON w.keyed AND k.n = w.n AND k.key = w.key
 ), p AS MATERIALIZED (
-    SELECT q.n, q.seq, q.key, q.keyed FROM (
+    SELECT q.n, q.seq, q.at, q.key, q.keyed FROM (
         SELECT c.*, row_number() OVER (ORDER BY c.seq) AS i, sum(c.size) OVER (ORDER BY c.seq) AS total
         FROM c WHERE c.free AND c.locked AND NOT c.held
     ) q
     WHERE q.i = 1 OR q.i <= $9 AND q.total <= $10
 ), l AS MATERIALIZED (
-    SELECT o.seq FROM {outbox} o
-    WHERE o.seq = ANY (ARRAY(SELECT p.seq FROM p)) AND o.settled_at IS NULL AND o.due_at IS NULL
+    SELECT o.seq, o.ctid AS at FROM {outbox} o
+    WHERE o.ctid = ANY (ARRAY(SELECT p.at FROM p)) AND o.settled_at IS NULL AND o.due_at IS NULL
       AND (o.lease_until IS NULL OR o.lease_until <= statement_timestamp())
     ORDER BY o.seq FOR UPDATE SKIP LOCKED
 ), m AS MATERIALIZED (
@@ -95,8 +98,8 @@ WITH r AS MATERIALIZED (
     UPDATE {outbox} o
     SET state = 2, lease_token = $13, lease_owner = $12, lease_until = statement_timestamp() + $14 * interval '1 microsecond',
         crashes = o.crashes + (o.lease_until IS NOT NULL)::int
-    WHERE o.seq = ANY (ARRAY(
-        SELECT l.seq FROM l JOIN p ON p.seq = l.seq
+    WHERE o.ctid = ANY (ARRAY(
+        SELECT l.at FROM l JOIN p ON p.seq = l.seq
         WHERE NOT EXISTS (SELECT FROM m WHERE m.n = p.n AND m.key = p.key AND m.seq < p.seq)
     ))
     RETURNING o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent, o.occurred_at,
@@ -118,8 +121,8 @@ FROM (
            (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint
     FROM (
         SELECT r.n, count(c.seq) AS rows, coalesce(max(c.seq), 0) AS last, coalesce(min(c.seq), 0) AS least, min(c.lease_until) AS lease_until,
-               coalesce(min(c.seq) FILTER (WHERE c.free AND NOT c.held AND c.seq NOT IN (SELECT u.seq FROM u)), 0) AS remaining,
+               coalesce(min(c.seq) FILTER (WHERE c.free AND NOT c.held AND c.got IS NULL), 0) AS remaining,
                bool_or(c.suspect AND NOT $11 AND NOT c.behind) AS suspects, bool_or(c.free AND c.held) AS held
-        FROM r LEFT JOIN c ON c.n = r.n GROUP BY r.n
+        FROM r LEFT JOIN (SELECT c.*, g.seq AS got FROM c LEFT JOIN u g ON g.seq = c.seq) c ON c.n = r.n GROUP BY r.n
     ) b
 ) a LEFT JOIN u ON true`

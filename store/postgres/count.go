@@ -22,7 +22,7 @@ WITH RECURSIVE routes AS (
 ), rows AS (
     SELECT r.route, x.* FROM routes r CROSS JOIN LATERAL (
         (SELECT 'ready' AS part, o.state, o.ready_since FROM {outbox} o
-            WHERE o.route = r.route AND o.settled_at IS NULL AND o.due_at IS NULL ORDER BY o.seq LIMIT $1)
+            WHERE o.route = r.route AND o.settled_at IS NULL AND o.due_at IS NULL ORDER BY o.seq + 0 LIMIT $1)
         UNION ALL
         (SELECT 'timer', o.state, o.ready_since FROM {outbox} o
             WHERE o.route = r.route AND o.settled_at IS NULL AND o.due_at IS NOT NULL ORDER BY o.due_at LIMIT $1)

@@ -72,7 +72,7 @@ type view struct {
 func (c *claimer) plan(req *core.ClaimRequest) *view {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := &view{window: 2*req.MaxRecords + 200, records: req.MaxRecords, bytes: req.MaxBytes, skip: []string{}}
+	v := &view{window: req.MaxRecords + req.MaxRecords/2 + 100, records: req.MaxRecords, bytes: req.MaxBytes, skip: []string{}}
 	if req.Alone {
 		v.records = 1
 	}
