@@ -1,8 +1,9 @@
 package sqlite
 
 import (
+	"context"
 	"database/sql"
-	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/waybill-go/waybill/core"
@@ -11,11 +12,17 @@ import (
 )
 
 func BenchmarkStore(b *testing.B) {
-	storetest.Benchmark(b, func(b *testing.B) storetest.Harness { return harness{open(b, Options{})} })
+	storetest.Benchmark(b, func(b *testing.B) storetest.Harness {
+		b.Helper()
+		return harness{open(b, Options{})}
+	})
 }
 
 func BenchmarkInbox(b *testing.B) {
-	inboxtest.Benchmark(b, func(b *testing.B) inboxtest.Harness[*sql.Tx] { return newInboxHarness(b) })
+	inboxtest.Benchmark(b, func(b *testing.B) inboxtest.Harness[*sql.Tx] {
+		b.Helper()
+		return newInboxHarness(b)
+	})
 }
 
 var batches = []int{1, 100, 500}
@@ -24,7 +31,7 @@ var batches = []int{1, 100, 500}
 // JSON, in a transaction of n rows.
 func BenchmarkRawInsert(b *testing.B) {
 	for _, n := range batches {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			db := rawTable(b)
 			for b.Loop() {
 				rawInsert(b, db, n)
@@ -37,7 +44,7 @@ func BenchmarkRawInsert(b *testing.B) {
 // The raw limit of claiming and settling: mark n rows and read them in one transaction, delete them in another.
 func BenchmarkRawUpdateDelete(b *testing.B) {
 	for _, n := range batches {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			db := rawTable(b)
 			left := 0
 			for b.Loop() {
@@ -47,20 +54,7 @@ func BenchmarkRawUpdateDelete(b *testing.B) {
 					left += 5000
 					b.StartTimer()
 				}
-				rows, err := db.QueryContext(b.Context(), `UPDATE raw SET state = 2, lease = 1 WHERE seq IN (SELECT seq FROM raw WHERE state = 1 ORDER BY seq LIMIT ?)
-					RETURNING seq, route, id, topic, key, attrs, body`, n)
-				if err != nil {
-					b.Fatal(err)
-				}
-				var seq int64
-				var text [5]string
-				var body []byte
-				for rows.Next() {
-					if err := rows.Scan(&seq, &text[0], &text[1], &text[2], &text[3], &text[4], &body); err != nil {
-						b.Fatal(err)
-					}
-				}
-				if err := rows.Close(); err != nil {
+				if err := rawClaim(b.Context(), db, n); err != nil {
 					b.Fatal(err)
 				}
 				if _, err := db.ExecContext(b.Context(), "DELETE FROM raw WHERE state = 2"); err != nil {
@@ -71,6 +65,24 @@ func BenchmarkRawUpdateDelete(b *testing.B) {
 			b.ReportMetric(float64(b.N)*float64(n)/b.Elapsed().Seconds(), "msg/s")
 		})
 	}
+}
+
+func rawClaim(ctx context.Context, db *sql.DB, n int) error {
+	rows, err := db.QueryContext(ctx, `UPDATE raw SET state = 2, lease = 1 WHERE seq IN (SELECT seq FROM raw WHERE state = 1 ORDER BY seq LIMIT ?)
+		RETURNING seq, route, id, topic, key, attrs, body`, n)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var seq int64
+	var text [5]string
+	var body []byte
+	for rows.Next() {
+		if err := rows.Scan(&seq, &text[0], &text[1], &text[2], &text[3], &text[4], &body); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
 }
 
 func rawTable(b *testing.B) *sql.DB {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -28,12 +29,13 @@ func (s *Store) Claim(ctx context.Context, req core.ClaimRequest) (core.Claim, e
 		return core.Claim{}, s.classify("claim", err)
 	}
 	now := s.now()
-	due, next, err := s.peek(ctx, st, routeNames(req.Routes), now)
+	routes := routeNames(req.Routes)
+	due, next, err := s.peek(ctx, st, routes, now)
 	if err != nil {
 		return core.Claim{}, s.classify("claim", err)
 	}
 	if !due {
-		s.sawNothing(req.Routes, seen)
+		s.sawNothing(routes, seen)
 		return core.Claim{NextIn: next}, nil
 	}
 	var c claimer
@@ -45,7 +47,7 @@ func (s *Store) Claim(ctx context.Context, req core.ClaimRequest) (core.Claim, e
 		return core.Claim{}, err
 	}
 	if !c.claim.More && len(c.claim.Records) == 0 {
-		s.sawNothing(req.Routes, seen)
+		s.sawNothing(routes, seen)
 	}
 	return c.claim, nil
 }
@@ -134,15 +136,18 @@ func (c *claimer) run(ctx context.Context) (commit bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		commit = commit || promoted
+		if promoted {
+			commit = true
+			s.scans.lap(ro.Route).done = time.Time{}
+		}
 		share := (c.room() + n - i - 1) / (n - i)
-		if err := c.route(ctx, ro, share, promoted); err != nil {
+		if err := c.route(ctx, ro, share); err != nil {
 			return false, err
 		}
 	}
 	for i := range c.req.Routes {
 		var wake sql.NullInt64
-		if err := c.tx.StmtContext(ctx, c.st.next).QueryRowContext(ctx, c.req.Routes[i].Route).Scan(&wake); err != nil {
+		if err := on(ctx, c.tx, c.st.next).QueryRowContext(ctx, c.req.Routes[i].Route).Scan(&wake); err != nil {
 			return false, err
 		}
 		c.claim.More = c.claim.More || wake.Valid && wake.Int64 <= c.now
@@ -166,7 +171,7 @@ func (c *claimer) room() int {
 }
 
 func (c *claimer) promote(ctx context.Context, route string) (bool, error) {
-	res, err := c.tx.StmtContext(ctx, c.st.promote).ExecContext(ctx, route, c.now)
+	res, err := on(ctx, c.tx, c.st.promote).ExecContext(ctx, route, c.now)
 	if err != nil {
 		return false, err
 	}
@@ -175,18 +180,14 @@ func (c *claimer) promote(ctx context.Context, route string) (bool, error) {
 }
 
 // route picks at most share records of one route.
-func (c *claimer) route(ctx context.Context, ro *core.RouteOrder, share int, promoted bool) error {
+func (c *claimer) route(ctx context.Context, ro *core.RouteOrder, share int) error {
 	suspects, err := c.suspects(ctx, ro)
 	if err != nil {
 		return err
 	}
 	if !c.req.Alone {
 		c.claim.Suspects = c.claim.Suspects || len(suspects) > 0
-		l := c.store.scans.lap(ro.Route)
-		if promoted {
-			l.done = time.Time{}
-		}
-		return c.scan(ctx, l, ro, share)
+		return c.scan(ctx, c.store.scans.lap(ro.Route), ro, share)
 	}
 	switch {
 	case len(suspects) == 0:
@@ -201,7 +202,7 @@ func (c *claimer) route(ctx context.Context, ro *core.RouteOrder, share int, pro
 
 // suspects returns the claimable suspects of a route, at most 100.
 func (c *claimer) suspects(ctx context.Context, ro *core.RouteOrder) ([]int64, error) {
-	rows, err := c.tx.StmtContext(ctx, c.st.suspects).QueryContext(ctx, sql.Named("route", ro.Route), sql.Named("now", c.now),
+	rows, err := on(ctx, c.tx, c.st.suspects).QueryContext(ctx, sql.Named("route", ro.Route), sql.Named("now", c.now),
 		sql.Named("ordered", ro.Order == core.OrderPerKey), sql.Named("block", ro.BlockAfterAbandon), sql.Named("suspect", core.SuspectCrashes))
 	if err != nil {
 		return nil, err
@@ -224,14 +225,14 @@ func (c *claimer) suspects(ctx context.Context, ro *core.RouteOrder) ([]int64, e
 // lease writes the leases and reads the records.
 func (c *claimer) lease(ctx context.Context) error {
 	var token int64
-	if err := c.tx.StmtContext(ctx, c.st.token).QueryRowContext(ctx, c.now).Scan(&token); err != nil {
+	if err := on(ctx, c.tx, c.st.token).QueryRowContext(ctx, c.now).Scan(&token); err != nil {
 		return fmt.Errorf("table %smeta holds no token: %w", c.store.opts.Prefix, err)
 	}
 	seqs, err := json.Marshal(c.picks)
 	if err != nil {
 		return err
 	}
-	rows, err := c.tx.StmtContext(ctx, c.st.lease).QueryContext(ctx, string(seqs), c.now+c.req.Lease.Microseconds(), token, core.ErrorText(fmt.Errorf("%s", c.req.Owner)))
+	rows, err := on(ctx, c.tx, c.st.lease).QueryContext(ctx, string(seqs), c.now+c.req.Lease.Microseconds(), token, core.ErrorText(errors.New(c.req.Owner)))
 	if err != nil {
 		return err
 	}

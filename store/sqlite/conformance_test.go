@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"path/filepath"
 	"testing"
 
@@ -57,7 +58,7 @@ func (x storeTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged
 func (x storeTx) Commit(context.Context) error { return x.tx.Commit() }
 
 func (x storeTx) Rollback(context.Context) error {
-	if err := x.tx.Rollback(); err != sql.ErrTxDone {
+	if err := x.tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
 		return err
 	}
 	return nil
@@ -90,10 +91,11 @@ type prefixed struct{ storetest.Harness }
 
 type inboxHarness struct{ store *Store }
 
-func newInboxHarness(t testing.TB) inboxHarness {
-	s := open(t, Options{})
-	if _, err := s.DB().ExecContext(t.Context(), "CREATE TABLE effects (name TEXT NOT NULL)"); err != nil {
-		t.Fatal(err)
+func newInboxHarness(tb testing.TB) inboxHarness {
+	tb.Helper()
+	s := open(tb, Options{})
+	if _, err := s.DB().ExecContext(tb.Context(), "CREATE TABLE effects (name TEXT NOT NULL)"); err != nil {
+		tb.Fatal(err)
 	}
 	return inboxHarness{s}
 }

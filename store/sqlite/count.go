@@ -33,23 +33,8 @@ func (s *Store) counts(ctx context.Context) ([]core.Count, error) {
 		return nil, err
 	}
 	defer func() { _ = tx.Rollback() }()
-	rows, err := tx.QueryContext(ctx, s.text.routes)
+	routes, err := s.routes(ctx, tx)
 	if err != nil {
-		return nil, err
-	}
-	var routes []string
-	for rows.Next() {
-		var r string
-		if err := rows.Scan(&r); err != nil {
-			_ = rows.Close()
-			return nil, err
-		}
-		routes = append(routes, r)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
 		return nil, err
 	}
 	var out []core.Count
@@ -73,6 +58,23 @@ func (s *Store) counts(ctx context.Context) ([]core.Count, error) {
 		}
 	}
 	return out, nil
+}
+
+// routes returns the routes that have records.
+func (s *Store) routes(ctx context.Context, tx *sql.Tx) (routes []string, err error) {
+	rows, err := tx.QueryContext(ctx, s.text.routes)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var r string
+		if err := rows.Scan(&r); err != nil {
+			return nil, err
+		}
+		routes = append(routes, r)
+	}
+	return routes, rows.Err()
 }
 
 // tally adds up the counts of one route.

@@ -32,7 +32,7 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 		return core.InboxNone, s.classify("inbox", err)
 	}
 	defer func() { _ = tx.Rollback() }() // nothing is left to roll back after a commit
-	res, err := tx.StmtContext(ctx, st.inbox).ExecContext(ctx, key.Consumer, key.Source, key.ID, s.now())
+	res, err := on(ctx, tx, st.inbox).ExecContext(ctx, key.Consumer, key.Source, key.ID, s.now())
 	if err != nil {
 		return core.InboxNone, s.classify("inbox", err)
 	}

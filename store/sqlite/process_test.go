@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -49,7 +50,7 @@ func produce(ctx context.Context, s *Store) error {
 		if err := tx.QueryRowContext(ctx, "INSERT INTO orders DEFAULT VALUES RETURNING n").Scan(&n); err != nil {
 			return err
 		}
-		if _, err := s.Stage(ctx, tx, raw(fmt.Sprint(n), fmt.Sprint("key", n%childKeys))); err != nil {
+		if _, err := s.Stage(ctx, tx, raw(strconv.FormatInt(n, 10), fmt.Sprint("key", n%childKeys))); err != nil {
 			return err
 		}
 		if err := tx.Commit(); err != nil {

@@ -123,7 +123,7 @@ func (s *Store) prepared(ctx context.Context, op string) (*statements, error) {
 	for i, text := range []string{
 		t.peek, t.promote, t.scan, t.suspects, t.lease, t.token, t.publish, t.settle, t.mark, t.extend, t.next, t.inbox, t.follows,
 	} {
-		stmt, err := s.db.PrepareContext(ctx, text)
+		stmt, err := s.db.PrepareContext(ctx, text) //nolint:gosec,sqlclosecheck // nothing foreign in the text but Options.Prefix, which Validate has checked; Close closes it
 		if err != nil {
 			st.close()
 			return nil, s.classify(op, err)

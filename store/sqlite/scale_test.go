@@ -13,7 +13,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Every repeated statement is served by an index. DB-20
+// Every repeated statement is served by an index.
+// DB-20
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{Prefix: "other_"})
@@ -70,23 +71,24 @@ func checkPlans(t *testing.T, s *Store) {
 				t.Errorf("%s scans: %s", name, detail)
 			}
 		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil { //nolint:sqlclosecheck // in a loop, and read to the end
 			t.Fatal(err)
 		}
 	}
 }
 
 // fill writes n rows with plain SQL.
-func fill(t testing.TB, s *Store, n int, columns, values string) {
-	t.Helper()
-	if _, err := s.DB().ExecContext(t.Context(), fmt.Sprintf(`WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < %d)
+func fill(tb testing.TB, s *Store, n int, columns, values string) {
+	tb.Helper()
+	if _, err := s.DB().ExecContext(tb.Context(), fmt.Sprintf(`WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < %d)
 		INSERT INTO waybill_outbox (topic, id, %s) SELECT 'orders.placed', hex(randomblob(8)), %s FROM c`, n, columns, values)); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
 // A million rows that cannot be claimed (behind a blocked key, in the far future, leased, abandoned) do not slow down
-// what is done over and over. DB-20
+// what is done over and over.
+// DB-20
 func TestMillionRows(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes a million rows")
@@ -169,7 +171,8 @@ func TestMillionRows(t *testing.T) {
 }
 
 // A key that waits hides neither messages behind more of its messages than a claim looks at, nor does it make claims go
-// on for ever; when it goes on, it goes on in order. OR-02
+// on for ever; when it goes on, it goes on in order.
+// OR-02
 func TestLongBlockedKey(t *testing.T) {
 	t.Parallel()
 	clk := newClock()

@@ -153,7 +153,7 @@ type window struct {
 // returns the last sequence seen, or 0, and how many it saw.
 func (w *window) look(ctx context.Context, first, last int64) (seen int64, n int, err error) {
 	ordered := w.ro.Order == core.OrderPerKey
-	rows, err := w.tx.StmtContext(ctx, w.st.scan).QueryContext(ctx, sql.Named("route", w.ro.Route), sql.Named("now", w.claimer.now),
+	rows, err := on(ctx, w.tx, w.st.scan).QueryContext(ctx, sql.Named("route", w.ro.Route), sql.Named("now", w.claimer.now),
 		sql.Named("ordered", ordered), sql.Named("block", w.ro.BlockAfterAbandon),
 		sql.Named("first", first), sql.Named("last", last), sql.Named("limit", w.budget))
 	if err != nil {

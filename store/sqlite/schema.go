@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -136,7 +137,7 @@ func (s *Store) migrate(ctx context.Context, version int) error {
 func (s *Store) ddl(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	return s.write(ctx, "migrate", func(tx *sql.Tx) (bool, error) {
 		// A write that changes nothing: it takes the lock where transactions begin deferred.
-		if _, err := tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS "+s.opts.Prefix+"lock (x INTEGER); DROP TABLE "+s.opts.Prefix+"lock"); err != nil {
+		if _, err := tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS "+s.opts.Prefix+"lock (x INTEGER); DROP TABLE "+s.opts.Prefix+"lock"); err != nil { //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
 			return false, err
 		}
 		if err := fn(tx); err != nil {
@@ -147,7 +148,7 @@ func (s *Store) ddl(ctx context.Context, fn func(tx *sql.Tx) error) error {
 }
 
 func (s *Store) setVersion(ctx context.Context, tx *sql.Tx, v int) error {
-	_, err := tx.ExecContext(ctx, "UPDATE "+s.opts.Prefix+"meta SET value = ? WHERE name = 'version'", v)
+	_, err := tx.ExecContext(ctx, "UPDATE "+s.opts.Prefix+"meta SET value = ? WHERE name = 'version'", v) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
 	return err
 }
 
@@ -254,7 +255,7 @@ func (s *Store) checkSettings(ctx context.Context) error {
 		return err
 	}
 	if sync == 0 {
-		return misconfigured("check", fmt.Errorf("synchronous is OFF, which can lose committed messages: open the database with _pragma=synchronous(FULL)"))
+		return misconfigured("check", errors.New("synchronous is OFF, which can lose committed messages: open the database with _pragma=synchronous(FULL)"))
 	}
 	return nil
 }

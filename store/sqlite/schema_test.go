@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -18,39 +19,39 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-func fresh(t testing.TB, params string) *sql.DB {
-	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "fresh.db")+"?_pragma=busy_timeout(5000)"+params)
+func fresh(tb testing.TB, params string) *sql.DB {
+	tb.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(tb.TempDir(), "fresh.db")+"?_pragma=busy_timeout(5000)"+params)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { db.Close() })
+	tb.Cleanup(func() { db.Close() })
 	return db
 }
 
-func newStore(t testing.TB, db *sql.DB, opts Options) *Store {
-	t.Helper()
+func newStore(tb testing.TB, db *sql.DB, opts Options) *Store {
+	tb.Helper()
 	opts.Source = "/test"
 	s, err := New(db, opts)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { s.Close() })
+	tb.Cleanup(func() { s.Close() })
 	return s
 }
 
-func run(t testing.TB, db *sql.DB, text string) {
-	t.Helper()
-	if _, err := db.ExecContext(t.Context(), text); err != nil {
-		t.Fatal(err)
+func run(tb testing.TB, db *sql.DB, text string) {
+	tb.Helper()
+	if _, err := db.ExecContext(tb.Context(), text); err != nil {
+		tb.Fatal(err)
 	}
 }
 
-func schema(t testing.TB, db *sql.DB) string {
-	t.Helper()
+func schema(tb testing.TB, db *sql.DB) string {
+	tb.Helper()
 	var all string
-	if err := db.QueryRowContext(t.Context(), "SELECT coalesce(group_concat(type || ' ' || name, ', '), '') FROM (SELECT * FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%' ORDER BY name)").Scan(&all); err != nil {
-		t.Fatal(err)
+	if err := db.QueryRowContext(tb.Context(), "SELECT coalesce(group_concat(type || ' ' || name, ', '), '') FROM (SELECT * FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%' ORDER BY name)").Scan(&all); err != nil {
+		tb.Fatal(err)
 	}
 	return all
 }
@@ -348,13 +349,14 @@ func TestStageNeedsAnOpenTransaction(t *testing.T) {
 	}
 }
 
-// More messages than one statement takes. ST-02
+// More messages than one statement takes.
+// ST-02
 func TestStageMany(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
 	msgs := make([]core.Message, core.MaxMessages)
 	for i := range msgs {
-		msgs[i] = raw(fmt.Sprint(i%(len(msgs)-1)), fmt.Sprint(i%10))
+		msgs[i] = raw(strconv.Itoa(i%(len(msgs)-1)), strconv.Itoa(i%10))
 	}
 	staged := stage(t, s, msgs...)
 	for i := range staged {
@@ -367,13 +369,14 @@ func TestStageMany(t *testing.T) {
 		t.Fatalf("claimed %d", len(c.Records))
 	}
 	for i := range c.Records {
-		if c.Records[i].Envelope.ID != fmt.Sprint(i) {
+		if c.Records[i].Envelope.ID != strconv.Itoa(i) {
 			t.Fatalf("%d: %s", i, c.Records[i].Envelope.ID)
 		}
 	}
 }
 
-// Rows that plain SQL inserted are found, and a restored backup does not give out old tokens again. DB-10 DB-22
+// Rows that plain SQL inserted are found, and a restored backup does not give out old tokens again.
+// DB-10 DB-22
 func TestPlainSQLAndRestoredTokens(t *testing.T) {
 	t.Parallel()
 	clk := newClock()

@@ -83,7 +83,7 @@ func (w *settler) run(ctx context.Context) error {
 	if !w.changed || stamp == 0 {
 		return nil
 	}
-	_, err := w.tx.StmtContext(ctx, w.st.mark).ExecContext(ctx, stamp)
+	_, err := on(ctx, w.tx, w.st.mark).ExecContext(ctx, stamp)
 	return err
 }
 
@@ -100,7 +100,7 @@ func (w *settler) publish(ctx context.Context, token int64, at []int) error {
 	if err != nil {
 		return err
 	}
-	rows, err := w.tx.StmtContext(ctx, w.st.publish).QueryContext(ctx, string(list), token)
+	rows, err := on(ctx, w.tx, w.st.publish).QueryContext(ctx, string(list), token)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (w *settler) keep(ctx context.Context, i int) error {
 		hold, wake = holdBlocks, w.now+max(o.RetryIn().Microseconds(), 1)
 	}
 	var key sql.NullString
-	err := w.tx.StmtContext(ctx, w.st.settle).QueryRowContext(ctx,
+	err := on(ctx, w.tx, w.st.settle).QueryRowContext(ctx,
 		o.Seq(), o.Token(), int64(o.State()), hold, wake, attempt, nullable(string(o.Reason())), nullable(o.Error()), w.now).Scan(&key)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -174,7 +174,7 @@ func (w *settler) stir(ctx context.Context, scans *scanState) error {
 			if stirred {
 				break
 			}
-			if err := w.tx.StmtContext(ctx, w.st.follows).QueryRowContext(ctx, route, key).Scan(&stirred); err != nil {
+			if err := on(ctx, w.tx, w.st.follows).QueryRowContext(ctx, route, key).Scan(&stirred); err != nil {
 				return err
 			}
 		}
@@ -207,7 +207,7 @@ func (s *Store) ExtendLeases(ctx context.Context, records []core.Record, lease t
 		until := s.now() + lease.Microseconds()
 		for i := range records {
 			r := &records[i]
-			done, err := tx.StmtContext(ctx, st.extend).ExecContext(ctx, r.Seq, r.Lease.Token, until)
+			done, err := on(ctx, tx, st.extend).ExecContext(ctx, r.Seq, r.Lease.Token, until)
 			if err != nil {
 				return false, err
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -76,8 +77,8 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, rows []core.StagedRow, n
 		}
 		args = append(args, r.Route, r.Envelope.ID, r.Envelope.Topic, nullable(r.Envelope.Key), hold, wake, due, int64(r.Envelope.HLC), attrs, body)
 	}
-	res, err := tx.QueryContext(ctx, s.insertText(len(rows)), args...)
-	if err == sql.ErrTxDone { //nolint:errorlint // database/sql returns it as it is
+	res, err := tx.QueryContext(ctx, s.insertText(len(rows)), args...) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+	if err == sql.ErrTxDone {                                          //nolint:errorlint // database/sql returns it as it is
 		return fmt.Errorf("%w: the transaction was committed or rolled back before: stage first", err)
 	}
 	if err != nil {
@@ -154,7 +155,7 @@ func decodeAttrs(e *core.Envelope, text string) error {
 		if known, err := e.SetAttribute(name, value); err != nil && first == nil {
 			first = fmt.Errorf("column attrs: %w", err)
 		} else if !known && first == nil {
-			first = fmt.Errorf("column attrs: attribute %q is unknown", core.ErrorText(fmt.Errorf("%s", name)))
+			first = fmt.Errorf("column attrs: attribute %q is unknown", core.ErrorText(errors.New(name)))
 		}
 	}
 	e.Headers, e.Priority = a.Headers, a.Priority

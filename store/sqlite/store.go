@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -196,10 +197,10 @@ func dataSource(path string, busy time.Duration) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("waybill/sqlite: open: %w", err)
 	}
-	if info, err := os.Stat(filepath.Dir(abs)); err != nil || !info.IsDir() {
+	if info, err := os.Stat(filepath.Dir(abs)); err != nil || !info.IsDir() { //nolint:gosec // the application names its file
 		return "", misconfigured("open", fmt.Errorf("the directory of %q does not exist: create it", path))
 	}
-	if info, err := os.Stat(abs); err == nil && info.IsDir() {
+	if info, err := os.Stat(abs); err == nil && info.IsDir() { //nolint:gosec // the application names its file
 		return "", misconfigured("open", fmt.Errorf("%q is a directory: name a file in it", path))
 	}
 	abs = filepath.ToSlash(abs)
@@ -208,7 +209,7 @@ func dataSource(path string, busy time.Duration) (string, error) {
 	}
 	pragma := func(name, value string) string { return "&_pragma=" + url.QueryEscape(name+"("+value+")") }
 	return "file:" + (&url.URL{Path: abs}).EscapedPath() + "?_txlock=immediate&_error_rc=1" +
-		pragma("busy_timeout", fmt.Sprint(busy.Milliseconds())) + pragma("synchronous", "FULL") + pragma("foreign_keys", "1"), nil
+		pragma("busy_timeout", strconv.FormatInt(busy.Milliseconds(), 10)) + pragma("synchronous", "FULL") + pragma("foreign_keys", "1"), nil
 }
 
 // begin brings a file that Open opened into WAL mode and migrates it if asked to. Changing the mode does not wait for
@@ -324,3 +325,13 @@ func pause(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 }
+
+// statement is a *sql.Stmt that need not be closed.
+type statement interface {
+	ExecContext(ctx context.Context, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, args ...any) *sql.Row
+}
+
+// on returns stmt for use in tx. It lives until tx ends, which closes it.
+func on(ctx context.Context, tx *sql.Tx, stmt *sql.Stmt) statement { return tx.StmtContext(ctx, stmt) }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -28,24 +30,24 @@ func newClock() *clock {
 func (c *clock) Now() time.Time          { return time.UnixMicro(c.us.Load()) }
 func (c *clock) advance(d time.Duration) { c.us.Add(d.Microseconds()) }
 
-func open(t testing.TB, opts Options) *Store {
-	t.Helper()
-	return openAt(t, filepath.Join(t.TempDir(), "test?100%.db"), opts)
+func open(tb testing.TB, opts Options) *Store {
+	tb.Helper()
+	return openAt(tb, filepath.Join(tb.TempDir(), "test?100%.db"), opts)
 }
 
-func openAt(t testing.TB, path string, opts Options) *Store {
-	t.Helper()
+func openAt(tb testing.TB, path string, opts Options) *Store {
+	tb.Helper()
 	if opts.Source == "" {
 		opts.Source = "/test"
 	}
 	opts.AutoMigrate = true
-	s, err := Open(t.Context(), path, opts)
+	s, err := Open(tb.Context(), path, opts)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := s.Close(); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 	})
 	return s
@@ -55,11 +57,11 @@ func raw(id, key string, opts ...core.MessageOption) core.Message {
 	return core.RawMessage("orders.placed", "text/plain", []byte("body of "+id), append(opts, core.ID(id), core.Key(key))...)
 }
 
-func stage(t testing.TB, s *Store, msgs ...core.Message) []core.Staged {
-	t.Helper()
-	staged, err := tryStage(t.Context(), s, msgs...)
+func stage(tb testing.TB, s *Store, msgs ...core.Message) []core.Staged {
+	tb.Helper()
+	staged, err := tryStage(tb.Context(), s, msgs...)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return staged
 }
@@ -81,28 +83,28 @@ func request(n int) core.ClaimRequest {
 	return core.ClaimRequest{Owner: "tester", Routes: []core.RouteOrder{{Route: core.DefaultRoute}}, MaxRecords: n, Lease: time.Minute}
 }
 
-func claim(t testing.TB, s *Store, req core.ClaimRequest) core.Claim {
-	t.Helper()
-	c, err := s.Claim(t.Context(), req)
+func claim(tb testing.TB, s *Store, req core.ClaimRequest) core.Claim {
+	tb.Helper()
+	c, err := s.Claim(tb.Context(), req)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return c
 }
 
-func settle(t testing.TB, s *Store, out ...core.Outcome) {
-	t.Helper()
-	if err := s.Settle(t.Context(), out).FirstErr(); err != nil {
-		t.Fatal(err)
+func settle(tb testing.TB, s *Store, out ...core.Outcome) {
+	tb.Helper()
+	if err := s.Settle(tb.Context(), out).FirstErr(); err != nil {
+		tb.Fatal(err)
 	}
 }
 
 func ids(c core.Claim) string {
-	out := ""
-	for _, r := range c.Records {
-		out += r.Envelope.ID + " "
+	var out strings.Builder
+	for i := range c.Records {
+		out.WriteString(c.Records[i].Envelope.ID + " ")
 	}
-	return out
+	return out.String()
 }
 
 func TestMain(m *testing.M) {
@@ -208,7 +210,7 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 		}
 		staged := make(chan time.Time, 1)
 		go func() {
-			if _, err := tryStage(t.Context(), b, raw(fmt.Sprint(i), "")); err != nil {
+			if _, err := tryStage(t.Context(), b, raw(strconv.Itoa(i), "")); err != nil {
 				t.Error(err)
 			}
 			staged <- time.Now()

@@ -45,7 +45,7 @@ func (s *Store) look(ctx context.Context) (int64, error) {
 	defer func() { <-w.lock }()
 	var v int64
 	if s.db.Stats().MaxOpenConnections == 1 {
-		err := s.db.QueryRowContext(ctx, s.text.sequence).Scan(&v)
+		err := s.db.QueryRowContext(ctx, s.text.sequence).Scan(&v) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
 		return v, err
 	}
 	if w.conn == nil {
@@ -67,12 +67,10 @@ func (s *Store) look(ctx context.Context) (int64, error) {
 }
 
 // sawNothing notes that a claim that began at version found nothing.
-func (s *Store) sawNothing(routes []core.RouteOrder, version int64) {
+func (s *Store) sawNothing(routes []string, version int64) {
 	s.watch.mu.Lock()
 	defer s.watch.mu.Unlock()
-	for i := range routes {
-		s.watch.seen[routes[i].Route] = version
-	}
+	s.watch.note(routes, version)
 }
 
 // news reports whether there was a commit since the last claims of routes. A route that was never claimed begins now.
@@ -91,19 +89,22 @@ func (w *watcher) news(routes []string, version int64) bool {
 }
 
 // ring decides whether to wake the relay, and notes what it will see.
-func (w *watcher) ring(routes []string, version, staged int64, due bool) bool {
+func (w *watcher) ring(routes []string, version, staged int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if due && staged == w.staged && time.Since(w.woken) < calm {
+	if staged == w.staged && time.Since(w.woken) < calm {
 		return false // look again at the next poll
 	}
+	w.staged, w.woken = staged, time.Now()
+	w.note(routes, version)
+	return true
+}
+
+// note remembers that version was looked at for routes. The caller holds mu.
+func (w *watcher) note(routes []string, version int64) {
 	for _, r := range routes {
 		w.seen[r] = version
 	}
-	if due {
-		w.staged, w.woken = staged, time.Now()
-	}
-	return due
 }
 
 // Wait blocks until another connection committed something after which a record of routes may be claimable, until the
@@ -153,14 +154,20 @@ func (s *Store) listen(ctx context.Context, st *statements, routes []string) (ru
 		return false, -1, err
 	}
 	var staged int64
-	if err := s.db.QueryRowContext(ctx, s.text.sequence).Scan(&staged); err != nil {
+	if err := s.db.QueryRowContext(ctx, s.text.sequence).Scan(&staged); err != nil { //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
 		return false, -1, err
 	}
 	due, next, err := s.peek(ctx, st, routes, s.now())
 	if err != nil {
 		return false, -1, err
 	}
-	return s.watch.ring(routes, version, staged, due), next, nil
+	if due {
+		return s.watch.ring(routes, version, staged), next, nil
+	}
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	s.watch.note(routes, version)
+	return false, next, nil
 }
 
 // Wake makes a relay that waits in this process look at once, instead of at its next poll. A producer may call it after
