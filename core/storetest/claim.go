@@ -246,6 +246,12 @@ func claimSkipsTopics(k *kit) {
 	ids = k.stage(msgs...)
 	k.none("the head of the key is skipped", skip("storetest.full"))
 	k.drainIDs(ids)
+	msgs = k.msgs(3, core.Key("key"))
+	msgs[1].Topic = "storetest.full"
+	ids = k.stage(msgs...)
+	k.published(k.takeIDs(ids[:1], skip("storetest.full"))...)
+	k.none("the head of the key is skipped", skip("storetest.full"))
+	k.drainIDs(ids[1:])
 }
 
 // A claim with an ended context fails at once and leases nothing for long. DB-02.
