@@ -2,16 +2,169 @@ package postgres
 
 import (
 	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core"
 )
 
-// Check reports whether the outbox can work.
-func (o *Outbox) Check(ctx context.Context) error {
-	_, err := o.HighWater(ctx)
-	return err
+// column is a column that the statements need, with its type as format_type writes it.
+type column struct{ name, kind string }
+
+var outboxColumns = []column{
+	{"seq", "bigint"},
+	{"hlc", "bigint"},
+	{"occurred_at", "timestamp with time zone"},
+	{"ready_since", "timestamp with time zone"},
+	{"due_at", "timestamp with time zone"},
+	{"expires_at", "timestamp with time zone"},
+	{"settled_at", "timestamp with time zone"},
+	{"lease_until", "timestamp with time zone"},
+	{"lease_token", "bigint"},
+	{"attempts", "integer"},
+	{"crashes", "integer"},
+	{"state", "smallint"},
+	{"holds", "boolean"},
+	{"route", "text"},
+	{"id", "text"},
+	{"topic", "text"},
+	{"key", "text"},
+	{"type", "text"},
+	{"source", "text"},
+	{"content_type", "text"},
+	{"correlation_id", "text"},
+	{"trace_parent", "text"},
+	{"attrs", "json"},
+	{"body", "bytea"},
+	{"lease_owner", "text"},
+	{"reason", "text"},
+	{"last_error", "text"},
+	{"last_error_at", "timestamp with time zone"},
 }
 
-// Check reports whether the inbox can work.
+var inboxColumns = []column{{"consumer", "text"}, {"source", "text"}, {"id", "text"}, {"handled_at", "timestamp with time zone"}}
+
+// privilege is what a role needs on an object.
+type privilege struct{ object, kind, names string }
+
+// Check reports whether a relay can work on the outbox: an error that matches core.ErrMisconfigured names every table,
+// column or permission that is missing and what to do, and an old schema version; a newer one is fine. A producer needs
+// less than a relay, and learns at its first Stage.
+func (o *Outbox) Check(ctx context.Context) error {
+	if err := o.ready(ctx); err != nil {
+		return err
+	}
+	m, err := o.migrations()
+	if err != nil {
+		return err
+	}
+	in := func(name string) string { return pgx.Identifier{o.names.schema, name}.Sanitize() }
+	return m.check(ctx, o.pool, PartOutbox, in(o.names.outbox), outboxColumns, []privilege{
+		{in(o.names.outbox), "table", "SELECT,UPDATE,DELETE"},
+		{in(metaTable), "table", "SELECT,UPDATE"},
+		{in(o.names.outbox + "_seq_seq"), "sequence", "SELECT"},
+		{in(o.names.outbox + "_wake"), "sequence", "SELECT,UPDATE"},
+	})
+}
+
+// Check reports whether the inbox can work, as [Outbox.Check] does.
 func (i *Inbox) Check(ctx context.Context) error {
-	_, err := i.pool.Exec(ctx, i.names.sql("SELECT consumer, source, id FROM {inbox} LIMIT 0"))
-	return failure("check", err)
+	m, err := i.migrations()
+	if err != nil {
+		return err
+	}
+	table := pgx.Identifier{i.names.schema, i.names.inbox}.Sanitize()
+	return m.check(ctx, i.pool, PartInbox, table, inboxColumns, []privilege{{table, "table", "SELECT,INSERT"}})
+}
+
+func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, columns []column, privileges []privilege) error {
+	return m.read(ctx, db, "check", func(tx pgx.Tx) error {
+		var usable *bool
+		if err := tx.QueryRow(ctx, "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = $1", m.names.schema).Scan(&usable); err != nil {
+			if err == pgx.ErrNoRows { //nolint:errorlint // QueryRow returns it as it is
+				return misconfigured("the schema %q is missing: run the migrations (Migrate, or `waybill migrate up`), or correct Options.Schema", m.names.schema)
+			}
+			return err
+		}
+		if !*usable {
+			return misconfigured("no permission on schema %q: %s", m.names.schema, m.names.sql("GRANT USAGE ON SCHEMA {schema} TO CURRENT_USER, as an administrator for this role"))
+		}
+		var problems []string
+		if p, err := wrongColumns(ctx, tx, table, columns); err != nil || p != nil {
+			return orMisconfigured(err, p)
+		}
+		for _, p := range privileges {
+			for kind := range strings.SplitSeq(p.names, ",") {
+				var exists bool
+				var granted *bool
+				err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL, has_"+p.kind+"_privilege(to_regclass($1), $2)", p.object, kind).Scan(&exists, &granted)
+				switch {
+				case err != nil:
+					return err
+				case !exists:
+					return misconfigured("%s is missing: run the migrations (Migrate, or `waybill migrate up`)", p.object)
+				case granted == nil || !*granted:
+					problems = append(problems, fmt.Sprintf("no permission: an administrator must GRANT %s ON %s to this role", kind, p.object))
+				}
+			}
+		}
+		if problems != nil {
+			return orMisconfigured(nil, problems)
+		}
+		applied, err := m.applied(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if newest := m.Newest(part); applied[part] < newest {
+			return misconfigured("%s has schema version %d, this release needs %d: run the migrations (Migrate, or `waybill migrate up`)", table, applied[part], newest)
+		}
+		return nil
+	})
+}
+
+// wrongColumns lists what table lacks. More columns than needed are fine.
+func wrongColumns(ctx context.Context, tx pgx.Tx, table string, want []column) ([]string, error) {
+	var exists bool
+	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", table).Scan(&exists); err != nil {
+		return nil, err
+	}
+	if !exists {
+		return []string{"the table " + table + " is missing: run the migrations (Migrate, or `waybill migrate up`), or correct the name in the options"}, nil
+	}
+	rows, err := tx.Query(ctx, `SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute
+		WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, table)
+	if err != nil {
+		return nil, err
+	}
+	have := map[string]string{}
+	var name, kind string
+	if _, err := pgx.ForEachRow(rows, []any{&name, &kind}, func() error {
+		have[name] = kind
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	var problems []string
+	for _, c := range want {
+		switch kind, ok := have[c.name]; {
+		case !ok:
+			problems = append(problems, fmt.Sprintf("%s has no column %s %s: is it another table? If not, run the migrations", table, c.name, c.kind))
+		case kind != c.kind:
+			problems = append(problems, fmt.Sprintf("%s: column %s is %s, not %s", table, c.name, kind, c.kind))
+		}
+	}
+	return problems, nil
+}
+
+func misconfigured(format string, args ...any) error {
+	return &core.Error{Op: "waybill/postgres: check", Class: core.ClassPermanent, Err: fmt.Errorf("%w: "+format, append([]any{core.ErrMisconfigured}, args...)...)}
+}
+
+func orMisconfigured(err error, problems []string) error {
+	if err != nil {
+		return err
+	}
+	return misconfigured("%s", strings.Join(problems, "; "))
 }

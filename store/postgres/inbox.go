@@ -176,9 +176,13 @@ func commitError(err error) error {
 
 // Migrate creates the inbox table or brings it to the newest version; see [Migrations] for more.
 func (i *Inbox) Migrate(ctx context.Context) error {
-	m, err := NewMigrations(MigrationOptions{Schema: i.names.schema, Inbox: i.names.inbox, Parts: []Part{PartInbox}})
+	m, err := i.migrations()
 	if err != nil {
 		return err
 	}
 	return m.Up(ctx, i.pool)
+}
+
+func (i *Inbox) migrations() (*Migrations, error) {
+	return NewMigrations(MigrationOptions{Schema: i.names.schema, Inbox: i.names.inbox, Parts: []Part{PartInbox}})
 }

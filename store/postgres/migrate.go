@@ -182,20 +182,14 @@ func (m *Migrations) Down(ctx context.Context, db DB, version int) error {
 			}
 			if mig.part == PartBase {
 				var used bool
-				if err := tx.QueryRow(ctx, m.names.sql("SELECT EXISTS (SELECT FROM {meta} WHERE name LIKE '%.version')")).Scan(&used); err != nil {
+				if err := tx.QueryRow(ctx, m.names.sql(`SELECT EXISTS (SELECT FROM {meta} WHERE name LIKE '%.version')`)).Scan(&used); err != nil {
 					return err
 				}
 				if used {
 					continue
 				}
 			}
-			before := 0
-			for j := range i {
-				if m.files[j].part == mig.part {
-					before = m.files[j].version
-				}
-			}
-			if _, err := tx.Exec(ctx, mig.down+m.forget(mig, before)); err != nil {
+			if _, err := tx.Exec(ctx, mig.down+m.forget(mig, m.before(i))); err != nil {
 				return fmt.Errorf("%s: %w", mig.name, err)
 			}
 		}
@@ -206,7 +200,7 @@ func (m *Migrations) Down(ctx context.Context, db DB, version int) error {
 // Applied returns the version of each part in the database; parts that are not there are left out.
 func (m *Migrations) Applied(ctx context.Context, db DB) (map[Part]int, error) {
 	var applied map[Part]int
-	err := m.run(ctx, db, "read the schema version", func(tx pgx.Tx) (err error) {
+	err := m.read(ctx, db, "read the schema version", func(tx pgx.Tx) (err error) {
 		applied, err = m.applied(ctx, tx)
 		return err
 	})
@@ -234,6 +228,11 @@ func (m *Migrations) applied(ctx context.Context, tx pgx.Tx) (map[Part]int, erro
 
 // migrationLock is the advisory lock of migrations, for the transaction.
 const migrationLock = 0x77617962_696c6c00
+
+// read is run without the lock.
+func (m *Migrations) read(ctx context.Context, db DB, op string, fn func(tx pgx.Tx) error) error {
+	return failure(op, pgx.BeginFunc(ctx, db, fn))
+}
 
 func (m *Migrations) run(ctx context.Context, db DB, op string, fn func(tx pgx.Tx) error) error {
 	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
@@ -302,4 +301,37 @@ func (o *Outbox) Migrate(ctx context.Context) error {
 
 func (o *Outbox) migrations() (*Migrations, error) {
 	return NewMigrations(MigrationOptions{Schema: o.names.schema, Outbox: o.names.outbox, Parts: []Part{PartOutbox}})
+}
+
+// FS returns the migrations as files NNNN_part_name.up.sql and .down.sql with the names filled in, as golang-migrate reads
+// them. For goose, which wants both directions in one file, use [Migrations.GooseFS]. Those tools keep the versions; the
+// files keep waybill_meta in step, so that Check works.
+func (m *Migrations) FS() fs.FS {
+	files := textFS{}
+	for i := range m.files {
+		mig := &m.files[i]
+		files[mig.name+".up.sql"] = mig.up + m.record(mig)
+		files[mig.name+".down.sql"] = mig.down + m.forget(mig, m.before(i))
+	}
+	return files
+}
+
+// GooseFS returns the migrations as files NNNN_part_name.sql with goose's annotations.
+func (m *Migrations) GooseFS() fs.FS {
+	files := textFS{}
+	for i := range m.files {
+		mig := &m.files[i]
+		files[mig.name+".sql"] = "-- +goose Up\n" + mig.up + m.record(mig) + "\n-- +goose Down\n" + mig.down + m.forget(mig, m.before(i))
+	}
+	return files
+}
+
+// before returns the version of the same part before that of file i.
+func (m *Migrations) before(i int) int {
+	for j := i - 1; j >= 0; j-- {
+		if m.files[j].part == m.files[i].part {
+			return m.files[j].version
+		}
+	}
+	return 0
 }

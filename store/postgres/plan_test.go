@@ -16,14 +16,14 @@ import (
 
 // plan is a node of EXPLAIN's JSON.
 type plan struct {
-	NodeType     string `json:"Node Type"`
-	Relation     string `json:"Relation Name"`
-	Index        string `json:"Index Name"`
-	Rows         float64 `json:"Actual Rows"`
-	Loops        float64 `json:"Actual Loops"`
-	SharedHit    int64  `json:"Shared Hit Blocks"`
-	SharedRead   int64  `json:"Shared Read Blocks"`
-	Plans        []plan `json:"Plans"`
+	NodeType   string  `json:"Node Type"`
+	Relation   string  `json:"Relation Name"`
+	Index      string  `json:"Index Name"`
+	Rows       float64 `json:"Actual Rows"`
+	Loops      float64 `json:"Actual Loops"`
+	SharedHit  int64   `json:"Shared Hit Blocks"`
+	SharedRead int64   `json:"Shared Read Blocks"`
+	Plans      []plan  `json:"Plans"`
 }
 
 // explain runs sql within a claim's settings, rolls it back, and returns its plan with what it really did.
