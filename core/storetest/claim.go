@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -249,7 +250,14 @@ func claimSkipsTopics(k *kit) {
 	msgs = k.msgs(3, core.Key("key"))
 	msgs[1].Topic = "storetest.full"
 	ids = k.stage(msgs...)
-	k.published(k.takeIDs(ids[:1], skip("storetest.full"))...)
+	rs := k.claim(skip("storetest.full")).Records
+	if len(rs) == 0 { // the route's keys were busy
+		rs = k.take(1, skip("storetest.full"))
+	}
+	if got := recordIDs(rs); !slices.Equal(got, ids[:1]) {
+		k.fail("claimed %s of a key whose second message is skipped, want the first alone", names(got, ids))
+	}
+	k.published(rs...)
 	k.none("the head of the key is skipped", skip("storetest.full"))
 	k.drainIDs(ids[1:])
 }
