@@ -14,6 +14,9 @@ import (
 // startWait bounds how long subscriptions that could be opened wait for the others before they begin.
 const startWait = 10 * time.Second
 
+// checkTimeout bounds the check of what handlers need.
+const checkTimeout = 10 * time.Second
+
 // Consumer runs handlers on subscriptions. Register them with Handle, then call Run.
 type Consumer struct {
 	bus  core.Subscriber
@@ -29,6 +32,7 @@ type Consumer struct {
 type registration struct {
 	sub      core.Subscription
 	handlers map[string]core.HandleFunc
+	checks   []func(context.Context) error
 }
 
 // New returns a consumer of bus, or an error that lists all problems of opts.
@@ -72,14 +76,17 @@ func (c *Consumer) Handle(sub core.Subscription, handlers ...core.Handler) error
 			fn = m(fn)
 		}
 		reg.handlers[h.Name] = fn
+		if h.Check != nil {
+			reg.checks = append(reg.checks, h.Check)
+		}
 	}
 	c.subs = append(c.subs, reg)
 	return nil
 }
 
 // Run receives and handles until ctx ends, then drains and returns nil. It returns an error only if nothing was
-// registered, if it is running already, or if a subscription that never worked is misconfigured; the error then joins
-// those of all subscriptions. It may be called again after it returned.
+// registered, if it is running already, or if a subscription that never worked, or what its handlers need, is
+// misconfigured; the error then joins those of all subscriptions. It may be called again after it returned.
 func (c *Consumer) Run(ctx context.Context) error {
 	c.mu.Lock()
 	if c.running || len(c.subs) == 0 {

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -23,6 +24,8 @@ type runner struct {
 	cutHandlers  context.CancelFunc
 	settleCtx    context.Context //nolint:containedctx // outlives the handlers, so that what they did is settled
 	abortSettles context.CancelFunc
+
+	checks []func(context.Context) error // still to be asked before the first subscription
 
 	mu        sync.Mutex
 	schedule           // what waits and what runs
@@ -54,6 +57,7 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 		c: c, reg: reg, sub: &reg.sub, tel: c.tel.forQueue(&reg.sub),
 		log:  &logs{Logger: c.opts.Logger.With(slog.String("queue", reg.sub.Queue))},
 		wake: make(chan any, 1), idle: signal{ch: make(chan struct{})}, settled: signal{ch: make(chan struct{})},
+		checks:   reg.checks,
 		schedule: schedule{limit: reg.sub.Concurrency, lanes: map[string][]*item{}},
 	}
 	r.quiet = func() bool { return r.unsettled == 0 }
@@ -125,10 +129,27 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 	}
 }
 
+// check asks, once, whether what the handlers need is there.
+func (r *runner) check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	for len(r.checks) > 0 {
+		if err := r.checks[0](ctx); err != nil {
+			return fmt.Errorf("waybill/consumer: queue %s: %w", r.sub.Queue, err)
+		}
+		r.checks = r.checks[1:]
+	}
+	return nil
+}
+
 // subscribe opens a receiver that outlives ctx: ctx ends only the attempt.
 func (r *runner) subscribe(ctx context.Context) (core.Receiver, error) {
 	attempt, cancel := context.WithCancel(r.settleCtx)
 	defer context.AfterFunc(ctx, cancel)()
+	if err := r.check(attempt); err != nil {
+		cancel()
+		return nil, err
+	}
 	sub := *r.sub
 	rcv, err := r.c.bus.Subscribe(attempt, sub)
 	if err != nil {

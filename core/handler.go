@@ -25,6 +25,8 @@ type Handler struct {
 	Name string
 	// Handle does the work.
 	Handle HandleFunc
+	// Check, if not nil, tells before the first message whether what Handle needs is there, as [Checker] does.
+	Check func(ctx context.Context) error
 }
 
 // HandlerFor returns a handler that decodes topic's value for fn. It has no inbox: a redelivery runs fn again, so fn

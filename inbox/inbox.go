@@ -84,6 +84,9 @@ func Handler[Tx, T any](box *Inbox[Tx], topic core.Topic[T], fn func(ctx context
 	if box == nil || fn == nil {
 		return h // without Handle: the consumer refuses it by name
 	}
+	if c, ok := core.As[core.Checker](box.store); ok {
+		h.Check = c.Check
+	}
 	h.Handle = func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
 		key, err := box.Key(d)
 		if err != nil {

@@ -1,0 +1,73 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/transport/memory"
+)
+
+// TestHandlersAreChecked: what handlers need is asked for before the first message, and a misconfiguration ends Run and
+// touches no message. One that comes up later is an outage: the message goes back and waits.
+//
+// TR-09 CO-05
+func TestHandlersAreChecked(t *testing.T) {
+	t.Parallel()
+	for name, atStart := range map[string]bool{"at start": true, "later": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				bus, err := memory.New(memory.Options{Queues: []memory.Queue{{Name: "q", Bindings: []string{"a"}}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := bus.Publish(t.Context(), []core.Envelope{{ID: "1", Topic: "a"}}).FirstErr(); err != nil {
+					t.Fatal(err)
+				}
+				missing := &core.Error{Op: "inbox", Class: core.ClassPermanent, Err: core.ErrMisconfigured}
+				handled := make(chan struct{})
+				broken := true
+				h := core.Handler{Name: "a", Handle: func(context.Context, *core.Delivery) (core.HandlerStatus, error) {
+					if broken {
+						broken = false
+						return 0, missing
+					}
+					close(handled)
+					return 0, nil
+				}}
+				if atStart {
+					h.Check = func(context.Context) error { return missing }
+				}
+				c, err := consumer.New(bus, consumer.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := c.Handle(core.Subscription{Queue: "q"}, h); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				ended := make(chan error, 1)
+				go func() { ended <- c.Run(ctx) }()
+				if atStart {
+					if err := <-ended; !errors.Is(err, core.ErrMisconfigured) {
+						t.Errorf("Run ended with %v", err)
+					}
+				} else {
+					<-handled // after the pause
+					cancel()
+					if err := <-ended; err != nil {
+						t.Error(err)
+					}
+				}
+				if d := bus.Depth("q"); d.Parked != 0 || atStart && d.Ready != 1 {
+					t.Errorf("the queue holds %+v", d)
+				}
+			})
+		})
+	}
+}
