@@ -274,7 +274,7 @@ func within(t testing.TB, limit time.Duration, what string, cond func() bool) {
 		if time.Now().After(end) {
 			t.Fatalf("not within %s: %s", limit, what)
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(max(time.Millisecond, limit/10000))
 	}
 }
 

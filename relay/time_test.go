@@ -340,3 +340,61 @@ type restless struct{ faulty }
 func (*restless) Wait(context.Context, []string, time.Duration) (core.WakeCause, error) {
 	return core.WakeNotify, nil
 }
+
+// DB-10: without any help of the store, a retry is claimed when it is due, and what stood behind a held key when the key
+// is free.
+func TestPollsWhenDue(t *testing.T) {
+	t.Parallel()
+	o := relay.Options{
+		PollMin: 10 * time.Second, PollMax: 10 * time.Second,
+		Routes: []relay.Route{{Backoff: &core.Backoff{Kind: core.BackoffConstant, Base: 3 * time.Second, Jitter: core.JitterOff}}},
+	}
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		b.answer = func(_ *core.Envelope, nth int) error {
+			if nth == 1 {
+				return errNo
+			}
+			return nil
+		}
+		stage(t, mem, msg("a", ""))
+		stop := begin(t, newRelay(t, plain{mem}, b, o))
+		within(t, 3005*time.Millisecond, "retried when due", func() bool { return b.count() == 1 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		b.latency = 12 * time.Second
+		stage(t, mem, msg("a", "k"))
+		stop := begin(t, newRelay(t, plain{mem}, b, o))
+		time.Sleep(time.Second)
+		stage(t, mem, msg("b", "k")) // found by the poll at 10 s, but the key is held until 12 s
+		within(t, 24*time.Second, "published", func() bool { return b.count() == 2 })
+		if d := b.started[1].Sub(b.started[0]); d > 12010*time.Millisecond {
+			t.Errorf("the key was free after 12 s; the next was sent after %s", d)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A store that always says that there may be more is not asked all the time either.
+func TestBusyRows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &faulty{OutboxStore: newStore(t), claim: func(core.ClaimRequest, func() (core.Claim, error)) (core.Claim, error) {
+			return core.Claim{More: true, Suspects: true}, nil
+		}}
+		stop := begin(t, newRelay(t, s, newBus(), relay.Options{}))
+		time.Sleep(10 * time.Second)
+		if n := s.numClaims(); n > 300 {
+			t.Errorf("%d claims in ten seconds", n)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,62 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/relay"
+)
+
+// RL-11: a claim, two publishes and a settle are in progress at once, and the whole drains at the pace of its slowest
+// stage.
+func TestStagesOverlap(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		var mu sync.Mutex
+		var now, all [3]int
+		stageOf := func(i int, d time.Duration) {
+			mu.Lock()
+			now[i]++
+			if now[0] > 0 && now[1] > 1 && now[2] > 0 {
+				all = now
+			}
+			mu.Unlock()
+			time.Sleep(d)
+			mu.Lock()
+			now[i]--
+			mu.Unlock()
+		}
+		s := &faulty{OutboxStore: mem}
+		s.claim = func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
+			stageOf(0, 10*time.Millisecond)
+			return next()
+		}
+		s.settle = func(_ []core.Outcome, next func() core.Results) core.Results {
+			stageOf(2, 9*time.Millisecond)
+			return next()
+		}
+		b.before = func(context.Context, []core.Envelope) { stageOf(1, 19*time.Millisecond) }
+		stage(t, mem, msgs(2000, func(i int) string { return fmt.Sprint(i) })...)
+		start := time.Now()
+		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 50}))
+		within(t, 10*time.Second, "drained", func() bool { return b.count() == 2000 })
+		took := time.Since(start)
+		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
+			t.Error(err)
+		}
+		if all == [3]int{} {
+			t.Error("claim, two publishes and settle were never in progress at once")
+		}
+		if raw := 400 * time.Millisecond; took > raw*10/8 {
+			t.Errorf("took %s; forty claims alone take %s", took, raw)
+		}
+		t.Logf("%v in progress at once; %s", all, took)
+	})
+}
