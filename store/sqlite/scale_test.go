@@ -200,6 +200,30 @@ func TestLongBlockedKey(t *testing.T) {
 	if c := claim(t, s, request(10)); ids(c) != "new " {
 		t.Fatalf("claimed %q", ids(c))
 	}
+	// A message that was handed back lies before the place from where claims look at what is new: the next waits for it.
+	for i := range 4 {
+		key := fmt.Sprint("pair", i)
+		stage(t, s, raw(key+"-1", key))
+		first := claim(t, s, request(10))
+		stage(t, s, raw(key+"-2", key))
+		settle(t, s, core.Release(&first.Records[0], 0))
+		got := ""
+		for more, rounds := true, 0; more && rounds < 20; rounds++ {
+			c := claim(t, s, request(10))
+			got, more = got+ids(c), c.More
+			for i := range c.Records {
+				settle(t, s, core.Published(&c.Records[i]))
+			}
+			if i%2 == 1 && rounds == 0 { // the other turn
+				claim(t, s, core.ClaimRequest{Routes: []core.RouteOrder{{Route: "none"}}, MaxRecords: 1, Lease: time.Second})
+			}
+		}
+		if c := claim(t, s, request(10)); got+ids(c) != key+"-1 "+key+"-2 " {
+			t.Fatalf("claimed %q and then %q", got, ids(c))
+		} else if len(c.Records) > 0 {
+			settle(t, s, core.Published(&c.Records[0]))
+		}
+	}
 	clk.advance(2 * time.Hour) // the retry is due, and so is the lease of "new"
 	want := []string{"head"}
 	for i := range 2500 {
