@@ -27,6 +27,7 @@ type batch struct {
 type inFlight struct {
 	index   int
 	tag     uint64
+	id      string // registered for tag; "" if headerTag was sent
 	confirm *amqp.DeferredConfirmation
 }
 
@@ -87,6 +88,7 @@ func (b *batch) makeRoom(ctx context.Context, want int) (int, error) {
 			continue
 		}
 		if err := b.waitFor(ctx, b.pc.freed); err != nil {
+			b.pc.replaceIfStuck()
 			return 0, err
 		}
 	}
@@ -119,14 +121,20 @@ func (b *batch) sendSome(todo []int) (done, used int) {
 			continue
 		}
 		pc.tag++
-		p.Headers[headerTag] = int64(pc.tag) //nolint:gosec // counts messages
-		confirm, err := pc.ch.PublishWithDeferredConfirm(exchange, key, true, false, p)
+		f := inFlight{index: i, tag: pc.tag}
+		if pc.register(p.MessageId, pc.tag) {
+			f.id = p.MessageId
+			delete(p.Headers, headerTag)
+		} else {
+			p.Headers[headerTag] = int64(pc.tag) //nolint:gosec // counts messages
+		}
+		f.confirm, err = pc.ch.PublishWithDeferredConfirm(exchange, key, true, false, p)
 		if err != nil { // the channel is closed; whether this message left is unknown
-			b.flight = append(b.flight, inFlight{index: i, tag: pc.tag})
+			b.flight = append(b.flight, inFlight{index: i})
 			b.closedNow()
 			return done + 1, used
 		}
-		b.flight = append(b.flight, inFlight{index: i, tag: pc.tag, confirm: confirm})
+		b.flight = append(b.flight, f)
 		done++
 		used++
 	}
@@ -175,7 +183,7 @@ func (b *batch) waitLong(ctx context.Context, f *inFlight) error {
 
 func (b *batch) result(f *inFlight) {
 	if f.confirm.Acked() {
-		if r, ok := b.pc.takeReturn(f.tag); ok {
+		if r, ok := b.pc.takeReturn(f); ok {
 			b.results[f.index] = returnedError(r)
 		}
 		return
@@ -185,7 +193,7 @@ func (b *batch) result(f *inFlight) {
 		b.lost = append(b.lost, f.index)
 		return
 	}
-	b.pc.takeReturn(f.tag)
+	b.pc.takeReturn(f)
 	b.results[f.index] = &core.Error{
 		Op: "waybill/rabbitmq: publish", Class: core.ClassOutage, TopicOnly: true,
 		Err: errNacked,
@@ -221,15 +229,18 @@ func (b *batch) giveUp(unsent []int, err error) {
 	}
 	b.cause = nil
 	fail(b.results, unsent, err)
-	if len(left) > 0 {
-		go func() {
-			for _, f := range left {
-				<-f.confirm.Done()
-				b.pc.takeReturn(f.tag)
-				b.pc.release(1)
-			}
-		}()
+	if len(left) == 0 {
+		return
 	}
+	b.pc.abandoned.Add(int64(len(left)))
+	go func() {
+		for _, f := range left {
+			<-f.confirm.Done()
+			b.pc.takeReturn(&f)
+			b.pc.abandoned.Add(-1)
+			b.pc.release(1)
+		}
+	}()
 }
 
 func confirmDone(f *inFlight) <-chan struct{} {

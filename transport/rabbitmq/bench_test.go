@@ -28,9 +28,7 @@ func cpu() time.Duration {
 func BenchmarkPublish(b *testing.B) {
 	for _, conc := range []int{1, 2, 4} {
 		b.Run(fmt.Sprintf("callers=%d", conc), func(b *testing.B) {
-			mq := testenv.RabbitMQ(b)
-			bus := dial(b, mq.URL, rabbitmq.Options{})
-			bench := newBench(b, mq.URL, bus)
+			bench := newBench(b)
 			const n = 20_000
 			var bare, same, ours spent
 			bench.raw(b, n/4, false, &bare)
@@ -65,13 +63,17 @@ func (s *spent) since(t0 time.Time, c0 time.Duration) {
 }
 
 type pubBench struct {
+	url  string
 	ch   *amqp.Channel
 	bus  *rabbitmq.Transport
 	body []byte
 }
 
-func newBench(tb testing.TB, url string, bus *rabbitmq.Transport) *pubBench {
+// newBench starts a broker with memory enough never to block.
+func newBench(tb testing.TB) *pubBench {
 	tb.Helper()
+	url := testenv.OwnRabbitMQ(tb, testenv.RabbitMQOptions{Config: []string{"vm_memory_high_watermark.absolute = 4GB"}}).AMQPURL("/")
+	bus := dial(tb, url, rabbitmq.Options{})
 	r, err := bus.Subscribe(tb.Context(), core.Subscription{Queue: "bench", Bindings: []string{"bench.#"}})
 	if err != nil {
 		tb.Fatal(err)
@@ -83,7 +85,7 @@ func newBench(tb testing.TB, url string, bus *rabbitmq.Transport) *pubBench {
 	if err := ch.Confirm(false); err != nil {
 		tb.Fatal(err)
 	}
-	return &pubBench{ch: ch, bus: bus, body: make([]byte, 256)}
+	return &pubBench{url: url, ch: ch, bus: bus, body: make([]byte, 256)}
 }
 
 func (p *pubBench) purge(tb testing.TB) {
@@ -115,7 +117,7 @@ func (p *pubBench) raw(tb testing.TB, n int, headers bool, s *spent) {
 		if headers {
 			m.Headers = amqp.Table{
 				"cloudEvents_specversion": "1.0", "cloudEvents_id": id, "cloudEvents_source": "/bench", "cloudEvents_type": "bench.raw",
-				"cloudEvents_time": now.Format(time.RFC3339Nano), "cloudEvents_partitionkey": "key", "cloudEvents_hlc": "01125899906842624-00000", "waybill-tag": int64(i),
+				"cloudEvents_time": now.Format(time.RFC3339Nano), "cloudEvents_partitionkey": "key", "cloudEvents_hlc": "01125899906842624-00000",
 			}
 		}
 		c, err := p.ch.PublishWithDeferredConfirm("waybill", "bench.raw", true, false, m)
@@ -155,4 +157,67 @@ func (p *pubBench) transport(tb testing.TB, n, conc int, s *spent) {
 		})
 	}
 	wg.Wait()
+	if tb.Failed() {
+		tb.FailNow()
+	}
+}
+
+// BenchmarkConsume compares Receive and Settle with the driver's own consumer, prefetch 500, one acknowledgement a message.
+func BenchmarkConsume(b *testing.B) {
+	bench := newBench(b)
+	bus := bench.bus
+	const n = 20_000
+	var bare, ours, filling spent
+	for b.Loop() {
+		bench.transport(b, n, 2, &filling)
+		func() {
+			ch := raw(b, bench.url)
+			defer func() { _ = ch.Close() }()
+			if err := ch.Qos(500, 0, false); err != nil {
+				b.Fatal(err)
+			}
+			defer bare.since(time.Now(), cpu())
+			deliveries, err := ch.Consume("bench", "", false, false, false, false, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for range n {
+				d := <-deliveries
+				if err := d.Ack(false); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}()
+		bench.transport(b, n, 2, &filling)
+		func() {
+			defer ours.since(time.Now(), cpu())
+			r, err := bus.Subscribe(b.Context(), core.Subscription{Queue: "bench", Prefetch: 500})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for got := 0; got < n; {
+				ds, err := r.Receive(b.Context(), 100)
+				if err != nil {
+					b.Fatal(err)
+				}
+				acks := make([]core.Ack, len(ds))
+				for i, d := range ds {
+					acks[i] = core.AckDone(d)
+				}
+				if err := r.Settle(b.Context(), acks).FirstErr(); err != nil {
+					b.Fatal(err)
+				}
+				got += len(ds)
+			}
+			if err := r.Close(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}()
+	}
+	total := float64(n * b.N)
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(total/ours.wall.Seconds(), "msg/s")
+	b.ReportMetric(bare.wall.Seconds()/ours.wall.Seconds(), "ratio")
+	b.ReportMetric(float64(ours.cpu.Nanoseconds())/total, "cpu-ns/msg")
+	b.ReportMetric(ours.cpu.Seconds()/bare.cpu.Seconds(), "cpu-ratio")
 }

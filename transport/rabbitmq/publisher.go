@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -166,7 +167,7 @@ func (p *publisher) open(ctx context.Context) (*pubChannel, error) {
 	pc := &pubChannel{
 		conn: c, ch: ch, sending: make(chan struct{}, 1), freed: make(chan struct{}, 1), limit: p.opts.Window, table: amqp.Table{},
 		returns: ch.NotifyReturn(make(chan amqp.Return, p.opts.Window+1)), closed: ch.NotifyClose(make(chan *amqp.Error, 1)),
-		returned: map[uint64]returnInfo{},
+		ids: map[string]uint64{}, returned: map[uint64]returnInfo{},
 	}
 	if err := await(ctx, func() error { return ch.Confirm(false) }, func() { _ = ch.Close() }); err != nil {
 		return nil, outage("publish", fmt.Errorf("confirm mode: %w", err))
@@ -174,7 +175,8 @@ func (p *publisher) open(ctx context.Context) (*pubChannel, error) {
 	return pc, nil
 }
 
-// pubChannel is a channel in confirm mode. Confirms are matched by the driver's delivery tags; returns by headerTag. The channels that the
+// pubChannel is a channel in confirm mode. Confirms are matched by the driver's delivery tags; returns by
+// the message's id as long as it is unique in flight, else by headerTag. The channels that the
 // driver writes to never block it: there is room for a return of every message in flight.
 type pubChannel struct {
 	conn    *conn
@@ -188,8 +190,11 @@ type pubChannel struct {
 	windowMu sync.Mutex
 	inFlight int
 
+	abandoned atomic.Int64 // in flight, and nobody waits for them any more
+
 	returns  chan amqp.Return
 	mu       sync.Mutex
+	ids      map[string]uint64     // tags of the messages in flight, by id; a message whose id is in flight already has headerTag instead
 	returned map[uint64]returnInfo // returned, and not yet confirmed
 	closed   chan *amqp.Error
 	cause    *amqp.Error // guarded by mu
@@ -220,6 +225,14 @@ func (pc *pubChannel) release(n int) {
 	pc.notify()
 }
 
+// replaceIfStuck closes the channel if most of its window is taken by messages whose callers gave up, such as those of a queue that lost its
+// majority: a new channel has a window of its own, so that messages for other queues get through.
+func (pc *pubChannel) replaceIfStuck() {
+	if pc.abandoned.Load() > int64(pc.limit/2) {
+		go func() { _ = pc.ch.Close() }()
+	}
+}
+
 func (pc *pubChannel) notify() {
 	select {
 	case pc.freed <- struct{}{}:
@@ -227,9 +240,24 @@ func (pc *pubChannel) notify() {
 	}
 }
 
-// takeReturn reports whether the message tag was returned. The driver hands over a return before the confirm of its message, so that whoever
-// has seen the confirm finds the return here.
-func (pc *pubChannel) takeReturn(tag uint64) (returnInfo, bool) {
+// register makes the id of a message that is about to be sent stand for its tag, and reports whether it does: not if it has none, or if
+// another message with this id is in flight.
+func (pc *pubChannel) register(id string, tag uint64) bool {
+	if id == "" {
+		return false
+	}
+	pc.mu.Lock()
+	defer pc.mu.Unlock()
+	if _, taken := pc.ids[id]; taken {
+		return false
+	}
+	pc.ids[id] = tag
+	return true
+}
+
+// takeReturn ends the flight of f, which was confirmed, and reports whether it was returned. The driver hands over a return before the confirm
+// of its message, so that whoever has seen the confirm finds the return here.
+func (pc *pubChannel) takeReturn(f *inFlight) (returnInfo, bool) {
 	pc.mu.Lock()
 	defer pc.mu.Unlock()
 	for len(pc.returns) > 0 {
@@ -237,11 +265,18 @@ func (pc *pubChannel) takeReturn(tag uint64) (returnInfo, bool) {
 		if !ok {
 			break
 		}
-		pc.returned[uint64(number(r.Headers[headerTag]))] = returnInfo{r.ReplyCode, r.ReplyText}
+		tag := uint64(number(r.Headers[headerTag])) //nolint:gosec // our own number
+		if tag == 0 {
+			tag = pc.ids[r.MessageId]
+		}
+		pc.returned[tag] = returnInfo{r.ReplyCode, r.ReplyText}
 	}
-	info, ok := pc.returned[tag]
+	if f.id != "" {
+		delete(pc.ids, f.id)
+	}
+	info, ok := pc.returned[f.tag]
 	if ok {
-		delete(pc.returned, tag)
+		delete(pc.returned, f.tag)
 	}
 	return info, ok
 }

@@ -108,7 +108,7 @@ func (t *Transport) Publish(ctx context.Context, envelopes []core.Envelope) core
 	if len(envelopes) == 0 {
 		return results
 	}
-	t.publish(ctx, len(envelopes), &envelopeBatch{t: t, envelopes: envelopes}, results)
+	t.publish(ctx, len(envelopes), &envelopeBatch{exchange: t.opts.names().exchange, maxBody: t.opts.MaxBodyBytes, envelopes: envelopes}, results)
 	return results
 }
 
@@ -146,21 +146,22 @@ func fill(results core.Results, err error) {
 
 // envelopeBatch is a batch of envelopes for the exchange.
 type envelopeBatch struct {
-	t         *Transport
+	exchange  string
+	maxBody   int
 	envelopes []core.Envelope
 }
 
 func (b *envelopeBatch) fill(i int, now time.Time, table amqp.Table) (exchange, key string, p amqp.Publishing, err error) {
 	e := &b.envelopes[i]
-	if len(e.Body) > b.t.opts.MaxBodyBytes {
-		return "", "", p, permanent("publish", core.ReasonTooLarge, fmt.Errorf("the body has %d bytes; Options.MaxBodyBytes allows %d", len(e.Body), b.t.opts.MaxBodyBytes))
+	if len(e.Body) > b.maxBody {
+		return "", "", p, permanent("publish", core.ReasonTooLarge, fmt.Errorf("the body has %d bytes; Options.MaxBodyBytes allows %d", len(e.Body), b.maxBody))
 	}
 	p, err = encode(e, now, table)
-	return b.t.opts.names().exchange, e.Topic, p, err
+	return b.exchange, e.Topic, p, err
 }
 
 func (b *envelopeBatch) clone() *envelopeBatch {
-	c := &envelopeBatch{t: b.t, envelopes: slices.Clone(b.envelopes)}
+	c := &envelopeBatch{exchange: b.exchange, maxBody: b.maxBody, envelopes: slices.Clone(b.envelopes)}
 	for i := range c.envelopes {
 		e := b.envelopes[i].Clone()
 		e.Body = bytes.Clone(b.envelopes[i].Body)

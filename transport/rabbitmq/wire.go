@@ -23,7 +23,7 @@ const (
 	prefixCE    = "cloudEvents_"
 	prefixColon = "cloudEvents:"
 
-	// headerTag tells the messages in flight on one channel apart, so that a basic.return finds its message whatever its id.
+	// headerTag tells a message from another one in flight with the same id, or without any, so that a basic.return finds its message.
 	headerTag = "waybill-tag"
 	// headerAttempt is the number of the attempt that a delivery is, from 1. Absent on the first.
 	headerAttempt = "waybill-attempt"

@@ -35,7 +35,7 @@ func fullEnvelope() core.Envelope {
 func TestWireGolden(t *testing.T) {
 	t.Parallel()
 	e := fullEnvelope()
-	table := amqp.Table{"waybill-tag": int64(1)}
+	table := amqp.Table{}
 	p, err := rabbitmq.Encode(&e, wireTime, table)
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestCopiesKeepEverything(t *testing.T) {
 	if at, err := time.Parse(time.RFC3339Nano, fmt.Sprint(parked.Headers["waybill-parked-at"])); err != nil || time.Since(at) > time.Minute {
 		t.Errorf("parked at %v", parked.Headers["waybill-parked-at"])
 	}
-	for _, k := range []string{"waybill-parked-at", "waybill-tag", "cloudEvents_expirytime"} {
+	for _, k := range []string{"waybill-parked-at", "cloudEvents_expirytime"} {
 		if parked.Headers[k] == nil {
 			t.Errorf("no header %s", k)
 		}
