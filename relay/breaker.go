@@ -25,6 +25,10 @@ type breaker struct {
 
 func (b *breaker) closed() bool { return b.until.IsZero() && !b.half }
 
+// bars reports whether an ordinary claim leaves out what the breaker guards, and barsProbe whether a probe's does.
+func (b *breaker) bars() bool      { return !b.closed() }
+func (b *breaker) barsProbe() bool { return !b.until.IsZero() || b.trial != nil }
+
 // open opens the breaker after an outage, for longer each time.
 func (b *breaker) open(now time.Time, cause error, generation uint64) time.Duration {
 	b.failures++
@@ -49,11 +53,8 @@ func (e *engine) outage(it *item, err error, generation uint64) {
 	if !errors.As(err, &ce) || !ce.TopicOnly || topic == "" {
 		topic = ""
 	} else if b = rt.topics[topic]; b == nil {
-		if len(rt.topics) >= maxTopicBreakers {
+		if b = e.addTopic(rt, topic); b == nil {
 			b, topic = &rt.breaker, ""
-		} else {
-			b = &breaker{}
-			rt.topics[topic] = b
 		}
 	}
 	if b.opened > generation {
@@ -66,6 +67,25 @@ func (e *engine) outage(it *item, err error, generation uint64) {
 	d := b.open(e.now, err, e.openings)
 	e.observer.tell(e.opts.Hooks.OnBreaker, Event{Route: rt.Name, Topic: topic, RetryIn: d, Err: err})
 	e.warn(it, "breaker_open", "publishing is paused by an outage", err, "topic_only", topic != "", "probe_in", d)
+}
+
+// addTopic returns a breaker for topic, or nil if too many are open. It forgets one that rests if it must.
+func (e *engine) addTopic(rt *route, topic string) *breaker {
+	if len(rt.topics) >= maxTopicBreakers {
+		for name, b := range rt.topics {
+			if b.closed() {
+				delete(rt.topics, name)
+				e.tel.breaker(e.base, rt, -1)
+				break
+			}
+		}
+	}
+	if len(rt.topics) >= maxTopicBreakers {
+		return nil
+	}
+	b := &breaker{}
+	rt.topics[topic] = b
+	return b
 }
 
 // sent notes that a call which began at generation published a record: what was open before the call is closed.

@@ -31,7 +31,7 @@ func (e *engine) claim() (next time.Time) {
 		e.solo = false
 	}
 	if rt := e.nextProbe(); rt != nil {
-		req.Routes, req.MaxRecords = []core.RouteOrder{rt.claimOrder(true)}, 1
+		req.Routes, req.MaxRecords = []core.RouteOrder{rt.claimOrder((*breaker).barsProbe)}, 1
 		e.startClaim(req, rt)
 		return time.Time{}
 	}
@@ -47,11 +47,14 @@ func (e *engine) claim() (next time.Time) {
 		}
 		req.Alone, req.MaxRecords = true, 1
 	}
+	if e.waiter == nil && !e.wakeAt.IsZero() && e.empties > 0 {
+		e.tel.woke(e.base, core.WakePoll)
+	}
 	for _, rt := range e.order {
 		if rt.starved = rt.held > (e.opts.Window-1)*e.opts.BatchSize; rt.starved || !rt.breaker.closed() {
 			continue
 		}
-		req.Routes = append(req.Routes, rt.claimOrder(false))
+		req.Routes = append(req.Routes, rt.claimOrder((*breaker).bars))
 	}
 	if len(req.Routes) > 0 {
 		e.startClaim(req, nil)
@@ -69,11 +72,11 @@ func (e *engine) nextProbe() *route {
 	return nil
 }
 
-// claimOrder is the route's part of a claim. A topic that is not in order is left out, but for a probe.
-func (rt *route) claimOrder(probe bool) core.RouteOrder {
+// claimOrder is the route's part of a claim, without the topics whose breaker skips them.
+func (rt *route) claimOrder(skip func(*breaker) bool) core.RouteOrder {
 	o := core.RouteOrder{Route: rt.Name, Order: rt.Order, BlockAfterAbandon: rt.BlockAfterAbandon}
 	for topic, b := range rt.topics {
-		if !b.until.IsZero() || b.half && !(probe && b.trial == nil) {
+		if skip(b) {
 			o.SkipTopics = append(o.SkipTopics, topic)
 		}
 	}
@@ -117,7 +120,7 @@ func (e *engine) claimed(req core.ClaimRequest, probe *route, claim core.Claim, 
 	} else {
 		e.progress(n)
 		e.alone, e.solo = claim.Suspects && !req.Alone, req.Alone && n > 0
-		e.rest(&claim, req.Alone, sent)
+		e.rest(&req, &claim, sent)
 	}
 	if n == 0 {
 		if probe != nil {
@@ -149,7 +152,7 @@ func (e *engine) progress(records int) {
 }
 
 // rest decides when to claim next after claim.
-func (e *engine) rest(claim *core.Claim, alone bool, sent time.Time) {
+func (e *engine) rest(req *core.ClaimRequest, claim *core.Claim, sent time.Time) {
 	e.empties++
 	switch gap := sent.Sub(e.lastClaim); {
 	case len(claim.Records) > 0:
@@ -165,7 +168,7 @@ func (e *engine) rest(claim *core.Claim, alone bool, sent time.Time) {
 		floor = jitter(e.opts.PollMin)
 	}
 	pause := floor
-	if !claim.More && !claim.Suspects && !alone { // nothing is due
+	if !claim.More && !claim.Suspects && !req.Alone { // nothing is due
 		pause = e.opts.PollMax
 		if e.waiter == nil || e.waitFails > 0 {
 			pause = min(e.opts.PollMin<<min(max(e.empties-1, 0), 20), e.opts.PollMax)
@@ -227,16 +230,18 @@ func (e *engine) wait() (next time.Time) {
 			cause, err = e.waiter.Wait(ctx, e.names, limit)
 			return err
 		})
-		cancelled := ctx.Err() != nil
+		if ctx.Err() != nil {
+			cause = core.WakeStop
+		}
 		cancel()
-		return func() { e.woken(cause, err, cancelled, until) }
+		return func() { e.woken(cause, err, until) }
 	})
 	return time.Time{}
 }
 
-func (e *engine) woken(cause core.WakeCause, err error, cancelled bool, until time.Time) {
+func (e *engine) woken(cause core.WakeCause, err error, until time.Time) {
 	e.waiting, e.cancelWait = false, nil
-	if cancelled || e.stopping {
+	if cause == core.WakeStop || e.stopping {
 		return
 	}
 	if err != nil {

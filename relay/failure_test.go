@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,7 +17,7 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// P7 RL-06
+// P7, RL-06.
 func TestOutageCostsTimeNotAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -29,7 +30,7 @@ func TestOutageCostsTimeNotAttempts(t *testing.T) {
 			return nil
 		}
 		s := &faulty{OutboxStore: mem}
-		stage(t, mem, msgs(2000, func(i int) string { return fmt.Sprint(i % 10) })...)
+		stage(t, mem, msgs(2000, func(i int) string { return strconv.Itoa(i % 10) })...)
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		time.Sleep(9*time.Minute + 30*time.Second)
 		synctest.Wait()

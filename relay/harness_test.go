@@ -23,23 +23,23 @@ var errNo = &core.Error{Op: "test", Class: core.ClassRejected, Err: errors.New("
 
 func down() error { return &core.Error{Op: "test", Class: core.ClassOutage, Err: errors.New("down")} }
 
-func newStore(t testing.TB) *memory.Store {
-	t.Helper()
+func newStore(tb testing.TB) *memory.Store {
+	tb.Helper()
 	s, err := memory.New(memory.Options{Source: "/test"})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return s
 }
 
-func stage(t testing.TB, s *memory.Store, msgs ...core.Message) {
-	t.Helper()
+func stage(tb testing.TB, s *memory.Store, msgs ...core.Message) {
+	tb.Helper()
 	tx := s.Begin()
-	if _, err := s.Stage(t.Context(), tx, msgs...); err != nil {
-		t.Fatal(err)
+	if _, err := s.Stage(tb.Context(), tx, msgs...); err != nil {
+		tb.Fatal(err)
 	}
 	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
@@ -238,22 +238,22 @@ func (p plain) Traits() core.StoreTraits                                  { retu
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-func newRelay(t testing.TB, s core.OutboxStore, p core.Publisher, o relay.Options) *relay.Relay {
-	t.Helper()
+func newRelay(tb testing.TB, s core.OutboxStore, p core.Publisher, o relay.Options) *relay.Relay {
+	tb.Helper()
 	if o.Logger == nil {
 		o.Logger = quiet()
 	}
 	r, err := relay.New(s, p, o)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return r
 }
 
 // begin runs r and returns a function that stops it and returns Run's error. Under synctest only.
-func begin(t testing.TB, r *relay.Relay) (stop func() error) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+func begin(tb testing.TB, r *relay.Relay) (stop func() error) {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(tb.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 	return func() error {
@@ -263,8 +263,8 @@ func begin(t testing.TB, r *relay.Relay) (stop func() error) {
 }
 
 // within waits until cond holds, in virtual time.
-func within(t testing.TB, limit time.Duration, what string, cond func() bool) {
-	t.Helper()
+func within(tb testing.TB, limit time.Duration, what string, cond func() bool) {
+	tb.Helper()
 	end := time.Now().Add(limit)
 	for {
 		synctest.Wait()
@@ -272,7 +272,7 @@ func within(t testing.TB, limit time.Duration, what string, cond func() bool) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s", limit, what)
+			tb.Fatalf("not within %s: %s", limit, what)
 		}
 		time.Sleep(max(time.Millisecond, limit/10000))
 	}

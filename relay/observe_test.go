@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -184,7 +185,7 @@ func TestTelemetry(t *testing.T) {
 				p := d.DataPoints[0]
 				got[m.Name] = fmt.Sprint(p.Value, " ", p.Attributes.Encoded(attribute.DefaultEncoder()))
 			case metricdata.Histogram[float64]:
-				got[m.Name] = fmt.Sprint(d.DataPoints[0].Count > 0)
+				got[m.Name] = strconv.FormatBool(d.DataPoints[0].Count > 0)
 			}
 		}
 	}

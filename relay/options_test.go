@@ -76,8 +76,7 @@ func TestValidate(t *testing.T) {
 func fields(t *testing.T, err error, want ...string) {
 	t.Helper()
 	var got []string
-	var ie *core.InvalidError
-	if errors.As(err, &ie) {
+	if ie, ok := errors.AsType[*core.InvalidError](err); ok {
 		for _, p := range ie.Problems {
 			f, _, _ := strings.Cut(p, ":")
 			f, _, _ = strings.Cut(f, " ")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -67,7 +68,7 @@ func TestFailureCutsItsKey(t *testing.T) {
 			return nil
 		}
 		s := &faulty{OutboxStore: mem}
-		stage(t, mem, msgs(20, func(i int) string { return fmt.Sprint(i % 2) })...)
+		stage(t, mem, msgs(20, func(i int) string { return strconv.Itoa(i % 2) })...)
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		within(t, time.Minute, "published", func() bool { return len(mem.Records()) == 0 })
 		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
@@ -193,6 +194,7 @@ func TestFaultsLoseNothingAndKeepOrder(t *testing.T) {
 }
 
 func faults(t *testing.T, seed uint64, relays, keys, n, batch int, pipelined bool) error {
+	t.Helper()
 	mem, b := newStore(t), newBus()
 	if pipelined {
 		b.traits.KeyOrder = core.KeyOrderPipelinedPrefix
@@ -251,7 +253,7 @@ func faults(t *testing.T, seed uint64, relays, keys, n, batch int, pipelined boo
 		}
 		p := &lossy{bus: b, roll: roll, pause: pause}
 		o := relay.Options{
-			Name: fmt.Sprint(i), BatchSize: batch, Lease: 5 * time.Second, PublishTimeout: 2 * time.Second, PollMax: time.Second, DrainTimeout: time.Second,
+			Name: strconv.Itoa(i), BatchSize: batch, Lease: 5 * time.Second, PublishTimeout: 2 * time.Second, PollMax: time.Second, DrainTimeout: time.Second,
 			Routes: []relay.Route{{Backoff: &core.Backoff{Base: 100 * time.Millisecond, Cap: time.Second, Attempts: -1}}},
 		}
 		return begin(t, newRelay(t, s, p, o))
@@ -266,7 +268,7 @@ func faults(t *testing.T, seed uint64, relays, keys, n, batch int, pipelined boo
 			if i%5 == 4 {
 				return ""
 			}
-			return fmt.Sprint(i % keys)
+			return strconv.Itoa(i % keys)
 		})[staged:min(n, staged+7)]
 		stage(t, mem, tx...)
 		staged += len(tx)

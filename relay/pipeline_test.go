@@ -3,7 +3,7 @@ package relay_test
 import (
 	"context"
 	"errors"
-	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -43,7 +43,7 @@ func TestStagesOverlap(t *testing.T) {
 			return next()
 		}
 		b.before = func(context.Context, []core.Envelope) { stageOf(1, 19*time.Millisecond) }
-		stage(t, mem, msgs(2000, func(i int) string { return fmt.Sprint(i) })...)
+		stage(t, mem, msgs(2000, func(i int) string { return strconv.Itoa(i) })...)
 		start := time.Now()
 		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 50}))
 		within(t, 10*time.Second, "drained", func() bool { return b.count() == 2000 })

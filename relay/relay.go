@@ -74,6 +74,13 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if c, ok := core.As[core.Counter](r.store); ok {
+		if stop, err := r.tel.gauges(c); err != nil {
+			r.log.Warn("no gauges of stored records", "event", "metrics_failed", "error", core.ErrorText(err))
+		} else {
+			defer stop()
+		}
+	}
 	r.log.Info("relay started", "event", "start", "relay", r.opts.Name, "routes", e.names)
 	err = e.run(ctx)
 	r.log.Info("relay stopped", "event", "stop", "relay", r.opts.Name, "claimed", e.counts.Claimed, "published", e.counts.Published,

@@ -17,6 +17,7 @@ import (
 
 // telemetry is the relay's instruments. Names and labels are public; docs/metrics.md explains them.
 type telemetry struct {
+	meter                               metric.Meter
 	tracer                              trace.Tracer
 	sent, failures, abandons            metric.Int64Counter
 	lost, wakeups                       metric.Int64Counter
@@ -37,7 +38,7 @@ func newTelemetry(o *Options) (*telemetry, error) {
 		tp = otel.GetTracerProvider()
 	}
 	m := mp.Meter(core.TracerName)
-	t := &telemetry{tracer: tp.Tracer(core.TracerName), causes: map[core.WakeCause][]metric.AddOption{}}
+	t := &telemetry{meter: m, tracer: tp.Tracer(core.TracerName), causes: map[core.WakeCause][]metric.AddOption{}}
 	for _, c := range [...]core.WakeCause{core.WakeNotify, core.WakeTimer, core.WakePoll, core.WakeStop} {
 		t.causes[c] = []metric.AddOption{label(attribute.String("cause", string(c)))}
 	}
@@ -149,6 +150,33 @@ func (t *telemetry) claimed(ctx context.Context, took time.Duration) {
 
 func (t *telemetry) settled(ctx context.Context, took time.Duration) {
 	t.settleTime.Record(ctx, took.Seconds())
+}
+
+// gauges reports what the store counts, at each collection, until the returned function is called.
+func (t *telemetry) gauges(c core.Counter) (stop func(), err error) {
+	records, err1 := t.meter.Int64ObservableGauge("waybill.relay.records", metric.WithUnit("{record}"), metric.WithDescription("Stored records"))
+	oldest, err2 := t.meter.Float64ObservableGauge("waybill.relay.oldest.age", metric.WithUnit("s"), metric.WithDescription("Age of the oldest due record"))
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	reg, err := t.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		counts, err := c.Counts(ctx)
+		if err != nil {
+			return err
+		}
+		for _, n := range counts {
+			set := label(attribute.String("route", n.Route), attribute.String("state", n.State.String()))
+			o.ObserveInt64(records, n.N, set)
+			if n.State == core.StatePending || n.State == core.StateFailed {
+				o.ObserveFloat64(oldest, n.Oldest.Seconds(), set)
+			}
+		}
+		return nil
+	}, records, oldest)
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = reg.Unregister() }, nil
 }
 
 // publishSpans are the spans of one Publish call: one of the call, and one of each message that was staged in a sampled

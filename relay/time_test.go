@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +19,7 @@ func TestStopDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
 		b.latency = 5 * time.Second
-		stage(t, s, msgs(10, func(i int) string { return fmt.Sprint(i % 2) })...)
+		stage(t, s, msgs(10, func(i int) string { return strconv.Itoa(i % 2) })...)
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		time.Sleep(time.Second) // two are in flight, eight wait behind them
 		done := make(chan error)
