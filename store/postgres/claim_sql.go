@@ -116,7 +116,7 @@ FROM (
             FROM unnest($1::text[]) AS x(route) CROSS JOIN LATERAL (
                 SELECT e.due_at FROM {outbox} e WHERE e.route = x.route AND e.settled_at IS NULL AND e.due_at IS NOT NULL ORDER BY e.due_at LIMIT 1
             ) t),
-           (SELECT s.last_value FROM {outbox_sequence} s),
+           (SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM {outbox_sequence} s),
            pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
            (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint
     FROM (

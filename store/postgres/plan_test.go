@@ -73,9 +73,9 @@ func oneRoute(lo int64, window, records int) *view {
 	return v
 }
 
-func TestX(t *testing.T) {
-	db := testenv.Postgres(t)
-	pool, err := pgxpool.New(t.Context(), db.DSN)
+func newPlanOutbox(t *testing.T) (*Outbox, *pgxpool.Pool) {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), testenv.Postgres(t).DSN)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,45 +87,94 @@ func TestX(t *testing.T) {
 	if err := o.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"", "i % 1000"} {
-		if key == "" {
-			key = "''"
-		}
-		if _, err := pool.Exec(t.Context(), `TRUNCATE waybill.waybill_outbox`); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := pool.Exec(t.Context(), `INSERT INTO waybill.waybill_outbox (topic, key, body) SELECT 't.x', `+key+`, convert_to(repeat('x', 256), 'UTF8') FROM generate_series(1, 20000) i`); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := pool.Exec(t.Context(), `ANALYZE waybill.waybill_outbox`); err != nil {
-			t.Fatal(err)
-		}
-		tx, _ := pool.Begin(t.Context())
-		all := make([]int32, shards)
-		for i := range all {
-			all[i] = int32(i)
-		}
-		_, err := tx.Exec(t.Context(), setSQL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = tx.Exec(t.Context(), lockSQL, all, o.names.lockClass())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			tx.Exec(t.Context(), "SAVEPOINT a")
-			rows, err := tx.Query(t.Context(), "EXPLAIN (ANALYZE, COSTS off, BUFFERS off) "+o.claims.claim, claimArgs(oneRoute(0, 1200, 500))...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-			if err != nil {
-				t.Fatal(err)
-			}
-			fmt.Println(strings.Join(lines, "\n"))
-			tx.Exec(t.Context(), "ROLLBACK TO a")
-		}
-		tx.Rollback(t.Context())
+	in, err := NewInbox(pool, InboxOptions{})
+	if err != nil {
+		t.Fatal(err)
 	}
+	if err := in.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return o, pool
+}
+
+// DB-20: with a million rows every repeated statement goes by an index, and what it reads does not grow with settled,
+// leased, scheduled or held rows.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("fills a million rows")
+	}
+	o, pool := newPlanOutbox(t)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	insert := func(n int, columns, values string) {
+		exec(fmt.Sprintf(`INSERT INTO waybill.waybill_outbox (topic, body, %s) SELECT 't', '', %s FROM generate_series(1, %d) i`, columns, values, n))
+	}
+	// The rows that a claim should take come last. A filler of bulk rows stands before them.
+	insert(300_000, "state, settled_at, reason, key", "5, now(), 'rejected', 'a' || i % 1000")
+	insert(400_000, "due_at, key", "now() + interval '1 day', 'k' || i % 1000")
+	insert(100_000, "state, lease_until, lease_token, key", "2, now() + interval '1 hour', 1, 'l' || i")
+	insert(1, "state, holds, due_at, attempts, key", "4, true, now() + interval '1 hour', 1, 'blocked'")
+	insert(100_000, "key", "'blocked'")
+	front := int64(900_001)
+	insert(100_000, "key", "CASE WHEN i % 2 = 0 THEN 'k' || i % 1000 ELSE '' END")
+	exec("INSERT INTO waybill.waybill_inbox (consumer, source, id) SELECT 'c', 's', i::text FROM generate_series(1, 100000) i")
+	exec("ANALYZE")
+
+	seqs := make([]int64, 100)
+	tokens := make([]int64, 100)
+	for i := range seqs {
+		seqs[i], tokens[i] = 700_001+int64(i), 1
+	}
+	names := []string{core.DefaultRoute}
+	view := func(lo int64) []any { return claimArgs(oneRoute(lo, 850, 500)) }
+	bare := func(s string) string { return pgx.Identifier{o.names.outbox + s}.Sanitize() }
+	for _, tc := range []struct {
+		name    string
+		sql     string
+		args    []any
+		buffers int64
+	}{
+		{"claim at the front", claimSQL, view(front), 40_000},
+		{"claim from the start: leased rows", claimSQL, view(0), 10_000},
+		{"claim: a blocked key's tail", claimSQL, view(800_001), 10_000},
+		{"promote", promoteSQL, []any{names}, 100},
+		{"settle published", settlePublishedSQL, []any{seqs, int64(1)}, 2000},
+		{"extend", extendSQL, []any{seqs, tokens, int64(1000)}, 10_000},
+		{"mark", markSQL, []any{int64(1)}, 20},
+		{"high water", highWaterSQL, nil, 200},
+		{"look", lookSQL, []any{int64(0)}, 20},
+		{"count", countSQL, []any{countExact + 1, `"waybill".`, bare("_ready"), bare("_timer"), bare("_reason")}, 30_000},
+		{"inbox", markInboxSQL, []any{"c", "s", "5"}, 20},
+		{"stage", insertSQL(true, false), stageArgs(t, o), 100},
+	} {
+		p := explain(t, pool, o.names, tc.sql, tc.args...)
+		p.walk(func(n *plan) {
+			if strings.HasPrefix(n.NodeType, "Seq Scan") && (n.Relation == "waybill_outbox" || n.Relation == "waybill_inbox") {
+				t.Errorf("%s: sequential scan of %s", tc.name, n.Relation)
+			}
+		})
+		if b := p.SharedHit + p.SharedRead; b > tc.buffers {
+			t.Errorf("%s: %d buffers, more than %d", tc.name, b, tc.buffers)
+		} else {
+			t.Logf("%s: %d buffers", tc.name, b)
+		}
+	}
+}
+
+func stageArgs(t *testing.T, o *Outbox) []any {
+	t.Helper()
+	rows, err := o.stager.stamper.Stamp(t.Context(), []core.Message{core.RawMessage("t", "text/plain", nil, core.Key("k"))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, args, err := o.stager.statement(rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return args
 }

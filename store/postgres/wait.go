@@ -38,10 +38,10 @@ const (
 // and expires by itself. It also tells whether anything was staged, and which transactions have ended.
 const sleepSQL = `
 SELECT setval({wake_text}, greatest(w.last_value, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $1)),
-       s.last_value, pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+       CASE WHEN s.is_called THEN s.last_value ELSE 0 END, pg_snapshot_xmin(pg_current_snapshot())::text::bigint
 FROM {wake} w, {outbox_sequence} s`
 
-const lookSQL = `SELECT $1::bigint, s.last_value, pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM {outbox_sequence} s`
+const lookSQL = `SELECT $1::bigint, CASE WHEN s.is_called THEN s.last_value ELSE 0 END, pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM {outbox_sequence} s`
 
 // waiter lets one relay sleep. Its connection is its own, not one of the pool's.
 type waiter struct {
@@ -163,7 +163,7 @@ func (o *Outbox) lookAround(ctx context.Context, routes []string, pause time.Dur
 	var err error
 	if w.conn != nil {
 		err = w.conn.QueryRow(ctx, w.sleep, (pause+asleepMargin).Milliseconds()).Scan(&ignored, &sequence, &xmin)
-		if err != nil && unreachable(err) && ctx.Err() == nil {
+		if err != nil && class(err) == core.ClassOutage && ctx.Err() == nil {
 			o.lost(ctx, err)
 			err = o.pool.QueryRow(ctx, w.look, 0).Scan(&ignored, &sequence, &xmin)
 		}

@@ -1,0 +1,318 @@
+package postgres_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/store/postgres"
+)
+
+type woken struct {
+	cause core.WakeCause
+	after time.Duration
+	err   error
+}
+
+// sleepThen starts a relay that finds nothing and sleeps, does what wakes it, and returns how it woke.
+func sleepThen(t *testing.T, o *postgres.Outbox, limit time.Duration, wake func()) woken {
+	t.Helper()
+	done := make(chan woken, 1)
+	asleep := make(chan struct{})
+	go func() {
+		for range 3 { // the first waits settle: they connect, and see what was staged before
+			claim(t, o, request(10))
+			if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, 20*time.Millisecond); err != nil {
+				t.Error(err)
+			}
+		}
+		claim(t, o, request(10))
+		began := time.Now()
+		close(asleep)
+		cause, err := o.Wait(t.Context(), []string{core.DefaultRoute}, limit)
+		done <- woken{cause, time.Since(began), err}
+	}()
+	<-asleep
+	timer := time.NewTimer(60 * time.Millisecond) // it sleeps by now
+	defer timer.Stop()
+	<-timer.C
+	wake()
+	select {
+	case w := <-done:
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		return w
+	case <-time.After(20 * time.Second):
+		t.Fatal("it never woke")
+		return woken{}
+	}
+}
+
+// DB-10
+func TestWakeUp(t *testing.T) {
+	t.Parallel()
+	t.Run("by notification", func(t *testing.T) {
+		t.Parallel()
+		o, pool := newOutbox(t, postgres.Options{})
+		w := sleepThen(t, o, 3*time.Second, func() { stage(t, pool, o, message()) })
+		if w.cause != core.WakeNotify || w.after > time.Second {
+			t.Fatalf("%+v", w)
+		}
+		if c := claim(t, o, request(1)); len(c.Records) != 1 {
+			t.Fatal("nothing to claim")
+		}
+	})
+	t.Run("by database/sql and by hand", func(t *testing.T) {
+		t.Parallel()
+		o, pool := newOutbox(t, postgres.Options{})
+		w := sleepThen(t, o, 5*time.Second, func() {
+			exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('t.x', '{}')`)
+		})
+		if w.cause != core.WakePoll || w.after > 2*time.Second {
+			t.Fatalf("%+v", w)
+		}
+		c := claim(t, o, request(1))
+		if len(c.Records) != 1 || c.Records[0].Envelope.Source != "/test" || c.Records[0].Envelope.Type != "t.x" || c.Records[0].Envelope.ID == "" {
+			t.Fatalf("%+v", c.Records)
+		}
+	})
+	t.Run("at the limit", func(t *testing.T) {
+		t.Parallel()
+		o, _ := newOutbox(t, postgres.Options{})
+		w := sleepThen(t, o, 300*time.Millisecond, func() {})
+		if w.cause == core.WakeNotify || w.after > 2*time.Second { // other tests' transactions may end it earlier
+			t.Fatalf("%+v", w)
+		}
+	})
+	t.Run("by hint", func(t *testing.T) {
+		t.Parallel()
+		o, _ := newOutbox(t, postgres.Options{})
+		if w := sleepThen(t, o, 3*time.Second, o.Wake); w.cause != core.WakeNotify || w.after > time.Second {
+			t.Fatalf("%+v", w)
+		}
+	})
+	t.Run("not by a rollback, a savepoint's rollback or a later schedule", func(t *testing.T) {
+		t.Parallel()
+		o, pool := newOutbox(t, postgres.Options{})
+		w := sleepThen(t, o, 400*time.Millisecond, func() {
+			tx, err := pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := o.Stage(t.Context(), tx, message()); err != nil {
+				t.Fatal(err)
+			}
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+				inner, err := tx.Begin(t.Context())
+				if err != nil {
+					return err
+				}
+				if _, err := o.Stage(t.Context(), inner, message()); err != nil {
+					return err
+				}
+				if err := inner.Rollback(t.Context()); err != nil {
+					return err
+				}
+				_, err = o.Stage(t.Context(), tx, message(core.Delay(time.Hour)))
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+		if w.cause == core.WakeNotify {
+			t.Fatalf("%+v", w)
+		}
+		if c := claim(t, o, request(1)); len(c.Records) != 0 {
+			t.Fatal("a rolled back message was claimed")
+		}
+	})
+	t.Run("without NOTIFY", func(t *testing.T) {
+		t.Parallel()
+		o, pool := newOutbox(t, postgres.Options{NotifyOff: true})
+		w := sleepThen(t, o, 3*time.Second, func() { stage(t, pool, o, message()) })
+		if w.cause != core.WakePoll || w.after > 2*time.Second {
+			t.Fatalf("%+v", w)
+		}
+	})
+	t.Run("when the context ends", func(t *testing.T) {
+		t.Parallel()
+		o, _ := newOutbox(t, postgres.Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		for {
+			cause, err := o.Wait(ctx, []string{core.DefaultRoute}, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if cause == core.WakeStop {
+				return
+			}
+		}
+	})
+}
+
+// DB-10: nobody is notified while no relay sleeps, and a sleeper that died is forgotten.
+func TestNotifiesOnlySleepers(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	exec(t, pool, `SELECT setval('waybill.waybill_outbox_wake', 1)`)
+	before := queryInt(t, pool, `SELECT last_value FROM waybill.waybill_outbox_wake`)
+	stage(t, pool, o, message())
+	if after := queryInt(t, pool, `SELECT last_value FROM waybill.waybill_outbox_wake`); after != before {
+		t.Fatalf("staging moved the wake-up sequence from %d to %d", before, after)
+	}
+	if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	until := time.UnixMilli(queryInt(t, pool, `SELECT last_value FROM waybill.waybill_outbox_wake`))
+	if ahead := time.Until(until); ahead > 2*time.Second {
+		t.Fatalf("a relay that died now would be notified for %s", ahead)
+	}
+}
+
+// counter counts round trips.
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.n.Add(1)
+	return ctx
+}
+func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (c *counter) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	c.n.Add(1)
+	return ctx
+}
+func (c *counter) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (c *counter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+
+func tracedPool(tb testing.TB, dsn string) (*pgxpool.Pool, *counter) {
+	tb.Helper()
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c := &counter{}
+	cfg.ConnConfig.Tracer = c
+	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(pool.Close)
+	return pool, c
+}
+
+// DB-10: an idle relay makes at most two queries a second.
+func TestIdleQueries(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, testenv.PostgresOptions{}) // transactions of others make a relay look
+	pool, count := tracedPool(t, server.DSN("postgres"))
+	o := outboxOn(t, pool, postgres.Options{})
+	idle := func(d time.Duration) int64 {
+		before, end := count.n.Load(), time.Now().Add(d)
+		for time.Now().Before(end) {
+			c := claim(t, o, request(10))
+			limit := time.Until(end)
+			if c.NextIn >= 0 {
+				limit = min(limit, c.NextIn)
+			}
+			if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, limit); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return count.n.Load() - before
+	}
+	idle(1500 * time.Millisecond) // settle down
+	if n := idle(4 * time.Second); n > 2*4+3 {
+		t.Fatalf("%d queries in 4 s", n)
+	}
+}
+
+// ST-02 DB-02 DB-03: one round trip each, whatever the number of messages.
+func TestRoundTrips(t *testing.T) {
+	t.Parallel()
+	pool, count := tracedPool(t, testenv.Postgres(t).DSN)
+	o := outboxOn(t, pool, postgres.Options{})
+	if err := o.Seed(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	msgs := make([]core.Message, 500)
+	for i := range msgs {
+		msgs[i] = message(core.Key(strings.Repeat("k", i%7)))
+	}
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := count.n.Load()
+	if _, err := o.Stage(t.Context(), tx, msgs...); err != nil {
+		t.Fatal(err)
+	}
+	if n := count.n.Load() - before; n != 1 {
+		t.Errorf("staging 500 messages made %d round trips", n)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before = count.n.Load()
+	c, err := o.Claim(t.Context(), request(500))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := count.n.Load() - before; n != 1 || len(c.Records) != 500 {
+		t.Errorf("claiming %d records made %d round trips", len(c.Records), n)
+	}
+	var out []core.Outcome
+	for i := range c.Records {
+		switch i % 4 {
+		case 0:
+			out = append(out, core.Published(&c.Records[i]))
+		case 1:
+			out = append(out, core.Retry(&c.Records[i], context.DeadlineExceeded, time.Second))
+		case 2:
+			out = append(out, core.Abandon(&c.Records[i], core.ReasonRejected, context.DeadlineExceeded))
+		default:
+			out = append(out, core.Release(&c.Records[i], 0))
+		}
+	}
+	before = count.n.Load()
+	settle(t, o, out...)
+	if n := count.n.Load() - before; n != 1 {
+		t.Errorf("settling 500 outcomes made %d round trips", n)
+	}
+}
+
+// DB-10: LISTEN is opened again after it was lost.
+func TestListenLost(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	o, pool := newOutbox(t, postgres.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	listening := func() int64 {
+		return queryInt(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%setval%' AND pid <> pg_backend_pid()`)
+	}
+	wait := func() {
+		t.Helper()
+		claim(t, o, request(1))
+		if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, 100*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "it listens", func() bool { wait(); return listening() == 1 })
+	exec(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%setval%' AND pid <> pg_backend_pid()`)
+	eventually(t, "it listens again", func() bool { wait(); return listening() == 1 })
+	if !strings.Contains(log.String(), "event=listen_lost") {
+		t.Errorf("not logged: %s", log.String())
+	}
+}
