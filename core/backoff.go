@@ -24,7 +24,7 @@ const (
 // JitterKind is how delays are spread, so that what failed together does not come back together.
 type JitterKind uint8
 
-// The kinds of jitter. With d the computed delay:
+// The kinds of jitter, with d for the computed delay.
 const (
 	JitterEqual JitterKind = iota // d/2 plus a random share of d/2
 	JitterShare                   // d ± Share×d
@@ -44,6 +44,7 @@ const (
 // min(Cap, f(n)) with f by Kind, then jittered. The zero value makes 20 attempts in about an hour: 1 s, doubled to
 // 5 min, equal jitter. It is a value; do not change Delays after use.
 type Backoff struct {
+	// Kind is the shape; default exponential.
 	Kind BackoffKind
 	// Base is the first delay; default 1 s.
 	Base time.Duration
@@ -204,9 +205,9 @@ func (b *Backoff) jitter(d time.Duration) time.Duration {
 	}
 	switch b.Jitter {
 	case JitterEqual:
-		return d/2 + rand.N(d/2+1) //nolint:gosec // spreading load needs no secret
+		return d/2 + rand.N(d/2+1)
 	case JitterShare:
-		f := 1 + b.Share*(2*rand.Float64()-1) //nolint:gosec // spreading load needs no secret
+		f := 1 + b.Share*(2*rand.Float64()-1)
 		return time.Duration(float64(d) * f)
 	case JitterOff:
 	}

@@ -88,8 +88,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // ClassOf returns the failure class of err: that of the outermost [*Error] in its chain, else ClassUnknown.
 func ClassOf(err error) Class {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Class
 	}
 	return ClassUnknown
@@ -97,8 +96,7 @@ func ClassOf(err error) Class {
 
 // ReasonOf returns the reason of the outermost [*Error] in err's chain, else ReasonNone.
 func ReasonOf(err error) Reason {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Reason
 	}
 	return ReasonNone

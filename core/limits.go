@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -69,10 +70,8 @@ var (
 // ReservedHeader reports whether name belongs to Waybill or to a broker, so that an application cannot set it.
 func ReservedHeader(name string) bool {
 	n := strings.ToLower(name)
-	for _, r := range reservedNames {
-		if n == r {
-			return true
-		}
+	if slices.Contains(reservedNames, n) {
+		return true
 	}
 	for _, p := range reservedPrefixes {
 		if strings.HasPrefix(n, p) {
@@ -125,8 +124,16 @@ func (l *Limits) check(p []string, where string, m *Message, now time.Time) []st
 		bad("Topic", s)
 	}
 	for _, f := range [...]struct{ name, value string }{
-		{"ID", m.ID}, {"Type", m.Type}, {"Source", m.Source}, {"Subject", m.Subject}, {"ContentType", m.ContentType}, {"Key", m.Key},
-		{"Tenant", m.Tenant}, {"CorrelationID", m.CorrelationID}, {"CausationID", m.CausationID}, {"RunID", m.RunID},
+		{"ID", m.ID},
+		{"Type", m.Type},
+		{"Source", m.Source},
+		{"Subject", m.Subject},
+		{"ContentType", m.ContentType},
+		{"Key", m.Key},
+		{"Tenant", m.Tenant},
+		{"CorrelationID", m.CorrelationID},
+		{"CausationID", m.CausationID},
+		{"RunID", m.RunID},
 	} {
 		if f.value != "" {
 			if s := checkName(f.value); s != "" {

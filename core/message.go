@@ -1,6 +1,7 @@
 package core
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -75,10 +76,7 @@ func (e *Envelope) Clone() Envelope {
 	c.Lineage = slices.Clone(e.Lineage)
 	c.Body = slices.Clone(e.Body)
 	if e.Headers != nil {
-		c.Headers = make(map[string]string, len(e.Headers))
-		for k, v := range e.Headers {
-			c.Headers[k] = v
-		}
+		c.Headers = maps.Clone(e.Headers)
 	}
 	return c
 }

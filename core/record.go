@@ -100,7 +100,7 @@ func Release(r *Record, in time.Duration) Outcome {
 	return o
 }
 
-// Route, ID, Seq and Token identify the record and the claim that the outcome is about.
+// Route returns the record's lane.
 func (o *Outcome) Route() string { return o.route }
 
 // ID returns the message id.

@@ -35,7 +35,11 @@ func placeOrders(ctx context.Context, store *sqlite.Store, placed *atomic.Int64)
 		g.Go(func() error {
 			for i := p; i < orders; i += producers {
 				o := Order{ID: fmt.Sprintf("order-%04d", i), Cents: 100 + i}
-				err := placeOrder(ctx, store, o, i%10 == 9)
+				var changeOfMind error
+				if i%10 == 9 {
+					changeOfMind = errChangedMyMind
+				}
+				err := placeOrder(ctx, store, o, changeOfMind)
 				if err != nil && !errors.Is(err, errChangedMyMind) {
 					return err
 				}
@@ -48,7 +52,7 @@ func placeOrders(ctx context.Context, store *sqlite.Store, placed *atomic.Int64)
 }
 
 // placeOrder writes the order and stages its message in one transaction: both exist, or neither.
-func placeOrder(ctx context.Context, store *sqlite.Store, o Order, cancel bool) (err error) {
+func placeOrder(ctx context.Context, store *sqlite.Store, o Order, changeOfMind error) (err error) {
 	tx, err := store.DB().BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -64,8 +68,8 @@ func placeOrder(ctx context.Context, store *sqlite.Store, o Order, cancel bool) 
 	if _, err := store.Stage(ctx, tx, OrderPlaced.Message(o)); err != nil {
 		return err
 	}
-	if cancel {
-		return errChangedMyMind
+	if changeOfMind != nil {
+		return changeOfMind
 	}
 	return tx.Commit()
 }

@@ -32,7 +32,7 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer store.Close()
+	defer store.Close() //nolint:errcheck // the folder goes too
 	if _, err := store.DB().ExecContext(ctx, tables); err != nil {
 		return err
 	}
@@ -59,10 +59,13 @@ func superviseWorker(ctx context.Context, db *sql.DB, path string, n *counts) er
 			return err
 		}
 		done, err := watch(ctx, db, w, n)
-		if err != nil || done {
-			return errors.Join(err, w.stop(done))
+		switch {
+		case err != nil:
+			return errors.Join(err, w.stop(os.Kill))
+		case done:
+			return w.stop(os.Interrupt)
 		}
-		if err := w.stop(false); err != nil { // SIGKILL: no goodbye, leases and all
+		if err := w.stop(os.Kill); err != nil { // SIGKILL: no goodbye, leases and all
 			return err
 		}
 		n.killed.Add(1)
@@ -166,7 +169,7 @@ func startWorker(ctx context.Context, path string, n *counts) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, self) //nolint:gosec // this program itself
+	cmd := exec.CommandContext(ctx, self)
 	cmd.Env = append(os.Environ(), workerEnv+"="+path)
 	cmd.Stderr = os.Stderr
 	if _, err := cmd.StdinPipe(); err != nil { // closed when this process ends, however it ends
@@ -201,18 +204,14 @@ func startWorker(ctx context.Context, path string, n *counts) (*worker, error) {
 	return w, nil
 }
 
-// stop ends the worker, with SIGTERM if gracefully, else with SIGKILL, and reads what it still had to say.
-func (w *worker) stop(gracefully bool) error {
-	sig := os.Kill
-	if gracefully {
-		sig = os.Interrupt
-	}
+// stop ends the worker with sig and reads what it still had to say.
+func (w *worker) stop(sig os.Signal) error {
 	if err := w.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	<-w.exited
 	err := w.cmd.Wait()
-	if exit := (*exec.ExitError)(nil); !gracefully && errors.As(err, &exit) {
+	if exit := (*exec.ExitError)(nil); sig == os.Kill && errors.As(err, &exit) {
 		return nil // killed, as asked
 	}
 	return err

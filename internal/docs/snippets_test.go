@@ -1,0 +1,111 @@
+package docs_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+var goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")
+
+// TestSnippetsCompile checks that every Go snippet of the documentation is a piece of a file in examples/ or of an
+// example test, which the build and the tests compile.
+func TestSnippetsCompile(t *testing.T) {
+	t.Parallel()
+	var sources []string
+	walk(t, func(path string) {
+		if strings.HasSuffix(path, ".go") && (strings.Contains(path, "/examples/") || strings.HasSuffix(path, "_test.go")) {
+			sources = append(sources, flat(read(t, path)))
+		}
+	})
+	for _, page := range pages(t) {
+		for i, m := range goBlock.FindAllStringSubmatch(read(t, page), -1) {
+			for part := range strings.SplitSeq(m[1], "// …\n") { // an ellipsis stands for code left out
+				if !containedInOne(sources, flat(part)) {
+					t.Errorf("%s: Go snippet %d is not found in examples/ or in a test:\n%s", page, i+1, part)
+				}
+			}
+		}
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
+
+// TestLinksLeadSomewhere checks the relative links of the documentation.
+func TestLinksLeadSomewhere(t *testing.T) {
+	t.Parallel()
+	for _, page := range pages(t) {
+		for _, m := range link.FindAllStringSubmatch(read(t, page), -1) {
+			if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
+				t.Errorf("%s: the link %s leads nowhere", page, m[1])
+			}
+		}
+	}
+}
+
+// flat makes indentation and blank lines irrelevant.
+func flat(s string) string {
+	var lines []string
+	for line := range strings.Lines(s) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, strings.Join(strings.Fields(line), " "))
+		}
+	}
+	return "\n" + strings.Join(lines, "\n") + "\n"
+}
+
+func containedInOne(sources []string, part string) bool {
+	for _, s := range sources {
+		if strings.Contains(s, part) {
+			return true
+		}
+	}
+	return strings.TrimSpace(part) == ""
+}
+
+func pages(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	walk(t, func(path string) {
+		if strings.HasSuffix(path, ".md") {
+			out = append(out, path)
+		}
+	})
+	return out
+}
+
+func walk(t *testing.T, visit func(path string)) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name := d.Name(); d.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "node_modules") {
+			return filepath.SkipDir
+		}
+		if !d.IsDir() {
+			visit(path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
