@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,10 +38,14 @@ func TestOutageCostsTimeNotAttempts(t *testing.T) {
 		if b.count() != 0 {
 			t.Error("published in an outage")
 		}
-		if n := len(b.started); n > 60 {
+		b.mu.Lock()
+		n := len(b.started)
+		b.mu.Unlock()
+		if n > 60 {
 			t.Errorf("%d publishes in ten minutes of outage; the back-off is broken", n)
 		}
 		probes := 0
+		s.mu.Lock()
 		for i, c := range s.claims {
 			if c.MaxRecords == 1 {
 				probes++
@@ -48,6 +53,7 @@ func TestOutageCostsTimeNotAttempts(t *testing.T) {
 				t.Errorf("claimed %d records in the outage", c.MaxRecords)
 			}
 		}
+		s.mu.Unlock()
 		if probes < 15 {
 			t.Errorf("%d probes", probes)
 		}
@@ -78,9 +84,10 @@ func TestOutageOfOneTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		full := true
+		var full atomic.Bool
+		full.Store(true)
 		b.answer = func(e *core.Envelope, _ int) error {
-			if e.Topic == "t.full" && full {
+			if e.Topic == "t.full" && full.Load() {
 				return &core.Error{Class: core.ClassOutage, TopicOnly: true, Err: errors.New("full")}
 			}
 			return nil
@@ -97,10 +104,13 @@ func TestOutageOfOneTopic(t *testing.T) {
 				t.Fatalf("%d of the other topic published after %d", n, i+1)
 			}
 		}
-		if n := b.tried["f199"]; n > 1 {
+		b.mu.Lock()
+		n := b.tried["f199"]
+		b.mu.Unlock()
+		if n > 1 {
 			t.Errorf("a record behind a full queue was sent %d times", n)
 		}
-		full = false
+		full.Store(false)
 		within(t, 40*time.Second, "healed", func() bool { return b.count() == 400 })
 		if err := stop(); err != nil {
 			t.Error(err)
@@ -393,16 +403,16 @@ func TestMisconfiguration(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) { // after a first success nothing ends it
 		mem, b := newStore(t), newBus()
-		broken := false
+		var broken atomic.Bool
 		s := &faulty{OutboxStore: mem}
 		s.claim = func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
-			if broken {
+			if broken.Load() {
 				return core.Claim{}, bad
 			}
 			return next()
 		}
 		b.answer = func(*core.Envelope, int) error {
-			if broken {
+			if broken.Load() {
 				return bad
 			}
 			return nil
@@ -410,14 +420,14 @@ func TestMisconfiguration(t *testing.T) {
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		stage(t, mem, msg("a", ""))
 		within(t, time.Second, "first", func() bool { return b.count() == 1 })
-		broken = true
+		broken.Store(true)
 		before := s.numClaims()
 		stage(t, mem, msg("b", ""))
 		time.Sleep(5 * time.Minute)
 		if n := s.numClaims() - before; n < 10 || n > 60 {
 			t.Errorf("%d claims in five minutes", n)
 		}
-		broken = false
+		broken.Store(false)
 		within(t, 11*time.Second, "resumed", func() bool { return b.count() == 2 })
 		if err := stop(); err != nil {
 			t.Error(err)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,10 +25,10 @@ func TestHotKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
 		b.latency = 5 * time.Millisecond
-		cold := 0
+		var cold atomic.Int32
 		b.answer = func(e *core.Envelope, _ int) error {
 			if e.Key != "hot" {
-				cold++
+				cold.Add(1)
 			}
 			return nil
 		}
@@ -39,7 +40,7 @@ func TestHotKey(t *testing.T) {
 		})...)
 		start := time.Now()
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
-		within(t, time.Second, "the other keys", func() bool { return cold == 1000 })
+		within(t, time.Second, "the other keys", func() bool { return cold.Load() == 1000 })
 		if d := time.Since(start); d > 200*time.Millisecond {
 			t.Errorf("1000 messages of other keys took %s beside a hot key", d)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
 // RL-01 RL-03 DB-10
@@ -92,6 +93,32 @@ func TestPipelining(t *testing.T) {
 		t.Logf("%d in flight, %d calls at a time, %s", b.maxIn, b.maxCalls, took)
 		if took > 800*time.Millisecond {
 			t.Errorf("took %s", took)
+		}
+	})
+}
+
+// RL-03: with the real broker in memory an unroutable message waits, and arrives once a queue is bound.
+func TestUnroutableUntilBound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		bus, err := memtransport.New(memtransport.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := begin(t, newRelay(t, s, bus, relay.Options{}))
+		stage(t, s, msg("a", "k"), msg("b", "k"))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if r := s.Records(); len(r) != 2 || r[0].Attempts == 0 || r[1].Attempts != 0 {
+			t.Errorf("%+v", r)
+		}
+		if err := bus.Declare("q", "t.*"); err != nil {
+			t.Fatal(err)
+		}
+		within(t, 5*time.Minute, "published", func() bool { return bus.Depth("q").Ready == 2 })
+		if err := stop(); err != nil {
+			t.Error(err)
 		}
 	})
 }

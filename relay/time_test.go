@@ -44,6 +44,7 @@ func TestStopAtTheDrainLimit(t *testing.T) {
 	for _, deaf := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			s, b := newStore(t), newBus()
+			b.latency = time.Second // after its context ended: no success
 			free := make(chan struct{})
 			b.before = func(ctx context.Context, _ []core.Envelope) {
 				if deaf {
@@ -55,7 +56,6 @@ func TestStopAtTheDrainLimit(t *testing.T) {
 			stop := begin(t, newRelay(t, s, b, relay.Options{DrainTimeout: 2 * time.Second}))
 			time.Sleep(time.Second)
 			start := time.Now()
-			b.latency = time.Second // after its context ended: no success
 			if err := stop(); err != nil {
 				t.Error(err)
 			}
