@@ -3,7 +3,11 @@ package postgres_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -83,4 +87,127 @@ func TestInboxConformanceSQL(t *testing.T) {
 		t.Fatal(err)
 	}
 	inboxtest.Run(t, func(*testing.T) inboxtest.Harness[*sql.Tx] { return &sqlInboxHarness{inboxHarness{pool, nil}, in} })
+}
+
+func key(id string) core.InboxKey { return core.InboxKey{Consumer: "c", Source: "/s", ID: id} }
+
+func TestInboxKeysAreChecked(t *testing.T) {
+	t.Parallel()
+	in, _ := newInbox(t, postgres.InboxOptions{})
+	for _, k := range []core.InboxKey{{}, {Consumer: "c", Source: "s"}, {Consumer: "c", Source: "s", ID: strings.Repeat("x", 256)}, {Consumer: "c", Source: "s", ID: "\xff"}} {
+		if _, err := in.Do(t.Context(), k, nil); !errors.Is(err, core.ErrInvalid) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// A concurrent Do waits no longer than the lock timeout, and the handler's own statements are not bound by it.
+func TestInboxLockTimeout(t *testing.T) {
+	t.Parallel()
+	in, _ := newInbox(t, postgres.InboxOptions{LockTimeout: 50 * time.Millisecond})
+	started, release, done := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		_, err := in.Do(t.Context(), key("1"), func(ctx context.Context, tx pgx.Tx) error {
+			var timeout string
+			if err := tx.QueryRow(ctx, `SHOW lock_timeout`).Scan(&timeout); err != nil || timeout != "0" {
+				return fmt.Errorf("the handler's lock timeout is %s: %w", timeout, err)
+			}
+			close(started)
+			<-release
+			return nil
+		})
+		done <- err
+	}()
+	<-started
+	status, err := in.Do(t.Context(), key("1"), func(context.Context, pgx.Tx) error { return errors.New("must not run") })
+	if status != core.InboxNone || core.ClassOf(err) != core.ClassRejected {
+		t.Errorf("%v %v", status, err)
+	}
+	close(release)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if status, err := in.Do(t.Context(), key("1"), nil); status != core.InboxDuplicate || err != nil {
+		t.Errorf("%v %v", status, err)
+	}
+}
+
+// A transaction that the database sacrificed is run again from the start.
+func TestInboxRunsAgain(t *testing.T) {
+	t.Parallel()
+	in, pool := newInbox(t, postgres.InboxOptions{})
+	for _, code := range []string{"40001", "40P01"} {
+		runs := 0
+		status, err := in.Do(t.Context(), key(code), func(ctx context.Context, tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1)`, code); err != nil {
+				return err
+			}
+			if runs++; runs < 3 {
+				_, err := tx.Exec(ctx, `DO $$ BEGIN RAISE EXCEPTION 'sacrificed' USING ERRCODE = '`+code+`'; END $$`)
+				return fmt.Errorf("step: %w", err)
+			}
+			return nil
+		})
+		if status != core.InboxProcessed || err != nil || runs != 3 {
+			t.Errorf("%v %v after %d runs", status, err, runs)
+		}
+		if n := queryInt(t, pool, `SELECT count(*) FROM effects WHERE name = $1`, code); n != 1 {
+			t.Errorf("%d effects", n)
+		}
+	}
+}
+
+// A connection that is lost in the handler or in the commit is an outage, and the message has at most one effect.
+func TestInboxConnectionLost(t *testing.T) {
+	t.Parallel()
+	in, pool := newInbox(t, postgres.InboxOptions{})
+	_, err := in.Do(t.Context(), key("1"), func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `INSERT INTO effects VALUES ('lost')`); err != nil {
+			return err
+		}
+		exec(t, pool, `SELECT pg_terminate_backend($1)`, int64(tx.Conn().PgConn().PID()))
+		return nil
+	})
+	if core.ClassOf(err) != core.ClassOutage {
+		t.Errorf("lost before the commit: %v", err)
+	}
+	_, err = in.Do(t.Context(), key("1"), func(ctx context.Context, tx pgx.Tx) error {
+		exec(t, pool, `SELECT pg_terminate_backend($1)`, int64(tx.Conn().PgConn().PID()))
+		_, err := tx.Exec(ctx, `SELECT 1`)
+		return fmt.Errorf("step: %w", err)
+	})
+	if core.ClassOf(err) != core.ClassOutage {
+		t.Errorf("lost in the handler: %v", err)
+	}
+	if n := queryInt(t, pool, `SELECT count(*) FROM effects`); n != 0 {
+		t.Fatalf("%d effects", n)
+	}
+	if status, err := in.Do(t.Context(), key("1"), func(context.Context, pgx.Tx) error { return nil }); status != core.InboxProcessed || err != nil {
+		t.Fatalf("%v %v", status, err)
+	}
+}
+
+func TestInboxPanic(t *testing.T) {
+	t.Parallel()
+	in, pool := newInbox(t, postgres.InboxOptions{})
+	func() {
+		defer func() {
+			if p := recover(); p != "boom" {
+				t.Errorf("recovered %v", p)
+			}
+		}()
+		_, _ = in.Do(t.Context(), key("1"), func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO effects VALUES ('panic')`)
+			if err != nil {
+				return err
+			}
+			panic("boom")
+		})
+	}()
+	if n := queryInt(t, pool, `SELECT (SELECT count(*) FROM effects) + (SELECT count(*) FROM waybill.waybill_inbox)`); n != 0 {
+		t.Fatalf("%d rows", n)
+	}
+	if pool.Stat().AcquiredConns() != 0 {
+		t.Fatal("the connection was kept")
+	}
 }
