@@ -1,2 +1,54 @@
-// Package postgres keeps an outbox and an inbox in PostgreSQL.
+// Package postgres keeps an outbox and an inbox in PostgreSQL 13 or later. It is the reference store.
+//
+// An application stages with [Outbox.Stage] in its own pgx transaction, or over database/sql with [Outbox.SQL] or
+// [NewSQLStager]; a relay claims and settles through the same [Outbox]; a consumer's handlers write in the transactions
+// of an [Inbox] or [SQLInbox]. [Migrations] creates the tables: waybill_outbox, waybill_inbox and waybill_meta in the
+// schema "waybill", unless the options say otherwise.
+//
+// # Guarantees
+//
+//   - Stage, Claim, Settle and ExtendLeases are one round trip each, whatever the number of messages. (The first Stage
+//     of a process asks once more, to seed its clock; a Claim that finds nothing looks up to four times.)
+//   - A claim of a route in key order returns per key a contiguous prefix of what is due, and nothing of a key of which
+//     another claim holds a record, a retry is waited for, or something earlier is left. Claims of one key exclude each
+//     other by advisory locks on 64 hashed shards, taken and given back within the claim.
+//   - Every settle compares the fencing token. Times of leases, schedules and retries come from the database's clock.
+//   - Our own transactions are READ COMMITTED whatever the default is, and leave nothing in the session. They work
+//     through poolers that share connections by transaction, if pgx does: set default_query_exec_mode to exec, or
+//     simple_protocol. Only LISTEN does not; [Outbox.Wait] notices and polls.
+//   - What a claim reads is bounded and served by partial indexes: settled, scheduled and leased rows, and the rows
+//     behind a blocked key, do not slow others. A claim's update is HOT nine times in ten, so indexes stay small.
+//   - Deadlocks and serialisation failures are run again, at no cost to the message.
+//
+// # Rows put in by hand
+//
+// INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('orders.placed', '{"id": 1}') is enough: the other columns
+// have defaults. Such rows notify nobody and are found by the poll, within half a second.
+//
+// # Order
+//
+// Transactions that run at the same time take sequences in one order and may commit in the other. Two messages of one
+// key keep their order if their transactions meet on a row before they stage, such as the row of the aggregate. What
+// commits late is never skipped: it is found within a lap of the claims over the rows behind them, usually at once.
+//
+// # TLS
+//
+// The connection string of the pool says it all, as for every client: sslmode=verify-full, sslrootcert, and sslcert and
+// sslkey for a client certificate. Wait's own connection uses the same configuration.
+//
+// # Concurrency
+//
+// Everything is safe for concurrent use, with one exception: one Wait at a time for each Outbox. Any number of
+// processes may claim from one table.
+//
+// # Ownership
+//
+// Pools and databases stay the caller's. An Outbox owns one connection, which Wait opens and which ends with Wait's
+// context or [Outbox.Close]. Bodies and headers that were passed to Stage are not kept.
+//
+// # Limits
+//
+// A published record is deleted at once, an abandoned one is kept. Staging an id again is therefore a duplicate only
+// until it was published. A claim takes at most 10,000 records. Order by HLC is not offered. Counts are exact up to
+// 10,000 live rows a route and estimates above. Names of tables have at most 48 bytes.
 package postgres

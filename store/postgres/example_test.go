@@ -1,0 +1,28 @@
+package postgres_test
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres"
+)
+
+// Stage in the transaction that writes the business rows.
+func ExampleOutbox_Stage() {
+	type order struct{ ID string }
+	placed := core.NewTopic("orders.placed", core.JSON[order]())
+
+	place := func(ctx context.Context, pool *pgxpool.Pool, outbox *postgres.Outbox, o order) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `INSERT INTO orders (id) VALUES ($1)`, o.ID); err != nil {
+				return err
+			}
+			_, err := outbox.Stage(ctx, tx, placed.Message(o, core.Key(o.ID)))
+			return err
+		})
+	}
+	_ = place
+}
