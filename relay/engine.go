@@ -20,13 +20,13 @@ const (
 type engine struct {
 	*Relay
 	once     bool
-	base     context.Context    //nolint:containedctx // the engine lives for one Run: its context without the cancellation
-	sendCtx  context.Context    //nolint:containedctx // base, cancelled at the drain limit
-	stopSend context.CancelFunc //
-	results  chan func()        // what calls came to
-	gone     chan struct{}      // closed when nobody reads results any more
-	running  int                // calls in progress
-	now      time.Time          // of this turn of the loop
+	base     context.Context //nolint:containedctx // the engine lives for one Run: its context without the cancellation
+	sendCtx  context.Context //nolint:containedctx // base, cancelled at the drain limit
+	stopSend context.CancelFunc
+	results  chan func()   // what calls came to, to be run by the loop
+	gone     chan struct{} // closed when nobody reads results any more
+	running  int           // calls in progress
+	now      time.Time     // of this turn of the loop
 	log      *slog.Logger
 	observer *observer
 	counts   Counts

@@ -530,3 +530,39 @@ func TestSettleOutageLongerThanTheLease(t *testing.T) {
 		}
 	})
 }
+
+// RL-06: a publisher that can tell is asked whether it works before anything is claimed for it.
+func TestProbeAsksThePublisherFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		up := time.Now().Add(5 * time.Minute)
+		test := func() error {
+			if time.Now().Before(up) {
+				return down()
+			}
+			return nil
+		}
+		b.answer = func(*core.Envelope, int) error { return test() }
+		s := &faulty{OutboxStore: mem}
+		stage(t, mem, msgs(100, noKey)...)
+		stop := begin(t, newRelay(t, s, asked{b, test}, relay.Options{}))
+		time.Sleep(time.Minute)
+		before := s.numClaims()
+		time.Sleep(3 * time.Minute)
+		if n := s.numClaims() - before; n > 0 {
+			t.Errorf("%d claims in an outage that the publisher knows of", n)
+		}
+		within(t, 2*time.Minute, "healed", func() bool { return b.count() == 100 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+type asked struct {
+	*bus
+	test func() error
+}
+
+func (a asked) Check(context.Context) error { return a.test() }
