@@ -45,7 +45,6 @@ func (b *batch) send(ctx context.Context, todo []int) int {
 			return len(todo)
 		}
 		if b.cause != nil {
-			b.pc.release(got)
 			break
 		}
 		n, used := b.sendSome(todo[sent : sent+got])
@@ -61,9 +60,10 @@ func (b *batch) send(ctx context.Context, todo []int) int {
 	return sent
 }
 
-// makeRoom takes places in the window, waiting for confirms of this call's own messages first, then for others'.
+// makeRoom takes places in the window, waiting for confirms of this call's own messages first, then for others'. It takes none if the channel
+// turns out to be closed.
 func (b *batch) makeRoom(ctx context.Context, want int) (int, error) {
-	for {
+	for b.cause == nil {
 		if out := b.pc.conn.out; out != nil {
 			if full := out.room(); full != nil {
 				if err := b.waitFor(ctx, full); err != nil {
@@ -82,9 +82,6 @@ func (b *batch) makeRoom(ctx context.Context, want int) (int, error) {
 			if err := b.wait(ctx); err != nil {
 				return 0, err
 			}
-			if b.cause != nil {
-				return 0, nil
-			}
 			continue
 		}
 		if err := b.waitFor(ctx, b.pc.freed); err != nil {
@@ -92,6 +89,7 @@ func (b *batch) makeRoom(ctx context.Context, want int) (int, error) {
 			return 0, err
 		}
 	}
+	return 0, nil
 }
 
 func (b *batch) waitFor(ctx context.Context, ready <-chan struct{}) error {
@@ -126,7 +124,7 @@ func (b *batch) sendSome(todo []int) (done, used int) {
 			f.id = p.MessageId
 			delete(p.Headers, headerTag)
 		} else {
-			p.Headers[headerTag] = int64(pc.tag) //nolint:gosec // counts messages
+			p.Headers[headerTag] = int64(pc.tag)
 		}
 		f.confirm, err = pc.ch.PublishWithDeferredConfirm(exchange, key, true, false, p)
 		if err != nil { // the channel is closed; whether this message left is unknown

@@ -60,7 +60,7 @@ func (b *batchConn) Write(p []byte) (int, error) {
 func (b *batchConn) Close() error {
 	var err error
 	b.once.Do(func() {
-		_ = b.Conn.SetWriteDeadline(time.Now().Add(closeFlushTime))
+		_ = b.SetWriteDeadline(time.Now().Add(closeFlushTime))
 		close(b.stop)
 		<-b.done
 		err = b.Conn.Close()

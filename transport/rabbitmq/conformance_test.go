@@ -32,6 +32,7 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			mq := testenv.RabbitMQ(t)
 			transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+				t.Helper()
 				h := harness{mq: mq, opts: c.opts, t: t}
 				if c.new != nil {
 					h.bus = c.new(t, mq, c.opts)

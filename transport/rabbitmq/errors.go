@@ -29,11 +29,8 @@ func misconfigured(op, format string, args ...any) *core.Error {
 
 // amqpError returns the broker's or the driver's error in err's chain, or nil.
 func amqpError(err error) *amqp.Error {
-	var e *amqp.Error
-	if errors.As(err, &e) {
-		return e
-	}
-	return nil
+	e, _ := errors.AsType[*amqp.Error](err)
+	return e
 }
 
 // blames reports whether the broker closed a channel or a connection because of what it was sent, so that one of the messages in flight is
@@ -75,8 +72,7 @@ func culprit(e *amqp.Error, exchange, key string) *core.Error {
 // dialError classifies a failed attempt to connect.
 func dialError(err error) *core.Error {
 	const op = "connect"
-	var ce *core.Error
-	if errors.As(err, &ce) {
+	if ce, ok := errors.AsType[*core.Error](err); ok {
 		return ce
 	}
 	if e := amqpError(err); e != nil {
@@ -119,18 +115,22 @@ func declareError(object string, err error) *core.Error {
 
 // await runs fn, which blocks without a context, until it returns or ctx ends. In the second case late, if not nil, runs after fn returned.
 func await(ctx context.Context, fn func() error, late func()) error {
-	done := make(chan error, 1)
-	go func() { done <- fn() }()
+	done, gone := make(chan error), make(chan struct{})
+	go func() {
+		err := fn()
+		select {
+		case done <- err:
+		case <-gone:
+			if late != nil {
+				late()
+			}
+		}
+	}()
 	select {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		if late != nil {
-			go func() {
-				<-done
-				late()
-			}()
-		}
+		close(gone)
 		return context.Cause(ctx)
 	}
 }

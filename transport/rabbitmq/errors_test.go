@@ -64,8 +64,15 @@ func TestClasses(t *testing.T) {
 		err     error
 		misconf bool
 	}{
-		{amqp.ErrCredentials, true}, {amqp.ErrVhost, true}, {server(403, "ACCESS_REFUSED"), true}, {server(530, "NOT_ALLOWED - vhost x not found"), true},
-		{x509.UnknownAuthorityError{}, true}, {tls.RecordHeaderError{}, true}, {io.EOF, false}, {server(320, "CONNECTION_FORCED"), false}, {context.DeadlineExceeded, false},
+		{amqp.ErrCredentials, true},
+		{amqp.ErrVhost, true},
+		{server(403, "ACCESS_REFUSED"), true},
+		{server(530, "NOT_ALLOWED - vhost x not found"), true},
+		{x509.UnknownAuthorityError{}, true},
+		{tls.RecordHeaderError{}, true},
+		{io.EOF, false},
+		{server(320, "CONNECTION_FORCED"), false},
+		{context.DeadlineExceeded, false},
 	} {
 		err := rabbitmq.DialError(c.err)
 		if core.ClassOf(err) != core.ClassOutage || errors.Is(err, core.ErrMisconfigured) != c.misconf {

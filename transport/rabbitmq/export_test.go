@@ -1,5 +1,7 @@
 package rabbitmq
 
+import amqp "github.com/rabbitmq/amqp091-go"
+
 // What the tests of package rabbitmq_test need to see.
 var (
 	Decode     = decode
@@ -14,5 +16,8 @@ var (
 	DeclareErr = declareError
 )
 
-// Subscriptions returns the objects that a subscription declares, written out.
+// ArgsOf returns the arguments of an object.
+func ArgsOf(o object) amqp.Table { return o.args }
+
+// SubscriptionObjects returns the objects that a subscription declares.
 var SubscriptionObjects = Options.subscriptionObjects

@@ -68,7 +68,7 @@ const (
 )
 
 // exampleURL is what errors show instead of the URL, which holds a password.
-const exampleURL = "amqp://user:password@host:5672/vhost"
+const exampleURL = "amqp://user:password@host:5672/vhost" //nolint:gosec // an example, no credentials
 
 func (o Options) withDefaults() Options {
 	if o.Exchange == "" {

@@ -265,7 +265,7 @@ func (pc *pubChannel) takeReturn(f *inFlight) (returnInfo, bool) {
 		if !ok {
 			break
 		}
-		tag := uint64(number(r.Headers[headerTag])) //nolint:gosec // our own number
+		tag := uint64(number(r.Headers[headerTag]))
 		if tag == 0 {
 			tag = pc.ids[r.MessageId]
 		}

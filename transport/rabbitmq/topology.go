@@ -55,9 +55,9 @@ func delayName(d time.Duration) string {
 		unit time.Duration
 		name string
 	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
-		if n := d / u.unit; n > 0 {
-			b.WriteString(strconv.FormatInt(int64(n), 10) + u.name)
-			d -= n * u.unit
+		if n := int64(d / u.unit); n > 0 {
+			b.WriteString(strconv.FormatInt(n, 10) + u.name)
+			d %= u.unit
 		}
 	}
 	if b.Len() == 0 {
@@ -186,7 +186,7 @@ func declareAll(ctx context.Context, c *conn, objects []object) error {
 			go func() { _ = ch.Close() }()
 		}
 	}()
-	run := func(o object, do func(*amqp.Channel) error) error {
+	run := func(do func(*amqp.Channel) error) error {
 		if ch == nil || ch.IsClosed() {
 			var err error
 			if ch, err = c.channel(ctx); err != nil {
@@ -197,9 +197,9 @@ func declareAll(ctx context.Context, c *conn, objects []object) error {
 		return await(ctx, func() error { return do(used) }, nil)
 	}
 	for _, o := range objects {
-		err := run(o, o.declare)
+		err := run(o.declare)
 		if e := amqpError(err); e != nil && e.Server && e.Code == amqp.AccessRefused && (o.kind != "" || o.exchange == "") {
-			if run(o, o.exists) == nil {
+			if run(o.exists) == nil {
 				continue
 			}
 		}

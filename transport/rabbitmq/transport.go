@@ -129,14 +129,29 @@ func (t *Transport) publish(ctx context.Context, n int, msgs outgoing, results c
 	if m, ok := msgs.(*envelopeBatch); ok {
 		msgs = m.clone()
 	}
-	mine := make(core.Results, n)
-	err := await(ctx, func() error { t.pub.publish(ctx, n, msgs, mine); return nil }, nil)
-	if err != nil {
-		fill(results, outage("publish", fmt.Errorf("no confirm in time; the result is unknown: %w", err)))
+	mine, done := make(core.Results, n), make(chan struct{})
+	go func() {
+		defer close(done)
+		t.pub.publish(ctx, n, msgs, mine)
+	}()
+	select {
+	case <-done:
+		copy(results, mine)
 		return
+	case <-ctx.Done():
 	}
-	copy(results, mine)
+	grace := time.NewTimer(stuckGrace) // it ends by itself unless it is stuck in a write
+	defer grace.Stop()
+	select {
+	case <-done:
+		copy(results, mine)
+	case <-grace.C:
+		fill(results, outage("publish", fmt.Errorf("no confirm in time; the result is unknown: %w", context.Cause(ctx))))
+	}
 }
+
+// stuckGrace is how long a Publish on a caller's connection waits after its context ended for what is known already.
+const stuckGrace = 200 * time.Millisecond
 
 func fill(results core.Results, err error) {
 	for i := range results {

@@ -1,9 +1,9 @@
 package rabbitmq_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -48,26 +48,7 @@ func TestWireGolden(t *testing.T) {
 		fmt.Fprintf(&b, "%-26s %-7T %v\n", k, p.Headers[k], p.Headers[k])
 	}
 	fmt.Fprintf(&b, "\n%s\n", p.Body)
-	const path = "testdata/wire.golden"
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), b.String()); diff != "" {
-		t.Errorf("the wire format changed (-want +got); UPDATE_GOLDEN=1 accepts it:\n%s", diff)
-	}
-	doc, err := os.ReadFile("../../docs/wire-format.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(doc), "```\n"+string(want)+"```\n") {
-		t.Errorf("docs/wire-format.md does not hold the content of %s", path)
-	}
+	golden(t, "testdata/wire.golden", b.String(), "../../docs/wire-format.md")
 }
 
 // TR-10: what was encoded is decoded, however the prefix is written, and whatever else is there.
@@ -159,7 +140,7 @@ func TestCopiesKeepEverything(t *testing.T) {
 			d = receive(t, r, 1)[0]
 		}
 	}
-	settle(t, r, core.AckReject(d, core.ReasonRejected, fmt.Errorf("no good")))
+	settle(t, r, core.AckReject(d, core.ReasonRejected, errors.New("no good")))
 	var parked amqp.Delivery
 	eventually(t, "parked", func() bool {
 		m, ok, err := ch.Get("q.dlq", true)

@@ -1,0 +1,56 @@
+package rabbitmq_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+// RM-01, RM-02: the names and arguments are a contract with what is on brokers already: another argument refuses to start.
+func TestTopologyGolden(t *testing.T) {
+	t.Parallel()
+	opts := rabbitmq.Options{Exchange: "waybill", QueueType: rabbitmq.QueueQuorum}
+	sub := core.Subscription{Queue: "billing", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{500 * time.Millisecond, 90 * time.Second}}
+	var b strings.Builder
+	for _, o := range rabbitmq.SubscriptionObjects(opts, &sub) {
+		fmt.Fprintln(&b, o)
+		args := rabbitmq.ArgsOf(o)
+		for _, k := range slices.Sorted(maps.Keys(args)) {
+			fmt.Fprintf(&b, "    %s = %#v\n", k, args[k])
+		}
+	}
+	golden(t, "testdata/topology.golden", b.String(), "../../docs/rabbitmq.md")
+}
+
+// golden compares got with the file at path, and checks that the document holds it.
+func golden(t *testing.T, path, got, document string) {
+	t.Helper()
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("a contract changed (-want +got); UPDATE_GOLDEN=1 accepts it:\n%s", diff)
+	}
+	doc, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(doc), "```\n"+string(want)+"```\n") {
+		t.Errorf("%s does not hold the content of %s", document, path)
+	}
+}
