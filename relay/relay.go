@@ -113,17 +113,21 @@ func (r *Relay) start(ctx context.Context, once bool) (*engine, error) {
 
 // check asks those who can tell whether they are usable at all. An outage is no reason not to start.
 func (r *Relay) check(ctx context.Context) error {
-	parts := map[any]string{}
+	type part struct {
+		name string
+		v    any
+	}
+	var parts []part
 	if !r.worked.claim {
-		parts[r.store] = "store"
+		parts = append(parts, part{"store", r.store})
 	}
 	for i := range r.opts.Routes {
 		if rt := &r.opts.Routes[i]; !r.worked.routes[rt.Name] {
-			parts[rt.Publisher] = "route " + rt.Name
+			parts = append(parts, part{"route " + rt.Name, rt.Publisher})
 		}
 	}
-	for part, name := range parts {
-		c, ok := core.As[core.Checker](part)
+	for _, p := range parts {
+		c, ok := core.As[core.Checker](p.v)
 		if !ok {
 			continue
 		}
@@ -134,9 +138,9 @@ func (r *Relay) check(ctx context.Context) error {
 		})
 		switch {
 		case errors.Is(err, core.ErrMisconfigured):
-			return fmt.Errorf("waybill/relay: %s: %w", name, err)
+			return fmt.Errorf("waybill/relay: %s: %w", p.name, err)
 		case err != nil:
-			r.log.Warn("not reachable at start; trying on", "event", "check_failed", "part", name, "error", core.ErrorText(err))
+			r.log.Warn("not reachable at start; trying on", "event", "check_failed", "part", p.name, "error", core.ErrorText(err))
 		}
 	}
 	return nil
