@@ -376,11 +376,12 @@ func TestTLS(t *testing.T) {
 // DB-02: a user's default isolation does not matter, and neither do poolers' modes of the driver.
 func TestIsolationAndExecModes(t *testing.T) {
 	t.Parallel()
-	dsn := testenv.Postgres(t).DSN
 	for _, params := range []string{
 		"default_transaction_isolation=serializable", "default_query_exec_mode=exec", "default_query_exec_mode=simple_protocol", "default_query_exec_mode=cache_describe",
 	} {
 		t.Run(params, func(t *testing.T) {
+			t.Parallel()
+			dsn := testenv.Postgres(t).DSN
 			pool := openPool(t, dsn+"&"+params)
 			o := outboxOn(t, pool, postgres.Options{Table: params[len(params)-5:]})
 			stage(t, pool, o, message(core.Key("k"), core.Header("a", "b")), message(core.Delay(time.Hour)), message())

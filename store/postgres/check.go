@@ -138,12 +138,16 @@ func wrongColumns(ctx context.Context, tx pgx.Tx, table string, want []column) (
 	if err != nil {
 		return nil, err
 	}
+	defer rows.Close()
 	have := map[string]string{}
-	var name, kind string
-	if _, err := pgx.ForEachRow(rows, []any{&name, &kind}, func() error {
+	for rows.Next() {
+		var name, kind string
+		if err := rows.Scan(&name, &kind); err != nil {
+			return nil, err
+		}
 		have[name] = kind
-		return nil
-	}); err != nil {
+	}
+	if err := rows.Err(); err != nil {
 		return nil, err
 	}
 	var problems []string

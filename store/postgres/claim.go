@@ -75,7 +75,6 @@ type answer struct {
 	records   []core.Record
 	promoted  map[string]int64 // least sequence by route
 	shards    uint64           // key shards that were locked
-	timed     bool             // the promotion reached its limit, or left something that is due
 	rows      []int64          // by range: rows seen, greatest and least sequence, least claimable one that was not claimed
 	last      []int64
 	least     []int64
@@ -91,7 +90,7 @@ type answer struct {
 }
 
 func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view) (*answer, error) {
-	token := rand.Int64() | 1 // a fencing token needs to be different, not secret //nolint:gosec
+	token := rand.Int64() | 1 // a fencing token needs to be different, not secret
 	var a *answer
 	err := o.transact(ctx, "claim", func(b *pgx.Batch) {
 		a = &answer{promoted: map[string]int64{}}
@@ -115,7 +114,7 @@ func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view)
 					return err
 				}
 				n, err := strconv.ParseInt(bits, 10, 64)
-				a.shards = uint64(n) //nolint:gosec // bits
+				a.shards = uint64(n)
 				return err
 			})
 		}

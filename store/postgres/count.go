@@ -57,7 +57,7 @@ func (o *Outbox) Counts(ctx context.Context) ([]core.Count, error) {
 					if err := rows.Scan(&c.Route, &state, &c.N, &c.Estimated, &age); err != nil {
 						return err
 					}
-					c.State, c.Oldest = core.State(state), max(time.Duration(age)*time.Microsecond, 0) //nolint:gosec // 1 to 5
+					c.State, c.Oldest = core.State(state), max(time.Duration(age)*time.Microsecond, 0)
 					counts = append(counts, c)
 				}
 				return rows.Err()

@@ -52,8 +52,7 @@ func failure(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var own *core.Error
-	if errors.As(err, &own) {
+	if _, ok := errors.AsType[*core.Error](err); ok {
 		return err
 	}
 	e := &core.Error{Op: "waybill/postgres: " + op, Class: class(err), Err: err}

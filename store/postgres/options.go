@@ -127,7 +127,7 @@ func (n names) sql(text string) string {
 func (n names) channel() string { return fmt.Sprintf("waybill_%016x", n.hash("notify")) }
 
 // lockClass is the first half of the advisory locks of the outbox's claims.
-func (n names) lockClass() int32 { return int32(n.hash("claim")) } //nolint:gosec // any 32 bits will do
+func (n names) lockClass() int32 { return int32(n.hash("claim")) }
 
 func (n names) hash(what string) uint64 {
 	h := fnv.New64a()

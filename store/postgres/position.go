@@ -35,6 +35,7 @@ type claimer struct {
 	short bool
 	held  bool
 	busy  int
+	past  horizon
 }
 
 // position is where a route's claims are. Everything up to front was looked at once. A lap visits it again, for what
@@ -47,6 +48,36 @@ type position struct {
 	lapTook time.Duration
 	ended   time.Time // of the latest lap
 	dirty   bool      // something behind is known to be claimable
+
+	// Nothing that was staged and not put off since is below floor. It comes from the least row that a lap met, and
+	// from what was settled when the lap began. Looking for earlier records of a key may begin there, which spares the
+	// dead index entries below.
+	floor, lapLeast, lapSettled int64
+}
+
+// horizon finds out up to which sequence every staging transaction has ended, so that nothing can appear below.
+type horizon struct {
+	settled  int64 // the answer
+	sequence int64 // given out by now; settled once every transaction before xmax has ended
+	xmax     int64 // 0: not yet taken
+	taken    time.Time
+}
+
+// horizonDelay is how long after a sequence was given out its transaction has its id at the latest: the two are taken
+// within one row's insert.
+const horizonDelay = time.Second
+
+func (h *horizon) advance(a *answer) {
+	switch {
+	case h.taken.IsZero():
+		h.sequence, h.taken = a.sequence, time.Now()
+	case h.xmax == 0:
+		if time.Since(h.taken) >= horizonDelay {
+			h.xmax = a.xmax
+		}
+	case a.xmin >= h.xmax:
+		h.settled, h.sequence, h.xmax, h.taken = h.sequence, a.sequence, 0, time.Now()
+	}
 }
 
 func (c *claimer) init(n names) {
@@ -72,7 +103,7 @@ type view struct {
 func (c *claimer) plan(req *core.ClaimRequest) *view {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := &view{window: req.MaxRecords + req.MaxRecords/2 + 100, records: req.MaxRecords, bytes: req.MaxBytes, skip: []string{}}
+	v := &view{window: req.MaxRecords + req.MaxRecords/4 + 20, records: req.MaxRecords, bytes: req.MaxBytes, skip: []string{}}
 	if req.Alone {
 		v.records = 1
 	}
@@ -83,11 +114,14 @@ func (c *claimer) plan(req *core.ClaimRequest) *view {
 	for i := range req.Routes {
 		r := &req.Routes[i]
 		p := c.position(req, r.Route)
-		p.startLap(c.short || req.Alone)
+		if p.lapDue(c.short || req.Alone) {
+			p.lapping, p.lap, p.lapEnd, p.lapTook, p.dirty = true, 0, p.front, 0, false
+			p.lapLeast, p.lapSettled = p.front+1, c.past.settled
+		}
 		v.names = append(v.names, r.Route)
-		v.add(r, p.front, math.MaxInt64, false)
+		v.add(r, p.front, math.MaxInt64, p.floor, false)
 		if p.lapping {
-			v.add(r, p.lap, p.lapEnd, true)
+			v.add(r, p.lap, p.lapEnd, p.floor, true)
 		}
 		keyed = keyed || r.Order == core.OrderPerKey
 		for _, t := range r.SkipTopics {
@@ -113,30 +147,29 @@ func (c *claimer) position(req *core.ClaimRequest, route string) *position {
 	return p
 }
 
-func (p *position) startLap(short bool) {
+// lapDue reports whether to begin a lap. After a claim that came out short is a good time.
+func (p *position) lapDue(short bool) bool { //nolint:revive // a fact, not a mode
 	if p.lapping || p.front == 0 {
-		return
+		return false
 	}
 	since := time.Since(p.ended)
-	cheap := p.lapTook <= cheapLap
-	if p.dirty || since >= lapEvery && since >= lapShare*p.lapTook || short && (cheap || since >= lapShare*p.lapTook) {
-		p.lapping, p.lap, p.lapEnd, p.lapTook, p.dirty = true, 0, p.front, 0, false
-	}
+	rested := since >= lapShare*p.lapTook
+	return p.dirty || since >= lapEvery && rested || short && (p.lapTook <= cheapLap || rested)
 }
 
-func (v *view) add(r *core.RouteOrder, lo, hi int64, lap bool) {
+func (v *view) add(r *core.RouteOrder, lo, hi, floor int64, lap bool) {
 	v.routes = append(v.routes, r.Route)
-	v.lo, v.hi, v.floor = append(v.lo, lo), append(v.hi, hi), append(v.floor, 0)
+	v.lo, v.hi, v.floor = append(v.lo, lo), append(v.hi, hi), append(v.floor, floor)
 	v.keyed, v.block = append(v.keyed, r.Order == core.OrderPerKey), append(v.block, r.Order == core.OrderPerKey && r.BlockAfterAbandon)
 	v.laps = append(v.laps, lap)
 }
 
 // pickShards returns the shards to try: all, or a random share of them while other relays claim at the same time.
 func (c *claimer) pickShards() []int32 {
-	start := rand.IntN(shards) //nolint:gosec // spreading needs no secret
+	start := rand.IntN(shards)
 	s := make([]int32, c.share)
 	for i := range s {
-		s[i] = int32((start + i) % shards) //nolint:gosec // below 64
+		s[i] = int32((start + i) % shards)
 	}
 	return s
 }
@@ -146,6 +179,7 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	claim := core.Claim{Records: a.records, Suspects: a.suspects, NextIn: -1}
+	c.past.advance(a)
 	if n := len(v.shards); n > 0 {
 		switch got := bits.OnesCount64(a.shards); {
 		case got < n:
@@ -169,6 +203,9 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 		if v.laps[i] {
 			lapped[route] = true
 			p.lapTook += microsDuration(a.took)
+			if a.rows[i] > 0 {
+				p.lapLeast = min(p.lapLeast, a.least[i])
+			}
 			switch {
 			case left:
 				p.lap = a.remaining[i] - 1
@@ -176,13 +213,14 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 				p.lap = a.last[i]
 			default:
 				p.lapping, p.ended = false, time.Now()
+				p.floor = min(p.lapLeast, p.lapSettled+1)
 			}
 			progress = progress || p.lapping
 			continue
 		}
 		switch {
 		case a.sequence < p.front: // the database was restored to an earlier time
-			*p = position{}
+			*p, c.past = position{}, horizon{}
 			progress = true
 		case left:
 			p.front = a.remaining[i] - 1
@@ -240,7 +278,7 @@ func (p *position) untilLap() time.Duration {
 
 // settled notes that records were settled, and reports whether that may have made some claimable: those put back, or
 // those of keys that were held.
-func (c *claimer) settled(putBack bool) bool {
+func (c *claimer) settled(putBack bool) bool { //nolint:revive // a fact, not a mode
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !putBack && !c.held {

@@ -35,7 +35,7 @@ func newStager(opts *Options, n names) (*stager, error) {
 
 // insertSQL writes any number of rows in one statement. What it returns tells new rows from duplicates. Only while a
 // relay sleeps does it notify; a notification belongs to the transaction and its savepoints, so a rollback wakes nobody.
-func insertSQL(notify, timed bool) string {
+func insertSQL(notify, timed bool) string { //nolint:revive // four variants of one statement
 	s := `
 INSERT INTO {outbox} (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body`
 	values := `

@@ -75,7 +75,7 @@ func (w *waiter) init(n names) {
 }
 
 // claimed notes what a claim of routes saw. A claim that has more to look at does not count as having seen anything.
-func (w *waiter) claimed(routes []string, a *answer, more bool) {
+func (w *waiter) claimed(routes []string, a *answer, more bool) { //nolint:revive // a fact, not a mode
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range routes {
@@ -123,7 +123,7 @@ func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration)
 	for {
 		if ctx.Err() != nil {
 			w.close(context.WithoutCancel(ctx))
-			return core.WakeStop, nil
+			return core.WakeStop, nil //nolint:nilerr // the end of ctx is a cause here, not an error
 		}
 		pause := w.nextPause()
 		o.keepListening(ctx)
@@ -266,7 +266,7 @@ func (o *Outbox) startListening(ctx context.Context) error {
 	if _, err := conn.Exec(ctx, w.listen); err != nil {
 		return err
 	}
-	w.self = fmt.Sprintf("%s%016x", selfPrefix, rand.Uint64()) //nolint:gosec // to tell ours from another relay's
+	w.self = fmt.Sprintf("%s%016x", selfPrefix, rand.Uint64())
 	w.selfBy = time.Now().Add(selfTimeout)
 	_, err = o.pool.Exec(ctx, w.notify, w.self) // over another connection: on the same one a pooler would hide the fault
 	return err
