@@ -216,7 +216,11 @@ func TestBrokerTrouble(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		publish(3*time.Second, core.ClassOutage)
+		start := time.Now()
+		publish(10*time.Second, core.ClassOutage)
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("publish to a blocked broker took %s", took)
+		}
 	}
 	for _, d := range held {
 		settle(t, r, core.AckDone(d))
