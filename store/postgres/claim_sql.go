@@ -89,7 +89,7 @@ WITH r AS MATERIALIZED (
     WHERE q.i = 1 OR q.i <= $9 AND q.total <= $10
 ), l AS MATERIALIZED (
     SELECT o.seq, o.ctid AS at FROM {outbox} o
-    WHERE o.ctid = ANY (ARRAY(SELECT p.at FROM p)) AND o.settled_at IS NULL AND o.due_at IS NULL
+    WHERE o.ctid = ANY (ARRAY(SELECT p.at FROM p)) AND (o.settled_at IS NULL AND o.due_at IS NULL) IS TRUE
       AND (o.lease_until IS NULL OR o.lease_until <= statement_timestamp())
     ORDER BY o.seq FOR UPDATE SKIP LOCKED
 ), m AS MATERIALIZED (
@@ -99,8 +99,8 @@ WITH r AS MATERIALIZED (
     SET state = 2, lease_token = $13, lease_owner = $12, lease_until = statement_timestamp() + $14 * interval '1 microsecond',
         crashes = o.crashes + (o.lease_until IS NOT NULL)::int
     WHERE o.ctid = ANY (ARRAY(
-        SELECT l.at FROM l JOIN p ON p.seq = l.seq
-        WHERE NOT EXISTS (SELECT FROM m WHERE m.n = p.n AND m.key = p.key AND m.seq < p.seq)
+        SELECT p.at FROM p
+        WHERE (p.seq IN (SELECT l.seq FROM l)) IS TRUE AND NOT EXISTS (SELECT FROM m WHERE m.n = p.n AND m.key = p.key AND m.seq < p.seq)
     ))
     RETURNING o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent, o.occurred_at,
               o.hlc, o.expires_at, o.attrs, o.body, o.attempts, o.crashes, o.ready_since

@@ -1,0 +1,55 @@
+package postgres
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// DB-10: behind a pooler that shares connections by transaction, LISTEN goes to a session that is not ours. The relay
+// notices that a notification to itself does not arrive, says so, and polls.
+func TestDeadListenIsNoticed(t *testing.T) {
+	t.Parallel()
+	o, pool := newPlanOutbox(t)
+	var log strings.Builder
+	o.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	o.waiter.listen = `LISTEN "of somebody else"`
+	t.Cleanup(func() { _ = o.Close(context.Background()) })
+	routes := []string{core.DefaultRoute}
+	req := core.ClaimRequest{Owner: "test", Routes: []core.RouteOrder{{Route: core.DefaultRoute}}, MaxRecords: 1, Lease: time.Minute}
+	look := func() int {
+		t.Helper()
+		c, err := o.Claim(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := o.Wait(t.Context(), routes, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		return len(c.Records)
+	}
+	for end := time.Now().Add(15 * time.Second); !strings.Contains(log.String(), "did not arrive"); {
+		if time.Now().After(end) {
+			t.Fatal("not noticed")
+		}
+		look()
+	}
+	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := o.Stage(t.Context(), tx, core.RawMessage("t.x", "text/plain", nil))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(5 * time.Second); look() == 0; {
+		if time.Now().After(end) {
+			t.Fatal("nothing was found by polling")
+		}
+	}
+}
