@@ -28,8 +28,8 @@
 //
 // # Concurrency
 //
-// A Transport is safe for concurrent use. Calls of Publish share one channel: each takes its turn in chunks of 64 messages. Publishing and
-// receiving have a connection each, so that a broker which blocks publishers still takes acknowledgements.
+// A Transport is safe for concurrent use. Calls of Publish share PublishConnections channels, each on a connection of its own; on one
+// channel they take turns in chunks of 64 messages. Receiving has another connection, so that a broker which blocks publishers still takes acknowledgements.
 //
 // # Ownership
 //

@@ -101,7 +101,7 @@ func TestMissingAndForbidden(t *testing.T) {
 	})
 }
 
-// RM-02: a queue that is there with other arguments is named, with the cure.
+// RM-02, RM-05: a queue that is there with other arguments is named, with the cure.
 func TestOtherArguments(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

@@ -41,6 +41,9 @@ type Options struct {
 	ReconnectMax time.Duration
 	// PublishTimeout bounds a Publish whose context has no earlier deadline; default 30 s.
 	PublishTimeout time.Duration
+	// PublishConnections is how many connections publish; default 2, at most 16. A call uses one of them, the idlest, so that the second is only
+	// opened when calls overlap.
+	PublishConnections int
 	// Window bounds the messages that one connection has sent and not seen confirmed, over all calls; default 2,000.
 	Window int
 	// MaxBodyBytes bounds a body; a larger one is refused for good with reason too_large and not sent. Default 16 MiB, which every version of
@@ -62,8 +65,10 @@ const (
 	DefaultReconnectMax   = 5 * time.Second
 	DefaultPublishTimeout = 30 * time.Second
 	DefaultWindow         = 2000
+	DefaultConnections    = 2
 	DefaultMaxBodyBytes   = 16 << 20
 	maxWindow             = 65_535
+	maxConnections        = 16
 	maxMaxBodyBytes       = 512 << 20
 )
 
@@ -95,6 +100,9 @@ func (o Options) withDefaults() Options {
 		if *d.p == 0 {
 			*d.p = d.v
 		}
+	}
+	if o.PublishConnections == 0 {
+		o.PublishConnections = DefaultConnections
 	}
 	if o.Window == 0 {
 		o.Window = DefaultWindow
@@ -136,6 +144,9 @@ func (o Options) problems() []string {
 	atLeast("ConnectTimeout", o.ConnectTimeout, 10*time.Millisecond)
 	atLeast("ReconnectMax", o.ReconnectMax, 10*time.Millisecond)
 	atLeast("PublishTimeout", o.PublishTimeout, 10*time.Millisecond)
+	if o.PublishConnections < 1 || o.PublishConnections > maxConnections {
+		bad("PublishConnections: %d is not between 1 and %d; leave it 0 for %d", o.PublishConnections, maxConnections, DefaultConnections)
+	}
 	if o.Window < 1 || o.Window > maxWindow {
 		bad("Window: %d is not between 1 and %d; leave it 0 for %d", o.Window, maxWindow, DefaultWindow)
 	}

@@ -27,6 +27,7 @@ type publisher struct {
 	link *link
 	opts Options
 
+	calls   atomic.Int32  // in progress
 	opening chan struct{} // capacity 1: held by who opens the channel
 	mu      sync.Mutex
 	main    *pubChannel
@@ -39,6 +40,8 @@ func newPublisher(l *link, opts Options) *publisher {
 // publish sends messages 0 to n-1 and fills results. Messages that were in flight when one of them made the broker close the channel are
 // suspects: they are sent again one at a time, so that only the culprit gets the error.
 func (p *publisher) publish(ctx context.Context, n int, msgs outgoing, results core.Results) {
+	p.calls.Add(1)
+	defer p.calls.Add(-1)
 	todo := make([]int, n)
 	for i := range todo {
 		todo[i] = i

@@ -16,7 +16,7 @@ import (
 // Transport is a RabbitMQ transport. It is safe for concurrent use.
 type Transport struct {
 	opts    Options
-	pub     *publisher
+	pubs    []*publisher
 	in      *link // connection of the receivers
 	foreign bool
 
@@ -32,7 +32,7 @@ var (
 )
 
 // Dial connects to the broker at url, such as amqp://user:password@host:5672/vhost, or amqps:// for TLS, and returns a transport that
-// reconnects by itself. Publishing and receiving have a connection each; the second is opened by the first Subscribe. An error has a class:
+// reconnects by itself. Publishing and receiving have connections of their own; the latter is opened by the first Subscribe. An error has a class:
 // outage if the broker cannot be reached, and it matches core.ErrMisconfigured if another attempt is pointless. It never holds the URL.
 func Dial(ctx context.Context, url string, opts Options) (*Transport, error) {
 	problems := opts.problems()
@@ -44,7 +44,10 @@ func Dial(ctx context.Context, url string, opts Options) (*Transport, error) {
 	}
 	opts = opts.withDefaults()
 	closing := make(chan struct{})
-	t := &Transport{opts: opts, closing: closing, pub: newPublisher(newLink("publish", url, opts, closing), opts), in: newLink("consume", url, opts, closing)}
+	t := &Transport{opts: opts, closing: closing, in: newLink("consume", url, opts, closing)}
+	for range opts.PublishConnections {
+		t.pubs = append(t.pubs, newPublisher(newLink("publish", url, opts, closing), opts))
+	}
 	if opts.Lazy {
 		return t, nil
 	}
@@ -76,7 +79,7 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	l := newLink("shared", "", opts, closing)
 	l.foreign, l.conn = true, &conn{Connection: connection, blocked: make(chan struct{})}
 	go l.conn.watch(l)
-	return &Transport{opts: opts, closing: closing, pub: newPublisher(l, opts), in: l, foreign: true}, nil
+	return &Transport{opts: opts, closing: closing, pubs: []*publisher{newPublisher(l, opts)}, in: l, foreign: true}, nil
 }
 
 // Check connects for publishing, declares the exchange, and reports what is wrong, as Dial does.
@@ -84,7 +87,7 @@ func (t *Transport) Check(ctx context.Context) error {
 	if isClosed(t.closing) {
 		return outage("check", core.ErrClosed)
 	}
-	_, err := t.pub.channel(ctx)
+	_, err := t.pubs[0].channel(ctx)
 	return err
 }
 
@@ -121,7 +124,7 @@ func (t *Transport) publish(ctx context.Context, n int, msgs outgoing, results c
 	ctx, cancel := context.WithTimeout(ctx, t.opts.PublishTimeout)
 	defer cancel()
 	if !t.foreign {
-		t.pub.publish(ctx, n, msgs, results)
+		t.idlest().publish(ctx, n, msgs, results)
 		return
 	}
 	// A write to the caller's connection may block for as long as the broker does not read. Then this call ends with its context, and the
@@ -132,7 +135,7 @@ func (t *Transport) publish(ctx context.Context, n int, msgs outgoing, results c
 	mine, done := make(core.Results, n), make(chan struct{})
 	go func() {
 		defer close(done)
-		t.pub.publish(ctx, n, msgs, mine)
+		t.pubs[0].publish(ctx, n, msgs, mine)
 	}()
 	select {
 	case <-done:
@@ -148,6 +151,17 @@ func (t *Transport) publish(ctx context.Context, n int, msgs outgoing, results c
 	case <-grace.C:
 		fill(results, outage("publish", fmt.Errorf("no confirm in time; the result is unknown: %w", context.Cause(ctx))))
 	}
+}
+
+// idlest returns the publisher with the fewest calls in progress.
+func (t *Transport) idlest() *publisher {
+	best := t.pubs[0]
+	for _, p := range t.pubs[1:] {
+		if p.calls.Load() < best.calls.Load() {
+			best = p
+		}
+	}
+	return best
 }
 
 // stuckGrace is how long a Publish on a caller's connection waits after its context ended for what is known already.
@@ -198,12 +212,16 @@ func (t *Transport) Close(ctx context.Context) error {
 		wg.Go(func() { _ = r.Close(ctx) })
 	}
 	wg.Wait()
-	if pc := t.pub.current(); pc != nil && t.foreign {
-		_ = await(ctx, pc.ch.Close, nil)
+	if t.foreign {
+		if pc := t.pubs[0].current(); pc != nil {
+			_ = await(ctx, pc.ch.Close, nil)
+		}
+		return nil
 	}
-	for _, l := range []*link{t.pub.link, t.in} {
-		wg.Go(func() { l.close(ctx) })
+	for _, p := range t.pubs {
+		wg.Go(func() { p.link.close(ctx) })
 	}
+	wg.Go(func() { t.in.close(ctx) })
 	wg.Wait()
 	return nil
 }
