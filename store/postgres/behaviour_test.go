@@ -409,3 +409,56 @@ func TestIsolationAndExecModes(t *testing.T) {
 		})
 	}
 }
+
+// OR-02: nothing of a key is claimed while another claim holds a later record of it: not what committed late, and not
+// what was put back, however far behind the leased ones are.
+func TestKeyWaitsForLaterLeases(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	late, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = late.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := o.Stage(t.Context(), late, message(core.ID("late"), core.Key("k"))); err != nil {
+		t.Fatal(err)
+	}
+	stage(t, pool, o, message(core.ID("early"), core.Key("k")))
+	held := claim(t, o, request(10)).Records
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if c := claim(t, o, request(10)); len(c.Records) != 0 {
+		t.Fatalf("claimed %s while %s is leased", c.Records[0].Envelope.ID, held[0].Envelope.ID)
+	}
+	settle(t, o, core.Published(&held[0]))
+	held = claim(t, o, request(10)).Records
+	if len(held) != 1 || held[0].Envelope.ID != "late" {
+		t.Fatalf("claimed %d records", len(held))
+	}
+	settle(t, o, core.Published(&held[0]))
+
+	msgs := make([]core.Message, 60)
+	for i := range msgs {
+		msgs[i] = message(core.Key("long"))
+	}
+	stage(t, pool, o, msgs...)
+	held = claim(t, o, request(60)).Records
+	if len(held) != 60 {
+		t.Fatalf("claimed %d records", len(held))
+	}
+	for i := range 50 {
+		settle(t, o, core.Release(&held[i], 0))
+	}
+	for range 5 {
+		if c := claim(t, o, request(1)); len(c.Records) != 0 {
+			t.Fatalf("claimed the head while the tail is leased")
+		}
+	}
+	for i := 50; i < 60; i++ {
+		settle(t, o, core.Release(&held[i], 0))
+	}
+	if c := claim(t, o, request(60)); len(c.Records) != 60 {
+		t.Fatalf("claimed %d records", len(c.Records))
+	}
+}

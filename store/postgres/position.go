@@ -148,7 +148,7 @@ func (c *claimer) position(req *core.ClaimRequest, route string) *position {
 }
 
 // lapDue reports whether to begin a lap. After a claim that came out short is a good time.
-func (p *position) lapDue(short bool) bool { //nolint:revive // a fact, not a mode
+func (p *position) lapDue(short bool) bool {
 	if p.lapping || p.front == 0 {
 		return false
 	}
