@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
 }
 
-// logTo writes the transport's log to the test's.
+// quiet drops the log.
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func dial(tb testing.TB, url string, opts rabbitmq.Options) *rabbitmq.Transport {
@@ -74,7 +74,7 @@ func envelopes(n int, topic string) []core.Envelope {
 	return list
 }
 
-// receive returns the next n deliveries, or fails after ten seconds.
+// receive returns the next n deliveries, or fails after a while.
 func receive(tb testing.TB, r core.Receiver, n int) []*core.Delivery {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
@@ -130,7 +130,7 @@ func raw(tb testing.TB, url string) *amqp.Channel {
 	return ch
 }
 
-// eventually polls until ok, or fails after ten seconds.
+// eventually polls until ok, or fails after a while.
 func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
 	deadline := time.Now().Add(10 * time.Second)
