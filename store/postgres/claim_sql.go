@@ -63,12 +63,12 @@ WITH r AS MATERIALIZED (
            CASE
            WHEN k.leased THEN true
            WHEN (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq >= k.floor AND e.seq < k.head
-                   AND e.settled_at IS NULL AND e.due_at IS NULL AND e.key <> '' LIMIT 1) THEN true
+                   AND coalesce(e.settled_at, e.due_at) IS NULL AND e.key <> '' LIMIT 1) THEN true
            WHEN (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND (e.seq < k.head OR e.due_at IS NOT NULL)
                    AND e.settled_at IS NULL AND e.holds AND e.key <> '' LIMIT 1) THEN true
            WHEN k.block AND (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.reason <> '' LIMIT 1) THEN true
            WHEN k.back THEN (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq > k.head
-                   AND e.settled_at IS NULL AND e.due_at IS NULL AND e.key <> '' AND e.lease_until > statement_timestamp() LIMIT 1)
+                   AND coalesce(e.settled_at, e.due_at) IS NULL AND e.key <> '' AND e.lease_until > statement_timestamp() LIMIT 1)
            END IS TRUE AS held,
            k.stop
     FROM (

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
@@ -48,7 +47,7 @@ type Options struct {
 	// Logger gets rare events, such as LISTEN lost; nil means slog.Default().
 	Logger *slog.Logger
 	// TracerProvider makes the stage spans; nil means the global one.
-	TracerProvider trace.TracerProvider
+	TracerProvider core.TracerProvider
 }
 
 // Validate reports all problems of o at once, as an error that matches core.ErrInvalid.

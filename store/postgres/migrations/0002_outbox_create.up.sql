@@ -71,7 +71,7 @@ COMMENT ON INDEX {schema}.{outbox_id} IS 'staging an id twice on a route is a no
 -- A claim writes the lease, crashes and state: none of these may stand in an index or a predicate, or no update is HOT.
 CREATE INDEX {outbox_ready} ON {outbox} (route, (seq + 0)) WHERE settled_at IS NULL AND due_at IS NULL;
 COMMENT ON INDEX {schema}.{outbox_ready} IS 'claims: what is due, in staging order; seq + 0, so that nobody takes the primary key instead';
-CREATE INDEX {outbox_key} ON {outbox} (route, key, seq) WHERE settled_at IS NULL AND due_at IS NULL AND key <> '';
+CREATE INDEX {outbox_key} ON {outbox} (route, key, seq) WHERE coalesce(settled_at, due_at) IS NULL AND key <> '';
 COMMENT ON INDEX {schema}.{outbox_key} IS 'claims: is there an earlier message of this key';
 CREATE INDEX {outbox_holds} ON {outbox} (route, key, seq) WHERE settled_at IS NULL AND holds AND key <> '';
 COMMENT ON INDEX {schema}.{outbox_holds} IS 'claims: retries and due schedules that hold back their key';
