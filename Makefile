@@ -34,8 +34,8 @@ verify: ## go.mod files are tidy, generated files are up to date
 	$(call each,go generate ./...)
 	@git diff --exit-code --stat -- . || { echo 'make verify: the files above are not what go generate makes: commit them' >&2; exit 1; }
 
-bench: servers ## benchmarks beside the raw limits (bench/README.md)
-	cd bench && go test -run '^$$' -bench . -benchmem -timeout 60m ./...
+bench: servers ## benchmarks beside the raw limits; writes bench/RESULTS.md (bench/README.md)
+	cd bench && go run . -out RESULTS.md
 
 soak: servers ## tests that run for as long as asked: make soak SOAK=1h
 	WAYBILL_SOAK=$(SOAK) go test -race -count=1 -timeout 0 -run Soak -v ./...

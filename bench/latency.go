@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/postgres"
+)
+
+const pacedRate = 200 // messages a second
+
+// latency measures at a paced rate: from the return of the commit to the arrival at a consumer, against a direct confirmed
+// publish from its start to the arrival at the same kind of consumer.
+func latency(ctx context.Context, env *servers, s scale) ([]row, error) {
+	p50 := row{name: "commit to arrival at 200 msg/s, p50, against a direct confirmed publish", unit: "ms", target: "≤ 4"}
+	p99 := row{name: "commit to arrival at 200 msg/s, p99, against a direct confirmed publish", unit: "ms", target: "≤ 4.5"}
+	add := func(to *row, ours bool, d time.Duration) {
+		if ours {
+			to.ours = append(to.ours, sample{value: d.Seconds()})
+		} else {
+			to.raw = append(to.raw, sample{value: d.Seconds()})
+		}
+	}
+	for range s.pairs {
+		for _, ours := range []bool{false, true} {
+			run := directLatency
+			if ours {
+				run = outboxLatency
+			}
+			ds, err := run(ctx, env, s)
+			if err != nil {
+				return nil, err
+			}
+			add(&p50, ours, percentile(ds, 0.5))
+			add(&p99, ours, percentile(ds, 0.99))
+		}
+	}
+	return []row{p50, p99}, nil
+}
+
+// clocks holds when each message was sent and when it arrived.
+type clocks struct {
+	mu            sync.Mutex
+	sent, arrived map[uint64]time.Time
+	want          int
+	all           chan struct{}
+}
+
+func newClocks(n int) *clocks {
+	return &clocks{sent: make(map[uint64]time.Time, n), arrived: make(map[uint64]time.Time, n), want: n, all: make(chan struct{})}
+}
+
+func (c *clocks) note(m map[uint64]time.Time, i uint64, t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m[i] = t; len(c.sent) == c.want && len(c.arrived) == c.want {
+		close(c.all)
+	}
+}
+
+func (c *clocks) latencies() []time.Duration {
+	var out []time.Duration
+	for i, t := range c.arrived {
+		if i >= uint64(c.want)/10 { // the first tenth warms up
+			out = append(out, max(t.Sub(c.sent[i]), 0))
+		}
+	}
+	return out
+}
+
+// arrivals consumes queue bench by amqp091-go and notes when messages arrive.
+func arrivals(url string, c *clocks) (stop func() error, err error) {
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		return nil, err
+	}
+	ch, err := conn.Channel()
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	in, err := ch.Consume("bench", "", true, false, false, false, nil)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	go func() {
+		for d := range in {
+			c.note(c.arrived, binary.BigEndian.Uint64(d.Body), time.Now())
+		}
+	}()
+	return conn.Close, nil
+}
+
+func paced(ctx context.Context, env *servers, s scale, send func(i uint64, body []byte, c *clocks) error) (_ []time.Duration, err error) {
+	drop, err := env.queue(ctx, "bench")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, drop()) }()
+	n := int(s.paced.Seconds() * pacedRate)
+	c := newClocks(n)
+	stop, err := arrivals(env.url, c)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	pace := time.NewTicker(time.Second / pacedRate)
+	defer pace.Stop()
+	for i := range n {
+		<-pace.C
+		body := binary.BigEndian.AppendUint64(make([]byte, 0, stageBody), uint64(i))
+		if err := send(uint64(i), body[:stageBody], c); err != nil {
+			return nil, err
+		}
+	}
+	select {
+	case <-c.all:
+		return c.latencies(), nil
+	case <-time.After(30 * time.Second):
+		return nil, errors.New("messages did not arrive within 30 s")
+	}
+}
+
+func directLatency(ctx context.Context, env *servers, s scale) (_ []time.Duration, err error) {
+	conn, err := amqp.Dial(env.url)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	ch, err := conn.Channel()
+	if err == nil {
+		err = ch.Confirm(false)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return paced(ctx, env, s, func(i uint64, body []byte, c *clocks) error {
+		c.note(c.sent, i, time.Now())
+		d, err := ch.PublishWithDeferredConfirm("bench", "bench.topic", true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: body})
+		if err != nil {
+			return err
+		}
+		if ok, err := d.WaitContext(ctx); err != nil || !ok {
+			return errors.Join(err, errors.New("not confirmed"))
+		}
+		return nil
+	})
+}
+
+func outboxLatency(ctx context.Context, env *servers, s scale) (_ []time.Duration, err error) {
+	db, err := env.database(ctx, postgres.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer db.close(ctx)
+	bus, err := env.bus(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer bus.Close(ctx) //nolint:errcheck // everything has arrived
+	outbox, err := db.open(postgres.Options{})
+	if err != nil {
+		return nil, err
+	}
+	r, err := relay.New(outbox, bus, relay.Options{})
+	if err != nil {
+		return nil, err
+	}
+	runCtx, stop := context.WithCancel(ctx)
+	g, runCtx := errgroup.WithContext(runCtx)
+	g.Go(func() error { return r.Run(runCtx) })
+	defer func() { stop(); err = errors.Join(err, g.Wait()) }()
+	return paced(ctx, env, s, func(i uint64, body []byte, c *clocks) error {
+		err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+			if err := business(ctx, tx); err != nil {
+				return err
+			}
+			_, err := db.outbox.Stage(ctx, tx, core.RawMessage("bench.topic", "application/octet-stream", body))
+			return err
+		})
+		c.note(c.sent, i, time.Now())
+		return err
+	})
+}

@@ -1,0 +1,113 @@
+// Command bench measures Waybill beside the raw limit of what it is built on, in interleaved pairs in one run, and writes
+// a Markdown table. Absolute figures depend on the machine; the ratios are what to look at. See README.md.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+)
+
+func main() {
+	var (
+		only  = flag.String("only", "", "run only benchmarks whose name starts with one of these, separated by commas")
+		brief = flag.Bool("brief", false, "run everything once, shortly: it shows that the benchmarks work, not how fast anything is")
+		pairs = flag.Int("pairs", 5, "interleaved pairs a benchmark")
+		out   = flag.String("out", "", "also write the table to this file")
+	)
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	if err := run(ctx, *only, scaleOf(*brief, *pairs), *out); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// scale is how much to measure.
+type scale struct {
+	pairs   int
+	backlog int           // messages a drain
+	paced   time.Duration // length of a latency run
+	load    time.Duration // length of a run with concurrent producers
+	txs     int           // transactions a stage measurement
+	consume int           // messages a consume run
+}
+
+func scaleOf(brief bool, pairs int) scale {
+	if brief {
+		return scale{pairs: 1, backlog: 2000, paced: time.Second, load: 500 * time.Millisecond, txs: 20, consume: 500}
+	}
+	return scale{pairs: pairs, backlog: 100_000, paced: 15 * time.Second, load: 5 * time.Second, txs: 400, consume: 20_000}
+}
+
+// benchmark measures one thing and returns rows of the table.
+type benchmark struct {
+	name string
+	run  func(ctx context.Context, env *servers, s scale) ([]row, error)
+}
+
+func benchmarks() []benchmark {
+	return []benchmark{
+		{"drain", drainDefault},
+		{"drain-keyed", drainKeyed},
+		{"drain-1500", drainLarge},
+		{"drain-two-relays", drainTwoRelays},
+		{"drain-old-snapshot", drainOldSnapshot},
+		{"stage", stageCost},
+		{"stage-concurrent", stageConcurrent},
+		{"latency", latency},
+		{"consume", consume},
+	}
+}
+
+func run(ctx context.Context, only string, s scale, out string) error {
+	env, err := openServers(ctx)
+	if err != nil {
+		return err
+	}
+	defer env.close()
+	w := io.Writer(os.Stdout)
+	if out != "" {
+		f, err := os.Create(out) //nolint:gosec // the user's own choice
+		if err != nil {
+			return err
+		}
+		defer f.Close() //nolint:errcheck // written through
+		w = io.MultiWriter(w, f)
+	}
+	fmt.Fprintf(w, "%d interleaved pairs; medians; CPU is user and system time per 1,000 messages.\n\n", s.pairs)
+	fmt.Fprint(w, "| benchmark | Waybill | raw limit in the same run | ratio | target | CPU s / 1,000: Waybill (process + Postgres + RabbitMQ) | raw |\n|---|---|---|---|---|---|---|\n")
+	for _, b := range benchmarks() {
+		if !selected(only, b.name) {
+			continue
+		}
+		rows, err := b.run(ctx, env, s)
+		if err != nil {
+			return fmt.Errorf("%s: %w", b.name, err)
+		}
+		for _, r := range rows {
+			fmt.Fprintln(w, r.markdown())
+		}
+	}
+	return nil
+}
+
+func selected(only, name string) bool {
+	if only == "" {
+		return true
+	}
+	for _, o := range strings.Split(only, ",") {
+		if o != "" && strings.HasPrefix(name, o) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/postgres"
+)
+
+const stageBody = 256
+
+// stageCost compares one transaction with a business insert three ways: bare, with a hand-written array insert into an
+// outbox table of the simplest kind, and with Stage. The three take turns within one loop, so that noise meets all.
+func stageCost(ctx context.Context, env *servers, s scale) ([]row, error) {
+	db, err := env.database(ctx, postgres.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer db.close(ctx)
+	var rows []row
+	for _, n := range []int{1, 10, 100, 500} {
+		txs := max(s.txs/max(n/10, 1), 10)
+		var bare, hand, ours []sample
+		for range s.pairs {
+			b, h, o, err := stageTurns(ctx, db, n, txs)
+			if err != nil {
+				return nil, err
+			}
+			bare, hand, ours = append(bare, sample{value: b}), append(hand, sample{value: h}), append(ours, sample{value: o})
+		}
+		target := map[int]string{1: "≤ 1.15", 100: "≤ 1.50"}[n]
+		if target == "" {
+			target = "reported"
+		}
+		rows = append(rows,
+			row{name: fmt.Sprintf("transaction that stages %d, against a hand-written array insert", n), ours: ours, raw: hand, unit: "µs", target: target},
+			row{name: fmt.Sprintf("transaction that stages %d, against none staged", n), ours: ours, raw: bare, unit: "µs", target: "reported"})
+	}
+	return rows, nil
+}
+
+// stageTurns returns the median seconds of each kind of transaction.
+func stageTurns(ctx context.Context, db *database, n, txs int) (bare, hand, ours float64, err error) {
+	kinds := []func(pgx.Tx) error{
+		func(pgx.Tx) error { return nil },
+		func(tx pgx.Tx) error { return handStage(ctx, tx, n) },
+		func(tx pgx.Tx) error {
+			_, err := db.outbox.Stage(ctx, tx, messages(n)...)
+			return err
+		},
+	}
+	took := make([][]time.Duration, len(kinds))
+	for range txs {
+		for k, f := range kinds {
+			started := time.Now()
+			err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+				if err := business(ctx, tx); err != nil {
+					return err
+				}
+				return f(tx)
+			})
+			if err != nil {
+				return 0, 0, 0, err
+			}
+			took[k] = append(took[k], time.Since(started))
+		}
+	}
+	_, err = db.pool.Exec(ctx, `TRUNCATE business, hand_outbox`)
+	m := func(k int) float64 { return percentile(took[k], 0.5).Seconds() }
+	return m(0), m(1), m(2), err
+}
+
+func business(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `INSERT INTO business (what) VALUES ($1)`, "an order")
+	return err
+}
+
+func messages(n int) []core.Message {
+	msgs := make([]core.Message, n)
+	for i := range msgs {
+		msgs[i] = core.RawMessage("bench.topic", "application/octet-stream", make([]byte, stageBody))
+	}
+	return msgs
+}
+
+// handStage is what a team writes by hand: an id, a topic, a body.
+func handStage(ctx context.Context, tx pgx.Tx, n int) error {
+	ids, topics, bodies := make([]string, n), make([]string, n), make([][]byte, n)
+	for i := range n {
+		ids[i], topics[i], bodies[i] = core.NewID(), "bench.topic", make([]byte, stageBody)
+	}
+	_, err := tx.Exec(ctx, `INSERT INTO hand_outbox (id, topic, body) SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[])`, ids, topics, bodies)
+	return err
+}
+
+// stageConcurrent measures commits a second of 16 producers: without staging; staging with a relay asleep (the messages are
+// due tomorrow, so it stays asleep); and staging with a relay that drains to nowhere, wake-up on against off.
+func stageConcurrent(ctx context.Context, env *servers, s scale) ([]row, error) {
+	none := func(ctx context.Context) (sample, error) { return produce(ctx, env, s, load{}) }
+	asleep, err := pairs(ctx, s.pairs, none, func(ctx context.Context) (sample, error) {
+		return produce(ctx, env, s, load{stage: true, delay: 24 * time.Hour, relay: true})
+	})
+	if err != nil {
+		return nil, err
+	}
+	asleep.name, asleep.unit, asleep.target = "commits of 16 producers that stage, relay asleep, against without staging", "commits/s", "≥ 0.65"
+	draining, err := pairs(ctx, s.pairs,
+		func(ctx context.Context) (sample, error) {
+			return produce(ctx, env, s, load{stage: true, relay: true, notifyOff: true})
+		},
+		func(ctx context.Context) (sample, error) { return produce(ctx, env, s, load{stage: true, relay: true}) })
+	draining.name, draining.unit, draining.target = "commits of 16 producers, relay draining, wake-up on against off", "commits/s", "≥ 0.95"
+	return []row{asleep, draining}, err
+}
+
+// load is what producers and the relay do.
+type load struct {
+	stage, relay, notifyOff bool
+	delay                   time.Duration
+}
+
+func produce(ctx context.Context, env *servers, s scale, l load) (_ sample, err error) {
+	opts := postgres.Options{NotifyOff: l.notifyOff}
+	db, err := env.database(ctx, opts)
+	if err != nil {
+		return sample{}, err
+	}
+	defer db.close(ctx)
+	relayCtx, stop := context.WithCancel(ctx)
+	defer stop()
+	relays, relayCtx := errgroup.WithContext(relayCtx)
+	if l.relay {
+		outbox, err := db.open(opts)
+		if err != nil {
+			return sample{}, err
+		}
+		r, err := relay.New(outbox, nowhere{}, relay.Options{})
+		if err != nil {
+			return sample{}, err
+		}
+		relays.Go(func() error { return r.Run(relayCtx) })
+	}
+	timed, cancel := context.WithTimeout(ctx, s.load)
+	defer cancel()
+	var commits atomic.Int64
+	before, started := readCPU(), time.Now()
+	g, gctx := errgroup.WithContext(timed)
+	for range 16 {
+		g.Go(func() error {
+			for gctx.Err() == nil {
+				err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+					if err := business(ctx, tx); err != nil || !l.stage {
+						return err
+					}
+					m := messages(1)
+					m[0].Delay = l.delay
+					_, err := db.outbox.Stage(ctx, tx, m...)
+					return err
+				})
+				if err != nil {
+					return err
+				}
+				commits.Add(1)
+			}
+			return nil
+		})
+	}
+	err = g.Wait()
+	took := time.Since(started)
+	cpu := readCPU().since(before)
+	stop()
+	n := int(commits.Load())
+	return sample{value: float64(n) / took.Seconds(), msgs: n, cpu: cpu}, errors.Join(err, relays.Wait())
+}
+
+// nowhere confirms everything at once.
+type nowhere struct{}
+
+func (nowhere) Publish(_ context.Context, batch []core.Envelope) core.Results {
+	return make(core.Results, len(batch))
+}
+
+func (nowhere) Traits() core.PublisherTraits {
+	return core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true, DetectsUnroutable: true}
+}
