@@ -53,3 +53,39 @@ func TestDeadListenIsNoticed(t *testing.T) {
 		}
 	}
 }
+
+// DB-10: a relay that is always busy never sleeps on its connection, and does not take that for a dead LISTEN; a dead
+// one is noticed all the same.
+func TestBusyRelayKnowsWhetherItListens(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		dead bool
+	}{{"alive", false}, {"dead", true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			o, pool := newPlanOutbox(t)
+			var log strings.Builder
+			o.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			if tc.dead {
+				o.waiter.listen = `LISTEN "of somebody else"`
+			}
+			t.Cleanup(func() { _ = o.Close(context.Background()) })
+			for end := time.Now().Add(2 * selfTimeout); time.Now().Before(end); {
+				o.Wake() // it never gets to sleep
+				if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, time.Second); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := pool.Exec(t.Context(), `SELECT pg_sleep(0.02)`); err != nil { // the work
+					t.Fatal(err)
+				}
+			}
+			if noticed := strings.Contains(log.String(), "did not arrive"); noticed != tc.dead {
+				t.Fatalf("lost: %v: %s", noticed, log.String())
+			}
+			if listens := o.waiter.conn != nil && o.waiter.self == ""; listens == tc.dead {
+				t.Fatalf("it listens: %v", listens)
+			}
+		})
+	}
+}

@@ -56,7 +56,8 @@ type waiter struct {
 	// Only Wait uses these; one call at a time.
 	conn     *pgx.Conn
 	self     string    // the notification that must arrive, "" once it did
-	selfBy   time.Time // until then
+	selfBy   time.Time // by then, if the connection was read since
+	overdue  bool      // it was, by a query that began after selfBy
 	relisten time.Time // when to try again
 	backoff  time.Duration
 }
@@ -127,12 +128,18 @@ func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration)
 		}
 		pause := w.nextPause()
 		o.keepListening(ctx)
+		notified := false
 		changed, err := o.lookAround(ctx, routes, pause)
+		if err == nil && w.conn != nil {
+			notified = o.takeArrived(ctx, routes)
+		}
 		switch {
 		case ctx.Err() != nil:
 			continue
 		case err != nil:
 			return core.WakePoll, failure("wait", err)
+		case notified:
+			return core.WakeNotify, nil
 		case changed:
 			return core.WakePoll, nil
 		}
@@ -162,6 +169,7 @@ func (o *Outbox) lookAround(ctx context.Context, routes []string, pause time.Dur
 	var ignored, sequence, xmin int64
 	var err error
 	if w.conn != nil {
+		w.overdue = time.Now().After(w.selfBy)
 		err = w.conn.QueryRow(ctx, w.sleep, (pause+asleepMargin).Milliseconds()).Scan(&ignored, &sequence, &xmin)
 		if err != nil && class(err) == core.ClassOutage && ctx.Err() == nil {
 			o.lost(ctx, err)
@@ -211,10 +219,8 @@ func (o *Outbox) sleepUntil(ctx context.Context, routes []string, d time.Duratio
 		switch {
 		case err != nil && sleep.Err() == nil:
 			o.lost(ctx, err)
-		case err == nil && n.Payload == w.self:
-			w.self, w.backoff = "", 0
 		case err == nil:
-			notified = n.Payload == "" || slices.Contains(routes, n.Payload)
+			notified = w.take(n.Payload, routes)
 		}
 	}
 	w.mu.Lock()
@@ -225,20 +231,39 @@ func (o *Outbox) sleepUntil(ctx context.Context, routes []string, d time.Duratio
 	return notified
 }
 
-// keepListening opens the connection that listens, if there is none and it is time, and gives it up if the notification
-// that it was sent does not arrive: a pooler stands between, and the LISTEN went to some other session.
+// takeArrived takes the notifications that came with the answer to a query, and reports whether one was for routes. A
+// busy relay reads its connection in no other way. It gives the connection up if the notification to itself should have
+// been among them: a pooler stands between, and the LISTEN went to some other session.
+func (o *Outbox) takeArrived(ctx context.Context, routes []string) (notified bool) {
+	w := &o.waiter
+	over, cancel := context.WithCancel(ctx)
+	cancel() // what has arrived is returned all the same
+	for {
+		n, err := w.conn.WaitForNotification(over)
+		if err != nil {
+			break
+		}
+		notified = w.take(n.Payload, routes) || notified
+	}
+	if w.self != "" && w.overdue {
+		o.lost(ctx, errors.New("a notification to ourselves did not arrive: is there a pooler that shares connections by transaction?"))
+	}
+	return notified
+}
+
+// take reports whether the notification is for one of routes, and not to ourselves.
+func (w *waiter) take(payload string, routes []string) bool {
+	if payload != "" && payload == w.self {
+		w.self, w.backoff = "", 0
+		return false
+	}
+	return payload == "" || slices.Contains(routes, payload)
+}
+
+// keepListening opens the connection that listens, if there is none and it is time.
 func (o *Outbox) keepListening(ctx context.Context) {
 	w := &o.waiter
-	if o.opts.NotifyOff {
-		return
-	}
-	if w.conn != nil {
-		if w.self != "" && time.Now().After(w.selfBy) {
-			o.lost(ctx, errors.New("a notification to ourselves did not arrive: is there a pooler that shares connections by transaction?"))
-		}
-		return
-	}
-	if time.Now().Before(w.relisten) {
+	if o.opts.NotifyOff || w.conn != nil || time.Now().Before(w.relisten) {
 		return
 	}
 	if err := o.startListening(ctx); err != nil && ctx.Err() == nil {
