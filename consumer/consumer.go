@@ -37,7 +37,7 @@ type registration struct {
 
 // New returns a consumer of bus, or an error that lists all problems of opts.
 func New(bus core.Subscriber, opts Options) (*Consumer, error) {
-	if bus == nil {
+	if core.IsNil(bus) {
 		return nil, core.Invalid("waybill/consumer", "bus: is nil; give a transport")
 	}
 	if err := opts.Validate(); err != nil {

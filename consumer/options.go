@@ -75,7 +75,7 @@ func (o Options) Validate() error {
 	}
 	for i, m := range o.Middleware {
 		if m == nil {
-			bad("Middleware[%d]: is nil", i)
+			bad("Middleware[%d]: is nil; leave it out", i)
 		}
 	}
 	return core.Invalid("waybill/consumer: options", p...)
@@ -225,7 +225,7 @@ func checkHandlers(handlers []core.Handler) []string {
 		}
 		seen[name] = true
 		if h.Handle == nil {
-			p = append(p, fmt.Sprintf("handlers[%d]: %q has no function", i, name))
+			p = append(p, fmt.Sprintf("handlers[%d]: %q has no function; give one", i, name))
 		}
 	}
 	return p

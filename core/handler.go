@@ -32,6 +32,9 @@ type Handler struct {
 // HandlerFor returns a handler that decodes topic's value for fn. It has no inbox: a redelivery runs fn again, so fn
 // must be idempotent. Package inbox has the exactly-once one.
 func HandlerFor[T any](topic Topic[T], fn func(ctx context.Context, v T) error) Handler {
+	if fn == nil {
+		return Handler{Name: topic.Name()} // without Handle: the consumer refuses it by name
+	}
 	return Handler{Name: topic.Name(), Handle: func(ctx context.Context, d *Delivery) (HandlerStatus, error) {
 		v, err := topic.Decode(&d.Envelope)
 		if err != nil {

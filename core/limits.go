@@ -53,10 +53,18 @@ func (l Limits) withDefaults() Limits {
 func (l Limits) Validate(field string) []string {
 	var p []string
 	if l.MaxBodyBytes < 0 || l.MaxBodyBytes > maxMaxBody {
-		p = append(p, fmt.Sprintf("%s.MaxBodyBytes: %d is not between 0 and %d", field, l.MaxBodyBytes, maxMaxBody))
+		p = append(p, fmt.Sprintf("%s.MaxBodyBytes: %d is not between 0 (default) and %d", field, l.MaxBodyBytes, maxMaxBody))
 	}
-	if l.MaxHeaders < 0 || l.MaxHeaderBytes < 0 || l.MaxDelay < 0 {
-		p = append(p, field+": no bound may be negative")
+	for _, n := range [...]struct {
+		name  string
+		value int
+	}{{"MaxHeaders", l.MaxHeaders}, {"MaxHeaderBytes", l.MaxHeaderBytes}} {
+		if n.value < 0 {
+			p = append(p, fmt.Sprintf("%s.%s: %d is negative; leave it 0 for the default", field, n.name, n.value))
+		}
+	}
+	if l.MaxDelay < 0 {
+		p = append(p, fmt.Sprintf("%s.MaxDelay: %s is negative; leave it 0 for the default", field, l.MaxDelay))
 	}
 	return p
 }
@@ -97,18 +105,18 @@ func CheckName(s string) string { return checkName(s) }
 
 func checkName(s string) string {
 	if len(s) > MaxNameBytes {
-		return fmt.Sprintf("has %d bytes; at most %d are allowed", len(s), MaxNameBytes)
+		return fmt.Sprintf("has %d bytes; at most %d are allowed: shorten it", len(s), MaxNameBytes)
 	}
 	return checkText(s)
 }
 
 func checkText(s string) string {
 	if !utf8.ValidString(s) {
-		return fmt.Sprintf("%q is not valid UTF-8", clip(s, 80))
+		return fmt.Sprintf("%q is not valid UTF-8: encode it, as base64 say", clip(s, 80))
 	}
 	for i := range len(s) {
 		if s[i] < 0x20 || s[i] == 0x7f {
-			return fmt.Sprintf("%q holds the control character 0x%02x", clip(s, 80), s[i])
+			return fmt.Sprintf("%q holds the control character 0x%02x: remove it", clip(s, 80), s[i])
 		}
 	}
 	return ""
@@ -163,7 +171,7 @@ func (l *Limits) check(p []string, where string, m *Message, now time.Time) []st
 
 func (l *Limits) checkHeaders(p []string, where string, h map[string]string) []string {
 	if len(h) > l.MaxHeaders {
-		p = append(p, fmt.Sprintf("%sHeaders: %d headers; at most %d are allowed", where, len(h), l.MaxHeaders))
+		p = append(p, fmt.Sprintf("%sHeaders: %d headers; at most %d are allowed: raise Limits.MaxHeaders, or use the body", where, len(h), l.MaxHeaders))
 	}
 	size := 0
 	for name, value := range h {
@@ -182,11 +190,11 @@ func (l *Limits) checkHeaders(p []string, where string, h map[string]string) []s
 			}
 		}
 		if !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
-			p = append(p, at+"the value is not valid UTF-8 without NUL")
+			p = append(p, at+"the value is not valid UTF-8 without NUL: encode it, as base64 say")
 		}
 	}
 	if size > l.MaxHeaderBytes {
-		p = append(p, fmt.Sprintf("%sHeaders: %d bytes in all; at most %d are allowed", where, size, l.MaxHeaderBytes))
+		p = append(p, fmt.Sprintf("%sHeaders: %d bytes in all; at most %d are allowed: raise Limits.MaxHeaderBytes, or use the body", where, size, l.MaxHeaderBytes))
 	}
 	return p
 }
@@ -200,20 +208,20 @@ func (l *Limits) checkTimes(p []string, where string, m *Message, now time.Time)
 		bad("Expires", "set together with TTL; choose one")
 	}
 	if m.Delay < 0 {
-		bad("Delay", "%s is negative", m.Delay)
+		bad("Delay", "%s is negative; leave it 0 for at once", m.Delay)
 	}
 	if m.Delay > l.MaxDelay {
-		bad("Delay", "%s is more than Limits.MaxDelay %s", m.Delay, l.MaxDelay)
+		bad("Delay", "%s is more than Limits.MaxDelay %s; shorten it or raise the limit", m.Delay, l.MaxDelay)
 	}
 	if !m.DeliverAt.IsZero() {
 		if y := m.DeliverAt.Year(); y < 2000 {
 			bad("DeliverAt", "%s is in the far past; leave it zero for at once", m.DeliverAt.Format(time.RFC3339))
 		} else if m.DeliverAt.Sub(now) > l.MaxDelay {
-			bad("DeliverAt", "year %d is beyond Limits.MaxDelay %s", y, l.MaxDelay)
+			bad("DeliverAt", "year %d is beyond Limits.MaxDelay %s; choose an earlier time or raise the limit", y, l.MaxDelay)
 		}
 	}
 	if !m.Expires.IsZero() && !now.Before(m.Expires) {
-		bad("Expires", "%s has passed already", m.Expires.Format(time.RFC3339))
+		bad("Expires", "%s has passed already; choose a later time", m.Expires.Format(time.RFC3339))
 	}
 	if y := m.Time.Year(); !m.Time.IsZero() && (y < 1 || y > 9999) {
 		bad("Time", "year %d cannot be stored", y)

@@ -27,7 +27,7 @@ type Inbox[Tx any] struct {
 // between releases: under another name every message is new.
 func New[Tx any](store core.Inbox[Tx], consumerName string, opts Options) (*Inbox[Tx], error) {
 	var p []string
-	if store == nil {
+	if core.IsNil(store) {
 		p = append(p, "store: is nil; give the inbox of a store")
 	}
 	if consumerName == "" {

@@ -162,13 +162,13 @@ func (o *Options) problems() []string {
 	if o.DrainTimeout > maxDuration {
 		bad("DrainTimeout: %s is more than %s", o.DrainTimeout, maxDuration)
 	}
-	if o.PollMin > o.PollMax {
+	if o.PollMax > 0 && o.PollMin > o.PollMax {
 		bad("PollMin: %s is more than PollMax %s", o.PollMin, o.PollMax)
 	}
-	if o.PollMax >= o.Lease {
+	if o.Lease > 0 && o.PollMax >= o.Lease {
 		bad("PollMax: %s is not less than Lease %s; poll more often than leases expire", o.PollMax, o.Lease)
 	}
-	if o.Lease <= o.PublishTimeout+o.margin() {
+	if o.Lease > 0 && o.Lease <= o.PublishTimeout+o.margin() {
 		bad("Lease: %s is not more than PublishTimeout %s plus a tenth of the lease; raise Lease or lower PublishTimeout", o.Lease, o.PublishTimeout)
 	}
 	seen := map[string]bool{}
@@ -204,7 +204,7 @@ func (o *Options) promises(store core.StoreTraits) []string {
 	for i := range o.Routes {
 		r := &o.Routes[i]
 		at := fmt.Sprintf("Routes[%d] (%s)", i, r.Name)
-		if r.Publisher == nil {
+		if core.IsNil(r.Publisher) {
 			bad("%s.Publisher: is nil, and so is the relay's; give one of them", at)
 			continue
 		}

@@ -38,8 +38,8 @@ type Counts struct {
 // New returns a relay from store to publisher, or an [*core.InvalidError] that lists every problem of opts and every
 // promise that store and publishers do not make. publisher may be nil if every route has its own.
 func New(store core.OutboxStore, publisher core.Publisher, opts Options) (*Relay, error) {
-	if store == nil {
-		return nil, core.Invalid("waybill/relay: options", "store: is nil")
+	if core.IsNil(store) {
+		return nil, core.Invalid("waybill/relay: options", "store: is nil; give the outbox of a store")
 	}
 	traits := store.Traits()
 	if opts.BatchSize == 0 && traits.MaxClaim > 0 {
@@ -47,7 +47,7 @@ func New(store core.OutboxStore, publisher core.Publisher, opts Options) (*Relay
 	}
 	opts = opts.withDefaults()
 	for i := range opts.Routes {
-		if opts.Routes[i].Publisher == nil {
+		if core.IsNil(opts.Routes[i].Publisher) {
 			opts.Routes[i].Publisher = publisher
 		}
 	}

@@ -54,6 +54,7 @@ var rules = []rule{
 	{"waybilltest/...", []string{"*"}, slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
 	{"internal/testenv/...", []string{"internal/testenv"}, []string{"*"}},
 	{"internal/archtest", nil, nil},
+	{"internal/badinput", nil, nil}, // tests only
 	{"internal/docs", []string{"*"}, nil},
 	{"cmd/...", []string{"*", "cmd", "internal"}, []string{"*"}},
 	{"examples/...", []string{"*", "examples", "internal"}, []string{"*"}},

@@ -185,15 +185,15 @@ func (s *Store) stageRow(ctx context.Context, tx *Tx, row *core.StagedRow) (dupl
 
 func (s *Store) owns(tx *Tx) error {
 	if tx == nil {
-		return core.Invalid("tx", "nil; begin one with Store.Begin")
+		return core.Invalid("tx", "is nil; begin one with Store.Begin")
 	}
 	if tx.store != s {
-		return core.Invalid("tx", "belongs to another store")
+		return core.Invalid("tx", "belongs to another store; begin one of this store")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if tx.ended {
-		return fmt.Errorf("the transaction has ended: %w", core.ErrClosed)
+		return fmt.Errorf("%w: the transaction has ended already; stage before its commit or rollback (%w)", core.ErrInvalid, core.ErrClosed)
 	}
 	return nil
 }

@@ -43,6 +43,7 @@ var cures = map[string]string{
 	"3F000": "the schema is missing: run the migrations (Migrate, or `waybill migrate up`), or correct Options.Schema",
 	"42501": "the role lacks a permission: grant what Migrations.Grants prints",
 	"3D000": "the database is missing: create it, or correct the connection string",
+	"25006": "the server or the transaction is read only: connect to the primary, or begin a transaction that may write",
 	"28P01": "wrong user or password: correct the connection string",
 	"28000": "the server does not let this user in: check the user, TLS and pg_hba.conf",
 }
@@ -56,12 +57,15 @@ func failure(op string, err error) error {
 		return err
 	}
 	e := &core.Error{Op: "waybill/postgres: " + op, Class: class(err), Err: err}
-	if state := sqlState(err); e.Class == core.ClassPermanent {
-		cure := cures[state]
+	cure := cures[sqlState(err)]
+	switch {
+	case e.Class == core.ClassPermanent:
 		if cure == "" {
 			cure = "the database does not know or not allow what is asked"
 		}
-		e.Err = fmt.Errorf("%w: %s: %w", core.ErrMisconfigured, cure, err)
+		e.Err = fmt.Errorf("%w: %s (%w)", core.ErrMisconfigured, cure, err)
+	case cure != "":
+		e.Err = fmt.Errorf("%s (%w)", cure, err)
 	}
 	return e
 }
@@ -116,8 +120,12 @@ func again(err error) bool {
 
 // notOpen explains a transaction that cannot be used; nil if err is something else.
 func notOpen(op string, err error) error {
-	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {
-		return fmt.Errorf("waybill/postgres: %s: the transaction has ended already: stage before its commit or rollback: %w", op, err)
+	switch {
+	case errors.Is(err, pgx.ErrTxClosed), errors.Is(err, sql.ErrTxDone):
+		return fmt.Errorf("waybill/postgres: %s: %w: the transaction has ended already; stage before its commit or rollback (%w)", op, core.ErrInvalid, err)
+	case sqlState(err) == "25P02":
+		return fmt.Errorf("waybill/postgres: %s: %w: an earlier statement of this transaction failed; return that statement's error and roll back, "+
+			"or run it in a savepoint (%w)", op, core.ErrInvalid, err)
 	}
 	return nil
 }

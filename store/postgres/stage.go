@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -190,15 +189,6 @@ func stageError(op string, err error) error {
 	return failure(op, err)
 }
 
-// isNil reports whether v is nil or holds a nil pointer.
-func isNil(v any) bool {
-	if v == nil {
-		return true
-	}
-	r := reflect.ValueOf(v)
-	return r.Kind() == reflect.Pointer && r.IsNil()
-}
-
 func errNoTx(kind string) error {
 	return core.Invalid("waybill/postgres: stage", "tx: is nil; pass the open "+kind+" in which the business rows are written")
 }
@@ -210,7 +200,7 @@ func errNoTx(kind string) error {
 // If tx sits on a savepoint that is rolled back, the messages are gone with it and nobody was woken. A statement that
 // failed earlier in tx, or a tx that ended, makes Stage fail.
 func (o *Outbox) Stage(ctx context.Context, tx pgx.Tx, msgs ...core.Message) ([]core.Staged, error) {
-	if isNil(tx) {
+	if core.IsNil(tx) {
 		return nil, errNoTx("pgx.Tx")
 	}
 	if err := o.ready(ctx); err != nil {

@@ -252,7 +252,7 @@ func TestOpenRefuses(t *testing.T) {
 		}
 	}
 	err := Options{Prefix: "a b", BusyTimeout: -1, PollInterval: time.Hour, TTL: -1, Limits: core.Limits{MaxHeaders: -1}}.Validate()
-	for _, field := range []string{"Source", "Prefix", "BusyTimeout", "PollInterval", "TTL", "Limits"} {
+	for _, field := range []string{"Source", "Prefix", "BusyTimeout", "PollInterval", "TTL", "Limits.MaxHeaders"} {
 		if !strings.Contains(err.Error(), field+":") {
 			t.Errorf("%s is missing in %v", field, err)
 		}
@@ -344,7 +344,7 @@ func TestStageNeedsAnOpenTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	tx.Rollback()
-	if _, err := s.Stage(t.Context(), tx, raw("a", "")); !errors.Is(err, sql.ErrTxDone) || !strings.Contains(err.Error(), "stage first") {
+	if _, err := s.Stage(t.Context(), tx, raw("a", "")); !errors.Is(err, sql.ErrTxDone) || !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "stage before its commit") {
 		t.Errorf("ended: %v", err)
 	}
 }

@@ -79,7 +79,7 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, rows []core.StagedRow, n
 	}
 	res, err := tx.QueryContext(ctx, s.insertText(len(rows)), args...) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
 	if err == sql.ErrTxDone {                                          //nolint:errorlint // database/sql returns it as it is
-		return fmt.Errorf("%w: the transaction was committed or rolled back before: stage first", err)
+		return fmt.Errorf("waybill/sqlite: stage: %w: the transaction has ended already; stage before its commit or rollback (%w)", core.ErrInvalid, err)
 	}
 	if err != nil {
 		return err

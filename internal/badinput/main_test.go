@@ -1,0 +1,472 @@
+package badinput_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/memory"
+	"github.com/waybill-go/waybill/store/postgres"
+	"github.com/waybill-go/waybill/store/sqlite"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
+}
+
+// The words that must turn up nowhere.
+const (
+	secretPassword = "hunter2-pa55word"
+	secretPayload  = "payl0ad-of-nobodys-business"
+)
+
+// want is what an error must be.
+type want struct {
+	is    error      // matched with errors.Is
+	class core.Class // compared with core.ClassOf
+	says  []string   // the object, the cause and the cure
+}
+
+// check fails the test unless err is what w says, in one clear text.
+func check(tb testing.TB, err error, w want) {
+	tb.Helper()
+	if err == nil {
+		tb.Error("no error")
+		return
+	}
+	text := err.Error()
+	tb.Logf("%s", text)
+	if w.is != nil && !errors.Is(err, w.is) {
+		tb.Errorf("is not %q: %s", w.is, text)
+	}
+	if got := core.ClassOf(err); got != w.class {
+		tb.Errorf("class %s, not %s: %s", got, w.class, text)
+	}
+	for _, s := range w.says {
+		if !strings.Contains(text, s) {
+			tb.Errorf("does not say %q: %s", s, text)
+		}
+	}
+	clean(tb, text)
+	if !strings.HasPrefix(text, "waybill") {
+		tb.Errorf("does not say whose error it is: %s", text)
+	}
+	seen := map[string]bool{}
+	twice := func(part string) {
+		if seen[part] {
+			tb.Errorf("says %q twice: %s", part, text)
+		}
+		seen[part] = true
+	}
+	if invalid, ok := errors.AsType[*core.InvalidError](err); ok {
+		for _, p := range invalid.Problems {
+			field, _, _ := strings.Cut(p, ":")
+			twice(field)
+		}
+		return
+	}
+	for part := range strings.SplitSeq(strings.NewReplacer("(", "", ")", "").Replace(text), ": ") {
+		if len(part) > 3 {
+			twice(part)
+		}
+	}
+}
+
+// clean fails the test if text tells a secret.
+func clean(tb testing.TB, text string) {
+	tb.Helper()
+	for _, s := range []string{secretPassword, secretPayload, "pw-"} {
+		if i := strings.Index(text, s); i >= 0 {
+			tb.Errorf("tells a secret: %.300s", text[max(0, i-100):])
+		}
+	}
+}
+
+// logbook keeps what is logged, for clean.
+type logbook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logbook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logbook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// newLog returns a logger whose text is checked for secrets at the end of the test.
+func newLog(tb testing.TB) (*slog.Logger, *logbook) {
+	tb.Helper()
+	book := &logbook{}
+	tb.Cleanup(func() {
+		clean(tb, book.String())
+		if tb.Failed() && book.String() != "" {
+			tb.Logf("log:\n%s", book)
+		}
+	})
+	return slog.New(slog.NewTextHandler(book, &slog.HandlerOptions{Level: slog.LevelDebug})), book
+}
+
+// within runs fn and fails the test if it does not return in time.
+func within[T any](tb testing.TB, limit time.Duration, fn func() T) T {
+	tb.Helper()
+	done := make(chan T, 1)
+	begin := time.Now()
+	go func() { done <- fn() }()
+	select {
+	case v := <-done:
+		return v
+	case <-time.After(limit):
+		tb.Fatalf("hangs: no answer after %s", time.Since(begin).Round(time.Millisecond))
+		panic("unreachable")
+	}
+}
+
+// eventually polls until ok, or fails the test after limit.
+func eventually(tb testing.TB, limit time.Duration, what string, ok func() bool) {
+	tb.Helper()
+	deadline := time.Now().Add(limit)
+	for !ok() {
+		if time.Now().After(deadline) {
+			tb.Fatalf("not within %s: %s", limit, what)
+		}
+		select {
+		case <-tb.Context().Done():
+			tb.Fatal(tb.Context().Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func openPool(tb testing.TB, dsn string) *pgxpool.Pool {
+	tb.Helper()
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cfg.MaxConns = 8
+	cfg.ConnConfig.ConnectTimeout = 5 * time.Second
+	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(pool.Close)
+	return pool
+}
+
+// newOutbox returns an outbox on pool without tables.
+func newOutbox(tb testing.TB, pool *pgxpool.Pool, opts postgres.Options) *postgres.Outbox {
+	tb.Helper()
+	opts.Source = "/badinput"
+	opts.Logger, _ = newLog(tb)
+	o, err := postgres.NewOutbox(pool, opts)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 5*time.Second)
+		defer cancel()
+		_ = o.Close(ctx)
+	})
+	return o
+}
+
+// migrate makes all tables.
+func migrate(tb testing.TB, pool *pgxpool.Pool) *postgres.Migrations {
+	tb.Helper()
+	m, err := postgres.NewMigrations(postgres.MigrationOptions{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := m.Up(tb.Context(), pool); err != nil {
+		tb.Fatal(err)
+	}
+	return m
+}
+
+func exec(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
+	tb.Helper()
+	if _, err := pool.Exec(tb.Context(), sql, args...); err != nil {
+		tb.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// number returns the result of a query for one number.
+func number(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) int {
+	tb.Helper()
+	var n int
+	if err := pool.QueryRow(tb.Context(), sql, args...).Scan(&n); err != nil {
+		tb.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+// outbox is one of the stores with a transaction of its own kind.
+type outbox struct {
+	name  string
+	store core.OutboxStore
+	// stage stages and commits, or rolls back. use, if not nil, sees the transaction first.
+	stage func(ctx context.Context, msgs ...core.Message) ([]core.Staged, error)
+	// after stages in a transaction that has been committed.
+	after func(ctx context.Context, msgs ...core.Message) error
+	// none stages without a transaction.
+	none func(ctx context.Context, msgs ...core.Message) error
+}
+
+// outboxes returns an outbox of every kind, with limits.
+func outboxes(tb testing.TB, limits core.Limits) []outbox {
+	tb.Helper()
+	pool := openPool(tb, testenv.Postgres(tb).DSN)
+	migrate(tb, pool)
+	pg := newOutbox(tb, pool, postgres.Options{Limits: limits})
+	lite, err := sqlite.Open(tb.Context(), filepath.Join(tb.TempDir(), "app.db"), sqlite.Options{Source: "/badinput", Limits: limits, AutoMigrate: true})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = lite.Close() })
+	mem, err := memory.New(memory.Options{Source: "/badinput", Limits: limits})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return []outbox{
+		{
+			name: "postgres", store: pg,
+			stage: func(ctx context.Context, msgs ...core.Message) (staged []core.Staged, err error) {
+				err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+					staged, err = pg.Stage(ctx, tx, msgs...)
+					return err
+				})
+				return staged, err
+			},
+			after: func(ctx context.Context, msgs ...core.Message) error {
+				tx, err := pool.Begin(ctx)
+				if err == nil {
+					err = tx.Commit(ctx)
+				}
+				if err != nil {
+					return err
+				}
+				_, err = pg.Stage(ctx, tx, msgs...)
+				return err
+			},
+			none: func(ctx context.Context, msgs ...core.Message) error {
+				_, err := pg.Stage(ctx, nil, msgs...)
+				return err
+			},
+		},
+		{
+			name: "sqlite", store: lite,
+			stage: func(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+				tx, err := lite.DB().BeginTx(ctx, nil)
+				if err != nil {
+					return nil, err
+				}
+				staged, err := lite.Stage(ctx, tx, msgs...)
+				if err != nil {
+					return nil, errors.Join(err, tx.Rollback())
+				}
+				return staged, tx.Commit()
+			},
+			after: func(ctx context.Context, msgs ...core.Message) error {
+				tx, err := lite.DB().BeginTx(ctx, nil)
+				if err == nil {
+					err = tx.Commit()
+				}
+				if err != nil {
+					return err
+				}
+				_, err = lite.Stage(ctx, tx, msgs...)
+				return err
+			},
+			none: func(ctx context.Context, msgs ...core.Message) error {
+				_, err := lite.Stage(ctx, (*sql.Tx)(nil), msgs...)
+				return err
+			},
+		},
+		{
+			name: "memory", store: mem,
+			stage: func(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+				tx := mem.Begin()
+				staged, err := mem.Stage(ctx, tx, msgs...)
+				if err != nil {
+					tx.Rollback()
+					return nil, err
+				}
+				return staged, tx.Commit()
+			},
+			after: func(ctx context.Context, msgs ...core.Message) error {
+				tx := mem.Begin()
+				if err := tx.Commit(); err != nil {
+					return err
+				}
+				_, err := mem.Stage(ctx, tx, msgs...)
+				return err
+			},
+			none: func(ctx context.Context, msgs ...core.Message) error {
+				_, err := mem.Stage(ctx, nil, msgs...)
+				return err
+			},
+		},
+	}
+}
+
+// stored counts the live records of a store.
+func stored(tb testing.TB, store core.OutboxStore) (n int) {
+	tb.Helper()
+	c, ok := core.As[core.Counter](store)
+	if !ok {
+		tb.Fatal("the store does not count")
+	}
+	counts, err := c.Counts(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, c := range counts {
+		if !c.State.Terminal() {
+			n += int(c.N)
+		}
+	}
+	return n
+}
+
+func raw(topic string, opts ...core.MessageOption) core.Message {
+	return core.RawMessage(topic, "application/json", []byte(`"`+secretPayload+`"`), opts...)
+}
+
+func newRelay(tb testing.TB, store core.OutboxStore, bus core.Publisher, opts relay.Options) *relay.Relay {
+	tb.Helper()
+	if opts.Logger == nil {
+		opts.Logger, _ = newLog(tb)
+	}
+	r, err := relay.New(store, bus, opts)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return r
+}
+
+// running is a Run in progress.
+type running struct {
+	tb     testing.TB
+	cancel context.CancelFunc
+	done   chan error
+}
+
+// start runs r, a relay or a consumer, until stop or the end of the test.
+func start(tb testing.TB, r interface {
+	Run(ctx context.Context) error
+}) *running {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
+	run := &running{tb: tb, cancel: cancel, done: make(chan error, 1)}
+	go func() { run.done <- r.Run(ctx) }()
+	tb.Cleanup(func() {
+		cancel()
+		select {
+		case <-run.done:
+		case <-time.After(40 * time.Second):
+			tb.Error("Run hangs after the end of its context")
+		}
+	})
+	return run
+}
+
+// end waits for Run to end by itself, and returns its error.
+func (r *running) end(limit time.Duration) error {
+	r.tb.Helper()
+	return within(r.tb, limit, func() error {
+		err := <-r.done
+		r.done <- err
+		return err
+	})
+}
+
+// stop ends Run's context and returns how long Run took to return.
+func (r *running) stop(limit time.Duration) time.Duration {
+	r.tb.Helper()
+	begin := time.Now()
+	r.cancel()
+	if err := r.end(limit); err != nil {
+		r.tb.Errorf("Run: %v", err)
+	}
+	return time.Since(begin)
+}
+
+func dial(tb testing.TB, url string, opts rabbitmq.Options) *rabbitmq.Transport {
+	tb.Helper()
+	if opts.Logger == nil {
+		opts.Logger, _ = newLog(tb)
+	}
+	bus, err := rabbitmq.Dial(tb.Context(), url, opts)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 5*time.Second)
+		defer cancel()
+		_ = bus.Close(ctx)
+	})
+	return bus
+}
+
+func newConsumer(tb testing.TB, bus core.Subscriber, opts consumer.Options) *consumer.Consumer {
+	tb.Helper()
+	if opts.Logger == nil {
+		opts.Logger, _ = newLog(tb)
+	}
+	c, err := consumer.New(bus, opts)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+// seen collects what handlers got.
+type seen struct {
+	mu  sync.Mutex
+	ids map[string]int
+}
+
+func (s *seen) add(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ids == nil {
+		s.ids = map[string]int{}
+	}
+	s.ids[id]++
+}
+
+func (s *seen) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.ids)
+}
+
+func (s *seen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Sprint(s.ids)
+}

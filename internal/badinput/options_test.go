@@ -1,0 +1,249 @@
+package badinput_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/memory"
+	"github.com/waybill-go/waybill/store/postgres"
+	"github.com/waybill-go/waybill/store/sqlite"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+// unordered is a transport that keeps no order and, if so told, confirms nothing.
+type unordered struct{ unconfirmed bool }
+
+func (u unordered) Publish(_ context.Context, batch []core.Envelope) core.Results {
+	return make(core.Results, len(batch))
+}
+
+func (u unordered) Traits() core.PublisherTraits {
+	return core.PublisherTraits{Confirmed: !u.unconfirmed}
+}
+
+func TestOptions(t *testing.T) { // RL-08 CO-01
+	t.Parallel()
+	mem, err := memory.New(memory.Options{Source: "/x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus, err := memtransport.New(memtransport.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	newRelay := func(bus core.Publisher, o relay.Options) error {
+		_, err := relay.New(mem, bus, o)
+		return err
+	}
+	ok := core.HandlerFor(core.NewTopic("a.b", core.JSON[string]()), func(context.Context, string) error { return nil })
+	handle := func(o consumer.Options, sub core.Subscription, h ...core.Handler) error {
+		c, err := consumer.New(bus, o)
+		if err != nil {
+			return err
+		}
+		return c.Handle(sub, h...)
+	}
+	const neg = -time.Second
+	pool := &pgxpool.Pool{}
+	for _, tc := range []struct {
+		name string
+		err  func() error
+		says []string
+	}{
+		// Negative durations, wherever they have no meaning.
+		{"relay durations", func() error {
+			return newRelay(bus, relay.Options{PollMin: neg, PollMax: neg, Lease: neg, PublishTimeout: neg})
+		}, []string{"PollMin: -1s", "PollMax: -1s", "Lease: -1s", "PublishTimeout: -1s", "is not between"}},
+		{"relay back-off", func() error {
+			return newRelay(bus, relay.Options{Routes: []relay.Route{{Backoff: &core.Backoff{Base: neg, Cap: neg}}}})
+		}, []string{"Routes[0].Backoff.Base: -1s", "Routes[0].Backoff.Cap: -1s"}},
+		{"relay schedule", func() error {
+			return newRelay(bus, relay.Options{Routes: []relay.Route{{Backoff: core.Schedule(time.Second, neg)}}})
+		}, []string{"Routes[0].Backoff.Delays[1]: -1s"}},
+		{"relay counts", func() error {
+			return newRelay(bus, relay.Options{BatchSize: -1, Window: -1})
+		}, []string{"BatchSize: -1", "Window: -1"}},
+		{"consumer pause", func() error {
+			return handle(consumer.Options{Pause: core.Backoff{Base: neg, Cap: neg}}, core.Subscription{Queue: "q"}, ok)
+		}, []string{"Pause.Base: -1s", "Pause.Cap: -1s"}},
+		{"consumer retry", func() error {
+			return handle(consumer.Options{Retry: core.Schedule(neg)}, core.Subscription{Queue: "q"}, ok)
+		}, []string{"Retry.Delays[0]: -1s"}},
+		{"subscription", func() error {
+			return handle(consumer.Options{}, core.Subscription{Queue: "q", Concurrency: -1, Prefetch: -1, RetryDelays: []time.Duration{neg}}, ok)
+		}, []string{`queue "q"`, "Concurrency: -1", "Prefetch: -1", "RetryDelays[0]: -1s"}},
+		{"rabbitmq durations", func() error {
+			return rabbitmq.Options{Heartbeat: neg, ConnectTimeout: neg, ReconnectMax: neg, PublishTimeout: neg}.Validate()
+		}, []string{"Heartbeat: -1s", "ConnectTimeout: -1s", "ReconnectMax: -1s", "PublishTimeout: -1s", "leave it 0 for the default"}},
+		{"rabbitmq counts", func() error {
+			return rabbitmq.Options{Window: -1, PublishConnections: -1, MaxBodyBytes: -1, QueueType: "stream"}.Validate()
+		}, []string{"Window: -1", "PublishConnections: -1", "MaxBodyBytes: -1", `QueueType: "stream" is unknown; use`}},
+		{"postgres", func() error {
+			return postgres.Options{Source: "/x", TTL: neg, Limits: core.Limits{MaxDelay: neg, MaxBodyBytes: -1, MaxHeaders: -1}}.Validate()
+		}, []string{"TTL: -1s", "Limits.MaxDelay: -1s", "Limits.MaxBodyBytes: -1", "Limits.MaxHeaders: -1"}},
+		{"postgres names", func() error {
+			return postgres.Options{Table: "waybill_meta", Schema: "a\x00b"}.Validate()
+		}, []string{"Source: is empty; name the producing service", "Table: waybill_meta is taken; choose another", "Schema: holds a NUL"}},
+		{"sqlite", func() error {
+			return sqlite.Options{Source: "/x", TTL: neg, BusyTimeout: neg, PollInterval: neg, Prefix: "a b"}.Validate()
+		}, []string{"TTL: -1s", "BusyTimeout: -1s", "PollInterval: -1s", `Prefix: "a b"`}},
+		{"memory", func() error {
+			_, err := memory.New(memory.Options{TTL: neg})
+			return err
+		}, []string{"Source: is empty", "TTL: -1s"}},
+
+		// What does not fit together.
+		{"lease shorter than publish timeout", func() error {
+			return newRelay(bus, relay.Options{Lease: 10 * time.Second, PublishTimeout: 20 * time.Second})
+		}, []string{"Lease: 10s is not more than PublishTimeout 20s", "raise Lease or lower PublishTimeout"}},
+		{
+			"lease below the default publish timeout", func() error { return newRelay(bus, relay.Options{Lease: 20 * time.Second}) },
+			[]string{"Lease: 20s is not more than PublishTimeout 30s", "raise Lease"},
+		},
+		{
+			"key on a transport without order", func() error { return newRelay(unordered{}, relay.Options{}) },
+			[]string{"Routes[0] (default).Order: per_key", "keeps no order", "choose core.OrderBestEffort"},
+		},
+		{
+			"no confirms", func() error { return newRelay(unordered{unconfirmed: true}, relay.Options{}) },
+			[]string{"Routes[0] (default).Publisher: does not wait for confirms", "turn publisher confirms on"},
+		},
+		{
+			"hlc order", func() error {
+				return newRelay(bus, relay.Options{Routes: []relay.Route{{Name: "a", Order: core.OrderHLC}, {Name: "a"}}})
+			},
+			[]string{`Routes[1].Name: "a" is listed twice`},
+		},
+		{"ordered block on best effort", func() error {
+			return newRelay(bus, relay.Options{Routes: []relay.Route{{Order: core.OrderBestEffort, BlockAfterAbandon: true}}})
+		}, []string{"Routes[0].BlockAfterAbandon: needs Order per_key"}},
+		{"retry on a transport that cannot wait", func() error {
+			return handle(consumer.Options{}, core.Subscription{Queue: "q", RetryDelays: []time.Duration{time.Minute, time.Second}}, ok)
+		}, []string{"RetryDelays[1]: 1s is not more than the one before; list them ascending"}},
+
+		// Nothing where something is needed.
+		{"relay without store", func() error { _, err := relay.New(nil, bus, relay.Options{}); return err }, []string{"store: is nil; give"}},
+		{
+			"relay with a nil pointer for a store", func() error { _, err := relay.New((*postgres.Outbox)(nil), bus, relay.Options{}); return err },
+			[]string{"store: is nil; give"},
+		},
+		{"relay without publisher", func() error { return newRelay(nil, relay.Options{}) }, []string{"Routes[0] (default).Publisher: is nil", "give"}},
+		{
+			"relay with a nil pointer for a publisher", func() error { return newRelay((*rabbitmq.Transport)(nil), relay.Options{}) },
+			[]string{"Routes[0] (default).Publisher: is nil", "give"},
+		},
+		{"consumer without bus", func() error { _, err := consumer.New(nil, consumer.Options{}); return err }, []string{"bus: is nil; give a transport"}},
+		{
+			"consumer with a nil pointer for a bus", func() error { _, err := consumer.New((*rabbitmq.Transport)(nil), consumer.Options{}); return err },
+			[]string{"bus: is nil; give a transport"},
+		},
+		{
+			"outbox without pool", func() error { _, err := postgres.NewOutbox(nil, postgres.Options{Source: "/x"}); return err },
+			[]string{"pool: is nil; pass"},
+		},
+		{"inbox without pool", func() error { _, err := postgres.NewInbox(nil, postgres.InboxOptions{}); return err }, []string{"pool: is nil; pass"}},
+		{"sql inbox without db", func() error { _, err := postgres.NewSQLInbox(nil, postgres.InboxOptions{}); return err }, []string{"db: is nil; pass"}},
+		{"sqlite without db", func() error { _, err := sqlite.New(nil, sqlite.Options{Source: "/x"}); return err }, []string{"db: is nil; pass"}},
+		{
+			"sqlite in memory", func() error { _, err := sqlite.Open(t.Context(), ":memory:", sqlite.Options{Source: "/x"}); return err },
+			[]string{"path: must be the name of a file", "use"},
+		},
+		{"rabbitmq without connection", func() error { _, err := rabbitmq.New(nil, rabbitmq.Options{}); return err }, []string{"connection: is nil; pass"}},
+		{
+			"inbox without store", func() error { _, err := inbox.New[*memory.Tx](nil, "", inbox.Options{}); return err },
+			[]string{"store: is nil; give", "consumerName: is empty; name"},
+		},
+		{
+			"inbox with a nil pointer for a store", func() error {
+				_, err := inbox.New[*memory.Tx]((*memory.Store)(nil), "billing", inbox.Options{})
+				return err
+			},
+			[]string{"store: is nil; give"},
+		},
+		{"empty source", func() error { _, err := postgres.NewOutbox(pool, postgres.Options{}); return err }, []string{"Source: is empty; name"}},
+
+		// Subscriptions.
+		{"empty queue", func() error { return handle(consumer.Options{}, core.Subscription{}, ok) }, []string{"Queue: is empty; name"}},
+		{
+			"no handler", func() error { return handle(consumer.Options{}, core.Subscription{Queue: "q"}) },
+			[]string{`queue "q"`, "handlers: there are none; give at least one"},
+		},
+		{
+			"nil handler", func() error {
+				return handle(consumer.Options{}, core.Subscription{Queue: "q"}, core.Handler{Name: "a.b"})
+			},
+			[]string{`queue "q"`, `handlers[0]: "a.b" has no function; give`},
+		},
+		{"nil function for an inbox", func() error {
+			return handle(consumer.Options{}, core.Subscription{Queue: "q"}, inbox.Handler[*memory.Tx](nil, core.NewTopic("a.b", core.JSON[int]()), nil))
+		}, []string{`handlers[0]: "a.b" has no function; `}},
+		{"nil function for a topic", func() error {
+			return handle(consumer.Options{}, core.Subscription{Queue: "q"}, core.HandlerFor[int](core.NewTopic("a.b", core.JSON[int]()), nil))
+		}, []string{`handlers[0]: "a.b" has no function; `}},
+		{
+			"duplicate handler", func() error { return handle(consumer.Options{}, core.Subscription{Queue: "q"}, ok, ok) },
+			[]string{`queue "q"`, `handlers[1]: "a.b" is handled by an earlier one`},
+		},
+		{
+			"nameless handler", func() error {
+				return handle(consumer.Options{}, core.Subscription{Queue: "q"}, core.Handler{Handle: ok.Handle})
+			},
+			[]string{"handlers[0]: the name is empty; name"},
+		},
+		{"binding with invalid UTF-8", func() error {
+			return handle(consumer.Options{}, core.Subscription{Queue: "q", Bindings: []string{"a.\xff", ""}}, ok)
+		}, []string{"Bindings[0]: ", "is not valid UTF-8", "Bindings[1]: is empty; name a topic"}},
+		{"nil middleware", func() error {
+			return handle(consumer.Options{Middleware: []core.Middleware{nil}}, core.Subscription{Queue: "q"}, ok)
+		}, []string{"Middleware[0]: is nil"}},
+		{"run without a handler", func() error {
+			c, err := consumer.New(bus, consumer.Options{})
+			if err != nil {
+				return err
+			}
+			return c.Run(t.Context())
+		}, []string{"register handlers with Handle before Run"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			check(t, within(t, 5*time.Second, tc.err), want{is: core.ErrInvalid, says: tc.says})
+		})
+	}
+}
+
+func TestBestEffortNeedsNoOrder(t *testing.T) { // OR-01
+	t.Parallel()
+	mem, err := memory.New(memory.Options{Source: "/x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := relay.New(mem, unordered{}, relay.Options{Routes: []relay.Route{{Order: core.OrderBestEffort}}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A negative duration that does have a meaning is none of these errors.
+func TestNegativeIsOff(t *testing.T) {
+	t.Parallel()
+	for name, err := range map[string]error{
+		"relay":    relay.Options{DrainTimeout: -1, UnroutableHorizon: -1, BatchBytes: -1, MaxBatches: -1}.Validate(),
+		"consumer": consumer.Options{DrainTimeout: -1, MaxDeliveries: -1}.Validate(),
+		"inbox":    postgres.InboxOptions{LockTimeout: -1}.Validate(),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := hlc.NewClock(hlc.Options{MaxDrift: -1}); err != nil {
+		t.Error(err)
+	}
+}
