@@ -83,7 +83,7 @@ func check(tb testing.TB, err error, w want) {
 		return
 	}
 	for part := range strings.SplitSeq(strings.NewReplacer("(", "", ")", "").Replace(text), ": ") {
-		if len(part) > 3 {
+		if strings.Contains(part, " ") {
 			twice(part)
 		}
 	}
@@ -378,7 +378,8 @@ type running struct {
 // start runs r, a relay or a consumer, until stop or the end of the test.
 func start(tb testing.TB, r interface {
 	Run(ctx context.Context) error
-}) *running {
+},
+) *running {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
 	run := &running{tb: tb, cancel: cancel, done: make(chan error, 1)}

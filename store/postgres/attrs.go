@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/waybill-go/waybill/core"
@@ -38,7 +39,11 @@ func decodeAttrs(e *core.Envelope, text []byte) error {
 	}
 	var a attrs
 	if err := json.Unmarshal(text, &a); err != nil {
-		return fmt.Errorf("column attrs: %w", err)
+		field := ""
+		if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && e.Field != "" {
+			field = fmt.Sprintf(" (field %q)", e.Field)
+		}
+		return fmt.Errorf("column attrs holds %d bytes that are not the JSON that Stage writes%s: find out who else writes to the table", len(text), field)
 	}
 	e.Subject, e.Tenant, e.CausationID, e.RunID = a.Subject, a.Tenant, a.Causation, a.Run
 	e.Lineage, e.TraceState, e.Priority, e.Headers = a.Lineage, a.TraceState, a.Priority, a.Headers

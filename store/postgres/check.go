@@ -84,18 +84,19 @@ func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, 
 		var usable *bool
 		if err := tx.QueryRow(ctx, "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = $1", m.names.schema).Scan(&usable); err != nil {
 			if err == pgx.ErrNoRows { //nolint:errorlint // QueryRow returns it as it is
-				return misconfigured("the schema %q is missing: run the migrations (Migrate, or `waybill migrate up`), or correct Options.Schema", m.names.schema)
+				return misconfigured("schema %q is missing: run the migrations (Migrate, or `waybill migrate up`), or correct Options.Schema", m.names.schema)
 			}
 			return err
 		}
 		if !*usable {
-			return misconfigured("no permission on schema %q: %s", m.names.schema, m.names.sql("GRANT USAGE ON SCHEMA {schema} TO CURRENT_USER, as an administrator for this role"))
+			return lacksPermission(ctx, tx, []string{m.names.sql("USAGE ON SCHEMA {schema}")})
 		}
-		var problems []string
-		if p, err := wrongColumns(ctx, tx, table, columns); err != nil || p != nil {
-			return orMisconfigured(err, p)
+		var lacks []string
+		if err := wrongColumns(ctx, tx, table, columns); err != nil {
+			return err
 		}
 		for _, p := range privileges {
+			var kinds []string
 			for kind := range strings.SplitSeq(p.names, ",") {
 				var exists bool
 				var granted *bool
@@ -106,12 +107,15 @@ func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, 
 				case !exists:
 					return misconfigured("%s is missing: run the migrations (Migrate, or `waybill migrate up`)", p.object)
 				case granted == nil || !*granted:
-					problems = append(problems, fmt.Sprintf("no permission: an administrator must GRANT %s ON %s to this role", kind, p.object))
+					kinds = append(kinds, kind)
 				}
 			}
+			if kinds != nil {
+				lacks = append(lacks, strings.Join(kinds, ", ")+" ON "+p.object)
+			}
 		}
-		if problems != nil {
-			return orMisconfigured(nil, problems)
+		if lacks != nil {
+			return lacksPermission(ctx, tx, lacks)
 		}
 		applied, err := m.applied(ctx, tx)
 		if err != nil {
@@ -124,51 +128,64 @@ func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, 
 	})
 }
 
-// wrongColumns lists what table lacks. More columns than needed are fine.
-func wrongColumns(ctx context.Context, tx pgx.Tx, table string, want []column) ([]string, error) {
+// lacksPermission says what to grant, each such as "SELECT, UPDATE ON table".
+func lacksPermission(ctx context.Context, tx pgx.Tx, what []string) error {
+	var role string
+	if err := tx.QueryRow(ctx, "SELECT current_user::text").Scan(&role); err != nil {
+		return err
+	}
+	to := " TO " + pgx.Identifier{role}.Sanitize()
+	return misconfigured("the role %q lacks permissions: as an administrator, GRANT %s", role, strings.Join(what, to+"; GRANT ")+to)
+}
+
+// maxListed bounds the columns that one error lists.
+const maxListed = 5
+
+// wrongColumns says what table lacks. More columns than needed are fine.
+func wrongColumns(ctx context.Context, tx pgx.Tx, table string, want []column) error {
 	var exists bool
 	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", table).Scan(&exists); err != nil {
-		return nil, err
+		return err
 	}
 	if !exists {
-		return []string{"the table " + table + " is missing: run the migrations (Migrate, or `waybill migrate up`), or correct the name in the options"}, nil
+		return misconfigured("table %s is missing: run the migrations (Migrate, or `waybill migrate up`), or correct the name in the options", table)
 	}
 	rows, err := tx.Query(ctx, `SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute
 		WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, table)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer rows.Close()
 	have := map[string]string{}
 	for rows.Next() {
 		var name, kind string
 		if err := rows.Scan(&name, &kind); err != nil {
-			return nil, err
+			return err
 		}
 		have[name] = kind
 	}
 	if err := rows.Err(); err != nil {
-		return nil, err
+		return err
 	}
 	var problems []string
 	for _, c := range want {
 		switch kind, ok := have[c.name]; {
 		case !ok:
-			problems = append(problems, fmt.Sprintf("%s has no column %s %s: is it another table? If not, run the migrations", table, c.name, c.kind))
+			problems = append(problems, fmt.Sprintf("it has no column %s %s", c.name, c.kind))
 		case kind != c.kind:
-			problems = append(problems, fmt.Sprintf("%s: column %s is %s, not %s", table, c.name, kind, c.kind))
+			problems = append(problems, fmt.Sprintf("its column %s is %s, not %s", c.name, kind, c.kind))
 		}
 	}
-	return problems, nil
+	if problems == nil {
+		return nil
+	}
+	if n := len(problems) - maxListed; n > 0 {
+		problems = append(problems[:maxListed], fmt.Sprintf("and %d more", n))
+	}
+	return misconfigured("table %s has another shape: %s: if it is Waybill's, run the migrations (Migrate, or `waybill migrate up`), else correct the name in the options",
+		table, strings.Join(problems, ", "))
 }
 
 func misconfigured(format string, args ...any) error {
 	return &core.Error{Op: "waybill/postgres: check", Class: core.ClassPermanent, Err: fmt.Errorf("%w: "+format, append([]any{core.ErrMisconfigured}, args...)...)}
-}
-
-func orMisconfigured(err error, problems []string) error {
-	if err != nil {
-		return err
-	}
-	return misconfigured("%s", strings.Join(problems, "; "))
 }

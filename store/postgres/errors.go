@@ -58,6 +58,9 @@ func failure(op string, err error) error {
 	}
 	e := &core.Error{Op: "waybill/postgres: " + op, Class: class(err), Err: err}
 	cure := cures[sqlState(err)]
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok && cure == "" && sqlState(err) == "" {
+		cure = "cannot connect: check the address in the connection string, and that the server runs"
+	}
 	switch {
 	case e.Class == core.ClassPermanent:
 		if cure == "" {

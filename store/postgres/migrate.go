@@ -241,6 +241,10 @@ func (m *Migrations) run(ctx context.Context, db DB, op string, fn func(tx pgx.T
 		}
 		return fn(tx)
 	})
+	if sqlState(err) == "42501" {
+		return &core.Error{Op: "waybill/postgres: " + op, Class: core.ClassPermanent, Err: fmt.Errorf("%w: the role may not create schemas and tables: "+
+			"run the migrations as the owner of the database, or grant the role CREATE on it (%w)", core.ErrMisconfigured, err)}
+	}
 	return failure(op, err)
 }
 

@@ -18,6 +18,7 @@ type stager struct {
 	plain       string // nothing is scheduled: two arrays less
 	timed       string
 	highWater   string
+	table       string // for errors
 	clockSeeded atomic.Bool
 }
 
@@ -28,7 +29,7 @@ func newStager(opts *Options, n names) (*stager, error) {
 	}
 	return &stager{
 		stamper: stamper, plain: n.sql(insertSQL(!opts.NotifyOff, false)), timed: n.sql(insertSQL(!opts.NotifyOff, true)),
-		highWater: n.sql(highWaterSQL),
+		highWater: n.sql(highWaterSQL), table: n.sql("{outbox}"),
 	}, nil
 }
 
@@ -156,7 +157,7 @@ func (s *stager) stage(ctx context.Context, msgs []core.Message, query queryFunc
 		return errors.New("the database returned a row that was not staged")
 	})
 	if err != nil {
-		return nil, stageError("stage", err)
+		return nil, s.failure("stage", err)
 	}
 	return staged, nil
 }
@@ -169,7 +170,7 @@ func (s *stager) seedOnce(ctx context.Context, query queryFunc) error {
 	var mark int64
 	err := query(ctx, s.highWater, nil, func(scan func(...any) error) error { return scan(&mark) })
 	if err != nil {
-		return stageError("stage: read the clock's mark", err)
+		return s.failure("stage: read the clock's mark", err)
 	}
 	return s.seed(hlc.Timestamp(mark))
 }
@@ -182,9 +183,12 @@ func (s *stager) seed(mark hlc.Timestamp) error {
 	return nil
 }
 
-func stageError(op string, err error) error {
+func (s *stager) failure(op string, err error) error {
 	if e := notOpen(op, err); e != nil {
 		return e
+	}
+	if class(err) == core.ClassPermanent {
+		op += ": outbox " + s.table
 	}
 	return failure(op, err)
 }

@@ -56,13 +56,13 @@ func classify(op string, err error) error {
 	case kindOutage:
 		return outage(op, err)
 	case kindMisconfigured:
-		return misconfigured(op, fmt.Errorf("%w: restore the file, or make it and its directory readable and writable for this user", err))
+		return misconfigured(op, fmt.Errorf("restore the file, or make it and its directory readable and writable for this user (%w)", err))
 	case kindTooBig:
 		return &core.Error{Op: "waybill/sqlite: " + op, Class: core.ClassPermanent, Reason: core.ReasonTooLarge, Err: err}
 	case kindUnknown:
 		if text := se.Error(); strings.Contains(text, "no such table") || strings.Contains(text, "no such column") ||
 			strings.Contains(text, "has no column named") || strings.Contains(text, "no such index") || strings.Contains(text, "ON CONFLICT clause does not match") {
-			return misconfigured(op, fmt.Errorf("%w: the schema is missing, old or not Waybill's: run Migrate on this file, or set Options.AutoMigrate, or choose another Options.Prefix", err))
+			return misconfigured(op, fmt.Errorf("the schema is missing, old or not Waybill's: run Migrate on this file, or set Options.AutoMigrate, or choose another Options.Prefix (%w)", err))
 		}
 	}
 	return &core.Error{Op: "waybill/sqlite: " + op, Err: err}

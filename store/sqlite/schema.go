@@ -212,6 +212,12 @@ func (s *Store) check(ctx context.Context) error {
 		return err
 	}
 	if have == 0 {
+		table := s.opts.Prefix + "outbox"
+		if lacks, err := s.missing(ctx, "SELECT name FROM sqlite_schema WHERE name = ?", table, []string{table}); err != nil {
+			return err
+		} else if len(lacks) == 0 {
+			return misconfigured("check", fmt.Errorf("table %s exists, but no version of Waybill's schema is noted: it is another table; choose another Options.Prefix", table))
+		}
 		return misconfigured("check", fmt.Errorf("table %soutbox does not exist: %s", s.opts.Prefix, cure))
 	}
 	if have < newest() {
