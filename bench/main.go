@@ -10,13 +10,14 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 )
 
 func main() {
 	var (
-		only  = flag.String("only", "", "run only benchmarks whose name starts with one of these, separated by commas")
+		only  = flag.String("only", "", "run only the benchmarks of these names, separated by commas")
 		brief = flag.Bool("brief", false, "run everything once, shortly: it shows that the benchmarks work, not how fast anything is")
 		pairs = flag.Int("pairs", 5, "interleaved pairs a benchmark")
 		out   = flag.String("out", "", "also write the table to this file")
@@ -101,13 +102,5 @@ func run(ctx context.Context, only string, s scale, out string) error {
 }
 
 func selected(only, name string) bool {
-	if only == "" {
-		return true
-	}
-	for _, o := range strings.Split(only, ",") {
-		if o != "" && strings.HasPrefix(name, o) {
-			return true
-		}
-	}
-	return false
+	return only == "" || slices.Contains(strings.Split(only, ","), name)
 }

@@ -50,8 +50,6 @@ func encode(e *core.Envelope, now time.Time, table amqp.Table) (amqp.Publishing,
 	for _, a := range e.AppendAttributes(buf[:0]) {
 		if name, ok := headerNames[a.Name]; ok {
 			table[name] = a.Value
-		} else {
-			table[prefixCE+a.Name] = a.Value
 		}
 	}
 	for k, v := range e.Headers {
@@ -70,8 +68,7 @@ func encode(e *core.Envelope, now time.Time, table amqp.Table) (amqp.Publishing,
 var headerNames = func() map[string]string {
 	m := map[string]string{core.AttrTraceParent: core.AttrTraceParent, core.AttrTraceState: core.AttrTraceState}
 	for _, a := range []string{
-		core.AttrSpecVersion, core.AttrID, core.AttrSource, core.AttrType, core.AttrSubject, core.AttrTime, core.AttrKey, core.AttrCorrelationID,
-		core.AttrCausationID, core.AttrTenant, core.AttrRunID, core.AttrLineage, core.AttrHLC, core.AttrExpires,
+		core.AttrSpecVersion, core.AttrSubject, core.AttrTime, core.AttrKey, core.AttrCausationID, core.AttrTenant, core.AttrRunID, core.AttrLineage, core.AttrHLC, core.AttrExpires,
 	} {
 		m[a] = prefixCE + a
 	}
