@@ -252,6 +252,6 @@ func confirmDone(f *inFlight) <-chan struct{} {
 func returnedError(r returnInfo) error {
 	return &core.Error{
 		Op: "waybill/rabbitmq: publish", Class: core.ClassRejected, Reason: core.ReasonUnroutable,
-		Err: fmt.Errorf("%w (%d %s)", core.ErrUnroutable, r.code, r.text),
+		Err: fmt.Errorf("topic %q: %w: bind one to exchange %q (%d %s)", clip(r.key), core.ErrUnroutable, r.exchange, r.code, r.text),
 	}
 }

@@ -117,7 +117,7 @@ func (p *pubBench) raw(tb testing.TB, n int, headers bool, s *spent) {
 		if headers {
 			m.Headers = amqp.Table{
 				"cloudEvents_specversion": "1.0",
-				"cloudEvents_time": now.Format(time.RFC3339Nano), "cloudEvents_partitionkey": "key", "cloudEvents_hlc": "01125899906842624-00000",
+				"cloudEvents_time":        now.Format(time.RFC3339Nano), "cloudEvents_partitionkey": "key", "cloudEvents_hlc": "01125899906842624-00000",
 			}
 		}
 		c, err := p.ch.PublishWithDeferredConfirm("waybill", "bench.raw", true, false, m)

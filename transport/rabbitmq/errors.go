@@ -80,7 +80,7 @@ func dialError(err error) *core.Error {
 		case amqp.AccessRefused:
 			return misconfigured(op, "the broker refused the user or its password: check both, and that the user may connect from here (%w)", e)
 		case amqp.NotAllowed, amqp.NotFound:
-			return misconfigured(op, "the virtual host does not exist, or the user has no permission on it (%w)", e)
+			return misconfigured(op, "the virtual host does not exist, or the user has no permission on it: create it, or permit the user (%w)", e)
 		}
 		if !e.Server && strings.Contains(e.Reason, "tls: ") { // TLS 1.3: the server refuses the client certificate after the handshake
 			return misconfigured(op, "TLS: %w: check Options.TLS (client certificate)", e)
@@ -90,7 +90,7 @@ func dialError(err error) *core.Error {
 	if tlsProblem(err) {
 		return misconfigured(op, "TLS: %w: check Options.TLS (authorities, server name, client certificate)", err)
 	}
-	return outage(op, fmt.Errorf("%w; the URL must look like %s", err, exampleURL))
+	return outage(op, fmt.Errorf("%w: check host and port, and that the broker runs; the URL must look like %s", err, exampleURL))
 }
 
 // declareError classifies the failure of a declare or a bind.

@@ -205,8 +205,9 @@ type pubChannel struct {
 }
 
 type returnInfo struct {
-	code uint16
-	text string
+	code          uint16
+	text          string
+	exchange, key string
 }
 
 // acquire takes up to want places in the window and returns how many it got.
@@ -272,7 +273,7 @@ func (pc *pubChannel) takeReturn(f *inFlight) (returnInfo, bool) {
 		if tag == 0 {
 			tag = pc.ids[r.MessageId]
 		}
-		pc.returned[tag] = returnInfo{r.ReplyCode, r.ReplyText}
+		pc.returned[tag] = returnInfo{r.ReplyCode, r.ReplyText, r.Exchange, r.RoutingKey}
 	}
 	if f.id != "" {
 		delete(pc.ids, f.id)

@@ -183,7 +183,8 @@ type envelopeBatch struct {
 func (b *envelopeBatch) fill(i int, now time.Time, table amqp.Table) (exchange, key string, p amqp.Publishing, err error) {
 	e := &b.envelopes[i]
 	if len(e.Body) > b.maxBody {
-		return "", "", p, permanent("publish", core.ReasonTooLarge, fmt.Errorf("the body has %d bytes; Options.MaxBodyBytes allows %d", len(e.Body), b.maxBody))
+		return "", "", p, permanent("publish", core.ReasonTooLarge, fmt.Errorf("topic %q: the body has %d bytes; Options.MaxBodyBytes allows %d: raise it within what the broker takes, "+
+			"or store the content elsewhere and send a reference", clip(e.Topic), len(e.Body), b.maxBody))
 	}
 	p, err = encode(e, now, table)
 	return b.exchange, e.Topic, p, err
