@@ -58,29 +58,32 @@ WITH r AS MATERIALIZED (
         WHERE o.route = r.route AND o.seq + 0 > r.lo AND o.seq + 0 <= r.hi AND o.settled_at IS NULL AND o.due_at IS NULL
         ORDER BY o.seq + 0 LIMIT $7
     ) o
+), h AS MATERIALIZED (
+    SELECT w.*, min(w.seq) OVER k AS head, min(w.seq) FILTER (WHERE NOT w.free) OVER k AS stop,
+           bool_or(w.lease_until IS NOT NULL) OVER k AS leased, bool_or(w.back) OVER k AS put_back
+    FROM w WINDOW k AS (PARTITION BY w.n, CASE WHEN w.keyed AND w.locked THEN w.key ELSE '' END COLLATE "C")
 ), k AS MATERIALIZED (
-    SELECT k.n, k.key, k.head,
+    SELECT k.*,
            CASE
-           WHEN k.leased THEN true
+           WHEN NOT (k.keyed AND k.locked AND k.seq = k.head) THEN 0
+           WHEN k.leased THEN 1
            WHEN (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq >= k.floor AND e.seq < k.head
-                   AND coalesce(e.settled_at, e.due_at) IS NULL AND e.key <> '' LIMIT 1) THEN true
+                   AND coalesce(e.settled_at, e.due_at) IS NULL AND e.key <> '' LIMIT 1) THEN 1
            WHEN (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND (e.seq < k.head OR e.due_at IS NOT NULL)
-                   AND e.settled_at IS NULL AND e.holds AND e.key <> '' LIMIT 1) THEN true
-           WHEN k.block AND (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.reason <> '' LIMIT 1) THEN true
-           WHEN k.back THEN (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq > k.head
-                   AND coalesce(e.settled_at, e.due_at) IS NULL AND e.key <> '' AND e.lease_until > statement_timestamp() LIMIT 1)
-           END IS TRUE AS held,
-           k.stop
-    FROM (
-        SELECT w.n, w.route, w.key, w.floor, w.block, min(w.seq) AS head, min(w.seq) FILTER (WHERE NOT w.free) AS stop,
-               bool_or(w.lease_until IS NOT NULL) AS leased, bool_or(w.back) AS back
-        FROM w WHERE w.keyed AND w.locked GROUP BY w.n, w.route, w.key, w.floor, w.block
-    ) k
+                   AND e.settled_at IS NULL AND e.holds AND e.key <> '' LIMIT 1) THEN 1
+           WHEN k.block AND (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.reason <> '' LIMIT 1) THEN 1
+           WHEN k.put_back AND (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq > k.head
+                   AND coalesce(e.settled_at, e.due_at) IS NULL AND e.key <> '' AND e.lease_until > statement_timestamp() LIMIT 1) THEN 1
+           ELSE 0
+           END AS why
+    FROM h k
 ), c AS MATERIALIZED (
-    SELECT w.n, w.seq, w.at, w.key, w.keyed, w.size, w.locked, w.free, w.suspect, w.lease_until,
-           w.keyed AND w.locked AND (k.held OR w.seq >= k.stop) IS TRUE AS held,
-           w.keyed AND w.locked AND (k.held OR w.seq > k.head) IS TRUE AS behind
-    FROM w LEFT JOIN k ON w.keyed AND k.n = w.n AND k.key = w.key
+    SELECT k.n, k.seq, k.at, k.key, k.keyed, k.size, k.locked, k.free, k.suspect, k.lease_until,
+           k.keyed AND k.locked AND (k.held OR k.seq >= k.stop) IS TRUE AS held,
+           k.keyed AND k.locked AND (k.held OR k.seq > k.head) IS TRUE AS behind
+    FROM (
+        SELECT k.*, max(k.why) OVER (PARTITION BY k.n, CASE WHEN k.keyed AND k.locked THEN k.key ELSE '' END COLLATE "C") > 0 AS held FROM k
+    ) k
 ), p AS MATERIALIZED (
     SELECT q.n, q.seq, q.at, q.key, q.keyed FROM (
         SELECT c.*, row_number() OVER (ORDER BY c.seq) AS i, sum(c.size) OVER (ORDER BY c.seq) AS total
@@ -121,8 +124,8 @@ FROM (
            (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint
     FROM (
         SELECT r.n, count(c.seq) AS rows, coalesce(max(c.seq), 0) AS last, coalesce(min(c.seq), 0) AS least, min(c.lease_until) AS lease_until,
-               coalesce(min(c.seq) FILTER (WHERE c.free AND NOT c.held AND c.got IS NULL), 0) AS remaining,
+               coalesce(min(c.seq) FILTER (WHERE c.free AND NOT c.held AND NOT c.got), 0) AS remaining,
                bool_or(c.suspect AND NOT $11 AND NOT c.behind) AS suspects, bool_or(c.free AND c.held) AS held
-        FROM r LEFT JOIN (SELECT c.*, g.seq AS got FROM c LEFT JOIN u g ON g.seq = c.seq) c ON c.n = r.n GROUP BY r.n
+        FROM r LEFT JOIN (SELECT c.*, c.seq IN (SELECT u.seq FROM u) AS got FROM c) c ON c.n = r.n GROUP BY r.n
     ) b
 ) a LEFT JOIN u ON true`
