@@ -35,7 +35,7 @@ func (r *runner) refuse(d *core.Delivery) *verdict {
 		return new(park(d, core.ReasonDeliveries, fmt.Errorf("delivered %d times before without an outcome; at most %d are allowed: "+
 			"its handler may end the process", d.Redeliveries, r.sub.MaxDeliveries)))
 	case r.reg.find(e) == nil:
-		return new(park(d, core.ReasonNoHandler, fmt.Errorf("no handler of queue %q is for type %.100q or topic %.100q", r.sub.Queue, e.Type, e.Topic)))
+		return new(park(d, core.ReasonNoHandler, fmt.Errorf("no handler of queue %q is for type %.100q or topic %.100q: register one, or narrow the bindings", r.sub.Queue, e.Type, e.Topic)))
 	}
 	return nil
 }

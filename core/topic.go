@@ -51,14 +51,14 @@ func (t Topic[T]) Message(v T, opts ...MessageOption) Message {
 func (t Topic[T]) Decode(e *Envelope) (T, error) {
 	var zero T
 	if t.codec == nil {
-		return zero, undecodable(fmt.Errorf("topic %q has no codec", t.name))
+		return zero, undecodable(fmt.Errorf("topic %q has no codec: declare it with core.NewTopic", t.name))
 	}
 	if want := t.codec.ContentType(); want != "" && e.ContentType != "" && !sameMediaType(want, e.ContentType) {
-		return zero, undecodable(fmt.Errorf("content type is %q, the codec of topic %q reads %q", clip(e.ContentType, 100), t.name, want))
+		return zero, undecodable(fmt.Errorf("topic %q: content type is %q, its codec reads %q: producer and consumer must agree", t.name, clip(e.ContentType, 100), want))
 	}
 	v, err := t.codec.Decode(e.Body)
 	if err != nil {
-		return zero, undecodable(fmt.Errorf("%T from %d bytes: %w", zero, len(e.Body), err))
+		return zero, undecodable(fmt.Errorf("topic %q: %T from %d bytes: %w", t.name, zero, len(e.Body), err))
 	}
 	return v, nil
 }

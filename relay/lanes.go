@@ -181,11 +181,12 @@ func (e *engine) screen(it *item) bool {
 	case undecodable:
 		e.abandon(it, core.ReasonUndecodable, it.rec.Err)
 	case crashed:
-		e.abandon(it, core.ReasonCrashed, fmt.Errorf("%d leases on it ended without an outcome", it.rec.Crashes))
+		e.abandon(it, core.ReasonCrashed, fmt.Errorf("%d leases on it ended without an outcome: look for relays that died, or whose publishes take longer than Lease", it.rec.Crashes))
 	case expired:
 		e.abandon(it, core.ReasonExpired, fmt.Errorf("expired at %s", it.rec.Envelope.Expires.Format(time.RFC3339)))
 	case tooLarge:
-		e.abandon(it, core.ReasonTooLarge, fmt.Errorf("the body has %d bytes; the publisher takes at most %d", len(it.rec.Envelope.Body), it.route.maxBody))
+		e.abandon(it, core.ReasonTooLarge, fmt.Errorf("the body has %d bytes; the publisher of route %s takes at most %d: raise its limit, "+
+			"or store the content elsewhere and send a reference", len(it.rec.Envelope.Body), it.route.Name, it.route.maxBody))
 	}
 	return false
 }

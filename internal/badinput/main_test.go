@@ -19,6 +19,7 @@ import (
 
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
@@ -470,4 +471,29 @@ func (s *seen) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return fmt.Sprint(s.ids)
+}
+
+// body is what foreign messages hold.
+type body struct {
+	N int `json:"n"`
+}
+
+// inboxHandler returns a handler that writes what it gets into table seen, under an inbox on pool.
+func inboxHandler(tb testing.TB, pool *pgxpool.Pool) (core.Handler, *seen) {
+	tb.Helper()
+	store, err := postgres.NewInbox(pool, postgres.InboxOptions{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	box, err := inbox.New(store, "billing", inbox.Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	calls := &seen{}
+	return inbox.Handler(box, core.NewTopic("a.b", core.JSON[body]()), func(ctx context.Context, tx pgx.Tx, b body) error {
+		d, _ := core.DeliveryFrom(ctx)
+		calls.add(d.Envelope.ID)
+		_, err := tx.Exec(ctx, "INSERT INTO seen VALUES ($1, $2)", d.Envelope.ID, b.N)
+		return err
+	}), calls
 }

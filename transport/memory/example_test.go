@@ -39,6 +39,6 @@ func Example() {
 	}
 	// Output:
 	// <nil>
-	// waybill/memory: publish: topic "users.created": unroutable: no queue is bound for the topic
+	// waybill/memory: publish: topic "users.created": unroutable: no queue is bound for the topic: bind one
 	// 1 orders.placed no_handler
 }

@@ -201,7 +201,7 @@ func (t *Transport) publish(e *core.Envelope, now time.Time) (*receipt, error) {
 		to = append(to, q)
 	}
 	if len(to) == 0 {
-		return fail(core.ClassRejected, core.ReasonUnroutable, fmt.Errorf("topic %q: %w", e.Topic, core.ErrUnroutable))
+		return fail(core.ClassRejected, core.ReasonUnroutable, fmt.Errorf("topic %q: %w: bind one", e.Topic, core.ErrUnroutable))
 	}
 	env := e.Clone() // shared by the queues, which never change it
 	var r *receipt

@@ -1,0 +1,258 @@
+package badinput_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/postgres"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+// load stages messages until stop, and counts them. A failure of the database is not counted.
+func load(tb testing.TB, pool *pgxpool.Pool, o *postgres.Outbox) (stop func() int) {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
+	done := make(chan struct{})
+	var n atomic.Int64
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			msgs := make([]core.Message, 5)
+			for k := range msgs {
+				msgs[k] = core.RawMessage("a.b", "application/json", []byte(`{"n":1}`), core.Key(fmt.Sprint("k", (i+k)%20)))
+			}
+			tx, err := pool.Begin(ctx)
+			if err != nil {
+				continue
+			}
+			if _, err = o.Stage(ctx, tx, msgs...); err == nil {
+				err = tx.Commit(context.WithoutCancel(ctx))
+			}
+			if err == nil {
+				n.Add(int64(len(msgs)))
+			} else {
+				_ = tx.Rollback(context.WithoutCancel(ctx))
+			}
+		}
+	}()
+	var ended atomic.Bool
+	stop = func() int {
+		if !ended.Swap(true) {
+			cancel()
+			<-done
+		}
+		return int(n.Load())
+	}
+	tb.Cleanup(func() { stop() })
+	return stop
+}
+
+func pause(tb testing.TB, d time.Duration) {
+	tb.Helper()
+	select {
+	case <-time.After(d):
+	case <-tb.Context().Done():
+		tb.Fatal(tb.Context().Err())
+	}
+}
+
+// long skips a test that takes more than some seconds.
+func long(tb testing.TB) {
+	tb.Helper()
+	if testing.Short() {
+		tb.Skip("takes long")
+	}
+}
+
+func consumeAll(tb testing.TB, pool *pgxpool.Pool, bus core.Subscriber) *running {
+	tb.Helper()
+	c := newConsumer(tb, bus, consumer.Options{DrainTimeout: time.Second})
+	handler, _ := inboxHandler(tb, pool)
+	if err := c.Handle(core.Subscription{Queue: "q", Bindings: []string{"a.b"}}, handler); err != nil {
+		tb.Fatal(err)
+	}
+	return start(tb, c)
+}
+
+func TestBrokerDownAtStart(t *testing.T) { // RL-06 P7
+	t.Parallel()
+	pool := openPool(t, testenv.Postgres(t).DSN)
+	migrate(t, pool)
+	exec(t, pool, "CREATE TABLE seen (id text, n int)")
+	o := newOutbox(t, pool, postgres.Options{})
+	mq := testenv.RabbitMQ(t)
+	proxy := testenv.NewProxy(t, strings.Split(strings.SplitN(mq.URL, "@", 2)[1], "/")[0])
+	proxy.Refuse()
+	for range 10 {
+		if _, err := stageOn(t, pool, o, core.RawMessage("a.b", "application/json", []byte(`{"n":1}`), core.Key("k"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Without Lazy the program is told at once.
+	log, book := newLog(t)
+	_, err := rabbitmq.Dial(t.Context(), proxy.URL(mq.URL), rabbitmq.Options{Logger: log})
+	check(t, err, want{class: core.ClassOutage, says: []string{"waybill/rabbitmq: connect", proxy.Addr(), "check host and port"}})
+
+	bus := dial(t, proxy.URL(mq.URL), rabbitmq.Options{Lazy: true})
+	rel := start(t, newRelay(t, o, bus, relay.Options{Logger: log, DrainTimeout: time.Second}))
+	eventually(t, 20*time.Second, "a warning of the relay", func() bool { return strings.Contains(book.String(), "check host and port") })
+	con := consumeAll(t, pool, bus)
+	pause(t, 2*time.Second)
+	if n := number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE attempts = 0 AND crashes = 0 AND state IN (1, 2)"); n != 10 {
+		t.Errorf("%d of 10 wait untouched", n)
+	}
+	if err := proxy.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 40*time.Second, "all are handled", func() bool { return number(t, pool, "SELECT count(*) FROM seen") == 10 })
+	eventually(t, 10*time.Second, "the outbox is empty", func() bool { return number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 })
+
+	// And it stops while the broker is a black hole.
+	proxy.Blackhole(testenv.Up | testenv.Down)
+	if _, err := stageOn(t, pool, o, core.RawMessage("a.b", "application/json", []byte(`{"n":1}`))); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "a claim", func() bool {
+		return number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE state = 2") == 1
+	})
+	t.Logf("relay stopped in %s, consumer in %s", rel.stop(8*time.Second), con.stop(15*time.Second))
+	if n := number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE attempts = 0 AND state = 1"); n != 1 {
+		t.Error("the record in flight was not handed back unharmed")
+	}
+}
+
+func TestBrokerKilledUnderLoad(t *testing.T) { // RL-06 P7 P2
+	long(t)
+	t.Parallel()
+	pool := openPool(t, testenv.Postgres(t).DSN)
+	migrate(t, pool)
+	exec(t, pool, "CREATE TABLE seen (id text, n int)")
+	o := newOutbox(t, pool, postgres.Options{})
+	server := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{})
+	mq, err := server.OpenVHost(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	con := consumeAll(t, pool, bus)
+	begin := time.Now()
+	rel := start(t, newRelay(t, o, bus, relay.Options{DrainTimeout: time.Second}))
+	stop := load(t, pool, o)
+	eventually(t, 20*time.Second, "messages flow", func() bool { return number(t, pool, "SELECT count(*) FROM seen") > 50 })
+	pause(t, max(0, 3*time.Second-time.Since(begin))) // a quorum queue younger than two seconds may not survive
+	server.Kill()
+	killed := time.Now()
+	worst := 0
+	for time.Since(killed) < 20*time.Second {
+		pause(t, 250*time.Millisecond)
+		worst = max(worst, number(t, pool, "SELECT coalesce(max(attempts + crashes), 0) FROM waybill.waybill_outbox"))
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	up := time.Now()
+	pause(t, time.Second)
+	staged := stop()
+	eventually(t, 60*time.Second, "everything is published", func() bool {
+		worst = max(worst, number(t, pool, "SELECT coalesce(max(attempts + crashes), 0) FROM waybill.waybill_outbox"))
+		return number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0
+	})
+	t.Logf("%d messages; all published %s after the broker was back", staged, time.Since(up).Round(100*time.Millisecond))
+	eventually(t, 60*time.Second, "everything is handled", func() bool { return number(t, pool, "SELECT count(*) FROM seen") >= staged })
+	if n, m := number(t, pool, "SELECT count(*) FROM seen"), number(t, pool, "SELECT count(DISTINCT id) FROM seen"); n != staged || m != staged {
+		t.Errorf("%d effects of %d messages, %d were staged", n, m, staged)
+	}
+	if worst != 0 {
+		t.Errorf("the outage cost %d attempts", worst)
+	}
+	rel.stop(10 * time.Second)
+	con.stop(10 * time.Second)
+}
+
+// The database stops answering, with all connections open. Run ends all the same; what it held comes back.
+func TestDatabaseFrozen(t *testing.T) { // RL-01 P8
+	long(t)
+	t.Parallel()
+	server := testenv.OwnPostgres(t, testenv.PostgresOptions{})
+	pool := openPool(t, server.DSN("postgres"))
+	migrate(t, pool)
+	exec(t, pool, "CREATE TABLE seen (id text, n int)")
+	o := newOutbox(t, pool, postgres.Options{})
+	bus := dial(t, testenv.RabbitMQ(t).URL, rabbitmq.Options{})
+	con := consumeAll(t, pool, bus)
+	rel := start(t, newRelay(t, o, bus, relay.Options{DrainTimeout: time.Second, Lease: 5 * time.Second, PublishTimeout: 2 * time.Second, PollMax: time.Second}))
+	stop := load(t, pool, o)
+	eventually(t, 20*time.Second, "messages flow", func() bool { return number(t, pool, "SELECT count(*) FROM seen") > 50 })
+	server.Pause()
+	defer server.Resume()
+	pause(t, 2*time.Second)
+	took := make(chan time.Duration, 2)
+	go func() { took <- rel.stop(20 * time.Second) }()
+	go func() { took <- con.stop(20 * time.Second) }()
+	for range 2 { // a second to drain, one of grace, five to settle
+		if d := <-took; d > 9*time.Second {
+			t.Errorf("Run took %s to end", d)
+		} else {
+			t.Logf("Run ended after %s", d.Round(10*time.Millisecond))
+		}
+	}
+	server.Resume()
+	staged := stop()
+	rel = start(t, newRelay(t, o, bus, relay.Options{DrainTimeout: time.Second}))
+	con = consumeAll(t, pool, bus)
+	eventually(t, 60*time.Second, "everything is published and handled", func() bool {
+		return number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 && number(t, pool, "SELECT count(*) FROM seen") >= staged
+	})
+	rel.stop(10 * time.Second)
+	con.stop(10 * time.Second)
+}
+
+// The database is killed and comes back: neither Run ends, nothing is lost, nothing has two effects.
+func TestDatabaseKilled(t *testing.T) { // RL-07 P7
+	long(t)
+	t.Parallel()
+	server := testenv.OwnPostgres(t, testenv.PostgresOptions{})
+	pool := openPool(t, server.DSN("postgres"))
+	migrate(t, pool)
+	exec(t, pool, "CREATE TABLE seen (id text, n int)")
+	o := newOutbox(t, pool, postgres.Options{})
+	bus := dial(t, testenv.RabbitMQ(t).URL, rabbitmq.Options{})
+	con := consumeAll(t, pool, bus)
+	rel := start(t, newRelay(t, o, bus, relay.Options{DrainTimeout: time.Second, Lease: 5 * time.Second, PublishTimeout: 2 * time.Second, PollMax: time.Second}))
+	stop := load(t, pool, o)
+	eventually(t, 20*time.Second, "messages flow", func() bool { return number(t, pool, "SELECT count(*) FROM seen") > 50 })
+	server.Kill()
+	pause(t, 3*time.Second)
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pause(t, time.Second)
+	staged := stop() // a commit whose answer was lost may have staged five more
+	var seen, distinct int
+	eventually(t, 60*time.Second, "everything is published and handled", func() bool {
+		seen, distinct = number(t, pool, "SELECT count(*) FROM seen"), number(t, pool, "SELECT count(DISTINCT id) FROM seen")
+		return number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 && seen >= staged
+	})
+	if seen != distinct || seen > staged+5 {
+		t.Errorf("%d effects of %d messages, %d were staged", seen, distinct, staged)
+	}
+	rel.stop(10 * time.Second)
+	con.stop(10 * time.Second)
+}
