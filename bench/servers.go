@@ -26,7 +26,10 @@ func openServers(ctx context.Context) (*servers, error) {
 	s := &servers{}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) { s.pg, err = testenv.StartPostgres(gctx, testenv.PostgresOptions{}); return err })
-	g.Go(func() (err error) { s.mq, err = testenv.StartRabbitMQ(gctx, testenv.RabbitMQOptions{Config: []string{"vm_memory_high_watermark.absolute = 4GB"}}); return err })
+	g.Go(func() (err error) {
+		s.mq, err = testenv.StartRabbitMQ(gctx, testenv.RabbitMQOptions{Config: []string{"vm_memory_high_watermark.absolute = 4GB"}})
+		return err
+	})
 	if err := g.Wait(); err != nil {
 		s.close()
 		return nil, err
@@ -80,8 +83,9 @@ func (s *servers) database(ctx context.Context, opts postgres.Options) (*databas
 CREATE TABLE business (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, what text NOT NULL);
 CREATE TABLE effects (id text NOT NULL);
 CREATE TABLE hand_marks (consumer text, source text, id text, PRIMARY KEY (consumer, source, id));
-CREATE TABLE hand_outbox (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text NOT NULL UNIQUE, topic text NOT NULL, key text,
-  headers jsonb, body bytea NOT NULL, created_at timestamptz NOT NULL DEFAULT clock_timestamp())`)
+CREATE TABLE hand_outbox (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id uuid NOT NULL UNIQUE, topic text NOT NULL, key text,
+  headers jsonb, body bytea NOT NULL, created_at timestamptz NOT NULL DEFAULT clock_timestamp(), published_at timestamptz);
+CREATE INDEX ON hand_outbox (seq) WHERE published_at IS NULL`)
 	}
 	if err != nil {
 		d.close(ctx)

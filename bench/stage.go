@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
@@ -91,13 +92,14 @@ func messages(n int) []core.Message {
 	return msgs
 }
 
-// handStage is what a team writes by hand: an id, a topic, a body.
+// handStage is what a team writes by hand: id, topic, key, headers, body, and a partial index to poll by.
 func handStage(ctx context.Context, tx pgx.Tx, n int) error {
-	ids, topics, bodies := make([]string, n), make([]string, n), make([][]byte, n)
+	ids, topics, keys, headers, bodies := make([]uuid.UUID, n), make([]string, n), make([]string, n), make([]string, n), make([][]byte, n)
 	for i := range n {
-		ids[i], topics[i], bodies[i] = core.NewID(), "bench.topic", make([]byte, stageBody)
+		ids[i], topics[i], headers[i], bodies[i] = uuid.Must(uuid.NewV7()), "bench.topic", `{"source":"/bench","type":"bench.topic"}`, make([]byte, stageBody)
 	}
-	_, err := tx.Exec(ctx, `INSERT INTO hand_outbox (id, topic, body) SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[])`, ids, topics, bodies)
+	_, err := tx.Exec(ctx, `INSERT INTO hand_outbox (id, topic, key, headers, body)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::bytea[])`, ids, topics, keys, headers, bodies)
 	return err
 }
 

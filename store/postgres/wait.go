@@ -25,8 +25,11 @@ const (
 	heldPoll = 100 * time.Millisecond
 	// maxWait bounds a wait, since leases that others took and lost meanwhile tell nobody either.
 	maxWait = 5 * time.Second
-	// asleepMargin is how much longer than until the next poll staging goes on to notify.
-	asleepMargin = 250 * time.Millisecond
+	// asleepMargin is how much longer than until the next poll staging goes on to notify, and half of the pause more.
+	asleepMargin = 10 * time.Millisecond
+	// nap is how long a relay that just had work waits without telling anybody. Under load there is more by then, and
+	// no commit has to notify.
+	nap = 2 * time.Millisecond
 
 	selfPrefix    = "\x01self" // no route begins with a control character
 	selfTimeout   = 2 * time.Second
@@ -129,7 +132,13 @@ func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration)
 		pause := w.nextPause()
 		o.keepListening(ctx)
 		notified := false
-		changed, err := o.lookAround(ctx, routes, pause)
+		changed, err := false, error(nil)
+		if pause == firstPoll { // there was work just now
+			changed, err = o.quickLook(ctx, routes, min(nap, limit))
+		}
+		if err == nil && !changed {
+			changed, err = o.lookAround(ctx, routes, pause)
+		}
 		if err == nil && w.conn != nil {
 			notified = o.takeArrived(ctx, routes)
 		}
@@ -170,7 +179,7 @@ func (o *Outbox) lookAround(ctx context.Context, routes []string, pause time.Dur
 	var err error
 	if w.conn != nil {
 		w.overdue = time.Now().After(w.selfBy)
-		err = w.conn.QueryRow(ctx, w.sleep, (pause+asleepMargin).Milliseconds()).Scan(&ignored, &sequence, &xmin)
+		err = w.conn.QueryRow(ctx, w.sleep, (pause+pause/2+asleepMargin).Milliseconds()).Scan(&ignored, &sequence, &xmin)
 		if err != nil && class(err) == core.ClassOutage && ctx.Err() == nil {
 			o.lost(ctx, err)
 			err = o.pool.QueryRow(ctx, w.look, 0).Scan(&ignored, &sequence, &xmin)
@@ -181,19 +190,41 @@ func (o *Outbox) lookAround(ctx context.Context, routes []string, pause time.Dur
 	if err != nil {
 		return false, err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.hint {
-		w.hint = false
-		return true, nil
-	}
-	for _, r := range routes {
-		s, ok := w.seen[r]
-		if !ok || s.sequence != sequence || s.open && xmin >= s.xmax {
+	return w.changed(routes, sequence, xmin), nil
+}
+
+// quickLook tells nobody anything: it looks at once, and again after d.
+func (o *Outbox) quickLook(ctx context.Context, routes []string, d time.Duration) (bool, error) {
+	for i := range 2 {
+		if i > 0 && o.sleepUntil(ctx, routes, d) {
+			return true, nil
+		}
+		var ignored, sequence, xmin int64
+		if err := o.pool.QueryRow(ctx, o.waiter.look, 0).Scan(&ignored, &sequence, &xmin); err != nil {
+			return false, err
+		}
+		if o.waiter.changed(routes, sequence, xmin) {
 			return true, nil
 		}
 	}
 	return false, nil
+}
+
+// changed reports whether anything may have come into routes since the latest claim.
+func (w *waiter) changed(routes []string, sequence, xmin int64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.hint {
+		w.hint = false
+		return true
+	}
+	for _, r := range routes {
+		s, ok := w.seen[r]
+		if !ok || s.sequence != sequence || s.open && xmin >= s.xmax {
+			return true
+		}
+	}
+	return false
 }
 
 // sleepUntil sleeps for d, or until a notification for one of routes, or Wake, and reports whether it was one of these.
