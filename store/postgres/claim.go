@@ -79,6 +79,10 @@ type answer struct {
 	last      []int64
 	least     []int64
 	remaining []int64
+	open      []int64 // by range: greatest sequence of a row that is not merely behind others of its key
+	busyRange []int64 // of rows of keys in progress: the range, from 1; the sequence, ascending; the key
+	busySeq   []int64
+	busyKey   []string
 	suspects  bool
 	held      bool
 	leaseIn   *int64 // microseconds
@@ -133,10 +137,10 @@ func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view)
 }
 
 // metaColumns is how many columns of a row say what the claim saw; the record follows.
-const metaColumns = 12
+const metaColumns = 16
 
 func (a *answer) read(rows pgx.Rows, source string) error {
-	meta := []any{&a.rows, &a.last, &a.least, &a.remaining, &a.suspects, &a.held, &a.leaseIn, &a.timerIn, &a.sequence, &a.xmin, &a.xmax, &a.took}
+	meta := []any{&a.rows, &a.last, &a.least, &a.remaining, &a.open, &a.busyRange, &a.busySeq, &a.busyKey, &a.suspects, &a.held, &a.leaseIn, &a.timerIn, &a.sequence, &a.xmin, &a.xmax, &a.took}
 	dest := make([]any, metaColumns+18)
 	copy(dest, meta)
 	for first := true; rows.Next(); first = false {

@@ -34,13 +34,15 @@ SELECT set_config('waybill.shards', (
 //
 //	r  the ranges of sequences to look at: several routes, and of each the front and maybe a part of a lap behind it
 //	w  the rows in them, with what keeps a row itself from being claimed
-//	k  for each key: whether something earlier holds it or another claim has some of it, and where its free prefix ends.
+//	h  for each key its head here, and where its free prefix ends
+//	k  what holds the head: 2 another claim, or something earlier that will be claimed; 1 a retry, or an abandoned one.
 //	   Later ones can be leased only if the head was put back, taken over, or committed late
 //	c  the rows with what their key says
 //	p  what this claim picks, within its bounds
 //	l  what of it no other transaction holds; an unkeyed row may be picked by several claims at once
 //	m  keys of which a picked row could not be locked: the rest of the key must not overtake it
 //	u  the claim
+//	g  the rows with what became of them; those of keys of which some were picked are busy from now on
 const claimSQL = `
 WITH r AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::boolean[])
@@ -66,23 +68,25 @@ WITH r AS MATERIALIZED (
     SELECT k.*,
            CASE
            WHEN NOT (k.keyed AND k.locked AND k.seq = k.head) THEN 0
-           WHEN k.leased THEN 1
-           WHEN (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq >= k.floor AND e.seq < k.head
-                   AND coalesce(e.settled_at, e.due_at) IS NULL AND e.key <> '' LIMIT 1) THEN 1
-           WHEN (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND (e.seq < k.head OR e.due_at IS NOT NULL)
-                   AND e.settled_at IS NULL AND e.holds AND e.key <> '' LIMIT 1) THEN 1
-           WHEN k.block AND (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.reason <> '' LIMIT 1) THEN 1
-           WHEN k.put_back AND (SELECT true FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq > k.head
-                   AND coalesce(e.settled_at, e.due_at) IS NULL AND e.key <> '' AND e.lease_until > statement_timestamp() LIMIT 1) THEN 1
-           ELSE 0
+           WHEN k.leased THEN 2
+           ELSE coalesce(
+               (SELECT CASE WHEN e.due_at IS NULL THEN 2 ELSE 1 END FROM {outbox} e WHERE e.route = k.route AND e.key = k.key
+                   AND (e.seq < k.head OR e.due_at IS NOT NULL) AND e.settled_at IS NULL AND e.holds AND e.key <> '' LIMIT 1),
+               CASE WHEN k.block THEN (SELECT 1 FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.reason <> '' LIMIT 1) END,
+               (SELECT 2 FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq >= k.floor AND e.seq < k.head
+                   AND coalesce(e.settled_at, e.due_at) IS NULL AND e.key <> '' LIMIT 1),
+               CASE WHEN k.put_back THEN (SELECT 2 FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq > k.head
+                   AND coalesce(e.settled_at, e.due_at) IS NULL AND e.key <> '' AND e.lease_until > statement_timestamp() LIMIT 1) END,
+               0)
            END AS why
     FROM h k
 ), c AS MATERIALIZED (
     SELECT k.n, k.seq, k.at, k.key, k.keyed, k.size, k.locked, k.free, k.suspect, k.lease_until,
-           k.keyed AND k.locked AND (k.held OR k.seq >= k.stop) IS TRUE AS held,
-           k.keyed AND k.locked AND (k.held OR k.seq > k.head) IS TRUE AS behind
+           k.keyed AND k.locked AND (k.held > 0 OR k.seq >= k.stop) IS TRUE AS held,
+           k.keyed AND k.locked AND (k.held > 0 OR k.seq > k.head) IS TRUE AS behind,
+           k.keyed AND k.locked AND k.free AND k.held = 2 AS busy
     FROM (
-        SELECT k.*, max(k.why) OVER (PARTITION BY k.n, CASE WHEN k.keyed AND k.locked THEN k.key ELSE '' END COLLATE "C") > 0 AS held FROM k
+        SELECT k.*, max(k.why) OVER (PARTITION BY k.n, CASE WHEN k.keyed AND k.locked THEN k.key ELSE '' END COLLATE "C") AS held FROM k
     ) k
 ), p AS MATERIALIZED (
     SELECT q.n, q.seq, q.at, q.key, q.keyed FROM (
@@ -107,13 +111,22 @@ WITH r AS MATERIALIZED (
     ))
     RETURNING o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent, o.occurred_at,
               o.hlc, o.expires_at, o.attrs, o.body, o.attempts, o.crashes, o.ready_since
+), g AS MATERIALIZED (
+    SELECT c.n, c.seq, c.key, c.free, c.held, c.got, c.lease_until, c.suspect, c.behind, c.busy OR c.rest AND NOT c.got AS busy
+    FROM (
+        SELECT c.*, c.seq IN (SELECT u.seq FROM u) AS got,
+               c.keyed AND c.locked AND c.free AND NOT c.held AND (c.n, c.key) IN (SELECT p.n, p.key FROM p WHERE p.keyed) AS rest
+        FROM c
+    ) c
 )
 SELECT a.*, u.seq, u.route, u.id, u.topic, u.key, u.type, u.source, u.content_type, u.correlation_id, u.trace_parent, u.occurred_at,
        u.hlc, u.expires_at, u.attrs, u.body, u.attempts, u.crashes,
        (extract(epoch FROM statement_timestamp() - u.ready_since) * 1000000)::bigint
 FROM (
     SELECT array_agg(b.rows ORDER BY b.n) AS rows, array_agg(b.last ORDER BY b.n) AS last, array_agg(b.least ORDER BY b.n) AS least,
-           array_agg(b.remaining ORDER BY b.n) AS remaining, coalesce(bool_or(b.suspects), false), coalesce(bool_or(b.held), false),
+           array_agg(b.remaining ORDER BY b.n) AS remaining, array_agg(b.open ORDER BY b.n) AS open,
+           (SELECT array_agg(g.n ORDER BY g.seq, g.n) FROM g WHERE g.busy) AS busy_n, (SELECT array_agg(g.seq ORDER BY g.seq, g.n) FROM g WHERE g.busy) AS busy_seq,
+           (SELECT array_agg(g.key ORDER BY g.seq, g.n) FROM g WHERE g.busy) AS busy_key, coalesce(bool_or(b.suspects), false), coalesce(bool_or(b.held), false),
            (extract(epoch FROM min(b.lease_until) - statement_timestamp()) * 1000000)::bigint,
            (SELECT (extract(epoch FROM min(t.due_at) - statement_timestamp()) * 1000000)::bigint
             FROM unnest($1::text[]) AS x(route) CROSS JOIN LATERAL (
@@ -124,8 +137,9 @@ FROM (
            (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint
     FROM (
         SELECT r.n, count(c.seq) AS rows, coalesce(max(c.seq), 0) AS last, coalesce(min(c.seq), 0) AS least, min(c.lease_until) AS lease_until,
-               coalesce(min(c.seq) FILTER (WHERE c.free AND NOT c.held AND NOT c.got), 0) AS remaining,
-               bool_or(c.suspect AND NOT $11 AND NOT c.behind) AS suspects, bool_or(c.free AND c.held) AS held
-        FROM r LEFT JOIN (SELECT c.*, c.seq IN (SELECT u.seq FROM u) AS got FROM c) c ON c.n = r.n GROUP BY r.n
+               coalesce(min(c.seq) FILTER (WHERE c.free AND NOT c.held AND NOT c.got AND NOT c.busy), 0) AS remaining,
+               coalesce(max(c.seq) FILTER (WHERE NOT (c.free AND c.held OR c.busy)), 0) AS open,
+               bool_or(c.suspect AND NOT $11 AND NOT c.behind) AS suspects, bool_or(c.free AND c.held OR c.busy) AS held
+        FROM r LEFT JOIN g c ON c.n = r.n GROUP BY r.n
     ) b
 ) a LEFT JOIN u ON true`

@@ -69,7 +69,7 @@ func claimArgs(v *view) []any {
 
 func oneRoute(lo int64, window, records int) *view {
 	v := &view{window: window, records: records, bytes: 1 << 40, skip: []string{}}
-	v.add(&core.RouteOrder{Route: core.DefaultRoute}, lo, 1<<62, 0, false)
+	v.add(&core.RouteOrder{Route: core.DefaultRoute}, lo, 1<<62, 0, frontRange)
 	return v
 }
 

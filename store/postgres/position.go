@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,7 +37,13 @@ type claimer struct {
 	held  bool
 	busy  int
 	past  horizon
+	own   map[int64]laneKey // keyed records that were claimed and not settled, by sequence
 }
+
+// maxPassed bounds what is remembered of rows that were passed, and of own records. Beyond it laps find them.
+const maxPassed = 50_000
+
+type laneKey struct{ route, key string }
 
 // position is where a route's claims are. Everything up to front was looked at once. A lap visits it again, for what
 // was committed late, released, promoted, or whose lease ended.
@@ -53,6 +60,18 @@ type position struct {
 	// from what was settled when the lap began. Looking for earlier records of a key may begin there, which spares the
 	// dead index entries below.
 	floor, lapLeast, lapSettled int64
+
+	// Rows that the front passed because another record of their key was in progress. When it is settled, a claim looks
+	// at the spot.
+	passed  map[string][]int64 // sequences by key, ascending
+	nPassed int
+	freed   []int64 // where to look, ascending
+	lapTurn bool    // look at the lap next, not at a spot
+
+	// A front at which there are only rows of keys in progress stays there until some are settled: mostly that is soon,
+	// and they need not be found again. It moves on for a small part of the time, for what other keys have behind them.
+	stalled bool
+	walkAt  time.Time
 }
 
 // horizon finds out up to which sequence every staging transaction has ended, so that nothing can appear below.
@@ -82,9 +101,18 @@ func (h *horizon) advance(a *answer) {
 
 func (c *claimer) init(n names) {
 	c.promote, c.lock, c.claim, c.class = n.sql(promoteSQL), n.sql(lockSQL), n.sql(claimSQL), n.lockClass()
-	c.at = map[string]*position{}
+	c.at, c.own = map[string]*position{}, map[int64]laneKey{}
 	c.share = shards
 }
+
+// rangeKind says why a range is looked at.
+type rangeKind uint8
+
+const (
+	frontRange rangeKind = iota
+	lapRange
+	spotRange
+)
 
 // view is what one claim looks at: ranges, as columns.
 type view struct {
@@ -92,7 +120,7 @@ type view struct {
 	routes        []string
 	lo, hi, floor []int64
 	keyed, block  []bool
-	laps          []bool
+	kinds         []rangeKind
 	window        int
 	records       int
 	bytes         int64
@@ -119,9 +147,14 @@ func (c *claimer) plan(req *core.ClaimRequest) *view {
 			p.lapLeast, p.lapSettled = p.front+1, c.past.settled
 		}
 		v.names = append(v.names, r.Route)
-		v.add(r, p.front, math.MaxInt64, p.floor, false)
-		if p.lapping {
-			v.add(r, p.lap, p.lapEnd, p.floor, true)
+		v.add(r, p.front, math.MaxInt64, p.floor, frontRange)
+		switch spot := len(p.freed) > 0; {
+		case spot && !(p.lapping && p.lapTurn): // not both: they may overlap
+			v.add(r, p.freed[0]-1, p.front, p.floor, spotRange)
+			p.lapTurn = true
+		case p.lapping:
+			v.add(r, p.lap, p.lapEnd, p.floor, lapRange)
+			p.lapTurn = false
 		}
 		keyed = keyed || r.Order == core.OrderPerKey
 		for _, t := range r.SkipTopics {
@@ -157,11 +190,11 @@ func (p *position) lapDue(short bool) bool {
 	return p.dirty || since >= lapEvery && rested || short && (p.lapTook <= cheapLap || rested)
 }
 
-func (v *view) add(r *core.RouteOrder, lo, hi, floor int64, lap bool) {
+func (v *view) add(r *core.RouteOrder, lo, hi, floor int64, kind rangeKind) {
 	v.routes = append(v.routes, r.Route)
 	v.lo, v.hi, v.floor = append(v.lo, lo), append(v.hi, hi), append(v.floor, floor)
 	v.keyed, v.block = append(v.keyed, r.Order == core.OrderPerKey), append(v.block, r.Order == core.OrderPerKey && r.BlockAfterAbandon)
-	v.laps = append(v.laps, lap)
+	v.kinds = append(v.kinds, kind)
 }
 
 // pickShards returns the shards to try: all, or a random share of them while other relays claim at the same time.
@@ -193,14 +226,29 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 			claim.NextIn = max(d, 0)
 		}
 	}
-	var progress, remaining bool // there are rows to look at next; rows that could have been claimed were left
+	var progress, remaining, stalled bool // there are rows to look at next; rows that could have been claimed were left
 	lapped := map[string]bool{}
 	for i, route := range v.routes {
 		p := c.position(req, route)
 		full := a.rows[i] >= int64(v.window)
 		left := a.remaining[i] > 0
 		remaining = remaining || left
-		if v.laps[i] {
+		switch v.kinds[i] {
+		case frontRange:
+			p.stalled = false
+			switch {
+			case a.sequence < p.front: // the database was restored to an earlier time
+				*p, c.past = position{}, horizon{}
+				progress = true
+			case left:
+				p.pass(a, i, a.remaining[i]-1)
+			case a.rows[i] > 0:
+				to := p.frontAfter(a, i, v.lo[i])
+				p.pass(a, i, to)
+				progress = progress || full && !p.stalled
+				stalled = stalled || p.stalled
+			}
+		case lapRange:
 			lapped[route] = true
 			p.lapTook += microsDuration(a.took)
 			if a.rows[i] > 0 {
@@ -216,17 +264,19 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 				p.floor = min(p.lapLeast, p.lapSettled+1)
 			}
 			progress = progress || p.lapping
-			continue
-		}
-		switch {
-		case a.sequence < p.front: // the database was restored to an earlier time
-			*p, c.past = position{}, horizon{}
-			progress = true
-		case left:
-			p.front = a.remaining[i] - 1
-		case a.rows[i] > 0:
-			p.front = a.last[i]
-			progress = progress || full
+		case spotRange:
+			seen := int64(math.MaxInt64)
+			if left {
+				seen = a.remaining[i] - 1
+			} else if full {
+				seen = a.last[i]
+			}
+			n, _ := slices.BinarySearch(p.freed, seen+1)
+			p.freed = slices.Delete(p.freed, 0, n)
+			if left && (len(p.freed) == 0 || p.freed[0] != seen+1) {
+				p.freed = slices.Insert(p.freed, 0, seen+1)
+			}
+			progress = progress || len(p.freed) > 0
 		}
 	}
 	for route, seq := range a.promoted {
@@ -237,9 +287,10 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 		}
 	}
 	if !req.Alone {
-		c.short, c.held = len(a.records) < req.MaxRecords && !remaining, a.held
+		c.short, c.held = len(a.records) < req.MaxRecords && !remaining && !stalled, a.held
 	}
-	claim.More = progress || remaining || len(a.records) >= v.records && !req.Alone
+	c.remember(req, a.records)
+	claim.More = progress || remaining || len(a.records) >= v.records && !req.Alone && !stalled
 	if a.timerIn != nil {
 		next(microsDuration(*a.timerIn))
 		claim.More = claim.More || *a.timerIn <= 0
@@ -255,6 +306,9 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 		}
 		if wait := p.untilLap(); wait > 0 {
 			next(wait)
+			if p.stalled {
+				next(time.Until(p.walkAt))
+			}
 		} else {
 			claim.More = true
 		}
@@ -270,24 +324,113 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 
 // untilLap returns how long a claim that comes out short must wait for the next lap.
 func (p *position) untilLap() time.Duration {
+	if p.stalled && !p.dirty {
+		return max(lapEvery, lapShare*p.lapTook) - time.Since(p.ended)
+	}
 	if p.dirty || p.lapTook <= cheapLap {
 		return 0
 	}
 	return lapShare*p.lapTook - time.Since(p.ended)
 }
 
+// frontAfter returns where the front goes after a claim that left nothing claimable in range i, which begins after lo.
+func (p *position) frontAfter(a *answer, i int, lo int64) int64 {
+	last, open := a.last[i], max(a.open[i], a.least[i]-1)
+	if last-open < max((last-max(lo, a.least[i]-1))/8, 1) || !slices.Contains(a.busyRange, int64(i)+1) {
+		return last // not much at the end is held
+	}
+	if now := time.Now(); open < a.least[i] && now.After(p.walkAt) {
+		p.walkAt = now.Add(lapShare * microsDuration(a.took))
+		return last
+	}
+	p.stalled = true
+	return open
+}
+
+// pass moves the front to seq, and remembers which rows of keys in progress it passes.
+func (p *position) pass(a *answer, i int, seq int64) {
+	p.front = max(seq, p.front)
+	for j, s := range a.busySeq {
+		if s > seq {
+			break
+		}
+		if a.busyRange[j] != int64(i)+1 {
+			continue
+		}
+		if p.nPassed >= maxPassed { // forget them, and look at everything
+			p.passed, p.nPassed, p.dirty = nil, 0, true
+		}
+		if p.passed == nil {
+			p.passed = map[string][]int64{}
+		}
+		p.passed[a.busyKey[j]] = append(p.passed[a.busyKey[j]], s)
+		p.nPassed++
+	}
+}
+
+// unpass forgets the rows of key up to seq.
+func (p *position) unpass(key string, seq int64) {
+	rows, ok := p.passed[key]
+	if !ok {
+		return
+	}
+	n, _ := slices.BinarySearch(rows, seq+1)
+	p.nPassed -= n
+	if rows = rows[n:]; len(rows) == 0 {
+		delete(p.passed, key)
+		return
+	}
+	p.passed[key] = rows
+}
+
+// remember notes which keys are in progress here.
+func (c *claimer) remember(req *core.ClaimRequest, records []core.Record) {
+	if len(c.own)+len(records) > maxPassed { // some were never settled
+		clear(c.own)
+	}
+	for i := range records {
+		r := &records[i]
+		if r.Envelope.Key == "" {
+			continue
+		}
+		for j := range req.Routes {
+			if req.Routes[j].Route == r.Route && req.Routes[j].Order == core.OrderPerKey {
+				c.own[r.Seq] = laneKey{r.Route, r.Envelope.Key}
+				if p := c.at[r.Route]; p != nil {
+					p.unpass(r.Envelope.Key, r.Seq)
+				}
+			}
+		}
+	}
+}
+
 // settled notes that records were settled, and reports whether that may have made some claimable: those put back, or
 // those of keys that were held.
-func (c *claimer) settled(putBack bool) bool { //nolint:revive // a fact, not a mode
+func (c *claimer) settled(outcomes []core.Outcome, putBack bool) bool { //nolint:revive // a fact, not a mode
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !putBack && !c.held {
-		return false
+	for i := range outcomes {
+		seq := outcomes[i].Seq()
+		lane, ok := c.own[seq]
+		if !ok {
+			continue
+		}
+		delete(c.own, seq)
+		p := c.at[lane.route]
+		if p == nil || len(p.passed[lane.key]) == 0 {
+			continue
+		}
+		spot := p.passed[lane.key][0]
+		if n, found := slices.BinarySearch(p.freed, spot); !found {
+			p.freed = slices.Insert(p.freed, n, spot)
+		}
 	}
-	for _, p := range c.at {
-		p.dirty = true
+	if putBack {
+		for _, p := range c.at {
+			p.dirty = true
+		}
 	}
-	return true
+	return putBack || c.held
 }
 
 // holding reports whether the latest claim left rows of keys that something earlier holds.

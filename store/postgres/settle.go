@@ -100,7 +100,7 @@ func (o *Outbox) Settle(ctx context.Context, outcomes []core.Outcome) core.Resul
 			results[i] = &core.Error{Op: "waybill/postgres: settle", Class: core.ClassRejected, Err: core.ErrLeaseLost}
 		}
 	}
-	if o.claims.settled(len(others) > 0) {
+	if o.claims.settled(outcomes, len(others) > 0) {
 		o.waiter.wake()
 	}
 	return results
