@@ -125,7 +125,11 @@ func newLog(tb testing.TB) (*slog.Logger, *logbook) {
 	tb.Cleanup(func() {
 		clean(tb, book.String())
 		if tb.Failed() && book.String() != "" {
-			tb.Logf("log:\n%s", book)
+			for line := range strings.Lines(book.String()) {
+				if !strings.Contains(line, "level=DEBUG") {
+					tb.Log(strings.TrimSpace(line))
+				}
+			}
 		}
 	})
 	return slog.New(slog.NewTextHandler(book, &slog.HandlerOptions{Level: slog.LevelDebug})), book
@@ -388,7 +392,10 @@ func start(tb testing.TB, r interface {
 	tb.Cleanup(func() {
 		cancel()
 		select {
-		case <-run.done:
+		case err := <-run.done:
+			if err != nil {
+				tb.Logf("Run: %.300s", err)
+			}
 		case <-time.After(40 * time.Second):
 			tb.Error("Run hangs after the end of its context")
 		}

@@ -117,7 +117,7 @@ func role(tb testing.TB, pg *testenv.PG, admin *pgxpool.Pool, name string) (*pgx
 	return openPool(tb, changed(tb, pg.DSN, func(u *url.URL) { u.User = url.UserPassword(name, secretPassword) })), name
 }
 
-func TestNoPermissionInDatabase(t *testing.T) { // RL-07
+func TestNoPermissionInDatabase(t *testing.T) { //nolint:tparallel // the roles share a database // RL-07
 	t.Parallel()
 	pg := testenv.Postgres(t)
 	admin := openPool(t, pg.DSN)
@@ -263,7 +263,7 @@ func TestWrongTables(t *testing.T) { // RL-07
 	}
 }
 
-func TestWrongFile(t *testing.T) { // RL-07
+func TestWrongFile(t *testing.T) { //nolint:tparallel // quick // RL-07
 	t.Parallel()
 	dir := t.TempDir()
 	open := func(path string, o sqlite.Options) (*sqlite.Store, error) {
@@ -361,12 +361,11 @@ func TestUnreadableRows(t *testing.T) { // RL-04 DB-18
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var text string
-		if err := rows.Scan(&text); err != nil {
-			t.Fatal(err)
-		}
+	texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range texts {
 		t.Log(text)
 		clean(t, text)
 		if !strings.Contains(text, "column attrs") {

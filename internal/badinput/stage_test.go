@@ -15,7 +15,7 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-func TestStage(t *testing.T) { // ST-15 ST-16
+func TestStage(t *testing.T) { //nolint:tparallel // the cases count the records of one store // ST-15 ST-16
 	t.Parallel()
 	const limit = 1000
 	many := make([]core.Message, core.MaxMessages+1)

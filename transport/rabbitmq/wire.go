@@ -141,7 +141,7 @@ func decode(d *amqp.Delivery, queue string, now time.Time) core.Delivery {
 		e.Topic = topic
 	}
 	if d.MessageId != "" && e.ID != "" && d.MessageId != e.ID {
-		out.Err = permanent("receive", core.ReasonIDConflict, fmt.Errorf("property message-id %q and attribute id %q differ", clip(d.MessageId), clip(e.ID)))
+		out.Err = permanent("receive", core.ReasonIDConflict, fmt.Errorf("property message-id %q and attribute id %q differ: let the producer send one of them, or both alike", clip(d.MessageId), clip(e.ID)))
 	}
 	setIfEmpty(&e.ID, d.MessageId)
 	setIfEmpty(&e.Type, d.Type)
