@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -29,6 +30,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if dsn := os.Getenv(relayProcess); dsn != "" {
+		runRelayProcess(dsn, os.Getenv(relayProcess+"_BROKER"))
+		return
+	}
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
 }
 

@@ -1,0 +1,145 @@
+package badinput_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	osexec "os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/postgres"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+// relayProcess is the variable that makes the test binary a relay: the database's address. With _BROKER behind it, the broker's.
+const relayProcess = "WAYBILL_BADINPUT_RELAY"
+
+// slow holds back the answers of a publisher, so that a kill finds records in flight.
+type slow struct{ core.Publisher }
+
+func (s slow) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+	res := s.Publisher.Publish(ctx, batch)
+	select {
+	case <-time.After(50 * time.Millisecond):
+	case <-ctx.Done():
+	}
+	return res
+}
+
+func (s slow) Unwrap() any { return s.Publisher }
+
+// runRelayProcess relays until it is killed.
+func runRelayProcess(dsn, broker string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	fail := func(err error) {
+		if err != nil {
+			slog.Error("relay process", "error", err)
+			os.Exit(1)
+		}
+	}
+	pool, err := pgxpool.New(ctx, dsn)
+	fail(err)
+	o, err := postgres.NewOutbox(pool, postgres.Options{Source: "/badinput"})
+	fail(err)
+	bus, err := rabbitmq.Dial(ctx, broker, rabbitmq.Options{})
+	fail(err)
+	r, err := relay.New(o, slow{bus}, relay.Options{BatchSize: 20, Lease: 2 * time.Second, PublishTimeout: time.Second, PollMax: time.Second})
+	fail(err)
+	fail(r.Run(ctx))
+}
+
+// Relays are killed at any time, one after the other: what they held comes back, costs no attempt, and has one effect.
+func TestRelayKilled(t *testing.T) { // P2 P3 P4
+	long(t)
+	t.Parallel()
+	pg, mq := testenv.Postgres(t), testenv.RabbitMQ(t)
+	pool := openPool(t, pg.DSN)
+	migrate(t, pool)
+	exec(t, pool, "CREATE TABLE seen (id text, n int)")
+	o := newOutbox(t, pool, postgres.Options{})
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	rcv, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q", Bindings: []string{"a.b"}, RetryDelays: consumer.DefaultRetry().Delays})
+	if err != nil { // so that the queue is there before the first relay
+		t.Fatal(err)
+	}
+	if err := rcv.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	con := consumeAll(t, pool, bus)
+	var msgs []core.Message
+	for i := range 1000 {
+		msgs = append(msgs, core.RawMessage("a.b", "application/json", []byte(`{"n":1}`), core.Key(fmt.Sprint("k", i%50))))
+	}
+	if _, err := stageOn(t, pool, o, msgs...); err != nil {
+		t.Fatal(err)
+	}
+	begin := func() *osexec.Cmd {
+		t.Helper()
+		cmd := osexec.CommandContext(t.Context(), os.Args[0]) //nolint:gosec // this binary
+		cmd.Env = append(os.Environ(), relayProcess+"="+pg.DSN, relayProcess+"_BROKER="+mq.URL)
+		cmd.Stderr = os.Stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return cmd
+	}
+	left := func() int { return number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") }
+	crashed := 0
+	for range 3 {
+		before := left()
+		cmd := begin()
+		eventually(t, 20*time.Second, "the process relays", func() bool { return left() < before-40 || left() == 0 })
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait()
+		crashed += number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE state = 2")
+	}
+	cmd := begin()
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	attempts := 0
+	defer func() {
+		if !t.Failed() {
+			return
+		}
+		rows, err := pool.Query(context.WithoutCancel(t.Context()), "SELECT state || ' key ' || key || ' seq ' || seq || ' crashes ' || crashes || ' attempts ' || attempts || ' lease ' || coalesce((lease_until - clock_timestamp())::text, '-') || ' due ' || coalesce(due_at::text, '-') || ' by ' || coalesce(lease_owner, '-') || ' err ' || coalesce(last_error, '-') FROM waybill.waybill_outbox ORDER BY seq LIMIT 20")
+		if err != nil {
+			t.Log(err)
+			return
+		}
+		texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		t.Log(left(), "left", err, "\n"+strings.Join(texts, "\n"))
+	}()
+	last, at := -1, time.Now()
+	eventually(t, 50*time.Second, "everything is published", func() bool {
+		if n := left(); n != last {
+			t.Log(n, "left after", time.Since(at).Round(time.Millisecond))
+			last = n
+		}
+		attempts = max(attempts, number(t, pool, "SELECT coalesce(max(attempts), 0) FROM waybill.waybill_outbox"))
+		return left() == 0
+	})
+	eventually(t, 30*time.Second, "everything is handled", func() bool { return number(t, pool, "SELECT count(DISTINCT id) FROM seen") == len(msgs) })
+	if n := number(t, pool, "SELECT count(*) FROM seen"); n != len(msgs) || attempts != 0 {
+		t.Errorf("%d effects of %d messages, %d attempts", n, len(msgs), attempts)
+	}
+	t.Logf("%d records were in flight when their relay was killed", crashed)
+	if crashed == 0 {
+		t.Error("no relay was killed with records in flight: the test proves nothing")
+	}
+	con.stop(10 * time.Second)
+}
