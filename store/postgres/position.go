@@ -286,8 +286,9 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 			progress = true
 		}
 	}
+	resting := stalled && len(a.records) > 0 // wait for a settle; an empty claim must have looked behind
 	if !req.Alone {
-		c.short, c.held = len(a.records) < req.MaxRecords && !remaining && !stalled, a.held
+		c.short, c.held = len(a.records) < req.MaxRecords && !remaining && !resting, a.held
 	}
 	c.remember(req, a.records)
 	claim.More = progress || remaining || len(a.records) >= v.records && !req.Alone && !stalled
@@ -304,11 +305,11 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 		if p.front == 0 || p.lapping || lapped[route] {
 			continue
 		}
-		if wait := p.untilLap(); wait > 0 {
+		if p.stalled {
+			next(time.Until(p.walkAt))
+		}
+		if wait := p.untilLap(resting); wait > 0 {
 			next(wait)
-			if p.stalled {
-				next(time.Until(p.walkAt))
-			}
 		} else {
 			claim.More = true
 		}
@@ -323,8 +324,8 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 }
 
 // untilLap returns how long a claim that comes out short must wait for the next lap.
-func (p *position) untilLap() time.Duration {
-	if p.stalled && !p.dirty {
+func (p *position) untilLap(resting bool) time.Duration { //nolint:revive // a fact, not a mode
+	if resting && !p.dirty {
 		return max(lapEvery, lapShare*p.lapTook) - time.Since(p.ended)
 	}
 	if p.dirty || p.lapTook <= cheapLap {
