@@ -23,6 +23,7 @@ unit: ## all tests with -race, without installing or linting
 
 modules:
 	$(call each,go test -race -timeout 12m $(COUNT) ./...)
+	go test $(COUNT) -run MillionRows ./store/sqlite
 
 lint: ## golangci-lint with .golangci.yml, in every module
 	@bin=$$(scripts/tools) && for m in $(MODULES); do echo "== $$m: lint" >&2; (cd $$m && "$$bin/golangci-lint" run --config $(CURDIR)/.golangci.yml ./...) || exit 1; done

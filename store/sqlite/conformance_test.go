@@ -66,6 +66,7 @@ func (x storeTx) Rollback(context.Context) error {
 
 // ST-01 ST-02 ST-05 ST-07 ST-15 DB-01 DB-02 DB-03 DB-04 DB-05 DB-10 DB-16 DB-18 OR-02 OR-08
 func TestStore(t *testing.T) {
+	t.Parallel()
 	s := open(t, Options{})
 	storetest.Run(t, func(*testing.T) storetest.Harness { return harness{s} })
 }
@@ -73,6 +74,7 @@ func TestStore(t *testing.T) {
 // DB-13: the same on a database of the application's own, with deferred transactions and a rollback journal; it does not
 // wait for the disk, which the other one does.
 func TestStoreOnOwnDatabase(t *testing.T) {
+	t.Parallel()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "own.db")+"?_pragma=busy_timeout(5000)&_pragma=synchronous(OFF)")
 	if err != nil {
 		t.Fatal(err)
@@ -121,6 +123,7 @@ func (h inboxHarness) Break(ctx context.Context, tx *sql.Tx) error {
 
 // IN-01 IN-02 IN-03 IN-04 IN-07
 func TestInbox(t *testing.T) {
+	t.Parallel()
 	h := newInboxHarness(t)
 	inboxtest.Run(t, func(*testing.T) inboxtest.Harness[*sql.Tx] { return h })
 }
