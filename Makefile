@@ -26,7 +26,7 @@ modules:
 	go test $(COUNT) -run MillionRows ./store/sqlite
 
 lint: ## golangci-lint with .golangci.yml, in every module
-	@bin=$$(scripts/tools) && for m in $(MODULES); do echo "== $$m: lint" >&2; (cd $$m && "$$bin/golangci-lint" run --config $(CURDIR)/.golangci.yml ./...) || exit 1; done
+	@bin=$$(scripts/tools) && for m in $(MODULES); do echo "== $$m: lint" >&2; (cd $$m && "$$bin/golangci-lint" run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...) || exit 1; done
 
 fmt: ## format the code (gofumpt, goimports)
 	@bin=$$(scripts/tools) && for m in $(MODULES); do (cd $$m && "$$bin/golangci-lint" fmt --config $(CURDIR)/.golangci.yml ./...) || exit 1; done
