@@ -86,7 +86,7 @@ func TestRelayKilled(t *testing.T) { // P2 P3 P4
 	}
 	begin := func() *osexec.Cmd {
 		t.Helper()
-		cmd := osexec.CommandContext(t.Context(), os.Args[0]) //nolint:gosec // this binary
+		cmd := osexec.CommandContext(t.Context(), os.Args[0])
 		cmd.Env = append(os.Environ(), relayProcess+"="+pg.DSN, relayProcess+"_BROKER="+mq.URL)
 		cmd.Stderr = os.Stderr
 		if err := cmd.Start(); err != nil {

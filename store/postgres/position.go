@@ -149,7 +149,7 @@ func (c *claimer) plan(req *core.ClaimRequest) *view {
 		v.names = append(v.names, r.Route)
 		v.add(r, p.front, math.MaxInt64, p.floor, frontRange)
 		switch spot := len(p.freed) > 0; {
-		case spot && !(p.lapping && p.lapTurn): // not both: they may overlap
+		case spot && (!p.lapping || !p.lapTurn): // not both: they may overlap
 			v.add(r, p.freed[0]-1, p.front, p.floor, spotRange)
 			p.lapTurn = true
 		case p.lapping:
