@@ -8,7 +8,7 @@ import (
 // TestBrief runs every benchmark once, shortly, so that none of them can rot. Each checks its own counts: nothing lost,
 // nothing doubled. The figures mean nothing at this size.
 func TestBrief(t *testing.T) {
-	if err := run(t.Context(), "", scaleOf(true, 1), filepath.Join(t.TempDir(), "table.md")); err != nil {
+	if err := run(t.Context(), "", briefScale(), filepath.Join(t.TempDir(), "table.md")); err != nil {
 		t.Fatal(err)
 	}
 }

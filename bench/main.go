@@ -26,7 +26,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
-	if err := run(ctx, *only, scaleOf(*brief, *pairs), *out); err != nil {
+	s := fullScale(*pairs)
+	if *brief {
+		s = briefScale()
+	}
+	if err := run(ctx, *only, s, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -42,10 +46,11 @@ type scale struct {
 	consume int           // messages a consume run
 }
 
-func scaleOf(brief bool, pairs int) scale {
-	if brief {
-		return scale{pairs: 1, backlog: 2000, paced: time.Second, load: 500 * time.Millisecond, txs: 20, consume: 500}
-	}
+func briefScale() scale {
+	return scale{pairs: 1, backlog: 2000, paced: time.Second, load: 500 * time.Millisecond, txs: 20, consume: 500}
+}
+
+func fullScale(pairs int) scale {
 	return scale{pairs: pairs, backlog: 100_000, paced: 15 * time.Second, load: 5 * time.Second, txs: 400, consume: 20_000}
 }
 
@@ -77,15 +82,17 @@ func run(ctx context.Context, only string, s scale, out string) error {
 	defer env.close()
 	w := io.Writer(os.Stdout)
 	if out != "" {
-		f, err := os.Create(out) //nolint:gosec // the user's own choice
+		f, err := os.Create(out)
 		if err != nil {
 			return err
 		}
 		defer f.Close() //nolint:errcheck // written through
 		w = io.MultiWriter(w, f)
 	}
-	fmt.Fprintf(w, "%d interleaved pairs; medians; CPU is user and system time per 1,000 messages.\n\n", s.pairs)
-	fmt.Fprint(w, "| benchmark | Waybill | raw limit in the same run | ratio | target | CPU s / 1,000: Waybill (process + Postgres + RabbitMQ) | raw |\n|---|---|---|---|---|---|---|\n")
+	if _, err := fmt.Fprintf(w, "%d interleaved pairs; medians; CPU is user and system time per 1,000 messages.\n\n"+
+		"| benchmark | Waybill | raw limit in the same run | ratio | target | CPU s / 1,000: Waybill (process + Postgres + RabbitMQ) | raw |\n|---|---|---|---|---|---|---|\n", s.pairs); err != nil {
+		return err
+	}
 	for _, b := range benchmarks() {
 		if !selected(only, b.name) {
 			continue
@@ -95,7 +102,9 @@ func run(ctx context.Context, only string, s scale, out string) error {
 			return fmt.Errorf("%s: %w", b.name, err)
 		}
 		for _, r := range rows {
-			fmt.Fprintln(w, r.markdown())
+			if _, err := fmt.Fprintln(w, r.markdown()); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
