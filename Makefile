@@ -44,7 +44,7 @@ bench: servers ## benchmarks beside the raw limits; writes bench/RESULTS.md (ben
 soak: servers ## the orders example under chaos for as long as asked: make soak SOAK=1h
 	go run ./examples/orders -chaos $(SOAK)
 
-quickstart: servers ## run the example of the README
+quickstart: ## run the example of the README
 	go run ./examples/quickstart
 
 vuln: ## known vulnerabilities in what we depend on (needs the Go vulnerability database)
