@@ -128,9 +128,6 @@ func (e *engine) claimed(req core.ClaimRequest, probe *route, claim core.Claim, 
 		}
 		return
 	}
-	if e.cancelWait != nil { // busy: nobody needs to wake this relay
-		e.cancelWait()
-	}
 	b := e.accept(claim.Records, sent)
 	if probe != nil {
 		probe.probed(&b.items[0])

@@ -138,9 +138,9 @@ func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration)
 		}
 		if err == nil && !changed {
 			changed, err = o.lookAround(ctx, routes, pause)
-		}
-		if err == nil && w.conn != nil {
-			notified = o.takeArrived(ctx, routes)
+			if err == nil && w.conn != nil {
+				notified = o.takeArrived(ctx, routes)
+			}
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -324,6 +324,7 @@ func (o *Outbox) startListening(ctx context.Context) error {
 	}
 	w.self = fmt.Sprintf("%s%016x", selfPrefix, rand.Uint64())
 	w.selfBy = time.Now().Add(selfTimeout)
+	w.overdue = false
 	_, err = o.pool.Exec(ctx, w.notify, w.self) // over another connection: on the same one a pooler would hide the fault
 	return err
 }
