@@ -50,6 +50,14 @@ func WithRunID(ctx context.Context, id string) context.Context {
 	return WithScope(ctx, s)
 }
 
+// WithLineageRoot returns a context under which the lineage of messages begins with id: of a request, a job, a saga. It
+// leads the chain; messages that are caused by others inherit theirs.
+func WithLineageRoot(ctx context.Context, id string) context.Context {
+	s := ScopeFrom(ctx)
+	s.Lineage = []string{id}
+	return WithScope(ctx, s)
+}
+
 // WithDelivery returns the context in which a handler runs: DeliveryFrom finds d, and messages staged under it are
 // caused by d: they share its correlation (its own id if it has none), tenant and run, and carry its lineage and id.
 func WithDelivery(ctx context.Context, d *Delivery) context.Context {

@@ -16,6 +16,10 @@ var (
 	ErrClosed = errors.New("closed")
 	// ErrUnsupported reports that an adapter cannot do what was asked.
 	ErrUnsupported = errors.New("not supported by this adapter")
+	// ErrNotFound reports that there is no such record.
+	ErrNotFound = errors.New("not found")
+	// ErrInFlight reports that a relay holds the record, so that it cannot be changed now.
+	ErrInFlight = errors.New("in flight: a relay holds the record")
 	// ErrInvalid reports bad input or bad options: nothing was done. The text lists every problem.
 	ErrInvalid = errors.New("invalid")
 	// ErrMisconfigured reports an object that is missing, of another shape, or not permitted, so that retrying is

@@ -1,6 +1,9 @@
 package core
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // HandlerStatus is how a handler succeeded.
 type HandlerStatus uint8
@@ -27,6 +30,12 @@ type Handler struct {
 	Handle HandleFunc
 	// Check, if not nil, tells before the first message whether what Handle needs is there, as [Checker] does.
 	Check func(ctx context.Context) error
+	// Batch, if not nil, handles several deliveries at a time instead of Handle, which remains the fallback for a single
+	// one. It returns one status and one result a delivery, in input order. BatchSize bounds them (at most the
+	// subscription's prefetch); BatchWait is how long the runner waits for a batch to fill, 0 = not at all.
+	Batch     func(ctx context.Context, ds []*Delivery) ([]HandlerStatus, Results)
+	BatchSize int
+	BatchWait time.Duration
 }
 
 // HandlerFor returns a handler that decodes topic's value for fn. It has no inbox: a redelivery runs fn again, so fn

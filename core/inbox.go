@@ -1,6 +1,9 @@
 package core
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Inbox gives a message exactly one effect on a database: the mark that it was handled and the handler's writes are one
 // transaction. It is safe for concurrent use. Errors carry a class: a database that cannot be reached is an outage.
@@ -27,3 +30,26 @@ const (
 	InboxProcessed                    // fn ran and was committed
 	InboxDuplicate                    // an earlier transaction had marked the key; fn did not run
 )
+
+// BatchInbox gives many messages their effects in one transaction. Without it batch handlers go one by one.
+type BatchInbox[Tx any] interface {
+	// DoBatch begins a transaction, marks keys, runs fn once with the indexes of those whose mark is new (not at all if
+	// there are none), and commits. It returns one status a key. If anything fails nothing is committed, and the caller
+	// falls back to Do for each. The rest is as in Inbox.Do. A key that stands twice in keys is a duplicate the second
+	// time. Marks are made in the order of keys by all callers alike, so that two batches cannot deadlock.
+	DoBatch(ctx context.Context, keys []InboxKey, fn func(ctx context.Context, tx Tx, fresh []int) error) ([]InboxStatus, error)
+}
+
+// Marker marks messages in a transaction of the caller's own, for handlers that Waybill does not run.
+type Marker[Tx any] interface {
+	// Mark marks key in tx. InboxProcessed means that the mark is new: do the work in tx and commit both.
+	// InboxDuplicate means that it had its effect before. It waits for a concurrent transaction that marked key.
+	Mark(ctx context.Context, tx Tx, key InboxKey) (InboxStatus, error)
+}
+
+// InboxPurger deletes old marks.
+type InboxPurger interface {
+	// PurgeInbox deletes up to limit marks of consumer (empty = all) that are older than age by the database's clock,
+	// in one transaction, and returns how many. Fewer than limit means that no more are left.
+	PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (int, error)
+}

@@ -142,6 +142,7 @@ func (l *Limits) check(p []string, where string, m *Message, now time.Time) []st
 		{"CorrelationID", m.CorrelationID},
 		{"CausationID", m.CausationID},
 		{"RunID", m.RunID},
+		{"DedupeKey", m.DedupeKey},
 	} {
 		if f.value != "" {
 			if s := checkName(f.value); s != "" {
@@ -152,9 +153,17 @@ func (l *Limits) check(p []string, where string, m *Message, now time.Time) []st
 	for i, r := range m.Routes {
 		if r == "" {
 			bad(fmt.Sprintf("Routes[%d]", i), "is empty")
+		} else if strings.Contains(r, "/") {
+			bad(fmt.Sprintf("Routes[%d]", i), fmt.Sprintf("%q holds a slash, which stands before a lane; use Lane, or another name", clip(r, 80)))
 		} else if s := checkName(r); s != "" {
 			bad(fmt.Sprintf("Routes[%d]", i), s)
 		}
+	}
+	if m.Replace && m.DedupeKey == "" {
+		bad("Replace", "needs a DedupeKey: it says which message to replace")
+	}
+	if m.Lane != LaneNormal && m.Lane != LaneHigh && m.Lane != LaneLow {
+		bad("Lane", fmt.Sprintf("%q is not a lane; use LaneHigh, LaneNormal or LaneLow", clip(string(m.Lane), 80)))
 	}
 	if len(m.Lineage) > MaxLineage {
 		bad("Lineage", fmt.Sprintf("has %d ids; at most %d are allowed", len(m.Lineage), MaxLineage))

@@ -97,8 +97,18 @@ type Message struct {
 	// TTL bounds the total time until Expires, counted from staging by the producer's clock. Zero means the store's
 	// default; negative means none. Not together with Expires.
 	TTL time.Duration
+	// DedupeKey, if set, makes this the only live (not yet settled) message with it on the route and topic: staging a
+	// second one is a no-op that says so, see [Staged].
+	DedupeKey string
+	// Replace makes the newest win instead: the live message with the same DedupeKey is withdrawn with [ReasonReplaced]
+	// and this one staged. One that a relay holds cannot be withdrawn; Staged.Replaced says so. Needs a DedupeKey.
+	Replace bool
+	// Lane is the priority lane: a lane of a route is claimed apart from the others, more or less often. Messages of one
+	// key are ordered within a lane. Empty means [LaneNormal].
+	Lane Lane
 
-	err error // a codec's error, reported by Stage
+	err  error  // a codec's error, reported by Stage
+	kind string // the topic's declaration: type and codec; empty for a raw message
 }
 
 // RawMessage returns a message for topic with a body that is already encoded as contentType. The body is kept, not
@@ -160,13 +170,77 @@ func Tenant(t string) MessageOption { return func(m *Message) { m.Tenant = t } }
 // CorrelationID sets the correlation id instead of the context's.
 func CorrelationID(id string) MessageOption { return func(m *Message) { m.CorrelationID = id } }
 
+// DedupeKey makes the message the only live one with this key on its route and topic.
+func DedupeKey(key string) MessageOption { return func(m *Message) { m.DedupeKey = key } }
+
+// Replace makes the message take the place of the live one with this dedupe key on its route and topic.
+func Replace(dedupeKey string) MessageOption {
+	return func(m *Message) { m.DedupeKey, m.Replace = dedupeKey, true }
+}
+
+// InLane puts the message in a priority lane.
+func InLane(l Lane) MessageOption { return func(m *Message) { m.Lane = l } }
+
+// Lane is a priority lane of a route.
+type Lane string
+
+// The lanes. A relay that serves the lanes of a route gives them 6, 3 and 1 of 10 claims while all have work, so that
+// none starves.
+const (
+	LaneHigh   Lane = "high"
+	LaneNormal Lane = ""
+	LaneLow    Lane = "low"
+)
+
+// LaneRoute returns the name under which a store keeps a lane of route: route itself, or route + "/" + lane.
+func LaneRoute(route string, l Lane) string {
+	if l == LaneNormal {
+		return route
+	}
+	return route + "/" + string(l)
+}
+
 // NewID returns a fresh UUIDv7 as text. It is safe for concurrent use.
 func NewID() string { return uuid.Must(uuid.NewV7()).String() }
 
 // Staged is what Stage did with one message on one route.
 type Staged struct {
-	// ID is the message's id, Route its route.
+	// ID is the message's id, Route its route, a lane included. Of a Duplicate by DedupeKey, ID is that of the live
+	// message that stands for it.
 	ID, Route string
-	// Duplicate reports that a record with this (route, id) existed already, so that nothing was written.
+	// Duplicate reports that nothing was written: a record with this (route, id), or a live one with this (route, topic,
+	// dedupe key), existed already.
 	Duplicate bool
+	// Replaced says what became of the message that this one replaces; CancelNotFound if there was none.
+	Replaced CancelStatus
+}
+
+// CancelKey names a message to cancel: by ID, or by Topic and DedupeKey, on one route (empty = DefaultRoute; a lane's
+// route is [LaneRoute]).
+type CancelKey struct{ Route, ID, Topic, DedupeKey string }
+
+// CancelStatus is what became of a message that was to be withdrawn.
+type CancelStatus uint8
+
+// The answers of Cancel.
+const (
+	CancelNotFound CancelStatus = iota // no such live message: never staged, settled, or withdrawn before
+	CancelDone                         // withdrawn; it was never sent
+	CancelMaybe                        // withdrawn, but it may have been delivered: the result of an earlier try is unknown
+	CancelInFlight                     // a relay holds it (or held it and died): it will be, or was, delivered; not withdrawn
+)
+
+// String returns the answer in words.
+func (s CancelStatus) String() string {
+	switch s {
+	case CancelNotFound:
+		return "not found"
+	case CancelDone:
+		return "cancelled"
+	case CancelMaybe:
+		return "cancelled, maybe delivered"
+	case CancelInFlight:
+		return "in flight"
+	}
+	return "unknown"
 }

@@ -60,6 +60,7 @@ type Outcome struct {
 	reason  Reason
 	err     string
 	retryIn time.Duration
+	unknown bool
 }
 
 func outcome(r *Record, ev Event) Outcome {
@@ -99,6 +100,17 @@ func Release(r *Record, in time.Duration) Outcome {
 	}
 	return o
 }
+
+// ReleaseUnknown is [Release] for a record that was sent and whose result never came: it may have arrived. The store
+// remembers that, for whoever cancels it.
+func ReleaseUnknown(r *Record, in time.Duration) Outcome {
+	o := Release(r, in)
+	o.unknown = true
+	return o
+}
+
+// Unknown reports whether the record may have arrived although it is handed back.
+func (o *Outcome) Unknown() bool { return o.unknown }
 
 // Route returns the record's lane.
 func (o *Outcome) Route() string { return o.route }

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -39,6 +40,7 @@ type StamperOptions struct {
 type Stamper struct {
 	opts   StamperOptions
 	tracer trace.Tracer
+	kinds  sync.Map // what was staged on a topic: name → the type and codec of its declaration
 }
 
 // NewStamper returns a stamper, or an error that lists all problems of opts.
@@ -87,6 +89,9 @@ type StagedRow struct {
 	// DeliverAt, or else Delay from now by the store's clock, is when it is due; both zero = at once.
 	DeliverAt time.Time
 	Delay     time.Duration
+	// DedupeKey and Replace are the message's.
+	DedupeKey string
+	Replace   bool
 }
 
 // Start begins the span of a Stage call; messages stamped under the returned context carry it. The caller ends it with
@@ -123,7 +128,10 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []Message) ([]StagedRow, error
 	}
 	rows := make([]StagedRow, 0, len(msgs))
 	for i := range msgs {
-		row := StagedRow{Envelope: msgs[i].Envelope, Route: DefaultRoute, DeliverAt: msgs[i].DeliverAt, Delay: msgs[i].Delay}
+		row := StagedRow{
+			Envelope: msgs[i].Envelope, Route: LaneRoute(DefaultRoute, msgs[i].Lane), DeliverAt: msgs[i].DeliverAt, Delay: msgs[i].Delay,
+			DedupeKey: msgs[i].DedupeKey, Replace: msgs[i].Replace,
+		}
 		s.fill(&row.Envelope, &msgs[i], now, &scope)
 		if row.Envelope.TraceParent == "" {
 			row.Envelope.TraceParent, row.Envelope.TraceState = parent, state
@@ -133,7 +141,7 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []Message) ([]StagedRow, error
 			continue
 		}
 		for _, r := range msgs[i].Routes {
-			row.Route = r
+			row.Route = LaneRoute(r, msgs[i].Lane)
 			rows = append(rows, row)
 		}
 	}
@@ -150,12 +158,28 @@ func (s *Stamper) checkAll(msgs []Message, now time.Time) error {
 		if len(msgs) > 1 {
 			where = fmt.Sprintf("messages[%d].", i)
 		}
+		p = s.checkKind(p, where, &msgs[i])
 		if p = s.opts.Limits.check(p, where, &msgs[i], now); len(p) >= 20 {
 			p = append(p, "and maybe more")
 			break
 		}
 	}
 	return Invalid("waybill: stage", p...)
+}
+
+// checkKind refuses a topic that was declared twice, with different types or codecs. Raw messages have no declaration.
+func (s *Stamper) checkKind(p []string, where string, m *Message) []string {
+	if m.kind == "" {
+		return p
+	}
+	first, ok := s.kinds.Load(m.Topic)
+	if !ok {
+		first, ok = s.kinds.LoadOrStore(m.Topic, m.kind)
+	}
+	if ok && first != m.kind {
+		p = append(p, fmt.Sprintf("%sTopic: %q is declared twice, as %s and as %s: declare it once and share the declaration", where, m.Topic, first, m.kind))
+	}
+	return p
 }
 
 func (s *Stamper) fill(e *Envelope, m *Message, now time.Time, scope *Scope) {

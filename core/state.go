@@ -77,8 +77,8 @@ var transitions = []Transition{
 	{StateProcessing, EventLeaseExpired, StateProcessing, "claimable again; counted as a crash, not as an attempt"},
 	{StateProcessing, EventClaimed, StateProcessing, "only after its lease expired"},
 	{StateProcessing, EventCrashesSpent, StateAbandoned, "before publishing, reason crashed"},
-	{StatePending, EventWithdrawn, StateAbandoned, "reason expired, cancelled, replaced or skipped"},
-	{StateFailed, EventWithdrawn, StateAbandoned, "reason expired, cancelled, replaced or skipped"},
+	{StatePending, EventWithdrawn, StateAbandoned, "reason expired, cancelled, replaced, skipped or parked"},
+	{StateFailed, EventWithdrawn, StateAbandoned, "reason expired, cancelled, replaced, skipped or parked"},
 	{StateFailed, EventRequeued, StatePending, "attempts and crashes reset"},
 	{StateAbandoned, EventRequeued, StatePending, "attempts and crashes reset"},
 }
@@ -115,6 +115,7 @@ const (
 	ReasonCancelled   Reason = "cancelled"    // withdrawn by the application
 	ReasonReplaced    Reason = "replaced"     // a newer one took its place
 	ReasonSkipped     Reason = "skipped"      // an operator passed over it
+	ReasonParked      Reason = "parked"       // an operator put it aside
 	ReasonDeliveries  Reason = "deliveries"   // delivered too often without an outcome
 	ReasonNoHandler   Reason = "no_handler"   // no handler for its topic or type
 	ReasonNoID        Reason = "no_id"        // an inbox cannot tell it apart

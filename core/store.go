@@ -13,8 +13,8 @@ import (
 type OutboxStore interface {
 	// Claim leases up to req.MaxRecords records of req.Routes and returns them in staging order. Concurrent claims
 	// never return the same record while its lease lasts. For a route with OrderPerKey it returns per key a contiguous
-	// prefix of what is due, starting at the key's head, and nothing of a key of which another claim holds a record or
-	// a retry is waited for. Records whose lease expired are claimable; taking one over adds one to its crashes.
+	// prefix of what is due, starting at the key's head, and nothing of a key of which another session holds a record or
+	// a retry is waited for; what req.Session itself holds does not hold back what follows. Records whose lease expired are claimable; taking one over adds one to its crashes.
 	// A claim looks at a bounded number of rows. An empty claim is not an error.
 	Claim(ctx context.Context, req ClaimRequest) (Claim, error)
 	// Settle persists outcomes, each if its token is still the record's, and reports ErrLeaseLost for those whose is
@@ -80,6 +80,11 @@ type RouteOrder struct {
 type ClaimRequest struct {
 	// Owner names the claimer in the store, for people to read.
 	Owner string
+	// Session identifies one run of one relay, by a random number. A record whose key has earlier records leased by the
+	// same session may be claimed too: the relay promises to send them in order, and nothing that follows a record it
+	// failed to send. A relay that does not know what became of a claim or of a settle must go on with a new session.
+	// 0 = none: every lease holds back what follows.
+	Session int64
 	// Routes to claim from; at least one.
 	Routes []RouteOrder
 	// MaxRecords and MaxBytes bound the claim. MaxBytes counts bodies; at least one record is returned whatever its
@@ -115,6 +120,13 @@ type Stager[Tx any] interface {
 	// whole with an [*InvalidError] before the database is asked. After any other error the transaction must be rolled
 	// back.
 	Stage(ctx context.Context, tx Tx, msgs ...Message) ([]Staged, error)
+}
+
+// Canceller withdraws staged messages through the caller's transaction, which decides with its commit.
+type Canceller[Tx any] interface {
+	// Cancel withdraws the messages with reason cancelled and returns one status a key, in input order. It waits for
+	// no relay: a leased message is CancelInFlight. After an error the transaction must be rolled back.
+	Cancel(ctx context.Context, tx Tx, keys ...CancelKey) ([]CancelStatus, error)
 }
 
 // The capabilities below are optional. Find them with [As], never by a type assertion, so that decorators may hide

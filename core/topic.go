@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"mime"
+	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -19,13 +21,24 @@ type Codec[T any] interface {
 // Topic is a routing key together with the type of its messages, declared once and used on both sides. It is immutable
 // and safe for concurrent use.
 type Topic[T any] struct {
-	name  string
-	codec Codec[T]
+	name   string
+	codec  Codec[T]
+	kind   string
+	routes []string
 }
 
 // NewTopic declares a topic. The name is a routing key: words separated by dots, at most 255 bytes; a bad name is
-// reported when a message is staged or a handler is registered.
-func NewTopic[T any](name string, codec Codec[T]) Topic[T] { return Topic[T]{name: name, codec: codec} }
+// reported when a message is staged or a handler is registered. Declare a topic once: an outbox refuses messages of one
+// topic that come from declarations with different types or codecs.
+func NewTopic[T any](name string, codec Codec[T]) Topic[T] {
+	return Topic[T]{name: name, codec: codec, kind: fmt.Sprintf("%s with codec %T", reflect.TypeFor[T](), codec)}
+}
+
+// On returns the topic with default routes for messages that name none.
+func (t Topic[T]) On(routes ...string) Topic[T] {
+	t.routes = slices.Clone(routes)
+	return t
+}
 
 // Name returns the routing key.
 func (t Topic[T]) Name() string { return t.name }
@@ -41,6 +54,10 @@ func (t Topic[T]) Message(v T, opts ...MessageOption) Message {
 		ct = "application/octet-stream"
 	}
 	m := RawMessage(t.name, ct, body, opts...)
+	m.kind = t.kind
+	if len(m.Routes) == 0 {
+		m.Routes = t.routes
+	}
 	if err != nil {
 		m.err = fmt.Errorf("encode %T for topic %q: %w", v, t.name, err)
 	}

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -66,6 +67,9 @@ type SubscriberTraits struct {
 	Parks bool
 	// CountsRedeliveries: Delivery.Redeliveries is known and counts crashes.
 	CountsRedeliveries bool
+	// SingleActive: with Subscription.InOrder the deliveries of a queue, or of a key, go to one receiver at a time, in
+	// queue order.
+	SingleActive bool
 	// Wildcards: bindings may hold * (one word) and # (any number of words).
 	Wildcards bool
 }
@@ -95,6 +99,10 @@ type Subscription struct {
 	// MaxDeliveries is how often a message may be delivered without an outcome before it is parked; default 20,
 	// negative = off.
 	MaxDeliveries int
+	// InOrder keeps the order of a key up to the handler: a failed message is retried in place while its key waits, and
+	// one receiver at a time gets deliveries (single active consumer). Refused where SubscriberTraits.SingleActive is
+	// not promised.
+	InOrder bool
 	// Unparked: do not park what fails for good: drop it. The default is to park.
 	Unparked bool
 }
@@ -116,6 +124,66 @@ type Receiver interface {
 type DeliveryExtender interface {
 	// ExtendDeliveries makes deliveries stay the receiver's for d from now.
 	ExtendDeliveries(ctx context.Context, deliveries []*Delivery, d time.Duration) Results
+}
+
+// Parked is a message that was given up at the consumer, as an operator sees it.
+type Parked struct {
+	// Envelope is the message. ListParked leaves out its Body.
+	Envelope Envelope
+	// Queue it was parked from.
+	Queue string
+	// Reason and Error are those it was parked with; Attempts how often it was tried; At when it was parked.
+	Reason   Reason
+	Error    string
+	Attempts int
+	At       time.Time
+}
+
+// ParkedFilter selects parked messages. Empty fields select everything; several values are alternatives.
+type ParkedFilter struct {
+	IDs     []string
+	Topics  []string
+	Reasons []Reason
+}
+
+// IsZero reports whether f selects everything.
+func (f *ParkedFilter) IsZero() bool { return len(f.IDs)+len(f.Topics)+len(f.Reasons) == 0 }
+
+// Matches reports whether p is selected.
+func (f *ParkedFilter) Matches(p *Parked) bool {
+	return (len(f.IDs) == 0 || slices.Contains(f.IDs, p.Envelope.ID)) &&
+		(len(f.Topics) == 0 || slices.Contains(f.Topics, p.Envelope.Topic)) &&
+		(len(f.Reasons) == 0 || slices.Contains(f.Reasons, p.Reason))
+}
+
+// ParkedRequest asks to replay or purge parked messages of a queue.
+type ParkedRequest struct {
+	Queue string
+	// Filter selects. It must not be empty unless All.
+	Filter ParkedFilter
+	All    bool
+	// Limit bounds the messages to change; 0 = no bound. Messages parked after the call began are left alone.
+	Limit int
+	// PerSecond bounds the rate; 0 = no bound.
+	PerSecond float64
+	// Progress, if not nil, is called on the caller's goroutine after each step with how many were looked at, of how
+	// many that were parked at the beginning.
+	Progress func(looked, total int)
+}
+
+// ParkedQueue lists, replays and purges what was parked.
+type ParkedQueue interface {
+	// ParkedDepth returns how many messages are parked for queue.
+	ParkedDepth(ctx context.Context, queue string) (int, error)
+	// ListParked returns up to limit parked messages that match, oldest first where the broker keeps the order. They
+	// stay parked.
+	ListParked(ctx context.Context, queue string, f ParkedFilter, limit int) ([]Parked, error)
+	// ReplayParked puts messages back to the queue they were parked from, as first attempts, and returns how many. Each
+	// is removed only after the queue confirmed it: a crash between makes a duplicate, which the inbox absorbs. An
+	// expired message is left. An empty filter without All is an [*InvalidError].
+	ReplayParked(ctx context.Context, req ParkedRequest) (int, error)
+	// PurgeParked deletes messages and returns how many. An empty filter without All is an [*InvalidError].
+	PurgeParked(ctx context.Context, req ParkedRequest) (int, error)
 }
 
 // Delivery is a message that arrived. It belongs to the caller of Receive until it is settled.
