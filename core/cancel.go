@@ -1,0 +1,46 @@
+package core
+
+import (
+	"fmt"
+	"strings"
+)
+
+// CheckCancelKeys returns keys with the default routes filled in, or an [*InvalidError] that lists every problem: neither
+// or both of ID and DedupeKey, a DedupeKey without its Topic, names that cannot have been staged, more than MaxMessages
+// keys. Every store's Cancel begins with it. The argument is not changed.
+func CheckCancelKeys(keys []CancelKey) ([]CancelKey, error) {
+	if len(keys) > MaxMessages {
+		return nil, Invalid("waybill: cancel", fmt.Sprintf("%d keys in one call; at most %d are allowed: split the call", len(keys), MaxMessages))
+	}
+	out := make([]CancelKey, len(keys))
+	var p []string
+	for i, k := range keys {
+		if k.Route == "" {
+			k.Route = DefaultRoute
+		}
+		out[i] = k
+		bad := func(field, problem string) { p = append(p, fmt.Sprintf("keys[%d].%s: %s", i, field, problem)) }
+		switch {
+		case k.ID == "" && k.DedupeKey == "":
+			bad("ID", "is empty, and DedupeKey too: name the message by one of them")
+		case k.ID != "" && k.DedupeKey != "":
+			bad("ID", "is set together with DedupeKey; choose one")
+		case k.DedupeKey != "" && k.Topic == "":
+			bad("Topic", "is empty: a dedupe key belongs to a topic, name it")
+		}
+		route, _, _ := strings.Cut(k.Route, "/")
+		for _, f := range [...]struct{ name, value string }{{"Route", route}, {"ID", k.ID}, {"Topic", k.Topic}, {"DedupeKey", k.DedupeKey}} {
+			if s := checkName(f.value); s != "" {
+				bad(f.name, s)
+			}
+		}
+		if len(p) >= 20 {
+			p = append(p, "and maybe more")
+			break
+		}
+	}
+	if err := Invalid("waybill: cancel", p...); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
