@@ -26,6 +26,9 @@ var (
 type Options struct {
 	// Source is the CloudEvents source of messages that name none, such as "/orders". Required.
 	Source string
+	// Retention says how long settled records are kept. Published ones are gone with the settle itself unless it says
+	// otherwise; the rest of it is [Store.Clean]'s.
+	Retention core.Retention
 	// Clock gives the HLC stamps; nil means a clock of its own.
 	Clock *hlc.Clock
 	// Limits bounds what can be staged.

@@ -35,6 +35,9 @@ type Options struct {
 	Limits core.Limits
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
 	TTL time.Duration
+	// Retention says how long settled records are kept. Published ones are deleted by the settle itself unless it says
+	// otherwise; the rest of it is [Outbox.Clean]'s. All programs that share the table should say the same.
+	Retention core.Retention
 	// Clock gives the HLC stamps. Everything in one process should share one; nil means one of its own.
 	Clock *hlc.Clock
 	// Now is the producer's clock; nil means time.Now. It never decides what is due or leased: the database's does.

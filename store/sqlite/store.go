@@ -45,6 +45,9 @@ type Options struct {
 	BusyTimeout time.Duration
 	// PollInterval is how often a sleeping relay looks whether another connection committed; default 5 ms, at least 1 ms.
 	PollInterval time.Duration
+	// Retention says how long settled records are kept. Published ones are deleted by the settle itself unless it says
+	// otherwise; the rest of it is [Store.Clean]'s. All programs that share the file should say the same.
+	Retention core.Retention
 	// Clock gives the HLC stamps; nil means a clock of its own.
 	Clock *hlc.Clock
 	// Limits bounds what can be staged.
