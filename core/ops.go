@@ -93,10 +93,16 @@ type RedriveRequest struct {
 	// DryRun counts and changes nothing.
 	DryRun bool
 	// Force also takes what is refused by default: a record whose expiry has passed (it is given none), one older than
-	// Horizon, and one of whose key later messages were published.
+	// Horizon, and one of whose key later messages may have been published. Stores delete what was published, so that
+	// they cannot know the last: an abandoned record with a key counts as out of order unless no message at all was
+	// staged after it, or BlockAfterAbandon held them back. A failed one is in order.
 	Force bool
 	// Horizon is the retention of the consumers' inboxes: an older record might have its effect twice. 0 = not checked.
+	// Age counts from when it was first due.
 	Horizon time.Duration
+	// BlockAfterAbandon says that the routes are served with it, so that nothing followed an abandoned record of a key,
+	// unless it was skipped or parked.
+	BlockAfterAbandon bool
 }
 
 // Redriven is what one call of Redrive did, or would do.
