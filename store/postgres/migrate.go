@@ -112,13 +112,13 @@ func (m *Migrations) key(part Part) string {
 	return "version"
 }
 
-// record notes in the table of versions that mig was applied. The clock's mark is made here, so that a relay needs no
-// right to insert it.
+// record notes in the table of versions that mig was applied. The clock's mark and the cleaner's lease are made here, so
+// that a relay needs no right to insert them.
 func (m *Migrations) record(mig *migration) string {
 	value := quoteText(m.key(mig.part)) + ", " + strconv.Itoa(mig.version)
 	s := "INSERT INTO {meta} (name, value) VALUES (" + value + ") ON CONFLICT (name) DO UPDATE SET value = excluded.value;\n"
 	if mig.part == PartOutbox {
-		s += "INSERT INTO {meta} (name, value) VALUES ({hlc_name}, 0) ON CONFLICT (name) DO NOTHING;\n"
+		s += "INSERT INTO {meta} (name, value) VALUES ({hlc_name}, 0), ({cleaner}, 0) ON CONFLICT (name) DO NOTHING;\n"
 	}
 	return m.names.sql(s)
 }
@@ -130,7 +130,7 @@ func (m *Migrations) forget(mig *migration, before int) string {
 	case before > 0:
 		return m.names.sql(fmt.Sprintf("UPDATE {meta} SET value = %d WHERE name = %s;\n", before, quoteText(m.key(mig.part))))
 	case mig.part == PartOutbox:
-		return m.names.sql("DELETE FROM {meta} WHERE name IN (" + quoteText(m.key(mig.part)) + ", {hlc_name});\n")
+		return m.names.sql("DELETE FROM {meta} WHERE name IN (" + quoteText(m.key(mig.part)) + ", {hlc_name}, {cleaner});\n")
 	}
 	return m.names.sql("DELETE FROM {meta} WHERE name = " + quoteText(m.key(mig.part)) + ";\n")
 }
@@ -288,7 +288,7 @@ func (m *Migrations) Grants(r Roles) string {
 		}
 	}
 	if slices.Contains(m.parts, PartInbox) {
-		grant(r.Consumer, "SELECT, INSERT ON {inbox}")
+		grant(r.Consumer, "SELECT, INSERT, DELETE ON {inbox}") // it purges what its retention is over for
 		grant(r.Operator, "SELECT, DELETE ON {inbox}")
 	}
 	return b.String()

@@ -56,6 +56,9 @@ func NewOutbox(pool *pgxpool.Pool, opts Options) (*Outbox, error) {
 		pool: pool, opts: opts, names: n, stager: s,
 		settlePublished: n.sql(settlePublishedSQL), settleOthers: n.sql(settleOthersSQL), extend: n.sql(extendSQL), mark: n.sql(markSQL),
 	}
+	if opts.Retention.Of(core.StatePublished, core.ReasonNone) != 0 {
+		o.settlePublished = n.sql(keepPublishedSQL)
+	}
 	o.claims.init(n)
 	o.waiter.init(n)
 	return o, nil

@@ -16,6 +16,11 @@ import (
 const settlePublishedSQL = `
 DELETE FROM {outbox} WHERE seq = ANY ($1::bigint[]) AND lease_token = $2 AND settled_at IS NULL RETURNING seq`
 
+// With a retention of published records they stay.
+const keepPublishedSQL = `
+UPDATE {outbox} SET state = 3, lease_until = NULL, lease_token = 0, settled_at = clock_timestamp()
+WHERE seq = ANY ($1::bigint[]) AND lease_token = $2 AND settled_at IS NULL RETURNING seq`
+
 const settleOthersSQL = `
 UPDATE {outbox} o
 SET state = s.state, lease_until = NULL, lease_token = 0, attempts = o.attempts + s.attempt, reason = s.reason,
@@ -44,10 +49,10 @@ FROM (
 WHERE o.seq = s.seq AND o.lease_token = s.lease_token
 RETURNING o.seq`
 
-// Settle persists outcomes in one transaction and one round trip, whatever they are: published records are deleted, the
-// others updated. A record whose token is no longer the outcome's is left alone, and its slot is ErrLeaseLost. If the
-// database cannot be reached every slot holds the outage; nothing is known then, and Settle may simply be called again:
-// what had been settled is then reported as ErrLeaseLost.
+// Settle persists outcomes in one transaction and one round trip, whatever they are: published records are deleted, or
+// kept if Options.Retention says so, the others updated. A record whose token is no longer the outcome's is left alone,
+// and its slot is ErrLeaseLost. If the database cannot be reached every slot holds the outage; nothing is known then,
+// and Settle may simply be called again: what had been settled is then reported as ErrLeaseLost.
 func (o *Outbox) Settle(ctx context.Context, outcomes []core.Outcome) core.Results {
 	results := make(core.Results, len(outcomes))
 	if len(outcomes) == 0 {

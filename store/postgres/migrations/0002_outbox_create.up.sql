@@ -80,5 +80,11 @@ COMMENT ON INDEX {schema}.{outbox_timer} IS 'claims: schedules and retries, by t
 CREATE INDEX {outbox_reason} ON {outbox} (route, key, seq) WHERE reason <> '';
 COMMENT ON INDEX {schema}.{outbox_reason} IS 'abandoned messages by key: routes that block after one, lists, counts';
 
+-- These two hold no row of a message that is staged without expiry and deleted when published.
+CREATE INDEX {outbox_settled} ON {outbox} ((CASE WHEN reason = '' THEN 0 WHEN reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END), settled_at) WHERE settled_at IS NOT NULL;
+COMMENT ON INDEX {schema}.{outbox_settled} IS 'cleaning: published (0), abandoned (1) and withdrawn (2) messages, by time';
+CREATE INDEX {outbox_expires} ON {outbox} (expires_at) WHERE expires_at IS NOT NULL AND settled_at IS NULL;
+COMMENT ON INDEX {schema}.{outbox_expires} IS 'cleaning: messages that expire while they wait';
+
 CREATE SEQUENCE {wake} AS bigint MINVALUE 0 START 0 CACHE 1;
 COMMENT ON SEQUENCE {wake} IS 'until when a relay sleeps, in milliseconds since 1970: staging notifies only until then';

@@ -1,0 +1,313 @@
+package storetest
+
+import (
+	"context"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Retainer is a harness that can open a store of the same kind with another retention, for a store with core.Cleaner.
+type Retainer interface {
+	// WithRetention returns a harness of a store with r. It may use the same tables; what it opens is the harness's to
+	// close.
+	WithRetention(ctx context.Context, r core.Retention) (Harness, error)
+}
+
+var cleanChecks = []named{
+	{"clean-elects-one", cleanElectsOne},
+	{"clean-sweeps-what-expired", cleanSweeps},
+	{"clean-frees-the-keys-of-what-it-sweeps", cleanFreesKeys},
+	{"clean-never-deletes-what-is-not-settled", cleanKeepsUnsettled},
+	{"clean-keeps-what-retention-says", cleanHeedsRetention},
+	{"published-records-are-kept-for-their-retention", publishedAreKept},
+	{"clean-refuses-bad-input", cleanRefuses},
+}
+
+// atOnce is a retention of nothing.
+const atOnce = time.Duration(1)
+
+func (k *kit) cleaner() core.Cleaner {
+	c, ok := core.As[core.Cleaner](k.store)
+	if !ok {
+		k.undeclared("core.Cleaner")
+	}
+	return c
+}
+
+// retaining returns a kit on a store with retention r, on a route of its own.
+func (k *kit) retaining(r core.Retention) *kit {
+	k.cleaner()
+	h, ok := core.As[Retainer](k.h)
+	if !ok {
+		k.undeclared("Retainer")
+	}
+	other, err := h.WithRetention(k.ctx, r)
+	k.must("open with a retention", err)
+	mine := newKit(k.ctx, other)
+	mine.onFail = k.onFail
+	return mine
+}
+
+// clean cleans as a new owner until there is no more to do, and returns what was done.
+func (k *kit) clean() core.Cleaned {
+	c, owner := k.cleaner(), "cleaner-"+core.NewID()
+	all := core.Cleaned{Deleted: map[core.CleanedKind]int{}}
+	for deadline := time.Now().Add(patience); ; {
+		done, err := c.Clean(k.ctx, owner, short)
+		k.must("clean", err)
+		if !done.Elected && (done.Expired > 0 || len(done.Deleted) > 0) {
+			k.fail("a cleaner that was not elected cleaned: %+v", done)
+		}
+		all.Expired += done.Expired
+		for kind, n := range done.Deleted {
+			all.Deleted[kind] += n
+		}
+		if done.Elected && !done.More {
+			return all
+		}
+		if time.Now().After(deadline) {
+			k.fail("no end of cleaning, or nobody elected, within %s", patience)
+		}
+		if !done.Elected {
+			k.sleep(pause)
+		}
+	}
+}
+
+// is fails unless the stored record has this state and reason; state none: is not stored.
+func (k *kit) is(when, id string, state core.State, reason core.Reason) {
+	rec, ok := k.stored(id)
+	switch {
+	case !ok:
+	case rec == nil && state != core.StateNone:
+		k.fail("%s: the record is not stored any more, want %s %s", when, state, reason)
+	case rec != nil && state == core.StateNone:
+		k.fail("%s: the record is still stored, %s %s", when, rec.State, rec.Reason)
+	case rec != nil && (rec.State != state || rec.Reason != reason):
+		k.fail("%s: stored as %s %s, want %s %s", when, rec.State, rec.Reason, state, reason)
+	}
+}
+
+// abandon abandons all of ids, which are claimable now.
+func (k *kit) abandon(reason core.Reason, ids ...string) {
+	rs := k.takeIDs(ids)
+	k.settle(outcomes(rs, func(r *core.Record) core.Outcome { return core.Abandon(r, reason, errNo) })...)
+}
+
+// One of many cleans: the lease is one's, can be renewed, and ends by itself. DB-09.
+func cleanElectsOne(k *kit) {
+	c := k.cleaner()
+	a, b := "a-"+core.NewID(), "b-"+core.NewID()
+	elected := func(owner string, lease time.Duration) bool {
+		done, err := c.Clean(k.ctx, owner, lease)
+		k.must("clean", err)
+		return done.Elected
+	}
+	for deadline := time.Now().Add(patience); !elected(a, short); k.sleep(pause) {
+		if time.Now().After(deadline) {
+			k.fail("nobody was elected within %s", patience)
+		}
+	}
+	start := time.Now()
+	if !elected(a, short) {
+		k.fail("the cleaner could not renew its lease")
+	}
+	// A slow machine may let the lease end here.
+	if elected(b, short) && time.Since(start) < short-slack {
+		k.fail("two cleaners were elected at once")
+	}
+	k.expire(short)
+	k.expire(short)
+	if !elected(b, short) {
+		k.fail("nobody was elected although the lease had ended")
+	}
+	start = time.Now()
+	if elected(a, short) && time.Since(start) < short-slack {
+		k.fail("a cleaner was elected that had lost its lease, while another had it")
+	}
+	var n int
+	k.expire(short)
+	results := make([]bool, 8)
+	start = time.Now()
+	k.parallel(len(results), func(i int, k *kit) {
+		done, err := k.cleaner().Clean(k.ctx, "p-"+core.NewID(), short)
+		k.must("clean", err)
+		results[i] = done.Elected
+	})
+	for _, won := range results {
+		if won {
+			n++
+		}
+	}
+	if n != 1 && time.Since(start) < short-slack {
+		k.fail("%d of %d cleaners at once were elected", n, len(results))
+	}
+}
+
+// What expires while it waits is abandoned as expired, at once, scheduled or to be retried. What is leased, or not yet
+// expired, is left alone. ST-11.
+func cleanSweeps(k *kit) {
+	k.cleaner()
+	const ttl = time.Second
+	leased := k.stage(k.msg(core.TTL(ttl)))
+	rs := k.takeIDs(leased)
+	failed := k.stage(k.msg(core.TTL(ttl)))
+	r := k.takeIDs(failed)
+	k.settle(core.Retry(&r[0], errNo, far))
+	waiting := k.stage(k.msg(core.TTL(ttl)), k.msg(core.TTL(ttl), core.Delay(ttl/2)))
+	lasting := k.stage(k.msg(), k.msg(core.TTL(far)))
+	if done := k.clean(); done.Expired != 0 {
+		k.fail("%d were swept before anything had expired", done.Expired)
+	}
+	k.expire(ttl)
+	if done := k.clean(); done.Expired != len(failed)+len(waiting) {
+		k.fail("%d were swept, want %d", done.Expired, len(failed)+len(waiting))
+	}
+	for _, id := range append(append([]string{}, failed...), waiting...) {
+		k.is("after the sweep", id, core.StateAbandoned, core.ReasonExpired)
+	}
+	k.takeIDs(lasting)
+	k.none("the rest is expired or leased")
+	k.published(rs...) // the leased one was its relay's
+	if done := k.clean(); done.Expired != 0 {
+		k.fail("%d were swept again", done.Expired)
+	}
+}
+
+// A swept message holds back its key no longer. ST-11 OR-02.
+func cleanFreesKeys(k *kit) {
+	k.cleaner()
+	k.keyed()
+	const ttl = 500 * time.Millisecond
+	head := k.stage(k.msg(core.Key("k"), core.TTL(ttl)))
+	r := k.takeIDs(head)
+	k.settle(core.Retry(&r[0], errNo, far))
+	rest := k.stage(k.msg(core.Key("k"), core.TTL(ttl)), k.msg(core.Key("k")), k.msg(core.Key("k"), core.TTL(ttl)), k.msg(core.Key("k")))
+	k.none("an earlier one of their key waits for a retry")
+	k.expire(ttl)
+	if done := k.clean(); done.Expired != 3 {
+		k.fail("%d were swept, want 3", done.Expired)
+	}
+	k.drainIDs([]string{rest[1], rest[3]})
+}
+
+// With no retention at all everything that is not settled stays, and what was abandoned goes, counted by reason. DB-09.
+func cleanKeepsUnsettled(k *kit) {
+	k = k.retaining(core.Retention{Published: atOnce, Abandoned: atOnce, Withdrawn: atOnce})
+	defer k.close()
+	abandoned := k.stage(k.msgs(3)...)
+	k.abandon(core.ReasonUnroutable, abandoned...)
+	leased := k.stage(k.msg())
+	rs := k.takeIDs(leased)
+	dead := k.stage(k.msg())
+	k.takeIDs(dead, lease(short))
+	k.expire(short)
+	failed := k.stage(k.msg())
+	for _, r := range k.take(2) {
+		if r.Envelope.ID == failed[0] {
+			k.settle(core.Retry(&r, errNo, far))
+		} else {
+			k.settle(core.Release(&r, far))
+		}
+	}
+	ready := k.stage(k.msg(), k.msg(core.Delay(far)))
+	done := k.clean()
+	if n := done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: core.ReasonUnroutable}]; n < len(abandoned) {
+		k.fail("%d abandoned records were reported as deleted, want %d: %v", n, len(abandoned), done.Deleted)
+	}
+	for kind, n := range done.Deleted {
+		if !kind.State.Terminal() || n < 1 {
+			k.fail("%d records in state %s were reported as deleted", n, kind.State)
+		}
+	}
+	for _, id := range abandoned {
+		k.is("after cleaning", id, core.StateNone, core.ReasonNone)
+	}
+	k.is("after cleaning", leased[0], core.StateProcessing, core.ReasonNone)
+	k.is("after cleaning", dead[0], core.StatePending, core.ReasonNone)
+	k.is("after cleaning", failed[0], core.StateFailed, core.ReasonNone)
+	k.is("after cleaning", ready[1], core.StatePending, core.ReasonNone)
+	k.published(rs...)
+	k.drainIDs(ready[:1])
+}
+
+// Abandoned records are kept for ever unless the retention says otherwise, and then for that time. DB-09.
+func cleanHeedsRetention(k *kit) {
+	k.cleaner()
+	kept := k.stage(k.msg())
+	k.abandon(core.ReasonRejected, kept...)
+	timed := k.retaining(core.Retention{Abandoned: short})
+	defer timed.close()
+	start := time.Now()
+	ids := timed.stage(timed.msg())
+	timed.abandon(core.ReasonRejected, ids...)
+	k.clean()
+	k.is("with the default retention", kept[0], core.StateAbandoned, core.ReasonRejected)
+	if timed.clean(); time.Since(start) < short-slack {
+		timed.is("before its time was over", ids[0], core.StateAbandoned, core.ReasonRejected)
+	}
+	timed.expire(short)
+	timed.clean()
+	timed.is("after its time was over", ids[0], core.StateNone, core.ReasonNone)
+	timed.drainIDs(timed.stage(timed.msg()))
+}
+
+// Published records stay for their retention: they are not claimed again, and staging their ids again is a no-op that
+// says so. ST-05 DB-09.
+func publishedAreKept(k *kit) {
+	k.cleaner()
+	const keep = time.Second
+	timed := k.retaining(core.Retention{Published: keep})
+	defer timed.close()
+	again := func(k *kit, id string) bool {
+		tx := k.begin()
+		defer k.rollback(tx)
+		return k.stageIn(tx, k.msg(core.ID(id)))[0].Duplicate
+	}
+	start := time.Now()
+	ids := timed.stage(timed.msgs(3, core.Key("k"))...)
+	rs := timed.take(len(ids))
+	timed.published(rs...)
+	for i := range rs {
+		timed.lost("it was published already", core.Published(&rs[i]))
+	}
+	timed.clean()
+	timed.none("all are published")
+	dup := again(timed, ids[0])
+	if in := time.Since(start); in < keep-slack {
+		if !dup {
+			k.fail("a published message could be staged again within its retention")
+		}
+	}
+	timed.expire(keep)
+	done := timed.clean()
+	if n := done.Deleted[core.CleanedKind{State: core.StatePublished}]; n < len(ids) {
+		k.fail("%d published records were reported as deleted, want %d: %v", n, len(ids), done.Deleted)
+	}
+	if again(timed, ids[0]) {
+		k.fail("a published message could not be staged again after its retention")
+	}
+	always := k.retaining(core.Retention{Published: -1, Abandoned: atOnce})
+	defer always.close()
+	ids = always.stage(always.msg())
+	always.published(always.takeIDs(ids)...)
+	always.clean()
+	always.is("with a retention for ever", ids[0], core.StatePublished, core.ReasonNone)
+	if !again(always, ids[0]) {
+		k.fail("a published message that is kept for ever could be staged again")
+	}
+}
+
+// An owner without a name and a lease of nothing are refused.
+func cleanRefuses(k *kit) {
+	c := k.cleaner()
+	for _, bad := range []struct {
+		owner string
+		lease time.Duration
+	}{{"", short}, {"me", 0}, {"me", -time.Second}} {
+		if _, err := c.Clean(k.ctx, bad.owner, bad.lease); err == nil {
+			k.fail("clean by owner %q for %s was not refused", bad.owner, bad.lease)
+		}
+	}
+}
