@@ -76,8 +76,8 @@ type Listing struct {
 
 // Inspector looks at stored records.
 type Inspector interface {
-	// Get returns the record of a message on a route, body included; ErrNotFound if there is none.
-	Get(ctx context.Context, route, id string) (Stored, error)
+	// Inspect returns the record of a message on a route, body included; ErrNotFound if there is none.
+	Inspect(ctx context.Context, route, id string) (Stored, error)
 	// List returns a page of the records that match f.
 	List(ctx context.Context, f Filter, p Page) (Listing, error)
 }

@@ -180,3 +180,9 @@ func (r *Redriven) Count(cause string) {
 	}
 	r.Refused[cause]++
 }
+
+// NoRecord explains that route has no record with id: an error that matches ErrNotFound.
+func NoRecord(op, route, id string) error {
+	return &Error{Op: op, Class: ClassRejected, Err: fmt.Errorf("route %q has no message %q: it was never staged there, or was published "+
+		"and deleted (%w)", route, id, ErrNotFound)}
+}
