@@ -9,12 +9,13 @@ import (
 // queries holds the text of every statement, with the prefix in place. The plan test explains all of them.
 type queries struct {
 	peek, promote, scan, suspects, lease, token string
-	publish, settle, extend, mark               string
+	publish, keep, settle, extend, mark         string
 	next, version, follows                      string
 	inbox                                       string
 	highWater, routes, span                     string
 	countReady, countWaiting, countAbandoned    string
 	insert, insertRow, insertEnd                string
+	elect, sweep, purge                         string
 	sequence                                    string
 }
 
@@ -52,8 +53,11 @@ func newQueries(prefix string) queries {
 			WHERE seq IN (SELECT value FROM json_each(?1))
 			RETURNING seq, route, id, topic, key, due_at, attempts, crashes, hlc, attrs, body`),
 		publish: q(`DELETE FROM waybill_outbox WHERE seq IN (SELECT value FROM json_each(?1)) AND token = ?2 AND state = 2 RETURNING seq, key`),
+		// With a retention of published records they stay.
+		keep: q(`UPDATE waybill_outbox SET state = 3, hold = 0, wake_at = NULL, settled_at = ?3
+			WHERE seq IN (SELECT value FROM json_each(?1)) AND token = ?2 AND state = 2 RETURNING seq, key`),
 		settle: q(`UPDATE waybill_outbox SET state = ?3, hold = ?4, wake_at = ?5, attempts = attempts + ?6, reason = ?7,
-			error = coalesce(?8, error), error_at = CASE WHEN ?8 IS NULL THEN error_at ELSE ?9 END WHERE seq = ?1 AND token = ?2 AND state = 2 RETURNING key`),
+			error = coalesce(?8, error), error_at = CASE WHEN ?8 IS NULL THEN error_at ELSE ?9 END, settled_at = CASE WHEN ?3 = 5 THEN ?9 END WHERE seq = ?1 AND token = ?2 AND state = 2 RETURNING key`),
 		mark:      q(`UPDATE waybill_meta SET value = ?1 WHERE name = 'hlc' AND value < ?1`),
 		extend:    q(`UPDATE waybill_outbox SET hold = 2, wake_at = ?3 WHERE seq = ?1 AND token = ?2 AND state = 2`),
 		follows:   q(`SELECT EXISTS (SELECT 1 FROM waybill_outbox INDEXED BY waybill_outbox_key WHERE route = ?1 AND key = ?2 AND hold = 0 AND wake_at = 0)`),
@@ -74,8 +78,11 @@ func newQueries(prefix string) queries {
 			WHERE route = ?1 AND state = 5 LIMIT ?2) GROUP BY state`),
 		span: q(`SELECT (SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_due WHERE route = ?1 AND wake_at = 0 ORDER BY seq DESC LIMIT 1)
 			- (SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_due WHERE route = ?1 AND wake_at = 0 ORDER BY seq LIMIT 1) + 1`),
-		insert:    q(`INSERT INTO waybill_outbox (route, id, topic, key, state, hold, wake_at, due_at, hlc, attrs, body) VALUES `),
-		insertRow: `(?,?,?,?,1,?,?,?,?,?,?)`,
+		insert:    q(`INSERT INTO waybill_outbox (route, id, topic, key, state, hold, wake_at, due_at, hlc, attrs, body, expires_at) VALUES `),
+		insertRow: `(?,?,?,?,1,?,?,?,?,?,?,?)`,
+		elect:     q(`UPDATE waybill_meta SET owner = ?1, value = ?2 + ?3 WHERE name = 'cleaner' AND (owner = ?1 OR value NOT BETWEEN ?2 AND ?2 + ?4)`),
+		sweep:     q(sweepText),
+		purge:     q(purgeText),
 		insertEnd: ` ON CONFLICT (route, id) DO NOTHING RETURNING route, id`,
 	}
 }
@@ -120,8 +127,12 @@ func (s *Store) prepared(ctx context.Context, op string) (*statements, error) {
 	}
 	st := &statements{}
 	t := &s.text
+	publish := t.publish
+	if s.keeps() {
+		publish = t.keep
+	}
 	for i, text := range []string{
-		t.peek, t.promote, t.scan, t.suspects, t.lease, t.token, t.publish, t.settle, t.mark, t.extend, t.next, t.inbox, t.follows,
+		t.peek, t.promote, t.scan, t.suspects, t.lease, t.token, publish, t.settle, t.mark, t.extend, t.next, t.inbox, t.follows,
 	} {
 		stmt, err := s.db.PrepareContext(ctx, text) //nolint:gosec,sqlclosecheck // nothing foreign in the text but Options.Prefix, which Validate has checked; Close closes it
 		if err != nil {

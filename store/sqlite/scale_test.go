@@ -34,13 +34,13 @@ func checkPlans(t *testing.T, s *Store) {
 		if strings.Contains(text, DefaultPrefix) && s.opts.Prefix != DefaultPrefix {
 			t.Errorf("%s does not heed the prefix: %s", name, text)
 		}
-		args := make([]any, 0, 20)
+		args := make([]any, 0, 40)
 		if strings.Contains(text, ":now") {
 			for _, p := range []string{"route", "now", "ordered", "block", "first", "last", "limit", "suspect"} {
 				args = append(args, sql.Named(p, 1))
 			}
 		} else {
-			for range 20 {
+			for range 40 {
 				args = append(args, "1")
 			}
 		}

@@ -180,13 +180,13 @@ var needed = []struct {
 	columns []string
 }{
 	{"outbox", []string{
-		"seq", "route", "id", "topic", "key", "state", "hold", "wake_at", "due_at", "attempts", "crashes", "token", "hlc", "owner", "reason", "error", "error_at", "attrs", "body",
+		"seq", "route", "id", "topic", "key", "state", "hold", "wake_at", "settled_at", "expires_at", "due_at", "attempts", "crashes", "token", "hlc", "owner", "reason", "error", "error_at", "attrs", "body",
 	}},
 	{"inbox", []string{"consumer", "source", "id", "handled_at"}},
-	{"meta", []string{"name", "value"}},
+	{"meta", []string{"name", "value", "owner"}},
 }
 
-var neededIndexes = []string{"outbox_id", "outbox_due", "outbox_key", "outbox_crashed", "outbox_abandoned"}
+var neededIndexes = []string{"outbox_id", "outbox_due", "outbox_key", "outbox_crashed", "outbox_abandoned", "outbox_settled", "outbox_expires", "inbox_handled"}
 
 // Check reports tables that are missing, of an old version or of another shape, and settings under which a transaction
 // is none. With AutoMigrate it migrates first.
@@ -237,7 +237,7 @@ func (s *Store) check(ctx context.Context) error {
 	for i, name := range neededIndexes {
 		indexes[i] = s.opts.Prefix + name
 	}
-	missing, err := s.missing(ctx, "SELECT name FROM pragma_index_list(?)", s.opts.Prefix+"outbox", indexes)
+	missing, err := s.missing(ctx, "SELECT name FROM sqlite_schema WHERE type = 'index' AND substr(name, 1, length(?1)) = ?1", s.opts.Prefix, indexes)
 	if err != nil {
 		return err
 	}

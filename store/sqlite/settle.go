@@ -23,7 +23,7 @@ func (s *Store) Settle(ctx context.Context, outcomes []core.Outcome) core.Result
 	}
 	var res core.Results
 	err = s.write(ctx, "settle", func(tx *sql.Tx) (bool, error) {
-		w := settler{tx: tx, st: st, now: s.now(), res: make(core.Results, len(outcomes)), outcomes: outcomes, released: map[string]bool{}, freed: map[string]map[string]bool{}}
+		w := settler{tx: tx, st: st, now: s.now(), keeps: s.keeps(), res: make(core.Results, len(outcomes)), outcomes: outcomes, released: map[string]bool{}, freed: map[string]map[string]bool{}}
 		if err := w.run(ctx); err != nil {
 			return false, err
 		}
@@ -43,6 +43,7 @@ type settler struct {
 	tx       *sql.Tx
 	st       *statements
 	now      int64
+	keeps    bool // published records stay
 	outcomes []core.Outcome
 	res      core.Results
 	changed  bool
@@ -87,7 +88,7 @@ func (w *settler) run(ctx context.Context) error {
 	return err
 }
 
-// publish deletes the records of one claim that were published.
+// publish deletes the records of one claim that were published, or marks them if they are kept.
 func (w *settler) publish(ctx context.Context, token int64, at []int) error {
 	slot := make(map[int64]int, len(at))
 	seqs := make([]int64, len(at))
@@ -100,7 +101,11 @@ func (w *settler) publish(ctx context.Context, token int64, at []int) error {
 	if err != nil {
 		return err
 	}
-	rows, err := on(ctx, w.tx, w.st.publish).QueryContext(ctx, string(list), token)
+	args := []any{string(list), token}
+	if w.keeps {
+		args = append(args, w.now)
+	}
+	rows, err := on(ctx, w.tx, w.st.publish).QueryContext(ctx, args...)
 	if err != nil {
 		return err
 	}

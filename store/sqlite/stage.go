@@ -56,7 +56,7 @@ func (s *Store) Stage(ctx context.Context, tx *sql.Tx, msgs ...core.Message) (_ 
 
 // insert writes rows with one statement and adds those that were new to fresh.
 func (s *Store) insert(ctx context.Context, tx *sql.Tx, rows []core.StagedRow, now int64, fresh map[[2]string]bool) error {
-	args := make([]any, 0, len(rows)*10)
+	args := make([]any, 0, len(rows)*11)
 	for i := range rows {
 		r := &rows[i]
 		due := now + r.Delay.Microseconds()
@@ -75,7 +75,7 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, rows []core.StagedRow, n
 		if body == nil {
 			body = []byte{}
 		}
-		args = append(args, r.Route, r.Envelope.ID, r.Envelope.Topic, nullable(r.Envelope.Key), hold, wake, due, int64(r.Envelope.HLC), attrs, body)
+		args = append(args, r.Route, r.Envelope.ID, r.Envelope.Topic, nullable(r.Envelope.Key), hold, wake, due, int64(r.Envelope.HLC), attrs, body, expiry(&r.Envelope))
 	}
 	res, err := tx.QueryContext(ctx, s.insertText(len(rows)), args...) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
 	if err == sql.ErrTxDone {                                          //nolint:errorlint // database/sql returns it as it is
@@ -160,6 +160,14 @@ func decodeAttrs(e *core.Envelope, text string) error {
 	}
 	e.Headers, e.Priority = a.Headers, a.Priority
 	return first
+}
+
+// expiry returns when e expires as stored, or nil.
+func expiry(e *core.Envelope) any {
+	if e.Expires.IsZero() {
+		return nil
+	}
+	return e.Expires.UnixMicro()
 }
 
 func nullable(s string) any {
