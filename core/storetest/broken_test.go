@@ -37,6 +37,7 @@ type broken struct {
 	staged   func(s []core.Staged)
 	wait     func(ctx context.Context, b *broken, limit time.Duration) (core.WakeCause, error)
 	traits   func(t *core.StoreTraits)
+	cancel   func(ctx context.Context, t *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error)
 	deaf     bool // ignores contexts
 	lateSend bool // stages at commit
 	commits  bool // commits what should roll back
@@ -158,6 +159,13 @@ func (t *brokenTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Stag
 		t.b.staged(s)
 	}
 	return s, err
+}
+
+func (t *brokenTx) Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+	if t.b.cancel != nil {
+		return t.b.cancel(ctx, t, keys)
+	}
+	return t.b.inner.Cancel(ctx, t.tx, keys...)
 }
 
 func (t *brokenTx) Commit(ctx context.Context) error {

@@ -27,6 +27,12 @@ type Tx interface {
 	Rollback(ctx context.Context) error
 }
 
+// Canceller is a [Tx] that can withdraw messages, through the store's core.Canceller. Without it the suite does not ask
+// for cancelling and replacing.
+type Canceller interface {
+	Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error)
+}
+
 // Inspector is a harness that can look at stored records. Without it the suite sees only what claims return.
 type Inspector interface {
 	// Records returns the stored records of a route, in any order.
@@ -65,7 +71,7 @@ type Check struct {
 // Checks returns all checks.
 func Checks() []Check {
 	var all []Check
-	for _, group := range [...][]named{stageChecks, sequenceChecks, timeChecks, claimChecks, leaseChecks, settleChecks, orderChecks, waitChecks, cleanChecks, modelChecks} {
+	for _, group := range [...][]named{stageChecks, sequenceChecks, timeChecks, claimChecks, leaseChecks, settleChecks, withdrawChecks, orderChecks, waitChecks, cleanChecks, modelChecks} {
 		for _, c := range group {
 			all = append(all, Check{Name: c.name, Run: c.run})
 		}

@@ -26,6 +26,9 @@ type record struct {
 	lastErr    string
 	errAt      time.Time
 	unreadable error // what Claim reports in Record.Err
+	dedupe     string
+	maybe      bool // it may have arrived: the result of an earlier try is unknown
+	reserved   *Tx  // the running transaction that withdraws it
 
 	ready  bool
 	joined bool // it has been due, so while it waits its key waits

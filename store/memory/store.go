@@ -47,16 +47,17 @@ type Store struct {
 	stamper *core.Stamper
 	now     func() time.Time
 
-	mu     sync.Mutex // never held while anything waits
-	lanes  map[string]*lane
-	rows   map[rowKey]*record // all stored records
-	marks  map[core.InboxKey]bool
-	values map[string]string
-	locks  map[any]*Tx // rows and marks that a running transaction writes
-	seq    int64
-	tokens int64
-	turn   int
-	signal chan struct{} // closed and replaced when a lane's version or timers change
+	mu      sync.Mutex // never held while anything waits
+	lanes   map[string]*lane
+	rows    map[rowKey]*record  // all stored records
+	holders map[liveKey]*record // live ones with a dedupe key
+	marks   map[core.InboxKey]bool
+	values  map[string]string
+	locks   map[any]*Tx // rows and marks that a running transaction writes
+	seq     int64
+	tokens  int64
+	turn    int
+	signal  chan struct{} // closed and replaced when a lane's version or timers change
 }
 
 type rowKey struct{ route, id string }
@@ -76,7 +77,7 @@ func New(opts Options) (*Store, error) {
 	wall := func() time.Time { return now().Round(0) } // one time line with the times that messages carry
 	s := &Store{
 		stamper: stamper, now: wall,
-		lanes: map[string]*lane{}, rows: map[rowKey]*record{}, marks: map[core.InboxKey]bool{},
+		lanes: map[string]*lane{}, rows: map[rowKey]*record{}, holders: map[liveKey]*record{}, marks: map[core.InboxKey]bool{},
 		values: map[string]string{}, locks: map[any]*Tx{}, signal: make(chan struct{}),
 	}
 	return s, nil
@@ -122,6 +123,10 @@ func (s *Store) settle(o *core.Outcome, now time.Time) error {
 	l := s.lane(r.route)
 	l.unplace(r)
 	r.token = 0
+	r.maybe = r.maybe || o.Unknown()
+	if o.State().Terminal() {
+		s.release(r)
+	}
 	if o.CountsAttempt() {
 		r.attempts++
 	}

@@ -43,6 +43,10 @@ func (t suiteTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged
 	return t.s.Stage(ctx, t.tx, msgs...)
 }
 
+func (t suiteTx) Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+	return t.s.Cancel(ctx, t.tx, keys...)
+}
+
 func (t suiteTx) Commit(context.Context) error { return t.tx.Commit() }
 
 func (t suiteTx) Rollback(context.Context) error {

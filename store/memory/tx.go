@@ -25,6 +25,9 @@ type Tx struct {
 	byKey  map[rowKey]bool
 	mark   *core.InboxKey
 	values map[string]string
+
+	withdrawn []*record // committed records that claims cannot reach until it ends
+	freed     []*record // leased ones that give up their dedupe key
 }
 
 // Begin starts a transaction. It sees committed data and its own writes.
@@ -45,9 +48,13 @@ func (tx *Tx) Commit() error {
 	if tx.failed != nil {
 		return fmt.Errorf("waybill/memory: commit: rolled back, since an earlier statement had failed: %w", tx.failed)
 	}
+	s.applyWithdrawn(tx)
 	now := s.now()
 	touched := map[*lane]bool{} // true: something is claimable at once
 	for _, r := range tx.rows {
+		if r.dedupe != "" {
+			s.holders[r.liveKey()] = r
+		}
 		s.seq++
 		r.seq = s.seq
 		s.rows[rowKey{r.route, r.env.ID}] = r
@@ -80,6 +87,7 @@ func (tx *Tx) Rollback() {
 
 func (tx *Tx) end() {
 	tx.ended = true
+	tx.store.undoWithdrawn(tx)
 	for _, k := range tx.locks {
 		delete(tx.store.locks, k)
 	}
@@ -142,30 +150,53 @@ func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...core.Message) (_ []co
 	}
 	staged := make([]core.Staged, 0, len(rows))
 	for i := range rows {
-		dup, err := s.stageRow(ctx, tx, &rows[i])
+		one, err := s.stageRow(ctx, tx, &rows[i])
 		if err != nil {
 			tx.Fail(err)
 			return nil, outage("stage", err)
 		}
-		staged = append(staged, core.Staged{ID: rows[i].Envelope.ID, Route: rows[i].Route, Duplicate: dup})
+		staged = append(staged, one)
 	}
 	return staged, nil
 }
 
-func (s *Store) stageRow(ctx context.Context, tx *Tx, row *core.StagedRow) (duplicate bool, err error) {
-	key := rowKey{row.Route, row.Envelope.ID}
-	if err := s.lock(ctx, tx, key); err != nil {
-		return false, err
+func (s *Store) stageRow(ctx context.Context, tx *Tx, row *core.StagedRow) (core.Staged, error) {
+	if err := s.lock(ctx, tx, rowKey{row.Route, row.Envelope.ID}); err != nil {
+		return core.Staged{}, err
 	}
+	if row.DedupeKey != "" {
+		if err := s.lock(ctx, tx, liveKey{row.Route, row.Envelope.Topic, row.DedupeKey}); err != nil {
+			return core.Staged{}, err
+		}
+	}
+	for {
+		out, wait, err := s.tryStageRow(tx, row)
+		if wait == nil {
+			return out, err
+		}
+		if err := s.lock(ctx, tx, *wait); err != nil {
+			return core.Staged{}, err
+		}
+	}
+}
+
+// tryStageRow stages row, or returns another one that tx must lock first.
+func (s *Store) tryStageRow(tx *Tx, row *core.StagedRow) (out core.Staged, wait *rowKey, err error) {
+	key := rowKey{row.Route, row.Envelope.ID}
+	out = core.Staged{ID: row.Envelope.ID, Route: row.Route}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case tx.ended:
-		return false, core.ErrClosed
-	case tx.failed != nil:
-		return false, tx.failed
-	case s.rows[key] != nil || tx.byKey[key]:
-		return true, nil
+	if err := tx.usable(); err != nil {
+		return out, nil, err
+	}
+	if r := s.rows[key]; r != nil && r.reserved != tx || tx.byKey[key] {
+		out.Duplicate = true
+		return out, nil, nil
+	}
+	if row.DedupeKey != "" {
+		if wait := s.dedupe(tx, row, &out); wait != nil || out.Duplicate {
+			return out, wait, nil
+		}
 	}
 	now := s.now()
 	due := now.Add(row.Delay)
@@ -178,9 +209,17 @@ func (s *Store) stageRow(ctx context.Context, tx *Tx, row *core.StagedRow) (dupl
 	}
 	tx.byKey[key] = true
 	tx.rows = append(tx.rows, &record{
-		env: row.Envelope.Clone(), route: row.Route, state: core.StatePending, due: due.Round(0), since: since.Round(0), timer: -1,
+		env: row.Envelope.Clone(), route: row.Route, dedupe: row.DedupeKey, state: core.StatePending, due: due.Round(0), since: since.Round(0), timer: -1,
 	})
-	return false, nil
+	return out, nil, nil
+}
+
+// usable returns why nothing can be written in tx any more. The store is locked.
+func (tx *Tx) usable() error {
+	if tx.ended {
+		return core.ErrClosed
+	}
+	return tx.failed
 }
 
 func (s *Store) owns(tx *Tx) error {
@@ -193,7 +232,7 @@ func (s *Store) owns(tx *Tx) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if tx.ended {
-		return fmt.Errorf("%w: the transaction has ended already; stage before its commit or rollback (%w)", core.ErrInvalid, core.ErrClosed)
+		return fmt.Errorf("%w: the transaction has ended already; use it before its commit or rollback (%w)", core.ErrInvalid, core.ErrClosed)
 	}
 	return nil
 }
