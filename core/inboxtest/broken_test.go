@@ -220,7 +220,8 @@ func runBroken(t *testing.T, name string, do doFunc) error {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), inboxtest.Timeout)
 			defer cancel()
-			err = c.Run(ctx, &broken{Store: s, do: do, seen: map[core.InboxKey]bool{}})
+			b := &broken{Store: s, do: do, seen: map[core.InboxKey]bool{}}
+			err = c.Run(ctx, withTransactions{b, nil})
 			time.Sleep(time.Hour) // lets go of what waits in vain
 		})
 		return err

@@ -10,7 +10,7 @@ import (
 )
 
 // Harness is the inbox under test with its transaction type, and what the suite needs around it. What only some
-// backends can do is the optional interface [Breaker].
+// backends can do are the optional interfaces [Breaker] and [Transactor].
 type Harness[Tx any] interface {
 	// Inbox returns the inbox under test, the same one every time.
 	Inbox() core.Inbox[Tx]
@@ -61,6 +61,13 @@ func Checks[Tx any]() []Check[Tx] {
 		{"different-keys-all-run", differentKeysAllRun[Tx]},
 		{"waiting-heeds-its-context", waitingHeedsItsContext[Tx]},
 		{"swallowed-failure-is-a-failure", swallowedFailureIsAFailure[Tx]},
+		{"batch-commits-together", batchCommitsTogether[Tx]},
+		{"batch-skips-duplicates", batchSkipsDuplicates[Tx]},
+		{"batch-failure-leaves-nothing", batchFailureLeavesNothing[Tx]},
+		{"batch-waits-for-others", batchWaitsForOthers[Tx]},
+		{"batches-do-not-deadlock", batchesDoNotDeadlock[Tx]},
+		{"mark-in-own-transaction", markInOwnTransaction[Tx]},
+		{"purge-deletes-old-marks", purgeDeletesOldMarks[Tx]},
 	} {
 		all = append(all, Check[Tx]{Name: c.name, Run: func(ctx context.Context, h Harness[Tx]) error {
 			return guard(&kit[Tx]{ctx: ctx, h: h, box: h.Inbox(), consumer: "c-" + core.NewID()}, c.fn)

@@ -15,16 +15,9 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 	}
 	tx := s.Begin()
 	defer tx.Rollback() // nothing is left to roll back after a commit
-	if err := s.lock(ctx, tx, key); err != nil {
-		return core.InboxNone, outage("inbox", err)
+	if st, err := s.mark(ctx, tx, key); err != nil || st == core.InboxDuplicate {
+		return st, err
 	}
-	s.mu.Lock()
-	marked := s.marks[key]
-	s.mu.Unlock()
-	if marked {
-		return core.InboxDuplicate, nil
-	}
-	tx.mark = &key
 	if err := fn(ctx, tx); err != nil {
 		return core.InboxNone, err
 	}

@@ -51,7 +51,7 @@ type Store struct {
 	lanes   map[string]*lane
 	rows    map[rowKey]*record  // all stored records
 	holders map[liveKey]*record // live ones with a dedupe key
-	marks   map[core.InboxKey]bool
+	marks   inboxMarks
 	values  map[string]string
 	locks   map[any]*Tx // rows and marks that a running transaction writes
 	seq     int64
@@ -77,7 +77,7 @@ func New(opts Options) (*Store, error) {
 	wall := func() time.Time { return now().Round(0) } // one time line with the times that messages carry
 	s := &Store{
 		stamper: stamper, now: wall,
-		lanes: map[string]*lane{}, rows: map[rowKey]*record{}, holders: map[liveKey]*record{}, marks: map[core.InboxKey]bool{},
+		lanes: map[string]*lane{}, rows: map[rowKey]*record{}, holders: map[liveKey]*record{}, marks: inboxMarks{at: map[core.InboxKey]time.Time{}},
 		values: map[string]string{}, locks: map[any]*Tx{}, signal: make(chan struct{}),
 	}
 	return s, nil

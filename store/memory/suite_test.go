@@ -84,6 +84,17 @@ func (h boxHarness) Effects(_ context.Context, name string) (int, error) {
 	return n, nil
 }
 
+func (h boxHarness) Begin(context.Context) (*memory.Tx, func(context.Context, bool) error, error) {
+	tx := h.s.Begin()
+	return tx, func(_ context.Context, commit bool) error {
+		if commit {
+			return tx.Commit()
+		}
+		tx.Rollback()
+		return nil
+	}, nil
+}
+
 func (h boxHarness) Break(_ context.Context, tx *memory.Tx) error {
 	err := errors.New("constraint violated")
 	tx.Fail(err)

@@ -23,7 +23,7 @@ type Tx struct {
 	locks  []any
 	rows   []*record
 	byKey  map[rowKey]bool
-	mark   *core.InboxKey
+	marks  []core.InboxKey
 	values map[string]string
 
 	withdrawn []*record // committed records that claims cannot reach until it ends
@@ -60,6 +60,7 @@ func (tx *Tx) Commit() error {
 		s.rows[rowKey{r.route, r.env.ID}] = r
 		l := s.lane(r.route)
 		l.add(r, now)
+		s.cleaning.watch(r)
 		touched[l] = touched[l] || r.ready
 	}
 	for l, claimable := range touched {
@@ -70,9 +71,7 @@ func (tx *Tx) Commit() error {
 		}
 	}
 	maps.Copy(s.values, tx.values)
-	if tx.mark != nil {
-		s.marks[*tx.mark] = true
-	}
+	s.marks.add(tx.marks, now)
 	return nil
 }
 

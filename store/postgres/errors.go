@@ -125,7 +125,7 @@ func again(err error) bool {
 func notOpen(op string, err error) error {
 	switch {
 	case errors.Is(err, pgx.ErrTxClosed), errors.Is(err, sql.ErrTxDone):
-		return fmt.Errorf("waybill/postgres: %s: %w: the transaction has ended already; stage before its commit or rollback (%w)", op, core.ErrInvalid, err)
+		return fmt.Errorf("waybill/postgres: %s: %w: the transaction has ended already; use it before its commit or rollback (%w)", op, core.ErrInvalid, err)
 	case sqlState(err) == "25P02":
 		return fmt.Errorf("waybill/postgres: %s: %w: an earlier statement of this transaction failed; return that statement's error and roll back, "+
 			"or run it in a savepoint (%w)", op, core.ErrInvalid, err)

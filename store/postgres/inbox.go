@@ -56,11 +56,12 @@ const (
 
 // Inbox is an inbox in a PostgreSQL database, for handlers that write with pgx. It is safe for concurrent use.
 type Inbox struct {
-	pool  *pgxpool.Pool
-	opts  InboxOptions
-	names names
-	mark  string
-	once  once
+	pool    *pgxpool.Pool
+	opts    InboxOptions
+	names   names
+	mark    string
+	markAll string
+	once    once
 }
 
 var (
@@ -78,7 +79,7 @@ func NewInbox(pool *pgxpool.Pool, opts InboxOptions) (*Inbox, error) {
 		return nil, err
 	}
 	n := newNames(opts.Schema, "", opts.Table)
-	return &Inbox{pool: pool, opts: opts, names: n, mark: n.sql(markInboxSQL)}, nil
+	return &Inbox{pool: pool, opts: opts, names: n, mark: n.sql(markInboxSQL), markAll: n.sql(markBatchSQL)}, nil
 }
 
 // Do runs fn in a READ COMMITTED transaction together with the mark; see [core.Inbox]. A concurrent Do of the same key
@@ -89,10 +90,8 @@ func (i *Inbox) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 	if err := checkKey(key); err != nil {
 		return core.InboxNone, err
 	}
-	if i.opts.AutoMigrate {
-		if err := i.once.do(func() error { return i.Migrate(ctx) }); err != nil {
-			return core.InboxNone, err
-		}
+	if err := i.ready(ctx); err != nil {
+		return core.InboxNone, err
 	}
 	return restart(ctx, func() (core.InboxStatus, error) { return i.do(ctx, key, fn) })
 }
@@ -127,7 +126,7 @@ func (i *Inbox) do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 }
 
 // restart runs do again while the database sacrifices its transaction for another one.
-func restart(ctx context.Context, do func() (core.InboxStatus, error)) (core.InboxStatus, error) {
+func restart[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	for attempt := 1; ; attempt++ {
 		status, err := do()
 		if err == nil || !again(err) || attempt == maxRestarts || ctx.Err() != nil {

@@ -53,9 +53,30 @@ func (h *inboxHarness) Break(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
+func (h *inboxHarness) Begin(ctx context.Context) (pgx.Tx, func(context.Context, bool) error, error) {
+	tx, err := h.pool.Begin(ctx)
+	return tx, func(ctx context.Context, commit bool) error {
+		if commit {
+			return tx.Commit(ctx)
+		}
+		return tx.Rollback(ctx)
+	}, err
+}
+
 type sqlInboxHarness struct {
 	inboxHarness
 	inbox *postgres.SQLInbox
+	db    *sql.DB
+}
+
+func (h *sqlInboxHarness) Begin(ctx context.Context) (*sql.Tx, func(context.Context, bool) error, error) {
+	tx, err := h.db.BeginTx(ctx, nil)
+	return tx, func(_ context.Context, commit bool) error {
+		if commit {
+			return tx.Commit()
+		}
+		return tx.Rollback()
+	}, err
 }
 
 func (h *sqlInboxHarness) Inbox() core.Inbox[*sql.Tx] { return h.inbox }
@@ -70,6 +91,7 @@ func (h *sqlInboxHarness) Break(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
+// IN-05 IN-08 IN-09
 func TestInboxConformance(t *testing.T) {
 	t.Parallel()
 	in, pool := newInbox(t, postgres.InboxOptions{})
@@ -86,7 +108,7 @@ func TestInboxConformanceSQL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inboxtest.Run(t, func(*testing.T) inboxtest.Harness[*sql.Tx] { return &sqlInboxHarness{inboxHarness{pool, nil}, in} })
+	inboxtest.Run(t, func(*testing.T) inboxtest.Harness[*sql.Tx] { return &sqlInboxHarness{inboxHarness{pool, nil}, in, db} })
 }
 
 func key(id string) core.InboxKey { return core.InboxKey{Consumer: "c", Source: "/s", ID: id} }

@@ -11,10 +11,11 @@ import (
 
 // SQLInbox is an inbox for handlers that write with database/sql, whatever the driver. It is safe for concurrent use.
 type SQLInbox struct {
-	db    *sql.DB
-	opts  InboxOptions
-	names names
-	mark  string
+	db      *sql.DB
+	opts    InboxOptions
+	names   names
+	mark    string
+	markAll string
 }
 
 var _ core.Inbox[*sql.Tx] = (*SQLInbox)(nil)
@@ -32,7 +33,7 @@ func NewSQLInbox(db *sql.DB, opts InboxOptions) (*SQLInbox, error) {
 		return nil, core.Invalid("waybill/postgres: inbox options", "AutoMigrate: is offered only over pgx; use Migrations")
 	}
 	n := newNames(opts.Schema, "", opts.Table)
-	return &SQLInbox{db: db, opts: opts, names: n, mark: n.sql(markInboxSQL)}, nil
+	return &SQLInbox{db: db, opts: opts, names: n, mark: n.sql(markInboxSQL), markAll: n.sql(markBatchJSON)}, nil
 }
 
 // Do is [Inbox.Do] for database/sql. It takes two round trips more, since database/sql cannot pipeline.

@@ -121,7 +121,17 @@ func (h inboxHarness) Break(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
-// IN-01 IN-02 IN-03 IN-04 IN-07
+func (h inboxHarness) Begin(ctx context.Context) (*sql.Tx, func(context.Context, bool) error, error) {
+	tx, err := h.store.DB().BeginTx(ctx, nil)
+	return tx, func(_ context.Context, commit bool) error {
+		if commit {
+			return tx.Commit()
+		}
+		return tx.Rollback()
+	}, err
+}
+
+// IN-01 IN-02 IN-03 IN-04 IN-05 IN-07 IN-08 IN-09
 func TestInbox(t *testing.T) {
 	t.Parallel()
 	h := newInboxHarness(t)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 
 	"modernc.org/sqlite"
 
@@ -44,14 +43,8 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 	if err := fn(ctx, tx); err != nil {
 		return core.InboxNone, handlerError(err)
 	}
-	if err := tx.Commit(); err != nil {
-		if errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil {
-			return core.InboxNone, fmt.Errorf("waybill/sqlite: inbox: %w: the handler ended the transaction itself; it must leave that to the inbox", err)
-		}
-		if ctx.Err() != nil {
-			return core.InboxNone, outage("inbox", ctx.Err())
-		}
-		return core.InboxNone, s.classify("inbox: commit", err)
+	if err := s.commitInbox(ctx, tx); err != nil {
+		return core.InboxNone, err
 	}
 	return core.InboxProcessed, nil
 }

@@ -1,0 +1,156 @@
+package inboxtest_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/inboxtest"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+// withTransactions is a harness with transactions of the caller's own, and with another inbox if box is not nil.
+type withTransactions struct {
+	*broken
+	box core.Inbox[*memory.Tx]
+}
+
+func (h withTransactions) Inbox() core.Inbox[*memory.Tx] {
+	if h.box != nil {
+		return h.box
+	}
+	return h.broken.Inbox()
+}
+
+func (h withTransactions) Begin(context.Context) (*memory.Tx, func(context.Context, bool) error, error) {
+	tx := h.Store.Begin()
+	return tx, func(_ context.Context, commit bool) error {
+		if commit {
+			return tx.Commit()
+		}
+		tx.Rollback()
+		return nil
+	}, nil
+}
+
+type (
+	all           struct{ *memory.Store }
+	marksFirst    struct{ *memory.Store }
+	noOrder       struct{ *memory.Store }
+	marksApart    struct{ *memory.Store }
+	purgesAll     struct{ *memory.Store }
+	purgesTooMany struct{ *memory.Store }
+	batchFn       = func(ctx context.Context, tx *memory.Tx, fresh []int) error
+)
+
+// DoBatch runs the handler for duplicates too.
+func (a all) DoBatch(ctx context.Context, keys []core.InboxKey, fn batchFn) ([]core.InboxStatus, error) {
+	return a.Store.DoBatch(ctx, keys, func(ctx context.Context, tx *memory.Tx, _ []int) error {
+		every := make([]int, len(keys))
+		for i := range every {
+			every[i] = i
+		}
+		return fn(ctx, tx, every)
+	})
+}
+
+// DoBatch marks in a transaction of its own.
+func (m marksFirst) DoBatch(ctx context.Context, keys []core.InboxKey, fn batchFn) ([]core.InboxStatus, error) {
+	var fresh []int
+	statuses, err := m.Store.DoBatch(ctx, keys, func(_ context.Context, _ *memory.Tx, f []int) error { fresh = f; return nil })
+	if err != nil || fresh == nil {
+		return statuses, err
+	}
+	tx := m.Begin()
+	defer tx.Rollback()
+	if err := fn(ctx, tx, fresh); err != nil {
+		return nil, err
+	}
+	return statuses, tx.Commit()
+}
+
+// DoBatch marks one after the other as they come, and gives up in a deadlock.
+func (n noOrder) DoBatch(ctx context.Context, keys []core.InboxKey, fn batchFn) ([]core.InboxStatus, error) {
+	tx := n.Begin()
+	defer tx.Rollback()
+	statuses, fresh := make([]core.InboxStatus, len(keys)), []int(nil)
+	for i, key := range keys {
+		st, err := n.Mark(ctx, tx, key)
+		if err != nil {
+			return nil, errors.New(err.Error())
+		}
+		if statuses[i] = st; st == core.InboxProcessed {
+			fresh = append(fresh, i)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if fresh == nil {
+		return statuses, nil
+	}
+	if err := fn(ctx, tx, fresh); err != nil {
+		return nil, err
+	}
+	return statuses, tx.Commit()
+}
+
+// Mark marks in a transaction of its own.
+func (m marksApart) Mark(ctx context.Context, _ *memory.Tx, key core.InboxKey) (core.InboxStatus, error) {
+	return m.Do(ctx, key, func(context.Context, *memory.Tx) error { return nil })
+}
+
+// PurgeInbox does not look at the consumer.
+func (p purgesAll) PurgeInbox(ctx context.Context, _ string, age time.Duration, limit int) (int, error) {
+	return p.Store.PurgeInbox(ctx, "", age, limit)
+}
+
+// PurgeInbox has no bound.
+func (p purgesTooMany) PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (int, error) {
+	if limit > 0 {
+		limit = 1000
+	}
+	return p.Store.PurgeInbox(ctx, consumer, age, limit)
+}
+
+// Every fault of a capability is caught by the check that is there for it. IN-05, IN-08, IN-09
+func TestSuiteCatchesFaultsOfCapabilities(t *testing.T) {
+	t.Parallel()
+	for _, f := range []struct {
+		name, check string
+		box         func(*memory.Store) core.Inbox[*memory.Tx]
+	}{
+		{"duplicates are handed on", "batch-skips-duplicates", func(s *memory.Store) core.Inbox[*memory.Tx] { return all{s} }},
+		{"marks before the effects", "batch-failure-leaves-nothing", func(s *memory.Store) core.Inbox[*memory.Tx] { return marksFirst{s} }},
+		{"marks in any order", "batches-do-not-deadlock", func(s *memory.Store) core.Inbox[*memory.Tx] { return noOrder{s} }},
+		{"marks apart", "mark-in-own-transaction", func(s *memory.Store) core.Inbox[*memory.Tx] { return marksApart{s} }},
+		{"purges everybody's", "purge-deletes-old-marks", func(s *memory.Store) core.Inbox[*memory.Tx] { return purgesAll{s} }},
+		{"purges without a bound", "purge-deletes-old-marks", func(s *memory.Store) core.Inbox[*memory.Tx] { return purgesTooMany{s} }},
+	} {
+		t.Run(f.check+"/"+f.name, func(t *testing.T) {
+			t.Parallel()
+			for _, c := range inboxtest.Checks[*memory.Tx]() {
+				if c.Name != f.check {
+					continue
+				}
+				var err error
+				synctest.Test(t, func(t *testing.T) {
+					s, errNew := memory.New(memory.Options{Source: "/test"})
+					if errNew != nil {
+						t.Fatal(errNew)
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), inboxtest.Timeout)
+					defer cancel()
+					err = c.Run(ctx, withTransactions{&broken{Store: s, do: good, seen: map[core.InboxKey]bool{}}, f.box(s)})
+					time.Sleep(time.Hour)
+				})
+				if err == nil || errors.Is(err, inboxtest.ErrNotDeclared) {
+					t.Errorf("the check does not notice: %v", err)
+				}
+				return
+			}
+			t.Fatalf("no check is called %s", f.check)
+		})
+	}
+}

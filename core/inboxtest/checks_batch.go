@@ -1,0 +1,336 @@
+package inboxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Transactor is a harness that can begin a transaction that is not the inbox's. Without it the suite does not know
+// whether marks in the caller's own transaction work.
+type Transactor[Tx any] interface {
+	// Begin begins a transaction of the caller's own. End commits it, or else rolls it back; then Tx is over.
+	Begin(ctx context.Context) (tx Tx, end func(ctx context.Context, commit bool) error, err error)
+}
+
+type batchHandler[Tx any] func(ctx context.Context, tx Tx, fresh []int) error
+
+func (k *kit[Tx]) batcher() core.BatchInbox[Tx] {
+	b, ok := core.As[core.BatchInbox[Tx]](k.box)
+	if !ok {
+		k.fail("%w: core.BatchInbox", ErrNotDeclared)
+	}
+	return b
+}
+
+func (k *kit[Tx]) keys(ids ...string) []core.InboxKey {
+	all := make([]core.InboxKey, len(ids))
+	for i, id := range ids {
+		all[i] = k.key(id)
+	}
+	return all
+}
+
+// effectsOf writes one effect e-id for every fresh key.
+func (k *kit[Tx]) effectsOf(keys []core.InboxKey) batchHandler[Tx] {
+	return func(ctx context.Context, tx Tx, fresh []int) error {
+		for _, i := range fresh {
+			if err := k.h.Effect(ctx, tx, k.name("e-"+keys[i].ID)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// batch calls DoBatch and checks the statuses, and that fn saw exactly the new keys, in order.
+func (k *kit[Tx]) batch(when string, keys []core.InboxKey, want ...core.InboxStatus) {
+	var fresh []int
+	for i, st := range want {
+		if st == core.InboxProcessed {
+			fresh = append(fresh, i)
+		}
+	}
+	var saw [][]int
+	got, err := k.batcher().DoBatch(k.ctx, keys, func(ctx context.Context, tx Tx, f []int) error {
+		saw = append(saw, slices.Clone(f))
+		return k.effectsOf(keys)(ctx, tx, f)
+	})
+	if err != nil || !slices.Equal(got, want) {
+		k.fail("%s: got statuses %v and error %v, want %v", when, got, err, want)
+	}
+	if fresh == nil && saw != nil || fresh != nil && (len(saw) == 0 || slices.ContainsFunc(saw, func(f []int) bool { return !slices.Equal(f, fresh) })) {
+		k.fail("%s: the handler was given the keys %v, want %v", when, saw, fresh)
+	}
+}
+
+const (
+	isNew = core.InboxProcessed
+	isDup = core.InboxDuplicate
+)
+
+// A batch marks all its keys and commits them with the handler's writes; from then on they are duplicates. IN-08.
+func batchCommitsTogether[Tx any](k *kit[Tx]) {
+	keys := k.keys("3", "1", "2")
+	k.batch("a new batch", keys, isNew, isNew, isNew)
+	for _, id := range []string{"1", "2", "3"} {
+		k.effects("after a batch", "e-"+id, 1)
+		k.do("a key of the batch", k.key(id), isDup, k.never)
+	}
+	k.batch("the same batch", keys, isDup, isDup, isDup)
+	k.effects("after the same batch", "e-1", 1)
+}
+
+// The handler of a batch gets the new keys only; a key that stands twice is new once. IN-08.
+func batchSkipsDuplicates[Tx any](k *kit[Tx]) {
+	k.do("a message", k.key("b"), isNew, k.effect("e-b"))
+	k.batch("a batch with duplicates", k.keys("c", "b", "a", "c", "d", "a"), isNew, isDup, isNew, isDup, isNew, isDup)
+	for _, id := range []string{"a", "b", "c", "d"} {
+		k.effects("after a batch with duplicates", "e-"+id, 1)
+	}
+	other := k.key("x")
+	other.Source = "/other"
+	k.batch("keys that differ in the source", []core.InboxKey{k.key("x"), other}, isNew, isNew)
+	if got, err := k.batcher().DoBatch(k.ctx, nil, nil); err != nil || len(got) != 0 {
+		k.fail("an empty batch: got %v and error %v", got, err)
+	}
+}
+
+// A batch that fails or panics leaves neither an effect nor a mark, and its error comes out. IN-08, IN-04.
+func batchFailureLeavesNothing[Tx any](k *kit[Tx]) {
+	keys := k.keys("1", "2", "3")
+	got, err := k.batcher().DoBatch(k.ctx, keys, func(ctx context.Context, tx Tx, fresh []int) error {
+		if err := k.effectsOf(keys)(ctx, tx, fresh); err != nil {
+			return err
+		}
+		return core.Reject(errHandler)
+	})
+	if !errors.Is(err, errHandler) || core.ClassOf(err) != core.ClassPermanent || len(got) != 0 {
+		k.fail("a failing batch: got %v and error %w", got, err)
+	}
+	func() {
+		defer func() {
+			if p := recover(); p != nil && p != any(errHandler) {
+				panic(p)
+			}
+		}()
+		_, err := k.batcher().DoBatch(k.ctx, keys, func(ctx context.Context, tx Tx, fresh []int) error {
+			_ = k.effectsOf(keys)(ctx, tx, fresh)
+			panic(errHandler)
+		})
+		if err == nil {
+			k.fail("DoBatch returned no error for a handler that panicked")
+		}
+	}()
+	bad := append(k.keys("1", "2"), core.InboxKey{Consumer: k.consumer, ID: "1"})
+	if _, err := k.batcher().DoBatch(k.ctx, bad, k.effectsOf(bad)); !errors.Is(err, core.ErrInvalid) {
+		k.fail("a batch with a bad key: got %w, want core.ErrInvalid", err)
+	}
+	for _, id := range []string{"1", "2", "3"} {
+		k.effects("after a batch that failed", "e-"+id, 0)
+	}
+	k.do("a key of the batch", k.key("2"), isNew, k.effect("e-2"))
+	k.batch("the batch again", keys, isNew, isDup, isNew)
+}
+
+// A batch waits for a delivery that has marked one of its keys, and finds a duplicate or, if that one failed, a new
+// key. IN-08, IN-03.
+func batchWaitsForOthers[Tx any](k *kit[Tx]) {
+	b := k.batcher()
+	for i, firstErr := range []error{nil, errHandler} {
+		id := func(n string) string { return fmt.Sprint(i, "-", n) }
+		keys := k.keys(id("1"), id("2"), id("3"))
+		running, finish := make(chan struct{}), make(chan struct{})
+		first := k.start(k.ctx, keys[1], func(ctx context.Context, tx Tx) error {
+			err := k.h.Effect(ctx, tx, k.name("e-"+keys[1].ID))
+			close(running)
+			<-finish
+			return errors.Join(err, firstErr)
+		})
+		<-running
+		second := make(chan error, 1)
+		var got []core.InboxStatus
+		go func() {
+			var err error
+			for start := time.Now(); ; { // a store that cannot wait is busy
+				if got, err = b.DoBatch(k.ctx, keys, k.effectsOf(keys)); core.ClassOf(err) != core.ClassOutage || time.Since(start) > patience {
+					break
+				}
+			}
+			second <- err
+		}()
+		k.sleep(grace)
+		early := false
+		select {
+		case <-second:
+			early = true
+		default:
+		}
+		close(finish)
+		if early {
+			k.fail("a batch did not wait for a delivery that has one of its keys")
+		}
+		k.await("the first delivery", first)
+		want := []core.InboxStatus{isNew, isDup, isNew}
+		if firstErr != nil {
+			want[1] = isNew
+		}
+		if err := <-second; err != nil || !slices.Equal(got, want) {
+			k.fail("the batch ended with %v and error %v, want %v", got, err, want)
+		}
+		for _, key := range keys {
+			k.effects("after both", "e-"+key.ID, 1)
+		}
+	}
+}
+
+// Batches that overlap in any order at the same time all end, and every key has one effect. IN-08.
+func batchesDoNotDeadlock[Tx any](k *kit[Tx]) {
+	b := k.batcher()
+	const batches, size = 8, 20
+	var mu sync.Mutex
+	processed := map[string]int{}
+	errs := make(chan error, batches)
+	for n := range batches {
+		keys := make([]core.InboxKey, size)
+		for i := range keys {
+			keys[i] = k.key(strconv.Itoa((i*7 + n*3) % size))
+			if n%2 == 1 {
+				keys[i] = k.key(strconv.Itoa((size - 1 - i) % size))
+			}
+		}
+		go func() {
+			var got []core.InboxStatus
+			var err error
+			for start := time.Now(); ; {
+				got, err = b.DoBatch(k.ctx, keys, k.effectsOf(keys))
+				if core.ClassOf(err) != core.ClassOutage || time.Since(start) > patience {
+					break
+				}
+			}
+			mu.Lock()
+			for i, st := range got {
+				if st == isNew {
+					processed[keys[i].ID]++
+				}
+			}
+			mu.Unlock()
+			errs <- err
+		}()
+	}
+	for range batches {
+		if err := <-errs; err != nil {
+			k.fail("a batch that overlaps others failed: %w", err)
+		}
+	}
+	for i := range size {
+		id := strconv.Itoa(i)
+		if processed[id] != 1 {
+			k.fail("key %s was processed %d times", id, processed[id])
+		}
+		k.effects("after overlapping batches", "e-"+id, 1)
+	}
+}
+
+func (k *kit[Tx]) marker() (core.Marker[Tx], Transactor[Tx]) {
+	m, ok := core.As[core.Marker[Tx]](k.box)
+	if !ok {
+		k.fail("%w: core.Marker", ErrNotDeclared)
+	}
+	t, ok := k.h.(Transactor[Tx])
+	if !ok {
+		k.fail("%w: a harness that can begin a transaction", ErrNotDeclared)
+	}
+	return m, t
+}
+
+// mine marks key in a transaction of the caller's own, writes the effect if the mark is new, and ends the transaction.
+func (k *kit[Tx]) mine(when string, key core.InboxKey, want core.InboxStatus, commit bool) {
+	m, t := k.marker()
+	tx, end, err := t.Begin(k.ctx)
+	if err != nil {
+		k.fail("begin: %w", err)
+	}
+	got, err := m.Mark(k.ctx, tx, key)
+	if err == nil && got == isNew {
+		err = k.h.Effect(k.ctx, tx, k.name("e"))
+	}
+	if errEnd := end(k.ctx, commit && err == nil); err == nil {
+		err = errEnd
+	}
+	if err != nil || got != want {
+		k.fail("%s: got status %d and error %v, want status %d", when, got, err, want)
+	}
+}
+
+// A mark in the caller's own transaction is committed or rolled back with it, and is one with those of Do. IN-09.
+func markInOwnTransaction[Tx any](k *kit[Tx]) {
+	k.mine("a mark that is rolled back", k.key("1"), isNew, false)
+	k.effects("after a rollback", "e", 0)
+	k.mine("a new mark", k.key("1"), isNew, true)
+	k.mine("the same mark", k.key("1"), isDup, true)
+	k.do("a message that was marked", k.key("1"), isDup, k.never)
+	k.do("another message", k.key("2"), isNew, k.effect("e"))
+	k.mine("a message that was handled", k.key("2"), isDup, true)
+	k.effects("after all", "e", 2)
+	m, t := k.marker()
+	tx, end, err := t.Begin(k.ctx)
+	if err != nil {
+		k.fail("begin: %w", err)
+	}
+	if _, err := m.Mark(k.ctx, tx, core.InboxKey{Consumer: k.consumer, Source: "/"}); !errors.Is(err, core.ErrInvalid) {
+		_ = end(k.ctx, false)
+		k.fail("a bad key: got %w, want core.ErrInvalid", err)
+	}
+	first, err1 := m.Mark(k.ctx, tx, k.key("3"))
+	second, err2 := m.Mark(k.ctx, tx, k.key("3"))
+	if err := errors.Join(err1, err2, end(k.ctx, true)); err != nil || first != isNew || second != isDup {
+		k.fail("two marks of one key in one transaction: got %d, then %d, and error %v", first, second, err)
+	}
+	if _, err := m.Mark(k.ctx, tx, k.key("4")); err == nil {
+		k.fail("a mark in a transaction that has ended succeeded")
+	}
+	k.do("what was marked after the end", k.key("4"), isNew, k.effect("e"))
+}
+
+// Old marks are deleted, as many as was asked for at a time, those of one consumer only; young ones stay. IN-05.
+func purgeDeletesOldMarks[Tx any](k *kit[Tx]) {
+	p, ok := core.As[core.InboxPurger](k.box)
+	if !ok {
+		k.fail("%w: core.InboxPurger", ErrNotDeclared)
+	}
+	purge := func(when string, age time.Duration, limit, want int) {
+		if got, err := p.PurgeInbox(k.ctx, k.consumer, age, limit); err != nil || got != want {
+			k.fail("%s: %d marks were deleted, want %d; error %v", when, got, want, err)
+		}
+	}
+	other := core.InboxKey{Consumer: k.consumer + "x", Source: "/inboxtest", ID: "1"}
+	k.do("a message of another consumer", other, isNew, k.effect("e"))
+	for i := range 5 {
+		k.do("a message", k.key(strconv.Itoa(i)), isNew, k.effect("e"))
+	}
+	purge("young marks", time.Hour, 10, 0)
+	k.sleep(grace)
+	purge("old marks", grace/2, 2, 2)
+	purge("more old marks", grace/2, 2, 2)
+	purge("the rest", grace/2, 2, 1)
+	purge("nothing", grace/2, 2, 0)
+	k.do("another consumer's message again", other, isDup, k.never)
+	k.do("a message that was forgotten", k.key("0"), isNew, k.effect("e"))
+	purge("a young mark", time.Hour, 10, 0)
+	for _, bad := range []struct {
+		age   time.Duration
+		limit int
+	}{{0, 1}, {-time.Hour, 1}, {time.Hour, 0}, {time.Hour, -1}} {
+		if n, err := p.PurgeInbox(k.ctx, k.consumer, bad.age, bad.limit); !errors.Is(err, core.ErrInvalid) || n != 0 {
+			k.fail("purge with age %s and limit %d: %d deleted, error %w; want core.ErrInvalid", bad.age, bad.limit, n, err)
+		}
+	}
+	k.do("a message of now", k.key("0"), isDup, k.never)
+}

@@ -1,0 +1,236 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// maxBatchKeys bounds the keys of one DoBatch and the marks of one PurgeInbox.
+const maxBatchKeys = 100_000
+
+var (
+	_ core.BatchInbox[pgx.Tx] = (*Inbox)(nil)
+	_ core.Marker[pgx.Tx]     = (*Inbox)(nil)
+	_ core.InboxPurger        = (*Inbox)(nil)
+)
+
+const (
+	// The keys come sorted and are marked in this order, so that two batches cannot deadlock. Only new ones come back, in
+	// the same order.
+	markBatchSQL = `INSERT INTO {inbox} (consumer, source, id) SELECT k.consumer, k.source, k.id
+FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (consumer, source, id, n) ORDER BY k.n
+ON CONFLICT DO NOTHING RETURNING consumer, source, id`
+
+	// Two purges at a time take the same rows in the same order; the second waits for the first and finds less.
+	purgeInboxSQL = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
+	SELECT ctid FROM {inbox} WHERE consumer = $1 AND handled_at < clock_timestamp() - $2 * interval '1 microsecond' ORDER BY handled_at LIMIT $3))`
+	purgeInboxAllSQL = `WITH RECURSIVE c (consumer) AS (
+	(SELECT consumer FROM {inbox} ORDER BY consumer LIMIT 1)
+	UNION ALL SELECT (SELECT i.consumer FROM {inbox} i WHERE i.consumer > c.consumer ORDER BY i.consumer LIMIT 1) FROM c WHERE c.consumer IS NOT NULL)
+DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
+	SELECT d.ctid FROM c CROSS JOIN LATERAL (SELECT i.ctid FROM {inbox} i
+		WHERE i.consumer = c.consumer AND i.handled_at < clock_timestamp() - $1 * interval '1 microsecond' ORDER BY i.handled_at LIMIT $2) d LIMIT $2))`
+)
+
+// keyBatch is the distinct keys of a batch in the order in which they are marked.
+type keyBatch struct {
+	keys  []core.InboxKey
+	order []int // indexes of keys, sorted; of equal keys the first only
+}
+
+func newKeyBatch(keys []core.InboxKey) (*keyBatch, error) {
+	if len(keys) > maxBatchKeys {
+		return nil, core.Invalid("waybill/postgres: inbox batch", fmt.Sprintf("%d keys in one batch; at most %d are allowed: split it", len(keys), maxBatchKeys))
+	}
+	b := &keyBatch{keys: keys, order: make([]int, len(keys))}
+	for i := range keys {
+		if err := checkKey(keys[i]); err != nil {
+			return nil, err
+		}
+		b.order[i] = i
+	}
+	slices.SortStableFunc(b.order, func(x, y int) int { return compareKeys(&keys[x], &keys[y]) })
+	b.order = slices.CompactFunc(b.order, func(x, y int) bool { return keys[x] == keys[y] })
+	return b, nil
+}
+
+func compareKeys(a, b *core.InboxKey) int {
+	return cmp.Or(cmp.Compare(a.Consumer, b.Consumer), cmp.Compare(a.Source, b.Source), cmp.Compare(a.ID, b.ID))
+}
+
+// columns returns the keys to mark, one slice a column.
+func (b *keyBatch) columns() (consumers, sources, ids []string) {
+	consumers, sources, ids = make([]string, len(b.order)), make([]string, len(b.order)), make([]string, len(b.order))
+	for n, i := range b.order {
+		consumers[n], sources[n], ids[n] = b.keys[i].Consumer, b.keys[i].Source, b.keys[i].ID
+	}
+	return consumers, sources, ids
+}
+
+// rows is a result set of pgx or database/sql.
+type rows interface {
+	Next() bool
+	Scan(dest ...any) error
+	Err() error
+}
+
+// read returns the status of every key and the indexes of those that are new, from the new keys in rs.
+func (b *keyBatch) read(rs rows) (statuses []core.InboxStatus, fresh []int, err error) {
+	statuses = make([]core.InboxStatus, len(b.keys))
+	for i := range statuses {
+		statuses[i] = core.InboxDuplicate
+	}
+	n := 0
+	for rs.Next() {
+		var k core.InboxKey
+		if err := rs.Scan(&k.Consumer, &k.Source, &k.ID); err != nil {
+			return nil, nil, err
+		}
+		for n < len(b.order) && b.keys[b.order[n]] != k {
+			n++
+		}
+		if n == len(b.order) {
+			return nil, nil, errors.New("the database returned a mark out of order or one that it was not given")
+		}
+		statuses[b.order[n]] = core.InboxProcessed
+		fresh = append(fresh, b.order[n])
+		n++
+	}
+	slices.Sort(fresh)
+	return statuses, fresh, rs.Err()
+}
+
+// DoBatch is [Inbox.Do] for many keys: one transaction, one INSERT for all marks; see [core.BatchInbox]. At most 100,000
+// keys.
+func (i *Inbox) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ctx context.Context, tx pgx.Tx, fresh []int) error) ([]core.InboxStatus, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	b, err := newKeyBatch(keys)
+	if err != nil {
+		return nil, err
+	}
+	if err := i.ready(ctx); err != nil {
+		return nil, err
+	}
+	return restart(ctx, func() ([]core.InboxStatus, error) { return i.doBatch(ctx, b, fn) })
+}
+
+func (i *Inbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx context.Context, tx pgx.Tx, fresh []int) error) (statuses []core.InboxStatus, err error) {
+	tx, err := i.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return nil, failure("inbox: begin", err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // after a commit it does nothing
+	var b pgx.Batch
+	var fresh []int
+	consumers, sources, ids := keys.columns()
+	b.Queue(lockTimeoutSQL, i.opts.lockTimeout())
+	b.Queue(i.markAll, consumers, sources, ids).Query(func(rs pgx.Rows) (err error) {
+		defer rs.Close()
+		statuses, fresh, err = keys.read(rs)
+		return err
+	})
+	b.Queue(restoreSQL)
+	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+		return nil, failure("inbox: mark", err)
+	}
+	if len(fresh) == 0 {
+		return statuses, nil
+	}
+	if err := fn(ctx, tx, fresh); err != nil {
+		return nil, handlerError(err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return nil, commitError(err)
+	}
+	return statuses, nil
+}
+
+// Mark marks key in tx, a transaction of the caller's own; see [core.Marker]. It waits for a concurrent transaction that
+// marks the same key, up to LockTimeout. If it fails, tx can only be rolled back. In a transaction that is not READ
+// COMMITTED a mark that was committed meanwhile is a serialisation failure: roll back and begin again.
+func (i *Inbox) Mark(ctx context.Context, tx pgx.Tx, key core.InboxKey) (core.InboxStatus, error) {
+	if core.IsNil(tx) {
+		return core.InboxNone, core.Invalid("waybill/postgres: inbox: mark", "tx: is nil; pass the transaction of the handler's writes")
+	}
+	if err := checkKey(key); err != nil {
+		return core.InboxNone, err
+	}
+	if err := i.ready(ctx); err != nil {
+		return core.InboxNone, err
+	}
+	status := core.InboxDuplicate
+	var b pgx.Batch
+	b.Queue(lockTimeoutSQL, i.opts.lockTimeout())
+	b.Queue(i.mark, key.Consumer, key.Source, key.ID).Exec(func(tag pgconn.CommandTag) error {
+		if tag.RowsAffected() == 1 {
+			status = core.InboxProcessed
+		}
+		return nil
+	})
+	b.Queue(restoreSQL)
+	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+		return core.InboxNone, markError(err)
+	}
+	return status, nil
+}
+
+func markError(err error) error {
+	if bad := notOpen("inbox: mark", err); bad != nil {
+		return bad
+	}
+	return failure("inbox: mark", err)
+}
+
+// PurgeInbox deletes old marks; see [core.InboxPurger]. At most 100,000 at a time. The index on (consumer, handled_at)
+// leads to them.
+func (i *Inbox) PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (int, error) {
+	if err := checkPurge(age, limit); err != nil {
+		return 0, err
+	}
+	if err := i.ready(ctx); err != nil {
+		return 0, err
+	}
+	text, args := purgeArgs(consumer, age, limit)
+	tag, err := i.pool.Exec(ctx, i.names.sql(text), args...)
+	if err != nil {
+		return 0, failure("inbox: purge", err)
+	}
+	return int(tag.RowsAffected()), nil
+}
+
+func checkPurge(age time.Duration, limit int) error {
+	var p []string
+	if age <= 0 {
+		p = append(p, fmt.Sprintf("age: %s is not positive; every mark would go, and with it the memory of what was handled", age))
+	}
+	if limit < 1 || limit > maxBatchKeys {
+		p = append(p, fmt.Sprintf("limit: %d is not between 1 and %d", limit, maxBatchKeys))
+	}
+	return core.Invalid("waybill/postgres: inbox: purge", p...)
+}
+
+func purgeArgs(consumer string, age time.Duration, limit int) (text string, args []any) {
+	if consumer == "" {
+		return purgeInboxAllSQL, []any{age.Microseconds(), limit}
+	}
+	return purgeInboxSQL, []any{consumer, age.Microseconds(), limit}
+}
+
+// ready migrates first, if Options say so.
+func (i *Inbox) ready(ctx context.Context) error {
+	if !i.opts.AutoMigrate {
+		return nil
+	}
+	return i.once.do(func() error { return i.Migrate(ctx) })
+}
