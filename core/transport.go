@@ -2,6 +2,8 @@ package core
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -169,6 +171,33 @@ type ParkedRequest struct {
 	// Progress, if not nil, is called on the caller's goroutine after each step with how many were looked at, of how
 	// many that were parked at the beginning.
 	Progress func(looked, total int)
+}
+
+// Problems returns everything that is wrong with r, for adapters.
+func (r *ParkedRequest) Problems() []string {
+	var p []string
+	if r.Queue == "" {
+		p = append(p, "Queue: is empty; name the subscription's queue")
+	}
+	if r.Filter.IsZero() && !r.All {
+		p = append(p, "Filter: is empty; name ids, topics or reasons, or set All if everything is meant")
+	}
+	if r.Limit < 0 {
+		p = append(p, fmt.Sprintf("Limit: %d is negative; leave it 0 for no bound", r.Limit))
+	}
+	if !(r.PerSecond >= 0) || math.IsInf(r.PerSecond, 0) { // not a number is refused too
+		p = append(p, fmt.Sprintf("PerSecond: %v is not a rate; leave it 0 for no bound", r.PerSecond))
+	}
+	return p
+}
+
+// Pace returns how long to wait before the next message after done of them, since started. It keeps to PerSecond.
+func (r *ParkedRequest) Pace(done int, started, now time.Time) time.Duration {
+	if r.PerSecond <= 0 {
+		return 0
+	}
+	due := min(float64(done)/r.PerSecond*float64(time.Second), float64(math.MaxInt64/2))
+	return max(time.Duration(due)-now.Sub(started), 0)
 }
 
 // ParkedQueue lists, replays and purges what was parked.
