@@ -79,16 +79,31 @@ func TestFilterMatches(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	s := Stored{Envelope: Envelope{ID: "i", Topic: "t", Tenant: "n", Key: "k", Time: at}, Route: "r", State: StateAbandoned, Reason: ReasonCancelled}
 	for _, f := range []Filter{
-		{}, {IDs: []string{"x", "i"}}, {Routes: []string{"r"}}, {States: []State{StateFailed, StateAbandoned}}, {Reasons: []Reason{ReasonCancelled}},
-		{Topics: []string{"t"}}, {Tenants: []string{"n"}}, {Keys: []string{"k"}}, {Since: at, Until: at.Add(1)},
+		{},
+		{IDs: []string{"x", "i"}},
+		{Routes: []string{"r"}},
+		{States: []State{StateFailed, StateAbandoned}},
+		{Reasons: []Reason{ReasonCancelled}},
+		{Topics: []string{"t"}},
+		{Tenants: []string{"n"}},
+		{Keys: []string{"k"}},
+		{Since: at, Until: at.Add(1)},
 	} {
 		if !f.Matches(&s) {
 			t.Errorf("%+v does not match", f)
 		}
 	}
 	for _, f := range []Filter{
-		{IDs: []string{"x"}}, {Routes: []string{"x"}}, {States: []State{StateFailed}}, {Reasons: []Reason{ReasonExpired}}, {Topics: []string{"x"}},
-		{Tenants: []string{"x"}}, {Keys: []string{"x"}}, {Since: at.Add(1)}, {Until: at}, {IDs: []string{"i"}, Keys: []string{"x"}},
+		{IDs: []string{"x"}},
+		{Routes: []string{"x"}},
+		{States: []State{StateFailed}},
+		{Reasons: []Reason{ReasonExpired}},
+		{Topics: []string{"x"}},
+		{Tenants: []string{"x"}},
+		{Keys: []string{"x"}},
+		{Since: at.Add(1)},
+		{Until: at},
+		{IDs: []string{"i"}, Keys: []string{"x"}},
 	} {
 		if f.Matches(&s) {
 			t.Errorf("%+v matches", f)

@@ -1,0 +1,255 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var headChecks = []named{
+	{"blocked-keys-are-listed", blockedKeysAreListed},
+	{"blocked-keys-in-pages", blockedKeysInPages},
+	{"head-skip", headSkip},
+	{"head-park", headPark},
+	{"head-requeue", headRequeue},
+	{"head-of-abandoned-key", headOfAbandonedKey},
+	{"head-must-be-the-head", headMustBeTheHead},
+	{"head-refuses-bad-input", headRefusesBadInput},
+}
+
+func (k *kit) keeper() core.KeyKeeper {
+	k.keyed()
+	kk, ok := core.As[core.KeyKeeper](k.store)
+	if !ok {
+		k.undeclared("core.KeyKeeper")
+	}
+	return kk
+}
+
+// blockedKeys returns the blocked keys as "key cause id", ids as numbers.
+func (k *kit) blockedKeys(ids []string, block bool) []string { //nolint:revive // the route's option
+	keys, more, err := k.keeper().BlockedKeys(k.ctx, k.route, block, "", 100)
+	k.must("blocked keys", err)
+	if more {
+		k.fail("%d of up to 100 blocked keys, and there are more", len(keys))
+	}
+	out := []string{}
+	for i := range keys {
+		b := &keys[i]
+		if b.Route != k.route || b.Head.Route != k.route || b.Head.Envelope.Key != b.Key || b.Since < 0 || len(b.Head.Envelope.Body) > 0 {
+			k.fail("a blocked key is %+v", b)
+		}
+		out = append(out, fmt.Sprint(b.Key, " ", b.Cause, " ", slices.Index(ids, b.Head.Envelope.ID)))
+	}
+	return out
+}
+
+func (k *kit) blocked(when string, ids []string, block bool, want ...string) { //nolint:revive // the route's option
+	if got := k.blockedKeys(ids, block); !slices.Equal(got, want) {
+		k.fail("%s: the blocked keys (key, cause, message) are %q, want %q (blocking after abandon: %v)", when, got, want, block)
+	}
+}
+
+func (k *kit) decide(key, id string, a core.HeadAction) error {
+	return k.keeper().DecideHead(k.ctx, k.route, key, id, a)
+}
+
+func (k *kit) decided(key, id string, a core.HeadAction) {
+	k.must("decide about a head", k.decide(key, id, a))
+}
+
+// waiting stages n messages of key and lets the first one wait for a retry.
+func (k *kit) waiting(n int, key string) []string {
+	ids := k.keys(n, key)[key]
+	k.settle(core.Retry(&k.takeIDs(ids[:1], limit(1), blocks)[0], errNo, far))
+	return ids
+}
+
+// abandonedHead stages n messages of key and abandons the first one, which blocks the key for claims with blocks.
+func (k *kit) abandonedHead(n int, key string) []string {
+	ids := k.keys(n, key)[key]
+	k.settle(core.Abandon(&k.takeIDs(ids[:1], limit(1), blocks)[0], core.ReasonRejected, errNo))
+	k.kept(ids[0])
+	return ids
+}
+
+// Keys whose head waits are listed with its cause: a retry, or that it is abandoned if the route blocks then. Keys that
+// go on are not. OR-05.
+func blockedKeysAreListed(k *kit) {
+	k.keeper()
+	var ids []string
+	k.blocked("at first", ids, true)
+	ids = append(ids, k.abandonedHead(2, "a")...)
+	ids = append(ids, k.waiting(2, "b")...)
+	ids = append(ids, k.stage(k.msg(core.Key("c")))...)
+	ids = append(ids, k.stage(k.msg(core.Key("d"), core.Delay(far)), k.msg())...)
+	k.blocked("one abandoned, one waiting, one claimable, one scheduled, one without key", ids, true, "a abandoned 0", "b retry 2")
+	k.blocked("the same", ids, false, "b retry 2")
+	keys, _, err := k.keeper().BlockedKeys(k.ctx, k.route, true, "", 0)
+	k.must("blocked keys", err)
+	if h := &keys[1].Head; h.State != core.StateFailed || h.Attempts != 1 || h.LastError != errNo.Error() || h.DueIn <= 0 {
+		k.fail("the head of a key that waits for a retry is %+v", *h)
+	}
+	k.sleep(4 * slack)
+	if keys, _, err := k.keeper().BlockedKeys(k.ctx, k.route, true, "", 0); err != nil || keys[0].Since <= 0 || keys[0].Since > long {
+		k.fail("a key is blocked for a while: %+v, %v", keys, err)
+	}
+	other, _, err := k.keeper().BlockedKeys(k.ctx, "another", true, "", 0)
+	k.must("blocked keys", err)
+	if len(other) > 0 {
+		k.fail("another route has %d blocked keys", len(other))
+	}
+}
+
+// Blocked keys come in pages, in order. OR-05.
+func blockedKeysInPages(k *kit) {
+	kk := k.keeper()
+	var ids, want []string
+	for i := range 5 {
+		key := string(rune('a' + i))
+		if i%2 == 0 {
+			ids = append(ids, k.waiting(1, key)...)
+		} else {
+			ids = append(ids, k.abandonedHead(1, key)...)
+		}
+		want = append(want, key)
+	}
+	var got []string
+	after := ""
+	for range 3 {
+		keys, more, err := kk.BlockedKeys(k.ctx, k.route, true, after, 2)
+		k.must("blocked keys", err)
+		if len(keys) > 2 || more != (len(got)+len(keys) < 5) {
+			k.fail("after %q: %d keys of at most 2, more: %v", after, len(keys), more)
+		}
+		for i := range keys {
+			got = append(got, keys[i].Key)
+			after = keys[i].Key
+		}
+	}
+	if !slices.Equal(got, want) {
+		k.fail("the pages have %q, want %q", got, want)
+	}
+}
+
+// A skipped head is given up, and its key goes on. OR-05.
+func headSkip(k *kit) {
+	k.keeper()
+	ids := k.waiting(3, "a")
+	k.none("its head waits for a retry")
+	k.decided("a", ids[0], core.HeadSkip)
+	k.blocked("after the head was skipped", ids, false)
+	k.drainIDs(ids[1:])
+	k.state("skipped", ids[0], StoredRecord{State: core.StateAbandoned, Attempts: 1, Reason: core.ReasonSkipped, LastError: errNo.Error()})
+	k.none("it was skipped")
+}
+
+// A parked head is put aside, its key goes on, and it can be redriven some day, out of order. OR-05 DB-12.
+func headPark(k *kit) {
+	k.keeper()
+	ids := k.waiting(2, "a")
+	k.decided("a", ids[0], core.HeadPark)
+	k.drainIDs(ids[1:])
+	k.state("parked", ids[0], StoredRecord{State: core.StateAbandoned, Attempts: 1, Reason: core.ReasonParked, LastError: errNo.Error()})
+	k.redriver()
+	parked := core.Filter{Reasons: []core.Reason{core.ReasonParked}}
+	k.redriven("a parked one", core.RedriveRequest{Filter: parked, BlockAfterAbandon: true}, 0, map[string]int{core.RefusedOrder: 1})
+	k.redriven("a parked one by force", core.RedriveRequest{Filter: parked, Force: true}, 1, nil)
+	k.drainIDs(ids[:1])
+}
+
+// A requeued head is pending at once, at its place, with its counters reset. OR-05.
+func headRequeue(k *kit) {
+	k.keeper()
+	ids := k.waiting(3, "a")
+	k.pass(20)
+	k.decided("a", ids[0], core.HeadRequeue)
+	k.blocked("after the head was requeued", ids, false)
+	k.state("requeued", ids[0], StoredRecord{State: core.StatePending})
+	r := k.take(1, limit(1))[0]
+	if r.Envelope.ID != ids[0] || r.Attempts != 0 || r.Failed {
+		k.fail("claimed message %s with %d attempts, failed: %v; want the requeued head as new", names([]string{r.Envelope.ID}, ids), r.Attempts, r.Failed)
+	}
+	k.none("its head is leased")
+	k.published(r)
+	k.drainIDs(ids[1:])
+	k.settle(core.Release(&k.takeIDs(k.stage(k.msg(core.Key("b"), core.ID("put-off"))))[0], far))
+	k.decided("b", "put-off", core.HeadRequeue)
+	k.drainIDs([]string{"put-off"})
+}
+
+// A key that is blocked by an abandoned head goes on after a skip, after a park, and in order after a requeue; the
+// others stay blocked. OR-04 OR-05.
+func headOfAbandonedKey(k *kit) {
+	k.keeper()
+	actions := []core.HeadAction{core.HeadSkip, core.HeadPark, core.HeadRequeue}
+	for i, a := range actions {
+		key := string(rune('a' + i))
+		other := "other" + key
+		k.abandonedHead(2, other)
+		ids := k.abandonedHead(3, key)
+		k.none("its key is blocked", blocks)
+		k.decided(key, ids[0], a)
+		if a == core.HeadRequeue {
+			k.drainIDs(ids, blocks)
+		} else {
+			k.drainIDs(ids[1:], blocks)
+		}
+		k.none("the other key is blocked", blocks)
+	}
+}
+
+// Only the head that blocks can be decided about, by its id, while no relay holds it. OR-05.
+func headMustBeTheHead(k *kit) {
+	k.keeper()
+	ids := k.waiting(3, "a")
+	for _, tc := range []struct{ why, key, id string }{
+		{"not the head", "a", ids[1]},
+		{"unknown", "a", "unknown"},
+		{"of another key", "b", ids[0]},
+		{"free", "c", k.stage(k.msg(core.Key("c")))[0]},
+		{"without a key", "d", k.stage(k.msg())[0]},
+	} {
+		for _, a := range []core.HeadAction{core.HeadSkip, core.HeadPark, core.HeadRequeue} {
+			if err := k.decide(tc.key, tc.id, a); !errors.Is(err, core.ErrNotFound) {
+				k.fail("a decision about a message that is %s: %v, want core.ErrNotFound", tc.why, err)
+			}
+		}
+	}
+	k.decided("a", ids[0], core.HeadRequeue)
+	r := k.take(1, limit(1))[0]
+	for _, a := range []core.HeadAction{core.HeadSkip, core.HeadPark, core.HeadRequeue} {
+		if err := k.decide("a", ids[0], a); !errors.Is(err, core.ErrInFlight) {
+			k.fail("a decision about a leased head: %v, want core.ErrInFlight", err)
+		}
+	}
+	k.settle(core.Published(&r))
+	if err := k.decide("a", ids[0], core.HeadSkip); !errors.Is(err, core.ErrNotFound) {
+		k.fail("a decision about a published head: %v, want core.ErrNotFound", err)
+	}
+}
+
+// Bad input is refused; a head that has expired is not requeued, since it would be given up at once. OR-05.
+func headRefusesBadInput(k *kit) {
+	kk := k.keeper()
+	if err := k.decide("a", "x", 0); !errors.Is(err, core.ErrInvalid) {
+		k.fail("a decision without an action: %v, want core.ErrInvalid", err)
+	}
+	if err := k.decide("", "", core.HeadSkip); !errors.Is(err, core.ErrInvalid) {
+		k.fail("a decision about nothing: %v, want core.ErrInvalid", err)
+	}
+	for _, limit := range []int{-1, core.MaxPageLimit + 1} {
+		if _, _, err := kk.BlockedKeys(k.ctx, k.route, true, "", limit); !errors.Is(err, core.ErrInvalid) {
+			k.fail("%d blocked keys: %v, want core.ErrInvalid", limit, err)
+		}
+	}
+	ids := k.stage(k.msg(core.Key("a"), core.TTL(short)))
+	k.settle(core.Retry(&k.takeIDs(ids)[0], errNo, far))
+	k.expire(short)
+	if err := k.decide("a", ids[0], core.HeadRequeue); !errors.Is(err, core.ErrInvalid) {
+		k.fail("a head that has expired is requeued: %v, want core.ErrInvalid", err)
+	}
+	k.decided("a", ids[0], core.HeadSkip)
+}
