@@ -62,7 +62,7 @@ type Backoff struct {
 	// Delays are the delays of BackoffSchedule.
 	Delays []time.Duration
 	// Custom is asked by BackoffCustom: attempt attempt failed with err; when is the next, if at all? If it panics or
-	// returns a negative delay, Next says so. Safe for concurrent use.
+	// returns a delay that is negative or longer than 366 days, Next says so. Safe for concurrent use.
 	Custom func(attempt int, err error) (time.Duration, bool)
 }
 
@@ -147,7 +147,7 @@ func (b *Backoff) Next(attempt int, cause error) (time.Duration, bool, error) {
 		if err != nil {
 			return b.cap(), true, err
 		}
-		return min(d, maxBackoff), again, nil
+		return d, again, nil
 	}
 	return b.jitter(b.Delay(attempt)), true, nil
 }
@@ -194,7 +194,10 @@ func (b *Backoff) custom(attempt int, cause error) (d time.Duration, again bool,
 	}()
 	d, again = b.Custom(attempt, cause)
 	if d < 0 {
-		return 0, true, fmt.Errorf("waybill: the custom back-off returned the negative delay %s", d)
+		return 0, true, fmt.Errorf("waybill: the custom back-off returned the negative delay %s: it may have overflowed", d)
+	}
+	if again && d > maxBackoff {
+		return 0, true, fmt.Errorf("waybill: the custom back-off returned %s, more than %s: it may have overflowed", d, maxBackoff)
 	}
 	return d, again, nil
 }

@@ -96,6 +96,9 @@ type Subscription struct {
 	Prefetch int
 	// Retry decides about the next attempt after a failure; nil means the runner's default.
 	Retry *Backoff
+	// InProcess, if not nil, repeats a failed handler in this process before the broker sees the failure, each time in a
+	// fresh transaction if it has one; nil means the runner's. Of no interest to transports.
+	InProcess *Backoff
 	// RetryDelays are the delays the transport must be able to hold, ascending; filled from Retry.
 	RetryDelays []time.Duration
 	// MaxDeliveries is how often a message may be delivered without an outcome before it is parked; default 20,
