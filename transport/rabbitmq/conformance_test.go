@@ -89,7 +89,7 @@ func (h harness) Parked(_ context.Context, queue string) ([]transporttest.Parked
 		if err != nil || !ok {
 			return list, err
 		}
-		d := rabbitmq.Decode(&m, queue, time.Now())
+		d := rabbitmq.Decode(&m, queue, "", time.Now())
 		reason, _ := m.Headers["waybill-reason"].(string)
 		text, _ := m.Headers["waybill-error"].(string)
 		list = append(list, transporttest.Parked{Envelope: d.Envelope, Reason: core.Reason(reason), Err: text})

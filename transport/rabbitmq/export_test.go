@@ -1,7 +1,5 @@
 package rabbitmq
 
-import amqp "github.com/rabbitmq/amqp091-go"
-
 // What the tests of package rabbitmq_test need to see.
 var (
 	Decode     = decode
@@ -16,8 +14,5 @@ var (
 	DeclareErr = declareError
 )
 
-// ArgsOf returns the arguments of an object.
-func ArgsOf(o object) amqp.Table { return o.args }
-
-// SubscriptionObjects returns the objects that a subscription declares.
-var SubscriptionObjects = Options.subscriptionObjects
+// RefreshAt makes t copy a parked message anew after so many looks.
+func (t *Transport) RefreshAt(n int64) { t.refreshAt = n }

@@ -53,6 +53,15 @@ type Options struct {
 	Name string
 	// Lazy makes Dial return without connecting: the first use connects. Then a broker that is down at the start is an outage as any other.
 	Lazy bool
+	// Passive declares nothing: what is needed must be there, and is looked for at the start, so that a user without the right to configure will
+	// do. Without ManagementURL only exchanges, queues and the right to write can be verified; what was not is said in an INFO log.
+	Passive bool
+	// ManagementURL is the address of the management API, such as https://user:password@host:15671, for what AMQP cannot tell: arguments and
+	// bindings. Without a user it is that of the AMQP URL, which needs the tag "management". Used at the start and by Drift, with the virtual host of
+	// the connection. Default none.
+	ManagementURL string
+	// ManagementTLS is the client's side of TLS for an https:// ManagementURL; nil means that of TLS.
+	ManagementTLS *tls.Config
 	// Logger is told of lost and restored connections; nil means slog.Default.
 	Logger *slog.Logger
 }
@@ -152,6 +161,9 @@ func (o Options) problems() []string {
 	}
 	if o.MaxBodyBytes < 1 || o.MaxBodyBytes > maxMaxBodyBytes {
 		bad("MaxBodyBytes: %d is not between 1 and %d; leave it 0 for %d", o.MaxBodyBytes, maxMaxBodyBytes, DefaultMaxBodyBytes)
+	}
+	if s := o.managementProblem(); s != "" {
+		p = append(p, s)
 	}
 	return p
 }

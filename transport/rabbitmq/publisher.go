@@ -27,14 +27,17 @@ type publisher struct {
 	link *link
 	opts Options
 
+	management *management // nil without Options.ManagementURL
+	verified   atomic.Bool
+
 	calls   atomic.Int32  // in progress
 	opening chan struct{} // capacity 1: held by who opens the channel
 	mu      sync.Mutex
 	main    *pubChannel
 }
 
-func newPublisher(l *link, opts Options) *publisher {
-	return &publisher{link: l, opts: opts, opening: make(chan struct{}, 1)}
+func newPublisher(l *link, opts Options, m *management) *publisher {
+	return &publisher{link: l, opts: opts, management: m, opening: make(chan struct{}, 1)}
 }
 
 // publish sends messages 0 to n-1 and fills results. Messages that were in flight when one of them made the broker close the channel are
@@ -160,9 +163,11 @@ func (p *publisher) open(ctx context.Context) (*pubChannel, error) {
 	if isClosed(c.whenBlocked()) {
 		return nil, outage("publish", c.blockedError())
 	}
-	if err := declareAll(ctx, c, p.opts.publisherObjects()); err != nil {
+	topology := newTopology(p.opts)
+	if err := p.opts.prepare(ctx, c, p.management, &topology, !p.verified.Load()); err != nil {
 		return nil, err
 	}
+	p.verified.Store(true)
 	ch, err := c.channel(ctx)
 	if err != nil {
 		return nil, err

@@ -26,6 +26,7 @@ type receiver struct {
 	t     *Transport
 	sub   core.Subscription
 	queue string // with prefix
+	dlx   string
 	tiers []time.Duration
 
 	closing chan struct{}
@@ -37,11 +38,14 @@ type receiver struct {
 	closed   bool
 	failures int
 	gaveBack time.Time // when a delivery was given back last
+	verified bool
+	returned map[string]int // with InOrder: how often this receiver gave a message back, by its id
 }
 
 // session is one channel with one consumer. One goroutine moves what arrives to ready; the prefetch bounds it.
 type session struct {
 	ch   *amqp.Channel
+	acks acks
 	tag  string
 	wake chan struct{} // capacity 1: there is something in ready, or the session ended
 
@@ -68,8 +72,8 @@ type item struct {
 	handle   handle
 }
 
-// Subscribe implements core.Subscriber. It declares the exchanges, the queue, its dead-letter queue and the delay queues; see the package's
-// documentation.
+// Subscribe implements core.Subscriber. It declares the exchanges, the queue, its dead-letter queue and the delay queues, or with Options.Passive
+// verifies that they are there; see the package's documentation.
 func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	if isClosed(t.closing) {
 		return nil, outage("subscribe", core.ErrClosed)
@@ -84,8 +88,8 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		}
 	}
 	r := &receiver{
-		t: t, sub: sub, queue: t.opts.names().queue(sub.Queue), tiers: tiers(sub.RetryDelays), closing: make(chan struct{}),
-		opening: make(chan struct{}, 1),
+		t: t, sub: sub, queue: t.opts.names().queue(sub.Queue), dlx: t.opts.names().dlx(), tiers: tiers(sub.RetryDelays), closing: make(chan struct{}),
+		opening: make(chan struct{}, 1), returned: map[string]int{},
 	}
 	if _, err := r.session(ctx); err != nil {
 		return nil, err
@@ -101,6 +105,10 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 }
 
 func checkSubscription(sub *core.Subscription, opts Options) error {
+	return core.Invalid("waybill/rabbitmq: subscription", subscriptionProblems(sub, opts)...)
+}
+
+func subscriptionProblems(sub *core.Subscription, opts Options) []string {
 	var p []string
 	if sub.Queue == "" {
 		p = append(p, "Queue: is empty; name the queue, such as \"billing.orders\"")
@@ -125,7 +133,7 @@ func checkSubscription(sub *core.Subscription, opts Options) error {
 			p = append(p, fmt.Sprintf("RetryDelays[%d]: %s is less than the one before; sort them", i, d))
 		}
 	}
-	return core.Invalid("waybill/rabbitmq: subscription", p...)
+	return p
 }
 
 // session returns the session, opening one if there is none.
@@ -176,14 +184,18 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := declareAll(ctx, c, r.t.opts.subscriptionObjects(&r.sub)); err != nil {
+	topology := newTopology(r.t.opts, r.sub)
+	if err := r.t.opts.prepare(ctx, c, r.t.management, &topology, !r.verified); err != nil {
 		return nil, err
 	}
+	r.verified = true // by who holds opening
 	ch, err := c.channel(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s := &session{ch: ch, tag: "waybill-" + core.NewID(), wake: make(chan struct{}, 1), done: make(chan struct{})}
+	s := &session{
+		ch: ch, acks: acks{ch: ch, open: map[uint64]struct{}{}}, tag: "waybill-" + core.NewID(), wake: make(chan struct{}, 1), done: make(chan struct{}),
+	}
 	var deliveries <-chan amqp.Delivery
 	err = await(ctx, func() (err error) {
 		if err = ch.Qos(r.sub.Prefetch, 0, false); err != nil {
@@ -213,8 +225,10 @@ func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
 	for raw := range deliveries {
 		it := &item{handle: handle{raw: raw, from: r, sess: s}}
 		d, h := &it.delivery, &it.handle
-		*d = decode(&h.raw, r.sub.Queue, time.Now())
+		*d = decode(&h.raw, r.sub.Queue, r.dlx, time.Now())
+		d.Redeliveries = r.withoutReturns(&h.raw, d.Redeliveries)
 		d.Handle = h
+		s.acks.arrived(raw.DeliveryTag)
 		h.topic, h.expires, h.attempt, h.redeliveries = d.Envelope.Topic, d.Envelope.Expires, d.Attempt, d.Redeliveries
 		s.mu.Lock()
 		s.ready = append(s.ready, d)
@@ -336,6 +350,12 @@ func (r *receiver) Close(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout)
 	defer cancel()
+	if r.sub.InOrder { // all at once, and in order: a cancelled consumer would let the next one begin before its messages are back
+		if err := await(ctx, s.ch.Close, nil); err != nil && amqpError(err) == nil {
+			return outage("close", err)
+		}
+		return nil
+	}
 	if wait := time.Until(gaveBack.Add(returnTime)); wait > 0 {
 		t := time.NewTimer(wait)
 		defer t.Stop()

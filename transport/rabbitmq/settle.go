@@ -40,6 +40,7 @@ func (c *copies) fill(i int, _ time.Time, table amqp.Table) (exchange, key strin
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	results := make(core.Results, len(acks))
 	var send copies
+	var done doneBatch
 	now := time.Now()
 	gaveBack := false
 	defer func() {
@@ -56,12 +57,15 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 			results[i] = err
 			continue
 		}
+		if a.Verdict != core.VerdictGiveBack {
+			r.forgetReturns(h)
+		}
 		switch a.Verdict {
 		case core.VerdictDone:
-			results[i] = settled(h.sess.ch.Ack(h.raw.DeliveryTag, false))
+			done.add(i, h)
 		case core.VerdictReject:
 			if r.sub.Unparked {
-				results[i] = settled(h.sess.ch.Ack(h.raw.DeliveryTag, false))
+				done.add(i, h)
 				continue
 			}
 			send.list = append(send.list, r.parked(i, a, h, now))
@@ -73,10 +77,11 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 				send.list = append(send.list, c)
 				continue
 			}
-			results[i] = settled(h.sess.ch.Nack(h.raw.DeliveryTag, false, true))
+			results[i] = settled(h.sess.acks.requeue(h.raw.DeliveryTag))
 		case core.VerdictNone:
 		}
 	}
+	done.settle(results)
 	if len(send.list) == 0 {
 		return results
 	}
@@ -86,15 +91,48 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 		i := send.list[k].slot
 		h, _ := acks[i].Delivery.Handle.(*handle)
 		if err == nil {
-			results[i] = settled(h.sess.ch.Ack(h.raw.DeliveryTag, false))
+			results[i] = settled(h.sess.acks.ack(h.raw.DeliveryTag))
 			continue
 		}
-		_ = h.sess.ch.Nack(h.raw.DeliveryTag, false, true) // on a closed channel the broker did so itself
+		_ = h.sess.acks.requeue(h.raw.DeliveryTag) // on a closed channel the broker did so itself
 		if acks[i].Verdict != core.VerdictGiveBack {
 			results[i] = err
 		}
 	}
 	return results
+}
+
+// doneBatch gathers what is done, by channel: all of it is of one, unless the channel was replaced a moment ago.
+type doneBatch struct {
+	sess  *session
+	slots []int
+	tags  []uint64
+	rest  []*handle
+	late  []int
+}
+
+func (b *doneBatch) add(slot int, h *handle) {
+	if b.sess == nil {
+		b.sess = h.sess
+	}
+	if h.sess != b.sess {
+		b.rest, b.late = append(b.rest, h), append(b.late, slot)
+		return
+	}
+	b.slots, b.tags = append(b.slots, slot), append(b.tags, h.raw.DeliveryTag)
+}
+
+func (b *doneBatch) settle(results core.Results) {
+	if b.sess == nil {
+		return
+	}
+	err := settled(b.sess.acks.ackAll(b.tags))
+	for _, i := range b.slots {
+		results[i] = err
+	}
+	for k, h := range b.rest {
+		results[b.late[k]] = settled(h.sess.acks.ack(h.raw.DeliveryTag))
+	}
 }
 
 // claim checks that a can be settled now, by this call alone: a second acknowledgement would close the channel.
@@ -131,7 +169,7 @@ func (r *receiver) parked(slot int, a *core.Ack, h *handle, now time.Time) copyT
 	p.Headers[headerError] = a.Err
 	p.Headers[headerQueue] = r.queue
 	p.Headers[headerParkedAt] = now.UTC().Format(time.RFC3339Nano)
-	return copyToSend{slot: slot, exchange: r.t.opts.names().dlx(), key: r.queue, p: p}
+	return copyToSend{slot: slot, exchange: r.dlx, key: r.queue, p: p}
 }
 
 // retried makes the copy for a delay queue, or for the queue itself if there is no delay. If its time ends before that of the delay queue, it
@@ -143,17 +181,21 @@ func (r *receiver) retried(slot int, a *core.Ack, h *handle, now time.Time) copy
 		p.Headers[headerError] = a.Err
 	}
 	p.Expiration = remaining(h.expires, now)
-	c := copyToSend{slot: slot, key: r.queue, p: p}
 	if d := tierFor(r.tiers, a.Delay); d > 0 {
-		c.exchange = r.t.opts.names().delay(d)
+		return copyToSend{slot: slot, exchange: r.t.opts.names().delay(d), key: r.queue, p: p}
 	}
-	return c
+	return copyToSend{slot: slot, exchange: r.dlx, key: returnKey(r.queue), p: p}
 }
 
 // givenBack makes a copy to give back instead of a requeue, if one is needed: up to RabbitMQ 4.2 a requeue adds to the count that a crash adds
 // to, so that a message that is given back again and again (each stop, each pause) would look like one that kills its consumers. The first
-// requeue is free; one with a count is replaced by a fresh copy, which takes the count along less the one that may stand for that requeue.
+// requeue is free; one with a count is replaced by a fresh copy, which takes the count along less the one that may stand for that requeue. With
+// Subscription.InOrder a copy would go behind its successors: there the receiver remembers what it gave back itself, and counts less.
 func (r *receiver) givenBack(slot int, h *handle, now time.Time) (copyToSend, bool) {
+	if r.sub.InOrder {
+		r.remember(h.raw.MessageId)
+		return copyToSend{}, false
+	}
 	count := number(h.raw.Headers[headerDeliveryCount])
 	if _, apart := h.raw.Headers[headerAcquiredCount]; apart || count <= 0 || !h.expires.IsZero() && !now.Before(h.expires) {
 		return copyToSend{}, false
@@ -167,7 +209,45 @@ func (r *receiver) givenBack(slot int, h *handle, now time.Time) (copyToSend, bo
 		p.Headers[headerRedeliveries] = n
 	}
 	p.Expiration = remaining(h.expires, now)
-	return copyToSend{slot: slot, key: r.queue, p: p}, true
+	return copyToSend{slot: slot, exchange: r.dlx, key: returnKey(r.queue), p: p}, true
+}
+
+// maxRemembered bounds the messages whose give-backs a receiver remembers.
+const maxRemembered = 10_000
+
+// remember notes that a message was given back in order.
+func (r *receiver) remember(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.returned) >= maxRemembered {
+		clear(r.returned)
+	}
+	if id != "" {
+		r.returned[id]++
+	}
+}
+
+// withoutReturns takes what this receiver gave back itself out of a count of redeliveries.
+func (r *receiver) withoutReturns(raw *amqp.Delivery, redeliveries int) int {
+	if _, apart := raw.Headers[headerAcquiredCount]; apart || !r.sub.InOrder {
+		return redeliveries
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := r.returned[raw.MessageId]; n > 0 {
+		return max(redeliveries-n, min(redeliveries, 0))
+	}
+	return redeliveries
+}
+
+// forgetReturns ends the memory of a message that is settled.
+func (r *receiver) forgetReturns(h *handle) {
+	if !r.sub.InOrder {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.returned, h.raw.MessageId)
 }
 
 // remaining is what remains of a copy's time: at least a millisecond, since the consumer decides about what is expired.

@@ -1,13 +1,12 @@
 package rabbitmq
 
 import (
-	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill/core"
 )
@@ -21,13 +20,16 @@ import (
 //	queue {exchange}.delay_{d}  quorum  x-message-ttl={d}, x-dead-letter-exchange="" (the default exchange), x-dead-letter-strategy=at-least-once,
 //	                                  x-overflow=reject-publish, x-delivery-limit=1000000; bound to its exchange
 //	queue {queue}             quorum  x-dead-letter-exchange={exchange}.dlx, x-dead-letter-routing-key={queue}, x-dead-letter-strategy=at-least-once,
-//	                                  x-overflow=reject-publish, x-delivery-limit=1000000; bound to {exchange} with the subscription's bindings
+//	                                  x-overflow=reject-publish, x-delivery-limit=1000000, with Subscription.InOrder x-single-active-consumer=true;
+//	                                  bound to {exchange} with the subscription's bindings, and to {exchange}.dlx with {queue}.return
 //	queue {queue}.dlq         quorum  x-overflow=reject-publish, x-delivery-limit=1000000; bound to {exchange}.dlx with {queue}
 //
 // Classic queues have x-queue-type, x-message-ttl, x-overflow and the dead-letter exchange and key only: the broker takes no more.
 //
 // A message that is to be retried is published to the delay exchange with the queue's name as its routing key. The delay queue has no
 // dead-letter routing key, so that when its time is over the message goes by its own key through the default exchange to that one queue.
+// What comes back at once (a retry without a delay, a replay) goes through {exchange}.dlx with {queue}.return, so that nobody needs the permission
+// to write to the default exchange, which reaches every queue.
 
 // deliveryLimit is set explicitly, and beyond reach, so that the broker never parks a message without a reason: RabbitMQ 4 has a default of 20,
 // and 3.x takes no negative number for "no limit".
@@ -43,10 +45,13 @@ type names struct{ prefix, exchange string }
 
 func (o Options) names() names { return names{o.Prefix, o.Prefix + o.Exchange} }
 
-func (n names) dlx() string                    { return n.exchange + ".dlx" }
-func (n names) delay(d time.Duration) string   { return n.exchange + ".delay_" + delayName(d) }
-func (n names) queue(name string) string       { return n.prefix + name }
-func (n names) deadLetter(queue string) string { return n.prefix + queue + ".dlq" }
+func (n names) dlx() string                  { return n.exchange + ".dlx" }
+func (n names) delay(d time.Duration) string { return n.exchange + ".delay_" + delayName(d) }
+func (n names) queue(name string) string     { return n.prefix + name }
+
+// The names that come from a queue's, prefix included.
+func deadLetterQueue(queue string) string { return queue + ".dlq" }
+func returnKey(queue string) string       { return queue + ".return" }
 
 // delayName writes a delay readably: 500ms, 1m30s, 1d12h. It is unambiguous for whole milliseconds.
 func delayName(d time.Duration) string {
@@ -91,79 +96,153 @@ func tierFor(tiers []time.Duration, d time.Duration) time.Duration {
 	return tiers[len(tiers)-1]
 }
 
-// object is one thing to declare.
-type object struct {
-	exchange, kind string     // an exchange, if kind is set
-	queue          string     // a queue, if no binding
-	key            string     // with exchange and queue: a binding
-	args           amqp.Table // of a queue
+// Topology is what a broker must hold for a set of subscriptions: every exchange, queue, argument and binding. It is what a transport declares and
+// verifies, and what Terraform, Definitions and Permissions write down. It is a value; make it with [NewTopology].
+type Topology struct {
+	Exchanges []Exchange
+	Queues    []Queue
+	Bindings  []Binding
+
+	names  names
+	queues []string // of the subscriptions
+	delays []string // the delay exchanges
 }
 
-func (o object) String() string {
-	switch {
-	case o.kind != "":
-		return fmt.Sprintf("%s exchange %q", o.kind, o.exchange)
-	case o.exchange != "":
-		return fmt.Sprintf("binding of queue %q to exchange %q with key %q", o.queue, o.exchange, o.key)
+// Exchange is a durable exchange.
+type Exchange struct {
+	// Name of the exchange; Kind is topic, direct or fanout.
+	Name, Kind string
+}
+
+// Queue is a durable queue.
+type Queue struct {
+	Name string
+	// Arguments are its x-arguments: strings, int64 and bool.
+	Arguments map[string]any
+}
+
+// Binding binds a queue to an exchange.
+type Binding struct {
+	Exchange, Queue, Key string
+}
+
+// String returns the exchange as errors name it.
+func (e Exchange) String() string { return fmt.Sprintf("%s exchange %q", e.Kind, e.Name) }
+
+// String returns the queue as errors name it.
+func (q Queue) String() string { return fmt.Sprintf("queue %q", q.Name) }
+
+// String returns the binding as errors name it.
+func (b Binding) String() string {
+	return fmt.Sprintf("binding of queue %q to exchange %q with key %q", b.Queue, b.Exchange, b.Key)
+}
+
+// NewTopology returns what publishing and the subscriptions need with these options. A subscription without RetryDelays gets those of its Retry;
+// one of them must be set, since a consumer fills them in before it subscribes: give what the consumer is given (consumer.DefaultRetry if
+// nothing). The error lists all problems.
+func NewTopology(opts Options, subs ...core.Subscription) (Topology, error) {
+	problems := opts.problems()
+	opts = opts.withDefaults()
+	seen := map[string]bool{}
+	for i := range subs {
+		sub := subs[i]
+		at := fmt.Sprintf("subscriptions[%d].", i)
+		switch {
+		case sub.Retry == nil && sub.RetryDelays == nil:
+			problems = append(problems, at+"Retry: neither it nor RetryDelays is set, so that the delay queues are unknown: give the consumer's (consumer.DefaultRetry, or core.Schedule() for no retries)")
+		case len(sub.RetryDelays) == 0 && sub.Retry != nil:
+			if p := sub.Retry.Validate(at + "Retry"); len(p) > 0 {
+				problems = append(problems, p...)
+				continue
+			}
+			sub.RetryDelays = sub.Retry.Tiers()
+		}
+		for _, p := range subscriptionProblems(&sub, opts) {
+			problems = append(problems, at+p)
+		}
+		if seen[sub.Queue] {
+			problems = append(problems, fmt.Sprintf("%sQueue: %q stands in an earlier one too", at, clip(sub.Queue)))
+		}
+		seen[sub.Queue] = true
+		subs = slices.Clone(subs)
+		subs[i] = sub
 	}
-	return fmt.Sprintf("queue %q", o.queue)
-}
-
-// declare makes o on ch, or finds it as it should be.
-func (o object) declare(ch *amqp.Channel) error {
-	switch {
-	case o.kind != "":
-		return ch.ExchangeDeclare(o.exchange, o.kind, true, false, false, false, nil)
-	case o.exchange != "":
-		return ch.QueueBind(o.queue, o.key, o.exchange, false, nil)
+	if len(problems) > 0 {
+		return Topology{}, core.Invalid("waybill/rabbitmq: topology", problems...)
 	}
-	_, err := ch.QueueDeclare(o.queue, true, false, false, false, o.args)
-	return err
-}
-
-// exists asks for o without making it. Bindings cannot be asked for.
-func (o object) exists(ch *amqp.Channel) error {
-	switch {
-	case o.kind != "":
-		return ch.ExchangeDeclarePassive(o.exchange, o.kind, true, false, false, false, nil)
-	case o.exchange != "":
-		return nil
+	t := newTopology(opts, subs...)
+	args := map[string]Queue{}
+	for _, q := range t.Queues {
+		if other, ok := args[q.Name]; ok && !maps.Equal(other.Arguments, q.Arguments) {
+			problems = append(problems, fmt.Sprintf("queue %q is needed twice, with different arguments: rename a subscription's queue", q.Name))
+		}
+		args[q.Name] = q
 	}
-	_, err := ch.QueueDeclarePassive(o.queue, true, false, false, false, nil)
-	return err
+	return t, core.Invalid("waybill/rabbitmq: topology", problems...)
 }
 
-// publisherObjects is what publishing needs.
-func (o Options) publisherObjects() []object {
-	return []object{{exchange: o.names().exchange, kind: amqp.ExchangeTopic}}
-}
-
-// subscriptionObjects is what a subscription needs, in the order of declaring.
-func (o Options) subscriptionObjects(sub *core.Subscription) []object {
-	n := o.names()
-	queue, dlq := n.queue(sub.Queue), n.deadLetter(sub.Queue)
-	list := append(o.publisherObjects(),
-		object{exchange: n.dlx(), kind: amqp.ExchangeDirect},
-		object{queue: dlq, args: o.queueArgs(nil)},
-		object{exchange: n.dlx(), queue: dlq, key: queue},
-		object{queue: queue, args: o.queueArgs(amqp.Table{"x-dead-letter-exchange": n.dlx(), "x-dead-letter-routing-key": queue})},
-	)
-	for _, d := range tiers(sub.RetryDelays) {
-		name := n.delay(d)
-		list = append(list,
-			object{exchange: name, kind: amqp.ExchangeFanout},
-			object{queue: name, args: o.queueArgs(amqp.Table{"x-dead-letter-exchange": "", "x-message-ttl": d.Milliseconds()})},
-			object{exchange: name, queue: name})
+// newTopology is the table above: the one place that knows every argument.
+func newTopology(opts Options, subs ...core.Subscription) Topology {
+	n := opts.names()
+	t := Topology{Exchanges: []Exchange{{n.exchange, "topic"}}, names: n}
+	if len(subs) > 0 {
+		t.addExchange(n.dlx(), "direct")
 	}
-	for _, key := range sub.Bindings {
-		list = append(list, object{exchange: n.exchange, queue: queue, key: key})
+	for i := range subs {
+		sub := &subs[i]
+		queue := n.queue(sub.Queue)
+		dlq := deadLetterQueue(queue)
+		own := map[string]any{"x-dead-letter-exchange": n.dlx(), "x-dead-letter-routing-key": queue}
+		if sub.InOrder {
+			own["x-single-active-consumer"] = true
+		}
+		t.queues = append(t.queues, queue)
+		t.addQueue(dlq, opts.queueArgs(nil))
+		t.addQueue(queue, opts.queueArgs(own))
+		t.addBinding(n.dlx(), dlq, queue)
+		t.addBinding(n.dlx(), queue, returnKey(queue))
+		for _, d := range tiers(sub.RetryDelays) {
+			delay := n.delay(d)
+			if t.addExchange(delay, "fanout") {
+				t.delays = append(t.delays, delay)
+			}
+			t.addQueue(delay, opts.queueArgs(map[string]any{"x-dead-letter-exchange": "", "x-message-ttl": d.Milliseconds()}))
+			t.addBinding(delay, delay, "")
+		}
+		for _, key := range sub.Bindings {
+			t.addBinding(n.exchange, queue, key)
+		}
 	}
-	return list
+	return t
 }
 
-func (o Options) queueArgs(args amqp.Table) amqp.Table {
+func (t *Topology) addExchange(name, kind string) bool {
+	e := Exchange{name, kind}
+	if slices.Contains(t.Exchanges, e) {
+		return false
+	}
+	t.Exchanges = append(t.Exchanges, e)
+	return true
+}
+
+func (t *Topology) addQueue(name string, args map[string]any) {
+	for _, q := range t.Queues {
+		if q.Name == name && maps.Equal(q.Arguments, args) {
+			return
+		}
+	}
+	t.Queues = append(t.Queues, Queue{name, args})
+}
+
+func (t *Topology) addBinding(exchange, queue, key string) {
+	if b := (Binding{exchange, queue, key}); !slices.Contains(t.Bindings, b) {
+		t.Bindings = append(t.Bindings, b)
+	}
+}
+
+func (o Options) queueArgs(args map[string]any) map[string]any {
 	if args == nil {
-		args = amqp.Table{}
+		args = map[string]any{}
 	}
 	args["x-queue-type"] = string(o.QueueType)
 	args["x-overflow"] = "reject-publish"
@@ -175,37 +254,4 @@ func (o Options) queueArgs(args amqp.Table) amqp.Table {
 		args["x-dead-letter-strategy"] = "at-least-once"
 	}
 	return args
-}
-
-// declareAll declares objects in order on a channel of its own, since a failure closes the channel. A user that may not configure is served
-// too, as long as everything is there: what was refused is asked for instead.
-func declareAll(ctx context.Context, c *conn, objects []object) error {
-	var ch *amqp.Channel
-	defer func() {
-		if ch != nil {
-			go func() { _ = ch.Close() }()
-		}
-	}()
-	run := func(do func(*amqp.Channel) error) error {
-		if ch == nil || ch.IsClosed() {
-			var err error
-			if ch, err = c.channel(ctx); err != nil {
-				return err
-			}
-		}
-		used := ch
-		return await(ctx, func() error { return do(used) }, nil)
-	}
-	for _, o := range objects {
-		err := run(o.declare)
-		if e := amqpError(err); e != nil && e.Server && e.Code == amqp.AccessRefused && (o.kind != "" || o.exchange == "") {
-			if run(o.exists) == nil {
-				continue
-			}
-		}
-		if err != nil {
-			return declareError(o.String(), err)
-		}
-	}
-	return nil
 }

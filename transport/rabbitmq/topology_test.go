@@ -21,12 +21,21 @@ func TestTopologyGolden(t *testing.T) {
 	opts := rabbitmq.Options{Exchange: "waybill", QueueType: rabbitmq.QueueQuorum}
 	sub := core.Subscription{Queue: "billing", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{500 * time.Millisecond, 90 * time.Second}}
 	var b strings.Builder
-	for _, o := range rabbitmq.SubscriptionObjects(opts, &sub) {
-		fmt.Fprintln(&b, o)
-		args := rabbitmq.ArgsOf(o)
-		for _, k := range slices.Sorted(maps.Keys(args)) {
-			fmt.Fprintf(&b, "    %s = %#v\n", k, args[k])
+	topology, err := rabbitmq.NewTopology(opts, sub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range topology.Exchanges {
+		fmt.Fprintln(&b, e)
+	}
+	for _, q := range topology.Queues {
+		fmt.Fprintln(&b, q)
+		for _, k := range slices.Sorted(maps.Keys(q.Arguments)) {
+			fmt.Fprintf(&b, "    %s = %#v\n", k, q.Arguments[k])
 		}
+	}
+	for _, x := range topology.Bindings {
+		fmt.Fprintln(&b, x)
 	}
 	golden(t, "testdata/topology.golden", b.String(), "../../docs/rabbitmq.md")
 }

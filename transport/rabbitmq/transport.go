@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -19,6 +20,9 @@ type Transport struct {
 	pubs    []*publisher
 	in      *link // connection of the receivers
 	foreign bool
+	// management is nil without Options.ManagementURL.
+	management *management
+	refreshAt  int64 // see parkedWalk.next
 
 	closing   chan struct{}
 	closeOnce sync.Once
@@ -29,14 +33,17 @@ type Transport struct {
 var (
 	_ core.Transport = (*Transport)(nil)
 	_ core.Checker   = (*Transport)(nil)
+
+	_ core.ParkedQueue  = (*Transport)(nil)
+	_ core.DriftChecker = (*Transport)(nil)
 )
 
-// Dial connects to the broker at url, such as amqp://user:password@host:5672/vhost, or amqps:// for TLS, and returns a transport that
+// Dial connects to the broker at address, a URL such as amqp://user:password@host:5672/vhost, or amqps:// for TLS, and returns a transport that
 // reconnects by itself. Publishing and receiving have connections of their own; the latter is opened by the first Subscribe. An error has a class:
 // outage if the broker cannot be reached, and it matches core.ErrMisconfigured if another attempt is pointless. It never holds the URL.
-func Dial(ctx context.Context, url string, opts Options) (*Transport, error) {
+func Dial(ctx context.Context, address string, opts Options) (*Transport, error) {
 	problems := opts.problems()
-	if s := checkURL(url, opts); s != "" {
+	if s := checkURL(address, opts); s != "" {
 		problems = append(problems, s)
 	}
 	if err := core.Invalid("waybill/rabbitmq: options", problems...); err != nil {
@@ -44,9 +51,9 @@ func Dial(ctx context.Context, url string, opts Options) (*Transport, error) {
 	}
 	opts = opts.withDefaults()
 	closing := make(chan struct{})
-	t := &Transport{opts: opts, closing: closing, in: newLink("consume", url, opts, closing)}
+	t := &Transport{opts: opts, closing: closing, in: newLink("consume", address, opts, closing), management: managementOf(opts, address), refreshAt: refreshCount}
 	for range opts.PublishConnections {
-		t.pubs = append(t.pubs, newPublisher(newLink("publish", url, opts, closing), opts))
+		t.pubs = append(t.pubs, newPublisher(newLink("publish", address, opts, closing), opts, t.management))
 	}
 	if opts.Lazy {
 		return t, nil
@@ -68,6 +75,9 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	case connection.IsRecoveryEnabled():
 		problems = append(problems, "connection: has amqp091's own recovery; open it without Config.Recovery, or use Dial")
 	}
+	if u, err := url.Parse(opts.ManagementURL); err == nil && opts.ManagementURL != "" && u.User == nil {
+		problems = append(problems, "ManagementURL: names no user; it must look like "+exampleManagementURL)
+	}
 	if opts.TLS != nil {
 		problems = append(problems, "TLS: belongs to the connection; set it when dialling")
 	}
@@ -79,10 +89,11 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	l := newLink("shared", "", opts, closing)
 	l.foreign, l.conn = true, &conn{Connection: connection, blocked: make(chan struct{})}
 	go l.conn.watch(l)
-	return &Transport{opts: opts, closing: closing, pubs: []*publisher{newPublisher(l, opts)}, in: l, foreign: true}, nil
+	m := newManagement(opts, "", "", connection.Config.Vhost)
+	return &Transport{opts: opts, closing: closing, pubs: []*publisher{newPublisher(l, opts, m)}, in: l, foreign: true, management: m, refreshAt: refreshCount}, nil
 }
 
-// Check connects for publishing, declares the exchange, and reports what is wrong, as Dial does.
+// Check connects for publishing, declares the exchange or verifies it, and reports what is wrong, as Dial does.
 func (t *Transport) Check(ctx context.Context) error {
 	if isClosed(t.closing) {
 		return outage("check", core.ErrClosed)
@@ -99,7 +110,8 @@ func (t *Transport) Traits() core.PublisherTraits {
 // SubscriberTraits implements core.Subscriber.
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	return core.SubscriberTraits{
-		KeyOrder: true, RetryLater: true, MaxRetryDelay: maxDelay, Parks: true, CountsRedeliveries: t.opts.QueueType == QueueQuorum, Wildcards: true,
+		KeyOrder: true, RetryLater: true, MaxRetryDelay: maxDelay, Parks: true, CountsRedeliveries: t.opts.QueueType == QueueQuorum, SingleActive: true,
+		Wildcards: true,
 	}
 }
 

@@ -125,7 +125,7 @@ func checkStrings(key string, p *amqp.Publishing) error {
 }
 
 // decode makes a delivery of what arrived. It never fails: what cannot be used as it is says so in Delivery.Err.
-func decode(d *amqp.Delivery, queue string, now time.Time) core.Delivery {
+func decode(d *amqp.Delivery, queue, dlx string, now time.Time) core.Delivery {
 	out := core.Delivery{Queue: queue, Attempt: 1, Redeliveries: redeliveries(d)}
 	e := &out.Envelope
 	var topic string
@@ -137,7 +137,7 @@ func decode(d *amqp.Delivery, queue string, now time.Time) core.Delivery {
 	}
 	e.Body, e.Priority = bytes.Clone(d.Body), d.Priority // the raw message stays as it is for copies
 	e.Topic = d.RoutingKey
-	if topic != "" && (d.Exchange == "" || d.Headers[headerQueue] != nil) { // it came back from a delay queue or from the dead
+	if topic != "" && (d.Exchange == "" || d.Exchange == dlx || d.Headers[headerQueue] != nil) { // it came back from a delay queue, at once, or from the dead
 		e.Topic = topic
 	}
 	if d.MessageId != "" && e.ID != "" && d.MessageId != e.ID {

@@ -96,14 +96,14 @@ func TestDecode(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			got := rabbitmq.Decode(&c.in, "", now)
+			got := rabbitmq.Decode(&c.in, "", "dlx", now)
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
 	}
 	conflict := amqp.Delivery{MessageId: "1", Headers: amqp.Table{"cloudEvents_id": "2"}}
-	if d := rabbitmq.Decode(&conflict, "", now); core.ReasonOf(d.Err) != core.ReasonIDConflict || core.ClassOf(d.Err) != core.ClassPermanent {
+	if d := rabbitmq.Decode(&conflict, "", "dlx", now); core.ReasonOf(d.Err) != core.ReasonIDConflict || core.ClassOf(d.Err) != core.ClassPermanent {
 		t.Errorf("two ids: %v", d.Err)
 	}
 }

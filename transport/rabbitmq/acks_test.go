@@ -1,0 +1,131 @@
+package rabbitmq
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// brokerModel is what a broker does with the frames of one channel.
+type brokerModel struct {
+	unacked  map[uint64]bool
+	acked    map[uint64]int
+	requeued map[uint64]int
+	frames   int
+	unknown  bool // a tag that is not unacked: a real broker closes the channel
+}
+
+func (b *brokerModel) Ack(tag uint64, multiple bool) error {
+	b.frames++
+	if !b.unacked[tag] {
+		b.unknown = true
+		return errors.New("unknown delivery tag")
+	}
+	for t := range b.unacked {
+		if t == tag || multiple && t < tag {
+			delete(b.unacked, t)
+			b.acked[t]++
+		}
+	}
+	return nil
+}
+
+func (b *brokerModel) Nack(tag uint64, _, _ bool) error {
+	b.frames++
+	if !b.unacked[tag] {
+		b.unknown = true
+		return errors.New("unknown delivery tag")
+	}
+	delete(b.unacked, tag)
+	b.requeued[tag]++
+	return nil
+}
+
+// A batch is acknowledged whole, each once, and nothing that is not in it ever is; in whatever order deliveries are settled.
+func TestMultipleAckTakesNothingElse(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
+		a := acks{ch: broker, open: map[uint64]struct{}{}}
+		var held []uint64
+		next := uint64(0)
+		want := map[uint64]bool{} // what was asked to be acknowledged
+		t.Repeat(map[string]func(*rapid.T){
+			"arrive": func(t *rapid.T) {
+				for range rapid.IntRange(1, 30).Draw(t, "n") {
+					next++
+					broker.unacked[next] = true
+					a.arrived(next)
+					held = append(held, next)
+				}
+			},
+			"batch": func(t *rapid.T) {
+				if len(held) == 0 {
+					t.Skip("nothing is held")
+				}
+				var tags []uint64
+				if rapid.Bool().Draw(t, "prefix") {
+					tags = slices.Clone(held[:rapid.IntRange(1, len(held)).Draw(t, "n")])
+				} else {
+					tags = rapid.SliceOfNDistinct(rapid.SampledFrom(held), 1, len(held), rapid.ID).Draw(t, "tags")
+				}
+				held = slices.DeleteFunc(held, func(tag uint64) bool { return slices.Contains(tags, tag) })
+				for _, tag := range tags {
+					want[tag] = true
+				}
+				if err := a.ackAll(tags); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"one": func(t *rapid.T) {
+				if len(held) == 0 {
+					t.Skip("nothing is held")
+				}
+				i := rapid.IntRange(0, len(held)-1).Draw(t, "i")
+				tag := held[i]
+				held = slices.Delete(held, i, i+1)
+				if rapid.Bool().Draw(t, "requeue") {
+					if err := a.requeue(tag); err != nil {
+						t.Fatal(err)
+					}
+					return
+				}
+				want[tag] = true
+				if err := a.ack(tag); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"": func(t *rapid.T) {
+				if broker.unknown {
+					t.Fatal("a tag was settled twice")
+				}
+				for tag, n := range broker.acked {
+					if !want[tag] || n != 1 {
+						t.Fatalf("tag %d was acknowledged %d times, wanted %t", tag, n, want[tag])
+					}
+				}
+				if len(broker.acked) != len(want) || len(broker.unacked) != len(held) {
+					t.Fatalf("%d acknowledged, want %d; %d open, want %d", len(broker.acked), len(want), len(broker.unacked), len(held))
+				}
+			},
+		})
+	})
+}
+
+// A batch of everything that is held takes one frame.
+func TestMultipleAckIsOneFrame(t *testing.T) {
+	t.Parallel()
+	broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
+	a := acks{ch: broker, open: map[uint64]struct{}{}}
+	var tags []uint64
+	for tag := uint64(1); tag <= 100; tag++ {
+		broker.unacked[tag] = true
+		a.arrived(tag)
+		tags = append(tags, tag)
+	}
+	if err := a.ackAll(tags); err != nil || broker.frames != 1 || len(broker.acked) != 100 {
+		t.Errorf("%d frames for %d acknowledgements: %v", broker.frames, len(broker.acked), err)
+	}
+}
