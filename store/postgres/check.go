@@ -27,6 +27,7 @@ var outboxColumns = []column{
 	{"crashes", "integer"},
 	{"state", "smallint"},
 	{"holds", "boolean"},
+	{"maybe_sent", "boolean"},
 	{"route", "text"},
 	{"id", "text"},
 	{"topic", "text"},
@@ -42,6 +43,7 @@ var outboxColumns = []column{
 	{"reason", "text"},
 	{"last_error", "text"},
 	{"last_error_at", "timestamp with time zone"},
+	{"dedupe_key", "text"},
 }
 
 var inboxColumns = []column{{"consumer", "text"}, {"source", "text"}, {"id", "text"}, {"handled_at", "timestamp with time zone"}}

@@ -174,6 +174,9 @@ type pgxTx struct {
 func (t *pgxTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
 	return t.outbox.Stage(ctx, t.tx, msgs...)
 }
+func (t *pgxTx) Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+	return t.outbox.Cancel(ctx, t.tx, keys...)
+}
 func (t *pgxTx) Commit(ctx context.Context) error { return t.tx.Commit(ctx) }
 func (t *pgxTx) Rollback(ctx context.Context) error {
 	if err := t.tx.Rollback(ctx); !errors.Is(err, pgx.ErrTxClosed) {
@@ -201,6 +204,13 @@ type sqlTx struct {
 
 func (t *sqlTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
 	return t.stager.Stage(ctx, t.tx, msgs...)
+}
+func (t *sqlTx) Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+	c, ok := core.As[core.Canceller[*sql.Tx]](t.stager)
+	if !ok {
+		return nil, core.ErrUnsupported
+	}
+	return c.Cancel(ctx, t.tx, keys...)
 }
 func (t *sqlTx) Commit(context.Context) error { return t.tx.Commit() }
 func (t *sqlTx) Rollback(context.Context) error {

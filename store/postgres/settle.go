@@ -24,14 +24,14 @@ WHERE seq = ANY ($1::bigint[]) AND lease_token = $2 AND settled_at IS NULL RETUR
 const settleOthersSQL = `
 UPDATE {outbox} o
 SET state = s.state, lease_until = NULL, lease_token = 0, attempts = o.attempts + s.attempt, reason = s.reason,
-    holds = o.holds OR NOT s.final,
+    holds = o.holds OR NOT s.final, maybe_sent = o.maybe_sent OR s.unknown,
     due_at = CASE WHEN s.wait > 0 THEN clock_timestamp() + s.wait * interval '1 microsecond' END,
     settled_at = CASE WHEN s.final THEN clock_timestamp() END,
     last_error = CASE WHEN s.error <> '' THEN s.error ELSE o.last_error END,
     last_error_at = CASE WHEN s.error <> '' THEN clock_timestamp() ELSE o.last_error_at END
 FROM (
-    SELECT u.* FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::int[], $5::text[], $6::text[], $7::bigint[], $8::boolean[])
-        AS u(seq, token, state, attempt, reason, error, wait, final)
+    SELECT u.* FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::int[], $5::text[], $6::text[], $7::bigint[], $8::boolean[], $9::boolean[])
+        AS u(seq, token, state, attempt, reason, error, wait, final, unknown)
     JOIN {outbox} l ON l.seq = u.seq AND l.lease_token = u.token AND l.settled_at IS NULL
     ORDER BY l.seq FOR UPDATE OF l
 ) s
@@ -130,20 +130,20 @@ func (o *Outbox) queueOthers(b *pgx.Batch, others []*core.Outcome, done map[sett
 	slices.SortStableFunc(others, func(a, b *core.Outcome) int { return cmp.Compare(a.Seq(), b.Seq()) })
 	n := len(others)
 	seqs, tokens, states, attempts := make([]int64, n), make([]int64, n), make([]int16, n), make([]int32, n)
-	reasons, errs, waits, final := make([]string, n), make([]string, n), make([]int64, n), make([]bool, n)
+	reasons, errs, waits, final, unknown := make([]string, n), make([]string, n), make([]int64, n), make([]bool, n), make([]bool, n)
 	byseq := make(map[int64]int64, n)
 	for i, out := range others {
 		seqs[i], tokens[i], states[i] = out.Seq(), out.Token(), int16(out.State())
 		if out.CountsAttempt() {
 			attempts[i] = 1
 		}
-		reasons[i], errs[i], final[i] = string(out.Reason()), out.Error(), out.State().Terminal()
+		reasons[i], errs[i], final[i], unknown[i] = string(out.Reason()), out.Error(), out.State().Terminal(), out.Unknown()
 		if out.RetryIn() > 0 && !final[i] {
 			waits[i] = micros(out.RetryIn())
 		}
 		byseq[out.Seq()] = out.Token()
 	}
-	b.Queue(o.settleOthers, seqs, tokens, states, attempts, reasons, errs, waits, final).Query(func(rows pgx.Rows) error {
+	b.Queue(o.settleOthers, seqs, tokens, states, attempts, reasons, errs, waits, final, unknown).Query(func(rows pgx.Rows) error {
 		var seq int64
 		for rows.Next() {
 			if err := rows.Scan(&seq); err != nil {

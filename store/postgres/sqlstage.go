@@ -96,6 +96,11 @@ func arrayLiteral(slice any) string {
 			sep(i)
 			b = strconv.AppendInt(b, v, 10)
 		}
+	case []bool:
+		for i, v := range s {
+			sep(i)
+			b = strconv.AppendBool(b, v)
+		}
 	case []time.Time:
 		for i, v := range s {
 			sep(i)

@@ -18,6 +18,11 @@ type stager struct {
 	plain       string // nothing is scheduled: two arrays less
 	timed       string
 	highWater   string
+	keyed       string // some have a dedupe key; see keyedSQL
+	replacing   string // and some of these replace another
+	holders     string
+	unstageText string
+	cancelText  string
 	table       string // for errors
 	clockSeeded atomic.Bool
 }
@@ -27,11 +32,17 @@ func newStager(opts *Options, n names) (*stager, error) {
 	if err != nil {
 		return nil, err
 	}
+	keep := opts.Retention.Of(core.StateAbandoned, core.ReasonCancelled) != 0
 	return &stager{
 		stamper: stamper, plain: n.sql(insertSQL(!opts.NotifyOff, false)), timed: n.sql(insertSQL(!opts.NotifyOff, true)),
+		keyed: n.sql(keyedSQL(!opts.NotifyOff, false, keep)), replacing: n.sql(keyedSQL(!opts.NotifyOff, true, keep)),
+		holders: n.sql(holdersSQL), unstageText: n.sql(unstageSQL), cancelText: n.sql(cancelSQL(keep)),
 		highWater: n.sql(highWaterSQL), table: n.sql("{outbox}"),
 	}, nil
 }
+
+// wakeSQL is the beginning of a condition: a relay sleeps.
+const wakeSQL = "CASE WHEN (SELECT w.last_value > extract(epoch FROM clock_timestamp()) * 1000 FROM {wake} w)"
 
 // insertSQL writes any number of rows in one statement. What it returns tells new rows from duplicates. Only while a
 // relay sleeps does it notify; a notification belongs to the transaction and its savepoints, so a rollback wakes nobody.
@@ -62,7 +73,7 @@ ON CONFLICT (route, id) DO NOTHING
 RETURNING route, id`
 	if notify {
 		s += `,
-	CASE WHEN (SELECT w.last_value > extract(epoch FROM clock_timestamp()) * 1000 FROM {wake} w)` + due + `
+	` + wakeSQL + due + `
 	     THEN pg_notify({channel}, route) IS NOT NULL END`
 	} else {
 		s += ", NULL::boolean"
@@ -70,13 +81,22 @@ RETURNING route, id`
 	return s
 }
 
-// statement returns the statement for rows and its arguments: one array a column.
+// statement returns the statement for rows without dedupe keys and its arguments: one array a column.
 func (s *stager) statement(rows []core.StagedRow) (string, []any, error) {
+	args, timed, err := columns(rows)
+	if err != nil || !timed {
+		return s.plain, args, err
+	}
+	at, delay := times(rows)
+	return s.timed, append(args, at, delay), nil
+}
+
+// columns returns one array a column, and whether any row is scheduled.
+func columns(rows []core.StagedRow) (args []any, timed bool, err error) {
 	n := len(rows)
 	text := make([]string, 10*n) // one allocation for all text columns
 	col := func(i int) []string { return text[i*n : (i+1)*n : (i+1)*n] }
 	occurred, stamps, expires, bodies := make([]time.Time, n), make([]int64, n), make([]*time.Time, n), make([][]byte, n)
-	timed := false
 	for i := range rows {
 		e := &rows[i].Envelope
 		text[i], text[n+i], text[2*n+i], text[3*n+i] = rows[i].Route, e.ID, e.Topic, e.Key
@@ -86,7 +106,7 @@ func (s *stager) statement(rows []core.StagedRow) (string, []any, error) {
 		text[5*n+i], text[6*n+i], text[7*n+i], text[8*n+i] = e.Source, e.ContentType, e.CorrelationID, e.TraceParent
 		attrs, err := encodeAttrs(e)
 		if err != nil {
-			return "", nil, err
+			return nil, false, err
 		}
 		text[9*n+i] = attrs
 		occurred[i], stamps[i], bodies[i] = e.Time, int64(e.HLC), e.Body
@@ -98,11 +118,12 @@ func (s *stager) statement(rows []core.StagedRow) (string, []any, error) {
 		}
 		timed = timed || rows[i].Delay > 0 || !rows[i].DeliverAt.IsZero()
 	}
-	args := []any{col(0), col(1), col(2), col(3), col(4), col(5), col(6), col(7), col(8), occurred, stamps, expires, col(9), bodies}
-	if !timed {
-		return s.plain, args, nil
-	}
-	at, delay := make([]*time.Time, n), make([]int64, n)
+	return []any{col(0), col(1), col(2), col(3), col(4), col(5), col(6), col(7), col(8), occurred, stamps, expires, col(9), bodies}, timed, nil
+}
+
+// times returns the columns of rows some of which are scheduled.
+func times(rows []core.StagedRow) (at []*time.Time, delay []int64) {
+	at, delay = make([]*time.Time, len(rows)), make([]int64, len(rows))
 	for i := range rows {
 		if !rows[i].DeliverAt.IsZero() {
 			at[i] = &rows[i].DeliverAt
@@ -112,7 +133,7 @@ func (s *stager) statement(rows []core.StagedRow) (string, []any, error) {
 			delay[i] = 1
 		}
 	}
-	return s.timed, append(args, at, delay), nil
+	return at, delay
 }
 
 // queryFunc runs a statement in the caller's transaction and hands each row's scan function to each.
@@ -131,6 +152,9 @@ func (s *stager) stage(ctx context.Context, msgs []core.Message, query queryFunc
 	rows, err := s.stamper.Stamp(ctx, msgs)
 	if err != nil {
 		return nil, err
+	}
+	if anyKeyed(rows) {
+		return s.stageKeyed(ctx, rows, query)
 	}
 	sql, args, err := s.statement(rows)
 	if err != nil {
@@ -198,7 +222,9 @@ func errNoTx(kind string) error {
 }
 
 // Stage writes msgs in tx, one row a message and route, in one statement whatever their number. It reports as
-// duplicates what the outbox held already under the same route and id, or what the call itself named twice. The first
+// duplicates what the outbox held already under the same route and id, or what the call itself named twice, and a message
+// with a dedupe key of which there is a live one. To replace a message takes more rights than to stage, see
+// [Migrations.Grants]; one that a relay holds keeps that relay's settle waiting until tx ends, so be quick. The first
 // Stage of a process makes one statement more, to learn above which stamp its clock must go on; see [Outbox.Seed].
 //
 // If tx sits on a savepoint that is rolled back, the messages are gone with it and nobody was woken. A statement that

@@ -12,6 +12,7 @@ CREATE TABLE {outbox} (
     crashes        integer     NOT NULL DEFAULT 0,
     state          smallint    NOT NULL DEFAULT 1,
     holds          boolean     NOT NULL DEFAULT false,
+    maybe_sent     boolean     NOT NULL DEFAULT false,
     route          text        NOT NULL DEFAULT 'default',
     id             text        NOT NULL DEFAULT gen_random_uuid()::text,
     topic          text        NOT NULL,
@@ -26,7 +27,8 @@ CREATE TABLE {outbox} (
     lease_owner    text        NOT NULL DEFAULT '',
     reason         text        NOT NULL DEFAULT '',
     last_error     text        NOT NULL DEFAULT '',
-    last_error_at  timestamptz
+    last_error_at  timestamptz,
+    dedupe_key     text        NOT NULL DEFAULT ''
 ) WITH (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
@@ -48,6 +50,7 @@ COMMENT ON COLUMN {outbox}.attempts IS 'how often the broker said no';
 COMMENT ON COLUMN {outbox}.crashes IS 'how often a lease ended without an outcome';
 COMMENT ON COLUMN {outbox}.state IS '1 pending, 2 processing, 3 published, 4 failed, 5 abandoned';
 COMMENT ON COLUMN {outbox}.holds IS 'it was put off by a retry or its schedule came: from then on it holds back later messages of its key';
+COMMENT ON COLUMN {outbox}.maybe_sent IS 'it may have been delivered: the result of a try is unknown';
 COMMENT ON COLUMN {outbox}.route IS 'the lane it is sent on';
 COMMENT ON COLUMN {outbox}.id IS 'message id, unique on its route';
 COMMENT ON COLUMN {outbox}.topic IS 'routing key';
@@ -63,10 +66,14 @@ COMMENT ON COLUMN {outbox}.lease_owner IS 'name of the relay of the latest claim
 COMMENT ON COLUMN {outbox}.reason IS 'why it was abandoned; empty if it was not';
 COMMENT ON COLUMN {outbox}.last_error IS 'the latest error, capped, without payload';
 COMMENT ON COLUMN {outbox}.last_error_at IS 'when that was';
+COMMENT ON COLUMN {outbox}.dedupe_key IS 'there is one live message with it on its route and topic; empty = any number';
 COMMENT ON INDEX {outbox_pkey} IS 'settling';
 
 CREATE UNIQUE INDEX {outbox_id} ON {outbox} (route, id);
 COMMENT ON INDEX {schema}.{outbox_id} IS 'staging an id twice on a route is a no-op';
+
+CREATE UNIQUE INDEX {outbox_dedupe} ON {outbox} (route, topic, dedupe_key) WHERE dedupe_key <> '' AND settled_at IS NULL;
+COMMENT ON INDEX {schema}.{outbox_dedupe} IS 'staging a dedupe key of a live message is a no-op; finding it to cancel or replace it';
 
 -- A claim writes the lease, crashes and state: none of these may stand in an index or a predicate, or no update is HOT.
 CREATE INDEX {outbox_ready} ON {outbox} (route, (seq + 0)) WHERE settled_at IS NULL AND due_at IS NULL;
