@@ -17,13 +17,13 @@ const maxHasty = 4
 
 // claim starts a claim if there is reason and room for one, and returns when to look again.
 func (e *engine) claim() (next time.Time) {
-	if e.stopping || e.claiming || e.settleDown {
+	if e.stopping || e.claiming || e.settleDown || e.breaks > 0 {
 		return time.Time{} // a result comes
 	}
 	if e.now.Before(e.claimAt) {
 		return e.claimAt
 	}
-	req := core.ClaimRequest{Owner: e.opts.Name, MaxRecords: e.opts.BatchSize, MaxBytes: max(e.opts.BatchBytes, 0), Lease: e.opts.Lease}
+	req := core.ClaimRequest{Owner: e.opts.Name, Session: e.session, MaxRecords: e.opts.BatchSize, MaxBytes: max(e.opts.BatchBytes, 0), Lease: e.opts.Lease}
 	if e.solo {
 		if e.held > 0 {
 			return time.Time{} // a suspect is on its way, alone
@@ -61,6 +61,10 @@ func (e *engine) claim() (next time.Time) {
 	}
 	return time.Time{}
 }
+
+// newSession is for when the store may hold leases of this engine that the engine does not know of, or knows wrongly: they
+// must hold back what follows them, as another relay's do.
+func (e *engine) newSession() { e.session = rand.Int64() }
 
 // nextProbe returns a route that wants to try one record.
 func (e *engine) nextProbe() *route {
@@ -103,6 +107,7 @@ func (e *engine) startClaim(req core.ClaimRequest, probe *route) {
 // claimed takes in the answer to a claim.
 func (e *engine) claimed(req core.ClaimRequest, probe *route, claim core.Claim, err error, sent time.Time) {
 	e.claiming, e.cancelClaim, e.waited = false, nil, false
+	defer clear(e.severed)
 	e.tel.claimed(e.base, e.now.Sub(sent))
 	if err != nil {
 		e.claimFailed(err)
@@ -128,7 +133,7 @@ func (e *engine) claimed(req core.ClaimRequest, probe *route, claim core.Claim, 
 		}
 		return
 	}
-	b := e.accept(claim.Records, sent)
+	b := e.accept(claim.Records, sent, req.Session)
 	if probe != nil {
 		probe.probed(&b.items[0])
 	}
@@ -195,6 +200,7 @@ func (e *engine) wakeBy(t time.Time) {
 }
 
 func (e *engine) claimFailed(err error) {
+	e.newSession() // it may have been committed
 	if e.stopping {
 		return
 	}

@@ -37,6 +37,7 @@ type engine struct {
 	names  []string
 
 	// Claiming.
+	session     int64 // see core.ClaimRequest
 	claiming    bool
 	cancelClaim context.CancelFunc
 	claimFails  int
@@ -61,7 +62,9 @@ type engine struct {
 	// What is held.
 	held     int // claimed and not settled
 	open     []*batch
-	tails    map[laneKey]*item
+	tails    map[laneKey]*item // the last record of each lane that is held
+	breaks   int               // broken records with a key that are held; the store must know of them before the next claim
+	severed  map[laneKey]bool  // lanes whose broken record was let go while a claim was in progress
 	calls    map[*call]struct{}
 	free     []*call
 	openings uint64 // breakers opened so far
@@ -106,8 +109,9 @@ type route struct {
 func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	e := &engine{
 		Relay: r, once: once, log: r.log, results: make(chan func()), gone: make(chan struct{}), now: time.Now(),
-		routes: map[string]*route{}, tails: map[laneKey]*item{}, calls: map[*call]struct{}{}, limiter: limiter{}, observer: newObserver(r.opts.Hooks, r.log),
+		routes: map[string]*route{}, tails: map[laneKey]*item{}, severed: map[laneKey]bool{}, calls: map[*call]struct{}{}, limiter: limiter{}, observer: newObserver(r.opts.Hooks, r.log),
 	}
+	e.newSession()
 	e.base = context.WithoutCancel(ctx)
 	e.sendCtx, e.stopSend = context.WithCancel(e.base)
 	e.waiter, _ = core.As[core.Waiter](r.store)
@@ -255,7 +259,7 @@ func (e *engine) stopTurn() time.Time {
 	for c := range e.calls { // no result came: not sent as far as is known
 		for _, it := range c.items {
 			if it.state == itemSent {
-				e.release(it)
+				e.releaseSent(it)
 			}
 		}
 		delete(e.calls, c)

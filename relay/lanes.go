@@ -12,8 +12,11 @@ type item struct {
 	rec   *core.Record
 	batch *batch
 	route *route
-	next  *item // the next record of its lane in this claim
+	next  *item // the next record of its lane
 	state itemState
+	// broken: it was given an outcome without being sent, and is not out of the way: nothing that follows it in its lane
+	// may be sent.
+	broken bool
 	// behind: an earlier record of its lane failed in the same call.
 	behind bool
 	// lost: an extension found the lease gone.
@@ -42,10 +45,11 @@ type batch struct {
 // laneKey names a lane: the records of one key on one route.
 type laneKey struct{ route, key string }
 
-// accept spreads the records of a claim over lanes. The head of each is ready.
-func (e *engine) accept(records []core.Record, sent time.Time) *batch {
+func (it *item) lane() laneKey { return laneKey{it.route.Name, it.rec.Envelope.Key} }
+
+// accept spreads the records of a claim over lanes, behind what they hold of earlier claims. The head of each is ready.
+func (e *engine) accept(records []core.Record, sent time.Time, session int64) *batch {
 	b := &batch{items: make([]item, len(records)), claimed: sent, deadline: sent.Add(e.opts.Lease)}
-	clear(e.tails)
 	for i := range records {
 		rec, it := &records[i], &b.items[i]
 		rt := e.routes[rec.Route]
@@ -62,10 +66,13 @@ func (e *engine) accept(records []core.Record, sent time.Time) *batch {
 		e.held++
 		b.undone++
 		if rt.Order == core.OrderPerKey && rec.Envelope.Key != "" {
-			lane := laneKey{rt.Name, rec.Envelope.Key}
-			prev := e.tails[lane]
-			e.tails[lane] = it
-			if prev != nil {
+			prev := e.tails[it.lane()]
+			e.tails[it.lane()] = it
+			if session != e.session || prev != nil && prev.broken || e.severed[it.lane()] {
+				e.release(it)
+				continue
+			}
+			if prev != nil && prev.state != itemDone {
 				prev.next = it
 				continue
 			}

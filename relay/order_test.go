@@ -325,3 +325,66 @@ func (p *lossy) Publish(ctx context.Context, batch []core.Envelope) core.Results
 	}
 	return res
 }
+
+// OR-02: a claim that saw a record as held by its own session may bring what follows it after the record was put off.
+// That must go back, and come again in order.
+func TestClaimBehindAFailure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		b.latency = 10 * time.Millisecond
+		b.answer = func(e *core.Envelope, nth int) error {
+			if e.ID == "m00000" && nth == 1 {
+				return errNo
+			}
+			return nil
+		}
+		s := &faulty{OutboxStore: mem}
+		late := 0
+		s.claim = func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
+			c, err := next()
+			if len(c.Records) > 0 && c.Records[0].Envelope.ID == "m00001" && b.count() == 0 {
+				late++
+				time.Sleep(time.Second / 2) // the first has failed and is settled meanwhile
+			}
+			return c, err
+		}
+		stage(t, mem, msgs(4, func(int) string { return "k" })...)
+		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 1}))
+		within(t, time.Minute, "published", func() bool { return b.count() == 4 })
+		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
+			t.Error(err)
+		}
+		if late == 0 {
+			t.Error("no claim was late")
+		}
+	})
+}
+
+// OR-02: after a claim or a settle whose result is unknown, the relay goes on in another session, so that what it holds
+// without knowing holds back what follows.
+func TestUnknownResultsEndTheSession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		b.latency = 10 * time.Millisecond
+		s := &faulty{OutboxStore: mem}
+		n := 0
+		s.claim = func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
+			c, err := next()
+			if n++; n == 1 { // committed, but the answer is lost
+				return core.Claim{}, down()
+			}
+			return c, err
+		}
+		stage(t, mem, msgs(4, func(int) string { return "k" })...)
+		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 1, Lease: 10 * time.Second, PublishTimeout: time.Second, PollMax: time.Second}))
+		within(t, time.Minute, "published", func() bool { return b.count() == 4 })
+		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
+			t.Error(err)
+		}
+		if s.claims[0].Session == s.claims[1].Session {
+			t.Error("the session went on")
+		}
+	})
+}

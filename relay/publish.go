@@ -111,7 +111,7 @@ func (e *engine) failed(it *item, err error, c *call) {
 		if !e.stopping {
 			e.outage(it, err, c.generation)
 		}
-		e.release(it)
+		e.releaseSent(it)
 		e.cut(it)
 	case core.ClassPermanent:
 		reason := core.ReasonOf(err)

@@ -31,6 +31,10 @@ func (s *settles) reset() {
 // conclude gives it its outcome. An item whose lease is known to be lost has nothing to settle.
 func (e *engine) conclude(it *item, o core.Outcome) {
 	it.state = itemDone
+	it.broken = o.Event() != core.EventConfirmed && (o.State() != core.StateAbandoned || it.route.BlockAfterAbandon)
+	if it.broken && it.rec.Envelope.Key != "" {
+		e.breaks++
+	}
 	it.batch.undone--
 	it.route.tried(it)
 	if it.lost {
@@ -43,6 +47,18 @@ func (e *engine) conclude(it *item, o core.Outcome) {
 // letGo ends the engine's hold on it.
 func (e *engine) letGo(it *item) {
 	e.held--
+	if it.rec.Envelope.Key != "" {
+		lane := it.lane()
+		if e.tails[lane] == it {
+			delete(e.tails, lane)
+		}
+		if it.broken {
+			e.breaks--
+			if e.claiming { // the claim may have seen it as still held, and bring what follows it
+				e.severed[lane] = true
+			}
+		}
+	}
 	rt := it.route
 	if rt.held--; rt.starved && rt.held <= (e.opts.Window-1)*e.opts.BatchSize {
 		rt.starved = false
@@ -50,9 +66,16 @@ func (e *engine) letGo(it *item) {
 	}
 }
 
+// release hands it back unsent.
 func (e *engine) release(it *item) {
 	e.counts.Released++
 	e.conclude(it, core.Release(it.rec, 0))
+}
+
+// releaseSent hands it back after it was sent and no result came: it may have arrived.
+func (e *engine) releaseSent(it *item) {
+	e.counts.Released++
+	e.conclude(it, core.ReleaseUnknown(it.rec, 0))
 }
 
 func (e *engine) retry(it *item, err error, in time.Duration) {
@@ -156,6 +179,9 @@ func (e *engine) settled(res core.Results, sent time.Time) {
 		case core.ClassOf(err) != core.ClassOutage && e.now.After(it.batch.deadline):
 			e.log.Error("the outcome of a record could not be stored", "event", "settle_failed", "route", it.route.Name, "id", it.rec.Envelope.ID,
 				"attempt", it.attempt(), "error", core.ErrorText(err))
+			if it.broken {
+				e.newSession()
+			}
 			e.letGo(it)
 		default:
 			cause = err

@@ -182,6 +182,8 @@ var faults = []struct {
 	}}},
 	{"keys block after an abandoned one", "key-continues-after-abandoned", broken{request: func(r *core.ClaimRequest) { r.Routes[0].BlockAfterAbandon = true }}},
 	{"keys do not block after an abandoned one", "key-blocks-after-abandoned", broken{request: func(r *core.ClaimRequest) { r.Routes[0].BlockAfterAbandon = false }}},
+	{"all are one session", "key-follows-its-own-session", broken{request: func(r *core.ClaimRequest) { r.Session = 1 }}},
+	{"all are one session", "model-in-key-order", broken{request: func(r *core.ClaimRequest) { r.Session = 1 }}},
 	{"best effort stalls", "best-effort-does-not-stall", broken{request: func(r *core.ClaimRequest) { r.Routes[0].Order = core.OrderPerKey }}},
 	{"unkeyed messages share a key", "unkeyed-wait-for-nobody", broken{messages: eachMessage(func(m *core.Message) { m.Key += "x" })}},
 	{"no HLC order", "hlc-order", broken{request: func(r *core.ClaimRequest) { r.Routes[0].Order = core.OrderBestEffort }}},

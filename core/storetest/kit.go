@@ -174,6 +174,7 @@ func order(o core.Order) mod    { return func(r *core.ClaimRequest) { r.Routes[0
 func skip(topics ...string) mod {
 	return func(r *core.ClaimRequest) { r.Routes[0].SkipTopics = topics }
 }
+func inSession(s int64) mod       { return func(r *core.ClaimRequest) { r.Session = s } }
 func alone(r *core.ClaimRequest)  { r.Alone = true }
 func blocks(r *core.ClaimRequest) { r.Routes[0].BlockAfterAbandon = true }
 

@@ -78,6 +78,7 @@ type modelRecord struct {
 	claimed bool  // ever
 	expired bool  // its lease is over
 	token   int64 // of the current claim; 0 = none
+	session int64 // of the current claim
 }
 
 func (m *model) run() {
@@ -116,24 +117,32 @@ func (m *model) suspect(r *modelRecord) bool {
 	return n >= core.SuspectCrashes
 }
 
-// claimable returns what an ordinary claim may return: of each key any prefix.
-func (m *model) claimable() []*modelRecord {
-	return slices.DeleteFunc(m.ready(false), m.suspect)
+// claimable returns what an ordinary claim of session may return: of each key any prefix. What session 0 may get must be
+// returned at last; what a session may get beyond that, behind its own leases, a store may keep back.
+func (m *model) claimable(session int64) []*modelRecord {
+	return slices.DeleteFunc(m.ready(false, session), m.suspect)
 }
 
 // suspects returns what may be claimed alone.
 func (m *model) suspects() []*modelRecord {
-	return slices.DeleteFunc(m.ready(true), func(r *modelRecord) bool { return !m.suspect(r) })
+	return slices.DeleteFunc(m.ready(true, 0), func(r *modelRecord) bool { return !m.suspect(r) })
 }
 
-// ready returns what is due and not behind something that is waited for; of each key only the head if headsOnly.
-func (m *model) ready(headsOnly bool) []*modelRecord { //nolint:revive // the two callers are above
-	closed := map[string]bool{}
+// ready returns what is due and not behind something that is waited for; of each key only the head if headsOnly. A lease
+// of session itself is not waited for, unless something before it can be claimed.
+func (m *model) ready(headsOnly bool, session int64) []*modelRecord { //nolint:revive // the two callers are above
+	closed, first := map[string]bool{}, map[string]bool{}
 	if m.order == core.OrderPerKey {
 		for _, r := range m.records {
-			if r.key != "" && m.live(r) && r.claimed && m.waiting(r) {
+			if r.key == "" || !m.live(r) {
+				continue
+			}
+			waits := r.claimed && m.waiting(r)
+			own := waits && session != 0 && r.session == session && r.token != 0
+			if waits && !own || own && first[r.key] {
 				closed[r.key] = true
 			}
+			first[r.key] = first[r.key] || !m.waiting(r)
 		}
 	}
 	var out []*modelRecord
@@ -186,14 +195,17 @@ func (m *model) stage() {
 	m.records = append(m.records, fresh...)
 }
 
+func (m *model) session() int64 { return rapid.Int64Range(0, 2).Draw(m.t, "session") }
+
 // claim claims some records, and lets their leases expire if crash is set.
 func (m *model) claim(crash bool) { //nolint:revive // two operations of one kind
 	n, d := rapid.IntRange(1, 5).Draw(m.t, "limit"), long
 	if crash {
 		d = modelLease
 	}
-	got := m.k.claim(limit(n), order(m.order), lease(d)).Records
-	m.took(got, m.claimable())
+	s := m.session()
+	got := m.k.claim(limit(n), order(m.order), lease(d), inSession(s)).Records
+	m.took(got, m.claimable(s), s)
 	if crash && len(got) > 0 {
 		m.k.sleep(2 * modelLease)
 		for i := range got {
@@ -205,20 +217,19 @@ func (m *model) claim(crash bool) { //nolint:revive // two operations of one kin
 // claimAll claims until the store says that there is nothing more, which must be so.
 func (m *model) claimAll() {
 	for deadline := time.Now().Add(modelPatience); ; {
-		allowed := m.claimable()
-		c := m.k.claim(order(m.order))
-		m.took(c.Records, allowed)
+		s := m.session()
+		allowed := m.claimable(s)
+		c := m.k.claim(order(m.order), inSession(s))
+		m.took(c.Records, allowed, s)
 		if len(c.Records) > 0 || c.More {
 			continue
 		}
-		if len(m.claimable()) == 0 {
-			if n := len(m.suspects()); n > 0 && !c.Suspects {
-				m.k.fail("a claim left %d suspects and did not report them", n)
-			}
+		left, suspects := len(m.claimable(0)), len(m.suspects())
+		if left == 0 && (suspects == 0 || c.Suspects) {
 			return
 		}
 		if time.Now().After(deadline) {
-			m.k.fail("%d records could be claimed, but are not", len(m.claimable()))
+			m.k.fail("%d records could be claimed, but are not; there are %d suspects, reported: %v", left, suspects, c.Suspects)
 		}
 		m.k.sleep(10 * pause)
 	}
@@ -234,7 +245,7 @@ func (m *model) alone() {
 				if !slices.Contains(allowed, m.find(got[0].Envelope.ID)) {
 					m.k.fail("a record was claimed as a suspect that is none, or not at the head of its key")
 				}
-				m.take(&got[0])
+				m.take(&got[0], 0)
 			}
 			return
 		}
@@ -245,7 +256,7 @@ func (m *model) alone() {
 }
 
 // took checks the records of one claim against what was allowed: per key a prefix, in staging order.
-func (m *model) took(got []core.Record, allowed []*modelRecord) {
+func (m *model) took(got []core.Record, allowed []*modelRecord, session int64) {
 	at := -1
 	next := map[string]int{} // records of the key in got
 	for i := range got {
@@ -272,12 +283,12 @@ func (m *model) took(got []core.Record, allowed []*modelRecord) {
 		}
 	}
 	for i := range got {
-		m.take(&got[i])
+		m.take(&got[i], session)
 	}
 }
 
 // take notes a claim and checks what it says.
-func (m *model) take(got *core.Record) {
+func (m *model) take(got *core.Record, session int64) {
 	r := m.find(got.Envelope.ID)
 	if r.expired {
 		r.stored.Crashes++
@@ -290,6 +301,7 @@ func (m *model) take(got *core.Record) {
 		m.k.fail("a token was given twice")
 	}
 	r.stored.State, r.claimed, r.expired, r.token = core.StateProcessing, true, false, got.Lease.Token
+	r.session = session
 	m.held = append(m.held, *got)
 }
 

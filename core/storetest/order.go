@@ -14,6 +14,7 @@ import (
 var orderChecks = []named{
 	{"key-drains-in-order", keyDrainsInOrder},
 	{"key-waits-for-lease", keyWaitsForLease},
+	{"key-follows-its-own-session", keyFollowsItsOwnSession},
 	{"key-waits-for-retry", keyWaitsForRetry},
 	{"key-waits-for-delayed-release", keyWaitsForDelayedRelease},
 	{"key-resumes-behind-failure", keyResumesBehindFailure},
@@ -90,6 +91,37 @@ func keyWaitsForLease(k *kit) {
 	k.takeIDs(other)
 	k.published(first...)
 	k.drainIDs(ids[1:])
+}
+
+// What a session holds does not hold back what follows in the same session, if the store has sessions; it holds back
+// everybody else, and what was put back before it. OR-02.
+func keyFollowsItsOwnSession(k *kit) {
+	k.keyed()
+	ids := k.keys(4, "a")["a"]
+	first := k.takeIDs(ids[:1], inSession(1))
+	k.none("another session holds the key's head", inSession(2))
+	k.none("a session holds the key's head", inSession(0))
+	more := k.try(2, inSession(1))
+	if len(more) == 0 {
+		k.published(first...)
+		k.drainIDs(ids[1:])
+		return
+	}
+	for i := range more {
+		if more[i].Envelope.ID != ids[i+1] {
+			k.fail("a session's next claim of a key brought message %s, want the next one", names([]string{more[i].Envelope.ID}, ids))
+		}
+	}
+	k.none("another session holds the key", inSession(2))
+	k.settle(core.Release(&first[0], 0))
+	k.none("the head was put back while what follows is leased", inSession(1))
+	k.none("the head was put back while what follows is leased", inSession(2))
+	for i := range more {
+		k.settle(core.Release(&more[i], 0))
+	}
+	head := k.takeIDs(ids[:1], inSession(1))[0]
+	k.settle(core.Retry(&head, errNo, far))
+	k.none("the key's head is due in an hour", inSession(1))
 }
 
 // While the head of a key waits for a retry, later ones wait too; other keys do not. OR-02.

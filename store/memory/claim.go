@@ -27,12 +27,12 @@ func (s *Store) Claim(ctx context.Context, req core.ClaimRequest) (core.Claim, e
 		l := s.lane(req.Routes[i].Route)
 		l.promote(now)
 		// Start with another route each time, so that none is always last.
-		walks[(i+s.turn)%len(walks)] = newWalk(l, &req.Routes[i], req.Alone)
+		walks[(i+s.turn)%len(walks)] = newWalk(l, &req.Routes[i], &req)
 	}
 	picked, full := pick(walks, &req)
 	claim := core.Claim{Records: make([]core.Record, 0, len(picked)), NextIn: -1}
 	for _, r := range picked {
-		claim.Records = append(claim.Records, s.lease(r, now, req.Lease))
+		claim.Records = append(claim.Records, s.lease(r, now, &req))
 	}
 	for _, w := range walks {
 		claim.Suspects = claim.Suspects || w.suspects
@@ -119,7 +119,7 @@ func pick(walks []*walk, req *core.ClaimRequest) (picked []*record, full bool) {
 }
 
 // lease gives r to the claimer and returns what it gets.
-func (s *Store) lease(r *record, now time.Time, d time.Duration) core.Record {
+func (s *Store) lease(r *record, now time.Time, req *core.ClaimRequest) core.Record {
 	l := s.lane(r.route)
 	l.unplace(r)
 	if r.state == core.StateProcessing {
@@ -128,11 +128,11 @@ func (s *Store) lease(r *record, now time.Time, d time.Duration) core.Record {
 		l.setState(r, to)
 	}
 	s.tokens++
-	r.token, r.due = s.tokens, now.Add(d)
+	r.token, r.session, r.due = s.tokens, req.Session, now.Add(req.Lease)
 	l.place(r, now)
 	return core.Record{
 		Envelope: r.env.Clone(), Route: r.route, Seq: r.seq, Attempts: r.attempts, Crashes: r.crashes,
-		Age: max(now.Sub(r.since), 0), Failed: r.failed, Lease: core.Lease{Token: r.token, Remaining: d}, Err: r.unreadable,
+		Age: max(now.Sub(r.since), 0), Failed: r.failed, Lease: core.Lease{Token: r.token, Remaining: req.Lease}, Err: r.unreadable,
 	}
 }
 
@@ -141,15 +141,16 @@ type walk struct {
 	lane     *lane
 	order    *core.RouteOrder
 	alone    bool
+	session  int64
 	suspects bool // a claimable suspect was left out
 	next     func() *record
 	pos      *record // peeked, not yet taken
 }
 
-func newWalk(l *lane, order *core.RouteOrder, alone bool) *walk {
-	w := &walk{lane: l, order: order, alone: alone}
+func newWalk(l *lane, order *core.RouteOrder, req *core.ClaimRequest) *walk {
+	w := &walk{lane: l, order: order, alone: req.Alone, session: req.Session}
 	switch {
-	case alone:
+	case w.alone:
 		w.next = w.along(&l.suspects)
 	case order.Order == core.OrderPerKey:
 		w.next = w.perKey()
@@ -192,7 +193,7 @@ func (w *walk) along(list *ordered[*record]) func() *record {
 			if w.order.Order != core.OrderPerKey || r.env.Key == "" {
 				return r
 			}
-			if k := w.lane.key(r.env.Key); k.listed && k.ready.at(0) == r && !w.blocked(k) {
+			if k := w.lane.key(r.env.Key); k.open(w.session) && k.ready.at(0) == r && !w.blocked(k) {
 				return r
 			}
 		}
@@ -248,7 +249,7 @@ func (w *walk) perKey() func() *record {
 				k := w.lane.heads.at(heads)
 				heads++
 				r := k.ready.at(0)
-				if w.blocked(k) || w.skips(r) {
+				if !k.open(w.session) || w.blocked(k) || w.skips(r) {
 					continue
 				}
 				if r.suspectNow() {

@@ -20,12 +20,15 @@ type record struct {
 	attempts   int
 	crashes    int
 	token      int64     // of the current claim; 0 = none
+	session    int64     // of the current claim; 0 = none
 	due        time.Time // claimable from then on; the lease's end while processing
 	since      time.Time // when it first became due
 	reason     core.Reason
 	lastErr    string
 	errAt      time.Time
-	unreadable error // what Claim reports in Record.Err
+	owner      string    // of the latest claim
+	settledAt  time.Time // when it became terminal
+	unreadable error     // what Claim reports in Record.Err
 	dedupe     string
 	maybe      bool // it may have arrived: the result of an earlier try is unknown
 	reserved   *Tx  // the running transaction that withdraws it
@@ -58,6 +61,9 @@ type keyQueue struct {
 	name      string
 	ready     ordered[*record] // by sequence
 	holds     int              // leased records and those waiting after a claim: the key is closed while there are any
+	own       int              // of these, those that holder leased: if these are all, the key is open to it
+	holder    int64            // a session
+	top       int64            // greatest sequence that is, or was lately, held
 	abandoned int
 	listed    bool  // in lane.heads
 	head      int64 // sequence of the first ready one, as listed
@@ -68,7 +74,7 @@ type lane struct {
 	name     string
 	live     map[int64]*record // leased, waiting and ready ones, by sequence
 	keys     map[string]*keyQueue
-	heads    ordered[*keyQueue]   // open keys with something ready, by head
+	heads    ordered[*keyQueue]   // keys with something ready that are open, to some session at least, by head
 	unkeyed  ordered[*record]     // ready ones without a key, by sequence
 	ready    ordered[*record]     // all ready ones, by sequence
 	hlc      *ordered[*record]    // all ready ones, by stamp; nil until a claim asks for it
@@ -101,7 +107,7 @@ func (l *lane) drop(r *record) {
 	if r.state == core.StatePublished {
 		l.counts[r.state]--
 	}
-	if r.state == core.StateAbandoned && r.env.Key != "" {
+	if r.state == core.StateAbandoned && r.env.Key != "" && r.reason.Blocks() {
 		l.key(r.env.Key).abandoned++
 	}
 }
@@ -118,7 +124,7 @@ func (l *lane) place(r *record, now time.Time) {
 		heap.Push(&l.timers, r)
 		if r.joined && r.env.Key != "" {
 			k := l.key(r.env.Key)
-			k.holds++
+			k.hold(r)
 			l.refresh(k)
 		}
 		return
@@ -155,7 +161,7 @@ func (l *lane) unplace(r *record) {
 			heap.Remove(&l.timers, r.timer)
 		}
 		if k != nil && r.joined {
-			k.holds--
+			k.letGo(r)
 		}
 		return
 	}
@@ -196,12 +202,41 @@ func (l *lane) key(name string) *keyQueue {
 	return k
 }
 
+// hold notes that r is leased or waits.
+func (k *keyQueue) hold(r *record) {
+	if k.holds == 0 {
+		k.holder, k.top = r.session, 0
+	}
+	k.holds++
+	k.top = max(k.top, r.seq)
+	if r.session != 0 && r.session == k.holder {
+		k.own++
+	}
+}
+
+// letGo undoes hold. It must be called before r's session changes.
+func (k *keyQueue) letGo(r *record) {
+	k.holds--
+	if r.session != 0 && r.session == k.holder {
+		k.own--
+	}
+}
+
+// open reports whether session may claim the first ready record of k. What the session itself holds does not matter,
+// unless it comes later: then the first one was put back, and what follows is about to be.
+func (k *keyQueue) open(session int64) bool {
+	return k.ready.len() > 0 && (k.holds == 0 || k.shared() && k.holder == session && k.top < k.ready.at(0).seq)
+}
+
+// shared reports whether one session holds all that is held.
+func (k *keyQueue) shared() bool { return k.holds == k.own }
+
 // refresh lists k among the heads, or not, as it now is.
 func (l *lane) refresh(k *keyQueue) {
 	if k.listed {
 		l.heads.remove(k)
 	}
-	k.listed = k.ready.len() > 0 && k.holds == 0
+	k.listed = k.ready.len() > 0 && k.shared()
 	if k.listed {
 		k.head = k.ready.at(0).seq
 		l.heads.insert(k)

@@ -47,17 +47,18 @@ type Store struct {
 	stamper *core.Stamper
 	now     func() time.Time
 
-	mu      sync.Mutex // never held while anything waits
-	lanes   map[string]*lane
-	rows    map[rowKey]*record  // all stored records
-	holders map[liveKey]*record // live ones with a dedupe key
-	marks   inboxMarks
-	values  map[string]string
-	locks   map[any]*Tx // rows and marks that a running transaction writes
-	seq     int64
-	tokens  int64
-	turn    int
-	signal  chan struct{} // closed and replaced when a lane's version or timers change
+	mu       sync.Mutex // never held while anything waits
+	lanes    map[string]*lane
+	rows     map[rowKey]*record  // all stored records
+	holders  map[liveKey]*record // live ones with a dedupe key
+	marks    inboxMarks
+	values   map[string]string
+	locks    map[any]*Tx // rows and marks that a running transaction writes
+	seq      int64
+	tokens   int64
+	turn     int
+	cleaning cleaning
+	signal   chan struct{} // closed and replaced when a lane's version or timers change
 }
 
 type rowKey struct{ route, id string }
@@ -80,6 +81,7 @@ func New(opts Options) (*Store, error) {
 		lanes: map[string]*lane{}, rows: map[rowKey]*record{}, holders: map[liveKey]*record{}, marks: inboxMarks{at: map[core.InboxKey]time.Time{}},
 		values: map[string]string{}, locks: map[any]*Tx{}, signal: make(chan struct{}),
 	}
+	s.cleaning = newCleaning(opts.Retention)
 	return s, nil
 }
 
@@ -122,7 +124,7 @@ func (s *Store) settle(o *core.Outcome, now time.Time) error {
 	}
 	l := s.lane(r.route)
 	l.unplace(r)
-	r.token = 0
+	r.token, r.session = 0, 0
 	r.maybe = r.maybe || o.Unknown()
 	if o.State().Terminal() {
 		s.release(r)
@@ -135,12 +137,10 @@ func (s *Store) settle(o *core.Outcome, now time.Time) error {
 	}
 	l.setState(r, o.State())
 	switch o.State() {
-	case core.StatePublished:
-		l.drop(r)
-		delete(s.rows, rowKey{r.route, r.env.ID})
-	case core.StateAbandoned:
+	case core.StatePublished, core.StateAbandoned:
 		r.reason = o.Reason()
 		l.drop(r)
+		s.retire(r, now)
 	case core.StatePending, core.StateFailed, core.StateNone, core.StateProcessing:
 		r.failed = r.failed || o.State() == core.StateFailed
 		r.due = now.Add(o.RetryIn())

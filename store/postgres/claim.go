@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"time"
@@ -85,6 +84,7 @@ type answer struct {
 	busyKey   []string
 	suspects  bool
 	held      bool
+	keyed     bool   // there were rows whose key must be kept in order
 	leaseIn   *int64 // microseconds
 	timerIn   *int64
 	sequence  int64 // last sequence given out
@@ -94,7 +94,7 @@ type answer struct {
 }
 
 func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view) (*answer, error) {
-	token := rand.Int64() | 1 // a fencing token needs to be different, not secret
+	session, token := o.claims.token(req.Session)
 	var a *answer
 	err := o.transact(ctx, "claim", func(b *pgx.Batch) {
 		a = &answer{promoted: map[string]int64{}}
@@ -122,8 +122,8 @@ func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view)
 				return err
 			})
 		}
-		b.Queue(o.claims.claim, v.routes, v.lo, v.hi, v.floor, v.keyed, v.block, v.window, v.skip, v.records, v.bytes, req.Alone,
-			req.Owner, token, micros(req.Lease)).Query(func(rows pgx.Rows) error { return a.read(rows, o.opts.Source) })
+		b.Queue(v.statement, v.routes, v.lo, v.hi, v.floor, v.keyed, v.block, v.window, v.skip, v.records, v.bytes, req.Alone,
+			req.Owner, token, micros(req.Lease), session).Query(func(rows pgx.Rows) error { return a.read(rows, o.opts.Source) })
 	})
 	if err != nil {
 		return nil, err
@@ -136,27 +136,27 @@ func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view)
 	return a, nil
 }
 
-// metaColumns is how many columns of a row say what the claim saw; the record follows.
-const metaColumns = 16
+// The first row says what the claim saw, in metaColumns; each of the others is a record, in the columns after them.
+const (
+	metaColumns   = 17
+	recordColumns = 18
+)
 
 func (a *answer) read(rows pgx.Rows, source string) error {
-	meta := []any{&a.rows, &a.last, &a.least, &a.remaining, &a.open, &a.busyRange, &a.busySeq, &a.busyKey, &a.suspects, &a.held, &a.leaseIn, &a.timerIn, &a.sequence, &a.xmin, &a.xmax, &a.took}
-	dest := make([]any, metaColumns+18)
-	copy(dest, meta)
-	for first := true; rows.Next(); first = false {
-		if !first {
-			clear(dest[:metaColumns]) // read once
+	dest := make([]any, metaColumns+recordColumns)
+	copy(dest, []any{
+		&a.rows, &a.last, &a.least, &a.remaining, &a.open, &a.busyRange, &a.busySeq, &a.busyKey, &a.suspects, &a.held, &a.keyed,
+		&a.leaseIn, &a.timerIn, &a.sequence, &a.xmin, &a.xmax, &a.took,
+	})
+	if rows.Next() {
+		if err := rows.Scan(dest...); err != nil {
+			return err
 		}
-		if rows.RawValues()[metaColumns] == nil { // nothing was claimed
-			clear(dest[metaColumns:])
-			if err := rows.Scan(dest...); err != nil {
-				return err
-			}
-			continue
-		}
+	}
+	clear(dest)
+	for rows.Next() {
 		a.records = append(a.records, core.Record{})
-		r := &a.records[len(a.records)-1]
-		if err := scanRecord(rows, dest, r, source); err != nil {
+		if err := scanRecord(rows, dest, &a.records[len(a.records)-1], source); err != nil {
 			return err
 		}
 	}

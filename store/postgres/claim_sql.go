@@ -28,60 +28,93 @@ SELECT set_config('waybill.shards', (
     SELECT coalesce(bit_or(1::bigint << s), 0)::text FROM unnest($1::int[]) AS s WHERE pg_try_advisory_xact_lock($2::int, s)
 ), true)`
 
-// claimSQL looks at a bounded number of rows and leases those it may. The index it walks is on seq + 0, so that the
-// planner cannot take the primary key, past rows of other routes and states. Rows are then found by ctid, which holds
-// for a statement.
+// A claim looks at a bounded number of rows and leases those it may. There are two statements, which share their
+// beginning and their end: claimUnkeyedSQL for windows without rows whose key must be kept in order (it takes nothing if there
+// is one, and says so), and claimKeyedSQL for the others. The index they walk is on seq + 0, so that the planner cannot take
+// the primary key, past rows of other routes and states. Rows are then found by ctid, which holds for a statement.
 //
 //	r  the ranges of sequences to look at: several routes, and of each the front and maybe a part of a lap behind it
-//	w  the rows in them, with what keeps a row itself from being claimed
-//	h  for each key its head here, and where its free prefix ends
-//	k  what holds the head: 2 another claim, or something earlier that will be claimed; 1 a retry, or an abandoned one.
-//	   Later ones can be leased only if the head was put back, taken over, or committed late
+//	w  the rows in them, with what keeps a row itself from being claimed; own ones are leased by the session itself
 //	c  the rows with what their key says
 //	p  what this claim picks, within its bounds
-//	l  what of it no other transaction holds; an unkeyed row may be picked by several claims at once
-//	m  keys of which a picked row could not be locked: the rest of the key must not overtake it
+//	l  what of it no other transaction holds; a row may be picked by several claims at once
+//	t  what is taken
 //	u  the claim
-//	g  the rows with what became of them; those of keys of which some were picked are busy from now on
-const claimSQL = `
+//	g  the rows with what became of them
+const (
+	claimUnkeyedSQL = windowSQL + pickUnkeyedSQL + takeSQL
+	claimKeyedSQL   = windowSQL + pickKeyedSQL + takeSQL
+)
+
+const windowSQL = `
 WITH r AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::boolean[])
         WITH ORDINALITY AS r(route, lo, hi, floor, keyed, block, n)
 ), w AS MATERIALIZED (
-    SELECT r.n, r.route, r.floor, r.block, r.keyed AND o.key <> '' AS keyed, o.seq, o.at, o.key, o.size, o.lease_until, o.back, o.ready AND o.suspect AS suspect,
-           o.ready AND o.suspect = $11 AS free,
+    SELECT r.n, r.route, r.floor, r.block, r.keyed AND o.key <> '' AS keyed, o.seq, o.at, o.key, o.size, o.lease_until, o.back,
+           o.ready AND o.suspect AS suspect, o.ready AND o.suspect = $11 AS free, o.session AND o.lease_until IS NOT NULL AS own,
            NOT r.keyed OR o.key = '' OR nullif(current_setting('waybill.shards', true), '')::bigint & (1::bigint << (hashtext(o.key) & 63)) <> 0 AS locked
     FROM r CROSS JOIN LATERAL (
         SELECT o.seq, o.ctid AS at, o.key, octet_length(o.body) AS size, CASE WHEN o.lease_until > statement_timestamp() THEN o.lease_until END AS lease_until,
-               o.holds OR o.lease_until IS NOT NULL AS back, o.crashes + (o.lease_until IS NOT NULL)::int >= 2 AS suspect,
+               o.holds OR o.lease_until IS NOT NULL AS back, o.crashes + (o.lease_until IS NOT NULL)::int >= 2 AS suspect, o.lease_token >> 32 = $15 AS session,
                (o.lease_until > statement_timestamp()) IS NOT TRUE
                    AND (cardinality($8::text[]) = 0 OR o.route || chr(31) || o.topic <> ALL ($8::text[])) AS ready
         FROM {outbox} o
         WHERE o.route = r.route AND o.seq + 0 > r.lo AND o.seq + 0 <= r.hi AND o.settled_at IS NULL AND o.due_at IS NULL
         ORDER BY o.seq + 0 LIMIT $7
     ) o
-), h AS MATERIALIZED (
-    SELECT w.*, min(w.seq) OVER k AS head, min(w.seq) FILTER (WHERE NOT w.free) OVER k AS stop,
-           bool_or(w.lease_until IS NOT NULL) OVER k AS leased, bool_or(w.back) OVER k AS put_back
+)`
+
+const pickUnkeyedSQL = `, p AS MATERIALIZED (
+    SELECT q.at FROM (
+        SELECT w.at, row_number() OVER (ORDER BY w.seq) AS i, sum(w.size) OVER (ORDER BY w.seq) AS total
+        FROM w WHERE w.free AND NOT (SELECT coalesce(bool_or(w.keyed), false) FROM w)
+    ) q
+    WHERE q.i = 1 OR q.i <= $9 AND q.total <= $10
+), t AS MATERIALIZED (
+    SELECT o.seq, o.ctid AS at FROM {outbox} o
+    WHERE o.ctid = ANY (ARRAY(SELECT p.at FROM p)) AND (o.settled_at IS NULL AND o.due_at IS NULL) IS TRUE
+      AND (o.lease_until IS NULL OR o.lease_until <= statement_timestamp())
+    ORDER BY o.seq FOR UPDATE SKIP LOCKED
+), g AS MATERIALIZED (
+    SELECT w.*, w.seq IN (SELECT t.seq FROM t) AS got, false AS held, false AS behind, false AS busy FROM w
+)`
+
+// The key's part:
+//
+//	h  for each key its head here, and where its free prefix ends; what the session itself holds is passed over
+//	k  what holds the head: 2 another session, or something earlier that will be claimed; 1 a retry, or an abandoned one.
+//	   If the head was put back or taken over, whatever is leased behind it holds it too, the session's own as well: it
+//	   is about to be put back
+//	m  keys of which a picked row could not be locked: the rest of the key must not overtake it
+//
+// The rows of keys of which some were picked and others not are busy from now on.
+const pickKeyedSQL = `, h AS MATERIALIZED (
+    SELECT w.*, min(w.seq) FILTER (WHERE NOT w.own) OVER k AS head, min(w.seq) FILTER (WHERE NOT w.free AND NOT w.own) OVER k AS stop,
+           bool_or(w.lease_until IS NOT NULL AND NOT w.own) OVER k AS leased,
+           bool_or(w.back AND NOT w.own) OVER k AS put_back
     FROM w WINDOW k AS (PARTITION BY w.n, CASE WHEN w.keyed AND w.locked THEN w.key ELSE '' END COLLATE "C")
 ), k AS MATERIALIZED (
     SELECT k.*,
            CASE
-           WHEN NOT (k.keyed AND k.locked AND k.seq = k.head) THEN 0
+           WHEN NOT (k.keyed AND k.locked AND k.seq = k.head) IS TRUE THEN 0
            WHEN k.leased THEN 2
            ELSE coalesce(
                (SELECT CASE WHEN e.due_at IS NULL THEN 2 ELSE 1 END FROM {outbox} e WHERE e.route = k.route AND e.key = k.key
-                   AND (e.seq < k.head OR e.due_at IS NOT NULL) AND e.settled_at IS NULL AND e.holds AND e.key <> '' LIMIT 1),
-               CASE WHEN k.block THEN (SELECT 1 FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.reason <> '' LIMIT 1) END,
+                   AND (e.seq < k.head OR e.due_at IS NOT NULL) AND e.settled_at IS NULL AND e.holds AND e.key <> ''
+                   AND (e.lease_token >> 32 = $15 AND e.lease_until > statement_timestamp()) IS NOT TRUE LIMIT 1),
+               CASE WHEN k.block THEN (SELECT 1 FROM {outbox} e WHERE e.route = k.route AND e.key = k.key
+                   AND e.reason <> '' AND e.reason NOT IN ('cancelled', 'replaced', 'skipped', 'parked') LIMIT 1) END,
                (SELECT 2 FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq >= k.floor AND e.seq < k.head
-                   AND coalesce(e.settled_at, e.due_at) IS NULL AND e.key <> '' LIMIT 1),
+                   AND coalesce(e.settled_at, e.due_at) IS NULL AND e.key <> ''
+                   AND (e.lease_token >> 32 = $15 AND e.lease_until > statement_timestamp()) IS NOT TRUE LIMIT 1),
                CASE WHEN k.put_back THEN (SELECT 2 FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq > k.head
                    AND coalesce(e.settled_at, e.due_at) IS NULL AND e.key <> '' AND e.lease_until > statement_timestamp() LIMIT 1) END,
                0)
            END AS why
     FROM h k
 ), c AS MATERIALIZED (
-    SELECT k.n, k.seq, k.at, k.key, k.keyed, k.size, k.locked, k.free, k.suspect, k.lease_until,
+    SELECT k.n, k.seq, k.at, k.key, k.keyed, k.size, k.locked, k.free, k.own, k.suspect, k.lease_until,
            k.keyed AND k.locked AND (k.held > 0 OR k.seq >= k.stop) IS TRUE AS held,
            k.keyed AND k.locked AND (k.held > 0 OR k.seq > k.head) IS TRUE AS behind,
            k.keyed AND k.locked AND k.free AND k.held = 2 AS busy
@@ -101,45 +134,51 @@ WITH r AS MATERIALIZED (
     ORDER BY o.seq FOR UPDATE SKIP LOCKED
 ), m AS MATERIALIZED (
     SELECT p.n, p.key, min(p.seq) AS seq FROM p WHERE p.keyed AND p.seq NOT IN (SELECT l.seq FROM l) GROUP BY p.n, p.key
-), u AS (
-    UPDATE {outbox} o
-    SET state = 2, lease_token = $13, lease_owner = $12, lease_until = statement_timestamp() + $14 * interval '1 microsecond',
-        crashes = o.crashes + (o.lease_until IS NOT NULL)::int
-    WHERE o.ctid = ANY (ARRAY(
-        SELECT p.at FROM p
-        WHERE (p.seq IN (SELECT l.seq FROM l)) IS TRUE AND NOT EXISTS (SELECT FROM m WHERE m.n = p.n AND m.key = p.key AND m.seq < p.seq)
-    ))
-    RETURNING o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent, o.occurred_at,
-              o.hlc, o.expires_at, o.attrs, o.body, o.attempts, o.crashes, o.ready_since
+), t AS MATERIALIZED (
+    SELECT p.seq, p.at FROM p
+    WHERE (p.seq IN (SELECT l.seq FROM l)) IS TRUE AND NOT EXISTS (SELECT FROM m WHERE m.n = p.n AND m.key = p.key AND m.seq < p.seq)
 ), g AS MATERIALIZED (
-    SELECT c.n, c.seq, c.key, c.free, c.held, c.got, c.lease_until, c.suspect, c.behind, c.busy OR c.rest AND NOT c.got AS busy
+    SELECT c.n, c.seq, c.key, c.keyed, c.free, c.held, c.got, c.lease_until, c.suspect, c.behind, c.busy OR c.rest AND NOT c.got AS busy
     FROM (
-        SELECT c.*, c.seq IN (SELECT u.seq FROM u) AS got,
+        SELECT c.*, c.seq IN (SELECT t.seq FROM t) AS got,
                c.keyed AND c.locked AND c.free AND NOT c.held AND (c.n, c.key) IN (SELECT p.n, p.key FROM p WHERE p.keyed) AS rest
         FROM c
     ) c
+)`
+
+// takeSQL leases what was taken, and answers: first a row about what the claim saw, then the records.
+const takeSQL = `, u AS (
+    UPDATE {outbox} o
+    SET state = 2, lease_token = $13, lease_owner = $12, lease_until = statement_timestamp() + $14 * interval '1 microsecond',
+        crashes = o.crashes + (o.lease_until IS NOT NULL)::int
+    WHERE o.ctid = ANY (ARRAY(SELECT t.at FROM t))
+    RETURNING o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent, o.occurred_at,
+              o.hlc, o.expires_at, o.attrs, o.body, o.attempts, o.crashes, o.ready_since
 )
-SELECT a.*, u.seq, u.route, u.id, u.topic, u.key, u.type, u.source, u.content_type, u.correlation_id, u.trace_parent, u.occurred_at,
-       u.hlc, u.expires_at, u.attrs, u.body, u.attempts, u.crashes,
-       (extract(epoch FROM statement_timestamp() - u.ready_since) * 1000000)::bigint
+SELECT array_agg(b.rows ORDER BY b.n), array_agg(b.last ORDER BY b.n), array_agg(b.least ORDER BY b.n),
+       array_agg(b.remaining ORDER BY b.n), array_agg(b.open ORDER BY b.n),
+       (SELECT array_agg(g.n ORDER BY g.seq, g.n) FROM g WHERE g.busy), (SELECT array_agg(g.seq ORDER BY g.seq, g.n) FROM g WHERE g.busy),
+       (SELECT array_agg(g.key ORDER BY g.seq, g.n) FROM g WHERE g.busy), coalesce(bool_or(b.suspects), false), coalesce(bool_or(b.held), false),
+       coalesce(bool_or(b.keyed), false),
+       (extract(epoch FROM min(b.lease_until) - statement_timestamp()) * 1000000)::bigint,
+       (SELECT (extract(epoch FROM min(t.due_at) - statement_timestamp()) * 1000000)::bigint
+        FROM unnest($1::text[]) AS x(route) CROSS JOIN LATERAL (
+            SELECT e.due_at FROM {outbox} e WHERE e.route = x.route AND e.settled_at IS NULL AND e.due_at IS NOT NULL ORDER BY e.due_at LIMIT 1
+        ) t),
+       (SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM {outbox_sequence} s),
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
+       (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint,
+       NULL::bigint, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::timestamptz,
+       NULL::bigint, NULL::timestamptz, NULL::json, NULL::bytea, NULL::int, NULL::int, NULL::bigint
 FROM (
-    SELECT array_agg(b.rows ORDER BY b.n) AS rows, array_agg(b.last ORDER BY b.n) AS last, array_agg(b.least ORDER BY b.n) AS least,
-           array_agg(b.remaining ORDER BY b.n) AS remaining, array_agg(b.open ORDER BY b.n) AS open,
-           (SELECT array_agg(g.n ORDER BY g.seq, g.n) FROM g WHERE g.busy) AS busy_n, (SELECT array_agg(g.seq ORDER BY g.seq, g.n) FROM g WHERE g.busy) AS busy_seq,
-           (SELECT array_agg(g.key ORDER BY g.seq, g.n) FROM g WHERE g.busy) AS busy_key, coalesce(bool_or(b.suspects), false), coalesce(bool_or(b.held), false),
-           (extract(epoch FROM min(b.lease_until) - statement_timestamp()) * 1000000)::bigint,
-           (SELECT (extract(epoch FROM min(t.due_at) - statement_timestamp()) * 1000000)::bigint
-            FROM unnest($1::text[]) AS x(route) CROSS JOIN LATERAL (
-                SELECT e.due_at FROM {outbox} e WHERE e.route = x.route AND e.settled_at IS NULL AND e.due_at IS NOT NULL ORDER BY e.due_at LIMIT 1
-            ) t),
-           (SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM {outbox_sequence} s),
-           pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
-           (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint
-    FROM (
-        SELECT r.n, count(c.seq) AS rows, coalesce(max(c.seq), 0) AS last, coalesce(min(c.seq), 0) AS least, min(c.lease_until) AS lease_until,
-               coalesce(min(c.seq) FILTER (WHERE c.free AND NOT c.held AND NOT c.got AND NOT c.busy), 0) AS remaining,
-               coalesce(max(c.seq) FILTER (WHERE NOT (c.free AND c.held OR c.busy)), 0) AS open,
-               bool_or(c.suspect AND NOT $11 AND NOT c.behind) AS suspects, bool_or(c.free AND c.held OR c.busy) AS held
-        FROM r LEFT JOIN g c ON c.n = r.n GROUP BY r.n
-    ) b
-) a LEFT JOIN u ON true`
+    SELECT r.n, count(c.seq) AS rows, coalesce(max(c.seq), 0) AS last, coalesce(min(c.seq), 0) AS least, min(c.lease_until) AS lease_until,
+           coalesce(min(c.seq) FILTER (WHERE c.free AND NOT c.held AND NOT c.got AND NOT c.busy), 0) AS remaining,
+           coalesce(max(c.seq) FILTER (WHERE NOT (c.free AND c.held OR c.busy)), 0) AS open,
+           bool_or(c.suspect AND NOT $11 AND NOT c.behind) AS suspects, bool_or(c.free AND c.held OR c.busy) AS held, bool_or(c.keyed) AS keyed
+    FROM r LEFT JOIN g c ON c.n = r.n GROUP BY r.n
+) b
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       u.seq, u.route, u.id, u.topic, u.key, u.type, u.source, u.content_type, u.correlation_id, u.trace_parent, u.occurred_at,
+       u.hlc, u.expires_at, u.attrs, u.body, u.attempts, u.crashes, (extract(epoch FROM statement_timestamp() - u.ready_since) * 1000000)::bigint
+FROM u`

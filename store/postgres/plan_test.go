@@ -64,7 +64,7 @@ func (p *plan) walk(fn func(*plan)) {
 }
 
 func claimArgs(v *view) []any {
-	return []any{v.routes, v.lo, v.hi, v.floor, v.keyed, v.block, v.window, v.skip, v.records, v.bytes, false, "test", int64(1), int64(60_000_000)}
+	return []any{v.routes, v.lo, v.hi, v.floor, v.keyed, v.block, v.window, v.skip, v.records, v.bytes, false, "test", int64(1), int64(60_000_000), int64(1)}
 }
 
 func oneRoute(lo int64, window, records int) *view {
@@ -139,9 +139,9 @@ func TestPlans(t *testing.T) {
 		args    []any
 		buffers int64
 	}{
-		{"claim at the front", claimSQL, view(front), 40_000},
-		{"claim from the start: leased rows", claimSQL, view(0), 10_000},
-		{"claim: a blocked key's tail", claimSQL, view(800_001), 10_000},
+		{"claim at the front", claimKeyedSQL, view(front), 40_000},
+		{"claim from the start: leased rows", claimKeyedSQL, view(0), 10_000},
+		{"claim: a blocked key's tail", claimKeyedSQL, view(800_001), 10_000},
 		{"promote", promoteSQL, []any{names}, 100},
 		{"settle published", settlePublishedSQL, []any{seqs, int64(1)}, 2000},
 		{"extend", extendSQL, []any{seqs, tokens, int64(1000)}, 10_000},

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
@@ -27,8 +28,9 @@ const (
 // claimer keeps, in memory, where the next claim should look. It only guides: losing it costs one lap. It is safe for
 // concurrent use.
 type claimer struct {
-	promote, lock, claim string
-	class                int32
+	promote, lock, unkeyed, keyed string
+	class                         int32
+	serial                        atomic.Uint32 // of claims, for their tokens
 
 	mu    sync.Mutex
 	at    map[string]*position
@@ -36,9 +38,13 @@ type claimer struct {
 	short bool
 	held  bool
 	busy  int
+	plain int // claims in a row that met no row whose key must be kept in order
 	past  horizon
 	own   map[int64]laneKey // keyed records that were claimed and not settled, by sequence
 }
+
+// plainClaims is after how many claims in a row without keyed rows the cheaper statement is tried.
+const plainClaims = 50
 
 // maxPassed bounds what is remembered of rows that were passed, and of own records. Beyond it laps find them.
 const maxPassed = 50_000
@@ -100,9 +106,25 @@ func (h *horizon) advance(a *answer) {
 }
 
 func (c *claimer) init(n names) {
-	c.promote, c.lock, c.claim, c.class = n.sql(promoteSQL), n.sql(lockSQL), n.sql(claimSQL), n.lockClass()
+	c.promote, c.lock, c.unkeyed, c.keyed, c.class = n.sql(promoteSQL), n.sql(lockSQL), n.sql(claimUnkeyedSQL), n.sql(claimKeyedSQL), n.lockClass()
+	c.plain = plainClaims
+	c.serial.Store(rand.Uint32())
 	c.at, c.own = map[string]*position{}, map[int64]laneKey{}
 	c.share = shards
+}
+
+// token returns what tells a session's leases from others, and a token for one claim: its upper half is the session.
+// Fencing tokens need to be different, not secret. Without a session nothing is the claimer's own.
+func (c *claimer) token(session int64) (own, token int64) {
+	low := int64(c.serial.Add(1))
+	if session == 0 {
+		return math.MaxInt64, int64(rand.Uint32()|1)<<32 | low
+	}
+	half := int32(session) ^ int32(session>>32)
+	if half == 0 {
+		half = 1
+	}
+	return int64(half), int64(half)<<32 | low
 }
 
 // rangeKind says why a range is looked at.
@@ -116,6 +138,7 @@ const (
 
 // view is what one claim looks at: ranges, as columns.
 type view struct {
+	statement     string
 	names         []string // the routes, once each
 	routes        []string
 	lo, hi, floor []int64
@@ -161,8 +184,9 @@ func (c *claimer) plan(req *core.ClaimRequest) *view {
 			v.skip = append(v.skip, r.Route+"\x1f"+t)
 		}
 	}
-	if keyed {
-		v.shards = c.pickShards()
+	v.statement = c.unkeyed
+	if keyed && c.plain < plainClaims || req.Alone {
+		v.statement, v.shards = c.keyed, c.pickShards()
 	}
 	return v
 }
@@ -213,6 +237,9 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 	defer c.mu.Unlock()
 	claim := core.Claim{Records: a.records, Suspects: a.suspects, NextIn: -1}
 	c.past.advance(a)
+	if c.plain++; a.keyed {
+		c.plain = 0
+	}
 	if n := len(v.shards); n > 0 {
 		switch got := bits.OnesCount64(a.shards); {
 		case got < n:
