@@ -165,14 +165,15 @@ func (l *lane) hold(r *record, n int) {
 
 // applyWithdrawn removes what a committing transaction withdrew and gives dedupe keys free.
 func (s *Store) applyWithdrawn(tx *Tx) {
+	now := s.now()
 	for _, r := range tx.withdrawn {
 		l := s.lane(r.route)
-		l.counts[r.state]--
+		l.setState(r, core.StateAbandoned)
 		delete(l.live, r.seq)
-		delete(s.rows, r.rowKey())
 		s.release(r)
-		r.reserved, r.state = nil, core.StateAbandoned
+		r.reserved = nil
 		l.hold(r, -1)
+		s.retire(r, now)
 		s.notify(l)
 	}
 	for _, r := range tx.freed {
