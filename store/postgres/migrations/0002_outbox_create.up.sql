@@ -85,7 +85,9 @@ COMMENT ON INDEX {schema}.{outbox_holds} IS 'claims: retries and due schedules t
 CREATE INDEX {outbox_timer} ON {outbox} (route, due_at) WHERE settled_at IS NULL AND due_at IS NOT NULL;
 COMMENT ON INDEX {schema}.{outbox_timer} IS 'claims: schedules and retries, by time';
 CREATE INDEX {outbox_reason} ON {outbox} (route, key, seq) WHERE reason <> '';
-COMMENT ON INDEX {schema}.{outbox_reason} IS 'abandoned messages by key: routes that block after one, lists, counts';
+COMMENT ON INDEX {schema}.{outbox_reason} IS 'abandoned messages by key: routes that block after one, counts';
+CREATE INDEX {outbox_abandoned} ON {outbox} ((seq + 0)) WHERE reason <> '';
+COMMENT ON INDEX {schema}.{outbox_abandoned} IS 'abandoned messages in staging order: lists, redrives';
 
 -- These two hold no row of a message that is staged without expiry and deleted when published.
 CREATE INDEX {outbox_settled} ON {outbox} ((CASE WHEN reason = '' THEN 0 WHEN reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END), settled_at) WHERE settled_at IS NOT NULL;

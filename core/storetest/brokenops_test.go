@@ -1,0 +1,182 @@
+package storetest_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/storetest"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+// brokenOps is a store whose operator capabilities have a fault.
+type brokenOps struct {
+	*broken
+
+	list    func(f *core.Filter, p *core.Page)
+	listed  func(l *core.Listing)
+	seen    func(st *core.Stored)
+	redrive func(r *core.RedriveRequest)
+	redrove func(r *core.Redriven, err *error)
+	keys    func(block *bool, after *string)
+	blocked func(keys []core.BlockedKey, more *bool)
+	decide  func(b *brokenOps, route, key string, id *string, a *core.HeadAction) bool
+	decided func(err error) error
+}
+
+func (b *brokenOps) Store() core.OutboxStore { return b }
+
+func (b *brokenOps) Inspect(ctx context.Context, route, id string) (core.Stored, error) {
+	st, err := b.inner.Inspect(ctx, route, id)
+	if b.seen != nil {
+		b.seen(&st)
+	}
+	return st, err
+}
+
+func (b *brokenOps) List(ctx context.Context, f core.Filter, p core.Page) (core.Listing, error) {
+	if b.list != nil {
+		b.list(&f, &p)
+	}
+	l, err := b.inner.List(ctx, f, p)
+	if b.listed != nil {
+		b.listed(&l)
+	}
+	return l, err
+}
+
+func (b *brokenOps) Redrive(ctx context.Context, req core.RedriveRequest) (core.Redriven, error) {
+	if b.redrive != nil {
+		b.redrive(&req)
+	}
+	r, err := b.inner.Redrive(ctx, req)
+	if b.redrove != nil {
+		b.redrove(&r, &err)
+	}
+	return r, err
+}
+
+func (b *brokenOps) BlockedKeys(ctx context.Context, route string, block bool, after string, limit int) ([]core.BlockedKey, bool, error) {
+	if b.keys != nil {
+		b.keys(&block, &after)
+	}
+	keys, more, err := b.inner.BlockedKeys(ctx, route, block, after, limit)
+	if b.blocked != nil {
+		b.blocked(keys, &more)
+	}
+	return keys, more, err
+}
+
+func (b *brokenOps) DecideHead(ctx context.Context, route, key, id string, a core.HeadAction) error {
+	if b.decide != nil && b.decide(b, route, key, &id, &a) {
+		return nil
+	}
+	err := b.inner.DecideHead(ctx, route, key, id, a)
+	if b.decided != nil {
+		return b.decided(err)
+	}
+	return err
+}
+
+func runBrokenOps(t *testing.T, name string, fault *brokenOps) error {
+	t.Helper()
+	c := check(t, name)
+	var err error
+	synctest.Test(t, func(t *testing.T) {
+		inner, errNew := memory.New(memory.Options{Source: "/test"})
+		if errNew != nil {
+			t.Fatal(errNew)
+		}
+		b := *fault
+		b.broken = &broken{inner: inner, mu: new(sync.Mutex), last: map[int64]core.Record{}}
+		ctx, cancel := context.WithTimeout(t.Context(), storetest.Timeout)
+		defer cancel()
+		err = c.Run(ctx, &b)
+	})
+	return err
+}
+
+var opsFaults = []struct {
+	name, check string
+	store       brokenOps
+}{
+	{"loses the error", "inspect-shows-one", brokenOps{seen: func(st *core.Stored) { st.LastError = "" }}},
+	{"loses the body", "inspect-shows-one", brokenOps{seen: func(st *core.Stored) { st.Envelope.Body = nil }}},
+	{"loses the lease", "inspect-shows-one", brokenOps{seen: func(st *core.Stored) { st.LeaseIn = 0 }}},
+	{"begins again", "list-pages-in-order", brokenOps{list: func(_ *core.Filter, p *core.Page) { p.After = 0 }}},
+	{"ends early", "list-pages-in-order", brokenOps{listed: func(l *core.Listing) { l.Next = 0 }}},
+	{"skips one", "list-pages-in-order", brokenOps{listed: func(l *core.Listing) {
+		if l.Next > 0 {
+			l.Next++
+		}
+	}}},
+	{"hands out bodies", "list-pages-in-order", brokenOps{listed: func(l *core.Listing) {
+		for i := range l.Records {
+			l.Records[i].Envelope.Body = []byte("x")
+		}
+	}}},
+	{"filters by route alone", "list-filters", brokenOps{list: func(f *core.Filter, _ *core.Page) { *f = core.Filter{Routes: f.Routes} }}},
+	{"has no budget", "list-keeps-its-budget", brokenOps{list: func(_ *core.Filter, p *core.Page) { p.Budget = 0 }}},
+	{"gives up at its budget", "list-keeps-its-budget", brokenOps{listed: func(l *core.Listing) { l.Next = 0 }}},
+	{"takes what it gets", "list-refuses-bad-input", brokenOps{list: func(f *core.Filter, p *core.Page) { *f, *p = core.Filter{}, core.Page{} }}},
+	{"does nothing", "redrive-puts-back", brokenOps{redrive: func(r *core.RedriveRequest) { r.DryRun = true }}},
+	{"does nothing", "redrive-wakes", brokenOps{redrive: func(r *core.RedriveRequest) { r.DryRun = true }}},
+	{"takes all at once", "redrive-goes-in-steps", brokenOps{redrive: func(r *core.RedriveRequest) { r.Page.Limit = 0 }}},
+	{"ends after a step", "redrive-goes-in-steps", brokenOps{redrove: func(r *core.Redriven, _ *error) { r.Next = 0 }}},
+	{"filters by route alone", "redrive-filters", brokenOps{redrive: func(r *core.RedriveRequest) { r.Filter = core.Filter{Routes: r.Filter.Routes} }}},
+	{"runs for real", "redrive-dry-run-changes-nothing", brokenOps{redrive: func(r *core.RedriveRequest) { r.DryRun = false }}},
+	{"forces", "redrive-refuses-expired", brokenOps{redrive: func(r *core.RedriveRequest) { r.Force = true }}},
+	{"never forces", "redrive-refuses-expired", brokenOps{redrive: func(r *core.RedriveRequest) { r.Force = false }}},
+	{"forces", "redrive-refuses-beyond-horizon", brokenOps{redrive: func(r *core.RedriveRequest) { r.Force = true }}},
+	{"forces", "redrive-refuses-out-of-order", brokenOps{redrive: func(r *core.RedriveRequest) { r.Force = true }}},
+	{"does not know that the key was blocked", "redrive-refuses-out-of-order", brokenOps{redrive: func(r *core.RedriveRequest) { r.BlockAfterAbandon = false }}},
+	{"takes an empty filter for all", "redrive-asks-for-all", brokenOps{redrive: func(r *core.RedriveRequest) { r.All = true }}},
+	{"hides refusals", "redrive-asks-for-all", brokenOps{redrove: func(_ *core.Redriven, err *error) { *err = nil }}},
+	{"always blocks", "blocked-keys-are-listed", brokenOps{keys: func(block *bool, _ *string) { *block = true }}},
+	{"never blocks", "blocked-keys-are-listed", brokenOps{keys: func(block *bool, _ *string) { *block = false }}},
+	{"begins again", "blocked-keys-in-pages", brokenOps{keys: func(_ *bool, after *string) { *after = "" }}},
+	{"says that this is all", "blocked-keys-in-pages", brokenOps{blocked: func(_ []core.BlockedKey, more *bool) { *more = false }}},
+	{"does nothing", "head-skip", brokenOps{decide: func(*brokenOps, string, string, *string, *core.HeadAction) bool { return true }}},
+	{"parks", "head-skip", brokenOps{decide: as(core.HeadPark)}},
+	{"requeues", "head-skip", brokenOps{decide: as(core.HeadRequeue)}},
+	{"skips", "head-park", brokenOps{decide: as(core.HeadSkip)}},
+	{"skips", "head-requeue", brokenOps{decide: as(core.HeadSkip)}},
+	{"skips", "head-of-abandoned-key", brokenOps{decide: as(core.HeadSkip)}},
+	{"does nothing", "head-of-abandoned-key", brokenOps{decide: func(*brokenOps, string, string, *string, *core.HeadAction) bool { return true }}},
+	{"takes the head whatever the id", "head-must-be-the-head", brokenOps{decide: func(b *brokenOps, route, key string, id *string, _ *core.HeadAction) bool {
+		if keys, _, _ := b.inner.BlockedKeys(context.Background(), route, true, "", 1); len(keys) == 1 && keys[0].Key == key {
+			*id = keys[0].Head.Envelope.ID
+		}
+		return false
+	}}},
+	{"says not found of what is in flight", "head-must-be-the-head", brokenOps{decided: func(err error) error {
+		if errors.Is(err, core.ErrInFlight) {
+			return core.ErrNotFound
+		}
+		return err
+	}}},
+	{"accepts everything", "head-refuses-bad-input", brokenOps{decided: func(error) error { return nil }}},
+}
+
+func as(a core.HeadAction) func(*brokenOps, string, string, *string, *core.HeadAction) bool {
+	return func(_ *brokenOps, _, _ string, _ *string, action *core.HeadAction) bool {
+		*action = a
+		return false
+	}
+}
+
+func TestSuiteCatchesOperatorFaults(t *testing.T) { // TE-01 DB-11 DB-12 OR-05
+	t.Parallel()
+	for i := range opsFaults {
+		f := &opsFaults[i]
+		t.Run(f.check+"/"+f.name, func(t *testing.T) {
+			t.Parallel()
+			if err := runBrokenOps(t, f.check, &f.store); err == nil || errors.Is(err, storetest.ErrNotDeclared) {
+				t.Errorf("check %s does not notice: %v", f.check, err)
+			}
+		})
+	}
+}
