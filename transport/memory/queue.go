@@ -28,7 +28,7 @@ type queue struct {
 	ready     byPlace
 	delayed   byDue
 	held      int
-	parked    []Parked
+	parked    []parked
 	wake      chan struct{} // closed when something may have become possible; nil if nobody waits
 }
 

@@ -146,7 +146,7 @@ func (r *receiver) settle(a *core.Ack, now time.Time) error {
 		case it.receipt != nil:
 			it.receipt.settle(rejected(a))
 		default:
-			q.parked = append(q.parked, Parked{Envelope: it.env.Clone(), Queue: q.name, Attempt: it.attempt, Reason: a.Reason, Err: a.Err, At: now})
+			q.park(Parked{Envelope: it.env.Clone(), Queue: q.name, Attempt: it.attempt, Reason: a.Reason, Err: a.Err, At: now})
 		}
 	case core.VerdictGiveBack:
 		q.ready.push(it)

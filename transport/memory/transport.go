@@ -301,7 +301,7 @@ func (t *Transport) Parked(queue string) []Parked {
 	out := make([]Parked, len(q.parked))
 	for i, p := range q.parked {
 		p.Envelope = p.Envelope.Clone()
-		out[i] = p
+		out[i] = p.Parked
 	}
 	return out
 }

@@ -20,6 +20,8 @@ const (
 	// refreshCount is after how many looks a parked message is replaced by a fresh copy. A quorum queue counts what is put back (up to RabbitMQ 4.2), and
 	// drops what was put back deliveryLimit times; so no number of looks pushes a parked message out.
 	refreshCount = 1000
+	// seenAgain is how long to wait until what was put back is counted again. It is not if others take it.
+	seenAgain = 500 * time.Millisecond
 	// putBackTime bounds the end of a listing or a replay, whose own context may be over.
 	putBackTime = 5 * time.Second
 )
@@ -194,9 +196,10 @@ type parkedWalk struct {
 	ch         *amqp.Channel
 	name       string // of the subscription
 	queue, dlq string
-	total      int // that were there at the beginning, and may be looked at
+	there      int // at the beginning
+	total      int // of them, to be looked at
 	taken      int
-	held       bool
+	removed    int
 }
 
 func (t *Transport) walkParked(ctx context.Context, queue string) (*parkedWalk, error) {
@@ -220,7 +223,7 @@ func (t *Transport) walkParked(ctx context.Context, queue string) (*parkedWalk, 
 	}
 	err = await(connecting, func() error {
 		q, err := w.ch.QueueDeclarePassive(w.dlq, true, false, false, false, nil)
-		w.total = q.Messages
+		w.there, w.total = q.Messages, q.Messages
 		return err
 	}, nil)
 	switch {
@@ -257,7 +260,6 @@ func (w *parkedWalk) next(ctx context.Context) (*amqp.Delivery, *core.Parked, er
 			return nil, nil, nil
 		}
 		w.taken++
-		w.held = true
 		p := parkedOf(&raw, w.name, w.queue, w.t.opts.names().dlx())
 		if number(raw.Headers[headerDeliveryCount]) >= w.t.refreshAt {
 			if fresh := w.refresh(ctx, &raw, &p); fresh {
@@ -287,20 +289,28 @@ func (w *parkedWalk) remove(ctx context.Context, tag uint64) error {
 	if err := await(ctx, func() error { return w.ch.Ack(tag, false) }, nil); err != nil {
 		return outage("parked", fmt.Errorf("queue %q: a message may be handled and parked still: %w", w.dlq, err))
 	}
+	w.removed++
 	return nil
 }
 
-// close puts back what was not removed, in its order, and waits until the broker has seen it.
+// close puts back what was not removed, in its order. On a channel that is closed the broker did so itself. A quorum queue counts late, so close waits
+// a moment until the messages are seen to be there: whoever looks next begins with their number.
 func (w *parkedWalk) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), putBackTime)
 	defer cancel()
 	_ = await(ctx, func() error {
-		var err error
-		if w.held && !w.ch.IsClosed() {
-			err = w.ch.Nack(0, true, true)
+		if w.taken == w.removed || w.ch.IsClosed() {
+			return w.ch.Close()
+		}
+		err := w.ch.Nack(0, true, true)
+		for giveUp := time.Now().Add(seenAgain); err == nil && time.Now().Before(giveUp); err = wait(ctx, 5*time.Millisecond) {
+			q, lost := w.ch.QueueDeclarePassive(w.dlq, true, false, false, false, nil)
+			if lost != nil || q.Messages >= w.there-w.removed {
+				break
+			}
 		}
 		return errors.Join(err, w.ch.Close())
-	}, nil) // on a channel that is closed the broker did so itself
+	}, nil)
 }
 
 // parkedOf reads a parked message. One that the broker dead-lettered itself (its time was over in the queue) has the broker's words for why.

@@ -1,0 +1,346 @@
+package transporttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// The checks of the capability core.ParkedQueue: what a transport without it skips. RM-08.
+var parkedChecks = []named{
+	{"parked-list", parkedList},
+	{"parked-replay", parkedReplay},
+	{"parked-replay-again", parkedReplayAgain},
+	{"parked-filter", parkedFilter},
+	{"parked-refuses", parkedRefuses},
+	{"parked-limit-and-progress", parkedLimit},
+	{"parked-rate", parkedRate},
+	{"parked-expired", parkedExpired},
+	{"parked-purge", parkedPurge},
+	{"parked-concurrently", parkedConcurrently},
+}
+
+// parkedQueue returns the capability, or skips the check.
+func (k *kit) parkedQueue() core.ParkedQueue {
+	q, ok := core.As[core.ParkedQueue](k.tr)
+	k.needs(ok && k.sub.Parks, "core.ParkedQueue")
+	return q
+}
+
+// park publishes messages to a new queue and rejects all of them, in their order. It returns the receiver and the queue's name.
+func (k *kit) park(batch func(name string) []core.Envelope) (core.Receiver, string, []core.Envelope) {
+	r, name := k.queue("a", "b")
+	want := batch(name)
+	k.publish(want...)
+	k.parkAll(r, len(want))
+	k.depth(name, len(want))
+	return r, name, want
+}
+
+func (k *kit) parkAll(r core.Receiver, n int) {
+	for range n {
+		d := k.receive(r, 1)[0]
+		k.settle(r, core.AckReject(d, core.ReasonRejected, errors.New("no good")))
+	}
+}
+
+// depth waits until n messages are parked: a broker may count late.
+func (k *kit) depth(name string, n int) {
+	q := k.parkedQueue()
+	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	defer cancel()
+	for {
+		got, err := q.ParkedDepth(ctx, name)
+		if ctx.Err() == nil {
+			k.must("depth of what is parked", err)
+		}
+		if got == n && err == nil {
+			return
+		}
+		if pause(ctx, 50*time.Millisecond) != nil {
+			k.fail("%d messages are parked, want %d", got, n)
+		}
+	}
+}
+
+func (k *kit) list(name string, f core.ParkedFilter, limit int) []core.Parked {
+	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	defer cancel()
+	got, err := k.parkedQueue().ListParked(ctx, name, f, limit)
+	k.must("list what is parked", err)
+	return got
+}
+
+func (k *kit) replay(req core.ParkedRequest, want int) {
+	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	defer cancel()
+	n, err := k.parkedQueue().ReplayParked(ctx, req)
+	k.must("replay what is parked", err)
+	if n != want {
+		k.fail("replayed %d messages, want %d", n, want)
+	}
+}
+
+// parkedList looks several times: nothing changes, and everything that is known is shown.
+func parkedList(k *kit) {
+	start := time.Now()
+	_, name, want := k.park(func(name string) []core.Envelope {
+		first := full(name + ".a")
+		return append([]core.Envelope{first}, messages(name+".b", 4)...)
+	})
+	for range 3 {
+		got := k.list(name, core.ParkedFilter{}, 10)
+		if len(got) != len(want) {
+			k.fail("%d messages are listed, want %d", len(got), len(want))
+		}
+		for i, p := range got {
+			e := want[i].Clone()
+			e.Body = nil
+			k.same(e, p.Envelope, fmt.Sprintf("parked message %d", i))
+			if p.Queue != name || p.Reason != core.ReasonRejected || p.Error != "no good" || p.Attempts != 1 {
+				k.fail("listed with queue %q, reason %q, error %q and %d attempts", p.Queue, p.Reason, p.Error, p.Attempts)
+			}
+			if p.At.Before(start.Add(-time.Minute)) || p.At.After(time.Now().Add(time.Minute)) {
+				k.fail("parked at %s", p.At)
+			}
+		}
+		k.depth(name, len(want))
+	}
+	if got := k.list(name, core.ParkedFilter{}, 2); len(got) != 2 || got[0].Envelope.ID != want[0].ID {
+		k.fail("with limit 2: %d messages are listed", len(got))
+	}
+	k.depth(name, len(want))
+}
+
+// parkedReplay replays one that was tried twice: it comes back as it was published, as a first attempt, and is parked no longer.
+func parkedReplay(k *kit) {
+	r, name := k.queue("a")
+	want := full(name + ".a")
+	k.publish(want)
+	k.settle(r, core.AckRetry(k.receive(r, 1)[0], tier1, errors.New("first")))
+	k.settle(r, core.AckReject(k.receive(r, 1)[0], core.ReasonAttempts, errors.New("second")))
+	k.depth(name, 1)
+	if got := k.list(name, core.ParkedFilter{}, 1); len(got) != 1 || got[0].Attempts != 2 || got[0].Reason != core.ReasonAttempts {
+		k.fail("listed: %+v", got)
+	}
+	k.replay(core.ParkedRequest{Queue: name, Filter: core.ParkedFilter{IDs: []string{want.ID}}}, 1)
+	d := k.receive(r, 1)[0]
+	k.same(want, d.Envelope, "replayed")
+	if d.Attempt != 1 || d.Queue != name || d.Redeliveries > 0 {
+		k.fail("replayed as attempt %d of queue %q with %d redeliveries", d.Attempt, d.Queue, d.Redeliveries)
+	}
+	k.depth(name, 0)
+	k.settle(r, core.AckRetry(d, tier1, errors.New("again"))) // the way goes on as for any other
+	d = k.receive(r, 1)[0]
+	k.same(want, d.Envelope, "retried after the replay")
+	if d.Attempt != 2 {
+		k.fail("retried after the replay as attempt %d", d.Attempt)
+	}
+	k.settle(r, core.AckDone(d))
+	k.nothing(r, "the message was done")
+}
+
+// parkedReplayAgain parks what was replayed while the replay goes on: one call replays each once.
+func parkedReplayAgain(k *kit) {
+	const n = 20
+	r, name, want := k.park(func(name string) []core.Envelope { return messages(name+".a", n) })
+	k.replay(core.ParkedRequest{Queue: name, All: true}, n)
+	k.parkAll(r, n)
+	k.depth(name, n)
+	k.replay(core.ParkedRequest{Queue: name, All: true}, n)
+	k.exactly(want, k.consume(r, n))
+	k.depth(name, 0)
+	k.nothing(r, "all messages were done")
+}
+
+func parkedFilter(k *kit) {
+	r, name := k.queue("a", "b")
+	batch := append(messages(name+".a", 3), messages(name+".b", 3)...)
+	k.publish(batch...)
+	for range batch {
+		d := k.receive(r, 1)[0]
+		reason := core.ReasonRejected
+		if d.Envelope.Topic == name+".b" {
+			reason = core.ReasonUndecodable
+		}
+		k.settle(r, core.AckReject(d, reason, errors.New("no")))
+	}
+	k.depth(name, 6)
+	for what, c := range map[string]struct {
+		f    core.ParkedFilter
+		want int
+	}{
+		"ids":           {core.ParkedFilter{IDs: []string{batch[1].ID, batch[5].ID}}, 2},
+		"topic":         {core.ParkedFilter{Topics: []string{name + ".a"}}, 3},
+		"reason":        {core.ParkedFilter{Reasons: []core.Reason{core.ReasonUndecodable}}, 3},
+		"id and reason": {core.ParkedFilter{IDs: []string{batch[1].ID}, Reasons: []core.Reason{core.ReasonUndecodable}}, 0},
+		"other":         {core.ParkedFilter{IDs: []string{"nobody"}}, 0},
+	} {
+		if got := k.list(name, c.f, 10); len(got) != c.want {
+			k.fail("by %s: %d messages are listed, want %d", what, len(got), c.want)
+		}
+	}
+	k.depth(name, 6)
+	k.replay(core.ParkedRequest{Queue: name, Filter: core.ParkedFilter{Reasons: []core.Reason{core.ReasonUndecodable}, IDs: []string{batch[4].ID, batch[0].ID}}}, 1)
+	k.exactly(batch[4:5], k.consume(r, 1))
+	k.depth(name, 5)
+	n, err := k.parkedQueue().PurgeParked(k.ctx, core.ParkedRequest{Queue: name, Filter: core.ParkedFilter{Topics: []string{name + ".b"}}})
+	k.must("purge", err)
+	if n != 2 {
+		k.fail("purged %d messages, want 2", n)
+	}
+	k.depth(name, 3)
+	k.replay(core.ParkedRequest{Queue: name, All: true}, 3)
+	k.exactly(batch[:3], k.consume(r, 3))
+	k.nothing(r, "the others were purged")
+}
+
+func parkedRefuses(k *kit) {
+	q := k.parkedQueue()
+	_, name, _ := k.park(func(name string) []core.Envelope { return messages(name+".a", 2) })
+	for what, req := range map[string]core.ParkedRequest{
+		"an empty filter":  {Queue: name},
+		"no queue":         {All: true},
+		"a negative limit": {Queue: name, All: true, Limit: -1},
+		"a negative rate":  {Queue: name, All: true, PerSecond: -1},
+	} {
+		for verb, call := range map[string]func(context.Context, core.ParkedRequest) (int, error){"replay": q.ReplayParked, "purge": q.PurgeParked} {
+			if n, err := call(k.ctx, req); !errors.Is(err, core.ErrInvalid) || n != 0 {
+				k.fail("%s with %s: %d, %v", verb, what, n, err)
+			}
+		}
+	}
+	if _, err := q.ListParked(k.ctx, name, core.ParkedFilter{}, 0); !errors.Is(err, core.ErrInvalid) {
+		k.fail("list with limit 0: %w", err)
+	}
+	unknown := k.h.NewName()
+	if _, err := q.ParkedDepth(k.ctx, unknown); !errors.Is(err, core.ErrNotFound) {
+		k.fail("depth of a queue that does not exist: %w", err)
+	}
+	if _, err := q.ReplayParked(k.ctx, core.ParkedRequest{Queue: unknown, All: true}); !errors.Is(err, core.ErrNotFound) {
+		k.fail("replay of a queue that does not exist: %w", err)
+	}
+	k.depth(name, 2)
+}
+
+func parkedLimit(k *kit) {
+	r, name, want := k.park(func(name string) []core.Envelope { return messages(name+".a", 10) })
+	calls, looked, total := 0, 0, 0
+	k.replay(core.ParkedRequest{Queue: name, All: true, Limit: 4, Progress: func(l, t int) {
+		if l < looked || l > t {
+			k.fail("progress goes from %d to %d of %d", looked, l, t)
+		}
+		calls, looked, total = calls+1, l, t
+	}}, 4)
+	if calls == 0 || looked < 4 || total != 10 {
+		k.fail("progress was told %d times, at last %d of %d", calls, looked, total)
+	}
+	k.exactly(want[:4], k.consume(r, 4))
+	k.depth(name, 6)
+	k.nothing(r, "four were replayed")
+}
+
+func parkedRate(k *kit) {
+	r, name, want := k.park(func(name string) []core.Envelope { return messages(name+".a", 10) })
+	start := time.Now()
+	k.replay(core.ParkedRequest{Queue: name, All: true, PerSecond: 20}, 10)
+	if took := time.Since(start); took < 400*time.Millisecond {
+		k.fail("ten messages at 20 a second took %s", took)
+	}
+	k.exactly(want, k.consume(r, 10))
+	k.publish(messages(name+".b", 10)...)
+	k.parkAll(r, 10)
+	k.depth(name, 10)
+	ctx, cancel := context.WithTimeout(k.ctx, quiet)
+	defer cancel()
+	n, err := k.parkedQueue().PurgeParked(ctx, core.ParkedRequest{Queue: name, All: true, PerSecond: 10})
+	if err == nil || n == 0 || n > 5 {
+		k.fail("a slow purge that was cancelled: %d, %w", n, err)
+	}
+	k.depth(name, 10-n)
+}
+
+// parkedExpired replays one message whose time is over and one whose is not.
+func parkedExpired(k *kit) {
+	r, name := k.queue("a")
+	batch := messages(name+".a", 2)
+	batch[0].Expires = time.Now().Add(time.Second)
+	k.publish(batch...)
+	k.parkAll(r, 2)
+	k.depth(name, 2)
+	_ = pause(k.ctx, time.Until(batch[0].Expires)+50*time.Millisecond)
+	k.replay(core.ParkedRequest{Queue: name, All: true}, 1)
+	k.exactly(batch[1:], k.consume(r, 1))
+	k.depth(name, 1)
+	if got := k.list(name, core.ParkedFilter{}, 10); len(got) != 1 || got[0].Envelope.ID != batch[0].ID {
+		k.fail("parked is %+v", got)
+	}
+	n, err := k.parkedQueue().PurgeParked(k.ctx, core.ParkedRequest{Queue: name, All: true})
+	k.must("purge", err)
+	if n != 1 {
+		k.fail("purged %d messages, want 1", n)
+	}
+	k.nothing(r, "the message was expired")
+}
+
+func parkedPurge(k *kit) {
+	r, name, _ := k.park(func(name string) []core.Envelope { return messages(name+".a", 5) })
+	n, err := k.parkedQueue().PurgeParked(k.ctx, core.ParkedRequest{Queue: name, All: true, Limit: 2})
+	k.must("purge", err)
+	if n != 2 {
+		k.fail("purged %d messages, want 2", n)
+	}
+	k.depth(name, 3)
+	n, err = k.parkedQueue().PurgeParked(k.ctx, core.ParkedRequest{Queue: name, All: true})
+	k.must("purge", err)
+	if n != 3 {
+		k.fail("purged %d messages, want 3", n)
+	}
+	k.depth(name, 0)
+	k.nothing(r, "everything was purged")
+	k.replay(core.ParkedRequest{Queue: name, All: true}, 0)
+}
+
+// parkedConcurrently lists and replays from several goroutines: each message comes back once, and none is left or lost.
+func parkedConcurrently(k *kit) {
+	const n = 100
+	q := k.parkedQueue()
+	r, name, want := k.park(func(name string) []core.Envelope { return messages(name+".a", n) })
+	var replayed atomic.Int64
+	k.each(6, func(i int) error {
+		ctx, cancel := context.WithTimeout(k.ctx, patience)
+		defer cancel()
+		for round := 0; ctx.Err() == nil; round++ {
+			if i < 3 {
+				if _, err := q.ListParked(ctx, name, core.ParkedFilter{}, 10); err != nil {
+					return err
+				}
+				if round >= 5 {
+					return nil
+				}
+				continue
+			}
+			got, err := q.ReplayParked(ctx, core.ParkedRequest{Queue: name, All: true, Limit: 7})
+			if err != nil {
+				return err
+			}
+			if replayed.Add(int64(got)) >= n {
+				return nil
+			}
+			if err := pause(ctx, 10*time.Millisecond); err != nil {
+				return fmt.Errorf("%d of %d replayed: %w", replayed.Load(), n, err)
+			}
+		}
+		return ctx.Err()
+	})
+	if got := replayed.Load(); got != n {
+		k.fail("replayed %d messages, want %d", got, n)
+	}
+	k.exactly(want, k.consume(r, n))
+	k.depth(name, 0)
+	k.nothing(r, "all messages were done")
+}
