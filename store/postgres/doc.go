@@ -20,6 +20,18 @@
 //     behind a blocked key, do not slow others. A claim's update is HOT nine times in ten, so indexes stay small.
 //   - Deadlocks and serialisation failures are run again, at no cost to the message.
 //
+// # Withdrawing messages
+//
+// A message with a dedupe key is the only live one with it on its route and topic: until it is published, abandoned or
+// withdrawn, a second one is a duplicate, which Staged says together with the id of the live one. With Replace the newest
+// wins instead. [Outbox.Cancel] withdraws by id or by dedupe key. All of it happens in the caller's transaction and in
+// one statement, and costs nothing where it is not used. What a relay holds cannot be withdrawn: cancelling it leaves it
+// alone; replacing it takes the dedupe key from it, so that the relay's settle waits for the caller's transaction. Two
+// transactions that withdraw one message wait for each other; the database ends a deadlock among the callers'
+// transactions, not Waybill. Under REPEATABLE READ a message that changed hands is a serialisation failure, for the caller
+// to run again. Withdrawn records are deleted at once unless Options.Retention keeps them. Only an Outbox with the same
+// Retention should withdraw, and the role needs the grants of a canceller.
+//
 // # Rows put in by hand
 //
 // INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('orders.placed', '{"id": 1}') is enough: the other columns

@@ -259,10 +259,11 @@ func (m *Migrations) SQL() string {
 
 // Roles names the database roles that Grants grants to; an empty one is left out.
 type Roles struct {
-	Producer string // stages
-	Relay    string // claims and settles
-	Consumer string // marks in the inbox
-	Operator string // inspects, requeues, purges
+	Producer  string // stages
+	Canceller string // stages, and withdraws what it or others staged: Cancel, and messages that replace others
+	Relay     string // claims and settles
+	Consumer  string // marks in the inbox
+	Operator  string // inspects, requeues, purges
 }
 
 // Grants returns the SQL that gives each role what it needs and no more.
@@ -273,13 +274,16 @@ func (m *Migrations) Grants(r Roles) string {
 			b.WriteString(m.names.sql("GRANT " + what + " TO " + pgx.Identifier{role}.Sanitize() + ";\n"))
 		}
 	}
-	for _, role := range []string{r.Producer, r.Relay, r.Consumer, r.Operator} {
+	for _, role := range []string{r.Producer, r.Canceller, r.Relay, r.Consumer, r.Operator} {
 		grant(role, "USAGE ON SCHEMA {schema}")
 		grant(role, "SELECT ON {meta}")
 	}
 	if slices.Contains(m.parts, PartOutbox) {
-		grant(r.Producer, "SELECT, INSERT ON {outbox}")
-		grant(r.Producer, "SELECT ON {wake}")
+		for _, role := range []string{r.Producer, r.Canceller} {
+			grant(role, "SELECT, INSERT ON {outbox}")
+			grant(role, "SELECT ON {wake}")
+		}
+		grant(r.Canceller, "DELETE, UPDATE (state, reason, due_at, settled_at, dedupe_key) ON {outbox}")
 		for _, role := range []string{r.Relay, r.Operator} {
 			grant(role, "SELECT, UPDATE, DELETE ON {outbox}")
 			grant(role, "SELECT ON {outbox_sequence}")

@@ -125,9 +125,9 @@ func TestGrants(t *testing.T) {
 		t.Fatal(err)
 	}
 	suffix := pool.Config().ConnConfig.Database // roles are the server's, not the database's
-	roles := postgres.Roles{Producer: "producer " + suffix, Relay: "relay " + suffix, Consumer: "consumer " + suffix, Operator: "operator " + suffix}
+	roles := postgres.Roles{Producer: "producer " + suffix, Canceller: "canceller " + suffix, Relay: "relay " + suffix, Consumer: "consumer " + suffix, Operator: "operator " + suffix}
 	as := map[string]*pgxpool.Pool{}
-	for _, role := range []string{roles.Producer, roles.Relay, roles.Consumer, roles.Operator, "nobody " + suffix} {
+	for _, role := range []string{roles.Producer, roles.Canceller, roles.Relay, roles.Consumer, roles.Operator, "nobody " + suffix} {
 		quoted := pgx.Identifier{role}.Sanitize()
 		exec(t, pool, "CREATE ROLE "+quoted+" LOGIN PASSWORD 'secret'")
 		t.Cleanup(func() {
@@ -153,6 +153,24 @@ func TestGrants(t *testing.T) {
 	}
 	producer, producerPool := outbox(roles.Producer)
 	stage(t, producerPool, producer, message(core.Key("k")), message(core.Delay(time.Hour)))
+	stage(t, producerPool, producer, message(core.Delay(time.Hour), core.DedupeKey("d")))
+	canceller, cancellerPool := outbox(roles.Canceller)
+	for _, keep := range []time.Duration{0, time.Hour} { // deleted at once, or kept
+		if keep > 0 {
+			o, err := postgres.NewOutbox(cancellerPool, postgres.Options{Source: "/test", Retention: core.Retention{Withdrawn: keep}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			canceller = o
+		}
+		if s := stage(t, cancellerPool, canceller, message(core.Delay(time.Hour), core.Replace("d"))); s[0].Replaced != core.CancelDone {
+			t.Fatalf("a canceller's replacement: %+v", s)
+		}
+		id := stage(t, cancellerPool, canceller, message())[0].ID
+		if got := cancel(t, cancellerPool, canceller, core.CancelKey{ID: id}); got[0] != core.CancelDone {
+			t.Fatalf("a canceller's cancel: %q", got)
+		}
+	}
 	relay, _ := outbox(roles.Relay)
 	if err := relay.Check(t.Context()); err != nil {
 		t.Fatal(err)
@@ -188,6 +206,13 @@ func TestGrants(t *testing.T) {
 	}
 	if err := producer.Check(t.Context()); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "GRANT UPDATE, DELETE") {
 		t.Fatalf("a producer's check: %v", err)
+	}
+	err = pgx.BeginFunc(t.Context(), producerPool, func(tx pgx.Tx) error {
+		_, err := producer.Cancel(t.Context(), tx, core.CancelKey{ID: "x"})
+		return err
+	})
+	if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "grant") {
+		t.Fatalf("a producer's cancel: %v", err)
 	}
 	nobody, _ := outbox("nobody " + suffix)
 	if err := nobody.Check(t.Context()); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "GRANT USAGE") {
