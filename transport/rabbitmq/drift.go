@@ -2,7 +2,6 @@ package rabbitmq
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -28,7 +27,7 @@ const (
 )
 
 // Drift compares what the transport's exchange and its open subscriptions need with the live broker, and returns every difference: what is missing, has
-// other arguments, or is bound too much. It needs Options.ManagementURL, and implements core.DriftChecker.
+// other arguments, or is bound too much. Policies are not looked at. It needs Options.ManagementURL, and implements core.DriftChecker.
 func (t *Transport) Drift(ctx context.Context) ([]core.Difference, error) {
 	return t.DriftFrom(ctx, t.Topology())
 }
@@ -71,11 +70,10 @@ type (
 		Internal   bool   `json:"internal"`
 	}
 	liveQueue struct {
-		Durable    bool            `json:"durable"`
-		AutoDelete bool            `json:"auto_delete"`
-		Exclusive  bool            `json:"exclusive"`
-		Arguments  map[string]any  `json:"arguments"`
-		Policy     json.RawMessage `json:"effective_policy_definition"`
+		Durable    bool           `json:"durable"`
+		AutoDelete bool           `json:"auto_delete"`
+		Exclusive  bool           `json:"exclusive"`
+		Arguments  map[string]any `json:"arguments"`
 	}
 	liveBinding struct {
 		Source    string         `json:"source"`
@@ -118,10 +116,6 @@ func (m *management) compare(ctx context.Context, t *Topology) ([]deviation, err
 		add(q.String(), (&liveQueue{Durable: true}).String(), live.String(), recreate)
 		for _, name := range slices.Sorted(maps.Keys(merged(q.Arguments, live.Arguments))) {
 			add(q.String()+" argument "+name, valueText(q.Arguments, name), valueText(live.Arguments, name), recreate)
-		}
-		harmful := live.harmful()
-		for _, name := range slices.Sorted(maps.Keys(harmful)) {
-			add(q.String()+" policy "+name, "none", harmful[name], "keep the policy off this queue: it makes messages disappear or be parked without a reason")
 		}
 		found, err := ask.bindings(ctx, t, q.Name)
 		if err != nil {
@@ -186,21 +180,6 @@ func flags(s string, set map[string]bool) string {
 		}
 	}
 	return s
-}
-
-// harmful returns the parts of the queue's policy that take messages away, or park them without a reason.
-func (q *liveQueue) harmful() map[string]string {
-	var all map[string]any
-	if json.Unmarshal(q.Policy, &all) != nil { // an empty list means none
-		return nil
-	}
-	out := map[string]string{}
-	for _, name := range []string{"message-ttl", "expires", "delivery-limit"} {
-		if v, ok := all[name]; ok {
-			out[name] = fmt.Sprint(v)
-		}
-	}
-	return out
 }
 
 func merged(a, b map[string]any) map[string]any {

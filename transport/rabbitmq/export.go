@@ -67,7 +67,7 @@ func (t *Topology) grants() (relay, consumer, operator grant) {
 }
 
 // Permissions returns the least permissions of each role.
-func (t *Topology) Permissions() Permissions {
+func (t Topology) Permissions() Permissions {
 	relay, consumer, operator := t.grants()
 	return Permissions{relay.permission(), consumer.permission(), operator.permission()}
 }
@@ -107,7 +107,7 @@ func (t *Topology) userPermissions(u Users) []userPermission {
 // Definitions returns the topology as RabbitMQ's definitions file, for rabbitmqctl import_definitions, the management API, or load_definitions
 // at boot. It names the virtual host, and sets the permissions of users, which must be there already: passwords belong in no export.
 // An import adds what is missing; it changes no queue that exists.
-func (t *Topology) Definitions(vhost string, users Users) ([]byte, error) {
+func (t Topology) Definitions(vhost string, users Users) ([]byte, error) {
 	type exchange struct {
 		Name       string         `json:"name"`
 		VHost      string         `json:"vhost"`
@@ -180,7 +180,7 @@ func indented(v any) ([]byte, error) {
 
 // Terraform returns the topology as resources of the provider cyrilgdn/rabbitmq, in HCL. The virtual host and the users must be there or stand
 // in another file; the provider's own configuration (endpoint, user, password) too.
-func (t *Topology) Terraform(vhost string, users Users) string {
+func (t Topology) Terraform(vhost string, users Users) string {
 	var b strings.Builder
 	resource := labels{}
 	b.WriteString("terraform {\n  required_providers {\n    rabbitmq = {\n      source = \"cyrilgdn/rabbitmq\"\n    }\n  }\n}\n")

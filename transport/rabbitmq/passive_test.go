@@ -1,0 +1,341 @@
+package rabbitmq_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+// logged keeps a log.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+// RM-05, RM-06: every way in which a provisioned broker may be wrong is an error at the start, which names the object, the cause and the cure.
+func TestPassiveStartErrors(t *testing.T) {
+	t.Parallel()
+	sub := core.Subscription{Queue: "billing", Bindings: []string{"orders.*", "users.#"}, RetryDelays: []time.Duration{time.Second}}
+	const missing = "does not exist, and Options.Passive declares nothing: create it"
+	for _, c := range []struct {
+		name       string
+		spoil      func(t *testing.T, mq *testenv.MQ, ch *amqp.Channel, user string) error
+		sub        func(*core.Subscription)
+		management bool
+		says       []string
+	}{
+		{"exchange", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
+			return ch.ExchangeDelete("waybill", false, false)
+		}, nil, false, []string{`topic exchange "waybill" ` + missing}},
+		{"queue", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
+			_, err := ch.QueueDelete("billing", false, false, false)
+			return err
+		}, nil, false, []string{`queue "billing" ` + missing}},
+		{"dlx and dlq", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
+			_, err := ch.QueueDelete("billing.dlq", false, false, false)
+			return errors.Join(err, ch.ExchangeDelete("waybill.dlx", false, false))
+		}, nil, false, []string{`direct exchange "waybill.dlx" ` + missing, `queue "billing.dlq" ` + missing}},
+		{"delay queue", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
+			_, err := ch.QueueDelete("waybill.delay_1s", false, false, false)
+			return err
+		}, nil, false, []string{`queue "waybill.delay_1s" ` + missing}},
+		{"binding", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
+			return ch.QueueUnbind("billing", "users.#", "waybill", nil)
+		}, nil, true, []string{`binding of queue "billing" to exchange "waybill" with key "users.#" is missing, want there: create it`}},
+		{"binding of the dead-letter queue", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
+			return ch.QueueUnbind("billing.dlq", "billing", "waybill.dlx", nil)
+		}, nil, true, []string{`binding of queue "billing.dlq" to exchange "waybill.dlx" with key "billing" is missing`}},
+		{"argument", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
+			if _, err := ch.QueueDelete("billing.dlq", false, false, false); err != nil {
+				return err
+			}
+			if _, err := ch.QueueDeclare("billing.dlq", true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-message-ttl": 1000}); err != nil {
+				return err
+			}
+			return ch.QueueBind("billing.dlq", "billing", "waybill.dlx", false, nil)
+		}, nil, true, []string{
+			`queue "billing.dlq" argument x-message-ttl is 1000, want none: change the options to match, or delete it when it is empty`,
+			`queue "billing.dlq" argument x-overflow is none, want "reject-publish"`, `argument x-delivery-limit is none, want 1000000`,
+		}},
+		{"kind of the exchange", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
+			return errors.Join(ch.ExchangeDelete("waybill.delay_1s", false, false), ch.ExchangeDeclare("waybill.delay_1s", "direct", true, true, false, false, nil),
+				ch.QueueBind("waybill.delay_1s", "", "waybill.delay_1s", false, nil))
+		}, nil, true, []string{`exchange "waybill.delay_1s" is direct, auto-delete, want fanout`}},
+		{"bound to nothing", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
+			return errors.Join(ch.QueueUnbind("billing", "users.#", "waybill", nil), ch.QueueUnbind("billing", "orders.*", "waybill", nil))
+		}, func(s *core.Subscription) { s.Bindings = nil }, true, []string{`queue "billing" is bound to nothing`, "no message can reach it: name its topics in Subscription.Bindings, or bind it"}},
+		{"in order or not", func(*testing.T, *testenv.MQ, *amqp.Channel, string) error { return nil }, func(s *core.Subscription) { s.InOrder = true }, true, []string{`queue "billing" argument x-single-active-consumer is none, want true`}},
+		{"permission to read", permit("^$", "^waybill", "^waybill"), nil, false, []string{`the user may not read queue "billing": extend its read permission`}},
+		{"permission to park", permit("^$", "^waybill.delay", "^billing$"), nil, false, []string{`exchange "waybill.dlx": the user may not write to it`, "permit it as Topology.Permissions says"}},
+		{"permission to retry", permit("^$", "^waybill.dlx$", "^billing$"), nil, false, []string{`exchange "waybill.delay_1s": the user may not write to it`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			mq := testenv.RabbitMQ(t)
+			topology := newTopology(t, rabbitmq.Options{}, sub)
+			users, _, url, _ := provision(t, mq, topology)
+			opts := rabbitmq.Options{Passive: true}
+			if c.management {
+				opts.ManagementURL = mq.ManagementURL
+			}
+			sub := sub
+			if err := c.spoil(t, mq, raw(t, mq.URL), users.Consumer); err != nil {
+				t.Fatal(err)
+			}
+			if c.sub != nil {
+				c.sub(&sub)
+			}
+			opts.Lazy, opts.Logger = true, quiet()
+			bus, err := rabbitmq.Dial(t.Context(), url, opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			closeLater(t, bus)
+			_, err = bus.Subscribe(t.Context(), sub)
+			if !errors.Is(err, core.ErrMisconfigured) {
+				t.Fatalf("got %v", err)
+			}
+			for _, want := range c.says {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%v\ndoes not say %s", err, want)
+				}
+			}
+			if strings.Contains(err.Error(), password) {
+				t.Errorf("the error holds the password: %v", err)
+			}
+			t.Log(err)
+		})
+	}
+}
+
+func permit(configure, write, read string) func(*testing.T, *testenv.MQ, *amqp.Channel, string) error {
+	return func(t *testing.T, mq *testenv.MQ, _ *amqp.Channel, user string) error {
+		t.Helper()
+		return mq.SetPermissions(t.Context(), mq.VHost, user, configure, write, read)
+	}
+}
+
+// RM-06: without a management address, and nowhere else, the log says what was not verified; nothing is made.
+func TestPassiveSaysWhatIsUnverified(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
+	_, relay, url, _ := provision(t, mq, newTopology(t, rabbitmq.Options{}, sub))
+	var without, with logged
+	subscribe(t, dial(t, url, rabbitmq.Options{Passive: true, Logger: without.logger()}), sub)
+	for _, want := range []string{"level=INFO", "not verified without Options.ManagementURL", "arguments of queue q", "kind of exchange waybill", `binding of queue`} {
+		if !strings.Contains(without.String(), want) {
+			t.Errorf("the log does not say %q:\n%s", want, without.String())
+		}
+	}
+	subscribe(t, dial(t, url, rabbitmq.Options{Passive: true, ManagementURL: mq.ManagementURL, Logger: with.logger()}), sub)
+	if with.String() != "" {
+		t.Errorf("the log says\n%s", with.String())
+	}
+	bus := dial(t, mq.URL, rabbitmq.Options{Passive: true, Lazy: true}) // may configure, and does not
+	if _, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "other"}); !errors.Is(err, core.ErrMisconfigured) {
+		t.Error(err)
+	}
+	if err := bus.Declare(t.Context(), newTopology(t, rabbitmq.Options{}, sub)); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("declare in passive mode: %v", err)
+	}
+	if _, err := raw(t, mq.URL).QueueDeclarePassive("other", true, false, false, false, nil); err == nil {
+		t.Error("a queue was made in passive mode")
+	}
+	_, err := rabbitmq.Dial(t.Context(), relay, rabbitmq.Options{Passive: true, Exchange: "other", Logger: quiet()})
+	if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), `topic exchange "other" does not exist`) {
+		t.Errorf("a missing exchange: %v", err)
+	}
+}
+
+// RM-06: a management API that cannot be asked does not keep a consumer from starting; one that refuses the user is a misconfiguration. No error and no
+// log holds a password.
+func TestManagementTrouble(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
+	users, _, url, _ := provision(t, mq, newTopology(t, rabbitmq.Options{}, sub))
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
+	huge := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for range 100 {
+			if _, err := w.Write(bytes.Repeat([]byte("[[[["), 64<<10)); err != nil {
+				return
+			}
+		}
+	}))
+	var visits sync.Map
+	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { visits.Store(r.URL.Path, r.Header) }))
+	moved := httptest.NewServer(http.RedirectHandler(thief.URL, http.StatusFound))
+	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	for _, s := range []*httptest.Server{elsewhere, huge, thief, moved, slow} {
+		t.Cleanup(s.Close)
+	}
+	with := func(base string) string {
+		return strings.Replace(base, "://", "://"+users.Consumer+":"+password+"@", 1)
+	}
+	for _, c := range []struct {
+		name, url, says string
+		misconfigured   bool
+	}{
+		{"down", with("http://127.0.0.1:1"), "check host and port of Options.ManagementURL", false},
+		{"something else", with(elsewhere.URL), "leads to the management API", false},
+		{"too much", with(huge.URL), "has more than", false},
+		{"redirect", with(moved.URL), "status 302", false},
+		{"silent", with(slow.URL), "deadline exceeded", false},
+		{"wrong password", managementURL(t, mq, users.Consumer, "wrong-"+password), "was refused (status 401)", true},
+		{"plain text for TLS", strings.Replace(with(mq.ManagementURL), "http://", "https://", 1), "", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var log logged
+			bus := dial(t, url, rabbitmq.Options{Passive: true, Lazy: true, ManagementURL: c.url, Logger: log.logger(), ConnectTimeout: time.Second})
+			_, err := bus.Subscribe(t.Context(), sub)
+			text := fmt.Sprint(err) + log.String()
+			if errors.Is(err, core.ErrMisconfigured) != c.misconfigured || err != nil && !c.misconfigured {
+				t.Errorf("got %v", err)
+			}
+			if !strings.Contains(text, c.says) || strings.Contains(text, password) {
+				t.Errorf("says %s, want %q and no password", text, c.says)
+			}
+			_, err = bus.Drift(t.Context())
+			if err == nil || strings.Contains(err.Error(), password) {
+				t.Errorf("drift: %v", err)
+			}
+		})
+	}
+	visits.Range(func(path, _ any) bool { t.Errorf("followed a redirect to %v", path); return false })
+	for _, bad := range []string{"host:15672", "ftp://u:" + password + "@h", "http://u:" + password + "@/", "http://u:" + password + " @h", "http://u:" + password + "%zz@h", "http://u:" + password + "@h?x=1"} {
+		_, err := rabbitmq.NewTopology(rabbitmq.Options{ManagementURL: bad})
+		if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "ManagementURL: ") || strings.Contains(err.Error(), password) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// RM-05: a user that may not bind is told so; with the management API it is seen that there is nothing to bind.
+func TestUserThatMayNotBind(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
+	_, _, url, _ := provision(t, mq, newTopology(t, rabbitmq.Options{}, sub))
+	_, err := dial(t, url, rabbitmq.Options{}).Subscribe(t.Context(), sub)
+	if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "the user may not bind") || !strings.Contains(err.Error(), "set Options.Passive") {
+		t.Errorf("got %v", err)
+	}
+	subscribe(t, dial(t, url, rabbitmq.Options{ManagementURL: mq.ManagementURL}), sub)
+	sub.Bindings = append(sub.Bindings, "b")
+	_, err = dial(t, url, rabbitmq.Options{ManagementURL: mq.ManagementURL}).Subscribe(t.Context(), sub)
+	if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), `with key "b" is missing`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A queue that nobody binds is said in the log; with the management API it is an error.
+func TestBoundToNothing(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	var log logged
+	subscribe(t, dial(t, mq.URL, rabbitmq.Options{Logger: log.logger()}), core.Subscription{Queue: "q"})
+	if !strings.Contains(log.String(), "that queue q is bound to anything") {
+		t.Errorf("the log says %s", log.String())
+	}
+	bus := dial(t, mq.URL, rabbitmq.Options{ManagementURL: mq.ManagementURL})
+	if _, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q"}); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "bound to nothing") {
+		t.Errorf("got %v", err)
+	}
+	if err := raw(t, mq.URL).QueueBind("q", "a", "amq.topic", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	subscribe(t, bus, core.Subscription{Queue: "q"}) // bound elsewhere
+}
+
+// RM-07: every difference is listed, and nothing else.
+func TestDrift(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{ManagementURL: mq.ManagementURL})
+	sub := core.Subscription{Queue: "q", Bindings: []string{"a", "b"}, RetryDelays: []time.Duration{time.Second, time.Minute}}
+	subscribe(t, bus, sub)
+	subscribe(t, bus, sub)
+	check := func(want ...core.Difference) {
+		t.Helper()
+		got, err := bus.Drift(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("got\n%v\nwant\n%v", got, want)
+		}
+	}
+	check()
+	ch := raw(t, mq.URL)
+	for _, err := range []error{
+		ch.QueueUnbind("q", "b", "waybill", nil),
+		ch.QueueBind("q", "c", "waybill", false, nil),
+		ch.QueueBind("q.dlq", "x", "amq.fanout", false, nil),
+		ch.ExchangeDelete("waybill.delay_1s", false, false),
+		deleteQueue(ch, "waybill.delay_1m"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(
+		core.Difference{Object: `fanout exchange "waybill.delay_1s"`, Want: "there", Have: "missing"},
+		core.Difference{Object: `binding of queue "q.dlq" to exchange "amq.fanout" with key "x"`, Want: "none", Have: "there"},
+		core.Difference{Object: `binding of queue "q" to exchange "waybill" with key "c"`, Want: "none", Have: "there"},
+		core.Difference{Object: `binding of queue "q" to exchange "waybill" with key "b"`, Want: "there", Have: "missing"},
+		core.Difference{Object: `binding of queue "waybill.delay_1s" to exchange "waybill.delay_1s" with key ""`, Want: "there", Have: "missing"},
+		core.Difference{Object: `queue "waybill.delay_1m"`, Want: "there", Have: "missing"},
+	)
+	topology := newTopology(t, rabbitmq.Options{}, sub)
+	if got, err := bus.DriftFrom(t.Context(), topology); err != nil || len(got) != 6 {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if err := bus.Declare(t.Context(), topology); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := bus.DriftFrom(t.Context(), topology); err != nil || len(got) != 2 { // what is too much is not taken away
+		t.Errorf("got %v, %v", got, err)
+	}
+	if _, err := dial(t, mq.URL, rabbitmq.Options{}).Drift(t.Context()); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("without an address: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := bus.Drift(ctx); core.ClassOf(err) != core.ClassOutage {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+func deleteQueue(ch *amqp.Channel, name string) error {
+	_, err := ch.QueueDelete(name, false, false, false)
+	return err
+}

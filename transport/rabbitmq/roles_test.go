@@ -1,0 +1,282 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+const password = "hunter2-secret"
+
+// newUser makes a user that may use the management API but has no permission, and deletes it at the end.
+func newUser(t *testing.T, mq *testenv.MQ, role string) string {
+	t.Helper()
+	user := role + "-" + core.NewID()
+	if err := mq.Do(t.Context(), http.MethodPut, "/api/users/"+user, map[string]string{"password": password, "tags": "management"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = mq.DeleteUser(context.WithoutCancel(t.Context()), user) })
+	return user
+}
+
+// provision imports the definitions of a topology, permissions included, as a pipeline would, and returns the users' AMQP URLs.
+func provision(t *testing.T, mq *testenv.MQ, topology rabbitmq.Topology) (users rabbitmq.Users, relay, consumer, operator string) {
+	t.Helper()
+	users = rabbitmq.Users{Relay: newUser(t, mq, "relay"), Consumer: newUser(t, mq, "consumer"), Operator: newUser(t, mq, "operator")}
+	file, err := topology.Definitions(mq.VHost, users)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mq.Do(t.Context(), http.MethodPost, "/api/definitions", json.RawMessage(file), nil); err != nil {
+		t.Fatalf("import: %v\n%s", err, file)
+	}
+	return users, mq.URLFor(users.Relay, password), mq.URLFor(users.Consumer, password), mq.URLFor(users.Operator, password)
+}
+
+func newTopology(t *testing.T, opts rabbitmq.Options, subs ...core.Subscription) rabbitmq.Topology {
+	t.Helper()
+	topology, err := rabbitmq.NewTopology(opts, subs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return topology
+}
+
+// RM-06, RM-07: definitions are imported into a real broker; then a relay, a consumer and an operator, each with the permissions that were generated and no
+// right to configure anything, do all of their work.
+func TestRolesDoTheirJob(t *testing.T) {
+	t.Parallel()
+	for _, opts := range []rabbitmq.Options{{}, {Prefix: "test (1).", Exchange: "sh.p|$+", QueueType: rabbitmq.QueueClassic}} {
+		t.Run(opts.Prefix, func(t *testing.T) {
+			t.Parallel()
+			mq := testenv.RabbitMQ(t)
+			sub := core.Subscription{Queue: "bill[ing]", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{50 * time.Millisecond}}
+			_, relayURL, consumerURL, operatorURL := provision(t, mq, newTopology(t, opts, sub))
+			opts.Passive, opts.ManagementURL = true, mq.ManagementURL
+			relay, consumer, operator := dial(t, relayURL, opts), dial(t, consumerURL, opts), dial(t, operatorURL, opts)
+
+			r := subscribe(t, consumer, sub)
+			if err := relay.Publish(t.Context(), envelopes(5, "orders.placed")).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+			ds := receive(t, r, 5)
+			settle(t, r, core.AckDone(ds[0]), core.AckRetry(ds[1], 40*time.Millisecond, nil), core.AckRetry(ds[2], 0, nil), core.AckGiveBack(ds[3]), core.AckReject(ds[4], core.ReasonRejected, errors.New("no")))
+			for range 2 { // given back twice, a copy is made
+				for _, d := range receive(t, r, 1) {
+					settle(t, r, core.AckGiveBack(d))
+				}
+			}
+			for _, d := range receive(t, r, 3) {
+				if d.Envelope.Topic != "orders.placed" {
+					t.Errorf("topic %s", d.Envelope.Topic)
+				}
+				settle(t, r, core.AckDone(d))
+			}
+			eventually(t, "parked", func() bool {
+				n, err := operator.ParkedDepth(t.Context(), sub.Queue)
+				return err == nil && n == 1
+			})
+			if list, err := operator.ListParked(t.Context(), sub.Queue, core.ParkedFilter{}, 10); err != nil || len(list) != 1 || list[0].Envelope.Topic != "orders.placed" {
+				t.Fatalf("%v, %v", list, err)
+			}
+			if n, err := operator.ReplayParked(t.Context(), core.ParkedRequest{Queue: sub.Queue, All: true}); err != nil || n != 1 {
+				t.Fatalf("%d, %v", n, err)
+			}
+			settle(t, r, core.AckReject(receive(t, r, 1)[0], core.ReasonRejected, nil))
+			eventually(t, "purged", func() bool {
+				n, err := operator.PurgeParked(t.Context(), core.ParkedRequest{Queue: sub.Queue, All: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return n == 1
+			})
+
+			// And nobody does another one's.
+			if _, err := relay.Subscribe(t.Context(), sub); !errors.Is(err, core.ErrMisconfigured) {
+				t.Errorf("the relay subscribed: %v", err)
+			}
+			if err := consumer.Publish(t.Context(), envelopes(1, "orders.placed")).FirstErr(); !errors.Is(err, core.ErrMisconfigured) {
+				t.Errorf("the consumer published: %v", err)
+			}
+			if _, err := consumer.ListParked(t.Context(), sub.Queue, core.ParkedFilter{}, 1); !errors.Is(err, core.ErrMisconfigured) && !empty(t, mq, opts.Prefix+sub.Queue+".dlq") {
+				t.Errorf("the consumer listed what is parked: %v", err)
+			}
+		})
+	}
+}
+
+func empty(t *testing.T, mq *testenv.MQ, queue string) bool {
+	t.Helper()
+	q, err := raw(t, mq.URL).QueueDeclarePassive(queue, true, false, false, false, nil)
+	return err == nil && q.Messages == 0
+}
+
+// RM-06: every role is refused everything but its job, for every object of the topology and for names that look like them.
+func TestRolesDoNothingElse(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	subs := []core.Subscription{
+		{Queue: "billing.orders", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second, time.Minute}},
+		{Queue: "mail", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}},
+	}
+	topology := newTopology(t, rabbitmq.Options{Exchange: "shop"}, subs...)
+	users, _, _, _ := provision(t, mq, topology)
+	admin := raw(t, mq.URL)
+	exchanges, queues := []string{"", "amq.topic", "shopX", "Xshop", "shop.dlxX", "shop.delay_1sX", "shopXdlx", "shop.delay_1m1s"}, []string{"billing.ordersX", "billingXorders", "Xmail", "mail.dlqX", "other"}
+	for _, e := range exchanges[2:] {
+		if err := admin.ExchangeDeclare(e, "fanout", true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, q := range queues {
+		if _, err := admin.QueueDeclare(q, true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, e := range topology.Exchanges {
+		exchanges = append(exchanges, e.Name)
+	}
+	for _, q := range topology.Queues {
+		queues = append(queues, q.Name)
+	}
+	for _, c := range []struct {
+		user        string
+		write, read []string
+	}{
+		{users.Relay, []string{"shop"}, nil},
+		{users.Consumer, []string{"shop.dlx", "shop.delay_1s", "shop.delay_1m"}, []string{"billing.orders", "mail"}},
+		{users.Operator, []string{"shop.dlx"}, []string{"billing.orders.dlq", "mail.dlq"}},
+	} {
+		conn, err := amqp.Dial(mq.URLFor(c.user, password))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		// try reports whether the user is permitted to.
+		try := func(what string, do func(*amqp.Channel) error) bool {
+			t.Helper()
+			ch, err := conn.Channel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+			err = do(ch)
+			if err == nil { // a publish is answered by a later question
+				_, err = ch.QueueDeclarePassive("other", true, false, false, false, nil)
+			}
+			if err == nil {
+				_ = ch.Close()
+				return true
+			}
+			if e := <-closed; e == nil || e.Code != amqp.AccessRefused {
+				t.Errorf("%s, %s: %v", c.user, what, e)
+			}
+			return false
+		}
+		for _, e := range exchanges {
+			may := try("write "+e, func(ch *amqp.Channel) error {
+				return ch.PublishWithContext(t.Context(), e, "nobody", false, false, amqp.Publishing{})
+			})
+			if may != slices.Contains(c.write, e) {
+				t.Errorf("%s may write to exchange %q: %t", c.user, e, may)
+			}
+			if e != "" && try("configure "+e, func(ch *amqp.Channel) error { return ch.ExchangeDelete(e, true, false) }) {
+				t.Errorf("%s may delete exchange %q", c.user, e)
+			}
+		}
+		for _, q := range queues {
+			may := try("read "+q, func(ch *amqp.Channel) error { _, _, err := ch.Get(q, true); return err })
+			if may != slices.Contains(c.read, q) {
+				t.Errorf("%s may read queue %q: %t", c.user, q, may)
+			}
+			for what, do := range map[string]func(*amqp.Channel) error{
+				"delete": func(ch *amqp.Channel) error { _, err := ch.QueueDelete(q, false, false, false); return err },
+				"bind":   func(ch *amqp.Channel) error { return ch.QueueBind(q, "x", "shop", false, nil) },
+				"make": func(ch *amqp.Channel) error {
+					_, err := ch.QueueDeclare(q+"2", true, false, false, false, nil)
+					return err
+				},
+			} {
+				if try(what+" "+q, do) {
+					t.Errorf("%s may %s queue %q", c.user, what, q)
+				}
+			}
+		}
+	}
+}
+
+// RM-06: the expressions match exactly the names, whatever characters these have.
+func TestPermissionPatterns(t *testing.T) {
+	t.Parallel()
+	odd := core.Subscription{Queue: `a.b*c+d?e|f(g)h[i]j{k}l\m^n$o-p q/r`, RetryDelays: []time.Duration{time.Second}}
+	p := newTopology(t, rabbitmq.Options{Prefix: "p."}, odd).Permissions()
+	for _, c := range []struct {
+		pattern string
+		names   []string
+	}{
+		{p.Relay.Configure, nil},
+		{p.Relay.Write, []string{"p.waybill"}},
+		{p.Relay.Read, nil},
+		{p.Consumer.Configure, nil},
+		{p.Consumer.Write, []string{"p.waybill.dlx", "p.waybill.delay_1s"}},
+		{p.Consumer.Read, []string{"p." + odd.Queue}},
+		{p.Operator.Configure, nil},
+		{p.Operator.Write, []string{"p.waybill.dlx"}},
+		{p.Operator.Read, []string{"p." + odd.Queue + ".dlq"}},
+	} {
+		re, err := regexp.Compile(c.pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"p.waybill", "p.waybill.dlx", "p.waybill.delay_1s", "p." + odd.Queue, "p." + odd.Queue + ".dlq", "amq.default", "waybill", "pXwaybill", "p.waybill2", "p.a.b"} {
+			if re.MatchString(name) != slices.Contains(c.names, name) {
+				t.Errorf("%s matches %q: %t", c.pattern, name, re.MatchString(name))
+			}
+		}
+		if !strings.HasPrefix(c.pattern, "^") || !strings.HasSuffix(c.pattern, "$") {
+			t.Errorf("%s is not anchored", c.pattern)
+		}
+	}
+	if p := newTopology(t, rabbitmq.Options{}).Permissions(); p.Consumer != (rabbitmq.Permission{Configure: "^$", Write: "^$", Read: "^$"}) || p.Operator != p.Consumer {
+		t.Errorf("without subscriptions: %+v", p)
+	}
+}
+
+// A user with several roles has all of their permissions in one.
+func TestOneUserForAll(t *testing.T) {
+	t.Parallel()
+	topology := newTopology(t, rabbitmq.Options{}, core.Subscription{Queue: "q", RetryDelays: []time.Duration{}})
+	file, err := topology.Definitions("/", rabbitmq.Users{Relay: "a", Consumer: "a", Operator: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"write": "^(waybill|waybill\\.dlx)$"`, `"read": "^(q|q\\.dlq)$"`} {
+		if strings.Count(string(file), want) != 1 {
+			t.Errorf("no %s in %s", want, file)
+		}
+	}
+}
+
+// managementURL returns the address of the management API with a user.
+func managementURL(t *testing.T, mq *testenv.MQ, user, password string) string {
+	t.Helper()
+	u, err := url.Parse(mq.ManagementURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(user, password)
+	return u.String()
+}
