@@ -30,9 +30,10 @@ type Consumer struct {
 
 // registration is a subscription with its handlers.
 type registration struct {
-	sub      core.Subscription
-	handlers map[string]core.HandleFunc
-	checks   []func(context.Context) error
+	sub        core.Subscription
+	handlers   map[string]core.Handler // with middleware
+	checks     []func(context.Context) error
+	background []func(context.Context)
 }
 
 // New returns a consumer of bus, or an error that lists all problems of opts.
@@ -53,12 +54,12 @@ func New(bus core.Subscriber, opts Options) (*Consumer, error) {
 }
 
 // Handle registers handlers for the messages of one queue. A message reaches the handler whose name is its CloudEvents
-// type, or else the one whose name is its topic. The error lists every problem of sub and handlers, those with the
+// type, or else the one whose name is its topic, or else that of [core.AnyMessage]. The error lists every problem of sub and handlers, those with the
 // transport included; nothing is registered then. It opens nothing.
 func (c *Consumer) Handle(sub core.Subscription, handlers ...core.Handler) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sub = c.opts.complete(sub)
+	sub = c.opts.complete(sub, handlers)
 	p := check(&sub, handlers, c.tel.traits)
 	if c.running {
 		p = append(p, "Run has been called already; register before")
@@ -69,32 +70,40 @@ func (c *Consumer) Handle(sub core.Subscription, handlers ...core.Handler) error
 	if err := core.Invalid(fmt.Sprintf("waybill/consumer: subscription of queue %q", sub.Queue), p...); err != nil {
 		return err
 	}
-	reg := &registration{sub: sub, handlers: make(map[string]core.HandleFunc, len(handlers))}
+	reg := &registration{sub: sub, handlers: make(map[string]core.Handler, len(handlers))}
 	for _, h := range handlers {
-		fn := h.Handle
 		for _, m := range slices.Backward(c.opts.Middleware) {
-			fn = m(fn)
+			h.Handle = m(h.Handle)
 		}
-		reg.handlers[h.Name] = fn
+		reg.handlers[h.Name] = h
 		if h.Check != nil {
 			reg.checks = append(reg.checks, h.Check)
+		}
+		if h.Background != nil {
+			reg.background = append(reg.background, h.Background)
 		}
 	}
 	c.subs = append(c.subs, reg)
 	return nil
 }
 
-// Run receives and handles until ctx ends, then drains and returns nil. It returns an error only if nothing was
-// registered, if it is running already, or if a subscription that never worked, or what its handlers need, is
-// misconfigured; the error then joins those of all subscriptions. It may be called again after it returned.
+// Run receives and handles until ctx ends, or until there has been nothing to do for Options.IdleTimeout, then drains and
+// returns nil. It returns an error only if nothing was registered, if it is running already, or if a subscription that
+// never worked, or what its handlers need, is misconfigured; the error then joins those of all subscriptions. It may be
+// called again after it returned.
 func (c *Consumer) Run(ctx context.Context) error {
+	_, err := c.run(ctx, max(c.opts.IdleTimeout, 0), false)
+	return err
+}
+
+func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Counts, error) {
 	c.mu.Lock()
 	if c.running || len(c.subs) == 0 {
 		defer c.mu.Unlock()
 		if c.running {
-			return errors.New("waybill/consumer: Run is running already")
+			return Counts{}, errors.New("waybill/consumer: Run is running already")
 		}
-		return core.Invalid("waybill/consumer", "nothing to do: register handlers with Handle before Run")
+		return Counts{}, core.Invalid("waybill/consumer", "nothing to do: register handlers with Handle before Run")
 	}
 	c.running = true
 	subs := c.subs
@@ -105,29 +114,47 @@ func (c *Consumer) Run(ctx context.Context) error {
 		c.mu.Unlock()
 	}()
 
-	run, cancel := context.WithCancel(ctx)
-	defer cancel()
+	run, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	begin, begun := make(chan struct{}), make(chan struct{})
 	first := make(chan error, len(subs)) // one a subscription: the result of its first attempt
 	errs := make([]error, len(subs))
-	var wg sync.WaitGroup
+	runners := make([]*runner, len(subs))
+	var wg, beside sync.WaitGroup
 	for i, reg := range subs {
 		r := newRunner(run, c, reg)
+		if once {
+			r.trouble = func(err error) { cancel(&troubleError{queue: reg.sub.Queue, err: err}) }
+		}
+		runners[i] = r
 		wg.Go(func() {
 			if errs[i] = r.run(run, first, begin); errs[i] != nil {
 				<-begun // let the others find their own problems
-				cancel()
+				cancel(nil)
 			}
 		})
 	}
 	if awaitFirst(run, first, len(subs)) {
 		close(begin)
+		c.besides(run, &beside, subs)
+		if idle > 0 {
+			beside.Go(func() { awaitIdle(run, runners, idle); cancel(nil) })
+		}
 	} else {
-		cancel()
+		cancel(nil)
 	}
 	close(begun)
 	wg.Wait()
-	return errors.Join(errs...)
+	cancel(nil)
+	c.awaitBesides(ctx, &beside)
+	var total Counts
+	for _, r := range runners {
+		r.counts.addTo(&total)
+	}
+	if trouble, ok := errors.AsType[*troubleError](context.Cause(run)); ok {
+		errs = append(errs, trouble)
+	}
+	return total, errors.Join(errs...)
 }
 
 // awaitFirst waits for the first attempt of all n subscriptions, for startWait at most, and reports whether none of them

@@ -24,6 +24,10 @@ func (r *runner) giveBackWaiting() {
 	for _, it := range r.takeAll() {
 		r.giveBack(it)
 	}
+	if r.kicker != nil {
+		r.kicker.Stop()
+		r.kicksAt = time.Time{}
+	}
 }
 
 // drain gives back what was not started, lets running handlers finish, settles, and closes the receiver of s, if any.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
@@ -30,3 +31,42 @@ func Timeout(d time.Duration) core.Middleware {
 		}
 	}
 }
+
+// Throttle returns a middleware that lets at most perSecond handlers begin a second, all users of it together, and burst
+// at once (at least 1). The others wait with their place taken; give the rate of a whole service divided by its replicas.
+// When the context ends meanwhile, the message goes back at no cost. Put it outside of Timeout, or its wait counts. A
+// rate of zero or less, or one that is no number, means no limit.
+func Throttle(perSecond float64, burst int) core.Middleware {
+	var (
+		mu   sync.Mutex
+		free time.Time // when the next may begin, were there no burst
+	)
+	each := float64(time.Second) / perSecond
+	if !(each >= 1) || perSecond <= 0 { // also for NaN
+		return func(next core.HandleFunc) core.HandleFunc { return next }
+	}
+	gap := time.Duration(min(each, float64(maxThrottle)))
+	slack := gap * time.Duration(min(max(burst, 1)-1, int(maxThrottle/gap)))
+	reserve := func() time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		now := time.Now()
+		if early := now.Add(-slack); free.Before(early) {
+			free = early
+		}
+		wait := free.Sub(now)
+		free = free.Add(gap)
+		return wait
+	}
+	return func(next core.HandleFunc) core.HandleFunc {
+		return func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+			if wait := reserve(); wait > 0 && !sleep(ctx, wait) {
+				return core.HandlerProcessed, &core.Error{Op: "waybill/consumer: throttle", Class: core.ClassOutage, Err: context.Cause(ctx)}
+			}
+			return next(ctx, d)
+		}
+	}
+}
+
+// maxThrottle bounds the time between two handlers, and what a burst is worth.
+const maxThrottle = 24 * time.Hour

@@ -3,6 +3,7 @@ package consumer
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -35,6 +36,18 @@ func DefaultRetry() *core.Backoff {
 type Options struct {
 	// Retry is the policy of subscriptions that set none; nil means DefaultRetry. An empty schedule parks at once.
 	Retry *core.Backoff
+	// InProcess repeats a failed handler in this process, for subscriptions that do not say: around the inbox, so that
+	// each time is a transaction of its own, and before the broker sees the failure. What [core.Reject], [core.RetryAfter]
+	// or [core.Outage] decided is not repeated. A handler's place is taken while it waits: keep it to a few short
+	// delays; all together at most 1 min. Nil = off.
+	InProcess *core.Backoff
+	// Unknown is what becomes of a message that no handler is for; default UnknownPark. A handler with the name
+	// [core.AnyMessage] takes them instead.
+	Unknown UnknownPolicy
+	// IdleTimeout makes Run return nil when all subscriptions have had nothing to do for as long, for batch jobs. A
+	// subscription that is paused, or cannot reach its broker, is not idle. What waits in the broker for a later retry is
+	// left there. Default 0 = Run goes on, negative = the same.
+	IdleTimeout time.Duration
 	// Concurrency is the number of handlers at a time of subscriptions that set none; default 10.
 	Concurrency int
 	// Prefetch bounds the deliveries held but not settled of subscriptions that set none; default twice the
@@ -61,12 +74,28 @@ type Options struct {
 	TracerProvider trace.TracerProvider
 }
 
+// UnknownPolicy is what becomes of a message that no handler is for.
+type UnknownPolicy uint8
+
+// The policies.
+const (
+	UnknownPark UnknownPolicy = iota // it is parked with core.ReasonNoHandler
+	UnknownDrop                      // it is settled as done, logged as a warning, and counted as dropped
+)
+
+// maxInProcess bounds the delays of a policy for retries in the process, all together.
+const maxInProcess = time.Minute
+
 // Validate reports all problems of o at once, or nil.
 func (o Options) Validate() error {
 	var p []string
 	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
 	if o.Retry != nil {
 		p = append(p, o.Retry.Validate("Retry")...)
+	}
+	p = append(p, checkInProcess(o.InProcess)...)
+	if o.Unknown > UnknownDrop {
+		bad("Unknown: %d is not a policy; use UnknownPark or UnknownDrop", o.Unknown)
 	}
 	p = append(p, checkCounts("", o.Concurrency, o.Prefetch)...)
 	p = append(p, o.Pause.Validate("Pause")...)
@@ -113,6 +142,54 @@ func orElse[T comparable](v, def T) T {
 	return v
 }
 
+// checkInProcess returns what is wrong with a policy for retries in the process: it must end soon.
+func checkInProcess(b *core.Backoff) []string {
+	if b == nil {
+		return nil
+	}
+	p := b.Validate("InProcess")
+	if len(p) > 0 {
+		return p
+	}
+	total, ends := totalDelay(b)
+	switch {
+	case b.Kind == core.BackoffCustom:
+		return []string{"InProcess.Kind: a custom policy may never end, and its handler's place is taken meanwhile; use core.Schedule"}
+	case !ends:
+		return []string{"InProcess.Attempts: without a bound the broker would never see the failure; set a few"}
+	case total > maxInProcess:
+		return []string{fmt.Sprintf("InProcess: its delays add up to %s, more than %s, while which a handler's place is taken; "+
+			"use fewer or shorter ones, and Retry for the rest", total, maxInProcess)}
+	}
+	return nil
+}
+
+// totalDelay returns the sum of b's delays without jitter, and whether it ends at all; if not, the longest delay: a mark
+// that is made at one attempt must be known at the next.
+func totalDelay(b *core.Backoff) (total time.Duration, ends bool) {
+	limit := b.MaxAttempts()
+	if limit == 0 || b.Kind == core.BackoffCustom {
+		tiers := b.Tiers()
+		if len(tiers) == 0 {
+			return 0, false
+		}
+		return tiers[len(tiers)-1], false
+	}
+	for n := 1; n < limit; n++ {
+		d, times := b.Delay(n), 1
+		if n > 1000 { // it has reached its cap, or as good as
+			times = limit - n
+		}
+		if d > 0 && time.Duration(times) > (math.MaxInt64-total)/d {
+			return math.MaxInt64, true
+		}
+		if total += d * time.Duration(times); times > 1 {
+			break
+		}
+	}
+	return total, true
+}
+
 func checkCounts(prefix string, concurrency, prefetch int) []string {
 	var p []string
 	if concurrency < 0 || concurrency > maxConcurrency {
@@ -127,8 +204,8 @@ func checkCounts(prefix string, concurrency, prefetch int) []string {
 	return p
 }
 
-// complete fills sub from the options.
-func (o *Options) complete(sub core.Subscription) core.Subscription {
+// complete fills sub from the options and from what its handlers ask for.
+func (o *Options) complete(sub core.Subscription, handlers []core.Handler) core.Subscription {
 	sub.Bindings = slices.Clone(sub.Bindings)
 	if sub.Concurrency == 0 {
 		sub.Concurrency = orElse(o.Concurrency, DefaultConcurrency)
@@ -142,12 +219,20 @@ func (o *Options) complete(sub core.Subscription) core.Subscription {
 		if sub.Prefetch = o.Prefetch; sub.Prefetch < sub.Concurrency {
 			sub.Prefetch = min(2*sub.Concurrency, maxPrefetch)
 		}
+		for i := range handlers { // every handler may have a full batch, while the next one arrives
+			if handlers[i].Batch != nil && sub.Concurrency > 0 && sub.Concurrency <= maxConcurrency && handlers[i].BatchSize <= maxPrefetch {
+				sub.Prefetch = min(max(sub.Prefetch, (sub.Concurrency+1)*batchSize(&handlers[i])), maxPrefetch)
+			}
+		}
 	}
 	if sub.MaxDeliveries == 0 {
 		sub.MaxDeliveries = o.MaxDeliveries
 	}
 	if sub.Retry == nil {
 		sub.Retry = o.Retry
+	}
+	if sub.InProcess == nil {
+		sub.InProcess = o.InProcess
 	}
 	if len(sub.RetryDelays) == 0 {
 		sub.RetryDelays = sub.Retry.Tiers()
@@ -188,13 +273,22 @@ func check(sub *core.Subscription, handlers []core.Handler, traits core.Subscrib
 	if !sub.Unparked && !traits.Parks {
 		bad("Unparked: this transport cannot park what fails for good; set Unparked to drop it, or choose another transport")
 	}
-	return append(p, checkHandlers(handlers)...)
+	p = append(p, checkInProcess(sub.InProcess)...)
+	if sub.InOrder && !(traits.SingleActive && traits.KeyOrder) {
+		bad("InOrder: this transport does not promise that the deliveries of a key go to one receiver at a time, in queue order; leave it off, or choose another transport")
+	}
+	return append(p, checkHandlers(sub, handlers)...)
 }
+
+// DefaultBatchSize is that of batch handlers that set none, unless a set Prefetch is less.
+const DefaultBatchSize = 100
+
+func batchSize(h *core.Handler) int { return orElse(h.BatchSize, DefaultBatchSize) }
 
 func checkDelays(sub *core.Subscription, traits core.SubscriberTraits) []string {
 	var p []string
 	retries := sub.Retry.MaxAttempts() != 1
-	if retries && !traits.RetryLater {
+	if retries && !traits.RetryLater && !sub.InOrder {
 		p = append(p, "Retry: this transport cannot deliver again later; use core.Schedule() to park at the first failure, or choose another transport")
 	}
 	for i, d := range sub.RetryDelays {
@@ -210,7 +304,7 @@ func checkDelays(sub *core.Subscription, traits core.SubscriberTraits) []string 
 	return p
 }
 
-func checkHandlers(handlers []core.Handler) []string {
+func checkHandlers(sub *core.Subscription, handlers []core.Handler) []string {
 	var p []string
 	if len(handlers) == 0 {
 		p = append(p, "handlers: there are none; give at least one")
@@ -218,7 +312,7 @@ func checkHandlers(handlers []core.Handler) []string {
 	seen := map[string]bool{}
 	for i, h := range handlers {
 		name := h.Name
-		if s := core.CheckTopic(name); s != "" {
+		if s := core.CheckTopic(name); s != "" && name != core.AnyMessage {
 			p = append(p, fmt.Sprintf("handlers[%d]: the name %s", i, s))
 		} else if seen[name] {
 			p = append(p, fmt.Sprintf("handlers[%d]: %q is handled by an earlier one; a message reaches one handler of a queue", i, name))
@@ -226,6 +320,16 @@ func checkHandlers(handlers []core.Handler) []string {
 		seen[name] = true
 		if h.Handle == nil {
 			p = append(p, fmt.Sprintf("handlers[%d]: %q has no function; give one", i, name))
+		}
+		if h.Batch != nil && (h.BatchSize < 0 || h.BatchSize > sub.Prefetch) {
+			p = append(p, fmt.Sprintf("handlers[%d]: BatchSize %d of %q is not between 0 (default) and Prefetch, %d", i, h.BatchSize, name, sub.Prefetch))
+		}
+		if h.BatchWait < 0 || h.BatchWait > time.Minute {
+			p = append(p, fmt.Sprintf("handlers[%d]: BatchWait %s of %q is not between 0 and 1m", i, h.BatchWait, name))
+		}
+		if total, _ := totalDelay(sub.Retry); h.MaxRetryTime > 0 && total > h.MaxRetryTime {
+			p = append(p, fmt.Sprintf("handlers[%d]: the delays of Retry add up to %s, more than the %s that the retention of the inbox of %q leaves: "+
+				"a duplicate that comes later has its effect twice; shorten the policy, or raise the inbox's Retention", i, total, h.MaxRetryTime, name))
 		}
 	}
 	return p

@@ -20,6 +20,7 @@ type verdict struct {
 	status  status
 	err     error
 	outage  bool // something the handler needs is down
+	inPlace bool // it is held, and its key with it, until the retry
 	healthy bool // the handler ran, and nothing it needs is down
 }
 
@@ -34,8 +35,12 @@ func (r *runner) refuse(d *core.Delivery) *verdict {
 	case r.sub.MaxDeliveries > 0 && d.Redeliveries >= r.sub.MaxDeliveries:
 		return new(park(d, core.ReasonDeliveries, fmt.Errorf("delivered %d times before without an outcome; at most %d are allowed: "+
 			"its handler may end the process", d.Redeliveries, r.sub.MaxDeliveries)))
-	case r.reg.find(e) == nil:
-		return new(park(d, core.ReasonNoHandler, fmt.Errorf("no handler of queue %q is for type %.100q or topic %.100q: register one, or narrow the bindings", r.sub.Queue, e.Type, e.Topic)))
+	case r.find(e) == nil:
+		v := park(d, core.ReasonNoHandler, fmt.Errorf("no handler of queue %q is for type %.100q or topic %.100q: register one, or narrow the bindings", r.sub.Queue, e.Type, e.Topic))
+		if r.c.opts.Unknown == UnknownDrop {
+			v.ack, v.status = core.AckDone(d), statusDropped
+		}
+		return &v
 	}
 	return nil
 }
@@ -49,12 +54,7 @@ func (r *runner) process(it *item) verdict {
 	d := it.d
 	e := &d.Envelope
 	ctx := r.handlerCtx
-	if clock := r.c.opts.Clock; clock != nil && !e.HLC.IsZero() {
-		if _, err := clock.Observe(e.HLC); err != nil {
-			r.tel.count(ctx, r.tel.drift, 1)
-			r.log.warn(ctx, "consumer.drift", "a message's stamp was refused; it is handled all the same", slog.String("id", e.ID), errAttr(err))
-		}
-	}
+	r.merge(it)
 	if e.TraceParent != "" {
 		if sc := e.SpanContext(); sc.IsValid() {
 			ctx = trace.ContextWithRemoteSpanContext(ctx, sc)
@@ -66,15 +66,26 @@ func (r *runner) process(it *item) verdict {
 			attribute.Int("waybill.attempt", d.Attempt))
 	}
 	r.tel.active.Add(ctx, 1, r.tel.plain...)
-	begin := time.Now()
-	st, err := call(core.WithDelivery(ctx, d), it)
-	took := time.Since(begin)
+	st, err := r.attempts(core.WithDelivery(ctx, d), it)
 	r.tel.active.Add(ctx, -1, r.tel.plain...)
-	r.tel.duration.Record(ctx, took.Seconds(), r.tel.plainRecord...)
 	core.EndSpan(span, err)
 	v := r.decide(d, st, err)
 	r.report(r.handlerCtx, d, &v)
 	return v
+}
+
+// merge merges it's stamp into the clock, once.
+func (r *runner) merge(it *item) {
+	e := &it.d.Envelope
+	clock := r.c.opts.Clock
+	if clock == nil || e.HLC.IsZero() || it.merged {
+		return
+	}
+	it.merged = true
+	if _, err := clock.Observe(e.HLC); err != nil {
+		r.tel.count(r.handlerCtx, r.tel.drift, 1)
+		r.log.warn(r.handlerCtx, "consumer.drift", "a message's stamp was refused; it is handled all the same", slog.String("id", e.ID), errAttr(err))
+	}
 }
 
 // errGoexit is the failure of a handler that ended its goroutine.
@@ -90,12 +101,14 @@ func (p *panicError) Error() string { return fmt.Sprintf("the handler panicked: 
 
 // call runs the handler; a panic is an error.
 func call(ctx context.Context, it *item) (st core.HandlerStatus, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = &panicError{value: p, stack: debug.Stack()}
-		}
-	}()
-	return it.handle(ctx, it.d)
+	defer recovered(&err)
+	return it.h.handle(ctx, it.d)
+}
+
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = &panicError{value: p, stack: debug.Stack()}
+	}
 }
 
 // decide maps a handler's result to what becomes of the delivery.
@@ -121,7 +134,7 @@ func (r *runner) decide(d *core.Delivery, st core.HandlerStatus, err error) verd
 		return verdict{ack: core.AckGiveBack(d), status: statusFailed, err: err}
 	}
 	if class == core.ClassOutage {
-		return verdict{ack: core.AckGiveBack(d), status: statusFailed, err: err, outage: true}
+		return verdict{ack: core.AckGiveBack(d), status: statusFailed, err: err, outage: true, inPlace: r.sub.InOrder}
 	}
 	v := r.retry(d, err)
 	v.healthy = true
@@ -137,11 +150,16 @@ func (r *runner) retry(d *core.Delivery, cause error) verdict {
 	}
 	delay, asked := after(cause)
 	longest := r.tel.traits.MaxRetryDelay
+	inPlace := r.sub.InOrder && (d.Envelope.Key != "" || !r.tel.traits.RetryLater)
+	if inPlace {
+		longest = 0 // nobody but this process holds it
+	}
 	switch {
+	case inPlace && asked:
 	case asked && !r.tel.traits.RetryLater:
 		return park(d, core.ReasonRetryPolicy, fmt.Errorf("this transport cannot deliver again later: %w", cause))
 	case !asked:
-		next, again, err := policy.Next(attempt, cause)
+		next, again, err := r.ask(policy, attempt, cause)
 		switch {
 		case err != nil:
 			return park(d, core.ReasonRetryPolicy, fmt.Errorf("%w; the handler had failed: %w", err, cause))
@@ -156,7 +174,36 @@ func (r *runner) retry(d *core.Delivery, cause error) verdict {
 	if longest > 0 {
 		delay = min(delay, longest)
 	}
-	return verdict{ack: core.AckRetry(d, delay, cause), status: statusRetried, err: cause}
+	return verdict{ack: core.AckRetry(d, delay, cause), status: statusRetried, err: cause, inPlace: inPlace}
+}
+
+// policyTimeout is how long a custom policy may think.
+const policyTimeout = 5 * time.Second
+
+// ask is policy.Next for policies that may not return: then the goroutine they run in is left behind.
+func (r *runner) ask(policy *core.Backoff, attempt int, cause error) (delay time.Duration, again bool, err error) {
+	if policy.Kind != core.BackoffCustom {
+		return policy.Next(attempt, cause)
+	}
+	type answer struct {
+		delay time.Duration
+		again bool
+		err   error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		a := answer{err: errors.New("waybill: the custom back-off ended its goroutine")}
+		defer func() { answered <- a }()
+		a.delay, a.again, a.err = policy.Next(attempt, cause)
+	}()
+	timer := time.NewTimer(policyTimeout)
+	defer timer.Stop()
+	select {
+	case a := <-answered:
+		return a.delay, a.again, a.err
+	case <-timer.C:
+		return 0, false, fmt.Errorf("waybill: the custom back-off did not answer within %s", policyTimeout)
+	}
 }
 
 // after returns the delay that a handler asked for with core.RetryAfter.

@@ -36,7 +36,9 @@ func (r *runner) observe(it *item, v *verdict) bool {
 		p.delay = r.pauseDelay(p.n)
 		p.until = time.Now().Add(p.delay)
 		p.state = paused
-		r.giveBackWaiting()
+		if !r.sub.InOrder { // else everything stays where it is
+			r.giveBackWaiting()
+		}
 		return true
 	case probe && v.healthy:
 		*p = pause{}

@@ -14,11 +14,15 @@ import (
 // runner runs one subscription during one Run. Its goroutines: the one of run, which receives; up to sub.Concurrency
 // workers, which exist while there is something to handle; one that settles, while there is something to settle.
 type runner struct {
-	c   *Consumer
-	reg *registration
-	sub *core.Subscription
-	log *logs
-	tel *queueTelemetry
+	c        *Consumer
+	sub      *core.Subscription
+	log      *logs
+	tel      *queueTelemetry
+	handlers map[string]*entry
+	any      *entry          // for what no other is for; nil if there is none
+	trouble  func(error)     // an outage has begun; nil if nobody wants to know
+	stopCtx  context.Context //nolint:containedctx // ends when the run is to stop: nothing is begun any more
+	counts   counts
 
 	handlerCtx   context.Context //nolint:containedctx // the parent of handlers' contexts; lives as long as the run
 	cutHandlers  context.CancelFunc
@@ -28,15 +32,19 @@ type runner struct {
 	checks []func(context.Context) error // still to be asked before the first subscription
 
 	mu        sync.Mutex
-	schedule           // what waits and what runs
-	pause     pause    // the state of an outage
-	held      int      // received and not settled
-	unsettled int      // decided and not settled
-	stopping  bool     // nothing new is started
-	idle      signal   // stopping, and nothing runs
-	settled   signal   // stopping, nothing runs, and nothing is to be settled
-	wake      chan any // tells a waiting receive loop that something changed
-	waiting   bool     // the receive loop waits on wake
+	schedule            // what waits and what runs
+	pause     pause     // the state of an outage
+	held      int       // received and not settled
+	unsettled int       // decided and not settled
+	stopping  bool      // nothing new is started
+	down      bool      // the broker cannot be reached
+	active    time.Time // when something was received or settled last
+	idle      signal    // stopping, and nothing runs
+	settled   signal    // stopping, nothing runs, and nothing is to be settled
+	wake      chan any  // tells a waiting receive loop that something changed
+	waiting   bool      // the receive loop waits on wake
+	kicker    *time.Timer
+	kicksAt   time.Time // zero: the timer does not run
 }
 
 // signal is a channel that is closed once.
@@ -54,13 +62,22 @@ func (s *signal) set() {
 
 func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 	r := &runner{
-		c: c, reg: reg, sub: &reg.sub, tel: c.tel.forQueue(&reg.sub),
+		c: c, sub: &reg.sub, tel: c.tel.forQueue(&reg.sub), handlers: make(map[string]*entry, len(reg.handlers)), stopCtx: ctx, active: time.Now(),
 		log:  &logs{Logger: c.opts.Logger.With(slog.String("queue", reg.sub.Queue))},
 		wake: make(chan any, 1), idle: signal{ch: make(chan struct{})}, settled: signal{ch: make(chan struct{})},
 		checks:   reg.checks,
-		schedule: schedule{limit: reg.sub.Concurrency, lanes: map[string][]*item{}},
+		schedule: schedule{limit: reg.sub.Concurrency, lanes: map[string][]*item{}, keepBusy: reg.sub.InOrder},
 	}
+	for name, h := range reg.handlers {
+		r.handlers[name] = &entry{handle: h.Handle, batch: h.Batch, wait: h.BatchWait, size: orElse(h.BatchSize, min(DefaultBatchSize, r.sub.Prefetch))}
+		if r.handlers[name].batch == nil {
+			r.handlers[name].wait = 0
+		}
+	}
+	r.any = r.handlers[core.AnyMessage]
 	r.quiet = func() bool { return r.unsettled == 0 }
+	r.full = func() bool { return r.held >= r.sub.Prefetch }
+	r.again = r.kickAt
 	r.giveBack = func(it *item) {
 		if r.pause.probe == it {
 			r.pause.probe = nil
@@ -108,6 +125,7 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 		switch {
 		case err == nil:
 			tell(nil)
+			r.setDown(false, nil)
 			if n > 1 || !fatal {
 				r.log.LogAttrs(ctx, slog.LevelInfo, "subscription is open again", slog.String("event", "consumer.reconnect"))
 			}
@@ -120,6 +138,7 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 			return nil, err
 		}
 		tell(nil)
+		r.setDown(true, err)
 		delay := r.pauseDelay(n)
 		r.log.warn(ctx, "consumer.subscribe", "cannot subscribe, will try again", slog.Duration("retry_in", delay), errAttr(err))
 		r.tel.failed(ctx, "subscribe", err)
@@ -173,13 +192,17 @@ func (r *runner) receive(ctx context.Context, s *session) *session {
 			return s
 		}
 		if err == nil {
-			failures = 0
+			if failures > 0 {
+				failures = 0
+				r.setDown(false, nil)
+			}
 			if n := s.troubles(); n > 0 && !sleep(ctx, r.pauseDelay(n)) { // settles fail: do not spin on redeliveries
 				return s
 			}
 			continue
 		}
 		failures++
+		r.setDown(true, err)
 		delay := r.pauseDelay(failures)
 		r.log.warn(ctx, "consumer.receive", "cannot receive, will try again", slog.Duration("retry_in", delay), errAttr(err))
 		r.tel.failed(ctx, "receive", err)
@@ -225,6 +248,9 @@ func (r *runner) room(ctx context.Context) (int, bool) {
 
 func (r *runner) roomLocked() (limit int, wait time.Duration) {
 	limit = r.sub.Prefetch - r.held
+	if r.sub.InOrder && r.pause.state != open && r.held > 0 {
+		return 0, 0 // what is held probes
+	}
 	switch r.pause.state {
 	case paused:
 		if wait = time.Until(r.pause.until); wait > 0 {
@@ -265,16 +291,18 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*core.Delivery) {
 		return
 	}
 	r.tel.count(ctx, r.tel.received, len(ds))
+	r.counts.received.Add(int64(len(ds)))
+	now := time.Now()
 	items := make([]item, len(ds))
 	parked := make([]*item, 0, 4)
 	for i, d := range ds {
-		items[i] = item{d: d, session: s}
+		items[i] = item{d: d, session: s, since: now}
 		it := &items[i]
 		if it.refused = r.refuse(d); it.refused != nil {
 			parked = append(parked, it)
 			continue
 		}
-		it.handle = r.reg.find(&d.Envelope)
+		it.h = r.find(&d.Envelope)
 		it.suspect = d.Redeliveries > 0 && r.sub.MaxDeliveries > 0 && 2*d.Redeliveries >= r.sub.MaxDeliveries
 	}
 	for _, it := range parked {
@@ -283,19 +311,21 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*core.Delivery) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.held += len(ds)
+	r.active = now
 	if r.pause.state == paused && !time.Now().Before(r.pause.until) {
 		r.pause.state = probing // it was in Receive all the time
 	}
-	back := r.stopping || ctx.Err() != nil || r.pause.state == paused
+	inOrder := r.sub.InOrder // then what is held probes, and what comes waits for it
+	back := r.stopping || ctx.Err() != nil || r.pause.state == paused && !inOrder
 	for i := range items {
 		it := &items[i]
 		switch {
 		case it.refused != nil:
 			r.settle(it, it.refused.ack)
-		case back, r.pause.state == probing && r.pause.probe != nil:
+		case back, r.pause.state == probing && r.pause.probe != nil && !inOrder:
 			r.settle(it, core.AckGiveBack(it.d))
 		default:
-			if r.pause.state == probing {
+			if r.pause.state == probing && !inOrder {
 				r.pause.probe = it
 			}
 			r.add(it)
@@ -304,12 +334,26 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*core.Delivery) {
 	r.kick()
 }
 
-// find returns the handler for e: by type, or else by topic.
-func (g *registration) find(e *core.Envelope) core.HandleFunc {
-	if h, ok := g.handlers[e.Type]; ok {
+// find returns the handler for e: by type, or else by topic, or else the one for any; nil if there is none.
+func (r *runner) find(e *core.Envelope) *entry {
+	if h, ok := r.handlers[e.Type]; ok {
 		return h
 	}
-	return g.handlers[e.Topic]
+	if h, ok := r.handlers[e.Topic]; ok {
+		return h
+	}
+	return r.any
+}
+
+// setDown notes whether the broker can be reached.
+func (r *runner) setDown(down bool, err error) {
+	r.mu.Lock()
+	r.down = down
+	r.active = time.Now()
+	r.mu.Unlock()
+	if down && r.trouble != nil {
+		r.trouble(err)
+	}
 }
 
 // kick starts workers while there is something to handle and somebody may. mu is held.
@@ -319,40 +363,39 @@ func (r *runner) kick() {
 	}
 }
 
-// work handles it and then what comes next, and ends when there is nothing to handle.
-func (r *runner) work(it *item) {
-	defer func() {
-		if it != nil { // a handler ended its goroutine
-			v := r.decide(it.d, core.HandlerProcessed, errGoexit)
-			r.report(r.handlerCtx, it.d, &v)
-			if next := r.finish(it, v); next != nil {
-				go r.work(next)
-			}
-		}
-	}()
-	for it != nil {
-		it = r.finish(it, r.process(it))
+// kickAt looks again at the time at, if nobody does before. mu is held.
+func (r *runner) kickAt(at time.Time) {
+	if !r.kicksAt.IsZero() && !at.Before(r.kicksAt) {
+		return
 	}
+	r.kicksAt = at
+	if r.kicker != nil {
+		r.kicker.Stop()
+	}
+	r.kicker = time.AfterFunc(time.Until(at), func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.kicksAt = (time.Time{}); !r.stopping {
+			r.kick()
+		}
+	})
 }
 
-// finish settles it by v, and returns what to handle next.
-func (r *runner) finish(it *item, v verdict) *item {
-	r.mu.Lock()
-	r.settle(it, v.ack)
-	r.done(it)
-	changed := r.observe(it, &v)
-	next := r.next()
-	r.kick()
-	if r.stopping && r.running == 0 {
-		r.idle.set()
+// next is schedule.next for subscriptions whose order is kept: while they are paused one message at a time probes, and
+// the others wait where they are.
+func (r *runner) next() *item {
+	p := &r.pause
+	if !r.sub.InOrder || p.state == open {
+		return r.schedule.next()
 	}
-	if changed {
-		r.wakeReceiver()
+	if p.state == paused && time.Now().Before(p.until) {
+		r.kickAt(p.until)
+		return nil
 	}
-	delay, state := r.pause.delay, r.pause.state
-	r.mu.Unlock()
-	if changed {
-		r.logPause(state, delay, v.err)
+	p.state = probing
+	if p.probe != nil {
+		return nil
 	}
-	return next
+	p.probe = r.schedule.next()
+	return p.probe
 }

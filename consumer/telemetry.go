@@ -24,10 +24,11 @@ const (
 	statusRetried                 // comes again later
 	statusParked                  // parked, handled or not
 	statusFailed                  // gave up at an outage or a stop; given back
+	statusDropped                 // without a handler, and settled as done, as Options.Unknown says
 	statuses
 )
 
-var statusNames = [statuses]string{"success", "duplicate", "retried", "parked", "failed"}
+var statusNames = [statuses]string{"success", "duplicate", "retried", "parked", "failed", "dropped"}
 
 // buckets of durations in seconds, 1 ms to 1 day.
 var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 14400, 86400}
@@ -37,7 +38,8 @@ type telemetry struct {
 	tracer                              trace.Tracer
 	traits                              core.SubscriberTraits
 	received, processed, retries, drift metric.Int64Counter
-	failures                            metric.Int64Counter
+	failures, repeats, lost             metric.Int64Counter
+	parked                              metric.Int64Gauge
 	active                              metric.Int64UpDownCounter
 	duration                            metric.Float64Histogram
 }
@@ -52,11 +54,11 @@ func newTelemetry(o *Options) (*telemetry, error) {
 	}
 	m := mp.Meter(core.TracerName)
 	t := &telemetry{tracer: tp.Tracer(core.TracerName)}
-	var errs [7]error
+	var errs [10]error
 	t.received, errs[0] = m.Int64Counter("waybill.consumer.received", metric.WithUnit("{message}"),
 		metric.WithDescription("Deliveries received."))
 	t.processed, errs[1] = m.Int64Counter("waybill.consumer.processed", metric.WithUnit("{message}"),
-		metric.WithDescription("Deliveries by how their handling ended: success, duplicate, retried, parked, failed (given back at an outage or a stop)."))
+		metric.WithDescription("Deliveries by how their handling ended: success, duplicate, retried, parked, failed (given back at an outage or a stop), dropped."))
 	t.retries, errs[2] = m.Int64Counter("waybill.consumer.retries", metric.WithUnit("{message}"),
 		metric.WithDescription("Retries by the declared delay they wait for."))
 	t.drift, errs[3] = m.Int64Counter("waybill.consumer.hlc.rejected", metric.WithUnit("{message}"),
@@ -67,7 +69,18 @@ func newTelemetry(o *Options) (*telemetry, error) {
 		metric.WithDescription("Handlers that run."))
 	t.duration, errs[6] = m.Float64Histogram("waybill.consumer.handler.duration", metric.WithUnit("s"),
 		metric.WithDescription("Time in handlers."), metric.WithExplicitBucketBoundaries(buckets...))
+	t.repeats, errs[7] = m.Int64Counter("waybill.consumer.repeats", metric.WithUnit("{message}"),
+		metric.WithDescription("Retries in the process, before the broker saw the failure."))
+	t.lost, errs[8] = m.Int64Counter("waybill.consumer.lease.lost", metric.WithUnit("{message}"),
+		metric.WithDescription("Deliveries that were no longer the consumer's when it settled them: they are or will be handled again."))
+	t.parked, errs[9] = m.Int64Gauge("waybill.consumer.parked.depth", metric.WithUnit("{message}"),
+		metric.WithDescription("Parked messages, read every 30 s where the transport can tell."))
 	return t, errors.Join(errs[:]...)
+}
+
+// forDepth labels a gauge.
+func (*telemetry) forDepth(queue string) metric.RecordOption {
+	return metric.WithAttributeSet(attribute.NewSet(attribute.String("queue", queue)))
 }
 
 // queueTelemetry is telemetry with the options of one queue made beforehand, so that counting allocates nothing.
@@ -124,6 +137,32 @@ func (q *queueTelemetry) retried(ctx context.Context, delay time.Duration) {
 // report counts and logs what was decided about d.
 func (r *runner) report(ctx context.Context, d *core.Delivery, v *verdict) {
 	r.tel.processed.Add(ctx, 1, r.tel.byStatus[v.status]...)
+	r.counts.by[v.status].Add(1)
+	r.logVerdict(ctx, d, v)
+}
+
+// reportAll is report for what was decided about a batch.
+func (r *runner) reportAll(ds []*core.Delivery, vs []verdict) {
+	var n [statuses]int64
+	debug := r.log.Enabled(r.handlerCtx, slog.LevelDebug)
+	for i := range vs {
+		if vs[i].ack.Verdict == core.VerdictNone {
+			continue
+		}
+		n[vs[i].status]++
+		if debug || vs[i].err != nil {
+			r.logVerdict(r.handlerCtx, ds[i], &vs[i])
+		}
+	}
+	for s, n := range n {
+		if n > 0 {
+			r.tel.processed.Add(r.handlerCtx, n, r.tel.byStatus[s]...)
+			r.counts.by[s].Add(n)
+		}
+	}
+}
+
+func (r *runner) logVerdict(ctx context.Context, d *core.Delivery, v *verdict) {
 	level, event, text := slog.LevelDebug, "consumer.done", "message handled"
 	switch v.status {
 	case statusSuccess:
@@ -142,6 +181,11 @@ func (r *runner) report(ctx context.Context, d *core.Delivery, v *verdict) {
 		}
 	case statusFailed:
 		level, event, text = slog.LevelWarn, "consumer.given_back", "handler gave up at an outage or a stop; the message goes back"
+		if v.inPlace {
+			event, text = "consumer.held", "handler met an outage; the message waits in its place"
+		}
+	case statusDropped:
+		level, event, text = slog.LevelWarn, "consumer.dropped", "message without a handler dropped, as Options.Unknown says"
 	case statuses:
 	}
 	if !r.log.Enabled(ctx, level) {
@@ -183,6 +227,21 @@ type logs struct {
 type logCount struct {
 	begin          time.Time
 	lines, dropped int
+}
+
+// repeated logs a retry in the process.
+func (l *logs) repeated(ctx context.Context, d *core.Delivery, n int, delay time.Duration, err error) {
+	l.warn(ctx, "consumer.repeat", "handler failed; it is tried again in this process", slog.String("id", d.Envelope.ID),
+		slog.Int("attempt", d.Attempt), slog.Int("try", n), slog.Duration("retry_in", delay), errAttr(err))
+}
+
+// batchFailed logs that a batch goes one by one.
+func (l *logs) batchFailed(ctx context.Context, n int, err error) {
+	attrs := []slog.Attr{slog.Int("messages", n), errAttr(err)}
+	if p, ok := errors.AsType[*panicError](err); ok {
+		attrs = append(attrs, slog.String("stack", string(p.stack)))
+	}
+	l.warn(ctx, "consumer.batch", "batch failed; its messages are handled one by one", attrs...)
 }
 
 func (l *logs) warn(ctx context.Context, event, text string, attrs ...slog.Attr) {

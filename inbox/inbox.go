@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"time"
 
 	"github.com/waybill-go/waybill/core"
 )
@@ -14,6 +16,63 @@ type Options struct {
 	// subject. It replaces the envelope's id; an empty result means that there is none. Nil means the envelope's id:
 	// the CloudEvents id, or else the broker's message id. It must be safe for concurrent use and must not change d.
 	ID func(d *core.Delivery) string
+	// Retention is how long a mark is kept, and so how long a message that comes again is known for a duplicate; default
+	// 30 days, negative = for ever. It must be longer than Horizon, and what is left over is the bound of the retry
+	// policy of subscriptions. A store that cannot purge keeps everything, and refuses a Retention.
+	Retention time.Duration
+	// Horizon is how long after its effect the same message may come again without anybody's doing, retries at the
+	// consumer not counted: how long the producers' outboxes may publish it again, and how long the broker may deliver
+	// it again. Default 26 h, for the relay's defaults: 24 h for what is unroutable, 1 h of retries, and 1 h for the
+	// broker. Declare more for relays with other policies, or for a broker that holds messages for longer.
+	Horizon time.Duration
+	// PurgeEvery is how often old marks are deleted, in batches of 1,000, while a consumer runs a handler of the inbox or
+	// [Inbox.RunPurge] runs; default 1 h, negative = only by [Inbox.Purge].
+	PurgeEvery time.Duration
+	// Logger is for what the purge meets; nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// The defaults of Options.
+const (
+	DefaultRetention  = 30 * 24 * time.Hour
+	DefaultHorizon    = 26 * time.Hour
+	DefaultPurgeEvery = time.Hour
+)
+
+// Validate reports all problems of o at once, or nil.
+func (o Options) Validate() error { return core.Invalid("waybill/inbox: options", o.problems()...) }
+
+func (o *Options) problems() []string {
+	var p []string
+	if o.Horizon < 0 {
+		p = append(p, fmt.Sprintf("Horizon: %s is negative; leave it 0 for %s", o.Horizon, DefaultHorizon))
+	}
+	switch horizon, keep := o.horizon(), o.retention(); {
+	case keep <= 0 || o.Horizon < 0 || keep > horizon:
+	case o.Horizon == 0:
+		p = append(p, fmt.Sprintf("Retention: %s is not longer than the %s during which the same message may come again by default: a duplicate that comes "+
+			"after it would have its effect twice; raise it, or declare a shorter Horizon if relay and broker are bound to one", keep, horizon))
+	default:
+		p = append(p, fmt.Sprintf("Retention: %s is not longer than Horizon, %s: a duplicate that comes after it would have its effect twice; raise it", keep, horizon))
+	}
+	if o.PurgeEvery > 0 && o.PurgeEvery < time.Second {
+		p = append(p, fmt.Sprintf("PurgeEvery: %s is less than 1s; raise it, or leave it 0 for %s", o.PurgeEvery, DefaultPurgeEvery))
+	}
+	return p
+}
+
+func (o *Options) retention() time.Duration {
+	if o.Retention == 0 {
+		return DefaultRetention
+	}
+	return o.Retention
+}
+
+func (o *Options) horizon() time.Duration {
+	if o.Horizon == 0 {
+		return DefaultHorizon
+	}
+	return o.Horizon
 }
 
 // Inbox is a store's inbox under a consumer name.
@@ -21,12 +80,13 @@ type Inbox[Tx any] struct {
 	store    core.Inbox[Tx]
 	consumer string
 	opts     Options
+	purge    purge
 }
 
 // New returns an inbox that keeps its marks in store under consumerName, which names the service and must not change
 // between releases: under another name every message is new.
 func New[Tx any](store core.Inbox[Tx], consumerName string, opts Options) (*Inbox[Tx], error) {
-	var p []string
+	p := opts.problems()
 	if core.IsNil(store) {
 		p = append(p, "store: is nil; give the inbox of a store")
 	}
@@ -35,10 +95,16 @@ func New[Tx any](store core.Inbox[Tx], consumerName string, opts Options) (*Inbo
 	} else if s := core.CheckName(consumerName); s != "" {
 		p = append(p, "consumerName: "+s)
 	}
+	purger, ok := core.As[core.InboxPurger](store)
+	if !ok && opts.Retention > 0 {
+		p = append(p, "Retention: this store cannot delete old marks; leave it 0: they are kept for ever")
+	}
 	if err := core.Invalid("waybill/inbox", p...); err != nil {
 		return nil, err
 	}
-	return &Inbox[Tx]{store: store, consumer: consumerName, opts: opts}, nil
+	b := &Inbox[Tx]{store: store, consumer: consumerName, opts: opts}
+	b.purge = purge{store: purger, consumer: consumerName, opts: &b.opts, turn: make(chan struct{}, 1)}
+	return b, nil
 }
 
 // Consumer returns the consumer name.
@@ -84,9 +150,7 @@ func Handler[Tx, T any](box *Inbox[Tx], topic core.Topic[T], fn func(ctx context
 	if box == nil || fn == nil {
 		return h // without Handle: the consumer refuses it by name
 	}
-	if c, ok := core.As[core.Checker](box.store); ok {
-		h.Check = c.Check
-	}
+	box.complete(&h)
 	h.Handle = func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
 		key, err := box.Key(d)
 		if err != nil {
@@ -123,6 +187,32 @@ func Handler[Tx, T any](box *Inbox[Tx], topic core.Topic[T], fn func(ctx context
 		}
 	}
 	return h
+}
+
+// complete fills in what the runner must know of the inbox.
+func (b *Inbox[Tx]) complete(h *core.Handler) {
+	if c, ok := core.As[core.Checker](b.store); ok {
+		h.Check = c.Check
+	}
+	if b.purge.store == nil || b.opts.retention() < 0 {
+		return
+	}
+	h.MaxRetryTime = b.opts.retention() - b.opts.horizon()
+	if b.opts.PurgeEvery >= 0 {
+		h.Background = b.RunPurge
+	}
+}
+
+// Mark marks the message (source, id) in tx, a transaction of the caller's own, for handlers that Waybill does not run.
+// With [core.InboxProcessed] do the work in tx and commit both; [core.InboxDuplicate] means that the message had its
+// effect before. It waits for a concurrent transaction that marks the same message. An error matches
+// [core.ErrUnsupported] if the store cannot do it; after any other, roll tx back.
+func (b *Inbox[Tx]) Mark(ctx context.Context, tx Tx, source, id string) (core.InboxStatus, error) {
+	m, ok := core.As[core.Marker[Tx]](b.store)
+	if !ok {
+		return core.InboxNone, fmt.Errorf("waybill/inbox: mark in the caller's transaction: %w", core.ErrUnsupported)
+	}
+	return m.Mark(ctx, tx, core.InboxKey{Consumer: b.consumer, Source: source, ID: id})
 }
 
 // decode is topic.Decode for codecs that may panic on bytes from outside.

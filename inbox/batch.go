@@ -1,0 +1,100 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// BatchOptions configures a [BatchHandler]. The zero value is a good choice.
+type BatchOptions struct {
+	// Size bounds the messages of one transaction; default 100.
+	Size int
+	// Wait is how long a message waits for its batch to fill; default 0: a batch is what is there when a handler is free.
+	Wait time.Duration
+}
+
+// Item is one message of a batch.
+type Item[T any] struct {
+	// Value is the decoded body.
+	Value T
+	// Delivery is what arrived. It is read only.
+	Delivery *core.Delivery
+}
+
+// Context returns the context under which messages that are staged in reaction to this item of a batch are caused by it.
+func (i *Item[T]) Context(ctx context.Context) context.Context {
+	return core.WithDelivery(ctx, i.Delivery)
+}
+
+// BatchHandler is [Handler] for many messages at a time: fn's writes through tx and the marks of all items are one
+// transaction, which is many times cheaper than one a message. fn gets the messages that are new, in the order of their
+// arrival, those of one key in theirs; duplicates and messages that cannot be decoded are left out. If fn fails, or
+// panics, nothing had an effect, and every message of the batch is handled alone: fn is then called with one item, as
+// Handler would, so that one bad message does not fail its neighbours. An outage gives all of them back instead.
+//
+// Messages staged under ctx have no cause; use [Item.Context]. With a store that has no [core.BatchInbox], fn always gets
+// one item.
+func BatchHandler[Tx, T any](box *Inbox[Tx], topic core.Topic[T], fn func(ctx context.Context, tx Tx, items []Item[T]) error, opts BatchOptions) core.Handler {
+	if box == nil || fn == nil {
+		return core.Handler{Name: topic.Name()} // without Handle: the consumer refuses it by name
+	}
+	single := func(ctx context.Context, tx Tx, v T) error {
+		d, _ := core.DeliveryFrom(ctx)
+		return fn(ctx, tx, []Item[T]{{Value: v, Delivery: d}})
+	}
+	h := Handler(box, topic, single)
+	h.BatchSize, h.BatchWait = opts.Size, opts.Wait
+	store, ok := core.As[core.BatchInbox[Tx]](box.store)
+	if !ok {
+		h.BatchSize, h.BatchWait = 0, 0
+		return h
+	}
+	h.Batch = func(ctx context.Context, ds []*core.Delivery) ([]core.HandlerStatus, error) {
+		statuses := make([]core.HandlerStatus, len(ds))
+		keys, items, slots := make([]core.InboxKey, 0, len(ds)), make([]Item[T], 0, len(ds)), make([]int, 0, len(ds))
+		for i, d := range ds {
+			key, errKey := box.Key(d)
+			v, err := decode(topic, &d.Envelope)
+			if errKey != nil || err != nil {
+				statuses[i] = core.HandlerLeftOut // Handle finds the same and says so
+				continue
+			}
+			keys, items, slots = append(keys, key), append(items, Item[T]{v, d}), append(slots, i)
+		}
+		if len(keys) == 0 {
+			return statuses, nil
+		}
+		first := true
+		marks, err := store.DoBatch(ctx, keys, func(ctx context.Context, tx Tx, fresh []int) error {
+			news := make([]Item[T], len(fresh))
+			for n, i := range fresh {
+				news[n] = items[i]
+				if !first { // as in Handler: the database asked for another run
+					v, err := decode(topic, &items[i].Delivery.Envelope)
+					if err != nil {
+						return err
+					}
+					news[n].Value = v
+				}
+			}
+			first = false
+			return fn(ctx, tx, news)
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(marks) != len(keys) {
+			return nil, fmt.Errorf("waybill/inbox: the store answered %d statuses for %d keys; its DoBatch is broken", len(marks), len(keys))
+		}
+		for n, i := range slots {
+			if marks[n] == core.InboxDuplicate {
+				statuses[i] = core.HandlerDuplicate
+			}
+		}
+		return statuses, nil
+	}
+	return h
+}

@@ -1,0 +1,105 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+const (
+	purgeBatch = 1000             // marks a transaction
+	purgeRest  = 10 * time.Second // at most between two of them
+	firstPurge = time.Minute      // at most until the first of a run
+)
+
+// purge deletes what the retention is over for.
+type purge struct {
+	store    core.InboxPurger // nil: cannot
+	consumer string
+	opts     *Options
+	turn     chan struct{} // held by the one RunPurge that purges
+}
+
+// Purge deletes every mark of the consumer that is older than the retention and returns how many. It goes on in bounded
+// batches, each a transaction of its own, and rests after each for as long as it took, until nothing is left or ctx
+// ends. It does nothing if marks are kept for ever. A message whose mark was deleted has its effect again when it is
+// replayed: replay what is older than the retention only if that is meant.
+func (b *Inbox[Tx]) Purge(ctx context.Context) (int, error) { return b.purge.all(ctx) }
+
+// RunPurge purges every Options.PurgeEvery, with some jitter, the first time within a minute, and returns when ctx ends.
+// A consumer calls it while it runs a handler of the inbox; call it yourself only where no consumer runs. Of several
+// calls at a time, in one process, one purges; several processes may. What fails is logged and tried again the next
+// time.
+func (b *Inbox[Tx]) RunPurge(ctx context.Context) { b.purge.run(ctx) }
+
+func (p *purge) all(ctx context.Context) (int, error) {
+	keep, total := p.opts.retention(), 0
+	switch {
+	case keep < 0:
+		return 0, nil
+	case p.store == nil:
+		return 0, fmt.Errorf("waybill/inbox: purge: %w", core.ErrUnsupported)
+	}
+	for {
+		begin := time.Now()
+		n, err := p.store.PurgeInbox(ctx, p.consumer, keep, purgeBatch)
+		total += n
+		if err != nil {
+			return total, fmt.Errorf("waybill/inbox: purge of %q, after %d marks: %w", p.consumer, total, err)
+		}
+		if n < purgeBatch {
+			return total, nil
+		}
+		if !sleep(ctx, min(time.Since(begin), purgeRest)) {
+			return total, fmt.Errorf("waybill/inbox: purge of %q, after %d marks: %w", p.consumer, total, context.Cause(ctx))
+		}
+	}
+}
+
+func (p *purge) run(ctx context.Context) {
+	every := p.opts.PurgeEvery
+	if every == 0 {
+		every = DefaultPurgeEvery
+	}
+	if every < 0 || p.store == nil || p.opts.retention() < 0 {
+		return
+	}
+	select {
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
+	case <-ctx.Done():
+		return
+	}
+	log := p.opts.Logger
+	if log == nil {
+		log = slog.Default()
+	}
+	log = log.With(slog.String("consumer", p.consumer))
+	for wait := rand.N(min(every, firstPurge)); sleep(ctx, wait); wait = every - every/10 + rand.N(every/5) {
+		n, err := p.all(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			log.LogAttrs(ctx, slog.LevelWarn, "cannot purge the inbox, will try again", slog.String("event", "inbox.purge"), slog.String("error", core.ErrorText(err)))
+		case n > 0:
+			log.LogAttrs(ctx, slog.LevelInfo, "inbox purged", slog.String("event", "inbox.purge"), slog.Int("marks", n))
+		}
+	}
+}
+
+// sleep waits for d and reports whether ctx did not end before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
