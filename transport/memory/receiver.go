@@ -15,6 +15,7 @@ type receiver struct {
 	q        *queue
 	prefetch int
 	drop     bool
+	inOrder  bool // only the first of the queue's receivers gets deliveries
 	closed   bool
 	held     map[*holding]struct{}
 }
@@ -52,6 +53,9 @@ func (r *receiver) take(limit int) (got []*core.Delivery, changed <-chan struct{
 	defer q.t.mu.Unlock()
 	if r.closed {
 		return nil, nil, 0, closed("receive")
+	}
+	if r.inOrder && q.receivers[0] != r {
+		return nil, q.waiting(), -1, nil
 	}
 	now := time.Now()
 	q.promote(now)

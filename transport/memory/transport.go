@@ -131,7 +131,7 @@ func (t *Transport) Traits() core.PublisherTraits {
 // SubscriberTraits declares what receivers promise. Retries are held by this broker and survive the consumer, though not
 // the process.
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
-	return core.SubscriberTraits{KeyOrder: true, RetryLater: true, Parks: true, CountsRedeliveries: true, Wildcards: true}
+	return core.SubscriberTraits{KeyOrder: true, RetryLater: true, Parks: true, CountsRedeliveries: true, SingleActive: true, Wildcards: true}
 }
 
 // Publish puts copies of the messages into all queues that are bound for their topics, in the order of the batch. It
@@ -222,7 +222,8 @@ func (t *Transport) nextPlace() uint64 {
 }
 
 // Subscribe declares the queue, if need be, adds the bindings, and opens a receiver. Retry delays are held exactly,
-// whatever Subscription.RetryDelays says.
+// whatever Subscription.RetryDelays says. With Subscription.InOrder, which all receivers of a queue must share, the
+// deliveries go to the one that subscribed first, until it is closed.
 func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	p := checkQueue("Subscription", sub.Queue, sub.Bindings)
 	if sub.Prefetch < 0 || sub.Concurrency < 0 {
@@ -239,7 +240,14 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	if t.closed {
 		return nil, closed("subscribe")
 	}
-	r := &receiver{q: t.declare(sub.Queue, sub.Bindings), prefetch: prefetch(sub), drop: sub.Unparked, held: map[*holding]struct{}{}}
+	if q := t.queues[sub.Queue]; q != nil && len(q.receivers) > 0 && q.receivers[0].inOrder != sub.InOrder {
+		return nil, &core.Error{
+			Op: "waybill/memory: subscribe", Class: core.ClassPermanent,
+			Err: fmt.Errorf("%w: queue %q has a receiver with Subscription.InOrder %t, this one has %t: order holds only if all have it",
+				core.ErrMisconfigured, sub.Queue, !sub.InOrder, sub.InOrder),
+		}
+	}
+	r := &receiver{inOrder: sub.InOrder, q: t.declare(sub.Queue, sub.Bindings), prefetch: prefetch(sub), drop: sub.Unparked, held: map[*holding]struct{}{}}
 	r.q.receivers = append(r.q.receivers, r)
 	return r, nil
 }
