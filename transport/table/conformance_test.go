@@ -1,0 +1,300 @@
+package table_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/transporttest"
+	"github.com/waybill-go/waybill/internal/testenv"
+	memstore "github.com/waybill-go/waybill/store/memory"
+	"github.com/waybill-go/waybill/store/postgres"
+	"github.com/waybill-go/waybill/store/sqlite"
+	"github.com/waybill-go/waybill/transport/table"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// TestConformanceMemory runs the transport suite on virtual time.
+//
+// TR-07, TQ-01, CO-14, CO-17
+func TestConformanceMemory(t *testing.T) {
+	t.Parallel()
+	transporttest.RunInBubble(t, func(t *testing.T) transporttest.Harness {
+		t.Helper()
+		return newMemorySuite(t)
+	})
+}
+
+// The same on real time: goroutines meet in other ways there.
+func TestConformanceRealTime(t *testing.T) {
+	t.Parallel()
+	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+		t.Helper()
+		t.Parallel()
+		return newMemorySuite(t)
+	})
+}
+
+// TR-07
+func TestConformancePostgres(t *testing.T) {
+	t.Parallel()
+	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+		t.Helper()
+		t.Parallel()
+		b, _ := postgresBackend(t, 8)
+		return suite{newHarness(t, b)}
+	})
+}
+
+// TR-07
+func TestConformanceSQLite(t *testing.T) {
+	t.Parallel()
+	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+		t.Helper()
+		t.Parallel()
+		return suite{newHarness(t, sqliteBackend(t))}
+	})
+}
+
+// backend is a store and how to stage in it.
+type backend struct {
+	store core.OutboxStore
+	stage func(context.Context, ...core.Message) error
+}
+
+func memoryBackend(tb testing.TB) backend {
+	tb.Helper()
+	s, err := memstore.New(memstore.Options{Source: "/test"})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return backend{s, func(ctx context.Context, msgs ...core.Message) error {
+		tx := s.Begin()
+		defer tx.Rollback()
+		if _, err := s.Stage(ctx, tx, msgs...); err != nil {
+			return err
+		}
+		return tx.Commit()
+	}}
+}
+
+func postgresBackend(tb testing.TB, conns int32) (backend, *pgxpool.Pool) {
+	tb.Helper()
+	cfg, err := pgxpool.ParseConfig(testenv.Postgres(tb).DSN)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cfg.MaxConns = conns
+	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(pool.Close)
+	return postgresOn(tb, pool), pool
+}
+
+func postgresOn(tb testing.TB, pool *pgxpool.Pool) backend {
+	tb.Helper()
+	o, err := postgres.NewOutbox(pool, postgres.Options{Source: "/test"})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := o.Migrate(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = o.Close(context.Background()) })
+	return backend{o, func(ctx context.Context, msgs ...core.Message) error {
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback(ctx) //nolint:errcheck // nothing is left after a commit
+		if _, err := o.Stage(ctx, tx, msgs...); err != nil {
+			return err
+		}
+		return tx.Commit(ctx)
+	}}
+}
+
+func sqliteBackend(tb testing.TB) backend {
+	tb.Helper()
+	s, err := sqlite.Open(tb.Context(), filepath.Join(tb.TempDir(), "box.db"), sqlite.Options{Source: "/test", AutoMigrate: true})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = s.Close() })
+	return backend{s, func(ctx context.Context, msgs ...core.Message) error {
+		tx, err := s.DB().BeginTx(ctx, &sql.TxOptions{})
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback() //nolint:errcheck // nothing is left after a commit
+		if _, err := s.Stage(ctx, tx, msgs...); err != nil {
+			return err
+		}
+		return tx.Commit()
+	}}
+}
+
+// harness makes a whole transport of a table: publishing is staging on the route of every queue that is bound for the topic.
+type harness struct {
+	*table.Transport
+	stage func(context.Context, ...core.Message) error
+
+	mu     sync.Mutex
+	closed bool
+	bound  map[string][]string             // queue → bindings
+	empty  map[string]func(*core.Envelope) // what staging filled in, by id
+}
+
+var names atomic.Int64
+
+func newHarness(t testing.TB, b backend) *harness {
+	t.Helper()
+	tr, err := table.New(b.store, table.Options{Logger: quiet, BatchSize: 50})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tr.Close(context.Background()) })
+	return &harness{Transport: tr, stage: b.stage, bound: map[string][]string{}, empty: map[string]func(*core.Envelope){}}
+}
+
+// suite is what the suite sees of a harness.
+type suite struct{ h *harness }
+
+func (s suite) Transport() core.Transport { return s.h }
+func (s suite) NewName() string           { return fmt.Sprintf("q%d", names.Add(1)) }
+
+// memorySuite can also look at what is parked.
+type memorySuite struct {
+	suite
+	store *memstore.Store
+}
+
+func newMemorySuite(tb testing.TB) memorySuite {
+	tb.Helper()
+	b := memoryBackend(tb)
+	return memorySuite{suite{newHarness(tb, b)}, b.store.(*memstore.Store)} //nolint:forcetypeassert // it is
+}
+
+func (s memorySuite) Parked(_ context.Context, queue string) ([]transporttest.Parked, error) {
+	var out []transporttest.Parked
+	for _, r := range s.store.Records() {
+		if r.State == core.StateAbandoned && r.Route == queue {
+			out = append(out, transporttest.Parked{Envelope: r.Envelope, Reason: r.Reason, Err: r.LastError})
+		}
+	}
+	return out, nil
+}
+
+func (h *harness) Traits() core.PublisherTraits {
+	return core.PublisherTraits{Confirmed: true, KeyOrder: core.KeyOrderSerial, DetectsUnroutable: true, MaxBodyBytes: 1 << 20}
+}
+
+// Publish stages.
+func (h *harness) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	outage := func(err error) error { return &core.Error{Op: "stage", Class: core.ClassOutage, Err: err} }
+	if h.closed {
+		return core.AllFailed(len(batch), outage(core.ErrClosed))
+	}
+	res := make(core.Results, len(batch))
+	for i, e := range batch {
+		var routes []string
+		for q, bindings := range h.bound {
+			if slices.ContainsFunc(bindings, func(b string) bool {
+				return b == e.Topic || strings.HasSuffix(b, "#") && strings.HasPrefix(e.Topic, b[:len(b)-1])
+			}) {
+				routes = append(routes, q)
+			}
+		}
+		if len(routes) == 0 && len(e.Topic) <= core.MaxNameBytes {
+			res[i] = &core.Error{Op: "stage", Class: core.ClassRejected, Err: core.ErrUnroutable}
+			continue
+		}
+		slices.Sort(routes)
+		h.empty[e.ID] = unfill(&e)
+		switch err := h.stage(ctx, core.Message{Envelope: e, Routes: routes}); {
+		case errors.Is(err, core.ErrInvalid):
+			res[i] = &core.Error{Op: "stage", Class: core.ClassPermanent, Err: err}
+		case err != nil:
+			res[i] = outage(err)
+		}
+	}
+	return res
+}
+
+// unfill returns what takes away from a copy of e what staging gives it.
+func unfill(e *core.Envelope) func(*core.Envelope) {
+	sent := *e
+	return func(got *core.Envelope) {
+		if sent.Type == "" {
+			got.Type = ""
+		}
+		if sent.ContentType == "" {
+			got.ContentType = ""
+		}
+		if sent.Time.IsZero() {
+			got.Time = sent.Time
+		}
+		if sent.HLC.IsZero() {
+			got.HLC = 0
+		}
+	}
+}
+
+// Subscribe notes the bindings, which say where to stage.
+func (h *harness) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+	bindings := sub.Bindings
+	sub.Bindings = nil
+	r, err := h.Transport.Subscribe(ctx, sub)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.bound[sub.Queue] = append(h.bound[sub.Queue], bindings...)
+	return &receiver{r, h}, nil
+}
+
+func (h *harness) Close(ctx context.Context) error {
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
+	return h.Transport.Close(ctx)
+}
+
+type receiver struct {
+	core.Receiver
+	h *harness
+}
+
+func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, error) {
+	ds, err := r.Receiver.Receive(ctx, limit)
+	r.h.mu.Lock()
+	defer r.h.mu.Unlock()
+	for _, d := range ds {
+		if f := r.h.empty[d.Envelope.ID]; f != nil {
+			f(&d.Envelope)
+		}
+	}
+	return ds, err
+}
