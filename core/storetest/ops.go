@@ -24,6 +24,8 @@ var opsChecks = []named{
 	{"redrive-refuses-out-of-order", redriveRefusesOutOfOrder},
 	{"redrive-asks-for-all", redriveAsksForAll},
 	{"redrive-takes-no-leased", redriveTakesNoLeased},
+	{"redrive-minds-dedupe-keys", redriveMindsDedupeKeys},
+	{"redrive-remembers-maybe-sent", redriveRemembersMaybeSent},
 }
 
 func (k *kit) inspector() core.Inspector {
@@ -482,4 +484,42 @@ func redriveTakesNoLeased(k *kit) {
 	k.redriven("a leased and a pending one", core.RedriveRequest{Filter: core.Filter{IDs: ids}, Force: true}, 0, nil)
 	k.published(r)
 	k.drainIDs(ids[1:])
+}
+
+// A record is not put back beside a live one with its dedupe key, whatever the force; of several that were given up, one
+// is. It then stands for the key again. DB-12 ST-08.
+func redriveMindsDedupeKeys(k *kit) {
+	k.redriver()
+	k.canCancel()
+	var ids []string
+	for range 2 {
+		ids = append(ids, k.stage(k.msg(core.DedupeKey("d")))...)
+		k.giveUp(core.ReasonRejected, ids[len(ids)-1])
+	}
+	if k.inspect(ids[0]).DedupeKey != "d" {
+		k.fail("inspect does not show the dedupe key")
+	}
+	live := k.stage(k.msg(core.DedupeKey("d")))
+	refused := map[string]int{core.RefusedDuplicate: 2}
+	k.redriven("two for which a third one stands", core.RedriveRequest{}, 0, refused)
+	k.redriven("two for which a third one stands, by force", core.RedriveRequest{Force: true}, 0, refused)
+	k.drainIDs(live)
+	one := map[string]int{core.RefusedDuplicate: 1}
+	k.redriven("two with one dedupe key, in a dry run", core.RedriveRequest{DryRun: true}, 1, one)
+	k.redriven("two with one dedupe key", core.RedriveRequest{}, 1, one)
+	if s := k.stageNow(k.msg(core.DedupeKey("d")))[0]; !s.Duplicate || s.ID != ids[0] {
+		k.fail("staging the dedupe key of a redriven message answered %+v, want a duplicate of it", s)
+	}
+	k.drainIDs(ids[:1])
+}
+
+// What may have been delivered before it was given up is known as such after it was put back. DB-12 ST-09.
+func redriveRemembersMaybeSent(k *kit) {
+	k.redriver()
+	k.canCancel()
+	ids := k.stage(k.msg())
+	k.crash(1)
+	k.giveUp(core.ReasonCrashed, ids...)
+	k.redriven("one of which a relay had died", core.RedriveRequest{}, 1, nil)
+	k.cancel("after a redrive", core.CancelMaybe, k.byID(ids[0]))
 }

@@ -103,13 +103,19 @@ func (s *Store) Redrive(ctx context.Context, req core.RedriveRequest) (core.Redr
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out core.Redriven
-	now := s.now()
+	now, live := s.now(), map[liveKey]bool{} // dedupe keys that this step gives a live message
 	out.Next = s.walkRows(req.Page, func(r *record) bool {
 		st := r.stored(now)
 		if r.reserved != nil || !req.Takes(r.state, r.reason) || !req.Filter.Matches(&st) {
 			return true
 		}
 		cause := s.refusal(r, &req, now)
+		if cause == "" && r.dedupe != "" {
+			if live[r.liveKey()] {
+				cause = core.RefusedDuplicate
+			}
+			live[r.liveKey()] = true
+		}
 		out.Count(cause)
 		if cause == "" && !req.DryRun {
 			if r.env.Expired(now) {
@@ -165,6 +171,7 @@ func (s *Store) requeue(r *record, now time.Time) {
 	} else {
 		l.setState(r, core.StatePending) // put off without a failure: it is pending already
 	}
+	r.maybe = r.maybe || r.crashes > 0
 	r.attempts, r.crashes, r.failed, r.reason = 0, 0, false, core.ReasonNone
 	r.lastErr, r.errAt, r.settledAt = "", time.Time{}, time.Time{}
 	r.due, r.joined = now, true
