@@ -54,7 +54,7 @@ type Check struct {
 // Checks returns all checks.
 func Checks() []Check {
 	var all []Check
-	for _, group := range [...][]named{publishChecks, receiveChecks, settleChecks, rejectChecks, parkedChecks, lifeChecks} {
+	for _, group := range [...][]named{publishChecks, receiveChecks, settleChecks, rejectChecks, parkedChecks, orderChecks, lifeChecks} {
 		for _, c := range group {
 			all = append(all, Check{Name: c.name, Run: c.run})
 		}
