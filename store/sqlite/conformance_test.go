@@ -55,6 +55,10 @@ type storeTx struct {
 func (x storeTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
 	return x.store.Stage(ctx, x.tx, msgs...)
 }
+
+func (x storeTx) Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+	return x.store.Cancel(ctx, x.tx, keys...)
+}
 func (x storeTx) Commit(context.Context) error { return x.tx.Commit() }
 
 func (x storeTx) Rollback(context.Context) error {

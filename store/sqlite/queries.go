@@ -15,6 +15,7 @@ type queries struct {
 	highWater, routes, span                     string
 	countReady, countWaiting, countAbandoned    string
 	insert, insertRow, insertEnd                string
+	insertKeyed, insertKeyedRow, insertKeyedEnd string
 	elect, sweep, purge                         string
 	sequence                                    string
 }
@@ -28,7 +29,8 @@ const keyWaits = `
 		WHERE b.route = o.route AND b.key = o.key AND b.hold = 1 AND b.wake_at > 0 AND b.wake_at <= :now)
 	OR EXISTS (SELECT 1 FROM waybill_outbox b INDEXED BY waybill_outbox_key
 		WHERE b.route = o.route AND b.key = o.key AND b.hold = 0 AND b.wake_at = 0 AND b.seq < :first)
-	OR :block AND EXISTS (SELECT 1 FROM waybill_outbox b INDEXED BY waybill_outbox_abandoned WHERE b.route = o.route AND b.key = o.key AND b.state = 5)`
+	OR :block AND EXISTS (SELECT 1 FROM waybill_outbox b INDEXED BY waybill_outbox_abandoned WHERE b.route = o.route AND b.key = o.key AND b.state = 5
+		AND b.reason NOT IN ('cancelled', 'replaced', 'skipped', 'parked'))`
 
 func newQueries(prefix string) queries {
 	q := func(text string) string { return strings.ReplaceAll(text, DefaultPrefix, prefix) }
@@ -57,7 +59,8 @@ func newQueries(prefix string) queries {
 		keep: q(`UPDATE waybill_outbox SET state = 3, hold = 0, wake_at = NULL, settled_at = ?3
 			WHERE seq IN (SELECT value FROM json_each(?1)) AND token = ?2 AND state = 2 RETURNING seq, key`),
 		settle: q(`UPDATE waybill_outbox SET state = ?3, hold = ?4, wake_at = ?5, attempts = attempts + ?6, reason = ?7,
-			error = coalesce(?8, error), error_at = CASE WHEN ?8 IS NULL THEN error_at ELSE ?9 END, settled_at = CASE WHEN ?3 = 5 THEN ?9 END WHERE seq = ?1 AND token = ?2 AND state = 2 RETURNING key`),
+			error = coalesce(?8, error), error_at = CASE WHEN ?8 IS NULL THEN error_at ELSE ?9 END, settled_at = CASE WHEN ?3 = 5 THEN ?9 END,
+			maybe_sent = maybe_sent OR ?10 WHERE seq = ?1 AND token = ?2 AND state = 2 RETURNING key`),
 		mark:      q(`UPDATE waybill_meta SET value = ?1 WHERE name = 'hlc' AND value < ?1`),
 		extend:    q(`UPDATE waybill_outbox SET hold = 2, wake_at = ?3 WHERE seq = ?1 AND token = ?2 AND state = 2`),
 		follows:   q(`SELECT EXISTS (SELECT 1 FROM waybill_outbox INDEXED BY waybill_outbox_key WHERE route = ?1 AND key = ?2 AND hold = 0 AND wake_at = 0)`),
@@ -84,6 +87,10 @@ func newQueries(prefix string) queries {
 		sweep:     q(sweepText),
 		purge:     q(purgeText),
 		insertEnd: ` ON CONFLICT (route, id) DO NOTHING RETURNING route, id`,
+		// Messages of which some have a dedupe key.
+		insertKeyed:    q(`INSERT INTO waybill_outbox (route, id, topic, key, state, hold, wake_at, due_at, hlc, attrs, body, expires_at, dedupe_key) VALUES `),
+		insertKeyedRow: `(?,?,?,?,1,?,?,?,?,?,?,?,?)`,
+		insertKeyedEnd: ` ON CONFLICT DO NOTHING RETURNING route, id`,
 	}
 }
 

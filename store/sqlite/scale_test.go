@@ -26,10 +26,12 @@ func checkPlans(t *testing.T, s *Store) {
 	for i := range v.NumField() {
 		name, text := v.Type().Field(i).Name, v.Field(i).String()
 		switch name {
-		case "insertRow", "insertEnd": // parts
+		case "insertRow", "insertEnd", "insertKeyedRow", "insertKeyedEnd": // parts
 			continue
 		case "insert":
-			text = s.insertText(2)
+			text = s.insertText(2, false)
+		case "insertKeyed":
+			text = s.insertText(2, true)
 		}
 		if strings.Contains(text, DefaultPrefix) && s.opts.Prefix != DefaultPrefix {
 			t.Errorf("%s does not heed the prefix: %s", name, text)

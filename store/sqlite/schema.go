@@ -180,13 +180,13 @@ var needed = []struct {
 	columns []string
 }{
 	{"outbox", []string{
-		"seq", "route", "id", "topic", "key", "state", "hold", "wake_at", "settled_at", "expires_at", "due_at", "attempts", "crashes", "token", "hlc", "owner", "reason", "error", "error_at", "attrs", "body",
+		"seq", "route", "id", "topic", "key", "state", "hold", "wake_at", "settled_at", "expires_at", "due_at", "attempts", "crashes", "token", "hlc", "owner", "reason", "error", "error_at", "attrs", "body", "maybe_sent", "dedupe_key",
 	}},
 	{"inbox", []string{"consumer", "source", "id", "handled_at"}},
 	{"meta", []string{"name", "value", "owner"}},
 }
 
-var neededIndexes = []string{"outbox_id", "outbox_due", "outbox_key", "outbox_crashed", "outbox_abandoned", "outbox_settled", "outbox_expires", "inbox_handled"}
+var neededIndexes = []string{"outbox_id", "outbox_due", "outbox_key", "outbox_crashed", "outbox_abandoned", "outbox_gone", "outbox_settled", "outbox_expires", "outbox_dedupe", "inbox_handled"}
 
 // Check reports tables that are missing, of an old version or of another shape, and settings under which a transaction
 // is none. With AutoMigrate it migrates first.

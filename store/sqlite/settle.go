@@ -141,7 +141,7 @@ func (w *settler) keep(ctx context.Context, i int) error {
 	}
 	var key sql.NullString
 	err := on(ctx, w.tx, w.st.settle).QueryRowContext(ctx,
-		o.Seq(), o.Token(), int64(o.State()), hold, wake, attempt, nullable(string(o.Reason())), nullable(o.Error()), w.now).Scan(&key)
+		o.Seq(), o.Token(), int64(o.State()), hold, wake, attempt, nullable(string(o.Reason())), nullable(o.Error()), w.now, o.Unknown()).Scan(&key)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		w.res[i] = lost(o)

@@ -36,11 +36,14 @@ func (s *Store) Stage(ctx context.Context, tx *sql.Tx, msgs ...core.Message) (_ 
 			return nil, err
 		}
 	}
+	if anyKeyed(rows) {
+		return s.stageKeyed(ctx, tx, rows)
+	}
 	now := s.now()
 	fresh := make(map[[2]string]bool, len(rows))
 	for part := rows; len(part) > 0; {
 		n := min(len(part), rowsPerInsert)
-		if err := s.insert(ctx, tx, part[:n], now, fresh); err != nil {
+		if err := s.insert(ctx, tx, part[:n], now, fresh, false); err != nil {
 			return nil, s.classify("stage", err)
 		}
 		part = part[n:]
@@ -54,9 +57,9 @@ func (s *Store) Stage(ctx context.Context, tx *sql.Tx, msgs ...core.Message) (_ 
 	return staged, nil
 }
 
-// insert writes rows with one statement and adds those that were new to fresh.
-func (s *Store) insert(ctx context.Context, tx *sql.Tx, rows []core.StagedRow, now int64, fresh map[[2]string]bool) error {
-	args := make([]any, 0, len(rows)*11)
+// insert writes rows with one statement and adds those that were new to fresh. Dedupe keys are written if keyed.
+func (s *Store) insert(ctx context.Context, tx *sql.Tx, rows []core.StagedRow, now int64, fresh map[[2]string]bool, keyed bool) error { //nolint:revive // a variant of one statement
+	args := make([]any, 0, len(rows)*12)
 	for i := range rows {
 		r := &rows[i]
 		due := now + r.Delay.Microseconds()
@@ -76,9 +79,12 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, rows []core.StagedRow, n
 			body = []byte{}
 		}
 		args = append(args, r.Route, r.Envelope.ID, r.Envelope.Topic, nullable(r.Envelope.Key), hold, wake, due, int64(r.Envelope.HLC), attrs, body, expiry(&r.Envelope))
+		if keyed {
+			args = append(args, nullable(r.DedupeKey))
+		}
 	}
-	res, err := tx.QueryContext(ctx, s.insertText(len(rows)), args...) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
-	if err == sql.ErrTxDone {                                          //nolint:errorlint // database/sql returns it as it is
+	res, err := tx.QueryContext(ctx, s.insertText(len(rows), keyed), args...) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+	if err == sql.ErrTxDone {                                                 //nolint:errorlint // database/sql returns it as it is
 		return fmt.Errorf("waybill/sqlite: stage: %w: the transaction has ended already; stage before its commit or rollback (%w)", core.ErrInvalid, err)
 	}
 	if err != nil {
@@ -95,20 +101,24 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, rows []core.StagedRow, n
 	return res.Err()
 }
 
-func (s *Store) insertText(rows int) string {
+func (s *Store) insertText(rows int, keyed bool) string { //nolint:revive // a variant of one statement
+	begin, row, end := s.text.insert, s.text.insertRow, s.text.insertEnd
+	if keyed {
+		begin, row, end = s.text.insertKeyed, s.text.insertKeyedRow, s.text.insertKeyedEnd
+	}
 	if rows == 1 {
-		return s.text.insert + s.text.insertRow + s.text.insertEnd
+		return begin + row + end
 	}
 	var b strings.Builder
-	b.Grow(len(s.text.insert) + rows*(len(s.text.insertRow)+1) + len(s.text.insertEnd))
-	b.WriteString(s.text.insert)
+	b.Grow(len(begin) + rows*(len(row)+1) + len(end))
+	b.WriteString(begin)
 	for i := range rows {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		b.WriteString(s.text.insertRow)
+		b.WriteString(row)
 	}
-	b.WriteString(s.text.insertEnd)
+	b.WriteString(end)
 	return b.String()
 }
 

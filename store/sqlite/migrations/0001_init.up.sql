@@ -21,11 +21,15 @@ CREATE TABLE waybill_outbox (
 	error     TEXT,                                   -- newest error, without payload
 	error_at  INTEGER,                                -- microseconds since 1970: when that was
 	attrs     TEXT    NOT NULL DEFAULT '{}',          -- the rest of the envelope as JSON
-	body      BLOB                                    -- payload
+	body      BLOB,                                   -- payload
+	maybe_sent INTEGER NOT NULL DEFAULT 0,            -- 1: it may have been delivered, since the result of a try is unknown
+	dedupe_key TEXT                                   -- there is one live message with it on its route and topic; NULL = any number
 ) STRICT;
 
 -- Staging the same message on the same route again is a no-op.
 CREATE UNIQUE INDEX waybill_outbox_id ON waybill_outbox (route, id);
+-- Staging the dedupe key of a live message is a no-op; finding it to cancel or replace it.
+CREATE UNIQUE INDEX waybill_outbox_dedupe ON waybill_outbox (route, topic, dedupe_key) WHERE dedupe_key IS NOT NULL AND settled_at IS NULL;
 -- What can be claimed, in staging order (wake_at = 0), and the next timer, retry or lease expiry (wake_at > 0).
 CREATE INDEX waybill_outbox_due ON waybill_outbox (route, wake_at) WHERE wake_at IS NOT NULL;
 -- Whether an earlier message of a key is leased, waits for a retry or comes first.
@@ -34,6 +38,8 @@ CREATE INDEX waybill_outbox_key ON waybill_outbox (route, key, hold, wake_at) WH
 CREATE INDEX waybill_outbox_crashed ON waybill_outbox (route) WHERE crashes > 0 AND wake_at = 0;
 -- Abandoned messages, by key.
 CREATE INDEX waybill_outbox_abandoned ON waybill_outbox (route, key) WHERE state = 5;
+-- Abandoned messages, in staging order.
+CREATE INDEX waybill_outbox_gone ON waybill_outbox (seq) WHERE state = 5;
 -- Published (0), abandoned (1) and withdrawn (2) messages by time, for cleaning.
 CREATE INDEX waybill_outbox_settled ON waybill_outbox (
 	CASE WHEN reason IS NULL THEN 0 WHEN reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END, settled_at) WHERE settled_at IS NOT NULL;
