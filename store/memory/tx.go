@@ -188,7 +188,7 @@ func (s *Store) tryStageRow(tx *Tx, row *core.StagedRow) (out core.Staged, wait 
 	if err := tx.usable(); err != nil {
 		return out, nil, err
 	}
-	if r := s.rows[key]; r != nil && r.reserved != tx || tx.byKey[key] {
+	if r := s.rows[key]; tx.byKey[key] || r != nil && (r.reserved != tx || s.cleaning.retention.Of(core.StateAbandoned, r.reason) != 0) {
 		out.Duplicate = true
 		return out, nil, nil
 	}
