@@ -1,0 +1,101 @@
+package rabbitmq_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+// RM-07: the exports, as they are. An import into a real broker is TestRolesDoTheirJob.
+func TestExportsGolden(t *testing.T) {
+	t.Parallel()
+	topology := newTopology(t, rabbitmq.Options{Exchange: "shop"}, core.Subscription{
+		Queue: "billing", Bindings: []string{"orders.*", "users.#"}, Retry: core.Schedule(500*time.Millisecond, time.Minute),
+	}, core.Subscription{Queue: "mail", Bindings: []string{"#"}, Retry: core.Schedule(time.Minute), InOrder: true})
+	users := rabbitmq.Users{Relay: "shop-relay", Consumer: "shop-consumer", Operator: "shop-operator"}
+	file, err := topology.Definitions("shop", users)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "testdata/definitions.golden", string(file), "")
+	golden(t, "testdata/terraform.golden", topology.Terraform("shop", users), "")
+}
+
+// Names with characters that mean something in HCL and JSON stay what they are, and every resource has a label of its own.
+func TestExportsQuote(t *testing.T) {
+	t.Parallel()
+	topology := newTopology(t, rabbitmq.Options{}, core.Subscription{Queue: `a"${b}%{c}\<&>`, Bindings: []string{`#`, `$x`, `größe.*`}, Retry: core.Schedule()},
+		core.Subscription{Queue: "9.lives", Retry: core.Schedule()}, core.Subscription{Queue: "9-lives", Retry: core.Schedule()}, core.Subscription{Queue: "9 lives", Retry: core.Schedule()})
+	tf := topology.Terraform(`v"h`, rabbitmq.Users{})
+	for _, want := range []string{`name  = "a\"$${b}%%{c}\\<&>"`, `routing_key      = "$x"`, `routing_key      = "größe.*"`, `vhost = "v\"h"`, `"_9_lives"`, `"_9-lives"`, `"_9_lives_2"`} {
+		if !strings.Contains(tf, want) {
+			t.Errorf("no %s in\n%s", want, tf)
+		}
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(tf) {
+		if strings.HasPrefix(line, "resource ") && seen[line] {
+			t.Errorf("twice: %s", line)
+		}
+		seen[line] = true
+	}
+	file, err := topology.Definitions(`v"h`, rabbitmq.Users{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back struct {
+		Queues []struct{ Name, VHost string }
+	}
+	if err := json.Unmarshal(file, &back); err != nil || len(back.Queues) != 8 || back.Queues[1].Name != `a"${b}%{c}\<&>` || back.Queues[0].VHost != `v"h` {
+		t.Errorf("%+v, %v", back, err)
+	}
+}
+
+// What a topology cannot be made of is refused, with every problem.
+func TestTopologyRefuses(t *testing.T) {
+	t.Parallel()
+	_, err := rabbitmq.NewTopology(rabbitmq.Options{Window: -1, ManagementURL: "x"}, core.Subscription{}, core.Subscription{Queue: "q", Retry: &core.Backoff{Base: -1}},
+		core.Subscription{Queue: "twice", Retry: core.Schedule()}, core.Subscription{Queue: "twice", Retry: core.Schedule()},
+		core.Subscription{Queue: "long", Retry: core.Schedule(60*24*time.Hour)})
+	if !errors.Is(err, core.ErrInvalid) {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"Window: ", "ManagementURL: ", "subscriptions[0].Queue: is empty", "subscriptions[0].Retry: neither", "subscriptions[1].Retry", "subscriptions[3].Queue: \"twice\"", "subscriptions[4].RetryDelays[0]"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v\ndoes not say %s", err, want)
+		}
+	}
+	_, err = rabbitmq.NewTopology(rabbitmq.Options{}, core.Subscription{Queue: "q", Retry: core.Schedule()}, core.Subscription{Queue: "q.dlq", Retry: core.Schedule()})
+	if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), `queue "q.dlq" is needed twice`) {
+		t.Errorf("a queue that is another one's dead-letter queue: %v", err)
+	}
+}
+
+// RM-07: rabbitmqctl imports the file too.
+func TestImportByRabbitmqctl(t *testing.T) {
+	t.Parallel()
+	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{})
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}}
+	file, err := newTopology(t, rabbitmq.Options{}, sub).Definitions("fresh", rabbitmq.Users{Relay: broker.User, Consumer: broker.User, Operator: broker.User})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.Ctl(t.Context(), "import_definitions", writeFile(t, file)); err != nil {
+		t.Fatal(err)
+	}
+	bus := dial(t, broker.AMQPURL("fresh"), rabbitmq.Options{Passive: true, ManagementURL: broker.ManagementURL})
+	r := subscribe(t, bus, sub)
+	if err := bus.Publish(t.Context(), envelopes(1, "a")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	settle(t, r, core.AckDone(receive(t, r, 1)[0]))
+	if drift, err := bus.Drift(t.Context()); err != nil || len(drift) > 0 {
+		t.Errorf("%v, %v", drift, err)
+	}
+}
