@@ -17,6 +17,7 @@ var probes = core.Backoff{Base: 200 * time.Millisecond, Cap: 30 * time.Second, A
 // are claimed one by one until one is published.
 type breaker struct {
 	failures int       // outages in a row
+	cause    string    // the latest
 	until    time.Time // open before it
 	half     bool
 	trial    *item  // the record that is tried while half open
@@ -32,6 +33,7 @@ func (b *breaker) barsProbe() bool { return !b.until.IsZero() || b.trial != nil 
 // open opens the breaker after an outage, for longer each time.
 func (b *breaker) open(now time.Time, cause error, generation uint64) time.Duration {
 	b.failures++
+	b.cause = core.ErrorText(cause)
 	d, _, _ := probes.Next(b.failures, cause)
 	var e *core.Error
 	if errors.As(cause, &e) && e.After > 0 {
@@ -105,7 +107,7 @@ func (e *engine) sent(it *item, generation uint64) {
 }
 
 func (e *engine) closeBreaker(rt *route, topic string) {
-	e.wakeBy(e.now)
+	e.wakeBy(rt.unit, e.now)
 	e.tel.breaker(e.base, rt, -1)
 	e.observer.tell(e.opts.Hooks.OnBreaker, Event{Route: rt.Name, Topic: topic})
 	e.log.Info("publishing resumed", "event", "breaker_closed", "route", rt.Name, "topic", topic)
@@ -113,7 +115,7 @@ func (e *engine) closeBreaker(rt *route, topic string) {
 
 // blocked reports whether a record may not be sent now.
 func (rt *route) blocked(topic string) bool {
-	if !rt.breaker.until.IsZero() {
+	if rt.paused || !rt.breaker.until.IsZero() {
 		return true
 	}
 	if len(rt.topics) > 0 {
@@ -175,6 +177,9 @@ func (e *engine) check(rt *route) {
 
 // probing reports whether the route wants to try a record.
 func (rt *route) probing() bool {
+	if rt.paused {
+		return false
+	}
 	if !rt.breaker.closed() {
 		return rt.breaker.half && rt.breaker.trial == nil
 	}

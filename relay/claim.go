@@ -32,34 +32,49 @@ func (e *engine) claim() (next time.Time) {
 	}
 	if rt := e.nextProbe(); rt != nil {
 		req.Routes, req.MaxRecords = []core.RouteOrder{rt.claimOrder((*breaker).barsProbe)}, 1
-		e.startClaim(req, rt)
+		e.startClaim(req, rt.unit, rt)
 		return time.Time{}
 	}
 	if e.once && e.opts.MaxBatches > 0 && e.batches >= e.opts.MaxBatches {
 		return time.Time{}
 	}
-	if e.now.Before(e.wakeAt) {
-		return e.wakeAt
-	}
-	if e.alone {
+	if u := e.alone; u != nil {
+		if e.now.Before(u.wakeAt) {
+			return u.wakeAt
+		}
 		if e.held > 0 {
 			return time.Time{} // drain first
 		}
 		req.Alone, req.MaxRecords = true, 1
+		if next = e.plan(u, &req); len(req.Routes) > 0 || !next.IsZero() {
+			e.startPlanned(req, u)
+			return next
+		}
+		e.alone, req.Alone, req.MaxRecords = nil, false, e.opts.BatchSize // all its routes are barred; the next claim sees it again
 	}
-	if e.waiter == nil && !e.wakeAt.IsZero() && e.empties > 0 {
+	for i := range e.units { // in turn, so that none keeps the others from claiming
+		u := e.units[(e.nextUnit+i)%len(e.units)]
+		at := e.plan(u, &req)
+		if e.startPlanned(req, u) {
+			e.nextUnit = (e.nextUnit + i + 1) % len(e.units)
+			return time.Time{}
+		}
+		req.MaxRecords = e.opts.BatchSize
+		next = earliest(next, at)
+	}
+	return next
+}
+
+// startPlanned starts a planned claim, if there is anything to claim.
+func (e *engine) startPlanned(req core.ClaimRequest, u *unit) bool {
+	if len(req.Routes) == 0 {
+		return false
+	}
+	if e.waiter == nil && !u.wakeAt.IsZero() && u.empties > 0 {
 		e.tel.woke(e.base, core.WakePoll)
 	}
-	for _, rt := range e.order {
-		if rt.starved = rt.held > (e.opts.Window-1)*e.opts.BatchSize; rt.starved || !rt.breaker.closed() {
-			continue
-		}
-		req.Routes = append(req.Routes, rt.claimOrder((*breaker).bars))
-	}
-	if len(req.Routes) > 0 {
-		e.startClaim(req, nil)
-	}
-	return time.Time{}
+	e.startClaim(req, u, nil)
+	return true
 }
 
 // newSession is for when the store may hold leases of this engine that the engine does not know of, or knows wrongly: they
@@ -89,9 +104,9 @@ func (rt *route) claimOrder(skip func(*breaker) bool) core.RouteOrder {
 }
 
 // startClaim claims. The call outlives a stop for a moment, so that what it leased is known and handed back.
-func (e *engine) startClaim(req core.ClaimRequest, probe *route) {
+func (e *engine) startClaim(req core.ClaimRequest, u *unit, probe *route) {
 	ctx, cancel := e.timeout(e.base, e.opts.Lease/2)
-	e.claiming, e.cancelClaim, e.heldAtClaim, e.wokenBy = true, cancel, e.held > 0, time.Time{}
+	e.claiming, e.cancelClaim, e.heldAtClaim, u.wokenBy = true, cancel, e.held > 0, time.Time{}
 	sent := e.now
 	e.async(func() func() {
 		defer cancel()
@@ -100,12 +115,12 @@ func (e *engine) startClaim(req core.ClaimRequest, probe *route) {
 			claim, err = e.store.Claim(ctx, req)
 			return err
 		})
-		return func() { e.claimed(req, probe, claim, err, sent) }
+		return func() { e.claimed(req, u, probe, claim, err, sent) }
 	})
 }
 
 // claimed takes in the answer to a claim.
-func (e *engine) claimed(req core.ClaimRequest, probe *route, claim core.Claim, err error, sent time.Time) {
+func (e *engine) claimed(req core.ClaimRequest, u *unit, probe *route, claim core.Claim, err error, sent time.Time) {
 	e.claiming, e.cancelClaim, e.waited = false, nil, false
 	defer clear(e.severed)
 	e.tel.claimed(e.base, e.now.Sub(sent))
@@ -116,16 +131,19 @@ func (e *engine) claimed(req core.ClaimRequest, probe *route, claim core.Claim, 
 	if e.claimFails > 0 {
 		e.log.Info("the store answers again", "event", "store_available")
 	}
-	e.worked.claim, e.claimFails = true, 0
+	e.worked.claim, e.claimFails, e.claimedAt = true, 0, e.now
 	n := len(claim.Records)
 	e.counts.Claimed += n
 	e.log.Debug("claimed", "event", "claim", "records", n, "more", claim.More, "alone", req.Alone, "next_in", claim.NextIn)
 	if probe != nil {
-		e.wakeAt = e.now
+		u.wakeAt = e.now
 	} else {
 		e.progress(n)
-		e.alone, e.solo = claim.Suspects && !req.Alone, req.Alone && n > 0
-		e.rest(&req, &claim, sent)
+		e.alone, e.solo = nil, req.Alone && n > 0
+		if claim.Suspects && !req.Alone {
+			e.alone = u
+		}
+		e.rest(u, &req, &claim, sent)
 	}
 	if n == 0 {
 		if probe != nil {
@@ -154,50 +172,43 @@ func (e *engine) progress(records int) {
 }
 
 // rest decides when to claim next after claim.
-func (e *engine) rest(req *core.ClaimRequest, claim *core.Claim, sent time.Time) {
-	e.empties++
-	switch gap := sent.Sub(e.lastClaim); {
+func (e *engine) rest(u *unit, req *core.ClaimRequest, claim *core.Claim, sent time.Time) {
+	u.empties++
+	switch gap := sent.Sub(u.lastClaim); {
 	case len(claim.Records) > 0:
-		e.empties, e.hasty = 0, 0
+		u.empties, u.hasty = 0, 0
 	case gap < e.opts.PollMin/2:
-		e.hasty++
+		u.hasty++
 	case gap > 4*e.opts.PollMin:
-		e.hasty = 0
+		u.hasty = 0
 	}
-	e.lastClaim = sent
+	u.lastClaim = sent
 	floor := time.Duration(0)
-	if e.hasty > maxHasty {
+	if u.hasty > maxHasty {
 		floor = jitter(e.opts.PollMin)
 	}
 	pause := floor
+	if u.weighted && !req.Alone && e.account(req, claim) && !claim.Suspects {
+		pause = jitter(e.opts.PollMin) // busy routes are claimed when they have room; this is for the others
+	}
 	if !claim.More && !claim.Suspects && !req.Alone { // nothing is due
 		pause = e.opts.PollMax
 		if e.waiter == nil || e.waitFails > 0 {
-			pause = min(e.opts.PollMin<<min(max(e.empties-1, 0), 20), e.opts.PollMax)
+			pause = min(e.opts.PollMin<<min(max(u.empties-1, 0), 20), e.opts.PollMax)
 		}
 		pause = jitter(pause)
 		if claim.NextIn >= 0 {
 			pause = min(pause, max(claim.NextIn, floor, time.Millisecond))
 		}
 	}
-	e.wakeAt = e.now.Add(pause)
-	if !e.wokenBy.IsZero() && e.wokenBy.Before(e.wakeAt) {
-		e.wakeAt = e.wokenBy
+	u.wakeAt = e.now.Add(pause)
+	if !u.wokenBy.IsZero() && u.wokenBy.Before(u.wakeAt) {
+		u.wakeAt = u.wokenBy
 	}
 }
 
 // jitter shortens d by up to a quarter, so that relays do not poll in step.
 func jitter(d time.Duration) time.Duration { return d - rand.N(d/4+1) }
-
-// wakeBy makes the next claim happen at t, if it was planned for later.
-func (e *engine) wakeBy(t time.Time) {
-	if t.Before(e.wakeAt) {
-		e.wakeAt = t
-	}
-	if e.claiming { // its answer must not put this off
-		e.wokenBy = earliest(e.wokenBy, t)
-	}
-}
 
 func (e *engine) claimFailed(err error) {
 	e.newSession() // it may have been committed
@@ -208,16 +219,26 @@ func (e *engine) claimFailed(err error) {
 		e.fail(fmt.Errorf("waybill/relay: claim: %w", err))
 		return
 	}
-	e.claimFails++
+	if e.claimFails++; e.claimFails == 1 {
+		e.downSince = e.now
+	}
+	e.storeErr = core.ErrorText(err)
 	backoff := core.Backoff{Base: 2 * e.opts.PollMin, Cap: max(e.opts.PollMax, 2*e.opts.PollMin), Attempts: -1}
 	d, _, _ := backoff.Next(e.claimFails, err)
-	e.claimAt, e.wakeAt = e.now.Add(d), time.Time{}
+	e.claimAt = e.now.Add(d)
+	for _, u := range e.units {
+		u.wakeAt = time.Time{}
+	}
 	e.warn(nil, "store_unavailable", "claiming failed; trying again", err, "class", core.ClassOf(err).String(), "retry_in", d)
 }
 
 // wait asks the store to wake the relay, if it is idle and the store can.
 func (e *engine) wait() (next time.Time) {
-	if e.waiter == nil || e.waiting || e.waited || e.once || e.stopping || e.claiming || e.settleDown || !e.now.Before(e.wakeAt) || e.now.Before(e.claimAt) {
+	if e.waiter == nil || e.waited || e.once || e.stopping || e.claiming || e.settleDown || e.now.Before(e.claimAt) {
+		return time.Time{}
+	}
+	until, ok := e.idleUntil()
+	if !ok || e.waiting {
 		return time.Time{}
 	}
 	if e.now.Before(e.waitAt) {
@@ -225,12 +246,20 @@ func (e *engine) wait() (next time.Time) {
 	}
 	ctx, cancel := context.WithCancel(e.base)
 	e.waiting, e.cancelWait = true, cancel
-	until := e.wakeAt
 	limit := until.Sub(e.now)
+	names := e.names
+	if e.unawaited > 0 {
+		names = make([]string, 0, len(e.order))
+		for _, rt := range e.order {
+			if rt.awaited {
+				names = append(names, rt.Name)
+			}
+		}
+	}
 	e.async(func() func() {
 		var cause core.WakeCause
 		err := guardErr("wait", func() (err error) {
-			cause, err = e.waiter.Wait(ctx, e.names, limit)
+			cause, err = e.waiter.Wait(ctx, names, limit)
 			return err
 		})
 		if ctx.Err() != nil {
@@ -252,7 +281,7 @@ func (e *engine) woken(cause core.WakeCause, err error, until time.Time) {
 		backoff := core.Backoff{Base: 2 * e.opts.PollMin, Cap: max(e.opts.PollMax, 2*e.opts.PollMin), Attempts: -1}
 		d, _, _ := backoff.Next(e.waitFails, err)
 		e.waitAt = e.now.Add(d)
-		e.wakeBy(e.now.Add(jitter(e.opts.PollMin)))
+		e.wakeAll(e.now.Add(jitter(e.opts.PollMin)))
 		e.warn(nil, "polling", "the store cannot wake the relay; polling meanwhile", err)
 		return
 	}
@@ -260,9 +289,59 @@ func (e *engine) woken(cause core.WakeCause, err error, until time.Time) {
 	e.tel.woke(e.base, cause)
 	switch {
 	case cause == core.WakeTimer && !e.now.Before(until): // our own timer claims then, or did
-	case e.hasty > maxHasty:
-		e.wakeBy(e.now.Add(jitter(e.opts.PollMin)))
 	default:
-		e.wakeBy(e.now)
+		for _, u := range e.units {
+			if at := e.now; u.hasty > maxHasty {
+				e.wakeBy(u, at.Add(jitter(e.opts.PollMin)))
+			} else {
+				e.wakeBy(u, at)
+			}
+		}
 	}
+}
+
+// wakeAll makes the next claims happen at t, if they were planned for later.
+func (e *engine) wakeAll(t time.Time) {
+	for _, u := range e.units {
+		e.wakeBy(u, t)
+	}
+}
+
+// idleUntil returns until when nothing is to be claimed unless the store has news, or false if there is something to claim
+// or nothing to wait for. It marks the routes to wait for; if a wait in progress lacks one of them, that wait is ended.
+func (e *engine) idleUntil() (until time.Time, ok bool) {
+	for _, u := range e.units {
+		waits := u.limit == nil
+		if !waits {
+			n, _ := u.limit.room(e.now, u.unsent(), e.opts.BatchSize)
+			waits = n > 0
+		}
+		some := false
+		for _, rt := range u.routes {
+			if !waits || !rt.idle() {
+				if rt.awaited && !e.waiting {
+					rt.awaited = false
+					e.unawaited++
+				}
+				continue
+			}
+			some = true
+			if rt.awaited {
+				continue
+			}
+			if e.waiting {
+				e.cancelWait()
+				return time.Time{}, false
+			}
+			rt.awaited = true
+			e.unawaited--
+		}
+		if some {
+			if !e.now.Before(u.wakeAt) {
+				return time.Time{}, false
+			}
+			until = earliest(until, u.wakeAt)
+		}
+	}
+	return until, !until.IsZero()
 }

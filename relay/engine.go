@@ -24,6 +24,7 @@ type engine struct {
 	sendCtx  context.Context //nolint:containedctx // base, cancelled at the drain limit
 	stopSend context.CancelFunc
 	results  chan func()   // what calls came to, to be run by the loop
+	asks     chan func()   // what others want done on the loop
 	gone     chan struct{} // closed when nobody reads results any more
 	running  int           // calls in progress
 	now      time.Time     // of this turn of the loop
@@ -42,22 +43,23 @@ type engine struct {
 	cancelClaim context.CancelFunc
 	claimFails  int
 	claimAt     time.Time // not before: back-off after an error
-	wakeAt      time.Time // not before: nothing was due; zero = now
+	units       []*unit
+	nextUnit    int       // the unit whose turn it is
 	heldAtClaim bool      // the last claim was made while keyed records were held, which may have hidden others
-	wokenBy     time.Time // what came up while a claim was in progress
-	alone       bool      // a suspect waits to be claimed alone
+	alone       *unit     // a suspect of its waits to be claimed alone
 	solo        bool      // a suspect is held, alone
 	batches     int       // claimed in this pass
 	passed      Counts    // counts when the pass began
-	empties     int       // claims in a row that brought nothing
-	hasty       int       // of these, the ones that followed at once
-	lastClaim   time.Time
+	claimedAt   time.Time // the latest answer
+	downSince   time.Time // of the first failure in a row
+	storeErr    string    // the latest failure
 	waiter      core.Waiter
 	waiting     bool
 	waited      bool // it was woken, and has not claimed since
 	cancelWait  context.CancelFunc
 	waitFails   int
 	waitAt      time.Time
+	unawaited   int // routes that the wait is not about
 
 	// What is held.
 	held     int // claimed and not settled
@@ -75,8 +77,11 @@ type engine struct {
 	settleAt          time.Time
 	settleFails       int
 	settleDown        bool
+	settleSince       time.Time // of the first failure in a row
 	extender          core.LeaseExtender
 	extending         bool
+
+	upkeep
 
 	// Stopping.
 	stopping  bool
@@ -87,19 +92,28 @@ type engine struct {
 	finalAt   time.Time // stop settling
 }
 
-// route is the state of one route.
+// route is the state of one route, or of one lane of a route.
 type route struct {
-	Route
+	served
 	maxCall   int // records of one Publish
 	maxBody   int
 	pipelined bool
 	transport string
 	checker   core.Checker
 	checking  bool
-	held      int     // claimed and not settled
-	calls     int     // Publish calls in progress
-	ready     []*item // heads of lanes, to be sent
-	starved   bool    // left out of a claim for want of room
+	unit      *unit
+	kin       []*route // the lanes of its route, itself included
+	busy      bool     // the latest claim left something behind; in weighted units only
+	count     float64  // what it got, divided by its share
+	got       int      // in the present claim
+	paused    bool
+	awaited   bool      // the latest wait is about it too
+	sentAt    time.Time // of the latest confirm
+	held      int       // claimed and not settled
+	unsent    int       // of these, not yet sent
+	calls     int       // Publish calls in progress
+	ready     []*item   // heads of lanes, to be sent
+	starved   bool      // left out of a claim for want of room
 	breaker   breaker
 	topics    map[string]*breaker
 	unroute   core.Backoff // of unroutable records
@@ -108,7 +122,7 @@ type route struct {
 
 func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	e := &engine{
-		Relay: r, once: once, log: r.log, results: make(chan func()), gone: make(chan struct{}), now: time.Now(),
+		Relay: r, once: once, log: r.log, results: make(chan func()), asks: make(chan func()), gone: make(chan struct{}), now: time.Now(),
 		routes: map[string]*route{}, tails: map[laneKey]*item{}, severed: map[laneKey]bool{}, calls: map[*call]struct{}{}, limiter: limiter{}, observer: newObserver(r.opts.Hooks, r.log),
 	}
 	e.newSession()
@@ -116,10 +130,10 @@ func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	e.sendCtx, e.stopSend = context.WithCancel(e.base)
 	e.waiter, _ = core.As[core.Waiter](r.store)
 	e.extender, _ = core.As[core.LeaseExtender](r.store)
-	for _, o := range r.opts.Routes {
+	for _, o := range r.routes {
 		t := o.Publisher.Traits()
 		rt := &route{
-			Route: o, maxCall: r.opts.BatchSize, maxBody: t.MaxBodyBytes, pipelined: t.KeyOrder == core.KeyOrderPipelinedPrefix,
+			served: o, awaited: true, maxCall: r.opts.BatchSize, maxBody: t.MaxBodyBytes, pipelined: t.KeyOrder == core.KeyOrderPipelinedPrefix,
 			topics: map[string]*breaker{}, transport: transportName(o.Publisher),
 		}
 		if t.MaxBatch > 0 {
@@ -130,11 +144,13 @@ func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 		}
 		rt.unroute = unroutableBackoff(rt.Backoff)
 		rt.checker, _ = core.As[core.Checker](o.Publisher)
-		rt.labels = newRouteLabels(o.Name, rt.transport)
+		rt.labels = r.tel.routeLabels(o.Name, rt.transport)
 		e.routes[o.Name] = rt
 		e.order = append(e.order, rt)
 		e.names = append(e.names, o.Name)
 	}
+	e.units = newUnits(e.order, r.limits)
+	e.startUpkeep()
 	return e
 }
 
@@ -160,6 +176,9 @@ func (e *engine) run(ctx context.Context) error {
 			e.now = time.Now()
 			e.running--
 			then()
+		case f := <-e.asks:
+			e.now = time.Now()
+			f()
 		case <-done:
 			done = nil
 			e.now = time.Now()
@@ -176,12 +195,20 @@ func (e *engine) turn() (next time.Time) {
 	}
 	for _, rt := range e.order {
 		next = earliest(next, e.tick(rt))
-		e.dispatch(rt)
+		if rt.unit.limit == nil {
+			e.dispatch(rt)
+		}
+	}
+	for _, u := range e.units {
+		if u.limit != nil {
+			next = earliest(next, e.pace(u))
+		}
 	}
 	next = earliest(next, e.extendLeases())
 	next = earliest(next, e.settle())
 	next = earliest(next, e.claim())
-	return earliest(next, e.wait())
+	next = earliest(next, e.wait())
+	return earliest(next, e.keepUp())
 }
 
 // finished reports whether the loop has nothing left to do.
@@ -193,7 +220,7 @@ func (e *engine) finished() bool {
 	if e.stopping {
 		return idle
 	}
-	return e.once && idle // a turn has just passed and started nothing
+	return e.once && idle && !e.saving() // a turn has just passed and started nothing
 }
 
 // async runs work on a goroutine of its own and then, on the loop, what it returns.
@@ -226,6 +253,7 @@ func (e *engine) stop() {
 	if e.cancelWait != nil {
 		e.cancelWait()
 	}
+	e.stopUpkeep()
 	for _, rt := range e.order {
 		rt.ready = nil
 	}
@@ -279,6 +307,7 @@ func (e *engine) fail(err error) {
 
 func (e *engine) end() {
 	e.stopSend()
+	e.stopUpkeep()
 	close(e.gone)
 	for _, rt := range e.order {
 		e.tel.breaker(e.base, rt, -rt.openBreakers())
@@ -287,7 +316,7 @@ func (e *engine) end() {
 		e.log.Warn("stopped with records unsettled; they come back when their leases end", "event", "stop_unsettled", "records", e.held)
 	}
 	e.observer.close(stopGrace)
-	e.Relay.running.Store(false)
+	e.ended(e.fatal)
 }
 
 // warn logs a warning about it (nil = about no record in particular), unless there were too many like it of late.

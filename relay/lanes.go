@@ -63,6 +63,7 @@ func (e *engine) accept(records []core.Record, sent time.Time, session int64) *b
 			b.deadline = sent.Add(rem)
 		}
 		rt.held++
+		rt.unsent++
 		e.held++
 		b.undone++
 		if rt.Order == core.OrderPerKey && rec.Envelope.Key != "" {
@@ -108,7 +109,7 @@ type call struct {
 func (e *engine) dispatch(rt *route) {
 	for len(rt.ready) > 0 && rt.calls < maxCalls {
 		c := e.newCall(rt)
-		e.fill(c)
+		e.fill(c, rt.maxCall)
 		if len(c.items) == 0 {
 			e.free = append(e.free, c)
 			continue
@@ -117,18 +118,18 @@ func (e *engine) dispatch(rt *route) {
 	}
 }
 
-// fill moves what is ready into c. Records that must not be sent get their outcome instead.
-func (e *engine) fill(c *call) {
+// fill moves what is ready into c, limit records at most. Records that must not be sent get their outcome instead.
+func (e *engine) fill(c *call, limit int) {
 	rt := c.route
 	taken := 0
-	for ; taken < len(rt.ready) && len(c.items) < rt.maxCall; taken++ { // screen may append to ready
+	for ; taken < len(rt.ready) && len(c.items) < limit; taken++ { // screen may append to ready
 		it := rt.ready[taken]
 		if it.state != itemWaiting {
 			continue
 		}
 		if e.screen(it) {
 			c.add(it)
-			for n := it.next; rt.pipelined && n != nil && len(c.items) < rt.maxCall && e.judge(n) == sendIt; n = n.next {
+			for n := it.next; rt.pipelined && n != nil && len(c.items) < limit && e.judge(n) == sendIt; n = n.next {
 				c.add(n)
 			}
 		}
@@ -140,6 +141,7 @@ func (e *engine) fill(c *call) {
 
 func (c *call) add(it *item) {
 	it.state, it.behind = itemSent, false
+	it.route.unsent--
 	c.items = append(c.items, it)
 	c.envs = append(c.envs, it.rec.Envelope)
 	c.deadline = earliest(c.deadline, it.batch.deadline)

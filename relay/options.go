@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -24,7 +26,12 @@ const (
 	DefaultDrainTimeout      = 15 * time.Second
 	DefaultMaxBatches        = 100
 	DefaultUnroutableHorizon = 24 * time.Hour
+	DefaultCleanInterval     = time.Minute
+	DefaultStaleAfter        = 5 * time.Minute
 
+	maxWeight    = 1000
+	minRate      = 1.0 / 3600
+	maxRate      = 1e6
 	maxBatchSize = 10_000
 	maxWindow    = 256
 	minDuration  = time.Millisecond
@@ -33,7 +40,9 @@ const (
 
 // Options configures a Relay. Zero fields mean their defaults.
 type Options struct {
-	// Name names the relay in the store and in logs, for people to read; default host name and process id.
+	// Name names the relay in the store, for people to read; the default is made of both ends, host name and process id. If
+	// set, it is also in every line of the log and a label of every metric: set it when a process runs several relays, to
+	// what tells both ends, such as "tenant-7 to rabbitmq".
 	Name string
 	// Routes to serve; default the one route core.DefaultRoute, to the relay's publisher, in per-key order.
 	Routes []Route
@@ -62,6 +71,13 @@ type Options struct {
 	// UnroutableHorizon is how long after it was due a message may stay unroutable before it is abandoned; default 24 h,
 	// negative = it is abandoned at once. Attempts do not bound it.
 	UnroutableHorizon time.Duration
+	// CleanInterval is how often the relay cleans its store, jittered: what expired is abandoned, and what its retention is
+	// over for is deleted. Of several relays one is elected. Default 1 min, at least 1 s, negative = off. Stores that keep
+	// nothing have nothing to clean.
+	CleanInterval time.Duration
+	// StaleAfter is how long a message may be due before Health tells, and on a route that this relay does not serve the
+	// log and the metric waybill.relay.unserved too; default 5 min, at least 1 s, negative = off.
+	StaleAfter time.Duration
 
 	// Logger receives the relay's log; nil means slog.Default().
 	Logger *slog.Logger
@@ -85,6 +101,17 @@ type Route struct {
 	// Backoff decides about the next attempt of a rejected message; nil means core's default: 20 attempts in about an
 	// hour.
 	Backoff *core.Backoff
+	// RatePerSecond bounds the messages that this relay publishes per second, failed attempts included, with bursts of a
+	// tenth of a second's worth, but at least one message; one an hour to a million; 0 = unbounded. A limited route is
+	// claimed apart, and no more of it is held than can be sent within a second or a quarter of the lease.
+	RatePerSecond float64
+	// Weight is the route's share of the relay, in messages, while other routes have work too; default 1, at most 1,000. A
+	// limited route takes what its rate allows.
+	Weight int
+	// Lanes serves the priority lanes of the route, see core.InLane: while all have work, the high one gets 6 of 10
+	// messages, the normal one 3, the low one 1. A lane that is empty leaves its part to the others. The lanes are routes
+	// of their own to the store; they share RatePerSecond and Weight.
+	Lanes bool
 }
 
 // Defaults returns the options that the zero value stands for, without Name, which depends on the host.
@@ -101,6 +128,8 @@ func (o Options) withDefaults() Options {
 	setInt(&o.PublishTimeout, DefaultPublishTimeout)
 	setInt(&o.DrainTimeout, DefaultDrainTimeout)
 	setInt(&o.UnroutableHorizon, DefaultUnroutableHorizon)
+	setInt(&o.CleanInterval, DefaultCleanInterval)
+	setInt(&o.StaleAfter, DefaultStaleAfter)
 	if len(o.Routes) == 0 {
 		o.Routes = []Route{{}}
 	}
@@ -109,6 +138,7 @@ func (o Options) withDefaults() Options {
 		if o.Routes[i].Name == "" {
 			o.Routes[i].Name = core.DefaultRoute
 		}
+		setInt(&o.Routes[i].Weight, 1)
 	}
 	return o
 }
@@ -119,13 +149,19 @@ func setInt[T int | int64 | time.Duration](p *T, v T) {
 	}
 }
 
-// ownerName is the default of Options.Name.
-func ownerName() string {
+// ownerName is the default of Options.Name: the packages at both ends, and the process.
+func ownerName(store core.OutboxStore, routes []Route) string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return fmt.Sprintf("%s:%d", host, os.Getpid())
+	var ends []string
+	for i := range routes {
+		if name := transportName(routes[i].Publisher); !slices.Contains(ends, name) && len(ends) < 4 {
+			ends = append(ends, name)
+		}
+	}
+	return fmt.Sprintf("%s to %s %s:%d", transportName(store), strings.Join(ends, "+"), host, os.Getpid())
 }
 
 // margin is the end of a lease in which no publish starts.
@@ -171,6 +207,14 @@ func (o *Options) problems() []string {
 	if o.Lease > 0 && o.Lease <= o.PublishTimeout+o.margin() {
 		bad("Lease: %s is not more than PublishTimeout %s plus a tenth of the lease; raise Lease or lower PublishTimeout", o.Lease, o.PublishTimeout)
 	}
+	for _, d := range [...]struct {
+		name  string
+		value time.Duration
+	}{{"CleanInterval", o.CleanInterval}, {"StaleAfter", o.StaleAfter}} {
+		if d.value > 0 && (d.value < time.Second || d.value > maxDuration) {
+			bad("%s: %s is not between 1s and %s; negative = off", d.name, d.value, maxDuration)
+		}
+	}
 	seen := map[string]bool{}
 	for i := range o.Routes {
 		r, at := &o.Routes[i], fmt.Sprintf("Routes[%d]", i)
@@ -181,6 +225,26 @@ func (o *Options) problems() []string {
 			bad("%s.Name: %q is listed twice; a route leads to one publisher", at, r.Name)
 		}
 		seen[r.Name] = true
+		if r.Lanes {
+			for _, l := range lanes[:] {
+				name := core.LaneRoute(r.Name, l.lane)
+				if name == r.Name {
+					continue
+				}
+				if s := core.CheckName(name); s != "" {
+					bad("%s.Lanes: the name of lane %s: %s", at, l.lane, s)
+				}
+				if seen[name] || slices.ContainsFunc(o.Routes[i+1:], func(o Route) bool { return o.Name == name }) {
+					bad("%s.Lanes: its lane %q is listed as a route too; leave that out", at, name)
+				}
+			}
+		}
+		if f := r.RatePerSecond; f != 0 && !(f >= minRate && f <= maxRate) { // NaN is in no range
+			bad("%s.RatePerSecond: %g is not between one an hour and %g; 0 = unbounded; to publish nothing use Pause", at, f, maxRate)
+		}
+		if r.Weight < 1 || r.Weight > maxWeight {
+			bad("%s.Weight: %d is not between 1 and %d", at, r.Weight, maxWeight)
+		}
 		if r.Order > core.OrderHLC {
 			bad("%s.Order: %d is unknown", at, r.Order)
 		}

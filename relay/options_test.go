@@ -17,7 +17,7 @@ func TestDefaults(t *testing.T) {
 	t.Parallel()
 	got := relay.Defaults()
 	want := relay.Options{
-		Routes:            []relay.Route{{Name: "default"}},
+		Routes:            []relay.Route{{Name: "default", Weight: 1}},
 		BatchSize:         500,
 		BatchBytes:        16 << 20,
 		Window:            4,
@@ -28,6 +28,8 @@ func TestDefaults(t *testing.T) {
 		DrainTimeout:      15 * time.Second,
 		MaxBatches:        100,
 		UnroutableHorizon: 24 * time.Hour,
+		CleanInterval:     time.Minute,
+		StaleAfter:        5 * time.Minute,
 	}
 	if d := cmp.Diff(want, got, cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".Hooks" }, cmp.Ignore())); d != "" {
 		t.Error(d)

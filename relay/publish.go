@@ -70,6 +70,7 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 	}
 	if confirmed > 0 {
 		e.worked.routes[rt.Name] = true
+		rt.sentAt = e.now
 	}
 	for i, it := range c.items {
 		switch err := res[i]; {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"github.com/waybill-go/waybill/core"
@@ -17,9 +18,44 @@ type Relay struct {
 	log     *slog.Logger
 	tel     *telemetry
 	running atomic.Bool
+	routes  []served // of opts, lanes spread out
+	// cleanerName tells this relay from all others.
+	cleanerName string
+	// limits are the token buckets of limited routes. Only a running engine touches them.
+	limits map[string]*bucket
+
+	mu      sync.Mutex
+	paused  map[string]bool // by name of a served route
+	engine  *engine         // the running one
+	lastErr error           // what ended the latest run
+
 	// worked tells that the store and the publishers answered at least once; from then on no error is fatal. Only a
 	// running engine touches it.
 	worked worked
+}
+
+// served is a route as the store knows it: a route of the options, or one of its lanes.
+type served struct {
+	Route
+	base string // the name of the route in the options
+	part int    // of the route; 1 if it has no lanes
+}
+
+// spread returns what the store knows of routes.
+func spread(routes []Route) []served {
+	var out []served
+	for _, r := range routes {
+		if !r.Lanes {
+			out = append(out, served{r, r.Name, 1})
+			continue
+		}
+		for _, l := range lanes[:] {
+			s := served{r, r.Name, l.part}
+			s.Name = core.LaneRoute(r.Name, l.lane)
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // worked is what has answered once.
@@ -51,20 +87,29 @@ func New(store core.OutboxStore, publisher core.Publisher, opts Options) (*Relay
 			opts.Routes[i].Publisher = publisher
 		}
 	}
-	if opts.Name == "" {
-		opts.Name = ownerName()
-	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
 	if err := core.Invalid("waybill/relay: options", append(opts.problems(), opts.promises(traits)...)...); err != nil {
 		return nil, err
 	}
-	tel, err := newTelemetry(&opts)
+	tel, err := newTelemetry(&opts) // with the name only if it was set: the default one is different in every process
 	if err != nil {
 		return nil, fmt.Errorf("waybill/relay: metrics: %w", err)
 	}
-	return &Relay{store: store, opts: opts, log: opts.Logger, tel: tel, worked: worked{routes: map[string]bool{}}}, nil
+	if opts.Name == "" {
+		opts.Name = ownerName(store, opts.Routes)
+	}
+	r := &Relay{
+		store: store, opts: opts, log: opts.Logger.With("relay", opts.Name), tel: tel, worked: worked{routes: map[string]bool{}},
+		routes: spread(opts.Routes), limits: map[string]*bucket{}, paused: map[string]bool{}, cleanerName: opts.Name + " " + core.NewID(),
+	}
+	for i := range opts.Routes {
+		if rt := &opts.Routes[i]; rt.RatePerSecond > 0 {
+			r.limits[rt.Name] = newBucket(rt.RatePerSecond, opts.Lease)
+		}
+	}
+	return r, nil
 }
 
 // Run relays until ctx ends, then drains and returns nil. It returns an error only if store or publisher are
@@ -75,15 +120,15 @@ func (r *Relay) Run(ctx context.Context) error {
 		return err
 	}
 	if c, ok := core.As[core.Counter](r.store); ok {
-		if stop, err := r.tel.gauges(c); err != nil {
+		if stop, err := r.gauges(c); err != nil {
 			r.log.Warn("no gauges of stored records", "event", "metrics_failed", "error", core.ErrorText(err))
 		} else {
 			defer stop()
 		}
 	}
-	r.log.Info("relay started", "event", "start", "relay", r.opts.Name, "routes", e.names)
+	r.log.Info("relay started", "event", "start", "routes", e.names)
 	err = e.run(ctx)
-	r.log.Info("relay stopped", "event", "stop", "relay", r.opts.Name, "claimed", e.counts.Claimed, "published", e.counts.Published,
+	r.log.Info("relay stopped", "event", "stop", "claimed", e.counts.Claimed, "published", e.counts.Published,
 		"failed", e.counts.Failed, "abandoned", e.counts.Abandoned, "released", e.counts.Released)
 	return err
 }
@@ -105,10 +150,23 @@ func (r *Relay) start(ctx context.Context, once bool) (*engine, error) {
 		return nil, errors.New("waybill/relay: already running; make a second relay to run two")
 	}
 	if err := r.check(ctx); err != nil {
-		r.running.Store(false)
+		r.ended(err)
 		return nil, err
 	}
-	return newEngine(ctx, r, once), nil
+	e := newEngine(ctx, r, once)
+	r.mu.Lock()
+	r.engine, r.lastErr = e, nil
+	r.mu.Unlock()
+	e.applyPauses() // what changes from here on is asked of the loop
+	return e, nil
+}
+
+// ended notes that a run is over.
+func (r *Relay) ended(err error) {
+	r.mu.Lock()
+	r.engine, r.lastErr = nil, err
+	r.mu.Unlock()
+	r.running.Store(false)
 }
 
 // check asks those who can tell whether they are usable at all. An outage is no reason not to start.

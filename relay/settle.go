@@ -30,6 +30,9 @@ func (s *settles) reset() {
 
 // conclude gives it its outcome. An item whose lease is known to be lost has nothing to settle.
 func (e *engine) conclude(it *item, o core.Outcome) {
+	if it.state == itemWaiting {
+		it.route.unsent--
+	}
 	it.state = itemDone
 	it.broken = o.Event() != core.EventConfirmed && (o.State() != core.StateAbandoned || it.route.BlockAfterAbandon)
 	if it.broken && it.rec.Envelope.Key != "" {
@@ -62,7 +65,7 @@ func (e *engine) letGo(it *item) {
 	rt := it.route
 	if rt.held--; rt.starved && rt.held <= (e.opts.Window-1)*e.opts.BatchSize {
 		rt.starved = false
-		e.wakeBy(e.now)
+		e.wakeBy(rt.unit, e.now)
 	}
 }
 
@@ -166,10 +169,10 @@ func (e *engine) settled(res core.Results, sent time.Time) {
 		case err == nil:
 			e.worked.settle = true
 			if o.RetryIn() > 0 {
-				e.wakeBy(e.now.Add(o.RetryIn()))
+				e.wakeBy(it.route.unit, e.now.Add(o.RetryIn()))
 			}
 			if e.heldAtClaim && it.next == nil && it.rec.Envelope.Key != "" {
-				e.wakeBy(e.now) // what the last claim could not see behind this record can be claimed
+				e.wakeBy(it.route.unit, e.now) // what the last claim could not see behind this record can be claimed
 			}
 			e.letGo(it)
 		case errors.Is(err, core.ErrLeaseLost):
@@ -204,7 +207,10 @@ func (e *engine) settleFailed(err error) {
 	if !e.stopping && (e.once || errors.Is(err, core.ErrMisconfigured) && !e.worked.settle) {
 		e.fail(fmt.Errorf("waybill/relay: settle: %w", err))
 	}
-	e.settleFails++
+	if e.settleFails++; e.settleFails == 1 {
+		e.settleSince = e.now
+	}
+	e.storeErr = core.ErrorText(err)
 	backoff := core.Backoff{Base: 2 * e.opts.PollMin, Cap: max(min(e.opts.PollMax, e.opts.Lease/10), 2*e.opts.PollMin), Attempts: -1}
 	d, _, _ := backoff.Next(e.settleFails, err)
 	e.settleAt = e.now.Add(d)

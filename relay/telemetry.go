@@ -17,10 +17,12 @@ import (
 
 // telemetry is the relay's instruments. Names and labels are public; docs/metrics.md explains them.
 type telemetry struct {
+	common                              []attribute.KeyValue // of every instrument
+	plain                               []metric.RecordOption
 	meter                               metric.Meter
 	tracer                              trace.Tracer
 	sent, failures, abandons            metric.Int64Counter
-	lost, wakeups                       metric.Int64Counter
+	lost, wakeups, cleans               metric.Int64Counter
 	breakers                            metric.Int64UpDownCounter
 	ages, claims, publishes, settleTime metric.Float64Histogram
 	causes                              map[core.WakeCause][]metric.AddOption
@@ -39,16 +41,21 @@ func newTelemetry(o *Options) (*telemetry, error) {
 	}
 	m := mp.Meter(core.TracerName)
 	t := &telemetry{meter: m, tracer: tp.Tracer(core.TracerName), causes: map[core.WakeCause][]metric.AddOption{}}
-	for _, c := range [...]core.WakeCause{core.WakeNotify, core.WakeTimer, core.WakePoll, core.WakeStop} {
-		t.causes[c] = []metric.AddOption{label(attribute.String("cause", string(c)))}
+	if o.Name != "" {
+		t.common = []attribute.KeyValue{attribute.String("relay", o.Name)}
+		t.plain = []metric.RecordOption{t.label()}
 	}
-	var errs [10]error
+	for _, c := range [...]core.WakeCause{core.WakeNotify, core.WakeTimer, core.WakePoll, core.WakeStop} {
+		t.causes[c] = []metric.AddOption{t.label(attribute.String("cause", string(c)))}
+	}
+	var errs [11]error
 	t.sent, errs[0] = m.Int64Counter("waybill.relay.published", metric.WithUnit("{message}"), metric.WithDescription("Messages confirmed and routed by the broker"))
 	t.failures, errs[1] = m.Int64Counter("waybill.relay.failures", metric.WithUnit("{message}"), metric.WithDescription("Publish errors"))
 	t.abandons, errs[2] = m.Int64Counter("waybill.relay.abandoned", metric.WithUnit("{message}"), metric.WithDescription("Messages given up"))
 	t.lost, errs[3] = m.Int64Counter("waybill.relay.lease.lost", metric.WithUnit("{record}"), metric.WithDescription("Leases found lost"))
 	t.wakeups, errs[4] = m.Int64Counter("waybill.relay.wakeups", metric.WithDescription("Wake-ups of an idle relay"))
 	t.breakers, errs[5] = m.Int64UpDownCounter("waybill.relay.breaker.state", metric.WithDescription("Open breakers: the route's and those of its topics"))
+	t.cleans, errs[10] = m.Int64Counter("waybill.relay.cleaned", metric.WithUnit("{record}"), metric.WithDescription("Settled records deleted when their retention was over"))
 	histogram := func(name, text string) (metric.Float64Histogram, error) {
 		return m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(text), buckets)
 	}
@@ -66,13 +73,17 @@ type routeLabels struct {
 	record []metric.RecordOption
 }
 
-func newRouteLabels(route, transport string) routeLabels {
-	set := attribute.NewSet(attribute.String("route", route), attribute.String("transport", transport))
+func (t *telemetry) routeLabels(route, transport string) routeLabels {
+	set := t.set(attribute.String("route", route), attribute.String("transport", transport))
 	return routeLabels{set: set, add: []metric.AddOption{metric.WithAttributeSet(set)}, record: []metric.RecordOption{metric.WithAttributeSet(set)}}
 }
 
-func label(kv ...attribute.KeyValue) metric.MeasurementOption {
-	return metric.WithAttributeSet(attribute.NewSet(kv...))
+func (t *telemetry) set(kv ...attribute.KeyValue) attribute.Set {
+	return attribute.NewSet(append(kv, t.common...)...)
+}
+
+func (t *telemetry) label(kv ...attribute.KeyValue) metric.MeasurementOption {
+	return metric.WithAttributeSet(t.set(kv...))
 }
 
 // transportName is the package name of the publisher that p is or decorates.
@@ -104,7 +115,7 @@ func (t *telemetry) age(ctx context.Context, rt *route, d time.Duration) {
 }
 
 func (t *telemetry) failed(ctx context.Context, rt *route, class core.Class, err error) {
-	t.failures.Add(ctx, 1, label(attribute.String("route", rt.Name), attribute.String("transport", rt.transport),
+	t.failures.Add(ctx, 1, t.label(attribute.String("route", rt.Name), attribute.String("transport", rt.transport),
 		attribute.String("class", class.String()), attribute.String("error.type", errorType(err))))
 }
 
@@ -131,7 +142,7 @@ func errorType(err error) string {
 }
 
 func (t *telemetry) abandoned(ctx context.Context, rt *route, reason core.Reason) {
-	t.abandons.Add(ctx, 1, label(attribute.String("route", rt.Name), attribute.String("reason", string(reason))))
+	t.abandons.Add(ctx, 1, t.label(attribute.String("route", rt.Name), attribute.String("reason", string(reason))))
 }
 
 func (t *telemetry) leaseLost(ctx context.Context, rt *route) { t.lost.Add(ctx, 1, rt.labels.add...) }
@@ -145,18 +156,31 @@ func (t *telemetry) woke(ctx context.Context, cause core.WakeCause) {
 }
 
 func (t *telemetry) claimed(ctx context.Context, took time.Duration) {
-	t.claims.Record(ctx, took.Seconds())
+	t.claims.Record(ctx, took.Seconds(), t.plain...)
 }
 
 func (t *telemetry) settled(ctx context.Context, took time.Duration) {
-	t.settleTime.Record(ctx, took.Seconds())
+	t.settleTime.Record(ctx, took.Seconds(), t.plain...)
+}
+
+// cleaned counts what one call of Clean did. What it found expired counts as abandoned; the store does not say on which
+// routes.
+func (t *telemetry) cleaned(ctx context.Context, done *core.Cleaned) {
+	for k, n := range done.Deleted {
+		t.cleans.Add(ctx, int64(n), t.label(attribute.String("state", k.State.String()), attribute.String("reason", string(k.Reason))))
+	}
+	if done.Expired > 0 {
+		t.abandons.Add(ctx, int64(done.Expired), t.label(attribute.String("reason", string(core.ReasonExpired))))
+	}
 }
 
 // gauges reports what the store counts, at each collection, until the returned function is called.
-func (t *telemetry) gauges(c core.Counter) (stop func(), err error) {
+func (r *Relay) gauges(c core.Counter) (stop func(), err error) {
+	t := r.tel
 	records, err1 := t.meter.Int64ObservableGauge("waybill.relay.records", metric.WithUnit("{record}"), metric.WithDescription("Stored records"))
 	oldest, err2 := t.meter.Float64ObservableGauge("waybill.relay.oldest.age", metric.WithUnit("s"), metric.WithDescription("Age of the oldest due record"))
-	if err := errors.Join(err1, err2); err != nil {
+	lost, err3 := t.meter.Int64ObservableGauge("waybill.relay.unserved", metric.WithUnit("{record}"), metric.WithDescription("Due records on routes that the relay does not serve"))
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
 	reg, err := t.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
@@ -165,14 +189,19 @@ func (t *telemetry) gauges(c core.Counter) (stop func(), err error) {
 			return err
 		}
 		for _, n := range counts {
-			set := label(attribute.String("route", n.Route), attribute.String("state", n.State.String()))
+			set := t.label(attribute.String("route", n.Route), attribute.String("state", n.State.String()))
 			o.ObserveInt64(records, n.N, set)
 			if n.State == core.StatePending || n.State == core.StateFailed {
 				o.ObserveFloat64(oldest, n.Oldest.Seconds(), set)
 			}
 		}
+		if r.opts.StaleAfter > 0 {
+			for _, n := range r.unserved(counts) {
+				o.ObserveInt64(lost, n.waiting, t.label(attribute.String("route", n.route)))
+			}
+		}
 		return nil
-	}, records, oldest)
+	}, records, oldest, lost)
 	if err != nil {
 		return nil, err
 	}
