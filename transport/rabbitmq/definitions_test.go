@@ -62,7 +62,7 @@ func TestTopologyRefuses(t *testing.T) {
 	t.Parallel()
 	_, err := rabbitmq.NewTopology(rabbitmq.Options{Window: -1, ManagementURL: "x"}, core.Subscription{}, core.Subscription{Queue: "q", Retry: &core.Backoff{Base: -1}},
 		core.Subscription{Queue: "twice", Retry: core.Schedule()}, core.Subscription{Queue: "twice", Retry: core.Schedule()},
-		core.Subscription{Queue: "long", Retry: core.Schedule(60*24*time.Hour)})
+		core.Subscription{Queue: "long", Retry: core.Schedule(60 * 24 * time.Hour)})
 	if !errors.Is(err, core.ErrInvalid) {
 		t.Fatal(err)
 	}

@@ -179,7 +179,7 @@ func indented(v any) ([]byte, error) {
 }
 
 // Terraform returns the topology as resources of the provider cyrilgdn/rabbitmq, in HCL. The virtual host and the users must be there or stand
-// in another file; the provider's own configuration (endpoint, user, password) too.
+// in another file; the provider's own configuration (endpoint, user, password) too. The provider itself cannot manage names with "@" or "/".
 func (t Topology) Terraform(vhost string, users Users) string {
 	var b strings.Builder
 	resource := labels{}
