@@ -119,14 +119,7 @@ func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, 
 		if lacks != nil {
 			return lacksPermission(ctx, tx, lacks)
 		}
-		applied, err := m.applied(ctx, tx)
-		if err != nil {
-			return err
-		}
-		if newest := m.Newest(part); applied[part] < newest {
-			return misconfigured("%s has schema version %d, this release needs %d: run the migrations (Migrate, or `waybill migrate up`)", table, applied[part], newest)
-		}
-		return nil
+		return m.checkVersion(ctx, tx, part, table)
 	})
 }
 

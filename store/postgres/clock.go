@@ -26,11 +26,11 @@ func (o *Outbox) HighWater(ctx context.Context) (hlc.Timestamp, error) {
 	if err := o.ready(ctx); err != nil {
 		return 0, err
 	}
-	var mark int64
-	if err := o.pool.QueryRow(ctx, o.stager.highWater).Scan(&mark); err != nil {
+	mark, err := o.stager.seeded(o.pool.QueryRow(ctx, o.stager.first).Scan)
+	if err != nil {
 		return 0, failure("read the clock's mark", err)
 	}
-	return hlc.Timestamp(mark), nil
+	return mark, nil
 }
 
 // Seed raises the outbox's clock above what the outbox remembers. The first Stage does it anyway, with one statement

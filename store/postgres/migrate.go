@@ -48,6 +48,8 @@ type migration struct {
 	part     Part
 	name     string // without direction
 	up, down string
+	// compatible is the version that programs must know from this migration on; 0 = as before.
+	compatible int
 }
 
 // DB is what Migrations need: a *pgxpool.Pool or *pgx.Conn.
@@ -96,7 +98,11 @@ func (m *Migrations) load() error {
 		if err := errors.Join(err1, err2); err != nil {
 			return err
 		}
-		m.files = append(m.files, migration{version, Part(part), name, m.names.sql(string(up)), m.names.sql(string(down))})
+		least, err := compatible(string(up))
+		if err != nil {
+			return fmt.Errorf("waybill/postgres: migration %s: %w", name, err)
+		}
+		m.files = append(m.files, migration{version, Part(part), name, m.names.sql(string(up)), m.names.sql(string(down)), least})
 	}
 	return nil
 }
@@ -120,19 +126,29 @@ func (m *Migrations) record(mig *migration) string {
 	if mig.part == PartOutbox {
 		s += "INSERT INTO {meta} (name, value) VALUES ({hlc_name}, 0), ({cleaner}, 0) ON CONFLICT (name) DO NOTHING;\n"
 	}
-	return m.names.sql(s)
+	s = m.names.sql(s)
+	if mig.compatible > 0 {
+		s += m.declare([]migration{*mig}, mig.part)
+	}
+	return s
 }
 
-func (m *Migrations) forget(mig *migration, before int) string {
+// forget notes that file i was undone.
+func (m *Migrations) forget(i int) string {
+	mig, before := &m.files[i], m.before(i)
+	undeclare := ""
+	if mig.compatible > 0 {
+		undeclare = m.declare(m.files[:i], mig.part)
+	}
 	switch {
-	case mig.part == PartBase:
+	case mig.part == PartBase && before == 0:
 		return "" // its table is gone
 	case before > 0:
-		return m.names.sql(fmt.Sprintf("UPDATE {meta} SET value = %d WHERE name = %s;\n", before, quoteText(m.key(mig.part))))
+		return m.names.sql(fmt.Sprintf("UPDATE {meta} SET value = %d WHERE name = %s;\n", before, quoteText(m.key(mig.part)))) + undeclare
 	case mig.part == PartOutbox:
-		return m.names.sql("DELETE FROM {meta} WHERE name IN (" + quoteText(m.key(mig.part)) + ", {hlc_name}, {cleaner});\n")
+		return m.names.sql("DELETE FROM {meta} WHERE name IN ("+quoteText(m.key(mig.part))+", {hlc_name}, {cleaner});\n") + undeclare
 	}
-	return m.names.sql("DELETE FROM {meta} WHERE name = " + quoteText(m.key(mig.part)) + ";\n")
+	return m.names.sql("DELETE FROM {meta} WHERE name = "+quoteText(m.key(mig.part))+";\n") + undeclare
 }
 
 // Newest returns the newest version of part.
@@ -175,6 +191,11 @@ func (m *Migrations) Down(ctx context.Context, db DB, version int) error {
 		if err != nil {
 			return err
 		}
+		for _, part := range m.parts {
+			if newest := m.Newest(part); applied[part] > newest {
+				return misconfigured("the schema of %q has version %d, this release knows %d: go back with the newer release", m.key(part), applied[part], newest)
+			}
+		}
 		for i := len(m.files) - 1; i >= 0; i-- {
 			mig := &m.files[i]
 			if mig.version > applied[mig.part] || mig.version <= version {
@@ -189,7 +210,7 @@ func (m *Migrations) Down(ctx context.Context, db DB, version int) error {
 					continue
 				}
 			}
-			if _, err := tx.Exec(ctx, mig.down+m.forget(mig, m.before(i))); err != nil {
+			if _, err := tx.Exec(ctx, mig.down+m.forget(i)); err != nil {
 				return fmt.Errorf("%s: %w", mig.name, err)
 			}
 		}
@@ -319,7 +340,7 @@ func (m *Migrations) FS() fs.FS {
 	for i := range m.files {
 		mig := &m.files[i]
 		files[mig.name+".up.sql"] = mig.up + m.record(mig)
-		files[mig.name+".down.sql"] = mig.down + m.forget(mig, m.before(i))
+		files[mig.name+".down.sql"] = mig.down + m.forget(i)
 	}
 	return files
 }
@@ -329,7 +350,7 @@ func (m *Migrations) GooseFS() fs.FS {
 	files := textFS{}
 	for i := range m.files {
 		mig := &m.files[i]
-		files[mig.name+".sql"] = "-- +goose Up\n" + mig.up + m.record(mig) + "\n-- +goose Down\n" + mig.down + m.forget(mig, m.before(i))
+		files[mig.name+".sql"] = "-- +goose Up\n" + mig.up + m.record(mig) + "\n-- +goose Down\n" + mig.down + m.forget(i)
 	}
 	return files
 }

@@ -120,7 +120,7 @@ func (n names) sql(text string) string {
 		"{outbox}", in(n.outbox), "{wake}", in(n.outbox+"_wake"), "{wake_text}", quoteText(in(n.outbox+"_wake")), "{outbox_sequence}", in(n.outbox+"_seq_seq"), "{outbox_pkey}", in(n.outbox+"_pkey"),
 		"{outbox_id}", bare(n.outbox+"_id"), "{outbox_dedupe}", bare(n.outbox+"_dedupe"), "{outbox_ready}", bare(n.outbox+"_ready"), "{outbox_key}", bare(n.outbox+"_key"),
 		"{outbox_holds}", bare(n.outbox+"_holds"), "{outbox_timer}", bare(n.outbox+"_timer"), "{outbox_reason}", bare(n.outbox+"_reason"), "{outbox_abandoned}", bare(n.outbox+"_abandoned"),
-		"{outbox_settled}", bare(n.outbox+"_settled"), "{outbox_expires}", bare(n.outbox+"_expires"), "{cleaner}", quoteText(n.outbox+".cleaner"),
+		"{outbox_settled}", bare(n.outbox+"_settled"), "{outbox_expires}", bare(n.outbox+"_expires"), "{cleaner}", quoteText(n.outbox+".cleaner"), "{compatible}", quoteText(n.outbox+".compatible"),
 		"{inbox}", in(n.inbox), "{inbox_pkey}", in(n.inbox+"_pkey"), "{inbox_handled}", bare(n.inbox+"_handled"),
 		"{channel}", quoteText(n.channel()), "{hlc_name}", quoteText(n.outbox+".hlc"),
 	).Replace(text)

@@ -17,7 +17,8 @@ type stager struct {
 	stamper     *core.Stamper
 	plain       string // nothing is scheduled: two arrays less
 	timed       string
-	highWater   string
+	first       string // seedSQL
+	newest      int    // version of the schema that this program knows
 	keyed       string // some have a dedupe key; see keyedSQL
 	replacing   string // and some of these replace another
 	holders     string
@@ -32,12 +33,16 @@ func newStager(opts *Options, n names) (*stager, error) {
 	if err != nil {
 		return nil, err
 	}
+	newest, err := newestOutbox(n)
+	if err != nil {
+		return nil, err
+	}
 	keep := opts.Retention.Of(core.StateAbandoned, core.ReasonCancelled) != 0
 	return &stager{
 		stamper: stamper, plain: n.sql(insertSQL(!opts.NotifyOff, false)), timed: n.sql(insertSQL(!opts.NotifyOff, true)),
 		keyed: n.sql(keyedSQL(!opts.NotifyOff, false, keep)), replacing: n.sql(keyedSQL(!opts.NotifyOff, true, keep)),
 		holders: n.sql(holdersSQL), unstageText: n.sql(unstageSQL), cancelText: n.sql(cancelSQL(keep)),
-		highWater: n.sql(highWaterSQL), table: n.sql("{outbox}"),
+		first: n.sql(seedSQL), newest: newest, table: n.sql("{outbox}"),
 	}, nil
 }
 
@@ -191,12 +196,15 @@ func (s *stager) seedOnce(ctx context.Context, query queryFunc) error {
 	if s.clockSeeded.Load() {
 		return nil
 	}
-	var mark int64
-	err := query(ctx, s.highWater, nil, func(scan func(...any) error) error { return scan(&mark) })
+	var mark hlc.Timestamp
+	err := query(ctx, s.first, nil, func(scan func(...any) error) (err error) {
+		mark, err = s.seeded(scan)
+		return err
+	})
 	if err != nil {
 		return s.failure("stage: read the clock's mark", err)
 	}
-	return s.seed(hlc.Timestamp(mark))
+	return s.seed(mark)
 }
 
 func (s *stager) seed(mark hlc.Timestamp) error {

@@ -1,0 +1,300 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+)
+
+// newerRelease returns the migrations of a release to come, which this one knows nothing of. Its outbox has one version
+// more, made by up; down undoes that.
+func newerRelease(t *testing.T, up, down string) *Migrations {
+	t.Helper()
+	m, err := NewMigrations(MigrationOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	least, err := compatible(up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.files = append(m.files, migration{
+		version: 90, part: PartOutbox, name: "0090_outbox_later", up: m.names.sql(up), down: m.names.sql(down), compatible: least,
+	})
+	return m
+}
+
+// additive is what a migration may do without a word: this release works beside it.
+const (
+	additive = `
+ALTER TABLE {outbox} ADD COLUMN later text, ADD COLUMN later_too integer NOT NULL DEFAULT 7;
+CREATE TABLE {schema}.later (a int);
+CREATE INDEX later_index ON {outbox} (later) WHERE later IS NOT NULL;
+ALTER TABLE {outbox} SET (fillfactor = 60);
+INSERT INTO {meta} (name, value) VALUES ('waybill_outbox.later', 1);
+`
+	unadditive = `
+DELETE FROM {meta} WHERE name = 'waybill_outbox.later';
+ALTER TABLE {outbox} SET (fillfactor = 50);
+DROP TABLE {schema}.later;
+ALTER TABLE {outbox} DROP COLUMN later, DROP COLUMN later_too;
+`
+)
+
+func upgradePool(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), testenv.Postgres(t).DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func upgradeOutbox(t *testing.T, pool *pgxpool.Pool) *Outbox {
+	t.Helper()
+	o, err := NewOutbox(pool, Options{Source: "/test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// work stages n messages of which one each is retried, released and abandoned, publishes the rest, and does whatever
+// else a release does with its tables.
+func work(ctx context.Context, pool *pgxpool.Pool, o *Outbox, n int) error {
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		for i := range n {
+			msg := core.RawMessage("t.x", "text/plain", []byte("body"), core.Key(fmt.Sprint("k", i%5)), core.TTL(time.Hour))
+			if _, err := o.Stage(ctx, tx, msg); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	published := 0
+	for deadline := time.Now().Add(20 * time.Second); published < n-1; {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d of %d were published in time", published, n)
+		}
+		c, err := o.Claim(ctx, core.ClaimRequest{Owner: "test", Routes: []core.RouteOrder{{Route: core.DefaultRoute}}, MaxRecords: 50, Lease: time.Minute})
+		if err != nil {
+			return err
+		}
+		if err := o.ExtendLeases(ctx, c.Records, time.Minute).FirstErr(); err != nil {
+			return err
+		}
+		out := make([]core.Outcome, len(c.Records))
+		for i := range c.Records {
+			r := &c.Records[i]
+			switch {
+			case r.Attempts == 0 && i == 0 && published == 0:
+				out[i] = core.Retry(r, errors.New("not yet"), time.Millisecond)
+			case r.Attempts == 0 && i == 1 && published == 0:
+				out[i] = core.Release(r, 0)
+			case r.Attempts == 1:
+				out[i] = core.Abandon(r, core.ReasonRejected, errors.New("never"))
+			default:
+				out[i] = core.Published(r)
+				published++
+			}
+		}
+		if err := o.Settle(ctx, out).FirstErr(); err != nil {
+			return err
+		}
+	}
+	if _, err := o.Counts(ctx); err != nil {
+		return err
+	}
+	if _, err := o.Wait(ctx, []string{core.DefaultRoute}, time.Millisecond); err != nil {
+		return err
+	}
+	_, err = o.Clean(ctx, "test", time.Minute)
+	return err
+}
+
+// DB-21: this release works beside the tables of a newer one, and all the while they are migrated, there and back.
+func TestWorksBesideANewerSchema(t *testing.T) {
+	t.Parallel()
+	pool := upgradePool(t)
+	newer := newerRelease(t, additive, unadditive)
+	o := upgradeOutbox(t, pool)
+	if err := o.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = o.Close(context.WithoutCancel(t.Context())) }()
+	if err := work(t.Context(), pool, o, 50); err != nil {
+		t.Fatalf("before: %v", err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { // programs of this release run on
+		for ctx.Err() == nil {
+			if err := work(t.Context(), pool, o, 40); err != nil {
+				t.Errorf("meanwhile: %v", err)
+				return
+			}
+		}
+	})
+	for range 5 {
+		if err := newer.Up(t.Context(), pool); err != nil {
+			t.Fatal(err)
+		}
+		if err := newer.Down(t.Context(), pool, 89); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := newer.Up(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	wg.Wait()
+	// New processes of this release start beside it too.
+	fresh := upgradeOutbox(t, pool)
+	defer func() { _ = fresh.Close(context.WithoutCancel(t.Context())) }()
+	if err := fresh.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := fresh.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := work(t.Context(), pool, fresh, 50); err != nil {
+		t.Fatalf("after: %v", err)
+	}
+	diffs, err := fresh.Drift(t.Context())
+	if err != nil || len(diffs) != 1 || !strings.Contains(diffs[0].Object, "fillfactor") {
+		t.Errorf("drift %v %v, want the fill factor alone", diffs, err)
+	}
+	own, err := fresh.migrations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := own.Down(t.Context(), pool, 0); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "newer release") {
+		t.Errorf("going back with the older release: %v", err)
+	}
+}
+
+// DB-21: a schema that says so is refused by programs that do not know it, at their start, with what to do.
+func TestRefusesAnIncompatibleSchema(t *testing.T) {
+	t.Parallel()
+	pool := upgradePool(t)
+	newer := newerRelease(t, "-- compatible: 90\nALTER TABLE {outbox} ADD COLUMN later text;\n", "ALTER TABLE {outbox} DROP COLUMN later;\n")
+	if err := newer.Up(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	o := upgradeOutbox(t, pool)
+	stage := func() error {
+		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			_, err := upgradeOutbox(t, pool).Stage(t.Context(), tx, core.RawMessage("t.x", "text/plain", nil))
+			return err
+		})
+	}
+	db := stdlib.OpenDBFromPool(pool)
+	defer func() { _ = db.Close() }()
+	for name, err := range map[string]error{
+		"check": o.Check(t.Context()),
+		"stage": stage(),
+		"seed":  o.Seed(t.Context()),
+		"stage through database/sql": func() error {
+			tx, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tx.Rollback() }()
+			_, err = o.SQL().Stage(t.Context(), tx, core.RawMessage("t.x", "text/plain", nil))
+			return err
+		}(),
+	} {
+		if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "know version 90") || !strings.Contains(err.Error(), "use a newer release") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := newer.Down(t.Context(), pool, 89); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(o.Check(t.Context()), stage()); err != nil {
+		t.Errorf("after going back: %v", err)
+	}
+}
+
+// DB-21: a program beside a schema that is too old says what to run.
+func TestOlderSchemaSaysWhatToRun(t *testing.T) {
+	t.Parallel()
+	pool := upgradePool(t)
+	o := upgradeOutbox(t, pool)
+	if err := o.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), `UPDATE waybill.waybill_meta SET value = 1 WHERE name = 'waybill_outbox.version'; ALTER TABLE waybill.waybill_outbox DROP COLUMN expires_at`); err != nil {
+		t.Fatal(err)
+	}
+	_, claimErr := o.Claim(t.Context(), core.ClaimRequest{Owner: "test", Routes: []core.RouteOrder{{Route: core.DefaultRoute}}, MaxRecords: 1, Lease: time.Minute})
+	stageErr := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := o.Stage(t.Context(), tx, core.RawMessage("t.x", "text/plain", nil))
+		return err
+	})
+	for name, err := range map[string]error{"check": o.Check(t.Context()), "claim": claimErr, "stage": stageErr} {
+		if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "run the migrations") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// DB-21: from every version there ever was, the newest migrations lead to the shape that Drift knows, and keep what was
+// staged. Released migrations are never edited; the tables of each version are made with them.
+func TestUpgradeFromEveryVersion(t *testing.T) {
+	t.Parallel()
+	all, err := NewMigrations(MigrationOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range all.files {
+		if all.files[i].part != PartOutbox {
+			continue
+		}
+		t.Run(all.files[i].name, func(t *testing.T) {
+			t.Parallel()
+			pool := upgradePool(t)
+			earlier := *all
+			earlier.files = all.files[:i+1]
+			if err := earlier.Up(t.Context(), pool); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := pool.Exec(t.Context(), all.names.sql("INSERT INTO {outbox} (topic, body) VALUES ('t.x', 'old')")); err != nil {
+				t.Fatal(err)
+			}
+			if err := all.Up(t.Context(), pool); err != nil {
+				t.Fatal(err)
+			}
+			if diffs, err := all.Drift(t.Context(), pool); err != nil || diffs != nil {
+				t.Errorf("drift after the upgrade: %v %v", diffs, err)
+			}
+			o := upgradeOutbox(t, pool)
+			defer func() { _ = o.Close(context.WithoutCancel(t.Context())) }()
+			c, err := o.Claim(t.Context(), core.ClaimRequest{Owner: "test", Routes: []core.RouteOrder{{Route: core.DefaultRoute}}, MaxRecords: 1, Lease: time.Minute})
+			if err != nil || len(c.Records) != 1 || string(c.Records[0].Envelope.Body) != "old" {
+				t.Fatalf("claimed %+v, %v", c, err)
+			}
+			if err := o.Settle(t.Context(), []core.Outcome{core.Published(&c.Records[0])}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+			if err := work(t.Context(), pool, o, 20); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
