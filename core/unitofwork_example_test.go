@@ -1,0 +1,121 @@
+package core_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+// begin runs fn in a transaction of the store in memory. With Postgres it is
+//
+//	func(ctx context.Context, fn func(tx pgx.Tx) error) error { return pgx.BeginFunc(ctx, pool, fn) }
+func begin(store *memory.Store) func(context.Context, func(*memory.Tx) error) error {
+	return func(_ context.Context, fn func(tx *memory.Tx) error) error {
+		tx := store.Begin()
+		defer tx.Rollback()
+		if err := fn(tx); err != nil {
+			return err
+		}
+		return tx.Commit()
+	}
+}
+
+func ExampleUnitOfWork() {
+	placed := core.NewTopic("orders.placed", core.JSON[string]())
+	outbox, err := memory.New(memory.Options{Source: "/orders"})
+	if err != nil {
+		panic(err)
+	}
+	unit, err := core.NewUnitOfWork(outbox, begin(outbox))
+	if err != nil {
+		panic(err)
+	}
+	notify := func(ctx context.Context, order string) error { // knows no transaction
+		return unit.Stage(ctx, placed.Message(order))
+	}
+
+	ctx := context.Background()
+	err = unit.Do(ctx, func(ctx context.Context, tx *memory.Tx) error {
+		tx.Put("order/17", "placed")
+		return notify(ctx, "17")
+	})
+	fmt.Println(err, len(outbox.Records()))
+	fmt.Println(notify(ctx, "18") != nil) // no transaction
+	// Output:
+	// <nil> 1
+	// true
+}
+
+var (
+	accountOpened = core.NewTopic("accounts.opened", core.JSON[string]())
+	moneyPaidIn   = core.NewTopic("accounts.paid_in", core.JSON[int]())
+)
+
+// Account is an aggregate that records what happens to it.
+type Account struct {
+	core.Recorder
+	ID      string
+	Balance int
+}
+
+// OpenAccount returns a new account.
+func OpenAccount(id string) *Account {
+	a := &Account{ID: id}
+	a.Record(accountOpened.Message(id, core.Key(id)))
+	return a
+}
+
+// PayIn adds to the balance.
+func (a *Account) PayIn(amount int) {
+	a.Balance += amount
+	a.Record(moneyPaidIn.Message(amount, core.Key(a.ID)))
+}
+
+func ExampleRecorder() {
+	outbox, err := memory.New(memory.Options{Source: "/accounts"})
+	if err != nil {
+		panic(err)
+	}
+	unit, err := core.NewUnitOfWork(outbox, begin(outbox))
+	if err != nil {
+		panic(err)
+	}
+	account := OpenAccount("7")
+	account.PayIn(100)
+	err = unit.Do(context.Background(), func(ctx context.Context, tx *memory.Tx) error {
+		tx.Put("account/"+account.ID, fmt.Sprint(account.Balance))
+		return unit.StageRecorded(ctx, account)
+	})
+	if err != nil {
+		panic(err) // rolled back: the account still has its events, for another try
+	}
+	for _, r := range outbox.Records() {
+		fmt.Println(r.Envelope.Topic, string(r.Envelope.Body))
+	}
+	fmt.Println(len(account.Recorded()))
+	// Output:
+	// accounts.opened "7"
+	// accounts.paid_in 100
+	// 0
+}
+
+func ExampleStageRecorded() {
+	outbox, err := memory.New(memory.Options{Source: "/accounts"})
+	if err != nil {
+		panic(err)
+	}
+	account := OpenAccount("7")
+	tx := outbox.Begin()
+	defer tx.Rollback()
+	if _, err := core.StageRecorded(context.Background(), outbox, tx, account); err != nil {
+		panic(err)
+	}
+	if err := tx.Commit(); err != nil {
+		panic(err)
+	}
+	core.Forget(account)
+	fmt.Println(len(outbox.Records()), len(account.Recorded()))
+	// Output: 1 0
+}
