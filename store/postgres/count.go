@@ -13,7 +13,8 @@ import (
 const countExact = 10_000
 
 // countSQL walks from route to route by the index on (route, id), and counts in each of the partial indexes up to a
-// bound. Their sizes in pg_class, as of the last vacuum or analyze, are the estimate.
+// bound. Their sizes in pg_class, as of the last vacuum or analyze, less what was counted, are the estimate; routes that
+// share one share it by how often the statistics say that they occur.
 const countSQL = `
 WITH RECURSIVE routes AS (
     (SELECT o.route FROM {outbox} o ORDER BY o.route LIMIT 1)
@@ -31,10 +32,18 @@ WITH RECURSIVE routes AS (
     ) x WHERE r.route IS NOT NULL
 ), parts AS (
     SELECT route, part, state, count(*) AS n, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen FROM rows GROUP BY 1, 2, 3
+), often AS (
+    SELECT f.route, f.freq FROM pg_stats s CROSS JOIN LATERAL unnest(s.most_common_vals::text::text[], s.most_common_freqs) AS f(route, freq)
+    WHERE s.schemaname = $6 AND s.tablename = $7 AND s.attname = 'route'
+), big AS (
+    SELECT b.route, b.part, b.seen, greatest(i.reltuples - coalesce((SELECT sum(x.n) FROM parts x WHERE x.part = b.part AND x.seen < $1), 0), 0)
+        * coalesce(f.freq, 0.001) / sum(coalesce(f.freq, 0.001)) OVER (PARTITION BY b.part) AS total
+    FROM (SELECT DISTINCT route, part, seen FROM parts WHERE seen >= $1) b LEFT JOIN often f ON f.route = b.route
+    LEFT JOIN pg_class i ON i.oid = to_regclass($2 || CASE b.part WHEN 'ready' THEN $3 WHEN 'timer' THEN $4 ELSE $5 END)
 )
-SELECT p.route, p.state, sum(CASE WHEN p.seen < $1 THEN p.n ELSE p.n * greatest(p.seen, i.reltuples) / p.seen END)::bigint,
-       bool_or(p.seen >= $1), (extract(epoch FROM clock_timestamp() - min(p.oldest)) * 1000000)::bigint
-FROM parts p LEFT JOIN pg_class i ON i.oid = to_regclass($2 || CASE p.part WHEN 'ready' THEN $3 WHEN 'timer' THEN $4 ELSE $5 END)
+SELECT p.route, p.state, sum(CASE WHEN b.route IS NULL THEN p.n ELSE p.n * greatest(b.seen, b.total) / b.seen END)::bigint,
+       bool_or(b.route IS NOT NULL), (extract(epoch FROM clock_timestamp() - min(p.oldest)) * 1000000)::bigint
+FROM parts p LEFT JOIN big b ON b.route = p.route AND b.part = p.part
 GROUP BY p.route, p.state ORDER BY p.route, p.state`
 
 // Counts returns the numbers of records by route and state. It looks at no more than 10,000 live rows of a route in
@@ -48,7 +57,7 @@ func (o *Outbox) Counts(ctx context.Context) ([]core.Count, error) {
 	err := o.transact(ctx, "count", func(b *pgx.Batch) {
 		counts = nil
 		bare := func(suffix string) string { return pgx.Identifier{o.names.outbox + suffix}.Sanitize() }
-		b.Queue(o.names.sql(countSQL), countExact+1, pgx.Identifier{o.names.schema}.Sanitize()+".", bare("_ready"), bare("_timer"), bare("_reason")).
+		b.Queue(o.names.sql(countSQL), countExact+1, pgx.Identifier{o.names.schema}.Sanitize()+".", bare("_ready"), bare("_timer"), bare("_reason"), o.names.schema, o.names.outbox).
 			Query(func(rows pgx.Rows) error {
 				for rows.Next() {
 					var c core.Count

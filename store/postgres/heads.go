@@ -123,7 +123,7 @@ WITH h AS MATERIALIZED (
     SELECT e.seq, e.state = 2 AS leased, CASE WHEN e.expires_at <= statement_timestamp() THEN e.expires_at END AS expired,
         e.dedupe_key <> '' AND e.settled_at IS NOT NULL AND EXISTS (SELECT FROM {outbox} d WHERE d.route = e.route AND d.topic = e.topic
             AND d.dedupe_key = e.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL) AS duplicate,
-        (` + retryWaits + ` OR ` + abandonedWaits + `)
+        (` + retryWaits + ` OR ` + abandonedWaits + `) IS TRUE
         AND NOT EXISTS (SELECT FROM {outbox} e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND ` + retryWaits + `)
         AND (h.settled_at IS NULL OR NOT EXISTS (SELECT FROM {outbox} e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND ` + abandonedWaits + `)) AS head
     FROM {outbox} h CROSS JOIN LATERAL (SELECT h.*) e WHERE h.route = $1 AND h.id = $2 AND h.key = $3

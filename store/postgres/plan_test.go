@@ -148,7 +148,10 @@ func TestPlans(t *testing.T) {
 		{"mark", markSQL, []any{int64(1)}, 20},
 		{"high water", highWaterSQL, nil, 200},
 		{"look", lookSQL, []any{int64(0)}, 20},
-		{"count", countSQL, []any{countExact + 1, `"waybill".`, bare("_ready"), bare("_timer"), bare("_reason")}, 30_000},
+		{"count", countSQL, []any{countExact + 1, `"waybill".`, bare("_ready"), bare("_timer"), bare("_reason"), "waybill", "waybill_outbox"}, 30_000},
+		{"list: a budget without a match", listSQL(walkAll), filterArgs(&core.Filter{Topics: []string{"u"}}, core.Page{After: 500_000, Limit: 100, Budget: 10_000}), 30_000},
+		{"list: abandoned", listSQL(walkAbandoned), filterArgs(&core.Filter{Reasons: []core.Reason{"rejected"}}, core.Page{After: 100_000, Limit: 1000, Budget: 10_000}), 10_000},
+		{"blocked keys", blockedSQL, []any{core.DefaultRoute, "a1", true, 100}, 5000},
 		{"inbox", markInboxSQL, []any{"c", "s", "5"}, 20},
 		{"stage", insertSQL(true, false), stageArgs(t, o), 100},
 	} {

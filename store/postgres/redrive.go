@@ -33,7 +33,7 @@ const takesSQL = `(o.state = 4 AND o.settled_at IS NULL AND o.lease_until IS NUL
 //	v  the same; of several rows with one dedupe key only the first can live
 //	u  the change
 func redriveSQL(w walk, dry bool) string { //nolint:revive // a variant of one statement
-	lock, u := `FOR UPDATE OF o SKIP LOCKED`, `UPDATE {outbox} o SET`+requeueSQL+` FROM v WHERE o.seq = v.seq AND v.cause = '' AND `+takesSQL+` RETURNING o.seq, o.route`
+	lock, u := `FOR UPDATE OF o SKIP LOCKED`, `UPDATE {outbox} o SET`+requeueSQL+` WHERE o.seq = ANY (ARRAY(SELECT v.seq FROM v WHERE v.cause = '')) AND `+takesSQL+` RETURNING o.seq, o.route`
 	if dry {
 		lock, u = ``, `SELECT v.seq, v.route FROM v WHERE false`
 	}
