@@ -14,7 +14,14 @@
 //
 // Every argument stands in the table at the top of topology.go and in docs/rabbitmq.md. A retried message is published to the delay exchange
 // with its queue's name as routing key; the delay queue dead-letters without a key of its own through the default exchange, so that the message
-// returns to the one queue it came from. Its real routing key travels in a header.
+// returns to the one queue it came from. Its real routing key travels in a header. What goes back at once takes the dead-letter exchange, with {queue}.return.
+//
+// A [Topology] holds all of this as a value: it is what is declared, verified, compared with a live broker (Drift), and exported as Terraform,
+// as a definitions file and as the permissions of each role. With Options.Passive nothing is declared, and a user that may configure nothing will do.
+//
+// # Parked messages
+//
+// A Transport is a core.ParkedQueue: depth, list, replay and purge of a dead-letter queue. See docs/rabbitmq.md.
 //
 // # Guarantees
 //
@@ -22,6 +29,9 @@
 //     did not come is an outage with an unknown result.
 //   - A message that makes the broker close the channel is found: what was in flight is sent again one at a time, and only the culprit fails.
 //   - A retry and a rejection are acknowledged only after the broker confirmed and routed the copy. The copy keeps every property and header.
+//   - A batch of deliveries that are done is acknowledged with one frame where nothing below the last of them is open.
+//   - With Subscription.InOrder one receiver at a time gets the messages of a queue, in queue order, and what goes back comes first again.
+//   - A replayed message is removed from its dead-letter queue after the broker confirmed and routed the copy.
 //   - Queues dead-letter at least once (quorum queues), and refuse what does not fit instead of dropping it.
 //   - Connections, channels, topology and consumers come back by themselves after a loss, with a jittered back-off.
 //   - Errors and logs never hold the URL.
@@ -37,6 +47,9 @@
 // belong to the receiver of it.
 //
 // # Limits
+//
+// What AMQP cannot tell (arguments, bindings) is verified only with Options.ManagementURL; policies never are. While parked messages are listed or
+// replayed, others do not see them. With InOrder, up to RabbitMQ 4.2, a requeue counts as a redelivery, but for those that the receiver made itself.
 //
 // Order of a key holds if one message of it is in flight at a time. A message that is given back may go to the end of the queue. A delay is
 // at most 49 days. A message that waits in a delay queue for a queue that was deleted stays there; with 32 of them the delay queue stands
