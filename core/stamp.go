@@ -25,7 +25,8 @@ type StamperOptions struct {
 	Clock *hlc.Clock
 	// Limits bounds what can be staged.
 	Limits Limits
-	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
+	// TTL is the total time of messages that set neither TTL nor Expires, counted from when they are due, so that a message
+	// that is scheduled for later than that does not expire before it can be sent; 0 = none.
 	TTL time.Duration
 	// Now is the producer's clock; nil means time.Now.
 	Now func() time.Time
@@ -212,7 +213,11 @@ func (s *Stamper) fill(e *Envelope, m *Message, now time.Time, scope *Scope) {
 	case ttl > 0:
 		e.Expires = now.Add(ttl)
 	case ttl == 0 && e.Expires.IsZero() && s.opts.TTL > 0:
-		e.Expires = now.Add(s.opts.TTL)
+		due := now.Add(m.Delay)
+		if m.DeliverAt.After(due) {
+			due = m.DeliverAt
+		}
+		e.Expires = due.Add(s.opts.TTL)
 	}
 	if !e.Expires.IsZero() {
 		e.Expires = e.Expires.UTC().Truncate(time.Microsecond)
