@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,6 +126,7 @@ func TestBatchesKeepKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		var got seen[string]
+		var mu sync.Mutex
 		busy := map[string]bool{}
 		h := core.Handler{Name: topic.Name(), BatchSize: 7, Batch: func(_ context.Context, ds []*core.Delivery) ([]core.HandlerStatus, error) {
 			keys := map[string]bool{}
@@ -131,16 +134,20 @@ func TestBatchesKeepKeys(t *testing.T) {
 				keys[d.Envelope.Key] = true
 				got.add(d.Envelope.Key + "/" + d.Envelope.ID)
 			}
+			mu.Lock()
 			for k := range keys {
 				if busy[k] {
 					t.Errorf("two handlers have key %s", k)
 				}
 				busy[k] = true
 			}
+			mu.Unlock()
 			time.Sleep(time.Duration(len(ds)) * time.Millisecond)
+			mu.Lock()
 			for k := range keys {
 				busy[k] = false
 			}
+			mu.Unlock()
 			return make([]core.HandlerStatus, len(ds)), nil
 		}}
 		h.Handle = func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
@@ -216,7 +223,7 @@ func TestBatchFallsBack(t *testing.T) {
 			return h
 		},
 		"goexit": func(got *batches) core.Handler {
-			first := true
+			var first atomic.Bool
 			h := got.handler(10, nil, func(d *core.Delivery) error {
 				if d.Envelope.ID == "id-3" {
 					return core.Reject(errBoom)
@@ -225,8 +232,7 @@ func TestBatchFallsBack(t *testing.T) {
 			})
 			batch := h.Batch
 			h.Batch = func(ctx context.Context, ds []*core.Delivery) ([]core.HandlerStatus, error) {
-				if first {
-					first = false
+				if first.CompareAndSwap(false, true) {
 					runtime.Goexit()
 				}
 				if len(ds) > 2 && bad([]string{ds[2].Envelope.ID}) {

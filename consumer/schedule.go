@@ -15,15 +15,15 @@ type item struct {
 	d       *core.Delivery
 	session *session
 	h       *entry
-	seq     uint64    // its place in the order of arrival
-	since   time.Time // when it arrived
-	refused *verdict  // it must not reach a handler; nil if it may
-	suspect bool      // it may be what ends the process: nothing else runs beside it
-	merged  bool      // its stamp was merged into the clock
-	decided bool      // what becomes of it is settled, or it waits for its retry in place
-	head    bool      // it was ready, and not only behind another one of its key
-	batch   []*item   // what is handled together, itself included, in the order of arrival; nil if it goes alone
-	retry   *time.Timer
+	seq     uint64      // its place in the order of arrival
+	since   time.Time   // when it arrived
+	refused *verdict    // it must not reach a handler; nil if it may
+	suspect bool        // it may be what ends the process: nothing else runs beside it
+	merged  bool        // its stamp was merged into the clock
+	head    bool        // it was ready, and not only behind another one of its key
+	batch   []*item     // what is handled together, itself included, in the order of arrival; nil if it goes alone
+	retry   *time.Timer // wakes it, if it is held
+	run     *batchRun   // of the batch that it leads, while it runs
 }
 
 // entry is a registered handler as one runner sees it.

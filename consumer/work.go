@@ -37,21 +37,36 @@ func (r *runner) goexited(it *item) *item {
 		r.report(r.handlerCtx, it.d, &v)
 		return r.finish(it, v)
 	}
-	held := map[string]*item{}
-	for _, m := range it.batch {
-		if m.decided {
+	run := it.run
+	if run == nil {
+		run = newBatchRun(it.batch)
+	}
+	for i, m := range run.members {
+		if !run.open[i] {
 			continue
 		}
 		v := r.decide(m.d, core.HandlerProcessed, errGoexit)
 		r.report(r.handlerCtx, m.d, &v)
-		if key := m.d.Envelope.Key; v.inPlace && held[key] != nil {
-			v.inPlace, v.ack = false, core.AckGiveBack(m.d)
-		}
 		r.mu.Lock()
-		r.apply(m, &v, held)
+		r.applyIn(run, i, &v)
 		r.mu.Unlock()
 	}
-	return r.finishBatch(it, held)
+	return r.finishBatch(it, run)
+}
+
+// batchRun is a batch while it is handled. It belongs to its worker.
+type batchRun struct {
+	members []*item
+	open    []bool           // not decided yet
+	held    map[string]*item // by key, what is held; what came behind it in the batch is in its lane again
+}
+
+func newBatchRun(members []*item) *batchRun {
+	run := &batchRun{members: members, open: make([]bool, len(members)), held: map[string]*item{}}
+	for i := range run.open {
+		run.open[i] = true
+	}
+	return run
 }
 
 // finish settles it by v, and returns what to handle next.
@@ -74,7 +89,6 @@ func (r *runner) finish(it *item, v verdict) *item {
 // apply settles it by v, or holds it, and lets the pause follow; it reports whether that changed. What is held goes into
 // held by its key. mu is held.
 func (r *runner) apply(it *item, v *verdict, held map[string]*item) bool {
-	it.decided = true
 	switch {
 	case v.inPlace && r.stopping:
 		r.settle(it, core.AckGiveBack(it.d))
@@ -106,7 +120,6 @@ func (r *runner) holdFor(it *item, d time.Duration) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.schedule.wake(it) {
-			it.decided = false
 			r.kick()
 		}
 	})
@@ -133,80 +146,89 @@ func (r *runner) changed(state pauseState, delay time.Duration, err error) {
 	}
 }
 
+// applyIn is apply for member i of a batch. If it is held, those behind it go back to its lane. mu is held.
+func (r *runner) applyIn(run *batchRun, i int, v *verdict) bool {
+	run.open[i] = false
+	changed := r.apply(run.members[i], v, run.held)
+	r.putBackBehind(run, i)
+	return changed
+}
+
+// putBackBehind puts what is behind member i back to its lane, if i is held. mu is held.
+func (r *runner) putBackBehind(run *batchRun, i int) {
+	key := run.members[i].d.Envelope.Key
+	if key == "" || run.held[key] != run.members[i] {
+		return
+	}
+	var behind []*item
+	for j := i + 1; j < len(run.members); j++ {
+		if run.open[j] && run.members[j].d.Envelope.Key == key {
+			run.open[j] = false
+			behind = append(behind, run.members[j])
+		}
+	}
+	r.putBack(run.members[i], behind)
+}
+
 // workBatch handles lead's batch, at once if that works, else one by one, and returns what to handle next.
 func (r *runner) workBatch(lead *item) *item {
+	run := newBatchRun(lead.batch)
+	lead.run = run
 	verdicts := r.processBatch(lead.batch)
-	held, behind := map[string]*item{}, map[*item][]*item{}
+	changed := false
 	r.mu.Lock()
-	paused0 := false
-	for i, m := range lead.batch {
-		if v := &verdicts[i]; v.ack.Verdict != core.VerdictNone {
-			if key := m.d.Envelope.Key; v.inPlace && held[key] != nil { // an outage of all
-				behind[held[key]] = append(behind[held[key]], m)
-				m.decided = true
-				continue
-			}
-			paused0 = r.apply(m, v, held) || paused0
+	for i := range verdicts {
+		if run.open[i] && verdicts[i].ack.Verdict != core.VerdictNone {
+			changed = r.applyIn(run, i, &verdicts[i]) || changed
 		}
 	}
 	delay, state := r.pause.delay, r.pause.state
 	r.mu.Unlock()
-	if paused0 {
+	if changed {
 		r.changed(state, delay, verdicts[0].err)
 	}
-	for _, m := range lead.batch {
-		if m.decided {
+	for i, m := range run.members {
+		if !run.open[i] || !r.startAlone(run, i) {
 			continue
 		}
-		if first := held[m.d.Envelope.Key]; first != nil {
-			m.decided = true
-			behind[first] = append(behind[first], m)
-			continue
-		}
-		if r.startAlone(m, held) {
-			v := r.process(m)
-			r.mu.Lock()
-			changed := r.apply(m, &v, held)
-			delay, state := r.pause.delay, r.pause.state
-			r.mu.Unlock()
-			if changed {
-				r.changed(state, delay, v.err)
-			}
+		v := r.process(m)
+		r.mu.Lock()
+		changed := r.applyIn(run, i, &v)
+		delay, state := r.pause.delay, r.pause.state
+		r.mu.Unlock()
+		if changed {
+			r.changed(state, delay, v.err)
 		}
 	}
-	r.mu.Lock()
-	for first, list := range behind {
-		for _, m := range list {
-			m.decided = false
-		}
-		r.putBack(first, list)
-	}
-	r.mu.Unlock()
-	return r.finishBatch(lead, held)
+	return r.finishBatch(lead, run)
 }
 
-func (r *runner) finishBatch(lead *item, held map[string]*item) *item {
+func (r *runner) finishBatch(lead *item, run *batchRun) *item {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.proceed(lead, held)
+	lead.run = nil
+	return r.proceed(lead, run.held)
 }
 
-// startAlone reports whether m, which was left over of a batch, may be handled now. If not, it goes back or is held.
-func (r *runner) startAlone(m *item, held map[string]*item) bool {
+// startAlone reports whether member i, which was left over of a batch, may be handled now. If not, it goes back or is
+// held.
+func (r *runner) startAlone(run *batchRun, i int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	m := run.members[i]
 	switch {
 	case r.stopping, r.pause.state == paused && !r.sub.InOrder:
 		r.settle(m, core.AckGiveBack(m.d))
 	case r.pause.state == paused:
 		r.holdFor(m, time.Until(r.pause.until))
 		if key := m.d.Envelope.Key; key != "" {
-			held[key] = m
+			run.held[key] = m
 		}
+		r.putBackBehind(run, i)
 	default:
 		return true
 	}
-	m.decided = true
+	run.open[i] = false
 	return false
 }
 

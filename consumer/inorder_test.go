@@ -1,0 +1,202 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
+)
+
+// OR-09: a message that fails is retried in place: its key waits, other keys go on, and what fails for good lets its key
+// go on.
+func TestInOrderRetriesInPlace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		var got seen[string]
+		begin := time.Now()
+		h := handle(func(_ context.Context, d *core.Delivery) error {
+			got.add(fmt.Sprintf("%s.%d@%s", d.Envelope.ID, d.Attempt, time.Since(begin)))
+			switch {
+			case d.Envelope.ID == "id-1" && d.Attempt == 1:
+				return core.RetryAfter(errBoom, 3*time.Second)
+			case d.Envelope.ID == "id-1" && d.Attempt == 2, d.Envelope.ID == "id-5":
+				return errBoom
+			}
+			return nil
+		})
+		stop := start(t, b, consumer.Options{}, core.Subscription{InOrder: true, Retry: core.Schedule(time.Second, 10*time.Second)}, h)
+		es := messages(6)
+		for i := range es {
+			es[i].Key = fmt.Sprint("k", i%2) // id-1, 3, 5 are k0
+		}
+		for i := range es {
+			b.send(t, es[i])
+			settle()
+		}
+		time.Sleep(time.Minute)
+		stop()
+		want := []string{
+			"id-1.1@0s", "id-2.1@0s", "id-4.1@0s", "id-6.1@0s",
+			"id-1.2@3s", "id-1.3@13s", "id-3.1@13s",
+			"id-5.1@13s", "id-5.2@14s", "id-5.3@24s",
+		}
+		if diff := cmp.Diff(want, got.all()); diff != "" {
+			t.Error(diff)
+		}
+		wantParked(t, b, core.ReasonAttempts, 1)
+		if v := b.verdicts(); v[core.VerdictRetry] != 0 || v[core.VerdictGiveBack] != 0 {
+			t.Errorf("verdicts %v", v)
+		}
+	})
+}
+
+// OR-09: refused at start where the transport cannot.
+func TestInOrderIsRefused(t *testing.T) {
+	t.Parallel()
+	b := declared(t)
+	b.traits = func(tr *core.SubscriberTraits) { tr.SingleActive = false }
+	c := newConsumer(t, b, consumer.Options{})
+	err := c.Handle(core.Subscription{Queue: queue, InOrder: true}, handle(func(context.Context, *core.Delivery) error { return nil }))
+	if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "InOrder") {
+		t.Error(err)
+	}
+}
+
+// A transport that cannot deliver later can still retry in place.
+func TestInOrderNeedsNoDelayedDelivery(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		b.traits = func(tr *core.SubscriberTraits) { tr.RetryLater = false }
+		stop := start(t, b, consumer.Options{}, core.Subscription{InOrder: true}, handle(func(_ context.Context, d *core.Delivery) error {
+			if d.Attempt == 1 {
+				return errBoom
+			}
+			return nil
+		}))
+		b.publish(t, 3)
+		b.publish(t, 3, core.Key("k"))
+		time.Sleep(time.Minute)
+		stop()
+		wantDepth(t, b, memtransport.Depth{})
+	})
+}
+
+// OR-09: whatever fails, whoever stops: the effects of a key come in the order of its messages. A message may come again
+// after a stop; nobody handles one before an earlier one of its key is done or parked.
+func TestInOrderModel(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		seed := rapid.Uint64().Draw(rt, "seed")
+		batch := rapid.Bool().Draw(rt, "batch")
+		synctest.Test(t, func(t *testing.T) { inOrderHistory(t, rt, seed, batch) })
+	})
+}
+
+func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // to be replayed
+	b := declared(t)
+	const n, keys = 60, 4
+	next := map[string]int{} // the place of the next message of a key
+	place := map[string]int{}
+	es := messages(n)
+	byKey := map[string]int{}
+	for i := range es {
+		es[i].Key = fmt.Sprint("k", rng.IntN(keys))
+		place[es[i].ID] = byKey[es[i].Key]
+		byKey[es[i].Key]++
+	}
+	var mu sync.Mutex
+	random := func(n int) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return rng.IntN(n)
+	}
+	nap := func() { time.Sleep(time.Duration(random(50)) * time.Millisecond) }
+	// one decides about d; it moves its key on if d is done or given up.
+	one := func(d *core.Delivery) error {
+		nap()
+		mu.Lock()
+		defer mu.Unlock()
+		key, p := d.Envelope.Key, place[d.Envelope.ID]
+		if p > next[key] {
+			rt.Errorf("seed %d: %s, number %d of %s, is handled while number %d is not done", seed, d.Envelope.ID, p, key, next[key])
+		}
+		last := func() { // what fails for the last time is parked
+			if d.Attempt >= 4 {
+				next[key] = max(next[key], p+1)
+			}
+		}
+		switch r := rng.IntN(20); {
+		case r < 4:
+			last()
+			return errBoom
+		case r == 4:
+			return core.Outage(errBoom)
+		case r == 5:
+			next[key] = max(next[key], p+1)
+			return core.Reject(errBoom)
+		case r == 6:
+			last()
+			panic("oh")
+		}
+		next[key] = max(next[key], p+1)
+		return nil
+	}
+	h := handle(func(_ context.Context, d *core.Delivery) error { return one(d) })
+	if batch {
+		h.BatchSize = 8
+		h.Batch = func(_ context.Context, ds []*core.Delivery) ([]core.HandlerStatus, error) {
+			nap()
+			mu.Lock()
+			defer mu.Unlock()
+			after := map[string]int{}
+			for _, d := range ds {
+				key, p := d.Envelope.Key, place[d.Envelope.ID]
+				if p > max(next[key], after[key]) {
+					rt.Errorf("seed %d: %s, number %d of %s, is in a batch while number %d is not done", seed, d.Envelope.ID, p, key, next[key])
+				}
+				after[key] = max(after[key], p+1)
+			}
+			switch r := rng.IntN(8); {
+			case r == 0:
+				return nil, core.Outage(errBoom)
+			case r < 4:
+				return nil, errBoom
+			}
+			for key, p := range after {
+				next[key] = max(next[key], p)
+			}
+			return make([]core.HandlerStatus, len(ds)), nil
+		}
+	}
+	for _, e := range es {
+		b.send(t, e)
+	}
+	o := consumer.Options{Concurrency: 3, Prefetch: 12, Retry: core.Schedule(100*time.Millisecond, time.Second, time.Second), Pause: core.Backoff{Cap: 2 * time.Second}}
+	for range 6 { // stopped and started again
+		stop := start(t, b, o, core.Subscription{InOrder: true, MaxDeliveries: -1}, h)
+		time.Sleep(time.Duration(random(4000)) * time.Millisecond)
+		stop()
+	}
+	stop := start(t, b, o, core.Subscription{InOrder: true, MaxDeliveries: -1}, h)
+	time.Sleep(10 * time.Minute)
+	stop()
+	if d := b.Depth(queue); d.Ready+d.Held+d.Delayed != 0 {
+		rt.Errorf("seed %d: %+v is left", seed, d)
+	}
+}
