@@ -1,0 +1,84 @@
+package postgres
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// DB-09 DB-20: what cleaning reads does not grow with what is to be kept, and one call does a bounded batch.
+func TestCleanPlans(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("fills 200,000 rows")
+	}
+	o, pool := newPlanOutbox(t)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	insert := func(n int, columns, values string) {
+		exec(fmt.Sprintf(`INSERT INTO waybill.waybill_outbox (topic, body, %s) SELECT 't', '', %s FROM generate_series(1, %d) i`, columns, values, n))
+	}
+	insert(50_000, "state, settled_at, reason", "5, now() - interval '1 year', 'rejected'")
+	insert(25_000, "state, settled_at", "3, now() + interval '1 day'")
+	insert(75_000, "expires_at", "now() + interval '1 day'")
+	insert(45_000, "key", "'k' || i % 1000")
+	insert(2_500, "state, settled_at, reason", "5, now(), CASE WHEN i % 2 = 0 THEN 'cancelled' ELSE 'replaced' END")
+	insert(2_500, "state, settled_at", "3, now() - interval '1 hour'")
+	insert(2_500, "expires_at", "now()")
+	exec("ANALYZE")
+	for _, tc := range []struct {
+		name    string
+		sql     string
+		args    []any
+		buffers int64
+	}{
+		{"elect", electSQL, []any{"me", int64(1), int64(1)}, 20},
+		{"sweep", sweepSQL, nil, 40_000},
+		{"purge published", purgeSQL(classPublished), []any{int64(1)}, 20_000},
+		{"purge withdrawn", purgeSQL(classWithdrawn), []any{int64(0)}, 20_000},
+		{"purge abandoned: none is old enough", purgeSQL(classAbandoned), []any{(5 * 365 * 24 * time.Hour).Microseconds()}, 20},
+	} {
+		p := explain(t, pool, o.names, tc.sql, tc.args...)
+		p.walk(func(n *plan) {
+			if strings.HasPrefix(n.NodeType, "Seq Scan") && n.Relation == "waybill_outbox" {
+				t.Errorf("%s: sequential scan of %s", tc.name, n.Relation)
+			}
+		})
+		if b := p.SharedHit + p.SharedRead; b > tc.buffers {
+			t.Errorf("%s: %d buffers, more than %d", tc.name, b, tc.buffers)
+		} else {
+			t.Logf("%s: %d buffers", tc.name, b)
+		}
+	}
+	o.opts.Retention.Published = time.Minute
+	withdrawn, published, expired, calls := 0, 0, 0, 0
+	for more := true; more; calls++ {
+		done, err := o.Clean(t.Context(), "me", time.Minute)
+		if err != nil || !done.Elected {
+			t.Fatal(done, err)
+		}
+		more = done.More
+		one := done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: core.ReasonCancelled}] +
+			done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: core.ReasonReplaced}]
+		withdrawn += one
+		published += done.Deleted[core.CleanedKind{State: core.StatePublished}]
+		expired += done.Expired
+		if max(one, done.Expired, done.Deleted[core.CleanedKind{State: core.StatePublished}]) > cleanBatch {
+			t.Errorf("one call did %+v", done)
+		}
+	}
+	if withdrawn != 2500 || published != 2500 || expired != 2500 || calls != 3 {
+		t.Errorf("%d withdrawn and %d published deleted, %d expired in %d calls, want 2,500 each in 3", withdrawn, published, expired, calls)
+	}
+	var left int
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM waybill.waybill_outbox").Scan(&left); err != nil || left != 195_000 {
+		t.Errorf("%d rows are left, want 195,000 (%v)", left, err)
+	}
+}
