@@ -1,0 +1,58 @@
+package waybilltest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The application that the tests are about: orders are billed, and reminded of after a day.
+
+type Order struct {
+	ID    string
+	Cents int
+}
+
+var (
+	OrderPlaced  = core.NewTopic("orders.placed", core.JSON[Order]())
+	ReceiptReady = core.NewTopic("receipts.ready", core.JSON[Order]())
+	Reminder     = core.NewTopic("orders.reminder", core.JSON[Order]())
+)
+
+// placeOrder is the producer: a business write and its messages in one transaction.
+func placeOrder(ctx context.Context, outbox core.Stager[*memory.Tx], tx *memory.Tx, o Order) error {
+	if o.Cents <= 0 {
+		return errors.New("an order costs something")
+	}
+	tx.Put("order/"+o.ID, fmt.Sprint(o.Cents))
+	_, err := outbox.Stage(ctx, tx,
+		OrderPlaced.Message(o, core.Key(o.ID)),
+		Reminder.Message(o, core.Delay(24*time.Hour), core.DedupeKey("remind "+o.ID)))
+	return err
+}
+
+// billing are the consumer's handlers.
+func billing(store *memory.Store) ([]core.Handler, error) {
+	box, err := inbox.New[*memory.Tx](store, "billing", inbox.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return []core.Handler{inbox.Handler(box, OrderPlaced, func(ctx context.Context, tx *memory.Tx, o Order) error {
+		if o.Cents > 1_000_000 {
+			return core.Reject(errors.New("too expensive"))
+		}
+		tx.Put("bill/"+o.ID, fmt.Sprint(o.Cents))
+		_, err := store.Stage(ctx, tx, ReceiptReady.Message(o))
+		return err
+	})}, nil
+}

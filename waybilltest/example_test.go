@@ -1,0 +1,112 @@
+package waybilltest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/memory"
+	"github.com/waybill-go/waybill/waybilltest"
+)
+
+// t stands for the *testing.T of a test, which an example does not have.
+var t printer
+
+type printer struct{}
+
+func (printer) Helper()                        {}
+func (printer) Context() context.Context       { return context.Background() }
+func (printer) Errorf(format string, a ...any) { fmt.Printf(format+"\n", a...) }
+func (printer) Fatalf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
+
+func ExampleNew() {
+	env := waybilltest.New(t, waybilltest.Options{})
+	handlers, err := billing(env.Store)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	env.Handle(handlers...)
+
+	err = env.Do(func(ctx context.Context, tx *memory.Tx) error {
+		return placeOrder(ctx, env.Store, tx, Order{ID: "o-1", Cents: 990})
+	})
+	fmt.Println("error:", err)
+
+	bill, _ := env.Store.Get("bill/o-1") // the handler's effect
+	fmt.Println("billed:", bill)
+	fmt.Println("receipts:", waybilltest.Values(env, ReceiptReady)) // what the handler staged
+	for _, s := range env.Sent() {
+		fmt.Println(s.Envelope.Topic, "after", s.DueIn)
+	}
+	// Output:
+	// error: <nil>
+	// billed: 990
+	// receipts: [{o-1 990}]
+	// orders.placed after 0s
+	// receipts.ready after 0s
+	// orders.reminder after 24h0m0s
+}
+
+func ExampleEnv_Redeliver() {
+	env := waybilltest.New(t, waybilltest.Options{})
+	handlers, err := billing(env.Store)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	env.Handle(handlers...)
+	env.Stage(OrderPlaced.Message(Order{ID: "o-1", Cents: 990}, core.ID("m-1")))
+
+	again := env.Redeliver("m-1")
+	fmt.Println("duplicate:", again.Status == core.HandlerDuplicate)
+	fmt.Println("receipts:", len(waybilltest.Values(env, ReceiptReady)))
+
+	poison := env.Deliver(core.Envelope{ID: "m-2", Source: "/foreign", Topic: "orders.placed", Body: []byte("not JSON")})
+	fmt.Println("parked:", poison.Reason)
+	// Output:
+	// duplicate: true
+	// receipts: 1
+	// parked: undecodable
+}
+
+func ExampleDeliver() {
+	// Any handler, on any database. This one has none.
+	handler := core.HandlerFor(OrderPlaced, func(ctx context.Context, o Order) error {
+		if d, _ := core.DeliveryFrom(ctx); d.Attempt < 3 {
+			return core.RetryAfter(errors.New("the printer is out of paper"), time.Minute)
+		}
+		return core.Reject(errors.New("no printer"))
+	})
+	d := waybilltest.Delivery(t, OrderPlaced, Order{ID: "o-1", Cents: 990})
+	fmt.Println(waybilltest.Deliver(t.Context(), handler, d).Verdict == core.VerdictRetry)
+	d.Attempt = 3
+	fmt.Println(waybilltest.Deliver(t.Context(), handler, d).Reason)
+	// Output:
+	// true
+	// rejected
+}
+
+// A test on virtual time: the broker is down for an hour, the handler fails twice, and no time passes.
+func TestBillingSurvivesAnOutage(t *testing.T) {
+	t.Parallel()
+	waybilltest.Run(t, waybilltest.LoopOptions{}, func(t *testing.T, l *waybilltest.Loop) {
+		failures := 2
+		l.Start(core.HandlerFor(OrderPlaced, func(ctx context.Context, o Order) error {
+			if failures--; failures >= 0 {
+				return errors.New("not today")
+			}
+			return nil
+		}))
+		l.FailPublish(func(core.Envelope) error { return core.Outage(errors.New("the broker is down")) })
+		l.Stage(OrderPlaced.Message(Order{ID: "o-1", Cents: 990}))
+
+		begin := time.Now()
+		time.AfterFunc(time.Hour, func() { l.FailPublish(nil) })
+		l.Idle()
+		if took := time.Since(begin); took < time.Hour || len(l.Published()) != 1 || failures != -1 || len(l.Parked()) != 0 {
+			t.Errorf("after %s: published %d, parked %v, %d failures left", took, len(l.Published()), l.Parked(), failures)
+		}
+	})
+}

@@ -1,0 +1,243 @@
+package waybilltest
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/memory"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
+)
+
+// maxIdle bounds Loop.Idle, in virtual time.
+const maxIdle = 60 * 24 * time.Hour
+
+// LoopOptions configures [Run]. The zero value is usable.
+type LoopOptions struct {
+	// Source is the CloudEvents source of what is staged; default "/test".
+	Source string
+	// Relay and Consumer are the options of the engines. Their logs go to the test's unless there is a Logger.
+	Relay    relay.Options
+	Consumer consumer.Options
+	// Subscription is what the handlers are registered on; default the queue "test", bound for every topic, where a message
+	// that no handler is for counts as done.
+	Subscription core.Subscription
+}
+
+// Loop is a running system: store, relay, transport, consumer. Time is virtual: time.Sleep, timers and deadlines in the test and in
+// handlers take no time.
+type Loop struct {
+	// Store is the outbox, the inbox and a table of strings.
+	Store *memory.Store
+	// Bus is the transport. Its Parked lists what was given up at the consumer.
+	Bus *memtransport.Transport
+
+	t    *testing.T
+	opts LoopOptions
+	rest []core.Handler // for messages that no other handler is for
+
+	mu        sync.Mutex
+	published []core.Envelope
+	fail      func(core.Envelope) error
+	stops     []func()
+}
+
+// Run runs test in a bubble of virtual time with a Loop whose engines do not run yet: make handlers with Loop.Store, then
+// call [Loop.Start]. At the end the engines are stopped.
+func Run(t *testing.T, opts LoopOptions, test func(t *testing.T, l *Loop)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		if opts.Source == "" {
+			opts.Source = "/test"
+		}
+		l := &Loop{t: t}
+		if opts.Subscription.Queue == "" {
+			opts.Subscription.Queue, opts.Subscription.Bindings = Queue, []string{"#"}
+			l.rest = []core.Handler{{Name: core.AnyMessage, Handle: func(context.Context, *core.Delivery) (core.HandlerStatus, error) { return 0, nil }}}
+		}
+		logger := slog.New(slog.NewTextHandler(t.Output(), nil))
+		if opts.Relay.Logger == nil {
+			opts.Relay.Logger = logger
+		}
+		if opts.Consumer.Logger == nil {
+			opts.Consumer.Logger = logger
+		}
+		l.opts = opts
+		var err error
+		if l.Store, err = memory.New(memory.Options{Source: opts.Source}); err == nil {
+			l.Bus, err = memtransport.New(memtransport.Options{Queues: []memtransport.Queue{{Name: opts.Subscription.Queue, Bindings: opts.Subscription.Bindings}}})
+		}
+		if err != nil {
+			t.Fatalf("waybilltest: %v", err)
+		}
+		defer l.Stop()
+		test(t, l)
+	})
+}
+
+// Start starts the relay, and the consumer with handlers if there are any. After [Loop.Stop] it may be called again: the
+// new engines find what the old ones left.
+func (l *Loop) Start(handlers ...core.Handler) {
+	l.t.Helper()
+	r, err := relay.New(l.Store, bus{l.Bus, l}, l.opts.Relay)
+	if err != nil {
+		l.t.Fatalf("waybilltest: %v", err)
+	}
+	l.start("relay", r.Run)
+	if len(handlers) == 0 {
+		return
+	}
+	if _, ok := find(handlers, &core.Envelope{Topic: core.AnyMessage}); !ok {
+		handlers = append(slices.Clone(handlers), l.rest...)
+	}
+	c, err := consumer.New(l.Bus, l.opts.Consumer)
+	if err == nil {
+		err = c.Handle(l.opts.Subscription, handlers...)
+	}
+	if err != nil {
+		l.t.Fatalf("waybilltest: %v", err)
+	}
+	l.start("consumer", c.Run)
+}
+
+func (l *Loop) start(name string, run func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(l.t.Context()))
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		if err := run(ctx); err != nil {
+			l.t.Errorf("waybilltest: the %s ended: %v", name, err)
+		}
+	}()
+	l.stops = append(l.stops, func() { cancel(); <-stopped })
+}
+
+// Stop stops the engines, as a deployment would: running handlers finish, the rest goes back.
+func (l *Loop) Stop() {
+	for _, stop := range l.stops {
+		stop()
+	}
+	l.stops = nil
+}
+
+// Do runs fn in a transaction and commits it.
+func (l *Loop) Do(fn func(ctx context.Context, tx *memory.Tx) error) error {
+	tx := l.Store.Begin()
+	defer tx.Rollback()
+	if err := fn(l.t.Context(), tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// Stage stages msgs in a transaction of their own and fails the test if that goes wrong.
+func (l *Loop) Stage(msgs ...core.Message) (staged []core.Staged) {
+	l.t.Helper()
+	err := l.Do(func(ctx context.Context, tx *memory.Tx) (err error) {
+		staged, err = l.Store.Stage(ctx, tx, msgs...)
+		return err
+	})
+	if err != nil {
+		l.t.Fatalf("waybilltest: stage: %v", err)
+	}
+	return staged
+}
+
+// Feed puts messages on the bus past the outbox: raw, foreign or poison ones, or a message once more. It fails the test if the
+// bus refuses one.
+func (l *Loop) Feed(batch ...core.Envelope) {
+	l.t.Helper()
+	if err := l.Bus.Publish(l.t.Context(), batch).FirstErr(); err != nil {
+		l.t.Fatalf("waybilltest: feed: %v", err)
+	}
+}
+
+// FailPublish makes publishes fail as f says, until it is called with nil: core.Outage(err) is a broker that is down.
+func (l *Loop) FailPublish(f func(core.Envelope) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fail = f
+}
+
+// Crash claims up to n messages of a route as a relay would that is killed then: they come back when the lease ends. It
+// returns how many it got. Call it before Start, or after Stop.
+func (l *Loop) Crash(route string, n int, lease time.Duration) int {
+	l.t.Helper()
+	c, err := l.Store.Claim(l.t.Context(), core.ClaimRequest{Owner: "crashed", Routes: []core.RouteOrder{{Route: route}}, MaxRecords: n, Lease: lease})
+	if err != nil {
+		l.t.Fatalf("waybilltest: crash: %v", err)
+	}
+	return len(c.Records)
+}
+
+// Idle lets virtual time pass until nothing waits in the outbox and nothing is on its way to a handler, retries and timers
+// included. It looks ever more rarely, every 10 s at last, so the time is a little later then. It fails the test after 60 days.
+func (l *Loop) Idle() {
+	l.t.Helper()
+	step := time.Millisecond
+	for begin := time.Now(); ; step = min(2*step, 10*time.Second) {
+		synctest.Wait()
+		waiting := 0
+		for _, r := range l.Store.Records() {
+			if !r.State.Terminal() {
+				waiting++
+			}
+		}
+		d := l.Bus.Depth(l.opts.Subscription.Queue)
+		if d.Parked = 0; waiting == 0 && d == (memtransport.Depth{}) {
+			return
+		}
+		if time.Since(begin) > maxIdle {
+			l.t.Fatalf("waybilltest: not idle after %s: %d messages in the outbox, %+v in the queue", maxIdle, waiting, d)
+		}
+		<-time.After(step)
+	}
+}
+
+// Published returns what the relay published and the bus confirmed, in order.
+func (l *Loop) Published() []core.Envelope {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make([]core.Envelope, len(l.published))
+	for i := range out {
+		out[i] = l.published[i].Clone()
+	}
+	return out
+}
+
+// Parked returns what was given up at the consumer.
+func (l *Loop) Parked() []memtransport.Parked { return l.Bus.Parked(l.opts.Subscription.Queue) }
+
+// bus is the transport as the relay sees it.
+type bus struct {
+	*memtransport.Transport
+	l *Loop
+}
+
+func (b bus) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+	b.l.mu.Lock()
+	fail := b.l.fail
+	b.l.mu.Unlock()
+	res := make(core.Results, len(batch))
+	for i := range batch {
+		if fail != nil {
+			res[i] = fail(batch[i])
+		}
+		if res[i] == nil {
+			res[i] = b.Transport.Publish(ctx, batch[i:i+1])[0]
+		}
+		if res[i] == nil {
+			b.l.mu.Lock()
+			b.l.published = append(b.l.published, batch[i].Clone())
+			b.l.mu.Unlock()
+		}
+	}
+	return res
+}
