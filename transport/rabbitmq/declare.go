@@ -100,7 +100,7 @@ func refused(err error, code int) bool {
 func (o Options) declareAll(ctx context.Context, c *conn, topology *Topology) error {
 	s := scratch{c: c}
 	defer s.close()
-	make := func(name fmt.Stringer, declare, exists func(*amqp.Channel) error) error {
+	ensure := func(name fmt.Stringer, declare, exists func(*amqp.Channel) error) error {
 		err := s.run(ctx, declare)
 		if err == nil || refused(err, amqp.AccessRefused) && s.run(ctx, exists) == nil {
 			return nil
@@ -108,12 +108,12 @@ func (o Options) declareAll(ctx context.Context, c *conn, topology *Topology) er
 		return declareError(name.String(), err)
 	}
 	for _, e := range topology.Exchanges {
-		if err := make(e, e.declare, e.exists); err != nil {
+		if err := ensure(e, e.declare, e.exists); err != nil {
 			return err
 		}
 	}
 	for _, q := range topology.Queues {
-		if err := make(q, q.declare, q.exists); err != nil {
+		if err := ensure(q, q.declare, q.exists); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/waybill-go/waybill/core"
 )
@@ -173,13 +175,14 @@ func (q *liveQueue) String() string {
 	return flags("durable", map[string]bool{"not durable": !q.Durable, "auto-delete": q.AutoDelete, "exclusive": q.Exclusive})
 }
 
-func flags(s string, set map[string]bool) string {
+func flags(first string, set map[string]bool) string {
+	all := []string{first}
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		if set[name] {
-			s += ", " + name
+			all = append(all, name)
 		}
 	}
-	return s
+	return strings.Join(all, ", ")
 }
 
 func merged(a, b map[string]any) map[string]any {
@@ -200,7 +203,7 @@ func valueText(args map[string]any, name string) string {
 		return fmt.Sprintf("%q", v)
 	case float64:
 		if v == float64(int64(v)) {
-			return fmt.Sprint(int64(v))
+			return strconv.FormatInt(int64(v), 10)
 		}
 		return fmt.Sprint(v)
 	default:

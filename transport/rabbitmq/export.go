@@ -56,14 +56,14 @@ func exactly(names []string) string {
 func (t *Topology) grants() (relay, consumer, operator grant) {
 	relay.write = []string{t.names.exchange}
 	if len(t.queues) == 0 {
-		return
+		return relay, consumer, operator
 	}
 	consumer = grant{write: t.copiesTo(), read: t.queues}
 	operator.write = []string{t.names.dlx()}
 	for _, q := range t.queues {
 		operator.read = append(operator.read, deadLetterQueue(q))
 	}
-	return
+	return relay, consumer, operator
 }
 
 // Permissions returns the least permissions of each role.
@@ -250,7 +250,7 @@ func (l labels) only(kind string) labels {
 func hcl(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
-	for i := 0; i < len(s); i++ {
+	for i := range len(s) {
 		switch c := s[i]; {
 		case c == '"' || c == '\\':
 			b.WriteByte('\\')

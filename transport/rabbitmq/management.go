@@ -106,11 +106,12 @@ func (a *asking) get(ctx context.Context, out any, kind string, parts ...string)
 	const op = "management"
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	path := a.base + "/api/" + kind + "/" + url.PathEscape(a.vhost)
+	var path strings.Builder
+	path.WriteString(a.base + "/api/" + kind + "/" + url.PathEscape(a.vhost))
 	for _, p := range parts {
-		path += "/" + url.PathEscape(p)
+		path.WriteString("/" + url.PathEscape(p))
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, path.String(), nil)
 	if err != nil {
 		return outage(op, errors.New("the address cannot be read: check Options.ManagementURL"))
 	}

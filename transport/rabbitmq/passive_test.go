@@ -192,6 +192,9 @@ func TestManagementTrouble(t *testing.T) {
 		}
 	}))
 	var visits sync.Map
+	t.Cleanup(func() {
+		visits.Range(func(path, _ any) bool { t.Errorf("followed a redirect to %v", path); return false })
+	})
 	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { visits.Store(r.URL.Path, r.Header) }))
 	moved := httptest.NewServer(http.RedirectHandler(thief.URL, http.StatusFound))
 	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
@@ -214,6 +217,7 @@ func TestManagementTrouble(t *testing.T) {
 		{"plain text for TLS", strings.Replace(with(mq.ManagementURL), "http://", "https://", 1), "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			var log logged
 			bus := dial(t, url, rabbitmq.Options{Passive: true, Lazy: true, ManagementURL: c.url, Logger: log.logger(), ConnectTimeout: time.Second})
 			_, err := bus.Subscribe(t.Context(), sub)
@@ -230,7 +234,6 @@ func TestManagementTrouble(t *testing.T) {
 			}
 		})
 	}
-	visits.Range(func(path, _ any) bool { t.Errorf("followed a redirect to %v", path); return false })
 	for _, bad := range []string{"host:15672", "ftp://u:" + password + "@h", "http://u:" + password + "@/", "http://u:" + password + " @h", "http://u:" + password + "%zz@h", "http://u:" + password + "@h?x=1"} {
 		_, err := rabbitmq.NewTopology(rabbitmq.Options{ManagementURL: bad})
 		if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "ManagementURL: ") || strings.Contains(err.Error(), password) {

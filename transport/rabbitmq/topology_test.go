@@ -70,7 +70,7 @@ func golden(t *testing.T, path, got, document string) {
 
 func writeFile(t *testing.T, content []byte) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "waybill-definitions-") // readable for the broker's tools, unlike t.TempDir
+	dir, err := os.MkdirTemp("", "waybill-definitions-") //nolint:usetesting // readable for the broker's tools, unlike t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
