@@ -1,0 +1,146 @@
+package storetest_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/storetest"
+)
+
+// answers is a fault in what Cancel says.
+func answers(fn func(s core.CancelStatus) core.CancelStatus) broken {
+	return broken{cancel: func(ctx context.Context, t *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error) {
+		got, err := t.b.inner.Cancel(ctx, t.tx, keys...)
+		for i := range got {
+			got[i] = fn(got[i])
+		}
+		return got, err
+	}}
+}
+
+// stages is a fault in what is staged.
+func stages(fn func(m *core.Message)) broken { return broken{messages: eachMessage(fn)} }
+
+var withdrawFaults = []struct {
+	name, check string
+	store       broken
+}{
+	{"ignores dedupe keys", "dedupe-key-makes-duplicate", stages(func(m *core.Message) { m.DedupeKey, m.Replace = "", false })},
+	{"ignores the topic of dedupe keys", "dedupe-key-makes-duplicate", stages(func(m *core.Message) { m.Topic = "one" })},
+	{"names the duplicate instead of the live one", "dedupe-key-makes-duplicate", broken{staged: func(s []core.Staged) {
+		for i := range s {
+			if s[i].Duplicate {
+				s[i].ID = core.NewID()
+			}
+		}
+	}}},
+	{"a call's messages get its first dedupe key", "dedupe-key-beside-others", broken{messages: func(msgs []core.Message) []core.Message {
+		for i := range msgs {
+			if msgs[i].DedupeKey != "" {
+				msgs[i].DedupeKey = "same"
+			}
+		}
+		return msgs
+	}}},
+	{"dedupe keys are never free again", "dedupe-key-is-free-when-settled", broken{settle: func(_ *broken, _ *core.Outcome, r *core.Record) core.Outcome {
+		return core.Release(r, 0)
+	}}},
+	{"keeps the old one", "replace-takes-the-place", stages(func(m *core.Message) { m.Replace = false })},
+	{"stages beside the old one", "replace-takes-the-place", stages(func(m *core.Message) {
+		if m.Replace {
+			m.DedupeKey, m.Replace = "", false
+		}
+	})},
+	{"does not say what became of the old one", "replace-takes-the-place", broken{staged: func(s []core.Staged) {
+		for i := range s {
+			s[i].Replaced = core.CancelNotFound
+		}
+	}}},
+	{"drops replacements that meet", "replace-latest-of-many-wins", stages(func(m *core.Message) { m.Replace = false })},
+	{"replaces what is in flight without a word", "replace-of-leased-lets-both-live", broken{staged: func(s []core.Staged) {
+		for i := range s {
+			if s[i].Replaced == core.CancelInFlight {
+				s[i].Replaced = core.CancelDone
+			}
+		}
+	}}},
+	{"cancels nothing", "cancel-withdraws", broken{cancel: func(_ context.Context, _ *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error) {
+		return slices.Repeat([]core.CancelStatus{core.CancelDone}, len(keys)), nil
+	}}},
+	{"cancels all topics", "cancel-withdraws", broken{cancel: func(ctx context.Context, t *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error) {
+		keys = slices.Clone(keys)
+		for i := range keys {
+			if keys[i].Topic != "" {
+				keys[i].Topic = "storetest.topic"
+			}
+		}
+		return t.b.inner.Cancel(ctx, t.tx, keys...)
+	}}},
+	{"answers in another order", "cancel-withdraws", broken{cancel: func(ctx context.Context, t *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error) {
+		got, err := t.b.inner.Cancel(ctx, t.tx, keys...)
+		slices.Reverse(got)
+		return got, err
+	}}},
+	{"always says maybe", "cancel-withdraws", answers(func(s core.CancelStatus) core.CancelStatus {
+		if s == core.CancelDone {
+			s = core.CancelMaybe
+		}
+		return s
+	})},
+	{"finds nothing that is leased", "cancel-of-leased-is-in-flight", answers(func(s core.CancelStatus) core.CancelStatus {
+		if s == core.CancelInFlight {
+			s = core.CancelNotFound
+		}
+		return s
+	})},
+	{"never says maybe", "cancel-says-maybe", answers(func(s core.CancelStatus) core.CancelStatus {
+		if s == core.CancelMaybe {
+			s = core.CancelDone
+		}
+		return s
+	})},
+	{"forgets that a result is unknown", "cancel-says-maybe", broken{settle: func(_ *broken, o *core.Outcome, r *core.Record) core.Outcome {
+		if o.Unknown() {
+			return core.Release(r, o.RetryIn())
+		}
+		return *o
+	}}},
+	{"cancels at once", "cancel-rolled-back-leaves-message", broken{cancel: func(ctx context.Context, t *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error) {
+		tx := t.b.inner.Begin()
+		got, err := t.b.inner.Cancel(ctx, tx, keys...)
+		return got, errors.Join(err, tx.Commit())
+	}}},
+	{"does not see its own messages", "cancel-within-a-transaction", broken{cancel: func(ctx context.Context, t *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error) {
+		tx := t.b.inner.Begin()
+		defer tx.Rollback()
+		ctx, cancel := context.WithTimeout(ctx, storetest.Timeout/100)
+		defer cancel()
+		return t.b.inner.Cancel(ctx, tx, keys...)
+	}}},
+	{"takes any key", "cancel-refuses-bad-keys", broken{cancel: func(_ context.Context, _ *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error) {
+		return make([]core.CancelStatus, len(keys)), nil
+	}}},
+	{"cancels what was claimed", "cancel-races-with-claim", answers(func(s core.CancelStatus) core.CancelStatus {
+		if s == core.CancelInFlight || s == core.CancelNotFound {
+			s = core.CancelDone
+		}
+		return s
+	})},
+	{"has no lanes", "lane-is-claimed-apart", stages(func(m *core.Message) { m.Lane = core.LaneNormal })},
+}
+
+func TestSuiteCatchesWithdrawFaults(t *testing.T) { // TE-02 ST-08 ST-09 ST-10 ST-19
+	t.Parallel()
+	for i := range withdrawFaults {
+		f := &withdrawFaults[i]
+		t.Run(f.check+"/"+f.name, func(t *testing.T) {
+			t.Parallel()
+			if err := runBroken(t, f.check, &f.store); err == nil || errors.Is(err, storetest.ErrNotDeclared) {
+				t.Errorf("check %s does not notice: %v", f.check, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,264 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// A second message with the dedupe key of a live one on its route and topic is a no-op that names the live one: within
+// a call, a transaction, across them, and while it is leased or waits for a retry. ST-08.
+func dedupeKeyMakesDuplicate(k *kit) {
+	k.canCancel()
+	other := newKit(k.ctx, k.h)
+	first, elsewhere, topic := k.msg(core.DedupeKey("k")), other.msg(core.DedupeKey("k")), k.msg(core.DedupeKey("k"))
+	topic.Topic = "storetest.other"
+	dup := func(route string) core.Staged { return core.Staged{ID: first.ID, Route: route, Duplicate: true} }
+	tx := k.begin()
+	staged := k.mustStage(tx, first, k.msg(core.DedupeKey("k")), elsewhere, topic, k.msg(core.DedupeKey("l")))
+	k.expect("the first", staged[0], core.Staged{ID: first.ID, Route: k.route})
+	k.expect("within one call", staged[1], dup(k.route))
+	k.expect("on another route", staged[2], core.Staged{ID: elsewhere.ID, Route: other.route})
+	k.expect("on another topic", staged[3], core.Staged{ID: topic.ID, Route: k.route})
+	if staged[4].Duplicate {
+		k.fail("another key is reported as a duplicate")
+	}
+	k.expect("within one transaction", k.mustStage(tx, k.msg(core.DedupeKey("k")))[0], dup(k.route))
+	k.commit(tx)
+	k.expect("in a later transaction", k.stageNow(k.msg(core.DedupeKey("k")))[0], dup(k.route))
+	own := first
+	own.DedupeKey = "m"
+	k.expect("the same id with another key", k.stageNow(own)[0], dup(k.route))
+	if s := k.stageNow(k.msg(), k.msg()); s[0].Duplicate || s[1].Duplicate {
+		k.fail("messages without a dedupe key are duplicates")
+	}
+	rs := k.take(5)
+	if rs[0].Envelope.ID != first.ID || rs[1].Envelope.ID != topic.ID || rs[2].Envelope.ID != staged[4].ID {
+		k.fail("claimed other messages than those that were staged first")
+	}
+	k.expect("while it is leased", k.stageNow(k.msg(core.DedupeKey("k")))[0], dup(k.route))
+	k.settle(core.Retry(&rs[0], errors.New("no"), far))
+	k.expect("while it waits for a retry", k.stageNow(k.msg(core.DedupeKey("k")))[0], dup(k.route))
+	k.none("all are leased, or duplicates")
+}
+
+// Keyed messages among others, many in one call: the order of the input is kept. ST-08, ST-02.
+func dedupeKeyBesideOthers(k *kit) {
+	k.canCancel()
+	msgs := k.msgs(300)
+	for i := range msgs {
+		if i%3 == 1 {
+			msgs[i].DedupeKey = fmt.Sprint(i / 2) // i and i+... differ: no duplicates
+		}
+	}
+	twice := k.msg(core.DedupeKey(msgs[1].DedupeKey))
+	staged := k.stageNow(append(slices.Clone(msgs), twice)...)
+	var want []string
+	for i := range msgs {
+		k.expect(fmt.Sprint("message ", i), staged[i], core.Staged{ID: msgs[i].ID, Route: k.route})
+		want = append(want, msgs[i].ID)
+	}
+	k.expect("a duplicate", staged[300], core.Staged{ID: msgs[1].ID, Route: k.route, Duplicate: true})
+	k.takeIDs(want)
+	k.none("the last was a duplicate")
+}
+
+// A dedupe key is free again when its message is published, abandoned or cancelled, or was rolled back. ST-08.
+func dedupeKeyIsFreeWhenSettled(k *kit) {
+	k.canCancel()
+	fresh := func(where string) core.Record {
+		m := k.msg(core.DedupeKey("k"))
+		k.expect(where, k.stageNow(m)[0], core.Staged{ID: m.ID, Route: k.route})
+		return k.takeIDs([]string{m.ID})[0]
+	}
+	tx := k.begin()
+	k.mustStage(tx, k.msg(core.DedupeKey("k")))
+	k.rollback(tx)
+	r := fresh("after a rollback")
+	k.published(r)
+	r = fresh("after publishing")
+	k.settle(core.Abandon(&r, core.ReasonRejected, errors.New("no")))
+	r = fresh("after abandoning")
+	k.settle(core.Release(&r, 0))
+	k.cancel("the released one", core.CancelDone, k.byKey("k"))
+	r = fresh("after cancelling")
+	k.published(r)
+}
+
+// Two transactions that stage one dedupe key at once: exactly one message. ST-08.
+func dedupeKeyOfRunningTransactionWaits(k *kit) {
+	k.canCancel()
+	for _, commit := range []bool{true, false} {
+		a, b := k.msg(core.DedupeKey("k")), k.msg(core.DedupeKey("k"))
+		first := k.begin()
+		k.mustStage(first, a)
+		second := make(chan error, 1)
+		var got core.Staged
+		go func() {
+			second <- k.eager(func(k *kit, tx Tx) error { s, err := tx.Stage(k.ctx, b); got = one(s); return err })
+		}()
+		k.sleep(20 * pause)
+		want, id := core.Staged{ID: b.ID, Route: k.route}, b.ID
+		if commit {
+			k.commit(first)
+			want, id = core.Staged{ID: a.ID, Route: k.route, Duplicate: true}, a.ID
+		} else {
+			k.rollback(first)
+		}
+		k.must("second transaction", <-second)
+		k.expect(fmt.Sprintf("the first transaction committed: %v", commit), got, want)
+		k.drainIDs([]string{id})
+		k.none("there was one message")
+	}
+}
+
+func one(s []core.Staged) core.Staged {
+	if len(s) != 1 {
+		return core.Staged{}
+	}
+	return s[0]
+}
+
+// eager runs fn in a transaction, and again while that fails: a store that cannot wait is busy.
+func (k *kit) eager(fn func(k *kit, tx Tx) error) error {
+	mine := newKit(k.ctx, k.h)
+	mine.route, mine.topic = k.route, k.topic
+	return guard(mine, func(k *kit) {
+		for deadline := time.Now().Add(patience); ; k.sleep(pause) {
+			tx, err := k.h.Begin(k.ctx)
+			if err == nil {
+				if err = fn(k, tx); err == nil {
+					err = tx.Commit(k.ctx)
+				}
+				_ = tx.Rollback(k.ctx)
+			}
+			if err == nil {
+				return
+			}
+			if time.Now().After(deadline) {
+				k.fail("a transaction beside others fails: %w", err)
+			}
+		}
+	})
+}
+
+// The newest message with a dedupe key takes the place of the live one, whether that is due, scheduled, or waits for a
+// retry, and says what became of it. ST-10.
+func replaceTakesThePlace(k *kit) {
+	k.canCancel()
+	replace := func(where string, want core.CancelStatus, opts ...core.MessageOption) string {
+		m := k.msg(append(opts, core.Replace("k"))...)
+		k.expect(where, k.stageNow(m)[0], core.Staged{ID: m.ID, Route: k.route, Replaced: want})
+		return m.ID
+	}
+	replace("nothing to replace", core.CancelNotFound)
+	replace("a pending one", core.CancelDone, core.Delay(far))
+	id := replace("a scheduled one", core.CancelDone)
+	rs := k.takeIDs([]string{id})
+	k.settle(core.Retry(&rs[0], errors.New("no"), far))
+	id = replace("one that waits for a retry", core.CancelDone)
+	rs = k.takeIDs([]string{id})
+	k.settle(core.ReleaseUnknown(&rs[0], 0))
+	id = replace("one that may have arrived", core.CancelMaybe)
+	own := k.msg(core.ID(id), core.Replace("k"))
+	k.expect("its own id again", k.stageNow(own)[0], core.Staged{ID: id, Route: k.route, Duplicate: true})
+	k.expect("a duplicate of it", k.stageNow(k.msg(core.DedupeKey("k")))[0], core.Staged{ID: id, Route: k.route, Duplicate: true})
+	rs = k.takeIDs([]string{id})
+	k.published(rs...)
+	k.none("the others were replaced")
+	replace("a published one", core.CancelNotFound)
+}
+
+// Within one transaction and one call, too, the newest wins. ST-10.
+func replaceWithinATransaction(k *kit) {
+	k.canCancel()
+	a, b, c, d, e := k.msg(core.DedupeKey("k")), k.msg(core.Replace("k")), k.msg(core.Replace("k")), k.msg(core.DedupeKey("k")), k.msg(core.Replace("k"))
+	between := k.msg()
+	tx := k.begin()
+	k.mustStage(tx, a)
+	staged := k.mustStage(tx, b, between, c, d)
+	k.expect("of an earlier call", staged[0], core.Staged{ID: b.ID, Route: k.route, Replaced: core.CancelDone})
+	k.expect("of the same call", staged[2], core.Staged{ID: c.ID, Route: k.route, Replaced: core.CancelDone})
+	k.expect("a duplicate after it", staged[3], core.Staged{ID: c.ID, Route: k.route, Duplicate: true})
+	k.expect("of the call before", k.mustStage(tx, e)[0], core.Staged{ID: e.ID, Route: k.route, Replaced: core.CancelDone})
+	k.commit(tx)
+	k.takeIDs([]string{between.ID, e.ID})
+	k.none("the others were replaced")
+}
+
+// A message that a relay holds cannot be replaced: both are sent, the answer says so, and the key is the newer one's.
+// ST-10.
+func replaceOfLeasedLetsBothLive(k *kit) {
+	k.canCancel()
+	a, b := k.msg(core.DedupeKey("k")), k.msg(core.Replace("k"))
+	k.stageNow(a)
+	rs := k.takeIDs([]string{a.ID})
+	k.expect("a leased one", k.stageNow(b)[0], core.Staged{ID: b.ID, Route: k.route, Replaced: core.CancelInFlight})
+	k.expect("a duplicate of the newer", k.stageNow(k.msg(core.DedupeKey("k")))[0], core.Staged{ID: b.ID, Route: k.route, Duplicate: true})
+	k.settle(core.Release(&rs[0], 0))
+	k.drainIDs([]string{a.ID, b.ID})
+	k.none("both were sent")
+}
+
+// A replacement that is rolled back leaves the old message as it was. ST-10.
+func replaceRolledBackLeavesTheOld(k *kit) {
+	k.canCancel()
+	a := k.msg(core.DedupeKey("k"))
+	k.stageNow(a)
+	tx := k.begin()
+	k.mustStage(tx, k.msg(core.Replace("k")))
+	k.hidden()
+	k.rollback(tx)
+	k.expect("after the rollback", k.stageNow(k.msg(core.DedupeKey("k")))[0], core.Staged{ID: a.ID, Route: k.route, Duplicate: true})
+	k.drainIDs([]string{a.ID})
+	k.none("the newer one was rolled back")
+}
+
+// Many transactions replace one key at once, while others cancel other messages: one message is live in the end, and no
+// replacement was dropped as a duplicate. ST-10.
+func replaceLatestOfManyWins(k *kit) {
+	k.canCancel()
+	const workers, rounds = 4, 6
+	var mu sync.Mutex
+	staged, replaced := map[string]bool{}, 0
+	k.parallel(workers, func(_ int, mine *kit) {
+		mine.topic = k.topic
+		for range rounds {
+			m := mine.msg(core.Replace("k"), core.Key("o"))
+			var got core.Staged
+			mine.must("replace", mine.eager(func(k *kit, tx Tx) error {
+				s, err := tx.Stage(k.ctx, m, k.msg(core.DedupeKey("d-"+m.ID)))
+				if err == nil {
+					got = s[0]
+				}
+				return err
+			}))
+			if got.Duplicate || got.ID != m.ID {
+				mine.fail("a replacement was answered with %+v", got)
+			}
+			mu.Lock()
+			staged[m.ID] = true
+			if got.Replaced == core.CancelDone {
+				replaced++
+			}
+			mu.Unlock()
+		}
+	})
+	if replaced != workers*rounds-1 {
+		k.fail("%d of %d replacements found something to replace, want all but the first", replaced, workers*rounds)
+	}
+	left := 0
+	for _, r := range k.take(workers*rounds + 1) {
+		if staged[r.Envelope.ID] {
+			left++
+		}
+	}
+	if left != 1 {
+		k.fail("%d messages with one dedupe key are live, want 1", left)
+	}
+	k.none("the others were replaced")
+}
