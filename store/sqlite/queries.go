@@ -18,6 +18,9 @@ type queries struct {
 	insertKeyed, insertKeyedRow, insertKeyedEnd string
 	elect, sweep, purge                         string
 	sequence                                    string
+	inspect, stored, walk, walkGone             string
+	lock, requeue, giveUp, outlived             string
+	blocked, heads                              string
 }
 
 // The ordering of a key: what may be claimed of it begins with the first of its live messages. It waits while one of
@@ -83,6 +86,17 @@ func newQueries(prefix string) queries {
 			- (SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_due WHERE route = ?1 AND wake_at = 0 ORDER BY seq LIMIT 1) + 1`),
 		insert:    q(`INSERT INTO waybill_outbox (route, id, topic, key, state, hold, wake_at, due_at, hlc, attrs, body, expires_at) VALUES `),
 		insertRow: `(?,?,?,?,1,?,?,?,?,?,?,?)`,
+		inspect:   q(inspectText),
+		stored:    q(storedText),
+		walk:      q(walkText),
+		walkGone:  q(walkGoneText),
+		lock:      q(lockText),
+		requeue:   q(requeueText),
+		giveUp:    q(giveUpText),
+		outlived:  q(outlivedText),
+		heads:     q("SELECT (" + ofKey(retryHeadText, "?2") + "), (" + ofKey(goneHeadText, "?2") + ")"),
+		blocked: q("WITH RECURSIVE r(key, n) AS (SELECT (" + ofKey(nextKeyText, "?2") + "), 1 UNION ALL SELECT (" + ofKey(nextKeyText, "r.key") + "), r.n + 1 FROM r WHERE r.key IS NOT NULL AND r.n < ?4) SELECT r.key, (" +
+			ofKey(retryHeadText, "r.key") + "), CASE WHEN ?5 THEN (" + ofKey(goneHeadText, "r.key") + ") END FROM r WHERE r.key IS NOT NULL"),
 		elect:     q(`UPDATE waybill_meta SET owner = ?1, value = ?2 + ?3 WHERE name = 'cleaner' AND (owner = ?1 OR value NOT BETWEEN ?2 AND ?2 + ?4)`),
 		sweep:     q(sweepText),
 		purge:     q(purgeText),
@@ -132,6 +146,9 @@ func (s *Store) prepared(ctx context.Context, op string) (*statements, error) {
 		}
 		s.migrated = true
 	}
+	if err := s.fits(ctx, s.db); err != nil {
+		return nil, s.classify(op, err)
+	}
 	st := &statements{}
 	t := &s.text
 	publish := t.publish
@@ -151,3 +168,6 @@ func (s *Store) prepared(ctx context.Context, op string) (*statements, error) {
 	s.stmts = st
 	return st, nil
 }
+
+// ofKey puts an expression for the key in its place.
+func ofKey(text, key string) string { return strings.ReplaceAll(text, "KEY", key) }
