@@ -149,6 +149,9 @@ func (s *Store) prepared(ctx context.Context, op string) (*statements, error) {
 	if err := s.fits(ctx, s.db); err != nil {
 		return nil, s.classify(op, err)
 	}
+	if err := s.fits(ctx, s.db); err != nil {
+		return nil, s.classify(op, err)
+	}
 	st := &statements{}
 	t := &s.text
 	publish := t.publish

@@ -223,6 +223,9 @@ func (s *Store) check(ctx context.Context) error {
 	if have < newest() {
 		return misconfigured("check", fmt.Errorf("the schema of %soutbox has version %d, this program needs %d: %s", s.opts.Prefix, have, newest(), cure))
 	}
+	if err := s.fits(ctx, s.db); err != nil {
+		return err
+	}
 	for _, t := range needed {
 		missing, err := s.missing(ctx, "SELECT name FROM pragma_table_info(?)", s.opts.Prefix+t.table, t.columns)
 		if err != nil {

@@ -36,6 +36,9 @@ func (s *Store) Stage(ctx context.Context, tx *sql.Tx, msgs ...core.Message) (_ 
 			return nil, err
 		}
 	}
+	if err := s.fits(ctx, tx); err != nil {
+		return nil, err
+	}
 	if anyKeyed(rows) {
 		return s.stageKeyed(ctx, tx, rows)
 	}

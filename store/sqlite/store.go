@@ -111,6 +111,7 @@ type Store struct {
 	gate    chan struct{} // holds one token while this store writes
 	hint    chan struct{}
 	closed  atomic.Bool
+	fit     atomic.Bool // this program knows the schema well enough
 
 	mu       sync.Mutex // guards what follows; not held while waiting for a lock of the database
 	stmts    *statements
