@@ -14,6 +14,7 @@ var opsChecks = []named{
 	{"list-filters", listFilters},
 	{"list-keeps-its-budget", listKeepsItsBudget},
 	{"list-refuses-bad-input", listRefusesBadInput},
+	{"list-shows-what-cannot-be-read", listShowsWhatCannotBeRead},
 	{"redrive-puts-back", redrivePutsBack},
 	{"redrive-wakes", redriveWakes},
 	{"redrive-goes-in-steps", redriveGoesInSteps},
@@ -295,6 +296,34 @@ func listRefusesBadInput(k *kit) {
 	}
 	if _, err := k.inspector().List(k.ctx, k.mine(core.Filter{States: []core.State{77}}), core.Page{}); !errors.Is(err, core.ErrInvalid) {
 		k.fail("list of a state that does not exist: %v, want core.ErrInvalid", err)
+	}
+}
+
+// A row that cannot be read is listed with what can, and an error; it hides no others, and can be redriven. DB-11 DB-12.
+func listShowsWhatCannotBeRead(k *kit) {
+	k.inspector()
+	co, ok := core.As[Corrupter](k.h)
+	if !ok {
+		k.undeclared("Corrupter")
+	}
+	ids := k.stage(k.msg(core.Tenant("t")), k.msg(core.Tenant("t")))
+	k.giveUp(core.ReasonUndecodable, ids...)
+	k.must("corrupt", co.Corrupt(k.ctx, k.route, k.inspect(ids[0]).Seq))
+	if st := k.inspect(ids[0]); st.Err == nil || st.Envelope.ID != ids[0] {
+		k.fail("inspect of a row that cannot be read: id %q, error %v", st.Envelope.ID, st.Err)
+	}
+	for _, f := range []core.Filter{{}, {IDs: ids}, {Reasons: []core.Reason{core.ReasonUndecodable}}} {
+		l, err := k.inspector().List(k.ctx, k.mine(f), core.Page{})
+		k.must("list", err)
+		if len(l.Records) != 2 || l.Records[0].Err == nil || l.Records[1].Err != nil {
+			k.fail("list of two rows, of which the first cannot be read, by %+v: %+v", f, l.Records)
+		}
+	}
+	if _, err := k.inspector().List(k.ctx, k.mine(core.Filter{Tenants: []string{"t"}}), core.Page{}); err != nil {
+		k.fail("list by tenant stumbles over a row that cannot be read: %v", err)
+	}
+	if _, ok := core.As[core.Redriver](k.store); ok {
+		k.redriven("a row that cannot be read, and another", core.RedriveRequest{}, 2, nil)
 	}
 }
 

@@ -130,7 +130,7 @@ func TestStageClaimSettle(t *testing.T) {
 	}
 	tx.Rollback()
 	got := stage(t, s, raw("a", "k"), raw("b", "k"), raw("a", "k"), raw("c", "", core.Routes("default", "other")))
-	if want := "[{a default false} {b default false} {a default true} {c default false} {c other false}]"; fmt.Sprint(got) != want {
+	if want := "[{a default false not found} {b default false not found} {a default true not found} {c default false not found} {c other false not found}]"; fmt.Sprint(got) != want {
 		t.Fatalf("staged %v, want %s", got, want)
 	}
 	if got := stage(t, s, raw("b", "k")); !got[0].Duplicate {
