@@ -3,7 +3,7 @@ package waybilltest_test
 import (
 	"context"
 	"errors"
-	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -34,7 +34,7 @@ func placeOrder(ctx context.Context, outbox core.Stager[*memory.Tx], tx *memory.
 	if o.Cents <= 0 {
 		return errors.New("an order costs something")
 	}
-	tx.Put("order/"+o.ID, fmt.Sprint(o.Cents))
+	tx.Put("order/"+o.ID, strconv.Itoa(o.Cents))
 	_, err := outbox.Stage(ctx, tx,
 		OrderPlaced.Message(o, core.Key(o.ID)),
 		Reminder.Message(o, core.Delay(24*time.Hour), core.DedupeKey("remind "+o.ID)))
@@ -51,7 +51,7 @@ func billing(store *memory.Store) ([]core.Handler, error) {
 		if o.Cents > 1_000_000 {
 			return core.Reject(errors.New("too expensive"))
 		}
-		tx.Put("bill/"+o.ID, fmt.Sprint(o.Cents))
+		tx.Put("bill/"+o.ID, strconv.Itoa(o.Cents))
 		_, err := store.Stage(ctx, tx, ReceiptReady.Message(o))
 		return err
 	})}, nil

@@ -92,6 +92,7 @@ func ExampleDeliver() {
 func TestBillingSurvivesAnOutage(t *testing.T) {
 	t.Parallel()
 	waybilltest.Run(t, waybilltest.LoopOptions{}, func(t *testing.T, l *waybilltest.Loop) {
+		t.Helper()
 		failures := 2
 		l.Start(core.HandlerFor(OrderPlaced, func(ctx context.Context, o Order) error {
 			if failures--; failures >= 0 {

@@ -206,6 +206,7 @@ func TestLoop(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	waybilltest.Run(t, waybilltest.LoopOptions{}, func(t *testing.T, l *waybilltest.Loop) {
+		t.Helper()
 		handlers, err := billing(l.Store)
 		if err != nil {
 			t.Fatal(err)
@@ -226,11 +227,11 @@ func TestLoop(t *testing.T) {
 			return nil
 		}))
 		l.Start(handlers...)
-		time.Sleep(30 * time.Second) //nolint:forbidigo // virtual time
+		time.Sleep(30 * time.Second) // virtual time
 		if len(l.Published()) > 0 {
 			t.Error("published before the lease of the dead relay ended")
 		}
-		time.Sleep(31 * time.Second) //nolint:forbidigo // virtual time
+		time.Sleep(31 * time.Second) // virtual time
 		if bill, _ := l.Store.Get("bill/o-1"); bill != "5" {
 			t.Errorf("billed %q", bill)
 		}

@@ -29,7 +29,11 @@ var options = []struct{ pkg, name string }{
 	{"store/memory", "Options"},
 	{"transport/rabbitmq", "Options"},
 	{"transport/memory", "Options"},
+	{"transport/table", "Options"},
+	{"transport/table", "QueueOptions"},
 	{"hlc", "Options"},
+	{"waybilltest", "Options"},
+	{"waybilltest", "LoopOptions"},
 }
 
 // TestOptionsPage checks docs/options.md against the doc comments. Rewrite it with go test ./internal/docs -update.

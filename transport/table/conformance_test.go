@@ -125,7 +125,7 @@ func postgresOn(tb testing.TB, pool *pgxpool.Pool) backend {
 		if err != nil {
 			return err
 		}
-		defer tx.Rollback(ctx) //nolint:errcheck // nothing is left after a commit
+		defer tx.Rollback(ctx) // nothing is left after a commit
 		if _, err := o.Stage(ctx, tx, msgs...); err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func sqliteBackend(tb testing.TB) backend {
 		if err != nil {
 			return err
 		}
-		defer tx.Rollback() //nolint:errcheck // nothing is left after a commit
+		defer tx.Rollback() // nothing is left after a commit
 		if _, err := s.Stage(ctx, tx, msgs...); err != nil {
 			return err
 		}
@@ -166,13 +166,13 @@ type harness struct {
 
 var names atomic.Int64
 
-func newHarness(t testing.TB, b backend) *harness {
-	t.Helper()
+func newHarness(tb testing.TB, b backend) *harness {
+	tb.Helper()
 	tr, err := table.New(b.store, table.Options{Logger: quiet, BatchSize: 50})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = tr.Close(context.Background()) })
+	tb.Cleanup(func() { _ = tr.Close(context.Background()) })
 	return &harness{Transport: tr, stage: b.stage, bound: map[string][]string{}, empty: map[string]func(*core.Envelope){}}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -55,7 +56,7 @@ func run(t *testing.T, sub core.Subscriber, done <-chan struct{}, handlers map[s
 func TestSmallPool(t *testing.T) {
 	t.Parallel()
 	for _, conns := range []int32{1, 2} {
-		t.Run(fmt.Sprint(conns), func(t *testing.T) {
+		t.Run(strconv.Itoa(int(conns)), func(t *testing.T) {
 			t.Parallel()
 			b, pool := postgresBackend(t, conns)
 			box := newInbox(t, pool)
@@ -64,7 +65,7 @@ func TestSmallPool(t *testing.T) {
 			}
 			const total = 60
 			for n := range total {
-				if err := b.stage(t.Context(), mail.Message(n, core.Key(fmt.Sprint(n%20)))); err != nil {
+				if err := b.stage(t.Context(), mail.Message(n, core.Key(strconv.Itoa(n%20)))); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -165,7 +166,7 @@ func TestTimersPostgres(t *testing.T) {
 	stage := func(from, step int) error {
 		var msgs []core.Message
 		for i := from; i < n; i += step {
-			msgs = append(msgs, mail.Message(i, core.ID(fmt.Sprint(i)), core.DeliverAt(at(i))))
+			msgs = append(msgs, mail.Message(i, core.ID(strconv.Itoa(i)), core.DeliverAt(at(i))))
 		}
 		return b.stage(t.Context(), msgs...)
 	}
@@ -176,7 +177,7 @@ func TestTimersPostgres(t *testing.T) {
 	var late []time.Duration
 	done := make(chan struct{})
 	go func() {
-		time.Sleep(time.Until(begin.Add(-time.Second))) //nolint:forbidigo // so that the receiver waits by then; nothing depends on it
+		time.Sleep(time.Until(begin.Add(-time.Second))) // so that the receiver waits by then; nothing depends on it
 		if err := stage(0, 2); err != nil {
 			t.Error(err)
 		}
