@@ -71,7 +71,7 @@ type Check struct {
 // Checks returns all checks.
 func Checks() []Check {
 	var all []Check
-	for _, group := range [...][]named{stageChecks, sequenceChecks, timeChecks, claimChecks, leaseChecks, settleChecks, withdrawChecks, orderChecks, waitChecks, cleanChecks, opsChecks, headChecks, modelChecks} {
+	for _, group := range [...][]named{stageChecks, sequenceChecks, timeChecks, claimChecks, leaseChecks, settleChecks, withdrawChecks, orderChecks, waitChecks, cleanChecks, inspectChecks, redriveChecks, headChecks, modelChecks} {
 		for _, c := range group {
 			all = append(all, Check{Name: c.name, Run: c.run})
 		}

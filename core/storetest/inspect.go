@@ -8,25 +8,13 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-var opsChecks = []named{
+var inspectChecks = []named{
 	{"inspect-shows-one", inspectShowsOne},
 	{"list-pages-in-order", listPagesInOrder},
 	{"list-filters", listFilters},
 	{"list-keeps-its-budget", listKeepsItsBudget},
 	{"list-refuses-bad-input", listRefusesBadInput},
 	{"list-shows-what-cannot-be-read", listShowsWhatCannotBeRead},
-	{"redrive-puts-back", redrivePutsBack},
-	{"redrive-wakes", redriveWakes},
-	{"redrive-goes-in-steps", redriveGoesInSteps},
-	{"redrive-filters", redriveFilters},
-	{"redrive-dry-run-changes-nothing", redriveDryRunChangesNothing},
-	{"redrive-refuses-expired", redriveRefusesExpired},
-	{"redrive-refuses-beyond-horizon", redriveRefusesBeyondHorizon},
-	{"redrive-refuses-out-of-order", redriveRefusesOutOfOrder},
-	{"redrive-asks-for-all", redriveAsksForAll},
-	{"redrive-takes-no-leased", redriveTakesNoLeased},
-	{"redrive-minds-dedupe-keys", redriveMindsDedupeKeys},
-	{"redrive-remembers-maybe-sent", redriveRemembersMaybeSent},
 }
 
 func (k *kit) inspector() core.Inspector {
@@ -35,14 +23,6 @@ func (k *kit) inspector() core.Inspector {
 		k.undeclared("core.Inspector")
 	}
 	return in
-}
-
-func (k *kit) redriver() core.Redriver {
-	r, ok := core.As[core.Redriver](k.store)
-	if !ok {
-		k.undeclared("core.Redriver")
-	}
-	return r
 }
 
 // inspect returns a record of the check's route.
@@ -88,52 +68,6 @@ func (k *kit) list(f core.Filter, p core.Page) (ids []string, pages int) {
 			k.fail("list after %d says to go on after %d, in page %d", p.After, l.Next, pages)
 		}
 		p.After = l.Next
-	}
-}
-
-// redrive runs req on the check's route to the end and returns the sums.
-func (k *kit) redrive(req core.RedriveRequest) core.Redriven {
-	req.Filter = k.mine(req.Filter)
-	var sum core.Redriven
-	for range 10_000 {
-		got, err := k.redriver().Redrive(k.ctx, req)
-		k.must("redrive", err)
-		refused := 0
-		for cause, n := range got.Refused {
-			if sum.Refused == nil {
-				sum.Refused = map[string]int{}
-			}
-			sum.Refused[cause] += n
-			refused += n
-		}
-		if got.Matched != got.Changed+refused {
-			k.fail("redrive: %d matched, but %d changed and %d refused", got.Matched, got.Changed, refused)
-		}
-		if req.Page.Limit > 0 && got.Matched > req.Page.Limit {
-			k.fail("one step of at most %d matched %d", req.Page.Limit, got.Matched)
-		}
-		sum.Matched, sum.Changed = sum.Matched+got.Matched, sum.Changed+got.Changed
-		if got.Next == 0 {
-			return sum
-		}
-		if got.Next <= req.Page.After {
-			k.fail("redrive after %d says to go on after %d", req.Page.After, got.Next)
-		}
-		req.Page.After = got.Next
-	}
-	k.fail("redrive does not come to an end")
-	return sum
-}
-
-// redriven is redrive, and it must count so.
-func (k *kit) redriven(why string, req core.RedriveRequest, changed int, refused map[string]int) {
-	got := k.redrive(req)
-	same := len(got.Refused) == len(refused)
-	for cause, n := range refused {
-		same = same && got.Refused[cause] == n
-	}
-	if got.Changed != changed || !same {
-		k.fail("redrive of %s: changed %d and refused %v, want %d and %v", why, got.Changed, got.Refused, changed, refused)
 	}
 }
 
@@ -325,230 +259,4 @@ func listShowsWhatCannotBeRead(k *kit) {
 	if _, ok := core.As[core.Redriver](k.store); ok {
 		k.redriven("a row that cannot be read, and another", core.RedriveRequest{}, 2, nil)
 	}
-}
-
-// Failed and abandoned records become pending and due at once, with attempts, crashes, reason and error reset, and are
-// found although claims have long gone past them; others stay as they are. DB-12.
-func redrivePutsBack(k *kit) {
-	k.redriver()
-	ids := k.stage(k.msgs(3)...)
-	k.giveUp(core.ReasonRejected, ids[0])
-	k.settle(core.Retry(&k.takeIDs(ids[1:2])[0], errNo, far))
-	k.settle(core.Release(&k.takeIDs(ids[2:])[0], far))
-	k.pass(50)
-	k.redriven("one abandoned and one failed record", core.RedriveRequest{}, 2, nil)
-	for _, id := range ids[:2] {
-		k.state("redriven", id, StoredRecord{State: core.StatePending})
-	}
-	for _, r := range k.takeIDs(ids[:2]) {
-		if r.Attempts != 0 || r.Crashes != 0 || r.Failed {
-			k.fail("a redriven record has %d attempts, %d crashes, failed: %v", r.Attempts, r.Crashes, r.Failed)
-		}
-		k.published(r)
-	}
-	k.none("the third one waits, and was not redriven")
-	k.redriven("nothing", core.RedriveRequest{}, 0, nil)
-}
-
-// pass lets claims go on: it stages n messages and publishes them.
-func (k *kit) pass(n int) { k.drainIDs(k.stage(k.msgs(n)...)) }
-
-// A relay that sleeps wakes up for what is redriven. DB-12 DB-10.
-func redriveWakes(k *kit) {
-	k.redriver()
-	k.waiter()
-	ids := k.stage(k.msg())
-	k.giveUp(core.ReasonRejected, ids...)
-	k.none("it is abandoned")
-	done := k.wait(k.ctx, far)
-	k.redriven("one", core.RedriveRequest{}, 1, nil)
-	k.woken(done, soon, "after a redrive")
-	k.takeIDs(ids)
-}
-
-// A redrive does what one page allows and goes on where it stopped. DB-12.
-func redriveGoesInSteps(k *kit) {
-	k.redriver()
-	ids := k.stage(k.msgs(7)...)
-	k.giveUp(core.ReasonForbidden, ids...)
-	req := core.RedriveRequest{Filter: k.mine(core.Filter{Reasons: []core.Reason{core.ReasonForbidden}}), Page: core.Page{Limit: 3}}
-	got, err := k.redriver().Redrive(k.ctx, req)
-	k.must("redrive", err)
-	if got.Changed != 3 || got.Next == 0 {
-		k.fail("a step of 3 of 7 changed %d and says to go on after %d", got.Changed, got.Next)
-	}
-	k.drainIDs(ids[:3])
-	k.none("the other four are abandoned")
-	req.Page.After = got.Next
-	k.redriven("the rest", req, 4, nil)
-	k.drainIDs(ids[3:])
-}
-
-// A redrive takes what its filter selects, and nothing else. DB-12.
-func redriveFilters(k *kit) {
-	k.redriver()
-	at := time.Now().Add(-time.Minute).Truncate(time.Second)
-	var msgs []core.Message
-	for i, tenant := range []string{"x", "y", "z", "w", "v"} {
-		m := k.msg(core.Tenant(tenant), core.OccurredAt(at.Add(time.Duration(i)*time.Second)))
-		m.Topic = "topic." + tenant
-		msgs = append(msgs, m)
-	}
-	ids := k.stage(msgs...)
-	rs := k.takeIDs(ids)
-	for i := range rs {
-		reason := core.ReasonRejected
-		if i == 4 {
-			reason = core.ReasonTooLarge
-		}
-		k.settle(core.Abandon(&rs[i], reason, errNo))
-	}
-	k.kept(ids[0])
-	for i, f := range []core.Filter{
-		{IDs: ids[:1]},
-		{Topics: []string{"topic.y"}},
-		{Tenants: []string{"z"}},
-		{Since: at.Add(3 * time.Second), Until: at.Add(4 * time.Second)},
-		{Reasons: []core.Reason{core.ReasonTooLarge}},
-	} {
-		k.redriven("one of five", core.RedriveRequest{Filter: f}, 1, nil)
-		k.drainIDs(ids[i : i+1])
-	}
-}
-
-// A dry run counts and changes nothing. DB-12.
-func redriveDryRunChangesNothing(k *kit) {
-	k.redriver()
-	ids := k.stage(k.msgs(2)...)
-	k.giveUp(core.ReasonRejected, ids...)
-	for range 2 {
-		k.redriven("two in a dry run", core.RedriveRequest{DryRun: true}, 2, nil)
-	}
-	k.none("the redrive was a dry run")
-	k.state("after a dry run", ids[0], StoredRecord{State: core.StateAbandoned, Attempts: 1, Reason: core.ReasonRejected, LastError: errNo.Error()})
-	if _, err := k.redriver().Redrive(k.ctx, core.RedriveRequest{All: true, DryRun: true}); err != nil {
-		k.fail("a dry run of all: %v", err)
-	}
-	k.redriven("the same two", core.RedriveRequest{}, 2, nil)
-}
-
-// What has expired is put back only with Force, and without its expiry. DB-12 ST-11.
-func redriveRefusesExpired(k *kit) {
-	k.redriver()
-	ids := k.stage(k.msg(core.TTL(short)), k.msg(core.TTL(far)))
-	k.giveUp(core.ReasonRejected, ids...)
-	k.expire(short)
-	expired := map[string]int{core.RefusedExpired: 1}
-	k.redriven("two, of which one has expired, in a dry run", core.RedriveRequest{DryRun: true}, 1, expired)
-	k.redriven("two, of which one has expired", core.RedriveRequest{}, 1, expired)
-	k.drainIDs(ids[1:])
-	k.redriven("an expired one by force", core.RedriveRequest{Force: true}, 1, nil)
-	if r := k.takeIDs(ids[:1])[0]; !r.Envelope.Expires.IsZero() {
-		k.fail("an expired record was redriven by force and expires %s", r.Envelope.Expires)
-	}
-}
-
-// What is older than the inbox remembers is put back only with Force. DB-12.
-func redriveRefusesBeyondHorizon(k *kit) {
-	k.redriver()
-	ids := k.stage(k.msg())
-	k.giveUp(core.ReasonRejected, ids...)
-	k.expire(short)
-	k.redriven("one that is older than the horizon", core.RedriveRequest{Horizon: short}, 0, map[string]int{core.RefusedHorizon: 1})
-	k.none("it was refused")
-	k.redriven("one that is younger", core.RedriveRequest{Horizon: far}, 1, nil)
-	k.giveUp(core.ReasonRejected, ids...)
-	k.redriven("one by force", core.RedriveRequest{Horizon: short, Force: true}, 1, nil)
-	k.takeIDs(ids)
-}
-
-// What may stand behind later messages of its key, which were published, is put back only with Force; unless the key was
-// blocked. A failed record still holds its key. DB-12.
-func redriveRefusesOutOfOrder(k *kit) {
-	k.redriver()
-	k.keyed()
-	ids := k.keys(2, "a")["a"]
-	k.giveUp(core.ReasonRejected, ids[0])
-	k.drainIDs(ids[1:])
-	order := map[string]int{core.RefusedOrder: 1}
-	k.redriven("one whose key went on", core.RedriveRequest{}, 0, order)
-	k.none("it was refused")
-	k.redriven("one by force", core.RedriveRequest{Force: true}, 1, nil)
-	k.drainIDs(ids[:1])
-
-	blocked := k.keys(3, "b")["b"]
-	k.settle(core.Abandon(&k.takeIDs(blocked[:1], blocks, limit(1))[0], core.ReasonRejected, errNo))
-	k.redriven("one whose key is blocked, in a dry run", core.RedriveRequest{BlockAfterAbandon: true, DryRun: true}, 1, nil)
-	k.redriven("one whose key is blocked", core.RedriveRequest{BlockAfterAbandon: true}, 1, nil)
-	k.drainIDs(blocked, blocks)
-
-	failed := k.keys(2, "c")["c"]
-	k.settle(core.Retry(&k.takeIDs(failed[:1], limit(1))[0], errNo, far))
-	k.redriven("a failed one", core.RedriveRequest{}, 1, nil)
-	k.drainIDs(failed)
-}
-
-// An empty filter is refused unless all are meant; states that cannot be redriven are too. DB-12.
-func redriveAsksForAll(k *kit) {
-	for _, req := range []core.RedriveRequest{
-		{},
-		{DryRun: true},
-		{All: true, Page: core.Page{Limit: -1}},
-		{All: true, DryRun: true, Horizon: -1},
-		{Filter: k.mine(core.Filter{States: []core.State{core.StatePending}})},
-	} {
-		_, err := k.redriver().Redrive(k.ctx, req)
-		var invalid *core.InvalidError
-		if !errors.As(err, &invalid) {
-			k.fail("redrive %+v: %v, want a *core.InvalidError", req, err)
-		}
-	}
-}
-
-// Leased and pending records are left alone, whatever names them. DB-12.
-func redriveTakesNoLeased(k *kit) {
-	k.redriver()
-	ids := k.stage(k.msgs(2)...)
-	r := k.takeIDs(ids[:1], limit(1))[0]
-	k.redriven("a leased and a pending one", core.RedriveRequest{Filter: core.Filter{IDs: ids}, Force: true}, 0, nil)
-	k.published(r)
-	k.drainIDs(ids[1:])
-}
-
-// A record is not put back beside a live one with its dedupe key, whatever the force; of several that were given up, one
-// is. It then stands for the key again. DB-12 ST-08.
-func redriveMindsDedupeKeys(k *kit) {
-	k.redriver()
-	k.canCancel()
-	var ids []string
-	for range 2 {
-		ids = append(ids, k.stage(k.msg(core.DedupeKey("d")))...)
-		k.giveUp(core.ReasonRejected, ids[len(ids)-1])
-	}
-	if k.inspect(ids[0]).DedupeKey != "d" {
-		k.fail("inspect does not show the dedupe key")
-	}
-	live := k.stage(k.msg(core.DedupeKey("d")))
-	refused := map[string]int{core.RefusedDuplicate: 2}
-	k.redriven("two for which a third one stands", core.RedriveRequest{}, 0, refused)
-	k.redriven("two for which a third one stands, by force", core.RedriveRequest{Force: true}, 0, refused)
-	k.drainIDs(live)
-	one := map[string]int{core.RefusedDuplicate: 1}
-	k.redriven("two with one dedupe key, in a dry run", core.RedriveRequest{DryRun: true}, 1, one)
-	k.redriven("two with one dedupe key", core.RedriveRequest{}, 1, one)
-	if s := k.stageNow(k.msg(core.DedupeKey("d")))[0]; !s.Duplicate || s.ID != ids[0] {
-		k.fail("staging the dedupe key of a redriven message answered %+v, want a duplicate of it", s)
-	}
-	k.drainIDs(ids[:1])
-}
-
-// What may have been delivered before it was given up is known as such after it was put back. DB-12 ST-09.
-func redriveRemembersMaybeSent(k *kit) {
-	k.redriver()
-	k.canCancel()
-	ids := k.stage(k.msg())
-	k.crash(1)
-	k.giveUp(core.ReasonCrashed, ids...)
-	k.redriven("one of which a relay had died", core.RedriveRequest{}, 1, nil)
-	k.cancel("after a redrive", core.CancelMaybe, k.byID(ids[0]))
 }
