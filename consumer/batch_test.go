@@ -85,6 +85,35 @@ func TestBatches(t *testing.T) {
 	})
 }
 
+// IN-08: a batch is in the order of arrival, whatever the keys, and leaves to others what is theirs.
+func TestBatchesOfSeveralHandlers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		var got batches
+		other := core.Handler{Name: "other", Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+			got.alone.add(d.Envelope.ID)
+			return 0, nil
+		}}
+		es := messages(8)
+		for i := range es {
+			es[i].Key = fmt.Sprint("k", i%2)
+		}
+		es[4].Topic, es[4].Type = "other", "other" // id-5, before id-7 of the same key
+		b.send(t, es...)
+		stop := start(t, b, consumer.Options{Concurrency: 1}, core.Subscription{}, got.handler(10, nil, nil), other)
+		settle()
+		stop()
+		want := [][]string{{"id-1", "id-2", "id-3", "id-4", "id-6", "id-8"}}
+		if diff := cmp.Diff(want, got.all()); diff != "" {
+			t.Error(diff)
+		}
+		if diff := cmp.Diff([]string{"id-5", "id-7"}, got.alone.all()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 // IN-08: with BatchWait a batch waits to fill, no longer than that, and goes at once when it is full, when nothing more can
 // come, or at a stop back to the queue.
 func TestBatchWait(t *testing.T) {

@@ -63,6 +63,30 @@ func TestInOrderRetriesInPlace(t *testing.T) {
 	})
 }
 
+// OR-09: at a stop what waits behind a message goes back after it, so that a queue that puts back at its head keeps the
+// order.
+func TestInOrderGivesBackInOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		stop := start(t, b, consumer.Options{}, core.Subscription{InOrder: true}, handle(func(context.Context, *core.Delivery) error {
+			time.Sleep(time.Second)
+			return errBoom
+		}))
+		b.publish(t, 3, core.Key("k"))
+		settle()
+		stop()
+		var got []string
+		for _, a := range b.acks {
+			got = append(got, fmt.Sprintf("%t %s", a.Verdict == core.VerdictGiveBack, a.Delivery.Envelope.ID))
+		}
+		if diff := cmp.Diff([]string{"true id-1", "true id-2", "true id-3"}, got); diff != "" {
+			t.Error(diff)
+		}
+		wantDepth(t, b, memtransport.Depth{Ready: 3})
+	})
+}
+
 // OR-09: refused at start where the transport cannot.
 func TestInOrderIsRefused(t *testing.T) {
 	t.Parallel()

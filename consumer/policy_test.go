@@ -1,0 +1,419 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/store/memory"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
+)
+
+// CO-06: a failure is repeated in the process, each time in a fresh transaction, before the broker sees it; a panic too.
+// What the handler decided is not repeated.
+func TestInProcessRetries(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		store, err := memory.New(memory.Options{Source: "/s"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		box, err := inbox.New(store, "c", inbox.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var runs seen[string]
+		h := inbox.Handler(box, topic, func(ctx context.Context, tx *memory.Tx, v note) error {
+			d, _ := core.DeliveryFrom(ctx)
+			runs.add(fmt.Sprintf("%s.%d", d.Envelope.ID, d.Attempt))
+			n := 0
+			for _, r := range runs.all() {
+				if strings.HasPrefix(r, d.Envelope.ID+".") {
+					n++
+				}
+			}
+			if _, dirty := tx.Get(d.Envelope.ID); dirty {
+				t.Error("the transaction is not a fresh one")
+			}
+			tx.Put(d.Envelope.ID, "x")
+			switch {
+			case v.N == 1 && n == 1:
+				return errBoom
+			case v.N == 1 && n == 2:
+				panic("oh")
+			case v.N == 2:
+				return core.Reject(errBoom)
+			case v.N == 3 && n < 4:
+				return errBoom
+			case v.N == 4 && n == 1:
+				return core.RetryAfter(errBoom, time.Second)
+			}
+			return nil
+		})
+		o := consumer.Options{Concurrency: 1, Retry: core.Schedule(time.Hour), InProcess: core.Schedule(100*time.Millisecond, 200*time.Millisecond)}
+		stop := start(t, b, o, core.Subscription{}, h)
+		b.publish(t, 4)
+		time.Sleep(10 * time.Second)
+		want := []string{"id-1.1", "id-1.1", "id-1.1", "id-2.1", "id-3.1", "id-3.1", "id-3.1", "id-4.1", "id-4.2"}
+		if diff := cmp.Diff(want, runs.all()); diff != "" {
+			t.Error(diff)
+		}
+		wantDepth(t, b, memtransport.Depth{Delayed: 1, Parked: 1})
+		time.Sleep(time.Hour)
+		stop()
+		wantDepth(t, b, memtransport.Depth{Parked: 1})
+	})
+}
+
+// CO-06: a policy for the process that never ends, or takes long, is refused.
+func TestInProcessIsChecked(t *testing.T) {
+	t.Parallel()
+	for _, b := range []*core.Backoff{
+		{Attempts: -1}, {Attempts: 20}, core.Schedule(time.Hour), {Kind: core.BackoffLinear, Base: time.Nanosecond, Cap: time.Hour, Attempts: math.MaxInt},
+		{Kind: core.BackoffCustom, Custom: func(int, error) (time.Duration, bool) { return 0, true }},
+	} {
+		if err := (consumer.Options{InProcess: b}).Validate(); !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "InProcess") {
+			t.Errorf("%+v: %v", b, err)
+		}
+	}
+	if err := (consumer.Options{InProcess: &core.Backoff{Base: 10 * time.Millisecond, Attempts: 5}}).Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A stop ends the waiting between two tries in the process: the failure is settled by policy.
+func TestStopEndsInProcessRetries(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		o := consumer.Options{InProcess: core.Schedule(time.Minute), Retry: core.Schedule(time.Hour)}
+		stop := start(t, b, o, core.Subscription{}, handle(func(context.Context, *core.Delivery) error { return errBoom }))
+		b.publish(t, 1)
+		settle()
+		begin := time.Now()
+		stop()
+		if d := time.Since(begin); d > 0 {
+			t.Errorf("the stop took %s", d)
+		}
+		wantDepth(t, b, memtransport.Depth{Delayed: 1})
+	})
+}
+
+// CO-04: a policy that panics, overflows, hangs, ends its goroutine, or asks for what the broker cannot hold parks the
+// message; one with the error in hand retries only what it likes.
+func TestBadPoliciesPark(t *testing.T) {
+	t.Parallel()
+	for name, custom := range map[string]func(int, error) (time.Duration, bool){
+		"panic":     func(int, error) (time.Duration, bool) { panic("oh") },
+		"negative":  func(int, error) (time.Duration, bool) { return math.MinInt64, true },
+		"overflow":  func(int, error) (time.Duration, bool) { return math.MaxInt64, true },
+		"too long":  func(int, error) (time.Duration, bool) { return 25 * time.Hour, true },
+		"hang":      func(int, error) (time.Duration, bool) { time.Sleep(time.Hour); return 0, true },
+		"goexit":    func(int, error) (time.Duration, bool) { runtime.Goexit(); return 0, true },
+		"selective": func(_ int, err error) (time.Duration, bool) { return time.Second, !errors.Is(err, errBoom) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := declared(t)
+				b.traits = func(tr *core.SubscriberTraits) { tr.MaxRetryDelay = 24 * time.Hour }
+				policy := &core.Backoff{Kind: core.BackoffCustom, Custom: custom}
+				stop := start(t, b, consumer.Options{}, core.Subscription{Retry: policy}, handle(func(context.Context, *core.Delivery) error { return errBoom }))
+				b.publish(t, 1)
+				time.Sleep(10 * time.Second)
+				stop()
+				want := core.ReasonRetryPolicy
+				if name == "selective" {
+					want = core.ReasonRejected
+				}
+				wantParked(t, b, want, 1)
+				time.Sleep(2 * time.Hour)
+			})
+		})
+	}
+}
+
+// CO-15: what nobody is for is parked by default, dropped with a warning on request, or handled by a catch-all.
+func TestUnknownMessages(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		o     consumer.Options
+		any   bool
+		depth memtransport.Depth
+	}{
+		"park":      {depth: memtransport.Depth{Parked: 1}},
+		"drop":      {o: consumer.Options{Unknown: consumer.UnknownDrop}},
+		"catch all": {any: true, o: consumer.Options{Unknown: consumer.UnknownDrop}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := declared(t)
+				var text syncBuffer
+				reader := metric.NewManualReader()
+				tc.o.Logger, tc.o.MeterProvider = slog.New(slog.NewTextHandler(&text, nil)), metric.NewMeterProvider(metric.WithReader(reader))
+				var caught seen[string]
+				hs := []core.Handler{handle(func(context.Context, *core.Delivery) error { return nil })}
+				if tc.any {
+					hs = append(hs, core.Handler{Name: core.AnyMessage, Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+						caught.add(d.Envelope.ID)
+						return 0, nil
+					}})
+				}
+				stop := start(t, b, tc.o, core.Subscription{}, hs...)
+				b.publish(t, 1)
+				b.send(t, core.Envelope{ID: "x", Topic: "stranger"})
+				settle()
+				stop()
+				wantDepth(t, b, tc.depth)
+				if len(caught.all()) == 1 != tc.any {
+					t.Errorf("caught %v", caught.all())
+				}
+				dropped := counts(t, reader)["processed{queue=q,status=dropped}"]
+				if name == "drop" != (dropped == 1) || name == "drop" != strings.Contains(text.String(), "event=consumer.dropped") {
+					t.Errorf("%d dropped, log %s", dropped, text.String())
+				}
+			})
+		})
+	}
+}
+
+// CO-12: Run ends when there has been nothing to do for a while, not before, and not during an outage; RunOnce counts, and
+// gives up at an outage.
+func TestIdleAndRunOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		down := atomic.Bool{}
+		h := handle(func(_ context.Context, d *core.Delivery) error {
+			if down.Load() {
+				return core.Outage(errBoom)
+			}
+			time.Sleep(20 * time.Second)
+			if d.Envelope.ID == "id-2" && d.Attempt == 1 {
+				return errBoom
+			}
+			return nil
+		})
+		c := newConsumer(t, b, consumer.Options{IdleTimeout: 5 * time.Second, Retry: core.Schedule(time.Second)})
+		if err := c.Handle(core.Subscription{Queue: queue, Concurrency: 2}, h); err != nil {
+			t.Fatal(err)
+		}
+		b.publish(t, 3)
+		begin := time.Now()
+		got, err := c.RunOnce(t.Context())
+		if want := (consumer.Counts{Received: 4, Processed: 3, Retried: 1}); err != nil || got != want {
+			t.Errorf("counts %+v, want %+v; error %v", got, want, err)
+		}
+		if d := time.Since(begin); d < 46*time.Second || d > 52*time.Second {
+			t.Errorf("it took %s", d)
+		}
+		wantDepth(t, b, memtransport.Depth{})
+		if err := c.Run(t.Context()); err != nil { // nothing to do
+			t.Error(err)
+		}
+
+		down.Store(true)
+		b.publish(t, 1)
+		begin = time.Now()
+		got, err = c.RunOnce(t.Context())
+		if !errors.Is(err, errBoom) || got.GivenBack != 1 || time.Since(begin) > 5*time.Second {
+			t.Errorf("at an outage: %+v, error %v after %s", got, err, time.Since(begin))
+		}
+		wantDepth(t, b, memtransport.Depth{Ready: 1})
+		time.AfterFunc(time.Minute, func() { down.Store(false) })
+		begin = time.Now()
+		if err := c.Run(t.Context()); err != nil || time.Since(begin) < time.Minute {
+			t.Errorf("Run ended after %s with %v, in the middle of an outage", time.Since(begin), err)
+		}
+		wantDepth(t, b, memtransport.Depth{})
+	})
+}
+
+// CO-12: a broker that cannot be reached ends RunOnce with its error.
+func TestRunOnceWithoutBroker(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		b.subscribe = func(core.Subscription) error { return core.Outage(errBoom) }
+		c := newConsumer(t, b, consumer.Options{})
+		if err := c.Handle(core.Subscription{Queue: queue}, handle(func(context.Context, *core.Delivery) error { return nil })); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.RunOnce(t.Context()); !errors.Is(err, errBoom) {
+			t.Error(err)
+		}
+	})
+}
+
+// CO-13: at most so many a second begin, with a burst; nonsense means no limit; a stop gives back what waits.
+func TestThrottle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		var at seen[time.Duration]
+		begin := time.Now()
+		o := consumer.Options{Middleware: []core.Middleware{consumer.Throttle(10, 3)}, DrainTimeout: -1}
+		stop := start(t, b, o, core.Subscription{}, handle(func(context.Context, *core.Delivery) error { at.add(time.Since(begin)); return nil }))
+		b.publish(t, 8)
+		time.Sleep(time.Minute)
+		const ms = time.Millisecond
+		if diff := cmp.Diff([]time.Duration{0, 0, 0, 100 * ms, 200 * ms, 300 * ms, 400 * ms, 500 * ms}, at.all()); diff != "" {
+			t.Error(diff)
+		}
+		b.publish(t, 5)
+		settle()
+		stop()
+		wantDepth(t, b, memtransport.Depth{Ready: 2})
+		for _, rate := range []float64{0, -1, math.NaN(), math.Inf(1)} {
+			h := consumer.Throttle(rate, 0)(func(context.Context, *core.Delivery) (core.HandlerStatus, error) { return core.HandlerDuplicate, nil })
+			for range 1000 {
+				if st, err := h(t.Context(), nil); st != core.HandlerDuplicate || err != nil {
+					t.Fatal(st, err)
+				}
+			}
+		}
+	})
+}
+
+// TQ-05: a delivery that was lost meanwhile is logged and counted.
+func TestLeaseLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		var text syncBuffer
+		reader := metric.NewManualReader()
+		b.settle = func([]core.Ack) error { return fmt.Errorf("settle: %w", core.ErrLeaseLost) }
+		o := consumer.Options{Logger: slog.New(slog.NewTextHandler(&text, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}
+		stop := start(t, b, o, core.Subscription{}, handle(func(context.Context, *core.Delivery) error { time.Sleep(time.Minute); return nil }))
+		b.publish(t, 1)
+		time.Sleep(2 * time.Minute)
+		stop()
+		for _, want := range []string{"event=lease_lost", "phase=settle", "id=id-1", "queue=q", "attempt=1", "held=1m0s"} {
+			if !strings.Contains(text.String(), want) {
+				t.Errorf("%s is missing in %s", want, text.String())
+			}
+		}
+		if n := counts(t, reader)["lease.lost{queue=q}"]; n != 1 {
+			t.Errorf("counted %d", n)
+		}
+	})
+}
+
+// OP-03: the depth of what is parked is read every 30 s.
+func TestParkedDepth(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		reader := metric.NewManualReader()
+		depth := func() (n int64) {
+			n = -1
+			var rm metricdata.ResourceMetrics
+			if err := reader.Collect(t.Context(), &rm); err != nil {
+				t.Fatal(err)
+			}
+			for _, sm := range rm.ScopeMetrics {
+				for _, m := range sm.Metrics {
+					if g, ok := m.Data.(metricdata.Gauge[int64]); ok && m.Name == "waybill.consumer.parked.depth" {
+						n = g.DataPoints[0].Value
+					}
+				}
+			}
+			return n
+		}
+		c, err := consumer.New(b.Transport, consumer.Options{Logger: quiet, MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Handle(core.Subscription{Queue: queue}, handle(func(context.Context, *core.Delivery) error { return core.Reject(errBoom) })); err != nil {
+			t.Fatal(err)
+		}
+		stop := run(t, c)
+		settle()
+		b.publish(t, 3)
+		settle()
+		if n := depth(); n != 0 {
+			t.Errorf("at the start: %d", n)
+		}
+		time.Sleep(31 * time.Second)
+		if n := depth(); n != 3 {
+			t.Errorf("after 30 s: %d", n)
+		}
+		stop()
+	})
+}
+
+// Background functions of handlers run beside them, once a run, and end with it; a panic harms nobody.
+func TestBackground(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		var events seen[string]
+		h := handle(func(context.Context, *core.Delivery) error { return nil })
+		h.Background = func(ctx context.Context) { events.add("begin"); <-ctx.Done(); events.add("end") }
+		bad := core.Handler{Name: "bad", Handle: h.Handle, Background: func(context.Context) { panic("oh") }}
+		c := newConsumer(t, b, consumer.Options{})
+		if err := c.Handle(core.Subscription{Queue: queue}, h, bad); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			stop := run(t, c)
+			b.publish(t, 1)
+			settle()
+			stop()
+		}
+		if diff := cmp.Diff([]string{"begin", "end", "begin", "end"}, events.all()); diff != "" {
+			t.Error(diff)
+		}
+		wantDepth(t, b, memtransport.Depth{})
+	})
+}
+
+// IN-05: the inbox purges while the consumer runs.
+func TestConsumerPurgesInbox(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		store, err := memory.New(memory.Options{Source: "/s"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		box, err := inbox.New(store, "c", inbox.Options{Retention: 48 * time.Hour, Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs := atomic.Int64{}
+		h := inbox.Handler(box, topic, func(context.Context, *memory.Tx, note) error { runs.Add(1); return nil })
+		stop := start(t, b, consumer.Options{}, core.Subscription{}, h)
+		b.publish(t, 1)
+		time.Sleep(47 * time.Hour)
+		b.publish(t, 1)
+		settle()
+		if runs.Load() != 1 {
+			t.Error("forgotten before its time")
+		}
+		time.Sleep(3 * time.Hour)
+		b.publish(t, 1)
+		settle()
+		if runs.Load() != 2 {
+			t.Error("not purged")
+		}
+		stop()
+	})
+}
