@@ -2,7 +2,7 @@
 // transactions over all three. It is for tests and for programs that need no durability: nothing survives the process.
 //
 // A [Store] is a core.OutboxStore, a core.Stager[*Tx], a core.Inbox[*Tx], and has the capabilities core.Waiter,
-// core.LeaseExtender and core.Counter.
+// core.LeaseExtender, core.Counter, core.Inspector, core.Redriver and core.KeyKeeper, among others.
 //
 // # Guarantees
 //
@@ -26,5 +26,6 @@
 //
 // Values written with [Tx.Put] have no isolation beyond read committed: the last commit wins. All data stays in memory,
 // abandoned records and inbox marks for as long as the Store lives. Claims, settles and staging take logarithmic time
-// in the number of records, apart from topics that a claim skips, which it steps over.
+// in the number of records, apart from topics that a claim skips, which it steps over. List, Redrive, BlockedKeys and
+// DecideHead sort or visit all records.
 package memory

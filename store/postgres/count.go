@@ -48,7 +48,8 @@ GROUP BY p.route, p.state ORDER BY p.route, p.state`
 
 // Counts returns the numbers of records by route and state. It looks at no more than 10,000 live rows of a route in
 // each of three indexes; a larger number is an estimate, from the time of the latest vacuum or analyze, and says so.
-// Oldest is that of the rows it looked at, the oldest by sequence.
+// Oldest is that of the rows it looked at, the first by sequence. Published rows that Options.Retention keeps are not
+// counted.
 func (o *Outbox) Counts(ctx context.Context) ([]core.Count, error) {
 	if err := o.ready(ctx); err != nil {
 		return nil, err

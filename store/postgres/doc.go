@@ -32,6 +32,15 @@
 // to run again. Withdrawn records are deleted at once unless Options.Retention keeps them. Only an Outbox with the same
 // Retention should withdraw, and the role needs the grants of a canceller.
 //
+// # Operators
+//
+// [Outbox.Inspect], [Outbox.List], [Outbox.Redrive], [Outbox.BlockedKeys], [Outbox.DecideHead] and [Outbox.Counts] go by
+// indexes, in bounded steps: a page has a limit, and a budget of rows to look at. A filter of ids, or of abandoned
+// records (by reasons, or only that state), finds its rows by an index; others are looked for in staging order, page by
+// page. What is put back becomes due at once at its place: it holds back later messages of its key from the commit on,
+// and the next claim finds it wherever that stands. A relay that holds a record keeps it: the decision is then
+// core.ErrInFlight, or the redrive passes it over.
+//
 // # Rows put in by hand
 //
 // INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('orders.placed', '{"id": 1}') is enough: the other columns

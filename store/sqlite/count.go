@@ -15,7 +15,7 @@ const countLimit = 10_000
 
 // Counts returns the numbers of records per route and state: exact up to 10,000 claimable, 10,000 waiting and 10,000
 // abandoned ones a route. Beyond that they are marked as estimates: the claimable ones are the span of their sequences,
-// the others at least that many.
+// the others at least that many. Published ones that Options.Retention keeps are not counted.
 func (s *Store) Counts(ctx context.Context) ([]core.Count, error) {
 	out, err := s.counts(ctx)
 	if err != nil {

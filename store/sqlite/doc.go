@@ -3,7 +3,8 @@
 //
 // [Open] opens a file with the settings that the guarantees need and is the way to begin; [New] uses a *sql.DB of the
 // application's own. A [Store] is a core.OutboxStore, a core.Stager[*sql.Tx], a core.Inbox[*sql.Tx], and has the
-// capabilities core.Waiter, core.LeaseExtender, core.Checker, core.Migrator, core.ClockSeeder and core.Counter.
+// capabilities core.Waiter, core.LeaseExtender, core.Checker, core.Migrator, core.ClockSeeder, core.Counter, core.Inspector,
+// core.Redriver and core.KeyKeeper, among others.
 //
 // # Guarantees
 //
@@ -41,6 +42,9 @@
 // The file must be on a local disk; SQLite's locks do not work on network file systems. In-memory databases are refused
 // by Open: use package store/memory. Do not open and close the file by other means (os.Open) in a process that uses it:
 // that drops SQLite's POSIX locks.
+//
+// BlockedKeys goes over the keys of all live messages of the route, a thousand a step; the other operations of operators
+// look at no more rows than their page allows.
 //
 // Some errors (disk full, a cancelled write) make SQLite roll the whole transaction back by itself. If an inbox handler
 // swallows such an error, what it writes afterwards is not part of the transaction any more; Do then reports an error,
