@@ -44,14 +44,15 @@ type scale struct {
 	load    time.Duration // length of a run with concurrent producers
 	txs     int           // transactions a stage measurement
 	consume int           // messages a consume run
+	timers  time.Duration // length of a run with 100 timers a second
 }
 
 func briefScale() scale {
-	return scale{pairs: 1, backlog: 2000, paced: time.Second, load: 500 * time.Millisecond, txs: 20, consume: 500}
+	return scale{pairs: 1, backlog: 2000, paced: time.Second, load: 500 * time.Millisecond, txs: 20, consume: 500, timers: time.Second}
 }
 
 func fullScale(pairs int) scale {
-	return scale{pairs: pairs, backlog: 100_000, paced: 15 * time.Second, load: 5 * time.Second, txs: 400, consume: 20_000}
+	return scale{pairs: pairs, backlog: 100_000, paced: 15 * time.Second, load: 5 * time.Second, txs: 400, consume: 20_000, timers: 10 * time.Second}
 }
 
 // benchmark measures one thing and returns rows of the table.
@@ -71,6 +72,7 @@ func benchmarks() []benchmark {
 		{"stage-concurrent", stageConcurrent},
 		{"latency", latency},
 		{"consume", consume},
+		{"timers", timers},
 	}
 }
 
