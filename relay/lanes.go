@@ -17,6 +17,8 @@ type item struct {
 	// broken: it was given an outcome without being sent, and is not out of the way: nothing that follows it in its lane
 	// may be sent.
 	broken bool
+	// limbo: it was given up, and the store may not know yet: what follows it in its lane waits.
+	limbo bool
 	// behind: an earlier record of its lane failed in the same call.
 	behind bool
 	// lost: an extension found the lease gone.
@@ -69,11 +71,11 @@ func (e *engine) accept(records []core.Record, sent time.Time, session int64) *b
 		if rt.Order == core.OrderPerKey && rec.Envelope.Key != "" {
 			prev := e.tails[it.lane()]
 			e.tails[it.lane()] = it
-			if session != e.session || prev != nil && prev.broken || e.severed[it.lane()] {
+			if session != e.session || prev != nil && prev.broken || prev == nil && e.limbo[it.lane()] > 0 || e.severed[it.lane()] {
 				e.release(it)
 				continue
 			}
-			if prev != nil && prev.state != itemDone {
+			if prev != nil && (prev.state != itemDone || e.limbo[it.lane()] > 0) {
 				prev.next = it
 				continue
 			}

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +67,17 @@ func TestValidate(t *testing.T) {
 		{"order", relay.Options{Routes: []relay.Route{{Order: 9}}}, []string{"Routes[0].Order"}},
 		{"block", relay.Options{Routes: []relay.Route{{Order: core.OrderBestEffort, BlockAfterAbandon: true}}}, []string{"Routes[0].BlockAfterAbandon"}},
 		{"backoff", relay.Options{Routes: []relay.Route{{Backoff: &core.Backoff{Base: -1}}}}, []string{"Routes[0].Backoff.Base"}},
+		{
+			"rate",
+			relay.Options{Routes: []relay.Route{{RatePerSecond: -1}, {Name: "b", RatePerSecond: math.NaN()}, {Name: "c", RatePerSecond: math.Inf(1)}, {Name: "d", RatePerSecond: 1e-9}}},
+			[]string{"Routes[0].RatePerSecond", "Routes[1].RatePerSecond", "Routes[2].RatePerSecond", "Routes[3].RatePerSecond"},
+		},
+		{"slow", relay.Options{Routes: []relay.Route{{RatePerSecond: 1. / 3600}}}, nil},
+		{"weight", relay.Options{Routes: []relay.Route{{Weight: -1}, {Name: "b", Weight: 1001}, {Name: "c", Weight: 1000}}}, []string{"Routes[0].Weight", "Routes[1].Weight"}},
+		{"lanes", relay.Options{Routes: []relay.Route{{Name: "a", Lanes: true}, {Name: "a/low"}, {Name: "b/high"}, {Name: "b", Lanes: true}}}, []string{"Routes[0].Lanes", "Routes[3].Lanes"}},
+		{"lanes of lanes", relay.Options{Routes: []relay.Route{{Name: "a", Lanes: true}, {Name: strings.Repeat("x", core.MaxNameBytes), Lanes: true}}}, []string{"Routes[1].Lanes"}},
+		{"intervals", relay.Options{CleanInterval: time.Millisecond, StaleAfter: 25 * time.Hour}, []string{"CleanInterval", "StaleAfter"}},
+		{"intervals off", relay.Options{CleanInterval: -1, StaleAfter: -1}, nil},
 		{"names", relay.Options{Name: "a\x00", Routes: []relay.Route{{Name: "\xff"}}}, []string{"Name", "Routes[0].Name"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

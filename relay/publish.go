@@ -75,6 +75,9 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 	for i, it := range c.items {
 		switch err := res[i]; {
 		case err == nil:
+		case it.behind && classify(err) == core.ClassOutage:
+			e.releaseSent(it)
+			e.cut(it)
 		case it.behind:
 			e.release(it)
 			e.cut(it)

@@ -34,9 +34,13 @@ func (e *engine) conclude(it *item, o core.Outcome) {
 		it.route.unsent--
 	}
 	it.state = itemDone
-	it.broken = o.Event() != core.EventConfirmed && (o.State() != core.StateAbandoned || it.route.BlockAfterAbandon)
+	abandoned := o.State() == core.StateAbandoned && !it.route.BlockAfterAbandon && !it.lost
+	it.broken = o.Event() != core.EventConfirmed && !abandoned
 	if it.broken && it.rec.Envelope.Key != "" {
 		e.breaks++
+	}
+	if it.limbo = abandoned && it.route.Order == core.OrderPerKey && it.rec.Envelope.Key != ""; it.limbo {
+		e.limbo[it.lane()]++
 	}
 	it.batch.undone--
 	it.route.tried(it)
@@ -69,6 +73,36 @@ func (e *engine) letGo(it *item) {
 	}
 }
 
+// leaveLimbo lets the lane of an abandoned record go on, once the store knows of all that were abandoned in it. Unless
+// it was stored, somebody will try the record again, and what follows it must wait for that.
+func (e *engine) leaveLimbo(it *item, stored bool) { //nolint:revive // what became of it
+	if !it.limbo {
+		return
+	}
+	it.limbo = false
+	lane := it.lane()
+	if e.limbo[lane]--; e.limbo[lane] == 0 {
+		delete(e.limbo, lane)
+	}
+	if !stored {
+		e.cut(it)
+		if e.claiming {
+			e.severed[lane] = true
+		}
+		return
+	}
+	if e.limbo[lane] > 0 {
+		return
+	}
+	n := it.next
+	for n != nil && n.state == itemDone {
+		n = n.next
+	}
+	if n != nil && n.state == itemWaiting {
+		it.route.ready = append(it.route.ready, n)
+	}
+}
+
 // release hands it back unsent.
 func (e *engine) release(it *item) {
 	e.counts.Released++
@@ -93,14 +127,13 @@ func (e *engine) retry(it *item, err error, in time.Duration) {
 	}
 }
 
-// abandon gives it up. Its lane goes on, unless the route says that it blocks.
+// abandon gives it up. Its lane goes on when that is stored, unless the route says that it blocks: were this relay to die
+// before, another would send it after what follows it. What follows it and is not to be sent either need not wait.
 func (e *engine) abandon(it *item, reason core.Reason, err error) {
 	e.counts.Abandoned++
 	e.conclude(it, core.Abandon(it.rec, reason, err))
-	if it.route.BlockAfterAbandon {
+	if it.broken {
 		e.cut(it)
-	} else {
-		e.advance(it)
 	}
 	e.tel.abandoned(e.base, it.route, reason)
 	event := "abandoned"
@@ -113,6 +146,9 @@ func (e *engine) abandon(it *item, reason core.Reason, err error) {
 		ev := it.event()
 		ev.Err, ev.Reason = err, reason
 		e.observer.tell(e.opts.Hooks.OnAbandoned, ev)
+	}
+	if n := it.next; it.limbo && n != nil && n.state == itemWaiting && e.judge(n) > handBack {
+		e.screen(n)
 	}
 }
 
@@ -174,17 +210,20 @@ func (e *engine) settled(res core.Results, sent time.Time) {
 			if e.heldAtClaim && it.next == nil && it.rec.Envelope.Key != "" {
 				e.wakeBy(it.route.unit, e.now) // what the last claim could not see behind this record can be claimed
 			}
+			e.leaveLimbo(it, true)
 			e.letGo(it)
 		case errors.Is(err, core.ErrLeaseLost):
 			e.worked.settle = true
 			e.leaseLost(it, "settle")
+			e.leaveLimbo(it, false)
 			e.letGo(it)
 		case core.ClassOf(err) != core.ClassOutage && e.now.After(it.batch.deadline):
 			e.log.Error("the outcome of a record could not be stored", "event", "settle_failed", "route", it.route.Name, "id", it.rec.Envelope.ID,
 				"attempt", it.attempt(), "error", core.ErrorText(err))
-			if it.broken {
+			if it.broken || it.limbo {
 				e.newSession()
 			}
+			e.leaveLimbo(it, false)
 			e.letGo(it)
 		default:
 			cause = err

@@ -1,0 +1,465 @@
+package relay_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+// expect checks one finding.
+func expect(t *testing.T, h core.Health, name string, status core.HealthStatus, text string) {
+	t.Helper()
+	c, ok := h.Check(name)
+	if !ok || c.Status != status || !strings.Contains(c.Text, text) {
+		t.Errorf("%s: want %s with %q in\n%s", name, status, text, h)
+	}
+}
+
+// RL-13: Health before, during and after a run.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		s := &faulty{OutboxStore: mem}
+		var mu sync.Mutex
+		var claimErr, pubErr error
+		set := func(p *error, err error) { mu.Lock(); *p = err; mu.Unlock() }
+		s.claim = func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if claimErr != nil {
+				return core.Claim{}, claimErr
+			}
+			return next()
+		}
+		b.answer = func(e *core.Envelope, _ int) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.HasPrefix(e.ID, "a") {
+				return pubErr
+			}
+			return nil
+		}
+		r := newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Name: "a"}, {Name: "b"}}})
+		if err := r.Pause("b"); err != nil {
+			t.Fatal(err)
+		}
+		h := r.Health(t.Context())
+		if !h.Live || h.Ready {
+			t.Errorf("before: %s", h)
+		}
+		expect(t, h, "run", core.HealthFailed, "not running")
+		expect(t, h, "route b", core.HealthDegraded, "paused")
+
+		stop := begin(t, r)
+		time.Sleep(time.Second)
+		h = r.Health(t.Context())
+		if !h.Live || !h.Ready {
+			t.Errorf("running: %s", h)
+		}
+		expect(t, h, "run", core.HealthOK, "0 records held")
+		expect(t, h, "store", core.HealthOK, "latest claim ")
+		expect(t, h, "route a", core.HealthOK, "nothing published yet")
+		expect(t, h, "route b", core.HealthDegraded, "paused")
+		expect(t, h, "backlog", core.HealthOK, "0 waiting")
+		expect(t, h, "unserved", core.HealthOK, "none")
+		if err := r.Resume("b"); err != nil {
+			t.Error(err)
+		}
+
+		set(&pubErr, down())
+		stage(t, mem, append(on("a", 1), on("b", 1)...)...)
+		time.Sleep(10 * time.Second)
+		h = r.Health(t.Context())
+		if !h.Ready {
+			t.Errorf("one broker down: %s", h)
+		}
+		expect(t, h, "route a", core.HealthDegraded, "down")
+		expect(t, h, "route b", core.HealthOK, "latest publish 10s ago")
+		expect(t, h, "backlog", core.HealthOK, "1 waiting, the oldest due one for 10s, on route a")
+		time.Sleep(10 * time.Minute)
+		expect(t, r.Health(t.Context()), "backlog", core.HealthDegraded, "10m10s, on route a")
+		set(&pubErr, nil)
+		time.Sleep(time.Minute)
+		expect(t, r.Health(t.Context()), "route a", core.HealthOK, "latest publish")
+
+		set(&claimErr, fmt.Errorf("database: %w", down()))
+		time.Sleep(time.Minute)
+		h = r.Health(t.Context())
+		if h.Ready || !h.Live {
+			t.Errorf("store down: %s", h)
+		}
+		expect(t, h, "store", core.HealthFailed, "database")
+		set(&claimErr, nil)
+		time.Sleep(time.Minute)
+		if h = r.Health(t.Context()); !h.Ready {
+			t.Errorf("healed: %s", h)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		h = r.Health(t.Context())
+		if h.Ready || !h.Live {
+			t.Errorf("after: %s", h)
+		}
+		expect(t, h, "run", core.HealthFailed, "not running")
+
+		set(&claimErr, &core.Error{Class: core.ClassPermanent, Err: errors.Join(core.ErrMisconfigured, errors.New("no such table"))})
+		r = newRelay(t, s, b, relay.Options{})
+		if err := r.Run(t.Context()); err == nil {
+			t.Error("no error")
+		}
+		h = r.Health(t.Context())
+		if h.Live || h.Ready {
+			t.Errorf("ended by an error: %s", h)
+		}
+		expect(t, h, "run", core.HealthFailed, "no such table")
+	})
+}
+
+// RL-13: Health ends with its context if the store does not answer, and a store that cannot count has no backlog.
+func TestHealthIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRelay(t, &stuckCounter{faulty{OutboxStore: newStore(t)}}, newBus(), relay.Options{})
+		stop := begin(t, r)
+		time.Sleep(time.Minute)
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		h := r.Health(ctx)
+		if d := time.Since(start); d > time.Second || !h.Ready {
+			t.Errorf("after %s: %s", d, h)
+		}
+		expect(t, h, "backlog", core.HealthDegraded, "unknown")
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if h := newRelay(t, plain{newStore(t)}, newBus(), relay.Options{}).Health(t.Context()); len(h.Checks) != 1 {
+			t.Errorf("%s", h)
+		}
+	})
+}
+
+type stuckCounter struct{ faulty }
+
+func (*stuckCounter) Counts(ctx context.Context) ([]core.Count, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func attrs(set attribute.Set) string { return set.Encoded(attribute.DefaultEncoder()) }
+
+// collect returns the values of a metric by its labels.
+func collect(t *testing.T, reader *metric.ManualReader, name string) map[string]int64 {
+	t.Helper()
+	var rm metricdata.ResourceMetrics
+	if err := reader.Collect(context.WithoutCancel(t.Context()), &rm); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]int64{}
+	for _, sm := range rm.ScopeMetrics {
+		for _, m := range sm.Metrics {
+			if m.Name != name {
+				continue
+			}
+			switch d := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range d.DataPoints {
+					out[attrs(p.Attributes)] = p.Value
+				}
+			case metricdata.Gauge[int64]:
+				for _, p := range d.DataPoints {
+					out[attrs(p.Attributes)] = p.Value
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range d.DataPoints {
+					out[attrs(p.Attributes)] = int64(p.Count)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// ST-17: a route with due messages that nobody serves is named by health, the log and a metric; a scheduled message is no
+// reason, nor is one that is not old enough.
+func TestUnservedRoutes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		reader := metric.NewManualReader()
+		var buf bytes.Buffer
+		o := relay.Options{Logger: slog.New(slog.NewTextHandler(&buf, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}
+		r := newRelay(t, s, b, o)
+		stop := begin(t, r)
+		stage(t, s, append(on("odrers", 2), msg("p", "", core.InLane(core.LaneHigh)), msg("later", "", core.Routes("tomorrow"), core.Delay(24*time.Hour)))...)
+		time.Sleep(4*time.Minute + 59*time.Second)
+		expect(t, r.Health(t.Context()), "unserved", core.HealthOK, "none")
+		if got := collect(t, reader, "waybill.relay.unserved"); len(got) > 0 {
+			t.Errorf("%v", got)
+		}
+		time.Sleep(62 * time.Second)
+		h := r.Health(t.Context())
+		expect(t, h, "unserved", core.HealthDegraded, "odrers (2 waiting, the oldest due one for 6m1s)")
+		expect(t, h, "unserved", core.HealthDegraded, "set Lanes of route default")
+		if !h.Ready {
+			t.Errorf("%s", h)
+		}
+		if got := collect(t, reader, "waybill.relay.unserved"); len(got) != 2 || got["route=odrers"] != 2 || got["route=default/high"] != 1 {
+			t.Errorf("%v", got)
+		}
+		time.Sleep(time.Hour)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(buf.String(), "event=unserved_route route=odrers"); n < 2 || n > 4 {
+			t.Errorf("%d warnings in an hour:\n%s", n, buf.String())
+		}
+		if strings.Contains(buf.String(), "tomorrow") {
+			t.Error("a scheduled message is not due")
+		}
+		if h := newRelay(t, s, b, relay.Options{StaleAfter: -1}).Health(t.Context()); strings.Contains(h.String(), "unserved") {
+			t.Errorf("off: %s", h)
+		}
+	})
+}
+
+// DB-19: several databases in one process, a relay each, are told apart in logs, metrics and the store.
+func TestRelaysAreNamed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reader := metric.NewManualReader()
+		mp := metric.NewMeterProvider(metric.WithReader(reader))
+		var buf bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&buf, nil))
+		b := newBus()
+		for i, name := range []string{"tenant-1 to bus", "tenant-2 to bus", ""} {
+			mem := newStore(t)
+			s := &faulty{OutboxStore: mem}
+			stop := begin(t, newRelay(t, s, b, relay.Options{Name: name, Logger: log, MeterProvider: mp}))
+			stage(t, mem, on("default", i+1)...)
+			time.Sleep(time.Second)
+			if name != "" {
+				if got := collect(t, reader, "waybill.relay.published"); got["relay="+name+",route=default,transport=relay_test"] != int64(i+1) {
+					t.Errorf("%v", got)
+				}
+			}
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			if owner := s.claims[0].Owner; name != "" && owner != name || name == "" && !strings.HasPrefix(owner, "relay_test to relay_test ") && !strings.HasPrefix(owner, "memory to relay_test ") {
+				t.Errorf("owner %q", owner)
+			}
+		}
+		if got := collect(t, reader, "waybill.relay.published"); got["route=default,transport=relay_test"] != 3 {
+			t.Errorf("a name that was not set is no label: %v", got)
+		}
+		for _, m := range []string{"waybill.relay.claim.duration", "waybill.relay.settle.duration"} {
+			if got := collect(t, reader, m); got["relay=tenant-1 to bus"] == 0 {
+				t.Errorf("%s: %v", m, got)
+			}
+		}
+		for line := range strings.Lines(buf.String()) {
+			if !strings.Contains(line, "relay=") {
+				t.Errorf("no relay in %s", line)
+			}
+		}
+	})
+}
+
+func retaining(tb testing.TB, r core.Retention) *memory.Store {
+	tb.Helper()
+	s, err := memory.New(memory.Options{Source: "/test", Retention: r})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+// DB-09: the relay cleans its store at an interval, in small steps, and says what it deleted; never what is not settled.
+func TestCleaning(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := &countingCleaner{Store: retaining(t, core.Retention{Published: time.Hour, Abandoned: 2 * time.Hour})}, newBus()
+		b.answer = func(e *core.Envelope, _ int) error {
+			if e.Topic == "bad" {
+				return &core.Error{Class: core.ClassPermanent, Reason: core.ReasonForbidden}
+			}
+			return nil
+		}
+		reader := metric.NewManualReader()
+		var buf bytes.Buffer
+		stop := begin(t, newRelay(t, s, b, relay.Options{Logger: slog.New(slog.NewTextHandler(&buf, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}))
+		stage(t, s.Store, msgs(2500, noKey)...)
+		stage(t, s.Store, core.RawMessage("bad", "text/plain", nil), msg("later", "", core.Delay(48*time.Hour)),
+			msg("expires", "", core.Routes("nobody"), core.TTL(10*time.Minute)))
+		time.Sleep(59 * time.Minute)
+		if n := states(s.Store)[core.StatePublished]; n != 2500 {
+			t.Errorf("%d kept", n)
+		}
+		if strings.Count(buf.String(), "event=clean ") != 1 || !strings.Contains(buf.String(), "deleted=0 expired=1") {
+			t.Errorf("%s", buf.String())
+		}
+		buf.Reset()
+		calls := s.calls()
+		if calls < 59 || calls > 85 {
+			t.Errorf("%d calls in an hour", calls)
+		}
+		time.Sleep(3 * time.Minute)
+		if n := states(s.Store)[core.StatePublished]; n != 0 {
+			t.Errorf("%d kept too long", n)
+		}
+		if n := s.calls() - calls; n < 5 || n > 9 {
+			t.Errorf("%d calls for three batches", n)
+		}
+		if l := buf.String(); strings.Count(l, "event=clean ") != 1 || !strings.Contains(l, "level=INFO") || !strings.Contains(l, "deleted=2500 expired=0 published=2500") {
+			t.Errorf("%s", l)
+		}
+		time.Sleep(2 * time.Hour)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		got := collect(t, reader, "waybill.relay.cleaned")
+		if got["reason=,state=published"] != 2500 || got["reason=forbidden,state=abandoned"] != 1 {
+			t.Errorf("%v", got)
+		}
+		if st := states(s.Store); st[core.StatePending] != 1 {
+			t.Errorf("%v", st)
+		}
+		if s.most > 1 {
+			t.Errorf("%d calls at a time", s.most)
+		}
+		if got := collect(t, reader, "waybill.relay.abandoned"); got["reason=expired"] != 1 {
+			t.Errorf("%v", got)
+		}
+	})
+}
+
+// countingCleaner looks at the calls of Clean.
+type countingCleaner struct {
+	*memory.Store
+	err   error
+	delay time.Duration
+
+	mu              sync.Mutex
+	n, now, most    int
+	owners, elected map[string]int
+	cut             int // calls that were ended by their context
+}
+
+func (c *countingCleaner) calls() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}
+
+func (c *countingCleaner) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
+	c.mu.Lock()
+	c.n++
+	c.now++
+	c.most = max(c.most, c.now)
+	c.mu.Unlock()
+	if c.delay > 0 {
+		select {
+		case <-time.After(c.delay):
+		case <-ctx.Done():
+		}
+	}
+	done, err := c.Store.Clean(ctx, owner, lease)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.now--; ctx.Err() != nil {
+		c.cut++
+	}
+	if c.owners == nil {
+		c.owners, c.elected = map[string]int{}, map[string]int{}
+	}
+	if c.owners[owner]++; done.Elected {
+		c.elected[owner]++
+	}
+	return done, errors.Join(err, c.err)
+}
+
+// DB-09: of several relays, of one name too, one cleans; when it is gone another takes over.
+func TestOneCleans(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := &countingCleaner{Store: retaining(t, core.Retention{Published: time.Minute})}, newBus()
+		var stops []func() error
+		for range 3 {
+			stops = append(stops, begin(t, newRelay(t, s, b, relay.Options{Name: "same"})))
+		}
+		time.Sleep(time.Hour)
+		if len(s.owners) != 3 || len(s.elected) != 1 {
+			t.Errorf("%d relays tried, %d were elected", len(s.owners), len(s.elected))
+		}
+		for i := range 2 {
+			if err := stops[i](); err != nil {
+				t.Error(err)
+			}
+		}
+		clear(s.elected)
+		time.Sleep(10 * time.Minute)
+		if len(s.elected) != 1 {
+			t.Errorf("%d clean after two stopped", len(s.elected))
+		}
+		if err := stops[2](); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// DB-09: cleaning that fails or hangs breaks nothing, does not delay a stop, and can be turned off.
+func TestCleaningFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := &countingCleaner{Store: newStore(t), err: down()}, newBus()
+		r := newRelay(t, s, b, relay.Options{})
+		stop := begin(t, r)
+		time.Sleep(10 * time.Minute)
+		stage(t, s.Store, msg("a", ""))
+		within(t, 2*time.Millisecond, "published", func() bool { return b.count() == 1 })
+		h := r.Health(t.Context())
+		expect(t, h, "cleanup", core.HealthDegraded, "down")
+		if !h.Ready || s.calls() > 16 {
+			t.Errorf("%d calls, %s", s.calls(), h)
+		}
+		s.mu.Lock()
+		s.delay = time.Hour
+		s.mu.Unlock()
+		time.Sleep(61 * time.Second)
+		start, calls := time.Now(), s.calls()
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if d := time.Since(start); d > time.Millisecond {
+			t.Errorf("stopped after %s", d)
+		}
+		time.Sleep(time.Hour)
+		if s.calls() != calls {
+			t.Error("cleaned after the stop")
+		}
+		off := &countingCleaner{Store: newStore(t)}
+		stop = begin(t, newRelay(t, off, b, relay.Options{CleanInterval: -1}))
+		time.Sleep(time.Hour)
+		if err := stop(); err != nil || off.calls() > 0 {
+			t.Errorf("%v, %d calls while off", err, off.calls())
+		}
+	})
+}

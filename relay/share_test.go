@@ -1,0 +1,305 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+// fill stages n messages a route.
+func fill(tb testing.TB, s *memory.Store, n int, routes ...string) {
+	tb.Helper()
+	for _, r := range routes {
+		stage(tb, s, on(r, n)...)
+	}
+}
+
+// fillLanes stages n messages in each lane of route; their ids begin with the name of the lane.
+func fillLanes(tb testing.TB, s *memory.Store, route string, n int, in ...core.Lane) {
+	tb.Helper()
+	for _, l := range in {
+		batch := on("lane"+string(l), n, core.Routes(route), core.InLane(l))
+		stage(tb, s, batch...)
+	}
+}
+
+// serial makes b publish one message after the other, each in d, in the order of calls.
+func serial(b *bus, d time.Duration) {
+	turn := make(chan struct{}, 1)
+	b.before = func(_ context.Context, batch []core.Envelope) {
+		turn <- struct{}{}
+		time.Sleep(time.Duration(len(batch)) * d)
+		<-turn
+	}
+}
+
+// RL-13: routes that all have work get messages published in proportion to their weights, whatever is the bottleneck: the
+// claims, the time of a publish, or a broker that does one thing at a time.
+func TestWeights(t *testing.T) {
+	t.Parallel()
+	for _, neck := range []string{"claims", "latency", "broker"} {
+		for _, weights := range [][]int{{1, 3}, {1, 1, 8}} {
+			t.Run(fmt.Sprint(neck, weights), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					mem, b := newStore(t), newBus()
+					s := &faulty{OutboxStore: mem}
+					switch neck {
+					case "claims":
+						s.claim = func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
+							time.Sleep(10 * time.Millisecond)
+							return next()
+						}
+					case "latency":
+						b.latency = 100 * time.Millisecond
+					case "broker":
+						serial(b, 500*time.Microsecond)
+					}
+					var routes []relay.Route
+					sum := 0
+					for i, w := range weights {
+						name := string(rune('a' + i))
+						routes = append(routes, relay.Route{Name: name, Weight: w})
+						sum += w
+						stage(t, mem, on(name, 5000)...)
+					}
+					stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 50, Routes: routes}))
+					within(t, time.Minute, "half", func() bool { return b.count() >= 5000 })
+					got := map[string]int{}
+					for _, id := range b.ids()[:5000] {
+						got[id[:1]]++
+					}
+					for i, r := range routes {
+						want := float64(5000*weights[i]) / float64(sum)
+						if share := float64(got[r.Name]) / want; share < 0.85 || share > 1.15 {
+							t.Errorf("route %s got %d of 5000; want %.0f", r.Name, got[r.Name], want)
+						}
+					}
+					within(t, time.Minute, "all", func() bool { return b.count() == 5000*len(routes) })
+					if err := stop(); err != nil {
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// RL-13: with equal weights one claim asks for all routes that have room, as if there were no weights.
+func TestEqualWeights(t *testing.T) {
+	t.Parallel()
+	claims := func(weight int) (all [][]int) {
+		synctest.Test(t, func(t *testing.T) {
+			mem, b := newStore(t), newBus()
+			b.latency = 10 * time.Millisecond
+			s := &faulty{OutboxStore: mem}
+			fill(t, mem, 2000, "a", "b", "c")
+			stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Name: "a", Weight: weight}, {Name: "b", Weight: weight}, {Name: "c", Weight: weight}}}))
+			within(t, time.Minute, "all", func() bool { return b.count() == 6000 })
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			for i := range s.claims {
+				all = append(all, []int{len(s.claims[i].Routes), s.claims[i].MaxRecords})
+			}
+		})
+		return all
+	}
+	got := claims(7)
+	if len(got) > 20 || got[0][0] != 3 || got[1][0] != 3 {
+		t.Errorf("%v", got)
+	}
+	for _, c := range got {
+		if c[1] != relay.DefaultBatchSize {
+			t.Errorf("%v", got)
+		}
+	}
+}
+
+// ST-19: while all lanes have work, they get 6, 3 and 1 of ten messages; what a lane leaves goes to the others.
+func TestLanes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		in   []core.Lane
+		want []float64 // parts of ten
+	}{
+		{[]core.Lane{core.LaneHigh, core.LaneNormal, core.LaneLow}, []float64{6, 3, 1}},
+		{[]core.Lane{core.LaneHigh, core.LaneLow}, []float64{60. / 7, 10. / 7}},
+		{[]core.Lane{core.LaneNormal, core.LaneLow}, []float64{7.5, 2.5}},
+		{[]core.Lane{core.LaneLow}, []float64{10}},
+	} {
+		for _, neck := range []string{"claims", "broker"} {
+			t.Run(fmt.Sprint(neck, c.in), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					mem, b := newStore(t), newBus()
+					s := &faulty{OutboxStore: mem}
+					if neck == "broker" {
+						serial(b, 500*time.Microsecond)
+					} else {
+						s.claim = func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
+							time.Sleep(10 * time.Millisecond)
+							return next()
+						}
+					}
+					fillLanes(t, mem, "r", 3000, c.in...)
+					stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 50, Routes: []relay.Route{{Name: "r", Lanes: true}}}))
+					within(t, time.Minute, "the first three thousand", func() bool { return b.count() >= 3000 })
+					tolerance := 0.3
+					if neck == "broker" { // the window is divided, not the claims; it is in whole batches
+						tolerance = 0.8
+					}
+					got := map[string]int{}
+					for _, id := range b.ids()[:3000] {
+						lane, _, _ := strings.Cut(id, "-")
+						got[lane]++
+					}
+					for i, l := range c.in {
+						if part := float64(got["lane"+string(l)]) / 300; math.Abs(part-c.want[i]) > tolerance {
+							t.Errorf("lane %q got %.2f of 10; want %.2f", l, part, c.want[i])
+						}
+					}
+					n := s.numClaims()
+					if limit := 3000/50*4 + 10; n > limit && neck == "claims" {
+						t.Errorf("%d claims for 3,000 messages", n)
+					}
+					within(t, time.Minute, "all", func() bool { return b.count() == 3000*len(c.in) })
+					if err := stop(); err != nil {
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// ST-19: one message in the low lane gets through a flood in the high one, and one in the high lane through a flood in the
+// low one, within two claims.
+func TestOneMessageThroughAFlood(t *testing.T) {
+	t.Parallel()
+	for _, c := range [][2]core.Lane{{core.LaneHigh, core.LaneLow}, {core.LaneLow, core.LaneHigh}} {
+		synctest.Test(t, func(t *testing.T) {
+			mem, b := newStore(t), newBus()
+			b.latency = 20 * time.Millisecond
+			s := &faulty{OutboxStore: mem, claim: func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
+				time.Sleep(10 * time.Millisecond)
+				return next()
+			}}
+			for i := range 2 {
+				stage(t, mem, on("flood", 10000, core.Routes("r"), core.InLane(c[0]), func(m *core.Message) { m.ID += fmt.Sprint("-", i) })...)
+			}
+			stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 200, Routes: []relay.Route{{Name: "r", Lanes: true}}}))
+			time.Sleep(200 * time.Millisecond)
+			stage(t, mem, msg("one", "", core.Routes("r"), core.InLane(c[1])))
+			before := s.numClaims()
+			within(t, 55*time.Millisecond, "the one", func() bool { return b.arrivedOne("one") })
+			if n := s.numClaims() - before; n > 4 {
+				t.Errorf("after %d claims", n)
+			}
+			if left := 20000 - b.count(); left < 10000 {
+				t.Errorf("the flood was over: %d left", left)
+			}
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func (b *bus) arrivedOne(id string) bool {
+	for _, i := range b.ids() {
+		if i == id {
+			return true
+		}
+	}
+	return false
+}
+
+// RL-13 ST-19: the lanes of a route share its weight: a backlog in the low lane alone counts as much as another route.
+func TestLanesShareTheWeight(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.latency = 100 * time.Millisecond
+		fillLanes(t, s, "r", 3000, core.LaneLow)
+		fill(t, s, 3000, "other")
+		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 50, Routes: []relay.Route{{Name: "r", Lanes: true}, {Name: "other"}}}))
+		within(t, time.Minute, "half", func() bool { return b.count() >= 3000 })
+		if a, o := b.arrivedOn("lanelow"), b.arrivedOn("other"); math.Abs(float64(a-o)) > 400 {
+			t.Errorf("low lane %d, other route %d", a, o)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// RL-13 ST-19: lanes share the rate of their route in the same proportions, and all of them get on.
+func TestLanesShareTheRate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), clock(newBus())
+		fillLanes(t, s, "r", 2000, core.LaneHigh, core.LaneNormal, core.LaneLow)
+		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Name: "r", Lanes: true, RatePerSecond: 100}}}))
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		for lane, want := range map[string]int{"lanehigh": 1200, "lane": 600, "lanelow": 200} {
+			if got := b.arrivedOn(lane); math.Abs(float64(got-want)) > 0.15*float64(want)+50 {
+				t.Errorf("%s got %d; want %d", lane, got, want)
+			}
+		}
+		if n := b.most(time.Second); n > 110 {
+			t.Errorf("%d in a second", n)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		for _, r := range s.Records() {
+			if r.Crashes > 0 || r.State == core.StateProcessing {
+				t.Fatalf("%+v", r)
+			}
+		}
+	})
+}
+
+// ST-19: idle lanes cost no more than one route, and a message in any of them is found at once.
+func TestIdleLanes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		s := &faulty{OutboxStore: mem}
+		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Name: "r", Lanes: true}, {Name: "slow", RatePerSecond: 1}}}))
+		time.Sleep(10 * time.Minute)
+		if n := s.numClaims(); n > 2*600/7 {
+			t.Errorf("%d claims in ten idle minutes", n)
+		}
+		for i, l := range []core.Lane{core.LaneLow, core.LaneNormal, core.LaneHigh} {
+			stage(t, mem, msg(fmt.Sprint(i), "", core.Routes("r"), core.InLane(l)))
+			within(t, 2*time.Millisecond, "found", func() bool { return b.count() == i+1 })
+			time.Sleep(time.Minute)
+		}
+		stage(t, mem, on("slow", 30)...)
+		time.Sleep(10 * time.Second) // a backlog on the limited route: the others are still woken
+		stage(t, mem, msg("x", "", core.Routes("r"), core.InLane(core.LaneLow)))
+		within(t, 2*time.Millisecond, "found", func() bool { return b.arrivedOne("x") })
+		before := s.numClaims()
+		time.Sleep(10 * time.Second)
+		if n := s.numClaims() - before; n > 40 {
+			t.Errorf("%d claims in ten seconds beside a limited backlog", n)
+		}
+		time.Sleep(time.Minute)
+		stage(t, mem, msg("slow-x", "", core.Routes("slow")))
+		within(t, 2*time.Millisecond, "the limited one is awaited again", func() bool { return b.arrivedOne("slow-x") })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
