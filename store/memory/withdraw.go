@@ -154,9 +154,10 @@ func (s *Store) withdraw(tx *Tx, r *record, reason core.Reason) core.CancelStatu
 	return core.CancelDone
 }
 
-// hold keeps back what follows r in its key, n times more.
+// hold keeps back what follows r in its key, n times more; a scheduled one too, since it may become due before its
+// transaction rolls back.
 func (l *lane) hold(r *record, n int) {
-	if r.joined && r.env.Key != "" {
+	if r.env.Key != "" {
 		k := l.key(r.env.Key)
 		k.holds += n
 		l.refresh(k)

@@ -1,0 +1,153 @@
+package checker
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Queue is a broker's queue in memory: what arrives stands in one order.
+type Queue struct {
+	Route string
+	// Traits are those of the publishers.
+	Traits core.PublisherTraits
+	// Deliver is told of every arrival, in order; it must not block.
+	Deliver func(e core.Envelope)
+
+	ledger *Ledger
+	mu     sync.Mutex
+}
+
+// NewQueue returns the queue of a route.
+func NewQueue(l *Ledger, route string, traits core.PublisherTraits, deliver func(core.Envelope)) *Queue {
+	return &Queue{Route: route, Traits: traits, Deliver: deliver, ledger: l}
+}
+
+func (q *Queue) arrive(e *core.Envelope, claimed time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ledger.Arrived(q.Route, e, claimed)
+	q.Deliver(*e)
+}
+
+// Publisher is the publisher of one process to a queue, with faults.
+type Publisher struct {
+	q    *Queue
+	p    *Process
+	f    *Faults
+	dice *Dice
+}
+
+// NewPublisher returns a publisher of p.
+func NewPublisher(q *Queue, p *Process, f *Faults, seed, actor uint64) *Publisher {
+	return &Publisher{q: q, p: p, f: f, dice: NewDice(seed, actor<<8+99, p.dice[0].calm)}
+}
+
+// Traits returns those of the queue.
+func (b *Publisher) Traits() core.PublisherTraits { return b.q.Traits }
+
+// Publish lets the batch arrive, or some of it, and tells the truth, or nothing.
+func (b *Publisher) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+	d, n := b.dice, len(batch)
+	if b.p.dead.Load() {
+		return core.AllFailed(n, errDown)
+	}
+	claimed := b.q.ledger.sending(b.p.Name, b.q.Route, batch)
+	own := make([]core.Envelope, n)
+	for i := range batch {
+		own[i] = batch[i].Clone()
+	}
+	pause(ctx, d.Up(b.f.Latency))
+	if d.Roll(b.f.Delay) {
+		pause(ctx, d.Up(b.f.MaxDelay))
+	}
+	switch {
+	case ctx.Err() != nil:
+		return core.AllFailed(n, ctx.Err())
+	case b.p.dead.Load() && d.N(2) == 0, d.Roll(b.f.Before):
+		return core.AllFailed(n, errDown)
+	case b.q.ledger.opts.Zombies && d.Roll(b.f.Late):
+		in := d.Up(2 * b.f.MaxDelay)
+		b.q.ledger.late.Go(func() {
+			pause(context.WithoutCancel(ctx), in)
+			b.batch(own, claimed, n)
+		})
+		pause(ctx, d.Up(in))
+		return core.AllFailed(n, errDown)
+	case d.Roll(b.f.Panic):
+		if n == 1 {
+			b.q.ledger.Refused(b.q.Route, own[0].ID, false) // it is the message's fault, as far as anybody can tell
+		}
+		panic("checker: a fault")
+	case d.Roll(b.f.Panic):
+		if n == 1 {
+			b.q.ledger.Refused(b.q.Route, own[0].ID, false)
+		}
+		return make(core.Results, n+1)
+	}
+	arrive, answer := n, n // how many arrive, and of how many the answer does
+	if d.Roll(b.f.Partial) {
+		arrive = d.N(n + 1)
+		answer = d.N(arrive + 1)
+	}
+	res := b.batch(own, claimed, arrive)
+	if d.Roll(b.f.Delay) {
+		pause(ctx, d.Up(b.f.MaxDelay))
+	}
+	switch {
+	case ctx.Err() != nil:
+		return core.AllFailed(n, ctx.Err())
+	case b.p.dead.Load(), d.Roll(b.f.After):
+		return core.AllFailed(n, errDown)
+	}
+	for i := answer; i < n; i++ {
+		res[i] = errDown
+	}
+	return res
+}
+
+// batch lets the first messages of a batch arrive, those that are not refused.
+func (b *Publisher) batch(batch []core.Envelope, claimed []time.Time, arrive int) core.Results {
+	res := make(core.Results, len(batch))
+	failed := map[string]error{}
+	for i := range batch[:arrive] {
+		e := &batch[i]
+		if err := failed[e.Key]; err != nil && b.q.Traits.KeyOrder == core.KeyOrderPipelinedPrefix {
+			if res[i] = err; !b.q.ledger.opts.Routes[b.q.Route].PerKey { // there it stands for itself
+				b.q.ledger.Refused(b.q.Route, e.ID, errors.Is(err, core.ErrUnroutable))
+			}
+			continue
+		}
+		if res[i] = b.answer(e); res[i] == nil {
+			b.q.arrive(e, claimed[i])
+		} else if e.Key != "" {
+			failed[e.Key] = res[i]
+		}
+	}
+	return res
+}
+
+// answer says what the broker thinks of a message.
+func (b *Publisher) answer(e *core.Envelope) error {
+	refuse := func(err error, unroutable bool) error { //nolint:revive // a fact about the refusal
+		b.q.ledger.Refused(b.q.Route, e.ID, unroutable)
+		return err
+	}
+	d := b.dice
+	switch {
+	case d.Roll(b.f.Reject):
+		return refuse(&core.Error{Op: "checker", Class: core.ClassRejected, Err: errors.New("refused")}, false)
+	case d.Roll(b.f.Reject / 4):
+		return refuse(errors.New("checker: of no known kind"), false)
+	case d.Roll(b.f.Permanent):
+		return refuse(&core.Error{Op: "checker", Class: core.ClassPermanent, Reason: core.ReasonTooLarge, Err: errors.New("refused for good")}, false)
+	case d.Roll(b.f.Unroutable):
+		return refuse(&core.Error{Op: "checker", Class: core.ClassRejected, Err: core.ErrUnroutable}, true)
+	case d.Roll(b.f.TopicOnly):
+		return &core.Error{Op: "checker", Class: core.ClassOutage, TopicOnly: true, Err: errors.New("the queue is full")}
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package checker_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill/internal/checker"
+)
+
+var (
+	seedFlag  = flag.Uint64("seed", 0, "replay the history of this seed, instead of random ones")
+	timesFlag = flag.Int("times", 100, "how often to replay -seed: goroutines interleave differently each time")
+	traceFlag = flag.Bool("trace", false, "print everything that happened in a history that fails")
+	countFlag = flag.Int("histories", number("WAYBILL_CHECKER_HISTORIES", 10_000), "random histories in memory")
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// number returns the value of an environment variable.
+func number(name string, def int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return n
+	}
+	return def
+}
+
+// P1 P2 P3 P4 P5 P7 OR-02 OR-03 OR-04 OR-05 OR-08 TE-03: random histories of producers, relays, a broker, consumers and
+// operators, all of which fail before and after every step, in virtual time.
+func TestHistories(t *testing.T) {
+	t.Parallel()
+	n, first := *countFlag, uint64(time.Now().UnixNano())
+	if testing.Short() {
+		n = min(n, 500)
+	}
+	if *seedFlag != 0 {
+		n = *timesFlag
+	}
+	var next, staged, arrived atomic.Int64
+	begin := time.Now()
+	t.Cleanup(func() {
+		took := time.Since(begin)
+		t.Logf("%d histories, %d messages, %d arrivals in %s: %.0f a second", n, staged.Load(), arrived.Load(), took.Round(time.Millisecond), float64(n)/took.Seconds())
+	})
+	for i := range 4 {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			t.Parallel()
+			for !t.Failed() {
+				k := next.Add(1)
+				if k > int64(n) {
+					return
+				}
+				seed := first + uint64(k)
+				if *seedFlag != 0 {
+					seed = *seedFlag
+				}
+				problems, l := history(t, seed, nil)
+				s, a := l.Size()
+				staged.Add(int64(s))
+				arrived.Add(int64(a))
+				if len(problems) > 0 {
+					t.Errorf("%s", report(seed, problems, l))
+				}
+			}
+		})
+	}
+}
+
+var message = regexp.MustCompile(`p\d-\d{3}`)
+
+// report says what is wrong with a history, how to see it again, and what happened to the messages concerned.
+func report(seed uint64, problems []string, l *checker.Ledger) string {
+	text := strings.Join(problems, "\n")
+	words := append(message.FindAllString(text, 4), "kill", "stop", "start", "calm", "no answer")
+	if *traceFlag {
+		words = nil
+	}
+	return fmt.Sprintf("seed %d; replay with: go test ./internal/checker -run 'TestHistories' -seed %d -trace\n%s\n%s", seed, seed, text, l.Trace(words...))
+}

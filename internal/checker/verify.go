@@ -1,0 +1,192 @@
+package checker
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Final is how a message stands in the store at the end.
+type Final struct {
+	State             core.State
+	Reason            core.Reason
+	Attempts, Crashes int
+}
+
+// Verify judges the history, when everything is drained. final is what is left in the store; effects, unless nil, is how
+// often each message had its effect. It returns what is wrong.
+func (l *Ledger) Verify(final map[Ref]Final, effects map[Ref]int) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pos++
+	for ref := range final {
+		if m := l.msgs[ref]; m == nil || m.fate == rolledBack {
+			l.problem("phantom: %s/%s is stored and was never committed", ref.Route, ref.ID)
+		}
+	}
+	keys := map[[2]string][]*message{}
+	for _, m := range l.msgs {
+		f, stored := final[m.Ref]
+		l.delivered(m, f, stored)
+		if effects != nil {
+			want := min(m.first, 1)
+			if n := effects[m.Ref]; n != want {
+				l.problem("effects: %s/%s had its effect %d times, not %d", m.Route, m.ID, n, want)
+			}
+		}
+		if m.key != "" && l.opts.Routes[m.Route].PerKey {
+			k := [2]string{m.Route, m.key}
+			keys[k] = append(keys[k], m)
+		}
+	}
+	for ref := range effects {
+		if l.msgs[ref] == nil {
+			l.problem("effects: %s/%s had an effect and was never staged", ref.Route, ref.ID)
+		}
+	}
+	for i := range l.arrivals {
+		a := &l.arrivals[i]
+		if m := l.msgs[a.Ref]; m.fate != rolledBack && (a.Key != m.key || a.Body != m.body) {
+			l.problem("changed: %s/%s arrived with key %q and body %q", a.Route, a.ID, a.Key, a.Body)
+		}
+	}
+	for _, msgs := range keys {
+		l.ordered(msgs)
+	}
+	slices.Sort(l.problems)
+	return slices.Compact(l.problems)
+}
+
+// delivered judges what became of one message.
+func (l *Ledger) delivered(m *message, f Final, stored bool) { //nolint:revive // whether f is there
+	if m.fate == open {
+		l.problem("history: %s/%s was staged in a transaction that never ended", m.Route, m.ID)
+		return
+	}
+	if m.fate == rolledBack {
+		if m.first > 0 {
+			l.problem("phantom: %s/%s arrived and was never committed", m.Route, m.ID)
+		}
+		return
+	}
+	gone := false // withdrawn, and so deleted
+	for _, w := range m.withdrawn {
+		if w.status == core.CancelDone && w.sure && m.first > 0 {
+			l.problem("withdrawn: %s/%s was cancelled unsent; it arrived", m.Route, m.ID)
+		}
+		gone = true
+	}
+	if stored {
+		l.legal(m, f)
+		return
+	}
+	if m.first == 0 && m.fate == committed && !gone {
+		l.problem("lost: %s/%s (seq %d) was committed, is not stored, and never arrived", m.Route, m.ID, m.seq)
+	}
+}
+
+// legal judges the state that m ended in.
+func (l *Ledger) legal(m *message, f Final) {
+	switch f.State {
+	case core.StateAbandoned:
+		ok := true
+		switch f.Reason {
+		case core.ReasonExpired:
+			ok = m.mayExpire
+		case core.ReasonUnroutable:
+			ok = m.unroutable
+		case core.ReasonRejected, core.ReasonAttempts, core.ReasonTooLarge, core.ReasonForbidden, core.ReasonUndecodable:
+			ok = m.refusals > 0
+		case core.ReasonCrashed:
+			ok = f.Crashes >= core.MaxCrashes
+		case core.ReasonSkipped, core.ReasonParked:
+			ok = len(m.givenUp) > 0
+		case core.ReasonCancelled, core.ReasonReplaced:
+			ok = len(m.withdrawn) > 0
+		default:
+			ok = false
+		}
+		if !ok {
+			l.problem("state: %s/%s was abandoned (%s) without cause: %d refusals, %d crashes", m.Route, m.ID, f.Reason, m.refusals, f.Crashes)
+		}
+	case core.StatePublished:
+		if m.first == 0 {
+			l.problem("lost: %s/%s is published and never arrived", m.Route, m.ID)
+		}
+	case core.StateNone, core.StatePending, core.StateProcessing, core.StateFailed:
+		l.problem("stalled: %s/%s (seq %d, key %q) is %s at the end, attempts %d, crashes %d", m.Route, m.ID, m.seq, m.key, f.State, f.Attempts, f.Crashes)
+	}
+	if f.Attempts > m.refusals {
+		l.problem("attempts: %s/%s has %d attempts; it was refused %d times", m.Route, m.ID, f.Attempts, m.refusals)
+	}
+}
+
+// ordered judges the first arrivals of one key.
+func (l *Ledger) ordered(msgs []*message) {
+	slices.SortFunc(msgs, func(a, b *message) int { return cmp.Compare(a.first, b.first) })
+	for i, late := range msgs {
+		for _, early := range msgs[:i] {
+			if l.opts.Exact && early.seq != 0 && late.seq != 0 && (early.seq < late.seq) != l.staged(early, late) && l.staged(late, early) != l.staged(early, late) {
+				l.problem("sequence: %s (seq %d) and %s (seq %d) of key %s were committed the other way round", early.ID, early.seq, late.ID, late.seq, late.key)
+			}
+			if early.first == 0 || early.fate != committed || late.fate != committed || !l.precedes(late, early) || l.excused(late, &l.arrivals[early.first-1]) {
+				continue
+			}
+			l.problem("order: %s/%s (seq %d) of key %s arrived as number %d, after %s (seq %d), number %d, although it was staged before it",
+				late.Route, late.ID, late.seq, late.key, late.first, early.ID, early.seq, early.first)
+		}
+	}
+}
+
+// staged reports whether a was staged before b, as their producers know.
+func (l *Ledger) staged(a, b *message) bool {
+	return a.tx == b.tx && a.at < b.at || a.tx != b.tx && a.ended < b.began
+}
+
+// precedes reports whether a stands before b.
+func (l *Ledger) precedes(a, b *message) bool {
+	if l.opts.Exact && a.seq != 0 && b.seq != 0 {
+		return a.seq < b.seq
+	}
+	return l.staged(a, b)
+}
+
+// excused reports whether m may arrive after a, which it precedes: it joined its key later, or was given up once.
+func (l *Ledger) excused(m *message, a *Arrival) bool {
+	if m.forced || m.scheduled && (a.Claimed.IsZero() || a.Claimed.Before(m.due)) {
+		return true
+	}
+	return (l.opts.Zombies || !l.opts.Exact) && len(m.givenUp) > 0
+}
+
+// Size returns how many messages were staged, and how many arrivals there were.
+func (l *Ledger) Size() (staged, arrivals int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.msgs), len(l.arrivals)
+}
+
+// Refs returns the names of all messages that were seen.
+func (l *Ledger) Refs() []Ref {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.msgs))
+}
+
+// Missing returns up to n committed messages that have not arrived, and how many there are, for tests that wait.
+func (l *Ledger) Missing(n int) (out []string, total int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range l.msgs {
+		if m.fate == committed && m.first == 0 && len(m.givenUp) == 0 && len(m.withdrawn) == 0 {
+			total++
+			if len(out) < n {
+				out = append(out, fmt.Sprintf("%s/%s", m.Route, m.ID))
+			}
+		}
+	}
+	return out, total
+}
