@@ -43,6 +43,8 @@ type broken struct {
 	commits  bool // commits what should roll back
 	drops    bool // rolls back what should commit
 	noExtend bool
+	clean    func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error)
+	retain   func(r core.Retention) core.Retention
 
 	mu     *sync.Mutex
 	last   map[int64]core.Record // by sequence

@@ -1,0 +1,108 @@
+package storetest_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/storetest"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+func (b *broken) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
+	if b.clean != nil {
+		return b.clean(ctx, b, owner, lease)
+	}
+	return b.inner.Clean(ctx, owner, lease)
+}
+
+// WithRetention returns a harness with the same fault.
+func (b *broken) WithRetention(_ context.Context, r core.Retention) (storetest.Harness, error) {
+	if b.retain != nil {
+		r = b.retain(r)
+	}
+	inner, err := memory.New(memory.Options{Source: "/test", Retention: r})
+	other := *b
+	other.inner = inner
+	return &other, err
+}
+
+// settleHeld settles what was claimed and never settled, as a cleaner that does not heed leases.
+func settleHeld(outcome func(r *core.Record) core.Outcome, held func(r *core.Record) bool) broken {
+	return broken{clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
+		done, err := b.inner.Clean(ctx, owner, lease)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, r := range b.last {
+			if held(&r) && b.inner.Settle(ctx, []core.Outcome{outcome(&r)}).FirstErr() == nil {
+				done.Expired++
+			}
+		}
+		return done, err
+	}}
+}
+
+// cleanFaults are cleaners with one fault each, and the check that must notice.
+var cleanFaults = []struct {
+	name, check string
+	store       broken
+}{
+	{"everybody is elected", "clean-elects-one", broken{clean: func(ctx context.Context, b *broken, _ string, lease time.Duration) (core.Cleaned, error) {
+		return b.inner.Clean(ctx, "all", lease)
+	}}},
+	{"a lease never ends", "clean-elects-one", broken{clean: func(ctx context.Context, b *broken, owner string, _ time.Duration) (core.Cleaned, error) {
+		return b.inner.Clean(ctx, owner, time.Hour)
+	}}},
+	{"a lease cannot be renewed", "clean-elects-one", broken{clean: func(ctx context.Context, b *broken, _ string, lease time.Duration) (core.Cleaned, error) {
+		return b.inner.Clean(ctx, core.NewID(), lease)
+	}}},
+	{"nothing is swept", "clean-sweeps-what-expired", broken{clean: func(context.Context, *broken, string, time.Duration) (core.Cleaned, error) {
+		return core.Cleaned{Elected: true}, nil
+	}}},
+	{"leased ones are swept", "clean-sweeps-what-expired", settleHeld(
+		func(r *core.Record) core.Outcome { return core.Abandon(r, core.ReasonExpired, errors.New("expired")) },
+		func(r *core.Record) bool { return r.Envelope.Expired(time.Now()) },
+	)},
+	{"swept ones hold back their key", "clean-frees-the-keys-of-what-it-sweeps", broken{request: func(r *core.ClaimRequest) { r.Routes[0].BlockAfterAbandon = true }}},
+	{"leased ones are deleted", "clean-never-deletes-what-is-not-settled", settleHeld(core.Published, func(*core.Record) bool { return true })},
+	{"nothing is deleted", "clean-never-deletes-what-is-not-settled", broken{retain: func(core.Retention) core.Retention {
+		return core.Retention{Abandoned: -1}
+	}}},
+	{"deleted ones are not counted", "clean-never-deletes-what-is-not-settled", broken{clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
+		done, err := b.inner.Clean(ctx, owner, lease)
+		done.Deleted = nil
+		return done, err
+	}}},
+	{"deleted before their time", "clean-keeps-what-retention-says", broken{retain: func(core.Retention) core.Retention {
+		return core.Retention{Abandoned: 1}
+	}}},
+	{"kept for ever", "clean-keeps-what-retention-says", broken{retain: func(core.Retention) core.Retention { return core.Retention{} }}},
+	{"published ones are not kept", "published-records-are-kept-for-their-retention", broken{retain: func(r core.Retention) core.Retention {
+		r.Published = 0
+		return r
+	}}},
+	{"published ones are kept for ever", "published-records-are-kept-for-their-retention", broken{retain: func(r core.Retention) core.Retention {
+		r.Published = -1
+		return r
+	}}},
+	{"anything goes", "clean-refuses-bad-input", broken{clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
+		return b.inner.Clean(ctx, owner+"x", max(lease, time.Millisecond))
+	}}},
+}
+
+func TestSuiteCatchesBrokenCleaners(t *testing.T) { // TE-01 TE-02 DB-09 ST-11
+	t.Parallel()
+	for i := range cleanFaults {
+		f := &cleanFaults[i]
+		t.Run(f.check+"/"+f.name, func(t *testing.T) {
+			t.Parallel()
+			if err := runBroken(t, f.check, &f.store); err == nil || errors.Is(err, storetest.ErrNotDeclared) {
+				t.Errorf("check %s does not notice: %v", f.check, err)
+			} else {
+				t.Log(err)
+			}
+		})
+	}
+}
