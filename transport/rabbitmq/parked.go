@@ -264,6 +264,7 @@ func (w *parkedWalk) next(ctx context.Context) (*amqp.Delivery, *core.Parked, er
 		if number(raw.Headers[headerDeliveryCount]) >= w.t.refreshAt {
 			if fresh := w.refresh(ctx, &raw, &p); fresh {
 				w.total++ // it comes once more, at the end
+				w.there++
 				continue
 			}
 		}

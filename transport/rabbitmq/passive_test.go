@@ -219,7 +219,7 @@ func TestManagementTrouble(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			var log logged
-			bus := dial(t, url, rabbitmq.Options{Passive: true, Lazy: true, ManagementURL: c.url, Logger: log.logger(), ConnectTimeout: time.Second})
+			bus := dial(t, url, rabbitmq.Options{Passive: true, Lazy: true, ManagementURL: c.url, Logger: log.logger(), ConnectTimeout: 5 * time.Second})
 			_, err := bus.Subscribe(t.Context(), sub)
 			text := fmt.Sprint(err) + log.String()
 			if errors.Is(err, core.ErrMisconfigured) != c.misconfigured || err != nil && !c.misconfigured {
