@@ -307,6 +307,10 @@ func TestKillAndRestart(t *testing.T) {
 	c := claim(t, o, request(1))
 	settle(t, o, core.Retry(&c.Records[0], errors.New("no"), 0))
 	c = claim(t, o, request(1))
+	// A claim need not be on disk when it is answered. What commits after it takes it there.
+	if _, err := pool.Exec(t.Context(), `CREATE TABLE later ()`); err != nil {
+		t.Fatal(err)
+	}
 	open, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

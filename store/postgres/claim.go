@@ -96,7 +96,7 @@ type answer struct {
 func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view) (*answer, error) {
 	session, token := o.claims.token(req.Session)
 	var a *answer
-	err := o.transact(ctx, "claim", func(b *pgx.Batch) {
+	err := o.transactWith(ctx, "claim", setClaimSQL, func(b *pgx.Batch) {
 		a = &answer{promoted: map[string]int64{}}
 		b.Queue(o.claims.promote, v.names).Query(func(rows pgx.Rows) error {
 			var route string

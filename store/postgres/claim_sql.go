@@ -9,6 +9,11 @@ package postgres
 const setSQL = `
 SELECT set_config('enable_seqscan', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true)`
 
+// setClaimSQL is setSQL for a claim, which need not be on disk when it is answered. If the database crashes and forgets
+// it, the records are claimed again and their tokens are void, as if the lease had ended: a relay that had begun to
+// publish them makes duplicates, each key still in order. A settle waits for the disk, and with it for its claim.
+const setClaimSQL = setSQL + `, set_config('synchronous_commit', 'off', true)`
+
 // promoteSQL puts what became due in line with the rest, a bounded number a claim.
 const promoteSQL = `
 UPDATE {outbox} o SET due_at = NULL, holds = true
@@ -39,8 +44,9 @@ SELECT set_config('waybill.shards', (
 //	p  what this claim picks, within its bounds
 //	l  what of it no other transaction holds; a row may be picked by several claims at once
 //	t  what is taken
-//	u  the claim
 //	g  the rows with what became of them
+//	b  for each range what was seen
+//	u  the claim
 const (
 	claimUnkeyedSQL = windowSQL + pickUnkeyedSQL + takeSQL
 	claimKeyedSQL   = windowSQL + pickKeyedSQL + takeSQL
@@ -66,8 +72,8 @@ WITH r AS MATERIALIZED (
 )`
 
 const pickUnkeyedSQL = `, p AS MATERIALIZED (
-    SELECT q.at FROM (
-        SELECT w.at, row_number() OVER (ORDER BY w.seq) AS i, sum(w.size) OVER (ORDER BY w.seq) AS total
+    SELECT q.seq, q.at FROM (
+        SELECT w.seq, w.at, row_number() OVER (ORDER BY w.seq) AS i, sum(w.size) OVER (ORDER BY w.seq) AS total
         FROM w WHERE w.free AND NOT (SELECT coalesce(bool_or(w.keyed), false) FROM w)
     ) q
     WHERE q.i = 1 OR q.i <= $9 AND q.total <= $10
@@ -76,8 +82,18 @@ const pickUnkeyedSQL = `, p AS MATERIALIZED (
     WHERE o.ctid = ANY (ARRAY(SELECT p.at FROM p)) AND (o.settled_at IS NULL AND o.due_at IS NULL) IS TRUE
       AND (o.lease_until IS NULL OR o.lease_until <= statement_timestamp())
     ORDER BY o.seq FOR UPDATE SKIP LOCKED
-), g AS MATERIALIZED (
-    SELECT w.*, w.seq IN (SELECT t.seq FROM t) AS got, false AS held, false AS behind, false AS busy FROM w
+), g AS (
+    SELECT 0::bigint AS n, 0::bigint AS seq, '' AS key, false AS busy WHERE false
+), b AS MATERIALIZED (
+    SELECT r.n, coalesce(x.rows, 0) AS rows, coalesce(x.last, 0) AS last, coalesce(x.least, 0) AS least, coalesce(x.last, 0) AS open,
+           coalesce(x.remaining, 0) AS remaining, x.lease_until, x.suspects, false AS held, x.keyed
+    FROM r LEFT JOIN (
+        SELECT w.n, count(*) AS rows, max(w.seq) AS last, min(w.seq) AS least, min(w.lease_until) AS lease_until,
+               min(w.seq) FILTER (WHERE w.free AND (w.seq > (SELECT coalesce(max(p.seq), 0) FROM p)
+                   OR w.seq >= (SELECT min(p.seq) FROM p WHERE p.seq NOT IN (SELECT t.seq FROM t)) AND w.seq NOT IN (SELECT t.seq FROM t))) AS remaining,
+               bool_or(w.suspect AND NOT $11) AS suspects, bool_or(w.keyed) AS keyed
+        FROM w GROUP BY w.n
+    ) x ON x.n = r.n
 )`
 
 // The key's part:
@@ -144,6 +160,12 @@ const pickKeyedSQL = `, h AS MATERIALIZED (
                c.keyed AND c.locked AND c.free AND NOT c.held AND (c.n, c.key) IN (SELECT p.n, p.key FROM p WHERE p.keyed) AS rest
         FROM c
     ) c
+), b AS MATERIALIZED (
+    SELECT r.n, count(g.seq) AS rows, coalesce(max(g.seq), 0) AS last, coalesce(min(g.seq), 0) AS least, min(g.lease_until) AS lease_until,
+           coalesce(min(g.seq) FILTER (WHERE g.free AND NOT g.held AND NOT g.got AND NOT g.busy), 0) AS remaining,
+           coalesce(max(g.seq) FILTER (WHERE NOT (g.free AND g.held OR g.busy)), 0) AS open,
+           bool_or(g.suspect AND NOT $11 AND NOT g.behind) AS suspects, bool_or(g.free AND g.held OR g.busy) AS held, bool_or(g.keyed) AS keyed
+    FROM r LEFT JOIN g ON g.n = r.n GROUP BY r.n
 )`
 
 // takeSQL leases what was taken, and answers: first a row about what the claim saw, then the records.
@@ -170,13 +192,7 @@ SELECT array_agg(b.rows ORDER BY b.n), array_agg(b.last ORDER BY b.n), array_agg
        (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint,
        NULL::bigint, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::timestamptz,
        NULL::bigint, NULL::timestamptz, NULL::json, NULL::bytea, NULL::int, NULL::int, NULL::bigint
-FROM (
-    SELECT r.n, count(c.seq) AS rows, coalesce(max(c.seq), 0) AS last, coalesce(min(c.seq), 0) AS least, min(c.lease_until) AS lease_until,
-           coalesce(min(c.seq) FILTER (WHERE c.free AND NOT c.held AND NOT c.got AND NOT c.busy), 0) AS remaining,
-           coalesce(max(c.seq) FILTER (WHERE NOT (c.free AND c.held OR c.busy)), 0) AS open,
-           bool_or(c.suspect AND NOT $11 AND NOT c.behind) AS suspects, bool_or(c.free AND c.held OR c.busy) AS held, bool_or(c.keyed) AS keyed
-    FROM r LEFT JOIN g c ON c.n = r.n GROUP BY r.n
-) b
+FROM b
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        u.seq, u.route, u.id, u.topic, u.key, u.type, u.source, u.content_type, u.correlation_id, u.trace_parent, u.occurred_at,

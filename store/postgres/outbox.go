@@ -108,11 +108,16 @@ const beginSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"
 // again if the database rolled it back for the sake of another one. It keeps nothing in the session, so that it works
 // through poolers that share connections by transaction. Queue is called anew for each run.
 func (o *Outbox) transact(ctx context.Context, op string, queue func(b *pgx.Batch)) error {
+	return o.transactWith(ctx, op, setSQL, queue)
+}
+
+// transactWith is transact with other settings than setSQL.
+func (o *Outbox) transactWith(ctx context.Context, op, set string, queue func(b *pgx.Batch)) error {
 	for attempt := 1; ; attempt++ {
 		err := o.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 			var b pgx.Batch
 			b.Queue(beginSQL)
-			b.Queue(setSQL)
+			b.Queue(set)
 			queue(&b)
 			b.Queue("COMMIT")
 			err := c.SendBatch(ctx, &b).Close()

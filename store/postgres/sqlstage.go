@@ -49,7 +49,7 @@ func sqlQuery(tx *sql.Tx) queryFunc {
 	return func(ctx context.Context, text string, args []any, each func(func(...any) error) error) error {
 		literals := make([]any, len(args))
 		for i, a := range args {
-			literals[i] = arrayLiteral(a)
+			literals[i] = literal(a)
 		}
 		rows, err := tx.QueryContext(ctx, text, literals...)
 		if err != nil {
@@ -70,6 +70,20 @@ func sqlQuery(tx *sql.Tx) queryFunc {
 		}
 		return rows.Err()
 	}
+}
+
+// literal returns an argument that every driver can send.
+func literal(arg any) any {
+	switch v := arg.(type) {
+	case string, int64, []byte, time.Time:
+		return v
+	case *time.Time:
+		if v == nil {
+			return nil
+		}
+		return *v
+	}
+	return arrayLiteral(arg)
 }
 
 // arrayLiteral writes a slice as Postgres' text form of an array, which every driver can send.

@@ -15,6 +15,8 @@ import (
 // stager is what the stagers of all drivers share: the statements, the stamper, and whether the clock was seeded.
 type stager struct {
 	stamper     *core.Stamper
+	single      string // one message: the common case, at half the cost
+	singleTimed string
 	plain       string // nothing is scheduled: two arrays less
 	timed       string
 	first       string // seedSQL
@@ -39,7 +41,8 @@ func newStager(opts *Options, n names) (*stager, error) {
 	}
 	keep := opts.Retention.Of(core.StateAbandoned, core.ReasonCancelled) != 0
 	return &stager{
-		stamper: stamper, plain: n.sql(insertSQL(!opts.NotifyOff, false)), timed: n.sql(insertSQL(!opts.NotifyOff, true)),
+		stamper: stamper, single: n.sql(insertOneSQL(!opts.NotifyOff, false)), singleTimed: n.sql(insertOneSQL(!opts.NotifyOff, true)),
+		plain: n.sql(insertSQL(!opts.NotifyOff, false)), timed: n.sql(insertSQL(!opts.NotifyOff, true)),
 		keyed: n.sql(keyedSQL(!opts.NotifyOff, false, keep)), replacing: n.sql(keyedSQL(!opts.NotifyOff, true, keep)),
 		holders: n.sql(holdersSQL), unstageText: n.sql(unstageSQL), cancelText: n.sql(cancelSQL(keep)),
 		first: n.sql(seedSQL), newest: newest, table: n.sql("{outbox}"),
@@ -52,8 +55,7 @@ const wakeSQL = "CASE WHEN (SELECT w.last_value > extract(epoch FROM clock_times
 // insertSQL writes any number of rows in one statement. What it returns tells new rows from duplicates. Only while a
 // relay sleeps does it notify; a notification belongs to the transaction and its savepoints, so a rollback wakes nobody.
 func insertSQL(notify, timed bool) string { //nolint:revive // four variants of one statement
-	s := `
-INSERT INTO {outbox} (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body`
+	s := insertBeginSQL
 	values := `
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
        nullif(r.attrs, '')::json, r.body`
@@ -69,31 +71,84 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text
 		from += ", $15::timestamptz[], $16::bigint[]"
 		names += `, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d`
-		due = " AND (due_at IS NULL OR due_at < clock_timestamp() + interval '1 second')"
+		due = dueSoon
 	} else {
 		names += ")"
 	}
-	s += ")" + values + from + names + `
-ON CONFLICT (route, id) DO NOTHING
-RETURNING route, id`
-	if notify {
-		s += `,
-	` + wakeSQL + due + `
-	     THEN pg_notify({channel}, route) IS NOT NULL END`
-	} else {
-		s += ", NULL::boolean"
-	}
-	return s
+	return s + ")" + values + from + names + insertEndSQL(notify, due)
 }
 
-// statement returns the statement for rows without dedupe keys and its arguments: one array a column.
+const insertBeginSQL = `
+INSERT INTO {outbox} (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body`
+
+// insertOneSQL is insertSQL for one row.
+func insertOneSQL(notify, timed bool) string { //nolint:revive // four variants of one statement
+	const columns = `$1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text, $10::timestamptz, $11::bigint,
+       $12::timestamptz, nullif($13::text, '')::json, $14::bytea`
+	if !timed {
+		return insertBeginSQL + `)
+VALUES (` + columns + `)` + insertEndSQL(notify, "")
+	}
+	return insertBeginSQL + `, due_at, ready_since)
+SELECT ` + columns + `, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp())
+FROM (SELECT coalesce($15::timestamptz, clock_timestamp() + nullif($16::bigint, 0) * interval '1 microsecond') AS at) d` + insertEndSQL(notify, dueSoon)
+}
+
+// dueSoon is part of a condition: a relay that sleeps should know now.
+const dueSoon = " AND (due_at IS NULL OR due_at < clock_timestamp() + interval '1 second')"
+
+func insertEndSQL(notify bool, due string) string { //nolint:revive // two variants of one statement
+	s := `
+ON CONFLICT (route, id) DO NOTHING
+RETURNING route, id, `
+	if !notify {
+		return s + "NULL::boolean"
+	}
+	return s + wakeSQL + due + `
+	     THEN pg_notify({channel}, route) IS NOT NULL END`
+}
+
+// statement returns the statement for rows without dedupe keys and its arguments: one value a column, or one array.
 func (s *stager) statement(rows []core.StagedRow) (string, []any, error) {
+	if len(rows) == 1 {
+		args, err := values(&rows[0])
+		if err != nil || !scheduled(&rows[0]) {
+			return s.single, args, err
+		}
+		at, delay := times(rows)
+		return s.singleTimed, append(args, at[0], delay[0]), nil
+	}
 	args, timed, err := columns(rows)
 	if err != nil || !timed {
 		return s.plain, args, err
 	}
 	at, delay := times(rows)
 	return s.timed, append(args, at, delay), nil
+}
+
+func scheduled(r *core.StagedRow) bool { return r.Delay > 0 || !r.DeliverAt.IsZero() }
+
+// values returns the row's columns.
+func values(r *core.StagedRow) ([]any, error) {
+	e := &r.Envelope
+	attrs, err := encodeAttrs(e)
+	if err != nil {
+		return nil, err
+	}
+	kind, body := e.Type, e.Body
+	if kind == e.Topic {
+		kind = ""
+	}
+	if body == nil {
+		body = []byte{}
+	}
+	var expires *time.Time
+	if !e.Expires.IsZero() {
+		expires = &e.Expires
+	}
+	return []any{
+		r.Route, e.ID, e.Topic, e.Key, kind, e.Source, e.ContentType, e.CorrelationID, e.TraceParent, e.Time, int64(e.HLC), expires, attrs, body,
+	}, nil
 }
 
 // columns returns one array a column, and whether any row is scheduled.
@@ -121,7 +176,7 @@ func columns(rows []core.StagedRow) (args []any, timed bool, err error) {
 		if !e.Expires.IsZero() {
 			expires[i] = &e.Expires
 		}
-		timed = timed || rows[i].Delay > 0 || !rows[i].DeliverAt.IsZero()
+		timed = timed || scheduled(&rows[i])
 	}
 	return []any{col(0), col(1), col(2), col(3), col(4), col(5), col(6), col(7), col(8), occurred, stamps, expires, col(9), bodies}, timed, nil
 }
