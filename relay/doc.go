@@ -14,6 +14,9 @@
 //   - An outage costs no attempt. It opens a breaker for the route, or for one topic of it; one record at a time probes.
 //   - One bad record never stops its batch: a row that cannot be read, an expired one, one that crashed its relays.
 //   - After a first success no error of the store or the publisher ends [Relay.Run]. Before it, a misconfiguration does.
+//   - A paused route is neither claimed nor sent; a limited one never exceeds its rate; while several routes have work, each
+//     gets its share by weight, and no lane starves.
+//   - One of the relays of a store cleans it. Neither that nor the look for unserved routes delays a message.
 //   - When its context ends, Run stops claiming, returns what was not sent at once, and waits up to DrainTimeout for what
 //     was.
 //
@@ -28,10 +31,15 @@
 // What stands at the head of a lane is ready. Ready records of a route travel together in one Publish call; when it
 // returns, the next of each lane are ready. Calls do not wait for each other, so a hot key slows nobody but itself.
 //
+// Routes without a limit share claims. If their weights are equal, a claim asks for all of them, and the store gives each a
+// fair share. If not, a route of which a claim left something behind is busy: a claim asks for the busy route that got
+// least by its weight, together with all that are not busy, so that idle routes and lanes cost nothing and are never
+// passed over. Busy routes divide the window. A limited route is claimed apart, for what it can send within a second.
+//
 // # Concurrency
 //
-// A Relay is safe for concurrent use, but only one Run or RunOnce goes on at a time; a second one is an error. Hooks are
-// called from one goroutine.
+// A Relay is safe for concurrent use, but only one Run or RunOnce goes on at a time; a second one is an error. Pause, Resume
+// and Health may be called at any time, from anywhere but the Logger's handler. Hooks are called from one goroutine.
 //
 // # Ownership
 //
@@ -40,5 +48,6 @@
 // # Limits
 //
 // The relay holds at most Window × BatchSize records a route, and about Window × BatchBytes of bodies. A publisher that
-// ignores its context can keep a goroutine alive after Run.
+// ignores its context can keep a goroutine alive after Run. Rates, weights and pauses are this relay's own: two relays publish
+// at twice the rate.
 package relay

@@ -40,9 +40,9 @@ const (
 
 // Options configures a Relay. Zero fields mean their defaults.
 type Options struct {
-	// Name names the relay in the store, for people to read; the default is made of both ends, host name and process id. If
-	// set, it is also in every line of the log and a label of every metric: set it when a process runs several relays, to
-	// what tells both ends, such as "tenant-7 to rabbitmq".
+	// Name names the relay in the store and in every line of its log; the default is made of both ends, host name and process
+	// id. If set, it is a label of every metric too. Set it when a process runs several relays, to what tells both ends,
+	// such as "tenant-7 to rabbitmq".
 	Name string
 	// Routes to serve; default the one route core.DefaultRoute, to the relay's publisher, in per-key order.
 	Routes []Route
