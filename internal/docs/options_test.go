@@ -22,6 +22,7 @@ var options = []struct{ pkg, name string }{
 	{"core", "Subscription"},
 	{"core", "Backoff"},
 	{"core", "Limits"},
+	{"core", "Retention"},
 	{"inbox", "Options"},
 	{"store/postgres", "Options"},
 	{"store/postgres", "InboxOptions"},

@@ -10,8 +10,10 @@
 // commits; the sequence is given then, so that it follows the order of commits and, within a transaction, of staging.
 // Two transactions that stage the same (route, id), or mark the same inbox key, meet: the second waits until the first
 // has ended. Leases have tokens, expire by the store's clock, and an expired one that is taken over counts as a crash.
-// Per-key order, best effort and HLC order are kept as core.OutboxStore says. Published records are deleted at once, so
-// the window in which (route, id) is known as a duplicate ends there; abandoned ones are kept with reason and error.
+// Per-key order, best effort and HLC order are kept as core.OutboxStore says. Published records are gone with their
+// settle and abandoned ones are kept with reason and error, unless Options.Retention says otherwise; [Store.Clean]
+// deletes what was kept for long enough, and abandons what expired while it waited. (route, id) is known as a duplicate
+// for as long as its record exists.
 //
 // # Concurrency
 //
@@ -25,7 +27,7 @@
 // # Limits
 //
 // Values written with [Tx.Put] have no isolation beyond read committed: the last commit wins. All data stays in memory,
-// abandoned records and inbox marks for as long as the Store lives. Claims, settles and staging take logarithmic time
+// inbox marks, and what Options.Retention keeps, for as long as the Store lives. Claims, settles and staging take logarithmic time
 // in the number of records, apart from topics that a claim skips, which it steps over. List, Redrive, BlockedKeys and
 // DecideHead sort or visit all records.
 package memory

@@ -41,6 +41,33 @@
 // and the next claim finds it wherever that stands. A relay that holds a record keeps it: the decision is then
 // core.ErrInFlight, or the redrive passes it over.
 //
+// # Cleaning
+//
+// By default a published record is deleted by its settle, an abandoned one is kept for ever, and a withdrawn one is gone
+// with the transaction that withdrew it. Options.Retention says otherwise. [Outbox.Clean] deletes what has been kept for
+// long enough, in batches, and abandons what expired while it waited (leased records are left to their relay); a relay
+// calls it every minute. One process at a time cleans: the lease is a row of waybill_meta that ends by itself. When an
+// abandoned record that blocks its key is deleted, the key goes on.
+//
+// # Upgrades
+//
+// Migrate first, then replace the programs one by one. A program works beside any newer schema, unless a migration says
+// in its first line "-- compatible: N": from then on programs must know version N, and older ones are refused at their
+// start, by Check, Seed and the first Stage, with what to do. Programs that run at that time are not told: end them
+// first. All other migrations only add: tables, indexes, columns that are nullable or have a default. A program beside a
+// schema that is too old says that the migrations must be run. [Outbox.Drift] lists every difference between the live
+// schema and the one that this release makes; it reads the catalogs alone.
+//
+// # Restores and failover
+//
+// A database that went back in time needs nothing to be done, also under relays that run on: their positions are hints
+// and find everything within some laps, leases end by themselves, a lease that ends beyond reason counts as none, and
+// the running clocks stay ahead of the stamps that came back. What had been published and came back is published again,
+// for the inbox to recognise. Until the first lap has met such records, they may arrive in another order than before, if
+// the sequence did not go back or was overtaken before the next claim; what had never arrived keeps its order, unless it
+// was abandoned and came back as live. A large number of records that came back, of few keys, goes out at about a batch
+// a lap at first; restart the relays to have it faster.
+//
 // # Rows put in by hand
 //
 // INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('orders.placed', '{"id": 1}') is enough: the other columns
@@ -69,7 +96,7 @@
 //
 // # Limits
 //
-// A published record is deleted at once, an abandoned one is kept. Staging an id again is therefore a duplicate only
-// until it was published. A claim takes at most 10,000 records. Order by HLC is not offered. Counts are exact up to
+// Staging an id again is a duplicate only for as long as its record exists: by default until it was published. Counts
+// leave out published records that are kept. A claim takes at most 10,000 records. Order by HLC is not offered. Counts are exact up to
 // 10,000 live rows a route and estimates above. Names of tables have at most 48 bytes.
 package postgres

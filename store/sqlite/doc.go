@@ -11,8 +11,15 @@
 // What Stage writes lives or dies with the caller's transaction. SQLite has one writer at a time, so the sequence is the
 // order of commits, and claims cannot interleave: a claim is one transaction that holds the write lock for a bounded
 // number of rows. Every claim has a fencing token that is larger than all before it, also after a backup was restored.
-// Published rows are deleted at once; abandoned ones are kept with reason and error. The window in which a (route, id)
-// is known as a duplicate is the time for which its row exists.
+// Published rows are deleted by their settle and abandoned ones are kept with reason and error, unless Options.Retention
+// says otherwise. The window in which a (route, id) is known as a duplicate is the time for which its row exists.
+//
+// [Store.Clean] deletes what was kept for long enough and abandons what expired while it waited; a relay calls it every
+// minute, and one process at a time cleans. When an abandoned record that blocks its key is deleted, the key goes on.
+//
+// A program works beside a newer schema, unless its meta table has a row "compatible" with a version that the program
+// does not know: then Check, the first Stage and the first Claim refuse. Migrations only add otherwise. [Store.Drift]
+// lists the differences between the file and what this release makes.
 //
 // Open sets WAL and synchronous=FULL: what was committed survives the process, the machine and a power cut, as far as
 // the disk keeps its promises. With [New] that is up to the application.
