@@ -72,6 +72,7 @@ func benchmarks() []benchmark {
 		{"stage-concurrent", stageConcurrent},
 		{"latency", latency},
 		{"consume", consume},
+		{"consume-batch", consumeBatch},
 		{"timers", timers},
 	}
 }

@@ -26,6 +26,8 @@ type Consumer struct {
 	mu      sync.Mutex
 	subs    []*registration
 	running bool
+	runners []*runner // of the run that goes on
+	lastErr error     // what ended the latest one
 }
 
 // registration is a subscription with its handlers.
@@ -105,7 +107,7 @@ func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Coun
 		}
 		return Counts{}, core.Invalid("waybill/consumer", "nothing to do: register handlers with Handle before Run")
 	}
-	c.running = true
+	c.running, c.lastErr = true, nil
 	subs := c.subs
 	c.mu.Unlock()
 	defer func() {
@@ -134,6 +136,7 @@ func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Coun
 			}
 		})
 	}
+	c.keepRunners(runners, nil, once)
 	if awaitFirst(run, first, len(subs)) {
 		close(begin)
 		c.besides(run, &beside, subs)
@@ -154,7 +157,9 @@ func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Coun
 	if trouble, ok := errors.AsType[*troubleError](context.Cause(run)); ok {
 		errs = append(errs, trouble)
 	}
-	return total, errors.Join(errs...)
+	err := errors.Join(errs...)
+	c.keepRunners(nil, err, once)
+	return total, err
 }
 
 // awaitFirst waits for the first attempt of all n subscriptions, for startWait at most, and reports whether none of them

@@ -6,15 +6,26 @@
 //   - A delivery is settled as done only after its handler returned nil. With package inbox that is after the commit.
 //   - Nothing is dropped: what cannot be handled is parked with a reason, what failed comes again, what was not started
 //     at a stop goes back at once.
-//   - A message without a handler, one that expired, one that the transport marked as unusable, and one that was
-//     delivered [core.Subscription].MaxDeliveries times without an outcome are parked without running a handler. From half
+//   - A message without a handler is parked, or handled by the one for [core.AnyMessage], or dropped with a warning if
+//     Options.Unknown says so. One that expired, one that the transport marked as unusable, and one that was
+//     delivered [core.Subscription].MaxDeliveries times without an outcome, are parked without running a handler. From half
 //     of that number on a message is a suspect and is handled alone: nothing else of its subscription runs, everything
 //     else is given back first and nothing more is received, so that a message that kills its process cannot spend the
 //     budget of others. A broker that pushes ahead of Receive still counts what it pushed; suspects are therefore
 //     handled in random order.
 //   - A handler's error decides: [core.Reject] parks, [core.RetryAfter] delays, [core.Outage] gives back at no cost and
-//     pauses the subscription, any other (a panic too) is retried by the policy until its attempts are spent. A policy
-//     that panics, answers nonsense or asks for more than the transport can hold parks the message.
+//     pauses the subscription, any other (a panic too) is retried by the policy until its attempts are spent. A custom
+//     policy gets the error in hand. One that panics, answers nonsense, does not answer within 5 s, or asks for more than
+//     the transport can hold parks the message. A transport with fixed delays holds one for the next of
+//     [core.Subscription].RetryDelays that is not shorter, or else for the last: the declared delays are those of the
+//     policy before jitter, or the default policy's for a custom one that declares none.
+//   - With Options.InProcess a failed handler is first repeated in the process, the inbox's transaction included, each
+//     time through all middleware. The broker sees one attempt.
+//   - A batch handler's batch that fails is handled one by one, through the ordinary path.
+//   - With [core.Subscription].InOrder a message of a key is handled only when the one before it is done or parked, also
+//     through failures, outages, stops and a take-over by another consumer: a retry waits in place, with its key behind it
+//     and other keys going on, and what goes back goes back in order. A message that was handled may come again, later
+//     ones of its key too: the inbox absorbs it.
 //   - While a subscription is paused it gives back what it has not started, and probes with one message at a time after
 //     1 s, doubled up to 30 s; the first that shows no outage ends the pause.
 //   - Neither a message, nor a failed settle, nor a lost broker ends Run. Only an error of configuration before a
@@ -26,7 +37,7 @@
 //
 // Up to Subscription.Concurrency handlers of one subscription run at a time. Deliveries of one ordering key are handled
 // one at a time in the order of their arrival; a message that is retried later or given back does not hold up the next
-// of its key. There is no goroutine and no memory for a key that has nothing in progress.
+// of its key. There is no goroutine and no memory for a key that has nothing in progress. A batch counts as one handler.
 //
 // Handle must not be called while Run runs. Run is called once at a time.
 //
@@ -42,6 +53,17 @@
 // goes back to the queue, and its late result settles nothing.
 //
 // While a subscription is paused a broker that pushes ahead of Receive may hold up to Prefetch messages for it; other
-// consumers of the queue do not get these until the pause ends. A probe runs as long as its handler does. The policy for messages without a handler is to park them
-// with [core.ReasonNoHandler].
+// consumers of the queue do not get these until the pause ends. A probe runs as long as its handler does.
+//
+// In-process retries take a handler's place while they wait. Retries in place keep their message unsettled: their delays
+// together must stay below the time the broker leaves a delivery with its receiver (RabbitMQ: consumer_timeout, 30 min),
+// or it is delivered again; their attempts are counted in the process and start again with it. A policy without an end
+// blocks its key for good. While Prefetch messages wait in place nothing else of the queue is received. Without a key,
+// InOrder promises nothing: such a message is retried later, as ever.
+//
+// A batch has one span, linked to those of its messages, and one entry in the duration histogram; middleware and
+// in-process retries are not for the batch but for its messages one by one.
+//
+// Background functions of handlers ([core.Handler].Background; the inbox's purge is one) run while Run does, each in a
+// goroutine of its own that Run waits for, for 5 s at most.
 package consumer

@@ -3,6 +3,8 @@ package consumer
 import (
 	"log/slog"
 	"time"
+
+	"github.com/waybill-go/waybill/core"
 )
 
 // The states of a subscription with regard to outages.
@@ -21,6 +23,7 @@ type pause struct {
 	delay time.Duration // of the current pause
 	until time.Time     // its end, by the monotonic clock
 	probe *item         // the message that probes
+	cause string        // the latest outage
 }
 
 // observe lets the pause follow from what became of it, and reports whether its state changed. mu is held.
@@ -33,6 +36,7 @@ func (r *runner) observe(it *item, v *verdict) bool {
 	switch {
 	case v.outage && !r.stopping && (probe || p.state == open):
 		p.n++
+		p.cause = core.ErrorText(v.err)
 		p.delay = r.pauseDelay(p.n)
 		p.until = time.Now().Add(p.delay)
 		p.state = paused

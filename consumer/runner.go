@@ -38,6 +38,7 @@ type runner struct {
 	unsettled int       // decided and not settled
 	stopping  bool      // nothing new is started
 	down      bool      // the broker cannot be reached
+	condition           // for Health
 	active    time.Time // when something was received or settled last
 	idle      signal    // stopping, and nothing runs
 	settled   signal    // stopping, nothing runs, and nothing is to be settled
@@ -348,7 +349,7 @@ func (r *runner) find(e *core.Envelope) *entry {
 // setDown notes whether the broker can be reached.
 func (r *runner) setDown(down bool, err error) {
 	r.mu.Lock()
-	r.down = down
+	r.setCondition(down, err)
 	r.active = time.Now()
 	r.mu.Unlock()
 	if down && r.trouble != nil {

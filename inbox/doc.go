@@ -13,6 +13,14 @@
 //     lineage of the message that is being handled. The stamps of the hybrid logical clock are merged by the consumer:
 //     give its Options.Clock the clock of the outbox.
 //
+//   - [BatchHandler] does the same for many messages in one transaction. A batch that fails has no effect, and its
+//     messages are handled one by one.
+//   - Marks are deleted after [Options].Retention, 30 days by default, and with them the knowledge of the message: what
+//     comes again later has its effect again. A retention that relay, broker or retry policy may outlast is refused, by
+//     [New] and by the consumer. Replaying parked messages or redriving an outbox beyond it must be asked for expressly:
+//     give the retention as [core.RedriveRequest].Horizon, and look at [core.Parked].At.
+//   - [Inbox.Mark] marks in a transaction of the caller's own, for handlers that are not run by Waybill.
+//
 // Effects outside the transaction (mails, calls to other services) happen at least once.
 //
 // # Concurrency
@@ -25,6 +33,10 @@
 // The transaction belongs to the inbox: a handler neither commits nor rolls it back, and does not keep it. The function
 // may run again in a fresh transaction if the database asks for it (serialisation failure, deadlock), so it changes
 // nothing outside the transaction that it cannot change twice.
+//
+// A consumer that runs a handler of an inbox also deletes its old marks, beside the handlers and as long as it runs, at
+// an interval and in batches of 1,000, each a transaction of its own, with rests between them. Where no consumer runs,
+// call [Inbox.Purge] or [Inbox.RunPurge]. There is no goroutine that nobody waits for.
 //
 // # Limits
 //

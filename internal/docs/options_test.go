@@ -24,6 +24,7 @@ var options = []struct{ pkg, name string }{
 	{"core", "Limits"},
 	{"core", "Retention"},
 	{"inbox", "Options"},
+	{"inbox", "BatchOptions"},
 	{"store/postgres", "Options"},
 	{"store/postgres", "InboxOptions"},
 	{"store/sqlite", "Options"},

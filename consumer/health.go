@@ -1,0 +1,84 @@
+package consumer
+
+import (
+	"context"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// condition is what Health tells of a runner. Its mu guards it.
+type condition struct {
+	opened  bool      // the subscription was open at least once
+	since   time.Time // it is open, or down, since then
+	downErr string    // why it is down
+}
+
+// setCondition notes whether the broker can be reached. mu is held.
+func (r *runner) setCondition(down bool, err error) { //nolint:revive // a fact, not a mode
+	if down {
+		r.downErr = core.ErrorText(err)
+	} else {
+		r.opened = true
+	}
+	if r.down != down || r.since.IsZero() {
+		r.since = time.Now()
+	}
+	r.down = down
+}
+
+// Health says how the consumer is. The checks are "run" and "queue NAME" for each subscription. It asks nobody and never
+// waits; ctx is there for what it may ask one day. It is safe for concurrent use at any time.
+//
+// Live is false if Run ended with an error. Ready is true if the consumer runs and all its subscriptions are open. One that
+// is paused, because something that its handlers need is down, is a degradation.
+func (c *Consumer) Health(_ context.Context) core.Health {
+	h := core.Health{Live: true, Ready: true}
+	c.mu.Lock()
+	running, runners, failed := c.running, c.runners, c.lastErr
+	c.mu.Unlock()
+	switch {
+	case running && runners != nil:
+		h.Add("run", core.HealthOK, "running")
+	case running:
+		h.Add("run", core.HealthFailed, "starting")
+	case failed != nil:
+		h.Live = false
+		h.Add("run", core.HealthFailed, "ended: %s", core.ErrorText(failed))
+	default:
+		h.Add("run", core.HealthFailed, "not running")
+	}
+	for _, r := range runners {
+		r.health(&h)
+	}
+	return h
+}
+
+func (r *runner) health(h *core.Health) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	name := "queue " + r.sub.Queue
+	ago := func(t time.Time) time.Duration { return time.Since(t).Round(time.Millisecond) }
+	switch {
+	case r.stopping:
+		h.Add(name, core.HealthFailed, "stopping; %d deliveries held", r.held)
+	case r.down:
+		h.Add(name, core.HealthFailed, "the broker cannot be reached for %s: %s", ago(r.since), r.downErr)
+	case !r.opened:
+		h.Add(name, core.HealthFailed, "not subscribed yet")
+	case r.pause.state != open:
+		h.Add(name, core.HealthDegraded, "paused, as something that handlers need is down, %d probes so far; the latest: %s", r.pause.n, r.pause.cause)
+	default:
+		h.Add(name, core.HealthOK, "subscribed; %d deliveries held, the latest activity %s ago", r.held, ago(r.active))
+	}
+}
+
+// keepRunners remembers the runners of the run that goes on, for Health; nil and its error when it is over. The error of a
+// RunOnce is its caller's.
+func (c *Consumer) keepRunners(runners []*runner, err error, once bool) { //nolint:revive // a fact, not a mode
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.runners = runners; !once {
+		c.lastErr = err
+	}
+}
