@@ -108,7 +108,7 @@ func (s *stager) cancelOnce(ctx context.Context, keys []core.CancelKey, ask []in
 		col(0)[i], col(1)[i], col(2)[i], col(3)[i] = keys[j].Route, keys[j].ID, keys[j].Topic, keys[j].DedupeKey
 	}
 	var again []int
-	err := query(ctx, s.cancelText, []any{col(0), col(1), col(2), col(3)}, func(scan func(...any) error) error {
+	err := query(ctx, s.cancelText, []any{replan{}, col(0), col(1), col(2), col(3)}, func(scan func(...any) error) error {
 		var at int64
 		var status *int
 		if err := scan(&at, &status); err != nil {

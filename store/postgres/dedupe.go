@@ -40,7 +40,7 @@ WITH r AS MATERIALIZED (
 	if replace {
 		s += `t AS MATERIALIZED (
     SELECT o.seq, o.lease_until IS NOT NULL AS leased, CASE WHEN o.lease_until IS NOT NULL THEN 3 WHEN o.maybe_sent OR o.crashes > 0 THEN 2 ELSE 1 END AS status
-    FROM {outbox} o WHERE o.seq = ANY (ARRAY(SELECT h.seq FROM h WHERE h.replace)) AND o.settled_at IS NULL AND o.dedupe_key <> ''
+    FROM {outbox} o WHERE o.seq = ANY (ARRAY(SELECT h.seq FROM h WHERE h.replace)) AND o.settled_at IS NULL AND length(o.dedupe_key) > 0 -- not <>: that would offer a walk over the keys
     ORDER BY o.seq FOR UPDATE
 ), x AS (` + withdrawSQL(core.ReasonReplaced, keep) + `
     WHERE o.seq = ANY (ARRAY(SELECT t.seq FROM t WHERE NOT t.leased)) RETURNING 1
@@ -206,7 +206,7 @@ func (c *chunk) run(ctx context.Context) error {
 	}
 	at, delay := times(c.rows)
 	next := 0
-	return c.query(ctx, text, append(args, at, delay, keys, replace), func(scan func(...any) error) error {
+	return c.query(ctx, text, append(append([]any{replan{}}, args...), at, delay, keys, replace), func(scan func(...any) error) error {
 		var kind, status int
 		var at int64
 		var route, id string
@@ -241,7 +241,7 @@ func (c *chunk) resolve(ctx context.Context, at []int) error {
 	for i, j := range at {
 		routes[i], topics[i], keys[i] = c.rows[j].Route, c.rows[j].Envelope.Topic, c.rows[j].DedupeKey
 	}
-	return c.query(ctx, c.holders, []any{routes, topics, keys}, func(scan func(...any) error) error {
+	return c.query(ctx, c.holders, []any{replan{}, routes, topics, keys}, func(scan func(...any) error) error {
 		var n int64
 		var id string
 		if err := scan(&n, &id); err != nil {
@@ -265,7 +265,7 @@ func (c *chunk) unstage(ctx context.Context, from int) error {
 		return nil
 	}
 	left := len(ids)
-	err := c.query(ctx, c.unstageText, []any{routes, ids}, func(scan func(...any) error) error {
+	err := c.query(ctx, c.unstageText, []any{replan{}, routes, ids}, func(scan func(...any) error) error {
 		left--
 		return scan(nil)
 	})

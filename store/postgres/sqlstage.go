@@ -47,6 +47,9 @@ func (s *sqlStager) Stage(ctx context.Context, tx *sql.Tx, msgs ...core.Message)
 
 func sqlQuery(tx *sql.Tx) queryFunc {
 	return func(ctx context.Context, text string, args []any, each func(func(...any) error) error) error {
+		if len(args) > 0 && args[0] == any(replan{}) {
+			args = args[1:] // up to the driver
+		}
 		literals := make([]any, len(args))
 		for i, a := range args {
 			literals[i] = literal(a)

@@ -196,6 +196,11 @@ func times(rows []core.StagedRow) (at []*time.Time, delay []int64) {
 	return at, delay
 }
 
+// replan, as the first argument of a statement, asks to plan it anew: a cached plan may be from when the table was so small
+// that it was best to read all of it. It is for statements that look something up, in a transaction of which the settings
+// are not ours.
+type replan struct{}
+
 // queryFunc runs a statement in the caller's transaction and hands each row's scan function to each.
 type queryFunc func(ctx context.Context, sql string, args []any, each func(scan func(...any) error) error) error
 
@@ -304,6 +309,12 @@ func (o *Outbox) Stage(ctx context.Context, tx pgx.Tx, msgs ...core.Message) ([]
 
 func pgxQuery(tx pgx.Tx) queryFunc {
 	return func(ctx context.Context, sql string, args []any, each func(func(...any) error) error) error {
+		if len(args) > 0 && args[0] == any(replan{}) {
+			args = args[1:]
+			if c := tx.Conn(); c != nil && c.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+				args = append([]any{pgx.QueryExecModeCacheDescribe}, args...)
+			}
+		}
 		rows, err := tx.Query(ctx, sql, args...)
 		if err != nil {
 			return err
