@@ -29,7 +29,7 @@ func (k *kit) keeper() core.KeyKeeper {
 }
 
 // blockedKeys returns the blocked keys as "key cause id", ids as numbers.
-func (k *kit) blockedKeys(ids []string, block bool) []string { //nolint:revive // the route's option
+func (k *kit) blockedKeys(ids []string, block bool) []string {
 	keys, more, err := k.keeper().BlockedKeys(k.ctx, k.route, block, "", 100)
 	k.must("blocked keys", err)
 	if more {
@@ -46,7 +46,7 @@ func (k *kit) blockedKeys(ids []string, block bool) []string { //nolint:revive /
 	return out
 }
 
-func (k *kit) blocked(when string, ids []string, block bool, want ...string) { //nolint:revive // the route's option
+func (k *kit) blocked(when string, ids []string, block bool, want ...string) {
 	if got := k.blockedKeys(ids, block); !slices.Equal(got, want) {
 		k.fail("%s: the blocked keys (key, cause, message) are %q, want %q (blocking after abandon: %v)", when, got, want, block)
 	}
@@ -106,13 +106,13 @@ func blockedKeysAreListed(k *kit) {
 // Blocked keys come in pages, in order. OR-05.
 func blockedKeysInPages(k *kit) {
 	kk := k.keeper()
-	var ids, want []string
+	var want []string
 	for i := range 5 {
 		key := string(rune('a' + i))
 		if i%2 == 0 {
-			ids = append(ids, k.waiting(1, key)...)
+			k.waiting(1, key)
 		} else {
-			ids = append(ids, k.abandonedHead(1, key)...)
+			k.abandonedHead(1, key)
 		}
 		want = append(want, key)
 	}

@@ -247,8 +247,7 @@ func redriveAsksForAll(k *kit) {
 		{Filter: k.mine(core.Filter{States: []core.State{core.StatePending}})},
 	} {
 		_, err := k.redriver().Redrive(k.ctx, req)
-		var invalid *core.InvalidError
-		if !errors.As(err, &invalid) {
+		if _, ok := errors.AsType[*core.InvalidError](err); !ok {
 			k.fail("redrive %+v: %v, want a *core.InvalidError", req, err)
 		}
 	}

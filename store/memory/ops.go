@@ -139,7 +139,7 @@ func (s *Store) refusal(r *record, req *core.RedriveRequest, now time.Time) stri
 		return core.RefusedExpired
 	case req.Horizon > 0 && now.Sub(r.since) > req.Horizon:
 		return core.RefusedHorizon
-	case r.state == core.StateAbandoned && r.env.Key != "" && r.seq < s.seq && !(req.BlockAfterAbandon && r.reason.Blocks()):
+	case r.state == core.StateAbandoned && r.env.Key != "" && r.seq < s.seq && (!req.BlockAfterAbandon || !r.reason.Blocks()):
 		return core.RefusedOrder
 	}
 	return ""
@@ -204,7 +204,7 @@ func (l *lane) unblock(r *record) {
 }
 
 // waits returns why r keeps later messages of its key waiting: "retry", "abandoned" (if block), or "".
-func (r *record) waits(now time.Time, block bool) string { //nolint:revive // block is the route's
+func (r *record) waits(now time.Time, block bool) string {
 	switch {
 	case r.env.Key == "", r.state == core.StateProcessing, r.reserved != nil:
 	case r.state == core.StateAbandoned && block && r.reason.Blocks():

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -142,7 +143,7 @@ func runCrowd(t *testing.T, actions []core.HeadAction, force bool) (*crowd, []st
 	c := &crowd{t: t, o: o, stop: stop, holds: map[string]bool{}, published: map[string][]int64{}, times: map[string]int{}}
 	var msgs []core.Message
 	for i := range 400 {
-		msgs = append(msgs, message(core.Key(fmt.Sprint("k", i%20)), core.ID(fmt.Sprint(i))))
+		msgs = append(msgs, message(core.Key(fmt.Sprint("k", i%20)), core.ID(strconv.Itoa(i))))
 	}
 	var ids []string
 	for _, s := range stage(t, pool, o, msgs...) {

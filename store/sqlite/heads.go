@@ -75,7 +75,7 @@ func (b *blocked) step(ctx context.Context, after string) error {
 		retry, gone sql.NullInt64
 	}
 	var heads []head
-	rows, err := b.tx.QueryContext(ctx, b.store.text.blocked, b.route, after, b.now, keySteps, b.block) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+	rows, err := b.tx.QueryContext(ctx, b.store.text.blocked, b.route, after, b.now, keySteps, b.block)
 	if err != nil {
 		return err
 	}
@@ -161,12 +161,14 @@ func (d *decision) make(ctx context.Context, action core.HeadAction) (answer, er
 		return core.HeadInFlight(op, d.route, d.key, d.id), nil
 	}
 	var retry, gone sql.NullInt64
-	err = d.tx.QueryRowContext(ctx, d.store.text.heads, d.route, d.key, d.now).Scan(&retry, &gone) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+	err = d.tx.QueryRowContext(ctx, d.store.text.heads, d.route, d.key, d.now).Scan(&retry, &gone)
 	if err != nil {
 		return nil, err
 	}
 	// An abandoned one before a retry does not count: the route may go on after those.
-	if !(retry.Valid && retry.Int64 == r.Seq) && !(gone.Valid && gone.Int64 == r.Seq && (!retry.Valid || r.Seq < retry.Int64)) {
+	isRetry := retry.Valid && retry.Int64 == r.Seq
+	isGone := gone.Valid && gone.Int64 == r.Seq && (!retry.Valid || r.Seq < retry.Int64)
+	if !isRetry && !isGone {
 		return core.NotHead(op, d.route, d.key, d.id), nil
 	}
 	d.store.decode(r)
@@ -185,6 +187,6 @@ func (d *decision) make(ctx context.Context, action core.HeadAction) (answer, er
 		}
 		text = d.store.text.requeue
 	}
-	_, err = d.tx.ExecContext(ctx, text, args...) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+	_, err = d.tx.ExecContext(ctx, text, args...)
 	return nil, err
 }

@@ -121,7 +121,7 @@ func (s *Store) list(ctx context.Context, f *core.Filter, page core.Page, takes 
 		text = s.text.walkGone
 	}
 	var out core.Listing
-	rows, err := s.db.QueryContext(ctx, text, page.After, page.Budget) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+	rows, err := s.db.QueryContext(ctx, text, page.After, page.Budget)
 	if err != nil {
 		return out, err
 	}
@@ -185,7 +185,7 @@ func (s *Store) listIDs(ctx context.Context, f *core.Filter, page core.Page, tak
 }
 
 func (s *Store) scanID(ctx context.Context, tx *sql.Tx, route, id string, now int64, body *sql.RawBytes) (*row, error) {
-	rows, err := tx.QueryContext(ctx, s.text.inspect, route, id) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+	rows, err := tx.QueryContext(ctx, s.text.inspect, route, id)
 	if err != nil {
 		return nil, err
 	}

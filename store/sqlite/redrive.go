@@ -69,7 +69,7 @@ func (s *Store) read(ctx context.Context, op string, fn func(tx *sql.Tx) error) 
 // that wait in this process wake up; in others they see the commit.
 func (s *Store) operate(ctx context.Context, op string, fn func(tx *sql.Tx) (commit bool, err error)) error {
 	err := s.write(ctx, op, func(tx *sql.Tx) (bool, error) {
-		if _, err := tx.ExecContext(ctx, s.text.lock); err != nil { //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+		if _, err := tx.ExecContext(ctx, s.text.lock); err != nil {
 			return false, err
 		}
 		commit, err := fn(tx)
@@ -98,7 +98,7 @@ type redriver struct {
 }
 
 func (d *redriver) run(ctx context.Context, found []core.Stored) error {
-	if err := d.tx.QueryRowContext(ctx, d.store.text.sequence).Scan(&d.last); err != nil { //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+	if err := d.tx.QueryRowContext(ctx, d.store.text.sequence).Scan(&d.last); err != nil {
 		return err
 	}
 	for i := range found {
@@ -121,7 +121,7 @@ func (d *redriver) run(ctx context.Context, found []core.Stored) error {
 		if d.req.DryRun {
 			continue
 		}
-		if _, err := d.tx.ExecContext(ctx, d.store.text.requeue, r.Seq, d.now); err != nil { //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+		if _, err := d.tx.ExecContext(ctx, d.store.text.requeue, r.Seq, d.now); err != nil {
 			return err
 		}
 	}
@@ -130,7 +130,7 @@ func (d *redriver) run(ctx context.Context, found []core.Stored) error {
 
 // reread returns a row as it is now, or nil.
 func (s *Store) reread(ctx context.Context, tx *sql.Tx, seq, now int64) (*row, error) {
-	r, err := s.scanRow(tx.QueryRowContext(ctx, s.text.stored, seq).Scan, now) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+	r, err := s.scanRow(tx.QueryRowContext(ctx, s.text.stored, seq).Scan, now)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil //nolint:nilnil // there is none
 	}
@@ -154,7 +154,7 @@ func (d *redriver) refusal(ctx context.Context, r *row) (string, error) {
 		return core.RefusedExpired, nil
 	case age > d.req.Horizon:
 		return core.RefusedHorizon, nil
-	case r.State == core.StateAbandoned && r.Envelope.Key != "" && r.Seq < d.last && !(d.req.BlockAfterAbandon && r.Reason.Blocks()):
+	case r.State == core.StateAbandoned && r.Envelope.Key != "" && r.Seq < d.last && (!d.req.BlockAfterAbandon || !r.Reason.Blocks()):
 		return core.RefusedOrder, nil
 	}
 	return "", nil
@@ -167,6 +167,6 @@ func (s *Store) outlived(ctx context.Context, tx *sql.Tx, r *row) (taken bool, e
 	if r.DedupeKey == "" || r.State != core.StateAbandoned {
 		return false, nil
 	}
-	err = tx.QueryRowContext(ctx, s.text.outlived, r.Route, r.Envelope.Topic, r.DedupeKey).Scan(&taken) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+	err = tx.QueryRowContext(ctx, s.text.outlived, r.Route, r.Envelope.Topic, r.DedupeKey).Scan(&taken)
 	return taken, err
 }
