@@ -317,7 +317,7 @@ func (e *engine) end() {
 		e.log.Warn("stopped with records unsettled; they come back when their leases end", "event", "stop_unsettled", "records", e.held)
 	}
 	e.observer.close(stopGrace)
-	e.ended(e.fatal)
+	e.ended(e.fatal, e.once)
 }
 
 // warn logs a warning about it (nil = about no record in particular), unless there were too many like it of late.

@@ -199,3 +199,25 @@ func TestRateAndOutage(t *testing.T) {
 		}
 	})
 }
+
+// RL-13: a rest saves up a tenth of a second's worth, no more.
+func TestRateAfterRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), clock(newBus())
+		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{RatePerSecond: 100}}}))
+		for i := range 3 {
+			time.Sleep(time.Minute)
+			stage(t, s, on("default", 300, func(m *core.Message) { m.ID += fmt.Sprint(i) })...)
+		}
+		within(t, 3*time.Second, "published", func() bool { return b.count() == 900 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		for period, want := range map[time.Duration]int{time.Millisecond: 10, 100 * time.Millisecond: 21, time.Second: 111} {
+			if n := b.most(period); n > want {
+				t.Errorf("%d within %s; want %d at most", n, period, want)
+			}
+		}
+	})
+}

@@ -73,9 +73,35 @@ func TestPauseBeforeRun(t *testing.T) {
 			t.Error(err)
 		}
 		within(t, 2*time.Millisecond, "resumed", func() bool { return b.arrivedOn("a") == 4 })
+		time.Sleep(100 * time.Millisecond) // within the wait that began while it was paused
+		stage(t, mem, msg("a-next", "", core.Routes("a")))
+		within(t, 2*time.Millisecond, "awaited again", func() bool { return b.arrivedOn("a") == 5 })
 		time.Sleep(time.Minute)
 		stage(t, mem, msg("a-last", "", core.Routes("a")))
-		within(t, 2*time.Millisecond, "wakes for the resumed route", func() bool { return b.arrivedOn("a") == 5 })
+		within(t, 2*time.Millisecond, "wakes for the resumed route", func() bool { return b.arrivedOn("a") == 6 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// RL-13: a resumed route is claimed at once, also if the store cannot wake the relay.
+func TestResumeWithoutWaiter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		r := newRelay(t, plain{mem}, b, relay.Options{Routes: []relay.Route{{Name: "a"}, {Name: "b"}}})
+		stop := begin(t, r)
+		if err := r.Pause("a"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		stage(t, mem, on("a", 3)...)
+		time.Sleep(15 * time.Second) // polls are 10 s apart
+		if err := r.Resume("a"); err != nil {
+			t.Fatal(err)
+		}
+		within(t, 2*time.Millisecond, "published", func() bool { return b.count() == 3 })
 		if err := stop(); err != nil {
 			t.Error(err)
 		}

@@ -150,7 +150,7 @@ func (r *Relay) start(ctx context.Context, once bool) (*engine, error) {
 		return nil, errors.New("waybill/relay: already running; make a second relay to run two")
 	}
 	if err := r.check(ctx); err != nil {
-		r.ended(err)
+		r.ended(err, once)
 		return nil, err
 	}
 	e := newEngine(ctx, r, once)
@@ -161,10 +161,12 @@ func (r *Relay) start(ctx context.Context, once bool) (*engine, error) {
 	return e, nil
 }
 
-// ended notes that a run is over.
-func (r *Relay) ended(err error) {
+// ended notes that a run is over. The error of a RunOnce is its caller's.
+func (r *Relay) ended(err error, once bool) { //nolint:revive // a fact, not a mode
 	r.mu.Lock()
-	r.engine, r.lastErr = nil, err
+	if r.engine = nil; !once {
+		r.lastErr = err
+	}
 	r.mu.Unlock()
 	r.running.Store(false)
 }
