@@ -4,7 +4,7 @@
 // [Open] opens a file with the settings that the guarantees need and is the way to begin; [New] uses a *sql.DB of the
 // application's own. A [Store] is a core.OutboxStore, a core.Stager[*sql.Tx], a core.Inbox[*sql.Tx], and has the
 // capabilities core.Waiter, core.LeaseExtender, core.Checker, core.Migrator, core.ClockSeeder, core.Counter, core.Inspector,
-// core.Redriver and core.KeyKeeper, among others.
+// core.Canceller[*sql.Tx], core.Redriver and core.KeyKeeper, among others.
 //
 // # Guarantees
 //
@@ -13,6 +13,9 @@
 // number of rows. Every claim has a fencing token that is larger than all before it, also after a backup was restored.
 // Published rows are deleted by their settle and abandoned ones are kept with reason and error, unless Options.Retention
 // says otherwise. The window in which a (route, id) is known as a duplicate is the time for which its row exists.
+//
+// Dedupe keys, replacing ([core.Replace]) and [Store.Cancel] act in the caller's transaction; with one writer no claim can
+// come between. Withdrawn records are deleted at once unless Options.Retention keeps them.
 //
 // [Store.Clean] deletes what was kept for long enough and abandons what expired while it waited; a relay calls it every
 // minute, and one process at a time cleans. When an abandoned record that blocks its key is deleted, the key goes on.

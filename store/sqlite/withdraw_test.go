@@ -44,7 +44,9 @@ func TestWithdrawPlans(t *testing.T) {
 func TestWithdrawnAreKeptOnRequest(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{Retention: core.Retention{Withdrawn: time.Hour}})
-	message := func(opts ...core.MessageOption) core.Message { return core.RawMessage("t.x", "text/plain", []byte("body"), opts...) }
+	message := func(opts ...core.MessageOption) core.Message {
+		return core.RawMessage("t.x", "text/plain", []byte("body"), opts...)
+	}
 	in := func(fn func(ctx context.Context, tx *sql.Tx) error) {
 		t.Helper()
 		tx, err := s.DB().BeginTx(t.Context(), nil)
