@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,7 +13,7 @@ import (
 
 var _ core.Inspector = (*Outbox)(nil)
 
-// storedSQL are the columns of a row o that people see. What takes time to read comes first in scanStored.
+// storedSQL are the columns of a row o that people see.
 const storedSQL = `
     o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent, o.occurred_at, o.hlc, o.expires_at,
     o.attrs, o.state, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
@@ -183,9 +184,10 @@ func scanStored(row pgx.Row, source string, before, after []any) (core.Stored, e
 		attrs               []byte
 	)
 	e := &st.Envelope
-	dest := append(append(before, //nolint:gocritic // a new slice is what is wanted
+	dest := slices.Concat(before, []any{
 		&st.Seq, &st.Route, &e.ID, &e.Topic, &e.Key, &e.Type, &e.Source, &e.ContentType, &e.CorrelationID, &e.TraceParent, &e.Time, &stamp, &expires,
-		&attrs, &state, &st.Reason, &st.Attempts, &st.Crashes, &st.DedupeKey, &st.LastError, &failed, &at, &age, &due, &st.Owner, &lease), after...)
+		&attrs, &state, &st.Reason, &st.Attempts, &st.Crashes, &st.DedupeKey, &st.LastError, &failed, &at, &age, &due, &st.Owner, &lease,
+	}, after)
 	if err := row.Scan(dest...); err != nil {
 		return core.Stored{}, err
 	}
@@ -195,7 +197,7 @@ func scanStored(row pgx.Row, source string, before, after []any) (core.Stored, e
 	if e.Source == "" {
 		e.Source = source
 	}
-	utc := func(to *time.Time, t *time.Time) {
+	utc := func(to, t *time.Time) {
 		if t != nil {
 			*to = t.UTC()
 		}
