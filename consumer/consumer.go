@@ -98,7 +98,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return err
 }
 
-func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Counts, error) {
+func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Counts, error) { //nolint:revive // a mode, private to Run and RunOnce
 	c.mu.Lock()
 	if c.running || len(c.subs) == 0 {
 		defer c.mu.Unlock()
@@ -154,10 +154,10 @@ func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Coun
 	for _, r := range runners {
 		r.counts.addTo(&total)
 	}
-	if trouble, ok := errors.AsType[*troubleError](context.Cause(run)); ok {
-		errs = append(errs, trouble)
-	}
 	err := errors.Join(errs...)
+	if trouble, ok := errors.AsType[*troubleError](context.Cause(run)); ok {
+		err = errors.Join(err, trouble)
+	}
 	c.keepRunners(nil, err, once)
 	return total, err
 }

@@ -30,7 +30,7 @@ func TestHealth(t *testing.T) {
 			return nil
 		}
 		c := newConsumer(t, b, consumer.Options{})
-		expect := func(live, ready bool, name string, status core.HealthStatus, text string) { //nolint:revive // facts
+		expect := func(live, ready bool, name string, status core.HealthStatus, text string) {
 			t.Helper()
 			h := c.Health(t.Context())
 			got, ok := h.Check(name)

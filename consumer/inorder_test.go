@@ -132,7 +132,7 @@ func TestInOrderModel(t *testing.T) {
 
 func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
 	t.Helper()
-	rng := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // to be replayed
+	rng := rand.New(rand.NewPCG(seed, 1))
 	b := declared(t)
 	const n, keys = 60, 4
 	next := map[string]int{} // the place of the next message of a key

@@ -274,7 +274,7 @@ func check(sub *core.Subscription, handlers []core.Handler, traits core.Subscrib
 		bad("Unparked: this transport cannot park what fails for good; set Unparked to drop it, or choose another transport")
 	}
 	p = append(p, checkInProcess(sub.InProcess)...)
-	if sub.InOrder && !(traits.SingleActive && traits.KeyOrder) {
+	if sub.InOrder && (!traits.SingleActive || !traits.KeyOrder) {
 		bad("InOrder: this transport does not promise that the deliveries of a key go to one receiver at a time, in queue order; leave it off, or choose another transport")
 	}
 	return append(p, checkHandlers(sub, handlers)...)

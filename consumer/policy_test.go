@@ -85,7 +85,10 @@ func TestInProcessRetries(t *testing.T) {
 func TestInProcessIsChecked(t *testing.T) {
 	t.Parallel()
 	for _, b := range []*core.Backoff{
-		{Attempts: -1}, {Attempts: 20}, core.Schedule(time.Hour), {Kind: core.BackoffLinear, Base: time.Nanosecond, Cap: time.Hour, Attempts: math.MaxInt},
+		{Attempts: -1},
+		{Attempts: 20},
+		core.Schedule(time.Hour),
+		{Kind: core.BackoffLinear, Base: time.Nanosecond, Cap: time.Hour, Attempts: math.MaxInt},
 		{Kind: core.BackoffCustom, Custom: func(int, error) (time.Duration, bool) { return 0, true }},
 	} {
 		if err := (consumer.Options{InProcess: b}).Validate(); !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "InProcess") {

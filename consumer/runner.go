@@ -347,7 +347,7 @@ func (r *runner) find(e *core.Envelope) *entry {
 }
 
 // setDown notes whether the broker can be reached.
-func (r *runner) setDown(down bool, err error) {
+func (r *runner) setDown(down bool, err error) { //nolint:revive // a fact, not a mode
 	r.mu.Lock()
 	r.setCondition(down, err)
 	r.active = time.Now()

@@ -12,7 +12,6 @@
 //   - Messages staged in the transaction under the handler's context carry causation, correlation, tenant, run and
 //     lineage of the message that is being handled. The stamps of the hybrid logical clock are merged by the consumer:
 //     give its Options.Clock the clock of the outbox.
-//
 //   - [BatchHandler] does the same for many messages in one transaction. A batch that fails has no effect, and its
 //     messages are handled one by one.
 //   - Marks are deleted after [Options].Retention, 30 days by default, and with them the knowledge of the message: what

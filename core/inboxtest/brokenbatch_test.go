@@ -114,7 +114,7 @@ func (p purgesTooMany) PurgeInbox(ctx context.Context, consumer string, age time
 	return p.Store.PurgeInbox(ctx, consumer, age, limit)
 }
 
-// Every fault of a capability is caught by the check that is there for it. IN-05, IN-08, IN-09
+// Every fault of a capability is caught by the check that is there for it. IN-05, IN-08, IN-09.
 func TestSuiteCatchesFaultsOfCapabilities(t *testing.T) {
 	t.Parallel()
 	for _, f := range []struct {

@@ -168,8 +168,9 @@ func batchWaitsForOthers[Tx any](k *kit[Tx]) {
 		k.sleep(grace)
 		early := false
 		select {
-		case <-second:
+		case err := <-second:
 			early = true
+			second <- err
 		default:
 		}
 		close(finish)
