@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -60,7 +61,7 @@ func ExampleRoute_fairShare() {
 	tx := store.Begin()
 	for i := range 3 {
 		for _, tenant := range []string{"big", "small"} {
-			v := Invoice{tenant, fmt.Sprint(i)}
+			v := Invoice{tenant, strconv.Itoa(i)}
 			_, err := store.Stage(ctx, tx,
 				InvoiceDue.Message(v, core.Routes(tenant), core.Tenant(tenant)), // the route of the tenant
 				MailWanted.Message(v)) // the route of the topic

@@ -141,10 +141,9 @@ func (r *Relay) backlog(ctx context.Context, h *core.Health) {
 			oldest, where = n.Oldest, n.Route
 		}
 	}
-	switch status := core.HealthOK; {
-	case oldest == 0:
+	if status := core.HealthOK; oldest == 0 {
 		h.Add("backlog", status, "%s%d waiting, none due", about, waiting)
-	default:
+	} else {
 		if r.opts.StaleAfter > 0 && oldest > r.opts.StaleAfter {
 			status = core.HealthDegraded
 		}

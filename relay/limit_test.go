@@ -3,6 +3,7 @@ package relay_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -57,7 +58,7 @@ func TestRate(t *testing.T) {
 		{rate: 100, n: 1000, key: noKey},
 		{rate: 100, n: 1000, key: noKey, hidden: true},
 		{rate: 100, n: 500, key: noKey, fails: true},
-		{rate: 100, n: 1000, key: func(i int) string { return fmt.Sprint(i % 7) }},
+		{rate: 100, n: 1000, key: func(i int) string { return strconv.Itoa(i % 7) }},
 		{rate: 0.5, n: 10, key: noKey},
 		{rate: 0.5, n: 10, key: noKey, hidden: true},
 		{rate: 5000, n: 10000, key: noKey},
@@ -208,7 +209,7 @@ func TestRateAfterRest(t *testing.T) {
 		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{RatePerSecond: 100}}}))
 		for i := range 3 {
 			time.Sleep(time.Minute)
-			stage(t, s, on("default", 300, func(m *core.Message) { m.ID += fmt.Sprint(i) })...)
+			stage(t, s, on("default", 300, func(m *core.Message) { m.ID += strconv.Itoa(i) })...)
 		}
 		within(t, 3*time.Second, "published", func() bool { return b.count() == 900 })
 		if err := stop(); err != nil {

@@ -17,7 +17,7 @@ func (r *Relay) Pause(route string) error { return r.setPaused("pause", route, t
 // Resume ends a Pause; see there.
 func (r *Relay) Resume(route string) error { return r.setPaused("resume", route, false) }
 
-func (r *Relay) setPaused(what, route string, paused bool) error { //nolint:revive // a fact, not a mode
+func (r *Relay) setPaused(what, route string, paused bool) error {
 	r.mu.Lock()
 	known := false
 	var names []string

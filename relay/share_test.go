@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -215,12 +218,7 @@ func TestOneMessageThroughAFlood(t *testing.T) {
 }
 
 func (b *bus) arrivedOne(id string) bool {
-	for _, i := range b.ids() {
-		if i == id {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(b.ids(), id)
 }
 
 // RL-13 ST-19: the lanes of a route share its weight: a backlog in the low lane alone counts as much as another route.
@@ -246,8 +244,27 @@ func TestLanesShareTheWeight(t *testing.T) {
 func TestLanesShareTheRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, b := newStore(t), clock(newBus())
-		fillLanes(t, s, "r", 2000, core.LaneHigh, core.LaneNormal, core.LaneLow)
+		mem, b := newStore(t), clock(newBus())
+		s := &faulty{OutboxStore: mem}
+		var mu sync.Mutex
+		claimed := map[string]time.Time{}
+		s.claim = func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
+			c, err := next()
+			mu.Lock()
+			defer mu.Unlock()
+			for i := range c.Records {
+				claimed[c.Records[i].Envelope.ID] = time.Now()
+			}
+			return c, err
+		}
+		held := time.Duration(0)
+		b.answer = func(e *core.Envelope, _ int) error {
+			mu.Lock()
+			defer mu.Unlock()
+			held = max(held, time.Since(claimed[e.ID]))
+			return nil
+		}
+		fillLanes(t, mem, "r", 2000, core.LaneHigh, core.LaneNormal, core.LaneLow)
 		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Name: "r", Lanes: true, RatePerSecond: 100}}}))
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
@@ -262,7 +279,10 @@ func TestLanesShareTheRate(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
-		for _, r := range s.Records() {
+		if held > 2500*time.Millisecond {
+			t.Errorf("something was held for %s", held)
+		}
+		for _, r := range mem.Records() {
 			if r.Crashes > 0 || r.State == core.StateProcessing {
 				t.Fatalf("%+v", r)
 			}
@@ -282,7 +302,7 @@ func TestIdleLanes(t *testing.T) {
 			t.Errorf("%d claims in ten idle minutes", n)
 		}
 		for i, l := range []core.Lane{core.LaneLow, core.LaneNormal, core.LaneHigh} {
-			stage(t, mem, msg(fmt.Sprint(i), "", core.Routes("r"), core.InLane(l)))
+			stage(t, mem, msg(strconv.Itoa(i), "", core.Routes("r"), core.InLane(l)))
 			within(t, 2*time.Millisecond, "found", func() bool { return b.count() == i+1 })
 			time.Sleep(time.Minute)
 		}

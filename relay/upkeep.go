@@ -27,8 +27,8 @@ const (
 // upkeep is what a running relay does beside relaying: cleaning the store, and looking for routes that nobody serves.
 // Neither delays a message or ends the relay.
 type upkeep struct {
-	ctx  context.Context //nolint:containedctx // ends when the engine stops
-	stop context.CancelFunc
+	upkeepCtx context.Context //nolint:containedctx // ends when the engine stops
+	endUpkeep context.CancelFunc
 
 	cleaner  core.Cleaner
 	cleaning bool
@@ -43,7 +43,8 @@ type upkeep struct {
 }
 
 func (e *engine) startUpkeep() {
-	e.upkeep.ctx, e.upkeep.stop = context.WithCancel(e.base)
+	ctx, cancel := context.WithCancel(e.base)
+	e.upkeepCtx, e.endUpkeep = ctx, cancel
 	if e.once {
 		return
 	}
@@ -57,7 +58,7 @@ func (e *engine) startUpkeep() {
 	}
 }
 
-func (e *engine) stopUpkeep() { e.upkeep.stop() }
+func (e *engine) stopUpkeep() { e.endUpkeep() }
 
 // keepUp starts what is due and returns what comes next.
 func (e *engine) keepUp() (next time.Time) {
@@ -87,7 +88,7 @@ func (e *engine) clean() {
 	interval := e.opts.CleanInterval
 	lease := min(max(2*interval, minCleanLease), maxCleanLease)
 	e.async(func() func() {
-		ctx, cancel := context.WithTimeout(e.upkeep.ctx, cleanTimeout)
+		ctx, cancel := context.WithTimeout(e.upkeepCtx, cleanTimeout)
 		defer cancel()
 		var done core.Cleaned
 		err := guardErr("clean", func() (err error) {
@@ -163,7 +164,7 @@ func (e *engine) lookEvery() time.Duration {
 func (e *engine) look() {
 	e.looking = true
 	e.async(func() func() {
-		ctx, cancel := context.WithTimeout(e.upkeep.ctx, lookTimeout)
+		ctx, cancel := context.WithTimeout(e.upkeepCtx, lookTimeout)
 		defer cancel()
 		var counts []core.Count
 		err := guardErr("count", func() (err error) {
