@@ -30,15 +30,15 @@ const (
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (consumer, source, id, n) ORDER BY k.n
 ON CONFLICT DO NOTHING RETURNING consumer, source, id`
 
-	// Two purges at a time take the same rows in the same order; the second waits for the first and finds less.
+	// A stable time, so that the index ends the search. Two purges at a time take the same rows in the same order; the second waits for the first and finds less.
 	purgeInboxSQL = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
-	SELECT ctid FROM {inbox} WHERE consumer = $1 AND handled_at < clock_timestamp() - $2 * interval '1 microsecond' ORDER BY handled_at LIMIT $3))`
+	SELECT ctid FROM {inbox} WHERE consumer = $1 AND handled_at < statement_timestamp() - $2 * interval '1 microsecond' ORDER BY handled_at LIMIT $3))`
 	purgeInboxAllSQL = `WITH RECURSIVE c (consumer) AS (
 	(SELECT consumer FROM {inbox} ORDER BY consumer LIMIT 1)
 	UNION ALL SELECT (SELECT i.consumer FROM {inbox} i WHERE i.consumer > c.consumer ORDER BY i.consumer LIMIT 1) FROM c WHERE c.consumer IS NOT NULL)
 DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
 	SELECT d.ctid FROM c CROSS JOIN LATERAL (SELECT i.ctid FROM {inbox} i
-		WHERE i.consumer = c.consumer AND i.handled_at < clock_timestamp() - $1 * interval '1 microsecond' ORDER BY i.handled_at LIMIT $2) d LIMIT $2))`
+		WHERE i.consumer = c.consumer AND i.handled_at < statement_timestamp() - $1 * interval '1 microsecond' ORDER BY i.handled_at LIMIT $2) d LIMIT $2))`
 )
 
 // keyBatch is the distinct keys of a batch in the order in which they are marked.
