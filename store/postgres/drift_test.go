@@ -106,11 +106,13 @@ func TestDrift(t *testing.T) {
 			Object: "waybill_outbox_timer", Want: "index using btree (route, due_at) where ((settled_at IS NULL) AND (due_at IS NOT NULL))",
 			Have: "missing, but mine is the same: rename it",
 		}}},
-		"predicate, columns and order": {`DROP INDEX waybill.waybill_outbox_timer; CREATE INDEX waybill_outbox_timer ON waybill.waybill_outbox (due_at DESC, route) WHERE due_at IS NOT NULL`,
+		"predicate, columns and order": {
+			`DROP INDEX waybill.waybill_outbox_timer; CREATE INDEX waybill_outbox_timer ON waybill.waybill_outbox (due_at DESC, route) WHERE due_at IS NOT NULL`,
 			[]core.Difference{{
 				Object: "waybill_outbox_timer", Want: "index using btree (route, due_at) where ((settled_at IS NULL) AND (due_at IS NOT NULL))",
 				Have: "index using btree (due_at desc, route) where (due_at IS NOT NULL)",
-			}}},
+			}},
+		},
 		"uniqueness": {`DROP INDEX waybill.waybill_outbox_id; CREATE INDEX waybill_outbox_id ON waybill.waybill_outbox (route, id)`, []core.Difference{
 			{Object: "waybill_outbox_id", Want: "unique index using btree (route, id)", Have: "index using btree (route, id)"},
 		}},

@@ -113,7 +113,7 @@ func (c *cleaner) run(ctx context.Context, owner string, lease time.Duration) er
 }
 
 func (c *cleaner) change(ctx context.Context, text string, args ...any) (int, error) {
-	res, err := c.tx.ExecContext(ctx, text, args...) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+	res, err := c.tx.ExecContext(ctx, text, args...)
 	if err != nil {
 		return 0, err
 	}
@@ -123,7 +123,7 @@ func (c *cleaner) change(ctx context.Context, text string, args ...any) (int, er
 
 // purge deletes the oldest rows of class that were settled by until.
 func (c *cleaner) purge(ctx context.Context, class int, state core.State, until int64) error {
-	rows, err := c.tx.QueryContext(ctx, c.store.text.purge, class, until, int64(state), cleanBatch) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+	rows, err := c.tx.QueryContext(ctx, c.store.text.purge, class, until, int64(state), cleanBatch)
 	if err != nil {
 		return err
 	}

@@ -165,7 +165,7 @@ func (s *Store) fits(ctx context.Context, q querier) error {
 		return nil
 	}
 	var least int
-	err := q.QueryRowContext(ctx, "SELECT coalesce(max(value), 0) FROM "+s.opts.Prefix+"meta WHERE name = 'compatible'").Scan(&least) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+	err := q.QueryRowContext(ctx, "SELECT coalesce(max(value), 0) FROM "+s.opts.Prefix+"meta WHERE name = 'compatible'").Scan(&least)
 	if err != nil {
 		return nil //nolint:nilerr // see above
 	}
