@@ -55,6 +55,7 @@ var rules = []rule{
 	{"internal/testenv/...", []string{"internal/testenv"}, []string{"*"}},
 	{"internal/archtest", nil, nil},
 	{"internal/badinput", nil, nil}, // tests only
+	{"internal/checker", leaf, nil},
 	{"internal/docs", []string{"*"}, nil},
 	{"cmd/...", []string{"*", "cmd", "internal"}, []string{"*"}},
 	{"examples/...", []string{"*", "examples", "internal"}, []string{"*"}},

@@ -132,7 +132,7 @@ func (b *Publisher) batch(batch []core.Envelope, claimed []time.Time, arrive int
 
 // answer says what the broker thinks of a message.
 func (b *Publisher) answer(e *core.Envelope) error {
-	refuse := func(err error, unroutable bool) error { //nolint:revive // a fact about the refusal
+	refuse := func(err error, unroutable bool) error {
 		b.q.ledger.Refused(b.q.Route, e.ID, unroutable)
 		return err
 	}

@@ -154,9 +154,9 @@ func (w *world) run() []string {
 	if w.pipelined {
 		traits.KeyOrder = core.KeyOrderPipelinedPrefix
 	}
-	arrivals := make(chan delivery, 1<<10)
+	arrivals := make(chan *delivery, 1<<12)
 	for _, r := range w.routes {
-		w.queues[r.Name] = checker.NewQueue(w.l, r.Name, traits, func(e core.Envelope) { arrivals <- delivery{r.Name, e} })
+		w.queues[r.Name] = checker.NewQueue(w.l, r.Name, traits, func(e core.Envelope) { arrivals <- &delivery{r.Name, e} })
 	}
 	var consumers, producers sync.WaitGroup
 	for i := range 2 {
@@ -172,7 +172,6 @@ func (w *world) run() []string {
 	producers.Wait()
 	w.calm.Store(true)
 	w.l.Note("calm")
-	w.l.Wait()
 	if len(w.crew) == 0 || w.dice.N(2) == 0 { // relays that saw the trouble must get over it, and new ones too
 		w.end(w.dice.N(2) == 0)
 		w.start()
@@ -477,16 +476,16 @@ type delivery struct {
 var errHandler = errors.New("checker: the handler fails")
 
 // consume handles deliveries with an effect each, some of them several times and side by side.
-func (w *world) consume(d *checker.Dice, from <-chan delivery) {
+func (w *world) consume(d *checker.Dice, from <-chan *delivery) {
 	for x := range from {
 		var again sync.WaitGroup
 		if d.N(10) == 0 {
-			again.Go(func() { w.handle(d, &x) })
+			again.Go(func() { w.handle(d, x) })
 		}
-		w.handle(d, &x)
+		w.handle(d, x)
 		again.Wait()
 		if d.N(10) == 0 { // the ack was lost
-			w.handle(d, &x)
+			w.handle(d, x)
 		}
 	}
 }

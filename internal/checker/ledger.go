@@ -391,7 +391,7 @@ func (l *Ledger) sending(owner, route string, batch []core.Envelope) []time.Time
 }
 
 // Refused notes that the broker refused a message, which costs an attempt.
-func (l *Ledger) Refused(route, id string, unroutable bool) { //nolint:revive // a fact about the refusal
+func (l *Ledger) Refused(route, id string, unroutable bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.get(Ref{route, id})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -20,10 +21,13 @@ var (
 	seedFlag  = flag.Uint64("seed", 0, "replay the history of this seed, instead of random ones")
 	timesFlag = flag.Int("times", 100, "how often to replay -seed: goroutines interleave differently each time")
 	traceFlag = flag.Bool("trace", false, "print everything that happened in a history that fails")
-	countFlag = flag.Int("histories", number("WAYBILL_CHECKER_HISTORIES", 10_000), "random histories in memory")
+	countFlag = flag.Int("histories", number("WAYBILL_CHECKER_HISTORIES", defaultHistories), "random histories in memory")
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400) // histories are short-lived garbage
+	goleak.VerifyTestMain(m)
+}
 
 // number returns the value of an environment variable.
 func number(name string, def int) int {
@@ -67,7 +71,7 @@ func TestHistories(t *testing.T) {
 				staged.Add(int64(s))
 				arrived.Add(int64(a))
 				if len(problems) > 0 {
-					t.Errorf("%s", report(seed, problems, l))
+					t.Errorf("history %d: %s", k, report(seed, problems, l))
 				}
 			}
 		})

@@ -92,7 +92,7 @@ func (l *Ledger) delivered(m *message, f Final, stored bool) { //nolint:revive /
 func (l *Ledger) legal(m *message, f Final) {
 	switch f.State {
 	case core.StateAbandoned:
-		ok := true
+		var ok bool
 		switch f.Reason {
 		case core.ReasonExpired:
 			ok = m.mayExpire
@@ -106,8 +106,7 @@ func (l *Ledger) legal(m *message, f Final) {
 			ok = len(m.givenUp) > 0
 		case core.ReasonCancelled, core.ReasonReplaced:
 			ok = len(m.withdrawn) > 0
-		default:
-			ok = false
+		case core.ReasonNone, core.ReasonDeliveries, core.ReasonNoHandler, core.ReasonNoID, core.ReasonIDConflict, core.ReasonRetryPolicy:
 		}
 		if !ok {
 			l.problem("state: %s/%s was abandoned (%s) without cause: %d refusals, %d crashes", m.Route, m.ID, f.Reason, m.refusals, f.Crashes)
