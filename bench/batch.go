@@ -66,6 +66,14 @@ func inboxBatchLoop(ctx context.Context, env *servers, db *database, done func()
 		}
 		return statuses, err
 	}
+	single := h.Handle // for a message that comes alone
+	h.Handle = func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+		status, err := single(ctx, d)
+		if err == nil {
+			done()
+		}
+		return status, err
+	}
 	if err := c.Handle(core.Subscription{Queue: "bench.consume", Bindings: []string{"#"}, Concurrency: batchWorkers}, h); err != nil {
 		return err
 	}
