@@ -53,16 +53,30 @@ func (t *Transport) Declare(ctx context.Context, topology Topology) error {
 
 // prepare declares topology or, in passive mode, looks whether it is there. The first time it also verifies what a declare cannot.
 func (o Options) prepare(ctx context.Context, c *conn, m *management, topology *Topology, first bool) error { //nolint:revive // two moments of one thing
+	var seen sight
 	var err error
 	if o.Passive {
-		err = o.lookUp(ctx, c, topology, first)
+		seen, err = o.lookUp(ctx, c, topology, first)
 	} else {
 		err = o.declareAll(ctx, c, topology)
 	}
-	if err != nil || !first {
+	if err != nil {
 		return err
 	}
-	return o.verify(ctx, m, topology)
+	problems := append(seen.missing, seen.forbidden...)
+	if first && (m != nil || len(problems) == 0) {
+		found, ok, err := o.verify(ctx, m, topology, seen.unseen)
+		if err != nil {
+			return err
+		}
+		if ok { // it has seen everything, what is missing too
+			problems = append(found, seen.forbidden...)
+		}
+	}
+	if len(problems) > 0 {
+		return misconfigured("verify", "%s", strings.Join(problems, "; "))
+	}
+	return nil
 }
 
 // scratch is a channel for questions of which any may close it.
@@ -133,21 +147,27 @@ func (o Options) declareAll(ctx context.Context, c *conn, topology *Topology) er
 
 const provision = "create it as Topology exports it (Terraform, definitions), or run Transport.Declare once as a user that may configure it"
 
-// lookUp reports every exchange and queue that is not there. The first time it also looks whether the user may write where copies go.
-func (o Options) lookUp(ctx context.Context, c *conn, topology *Topology, first bool) error { //nolint:revive // two moments of one thing
+// sight is what a look at the broker over AMQP found.
+type sight struct {
+	missing, forbidden []string // problems
+	unseen             []string // what the user may not even look at, as is the rule since RabbitMQ 4.3 for what it has no permission on
+}
+
+// lookUp looks for every exchange and queue. The first time it also asks whether the user may write where copies go.
+func (o Options) lookUp(ctx context.Context, c *conn, topology *Topology, first bool) (sight, error) { //nolint:revive // two moments of one thing
 	s := scratch{c: c}
 	defer s.close()
-	var problems []string
-	exists := map[string]bool{}
+	var seen sight
+	gone := map[string]bool{}
 	look := func(name fmt.Stringer, key string, ask func(*amqp.Channel) error) error {
 		err := s.run(ctx, ask)
 		switch {
 		case err == nil:
-			exists[key] = true
 		case refused(err, amqp.NotFound):
-			problems = append(problems, fmt.Sprintf("%s does not exist, and Options.Passive declares nothing: %s", name, provision))
+			gone[key] = true
+			seen.missing = append(seen.missing, fmt.Sprintf("%s does not exist: %s", name, provision))
 		case refused(err, amqp.AccessRefused):
-			problems = append(problems, fmt.Sprintf("%s: the user may not even look at it: permit it as Topology.Permissions says (%v)", name, err))
+			seen.unseen = append(seen.unseen, "that "+name.String()+" exists")
 		default:
 			return declareError(name.String(), err)
 		}
@@ -155,30 +175,27 @@ func (o Options) lookUp(ctx context.Context, c *conn, topology *Topology, first 
 	}
 	for _, e := range topology.Exchanges {
 		if err := look(e, e.Name, e.exists); err != nil {
-			return err
+			return sight{}, err
 		}
 	}
 	for _, q := range topology.Queues {
 		if err := look(q, "", q.exists); err != nil {
-			return err
+			return sight{}, err
 		}
 	}
 	for _, name := range topology.copiesTo() {
-		if !first || !exists[name] {
+		if !first || gone[name] {
 			continue
 		}
 		may, err := s.mayWrite(ctx, name)
 		if err != nil {
-			return err
+			return sight{}, err
 		}
 		if !may {
-			problems = append(problems, fmt.Sprintf("exchange %q: the user may not write to it, so that no message could be retried or parked: permit it as Topology.Permissions says", name))
+			seen.forbidden = append(seen.forbidden, fmt.Sprintf("exchange %q: the user may not write to it, so that no message could be retried or parked: permit it as Topology.Permissions says", name))
 		}
 	}
-	if len(problems) > 0 {
-		return misconfigured("verify", "%s", strings.Join(problems, "; "))
-	}
-	return nil
+	return seen, nil
 }
 
 // copiesTo returns the exchanges that a consumer publishes copies to.
@@ -214,22 +231,21 @@ func (s *scratch) mayWrite(ctx context.Context, exchange string) (bool, error) {
 	return false, outage("verify", fmt.Errorf("exchange %q: %w", exchange, err))
 }
 
-// verify compares topology with what the management API knows: the rest of what must be right at the start. Bindings that nobody asked for are left
-// alone here; Drift lists them.
-func (o Options) verify(ctx context.Context, m *management, topology *Topology) error {
+// verify compares topology with what the management API knows, and returns the problems: the rest of what must be right at the start. It reports whether
+// it could ask. Bindings that nobody asked for are left alone here; Drift lists them.
+func (o Options) verify(ctx context.Context, m *management, topology *Topology, unseen []string) (problems []string, ok bool, err error) {
 	if m == nil {
-		o.sayUnverified(topology)
-		return nil
+		o.sayUnverified(topology, unseen)
+		return nil, false, nil
 	}
 	found, err := m.compare(ctx, topology)
 	switch {
 	case errors.Is(err, core.ErrMisconfigured):
-		return err
+		return nil, false, err
 	case err != nil:
 		o.Logger.Warn("waybill/rabbitmq: arguments and bindings were not verified", "error", err)
-		return nil
+		return nil, false, nil
 	}
-	var problems []string
 	for _, d := range found {
 		if d.extra {
 			o.Logger.Info("waybill/rabbitmq: not in the topology", "object", d.Object)
@@ -237,15 +253,11 @@ func (o Options) verify(ctx context.Context, m *management, topology *Topology) 
 		}
 		problems = append(problems, d.problem())
 	}
-	if len(problems) > 0 {
-		return misconfigured("verify", "%s", strings.Join(problems, "; "))
-	}
-	return nil
+	return problems, true, nil
 }
 
 // sayUnverified tells what nobody looked at, since there is no Options.ManagementURL.
-func (o Options) sayUnverified(topology *Topology) {
-	var unknown []string
+func (o Options) sayUnverified(topology *Topology, unknown []string) {
 	if o.Passive {
 		for _, e := range topology.Exchanges {
 			unknown = append(unknown, "kind of exchange "+e.Name)

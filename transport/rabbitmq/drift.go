@@ -20,6 +20,9 @@ type deviation struct {
 }
 
 func (d deviation) problem() string {
+	if d.Have == missing {
+		return d.Object + " does not exist: " + d.cure
+	}
 	return fmt.Sprintf("%s is %s, want %s: %s", d.Object, d.Have, d.Want, d.cure)
 }
 

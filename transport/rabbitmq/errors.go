@@ -104,7 +104,7 @@ func declareError(object string, err error) *core.Error {
 	case amqp.PreconditionFailed, amqp.NotAllowed:
 		return misconfigured(op, "%s exists with other properties: change the options to match, or delete it when it is empty and start again (%w)", object, e)
 	case amqp.AccessRefused:
-		return misconfigured(op, "%s does not exist or may not be changed by this user: create it, or permit the user to configure it (%w)", object, e)
+		return misconfigured(op, "%s does not exist or may not be changed by this user: create it, or permit the user to configure it, or set Options.Passive if it is there (%w)", object, e)
 	case amqp.NotFound:
 		return misconfigured(op, "%s cannot be made: something it refers to does not exist (%w)", object, e)
 	case amqp.ResourceLocked:

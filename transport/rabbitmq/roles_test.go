@@ -175,7 +175,7 @@ func TestRolesDoNothingElse(t *testing.T) {
 			closed := ch.NotifyClose(make(chan *amqp.Error, 1))
 			err = do(ch)
 			if err == nil { // a publish is answered by a later question
-				_, err = ch.QueueDeclarePassive("other", true, false, false, false, nil)
+				err = ch.Qos(1, 0, false)
 			}
 			if err == nil {
 				_ = ch.Close()
