@@ -217,6 +217,7 @@ func (h *harness) Publish(ctx context.Context, batch []core.Envelope) core.Resul
 		return core.AllFailed(len(batch), outage(core.ErrClosed))
 	}
 	res := make(core.Results, len(batch))
+	msgs, slots := make([]core.Message, 0, len(batch)), make([]int, 0, len(batch))
 	for i, e := range batch {
 		var routes []string
 		for q, bindings := range h.bound {
@@ -232,11 +233,22 @@ func (h *harness) Publish(ctx context.Context, batch []core.Envelope) core.Resul
 		}
 		slices.Sort(routes)
 		h.empty[e.ID] = unfill(&e)
-		switch err := h.stage(ctx, core.Message{Envelope: e, Routes: routes}); {
+		msgs, slots = append(msgs, core.Message{Envelope: e, Routes: routes}), append(slots, i)
+	}
+	if err := h.stage(ctx, msgs...); err == nil || !errors.Is(err, core.ErrInvalid) {
+		for _, i := range slots {
+			if err != nil {
+				res[i] = outage(err)
+			}
+		}
+		return res
+	}
+	for j, m := range msgs { // one of them is bad
+		switch err := h.stage(ctx, m); {
 		case errors.Is(err, core.ErrInvalid):
-			res[i] = &core.Error{Op: "stage", Class: core.ClassPermanent, Err: err}
+			res[slots[j]] = &core.Error{Op: "stage", Class: core.ClassPermanent, Err: err}
 		case err != nil:
-			res[i] = outage(err)
+			res[slots[j]] = outage(err)
 		}
 	}
 	return res

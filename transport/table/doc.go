@@ -21,7 +21,8 @@
 //     long as a delivery is held, if the store is a [core.LeaseExtender]; else a handler must be done within one lease.
 //   - With OrderPerKey, the default, messages of one key are handed out one at a time, in staged order, to one receiver of all
 //     processes: the next one only after the one before was settled as done, or parked. While one waits for its retry, or is
-//     held, its key waits; other keys go on.
+//     held, its key waits; other keys go on. A subscription with InOrder gets what is due of a key at once, in order, and keeps
+//     the order itself; nobody else gets of that key meanwhile.
 //   - A timer or a retry comes when it is due: the claim says when the next one is, and a store that is a [core.Waiter] wakes the
 //     receiver for one that is staged meanwhile. A store without it is polled, and such a timer may be up to PollMax late.
 //   - While the database is away nothing is lost and no attempt is spent: settles are tried again for as long as their caller

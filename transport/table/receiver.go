@@ -48,6 +48,7 @@ type receiver struct {
 	route    core.RouteOrder
 	prefetch int
 	drop     bool
+	lanesOff bool            // the order of a key is no matter, or the caller's
 	base     context.Context //nolint:containedctx // of its claims: they outlive the Receive that asked
 	cancel   context.CancelFunc
 	changed  chan struct{} // closed and replaced when Receive should look again
@@ -74,7 +75,7 @@ type receiver struct {
 func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q QueueOptions) *receiver {
 	r := &receiver{
 		t: t, opts: q, route: core.RouteOrder{Route: sub.Queue, Order: q.Order, BlockAfterAbandon: q.BlockAfterAbandon},
-		prefetch: sub.Prefetch, drop: sub.Unparked, changed: make(chan struct{}), held: map[*holding]struct{}{}, lanes: map[string][]*holding{},
+		prefetch: sub.Prefetch, drop: sub.Unparked, lanesOff: sub.InOrder || q.Order != core.OrderPerKey, changed: make(chan struct{}), held: map[*holding]struct{}{}, lanes: map[string][]*holding{},
 	}
 	if r.prefetch == 0 {
 		if r.prefetch = 2 * sub.Concurrency; r.prefetch == 0 {
@@ -170,7 +171,7 @@ func (r *receiver) take(limit int, now time.Time) []*core.Delivery {
 // claim starts a claim. It outlives the Receive that asked for it. mu is held.
 func (r *receiver) claim(room int) {
 	req := core.ClaimRequest{Owner: r.t.opts.Owner, Routes: []core.RouteOrder{r.route}, MaxRecords: room, Lease: r.opts.Lease, Alone: r.alone}
-	r.claiming, r.asleep, r.heldAtClaim, r.wokenBy = true, false, len(r.lanes) > 0, time.Time{}
+	r.claiming, r.asleep, r.heldAtClaim, r.wokenBy = true, false, len(r.held) > 0, time.Time{}
 	go func() {
 		var claim core.Claim
 		var err error
@@ -180,6 +181,9 @@ func (r *receiver) claim(room int) {
 			sent = time.Now()
 			ctx, cancel := context.WithTimeout(r.base, r.opts.Lease/2)
 			claim, err = r.t.store.Claim(ctx, req)
+			if err != nil && ctx.Err() != nil { // whatever the driver made of it
+				err = &core.Error{Op: "waybill/table: claim", Class: core.ClassOutage, Err: err}
+			}
 			cancel()
 			<-r.t.claimSlot
 		case <-r.base.Done():
@@ -237,7 +241,7 @@ func (r *receiver) accept(rec *core.Record, sent time.Time) {
 
 // laneOf returns the key in whose order h goes; empty if it has none.
 func (r *receiver) laneOf(h *holding) string {
-	if r.route.Order != core.OrderPerKey {
+	if r.lanesOff {
 		return ""
 	}
 	return h.rec.Envelope.Key
@@ -314,25 +318,24 @@ func (r *receiver) forget(h *holding) {
 	r.notify()
 }
 
-// advance lets the one behind h in its lane come up. mu is held.
+// advance lets the one behind h in its lane come up, after h was settled. mu is held.
 func (r *receiver) advance(h *holding) {
-	if !h.heads {
-		return
-	}
-	h.heads = false
 	key := h.rec.Envelope.Key
-	behind := r.lanes[key]
-	if len(behind) == 0 {
-		delete(r.lanes, key)
-		if r.heldAtClaim { // what the last claim could not see behind h can be claimed
-			r.wakeBy(r.floor(time.Now()))
-		}
+	if h.heads && len(r.lanes[key]) > 0 {
+		next := r.lanes[key][0]
+		r.lanes[key] = r.lanes[key][1:]
+		h.heads, next.heads = false, true
+		r.ready = append(r.ready, next)
+		r.notify()
 		return
 	}
-	r.lanes[key] = behind[1:]
-	behind[0].heads = true
-	r.ready = append(r.ready, behind[0])
-	r.notify()
+	if h.heads {
+		h.heads = false
+		delete(r.lanes, key)
+	}
+	if r.heldAtClaim && key != "" && r.route.Order == core.OrderPerKey { // what the last claim could not see behind h can be claimed
+		r.wakeBy(r.floor(time.Now()))
+	}
 }
 
 // cut ends h's lane and returns what waited in it. mu is held.
