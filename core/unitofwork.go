@@ -73,7 +73,7 @@ func (u *UnitOfWork[Tx]) Do(ctx context.Context, fn func(ctx context.Context, tx
 	err := u.transact(ctx, func(tx Tx) error {
 		w := &work[Tx]{tx: tx} // a new one each time fn runs
 		last = w
-		defer w.end()
+		defer w.close()
 		if err := fn(context.WithValue(ctx, workKey{u}, w), tx); err != nil {
 			return err
 		}
@@ -170,13 +170,17 @@ func (w *work[Tx]) fail(err error) {
 	}
 }
 
+// close ends the run, whatever became of it.
+func (w *work[Tx]) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+}
+
 // end closes the run and returns what it staged. A recorder that was added twice counts once.
 func (w *work[Tx]) end() ([]Message, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.ended {
-		return nil, nil
-	}
 	w.ended = true
 	if w.failed != nil {
 		return nil, w.failed

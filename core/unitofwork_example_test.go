@@ -3,6 +3,7 @@ package core_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/memory"
@@ -85,7 +86,7 @@ func ExampleRecorder() {
 	account := OpenAccount("7")
 	account.PayIn(100)
 	err = unit.Do(context.Background(), func(ctx context.Context, tx *memory.Tx) error {
-		tx.Put("account/"+account.ID, fmt.Sprint(account.Balance))
+		tx.Put("account/"+account.ID, strconv.Itoa(account.Balance))
 		return unit.StageRecorded(ctx, account)
 	})
 	if err != nil {

@@ -180,7 +180,7 @@ func TestUnitOfWorkOutsideOfTransaction(t *testing.T) { // ST-03 ST-16
 	}
 	var kept context.Context
 	if err := b.unit.Do(t.Context(), func(ctx context.Context, _ *memory.Tx) error {
-		kept = ctx
+		kept = ctx //nolint:fatcontext // to use it after its time
 		if err := other.unit.Stage(ctx, event("a")); !errors.Is(err, core.ErrInvalid) {
 			t.Errorf("another unit of work: %v", err)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -52,7 +53,7 @@ func dedupeKeyBesideOthers(k *kit) {
 	msgs := k.msgs(300)
 	for i := range msgs {
 		if i%3 == 1 {
-			msgs[i].DedupeKey = fmt.Sprint(i / 2) // i and i+... differ: no duplicates
+			msgs[i].DedupeKey = strconv.Itoa(i)
 		}
 	}
 	twice := k.msg(core.DedupeKey(msgs[1].DedupeKey))

@@ -2,8 +2,8 @@ package storetest
 
 import (
 	"errors"
-	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -132,12 +132,12 @@ func cancelOfLeasedIsInFlight(k *kit) {
 	k.canCancel()
 	m := k.msg(core.DedupeKey("k"))
 	k.stageNow(m)
-	rs := k.takeIDs([]string{m.ID}, lease(short))
+	k.takeIDs([]string{m.ID}, lease(short))
 	k.cancel("a leased one, by id", core.CancelInFlight, k.byID(m.ID))
 	k.cancel("a leased one, by dedupe key", core.CancelInFlight, k.byKey("k"))
 	k.expire(short)
 	k.cancel("one whose lease expired", core.CancelInFlight, k.byID(m.ID))
-	rs = k.takeIDs([]string{m.ID})
+	rs := k.takeIDs([]string{m.ID})
 	k.cancel("one that was taken over", core.CancelInFlight, k.byID(m.ID))
 	k.published(rs...)
 	k.cancel("a published one", core.CancelNotFound, k.byID(m.ID))
@@ -288,7 +288,7 @@ func cancelRacesWithClaim(k *kit) {
 	const n = 48
 	var msgs []core.Message
 	for i := range n {
-		msgs = append(msgs, k.msg(core.DedupeKey(fmt.Sprint(i)), core.Key([]string{"", "a", "b"}[i%3])))
+		msgs = append(msgs, k.msg(core.DedupeKey(strconv.Itoa(i)), core.Key([]string{"", "a", "b"}[i%3])))
 	}
 	k.stageNow(msgs...)
 	var mu sync.Mutex
@@ -314,7 +314,7 @@ func cancelRacesWithClaim(k *kit) {
 			}
 		}
 		for i := n - 1 - (w - 2); i >= 0; i -= 4 { // from the end, two at a time
-			keys := []core.CancelKey{mine.byID(msgs[i].ID), mine.byKey(fmt.Sprint(max(i-2, 0)))}
+			keys := []core.CancelKey{mine.byID(msgs[i].ID), mine.byKey(strconv.Itoa(max(i-2, 0)))}
 			var got []core.CancelStatus
 			mine.must("cancel", mine.eager(func(k *kit, tx Tx) (err error) {
 				got, err = tx.(Canceller).Cancel(k.ctx, keys...) //nolint:forcetypeassert // canCancel has looked

@@ -25,7 +25,7 @@ var (
 //	f  the live messages that they name
 //	t  those to withdraw, locked
 //	x  the withdrawal
-func cancelSQL(keep bool) string { //nolint:revive // a variant of one statement
+func cancelSQL(keep bool) string {
 	return `
 WITH k AS (
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS k(route, id, topic, dedupe_key, n)

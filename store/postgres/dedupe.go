@@ -213,11 +213,11 @@ func (c *chunk) run(ctx context.Context) error {
 		if err := scan(&kind, &at, &route, &id, &status, nil); err != nil {
 			return err
 		}
-		switch {
-		case kind == 1:
+		switch kind {
+		case 1:
 			c.known[at-1] = true
 			return nil
-		case kind == 2:
+		case 2:
 			c.holder[at-1], c.status[at-1] = id, core.CancelStatus(status)
 			return nil
 		}

@@ -174,6 +174,7 @@ type pgxTx struct {
 func (t *pgxTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
 	return t.outbox.Stage(ctx, t.tx, msgs...)
 }
+
 func (t *pgxTx) Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error) {
 	return t.outbox.Cancel(ctx, t.tx, keys...)
 }
@@ -205,6 +206,7 @@ type sqlTx struct {
 func (t *sqlTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
 	return t.stager.Stage(ctx, t.tx, msgs...)
 }
+
 func (t *sqlTx) Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error) {
 	c, ok := core.As[core.Canceller[*sql.Tx]](t.stager)
 	if !ok {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -42,7 +43,7 @@ func TestCancelAndClaimRace(t *testing.T) {
 	const n = 600
 	msgs := make([]core.Message, n)
 	for i := range msgs {
-		msgs[i] = message(core.ID(fmt.Sprint(i)), core.DedupeKey(fmt.Sprint("d", i)))
+		msgs[i] = message(core.ID(strconv.Itoa(i)), core.DedupeKey(fmt.Sprint("d", i)))
 		if i%2 == 0 {
 			msgs[i].Key = fmt.Sprint("k", i%6)
 		}
@@ -81,7 +82,7 @@ func TestCancelAndClaimRace(t *testing.T) {
 	for w := range 3 {
 		go func() {
 			for i := n - 1 - w; i >= 0; i -= 3 {
-				keys := []core.CancelKey{{ID: fmt.Sprint(i)}, {Topic: "t.x", DedupeKey: fmt.Sprint("d", max(i-1, 0))}, {ID: fmt.Sprint(max(i-2, 0))}}
+				keys := []core.CancelKey{{ID: strconv.Itoa(i)}, {Topic: "t.x", DedupeKey: fmt.Sprint("d", max(i-1, 0))}, {ID: strconv.Itoa(max(i-2, 0))}}
 				var got []core.CancelStatus
 				err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
 					if got, err = o.Cancel(ctx, tx, keys...); err == nil && i%5 == 0 {
@@ -99,7 +100,7 @@ func TestCancelAndClaimRace(t *testing.T) {
 				mu.Lock()
 				for j := range got {
 					if got[j] == core.CancelDone && (j == 0 || i-j >= 0) {
-						cancelled[fmt.Sprint(max(i-j, 0))]++
+						cancelled[strconv.Itoa(max(i-j, 0))]++
 					}
 				}
 				mu.Unlock()
@@ -113,7 +114,7 @@ func TestCancelAndClaimRace(t *testing.T) {
 		}
 	}
 	for i := range n {
-		if c, w := claimed[fmt.Sprint(i)], cancelled[fmt.Sprint(i)]; c+w != 1 {
+		if c, w := claimed[strconv.Itoa(i)], cancelled[strconv.Itoa(i)]; c+w != 1 {
 			t.Errorf("message %d was claimed %d times and cancelled %d times", i, c, w)
 		}
 	}
@@ -220,7 +221,7 @@ func TestStageWithDedupeKeysIsOneStatement(t *testing.T) {
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 	msgs := []core.Message{message(core.DedupeKey("a")), message(core.Replace("b")), message(core.Delay(time.Hour))}
 	for i := range 200 {
-		msgs = append(msgs, message(core.Key("k")), message(core.DedupeKey(fmt.Sprint(i))), message(core.DedupeKey(fmt.Sprint(i))))
+		msgs = append(msgs, message(core.Key("k")), message(core.DedupeKey(strconv.Itoa(i))), message(core.DedupeKey(strconv.Itoa(i))))
 	}
 	before := n.queries.Load()
 	staged, err := o.Stage(t.Context(), tx, msgs...)
@@ -269,7 +270,7 @@ func TestWithdrawPlansUseIndexes(t *testing.T) {
 	})
 	before := queryInt(t, pool, read)
 	for i := range 30 { // beyond the custom plans of a prepared statement
-		s := stage(t, pool, o, message(core.Replace("r")), message(core.DedupeKey(fmt.Sprint(i))))
+		s := stage(t, pool, o, message(core.Replace("r")), message(core.DedupeKey(strconv.Itoa(i))))
 		cancel(t, pool, o, core.CancelKey{ID: s[1].ID}, core.CancelKey{Topic: "t.x", DedupeKey: "none"})
 	}
 	exec(t, pool, "SELECT pg_stat_force_next_flush()")

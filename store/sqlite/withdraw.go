@@ -57,7 +57,7 @@ func (w *withdrawer) take(ctx context.Context, reason core.Reason, where, a, b, 
 		text = withdrawText
 	}
 	var m withdrawn
-	err := w.tx.QueryRowContext(ctx, w.store.withPrefix(text+where+unleasedText), args...).Scan(&m.id, &m.topic, &m.dedupe, &m.maybe)
+	err := w.tx.QueryRowContext(ctx, w.store.withPrefix(text+where+unleasedText), args...).Scan(&m.id, &m.topic, &m.dedupe, &m.maybe) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil //nolint:nilnil // there is none
 	}
@@ -121,7 +121,7 @@ func (w *withdrawer) cancel(ctx context.Context, key *core.CancelKey, seen map[c
 		return seen[short], nil
 	}
 	var leased bool
-	err = w.tx.QueryRowContext(ctx, w.store.withPrefix(`SELECT EXISTS (SELECT 1 FROM waybill_outbox`+where+`)`), key.Route, name, key.DedupeKey).Scan(&leased)
+	err = w.tx.QueryRowContext(ctx, w.store.withPrefix(`SELECT EXISTS (SELECT 1 FROM waybill_outbox`+where+`)`), key.Route, name, key.DedupeKey).Scan(&leased) //nolint:gosec // as above
 	if leased {
 		return core.CancelInFlight, err
 	}
@@ -197,7 +197,7 @@ func (w *withdrawer) stage(ctx context.Context, rows []core.StagedRow, staged []
 			continue
 		}
 		// Of its own id, or of the live message with its key?
-		err := w.tx.QueryRowContext(ctx, w.store.withPrefix(holderText), r.Route, r.Envelope.Topic, r.DedupeKey, r.Envelope.ID).Scan(&staged[i].ID)
+		err := w.tx.QueryRowContext(ctx, w.store.withPrefix(holderText), r.Route, r.Envelope.Topic, r.DedupeKey, r.Envelope.ID).Scan(&staged[i].ID) //nolint:gosec // as above
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
@@ -215,7 +215,7 @@ func (w *withdrawer) replace(ctx context.Context, r *core.StagedRow) (core.Cance
 		return 0, err
 	}
 	var one int
-	err = w.tx.QueryRowContext(ctx, w.store.withPrefix(giveUpKeyText), r.Route, r.Envelope.Topic, r.DedupeKey, r.Envelope.ID).Scan(&one)
+	err = w.tx.QueryRowContext(ctx, w.store.withPrefix(giveUpKeyText), r.Route, r.Envelope.Topic, r.DedupeKey, r.Envelope.ID).Scan(&one) //nolint:gosec // as above
 	if errors.Is(err, sql.ErrNoRows) {
 		return core.CancelNotFound, nil
 	}
