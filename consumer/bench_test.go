@@ -91,6 +91,16 @@ func BenchmarkConsumer(b *testing.B) {
 	b.Run("1 key", func(b *testing.B) { benchConsumer(b, 1, h) })
 }
 
+// The same with batches of 100.
+func BenchmarkConsumerBatch(b *testing.B) {
+	h := handle(func(context.Context, *core.Delivery) error { return nil })
+	h.Batch = func(_ context.Context, ds []*core.Delivery) ([]core.HandlerStatus, error) {
+		return make([]core.HandlerStatus, len(ds)), nil
+	}
+	b.Run("unkeyed", func(b *testing.B) { benchConsumer(b, 0, h) })
+	b.Run("100 keys", func(b *testing.B) { benchConsumer(b, 100, h) })
+}
+
 // Decoding and the inbox in memory too.
 func BenchmarkConsumerInbox(b *testing.B) {
 	store, err := memory.New(memory.Options{Source: "/bench"})
