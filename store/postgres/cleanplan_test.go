@@ -78,7 +78,7 @@ func TestCleanPlans(t *testing.T) {
 		t.Errorf("%d withdrawn and %d published deleted, %d expired in %d calls, want 2,500 each in 3", withdrawn, published, expired, calls)
 	}
 	var left int
-	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM waybill.waybill_outbox").Scan(&left); err != nil || left != 195_000 {
-		t.Errorf("%d rows are left, want 195,000 (%v)", left, err)
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM waybill.waybill_outbox").Scan(&left); err != nil || left != 197_500 {
+		t.Errorf("%d rows are left, want 197,500 (%v)", left, err)
 	}
 }

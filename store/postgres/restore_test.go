@@ -125,11 +125,11 @@ func TestRestoreUnderARunningRelay(t *testing.T) {
 			eventually(t, fmt.Sprintf("%d messages that came back, or are new", want), collect)
 			t.Logf("it took %s", time.Since(start))
 			for key, ids := range got {
-				if tc.idle > 0 { // what had been published already may come back in another order, until a lap has met it
+				if !tc.sequence || tc.overtake > 0 { // what had been published already may come in another order, until a lap has met it
 					ids = slices.DeleteFunc(ids, func(id string) bool { return id[0] == 'a' })
 				}
 				if !slices.IsSorted(ids) {
-					t.Errorf("key %s is out of order: %v", key, ids)
+					t.Errorf("key %s is out of order: %.500s", key, fmt.Sprint(ids))
 				}
 			}
 			// Nothing is left to wait for, and new ones are found at once.
