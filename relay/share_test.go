@@ -323,3 +323,34 @@ func TestIdleLanes(t *testing.T) {
 		}
 	})
 }
+
+// RL-13: a route that could not go on for a while does not make up for it at the expense of others.
+func TestNoCreditForRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, a, b := newStore(t), newBus(), newBus()
+		s := &faulty{OutboxStore: mem, claim: func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
+			time.Sleep(10 * time.Millisecond)
+			return next()
+		}}
+		free := make(chan struct{})
+		b.before = func(context.Context, []core.Envelope) { <-free }
+		fill(t, mem, 9000, "a", "b")
+		stop := begin(t, newRelay(t, s, a, relay.Options{BatchSize: 50, Routes: []relay.Route{{Name: "a"}, {Name: "b", Weight: 2, Publisher: b}}}))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		close(free)
+		before := a.count()
+		if before < 3000 {
+			t.Errorf("%d published beside a route that hangs", before)
+		}
+		time.Sleep(600 * time.Millisecond)
+		synctest.Wait()
+		if n := a.count() - before; n < 700 || n > 1400 {
+			t.Errorf("a got %d of 3000; want a third", n)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
