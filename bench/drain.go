@@ -19,8 +19,9 @@ import (
 type drainCase struct {
 	name, target string
 	backlog      int
-	body         int // bytes
-	keys         int // 0 = unkeyed
+	body         int  // bytes
+	keys         int  // 0 = unkeyed
+	hot          bool // half of the backlog has one key
 	relays       int
 	oldSnapshot  bool
 	curve        *[]float64 // if not nil: the rate of each tenth
@@ -32,6 +33,11 @@ func drainDefault(ctx context.Context, env *servers, s scale) ([]row, error) {
 
 func drainKeyed(ctx context.Context, env *servers, s scale) ([]row, error) {
 	return drainRow(ctx, env, s, drainCase{name: "drain, 1,000 keys", target: "reported", backlog: s.backlog, body: 256, keys: 1000, relays: 1})
+}
+
+// drainHotKey drains a backlog of which half has one key, which goes one by one.
+func drainHotKey(ctx context.Context, env *servers, s scale) ([]row, error) {
+	return drainRow(ctx, env, s, drainCase{name: "drain, one hot key holds half", target: "reported", backlog: s.backlog, body: 256, keys: 1000, hot: true, relays: 1})
 }
 
 func drainLarge(ctx context.Context, env *servers, s scale) ([]row, error) {
@@ -112,6 +118,9 @@ func stageBacklog(ctx context.Context, db *database, c drainCase) error {
 			m := core.RawMessage("bench.topic", "application/octet-stream", make([]byte, c.body))
 			if c.keys > 0 {
 				m.Key = fmt.Sprintf("key-%d", (i+j)%c.keys)
+				if c.hot && (i+j)%2 == 0 {
+					m.Key = "hot"
+				}
 			}
 			msgs = append(msgs, m)
 		}

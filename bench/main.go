@@ -65,6 +65,7 @@ func benchmarks() []benchmark {
 	return []benchmark{
 		{"drain", drainDefault},
 		{"drain-keyed", drainKeyed},
+		{"drain-hot-key", drainHotKey},
 		{"drain-1500", drainLarge},
 		{"drain-two-relays", drainTwoRelays},
 		{"drain-old-snapshot", drainOldSnapshot},

@@ -74,6 +74,9 @@ type RouteOrder struct {
 	BlockAfterAbandon bool
 	// SkipTopics are topics not to claim now, because their queue is out of order; few.
 	SkipTopics []string
+	// SkipKeys are keys of which the session holds plenty, so that more of them would only fill the relay; few. They are
+	// a hint, for OrderPerKey only: a store may ignore them.
+	SkipKeys []string
 }
 
 // ClaimRequest asks for records.

@@ -64,10 +64,10 @@ type engine struct {
 	// What is held.
 	held     int // claimed and not settled
 	open     []*batch
-	tails    map[laneKey]*item // the last record of each lane that is held
-	breaks   int               // broken records with a key that are held; the store must know of them before the next claim
-	limbo    map[laneKey]int   // records in limbo by lane
-	severed  map[laneKey]bool  // lanes whose broken record was let go while a claim was in progress
+	lanes    map[laneKey]lane // those of which something is held
+	breaks   int              // broken records with a key that are held; the store must know of them before the next claim
+	limbo    map[laneKey]int  // records in limbo by lane
+	severed  map[laneKey]bool // lanes whose broken record was let go while a claim was in progress
 	calls    map[*call]struct{}
 	free     []*call
 	openings uint64 // breakers opened so far
@@ -124,7 +124,7 @@ type route struct {
 func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	e := &engine{
 		Relay: r, once: once, log: r.log, results: make(chan func()), asks: make(chan func()), gone: make(chan struct{}), now: time.Now(),
-		routes: map[string]*route{}, tails: map[laneKey]*item{}, limbo: map[laneKey]int{}, severed: map[laneKey]bool{}, calls: map[*call]struct{}{}, limiter: limiter{}, observer: newObserver(r.opts.Hooks, r.log),
+		routes: map[string]*route{}, lanes: map[laneKey]lane{}, limbo: map[laneKey]int{}, severed: map[laneKey]bool{}, calls: map[*call]struct{}{}, limiter: limiter{}, observer: newObserver(r.opts.Hooks, r.log),
 	}
 	e.newSession()
 	e.base = context.WithoutCancel(ctx)

@@ -47,7 +47,48 @@ type batch struct {
 // laneKey names a lane: the records of one key on one route.
 type laneKey struct{ route, key string }
 
+// lane is what is held of a lane.
+type lane struct {
+	tail *item // the last record
+	held int
+}
+
 func (it *item) lane() laneKey { return laneKey{it.route.Name, it.rec.Envelope.Key} }
+
+// laneDepth is how many records of a lane may be held before claims leave its key alone: a lane goes one by one, and a hot
+// one would fill the relay.
+func (e *engine) laneDepth() int { return max(e.opts.BatchSize/8, 16) }
+
+// deepLanes returns the keys of rt to be left by the next claim.
+func (e *engine) deepLanes(rt *route) []string {
+	limit := e.laneDepth()
+	if rt.held < limit || rt.pipelined || rt.Order != core.OrderPerKey {
+		return nil
+	}
+	var keys []string
+	for key, l := range e.lanes {
+		if l.held >= limit && key.route == rt.Name {
+			keys = append(keys, key.key)
+		}
+	}
+	return keys
+}
+
+// leaveLane takes one record out of a lane.
+func (e *engine) leaveLane(key laneKey, rt *route) {
+	l, ok := e.lanes[key]
+	if !ok {
+		return // of a route without order
+	}
+	if l.held--; l.held == 0 {
+		delete(e.lanes, key)
+		return
+	}
+	e.lanes[key] = l
+	if l.held == e.laneDepth()/2 {
+		e.wakeBy(rt.unit, e.now) // claims may take its key again
+	}
+}
 
 // accept spreads the records of a claim over lanes, behind what they hold of earlier claims. The head of each is ready.
 func (e *engine) accept(records []core.Record, sent time.Time, session int64) *batch {
@@ -69,9 +110,11 @@ func (e *engine) accept(records []core.Record, sent time.Time, session int64) *b
 		e.held++
 		b.undone++
 		if rt.Order == core.OrderPerKey && rec.Envelope.Key != "" {
-			prev := e.tails[it.lane()]
-			e.tails[it.lane()] = it
-			if session != e.session || prev != nil && prev.broken || prev == nil && e.limbo[it.lane()] > 0 || e.severed[it.lane()] {
+			key := it.lane()
+			l := e.lanes[key]
+			prev := l.tail
+			e.lanes[key] = lane{tail: it, held: l.held + 1}
+			if session != e.session || prev != nil && prev.broken || prev == nil && e.limbo[it.lane()] > 0 || e.severed[key] {
 				e.release(it)
 				continue
 			}

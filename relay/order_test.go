@@ -57,6 +57,34 @@ func TestHotKey(t *testing.T) {
 	})
 }
 
+// OR-02: nor does one whose backlog is longer than what the relay holds at a time.
+func TestHotKeyDoesNotFillTheRelay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.latency = 5 * time.Millisecond
+		var cold atomic.Int32
+		b.answer = func(e *core.Envelope, _ int) error {
+			if e.Key != "hot" {
+				cold.Add(1)
+			}
+			return nil
+		}
+		stage(t, s, msgs(6000, func(i int) string {
+			if i < 4000 {
+				return "hot"
+			}
+			return fmt.Sprint("k", i)
+		})...)
+		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 200}))
+		within(t, time.Second, "the other keys, behind 4000 of the hot one", func() bool { return cold.Load() == 2000 })
+		within(t, 30*time.Second, "the hot key", func() bool { return b.count() == 6000 })
+		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // OR-02: a failure cuts the rest of its key, in the same settle.
 func TestFailureCutsItsKey(t *testing.T) {
 	t.Parallel()

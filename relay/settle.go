@@ -55,14 +55,12 @@ func (e *engine) conclude(it *item, o core.Outcome) {
 func (e *engine) letGo(it *item) {
 	e.held--
 	if it.rec.Envelope.Key != "" {
-		lane := it.lane()
-		if e.tails[lane] == it {
-			delete(e.tails, lane)
-		}
+		key := it.lane()
+		e.leaveLane(key, it.route)
 		if it.broken {
 			e.breaks--
 			if e.claiming { // the claim may have seen it as still held, and bring what follows it
-				e.severed[lane] = true
+				e.severed[key] = true
 			}
 		}
 	}

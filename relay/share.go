@@ -155,7 +155,9 @@ func (e *engine) plan(u *unit, req *core.ClaimRequest) (next time.Time) {
 				continue
 			}
 		}
-		req.Routes = append(req.Routes, rt.claimOrder((*breaker).bars))
+		o := rt.claimOrder((*breaker).bars)
+		o.SkipKeys = e.deepLanes(rt)
+		req.Routes = append(req.Routes, o)
 	}
 	if chosen != nil {
 		window, _ := e.window(chosen)

@@ -128,6 +128,7 @@ func (s *Store) lease(r *record, now time.Time, req *core.ClaimRequest) core.Rec
 		l.setState(r, to)
 	}
 	s.tokens++
+	r.owner = req.Owner
 	r.token, r.session, r.due = s.tokens, req.Session, now.Add(req.Lease)
 	l.place(r, now)
 	return core.Record{
@@ -171,7 +172,9 @@ func (w *walk) peek() *record {
 
 func (w *walk) skips(r *record) bool { return slices.Contains(w.order.SkipTopics, r.env.Topic) }
 
-func (w *walk) blocked(k *keyQueue) bool { return w.order.BlockAfterAbandon && k.abandoned > 0 }
+func (w *walk) blocked(k *keyQueue) bool {
+	return w.order.BlockAfterAbandon && k.abandoned > 0 || slices.Contains(w.order.SkipKeys, k.name)
+}
 
 // along yields what may be taken of list. In an Alone walk the list holds the suspects.
 func (w *walk) along(list *ordered[*record]) func() *record {

@@ -114,7 +114,7 @@ const pickKeyedSQL = `, h AS MATERIALIZED (
     SELECT k.*,
            CASE
            WHEN NOT (k.keyed AND k.locked AND k.seq = k.head) IS TRUE THEN 0
-           WHEN k.leased THEN 2
+           WHEN k.leased OR k.route || chr(30) || k.key = ANY ($8::text[]) THEN 2
            ELSE coalesce(
                (SELECT CASE WHEN e.due_at IS NULL THEN 2 ELSE 1 END FROM {outbox} e WHERE e.route = k.route AND e.key = k.key
                    AND (e.seq < k.head OR e.due_at IS NOT NULL) AND e.settled_at IS NULL AND e.holds AND e.key <> ''

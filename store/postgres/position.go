@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"maps"
 	"math"
 	"math/bits"
 	"math/rand/v2"
@@ -32,15 +33,16 @@ type claimer struct {
 	class                         int32
 	serial                        atomic.Uint32 // of claims, for their tokens
 
-	mu    sync.Mutex
-	at    map[string]*position
-	share int // key shards to try; fewer while other relays claim too
-	short bool
-	held  bool
-	busy  int
-	plain int // claims in a row that met no row whose key must be kept in order
-	past  horizon
-	own   map[int64]laneKey // keyed records that were claimed and not settled, by sequence
+	mu      sync.Mutex
+	at      map[string]*position
+	share   int // key shards to try; fewer while other relays claim too
+	short   bool
+	held    bool
+	busy    int
+	plain   int // claims in a row that met no row whose key must be kept in order
+	past    horizon
+	skipped map[laneKey]bool  // keys that the latest claim was to leave
+	own     map[int64]laneKey // keyed records that were claimed and not settled, by sequence
 }
 
 // plainClaims is after how many claims in a row without keyed rows the cheaper statement is tried.
@@ -110,6 +112,7 @@ func (c *claimer) init(n names) {
 	c.plain = plainClaims - 2 // if the first claims meet no keys, try it soon
 	c.serial.Store(rand.Uint32())
 	c.at, c.own = map[string]*position{}, map[int64]laneKey{}
+	c.skipped = map[laneKey]bool{}
 	c.share = shards
 }
 
@@ -165,6 +168,9 @@ func (c *claimer) plan(req *core.ClaimRequest) *view {
 	for i := range req.Routes {
 		r := &req.Routes[i]
 		p := c.position(req, r.Route)
+		if !req.Alone {
+			c.skip(r, p)
+		}
 		if p.lapDue(c.short || req.Alone) {
 			p.lapping, p.lap, p.lapEnd, p.lapTook, p.dirty = true, 0, p.front, 0, false
 			p.lapLeast, p.lapSettled = p.front+1, c.past.settled
@@ -183,12 +189,44 @@ func (c *claimer) plan(req *core.ClaimRequest) *view {
 		for _, t := range r.SkipTopics {
 			v.skip = append(v.skip, r.Route+"\x1f"+t)
 		}
+		for _, k := range r.SkipKeys {
+			v.skip = append(v.skip, r.Route+"\x1e"+k)
+		}
 	}
 	v.statement = c.unkeyed
 	if keyed && c.plain < plainClaims || req.Alone {
 		v.statement, v.shards = c.keyed, c.pickShards()
 	}
 	return v
+}
+
+// skip notes which keys are to be left, and looks at the spots of those that are not any more.
+func (c *claimer) skip(r *core.RouteOrder, p *position) {
+	if len(c.skipped) == 0 && len(r.SkipKeys) == 0 {
+		return
+	}
+	now := make(map[laneKey]bool, len(r.SkipKeys))
+	for _, k := range r.SkipKeys {
+		now[laneKey{r.Route, k}] = true
+	}
+	for lane := range c.skipped {
+		if lane.route == r.Route && !now[lane] {
+			delete(c.skipped, lane)
+			p.free(lane.key)
+		}
+	}
+	maps.Copy(c.skipped, now)
+}
+
+// free makes claims look at the first row of key that was passed.
+func (p *position) free(key string) {
+	if len(p.passed[key]) == 0 {
+		return
+	}
+	spot := p.passed[key][0]
+	if n, found := slices.BinarySearch(p.freed, spot); !found {
+		p.freed = slices.Insert(p.freed, n, spot)
+	}
 }
 
 // position returns a route's position. Looking for suspects passes over the others, so it has its own.
@@ -444,13 +482,8 @@ func (c *claimer) settled(outcomes []core.Outcome, putBack bool) bool { //nolint
 			continue
 		}
 		delete(c.own, seq)
-		p := c.at[lane.route]
-		if p == nil || len(p.passed[lane.key]) == 0 {
-			continue
-		}
-		spot := p.passed[lane.key][0]
-		if n, found := slices.BinarySearch(p.freed, spot); !found {
-			p.freed = slices.Insert(p.freed, n, spot)
+		if p := c.at[lane.route]; p != nil && !c.skipped[lane] {
+			p.free(lane.key)
 		}
 	}
 	if putBack {
