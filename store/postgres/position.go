@@ -297,6 +297,9 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 		p := c.position(req, route)
 		full := a.rows[i] >= int64(v.window)
 		left := a.remaining[i] > 0
+		if a.rows[i] > 0 && a.least[i] < p.floor { // what was settled is back: the database was restored
+			p.floor = 0
+		}
 		remaining = remaining || left
 		switch v.kinds[i] {
 		case frontRange:

@@ -203,6 +203,10 @@ func TestCrashRecovery(t *testing.T) {
 	req := request(100)
 	req.Lease = time.Second
 	held := claim(t, o, req)
+	// What commits after a claim takes it to the disk.
+	if _, err := pool.Exec(t.Context(), `CREATE TABLE later ()`); err != nil {
+		t.Fatal(err)
+	}
 	server.Kill()
 	if _, err := o.Claim(t.Context(), request(1)); core.ClassOf(err) != core.ClassOutage {
 		t.Errorf("a claim while the server is down: %v", err)
