@@ -47,7 +47,8 @@ func classify(op string, err error) error {
 	var se *sqlite.Error
 	if !errors.As(err, &se) {
 		switch {
-		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, sql.ErrConnDone), errors.Is(err, driver.ErrBadConn):
+		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, sql.ErrConnDone), errors.Is(err, driver.ErrBadConn),
+			strings.HasSuffix(err.Error(), "statement is closed"): // database/sql closed it with the transaction, since the context ended
 			return outage(op, err)
 		}
 		return &core.Error{Op: "waybill/sqlite: " + op, Err: err}
