@@ -470,6 +470,13 @@ func TestCleaningFails(t *testing.T) {
 		s.delay = time.Hour
 		s.mu.Unlock()
 		time.Sleep(61 * time.Second)
+		stage(t, s.Store, msg("b", ""))
+		within(t, 2*time.Millisecond, "published while cleaning hangs", func() bool { return b.count() == 2 })
+		s.mu.Lock()
+		if s.most != 1 {
+			t.Errorf("%d calls at a time", s.most)
+		}
+		s.mu.Unlock()
 		start, calls := time.Now(), s.calls()
 		if err := stop(); err != nil {
 			t.Error(err)
