@@ -42,7 +42,10 @@ verify: ## go.mod files are tidy, generated pages are up to date
 bench: servers ## benchmarks beside the raw limits; writes bench/RESULTS.md (bench/README.md)
 	cd bench && go run . -out RESULTS.md
 
-soak: servers ## the orders example under chaos for as long as asked: make soak SOAK=1h
+soak: servers ## the long histories of the checker, then the orders example under chaos for as long as asked: make soak SOAK=1h
+	WAYBILL_CHECKER_REAL=200 go test -count=1 -v -timeout 30m -run '^TestPostgresRabbitMQHistories$$' ./internal/checker
+	WAYBILL_CHECKER_KILLS=10 go test -count=1 -v -timeout 30m -run '^TestServerKillHistories$$' ./internal/checker
+	WAYBILL_CHECKER_SQLITE=60 WAYBILL_CHECKER_HISTORIES=50000 go test -count=1 -v -timeout 60m -run '^Test(SQLite)?Histories$$' ./internal/checker
 	go run ./examples/orders -chaos $(SOAK)
 
 quickstart: ## run the example of the README

@@ -151,3 +151,54 @@ func (b *Publisher) answer(e *core.Envelope) error {
 	}
 	return nil
 }
+
+// Refuser decorates a publisher to a real broker: it refuses some messages itself, and keeps the ledger's account of
+// what was refused.
+type Refuser struct {
+	core.Publisher
+	p        *Process
+	dice     *Dice
+	perMille int
+	route    string
+}
+
+// NewRefuser returns next as p sees it. Of a thousand messages it refuses so many.
+func NewRefuser(next core.Publisher, p *Process, route string, perMille int, seed, actor uint64) *Refuser {
+	return &Refuser{Publisher: next, p: p, dice: NewDice(seed, actor<<8+98, p.dice[0].calm), perMille: perMille, route: route}
+}
+
+// Unwrap returns the publisher.
+func (r *Refuser) Unwrap() any { return r.Publisher }
+
+// Publish publishes what it does not refuse. Messages of a key that stand behind a refused one in the batch are sent all
+// the same: the publisher must not promise more than core.KeyOrderSerial.
+func (r *Refuser) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+	if r.p.dead.Load() {
+		return core.AllFailed(len(batch), errDown)
+	}
+	r.p.ledger.sending(r.p.Name, r.route, batch)
+	res := make(core.Results, len(batch))
+	var rest []core.Envelope
+	var at []int
+	for i := range batch {
+		if r.dice.Roll(r.perMille) {
+			res[i] = &core.Error{Op: "checker", Class: core.ClassRejected, Err: errors.New("refused")}
+			continue
+		}
+		rest, at = append(rest, batch[i]), append(at, i)
+	}
+	if len(rest) > 0 {
+		for i, err := range r.Publisher.Publish(ctx, rest) {
+			res[at[i]] = err
+		}
+	}
+	for i, err := range res {
+		if err != nil && core.ClassOf(err) != core.ClassOutage {
+			r.p.ledger.Refused(r.route, batch[i].ID, errors.Is(err, core.ErrUnroutable))
+		}
+	}
+	if r.p.dead.Load() {
+		return core.AllFailed(len(batch), errDown)
+	}
+	return res
+}

@@ -18,6 +18,9 @@ type Faults struct {
 	// after. Partial: some of a batch fail.
 	Before, After, Late, Panic, Delay, Partial int
 	MaxDelay                                   time.Duration
+	// Spell: from then on every settle and extension of the process fails for up to twice MaxDelay, and not by an outage;
+	// some settles happen.
+	Spell int
 	// Of publishers only, per message: refused this time, for good, for want of a queue, or by an outage of one topic.
 	Reject, Permanent, Unroutable, TopicOnly int
 	// Latency is what every call takes at most without a fault.
@@ -62,6 +65,8 @@ func (d *Dice) Up(limit time.Duration) time.Duration {
 // errDown is what a call gets whose other side does not answer.
 var errDown = &core.Error{Op: "checker", Class: core.ClassOutage, Err: errors.New("no answer")}
 
+var errSpell = errors.New("checker: an error of no known kind")
+
 // pause waits for d, or for the end of ctx.
 func pause(ctx context.Context, d time.Duration) {
 	if d <= 0 {
@@ -80,7 +85,8 @@ type Process struct {
 	Name   string
 	ledger *Ledger
 	dead   atomic.Bool
-	dice   [5]*Dice // a die a kind of call, since kinds run side by side
+	dice   [5]*Dice     // a die a kind of call, since kinds run side by side
+	spell  atomic.Int64 // its end
 }
 
 // NewProcess returns a process with dice of its own.
@@ -170,9 +176,10 @@ func (s *Store) Claim(ctx context.Context, req core.ClaimRequest) (core.Claim, e
 		err error
 	}
 	r, ok := do(ctx, s.p, s.p.dice[0], s.f, func(ctx context.Context) (r result) {
+		began := s.p.ledger.opts.Now()
 		s.p.ledger.Do(func() { r.c, r.err = s.inner.Claim(ctx, req) }, func() {
 			if r.err == nil {
-				s.p.ledger.claimed(s.p.Name, &req, &r.c)
+				s.p.ledger.claimed(s.p.Name, &req, &r.c, began)
 			}
 		})
 		return r
@@ -188,11 +195,25 @@ func (s *Store) Claim(ctx context.Context, req core.ClaimRequest) (core.Claim, e
 func (s *Store) Settle(ctx context.Context, outcomes []core.Outcome) core.Results {
 	d := s.p.dice[1]
 	mine := append([]core.Outcome(nil), outcomes...) // a late call must not see what becomes of the caller's
+	if s.spell(d) {
+		if d.N(8) == 0 {
+			s.settle(ctx, d, mine)
+		}
+		return core.AllFailed(len(mine), errSpell)
+	}
 	if len(mine) > 1 && d.Roll(s.f.Partial) {
 		n := d.N(len(mine))
 		return append(s.settle(ctx, d, mine[:n]), core.AllFailed(len(mine)-n, errDown)...)
 	}
 	return s.settle(ctx, d, mine)
+}
+
+// spell reports whether nothing but claims works.
+func (s *Store) spell(d *Dice) bool {
+	if d.Roll(s.f.Spell) {
+		s.p.spell.Store(time.Now().Add(d.Up(2 * s.f.MaxDelay)).UnixNano())
+	}
+	return time.Now().UnixNano() < s.p.spell.Load() && !d.calm.Load()
 }
 
 func (s *Store) settle(ctx context.Context, d *Dice, outcomes []core.Outcome) core.Results {
@@ -215,6 +236,9 @@ func (s *Store) settle(ctx context.Context, d *Dice, outcomes []core.Outcome) co
 
 // ExtendLeases extends, if it is let.
 func (s *Store) ExtendLeases(ctx context.Context, records []core.Record, lease time.Duration) core.Results {
+	if s.spell(s.p.dice[2]) {
+		return core.AllFailed(len(records), errSpell)
+	}
 	res, ok := do(ctx, s.p, s.p.dice[2], s.f, func(ctx context.Context) (res core.Results) {
 		s.p.ledger.Do(func() { res = s.ext.ExtendLeases(ctx, records, lease) }, func() {
 			for i := range records {

@@ -85,7 +85,7 @@ func newPlan(seed uint64) *plan {
 	rate := pick(0, 10, 40, 120)
 	p.store = checker.Faults{
 		Before: rate, After: rate, Late: rate / 2, Panic: rate / 4, Delay: rate, Partial: rate,
-		MaxDelay: 2 * lease, Latency: ms(0, 5, 50),
+		MaxDelay: 2 * lease, Latency: ms(0, 5, 50), Spell: pick(0, 0, 30, 100),
 	}
 	rate = pick(0, 10, 40, 120)
 	p.bus = checker.Faults{

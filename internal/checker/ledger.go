@@ -30,6 +30,8 @@ type Options struct {
 	Zombies bool
 	// Slack is by how much the clocks of stores and ledger may differ.
 	Slack time.Duration
+	// Unseen says that some relays are not decorated, so that nothing is known of what the broker refused them.
+	Unseen bool
 }
 
 // Ledger keeps what happened in one history.
@@ -66,21 +68,23 @@ const (
 
 type message struct {
 	Ref
-	key, body       string
-	tx, at          int // its transaction, and its place in it
-	began, ended    int // positions
-	fate            fate
-	scheduled       bool
-	due             time.Time // at the latest
-	mayExpire       bool
-	seq             int64
-	lease           lease
-	refusals        int
-	unroutable      bool
-	givenUp         []giving
-	forced, redrive bool
-	withdrawn       []withdrawal
-	first           int // its first arrival: an index, from 1
+	key, body    string
+	tx, at       int // its transaction, and its place in it
+	began, ended int // positions
+	fate         fate
+	scheduled    bool
+	due          time.Time // at the latest
+	mayExpire    bool
+	seq          int64
+	lease        lease
+	firstClaim   time.Time
+	refusals     int
+	unroutable   bool
+	givenUp      []giving
+	forced       bool
+	withdrawn    []withdrawal
+	first        int  // its first arrival: an index, from 1
+	invented     bool // seen before its transaction was known to have ended
 }
 
 type lease struct {
@@ -248,8 +252,11 @@ func (tx *Tx) end(f fate) {
 		}
 		m.ended = l.pos
 		if old := l.msgs[m.Ref]; old == nil || old.fate == rolledBack {
-			if old != nil { // it arrived before it was committed
+			if old != nil {
 				m.first = old.first
+			}
+			if old != nil && old.invented {
+				m.seq, m.lease, m.firstClaim, m.refusals, m.unroutable, m.givenUp = old.seq, old.lease, old.firstClaim, old.refusals, old.unroutable, old.givenUp
 			}
 			l.msgs[m.Ref] = m
 		}
@@ -260,15 +267,14 @@ func (tx *Tx) end(f fate) {
 func (l *Ledger) get(r Ref) *message {
 	m := l.msgs[r]
 	if m == nil {
-		m = &message{Ref: r, fate: rolledBack}
+		m = &message{Ref: r, fate: rolledBack, invented: true}
 		l.msgs[r] = m
 	}
 	return m
 }
 
-// claimed notes a claim by owner. The ledger is locked.
-func (l *Ledger) claimed(owner string, req *core.ClaimRequest, c *core.Claim) {
-	now := l.opts.Now()
+// claimed notes a claim by owner, which was made at now or a little later. The ledger is locked.
+func (l *Ledger) claimed(owner string, req *core.ClaimRequest, c *core.Claim, now time.Time) {
 	for i := range c.Records {
 		r := &c.Records[i]
 		m := l.get(Ref{r.Route, r.Envelope.ID})
@@ -287,10 +293,13 @@ func (l *Ledger) claimed(owner string, req *core.ClaimRequest, c *core.Claim) {
 				l.passed(m, "claimed")
 			}
 		}
-		if r.Attempts > m.refusals && (l.opts.Exact || !m.redrive) {
+		if r.Attempts > m.refusals && !l.opts.Unseen {
 			l.problem("attempts: %s/%s has %d attempts; it was refused %d times", m.Route, m.ID, r.Attempts, m.refusals)
 		}
 		m.lease = lease{owner, r.Lease.Token, now, now.Add(req.Lease)}
+		if m.firstClaim.IsZero() {
+			m.firstClaim = now
+		}
 	}
 }
 
@@ -351,7 +360,6 @@ func (l *Ledger) Decide(ref Ref, reason core.Reason, forced bool, fn func() (don
 		if n := len(m.givenUp); n > 0 && m.givenUp[n-1].to == 0 {
 			m.givenUp[n-1].to = l.pos
 		}
-		m.redrive = m.redrive || reason == core.ReasonNone
 		m.forced = m.forced || forced
 		if reason != core.ReasonNone {
 			m.givenUp = append(m.givenUp, giving{reason: reason, from: l.pos})
@@ -413,4 +421,11 @@ func (l *Ledger) Arrived(route string, e *core.Envelope, claimed time.Time) {
 			l.passed(m, "published")
 		}
 	}
+}
+
+// FirstClaim returns when a message was first claimed; zero = unknown.
+func (l *Ledger) FirstClaim(r Ref) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.get(r).firstClaim
 }

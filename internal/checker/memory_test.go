@@ -1,9 +1,11 @@
 package checker_test
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"regexp"
 	"runtime/debug"
 	"strconv"
@@ -15,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill/internal/checker"
+	"github.com/waybill-go/waybill/internal/testenv"
 )
 
 var (
@@ -25,8 +28,16 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(childRelay) != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+		defer stop()
+		if err := runChildRelay(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "relay process:", err)
+		}
+		return
+	}
 	debug.SetGCPercent(400) // histories are short-lived garbage
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
 }
 
 // number returns the value of an environment variable.

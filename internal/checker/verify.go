@@ -53,8 +53,11 @@ func (l *Ledger) Verify(final map[Ref]Final, effects map[Ref]int) []string {
 			l.problem("changed: %s/%s arrived with key %q and body %q", a.Route, a.ID, a.Key, a.Body)
 		}
 	}
-	for _, msgs := range keys {
+	for k, msgs := range keys {
 		l.ordered(msgs)
+		if l.opts.Routes[k[0]].Block && !l.opts.Exact {
+			l.blocked(msgs, final)
+		}
 	}
 	slices.Sort(l.problems)
 	return slices.Compact(l.problems)
@@ -97,9 +100,9 @@ func (l *Ledger) legal(m *message, f Final) {
 		case core.ReasonExpired:
 			ok = m.mayExpire
 		case core.ReasonUnroutable:
-			ok = m.unroutable
+			ok = m.unroutable || l.opts.Unseen
 		case core.ReasonRejected, core.ReasonAttempts, core.ReasonTooLarge, core.ReasonForbidden, core.ReasonUndecodable:
-			ok = m.refusals > 0
+			ok = m.refusals > 0 || l.opts.Unseen
 		case core.ReasonCrashed:
 			ok = f.Crashes >= core.MaxCrashes
 		case core.ReasonSkipped, core.ReasonParked:
@@ -118,7 +121,7 @@ func (l *Ledger) legal(m *message, f Final) {
 	case core.StateNone, core.StatePending, core.StateProcessing, core.StateFailed:
 		l.problem("stalled: %s/%s (seq %d, key %q) is %s at the end, attempts %d, crashes %d", m.Route, m.ID, m.seq, m.key, f.State, f.Attempts, f.Crashes)
 	}
-	if f.Attempts > m.refusals {
+	if f.Attempts > m.refusals && !l.opts.Unseen {
 		l.problem("attempts: %s/%s has %d attempts; it was refused %d times", m.Route, m.ID, f.Attempts, m.refusals)
 	}
 }
@@ -136,6 +139,20 @@ func (l *Ledger) ordered(msgs []*message) {
 			}
 			l.problem("order: %s/%s (seq %d) of key %s arrived as number %d, after %s (seq %d), number %d, although it was staged before it",
 				late.Route, late.ID, late.seq, late.key, late.first, early.ID, early.seq, early.first)
+		}
+	}
+}
+
+// blocked judges what arrived behind messages of one key that are abandoned at the end and block it.
+func (l *Ledger) blocked(msgs []*message, final map[Ref]Final) {
+	for _, head := range msgs {
+		if f := final[head.Ref]; head.scheduled || f.State != core.StateAbandoned || !f.Reason.Blocks() {
+			continue
+		}
+		for _, m := range msgs {
+			if m.first > 0 && m.fate == committed && l.precedes(head, m) {
+				l.problem("passed: %s/%s arrived behind %s, which is abandoned and blocks key %s", m.Route, m.ID, head.ID, m.key)
+			}
 		}
 	}
 }

@@ -1,0 +1,449 @@
+package checker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/checker"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/postgres"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+// servers are a database and a broker that several histories share, each with routes, an exchange and a queue of its own.
+type servers struct {
+	dsn, url string
+	pool     *pgxpool.Pool
+	outbox   *postgres.Outbox
+	inbox    *postgres.Inbox
+	// kill kills a server and starts it again; nil if they are not to be killed.
+	kill func(ctx context.Context) error
+}
+
+// quick are the options of a transport whose broker goes away often.
+func quick(exchange string) rabbitmq.Options {
+	return rabbitmq.Options{Exchange: exchange, ReconnectMax: 200 * time.Millisecond, ConnectTimeout: 2 * time.Second, Lazy: true, Logger: slog.New(slog.DiscardHandler)}
+}
+
+func openServers(t *testing.T, dsn, broker string) *servers {
+	t.Helper()
+	s := &servers{dsn: dsn, url: broker}
+	var err error
+	if s.pool, err = openPool(t.Context(), dsn, "checker", 16); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.pool.Close)
+	m, err := postgres.NewMigrations(postgres.MigrationOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Up(t.Context(), s.pool); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.pool.Exec(t.Context(), "CREATE TABLE effects (route text, id text)"); err != nil {
+		t.Fatal(err)
+	}
+	if s.outbox, err = postgres.NewOutbox(s.pool, pgOptions()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.outbox.Close(context.WithoutCancel(t.Context())) })
+	if s.inbox, err = postgres.NewInbox(s.pool, postgres.InboxOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func pgOptions() postgres.Options {
+	return postgres.Options{Source: "/checker", Logger: slog.New(slog.DiscardHandler)}
+}
+
+func openPool(ctx context.Context, dsn, name string, conns int32) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns, cfg.ConnConfig.ConnectTimeout = conns, 2*time.Second
+	cfg.ConnConfig.RuntimeParams["application_name"] = name
+	return pgxpool.NewWithConfig(ctx, cfg)
+}
+
+// pgSide is one history's share of the servers, behind proxies of its own.
+type pgSide struct {
+	*servers
+	name   string
+	pg, mq *testenv.Proxy
+	child  bool // relays are processes, which are SIGKILLed
+	toKill atomic.Bool
+}
+
+func newPGSide(t *testing.T, s *servers, name, queueType string) *pgSide {
+	t.Helper()
+	address := func(raw string) string {
+		u, err := url.Parse(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if u.Port() == "" {
+			return net.JoinHostPort(u.Hostname(), map[string]string{"amqp": "5672", "postgres": "5432"}[u.Scheme])
+		}
+		return u.Host
+	}
+	p := &pgSide{servers: s, name: name, pg: testenv.NewProxy(t, address(s.dsn)), mq: testenv.NewProxy(t, address(s.url))}
+	if err := p.declare(queueType); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// channel runs fn on a channel of its own.
+func (s *pgSide) channel(fn func(ch *amqp.Channel) error) error {
+	conn, err := amqp.Dial(s.url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	return fn(ch)
+}
+
+func (s *pgSide) declare(queueType string) error {
+	return s.channel(func(ch *amqp.Channel) error {
+		if err := ch.ExchangeDeclare(s.name, "topic", true, false, false, false, nil); err != nil {
+			return err
+		}
+		if queueType != "" {
+			if _, err := ch.QueueDeclare(s.name, true, false, false, false, amqp.Table{"x-queue-type": queueType}); err != nil {
+				return err
+			}
+		}
+		return ch.QueueBind(s.name, s.name+".#", s.name, false, nil)
+	})
+}
+
+type pgTx struct {
+	pgx.Tx
+	o *postgres.Outbox
+}
+
+func (x pgTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+	return x.o.Stage(ctx, x.Tx, msgs...)
+}
+
+func (x pgTx) Rollback() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = x.Tx.Rollback(ctx)
+}
+
+func (s *pgSide) Begin(ctx context.Context) (tx, error) {
+	x, err := s.pool.Begin(ctx)
+	return pgTx{x, s.outbox}, err
+}
+
+// Relay starts a relay with connections of its own through the proxies.
+func (s *pgSide) Relay(w *realWorld, n int) (func(kill bool), error) {
+	if s.child {
+		return s.process(w, n)
+	}
+	ctx := context.WithoutCancel(w.t.Context())
+	pool, err := openPool(ctx, s.pg.URL(s.dsn), s.name, 4)
+	if err != nil {
+		return nil, err
+	}
+	outbox, err := postgres.NewOutbox(pool, pgOptions())
+	if err != nil {
+		return nil, err
+	}
+	bus, err := rabbitmq.Dial(ctx, s.mq.URL(s.url), quick(s.name))
+	if err != nil {
+		return nil, err
+	}
+	return w.goRelay(n, outbox, func(p *checker.Process, route string, i int) core.Publisher {
+		return checker.NewRefuser(bus, p, route, w.refuse, w.seed, uint64(n<<4+i))
+	}, func() {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		_ = bus.Close(ctx)
+		_ = outbox.Close(ctx)
+		pool.Close()
+	})
+}
+
+// Harm cuts connections, loses answers, terminates backends, and lets channels fail.
+func (s *pgSide) Harm(w *realWorld, d *checker.Dice, last bool) {
+	ctx := w.t.Context()
+	what := d.N(6)
+	w.l.Note("harm %d", what)
+	if staged, _ := w.l.Size(); s.kill != nil && (staged >= 12 || last) && s.toKill.CompareAndSwap(true, false) {
+		w.l.Note("harm: server killed")
+		if err := s.kill(ctx); err != nil {
+			w.t.Error(err)
+		}
+		w.l.Note("harm: server is back")
+		return
+	}
+	switch what {
+	case 0:
+		s.pg.Cut()
+	case 1:
+		s.mq.Cut()
+	case 2, 3: // the answers are lost, then the connection
+		proxy := []*testenv.Proxy{s.pg, s.mq}[what-2]
+		proxy.Blackhole(testenv.Down)
+		time.Sleep(d.Up(300 * time.Millisecond))
+		if d.N(2) == 0 {
+			proxy.Cut()
+		}
+		proxy.Heal()
+	case 4:
+		_, _ = s.pool.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1", s.name)
+	case 5: // a publish to an exchange that is not there closes its channel
+		err := s.channel(func(ch *amqp.Channel) error { return ch.ExchangeDelete(s.name, false, false) })
+		time.Sleep(d.Up(100 * time.Millisecond))
+		if err = errors.Join(err, s.declare("")); err != nil {
+			w.t.Errorf("declare again: %v", err)
+		}
+	}
+}
+
+func (s *pgSide) Rows(ctx context.Context, routes []string) (int, map[checker.Ref]checker.Final, error) {
+	rows, err := s.pool.Query(ctx, "SELECT route, id, state, reason, attempts, crashes FROM waybill.waybill_outbox WHERE route = ANY($1)", routes)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer rows.Close()
+	live, final := 0, map[checker.Ref]checker.Final{}
+	for rows.Next() {
+		var ref checker.Ref
+		var f checker.Final
+		var state int16
+		if err := rows.Scan(&ref.Route, &ref.ID, &state, &f.Reason, &f.Attempts, &f.Crashes); err != nil {
+			return 0, nil, err
+		}
+		if f.State = core.State(state); !f.State.Terminal() {
+			live++
+		}
+		final[ref] = f
+	}
+	return live, final, rows.Err()
+}
+
+func (s *pgSide) Keeper() core.KeyKeeper {
+	k, _ := core.As[core.KeyKeeper](s.outbox)
+	return k
+}
+
+// Drain reads the queue with a single reader, then handles what it read, some of it twice and side by side.
+func (s *pgSide) Drain(w *realWorld) (map[checker.Ref]int, error) {
+	ctx := w.t.Context()
+	var got []delivery
+	if err := s.channel(func(ch *amqp.Channel) error {
+		for {
+			m, ok, err := ch.Get(s.name, true)
+			if err != nil || !ok {
+				return err
+			}
+			key, _ := m.Headers["cloudEvents_partitionkey"].(string)
+			e := core.Envelope{ID: m.MessageId, Source: "/checker", Key: key, Body: m.Body}
+			route := strings.ReplaceAll(m.RoutingKey, ".", "-")
+			w.l.Arrived(route, &e, w.l.FirstClaim(checker.Ref{Route: route, ID: e.ID}))
+			got = append(got, delivery{route, e})
+		}
+	}); err != nil {
+		return nil, err
+	}
+	var workers sync.WaitGroup
+	for i := range 3 {
+		d := checker.NewDice(w.seed, uint64(100+i), &atomic.Bool{})
+		workers.Go(func() {
+			for j, x := range got {
+				if j%3 != i && d.N(8) > 0 { // each has its share, and some of the others'
+					continue
+				}
+				for {
+					_, err := s.inbox.Do(ctx, core.InboxKey{Consumer: x.route, Source: x.env.Source, ID: x.env.ID}, func(ctx context.Context, tx pgx.Tx) error {
+						if _, err := tx.Exec(ctx, "INSERT INTO effects VALUES ($1, $2)", x.route, x.env.ID); err != nil || d.Roll(50) {
+							return errors.Join(err, errHandler)
+						}
+						return nil
+					})
+					if err == nil || ctx.Err() != nil {
+						break
+					}
+				}
+			}
+		})
+	}
+	workers.Wait()
+	rows, err := s.pool.Query(ctx, "SELECT route, id, count(*) FROM effects WHERE route = ANY($1) GROUP BY route, id", w.names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	out := map[checker.Ref]int{}
+	for rows.Next() {
+		var ref checker.Ref
+		var n int
+		if err := rows.Scan(&ref.Route, &ref.ID, &n); err != nil {
+			return nil, err
+		}
+		out[ref] = n
+	}
+	return out, rows.Err()
+}
+
+// childRelay is the variable that makes the test binary a relay.
+const childRelay = "WAYBILL_CHECKER_RELAY"
+
+// process runs a relay as a process of its own, which is killed by SIGKILL.
+func (s *pgSide) process(w *realWorld, n int) (func(kill bool), error) {
+	routes := make([]string, len(w.routes))
+	for i, r := range w.routes {
+		routes[i] = fmt.Sprintf("%s:%d:%t:%d", r.Name, r.Order, r.BlockAfterAbandon, r.Backoff.Attempts)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), childRelay+"="+strings.Join(routes, ","), childRelay+"_DSN="+s.pg.URL(s.dsn), childRelay+"_BROKER="+s.mq.URL(s.url),
+		childRelay+"_EXCHANGE="+s.name, fmt.Sprintf("%s_BATCH=%d", childRelay, w.opts.BatchSize))
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	w.l.Note("start process %d", n)
+	return func(kill bool) {
+		w.l.Note("kill process %d: %v", n, kill)
+		if kill {
+			_ = cmd.Process.Kill()
+		} else {
+			_ = cmd.Process.Signal(os.Interrupt)
+		}
+		_ = cmd.Wait()
+	}, nil
+}
+
+// runChildRelay relays until it is interrupted or killed.
+func runChildRelay(ctx context.Context) error {
+	env := func(name string) string { return os.Getenv(childRelay + name) }
+	pool, err := openPool(ctx, env("_DSN"), env("_EXCHANGE"), 4)
+	if err != nil {
+		return err
+	}
+	outbox, err := postgres.NewOutbox(pool, pgOptions())
+	if err != nil {
+		return err
+	}
+	bus, err := rabbitmq.Dial(ctx, env("_BROKER"), quick(env("_EXCHANGE")))
+	if err != nil {
+		return err
+	}
+	batch, _ := strconv.Atoi(env("_BATCH"))
+	o := relay.Options{
+		BatchSize: batch, Lease: realLease, PublishTimeout: realLease * 7 / 10, PollMin: 5 * time.Millisecond, PollMax: 200 * time.Millisecond,
+		DrainTimeout: 200 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+	}
+	for r := range strings.SplitSeq(env(""), ",") {
+		f := strings.Split(r, ":")
+		order, _ := strconv.Atoi(f[1])
+		attempts, _ := strconv.Atoi(f[3])
+		o.Routes = append(o.Routes, relay.Route{
+			Name: f[0], Order: core.Order(order), BlockAfterAbandon: f[2] == "true",
+			Backoff: &core.Backoff{Base: 20 * time.Millisecond, Cap: 100 * time.Millisecond, Attempts: attempts},
+		})
+	}
+	r, err := relay.New(outbox, bus, o)
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}
+
+// P1 to P5 P7 OR-02 OR-03 OR-04 OR-08: real histories, with relays on goroutines whose connections fail, and with relays
+// that are processes and are killed.
+func TestPostgresRabbitMQHistories(t *testing.T) {
+	t.Parallel()
+	n := number("WAYBILL_CHECKER_REAL", 60)
+	if testing.Short() {
+		n = 8
+	}
+	s := openServers(t, testenv.Postgres(t).DSN, testenv.RabbitMQ(t).URL)
+	runReal(t, n, 6, func(t *testing.T, seed uint64, i int) *realWorld {
+		t.Helper()
+		name := "h" + strconv.Itoa(i)
+		p := newPGSide(t, s, name, []string{"classic", "quorum"}[i%2])
+		p.child = i%5 == 4
+		return newRealWorld(t, seed, name, p, p.child)
+	})
+}
+
+// P1 to P5 P7 OR-02: a server is killed in the middle of a history and started again, over which connections fail as well.
+func TestServerKillHistories(t *testing.T) {
+	t.Parallel()
+	kills := number("WAYBILL_CHECKER_KILLS", 2) // of the database; half as many of the broker
+	if testing.Short() {
+		t.Skip("servers are killed in the long tests")
+	}
+	killer := func(stop func(), restart func(context.Context) error) func(context.Context) error {
+		return func(ctx context.Context) error {
+			stop()
+			time.Sleep(200 * time.Millisecond)
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
+			return restart(ctx)
+		}
+	}
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		own := testenv.OwnPostgres(t, testenv.PostgresOptions{})
+		db, err := own.CreateDatabase(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := openServers(t, db.DSN, testenv.RabbitMQ(t).URL)
+		s.kill = killer(own.Kill, own.Restart)
+		runReal(t, kills, 1, func(t *testing.T, seed uint64, i int) *realWorld {
+			t.Helper()
+			p := newPGSide(t, s, "h"+strconv.Itoa(i), "classic")
+			p.child = i%5 == 4
+			p.toKill.Store(true)
+			return newRealWorld(t, seed, p.name, p, p.child)
+		})
+	})
+	t.Run("rabbitmq", func(t *testing.T) {
+		t.Parallel()
+		own := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{})
+		s := openServers(t, testenv.Postgres(t).DSN, own.AMQPURL("/"))
+		s.kill = killer(own.Kill, own.Restart)
+		n := (kills + 1) / 2
+		var sides []*pgSide
+		for i := range n {
+			sides = append(sides, newPGSide(t, s, "h"+strconv.Itoa(i+1), []string{"quorum", "classic"}[i%2]))
+		}
+		time.Sleep(2500 * time.Millisecond) // a quorum queue that is younger may not survive
+		runReal(t, n, 1, func(t *testing.T, seed uint64, i int) *realWorld {
+			t.Helper()
+			p := sides[i-1]
+			p.toKill.Store(true)
+			return newRealWorld(t, seed, p.name, p, false)
+		})
+	})
+}
