@@ -37,7 +37,7 @@ func TestInboxBatchLockTimeout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // the pool ends with the test
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
 	if st, err := in.Mark(t.Context(), tx, key("2")); st != core.InboxProcessed || err != nil {
 		t.Fatal(st, err)
 	}

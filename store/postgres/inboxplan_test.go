@@ -16,7 +16,7 @@ func TestPurgeInboxPlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(t.Context()) //nolint:errcheck // the server ends with the test
+	defer conn.Close(t.Context())
 	m, err := NewMigrations(MigrationOptions{Parts: []Part{PartInbox}})
 	if err != nil {
 		t.Fatal(err)

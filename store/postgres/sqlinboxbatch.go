@@ -74,7 +74,7 @@ func (i *SQLInbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx cont
 }
 
 func (i *SQLInbox) markBatch(ctx context.Context, tx *sql.Tx, keys *keyBatch, list string) ([]core.InboxStatus, []int, error) {
-	rs, err := tx.QueryContext(ctx, i.markAll, list)
+	rs, err := tx.QueryContext(ctx, i.markAll, list) //nolint:rowserrcheck // read does
 	if err != nil {
 		return nil, nil, err
 	}

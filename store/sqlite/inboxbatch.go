@@ -193,7 +193,7 @@ func (s *Store) PurgeInbox(ctx context.Context, consumer string, age time.Durati
 
 // consumers lists who has marks, one step in the index each.
 func (s *Store) consumers(ctx context.Context, table string) ([]string, error) {
-	rows, err := s.db.QueryContext(ctx, "WITH RECURSIVE c (consumer) AS (SELECT min(consumer) FROM "+table+
+	rows, err := s.db.QueryContext(ctx, "WITH RECURSIVE c (consumer) AS (SELECT min(consumer) FROM "+table+ //nolint:gosec // nothing foreign but Options.Prefix, which Validate has checked
 		" UNION ALL SELECT (SELECT min(i.consumer) FROM "+table+" i WHERE i.consumer > c.consumer) FROM c WHERE c.consumer IS NOT NULL)"+
 		" SELECT consumer FROM c WHERE consumer IS NOT NULL")
 	if err != nil {
