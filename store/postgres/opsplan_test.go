@@ -1,8 +1,6 @@
 package postgres
 
 import (
-	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/waybill-go/waybill/core"
@@ -13,15 +11,7 @@ import (
 func TestOperatorPlans(t *testing.T) {
 	t.Parallel()
 	o, pool := newPlanOutbox(t)
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	insert := func(n int, columns, values string) {
-		exec(fmt.Sprintf(`INSERT INTO waybill.waybill_outbox (topic, body, %s) SELECT 't', '', %s FROM generate_series(1, %d) i`, columns, values, n))
-	}
+	exec, insert := filler(t, pool)
 	insert(15_000, "key, id", "'k' || i % 500, 'ready' || i")
 	insert(15_000, "due_at, key", "now() + interval '1 day', 'k' || i % 500")
 	insert(15_000, "state, settled_at, reason, key", "5, now(), 'rejected', 'a' || i % 500")
@@ -71,16 +61,7 @@ func TestOperatorPlans(t *testing.T) {
 	for _, when := range []string{"unknown", "analyzed"} {
 		for _, q := range queries {
 			p := explain(t, pool, o.names, q.sql, q.args...)
-			p.walk(func(n *plan) {
-				if strings.HasPrefix(n.NodeType, "Seq Scan") && n.Relation == "waybill_outbox" {
-					t.Errorf("%s (%s): sequential scan", q.name, when)
-				}
-			})
-			if b := p.SharedHit + p.SharedRead; b > q.buffers {
-				t.Errorf("%s (%s): %d buffers, more than %d", q.name, when, b, q.buffers)
-			} else {
-				t.Logf("%s (%s): %d buffers", q.name, when, b)
-			}
+			p.check(t, q.name+" ("+when+")", q.buffers)
 		}
 		exec("ANALYZE waybill.waybill_outbox")
 	}

@@ -80,6 +80,36 @@ func (p *plan) walk(fn func(*plan)) {
 	}
 }
 
+// filler returns functions that run SQL, and that insert n rows with these columns.
+func filler(t *testing.T, pool *pgxpool.Pool) (exec func(sql string), insert func(n int, columns, values string)) {
+	t.Helper()
+	exec = func(sql string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return exec, func(n int, columns, values string) {
+		t.Helper()
+		exec(fmt.Sprintf(`INSERT INTO waybill.waybill_outbox (topic, body, %s) SELECT 't', '', %s FROM generate_series(1, %d) i`, columns, values, n))
+	}
+}
+
+// check fails if a table of Waybill's was scanned, or more than so many buffers were read.
+func (p *plan) check(t *testing.T, name string, buffers int64) {
+	t.Helper()
+	p.walk(func(n *plan) {
+		if strings.HasPrefix(n.NodeType, "Seq Scan") && (n.Relation == "waybill_outbox" || n.Relation == "waybill_inbox") {
+			t.Errorf("%s: sequential scan of %s", name, n.Relation)
+		}
+	})
+	if b := p.SharedHit + p.SharedRead; b > buffers {
+		t.Errorf("%s: %d buffers, more than %d", name, b, buffers)
+	} else {
+		t.Logf("%s: %d buffers", name, b)
+	}
+}
+
 func claimArgs(v *view) []any {
 	return []any{v.routes, v.lo, v.hi, v.floor, v.keyed, v.block, v.window, v.skip, v.records, v.bytes, false, "test", int64(1), int64(60_000_000), int64(1)}
 }
@@ -122,15 +152,7 @@ func TestPlans(t *testing.T) {
 		t.Skip("fills a million rows")
 	}
 	o, pool := newPlanOutbox(t)
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	insert := func(n int, columns, values string) {
-		exec(fmt.Sprintf(`INSERT INTO waybill.waybill_outbox (topic, body, %s) SELECT 't', '', %s FROM generate_series(1, %d) i`, columns, values, n))
-	}
+	exec, insert := filler(t, pool)
 	// The rows that a claim should take come last. A filler of bulk rows stands before them.
 	insert(300_000, "state, settled_at, reason, key", "5, now(), 'rejected', 'a' || i % 1000")
 	insert(400_000, "due_at, key", "now() + interval '1 day', 'k' || i % 1000")
@@ -174,16 +196,7 @@ func TestPlans(t *testing.T) {
 		{"stage", insertOneSQL(true, false), stageArgs(t, o), 100},
 	} {
 		p := explain(t, pool, o.names, tc.sql, tc.args...)
-		p.walk(func(n *plan) {
-			if strings.HasPrefix(n.NodeType, "Seq Scan") && (n.Relation == "waybill_outbox" || n.Relation == "waybill_inbox") {
-				t.Errorf("%s: sequential scan of %s", tc.name, n.Relation)
-			}
-		})
-		if b := p.SharedHit + p.SharedRead; b > tc.buffers {
-			t.Errorf("%s: %d buffers, more than %d", tc.name, b, tc.buffers)
-		} else {
-			t.Logf("%s: %d buffers", tc.name, b)
-		}
+		p.check(t, tc.name, tc.buffers)
 	}
 }
 
@@ -213,18 +226,11 @@ func TestPlansWithoutStatistics(t *testing.T) {
 	} {
 		p := explain(t, pool, o.names, tc.sql, claimArgs(oneRoute(tc.lo, 645, 500))...)
 		p.walk(func(n *plan) {
-			if strings.HasPrefix(n.NodeType, "Seq Scan") && n.Relation == "waybill_outbox" {
-				t.Errorf("%s: sequential scan", tc.name)
-			}
 			if n.Rows*n.Loops > 50_000 {
 				t.Errorf("%s: %s went over %.0f rows", tc.name, n.NodeType, n.Rows*n.Loops)
 			}
 		})
-		if b := p.SharedHit + p.SharedRead; b > tc.buffers {
-			t.Errorf("%s: %d buffers, more than %d", tc.name, b, tc.buffers)
-		} else {
-			t.Logf("%s: %d buffers", tc.name, b)
-		}
+		p.check(t, tc.name, tc.buffers)
 	}
 }
 
