@@ -10,13 +10,18 @@ import (
 // maxTopicBreakers bounds the topics of one route that are skipped one by one; beyond it the whole route pauses.
 const maxTopicBreakers = 32
 
-// probes spaces the probes of an open breaker: 200 ms, doubled to 30 s, without end.
-var probes = core.Backoff{Base: 200 * time.Millisecond, Cap: 30 * time.Second, Attempts: -1}
+// probes spaces the probes of an open breaker: 200 ms, doubled to 30 s, without end. A publisher that can be asked whether
+// it works is asked at least every second before that, since it costs no record: a broker that is back is used at once.
+var (
+	probes = core.Backoff{Base: 200 * time.Millisecond, Cap: 30 * time.Second, Attempts: -1}
+	checks = core.Backoff{Base: 200 * time.Millisecond, Cap: time.Second, Attempts: -1}
+)
 
 // breaker pauses a route or one topic of it. It is closed (the zero value), open until a time, or half open: records
 // are claimed one by one until one is published.
 type breaker struct {
 	failures int       // outages in a row
+	checks   int       // checks in a row that failed
 	cause    string    // the latest
 	until    time.Time // open before it
 	half     bool
@@ -33,6 +38,7 @@ func (b *breaker) barsProbe() bool { return !b.until.IsZero() || b.trial != nil 
 // open opens the breaker after an outage, for longer each time.
 func (b *breaker) open(now time.Time, cause error, generation uint64) time.Duration {
 	b.failures++
+	b.checks = 0
 	b.cause = core.ErrorText(cause)
 	d, _, _ := probes.Next(b.failures, cause)
 	var e *core.Error
@@ -167,7 +173,10 @@ func (e *engine) check(rt *route) {
 				return
 			}
 			if err != nil {
-				b.open(e.now, err, b.opened)
+				b.checks++
+				b.cause = core.ErrorText(err)
+				d, _, _ := checks.Next(b.checks, err)
+				b.until = e.now.Add(d)
 				return
 			}
 			b.until, b.half = time.Time{}, true

@@ -566,3 +566,41 @@ type asked struct {
 }
 
 func (a asked) Check(context.Context) error { return a.test() }
+
+// P7: after a long outage publishing goes on within two seconds, if the publisher can be asked whether it works. No
+// attempt was spent.
+func TestBackWithinTwoSeconds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		b := &away{bus: newBus()}
+		b.answer = func(*core.Envelope, int) error {
+			if b.gone.Load() {
+				return down()
+			}
+			return nil
+		}
+		b.gone.Store(true)
+		stage(t, s, msgs(100, noKey)...)
+		stop := begin(t, newRelay(t, s, b, relay.Options{}))
+		time.Sleep(time.Minute)
+		b.gone.Store(false)
+		within(t, 2*time.Second, "published", func() bool { return b.count() == 100 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// away is a bus that can be asked, and is away at times.
+type away struct {
+	*bus
+	gone atomic.Bool
+}
+
+func (a *away) Check(context.Context) error {
+	if a.gone.Load() {
+		return down()
+	}
+	return nil
+}

@@ -37,7 +37,7 @@ type Options struct {
 	Heartbeat time.Duration
 	// ConnectTimeout bounds one attempt to connect, and any one question to the broker; default 10 s.
 	ConnectTimeout time.Duration
-	// ReconnectMax bounds the back-off between attempts to connect, which begins at 100 ms and doubles, with jitter; default 5 s.
+	// ReconnectMax bounds the back-off between attempts to connect, which begins at 100 ms and doubles, with jitter; default 1 s.
 	ReconnectMax time.Duration
 	// PublishTimeout bounds a Publish whose context has no earlier deadline; default 30 s.
 	PublishTimeout time.Duration
@@ -71,7 +71,7 @@ const (
 	DefaultExchange       = "waybill"
 	DefaultHeartbeat      = 10 * time.Second
 	DefaultConnectTimeout = 10 * time.Second
-	DefaultReconnectMax   = 5 * time.Second
+	DefaultReconnectMax   = time.Second
 	DefaultPublishTimeout = 30 * time.Second
 	DefaultWindow         = 2000
 	DefaultConnections    = 2
