@@ -31,6 +31,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(childRelay) != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 		defer stop()
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // whatever becomes of the test
+		defer cancel()
 		if err := runChildRelay(ctx); err != nil {
 			fmt.Fprintln(os.Stderr, "relay process:", err)
 		}

@@ -374,7 +374,12 @@ func runChildRelay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.Run(ctx)
+	for ctx.Err() == nil { // as a supervisor
+		if err := r.Run(ctx); err != nil {
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	return nil
 }
 
 // P1 to P5 P7 OR-02 OR-03 OR-04 OR-08: real histories, with relays on goroutines whose connections fail, and with relays

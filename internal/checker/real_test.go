@@ -2,7 +2,6 @@ package checker_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -144,8 +143,9 @@ func (w *realWorld) run() []string {
 		w.end(true)
 	}
 	begun := time.Now()
-	for {
-		if len(w.crew) == 0 || time.Since(begun) > realDrain/4 {
+	for helped := false; ; {
+		if late := time.Since(begun) > realDrain/2; len(w.crew) == 0 || late && !helped {
+			helped = late
 			w.start()
 		}
 		live, _, err := w.side.Rows(ctx, w.names)
@@ -160,7 +160,7 @@ func (w *realWorld) run() []string {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if took := time.Since(begun); took > 5*time.Second { // breakers, mostly: they probe less and less often
-		w.t.Logf("drained %s after the trouble\n%s", took.Round(time.Millisecond), w.l.Trace("harm", "calm", "start", "stop", "kill"))
+		w.t.Logf("drained %s after the trouble; batch %d, window %d\n%s", took.Round(time.Millisecond), w.opts.BatchSize, w.opts.Window, w.l.Trace())
 	}
 	for len(w.crew) > 0 {
 		w.end(false)
@@ -266,8 +266,11 @@ func (w *realWorld) goRelay(n int, store core.OutboxStore, publisher func(p *che
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		if err := r.Run(ctx); err != nil && !errors.Is(err, core.ErrMisconfigured) {
-			w.l.Note("relay %s: %v", p.Name, err)
+		for ctx.Err() == nil { // as a supervisor: an exchange that is not there at first contact ends it
+			if err := r.Run(ctx); err != nil {
+				w.l.Note("relay %s ended: %v", p.Name, err)
+				time.Sleep(50 * time.Millisecond)
+			}
 		}
 	}()
 	w.over.Go(func() {
