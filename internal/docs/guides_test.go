@@ -1,0 +1,246 @@
+package docs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/memory"
+	memtransport "github.com/waybill-go/waybill/transport/memory"
+)
+
+type Mail struct{ To string }
+
+var MailWanted = core.NewTopic("mails.wanted", core.JSON[Mail]())
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// What was abandoned in the outbox, as docs/retries.md tells it: read, fix, put back.
+//
+// OP-12
+func Example_redrive() {
+	ctx := context.Background()
+	outbox := must(memory.New(memory.Options{Source: "/shop"}))
+	bus := must(memtransport.New(memtransport.Options{}))
+	r := must(relay.New(outbox, bus, relay.Options{
+		Logger:            slog.New(slog.DiscardHandler),
+		UnroutableHorizon: -1, // no queue is bound: give up at once
+		Routes: []relay.Route{
+			{Name: "default", Backoff: &core.Backoff{Base: 5 * time.Second, Cap: 10 * time.Minute, Attempts: 50}},
+		},
+	}))
+	tx := outbox.Begin()
+	must(outbox.Stage(ctx, tx, MailWanted.Message(Mail{"a@example.com"}, core.ID("m-1")), MailWanted.Message(Mail{"b@example.com"}, core.ID("m-2"))))
+	if err := tx.Commit(); err != nil {
+		panic(err)
+	}
+	fmt.Println("abandoned:", must(r.RunOnce(ctx)).Abandoned)
+
+	read := func() error {
+		abandoned := core.Filter{States: []core.State{core.StateAbandoned}, Reasons: []core.Reason{core.ReasonUnroutable}}
+		page := core.Page{Limit: 100}
+		for {
+			list, err := outbox.List(ctx, abandoned, page)
+			if err != nil {
+				return err
+			}
+			for _, m := range list.Records {
+				fmt.Println(m.Route, m.Envelope.ID, m.Envelope.Topic, m.Reason)
+			}
+			if list.Next == 0 {
+				return nil
+			}
+			page.After = list.Next
+		}
+	}
+	if err := read(); err != nil {
+		panic(err)
+	}
+
+	if err := bus.Declare("mailer", "mails.*"); err != nil { // the cause is mended
+		panic(err)
+	}
+
+	putBack := func(dryRun bool) error {
+		req := core.RedriveRequest{
+			Filter:  core.Filter{Reasons: []core.Reason{core.ReasonUnroutable}, Topics: []string{"mails.wanted"}},
+			Horizon: inbox.DefaultRetention, // older ones could have their effect twice
+			Page:    core.Page{Limit: 500},
+			DryRun:  dryRun,
+		}
+		for pace := time.NewTicker(100 * time.Millisecond); ; <-pace.C {
+			done, err := outbox.Redrive(ctx, req)
+			if err != nil {
+				return err
+			}
+			fmt.Println(done.Matched, "matched,", done.Changed, "put back, refused:", done.Refused)
+			if done.Next == 0 {
+				return nil
+			}
+			req.Page.After = done.Next
+		}
+	}
+	for _, dryRun := range []bool{true, false} {
+		if err := putBack(dryRun); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Println("published:", must(r.RunOnce(ctx)).Published)
+	// Output:
+	// abandoned: 2
+	// default m-1 mails.wanted unroutable
+	// default m-2 mails.wanted unroutable
+	// 2 matched, 2 put back, refused: map[]
+	// 2 matched, 2 put back, refused: map[]
+	// published: 2
+}
+
+// What was parked at the consumer, on any transport that keeps it.
+//
+// OP-12
+func Example_parked() {
+	ctx := context.Background()
+	bus := must(memtransport.New(memtransport.Options{Queues: []memtransport.Queue{{Name: "mailer", Bindings: []string{"mails.*"}}}}))
+	failing := true
+	c := must(consumer.New(bus, consumer.Options{Logger: slog.New(slog.DiscardHandler), IdleTimeout: 20 * time.Millisecond}))
+	send := core.HandlerFor(MailWanted, func(context.Context, Mail) error {
+		if failing {
+			return core.Reject(errors.New("no such mailbox"))
+		}
+		return nil
+	})
+	err := c.Handle(core.Subscription{
+		Queue:     "mailer",
+		Retry:     core.Schedule(10*time.Second, time.Minute, 10*time.Minute), // three retries by the broker, then park
+		InProcess: core.Schedule(50*time.Millisecond, 500*time.Millisecond),   // and before each of them two here
+	}, send)
+	if err != nil {
+		panic(err)
+	}
+	bus.Publish(ctx, []core.Envelope{MailWanted.Message(Mail{"a@example.com"}, core.ID("m-1")).Envelope})
+	if err := c.Run(ctx); err != nil {
+		panic(err)
+	}
+
+	repair := func() error {
+		parked, ok := core.As[core.ParkedQueue](bus)
+		if !ok {
+			return errors.New("this transport does not list what is parked")
+		}
+		list, err := parked.ListParked(ctx, "mailer", core.ParkedFilter{}, 100)
+		if err != nil {
+			return err
+		}
+		for _, p := range list {
+			fmt.Println(p.Envelope.ID, p.Envelope.Topic, p.Reason, p.Attempts, p.Error)
+		}
+
+		replayed, err := parked.ReplayParked(ctx, core.ParkedRequest{Queue: "mailer", All: true, PerSecond: 50})
+		if err != nil {
+			return err
+		}
+		fmt.Println("replayed:", replayed)
+
+		purged, err := parked.PurgeParked(ctx, core.ParkedRequest{Queue: "mailer", Filter: core.ParkedFilter{Reasons: []core.Reason{core.ReasonExpired}}})
+		fmt.Println("purged:", purged)
+		return err
+	}
+	if err := repair(); err != nil {
+		panic(err)
+	}
+	failing = false
+	if err := c.Run(ctx); err != nil {
+		panic(err)
+	}
+	fmt.Println("still parked:", must(bus.ParkedDepth(ctx, "mailer")))
+	// Output:
+	// m-1 mails.wanted rejected 1 no such mailbox
+	// replayed: 1
+	// purged: 0
+	// still parked: 0
+}
+
+// Three in the morning: what the relay says, and the brake.
+//
+// OP-12
+func Example_night() {
+	ctx := context.Background()
+	outbox := must(memory.New(memory.Options{Source: "/shop"}))
+	bus := must(memtransport.New(memtransport.Options{}))
+	r := must(relay.New(outbox, bus, relay.Options{Routes: []relay.Route{
+		{Name: "default"},
+		{Name: "mails", RatePerSecond: 200}, // what the mail service can bear, also after an outage
+	}}))
+
+	look := func() {
+		h := r.Health(ctx)
+		for _, check := range h.Checks {
+			fmt.Println(check.Name, check.Status, check.Text)
+		}
+	}
+
+	brake := func() error {
+		if err := r.Pause("mails"); err != nil {
+			return err
+		}
+		// …
+		fmt.Println("paused")
+		return r.Resume("mails")
+	}
+	_, _ = look, brake
+	// Output:
+}
+
+// Consumers while a service moves over, as docs/migrating.md tells it.
+//
+// OP-12
+func Example_movingConsumers() {
+	ctx := context.Background()
+	store := must(memory.New(memory.Options{Source: "/billing"}))
+
+	// Old messages carry their id in a header, new ones where CloudEvents has it.
+	box, err := inbox.New(store, "billing", inbox.Options{ID: func(d *core.Delivery) string {
+		if id := d.Envelope.Headers["event_id"]; id != "" {
+			return id
+		}
+		return d.Envelope.ID
+	}})
+	if err != nil {
+		panic(err)
+	}
+	oldOne := &core.Delivery{Queue: "billing", Envelope: core.Envelope{Source: "/orders", Headers: map[string]string{"event_id": "m-1"}}}
+	newOne := &core.Delivery{Queue: "billing", Envelope: core.Envelope{Source: "/orders", ID: "m-1"}}
+	fmt.Println(must(box.Key(oldOne)) == must(box.Key(newOne)))
+
+	// The old consumer, for as long as it runs: the same marks, in its own transaction.
+	handleOld := func(tx *memory.Tx, source, id string, work func() error) error {
+		status, err := box.Mark(ctx, tx, source, id)
+		if err != nil || status == core.InboxDuplicate {
+			return err
+		}
+		return work()
+	}
+	for range 2 {
+		tx := store.Begin()
+		if err := handleOld(tx, "/orders", "m-1", func() error { fmt.Println("billed"); return nil }); err != nil {
+			panic(err)
+		}
+		if err := tx.Commit(); err != nil {
+			panic(err)
+		}
+	}
+	// Output:
+	// true
+	// billed
+}
