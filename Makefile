@@ -46,6 +46,7 @@ soak: servers ## the long histories of the checker, then the orders example unde
 	WAYBILL_CHECKER_REAL=200 go test -count=1 -v -timeout 30m -run '^TestPostgresRabbitMQHistories$$' ./internal/checker
 	WAYBILL_CHECKER_KILLS=10 go test -count=1 -v -timeout 30m -run '^TestServerKillHistories$$' ./internal/checker
 	WAYBILL_CHECKER_SQLITE=60 WAYBILL_CHECKER_HISTORIES=50000 go test -count=1 -v -timeout 60m -run '^Test(SQLite)?Histories$$' ./internal/checker
+	WAYBILL_OUTAGE=60s go test -count=1 -v -run '^TestBrokerKilledUnderLoad$$' ./internal/badinput
 	go run ./examples/orders -chaos $(SOAK)
 
 quickstart: ## run the example of the README

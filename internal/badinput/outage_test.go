@@ -3,6 +3,8 @@ package badinput_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -153,21 +155,35 @@ func TestBrokerKilledUnderLoad(t *testing.T) { // RL-06 P7 P2
 	bus := dial(t, mq.URL, rabbitmq.Options{})
 	con := consumeAll(t, pool, bus)
 	begin := time.Now()
-	rel := start(t, newRelay(t, o, bus, relay.Options{DrainTimeout: time.Second}))
+	var back, first atomic.Int64 // since begin: the broker was there again; the first message was published after that
+	hooks := relay.Hooks{OnPublished: func(relay.Event) {
+		if back.Load() > 0 {
+			first.CompareAndSwap(0, int64(time.Since(begin)))
+		}
+	}}
+	rel := start(t, newRelay(t, o, bus, relay.Options{DrainTimeout: time.Second, Hooks: hooks}))
 	stop := load(t, pool, o)
 	eventually(t, 20*time.Second, "messages flow", func() bool { return number(t, pool, "SELECT count(*) FROM seen") > 50 })
 	pause(t, max(0, 3*time.Second-time.Since(begin))) // a quorum queue younger than two seconds may not survive
 	server.Kill()
-	killed := time.Now()
+	killed, heap := time.Now(), heapBytes()
 	worst := 0
-	for time.Since(killed) < 20*time.Second {
+	for time.Since(killed) < outage(t) {
 		pause(t, 250*time.Millisecond)
 		worst = max(worst, number(t, pool, "SELECT coalesce(max(attempts + crashes), 0) FROM waybill.waybill_outbox"))
 	}
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	grown := float64(heapBytes()) / float64(heap)
 	up := time.Now()
+	back.Store(int64(time.Since(begin)))
+	eventually(t, 30*time.Second, "publishing goes on", func() bool { return first.Load() > 0 })
+	t.Logf("after %s: publishing again %s after the broker was back; the heap grew to %.1f times", up.Sub(killed).Round(time.Second),
+		time.Duration(first.Load()-back.Load()).Round(10*time.Millisecond), grown)
+	if grown > 3 {
+		t.Errorf("the heap grew to %.1f times", grown)
+	}
 	pause(t, time.Second)
 	staged := stop()
 	eventually(t, 60*time.Second, "everything is published", func() bool {
@@ -184,6 +200,27 @@ func TestBrokerKilledUnderLoad(t *testing.T) { // RL-06 P7 P2
 	}
 	rel.stop(10 * time.Second)
 	con.stop(10 * time.Second)
+}
+
+// outage is how long the broker stays away: WAYBILL_OUTAGE, or a few seconds.
+func outage(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("WAYBILL_OUTAGE")
+	if text == "" {
+		return 6 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal("WAYBILL_OUTAGE:", err)
+	}
+	return d
+}
+
+func heapBytes() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }
 
 // The database stops answering, with all connections open. Run ends all the same; what it held comes back.
