@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/waybill-go/waybill/consumer"
@@ -12,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
+	"github.com/waybill-go/waybill/store/postgres"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
@@ -243,4 +247,39 @@ func Example_movingConsumers() {
 	// Output:
 	// true
 	// billed
+}
+
+// Slow work has a queue of its own, as docs/handlers.md tells it.
+func subscribe(c *consumer.Consumer, send, render core.Handler) error {
+	err := errors.Join(
+		c.Handle(core.Subscription{Queue: "mailer", Bindings: []string{"mails.*"}}, send),
+		c.Handle(core.Subscription{
+			Queue: "reports", Bindings: []string{"reports.*"},
+			Concurrency: 2, Prefetch: 2, // nothing waits in the buffer
+			Retry: core.Schedule(5*time.Minute, time.Hour),
+		}, render))
+	return err
+}
+
+func printGrants() error {
+	migrations, err := postgres.NewMigrations(postgres.MigrationOptions{})
+	if err != nil {
+		return err
+	}
+	fmt.Print(migrations.Grants(postgres.Roles{Producer: "shop", Relay: "shop_relay", Consumer: "shop_billing", Operator: "shop_operator"}))
+	return nil
+}
+
+// OP-12
+func Example_handlers() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // the next signal is not caught
+
+	bus := must(memtransport.New(memtransport.Options{}))
+	c := must(consumer.New(bus, consumer.Options{Middleware: []core.Middleware{consumer.Timeout(time.Minute)}}))
+	render := core.Handler{Name: "reports.wanted", Handle: func(context.Context, *core.Delivery) (core.HandlerStatus, error) { return 0, nil }}
+	fmt.Println(subscribe(c, core.HandlerFor(MailWanted, func(context.Context, Mail) error { return nil }), render))
+	_ = printGrants
+	// Output: <nil>
 }
