@@ -35,6 +35,7 @@ type claimer struct {
 
 	mu      sync.Mutex
 	at      map[string]*position
+	turn    int // the shard to begin with, so that a small share comes round
 	share   int // key shards to try; fewer while other relays claim too
 	short   bool
 	held    bool
@@ -47,6 +48,9 @@ type claimer struct {
 
 // plainClaims is after how many claims in a row without keyed rows the cheaper statement is tried.
 const plainClaims = 50
+
+// leastShare is the least share of key shards to try.
+const leastShare = 8
 
 // maxPassed bounds what is remembered of rows that were passed, and of own records. Beyond it laps find them.
 const maxPassed = 50_000
@@ -261,11 +265,15 @@ func (v *view) add(r *core.RouteOrder, lo, hi, floor int64, kind rangeKind) {
 
 // pickShards returns the shards to try: all, or a random share of them while other relays claim at the same time.
 func (c *claimer) pickShards() []int32 {
-	start := rand.IntN(shards)
+	start := c.turn
+	if c.share == shards {
+		start = rand.IntN(shards)
+	}
 	s := make([]int32, c.share)
 	for i := range s {
 		s[i] = int32((start + i) % shards)
 	}
+	c.turn = (start + c.share) % shards
 	return s
 }
 
@@ -281,9 +289,9 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 	if n := len(v.shards); n > 0 {
 		switch got := bits.OnesCount64(a.shards); {
 		case got < n:
-			c.share = max(c.share/2, 1)
+			c.share = max(c.share/2, leastShare)
 		case c.share < shards:
-			c.share++
+			c.share = min(2*c.share, shards)
 		}
 	}
 	next := func(d time.Duration) {
