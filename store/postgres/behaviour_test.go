@@ -466,3 +466,26 @@ func TestKeyWaitsForLaterLeases(t *testing.T) {
 		t.Fatalf("claimed %d records", len(c.Records))
 	}
 }
+
+// DB-04: a suspect that the first of a claim's round trips meets is reported, whatever the others meet.
+func TestSuspectBeforeManyLeased(t *testing.T) {
+	t.Parallel()
+	pool := openPool(t, testenv.Postgres(t).DSN)
+	o := outboxOn(t, pool, postgres.Options{})
+	for _, sql := range []string{
+		"INSERT INTO waybill.waybill_outbox (topic, body, crashes) VALUES ('t', '', 2)",
+		"INSERT INTO waybill.waybill_outbox (topic, body, state, lease_until, lease_token) SELECT 't', '', 2, now() + interval '1 hour', 1 FROM generate_series(1, 300)",
+	} {
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c := claim(t, o, request(1)); !c.Suspects || len(c.Records) > 0 {
+		t.Errorf("%+v", c)
+	}
+	req := request(1)
+	req.Alone = true
+	if c := claim(t, o, req); len(c.Records) != 1 {
+		t.Errorf("%+v", c)
+	}
+}

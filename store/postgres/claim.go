@@ -22,7 +22,8 @@ const (
 )
 
 // Claim leases records; see [core.OutboxStore]. Each round trip looks at a bounded number of rows, from a position that
-// goes round: the rows behind it are visited in laps. If a first look finds nothing, Claim looks on, up to four times.
+// goes round: the rows behind it are visited in laps. If a first look finds nothing, no suspects either, Claim looks on, up
+// to four times.
 func (o *Outbox) Claim(ctx context.Context, req core.ClaimRequest) (core.Claim, error) {
 	if err := checkRequest(&req); err != nil {
 		return core.Claim{}, err
@@ -37,7 +38,7 @@ func (o *Outbox) Claim(ctx context.Context, req core.ClaimRequest) (core.Claim, 
 			return core.Claim{}, err
 		}
 		claim := o.claims.advance(&req, view, a)
-		if len(claim.Records) > 0 || !claim.More || round == maxRounds {
+		if len(claim.Records) > 0 || claim.Suspects || !claim.More || round == maxRounds {
 			if !req.Alone {
 				o.waiter.claimed(view.names, a, claim.More)
 			}
