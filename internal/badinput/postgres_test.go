@@ -231,7 +231,7 @@ func TestWrongTables(t *testing.T) { // RL-07
 		},
 		{
 			"another table", `DROP TABLE waybill.waybill_outbox CASCADE; CREATE TABLE waybill.waybill_outbox (seq int, route text, body text)`,
-			[]string{table, "its column seq is integer, not bigint", "it has no column hlc bigint", "and 22 more", "run the migrations", "correct the name"},
+			[]string{table, "its column seq is integer, not bigint", "it has no column hlc bigint", "and 24 more", "run the migrations", "correct the name"},
 			[]string{"waybill_outbox", "run the migrations"},
 		},
 		{

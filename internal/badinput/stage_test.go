@@ -78,7 +78,7 @@ func TestStage(t *testing.T) { //nolint:tparallel // the cases count the records
 				check(t, o.none(t.Context(), raw("a.b")), want{is: core.ErrInvalid, says: []string{"waybill/" + o.name + ": stage", "tx: is nil; "}})
 			})
 			t.Run("closed transaction", func(t *testing.T) {
-				check(t, o.after(t.Context(), raw("a.b")), want{is: core.ErrInvalid, says: []string{"waybill/" + o.name + ": stage", "the transaction ", "stage "}})
+				check(t, o.after(t.Context(), raw("a.b")), want{is: core.ErrInvalid, says: []string{"waybill/" + o.name + ": stage", "the transaction ", "before its commit"}})
 			})
 		})
 	}
