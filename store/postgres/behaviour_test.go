@@ -480,8 +480,8 @@ func TestSuspectBeforeManyLeased(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if c := claim(t, o, request(1)); !c.Suspects || len(c.Records) > 0 {
-		t.Errorf("%+v", c)
+	if c, err := o.Claim(t.Context(), request(1)); err != nil || !c.Suspects || len(c.Records) > 0 {
+		t.Errorf("%+v %v", c, err)
 	}
 	req := request(1)
 	req.Alone = true
