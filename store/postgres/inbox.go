@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill/core"
@@ -52,6 +51,12 @@ const (
 	lockTimeoutSQL = `SELECT set_config('waybill.lock_timeout', current_setting('lock_timeout'), true), set_config('lock_timeout', $1, true)`
 	markInboxSQL   = `INSERT INTO {inbox} (consumer, source, id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`
 	restoreSQL     = `SELECT set_config('lock_timeout', current_setting('waybill.lock_timeout'), true)`
+	// boundedMarkSQL is the three in one: a statement less twice a message. Of a duplicate nothing is restored, since its
+	// transaction ends there.
+	boundedMarkSQL = `
+WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $4, true) AS now)
+INSERT INTO {inbox} (consumer, source, id) SELECT $1, $2, $3 FROM s ON CONFLICT DO NOTHING
+RETURNING set_config('lock_timeout', (SELECT s.before FROM s), true)`
 )
 
 // Inbox is an inbox in a PostgreSQL database, for handlers that write with pgx. It is safe for concurrent use.
@@ -60,6 +65,7 @@ type Inbox struct {
 	opts    InboxOptions
 	names   names
 	mark    string
+	bounded string // mark, with a bound on how long it waits
 	markAll string
 	once    once
 }
@@ -79,7 +85,7 @@ func NewInbox(pool *pgxpool.Pool, opts InboxOptions) (*Inbox, error) {
 		return nil, err
 	}
 	n := newNames(opts.Schema, "", opts.Table)
-	return &Inbox{pool: pool, opts: opts, names: n, mark: n.sql(markInboxSQL), markAll: n.sql(markBatchSQL)}, nil
+	return &Inbox{pool: pool, opts: opts, names: n, mark: n.sql(markInboxSQL), bounded: n.sql(boundedMarkSQL), markAll: n.sql(markBatchSQL)}, nil
 }
 
 // Do runs fn in a READ COMMITTED transaction together with the mark; see [core.Inbox]. A concurrent Do of the same key
@@ -102,18 +108,11 @@ func (i *Inbox) do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 		return core.InboxNone, failure("inbox: begin", err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // after a commit it does nothing
-	var b pgx.Batch
-	isNew := false
-	b.Queue(lockTimeoutSQL, i.opts.lockTimeout())
-	b.Queue(i.mark, key.Consumer, key.Source, key.ID).Exec(func(tag pgconn.CommandTag) error {
-		isNew = tag.RowsAffected() == 1
-		return nil
-	})
-	b.Queue(restoreSQL)
-	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+	tag, err := tx.Exec(ctx, i.bounded, key.Consumer, key.Source, key.ID, i.opts.lockTimeout())
+	if err != nil {
 		return core.InboxNone, failure("inbox: mark", err)
 	}
-	if !isNew {
+	if tag.RowsAffected() == 0 {
 		return core.InboxDuplicate, nil
 	}
 	if err := fn(ctx, tx); err != nil {
