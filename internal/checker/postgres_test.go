@@ -441,7 +441,7 @@ func TestServerKillHistories(t *testing.T) {
 		n := (kills + 1) / 2
 		var sides []*pgSide
 		for i := range n {
-			sides = append(sides, newPGSide(t, s, "h"+strconv.Itoa(i+1), []string{"quorum", "classic"}[i%2]))
+			sides = append(sides, newPGSide(t, s, "h"+strconv.Itoa(i+1), []string{"classic", "quorum"}[i%2]))
 		}
 		time.Sleep(2500 * time.Millisecond) // a quorum queue that is younger may not survive
 		runReal(t, n, 1, func(t *testing.T, seed uint64, i int) *realWorld {
