@@ -123,6 +123,7 @@ func (s *PostgresServer) create(ctx context.Context, template string) error {
 		if err == nil || attempt == 2 || ctx.Err() != nil {
 			return err
 		}
+		freed(port)
 	}
 }
 
@@ -237,6 +238,7 @@ func (s *PostgresServer) Close() error {
 	if s.proc != nil {
 		s.proc.kill()
 	}
+	freed(s.Port)
 	removeSharedMemory(filepath.Join(s.data(), "postmaster.pid"))
 	if err := os.RemoveAll(s.dir); err != nil {
 		return fmt.Errorf("waybill/testenv: postgres: %w", err)

@@ -3,6 +3,7 @@ package testenv
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -185,6 +186,13 @@ func (p *process) stop(sig syscall.Signal, limit time.Duration) {
 	case <-time.After(limit):
 		p.kill()
 	}
+}
+
+// reserve takes a port for this process, among all that use this package: an abstract socket's name is taken once, and is free again when its
+// process ends, however it ends.
+func reserve(port int) (net.Listener, bool) {
+	l, err := net.Listen("unix", "@waybill-testenv-port-"+strconv.Itoa(port))
+	return l, err == nil
 }
 
 func alive(pid int) bool { return syscall.Kill(pid, 0) != syscall.ESRCH }

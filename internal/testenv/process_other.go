@@ -5,6 +5,7 @@ package testenv
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"runtime"
 	"time"
@@ -41,6 +42,12 @@ func (*process) signal(signal)              {}
 func (*process) signalAll(signal)           {}
 func (*process) kill()                      {}
 func (*process) stop(signal, time.Duration) {}
+
+type unreserved struct{ net.Listener }
+
+func (unreserved) Close() error { return nil }
+
+func reserve(int) (net.Listener, bool) { return unreserved{}, true }
 
 func alive(pid int) bool { _, err := os.FindProcess(pid); return err == nil }
 

@@ -21,6 +21,7 @@ const (
 // Proxy is a TCP proxy that can fail. To lose a confirm: Blackhole(Down), let the client publish, Cut.
 type Proxy struct {
 	upstream, addr string
+	port           int
 
 	mu       sync.Mutex
 	change   chan struct{} // closed and replaced whenever held changes or a connection is cut
@@ -39,7 +40,7 @@ func StartProxy(upstream string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{upstream: upstream, addr: loopback(port), change: make(chan struct{}), conns: map[*net.TCPConn]bool{}, cutAfter: map[Direction]int64{}}
+	p := &Proxy{upstream: upstream, addr: loopback(port), port: port, change: make(chan struct{}), conns: map[*net.TCPConn]bool{}, cutAfter: map[Direction]int64{}}
 	return p, p.Accept()
 }
 
@@ -115,6 +116,7 @@ func (p *Proxy) Close() {
 	p.Refuse()
 	p.set(func() { p.closed = true; p.cut() })
 	p.wg.Wait()
+	freed(p.port)
 }
 
 func (p *Proxy) set(fn func()) {

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -204,5 +206,28 @@ func TestProxyCloseWhileHeld(t *testing.T) {
 	p.Close()
 	if _, err := io.ReadAll(conn); err == nil {
 		t.Error("the connection ended in order, want a reset")
+	}
+}
+
+// A port stays its owner's while nothing listens on it, and is free in the end.
+func TestPortsAreReserved(t *testing.T) {
+	t.Parallel()
+	needLinux(t)
+	p, err := testenv.StartProxy("127.0.0.1:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(p.Addr(), ":")
+	port, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Refuse()
+	if !testenv.Reserved(port) {
+		t.Error("another one may take the port of a proxy that refuses")
+	}
+	p.Close()
+	if testenv.Reserved(port) {
+		t.Error("the port of a closed proxy is not free")
 	}
 }

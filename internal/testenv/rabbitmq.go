@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -109,6 +110,10 @@ func (s *RabbitMQServer) configure() error {
 		}
 	}
 	s.ManagementURL = "http://" + loopback(s.mgmt)
+	if s.opts.TLS == nil {
+		freed(s.TLSPort)
+		s.TLSPort = 0
+	}
 	conf := []string{
 		"listeners.tcp.1 = " + loopback(s.Port),
 		"management.tcp.ip = 127.0.0.1",
@@ -120,9 +125,7 @@ func (s *RabbitMQServer) configure() error {
 		"log.file = false", "log.console = true", // all of it goes to Log
 		"collect_statistics_interval = 250", // the management API is at most this many milliseconds behind
 	}
-	if s.opts.TLS == nil {
-		s.TLSPort = 0
-	} else {
+	if s.opts.TLS != nil {
 		if err := s.opts.TLS.copyServer(s.dir, nil); err != nil {
 			return err
 		}
@@ -276,7 +279,19 @@ func (s *RabbitMQServer) Restart(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.proc.kill()
-	return s.start(ctx)
+	var errs []error
+	for range 3 { // as its supervisor would
+		err := s.start(ctx)
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+		if s.proc == nil || ctx.Err() != nil {
+			break
+		}
+		s.proc.kill()
+	}
+	return errors.Join(errs...)
 }
 
 // Pause freezes the broker (SIGSTOP): connections stay open and nothing answers.
@@ -310,6 +325,7 @@ func (s *RabbitMQServer) endAll() {
 			p.kill()
 		}
 	}
+	freed(s.Port, s.TLSPort, s.epmdPort, s.distPort, s.mgmt)
 }
 
 // URLFor returns the AMQP URL of the virtual host for another user.

@@ -69,20 +69,47 @@ func removeSharedMemoryIn(dir string) {
 	}
 }
 
-// freePort finds a free loopback port below the ephemeral range, so that no outgoing connection takes it while its server restarts.
+// taken holds the reservations of this process's ports.
+var taken = struct {
+	sync.Mutex
+	ports map[int]net.Listener
+}{ports: map[int]net.Listener{}}
+
+// freePort finds a free loopback port and reserves it until freed: it is below the ephemeral range, so that no outgoing connection takes it while
+// its server restarts, and no other test does, in this process or in another one.
 func freePort() (int, error) {
 	for range 200 {
 		port := 20000 + mathrand.IntN(12000)
-		l, err := net.Listen("tcp", loopback(port))
-		if err != nil {
+		lock, ok := reserve(port)
+		if !ok {
 			continue
 		}
-		if err := l.Close(); err != nil {
-			return 0, fmt.Errorf("waybill/testenv: %w", err)
+		l, err := net.Listen("tcp", loopback(port))
+		if err == nil {
+			err = l.Close()
 		}
+		if err != nil {
+			_ = lock.Close()
+			continue
+		}
+		taken.Lock()
+		taken.ports[port] = lock
+		taken.Unlock()
 		return port, nil
 	}
 	return 0, errors.New("waybill/testenv: no free port between 20000 and 32000 on 127.0.0.1")
+}
+
+// freed ends the reservation of ports; 0 stands for none.
+func freed(ports ...int) {
+	taken.Lock()
+	defer taken.Unlock()
+	for _, port := range ports {
+		if lock := taken.ports[port]; lock != nil {
+			_ = lock.Close()
+			delete(taken.ports, port)
+		}
+	}
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
@@ -100,5 +127,5 @@ func tail(file string) string {
 	if err != nil {
 		return ""
 	}
-	return string(b[max(0, len(b)-2000):])
+	return string(b[max(0, len(b)-4000):])
 }
