@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"slices"
 	"sync"
+	"time"
 )
 
 // acker is the part of a channel that settles.
@@ -12,16 +13,25 @@ type acker interface {
 }
 
 // acks settles the deliveries of one channel. It knows which of them are not settled, so that a batch can be acknowledged with one frame: basic.ack
-// with multiple means every delivery up to the tag, so it is sent only if nothing else below is open.
+// with multiple means every delivery up to the tag, so it is sent only if nothing else below is open. A batch that ended before an earlier one
+// waits for it a moment.
 type acks struct {
 	ch acker
 
-	mu   sync.Mutex // held while writing: what another call is about to settle counts as open until its frame was written
-	open map[uint64]struct{}
+	mu    sync.Mutex // held while writing: what another call is about to settle counts as open until its frame was written
+	open  map[uint64]struct{}
+	late  []uint64 // of batches: done, and something below is open
+	timer *time.Timer
 }
 
-// shareOfOpen bounds the search for open deliveries: with more of them for each one to settle, single frames cost less.
-const shareOfOpen = 16
+const (
+	// shareOfOpen bounds the search for open deliveries: with more of them for each one to settle, single frames cost less.
+	shareOfOpen = 16
+	// minLate is from how many acknowledgements on it is worth to wait for what is below.
+	minLate = 16
+	// lateTime is how long they wait at most. What they lose if the process ends meanwhile comes again, as after a lost connection.
+	lateTime = 20 * time.Millisecond
+)
 
 // arrived notes a delivery. It must be called for every one, in order.
 func (a *acks) arrived(tag uint64) {
@@ -44,21 +54,46 @@ func (a *acks) requeue(tag uint64) error {
 	return a.ch.Nack(tag, false, true)
 }
 
-// ackAll acknowledges tags, which it sorts: those below the first other open one with a single frame.
+// ackAll acknowledges tags: those below the first other open one with a single frame. If many are left, they wait for what is below.
 func (a *acks) ackAll(tags []uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	slices.Sort(tags)
 	for _, tag := range tags {
 		delete(a.open, tag)
 	}
-	n := a.below(tags)
-	if n > 1 {
+	waited := len(a.late) > 0
+	tags = append(tags, a.late...)
+	a.late = a.late[:0]
+	slices.Sort(tags)
+	if n := a.below(tags); n > 1 {
 		if err := a.ch.Ack(tags[n-1], true); err != nil {
 			return err
 		}
 		tags = tags[n:]
 	}
+	if len(tags) < minLate {
+		return a.each(tags)
+	}
+	a.late = append(a.late, tags...)
+	switch {
+	case a.timer == nil:
+		a.timer = time.AfterFunc(lateTime, func() { _ = a.flush() }) // fails with the channel, whose deliveries come again
+	case !waited:
+		a.timer.Reset(lateTime)
+	}
+	return nil
+}
+
+// flush acknowledges what waits.
+func (a *acks) flush() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	tags := a.late
+	a.late = nil
+	return a.each(tags)
+}
+
+func (a *acks) each(tags []uint64) error {
 	for _, tag := range tags {
 		if err := a.ch.Ack(tag, false); err != nil {
 			return err

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -48,7 +50,7 @@ func TestMultipleAckTakesNothingElse(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
-		a := acks{ch: broker, open: map[uint64]struct{}{}}
+		a := acks{ch: broker, open: map[uint64]struct{}{}, timer: time.NewTimer(time.Hour)} // flush is an action
 		var held []uint64
 		next := uint64(0)
 		want := map[uint64]bool{} // what was asked to be acknowledged
@@ -97,21 +99,40 @@ func TestMultipleAckTakesNothingElse(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
+			"flush": func(t *rapid.T) {
+				if err := a.flush(); err != nil {
+					t.Fatal(err)
+				}
+			},
 			"": func(t *rapid.T) {
 				if broker.unknown {
 					t.Fatal("a tag was settled twice")
+				}
+				late := slices.Clone(a.late)
+				slices.Sort(late)
+				if len(slices.Compact(late)) != len(a.late) {
+					t.Fatalf("a tag waits twice: %v", late)
 				}
 				for tag, n := range broker.acked {
 					if !want[tag] || n != 1 {
 						t.Fatalf("tag %d was acknowledged %d times, wanted %t", tag, n, want[tag])
 					}
 				}
-				if len(broker.acked) != len(want) || len(broker.unacked) != len(held) {
-					t.Fatalf("%d acknowledged, want %d; %d open, want %d", len(broker.acked), len(want), len(broker.unacked), len(held))
+				if len(broker.acked)+len(late) != len(want) || len(broker.unacked) != len(held)+len(late) {
+					t.Fatalf("%d acknowledged and %d wait, want %d; %d open, want %d", len(broker.acked), len(late), len(want), len(broker.unacked), len(held))
 				}
 			},
 		})
 	})
+}
+
+func heldBy(a *acks, broker *brokerModel, n uint64) (tags []uint64) {
+	for tag := uint64(1); tag <= n; tag++ {
+		broker.unacked[tag] = true
+		a.arrived(tag)
+		tags = append(tags, tag)
+	}
+	return tags
 }
 
 // A batch of everything that is held takes one frame.
@@ -119,13 +140,32 @@ func TestMultipleAckIsOneFrame(t *testing.T) {
 	t.Parallel()
 	broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
 	a := acks{ch: broker, open: map[uint64]struct{}{}}
-	var tags []uint64
-	for tag := uint64(1); tag <= 100; tag++ {
-		broker.unacked[tag] = true
-		a.arrived(tag)
-		tags = append(tags, tag)
-	}
+	tags := heldBy(&a, broker, 100)
 	if err := a.ackAll(tags); err != nil || broker.frames != 1 || len(broker.acked) != 100 {
 		t.Errorf("%d frames for %d acknowledgements: %v", broker.frames, len(broker.acked), err)
 	}
+}
+
+// Of two batches at a time the later one, if it ends first, waits for the earlier one, and both take one frame. It does not wait for ever.
+func TestMultipleAckWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
+		a := acks{ch: broker, open: map[uint64]struct{}{}}
+		tags := heldBy(&a, broker, 300)
+		if err := a.ackAll(tags[100:200]); err != nil || broker.frames != 0 {
+			t.Fatalf("%d frames: %v", broker.frames, err)
+		}
+		if err := a.ackAll(tags[:100]); err != nil || broker.frames != 1 || len(broker.acked) != 200 {
+			t.Fatalf("%d frames for %d acknowledgements: %v", broker.frames, len(broker.acked), err)
+		}
+		if err := a.ackAll(tags[201:300]); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(lateTime)
+		synctest.Wait()
+		if len(broker.acked) != 299 || len(broker.unacked) != 1 {
+			t.Fatalf("%d acknowledged, %d open", len(broker.acked), len(broker.unacked))
+		}
+	})
 }

@@ -248,6 +248,14 @@ func (s *session) signal() {
 	}
 }
 
+// close closes the channel after everything that was acknowledged reached it.
+func (s *session) close() error {
+	if err := s.acks.flush(); err != nil {
+		return err
+	}
+	return s.ch.Close()
+}
+
 // over reports whether the session can deliver nothing more.
 func (s *session) over() bool {
 	s.mu.Lock()
@@ -351,7 +359,7 @@ func (r *receiver) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout)
 	defer cancel()
 	if r.sub.InOrder { // all at once, and in order: a cancelled consumer would let the next one begin before its messages are back
-		if err := await(ctx, s.ch.Close, nil); err != nil && amqpError(err) == nil {
+		if err := await(ctx, s.close, nil); err != nil && amqpError(err) == nil {
 			return outage("close", err)
 		}
 		return nil
@@ -381,9 +389,9 @@ func (r *receiver) Close(ctx context.Context) error {
 			acks[i] = core.AckGiveBack(d)
 		}
 		_ = r.Settle(ctx, acks) // what fails goes back with the channel
-		err = await(ctx, s.ch.Close, nil)
+		err = await(ctx, s.close, nil)
 	} else {
-		go func() { _ = s.ch.Close() }()
+		go func() { _ = s.close() }()
 	}
 	if err != nil && amqpError(err) == nil {
 		return outage("close", err)
