@@ -18,6 +18,7 @@ import (
 const (
 	batchSize    = 100
 	batchWorkers = 2
+	batchWait    = 5 * time.Millisecond
 )
 
 // consumeBatch compares a consumer in batch mode with a hand-written loop that does the same: 100 messages a transaction,
@@ -57,7 +58,7 @@ func inboxBatchLoop(ctx context.Context, env *servers, db *database, done func()
 		}
 		_, err := tx.Exec(ctx, `INSERT INTO effects (id) SELECT unnest($1::text[])`, ids)
 		return err
-	}, inbox.BatchOptions{Size: batchSize})
+	}, inbox.BatchOptions{Size: batchSize, Wait: batchWait})
 	batch := h.Batch
 	h.Batch = func(ctx context.Context, ds []*core.Delivery) ([]core.HandlerStatus, error) {
 		statuses, err := batch(ctx, ds)
@@ -129,14 +130,14 @@ func handBatchLoop(ctx context.Context, env *servers, db *database, done func())
 	return err
 }
 
-// gather waits for a message, then takes what comes within 5 ms, up to a batch; nil at the end.
+// gather waits for a message, then takes what comes within batchWait, up to a batch; nil at the end.
 func gather(in <-chan amqp.Delivery) []amqp.Delivery {
 	d, ok := <-in
 	if !ok {
 		return nil
 	}
 	ds := append(make([]amqp.Delivery, 0, batchSize), d)
-	timer := time.NewTimer(5 * time.Millisecond)
+	timer := time.NewTimer(batchWait)
 	defer timer.Stop()
 	for len(ds) < batchSize {
 		select {

@@ -32,18 +32,21 @@ type runner struct {
 	checks []func(context.Context) error // still to be asked before the first subscription
 
 	mu        sync.Mutex
-	schedule            // what waits and what runs
-	pause     pause     // the state of an outage
-	held      int       // received and not settled
-	unsettled int       // decided and not settled
-	stopping  bool      // nothing new is started
-	down      bool      // the broker cannot be reached
-	condition           // for Health
-	active    time.Time // when something was received or settled last
-	idle      signal    // stopping, and nothing runs
-	settled   signal    // stopping, nothing runs, and nothing is to be settled
-	wake      chan any  // tells a waiting receive loop that something changed
-	waiting   bool      // the receive loop waits on wake
+	schedule                // what waits and what runs
+	pause     pause         // the state of an outage
+	held      int           // received and not settled
+	unsettled int           // decided and not settled
+	stopping  bool          // nothing new is started
+	down      bool          // the broker cannot be reached
+	condition               // for Health
+	active    time.Time     // when something was received or settled last
+	idle      signal        // stopping, and nothing runs
+	settled   signal        // stopping, nothing runs, and nothing is to be settled
+	jobs      chan *item    // for workers that have nothing to handle; it has room for one each
+	spare     int           // how many of these there are
+	ended     chan struct{} // closed when the run is over
+	wake      chan any      // tells a waiting receive loop that something changed
+	waiting   bool          // the receive loop waits on wake
 	kicker    *time.Timer
 	kicksAt   time.Time // zero: the timer does not run
 }
@@ -65,7 +68,7 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 	r := &runner{
 		c: c, sub: &reg.sub, tel: c.tel.forQueue(&reg.sub), handlers: make(map[string]*entry, len(reg.handlers)), stopCtx: ctx, active: time.Now(),
 		log:  &logs{Logger: c.opts.Logger.With(slog.String("queue", reg.sub.Queue))},
-		wake: make(chan any, 1), idle: signal{ch: make(chan struct{})}, settled: signal{ch: make(chan struct{})},
+		wake: make(chan any, 1), jobs: make(chan *item, reg.sub.Concurrency), ended: make(chan struct{}), idle: signal{ch: make(chan struct{})}, settled: signal{ch: make(chan struct{})},
 		checks:   reg.checks,
 		schedule: schedule{limit: reg.sub.Concurrency, lanes: map[string][]*item{}, keepBusy: reg.sub.InOrder},
 	}
@@ -96,6 +99,7 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 func (r *runner) run(ctx context.Context, first chan<- error, begin <-chan struct{}) error {
 	defer r.abortSettles()
 	defer r.cutHandlers()
+	defer close(r.ended)
 	s, err := r.open(ctx, first)
 	if s == nil {
 		return err
@@ -360,7 +364,7 @@ func (r *runner) setDown(down bool, err error) { //nolint:revive // a fact, not 
 // kick starts workers while there is something to handle and somebody may. mu is held.
 func (r *runner) kick() {
 	for it := r.next(); it != nil; it = r.next() {
-		go r.work(it)
+		r.start(it)
 	}
 }
 

@@ -12,20 +12,35 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// work handles it and then what comes next, and ends when there is nothing to handle.
+// start has it handled by a worker that is free, or by a new one. mu is held.
+func (r *runner) start(it *item) {
+	if r.spare == 0 {
+		go r.work(it)
+		return
+	}
+	r.spare--
+	r.jobs <- it
+}
+
+// work handles it and then what comes next. It ends with the run: a goroutine that is new grows its stack again.
 func (r *runner) work(it *item) {
 	defer func() {
 		if it != nil { // a handler ended its goroutine
-			if next := r.goexited(it); next != nil {
-				go r.work(next)
-			}
+			go r.work(r.goexited(it))
 		}
 	}()
-	for it != nil {
-		if it.batch != nil {
-			it = r.workBatch(it)
-		} else {
-			it = r.finish(it, r.process(it))
+	for {
+		for it != nil {
+			if it.batch != nil {
+				it = r.workBatch(it)
+			} else {
+				it = r.finish(it, r.process(it))
+			}
+		}
+		select {
+		case it = <-r.jobs:
+		case <-r.ended:
+			return
 		}
 	}
 }
@@ -132,6 +147,9 @@ func (r *runner) proceed(it *item, held map[string]*item) *item {
 		r.giveBackWaiting() // what was behind it, if the order is kept
 	}
 	next := r.next()
+	if next == nil {
+		r.spare++
+	}
 	r.kick()
 	if r.stopping && r.running == 0 {
 		r.idle.set()

@@ -114,11 +114,11 @@ func (e *engine) accept(records []core.Record, sent time.Time, session int64) *b
 			l := e.lanes[key]
 			prev := l.tail
 			e.lanes[key] = lane{tail: it, held: l.held + 1}
-			if session != e.session || prev != nil && prev.broken || prev == nil && e.limbo[it.lane()] > 0 || e.severed[key] {
+			if session != e.session || prev != nil && prev.broken || prev == nil && e.limbo[key] > 0 || e.severed[key] {
 				e.release(it)
 				continue
 			}
-			if prev != nil && (prev.state != itemDone || e.limbo[it.lane()] > 0) {
+			if prev != nil && (prev.state != itemDone || e.limbo[key] > 0) {
 				prev.next = it
 				continue
 			}

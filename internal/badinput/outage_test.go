@@ -223,26 +223,52 @@ func heapBytes() uint64 {
 	return m.HeapAlloc
 }
 
+// flow is a relay and a consumer on a database of their own, at work.
+type flow struct {
+	server   *testenv.PostgresServer
+	pool     *pgxpool.Pool
+	outbox   *postgres.Outbox
+	bus      *rabbitmq.Transport
+	rel, con *running
+	stop     func() int // ends the load, and returns what was staged
+}
+
+func flowing(t *testing.T) *flow {
+	t.Helper()
+	server := testenv.OwnPostgres(t, testenv.PostgresOptions{})
+	f := &flow{server: server, pool: openPool(t, server.DSN("postgres"))}
+	migrate(t, f.pool)
+	exec(t, f.pool, "CREATE TABLE seen (id text, n int)")
+	f.outbox = newOutbox(t, f.pool, postgres.Options{})
+	f.bus = dial(t, testenv.RabbitMQ(t).URL, rabbitmq.Options{})
+	f.con = consumeAll(t, f.pool, f.bus)
+	f.rel = start(t, newRelay(t, f.outbox, f.bus, relay.Options{DrainTimeout: time.Second, Lease: 5 * time.Second, PublishTimeout: 2 * time.Second, PollMax: time.Second}))
+	f.stop = load(t, f.pool, f.outbox)
+	eventually(t, 20*time.Second, "messages flow", func() bool { return number(t, f.pool, "SELECT count(*) FROM seen") > 50 })
+	return f
+}
+
+// ended waits until all that was staged is handled, and stops both.
+func (f *flow) ended(t *testing.T, staged int) {
+	t.Helper()
+	eventually(t, 60*time.Second, "everything is published and handled", func() bool {
+		return number(t, f.pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 && number(t, f.pool, "SELECT count(*) FROM seen") >= staged
+	})
+	f.rel.stop(10 * time.Second)
+	f.con.stop(10 * time.Second)
+}
+
 // The database stops answering, with all connections open. Run ends all the same; what it held comes back.
 func TestDatabaseFrozen(t *testing.T) { // RL-01 P8
 	long(t)
 	t.Parallel()
-	server := testenv.OwnPostgres(t, testenv.PostgresOptions{})
-	pool := openPool(t, server.DSN("postgres"))
-	migrate(t, pool)
-	exec(t, pool, "CREATE TABLE seen (id text, n int)")
-	o := newOutbox(t, pool, postgres.Options{})
-	bus := dial(t, testenv.RabbitMQ(t).URL, rabbitmq.Options{})
-	con := consumeAll(t, pool, bus)
-	rel := start(t, newRelay(t, o, bus, relay.Options{DrainTimeout: time.Second, Lease: 5 * time.Second, PublishTimeout: 2 * time.Second, PollMax: time.Second}))
-	stop := load(t, pool, o)
-	eventually(t, 20*time.Second, "messages flow", func() bool { return number(t, pool, "SELECT count(*) FROM seen") > 50 })
-	server.Pause()
-	defer server.Resume()
+	f := flowing(t)
+	f.server.Pause()
+	defer f.server.Resume()
 	pause(t, 2*time.Second)
 	took := make(chan time.Duration, 2)
-	go func() { took <- rel.stop(20 * time.Second) }()
-	go func() { took <- con.stop(20 * time.Second) }()
+	go func() { took <- f.rel.stop(20 * time.Second) }()
+	go func() { took <- f.con.stop(20 * time.Second) }()
 	for range 2 { // a second to drain, one of grace, five to settle
 		if d := <-took; d > 9*time.Second {
 			t.Errorf("Run took %s to end", d)
@@ -250,44 +276,27 @@ func TestDatabaseFrozen(t *testing.T) { // RL-01 P8
 			t.Logf("Run ended after %s", d.Round(10*time.Millisecond))
 		}
 	}
-	server.Resume()
-	staged := stop()
-	rel = start(t, newRelay(t, o, bus, relay.Options{DrainTimeout: time.Second}))
-	con = consumeAll(t, pool, bus)
-	eventually(t, 60*time.Second, "everything is published and handled", func() bool {
-		return number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 && number(t, pool, "SELECT count(*) FROM seen") >= staged
-	})
-	rel.stop(10 * time.Second)
-	con.stop(10 * time.Second)
+	f.server.Resume()
+	staged := f.stop()
+	f.rel = start(t, newRelay(t, f.outbox, f.bus, relay.Options{DrainTimeout: time.Second}))
+	f.con = consumeAll(t, f.pool, f.bus)
+	f.ended(t, staged)
 }
 
 // The database is killed and comes back: neither Run ends, nothing is lost, nothing has two effects.
 func TestDatabaseKilled(t *testing.T) { // RL-07 P7
 	long(t)
 	t.Parallel()
-	server := testenv.OwnPostgres(t, testenv.PostgresOptions{})
-	pool := openPool(t, server.DSN("postgres"))
-	migrate(t, pool)
-	exec(t, pool, "CREATE TABLE seen (id text, n int)")
-	o := newOutbox(t, pool, postgres.Options{})
-	bus := dial(t, testenv.RabbitMQ(t).URL, rabbitmq.Options{})
-	con := consumeAll(t, pool, bus)
-	rel := start(t, newRelay(t, o, bus, relay.Options{DrainTimeout: time.Second, Lease: 5 * time.Second, PublishTimeout: 2 * time.Second, PollMax: time.Second}))
-	stop := load(t, pool, o)
-	eventually(t, 20*time.Second, "messages flow", func() bool { return number(t, pool, "SELECT count(*) FROM seen") > 50 })
-	server.Kill()
+	f := flowing(t)
+	f.server.Kill()
 	pause(t, 3*time.Second)
-	if err := server.Restart(t.Context()); err != nil {
+	if err := f.server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	pause(t, time.Second)
-	staged := stop() // a commit whose answer was lost may have staged five more
-	eventually(t, 60*time.Second, "everything is published and handled", func() bool {
-		return number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 && number(t, pool, "SELECT count(*) FROM seen") >= staged
-	})
-	rel.stop(10 * time.Second)
-	con.stop(10 * time.Second)
-	seen, distinct := number(t, pool, "SELECT count(*) FROM seen"), number(t, pool, "SELECT count(DISTINCT id) FROM seen")
+	staged := f.stop() // a commit whose answer was lost may have staged five more
+	f.ended(t, staged)
+	seen, distinct := number(t, f.pool, "SELECT count(*) FROM seen"), number(t, f.pool, "SELECT count(DISTINCT id) FROM seen")
 	if seen != distinct || seen > staged+5 {
 		t.Errorf("%d effects of %d messages, %d were staged", seen, distinct, staged)
 	}

@@ -46,17 +46,15 @@ func (o *InboxOptions) lockTimeout() string {
 	return fmt.Sprintf("%dms", o.LockTimeout.Milliseconds())
 }
 
-// The lock timeout holds for the mark only; the handler gets back what was set before.
+// The lock timeout holds for the mark only; the handler gets back what was set before. CASE keeps its parts in this order,
+// and RETURNING comes after the wait; of a duplicate nothing comes back, and restoreSQL is left to do.
 const (
-	lockTimeoutSQL = `SELECT set_config('waybill.lock_timeout', current_setting('lock_timeout'), true), set_config('lock_timeout', $1, true)`
-	markInboxSQL   = `INSERT INTO {inbox} (consumer, source, id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`
-	restoreSQL     = `SELECT set_config('lock_timeout', current_setting('waybill.lock_timeout'), true)`
-	// boundedMarkSQL is the three in one: a statement less twice a message. Of a duplicate nothing is restored, since its
-	// transaction ends there.
-	boundedMarkSQL = `
-WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $4, true) AS now)
-INSERT INTO {inbox} (consumer, source, id) SELECT $1, $2, $3 FROM s ON CONFLICT DO NOTHING
-RETURNING set_config('lock_timeout', (SELECT s.before FROM s), true)`
+	markInboxSQL = `
+INSERT INTO {inbox} (consumer, source, id) SELECT $1, $2, $3
+WHERE CASE WHEN set_config('waybill.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL THEN set_config('lock_timeout', $4, true) IS NOT NULL END
+ON CONFLICT DO NOTHING RETURNING ` + restored
+	restoreSQL = `SELECT ` + restored
+	restored   = `set_config('lock_timeout', current_setting('waybill.lock_timeout'), true)`
 )
 
 // Inbox is an inbox in a PostgreSQL database, for handlers that write with pgx. It is safe for concurrent use.
@@ -65,8 +63,8 @@ type Inbox struct {
 	opts    InboxOptions
 	names   names
 	mark    string
-	bounded string // mark, with a bound on how long it waits
 	markAll string
+	wait    string // the lock timeout
 	once    once
 }
 
@@ -85,7 +83,7 @@ func NewInbox(pool *pgxpool.Pool, opts InboxOptions) (*Inbox, error) {
 		return nil, err
 	}
 	n := newNames(opts.Schema, "", opts.Table)
-	return &Inbox{pool: pool, opts: opts, names: n, mark: n.sql(markInboxSQL), bounded: n.sql(boundedMarkSQL), markAll: n.sql(markBatchSQL)}, nil
+	return &Inbox{pool: pool, opts: opts, names: n, wait: opts.lockTimeout(), mark: n.sql(markInboxSQL), markAll: n.sql(fmt.Sprintf(markBatchSQL, "$4", keysOfArrays))}, nil
 }
 
 // Do runs fn in a READ COMMITTED transaction together with the mark; see [core.Inbox]. A concurrent Do of the same key
@@ -108,18 +106,30 @@ func (i *Inbox) do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 		return core.InboxNone, failure("inbox: begin", err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // after a commit it does nothing
-	tag, err := tx.Exec(ctx, i.bounded, key.Consumer, key.Source, key.ID, i.opts.lockTimeout())
+	status, err := readMark(tx.QueryRow(ctx, i.mark, key.Consumer, key.Source, key.ID, i.wait))
 	if err != nil {
 		return core.InboxNone, failure("inbox: mark", err)
 	}
-	if tag.RowsAffected() == 0 {
-		return core.InboxDuplicate, nil
+	if status == core.InboxDuplicate {
+		return status, nil
 	}
 	if err := fn(ctx, tx); err != nil {
 		return core.InboxNone, handlerError(err)
 	}
 	if err := tx.Commit(ctx); err != nil {
 		return core.InboxNone, commitError(err)
+	}
+	return core.InboxProcessed, nil
+}
+
+// readMark returns what a mark's row says.
+func readMark(row interface{ Scan(dest ...any) error }) (core.InboxStatus, error) {
+	var restored string
+	switch err := row.Scan(&restored); {
+	case errors.Is(err, pgx.ErrNoRows), errors.Is(err, sql.ErrNoRows):
+		return core.InboxDuplicate, nil
+	case err != nil:
+		return core.InboxNone, err
 	}
 	return core.InboxProcessed, nil
 }

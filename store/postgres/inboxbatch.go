@@ -3,13 +3,12 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/waybill-go/waybill/core"
 )
@@ -24,11 +23,20 @@ var (
 )
 
 const (
-	// The keys come sorted and are marked in this order, so that two batches cannot deadlock. Only new ones come back, in
-	// the same order.
-	markBatchSQL = `INSERT INTO {inbox} (consumer, source, id) SELECT k.consumer, k.source, k.id
-FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (consumer, source, id, n) ORDER BY k.n
-ON CONFLICT DO NOTHING RETURNING consumer, source, id`
+	// The keys come sorted and are marked in this order, so that two batches cannot deadlock. The lock timeout holds for this
+	// statement only: each part needs the one before. If some were marked before, the numbers of the others come back.
+	markBatchSQL = `
+WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', %s, true) AS now
+), k AS MATERIALIZED (%s
+), i AS (
+    INSERT INTO {inbox} (consumer, source, id) SELECT k.consumer, k.source, k.id FROM s, k ORDER BY k.n
+    ON CONFLICT DO NOTHING RETURNING consumer, source, id
+), n AS MATERIALIZED (SELECT count(*) AS marked FROM i)
+SELECT n.marked, set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.before END, true),
+       (SELECT json_agg(k.n ORDER BY k.n)::text FROM k JOIN i USING (consumer, source, id) WHERE n.marked < (SELECT count(*) FROM k))
+FROM n, s`
+	keysOfArrays = `SELECT * FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (consumer, source, id, n)`
+	keysOfJSON   = `SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, n FROM json_array_elements($1::json) WITH ORDINALITY AS k (v, n)`
 
 	// A stable time, so that the index ends the search. Two purges at a time take the same rows in the same order; the second waits for the first and finds less.
 	purgeInboxSQL = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
@@ -76,37 +84,36 @@ func (b *keyBatch) columns() (consumers, sources, ids []string) {
 	return consumers, sources, ids
 }
 
-// rows is a result set of pgx or database/sql.
-type rows interface {
-	Next() bool
-	Scan(dest ...any) error
-	Err() error
-}
-
-// read returns the status of every key and the indexes of those that are new, from the new keys in rs.
-func (b *keyBatch) read(rs rows) (statuses []core.InboxStatus, fresh []int, err error) {
+// read returns the status of every key and the indexes of those that are new, from a row of markBatchSQL.
+func (b *keyBatch) read(row interface{ Scan(dest ...any) error }) (statuses []core.InboxStatus, fresh []int, err error) {
+	var marked int
+	var restored string
+	var numbers *string
+	if err := row.Scan(&marked, &restored, &numbers); err != nil {
+		return nil, nil, err
+	}
+	fresh = slices.Clone(b.order)
+	if marked < len(b.order) {
+		var ns []int
+		if numbers != nil {
+			if err := json.Unmarshal([]byte(*numbers), &ns); err != nil {
+				return nil, nil, err
+			}
+		}
+		fresh = fresh[:0]
+		for _, n := range ns {
+			fresh = append(fresh, b.order[n-1])
+		}
+	}
 	statuses = make([]core.InboxStatus, len(b.keys))
 	for i := range statuses {
 		statuses[i] = core.InboxDuplicate
 	}
-	n := 0
-	for rs.Next() {
-		var k core.InboxKey
-		if err := rs.Scan(&k.Consumer, &k.Source, &k.ID); err != nil {
-			return nil, nil, err
-		}
-		for n < len(b.order) && b.keys[b.order[n]] != k {
-			n++
-		}
-		if n == len(b.order) {
-			return nil, nil, errors.New("the database returned a mark out of order or one that it was not given")
-		}
-		statuses[b.order[n]] = core.InboxProcessed
-		fresh = append(fresh, b.order[n])
-		n++
+	for _, i := range fresh {
+		statuses[i] = core.InboxProcessed
 	}
 	slices.Sort(fresh)
-	return statuses, fresh, rs.Err()
+	return statuses, fresh, nil
 }
 
 // DoBatch is [Inbox.Do] for many keys: one transaction, one INSERT for all marks; see [core.BatchInbox]. At most 100,000
@@ -125,23 +132,15 @@ func (i *Inbox) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ctx c
 	return restart(ctx, func() ([]core.InboxStatus, error) { return i.doBatch(ctx, b, fn) })
 }
 
-func (i *Inbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx context.Context, tx pgx.Tx, fresh []int) error) (statuses []core.InboxStatus, err error) {
+func (i *Inbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx context.Context, tx pgx.Tx, fresh []int) error) ([]core.InboxStatus, error) {
 	tx, err := i.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return nil, failure("inbox: begin", err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // after a commit it does nothing
-	var b pgx.Batch
-	var fresh []int
 	consumers, sources, ids := keys.columns()
-	b.Queue(lockTimeoutSQL, i.opts.lockTimeout())
-	b.Queue(i.markAll, consumers, sources, ids).Query(func(rs pgx.Rows) (err error) {
-		defer rs.Close()
-		statuses, fresh, err = keys.read(rs)
-		return err
-	})
-	b.Queue(restoreSQL)
-	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+	statuses, fresh, err := keys.read(tx.QueryRow(ctx, i.markAll, consumers, sources, ids, i.wait))
+	if err != nil {
 		return nil, failure("inbox: mark", err)
 	}
 	if len(fresh) == 0 {
@@ -169,17 +168,11 @@ func (i *Inbox) Mark(ctx context.Context, tx pgx.Tx, key core.InboxKey) (core.In
 	if err := i.ready(ctx); err != nil {
 		return core.InboxNone, err
 	}
-	status := core.InboxDuplicate
-	var b pgx.Batch
-	b.Queue(lockTimeoutSQL, i.opts.lockTimeout())
-	b.Queue(i.mark, key.Consumer, key.Source, key.ID).Exec(func(tag pgconn.CommandTag) error {
-		if tag.RowsAffected() == 1 {
-			status = core.InboxProcessed
-		}
-		return nil
-	})
-	b.Queue(restoreSQL)
-	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+	status, err := readMark(tx.QueryRow(ctx, i.mark, key.Consumer, key.Source, key.ID, i.wait))
+	if status == core.InboxDuplicate {
+		_, err = tx.Exec(ctx, restoreSQL)
+	}
+	if err != nil {
 		return core.InboxNone, markError(err)
 	}
 	return status, nil

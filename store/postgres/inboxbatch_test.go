@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -38,12 +39,18 @@ func TestInboxBatchLockTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.WithoutCancel(t.Context()))
-	if st, err := in.Mark(t.Context(), tx, key("2")); st != core.InboxProcessed || err != nil {
-		t.Fatal(st, err)
-	}
 	var timeout string
-	if err := tx.QueryRow(t.Context(), "SHOW lock_timeout").Scan(&timeout); err != nil || timeout != "0" {
-		t.Errorf("the caller's lock_timeout is %s (%v)", timeout, err)
+	for i, want := range []core.InboxStatus{core.InboxProcessed, core.InboxDuplicate} {
+		before := fmt.Sprintf("%ds", 7+i)
+		if _, err := tx.Exec(t.Context(), "SET LOCAL lock_timeout = '"+before+"'"); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := in.Mark(t.Context(), tx, key("2")); st != want || err != nil {
+			t.Fatal(st, err)
+		}
+		if err := tx.QueryRow(t.Context(), "SHOW lock_timeout").Scan(&timeout); err != nil || timeout != before {
+			t.Errorf("the caller's lock_timeout is %s, want %s (%v)", timeout, before, err)
+		}
 	}
 	keys := []core.InboxKey{key("3"), key("2"), key("1")}
 	_, err = in.DoBatch(t.Context(), keys, func(context.Context, pgx.Tx, []int) error { t.Error("ran"); return nil })

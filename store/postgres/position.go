@@ -263,7 +263,7 @@ func (v *view) add(r *core.RouteOrder, lo, hi, floor int64, kind rangeKind) {
 	v.kinds = append(v.kinds, kind)
 }
 
-// pickShards returns the shards to try: all, or a random share of them while other relays claim at the same time.
+// pickShards returns the shards to try: all, or a share of them that goes round while other relays claim at the same time.
 func (c *claimer) pickShards() []int32 {
 	start := c.turn
 	if c.share == shards {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"database/sql"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -16,6 +17,7 @@ type SQLInbox struct {
 	names   names
 	mark    string
 	markAll string
+	wait    string // the lock timeout
 }
 
 var _ core.Inbox[*sql.Tx] = (*SQLInbox)(nil)
@@ -33,10 +35,10 @@ func NewSQLInbox(db *sql.DB, opts InboxOptions) (*SQLInbox, error) {
 		return nil, core.Invalid("waybill/postgres: inbox options", "AutoMigrate: is offered only over pgx; use Migrations")
 	}
 	n := newNames(opts.Schema, "", opts.Table)
-	return &SQLInbox{db: db, opts: opts, names: n, mark: n.sql(markInboxSQL), markAll: n.sql(markBatchJSON)}, nil
+	return &SQLInbox{db: db, opts: opts, names: n, wait: opts.lockTimeout(), mark: n.sql(markInboxSQL), markAll: n.sql(fmt.Sprintf(markBatchSQL, "$2", keysOfJSON))}, nil
 }
 
-// Do is [Inbox.Do] for database/sql. It takes two round trips more, since database/sql cannot pipeline.
+// Do is [Inbox.Do] for database/sql. It takes a round trip more, to find out whether the transaction can be committed.
 func (i *SQLInbox) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx *sql.Tx) error) (core.InboxStatus, error) {
 	if err := checkKey(key); err != nil {
 		return core.InboxNone, err
@@ -50,22 +52,12 @@ func (i *SQLInbox) do(ctx context.Context, key core.InboxKey, fn func(ctx contex
 		return core.InboxNone, failure("inbox: begin", err)
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	if _, err := tx.ExecContext(ctx, lockTimeoutSQL, i.opts.lockTimeout()); err != nil {
-		return core.InboxNone, failure("inbox: set the lock timeout", err)
-	}
-	result, err := tx.ExecContext(ctx, i.mark, key.Consumer, key.Source, key.ID)
+	status, err := readMark(tx.QueryRowContext(ctx, i.mark, key.Consumer, key.Source, key.ID, i.wait))
 	if err != nil {
 		return core.InboxNone, failure("inbox: mark", err)
 	}
-	n, err := result.RowsAffected()
-	if err != nil {
-		return core.InboxNone, failure("inbox: mark", err)
-	}
-	if n == 0 {
-		return core.InboxDuplicate, nil
-	}
-	if _, err := tx.ExecContext(ctx, restoreSQL); err != nil {
-		return core.InboxNone, failure("inbox: set the lock timeout", err)
+	if status == core.InboxDuplicate {
+		return status, nil
 	}
 	if err := fn(ctx, tx); err != nil {
 		return core.InboxNone, handlerError(err)

@@ -17,11 +17,6 @@ var (
 	_ core.InboxPurger         = (*SQLInbox)(nil)
 )
 
-// As markBatchSQL; not every driver can send an array, so the keys come as JSON.
-const markBatchJSON = `INSERT INTO {inbox} (consumer, source, id) SELECT k.v->>0, k.v->>1, k.v->>2
-FROM json_array_elements($1::json) WITH ORDINALITY AS k (v, n) ORDER BY k.n
-ON CONFLICT DO NOTHING RETURNING consumer, source, id`
-
 // DoBatch is [Inbox.DoBatch] for database/sql.
 func (i *SQLInbox) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ctx context.Context, tx *sql.Tx, fresh []int) error) ([]core.InboxStatus, error) {
 	if len(keys) == 0 {
@@ -40,9 +35,6 @@ func (i *SQLInbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx cont
 		return nil, failure("inbox: begin", err)
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	if _, err := tx.ExecContext(ctx, lockTimeoutSQL, i.opts.lockTimeout()); err != nil {
-		return nil, failure("inbox: set the lock timeout", err)
-	}
 	list := make([][3]string, len(keys.order))
 	for n, k := range keys.order {
 		list[n] = [3]string{keys.keys[k].Consumer, keys.keys[k].Source, keys.keys[k].ID}
@@ -51,15 +43,12 @@ func (i *SQLInbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx cont
 	if err != nil {
 		return nil, failure("inbox: mark", err)
 	}
-	statuses, fresh, err := i.markBatch(ctx, tx, keys, string(text))
+	statuses, fresh, err := keys.read(tx.QueryRowContext(ctx, i.markAll, string(text), i.wait))
 	if err != nil {
 		return nil, failure("inbox: mark", err)
 	}
 	if len(fresh) == 0 {
 		return statuses, nil
-	}
-	if _, err := tx.ExecContext(ctx, restoreSQL); err != nil {
-		return nil, failure("inbox: set the lock timeout", err)
 	}
 	if err := fn(ctx, tx, fresh); err != nil {
 		return nil, handlerError(err)
@@ -73,15 +62,6 @@ func (i *SQLInbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx cont
 	return statuses, nil
 }
 
-func (i *SQLInbox) markBatch(ctx context.Context, tx *sql.Tx, keys *keyBatch, list string) ([]core.InboxStatus, []int, error) {
-	rs, err := tx.QueryContext(ctx, i.markAll, list) //nolint:rowserrcheck // read does
-	if err != nil {
-		return nil, nil, err
-	}
-	defer rs.Close() //nolint:errcheck // read to the end, or failed already
-	return keys.read(rs)
-}
-
 // Mark is [Inbox.Mark] for database/sql.
 func (i *SQLInbox) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.InboxStatus, error) {
 	if tx == nil {
@@ -90,24 +70,14 @@ func (i *SQLInbox) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (cor
 	if err := checkKey(key); err != nil {
 		return core.InboxNone, err
 	}
-	if _, err := tx.ExecContext(ctx, lockTimeoutSQL, i.opts.lockTimeout()); err != nil {
-		return core.InboxNone, markError(err)
+	status, err := readMark(tx.QueryRowContext(ctx, i.mark, key.Consumer, key.Source, key.ID, i.wait))
+	if status == core.InboxDuplicate {
+		_, err = tx.ExecContext(ctx, restoreSQL)
 	}
-	result, err := tx.ExecContext(ctx, i.mark, key.Consumer, key.Source, key.ID)
 	if err != nil {
 		return core.InboxNone, markError(err)
 	}
-	n, err := result.RowsAffected()
-	if err != nil {
-		return core.InboxNone, markError(err)
-	}
-	if _, err := tx.ExecContext(ctx, restoreSQL); err != nil {
-		return core.InboxNone, markError(err)
-	}
-	if n == 0 {
-		return core.InboxDuplicate, nil
-	}
-	return core.InboxProcessed, nil
+	return status, nil
 }
 
 // PurgeInbox is [Inbox.PurgeInbox] for database/sql.

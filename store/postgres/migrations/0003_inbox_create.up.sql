@@ -3,7 +3,7 @@ CREATE TABLE {inbox} (
     source     text        NOT NULL,
     id         text        NOT NULL,
     handled_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (consumer, source, id)
+    PRIMARY KEY (id, source, consumer) -- what tells most comes first: a search compares less
 );
 CREATE INDEX {inbox_handled} ON {inbox} (consumer, handled_at);
 COMMENT ON TABLE {inbox} IS 'Waybill inbox: one mark for each message that had its effect, written in the handler''s own transaction';
