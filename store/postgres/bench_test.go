@@ -22,7 +22,7 @@ const rawTable = `
 CREATE TABLE IF NOT EXISTS raw_outbox (
 	seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id uuid NOT NULL UNIQUE, topic text NOT NULL, key text NOT NULL,
 	headers json NOT NULL, body bytea NOT NULL, created_at timestamptz NOT NULL DEFAULT now(), leased_until timestamptz
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 45);
 CREATE INDEX IF NOT EXISTS raw_outbox_key ON raw_outbox (key, seq)`
 
 const rawInsert = `INSERT INTO raw_outbox (id, topic, key, headers, body)

@@ -73,9 +73,8 @@ func checkRequest(req *core.ClaimRequest) error {
 // answer is what one round trip saw.
 type answer struct {
 	records   []core.Record
-	promoted  map[string]int64 // least sequence by route
-	shards    uint64           // key shards that were locked
-	rows      []int64          // by range: rows seen, greatest and least sequence, least claimable one that was not claimed
+	shards    uint64  // key shards that were locked
+	rows      []int64 // by range: rows seen, greatest and least sequence, least claimable one that was not claimed
 	last      []int64
 	least     []int64
 	remaining []int64
@@ -85,33 +84,30 @@ type answer struct {
 	busyKey   []string
 	suspects  bool
 	held      bool
+	clean     bool   // of claimFront: it was all there is
 	keyed     bool   // there were rows whose key must be kept in order
 	leaseIn   *int64 // microseconds
 	timerIn   *int64
 	sequence  int64 // last sequence given out
 	xmin      int64
 	xmax      int64
-	took      int64 // microseconds that the claiming statement took
+	took      int64     // microseconds that the claiming statement took
+	now       time.Time // when it began, by the database's clock
 }
 
 func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view) (*answer, error) {
+	if v.simple {
+		a, err := o.claimFront(ctx, req, v)
+		if err != nil || a.clean {
+			return a, err
+		}
+		v.simple = false
+	}
 	session, token := o.claims.token(req.Session)
 	var a *answer
 	err := o.transactWith(ctx, "claim", setClaimSQL, func(b *pgx.Batch) {
-		a = &answer{promoted: map[string]int64{}}
-		b.Queue(o.claims.promote, v.names).Query(func(rows pgx.Rows) error {
-			var route string
-			var seq int64
-			for rows.Next() {
-				if err := rows.Scan(&route, &seq); err != nil {
-					return err
-				}
-				if least, ok := a.promoted[route]; !ok || seq < least {
-					a.promoted[route] = seq
-				}
-			}
-			return rows.Err()
-		})
+		a = &answer{}
+		b.Queue(o.claims.promote, v.names).Query(v.readPromoted)
 		if len(v.shards) > 0 {
 			b.Queue(o.claims.lock, v.shards, o.claims.class).QueryRow(func(row pgx.Row) error {
 				var bits string
@@ -129,73 +125,96 @@ func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view)
 	if err != nil {
 		return nil, err
 	}
-	remaining := max(req.Lease-microsDuration(a.took), 0)
-	for i := range a.records {
-		a.records[i].Lease = core.Lease{Token: token, Remaining: remaining}
-	}
-	slices.SortFunc(a.records, func(x, y core.Record) int { return cmp.Compare(x.Seq, y.Seq) })
+	a.lease(token, req.Lease)
 	return a, nil
 }
 
+// lease notes the lease of the records, which it sorts.
+func (a *answer) lease(token int64, lease time.Duration) {
+	remaining := max(lease-microsDuration(a.took), 0)
+	for i := range a.records {
+		a.records[i].Lease = core.Lease{Token: token, Remaining: remaining}
+	}
+	byseq := func(x, y core.Record) int { return cmp.Compare(x.Seq, y.Seq) }
+	if !slices.IsSortedFunc(a.records, byseq) {
+		slices.SortFunc(a.records, byseq)
+	}
+}
+
 // The first row says what the claim saw, in metaColumns; each of the others is a record, in the columns after them.
-const (
-	metaColumns   = 17
-	recordColumns = 18
-)
+const metaColumns = 18
 
 func (a *answer) read(rows pgx.Rows, source string) error {
-	dest := make([]any, metaColumns+recordColumns)
+	dest := make([]any, metaColumns, metaColumns+recordColumns)
 	copy(dest, []any{
 		&a.rows, &a.last, &a.least, &a.remaining, &a.open, &a.busyRange, &a.busySeq, &a.busyKey, &a.suspects, &a.held, &a.keyed,
-		&a.leaseIn, &a.timerIn, &a.sequence, &a.xmin, &a.xmax, &a.took,
+		&a.leaseIn, &a.timerIn, &a.sequence, &a.xmin, &a.xmax, &a.took, &a.now,
 	})
 	if rows.Next() {
-		if err := rows.Scan(dest...); err != nil {
+		if err := rows.Scan(append(dest, make([]any, recordColumns)...)...); err != nil {
 			return err
 		}
 	}
 	clear(dest)
+	return a.readRecords(rows, dest, source)
+}
+
+// readRecords reads records from the columns after skip.
+func (a *answer) readRecords(rows pgx.Rows, skip []any, source string) error {
+	r := newRecordReader(skip, source)
 	for rows.Next() {
 		a.records = append(a.records, core.Record{})
-		if err := scanRecord(rows, dest, &a.records[len(a.records)-1], source); err != nil {
+		if err := r.read(rows, a.now, &a.records[len(a.records)-1]); err != nil {
 			return err
 		}
 	}
 	return rows.Err()
 }
 
-// scanRecord reads the record's columns. What the row holds may be unreadable; then the record says so.
-func scanRecord(rows pgx.Rows, dest []any, r *core.Record, source string) error {
+const recordColumns = 18
+
+// recordReader reads rows of recordSQL.
+type recordReader struct {
+	dest    []any
+	columns []any // of dest, those of the record
+	source  string
+	stamp   int64
+	since   time.Time
+	expires *time.Time
+	attrs   []byte
+}
+
+func newRecordReader(skip []any, source string) *recordReader {
+	dest := append(skip, make([]any, recordColumns)...)
+	return &recordReader{dest: dest, columns: dest[len(skip):], source: source}
+}
+
+// read reads a row. What it holds may be unreadable; then the record says so.
+func (d *recordReader) read(rows pgx.Rows, now time.Time, r *core.Record) error {
 	e := &r.Envelope
-	var (
-		stamp, age int64
-		expires    *time.Time
-		attrs      []byte
-	)
-	for i, p := range [...]any{
-		&r.Seq, &r.Route, &e.ID, &e.Topic, &e.Key, &e.Type, &e.Source, &e.ContentType, &e.CorrelationID, &e.TraceParent, &e.Time,
-		&stamp, &expires, &attrs, &e.Body, &r.Attempts, &r.Crashes, &age,
-	} {
-		dest[metaColumns+i] = p
-	}
-	if err := rows.Scan(dest...); err != nil {
+	c := d.columns
+	c[0], c[1], c[2], c[3], c[4], c[5], c[6] = &r.Seq, &r.Route, &e.ID, &e.Topic, &e.Key, &e.Type, &e.Source
+	c[7], c[8], c[9], c[10], c[11], c[12] = &e.ContentType, &e.CorrelationID, &e.TraceParent, &e.Time, &d.stamp, &d.expires
+	c[13], c[14], c[15], c[16], c[17] = &d.attrs, &e.Body, &r.Attempts, &r.Crashes, &d.since
+	d.expires, d.attrs = nil, nil
+	if err := rows.Scan(d.dest...); err != nil {
 		return err
 	}
 	if e.Type == "" {
 		e.Type = e.Topic
 	}
 	if e.Source == "" {
-		e.Source = source
+		e.Source = d.source
 	}
 	e.Time = e.Time.UTC()
-	if expires != nil {
-		e.Expires = expires.UTC()
+	if d.expires != nil {
+		e.Expires = d.expires.UTC()
 	}
-	e.HLC = hlc.Timestamp(stamp)
-	r.Age = max(time.Duration(age)*time.Microsecond, 0)
+	e.HLC = hlc.Timestamp(d.stamp)
+	r.Age = max(now.Sub(d.since), 0)
 	r.Failed = r.Attempts > 0
-	r.Err = decodeAttrs(e, attrs)
-	if r.Err == nil && stamp < 0 {
+	r.Err = decodeAttrs(e, d.attrs)
+	if r.Err == nil && d.stamp < 0 {
 		r.Err = &core.Error{Op: "waybill/postgres: column hlc", Class: core.ClassPermanent, Reason: core.ReasonUndecodable, Err: hlc.ErrInvalid}
 	}
 	return nil

@@ -25,7 +25,7 @@ type Outbox struct {
 	marked atomic.Int64 // wall clock in ns of the latest mark
 	once   once         // AutoMigrate
 
-	settlePublished, settleOthers, extend, mark string
+	settleSome, settleRange, settleOthers, extend, mark string
 }
 
 var (
@@ -52,12 +52,11 @@ func NewOutbox(pool *pgxpool.Pool, opts Options) (*Outbox, error) {
 	if err != nil {
 		return nil, err
 	}
+	keep := opts.Retention.Of(core.StatePublished, core.ReasonNone) != 0
 	o := &Outbox{
 		pool: pool, opts: opts, names: n, stager: s,
-		settlePublished: n.sql(settlePublishedSQL), settleOthers: n.sql(settleOthersSQL), extend: n.sql(extendSQL), mark: n.sql(markSQL),
-	}
-	if opts.Retention.Of(core.StatePublished, core.ReasonNone) != 0 {
-		o.settlePublished = n.sql(keepPublishedSQL)
+		settleSome: n.sql(settlePublishedSQL(someSQL, keep)), settleRange: n.sql(settlePublishedSQL(rangeSQL, keep)), settleOthers: n.sql(settleOthersSQL),
+		extend: n.sql(extendSQL), mark: n.sql(markSQL),
 	}
 	o.claims.init(n)
 	o.waiter.init(n)

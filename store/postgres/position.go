@@ -29,9 +29,9 @@ const (
 // claimer keeps, in memory, where the next claim should look. It only guides: losing it costs one lap. It is safe for
 // concurrent use.
 type claimer struct {
-	promote, lock, unkeyed, keyed string
-	class                         int32
-	serial                        atomic.Uint32 // of claims, for their tokens
+	promote, lock, front, takeFront, unkeyed, keyed string
+	class                                           int32
+	serial                                          atomic.Uint32 // of claims, for their tokens
 
 	mu      sync.Mutex
 	at      map[string]*position
@@ -41,8 +41,10 @@ type claimer struct {
 	held    bool
 	busy    int
 	plain   int // claims in a row that met no row whose key must be kept in order
+	general int // claims that do not try the front alone
 	past    horizon
 	skipped map[laneKey]bool  // keys that the latest claim was to leave
+	leased  map[int64]int     // how many records have a token, of claims of which nothing was settled
 	own     map[int64]laneKey // keyed records that were claimed and not settled, by sequence
 }
 
@@ -54,6 +56,9 @@ const leastShare = 8
 
 // maxPassed bounds what is remembered of rows that were passed, and of own records. Beyond it laps find them.
 const maxPassed = 50_000
+
+// maxLeased bounds the claims of which it is remembered how many records they have.
+const maxLeased = 1000
 
 type laneKey struct{ route, key string }
 
@@ -112,10 +117,12 @@ func (h *horizon) advance(a *answer) {
 }
 
 func (c *claimer) init(n names) {
+	c.front, c.takeFront = n.sql(frontSQL), n.sql(takeFrontSQL)
 	c.promote, c.lock, c.unkeyed, c.keyed, c.class = n.sql(promoteSQL), n.sql(lockSQL), n.sql(claimUnkeyedSQL), n.sql(claimKeyedSQL), n.lockClass()
-	c.plain = plainClaims - 2 // if the first claims meet no keys, try it soon
+	c.plain = plainClaims // until a claim meets keys
 	c.serial.Store(rand.Uint32())
 	c.at, c.own = map[string]*position{}, map[int64]laneKey{}
+	c.leased = map[int64]int{}
 	c.skipped = map[laneKey]bool{}
 	c.share = shards
 }
@@ -146,7 +153,9 @@ const (
 // view is what one claim looks at: ranges, as columns.
 type view struct {
 	statement     string
-	names         []string // the routes, once each
+	simple        bool             // claimFront may do
+	promoted      map[string]int64 // least sequence by route
+	names         []string         // the routes, once each
 	routes        []string
 	lo, hi, floor []int64
 	keyed, block  []bool
@@ -161,7 +170,7 @@ type view struct {
 func (c *claimer) plan(req *core.ClaimRequest) *view {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := &view{window: req.MaxRecords + req.MaxRecords/4 + 20, records: req.MaxRecords, bytes: req.MaxBytes, skip: []string{}}
+	v := &view{window: req.MaxRecords + req.MaxRecords/4 + 20, records: req.MaxRecords, bytes: req.MaxBytes, skip: []string{}, promoted: map[string]int64{}}
 	if req.Alone {
 		v.records = 1
 	}
@@ -200,7 +209,12 @@ func (c *claimer) plan(req *core.ClaimRequest) *view {
 	v.statement = c.unkeyed
 	if keyed && c.plain < plainClaims || req.Alone {
 		v.statement, v.shards = c.keyed, c.pickShards()
+		return v
 	}
+	if len(v.routes) == 1 && len(v.skip) == 0 && c.general == 0 {
+		v.simple = true
+	}
+	c.general = max(c.general-1, 0)
 	return v
 }
 
@@ -303,7 +317,7 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 	lapped := map[string]bool{}
 	for i, route := range v.routes {
 		p := c.position(req, route)
-		full := a.rows[i] >= int64(v.window)
+		full := a.rows[i] >= int64(v.window) || v.simple && a.rows[i] >= int64(v.records)
 		left := a.remaining[i] > 0
 		if a.rows[i] > 0 && a.least[i] < p.floor { // what was settled is back: the database was restored
 			p.floor = 0
@@ -355,7 +369,7 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 			progress = progress || len(p.freed) > 0
 		}
 	}
-	for route, seq := range a.promoted {
+	for route, seq := range v.promoted {
 		p := c.position(req, route)
 		if seq <= p.front {
 			p.dirty = true
@@ -465,6 +479,12 @@ func (c *claimer) remember(req *core.ClaimRequest, records []core.Record) {
 	if len(c.own)+len(records) > maxPassed { // some were never settled
 		clear(c.own)
 	}
+	if len(c.leased) >= maxLeased {
+		clear(c.leased)
+	}
+	if len(records) > 0 {
+		c.leased[records[0].Lease.Token] = len(records)
+	}
 	for i := range records {
 		r := &records[i]
 		if r.Envelope.Key == "" {
@@ -481,6 +501,22 @@ func (c *claimer) remember(req *core.ClaimRequest, records []core.Record) {
 	}
 }
 
+// whole reports whether seqs, which are sorted, are all records of a claim, each once, and close together.
+func (c *claimer) whole(token int64, seqs []int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := len(seqs)
+	if c.leased[token] != n || seqs[n-1]-seqs[0] >= 2*int64(n) {
+		return false
+	}
+	for i := 1; i < n; i++ {
+		if seqs[i] == seqs[i-1] {
+			return false
+		}
+	}
+	return true
+}
+
 // settled notes that records were settled, and reports whether that may have made some claimable: those put back, or
 // those of keys that were held.
 func (c *claimer) settled(outcomes []core.Outcome, putBack bool) bool { //nolint:revive // a fact, not a mode
@@ -488,6 +524,7 @@ func (c *claimer) settled(outcomes []core.Outcome, putBack bool) bool { //nolint
 	defer c.mu.Unlock()
 	for i := range outcomes {
 		seq := outcomes[i].Seq()
+		delete(c.leased, outcomes[i].Token())
 		lane, ok := c.own[seq]
 		if !ok {
 			continue

@@ -12,14 +12,25 @@ import (
 )
 
 // A claim's records share a token, so published ones are deleted by (sequences, token). The array is sorted, and a
-// multi-row write locks in that order.
-const settlePublishedSQL = `
-DELETE FROM {outbox} WHERE seq = ANY ($1::bigint[]) AND lease_token = $2 AND settled_at IS NULL RETURNING seq`
+// multi-row write locks in that order. If they are all of the claim and stand close together, their range will do, which
+// spares a search for each. Which ones it were comes back only if it were not all, $3 of them.
+const (
+	someSQL  = `seq = ANY ($1::bigint[])`
+	rangeSQL = `seq BETWEEN ($1::bigint[])[1] AND ($1::bigint[])[2]`
+)
 
-// With a retention of published records they stay.
-const keepPublishedSQL = `
-UPDATE {outbox} SET state = 3, lease_until = NULL, lease_token = 0, settled_at = clock_timestamp()
-WHERE seq = ANY ($1::bigint[]) AND lease_token = $2 AND settled_at IS NULL RETURNING seq`
+// settlePublishedSQL deletes, or with a retention of published records keeps them.
+func settlePublishedSQL(which string, keep bool) string { //nolint:revive // two variants of one statement
+	write := `DELETE FROM {outbox}`
+	if keep {
+		write = `UPDATE {outbox} SET state = 3, lease_until = NULL, lease_token = 0, settled_at = clock_timestamp()`
+	}
+	return `
+WITH d AS (
+    ` + write + ` WHERE ` + which + ` AND lease_token = $2 AND settled_at IS NULL RETURNING seq
+)
+SELECT count(*), CASE WHEN count(*) < $3 THEN array_agg(d.seq) END FROM d`
+}
 
 const settleOthersSQL = `
 UPDATE {outbox} o
@@ -78,12 +89,28 @@ func (o *Outbox) Settle(ctx context.Context, outcomes []core.Outcome) core.Resul
 		}
 	}
 	var done map[settled]bool
+	var whole map[int64]bool // tokens of which all was settled
 	err := o.transact(ctx, "settle", func(b *pgx.Batch) {
-		done = make(map[settled]bool, len(outcomes))
+		done, whole = map[settled]bool{}, make(map[int64]bool, len(published))
 		for _, token := range sortedKeys(published) {
 			seqs := published[token]
 			slices.Sort(seqs)
-			b.Queue(o.settlePublished, seqs, token).Query(collect(done, token))
+			sql, args := o.settleSome, seqs
+			if o.claims.whole(token, seqs) {
+				sql, args = o.settleRange, []int64{seqs[0], seqs[len(seqs)-1]}
+			}
+			b.Queue(sql, args, token, len(seqs)).QueryRow(func(row pgx.Row) error {
+				var n int
+				var some []int64
+				if err := row.Scan(&n, &some); err != nil {
+					return err
+				}
+				whole[token] = n == len(seqs)
+				for _, seq := range some {
+					done[settled{seq, token}] = true
+				}
+				return nil
+			})
 		}
 		if len(others) > 0 {
 			o.queueOthers(b, others, done)
@@ -98,7 +125,7 @@ func (o *Outbox) Settle(ctx context.Context, outcomes []core.Outcome) core.Resul
 	for i := range outcomes {
 		key := settled{outcomes[i].Seq(), outcomes[i].Token()}
 		switch {
-		case results[i] != nil:
+		case results[i] != nil, outcomes[i].State() == core.StatePublished && whole[key.token]:
 		case done[key]:
 			delete(done, key) // a second outcome for one record is stale
 		default:
@@ -112,19 +139,6 @@ func (o *Outbox) Settle(ctx context.Context, outcomes []core.Outcome) core.Resul
 }
 
 type settled struct{ seq, token int64 }
-
-func collect(done map[settled]bool, token int64) func(pgx.Rows) error {
-	return func(rows pgx.Rows) error {
-		var seq int64
-		for rows.Next() {
-			if err := rows.Scan(&seq); err != nil {
-				return err
-			}
-			done[settled{seq, token}] = true
-		}
-		return rows.Err()
-	}
-}
 
 func (o *Outbox) queueOthers(b *pgx.Batch, others []*core.Outcome, done map[settled]bool) {
 	slices.SortStableFunc(others, func(a, b *core.Outcome) int { return cmp.Compare(a.Seq(), b.Seq()) })

@@ -46,7 +46,7 @@ INSERT INTO {meta} (name, value) VALUES ('waybill_outbox.later', 1);
 `
 	unadditive = `
 DELETE FROM {meta} WHERE name = 'waybill_outbox.later';
-ALTER TABLE {outbox} SET (fillfactor = 50);
+ALTER TABLE {outbox} SET (fillfactor = 45);
 DROP TABLE {schema}.later;
 ALTER TABLE {outbox} DROP COLUMN later, DROP COLUMN later_too;
 `

@@ -1,12 +1,10 @@
+-- The columns that every claim reads, and those of the indexes, come first: what is behind variable-length columns is found by
+-- walking over them, in every row, old and new.
 CREATE TABLE {outbox} (
     seq            bigint      GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
     hlc            bigint      NOT NULL DEFAULT 0,
     occurred_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     ready_since    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    due_at         timestamptz,
-    expires_at     timestamptz,
-    settled_at     timestamptz,
-    lease_until    timestamptz,
     lease_token    bigint      NOT NULL DEFAULT 0,
     attempts       integer     NOT NULL DEFAULT 0,
     crashes        integer     NOT NULL DEFAULT 0,
@@ -17,20 +15,24 @@ CREATE TABLE {outbox} (
     id             text        NOT NULL DEFAULT gen_random_uuid()::text,
     topic          text        NOT NULL,
     key            text        NOT NULL DEFAULT '',
+    dedupe_key     text        NOT NULL DEFAULT '',
+    reason         text        NOT NULL DEFAULT '',
+    due_at         timestamptz,
+    settled_at     timestamptz,
+    expires_at     timestamptz,
+    lease_until    timestamptz,
+    body           bytea       NOT NULL,
     type           text        NOT NULL DEFAULT '',
     source         text        NOT NULL DEFAULT '',
     content_type   text        NOT NULL DEFAULT 'application/json',
     correlation_id text        NOT NULL DEFAULT '',
     trace_parent   text        NOT NULL DEFAULT '',
     attrs          json,
-    body           bytea       NOT NULL,
     lease_owner    text        NOT NULL DEFAULT '',
-    reason         text        NOT NULL DEFAULT '',
     last_error     text        NOT NULL DEFAULT '',
-    last_error_at  timestamptz,
-    dedupe_key     text        NOT NULL DEFAULT ''
+    last_error_at  timestamptz
 ) WITH (
-    fillfactor = 50,
+    fillfactor = 45, -- a claim makes a row a little longer, and its new version should find room on the same page
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000
