@@ -77,20 +77,21 @@ func (a *acks) ackAll(tags []uint64) error {
 	a.late = append(a.late, tags...)
 	switch {
 	case a.timer == nil:
-		a.timer = time.AfterFunc(lateTime, func() { _ = a.flush() }) // fails with the channel, whose deliveries come again
+		a.timer = time.AfterFunc(lateTime, func() { a.flush() })
 	case !waited:
 		a.timer.Reset(lateTime)
 	}
 	return nil
 }
 
-// flush acknowledges what waits.
-func (a *acks) flush() error {
+// flush acknowledges what waits, and returns how many these were. It fails with the channel, whose deliveries come again.
+func (a *acks) flush() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	tags := a.late
 	a.late = nil
-	return a.each(tags)
+	_ = a.each(tags)
+	return len(tags)
 }
 
 func (a *acks) each(tags []uint64) error {

@@ -17,7 +17,8 @@ const (
 	defaultPrefetch = 20
 	maxPrefetch     = 65_535
 	// returnTime is how long Close waits for what was just given back: if this is the only consumer, the broker sends it here again, and what
-	// arrives after the consumer was cancelled is lost with the channel, which counts as a crash.
+	// arrives after the consumer was cancelled is lost with the channel, which counts as a crash. It also waits for many single acks: the broker's
+	// channel keeps those beyond some tens to itself for a moment, and loses them if it is closed.
 	returnTime = 50 * time.Millisecond
 )
 
@@ -248,14 +249,6 @@ func (s *session) signal() {
 	}
 }
 
-// close closes the channel after everything that was acknowledged reached it.
-func (s *session) close() error {
-	if err := s.acks.flush(); err != nil {
-		return err
-	}
-	return s.ch.Close()
-}
-
 // over reports whether the session can deliver nothing more.
 func (s *session) over() bool {
 	s.mu.Lock()
@@ -358,11 +351,8 @@ func (r *receiver) Close(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout)
 	defer cancel()
-	if r.sub.InOrder { // all at once, and in order: a cancelled consumer would let the next one begin before its messages are back
-		if err := await(ctx, s.close, nil); err != nil && amqpError(err) == nil {
-			return outage("close", err)
-		}
-		return nil
+	if s.acks.flush() > 0 {
+		gaveBack = time.Now()
 	}
 	if wait := time.Until(gaveBack.Add(returnTime)); wait > 0 {
 		t := time.NewTimer(wait)
@@ -371,6 +361,12 @@ func (r *receiver) Close(ctx context.Context) error {
 		case <-t.C:
 		case <-ctx.Done():
 		}
+	}
+	if r.sub.InOrder { // all at once, and in order: a cancelled consumer would let the next one begin before its messages are back
+		if err := await(ctx, s.ch.Close, nil); err != nil && amqpError(err) == nil {
+			return outage("close", err)
+		}
+		return nil
 	}
 	err := await(ctx, func() error {
 		if err := s.ch.Cancel(s.tag, false); err != nil {
@@ -389,9 +385,9 @@ func (r *receiver) Close(ctx context.Context) error {
 			acks[i] = core.AckGiveBack(d)
 		}
 		_ = r.Settle(ctx, acks) // what fails goes back with the channel
-		err = await(ctx, s.close, nil)
+		err = await(ctx, s.ch.Close, nil)
 	} else {
-		go func() { _ = s.close() }()
+		go func() { _ = s.ch.Close() }()
 	}
 	if err != nil && amqpError(err) == nil {
 		return outage("close", err)
