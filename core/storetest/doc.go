@@ -16,7 +16,8 @@
 //
 // # Concurrency
 //
-// Checks of one harness run one after the other; some of them use the store from several goroutines.
+// Checks of one harness run one after the other; some of them use the store from several goroutines. [RunSpread] runs
+// checks of several harnesses side by side.
 //
 // # Ownership
 //

@@ -15,8 +15,8 @@
 // # Concurrency
 //
 // Run makes one subtest a check, one after the other, each with a harness of its own. A newHarness that calls
-// t.Parallel makes them run at the same time. [RunInBubble] runs each in a testing/synctest bubble, for transports that
-// do no I/O.
+// t.Parallel makes them run at the same time; [RunSpread] runs as many at once as it is given harnesses. [RunInBubble] runs
+// each in a testing/synctest bubble, for transports that do no I/O.
 //
 // # Ownership
 //

@@ -3,6 +3,7 @@ package transporttest
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,29 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 	for _, c := range Checks() {
 		t.Run(c.Name, func(t *testing.T) { runOne(t, c, newHarness) })
 	}
+}
+
+// RunSpread is Run with a worker for each newHarness, side by side, since checks mostly wait. Every check runs once, with
+// a harness of one worker. No two workers may have one broker or virtual host: some checks restart it.
+func RunSpread(t *testing.T, newHarness ...func(t *testing.T) Harness) {
+	t.Helper()
+	if len(newHarness) == 0 {
+		t.Fatal("no harness")
+	}
+	checks := make(chan Check, len(Checks()))
+	for _, c := range Checks() {
+		checks <- c
+	}
+	close(checks)
+	var workers sync.WaitGroup
+	for _, fn := range newHarness {
+		workers.Go(func() {
+			for c := range checks {
+				t.Run(c.Name, func(t *testing.T) { runOne(t, c, fn) })
+			}
+		})
+	}
+	workers.Wait()
 }
 
 // RunInBubble is Run with every check in a testing/synctest bubble of its own, in which waiting takes no time. The

@@ -222,18 +222,29 @@ func (t *sqlTx) Rollback(context.Context) error {
 	return nil
 }
 
+// workers is how many checks of a suite run side by side, each worker on a database of its own.
+const workers = 4
+
 // ST-01 ST-02 ST-05 ST-07 ST-12 DB-01 DB-02 DB-03 DB-04 DB-05 DB-18 OR-02 OR-03 OR-08, as far as a store keeps them
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	o, pool := newOutbox(t, postgres.Options{})
-	storetest.Run(t, func(*testing.T) storetest.Harness { return &harness{pool, o} })
+	var harnesses []func(*testing.T) storetest.Harness
+	for range workers {
+		o, pool := newOutbox(t, postgres.Options{})
+		harnesses = append(harnesses, func(*testing.T) storetest.Harness { return &harness{pool, o} })
+	}
+	storetest.RunSpread(t, harnesses...)
 }
 
 // DB-14
 func TestConformanceSQL(t *testing.T) {
 	t.Parallel()
-	o, pool := newOutbox(t, postgres.Options{})
-	db := stdlib.OpenDBFromPool(pool)
-	t.Cleanup(func() { _ = db.Close() })
-	storetest.Run(t, func(*testing.T) storetest.Harness { return &sqlHarness{harness{pool, o}, db, o.SQL()} })
+	var harnesses []func(*testing.T) storetest.Harness
+	for range workers {
+		o, pool := newOutbox(t, postgres.Options{})
+		db := stdlib.OpenDBFromPool(pool)
+		t.Cleanup(func() { _ = db.Close() })
+		harnesses = append(harnesses, func(*testing.T) storetest.Harness { return &sqlHarness{harness{pool, o}, db, o.SQL()} })
+	}
+	storetest.RunSpread(t, harnesses...)
 }

@@ -68,28 +68,39 @@ func (x storeTx) Rollback(context.Context) error {
 	return nil
 }
 
+// workers is how many checks of a suite run side by side, each worker on a database of its own.
+const workers = 3
+
 // ST-01 ST-02 ST-05 ST-07 ST-15 DB-01 DB-02 DB-03 DB-04 DB-05 DB-10 DB-16 DB-18 OR-02 OR-08
 func TestStore(t *testing.T) {
 	t.Parallel()
-	s := open(t, Options{})
-	storetest.Run(t, func(*testing.T) storetest.Harness { return harness{s} })
+	var harnesses []func(*testing.T) storetest.Harness
+	for range workers {
+		s := open(t, Options{})
+		harnesses = append(harnesses, func(*testing.T) storetest.Harness { return harness{s} })
+	}
+	storetest.RunSpread(t, harnesses...)
 }
 
 // DB-13: the same on a database of the application's own, with deferred transactions and a rollback journal; it does not
 // wait for the disk, which the other one does.
 func TestStoreOnOwnDatabase(t *testing.T) {
 	t.Parallel()
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "own.db")+"?_pragma=busy_timeout(5000)&_pragma=synchronous(OFF)")
-	if err != nil {
-		t.Fatal(err)
+	var harnesses []func(*testing.T) storetest.Harness
+	for range workers {
+		db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "own.db")+"?_pragma=busy_timeout(5000)&_pragma=synchronous(OFF)")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { db.Close() })
+		s, err := New(db, Options{Source: "/own", AutoMigrate: true, Prefix: "own_"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		harnesses = append(harnesses, func(*testing.T) storetest.Harness { return prefixed{harness{s}} })
 	}
-	t.Cleanup(func() { db.Close() })
-	s, err := New(db, Options{Source: "/own", AutoMigrate: true, Prefix: "own_"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	storetest.Run(t, func(*testing.T) storetest.Harness { return prefixed{harness{s}} })
+	storetest.RunSpread(t, harnesses...)
 }
 
 // prefixed hides what harness reads by table name.

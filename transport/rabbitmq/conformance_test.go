@@ -30,17 +30,21 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			mq := testenv.RabbitMQ(t)
-			transporttest.Run(t, func(t *testing.T) transporttest.Harness {
-				t.Helper()
-				h := harness{mq: mq, opts: c.opts, t: t}
-				if c.new != nil {
-					h.bus = c.new(t, mq, c.opts)
-					return h
-				}
-				h.bus = dial(t, mq.URL, c.opts)
-				return restarter{h}
-			})
+			var harnesses []func(*testing.T) transporttest.Harness
+			for range 3 {
+				mq := testenv.RabbitMQ(t)
+				harnesses = append(harnesses, func(t *testing.T) transporttest.Harness {
+					t.Helper()
+					h := harness{mq: mq, opts: c.opts, t: t}
+					if c.new != nil {
+						h.bus = c.new(t, mq, c.opts)
+						return h
+					}
+					h.bus = dial(t, mq.URL, c.opts)
+					return restarter{h}
+				})
+			}
+			transporttest.RunSpread(t, harnesses...)
 		})
 	}
 }
