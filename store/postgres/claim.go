@@ -101,7 +101,6 @@ func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view)
 		if err != nil || a.clean {
 			return a, err
 		}
-		v.simple = false
 	}
 	session, token := o.claims.token(req.Session)
 	var a *answer

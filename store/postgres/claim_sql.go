@@ -146,12 +146,12 @@ const pickUnkeyedSQL = `, p AS MATERIALIZED (
 //	m  keys of which a picked row could not be locked: the rest of the key must not overtake it
 //
 // The rows of keys of which some were picked and others not are busy from now on.
-const pickKeyedSQL = `, h AS MATERIALIZED (
+const pickKeyedSQL = `, h AS (
     SELECT w.*, min(w.seq) FILTER (WHERE NOT w.own) OVER k AS head, min(w.seq) FILTER (WHERE NOT w.free AND NOT w.own) OVER k AS stop,
            bool_or(w.lease_until IS NOT NULL AND NOT w.own) OVER k AS leased,
            bool_or(w.back AND NOT w.own) OVER k AS put_back
-    FROM w WINDOW k AS (PARTITION BY w.n, CASE WHEN w.keyed AND w.locked THEN w.key ELSE '' END COLLATE "C")
-), k AS MATERIALIZED (
+    FROM (SELECT w.*, CASE WHEN w.keyed AND w.locked THEN w.key ELSE '' END COLLATE "C" AS lane FROM w) w WINDOW k AS (PARTITION BY w.n, w.lane)
+), k AS (
     SELECT k.*,
            CASE
            WHEN NOT (k.keyed AND k.locked AND k.seq = k.head) IS TRUE THEN 0
@@ -176,7 +176,7 @@ const pickKeyedSQL = `, h AS MATERIALIZED (
            k.keyed AND k.locked AND (k.held > 0 OR k.seq > k.head) IS TRUE AS behind,
            k.keyed AND k.locked AND k.free AND k.held = 2 AS busy
     FROM (
-        SELECT k.*, max(k.why) OVER (PARTITION BY k.n, CASE WHEN k.keyed AND k.locked THEN k.key ELSE '' END COLLATE "C") AS held FROM k
+        SELECT k.*, max(k.why) OVER (PARTITION BY k.n, k.lane) AS held FROM k
     ) k
 ), p AS MATERIALIZED (
     SELECT q.n, q.seq, q.at, q.key, q.keyed FROM (

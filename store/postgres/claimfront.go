@@ -35,7 +35,7 @@ func (o *Outbox) claimFront(ctx context.Context, req *core.ClaimRequest, v *view
 		a.remaining[0] = a.least[0]
 	}
 	if !a.clean || a.remaining[0] > 0 {
-		o.claims.messy()
+		o.claims.messy(v, a.keyed)
 	}
 	a.lease(token, req.Lease)
 	return a, nil
@@ -56,8 +56,12 @@ func (v *view) readPromoted(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-func (c *claimer) messy() {
+// messy makes this claim, and some after it, look at each row.
+func (c *claimer) messy(v *view, keyed bool) { //nolint:revive // what was there, not a mode
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.general = messyClaims
+	c.general, v.simple = messyClaims, false
+	if keyed {
+		c.minding(v)
+	}
 }

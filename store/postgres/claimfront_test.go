@@ -48,7 +48,7 @@ func TestClaimAllAtTheFront(t *testing.T) {
 		}
 		req := core.ClaimRequest{Routes: []core.RouteOrder{{Route: core.DefaultRoute, Order: tc.order}}, MaxRecords: 10, MaxBytes: tc.bytes, Lease: time.Minute, Session: 1}
 		o.claims.init(o.names)
-		o.claims.general = 0
+		o.claims.plain, o.claims.general = plainClaims, 0
 		v := o.claims.plan(&req)
 		if !v.simple {
 			t.Fatalf("%s: not tried", name)

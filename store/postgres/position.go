@@ -119,7 +119,7 @@ func (h *horizon) advance(a *answer) {
 func (c *claimer) init(n names) {
 	c.front, c.takeFront = n.sql(frontSQL), n.sql(takeFrontSQL)
 	c.promote, c.lock, c.unkeyed, c.keyed, c.class = n.sql(promoteSQL), n.sql(lockSQL), n.sql(claimUnkeyedSQL), n.sql(claimKeyedSQL), n.lockClass()
-	c.plain = plainClaims // until a claim meets keys
+	c.plain = plainClaims - 2 // if the first claims meet no keys, try it soon
 	c.serial.Store(rand.Uint32())
 	c.at, c.own = map[string]*position{}, map[int64]laneKey{}
 	c.leased = map[int64]int{}
@@ -208,7 +208,7 @@ func (c *claimer) plan(req *core.ClaimRequest) *view {
 	}
 	v.statement = c.unkeyed
 	if keyed && c.plain < plainClaims || req.Alone {
-		v.statement, v.shards = c.keyed, c.pickShards()
+		c.minding(v)
 		return v
 	}
 	if len(v.routes) == 1 && len(v.skip) == 0 && c.general == 0 {
@@ -217,6 +217,9 @@ func (c *claimer) plan(req *core.ClaimRequest) *view {
 	c.general = max(c.general-1, 0)
 	return v
 }
+
+// minding makes v a look at rows whose key must be kept in order.
+func (c *claimer) minding(v *view) { v.statement, v.shards = c.keyed, c.pickShards() }
 
 // skip notes which keys are to be left, and looks at the spots of those that are not any more.
 func (c *claimer) skip(r *core.RouteOrder, p *position) {

@@ -1,16 +1,8 @@
--- The columns that every claim reads, and those of the indexes, come first: what is behind variable-length columns is found by
--- walking over them, in every row, old and new.
+-- The columns of the indexes come first: an update compares them all, in the old row and in the new one, and finds a column
+-- behind a variable-length one by walking from the first.
 CREATE TABLE {outbox} (
     seq            bigint      GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
-    hlc            bigint      NOT NULL DEFAULT 0,
-    occurred_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    ready_since    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    lease_token    bigint      NOT NULL DEFAULT 0,
-    attempts       integer     NOT NULL DEFAULT 0,
-    crashes        integer     NOT NULL DEFAULT 0,
-    state          smallint    NOT NULL DEFAULT 1,
     holds          boolean     NOT NULL DEFAULT false,
-    maybe_sent     boolean     NOT NULL DEFAULT false,
     route          text        NOT NULL DEFAULT 'default',
     id             text        NOT NULL DEFAULT gen_random_uuid()::text,
     topic          text        NOT NULL,
@@ -21,6 +13,14 @@ CREATE TABLE {outbox} (
     settled_at     timestamptz,
     expires_at     timestamptz,
     lease_until    timestamptz,
+    lease_token    bigint      NOT NULL DEFAULT 0,
+    crashes        integer     NOT NULL DEFAULT 0,
+    attempts       integer     NOT NULL DEFAULT 0,
+    state          smallint    NOT NULL DEFAULT 1,
+    maybe_sent     boolean     NOT NULL DEFAULT false,
+    hlc            bigint      NOT NULL DEFAULT 0,
+    occurred_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ready_since    timestamptz NOT NULL DEFAULT clock_timestamp(),
     body           bytea       NOT NULL,
     type           text        NOT NULL DEFAULT '',
     source         text        NOT NULL DEFAULT '',
