@@ -17,7 +17,7 @@
 //     through poolers that share connections by transaction, if pgx does: set default_query_exec_mode to exec, or
 //     simple_protocol. Only LISTEN does not; [Outbox.Wait] notices and polls.
 //   - What a claim reads is bounded and served by partial indexes: settled, scheduled and leased rows, and the rows
-//     behind a blocked key, do not slow others. A claim's update is HOT nine times in ten, so indexes stay small.
+//     behind a blocked key, do not slow others. A claim's update is nearly always HOT, so indexes stay small.
 //   - Deadlocks and serialisation failures are run again, at no cost to the message.
 //
 // # Withdrawing messages
