@@ -25,8 +25,7 @@ unit: ## all tests with -race, without installing or linting
 
 modules:
 	$(call each,go test -race $(NORACE) -timeout 12m $(COUNT) ./...)
-	go test $(COUNT) -run MillionRows ./store/sqlite
-	go test $(COUNT) -run '^TestHistories$$' ./internal/checker
+	go test $(COUNT) -run 'MillionRows|^TestHistories$$' ./store/sqlite ./internal/checker
 
 lint: ## golangci-lint with .golangci.yml, in every module
 	@bin=$$(scripts/tools) && for m in $(MODULES); do echo "== $$m: lint" >&2; (cd $$m && "$$bin/golangci-lint" run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...) || exit 1; done
