@@ -26,7 +26,7 @@ type Options struct {
 	// the staged order. Without it only messages whose transactions did not overlap have an order.
 	Exact bool
 	// Zombies says that copies of a message may arrive long after their relay gave them up, so that one that was given up
-	// may still arrive, out of order.
+	// or withdrawn may still arrive, out of order.
 	Zombies bool
 	// Slack is by how much the clocks of stores and ledger may differ.
 	Slack time.Duration

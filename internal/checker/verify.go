@@ -170,12 +170,18 @@ func (l *Ledger) precedes(a, b *message) bool {
 	return l.staged(a, b)
 }
 
-// excused reports whether m may arrive after a, which it precedes: it joined its key later, or was given up once.
+// excused reports whether m may arrive after a, which it precedes: it joined its key later, was given up once, or was withdrawn while a copy was on
+// its way.
 func (l *Ledger) excused(m *message, a *Arrival) bool {
 	if m.forced || m.scheduled && (a.Claimed.IsZero() || a.Claimed.Before(m.due)) {
 		return true
 	}
-	return (l.opts.Zombies || !l.opts.Exact) && len(m.givenUp) > 0
+	if l.opts.Exact && !l.opts.Zombies {
+		return false
+	}
+	return len(m.givenUp) > 0 || slices.ContainsFunc(m.withdrawn, func(w withdrawal) bool {
+		return w.status == core.CancelMaybe && m.first > 0 && w.pos <= l.arrivals[m.first-1].pos
+	})
 }
 
 // Size returns how many messages were staged, and how many arrivals there were.
