@@ -57,7 +57,7 @@ func writeDown(ctx context.Context, pool *pgxpool.Pool, d *core.Delivery) error 
 		return err
 	}
 	for ctx.Err() == nil {
-		if err = insertArrival(ctx, pool, o); err == nil {
+		if err = insertArrival(ctx, pool, o, d.Redeliveries != 0); err == nil {
 			return nil
 		}
 		slog.Warn("arrival not written; trying again", "error", err)
@@ -66,10 +66,10 @@ func writeDown(ctx context.Context, pool *pgxpool.Pool, d *core.Delivery) error 
 	return err
 }
 
-func insertArrival(ctx context.Context, pool *pgxpool.Pool, o Order) error {
+func insertArrival(ctx context.Context, pool *pgxpool.Pool, o Order, again bool) error { //nolint:revive // a fact, not a mode
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	_, err := pool.Exec(ctx, `INSERT INTO arrivals (customer, n) VALUES ($1, $2)`, o.Customer, o.N)
+	_, err := pool.Exec(ctx, `INSERT INTO arrivals (customer, n, again) VALUES ($1, $2, $3)`, o.Customer, o.N, again)
 	return err
 }
 

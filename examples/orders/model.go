@@ -23,12 +23,13 @@ type Order struct {
 	Cents    int    `json:"cents"`
 }
 
-// The business tables. bills and arrivals have no unique key on purpose: a doubled effect would show.
+// The business tables. bills and arrivals have no unique key on purpose: a doubled effect would show. An arrival comes again
+// if the broker had handed it out before.
 const businessTables = `
 CREATE TABLE customers (id text PRIMARY KEY, orders bigint NOT NULL DEFAULT 0);
 CREATE TABLE orders (id text PRIMARY KEY, customer text NOT NULL, n bigint NOT NULL, cents int NOT NULL);
 CREATE TABLE bills (order_id text NOT NULL, cents int NOT NULL);
-CREATE TABLE arrivals (pos bigint GENERATED ALWAYS AS IDENTITY, customer text NOT NULL, n bigint NOT NULL);
+CREATE TABLE arrivals (pos bigint GENERATED ALWAYS AS IDENTITY, customer text NOT NULL, n bigint NOT NULL, again boolean NOT NULL);
 INSERT INTO customers (id) SELECT 'customer-' || i FROM generate_series(0, 99) i;`
 
 const customers = 100
