@@ -219,9 +219,9 @@ func (o *Options) complete(sub core.Subscription, handlers []core.Handler) core.
 		if sub.Prefetch = o.Prefetch; sub.Prefetch < sub.Concurrency {
 			sub.Prefetch = min(2*sub.Concurrency, maxPrefetch)
 		}
-		for i := range handlers { // every handler may have a full batch, while the next one arrives
+		for i := range handlers { // every handler may have a full batch, while the next one arrives or waits to be acknowledged
 			if handlers[i].Batch != nil && sub.Concurrency > 0 && sub.Concurrency <= maxConcurrency && handlers[i].BatchSize <= maxPrefetch {
-				sub.Prefetch = min(max(sub.Prefetch, (sub.Concurrency+1)*batchSize(&handlers[i])), maxPrefetch)
+				sub.Prefetch = min(max(sub.Prefetch, 2*sub.Concurrency*batchSize(&handlers[i])), maxPrefetch)
 			}
 		}
 	}
