@@ -100,7 +100,7 @@ WITH r AS MATERIALIZED (
 ), w AS MATERIALIZED (
     SELECT r.n, r.route, r.floor, r.block, r.keyed AND o.key <> '' AS keyed, o.seq, o.at, o.key, o.size, o.lease_until, o.back,
            o.ready AND o.suspect AS suspect, o.ready AND o.suspect = $11 AS free, o.session AND o.lease_until IS NOT NULL AS own,
-           NOT r.keyed OR o.key = '' OR nullif(current_setting('waybill.shards', true), '')::bigint & (1::bigint << (hashtext(o.key) & 63)) <> 0 AS locked
+           NOT r.keyed OR o.key = '' OR (SELECT nullif(current_setting('waybill.shards', true), '')::bigint) & (1::bigint << (hashtext(o.key) & 63)) <> 0 AS locked
     FROM r CROSS JOIN LATERAL (
         SELECT o.seq, o.ctid AS at, o.key, octet_length(o.body) AS size, CASE WHEN o.lease_until > statement_timestamp() THEN o.lease_until END AS lease_until,
                o.holds OR o.lease_until IS NOT NULL AS back, o.crashes + (o.lease_until IS NOT NULL)::int >= 2 AS suspect, o.lease_token >> 32 = $15 AS session,
@@ -155,7 +155,7 @@ const pickKeyedSQL = `, h AS (
     SELECT k.*,
            CASE
            WHEN NOT (k.keyed AND k.locked AND k.seq = k.head) IS TRUE THEN 0
-           WHEN k.leased OR k.route || chr(30) || k.key = ANY ($8::text[]) THEN 2
+           WHEN k.leased OR cardinality($8::text[]) > 0 AND k.route || chr(30) || k.key = ANY ($8::text[]) THEN 2
            ELSE coalesce(
                (SELECT CASE WHEN e.due_at IS NULL THEN 2 ELSE 1 END FROM {outbox} e WHERE e.route = k.route AND e.key = k.key
                    AND (e.seq < k.head OR e.due_at IS NOT NULL) AND e.settled_at IS NULL AND e.holds AND e.key <> ''
