@@ -66,7 +66,7 @@ func writeDown(ctx context.Context, pool *pgxpool.Pool, d *core.Delivery) error 
 	return err
 }
 
-func insertArrival(ctx context.Context, pool *pgxpool.Pool, o Order, again bool) error { //nolint:revive // a fact, not a mode
+func insertArrival(ctx context.Context, pool *pgxpool.Pool, o Order, again bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	_, err := pool.Exec(ctx, `INSERT INTO arrivals (customer, n, again) VALUES ($1, $2, $3)`, o.Customer, o.N, again)
