@@ -51,7 +51,7 @@ type Options struct {
 	// Concurrency is the number of handlers at a time of subscriptions that set none; default 10.
 	Concurrency int
 	// Prefetch bounds the deliveries held but not settled of subscriptions that set none; default twice the
-	// concurrency.
+	// concurrency, of batch handlers in batches.
 	Prefetch int
 	// MaxDeliveries is how often a message may be delivered without an outcome before it is parked, for subscriptions
 	// that set none; default 20, negative = off.
