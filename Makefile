@@ -5,7 +5,7 @@ SHELL := /bin/bash
 MODULES := $(sort $(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/.cache/*' -not -path '*/testdata/*' -not -path '*/node_modules/*')))
 COUNT := $(if $(CI),-count=1)
 SOAK ?= 10m
-# What C became of SQLite: the race detector makes it ten times as slow and has nothing to find there.
+# What C became of SQLite: the race detector makes it several times as slow and has nothing of ours to find there.
 NORACE := -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc/...=-race=false
 GENERATED := ./core ./internal/docs -run '^(TestStateMachineDoc|TestOptionsPage)$$'
 

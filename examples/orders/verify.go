@@ -15,8 +15,8 @@ type figures struct {
 	lost, doubled, phantoms, unheard, inversions int64
 }
 
-// countFigures counts. A message that the broker had handed out before is no inversion: it was on its way to the reader when the
-// broker was killed, and after that a quorum queue hands out the next one before it takes it back.
+// countFigures counts. Not an inversion is the one message that was on its way to the reader when the broker was killed: after
+// that a quorum queue hands out the next one before it takes that back. It is marked as redelivered and comes right behind it.
 func countFigures(ctx context.Context, pool *pgxpool.Pool) (f figures, err error) {
 	return f, pool.QueryRow(ctx, `
 SELECT (SELECT count(*) FROM orders),
@@ -27,8 +27,10 @@ SELECT (SELECT count(*) FROM orders),
        (SELECT count(*) FROM bills b WHERE NOT EXISTS (SELECT FROM orders o WHERE o.id = b.order_id)),
        (SELECT count(*) FROM orders o WHERE NOT EXISTS (SELECT FROM arrivals a WHERE a.customer = o.customer AND a.n = o.n)),
        (SELECT count(*) FROM (
-            SELECT n < lag(n) OVER (PARTITION BY customer ORDER BY pos) AND NOT again AS inverted
-            FROM (SELECT DISTINCT ON (customer, n) customer, n, pos, again FROM arrivals ORDER BY customer, n, pos) firsts) steps
+            SELECT n < lag(n) OVER c AND NOT (again AND i = lag(i) OVER c + 1) AS inverted
+            FROM (SELECT DISTINCT ON (customer, n) customer, n, i, again
+                  FROM (SELECT *, row_number() OVER (ORDER BY pos) AS i FROM arrivals) a ORDER BY customer, n, i) firsts
+            WINDOW c AS (PARTITION BY customer ORDER BY i)) steps
         WHERE inverted)`).
 		Scan(&f.orders, &f.effects, &f.arrivals, &f.lost, &f.doubled, &f.phantoms, &f.unheard, &f.inversions)
 }

@@ -23,7 +23,7 @@
 // # Guarantees
 //
 // Nothing is left behind: servers die with the process that started them, SIGKILL included, and a small guard then removes their folder.
-// Only loopback addresses are used, on free ports below the ephemeral range, so that a restart finds its port free.
+// Only loopback addresses are used, on ports below the ephemeral range that are reserved until Close, so that a restart finds its port free.
 //
 // # Concurrency
 //

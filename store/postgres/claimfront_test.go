@@ -14,12 +14,7 @@ import (
 func TestClaimAllAtTheFront(t *testing.T) {
 	t.Parallel()
 	o, pool := newPlanOutbox(t)
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
+	exec, _ := filler(t, pool)
 	const insert = "INSERT INTO waybill.waybill_outbox (topic, body, key, lease_until, crashes) "
 	for name, tc := range map[string]struct {
 		odd     string // the third of five rows
@@ -156,12 +151,7 @@ func TestSettleWholeClaim(t *testing.T) {
 func TestClaimAllAtTheFrontChanged(t *testing.T) {
 	t.Parallel()
 	o, pool := newPlanOutbox(t)
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
+	exec, _ := filler(t, pool)
 	const insert = "INSERT INTO waybill.waybill_outbox (seq, topic, body, key) OVERRIDING SYSTEM VALUE "
 	exec(insert + "SELECT 10 * i, 't', 'x', '' FROM generate_series(1, 4) i")
 	tx, err := pool.Begin(t.Context())

@@ -128,9 +128,22 @@ func (l *link) opened(c *conn, err error) error {
 	return nil
 }
 
-func (l *link) dial(ctx context.Context) (*conn, error) {
+// maxDials bounds how often a connection is tried that the broker closed without a reason. With TLS 1.3 it refuses a client's certificate after the
+// handshake, and the driver may have given up before it reads that: another attempt tells.
+const maxDials = 3
+
+func (l *link) dial(ctx context.Context) (c *conn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.opts.ConnectTimeout)
 	defer cancel()
+	for range maxDials {
+		if c, err = l.dialOnce(ctx); !errors.Is(err, amqp.ErrClosed) || ctx.Err() != nil {
+			break
+		}
+	}
+	return c, err
+}
+
+func (l *link) dialOnce(ctx context.Context) (*conn, error) {
 	props := amqp.NewConnectionProperties()
 	props.SetClientConnectionName(l.opts.Name + " " + l.name)
 	var out *batchConn

@@ -133,10 +133,10 @@ func raw(tb testing.TB, url string) *amqp.Channel {
 // eventually polls until ok, or fails after a while.
 func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(10 * time.Second)
 	for !ok() {
 		if time.Now().After(deadline) {
-			tb.Fatalf("not within 30 seconds: %s", what)
+			tb.Fatalf("not within ten seconds: %s", what)
 		}
 		select {
 		case <-tb.Context().Done():
