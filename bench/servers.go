@@ -27,7 +27,7 @@ func openServers(ctx context.Context) (*servers, error) {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) { s.pg, err = testenv.StartPostgres(gctx, testenv.PostgresOptions{}); return err })
 	g.Go(func() (err error) {
-		s.mq, err = testenv.StartRabbitMQ(gctx, testenv.RabbitMQOptions{Config: []string{"vm_memory_high_watermark.absolute = 4GB"}})
+		s.mq, err = testenv.StartRabbitMQ(gctx, testenv.RabbitMQOptions{AllCPUs: true, Config: []string{"vm_memory_high_watermark.absolute = 4GB"}})
 		return err
 	})
 	if err := g.Wait(); err != nil {

@@ -3,6 +3,7 @@ package testenv
 import (
 	"context"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -14,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -88,6 +91,33 @@ type process struct {
 
 // start starts a command in dir, with exactly this environment, its output appended to the file log.
 func start(as *account, dir, log string, env []string, name string, args ...string) (*process, error) {
+	return startOn(nil, as, dir, log, env, name, args...)
+}
+
+// startOnOneCPU is start on one of this process's CPUs.
+func startOnOneCPU(as *account, dir, log string, env []string, name string, args ...string) (*process, error) {
+	return startOn(oneCPU(), as, dir, log, env, name, args...)
+}
+
+// oneCPU returns one of the CPUs that this process may use, or nil if it cannot find out.
+func oneCPU() *unix.CPUSet {
+	var all, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil || all.Count() == 0 {
+		return nil
+	}
+	for nth, cpu := mathrand.IntN(all.Count()), 0; ; cpu++ {
+		if !all.IsSet(cpu) {
+			continue
+		}
+		if nth == 0 {
+			one.Set(cpu)
+			return &one
+		}
+		nth--
+	}
+}
+
+func startOn(cpus *unix.CPUSet, as *account, dir, log string, env []string, name string, args ...string) (*process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("waybill/testenv: %w", err)
@@ -97,7 +127,13 @@ func start(as *account, dir, log string, env []string, name string, args ...stri
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, env, out, out
 	cmd.SysProcAttr = as.attr()
 	started := make(chan error)
-	spawner() <- func() { started <- cmd.Start() }
+	spawner() <- func() {
+		var mine unix.CPUSet
+		if cpus != nil && unix.SchedGetaffinity(0, &mine) == nil && unix.SchedSetaffinity(0, cpus) == nil { // of this thread; the child inherits it
+			defer func() { _ = unix.SchedSetaffinity(0, &mine) }()
+		}
+		started <- cmd.Start()
+	}
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("waybill/testenv: start %s: %w", filepath.Base(name), err)
 	}

@@ -35,6 +35,10 @@ func start(*account, string, string, []string, string, ...string) (*process, err
 	return nil, errNotHere()
 }
 
+func startOnOneCPU(*account, string, string, []string, string, ...string) (*process, error) {
+	return nil, errNotHere()
+}
+
 func run(context.Context, *account, string, []string, string, ...string) error { return errNotHere() }
 
 func (*process) ended() bool                { return true }

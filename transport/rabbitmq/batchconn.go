@@ -18,6 +18,7 @@ type batchConn struct {
 	spare   []byte        // the flusher's other buffer
 	writing int           // bytes that the flusher is writing now
 	err     error         // the first error; every later Write returns it
+	readErr error         // the first error of Read
 	drained chan struct{} // closed when the buffer shrinks; nil if nobody waits
 
 	wake chan struct{} // capacity 1
@@ -54,6 +55,25 @@ func (b *batchConn) Write(p []byte) (int, error) {
 	default:
 	}
 	return len(p), nil
+}
+
+// Read is the connection's own; its first error is kept.
+func (b *batchConn) Read(p []byte) (int, error) {
+	n, err := b.Conn.Read(p)
+	if err != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.readErr == nil {
+			b.readErr = err
+		}
+	}
+	return n, err
+}
+
+func (b *batchConn) readError() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.readErr
 }
 
 // Close writes what is held, for at most closeFlushTime, and closes the connection.

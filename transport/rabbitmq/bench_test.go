@@ -72,7 +72,7 @@ type pubBench struct {
 // newBench starts a broker with memory enough never to block.
 func newBench(tb testing.TB) *pubBench {
 	tb.Helper()
-	url := testenv.OwnRabbitMQ(tb, testenv.RabbitMQOptions{Config: []string{"vm_memory_high_watermark.absolute = 4GB"}}).AMQPURL("/")
+	url := testenv.OwnRabbitMQ(tb, testenv.RabbitMQOptions{AllCPUs: true, Config: []string{"vm_memory_high_watermark.absolute = 4GB"}}).AMQPURL("/")
 	bus := dial(tb, url, rabbitmq.Options{})
 	r, err := bus.Subscribe(tb.Context(), core.Subscription{Queue: "bench", Bindings: []string{"bench.#"}})
 	if err != nil {

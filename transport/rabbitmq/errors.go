@@ -82,9 +82,6 @@ func dialError(err error) *core.Error {
 		case amqp.NotAllowed, amqp.NotFound:
 			return misconfigured(op, "the virtual host does not exist, or the user has no permission on it: create it, or permit the user (%w)", e)
 		}
-		if !e.Server && strings.Contains(e.Reason, "tls: ") { // TLS 1.3: the server refuses the client certificate after the handshake
-			return misconfigured(op, "TLS: %w: check Options.TLS (client certificate)", e)
-		}
 		return outage(op, e)
 	}
 	if tlsProblem(err) {

@@ -2,11 +2,8 @@ package rabbitmq
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"time"
 
@@ -128,55 +125,6 @@ func (l *link) opened(c *conn, err error) error {
 	return nil
 }
 
-// maxDials bounds how often a connection is tried that the broker closed without a reason. With TLS 1.3 it refuses a client's certificate after the
-// handshake, and the driver may have given up before it reads that: another attempt tells.
-const maxDials = 3
-
-func (l *link) dial(ctx context.Context) (c *conn, err error) {
-	ctx, cancel := context.WithTimeout(ctx, l.opts.ConnectTimeout)
-	defer cancel()
-	for range maxDials {
-		if c, err = l.dialOnce(ctx); !errors.Is(err, amqp.ErrClosed) || ctx.Err() != nil {
-			break
-		}
-	}
-	return c, err
-}
-
-func (l *link) dialOnce(ctx context.Context) (*conn, error) {
-	props := amqp.NewConnectionProperties()
-	props.SetClientConnectionName(l.opts.Name + " " + l.name)
-	var out *batchConn
-	cfg := amqp.Config{Heartbeat: l.opts.Heartbeat, Properties: props, TLSClientConfig: l.opts.TLS.Clone()}
-	stop := func() bool { return true }
-	cfg.Dial = func(network, addr string) (net.Conn, error) {
-		var d net.Dialer
-		raw, err := d.DialContext(ctx, network, addr)
-		if err != nil {
-			return nil, fmt.Errorf("cannot reach %s: %w", addr, err)
-		}
-		_ = raw.SetDeadline(time.Now().Add(l.opts.ConnectTimeout)) // for the handshake; the driver takes it away
-		stop = context.AfterFunc(ctx, func() { _ = raw.Close() })
-		out = newBatchConn(raw)
-		return out, nil
-	}
-	ac, err := amqp.DialConfig(l.url, cfg)
-	if !stop() && err == nil {
-		_ = ac.Close()
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		if out != nil {
-			_ = out.Close()
-		}
-		if ctx.Err() != nil {
-			err = fmt.Errorf("no answer in time: %w", err)
-		}
-		return nil, err
-	}
-	return &conn{Connection: ac, out: out, blocked: make(chan struct{})}, nil
-}
-
 // watch follows the connection until it ends.
 func (c *conn) watch(l *link) {
 	blocks := c.NotifyBlocked(make(chan amqp.Blocking, 8))
@@ -253,17 +201,4 @@ func isClosed(ch <-chan struct{}) bool {
 	default:
 		return false
 	}
-}
-
-func tlsProblem(err error) bool {
-	var (
-		unknown  x509.UnknownAuthorityError
-		hostname x509.HostnameError
-		invalid  x509.CertificateInvalidError
-		verify   *tls.CertificateVerificationError
-		record   tls.RecordHeaderError
-		alert    tls.AlertError
-	)
-	return errors.As(err, &unknown) || errors.As(err, &hostname) || errors.As(err, &invalid) || errors.As(err, &verify) || errors.As(err, &record) ||
-		errors.As(err, &alert)
 }

@@ -1,0 +1,115 @@
+package rabbitmq
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// dial opens a connection. TLS is ours and not the driver's: then a burst is encrypted in one piece, and we see the alert by which the broker
+// refuses a client's certificate. With TLS 1.3 it comes after the handshake, when the driver may just say that the connection is closed.
+func (l *link) dial(ctx context.Context) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.opts.ConnectTimeout)
+	defer cancel()
+	uri, err := amqp.ParseURI(l.url)
+	if err != nil {
+		return nil, err
+	}
+	addr := net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
+	props := amqp.NewConnectionProperties()
+	props.SetClientConnectionName(l.opts.Name + " " + l.name)
+	cfg := amqp.Config{Heartbeat: l.opts.Heartbeat, Properties: props}
+	var out *batchConn
+	stop := func() bool { return true }
+	cfg.Dial = func(string, string) (net.Conn, error) {
+		var d net.Dialer
+		raw, err := d.DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return nil, fmt.Errorf("cannot reach %s: %w", addr, err)
+		}
+		_ = raw.SetDeadline(time.Now().Add(l.opts.ConnectTimeout)) // for the handshakes; the driver takes it away
+		stop = context.AfterFunc(ctx, func() { _ = raw.Close() })
+		if uri.Scheme == "amqps" {
+			secure, err := l.opts.tlsClient(uri)
+			if err == nil {
+				client := tls.Client(raw, secure)
+				err, raw = client.HandshakeContext(ctx), client
+			}
+			if err != nil {
+				_ = raw.Close()
+				return nil, err
+			}
+		}
+		out = newBatchConn(raw)
+		return out, nil
+	}
+	ac, err := amqp.DialConfig("amqp"+strings.TrimPrefix(l.url, uri.Scheme), cfg)
+	if !stop() && err == nil {
+		_ = ac.Close()
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		if out != nil {
+			_ = out.Close()
+			if cause := out.readError(); cause != nil && (errors.Is(err, amqp.ErrClosed) || tlsProblem(cause)) {
+				err = cause
+			}
+		}
+		if ctx.Err() != nil {
+			err = fmt.Errorf("no answer in time: %w", err)
+		}
+		return nil, err
+	}
+	return &conn{Connection: ac, out: out, blocked: make(chan struct{})}, nil
+}
+
+// tlsClient returns the configuration for one connection: Options.TLS, or what the URL's query says as the driver understands it.
+func (o *Options) tlsClient(uri amqp.URI) (*tls.Config, error) {
+	c := o.TLS.Clone()
+	if c == nil {
+		c = &tls.Config{ServerName: uri.ServerName, MinVersion: tls.VersionTLS12}
+		if uri.CACertFile != "" {
+			pem, err := os.ReadFile(uri.CACertFile)
+			if err != nil {
+				return nil, misconfigured("connect", "the URL's cacertfile: %w", err)
+			}
+			c.RootCAs = x509.NewCertPool()
+			if !c.RootCAs.AppendCertsFromPEM(pem) {
+				return nil, misconfigured("connect", "the URL's cacertfile: %s holds no certificate in PEM form", uri.CACertFile)
+			}
+		}
+		if uri.CertFile != "" || uri.KeyFile != "" {
+			pair, err := tls.LoadX509KeyPair(uri.CertFile, uri.KeyFile)
+			if err != nil {
+				return nil, misconfigured("connect", "the URL's certfile and keyfile: %w", err)
+			}
+			c.Certificates = []tls.Certificate{pair}
+		}
+	}
+	if c.ServerName == "" {
+		c.ServerName = uri.Host
+	}
+	return c, nil
+}
+
+func tlsProblem(err error) bool {
+	var (
+		unknown  x509.UnknownAuthorityError
+		hostname x509.HostnameError
+		invalid  x509.CertificateInvalidError
+		verify   *tls.CertificateVerificationError
+		record   tls.RecordHeaderError
+		remote   *net.OpError // an alert: its type is not exported
+	)
+	return errors.As(err, &unknown) || errors.As(err, &hostname) || errors.As(err, &invalid) || errors.As(err, &verify) || errors.As(err, &record) ||
+		errors.As(err, &remote) && remote.Op == "remote error"
+}
