@@ -27,9 +27,11 @@ const (
 	maxWait = 5 * time.Second
 	// asleepMargin is how much longer than until the next poll staging goes on to notify, and half of the pause more.
 	asleepMargin = 10 * time.Millisecond
-	// nap is how long a relay that just had work waits without telling anybody. Under load there is more by then, and
-	// no commit has to notify.
-	nap = 2 * time.Millisecond
+	// A relay that had work awakeFor ago or less looks again every nap, and tells nobody that it sleeps. Under load there is
+	// more by then, so that one claim takes what many transactions staged and no commit has to notify: those that do wait
+	// for each other's flush to disk.
+	nap      = time.Millisecond
+	awakeFor = 20 * nap
 
 	selfPrefix    = "\x01self" // no route begins with a control character
 	selfTimeout   = 2 * time.Second
@@ -50,11 +52,12 @@ const lookSQL = `SELECT $1::bigint, CASE WHEN s.is_called THEN s.last_value ELSE
 type waiter struct {
 	sleep, look, listen, notify string
 
-	mu    sync.Mutex
-	seen  map[string]seen // by route, as of the latest claim
-	pause time.Duration
-	hint  bool               // somebody called Wake
-	stir  context.CancelFunc // ends the present sleep
+	mu     sync.Mutex
+	seen   map[string]seen // by route, as of the latest claim
+	worked time.Time       // when a claim last had records
+	pause  time.Duration
+	hint   bool               // somebody called Wake
+	stir   context.CancelFunc // ends the present sleep
 
 	// Only Wait uses these; one call at a time.
 	conn     *pgx.Conn
@@ -90,7 +93,7 @@ func (w *waiter) claimed(routes []string, a *answer, more bool) { //nolint:reviv
 		}
 	}
 	if len(a.records) > 0 {
-		w.pause = firstPoll
+		w.pause, w.worked = firstPoll, time.Now()
 	}
 }
 
@@ -129,14 +132,12 @@ func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration)
 			w.close(context.WithoutCancel(ctx))
 			return core.WakeStop, nil //nolint:nilerr // the end of ctx is a cause here, not an error
 		}
-		pause := w.nextPause()
 		o.keepListening(ctx)
 		notified := false
-		changed, err := false, error(nil)
-		if pause == firstPoll { // there was work just now
-			changed, err = o.quickLook(ctx, routes, min(nap, limit))
-		}
-		if err == nil && !changed {
+		changed, err := o.stayAwake(ctx, routes, limit)
+		pause := firstPoll
+		if err == nil && !changed && time.Since(began) < limit {
+			pause = w.nextPause()
 			changed, err = o.lookAround(ctx, routes, pause)
 			if err == nil && w.conn != nil {
 				notified = o.takeArrived(ctx, routes)
@@ -175,39 +176,50 @@ func (w *waiter) nextPause() time.Duration {
 // In this order: what commits before the look is seen by it, what is staged after the telling notifies.
 func (o *Outbox) lookAround(ctx context.Context, routes []string, pause time.Duration) (bool, error) {
 	w := &o.waiter
-	var ignored, sequence, xmin int64
-	var err error
-	if w.conn != nil {
-		w.overdue = time.Now().After(w.selfBy)
-		err = w.conn.QueryRow(ctx, w.sleep, (pause+pause/2+asleepMargin).Milliseconds()).Scan(&ignored, &sequence, &xmin)
-		if err != nil && class(err) == core.ClassOutage && ctx.Err() == nil {
-			o.lost(ctx, err)
-			err = o.pool.QueryRow(ctx, w.look, 0).Scan(&ignored, &sequence, &xmin)
-		}
-	} else {
-		err = o.pool.QueryRow(ctx, w.look, 0).Scan(&ignored, &sequence, &xmin)
+	if w.conn == nil {
+		return o.ask(ctx, routes, w.look, 0)
 	}
-	if err != nil {
+	o.takeArrived(ctx, routes) // it came before this look
+	w.overdue = time.Now().After(w.selfBy)
+	return o.ask(ctx, routes, w.sleep, (pause + pause/2 + asleepMargin).Milliseconds())
+}
+
+// stayAwake looks again and again as long as there was work not long ago, for at most limit, and tells nobody anything.
+func (o *Outbox) stayAwake(ctx context.Context, routes []string, limit time.Duration) (changed bool, err error) {
+	w := &o.waiter
+	w.mu.Lock()
+	until := w.worked.Add(awakeFor)
+	w.mu.Unlock()
+	if end := time.Now().Add(limit); end.Before(until) {
+		until = end
+	}
+	for err == nil && !changed && time.Now().Before(until) {
+		if o.sleepUntil(ctx, nil, nap) {
+			return true, nil
+		}
+		changed, err = o.ask(ctx, routes, w.look, 0)
+	}
+	return changed, err
+}
+
+// ask runs one of the looking statements, on the listening connection if there is one, and reports what changed says.
+func (o *Outbox) ask(ctx context.Context, routes []string, sql string, arg int64) (bool, error) {
+	w := &o.waiter
+	var ignored, sequence, xmin int64
+	if w.conn != nil {
+		err := w.conn.QueryRow(ctx, sql, arg).Scan(&ignored, &sequence, &xmin)
+		if err == nil {
+			return w.changed(routes, sequence, xmin), nil
+		}
+		if class(err) != core.ClassOutage || ctx.Err() != nil {
+			return false, err
+		}
+		o.lost(ctx, err)
+	}
+	if err := o.pool.QueryRow(ctx, w.look, 0).Scan(&ignored, &sequence, &xmin); err != nil {
 		return false, err
 	}
 	return w.changed(routes, sequence, xmin), nil
-}
-
-// quickLook tells nobody anything: it looks at once, and again after d.
-func (o *Outbox) quickLook(ctx context.Context, routes []string, d time.Duration) (bool, error) {
-	for i := range 2 {
-		if i > 0 && o.sleepUntil(ctx, routes, d) {
-			return true, nil
-		}
-		var ignored, sequence, xmin int64
-		if err := o.pool.QueryRow(ctx, o.waiter.look, 0).Scan(&ignored, &sequence, &xmin); err != nil {
-			return false, err
-		}
-		if o.waiter.changed(routes, sequence, xmin) {
-			return true, nil
-		}
-	}
-	return false, nil
 }
 
 // changed reports whether anything may have come into routes since the latest claim.
@@ -227,7 +239,8 @@ func (w *waiter) changed(routes []string, sequence, xmin int64) bool {
 	return false
 }
 
-// sleepUntil sleeps for d, or until a notification for one of routes, or Wake, and reports whether it was one of these.
+// sleepUntil sleeps for d, or until a notification for one of routes, if there are any, or Wake, and reports whether it was
+// one of these.
 func (o *Outbox) sleepUntil(ctx context.Context, routes []string, d time.Duration) bool {
 	w := &o.waiter
 	sleep, cancel := context.WithTimeout(ctx, d)
@@ -242,7 +255,7 @@ func (o *Outbox) sleepUntil(ctx context.Context, routes []string, d time.Duratio
 	w.mu.Unlock()
 	notified := false
 	for !notified && sleep.Err() == nil {
-		if w.conn == nil {
+		if w.conn == nil || len(routes) == 0 {
 			<-sleep.Done()
 			break
 		}

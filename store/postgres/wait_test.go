@@ -316,3 +316,37 @@ func TestListenLost(t *testing.T) {
 		t.Errorf("not logged: %s", log.String())
 	}
 }
+
+// DB-10: a relay that has work tells nobody that it sleeps: a commit that notifies waits for the others that do.
+func TestBusyRelayIsNotNotified(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	routes := []string{core.DefaultRoute}
+	wait := func(limit time.Duration) {
+		t.Helper()
+		if _, err := o.Wait(t.Context(), routes, limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait(time.Millisecond) // it connects
+	told := func() int64 { return queryInt(t, pool, "SELECT last_value FROM waybill.waybill_outbox_wake") }
+	for range 5 {
+		stage(t, pool, o, message())
+		began := time.Now()
+		before := told()
+		claim(t, o, request(10))
+		wait(3 * time.Millisecond)
+		after := told()
+		if time.Since(began) > 15*time.Millisecond {
+			continue // the machine is so slow that the relay was idle meanwhile
+		}
+		if after != before {
+			t.Fatal("a relay that just had a record said that it sleeps")
+		}
+	}
+	before := told()
+	wait(200 * time.Millisecond)
+	if told() == before {
+		t.Fatal("a relay without work did not say that it sleeps")
+	}
+}
