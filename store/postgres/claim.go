@@ -85,6 +85,7 @@ type answer struct {
 	suspects  bool
 	held      bool
 	clean     bool   // of claimFront: it was all there is
+	behind    int64  // of claimFront: least sequence of a row of a key behind the front
 	keyed     bool   // there were rows whose key must be kept in order
 	leaseIn   *int64 // microseconds
 	timerIn   *int64
@@ -107,17 +108,7 @@ func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view)
 	err := o.transactWith(ctx, "claim", setClaimSQL, func(b *pgx.Batch) {
 		a = &answer{}
 		b.Queue(o.claims.promote, v.names).Query(v.readPromoted)
-		if len(v.shards) > 0 {
-			b.Queue(o.claims.lock, v.shards, o.claims.class).QueryRow(func(row pgx.Row) error {
-				var bits string
-				if err := row.Scan(&bits); err != nil {
-					return err
-				}
-				n, err := strconv.ParseInt(bits, 10, 64)
-				a.shards = uint64(n)
-				return err
-			})
-		}
+		o.claims.lockShards(b, v, a)
 		b.Queue(v.statement, v.routes, v.lo, v.hi, v.floor, v.keyed, v.block, v.window, v.skip, v.records, v.bytes, req.Alone,
 			req.Owner, token, micros(req.Lease), session).Query(func(rows pgx.Rows) error { return a.read(rows, o.opts.Source) })
 	})

@@ -33,43 +33,6 @@ SELECT set_config('waybill.shards', (
     SELECT coalesce(bit_or(1::bigint << s), 0)::text FROM unnest($1::int[]) AS s WHERE pg_try_advisory_xact_lock($2::int, s)
 ), true)`
 
-// In the steady state of a drain, all rows at the front of one route are there to be taken: nobody has them, no key must be
-// kept in order, and their bodies are within the bounds. frontSQL finds out, and leaves in a setting of the transaction how
-// far it is so: then takeFrontSQL takes them, with none of what follows. The conditions that decide are the second's own,
-// since it sees what was committed after the first; the first only guides.
-const (
-	frontSQL = `
-SELECT x.rows, x.last, x.least, x.clean, x.keyed, set_config('waybill.front', CASE WHEN x.clean THEN x.last ELSE 0 END::text, true),
-       (SELECT (extract(epoch FROM e.due_at - statement_timestamp()) * 1000000)::bigint FROM {outbox} e
-        WHERE e.route = $1 AND e.settled_at IS NULL AND e.due_at IS NOT NULL ORDER BY e.due_at LIMIT 1),
-       (SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM {outbox_sequence} s),
-       pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
-       (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint, statement_timestamp()
-FROM (
-    SELECT count(*) AS rows, coalesce(max(o.seq), 0) AS last, coalesce(min(o.seq), 0) AS least, coalesce($5 AND bool_or(o.key <> ''), false) AS keyed,
-           coalesce(NOT bool_or(o.lease_until IS NOT NULL OR o.crashes > 1 OR $5 AND o.key <> '')
-               AND (count(*) = 1 OR sum(octet_length(o.body)) <= $4), true) AS clean
-    FROM (
-        SELECT o.seq, o.key, o.body, o.lease_until, o.crashes FROM {outbox} o
-        WHERE o.route = $1 AND o.seq + 0 > $2 AND o.settled_at IS NULL AND o.due_at IS NULL
-        ORDER BY o.seq + 0 LIMIT $3
-    ) o
-) x`
-
-	takeFrontSQL = `
-UPDATE {outbox} o
-SET state = 2, lease_token = $6, lease_owner = $5, lease_until = (SELECT statement_timestamp() + $7 * interval '1 microsecond')
-WHERE o.ctid = ANY (ARRAY(
-    SELECT e.ctid FROM {outbox} e
-    WHERE e.route = $1 AND e.seq + 0 > $2 AND e.seq + 0 <= ` + frontEnd + ` AND e.settled_at IS NULL AND e.due_at IS NULL
-      AND e.lease_until IS NULL AND e.crashes < 2 AND (NOT $4 OR e.key = '')
-    ORDER BY e.seq + 0 LIMIT $3 FOR UPDATE SKIP LOCKED))
-RETURNING ` + recordSQL
-)
-
-// frontEnd is what frontSQL found out.
-const frontEnd = `nullif(current_setting('waybill.front', true), '')::bigint`
-
 // recordSQL are the columns of a record; see recordReader.
 const recordSQL = `o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent, o.occurred_at,
               o.hlc, o.expires_at, o.attrs, o.body, o.attempts, o.crashes, o.ready_since`

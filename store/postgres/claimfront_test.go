@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -51,6 +52,146 @@ func TestClaimAllAtTheFront(t *testing.T) {
 		a, err := o.claimFront(t.Context(), &req, v)
 		if err != nil || a.clean != tc.clean || len(a.records) != tc.claimed {
 			t.Errorf("%s: clean %t, %d claimed, want %t, %d; %v", name, a.clean, len(a.records), tc.clean, tc.claimed, err)
+		}
+	}
+}
+
+// OR-02: rows of keys are claimed without looking at each key only if nothing can hold one back, and then all that were seen or none.
+func TestClaimAllAtTheFrontInOrder(t *testing.T) {
+	t.Parallel()
+	o, pool := newPlanOutbox(t)
+	exec, _ := filler(t, pool)
+	const (
+		insert  = "INSERT INTO waybill.waybill_outbox (seq, topic, body, key, lease_until, lease_token, holds, due_at, crashes) OVERRIDING SYSTEM VALUE "
+		session = 7
+		foreign = "8::bigint << 32"
+		own     = "7::bigint << 32"
+		soon    = "now() + interval '1 hour'"
+		past    = "now() - interval '1 hour'"
+	)
+	for name, tc := range map[string]struct {
+		odd       string // one more row; those at the front are 100, 110 to 140
+		floor     int64
+		bytes     int64
+		share     int
+		block     bool
+		untried   bool
+		elsewhere bool // another relay has the lock of a shard
+		clean     bool
+		claimed   int
+		behind    int64
+	}{
+		"nothing else":                       {clean: true, claimed: 5},
+		"without a key behind the front":     {odd: "50, 't', '', '', NULL, 0, false, NULL, 0", clean: true, claimed: 5},
+		"own behind the front":               {odd: "50, 't', '', 'a', " + soon + ", " + own + ", false, NULL, 0", clean: true, claimed: 5, behind: 50},
+		"own whose lease ended":              {odd: "50, 't', '', 'a', " + past + ", " + own + ", false, NULL, 0"},
+		"another's behind the front":         {odd: "50, 't', '', 'a', " + soon + ", " + foreign + ", false, NULL, 0"},
+		"another's below the floor":          {odd: "50, 't', '', 'a', " + soon + ", " + foreign + ", false, NULL, 0", floor: 51, clean: true, claimed: 5},
+		"committed late":                     {odd: "50, 't', '', 'a', NULL, 0, false, NULL, 0"},
+		"put back":                           {odd: "50, 't', '', 'a', NULL, 0, true, NULL, 0"},
+		"put back, below the floor":          {odd: "50, 't', '', 'a', NULL, 0, true, NULL, 0", floor: 51},
+		"a retry":                            {odd: "50, 't', '', 'a', NULL, 0, true, " + soon + ", 0"},
+		"a schedule":                         {odd: "50, 't', '', 'a', NULL, 0, false, " + soon + ", 0", clean: true, claimed: 5},
+		"promoted, at the front":             {odd: "125, 't', '', 'a', NULL, 0, true, NULL, 0"},
+		"another's at the front":             {odd: "125, 't', '', 'a', " + soon + ", " + foreign + ", false, NULL, 0"},
+		"own at the front":                   {odd: "125, 't', '', 'a', " + soon + ", " + own + ", false, NULL, 0"},
+		"a suspect at the front":             {odd: "125, 't', '', 'a', NULL, 0, false, NULL, 2"},
+		"more bytes than may":                {bytes: 4},
+		"another relay claims":               {elsewhere: true},
+		"another relay claimed not long ago": {share: 32, untried: true},
+		"the route blocks":                   {block: true, untried: true},
+	} {
+		exec("TRUNCATE waybill.waybill_outbox")
+		exec(insert + "SELECT 90 + 10 * i, 't', 'x', 'abc'::char(1), NULL, 0, false, NULL, 0 FROM generate_series(1, 5) i")
+		if tc.odd != "" {
+			exec(insert + "VALUES (" + tc.odd + ")")
+		}
+		req := core.ClaimRequest{
+			Routes:     []core.RouteOrder{{Route: core.DefaultRoute, Order: core.OrderPerKey, BlockAfterAbandon: tc.block}},
+			MaxRecords: 10, MaxBytes: tc.bytes, Lease: time.Minute, Session: session,
+		}
+		o.claims.init(o.names)
+		o.claims.plain, o.claims.general, o.claims.share = 0, 0, cmp.Or(tc.share, shards)
+		o.claims.at[core.DefaultRoute] = &position{front: 60, floor: tc.floor, ended: time.Now()}
+		v := o.claims.plan(&req)
+		if v.simple == tc.untried {
+			t.Errorf("%s: tried: %t", name, v.simple)
+		}
+		if !v.simple {
+			continue
+		}
+		tx, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tc.elsewhere {
+			if _, err := tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1::int, 63)", o.claims.class); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a, err := o.claimFront(t.Context(), &req, v)
+		if err != nil || a.clean != tc.clean || len(a.records) != tc.claimed || a.clean && a.behind != tc.behind {
+			t.Errorf("%s: clean %t, %d claimed, %d behind; want %t, %d, %d; %v", name, a.clean, len(a.records), a.behind, tc.clean, tc.claimed, tc.behind, err)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// OR-02: of rows of keys, none is taken if one of those that were seen cannot be, or if there is another one by then.
+func TestClaimAllAtTheFrontInOrderOrNone(t *testing.T) {
+	t.Parallel()
+	o, pool := newPlanOutbox(t)
+	exec, _ := filler(t, pool)
+	const insert = "INSERT INTO waybill.waybill_outbox (seq, topic, body, key) OVERRIDING SYSTEM VALUE "
+	for name, tc := range map[string]struct {
+		meanwhile string
+		claimed   int
+	}{
+		"nothing happens":       {"SELECT", 3},
+		"one more behind":       {insert + "VALUES (35, 't', 'x', 'k')", 3},
+		"one more among them":   {insert + "VALUES (15, 't', 'x', 'k')", 0},
+		"one is put off":        {"UPDATE waybill.waybill_outbox SET due_at = now() + interval '1 hour' WHERE seq = 20", 0},
+		"one is cancelled":      {"DELETE FROM waybill.waybill_outbox WHERE seq = 20", 0},
+		"one is leased":         {"UPDATE waybill.waybill_outbox SET lease_until = now() + interval '1 hour' WHERE seq = 20", 0},
+		"one comes, one leaves": {"WITH d AS (DELETE FROM waybill.waybill_outbox WHERE seq = 10) " + insert + "VALUES (15, 't', 'x', 'k'), (16, 't', 'x', 'k')", 0},
+	} {
+		exec("TRUNCATE waybill.waybill_outbox")
+		exec(insert + "SELECT 10 * i, 't', 'x', 'k' FROM generate_series(1, 3) i")
+		tx, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), "SELECT set_config('waybill.shards', '-1', true)"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), o.claims.frontKeyed, core.DefaultRoute, 0, 3, 1000, 0, 7); err != nil {
+			t.Fatal(err)
+		}
+		exec(tc.meanwhile)
+		tag, err := tx.Exec(t.Context(), o.claims.takeFrontKeyed, core.DefaultRoute, 0, 3, "me", 1, 1_000_000)
+		if err != nil || int(tag.RowsAffected()) != tc.claimed {
+			t.Errorf("%s: %d claimed, want %d; %v", name, tag.RowsAffected(), tc.claimed, err)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("TRUNCATE waybill.waybill_outbox")
+	exec(insert + "SELECT 10 * i, 't', 'x', 'k' FROM generate_series(1, 3) i")
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), "SELECT FROM waybill.waybill_outbox WHERE seq = 10 FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	req := core.ClaimRequest{Routes: []core.RouteOrder{{Route: core.DefaultRoute, Order: core.OrderPerKey}}, MaxRecords: 10, Lease: time.Minute, Session: 7}
+	for range 10 {
+		if c, err := o.Claim(t.Context(), req); err != nil || len(c.Records) > 0 {
+			t.Errorf("%d claimed behind a locked one of their key; %v", len(c.Records), err)
 		}
 	}
 }
@@ -166,7 +307,7 @@ func TestClaimAllAtTheFrontChanged(t *testing.T) {
 	exec("UPDATE waybill.waybill_outbox SET due_at = now() + interval '1 hour' WHERE seq = 20")
 	exec("UPDATE waybill.waybill_outbox SET crashes = 2 WHERE seq = 30")
 	exec(insert + "VALUES (15, 't', 'x', 'k'), (16, 't', 'x', ''), (50, 't', 'x', '')")
-	rows, err := tx.Query(t.Context(), o.claims.takeFront, core.DefaultRoute, 0, 10, true, "me", 1, 1_000_000)
+	rows, err := tx.Query(t.Context(), o.claims.takeFront, core.DefaultRoute, 0, 10, "me", 1, 1_000_000, true)
 	if err != nil {
 		t.Fatal(err)
 	}

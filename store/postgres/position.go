@@ -29,9 +29,10 @@ const (
 // claimer keeps, in memory, where the next claim should look. It only guides: losing it costs one lap. It is safe for
 // concurrent use.
 type claimer struct {
-	promote, lock, front, takeFront, unkeyed, keyed string
-	class                                           int32
-	serial                                          atomic.Uint32 // of claims, for their tokens
+	promote, lock, unkeyed, keyed                string
+	front, takeFront, frontKeyed, takeFrontKeyed string
+	class                                        int32
+	serial                                       atomic.Uint32 // of claims, for their tokens
 
 	mu      sync.Mutex
 	at      map[string]*position
@@ -118,6 +119,7 @@ func (h *horizon) advance(a *answer) {
 
 func (c *claimer) init(n names) {
 	c.front, c.takeFront = n.sql(frontSQL), n.sql(takeFrontSQL)
+	c.frontKeyed, c.takeFrontKeyed = n.sql(frontKeyedSQL), n.sql(takeFrontKeyedSQL)
 	c.promote, c.lock, c.unkeyed, c.keyed, c.class = n.sql(promoteSQL), n.sql(lockSQL), n.sql(claimUnkeyedSQL), n.sql(claimKeyedSQL), n.lockClass()
 	c.plain = plainClaims - 2 // if the first claims meet no keys, try it soon
 	c.serial.Store(rand.Uint32())
@@ -154,6 +156,7 @@ const (
 type view struct {
 	statement     string
 	simple        bool             // claimFront may do
+	settled       int64            // see horizon
 	promoted      map[string]int64 // least sequence by route
 	names         []string         // the routes, once each
 	routes        []string
@@ -209,11 +212,9 @@ func (c *claimer) plan(req *core.ClaimRequest) *view {
 	v.statement = c.unkeyed
 	if keyed && c.plain < plainClaims || req.Alone {
 		c.minding(v)
-		return v
 	}
-	if len(v.routes) == 1 && len(v.skip) == 0 && c.general == 0 {
-		v.simple = true
-	}
+	v.simple = c.mayBeSimple(v) && !req.Alone
+	v.settled = c.past.settled
 	c.general = max(c.general-1, 0)
 	return v
 }
@@ -336,6 +337,7 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 			case left:
 				p.pass(a, i, a.remaining[i]-1)
 			case a.rows[i] > 0:
+				p.raiseFloor(v, a)
 				to := p.frontAfter(a, i, v.lo[i])
 				p.pass(a, i, to)
 				progress = progress || full && !p.stalled
@@ -414,6 +416,18 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 		next(busyWait)
 	}
 	return claim
+}
+
+// raiseFloor notes what an ordered look at the front alone learned of what is behind it.
+func (p *position) raiseFloor(v *view, a *answer) {
+	if !a.clean || !v.ordered() {
+		return
+	}
+	floor := v.lo[0] + 1
+	if a.behind > 0 {
+		floor = a.behind
+	}
+	p.floor = max(p.floor, min(floor, v.settled+1))
 }
 
 // untilLap returns how long a claim that comes out short must wait for the next lap.

@@ -135,9 +135,11 @@ func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration)
 		o.keepListening(ctx)
 		notified := false
 		changed, err := o.stayAwake(ctx, routes, limit)
-		pause := firstPoll
-		if err == nil && !changed && time.Since(began) < limit {
-			pause = w.nextPause()
+		pause := time.Duration(0)
+		if err == nil && !changed {
+			if time.Since(began) < limit {
+				pause = w.nextPause()
+			}
 			changed, err = o.lookAround(ctx, routes, pause)
 			if err == nil && w.conn != nil {
 				notified = o.takeArrived(ctx, routes)
@@ -172,11 +174,11 @@ func (w *waiter) nextPause() time.Duration {
 	return p
 }
 
-// lookAround tells the producers that this relay sleeps, and then whether anything happened since the latest claim.
-// In this order: what commits before the look is seen by it, what is staged after the telling notifies.
+// lookAround tells the producers that this relay sleeps for pause, unless that is 0, and then whether anything happened since the
+// latest claim. In this order: what commits before the look is seen by it, what is staged after the telling notifies.
 func (o *Outbox) lookAround(ctx context.Context, routes []string, pause time.Duration) (bool, error) {
 	w := &o.waiter
-	if w.conn == nil {
+	if w.conn == nil || pause == 0 {
 		return o.ask(ctx, routes, w.look, 0)
 	}
 	o.takeArrived(ctx, routes) // it came before this look
