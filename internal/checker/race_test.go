@@ -3,4 +3,4 @@
 package checker_test
 
 // defaultHistories: the race detector makes a history five times as slow. `make unit` runs 10,000 more without it.
-const defaultHistories = 2000
+const defaultHistories = 500
