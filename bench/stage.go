@@ -104,7 +104,7 @@ SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::bytea[
 }
 
 // stageConcurrent measures commits a second of 16 producers: without staging; staging with a relay asleep (the messages are
-// due tomorrow, so it stays asleep); with a hand-written insert instead; and staging with a relay that drains to nowhere, wake-up on against off.
+// due tomorrow, so it stays asleep), with Stage and through the unit of work; with a hand-written insert instead; and staging with a relay that drains to nowhere, wake-up on against off.
 func stageConcurrent(ctx context.Context, env *servers, s scale) ([]row, error) {
 	none := func(ctx context.Context) (sample, error) { return produce(ctx, env, s, load{}) }
 	asleep, err := pairs(ctx, s.pairs, none, func(ctx context.Context) (sample, error) {
@@ -114,6 +114,13 @@ func stageConcurrent(ctx context.Context, env *servers, s scale) ([]row, error) 
 		return nil, err
 	}
 	asleep.name, asleep.unit, asleep.target = "commits of 16 producers that stage, relay asleep, against without staging", "commits/s", "≥ 0.65"
+	unit, err := pairs(ctx, s.pairs, none, func(ctx context.Context) (sample, error) {
+		return produce(ctx, env, s, load{unit: true, delay: 24 * time.Hour, relay: true})
+	})
+	if err != nil {
+		return nil, err
+	}
+	unit.name, unit.unit, unit.target = "commits of 16 producers through the unit of work, relay asleep, against without staging", "commits/s", "≥ 0.65"
 	hand, err := pairs(ctx, s.pairs, none, func(ctx context.Context) (sample, error) { return produce(ctx, env, s, load{hand: true}) })
 	if err != nil {
 		return nil, err
@@ -125,13 +132,39 @@ func stageConcurrent(ctx context.Context, env *servers, s scale) ([]row, error) 
 		},
 		func(ctx context.Context) (sample, error) { return produce(ctx, env, s, load{stage: true, relay: true}) })
 	draining.name, draining.unit, draining.target = "commits of 16 producers, relay draining, wake-up on against off", "commits/s", "≥ 0.95"
-	return []row{asleep, hand, draining}, err
+	return []row{asleep, unit, hand, draining}, err
 }
 
 // load is what producers and the relay do.
 type load struct {
-	stage, hand, relay, notifyOff bool
-	delay                         time.Duration
+	stage, unit, hand, relay, notifyOff bool
+	delay                               time.Duration
+}
+
+// transaction runs one transaction of a producer.
+func (l *load) transaction(ctx context.Context, db *database) error {
+	if l.unit {
+		unit := db.outbox.UnitOfWork()
+		return unit.Do(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			return errors.Join(business(ctx, tx), unit.Stage(ctx, l.message()))
+		})
+	}
+	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		if err := business(ctx, tx); err != nil || !l.stage && !l.hand {
+			return err
+		}
+		if l.hand {
+			return handStage(ctx, tx, 1)
+		}
+		_, err := db.outbox.Stage(ctx, tx, l.message())
+		return err
+	})
+}
+
+func (l *load) message() core.Message {
+	m := messages(1)[0]
+	m.Delay = l.delay
+	return m
 }
 
 func produce(ctx context.Context, env *servers, s scale, l load) (_ sample, err error) {
@@ -163,19 +196,7 @@ func produce(ctx context.Context, env *servers, s scale, l load) (_ sample, err 
 	for range 16 {
 		g.Go(func() error {
 			for gctx.Err() == nil {
-				err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
-					if err := business(ctx, tx); err != nil || !l.stage && !l.hand {
-						return err
-					}
-					if l.hand {
-						return handStage(ctx, tx, 1)
-					}
-					m := messages(1)
-					m[0].Delay = l.delay
-					_, err := db.outbox.Stage(ctx, tx, m...)
-					return err
-				})
-				if err != nil {
+				if err := l.transaction(ctx, db); err != nil {
 					return err
 				}
 				commits.Add(1)

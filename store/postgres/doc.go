@@ -1,14 +1,15 @@
 // Package postgres keeps an outbox and an inbox in PostgreSQL 13 or later. It is the reference store.
 //
-// An application stages with [Outbox.Stage] in its own pgx transaction, or over database/sql with [Outbox.SQL] or
-// [NewSQLStager]; a relay claims and settles through the same [Outbox]; a consumer's handlers write in the transactions
-// of an [Inbox] or [SQLInbox]. [Migrations] creates the tables: waybill_outbox, waybill_inbox and waybill_meta in the
-// schema "waybill", unless the options say otherwise.
+// An application stages with [Outbox.Stage] in its own pgx transaction, in the transactions of [Outbox.UnitOfWork], or
+// over database/sql with [Outbox.SQL] or [NewSQLStager]; a relay claims and settles through the same [Outbox]; a
+// consumer's handlers write in the transactions of an [Inbox] or [SQLInbox]. [Migrations] creates the tables:
+// waybill_outbox, waybill_inbox and waybill_meta in the schema "waybill", unless the options say otherwise.
 //
 // # Guarantees
 //
 //   - Stage, Claim, Settle and ExtendLeases are one round trip each, whatever the number of messages. (The first Stage
-//     of a process asks once more, to seed its clock; a Claim that finds nothing looks up to four times.)
+//     of a process asks once more, to seed its clock; a Claim that finds nothing looks up to four times.) What is staged
+//     through [Outbox.UnitOfWork] goes with the COMMIT, and costs no round trip.
 //   - A claim of a route in key order returns per key a contiguous prefix of what is due, and nothing of a key of which
 //     another claim holds a record, a retry is waited for, or something earlier is left. Claims of one key exclude each
 //     other by advisory locks on 64 hashed shards, taken and given back within the claim.

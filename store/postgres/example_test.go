@@ -26,3 +26,22 @@ func ExampleOutbox_Stage() {
 	}
 	_ = place
 }
+
+// Code that has only the context stages through the unit of work. The messages go to the server together with the COMMIT.
+func ExampleOutbox_UnitOfWork() {
+	type order struct{ ID string }
+	placed := core.NewTopic("orders.placed", core.JSON[order]())
+
+	announce := func(ctx context.Context, outbox *postgres.Outbox, o order) error {
+		return outbox.UnitOfWork().Stage(ctx, placed.Message(o, core.Key(o.ID)))
+	}
+	place := func(ctx context.Context, outbox *postgres.Outbox, o order) error {
+		return outbox.UnitOfWork().Do(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `INSERT INTO orders (id) VALUES ($1)`, o.ID); err != nil {
+				return err
+			}
+			return announce(ctx, outbox, o)
+		})
+	}
+	_ = place
+}

@@ -117,7 +117,7 @@ func (i *Inbox) do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 		return core.InboxNone, handlerError(err)
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return core.InboxNone, commitError(err)
+		return core.InboxNone, commitError("inbox: commit", err)
 	}
 	return core.InboxProcessed, nil
 }
@@ -169,17 +169,18 @@ func handlerError(err error) error {
 	return &core.Error{Op: "waybill/postgres: inbox", Class: core.ClassOutage, Err: err}
 }
 
-func commitError(err error) error {
+// commitError explains why the transaction that fn was given was not committed.
+func commitError(op string, err error) error {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return &core.Error{
-			Op: "waybill/postgres: inbox: commit", Class: core.ClassRejected,
-			Err: fmt.Errorf("the database rolled back, since the handler went on after a failed statement: return that statement's error, or use a savepoint: %w", err),
+			Op: "waybill/postgres: " + op, Class: core.ClassRejected,
+			Err: fmt.Errorf("the database rolled back, since the code went on after a failed statement: return that statement's error, or use a savepoint: %w", err),
 		}
 	}
 	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {
-		return fmt.Errorf("waybill/postgres: inbox: commit: the handler ended the transaction itself; leave that to the inbox: %w", err)
+		return fmt.Errorf("waybill/postgres: %s: the code ended the transaction itself; leave that to whoever began it: %w", op, err)
 	}
-	return failure("inbox: commit", err)
+	return failure(op, err)
 }
 
 // Migrate creates the inbox table or brings it to the newest version; see [Migrations] for more.

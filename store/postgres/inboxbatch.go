@@ -150,7 +150,7 @@ func (i *Inbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx context
 		return nil, handlerError(err)
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return nil, commitError(err)
+		return nil, commitError("inbox: commit", err)
 	}
 	return statuses, nil
 }

@@ -24,6 +24,7 @@ type Outbox struct {
 	waiter waiter
 	marked atomic.Int64 // wall clock in ns of the latest mark
 	once   once         // AutoMigrate
+	unit   *core.UnitOfWork[pgx.Tx]
 
 	settleSome, settleRange, settleOthers, extend, mark string
 }
@@ -60,7 +61,8 @@ func NewOutbox(pool *pgxpool.Pool, opts Options) (*Outbox, error) {
 	}
 	o.claims.init(n)
 	o.waiter.init(n)
-	return o, nil
+	o.unit, err = core.NewUnitOfWork(unit{o}, unit{o}.run)
+	return o, err
 }
 
 // Traits declares what the outbox promises. HLC order is not offered: order within a store is its sequence.

@@ -64,10 +64,10 @@ func (i *SQLInbox) do(ctx context.Context, key core.InboxKey, fn func(ctx contex
 	}
 	// A driver may report a commit that became a rollback as a success; a statement in an aborted transaction fails.
 	if _, err := tx.ExecContext(ctx, "SELECT 1"); err != nil && sqlState(err) == "25P02" {
-		return core.InboxNone, commitError(pgx.ErrTxCommitRollback)
+		return core.InboxNone, commitError("inbox: commit", pgx.ErrTxCommitRollback)
 	}
 	if err := tx.Commit(); err != nil {
-		return core.InboxNone, commitError(err)
+		return core.InboxNone, commitError("inbox: commit", err)
 	}
 	return core.InboxProcessed, nil
 }

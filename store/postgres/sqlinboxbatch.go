@@ -54,10 +54,10 @@ func (i *SQLInbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx cont
 		return nil, handlerError(err)
 	}
 	if _, err := tx.ExecContext(ctx, "SELECT 1"); err != nil && sqlState(err) == "25P02" { // as in do
-		return nil, commitError(pgx.ErrTxCommitRollback)
+		return nil, commitError("inbox: commit", pgx.ErrTxCommitRollback)
 	}
 	if err := tx.Commit(); err != nil {
-		return nil, commitError(err)
+		return nil, commitError("inbox: commit", err)
 	}
 	return statuses, nil
 }

@@ -42,7 +42,8 @@ func (s *sqlStager) Stage(ctx context.Context, tx *sql.Tx, msgs ...core.Message)
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
-	return s.stage(ctx, msgs, sqlQuery(tx))
+	query := sqlQuery(tx)
+	return s.stage(ctx, msgs, query, query)
 }
 
 func sqlQuery(tx *sql.Tx) queryFunc {

@@ -204,8 +204,9 @@ type replan struct{}
 // queryFunc runs a statement in the caller's transaction and hands each row's scan function to each.
 type queryFunc func(ctx context.Context, sql string, args []any, each func(scan func(...any) error) error) error
 
-// stage is Stage for any driver.
-func (s *stager) stage(ctx context.Context, msgs []core.Message, query queryFunc) (staged []core.Staged, err error) {
+// stage is Stage for any driver. The insert of messages without dedupe keys is the last statement, and may run later: then
+// all are told as duplicates.
+func (s *stager) stage(ctx context.Context, msgs []core.Message, query, insert queryFunc) (staged []core.Staged, err error) {
 	if len(msgs) == 0 {
 		return nil, nil
 	}
@@ -231,7 +232,7 @@ func (s *stager) stage(ctx context.Context, msgs []core.Message, query queryFunc
 	}
 	// The new rows come back in input order, so each belongs to the next input with its name.
 	next := 0
-	err = query(ctx, sql, args, func(scan func(...any) error) error {
+	err = insert(ctx, sql, args, func(scan func(...any) error) error {
 		var route, id string
 		if err := scan(&route, &id, nil); err != nil {
 			return err
@@ -304,7 +305,8 @@ func (o *Outbox) Stage(ctx context.Context, tx pgx.Tx, msgs ...core.Message) ([]
 	if err := o.ready(ctx); err != nil {
 		return nil, err
 	}
-	return o.stager.stage(ctx, msgs, pgxQuery(tx))
+	query := pgxQuery(tx)
+	return o.stager.stage(ctx, msgs, query, query)
 }
 
 func pgxQuery(tx pgx.Tx) queryFunc {
