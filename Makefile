@@ -21,13 +21,10 @@ servers: ## install PostgreSQL and RabbitMQ if they are missing (Debian, Ubuntu;
 	@scripts/servers
 
 unit: ## all tests with -race, without installing or linting
-	@go run ./internal/testenv/testservers $(MAKE) --no-print-directory -j3 -k modules
+	@go run ./internal/testenv/testservers $(MAKE) --no-print-directory modules
 
-# The modules side by side, since tests mostly wait, and without -race what it would make too slow.
-modules: $(MODULES:%=race-%) without-race
-$(MODULES:%=race-%): race-%:
-	cd $* && go test -race $(NORACE) -timeout 12m $(COUNT) ./...
-without-race:
+modules:
+	$(call each,go test -race $(NORACE) -timeout 12m $(COUNT) ./...)
 	go test $(COUNT) -run 'MillionRows|^TestHistories$$' ./store/sqlite ./internal/checker
 
 lint: ## golangci-lint with .golangci.yml, in every module
@@ -59,4 +56,4 @@ quickstart: ## run the example of the README
 vuln: ## known vulnerabilities in what we depend on (needs the Go vulnerability database)
 	@scripts/vuln $(MODULES)
 
-.PHONY: help test servers unit modules without-race $(MODULES:%=race-%) lint fmt generate verify bench soak quickstart vuln
+.PHONY: help test servers unit modules lint fmt generate verify bench soak quickstart vuln

@@ -71,7 +71,7 @@ func (b *Publisher) Publish(ctx context.Context, batch []core.Envelope) core.Res
 		return core.AllFailed(n, errDown)
 	case b.q.ledger.opts.Zombies && d.Roll(b.f.Late):
 		in := d.Up(2 * b.f.MaxDelay)
-		b.q.ledger.late.Go(func() {
+		b.q.ledger.later(func() {
 			pause(context.WithoutCancel(ctx), in)
 			b.batch(own, claimed, n)
 		})

@@ -121,7 +121,7 @@ func do[T any](ctx context.Context, p *Process, d *Dice, f *Faults, fn func(ctx 
 		return answer, false
 	case d.Roll(f.Late):
 		in := d.Up(f.MaxDelay)
-		p.ledger.late.Go(func() {
+		p.ledger.later(func() {
 			pause(detached, in)
 			fn(detached)
 		})

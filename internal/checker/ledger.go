@@ -38,6 +38,7 @@ type Options struct {
 type Ledger struct {
 	opts Options
 	late sync.WaitGroup
+	over bool // nothing may happen late any more
 
 	mu       sync.Mutex
 	pos      int
@@ -167,8 +168,22 @@ func (l *Ledger) Do(call, note func()) {
 	note()
 }
 
-// Wait waits for calls that happen late.
-func (l *Ledger) Wait() { l.late.Wait() }
+// later runs fn beside its caller. After Wait it never happens, which is as good a fault.
+func (l *Ledger) later(fn func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.over {
+		l.late.Go(fn)
+	}
+}
+
+// Wait waits for calls that happen late. It ends the history: from now on there are none.
+func (l *Ledger) Wait() {
+	l.mu.Lock()
+	l.over = true
+	l.mu.Unlock()
+	l.late.Wait()
+}
 
 // Tx is a producer's transaction as the ledger sees it. It belongs to one goroutine.
 type Tx struct {
