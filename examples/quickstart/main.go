@@ -12,12 +12,16 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 const (
 	orders    = 1000 // orders to try
 	producers = 4    // goroutines that place them
 	kills     = 3    // times the worker is killed
+
+	// SQLite lets one process write at a time, and not in the order in which they asked.
+	busyTimeout = 30 * time.Second
 )
 
 func main() {

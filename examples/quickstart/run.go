@@ -28,7 +28,7 @@ func run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	path := filepath.Join(dir, "orders.db")
-	store, err := sqlite.Open(ctx, path, sqlite.Options{Source: "/orders", AutoMigrate: true})
+	store, err := sqlite.Open(ctx, path, sqlite.Options{Source: "/orders", AutoMigrate: true, BusyTimeout: busyTimeout})
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ const (
 // runWorker is the other half of a service: a relay that publishes what the outbox holds, and a consumer that bills.
 func runWorker(ctx context.Context, path string) error {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	store, err := sqlite.Open(ctx, path, sqlite.Options{Source: "/orders"})
+	store, err := sqlite.Open(ctx, path, sqlite.Options{Source: "/orders", BusyTimeout: busyTimeout})
 	if err != nil {
 		return err
 	}
