@@ -119,6 +119,22 @@ func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view)
 	return a, nil
 }
 
+// lockShards locks the shards of v, and notes which it got.
+func (c *claimer) lockShards(b *pgx.Batch, v *view, a *answer) {
+	if len(v.shards) == 0 {
+		return
+	}
+	b.Queue(c.lock, v.shards, c.class).QueryRow(func(row pgx.Row) error {
+		var bits string
+		if err := row.Scan(&bits); err != nil {
+			return err
+		}
+		n, err := strconv.ParseInt(bits, 10, 64)
+		a.shards = uint64(n)
+		return err
+	})
+}
+
 // lease notes the lease of the records, which it sorts.
 func (a *answer) lease(token int64, lease time.Duration) {
 	remaining := max(lease-microsDuration(a.took), 0)

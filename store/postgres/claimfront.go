@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"strconv"
 
 	"github.com/jackc/pgx/v5"
 
@@ -132,22 +131,6 @@ func (c *claimer) mayBeSimple(v *view) bool {
 	return !v.ordered() || len(v.shards) == shards && !v.block[0] && v.lo[0]-v.floor[0] < maxUnknown
 }
 
-// lockShards locks the shards of v, and notes which it got.
-func (c *claimer) lockShards(b *pgx.Batch, v *view, a *answer) {
-	if len(v.shards) == 0 {
-		return
-	}
-	b.Queue(c.lock, v.shards, c.class).QueryRow(func(row pgx.Row) error {
-		var bits string
-		if err := row.Scan(&bits); err != nil {
-			return err
-		}
-		n, err := strconv.ParseInt(bits, 10, 64)
-		a.shards = uint64(n)
-		return err
-	})
-}
-
 // readPromoted notes which rows came in line.
 func (v *view) readPromoted(rows pgx.Rows) error {
 	var route string
@@ -171,4 +154,16 @@ func (c *claimer) messy(v *view, keyed bool) { //nolint:revive // what was there
 	if keyed {
 		c.minding(v)
 	}
+}
+
+// raiseFloor notes what an ordered look at the front alone learned of what is behind it.
+func (p *position) raiseFloor(v *view, a *answer) {
+	if !a.clean || !v.ordered() {
+		return
+	}
+	floor := v.lo[0] + 1
+	if a.behind > 0 {
+		floor = a.behind
+	}
+	p.floor = max(p.floor, min(floor, v.settled+1))
 }

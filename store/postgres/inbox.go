@@ -169,20 +169,6 @@ func handlerError(err error) error {
 	return &core.Error{Op: "waybill/postgres: inbox", Class: core.ClassOutage, Err: err}
 }
 
-// commitError explains why the transaction that fn was given was not committed.
-func commitError(op string, err error) error {
-	if errors.Is(err, pgx.ErrTxCommitRollback) {
-		return &core.Error{
-			Op: "waybill/postgres: " + op, Class: core.ClassRejected,
-			Err: fmt.Errorf("the database rolled back, since the code went on after a failed statement: return that statement's error, or use a savepoint: %w", err),
-		}
-	}
-	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {
-		return fmt.Errorf("waybill/postgres: %s: the code ended the transaction itself; leave that to whoever began it: %w", op, err)
-	}
-	return failure(op, err)
-}
-
 // Migrate creates the inbox table or brings it to the newest version; see [Migrations] for more.
 func (i *Inbox) Migrate(ctx context.Context) error {
 	m, err := i.migrations()

@@ -61,8 +61,10 @@ func NewOutbox(pool *pgxpool.Pool, opts Options) (*Outbox, error) {
 	}
 	o.claims.init(n)
 	o.waiter.init(n)
-	o.unit, err = core.NewUnitOfWork(unit{o}, unit{o}.run)
-	return o, err
+	if o.unit, err = core.NewUnitOfWork(unit{o}, unit{o}.run); err != nil {
+		return nil, err
+	}
+	return o, nil
 }
 
 // Traits declares what the outbox promises. HLC order is not offered: order within a store is its sequence.

@@ -418,18 +418,6 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 	return claim
 }
 
-// raiseFloor notes what an ordered look at the front alone learned of what is behind it.
-func (p *position) raiseFloor(v *view, a *answer) {
-	if !a.clean || !v.ordered() {
-		return
-	}
-	floor := v.lo[0] + 1
-	if a.behind > 0 {
-		floor = a.behind
-	}
-	p.floor = max(p.floor, min(floor, v.settled+1))
-}
-
 // untilLap returns how long a claim that comes out short must wait for the next lap.
 func (p *position) untilLap(resting bool) time.Duration { //nolint:revive // a fact, not a mode
 	if resting && !p.dirty {

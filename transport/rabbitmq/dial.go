@@ -38,18 +38,14 @@ func (l *link) dial(ctx context.Context) (*conn, error) {
 		}
 		_ = raw.SetDeadline(time.Now().Add(l.opts.ConnectTimeout)) // for the handshakes; the driver takes it away
 		stop = context.AfterFunc(ctx, func() { _ = raw.Close() })
+		stream := raw
 		if uri.Scheme == "amqps" {
-			secure, err := l.opts.tlsClient(uri)
-			if err == nil {
-				client := tls.Client(raw, secure)
-				err, raw = client.HandshakeContext(ctx), client
-			}
-			if err != nil {
+			if stream, err = l.opts.secure(ctx, raw, uri); err != nil {
 				_ = raw.Close()
 				return nil, err
 			}
 		}
-		out = newBatchConn(raw)
+		out = newBatchConn(stream)
 		return out, nil
 	}
 	ac, err := amqp.DialConfig("amqp"+strings.TrimPrefix(l.url, uri.Scheme), cfg)
@@ -70,6 +66,16 @@ func (l *link) dial(ctx context.Context) (*conn, error) {
 		return nil, err
 	}
 	return &conn{Connection: ac, out: out, blocked: make(chan struct{})}, nil
+}
+
+// secure returns raw with TLS on it, after the handshake.
+func (o *Options) secure(ctx context.Context, raw net.Conn, uri amqp.URI) (net.Conn, error) {
+	cfg, err := o.tlsClient(uri)
+	if err != nil {
+		return nil, err
+	}
+	c := tls.Client(raw, cfg)
+	return c, c.HandshakeContext(ctx)
 }
 
 // tlsClient returns the configuration for one connection: Options.TLS, or what the URL's query says as the driver understands it.

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
+	"net"
 	"net/url"
 	"strings"
 	"testing"
@@ -153,6 +154,22 @@ func TestTLS(t *testing.T) {
 		} else if !errors.Is(err, core.ErrMisconfigured) {
 			t.Errorf("%s: not named a misconfiguration: %v", name, err)
 		}
+	}
+}
+
+// RL-06: a server that accepts and never answers the TLS handshake is an outage, when the caller's context ends.
+func TestTLSWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err = rabbitmq.Dial(ctx, "amqps://u:p@"+l.Addr().String()+"/", rabbitmq.Options{Logger: quiet()})
+	if core.ClassOf(err) != core.ClassOutage || errors.Is(err, core.ErrMisconfigured) {
+		t.Errorf("%v", err)
 	}
 }
 
