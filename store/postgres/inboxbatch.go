@@ -133,24 +133,17 @@ func (i *Inbox) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ctx c
 }
 
 func (i *Inbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx context.Context, tx pgx.Tx, fresh []int) error) ([]core.InboxStatus, error) {
-	tx, err := i.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
-	if err != nil {
-		return nil, failure("inbox: begin", err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // after a commit it does nothing
+	var statuses []core.InboxStatus
+	var fresh []int
 	consumers, sources, ids := keys.columns()
-	statuses, fresh, err := keys.read(tx.QueryRow(ctx, i.markAll, consumers, sources, ids, i.wait))
-	if err != nil {
-		return nil, failure("inbox: mark", err)
-	}
-	if len(fresh) == 0 {
-		return statuses, nil
-	}
-	if err := fn(ctx, tx, fresh); err != nil {
-		return nil, handlerError(err)
-	}
-	if err := tx.Commit(ctx); err != nil {
-		return nil, commitError("inbox: commit", err)
+	begin := newMarkBatch()
+	begin.Queue(i.markAll, consumers, sources, ids, i.wait).QueryRow(func(row pgx.Row) (err error) {
+		statuses, fresh, err = keys.read(row)
+		return err
+	})
+	handle := func(ctx context.Context, tx pgx.Tx) error { return fn(ctx, tx, fresh) }
+	if err := i.inTx(ctx, begin, func() bool { return len(fresh) > 0 }, handle); err != nil {
+		return nil, err
 	}
 	return statuses, nil
 }
