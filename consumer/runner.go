@@ -12,7 +12,7 @@ import (
 )
 
 // runner runs one subscription during one Run. Its goroutines: the one of run, which receives; up to sub.Concurrency
-// workers, which exist while there is something to handle; one that settles, while there is something to settle.
+// workers, which are begun when there is something to handle; one that settles, begun when there is something to settle.
 type runner struct {
 	c        *Consumer
 	sub      *core.Subscription
@@ -44,6 +44,8 @@ type runner struct {
 	settled   signal        // stopping, nothing runs, and nothing is to be settled
 	jobs      chan *item    // for workers that have nothing to handle; it has room for one each
 	spare     int           // how many of these there are
+	settles   chan *session // for the goroutine that waits for something to settle
+	settler   bool          // there is one
 	ended     chan struct{} // closed when the run is over
 	wake      chan any      // tells a waiting receive loop that something changed
 	waiting   bool          // the receive loop waits on wake
@@ -68,7 +70,7 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 	r := &runner{
 		c: c, sub: &reg.sub, tel: c.tel.forQueue(&reg.sub), handlers: make(map[string]*entry, len(reg.handlers)), stopCtx: ctx, active: time.Now(),
 		log:  &logs{Logger: c.opts.Logger.With(slog.String("queue", reg.sub.Queue))},
-		wake: make(chan any, 1), jobs: make(chan *item, reg.sub.Concurrency), ended: make(chan struct{}), idle: signal{ch: make(chan struct{})}, settled: signal{ch: make(chan struct{})},
+		wake: make(chan any, 1), jobs: make(chan *item, reg.sub.Concurrency), settles: make(chan *session, 1), ended: make(chan struct{}), idle: signal{ch: make(chan struct{})}, settled: signal{ch: make(chan struct{})},
 		checks:   reg.checks,
 		schedule: schedule{limit: reg.sub.Concurrency, lanes: map[string][]*item{}, keepBusy: reg.sub.InOrder},
 	}

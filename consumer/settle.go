@@ -34,20 +34,36 @@ func (r *runner) settle(it *item, ack core.Ack) {
 	s.pending.list = append(s.pending.list, ack)
 	s.pending.since = append(s.pending.since, it.since)
 	r.unsettled++
-	if !s.busy {
-		s.busy = true
-		go r.flush(s)
+	if s.busy {
+		return
 	}
+	s.busy = true
+	if !r.settler {
+		go r.flush(s)
+		return
+	}
+	r.settler = false
+	r.settles <- s
 }
 
-// flush settles until nothing is pending.
+// flush settles until nothing is pending, and then waits for more, if nobody else does.
 func (r *runner) flush(s *session) {
 	for {
 		r.mu.Lock()
 		if len(s.pending.list) == 0 {
 			s.busy = false
+			wait := !r.settler
+			r.settler = true
 			r.mu.Unlock()
-			return
+			if !wait {
+				return
+			}
+			select {
+			case s = <-r.settles:
+				continue
+			case <-r.ended:
+				return
+			}
 		}
 		batch := s.pending
 		s.pending = acks{s.spare.list[:0], s.spare.since[:0]}
