@@ -35,7 +35,7 @@ func drainKeyed(ctx context.Context, env *servers, s scale) ([]row, error) {
 	return drainRow(ctx, env, s, drainCase{name: "drain, 1,000 keys", target: "reported", backlog: s.backlog, body: 256, keys: 1000, relays: 1})
 }
 
-// drainHotKey drains a backlog of which half has one key, which goes one by one.
+// drainHotKey drains a backlog of which half has one key, which goes one by one, as the raw limit does here.
 func drainHotKey(ctx context.Context, env *servers, s scale) ([]row, error) {
 	return drainRow(ctx, env, s, drainCase{name: "drain, one hot key holds half", target: "reported", backlog: s.backlog, body: 256, keys: 1000, hot: true, relays: 1})
 }
@@ -51,7 +51,11 @@ func drainTwoRelays(ctx context.Context, env *servers, s scale) ([]row, error) {
 func drainRow(ctx context.Context, env *servers, s scale, c drainCase) ([]row, error) {
 	r, err := pairs(ctx, s.pairs,
 		func(ctx context.Context) (sample, error) {
-			return withQueue(ctx, env, c.backlog, func() (sample, error) { return rawPublish(ctx, env.url, c.backlog, make([]byte, c.body)) })
+			raw := rawPublish
+			if c.hot {
+				raw = rawHotKey
+			}
+			return withQueue(ctx, env, c.backlog, func() (sample, error) { return raw(ctx, env.url, c.backlog, make([]byte, c.body)) })
 		},
 		func(ctx context.Context) (sample, error) { return drain(ctx, env, c) })
 	r.name, r.unit, r.target = c.name, "msg/s", c.target

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"golang.org/x/sync/errgroup"
 )
 
 // rawPublish is the raw limit of a drain: n bodies from memory, on one channel, persistent, mandatory, with pipelined
@@ -48,10 +49,7 @@ func rawPublish(ctx context.Context, url string, n int, body []byte) (s sample, 
 	}()
 	for i := range n {
 		free <- struct{}{}
-		err := ch.PublishWithContext(ctx, "bench", "bench.topic", true, false, amqp.Publishing{
-			DeliveryMode: amqp.Persistent, ContentType: "application/octet-stream", MessageId: fmt.Sprintf("%036d", i), Body: body,
-		})
-		if err != nil {
+		if err := ch.PublishWithContext(ctx, "bench", "bench.topic", true, false, rawMessage(i, body)); err != nil {
 			return s, err
 		}
 	}
@@ -63,4 +61,44 @@ func rawPublish(ctx context.Context, url string, n int, body []byte) (s sample, 
 	}
 	took := time.Since(started)
 	return sample{value: float64(n) / took.Seconds(), msgs: n, cpu: readCPU().since(before)}, nil
+}
+
+// rawHotKey is the raw limit of a drain of which half has one key: half of n one by one, each after the confirm of the one
+// before, and the others beside them, pipelined.
+func rawHotKey(ctx context.Context, url string, n int, body []byte) (sample, error) {
+	before, started := readCPU(), time.Now()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return rawOneByOne(ctx, url, n-n/2, body) })
+	g.Go(func() error { _, err := rawPublish(ctx, url, n/2, body); return err })
+	err := g.Wait()
+	return sample{value: float64(n) / time.Since(started).Seconds(), msgs: n, cpu: readCPU().since(before)}, err
+}
+
+func rawOneByOne(ctx context.Context, url string, n int, body []byte) (err error) {
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	if err := ch.Confirm(false); err != nil {
+		return err
+	}
+	for i := range n {
+		confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, "bench", "bench.topic", true, false, rawMessage(i, body))
+		if err != nil {
+			return err
+		}
+		if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
+			return errors.Join(errors.New("not confirmed"), err)
+		}
+	}
+	return nil
+}
+
+func rawMessage(i int, body []byte) amqp.Publishing {
+	return amqp.Publishing{DeliveryMode: amqp.Persistent, ContentType: "application/octet-stream", MessageId: fmt.Sprintf("%036d", i), Body: body}
 }

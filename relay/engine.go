@@ -75,7 +75,8 @@ type engine struct {
 	// Settling.
 	pending, settling settles
 	busySettling      bool
-	settleAt          time.Time
+	settleAt          time.Time // not before: back-off after an error
+	settleBy          time.Time // what is pending may wait for more until then
 	settleFails       int
 	settleDown        bool
 	settleSince       time.Time // of the first failure in a row

@@ -10,6 +10,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// settleGather is how long an outcome that nobody waits for may wait for others before it is stored.
+const settleGather = 10 * time.Millisecond
+
 // settles is outcomes to be stored, and the items they are about.
 type settles struct {
 	outcomes []core.Outcome
@@ -48,7 +51,20 @@ func (e *engine) conclude(it *item, o core.Outcome) {
 		e.letGo(it)
 		return
 	}
+	switch {
+	case urgent(it, o):
+		e.settleBy = e.now
+	case e.pending.len() == 0:
+		e.settleBy = e.now.Add(settleGather)
+	}
 	e.pending.add(o, it)
+}
+
+// urgent reports whether somebody may wait for the store to know of o: for the record itself, or for what follows it in
+// its key and could not be claimed.
+func urgent(it *item, o core.Outcome) bool {
+	ordered := it.route.Order == core.OrderPerKey && it.rec.Envelope.Key != ""
+	return o.Event() != core.EventConfirmed || ordered && it.next == nil
 }
 
 // letGo ends the engine's hold on it.
@@ -163,6 +179,9 @@ func (e *engine) settle() (next time.Time) {
 	if e.now.Before(e.settleAt) {
 		return e.settleAt
 	}
+	if e.now.Before(e.settleBy) && e.gathers() {
+		return e.settleBy
+	}
 	e.pending, e.settling = e.settling, e.pending
 	e.busySettling = true
 	limit := e.opts.Lease / 2
@@ -188,6 +207,13 @@ func (e *engine) settle() (next time.Time) {
 		return func() { e.settled(res, sent) }
 	})
 	return time.Time{}
+}
+
+// gathers reports whether what is pending may wait for more: a lane whose messages go one by one would otherwise cost a
+// transaction each. Nobody waits when nothing more is about to come, nor for what makes room.
+func (e *engine) gathers() bool {
+	starved := slices.ContainsFunc(e.order, func(rt *route) bool { return rt.starved })
+	return len(e.calls) > 0 && e.pending.len() < e.laneDepth() && !starved && !e.stopping
 }
 
 // settled takes in the results of a settle. What failed is settled again, before anything newer: an outage for as long
