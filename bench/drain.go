@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
 // drainCase is a backlog and how to drain it.
@@ -22,6 +23,7 @@ type drainCase struct {
 	body         int  // bytes
 	keys         int  // 0 = unkeyed
 	hot          bool // half of the backlog has one key
+	pipelined    bool // keys are, and the raw limit does not wait for confirms either
 	relays       int
 	oldSnapshot  bool
 	curve        *[]float64 // if not nil: the rate of each tenth
@@ -40,6 +42,12 @@ func drainHotKey(ctx context.Context, env *servers, s scale) ([]row, error) {
 	return drainRow(ctx, env, s, drainCase{name: "drain, one hot key holds half", target: "reported", backlog: s.backlog, body: 256, keys: 1000, hot: true, relays: 1})
 }
 
+// drainHotKeyPipelined is drainHotKey with Options.PipelineKeys.
+func drainHotKeyPipelined(ctx context.Context, env *servers, s scale) ([]row, error) {
+	c := drainCase{name: "drain, one hot key holds half, PipelineKeys", target: "reported", backlog: s.backlog, body: 256, keys: 1000, hot: true, pipelined: true, relays: 1}
+	return drainRow(ctx, env, s, c)
+}
+
 func drainLarge(ctx context.Context, env *servers, s scale) ([]row, error) {
 	return drainRow(ctx, env, s, drainCase{name: "drain, 1.5 kB bodies", target: "reported", backlog: s.backlog, body: 1500, relays: 1})
 }
@@ -52,7 +60,7 @@ func drainRow(ctx context.Context, env *servers, s scale, c drainCase) ([]row, e
 	r, err := pairs(ctx, s.pairs,
 		func(ctx context.Context) (sample, error) {
 			raw := rawPublish
-			if c.hot {
+			if c.hot && !c.pipelined {
 				raw = rawHotKey
 			}
 			return withQueue(ctx, env, c.backlog, func() (sample, error) { return raw(ctx, env.url, c.backlog, make([]byte, c.body)) })
@@ -153,7 +161,7 @@ func runRelays(ctx context.Context, env *servers, db *database, c drainCase) (s 
 		if err != nil {
 			return s, err
 		}
-		bus, err := env.bus(ctx)
+		bus, err := rabbitmq.Dial(ctx, env.url, rabbitmq.Options{Exchange: "bench", PipelineKeys: c.pipelined})
 		if err != nil {
 			return s, err
 		}

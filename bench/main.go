@@ -66,6 +66,7 @@ func benchmarks() []benchmark {
 		{"drain", drainDefault},
 		{"drain-keyed", drainKeyed},
 		{"drain-hot-key", drainHotKey},
+		{"drain-hot-key-pipelined", drainHotKeyPipelined},
 		{"drain-1500", drainLarge},
 		{"drain-two-relays", drainTwoRelays},
 		{"drain-old-snapshot", drainOldSnapshot},

@@ -12,6 +12,9 @@ var (
 	ErrLeaseLost = errors.New("lease lost: another claim holds the record, or it is settled")
 	// ErrUnroutable reports a message that the broker took but had no queue for.
 	ErrUnroutable = errors.New("unroutable: no queue is bound for the topic")
+	// ErrBehind reports a message that is to be sent again, whether the broker has it or not, because an earlier one of its key failed in the
+	// same call; see [KeyOrderPipelinedPrefix]. It costs no attempt.
+	ErrBehind = errors.New("an earlier message of its key failed")
 	// ErrClosed reports the use of something that was closed.
 	ErrClosed = errors.New("closed")
 	// ErrUnsupported reports that an adapter cannot do what was asked.

@@ -28,7 +28,8 @@ const (
 	KeyOrderNone KeyOrder = iota
 	// KeyOrderSerial: order holds if one message of a key is in flight at a time.
 	KeyOrderSerial
-	// KeyOrderPipelinedPrefix: a failure also fails every later message of that key in flight.
+	// KeyOrderPipelinedPrefix: a failure also fails every later message of that key in the call, with [ErrBehind] unless it has
+	// an error of its own.
 	KeyOrderPipelinedPrefix
 )
 

@@ -178,6 +178,31 @@ func TestPipelinedPrefix(t *testing.T) {
 	})
 }
 
+// What is to be sent again behind a failed message of its key costs no attempt and no pause, also where the order does not matter.
+func TestBehindCostsNothing(t *testing.T) {
+	t.Parallel()
+	for _, order := range []core.Order{core.OrderPerKey, core.OrderBestEffort} {
+		synctest.Test(t, func(t *testing.T) {
+			s, b := newStore(t), newBus()
+			b.traits.KeyOrder = core.KeyOrderPipelinedPrefix
+			b.answer = func(e *core.Envelope, nth int) error {
+				if e.ID == "m00001" && nth == 1 {
+					return &core.Error{Class: core.ClassOutage, Err: core.ErrBehind}
+				}
+				return nil
+			}
+			stage(t, s, msgs(2, func(int) string { return "k" })...)
+			attempt := 0
+			hooks := relay.Hooks{OnPublished: func(e relay.Event) { attempt = max(attempt, e.Attempt) }}
+			stop := begin(t, newRelay(t, s, b, relay.Options{Hooks: hooks, Routes: []relay.Route{{Order: order}}}))
+			within(t, 100*time.Millisecond, "published", func() bool { return b.count() == 2 })
+			if err := stop(); err != nil || attempt != 1 {
+				t.Errorf("order %v: attempt %d: %v", order, attempt, err)
+			}
+		})
+	}
+}
+
 // RL-10: one relay serves many routes, and a slow one does not starve another.
 func TestRoutes(t *testing.T) {
 	t.Parallel()

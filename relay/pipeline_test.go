@@ -60,3 +60,50 @@ func TestStagesOverlap(t *testing.T) {
 		t.Logf("%v in progress at once; %s", all, took)
 	})
 }
+
+// RL-11: the confirms of a key that goes one by one are stored several at a time, and no later than 10 ms after they came; one that
+// nothing follows is stored at once.
+func TestSettlesGather(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		b.latency = time.Millisecond
+		confirmed := map[string]time.Time{}
+		settles, longest := 0, time.Duration(0)
+		s := &faulty{OutboxStore: mem}
+		s.settle = func(outcomes []core.Outcome, next func() core.Results) core.Results {
+			settles++
+			for i := range outcomes {
+				b.mu.Lock()
+				longest = max(longest, time.Since(confirmed[outcomes[i].ID()]))
+				b.mu.Unlock()
+			}
+			return next()
+		}
+		b.answer = func(e *core.Envelope, _ int) error {
+			confirmed[e.ID] = time.Now()
+			return nil
+		}
+		const n = 200
+		stage(t, mem, msgs(n, func(int) string { return "hot" })...)
+		stop := begin(t, newRelay(t, s, b, relay.Options{}))
+		within(t, 10*time.Second, "drained", func() bool { return b.count() == n })
+		synctest.Wait()
+		if settles > n/8 {
+			t.Errorf("%d settles of %d messages", settles, n)
+		}
+		if longest > 10*time.Millisecond {
+			t.Errorf("an outcome waited %s for others", longest)
+		}
+		settles, longest = 0, 0
+		stage(t, mem, msg("alone", "other"))
+		within(t, 10*time.Second, "published", func() bool { return b.count() == n+1 })
+		synctest.Wait()
+		if settles != 1 || longest != 0 {
+			t.Errorf("%d settles of one message, after %s", settles, longest)
+		}
+		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
+			t.Error(err)
+		}
+	})
+}

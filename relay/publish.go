@@ -75,7 +75,7 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 	for i, it := range c.items {
 		switch err := res[i]; {
 		case err == nil:
-		case it.behind && classify(err) == core.ClassOutage:
+		case it.behind && classify(err) == core.ClassOutage, errors.Is(err, core.ErrBehind):
 			e.releaseSent(it)
 			e.cut(it)
 		case it.behind:

@@ -91,6 +91,9 @@ var brokenTransports = []struct {
 			return ds, err
 		},
 	}},
+	{"confirms behind a failed message of the key", "key-order-prefix", faults{
+		traits: func(t *core.PublisherTraits) { t.KeyOrder = core.KeyOrderPipelinedPrefix },
+	}},
 	{"counts unroutable as published", "publish-unroutable", faults{
 		publish: func(b *broken, ctx context.Context, batch []core.Envelope) core.Results {
 			res := b.Transport.Publish(ctx, batch)

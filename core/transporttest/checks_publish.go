@@ -27,6 +27,7 @@ var publishChecks = []named{
 	{"publish-cancelled", publishCancelled},
 	{"key-order-batch", keyOrderBatch},
 	{"key-order-one-by-one", keyOrderSerial},
+	{"key-order-prefix", keyOrderPrefix},
 }
 
 func roundTripFull(k *kit) {
@@ -304,6 +305,28 @@ func keyOrderSerial(k *kit) {
 		k.publish(batch[i])
 	}
 	k.inKeyOrder(batch, r)
+}
+
+// keyOrderPrefix sends three keys in one call; a message of one of them fails, and so must those of its key behind it.
+func keyOrderPrefix(k *kit) {
+	k.needs(k.pub.KeyOrder == core.KeyOrderPipelinedPrefix, "PublisherTraits.KeyOrder = KeyOrderPipelinedPrefix")
+	k.needs(k.pub.DetectsUnroutable, "PublisherTraits.DetectsUnroutable")
+	_, name := k.queue("t0", "t1")
+	batch := keyed(name, 5)
+	if k.pub.MaxBatch > 0 {
+		batch = batch[:min(len(batch), k.pub.MaxBatch)]
+	}
+	const bad = 4
+	batch[bad].Topic = name + ".unbound"
+	for i, err := range k.send(batch) {
+		behind := i > bad && batch[i].Key == batch[bad].Key
+		switch failed := err != nil; {
+		case failed != (behind || i == bad):
+			k.fail("message %d of key %s, where message %d of key %s failed: %v", i, batch[i].Key, bad, batch[bad].Key, err)
+		case behind && !errors.Is(err, core.ErrBehind):
+			k.fail("message %d is behind one that failed, and may be sent again: want core.ErrBehind, got: %w", i, err)
+		}
+	}
 }
 
 // keyed returns n messages of each of three keys, mixed, on changing topics.

@@ -18,6 +18,7 @@ import (
 
 // faults breaks a good transport: each hook that is set replaces one thing it does.
 type faults struct {
+	traits    func(*core.PublisherTraits)
 	publish   func(f *broken, ctx context.Context, batch []core.Envelope) core.Results
 	subscribe func(f *broken, sub core.Subscription) core.Subscription
 	receive   func(r *brokenReceiver, ctx context.Context, limit int) ([]*core.Delivery, error)
@@ -29,6 +30,14 @@ type broken struct {
 	core.Transport
 	faults
 	n atomic.Int64
+}
+
+func (b *broken) Traits() core.PublisherTraits {
+	t := b.Transport.Traits()
+	if b.traits != nil {
+		b.traits(&t)
+	}
+	return t
 }
 
 func (b *broken) Publish(ctx context.Context, batch []core.Envelope) core.Results {

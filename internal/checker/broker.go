@@ -170,8 +170,7 @@ func NewRefuser(next core.Publisher, p *Process, route string, perMille int, see
 // Unwrap returns the publisher.
 func (r *Refuser) Unwrap() any { return r.Publisher }
 
-// Publish publishes what it does not refuse. Messages of a key that stand behind a refused one in the batch are sent all
-// the same: the publisher must not promise more than core.KeyOrderSerial.
+// Publish publishes what it does not refuse, and nothing behind a refused message of its key.
 func (r *Refuser) Publish(ctx context.Context, batch []core.Envelope) core.Results {
 	if r.p.dead.Load() {
 		return core.AllFailed(len(batch), errDown)
@@ -180,9 +179,15 @@ func (r *Refuser) Publish(ctx context.Context, batch []core.Envelope) core.Resul
 	res := make(core.Results, len(batch))
 	var rest []core.Envelope
 	var at []int
+	refused := map[string]bool{}
 	for i := range batch {
+		if refused[batch[i].Key] {
+			res[i] = core.ErrBehind
+			continue
+		}
 		if r.dice.Roll(r.perMille) {
 			res[i] = &core.Error{Op: "checker", Class: core.ClassRejected, Err: errors.New("refused")}
+			refused[batch[i].Key] = batch[i].Key != "" && r.Traits().KeyOrder == core.KeyOrderPipelinedPrefix
 			continue
 		}
 		rest, at = append(rest, batch[i]), append(at, i)
@@ -193,7 +198,7 @@ func (r *Refuser) Publish(ctx context.Context, batch []core.Envelope) core.Resul
 		}
 	}
 	for i, err := range res {
-		if err != nil && core.ClassOf(err) != core.ClassOutage {
+		if err != nil && core.ClassOf(err) != core.ClassOutage && !errors.Is(err, core.ErrBehind) {
 			r.p.ledger.Refused(r.route, batch[i].ID, errors.Is(err, core.ErrUnroutable))
 		}
 	}

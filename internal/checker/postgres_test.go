@@ -39,8 +39,8 @@ type servers struct {
 }
 
 // quick are the options of a transport whose broker goes away often.
-func quick(exchange string) rabbitmq.Options {
-	return rabbitmq.Options{Exchange: exchange, ReconnectMax: 200 * time.Millisecond, ConnectTimeout: 2 * time.Second, Lazy: true, Logger: slog.New(slog.DiscardHandler)}
+func quick(exchange string, pipelined bool) rabbitmq.Options {
+	return rabbitmq.Options{Exchange: exchange, PipelineKeys: pipelined, ReconnectMax: 200 * time.Millisecond, ConnectTimeout: 2 * time.Second, Lazy: true, Logger: slog.New(slog.DiscardHandler)}
 }
 
 func openServers(t *testing.T, dsn, broker string) *servers {
@@ -88,10 +88,11 @@ func openPool(ctx context.Context, dsn, name string, conns int32) (*pgxpool.Pool
 // pgSide is one history's share of the servers, behind proxies of its own.
 type pgSide struct {
 	*servers
-	name   string
-	pg, mq *testenv.Proxy
-	child  bool // relays are processes, which are SIGKILLed
-	toKill atomic.Bool
+	name      string
+	pg, mq    *testenv.Proxy
+	child     bool // relays are processes, which are SIGKILLed
+	pipelined bool // keys are; then bindings must stay as they are
+	toKill    atomic.Bool
 }
 
 func newPGSide(t *testing.T, s *servers, name, queueType string) *pgSide {
@@ -175,7 +176,7 @@ func (s *pgSide) Relay(w *realWorld, n int) (func(kill bool), error) {
 	if err != nil {
 		return nil, err
 	}
-	bus, err := rabbitmq.Dial(ctx, s.mq.URL(s.url), quick(s.name))
+	bus, err := rabbitmq.Dial(ctx, s.mq.URL(s.url), quick(s.name, s.pipelined))
 	if err != nil {
 		return nil, err
 	}
@@ -194,6 +195,9 @@ func (s *pgSide) Relay(w *realWorld, n int) (func(kill bool), error) {
 func (s *pgSide) Harm(w *realWorld, d *checker.Dice, last bool) {
 	ctx := w.t.Context()
 	what := d.N(6)
+	if s.pipelined && what == 5 {
+		what = 1
+	}
 	w.l.Note("harm %d", what)
 	if staged, _ := w.l.Size(); s.kill != nil && (staged >= 12 || last) && s.toKill.CompareAndSwap(true, false) {
 		w.l.Note("harm: server killed")
@@ -324,7 +328,7 @@ func (s *pgSide) process(w *realWorld, n int) (func(kill bool), error) {
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), childRelay+"="+strings.Join(routes, ","), childRelay+"_DSN="+s.pg.URL(s.dsn), childRelay+"_BROKER="+s.mq.URL(s.url),
-		childRelay+"_EXCHANGE="+s.name, fmt.Sprintf("%s_BATCH=%d", childRelay, w.opts.BatchSize))
+		childRelay+"_EXCHANGE="+s.name, fmt.Sprintf("%s_BATCH=%d", childRelay, w.opts.BatchSize), fmt.Sprintf("%s_PIPELINED=%t", childRelay, s.pipelined))
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -352,7 +356,7 @@ func runChildRelay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bus, err := rabbitmq.Dial(ctx, env("_BROKER"), quick(env("_EXCHANGE")))
+	bus, err := rabbitmq.Dial(ctx, env("_BROKER"), quick(env("_EXCHANGE"), env("_PIPELINED") == "true"))
 	if err != nil {
 		return err
 	}
@@ -395,7 +399,7 @@ func TestPostgresRabbitMQHistories(t *testing.T) {
 		t.Helper()
 		name := "h" + strconv.Itoa(i)
 		p := newPGSide(t, s, name, []string{"classic", "quorum"}[i%2])
-		p.child = i%5 == 4
+		p.child, p.pipelined = i%5 == 4, i%4 == 3
 		return newRealWorld(t, seed, name, p, p.child)
 	})
 }
@@ -447,6 +451,7 @@ func TestServerKillHistories(t *testing.T) {
 		runReal(t, n, 1, func(t *testing.T, seed uint64, i int) *realWorld {
 			t.Helper()
 			p := sides[i-1]
+			p.pipelined = i%4 == 0
 			p.toKill.Store(true)
 			return newRealWorld(t, seed, p.name, p, false)
 		})

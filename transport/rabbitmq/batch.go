@@ -115,6 +115,7 @@ func (b *batch) sendSome(todo []int) (done, used int) {
 		}
 		if err != nil {
 			b.results[i] = err
+			b.msgs.failed(i)
 			done++
 			continue
 		}
@@ -183,6 +184,7 @@ func (b *batch) result(f *inFlight) {
 	if f.confirm.Acked() {
 		if r, ok := b.pc.takeReturn(f); ok {
 			b.results[f.index] = returnedError(r)
+			b.msgs.failed(f.index)
 		}
 		return
 	}
@@ -192,6 +194,7 @@ func (b *batch) result(f *inFlight) {
 		return
 	}
 	b.pc.takeReturn(f)
+	b.msgs.failed(f.index)
 	b.results[f.index] = &core.Error{
 		Op: "waybill/rabbitmq: publish", Class: core.ClassOutage, TopicOnly: true,
 		Err: errNacked,

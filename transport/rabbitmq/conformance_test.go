@@ -26,7 +26,7 @@ func TestConformance(t *testing.T) {
 	}{
 		{"quorum", rabbitmq.Options{}, nil},
 		{"classic, prefix", rabbitmq.Options{QueueType: rabbitmq.QueueClassic, Prefix: "test.", Exchange: "shop"}, nil},
-		{"bring your own connection", rabbitmq.Options{}, own},
+		{"bring your own connection, pipelined keys", rabbitmq.Options{PipelineKeys: true}, own},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

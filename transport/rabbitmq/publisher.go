@@ -17,9 +17,10 @@ import (
 const blockedGrace = time.Second
 
 // outgoing is one message to publish. fill may be called more than once; it puts the headers into table, which is empty, and whose content
-// is not used after the message was sent.
+// is not used after the message was sent. failed says that message i will not be delivered by this call: fill may refuse what follows it.
 type outgoing interface {
 	fill(i int, now time.Time, table amqp.Table) (exchange, key string, p amqp.Publishing, err error)
+	failed(i int)
 }
 
 // publisher sends messages over one link, on one channel in confirm mode at a time.
@@ -103,6 +104,7 @@ func (p *publisher) investigate(ctx context.Context, suspects []int, msgs outgoi
 		exchange, key, _, _ := msgs.fill(i, time.Now(), amqp.Table{})
 		err := culprit(run.cause, exchange, key)
 		results[i] = err
+		msgs.failed(i)
 		if errors.Is(err, core.ErrMisconfigured) { // about the exchange: the others would fare no better
 			fail(results, suspects[k:], err)
 			return err

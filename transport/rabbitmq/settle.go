@@ -35,6 +35,8 @@ func (c *copies) fill(i int, _ time.Time, table amqp.Table) (exchange, key strin
 	return m.exchange, m.key, p, nil
 }
 
+func (*copies) failed(int) {} // copies have no order
+
 // Settle implements core.Receiver. A retry or a rejection publishes a copy and acknowledges the original after the copy was confirmed and
 // routed. If the copy fails, the original goes back to the queue.
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {

@@ -104,7 +104,11 @@ func (t *Transport) Check(ctx context.Context) error {
 
 // Traits implements core.Publisher.
 func (t *Transport) Traits() core.PublisherTraits {
-	return core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true, DetectsUnroutable: true, MaxBodyBytes: t.opts.MaxBodyBytes}
+	order := core.KeyOrderSerial
+	if t.opts.PipelineKeys {
+		order = core.KeyOrderPipelinedPrefix
+	}
+	return core.PublisherTraits{KeyOrder: order, Confirmed: true, DetectsUnroutable: true, MaxBodyBytes: t.opts.MaxBodyBytes}
 }
 
 // SubscriberTraits implements core.Subscriber.
@@ -123,8 +127,31 @@ func (t *Transport) Publish(ctx context.Context, envelopes []core.Envelope) core
 	if len(envelopes) == 0 {
 		return results
 	}
-	t.publish(ctx, len(envelopes), &envelopeBatch{exchange: t.opts.names().exchange, maxBody: t.opts.MaxBodyBytes, envelopes: envelopes}, results)
+	b := &envelopeBatch{exchange: t.opts.names().exchange, maxBody: t.opts.MaxBodyBytes, prefix: t.opts.PipelineKeys, envelopes: envelopes}
+	t.publish(ctx, len(envelopes), b, results)
+	if b.prefix {
+		failBehind(envelopes, results)
+	}
 	return results
+}
+
+// failBehind fails what was confirmed behind a failed message of its key, as core.KeyOrderPipelinedPrefix promises.
+func failBehind(envelopes []core.Envelope, results core.Results) {
+	var failed map[string]bool
+	for i := range envelopes {
+		switch key := envelopes[i].Key; {
+		case key == "":
+		case failed[key]:
+			if results[i] == nil {
+				results[i] = errBehind
+			}
+		case results[i] != nil:
+			if failed == nil {
+				failed = map[string]bool{}
+			}
+			failed[key] = true
+		}
+	}
 }
 
 // publish sends n messages and fills results.
@@ -189,11 +216,25 @@ func fill(results core.Results, err error) {
 type envelopeBatch struct {
 	exchange  string
 	maxBody   int
+	prefix    bool            // nothing is sent behind a failed message of its key
+	broken    map[string]bool // the keys of those
 	envelopes []core.Envelope
+}
+
+func (b *envelopeBatch) failed(i int) {
+	if key := b.envelopes[i].Key; b.prefix && key != "" {
+		if b.broken == nil {
+			b.broken = map[string]bool{}
+		}
+		b.broken[key] = true
+	}
 }
 
 func (b *envelopeBatch) fill(i int, now time.Time, table amqp.Table) (exchange, key string, p amqp.Publishing, err error) {
 	e := &b.envelopes[i]
+	if b.broken[e.Key] {
+		return "", "", p, errBehind
+	}
 	if len(e.Body) > b.maxBody {
 		return "", "", p, permanent("publish", core.ReasonTooLarge, fmt.Errorf("topic %q: the body has %d bytes; Options.MaxBodyBytes allows %d: raise it within what the broker takes, "+
 			"or store the content elsewhere and send a reference", clip(e.Topic), len(e.Body), b.maxBody))
@@ -203,7 +244,7 @@ func (b *envelopeBatch) fill(i int, now time.Time, table amqp.Table) (exchange, 
 }
 
 func (b *envelopeBatch) clone() *envelopeBatch {
-	c := &envelopeBatch{exchange: b.exchange, maxBody: b.maxBody, envelopes: slices.Clone(b.envelopes)}
+	c := &envelopeBatch{exchange: b.exchange, maxBody: b.maxBody, prefix: b.prefix, envelopes: slices.Clone(b.envelopes)}
 	for i := range c.envelopes {
 		e := b.envelopes[i].Clone()
 		e.Body = bytes.Clone(b.envelopes[i].Body)
