@@ -50,10 +50,6 @@ WITH r AS MATERIALIZED (
 		status, join = "coalesce(t.status, 0)", " LEFT JOIN t ON t.seq = h.seq AND h.replace"
 		after = " AND (SELECT count(*) FROM x) + (SELECT count(*) FROM f) >= 0"
 	}
-	woken := "NULL::boolean"
-	if notify {
-		woken = wakeSQL + " AND (due_at IS NULL OR due_at < clock_timestamp() + interval '1 second') THEN pg_notify({channel}, route) IS NOT NULL END"
-	}
 	return s + `i AS (
     INSERT INTO {outbox} (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body,
                           due_at, ready_since, dedupe_key)
@@ -62,7 +58,7 @@ WITH r AS MATERIALIZED (
     FROM r CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
     WHERE NOT r.known` + after + `
     ON CONFLICT DO NOTHING
-    RETURNING route, id, ` + woken + ` AS woken
+    RETURNING route, id, ` + wakeSQL(notify, true) + ` AS woken
 )
 SELECT 0, 0::bigint, i.route, i.id, 0, i.woken FROM i
 UNION ALL SELECT 1, r.n, '', '', 0, NULL FROM r WHERE r.known

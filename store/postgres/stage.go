@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -15,9 +16,8 @@ import (
 // stager is what the stagers of all drivers share: the statements, the stamper, and whether the clock was seeded.
 type stager struct {
 	stamper     *core.Stamper
-	single      string // one message: the common case, at half the cost
-	singleTimed string
-	plain       string // nothing is scheduled: two arrays less
+	single      map[due]string // one message: the common case, at half the cost
+	plain       string         // nothing is scheduled: two arrays less
 	timed       string
 	first       string // seedSQL
 	newest      int    // version of the schema that this program knows
@@ -40,20 +40,39 @@ func newStager(opts *Options, n names) (*stager, error) {
 		return nil, err
 	}
 	keep := opts.Retention.Of(core.StateAbandoned, core.ReasonCancelled) != 0
-	return &stager{
-		stamper: stamper, single: n.sql(insertOneSQL(!opts.NotifyOff, false)), singleTimed: n.sql(insertOneSQL(!opts.NotifyOff, true)),
+	s := &stager{
+		stamper: stamper, single: map[due]string{},
 		plain: n.sql(insertSQL(!opts.NotifyOff, false)), timed: n.sql(insertSQL(!opts.NotifyOff, true)),
 		keyed: n.sql(keyedSQL(!opts.NotifyOff, false, keep)), replacing: n.sql(keyedSQL(!opts.NotifyOff, true, keep)),
 		holders: n.sql(holdersSQL), unstageText: n.sql(unstageSQL), cancelText: n.sql(cancelSQL(keep)),
 		first: n.sql(seedSQL), newest: newest, table: n.sql("{outbox}"),
-	}, nil
+	}
+	for _, d := range []due{atOnce, delayed, scheduled} {
+		s.single[d] = n.sql(insertOneSQL(!opts.NotifyOff, d))
+	}
+	return s, nil
 }
 
-// wakeSQL is the beginning of a condition: a relay sleeps.
-const wakeSQL = "CASE WHEN (SELECT w.last_value > extract(epoch FROM clock_timestamp()) * 1000 FROM {wake} w)"
+// due is when a message is.
+type due uint8
 
-// insertSQL writes any number of rows in one statement. What it returns tells new rows from duplicates. Only while a
-// relay sleeps does it notify; a notification belongs to the transaction and its savepoints, so a rollback wakes nobody.
+const (
+	atOnce    due = iota
+	delayed       // so long from now by the database's clock
+	scheduled     // at a time
+)
+
+func dueOf(r *core.StagedRow) due {
+	switch {
+	case !r.DeliverAt.IsZero():
+		return scheduled
+	case r.Delay > 0:
+		return delayed
+	}
+	return atOnce
+}
+
+// insertSQL writes any number of rows in one statement. What it returns tells new rows from duplicates.
 func insertSQL(notify, timed bool) string { //nolint:revive // four variants of one statement
 	s := insertBeginSQL
 	values := `
@@ -64,59 +83,70 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[]`
 	names := `)
      AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body`
-	due := ""
 	if timed {
 		s += ", due_at, ready_since"
 		values += ", CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp())"
 		from += ", $15::timestamptz[], $16::bigint[]"
 		names += `, at, delay)
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d`
-		due = dueSoon
 	} else {
 		names += ")"
 	}
-	return s + ")" + values + from + names + insertEndSQL(notify, due)
+	return s + ")" + values + from + names + `
+ON CONFLICT (route, id) DO NOTHING
+RETURNING route, id, ` + wakeSQL(notify, timed)
 }
 
 const insertBeginSQL = `
 INSERT INTO {outbox} (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body`
 
-// insertOneSQL is insertSQL for one row.
-func insertOneSQL(notify, timed bool) string { //nolint:revive // four variants of one statement
-	const columns = `$1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text, $10::timestamptz, $11::bigint,
+// insertOneSQL is insertSQL for one row. What it returns is only that there is a new one.
+func insertOneSQL(notify bool, when due) string {
+	columns := `$1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text, $10::timestamptz, $11::bigint,
        $12::timestamptz, nullif($13::text, '')::json, $14::bytea`
-	if !timed {
-		return insertBeginSQL + `)
-VALUES (` + columns + `)` + insertEndSQL(notify, "")
+	names := ""
+	if when != atOnce {
+		names = ", due_at, ready_since"
 	}
-	return insertBeginSQL + `, due_at, ready_since)
-SELECT ` + columns + `, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp())
-FROM (SELECT coalesce($15::timestamptz, clock_timestamp() + nullif($16::bigint, 0) * interval '1 microsecond') AS at) d` + insertEndSQL(notify, dueSoon)
+	switch when {
+	case delayed:
+		columns += ", clock_timestamp() + $15::interval, clock_timestamp() + $15::interval"
+	case scheduled:
+		columns += ", CASE WHEN $15::timestamptz > clock_timestamp() THEN $15::timestamptz END, greatest($15::timestamptz, clock_timestamp())"
+	case atOnce:
+	}
+	return insertBeginSQL + names + `)
+VALUES (` + columns + `)
+ON CONFLICT (route, id) DO NOTHING
+RETURNING ` + wakeSQL(notify, when != atOnce)
 }
 
-// dueSoon is part of a condition: a relay that sleeps should know now.
-const dueSoon = " AND (due_at IS NULL OR due_at < clock_timestamp() + interval '1 second')"
-
-func insertEndSQL(notify bool, due string) string { //nolint:revive // two variants of one statement
-	s := `
-ON CONFLICT (route, id) DO NOTHING
-RETURNING route, id, `
+// wakeSQL is a column of what an insert returns. Only while a relay sleeps does it notify; a notification belongs to the
+// transaction and its savepoints, so a rollback wakes nobody.
+func wakeSQL(notify, timed bool) string { //nolint:revive // variants of one expression
 	if !notify {
-		return s + "NULL::boolean"
+		return "NULL::boolean"
 	}
-	return s + wakeSQL + due + `
-	     THEN pg_notify({channel}, route) IS NOT NULL END`
+	soon := ""
+	if timed { // first, since it is cheap; a relay that sleeps finds out in time about what is due later
+		soon = "(due_at IS NULL OR due_at < clock_timestamp() + interval '1 second') AND "
+	}
+	return "CASE WHEN " + soon + "(SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM {wake} w) THEN pg_notify({channel}, route) IS NOT NULL END"
 }
 
 // statement returns the statement for rows without dedupe keys and its arguments: one value a column, or one array.
 func (s *stager) statement(rows []core.StagedRow) (string, []any, error) {
 	if len(rows) == 1 {
 		args, err := values(&rows[0])
-		if err != nil || !scheduled(&rows[0]) {
-			return s.single, args, err
+		when := dueOf(&rows[0])
+		switch when {
+		case delayed:
+			args = append(args, strconv.FormatInt(microseconds(rows[0].Delay), 10)+" microseconds")
+		case scheduled:
+			args = append(args, rows[0].DeliverAt)
+		case atOnce:
 		}
-		at, delay := times(rows)
-		return s.singleTimed, append(args, at[0], delay[0]), nil
+		return s.single[when], args, err
 	}
 	args, timed, err := columns(rows)
 	if err != nil || !timed {
@@ -125,8 +155,6 @@ func (s *stager) statement(rows []core.StagedRow) (string, []any, error) {
 	at, delay := times(rows)
 	return s.timed, append(args, at, delay), nil
 }
-
-func scheduled(r *core.StagedRow) bool { return r.Delay > 0 || !r.DeliverAt.IsZero() }
 
 // values returns the row's columns.
 func values(r *core.StagedRow) ([]any, error) {
@@ -176,7 +204,7 @@ func columns(rows []core.StagedRow) (args []any, timed bool, err error) {
 		if !e.Expires.IsZero() {
 			expires[i] = &e.Expires
 		}
-		timed = timed || scheduled(&rows[i])
+		timed = timed || dueOf(&rows[i]) != atOnce
 	}
 	return []any{col(0), col(1), col(2), col(3), col(4), col(5), col(6), col(7), col(8), occurred, stamps, expires, col(9), bodies}, timed, nil
 }
@@ -188,12 +216,17 @@ func times(rows []core.StagedRow) (at []*time.Time, delay []int64) {
 		if !rows[i].DeliverAt.IsZero() {
 			at[i] = &rows[i].DeliverAt
 		}
-		delay[i] = rows[i].Delay.Microseconds()
-		if rows[i].Delay > 0 && delay[i] == 0 {
-			delay[i] = 1
-		}
+		delay[i] = microseconds(rows[i].Delay)
 	}
 	return at, delay
+}
+
+// microseconds returns d in microseconds, at least one if it is positive.
+func microseconds(d time.Duration) int64 {
+	if d > 0 {
+		return max(d.Microseconds(), 1)
+	}
+	return d.Microseconds()
 }
 
 // replan, as the first argument of a statement, asks to plan it anew: a cached plan may be from when the table was so small
@@ -233,6 +266,10 @@ func (s *stager) stage(ctx context.Context, msgs []core.Message, query, insert q
 	// The new rows come back in input order, so each belongs to the next input with its name.
 	next := 0
 	err = insert(ctx, sql, args, func(scan func(...any) error) error {
+		if len(rows) == 1 {
+			staged[0].Duplicate = false
+			return nil
+		}
 		var route, id string
 		if err := scan(&route, &id, nil); err != nil {
 			return err
