@@ -49,8 +49,8 @@ type Options struct {
 	// PipelineKeys sends messages of one key without waiting for the confirm of the one before, so that a hot key is as fast as any other; default
 	// false: one at a time. The order of a key then survives crashes, lost connections and restarts as before, since what is lost is the end of
 	// what was sent. It does not survive a queue that refuses one message and takes a later one: set it only where the queues are quorum queues
-	// without the overflow behaviour reject-publish, and are not declared, bound or deleted while relays run. What was sent behind a message that
-	// failed is sent again behind it.
+	// without a length limit, and are not declared, bound or deleted while relays run. What was sent behind a message that failed is sent again
+	// behind it.
 	PipelineKeys bool
 	// MaxBodyBytes bounds a body; a larger one is refused for good with reason too_large and not sent. Default 16 MiB, which every version of
 	// RabbitMQ takes by default; at most 512 MiB.
