@@ -69,6 +69,7 @@ func TestOutcomes(t *testing.T) {
 		{name: "rejected and wrapped", handle: func() error { return fmt.Errorf("here: %w", core.Reject(errBoom)) }, reason: core.ReasonRejected, text: "here: boom"},
 		{name: "permanent", handle: func() error { return &core.Error{Class: core.ClassPermanent, Reason: core.ReasonTooLarge} }, reason: core.ReasonTooLarge},
 		{name: "retry after", handle: func() error { return core.RetryAfter(errBoom, 7*time.Second) }, delay: 7 * time.Second, text: "boom"},
+		{name: "retry after no time", handle: func() error { return core.RetryAfter(errBoom, 0) }, delay: time.Millisecond, text: "boom"},
 		{name: "retry after with attempts spent", retry: core.Schedule(), handle: func() error { return core.RetryAfter(errBoom, time.Second) }, reason: core.ReasonAttempts},
 		{name: "retry after more than can be held", longer: 10 * time.Minute, handle: func() error { return core.RetryAfter(errBoom, time.Hour) }, delay: 10 * time.Minute},
 		{name: "empty policy", retry: core.Schedule(), handle: func() error { return errBoom }, reason: core.ReasonAttempts},

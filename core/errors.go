@@ -114,10 +114,10 @@ func Reject(err error) error {
 	return &Error{Class: ClassPermanent, Reason: ReasonRejected, Err: orDefault(err, "rejected by the handler")}
 }
 
-// RetryAfter wraps a handler's error so that the message is tried again after d instead of after the policy's delay.
-// The attempt counts as any other.
+// RetryAfter wraps a handler's error so that the message is tried again after d, at least a millisecond, instead of after
+// the policy's delay. The attempt counts as any other.
 func RetryAfter(err error, d time.Duration) error {
-	return &Error{Class: ClassRejected, After: max(d, 0), Err: orDefault(err, "asked to retry")}
+	return &Error{Class: ClassRejected, After: max(d, time.Millisecond), Err: orDefault(err, "asked to retry")}
 }
 
 // Outage wraps a handler's error to say that something it depends on is down: the message goes back at no cost and the

@@ -79,8 +79,12 @@ func Retry(r *Record, err error, in time.Duration) Outcome {
 	return o
 }
 
-// Abandon gives the record up for good. The attempt counts unless the reason is [ReasonCrashed] or [ReasonExpired].
+// Abandon gives the record up for good; without a reason it is [ReasonRejected]. The attempt counts unless the reason is
+// [ReasonCrashed] or [ReasonExpired].
 func Abandon(r *Record, reason Reason, err error) Outcome {
+	if reason == ReasonNone {
+		reason = ReasonRejected
+	}
 	ev := EventGivenUp
 	if reason == ReasonCrashed {
 		ev = EventCrashesSpent

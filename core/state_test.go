@@ -143,14 +143,15 @@ func TestOutcomes(t *testing.T) { // DB-01 DB-18
 		retryIn time.Duration
 		reason  core.Reason
 	}{
-		"published":          {o: core.Published(&fresh), event: core.EventConfirmed, state: core.StatePublished},
-		"retry":              {o: core.Retry(&fresh, no, time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no", retryIn: time.Second},
-		"retry in the past":  {o: core.Retry(&fresh, no, -time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no"},
-		"abandon":            {o: core.Abandon(&fresh, core.ReasonTooLarge, no), event: core.EventGivenUp, state: core.StateAbandoned, counts: true, err: "no", reason: core.ReasonTooLarge},
-		"abandon expired":    {o: core.Abandon(&fresh, core.ReasonExpired, nil), event: core.EventGivenUp, state: core.StateAbandoned, reason: core.ReasonExpired},
-		"abandon crashed":    {o: core.Abandon(&fresh, core.ReasonCrashed, nil), event: core.EventCrashesSpent, state: core.StateAbandoned, reason: core.ReasonCrashed},
-		"release":            {o: core.Release(&fresh, 0), event: core.EventReleased, state: core.StatePending},
-		"release failed one": {o: core.Release(&failed, time.Minute), event: core.EventReleased, state: core.StateFailed, retryIn: time.Minute},
+		"published":             {o: core.Published(&fresh), event: core.EventConfirmed, state: core.StatePublished},
+		"retry":                 {o: core.Retry(&fresh, no, time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no", retryIn: time.Second},
+		"retry in the past":     {o: core.Retry(&fresh, no, -time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no"},
+		"abandon":               {o: core.Abandon(&fresh, core.ReasonTooLarge, no), event: core.EventGivenUp, state: core.StateAbandoned, counts: true, err: "no", reason: core.ReasonTooLarge},
+		"abandon for no reason": {o: core.Abandon(&fresh, core.ReasonNone, no), event: core.EventGivenUp, state: core.StateAbandoned, counts: true, err: "no", reason: core.ReasonRejected},
+		"abandon expired":       {o: core.Abandon(&fresh, core.ReasonExpired, nil), event: core.EventGivenUp, state: core.StateAbandoned, reason: core.ReasonExpired},
+		"abandon crashed":       {o: core.Abandon(&fresh, core.ReasonCrashed, nil), event: core.EventCrashesSpent, state: core.StateAbandoned, reason: core.ReasonCrashed},
+		"release":               {o: core.Release(&fresh, 0), event: core.EventReleased, state: core.StatePending},
+		"release failed one":    {o: core.Release(&failed, time.Minute), event: core.EventReleased, state: core.StateFailed, retryIn: time.Minute},
 	} {
 		o := tc.o
 		if o.Event() != tc.event || o.State() != tc.state || o.CountsAttempt() != tc.counts || o.Error() != tc.err || o.RetryIn() != tc.retryIn || o.Reason() != tc.reason {

@@ -25,7 +25,8 @@
 // One goroutine, the loop, owns all state and takes no lock. It starts blocking calls on goroutines of their own: at most
 // one claim, one settle, one lease extension and one wait, and several publishes. A claim is requested while fewer than
 // Window batches are held; a settle takes everything that was finished meanwhile. So these calls overlap, and each of
-// them is as large as the others are slow.
+// them is as large as the others are slow. While publishes are in progress, a few confirms that nobody waits for gather for
+// up to 10 ms; what a crash makes arrive twice may be so much more.
 //
 // A claim is spread over lanes: a lane is the records of one key, in order; a record without a key is a lane of its own.
 // What stands at the head of a lane is ready. Ready records of a route travel together in one Publish call; when it
