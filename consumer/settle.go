@@ -62,7 +62,15 @@ func (r *runner) flush(s *session) {
 			case s = <-r.settles:
 				continue
 			case <-r.ended:
-				return
+				r.mu.Lock()
+				r.settler = false
+				r.mu.Unlock()
+				select {
+				case s = <-r.settles: // of a handler that outlived the run
+					continue
+				default:
+					return
+				}
 			}
 		}
 		batch := s.pending

@@ -135,7 +135,7 @@ func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	for _, o := range r.routes {
 		t := o.Publisher.Traits()
 		rt := &route{
-			served: o, awaited: true, maxCall: r.opts.BatchSize, maxBody: t.MaxBodyBytes, pipelined: t.KeyOrder == core.KeyOrderPipelinedPrefix,
+			served: o, awaited: true, maxCall: r.opts.BatchSize, maxBody: t.MaxBodyBytes, pipelined: t.KeyOrder == core.KeyOrderPipelinedPrefix && !o.BlockAfterAbandon,
 			topics: map[string]*breaker{}, transport: transportName(o.Publisher),
 		}
 		if t.MaxBatch > 0 {

@@ -451,7 +451,6 @@ func TestServerKillHistories(t *testing.T) {
 		runReal(t, n, 1, func(t *testing.T, seed uint64, i int) *realWorld {
 			t.Helper()
 			p := sides[i-1]
-			p.pipelined = i%4 == 0
 			p.toKill.Store(true)
 			return newRealWorld(t, seed, p.name, p, false)
 		})

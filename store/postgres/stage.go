@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -110,7 +109,7 @@ func insertOneSQL(notify bool, when due) string {
 	}
 	switch when {
 	case delayed:
-		columns += ", clock_timestamp() + $15::interval, clock_timestamp() + $15::interval"
+		columns += ", clock_timestamp() + $15::bigint * interval '1 microsecond', clock_timestamp() + $15::bigint * interval '1 microsecond'"
 	case scheduled:
 		columns += ", CASE WHEN $15::timestamptz > clock_timestamp() THEN $15::timestamptz END, greatest($15::timestamptz, clock_timestamp())"
 	case atOnce:
@@ -141,7 +140,7 @@ func (s *stager) statement(rows []core.StagedRow) (string, []any, error) {
 		when := dueOf(&rows[0])
 		switch when {
 		case delayed:
-			args = append(args, strconv.FormatInt(microseconds(rows[0].Delay), 10)+" microseconds")
+			args = append(args, microseconds(rows[0].Delay))
 		case scheduled:
 			args = append(args, rows[0].DeliverAt)
 		case atOnce:

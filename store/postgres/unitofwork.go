@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -37,14 +38,17 @@ func (u unit) run(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	defer conn.Release() // closes it if it is not idle
 	t := &unitTx{savepoint{run: &unitRun{ctx: ctx, conn: conn, queued: &pgx.Batch{}}}}
 	defer func() { _ = t.Rollback(ctx) }() // after a commit it does nothing
-	err = fn(t)
-	if t.run.failed != nil {
-		return failure("unit of work: begin", t.run.failed)
-	}
-	if err != nil {
+	if err := fn(t); err != nil {
+		if failed := t.run.beginError(); failed != nil {
+			return errors.Join(failed, err)
+		}
 		return err
 	}
-	if err := t.commit(ctx); err != nil {
+	err = t.commit(ctx)
+	if failed := t.run.beginError(); failed != nil {
+		return failed
+	}
+	if err != nil {
 		return commitError("unit of work: stage and commit", err)
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 
 // unitRun is what a transaction of a unit of work and its savepoints share.
 type unitRun struct {
-	ctx  context.Context //nolint:containedctx // of Do, for what begins the transaction and is given none
+	ctx  context.Context //nolint:containedctx // of Do, for the BEGIN
 	conn *pgxpool.Conn
 
 	mu     sync.RWMutex // held for reading by whoever uses the connection, so that nobody does after the end
@@ -35,8 +35,18 @@ func (r *unitRun) open() bool {
 
 func (r *unitRun) status() byte { return r.conn.Conn().PgConn().TxStatus() }
 
-// begin begins the transaction, unless somebody has.
-func (r *unitRun) begin(ctx context.Context) {
+// beginError returns the error of the BEGIN.
+func (r *unitRun) beginError() error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.failed == nil {
+		return nil
+	}
+	return failure("unit of work: begin", r.failed)
+}
+
+// begin begins the transaction, unless somebody has. Its context is that of Do: one statement's may end earlier.
+func (r *unitRun) begin() {
 	r.mu.RLock()
 	fresh := r.fresh()
 	r.mu.RUnlock()
@@ -46,13 +56,13 @@ func (r *unitRun) begin(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.fresh() {
-		r.tx, r.failed = r.conn.Begin(ctx)
+		r.tx, r.failed = r.conn.Begin(r.ctx)
 	}
 }
 
 // beginWith begins the transaction and runs its first statement in one round trip, and hands what comes back to read, which
-// must close it. It reports false if it has done nothing: somebody has begun, or the statement cannot be sent so. Then it is
-// run in the usual way, which also says what is wrong with it.
+// must close it. It reports false if it has run nothing: somebody has begun, the statement cannot be sent so, or the
+// connection is lost. Then it is run in the usual way, which also says what is wrong with it.
 func (r *unitRun) beginWith(ctx context.Context, sql string, args []any, read func(results pgx.BatchResults)) bool {
 	if len(args) == 0 { // it may be several statements
 		return false
@@ -231,8 +241,8 @@ var closedTx = func() pgx.Tx {
 }()
 
 // use returns what to call, and begins the transaction if nobody has. The caller must give run.mu back.
-func (s *savepoint) use(ctx context.Context) pgx.Tx {
-	s.run.begin(ctx)
+func (s *savepoint) use() pgx.Tx {
+	s.run.begin()
 	s.run.mu.RLock()
 	switch {
 	case s.run.ended, s.run.failed != nil:
@@ -245,7 +255,7 @@ func (s *savepoint) use(ctx context.Context) pgx.Tx {
 
 func (s *savepoint) Begin(ctx context.Context) (pgx.Tx, error) {
 	defer s.run.mu.RUnlock()
-	tx, err := s.use(ctx).Begin(ctx)
+	tx, err := s.use().Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -254,51 +264,51 @@ func (s *savepoint) Begin(ctx context.Context) (pgx.Tx, error) {
 
 func (s *savepoint) Commit(ctx context.Context) error {
 	defer s.run.mu.RUnlock()
-	return s.use(ctx).Commit(ctx)
+	return s.use().Commit(ctx)
 }
 
 func (s *savepoint) Rollback(ctx context.Context) error {
 	defer s.run.mu.RUnlock()
-	return s.use(ctx).Rollback(ctx)
+	return s.use().Rollback(ctx)
 }
 
 func (s *savepoint) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
 	defer s.run.mu.RUnlock()
-	return s.use(ctx).CopyFrom(ctx, table, columns, rows)
+	return s.use().CopyFrom(ctx, table, columns, rows)
 }
 
 func (s *savepoint) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	defer s.run.mu.RUnlock()
-	return s.use(ctx).SendBatch(ctx, b)
+	return s.use().SendBatch(ctx, b)
 }
 
 func (s *savepoint) LargeObjects() pgx.LargeObjects {
 	defer s.run.mu.RUnlock()
 	s.run.large.Store(true)
-	return s.use(s.run.ctx).LargeObjects()
+	return s.use().LargeObjects()
 }
 
 func (s *savepoint) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
 	defer s.run.mu.RUnlock()
-	return s.use(ctx).Prepare(ctx, name, sql)
+	return s.use().Prepare(ctx, name, sql)
 }
 
 func (s *savepoint) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	defer s.run.mu.RUnlock()
-	return s.use(ctx).Exec(ctx, sql, args...)
+	return s.use().Exec(ctx, sql, args...)
 }
 
 func (s *savepoint) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	defer s.run.mu.RUnlock()
-	return s.use(ctx).Query(ctx, sql, args...) //nolint:rowserrcheck,sqlclosecheck // that is the caller's
+	return s.use().Query(ctx, sql, args...) //nolint:rowserrcheck,sqlclosecheck // that is the caller's
 }
 
 func (s *savepoint) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	defer s.run.mu.RUnlock()
-	return s.use(ctx).QueryRow(ctx, sql, args...)
+	return s.use().QueryRow(ctx, sql, args...)
 }
 
 func (s *savepoint) Conn() *pgx.Conn {
 	defer s.run.mu.RUnlock()
-	return s.use(s.run.ctx).Conn()
+	return s.use().Conn()
 }

@@ -167,3 +167,42 @@ func TestUnitOfWorkDeadConnection(t *testing.T) {
 		t.Errorf("%d rows", n)
 	}
 }
+
+// ST-03: the BEGIN does not depend on the context of a statement, nor on who runs it.
+func TestUnitOfWorkBeginsForAll(t *testing.T) {
+	t.Parallel()
+	pool, _ := newSinglePool(t, "")
+	o := outboxOn(t, pool, postgres.Options{})
+	exec(t, pool, "CREATE TABLE shops (id int)")
+	unit := o.UnitOfWork()
+	insert := func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "INSERT INTO shops VALUES ($1)", 1)
+		return err
+	}
+	err := unit.Do(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		over, cancel := context.WithCancel(ctx)
+		cancel()
+		if err := insert(over, tx); !errors.Is(err, context.Canceled) {
+			t.Errorf("a statement whose context had ended: %v", err)
+		}
+		return insert(ctx, tx)
+	})
+	if err != nil {
+		t.Errorf("after a statement whose context had ended: %v", err)
+	}
+	stray := make(chan error, 1)
+	err = unit.Do(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		go func() { stray <- insert(ctx, tx) }()
+		return unit.Stage(ctx, message())
+	})
+	if err != nil {
+		t.Errorf("with a goroutine's first statement: %v", err)
+	}
+	want := int64(1)
+	if <-stray == nil {
+		want = 2
+	}
+	if n := queryInt(t, pool, "SELECT count(*) FROM shops"); n != want {
+		t.Errorf("%d shops, want %d", n, want)
+	}
+}

@@ -227,6 +227,13 @@ func (b *batch) giveUp(unsent []int, err error) {
 	}
 	for _, i := range b.lost {
 		b.results[i] = err
+		b.msgs.failed(i)
+	}
+	for _, f := range left {
+		b.msgs.failed(f.index)
+	}
+	for _, i := range unsent {
+		b.msgs.failed(i)
 	}
 	b.cause = nil
 	fail(b.results, unsent, err)

@@ -47,10 +47,10 @@ type Options struct {
 	// Window bounds the messages that one connection has sent and not seen confirmed, over all calls; default 2,000.
 	Window int
 	// PipelineKeys sends messages of one key without waiting for the confirm of the one before, so that a hot key is as fast as any other; default
-	// false: one at a time. The order of a key then survives crashes, lost connections and restarts as before, since what is lost is the end of
-	// what was sent. It does not survive a queue that refuses one message and takes a later one: set it only where the queues are quorum queues
-	// without a length limit, and are not declared, bound or deleted while relays run. What was sent behind a message that failed is sent again
-	// behind it.
+	// false: one at a time. The order of a key then survives relays that die and connections that are lost, since what is lost is the end of what
+	// was sent. It does not survive a queue that refuses one message and takes a later one: one with a length limit, one that is declared, bound or
+	// deleted while relays run, or one that has no leader for a while, as after a broker's failure. What was sent behind a message that failed is
+	// sent again behind it. It has no effect on routes with BlockAfterAbandon.
 	PipelineKeys bool
 	// MaxBodyBytes bounds a body; a larger one is refused for good with reason too_large and not sent. Default 16 MiB, which every version of
 	// RabbitMQ takes by default; at most 512 MiB.

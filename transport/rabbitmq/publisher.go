@@ -17,7 +17,7 @@ import (
 const blockedGrace = time.Second
 
 // outgoing is one message to publish. fill may be called more than once; it puts the headers into table, which is empty, and whose content
-// is not used after the message was sent. failed says that message i will not be delivered by this call: fill may refuse what follows it.
+// is not used after the message was sent. failed says that message i failed, or may have: fill may refuse what follows it.
 type outgoing interface {
 	fill(i int, now time.Time, table amqp.Table) (exchange, key string, p amqp.Publishing, err error)
 	failed(i int)
@@ -93,6 +93,14 @@ func (p *publisher) investigate(ctx context.Context, suspects []int, msgs outgoi
 		}
 		run := batch{pc: pc, msgs: msgs, results: results, window: 1}
 		run.send(ctx, suspects[k:k+1])
+		if ctx.Err() != nil { // nothing is sent any more, on whatever channel
+			err := outage("publish", context.Cause(ctx))
+			fail(results, suspects[k+1:], err)
+			if run.cause != nil {
+				fail(results, suspects[k:k+1], err)
+			}
+			return err
+		}
 		if run.cause == nil {
 			continue
 		}
