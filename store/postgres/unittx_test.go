@@ -174,6 +174,9 @@ func TestUnitOfWorkBeginsForAll(t *testing.T) {
 	pool, _ := newSinglePool(t, "")
 	o := outboxOn(t, pool, postgres.Options{})
 	exec(t, pool, "CREATE TABLE shops (id int)")
+	if err := o.Seed(t.Context()); err != nil { // otherwise the first Stage meets the goroutine's statement
+		t.Fatal(err)
+	}
 	unit := o.UnitOfWork()
 	insert := func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "INSERT INTO shops VALUES ($1)", 1)
