@@ -102,6 +102,9 @@ func TestProxyCutRefuseAccept(t *testing.T) {
 		t.Errorf("after a cut: %v, want a reset at once", err)
 	}
 	conn = open(t, p)
+	if _, err := send(conn, 'b'); err != nil { // the proxy has accepted it
+		t.Fatal(err)
+	}
 	p.Refuse()
 	if c, err := net.Dial("tcp", p.Addr()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("refused: %v, %v", c, err)
