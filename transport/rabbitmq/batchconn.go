@@ -31,6 +31,8 @@ const (
 	maxUnwritten   = 4 << 20         // above it publishers wait
 	keepBuffer     = 256 << 10       // larger buffers are not kept
 	closeFlushTime = 2 * time.Second // how long Close waits for the rest to be written
+	// lastWords is how long after a failed write the reader may still learn what the broker had to say: a TLS alert, say.
+	lastWords = 100 * time.Millisecond
 )
 
 var errConnClosed = errors.New("connection closed")
@@ -141,7 +143,7 @@ func (b *batchConn) writeAll() bool {
 		}
 		b.mu.Unlock()
 		if err != nil {
-			_ = b.Conn.Close() // the driver's reader ends with an error and reports the loss
+			time.AfterFunc(lastWords, func() { _ = b.Conn.Close() }) // the driver's reader ends with an error and reports the loss
 			return false
 		}
 	}
