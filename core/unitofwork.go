@@ -25,7 +25,7 @@ type UnitOfWork[Tx any] struct {
 //
 //	func(ctx context.Context, fn func(tx pgx.Tx) error) error { return pgx.BeginFunc(ctx, pool, fn) }
 //
-// Package store/postgres has one for pgx, ready made, that saves a round trip.
+// Package store/postgres has one for pgx, ready made, that saves round trips.
 func NewUnitOfWork[Tx any](stager Stager[Tx], transact func(ctx context.Context, fn func(tx Tx) error) error) (*UnitOfWork[Tx], error) {
 	var p []string
 	if IsNil(stager) {

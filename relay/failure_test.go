@@ -256,26 +256,29 @@ func TestGivenUpWithoutPublishing(t *testing.T) {
 	})
 }
 
-// OR-04
+// OR-04: also where the publisher pipelines keys, since what it was given cannot be held back any more.
 func TestBlockAfterAbandon(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, b := newStore(t), newBus()
-		b.answer = func(e *core.Envelope, _ int) error {
-			if e.ID == "a" {
-				return &core.Error{Class: core.ClassPermanent}
+	for _, order := range []core.KeyOrder{core.KeyOrderSerial, core.KeyOrderPipelinedPrefix} {
+		synctest.Test(t, func(t *testing.T) {
+			s, b := newStore(t), newBus()
+			b.traits.KeyOrder = order
+			b.answer = func(e *core.Envelope, _ int) error {
+				if e.ID == "a" {
+					return &core.Error{Class: core.ClassPermanent}
+				}
+				return nil
 			}
-			return nil
-		}
-		stage(t, s, msg("a", "k"), msg("b", "k"), msg("c", "j"))
-		c, err := newRelay(t, s, b, relay.Options{Routes: []relay.Route{{BlockAfterAbandon: true}}}).RunOnce(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(relay.Counts{Claimed: 3, Published: 1, Abandoned: 1, Released: 1}, c); d != "" {
-			t.Error(d)
-		}
-	})
+			stage(t, s, msg("a", "k"), msg("b", "k"), msg("c", "j"))
+			c, err := newRelay(t, s, b, relay.Options{Routes: []relay.Route{{BlockAfterAbandon: true}}}).RunOnce(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(relay.Counts{Claimed: 3, Published: 1, Abandoned: 1, Released: 1}, c); d != "" || b.overlaps > 0 {
+				t.Errorf("%v: %d in flight behind another of their key; %s", order, b.overlaps, d)
+			}
+		})
+	}
 }
 
 // crash makes a relay claim and die.

@@ -113,8 +113,8 @@ func (w *waiter) wake() {
 // Wait blocks until something may be claimable in routes; see [core.Waiter]. It opens a connection of its own to LISTEN
 // on, with the pool's configuration, and keeps it for the next call; it closes it when ctx ends, as does
 // [Outbox.Close]. While nothing happens it makes two queries a second; for 20 ms after a claim that had records, one a
-// millisecond. If LISTEN does not work (it was lost, or there is
-// a pooler that shares connections by transaction), Wait polls, and tries again from time to time.
+// millisecond. If LISTEN does not work (it was lost, or there is a pooler that shares connections by transaction), Wait
+// polls, and tries again from time to time.
 func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
 	if err := o.ready(ctx); err != nil {
 		return core.WakePoll, err

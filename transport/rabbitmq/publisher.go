@@ -84,6 +84,11 @@ func (p *publisher) investigate(ctx context.Context, suspects []int, msgs outgoi
 		}
 	}()
 	for k, i := range suspects {
+		if ctx.Err() != nil { // nothing is sent any more, on whatever channel
+			err := outage("publish", context.Cause(ctx))
+			fail(results, suspects[k:], err)
+			return err
+		}
 		if pc == nil || pc.ch.IsClosed() {
 			var err error
 			if pc, err = p.open(ctx); err != nil {
@@ -93,14 +98,6 @@ func (p *publisher) investigate(ctx context.Context, suspects []int, msgs outgoi
 		}
 		run := batch{pc: pc, msgs: msgs, results: results, window: 1}
 		run.send(ctx, suspects[k:k+1])
-		if ctx.Err() != nil { // nothing is sent any more, on whatever channel
-			err := outage("publish", context.Cause(ctx))
-			fail(results, suspects[k+1:], err)
-			if run.cause != nil {
-				fail(results, suspects[k:k+1], err)
-			}
-			return err
-		}
 		if run.cause == nil {
 			continue
 		}
@@ -117,6 +114,9 @@ func (p *publisher) investigate(ctx context.Context, suspects []int, msgs outgoi
 			fail(results, suspects[k:], err)
 			return err
 		}
+	}
+	if ctx.Err() != nil {
+		return outage("publish", context.Cause(ctx))
 	}
 	return nil
 }
