@@ -19,6 +19,8 @@
 //     simple_protocol. Only LISTEN does not; [Outbox.Wait] notices and polls.
 //   - What a claim reads is bounded and served by partial indexes: settled, scheduled and leased rows, and the rows
 //     behind a blocked key, do not slow others. A claim's update is nearly always HOT, so indexes stay small.
+//   - Ids, keys, routes and topics are compared byte by byte (COLLATE "C"), whatever the database's locale: no upgrade of
+//     the system's locales makes an index wrong, and what is unique stays so.
 //   - Deadlocks and serialisation failures are run again, at no cost to the message.
 //
 // # Withdrawing messages

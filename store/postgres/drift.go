@@ -30,7 +30,7 @@ WITH t AS (
     SELECT t.tag, CASE WHEN starts_with(c.relname, t.relname) THEN t.tag || substr(c.relname, length(t.relname) + 1) ELSE c.relname END AS object,
         CASE WHEN x.indisprimary THEN 'primary key' WHEN x.indisunique THEN 'unique index' ELSE 'index' END || ' using ' || am.amname || ' ('
         || (SELECT string_agg(pg_get_indexdef(x.indexrelid, k, false)
-                || CASE WHEN x.indcollation[k - 1] NOT IN (0, 100) THEN ' collate ' || x.indcollation[k - 1]::regcollation ELSE '' END
+                || CASE WHEN x.indcollation[k - 1] NOT IN (0, coalesce((SELECT a.attcollation FROM pg_attribute a WHERE a.attrelid = x.indrelid AND a.attnum = x.indkey[k - 1]), 100)) THEN ' collate ' || x.indcollation[k - 1]::regcollation ELSE '' END
                 || coalesce((SELECT ' ' || o.opcname FROM pg_opclass o WHERE o.oid = x.indclass[k - 1] AND NOT o.opcdefault), '')
                 || CASE WHEN x.indoption[k - 1] & 1 = 1 THEN ' desc' ELSE '' END, ', ' ORDER BY k)
             FROM generate_series(1, x.indnkeyatts) AS k) || ')'

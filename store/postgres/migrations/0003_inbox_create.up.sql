@@ -1,8 +1,9 @@
+-- Text is compared byte by byte: see the outbox.
 CREATE TABLE {inbox} (
-    consumer   text        NOT NULL,
-    source     text        NOT NULL,
-    id         text        NOT NULL,
-    handled_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    consumer   text COLLATE "C" NOT NULL,
+    source     text COLLATE "C" NOT NULL,
+    id         text COLLATE "C" NOT NULL,
+    handled_at timestamptz      NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (id, source, consumer) -- what tells most comes first: a search compares less
 );
 CREATE INDEX {inbox_handled} ON {inbox} (consumer, handled_at);
