@@ -28,7 +28,7 @@ func TestHandlersAreChecked(t *testing.T) {
 				if err := bus.Publish(t.Context(), []core.Envelope{{ID: "1", Topic: "a"}}).FirstErr(); err != nil {
 					t.Fatal(err)
 				}
-				missing := &core.Error{Op: "inbox", Class: core.ClassPermanent, Err: core.ErrMisconfigured}
+				missing := &core.Error{Op: "inbox", Class: core.ClassOutage, Err: core.ErrMisconfigured}
 				handled := make(chan struct{})
 				broken := true
 				h := core.Handler{Name: "a", Handle: func(context.Context, *core.Delivery) (core.HandlerStatus, error) {

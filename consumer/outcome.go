@@ -121,9 +121,6 @@ func (r *runner) decide(d *core.Delivery, st core.HandlerStatus, err error) verd
 		return v
 	}
 	class := core.ClassOf(err)
-	if errors.Is(err, core.ErrMisconfigured) { // not the message's fault: it waits until somebody mends it
-		class = core.ClassOutage
-	}
 	if class == core.ClassPermanent {
 		reason := orElse(core.ReasonOf(err), core.ReasonRejected)
 		v := park(d, reason, err)

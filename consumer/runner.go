@@ -216,7 +216,7 @@ func (r *runner) receive(ctx context.Context, s *session) *session {
 		if !sleep(ctx, delay) {
 			return s
 		}
-		if errors.Is(err, core.ErrClosed) || core.ClassOf(err) != core.ClassOutage { // open it anew
+		if errors.Is(err, core.ErrClosed) || errors.Is(err, core.ErrMisconfigured) || core.ClassOf(err) != core.ClassOutage { // open it anew
 			r.giveBackAll()
 			r.closeReceiver(ctx, s)
 			if s, _ = r.open(ctx, nil); s == nil {

@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -331,7 +330,7 @@ func (r *runner) attempts(ctx context.Context, it *item) (st core.HandlerStatus,
 
 // repeatable reports whether a failure is left to the policy: neither the handler nor its store has decided.
 func repeatable(err error) bool {
-	if _, asked := after(err); asked || errors.Is(err, core.ErrMisconfigured) {
+	if _, asked := after(err); asked {
 		return false
 	}
 	class := core.ClassOf(err)

@@ -25,8 +25,9 @@ var (
 	ErrInFlight = errors.New("in flight: a relay holds the record")
 	// ErrInvalid reports bad input or bad options: nothing was done. The text lists every problem.
 	ErrInvalid = errors.New("invalid")
-	// ErrMisconfigured reports an object that is missing, of another shape, or not permitted, so that retrying is
-	// pointless: a table that was not migrated, a queue with other arguments.
+	// ErrMisconfigured reports an object that is missing, of another shape, or not permitted, so that somebody must mend
+	// it: a table that was not migrated, a queue with other arguments. Its class is outage, since no message is at fault.
+	// Engines end with it on first contact; later they pause and probe until it is mended, as in any outage.
 	ErrMisconfigured = errors.New("misconfigured")
 )
 
@@ -37,8 +38,8 @@ type Class uint8
 const (
 	// ClassUnknown is an error of no known kind. Engines treat it as rejected.
 	ClassUnknown Class = iota
-	// ClassOutage means that the other side cannot be reached, is blocked, throttles, or lost the connection with the
-	// answer outstanding. It costs no attempt; the engine pauses and probes.
+	// ClassOutage means that the other side cannot be reached, is blocked, throttles, is misconfigured, or lost the
+	// connection with the answer outstanding. It costs no attempt; the engine pauses and probes.
 	ClassOutage
 	// ClassRejected means that the other side said no to this message, this time. It costs an attempt.
 	ClassRejected
@@ -93,10 +94,14 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// ClassOf returns the failure class of err: that of the outermost [*Error] in its chain, else ClassUnknown.
+// ClassOf returns the failure class of err: that of the outermost [*Error] in its chain; without one it is ClassOutage if
+// err matches [ErrMisconfigured], else ClassUnknown.
 func ClassOf(err error) Class {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Class
+	}
+	if errors.Is(err, ErrMisconfigured) {
+		return ClassOutage
 	}
 	return ClassUnknown
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -120,13 +121,15 @@ func TestClasses(t *testing.T) {
 		class  core.Class
 		reason core.Reason
 	}{
-		"none":    {nil, core.ClassUnknown, core.ReasonNone},
-		"plain":   {cause, core.ClassUnknown, core.ReasonNone},
-		"reject":  {core.Reject(cause), core.ClassPermanent, core.ReasonRejected},
-		"later":   {core.RetryAfter(cause, -1), core.ClassRejected, core.ReasonNone},
-		"outage":  {core.Outage(cause), core.ClassOutage, core.ReasonNone},
-		"wrapped": {errors.Join(errors.New("x"), core.Outage(cause)), core.ClassOutage, core.ReasonNone},
-		"outer":   {&core.Error{Op: "op", Class: core.ClassPermanent, Err: core.Outage(cause)}, core.ClassPermanent, core.ReasonNone},
+		"none":                    {nil, core.ClassUnknown, core.ReasonNone},
+		"plain":                   {cause, core.ClassUnknown, core.ReasonNone},
+		"reject":                  {core.Reject(cause), core.ClassPermanent, core.ReasonRejected},
+		"later":                   {core.RetryAfter(cause, -1), core.ClassRejected, core.ReasonNone},
+		"outage":                  {core.Outage(cause), core.ClassOutage, core.ReasonNone},
+		"wrapped":                 {errors.Join(errors.New("x"), core.Outage(cause)), core.ClassOutage, core.ReasonNone},
+		"outer":                   {&core.Error{Op: "op", Class: core.ClassPermanent, Err: core.Outage(cause)}, core.ClassPermanent, core.ReasonNone},
+		"misconfigured":           {fmt.Errorf("%w: %w", core.ErrMisconfigured, cause), core.ClassOutage, core.ReasonNone},
+		"misconfigured, rejected": {core.Reject(fmt.Errorf("%w: %w", core.ErrMisconfigured, cause)), core.ClassPermanent, core.ReasonRejected}, // who says so is believed
 	} {
 		if core.ClassOf(tc.err) != tc.class || core.ReasonOf(tc.err) != tc.reason {
 			t.Errorf("%s: class %s, reason %q", name, core.ClassOf(tc.err), core.ReasonOf(tc.err))

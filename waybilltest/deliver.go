@@ -2,7 +2,6 @@ package waybilltest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 
@@ -50,7 +49,7 @@ func Deliver(ctx context.Context, h core.Handler, d *core.Delivery) Result {
 	r := Result{Status: st, Err: err, Verdict: core.VerdictDone}
 	switch class := core.ClassOf(err); {
 	case err == nil:
-	case class == core.ClassOutage || errors.Is(err, core.ErrMisconfigured):
+	case class == core.ClassOutage:
 		r.Verdict = core.VerdictGiveBack
 	case class == core.ClassPermanent:
 		r.Verdict, r.Reason = core.VerdictReject, reason(err, core.ReasonRejected)

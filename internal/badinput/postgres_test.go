@@ -60,15 +60,15 @@ func TestWrongDatabaseAddress(t *testing.T) { // RL-07 TR-08
 		},
 		{
 			"bad password", func(u *url.URL) { u.User = secret },
-			want{is: core.ErrMisconfigured, class: core.ClassPermanent, says: []string{"wrong user or password: correct the connection string", `"postgres"`}},
+			want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"wrong user or password: correct the connection string", `"postgres"`}},
 		},
 		{
 			"bad user", func(u *url.URL) { u.User = url.UserPassword("nobody", secretPassword) },
-			want{is: core.ErrMisconfigured, class: core.ClassPermanent, says: []string{"wrong user or password: correct the connection string", `"nobody"`}},
+			want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"wrong user or password: correct the connection string", `"nobody"`}},
 		},
 		{
 			"bad database", func(u *url.URL) { u.Path = "/no_such_db" },
-			want{is: core.ErrMisconfigured, class: core.ClassPermanent, says: []string{"the database is missing: create it", `"no_such_db"`}},
+			want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"the database is missing: create it", `"no_such_db"`}},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -130,9 +130,9 @@ func TestNoPermissionInDatabase(t *testing.T) { //nolint:tparallel // the roles 
 			o := newOutbox(t, pool, postgres.Options{})
 			return start(t, newRelay(t, o, memoryBus(t), relay.Options{})).end(20 * time.Second)
 		}
-		check(t, run(), want{is: core.ErrMisconfigured, class: core.ClassPermanent, says: []string{`role "relay_`, `GRANT USAGE ON SCHEMA "waybill" TO "relay_`}})
+		check(t, run(), want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{`role "relay_`, `GRANT USAGE ON SCHEMA "waybill" TO "relay_`}})
 		exec(t, admin, m.Grants(postgres.Roles{Producer: name}))
-		check(t, run(), want{is: core.ErrMisconfigured, class: core.ClassPermanent, says: []string{
+		check(t, run(), want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{
 			`GRANT UPDATE, DELETE ON "waybill"."waybill_outbox" TO "relay_`, `GRANT SELECT ON "waybill"."waybill_outbox_seq_seq" TO "relay_`,
 			`GRANT UPDATE ON "waybill"."waybill_outbox_wake"`, `GRANT UPDATE ON "waybill"."waybill_meta"`,
 		}})
@@ -146,10 +146,10 @@ func TestNoPermissionInDatabase(t *testing.T) { //nolint:tparallel // the roles 
 		pool, name := role(t, pg, admin, "producer")
 		o := newOutbox(t, pool, postgres.Options{})
 		_, err := stageOn(t, pool, o, raw("a.b"))
-		check(t, err, want{is: core.ErrMisconfigured, class: core.ClassPermanent, says: []string{"schema waybill", "Migrations.Grants"}})
+		check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"schema waybill", "Migrations.Grants"}})
 		exec(t, admin, "GRANT USAGE ON SCHEMA waybill TO "+pgx.Identifier{name}.Sanitize())
 		_, err = stageOn(t, pool, o, raw("a.b"))
-		check(t, err, want{is: core.ErrMisconfigured, class: core.ClassPermanent, says: []string{"permission denied for table waybill_", "Migrations.Grants"}})
+		check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"permission denied for table waybill_", "Migrations.Grants"}})
 		db := stdlib.OpenDBFromPool(pool)
 		defer func() { _ = db.Close() }()
 		tx, err := db.BeginTx(t.Context(), nil)
@@ -157,7 +157,7 @@ func TestNoPermissionInDatabase(t *testing.T) { //nolint:tparallel // the roles 
 			t.Fatal(err)
 		}
 		_, err = o.SQL().Stage(t.Context(), tx, raw("a.b"))
-		check(t, err, want{is: core.ErrMisconfigured, class: core.ClassPermanent, says: []string{"permission denied for table waybill_", "Migrations.Grants"}})
+		check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"permission denied for table waybill_", "Migrations.Grants"}})
 		_ = tx.Rollback()
 		exec(t, admin, m.Grants(postgres.Roles{Producer: name}))
 		if _, err := stageOn(t, pool, o, raw("a.b")); err != nil {
@@ -172,13 +172,13 @@ func TestNoPermissionInDatabase(t *testing.T) { //nolint:tparallel // the roles 
 		}
 		key := core.InboxKey{Consumer: "c", Source: "/s", ID: "1"}
 		nothing := func(context.Context, pgx.Tx) error { return nil }
-		check(t, box.Check(t.Context()), want{is: core.ErrMisconfigured, class: core.ClassPermanent, says: []string{`role "consumer_`, `GRANT USAGE ON SCHEMA "waybill" TO "consumer_`}})
+		check(t, box.Check(t.Context()), want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{`role "consumer_`, `GRANT USAGE ON SCHEMA "waybill" TO "consumer_`}})
 		exec(t, admin, m.Grants(postgres.Roles{Producer: name}))
-		check(t, box.Check(t.Context()), want{is: core.ErrMisconfigured, class: core.ClassPermanent, says: []string{
+		check(t, box.Check(t.Context()), want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{
 			`GRANT SELECT, INSERT ON "waybill"."waybill_inbox" TO "consumer_`,
 		}})
 		_, err = box.Do(t.Context(), key, nothing)
-		check(t, err, want{is: core.ErrMisconfigured, class: core.ClassPermanent, says: []string{"permission denied for table waybill_inbox", "Migrations.Grants"}})
+		check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"permission denied for table waybill_inbox", "Migrations.Grants"}})
 		exec(t, admin, m.Grants(postgres.Roles{Consumer: name}))
 		if err := box.Check(t.Context()); err != nil {
 			t.Error(err)
@@ -193,7 +193,7 @@ func TestNoPermissionInDatabase(t *testing.T) { //nolint:tparallel // the roles 
 		if err != nil {
 			t.Fatal(err)
 		}
-		check(t, own.Up(t.Context(), pool), want{is: core.ErrMisconfigured, class: core.ClassPermanent, says: []string{"migrate up", "permission denied for database", "grant the role CREATE"}})
+		check(t, own.Up(t.Context(), pool), want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"migrate up", "permission denied for database", "grant the role CREATE"}})
 	})
 }
 
@@ -249,7 +249,7 @@ func TestWrongTables(t *testing.T) { // RL-07
 			o := newOutbox(t, pool, postgres.Options{})
 			if tc.check != nil {
 				err := start(t, newRelay(t, o, memoryBus(t), relay.Options{})).end(20 * time.Second)
-				check(t, err, want{is: core.ErrMisconfigured, class: core.ClassPermanent, says: append(tc.check, "waybill/relay: store: waybill/postgres: check")})
+				check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: append(tc.check, "waybill/relay: store: waybill/postgres: check")})
 			}
 			_, err := stageOn(t, pool, o, raw("a.b"))
 			if tc.stage == nil {
@@ -258,7 +258,7 @@ func TestWrongTables(t *testing.T) { // RL-07
 				}
 				return
 			}
-			check(t, err, want{is: core.ErrMisconfigured, class: core.ClassPermanent, says: append(tc.stage, "waybill/postgres: stage")})
+			check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: append(tc.stage, "waybill/postgres: stage")})
 		})
 	}
 }

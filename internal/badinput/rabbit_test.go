@@ -381,7 +381,7 @@ func TestInboxTableMissing(t *testing.T) { // RL-07
 		t.Fatal(err)
 	}
 	err = start(t, c).end(20 * time.Second)
-	check(t, err, want{is: core.ErrMisconfigured, class: core.ClassPermanent, says: []string{"waybill/consumer: queue q: ", `schema "waybill"`, "run the migrations"}})
+	check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"waybill/consumer: queue q: ", `schema "waybill"`, "run the migrations"}})
 	ch := rawChannel(t, mq.URL)
 	eventually(t, 10*time.Second, "the messages are in the queue", func() bool { return depth(t, ch, "q") == len(batch) })
 	if calls.len() > 0 {

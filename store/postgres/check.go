@@ -6,8 +6,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/waybill-go/waybill/core"
 )
 
 // column is a column that the statements need, with its type as format_type writes it.
@@ -86,7 +84,7 @@ func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, 
 		var usable *bool
 		if err := tx.QueryRow(ctx, "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = $1", m.names.schema).Scan(&usable); err != nil {
 			if err == pgx.ErrNoRows { //nolint:errorlint // QueryRow returns it as it is
-				return misconfigured("schema %q is missing: run the migrations (Migrate, or `waybill migrate up`), or correct Options.Schema", m.names.schema)
+				return misconfigured("check", "schema %q is missing: run the migrations (Migrate, or `waybill migrate up`), or correct Options.Schema", m.names.schema)
 			}
 			return err
 		}
@@ -107,7 +105,7 @@ func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, 
 				case err != nil:
 					return err
 				case !exists:
-					return misconfigured("%s is missing: run the migrations (Migrate, or `waybill migrate up`)", p.object)
+					return misconfigured("check", "%s is missing: run the migrations (Migrate, or `waybill migrate up`)", p.object)
 				case granted == nil || !*granted:
 					kinds = append(kinds, kind)
 				}
@@ -130,7 +128,7 @@ func lacksPermission(ctx context.Context, tx pgx.Tx, what []string) error {
 		return err
 	}
 	to := " TO " + pgx.Identifier{role}.Sanitize()
-	return misconfigured("the role %q lacks permissions: as an administrator, GRANT %s", role, strings.Join(what, to+"; GRANT ")+to)
+	return misconfigured("check", "the role %q lacks permissions: as an administrator, GRANT %s", role, strings.Join(what, to+"; GRANT ")+to)
 }
 
 // maxListed bounds the columns that one error lists.
@@ -143,7 +141,7 @@ func wrongColumns(ctx context.Context, tx pgx.Tx, table string, want []column) e
 		return err
 	}
 	if !exists {
-		return misconfigured("table %s is missing: run the migrations (Migrate, or `waybill migrate up`), or correct the name in the options", table)
+		return misconfigured("check", "table %s is missing: run the migrations (Migrate, or `waybill migrate up`), or correct the name in the options", table)
 	}
 	rows, err := tx.Query(ctx, `SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute
 		WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, table)
@@ -177,10 +175,6 @@ func wrongColumns(ctx context.Context, tx pgx.Tx, table string, want []column) e
 	if n := len(problems) - maxListed; n > 0 {
 		problems = append(problems[:maxListed], fmt.Sprintf("and %d more", n))
 	}
-	return misconfigured("table %s has another shape: %s: if it is Waybill's, run the migrations (Migrate, or `waybill migrate up`), else correct the name in the options",
+	return misconfigured("check", "table %s has another shape: %s: if it is Waybill's, run the migrations (Migrate, or `waybill migrate up`), else correct the name in the options",
 		table, strings.Join(problems, ", "))
-}
-
-func misconfigured(format string, args ...any) error {
-	return &core.Error{Op: "waybill/postgres: check", Class: core.ClassPermanent, Err: fmt.Errorf("%w: "+format, append([]any{core.ErrMisconfigured}, args...)...)}
 }

@@ -54,7 +54,7 @@ func (m *Migrations) checkVersion(ctx context.Context, tx pgx.Tx, part Part, tab
 	}
 	newest := m.Newest(part)
 	if applied[part] < newest {
-		return misconfigured("%s has schema version %d, this release needs %d: run the migrations (Migrate, or `waybill migrate up`)", table, applied[part], newest)
+		return misconfigured("check", "%s has schema version %d, this release needs %d: run the migrations (Migrate, or `waybill migrate up`)", table, applied[part], newest)
 	}
 	var least int
 	if err := tx.QueryRow(ctx, m.names.sql("SELECT coalesce(max(value), 0) FROM {meta} WHERE name = $1"), m.compatibleKey(part)).Scan(&least); err != nil {
@@ -68,7 +68,7 @@ func tooOld(table string, least, newest int) error {
 	if least <= newest {
 		return nil
 	}
-	return misconfigured("%s has a schema that only programs which know version %d of it may use, this release knows %d: "+
+	return misconfigured("check", "%s has a schema that only programs which know version %d of it may use, this release knows %d: "+
 		"use a newer release, or take the schema back with one (`waybill migrate down`)", table, least, newest)
 }
 

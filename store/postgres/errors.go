@@ -15,7 +15,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// classes maps SQLSTATEs, or their first two letters, to what they mean. The longer one wins.
+// classes maps SQLSTATEs, or their first two letters, to what they mean. The longer one wins. What is permanent here is a
+// misconfiguration in errors of our own statements; see failure.
 var classes = map[string]core.Class{
 	"08":    core.ClassOutage,    // connection
 	"53":    core.ClassOutage,    // too many connections, out of memory, disk full
@@ -66,15 +67,19 @@ func failure(op string, err error) error {
 		if cure == "" {
 			cure = "the database does not know or not allow what is asked"
 		}
-		e.Err = fmt.Errorf("%w: %s (%w)", core.ErrMisconfigured, cure, err)
+		*e = *misconfigured(op, "%s (%w)", cure, err)
 	case cure != "":
 		e.Err = fmt.Errorf("%s (%w)", cure, err)
 	}
 	return e
 }
 
-// Class returns what an error of the database means. Errors of this package carry it already; this is for errors that a
-// handler got from its own statements.
+// misconfigured makes an error that matches core.ErrMisconfigured.
+func misconfigured(op, format string, args ...any) *core.Error {
+	return &core.Error{Op: "waybill/postgres: " + op, Class: core.ClassOutage, Err: fmt.Errorf("%w: "+format, append([]any{core.ErrMisconfigured}, args...)...)}
+}
+
+// class returns what an error of the database means, also of one that a handler got from its own statements.
 func class(err error) core.Class {
 	if state := sqlState(err); state != "" {
 		if c, ok := classes[state]; ok {

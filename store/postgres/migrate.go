@@ -193,7 +193,7 @@ func (m *Migrations) Down(ctx context.Context, db DB, version int) error {
 		}
 		for _, part := range m.parts {
 			if newest := m.Newest(part); applied[part] > newest {
-				return misconfigured("the schema of %q has version %d, this release knows %d: go back with the newer release", m.key(part), applied[part], newest)
+				return misconfigured("migrate down", "the schema of %q has version %d, this release knows %d: go back with the newer release", m.key(part), applied[part], newest)
 			}
 		}
 		for i := len(m.files) - 1; i >= 0; i-- {
@@ -263,8 +263,8 @@ func (m *Migrations) run(ctx context.Context, db DB, op string, fn func(tx pgx.T
 		return fn(tx)
 	})
 	if sqlState(err) == "42501" {
-		return &core.Error{Op: "waybill/postgres: " + op, Class: core.ClassPermanent, Err: fmt.Errorf("%w: the role may not create schemas and tables: "+
-			"run the migrations as the owner of the database, or grant the role CREATE on it (%w)", core.ErrMisconfigured, err)}
+		return misconfigured(op, "the role may not create schemas and tables: "+
+			"run the migrations as the owner of the database, or grant the role CREATE on it (%w)", err)
 	}
 	return failure(op, err)
 }

@@ -257,7 +257,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 				}
 				return
 			}
-			if !errors.Is(err, core.ErrMisconfigured) || core.ClassOf(err) != core.ClassPermanent || !strings.Contains(err.Error(), tc.want) {
+			if !errors.Is(err, core.ErrMisconfigured) || core.ClassOf(err) != core.ClassOutage || !strings.Contains(err.Error(), tc.want) {
 				t.Fatalf("%v, want it to say %q", err, tc.want)
 			}
 		})
@@ -292,12 +292,12 @@ func TestWrongDSN(t *testing.T) {
 	t.Parallel()
 	good := testenv.Postgres(t).DSN
 	for name, tc := range map[string]struct {
-		change func(*url.URL)
-		class  core.Class
+		change        func(*url.URL)
+		misconfigured bool
 	}{
-		"password": {func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), "wrong-secret") }, core.ClassPermanent},
-		"database": {func(u *url.URL) { u.Path = "/absent" }, core.ClassPermanent},
-		"port":     {func(u *url.URL) { u.Host = "127.0.0.1:1" }, core.ClassOutage},
+		"password": {func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), "wrong-secret") }, true},
+		"database": {func(u *url.URL) { u.Path = "/absent" }, true},
+		"port":     {func(u *url.URL) { u.Host = "127.0.0.1:1" }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -312,7 +312,7 @@ func TestWrongDSN(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = o.Claim(t.Context(), request(1))
-			if core.ClassOf(err) != tc.class || errors.Is(err, core.ErrMisconfigured) != (tc.class == core.ClassPermanent) {
+			if core.ClassOf(err) != core.ClassOutage || errors.Is(err, core.ErrMisconfigured) != tc.misconfigured {
 				t.Errorf("class %s: %v", core.ClassOf(err), err)
 			}
 			if strings.Contains(err.Error(), "wrong-secret") || strings.Contains(err.Error(), secret) {

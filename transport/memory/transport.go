@@ -242,7 +242,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	}
 	if q := t.queues[sub.Queue]; q != nil && len(q.receivers) > 0 && q.receivers[0].inOrder != sub.InOrder {
 		return nil, &core.Error{
-			Op: "waybill/memory: subscribe", Class: core.ClassPermanent,
+			Op: "waybill/memory: subscribe", Class: core.ClassOutage,
 			Err: fmt.Errorf("%w: queue %q has a receiver with Subscription.InOrder %t, this one has %t: order holds only if all have it",
 				core.ErrMisconfigured, sub.Queue, !sub.InOrder, sub.InOrder),
 		}
