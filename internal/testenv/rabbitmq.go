@@ -36,7 +36,7 @@ type RabbitMQOptions struct {
 	AllCPUs bool
 }
 
-// RabbitMQServer is a private broker with the management plugin. Its virtual host "/" is there from the start.
+// RabbitMQServer is a private broker with the plugins for management and consistent hash exchanges. Its virtual host "/" is there from the start.
 type RabbitMQServer struct {
 	Management
 	// Port is the AMQP port on 127.0.0.1; it stays the same over restarts. TLSPort is 0 without TLS.
@@ -143,7 +143,7 @@ func (s *RabbitMQServer) configure() error {
 	conf = append(conf, s.opts.Config...)
 	_ = os.Remove(filepath.Join(s.dir, ".erlang.cookie")) // its mode forbids writing
 	for name, content := range map[string]string{
-		"rabbitmq.conf": strings.Join(conf, "\n") + "\n", "enabled_plugins": "[rabbitmq_management].\n", ".erlang.cookie": randomName("cookie"),
+		"rabbitmq.conf": strings.Join(conf, "\n") + "\n", "enabled_plugins": "[rabbitmq_management,rabbitmq_consistent_hash_exchange].\n", ".erlang.cookie": randomName("cookie"),
 	} {
 		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(content), 0o600); err != nil {
 			return fmt.Errorf("waybill/testenv: rabbitmq: %w", err)
