@@ -238,7 +238,12 @@ func (o Options) verify(ctx context.Context, m *management, topology *Topology, 
 		o.sayUnverified(topology, unseen)
 		return nil, false, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, o.ConnectTimeout/2) // the start goes on without an answer, and needs time for it
+	defer cancel()
 	found, err := m.compare(ctx, topology)
+	if err == nil && o.PipelineKeys && len(topology.queues) == 0 { // a publisher's; consumers may start, to empty a full queue
+		found, err = m.addLimits(ctx, topology.names.exchange, found)
+	}
 	switch {
 	case errors.Is(err, core.ErrMisconfigured):
 		return nil, false, err

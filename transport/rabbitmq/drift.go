@@ -32,7 +32,8 @@ const (
 )
 
 // Drift compares what the transport's exchange and its open subscriptions need with the live broker, and returns every difference: what is missing, has
-// other arguments, or is bound too much. Policies are not looked at. It needs Options.ManagementURL, and implements core.DriftChecker.
+// other arguments, or is bound too much. With Options.PipelineKeys queues with a length limit are differences, too. Other policies are not looked at.
+// It needs Options.ManagementURL, and implements core.DriftChecker.
 func (t *Transport) Drift(ctx context.Context) ([]core.Difference, error) {
 	return t.DriftFrom(ctx, t.Topology())
 }
@@ -56,6 +57,9 @@ func (t *Transport) DriftFrom(ctx context.Context, topology Topology) ([]core.Di
 		return nil, core.Invalid("waybill/rabbitmq: drift", "ManagementURL: is not set; arguments and bindings can be seen only by the management API, such as "+exampleManagementURL)
 	}
 	found, err := t.management.compare(ctx, &topology)
+	if err == nil && t.opts.PipelineKeys {
+		found, err = t.management.addLimits(ctx, t.opts.names().exchange, found)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -69,16 +73,21 @@ func (t *Transport) DriftFrom(ctx context.Context, topology Topology) ([]core.Di
 // The answers of the management API, as far as they matter.
 type (
 	liveExchange struct {
-		Type       string `json:"type"`
-		Durable    bool   `json:"durable"`
-		AutoDelete bool   `json:"auto_delete"`
-		Internal   bool   `json:"internal"`
-	}
-	liveQueue struct {
+		Type       string         `json:"type"`
 		Durable    bool           `json:"durable"`
 		AutoDelete bool           `json:"auto_delete"`
-		Exclusive  bool           `json:"exclusive"`
+		Internal   bool           `json:"internal"`
 		Arguments  map[string]any `json:"arguments"`
+	}
+	liveQueue struct {
+		Type           string         `json:"type"`
+		Durable        bool           `json:"durable"`
+		AutoDelete     bool           `json:"auto_delete"`
+		Exclusive      bool           `json:"exclusive"`
+		Arguments      map[string]any `json:"arguments"`
+		Policy         string         `json:"policy"`
+		OperatorPolicy string         `json:"operator_policy"`
+		Effective      any            `json:"effective_policy_definition"` // of both policies: an object, or something empty
 	}
 	liveBinding struct {
 		Source    string         `json:"source"`

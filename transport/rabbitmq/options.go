@@ -50,7 +50,8 @@ type Options struct {
 	// false: one at a time. The order of a key then survives relays that die and connections that are lost, since what is lost is the end of what
 	// was sent. It does not survive a queue that refuses one message and takes a later one: one with a length limit, one that is declared, bound or
 	// deleted while relays run, or one that has no leader for a while, as after a broker's failure. What was sent behind a message that failed is
-	// sent again behind it. It has no effect on routes with BlockAfterAbandon.
+	// sent again behind it. With ManagementURL a queue with a length limit, by argument or policy, is an error at a publisher's start, and a difference
+	// for Drift. It has no effect on routes with BlockAfterAbandon.
 	PipelineKeys bool
 	// MaxBodyBytes bounds a body; a larger one is refused for good with reason too_large and not sent. Default 16 MiB, which every version of
 	// RabbitMQ takes by default; at most 512 MiB.

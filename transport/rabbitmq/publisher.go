@@ -28,8 +28,8 @@ type publisher struct {
 	link *link
 	opts Options
 
-	management *management // nil without Options.ManagementURL
-	verified   atomic.Bool
+	management *management  // nil without Options.ManagementURL
+	verified   *atomic.Bool // shared by the publishers of a transport: the start is verified once
 
 	calls   atomic.Int32  // in progress
 	opening chan struct{} // capacity 1: held by who opens the channel
@@ -37,8 +37,8 @@ type publisher struct {
 	main    *pubChannel
 }
 
-func newPublisher(l *link, opts Options, m *management) *publisher {
-	return &publisher{link: l, opts: opts, management: m, opening: make(chan struct{}, 1)}
+func newPublisher(l *link, opts Options, m *management, verified *atomic.Bool) *publisher {
+	return &publisher{link: l, opts: opts, management: m, verified: verified, opening: make(chan struct{}, 1)}
 }
 
 // publish sends messages 0 to n-1 and fills results. Messages that were in flight when one of them made the broker close the channel are

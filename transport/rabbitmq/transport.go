@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -52,8 +53,9 @@ func Dial(ctx context.Context, address string, opts Options) (*Transport, error)
 	opts = opts.withDefaults()
 	closing := make(chan struct{})
 	t := &Transport{opts: opts, closing: closing, in: newLink("consume", address, opts, closing), management: managementOf(opts, address), refreshAt: refreshCount}
+	var verified atomic.Bool
 	for range opts.PublishConnections {
-		t.pubs = append(t.pubs, newPublisher(newLink("publish", address, opts, closing), opts, t.management))
+		t.pubs = append(t.pubs, newPublisher(newLink("publish", address, opts, closing), opts, t.management, &verified))
 	}
 	if opts.Lazy {
 		return t, nil
@@ -90,7 +92,7 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	l.foreign, l.conn = true, &conn{Connection: connection, blocked: make(chan struct{})}
 	go l.conn.watch(l)
 	m := newManagement(opts, "", "", connection.Config.Vhost)
-	return &Transport{opts: opts, closing: closing, pubs: []*publisher{newPublisher(l, opts, m)}, in: l, foreign: true, management: m, refreshAt: refreshCount}, nil
+	return &Transport{opts: opts, closing: closing, pubs: []*publisher{newPublisher(l, opts, m, new(atomic.Bool))}, in: l, foreign: true, management: m, refreshAt: refreshCount}, nil
 }
 
 // Check connects for publishing, declares the exchange or verifies it, and reports what is wrong, as Dial does.
