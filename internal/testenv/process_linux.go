@@ -231,6 +231,15 @@ func reserve(port int) (net.Listener, bool) {
 	return l, err == nil
 }
 
+// left returns the bytes that are left in a file system.
+func left(dir string) uint64 {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0
+	}
+	return st.Bavail * uint64(st.Bsize)
+}
+
 func alive(pid int) bool { return syscall.Kill(pid, 0) != syscall.ESRCH }
 
 // guardScript waits until the pipe from the owner ends, which is when the owner is gone, however it ended. The servers get their death signal at the

@@ -16,15 +16,35 @@ import (
 
 const rootPrefix = "waybill-testenv-"
 
-// root is this process's folder for everything that its servers write: <temp>/waybill-testenv-<pid>-<random>.
+// Dir is the environment variable that names where private servers keep their files. Without it that is the folder for temporary files.
+const Dir = "WAYBILL_TEST_DIR"
+
+// InMemory returns a folder of a file system in memory that has so many bytes left, or "" if there is none: a value for [Dir]. There a fresh database
+// costs half as much, and a SIGKILL leaves as much behind as on a disk.
+func InMemory(room uint64) string {
+	const dir = "/dev/shm"
+	if left(dir) < room {
+		return ""
+	}
+	return dir
+}
+
+func baseDir() string {
+	if dir := os.Getenv(Dir); dir != "" {
+		return dir
+	}
+	return os.TempDir()
+}
+
+// root is this process's folder for everything that its servers write: <base>/waybill-testenv-<pid>-<random>.
 type root struct {
 	dir   string
 	guard *os.File // while it is open, the guard leaves the folder alone
 }
 
 var workRoot = sync.OnceValues(func() (root, error) {
-	removeStale(os.TempDir())
-	dir, err := os.MkdirTemp(os.TempDir(), rootPrefix+strconv.Itoa(os.Getpid())+"-")
+	removeStale(baseDir())
+	dir, err := os.MkdirTemp(baseDir(), rootPrefix+strconv.Itoa(os.Getpid())+"-")
 	if err != nil {
 		return root{}, fmt.Errorf("waybill/testenv: %w", err)
 	}
@@ -50,8 +70,8 @@ func newDir(name string, owner *account) (string, error) {
 }
 
 // removeStale removes the folders of processes that are gone and could not clean up, as after a crash of the machine.
-func removeStale(temp string) {
-	dirs, _ := filepath.Glob(filepath.Join(temp, rootPrefix+"*"))
+func removeStale(base string) {
+	dirs, _ := filepath.Glob(filepath.Join(base, rootPrefix+"*"))
 	for _, dir := range dirs {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), rootPrefix), "-")
 		if n, err := strconv.Atoi(pid); err == nil && !alive(n) {

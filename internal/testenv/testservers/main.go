@@ -20,7 +20,10 @@ import (
 )
 
 // noSync saves the tests of the Postgres store a twelfth of their time: nobody kills this server, and a killed process loses nothing that it gave to the kernel.
-var noSync = map[string]string{"fsync": "off"}
+var noSync = map[string]string{"fsync": "off", "full_page_writes": "off"}
+
+// room is what the files of all servers may need at the same time, twice.
+const room = 4 << 30
 
 func main() {
 	if len(os.Args) < 2 {
@@ -35,6 +38,11 @@ func main() {
 }
 
 func run(command []string) (int, error) {
+	if dir := testenv.InMemory(room); dir != "" && os.Getenv(testenv.Dir) == "" {
+		if err := os.Setenv(testenv.Dir, dir); err != nil { // ours, and the command's
+			return 1, fmt.Errorf("testservers: %w", err)
+		}
+	}
 	// A Ctrl-C goes to the command too: it ends by itself, and then we do.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
