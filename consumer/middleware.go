@@ -26,7 +26,7 @@ func Timeout(d time.Duration) core.Middleware {
 			}
 			return st, &core.Error{
 				Op: "waybill/consumer: timeout", Class: core.ClassRejected,
-				Err: fmt.Errorf("the handler took longer than %s: %w", d, err),
+				Err: core.Within(fmt.Sprintf("the handler took longer than %s", d), err),
 			}
 		}
 	}

@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"sync"
@@ -61,7 +60,7 @@ type troubleError struct {
 }
 
 func (t *troubleError) Error() string {
-	return fmt.Sprintf("waybill/consumer: queue %s: gave up at an outage: %v", t.queue, t.err)
+	return core.Within("waybill/consumer: queue "+t.queue+": gave up at an outage", t.err).Error()
 }
 
 func (t *troubleError) Unwrap() error { return t.err }

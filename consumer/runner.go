@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -161,7 +160,7 @@ func (r *runner) check(ctx context.Context) error {
 	defer cancel()
 	for len(r.checks) > 0 {
 		if err := r.checks[0](ctx); err != nil {
-			return fmt.Errorf("waybill/consumer: queue %s: %w", r.sub.Queue, err)
+			return core.Within("waybill/consumer: queue "+r.sub.Queue, err)
 		}
 		r.checks = r.checks[1:]
 	}

@@ -138,6 +138,25 @@ func orDefault(err error, text string) error {
 	return err
 }
 
+// Within says where err happened, as fmt.Errorf("%s: %w", where, err) does, but its text says only once that it is
+// Waybill's: "waybill/relay: store: postgres: claim: …".
+func Within(where string, err error) error { return &withinError{where, err} }
+
+type withinError struct {
+	where string
+	err   error
+}
+
+func (e *withinError) Error() string {
+	text := e.err.Error()
+	for _, own := range [...]string{"waybill/", "waybill: "} {
+		text = strings.TrimPrefix(text, own)
+	}
+	return e.where + ": " + text
+}
+
+func (e *withinError) Unwrap() error { return e.err }
+
 // Invalid joins problems into one error that matches ErrInvalid, or returns nil if there are none. Subject names what
 // was checked: "waybill/relay: options".
 func Invalid(subject string, problems ...string) error {

@@ -86,7 +86,7 @@ func (u *UnitOfWork[Tx]) Do(ctx context.Context, fn func(ctx context.Context, tx
 		for len(msgs) > 0 {
 			n := min(len(msgs), MaxMessages)
 			if _, err := u.stager.Stage(ctx, tx, msgs[:n]...); err != nil {
-				return fmt.Errorf("waybill: unit of work: %w", err)
+				return Within("waybill: unit of work", err)
 			}
 			msgs = msgs[n:]
 		}
@@ -168,7 +168,7 @@ func (w *work[Tx]) fail(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.failed == nil {
-		w.failed = fmt.Errorf("waybill: unit of work: rolled back, since a nested call had failed: %w", err)
+		w.failed = Within("waybill: unit of work: rolled back, since a nested call had failed", err)
 	}
 }
 

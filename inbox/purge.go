@@ -49,7 +49,7 @@ func (p *purge) all(ctx context.Context) (int, error) {
 		n, err := p.store.PurgeInbox(ctx, p.consumer, keep, purgeBatch)
 		total += n
 		if err != nil {
-			return total, fmt.Errorf("waybill/inbox: purge of %q, after %d marks: %w", p.consumer, total, err)
+			return total, core.Within(fmt.Sprintf("waybill/inbox: purge of %q, after %d marks", p.consumer, total), err)
 		}
 		if n < purgeBatch {
 			return total, nil

@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -216,7 +215,7 @@ func (e *engine) claimFailed(err error) {
 		return
 	}
 	if e.once || errors.Is(err, core.ErrMisconfigured) && !e.worked.claim {
-		e.fail(fmt.Errorf("waybill/relay: claim: %w", err))
+		e.fail(core.Within("waybill/relay: store", err))
 		return
 	}
 	if e.claimFails++; e.claimFails == 1 {

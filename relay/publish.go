@@ -108,7 +108,7 @@ func (e *engine) failed(it *item, err error, c *call) {
 	class := classify(err)
 	e.tel.failed(e.base, it.route, class, err)
 	if errors.Is(err, core.ErrMisconfigured) && !e.worked.routes[it.route.Name] {
-		e.fail(fmt.Errorf("waybill/relay: route %s: publish: %w", it.route.Name, err))
+		e.fail(core.Within("waybill/relay: route "+it.route.Name, err))
 	}
 	switch class {
 	case core.ClassOutage:

@@ -198,7 +198,7 @@ func (r *Relay) check(ctx context.Context) error {
 		})
 		switch {
 		case errors.Is(err, core.ErrMisconfigured):
-			return fmt.Errorf("waybill/relay: %s: %w", p.name, err)
+			return core.Within("waybill/relay: "+p.name, err)
 		case err != nil:
 			r.log.Warn("not reachable at start; trying on", "event", "check_failed", "part", p.name, "error", core.ErrorText(err))
 		}

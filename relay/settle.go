@@ -268,7 +268,7 @@ func (e *engine) settled(res core.Results, sent time.Time) {
 
 func (e *engine) settleFailed(err error) {
 	if !e.stopping && (e.once || errors.Is(err, core.ErrMisconfigured) && !e.worked.settle) {
-		e.fail(fmt.Errorf("waybill/relay: settle: %w", err))
+		e.fail(core.Within("waybill/relay: store", err))
 	}
 	if e.settleFails++; e.settleFails == 1 {
 		e.settleSince = e.now

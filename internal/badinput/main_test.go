@@ -74,6 +74,9 @@ func check(tb testing.TB, err error, w want) {
 	if !strings.HasPrefix(text, "waybill") {
 		tb.Errorf("does not say whose error it is: %s", text)
 	}
+	if strings.Count(text, "waybill/")+strings.Count(text, "waybill: ") > 1 {
+		tb.Errorf("says more than once whose error it is: %s", text)
+	}
 	seen := map[string]bool{}
 	twice := func(part string) {
 		if seen[part] {

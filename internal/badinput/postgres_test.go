@@ -249,7 +249,7 @@ func TestWrongTables(t *testing.T) { // RL-07
 			o := newOutbox(t, pool, postgres.Options{})
 			if tc.check != nil {
 				err := start(t, newRelay(t, o, memoryBus(t), relay.Options{})).end(20 * time.Second)
-				check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: append(tc.check, "waybill/relay: store: waybill/postgres: check")})
+				check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: append(tc.check, "waybill/relay: store: postgres: check")})
 			}
 			_, err := stageOn(t, pool, o, raw("a.b"))
 			if tc.stage == nil {

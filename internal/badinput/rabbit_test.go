@@ -93,7 +93,7 @@ func TestWrongBrokerAddress(t *testing.T) { // TR-08
 				_, err := rabbitmq.Dial(t.Context(), tc.url, rabbitmq.Options{Logger: log})
 				return err
 			})
-			tc.want.says = append(tc.want.says, "waybill/rabbitmq")
+			tc.want.says = append(tc.want.says, "rabbitmq: ")
 			check(t, err, tc.want)
 			if tc.want.is != core.ErrMisconfigured { //nolint:errorlint // one of ours
 				return

@@ -182,7 +182,7 @@ func (r *receiver) claim(room int) {
 			ctx, cancel := context.WithTimeout(r.base, r.opts.Lease/2)
 			claim, err = r.t.store.Claim(ctx, req)
 			if err != nil && ctx.Err() != nil { // whatever the driver made of it
-				err = &core.Error{Op: "waybill/table: claim", Class: core.ClassOutage, Err: err}
+				err = &core.Error{Class: core.ClassOutage, Err: err}
 			}
 			cancel()
 			<-r.t.claimSlot
@@ -201,7 +201,7 @@ func (r *receiver) claimed(req *core.ClaimRequest, claim *core.Claim, err error,
 	r.claiming = false
 	if err != nil {
 		if !r.closed {
-			r.err = fmt.Errorf("waybill/table: receive: queue %s: %w", r.route.Route, err)
+			r.err = core.Within("waybill/table: receive: queue "+r.route.Route, err)
 		}
 		r.wakeAt = time.Time{}
 		return
@@ -445,7 +445,7 @@ func (t *Transport) expire(ctx context.Context, records []core.Record) error {
 	}
 	for _, err := range res {
 		if err != nil && !errors.Is(err, core.ErrLeaseLost) {
-			return fmt.Errorf("waybill/table: close: messages come again when their leases end: %w", err)
+			return core.Within("waybill/table: close: messages come again when their leases end", err)
 		}
 	}
 	return nil

@@ -255,7 +255,7 @@ func (t *Transport) settled(batch []*settling, res core.Results) (bool, error) {
 			if h.state == settle {
 				r.letGo(h)
 			}
-			s.req.answer(s.slot, fmt.Errorf("waybill/table: settle: %w", err))
+			s.req.answer(s.slot, core.Within("waybill/table: settle", err))
 		}
 	}
 	t.pending = append(again, t.pending...)

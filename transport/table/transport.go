@@ -169,7 +169,7 @@ func (t *Transport) checkStore(ctx context.Context) error {
 		return nil
 	}
 	if err := c.Check(ctx); err != nil {
-		return fmt.Errorf("waybill/table: subscribe: %w", err)
+		return core.Within("waybill/table: subscribe", err)
 	}
 	t.checked = true
 	return nil
