@@ -218,5 +218,11 @@ func (i *Inbox) ready(ctx context.Context) error {
 	if !i.opts.AutoMigrate {
 		return nil
 	}
-	return i.once.do(func() error { return i.Migrate(ctx) })
+	return i.once.do(func() error {
+		m, err := i.migrations()
+		if err != nil {
+			return err
+		}
+		return m.upAside(ctx, i.pool)
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill/core"
 )
@@ -326,6 +327,19 @@ func (o *Outbox) Migrate(ctx context.Context) error {
 		return err
 	}
 	return m.Up(ctx, o.pool)
+}
+
+// upAside is Up on a connection of its own, made like those of pool, whose connections may all be held by transactions that
+// wait for it.
+func (m *Migrations) upAside(ctx context.Context, pool *pgxpool.Pool) error {
+	cfg := pool.Config()
+	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = 1, 0, 0
+	aside, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return failure("migrate up", err)
+	}
+	defer aside.Close()
+	return m.Up(ctx, aside)
 }
 
 func (o *Outbox) migrations() (*Migrations, error) {

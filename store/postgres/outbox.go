@@ -77,7 +77,13 @@ func (o *Outbox) ready(ctx context.Context) error {
 	if !o.opts.AutoMigrate {
 		return nil
 	}
-	return o.once.do(func() error { return o.Migrate(ctx) })
+	return o.once.do(func() error {
+		m, err := o.migrations()
+		if err != nil {
+			return err
+		}
+		return m.upAside(ctx, o.pool)
+	})
 }
 
 // once runs a function until it succeeded once. It is safe for concurrent use.

@@ -1,0 +1,63 @@
+package postgres_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/store/postgres"
+)
+
+// DB-06: the first use may be in transactions that hold all the connections of the pool.
+func TestAutoMigrateWithoutFreeConnections(t *testing.T) {
+	t.Parallel()
+	const conns = 2
+	cfg, err := pgxpool.ParseConfig(testenv.Postgres(t).DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = conns
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	o, err := postgres.NewOutbox(pool, postgres.Options{Source: "/test", AutoMigrate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := postgres.NewInbox(pool, postgres.InboxOptions{AutoMigrate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var all, begun sync.WaitGroup
+	begun.Add(conns)
+	for range conns {
+		all.Go(func() {
+			err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				begun.Done()
+				begun.Wait()
+				if _, err := box.Mark(ctx, tx, core.InboxKey{Consumer: "c", Source: "s", ID: core.NewID()}); err != nil {
+					return err
+				}
+				_, err := o.Stage(ctx, tx, message())
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if c := claim(t, o, request(10)); len(c.Records) != conns {
+		t.Errorf("%d messages claimed", len(c.Records))
+	}
+}
