@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,6 +42,7 @@ type StamperOptions struct {
 type Stamper struct {
 	opts   StamperOptions
 	tracer trace.Tracer
+	fresh  bool     // the ids that it makes are those of NewID
 	kinds  sync.Map // what was staged on a topic: name → the type and codec of its declaration
 }
 
@@ -70,14 +72,15 @@ func NewStamper(opts StamperOptions) (*Stamper, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	if opts.NewID == nil {
+	fresh := opts.NewID == nil
+	if fresh {
 		opts.NewID = NewID
 	}
 	tp := opts.TracerProvider
 	if tp == nil {
 		tp = otel.GetTracerProvider()
 	}
-	return &Stamper{opts: opts, tracer: tp.Tracer(TracerName)}, nil
+	return &Stamper{opts: opts, tracer: tp.Tracer(TracerName), fresh: fresh}, nil
 }
 
 // Clock returns the clock that stamps.
@@ -87,6 +90,8 @@ func (s *Stamper) Clock() *hlc.Clock { return s.opts.Clock }
 type StagedRow struct {
 	Envelope Envelope
 	Route    string
+	// Fresh says that the id was made here, by NewID, so that no other row has it on this route.
+	Fresh bool
 	// DeliverAt, or else Delay from now by the store's clock, is when it is due; both zero = at once.
 	DeliverAt time.Time
 	Delay     time.Duration
@@ -131,7 +136,7 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []Message) ([]StagedRow, error
 	for i := range msgs {
 		row := StagedRow{
 			Envelope: msgs[i].Envelope, Route: LaneRoute(DefaultRoute, msgs[i].Lane), DeliverAt: msgs[i].DeliverAt, Delay: msgs[i].Delay,
-			DedupeKey: msgs[i].DedupeKey, Replace: msgs[i].Replace,
+			DedupeKey: msgs[i].DedupeKey, Replace: msgs[i].Replace, Fresh: s.fresh && msgs[i].ID == "",
 		}
 		s.fill(&row.Envelope, &msgs[i], now, &scope)
 		if row.Envelope.TraceParent == "" {
@@ -141,8 +146,9 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []Message) ([]StagedRow, error
 			rows = append(rows, row)
 			continue
 		}
-		for _, r := range msgs[i].Routes {
+		for j, r := range msgs[i].Routes {
 			row.Route = LaneRoute(r, msgs[i].Lane)
+			row.Fresh = row.Fresh && !slices.Contains(msgs[i].Routes[:j], r)
 			rows = append(rows, row)
 		}
 	}

@@ -89,6 +89,25 @@ func TestStampInheritsScope(t *testing.T) { // ST-12 ST-13
 	}
 }
 
+// Only an id that nobody else can have is fresh.
+func TestStampFresh(t *testing.T) {
+	t.Parallel()
+	own := newStamper(t, func(o *core.StamperOptions) { o.NewID = func() string { return "always the same" } })
+	for name, tc := range map[string]struct {
+		stamper *core.Stamper
+		m       core.Message
+		want    bool
+	}{
+		"made here":          {newStamper(t, nil), core.RawMessage("t", "", nil), true},
+		"given":              {newStamper(t, nil), core.RawMessage("t", "", nil, core.ID("order-1")), false},
+		"the caller's NewID": {own, core.RawMessage("t", "", nil), false},
+	} {
+		if row := stampOne(t, tc.stamper, t.Context(), tc.m); row.Fresh != tc.want {
+			t.Errorf("%s: fresh is %v", name, row.Fresh)
+		}
+	}
+}
+
 func TestLineageStaysBounded(t *testing.T) { // ST-13
 	t.Parallel()
 	s := newStamper(t, nil)

@@ -36,7 +36,10 @@ WITH r AS MATERIALIZED (
         WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL LIMIT 1
     ) o WHERE r.dedupe_key <> ''
 ), `
-	status, join, after := "0", "", ""
+	status, join, after, holds, wake := "0", "", "", "", ""
+	if notify {
+		holds, wake = ", holds", ", "+wakeSQL("r.route", "d.at")
+	}
 	if replace {
 		s += `t AS MATERIALIZED (
     SELECT o.seq, o.lease_until IS NOT NULL AS leased, CASE WHEN o.lease_until IS NOT NULL THEN 3 WHEN o.maybe_sent OR o.crashes > 0 THEN 2 ELSE 1 END AS status
@@ -51,18 +54,17 @@ WITH r AS MATERIALIZED (
 		after = " AND (SELECT count(*) FROM x) + (SELECT count(*) FROM f) >= 0"
 	}
 	return s + `i AS (
-    INSERT INTO {outbox} (route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body,
-                          due_at, ready_since, dedupe_key)
+    INSERT INTO {outbox} (` + insertedSQL + `, due_at, ready_since, dedupe_key` + holds + `)
     SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
-           nullif(r.attrs, '')::json, r.body, CASE WHEN d.at > clock_timestamp() THEN d.at END, greatest(d.at, clock_timestamp()), r.dedupe_key
+           nullif(r.attrs, '')::json, r.body, ` + dueSQL("d.at") + `, r.dedupe_key` + wake + `
     FROM r CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
     WHERE NOT r.known` + after + `
     ON CONFLICT DO NOTHING
-    RETURNING route, id, ` + wakeSQL(notify, true) + ` AS woken
+    RETURNING route, id
 )
-SELECT 0, 0::bigint, i.route, i.id, 0, i.woken FROM i
-UNION ALL SELECT 1, r.n, '', '', 0, NULL FROM r WHERE r.known
-UNION ALL SELECT 2, h.n, '', h.id, ` + status + `, NULL FROM h` + join
+SELECT 0, 0::bigint, i.route, i.id, 0 FROM i
+UNION ALL SELECT 1, r.n, '', '', 0 FROM r WHERE r.known
+UNION ALL SELECT 2, h.n, '', h.id, ` + status + ` FROM h` + join
 }
 
 // withdrawSQL is the beginning of the statement that takes rows, called o, away.
@@ -206,7 +208,7 @@ func (c *chunk) run(ctx context.Context) error {
 		var kind, status int
 		var at int64
 		var route, id string
-		if err := scan(&kind, &at, &route, &id, &status, nil); err != nil {
+		if err := scan(&kind, &at, &route, &id, &status); err != nil {
 			return err
 		}
 		switch kind {

@@ -198,7 +198,7 @@ func TestPlans(t *testing.T) {
 		{"list: abandoned", listSQL(walkAbandoned), filterArgs(&core.Filter{Reasons: []core.Reason{"rejected"}}, core.Page{After: 100_000, Limit: 1000, Budget: 10_000}), 10_000},
 		{"blocked keys", blockedSQL, []any{core.DefaultRoute, "a1", true, 100}, 5000},
 		{"inbox", markInboxSQL, []any{"c", "s", "5", "5s"}, 20},
-		{"stage", insertOneSQL(true, atOnce), stageArgs(t, o), 100},
+		{"stage", insertForm{one: true, notify: true}.sql(), stageArgs(t, o), 100},
 	} {
 		p := explain(t, pool, o.names, tc.sql, tc.args...)
 		p.check(t, tc.name, tc.buffers)

@@ -79,13 +79,8 @@ func sqlQuery(tx *sql.Tx) queryFunc {
 // literal returns an argument that every driver can send.
 func literal(arg any) any {
 	switch v := arg.(type) {
-	case string, int64, []byte, time.Time:
+	case nil, string, int64, []byte, time.Time:
 		return v
-	case *time.Time:
-		if v == nil {
-			return nil
-		}
-		return *v
 	}
 	return arrayLiteral(arg)
 }
