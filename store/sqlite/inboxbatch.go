@@ -128,16 +128,12 @@ func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.I
 	if err := checkKey(&key); err != nil {
 		return core.InboxNone, err
 	}
-	st, err := s.prepared(ctx, "inbox")
-	if err != nil {
-		return core.InboxNone, err
+	if err := s.readyIn(ctx, tx); err != nil {
+		return core.InboxNone, s.classify("mark", ended("mark", err))
 	}
-	res, err := on(ctx, tx, st.inbox).ExecContext(ctx, key.Consumer, key.Source, key.ID, s.now())
-	if errors.Is(err, sql.ErrTxDone) {
-		return core.InboxNone, fmt.Errorf("waybill/sqlite: mark: %w: the transaction has ended already; mark before its commit or rollback (%w)", core.ErrInvalid, err)
-	}
+	res, err := tx.ExecContext(ctx, s.text.inbox, key.Consumer, key.Source, key.ID, s.now())
 	if err != nil {
-		return core.InboxNone, s.classify("inbox: mark", err)
+		return core.InboxNone, s.classify("mark", ended("mark", err))
 	}
 	if n, err := res.RowsAffected(); err != nil {
 		return core.InboxNone, s.classify("inbox: mark", err)

@@ -140,14 +140,11 @@ func (s *Store) prepared(ctx context.Context, op string) (*statements, error) {
 	if s.stmts != nil {
 		return s.stmts, nil
 	}
-	if s.opts.AutoMigrate && !s.migrated {
+	if s.opts.AutoMigrate && !s.migrated.Load() {
 		if err := s.migrate(ctx, newest()); err != nil {
 			return nil, err
 		}
-		s.migrated = true
-	}
-	if err := s.fits(ctx, s.db); err != nil {
-		return nil, s.classify(op, err)
+		s.migrated.Store(true)
 	}
 	if err := s.fits(ctx, s.db); err != nil {
 		return nil, s.classify(op, err)

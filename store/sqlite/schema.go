@@ -112,25 +112,39 @@ func (s *Store) migrate(ctx context.Context, version int) error {
 	if have >= version {
 		return nil // without taking the lock
 	}
+	return s.ddl(ctx, func(tx *sql.Tx) error { return s.up(ctx, tx, version) })
+}
+
+// up brings the tables up to version in tx.
+func (s *Store) up(ctx context.Context, tx *sql.Tx, version int) error {
 	all, err := steps(s.opts.Prefix)
 	if err != nil {
-		return s.classify("migrate", err)
+		return err
 	}
-	return s.ddl(ctx, func(tx *sql.Tx) error {
-		have, err := s.version(ctx, tx) // another process may have been here
-		if err != nil {
+	have, err := s.version(ctx, tx) // another process may have been here
+	if err != nil {
+		return err
+	}
+	for v := have + 1; v <= version; v++ {
+		if _, err := tx.ExecContext(ctx, all[v-1].up); err != nil {
+			return fmt.Errorf("version %d: %w", v, err)
+		}
+		if err := s.setVersion(ctx, tx, v); err != nil {
 			return err
 		}
-		for v := have + 1; v <= version; v++ {
-			if _, err := tx.ExecContext(ctx, all[v-1].up); err != nil {
-				return fmt.Errorf("version %d: %w", v, err)
-			}
-			if err := s.setVersion(ctx, tx, v); err != nil {
-				return err
-			}
+	}
+	return nil
+}
+
+// readyIn does what AutoMigrate asks for in a transaction of the application, which may hold the write lock and the only
+// connection: so it waits for nobody. A rollback undoes it, so that the next transaction looks again.
+func (s *Store) readyIn(ctx context.Context, tx *sql.Tx) error {
+	if s.opts.AutoMigrate && !s.owned && !s.migrated.Load() {
+		if err := s.up(ctx, tx, newest()); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return s.fits(ctx, tx)
 }
 
 // ddl runs fn in a transaction that holds the write lock from its beginning.

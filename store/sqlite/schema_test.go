@@ -396,3 +396,57 @@ func TestPlainSQLAndRestoredTokens(t *testing.T) {
 		t.Errorf("settle with a token from before the restore: %v", err)
 	}
 }
+
+// DB-13: the first use may be in a transaction of the application that holds the write lock and the only connection.
+func TestFirstUseInATransaction(t *testing.T) {
+	t.Parallel()
+	key := core.InboxKey{Consumer: "c", Source: "s", ID: "i"}
+	uses := map[string]func(ctx context.Context, s *Store, tx *sql.Tx) error{
+		"stage": func(ctx context.Context, s *Store, tx *sql.Tx) error {
+			_, err := s.Stage(ctx, tx, raw("a", ""))
+			return err
+		},
+		"cancel": func(ctx context.Context, s *Store, tx *sql.Tx) error {
+			_, err := s.Cancel(ctx, tx, core.CancelKey{ID: "a"})
+			return err
+		},
+		"mark": func(ctx context.Context, s *Store, tx *sql.Tx) error { _, err := s.Mark(ctx, tx, key); return err },
+	}
+	for name, use := range uses {
+		for _, auto := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, " auto ", auto), func(t *testing.T) {
+				t.Parallel()
+				db := fresh(t, "&_txlock=immediate")
+				db.SetMaxOpenConns(1)
+				if !auto {
+					if err := newStore(t, db, Options{}).Migrate(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s := newStore(t, db, Options{AutoMigrate: auto})
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				for _, commit := range []bool{false, true} {
+					tx, err := db.BeginTx(ctx, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := use(ctx, s, tx); err != nil {
+						t.Error(err)
+					}
+					if !commit {
+						err = tx.Rollback()
+					} else {
+						err = tx.Commit()
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				if err := s.Check(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}

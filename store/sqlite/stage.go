@@ -31,13 +31,8 @@ func (s *Store) Stage(ctx context.Context, tx *sql.Tx, msgs ...core.Message) (_ 
 	if err != nil {
 		return nil, err
 	}
-	if s.opts.AutoMigrate && !s.owned {
-		if _, err := s.prepared(ctx, "stage"); err != nil {
-			return nil, err
-		}
-	}
-	if err := s.fits(ctx, tx); err != nil {
-		return nil, err
+	if err := s.readyIn(ctx, tx); err != nil {
+		return nil, s.classify("stage", ended("stage", err))
 	}
 	if anyKeyed(rows) {
 		return s.stageKeyed(ctx, tx, rows)

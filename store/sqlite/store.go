@@ -113,9 +113,10 @@ type Store struct {
 	closed  atomic.Bool
 	fit     atomic.Bool // this program knows the schema well enough
 
-	mu       sync.Mutex // guards what follows; not held while waiting for a lock of the database
-	stmts    *statements
-	migrated bool
+	migrated atomic.Bool
+
+	mu    sync.Mutex // guards what follows
+	stmts *statements
 
 	scans scanState // used within the gate only
 	watch watcher

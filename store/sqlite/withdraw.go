@@ -82,10 +82,8 @@ func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, keys ...core.CancelKey) 
 	if err != nil || len(keys) == 0 {
 		return nil, err
 	}
-	if s.opts.AutoMigrate && !s.owned {
-		if _, err := s.prepared(ctx, "cancel"); err != nil {
-			return nil, err
-		}
+	if err := s.readyIn(ctx, tx); err != nil {
+		return nil, s.classify("cancel", ended("cancel", err))
 	}
 	w := s.withdrawer(tx)
 	out := make([]core.CancelStatus, len(keys))
