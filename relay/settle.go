@@ -212,7 +212,7 @@ func (e *engine) settle() (next time.Time) {
 // gathers reports whether what is pending may wait for more: a lane whose messages go one by one would otherwise cost a
 // transaction each. Nobody waits when nothing more is about to come, nor for what makes room.
 func (e *engine) gathers() bool {
-	starved := slices.ContainsFunc(e.order, func(rt *route) bool { return rt.starved })
+	starved := slices.ContainsFunc(e.order, func(rt *route) bool { return rt.starved || rt.busy && !e.hasRoom(rt) })
 	return len(e.calls) > 0 && e.pending.len() < e.laneDepth() && !starved && !e.stopping
 }
 

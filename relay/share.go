@@ -101,6 +101,12 @@ func (e *engine) window(rt *route) (window, step int) {
 	return window, max(window/e.opts.Window, 1)
 }
 
+// hasRoom reports whether the window of a busy route has room for a claim that is worth it.
+func (e *engine) hasRoom(rt *route) bool {
+	window, step := e.window(rt)
+	return rt.held+step <= window
+}
+
 // choose returns the busy route whose turn it is, or nil: the one that got least so far of those that have room.
 func (e *engine) choose(u *unit) *route {
 	var best *route
@@ -113,7 +119,7 @@ func (e *engine) choose(u *unit) *route {
 		if !rt.busy {
 			continue
 		}
-		if window, step := e.window(rt); rt.held+step > window {
+		if !e.hasRoom(rt) {
 			continue
 		}
 		rt.count = max(rt.count, u.turn) // who waited for room has no claim on what others got meanwhile

@@ -354,3 +354,29 @@ func TestNoCreditForRest(t *testing.T) {
 		}
 	})
 }
+
+// RL-13: what a route of little weight has published is stored at once if its next claim waits for that.
+func TestSmallShareIsNotHeldUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		b.before = func(ctx context.Context, batch []core.Envelope) {
+			if strings.HasPrefix(batch[0].ID, "big") {
+				<-ctx.Done()
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+		stage(t, mem, on("big", 2000)...)
+		stage(t, mem, on("small", 1000)...)
+		begun := time.Now()
+		stop := begin(t, newRelay(t, mem, b, relay.Options{BatchSize: 50, DrainTimeout: -1, Routes: []relay.Route{{Name: "big", Weight: 19}, {Name: "small"}}}))
+		within(t, time.Minute, "the small one", func() bool { return b.count() >= 1000 })
+		if took := time.Since(begun); took > 500*time.Millisecond {
+			t.Errorf("1000 messages, 1 ms a batch, took %s", took)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
