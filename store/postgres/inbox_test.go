@@ -154,68 +154,6 @@ func TestInboxLockTimeout(t *testing.T) {
 	}
 }
 
-// The mark goes with the BEGIN: a message costs a round trip less than its statements, and a duplicate two altogether.
-func TestInboxRoundTrips(t *testing.T) {
-	t.Parallel()
-	for _, mode := range queryExecModes {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			pool, sent := newSinglePool(t, "&default_query_exec_mode="+mode)
-			in, err := postgres.NewInbox(pool, postgres.InboxOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := in.Migrate(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			exec(t, pool, `CREATE TEMP TABLE effects (name text NOT NULL)`)
-			effect := func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1)`, "an effect")
-				return err
-			}
-			trips := func(do func() error) int64 {
-				t.Helper()
-				before := sent.Load()
-				if err := do(); err != nil {
-					t.Fatal(err)
-				}
-				return sent.Load() - before
-			}
-			one := func(id string) func() error {
-				return func() error { _, err := in.Do(t.Context(), key(id), effect); return err }
-			}
-			batch := func(ids ...string) func() error {
-				keys := make([]core.InboxKey, len(ids))
-				for i, id := range ids {
-					keys[i] = key(id)
-				}
-				return func() error {
-					_, err := in.DoBatch(t.Context(), keys, func(ctx context.Context, tx pgx.Tx, _ []int) error { return effect(ctx, tx) })
-					return err
-				}
-			}
-			trips(one("0")) // prepares the statements
-			trips(batch("00"))
-			for name, tc := range map[string]struct {
-				do   func() error
-				want int64
-			}{
-				"a message":             {one("1"), 3},
-				"a duplicate":           {one("0"), 2},
-				"a batch":               {batch("0", "2", "3"), 3},
-				"a batch of duplicates": {batch("0", "00"), 2},
-			} {
-				if n := trips(tc.do); n != tc.want {
-					t.Errorf("%s: %d round trips, want %d", name, n, tc.want)
-				}
-			}
-			if n := queryInt(t, pool, `SELECT count(*) FROM effects`); n != 4 {
-				t.Errorf("%d effects, want 4", n)
-			}
-		})
-	}
-}
-
 // A transaction that the database sacrificed is run again from the start.
 func TestInboxRunsAgain(t *testing.T) {
 	t.Parallel()
