@@ -224,3 +224,77 @@ func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
 		rt.Errorf("seed %d: %+v is left", seed, d)
 	}
 }
+
+// OR-09: messages that wait for their retry in place leave their handlers to others that come.
+func TestInOrderReceivesWhileOthersWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		const failing = 7
+		begun := make(chan struct{}, failing)
+		var good sync.WaitGroup
+		good.Add(1)
+		h := handle(func(_ context.Context, d *core.Delivery) error {
+			if d.Envelope.ID == "good" {
+				good.Done()
+				return nil
+			}
+			begun <- struct{}{}
+			time.Sleep(time.Second) // until all of them run
+			return core.RetryAfter(errBoom, time.Hour)
+		})
+		stop := start(t, b, consumer.Options{}, core.Subscription{InOrder: true, Concurrency: failing, Prefetch: failing + 1}, h)
+		begin := time.Now()
+		es := messages(failing + 1)
+		for i := range es {
+			es[i].Key = fmt.Sprint("k", i)
+		}
+		es[failing].ID = "good"
+		for i := range failing {
+			b.send(t, es[i])
+		}
+		for range failing {
+			<-begun
+		}
+		time.Sleep(2 * time.Second) // all of them wait
+		b.send(t, es[failing])
+		good.Wait()
+		if took := time.Since(begin); took > time.Minute {
+			t.Errorf("handled after %s", took)
+		}
+		stop()
+	})
+}
+
+// OR-09: a suspect that waits for its retry has not ended the process: others are handled meanwhile.
+func TestInOrderSuspectWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		b.redeliver = func(d *core.Delivery) {
+			if d.Envelope.ID == "id-1" {
+				d.Redeliveries = 2
+			}
+		}
+		var good sync.WaitGroup
+		good.Add(1)
+		stop := start(t, b, consumer.Options{}, core.Subscription{InOrder: true, MaxDeliveries: 4}, handle(func(_ context.Context, d *core.Delivery) error {
+			if d.Envelope.ID != "id-1" {
+				good.Done()
+				return nil
+			}
+			return core.RetryAfter(errBoom, time.Hour)
+		}))
+		begin := time.Now()
+		es := messages(2)
+		es[0].Key, es[1].Key = "k", "other"
+		b.send(t, es[0])
+		settle()
+		b.send(t, es[1])
+		good.Wait()
+		if took := time.Since(begin); took > time.Minute {
+			t.Errorf("handled after %s", took)
+		}
+		stop()
+	})
+}

@@ -220,7 +220,7 @@ func (s *schedule) putBack(it *item, items []*item) {
 func (s *schedule) done(it *item, held map[string]*item) {
 	s.running--
 	if it.suspect {
-		s.alone = false
+		s.alone, it.suspect = false, false // if it is held for a retry: it has not ended the process
 	}
 	if it.batch == nil {
 		s.release(it, held)

@@ -150,6 +150,9 @@ func (r *runner) proceed(it *item, held map[string]*item) *item {
 		r.spare++
 	}
 	r.kick()
+	if len(held) > 0 {
+		r.wakeReceiver() // nothing is settled, but somebody is free
+	}
 	if r.stopping && r.running == 0 {
 		r.idle.set()
 	}
