@@ -13,6 +13,19 @@ import (
 // foreign matches what belongs to one machine: absolute paths of somebody's folders, and hosts of package registries, which go and apt choose by themselves.
 var foreign = regexp.MustCompile(`(^|[^\w./~-])/(root|home/\w+|Users/\w+|work)/|\b(proxy\.golang|registry\.npmjs|deb\.debian)\.org`)
 
+// hints are in every match of foreign. To look for them first takes a twentieth of the time.
+var hints = []string{"/root/", "/home/", "/Users/", "/work/", "proxy.golang", "registry.npmjs", "deb.debian"}
+
+// mentions returns where text matches foreign.
+func mentions(text []byte) [][]int {
+	for _, hint := range hints {
+		if bytes.Contains(text, []byte(hint)) {
+			return foreign.FindAllIndex(text, -1)
+		}
+	}
+	return nil
+}
+
 func TestNoFileMentionsAMachine(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
@@ -29,7 +42,7 @@ func TestNoFileMentionsAMachine(t *testing.T) {
 			continue // removed but not yet staged, or binary
 		}
 		checked++
-		for _, at := range foreign.FindAllIndex(b, -1) {
+		for _, at := range mentions(b) {
 			t.Errorf("%s:%d mentions %s", name, 1+bytes.Count(b[:at[1]], []byte("\n")), bytes.TrimSpace(b[at[0]:at[1]]))
 		}
 	}
@@ -42,9 +55,10 @@ func TestForeignMatches(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
 		"see /home/anna/x": true, `"/root/.cache"`: true, "https://proxy.golang.org": true, "/work/main": true,
+		"/Users/anna/x": true, "https://registry.npmjs.org": true, "https://deb.debian.org": true,
 		"~/work/x": false, "examples/work/main.go": false, "/var/lib/postgresql": false, "$HOME/x": false, "/workers/1": false,
 	} {
-		if got := foreign.MatchString(text); got != want {
+		if got := mentions([]byte(text)) != nil; got != want {
 			t.Errorf("%q: %v, want %v", text, got, want)
 		}
 	}
