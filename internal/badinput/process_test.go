@@ -21,7 +21,8 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
-// relayProcess is the variable that makes the test binary a relay: the database's address. With _BROKER behind it, the broker's.
+// relayProcess is the variable that makes the test binary a relay: the database's address. With _BROKER behind it, the broker's;
+// with _SLOW, whether it is held back.
 const relayProcess = "WAYBILL_BADINPUT_RELAY"
 
 // slow holds back the answers of a publisher, so that a kill finds records in flight.
@@ -54,7 +55,11 @@ func runRelayProcess(dsn, broker string) {
 	fail(err)
 	bus, err := rabbitmq.Dial(ctx, broker, rabbitmq.Options{})
 	fail(err)
-	r, err := relay.New(o, slow{bus}, relay.Options{BatchSize: 20, Lease: 2 * time.Second, PublishTimeout: time.Second, PollMax: time.Second})
+	var pub core.Publisher = bus
+	if os.Getenv(relayProcess+"_SLOW") == "true" {
+		pub = slow{bus}
+	}
+	r, err := relay.New(o, pub, relay.Options{BatchSize: 20, Lease: 2 * time.Second, PublishTimeout: time.Second, PollMax: time.Second})
 	fail(err)
 	fail(r.Run(ctx))
 }
@@ -84,10 +89,10 @@ func TestRelayKilled(t *testing.T) { // P2 P3 P4
 	if _, err := stageOn(t, pool, o, msgs...); err != nil {
 		t.Fatal(err)
 	}
-	begin := func() *osexec.Cmd {
+	begin := func(slow bool) *osexec.Cmd {
 		t.Helper()
 		cmd := osexec.CommandContext(t.Context(), os.Args[0])
-		cmd.Env = append(os.Environ(), relayProcess+"="+pg.DSN, relayProcess+"_BROKER="+mq.URL)
+		cmd.Env = append(os.Environ(), relayProcess+"="+pg.DSN, relayProcess+"_BROKER="+mq.URL, fmt.Sprintf("%s_SLOW=%t", relayProcess, slow))
 		cmd.Stderr = os.Stderr
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -98,7 +103,7 @@ func TestRelayKilled(t *testing.T) { // P2 P3 P4
 	crashed := 0
 	for range 3 {
 		before := left()
-		cmd := begin()
+		cmd := begin(true)
 		eventually(t, 20*time.Second, "the process relays", func() bool {
 			return left() == 0 || left() < before-40 && number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE state = 2") > 0
 		})
@@ -108,7 +113,7 @@ func TestRelayKilled(t *testing.T) { // P2 P3 P4
 		_ = cmd.Wait()
 		crashed += number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE state = 2")
 	}
-	cmd := begin()
+	cmd := begin(false)
 	defer func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
