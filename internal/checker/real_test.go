@@ -157,7 +157,7 @@ func (w *realWorld) run() []string {
 			break
 		}
 		w.operate(ctx, false)
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond)
 	}
 	if took := time.Since(begun); took > 5*time.Second { // breakers, mostly: they probe less and less often
 		w.t.Logf("drained %s after the trouble; batch %d, window %d\n%s", took.Round(time.Millisecond), w.opts.BatchSize, w.opts.Window, w.l.Trace())
