@@ -78,9 +78,8 @@ func TestTopologyRefuses(t *testing.T) {
 }
 
 // RM-07: rabbitmqctl imports the file too.
-func TestImportByRabbitmqctl(t *testing.T) {
-	t.Parallel()
-	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{})
+func testImportByRabbitmqctl(t *testing.T, broker *testenv.RabbitMQServer) {
+	t.Helper()
 	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}}
 	file, err := newTopology(t, rabbitmq.Options{}, sub).Definitions("fresh", rabbitmq.Users{Relay: broker.User, Consumer: broker.User, Operator: broker.User})
 	if err != nil {

@@ -117,11 +117,36 @@ func TestURLErrors(t *testing.T) {
 	}
 }
 
-// TR-08: own authority and client certificate; what is missing is a misconfiguration.
-func TestTLS(t *testing.T) {
+// Tests that need a broker of their own and leave it as it is share one: a start takes five seconds of CPU.
+func TestOwnBroker(t *testing.T) {
 	t.Parallel()
 	certs := testenv.NewTLS(t)
-	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{TLS: certs})
+	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{TLS: certs, Config: []string{"max_message_size = 100000"}})
+	for name, test := range map[string]func(t *testing.T){
+		"TLS":         func(t *testing.T) { t.Helper(); testTLS(t, broker, certs) },
+		"suspects":    func(t *testing.T) { t.Helper(); testSuspects(t, broker) },
+		"rabbitmqctl": func(t *testing.T) { t.Helper(); testImportByRabbitmqctl(t, broker) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t)
+		})
+	}
+}
+
+// vhost returns a virtual host on broker, which ends with it.
+func vhost(t *testing.T, broker *testenv.RabbitMQServer) *testenv.MQ {
+	t.Helper()
+	mq, err := broker.OpenVHost(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mq
+}
+
+// TR-08: own authority and client certificate; what is missing is a misconfiguration.
+func testTLS(t *testing.T, broker *testenv.RabbitMQServer, certs *testenv.TLS) {
+	t.Helper()
 	good, err := certs.Client()
 	if err != nil {
 		t.Fatal(err)

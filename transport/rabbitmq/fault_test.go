@@ -14,10 +14,9 @@ import (
 )
 
 // RL-06: a message that closes its channel is found and blamed, its neighbours are not, nor those of other calls.
-func TestSuspects(t *testing.T) {
-	t.Parallel()
-	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{Config: []string{"max_message_size = 100000"}})
-	bus := dial(t, broker.AMQPURL("/"), rabbitmq.Options{})
+func testSuspects(t *testing.T, broker *testenv.RabbitMQServer) {
+	t.Helper()
+	bus := dial(t, vhost(t, broker).URL, rabbitmq.Options{})
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 1000})
 	const n = 200
 	batch := envelopes(n, "a.b")
