@@ -102,7 +102,17 @@ func (p *panicError) Error() string { return fmt.Sprintf("the handler panicked: 
 // call runs the handler; a panic is an error.
 func call(ctx context.Context, it *item) (st core.HandlerStatus, err error) {
 	defer recovered(&err)
-	return it.h.handle(ctx, it.d)
+	st, err = it.h.handle(ctx, it.d)
+	probe(err)
+	return st, err
+}
+
+// probe asks err what will be asked of it later, so that one that panics, such as a nil pointer to a type of the
+// handler's, does so where that is a failure like any other.
+func probe(err error) {
+	if err != nil {
+		_, _ = err.Error(), core.ClassOf(err)
+	}
 }
 
 func recovered(err *error) {

@@ -420,3 +420,24 @@ func TestConsumerPurgesInbox(t *testing.T) {
 		stop()
 	})
 }
+
+// nilError panics where a nil one is asked for its text.
+type nilError struct{ text string }
+
+func (e *nilError) Error() string { return e.text }
+
+// CO-03: an error that panics is a failure as any other.
+func TestErrorThatPanics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		stop := start(t, b, consumer.Options{Retry: core.Schedule(time.Second)}, core.Subscription{}, handle(func(context.Context, *core.Delivery) error {
+			var err *nilError
+			return err
+		}))
+		b.publish(t, 1)
+		time.Sleep(time.Minute)
+		stop()
+		wantDepth(t, b, memtransport.Depth{Parked: 1})
+	})
+}

@@ -305,7 +305,9 @@ func (r *runner) processBatch(ms []*item) []verdict {
 // callBatch runs the batch handler; a panic is an error.
 func callBatch(ctx context.Context, h *entry, ds []*core.Delivery) (st []core.HandlerStatus, err error) {
 	defer recovered(&err)
-	return h.batch(ctx, ds)
+	st, err = h.batch(ctx, ds)
+	probe(err)
+	return st, err
 }
 
 // attempts runs it's handler, and again while the policy for retries in the process says so: each time through the

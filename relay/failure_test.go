@@ -607,3 +607,28 @@ func (a *away) Check(context.Context) error {
 	}
 	return nil
 }
+
+// nilError panics where a nil one is asked for its text.
+type nilError struct{ text string }
+
+func (e *nilError) Error() string { return e.text }
+
+// RL-04: an error of the publisher that panics is a failure of its message alone.
+func TestErrorThatPanics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.answer = func(e *core.Envelope, _ int) error {
+			var err *nilError
+			if e.ID == "m00002" {
+				return err
+			}
+			return nil
+		}
+		stage(t, s, msgs(10, noKey)...)
+		c, err := newRelay(t, s, b, relay.Options{}).RunOnce(t.Context())
+		if err != nil || c.Published != 9 || c.Failed != 1 {
+			t.Errorf("%+v %v", c, err)
+		}
+	})
+}

@@ -49,6 +49,18 @@ func (e *engine) publish(ctx context.Context, c *call) (res core.Results) {
 	if res = c.route.Publisher.Publish(ctx, c.envs); len(res) != n {
 		return broken(fmt.Sprintf("it returned %d results for %d messages", len(res), n))
 	}
+	for i, err := range res {
+		if err == nil {
+			continue
+		}
+		bad := guardErr("an error of the publisher", func() error { // such as a nil pointer of its type
+			_, _ = err.Error(), classify(err)
+			return nil
+		})
+		if bad != nil {
+			res[i] = bad
+		}
+	}
 	return res
 }
 
