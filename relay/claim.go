@@ -193,7 +193,7 @@ func (e *engine) rest(u *unit, req *core.ClaimRequest, claim *core.Claim, sent t
 	if !claim.More && !claim.Suspects && !req.Alone { // nothing is due
 		pause = e.opts.PollMax
 		if e.waiter == nil || e.waitFails > 0 {
-			pause = min(e.opts.PollMin<<min(max(u.empties-1, 0), 20), e.opts.PollMax)
+			pause = (&core.Backoff{Base: e.opts.PollMin, Cap: e.opts.PollMax}).Delay(u.empties)
 		}
 		pause = jitter(pause)
 		if claim.NextIn >= 0 {
@@ -263,6 +263,8 @@ func (e *engine) wait() (next time.Time) {
 		})
 		if ctx.Err() != nil {
 			cause = core.WakeStop
+		} else if cause == core.WakeStop { // nobody has stopped it
+			cause = core.WakePoll
 		}
 		cancel()
 		return func() { e.woken(cause, err, until) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -393,6 +394,49 @@ func TestBusyRows(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if n := s.numClaims(); n > 300 {
 			t.Errorf("%d claims in ten seconds", n)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// RL-02: rare polls become no rarer than PollMax, however many there were.
+func TestRarePolls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &faulty{OutboxStore: newStore(t)}
+		stop := begin(t, newRelay(t, plain{s}, newBus(), relay.Options{PollMin: 3 * time.Hour, PollMax: 4 * time.Hour, Lease: 5 * time.Hour}))
+		time.Sleep(10 * 24 * time.Hour)
+		if n := s.numClaims(); n < 50 || n > 100 {
+			t.Errorf("%d claims", n)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// waits is a store that cannot wait.
+type waits struct {
+	core.OutboxStore
+	calls atomic.Int64
+}
+
+func (w *waits) Wait(context.Context, []string, time.Duration) (core.WakeCause, error) {
+	w.calls.Add(1)
+	return core.WakeStop, errors.New("no")
+}
+
+// RL-02: a store that ends waits at once, whatever it says, is polled.
+func TestBrokenWaiter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &waits{OutboxStore: newStore(t)}
+		stop := begin(t, newRelay(t, s, newBus(), relay.Options{}))
+		time.Sleep(time.Minute)
+		if n := s.calls.Load(); n < 2 || n > 100 {
+			t.Errorf("%d waits", n)
 		}
 		if err := stop(); err != nil {
 			t.Error(err)

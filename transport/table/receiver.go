@@ -267,7 +267,7 @@ func (r *receiver) rest(req *core.ClaimRequest, claim *core.Claim, sent time.Tim
 		r.asleep = true
 		pause := r.opts.PollMax
 		if r.t.waiter == nil || r.t.waitFails > 0 {
-			pause = min(r.opts.PollMin<<min(r.empties-1, 20), r.opts.PollMax)
+			pause = (&core.Backoff{Base: r.opts.PollMin, Cap: r.opts.PollMax}).Delay(r.empties)
 		}
 		pause -= rand.N(pause/4 + 1) // so that replicas do not poll in step
 		if claim.NextIn >= 0 {
