@@ -21,11 +21,18 @@ servers: ## install PostgreSQL and RabbitMQ if they are missing (Debian, Ubuntu;
 	@scripts/servers
 
 unit: ## all tests with -race, without installing or linting
-	@go run ./internal/testenv/testservers $(MAKE) --no-print-directory modules
+	@go run ./internal/testenv/testservers $(MAKE) --no-print-directory -j2 root others
 
-modules:
-	$(call each,go test -race $(NORACE) -timeout 12m $(COUNT) ./...)
-	go test $(COUNT) -run 'MillionRows|^TestHistories$$' ./store/sqlite ./internal/checker
+RACE = go test -race $(NORACE) -timeout 12m $(COUNT) ./...
+
+root:
+	$(RACE)
+
+# Beside the root module, since tests wait now and then.
+others: MODULES := $(filter-out .,$(MODULES))
+others:
+	$(call each,$(RACE))
+	go test -p 1 $(COUNT) -run 'MillionRows|^TestHistories$$' ./store/sqlite ./internal/checker
 
 lint: ## golangci-lint with .golangci.yml, in every module
 	@bin=$$(scripts/tools) && for m in $(MODULES); do echo "== $$m: lint" >&2; (cd $$m && "$$bin/golangci-lint" run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...) || exit 1; done
@@ -56,4 +63,4 @@ quickstart: ## run the example of the README
 vuln: ## known vulnerabilities in what we depend on (needs the Go vulnerability database)
 	@scripts/vuln $(MODULES)
 
-.PHONY: help test servers unit modules lint fmt generate verify bench soak quickstart vuln
+.PHONY: help test servers unit root others lint fmt generate verify bench soak quickstart vuln

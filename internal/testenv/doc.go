@@ -19,7 +19,7 @@
 //	WAYBILL_TEST_RABBITMQ_MANAGEMENT  http://guest:guest@host:15672                 (default: the same host and user, port 15672)
 //
 // Private servers keep their files in the folder that WAYBILL_TEST_DIR names, by default in that for temporary files. testservers sets it to a
-// folder in memory, /dev/shm, if there are 4 GB left.
+// folder in memory, /dev/shm, if there are 2 GB left.
 //
 // Own servers are always private ones. If a server can neither be found nor started, the test is skipped and says why; with CI=true it fails.
 //

@@ -22,8 +22,8 @@ import (
 // noSync saves the tests of the Postgres store a twelfth of their time: nobody kills this server, and a killed process loses nothing that it gave to the kernel.
 var noSync = map[string]string{"fsync": "off", "full_page_writes": "off"}
 
-// room is what the files of all servers may need at the same time, twice.
-const room = 4 << 30
+// room is twice what the files of all servers need at the same time in a run of all tests.
+const room = 2 << 30
 
 func main() {
 	if len(os.Args) < 2 {
