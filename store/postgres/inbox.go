@@ -126,7 +126,7 @@ func newMarkBatch() *pgx.Batch {
 func (i *Inbox) inTx(ctx context.Context, begin *pgx.Batch, fresh func() bool, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	results := i.pool.SendBatch(ctx, begin)
 	tx := results.Tx()
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // after a commit it does nothing
+	defer func() { _ = rollback(ctx, tx.Rollback) }() // after a commit it does nothing
 	if err := results.Close(); err != nil {
 		return failure("inbox: mark", err)
 	}

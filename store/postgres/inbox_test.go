@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/inboxtest"
+	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -207,6 +208,39 @@ func TestInboxConnectionLost(t *testing.T) {
 	if status, err := in.Do(t.Context(), key("1"), func(context.Context, pgx.Tx) error { return nil }); status != core.InboxProcessed || err != nil {
 		t.Fatalf("%v %v", status, err)
 	}
+}
+
+// A server that stops answering keeps a failed handler's worker for a bounded time.
+func TestInboxRollbackEnds(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	direct := openPool(t, pg.DSN)
+	proxy := testenv.NewProxy(t, fmt.Sprintf("%s:%d", direct.Config().ConnConfig.Host, direct.Config().ConnConfig.Port))
+	in, err := postgres.NewInbox(openPool(t, proxy.URL(pg.DSN)), postgres.InboxOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	boom := errors.New("boom")
+	done := make(chan error, 1)
+	go func() {
+		_, err := in.Do(t.Context(), key("1"), func(context.Context, pgx.Tx) error {
+			proxy.Blackhole(testenv.Up | testenv.Down)
+			return boom
+		})
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if !errors.Is(err, boom) {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("it still waits")
+	}
+	proxy.Heal()
 }
 
 func TestInboxPanic(t *testing.T) {

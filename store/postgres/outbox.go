@@ -131,8 +131,7 @@ func (o *Outbox) transactWith(ctx context.Context, op, set string, queue func(b 
 			b.Queue("COMMIT")
 			err := c.SendBatch(ctx, &b).Close()
 			if err != nil && !c.Conn().IsClosed() && c.Conn().PgConn().TxStatus() != 'I' {
-				_, rollback := c.Exec(context.WithoutCancel(ctx), "ROLLBACK")
-				return errors.Join(err, rollback)
+				return errors.Join(err, rollback(ctx, func(ctx context.Context) error { _, err := c.Exec(ctx, "ROLLBACK"); return err }))
 			}
 			return err
 		})
@@ -143,6 +142,16 @@ func (o *Outbox) transactWith(ctx context.Context, op, set string, queue func(b 
 			return failure(op, err)
 		}
 	}
+}
+
+// rollbackTime is how long a rollback may take. Then the connection is closed, which is one too.
+const rollbackTime = 5 * time.Second
+
+// rollback runs roll although ctx has ended, but not for ever: a server that is frozen answers nobody.
+func rollback(ctx context.Context, roll func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
+	defer cancel()
+	return roll(ctx)
 }
 
 // micros returns d in microseconds, at least one: what the statements take for an interval.
