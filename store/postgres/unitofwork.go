@@ -21,7 +21,8 @@ import (
 // the commit: then it is an outage, and nobody knows. A statement that another goroutine still runs is waited for; after
 // the end the transaction reaches no connection.
 //
-// This needs a pipeline, which database/sql does not have: there, use [core.NewUnitOfWork] with [Outbox.SQL].
+// This needs a pipeline, which database/sql does not have: there, use [core.NewUnitOfWork] with [Outbox.SQL]. For another
+// isolation, or to run the function again after a serialisation failure, use it with [pgx.BeginTxFunc].
 func (o *Outbox) UnitOfWork() *core.UnitOfWork[pgx.Tx] { return o.unit }
 
 // unit is what the outbox's unit of work consists of.
