@@ -72,18 +72,28 @@ func tooOld(table string, least, newest int) error {
 		"use a newer release, or take the schema back with one (`waybill migrate down`)", table, least, newest)
 }
 
-// seedSQL is what a process asks before its first work: the clock's mark, and the version that it must know.
+// seedSQL is what a process asks before its first work: the clock's mark, the version that it must know, and whether ids
+// are unique, which not every insert would find out.
 const seedSQL = `
-SELECT (` + highWaterSQL + `), (SELECT coalesce(max(value), 0) FROM {meta} WHERE name = {compatible})`
+SELECT (` + highWaterSQL + `), (SELECT coalesce(max(value), 0) FROM {meta} WHERE name = {compatible}), EXISTS (
+    SELECT FROM pg_index x WHERE x.indrelid = {outbox_text}::regclass AND x.indisunique AND x.indisvalid AND x.indnatts = 2 AND x.indpred IS NULL
+    AND (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = x.indrelid AND a.attnum = ANY (x.indkey) AND a.attname IN ('route', 'id')) = 2)`
 
 // seeded reads what seedSQL answers.
 func (s *stager) seeded(scan func(...any) error) (hlc.Timestamp, error) {
 	var mark int64
 	var least int
-	if err := scan(&mark, &least); err != nil {
+	var unique bool
+	if err := scan(&mark, &least, &unique); err != nil {
 		return 0, err
 	}
-	return hlc.Timestamp(mark), tooOld(s.table, least, s.newest)
+	if err := tooOld(s.table, least, s.newest); err != nil {
+		return 0, err
+	}
+	if !unique {
+		return 0, misconfigured("stage", "outbox %s: %s", s.table, cures["42P10"])
+	}
+	return hlc.Timestamp(mark), nil
 }
 
 // newestOutbox returns the version of the outbox that this program knows.

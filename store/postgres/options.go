@@ -117,7 +117,7 @@ func (n names) sql(text string) string {
 	bare := func(name string) string { return pgx.Identifier{name}.Sanitize() }
 	return strings.NewReplacer(
 		"{schema}", bare(n.schema), "{meta}", in(metaTable),
-		"{outbox}", in(n.outbox), "{wake}", in(n.outbox+"_wake"), "{wake_text}", quoteText(in(n.outbox+"_wake")), "{outbox_sequence}", in(n.outbox+"_seq_seq"), "{outbox_pkey}", in(n.outbox+"_pkey"),
+		"{outbox}", in(n.outbox), "{outbox_text}", quoteText(in(n.outbox)), "{wake}", in(n.outbox+"_wake"), "{wake_text}", quoteText(in(n.outbox+"_wake")), "{outbox_sequence}", in(n.outbox+"_seq_seq"), "{outbox_pkey}", in(n.outbox+"_pkey"),
 		"{outbox_id}", bare(n.outbox+"_id"), "{outbox_dedupe}", bare(n.outbox+"_dedupe"), "{outbox_ready}", bare(n.outbox+"_ready"), "{outbox_key}", bare(n.outbox+"_key"),
 		"{outbox_holds}", bare(n.outbox+"_holds"), "{outbox_timer}", bare(n.outbox+"_timer"), "{outbox_reason}", bare(n.outbox+"_reason"), "{outbox_abandoned}", bare(n.outbox+"_abandoned"),
 		"{outbox_settled}", bare(n.outbox+"_settled"), "{outbox_expires}", bare(n.outbox+"_expires"), "{cleaner}", quoteText(n.outbox+".cleaner"), "{compatible}", quoteText(n.outbox+".compatible"),
