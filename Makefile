@@ -23,15 +23,17 @@ servers: ## install PostgreSQL and RabbitMQ if they are missing (Debian, Ubuntu;
 unit: ## all tests with -race, without installing or linting
 	@go run ./internal/testenv/testservers $(MAKE) --no-print-directory -j2 root others
 
-RACE = go test -race $(NORACE) -timeout 12m $(COUNT) ./...
+RACE = go test -race $(NORACE) -timeout 12m $(COUNT)
+# They take longest: first, and one more at a time than there are cores here, since tests wait now and then.
+SLOW := ./store/postgres ./internal/checker ./transport/rabbitmq ./transport/table ./internal/badinput
 
 root:
-	$(RACE)
+	$(RACE) -p 3 $(SLOW) ./...
 
-# Beside the root module, since tests wait now and then.
+# Beside the root module.
 others: MODULES := $(filter-out .,$(MODULES))
 others:
-	$(call each,$(RACE))
+	$(call each,$(RACE) ./...)
 	go test -p 1 $(COUNT) -run 'MillionRows|^TestHistories$$' ./store/sqlite ./internal/checker
 
 lint: ## golangci-lint with .golangci.yml, in every module
