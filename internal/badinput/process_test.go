@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
@@ -74,13 +73,7 @@ func TestRelayKilled(t *testing.T) { // P2 P3 P4
 	exec(t, pool, "CREATE TABLE seen (id text, n int)")
 	o := newOutbox(t, pool, postgres.Options{})
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	rcv, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q", Bindings: []string{"a.b"}, RetryDelays: consumer.DefaultRetry().Delays})
-	if err != nil { // so that the queue is there before the first relay
-		t.Fatal(err)
-	}
-	if err := rcv.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	declareAll(t, bus)
 	con := consumeAll(t, pool, bus)
 	var msgs []core.Message
 	for i := range 1000 {
