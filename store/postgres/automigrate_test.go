@@ -18,16 +18,7 @@ import (
 func TestAutoMigrateWithoutFreeConnections(t *testing.T) {
 	t.Parallel()
 	const conns = 2
-	cfg, err := pgxpool.ParseConfig(testenv.Postgres(t).DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.MaxConns = conns
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := openPoolWith(t, testenv.Postgres(t).DSN, func(cfg *pgxpool.Config) { cfg.MaxConns = conns })
 	o, err := postgres.NewOutbox(pool, postgres.Options{Source: "/test", AutoMigrate: true})
 	if err != nil {
 		t.Fatal(err)

@@ -30,11 +30,16 @@ func newPool(tb testing.TB) *pgxpool.Pool {
 
 func openPool(tb testing.TB, dsn string) *pgxpool.Pool {
 	tb.Helper()
+	return openPoolWith(tb, dsn, func(cfg *pgxpool.Config) { cfg.MaxConns = 8 })
+}
+
+func openPoolWith(tb testing.TB, dsn string, change func(cfg *pgxpool.Config)) *pgxpool.Pool {
+	tb.Helper()
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	cfg.MaxConns = 8
+	change(cfg)
 	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
 	if err != nil {
 		tb.Fatal(err)
@@ -240,17 +245,11 @@ func TestConformance(t *testing.T) {
 func newLanguagePool(tb testing.TB) *pgxpool.Pool {
 	tb.Helper()
 	admin := newPool(tb)
-	cfg := admin.Config()
-	cfg.ConnConfig.Database += "_en"
-	name := pgx.Identifier{cfg.ConnConfig.Database}.Sanitize()
+	database := admin.Config().ConnConfig.Database + "_en"
+	name := pgx.Identifier{database}.Sanitize()
 	exec(tb, admin, "CREATE DATABASE "+name+" TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en' LOCALE 'C'")
 	tb.Cleanup(func() { _, _ = admin.Exec(context.Background(), "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)") })
-	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(pool.Close)
-	return pool
+	return openPoolWith(tb, admin.Config().ConnString(), func(cfg *pgxpool.Config) { cfg.MaxConns, cfg.ConnConfig.Database = 8, database })
 }
 
 // DB-14: and in a database whose text sorts by the rules of a language, which must make no difference.

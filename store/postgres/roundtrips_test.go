@@ -32,22 +32,16 @@ func (c countedConn) Write(b []byte) (int, error) {
 // newSinglePool returns a pool of one connection, and counts what it sends.
 func newSinglePool(t *testing.T, params string) (*pgxpool.Pool, *atomic.Int64) {
 	t.Helper()
-	cfg, err := pgxpool.ParseConfig(testenv.Postgres(t).DSN + params)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sent, dial := new(atomic.Int64), cfg.ConnConfig.DialFunc
-	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
-		return countedConn{conn, sent}, err
-	}
-	cfg.MaxConns = 1
-	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	sent := new(atomic.Int64)
+	pool := openPoolWith(t, testenv.Postgres(t).DSN+params, func(cfg *pgxpool.Config) {
+		dial := cfg.ConnConfig.DialFunc
+		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dial(ctx, network, addr)
+			return countedConn{conn, sent}, err
+		}
+		cfg.MaxConns = 1
+		cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	})
 	return pool, sent
 }
 

@@ -154,7 +154,8 @@ func errNoTx(kind string) error {
 // duplicates what the outbox held already under the same route and id, or what the call itself named twice, and a message
 // with a dedupe key of which there is a live one. To replace a message takes more rights than to stage, see
 // [Migrations.Grants]; one that a relay holds keeps that relay's settle waiting until tx ends, so be quick. The first
-// Stage of a process makes one statement more, to learn above which stamp its clock must go on; see [Outbox.Seed].
+// Stage of a process makes one statement more, to learn above which stamp its clock must go on (see [Outbox.Seed]), and
+// that the index is there which makes ids unique.
 //
 // If tx sits on a savepoint that is rolled back, the messages are gone with it and nobody was woken. A statement that
 // failed earlier in tx, or a tx that ended, makes Stage fail.

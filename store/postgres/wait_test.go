@@ -208,18 +208,8 @@ func (c *counter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndDat
 
 func tracedPool(tb testing.TB, dsn string) (*pgxpool.Pool, *counter) {
 	tb.Helper()
-	cfg, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
-		tb.Fatal(err)
-	}
 	c := &counter{}
-	cfg.ConnConfig.Tracer = c
-	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(pool.Close)
-	return pool, c
+	return openPoolWith(tb, dsn, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = c }), c
 }
 
 // DB-10: an idle relay makes at most two queries a second.

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -190,28 +189,10 @@ func TestReplaceMeetsRunningTransaction(t *testing.T) {
 	}
 }
 
-type statements struct{ queries atomic.Int64 }
-
-func (c *statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	c.queries.Add(1)
-	return ctx
-}
-func (*statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
 // ST-02 ST-08 ST-10: messages with and without dedupe keys, replacements and duplicates go in one statement.
 func TestStageWithDedupeKeysIsOneStatement(t *testing.T) {
 	t.Parallel()
-	cfg, err := pgxpool.ParseConfig(testenv.Postgres(t).DSN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var n statements
-	cfg.ConnConfig.Tracer = &n
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool, count := tracedPool(t, testenv.Postgres(t).DSN)
 	o := outboxOn(t, pool, postgres.Options{})
 	stage(t, pool, o, message(core.DedupeKey("a")), message(core.DedupeKey("b")))
 	tx, err := pool.Begin(t.Context())
@@ -223,12 +204,12 @@ func TestStageWithDedupeKeysIsOneStatement(t *testing.T) {
 	for i := range 200 {
 		msgs = append(msgs, message(core.Key("k")), message(core.DedupeKey(strconv.Itoa(i))), message(core.DedupeKey(strconv.Itoa(i))))
 	}
-	before := n.queries.Load()
+	before := count.n.Load()
 	staged, err := o.Stage(t.Context(), tx, msgs...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := n.queries.Load() - before; got != 1 {
+	if got := count.n.Load() - before; got != 1 {
 		t.Errorf("%d statements for %d messages", got, len(msgs))
 	}
 	dups := 0
@@ -240,7 +221,7 @@ func TestStageWithDedupeKeysIsOneStatement(t *testing.T) {
 	if dups != 201 || staged[1].Replaced != core.CancelDone {
 		t.Errorf("%d duplicates, want 201; the replacement: %+v", dups, staged[1])
 	}
-	before = n.queries.Load()
+	before = count.n.Load()
 	keys := make([]core.CancelKey, len(staged))
 	for i := range staged {
 		keys[i] = core.CancelKey{ID: staged[i].ID}
@@ -248,7 +229,7 @@ func TestStageWithDedupeKeysIsOneStatement(t *testing.T) {
 	if _, err := o.Cancel(t.Context(), tx, keys...); err != nil {
 		t.Fatal(err)
 	}
-	if got := n.queries.Load() - before; got != 1 {
+	if got := count.n.Load() - before; got != 1 {
 		t.Errorf("%d statements to cancel %d messages", got, len(keys))
 	}
 }

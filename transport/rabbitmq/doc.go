@@ -48,8 +48,9 @@
 //
 // # Limits
 //
-// What AMQP cannot tell (arguments, bindings) is verified only with Options.ManagementURL; policies are not, but for length
-// limits with Options.PipelineKeys. While parked messages are listed or replayed, others do not see them. With InOrder, up to RabbitMQ 4.2, a requeue counts as a redelivery, but for those that the receiver made itself.
+// What AMQP cannot tell (arguments, bindings) is verified only with Options.ManagementURL; policies are not, but for length limits with
+// Options.PipelineKeys. While parked messages are listed or replayed, others do not see them. With InOrder, up to RabbitMQ 4.2, a requeue
+// counts as a redelivery, but for those that the receiver made itself.
 //
 // Order of a key holds if one message of it is in flight at a time, or under the conditions of Options.PipelineKeys. A message that is given
 // back may go to the end of the queue. A delay is at most 49 days. A message that waits in a delay queue for a queue that was deleted stays
