@@ -437,9 +437,12 @@ func TestKeyWaitsForLaterLeases(t *testing.T) {
 		t.Fatalf("claimed %s while %s is leased", c.Records[0].Envelope.ID, held[0].Envelope.ID)
 	}
 	settle(t, o, core.Published(&held[0]))
-	held = claim(t, o, request(10)).Records
-	if len(held) != 1 || held[0].Envelope.ID != "late" {
-		t.Fatalf("claimed %d records", len(held))
+	eventually(t, "late is behind the front: a lap finds it", func() bool { // not at once if the last one took long
+		held = claim(t, o, request(10)).Records
+		return len(held) > 0
+	})
+	if held[0].Envelope.ID != "late" {
+		t.Fatalf("claimed %s", held[0].Envelope.ID)
 	}
 	settle(t, o, core.Published(&held[0]))
 
