@@ -23,11 +23,12 @@ type engine struct {
 	base     context.Context //nolint:containedctx // the engine lives for one Run: its context without the cancellation
 	sendCtx  context.Context //nolint:containedctx // base, cancelled at the drain limit
 	stopSend context.CancelFunc
-	results  chan func()   // what calls came to, to be run by the loop
-	asks     chan func()   // what others want done on the loop
-	gone     chan struct{} // closed when nobody reads results any more
-	running  int           // calls in progress
-	now      time.Time     // of this turn of the loop
+	results  chan func()        // what calls came to, to be run by the loop
+	work     chan func() func() // what an idle goroutine takes up; see async
+	asks     chan func()        // what others want done on the loop
+	gone     chan struct{}      // closed when nobody reads results any more
+	running  int                // calls in progress
+	now      time.Time          // of this turn of the loop
 	log      *slog.Logger
 	observer *observer
 	counts   Counts
@@ -124,7 +125,7 @@ type route struct {
 
 func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	e := &engine{
-		Relay: r, once: once, log: r.log, results: make(chan func()), asks: make(chan func()), gone: make(chan struct{}), now: time.Now(),
+		Relay: r, once: once, log: r.log, results: make(chan func()), work: make(chan func() func()), asks: make(chan func()), gone: make(chan struct{}), now: time.Now(),
 		routes: map[string]*route{}, lanes: map[laneKey]lane{}, limbo: map[laneKey]int{}, severed: map[laneKey]bool{}, calls: map[*call]struct{}{}, limiter: limiter{}, observer: newObserver(r.opts.Hooks, r.log),
 	}
 	e.newSession()
@@ -225,16 +226,32 @@ func (e *engine) finished() bool {
 	return e.once && idle && !e.saving() // a turn has just passed and started nothing
 }
 
-// async runs work on a goroutine of its own and then, on the loop, what it returns.
+// async runs work beside the loop and then, on the loop, what it returns. It runs on a goroutine that has done so before, if
+// one is idle: its stack has grown already.
 func (e *engine) async(work func() (then func())) {
 	e.running++
-	go func() {
+	select {
+	case e.work <- work:
+	default:
+		go e.worker(work)
+	}
+}
+
+// worker runs work, and what else comes in e.work, until the engine is gone.
+func (e *engine) worker(work func() (then func())) {
+	for {
 		then := work()
 		select {
 		case e.results <- then:
 		case <-e.gone:
+			return
 		}
-	}()
+		select {
+		case work = <-e.work:
+		case <-e.gone:
+			return
+		}
+	}
 }
 
 // timeout is context.WithTimeout, at least a millisecond.

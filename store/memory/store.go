@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -290,14 +291,14 @@ type StoredRecord struct {
 func (s *Store) Records() []StoredRecord {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]StoredRecord, 0, len(s.rows))
-	for _, r := range s.rows {
-		out = append(out, StoredRecord{
+	rows := slices.SortedFunc(maps.Values(s.rows), bySeq)
+	out := make([]StoredRecord, len(rows))
+	for i, r := range rows {
+		out[i] = StoredRecord{
 			Envelope: r.env.Clone(), Route: r.route, Seq: r.seq, State: r.state, Attempts: r.attempts, Crashes: r.crashes,
 			Due: r.due, Reason: r.reason, LastError: r.lastErr, LastErrorAt: r.errAt,
-		})
+		}
 	}
-	slices.SortFunc(out, func(a, b StoredRecord) int { return cmp.Compare(a.Seq, b.Seq) })
 	return out
 }
 
