@@ -48,6 +48,7 @@ func serial(b *bus, d time.Duration) {
 // claims, the time of a publish, or a broker that does one thing at a time.
 func TestWeights(t *testing.T) {
 	t.Parallel()
+	const n = 2000
 	for _, neck := range []string{"claims", "latency", "broker"} {
 		for _, weights := range [][]int{{1, 3}, {1, 1, 8}} {
 			t.Run(fmt.Sprint(neck, weights), func(t *testing.T) {
@@ -64,7 +65,7 @@ func TestWeights(t *testing.T) {
 					case "latency":
 						b.latency = 100 * time.Millisecond
 					case "broker":
-						serial(b, 500*time.Microsecond)
+						serial(b, time.Millisecond)
 					}
 					var routes []relay.Route
 					sum := 0
@@ -72,21 +73,21 @@ func TestWeights(t *testing.T) {
 						name := string(rune('a' + i))
 						routes = append(routes, relay.Route{Name: name, Weight: w})
 						sum += w
-						stage(t, mem, on(name, 5000)...)
+						stage(t, mem, on(name, n)...)
 					}
-					stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 50, Routes: routes}))
-					within(t, time.Minute, "half", func() bool { return b.count() >= 5000 })
+					stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 20, Routes: routes}))
+					within(t, time.Minute, "half", func() bool { return b.count() >= n })
 					got := map[string]int{}
-					for _, id := range b.ids()[:5000] {
+					for _, id := range b.ids()[:n] {
 						got[id[:1]]++
 					}
 					for i, r := range routes {
-						want := float64(5000*weights[i]) / float64(sum)
+						want := float64(n*weights[i]) / float64(sum)
 						if share := float64(got[r.Name]) / want; share < 0.85 || share > 1.15 {
-							t.Errorf("route %s got %d of 5000; want %.0f", r.Name, got[r.Name], want)
+							t.Errorf("route %s got %d of %d; want %.0f", r.Name, got[r.Name], n, want)
 						}
 					}
-					within(t, time.Minute, "all", func() bool { return b.count() == 5000*len(routes) })
+					within(t, time.Minute, "all", func() bool { return b.count() == n*len(routes) })
 					if err := stop(); err != nil {
 						t.Error(err)
 					}
@@ -146,35 +147,35 @@ func TestLanes(t *testing.T) {
 					mem, b := newStore(t), newBus()
 					s := &faulty{OutboxStore: mem}
 					if neck == "broker" {
-						serial(b, 500*time.Microsecond)
+						serial(b, time.Millisecond)
 					} else {
 						s.claim = func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
 							time.Sleep(10 * time.Millisecond)
 							return next()
 						}
 					}
-					fillLanes(t, mem, "r", 3000, c.in...)
-					stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 50, Routes: []relay.Route{{Name: "r", Lanes: true}}}))
-					within(t, time.Minute, "the first three thousand", func() bool { return b.count() >= 3000 })
+					fillLanes(t, mem, "r", 1200, c.in...)
+					stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 20, Routes: []relay.Route{{Name: "r", Lanes: true}}}))
+					within(t, time.Minute, "the first 1,200", func() bool { return b.count() >= 1200 })
 					tolerance := 0.3
 					if neck == "broker" { // the window is divided, not the claims; it is in whole batches
 						tolerance = 0.8
 					}
 					got := map[string]int{}
-					for _, id := range b.ids()[:3000] {
+					for _, id := range b.ids()[:1200] {
 						lane, _, _ := strings.Cut(id, "-")
 						got[lane]++
 					}
 					for i, l := range c.in {
-						if part := float64(got["lane"+string(l)]) / 300; math.Abs(part-c.want[i]) > tolerance {
+						if part := float64(got["lane"+string(l)]) / 120; math.Abs(part-c.want[i]) > tolerance {
 							t.Errorf("lane %q got %.2f of 10; want %.2f", l, part, c.want[i])
 						}
 					}
 					n := s.numClaims()
-					if limit := 3000/50*4 + 10; n > limit && neck == "claims" {
-						t.Errorf("%d claims for 3,000 messages", n)
+					if limit := 1200/20*4 + 10; n > limit && neck == "claims" {
+						t.Errorf("%d claims for 1,200 messages", n)
 					}
-					within(t, time.Minute, "all", func() bool { return b.count() == 3000*len(c.in) })
+					within(t, time.Minute, "all", func() bool { return b.count() == 1200*len(c.in) })
 					if err := stop(); err != nil {
 						t.Error(err)
 					}
