@@ -12,7 +12,7 @@ func TestOperatorPlans(t *testing.T) {
 	t.Parallel()
 	o, pool := newPlanOutbox(t)
 	exec, insert := filler(t, pool)
-	insert(15_000, "key, id", "'k' || i % 500, 'ready' || i")
+	insert(15_000, "key", "'k' || i % 500")
 	insert(15_000, "due_at, key", "now() + interval '1 day', 'k' || i % 500")
 	insert(15_000, "state, settled_at, reason, key", "5, now(), 'rejected', 'a' || i % 500")
 	insert(5000, "state, holds, due_at, attempts, key", "4, true, now() + interval '1 hour', 1, 'b' || i % 500")
@@ -39,7 +39,7 @@ func TestOperatorPlans(t *testing.T) {
 	nothing := core.Filter{Topics: []string{"other"}}
 	abandoned := core.Filter{Reasons: []core.Reason{core.ReasonRejected}}
 	none := core.Filter{States: []core.State{core.StateAbandoned}, Topics: []string{"other"}}
-	ids := core.Filter{IDs: []string{"ready1", "ready2", "unknown"}}
+	ids := core.Filter{IDs: []string{"000000001", "000000002", "unknown"}}
 	with("list: a page", 1000, func() (string, []any) { return list(core.Filter{}) })
 	with("list: a budget without a match", 2500, func() (string, []any) { return list(nothing) })
 	with("list: abandoned", 1500, func() (string, []any) { return list(abandoned) })
@@ -53,11 +53,11 @@ func TestOperatorPlans(t *testing.T) {
 	})
 	with("redrive: a dry run", 3000, func() (string, []any) { return redrive(abandoned, true) })
 	with("redrive: ids", 200, func() (string, []any) { return redrive(ids, false) })
-	add("inspect", 20, inspectSQL, []any{core.DefaultRoute, "ready7"})
+	add("inspect", 20, inspectSQL, []any{core.DefaultRoute, "000000007"})
 	add("blocked keys", 800, blockedSQL, []any{core.DefaultRoute, "a1", true, 20})
-	add("lock a head", 40, lockHeadSQL, []any{core.DefaultRoute, "ready7", "k7"})
-	add("skip a head", 200, decideSQL(false), []any{core.DefaultRoute, "ready7", "k7", "skipped", true})
-	add("requeue a head", 200, decideSQL(true), []any{core.DefaultRoute, "ready7", "k7", "", true})
+	add("lock a head", 40, lockHeadSQL, []any{core.DefaultRoute, "000000007", "k7"})
+	add("skip a head", 200, decideSQL(false), []any{core.DefaultRoute, "000000007", "k7", "skipped", true})
+	add("requeue a head", 200, decideSQL(true), []any{core.DefaultRoute, "000000007", "k7", "", true})
 	for _, when := range []string{"unknown", "analyzed"} {
 		for _, q := range queries {
 			p := explain(t, pool, o.names, q.sql, q.args...)
