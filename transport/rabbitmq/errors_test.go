@@ -117,21 +117,24 @@ func TestURLErrors(t *testing.T) {
 	}
 }
 
-// Tests that need a broker of their own and leave it as it is share one: a start takes five seconds of CPU.
-func TestOwnBroker(t *testing.T) {
+// Tests that need a broker of their own share one: a start takes five seconds of CPU. The last one kills it.
+func TestOwnBroker(t *testing.T) { //nolint:tparallel // in this order
 	t.Parallel()
 	certs := testenv.NewTLS(t)
 	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{TLS: certs, Config: []string{"max_message_size = 100000"}})
-	for name, test := range map[string]func(t *testing.T){
-		"TLS":         func(t *testing.T) { t.Helper(); testTLS(t, broker, certs) },
-		"suspects":    func(t *testing.T) { t.Helper(); testSuspects(t, broker) },
-		"rabbitmqctl": func(t *testing.T) { t.Helper(); testImportByRabbitmqctl(t, broker) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t)
-		})
-	}
+	t.Run("left as it is", func(t *testing.T) {
+		for name, test := range map[string]func(t *testing.T){
+			"TLS":         func(t *testing.T) { t.Helper(); testTLS(t, broker, certs) },
+			"suspects":    func(t *testing.T) { t.Helper(); testSuspects(t, broker) },
+			"rabbitmqctl": func(t *testing.T) { t.Helper(); testImportByRabbitmqctl(t, broker) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(t)
+			})
+		}
+	})
+	t.Run("trouble", func(t *testing.T) { testBrokerTrouble(t, broker) })
 }
 
 // vhost returns a virtual host on broker, which ends with it.

@@ -192,10 +192,9 @@ func TestStaleDelivery(t *testing.T) {
 }
 
 // TR-03: a broker that blocks publishers or hangs does not hang a publish; acknowledgements still work; a killed one costs time only.
-func TestBrokerTrouble(t *testing.T) {
-	t.Parallel()
-	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{})
-	bus := dial(t, broker.AMQPURL("/"), rabbitmq.Options{Heartbeat: time.Second, ReconnectMax: 300 * time.Millisecond, ConnectTimeout: 2 * time.Second})
+func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
+	t.Helper()
+	bus := dial(t, vhost(t, broker).URL, rabbitmq.Options{Heartbeat: time.Second, ReconnectMax: 300 * time.Millisecond, ConnectTimeout: 2 * time.Second})
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	declared := time.Now()
 	publish := func(limit time.Duration, want core.Class) {
