@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waybill-go/waybill/core"
@@ -42,7 +41,7 @@ func runProducer(ctx context.Context, cfg config) error {
 					return nil
 				case <-pace.C:
 				}
-				if err := placeOrder(ctx, pool, outbox); err != nil && !errors.Is(err, errChangedMyMind) && ctx.Err() == nil {
+				if err := placeOrder(ctx, outbox); err != nil && !errors.Is(err, errChangedMyMind) && ctx.Err() == nil {
 					slog.Warn("order not placed", "error", err) // the customer sees an error; no row, no message
 				}
 			}
@@ -53,10 +52,11 @@ func runProducer(ctx context.Context, cfg config) error {
 
 // placeOrder writes an order and stages its message in one transaction: both exist, or neither. The update of the
 // customer's row makes the orders of one customer meet, which is what gives them an order.
-func placeOrder(ctx context.Context, pool *pgxpool.Pool, outbox *postgres.Outbox) error {
+func placeOrder(ctx context.Context, outbox *postgres.Outbox) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	unit := outbox.UnitOfWork()
+	return unit.Do(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		o := Order{ID: core.NewID(), Customer: fmt.Sprintf("customer-%d", rand.N(customers)), Cents: 100 + rand.N(10_000)}
 		err := tx.QueryRow(ctx, `UPDATE customers SET orders = orders + 1 WHERE id = $1 RETURNING orders`, o.Customer).Scan(&o.N)
 		if err != nil {
@@ -65,7 +65,7 @@ func placeOrder(ctx context.Context, pool *pgxpool.Pool, outbox *postgres.Outbox
 		if _, err := tx.Exec(ctx, `INSERT INTO orders (id, customer, n, cents) VALUES ($1, $2, $3, $4)`, o.ID, o.Customer, o.N, o.Cents); err != nil {
 			return err
 		}
-		if _, err := outbox.Stage(ctx, tx, OrderPlaced.Message(o, core.Key(o.Customer))); err != nil {
+		if err := unit.Stage(ctx, OrderPlaced.Message(o, core.Key(o.Customer))); err != nil {
 			return err
 		}
 		if rand.N(10) == 0 {

@@ -26,13 +26,13 @@ type Order struct{ ID, Customer string }
 var OrderPlaced = core.NewTopic("orders.placed", core.JSON[Order]())
 
 // place writes the order and its message in one transaction.
-func place(ctx context.Context, pool *pgxpool.Pool, outbox *postgres.Outbox, o Order) error {
-	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+func place(ctx context.Context, outbox *postgres.Outbox, o Order) error {
+	unit := outbox.UnitOfWork()
+	return unit.Do(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `INSERT INTO orders (id, customer) VALUES ($1, $2)`, o.ID, o.Customer); err != nil {
 			return err
 		}
-		_, err := outbox.Stage(ctx, tx, OrderPlaced.Message(o, core.Key(o.Customer)))
-		return err
+		return unit.Stage(ctx, OrderPlaced.Message(o, core.Key(o.Customer)))
 	})
 }
 
@@ -101,7 +101,7 @@ func run(ctx context.Context, postgresURL, rabbitmqURL string) error {
 			slog.Error("relay ended", "error", err)
 		}
 	}()
-	if err := place(ctx, pool, outbox, Order{ID: core.NewID(), Customer: "c-1"}); err != nil {
+	if err := place(ctx, outbox, Order{ID: core.NewID(), Customer: "c-1"}); err != nil {
 		return err
 	}
 	return runConsumer(ctx, bus, billing)
