@@ -81,6 +81,7 @@ func TestMetrics(t *testing.T) {
 			case "id-4":
 				return core.HandlerProcessed, core.Reject(errBoom)
 			case "id-5":
+				time.Sleep(time.Second) // so that it is given back alone
 				return core.HandlerProcessed, core.Outage(errBoom)
 			}
 			return core.HandlerProcessed, nil

@@ -65,13 +65,25 @@ func sleepThen(t *testing.T, o *postgres.Outbox, limit time.Duration, wake func(
 	}
 }
 
+// notified is sleepThen for what notifies: if the end of some other test's transaction comes first, it tries again.
+func notified(t *testing.T, o *postgres.Outbox, wake func()) (w woken) {
+	t.Helper()
+	const limit = 3 * time.Second
+	for range 5 {
+		if w = sleepThen(t, o, limit, wake); w.cause == core.WakeNotify || w.after >= limit {
+			break
+		}
+	}
+	return w
+}
+
 // DB-10
 func TestWakeUp(t *testing.T) {
 	t.Parallel()
 	t.Run("by notification", func(t *testing.T) {
 		t.Parallel()
 		o, pool := newOutbox(t, postgres.Options{})
-		w := sleepThen(t, o, 3*time.Second, func() { stage(t, pool, o, message()) })
+		w := notified(t, o, func() { stage(t, pool, o, message()) })
 		if w.cause != core.WakeNotify || w.after > time.Second {
 			t.Fatalf("%+v", w)
 		}
@@ -104,7 +116,7 @@ func TestWakeUp(t *testing.T) {
 	t.Run("by hint", func(t *testing.T) {
 		t.Parallel()
 		o, _ := newOutbox(t, postgres.Options{})
-		if w := sleepThen(t, o, 3*time.Second, o.Wake); w.cause != core.WakeNotify || w.after > time.Second {
+		if w := notified(t, o, o.Wake); w.cause != core.WakeNotify || w.after > time.Second {
 			t.Fatalf("%+v", w)
 		}
 	})
