@@ -23,6 +23,8 @@ type breaker struct {
 	failures int       // outages in a row
 	checks   int       // checks in a row that failed
 	cause    string    // the latest
+	since    time.Time // of the first
+	told     time.Time // when the log said so
 	until    time.Time // open before it
 	half     bool
 	trial    *item  // the record that is tried while half open
@@ -37,7 +39,10 @@ func (b *breaker) barsProbe() bool { return !b.until.IsZero() || b.trial != nil 
 
 // open opens the breaker after an outage, for longer each time.
 func (b *breaker) open(now time.Time, cause error, generation uint64) time.Duration {
-	b.failures++
+	if b.failures++; b.failures == 1 {
+		b.since = now
+	}
+	b.told = now
 	b.checks = 0
 	b.cause = core.ErrorText(cause)
 	d, _, _ := probes.Next(b.failures, cause)
@@ -177,6 +182,10 @@ func (e *engine) check(rt *route) {
 				b.cause = core.ErrorText(err)
 				d, _, _ := checks.Next(b.checks, err)
 				b.until = e.now.Add(d)
+				if e.now.Sub(b.told) >= remindAfter {
+					b.told = e.now
+					e.log.Warn("publishing is still paused by an outage", "event", "breaker_open", "route", rt.Name, "for", round(e.now.Sub(b.since)), "error", b.cause)
+				}
 				return
 			}
 			b.until, b.half = time.Time{}, true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -215,6 +216,34 @@ func TestUnroutableHasItsOwnHorizon(t *testing.T) {
 			}
 			if horizon < 0 && b.tried["a"] != 1 {
 				t.Errorf("%d attempts", b.tried["a"])
+			}
+		})
+	}
+}
+
+// RL-06: what is older than the horizon when the broker comes back, empty, is tried for about an hour before it is given up.
+func TestUnroutableAfterALongOutage(t *testing.T) {
+	t.Parallel()
+	for _, bound := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s, b := newStore(t), newBus()
+			stage(t, s, msg("a", ""))
+			time.Sleep(25 * time.Hour)
+			begun := time.Now()
+			b.answer = func(*core.Envelope, int) error {
+				if bound && time.Since(begun) > 30*time.Minute { // somebody declares the queue
+					return nil
+				}
+				return &core.Error{Class: core.ClassRejected, Reason: core.ReasonUnroutable, Err: core.ErrUnroutable}
+			}
+			stop := begin(t, newRelay(t, s, b, relay.Options{}))
+			ended := func() bool { return b.count() == 1 || states(s)[core.StateAbandoned] == 1 }
+			within(t, 3*time.Hour, "an end", ended)
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			if (b.count() == 1) != bound || !bound && b.tried["a"] != core.DefaultBackoffAttempts {
+				t.Errorf("%d arrived after %d attempts", b.count(), b.tried["a"])
 			}
 		})
 	}
@@ -571,12 +600,13 @@ type asked struct {
 func (a asked) Check(context.Context) error { return a.test() }
 
 // P7: after a long outage publishing goes on within two seconds, if the publisher can be asked whether it works. No
-// attempt was spent.
+// attempt was spent. The log and the health tell of the outage while it lasts.
 func TestBackWithinTwoSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)
 		b := &away{bus: newBus()}
+		var log logged
 		b.answer = func(*core.Envelope, int) error {
 			if b.gone.Load() {
 				return down()
@@ -585,8 +615,14 @@ func TestBackWithinTwoSeconds(t *testing.T) {
 		}
 		b.gone.Store(true)
 		stage(t, s, msgs(100, noKey)...)
-		stop := begin(t, newRelay(t, s, b, relay.Options{}))
-		time.Sleep(time.Minute)
+		r := newRelay(t, s, b, relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		stop := begin(t, r)
+		time.Sleep(3*time.Hour + 10*time.Second)
+		lines := log.take()
+		if n := strings.Count(lines, "event=breaker_open"); n < 6 || n > 10 { // not once only, and not at every check
+			t.Errorf("%d lines in three hours:\n%s", n, lines)
+		}
+		expect(t, r.Health(t.Context()), "route default", core.HealthDegraded, "breaker open for 3h0m")
 		b.gone.Store(false)
 		within(t, 2*time.Second, "published", func() bool { return b.count() == 100 })
 		if err := stop(); err != nil {

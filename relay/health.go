@@ -69,9 +69,9 @@ func (e *engine) health() core.Health {
 	}
 	switch {
 	case e.claimFails > 0:
-		h.Add("store", core.HealthFailed, "claims fail since %s: %s", e.ago(e.downSince), e.storeErr)
+		h.Add("store", core.HealthFailed, "claims have failed for %s: %s", round(e.now.Sub(e.downSince)), e.storeErr)
 	case e.settleFails > 0:
-		h.Add("store", core.HealthFailed, "settles fail since %s: %s", e.ago(e.settleSince), e.storeErr)
+		h.Add("store", core.HealthFailed, "settles have failed for %s: %s", round(e.now.Sub(e.settleSince)), e.storeErr)
 	case e.claimedAt.IsZero():
 		h.Add("store", core.HealthFailed, "starting; it has not answered a claim yet")
 	default:
@@ -86,7 +86,7 @@ func (e *engine) health() core.Health {
 		case rt.paused:
 			h.Add(name, core.HealthDegraded, "paused; %s", latest)
 		case rt.breaker.failures > 0:
-			h.Add(name, core.HealthDegraded, "breaker open, %d outages in a row, latest: %s; %s", rt.breaker.failures, rt.breaker.cause, latest)
+			h.Add(name, core.HealthDegraded, "breaker open for %s, latest: %s; %s", round(e.now.Sub(rt.breaker.since)), rt.breaker.cause, latest)
 		case len(rt.topics) > 0:
 			topics := slices.Sorted(maps.Keys(rt.topics))
 			h.Add(name, core.HealthDegraded, "breaker open for topics %s, latest: %s; %s", strings.Join(topics, ", "), rt.topics[topics[0]].cause, latest)

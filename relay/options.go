@@ -68,8 +68,9 @@ type Options struct {
 	// MaxBatches bounds the batches of one RunOnce, and says after how many Run logs its progress; default 100,
 	// negative = unbounded.
 	MaxBatches int
-	// UnroutableHorizon is how long after it was due a message may stay unroutable before it is abandoned; default 24 h,
-	// negative = it is abandoned at once. Attempts do not bound it.
+	// UnroutableHorizon is how long after it was due a message may stay unroutable before it is abandoned, if it was tried
+	// core.DefaultBackoffAttempts times (about an hour), so that an outage does not use up its time; default 24 h,
+	// negative = it is abandoned at once.
 	UnroutableHorizon time.Duration
 	// CleanInterval is how often the relay cleans its store, jittered: what expired is abandoned, and what its retention is
 	// over for is deleted. Of several relays one is elected. Default 1 min, at least 1 s, negative = off. Stores that keep

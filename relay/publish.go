@@ -159,7 +159,8 @@ func classify(err error) core.Class {
 func (e *engine) rejected(it *item, err error) {
 	policy := it.route.Backoff
 	if errors.Is(err, core.ErrUnroutable) {
-		if h := e.opts.UnroutableHorizon; h < 0 || e.age(it) >= h {
+		// After a long outage all that waited is old at its first attempt.
+		if h := e.opts.UnroutableHorizon; h < 0 || e.age(it) >= h && it.attempt() >= core.DefaultBackoffAttempts {
 			e.abandon(it, core.ReasonUnroutable, err)
 			return
 		}
