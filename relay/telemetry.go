@@ -15,7 +15,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// telemetry is the relay's instruments. Names and labels are public; docs/metrics.md explains them.
+// telemetry is the relay's instruments. Names and labels are public; docs/operating.md explains them.
 type telemetry struct {
 	common                              []attribute.KeyValue // of every instrument
 	plain                               []metric.RecordOption

@@ -46,8 +46,8 @@ func runRelay(ctx context.Context, outbox *postgres.Outbox, bus *rabbitmq.Transp
 }
 
 // runConsumer gives each message exactly one effect: the handler's writes and the inbox mark are one transaction.
-func runConsumer(ctx context.Context, bus *rabbitmq.Transport, billing *inbox.Inbox[pgx.Tx]) error {
-	c, err := consumer.New(bus, consumer.Options{})
+func runConsumer(ctx context.Context, bus *rabbitmq.Transport, outbox *postgres.Outbox, billing *inbox.Inbox[pgx.Tx]) error {
+	c, err := consumer.New(bus, consumer.Options{Clock: outbox.Clock()})
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func run(ctx context.Context, postgresURL, rabbitmqURL string) error {
 	if err != nil {
 		return err
 	}
-	bus, err := rabbitmq.Dial(ctx, rabbitmqURL, rabbitmq.Options{Exchange: "shop"})
+	bus, err := rabbitmq.Dial(ctx, rabbitmqURL, rabbitmq.Options{Exchange: "shop", Lazy: true})
 	if err != nil {
 		return err
 	}
@@ -104,5 +104,5 @@ func run(ctx context.Context, postgresURL, rabbitmqURL string) error {
 	if err := place(ctx, outbox, Order{ID: core.NewID(), Customer: "c-1"}); err != nil {
 		return err
 	}
-	return runConsumer(ctx, bus, billing)
+	return runConsumer(ctx, bus, outbox, billing)
 }

@@ -248,12 +248,12 @@ func (o Options) verify(ctx context.Context, m *management, topology *Topology, 
 	case errors.Is(err, core.ErrMisconfigured):
 		return nil, false, err
 	case err != nil:
-		o.Logger.Warn("waybill/rabbitmq: arguments and bindings were not verified", "error", err)
+		o.Logger.Warn("waybill/rabbitmq: arguments and bindings were not verified", "event", "rabbitmq.unverified", "error", err)
 		return nil, false, nil
 	}
 	for _, d := range found {
 		if d.extra {
-			o.Logger.Info("waybill/rabbitmq: not in the topology", "object", d.Object)
+			o.Logger.Info("waybill/rabbitmq: not in the topology", "event", "rabbitmq.foreign", "object", d.Object)
 			continue
 		}
 		problems = append(problems, d.problem())
@@ -280,7 +280,7 @@ func (o Options) sayUnverified(topology *Topology, unknown []string) {
 		}
 	}
 	if len(unknown) > 0 {
-		o.Logger.Info("waybill/rabbitmq: not verified without Options.ManagementURL", "unverified", unknown)
+		o.Logger.Info("waybill/rabbitmq: not verified without Options.ManagementURL", "event", "rabbitmq.unverified", "objects", unknown)
 	}
 }
 

@@ -318,7 +318,7 @@ func (r *receiver) recoverable(ctx context.Context, err error) error {
 	b := core.Backoff{Base: 100 * time.Millisecond, Cap: max(r.t.opts.ReconnectMax, 100*time.Millisecond), Attempts: -1}
 	d, _, _ := b.Next(r.failures, err)
 	r.mu.Unlock()
-	r.t.opts.Logger.Warn("waybill/rabbitmq: subscription interrupted", "queue", r.queue, "error", err, "again_in", d)
+	r.t.opts.Logger.Warn("waybill/rabbitmq: subscription interrupted", "event", "rabbitmq.interrupted", "queue", r.queue, "retry_in", d, "error", err)
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
