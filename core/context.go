@@ -1,6 +1,10 @@
 package core
 
-import "context"
+import (
+	"cmp"
+	"context"
+	"slices"
+)
 
 // MaxLineage bounds the ids in Envelope.Lineage. A longer chain keeps its ends; [LineageCut] stands for the middle.
 const MaxLineage = 32
@@ -59,13 +63,17 @@ func WithLineageRoot(ctx context.Context, id string) context.Context {
 }
 
 // WithDelivery returns the context in which a handler runs: DeliveryFrom finds d, and messages staged under it are
-// caused by d: they share its correlation (its own id if it has none), tenant and run, and carry its lineage and id.
+// caused by d: they share its correlation (its own id if it has none), tenant and run, and carry its lineage and id. What
+// could not be staged, such as a foreign producer's tenant with a control character in it, they do not inherit.
 func WithDelivery(ctx context.Context, d *Delivery) context.Context {
 	e := &d.Envelope
-	s := Scope{CorrelationID: e.CorrelationID, CausationID: e.ID, Tenant: e.Tenant, RunID: e.RunID, Lineage: extendLineage(e.Lineage, e.ID)}
-	if s.CorrelationID == "" {
-		s.CorrelationID = e.ID
+	id := inheritable(e.ID)
+	s := Scope{CorrelationID: cmp.Or(inheritable(e.CorrelationID), id), CausationID: id, Tenant: inheritable(e.Tenant), RunID: inheritable(e.RunID)}
+	lineage := e.Lineage
+	if slices.ContainsFunc(lineage, func(id string) bool { return checkName(id) != "" }) {
+		lineage = nil
 	}
+	s.Lineage = extendLineage(lineage, id)
 	return WithScope(context.WithValue(ctx, deliveryKey{}, d), s)
 }
 
@@ -73,6 +81,14 @@ func WithDelivery(ctx context.Context, d *Delivery) context.Context {
 func DeliveryFrom(ctx context.Context) (*Delivery, bool) {
 	d, ok := ctx.Value(deliveryKey{}).(*Delivery)
 	return d, ok
+}
+
+// inheritable returns s, or nothing if it could not be staged.
+func inheritable(s string) string {
+	if checkName(s) != "" {
+		return ""
+	}
+	return s
 }
 
 func extendLineage(chain []string, id string) []string {

@@ -168,6 +168,7 @@ func (l *Limits) check(p []string, where string, m *Message, now time.Time) []st
 	if len(m.Lineage) > MaxLineage {
 		bad("Lineage", fmt.Sprintf("has %d ids; at most %d are allowed", len(m.Lineage), MaxLineage))
 	}
+	p = checkLineage(p, where, m.Lineage)
 	if len(m.Body) > l.MaxBodyBytes {
 		bad("Body", fmt.Sprintf("has %d bytes; at most %d are allowed: raise Limits.MaxBodyBytes, or store the content elsewhere and send a reference",
 			len(m.Body), l.MaxBodyBytes))
@@ -176,6 +177,27 @@ func (l *Limits) check(p []string, where string, m *Message, now time.Time) []st
 		bad("Priority", fmt.Sprintf("%d is more than 9", m.Priority))
 	}
 	return l.checkTimes(l.checkHeaders(p, where, m.Headers), where, m, now)
+}
+
+// check appends the problems of what messages inherit from their context.
+func (s *Scope) check(p []string) []string {
+	for _, f := range [...]struct{ name, value string }{
+		{"CorrelationID", s.CorrelationID}, {"CausationID", s.CausationID}, {"Tenant", s.Tenant}, {"RunID", s.RunID},
+	} {
+		if t := checkName(f.value); t != "" {
+			p = append(p, "context."+f.name+": "+t)
+		}
+	}
+	return checkLineage(p, "context.", s.Lineage)
+}
+
+func checkLineage(p []string, where string, ids []string) []string {
+	for i, id := range ids {
+		if t := checkName(id); t != "" {
+			p = append(p, fmt.Sprintf("%sLineage[%d]: %s", where, i, t))
+		}
+	}
+	return p
 }
 
 func (l *Limits) checkHeaders(p []string, where string, h map[string]string) []string {
@@ -231,6 +253,9 @@ func (l *Limits) checkTimes(p []string, where string, m *Message, now time.Time)
 	}
 	if !m.Expires.IsZero() && !now.Before(m.Expires) {
 		bad("Expires", "%s has passed already; choose a later time", m.Expires.Format(time.RFC3339))
+	}
+	if y := m.Expires.UTC().Year(); !m.Expires.IsZero() && y > 9999 {
+		bad("Expires", "year %d cannot be sent; leave it zero for never", y)
 	}
 	if y := m.Time.Year(); !m.Time.IsZero() && (y < 1 || y > 9999) {
 		bad("Time", "year %d cannot be stored", y)

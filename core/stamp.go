@@ -123,10 +123,10 @@ func EndSpan(span trace.Span, err error) {
 // rows share bodies, headers and lineage with msgs.
 func (s *Stamper) Stamp(ctx context.Context, msgs []Message) ([]StagedRow, error) {
 	now := s.opts.Now()
-	if err := s.checkAll(msgs, now); err != nil {
+	scope := ScopeFrom(ctx)
+	if err := s.checkAll(msgs, now, &scope); err != nil {
 		return nil, err
 	}
-	scope := ScopeFrom(ctx)
 	sc := trace.SpanContextFromContext(ctx)
 	var parent, state string
 	if sc.IsValid() {
@@ -155,11 +155,11 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []Message) ([]StagedRow, error
 	return rows, nil
 }
 
-func (s *Stamper) checkAll(msgs []Message, now time.Time) error {
+func (s *Stamper) checkAll(msgs []Message, now time.Time, scope *Scope) error {
 	if len(msgs) > MaxMessages {
 		return Invalid("waybill: stage", fmt.Sprintf("%d messages in one call; at most %d are allowed: split the call", len(msgs), MaxMessages))
 	}
-	var p []string
+	p := scope.check(nil)
 	for i := range msgs {
 		where := ""
 		if len(msgs) > 1 {

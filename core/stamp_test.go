@@ -2,6 +2,8 @@ package core_test
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -226,5 +228,41 @@ func BenchmarkStamp(b *testing.B) {
 		if _, err := s.Stamp(b.Context(), msgs); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// ST-04: what comes from the context is checked as what a message says itself.
+func TestScopeIsChecked(t *testing.T) {
+	t.Parallel()
+	s, err := core.NewStamper(core.StamperOptions{Source: "/s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("x", core.MaxNameBytes+1)
+	for name, scope := range map[string]core.Scope{
+		"CorrelationID": {CorrelationID: long}, "CausationID": {CausationID: long}, "Tenant": {Tenant: "a\x00b"}, "RunID": {RunID: "\xff"}, "Lineage[1]": {Lineage: []string{"a", "\n"}},
+	} {
+		_, err := s.Stamp(core.WithScope(t.Context(), scope), []core.Message{core.RawMessage("a.b", "text/plain", nil)})
+		if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "context."+name) {
+			t.Errorf("%s from the context: %v", name, err)
+		}
+	}
+	m := core.RawMessage("a.b", "text/plain", nil)
+	m.Lineage = []string{"a\x00", long}
+	m.Expires = time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)
+	_, err = s.Stamp(t.Context(), []core.Message{m})
+	for _, part := range []string{"Lineage[0]", "Lineage[1]", "Expires: year 12000"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("%s: %v", part, err)
+		}
+	}
+	// A handler of what a foreign producer sent can stage nevertheless.
+	d := &core.Delivery{Envelope: core.Envelope{ID: "id", CorrelationID: long, Tenant: "a\x00b", RunID: "r", Lineage: []string{"ok", "\xff"}}}
+	rows, err := s.Stamp(core.WithDelivery(t.Context(), d), []core.Message{core.RawMessage("a.b", "text/plain", nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := &rows[0].Envelope; e.CorrelationID != "id" || e.CausationID != "id" || e.Tenant != "" || e.RunID != "r" || !slices.Equal(e.Lineage, []string{"id"}) {
+		t.Errorf("%+v", e)
 	}
 }

@@ -149,7 +149,7 @@ func (e *engine) tick(rt *route) (next time.Time) {
 		}
 		return true
 	}
-	if b := &rt.breaker; due(b) && !rt.checking {
+	if b := &rt.breaker; due(b) && !rt.checking && !e.stopping {
 		if rt.checker != nil {
 			e.check(rt)
 		} else {
@@ -168,7 +168,7 @@ func (e *engine) tick(rt *route) (next time.Time) {
 func (e *engine) check(rt *route) {
 	rt.checking = true
 	e.async(func() func() {
-		ctx, cancel := e.timeout(e.sendCtx, e.opts.PublishTimeout)
+		ctx, cancel := e.timeout(e.upkeepCtx, e.opts.PublishTimeout) // nothing is in flight that a stop would wait for
 		defer cancel()
 		err := guardErr("check", func() error { return rt.checker.Check(ctx) })
 		return func() {

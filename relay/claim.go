@@ -15,7 +15,7 @@ import (
 const maxHasty = 4
 
 // claim starts a claim if there is reason and room for one, and returns when to look again.
-func (e *engine) claim() (next time.Time) {
+func (e *engine) claim() time.Time {
 	if e.stopping || e.claiming || e.settleDown || e.breaks > 0 {
 		return time.Time{} // a result comes
 	}
@@ -29,7 +29,8 @@ func (e *engine) claim() (next time.Time) {
 		}
 		e.solo = false
 	}
-	if rt := e.nextProbe(); rt != nil {
+	rt, next := e.nextProbe()
+	if rt != nil {
 		req.Routes, req.MaxRecords = []core.RouteOrder{rt.claimOrder((*breaker).barsProbe)}, 1
 		e.startClaim(req, rt.unit, rt)
 		return time.Time{}
@@ -37,7 +38,14 @@ func (e *engine) claim() (next time.Time) {
 	if e.once && e.opts.MaxBatches > 0 && e.batches >= e.opts.MaxBatches {
 		return time.Time{}
 	}
-	if u := e.alone; u != nil {
+	for _, u := range e.units {
+		if !u.suspects {
+			continue
+		}
+		if at, ok := u.affords(e.now); !ok { // meanwhile it would hold up all others
+			next = earliest(next, at)
+			continue
+		}
 		if e.now.Before(u.wakeAt) {
 			return u.wakeAt
 		}
@@ -45,11 +53,11 @@ func (e *engine) claim() (next time.Time) {
 			return time.Time{} // drain first
 		}
 		req.Alone, req.MaxRecords = true, 1
-		if next = e.plan(u, &req); len(req.Routes) > 0 || !next.IsZero() {
+		if at := e.plan(u, &req); len(req.Routes) > 0 || !at.IsZero() {
 			e.startPlanned(req, u)
-			return next
+			return at
 		}
-		e.alone, req.Alone, req.MaxRecords = nil, false, e.opts.BatchSize // all its routes are barred; the next claim sees it again
+		u.suspects, req.Alone, req.MaxRecords = false, false, e.opts.BatchSize // all its routes are barred; the next claim sees it again
 	}
 	for i := range e.units { // in turn, so that none keeps the others from claiming
 		u := e.units[(e.nextUnit+i)%len(e.units)]
@@ -80,14 +88,20 @@ func (e *engine) startPlanned(req core.ClaimRequest, u *unit) bool {
 // must hold back what follows them, as another relay's do.
 func (e *engine) newSession() { e.session = rand.Int64() }
 
-// nextProbe returns a route that wants to try one record.
-func (e *engine) nextProbe() *route {
+// nextProbe returns a route that wants to try one record and may send it soon. If there is none, it returns when to look
+// again.
+func (e *engine) nextProbe() (probe *route, next time.Time) {
 	for _, rt := range e.order {
-		if rt.probing() {
-			return rt
+		if !rt.probing() {
+			continue
 		}
+		at, ok := rt.unit.affords(e.now)
+		if ok {
+			return rt, time.Time{}
+		}
+		next = earliest(next, at)
 	}
-	return nil
+	return nil, next
 }
 
 // claimOrder is the route's part of a claim, without the topics whose breaker skips them.
@@ -138,10 +152,7 @@ func (e *engine) claimed(req core.ClaimRequest, u *unit, probe *route, claim cor
 		u.wakeAt = e.now
 	} else {
 		e.progress(n)
-		e.alone, e.solo = nil, req.Alone && n > 0
-		if claim.Suspects && !req.Alone {
-			e.alone = u
-		}
+		u.suspects, e.solo = claim.Suspects && !req.Alone, req.Alone && n > 0
 		e.rest(u, &req, &claim, sent)
 	}
 	if n == 0 {

@@ -47,7 +47,6 @@ type engine struct {
 	units       []*unit
 	nextUnit    int       // the unit whose turn it is
 	heldAtClaim bool      // the last claim was made while keyed records were held, which may have hidden others
-	alone       *unit     // a suspect of its waits to be claimed alone
 	solo        bool      // a suspect is held, alone
 	batches     int       // claimed in this pass
 	passed      Counts    // counts when the pass began

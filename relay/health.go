@@ -22,6 +22,7 @@ const healthTimeout = 5 * time.Second
 // answered its latest claim and settle. A paused route, an open breaker, a message that is due for longer than StaleAfter
 // and routes that this relay does not serve are degradations.
 func (r *Relay) Health(ctx context.Context) core.Health {
+	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
 	h := core.Health{Live: true, Ready: true}
@@ -33,7 +34,7 @@ func (r *Relay) Health(ctx context.Context) core.Health {
 	case e != nil && e.ask(ctx.Done(), func() { found = e.health() }):
 		h = found
 	case e != nil && ctx.Err() != nil && !closed(e.gone):
-		h.Live = false
+		h.Live = caller.Err() != nil // who does not wait learns nothing
 		h.Add("run", core.HealthFailed, "the loop does not answer")
 	case failed != nil:
 		h.Live = false
@@ -67,11 +68,14 @@ func (e *engine) health() core.Health {
 	} else {
 		h.Add("run", core.HealthOK, "running; %d records held", e.held)
 	}
+	asked := e.claiming || slices.ContainsFunc(e.order, func(rt *route) bool { return !rt.barred() })
 	switch {
-	case e.claimFails > 0:
+	case e.claimFails > 0 && asked:
 		h.Add("store", core.HealthFailed, "claims have failed for %s: %s", round(e.now.Sub(e.downSince)), e.storeErr)
 	case e.settleFails > 0:
 		h.Add("store", core.HealthFailed, "settles have failed for %s: %s", round(e.now.Sub(e.settleSince)), e.storeErr)
+	case !asked && (e.claimFails > 0 || e.claimedAt.IsZero()):
+		h.Add("store", core.HealthOK, "not asked: every route is paused, or its breaker is open")
 	case e.claimedAt.IsZero():
 		h.Add("store", core.HealthFailed, "starting; it has not answered a claim yet")
 	default:

@@ -148,6 +148,14 @@ type call struct {
 	deadline   time.Time // of the first lease to end
 	generation uint64    // breakers opened when it began
 	lost       bool      // given up at the drain limit
+	plans      map[*item]plan
+}
+
+// plan is what a custom back-off said.
+type plan struct {
+	in     time.Duration
+	again  bool
+	broken error
 }
 
 // dispatch sends what is ready on rt.
@@ -174,7 +182,7 @@ func (e *engine) fill(c *call, limit int) {
 		}
 		if e.screen(it) {
 			c.add(it)
-			for n := it.next; rt.pipelined && n != nil && len(c.items) < limit && e.judge(n) == sendIt; n = n.next {
+			for n := it.next; rt.pipelined && n != nil && n.state == itemWaiting && len(c.items) < limit && e.judge(n) == sendIt; n = n.next {
 				c.add(n)
 			}
 		}
@@ -279,6 +287,6 @@ func (e *engine) newCall(rt *route) *call {
 func (e *engine) freeCall(c *call) {
 	clear(c.items)
 	clear(c.envs)
-	c.items, c.envs, c.deadline = c.items[:0], c.envs[:0], time.Time{}
+	c.items, c.envs, c.deadline, c.plans = c.items[:0], c.envs[:0], time.Time{}, nil
 	e.free = append(e.free, c)
 }

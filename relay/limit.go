@@ -59,6 +59,16 @@ func (b *bucket) room(now time.Time, unsent, batch int) (n int, at time.Time) {
 	return 0, time.Time{}
 }
 
+// affords reports whether one more record of the unit can be sent about as soon as it is claimed. If not, it returns when;
+// zero = not before something was sent.
+func (u *unit) affords(now time.Time) (at time.Time, ok bool) {
+	if u.limit == nil {
+		return time.Time{}, true
+	}
+	n, at := u.limit.room(now, u.unsent(), 1)
+	return at, n > 0
+}
+
 // take returns how many of ready records may be sent now. If none, it returns when.
 func (b *bucket) take(now time.Time, ready int) (n int, at time.Time) {
 	b.fill(now)

@@ -23,6 +23,7 @@ func (e *engine) send(c *call) {
 		ctx, trace := e.tel.startPublish(ctx, c)
 		res := e.publish(ctx, c)
 		trace.end(res)
+		c.ask(res)
 		took := time.Since(start)
 		return func() { e.finish(c, res, took) }
 	})
@@ -50,18 +51,33 @@ func (e *engine) publish(ctx context.Context, c *call) (res core.Results) {
 		return broken(fmt.Sprintf("it returned %d results for %d messages", len(res), n))
 	}
 	for i, err := range res {
-		if err == nil {
-			continue
-		}
-		bad := guardErr("an error of the publisher", func() error { // such as a nil pointer of its type
-			_, _ = err.Error(), classify(err)
-			return nil
-		})
-		if bad != nil {
-			res[i] = bad
+		if err != nil {
+			res[i] = guardErr("an error of the publisher", func() error { return err })
 		}
 	}
 	return res
+}
+
+// ask asks a custom back-off about what failed: not on the loop, since it may take its time or call the relay.
+func (c *call) ask(res core.Results) {
+	policy := c.route.Backoff
+	if policy.Kind != core.BackoffCustom {
+		return
+	}
+	for i, err := range res {
+		if err == nil || errors.Is(err, core.ErrBehind) || errors.Is(err, core.ErrUnroutable) {
+			continue
+		}
+		if class := classify(err); class != core.ClassRejected && class != core.ClassUnknown {
+			continue
+		}
+		if c.plans == nil {
+			c.plans = map[*item]plan{}
+		}
+		var p plan
+		p.in, p.again, p.broken = policy.Next(c.items[i].attempt(), err)
+		c.plans[c.items[i]] = p
+	}
 }
 
 // finish takes in the results of c.
@@ -136,7 +152,7 @@ func (e *engine) failed(it *item, err error, c *call) {
 		}
 		e.abandon(it, reason, err)
 	case core.ClassRejected, core.ClassUnknown:
-		e.rejected(it, err)
+		e.rejected(it, err, c)
 	}
 }
 
@@ -156,7 +172,7 @@ func classify(err error) core.Class {
 }
 
 // rejected plans the next attempt, or gives up.
-func (e *engine) rejected(it *item, err error) {
+func (e *engine) rejected(it *item, err error, c *call) {
 	policy := it.route.Backoff
 	if errors.Is(err, core.ErrUnroutable) {
 		// After a long outage all that waited is old at its first attempt.
@@ -166,7 +182,11 @@ func (e *engine) rejected(it *item, err error) {
 		}
 		policy = &it.route.unroute
 	}
-	in, again, broken := policy.Next(it.attempt(), err)
+	p, asked := c.plans[it]
+	if !asked {
+		p.in, p.again, p.broken = policy.Next(it.attempt(), err)
+	}
+	in, again, broken := p.in, p.again, p.broken
 	if !again {
 		e.abandon(it, core.ReasonAttempts, err)
 		return

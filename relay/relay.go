@@ -206,12 +206,15 @@ func (r *Relay) check(ctx context.Context) error {
 	return nil
 }
 
-// guardErr runs f and turns a panic into an error.
+// guardErr runs f and turns a panic into an error, also one of the error that f returns, such as a nil pointer of its type.
 func guardErr(what string, f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("waybill/relay: %s panicked: %v", what, p)
 		}
 	}()
-	return f()
+	if err = f(); err != nil {
+		_, _ = err.Error(), classify(err)
+	}
+	return err
 }

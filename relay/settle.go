@@ -196,6 +196,11 @@ func (e *engine) settle() (next time.Time) {
 		var res core.Results
 		err := guardErr("settle", func() error {
 			res = e.store.Settle(ctx, outcomes)
+			for i, err := range res {
+				if err != nil {
+					res[i] = guardErr("an error of the store", func() error { return err })
+				}
+			}
 			return nil
 		})
 		if err == nil && len(res) != n {

@@ -23,6 +23,7 @@ type unit struct {
 	weighted bool
 	turn     float64 // the virtual time: the count of the busy route that was chosen last
 
+	suspects  bool      // a suspect of it waits to be claimed alone
 	wakeAt    time.Time // not before: nothing was due; zero = now
 	wokenBy   time.Time // what came up while a claim was in progress
 	empties   int       // claims in a row that brought nothing
@@ -184,7 +185,9 @@ func (e *engine) account(req *core.ClaimRequest, claim *core.Claim) (busy bool) 
 	for i := range req.Routes {
 		rt := e.routes[req.Routes[i].Route]
 		// A store divides what it may return: who got less than its part has no more, unless the bytes were up.
-		rt.busy = claim.More && rt.got > 0 && (rt.got*len(req.Routes) >= req.MaxRecords || n < req.MaxRecords)
+		// Of who got nothing of a claim with fewer records than routes, nothing new is known.
+		part := req.MaxRecords / len(req.Routes)
+		rt.busy = claim.More && (rt.got > 0 && (rt.got >= part || n < req.MaxRecords) || rt.got == 0 && part == 0 && rt.busy)
 		busy = busy || rt.busy
 	}
 	for i := range req.Routes {
