@@ -66,8 +66,12 @@ func (b *batch) makeRoom(ctx context.Context, want int) (int, error) {
 	for b.cause == nil {
 		if out := b.pc.conn.out; out != nil {
 			if full := out.room(); full != nil {
-				if err := b.waitFor(ctx, full); err != nil {
-					return 0, err
+				select {
+				case <-full:
+				case <-ctx.Done():
+					return 0, outage("publish", context.Cause(ctx))
+				case <-b.pc.conn.whenBlocked():
+					return 0, outage("publish", b.pc.conn.blockedError())
 				}
 				continue
 			}
@@ -108,6 +112,9 @@ func (b *batch) sendSome(todo []int) (done, used int) {
 	defer func() { <-pc.sending }()
 	now := time.Now()
 	for _, i := range todo {
+		if done > 0 && pc.conn.out != nil && pc.conn.out.room() != nil {
+			return done, used // large messages: no more is held than one above the bound
+		}
 		clear(pc.table)
 		exchange, key, p, err := b.msgs.fill(i, now, pc.table)
 		if err == nil {

@@ -2,10 +2,16 @@ package rabbitmq
 
 import (
 	"bytes"
+	"context"
 	"io"
+	"log/slog"
 	"net"
+	"net/url"
 	"testing"
 	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
 )
 
 // Writes never wait for the peer, arrive in order and complete, and the rest is written by Close.
@@ -58,5 +64,53 @@ func TestBatchConnStuck(t *testing.T) {
 	_ = far.Close()
 	if _, err := b.Write([]byte("x")); err == nil {
 		t.Error("a write after the loss was a success")
+	}
+}
+
+// TR-03: what is held for a broker that does not read is bounded, however large the messages are.
+func TestBufferIsBounded(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	at, err := url.Parse(mq.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := testenv.NewProxy(t, at.Host)
+	bus, err := Dial(t.Context(), proxy.URL(mq.URL), Options{PublishConnections: 1, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		proxy.Cut()
+		if err := bus.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Logf("close: %v", err)
+		}
+	}()
+	proxy.Blackhole(testenv.Up)
+	const large = 2 << 20
+	list := make([]core.Envelope, sendChunk)
+	for i, body := 0, make([]byte, large); i < len(list); i++ {
+		list[i] = core.Envelope{ID: core.NewID(), Topic: "a", Body: body}
+	}
+	done := make(chan error, 1)
+	go func() { done <- bus.Publish(t.Context(), list).FirstErr() }()
+	out := bus.pubs[0].link.current().out
+	held := func() int {
+		out.mu.Lock()
+		defer out.mu.Unlock()
+		return len(out.buf) + out.writing
+	}
+	for deadline := time.Now().Add(10 * time.Second); held() <= maxUnwritten; <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the proxy reads on")
+		}
+	}
+	<-time.After(200 * time.Millisecond) // time to write more
+	if n := held(); n > maxUnwritten+large+64<<10 {
+		t.Errorf("%d MiB are held", n>>20)
+	}
+	proxy.Cut()
+	if err := <-done; core.ClassOf(err) != core.ClassOutage {
+		t.Errorf("publish: %v", err)
 	}
 }

@@ -28,7 +28,8 @@
 //   - A nil slot of Publish means that the broker confirmed the message and routed it. Unroutable is core.ErrUnroutable; a message whose confirm
 //     did not come is an outage with an unknown result.
 //   - A message that makes the broker close the channel is found: what was in flight is sent again one at a time, and only the culprit fails.
-//   - A retry and a rejection are acknowledged only after the broker confirmed and routed the copy. The copy keeps every property and header.
+//   - A retry and a rejection are acknowledged only after the broker confirmed and routed the copy. The copy keeps every property and header. If it
+//     cannot be published, the delivery comes again after a second, and nothing is counted.
 //   - A batch of deliveries that are done is acknowledged with one frame where nothing below the last of them is open.
 //   - With Subscription.InOrder one receiver at a time gets the messages of a queue, in queue order, and what goes back comes first again.
 //   - A replayed message is removed from its dead-letter queue after the broker confirmed and routed the copy.
@@ -49,8 +50,12 @@
 // # Limits
 //
 // What AMQP cannot tell (arguments, bindings) is verified only with Options.ManagementURL; policies are not, but for length limits with
-// Options.PipelineKeys. While parked messages are listed or replayed, others do not see them. With InOrder, up to RabbitMQ 4.2, a requeue
-// counts as a redelivery, but for those that the receiver made itself.
+// Options.PipelineKeys. While parked messages are listed or replayed, others do not see them. With InOrder, up to RabbitMQ 4.2, what a
+// receiver holds when it is closed counts as redelivered.
+//
+// One message whose headers nest deeper than 32 levels cannot be read by the driver: it ends the connection that all subscriptions of a Transport
+// share, again and again, until it is removed from its queue. A Transport of its own for each subscription keeps the others going. The name of a
+// subscription's queue may not end in ".return".
 //
 // Order of a key holds if one message of it is in flight at a time, or under the conditions of Options.PipelineKeys. A message that is given
 // back may go to the end of the queue. A delay is at most 49 days. A message that waits in a delay queue for a queue that was deleted stays

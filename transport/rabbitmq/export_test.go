@@ -1,5 +1,11 @@
 package rabbitmq
 
+import (
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/core"
+)
+
 // What the tests of package rabbitmq_test need to see.
 var (
 	Decode     = decode
@@ -12,7 +18,21 @@ var (
 	TierFor    = tierFor
 	CheckURL   = checkURL
 	DeclareErr = declareError
+
+	SubscriptionProblems = subscriptionProblems
+	FailedCopyPause      = failedCopyPause
 )
 
 // RefreshAt makes t copy a parked message anew after so many looks.
 func (t *Transport) RefreshAt(n int64) { t.refreshAt = n }
+
+// ChannelOf returns the channel that r consumes on.
+func ChannelOf(r core.Receiver) *amqp.Channel {
+	own, ok := r.(*receiver)
+	if !ok {
+		return nil
+	}
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	return own.sess.ch
+}

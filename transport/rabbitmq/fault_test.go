@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -212,9 +214,19 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 	}
 	publish(10*time.Second, core.ClassUnknown)
 	held := receive(t, r, 5)
+	large := dial(t, vhost(t, broker).URL, rabbitmq.Options{PublishConnections: 1, PublishTimeout: 20 * time.Second})
 
 	if err := broker.RaiseMemoryAlarm(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	list := envelopes(64, "a") // more than the sockets and the buffer hold, before the broker says that it blocks
+	for i, body := 0, make([]byte, 1<<20); i < len(list); i++ {
+		list[i].Body = body
+	}
+	begin := time.Now()
+	err := large.Publish(t.Context(), append(list, envelopes(1, "a")...))[len(list)]
+	if took := time.Since(begin); took > 5*time.Second || core.ClassOf(err) != core.ClassOutage {
+		t.Errorf("a large publish to a broker that blocks took %s: %v", took, err)
 	}
 	for range 3 {
 		start := time.Now()
@@ -262,6 +274,65 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 		t.Fatal(err)
 	}
 	working("kill")
+}
+
+// RM-04, CO-05: while a message cannot be parked it stays with its receiver and is tried again after a pause: it neither loops nor looks like one that
+// kills its consumers. A receiver that closes meanwhile leaves it to the next one.
+func TestFailedCopyWaits(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 10}
+	r := subscribe(t, bus, sub)
+	if err := mq.SetPolicy(t.Context(), mq.VHost, "full", `^q\.dlq$`, "queues", map[string]any{"max-length": 1}); err != nil {
+		t.Fatal(err)
+	}
+	ch := raw(t, mq.URL)
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a full dead-letter queue", func() bool {
+		confirm, err := ch.PublishWithDeferredConfirm("", "q.dlq", true, false, amqp.Publishing{MessageId: "filler"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return !confirm.Wait()
+	})
+	if err := bus.Publish(t.Context(), envelopes(2, "a")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	reject := func(d *core.Delivery) {
+		t.Helper()
+		if err := r.Settle(t.Context(), []core.Ack{core.AckReject(d, core.ReasonRejected, errors.New("no"))}).FirstErr(); core.ClassOf(err) != core.ClassOutage {
+			t.Fatalf("parked in a full queue: %v", err)
+		}
+	}
+	ds := receive(t, r, 2)
+	start := time.Now()
+	const tries = 2
+	for i := range tries {
+		reject(ds[0])
+		if again := receive(t, r, 1)[0]; again.Envelope.ID != "m00000" || again.Redeliveries != 0 || again.Attempt != 1 {
+			t.Errorf("try %d: %s came, attempt %d, redeliveries %d", i, again.Envelope.ID, again.Attempt, again.Redeliveries)
+		} else {
+			ds[0] = again
+		}
+	}
+	if took := time.Since(start); took < tries*rabbitmq.FailedCopyPause {
+		t.Errorf("%d tries in %s", tries, took)
+	}
+	settle(t, r, core.AckDone(ds[1]))
+	reject(ds[0])
+	if err := r.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r = subscribe(t, bus, sub)
+	ds = receive(t, r, 1)
+	if ds[0].Envelope.ID != "m00000" || ds[0].Redeliveries > 1 {
+		t.Errorf("%s came, redeliveries %d", ds[0].Envelope.ID, ds[0].Redeliveries)
+	}
+	settle(t, r, core.AckDone(ds[0]))
+	nothing(t, r, rabbitmq.FailedCopyPause+200*time.Millisecond)
 }
 
 // A queue that is full is an outage of its topic; other topics go on.

@@ -318,6 +318,55 @@ func TestInOrder(t *testing.T) {
 	}
 }
 
+// OR-09: with InOrder what is given back comes before what the broker had pushed behind it already.
+func TestInOrderGiveBackComesFirst(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, InOrder: true, Prefetch: 10})
+	if err := bus.Publish(t.Context(), envelopes(6, "a")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	ch := raw(t, mq.URL)
+	eventually(t, "everything is pushed", func() bool {
+		q, err := ch.QueueDeclarePassive("q", true, false, false, false, nil)
+		return err == nil && q.Messages == 0
+	})
+	ds := receive(t, r, 3)
+	settle(t, r, core.AckGiveBack(ds[2]), core.AckGiveBack(ds[0]), core.AckDone(ds[1]))
+	ds = receive(t, r, 5)
+	if got := ids(ds); got != "m00000 m00002 m00003 m00004 m00005" {
+		t.Errorf("got %s", got)
+	}
+	for _, d := range ds {
+		settle(t, r, core.AckDone(d))
+	}
+	nothing(t, r, 200*time.Millisecond)
+}
+
+// RM-08, OR-09: a parked message says how often it was tried, also when that was in place: there the consumer counts in the delivery.
+func TestParkedAttemptsInPlace(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, InOrder: true})
+	if err := bus.Publish(t.Context(), envelopes(1, "a")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	d := receive(t, r, 1)[0]
+	d.Attempt = 3
+	settle(t, r, core.AckReject(d, core.ReasonAttempts, errors.New("no")))
+	var list []core.Parked
+	eventually(t, "parked", func() bool {
+		var err error
+		list, err = bus.ListParked(t.Context(), "q", core.ParkedFilter{}, 1)
+		return err == nil && len(list) == 1
+	})
+	if list[0].Attempts != 3 {
+		t.Errorf("parked after 3 attempts, says %d", list[0].Attempts)
+	}
+}
+
 // A batch that is done is acknowledged with few frames, and nothing else with it.
 func TestBatchAcks(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,7 +41,6 @@ type receiver struct {
 	failures int
 	gaveBack time.Time // when a delivery was given back last
 	verified bool
-	returned map[string]int // with InOrder: how often this receiver gave a message back, by its id
 }
 
 // session is one channel with one consumer. One goroutine moves what arrives to ready; the prefetch bounds it.
@@ -90,7 +90,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	}
 	r := &receiver{
 		t: t, sub: sub, queue: t.opts.names().queue(sub.Queue), dlx: t.opts.names().dlx(), tiers: tiers(sub.RetryDelays), closing: make(chan struct{}),
-		opening: make(chan struct{}, 1), returned: map[string]int{},
+		opening: make(chan struct{}, 1),
 	}
 	if _, err := r.session(ctx); err != nil {
 		return nil, err
@@ -115,6 +115,8 @@ func subscriptionProblems(sub *core.Subscription, opts Options) []string {
 		p = append(p, "Queue: is empty; name the queue, such as \"billing.orders\"")
 	} else if s := core.CheckName(sub.Queue); s != "" {
 		p = append(p, "Queue: "+s)
+	} else if strings.HasSuffix(sub.Queue, returnKey("")) {
+		p = append(p, fmt.Sprintf("Queue: %q ends in %q: the way back to the queue without this ending has that key, so that what this one parks would go there; choose another name", clip(sub.Queue), returnKey("")))
 	} else if n := len(opts.Prefix) + len(sub.Queue); n > maxStem {
 		p = append(p, fmt.Sprintf("Queue: has %d bytes with its prefix; at most %d are allowed", n, maxStem))
 	}
@@ -161,6 +163,9 @@ func (r *receiver) session(ctx context.Context) (*session, error) {
 	if r.closed {
 		go func() { _ = s.ch.Close() }()
 		return nil, core.ErrClosed
+	}
+	if old := r.sess; old != nil && !old.ch.IsClosed() { // the broker cancelled its consumer
+		old.retire()
 	}
 	r.sess, r.failures = s, 0
 	return s, nil
@@ -227,7 +232,6 @@ func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
 		it := &item{handle: handle{raw: raw, from: r, sess: s}}
 		d, h := &it.delivery, &it.handle
 		*d = decode(&h.raw, r.sub.Queue, r.dlx, time.Now())
-		d.Redeliveries = r.withoutReturns(&h.raw, d.Redeliveries)
 		d.Handle = h
 		s.acks.arrived(raw.DeliveryTag)
 		h.topic, h.expires, h.attempt, h.redeliveries = d.Envelope.Topic, d.Envelope.Expires, d.Attempt, d.Redeliveries
@@ -247,6 +251,14 @@ func (s *session) signal() {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+// retire closes the channel of a consumer that the broker cancelled. What is still held of it comes again.
+func (s *session) retire() {
+	go func() {
+		s.acks.flush()
+		_ = s.ch.Close()
+	}()
 }
 
 // over reports whether the session can deliver nothing more.

@@ -1,9 +1,11 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -38,11 +40,12 @@ func (c *copies) fill(i int, _ time.Time, table amqp.Table) (exchange, key strin
 func (*copies) failed(int) {} // copies have no order
 
 // Settle implements core.Receiver. A retry or a rejection publishes a copy and acknowledges the original after the copy was confirmed and
-// routed. If the copy fails, the original goes back to the queue.
+// routed. If the copy fails, the original stays unsettled, and Receive returns it again after failedCopyPause.
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	results := make(core.Results, len(acks))
 	var send copies
 	var done doneBatch
+	var back []*handle
 	now := time.Now()
 	gaveBack := false
 	defer func() {
@@ -59,9 +62,6 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 			results[i] = err
 			continue
 		}
-		if a.Verdict != core.VerdictGiveBack {
-			r.forgetReturns(h)
-		}
 		switch a.Verdict {
 		case core.VerdictDone:
 			done.add(i, h)
@@ -74,6 +74,10 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 		case core.VerdictRetry:
 			send.list = append(send.list, r.retried(i, a, h, now))
 		case core.VerdictGiveBack:
+			if r.sub.InOrder {
+				back = append(back, h)
+				continue
+			}
 			gaveBack = true
 			if c, ok := r.givenBack(i, h, now); ok {
 				send.list = append(send.list, c)
@@ -84,6 +88,7 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 		}
 	}
 	done.settle(results)
+	r.putBack(back)
 	if len(send.list) == 0 {
 		return results
 	}
@@ -96,12 +101,48 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 			results[i] = settled(h.sess.acks.ack(h.raw.DeliveryTag))
 			continue
 		}
-		_ = h.sess.acks.requeue(h.raw.DeliveryTag) // on a closed channel the broker did so itself
-		if acks[i].Verdict != core.VerdictGiveBack {
-			results[i] = err
+		if acks[i].Verdict == core.VerdictGiveBack {
+			_ = h.sess.acks.requeue(h.raw.DeliveryTag) // on a closed channel the broker did so itself
+			continue
 		}
+		results[i] = err
+		time.AfterFunc(failedCopyPause, func() { r.putBack([]*handle{h}) })
 	}
 	return results
+}
+
+// failedCopyPause is how long a delivery whose copy failed waits before Receive returns it again. A requeue would come back at once and count as a
+// redelivery each time, while the broker blocks publishers or a queue is full.
+const failedCopyPause = time.Second
+
+// putBack makes deliveries ready again that stay unsettled, so that the broker counts nothing: in queue order, before what was pushed after them, and
+// all of them at once, so that Receive finds none without those before it. What its session loses the broker delivers again.
+func (r *receiver) putBack(handles []*handle) {
+	for len(handles) > 0 {
+		s := handles[0].sess
+		var rest []*handle
+		lost := s.ch.IsClosed()
+		s.mu.Lock()
+		for _, h := range handles {
+			if h.sess != s {
+				rest = append(rest, h)
+				continue
+			}
+			if lost {
+				continue
+			}
+			it := &item{handle: handle{raw: h.raw, topic: h.topic, expires: h.expires, attempt: h.attempt, redeliveries: h.redeliveries, from: r, sess: s}}
+			it.delivery = decode(&it.handle.raw, r.sub.Queue, r.dlx, time.Now())
+			it.delivery.Envelope.Expires, it.delivery.Redeliveries, it.delivery.Handle = h.expires, h.redeliveries, &it.handle
+			at, _ := slices.BinarySearchFunc(s.ready, h.raw.DeliveryTag, func(d *core.Delivery, tag uint64) int {
+				return cmp.Compare(d.Handle.(*handle).raw.DeliveryTag, tag)
+			})
+			s.ready = slices.Insert(s.ready, at, &it.delivery)
+		}
+		s.mu.Unlock()
+		s.signal()
+		handles = rest
+	}
 }
 
 // doneBatch gathers what is done, by channel: all of it is of one, unless the channel was replaced a moment ago.
@@ -166,7 +207,7 @@ func settled(err error) error {
 // parked makes the copy for the dead-letter queue. It never expires.
 func (r *receiver) parked(slot int, a *core.Ack, h *handle, now time.Time) copyToSend {
 	p := copyOf(&h.raw, h.topic, h.expires)
-	p.Headers[headerAttempt] = int64(h.attempt)
+	p.Headers[headerAttempt] = int64(max(h.attempt, a.Delivery.Attempt)) // retries in place count, too
 	p.Headers[headerReason] = string(a.Reason)
 	p.Headers[headerError] = a.Err
 	p.Headers[headerQueue] = r.queue
@@ -174,8 +215,8 @@ func (r *receiver) parked(slot int, a *core.Ack, h *handle, now time.Time) copyT
 	return copyToSend{slot: slot, exchange: r.dlx, key: r.queue, p: p}
 }
 
-// retried makes the copy for a delay queue, or for the queue itself if there is no delay. If its time ends before that of the delay queue, it
-// comes back then, and is found to be expired.
+// retried makes the copy for a delay queue, or for the queue itself if there is no delay. If its time ends before that of the delay queue, it comes
+// back then at the earliest: the broker looks at the head of a delay queue only, so that it may come with the one before it. It is found to be expired.
 func (r *receiver) retried(slot int, a *core.Ack, h *handle, now time.Time) copyToSend {
 	p := copyOf(&h.raw, h.topic, h.expires)
 	setAttempt(p.Headers, h.attempt+1)
@@ -192,12 +233,8 @@ func (r *receiver) retried(slot int, a *core.Ack, h *handle, now time.Time) copy
 // givenBack makes a copy to give back instead of a requeue, if one is needed: up to RabbitMQ 4.2 a requeue adds to the count that a crash adds
 // to, so that a message that is given back again and again (each stop, each pause) would look like one that kills its consumers. The first
 // requeue is free; one with a count is replaced by a fresh copy, which takes the count along less the one that may stand for that requeue. With
-// Subscription.InOrder a copy would go behind its successors: there the receiver remembers what it gave back itself, and counts less.
+// Subscription.InOrder either would come behind what the broker has pushed already: there putBack is used.
 func (r *receiver) givenBack(slot int, h *handle, now time.Time) (copyToSend, bool) {
-	if r.sub.InOrder {
-		r.remember(h.raw.MessageId)
-		return copyToSend{}, false
-	}
 	count := number(h.raw.Headers[headerDeliveryCount])
 	if _, apart := h.raw.Headers[headerAcquiredCount]; apart || count <= 0 || !h.expires.IsZero() && !now.Before(h.expires) {
 		return copyToSend{}, false
@@ -212,44 +249,6 @@ func (r *receiver) givenBack(slot int, h *handle, now time.Time) (copyToSend, bo
 	}
 	p.Expiration = remaining(h.expires, now)
 	return copyToSend{slot: slot, exchange: r.dlx, key: returnKey(r.queue), p: p}, true
-}
-
-// maxRemembered bounds the messages whose give-backs a receiver remembers.
-const maxRemembered = 10_000
-
-// remember notes that a message was given back in order.
-func (r *receiver) remember(id string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.returned) >= maxRemembered {
-		clear(r.returned)
-	}
-	if id != "" {
-		r.returned[id]++
-	}
-}
-
-// withoutReturns takes what this receiver gave back itself out of a count of redeliveries.
-func (r *receiver) withoutReturns(raw *amqp.Delivery, redeliveries int) int {
-	if _, apart := raw.Headers[headerAcquiredCount]; apart || !r.sub.InOrder {
-		return redeliveries
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if n := r.returned[raw.MessageId]; n > 0 {
-		return max(redeliveries-n, min(redeliveries, 0))
-	}
-	return redeliveries
-}
-
-// forgetReturns ends the memory of a message that is settled.
-func (r *receiver) forgetReturns(h *handle) {
-	if !r.sub.InOrder {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.returned, h.raw.MessageId)
 }
 
 // remaining is what remains of a copy's time: at least a millisecond, since the consumer decides about what is expired.

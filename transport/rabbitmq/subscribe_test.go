@@ -93,7 +93,7 @@ func TestRetryGoesToOneQueue(t *testing.T) {
 	}
 }
 
-// ST-11 on the wire: a message whose time ends in a delay queue comes back then, not later; one whose time ends in its queue is parked.
+// ST-11 on the wire: a message whose time ends at the head of a delay queue comes back then, not later; one whose time ends in its queue is parked.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -150,12 +150,13 @@ func TestDeadConsumer(t *testing.T) {
 	}
 }
 
-// A queue that is deleted under its consumer is made again.
+// A queue that is deleted under its consumer is made again, and nothing is left of the consumer before.
 func TestQueueDeleted(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
+	first := rabbitmq.ChannelOf(r)
 	if _, err := raw(t, mq.URL).QueueDelete("q", false, false, false); err != nil {
 		t.Fatal(err)
 	}
@@ -164,6 +165,7 @@ func TestQueueDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	settle(t, r, core.AckDone(receive(t, r, 1)[0]))
+	eventually(t, "the first consumer's channel is closed", first.IsClosed)
 }
 
 // TR-02: two messages with one id in flight are not confused.

@@ -1,6 +1,7 @@
 package rabbitmq_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -39,6 +40,22 @@ func TestTopologyGolden(t *testing.T) {
 		fmt.Fprintln(&b, x)
 	}
 	golden(t, "testdata/topology.golden", b.String(), "../../docs/rabbitmq.md")
+}
+
+// RM-04: what queue orders.return parks would go to queue orders, by the key of its way back; and what orders retries, to the parked ones.
+func TestReturnIsNoQueueName(t *testing.T) {
+	t.Parallel()
+	retry := core.Schedule()
+	_, err := rabbitmq.NewTopology(rabbitmq.Options{}, core.Subscription{Queue: "orders", Retry: retry}, core.Subscription{Queue: "orders.return", Retry: retry})
+	if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), `subscriptions[1].Queue: "orders.return" ends in ".return"`) || !strings.Contains(err.Error(), "choose another name") {
+		t.Errorf("got %v", err)
+	}
+	if p := rabbitmq.SubscriptionProblems(&core.Subscription{Queue: "orders.return"}, rabbitmq.Options{}); len(p) != 1 {
+		t.Errorf("a subscription: %v", p)
+	}
+	if p := rabbitmq.SubscriptionProblems(&core.Subscription{Queue: "orders.returns"}, rabbitmq.Options{}); len(p) != 0 {
+		t.Errorf("another name: %v", p)
+	}
 }
 
 // golden compares got with the file at path, and checks that the document, if there is one, holds it.
