@@ -316,6 +316,28 @@ func TestSlowHandlers(t *testing.T) {
 	})
 }
 
+// TestExtensionShorterThanTheLease: a delivery that was extended by less than what was left of its lease is renewed from there on.
+//
+// TQ-05
+func TestExtensionShorterThanTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		stage(t, s, message("a"))
+		r := subscribe(t, newTable(t, s, table.Options{Lease: time.Minute}))
+		d := receive(t, r, 1)[0]
+		extender, ok := r.(core.DeliveryExtender)
+		if !ok {
+			t.Fatal("deliveries cannot be extended")
+		}
+		if err := extender.ExtendDeliveries(t.Context(), []*core.Delivery{d}, 5*time.Second).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		none(t, subscribe(t, newTable(t, s, table.Options{})), 29*time.Second)
+		settled(t, r, core.AckDone(d))
+	})
+}
+
 // TestLeaseLost: a lease that another claim took is logged and counted with its phase, and the late settle changes
 // nothing.
 //
@@ -507,6 +529,43 @@ func TestKeyOrder(t *testing.T) {
 			if r.State != core.StateAbandoned || r.Reason != core.ReasonRejected {
 				t.Errorf("%s is left %s", r.Envelope.ID, r.State)
 			}
+		}
+	})
+}
+
+// TestParkedBlocksItsKeyInOrder: with BlockAfterAbandon a parked message blocks its key, also for a subscription with InOrder.
+//
+// OR-02, OR-09
+func TestParkedBlocksItsKeyInOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		stage(t, s, message("a", core.Key("k")), message("b", core.Key("k")), message("c", core.Key("k")), message("d", core.Key("l")))
+		c, err := consumer.New(newTable(t, s, table.Options{BlockAfterAbandon: true}), consumer.Options{Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mu sync.Mutex
+		var got []string
+		if err := c.Handle(core.Subscription{Queue: "mails", InOrder: true}, core.Handler{Name: core.AnyMessage, Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, d.Envelope.ID)
+			if d.Envelope.ID == "a" {
+				return 0, core.Reject(errors.New("no"))
+			}
+			return core.HandlerProcessed, nil
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := c.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, []string{"a", "d"}) {
+			t.Errorf("handled %v, a is parked and blocks b and c", got)
 		}
 	})
 }

@@ -22,7 +22,8 @@
 //   - With OrderPerKey, the default, messages of one key are handed out one at a time, in staged order, to one receiver of all
 //     processes: the next one only after the one before was settled as done, or parked. While one waits for its retry, or is
 //     held, its key waits; other keys go on. A subscription with InOrder gets what is due of a key at once, in order, and keeps
-//     the order itself; nobody else gets of that key meanwhile.
+//     the order itself; nobody else gets of that key meanwhile. With BlockAfterAbandon it gets them one at a time, too: a parked one
+//     blocks its key.
 //   - A timer or a retry comes when it is due: the claim says when the next one is, and a store that is a [core.Waiter] wakes the
 //     receiver for one that is staged meanwhile. A store without it is polled, and such a timer may be up to PollMax late.
 //   - While the database is away nothing is lost and no attempt is spent: settles are tried again for as long as their caller
@@ -47,5 +48,6 @@
 //
 // Every replica of a queue must use the same Order. A replica that is idle learns of what another one gave back or lost when
 // its wait ends: at once within a process; across processes when its store looks by itself (Postgres: 5 s at most), or at
-// PollMax. What a handler did outside of its transaction is not undone when its lease is lost.
+// PollMax. What a handler did outside of its transaction is not undone when its lease is lost. Retries in place (InOrder) are not
+// counted: neither Record.Attempts nor Delivery.Attempt of a parked message says how many there were.
 package table

@@ -75,7 +75,7 @@ type receiver struct {
 func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q QueueOptions) *receiver {
 	r := &receiver{
 		t: t, opts: q, route: core.RouteOrder{Route: sub.Queue, Order: q.Order, BlockAfterAbandon: q.BlockAfterAbandon},
-		prefetch: sub.Prefetch, drop: sub.Unparked, lanesOff: sub.InOrder || q.Order != core.OrderPerKey, changed: make(chan struct{}), held: map[*holding]struct{}{}, lanes: map[string][]*holding{},
+		prefetch: sub.Prefetch, drop: sub.Unparked, lanesOff: sub.InOrder && !q.BlockAfterAbandon || q.Order != core.OrderPerKey, changed: make(chan struct{}), held: map[*holding]struct{}{}, lanes: map[string][]*holding{},
 	}
 	if r.prefetch == 0 {
 		if r.prefetch = 2 * sub.Concurrency; r.prefetch == 0 {

@@ -83,6 +83,7 @@ func (t *Transport) extend(ctx context.Context, hs []*holding, lease, timeout ti
 		case h.state == settle || h.state == gone: // its settle was faster
 		case err == nil:
 			h.deadline, h.renewAt = sent.Add(lease), sent.Add(lease/2)
+			t.renewBy(h.renewAt)
 			if h.renewals++; h.renewals == longHeld {
 				t.log.LogAttrs(ctx, slog.LevelWarn, "a message is held for long: its handler is slow, or never returns", slog.String("event", "held_long"),
 					slog.String("id", h.rec.Envelope.ID), slog.String("queue", h.r.route.Route), slog.Int("attempt", h.rec.Attempts+1),
