@@ -31,12 +31,26 @@ func (codec[T]) Decode(data []byte) (T, error) {
 	if any(zero) == nil {
 		return zero, fmt.Errorf("%T is not a concrete message type; use a pointer to a generated struct", new(T))
 	}
-	v, ok := zero.ProtoReflect().Type().New().Interface().(T)
-	if !ok {
-		return zero, fmt.Errorf("%T makes messages of another type", zero)
+	v, err := newOf(zero)
+	if err != nil {
+		return zero, err
 	}
 	if err := proto.Unmarshal(data, v); err != nil {
 		return zero, err
+	}
+	return v, nil
+}
+
+// newOf makes an empty message of zero's type. A type that knows its descriptor at run time only, such as dynamicpb.Message, cannot do that, and panics.
+func newOf[T proto.Message](zero T) (v T, err error) {
+	defer func() {
+		if recover() != nil {
+			err = fmt.Errorf("a nil %T does not know what message it is; use a pointer to a generated struct", zero)
+		}
+	}()
+	v, ok := zero.ProtoReflect().Type().New().Interface().(T)
+	if !ok {
+		return zero, fmt.Errorf("%T makes messages of another type", zero)
 	}
 	return v, nil
 }

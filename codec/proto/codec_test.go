@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	goproto "google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/dynamicpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -71,6 +72,9 @@ func TestErrorsAreClearAndHoldNoContent(t *testing.T) { // ST-04
 	}
 	if _, err := proto.Codec[goproto.Message]().Decode(nil); err == nil {
 		t.Error("an interface was decoded")
+	}
+	if _, err := proto.Codec[*dynamicpb.Message]().Decode(nil); err == nil || !strings.Contains(err.Error(), "*dynamicpb.Message") {
+		t.Errorf("a type without a descriptor: got %v", err)
 	}
 	if err := errors.Unwrap(func() error { _, err := topic.Decode(&core.Envelope{Body: []byte{0xff}}); return err }()); err == nil {
 		t.Error("the cause is not wrapped")
