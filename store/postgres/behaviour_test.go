@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -162,6 +163,146 @@ func TestLateCommitIsNotSkipped(t *testing.T) {
 	})
 	if len(c.Records) != 1 || c.Records[0].Envelope.ID != "late" {
 		t.Fatalf("%+v", c)
+	}
+}
+
+// OR-02: messages of a transaction that takes long keep their order behind what was claimed meanwhile, also if no transaction that began
+// later has ended.
+func TestOrderOfALongTransaction(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, testenv.PostgresOptions{}) // of which the long transaction is the newest
+	pool := openPool(t, server.DSN("postgres"))
+	o := outboxOn(t, pool, postgres.Options{NotifyOff: true})
+	req := request(10)
+	req.Session = 7
+	var got []string
+	take := func() {
+		t.Helper()
+		c, err := o.Claim(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range c.Records {
+			if e := &c.Records[i].Envelope; e.Key == "k" {
+				got = append(got, e.ID)
+			}
+			settle(t, o, core.Published(&c.Records[i]))
+		}
+	}
+	long, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = long.Rollback(context.WithoutCancel(t.Context())) }()
+	in := func(id string) {
+		t.Helper()
+		if _, err := o.Stage(t.Context(), long, message(core.ID(id), core.Key("k"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in("first")
+	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); { // horizonDelay, and some claims after it
+		take()
+		time.Sleep(50 * time.Millisecond) // as an idle relay
+	}
+	stage(t, pool, o, message(core.Key("other")))
+	for range 5 {
+		take()
+	}
+	req.MaxRecords = 1 // claims come out full, and do not look behind
+	stage(t, pool, o, message(core.Key("b1")), message(core.Key("b2")), message(core.Key("b3")))
+	take()
+	in("second")
+	if err := long.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "both messages", func() bool {
+		take()
+		return len(got) == 2
+	})
+	if got[0] != "first" {
+		t.Errorf("got %v", got)
+	}
+}
+
+// DB-04 DB-11: rows that were put in by hand with times that no clock shows are read as any others, and stop nothing.
+func TestInfinity(t *testing.T) {
+	t.Parallel()
+	now := func(e time.Time) bool { return time.Since(e).Abs() < time.Hour }
+	for name, tc := range map[string]struct {
+		never bool
+		ok    func(r *core.Record) bool
+	}{
+		"due_at infinity":       {never: true},
+		"due_at -infinity":      {ok: func(*core.Record) bool { return true }},
+		"expires_at infinity":   {ok: func(r *core.Record) bool { return r.Envelope.Expires.IsZero() }},
+		"expires_at -infinity":  {ok: func(r *core.Record) bool { return r.Envelope.Expires.Equal(time.Unix(0, 0)) }},
+		"occurred_at infinity":  {ok: func(r *core.Record) bool { return now(r.Envelope.Time) }},
+		"occurred_at -infinity": {ok: func(r *core.Record) bool { return now(r.Envelope.Time) }},
+		"ready_since infinity":  {ok: func(r *core.Record) bool { return r.Age < time.Hour }},
+		"ready_since -infinity": {ok: func(r *core.Record) bool { return r.Age < time.Hour }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o, pool := newOutbox(t, postgres.Options{})
+			column, value, _ := strings.Cut(name, " ")
+			claimed := map[string]bool{}
+			take := func(req core.ClaimRequest) {
+				t.Helper()
+				c, err := o.Claim(t.Context(), req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range c.Records {
+					r := &c.Records[i]
+					claimed[r.Envelope.ID] = true
+					if r.Envelope.Key == "odd" && (tc.never || !tc.ok(r)) {
+						t.Errorf("%+v", r)
+					}
+					settle(t, o, core.Retry(r, errors.New("no"), time.Hour))
+				}
+			}
+			front, general := request(10), request(10)
+			general.Routes[0].SkipTopics = []string{"none"} // which needs a look at each row
+			for i, req := range []core.ClaimRequest{front, general} {
+				odd, plain := fmt.Sprint("odd-", i), fmt.Sprint("plain-", i)
+				exec(t, pool, fmt.Sprintf(`INSERT INTO waybill.waybill_outbox (topic, body, id, key, holds, %s) VALUES ('t.x', '{}', $1, 'odd', $2, $3::text::timestamptz)`, column), odd, tc.never, value)
+				stage(t, pool, o, message(core.ID(plain)))
+				err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { // what is locked is not promoted, and so the next that is due
+					_, err := tx.Exec(t.Context(), "SELECT FROM waybill.waybill_outbox WHERE id = $1 FOR UPDATE", odd)
+					if err == nil {
+						take(req)
+					}
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, "all that is due", func() bool {
+					take(req)
+					return claimed[plain] && (tc.never || claimed[odd])
+				})
+				exec(t, pool, "UPDATE waybill.waybill_outbox SET key = 'was' || id WHERE id = $1", odd) // it holds back the next
+			}
+			stored, err := o.Inspect(t.Context(), core.DefaultRoute, "odd-0")
+			if err != nil || tc.never != (stored.DueIn == math.MaxInt64) {
+				t.Errorf("inspect: %+v, error %v", stored, err)
+			}
+			if l, err := o.List(t.Context(), core.Filter{}, core.Page{}); err != nil || len(l.Records) != 4 {
+				t.Errorf("list: %d, error %v", len(l.Records), err)
+			}
+			if keys, _, err := o.BlockedKeys(t.Context(), core.DefaultRoute, false, "", 10); err != nil || len(keys) != 2 {
+				t.Errorf("blocked keys: %+v, error %v", keys, err)
+			}
+			if counts, err := o.Counts(t.Context()); err != nil || len(counts) == 0 || counts[0].Oldest > time.Hour {
+				t.Errorf("counts: %+v, error %v", counts, err)
+			}
+			for _, key := range []string{"wasodd-0", "wasodd-1"} {
+				if err := o.DecideHead(t.Context(), core.DefaultRoute, key, key[3:], core.HeadRequeue); err != nil && !strings.Contains(err.Error(), "expired at 1970") {
+					t.Errorf("decide: %v", err)
+				}
+			}
+		})
 	}
 }
 

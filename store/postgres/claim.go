@@ -40,7 +40,7 @@ func (o *Outbox) Claim(ctx context.Context, req core.ClaimRequest) (core.Claim, 
 		claim := o.claims.advance(&req, view, a)
 		if len(claim.Records) > 0 || claim.Suspects || !claim.More || round == maxRounds {
 			if !req.Alone {
-				o.waiter.claimed(view.names, a, claim.More)
+				o.waiter.claimed(view.names, view.began, a, claim.More)
 			}
 			return claim, nil
 		}

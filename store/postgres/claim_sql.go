@@ -34,8 +34,16 @@ SELECT set_config('waybill.shards', (
 ), true)`
 
 // recordSQL are the columns of a record; see recordReader.
-const recordSQL = `o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent, o.occurred_at,
-              o.hlc, o.expires_at, o.attrs, o.body, o.attempts, o.crashes, o.ready_since`
+const recordSQL = `o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent, ` + occurredSQL + ` AS occurred_at,
+              o.hlc, ` + expiresSQL + ` AS expires_at, o.attrs, o.body, o.attempts, o.crashes, ` + sinceSQL + ` AS ready_since`
+
+// Rows that were put in by hand may hold the times that no clock shows, and time.Time cannot either. What expires at infinity never
+// does, and at -infinity has; what happened or was due then counts as now.
+const (
+	expiresSQL  = `CASE WHEN o.expires_at < 'infinity' THEN greatest(o.expires_at, 'epoch') END`
+	occurredSQL = `CASE WHEN isfinite(o.occurred_at) THEN o.occurred_at ELSE statement_timestamp() END`
+	sinceSQL    = `CASE WHEN isfinite(o.ready_since) THEN o.ready_since ELSE statement_timestamp() END`
+)
 
 // A claim looks at a bounded number of rows and leases those it may. There are two statements, which share their
 // beginning and their end: claimUnkeyedSQL for windows without rows whose key must be kept in order (it takes nothing if there
@@ -172,6 +180,12 @@ const pickKeyedSQL = `, h AS (
     FROM r LEFT JOIN g ON g.n = r.n GROUP BY r.n
 )`
 
+// nextXidSQL is the next transaction id. A snapshot's xmax is not: it is the one after the latest that has ended, so that running ones
+// may have it or later ones, and are not seen as running. age counts from the next one, and assigns none; it is a small difference of
+// 32 bits, also where they begin anew. If the transaction has an id itself, age counts from that, which may be before xmax: then whatever
+// began since the claim did may be running unseen.
+const nextXidSQL = `pg_snapshot_xmax(pg_current_snapshot())::text::bigint + greatest(age(pg_snapshot_xmax(pg_current_snapshot())::xid), 0)`
+
 // takeSQL leases what was taken, and answers: first a row about what the claim saw, then the records.
 const takeSQL = `, u AS (
     UPDATE {outbox} o
@@ -186,12 +200,12 @@ SELECT array_agg(b.rows ORDER BY b.n), array_agg(b.last ORDER BY b.n), array_agg
        (SELECT array_agg(g.key ORDER BY g.seq, g.n) FROM g WHERE g.busy), coalesce(bool_or(b.suspects), false), coalesce(bool_or(b.held), false),
        coalesce(bool_or(b.keyed), false),
        (extract(epoch FROM min(b.lease_until) - statement_timestamp()) * 1000000)::bigint,
-       (SELECT (extract(epoch FROM min(t.due_at) - statement_timestamp()) * 1000000)::bigint
+       (SELECT (extract(epoch FROM min(greatest(t.due_at, statement_timestamp())) - statement_timestamp()) * 1000000)::bigint
         FROM unnest($1::text[]) AS x(route) CROSS JOIN LATERAL (
-            SELECT e.due_at FROM {outbox} e WHERE e.route = x.route AND e.settled_at IS NULL AND e.due_at IS NOT NULL ORDER BY e.due_at LIMIT 1
+            SELECT e.due_at FROM {outbox} e WHERE e.route = x.route AND e.settled_at IS NULL AND e.due_at < 'infinity' ORDER BY e.due_at LIMIT 1
         ) t),
        (SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM {outbox_sequence} s),
-       pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint, ` + nextXidSQL + `,
        (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint, statement_timestamp(),
        NULL::bigint, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::timestamptz,
        NULL::bigint, NULL::timestamptz, NULL::json, NULL::bytea, NULL::int, NULL::int, NULL::timestamptz

@@ -14,19 +14,19 @@ import (
 //
 // There are two pairs. The plain one finds out too that no row has a key that must be kept in order. The keyed one finds out that nothing holds
 // back any key: behind the front no row of a key waits but what the session itself has leased, none was put back or is retried, and no other
-// relay claims, as the transaction has the locks of all key shards. It takes just as many rows as it saw, or none: a row that
+// relay claims, as the transaction has the locks of all key shards. It takes the rows that it saw, by their number and sum, or none: a row that
 // somebody has locked, or that was committed meanwhile, might be behind or before another one of its key.
 const (
 	lookFrontSQL = `
 SELECT x.rows, x.last, x.least, x.clean AND y.clean, x.keyed, y.least,
-       set_config('waybill.front', CASE WHEN x.clean AND y.clean THEN x.last ELSE 0 END::text, true), set_config('waybill.rows', x.rows::text, true),
-       (SELECT (extract(epoch FROM e.due_at - statement_timestamp()) * 1000000)::bigint FROM {outbox} e
-        WHERE e.route = $1 AND e.settled_at IS NULL AND e.due_at IS NOT NULL ORDER BY e.due_at LIMIT 1),
+       set_config('waybill.front', CASE WHEN x.clean AND y.clean THEN x.last ELSE 0 END::text, true), set_config('waybill.rows', concat(x.rows, ' ', x.sum), true),
+       (SELECT (extract(epoch FROM greatest(e.due_at, statement_timestamp()) - statement_timestamp()) * 1000000)::bigint FROM {outbox} e
+        WHERE e.route = $1 AND e.settled_at IS NULL AND e.due_at < 'infinity' ORDER BY e.due_at LIMIT 1),
        (SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM {outbox_sequence} s),
-       pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint,
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint, ` + nextXidSQL + `,
        (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint, statement_timestamp()
 FROM (
-    SELECT count(*) AS rows, coalesce(max(o.seq), 0) AS last, coalesce(min(o.seq), 0) AS least, coalesce(bool_or(o.keyed), false) AS keyed,
+    SELECT count(*) AS rows, sum(o.seq) AS sum, coalesce(max(o.seq), 0) AS last, coalesce(min(o.seq), 0) AS least, coalesce(bool_or(o.keyed), false) AS keyed,
            coalesce(NOT bool_or(o.lease_until IS NOT NULL OR o.crashes > 1 OR o.odd) AND (count(*) = 1 OR sum(octet_length(o.body)) <= $4), true) AS clean
     FROM (`
 
@@ -59,8 +59,8 @@ FROM (
 RETURNING ` + recordSQL
 
 	takeFrontKeyedSQL = leaseFrontSQL + `(
-    SELECT CASE WHEN count(*) = ` + frontRows + ` THEN array_agg(e.ctid) END FROM (
-        SELECT e.ctid FROM {outbox} e
+    SELECT CASE WHEN concat(count(*), ' ', sum(e.seq)) = ` + frontRows + ` THEN array_agg(e.ctid) END FROM (
+        SELECT e.ctid, e.seq FROM {outbox} e
         WHERE e.route = $1 AND e.seq + 0 > $2 AND e.seq + 0 <= ` + frontEnd + ` AND e.settled_at IS NULL AND e.due_at IS NULL
           AND e.lease_until IS NULL AND e.crashes < 2 AND NOT e.holds
         ORDER BY e.seq + 0 LIMIT $3 + 1 FOR UPDATE SKIP LOCKED
@@ -72,9 +72,9 @@ UPDATE {outbox} o
 SET state = 2, lease_token = $5, lease_owner = $4, lease_until = (SELECT statement_timestamp() + $6 * interval '1 microsecond')
 WHERE o.ctid = ANY (`
 
-	// frontEnd and frontRows are what the look found out.
+	// frontEnd and frontRows are what the look found out: the last sequence, and how many there are and their sum.
 	frontEnd  = `nullif(current_setting('waybill.front', true), '')::bigint`
-	frontRows = `nullif(current_setting('waybill.rows', true), '')::bigint`
+	frontRows = `current_setting('waybill.rows', true)`
 )
 
 // messyClaims is how many claims do not try the front alone after one that met something else there, or somebody.

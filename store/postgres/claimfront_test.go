@@ -156,6 +156,8 @@ func TestClaimAllAtTheFrontInOrderOrNone(t *testing.T) {
 		"one is cancelled":      {"DELETE FROM waybill.waybill_outbox WHERE seq = 20", 0},
 		"one is leased":         {"UPDATE waybill.waybill_outbox SET lease_until = now() + interval '1 hour' WHERE seq = 20", 0},
 		"one comes, one leaves": {"WITH d AS (DELETE FROM waybill.waybill_outbox WHERE seq = 10) " + insert + "VALUES (15, 't', 'x', 'k'), (16, 't', 'x', 'k')", 0},
+		"another one":           {"WITH d AS (DELETE FROM waybill.waybill_outbox WHERE seq = 10) " + insert + "VALUES (15, 't', 'x', 'k')", 0},
+		"others of their sum":   {"WITH d AS (DELETE FROM waybill.waybill_outbox WHERE seq = 20) " + insert + "VALUES (9, 't', 'x', 'k'), (11, 't', 'x', 'k')", 0},
 	} {
 		exec("TRUNCATE waybill.waybill_outbox")
 		exec(insert + "SELECT 10 * i, 't', 'x', 'k' FROM generate_series(1, 3) i")

@@ -31,7 +31,7 @@ WITH RECURSIVE routes AS (
         (SELECT 'reason', o.state, o.ready_since FROM {outbox} o WHERE o.route = r.route AND o.reason <> '' LIMIT $1)
     ) x WHERE r.route IS NOT NULL
 ), parts AS (
-    SELECT route, part, state, count(*) AS n, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen FROM rows GROUP BY 1, 2, 3
+    SELECT route, part, state, count(*) AS n, min(ready_since) FILTER (WHERE isfinite(ready_since)) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen FROM rows GROUP BY 1, 2, 3
 ), often AS (
     SELECT f.route, f.freq FROM pg_stats s CROSS JOIN LATERAL unnest(s.most_common_vals::text::text[], s.most_common_freqs) AS f(route, freq)
     WHERE s.schemaname = $6 AND s.tablename = $7 AND s.attname = 'route'
@@ -42,7 +42,7 @@ WITH RECURSIVE routes AS (
     LEFT JOIN pg_class i ON i.oid = to_regclass($2 || CASE b.part WHEN 'ready' THEN $3 WHEN 'timer' THEN $4 ELSE $5 END)
 )
 SELECT p.route, p.state, sum(CASE WHEN b.route IS NULL THEN p.n ELSE p.n * greatest(b.seen, b.total) / b.seen END)::bigint,
-       bool_or(b.route IS NOT NULL), (extract(epoch FROM clock_timestamp() - min(p.oldest)) * 1000000)::bigint
+       bool_or(b.route IS NOT NULL), coalesce((extract(epoch FROM clock_timestamp() - min(p.oldest)) * 1000000)::bigint, 0)
 FROM parts p LEFT JOIN big b ON b.route = p.route AND b.part = p.part
 GROUP BY p.route, p.state ORDER BY p.route, p.state`
 

@@ -50,7 +50,7 @@ SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
 ) h ON true
 WHERE k.key IS NOT NULL ORDER BY k.i`
 
-// BlockedKeys lists keys whose head waits; see [core.KeyKeeper]. Keys are in the order of the database's collation. It
+// BlockedKeys lists keys whose head waits; see [core.KeyKeeper]. Keys are in the order of their bytes. It
 // goes from key to key by index, over those that hold back or have abandoned messages. Since counts from the end of an
 // abandoned head; of one that waits for a retry, from when it was first due.
 func (o *Outbox) BlockedKeys(ctx context.Context, route string, blockAfterAbandon bool, after string, limit int) (keys []core.BlockedKey, more bool, err error) {
@@ -120,7 +120,7 @@ func decideSQL(requeue bool) string { //nolint:revive // a variant of one statem
 	}
 	return `
 WITH h AS MATERIALIZED (
-    SELECT e.seq, e.state = 2 AS leased, CASE WHEN e.expires_at <= statement_timestamp() THEN e.expires_at END AS expired,
+    SELECT e.seq, e.state = 2 AS leased, CASE WHEN e.expires_at <= statement_timestamp() THEN greatest(e.expires_at, 'epoch') END AS expired,
         e.dedupe_key <> '' AND e.settled_at IS NOT NULL AND EXISTS (SELECT FROM {outbox} d WHERE d.route = e.route AND d.topic = e.topic
             AND d.dedupe_key = e.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL) AS duplicate,
         (` + retryWaits + ` OR ` + abandonedWaits + `) IS TRUE

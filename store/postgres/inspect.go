@@ -15,10 +15,11 @@ var _ core.Inspector = (*Outbox)(nil)
 
 // storedSQL are the columns of a row o that people see.
 const storedSQL = `
-    o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent, o.occurred_at, o.hlc, o.expires_at,
+    o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent, ` + occurredSQL + `, o.hlc, ` + expiresSQL + `,
     o.attrs, o.state, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
-    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
-    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+    (extract(epoch FROM statement_timestamp() - ` + sinceSQL + `) * 1000000)::bigint,
+    CASE WHEN o.settled_at IS NULL AND o.due_at = 'infinity' THEN 9223372036854775807
+         WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
     CASE WHEN o.lease_until > statement_timestamp() THEN o.lease_owner ELSE '' END,
     CASE WHEN o.lease_until > statement_timestamp() THEN (extract(epoch FROM o.lease_until - statement_timestamp()) * 1000000)::bigint ELSE 0 END`
 

@@ -104,12 +104,13 @@ type horizon struct {
 // within one row's insert.
 const horizonDelay = time.Second
 
-func (h *horizon) advance(a *answer) {
+// advance goes on by the answer to a claim that began at a time. Every transaction that has its id by then is before a.xmax.
+func (h *horizon) advance(a *answer, began time.Time) {
 	switch {
 	case h.taken.IsZero():
 		h.sequence, h.taken = a.sequence, time.Now()
 	case h.xmax == 0:
-		if time.Since(h.taken) >= horizonDelay {
+		if began.Sub(h.taken) >= horizonDelay {
 			h.xmax = a.xmax
 		}
 	case a.xmin >= h.xmax:
@@ -154,6 +155,7 @@ const (
 
 // view is what one claim looks at: ranges, as columns.
 type view struct {
+	began         time.Time
 	statement     string
 	simple        bool             // claimFront may do
 	settled       int64            // see horizon
@@ -173,7 +175,7 @@ type view struct {
 func (c *claimer) plan(req *core.ClaimRequest) *view {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := &view{window: req.MaxRecords + req.MaxRecords/4 + 20, records: req.MaxRecords, bytes: req.MaxBytes, skip: []string{}, promoted: map[string]int64{}}
+	v := &view{began: time.Now(), window: req.MaxRecords + req.MaxRecords/4 + 20, records: req.MaxRecords, bytes: req.MaxBytes, skip: []string{}, promoted: map[string]int64{}}
 	if req.Alone {
 		v.records = 1
 	}
@@ -300,7 +302,7 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	claim := core.Claim{Records: a.records, Suspects: a.suspects, NextIn: -1}
-	c.past.advance(a)
+	c.past.advance(a, v.began)
 	if c.plain++; a.keyed {
 		c.plain = 0
 	}

@@ -68,11 +68,12 @@ type waiter struct {
 	backoff  time.Duration
 }
 
-// seen is what a claim knew of the outbox: the last sequence that was given out, and whether older transactions were
+// seen is what a claim knew of the outbox: the last sequence that was given out, and whether transactions were
 // still open that may have staged something with a lower one.
 type seen struct {
 	sequence, xmax int64
 	open           bool
+	again          time.Time // claim once more from then on: a transaction takes its id a moment after the sequence
 }
 
 func (w *waiter) init(n names) {
@@ -81,15 +82,21 @@ func (w *waiter) init(n names) {
 	w.seen, w.pause = map[string]seen{}, firstPoll
 }
 
-// claimed notes what a claim of routes saw. A claim that has more to look at does not count as having seen anything.
-func (w *waiter) claimed(routes []string, a *answer, more bool) { //nolint:revive // a fact, not a mode
+// claimed notes what a claim of routes saw, which began at a time. A claim that has more to look at does not count as having seen anything.
+func (w *waiter) claimed(routes []string, began time.Time, a *answer, more bool) { //nolint:revive // a fact, not a mode
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range routes {
 		if more {
 			delete(w.seen, r)
 		} else {
-			w.seen[r] = seen{a.sequence, a.xmax, a.xmin != a.xmax}
+			s, old := seen{a.sequence, a.xmax, a.xmin != a.xmax, time.Time{}}, w.seen[r]
+			if old.sequence != a.sequence {
+				s.again = time.Now().Add(awakeFor)
+			} else if began.Before(old.again) {
+				s.again = old.again
+			}
+			w.seen[r] = s
 		}
 	}
 	if len(a.records) > 0 {
@@ -235,7 +242,7 @@ func (w *waiter) changed(routes []string, sequence, xmin int64) bool {
 	}
 	for _, r := range routes {
 		s, ok := w.seen[r]
-		if !ok || s.sequence != sequence || s.open && xmin >= s.xmax {
+		if !ok || s.sequence != sequence || s.open && xmin >= s.xmax || !s.again.IsZero() && time.Now().After(s.again) {
 			return true
 		}
 	}

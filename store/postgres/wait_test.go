@@ -250,6 +250,71 @@ func TestIdleQueries(t *testing.T) {
 	}
 }
 
+// DB-10: a relay that no notification reaches hears of a transaction that was open at its latest claim, also if that was the newest, and
+// if it had a sequence but no id yet.
+func TestWaitHearsWhatWasOpen(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, testenv.PostgresOptions{}) // transactions of others make a relay look
+	pool := openPool(t, server.DSN("postgres"))
+	o := outboxOn(t, pool, postgres.Options{NotifyOff: true})
+	wait := func(limit time.Duration) core.WakeCause {
+		t.Helper()
+		cause, err := o.Wait(t.Context(), []string{core.DefaultRoute}, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cause
+	}
+	rest := func() {
+		t.Helper()
+		eventually(t, "nothing to do", func() bool {
+			for _, r := range claim(t, o, request(10)).Records {
+				settle(t, o, core.Published(&r))
+			}
+			return wait(100*time.Millisecond) == core.WakeTimer
+		})
+	}
+	stage(t, pool, o, message())
+	for name, tc := range map[string]struct{ early, late func(tx pgx.Tx) error }{
+		"the newest": {
+			early: func(tx pgx.Tx) error { _, err := o.Stage(t.Context(), tx, message()); return err },
+			late:  func(pgx.Tx) error { rest(); return nil },
+		},
+		"without an id": {
+			early: func(tx pgx.Tx) error {
+				_, err := tx.Exec(t.Context(), "SELECT nextval('waybill.waybill_outbox_seq_seq')")
+				return err
+			},
+			late: func(tx pgx.Tx) error {
+				_, err := tx.Exec(t.Context(), "INSERT INTO waybill.waybill_outbox (seq, topic, body) OVERRIDING SYSTEM VALUE SELECT last_value, 't.x', 'x' FROM waybill.waybill_outbox_seq_seq")
+				return err
+			},
+		},
+	} {
+		rest()
+		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			if err := tc.early(tx); err != nil {
+				return err
+			}
+			if c := claim(t, o, request(10)); len(c.Records) != 0 {
+				t.Errorf("%s: claimed what is not committed", name)
+			}
+			return tc.late(tx)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cause := wait(4 * time.Second); cause != core.WakePoll {
+			t.Errorf("%s: woken by %v", name, cause)
+		}
+		if c := claim(t, o, request(10)); len(c.Records) != 1 {
+			t.Errorf("%s: nothing to claim", name)
+		} else {
+			settle(t, o, core.Published(&c.Records[0]))
+		}
+	}
+}
+
 // ST-02 DB-02 DB-03: one round trip each, whatever the number of messages.
 func TestRoundTrips(t *testing.T) {
 	t.Parallel()
