@@ -560,6 +560,50 @@ func TestIsolationAndExecModes(t *testing.T) {
 	}
 }
 
+// DB-02 DB-06 IN-05: nor for migrations and purges that meet others.
+func TestIsolationOfConcurrentWork(t *testing.T) {
+	t.Parallel()
+	pool := openPool(t, testenv.Postgres(t).DSN+"&default_transaction_isolation=repeatable%20read")
+	m, err := postgres.NewMigrations(postgres.MigrationOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if err := m.Up(t.Context(), pool); err != nil {
+				t.Errorf("migrate: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	in, err := postgres.NewInbox(pool, postgres.InboxOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := stdlib.OpenDBFromPool(pool)
+	defer func() { _ = db.Close() }()
+	viaSQL, err := postgres.NewSQLInbox(db, postgres.InboxOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range map[string]core.InboxPurger{"pgx": in, "database/sql": viaSQL} {
+		exec(t, pool, "INSERT INTO waybill.waybill_inbox SELECT 'c', 's', g::text, now() - interval '1 day' FROM generate_series(1, 10000) g")
+		for range 3 {
+			wg.Go(func() {
+				if _, err := p.PurgeInbox(t.Context(), "c", time.Hour, 10_000); err != nil {
+					t.Errorf("purge, %s: %v", name, err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_inbox"); n != 0 {
+			t.Errorf("purge, %s: %d are left", name, n)
+			exec(t, pool, "TRUNCATE waybill.waybill_inbox")
+		}
+	}
+}
+
 // OR-02: nothing of a key is claimed while another claim holds a later record of it: not what committed late, and not
 // what was put back, however far behind the leased ones are.
 func TestKeyWaitsForLaterLeases(t *testing.T) {

@@ -188,11 +188,16 @@ func (i *Inbox) PurgeInbox(ctx context.Context, consumer string, age time.Durati
 		return 0, err
 	}
 	text, args := purgeArgs(consumer, age, limit)
-	tag, err := i.pool.Exec(ctx, i.names.sql(text), args...)
+	var n int64
+	err := pgx.BeginTxFunc(ctx, i.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, i.names.sql(text), args...)
+		n = tag.RowsAffected()
+		return err
+	})
 	if err != nil {
 		return 0, failure("inbox: purge", err)
 	}
-	return int(tag.RowsAffected()), nil
+	return int(n), nil
 }
 
 func checkPurge(age time.Duration, limit int) error {

@@ -251,12 +251,27 @@ func (m *Migrations) applied(ctx context.Context, tx pgx.Tx) (map[Part]int, erro
 // migrationLock is the advisory lock of migrations, for the transaction.
 const migrationLock = 0x77617962_696c6c00
 
+// beginner is a DB that is not itself a transaction.
+type beginner interface {
+	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
+}
+
+// readCommitted begins transactions that see, once they have the lock, what the one before them did.
+type readCommitted struct{ beginner }
+
+func (db readCommitted) Begin(ctx context.Context) (pgx.Tx, error) {
+	return db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+}
+
 // read is run without the lock.
 func (m *Migrations) read(ctx context.Context, db DB, op string, fn func(tx pgx.Tx) error) error {
 	return failure(op, pgx.BeginFunc(ctx, db, fn))
 }
 
 func (m *Migrations) run(ctx context.Context, db DB, op string, fn func(tx pgx.Tx) error) error {
+	if b, ok := db.(beginner); ok {
+		db = readCommitted{b}
+	}
 	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", int64(migrationLock)); err != nil {
 			return err

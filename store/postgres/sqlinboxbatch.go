@@ -86,12 +86,20 @@ func (i *SQLInbox) PurgeInbox(ctx context.Context, consumer string, age time.Dur
 		return 0, err
 	}
 	text, args := purgeArgs(consumer, age, limit)
-	result, err := i.db.ExecContext(ctx, i.names.sql(text), args...)
+	tx, err := i.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return 0, failure("inbox: begin", err)
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	result, err := tx.ExecContext(ctx, i.names.sql(text), args...)
 	if err != nil {
 		return 0, failure("inbox: purge", err)
 	}
 	n, err := result.RowsAffected()
 	if err != nil {
+		return 0, failure("inbox: purge", err)
+	}
+	if err := tx.Commit(); err != nil {
 		return 0, failure("inbox: purge", err)
 	}
 	return int(n), nil
