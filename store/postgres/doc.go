@@ -64,7 +64,7 @@
 // # Restores and failover
 //
 // A database that went back in time needs nothing to be done, also under relays that run on: their positions are hints
-// and find everything within some laps, leases end by themselves, a lease that ends beyond reason counts as none, and
+// and find everything within some laps, leases end by themselves (a cleaner's lease that ends beyond reason counts as none), and
 // the running clocks stay ahead of the stamps that came back. What had been published and came back is published again,
 // for the inbox to recognise. Until the first lap has met such records, they may arrive in another order than before, if
 // the sequence did not go back or was overtaken before the next claim; what had never arrived keeps its order, unless it
@@ -101,5 +101,5 @@
 //
 // Staging an id again is a duplicate only for as long as its record exists: by default until it was published. Counts
 // leave out published records that are kept. A claim takes at most 10,000 records. Order by HLC is not offered. Counts are exact up to
-// 10,000 live rows a route and estimates above. Names of tables have at most 48 bytes.
+// 10,000 live rows a route and estimates above. Names of tables have at most 48 bytes. No name may hold {, nor may that of the schema.
 package postgres

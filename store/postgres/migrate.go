@@ -29,7 +29,7 @@ const (
 	PartInbox  Part = "inbox"
 )
 
-// MigrationOptions names what to migrate. Zero fields mean the defaults of Options and InboxOptions.
+// MigrationOptions names what to migrate. Zero fields mean the defaults of Options and InboxOptions. No name may hold a NUL or {.
 type MigrationOptions struct {
 	Schema, Outbox, Inbox string
 	// Parts selects; empty means outbox and inbox.

@@ -370,4 +370,20 @@ func TestNames(t *testing.T) {
 			t.Errorf("%v does not name %s", err, field)
 		}
 	}
+	const brace = "a{schema}b" // statements have such places for names
+	_, err = postgres.NewMigrations(postgres.MigrationOptions{Outbox: brace, Inbox: brace})
+	for _, field := range []string{"Outbox", "Inbox"} {
+		if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), field+": holds a NUL or {") {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	for name, err := range map[string]error{
+		"outbox": postgres.Options{Source: "/s", Schema: brace, Table: brace}.Validate(), "inbox": postgres.InboxOptions{Schema: brace, Table: brace}.Validate(),
+	} {
+		for _, field := range []string{"Schema", "Table"} {
+			if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), field+": holds a NUL or {") {
+				t.Errorf("%s, %s: %v", name, field, err)
+			}
+		}
+	}
 }

@@ -83,14 +83,14 @@ func checkNames(schema, field, table string) []string {
 	if len(schema) > 63 {
 		p = append(p, fmt.Sprintf("Schema: has %d bytes; at most 63 are allowed", len(schema)))
 	}
-	if strings.ContainsRune(schema, 0) {
-		p = append(p, "Schema: holds a NUL")
+	if strings.ContainsAny(schema, "\x00{") {
+		p = append(p, "Schema: holds a NUL or {")
 	}
 	if len(table) > maxTableName {
 		p = append(p, fmt.Sprintf("%s: has %d bytes; at most %d are allowed, since index names add to it", field, len(table), maxTableName))
 	}
-	if strings.ContainsRune(table, 0) {
-		p = append(p, field+": holds a NUL")
+	if strings.ContainsAny(table, "\x00{") {
+		p = append(p, field+": holds a NUL or {")
 	}
 	if table == metaTable {
 		p = append(p, field+": "+metaTable+" is taken; choose another")

@@ -61,8 +61,9 @@ func (r *unitRun) begin() {
 }
 
 // beginWith begins the transaction and runs its first statement in one round trip, and hands what comes back to read, which
-// must close it. It reports false if it has run nothing: somebody has begun, the statement cannot be sent so, or the
-// connection is lost. Then it is run in the usual way, which also says what is wrong with it.
+// must close it. It reports false if it has run nothing and the connection is as it was: somebody has begun, or the statement
+// cannot be sent so. Then it is run in the usual way, which also says what is wrong with it. If the connection is lost, or the
+// statement's context has ended on the way, which costs the connection, there is no transaction any more, and read gets the error.
 func (r *unitRun) beginWith(ctx context.Context, sql string, args []any, read func(results pgx.BatchResults)) bool {
 	if len(args) == 0 { // it may be several statements
 		return false
@@ -80,12 +81,14 @@ func (r *unitRun) beginWith(ctx context.Context, sql string, args []any, read fu
 	b.BeginTx(pgx.TxOptions{})
 	b.Queue(sql, args...)
 	results := r.conn.SendBatch(ctx, b)
-	if _, err := results.Exec(); err != nil { // neither has run
+	if _, err := results.Exec(); err != nil { // neither has run, or it is not known
 		_ = results.Close()
-		if r.conn.Conn().IsClosed() {
-			r.failed = err
+		if !r.conn.Conn().IsClosed() {
+			return false
 		}
-		return false
+		r.failed = err
+		read(pgx.FailedBatchResults(b, err))
+		return true
 	}
 	r.tx = results.Tx()
 	read(results)

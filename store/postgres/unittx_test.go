@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -124,6 +125,41 @@ func TestUnitOfWorkFirstStatementFails(t *testing.T) {
 				t.Errorf("%d messages", n)
 			}
 		})
+	}
+}
+
+// ST-03: a first statement whose context ends on the way says so, and costs the transaction.
+func TestUnitOfWorkFirstStatementTimesOut(t *testing.T) {
+	t.Parallel()
+	pool, _ := newSinglePool(t, "")
+	o := outboxOn(t, pool, postgres.Options{})
+	unit := o.UnitOfWork()
+	for name, first := range map[string]func(ctx context.Context, tx pgx.Tx) error{
+		"Exec": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "SELECT pg_sleep($1)", 60)
+			return err
+		},
+		"QueryRow": func(ctx context.Context, tx pgx.Tx) error {
+			return tx.QueryRow(ctx, "SELECT pg_sleep($1)", 60).Scan(nil)
+		},
+	} {
+		err := unit.Do(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+			defer cancel()
+			if err := first(short, tx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if _, err := tx.Exec(ctx, "SELECT $1::int", 1); !errors.Is(err, pgx.ErrTxClosed) {
+				t.Errorf("%s: the next statement: %v", name, err)
+			}
+			return unit.Stage(ctx, message())
+		})
+		if err == nil {
+			t.Errorf("%s: swallowed", name)
+		}
+	}
+	if n := queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox"); n != 0 {
+		t.Errorf("%d messages", n)
 	}
 }
 
