@@ -29,7 +29,7 @@ type Options struct {
 	// Source is the CloudEvents source of messages that name none, such as "/orders". Required.
 	Source string
 	// Schema and Table name the outbox table; default "waybill" and "waybill_outbox". Two outboxes in one database that
-	// differ in either do not meet. Names are quoted: any characters but NUL, case counts; Table has at most 48 bytes.
+	// differ in either do not meet. Names are quoted: any characters but NUL and {, case counts; Table has at most 48 bytes.
 	Schema, Table string
 	// Limits bounds what can be staged.
 	Limits core.Limits
