@@ -50,11 +50,7 @@ func (e *engine) publish(ctx context.Context, c *call) (res core.Results) {
 	if res = c.route.Publisher.Publish(ctx, c.envs); len(res) != n {
 		return broken(fmt.Sprintf("it returned %d results for %d messages", len(res), n))
 	}
-	for i, err := range res {
-		if err != nil {
-			res[i] = guardErr("an error of the publisher", func() error { return err })
-		}
-	}
+	guardEach("an error of the publisher", res)
 	return res
 }
 

@@ -218,3 +218,12 @@ func guardErr(what string, f func() error) (err error) {
 	}
 	return err
 }
+
+// guardEach does the same for each of res.
+func guardEach(what string, res core.Results) {
+	for i, err := range res {
+		if err != nil {
+			res[i] = guardErr(what, func() error { return err })
+		}
+	}
+}

@@ -196,11 +196,7 @@ func (e *engine) settle() (next time.Time) {
 		var res core.Results
 		err := guardErr("settle", func() error {
 			res = e.store.Settle(ctx, outcomes)
-			for i, err := range res {
-				if err != nil {
-					res[i] = guardErr("an error of the store", func() error { return err })
-				}
-			}
+			guardEach("an error of the store", res)
 			return nil
 		})
 		if err == nil && len(res) != n {

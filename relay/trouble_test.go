@@ -153,7 +153,7 @@ func TestLanesOfALimitedRoute(t *testing.T) {
 					lane, _, _ := strings.Cut(id, "-")
 					got[lane]++
 				}
-				if high, normal := got["lanehigh"], got["lanenormal"]+got["lane"]; high < 105 || normal < 50 { // 120 and 60 are their parts
+				if high, normal := got["lane"+string(core.LaneHigh)], got["lane"+string(core.LaneNormal)]; high < 105 || normal < 50 { // 120 and 60 are their parts
 					t.Errorf("%v of 200", got)
 				}
 				if err := stop(); err != nil {

@@ -11,6 +11,8 @@ import (
 
 var (
 	eventName  = regexp.MustCompile(`(?:"event", |slog\.String\("event", |warn\([A-Za-z.]+, |event = |event, text = |slog\.Level[A-Za-z]+, )"([a-z_.]+)"|event := "([a-z_]+)"`)
+	ofEngines  = regexp.MustCompile(`/(relay|consumer|inbox|store|transport)/`)
+	ofOthers   = regexp.MustCompile(`/(examples|bench|internal)/`)
 	metricName = regexp.MustCompile(`"(waybill\.(?:relay|consumer)\.[a-z.]+[a-z])"`)
 )
 
@@ -21,8 +23,7 @@ func TestOperatingNamesEverything(t *testing.T) {
 	found := map[string]bool{}
 	walk(t, func(path string) {
 		path = filepath.ToSlash(path)
-		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || !regexp.MustCompile(`/(relay|consumer|inbox|store|transport)/`).MatchString(path) ||
-			regexp.MustCompile(`/(examples|bench|internal)/`).MatchString(path) {
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || !ofEngines.MatchString(path) || ofOthers.MatchString(path) {
 			return
 		}
 		source := read(t, path)
