@@ -169,6 +169,7 @@ var faults = []struct {
 	{"keys interleave", "key-never-interleaves", bestEffort},
 	{"keys do not wait for a suspect", "key-waits-for-suspect", bestEffort},
 	{"scheduled messages overtake", "key-is-joined-when-due", bestEffort},
+	{"scheduled messages overtake", "key-is-joined-when-many-are-due", broken{answer: func(_ *broken, _ *core.ClaimRequest, c *core.Claim) { slices.Reverse(c.Records) }}},
 	{"keys come backwards", "key-drains-in-order", broken{messages: func(m []core.Message) []core.Message {
 		slices.Reverse(m)
 		return m

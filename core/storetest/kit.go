@@ -393,9 +393,13 @@ func recordIDs(rs []core.Record) []string {
 
 // names replaces ids by their numbers among all, for messages that people can read.
 func names(ids, all []string) string {
-	out := make([]int, len(ids))
-	for i, id := range ids {
-		out[i] = slices.Index(all, id)
+	const most = 50
+	var out []int
+	for _, id := range ids[:min(len(ids), most)] {
+		out = append(out, slices.Index(all, id))
+	}
+	if len(ids) > most {
+		return fmt.Sprintf("%v and %d more", out, len(ids)-most)
 	}
 	return fmt.Sprint(out)
 }

@@ -14,7 +14,7 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('plan_cache_mode', 
 // publish them makes duplicates, each key still in order. A settle waits for the disk, and with it for its claim.
 const setClaimSQL = setSQL + `, set_config('synchronous_commit', 'off', true)`
 
-// promoteSQL puts what became due in line with the rest, a bounded number a claim.
+// promoteSQL puts what became due in line with the rest, a bounded number a claim. What it leaves holds its key: see claimKeyedSQL.
 const promoteSQL = `
 UPDATE {outbox} o SET due_at = NULL, holds = true
 FROM (
@@ -111,7 +111,8 @@ const pickUnkeyedSQL = `, p AS MATERIALIZED (
 // The key's part:
 //
 //	h  for each key its head here, and where its free prefix ends; what the session itself holds is passed over
-//	k  what holds the head: 2 another session, or something earlier that will be claimed; 1 a retry, or an abandoned one.
+//	k  what holds the head: 2 another session, something earlier that will be claimed, or a schedule that came due and is
+//	   not in line yet, since promoteSQL is bounded and skips what others have locked; 1 a retry, or an abandoned one.
 //	   If the head was put back or taken over, whatever is leased behind it holds it too, the session's own as well: it
 //	   is about to be put back
 //	m  keys of which a picked row could not be locked: the rest of the key must not overtake it
@@ -131,6 +132,9 @@ const pickKeyedSQL = `, h AS (
                (SELECT CASE WHEN e.due_at IS NULL THEN 2 ELSE 1 END FROM {outbox} e WHERE e.route = k.route AND e.key = k.key
                    AND (e.seq < k.head OR e.due_at IS NOT NULL) AND e.settled_at IS NULL AND e.holds AND e.key <> ''
                    AND (e.lease_token >> 32 = $15 AND e.lease_until > statement_timestamp()) IS NOT TRUE LIMIT 1),
+               (SELECT 2 FROM {outbox} e WHERE e.route = k.route AND e.key = k.key
+                   AND NOT e.holds AND coalesce(e.due_at, 'infinity') <= statement_timestamp() AND (e.holds OR e.due_at IS NOT NULL)
+                   AND e.settled_at IS NULL AND e.key <> '' LIMIT 1),
                CASE WHEN k.block THEN (SELECT 1 FROM {outbox} e WHERE e.route = k.route AND e.key = k.key
                    AND e.reason <> '' AND e.reason NOT IN ('cancelled', 'replaced', 'skipped', 'parked') LIMIT 1) END,
                (SELECT 2 FROM {outbox} e WHERE e.route = k.route AND e.key = k.key AND e.seq >= k.floor AND e.seq < k.head

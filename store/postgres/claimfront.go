@@ -13,8 +13,8 @@ import (
 // what claim_sql.go does to each row. The conditions that decide are the second's own, since it sees what was committed after the look.
 //
 // There are two pairs. The plain one finds out too that no row has a key that must be kept in order. The keyed one finds out that nothing holds
-// back any key: behind the front no row of a key waits but what the session itself has leased, none was put back or is retried, and no other
-// relay claims, as the transaction has the locks of all key shards. It takes the rows that it saw, by their number and sum, or none: a row that
+// back any key: behind the front no row of a key waits but what the session itself has leased, none was put back or is retried, nothing due is
+// not in line yet, and no other relay claims, as the transaction has the locks of all key shards. It takes the rows that it saw, by their number and sum, or none: a row that
 // somebody has locked, or that was committed meanwhile, might be behind or before another one of its key.
 const (
 	lookFrontSQL = `
@@ -45,7 +45,8 @@ FROM (
 ) x, (
     SELECT coalesce(bool_and(o.lease_token >> 32 = $6 AND o.lease_until > statement_timestamp()), true)
            AND nullif(current_setting('waybill.shards', true), '')::bigint IS NOT DISTINCT FROM -1
-           AND NOT EXISTS (SELECT FROM {outbox} e WHERE e.route = $1 AND e.settled_at IS NULL AND e.holds AND e.key <> '') AS clean,
+           AND NOT EXISTS (SELECT FROM {outbox} e WHERE e.route = $1 AND e.settled_at IS NULL AND e.holds AND e.key <> '')
+           AND NOT EXISTS (SELECT FROM {outbox} e WHERE e.route = $1 AND e.settled_at IS NULL AND e.due_at <= statement_timestamp()) AS clean,
            coalesce(min(o.seq), 0) AS least
     FROM {outbox} o
     WHERE o.route = $1 AND o.seq + 0 >= $5 AND o.seq + 0 <= $2 AND o.settled_at IS NULL AND o.due_at IS NULL AND o.key <> ''

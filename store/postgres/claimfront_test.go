@@ -77,6 +77,7 @@ func TestClaimAllAtTheFrontInOrder(t *testing.T) {
 		block     bool
 		untried   bool
 		elsewhere bool // another relay has the lock of a shard
+		locked    bool // a transaction has locked the odd row
 		clean     bool
 		claimed   int
 		behind    int64
@@ -92,6 +93,7 @@ func TestClaimAllAtTheFrontInOrder(t *testing.T) {
 		"put back, below the floor":          {odd: "50, 't', '', 'a', NULL, 0, true, NULL, 0", floor: 51},
 		"a retry":                            {odd: "50, 't', '', 'a', NULL, 0, true, " + soon + ", 0"},
 		"a schedule":                         {odd: "50, 't', '', 'a', NULL, 0, false, " + soon + ", 0", clean: true, claimed: 5},
+		"a schedule that came due, locked":   {odd: "50, 't', '', 'a', NULL, 0, false, " + past + ", 0", locked: true},
 		"promoted, at the front":             {odd: "125, 't', '', 'a', NULL, 0, true, NULL, 0"},
 		"another's at the front":             {odd: "125, 't', '', 'a', " + soon + ", " + foreign + ", false, NULL, 0"},
 		"own at the front":                   {odd: "125, 't', '', 'a', " + soon + ", " + own + ", false, NULL, 0"},
@@ -126,6 +128,11 @@ func TestClaimAllAtTheFrontInOrder(t *testing.T) {
 		}
 		if tc.elsewhere {
 			if _, err := tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1::int, 63)", o.claims.class); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if tc.locked {
+			if _, err := tx.Exec(t.Context(), "SELECT FROM waybill.waybill_outbox WHERE seq = 50 FOR UPDATE"); err != nil {
 				t.Fatal(err)
 			}
 		}

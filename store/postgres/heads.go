@@ -15,7 +15,7 @@ var _ core.KeyKeeper = (*Outbox)(nil)
 const keySteps = 1000
 
 // A row e holds back its key while it waits for a retry, or is abandoned and the route blocks then. The first line of
-// each is the predicate of an index on (route, key, seq).
+// each has the predicate of an index, which goes by route and key.
 const (
 	retryWaits = `e.settled_at IS NULL AND e.holds AND e.key <> ''
         AND e.due_at > statement_timestamp() AND e.lease_until IS NULL`

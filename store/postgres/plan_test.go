@@ -237,6 +237,8 @@ func TestPlansWithoutStatistics(t *testing.T) {
 		"ALTER TABLE waybill.waybill_outbox SET (autovacuum_enabled = false)",
 		"INSERT INTO waybill.waybill_outbox (topic, body, key) SELECT 't', 'x', 'k' || i % 1000 FROM generate_series(1, 50000) i",
 		"INSERT INTO waybill.waybill_outbox (topic, body) SELECT 't', 'x' FROM generate_series(1, 50000) i",
+		"INSERT INTO waybill.waybill_outbox (topic, body, key, due_at) SELECT 't', 'x', 'd' || i % 1000, now() FROM generate_series(1, 50000) i",
+		"INSERT INTO waybill.waybill_outbox (topic, body, key) SELECT 't', 'x', 'd' || i % 1000 FROM generate_series(1, 1000) i",
 	} {
 		if _, err := pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -251,6 +253,7 @@ func TestPlansWithoutStatistics(t *testing.T) {
 		{"keyed, from the start", claimKeyedSQL, 0, 12_000},
 		{"keyed, in the middle", claimKeyedSQL, 25_000, 12_000},
 		{"without keys", claimUnkeyedSQL, 50_000, 6_000},
+		{"behind schedules that came due", claimKeyedSQL, 100_000, 12_000},
 	} {
 		p := explain(t, pool, o.names, tc.sql, claimArgs(oneRoute(tc.lo, 645, 500))...)
 		p.walk(func(n *plan) {

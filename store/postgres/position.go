@@ -388,11 +388,11 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 		c.short, c.held = len(a.records) < req.MaxRecords && !remaining && !resting, a.held
 	}
 	c.remember(req, a.records)
-	claim.More = progress || remaining || len(a.records) >= v.records && !req.Alone && !stalled
-	if a.timerIn != nil {
+	late := a.timerIn != nil && *a.timerIn <= 0 // what came due is not all in line: there is too much, or others have it
+	if a.timerIn != nil && !late {
 		next(microsDuration(*a.timerIn))
-		claim.More = claim.More || *a.timerIn <= 0
 	}
+	claim.More = progress || remaining || late || len(a.records) >= v.records && !req.Alone && !stalled
 	if a.leaseIn != nil {
 		next(microsDuration(*a.leaseIn))
 	}
@@ -411,9 +411,9 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 			claim.More = true
 		}
 	}
-	if len(a.records) > 0 || !remaining || progress {
+	if len(a.records) > 0 || !remaining && !late || progress || len(v.promoted) > 0 {
 		c.busy = 0
-	} else if c.busy++; c.busy > maxBusy { // somebody holds rows for long: do not spin
+	} else if c.busy++; c.busy > maxBusy { // somebody has locked rows for long: do not spin
 		claim.More = false
 		next(busyWait)
 	}
