@@ -79,12 +79,12 @@ func (b *Publisher) Publish(ctx context.Context, batch []core.Envelope) core.Res
 		return core.AllFailed(n, errDown)
 	case d.Roll(b.f.Panic):
 		if n == 1 {
-			b.q.ledger.Refused(b.q.Route, own[0].ID, false) // it is the message's fault, as far as anybody can tell
+			b.q.ledger.Refused(b.q.Route, own[0].ID, errors.New("a panic")) // it is the message's fault, as far as anybody can tell
 		}
 		panic("checker: a fault")
 	case d.Roll(b.f.Panic):
 		if n == 1 {
-			b.q.ledger.Refused(b.q.Route, own[0].ID, false)
+			b.q.ledger.Refused(b.q.Route, own[0].ID, errors.New("too many results"))
 		}
 		return make(core.Results, n+1)
 	}
@@ -117,7 +117,7 @@ func (b *Publisher) batch(batch []core.Envelope, claimed []time.Time, arrive int
 		e := &batch[i]
 		if err := failed[e.Key]; err != nil && b.q.Traits.KeyOrder == core.KeyOrderPipelinedPrefix {
 			if res[i] = err; !b.q.ledger.opts.Routes[b.q.Route].PerKey { // there it stands for itself
-				b.q.ledger.Refused(b.q.Route, e.ID, errors.Is(err, core.ErrUnroutable))
+				b.q.ledger.Refused(b.q.Route, e.ID, err)
 			}
 			continue
 		}
@@ -132,20 +132,20 @@ func (b *Publisher) batch(batch []core.Envelope, claimed []time.Time, arrive int
 
 // answer says what the broker thinks of a message.
 func (b *Publisher) answer(e *core.Envelope) error {
-	refuse := func(err error, unroutable bool) error {
-		b.q.ledger.Refused(b.q.Route, e.ID, unroutable)
+	refuse := func(err error) error {
+		b.q.ledger.Refused(b.q.Route, e.ID, err)
 		return err
 	}
 	d := b.dice
 	switch {
 	case d.Roll(b.f.Reject):
-		return refuse(&core.Error{Op: "checker", Class: core.ClassRejected, Err: errors.New("refused")}, false)
+		return refuse(&core.Error{Op: "checker", Class: core.ClassRejected, Err: errors.New("refused")})
 	case d.Roll(b.f.Reject / 4):
-		return refuse(errors.New("checker: of no known kind"), false)
+		return refuse(errors.New("checker: of no known kind"))
 	case d.Roll(b.f.Permanent):
-		return refuse(&core.Error{Op: "checker", Class: core.ClassPermanent, Reason: core.ReasonTooLarge, Err: errors.New("refused for good")}, false)
+		return refuse(&core.Error{Op: "checker", Class: core.ClassPermanent, Reason: core.ReasonTooLarge, Err: errors.New("refused for good")})
 	case d.Roll(b.f.Unroutable):
-		return refuse(&core.Error{Op: "checker", Class: core.ClassRejected, Err: core.ErrUnroutable}, true)
+		return refuse(&core.Error{Op: "checker", Class: core.ClassRejected, Err: core.ErrUnroutable})
 	case d.Roll(b.f.TopicOnly):
 		return &core.Error{Op: "checker", Class: core.ClassOutage, TopicOnly: true, Err: errors.New("the queue is full")}
 	}
@@ -199,7 +199,7 @@ func (r *Refuser) Publish(ctx context.Context, batch []core.Envelope) core.Resul
 	}
 	for i, err := range res {
 		if err != nil && core.ClassOf(err) != core.ClassOutage && !errors.Is(err, core.ErrBehind) {
-			r.p.ledger.Refused(r.route, batch[i].ID, errors.Is(err, core.ErrUnroutable))
+			r.p.ledger.Refused(r.route, batch[i].ID, err)
 		}
 	}
 	if r.p.dead.Load() {

@@ -1,6 +1,7 @@
 package checker
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -413,14 +414,14 @@ func (l *Ledger) sending(owner, route string, batch []core.Envelope) []time.Time
 	return out
 }
 
-// Refused notes that the broker refused a message, which costs an attempt.
-func (l *Ledger) Refused(route, id string, unroutable bool) {
+// Refused notes that the broker refused a message with err, which costs an attempt.
+func (l *Ledger) Refused(route, id string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.get(Ref{route, id})
 	m.refusals++
-	m.unroutable = m.unroutable || unroutable
-	l.note("refused %s/%s", route, id)
+	m.unroutable = m.unroutable || errors.Is(err, core.ErrUnroutable)
+	l.note("refused %s/%s: %v", route, id, err)
 }
 
 // Arrived notes that a message stands in the queue. A zero time says that it is not known when it was claimed.

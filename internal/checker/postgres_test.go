@@ -205,6 +205,7 @@ func (s *pgSide) Harm(w *realWorld, d *checker.Dice, last bool) {
 			w.t.Error(err)
 		}
 		w.l.Note("harm: server is back")
+		s.declareAgain(w)
 		return
 	}
 	switch what {
@@ -224,10 +225,28 @@ func (s *pgSide) Harm(w *realWorld, d *checker.Dice, last bool) {
 		_, _ = s.pool.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1", s.name)
 	case 5: // a publish to an exchange that is not there closes its channel
 		err := s.channel(func(ch *amqp.Channel) error { return ch.ExchangeDelete(s.name, false, false) })
-		time.Sleep(d.Up(100 * time.Millisecond))
-		if err = errors.Join(err, s.declare("")); err != nil {
-			w.t.Errorf("declare again: %v", err)
+		if err != nil {
+			w.l.Note("delete of the exchange: %v", err)
 		}
+		time.Sleep(d.Up(100 * time.Millisecond))
+		s.declareAgain(w)
+	}
+}
+
+// declareAgain declares the exchange and binds the queue, as services do when they start.
+func (s *pgSide) declareAgain(w *realWorld) {
+	deadline := time.Now().Add(realDrain / 2)
+	for {
+		err := s.declare("")
+		if err == nil {
+			return
+		}
+		w.l.Note("declare again: %v", err)
+		if time.Now().After(deadline) {
+			w.t.Errorf("declare again: %v", err)
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
 	}
 }
 

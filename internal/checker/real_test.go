@@ -335,10 +335,10 @@ func runReal(t *testing.T, n, workers int, one func(t *testing.T, seed uint64, i
 func reportReal(t *testing.T, seed uint64, problems []string, l *checker.Ledger) string {
 	t.Helper()
 	text := strings.Join(problems, "\n")
-	words := append(message.FindAllString(text, 4), "kill", "stop", "start", "calm", "harm", "not drained", "commit")
+	words := append(message.FindAllString(text, 4), "kill", "stop", "start", "calm", "harm", "not drained", "commit", "declare")
 	if *traceFlag {
 		words = nil
 	}
 	name, _, _ := strings.Cut(t.Name(), "/")
-	return fmt.Sprintf("seed %d; replay with: go test ./internal/checker -run '^%s$' -seed %d -trace\n%s\n%s", seed, name, seed, text, l.Trace(words...))
+	return fmt.Sprintf("seed %d; replay with: go test ./internal/checker -run '^%s$' -seed %d -trace\n%s\n%s\n%s", seed, name, seed, text, l.Trace(words...), text)
 }
