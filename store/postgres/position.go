@@ -377,10 +377,9 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 		}
 	}
 	for route, seq := range v.promoted {
-		p := c.position(req, route)
-		if seq <= p.front {
+		if p := c.at[route]; p != nil && seq <= p.front { // not the position of suspects: they are few
 			p.dirty = true
-			progress = true
+			progress = progress || !req.Alone
 		}
 	}
 	resting := stalled && len(a.records) > 0 // wait for a settle; an empty claim must have looked behind
