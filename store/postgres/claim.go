@@ -32,6 +32,9 @@ func (o *Outbox) Claim(ctx context.Context, req core.ClaimRequest) (core.Claim, 
 		return core.Claim{}, err
 	}
 	for round := 1; ; round++ {
+		if err := o.catchUp(ctx, &req); err != nil {
+			return core.Claim{}, err
+		}
 		view := o.claims.plan(&req)
 		a, err := o.claimOnce(ctx, &req, view)
 		if err != nil {
@@ -107,7 +110,7 @@ func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view)
 	var a *answer
 	err := o.transactWith(ctx, "claim", setClaimSQL, func(b *pgx.Batch) {
 		a = &answer{}
-		b.Queue(o.claims.promote, v.names).Query(v.readPromoted)
+		o.claims.promoteDue(b, v)
 		o.claims.lockShards(b, v, a)
 		b.Queue(v.statement, v.routes, v.lo, v.hi, v.floor, v.keyed, v.block, v.window, v.skip, v.records, v.bytes, req.Alone,
 			req.Owner, token, micros(req.Lease), session).Query(func(rows pgx.Rows) error { return a.read(rows, o.opts.Source) })
@@ -117,6 +120,12 @@ func (o *Outbox) claimOnce(ctx context.Context, req *core.ClaimRequest, v *view)
 	}
 	a.lease(token, req.Lease)
 	return a, nil
+}
+
+// promoteDue puts in line what came due, and notes in v what did.
+func (c *claimer) promoteDue(b *pgx.Batch, v *view) {
+	clear(v.promoted)
+	b.Queue(c.promote, v.names, promoteStep).Query(func(rows pgx.Rows) error { return readPromoted(rows, v.promoted) })
 }
 
 // lockShards locks the shards of v, and notes which it got.

@@ -14,14 +14,14 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('plan_cache_mode', 
 // publish them makes duplicates, each key still in order. A settle waits for the disk, and with it for its claim.
 const setClaimSQL = setSQL + `, set_config('synchronous_commit', 'off', true)`
 
-// promoteSQL puts what became due in line with the rest, a bounded number a claim. What it leaves holds its key: see claimKeyedSQL.
+// promoteSQL puts what became due in line with the rest, up to $2 rows of each route. What it leaves holds its key: see claimKeyedSQL.
 const promoteSQL = `
 UPDATE {outbox} o SET due_at = NULL, holds = true
 FROM (
     SELECT t.seq FROM unnest($1::text[]) AS r(route) CROSS JOIN LATERAL (
         SELECT e.seq FROM {outbox} e
         WHERE e.route = r.route AND e.settled_at IS NULL AND e.due_at IS NOT NULL AND e.due_at <= statement_timestamp()
-        ORDER BY e.due_at LIMIT 500 FOR UPDATE SKIP LOCKED
+        ORDER BY e.due_at LIMIT $2 FOR UPDATE SKIP LOCKED
     ) t
 ) d
 WHERE o.seq = d.seq
@@ -111,8 +111,8 @@ const pickUnkeyedSQL = `, p AS MATERIALIZED (
 // The key's part:
 //
 //	h  for each key its head here, and where its free prefix ends; what the session itself holds is passed over
-//	k  what holds the head: 2 another session, something earlier that will be claimed, or a schedule that came due and is
-//	   not in line yet, since promoteSQL is bounded and skips what others have locked; 1 a retry, or an abandoned one.
+//	k  what holds the head: 2 another session, or something earlier that will be claimed; 1 a retry, an abandoned one, or a
+//	   schedule that came due and is not in line yet, since promoteSQL is bounded and skips what others have locked.
 //	   If the head was put back or taken over, whatever is leased behind it holds it too, the session's own as well: it
 //	   is about to be put back
 //	m  keys of which a picked row could not be locked: the rest of the key must not overtake it
@@ -129,11 +129,13 @@ const pickKeyedSQL = `, h AS (
            WHEN NOT (k.keyed AND k.locked AND k.seq = k.head) IS TRUE THEN 0
            WHEN k.leased OR cardinality($8::text[]) > 0 AND k.route || chr(30) || k.key = ANY ($8::text[]) THEN 2
            ELSE coalesce(
-               (SELECT CASE WHEN e.due_at IS NULL THEN 2 ELSE 1 END FROM {outbox} e WHERE e.route = k.route AND e.key = k.key
-                   AND (e.seq < k.head OR e.due_at IS NOT NULL) AND e.settled_at IS NULL AND e.holds AND e.key <> ''
-                   AND (e.lease_token >> 32 = $15 AND e.lease_until > statement_timestamp()) IS NOT TRUE LIMIT 1),
+               (SELECT 1 FROM {outbox} e WHERE e.route = k.route AND e.key = k.key
+                   AND e.holds AND coalesce(e.due_at, '-infinity') > '-infinity' AND e.settled_at IS NULL AND e.key <> '' LIMIT 1),
                (SELECT 2 FROM {outbox} e WHERE e.route = k.route AND e.key = k.key
-                   AND NOT e.holds AND coalesce(e.due_at, 'infinity') <= statement_timestamp() AND (e.holds OR e.due_at IS NOT NULL)
+                   AND e.holds AND coalesce(e.due_at, '-infinity') = '-infinity' AND e.seq < k.head AND e.settled_at IS NULL AND e.key <> ''
+                   AND (e.lease_token >> 32 = $15 AND e.lease_until > statement_timestamp()) IS NOT TRUE LIMIT 1),
+               (SELECT 1 FROM {outbox} e WHERE e.route = k.route AND e.key = k.key
+                   AND NOT e.holds AND coalesce(e.due_at, '-infinity') <= statement_timestamp() AND (e.holds OR e.due_at IS NOT NULL)
                    AND e.settled_at IS NULL AND e.key <> '' LIMIT 1),
                CASE WHEN k.block THEN (SELECT 1 FROM {outbox} e WHERE e.route = k.route AND e.key = k.key
                    AND e.reason <> '' AND e.reason NOT IN ('cancelled', 'replaced', 'skipped', 'parked') LIMIT 1) END,

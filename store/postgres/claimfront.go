@@ -97,7 +97,7 @@ func (o *Outbox) claimFront(ctx context.Context, req *core.ClaimRequest, v *view
 	var a *answer
 	err := o.transactWith(ctx, "claim", setClaimSQL, func(b *pgx.Batch) {
 		a = &answer{rows: make([]int64, 1), last: make([]int64, 1), least: make([]int64, 1), remaining: make([]int64, 1), open: make([]int64, 1)}
-		b.Queue(o.claims.promote, v.names).Query(v.readPromoted)
+		o.claims.promoteDue(b, v)
 		o.claims.lockShards(b, v, a)
 		b.Queue(look, lookArgs...).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&a.rows[0], &a.last[0], &a.least[0], &a.clean, &a.keyed, &a.behind, nil, nil, &a.timerIn, &a.sequence, &a.xmin, &a.xmax, &a.took, &a.now)
@@ -130,21 +130,6 @@ func (c *claimer) mayBeSimple(v *view) bool {
 		return false
 	}
 	return !v.ordered() || len(v.shards) == shards && !v.block[0] && v.lo[0]-v.floor[0] < maxUnknown
-}
-
-// readPromoted notes which rows came in line.
-func (v *view) readPromoted(rows pgx.Rows) error {
-	var route string
-	var seq int64
-	for rows.Next() {
-		if err := rows.Scan(&route, &seq); err != nil {
-			return err
-		}
-		if least, ok := v.promoted[route]; !ok || seq < least {
-			v.promoted[route] = seq
-		}
-	}
-	return rows.Err()
 }
 
 // messy makes this claim, and some after it, look at each row.

@@ -15,10 +15,10 @@ var _ core.KeyKeeper = (*Outbox)(nil)
 const keySteps = 1000
 
 // A row e holds back its key while it waits for a retry, or is abandoned and the route blocks then. The first line of
-// each has the predicate of an index, which goes by route and key.
+// each has the predicate of an index, which goes by route and key; coalesce is a column of the first, so that nobody takes the one by time.
 const (
 	retryWaits = `e.settled_at IS NULL AND e.holds AND e.key <> ''
-        AND e.due_at > statement_timestamp() AND e.lease_until IS NULL`
+        AND coalesce(e.due_at, '-infinity') > statement_timestamp() AND e.lease_until IS NULL`
 	abandonedWaits = `e.reason <> ''
         AND e.settled_at IS NOT NULL AND e.reason NOT IN ` + notBlocking
 )
@@ -42,7 +42,7 @@ WITH RECURSIVE k AS (
 SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
     SELECT w.cause, CASE WHEN o.settled_at IS NULL THEN 0 ELSE (extract(epoch FROM statement_timestamp() - o.settled_at) * 1000000)::bigint END AS settled,` + storedSQL + `
     FROM (
-        (SELECT e.seq, 'retry' AS cause FROM {outbox} e WHERE e.route = $1 AND e.key = k.key AND ` + retryWaits + ` ORDER BY e.seq LIMIT 1)
+        (SELECT e.seq, 'retry' AS cause FROM {outbox} e WHERE e.route = $1 AND e.key = k.key AND ` + retryWaits + ` ORDER BY e.seq + 0 LIMIT 1)
         UNION ALL
         (SELECT e.seq, 'abandoned' FROM {outbox} e WHERE $3 AND e.route = $1 AND e.key = k.key AND ` + abandonedWaits + ` ORDER BY e.seq LIMIT 1)
         ORDER BY seq LIMIT 1

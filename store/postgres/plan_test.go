@@ -209,7 +209,7 @@ func TestPlans(t *testing.T) {
 		{"claim all at the front", strings.ReplaceAll(takeFrontSQL, frontEnd, "(1::bigint << 62)"), []any{core.DefaultRoute, front, 500, "test", int64(1), int64(60_000_000), false}, 10_000},
 		{"claim all at the front, keys: what is there", frontKeyedSQL, []any{core.DefaultRoute, front, 500, int64(1) << 40, front - 1000, int64(1)}, 5000},
 		{"claim all at the front, keys", strings.NewReplacer(frontEnd, "(1::bigint << 62)", frontRows, "concat(500, ' ', sum(e.seq))").Replace(takeFrontKeyedSQL), []any{core.DefaultRoute, front, 500, "test", int64(1), int64(60_000_000)}, 10_000},
-		{"promote", promoteSQL, []any{names}, 100},
+		{"promote", promoteSQL, []any{names, promoteStep}, 100},
 		{"settle published", settlePublishedSQL(someSQL, false), []any{seqs, int64(1), len(seqs)}, 2000},
 		{"settle a whole claim", settlePublishedSQL(rangeSQL, false), []any{[]int64{seqs[0], seqs[len(seqs)-1]}, int64(1), len(seqs)}, 2000},
 		{"extend", extendSQL, []any{seqs, tokens, int64(1000)}, 10_000},

@@ -90,6 +90,8 @@ type position struct {
 	// and they need not be found again. It moves on for a small part of the time, for what other keys have behind them.
 	stalled bool
 	walkAt  time.Time
+
+	late bool // more may be due than came in line: see catchUp
 }
 
 // horizon finds out up to which sequence every staging transaction has ended, so that nothing can appear below.
@@ -157,10 +159,10 @@ const (
 type view struct {
 	began         time.Time
 	statement     string
-	simple        bool             // claimFront may do
-	settled       int64            // see horizon
-	promoted      map[string]int64 // least sequence by route
-	names         []string         // the routes, once each
+	simple        bool                 // claimFront may do
+	settled       int64                // see horizon
+	promoted      map[string]promotion // by route
+	names         []string             // the routes, once each
 	routes        []string
 	lo, hi, floor []int64
 	keyed, block  []bool
@@ -175,7 +177,7 @@ type view struct {
 func (c *claimer) plan(req *core.ClaimRequest) *view {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := &view{began: time.Now(), window: req.MaxRecords + req.MaxRecords/4 + 20, records: req.MaxRecords, bytes: req.MaxBytes, skip: []string{}, promoted: map[string]int64{}}
+	v := &view{began: time.Now(), window: req.MaxRecords + req.MaxRecords/4 + 20, records: req.MaxRecords, bytes: req.MaxBytes, skip: []string{}, promoted: map[string]promotion{}}
 	if req.Alone {
 		v.records = 1
 	}
@@ -361,7 +363,9 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 				p.floor = min(p.lapLeast, p.lapSettled+1)
 			}
 			progress = progress || p.lapping
+			p.noteSpots(a, i)
 		case spotRange:
+			p.noteSpots(a, i)
 			seen := int64(math.MaxInt64)
 			if left {
 				seen = a.remaining[i] - 1
@@ -376,10 +380,11 @@ func (c *claimer) advance(req *core.ClaimRequest, v *view, a *answer) core.Claim
 			progress = progress || len(p.freed) > 0
 		}
 	}
-	for route, seq := range v.promoted {
-		if p := c.at[route]; p != nil && seq <= p.front { // not the position of suspects: they are few
-			p.dirty = true
-			progress = progress || !req.Alone
+	for _, route := range v.names {
+		if p := c.at[route]; p != nil { // not the position of suspects: they are few
+			did := v.promoted[route]
+			p.promoted(did, promoteStep)
+			progress = progress || did.rows > 0 && did.least <= p.front && !req.Alone
 		}
 	}
 	resting := stalled && len(a.records) > 0 // wait for a settle; an empty claim must have looked behind
@@ -461,6 +466,21 @@ func (p *position) pass(a *answer, i int, seq int64) {
 			p.passed = map[string][]int64{}
 		}
 		p.passed[a.busyKey[j]] = append(p.passed[a.busyKey[j]], s)
+		p.nPassed++
+	}
+}
+
+// noteSpots remembers where the rest begins of the keys of which range i, behind the front, had more than could be claimed.
+func (p *position) noteSpots(a *answer, i int) {
+	for j, s := range a.busySeq {
+		rows := p.passed[a.busyKey[j]]
+		if a.busyRange[j] != int64(i)+1 || len(rows) > 0 && rows[0] <= s {
+			continue
+		}
+		if p.passed == nil {
+			p.passed = map[string][]int64{}
+		}
+		p.passed[a.busyKey[j]] = slices.Insert(rows, 0, s)
 		p.nPassed++
 	}
 }

@@ -61,3 +61,43 @@ func TestLockedScheduleHoldsItsKey(t *testing.T) {
 		t.Errorf("they came in the order %v, want %v", got, want)
 	}
 }
+
+// OR-02: what came due during an outage is put in line first, in few steps, and then drains as if it had been there all the time.
+func TestManyDueDrain(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	const due, later = 20_000, 1000
+	fill := func(from, to int, key, at string) {
+		t.Helper()
+		exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, body, id, key, due_at)
+			SELECT 't', 'x', lpad(i::text, 9, '0'), `+key+`, `+at+` FROM generate_series($1::int, $2::int) i`, from, to)
+	}
+	fill(1, due, "'k' || i % 2", "now() - interval '1 hour' + i * interval '1 ms'")
+	fill(due+1, due+later, "'k' || i % 2", "NULL::timestamptz")
+	req := request(500)
+	req.Session = 7
+	last := map[string]string{}
+	claims := 0
+	for n := 0; n < due+later; claims++ {
+		if most := (due + later) / 500 * 3 / 2; claims > most {
+			t.Fatalf("%d of %d after %d claims", n, due+later, claims)
+		}
+		c, err := o.Claim(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := make([]core.Outcome, len(c.Records))
+		for i := range c.Records {
+			e := &c.Records[i].Envelope
+			if e.ID <= last[e.Key] {
+				t.Fatalf("%s of key %s came after %s", e.ID, e.Key, last[e.Key])
+			}
+			last[e.Key] = e.ID
+			out[i] = core.Published(&c.Records[i])
+		}
+		n += len(out)
+		if len(out) > 0 {
+			settle(t, o, out...)
+		}
+	}
+}

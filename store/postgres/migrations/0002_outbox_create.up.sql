@@ -83,7 +83,7 @@ CREATE INDEX {outbox_ready} ON {outbox} (route, (seq + 0)) WHERE settled_at IS N
 COMMENT ON INDEX {schema}.{outbox_ready} IS 'claims: what is due, in staging order; seq + 0, so that nobody takes the primary key instead';
 CREATE INDEX {outbox_key} ON {outbox} (route, key, seq) WHERE coalesce(settled_at, due_at) IS NULL AND key <> '';
 COMMENT ON INDEX {schema}.{outbox_key} IS 'claims: is there an earlier message of this key';
-CREATE INDEX {outbox_holds} ON {outbox} (route, holds, key, (coalesce(due_at, 'infinity'))) WHERE settled_at IS NULL AND (holds OR due_at IS NOT NULL) AND key <> '';
+CREATE INDEX {outbox_holds} ON {outbox} (route, holds, key, (coalesce(due_at, '-infinity')), seq) WHERE settled_at IS NULL AND (holds OR due_at IS NOT NULL) AND key <> '';
 COMMENT ON INDEX {schema}.{outbox_holds} IS 'claims: what holds back a key: retries, and schedules that came due';
 CREATE INDEX {outbox_timer} ON {outbox} (route, due_at) WHERE settled_at IS NULL AND due_at IS NOT NULL;
 COMMENT ON INDEX {schema}.{outbox_timer} IS 'claims: schedules and retries, by time';
