@@ -177,7 +177,7 @@ func TestBrokerKilledUnderLoad(t *testing.T) { // RL-06 P7 P2
 	rel := start(t, newRelay(t, o, bus, relay.Options{DrainTimeout: time.Second, Hooks: hooks}))
 	stop := load(t, pool, o)
 	eventually(t, 20*time.Second, "messages flow", func() bool { return number(t, pool, "SELECT count(*) FROM seen") > 50 })
-	pause(t, max(0, 3*time.Second-time.Since(begin))) // a quorum queue younger than two seconds may not survive
+	pause(t, max(0, testenv.DefinitionsOnDisk-time.Since(begin)))
 	server.Kill()
 	killed, heap := time.Now(), heapBytes()
 	worst := 0

@@ -233,7 +233,8 @@ func (s *pgSide) Harm(w *realWorld, d *checker.Dice, last bool) {
 	}
 }
 
-// declareAgain declares the exchange and binds the queue, as services do when they start.
+// declareAgain declares the exchange and binds the queue, as services do when they connect: a broker that is killed may forget what was
+// declared just before.
 func (s *pgSide) declareAgain(w *realWorld) {
 	deadline := time.Now().Add(realDrain / 2)
 	for {
@@ -466,7 +467,7 @@ func TestServerKillHistories(t *testing.T) {
 		for i := range n {
 			sides = append(sides, newPGSide(t, s, "h"+strconv.Itoa(i+1), []string{"classic", "quorum"}[i%2]))
 		}
-		time.Sleep(2500 * time.Millisecond) // a quorum queue that is younger may not survive
+		time.Sleep(testenv.DefinitionsOnDisk)
 		runReal(t, n, 1, func(t *testing.T, seed uint64, i int) *realWorld {
 			t.Helper()
 			p := sides[i-1]

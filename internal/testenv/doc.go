@@ -39,8 +39,8 @@
 // # Limits
 //
 // Private servers need Linux and the distribution's binaries (scripts/servers installs them). A SIGKILL keeps the page cache: it proves recovery,
-// not fsync. A RabbitMQ quorum queue that is declared less than two seconds before a SIGKILL may be lost with its confirmed messages: declare,
-// wait until two seconds have passed, publish, kill. Goroutines that live as long as the process all run under [Background], for leak checks:
+// not fsync. What RabbitMQ was told to declare less than [DefinitionsOnDisk] before a SIGKILL may be lost, queues with their confirmed messages:
+// declare, wait, publish, kill. Goroutines that live as long as the process all run under [Background], for leak checks:
 //
 //	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
 package testenv

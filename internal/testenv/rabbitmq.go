@@ -266,7 +266,11 @@ func (s *RabbitMQServer) ClearMemoryAlarm(ctx context.Context) error {
 	return s.Ctl(ctx, "set_vm_memory_high_watermark", "absolute", memoryLimit)
 }
 
-// Kill ends the broker with SIGKILL, as a crash does. Data stay; see the package's Limits for quorum queues declared just before.
+// DefinitionsOnDisk is how long a broker takes at most until what was declared is on its disk. What is younger, queues with their messages
+// as well as exchanges and bindings, may be gone after a kill (seen with RabbitMQ 3.10).
+const DefinitionsOnDisk = 3 * time.Second
+
+// Kill ends the broker with SIGKILL, as a crash does. Data stay, but for what was declared less than [DefinitionsOnDisk] before.
 func (s *RabbitMQServer) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -93,6 +93,7 @@ func TestRabbitMQOwnBroker(t *testing.T) { //nolint:tparallel // the subtests sh
 	if !publish(t, ch, "kept") {
 		t.Fatal("not confirmed")
 	}
+	onDisk := time.After(testenv.DefinitionsOnDisk)
 
 	t.Run("TLS", func(t *testing.T) {
 		config, err := certs.Client()
@@ -130,6 +131,7 @@ func TestRabbitMQOwnBroker(t *testing.T) { //nolint:tparallel // the subtests sh
 		dial(t, s.AMQPURL("/"))
 	})
 
+	<-onDisk
 	// Restart kills a running one first.
 	if err := s.Restart(ctx); err != nil {
 		t.Fatal(err)

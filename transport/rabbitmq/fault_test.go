@@ -264,9 +264,7 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 	broker.Resume()
 	working("pause")
 
-	if wait := 2*time.Second - time.Since(declared); wait > 0 { // a queue younger than this may not survive a kill
-		<-time.After(wait)
-	}
+	<-time.After(testenv.DefinitionsOnDisk - time.Since(declared))
 	publish(10*time.Second, core.ClassUnknown)
 	broker.Kill()
 	publish(time.Second, core.ClassOutage)
