@@ -200,6 +200,11 @@ func (s *RabbitMQServer) start(ctx context.Context) error {
 		if err := dial(ctx, s.Port, "AMQP\x00\x00\x09\x01"); err != nil {
 			return err
 		}
+		if s.opts.TLS != nil { // its listener comes after the other
+			if err := dial(ctx, s.TLSPort, ""); err != nil {
+				return err
+			}
+		}
 		return s.Do(ctx, "GET", "/api/whoami", nil, nil)
 	})
 	if err != nil {
