@@ -66,7 +66,7 @@ func TestLockedScheduleHoldsItsKey(t *testing.T) {
 func TestManyDueDrain(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
-	const due, later = 20_000, 1000
+	const due, later = 8000, 1000
 	fill := func(from, to int, key, at string) {
 		t.Helper()
 		exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, body, id, key, due_at)
