@@ -314,7 +314,7 @@ func keyIsJoinedWhenManyAreDue(k *kit) {
 		want[key] = append(want[key], ids...)
 	}
 	for len(got) < 1+keys*(each+5) {
-		rs := k.try(500, limit(500))
+		rs := k.try(1100, limit(1100))
 		if len(rs) == 0 {
 			rs = k.take(1)
 		}
