@@ -30,7 +30,7 @@ type rule struct {
 var (
 	otelAPI  = []string{"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/baggage", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/log", "go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/propagation", "go.opentelemetry.io/otel/semconv", "go.opentelemetry.io/otel/trace"}
 	testLibs = []string{"github.com/google/go-cmp", "pgregory.net/rapid", "go.uber.org/goleak"}
-	leaf     = []string{"core", "hlc"}
+	leaf     = []string{"core", "core/outbox", "hlc"}
 )
 
 // rules are those of docs/design.md; the first that matches counts.
@@ -38,6 +38,7 @@ var rules = []rule{
 	{"hlc", nil, nil},
 	{"core", []string{"hlc"}, slices.Concat(otelAPI, []string{"github.com/google/uuid"})},
 	{"core/...", leaf, slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})}, // the suites
+	{"dispatch/...", leaf, nil},
 	{"relay/...", leaf, otelAPI},
 	{"inbox/...", leaf, otelAPI},
 	{"consumer/...", leaf, otelAPI},

@@ -1,0 +1,77 @@
+package outbox
+
+import "time"
+
+// Member is one run of one process.
+type Member struct {
+	Session Session
+	// Name is for people.
+	Name string
+	// Beat rises with each renewal.
+	Beat int64
+	// Lease is what the others wait for before they take its beat for dead, each with its own. For people.
+	Lease time.Duration
+	// Serves are the routes it serves.
+	Serves []Serving
+	// Handlers is how many records it can have out at once, and Free how many more it could take now. A relay says 1 and 1.
+	Handlers, Free int
+	// Presence is the token of something that ends with its connection; 0 = none.
+	Presence int64
+	// Flag was set by another member, who misses its presence. A renewal with a new Presence clears it.
+	Flag bool
+}
+
+// Serving is a route that a member serves.
+type Serving struct {
+	Route string
+	// Units is the number of units it would make, if the route has none.
+	Units int
+	// Unable: it cannot hand out now, being paused or its broker out of order; it should own nothing of it if another can.
+	Unable bool
+}
+
+// Meeting is one call of Meet.
+type Meeting struct {
+	// Self joins if it is unknown and Join is set, and is renewed if it is known. A zero Session only looks.
+	Self Member
+	Join bool
+	// Leave removes Self: its holds end, uncounted, and its units are free; their Careful is as it was.
+	Leave  bool
+	Remove []Removal
+	Flag   []Session
+	Moves  []Move
+}
+
+// Removal removes a member if its beat is still Beat.
+type Removal struct {
+	Session Session
+	Beat    int64
+}
+
+// Move makes To the owner of a unit of which From is the owner; 0 is nobody. A move from a session to itself stores
+// Low and Careful.
+type Move struct {
+	Unit     Unit
+	From, To Session
+	// Low: what a new owner must look at has a greater sequence. Careful: what is up to it may have been handed out by a
+	// member that died. Both only count in a move from a session to itself.
+	Low, Careful int64
+}
+
+// Roster is who is there and who owns what.
+type Roster struct {
+	// Known: the caller's session is a member. If not, it was removed, or never joined.
+	Known   bool
+	Epoch   string
+	Members []Member
+	Units   []Owned
+	// Unserved are routes with due records and no unit; at most 100.
+	Unserved []string
+}
+
+// Owned is a unit and its owner, 0 if it is free.
+type Owned struct {
+	Unit         Unit
+	Owner        Session
+	Low, Careful int64
+}

@@ -1,0 +1,129 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// What became of an outcome that was not applied; matched with errors.Is. They are answers, not failures.
+var (
+	// ErrBusy reports a record that a caller's transaction has locked, alone: send the outcome again.
+	ErrBusy = errors.New("busy: a transaction has locked the record")
+	// ErrChanged reports a record that is no longer what the outcome names: it is gone, settled, or has another version.
+	ErrChanged = errors.New("changed: the record is no longer what was handed out")
+	// ErrFenced reports a session that was removed, or that neither owns the record's unit nor holds the record.
+	ErrFenced = errors.New("fenced: the session was removed, or the record's unit is another's")
+)
+
+// Store is what the engine needs of a database.
+type Store interface {
+	// Meet joins, renews or looks, in one transaction and in this order: it renews m.Self, makes the units of routes that
+	// have none, removes m.Remove, makes m.Moves, and returns the roster as it is then. A removal that meets a lock, or a
+	// member whose beat is no longer the given one, is left out; so is a move whose unit has another owner than From.
+	// Removing a member counts a crash for each record it holds, ends its holds, frees its units, and sets their Careful
+	// to the last sequence drawn.
+	Meet(ctx context.Context, m Meeting) (Roster, error)
+	// Read answers all parts of look from one snapshot and locks nothing.
+	Read(ctx context.Context, self Session, look Look) (Page, error)
+	// Take writes holds. A record that is locked by somebody's transaction is answered as such, without waiting for it.
+	// A session that was removed is answered with ErrFenced.
+	Take(ctx context.Context, self Session, want Want) ([]Taken, error)
+	// GiveUp writes holds of self for exactly the records of out in the unit, ends self's other holds in it, stores low, and frees the
+	// unit: all of it or nothing. It reports false, and changes nothing, if one of out is locked. A record of out that is no longer the
+	// Ref is left out. A unit that is not self's, or a removed session, is ErrFenced; one that self gave up before is true.
+	GiveUp(ctx context.Context, self Session, unit Unit, low int64, out []Ref) (bool, error)
+	// Due looks for what has come due in parts, of which self must own all slots; parts it does not own are left out. Up to limit retries
+	// are held and answered, first those that self holds already. Up to limit timers get a new number, greater than any drawn before, and are ready from then on:
+	// the engine reads them like anything staged. Locked ones are left for later.
+	Due(ctx context.Context, self Session, parts []Part, limit int) (DuePage, error)
+	// Settle persists outcomes and returns one result each: nil, ErrBusy, ErrChanged, ErrFenced, or why it could not be stored. One that
+	// fails leaves the others alone, unless the error is an outage. EventConfirmed needs a live session and (sequence, id); all others need besides
+	// that self owns the record's unit or holds the record, and the version.
+	Settle(ctx context.Context, self Session, outcomes []Outcome) core.Results
+	// Traits declares what the store promises.
+	Traits() Traits
+}
+
+// Traits are a store's promises. The zero value promises nothing.
+type Traits struct {
+	// Bound is zero if Page's marks are exact. Else a transaction may show records later than the marks say, but none that began longer ago than this.
+	Bound time.Duration
+	// SessionFence: a session that was removed, and one that lost the unit, settles nothing. Without it only the version protects a record.
+	SessionFence bool
+	// Durable: what was committed survives a crash of the process and of the database.
+	Durable bool
+	// SharedAcrossProcesses: members of several processes may meet in it.
+	SharedAcrossProcesses bool
+}
+
+// Session names one run of one member: a random number above 0 that is never used again. 0 is nobody.
+type Session int64
+
+// Part is some slots of a route.
+type Part struct {
+	Route string
+	Slots Slots
+}
+
+// Unit is what is owned: the slots [From, To) of a route.
+type Unit struct {
+	Route    string
+	From, To uint8
+}
+
+// Slots returns the unit's slots.
+func (u Unit) Slots() Slots { return SlotRange(u.From, u.To) }
+
+// Ref names one version of a record. The version grows with every change but a hold.
+type Ref struct {
+	Route   string
+	Seq     int64
+	ID      string
+	Version int64
+}
+
+// Record is a stored message that was read.
+type Record struct {
+	Ref
+	// Envelope is what to publish. If Err is set, it is what could be read.
+	Envelope core.Envelope
+	Slot     uint8
+	// Attempts counts how often the broker or the handler said no, Deliveries how often a Want with Deliver held it, Crashes how often a
+	// member was removed while it held it.
+	Attempts, Deliveries, Crashes int
+	// Failed reports that it has an error from an earlier attempt.
+	Failed bool
+	// Withdrawable: a caller may cancel or replace it although it is due, so it must be held before it is handed out.
+	Withdrawable bool
+	// Holder is the live session that holds it; 0 = none. The hold of a session that is gone is no hold.
+	Holder Session
+	// Age is the time since it became due, by the store's clock.
+	Age time.Duration
+	// Life is what remains until it expires, by the store's clock: not above 0 = expired. Meaningful if Expires.
+	Expires bool
+	Life    time.Duration
+	// Err is not nil when the store could not read the row. It must be abandoned with [core.ReasonUndecodable].
+	Err error
+}
+
+// Obstacle says what keeps a record, and with it its key, from being handed out.
+type Obstacle uint8
+
+// The obstacles.
+const (
+	Retrying Obstacle = iota + 1 // it waits for its next attempt
+	Blocking                     // it was abandoned on a route that blocks; an operator must decide
+	Held                         // another live session holds it
+)
+
+// Waiting is a record that holds its key.
+type Waiting struct {
+	Ref
+	Slot   uint8
+	Key    string
+	Why    Obstacle
+	Holder Session
+}

@@ -1,0 +1,343 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// Dispatcher is one member of an outbox. Make one with New.
+type Dispatcher struct {
+	opts   Options
+	traits outbox.Traits
+	now    time.Time
+	off    rule // rules that a test has switched off
+
+	routes []*route
+	byName map[string]*route
+
+	// Membership.
+	session  outbox.Session // 0: to join
+	beat     int64
+	joined   bool
+	beatSent time.Time // when the latest beat that succeeded was sent
+	gapped   bool      // the latest beat came late: it removes nobody
+	peers    map[outbox.Session]peer
+	ghosts   map[outbox.Session]time.Time // owners without a row, since when
+	vanished map[outbox.Session]bool      // those of which it was too long
+	haunted  map[outbox.Unit]bool         // units that were theirs
+	removals []outbox.Removal
+	moves    []outbox.Move
+	roster   outbox.Roster
+	epoch    string
+	distrust bool            // the database went back: hints say nothing
+	unable   map[string]bool // routes that this member cannot serve now
+	free     int
+
+	// Reading.
+	last     int64 // the greatest Page.Last
+	horizons []horizon
+	running  map[int64]time.Time // marks of running transactions, since when they are seen
+	watched  map[int64]bool
+	ranges   int // ranges read, to give sweeps their share
+	heeding  map[int64]bool
+
+	// Calls under way; one of each kind at a time.
+	meeting, reading, taking, dueing, settling *Call
+	giving                                     *unit
+	givingTill                                 time.Time
+	lateCall                                   *Call                     // a Take that writes down what is out for long
+	lost                                       map[outbox.Unit]time.Time // units that went, and when
+
+	meetAt, dueAt, settleAt, takeAt, readAt time.Time
+	fails                                   [callKinds]int
+	freshBeat                               bool // something must be told at once
+
+	pending  []*Item          // concluded, to be stored
+	heeded   []outbox.Control // to be deleted
+	pendedAt time.Time        // when the oldest of pending was concluded
+	urgent   bool             // somebody waits for one of pending
+	out      int              // items handed out
+	window   []*Item          // suspects under way
+	suspects []*Item          // suspects that wait for a window
+	stopping bool
+	left     bool
+	err      error
+}
+
+// New returns a Dispatcher that has not joined yet.
+func New(traits outbox.Traits, opts Options) *Dispatcher {
+	d := &Dispatcher{
+		opts: opts.withDefaults(), traits: traits, byName: map[string]*route{}, peers: map[outbox.Session]peer{}, ghosts: map[outbox.Session]time.Time{},
+		running: map[int64]time.Time{}, watched: map[int64]bool{}, heeding: map[int64]bool{}, unable: map[string]bool{}, lost: map[outbox.Unit]time.Time{}, vanished: map[outbox.Session]bool{}, haunted: map[outbox.Unit]bool{}, free: 1,
+	}
+	for _, r := range d.opts.Routes {
+		rt := newRoute(r)
+		d.routes = append(d.routes, rt)
+		d.byName[r.Name] = rt
+	}
+	return d
+}
+
+// Session returns the member's session, 0 before it joined.
+func (d *Dispatcher) Session() outbox.Session { return d.session }
+
+// Err returns the latest error of the store, nil if its latest answer was none.
+func (d *Dispatcher) Err() error { return d.err }
+
+// Deadline returns when the latest lease ends. Nothing may be started after it.
+func (d *Dispatcher) Deadline() time.Time {
+	if !d.joined {
+		return time.Time{}
+	}
+	return d.beatSent.Add(d.opts.Lease)
+}
+
+type callKind uint8
+
+const (
+	callMeet callKind = iota
+	callRead
+	callTake
+	callDue
+	callSettle
+	callGiveUp
+	callKinds
+)
+
+// Call is one call of the store. Do runs it, on any goroutine, and Done takes its answer in.
+type Call struct {
+	kind callKind
+	do   func(ctx context.Context, s outbox.Store) error
+	done func()
+	err  error
+	sent time.Time
+	// gen tells a call of an earlier session.
+	gen outbox.Session
+}
+
+// Do makes the call. The store's error is kept for Done.
+func (c *Call) Do(ctx context.Context, s outbox.Store) { c.err = c.do(ctx, s) }
+
+// Lose makes an answer that came the error err, as if it was lost; for tests of the owner.
+func (c *Call) Lose(err error) { c.err = err }
+
+// Name returns the method that the call calls, for logs and metrics.
+func (c *Call) Name() string {
+	return [...]string{"meet", "read", "take", "due", "settle", "give up"}[c.kind]
+}
+
+// Err returns the store's error.
+func (c *Call) Err() error { return c.err }
+
+// Calls returns the calls that are to be made now. Each is to be run once, and then given to Done.
+func (d *Dispatcher) Calls(now time.Time) (calls []*Call) {
+	d.tick(now)
+	if d.left {
+		return nil
+	}
+	add := func(c *Call) {
+		if c != nil {
+			c.sent, c.gen = now, d.session
+			calls = append(calls, c)
+		}
+	}
+	add(d.meet())
+	if !d.joined {
+		return calls
+	}
+	add(d.giveUp())
+	add(d.settle())
+	if !d.stopping {
+		add(d.read())
+		add(d.due())
+		add(d.lateCall)
+		d.lateCall = nil
+		add(d.take())
+	}
+	return calls
+}
+
+// Done takes in the answer of c.
+func (d *Dispatcher) Done(now time.Time, c *Call) {
+	d.tick(now)
+	for _, under := range []**Call{&d.meeting, &d.reading, &d.taking, &d.dueing, &d.settling} {
+		if *under == c {
+			*under = nil
+		}
+	}
+	if c.gen != d.session {
+		return // of a session that has ended
+	}
+	if c.err != nil {
+		d.err = c.err
+		d.fails[c.kind]++
+	} else {
+		d.err = nil
+		d.fails[c.kind] = 0
+	}
+	c.done()
+}
+
+func (d *Dispatcher) tick(now time.Time) {
+	if now.After(d.now) {
+		d.now = now
+	}
+}
+
+// Next returns when Calls has something to do although nothing happened; zero if never.
+func (d *Dispatcher) Next() time.Time {
+	if d.left {
+		return time.Time{}
+	}
+	var next time.Time
+	soonest := func(t time.Time) {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	if d.meeting == nil {
+		soonest(d.meetDue())
+	}
+	if !d.joined {
+		return next
+	}
+	if d.settling == nil {
+		soonest(d.settleDue())
+	}
+	if d.giving != nil {
+		soonest(d.givingTill)
+	}
+	if d.stopping || d.giving != nil {
+		return next
+	}
+	for _, rt := range d.routes {
+		for _, u := range rt.units {
+			if u.leaving {
+				soonest(u.tryAt)
+			}
+		}
+	}
+	if d.reading == nil {
+		soonest(d.readDue())
+	}
+	if d.dueing == nil && d.room() {
+		soonest(d.dueAt)
+	}
+	if d.taking == nil {
+		soonest(d.takeDue())
+	}
+	return next
+}
+
+// Wake says that something may have been staged on routes, or on any route if none is named.
+func (d *Dispatcher) Wake(now time.Time, routes ...string) {
+	d.tick(now)
+	wake := func(rt *route) { rt.readAt, rt.idle = now, 0 }
+	for _, name := range routes {
+		if rt := d.byName[name]; rt != nil {
+			wake(rt)
+		}
+	}
+	if len(routes) == 0 {
+		for _, rt := range d.routes {
+			wake(rt)
+		}
+		d.dueAt = earliest(d.dueAt, now)
+	}
+}
+
+// SetAble says whether the member can serve a route now. One that cannot gives its units to one that can.
+func (d *Dispatcher) SetAble(route string, able bool) { //nolint:revive // a state, not a mode
+	if d.unable[route] == able {
+		d.unable[route] = !able
+		d.freshBeat = true
+	}
+}
+
+// SetFree says how many more records the member's handlers could take; for table queues.
+func (d *Dispatcher) SetFree(n int) {
+	if (n == 0) != (d.free == 0) {
+		d.freshBeat = true
+	}
+	d.free = n
+}
+
+// Stop ends reading and handing out. What is out is to be concluded; then the member leaves.
+func (d *Dispatcher) Stop() { d.stopping = true }
+
+// Left reports that the member has left after Stop.
+func (d *Dispatcher) Left() bool { return d.left }
+
+// backoff is how long to wait after so many failures in a row.
+func (d *Dispatcher) backoff(k callKind) time.Duration {
+	n := min(d.fails[k], 8)
+	return min(10*time.Millisecond<<n, d.opts.Lease/6)
+}
+
+func fenced(err error) bool { return errors.Is(err, outbox.ErrFenced) }
+
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// rejoin ends the session: what it held is somebody else's now. What is out is not taken back; its outcomes are ignored.
+func (d *Dispatcher) rejoin() {
+	d.session, d.joined, d.beat, d.beatSent, d.gapped = 0, false, 0, time.Time{}, false
+	d.roster, d.epoch, d.last = outbox.Roster{}, "", 0
+	d.meeting, d.reading, d.taking, d.dueing, d.settling, d.giving, d.lateCall = nil, nil, nil, nil, nil, nil, nil
+	d.horizons, d.pending, d.heeded, d.window, d.suspects, d.removals, d.moves = nil, nil, nil, nil, nil, nil, nil
+	clear(d.running)
+	clear(d.watched)
+	clear(d.heeding)
+	clear(d.peers)
+	clear(d.ghosts)
+	clear(d.lost)
+	clear(d.vanished)
+	clear(d.haunted)
+	d.out = 0
+	d.meetAt, d.dueAt, d.settleAt, d.takeAt, d.readAt = d.now, time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	for i, rt := range d.routes {
+		for _, it := range rt.known {
+			it.lost = true
+		}
+		fresh := newRoute(rt.Route)
+		d.routes[i], d.byName[rt.Name] = fresh, fresh
+	}
+}
+
+// rule is one of the rules that keep the promises; a test switches each off, to see that it is needed.
+type rule uint64
+
+const (
+	ruleLoadHeld      rule = 1 << iota // a new unit's waiting records come first
+	ruleWatchFromZero                  // who starts at a hint watches every running transaction from 0
+	ruleUpper                          // what may be running goes up to a mark drawn after the snapshot
+	ruleHazardKeys                     // a key's page behind a walk is thrown away
+	rulePassHazard                     // keyed records behind a walk are read by key
+	ruleRecent                         // what was settled after a read was sent is not taken from it
+	ruleForeignHold                    // what another session holds is not handed out
+	ruleRestore                        // a database that went back ends the session
+	ruleTakeLocked                     // what is locked holds its key
+	ruleControl                        // control records are heeded
+	ruleOldReads                       // a read that was sent before a unit was taken says nothing of it
+	ruleTwoRetries                     // of several retries of a key the first goes first
+	ruleUnitFence                      // a unit that is another's is dropped
+	ruleLoadOut                        // what others have out comes with a unit
+	ruleGapped                         // who comes late removes nobody
+	ruleLimbo                          // a key goes on when the end of a record is stored
+	ruleWatched                        // slow transactions are watched
+	ruleAgain                          // what another held is read again
+	ruleDeadline                       // nothing is handed out after the deadline
+)
+
+func (d *Dispatcher) has(r rule) bool { return d.off&r == 0 }
+
+// ordered reports whether records of the route wait for earlier ones of their key.
+func (rt *route) ordered() bool { return rt.Order == core.OrderPerKey }

@@ -1,0 +1,32 @@
+// Package dispatch hands out the records of an outbox, in order, one owner at a time. Relays and table queues share it.
+//
+// A [Dispatcher] is one member of an outbox. It owns units of its routes, reads them in staging order, hands records
+// out, and stores what became of them. It knows no database and no clock: it says which calls a store should get
+// ([Dispatcher.Calls]), takes in the answers ([Dispatcher.Done]), and is told the time with each.
+//
+// # Guarantees
+//
+//   - Every visible ready record of its units up to the cursor is handed out, or in memory, or not before the resume
+//     point of its key, or not before the position of a walk, or known to be held or locked by another, or in the range
+//     of a read under way.
+//   - Records of one key of an ordered route are handed out in the order of their sequence, each after the one before
+//     was concluded; nothing of a key is handed out behind a record that waits for a retry.
+//   - Records that become visible late, because their transaction was slow, are found when it ends, whatever was read
+//     meanwhile.
+//   - Nothing is handed out later than a lease after the latest successful beat was sent.
+//   - What a dead member may have had out is handed out in windows, whose records are held before. A window that kills
+//     its member is halved, down to the one record that did it.
+//
+// # Concurrency
+//
+// A Dispatcher belongs to one goroutine. Calls run on goroutines of their own, several at once.
+//
+// # Ownership
+//
+// An Item belongs to whoever it was handed to, until Conclude.
+//
+// # Limits
+//
+// It holds at most Window records that are ready or out, and as many again that wait behind one of their key. What it
+// remembers of keys is bounded by MaxKeys; beyond it, it reads no further until some are done.
+package dispatch

@@ -1,0 +1,71 @@
+package dispatch
+
+import (
+	"os"
+	"strconv"
+	"testing"
+	"time"
+)
+
+func envInt(name string, def int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return n
+	}
+	return def
+}
+
+// randomConfig is a world as a seed says.
+func randomConfig(seed uint64) simConfig {
+	bit := func(n uint64) bool { return seed*0x9E3779B97F4A7C15>>(20+n)&1 != 0 }
+	return simConfig{
+		seed: seed, members: 2 + int(seed%3), keys: 5, batch: 2 + int(seed%7), lease: time.Second, run: 8 * time.Second, settle: 20 * time.Second,
+		long: bit(0), cancel: bit(1), freeze: bit(2), kill: bit(3), loseAnswers: bit(4), refuse: bit(5), redrive: bit(6), join: bit(7), delay: bit(8), outage: bit(9),
+		owner: bit(10), block: bit(11) && bit(12), restore: bit(13) && bit(14) && bit(15), poison: bit(16) && bit(17), routes: 1 + int(seed%2),
+	}
+}
+
+func TestHistories(t *testing.T) {
+	t.Parallel()
+	n := envInt("WAYBILL_DISPATCH_HISTORIES", 20)
+	from := envInt("WAYBILL_DISPATCH_SEED", 1)
+	bad, msgs := 0, 0
+	for i := range n {
+		s := newSim(randomConfig(uint64(from + i)))
+		s.run()
+		msgs += len(s.arrivals)
+		if r := s.report(); r != "" {
+			t.Errorf("%s", r)
+			if bad++; bad >= 5 {
+				break
+			}
+		}
+	}
+	t.Logf("%d histories, %d messages arrived", n, msgs)
+}
+
+// TestTrace prints the history of one seed: WAYBILL_DISPATCH_TRACE=17.
+func TestTrace(t *testing.T) {
+	t.Parallel()
+	seed := envInt("WAYBILL_DISPATCH_TRACE", -1)
+	if seed < 0 {
+		t.SkipNow()
+	}
+	s := newSim(randomConfig(uint64(seed)))
+	s.trace = true
+	s.run()
+	for _, line := range s.log {
+		t.Log(line)
+	}
+	for _, m := range s.members {
+		for _, rt := range m.d.routes {
+			for _, k := range rt.keys {
+				if !m.dead {
+					t.Logf("member %d: key %s of %s: %d queued, %d busy, %d in limbo, holds %v, resume %d, listed %v, anew %v", m.name, k.name, rt.Name,
+						len(k.queue), k.busy, len(k.limbo), k.holds, k.resume, k.listed, k.anew)
+				}
+			}
+		}
+	}
+	t.Logf("%+v", s.cfg)
+	t.Log(s.report())
+}

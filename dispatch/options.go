@@ -1,0 +1,77 @@
+package dispatch
+
+import (
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// Options configures a Dispatcher. Zero fields mean their defaults.
+type Options struct {
+	// Name is the member's name, for people.
+	Name string
+	// NewSession returns a random number above 0; it is called at each join.
+	NewSession func() outbox.Session
+	// Routes to serve; at least one.
+	Routes []Route
+	// Lease is how long a member may be silent before the others take its units; default 10 s. It is renewed every third of it.
+	Lease time.Duration
+	// Window bounds the records that are ready or out, of one route; default 2,000. Batch bounds those of one page; default 500.
+	Window, Batch int
+	// Bytes bounds the bodies in memory of one route; default 64 MiB.
+	Bytes int64
+	// MaxKeys bounds the keys of a route that are remembered; default 100,000.
+	MaxKeys int
+	// PollMin and PollMax bound the pause between reads that find nothing; defaults 2 ms and 500 ms.
+	PollMin, PollMax time.Duration
+	// Gather is how long an outcome that nobody waits for may wait for others; default 10 ms, negative = not at all.
+	Gather time.Duration
+	// Handlers is how many records a table queue can have out; 0 for a relay.
+	Handlers int
+}
+
+// Route is a route to serve.
+type Route struct {
+	Name string
+	// Order is how its records are handed out. Everything but OrderPerKey ignores keys.
+	Order core.Order
+	// Blocks: a record that was abandoned holds its key until an operator decides.
+	Blocks bool
+	// Units is how many units the route is made of, if this member is the first to serve it; default 64.
+	Units int
+	// Pipelined lets up to so many records of a key be out at once; default 1. Whoever gets them must give back what
+	// follows a failed one.
+	Pipelined int
+	// Hold has every record held before it is handed out.
+	Hold bool
+}
+
+func (o Options) withDefaults() Options {
+	o.Lease = orElse(o.Lease, 10*time.Second)
+	o.Window = orElse(o.Window, 2000)
+	o.Batch = orElse(o.Batch, 500)
+	o.Bytes = orElse(o.Bytes, 64<<20)
+	o.MaxKeys = orElse(o.MaxKeys, 100_000)
+	o.PollMin = orElse(o.PollMin, 2*time.Millisecond)
+	o.PollMax = orElse(o.PollMax, 500*time.Millisecond)
+	o.Gather = max(orElse(o.Gather, 10*time.Millisecond), 0)
+	routes := make([]Route, len(o.Routes))
+	for i, r := range o.Routes {
+		if r.Name == "" {
+			r.Name = core.DefaultRoute
+		}
+		r.Units = orElse(r.Units, outbox.NumSlots)
+		r.Pipelined = orElse(r.Pipelined, 1)
+		routes[i] = r
+	}
+	o.Routes = routes
+	return o
+}
+
+func orElse[T int | int64 | time.Duration](v, def T) T {
+	if v == 0 {
+		return def
+	}
+	return v
+}

@@ -1,0 +1,698 @@
+package dispatch
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/store/memory/owned"
+)
+
+// sim is a world in virtual time: a database with open transactions and locks, members, a broker, and what goes wrong.
+type sim struct {
+	cfg   simConfig
+	rnd   *rand.Rand
+	now   time.Time
+	queue events
+	n     int
+	store *owned.Store
+	wrap  func(outbox.Store) outbox.Store // makes the store break a rule of its own
+
+	members  []*simMember
+	sessions int64
+	msgs     map[string]*simMsg
+	ids      []string
+	arrivals []string
+	wrong    map[string]int
+	firsts   []string // what went wrong, the first few
+	images   []image
+	quiet    bool // faults and producers have stopped
+	trace    bool
+	log      []string
+	down     time.Time // the database answers nobody until then
+}
+
+type image struct {
+	at  time.Time
+	img *owned.Image
+}
+
+// simConfig says how a world is.
+type simConfig struct {
+	seed                                                 uint64
+	members, keys, batch                                 int
+	lease                                                time.Duration
+	run, settle                                          time.Duration // how long faults last, and how long there is to heal
+	long                                                 bool          // transactions of several leases
+	cancel, freeze, kill, loseAnswers, restore, outage   bool
+	refuse, redrive, join, delay, block, pipeline, owner bool
+	poison                                               bool // one record kills whoever sends it
+	routes                                               int
+	off                                                  rule
+}
+
+// simMsg is a message and what became of it.
+type simMsg struct {
+	id, key   string
+	tx        int
+	seq       int64
+	began     time.Time // when its transaction drew its first number
+	committed time.Time // zero = it never was
+	arrivals  int
+	first     int
+	cancelled bool // the caller was told that it was
+	ended     time.Time
+	redriven  bool // an operator changed its place
+	retried   bool
+	scheduled bool
+	abandoned bool
+	poison    bool
+	after     int // restores before it was staged
+}
+
+type simMember struct {
+	s      *sim
+	name   int
+	d      *Dispatcher
+	dead   bool
+	frozen time.Time
+	inbox  []func() // what waits for it to wake up
+	wakeAt time.Time
+	out    map[*Item]bool
+}
+
+type event struct {
+	at time.Time
+	n  int
+	fn func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at.Before(e[j].at) || e[i].at.Equal(e[j].at) && e[i].n < e[j].n
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	old := *e
+	x := old[len(old)-1]
+	*e = old[:len(old)-1]
+	return x
+}
+
+var epochStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func newSim(cfg simConfig) *sim {
+	s := &sim{cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.seed, 1)), now: epochStart, msgs: map[string]*simMsg{}, wrong: map[string]int{}}
+	s.store = owned.New(owned.Options{Now: func() time.Time { return s.now }})
+	return s
+}
+
+func (s *sim) after(d time.Duration, fn func()) {
+	s.n++
+	heap.Push(&s.queue, event{s.now.Add(d), s.n, fn})
+}
+
+func (s *sim) between(a, b time.Duration) time.Duration {
+	return a + time.Duration(s.rnd.Int64N(int64(b-a)+1))
+}
+func (s *sim) chance(p float64) bool { return s.rnd.Float64() < p }
+
+func (s *sim) fail(what, format string, args ...any) {
+	s.wrong[what]++
+	if len(s.firsts) < 10 {
+		s.firsts = append(s.firsts, fmt.Sprintf("%8s %s: %s", s.now.Sub(epochStart), what, fmt.Sprintf(format, args...)))
+	}
+}
+
+func (s *sim) logf(format string, args ...any) {
+	if s.trace {
+		s.log = append(s.log, fmt.Sprintf("%12s %s", s.now.Sub(epochStart), fmt.Sprintf(format, args...)))
+	}
+}
+
+// run lets the world go until its end.
+func (s *sim) run() {
+	for range s.cfg.members {
+		s.join()
+	}
+	for range 4 {
+		s.after(s.between(0, 10*time.Millisecond), s.produce)
+	}
+	if s.cfg.cancel {
+		s.after(s.between(0, 100*time.Millisecond), s.cancel)
+	}
+	if s.cfg.redrive {
+		s.after(s.between(0, 300*time.Millisecond), s.redrive)
+	}
+	s.after(s.between(100*time.Millisecond, 400*time.Millisecond), s.fault)
+	s.until(epochStart.Add(s.cfg.run))
+	s.quiet = true
+	s.logf("quiet")
+	if s.cfg.poison {
+		s.cfg.settle += 40 * s.cfg.lease
+	}
+	s.until(epochStart.Add(s.cfg.run + s.cfg.settle))
+	s.check()
+}
+
+func (s *sim) until(end time.Time) {
+	for len(s.queue) > 0 && !s.queue[0].at.After(end) {
+		e := heap.Pop(&s.queue).(event)
+		s.now = e.at
+		e.fn()
+	}
+	s.now = end
+}
+
+// join starts a member.
+func (s *sim) join() {
+	m := &simMember{s: s, name: len(s.members), out: map[*Item]bool{}}
+	routes := make([]Route, max(s.cfg.routes, 1))
+	for i := range routes {
+		routes[i] = Route{Name: routeName(i), Units: 3, Blocks: s.cfg.block, Order: core.OrderPerKey}
+		if s.cfg.pipeline {
+			routes[i].Pipelined = 4
+		}
+	}
+	m.d = New(s.store.Traits(), Options{
+		Name: strconv.Itoa(m.name), Routes: routes, Lease: s.cfg.lease, Batch: s.cfg.batch, Window: 4 * s.cfg.batch, Gather: 3 * time.Millisecond,
+		NewSession: func() outbox.Session { s.sessions++; return outbox.Session(s.sessions) },
+	})
+	m.d.off = s.cfg.off
+	s.members = append(s.members, m)
+	s.logf("member %d joins", m.name)
+	m.pump()
+}
+
+func routeName(i int) string { return fmt.Sprintf("r%d", i) }
+
+// do runs fn as the member, when it is awake.
+func (m *simMember) do(fn func()) {
+	switch {
+	case m.dead:
+	case m.s.now.Before(m.frozen):
+		m.inbox = append(m.inbox, fn)
+	default:
+		fn()
+		m.pump()
+	}
+}
+
+func (m *simMember) freeze(d time.Duration) {
+	m.s.logf("member %d freezes for %s", m.name, d)
+	m.frozen = m.s.now.Add(d)
+	m.s.after(d, func() {
+		if m.dead || m.s.now.Before(m.frozen) {
+			return
+		}
+		inbox := m.inbox
+		m.inbox = nil
+		for _, fn := range inbox {
+			fn()
+		}
+		m.pump()
+	})
+}
+
+// pump starts what the dispatcher asks for and sends what it hands out.
+func (m *simMember) pump() {
+	s := m.s
+	if m.dead || s.now.Before(m.frozen) {
+		return
+	}
+	for range 20 {
+		calls := m.d.Calls(s.now)
+		for _, c := range calls {
+			m.call(c)
+		}
+		sent := 0
+		for _, rt := range m.d.opts.Routes {
+			for _, it := range m.d.Hand(s.now, rt.Name, 1+s.rnd.IntN(s.cfg.batch)) {
+				if m.send(it); m.dead {
+					return
+				}
+				sent++
+			}
+		}
+		if len(calls) == 0 && sent == 0 {
+			break
+		}
+	}
+	if next := m.d.Next(); !next.IsZero() {
+		at := max(next.Sub(s.now), 100*time.Microsecond)
+		if m.wakeAt.After(s.now) && !m.wakeAt.After(s.now.Add(at)) {
+			return
+		}
+		m.wakeAt = s.now.Add(at)
+		s.after(at, func() { m.do(func() {}) })
+	}
+}
+
+var errLost = &core.Error{Op: "sim", Class: core.ClassOutage, Err: errors.New("the answer was lost")}
+
+// call runs a call of the store, with the time it takes and what may happen to it.
+func (m *simMember) call(c *Call) {
+	s := m.s
+	var st outbox.Store = s.store
+	if s.wrap != nil {
+		st = s.wrap(st)
+	}
+	exec := func() { c.Do(context.Background(), st) }
+	there, back := s.between(100*time.Microsecond, 2*time.Millisecond), s.between(100*time.Microsecond, 2*time.Millisecond)
+	lost := func(in time.Duration) {
+		s.after(in, func() {
+			c.Lose(errLost)
+			m.do(func() { m.d.Done(s.now, c) })
+		})
+	}
+	if s.now.Before(s.down) {
+		lost(there)
+		return
+	}
+	if s.cfg.loseAnswers && !s.quiet && s.chance(0.02) {
+		switch s.rnd.IntN(3) {
+		case 0: // never done
+		case 1:
+			s.after(there, exec)
+		case 2: // done late; its answer comes to nobody
+			s.logf("member %d: %s is done late", m.name, c.Name())
+			late := *c
+			s.after(s.between(there, 5*time.Second), func() { late.Do(context.Background(), st) })
+		}
+		s.logf("member %d: answer to %s is lost", m.name, c.Name())
+		lost(there + back + 5*time.Millisecond)
+		return
+	}
+	s.after(there, func() {
+		exec()
+		s.after(back, func() { m.do(func() { m.d.Done(s.now, c) }) })
+	})
+}
+
+// send publishes an item.
+func (m *simMember) send(it *Item) {
+	s := m.s
+	msg := s.msgs[it.Record.Envelope.ID]
+	if !s.now.Before(m.d.Deadline()) {
+		s.fail("deadline", "member %d starts %s after its deadline", m.name, msg.id)
+	}
+	for _, o := range s.members {
+		for other := range o.out {
+			if o != m && !o.dead && other.Record.Envelope.ID == msg.id && !other.Lost() && s.now.Before(o.d.Deadline()) && s.now.After(o.frozen) {
+				s.fail("two-at-once", "%s is out at members %d and %d", msg.id, o.name, m.name)
+			}
+		}
+	}
+	m.out[it] = true
+	s.logf("member %d sends %s (seq %d, key %s)", m.name, msg.id, it.Record.Seq, msg.key)
+	if it.Record.Crashes >= core.MaxCrashes {
+		s.after(time.Millisecond, func() { m.do(func() { m.conclude(it, outbox.Abandon(&it.Record, core.ReasonCrashed, nil)) }) })
+		return
+	}
+	if msg.poison {
+		s.logf("member %d dies of %s", m.name, msg.id)
+		m.dead = true
+		s.after(s.between(10*time.Millisecond, 100*time.Millisecond), s.join)
+		return
+	}
+	ok, arrives := true, true
+	if s.cfg.refuse && !s.quiet && s.chance(0.06) {
+		ok, arrives = false, false
+	}
+	if s.cfg.outage && !s.quiet && s.chance(0.03) {
+		ok, arrives = false, s.chance(0.5)
+	}
+	if arrives {
+		s.arrive(msg) // the broker takes what one connection sends in order
+	}
+	s.after(s.between(200*time.Microsecond, 4*time.Millisecond), func() {
+		m.do(func() {
+			switch r := &it.Record; {
+			case ok:
+				m.conclude(it, outbox.Published(r))
+			case arrives || s.chance(0.3):
+				m.conclude(it, outbox.Release(r, 0, true))
+			case s.chance(0.1):
+				msg.abandoned = true
+				m.conclude(it, outbox.Abandon(r, core.ReasonRejected, errors.New("no")))
+			default:
+				msg.retried = true
+				m.conclude(it, outbox.Retry(r, errors.New("not now"), s.between(0, 400*time.Millisecond)))
+			}
+		})
+	})
+}
+
+func (m *simMember) conclude(it *Item, o outbox.Outcome) {
+	delete(m.out, it)
+	m.s.logf("member %d concludes %s: %s", m.name, it.Record.Envelope.ID, o.Event())
+	m.d.Conclude(m.s.now, it, o)
+}
+
+func (s *sim) arrive(msg *simMsg) {
+	msg.arrivals++
+	if msg.cancelled {
+		s.fail("cancelled-published", "%s (seq %d)", msg.id, msg.seq)
+	}
+	if msg.arrivals > 1 {
+		return
+	}
+	s.arrivals = append(s.arrivals, msg.id)
+	msg.first = len(s.arrivals)
+}
+
+// produce is one producer: transactions with some messages of a key each, one after the other.
+func (s *sim) produce() {
+	if s.quiet {
+		return
+	}
+	tx := s.store.Begin()
+	s.n++
+	txn := s.n
+	var staged []*simMsg
+	key := fmt.Sprintf("k%d", s.rnd.IntN(s.cfg.keys))
+	length := s.between(0, 20*time.Millisecond)
+	switch {
+	case s.chance(0.05):
+		length = s.between(500*time.Millisecond, 1500*time.Millisecond)
+	case s.cfg.long && s.chance(0.02):
+		length = s.between(time.Second, 7*s.cfg.lease)
+	}
+	if left := epochStart.Add(s.cfg.run).Sub(s.now); length > left {
+		length = max(left, 0)
+	}
+	n := 1 + s.rnd.IntN(4)
+	restores := s.restores()
+	stage := func() {
+		id := fmt.Sprintf("m%d", len(s.ids))
+		msg := &simMsg{id: id, key: key, tx: txn, after: restores, began: s.now}
+		row := owned.Row{StagedRow: core.StagedRow{Envelope: core.Envelope{ID: id, Topic: "t", Key: key}, Route: routeName(s.rnd.IntN(max(s.cfg.routes, 1)))}}
+		if len(staged) > 0 {
+			msg.began = staged[0].began
+		}
+		if s.chance(0.1) {
+			row.Envelope.Key, msg.key = "", ""
+		}
+		if s.cfg.cancel && s.chance(0.3) {
+			row.Withdrawable = true
+		}
+		if s.cfg.poison && len(s.ids) == 150 {
+			msg.poison = true
+		}
+		if s.cfg.delay && s.chance(0.1) {
+			row.Delay, msg.scheduled = s.between(time.Millisecond, 500*time.Millisecond), true
+		}
+		if msg.key != "" {
+			msg.key = row.Route + "/" + msg.key
+		}
+		seqs, err := tx.Stage(row)
+		if err != nil {
+			return // the transaction went away with a restore
+		}
+		msg.seq = seqs[0]
+		s.ids = append(s.ids, id)
+		s.msgs[id] = msg
+		staged = append(staged, msg)
+		s.logf("tx %d stages %s (seq %d, key %s)", txn, id, msg.seq, msg.key)
+	}
+	for i := range n {
+		s.after(length*time.Duration(i)/time.Duration(n), stage)
+	}
+	s.after(length, func() {
+		s.after(s.between(0, 8*time.Millisecond), s.produce)
+		if s.chance(0.08) {
+			tx.Rollback()
+			return
+		}
+		if err := tx.Commit(); err != nil {
+			return
+		}
+		s.logf("tx %d commits", txn)
+		for _, msg := range staged {
+			msg.committed = s.now
+		}
+		if s.chance(0.8) {
+			s.after(time.Millisecond, func() {
+				for _, m := range s.members {
+					m.do(func() { m.d.Wake(s.now) })
+				}
+			})
+		}
+	})
+}
+
+func (s *sim) restores() (n int) {
+	for _, i := range s.images {
+		if i.img == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// pickMsg returns a random recent message.
+func (s *sim) pickMsg() *simMsg {
+	if len(s.ids) == 0 {
+		return nil
+	}
+	from := max(len(s.ids)-60, 0)
+	return s.msgs[s.ids[from+s.rnd.IntN(len(s.ids)-from)]]
+}
+
+// cancel is a caller that cancels messages, keeps its transaction open for a while, and commits or not.
+func (s *sim) cancel() {
+	if s.quiet {
+		return
+	}
+	s.after(s.between(0, 60*time.Millisecond), s.cancel)
+	tx := s.store.Begin()
+	var done []*simMsg
+	states := s.store.Records()
+	for range 1 + s.rnd.IntN(3) {
+		var msg *simMsg
+		if len(states) > 0 && s.chance(0.7) { // what is there
+			msg = s.msgs[states[s.rnd.IntN(len(states))].ID]
+		} else {
+			msg = s.pickMsg()
+		}
+		if msg == nil {
+			continue
+		}
+		for i := range max(s.cfg.routes, 1) {
+			status, err := tx.Cancel(routeName(i), msg.id)
+			if err == nil && status == core.CancelDone {
+				done = append(done, msg)
+			} else if err == nil && status == core.CancelMaybe {
+				msg.redriven = true // it is gone, but not as if it had never been
+				msg := msg
+				done = append(done, &simMsg{id: msg.id, abandoned: true})
+			}
+		}
+	}
+	hold := s.between(0, 30*time.Millisecond)
+	if s.chance(0.1) {
+		hold = s.between(100*time.Millisecond, time.Second)
+	}
+	s.after(hold, func() {
+		if s.chance(0.3) {
+			tx.Rollback()
+			return
+		}
+		if tx.Commit() != nil {
+			return
+		}
+		for _, msg := range done {
+			if real := s.msgs[msg.id]; msg.abandoned {
+				real.abandoned = true
+				s.logf("%s cancelled, maybe delivered", msg.id)
+			} else {
+				s.logf("%s cancelled", msg.id)
+				msg.cancelled, msg.ended = true, s.now
+				if msg.arrivals > 0 && !msg.redriven {
+					s.fail("cancelled-published", "%s (seq %d) had arrived", msg.id, msg.seq)
+				}
+			}
+		}
+	})
+}
+
+// redrive is an operator.
+func (s *sim) redrive() {
+	if s.quiet {
+		return
+	}
+	s.after(s.between(0, 200*time.Millisecond), s.redrive)
+	for _, st := range s.store.Records() {
+		if st.State != core.StateAbandoned && st.State != core.StateFailed || s.chance(0.5) {
+			continue
+		}
+		tx := s.store.Begin()
+		if err := s.store.Redrive(tx, st.Route, st.ID); err != nil || tx.Commit() != nil {
+			tx.Rollback()
+			continue
+		}
+		s.logf("%s is redriven", st.ID)
+		s.msgs[st.ID].redriven, s.msgs[st.ID].abandoned = true, false
+		return
+	}
+}
+
+// fault is what goes wrong now and then.
+func (s *sim) fault() {
+	if s.quiet {
+		return
+	}
+	s.after(s.between(50*time.Millisecond, 600*time.Millisecond), s.fault)
+	alive := slices.DeleteFunc(slices.Clone(s.members), func(m *simMember) bool { return m.dead || m.d.stopping })
+	if len(alive) == 0 {
+		return
+	}
+	m := alive[s.rnd.IntN(len(alive))]
+	switch s.rnd.IntN(6) {
+	case 0:
+		if s.cfg.freeze {
+			m.freeze(s.between(10*time.Millisecond, 3*s.cfg.lease))
+		}
+	case 1:
+		if s.cfg.kill && len(alive) > 1 {
+			s.logf("member %d is killed", m.name)
+			m.dead = true
+			s.after(s.between(0, 2*s.cfg.lease), s.join)
+		}
+	case 2:
+		if s.cfg.join {
+			if len(alive) > s.cfg.members {
+				s.logf("member %d stops", m.name)
+				m.d.Stop()
+				m.pump()
+				s.after(2*s.cfg.lease, func() { m.dead = true })
+			} else {
+				s.join()
+			}
+		}
+	case 3:
+		if s.cfg.restore {
+			s.goBack()
+		}
+	case 4:
+		if s.cfg.outage && s.chance(0.3) {
+			s.down = s.now.Add(s.between(0, 2*s.cfg.lease))
+			s.logf("the database is down until %s", s.down.Sub(epochStart))
+		}
+	case 5:
+		if s.cfg.owner && len(alive) > 1 {
+			m.d.SetAble(routeName(0), s.chance(0.5))
+			m.pump()
+		}
+	}
+}
+
+// goBack keeps images, and sometimes has the database go back to one.
+func (s *sim) goBack() {
+	if len(s.images) == 0 || s.images[len(s.images)-1].img == nil || s.chance(0.5) {
+		s.images = append(s.images, image{s.now, s.store.Snapshot()})
+		return
+	}
+	img := s.images[len(s.images)-1]
+	s.store.Restore(img.img)
+	s.logf("the database goes back to %s", img.at.Sub(epochStart))
+	s.images = append(s.images, image{at: s.now})
+	for _, msg := range s.msgs {
+		if msg.committed.After(img.at) || msg.committed.IsZero() {
+			msg.committed, msg.abandoned = time.Time{}, true // it never was
+		} else {
+			msg.redriven = true
+		}
+		msg.cancelled = msg.cancelled && msg.ended.Before(img.at)
+	}
+}
+
+// check looks at what has become of everything.
+func (s *sim) check() {
+	states := map[string]owned.State{}
+	for _, st := range s.store.Records() {
+		states[st.ID] = st
+	}
+	for _, id := range s.ids {
+		msg := s.msgs[id]
+		st, there := states[id]
+		switch {
+		case msg.committed.IsZero():
+		case msg.poison && there && st.State == core.StateAbandoned && st.Reason == core.ReasonCrashed:
+		case msg.poison && (msg.cancelled || msg.abandoned || s.cfg.block && s.behindBlocking(states, msg)):
+		case msg.poison:
+			s.fail("poison", "%s is %v (crashes %d)", id, st.State, st.Crashes)
+		case there && st.State == core.StateAbandoned && st.Reason == core.ReasonCrashed:
+			s.fail("innocent", "%s (seq %d) was abandoned as crashed", id, msg.seq)
+		case there && !st.State.Terminal() && (!s.cfg.block || !s.behindBlocking(states, msg)):
+			s.fail("stuck", "%s (seq %d, key %q) is %s, holder %d, attempts %d", id, msg.seq, msg.key, st.State, st.Holder, st.Attempts)
+		case !there && msg.arrivals == 0 && !msg.cancelled && !msg.abandoned:
+			s.fail("lost", "%s (seq %d, key %q)", id, msg.seq, msg.key)
+		}
+	}
+	s.checkOrder()
+}
+
+// behindBlocking reports whether an abandoned record holds the message's key.
+func (s *sim) behindBlocking(states map[string]owned.State, msg *simMsg) bool {
+	for id, st := range states {
+		if st.State == core.StateAbandoned && s.msgs[id].key == msg.key && msg.key != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// checkOrder compares first arrivals of each key: inside a transaction, and between transactions of which one ended before the other began.
+func (s *sim) checkOrder() {
+	byKey := map[string][]*simMsg{}
+	for _, id := range s.arrivals {
+		if msg := s.msgs[id]; msg.key != "" && !msg.redriven && !msg.scheduled && !msg.committed.IsZero() && msg.after == s.restores() {
+			byKey[msg.key] = append(byKey[msg.key], msg)
+		}
+	}
+	for _, key := range slices.Sorted(maps0(byKey)) {
+		list := byKey[key]
+		slices.SortFunc(list, func(a, b *simMsg) int { return cmp.Compare(a.first, b.first) })
+		for i, b := range list {
+			for _, a := range list[i+1:] { // a came later
+				switch {
+				case a.tx == b.tx && a.seq < b.seq:
+					s.fail("order-in-tx", "%s (seq %d) came after %s (seq %d)", a.id, a.seq, b.id, b.seq)
+				case a.tx != b.tx && a.committed.Before(b.began):
+					s.fail("order", "%s (seq %d) came after %s (seq %d)", a.id, a.seq, b.id, b.seq)
+				}
+			}
+		}
+	}
+}
+
+func maps0[V any](m map[string]V) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// report says what went wrong, or nothing.
+func (s *sim) report() string {
+	if len(s.wrong) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("seed %d: %v\n%s", s.cfg.seed, s.wrong, strings.Join(s.firsts, "\n"))
+}

@@ -1,0 +1,267 @@
+package owned
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// TestIndex compares an index with a sorted list.
+func TestIndex(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		var x index
+		want := map[int64]bool{}
+		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+			from, n := rapid.Int64Range(0, 2000).Draw(rt, "from"), rapid.Int64Range(1, 600).Draw(rt, "n")
+			add := rapid.Bool().Draw(rt, "add")
+			for seq := from; seq < from+n; seq++ {
+				if add {
+					x.insert(seq/100, seq, &record{seq: seq})
+					want[seq] = true
+				} else {
+					x.remove(seq/100, seq)
+					delete(want, seq)
+				}
+			}
+			after := rapid.Int64Range(0, 2600).Draw(rt, "after")
+			var list []int64
+			for seq := range want {
+				if seq > after {
+					list = append(list, seq)
+				}
+			}
+			slices.Sort(list)
+			i := 0
+			for r := range x.after(after/100, after) {
+				if i == len(list) || list[i] != r.seq {
+					rt.Fatalf("entry %d is %d; want %v", i, r.seq, list)
+				}
+				i++
+			}
+			if i != len(list) || x.empty() != (len(want) == 0) {
+				rt.Fatalf("%d entries, want %d", i, len(list))
+			}
+		}
+	})
+}
+
+// TestConsistent does anything at random, and checks that the indexes, the holds and the units say the same as the
+// records.
+func TestConsistent(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		keep := rapid.Bool().Draw(rt, "keep")
+		w := newWorld(t, keep)
+		twin := newWorld(t, keep)
+		rt.Repeat(map[string]func(*rapid.T){
+			"step": func(rt *rapid.T) {
+				dice := rapid.SliceOfN(rapid.IntRange(0, 1<<20), 6, 6).Draw(rt, "dice")
+				if a, b := w.step(dice), twin.step(dice); a != b {
+					rt.Fatalf("not deterministic:\n%s\n%s", a, b)
+				}
+			},
+			"": func(rt *rapid.T) { w.check(rt) },
+		})
+	})
+}
+
+type world struct {
+	*Store
+	t   *testing.T
+	now time.Time
+	txs []*Tx
+	img *Image
+	ids int
+	old []outbox.Record
+}
+
+func newWorld(t *testing.T, keep bool) *world {
+	t.Helper()
+	w := &world{t: t, now: time.Unix(1e9, 0)}
+	w.Store = New(Options{Now: func() time.Time { return w.now }, KeepPublished: keep})
+	w.img = w.Snapshot()
+	return w
+}
+
+// step does one thing, chosen by dice, and returns all that it answered.
+func (w *world) step(d []int) string {
+	ctx := w.t.Context()
+	self := outbox.Session(d[1]%3 + 1)
+	part := outbox.Part{Route: "r", Slots: outbox.AllSlots}
+	if d[1]%5 == 0 {
+		part.Slots = outbox.SlotRange(0, 32)
+	}
+	id := "m" + strconv.Itoa(d[2]%max(w.ids, 1)+1)
+	tx := func() *Tx {
+		if len(w.txs) < 2 {
+			w.txs = append(w.txs, w.Begin())
+		}
+		return w.txs[d[3]%len(w.txs)]
+	}
+	switch d[0] % 16 {
+	case 0, 1:
+		w.ids++
+		row := Row{Withdrawable: d[2]%3 == 0}
+		row.Route, row.Envelope.ID, row.Envelope.Key = "r", "m"+strconv.Itoa(w.ids), []string{"", "x", "y", "z"}[d[4]%4]
+		row.Delay = time.Duration(d[5]%3) * time.Second
+		seqs, err := tx().Stage(row)
+		return fmt.Sprint(seqs, err)
+	case 2:
+		st, err := tx().Cancel("r", id)
+		return fmt.Sprint(st, err)
+	case 3:
+		return fmt.Sprint(w.Redrive(tx(), "r", id), tx().Lock("r", id))
+	case 4:
+		return fmt.Sprint(tx().RollbackTo(Savepoint(d[4] % (int(tx().Savepoint()) + 1))))
+	case 5, 6:
+		t := tx()
+		w.txs = slices.DeleteFunc(w.txs, func(o *Tx) bool { return o == t })
+		if d[4]%4 == 0 {
+			t.Rollback()
+			return ""
+		}
+		return fmt.Sprint(t.Commit())
+	case 7, 8:
+		m := outbox.Meeting{Self: outbox.Member{Session: self, Beat: int64(d[4])}, Join: true, Leave: d[5]%20 == 0}
+		m.Self.Serves = []outbox.Serving{{Route: "r", Units: 2}}
+		for _, u := range outbox.Split("r", 2) {
+			m.Moves = append(m.Moves, outbox.Move{Unit: u, To: self})
+		}
+		if other := w.members[outbox.Session(d[2]%3+1)]; other != nil && d[5]%5 == 0 {
+			m.Remove = []outbox.Removal{{Session: other.Session, Beat: other.Beat}}
+		}
+		roster, err := w.Meet(ctx, m)
+		return fmt.Sprint(roster, err)
+	case 9, 10:
+		p, err := w.Read(ctx, self, outbox.Look{
+			Parts: []outbox.Part{part}, Fresh: []outbox.Part{part}, Ranges: []outbox.Range{{Part: part, To: 1 << 40, Limit: 5}},
+			Keys: []outbox.KeyRange{{Route: "r", Key: "x", To: 1 << 40, Limit: 3}}, Blocks: []string{"r"}, Limit: 3,
+		})
+		for _, rs := range p.Ranges {
+			w.old = append(w.old, rs.Records...)
+		}
+		return fmt.Sprint(p, err)
+	case 11, 12:
+		want := outbox.Want{Part: part, N: d[2] % 3, Deliver: true}
+		if len(w.old) > 0 {
+			want.Refs = []outbox.Ref{w.old[d[4]%len(w.old)].Ref}
+		}
+		got, err := w.Take(ctx, self, want)
+		out := []any{err}
+		for _, g := range got {
+			out = append(out, g.Ref, g.Grip, g.Deliveries)
+		}
+		return fmt.Sprint(out...)
+	case 13:
+		w.now = w.now.Add(time.Duration(d[2]%1500) * time.Millisecond)
+		p, err := w.Due(ctx, self, []outbox.Part{part}, d[4]%4)
+		w.old = append(w.old, p.Retries...)
+		return fmt.Sprint(p, err)
+	case 14:
+		if len(w.old) == 0 {
+			return ""
+		}
+		r := &w.old[d[4]%len(w.old)]
+		o := []outbox.Outcome{
+			outbox.Published(r), outbox.Retry(r, nil, time.Second), outbox.Abandon(r, core.ReasonRejected, nil), outbox.Release(r, time.Second, true),
+		}[d[5]%4]
+		return fmt.Sprint(w.Settle(ctx, self, []outbox.Outcome{o}))
+	default:
+		switch {
+		case d[2]%20 == 0:
+			w.img = w.Snapshot()
+		case d[2]%20 == 1:
+			w.Restore(w.img)
+			w.txs = nil
+		case len(w.old) > 0:
+			r := w.old[d[4]%len(w.old)].Ref
+			ok, err := w.GiveUp(ctx, self, outbox.Split("r", 2)[d[5]%2], r.Seq, []outbox.Ref{r})
+			return fmt.Sprint(ok, err)
+		}
+		return ""
+	}
+}
+
+// check compares everything that is derived with the records.
+func (w *world) check(t *rapid.T) {
+	rt := w.routes["r"]
+	if rt == nil {
+		return
+	}
+	type list struct{ name, got, want string }
+	show := func(x *index) string {
+		var out []int64
+		for r := range x.all() {
+			out = append(out, r.seq)
+		}
+		return fmt.Sprint(out)
+	}
+	rows := w.rows()
+	of := func(fits func(*record) bool) string {
+		var out []int64
+		for _, r := range rows {
+			if fits(r) {
+				out = append(out, r.seq)
+			}
+		}
+		return fmt.Sprint(out)
+	}
+	keyless := func(r *record) bool { return r.env.Key == "" }
+	lists := []list{
+		{"ready", show(&rt.ready), of((*record).ready)},
+		{"free", show(&rt.free), of(func(r *record) bool { return r.ready() && keyless(r) && r.holder == 0 })},
+		{"odd", show(&rt.odd), of((*record).obstacle)},
+	}
+	for _, key := range []string{"x", "y", "z"} {
+		if k := rt.keys[key]; k != nil {
+			lists = append(lists,
+				list{key, show(&k.ready), of(func(r *record) bool { return r.ready() && r.env.Key == key })},
+				list{key + " odd", show(&k.odd), of(func(r *record) bool { return r.obstacle() && r.env.Key == key })})
+		} else if s := of(func(r *record) bool { return r.env.Key == key && (r.ready() || r.obstacle()) }); s != "[]" {
+			t.Fatalf("key %s has no indexes, but %s", key, s)
+		}
+	}
+	slices.SortFunc(rows, byDue)
+	lists = append(lists, list{"timers", show(&rt.timers), of((*record).timer)}, list{"retries", show(&rt.retries), of((*record).retry)})
+	for _, l := range lists {
+		if l.got != l.want {
+			t.Fatalf("%s: %s, want %s", l.name, l.got, l.want)
+		}
+	}
+	held := 0
+	for _, r := range rows {
+		if rt.byID[r.env.ID] != r && (r.lock == nil || r.lock.made[r] != withdrawn) || rt.bySeq[r.seq] != r {
+			t.Fatalf("%s is not found", r.env.ID)
+		}
+		if r.lock != nil && r.lock.ended {
+			t.Fatalf("%s is locked by a transaction that has ended", r.env.ID)
+		}
+		if r.holder != 0 {
+			held++
+			if _, ok := w.members[r.holder].held[r]; !ok || !r.live() {
+				t.Fatalf("%s is not among the holds of %d", r.env.ID, r.holder)
+			}
+		}
+	}
+	for _, m := range w.members {
+		held -= len(m.held)
+	}
+	if held != 0 {
+		t.Fatalf("%d holds too few", held)
+	}
+	marks := []int64{}
+	for _, tx := range w.running {
+		marks = append(marks, tx.mark)
+	}
+	if !slices.IsSorted(marks) {
+		t.Fatalf("running: %v", marks)
+	}
+}
