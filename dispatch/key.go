@@ -28,7 +28,8 @@ type key struct {
 	resume int64
 	asked  int64 // resume when the read under way was sent
 	passed int   // records since then
-	anew   bool
+	anew   bool  // its next page begins at its beginning, and says all that holds it
+	stale  bool  // the page under way says nothing
 	listed bool // in toRead, or in a read under way
 	gone   bool
 	topic  string // blocked one of its head
@@ -228,7 +229,8 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 	if k.gone {
 		return
 	}
-	if k.resume < k.asked || k.anew && from > 0 { // something earlier was passed meanwhile
+	if stale := k.stale; stale || k.resume < k.asked { // something earlier was passed meanwhile
+		k.stale = false
 		d.advance(k)
 		return
 	}
@@ -303,7 +305,7 @@ func (d *Dispatcher) renew(rt *route, name string, slot uint8) {
 		return
 	}
 	k := rt.key(name, slot)
-	k.anew, k.resume = true, 1
+	k.anew, k.resume, k.stale = true, 1, k.listed
 	d.passQueue(k)
 	d.advance(k)
 }

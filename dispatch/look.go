@@ -253,7 +253,7 @@ func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]b
 		if k.anew {
 			from = 0
 		}
-		k.asked = k.resume
+		k.asked, k.stale = k.resume, false
 		r.look.Keys = append(r.look.Keys, outbox.KeyRange{Route: rt.Name, Key: k.name, From: from, To: g.cursor, Limit: keyPage})
 		r.keys = append(r.keys, k)
 		r.lefts = append(r.lefts, left[k.name])

@@ -297,7 +297,13 @@ func (m *simMember) call(c *Call) {
 	}
 	s.after(there, func() {
 		exec()
-		s.after(back, func() { m.do(func() { m.d.Done(s.now, c) }) })
+		s.logf("member %d: %s is done (sent at %s)", m.name, c.Name(), c.sent.Sub(epochStart))
+		s.after(back, func() {
+			m.do(func() {
+				s.logf("member %d: %s is answered (sent at %s) %v", m.name, c.Name(), c.sent.Sub(epochStart), c.err)
+				m.d.Done(s.now, c)
+			})
+		})
 	})
 }
 
