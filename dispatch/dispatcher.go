@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
@@ -42,7 +43,8 @@ type Dispatcher struct {
 	horizons []horizon
 	running  map[int64]time.Time // marks of running transactions, since when they are seen
 	watched  map[int64]bool
-	ranges   int // ranges read, to give sweeps their share
+	dueSeen  bool // nothing more was due when the store was last asked
+	ranges   int  // ranges read, to give sweeps their share
 	heeding  map[int64]bool
 
 	// Calls under way; one of each kind at a time.
@@ -215,6 +217,9 @@ func (d *Dispatcher) Next() time.Time {
 		return next
 	}
 	for _, rt := range d.routes {
+		if rt.leaving == 0 {
+			continue
+		}
 		for _, u := range rt.units {
 			if u.leaving {
 				soonest(u.tryAt)
@@ -272,6 +277,61 @@ func (d *Dispatcher) Stop() { d.stopping = true }
 // Left reports that the member has left after Stop.
 func (d *Dispatcher) Left() bool { return d.left }
 
+// Resting reports that the member owns what it can get, has read all of it, holds nothing, and that nothing of it is due.
+func (d *Dispatcher) Resting() bool {
+	if !d.joined || d.reading != nil || d.taking != nil || d.dueing != nil || d.settling != nil || d.giving != nil || !d.dueSeen ||
+		len(d.moves)+len(d.removals)+len(d.pending)+len(d.heeded)+len(d.suspects) > 0 {
+		return false
+	}
+	for i := range d.roster.Units {
+		if o := &d.roster.Units[i]; o.Owner == 0 && d.byName[o.Unit.Route] != nil {
+			return false
+		}
+	}
+	for _, rt := range d.routes {
+		if rt.more || len(rt.toRead)+len(rt.known) > 0 || rt.unresolved() || slices.ContainsFunc(rt.groups, func(g *group) bool { return !g.loaded }) {
+			return false
+		}
+	}
+	return true
+}
+
+// RouteStatus says how a route stands at this member.
+type RouteStatus struct {
+	// Owned and Units are the units that this member owns, and all there are; Units is 0 if nobody serves the route.
+	Owned, Units int
+	// Ready, Out and Waiting count records: to be handed out, handed out, and read but behind others of their key.
+	Ready, Out, Waiting int
+	// Keys is how many keys are remembered, and Elsewhere how many records others hold that this member will look at again.
+	Keys, Elsewhere int
+	// Behind reports that there is more to read.
+	Behind bool
+}
+
+// Status returns how a route stands.
+func (d *Dispatcher) Status(route string) (st RouteStatus) {
+	rt := d.byName[route]
+	if rt == nil {
+		return st
+	}
+	st.Owned, st.Ready, st.Waiting, st.Keys, st.Elsewhere = len(rt.units), len(rt.ready), rt.queued, len(rt.keys), len(rt.again)
+	st.Behind = rt.more || len(rt.toRead) > 0
+	for _, it := range rt.known {
+		if it.state == itemOut {
+			st.Out++
+		}
+	}
+	for i := range d.roster.Units {
+		if d.roster.Units[i].Unit.Route == route {
+			st.Units++
+		}
+	}
+	return st
+}
+
+// Roster returns who was there and who owned what when the store was last asked. It must not be changed.
+func (d *Dispatcher) Roster() *outbox.Roster { return &d.roster }
+
 // backoff is how long to wait after so many failures in a row.
 func (d *Dispatcher) backoff(k callKind) time.Duration {
 	n := min(d.fails[k], 8)
@@ -301,7 +361,7 @@ func (d *Dispatcher) rejoin() {
 	clear(d.lost)
 	clear(d.vanished)
 	clear(d.haunted)
-	d.out = 0
+	d.out, d.dueSeen = 0, false
 	d.meetAt, d.dueAt, d.settleAt, d.takeAt, d.readAt = d.now, time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	for i, rt := range d.routes {
 		for _, it := range rt.known {

@@ -142,12 +142,7 @@ func (d *Dispatcher) taken(items []*Item, got []outbox.Taken, c *Call) {
 		switch grip {
 		case outbox.Gripped:
 			rt.wants = slices.DeleteFunc(rt.wants, func(o *Item) bool { return o == it })
-			it.state = itemReady
-			if it.alone { // the others wait for it
-				rt.ready = slices.Insert(rt.ready, 0, it)
-			} else {
-				rt.ready = append(rt.ready, it)
-			}
+			d.makeReady(it)
 		case outbox.Locked:
 			if !d.has(ruleTakeLocked) {
 				d.gone(it)
@@ -252,6 +247,7 @@ func (d *Dispatcher) dueDone(page *outbox.DuePage, c *Call) {
 		d.dueAt = d.now.Add(d.backoff(callDue))
 		return
 	}
+	d.dueSeen = page.NextIn != 0 && page.Moved == 0 && len(page.Retries) == 0
 	if page.NextIn >= 0 {
 		next := c.sent.Add(page.NextIn)
 		if page.NextIn == 0 && page.Moved == 0 && len(page.Retries) == 0 {
@@ -349,6 +345,9 @@ func (d *Dispatcher) giveUp() *Call {
 // nextToGive returns a unit that is to be given up now, or nil.
 func (d *Dispatcher) nextToGive() *unit {
 	for _, rt := range d.routes {
+		if rt.leaving == 0 {
+			continue
+		}
 		for _, u := range rt.sortedUnits() {
 			if u.leaving && !u.tryAt.After(d.now) {
 				return u

@@ -1,8 +1,10 @@
 package dispatch
 
 import (
+	"cmp"
 	"slices"
 
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outbox"
 )
 
@@ -30,7 +32,7 @@ type key struct {
 	passed int   // records since then
 	anew   bool  // its next page begins at its beginning, and says all that holds it
 	stale  bool  // the page under way says nothing
-	listed bool // in toRead, or in a read under way
+	listed bool  // in toRead, or in a read under way
 	gone   bool
 	topic  string // blocked one of its head
 }
@@ -157,9 +159,24 @@ func (d *Dispatcher) hand(it *Item) {
 		it.state, it.at = itemWanting, d.now
 		rt.wants = append(rt.wants, it)
 	default:
-		it.state = itemReady
-		rt.ready = append(rt.ready, it)
+		d.makeReady(it)
 	}
+}
+
+// makeReady puts an item in line to be handed out.
+func (d *Dispatcher) makeReady(it *Item) {
+	rt := it.route
+	it.state = itemReady
+	at := len(rt.ready)
+	switch {
+	case it.alone: // the others wait for it
+		at = 0
+	case rt.Order == core.OrderHLC:
+		at, _ = slices.BinarySearchFunc(rt.ready, it, func(a, b *Item) int {
+			return cmp.Or(cmp.Compare(a.Record.Envelope.HLC, b.Record.Envelope.HLC), cmp.Compare(a.Record.Seq, b.Record.Seq))
+		})
+	}
+	rt.ready = slices.Insert(rt.ready, at, it)
 }
 
 // admit takes in a ready record that a range brought. hazard is the least position of a walk: what is behind it may lack

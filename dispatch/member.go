@@ -288,6 +288,7 @@ func (d *Dispatcher) leave(rt *route) {
 	for _, u := range slices.Backward(rt.sortedUnits()) {
 		if !u.leaving {
 			u.leaving = true
+			rt.leaving |= u.Slots()
 			return
 		}
 	}

@@ -10,10 +10,11 @@ import (
 // route is what the member knows of a route.
 type route struct {
 	Route
-	units  map[outbox.Unit]*unit
-	groups []*group
-	known  map[int64]*Item // by sequence: all that is in memory
-	keys   map[string]*key
+	units   map[outbox.Unit]*unit
+	leaving outbox.Slots // of units that are to be given up
+	groups  []*group
+	known   map[int64]*Item // by sequence: all that is in memory
+	keys    map[string]*key
 	// recent are records that were settled after the read under way was sent, and recentDue the same for Due.
 	recent, recentDue map[int64]bool
 	careful           [outbox.NumSlots]int64 // what is up to it may have been out at a member that died
@@ -129,14 +130,7 @@ func (rt *route) groupOf(slot uint8) *group {
 }
 
 // isLeaving reports whether the slot belongs to a unit that is being given up.
-func (rt *route) isLeaving(slot uint8) bool {
-	for _, u := range rt.units {
-		if u.leaving && u.Slots().Has(slot) {
-			return true
-		}
-	}
-	return false
-}
+func (rt *route) isLeaving(slot uint8) bool { return rt.leaving.Has(slot) }
 
 // room is how many more records may be read.
 func (d *Dispatcher) routeRoom(rt *route) int {
@@ -152,6 +146,7 @@ func (d *Dispatcher) room() bool {
 
 // drop forgets slots that are no longer the member's. What is out stays out: its hold, if it has one, lets it settle.
 func (d *Dispatcher) drop(rt *route, slots outbox.Slots) {
+	rt.leaving &^= slots
 	for u := range rt.units {
 		if u.Slots()&slots != 0 {
 			delete(rt.units, u)
