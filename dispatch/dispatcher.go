@@ -16,6 +16,8 @@ type Dispatcher struct {
 	traits outbox.Traits
 	now    time.Time
 	off    rule // rules that a test has switched off
+	// keyDepth is the constant; tests make it small.
+	keyDepth int
 
 	routes []*route
 	byName map[string]*route
@@ -44,7 +46,9 @@ type Dispatcher struct {
 	running  map[int64]time.Time // marks of running transactions, since when they are seen
 	watched  map[int64]bool
 	dueSeen  bool // nothing more was due when the store was last asked
-	ranges   int  // ranges read, to give sweeps their share
+	paging   bool // a page is being taken in
+	touched  []*key
+	ranges   int // ranges read, to give sweeps their share
 	heeding  map[int64]bool
 
 	// Calls under way; one of each kind at a time.
@@ -73,7 +77,7 @@ type Dispatcher struct {
 // New returns a Dispatcher that has not joined yet.
 func New(traits outbox.Traits, opts Options) *Dispatcher {
 	d := &Dispatcher{
-		opts: opts.withDefaults(), traits: traits, byName: map[string]*route{}, peers: map[outbox.Session]peer{}, ghosts: map[outbox.Session]time.Time{},
+		opts: opts.withDefaults(), traits: traits, keyDepth: keyDepth, byName: map[string]*route{}, peers: map[outbox.Session]peer{}, ghosts: map[outbox.Session]time.Time{},
 		running: map[int64]time.Time{}, watched: map[int64]bool{}, heeding: map[int64]bool{}, unable: map[string]bool{}, lost: map[outbox.Unit]time.Time{}, vanished: map[outbox.Session]bool{}, haunted: map[outbox.Unit]bool{}, free: 1,
 	}
 	for _, r := range d.opts.Routes {
@@ -361,7 +365,7 @@ func (d *Dispatcher) rejoin() {
 	clear(d.lost)
 	clear(d.vanished)
 	clear(d.haunted)
-	d.out, d.dueSeen = 0, false
+	d.out, d.dueSeen, d.paging, d.touched = 0, false, false, nil
 	d.meetAt, d.dueAt, d.settleAt, d.takeAt, d.readAt = d.now, time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	for i, rt := range d.routes {
 		for _, it := range rt.known {
@@ -376,25 +380,23 @@ func (d *Dispatcher) rejoin() {
 type rule uint64
 
 const (
-	ruleLoadHeld      rule = 1 << iota // a new unit's waiting records come first
-	ruleWatchFromZero                  // who starts at a hint watches every running transaction from 0
-	ruleUpper                          // what may be running goes up to a mark drawn after the snapshot
-	ruleHazardKeys                     // a key's page behind a walk is thrown away
-	rulePassHazard                     // keyed records behind a walk are read by key
-	ruleRecent                         // what was settled after a read was sent is not taken from it
-	ruleForeignHold                    // what another session holds is not handed out
-	ruleRestore                        // a database that went back ends the session
-	ruleTakeLocked                     // what is locked holds its key
-	ruleControl                        // control records are heeded
-	ruleOldReads                       // a read that was sent before a unit was taken says nothing of it
-	ruleTwoRetries                     // of several retries of a key the first goes first
-	ruleUnitFence                      // a unit that is another's is dropped
-	ruleLoadOut                        // what others have out comes with a unit
-	ruleGapped                         // who comes late removes nobody
-	ruleLimbo                          // a key goes on when the end of a record is stored
-	ruleWatched                        // slow transactions are watched
-	ruleAgain                          // what another held is read again
-	ruleDeadline                       // nothing is handed out after the deadline
+	ruleLoadHeld    rule = 1 << iota // a new unit's waiting records come first
+	ruleHint                         // a unit's hint is below all that may still appear
+	ruleUpper                        // what may be running goes up to a mark drawn after the snapshot
+	ruleHazardKeys                   // a key's page behind a walk is thrown away
+	rulePassHazard                   // keyed records behind a walk are read by key
+	ruleRecent                       // what was settled after a read was sent is not taken from it
+	ruleForeignHold                  // what another session holds is not handed out
+	ruleRestore                      // a database that went back ends the session
+	ruleTakeLocked                   // what is locked holds its key
+	ruleControl                      // control records are heeded
+	ruleTwoRetries                   // of several retries of a key the first goes first
+	ruleUnitFence                    // a unit that is another's is dropped
+	ruleLoadOut                      // what others have out comes with a unit
+	ruleGapped                       // who comes late removes nobody
+	ruleLimbo                        // a key goes on when the end of a record is stored
+	ruleAgain                        // what another held is read again
+	ruleDeadline                     // nothing is handed out after the deadline
 )
 
 func (d *Dispatcher) has(r rule) bool { return d.off&r == 0 }

@@ -35,8 +35,6 @@ type group struct {
 	hazards    int64 // hazard for the page that is taken in
 	walks      []*walk
 	watch      map[int64]int64 // by watched mark: what it may show has greater sequences
-	first      map[int64]bool  // marks that ran at its first page
-	started    bool
 	// The sweep under way, and when it made its latest step.
 	sweep          int64
 	sweepAt, swept time.Time
@@ -55,19 +53,11 @@ func (d *Dispatcher) addSlots(rt *route, slots outbox.Slots, low int64) {
 	}
 	g := &group{route: rt, slots: slots, cursor: low, low: low, late: low, watch: map[int64]int64{}}
 	for m := range d.watched {
-		g.watch[m] = d.fromFor(g)
+		g.watch[m] = low // the hint is below whatever its transactions may show
 	}
 	rt.groups = append(rt.groups, g)
 	rt.readAt = d.now
 	d.adopt(rt, slots)
-}
-
-// fromFor is where a group that just began watches from.
-func (d *Dispatcher) fromFor(g *group) int64 {
-	if d.has(ruleWatchFromZero) {
-		return 0
-	}
-	return g.low
 }
 
 // adopt joins what is still out of slots that come back to the keys.
@@ -131,14 +121,11 @@ func (d *Dispatcher) marks(page *outbox.Page) (visible int64) {
 			since = d.now
 			d.running[m] = since
 		}
-		if !d.watched[m] && d.now.Sub(since) >= watchAfter && len(d.watched) < maxWatched && d.has(ruleWatched) {
+		if !d.watched[m] && d.now.Sub(since) >= watchAfter && len(d.watched) < maxWatched {
 			d.watched[m] = true
 			for _, rt := range d.routes {
 				for _, g := range rt.groups {
 					g.watch[m] = g.low
-					if g.first[m] || !g.started {
-						g.watch[m] = d.fromFor(g)
-					}
 				}
 			}
 		}
@@ -211,12 +198,6 @@ func (rt *route) merge(last int64) {
 			}
 			first.watch[m] = from
 		}
-		for m := range g.first {
-			if first.first == nil {
-				first.first = map[int64]bool{}
-			}
-			first.first[m] = true
-		}
 		return true
 	})
 }
@@ -226,6 +207,10 @@ func (d *Dispatcher) lowest(rt *route, slots outbox.Slots) int64 {
 	low := int64(math.MaxInt64)
 	for _, g := range rt.groups {
 		if g.slots&slots == 0 {
+			continue
+		}
+		if !d.has(ruleHint) {
+			low = min(low, g.cursor)
 			continue
 		}
 		low = min(low, g.low, g.cursor)

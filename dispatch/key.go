@@ -8,10 +8,9 @@ import (
 	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// keyDepth is how many records of a key may wait in memory, and keyPage how many are read at once when half of them are gone.
 const (
+	// keyDepth is how many records of a key may wait in memory; as many are read at once when half of them are gone.
 	keyDepth = 128
-	keyPage  = 128
 	// keyReads bounds the keys of one read, and maxLeave those that a range leaves out.
 	keyReads = 100
 	maxLeave = 16
@@ -27,14 +26,15 @@ type key struct {
 	limbo []*Item // concluded with something that holds the key until it is stored
 	holds map[int64]outbox.Obstacle
 	// resume is the first sequence that was passed, 0 if none was: from there on its records are read by key.
-	resume int64
-	asked  int64 // resume when the read under way was sent
-	passed int   // records since then
-	anew   bool  // its next page begins at its beginning, and says all that holds it
-	stale  bool  // the page under way says nothing
-	listed bool  // in toRead, or in a read under way
-	gone   bool
-	topic  string // blocked one of its head
+	resume  int64
+	asked   int64 // resume when the read under way was sent
+	passed  int   // records since then
+	anew    bool  // its next page begins at its beginning, and says all that holds it
+	stale   bool  // the page under way says nothing
+	listed  bool  // in toRead, or in a read under way
+	gone    bool
+	touched bool   // to be advanced when the page is taken in
+	topic   string // blocked one of its head
 }
 
 // key returns what is remembered of a key, which is new if nothing was.
@@ -122,6 +122,13 @@ func (d *Dispatcher) advance(k *key) {
 	if k == nil || k.gone {
 		return
 	}
+	if d.paging { // until all that the page brought is in its place
+		if !k.touched {
+			k.touched = true
+			d.touched = append(d.touched, k)
+		}
+		return
+	}
 	rt := k.route
 	for k.busy < rt.Pipelined && len(k.queue) > 0 {
 		it := k.queue[0]
@@ -139,7 +146,7 @@ func (d *Dispatcher) advance(k *key) {
 		k.busy++
 		d.hand(it)
 	}
-	short := len(k.queue) < keyDepth/2 || k.resume <= k.queue[0].Record.Seq
+	short := len(k.queue) < d.keyDepth/2 || k.resume <= k.queue[0].Record.Seq
 	if k.resume != 0 && !k.listed && short && (!k.blocked() || k.anew) {
 		k.listed = true
 		rt.toRead = append(rt.toRead, k)
@@ -209,7 +216,7 @@ func (d *Dispatcher) admit(rt *route, rec *outbox.Record, hazard int64) {
 		k.passed++
 	case hazard < rec.Seq && d.has(rulePassHazard):
 		k.passFrom(hazard + 1)
-	case k.blocked(), len(k.queue) >= keyDepth, rt.queued >= d.opts.Window && k.busy+len(k.queue) > 0:
+	case k.blocked(), len(k.queue) >= d.keyDepth, rt.queued >= d.opts.Window && k.busy+len(k.queue) > 0:
 		k.passFrom(rec.Seq)
 	default:
 		it := d.item(rt, rec)

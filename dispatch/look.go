@@ -189,7 +189,7 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string
 			to = g.cursor + step
 		}
 		q := add(g, rangeFront, nil, g.cursor, to, limit)
-		q.Leave = rt.deepKeys(g)
+		q.Leave = d.deepKeys(rt, g)
 		for _, k := range q.Leave {
 			left[k] = true
 		}
@@ -214,13 +214,13 @@ func (rt *route) knownIn(g *group, from, to int64) (seqs []int64) {
 }
 
 // deepKeys returns the keys of which the front passed most.
-func (rt *route) deepKeys(g *group) (names []string) {
+func (d *Dispatcher) deepKeys(rt *route, g *group) (names []string) {
 	if len(rt.keys) == 0 {
 		return nil
 	}
 	var deep []*key
 	for _, k := range rt.keys {
-		if k.passed > keyDepth/4 && k.resume > 0 && k.resume <= g.cursor+1 && g.slots.Has(k.slot) {
+		if k.passed > d.keyDepth/4 && k.resume > 0 && k.resume <= g.cursor+1 && g.slots.Has(k.slot) {
 			deep = append(deep, k)
 		}
 	}
@@ -254,7 +254,7 @@ func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]b
 			from = 0
 		}
 		k.asked, k.stale = k.resume, false
-		r.look.Keys = append(r.look.Keys, outbox.KeyRange{Route: rt.Name, Key: k.name, From: from, To: g.cursor, Limit: keyPage})
+		r.look.Keys = append(r.look.Keys, outbox.KeyRange{Route: rt.Name, Key: k.name, From: from, To: g.cursor, Limit: d.keyDepth})
 		r.keys = append(r.keys, k)
 		r.lefts = append(r.lefts, left[k.name])
 		n++
@@ -305,6 +305,7 @@ func (d *Dispatcher) readDone(r *reading, page *outbox.Page, c *Call) {
 			}
 		}
 	}
+	d.paging = true
 	d.control(page)
 	d.loadFresh(r, page)
 	found := map[*route]bool{}
@@ -312,6 +313,13 @@ func (d *Dispatcher) readDone(r *reading, page *outbox.Page, c *Call) {
 	d.keyPages(r, page)
 	d.records(r, page, found)
 	d.revisits(r, page)
+	d.paging = false
+	touched := d.touched
+	d.touched = nil
+	for _, k := range touched {
+		k.touched = false
+		d.advance(k)
+	}
 	for _, rt := range r.routes {
 		rt.rest(d, found[rt] || moved && rt.unresolved())
 		rt.merge(page.Last)
@@ -361,11 +369,6 @@ func (d *Dispatcher) loadFresh(r *reading, page *outbox.Page) {
 			}
 		}
 		g.route.more = true
-		g.first = map[int64]bool{}
-		for _, m := range page.Running {
-			g.first[m] = true
-		}
-		g.started = true
 		d.dueAt = d.now
 	}
 }

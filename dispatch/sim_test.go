@@ -19,19 +19,18 @@ import (
 
 // sim is a world in virtual time: a database with open transactions and locks, members, a broker, and what goes wrong.
 type sim struct {
-	cfg   simConfig
-	rnd   *rand.Rand
-	now   time.Time
-	queue events
-	n     int
-	store *owned.Store
-	wrap  func(outbox.Store) outbox.Store // makes the store break a rule of its own
-
+	cfg      simConfig
+	rnd      *rand.Rand
+	now      time.Time
+	queue    events
+	n        int
+	store    *owned.Store
 	members  []*simMember
 	sessions int64
 	msgs     map[string]*simMsg
 	ids      []string
 	arrivals []string
+	held     map[string]int64
 	wrong    map[string]int
 	firsts   []string // what went wrong, the first few
 	images   []image
@@ -56,8 +55,10 @@ type simConfig struct {
 	cancel, freeze, kill, loseAnswers, restore, outage   bool
 	refuse, redrive, join, delay, block, pipeline, owner bool
 	poison                                               bool // one record kills whoever sends it
-	routes                                               int
+	slow                                                 bool // some publishes take longer than a lease
+	routes, depth                                        int
 	off                                                  rule
+	broken                                               string // a rule of the store that is broken
 }
 
 // simMsg is a message and what became of it.
@@ -74,6 +75,7 @@ type simMsg struct {
 	redriven  bool // an operator changed its place
 	retried   bool
 	scheduled bool
+	unknown   bool // a result never came
 	abandoned bool
 	poison    bool
 	after     int // restores before it was staged
@@ -114,7 +116,7 @@ func (e *events) Pop() any {
 var epochStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func newSim(cfg simConfig) *sim {
-	s := &sim{cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.seed, 1)), now: epochStart, msgs: map[string]*simMsg{}, wrong: map[string]int{}}
+	s := &sim{cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.seed, 1)), now: epochStart, msgs: map[string]*simMsg{}, wrong: map[string]int{}, held: map[string]int64{}}
 	s.store = owned.New(owned.Options{Now: func() time.Time { return s.now }})
 	return s
 }
@@ -191,6 +193,7 @@ func (s *sim) join() {
 		NewSession: func() outbox.Session { s.sessions++; return outbox.Session(s.sessions) },
 	})
 	m.d.off = s.cfg.off
+	m.d.keyDepth = cmp.Or(s.cfg.depth, keyDepth)
 	s.members = append(s.members, m)
 	s.logf("member %d joins", m.name)
 	m.pump()
@@ -265,11 +268,11 @@ var errLost = &core.Error{Op: "sim", Class: core.ClassOutage, Err: errors.New("t
 // call runs a call of the store, with the time it takes and what may happen to it.
 func (m *simMember) call(c *Call) {
 	s := m.s
-	var st outbox.Store = s.store
-	if s.wrap != nil {
-		st = s.wrap(st)
-	}
+	st := &simStore{Store: s.store, s: s}
 	exec := func() { c.Do(context.Background(), st) }
+	if c.kind == callRead && (s.cfg.broken == "OneSnap" || s.cfg.broken == "KeySnap") {
+		s.after(50*time.Microsecond, func() { c.Do(context.Background(), &simStore{Store: s.store, s: s, keep: &st.first}) })
+	}
 	there, back := s.between(100*time.Microsecond, 2*time.Millisecond), s.between(100*time.Microsecond, 2*time.Millisecond)
 	lost := func(in time.Duration) {
 		s.after(in, func() {
@@ -343,12 +346,17 @@ func (m *simMember) send(it *Item) {
 	if arrives {
 		s.arrive(msg) // the broker takes what one connection sends in order
 	}
-	s.after(s.between(200*time.Microsecond, 4*time.Millisecond), func() {
+	takes := s.between(200*time.Microsecond, 4*time.Millisecond)
+	if s.cfg.slow && !s.quiet && s.chance(0.03) {
+		takes = s.between(100*time.Millisecond, 3*s.cfg.lease)
+	}
+	s.after(takes, func() {
 		m.do(func() {
 			switch r := &it.Record; {
 			case ok:
 				m.conclude(it, outbox.Published(r))
 			case arrives || s.chance(0.3):
+				msg.unknown = true
 				m.conclude(it, outbox.Release(r, 0, true))
 			case s.chance(0.1):
 				msg.abandoned = true
@@ -373,10 +381,35 @@ func (s *sim) arrive(msg *simMsg) {
 		s.fail("cancelled-published", "%s (seq %d)", msg.id, msg.seq)
 	}
 	if msg.arrivals > 1 {
+		if s.calm() && !msg.unknown && !msg.redriven {
+			s.fail("doubled", "%s (seq %d) arrived again", msg.id, msg.seq)
+		}
 		return
 	}
 	s.arrivals = append(s.arrivals, msg.id)
 	msg.first = len(s.arrivals)
+}
+
+// calm reports whether nothing may arrive twice in this world.
+func (s *sim) calm() bool {
+	c := &s.cfg
+	return !c.freeze && !c.kill && !c.loseAnswers && !c.restore && !c.outage && !c.poison && !c.slow
+}
+
+// calmer reports whether no member that is awake may be removed in this world.
+func (s *sim) calmer() bool { return !s.cfg.freeze && !s.cfg.loseAnswers && !s.cfg.restore }
+
+// renamed returns o for the record that has the number now.
+func (s *sim) renamed(o outbox.Outcome) outbox.Outcome {
+	if o.Control() != 0 || o.Event() != core.EventConfirmed {
+		return o
+	}
+	for _, st := range s.store.Records() {
+		if ref := o.Ref(); st.Route == ref.Route && st.Seq == ref.Seq {
+			return outbox.Published(&outbox.Record{Ref: outbox.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Slot: o.Slot()})
+		}
+	}
+	return o
 }
 
 // produce is one producer: transactions with some messages of a key each, one after the other.

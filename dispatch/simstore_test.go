@@ -1,0 +1,85 @@
+package dispatch
+
+import (
+	"context"
+	"slices"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// simStore is the store as members see it. Its marks are as coarse as those of Postgres, whose snapshots do not name the transactions above the
+// latest that has ended. It breaks a rule of the contract if it is told to.
+type simStore struct {
+	outbox.Store
+	s     *sim
+	first *outbox.Page  // an earlier snapshot of the same read
+	keep  **outbox.Page // where to leave it
+}
+
+func (st *simStore) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+	page, err := st.Store.Read(ctx, self, look)
+	if st.keep != nil {
+		*st.keep = &page
+		return page, err
+	}
+	ended := page.Next - 1
+	for ended > 0 && slices.Contains(page.Running, ended) {
+		ended--
+	}
+	page.Next = ended + 1
+	page.Running = slices.DeleteFunc(page.Running, func(m int64) bool { return m >= page.Next })
+	if f := st.first; f != nil && len(f.Ranges) == len(page.Ranges) && len(f.Keys) == len(page.Keys) {
+		switch st.s.cfg.broken {
+		case "OneSnap": // what was passed is from an earlier snapshot than what is new
+			for i := range look.Ranges {
+				if look.Ranges[i].Skip != nil {
+					page.Ranges[i] = f.Ranges[i]
+				}
+			}
+		case "KeySnap":
+			page.Keys = f.Keys
+		}
+	}
+	return page, err
+}
+
+func (st *simStore) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+	if st.s.cfg.broken == "SettleID" { // it takes whatever has the number
+		for i := range outcomes {
+			outcomes[i] = st.s.renamed(outcomes[i])
+		}
+	}
+	return st.Store.Settle(ctx, self, outcomes)
+}
+
+func (st *simStore) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
+	if st.s.cfg.broken == "NoHolds" {
+		out = nil // what is out is not written down
+	}
+	return st.Store.GiveUp(ctx, self, unit, low, out)
+}
+
+func (st *simStore) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+	page, err := st.Store.Due(ctx, self, parts, limit)
+	if st.s.cfg.broken == "DueRepeat" { // what was held by a call whose answer was lost is not said again
+		page.Retries = slices.DeleteFunc(page.Retries, func(r outbox.Record) bool {
+			again := st.s.held[r.ID] == r.Version
+			st.s.held[r.ID] = r.Version
+			return again
+		})
+	}
+	return page, err
+}
+
+func (st *simStore) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+	r, err := st.Store.Meet(ctx, m)
+	for _, gone := range m.Remove {
+		for _, o := range st.s.members {
+			if o.d.session == gone.Session && !o.dead && !st.s.now.Before(o.frozen) && !slices.ContainsFunc(r.Members, func(x outbox.Member) bool { return x.Session == gone.Session }) && st.s.calmer() {
+				st.s.fail("removed-alive", "member %d was removed", o.name)
+			}
+		}
+	}
+	return r, err
+}
