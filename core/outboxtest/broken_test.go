@@ -1,0 +1,318 @@
+package outboxtest_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core/outboxtest"
+	"github.com/waybill-go/waybill/store/memory/owned"
+)
+
+// broken is a store with one fault. It passes on everything that it does not spoil.
+type broken struct {
+	harness
+	fault
+
+	mu    sync.Mutex
+	locks int                           // records that transactions have locked
+	count int                           // for faults that count
+	holds map[outbox.Ref]outbox.Session // what Take ever gripped
+	beats map[outbox.Session]int64
+	rows  map[string]outbox.Record // the first answer of a record
+	given map[outbox.Unit]bool
+	last  int64
+	hides map[string]bool
+}
+
+// fault is what is wrong.
+type fault struct {
+	meet    func(ctx context.Context, b *broken, m outbox.Meeting) (outbox.Roster, error)
+	roster  func(b *broken, m *outbox.Meeting, r *outbox.Roster) // changes an answer
+	read    func(ctx context.Context, b *broken, self outbox.Session, l outbox.Look) (outbox.Page, error)
+	look    func(l *outbox.Look) // changes a question
+	page    func(b *broken, l *outbox.Look, p *outbox.Page)
+	record  func(r *outbox.Record) // of every answer
+	take    func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error)
+	giveUp  func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error)
+	due     func(ctx context.Context, b *broken, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error)
+	settle  func(ctx context.Context, b *broken, self outbox.Session, os []outbox.Outcome) core.Results
+	outcome func(b *broken, o outbox.Outcome, r *outbox.Record) outbox.Outcome // r is the stored record
+	traits  func(b *broken, t *outbox.Traits)
+	rowsIn  func(rows []outboxtest.Row)
+	commits bool   // commits what should roll back
+	waits   string // the method that waits for callers' locks
+}
+
+func newBroken(f fault) *broken {
+	return &broken{
+		harness: harness{owned.New(owned.Options{})}, fault: f, holds: map[outbox.Ref]outbox.Session{}, beats: map[outbox.Session]int64{},
+		rows: map[string]outbox.Record{}, given: map[outbox.Unit]bool{}, hides: map[string]bool{},
+	}
+}
+
+func (b *broken) Store() outbox.Store { return b }
+
+func (b *broken) Traits() outbox.Traits {
+	t := b.store.Traits()
+	if b.traits != nil {
+		b.traits(b, &t)
+	}
+	return t
+}
+
+// wait waits until no transaction has locked anything, if the method is to.
+func (b *broken) wait(ctx context.Context, method string) {
+	if b.waits != method {
+		return
+	}
+	for locked := true; locked && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		b.mu.Lock()
+		locked = b.locks > 0
+		b.mu.Unlock()
+	}
+}
+
+func (b *broken) Meet(ctx context.Context, m outbox.Meeting) (r outbox.Roster, err error) {
+	b.wait(ctx, "meet")
+	if b.meet != nil {
+		r, err = b.meet(ctx, b, m)
+	} else {
+		r, err = b.store.Meet(ctx, m)
+	}
+	if b.roster != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.roster(b, &m, &r)
+	}
+	return r, err
+}
+
+func (b *broken) Read(ctx context.Context, self outbox.Session, l outbox.Look) (p outbox.Page, err error) {
+	b.wait(ctx, "read")
+	asked := l
+	if b.look != nil {
+		l.Ranges, l.Parts = slices.Clone(l.Ranges), slices.Clone(l.Parts)
+		b.look(&l)
+	}
+	if b.read != nil {
+		p, err = b.read(ctx, b, self, l)
+	} else {
+		p, err = b.store.Read(ctx, self, l)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.page != nil {
+		b.page(b, &asked, &p)
+	}
+	eachRecord(&p, func(r *outbox.Record) {
+		if b.record != nil {
+			b.record(r)
+		}
+	})
+	return p, err
+}
+
+func eachRecord(p *outbox.Page, fn func(r *outbox.Record)) {
+	for _, rs := range p.Ranges {
+		for i := range rs.Records {
+			fn(&rs.Records[i])
+		}
+	}
+	for _, rs := range p.Keys {
+		for i := range rs.Records {
+			fn(&rs.Records[i])
+		}
+	}
+	for i := range p.Again {
+		fn(&p.Again[i])
+	}
+}
+
+func (b *broken) Take(ctx context.Context, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+	b.wait(ctx, "take")
+	if b.take != nil {
+		return b.take(ctx, b, self, w)
+	}
+	return b.grip(ctx, self, w)
+}
+
+// grip takes and remembers.
+func (b *broken) grip(ctx context.Context, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+	ts, err := b.store.Take(ctx, self, w)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, t := range ts {
+		if t.Grip == outbox.Gripped {
+			b.holds[t.Ref] = self
+		}
+	}
+	return ts, err
+}
+
+func (b *broken) GiveUp(ctx context.Context, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
+	b.wait(ctx, "give up")
+	if b.giveUp != nil {
+		return b.giveUp(ctx, b, self, u, low, out)
+	}
+	return b.store.GiveUp(ctx, self, u, low, out)
+}
+
+func (b *broken) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+	b.wait(ctx, "due")
+	if b.due != nil {
+		return b.due(ctx, b, self, parts, limit)
+	}
+	return b.store.Due(ctx, self, parts, limit)
+}
+
+func (b *broken) Settle(ctx context.Context, self outbox.Session, os []outbox.Outcome) core.Results {
+	b.wait(ctx, "settle")
+	if b.outcome != nil {
+		os = slices.Clone(os)
+		for i := range os {
+			if r := b.at(os[i].Ref()); r != nil {
+				os[i] = b.outcome(b, os[i], r)
+			}
+		}
+	}
+	if b.settle != nil {
+		return b.settle(ctx, b, self, os)
+	}
+	return b.store.Settle(ctx, self, os)
+}
+
+// at returns what is stored under a number, as a record that outcomes can name.
+func (b *broken) at(ref outbox.Ref) *outbox.Record {
+	for _, st := range b.store.Records() {
+		if st.Route == ref.Route && st.Seq == ref.Seq && !st.Settled() {
+			r := outbox.Record{Ref: outbox.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Slot: st.Slot, Failed: st.State == core.StateFailed, Holder: st.Holder}
+			r.Envelope.ID, r.Envelope.Key = st.ID, st.Key
+			return &r
+		}
+	}
+	return nil
+}
+
+// again builds the outcome o for another version of the record.
+func again(o *outbox.Outcome, r *outbox.Record) outbox.Outcome {
+	var err error
+	if o.Error() != "" {
+		err = errors.New(o.Error())
+	}
+	switch o.Event() { //nolint:exhaustive // the events of outcomes
+	case core.EventConfirmed:
+		return outbox.Published(r)
+	case core.EventRejected:
+		return outbox.Retry(r, err, o.In())
+	case core.EventReleased:
+		return outbox.Release(r, o.In(), o.Unknown())
+	default:
+		return outbox.Abandon(r, o.Reason(), err)
+	}
+}
+
+// named is the record of o, as o names it.
+func named(o *outbox.Outcome, r *outbox.Record) *outbox.Record {
+	c := *r
+	c.Ref = o.Ref()
+	return &c
+}
+
+func (b *broken) Begin(ctx context.Context) (outboxtest.Tx, error) {
+	inner, err := b.harness.Begin(ctx)
+	return &brokenTx{tx: inner.(*tx), b: b}, err
+}
+
+type brokenTx struct {
+	*tx
+	b     *broken
+	locks int
+}
+
+func (t *brokenTx) Stage(ctx context.Context, rows ...outboxtest.Row) error {
+	if t.b.rowsIn != nil {
+		rows = slices.Clone(rows)
+		t.b.rowsIn(rows)
+	}
+	return t.tx.Stage(ctx, rows...)
+}
+
+func (t *brokenTx) Lock(ctx context.Context, route, id string) error {
+	t.locks++
+	t.b.locked(1)
+	return t.tx.Lock(ctx, route, id)
+}
+
+func (t *brokenTx) Rollback(ctx context.Context) error {
+	t.b.locked(-t.locks)
+	t.locks = 0
+	if t.b.commits {
+		_ = t.Commit(ctx)
+	}
+	return t.tx.Rollback(ctx)
+}
+
+func (b *broken) locked(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.locks += n
+}
+
+// Each fault is caught by the check that is there for it.
+func TestBroken(t *testing.T) {
+	t.Parallel()
+	checks := map[string]outboxtest.Check{}
+	for _, c := range outboxtest.Checks() {
+		checks[c.Name] = c
+	}
+	for _, f := range slices.Concat(meetFaults, readFaults, takeFaults, settleFaults) {
+		t.Run(f.check+"/"+f.name, func(t *testing.T) {
+			t.Parallel()
+			c, ok := checks[f.check]
+			if !ok {
+				t.Fatalf("there is no check %q", f.check)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), outboxtest.Timeout)
+				defer cancel()
+				err := c.Run(ctx, newBroken(f.store))
+				if err == nil || errors.Is(err, outboxtest.ErrNotDeclared) {
+					t.Fatalf("a store that %s passes: %v", f.name, err)
+				}
+				t.Log(err)
+			})
+		})
+	}
+}
+
+// Each check catches a fault.
+func TestEveryCheckCatchesAFault(t *testing.T) {
+	t.Parallel()
+	caught := map[string]bool{}
+	for _, f := range slices.Concat(meetFaults, readFaults, takeFaults, settleFaults) {
+		caught[f.check] = true
+	}
+	for _, c := range outboxtest.Checks() {
+		if !caught[c.Name] {
+			t.Errorf("no fault is caught by %s", c.Name)
+		}
+	}
+}
+
+// A broken store without a fault passes.
+func TestUnbroken(t *testing.T) {
+	t.Parallel()
+	outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return newBroken(fault{}) })
+}
+
+type faulty struct {
+	name, check string
+	store       fault
+}

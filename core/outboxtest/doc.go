@@ -1,0 +1,33 @@
+// Package outboxtest is the conformance suite for stores of the contract in core/outbox. An adapter author calls [Run]
+// from a test with a [Harness] around the store. What the store declares in outbox.Traits, and the optional interfaces
+// that the harness has, decide what is checked. The suite knows no backend, needs no engine, compares no texts.
+//
+//	func TestConformance(t *testing.T) {
+//		outboxtest.Run(t, func(t *testing.T) outboxtest.Harness { return newHarness(t) })
+//	}
+//
+// A single [Check] is a plain function that returns an error, so that a program can run it against a live store too:
+// every check works on a route of its own, with a name and with sessions that nobody else uses.
+//
+// # Guarantees
+//
+// Each check's comment says what breaks if a store gets it wrong. The suite is itself tested with deliberately broken
+// stores: for each check there is one at least that the check must catch.
+//
+// # Concurrency
+//
+// Checks of one harness may run side by side, but for those that set the database back. Many use the store from several
+// goroutines. If the harness can open a second store on the same data, half of the members use that one.
+//
+// # Ownership
+//
+// The harness belongs to the caller, who closes what it opened. Checks end the transactions they begin, make their
+// sessions leave, and leave records on their own routes.
+//
+// # Limits
+//
+// Checks wait on real delays of a few hundred milliseconds, unless the harness has a [Clock]; in a bubble of
+// testing/synctest ([RunInBubble]) those waits take no time. What must not wait for a lock has ten seconds. What a
+// store may legitimately do (fewer records than asked for with More set, Skip and Leave ignored, published ones kept)
+// is accepted.
+package outboxtest

@@ -1,0 +1,287 @@
+package outboxtest
+
+import (
+	"cmp"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var dueChecks = []named{
+	{"due-holds-retries", dueHoldsRetries},
+	{"due-repeats", dueRepeats},
+	{"due-keeps-to-its-limit", dueKeepsToItsLimit},
+	{"due-leaves-others-retries", dueLeavesOthersRetries},
+	{"timers-get-greater-numbers-once", timersGetGreaterNumbersOnce},
+	{"moved-timer-is-a-new-version", movedTimerIsANewVersion},
+	{"next-in-is-exact", nextInIsExact},
+	{"due-leaves-what-is-locked", dueLeavesWhatIsLocked},
+	{"due-keeps-to-own-slots", dueKeepsToOwnSlots},
+}
+
+// retries stages n records and puts them off by in.
+func (m *member) retries(n int, in time.Duration, opts ...option) []outbox.Record {
+	rs := m.some(n, opts...)
+	for i := range rs {
+		m.settle(outbox.Retry(&rs[i], errNo, in))
+	}
+	return rs
+}
+
+// dueAll asks for what is due until n retries and timers came.
+func (m *member) dueAll(retries, timers int) (rs []outbox.Record) {
+	moved := 0
+	m.k.until("all that is due was answered", func() bool {
+		d := m.due(100)
+		for i := range d.Retries {
+			if !slices.Contains(ids(rs), d.Retries[i].ID) {
+				rs = append(rs, d.Retries[i])
+			}
+		}
+		moved += d.Moved
+		return len(rs) >= retries && moved >= timers
+	})
+	if len(rs) > retries || moved > timers {
+		m.k.fail("%d retries and %d timers are due, and %d and %d were answered", retries, timers, len(rs), moved)
+	}
+	return rs
+}
+
+// Without this a message that failed is never tried again, or tried before its time, or by two at once.
+func dueHoldsRetries(k *kit) {
+	m, other := k.owner(1), k.join(1)
+	rs := m.retries(2, short, key("k"))
+	began := k.now()
+	late := m.retries(1, far)
+	if d := m.due(10); len(d.Retries) > 0 && k.now().Sub(began) < short-k.slack() {
+		k.fail("a retry in %s was answered %s later at most", short, k.now().Sub(began))
+	}
+	got := m.dueAll(2, 0)
+	slices.SortFunc(got, func(a, b outbox.Record) int { return cmp.Compare(a.Seq, b.Seq) })
+	for i, r := range got {
+		if r.ID != rs[i].ID || r.Seq != rs[i].Seq || r.Attempts != 1 || !r.Failed || r.Deliveries != 0 || r.Crashes != 0 || r.Envelope.Key != "k" || string(r.Envelope.Body) != "body" {
+			k.fail("two retries are due, and number %d came as %+v", i, r)
+		}
+		if r.Slot != rs[i].Slot || r.Age < -k.slack() || r.Age > k.now().Sub(began)+k.slack() {
+			k.fail("a retry came with slot %d after %d, and age %s", r.Slot, rs[i].Slot, r.Age)
+		}
+	}
+	m.none("it is a retry", append(ids(rs), late[0].ID)...)
+	p := other.read(outbox.Look{Fresh: []outbox.Part{k.all()}, Limit: 10})
+	for _, w := range p.Waiting {
+		if w.Holder != m.self.Session {
+			k.fail("retries are held, and another session sees %+v", w)
+		}
+	}
+	m.settle(outbox.Published(&got[0]), outbox.Retry(&got[1], errNo, far))
+	m.gone("it was published", got[0].Ref)
+	if d := m.due(10); len(d.Retries) > 0 {
+		k.fail("one retry was published and one put off, and %d are due", len(d.Retries))
+	}
+}
+
+// Without this a call whose answer was lost leaves retries behind that nobody tries.
+func dueRepeats(k *kit) {
+	m := k.owner(1)
+	m.retries(5, 0)
+	var first []string
+	for i := range 3 {
+		got := ids(m.due(10).Retries)
+		if i == 0 {
+			first = got
+		}
+		if slices.Sort(got); len(got) != 5 {
+			k.fail("five retries are due, and call %d answered %d", i, len(got))
+		}
+		if slices.Sort(first); !slices.Equal(got, first) {
+			k.fail("what is due was asked for again, and others were answered")
+		}
+	}
+}
+
+// Without this a hand-out is larger than the engine has room for, or what was held before is not answered again.
+func dueKeepsToItsLimit(k *kit) {
+	m := k.owner(1)
+	m.retries(4, 0)
+	k.stage(k.rows(4, delay(short))...)
+	k.sleep(2 * short)
+	first := m.due(3)
+	if len(first.Retries) == 0 || first.NextIn != 0 {
+		k.fail("four retries are due: %d were answered with the limit 3, and NextIn is %s, want 0", len(first.Retries), first.NextIn)
+	}
+	second := m.due(len(first.Retries))
+	for _, r := range second.Retries {
+		if !slices.Contains(ids(first.Retries), r.ID) {
+			k.fail("a retry was answered that the caller did not hold before, in place of one that it holds")
+		}
+	}
+	third := m.due(10)
+	if n := first.Moved + second.Moved + third.Moved; len(third.Retries) != 4 || n != 4 {
+		k.fail("four retries and four timers are due, and with the limit 10 %d and %d were answered", len(third.Retries), n)
+	}
+}
+
+// Without this the retries that a former owner has out are published twice.
+func dueLeavesOthersRetries(k *kit) {
+	a, b := k.owner(1), k.join(1)
+	a.retries(2, 0)
+	rs := a.due(10).Retries
+	if len(rs) != 2 {
+		k.fail("two retries are due, and %d were answered", len(rs))
+	}
+	unit := k.units(a.meet())[0].Unit
+	a.giveUp(unit, 0, rs[0].Ref)
+	b.claim(outbox.AllSlots)
+	if got := ids(b.due(10).Retries); !slices.Equal(got, ids(rs[1:])) {
+		k.fail("of two retries the first is out at the former owner, and the new one was answered %s", names(got, ids(rs)))
+	}
+	a.settle(outbox.Release(&rs[0], 0, false))
+	if got := b.due(10).Retries; len(got) != 2 {
+		k.fail("the former owner released its retry, and the new one was answered %d, want 2", len(got))
+	}
+}
+
+// Without this a scheduled message is never published, or twice, or is behind the place from which its owner reads on.
+func timersGetGreaterNumbersOnce(k *kit) {
+	m := k.owner(1)
+	const n = 30
+	timers := k.stage(k.rows(n, delay(short), key("k"))...)
+	far1 := k.stage(k.row(delay(far)))
+	before := m.some(3)
+	last := m.read(outbox.Look{Limit: 1}).Last
+	k.sleep(2 * short)
+	m.none("Due has not put it in line", timers...)
+	var moved atomic.Int32
+	k.parallel(4, func(int) {
+		for range 20 {
+			moved.Add(int32(m.due(7).Moved))
+		}
+	})
+	if moved.Load() != n {
+		k.fail("%d timers are due, and four callers were told of %d", n, moved.Load())
+	}
+	seen := map[int64]bool{}
+	for _, r := range m.find(timers...) {
+		if r.Seq <= before[2].Seq || r.Seq <= last || seen[r.Seq] {
+			k.fail("a timer that came due has the number %d, and %d was drawn before, or it is not the only one", r.Seq, last)
+		}
+		seen[r.Seq] = true
+		if r.Attempts != 0 || r.Failed || r.Holder != 0 || r.Age < 0 || r.Age > 2*short+patience {
+			k.fail("a timer that came due has attempts %d, failed %v, holder %d and age %s", r.Attempts, r.Failed, r.Holder, r.Age)
+		}
+	}
+	m.none("it is due in an hour", far1...)
+	rs := m.find(timers...)
+	m.hold(refs(rs)...)
+	for i := range rs {
+		m.settle(outbox.Published(&rs[i]))
+	}
+	if d := m.due(100); d.Moved != 0 || len(d.Retries) != 0 {
+		k.fail("all timers were published, and %d are moved again", d.Moved)
+	}
+}
+
+// Without this a call that was late changes a scheduled message that is in line meanwhile.
+func movedTimerIsANewVersion(k *kit) {
+	m := k.owner(1)
+	want := k.stage(k.row(delay(short), key("k")))
+	k.sleep(2 * short)
+	m.dueAll(0, 1)
+	r := m.find(want...)[0]
+	old := r
+	old.Version--
+	for _, o := range every[1:] {
+		m.refused("of a version before the timer came due", outbox.ErrChanged, o(&old))
+	}
+	m.settle(outbox.Retry(&r, errNo, 0))
+	if got := m.dueAll(1, 0); got[0].Attempts != 1 || got[0].Seq != r.Seq {
+		k.fail("a timer failed once, and has %d attempts and the number %d after %d", got[0].Attempts, got[0].Seq, r.Seq)
+	}
+}
+
+// Without this a scheduled message is late by a poll, or the engine asks without a pause.
+func nextInIsExact(k *kit) {
+	m := k.owner(1)
+	if d := m.due(10); d.NextIn >= 0 {
+		k.fail("nothing waits for a time, and NextIn is %s", d.NextIn)
+	}
+	// expect asks for what is due; the earliest comes due between from+in and to+in.
+	expect := func(what string, from, to time.Time, in time.Duration) {
+		asked := k.now()
+		d := m.due(10)
+		least, most := from.Add(in).Sub(k.now())-k.slack(), to.Add(in).Sub(asked)+k.slack()
+		if d.NextIn < least || d.NextIn > most {
+			k.fail("%s is due in %s to %s, and NextIn is %s", what, least, most, d.NextIn)
+		}
+	}
+	t0 := k.now()
+	k.stage(k.row(delay(2 * far)))
+	t1 := k.now()
+	expect("a timer", t0, t1, 2*far)
+	r := m.some(2)
+	t0 = k.now()
+	m.settle(outbox.Retry(&r[0], errNo, far))
+	t1 = k.now()
+	expect("a retry before a timer", t0, t1, far)
+	k.sleep(short)
+	expect("a retry before a timer, a while later,", t0, t1, far)
+	t0 = k.now()
+	k.stage(k.row(delay(far / 2)))
+	t1 = k.now()
+	expect("a timer before a retry", t0, t1, far/2)
+	m.settle(outbox.Retry(&r[1], errNo, 0))
+	k.stage(k.row(delay(short)))
+	k.sleep(2 * short)
+	m.dueAll(1, 1)
+	expect("what waits beside a retry that is held", t0, t1, far/2)
+}
+
+// Without this an application that keeps a record locked keeps all retries and timers from being due.
+func dueLeavesWhatIsLocked(k *kit) {
+	m := k.owner(1)
+	rs := m.retries(3, short)
+	timers := k.stage(k.rows(3, delay(short))...)
+	k.sleep(2 * short)
+	unlock := k.lock(rs[1].ID, timers[1])
+	k.soon("due", func() {
+		got := m.dueAll(2, 2)
+		if names := names(ids(got), ids(rs)); names != "[0 2]" && names != "[2 0]" {
+			k.fail("of three retries the second is locked, and %s were answered", names)
+		}
+		m.find(timers[0], timers[2])
+		m.none("it is locked", timers[1])
+	})
+	unlock()
+	m.dueAll(3, 1)
+	m.find(timers...)
+}
+
+// Without this two members try one record again, or bring a timer into line twice.
+func dueKeepsToOwnSlots(k *kit) {
+	a, b := k.join(2), k.join(2)
+	low, high := outbox.SlotRange(0, 32), outbox.SlotRange(32, 64)
+	a.claim(low)
+	b.claim(high)
+	a.retries(1, short, key(k.keyIn(low, 0)))
+	b.retries(1, short, key(k.keyIn(high, 0)))
+	k.stage(k.row(key(k.keyIn(low, 0)), delay(short)))
+	k.stage(k.row(key(k.keyIn(high, 0)), delay(short)))
+	k.sleep(2 * short)
+	for _, p := range []outbox.Part{k.all(), k.part(high), k.part(outbox.SlotRange(16, 48))} {
+		d := a.duePart(p, 10)
+		for _, r := range d.Retries {
+			if !low.Has(r.Slot) {
+				k.fail("a member was answered a retry of a slot that is another's")
+			}
+		}
+	}
+	if d := b.duePart(k.part(high), 10); len(d.Retries) != 1 || d.Moved != 1 || !high.Has(d.Retries[0].Slot) {
+		k.fail("one retry and one timer are due in the slots of a member, and %d and %d were answered", len(d.Retries), d.Moved)
+	}
+	d, err := a.store.Due(k.ctx, a.self.Session, []outbox.Part{k.part(high), k.part(low)}, 10)
+	if k.must("due", err); len(d.Retries) != 1 || !low.Has(d.Retries[0].Slot) {
+		k.fail("due was asked for another's slots and for own ones, and answered %d retries, want the own one", len(d.Retries))
+	}
+}

@@ -1,0 +1,138 @@
+package outboxtest
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var gripChecks = []named{
+	{"take-repeats", takeRepeats},
+	{"take-answers-what-is-locked", takeAnswersWhatIsLocked},
+	{"take-answers-what-is-held", takeAnswersWhatIsHeld},
+	{"take-answers-what-is-gone", takeAnswersWhatIsGone},
+	{"take-keeps-to-own-units", takeKeepsToOwnUnits},
+	{"one-of-two-takers-wins", oneOfTwoTakersWins},
+}
+
+// Without this a take whose answer was lost makes the engine wait for its own hold, or changes what it holds.
+func takeRepeats(k *kit) {
+	m := k.owner(1)
+	rs := m.some(3, key("k"))
+	for range 3 {
+		for i, t := range m.hold(rs[2].Ref, rs[0].Ref) {
+			if t.Ref != []outbox.Ref{rs[2].Ref, rs[0].Ref}[i] {
+				k.fail("take answered not in the order of the refs")
+			}
+		}
+	}
+	m.holder("after three takes", m.self.Session, rs[0].Ref, rs[2].Ref)
+	m.holder("after takes of others", 0, rs[1].Ref)
+	if got := m.live(rs[0].Ref); got.Version != rs[0].Version || got.Attempts != 0 || got.Deliveries != 0 {
+		k.fail("a hold changed a record: version %d after %d, attempts %d, deliveries %d", got.Version, rs[0].Version, got.Attempts, got.Deliveries)
+	}
+	m.settle(outbox.Published(&rs[0]))
+}
+
+// Without this an application that keeps one record locked stops a whole window, or the record is forgotten.
+func takeAnswersWhatIsLocked(k *kit) {
+	m := k.owner(1)
+	rs := m.some(3, key("k"))
+	unlock := k.lock(rs[1].ID)
+	k.soon("a take", func() {
+		for i, t := range m.take(outbox.Want{Refs: refs(rs)}) {
+			if want := []outbox.Grip{outbox.Gripped, outbox.Locked, outbox.Gripped}[i]; t.Grip != want {
+				k.fail("the second of three records is locked, and number %d was answered with grip %d, want %d", i, t.Grip, want)
+			}
+		}
+		m.holder("a locked record was taken", 0, rs[1].Ref)
+	})
+	unlock()
+	m.hold(refs(rs)...)
+}
+
+// Without this two members have one record out, or one waits for ever for a hold that was ended.
+func takeAnswersWhatIsHeld(k *kit) {
+	a, b := k.owner(2), k.join(2)
+	rs := a.some(3, key("k"))
+	unit := unitOf(k.units(a.meet()), rs[0].Slot)
+	a.giveUp(unit, 0, refs(rs[:2])...)
+	b.claim(unit.Slots())
+	for i, t := range b.take(outbox.Want{Refs: refs(rs)}) {
+		if want := []outbox.Grip{outbox.Locked, outbox.Locked, outbox.Gripped}[i]; t.Grip != want {
+			k.fail("two of three records are held by another, and number %d was answered with grip %d, want %d", i, t.Grip, want)
+		}
+	}
+	a.holder("after a take of another", a.self.Session, rs[0].Ref, rs[1].Ref)
+	a.settle(outbox.Release(&rs[0], 0, false))
+	b.hold(rs[0].Ref)
+	a.meet(leave)
+	b.hold(refs(rs)...)
+}
+
+// unitOf returns the unit of a slot.
+func unitOf(us []outbox.Owned, slot uint8) outbox.Unit {
+	for _, u := range us {
+		if u.Unit.Slots().Has(slot) {
+			return u.Unit
+		}
+	}
+	return outbox.Unit{}
+}
+
+// Without this a record that was cancelled, or changed, is published as it was read before.
+func takeAnswersWhatIsGone(k *kit) {
+	m := k.owner(1)
+	rs := m.some(6, key("k"))
+	asked := refs(rs)
+	m.settle(outbox.Published(&rs[0]), outbox.Retry(&rs[1], errNo, far), outbox.Abandon(&rs[2], "", errNo))
+	asked[3].Version--
+	asked[4].ID = core.NewID()
+	for i, t := range m.take(outbox.Want{Refs: asked}) {
+		if want := i == 5; (t.Grip == outbox.Gripped) != want || !want && t.Grip != outbox.Gone {
+			k.fail("a published, a failed and an abandoned record, another version, another id, and one that is still so were taken: number %d has grip %d", i, t.Grip)
+		}
+	}
+	m.holder("other versions and ids were taken", 0, rs[3].Ref, rs[4].Ref)
+}
+
+// Without this a member holds, and hands out, what the owner of the unit hands out.
+func takeKeepsToOwnUnits(k *kit) {
+	a, b := k.join(2), k.join(2)
+	low, high := outbox.SlotRange(0, 32), outbox.SlotRange(32, 64)
+	a.claim(low)
+	b.claim(high)
+	rs := a.find(k.stage(k.row(key(k.keyIn(low, 0))), k.row(key(k.keyIn(high, 0))), k.row(id(k.idIn(high))))...)
+	ts, err := a.store.Take(k.ctx, a.self.Session, outbox.Want{Refs: refs(rs)})
+	if err != nil && !errors.Is(err, outbox.ErrFenced) {
+		k.fail("take of a record of another's unit: %w", err)
+	}
+	for i, t := range ts {
+		if i > 0 && t.Grip == outbox.Gripped {
+			k.fail("a member took a record of another's unit")
+		}
+	}
+	a.holder("a record of another's unit was taken", 0, rs[1].Ref, rs[2].Ref)
+	a.hold(rs[0].Ref)
+	b.hold(rs[1].Ref, rs[2].Ref)
+}
+
+// Without this a keyless record of a queue is handled by its owner and by another at once.
+func oneOfTwoTakersWins(k *kit) {
+	m, other := k.owner(1), k.join(1)
+	for range 20 {
+		r := m.one()
+		var won atomic.Int32
+		k.parallel(2, func(i int) {
+			if i == 0 && m.take(outbox.Want{Refs: []outbox.Ref{r.Ref}})[0].Grip == outbox.Gripped || i == 1 && len(other.next(1)) == 1 {
+				won.Add(1)
+			}
+		})
+		if n := won.Load(); n > 1 {
+			k.fail("two members took one record")
+		}
+		m.settle(outbox.Published(&r))
+	}
+}

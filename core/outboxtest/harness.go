@@ -1,0 +1,157 @@
+package outboxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// Harness is the store under test and what the suite needs around it. What only some backends can do are optional
+// interfaces of the harness ([Reopener], [Clock], [Inspector], [Restorer], [SingleWriter], [Resolution]) and of its
+// transactions ([Locker], [Savepointer], [Redriver]); core.As finds them.
+type Harness interface {
+	// Store returns the store under test, the same one every time.
+	Store() outbox.Store
+	// Begin starts a transaction of the application. Several can run at once, unless the harness is a [SingleWriter].
+	Begin(ctx context.Context) (Tx, error)
+}
+
+// Row is a row to stage.
+type Row struct {
+	core.StagedRow
+	Withdrawable bool
+}
+
+// Tx is a transaction of the application.
+type Tx interface {
+	// Stage writes rows, in order, as the store's stager would. It may be called several times.
+	Stage(ctx context.Context, rows ...Row) error
+	Commit(ctx context.Context) error
+	// Rollback undoes the transaction. After Commit it does nothing.
+	Rollback(ctx context.Context) error
+}
+
+// Locker is a [Tx] that can lock a record, as an application does that cancels a message. Without it the suite does not
+// know what waits for a lock.
+type Locker interface {
+	Lock(ctx context.Context, route, id string) error
+}
+
+// Savepointer is a [Tx] with savepoints.
+type Savepointer interface {
+	Savepoint(ctx context.Context) error
+	// RollbackTo undoes what was done since the latest savepoint.
+	RollbackTo(ctx context.Context) error
+}
+
+// Redriver is a [Tx] that can put an abandoned record back in line, as an operator does, and so writes a control
+// record. Without it the suite does not know control records.
+type Redriver interface {
+	Redrive(ctx context.Context, route, id string) error
+}
+
+// Reopener is a harness that can open another store on the same data, as another process would. Without it all members
+// use one store.
+type Reopener interface {
+	// Reopen returns a second store, the same one every time.
+	Reopen(ctx context.Context) (outbox.Store, error)
+}
+
+// Clock is a harness whose store counts delays by a clock that the harness moves. Without it they are real.
+type Clock interface {
+	Now() time.Time
+	Sleep(ctx context.Context, d time.Duration) error
+}
+
+// Resolution is a harness whose store counts times in steps of more than 10 ms.
+type Resolution interface {
+	Resolution() time.Duration
+}
+
+// SingleWriter is a harness whose database has one writer at a time: while a transaction of the application is open,
+// the store's methods may wait or fail. Without it they must not.
+type SingleWriter interface {
+	SingleWriter() bool
+}
+
+// Inspector is a harness that can look at stored records. Without it the suite sees only what the store returns.
+type Inspector interface {
+	// Records returns the stored records of a route, in any order.
+	Records(ctx context.Context, route string) ([]Stored, error)
+}
+
+// Stored is a record as an [Inspector] found it. State is what is stored: a hold does not show in it.
+type Stored struct {
+	ID        string
+	State     core.State
+	Attempts  int
+	Crashes   int
+	Reason    core.Reason
+	LastError string
+}
+
+// Restorer is a harness that can set the database back, sequence and all, as a restore of a backup does.
+type Restorer interface {
+	// Save returns a function that brings back what is stored now, and declares the restore where the store needs that.
+	Save(ctx context.Context) (restore func(ctx context.Context) error, err error)
+}
+
+// ErrNotDeclared reports that a check does not apply: the store's traits, or the harness, do not have what it tests.
+var ErrNotDeclared = errors.New("not declared")
+
+// Check is one promise.
+type Check struct {
+	// Name is unique and stable: words joined by dashes.
+	Name string
+	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an error
+	// that says what happened instead.
+	Run func(ctx context.Context, h Harness) error
+}
+
+// Checks returns all checks.
+func Checks() []Check {
+	var all []Check
+	for _, group := range [...][]named{
+		meetChecks, removeChecks, fenceChecks, readChecks, snapshotChecks, watermarkChecks, waitingChecks, controlChecks, takeChecks,
+		gripChecks, giveUpChecks, dueChecks, settleChecks, outcomeChecks, storeChecks,
+	} {
+		for _, c := range group {
+			all = append(all, Check{Name: c.name, Run: c.run})
+		}
+	}
+	return all
+}
+
+// named is a check as it is written: it gives up by panicking with a failure, which run turns into an error.
+type named struct {
+	name string
+	fn   func(k *kit)
+}
+
+type failure struct{ err error }
+
+func (c named) run(ctx context.Context, h Harness) error {
+	k := newKit(ctx, h)
+	defer k.close()
+	return guard(func() { c.fn(k) })
+}
+
+// guard runs fn and returns the failure with which it gave up.
+func guard(fn func()) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case failure:
+			err = p.err
+		default:
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	fn()
+	return nil
+}

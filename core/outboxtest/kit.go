@@ -1,0 +1,296 @@
+package outboxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+const (
+	patience = 10 * time.Second       // for what must happen
+	short    = 300 * time.Millisecond // delays that a check waits for
+	far      = time.Hour              // delays that a check does not wait for
+	pause    = 5 * time.Millisecond   // between looks
+	forever  = math.MaxInt64          // the end of a range
+)
+
+var errNo = errors.New("the broker said no")
+
+// kit is what a check works with. Its methods give up the check when something fails.
+type kit struct {
+	ctx    context.Context //nolint:containedctx // a kit lives as long as one check
+	h      Harness
+	store  outbox.Store
+	second outbox.Store // on the same data, or the same
+	traits outbox.Traits
+	route  string // the check's own
+
+	mu      sync.Mutex
+	open    []Tx
+	members []*member
+	left    sync.WaitGroup // calls that did not come back in time
+}
+
+func newKit(ctx context.Context, h Harness) *kit {
+	s := h.Store()
+	return &kit{ctx: ctx, h: h, store: s, traits: s.Traits(), route: "r-" + core.NewID()}
+}
+
+func (k *kit) fail(format string, a ...any) { panic(failure{fmt.Errorf(format, a...)}) }
+
+func (k *kit) must(what string, err error) {
+	if err != nil {
+		k.fail("%s: %w", what, err)
+	}
+}
+
+// undeclared ends the check since the store or the harness does not declare what.
+func (k *kit) undeclared(what string) { k.fail("%w: %s", ErrNotDeclared, what) }
+
+func (k *kit) close() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), patience)
+	defer cancel()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, tx := range k.open {
+		_ = tx.Rollback(ctx)
+	}
+	k.settleDown()
+	for _, m := range k.members {
+		_, _ = m.store.Meet(ctx, outbox.Meeting{Self: m.self, Leave: true})
+	}
+}
+
+// settleDown waits for calls that did not come back in time. No lock is held any more, so that they should end.
+func (k *kit) settleDown() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		k.left.Wait()
+	}()
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+	}
+}
+
+// other returns a second store on the same data, or the first one if there is none.
+func (k *kit) other() outbox.Store {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.second == nil {
+		k.second = k.store
+		if r, ok := core.As[Reopener](k.h); ok {
+			s, err := r.Reopen(k.ctx)
+			k.must("open a second store", err)
+			k.second = s
+		}
+	}
+	return k.second
+}
+
+// parallel runs fn n times at once and gives up with the first failure.
+func (k *kit) parallel(n int, fn func(i int)) {
+	errs := make(core.Results, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { errs[i] = guard(func() { fn(i) }) })
+	}
+	wg.Wait()
+	if err := errs.FirstErr(); err != nil {
+		panic(failure{err})
+	}
+}
+
+// soon runs fn, which must not wait for a transaction that is open.
+func (k *kit) soon(what string, fn func()) {
+	done := make(chan error, 1)
+	k.left.Go(func() { done <- guard(fn) })
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case err := <-done:
+		if err != nil {
+			panic(failure{err})
+		}
+	case <-t.C:
+		k.fail("%s waited %s for a lock that a transaction of the application holds", what, patience)
+	}
+}
+
+func (k *kit) now() time.Time {
+	if c, ok := core.As[Clock](k.h); ok {
+		return c.Now()
+	}
+	return time.Now()
+}
+
+// sleep waits for d by the store's clock.
+func (k *kit) sleep(d time.Duration) {
+	if c, ok := core.As[Clock](k.h); ok {
+		k.must("sleep", c.Sleep(k.ctx, d))
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-k.ctx.Done():
+		k.fail("the check ran out of time: %w", k.ctx.Err())
+	}
+}
+
+// until asks fn again and again until it says yes.
+func (k *kit) until(what string, fn func() bool) {
+	for deadline := k.now().Add(patience); !fn(); k.sleep(pause) {
+		if k.now().After(deadline) {
+			k.fail("waited %s in vain until %s", patience, what)
+		}
+	}
+}
+
+// slack is how exact the store's times must be.
+func (k *kit) slack() time.Duration {
+	d := 10 * time.Millisecond
+	if r, ok := core.As[Resolution](k.h); ok {
+		d = max(d, r.Resolution())
+	}
+	return d
+}
+
+func (k *kit) single() bool {
+	s, ok := core.As[SingleWriter](k.h)
+	return ok && s.SingleWriter()
+}
+
+// option changes a row.
+type option func(r *Row)
+
+func key(s string) option          { return func(r *Row) { r.Envelope.Key = s } }
+func id(s string) option           { return func(r *Row) { r.Envelope.ID = s } }
+func delay(d time.Duration) option { return func(r *Row) { r.Delay = d } }
+func body(n int) option            { return func(r *Row) { r.Envelope.Body = make([]byte, n) } }
+func withdrawable(r *Row)          { r.Withdrawable = true }
+func expires(at time.Time) option {
+	return func(r *Row) { r.Envelope.Expires = at.UTC().Truncate(time.Microsecond) }
+}
+func onRoute(route string) option { return func(r *Row) { r.Route = route } }
+func rowIDs(rows []Row) (ids []string) {
+	for i := range rows {
+		ids = append(ids, rows[i].Envelope.ID)
+	}
+	return ids
+}
+
+// row returns a row with an id of its own on the check's route.
+func (k *kit) row(opts ...option) Row {
+	r := Row{StagedRow: core.StagedRow{Route: k.route, Envelope: core.Envelope{
+		ID: core.NewID(), Topic: "outboxtest.topic", Type: "outboxtest.type", Source: "/outboxtest", ContentType: "text/plain",
+		Time: time.Now().UTC().Truncate(time.Microsecond), Body: []byte("body"),
+	}}}
+	for _, o := range opts {
+		o(&r)
+	}
+	return r
+}
+
+func (k *kit) rows(n int, opts ...option) []Row {
+	out := make([]Row, n)
+	for i := range out {
+		out[i] = k.row(opts...)
+	}
+	return out
+}
+
+func (k *kit) begin() Tx {
+	tx, err := k.h.Begin(k.ctx)
+	k.must("begin", err)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.open = append(k.open, tx)
+	return tx
+}
+
+func (k *kit) stageIn(tx Tx, rows ...Row) { k.must("stage", tx.Stage(k.ctx, rows...)) }
+
+func (k *kit) commit(tx Tx) { k.must("commit", tx.Commit(k.ctx)) }
+
+func (k *kit) rollback(tx Tx) { k.must("roll back", tx.Rollback(k.ctx)) }
+
+// stage stages rows in a transaction of their own and returns their ids.
+func (k *kit) stage(rows ...Row) []string {
+	tx := k.begin()
+	k.stageIn(tx, rows...)
+	k.commit(tx)
+	return rowIDs(rows)
+}
+
+// lock locks records by a transaction of the application and returns what ends it. A harness that cannot do that, or
+// whose database has one writer, ends the check.
+func (k *kit) lock(ids ...string) (unlock func()) {
+	if k.single() {
+		k.undeclared("locks beside other writers")
+	}
+	tx := k.begin()
+	l, ok := core.As[Locker](tx)
+	if !ok {
+		k.undeclared("a transaction that can lock a record")
+	}
+	for _, id := range ids {
+		k.must("lock a record", l.Lock(k.ctx, k.route, id))
+	}
+	return func() { k.rollback(tx) }
+}
+
+// part is the slots of the check's route.
+func (k *kit) part(s outbox.Slots) outbox.Part { return outbox.Part{Route: k.route, Slots: s} }
+
+func (k *kit) all() outbox.Part { return k.part(outbox.AllSlots) }
+
+// keyIn returns the nth key whose slot is in the set, on the check's route.
+func (k *kit) keyIn(s outbox.Slots, nth int) string {
+	for i := 0; ; i++ {
+		if key := fmt.Sprint("key-", i); s.Has(outbox.SlotOf(k.route, key, "")) {
+			if nth--; nth < 0 {
+				return key
+			}
+		}
+	}
+}
+
+// idIn returns a new id whose slot, without a key, is in the set.
+func (k *kit) idIn(s outbox.Slots) string {
+	for {
+		if id := core.NewID(); s.Has(outbox.SlotOf(k.route, "", id)) {
+			return id
+		}
+	}
+}
+
+// stored checks a stored record as far as the harness can look.
+func (k *kit) stored(when, id string, want Stored) {
+	in, ok := core.As[Inspector](k.h)
+	if !ok {
+		return
+	}
+	all, err := in.Records(k.ctx, k.route)
+	k.must("look at stored records", err)
+	want.ID = id
+	for _, got := range all {
+		if got.ID == id {
+			if got != want {
+				k.fail("%s: stored %+v, want %+v", when, got, want)
+			}
+			return
+		}
+	}
+	k.fail("%s: the record is not stored any more", when)
+}

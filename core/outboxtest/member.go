@@ -1,0 +1,269 @@
+package outboxtest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// member is one member that a check plays.
+type member struct {
+	k     *kit
+	store outbox.Store
+	self  outbox.Member
+}
+
+// stranger returns a member that has not joined. Every second one uses the second store.
+func (k *kit) stranger(units int) *member {
+	m := &member{k: k, store: k.other(), self: outbox.Member{
+		Session: outbox.Session(rand.Int64N(1<<62) + 1), Name: "outboxtest", Beat: 1, Lease: 10 * time.Second,
+		Serves: []outbox.Serving{{Route: k.route, Units: units}}, Handlers: 1, Free: 1,
+	}}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.members = append(k.members, m); len(k.members)%2 == 1 {
+		m.store = k.store
+	}
+	return m
+}
+
+// join returns a member that has joined; it makes units if the route has none.
+func (k *kit) join(units int) *member {
+	m := k.stranger(units)
+	if r := m.join(); !r.Known {
+		k.fail("a member joined and the answer says that it is not known")
+	}
+	return m
+}
+
+func (m *member) join() *outbox.Roster {
+	return m.meet(func(x *outbox.Meeting) { x.Join = true })
+}
+
+// owner returns a member that owns all of the route, in so many units.
+func (k *kit) owner(units int) *member {
+	m := k.join(units)
+	m.claim(outbox.AllSlots)
+	return m
+}
+
+// meet renews m and checks what every answer must be like.
+func (m *member) meet(mods ...func(x *outbox.Meeting)) *outbox.Roster {
+	x := outbox.Meeting{Self: m.self}
+	for _, mod := range mods {
+		mod(&x)
+	}
+	r, err := m.store.Meet(m.k.ctx, x)
+	m.k.must("meet", err)
+	m.k.checkRoster(&r)
+	return &r
+}
+
+func moves(ms ...outbox.Move) func(x *outbox.Meeting) {
+	return func(x *outbox.Meeting) { x.Moves = append(x.Moves, ms...) }
+}
+
+func (m *member) remove(dead *member) func(x *outbox.Meeting) {
+	return func(x *outbox.Meeting) {
+		x.Remove = append(x.Remove, outbox.Removal{Session: dead.self.Session, Beat: dead.self.Beat})
+	}
+}
+
+func leave(x *outbox.Meeting) { x.Leave = true }
+
+func (k *kit) checkRoster(r *outbox.Roster) {
+	seen := map[outbox.Session]bool{}
+	for i := range r.Members {
+		if s := r.Members[i].Session; s == 0 || seen[s] {
+			k.fail("a roster has the session %d twice, or 0", s)
+		}
+		seen[r.Members[i].Session] = true
+	}
+	k.units(r)
+}
+
+// units returns the units of the check's route, in order; they must cover it exactly once.
+func (k *kit) units(r *outbox.Roster) []outbox.Owned {
+	var own []outbox.Owned
+	for _, u := range r.Units {
+		if u.Unit.Route == k.route {
+			own = append(own, u)
+		}
+	}
+	slices.SortFunc(own, func(a, b outbox.Owned) int { return int(a.Unit.From) - int(b.Unit.From) })
+	next := uint8(0)
+	for _, u := range own {
+		if u.Unit.From != next || u.Unit.To <= u.Unit.From {
+			k.fail("a unit has the slots [%d, %d), but the next one that no unit covers is %d", u.Unit.From, u.Unit.To, next)
+		}
+		next = u.Unit.To
+	}
+	if len(own) > 0 && next != outbox.NumSlots {
+		k.fail("the units of a route cover the slots up to %d, want %d", next, outbox.NumSlots)
+	}
+	return own
+}
+
+// look returns the roster as it is, without being in it.
+func (k *kit) look() *outbox.Roster {
+	r, err := k.store.Meet(k.ctx, outbox.Meeting{})
+	k.must("look", err)
+	k.checkRoster(&r)
+	return &r
+}
+
+// claim makes m the owner of all units within slots that are free, and fails if it owns not all of them afterwards.
+func (m *member) claim(slots outbox.Slots) {
+	r := m.meet()
+	var ms []outbox.Move
+	for _, u := range m.k.units(r) {
+		if u.Owner == 0 && u.Unit.Slots()&^slots == 0 {
+			ms = append(ms, outbox.Move{Unit: u.Unit, To: m.self.Session})
+		}
+	}
+	r = m.meet(moves(ms...))
+	if got := m.k.slotsOf(r, m.self.Session); got&slots != slots {
+		m.k.fail("a member took free units and owns %d slots of them, want %d", (got & slots).Len(), slots.Len())
+	}
+}
+
+// free gives up all units within slots by moves.
+func (m *member) free(slots outbox.Slots) {
+	r := m.meet()
+	var ms []outbox.Move
+	for _, u := range m.k.units(r) {
+		if u.Owner == m.self.Session && u.Unit.Slots()&^slots == 0 {
+			ms = append(ms, outbox.Move{Unit: u.Unit, From: m.self.Session})
+		}
+	}
+	r = m.meet(moves(ms...))
+	if got := m.k.slotsOf(r, m.self.Session); got&slots != 0 {
+		m.k.fail("a member freed its units and owns %d slots of them", (got & slots).Len())
+	}
+}
+
+// slotsOf returns the slots of the check's route that s owns.
+func (k *kit) slotsOf(r *outbox.Roster, s outbox.Session) (slots outbox.Slots) {
+	for _, u := range k.units(r) {
+		if u.Owner == s {
+			slots |= u.Unit.Slots()
+		}
+	}
+	return slots
+}
+
+// find returns a member of a roster, or nil.
+func find(r *outbox.Roster, s outbox.Session) *outbox.Member {
+	for i := range r.Members {
+		if r.Members[i].Session == s {
+			return &r.Members[i]
+		}
+	}
+	return nil
+}
+
+// die has m removed by by, which must work soon: a removal may meet another statement's lock.
+func (m *member) die(by *member) {
+	m.k.until("a member whose beat stands still was removed", func() bool {
+		return find(by.meet(by.remove(m)), m.self.Session) == nil
+	})
+}
+
+func (m *member) take(w outbox.Want) []outbox.Taken {
+	ts, err := m.store.Take(m.k.ctx, m.self.Session, w)
+	m.k.must("take", err)
+	if len(w.Refs) > 0 && w.N == 0 && len(ts) != len(w.Refs) {
+		m.k.fail("take answered %d records for %d refs", len(ts), len(w.Refs))
+	}
+	return ts
+}
+
+// hold takes refs, each of which must be gripped.
+func (m *member) hold(refs ...outbox.Ref) []outbox.Taken {
+	ts := m.take(outbox.Want{Refs: refs})
+	for i := range ts {
+		if ts[i].Grip != outbox.Gripped {
+			m.k.fail("take of record %d of %d answered grip %d, want it gripped", i, len(refs), ts[i].Grip)
+		}
+	}
+	return ts
+}
+
+// next takes the next n without a key.
+func (m *member) next(n int, mods ...func(w *outbox.Want)) []outbox.Taken {
+	w := outbox.Want{Part: m.k.all(), N: n, Bytes: 1 << 20}
+	for _, mod := range mods {
+		mod(&w)
+	}
+	ts := m.take(w)
+	if len(ts) > n {
+		m.k.fail("take of the next %d answered %d", n, len(ts))
+	}
+	for i := range ts {
+		switch t := &ts[i]; {
+		case t.Grip != outbox.Gripped:
+			m.k.fail("take of the next %d answered grip %d", n, t.Grip)
+		case t.Record == nil || t.Record.Ref != t.Ref:
+			m.k.fail("take of the next %d answered a record without its body, or another one's", n)
+		case t.Record.Envelope.Key != "":
+			m.k.fail("take of the next %d without a key answered one with the key %q", n, t.Record.Envelope.Key)
+		}
+	}
+	return ts
+}
+
+func (m *member) due(limit int) outbox.DuePage { return m.duePart(m.k.all(), limit) }
+
+func (m *member) duePart(p outbox.Part, limit int) outbox.DuePage {
+	d, err := m.store.Due(m.k.ctx, m.self.Session, []outbox.Part{p}, limit)
+	m.k.must("due", err)
+	if len(d.Retries) > limit || d.Moved > limit {
+		m.k.fail("due with the limit %d answered %d retries and moved %d timers", limit, len(d.Retries), d.Moved)
+	}
+	for i := range d.Retries {
+		if d.Retries[i].Holder != m.self.Session {
+			m.k.fail("due answered a retry that the caller does not hold")
+		}
+	}
+	return d
+}
+
+func (m *member) tryGiveUp(u outbox.Unit, low int64, out ...outbox.Ref) (bool, error) {
+	return m.store.GiveUp(m.k.ctx, m.self.Session, u, low, out)
+}
+
+func (m *member) giveUp(u outbox.Unit, low int64, out ...outbox.Ref) {
+	ok, err := m.tryGiveUp(u, low, out...)
+	if m.k.must("give up a unit", err); !ok {
+		m.k.fail("a unit of which nothing is locked was not given up")
+	}
+}
+
+// trySettle persists outcomes and returns their results.
+func (m *member) trySettle(os ...outbox.Outcome) core.Results {
+	res := m.store.Settle(m.k.ctx, m.self.Session, os)
+	if len(res) != len(os) {
+		m.k.fail("settle returned %d results for %d outcomes", len(res), len(os))
+	}
+	return res
+}
+
+// settle persists outcomes, which must all succeed.
+func (m *member) settle(os ...outbox.Outcome) {
+	res := m.trySettle(os...)
+	for i := range os {
+		m.k.must(fmt.Sprintf("settle outcome %d of %d (%s)", i, len(os), os[i].Event()), res[i])
+	}
+}
+
+// refused settles o, which must be answered with want.
+func (m *member) refused(why string, want error, o outbox.Outcome) {
+	if err := m.trySettle(o)[0]; !errors.Is(err, want) {
+		m.k.fail("settle (%s) %s: got %v, want %v", o.Event(), why, err, want)
+	}
+}

@@ -1,0 +1,168 @@
+package outboxtest_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core/outboxtest"
+	"github.com/waybill-go/waybill/store/memory/owned"
+)
+
+// The suite accepts a store that does everything.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]owned.Options{"deletes": {}, "keeps published": {KeepPublished: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return &harness{owned.New(opts)} })
+		})
+	}
+}
+
+// Checks of one store do not disturb each other, one after the other.
+func TestMemoryShared(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := &harness{owned.New(owned.Options{})}
+		for _, c := range outboxtest.Checks() {
+			if err := c.Run(t.Context(), h); err != nil {
+				t.Errorf("%s: %v", c.Name, err)
+			}
+		}
+	})
+}
+
+// Nor do they side by side, but for those that set the database back.
+func TestMemorySideBySide(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := &frozen{harness{owned.New(owned.Options{})}}
+		var wg sync.WaitGroup
+		for _, c := range outboxtest.Checks() {
+			wg.Go(func() {
+				if err := c.Run(t.Context(), h); err != nil && !errors.Is(err, outboxtest.ErrNotDeclared) {
+					t.Errorf("%s: %v", c.Name, err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// The members use two stores on the same data.
+func TestMemoryReopened(t *testing.T) {
+	t.Parallel()
+	outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return &reopened{harness{owned.New(owned.Options{})}} })
+}
+
+type reopened struct{ harness }
+
+func (r *reopened) Reopen(context.Context) (outbox.Store, error) {
+	second := newBroken(fault{})
+	second.store = r.store
+	return second, nil
+}
+
+// frozen is a harness that does not set the database back.
+type frozen struct{ h harness }
+
+func (f *frozen) Store() outbox.Store { return f.h.store }
+
+func (f *frozen) Begin(ctx context.Context) (outboxtest.Tx, error) { return f.h.Begin(ctx) }
+
+// The suite moves a clock that is the harness's own.
+func TestMemoryWithClock(t *testing.T) {
+	t.Parallel()
+	outboxtest.Run(t, func(*testing.T) outboxtest.Harness {
+		c := &clock{now: time.Unix(1e9, 0)}
+		return &clocked{harness{owned.New(owned.Options{Now: c.Now})}, c}
+	})
+}
+
+type clocked struct {
+	harness
+	*clock
+}
+
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) Sleep(_ context.Context, d time.Duration) error {
+	c.mu.Lock()
+	c.now = c.now.Add(d)
+	c.mu.Unlock()
+	runtime.Gosched()
+	return nil
+}
+
+// harness is the suite's harness around the memory store.
+type harness struct{ store *owned.Store }
+
+func (h *harness) Store() outbox.Store { return h.store }
+
+func (h *harness) Begin(context.Context) (outboxtest.Tx, error) {
+	return &tx{s: h.store, tx: h.store.Begin()}, nil
+}
+
+func (h *harness) Save(context.Context) (func(context.Context) error, error) {
+	img := h.store.Snapshot()
+	return func(context.Context) error {
+		h.store.Restore(img)
+		return nil
+	}, nil
+}
+
+func (h *harness) Records(_ context.Context, route string) (out []outboxtest.Stored, err error) {
+	for _, r := range h.store.Records() {
+		if r.Route == route {
+			out = append(out, outboxtest.Stored{ID: r.ID, State: r.State, Attempts: r.Attempts, Crashes: r.Crashes, Reason: r.Reason, LastError: r.LastError})
+		}
+	}
+	return out, nil
+}
+
+type tx struct {
+	s     *owned.Store
+	tx    *owned.Tx
+	saved owned.Savepoint
+}
+
+func (t *tx) Stage(_ context.Context, rows ...outboxtest.Row) error {
+	own := make([]owned.Row, len(rows))
+	for i := range rows {
+		own[i] = owned.Row(rows[i])
+	}
+	_, err := t.tx.Stage(own...)
+	return err
+}
+
+func (t *tx) Commit(context.Context) error { return t.tx.Commit() }
+
+func (t *tx) Rollback(context.Context) error { t.tx.Rollback(); return nil }
+
+func (t *tx) Lock(_ context.Context, route, id string) error { return t.tx.Lock(route, id) }
+
+func (t *tx) Redrive(_ context.Context, route, id string) error {
+	return t.s.Redrive(t.tx, route, id)
+}
+
+func (t *tx) Savepoint(context.Context) error {
+	t.saved = t.tx.Savepoint()
+	return nil
+}
+
+func (t *tx) RollbackTo(context.Context) error { return t.tx.RollbackTo(t.saved) }

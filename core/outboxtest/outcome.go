@@ -1,0 +1,128 @@
+package outboxtest
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var outcomeChecks = []named{
+	{"published-does-not-come-again", publishedDoesNotComeAgain},
+	{"retry-counts-and-waits", retryCountsAndWaits},
+	{"retry-keeps-last-error", retryKeepsLastError},
+	{"abandoned-is-terminal", abandonedIsTerminal},
+	{"release-costs-nothing", releaseCostsNothing},
+	{"released-retry-waits-on", releasedRetryWaitsOn},
+}
+
+// Without this a message that the broker confirmed is published again.
+func publishedDoesNotComeAgain(k *kit) {
+	m := k.owner(1)
+	rs := m.some(5, key("k"))
+	m.hold(rs[1].Ref)
+	m.settle(outbox.Published(&rs[0]), outbox.Published(&rs[1]), outbox.Published(&rs[3]))
+	m.gone("it was published", rs[0].Ref, rs[1].Ref, rs[3].Ref)
+	if got := ids(m.ready()); !slices.Equal(got, []string{rs[2].ID, rs[4].ID}) {
+		k.fail("three of five were published, and %s are ready, want [2 4]", names(got, ids(rs)))
+	}
+	if d := m.due(10); len(d.Retries) > 0 {
+		k.fail("three were published, and %d are due", len(d.Retries))
+	}
+}
+
+// Without this a message that the broker refuses is tried without a pause, or without an end.
+func retryCountsAndWaits(k *kit) {
+	m := k.owner(1)
+	r := m.one(key("k"))
+	for attempt := 1; attempt <= 3; attempt++ {
+		before := k.now()
+		m.settle(outbox.Retry(&r, errNo, short))
+		m.retrying(r.Ref)
+		k.stored("after a failed attempt", r.ID, Stored{State: core.StateFailed, Attempts: attempt, LastError: errNo.Error()})
+		r = m.dueAll(1, 0)[0]
+		if d := k.now().Sub(before); d < short-k.slack() {
+			k.fail("a retry in %s was due after %s", short, d)
+		}
+		if r.Attempts != attempt || !r.Failed || r.Crashes != 0 {
+			k.fail("after %d failed attempts: attempts %d, failed %v, crashes %d", attempt, r.Attempts, r.Failed, r.Crashes)
+		}
+	}
+}
+
+// Without this nobody can see why a message failed.
+func retryKeepsLastError(k *kit) {
+	m := k.owner(1)
+	r := m.one()
+	long := strings.Repeat("ü", core.MaxErrorBytes)
+	for i, e := range []struct {
+		err  error
+		want string
+	}{{errNo, errNo.Error()}, {nil, errNo.Error()}, {errors.New("it said\x00 'no' again"), core.ErrorText(errors.New("it said\x00 'no' again"))}, {errors.New(long), core.ErrorText(errors.New(long))}} {
+		m.settle(outbox.Retry(&r, e.err, 0))
+		k.stored("after a failed attempt", r.ID, Stored{State: core.StateFailed, Attempts: i + 1, LastError: e.want})
+		r = m.dueAll(1, 0)[0]
+	}
+}
+
+// Without this a message that was given up is published, or its counts say what did not happen.
+func abandonedIsTerminal(k *kit) {
+	m := k.owner(1)
+	for reason, attempts := range map[core.Reason]int{core.ReasonRejected: 1, core.ReasonAttempts: 1, core.ReasonCrashed: 0, core.ReasonExpired: 0, "an_adapter's_own": 1} {
+		r := m.one(key("k"))
+		m.hold(r.Ref)
+		m.settle(outbox.Abandon(&r, reason, errNo))
+		m.gone("it was abandoned", r.Ref)
+		k.stored("it was abandoned", r.ID, Stored{State: core.StateAbandoned, Attempts: attempts, Reason: reason, LastError: errNo.Error()})
+	}
+	m.retries(1, 0)
+	r := m.dueAll(1, 0)[0]
+	m.settle(outbox.Abandon(&r, core.ReasonAttempts, nil))
+	k.stored("it was abandoned after a retry", r.ID, Stored{State: core.StateAbandoned, Attempts: 2, Reason: core.ReasonAttempts, LastError: errNo.Error()})
+	if d := m.due(10); len(d.Retries) > 0 || d.NextIn >= 0 {
+		k.fail("all was abandoned, and %d are due, the next in %s", len(d.Retries), d.NextIn)
+	}
+}
+
+// Without this a stop of a process or an outage of the broker uses up the attempts of a message.
+func releaseCostsNothing(k *kit) {
+	m := k.owner(1)
+	r := m.one()
+	for _, unknown := range []bool{false, true} {
+		m.next(1)
+		m.settle(outbox.Release(&r, 0, unknown))
+		m.untouched("it was released", 0, &r)
+		k.stored("it was released", r.ID, Stored{State: core.StatePending})
+	}
+	if ts := k.join(1).next(1); len(ts) != 1 || ts[0].Ref != r.Ref {
+		k.fail("a record was released, and another member cannot take it")
+	}
+}
+
+// Without this a retry that was handed back is lost, or its back-off, or its count of attempts.
+func releasedRetryWaitsOn(k *kit) {
+	m := k.owner(1)
+	want := m.retries(1, 0, key("k"))[0]
+	r := m.dueAll(1, 0)[0]
+	m.settle(outbox.Release(&r, 0, false))
+	m.retrying(r.Ref)
+	r = m.dueAll(1, 0)[0]
+	k.stored("a retry was released", r.ID, Stored{State: core.StateFailed, Attempts: 1, LastError: errNo.Error()})
+	before := k.now()
+	m.settle(outbox.Release(&r, short, false))
+	m.retrying(r.Ref)
+	r = m.dueAll(1, 0)[0]
+	if d := k.now().Sub(before); d < short-k.slack() {
+		k.fail("a retry was released for %s and was due after %s", short, d)
+	}
+	if r.ID != want.ID || r.Seq != want.Seq || r.Attempts != 1 || !r.Failed || r.Crashes != 0 {
+		k.fail("a retry was released twice: attempts %d, failed %v, crashes %d, or its number changed", r.Attempts, r.Failed, r.Crashes)
+	}
+	k.stage(k.row(key("k"))) // its hold has ended: others may have it
+	m.settle(outbox.Release(&r, far, false))
+	if d := m.due(10); len(d.Retries) > 0 || d.NextIn < far/2 {
+		k.fail("a retry was released for an hour: %d are due, the next in %s", len(d.Retries), d.NextIn)
+	}
+}

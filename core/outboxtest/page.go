@@ -1,0 +1,220 @@
+package outboxtest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// read asks once and checks what every answer must be like.
+func (m *member) read(l outbox.Look) outbox.Page {
+	p, err := m.store.Read(m.k.ctx, m.self.Session, l)
+	m.k.must("read", err)
+	if !p.Known {
+		m.k.fail("read says that a member is not known that joined")
+	}
+	m.k.checkPage(&l, &p)
+	return p
+}
+
+func (k *kit) checkPage(l *outbox.Look, p *outbox.Page) {
+	if len(p.Owned) != len(l.Parts) || len(p.Ranges) != len(l.Ranges) || len(p.Keys) != len(l.Keys) {
+		k.fail("a page answers %d parts, %d ranges and %d keys, want %d, %d and %d",
+			len(p.Owned), len(p.Ranges), len(p.Keys), len(l.Parts), len(l.Ranges), len(l.Keys))
+	}
+	if len(p.Waiting) > l.Limit {
+		k.fail("a page has %d that wait, with the limit %d", len(p.Waiting), l.Limit)
+	}
+	if p.Upper == 0 && p.Last > l.Last {
+		k.fail("a page has no Upper, although numbers up to %d were drawn since the caller saw %d", p.Last, l.Last)
+	}
+	for i, r := range p.Ranges {
+		asked := &l.Ranges[i]
+		k.checkRecords(p, r.Records, asked.From, asked.To, asked.Limit)
+		for j := range r.Records {
+			switch rec := &r.Records[j]; {
+			case rec.Route != asked.Route || !asked.Slots.Has(rec.Slot):
+				k.fail("a range has a record of slot %d of route %q, which was not asked for", rec.Slot, rec.Route)
+			case asked.Keyed && rec.Envelope.Key == "":
+				k.fail("a range of keyed records has one without a key")
+			}
+		}
+	}
+	for i, r := range p.Keys {
+		asked := &l.Keys[i]
+		k.checkRecords(p, r.Records, asked.From, asked.To, asked.Limit)
+		for j := range r.Records {
+			if rec := &r.Records[j]; rec.Route != asked.Route || rec.Envelope.Key != asked.Key {
+				k.fail("the records of key %q have one of key %q", asked.Key, rec.Envelope.Key)
+			}
+		}
+		for _, w := range r.Waiting {
+			if w.Route != asked.Route || w.Key != asked.Key {
+				k.fail("what waits of key %q has one of key %q", asked.Key, w.Key)
+			}
+		}
+	}
+	for i := range p.Again {
+		k.checkRecord(p, &p.Again[i])
+	}
+}
+
+func (k *kit) checkRecords(p *outbox.Page, rs []outbox.Record, from, to int64, limit int) {
+	if len(rs) > limit {
+		k.fail("%d records with the limit %d", len(rs), limit)
+	}
+	last := from
+	for i := range rs {
+		if rs[i].Seq <= last || rs[i].Seq > to {
+			k.fail("a range from %d to %d has sequence %d after %d", from, to, rs[i].Seq, last)
+		}
+		last = rs[i].Seq
+		k.checkRecord(p, &rs[i])
+	}
+}
+
+func (k *kit) checkRecord(p *outbox.Page, r *outbox.Record) {
+	switch {
+	case r.Seq > p.Last:
+		k.fail("a page has a record with sequence %d and says that the last one is %d", r.Seq, p.Last)
+	case r.Err != nil:
+		k.fail("a record cannot be read: %w", r.Err)
+	case r.ID != r.Envelope.ID || r.ID == "":
+		k.fail("a record is named %q, and its envelope %q", r.ID, r.Envelope.ID)
+	case r.Slot != outbox.SlotOf(r.Route, r.Envelope.Key, r.ID):
+		k.fail("the record with key %q and id %q of route %q has slot %d, want %d", r.Envelope.Key, r.ID, r.Route, r.Slot, outbox.SlotOf(r.Route, r.Envelope.Key, r.ID))
+	case r.Age < -k.slack():
+		k.fail("a record has the negative age %s", r.Age)
+	}
+}
+
+// wide is a range of all there is in a part.
+func wide(p outbox.Part) outbox.Range {
+	return outbox.Range{Part: p, To: forever, Limit: 10_000}
+}
+
+// everything is a look at all that is ready on the check's route.
+func (k *kit) everything() outbox.Look {
+	return outbox.Look{Parts: []outbox.Part{k.all()}, Ranges: []outbox.Range{wide(k.all())}, Limit: 1000, Bytes: 1 << 30}
+}
+
+// ready returns all ready records of the check's route.
+func (m *member) ready() []outbox.Record {
+	p := m.read(m.k.everything())
+	return p.Ranges[0].Records
+}
+
+// find returns the ready records with these ids, in this order.
+func (m *member) find(ids ...string) []outbox.Record {
+	all := m.ready()
+	out := make([]outbox.Record, len(ids))
+	for i, id := range ids {
+		at := slices.IndexFunc(all, func(r outbox.Record) bool { return r.ID == id })
+		if at < 0 {
+			m.k.fail("record %d of %d is not ready", i, len(ids))
+		}
+		out[i] = all[at]
+	}
+	return out
+}
+
+// one stages a row and returns its record.
+func (m *member) one(opts ...option) outbox.Record {
+	return m.find(m.k.stage(m.k.row(opts...))...)[0]
+}
+
+// some stages n rows and returns their records.
+func (m *member) some(n int, opts ...option) []outbox.Record {
+	return m.find(m.k.stage(m.k.rows(n, opts...)...)...)
+}
+
+// none fails if one of ids is ready.
+func (m *member) none(why string, ids ...string) {
+	for _, r := range m.ready() {
+		if slices.Contains(ids, r.ID) {
+			m.k.fail("a record is ready, but %s", why)
+		}
+	}
+}
+
+// again asks for refs again.
+func (m *member) again(refs ...outbox.Ref) outbox.Page {
+	return m.read(outbox.Look{Again: refs, Limit: 1000, Bytes: 1 << 30})
+}
+
+// live returns the one record of refs that is ready.
+func (m *member) live(ref outbox.Ref) outbox.Record {
+	p := m.again(ref)
+	if len(p.Again) != 1 || p.Again[0].Seq != ref.Seq || p.Again[0].ID != ref.ID {
+		m.k.fail("a ready record was asked for again: %d answers, and %d that wait", len(p.Again), len(p.AgainWaiting))
+	}
+	return p.Again[0]
+}
+
+// gone fails if the record is ready or waits.
+func (m *member) gone(why string, refs ...outbox.Ref) {
+	p := m.again(refs...)
+	for i := range p.Again {
+		m.k.fail("record %d is still ready, but %s", p.Again[i].Seq, why)
+	}
+	for i := range p.AgainWaiting {
+		m.k.fail("record %d still waits, but %s", p.AgainWaiting[i].Seq, why)
+	}
+	for _, r := range m.ready() {
+		if slices.ContainsFunc(refs, func(ref outbox.Ref) bool { return ref.Seq == r.Seq && ref.ID == r.ID }) {
+			m.k.fail("record %d is still in its range, but %s", r.Seq, why)
+		}
+	}
+}
+
+// retrying fails unless the record waits for its next attempt.
+func (m *member) retrying(ref outbox.Ref) {
+	p := m.again(ref)
+	if len(p.Again) != 0 || len(p.AgainWaiting) != 1 || p.AgainWaiting[0].Why != outbox.Retrying {
+		m.k.fail("after a failed attempt %d records are ready and %d wait, want one that waits for its next attempt", len(p.Again), len(p.AgainWaiting))
+	}
+	m.none("it waits for its next attempt", ref.ID)
+}
+
+// holder fails unless each record, which is ready, is held by want.
+func (m *member) holder(when string, want outbox.Session, refs ...outbox.Ref) {
+	for _, ref := range refs {
+		if got := m.live(ref).Holder; got != want {
+			m.k.fail("%s: a record is held by session %d, want %d", when, got, want)
+		}
+	}
+}
+
+func refs(rs []outbox.Record) []outbox.Ref {
+	out := make([]outbox.Ref, len(rs))
+	for i := range rs {
+		out[i] = rs[i].Ref
+	}
+	return out
+}
+
+func takenRefs(ts []outbox.Taken) []outbox.Ref {
+	out := make([]outbox.Ref, len(ts))
+	for i := range ts {
+		out[i] = ts[i].Ref
+	}
+	return out
+}
+
+func ids(rs []outbox.Record) []string {
+	out := make([]string, len(rs))
+	for i := range rs {
+		out[i] = rs[i].ID
+	}
+	return out
+}
+
+// names replaces ids by their numbers among all, for messages that people can read.
+func names(ids, all []string) string {
+	out := make([]int, len(ids))
+	for i, id := range ids {
+		out[i] = slices.Index(all, id)
+	}
+	return fmt.Sprint(out)
+}

@@ -1,0 +1,298 @@
+package outboxtest
+
+import (
+	"bytes"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var readChecks = []named{
+	{"envelope-comes-back", envelopeComesBack},
+	{"times-come-back-as-durations", timesComeBackAsDurations},
+	{"range-is-in-order", rangeIsInOrder},
+	{"range-keeps-to-its-bounds", rangeKeepsToItsBounds},
+	{"range-keeps-to-its-slots", rangeKeepsToItsSlots},
+	{"range-keeps-to-its-limit", rangeKeepsToItsLimit},
+	{"range-keeps-to-its-bytes", rangeKeepsToItsBytes},
+	{"range-may-leave-keys-out", rangeMayLeaveKeysOut},
+	{"range-of-keyed-records", rangeOfKeyedRecords},
+	{"ready-is-what-is-due", readyIsWhatIsDue},
+	{"uncommitted-is-not-ready", uncommittedIsNotReady},
+	{"read-waits-for-no-lock", readWaitsForNoLock},
+	{"owned-are-the-slots-of-the-session", ownedAreTheSlotsOfTheSession},
+	{"epoch-is-stable", epochIsStable},
+}
+
+// Without this a message arrives with less, or other things, than the application staged.
+func envelopeComesBack(k *kit) {
+	m := k.owner(1)
+	row := k.row(key("schlüssel\t\"1\""), withdrawable, body(70_000), expires(time.Now().Add(far)))
+	e := &row.Envelope
+	for i := range e.Body {
+		e.Body[i] = byte(i)
+	}
+	e.Subject, e.Tenant, e.CorrelationID, e.CausationID, e.RunID = "subject", "tenant", "correlation", "causation", "run"
+	e.Lineage, e.Headers, e.Priority = []string{"a", "b"}, map[string]string{"h": "v", "Ü": ""}, 7
+	e.HLC = 1<<60 + 12345
+	want, wantBody := e.Clone(), bytes.Clone(e.Body)
+	rs := m.find(k.stage(row, k.row())...)
+	got := rs[0].Envelope
+	switch {
+	case !bytes.Equal(got.Body, wantBody):
+		k.fail("a body of %d bytes came back with %d, or other ones", len(wantBody), len(got.Body))
+	case !got.Time.Equal(want.Time) || !got.Expires.Equal(want.Expires):
+		k.fail("times %s and %s came back as %s and %s", want.Time, want.Expires, got.Time, got.Expires)
+	case !slices.Equal(got.Lineage, want.Lineage) || len(got.Headers) != 2 || got.Headers["h"] != "v":
+		k.fail("lineage %v and headers %v came back as %v and %v", want.Lineage, want.Headers, got.Lineage, got.Headers)
+	case got.Key != want.Key || got.Topic != want.Topic || got.Type != want.Type || got.Source != want.Source || got.Subject != want.Subject ||
+		got.ContentType != want.ContentType || got.Tenant != want.Tenant || got.CorrelationID != want.CorrelationID ||
+		got.CausationID != want.CausationID || got.RunID != want.RunID || got.Priority != want.Priority || got.HLC != want.HLC:
+		k.fail("an envelope came back as %+v, want %+v", got, want)
+	case !rs[0].Withdrawable || rs[1].Withdrawable:
+		k.fail("one of two records was staged as withdrawable, and they came back as %v and %v", rs[0].Withdrawable, rs[1].Withdrawable)
+	}
+	for _, r := range rs {
+		if r.Attempts != 0 || r.Crashes != 0 || r.Deliveries != 0 || r.Failed || r.Holder != 0 {
+			k.fail("a new record has attempts %d, crashes %d, deliveries %d, failed %v and holder %d", r.Attempts, r.Crashes, r.Deliveries, r.Failed, r.Holder)
+		}
+	}
+}
+
+// Without this records expire too early or never, and lag is shown wrongly.
+func timesComeBackAsDurations(k *kit) {
+	m := k.owner(1)
+	before := k.now()
+	rs := k.stage(k.row(), k.row(expires(k.now().Add(far))), k.row(expires(k.now().Add(-far))))
+	k.sleep(short)
+	for i, r := range m.find(rs...) {
+		if most := k.now().Sub(before) + k.slack(); r.Age < short-k.slack() || r.Age > most {
+			k.fail("a record was staged between %s and %s ago, and its age is %s", short, most, r.Age)
+		}
+		if r.Expires != (i > 0) || i == 1 && (r.Life < far-time.Minute || r.Life > far+time.Minute) || i == 2 && r.Life > time.Minute-far {
+			k.fail("record %d (no expiry, in an hour, an hour ago) has expiry %v and the life %s", i, r.Expires, r.Life)
+		}
+	}
+}
+
+// Without this the messages of a key arrive in another order than they were staged in.
+func rangeIsInOrder(k *kit) {
+	m := k.owner(4)
+	var want []string
+	for i := range 5 {
+		want = append(want, k.stage(k.rows(7, key(k.keyIn(outbox.AllSlots, i)))...)...)
+		want = append(want, k.stage(k.rows(3)...)...)
+	}
+	if got := ids(m.ready()); !slices.Equal(got, want) {
+		k.fail("records were staged one after the other and read as %s", names(got, want))
+	}
+}
+
+// Without this the engine reads a record twice, or passes one over, at the edge of a page.
+func rangeKeepsToItsBounds(k *kit) {
+	m := k.owner(1)
+	rs := m.some(6, key("k"))
+	seq := func(i int) int64 { return rs[i].Seq }
+	for _, c := range []struct {
+		from, to    int64
+		first, past int
+	}{{0, forever, 0, 6}, {seq(0), forever, 1, 6}, {seq(1), seq(4), 2, 5}, {seq(1) - 1, seq(4) - 1, 1, 4}, {seq(5), forever, 6, 6}, {seq(2), seq(2), 6, 6}} {
+		rg := wide(k.all())
+		rg.From, rg.To = c.from, c.to
+		p := m.read(outbox.Look{
+			Ranges: []outbox.Range{rg}, Limit: 10, Bytes: 1 << 20,
+			Keys: []outbox.KeyRange{{Route: k.route, Key: "k", From: c.from, To: c.to, Limit: 10}},
+		})
+		want := ids(rs[c.first:c.past])
+		if a, b := ids(p.Ranges[0].Records), ids(p.Keys[0].Records); !slices.Equal(a, want) || !slices.Equal(b, want) {
+			k.fail("of six records those from number %d up to %d were asked for, and the range has %s, the key %s",
+				c.first, c.past-1, names(a, ids(rs)), names(b, ids(rs)))
+		}
+	}
+}
+
+// Without this a member hands out records of units that are not its own.
+func rangeKeepsToItsSlots(k *kit) {
+	m := k.owner(1)
+	rs := m.some(150)
+	for _, s := range []outbox.Slots{outbox.SlotRange(0, 32), outbox.SlotRange(63, 64), 1<<3 | 1<<40 | 1<<41, 0, outbox.AllSlots} {
+		p := m.read(outbox.Look{Ranges: []outbox.Range{wide(k.part(s)), wide(outbox.Part{Route: k.route + "-x", Slots: s})}, Limit: 10, Bytes: 1 << 20})
+		var want []string
+		for _, r := range rs {
+			if s.Has(outbox.SlotOf(k.route, "", r.ID)) {
+				want = append(want, r.ID)
+			}
+		}
+		if got := ids(p.Ranges[0].Records); !slices.Equal(got, want) {
+			k.fail("the slots %b have %d records, and %d were read, or others", s, len(want), len(got))
+		}
+		if n := len(p.Ranges[1].Records); n > 0 {
+			k.fail("%d records of another route were read", n)
+		}
+	}
+}
+
+// Without this a page is larger than the engine has room for, or it takes a page that was cut for all there is.
+func rangeKeepsToItsLimit(k *kit) {
+	m := k.owner(1)
+	rs := m.some(5, key("k"))
+	for n := 1; n <= 6; n++ {
+		rg := wide(k.all())
+		rg.Limit = n
+		p := m.read(outbox.Look{Ranges: []outbox.Range{rg, wide(k.all())}, Keys: []outbox.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: n}}, Limit: 10, Bytes: 1 << 20})
+		k.checkCut("a range", p.Ranges[0], rs, n)
+		k.checkCut("a key", outbox.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs, n)
+		k.checkCut("a range beside one with a limit", p.Ranges[1], rs, 5)
+	}
+}
+
+// checkCut fails unless the answer is the beginning of all, with More set if it is not all. It may be below its limit.
+func (k *kit) checkCut(what string, answer outbox.Records, all []outbox.Record, limit int) {
+	got := answer.Records
+	if len(got) == 0 || len(got) > limit || !slices.Equal(ids(got), ids(all[:len(got)])) {
+		k.fail("%s of %d records with the limit %d answered %s", what, len(all), limit, names(ids(got), ids(all)))
+	}
+	if len(got) < len(all) && !answer.More {
+		k.fail("%s answered %d of %d records and does not say that there are more", what, len(got), len(all))
+	}
+}
+
+// Without this large bodies fill the memory of the process, or one that is larger than the bound is never read.
+func rangeKeepsToItsBytes(k *kit) {
+	m := k.owner(1)
+	rs := m.some(5, key("k"), body(1000))
+	for _, most := range []int64{1, 999, 1000, 2500, 1 << 20} {
+		p := m.read(outbox.Look{
+			Ranges: []outbox.Range{wide(k.all()), wide(k.all())}, Keys: []outbox.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 10, Bytes: most,
+		})
+		n := max(1, min(5, int(most/1000)))
+		k.checkCut("a range with a bound of bytes", p.Ranges[0], rs, n)
+		k.checkCut("a second range with a bound of bytes", p.Ranges[1], rs, n)
+		k.checkCut("a key with a bound of bytes", outbox.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs, 5)
+	}
+}
+
+// Without this a record stays behind for ever since another one was to be left out.
+func rangeMayLeaveKeysOut(k *kit) {
+	m := k.owner(1)
+	var rows []Row
+	for i := range 12 {
+		rows = append(rows, k.row(key([]string{"hot", "a", ""}[i%3])))
+	}
+	rs := m.find(k.stage(rows...)...)
+	rg := wide(k.all())
+	rg.Leave, rg.Skip = []string{"hot"}, []int64{rs[1].Seq, rs[5].Seq}
+	p := m.read(outbox.Look{Ranges: []outbox.Range{rg}, Limit: 10, Bytes: 1 << 20})
+	got := ids(p.Ranges[0].Records)
+	for i, r := range rs {
+		if may := i%3 == 0 || i == 1 || i == 5; !may && !slices.Contains(got, r.ID) {
+			k.fail("record %d of 12 has another key and number than those to leave out, and is missing: read %s", i, names(got, ids(rs)))
+		}
+	}
+}
+
+// Without this every process of a queue reads the bodies of all records that have no key.
+func rangeOfKeyedRecords(k *kit) {
+	m := k.owner(1)
+	rs := m.find(k.stage(k.row(), k.row(key("a")), k.row(), k.row(key("b")))...)
+	rg := wide(k.all())
+	rg.Keyed = true
+	p := m.read(outbox.Look{Ranges: []outbox.Range{rg}, Limit: 10, Bytes: 1 << 20})
+	if got := ids(p.Ranges[0].Records); !slices.Equal(got, []string{rs[1].ID, rs[3].ID}) {
+		k.fail("keyed records of four were asked for, and %s read, want [1 3]", names(got, ids(rs)))
+	}
+}
+
+// Without this a message is published before its time, during its back-off, or a second time.
+func readyIsWhatIsDue(k *kit) {
+	m := k.owner(1)
+	rs := m.some(6, key("k"))
+	timer := k.stage(k.row(key("k"), delay(short)))
+	m.settle(outbox.Published(&rs[0]), outbox.Abandon(&rs[1], "", errNo), outbox.Retry(&rs[2], errNo, far), outbox.Retry(&rs[3], errNo, 0), outbox.Release(&rs[4], 0, false))
+	m.hold(rs[5].Ref)
+	k.sleep(2 * short) // what is due has to be put in line by Due first
+	want := ids(rs[4:])
+	p := m.read(outbox.Look{Ranges: []outbox.Range{wide(k.all())}, Keys: []outbox.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 10, Bytes: 1 << 20})
+	for what, got := range map[string][]string{"a range": ids(p.Ranges[0].Records), "a key": ids(p.Keys[0].Records)} {
+		if !slices.Equal(got, want) {
+			k.fail("published, abandoned, two that wait for an attempt, one released, one held, one timer: %s has %s, want [4 5]", what, names(got, append(ids(rs), timer...)))
+		}
+	}
+}
+
+// Without this a message of a transaction that is rolled back is published.
+func uncommittedIsNotReady(k *kit) {
+	m := k.owner(1)
+	tx := k.begin()
+	k.stageIn(tx, k.row())
+	if !k.single() {
+		if n := len(m.ready()); n > 0 {
+			k.fail("%d records of a running transaction are ready", n)
+		}
+	}
+	k.rollback(tx)
+	tx = k.begin()
+	if sp, ok := core.As[Savepointer](tx); ok {
+		k.must("set a savepoint", sp.Savepoint(k.ctx))
+		k.stageIn(tx, k.row())
+		k.must("roll back to a savepoint", sp.RollbackTo(k.ctx))
+	}
+	want := k.row()
+	k.stageIn(tx, want)
+	k.commit(tx)
+	if got := ids(m.ready()); len(got) != 1 || got[0] != want.Envelope.ID {
+		k.fail("one record was committed, others rolled back, and %d are ready", len(got))
+	}
+}
+
+// Without this an application that keeps a record locked stops everything that its owner has to do.
+func readWaitsForNoLock(k *kit) {
+	m := k.owner(1)
+	rs := m.some(2, key("k"))
+	unlock := k.lock(rs[0].ID)
+	k.soon("a read", func() {
+		m.holder("a record is locked", 0, refs(rs)...)
+		if n := len(m.ready()); n != 2 {
+			k.fail("one of two records is locked, and %d are ready, want 2", n)
+		}
+	})
+	k.soon("a renewal", func() { m.meet() })
+	unlock()
+}
+
+// Without this a member hands out records of a unit that it lost, or stops at units that it owns.
+func ownedAreTheSlotsOfTheSession(k *kit) {
+	a, b := k.join(4), k.join(4)
+	a.claim(outbox.SlotRange(0, 32))
+	b.claim(outbox.SlotRange(32, 48))
+	look := outbox.Look{Parts: []outbox.Part{k.all(), k.part(outbox.SlotRange(8, 40)), {Route: k.route + "-x", Slots: outbox.AllSlots}, k.part(outbox.SlotRange(48, 64))}, Limit: 1}
+	for m, want := range map[*member][]outbox.Slots{
+		a: {outbox.SlotRange(0, 32), outbox.SlotRange(8, 32), 0, 0},
+		b: {outbox.SlotRange(32, 48), outbox.SlotRange(32, 40), 0, 0},
+	} {
+		if got := m.read(look).Owned; !slices.Equal(got, want) {
+			k.fail("a page says that its session owns %b, want %b", got, want)
+		}
+	}
+	a.free(outbox.SlotRange(0, 16))
+	if got := a.read(look).Owned[0]; got != outbox.SlotRange(16, 32) {
+		k.fail("after a unit was freed a page says %b", got)
+	}
+}
+
+// Without this members take an epoch that changes for a restore, and start anew for nothing.
+func epochIsStable(k *kit) {
+	a, b := k.owner(1), k.join(1)
+	first := a.read(k.everything()).Epoch
+	a.settle(outbox.Published(new(a.one())))
+	for _, m := range []*member{a, b, k.join(1)} {
+		if p, r := m.read(k.everything()).Epoch, m.meet().Epoch; p != first || r != first {
+			k.fail("the epoch is %q, and then %q in a page and %q in a roster", first, p, r)
+		}
+	}
+	if r := k.look(); r.Epoch != first {
+		k.fail("the epoch is %q, and for who only looks %q", first, r.Epoch)
+	}
+}

@@ -1,0 +1,235 @@
+package outboxtest
+
+import (
+	"errors"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var removeChecks = []named{
+	{"removal-compares-the-beat", removalComparesTheBeat},
+	{"removal-counts-crashes-of-holds", removalCountsCrashesOfHolds},
+	{"removal-makes-units-careful", removalMakesUnitsCareful},
+	{"removal-waits-for-no-lock", removalWaitsForNoLock},
+	{"removal-and-settle-exclude-each-other", removalAndSettleExcludeEachOther},
+}
+
+var fenceChecks = []named{
+	{"removed-session-is-not-known", removedSessionIsNotKnown},
+	{"removed-session-takes-nothing", removedSessionTakesNothing},
+	{"removed-session-brings-nothing-due", removedSessionBringsNothingDue},
+	{"removed-session-gives-nothing-up", removedSessionGivesNothingUp},
+	{"removed-session-settles-nothing", removedSessionSettlesNothing},
+}
+
+// Without this a member that renewed in the last moment is removed alive, and its records are published twice.
+func removalComparesTheBeat(k *kit) {
+	m, by := k.owner(2), k.join(2)
+	old := *m
+	m.self.Beat++
+	m.meet()
+	r := by.meet(by.remove(&old))
+	if find(r, m.self.Session) == nil || k.slotsOf(r, m.self.Session) != outbox.AllSlots {
+		k.fail("a member was removed, or lost units, by a removal with its former beat")
+	}
+	m.one()
+	m.die(by)
+}
+
+// Without this a record that kills each process that publishes it is never found, or one that was only near is blamed.
+func removalCountsCrashesOfHolds(k *kit) {
+	m, by := k.owner(2), k.join(2)
+	rs := m.some(6, key("k"))
+	m.hold(refs(rs[:4])...)
+	m.settle(outbox.Release(&rs[3], 0, false))
+	by.meet() // a renewal of another is no removal
+	k.parallel(8, func(int) { by.meet(by.remove(m)) })
+	m.die(by)
+	if r := by.meet(); find(r, m.self.Session) != nil || k.slotsOf(r, m.self.Session) != 0 {
+		k.fail("a member was removed and is still there, or its units are not free")
+	}
+	for i := range rs {
+		want := 0
+		if i < 3 {
+			want = 1
+		}
+		if got := by.live(rs[i].Ref); got.Crashes != want || got.Holder != 0 || got.Attempts != 0 || got.Version < rs[i].Version || want == 0 && got.Version != rs[i].Version {
+			k.fail("its holder was removed (held: %v): crashes %d, holder %d, attempts %d, and version %d after %d; want %d crashes and no holder",
+				i < 3, got.Crashes, got.Holder, got.Attempts, got.Version, rs[i].Version, want)
+		}
+	}
+	by.claim(outbox.AllSlots)
+	by.hold(refs(by.find(ids(rs)...))...)
+}
+
+// Without this a new owner does not know what the dead one may have had out, and a cancelled record may be delivered.
+func removalMakesUnitsCareful(k *kit) {
+	m, by := k.join(4), k.join(4)
+	m.claim(outbox.SlotRange(0, 32))
+	by.claim(outbox.SlotRange(32, 64))
+	rs := by.some(20)
+	m.die(by)
+	for _, u := range k.units(by.meet()) {
+		switch dead := u.Unit.To <= 32; {
+		case dead && (u.Owner != 0 || u.Careful < rs[19].Seq):
+			k.fail("the unit of a removed member has the owner %d and Careful %d, want 0 and at least %d", u.Owner, u.Careful, rs[19].Seq)
+		case !dead && (u.Owner != by.self.Session || u.Careful != 0):
+			k.fail("a removal changed the unit of another: owner %d, Careful %d", u.Owner, u.Careful)
+		}
+	}
+}
+
+// Without this an application that keeps a record locked keeps a dead member's units from being taken over.
+func removalWaitsForNoLock(k *kit) {
+	m, by := k.owner(2), k.join(2)
+	r := m.one()
+	m.hold(r.Ref)
+	unlock := k.lock(r.ID)
+	k.soon("a removal", func() {
+		by.self.Beat++
+		roster := by.meet(by.remove(m))
+		if got := find(roster, by.self.Session); got == nil || got.Beat != by.self.Beat {
+			k.fail("a removal met a lock, and the caller was not renewed")
+		}
+	})
+	unlock()
+	m.die(by)
+	if got := by.live(r.Ref); got.Crashes != 1 || got.Holder != 0 {
+		k.fail("its holder was removed while it was locked: crashes %d, holder %d, want 1 and 0", got.Crashes, got.Holder)
+	}
+}
+
+// Without this an outcome of a removed member is answered as stored and is not, or is stored after its removal.
+func removalAndSettleExcludeEachOther(k *kit) {
+	if !k.traits.SessionFence {
+		k.undeclared("SessionFence")
+	}
+	by := k.join(1)
+	for i := range 30 {
+		m := k.owner(1)
+		r := m.one(key("k"))
+		m.hold(r.Ref)
+		var err error
+		k.parallel(2, func(j int) {
+			if i%3 == j { // a head start for the other
+				k.sleep(pause / 5)
+			}
+			if j == 0 {
+				err = m.trySettle(outbox.Retry(&r, errNo, 0))[0]
+			} else {
+				m.die(by)
+			}
+		})
+		by.claim(outbox.AllSlots)
+		switch {
+		case err == nil:
+			if got := by.dueAll(1, 0)[0]; got.Attempts != 1 || got.Crashes != 0 {
+				k.fail("a member settled and was removed: attempts %d and crashes %d, want 1 and 0", got.Attempts, got.Crashes)
+			}
+		case errors.Is(err, outbox.ErrFenced), errors.Is(err, outbox.ErrBusy): // the removal had locked it
+			if got := by.live(r.Ref); got.Attempts != 0 || got.Crashes != 1 {
+				k.fail("a member was removed and did not settle any more: attempts %d and crashes %d, want 0 and 1", got.Attempts, got.Crashes)
+			}
+		default:
+			k.fail("a member settled while it was removed: got %v, want nil, outbox.ErrFenced or outbox.ErrBusy", err)
+		}
+		by.settle(outbox.Published(&r))
+		by.free(outbox.AllSlots)
+	}
+}
+
+// dead returns a member that was removed, and records of a unit that it owned, as they are then. It held the first one.
+func (k *kit) dead(n int) (m, by *member, rs []outbox.Record) {
+	m, by = k.owner(1), k.join(1)
+	rs = m.some(n)
+	m.hold(rs[0].Ref)
+	m.die(by)
+	return m, by, by.find(ids(rs)...)
+}
+
+// Without this a member that was taken for dead reads on and hands out what its successor hands out.
+func removedSessionIsNotKnown(k *kit) {
+	m, _, _ := k.dead(1)
+	p, err := m.store.Read(k.ctx, m.self.Session, k.everything())
+	k.must("read", err)
+	if p.Known {
+		k.fail("a removed session reads and is said to be a member")
+	}
+	if r := m.meet(); r.Known || find(r, m.self.Session) != nil {
+		k.fail("a removed session renews and is said to be a member")
+	}
+}
+
+// fenced fails unless err is outbox.ErrFenced.
+func (k *kit) fenced(what string, err error) {
+	if !errors.Is(err, outbox.ErrFenced) {
+		k.fail("a removed session %s: got %v, want outbox.ErrFenced", what, err)
+	}
+}
+
+// Without this a removed member hands out records that their new owner hands out too.
+func removedSessionTakesNothing(k *kit) {
+	m, by, rs := k.dead(3)
+	_, err := m.store.Take(k.ctx, m.self.Session, outbox.Want{Refs: refs(rs)})
+	k.fenced("takes records", err)
+	_, err = m.store.Take(k.ctx, m.self.Session, outbox.Want{Part: k.all(), N: 3, Bytes: 1 << 20})
+	k.fenced("takes the next records", err)
+	by.holder("after a take of a removed session", 0, refs(rs)...)
+}
+
+// Without this a removed member retries what its successor retries.
+func removedSessionBringsNothingDue(k *kit) {
+	m, by := k.owner(1), k.join(1)
+	r := m.one(key("k"))
+	m.settle(outbox.Retry(&r, errNo, 0))
+	k.stage(k.row(delay(short)))
+	m.die(by)
+	k.sleep(2 * short)
+	_, err := m.store.Due(k.ctx, m.self.Session, []outbox.Part{k.all()}, 10)
+	k.fenced("asks for what is due", err)
+	by.claim(outbox.AllSlots)
+	if d := by.due(10); len(d.Retries) != 1 || d.Moved != 1 {
+		k.fail("after a removed session asked for what is due: %d retries and %d timers, want 1 and 1", len(d.Retries), d.Moved)
+	}
+}
+
+// Without this a removed member writes holds that nobody ends, or frees the unit of its successor.
+func removedSessionGivesNothingUp(k *kit) {
+	m, by, rs := k.dead(2)
+	unit := k.units(by.meet())[0].Unit
+	for range 2 { // free, then the successor's
+		_, err := m.tryGiveUp(unit, 99, rs[1].Ref)
+		k.fenced("gives a unit up", err)
+		if u := k.units(by.meet())[0]; u.Low == 99 {
+			k.fail("a removed session stored Low")
+		}
+		by.holder("after a removed session gave its unit up", 0, refs(rs)...)
+		by.claim(outbox.AllSlots)
+	}
+	if k.slotsOf(by.meet(), by.self.Session) != outbox.AllSlots {
+		k.fail("a removed session freed the unit of its successor")
+	}
+}
+
+// Without this a removed member deletes or changes records that its successor has out.
+func removedSessionSettlesNothing(k *kit) {
+	if !k.traits.SessionFence {
+		k.undeclared("SessionFence")
+	}
+	for _, o := range every {
+		m, by, rs := k.dead(2)
+		for i := range rs {
+			m.refused("by a removed session", outbox.ErrFenced, o(&rs[i]))
+			got := by.live(rs[i].Ref)
+			if got.Version != rs[i].Version || got.Attempts != 0 || got.Failed || got.Holder != 0 {
+				k.fail("a removed session changed a record: version %d after %d, attempts %d", got.Version, rs[i].Version, got.Attempts)
+			}
+		}
+		by.claim(outbox.AllSlots)
+		by.hold(refs(rs)...)
+		m.refused("of what its successor holds", outbox.ErrFenced, o(&rs[0]))
+		by.holder("after a settle of a removed session", by.self.Session, refs(rs)...)
+		by.settle(outbox.Published(&rs[0]), outbox.Published(&rs[1]))
+		by.meet(leave)
+	}
+}

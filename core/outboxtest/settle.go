@@ -1,0 +1,287 @@
+package outboxtest
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var settleChecks = []named{
+	{"settle-twice-applies-once", settleTwiceAppliesOnce},
+	{"settle-at-once-applies-once", settleAtOnceAppliesOnce},
+	{"settle-of-locked-is-busy-alone", settleOfLockedIsBusyAlone},
+	{"stale-version-changes-nothing", staleVersionChangesNothing},
+	{"published-needs-no-version", publishedNeedsNoVersion},
+	{"wrong-id-changes-nothing", wrongIDChangesNothing},
+	{"lost-unit-fences-but-published", lostUnitFencesButPublished},
+	{"hold-settles-without-the-unit", holdSettlesWithoutTheUnit},
+	{"one-refused-outcome-is-alone", oneRefusedOutcomeIsAlone},
+	{"version-grows-with-changes-only", versionGrowsWithChangesOnly},
+}
+
+// every is each outcome once, Published first.
+var every = []func(r *outbox.Record) outbox.Outcome{
+	outbox.Published,
+	func(r *outbox.Record) outbox.Outcome { return outbox.Retry(r, errNo, far) },
+	func(r *outbox.Record) outbox.Outcome { return outbox.Abandon(r, core.ReasonAttempts, errNo) },
+	func(r *outbox.Record) outbox.Outcome { return outbox.Release(r, 0, false) },
+}
+
+// applied fails unless o, an outcome of every, was applied to r, which was new, once.
+func (m *member) applied(when string, o *outbox.Outcome, r *outbox.Record) {
+	k := m.k
+	switch o.Event() { //nolint:exhaustive // the events of outcomes
+	case core.EventConfirmed:
+		m.gone(when+" it was published", r.Ref)
+	case core.EventRejected:
+		m.retrying(r.Ref)
+		k.stored(when, r.ID, Stored{State: core.StateFailed, Attempts: 1, LastError: errNo.Error()})
+	case core.EventGivenUp:
+		m.gone(when+" it was abandoned", r.Ref)
+		k.stored(when, r.ID, Stored{State: core.StateAbandoned, Attempts: 1, Reason: core.ReasonAttempts, LastError: errNo.Error()})
+	case core.EventReleased:
+		m.untouched(when, 0, r)
+		k.stored(when, r.ID, Stored{State: core.StatePending})
+	}
+}
+
+// untouched fails unless r is ready as it was, held by holder.
+func (m *member) untouched(when string, holder outbox.Session, r *outbox.Record) {
+	got := m.live(r.Ref)
+	if got.Holder != holder || got.Version != r.Version || got.Attempts != r.Attempts || got.Failed != r.Failed || got.Crashes != r.Crashes {
+		m.k.fail("%s: holder %d, version %d after %d, attempts %d, failed %v, crashes %d; want the holder %d and all as it was",
+			when, got.Holder, got.Version, r.Version, got.Attempts, got.Failed, got.Crashes, holder)
+	}
+}
+
+// Without this an outcome whose answer was lost is applied again: attempts count twice, and retries are put off twice.
+func settleTwiceAppliesOnce(k *kit) {
+	m := k.owner(1)
+	for _, fn := range every {
+		for _, held := range []bool{false, true} {
+			r := m.one(key("k"))
+			if held {
+				m.hold(r.Ref)
+			}
+			o := fn(&r)
+			m.settle(o)
+			for range 2 {
+				if err := m.trySettle(o)[0]; err != nil && !errors.Is(err, outbox.ErrChanged) {
+					k.fail("settle (%s) a second time: got %v, want nil or outbox.ErrChanged", o.Event(), err)
+				}
+			}
+			m.applied("after three settles", &o, &r)
+		}
+	}
+	r := m.one()
+	o := outbox.Retry(&r, errNo, 0)
+	m.settle(o)
+	again := m.dueAll(1, 0)[0]
+	if err := m.trySettle(o)[0]; !errors.Is(err, outbox.ErrChanged) {
+		k.fail("a failed attempt was settled again when its retry was out: got %v, want outbox.ErrChanged", err)
+	}
+	m.settle(outbox.Release(&again, 0, false))
+	if again = m.dueAll(1, 0)[0]; again.Attempts != 1 {
+		k.fail("a failed attempt was settled twice: %d attempts", again.Attempts)
+	}
+}
+
+// Without this an outcome that was sent again before the first call ended is applied by both.
+func settleAtOnceAppliesOnce(k *kit) {
+	m := k.owner(1)
+	for range 10 {
+		r := m.one(key("k"))
+		o := outbox.Retry(&r, errNo, 0)
+		var applied atomic.Int32
+		k.parallel(4, func(int) {
+			switch err := m.trySettle(o)[0]; {
+			case err == nil:
+				applied.Add(1)
+			case !errors.Is(err, outbox.ErrChanged) && !errors.Is(err, outbox.ErrBusy):
+				k.fail("a failed attempt was settled four times at once: got %v", err)
+			}
+		})
+		if n := applied.Load(); n == 0 {
+			k.fail("a failed attempt was settled four times at once, and none was applied")
+		}
+		got := m.dueAll(1, 0)[0]
+		if got.Attempts != 1 {
+			k.fail("a failed attempt was settled four times at once, and counted %d times", got.Attempts)
+		}
+		m.settle(outbox.Published(&got))
+	}
+}
+
+// Without this an application that keeps one record locked stops all that is settled with it.
+func settleOfLockedIsBusyAlone(k *kit) {
+	m := k.owner(1)
+	for _, fn := range every {
+		rs := m.some(3, key("k"))
+		m.hold(refs(rs)...)
+		os := []outbox.Outcome{fn(&rs[0]), fn(&rs[1]), fn(&rs[2])}
+		unlock := k.lock(rs[1].ID)
+		k.soon("settle", func() {
+			res := m.trySettle(os...)
+			if res[0] != nil || res[2] != nil || !errors.Is(res[1], outbox.ErrBusy) {
+				k.fail("settle (%s) of three, of which the second is locked: got %v, want outbox.ErrBusy for it alone", os[0].Event(), res)
+			}
+			m.applied("beside a locked one", &os[0], &rs[0])
+			m.applied("beside a locked one", &os[2], &rs[2])
+			m.untouched("it was locked", m.self.Session, &rs[1])
+		})
+		unlock()
+		m.settle(os[1])
+		m.applied("after it was locked", &os[1], &rs[1])
+	}
+}
+
+// Without this an outcome that comes late changes a record that was handed out anew, or redriven.
+func staleVersionChangesNothing(k *kit) {
+	m := k.owner(1)
+	for _, fn := range every[1:] {
+		for _, by := range []int64{-1, 1} {
+			r := m.one(key("k"))
+			m.hold(r.Ref)
+			other := r
+			other.Version += by
+			m.refused("of another version", outbox.ErrChanged, fn(&other))
+			m.untouched("another version was settled", m.self.Session, &r)
+			m.settle(outbox.Published(&r))
+		}
+	}
+}
+
+// Without this a message that was published is published again, since it changed meanwhile.
+func publishedNeedsNoVersion(k *kit) {
+	m := k.owner(1)
+	rs := m.some(2)
+	m.settle(outbox.Retry(&rs[0], errNo, far))
+	rs[1].Version--
+	m.settle(outbox.Published(&rs[0]), outbox.Published(&rs[1]))
+	m.gone("it was published", refs(rs)...)
+	if p := m.read(outbox.Look{Fresh: []outbox.Part{k.all()}, Limit: 10}); len(p.Waiting) > 0 {
+		k.fail("all was published, and %d wait", len(p.Waiting))
+	}
+}
+
+// Without this a message is lost after a restore, when its number was another's before.
+func wrongIDChangesNothing(k *kit) {
+	m := k.owner(1)
+	for _, fn := range every {
+		r := m.one(key("k"))
+		m.hold(r.Ref)
+		other := r
+		other.ID = core.NewID()
+		other.Envelope.ID = other.ID
+		m.refused("of another id", outbox.ErrChanged, fn(&other))
+		m.untouched("another id was settled", m.self.Session, &r)
+		m.settle(outbox.Published(&r))
+	}
+}
+
+// Without this a member that lost a unit changes what its successor has out, or its published records come again.
+func lostUnitFencesButPublished(k *kit) {
+	if !k.traits.SessionFence {
+		k.undeclared("SessionFence")
+	}
+	a, b := k.join(1), k.join(1)
+	for _, taken := range []bool{false, true} {
+		a.claim(outbox.AllSlots)
+		rs := a.some(4, key("k"))
+		a.free(outbox.AllSlots)
+		holder := outbox.Session(0)
+		if taken {
+			b.claim(outbox.AllSlots)
+			b.hold(refs(rs)...)
+			holder = b.self.Session
+		}
+		for i, fn := range every[1:] {
+			a.refused("of a unit that was lost", outbox.ErrFenced, fn(&rs[i]))
+			a.untouched("its unit was lost, and its former owner settled it", holder, &rs[i])
+		}
+		a.settle(outbox.Published(&rs[3]))
+		a.gone("its former owner published it", rs[3].Ref)
+		a.settle(outbox.Published(&rs[0]), outbox.Published(&rs[1]), outbox.Published(&rs[2]))
+	}
+}
+
+// Without this what a process took from another's unit, or had out when it gave one up, is not settled.
+func holdSettlesWithoutTheUnit(k *kit) {
+	k.owner(1)
+	other := k.join(1)
+	for _, fn := range every {
+		want := k.stage(k.row())
+		ts := other.next(1)
+		if len(ts) != 1 || ts[0].Ref.ID != want[0] {
+			k.fail("one record is free, and %d were taken", len(ts))
+		}
+		o := fn(ts[0].Record)
+		other.settle(o)
+		r := *ts[0].Record
+		other.applied("by one that does not own the unit", &o, &r)
+		if o.Event() == core.EventReleased {
+			other.publishNext(r.Ref)
+		}
+	}
+}
+
+// publishNext takes the next one and publishes it.
+func (m *member) publishNext(ref outbox.Ref) {
+	ts := m.next(1)
+	if len(ts) != 1 || ts[0].Ref != ref {
+		m.k.fail("one record was released, and another one, or none, is the next")
+	}
+	m.settle(outbox.Published(ts[0].Record))
+}
+
+// Without this one record that cannot be settled keeps all others from being settled, and they are published again.
+func oneRefusedOutcomeIsAlone(k *kit) {
+	m := k.owner(1)
+	rs := m.some(7, key("k"))
+	os := make([]outbox.Outcome, len(rs))
+	for i := range rs {
+		os[i] = every[i%3](&rs[i])
+	}
+	stale, gone := rs[1], rs[3]
+	stale.Version--
+	os[1] = outbox.Retry(&stale, errNo, far)
+	gone.ID = core.NewID()
+	os[3] = outbox.Published(&gone)
+	for i, err := range m.trySettle(os...) {
+		switch i {
+		case 1, 3:
+			if !errors.Is(err, outbox.ErrChanged) {
+				k.fail("settle of another version, or id, beside others: number %d got %v, want outbox.ErrChanged", i, err)
+			}
+			m.untouched("another version, or id, was settled", 0, &rs[i])
+		default:
+			k.must("settle beside one that is refused", err)
+			m.applied("beside one that is refused", &os[i], &rs[i])
+		}
+	}
+	if res := m.trySettle(); len(res) != 0 {
+		k.fail("settle of nothing returned %d results", len(res))
+	}
+}
+
+// Without this a late outcome meets a version that was there before, or a hold makes the owner's own outcome stale.
+func versionGrowsWithChangesOnly(k *kit) {
+	m := k.owner(1)
+	r := m.one(key("k"))
+	last := r.Version
+	m.hold(r.Ref)
+	m.untouched("it was held", m.self.Session, &r)
+	m.settle(outbox.Release(&r, 0, false))
+	m.untouched("it was released", 0, &r)
+	for range 3 {
+		m.settle(outbox.Retry(&r, errNo, 0))
+		waiting := m.version(r.Ref)
+		r = m.dueAll(1, 0)[0]
+		if waiting <= last || r.Version != waiting {
+			k.fail("a record has version %d after a failed attempt, and %d when its retry is held; before it was %d", waiting, r.Version, last)
+		}
+		last = r.Version
+	}
+}

@@ -1,0 +1,127 @@
+package outboxtest
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var snapshotChecks = []named{
+	{"page-is-one-snapshot", pageIsOneSnapshot},
+	{"page-and-waiting-are-one-snapshot", pageAndWaitingAreOneSnapshot},
+}
+
+// Without this a page shows the later record of a transaction and not the earlier one, and they are published in the
+// wrong order.
+func pageIsOneSnapshot(k *kit) {
+	const writers, rounds = 4, 40
+	m := k.owner(2)
+	low, high := outbox.SlotRange(0, 32), outbox.SlotRange(32, 64)
+	look := outbox.Look{Ranges: []outbox.Range{wide(k.part(low)), wide(k.part(high))}, Limit: 1000, Bytes: 1 << 30}
+	keys := [2]string{k.keyIn(low, 0), k.keyIn(high, 0)}
+	for _, key := range keys {
+		look.Keys = append(look.Keys, outbox.KeyRange{Route: k.route, Key: key, To: forever, Limit: 10_000})
+	}
+	look.Ranges = append(look.Ranges, look.Ranges[0])
+	var done atomic.Int32
+	k.parallel(writers+1, func(i int) {
+		if i < writers {
+			defer done.Add(1)
+			for n := range rounds {
+				pair := fmt.Sprintf("%s-%d-%d", k.route, i, n)
+				k.stageBusy(k.row(key(keys[n%2]), id(pair+"-a")), k.row(key(keys[1-n%2]), id(pair+"-b")))
+				k.sleep(pause / 5)
+			}
+			return
+		}
+		for last := false; ; {
+			p := m.read(look)
+			seen := make([]map[string]bool, 0, 5)
+			for _, r := range p.Ranges {
+				seen = append(seen, pairs(r.Records))
+			}
+			for _, r := range p.Keys {
+				seen = append(seen, pairs(r.Records))
+			}
+			for j := 1; j < len(seen); j++ {
+				if len(seen[j]) != len(seen[0]) {
+					k.fail("transactions write two records each, in the range of two ranges and keys: a page shows the records of %d transactions in the first range and of %d in answer %d",
+						len(seen[0]), len(seen[j]), j)
+				}
+			}
+			if last {
+				if len(seen[0]) != writers*rounds {
+					k.fail("%d transactions committed and %d are seen", writers*rounds, len(seen[0]))
+				}
+				return
+			}
+			last = done.Load() == writers
+			k.sleep(pause / 5)
+		}
+	})
+}
+
+// pairs returns the names of the transactions whose records are among rs.
+func pairs(rs []outbox.Record) map[string]bool {
+	out := map[string]bool{}
+	for i := range rs {
+		out[rs[i].ID[:len(rs[i].ID)-2]] = true
+	}
+	return out
+}
+
+// Without this a record that goes from ready to waiting is in neither answer, and its key goes on without it.
+func pageAndWaitingAreOneSnapshot(k *kit) {
+	m, reader := k.owner(1), k.join(1)
+	rs := m.some(40, key("k"))
+	var done atomic.Bool
+	k.parallel(2, func(i int) {
+		if i == 0 {
+			defer done.Store(true)
+			for j := range rs {
+				m.settle(outbox.Retry(&rs[j], errNo, far))
+				k.sleep(pause / 5)
+			}
+			return
+		}
+		for !done.Load() {
+			p := reader.read(outbox.Look{
+				Ranges: []outbox.Range{wide(k.all())}, Keys: []outbox.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 100}},
+				Fresh: []outbox.Part{k.all()}, Again: refs(rs), Limit: 100, Bytes: 1 << 20,
+			})
+			n := []int{
+				len(p.Ranges[0].Records) + len(p.Waiting), len(p.Keys[0].Records) + len(p.Keys[0].Waiting), len(p.Again) + len(p.AgainWaiting),
+				len(p.Ranges[0].Records) + len(p.AgainWaiting), len(p.Keys[0].Records) + len(p.Waiting),
+			}
+			if slices.Min(n) != len(rs) || slices.Max(n) != len(rs) {
+				k.fail("of %d records each is ready or waits, and the answers of one page show %v", len(rs), n)
+			}
+			k.sleep(pause / 5)
+		}
+	})
+}
+
+// stageBusy is stage for several writers at once: of a database with one writer an error is tried again.
+func (k *kit) stageBusy(rows ...Row) {
+	var err error
+	k.until("a transaction could stage", func() bool {
+		if err = k.tryStage(rows...); err != nil && !k.single() {
+			k.fail("stage: %w", err)
+		}
+		return err == nil
+	})
+}
+
+func (k *kit) tryStage(rows ...Row) error {
+	tx, err := k.h.Begin(k.ctx)
+	if err != nil {
+		return err
+	}
+	if err = tx.Stage(k.ctx, rows...); err == nil {
+		err = tx.Commit(k.ctx)
+	}
+	return core.Results{err, tx.Rollback(k.ctx)}.FirstErr()
+}

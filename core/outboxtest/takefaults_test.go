@@ -1,0 +1,212 @@
+package outboxtest_test
+
+import (
+	"context"
+	"slices"
+
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core/outboxtest"
+)
+
+func takes(fn func(b *broken, w *outbox.Want)) fault {
+	return fault{take: func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+		fn(b, &w)
+		return b.grip(ctx, self, w)
+	}}
+}
+
+func taken(fn func(b *broken, self outbox.Session, ts []outbox.Taken)) fault {
+	return fault{take: func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+		ts, err := b.grip(ctx, self, w)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		fn(b, self, ts)
+		return ts, err
+	}}
+}
+
+func grips(from, to outbox.Grip) fault {
+	return taken(func(_ *broken, _ outbox.Session, ts []outbox.Taken) {
+		for i := range ts {
+			if ts[i].Grip == from {
+				ts[i].Grip = to
+			}
+		}
+	})
+}
+
+// holdless takes the next without looking for holds, and without any.
+var holdless = fault{take: func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+	if w.N == 0 {
+		return b.store.Take(ctx, self, w)
+	}
+	p, err := b.store.Read(ctx, self, outbox.Look{Ranges: []outbox.Range{{Part: w.Part, To: 1 << 60, Limit: 1000}}, Limit: 1, Bytes: 1 << 30})
+	var out []outbox.Taken
+	if len(p.Ranges) == 0 {
+		return nil, err
+	}
+	for _, r := range p.Ranges[0].Records {
+		if r.Envelope.Key == "" && !slices.Contains(w.Out, r.Ref) && len(out) < w.N {
+			out = append(out, outbox.Taken{Ref: r.Ref, Grip: outbox.Gripped, Record: &r})
+		}
+	}
+	return out, err
+}}
+
+func giveUps(fn func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error)) fault {
+	return fault{giveUp: fn}
+}
+
+var takeFaults = []faulty{
+	{"ignores holds", "takers-never-share", holdless},
+	{"forgets records", "takers-never-share", fault{take: func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+		ts, err := b.store.Take(ctx, self, w)
+		return slices.DeleteFunc(ts, func(t outbox.Taken) bool { return t.Ref.Seq%50 == 0 }), err
+	}}},
+	{"takes backwards", "next-is-in-order-without-keys", taken(func(_ *broken, _ outbox.Session, ts []outbox.Taken) { slices.Reverse(ts) })},
+	{"takes what has a key", "next-is-in-order-without-keys", fault{rowsIn: func(rows []outboxtest.Row) { // as if keys were looked at by nobody
+		for i := range rows {
+			rows[i].Envelope.Key = ""
+		}
+	}}},
+	{"leaves out own holds", "next-begins-with-own-holds", fault{take: func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+		for ref, s := range b.holds {
+			if s == self {
+				w.Out = append(w.Out, ref)
+			}
+		}
+		return b.grip(ctx, self, w)
+	}}},
+	{"ignores Out", "next-begins-with-own-holds", takes(func(_ *broken, w *outbox.Want) { w.Out = nil })},
+	{"ignores holds", "next-leaves-out-what-is-held", holdless},
+	{"ignores slots", "next-leaves-out-what-is-held", takes(func(_ *broken, w *outbox.Want) { w.Part.Slots = outbox.AllSlots })},
+	{"takes behind locks", "next-leaves-out-what-is-held", fault{waits: "take"}},
+	{"ignores Bytes", "next-keeps-to-its-bytes", takes(func(_ *broken, w *outbox.Want) { w.Bytes = 1 << 40 })},
+	{"takes nothing that is larger than Bytes", "next-keeps-to-its-bytes", takes(func(_ *broken, w *outbox.Want) {
+		if w.Bytes < 1000 {
+			w.N = 0
+		}
+	})},
+	{"counts each answer as a delivery", "deliveries-count-once", taken(func(b *broken, _ outbox.Session, ts []outbox.Taken) {
+		for i := range ts {
+			ts[i].Deliveries += b.count
+		}
+		b.count++
+	})},
+	{"counts no deliveries", "deliveries-count-once", takes(func(_ *broken, w *outbox.Want) { w.Deliver = false })},
+	{"counts each take as a delivery", "deliveries-count-once", takes(func(_ *broken, w *outbox.Want) { w.Deliver = true })},
+	{"answers own holds as locked", "take-repeats", fault{take: func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+		ts, err := b.store.Take(ctx, self, w)
+		for i := range ts {
+			if b.holds[ts[i].Ref] == self {
+				ts[i].Grip = outbox.Locked
+			}
+			b.holds[ts[i].Ref] = self
+		}
+		return ts, err
+	}}},
+	{"takes behind locks", "take-answers-what-is-locked", fault{waits: "take"}},
+	{"says that what is locked is gone", "take-answers-what-is-locked", grips(outbox.Locked, outbox.Gone)},
+	{"says that what is locked is held", "take-answers-what-is-locked", grips(outbox.Locked, outbox.Gripped)},
+	{"says that what another holds is gone", "take-answers-what-is-held", grips(outbox.Locked, outbox.Gone)},
+	{"takes what another holds", "take-answers-what-is-held", grips(outbox.Locked, outbox.Gripped)},
+	{"takes any version", "take-answers-what-is-gone", takes(func(b *broken, w *outbox.Want) {
+		w.Refs = slices.Clone(w.Refs)
+		for i := range w.Refs {
+			if r := b.at(w.Refs[i]); r != nil && r.ID == w.Refs[i].ID {
+				w.Refs[i].Version = r.Version
+			}
+		}
+	})},
+	{"takes any id", "take-answers-what-is-gone", takes(func(b *broken, w *outbox.Want) {
+		w.Refs = slices.Clone(w.Refs)
+		for i := range w.Refs {
+			if r := b.at(w.Refs[i]); r != nil && r.Version == w.Refs[i].Version {
+				w.Refs[i].ID = r.ID
+			}
+		}
+	})},
+	{"takes from any unit", "take-keeps-to-own-units", fault{take: func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+		var ts []outbox.Taken
+		for i := range w.Refs {
+			if r := b.at(w.Refs[i]); r != nil {
+				one, _ := b.store.Take(ctx, b.owner(r.Route, r.Slot), outbox.Want{Refs: w.Refs[i : i+1]})
+				ts = append(ts, one...)
+			}
+		}
+		return ts, nil
+	}}},
+	{"ignores holds", "one-of-two-takers-wins", holdless},
+
+	{"holds nothing", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, _ []outbox.Ref) (bool, error) {
+		return b.store.GiveUp(ctx, self, u, low, nil)
+	})},
+	{"leaves other holds", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
+		for ref, s := range b.holds {
+			if s == self {
+				out = append(out, ref)
+			}
+		}
+		return b.store.GiveUp(ctx, self, u, low, out)
+	})},
+	{"stores no Low", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, _ int64, out []outbox.Ref) (bool, error) {
+		return b.store.GiveUp(ctx, self, u, 0, out)
+	})},
+	{"refuses a repetition", "give-up-repeats", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
+		if b.given[u] {
+			return false, outbox.ErrFenced
+		}
+		b.given[u] = true
+		return b.store.GiveUp(ctx, self, u, low, out)
+	})},
+	{"gives up nothing if something changed", "give-up-leaves-out-what-changed", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
+		for _, ref := range out {
+			if r := b.at(ref); r == nil || r.Ref != ref {
+				return false, nil
+			}
+		}
+		return b.store.GiveUp(ctx, self, u, low, out)
+	})},
+	{"holds any version", "give-up-leaves-out-what-changed", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
+		out = slices.Clone(out)
+		for i := range out {
+			if r := b.at(out[i]); r != nil {
+				out[i] = r.Ref
+			}
+		}
+		return b.store.GiveUp(ctx, self, u, low, out)
+	})},
+	{"frees a unit of which something is locked", "give-up-of-locked-changes-nothing", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
+		ok, err := b.store.GiveUp(ctx, self, u, low, out)
+		if !ok && err == nil {
+			_, err = b.store.GiveUp(ctx, self, u, low, nil)
+		}
+		return ok, err
+	})},
+	{"holds what it can", "give-up-of-locked-changes-nothing", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
+		ok, err := b.store.GiveUp(ctx, self, u, low, out)
+		if !ok && err == nil {
+			_, err = b.store.Take(ctx, self, outbox.Want{Refs: out})
+		}
+		return ok, err
+	})},
+	{"gives up behind locks", "give-up-of-locked-changes-nothing", fault{waits: "give up"}},
+	{"gives up for others", "give-up-needs-the-owner", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
+		if owner := b.owner(u.Route, u.From); owner != 0 {
+			self = owner
+		}
+		return b.store.GiveUp(ctx, self, u, low, out)
+	})},
+	{"frees the unit of a successor", "give-up-needs-the-owner", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
+		if owner := b.owner(u.Route, u.From); b.given[u] {
+			self = owner
+		}
+		ok, err := b.store.GiveUp(ctx, self, u, low, out)
+		b.given[u] = b.given[u] || ok
+		return ok, err
+	})},
+	{"ends holds with the unit", "given-up-holds-settle", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, _ []outbox.Ref) (bool, error) {
+		return b.store.GiveUp(ctx, self, u, low, nil)
+	})},
+	{"settles for owners only", "given-up-holds-settle", ownersOnly},
+}

@@ -1,0 +1,213 @@
+package outboxtest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var waitingChecks = []named{
+	{"fresh-answers-what-waits", freshAnswersWhatWaits},
+	{"fresh-answers-blocking-heads-if-asked", freshAnswersBlockingHeadsIfAsked},
+	{"fresh-comes-in-pages", freshComesInPages},
+	{"key-answers-what-holds-it", keyAnswersWhatHoldsIt},
+	{"again-leaves-out-what-is-gone", againLeavesOutWhatIsGone},
+	{"hold-of-gone-session-is-none", holdOfGoneSessionIsNone},
+}
+
+// expectWaiting compares what waits with the records that should.
+func (k *kit) expectWaiting(what string, got []outbox.Waiting, want ...outbox.Waiting) {
+	for _, w := range want {
+		at := slices.IndexFunc(got, func(g outbox.Waiting) bool { return g.Seq == w.Seq && g.Why == w.Why })
+		if at < 0 {
+			k.fail("%s: the record %d with key %q waits (%d) and is not answered", what, w.Seq, w.Key, w.Why)
+		}
+		if g := got[at]; g != w {
+			k.fail("%s: got %+v, want %+v", what, g, w)
+		}
+	}
+	if len(got) != len(want) {
+		k.fail("%s: %d are said to wait, want %d: %+v", what, len(got), len(want), got)
+	}
+}
+
+func waits(r *outbox.Record, why outbox.Obstacle, holder outbox.Session, version int64) outbox.Waiting {
+	ref := r.Ref
+	ref.Version = version
+	return outbox.Waiting{Ref: ref, Slot: r.Slot, Key: r.Envelope.Key, Why: why, Holder: holder}
+}
+
+// version asks for the version that a record which waits has now.
+func (m *member) version(ref outbox.Ref) int64 {
+	p := m.again(ref)
+	if len(p.AgainWaiting) != 1 {
+		m.k.fail("a record that waits was asked for again: %d wait", len(p.AgainWaiting))
+	}
+	return p.AgainWaiting[0].Version
+}
+
+// Without this a new owner hands out a record while an earlier one of its key waits, or is out at somebody else.
+func freshAnswersWhatWaits(k *kit) {
+	a, b := k.join(2), k.join(2)
+	low, high := outbox.SlotRange(0, 32), outbox.SlotRange(32, 64)
+	a.claim(low)
+	b.claim(high)
+	kl, kh := k.keyIn(low, 0), k.keyIn(high, 0)
+	rs := a.find(k.stage(k.row(key(kl)), k.row(key(kh)), k.row(key(kl)), k.row(id(k.idIn(low))), k.row(id(k.idIn(low))), k.row(id(k.idIn(low))), k.row(key(kl)))...)
+	a.settle(outbox.Retry(&rs[0], errNo, far), outbox.Retry(&rs[3], errNo, far))
+	b.settle(outbox.Retry(&rs[1], errNo, far))
+	k.stage(k.row(key(kl), delay(far)))
+	a.hold(rs[2].Ref, rs[4].Ref)
+	fresh := func(m *member, s outbox.Slots) []outbox.Waiting {
+		p := m.read(outbox.Look{Fresh: []outbox.Part{k.part(s)}, Limit: 100})
+		if p.MoreWaiting {
+			k.fail("%d wait, with the limit 100, and the page says that there are more", len(p.Waiting))
+		}
+		return p.Waiting
+	}
+	retry := waits(&rs[0], outbox.Retrying, 0, a.version(rs[0].Ref))
+	k.expectWaiting("a retry with a key, and own holds", fresh(a, low), retry)
+	k.expectWaiting("for another session", fresh(b, low), retry, waits(&rs[2], outbox.Held, a.self.Session, rs[2].Version), waits(&rs[4], outbox.Held, a.self.Session, rs[4].Version))
+	k.expectWaiting("in other slots", fresh(a, high), waits(&rs[1], outbox.Retrying, 0, b.version(rs[1].Ref)))
+	k.expectWaiting("in no slot", fresh(a, 0))
+}
+
+// Without this a key goes on behind a record about which an operator must decide, or stops where nobody wanted it.
+func freshAnswersBlockingHeadsIfAsked(k *kit) {
+	m := k.owner(1)
+	rs := m.some(4, key("k"))
+	rs = append(rs, m.one())
+	m.settle(outbox.Abandon(&rs[0], core.ReasonAttempts, errNo), outbox.Abandon(&rs[1], core.ReasonCancelled, errNo), outbox.Published(&rs[2]),
+		outbox.Abandon(&rs[4], core.ReasonAttempts, errNo))
+	look := outbox.Look{Fresh: []outbox.Part{k.all()}, Keys: []outbox.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 100, Bytes: 1 << 20}
+	for _, blocks := range [][]string{nil, {k.route + "-x"}} {
+		look.Blocks = blocks
+		p := m.read(look)
+		k.expectWaiting("abandoned records of a route that does not block", p.Waiting)
+		k.expectWaiting("abandoned records of a key that does not block", p.Keys[0].Waiting)
+	}
+	look.Blocks = []string{k.route}
+	p := m.read(look)
+	for what, got := range map[string][]outbox.Waiting{"on a route that blocks": p.Waiting, "of a key that blocks": p.Keys[0].Waiting} {
+		if len(got) != 1 || got[0].Seq != rs[0].Seq || got[0].Why != outbox.Blocking || got[0].Key != "k" {
+			k.fail("one record was abandoned after its attempts, one cancelled, one published, one without a key abandoned: %s %+v, want the first", what, got)
+		}
+	}
+}
+
+// Without this a unit with more retries than fit into a page is taken over with keys that nobody holds.
+func freshComesInPages(k *kit) {
+	m, by := k.owner(1), k.join(1)
+	var want []int64
+	rs := m.some(12, key("k"))
+	rs = append(rs, m.some(3)...)
+	for i := range rs {
+		if want = append(want, rs[i].Seq); i < 12 {
+			m.settle(outbox.Retry(&rs[i], errNo, far))
+		} else {
+			m.hold(rs[i].Ref)
+		}
+	}
+	for _, limit := range []int{1, 5, 15, 100} {
+		var got []int64
+		look := outbox.Look{Fresh: []outbox.Part{k.part(outbox.SlotRange(0, 20)), k.part(outbox.SlotRange(20, 64))}, Limit: limit}
+		for more := true; more; {
+			p := by.read(look)
+			for _, w := range p.Waiting {
+				if w.Seq <= look.AfterFresh {
+					k.fail("what waits was asked for after %d, and %d follows", look.AfterFresh, w.Seq)
+				}
+				got, look.AfterFresh = append(got, w.Seq), w.Seq
+			}
+			if more = p.MoreWaiting; more && len(p.Waiting) == 0 {
+				k.fail("a page has none of what waits and says that there is more")
+			}
+		}
+		if !slices.Equal(got, want) {
+			k.fail("%d records wait, and pages of %d show %v, want %v", len(want), limit, got, want)
+		}
+	}
+}
+
+// Without this a key that is read anew overtakes its own earlier record.
+func keyAnswersWhatHoldsIt(k *kit) {
+	m, by := k.owner(1), k.join(1)
+	rs := m.some(4, key("k"))
+	m.some(1, key("other"))
+	m.settle(outbox.Retry(&rs[0], errNo, far))
+	m.hold(rs[1].Ref)
+	for _, c := range []struct {
+		m    *member
+		want []outbox.Waiting
+	}{
+		{m, []outbox.Waiting{waits(&rs[0], outbox.Retrying, 0, m.version(rs[0].Ref))}},
+		{by, []outbox.Waiting{waits(&rs[0], outbox.Retrying, 0, m.version(rs[0].Ref)), waits(&rs[1], outbox.Held, m.self.Session, rs[1].Version)}},
+	} {
+		p := c.m.read(outbox.Look{Keys: []outbox.KeyRange{{Route: k.route, Key: "k", From: rs[2].Seq, To: forever, Limit: 10}, {Route: k.route, Key: "none", To: forever, Limit: 10}}, Limit: 1, Bytes: 1 << 20})
+		k.expectWaiting("what holds a key, before the range that was asked for", p.Keys[0].Waiting, c.want...)
+		k.expectWaiting("what holds a key that nobody uses", p.Keys[1].Waiting)
+		if got := ids(p.Keys[0].Records); !slices.Equal(got, ids(rs[3:])) {
+			k.fail("the records of a key behind the third were asked for: got %s, want [3]", names(got, ids(rs)))
+		}
+	}
+}
+
+// Without this a key waits for ever for a record that is gone, or goes on while it is still there.
+func againLeavesOutWhatIsGone(k *kit) {
+	m, by := k.owner(1), k.join(1)
+	rs := m.some(6, key("k"))
+	m.settle(outbox.Published(&rs[0]), outbox.Abandon(&rs[1], "", errNo), outbox.Retry(&rs[2], errNo, far))
+	m.hold(rs[3].Ref)
+	wrong := rs[5].Ref
+	wrong.ID = core.NewID()
+	asked := append(refs(rs[:5]), wrong, outbox.Ref{Route: k.route, Seq: rs[5].Seq + 1_000_000, ID: core.NewID(), Version: 1})
+	for _, c := range []*member{m, by} {
+		p := c.again(asked...)
+		live := map[int64]outbox.Session{}
+		for i := range p.Again {
+			live[p.Again[i].Seq] = p.Again[i].Holder
+		}
+		if want := map[int64]outbox.Session{rs[3].Seq: m.self.Session, rs[4].Seq: 0}; fmt.Sprint(live) != fmt.Sprint(want) {
+			k.fail("asked again for one published, one abandoned, one that waits, one held, one ready and two that never were: sequences and holders are %v, want %v", live, want)
+		}
+		if len(p.AgainWaiting) != 1 || p.AgainWaiting[0].Seq != rs[2].Seq || p.AgainWaiting[0].Why != outbox.Retrying || p.AgainWaiting[0].Key != "k" {
+			k.fail("asked again for one that waits for its next attempt, and others: %+v wait", p.AgainWaiting)
+		}
+	}
+}
+
+// Without this the keys of a process that stopped wait for ever.
+func holdOfGoneSessionIsNone(k *kit) {
+	by := k.join(1)
+	for crashes, end := range []func(m *member){func(m *member) { m.meet(leave) }, func(m *member) { m.die(by) }} {
+		m := k.owner(1)
+		rs := m.some(3, key(core.NewID()))
+		m.settle(outbox.Retry(&rs[0], errNo, 0))
+		if d := m.due(10); len(d.Retries) != 1 {
+			k.fail("one retry is due, and %d were answered", len(d.Retries))
+		}
+		m.hold(rs[1].Ref)
+		end(m)
+		by.claim(outbox.AllSlots)
+		p := by.read(outbox.Look{Fresh: []outbox.Part{k.all()}, Ranges: []outbox.Range{wide(k.all())}, Limit: 100, Bytes: 1 << 20})
+		k.expectWaiting("its holder is gone", p.Waiting, waits(&rs[0], outbox.Retrying, 0, by.version(rs[0].Ref)))
+		for _, r := range p.Ranges[0].Records {
+			if r.Holder != 0 {
+				k.fail("its holder is gone, and a record is held by session %d", r.Holder)
+			}
+		}
+		rs = append(rs[:1], by.find(ids(rs[1:])...)...) // a crash may have changed their versions
+		by.hold(rs[1].Ref, rs[2].Ref)
+		d := by.due(10)
+		if len(d.Retries) != 1 {
+			k.fail("its holder is gone, and %d retries are due, want 1", len(d.Retries))
+		}
+		if r := d.Retries[0]; r.Crashes != crashes || r.Attempts != 1 || !r.Failed {
+			k.fail("a retry that was held has crashes %d, attempts %d, failed %v; want %d crashes", r.Crashes, r.Attempts, r.Failed, crashes)
+		}
+		by.settle(outbox.Published(&d.Retries[0]), outbox.Published(&rs[1]), outbox.Published(&rs[2]))
+		by.free(outbox.AllSlots)
+	}
+}
