@@ -58,9 +58,11 @@ type Dispatcher struct {
 	lateCall                                   *Call                     // a Take that writes down what is out for long
 	lost                                       map[outbox.Unit]time.Time // units that went, and when
 
-	meetAt, dueAt, settleAt, takeAt, readAt time.Time
-	fails                                   [callKinds]int
-	freshBeat                               bool // something must be told at once
+	meetAt                          time.Time // when the roster is to be looked at
+	meetHold                        time.Time // no Meet before
+	dueAt, settleAt, takeAt, readAt time.Time
+	fails                           [callKinds]int
+	freshBeat                       bool // something must be told at once
 
 	pending  []*Item          // concluded, to be stored
 	heeded   []outbox.Control // to be deleted
@@ -366,7 +368,7 @@ func (d *Dispatcher) rejoin() {
 	clear(d.vanished)
 	clear(d.haunted)
 	d.out, d.dueSeen, d.paging, d.touched = 0, false, false, nil
-	d.meetAt, d.dueAt, d.settleAt, d.takeAt, d.readAt = d.now, time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	d.meetAt, d.meetHold, d.dueAt, d.settleAt, d.takeAt, d.readAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	for i, rt := range d.routes {
 		for _, it := range rt.known {
 			it.lost = true

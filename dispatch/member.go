@@ -21,19 +21,11 @@ type peer struct {
 
 // meetDue returns when the next Meet is due.
 func (d *Dispatcher) meetDue() time.Time {
-	switch {
-	case !d.joined:
-		return d.meetAt
-	case len(d.removals) > 0 || len(d.moves) > 0 || d.freshBeat:
-		return later(d.now, d.meetAt)
-	case d.fails[callMeet] > 0:
-		return d.meetAt
+	at := earliest(d.beatSent.Add(d.opts.Lease/3), d.meetAt)
+	if !d.joined || len(d.removals) > 0 || len(d.moves) > 0 || d.freshBeat || d.stopping && d.idleForLeave() {
+		at = d.now
 	}
-	at := d.beatSent.Add(d.opts.Lease / 3)
-	if d.stopping && d.idleForLeave() {
-		return d.now
-	}
-	return earliest(at, d.meetAt)
+	return later(at, d.meetHold)
 }
 
 func (d *Dispatcher) idleForLeave() bool {
@@ -52,8 +44,11 @@ func (d *Dispatcher) meet() *Call {
 		}
 		m.Join = true
 	}
-	d.gapped = d.joined && d.now.Sub(d.beatSent) > d.opts.Lease/2
-	d.beat++
+	renews := !d.joined || d.freshBeat || !d.now.Before(d.beatSent.Add(d.opts.Lease/3)) || len(d.moves)+len(d.removals) > 0 || d.stopping
+	if renews { // else it only looks
+		d.gapped = d.joined && d.now.Sub(d.beatSent) > d.opts.Lease/2
+		d.beat++
+	}
 	m.Self.Session, m.Self.Beat = d.session, d.beat
 	for _, rt := range d.routes {
 		m.Self.Serves = append(m.Self.Serves, outbox.Serving{Route: rt.Name, Units: rt.Units, Unable: d.unable[rt.Name] || d.stopping})
@@ -65,10 +60,12 @@ func (d *Dispatcher) meet() *Call {
 		m.Remove = d.removals
 	}
 	m.Moves = d.moves
-	if d.beat%hintEvery == 0 || m.Leave {
+	if renews && d.beat%hintEvery == 0 || m.Leave {
 		m.Moves = append(m.Moves, d.hints(m.Leave)...)
 	}
-	m.Moves = append(m.Moves, d.calm()...)
+	if renews {
+		m.Moves = append(m.Moves, d.calm()...)
+	}
 	d.removals, d.moves, d.freshBeat = nil, nil, false
 	c := &Call{kind: callMeet}
 	var roster outbox.Roster
@@ -76,7 +73,7 @@ func (d *Dispatcher) meet() *Call {
 		roster, err = s.Meet(ctx, m)
 		return err
 	}
-	c.done = func() { d.met(&m, &roster, c) }
+	c.done = func() { d.met(&m, &roster, c, renews) }
 	d.meeting = c
 	return c
 }
@@ -101,9 +98,9 @@ func (d *Dispatcher) hints(all bool) (moves []outbox.Move) { //nolint:revive // 
 }
 
 // met takes in a roster.
-func (d *Dispatcher) met(m *outbox.Meeting, roster *outbox.Roster, c *Call) {
+func (d *Dispatcher) met(m *outbox.Meeting, roster *outbox.Roster, c *Call, renewed bool) { //nolint:revive // a fact
 	if c.err != nil {
-		d.meetAt = d.now.Add(d.backoff(callMeet))
+		d.meetHold, d.freshBeat = d.now.Add(d.backoff(callMeet)), true
 		return
 	}
 	if m.Leave {
@@ -115,13 +112,16 @@ func (d *Dispatcher) met(m *outbox.Meeting, roster *outbox.Roster, c *Call) {
 		d.rejoin()
 		return
 	}
-	d.joined, d.beatSent, d.epoch, d.roster = true, c.sent, roster.Epoch, *roster
+	d.joined, d.epoch, d.roster = true, roster.Epoch, *roster
+	if renewed {
+		d.beatSent = c.sent
+	}
 	d.observe(c)
 	d.own(c)
 	d.share()
-	d.meetAt = c.sent.Add(d.opts.Lease / 3)
+	d.meetAt = time.Time{}
 	if len(roster.Members) > 1 {
-		d.meetAt = c.sent.Add(min(lookEvery, d.opts.Lease/3))
+		d.meetAt = c.sent.Add(lookEvery)
 	}
 	if c := d.late(); c != nil {
 		d.lateCall = c

@@ -25,10 +25,15 @@ func (d *Dispatcher) settleDue() time.Time {
 		return time.Time{}
 	}
 	at := d.pendedAt
-	if !d.urgent && d.out > 0 && len(d.pending) < d.opts.Batch && d.giving == nil && !d.stopping {
+	if !d.urgent && d.going() && len(d.pending) < d.opts.Batch && d.giving == nil && !d.stopping {
 		at = at.Add(d.opts.Gather)
 	}
 	return later(at, d.settleAt)
+}
+
+// going reports whether more outcomes are about to come.
+func (d *Dispatcher) going() bool {
+	return d.out > 0 || slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.ready) > 0 })
 }
 
 // settle returns the next settle, or nil.

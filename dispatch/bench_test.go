@@ -1,0 +1,52 @@
+package dispatch_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/dispatch"
+	"github.com/waybill-go/waybill/store/memory/owned"
+)
+
+// BenchmarkDrain hands out and settles records, against a store in memory: nearly all of it is the engine's own work and the store's.
+func BenchmarkDrain(b *testing.B) {
+	for _, keys := range []int{0, 1000, 1} {
+		b.Run("keys="+strconv.Itoa(keys), func(b *testing.B) {
+			now := time.Now()
+			st := owned.New(owned.Options{Now: func() time.Time { return now }})
+			tx := st.Begin()
+			for i := range b.N {
+				row := owned.Row{StagedRow: core.StagedRow{Route: "default", Envelope: core.Envelope{ID: strconv.Itoa(i), Topic: "t", Body: []byte("body")}}}
+				if keys > 0 {
+					row.Envelope.Key = "k" + strconv.Itoa(i%keys)
+				}
+				if _, err := tx.Stage(row); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := tx.Commit(); err != nil {
+				b.Fatal(err)
+			}
+			d := dispatch.New(st.Traits(), dispatch.Options{NewSession: func() outbox.Session { return 1 }, Routes: []dispatch.Route{{Name: "default"}}})
+			b.ReportAllocs()
+			b.ResetTimer()
+			for done := 0; done < b.N; {
+				for _, c := range d.Calls(now) {
+					c.Do(context.Background(), st)
+					d.Done(now, c)
+				}
+				items := d.Hand(now, "default", 500)
+				for _, it := range items {
+					d.Conclude(now, it, outbox.Published(&it.Record))
+				}
+				if done += len(items); len(items) == 0 {
+					now = now.Add(time.Millisecond)
+				}
+			}
+		})
+	}
+}
