@@ -1,0 +1,90 @@
+package owned
+
+import (
+	"context"
+	"database/sql"
+	"strconv"
+	"testing"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// Staging, and reading and settling in pages of 500, of 1,000 keys, beside a backlog of another route.
+func BenchmarkDrain(b *testing.B) {
+	s := open(b, Options{})
+	self := join(b, s, route).Session
+	msgs := func(route string) []core.Message {
+		out := make([]core.Message, 1000)
+		for i := range out {
+			out[i] = core.RawMessage("t.x", "text/plain", make([]byte, 200), core.Key(strconv.Itoa(i)), core.Routes(route))
+		}
+		return out
+	}
+	put := func(route string) {
+		in(b, s, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := s.Stage(ctx, tx, msgs(route)...)
+			return err
+		})
+	}
+	for range 20 {
+		put("other")
+	}
+	b.Run("stage", func(b *testing.B) {
+		for range b.N {
+			put(route)
+		}
+		b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/1000, "µs/message")
+	})
+	b.Run("drain", func(b *testing.B) {
+		var last int64
+		n := 0
+		for range b.N {
+			p, err := s.Read(b.Context(), self, outbox.Look{Last: last, Parts: []outbox.Part{all(route)}, Ranges: []outbox.Range{{Part: all(route), To: 1 << 62, Limit: 500}}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			rs := p.Ranges[0].Records
+			if len(rs) == 0 {
+				b.StopTimer()
+				put(route)
+				b.StartTimer()
+				continue
+			}
+			out := make([]outbox.Outcome, len(rs))
+			for i := range rs {
+				out[i] = outbox.Published(&rs[i])
+			}
+			settle(b, s, self, out...)
+			n += len(rs)
+			last = p.Last
+		}
+		b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(max(n, 1)), "µs/message")
+	})
+	b.Run("look", func(b *testing.B) {
+		for range b.N {
+			if _, err := s.Read(b.Context(), self, outbox.Look{Parts: []outbox.Part{all(route)}, Ranges: []outbox.Range{{Part: all(route), From: 1 << 60, To: 1 << 62}}}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("due", func(b *testing.B) {
+		for range b.N {
+			if _, err := s.Due(b.Context(), self, []outbox.Part{all(route)}, 100); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("beat", func(b *testing.B) {
+		m := outbox.Member{Session: self, Name: "bench", Serves: []outbox.Serving{{Route: route, Units: 64}}}
+		for i := range b.N {
+			m.Beat = int64(i) + 2
+			meet(b, s, outbox.Meeting{Self: m})
+		}
+	})
+	b.Run("roster", func(b *testing.B) {
+		for range b.N {
+			meet(b, s, outbox.Meeting{})
+		}
+	})
+}

@@ -1,0 +1,116 @@
+package owned
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var _ core.Counter = (*Store)(nil)
+
+// countLimit is how many rows of a kind are counted one by one.
+const countLimit = 10_000
+
+const (
+	countReadyText = `SELECT state, count(*), min(since) FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
+		FROM waybill_records INDEXED BY waybill_records_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL LIMIT ?2) GROUP BY state`
+	countTimersText = `SELECT 1, count(*), min(since) FROM (SELECT ready_since AS since
+		FROM waybill_records INDEXED BY waybill_records_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = 1 LIMIT ?2)`
+	countRetriesText = `SELECT state, count(*), min(since) FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
+		FROM waybill_records INDEXED BY waybill_records_retry WHERE route = ?1 AND state = 4 LIMIT ?2) GROUP BY state`
+	countAbandonedText = `SELECT 5, count(*), min(since) FROM (SELECT ready_since AS since
+		FROM waybill_records INDEXED BY waybill_records_abandoned WHERE route = ?1 AND state = 5 LIMIT ?2)`
+	spanText = `SELECT (SELECT seq FROM waybill_records INDEXED BY waybill_records_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL ORDER BY seq DESC LIMIT 1)
+		- (SELECT seq FROM waybill_records INDEXED BY waybill_records_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL ORDER BY seq LIMIT 1) + 1`
+)
+
+// Counts returns the numbers of records per route and state: exact up to 10,000 that are in line, 10,000 scheduled, 10,000
+// that wait for a retry and 10,000 abandoned ones a route. Beyond that they are marked as estimates: those in line are the
+// span of their sequences, the others at least that many. Held ones are processing. Published ones that Options.Retention
+// keeps are not counted.
+func (s *Store) Counts(ctx context.Context) ([]core.Count, error) {
+	var out []core.Count
+	err := s.read(ctx, "counts", func(w *work) error {
+		routes, err := w.routes(ctx)
+		if err != nil {
+			return err
+		}
+		for _, route := range routes {
+			t := tally{work: w, route: route, counts: map[core.State]*core.Count{}}
+			if err := t.run(ctx); err != nil {
+				return err
+			}
+			for _, c := range t.counts {
+				out = append(out, *c)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(out, func(a, b core.Count) int {
+		return cmp.Or(cmp.Compare(a.Route, b.Route), cmp.Compare(a.State, b.State))
+	})
+	return out, nil
+}
+
+// tally adds up the counts of one route.
+type tally struct {
+	*work
+	route  string
+	counts map[core.State]*core.Count
+}
+
+func (t *tally) run(ctx context.Context) error {
+	many, err := t.add(ctx, countReadyText)
+	if err != nil {
+		return err
+	}
+	if p := t.counts[core.StatePending]; many && p != nil {
+		var span int64
+		if _, err := t.one(ctx, []any{&span}, spanText, t.route); err != nil {
+			return err
+		}
+		p.N = max(p.N, span)
+	}
+	for _, text := range []string{countTimersText, countRetriesText, countAbandonedText} {
+		if _, err := t.add(ctx, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add counts up to countLimit rows with query, and reports whether there are more.
+func (t *tally) add(ctx context.Context, query string) (many bool, err error) {
+	total := int64(0)
+	var touched []*core.Count
+	err = t.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var state core.State
+		var n int64
+		var since sql.NullInt64
+		if err := rows.Scan(&state, &n, &since); err != nil || n == 0 {
+			return true, err
+		}
+		c := t.counts[state]
+		if c == nil {
+			c = &core.Count{Route: t.route, State: state}
+			t.counts[state] = c
+		}
+		c.N += n
+		c.Oldest = max(c.Oldest, duration(max(t.now-since.Int64, 0)))
+		touched = append(touched, c)
+		total += n
+		return true, nil
+	}, query, t.route, countLimit+1)
+	if many = total > countLimit; many {
+		for _, c := range touched {
+			c.Estimated = true
+		}
+	}
+	return many, err
+}

@@ -1,0 +1,178 @@
+package owned
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// infoRows are the rows of the info table that the store needs.
+var infoRows = []string{"cleaner", "database", "epoch", "hlc", "version"}
+
+// object is something in a schema: its table (empty for a table), its name and its definition.
+type object struct {
+	table, name, definition string
+	alien                   bool // a column that must be filled: in a foreign one staging would fail
+}
+
+// shape describes the tables with prefix and what belongs to them.
+func shape(ctx context.Context, q querier, prefix string) ([]object, error) {
+	var all []object
+	read := func(query, table string, scan func(rows *sql.Rows) (object, error)) error {
+		rows, err := q.QueryContext(ctx, query, table)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = rows.Close() }()
+		for rows.Next() {
+			o, err := scan(rows)
+			if err != nil {
+				return err
+			}
+			all = append(all, o)
+		}
+		return rows.Err()
+	}
+	for _, t := range needed {
+		table := prefix + t.table
+		err := read(`SELECT l.type || CASE WHEN l.strict THEN ', strict' ELSE '' END || CASE WHEN l.wr THEN ', without rowid' ELSE '' END
+			|| CASE WHEN s.sql LIKE '%AUTOINCREMENT%' THEN ', autoincrement' ELSE '' END
+			FROM pragma_table_list(?1) l JOIN sqlite_schema s ON s.name = l.name WHERE l.schema = 'main'`, table, func(rows *sql.Rows) (o object, err error) {
+			o.name = table
+			return o, rows.Scan(&o.definition)
+		})
+		if err != nil {
+			return nil, err
+		}
+		err = read(`SELECT name, type || CASE WHEN pk > 0 THEN ' primary key ' || pk ELSE '' END || CASE WHEN "notnull" THEN ' not null' ELSE '' END
+			|| CASE WHEN hidden > 0 THEN ' generated' ELSE '' END || coalesce(' default ' || dflt_value, ''),
+			"notnull" AND dflt_value IS NULL AND pk = 0 FROM pragma_table_xinfo(?1)`, table, func(rows *sql.Rows) (object, error) {
+			o := object{table: table}
+			err := rows.Scan(&o.name, &o.definition, &o.alien)
+			o.name = table + "." + o.name
+			return o, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		err = read(`SELECT i.name, CASE WHEN i."unique" THEN 'unique index ' ELSE 'index ' END, s.sql
+			FROM pragma_index_list(?1) i JOIN sqlite_schema s ON s.type = 'index' AND s.name = i.name WHERE i.origin = 'c'`, table, func(rows *sql.Rows) (object, error) {
+			o := object{table: table}
+			var text string
+			err := rows.Scan(&o.name, &o.definition, &text)
+			if i := strings.Index(text, "("); i >= 0 { // the columns and the predicate, however they were written
+				text = text[i:]
+			}
+			text = strings.Join(strings.Fields(strings.NewReplacer("(", " ( ", ")", " ) ", ",", " , ").Replace(text)), " ")
+			o.definition += strings.NewReplacer("( ", "(", " )", ")", " ,", ",").Replace(text)
+			return o, err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(all, func(a, b object) int {
+		return cmp.Or(strings.Compare(a.table, b.table), strings.Compare(a.name, b.name))
+	})
+	return all, nil
+}
+
+// wantedShape is what the newest migrations make, in a database of its own in memory.
+func wantedShape(ctx context.Context, prefix string) ([]object, error) {
+	all, err := steps(prefix)
+	if err != nil {
+		return nil, err
+	}
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = db.Close() }()
+	db.SetMaxOpenConns(1) // each connection would have a database of its own
+	for i := range all {
+		if _, err := db.ExecContext(ctx, all[i].up); err != nil {
+			return nil, fmt.Errorf("version %d: %w", all[i].version, err)
+		}
+	}
+	return shape(ctx, db, prefix)
+}
+
+var _ core.DriftChecker = (*Store)(nil)
+
+// Drift compares the tables with what this release makes, and returns every difference: tables, columns with type,
+// nullability and default, indexes with their columns, uniqueness and predicates, and rows of the info table. What the
+// owner added is ignored, but for columns that staging would have to fill. It changes nothing and takes no write lock.
+func (s *Store) Drift(ctx context.Context) ([]core.Difference, error) {
+	diffs, err := s.drift(ctx)
+	if err != nil {
+		return nil, s.classify("drift", err)
+	}
+	return diffs, nil
+}
+
+func (s *Store) drift(ctx context.Context) ([]core.Difference, error) {
+	if s.closed.Load() {
+		return nil, sql.ErrConnDone
+	}
+	want, err := wantedShape(ctx, s.opts.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	have, err := shape(ctx, s.db, s.opts.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	live, wanted := make(map[string]*object, len(have)), make(map[string]bool, len(want))
+	for i := range have {
+		live[have[i].name] = &have[i]
+	}
+	var diffs []core.Difference
+	for _, o := range want {
+		wanted[o.name] = true
+		switch h := live[o.name]; {
+		case o.table != "" && live[o.table] == nil: // that is said once
+		case h == nil:
+			diffs = append(diffs, core.Difference{Object: o.name, Want: o.definition, Have: "missing"})
+		case h.definition != o.definition:
+			diffs = append(diffs, core.Difference{Object: o.name, Want: o.definition, Have: h.definition})
+		}
+	}
+	for _, o := range have {
+		if o.alien && !wanted[o.name] {
+			diffs = append(diffs, core.Difference{Object: o.name, Want: "a default, or nullable: Waybill does not fill it", Have: o.definition})
+		}
+	}
+	info := s.opts.Prefix + "info"
+	if h := live[info+".name"]; h == nil {
+		return diffs, nil
+	}
+	missing, err := s.missing(ctx, "SELECT name FROM "+info+" WHERE ?1 = ?1", info, infoRows)
+	for _, name := range missing {
+		diffs = append(diffs, core.Difference{Object: info + " row " + name, Want: "a row", Have: "missing"})
+	}
+	return diffs, err
+}
+
+// fits refuses a schema that says that programs must know a newer version than this one does. It asks once. A schema
+// that cannot be asked is left to the statement that follows.
+func (s *Store) fits(ctx context.Context, q querier) error {
+	if s.fit.Load() {
+		return nil
+	}
+	var least int
+	err := q.QueryRowContext(ctx, "SELECT coalesce(max(value), 0) FROM "+s.opts.Prefix+"info WHERE name = 'compatible'").Scan(&least)
+	if err != nil {
+		return nil //nolint:nilerr // see above
+	}
+	if known := newest(); least > known {
+		return misconfigured("check", fmt.Errorf("the schema of %srecords may only be used by programs that know version %d of it, this one knows %d: "+
+			"use a newer release, or take the schema back with one", s.opts.Prefix, least, known))
+	}
+	s.fit.Store(true)
+	return nil
+}

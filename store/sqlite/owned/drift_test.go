@@ -1,0 +1,127 @@
+package owned
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// DB-07
+func TestDrift(t *testing.T) {
+	t.Parallel()
+	const inbox = "DROP TABLE o_handled; CREATE TABLE o_handled "
+	for name, tc := range map[string]struct {
+		change string
+		want   []core.Difference
+	}{
+		"nothing":           {"SELECT 1", nil},
+		"the owner's own":   {"ALTER TABLE o_records ADD mine TEXT; CREATE INDEX mine ON o_records (topic); CREATE TABLE other (a)", nil},
+		"written otherwise": {"DROP INDEX o_records_id; CREATE UNIQUE INDEX IF NOT EXISTS o_records_id on o_records(route,\n id )", nil},
+		"a column that staging cannot fill": {"ALTER TABLE o_records ADD mine TEXT NOT NULL DEFAULT 'x'; " + inbox +
+			"(consumer TEXT NOT NULL, source TEXT NOT NULL, id TEXT NOT NULL, handled_at INTEGER NOT NULL, mine TEXT NOT NULL, PRIMARY KEY (consumer, source, id)) STRICT, WITHOUT ROWID;" +
+			"CREATE INDEX o_handled_at ON o_handled (consumer, handled_at)", []core.Difference{
+			{Object: "o_handled.mine", Want: "a default, or nullable: Waybill does not fill it", Have: "TEXT not null"},
+		}},
+		"type, nullability, key, options": {inbox + "(consumer TEXT NOT NULL, source TEXT, id INTEGER NOT NULL, PRIMARY KEY (source, consumer))", []core.Difference{
+			{Object: "o_handled", Want: "table, strict, without rowid", Have: "table"},
+			{Object: "o_handled.consumer", Want: "TEXT primary key 1 not null", Have: "TEXT primary key 2 not null"},
+			{Object: "o_handled.handled_at", Want: "INTEGER not null", Have: "missing"},
+			{Object: "o_handled.id", Want: "TEXT primary key 3 not null", Have: "INTEGER not null"},
+			{Object: "o_handled.source", Want: "TEXT primary key 2 not null", Have: "TEXT primary key 1"},
+			{Object: "o_handled_at", Want: "index (consumer, handled_at)", Have: "missing"},
+		}},
+		"a table is gone": {"DROP TABLE o_handled", []core.Difference{{Object: "o_handled", Want: "table, strict, without rowid", Have: "missing"}}},
+		"uniqueness": {"DROP INDEX o_records_id; CREATE INDEX o_records_id ON o_records (route, id)", []core.Difference{
+			{Object: "o_records_id", Want: "unique index (route, id)", Have: "index (route, id)"},
+		}},
+		"predicate": {"DROP INDEX o_records_hold; CREATE INDEX o_records_hold ON o_records (hold)", []core.Difference{
+			{Object: "o_records_hold", Want: "index (hold) WHERE hold <> 0", Have: "index (hold)"},
+		}},
+		"a row": {"DELETE FROM o_info WHERE name = 'epoch'", []core.Difference{{Object: "o_info row epoch", Want: "a row", Have: "missing"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t, fresh(t, ""), Options{Prefix: "o_"})
+			if err := s.Migrate(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			run(t, s.DB(), tc.change)
+			got, err := s.Drift(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(tc.want, got); d != "" {
+				t.Errorf("differences (-want +got)\n%s", d)
+			}
+		})
+	}
+}
+
+// DB-07
+func TestDriftOfAnEmptyFile(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, fresh(t, ""), Options{})
+	got, err := s.Drift(t.Context())
+	if err != nil || len(got) != len(needed) {
+		t.Errorf("%v %v, want the tables", got, err)
+	}
+	run(t, s.DB(), "CREATE TABLE waybill_records (id INTEGER PRIMARY KEY)")
+	if got, err = s.Drift(t.Context()); err != nil || len(got) < 20 || !slices.ContainsFunc(got, func(d core.Difference) bool {
+		return d.Want == "table, strict, autoincrement" && d.Object == "waybill_records"
+	}) {
+		t.Errorf("%v %v, want the columns of the records", got, err)
+	}
+}
+
+// DB-21: a newer schema is fine, unless it says otherwise; then every way in says what to do.
+func TestNewerSchema(t *testing.T) {
+	t.Parallel()
+	db := fresh(t, "")
+	if err := newStore(t, db, Options{}).Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run(t, db, `ALTER TABLE waybill_records ADD later TEXT; CREATE TABLE waybill_later (a); UPDATE waybill_info SET value = 90 WHERE name = 'version'`)
+	work := func() (*Store, map[string]error) {
+		s := newStore(t, db, Options{})
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback() }()
+		_, stageErr := s.Stage(t.Context(), tx, raw("a", "k"))
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		_, meetErr := s.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1}, Join: true})
+		_, readErr := s.Read(t.Context(), 1, outbox.Look{})
+		_, cleanErr := s.Clean(t.Context(), "test", time.Minute)
+		return s, map[string]error{"check": s.Check(t.Context()), "stage": stageErr, "meet": meetErr, "read": readErr, "clean": cleanErr}
+	}
+	s, errs := work()
+	for name, err := range errs {
+		if err != nil {
+			t.Errorf("%s beside a newer schema: %v", name, err)
+		}
+	}
+	if diffs, err := s.Drift(t.Context()); err != nil || diffs != nil {
+		t.Errorf("drift of a newer schema: %v %v", diffs, err)
+	}
+	run(t, db, "INSERT INTO waybill_info (name, value) VALUES ('compatible', 90)")
+	_, errs = work()
+	for name, err := range errs {
+		if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "know version 90") || !strings.Contains(err.Error(), "use a newer release") {
+			t.Errorf("%s beside an incompatible schema: %v", name, err)
+		}
+	}
+	run(t, db, "DELETE FROM waybill_info WHERE name = 'compatible'; UPDATE waybill_info SET value = 1 WHERE name = 'version'")
+	if _, errs = work(); errs["check"] != nil || errs["stage"] != nil {
+		t.Errorf("after going back: %v", errs)
+	}
+}

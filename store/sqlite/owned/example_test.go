@@ -1,0 +1,64 @@
+package owned_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/store/sqlite/owned"
+)
+
+type order struct {
+	ID string `json:"id"`
+}
+
+var orderPlaced = core.NewTopic("orders.placed", core.JSON[order]())
+
+func Example() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "waybill")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	store, err := owned.Open(ctx, filepath.Join(dir, "shop.db"), owned.Options{Source: "/orders", AutoMigrate: true})
+	if err != nil {
+		panic(err)
+	}
+	defer store.Close()
+
+	place := func(o order) error {
+		tx, err := store.DB().BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback()
+		// Business rows go here, in the same transaction.
+		if _, err := store.Stage(ctx, tx, orderPlaced.Message(o, core.Key(o.ID))); err != nil {
+			return err
+		}
+		return tx.Commit()
+	}
+	fmt.Println(place(order{ID: "o-1"}))
+
+	// What the engine of a relay does: it joins, takes the units of the route, reads, publishes and settles.
+	self := outbox.Member{Session: 1, Name: "example", Serves: []outbox.Serving{{Route: core.DefaultRoute, Units: 1}}}
+	unit := outbox.Split(core.DefaultRoute, 1)[0]
+	if _, err := store.Meet(ctx, outbox.Meeting{Self: self, Join: true, Moves: []outbox.Move{{Unit: unit, To: 1}}}); err != nil {
+		panic(err)
+	}
+	part := outbox.Part{Route: core.DefaultRoute, Slots: outbox.AllSlots}
+	page, err := store.Read(ctx, 1, outbox.Look{Ranges: []outbox.Range{{Part: part, To: 1 << 62, Limit: 100}}})
+	if err != nil {
+		panic(err)
+	}
+	for _, r := range page.Ranges[0].Records {
+		fmt.Println(r.Envelope.Topic, string(r.Envelope.Body), store.Settle(ctx, 1, []outbox.Outcome{outbox.Published(&r)}).FirstErr())
+	}
+	// Output:
+	// <nil>
+	// orders.placed {"id":"o-1"} <nil>
+}

@@ -1,0 +1,71 @@
+package owned
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"modernc.org/sqlite"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+const inboxText = `INSERT INTO waybill_handled (consumer, source, id, handled_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING`
+
+// Do runs fn once for key, as core.Inbox says. The mark is the transaction's first statement, so that it holds the write
+// lock from then on: a concurrent Do, of any key, waits. A panic of fn goes on to the caller after the rollback. fn must
+// neither end the transaction nor write to the file by other means, which would wait for itself.
+func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx *sql.Tx) error) (core.InboxStatus, error) {
+	if err := checkKey(&key); err != nil {
+		return core.InboxNone, err
+	}
+	st, err := s.prepared(ctx, "inbox")
+	if err != nil {
+		return core.InboxNone, err
+	}
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return core.InboxNone, outage("inbox", err)
+	}
+	defer leave()
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return core.InboxNone, s.classify("inbox", err)
+	}
+	defer func() { _ = tx.Rollback() }() // nothing is left to roll back after a commit
+	w := work{s: s, tx: tx, ready: st}
+	if n, err := w.exec(ctx, inboxText, key.Consumer, key.Source, key.ID, s.now()); err != nil {
+		return core.InboxNone, s.classify("inbox", err)
+	} else if n == 0 {
+		return core.InboxDuplicate, nil
+	}
+	if err := fn(ctx, tx); err != nil {
+		return core.InboxNone, handlerError(err)
+	}
+	if err := s.commitInbox(ctx, tx); err != nil {
+		return core.InboxNone, err
+	}
+	return core.InboxProcessed, nil
+}
+
+// handlerError returns the handler's own error, unless it is one of SQLite that says that the file cannot be used now:
+// that costs no attempt.
+func handlerError(err error) error {
+	var se *sqlite.Error
+	if core.ClassOf(err) == core.ClassUnknown && errors.As(err, &se) && kindOf(se.Code()) == kindOutage {
+		return outage("inbox", err)
+	}
+	return err
+}
+
+func checkKey(key *core.InboxKey) error {
+	var p []string
+	for _, f := range [...]struct{ name, value string }{{"Consumer", key.Consumer}, {"Source", key.Source}, {"ID", key.ID}} {
+		if f.value == "" {
+			p = append(p, f.name+": is empty")
+		} else if s := core.CheckName(f.value); s != "" {
+			p = append(p, f.name+": "+s)
+		}
+	}
+	return core.Invalid("waybill/sqlite: inbox key", p...)
+}

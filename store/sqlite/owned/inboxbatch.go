@@ -1,0 +1,208 @@
+package owned
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var (
+	_ core.BatchInbox[*sql.Tx] = (*Store)(nil)
+	_ core.Marker[*sql.Tx]     = (*Store)(nil)
+	_ core.InboxPurger         = (*Store)(nil)
+)
+
+// maxBatchKeys bounds the keys of one DoBatch and the marks of one PurgeInbox.
+const maxBatchKeys = 100_000
+
+// The texts of the inbox's statements; table is Options.Prefix + "handled". An OR IGNORE would hide other faults.
+func markBatchSQL(table string) string {
+	return "INSERT INTO " + table + " (consumer, source, id, handled_at) SELECT value->>0, value->>1, value->>2, ?2 FROM json_each(?1) WHERE true" +
+		" ON CONFLICT DO NOTHING RETURNING consumer, source, id"
+}
+
+func purgeSQL(table string) string {
+	return "DELETE FROM " + table + " WHERE (consumer, source, id) IN (SELECT consumer, source, id FROM " + table +
+		" WHERE consumer = ?1 AND handled_at < ?2 ORDER BY handled_at LIMIT ?3)"
+}
+
+// DoBatch is Do for many keys: one transaction, one INSERT for all marks; see [core.BatchInbox]. At most 100,000 keys.
+func (s *Store) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ctx context.Context, tx *sql.Tx, fresh []int) error) ([]core.InboxStatus, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	if len(keys) > maxBatchKeys {
+		return nil, core.Invalid("waybill/sqlite: inbox batch", fmt.Sprintf("%d keys in one batch; at most %d are allowed: split it", len(keys), maxBatchKeys))
+	}
+	list := make([][3]string, len(keys))
+	for i := range keys {
+		if err := checkKey(&keys[i]); err != nil {
+			return nil, err
+		}
+		list[i] = [3]string{keys[i].Consumer, keys[i].Source, keys[i].ID}
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		return nil, s.classify("inbox", err)
+	}
+	if _, err := s.prepared(ctx, "inbox"); err != nil {
+		return nil, err
+	}
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, outage("inbox", err)
+	}
+	defer leave()
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return nil, s.classify("inbox", err)
+	}
+	defer func() { _ = tx.Rollback() }() // nothing is left to roll back after a commit
+	isNew, err := s.markBatch(ctx, tx, string(text))
+	if err != nil {
+		return nil, s.classify("inbox: mark", err)
+	}
+	statuses := make([]core.InboxStatus, len(keys))
+	var fresh []int
+	for i := range keys {
+		if statuses[i] = core.InboxDuplicate; isNew[keys[i]] {
+			statuses[i] = core.InboxProcessed
+			fresh = append(fresh, i)
+			delete(isNew, keys[i])
+		}
+	}
+	if len(fresh) == 0 {
+		return statuses, nil
+	}
+	if err := fn(ctx, tx, fresh); err != nil {
+		return nil, handlerError(err)
+	}
+	if err := s.commitInbox(ctx, tx); err != nil {
+		return nil, err
+	}
+	return statuses, nil
+}
+
+func (s *Store) markBatch(ctx context.Context, tx *sql.Tx, list string) (map[core.InboxKey]bool, error) {
+	rows, err := tx.QueryContext(ctx, markBatchSQL(s.opts.Prefix+"handled"), list, s.now())
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // read to the end, or failed already
+	isNew := map[core.InboxKey]bool{}
+	for rows.Next() {
+		var k core.InboxKey
+		if err := rows.Scan(&k.Consumer, &k.Source, &k.ID); err != nil {
+			return nil, err
+		}
+		isNew[k] = true
+	}
+	return isNew, rows.Err()
+}
+
+// commitInbox commits a handler's transaction.
+func (s *Store) commitInbox(ctx context.Context, tx *sql.Tx) error {
+	err := tx.Commit()
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
+		return fmt.Errorf("waybill/sqlite: inbox: %w: the handler ended the transaction itself; it must leave that to the inbox", err)
+	case ctx.Err() != nil:
+		return outage("inbox", ctx.Err())
+	}
+	return s.classify("inbox: commit", err)
+}
+
+// Mark marks key in tx, a transaction of the caller's own; see [core.Marker]. Begin it so that it takes the write lock at
+// once (BEGIN IMMEDIATE, as [Store.DB] does), or a concurrent writer may make it fail as busy.
+func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.InboxStatus, error) {
+	if tx == nil {
+		return core.InboxNone, core.Invalid("waybill/sqlite: mark", "tx: is nil; pass the transaction of the handler's writes")
+	}
+	if err := checkKey(&key); err != nil {
+		return core.InboxNone, err
+	}
+	if err := s.readyIn(ctx, tx); err != nil {
+		return core.InboxNone, s.classify("mark", ended("mark", err))
+	}
+	res, err := tx.ExecContext(ctx, s.sql(inboxText), key.Consumer, key.Source, key.ID, s.now())
+	if err != nil {
+		return core.InboxNone, s.classify("mark", ended("mark", err))
+	}
+	if n, err := res.RowsAffected(); err != nil {
+		return core.InboxNone, s.classify("inbox: mark", err)
+	} else if n == 0 {
+		return core.InboxDuplicate, nil
+	}
+	return core.InboxProcessed, nil
+}
+
+// PurgeInbox deletes old marks; see [core.InboxPurger]. At most 100,000 at a time, during which nobody else can write.
+func (s *Store) PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (int, error) {
+	var p []string
+	if age <= 0 {
+		p = append(p, fmt.Sprintf("age: %s is not positive; every mark would go, and with it the memory of what was handled", age))
+	}
+	if limit < 1 || limit > maxBatchKeys {
+		p = append(p, fmt.Sprintf("limit: %d is not between 1 and %d", limit, maxBatchKeys))
+	}
+	if err := core.Invalid("waybill/sqlite: purge the inbox", p...); err != nil {
+		return 0, err
+	}
+	if _, err := s.prepared(ctx, "inbox"); err != nil {
+		return 0, err
+	}
+	table, before := s.opts.Prefix+"handled", s.now()-age.Microseconds()
+	consumers := []string{consumer}
+	if consumer == "" {
+		var err error
+		if consumers, err = s.consumers(ctx, table); err != nil {
+			return 0, s.classify("purge the inbox", err)
+		}
+	}
+	total := 0
+	for _, c := range consumers {
+		err := s.alone(ctx, "purge the inbox", func(tx *sql.Tx) (bool, error) {
+			res, err := tx.ExecContext(ctx, purgeSQL(table), c, before, limit-total)
+			if err != nil {
+				return false, err
+			}
+			n, err := res.RowsAffected()
+			total += int(n)
+			return n > 0, err
+		})
+		if err != nil {
+			return 0, err
+		}
+		if total == limit {
+			break
+		}
+	}
+	return total, nil
+}
+
+// consumers lists who has marks, one step in the index each.
+func (s *Store) consumers(ctx context.Context, table string) ([]string, error) {
+	rows, err := s.db.QueryContext(ctx, "WITH RECURSIVE c (consumer) AS (SELECT min(consumer) FROM "+table+ //nolint:gosec // nothing foreign but Options.Prefix, which Validate has checked
+		" UNION ALL SELECT (SELECT min(i.consumer) FROM "+table+" i WHERE i.consumer > c.consumer) FROM c WHERE c.consumer IS NOT NULL)"+
+		" SELECT consumer FROM c WHERE consumer IS NOT NULL")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // read to the end, or failed already
+	var all []string
+	for rows.Next() {
+		var c string
+		if err := rows.Scan(&c); err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, rows.Err()
+}

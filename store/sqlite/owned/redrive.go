@@ -1,0 +1,140 @@
+package owned
+
+import (
+	"context"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var _ core.Redriver = (*Store)(nil)
+
+const (
+	// requeueText puts a record back in line, at its place. An expiry that has passed goes.
+	requeueText = `UPDATE waybill_records SET state = 1, due_at = NULL, settled_at = NULL, orphaned = 0, version = version + 1, blocks = 0,
+		maybe_sent = maybe_sent OR crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = NULL, error = NULL, error_at = NULL,
+		expires_at = CASE WHEN expires_at > ?2 THEN expires_at END,
+		attrs = CASE WHEN expires_at <= ?2 AND json_valid(attrs) THEN json_remove(attrs, '$.a.expirytime') ELSE attrs END
+		WHERE seq = ?1 AND hold = 0 AND state IN (1, 4, 5)`
+	putAwayText  = `UPDATE waybill_records SET state = 5, due_at = NULL, orphaned = 0, version = version + 1, blocks = 0, reason = ?3, settled_at = ?2 WHERE seq = ?1 AND hold = 0`
+	outlivedText = `SELECT 1 FROM waybill_records WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL`
+)
+
+// Redrive puts failed and abandoned records back, in one bounded step; see [core.Redriver]. It finds them as List does,
+// before it takes SQLite's write lock, and then looks at each again. It never touches what a member holds. The owners of
+// the records are told by control records.
+func (s *Store) Redrive(ctx context.Context, req core.RedriveRequest) (core.Redriven, error) {
+	req, err := core.CheckRedrive(req)
+	if err != nil {
+		return core.Redriven{}, err
+	}
+	found, err := s.list(ctx, "redrive", &req.Filter, req.Page, req.Takes)
+	if err != nil {
+		return core.Redriven{}, err
+	}
+	d := redriver{}
+	step := func(w *work) error {
+		d = redriver{work: w, req: &req, out: core.Redriven{Next: found.Next}, live: map[[3]string]bool{}}
+		return d.run(ctx, found.Records)
+	}
+	switch {
+	case len(found.Records) == 0:
+		return core.Redriven{Next: found.Next}, nil
+	case req.DryRun:
+		err = s.read(ctx, "redrive", step)
+	default:
+		err = s.write(ctx, "redrive", func(w *work) (bool, error) { return true, step(w) })
+		s.Wake()
+	}
+	if err != nil {
+		return core.Redriven{}, err
+	}
+	return d.out, nil
+}
+
+// redriver is one step of Redrive in its transaction.
+type redriver struct {
+	*work
+	req       *core.RedriveRequest
+	lastDrawn int64
+	out       core.Redriven
+	live      map[[3]string]bool // dedupe keys that this step gave a live message
+}
+
+func (d *redriver) run(ctx context.Context, found []core.Stored) (err error) {
+	if d.lastDrawn, err = d.last(ctx); err != nil {
+		return err
+	}
+	for i := range found {
+		r, err := d.lookup(ctx, nil, storedText, found[i].Seq)
+		if err != nil {
+			return err
+		}
+		if r == nil || !d.s.matches(&d.req.Filter, r) || !d.req.Takes(r.State, r.Reason) {
+			continue // somebody was faster
+		}
+		cause, err := d.refusal(ctx, r)
+		if err != nil {
+			return err
+		}
+		d.out.Count(cause)
+		if cause != "" {
+			continue
+		}
+		d.live[dedupeKey(r)] = true
+		if d.req.DryRun {
+			continue
+		}
+		if err := d.requeue(ctx, &r.row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// requeue puts r, which nobody holds, back in line and tells its owner.
+func (w *work) requeue(ctx context.Context, r *row) error {
+	if _, err := w.exec(ctx, requeueText, r.Seq, w.now); err != nil {
+		return err
+	}
+	kind := outbox.ControlRecord
+	if r.key != "" {
+		kind = outbox.ControlKey
+	}
+	return w.tell(ctx, kind, r)
+}
+
+// refusal returns why r is not to be put back, or "".
+func (d *redriver) refusal(ctx context.Context, r *stored) (string, error) {
+	taken, err := d.outlived(ctx, r)
+	age := time.Duration(0)
+	if d.req.Horizon > 0 {
+		age = r.Age
+	}
+	switch {
+	case err != nil:
+		return "", err
+	case taken || r.DedupeKey != "" && d.live[dedupeKey(r)]:
+		return core.RefusedDuplicate, nil
+	case d.req.Force:
+	case r.Envelope.Expired(time.UnixMicro(d.now)):
+		return core.RefusedExpired, nil
+	case age > d.req.Horizon:
+		return core.RefusedHorizon, nil
+	case r.State == core.StateAbandoned && r.Envelope.Key != "" && r.Seq < d.lastDrawn && (!d.req.BlockAfterAbandon || !r.Reason.Blocks()):
+		return core.RefusedOrder, nil
+	}
+	return "", nil
+}
+
+func dedupeKey(r *stored) [3]string { return [3]string{r.Route, r.Envelope.Topic, r.DedupeKey} }
+
+// outlived reports whether a live message has the dedupe key of the abandoned record r.
+func (w *work) outlived(ctx context.Context, r *stored) (taken bool, err error) {
+	if r.DedupeKey == "" || r.State != core.StateAbandoned {
+		return false, nil
+	}
+	var one int
+	return w.one(ctx, []any{&one}, outlivedText, r.Route, r.Envelope.Topic, r.DedupeKey)
+}

@@ -1,0 +1,425 @@
+package owned
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"modernc.org/sqlite"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+func fresh(tb testing.TB, params string) *sql.DB {
+	tb.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(tb.TempDir(), "fresh.db")+"?_pragma=busy_timeout(5000)"+params)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { db.Close() })
+	return db
+}
+
+func newStore(tb testing.TB, db *sql.DB, opts Options) *Store {
+	tb.Helper()
+	opts.Source = "/test"
+	s, err := New(db, opts)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { s.Close() })
+	return s
+}
+
+func schema(tb testing.TB, db *sql.DB) string {
+	tb.Helper()
+	var all string
+	if err := db.QueryRowContext(tb.Context(), "SELECT coalesce(group_concat(type || ' ' || name, ', '), '') FROM (SELECT * FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%' ORDER BY name)").Scan(&all); err != nil {
+		tb.Fatal(err)
+	}
+	return all
+}
+
+// DB-06
+func TestMigrateUpAndDown(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, fresh(t, ""), Options{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if err := s.Migrate(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	up := schema(t, s.DB())
+	if err := s.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stage(t, s, raw("a", ""))
+	if err := s.MigrateTo(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := schema(t, s.DB()); got != "" {
+		t.Errorf("after all the way down: %s", got)
+	}
+	if err := s.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := schema(t, s.DB()); got != up {
+		t.Errorf("up again: %s, want %s", got, up)
+	}
+	stage(t, s, raw("a", ""))
+	if err := s.MigrateTo(t.Context(), newest()+1); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("unknown version: %v", err)
+	}
+	ups, err := fs.Glob(Migrations(), "*.up.sql")
+	if err != nil || len(ups) != newest() || !strings.HasPrefix(ups[0], "0001_") {
+		t.Errorf("migrations %v, %v", ups, err)
+	}
+}
+
+// DB-06: a schema that is missing, old or somebody else's gives one error with object, cause and cure.
+func TestCheckNamesTheCure(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, spoil, object, cause string }{
+		{"missing", "DROP TABLE waybill_info; DROP TABLE waybill_handled; DROP TABLE waybill_records", "waybill_records", "does not exist"},
+		{"old", "UPDATE waybill_info SET value = -1 WHERE name = 'version'", "waybill_records", "has version -1"},
+		{"no outbox", "DROP TABLE waybill_records", "waybill_records", "lacks the columns"},
+		{"foreign outbox", "DROP TABLE waybill_records; CREATE TABLE waybill_records (id TEXT)", "waybill_records", "lacks the columns seq, route"},
+		{"foreign inbox", "ALTER TABLE waybill_handled RENAME COLUMN source TO origin", "waybill_handled", "lacks the columns source"},
+		{"foreign meta", "DROP TABLE waybill_info; CREATE TABLE waybill_info (x TEXT)", "waybill_info", "no such column"},
+		{"no index", "DROP INDEX waybill_records_key", "waybill_records", "lacks the indexes waybill_records_key"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t, fresh(t, ""), Options{})
+			if err := s.Migrate(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			run(t, s.DB(), tt.spoil)
+			err := s.Check(t.Context())
+			if !errors.Is(err, core.ErrMisconfigured) || core.ClassOf(err) != core.ClassOutage ||
+				!strings.Contains(err.Error(), tt.object) || !strings.Contains(err.Error(), tt.cause) {
+				t.Errorf("check: %v", err)
+			}
+		})
+	}
+}
+
+func TestCheckRefusesUnsafeSettings(t *testing.T) {
+	t.Parallel()
+	for _, params := range []string{"&_pragma=journal_mode(MEMORY)", "&_pragma=journal_mode(OFF)", "&_pragma=synchronous(OFF)"} {
+		s := newStore(t, fresh(t, params), Options{AutoMigrate: true})
+		if err := s.Check(t.Context()); !errors.Is(err, core.ErrMisconfigured) {
+			t.Errorf("%s: %v", params, err)
+		}
+	}
+}
+
+// Without tables every method says what to do.
+func TestUseWithoutTables(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, fresh(t, ""), Options{})
+	tx, err := s.DB().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, stageErr := s.Stage(t.Context(), tx, raw("a", ""))
+	tx.Rollback()
+	_, meetErr := s.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1}, Join: true})
+	_, readErr := s.Read(t.Context(), 1, outbox.Look{})
+	_, doErr := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(context.Context, *sql.Tx) error { return nil })
+	_, waitErr := s.Wait(t.Context(), []string{"default"}, time.Second)
+	_, countErr := s.Counts(t.Context())
+	for name, err := range map[string]error{
+		"stage": stageErr, "meet": meetErr, "read": readErr, "do": doErr, "wait": waitErr, "counts": countErr, "check": s.Check(t.Context()),
+		"settle": s.Settle(t.Context(), 1, []outbox.Outcome{outbox.Published(&outbox.Record{})}).FirstErr(),
+	} {
+		if !errors.Is(err, core.ErrMisconfigured) || core.ClassOf(err) != core.ClassOutage || !strings.Contains(err.Error(), "Migrate") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// DB-08
+func TestPrefixesDoNotMeet(t *testing.T) {
+	t.Parallel()
+	db := fresh(t, "")
+	a, b := newStore(t, db, Options{Prefix: "a_", AutoMigrate: true}), newStore(t, db, Options{Prefix: "b_", AutoMigrate: true})
+	for _, s := range []*Store{a, b} {
+		if err := s.Check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stage(t, a, raw("only in a", ""))
+	if rs := read(t, b, join(t, b, "default").Session, "default"); len(rs) != 0 {
+		t.Errorf("b read %s", ids(rs))
+	}
+	if strings.Contains(schema(t, db), "waybill") {
+		t.Errorf("schema: %s", schema(t, db))
+	}
+	if err := b.MigrateTo(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if rs := read(t, a, join(t, a, "default").Session, "default"); ids(rs) != "only in a " {
+		t.Errorf("a read %s", ids(rs))
+	}
+}
+
+// DB-13: a store closes only what it opened, and works on a database that is limited to one connection.
+func TestOwnDatabase(t *testing.T) {
+	t.Parallel()
+	db := fresh(t, "")
+	db.SetMaxOpenConns(1)
+	s := newStore(t, db, Options{AutoMigrate: true})
+	if err := s.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	self := join(t, s, "default").Session
+	if rs := read(t, s, self, "default"); len(rs) != 0 {
+		t.Fatal("not empty")
+	}
+	go func() {
+		if _, err := tryStage(t.Context(), s, raw("a", "k")); err != nil {
+			t.Error(err)
+		}
+	}()
+	if cause, err := s.Wait(t.Context(), []string{"default"}, 30*time.Second); cause != core.WakeNotify || err != nil {
+		t.Fatal(cause, err)
+	}
+	settle(t, s, self, outbox.Published(get(t, s, self, "default", "a")))
+	if st, err := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(context.Context, *sql.Tx) error { return nil }); st != core.InboxProcessed || err != nil {
+		t.Fatal(st, err)
+	}
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Read(t.Context(), self, outbox.Look{}); !errors.Is(err, core.ErrClosed) {
+		t.Errorf("read after close: %v", err)
+	}
+	if err := db.PingContext(t.Context()); err != nil {
+		t.Errorf("the store closed what it did not open: %v", err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	notADatabase := filepath.Join(dir, "text.db")
+	if err := os.WriteFile(notADatabase, []byte(strings.Repeat("this is no database. ", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := Options{Source: "/s"}
+	for _, tt := range []struct {
+		path string
+		opts Options
+		want error
+	}{
+		{":memory:", good, core.ErrInvalid},
+		{"", good, core.ErrInvalid},
+		{"file:x.db", good, core.ErrInvalid},
+		{filepath.Join(dir, "no", "x.db"), good, core.ErrMisconfigured},
+		{dir, good, core.ErrMisconfigured},
+		{notADatabase, good, core.ErrMisconfigured},
+		{filepath.Join(dir, "x.db"), Options{Prefix: "a b", BusyTimeout: -1, PollInterval: time.Hour, TTL: -1, Limits: core.Limits{MaxHeaders: -1}}, core.ErrInvalid},
+		{filepath.Join(dir, "x.db"), Options{Source: "/s", Prefix: "sqlite_"}, core.ErrInvalid},
+	} {
+		s, err := Open(t.Context(), tt.path, tt.opts)
+		if !errors.Is(err, tt.want) {
+			t.Errorf("%q: %v", tt.path, err)
+		}
+		if s != nil {
+			s.Close()
+		}
+	}
+	err := Options{Prefix: "a b", BusyTimeout: -1, PollInterval: time.Hour, TTL: -1, Limits: core.Limits{MaxHeaders: -1}}.Validate()
+	for _, field := range []string{"Source", "Prefix", "BusyTimeout", "PollInterval", "TTL", "Limits.MaxHeaders"} {
+		if !strings.Contains(err.Error(), field+":") {
+			t.Errorf("%s is missing in %v", field, err)
+		}
+	}
+}
+
+// The mapping of SQLite's result codes.
+func TestKinds(t *testing.T) {
+	t.Parallel()
+	want := map[kind][]int{
+		kindOutage:        {4, 5, 6, 7, 9, 10, 13, 14, 15, 17, 22, 5 | 2<<8 /* BUSY_SNAPSHOT */, 10 | 4<<8 /* IOERR_FSYNC */},
+		kindMisconfigured: {3, 8, 11, 23, 24, 26, 8 | 4<<8 /* READONLY_DBMOVED */},
+		kindTooBig:        {18},
+		kindUnknown:       {1, 2, 12, 16, 19, 20, 21, 25},
+	}
+	n := 0
+	for k, codes := range want {
+		for _, code := range codes {
+			n++
+			if got := kindOf(code); got != k {
+				t.Errorf("%d (%s): %d, want %d", code, sqlite.ErrorCodeString[code], got, k)
+			}
+		}
+	}
+	if n < 26 {
+		t.Errorf("only %d codes", n)
+	}
+}
+
+// Locked, full and spoiled files, as the driver reports them.
+func TestErrorClasses(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "test.db")
+	a, b := openAt(t, path, Options{BusyTimeout: 50 * time.Millisecond}), openAt(t, path, Options{BusyTimeout: 50 * time.Millisecond})
+	stage(t, a, raw("a", ""))
+	tx, err := a.DB().BeginTx(t.Context(), nil) // holds the write lock
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1}, Join: true})
+	if core.ClassOf(err) != core.ClassOutage || errors.Is(err, core.ErrMisconfigured) {
+		t.Errorf("locked: %v", err)
+	}
+	_, err = b.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(context.Context, *sql.Tx) error { return nil })
+	if core.ClassOf(err) != core.ClassOutage {
+		t.Errorf("locked: %v", err)
+	}
+	tx.Rollback()
+
+	db := fresh(t, "&_pragma=max_page_count(60)&_pragma=page_size(4096)")
+	full := newStore(t, db, Options{AutoMigrate: true})
+	if err := full.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run(t, db, "CREATE TABLE own (x BLOB)")
+	if tx, err = db.BeginTx(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err = full.Stage(t.Context(), tx, core.RawMessage("big", "", make([]byte, 200_000)))
+	tx.Rollback()
+	if core.ClassOf(err) != core.ClassOutage {
+		t.Errorf("full: %v", err)
+	}
+	_, err = full.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO own VALUES (zeroblob(200000))")
+		return fmt.Errorf("handler: %w", err)
+	})
+	if core.ClassOf(err) != core.ClassOutage {
+		t.Errorf("full in a handler: %v", err)
+	}
+	_, err = full.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO not_there VALUES (1)")
+		return err
+	})
+	if err == nil || core.ClassOf(err) != core.ClassUnknown {
+		t.Errorf("a mistake of the handler's own: %v", err)
+	}
+}
+
+// ST-16: a transaction that has ended, or none, is refused with a clear error.
+func TestStageNeedsAnOpenTransaction(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	if _, err := s.Stage(t.Context(), nil, raw("a", "")); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("nil: %v", err)
+	}
+	tx, err := s.DB().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx.Rollback()
+	if _, err := s.Stage(t.Context(), tx, raw("a", "")); !errors.Is(err, sql.ErrTxDone) || !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "use it before its commit") {
+		t.Errorf("ended: %v", err)
+	}
+}
+
+// More messages than one statement takes.
+// ST-02
+func TestStageMany(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	msgs := make([]core.Message, core.MaxMessages)
+	for i := range msgs {
+		msgs[i] = raw(strconv.Itoa(i%(len(msgs)-1)), strconv.Itoa(i%10))
+	}
+	staged := stage(t, s, msgs...)
+	for i := range staged {
+		if staged[i].Duplicate != (i == len(msgs)-1) {
+			t.Fatalf("%d: %+v", i, staged[i])
+		}
+	}
+	rs := read(t, s, join(t, s, "default").Session, "default")
+	if len(rs) != len(msgs)-1 {
+		t.Fatalf("read %d", len(rs))
+	}
+	for i := range rs {
+		if rs[i].ID != strconv.Itoa(i) {
+			t.Fatalf("%d: %s", i, rs[i].ID)
+		}
+	}
+}
+
+// DB-13: the first use may be in a transaction of the application that holds the write lock and the only connection.
+func TestFirstUseInATransaction(t *testing.T) {
+	t.Parallel()
+	key := core.InboxKey{Consumer: "c", Source: "s", ID: "i"}
+	uses := map[string]func(ctx context.Context, s *Store, tx *sql.Tx) error{
+		"stage": func(ctx context.Context, s *Store, tx *sql.Tx) error {
+			_, err := s.Stage(ctx, tx, raw("a", ""))
+			return err
+		},
+		"cancel": func(ctx context.Context, s *Store, tx *sql.Tx) error {
+			_, err := s.Cancel(ctx, tx, core.CancelKey{ID: "a"})
+			return err
+		},
+		"mark": func(ctx context.Context, s *Store, tx *sql.Tx) error { _, err := s.Mark(ctx, tx, key); return err },
+	}
+	for name, use := range uses {
+		for _, auto := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, " auto ", auto), func(t *testing.T) {
+				t.Parallel()
+				db := fresh(t, "&_txlock=immediate")
+				db.SetMaxOpenConns(1)
+				if !auto {
+					if err := newStore(t, db, Options{}).Migrate(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s := newStore(t, db, Options{AutoMigrate: auto})
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				for _, commit := range []bool{false, true} {
+					tx, err := db.BeginTx(ctx, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := use(ctx, s, tx); err != nil {
+						t.Error(err)
+					}
+					if !commit {
+						err = tx.Rollback()
+					} else {
+						err = tx.Commit()
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				if err := s.Check(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,266 @@
+package owned
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+const (
+	// publishedSQL finds records by (sequence, id, route) in the JSON array ?1.
+	publishedSQL = ` WHERE settled_at IS NULL AND seq IN (
+		SELECT r.seq FROM json_each(?1) j CROSS JOIN waybill_records r WHERE r.seq = j.value->>0 AND r.id = j.value->>1 AND r.route = j.value->>2) RETURNING seq`
+
+	publishText = `DELETE FROM waybill_records` + publishedSQL
+	// keepText is for a retention of published records: they stay.
+	keepText = `UPDATE waybill_records SET state = 3, version = version + 1, due_at = NULL, settled_at = ?2, hold = 0, held_since = NULL, orphaned = 0` + publishedSQL
+
+	settleText = `UPDATE waybill_records SET state = ?2, version = version + 1, due_at = ?3, settled_at = ?4, hold = 0, held_since = NULL, orphaned = 0,
+		attempts = attempts + ?5, crashes = CASE WHEN ?2 = 4 THEN 0 ELSE crashes END, reason = ?6, blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8,
+		error = coalesce(?9, error), error_at = CASE WHEN ?9 IS NULL THEN error_at ELSE ?10 END WHERE seq = ?1`
+	// releaseText ends a hold. What waits for a retry waits on, until ?2.
+	releaseText = `UPDATE waybill_records SET hold = 0, held_since = NULL, due_at = CASE WHEN state = 4 THEN ?2 END WHERE seq = ?1`
+	unknownText = `UPDATE waybill_records SET maybe_sent = 1 WHERE seq = ?1`
+	// What was abandoned, or published and kept, may have a stamp above all that are left.
+	stampText = `UPDATE waybill_info SET value = ?1 WHERE name = 'hlc' AND value < ?1`
+
+	heededText = `DELETE FROM waybill_control WHERE number = ?1 AND route = ?2 AND (kind <> 3 OR slots & ~?3 = 0)`
+	restText   = `UPDATE waybill_control SET slots = slots & ~?3 WHERE number = ?1 AND route = ?2 AND kind = 3`
+
+	savepointText, releasePointText = `SAVEPOINT waybill_settle`, `RELEASE waybill_settle`
+)
+
+// Settle persists outcomes, as outbox.Store says, in one transaction. An outcome that is stale is outbox.ErrChanged even if
+// its unit is another's. A published record that is gone is outbox.ErrChanged too. What the database refuses, such as a
+// trigger of the application, fails alone.
+func (s *Store) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+	if len(outcomes) == 0 {
+		return core.Results{}
+	}
+	var res core.Results
+	err := s.write(ctx, "settle", func(w *work) (bool, error) {
+		known, _, err := w.member(ctx, self)
+		switch {
+		case err != nil:
+			return false, err
+		case !known:
+			return false, errFenced("settle")
+		}
+		st := settler{work: w, self: self, outcomes: outcomes, res: make(core.Results, len(outcomes)), keeps: s.keeps()}
+		if err := st.run(ctx); err != nil {
+			return false, err
+		}
+		res = st.res
+		return st.changed, nil
+	})
+	if err != nil {
+		return core.AllFailed(len(outcomes), err)
+	}
+	return res
+}
+
+// settler is one Settle in its transaction.
+type settler struct {
+	*work
+	self     outbox.Session
+	outcomes []outbox.Outcome
+	res      core.Results
+	keeps    bool // published records stay
+	changed  bool
+}
+
+func (st *settler) run(ctx context.Context) error {
+	if _, err := st.exec(ctx, savepointText); err != nil {
+		return err
+	}
+	var published []int
+	for i := range st.outcomes {
+		o := &st.outcomes[i]
+		switch {
+		case o.Control() == 0 && o.Event() == core.EventConfirmed:
+			published = append(published, i)
+		case o.Control() == 0 && o.Event() == core.EventNone:
+			st.res[i] = core.Invalid("waybill/sqlite: settle", "outcome: is zero; build it with outbox.Published, Retry, Abandon, Release or Heeded")
+		default:
+			err := st.other(ctx, o)
+			if st.res[i], err = st.alone(ctx, err); err != nil {
+				return err
+			}
+			st.changed = st.changed || st.res[i] == nil
+		}
+	}
+	if err := st.publish(ctx, published); err != nil {
+		return err
+	}
+	return st.stamp(ctx)
+}
+
+// alone says whether err is of one outcome only. If it is not, or the whole transaction is gone with it, it is fatal.
+func (st *settler) alone(ctx context.Context, err error) (of, fatal error) {
+	if err == nil || isAnswer(err) {
+		return err, nil
+	}
+	err = st.s.classify("settle", err)
+	if core.ClassOf(err) == core.ClassOutage {
+		return nil, err
+	}
+	// SQLite may have rolled all back, and what follows would not be in a transaction.
+	if _, gone := st.exec(ctx, releasePointText); gone != nil {
+		return nil, err
+	}
+	_, fatal = st.exec(ctx, savepointText)
+	return err, fatal
+}
+
+// other persists what is not published.
+func (st *settler) other(ctx context.Context, o *outbox.Outcome) error {
+	ref := o.Ref()
+	if o.Control() != 0 {
+		return st.heeded(ctx, o)
+	}
+	r, err := st.find(ctx, ref)
+	switch {
+	case err != nil:
+		return err
+	case r == nil, !r.live(), r.Version != ref.Version:
+		return refused(ref, outbox.ErrChanged)
+	case r.holder != st.self:
+		own, err := st.owns(ctx, st.self, ref.Route)
+		if err != nil {
+			return err
+		}
+		if !own.Has(r.slot) {
+			return refused(ref, outbox.ErrFenced)
+		}
+	}
+	if o.Event() == core.EventReleased {
+		return st.release(ctx, r, o)
+	}
+	attempt := 0
+	if o.CountsAttempt() {
+		attempt = 1
+	}
+	var due, settled any
+	switch o.State() { //nolint:exhaustive // what is rejected or given up
+	case core.StateFailed:
+		due = st.now + micros(o.In())
+	case core.StateAbandoned:
+		settled = st.now
+	default:
+	}
+	_, err = st.exec(ctx, settleText, r.Seq, int64(o.State()), due, settled, attempt, nullable(string(o.Reason())), o.Reason().Blocks(), o.Unknown(), nullable(o.Error()), st.now)
+	return err
+}
+
+// release ends self's hold. A second release finds none and so puts nothing off again; a hold of another one stays.
+func (st *settler) release(ctx context.Context, r *row, o *outbox.Outcome) error {
+	if o.Unknown() && !r.maybe {
+		if _, err := st.exec(ctx, unknownText, r.Seq); err != nil {
+			return err
+		}
+	}
+	if r.holder != st.self {
+		return nil
+	}
+	_, err := st.exec(ctx, releaseText, r.Seq, st.now+micros(o.In()))
+	return err
+}
+
+// heeded deletes a control record. One of kind 3 concerns all slots of a route: it goes when all owners have heeded it.
+func (st *settler) heeded(ctx context.Context, o *outbox.Outcome) error {
+	own, err := st.owns(ctx, st.self, o.Ref().Route)
+	if err != nil {
+		return err
+	}
+	n, err := st.exec(ctx, heededText, o.Control(), o.Ref().Route, bits(own))
+	if err != nil || n > 0 {
+		return err
+	}
+	_, err = st.exec(ctx, restText, o.Control(), o.Ref().Route, bits(own))
+	return err
+}
+
+// publish deletes the published records at once, or one by one if the database refuses one.
+func (st *settler) publish(ctx context.Context, at []int) error {
+	if len(at) == 0 {
+		return nil
+	}
+	err := st.publishAll(ctx, at)
+	if err == nil {
+		return nil
+	}
+	of, fatal := st.alone(ctx, err)
+	switch {
+	case fatal != nil:
+		return fatal
+	case len(at) == 1:
+		st.res[at[0]] = of
+		return nil
+	}
+	if err := st.publish(ctx, at[:len(at)/2]); err != nil {
+		return err
+	}
+	return st.publish(ctx, at[len(at)/2:])
+}
+
+func (st *settler) publishAll(ctx context.Context, at []int) error {
+	type named [3]any
+	refs := make([]named, len(at))
+	for i, j := range at {
+		ref := st.outcomes[j].Ref()
+		refs[i] = named{ref.Seq, ref.ID, ref.Route}
+	}
+	text, err := json.Marshal(refs)
+	if err != nil {
+		return err
+	}
+	query, args := publishText, []any{string(text)}
+	if st.keeps {
+		query, args = keepText, append(args, st.now)
+	}
+	done := make(map[int64]bool, len(at))
+	err = st.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var seq int64
+		err := rows.Scan(&seq)
+		done[seq] = true
+		return true, err
+	}, query, args...)
+	if err != nil {
+		return err
+	}
+	st.changed = st.changed || len(done) > 0
+	ids := make(map[int64]string, len(at)) // of those that were there
+	for _, j := range at {
+		ref := st.outcomes[j].Ref()
+		if done[ref.Seq] && (ids[ref.Seq] == "" || ids[ref.Seq] == ref.ID) {
+			ids[ref.Seq] = ref.ID
+			st.res[j] = nil
+		} else {
+			st.res[j] = refused(ref, outbox.ErrChanged)
+		}
+	}
+	return nil
+}
+
+// stamp keeps the highest stamp that was settled.
+func (st *settler) stamp(ctx context.Context) error {
+	var stamp int64
+	for i := range st.outcomes {
+		if st.res[i] == nil {
+			stamp = max(stamp, st.outcomes[i].Stamp())
+		}
+	}
+	if !st.changed || stamp == 0 {
+		return nil
+	}
+	_, err := st.exec(ctx, stampText, stamp)
+	return err
+}
+
+func refused(ref outbox.Ref, why error) error {
+	return &core.Error{Op: fmt.Sprintf("waybill/sqlite: settle %q on route %q", ref.ID, ref.Route), Class: core.ClassRejected, Err: why}
+}

@@ -1,0 +1,184 @@
+package owned
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+// rowsPerInsert bounds the rows of one INSERT: SQLite takes 32,766 variables a statement. SQLite runs in this process,
+// so that further statements are no round trips.
+const rowsPerInsert = 1000
+
+const (
+	insertText = `INSERT INTO waybill_records (route, id, topic, key, slot, due_at, ready_since, hlc, attrs, body, expires_at, withdrawable, dedupe_key) VALUES `
+	insertRow  = `(?,?,?,?,?,?,?,?,?,?,?,?,?)`
+	insertEnd  = ` ON CONFLICT (route, id) DO NOTHING RETURNING route, id`
+	// insertKeyedEnd is for rows of which some have a dedupe key.
+	insertKeyedEnd = ` ON CONFLICT DO NOTHING RETURNING route, id`
+
+	highWaterText = `SELECT max((SELECT value FROM waybill_info WHERE name = 'hlc'), coalesce((SELECT max(hlc) FROM (SELECT hlc FROM waybill_records ORDER BY seq DESC LIMIT 10000)), 0))`
+)
+
+// Row is a row to stage, for programs that stamp envelopes themselves.
+type Row struct {
+	core.StagedRow
+	// Withdrawable: it may be cancelled or replaced although it is due. A dedupe key implies it.
+	Withdrawable bool
+}
+
+// Stage writes msgs in tx, which must be a transaction in the file that the store uses, from whatever *sql.DB. It never
+// begins, commits or rolls back. Delays count from now by the store's clock.
+func (s *Store) Stage(ctx context.Context, tx *sql.Tx, msgs ...core.Message) (_ []core.Staged, err error) {
+	if tx == nil {
+		return nil, core.Invalid("waybill/sqlite: stage", "tx: is nil; begin a transaction, stage in it, commit it")
+	}
+	if len(msgs) == 0 {
+		return nil, nil
+	}
+	ctx, span := s.stamper.Start(ctx, len(msgs))
+	defer func() { core.EndSpan(span, err) }()
+	stamped, err := s.stamper.Stamp(ctx, msgs)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]Row, len(stamped))
+	for i := range stamped {
+		rows[i].StagedRow = stamped[i]
+		rows[i].Withdrawable = s.opts.Withdrawable != nil && s.opts.Withdrawable(stamped[i].Route, stamped[i].Envelope.Topic)
+	}
+	return s.StageRows(ctx, tx, rows...)
+}
+
+// StageRows is Stage for rows that are stamped already, with one answer a row.
+func (s *Store) StageRows(ctx context.Context, tx *sql.Tx, rows ...Row) ([]core.Staged, error) {
+	if tx == nil {
+		return nil, core.Invalid("waybill/sqlite: stage", "tx: is nil; begin a transaction, stage in it, commit it")
+	}
+	if err := s.readyIn(ctx, tx); err != nil {
+		return nil, s.classify("stage", ended("stage", err))
+	}
+	w := s.withdrawer(tx)
+	staged := make([]core.Staged, len(rows))
+	for from := 0; from < len(rows); {
+		to := from + 1
+		if !rows[from].Replace {
+			to = runEnd(rows, from)
+		}
+		if err := w.stage(ctx, rows[from:to], staged[from:to]); err != nil {
+			return nil, s.classify("stage", ended("stage", err))
+		}
+		from = to
+	}
+	return staged, nil
+}
+
+// runEnd returns where a run of rows that can be written together ends: before one that replaces, or that has an id of
+// the run again.
+func runEnd(rows []Row, from int) int {
+	ids := make(map[[2]string]bool, min(len(rows)-from, rowsPerInsert))
+	for i := from; i < len(rows); i++ {
+		id := [2]string{rows[i].Route, rows[i].Envelope.ID}
+		if rows[i].Replace || ids[id] || i-from == rowsPerInsert {
+			return i
+		}
+		ids[id] = true
+	}
+	return len(rows)
+}
+
+// stage writes a run of rows, or one that replaces.
+func (w *withdrawer) stage(ctx context.Context, rows []Row, staged []core.Staged) error {
+	status := core.CancelNotFound
+	if r := &rows[0]; r.Replace {
+		var err error
+		if status, err = w.replace(ctx, r); err != nil {
+			return err
+		}
+	}
+	fresh, err := w.insert(ctx, rows)
+	if err != nil {
+		return err
+	}
+	for i := range rows {
+		r := &rows[i]
+		staged[i] = core.Staged{ID: r.Envelope.ID, Route: r.Route, Duplicate: !fresh[[2]string{r.Route, r.Envelope.ID}], Replaced: status}
+		if !staged[i].Duplicate || r.DedupeKey == "" {
+			continue
+		}
+		// Of its own id, or of the live message with its key?
+		if _, err := w.one(ctx, []any{&staged[i].ID}, holderText, r.Route, r.Envelope.Topic, r.DedupeKey, r.Envelope.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// insert writes rows with one statement and returns those that were new.
+func (w *work) insert(ctx context.Context, rows []Row) (map[[2]string]bool, error) {
+	args := make([]any, 0, len(rows)*13)
+	keyed := false
+	for i := range rows {
+		r := &rows[i]
+		e := &r.Envelope
+		since := w.now + r.Delay.Microseconds()
+		if !r.DeliverAt.IsZero() {
+			since = max(r.DeliverAt.UnixMicro(), w.now)
+		}
+		var due any
+		if since > w.now {
+			due = since
+		}
+		attrs, err := encodeAttrs(e)
+		if err != nil {
+			return nil, err
+		}
+		body := e.Body
+		if body == nil {
+			body = []byte{}
+		}
+		keyed = keyed || r.DedupeKey != ""
+		args = append(args, r.Route, e.ID, e.Topic, e.Key, int64(outbox.SlotOf(r.Route, e.Key, e.ID)), due, since, int64(e.HLC), attrs, body, expiry(e),
+			r.Withdrawable || r.DedupeKey != "", nullable(r.DedupeKey))
+	}
+	end := insertEnd
+	if keyed {
+		end = insertKeyedEnd
+	}
+	fresh := make(map[[2]string]bool, len(rows))
+	err := w.each(ctx, func(res *sql.Rows) (bool, error) {
+		var k [2]string
+		err := res.Scan(&k[0], &k[1])
+		fresh[k] = true
+		return true, err
+	}, insertText+insertRow+strings.Repeat(","+insertRow, len(rows)-1)+end, args...)
+	return fresh, err
+}
+
+// expiry returns when e expires as stored, or nil.
+func expiry(e *core.Envelope) any {
+	if e.Expires.IsZero() {
+		return nil
+	}
+	return e.Expires.UnixMicro()
+}
+
+func nullable(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// HighWater returns the highest stamp that was settled or stands in one of the newest 10,000 rows.
+func (s *Store) HighWater(ctx context.Context) (hlc.Timestamp, error) {
+	var ts int64
+	if err := s.db.QueryRowContext(ctx, s.sql(highWaterText)).Scan(&ts); err != nil {
+		return 0, s.classify("high water", err)
+	}
+	return hlc.Timestamp(ts), nil
+}

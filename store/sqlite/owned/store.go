@@ -1,0 +1,188 @@
+package owned
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver that Open uses
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+// Store is an outbox and an inbox in an SQLite file. It is safe for concurrent use.
+type Store struct {
+	db      *sql.DB
+	owned   bool
+	opts    Options
+	stamper *core.Stamper
+	gate    chan struct{} // holds one token while this store writes
+	hint    chan struct{}
+	closed  atomic.Bool
+	fit     atomic.Bool // this program knows the schema well enough
+
+	migrated atomic.Bool
+
+	mu    sync.Mutex // guards what follows
+	stmts statements
+
+	watch watcher
+}
+
+var (
+	_ outbox.Store               = (*Store)(nil)
+	_ core.Stager[*sql.Tx]       = (*Store)(nil)
+	_ core.Checker               = (*Store)(nil)
+	_ core.Migrator              = (*Store)(nil)
+	_ core.ClockSeeder           = (*Store)(nil)
+	_ interface{ Close() error } = (*Store)(nil)
+)
+
+// Open opens the file at path, or creates it, with WAL, synchronous=FULL, foreign keys on, and transactions that begin
+// immediate. With Options.AutoMigrate the tables are there when it returns. The caller closes the store.
+func Open(ctx context.Context, path string, opts Options) (*Store, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	dsn, err := dataSource(path, opts.withDefaults().BusyTimeout)
+	if err != nil {
+		return nil, err
+	}
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, classify("open", err)
+	}
+	db.SetMaxOpenConns(8)
+	db.SetMaxIdleConns(8)
+	s, err := New(db, opts)
+	if err == nil {
+		s.owned = true
+		err = s.begin(ctx)
+	}
+	if err != nil {
+		_ = db.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// New returns a store in db, which must use the driver of modernc.org/sqlite. The application should open it with WAL,
+// synchronous=FULL, a busy timeout and immediate transactions:
+//
+//	file:app.db?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)
+//
+// The store keeps one connection of db for itself while a relay waits, unless db is limited to one. It never closes db.
+func New(db *sql.DB, opts Options) (*Store, error) {
+	if db == nil {
+		return nil, core.Invalid("waybill/sqlite: new", "db: is nil; pass an open *sql.DB, or use Open")
+	}
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	opts = opts.withDefaults()
+	stamper, err := core.NewStamper(core.StamperOptions{
+		Source: opts.Source, Clock: opts.Clock, Limits: opts.Limits, TTL: opts.TTL, Now: opts.Now,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{db: db, opts: opts, stamper: stamper, gate: make(chan struct{}, 1), hint: make(chan struct{}, 1)}
+	s.watch.seen = map[string]sight{}
+	s.watch.lock = make(chan struct{}, 1)
+	return s, nil
+}
+
+// dataSource returns the driver's name for path.
+func dataSource(path string, busy time.Duration) (string, error) {
+	if path == "" || strings.Contains(path, ":memory:") || strings.HasPrefix(path, "file:") || strings.ContainsRune(path, 0) {
+		return "", core.Invalid("waybill/sqlite: open",
+			"path: must be the name of a file, not a URI or :memory:; use New for your own data source, or package store/memory")
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("waybill/sqlite: open: %w", err)
+	}
+	if info, err := os.Stat(filepath.Dir(abs)); err != nil || !info.IsDir() { //nolint:gosec // the application names its file
+		return "", misconfigured("open", fmt.Errorf("the directory of %q does not exist: create it", path))
+	}
+	if info, err := os.Stat(abs); err == nil && info.IsDir() { //nolint:gosec // the application names its file
+		return "", misconfigured("open", fmt.Errorf("%q is a directory: name a file in it", path))
+	}
+	abs = filepath.ToSlash(abs)
+	if runtime.GOOS == "windows" {
+		abs = "/" + abs
+	}
+	pragma := func(name, value string) string { return "&_pragma=" + url.QueryEscape(name+"("+value+")") }
+	return "file:" + (&url.URL{Path: abs}).EscapedPath() + "?_txlock=immediate&_error_rc=1" +
+		pragma("busy_timeout", strconv.FormatInt(busy.Milliseconds(), 10)) + pragma("synchronous", "FULL") + pragma("foreign_keys", "1"), nil
+}
+
+// begin brings a file that Open opened into WAL mode and migrates it if asked to. Changing the mode does not wait for
+// other processes that do the same, so it is tried again for the busy timeout.
+func (s *Store) begin(ctx context.Context) error {
+	deadline := time.Now().Add(s.opts.BusyTimeout)
+	for {
+		var mode string
+		err := s.db.QueryRowContext(ctx, "PRAGMA journal_mode=WAL").Scan(&mode)
+		if err == nil && mode != "wal" {
+			return misconfigured("open", fmt.Errorf("the file stays in journal mode %q instead of WAL: it must be on a local disk", mode))
+		}
+		if err == nil {
+			break
+		}
+		if !busy(err) || time.Now().After(deadline) {
+			return classify("open", err)
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return classify("open", err)
+		}
+	}
+	if s.opts.AutoMigrate {
+		return s.Migrate(ctx)
+	}
+	return nil
+}
+
+// DB returns the database, for business transactions. Do not close it.
+func (s *Store) DB() *sql.DB { return s.db }
+
+// Clock returns the clock that stamps what is staged.
+func (s *Store) Clock() *hlc.Clock { return s.stamper.Clock() }
+
+// Close releases what the store holds, and closes the database if Open opened it. It is idempotent.
+func (s *Store) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stmts.close()
+	s.stmts = nil
+	s.watch.close()
+	if s.owned {
+		if err := s.db.Close(); err != nil {
+			return classify("close", err)
+		}
+	}
+	return nil
+}
+
+// Traits declares exact marks, a fence by session, and durability. With New, durability is what the application's settings
+// make of it.
+func (s *Store) Traits() outbox.Traits {
+	return outbox.Traits{SessionFence: true, Durable: true, SharedAcrossProcesses: true}
+}
+
+// now returns the store's time in microseconds.
+func (s *Store) now() int64 { return s.opts.Now().UnixMicro() }

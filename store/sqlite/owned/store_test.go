@@ -1,0 +1,268 @@
+package owned
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/store/sqlite"
+)
+
+// DB-10 DB-22: rows that plain SQL inserted have the slot of their key, whoever looks.
+func TestPlainSQL(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	self := join(t, s, route).Session
+	stage(t, s, raw("a", "k"))
+	run(t, s.DB(), `INSERT INTO waybill_records (id, topic, key, body) VALUES ('b', 'plain.sql', 'k', x'6869'), ('c', 'plain.sql', '', x''), ('d', 'plain.sql', 'k', NULL);
+		INSERT INTO waybill_records (topic, key) VALUES ('plain.sql', 'other')`)
+	slot := outbox.SlotOf(route, "k", "")
+	part := outbox.Part{Route: route, Slots: 1 << slot}
+	p, err := s.Read(t.Context(), self, outbox.Look{Ranges: []outbox.Range{{Part: part, To: 1 << 62, Limit: 2}, {Part: part, From: 2, To: 1 << 62}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := ids(p.Ranges[0].Records) + ids(p.Ranges[1].Records); got != "a b d " || !p.Ranges[0].More {
+		t.Fatalf("read %s, more %v", got, p.Ranges[0].More)
+	}
+	b := p.Ranges[0].Records[1]
+	if b.Err != nil || b.Slot != slot || string(b.Envelope.Body) != "hi" || b.Envelope.Type != "plain.sql" || b.Envelope.Source != "/test" {
+		t.Errorf("%+v", b)
+	}
+	hold(t, s, self, &b)
+	taken, err := s.Take(t.Context(), self, outbox.Want{Part: all(route), N: 5})
+	if err != nil || len(taken) != 1 || taken[0].Ref.ID != "c" || taken[0].Record.Slot != outbox.SlotOf(route, "", "c") {
+		t.Errorf("%+v %v", taken, err)
+	}
+	settle(t, s, self, outbox.Retry(&b, errNo, 0), outbox.Published(taken[0].Record))
+	if d := dueNow(t, s, self); len(d.Retries) != 1 || d.Retries[0].Slot != slot {
+		t.Errorf("%+v", d)
+	}
+}
+
+// The old store and this one can share a file.
+func TestBesideTheOldStore(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "both.db")
+	old, err := sqlite.Open(t.Context(), path, sqlite.Options{Source: "/old", AutoMigrate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	s := openAt(t, path, Options{})
+	if err := errors.Join(s.Check(t.Context()), old.Check(t.Context())); err != nil {
+		t.Error(err)
+	}
+	for _, d := range []core.DriftChecker{s, old} {
+		if diffs, err := d.Drift(t.Context()); err != nil || diffs != nil {
+			t.Errorf("%v %v", diffs, err)
+		}
+	}
+	in(t, s, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := old.Stage(ctx, tx, raw("old", ""))
+		_, ownErr := s.Stage(ctx, tx, raw("new", ""))
+		return errors.Join(err, ownErr)
+	})
+	if got := ids(read(t, s, join(t, s, route).Session, route)); got != "new " {
+		t.Errorf("read %s", got)
+	}
+}
+
+// What a trigger of the application refuses fails alone; if it ends the whole transaction, nothing is settled.
+func TestRefusedBySQL(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	self := join(t, s, route).Session
+	stage(t, s, raw("a", ""), raw("b", ""), raw("c", ""), raw("d", ""), raw("e", ""))
+	run(t, s.DB(), `CREATE TRIGGER refuse BEFORE UPDATE OF state ON waybill_records WHEN old.id IN ('b') BEGIN SELECT RAISE(ABORT, 'not this one'); END;
+		CREATE TRIGGER refuse_too BEFORE DELETE ON waybill_records WHEN old.id = 'd' BEGIN SELECT RAISE(ABORT, 'nor this one'); END`)
+	rs := read(t, s, self, route)
+	res := s.Settle(t.Context(), self, []outbox.Outcome{
+		outbox.Published(&rs[0]), outbox.Retry(&rs[1], errNo, time.Hour), outbox.Abandon(&rs[2], "", errNo), outbox.Published(&rs[3]), outbox.Published(&rs[4]),
+	})
+	for i, err := range res {
+		if refused := i == 1 || i == 3; refused != (err != nil) || refused && core.ClassOf(err) == core.ClassOutage {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if got := ids(read(t, s, self, route)); got != "b d " {
+		t.Errorf("left: %s", got)
+	}
+	run(t, s.DB(), `DROP TRIGGER refuse; CREATE TRIGGER refuse BEFORE UPDATE OF state ON waybill_records BEGIN SELECT RAISE(ROLLBACK, 'all'); END; DROP TRIGGER refuse_too`)
+	for i, err := range s.Settle(t.Context(), self, []outbox.Outcome{outbox.Retry(&rs[1], errNo, time.Hour), outbox.Published(&rs[3])}) {
+		if err == nil {
+			t.Errorf("%d was settled", i)
+		}
+	}
+	if got := ids(read(t, s, self, route)); got != "b d " {
+		t.Errorf("left: %s", got)
+	}
+}
+
+// Two processes that stage, take and settle: each keyless record goes to one of them.
+func TestTwoStoresTake(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "test.db")
+	stores := []*Store{openAt(t, path, Options{}), openAt(t, path, Options{})}
+	const n = 200
+	var done sync.Map
+	var count atomic.Int32
+	var wg sync.WaitGroup
+	join(t, stores[0], route)
+	for i, s := range stores {
+		self := join(t, s, route).Session
+		wg.Go(func() {
+			for j := range n {
+				if _, err := tryStage(t.Context(), s, raw(fmt.Sprint(i, "-", j), "")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		for range 2 {
+			wg.Go(func() {
+				for count.Load() < 2*n && !t.Failed() {
+					taken, err := s.Take(t.Context(), self, outbox.Want{Part: all(route), N: 1, Deliver: true})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for _, g := range taken {
+						if _, again := done.LoadOrStore(g.Ref.ID, self); again {
+							continue // it is held by this session: another goroutine of it has it
+						}
+						count.Add(1)
+						if err := s.Settle(t.Context(), self, []outbox.Outcome{outbox.Published(g.Record)})[0]; err != nil {
+							t.Error(g.Ref.ID, err)
+						}
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// OR-09: the clock goes on above what was settled.
+func TestHighWater(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	self := join(t, s, route).Session
+	stage(t, s, raw("a", ""))
+	r := get(t, s, self, route, "a")
+	settle(t, s, self, outbox.Published(r))
+	if ts, err := s.HighWater(t.Context()); err != nil || ts != r.Envelope.HLC || ts == hlc.Timestamp(0) {
+		t.Errorf("%v %v, want %v", ts, err, r.Envelope.HLC)
+	}
+}
+
+// The units of a route that nobody serves go, and come back with what must be known of them.
+func TestUnitsOfUnservedRoutes(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	m := join(t, s, route)
+	stage(t, s, raw("a", "k"))
+	units := outbox.Split(route, 2)
+	meet(t, s, outbox.Meeting{Self: m, Moves: []outbox.Move{{Unit: units[0], From: m.Session, To: m.Session, Low: 3, Careful: 5}, {Unit: units[1], From: m.Session, To: m.Session, Low: 2, Careful: 4}}})
+	r := meet(t, s, outbox.Meeting{Self: m, Leave: true})
+	if len(r.Units) != 0 || !slices.Equal(r.Unserved, []string{route}) || r.Known {
+		t.Errorf("%+v", r)
+	}
+	next := join(t, s, route)
+	for _, u := range meet(t, s, outbox.Meeting{}).Units {
+		if u.Low != 2 || u.Careful != 5 || u.Owner != next.Session {
+			t.Errorf("%+v", u)
+		}
+	}
+}
+
+// A control record about many records goes when the owners of all slots have heeded it.
+func TestControlFrom(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	a, b := join(t, s, route), join(t, s, route)
+	unit := outbox.Split(route, 2)[1]
+	meet(t, s, outbox.Meeting{Self: a, Moves: []outbox.Move{{Unit: unit, From: b.Session, To: a.Session}}})
+	run(t, s.DB(), "INSERT INTO waybill_control (kind, route, seq) VALUES (3, 'default', 7)")
+	control := func(of outbox.Member, slots outbox.Slots) []outbox.Control {
+		p, err := s.Read(t.Context(), of.Session, outbox.Look{Parts: []outbox.Part{{Route: route, Slots: slots}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Control
+	}
+	own := unit.Slots()
+	cs := control(a, own)
+	if len(cs) != 1 || cs[0].Kind != outbox.ControlFrom || cs[0].Seq != 7 {
+		t.Fatalf("%+v", cs)
+	}
+	for range 2 {
+		settle(t, s, a.Session, outbox.Heeded(&cs[0]))
+	}
+	if len(control(a, own)) != 0 || len(control(b, ^own)) != 1 {
+		t.Error("it is there for the other owner only")
+	}
+	settle(t, s, b.Session, outbox.Heeded(&cs[0]))
+	var n int
+	if err := s.DB().QueryRowContext(t.Context(), "SELECT count(*) FROM waybill_control").Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d left, %v", n, err)
+	}
+}
+
+// DB-10
+func TestWaitHearsOtherConnections(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "test.db")
+	a, b := openAt(t, path, Options{}), openAt(t, path, Options{})
+	self := join(t, a, route).Session
+	if cause, err := a.Wait(t.Context(), []string{route}, time.Millisecond); err != nil || cause != core.WakeTimer {
+		t.Fatalf("nothing is there: %s %v", cause, err)
+	}
+	for i := range 20 {
+		staged := make(chan time.Time, 1)
+		go func() {
+			if _, err := tryStage(t.Context(), b, raw(strconv.Itoa(i), "")); err != nil {
+				t.Error(err)
+			}
+			staged <- time.Now()
+		}()
+		cause, err := a.Wait(t.Context(), []string{route}, 30*time.Second)
+		if err != nil || cause != core.WakeNotify {
+			t.Fatalf("%s %v", cause, err)
+		}
+		if late := time.Since(<-staged); late > 2*time.Second {
+			t.Fatalf("woke %s after the commit", late)
+		}
+		settle(t, a, self, outbox.Published(get(t, a, self, route, strconv.Itoa(i))))
+	}
+	stage(t, b, raw("timer", "", core.Delay(200*time.Millisecond)))
+	began := time.Now()
+	if cause, err := a.Wait(t.Context(), []string{route}, 30*time.Second); err != nil || cause == core.WakeStop || time.Since(began) > 5*time.Second {
+		t.Errorf("a timer: %s %v after %s", cause, err, time.Since(began))
+	}
+	stage(t, b, raw("head", "k"))
+	if cause, err := a.Wait(t.Context(), []string{route, "other"}, 30*time.Second); err != nil || cause != core.WakeNotify {
+		t.Fatal(cause, err)
+	}
+	settle(t, a, self, outbox.Abandon(get(t, a, self, route, "head"), core.ReasonRejected, errNo))
+	if cause, err := a.Wait(t.Context(), []string{"other"}, 300*time.Millisecond); err != nil || cause != core.WakeTimer {
+		t.Errorf("nothing is there: %s %v", cause, err)
+	}
+	if err := b.DecideHead(t.Context(), route, "k", "head", core.HeadPark); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	if cause, err := a.Wait(t.Context(), []string{route}, 30*time.Second); err != nil || cause != core.WakeNotify || time.Since(began) > 5*time.Second {
+		t.Errorf("a control record: %s %v", cause, err)
+	}
+}

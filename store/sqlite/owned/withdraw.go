@@ -1,0 +1,173 @@
+package owned
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var _ core.Canceller[*sql.Tx] = (*Store)(nil)
+
+const (
+	byIDText  = `SELECT ` + rowSQL + `, r.topic, coalesce(r.dedupe_key, '') FROM waybill_records r WHERE r.route = ?1 AND r.id = ?2 AND r.settled_at IS NULL`
+	byKeyText = `SELECT ` + rowSQL + `, r.topic, coalesce(r.dedupe_key, '') FROM waybill_records r
+		WHERE r.route = ?1 AND r.topic = ?2 AND r.dedupe_key = ?3 AND r.dedupe_key IS NOT NULL AND r.settled_at IS NULL`
+	stagedText    = `SELECT 1 FROM waybill_records WHERE route = ?1 AND id = ?2`
+	deleteText    = `DELETE FROM waybill_records WHERE seq = ?1`
+	withdrawText  = `UPDATE waybill_records SET state = 5, due_at = NULL, version = version + 1, orphaned = 0, reason = ?2, settled_at = ?3 WHERE seq = ?1`
+	giveUpKeyText = `UPDATE waybill_records SET dedupe_key = NULL WHERE seq = ?1`
+	// holderText is the live message with a dedupe key, unless the id is staged.
+	holderText = `SELECT id FROM waybill_records WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL
+		AND NOT EXISTS (SELECT 1 FROM waybill_records WHERE route = ?1 AND id = ?4)`
+
+	// carefulText is up to where a member that died may have had records of a slot out, and no window has passed them yet.
+	carefulText = `SELECT max(coalesce((SELECT max(careful) FROM waybill_units WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2), 0),
+		coalesce((SELECT careful FROM waybill_routes WHERE route = ?1), 0))`
+
+	tellText = `INSERT INTO waybill_control (kind, route, slot, key, id, seq) VALUES (?1, ?2, ?3, ?4, ?5, ?6)`
+)
+
+// withdrawer withdraws messages in a transaction of the application.
+type withdrawer struct {
+	work
+	keep bool // withdrawn records stay
+}
+
+func (s *Store) withdrawer(tx *sql.Tx) *withdrawer {
+	return &withdrawer{work{s: s, tx: tx, now: s.now()}, s.opts.Retention.Of(core.StateAbandoned, core.ReasonCancelled) != 0}
+}
+
+// target is a live message that is to be withdrawn.
+type target struct {
+	row
+	topic, dedupe string
+}
+
+// target finds a live message by id or by dedupe key; nil = there is none.
+func (w *withdrawer) target(ctx context.Context, text string, args ...any) (*target, error) {
+	var t *target
+	err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
+		t = &target{}
+		return false, t.scan(rows, &t.topic, &t.dedupe)
+	}, text, args...)
+	return t, err
+}
+
+// Cancel withdraws staged messages in tx, by id or by dedupe key; see [core.Canceller]. What is scheduled, waits for a
+// retry, or was staged as withdrawable can be withdrawn, and so can what a member that died may have had out: that is
+// core.CancelMaybe. What a member holds, and what else is due, is core.CancelInFlight. Keys that name the same message get
+// the same answer. It takes the write lock.
+func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+	if tx == nil {
+		return nil, core.Invalid("waybill/sqlite: cancel", "tx: is nil; begin a transaction, cancel in it, commit it")
+	}
+	keys, err := core.CheckCancelKeys(keys)
+	if err != nil || len(keys) == 0 {
+		return nil, err
+	}
+	if err := s.readyIn(ctx, tx); err != nil {
+		return nil, s.classify("cancel", ended("cancel", err))
+	}
+	w := s.withdrawer(tx)
+	if _, err := w.exec(ctx, lockText); err != nil {
+		return nil, s.classify("cancel", ended("cancel", err))
+	}
+	out := make([]core.CancelStatus, len(keys))
+	seen := map[core.CancelKey]core.CancelStatus{}
+	for i := range keys {
+		if out[i], err = w.cancel(ctx, &keys[i], seen); err != nil {
+			return nil, s.classify("cancel", ended("cancel", err))
+		}
+	}
+	return out, nil
+}
+
+func (w *withdrawer) cancel(ctx context.Context, key *core.CancelKey, seen map[core.CancelKey]core.CancelStatus) (core.CancelStatus, error) {
+	var t *target
+	var err error
+	short := *key
+	if key.DedupeKey != "" {
+		t, err = w.target(ctx, byKeyText, key.Route, key.Topic, key.DedupeKey)
+	} else {
+		short.Topic = ""
+		t, err = w.target(ctx, byIDText, key.Route, key.ID)
+	}
+	if err != nil {
+		return core.CancelNotFound, err
+	}
+	if t == nil {
+		return seen[short], nil
+	}
+	status, err := w.withdraw(ctx, t, core.ReasonCancelled)
+	if err == nil && status != core.CancelInFlight {
+		seen[core.CancelKey{Route: t.Route, ID: t.ID}] = status
+		if t.dedupe != "" {
+			seen[core.CancelKey{Route: t.Route, Topic: t.topic, DedupeKey: t.dedupe}] = status
+		}
+	}
+	return status, err
+}
+
+// withdraw takes a message away, if nobody may have it out.
+func (w *withdrawer) withdraw(ctx context.Context, t *target, reason core.Reason) (core.CancelStatus, error) {
+	if t.holder != 0 {
+		return core.CancelInFlight, nil
+	}
+	careful, err := w.careful(ctx, &t.row)
+	if err != nil {
+		return core.CancelNotFound, err
+	}
+	if !t.waits && !t.withdrawable && !t.orphaned && !careful {
+		return core.CancelInFlight, nil
+	}
+	if w.keep {
+		_, err = w.exec(ctx, withdrawText, t.Seq, string(reason), w.now)
+	} else {
+		_, err = w.exec(ctx, deleteText, t.Seq)
+	}
+	if err == nil && t.key != "" && !t.timer() {
+		err = w.tell(ctx, outbox.ControlKey, &t.row)
+	}
+	if t.maybe || t.crashes > 0 || careful {
+		return core.CancelMaybe, err
+	}
+	return core.CancelDone, err
+}
+
+// careful reports whether a member that died may have had r out, and no window has passed it yet.
+func (w *work) careful(ctx context.Context, r *row) (bool, error) {
+	if r.timer() {
+		return false, nil
+	}
+	var careful int64
+	_, err := w.one(ctx, []any{&careful}, carefulText, r.Route, int64(r.slot))
+	return r.Seq <= careful, err
+}
+
+// tell writes a control record about r.
+func (w *work) tell(ctx context.Context, kind outbox.ControlKind, r *row) error {
+	_, err := w.exec(ctx, tellText, int64(kind), r.Route, int64(r.slot), r.key, r.ID, r.Seq)
+	return err
+}
+
+// replace makes room for r, unless it is staged already. What a member holds gives up its dedupe key.
+func (w *withdrawer) replace(ctx context.Context, r *Row) (core.CancelStatus, error) {
+	if _, err := w.exec(ctx, lockText); err != nil {
+		return core.CancelNotFound, err
+	}
+	var one int
+	if staged, err := w.one(ctx, []any{&one}, stagedText, r.Route, r.Envelope.ID); err != nil || staged {
+		return core.CancelNotFound, err
+	}
+	t, err := w.target(ctx, byKeyText, r.Route, r.Envelope.Topic, r.DedupeKey)
+	if err != nil || t == nil {
+		return core.CancelNotFound, err
+	}
+	status, err := w.withdraw(ctx, t, core.ReasonReplaced)
+	if err == nil && status == core.CancelInFlight {
+		_, err = w.exec(ctx, giveUpKeyText, t.Seq)
+	}
+	return status, err
+}
