@@ -35,6 +35,7 @@ others: MODULES := $(filter-out .,$(MODULES))
 others:
 	$(call each,$(RACE) ./...)
 	go test -p 1 $(COUNT) -run 'MillionRows|^TestHistories$$' ./store/sqlite ./internal/checker
+	go test $(COUNT) -run '^Test(Histories|Rules)$$' ./dispatch -rapid.checks=50
 
 lint: ## golangci-lint with .golangci.yml, in every module
 	@bin=$$(scripts/tools) && for m in $(MODULES); do echo "== $$m: lint" >&2; (cd $$m && "$$bin/golangci-lint" run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...) || exit 1; done
@@ -56,6 +57,7 @@ soak: servers ## the long histories of the checker, then the orders example unde
 	WAYBILL_CHECKER_REAL=200 go test -count=1 -v -timeout 30m -run '^TestPostgresRabbitMQHistories$$' ./internal/checker
 	WAYBILL_CHECKER_KILLS=10 go test -count=1 -v -timeout 30m -run '^TestServerKillHistories$$' ./internal/checker
 	WAYBILL_CHECKER_SQLITE=60 WAYBILL_CHECKER_HISTORIES=50000 go test -count=1 -v -timeout 60m -run '^Test(SQLite)?Histories$$' ./internal/checker
+	go test -count=1 -v -timeout 60m -run '^TestHistories$$' ./dispatch -rapid.checks=5000
 	WAYBILL_OUTAGE=60s go test -count=1 -v -run '^TestBrokerKilledUnderLoad$$' ./internal/badinput
 	go run ./examples/orders -chaos $(SOAK)
 

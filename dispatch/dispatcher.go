@@ -39,6 +39,11 @@ type Dispatcher struct {
 	distrust bool            // the database went back: hints say nothing
 	unable   map[string]bool // routes that this member cannot serve now
 	free     int
+	// Of queues: how many free handlers others were told of, since when none is free, and whose turn an odd one is.
+	shown     int
+	busySince time.Time
+	odd       bool
+	quitting  bool
 
 	// Reading.
 	last     int64 // the greatest Page.Last
@@ -147,6 +152,7 @@ func (d *Dispatcher) Calls(now time.Time) (calls []*Call) {
 	if d.left {
 		return nil
 	}
+	d.noteFree()
 	add := func(c *Call) {
 		if c != nil {
 			c.sent, c.gen = now, d.session
@@ -247,7 +253,10 @@ func (d *Dispatcher) Next() time.Time {
 // Wake says that something may have been staged on routes, or on any route if none is named.
 func (d *Dispatcher) Wake(now time.Time, routes ...string) {
 	d.tick(now)
-	wake := func(rt *route) { rt.readAt, rt.idle = now, 0 }
+	wake := func(rt *route) {
+		rt.readAt, rt.idle = now, 0
+		rt.lookNext(now)
+	}
 	for _, name := range routes {
 		if rt := d.byName[name]; rt != nil {
 			wake(rt)
@@ -267,14 +276,6 @@ func (d *Dispatcher) SetAble(route string, able bool) { //nolint:revive // a sta
 		d.unable[route] = !able
 		d.freshBeat = true
 	}
-}
-
-// SetFree says how many more records the member's handlers could take; for table queues.
-func (d *Dispatcher) SetFree(n int) {
-	if (n == 0) != (d.free == 0) {
-		d.freshBeat = true
-	}
-	d.free = n
 }
 
 // Stop ends reading and handing out. What is out is to be concluded; then the member leaves.
@@ -370,6 +371,7 @@ func (d *Dispatcher) rejoin() {
 	d.out, d.dueSeen, d.paging, d.touched = 0, false, false, nil
 	d.meetAt, d.meetHold, d.dueAt, d.settleAt, d.takeAt, d.readAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	for i, rt := range d.routes {
+		d.tellLost(rt)
 		for _, it := range rt.known {
 			it.lost = true
 		}

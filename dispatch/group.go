@@ -222,7 +222,7 @@ func (d *Dispatcher) lowest(rt *route, slots outbox.Slots) int64 {
 		}
 	}
 	for seq, it := range rt.known {
-		if slots.Has(it.Record.Slot) {
+		if slots.Has(it.Record.Slot) && !rt.anyones(it.Record.Envelope.Key) {
 			low = min(low, seq-1)
 		}
 	}

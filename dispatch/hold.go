@@ -19,7 +19,7 @@ const (
 	// firstWindow is how many suspects go at once; each crash halves it.
 	firstWindow = 100
 	// duePoll is how often what became due is looked for although nobody said so.
-	duePoll = 500 * time.Millisecond
+	duePoll = time.Second
 	// dueAgain is the least pause when something is due and could not be held.
 	dueAgain = 20 * time.Millisecond
 )
@@ -27,18 +27,28 @@ const (
 // isSuspect reports whether a record may be what killed a member.
 func (d *Dispatcher) isSuspect(it *Item) bool {
 	r := &it.Record
+	if it.route.Queue { // what was out is known: it was held
+		return r.Crashes >= aloneAfter
+	}
 	return r.Crashes < core.MaxCrashes && (r.Crashes > 0 || r.Seq <= it.route.careful[r.Slot])
 }
 
-// windowOf is how many suspects may go beside one that had so many crashes.
-func windowOf(crashes int) int { return max(firstWindow>>min(crashes, 30), 1) }
+// windowOf is how many suspects may go beside it: it says how many crashes it had.
+func windowOf(it *Item) int {
+	if it.route.Queue {
+		return 1
+	}
+	return max(firstWindow>>min(it.Record.Crashes, 30), 1)
+}
 
 // takeDue returns when the next Take is due; zero = none.
 func (d *Dispatcher) takeDue() time.Time {
-	var at time.Time
+	at := d.nextDue()
 	for _, rt := range d.routes {
 		for _, it := range rt.wants {
-			at = earliest(at, it.at)
+			if d.mayTake(it) {
+				at = earliest(at, it.at)
+			}
 		}
 	}
 	if len(d.suspects) > 0 && len(d.window) == 0 {
@@ -59,23 +69,21 @@ func (d *Dispatcher) take() *Call {
 		return nil
 	}
 	d.fillWindow()
+	room, next := d.takeRoom()
 	var items []*Item
 	for _, rt := range d.routes {
 		for _, it := range rt.wants {
-			if !it.at.After(d.now) && len(items) < maxTake && d.mayTake(it) {
+			if !it.at.After(d.now) && len(items) < maxTake && d.mayTake(it) && room.fits(it) {
 				items = append(items, it)
 			}
 		}
 	}
-	if len(items) == 0 {
+	if len(items) == 0 && next == nil {
 		d.takeAt = d.now.Add(d.opts.Gather)
 		return nil
 	}
-	return d.takeCall(items)
+	return d.takeCall(items, next, room.n)
 }
-
-// mayTake reports whether it may be held now: one that goes alone waits until nothing is out.
-func (d *Dispatcher) mayTake(it *Item) bool { return !it.alone || d.out == 0 }
 
 // late returns a Take that writes down what has been out for longer than a beat.
 func (d *Dispatcher) late() *Call {
@@ -95,15 +103,19 @@ func (d *Dispatcher) late() *Call {
 	if len(items) == 0 {
 		return nil
 	}
-	return d.takeCall(items)
+	return d.takeCall(items, nil, 0)
 }
 
-func (d *Dispatcher) takeCall(items []*Item) *Call {
+// takeCall asks for items, and for the next n of a route that have no key.
+func (d *Dispatcher) takeCall(items []*Item, next *route, n int) *Call {
 	want := outbox.Want{}
 	for _, it := range items {
 		want.Refs = append(want.Refs, it.Record.Ref)
 	}
 	want.Deliver = slices.ContainsFunc(items, func(it *Item) bool { return it.route.Hold })
+	if next != nil {
+		d.addNext(&want, next, n)
+	}
 	c := &Call{kind: callTake}
 	session := d.session
 	var got []outbox.Taken
@@ -111,19 +123,24 @@ func (d *Dispatcher) takeCall(items []*Item) *Call {
 		got, err = s.Take(ctx, session, want)
 		return err
 	}
-	c.done = func() { d.taken(items, got, c) }
+	c.done = func() {
+		if d.taken(items, got, c) && next != nil && d.byName[next.Name] == next {
+			d.took(next, &want, got[len(items):])
+		}
+	}
 	d.taking = c
 	return c
 }
 
-func (d *Dispatcher) taken(items []*Item, got []outbox.Taken, c *Call) {
-	if c.err != nil || len(got) != len(items) {
+// taken takes in what became of items, and reports whether there is an answer.
+func (d *Dispatcher) taken(items []*Item, got []outbox.Taken, c *Call) bool {
+	if c.err != nil || len(got) < len(items) {
 		if fenced(c.err) {
 			d.rejoin()
-			return
+			return false
 		}
 		d.takeAt = d.now.Add(d.backoff(callTake))
-		return
+		return false
 	}
 	d.takeAt = time.Time{}
 	for i, it := range items {
@@ -154,6 +171,7 @@ func (d *Dispatcher) taken(items []*Item, got []outbox.Taken, c *Call) {
 			d.gone(it)
 		}
 	}
+	return true
 }
 
 // gone forgets a record that is no longer what was read, and has its key read anew.
@@ -173,7 +191,7 @@ func (d *Dispatcher) fillWindow() {
 		return
 	}
 	slices.SortStableFunc(d.suspects, func(a, b *Item) int { return cmp.Compare(b.Record.Crashes, a.Record.Crashes) })
-	size := windowOf(d.suspects[0].Record.Crashes)
+	size := windowOf(d.suspects[0])
 	n := min(size, len(d.suspects))
 	d.window = append(d.window, d.suspects[:n]...)
 	d.suspects = slices.Clone(d.suspects[n:])
@@ -217,9 +235,13 @@ func (d *Dispatcher) due() *Call {
 		if s := rt.slots(); s != 0 && room > 0 {
 			parts = append(parts, outbox.Part{Route: rt.Name, Slots: s})
 			limit = min(limit, room)
+			if rt.Queue {
+				limit = min(limit, max(d.free, dueAhead))
+			}
 		}
 	}
 	if len(parts) == 0 {
+		d.dueAt = d.now.Add(duePoll)
 		return nil
 	}
 	c := &Call{kind: callDue}
@@ -258,6 +280,7 @@ func (d *Dispatcher) dueDone(page *outbox.DuePage, c *Call) {
 	if page.Moved > 0 {
 		for _, rt := range d.routes {
 			rt.readAt, rt.idle = d.now, 0
+			rt.lookNext(d.now)
 		}
 	}
 	for i := range page.Retries {

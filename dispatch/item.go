@@ -28,12 +28,12 @@ func (d *Dispatcher) Hand(now time.Time, route string, limit int) (items []*Item
 	}
 	for len(items) < limit && len(rt.ready) > 0 {
 		it := rt.ready[0]
-		if !d.mayGo(it) {
+		if !d.mayGo(it) || rt.Queue && d.givesUp(rt, it.Record.Slot) {
 			break
 		}
 		rt.ready[0] = nil
 		rt.ready = rt.ready[1:]
-		if rt.isLeaving(it.Record.Slot) {
+		if rt.isLeaving(it.Record.Slot) && !rt.Queue {
 			continue // goes with its unit
 		}
 		if rt.topics[it.Record.Envelope.Topic] && !it.held {
@@ -52,7 +52,7 @@ func (d *Dispatcher) mayGo(it *Item) bool {
 	if it.alone {
 		return d.out == 0
 	}
-	return !slices.ContainsFunc(d.window, func(o *Item) bool { return o.alone })
+	return !slices.ContainsFunc(d.window, (*Item).bars)
 }
 
 // takeBack puts an item that was ready, and is not to go now, where it can be found again.

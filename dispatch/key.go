@@ -242,7 +242,7 @@ func (rt *route) passTopic(topic string, seq int64) {
 
 // visitLater has a record read again that another holds.
 func (d *Dispatcher) visitLater(rt *route, ref outbox.Ref, slot uint8, name string) {
-	if rt.again[ref.Seq] == nil && d.has(ruleAgain) {
+	if rt.again[ref.Seq] == nil && d.has(ruleAgain) && !rt.anyones(name) {
 		rt.again[ref.Seq] = &revisit{ref: ref, slot: slot, key: name, at: d.now.Add(againAfter)}
 	}
 }

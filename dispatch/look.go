@@ -22,6 +22,8 @@ const (
 	sweepPause = time.Second
 	// lookEvery is how often owners and control records are looked at when nothing is read.
 	lookEvery = 400 * time.Millisecond
+	// restEvery is how often a member that has nothing to do looks at the roster.
+	restEvery = time.Second
 )
 
 type rangeKind uint8
@@ -160,7 +162,7 @@ func (d *Dispatcher) newReading() *reading {
 func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string]bool) {
 	left = map[string]bool{}
 	add := func(g *group, kind rangeKind, w *walk, from, to int64, limit int) *outbox.Range {
-		q := outbox.Range{Part: outbox.Part{Route: rt.Name, Slots: g.slots}, From: from, To: to, Limit: limit}
+		q := outbox.Range{Part: outbox.Part{Route: rt.Name, Slots: g.slots}, From: from, To: to, Keyed: rt.Queue, Limit: limit}
 		r.look.Ranges = append(r.look.Ranges, q)
 		r.ranges = append(r.ranges, asked{kind, g, w, from, to})
 		return &r.look.Ranges[len(r.look.Ranges)-1]
@@ -323,6 +325,11 @@ func (d *Dispatcher) readDone(r *reading, page *outbox.Page, c *Call) {
 	for _, rt := range r.routes {
 		rt.rest(d, found[rt] || moved && rt.unresolved())
 		rt.merge(page.Last)
+	}
+	for _, g := range r.fresh {
+		if g.loaded {
+			g.route.readAt = d.now // nothing of it was read
+		}
 	}
 }
 
@@ -562,10 +569,13 @@ func (d *Dispatcher) control(page *outbox.Page) {
 				d.recheck(rt, &c)
 			} else if it := rt.known[c.Seq]; it != nil {
 				it.recheck = true
+			} else if rt.anyones(c.Key) {
+				rt.lookNext(d.now)
 			} else {
 				rt.again[c.Seq] = &revisit{ref: outbox.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, at: d.now}
 			}
 		case outbox.ControlFrom:
+			rt.lookNext(d.now)
 			for _, g := range rt.groups {
 				g.addWalk(max(c.Seq-1, 0), g.cursor)
 			}

@@ -22,6 +22,7 @@ type peer struct {
 // meetDue returns when the next Meet is due.
 func (d *Dispatcher) meetDue() time.Time {
 	at := earliest(d.beatSent.Add(d.opts.Lease/3), d.meetAt)
+	at = earliest(at, d.tellAt())
 	if !d.joined || len(d.removals) > 0 || len(d.moves) > 0 || d.freshBeat || d.stopping && d.idleForLeave() {
 		at = d.now
 	}
@@ -29,7 +30,7 @@ func (d *Dispatcher) meetDue() time.Time {
 }
 
 func (d *Dispatcher) idleForLeave() bool {
-	return d.out == 0 && len(d.pending) == 0 && len(d.heeded) == 0 && d.reading == nil && d.taking == nil && d.dueing == nil && d.settling == nil && d.giving == nil
+	return (d.out == 0 || d.quitting) && len(d.pending) == 0 && len(d.heeded) == 0 && d.reading == nil && d.taking == nil && d.dueing == nil && d.settling == nil && d.giving == nil
 }
 
 // meet returns the next Meet, or nil.
@@ -37,7 +38,7 @@ func (d *Dispatcher) meet() *Call {
 	if d.meeting != nil || d.meetDue().After(d.now) {
 		return nil
 	}
-	m := outbox.Meeting{Self: outbox.Member{Name: d.opts.Name, Lease: d.opts.Lease, Handlers: max(d.opts.Handlers, 1), Free: d.free}}
+	m := outbox.Meeting{Self: outbox.Member{Name: d.opts.Name, Lease: d.opts.Lease, Handlers: max(d.opts.Handlers, 1), Free: d.worth()}}
 	if !d.joined {
 		if d.session == 0 {
 			d.session = d.opts.NewSession()
@@ -48,6 +49,7 @@ func (d *Dispatcher) meet() *Call {
 	if renews { // else it only looks
 		d.gapped = d.joined && d.now.Sub(d.beatSent) > d.opts.Lease/2
 		d.beat++
+		d.shown = m.Self.Free
 	}
 	m.Self.Session, m.Self.Beat = d.session, d.beat
 	for _, rt := range d.routes {
@@ -58,6 +60,9 @@ func (d *Dispatcher) meet() *Call {
 	}
 	if !d.gapped || !d.has(ruleGapped) {
 		m.Remove = d.removals
+	}
+	if m.Leave && d.out > 0 {
+		m.Leave, m.Remove = false, []outbox.Removal{{Session: d.session, Beat: d.beat}}
 	}
 	m.Moves = d.moves
 	if renews && d.beat%hintEvery == 0 || m.Leave {
@@ -103,7 +108,7 @@ func (d *Dispatcher) met(m *outbox.Meeting, roster *outbox.Roster, c *Call, rene
 		d.meetHold, d.freshBeat = d.now.Add(d.backoff(callMeet)), true
 		return
 	}
-	if m.Leave {
+	if m.Leave || d.quitting && !roster.Known {
 		d.left = true
 		return
 	}
@@ -121,11 +126,21 @@ func (d *Dispatcher) met(m *outbox.Meeting, roster *outbox.Roster, c *Call, rene
 	d.share()
 	d.meetAt = time.Time{}
 	if len(roster.Members) > 1 {
-		d.meetAt = c.sent.Add(lookEvery)
+		d.meetAt = c.sent.Add(d.lookPause())
+	} else if d.opts.Handlers > 0 {
+		d.meetAt = c.sent.Add(queueLook)
 	}
 	if c := d.late(); c != nil {
 		d.lateCall = c
 	}
+}
+
+// lookPause is how long until the roster is looked at again, while there are others.
+func (d *Dispatcher) lookPause() time.Duration {
+	if slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.known)+len(rt.keys)+len(rt.again) > 0 }) {
+		return lookEvery
+	}
+	return restEvery
 }
 
 // observe notes whose beat stands still, and who is dead.
@@ -280,18 +295,29 @@ func (d *Dispatcher) freeUnits() (free []outbox.Owned) {
 	return free
 }
 
-// leave marks one unit of a route to be given up.
+// leave marks one unit of a route to be given up, if possible one of which nothing is in memory.
 func (d *Dispatcher) leave(rt *route) {
 	if rt == nil {
 		return
 	}
-	for _, u := range slices.Backward(rt.sortedUnits()) {
-		if !u.leaving {
-			u.leaving = true
-			rt.leaving |= u.Slots()
-			return
-		}
+	units, busy := rt.sortedUnits(), rt.knownSlots()
+	slices.Reverse(units)
+	at := slices.IndexFunc(units, func(u *unit) bool { return !u.leaving && busy&u.Slots() == 0 })
+	if at < 0 {
+		at = slices.IndexFunc(units, func(u *unit) bool { return !u.leaving })
 	}
+	if at >= 0 {
+		units[at].leaving = true
+		rt.leaving |= units[at].Slots()
+	}
+}
+
+// knownSlots are the slots of which something is in memory.
+func (rt *route) knownSlots() (s outbox.Slots) {
+	for _, it := range rt.known {
+		s |= 1 << it.Record.Slot
+	}
+	return s
 }
 
 // tally counts who owns what, as far as it is not on its way to somebody else.
@@ -311,7 +337,7 @@ func (d *Dispatcher) tally() *tally {
 		for _, s := range m.Serves {
 			able := !s.Unable && (m.Free > 0 || m.Handlers == 0)
 			if m.Session == d.session {
-				able = !d.unable[s.Route] && !d.stopping && d.free > 0
+				able = !d.unable[s.Route] && !d.stopping && d.hasFree()
 			}
 			t.serves[m.Session][s.Route] = able
 		}

@@ -23,12 +23,15 @@ type Options struct {
 	Bytes int64
 	// MaxKeys bounds the keys of a route that are remembered; default 100,000.
 	MaxKeys int
-	// PollMin and PollMax bound the pause between reads that find nothing; defaults 2 ms and 500 ms.
+	// PollMin and PollMax bound the pause between reads that find nothing; defaults 2 ms and 1 s.
 	PollMin, PollMax time.Duration
 	// Gather is how long an outcome that nobody waits for may wait for others; default 10 ms, negative = not at all.
 	Gather time.Duration
 	// Handlers is how many records a table queue can have out; 0 for a relay.
 	Handlers int
+	// Settled, if not nil, is called from Done when it is known what became of an item that was concluded, with nil if that was stored; or
+	// when an item that is out is lost with its session. It must not call the Dispatcher.
+	Settled func(it *Item, err error)
 }
 
 // Route is a route to serve.
@@ -45,6 +48,9 @@ type Route struct {
 	Pipelined int
 	// Hold has every record held before it is handed out.
 	Hold bool
+	// Queue: handlers of many processes work on it. What has a key goes by owner, what has none goes to any member with a free handler,
+	// and every record is held before. The member says with SetFree how many are free.
+	Queue bool
 }
 
 func (o Options) withDefaults() Options {
@@ -54,7 +60,7 @@ func (o Options) withDefaults() Options {
 	o.Bytes = orElse(o.Bytes, 64<<20)
 	o.MaxKeys = orElse(o.MaxKeys, 100_000)
 	o.PollMin = orElse(o.PollMin, 2*time.Millisecond)
-	o.PollMax = orElse(o.PollMax, 500*time.Millisecond)
+	o.PollMax = orElse(o.PollMax, time.Second)
 	o.Gather = max(orElse(o.Gather, 10*time.Millisecond), 0)
 	routes := make([]Route, len(o.Routes))
 	for i, r := range o.Routes {
@@ -63,6 +69,7 @@ func (o Options) withDefaults() Options {
 		}
 		r.Units = orElse(r.Units, outbox.NumSlots)
 		r.Pipelined = orElse(r.Pipelined, 1)
+		r.Hold = r.Hold || r.Queue
 		routes[i] = r
 	}
 	o.Routes = routes

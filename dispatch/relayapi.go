@@ -14,17 +14,27 @@ func (d *Dispatcher) Recall(it *Item) {
 	if k == nil || it.state != itemOut || it.session != d.session {
 		return
 	}
-	rt.ready = slices.DeleteFunc(rt.ready, func(o *Item) bool {
-		if o.key != k || o.Record.Seq < it.Record.Seq {
-			return false
+	for seq, o := range rt.known {
+		if o.key != k || seq < it.Record.Seq {
+			continue
 		}
-		d.window = slices.DeleteFunc(d.window, func(w *Item) bool { return w == o })
+		is := func(w *Item) bool { return w == o }
+		switch o.state {
+		case itemReady:
+			rt.ready = slices.DeleteFunc(rt.ready, is)
+		case itemWanting:
+			rt.wants = slices.DeleteFunc(rt.wants, is)
+		case itemSuspect:
+			d.suspects = slices.DeleteFunc(d.suspects, is)
+		case itemQueued, itemOut, itemSettling:
+			continue
+		}
+		d.window = slices.DeleteFunc(d.window, is)
 		o.state, o.Suspect, o.alone = itemQueued, false, false
 		rt.held--
 		k.busy--
 		k.insert(o)
-		return true
-	})
+	}
 }
 
 // Idle reports that everything of a route was read that could be, and that no read of it is due. What is staged from now on
@@ -34,12 +44,23 @@ func (d *Dispatcher) Idle(now time.Time, route string) bool {
 	return rt != nil && d.joined && d.reading == nil && len(rt.groups) > 0 && d.routeRoom(rt) > 0 && d.routeDue(rt).After(now)
 }
 
+// Unsettled returns how many outcomes wait to be stored, as far as no call is under way with them.
+func (d *Dispatcher) Unsettled() int {
+	if d.settling != nil {
+		return len(d.pending) + 1
+	}
+	return len(d.pending)
+}
+
+// More reports that there is more of a route to read.
+func (d *Dispatcher) More(route string) bool {
+	rt := d.byName[route]
+	return rt != nil && (rt.more || len(rt.toRead) > 0)
+}
+
 // RestingBut is Resting without regard to what waits on some routes, of which nothing is to be handed out now.
 func (d *Dispatcher) RestingBut(barred []string) bool {
-	if len(barred) == 0 {
-		return d.Resting()
-	}
-	if !d.joined || d.reading != nil || d.taking != nil || d.dueing != nil || d.settling != nil || d.giving != nil || !d.dueSeen ||
+	if !d.joined || d.meeting != nil || d.reading != nil || d.taking != nil || d.dueing != nil || d.settling != nil || d.giving != nil || !d.dueSeen ||
 		len(d.moves)+len(d.removals)+len(d.pending)+len(d.heeded) > 0 {
 		return false
 	}
@@ -48,17 +69,20 @@ func (d *Dispatcher) RestingBut(barred []string) bool {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(d.routes, func(rt *route) bool {
-		if !slices.Contains(barred, rt.Name) {
-			return rt.more || len(rt.toRead)+len(rt.known) > 0 || rt.unresolved() || slices.ContainsFunc(rt.groups, func(g *group) bool { return !g.loaded })
-		}
+	return !slices.ContainsFunc(d.routes, func(rt *route) bool { return !d.rests(rt, slices.Contains(barred, rt.Name)) })
+}
+
+func (d *Dispatcher) rests(rt *route, barred bool) bool { //nolint:revive // a fact
+	if barred {
 		for _, it := range rt.known {
 			if it.state == itemOut || it.state == itemSettling {
-				return true
+				return false
 			}
 		}
-		return false
-	})
+		return true
+	}
+	return !rt.more && len(rt.toRead)+len(rt.known) == 0 && !rt.unresolved() &&
+		!slices.ContainsFunc(rt.groups, func(g *group) bool { return !g.loaded || g.cursor < d.last })
 }
 
 // Elsewhere returns the units of the member's routes that others own, by owner.

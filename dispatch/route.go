@@ -27,6 +27,7 @@ type route struct {
 	queued int     // items in queues
 	bytes  int64
 
+	queue  queue
 	passed map[string]int64 // by blocked topic: the first sequence of a record without a key that was passed
 	topics map[string]bool  // blocked ones
 

@@ -13,7 +13,6 @@ var rules = []struct {
 	make func(c *simConfig)
 }{
 	{"LoadHeld", ruleLoadHeld, func(c *simConfig) { c.refuse, c.join = true, true }},
-	{"LoadOut", ruleLoadOut, func(c *simConfig) { c.slow, c.join = true, true }},
 	{"ForeignHold", ruleForeignHold, func(c *simConfig) { c.slow, c.join = true, true }},
 	{"NoHolds", 0, func(c *simConfig) { c.slow, c.join, c.broken = true, true, "NoHolds" }},
 	{"Again", ruleAgain, func(c *simConfig) { c.slow, c.join = true, true }},
@@ -24,17 +23,15 @@ var rules = []struct {
 	{"HazardKeys", ruleHazardKeys, func(c *simConfig) { c.refuse, c.long = true, true }},
 	{"PassHazard", rulePassHazard, func(c *simConfig) { c.long = true }},
 	{"Recent", ruleRecent, func(c *simConfig) {}},
-	{"Limbo", ruleLimbo, func(c *simConfig) { c.refuse, c.kill = true, true }},
-	{"TwoRetries", ruleTwoRetries, func(c *simConfig) { c.refuse, c.redrive, c.kill = true, true, true }},
+	{"Limbo", ruleLimbo, func(c *simConfig) { c.refuse, c.limbo = true, true }},
 	{"DueRepeat", 0, func(c *simConfig) { c.refuse, c.loseAnswers, c.broken = true, true, "DueRepeat" }},
 	{"TakeLocked", ruleTakeLocked, func(c *simConfig) { c.cancel = true }},
 	{"Control", ruleControl, func(c *simConfig) { c.cancel, c.refuse, c.redrive = true, true, true }},
 	{"Restore", ruleRestore, func(c *simConfig) { c.restore = true }},
-	{"SettleID", 0, func(c *simConfig) { c.restore, c.freeze, c.broken = true, true, "SettleID" }},
+	{"SettleID", 0, func(c *simConfig) { c.restore, c.freeze, c.loseAnswers, c.broken = true, true, true, "SettleID" }},
 	{"SettleID and Restore", ruleRestore, func(c *simConfig) { c.restore, c.freeze, c.broken = true, true, "SettleID" }},
-	{"UnitFence", ruleUnitFence, func(c *simConfig) { c.restore, c.join, c.loseAnswers = true, true, true }},
 	{"UnitFence and Restore", ruleUnitFence | ruleRestore, func(c *simConfig) { c.restore, c.join = true, true }},
-	{"Gapped", ruleGapped, func(c *simConfig) { c.outage = true }},
+	{"Gapped", ruleGapped, func(c *simConfig) { c.blackout = true }},
 	{"Deadline", ruleDeadline, func(c *simConfig) { c.freeze = true }},
 }
 
@@ -44,6 +41,32 @@ func ruleConfig(seed uint64, off rule, make func(c *simConfig)) simConfig {
 	}
 	make(&c)
 	return c
+}
+
+// TestRules switches each rule off, and looks for a history in which that shows. With all rules on the same worlds are clean.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	for _, r := range rules[:len(rules)/modelled] {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(3) {
+				c := ruleConfig(10_000+seed, 0, r.make)
+				c.broken = ""
+				s := newSim(c)
+				s.run()
+				if rep := s.report(); rep != "" {
+					t.Fatalf("with all rules on: %s", rep)
+				}
+			}
+			for seed := range uint64(200) {
+				s := newSim(ruleConfig(10_000+seed, r.off, r.make))
+				if s.run(); len(s.wrong) > 0 {
+					return
+				}
+			}
+			t.Error("no history needs the rule: is it one, or is the model blind?")
+		})
+	}
 }
 
 // TestExploreRules counts what histories find with each rule off: WAYBILL_DISPATCH_EXPLORE=300.

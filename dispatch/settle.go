@@ -14,8 +14,8 @@ import (
 const (
 	// maxSettle bounds the outcomes of one call.
 	maxSettle = 5000
-	// busyAfter is when an outcome of a record that was locked is sent again, and maxTries how often it doubles.
-	busyAfter = 20 * time.Millisecond
+	// lockedFor is when an outcome of a record that was locked is sent again, and maxTries how often it doubles.
+	lockedFor = 20 * time.Millisecond
 	maxTries  = 6
 )
 
@@ -112,7 +112,8 @@ func (d *Dispatcher) settled(items []*Item, heeded []outbox.Control, res core.Re
 				d.err = err
 				outages++
 			}
-			it.at = d.now.Add(busyAfter << min(it.tries, maxTries))
+			d.doubt(it)
+			it.at = d.now.Add(lockedFor << min(it.tries, maxTries))
 			it.tries++
 			again = append(again, it)
 		}
@@ -126,7 +127,7 @@ func (d *Dispatcher) settled(items []*Item, heeded []outbox.Control, res core.Re
 	}
 	d.pending = append(again, d.pending...)
 	if len(d.heeded) > 0 {
-		d.pendedAt = earliest(d.pendedAt, d.now.Add(busyAfter))
+		d.pendedAt = earliest(d.pendedAt, d.now.Add(lockedFor))
 	}
 	d.pendAgain()
 	d.settleAt = time.Time{}
@@ -141,6 +142,8 @@ func (d *Dispatcher) stored(it *Item) {
 	k, rt := it.key, it.route
 	o := &it.outcome
 	d.leaveLimbo(it)
+	d.tell(it, nil)
+	d.freed(it)
 	if it.lost || !rt.owned().Has(it.Record.Slot) {
 		d.finish(it)
 		d.advance(k)
@@ -149,7 +152,7 @@ func (d *Dispatcher) stored(it *Item) {
 	switch {
 	case it.recheck:
 		d.revise(it)
-	case o.Event() == core.EventReleased && !it.retry: // its hold is gone
+	case o.Event() == core.EventReleased && !it.retry && !rt.anyones(it.Record.Envelope.Key): // its hold is gone
 		it.held = false
 		it.Record.Holder = 0
 		d.putBack(it)
@@ -178,6 +181,10 @@ func (d *Dispatcher) revise(it *Item) {
 		d.renew(it.route, it.key.name, it.key.slot)
 		return
 	}
+	if it.route.anyones(it.Record.Envelope.Key) {
+		it.route.lookNext(d.now)
+		return
+	}
 	it.route.again[it.Record.Seq] = &revisit{ref: it.Record.Ref, slot: it.Record.Slot, at: d.now}
 }
 
@@ -192,6 +199,11 @@ func (d *Dispatcher) leaveLimbo(it *Item) {
 func (d *Dispatcher) changed(it *Item) {
 	rt, k := it.route, it.key
 	d.leaveLimbo(it)
+	if it.tries > 0 { // it was sent before, and may have been stored then
+		d.tell(it, nil)
+	} else {
+		d.tell(it, outbox.ErrChanged)
+	}
 	d.finish(it)
 	if it.lost || !rt.owned().Has(it.Record.Slot) {
 		return
@@ -207,6 +219,7 @@ func (d *Dispatcher) changed(it *Item) {
 func (d *Dispatcher) fencedOff(it *Item) {
 	k := it.key
 	d.leaveLimbo(it)
+	d.tell(it, outbox.ErrFenced)
 	it.lost = true
 	d.finish(it)
 	d.meetAt = d.now // who owns what?

@@ -38,6 +38,7 @@ type sim struct {
 	trace    bool
 	log      []string
 	down     time.Time // the database answers nobody until then
+	hands    handled
 }
 
 type image struct {
@@ -55,8 +56,11 @@ type simConfig struct {
 	cancel, freeze, kill, loseAnswers, restore, outage   bool
 	refuse, redrive, join, delay, block, pipeline, owner bool
 	poison                                               bool // one record kills whoever sends it
+	limbo                                                bool // who gives up a message dies
+	blackout                                             bool // the database is down for longer than a lease
 	slow                                                 bool // some publishes take longer than a lease
 	routes, depth                                        int
+	handlers                                             int // of a member; the routes are queues then
 	off                                                  rule
 	broken                                               string // a rule of the store that is broken
 }
@@ -159,6 +163,9 @@ func (s *sim) run() {
 		s.after(s.between(0, 300*time.Millisecond), s.redrive)
 	}
 	s.after(s.between(100*time.Millisecond, 400*time.Millisecond), s.fault)
+	if s.cfg.blackout {
+		s.after(time.Second, func() { s.down = s.now.Add(s.cfg.lease + s.between(0, s.cfg.lease)) })
+	}
 	s.until(epochStart.Add(s.cfg.run))
 	s.quiet = true
 	s.logf("quiet")
@@ -183,13 +190,13 @@ func (s *sim) join() {
 	m := &simMember{s: s, name: len(s.members), out: map[*Item]bool{}}
 	routes := make([]Route, max(s.cfg.routes, 1))
 	for i := range routes {
-		routes[i] = Route{Name: routeName(i), Units: 3, Blocks: s.cfg.block, Order: core.OrderPerKey}
+		routes[i] = Route{Name: routeName(i), Units: 3, Blocks: s.cfg.block, Order: core.OrderPerKey, Queue: s.cfg.handlers > 0}
 		if s.cfg.pipeline {
 			routes[i].Pipelined = 4
 		}
 	}
 	m.d = New(s.store.Traits(), Options{
-		Name: strconv.Itoa(m.name), Routes: routes, Lease: s.cfg.lease, Batch: s.cfg.batch, Window: 4 * s.cfg.batch, Gather: 3 * time.Millisecond,
+		Name: strconv.Itoa(m.name), Routes: routes, Lease: s.cfg.lease, Batch: s.cfg.batch, Window: 4 * s.cfg.batch, Gather: 3 * time.Millisecond, Handlers: s.cfg.handlers,
 		NewSession: func() outbox.Session { s.sessions++; return outbox.Session(s.sessions) },
 	})
 	m.d.off = s.cfg.off
@@ -236,13 +243,14 @@ func (m *simMember) pump() {
 		return
 	}
 	for range 20 {
+		m.setFree()
 		calls := m.d.Calls(s.now)
 		for _, c := range calls {
 			m.call(c)
 		}
 		sent := 0
 		for _, rt := range m.d.opts.Routes {
-			for _, it := range m.d.Hand(s.now, rt.Name, 1+s.rnd.IntN(s.cfg.batch)) {
+			for _, it := range m.d.Hand(s.now, rt.Name, m.limit()) {
 				if m.send(it); m.dead {
 					return
 				}
@@ -324,6 +332,10 @@ func (m *simMember) send(it *Item) {
 			}
 		}
 	}
+	if s.cfg.handlers > 0 {
+		m.handle(it, msg)
+		return
+	}
 	m.out[it] = true
 	s.logf("member %d sends %s (seq %d, key %s)", m.name, msg.id, it.Record.Seq, msg.key)
 	if it.Record.Crashes >= core.MaxCrashes {
@@ -358,8 +370,11 @@ func (m *simMember) send(it *Item) {
 			case arrives || s.chance(0.3):
 				msg.unknown = true
 				m.conclude(it, outbox.Release(r, 0, true))
-			case s.chance(0.1):
+			case s.chance(0.1) || s.cfg.limbo:
 				msg.abandoned = true
+				if s.cfg.limbo {
+					s.after(s.between(0, 3*time.Millisecond), m.die)
+				}
 				m.conclude(it, outbox.Abandon(r, core.ReasonRejected, errors.New("no")))
 			default:
 				msg.retried = true
@@ -367,6 +382,15 @@ func (m *simMember) send(it *Item) {
 			}
 		})
 	})
+}
+
+// die ends a member, and has another one come.
+func (m *simMember) die() {
+	if !m.dead {
+		m.s.logf("member %d is killed", m.name)
+		m.dead = true
+		m.s.after(m.s.between(0, m.s.cfg.lease), m.s.join)
+	}
 }
 
 func (m *simMember) conclude(it *Item, o outbox.Outcome) {
@@ -393,7 +417,7 @@ func (s *sim) arrive(msg *simMsg) {
 // calm reports whether nothing may arrive twice in this world.
 func (s *sim) calm() bool {
 	c := &s.cfg
-	return !c.freeze && !c.kill && !c.loseAnswers && !c.restore && !c.outage && !c.poison && !c.slow
+	return !c.freeze && !c.kill && !c.loseAnswers && !c.restore && !c.outage && !c.poison && !c.slow && !c.blackout && !c.limbo
 }
 
 // calmer reports whether no member that is awake may be removed in this world.
@@ -470,7 +494,7 @@ func (s *sim) produce() {
 		s.after(length*time.Duration(i)/time.Duration(n), stage)
 	}
 	s.after(length, func() {
-		s.after(s.between(0, 8*time.Millisecond), s.produce)
+		s.after(s.between(0, s.cfg.pause()), s.produce)
 		if s.chance(0.08) {
 			tx.Rollback()
 			return
@@ -607,7 +631,7 @@ func (s *sim) fault() {
 	case 1:
 		if s.cfg.kill && len(alive) > 1 {
 			s.logf("member %d is killed", m.name)
-			m.dead = true
+			m.perish()
 			s.after(s.between(0, 2*s.cfg.lease), s.join)
 		}
 	case 2:
@@ -616,7 +640,7 @@ func (s *sim) fault() {
 				s.logf("member %d stops", m.name)
 				m.d.Stop()
 				m.pump()
-				s.after(2*s.cfg.lease, func() { m.dead = true })
+				s.after(2*s.cfg.lease, m.perish)
 			} else {
 				s.join()
 			}

@@ -19,16 +19,16 @@ type simStore struct {
 
 func (st *simStore) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
 	page, err := st.Store.Read(ctx, self, look)
-	if st.keep != nil {
-		*st.keep = &page
-		return page, err
-	}
 	ended := page.Next - 1
 	for ended > 0 && slices.Contains(page.Running, ended) {
 		ended--
 	}
 	page.Next = ended + 1
 	page.Running = slices.DeleteFunc(page.Running, func(m int64) bool { return m >= page.Next })
+	if st.keep != nil {
+		*st.keep = &page
+		return page, err
+	}
 	if f := st.first; f != nil && len(f.Ranges) == len(page.Ranges) && len(f.Keys) == len(page.Keys) {
 		switch st.s.cfg.broken {
 		case "OneSnap": // what was passed is from an earlier snapshot than what is new
@@ -37,8 +37,9 @@ func (st *simStore) Read(ctx context.Context, self outbox.Session, look outbox.L
 					page.Ranges[i] = f.Ranges[i]
 				}
 			}
-		case "KeySnap":
-			page.Keys = f.Keys
+		case "KeySnap": // keys are from a later snapshot than all else
+			f.Keys = page.Keys
+			page = *f
 		}
 	}
 	return page, err

@@ -1,0 +1,26 @@
+//go:build !race
+
+package dispatch
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestHistories runs random worlds with random faults, and shrinks what fails to the fewest faults. More of them:
+// go test -run TestHistories ./dispatch -rapid.checks=1000.
+func TestHistories(t *testing.T) { // DB-23 DB-24 DB-25 DB-22 OR-02 OR-04 OR-08
+	t.Parallel()
+	messages := 0
+	rapid.Check(t, func(t *rapid.T) {
+		faults := rapid.SliceOfN(rapid.Bool(), 19, 19).Draw(t, "faults")
+		s := newSim(drawConfig(rapid.Uint64().Draw(t, "seed"), func(n uint64) bool { return faults[n] }))
+		s.run()
+		messages += len(s.arrivals)
+		if r := s.report(); r != "" {
+			t.Fatalf("%s\n%+v", r, s.cfg)
+		}
+	})
+	t.Logf("%d messages", messages)
+}
