@@ -17,7 +17,10 @@ func BenchmarkDrain(b *testing.B) {
 	for _, keys := range []int{0, 1000, 1} {
 		b.Run("keys="+strconv.Itoa(keys), func(b *testing.B) {
 			now := time.Now()
-			st := owned.New(owned.Options{Now: func() time.Time { return now }})
+			st, err := owned.New(owned.Options{Source: "/bench", Now: func() time.Time { return now }})
+			if err != nil {
+				b.Fatal(err)
+			}
 			tx := st.Begin()
 			for i := range b.N {
 				row := owned.Row{StagedRow: core.StagedRow{Route: "default", Envelope: core.Envelope{ID: strconv.Itoa(i), Topic: "t", Body: []byte("body")}}}

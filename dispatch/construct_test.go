@@ -23,7 +23,7 @@ type small struct {
 func newSmall(t *testing.T) *small {
 	t.Helper()
 	w := &small{t: t, now: epochStart}
-	w.st = owned.New(owned.Options{Now: func() time.Time { return w.now }})
+	w.st = newStore(func() time.Time { return w.now })
 	return w
 }
 

@@ -222,7 +222,7 @@ func (d *Dispatcher) deepKeys(rt *route, g *group) (names []string) {
 	}
 	var deep []*key
 	for _, k := range rt.keys {
-		if k.passed > d.keyDepth/4 && k.resume > 0 && k.resume <= g.cursor+1 && g.slots.Has(k.slot) {
+		if k.passed > d.keyDepth/4 && k.resume > 0 && k.resume <= g.cursor && g.slots.Has(k.slot) {
 			deep = append(deep, k)
 		}
 	}

@@ -119,9 +119,17 @@ func (e *events) Pop() any {
 
 var epochStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
+func newStore(now func() time.Time) *owned.Store {
+	s, err := owned.New(owned.Options{Source: "/sim", Now: now})
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
 func newSim(cfg simConfig) *sim {
 	s := &sim{cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.seed, 1)), now: epochStart, msgs: map[string]*simMsg{}, wrong: map[string]int{}, held: map[string]int64{}}
-	s.store = owned.New(owned.Options{Now: func() time.Time { return s.now }})
+	s.store = newStore(func() time.Time { return s.now })
 	return s
 }
 
@@ -428,7 +436,7 @@ func (s *sim) renamed(o outbox.Outcome) outbox.Outcome {
 	if o.Control() != 0 || o.Event() != core.EventConfirmed {
 		return o
 	}
-	for _, st := range s.store.Records() {
+	for _, st := range s.store.States() {
 		if ref := o.Ref(); st.Route == ref.Route && st.Seq == ref.Seq {
 			return outbox.Published(&outbox.Record{Ref: outbox.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Slot: o.Slot()})
 		}
@@ -542,7 +550,7 @@ func (s *sim) cancel() {
 	s.after(s.between(0, 60*time.Millisecond), s.cancel)
 	tx := s.store.Begin()
 	var done []*simMsg
-	states := s.store.Records()
+	states := s.store.States()
 	for range 1 + s.rnd.IntN(3) {
 		var msg *simMsg
 		if len(states) > 0 && s.chance(0.7) { // what is there
@@ -597,12 +605,12 @@ func (s *sim) redrive() {
 		return
 	}
 	s.after(s.between(0, 200*time.Millisecond), s.redrive)
-	for _, st := range s.store.Records() {
+	for _, st := range s.store.States() {
 		if st.State != core.StateAbandoned && st.State != core.StateFailed || s.chance(0.5) {
 			continue
 		}
 		tx := s.store.Begin()
-		if err := s.store.Redrive(tx, st.Route, st.ID); err != nil || tx.Commit() != nil {
+		if err := tx.Redrive(st.Route, st.ID); err != nil || tx.Commit() != nil {
 			tx.Rollback()
 			continue
 		}
@@ -685,7 +693,7 @@ func (s *sim) goBack() {
 // check looks at what has become of everything.
 func (s *sim) check() {
 	states := map[string]owned.State{}
-	for _, st := range s.store.Records() {
+	for _, st := range s.store.States() {
 		states[st.ID] = st
 	}
 	for _, id := range s.ids {

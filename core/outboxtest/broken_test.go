@@ -52,7 +52,7 @@ type fault struct {
 
 func newBroken(f fault) *broken {
 	return &broken{
-		harness: harness{owned.New(owned.Options{})}, fault: f, holds: map[outbox.Ref]outbox.Session{}, beats: map[outbox.Session]int64{},
+		harness: harness{newStore(owned.Options{})}, fault: f, holds: map[outbox.Ref]outbox.Session{}, beats: map[outbox.Session]int64{},
 		rows: map[string]outbox.Record{}, given: map[outbox.Unit]bool{}, hides: map[string]bool{},
 	}
 }
@@ -190,7 +190,7 @@ func (b *broken) Settle(ctx context.Context, self outbox.Session, os []outbox.Ou
 
 // at returns what is stored under a number, as a record that outcomes can name.
 func (b *broken) at(ref outbox.Ref) *outbox.Record {
-	for _, st := range b.store.Records() {
+	for _, st := range b.store.States() {
 		if st.Route == ref.Route && st.Seq == ref.Seq && !st.Settled() {
 			r := outbox.Record{Ref: outbox.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Slot: st.Slot, Failed: st.State == core.StateFailed, Holder: st.Holder}
 			r.Envelope.ID, r.Envelope.Key = st.ID, st.Key

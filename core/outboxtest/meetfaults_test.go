@@ -188,7 +188,7 @@ var meetFaults = []faulty{
 	}}},
 	{"counts crashes for all of the unit", "removal-counts-crashes-of-holds", fault{meet: func(ctx context.Context, b *broken, m outbox.Meeting) (outbox.Roster, error) {
 		for _, r := range m.Remove {
-			for _, st := range b.store.Records() {
+			for _, st := range b.store.States() {
 				ref := outbox.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}
 				_, _ = b.store.Take(ctx, r.Session, outbox.Want{Refs: []outbox.Ref{ref}})
 			}

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/outboxtest"
 	"github.com/waybill-go/waybill/store/memory/owned"
@@ -17,10 +18,10 @@ import (
 // The suite accepts a store that does everything.
 func TestMemory(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string]owned.Options{"deletes": {}, "keeps published": {KeepPublished: true}} {
+	for name, opts := range map[string]owned.Options{"deletes": {}, "keeps published": {Retention: core.Retention{Published: core.Forever}}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return &harness{owned.New(opts)} })
+			outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return &harness{newStore(opts)} })
 		})
 	}
 }
@@ -29,7 +30,7 @@ func TestMemory(t *testing.T) {
 func TestMemoryShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := &harness{owned.New(owned.Options{})}
+		h := &harness{newStore(owned.Options{})}
 		for _, c := range outboxtest.Checks() {
 			if err := c.Run(t.Context(), h); err != nil {
 				t.Errorf("%s: %v", c.Name, err)
@@ -42,7 +43,7 @@ func TestMemoryShared(t *testing.T) {
 func TestMemorySideBySide(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := &frozen{harness{owned.New(owned.Options{})}}
+		h := &frozen{harness{newStore(owned.Options{})}}
 		var wg sync.WaitGroup
 		for _, c := range outboxtest.Checks() {
 			wg.Go(func() {
@@ -58,7 +59,7 @@ func TestMemorySideBySide(t *testing.T) {
 // The members use two stores on the same data.
 func TestMemoryReopened(t *testing.T) {
 	t.Parallel()
-	outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return &reopened{harness{owned.New(owned.Options{})}} })
+	outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return &reopened{harness{newStore(owned.Options{})}} })
 }
 
 type reopened struct{ harness }
@@ -81,7 +82,7 @@ func TestMemoryWithClock(t *testing.T) {
 	t.Parallel()
 	outboxtest.Run(t, func(*testing.T) outboxtest.Harness {
 		c := &clock{now: time.Unix(1e9, 0)}
-		return &clocked{harness{owned.New(owned.Options{Now: c.Now})}, c}
+		return &clocked{harness{newStore(owned.Options{Now: c.Now})}, c}
 	})
 }
 
@@ -109,13 +110,22 @@ func (c *clock) Sleep(_ context.Context, d time.Duration) error {
 	return nil
 }
 
+func newStore(opts owned.Options) *owned.Store {
+	opts.Source = "/test"
+	s, err := owned.New(opts)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
 // harness is the suite's harness around the memory store.
 type harness struct{ store *owned.Store }
 
 func (h *harness) Store() outbox.Store { return h.store }
 
 func (h *harness) Begin(context.Context) (outboxtest.Tx, error) {
-	return &tx{s: h.store, tx: h.store.Begin()}, nil
+	return &tx{tx: h.store.Begin()}, nil
 }
 
 func (h *harness) Save(context.Context) (func(context.Context) error, error) {
@@ -127,7 +137,7 @@ func (h *harness) Save(context.Context) (func(context.Context) error, error) {
 }
 
 func (h *harness) Records(_ context.Context, route string) (out []outboxtest.Stored, err error) {
-	for _, r := range h.store.Records() {
+	for _, r := range h.store.States() {
 		if r.Route == route {
 			out = append(out, outboxtest.Stored{ID: r.ID, State: r.State, Attempts: r.Attempts, Crashes: r.Crashes, Reason: r.Reason, LastError: r.LastError})
 		}
@@ -136,7 +146,6 @@ func (h *harness) Records(_ context.Context, route string) (out []outboxtest.Sto
 }
 
 type tx struct {
-	s     *owned.Store
 	tx    *owned.Tx
 	saved owned.Savepoint
 }
@@ -157,7 +166,7 @@ func (t *tx) Rollback(context.Context) error { t.tx.Rollback(); return nil }
 func (t *tx) Lock(_ context.Context, route, id string) error { return t.tx.Lock(route, id) }
 
 func (t *tx) Redrive(_ context.Context, route, id string) error {
-	return t.s.Redrive(t.tx, route, id)
+	return t.tx.Redrive(route, id)
 }
 
 func (t *tx) Savepoint(context.Context) error {

@@ -97,7 +97,7 @@ var settleFaults = []faulty{
 	}}},
 	{"forgets that there is more", "due-keeps-to-its-limit", dues(func(_ *broken, _ outbox.Session, p *outbox.DuePage) { p.NextIn = -1 })},
 	{"answers what others hold", "due-leaves-others-retries", dues(func(b *broken, self outbox.Session, p *outbox.DuePage) {
-		for _, st := range b.store.Records() {
+		for _, st := range b.store.States() {
 			if st.State == core.StateFailed && st.Holder != self && st.Holder != 0 {
 				p.Retries = append(p.Retries, outbox.Record{Ref: outbox.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Holder: self})
 			}
@@ -257,7 +257,7 @@ var settleFaults = []faulty{
 	{"never heeds", "heeded-deletes-a-control-record", fault{settle: func(ctx context.Context, b *broken, self outbox.Session, os []outbox.Outcome) core.Results {
 		res := make(core.Results, len(os))
 		for i := range os {
-			if os[i].Control() == 0 || b.owner(b.store.Records()[0].Route, 0) != self {
+			if os[i].Control() == 0 || b.owner(b.store.States()[0].Route, 0) != self {
 				res[i] = b.store.Settle(ctx, self, os[i:i+1])[0]
 			}
 		}

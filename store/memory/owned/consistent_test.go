@@ -1,6 +1,7 @@
 package owned
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -86,7 +87,15 @@ type world struct {
 func newWorld(t *testing.T, keep bool) *world {
 	t.Helper()
 	w := &world{t: t, now: time.Unix(1e9, 0)}
-	w.Store = New(Options{Now: func() time.Time { return w.now }, KeepPublished: keep})
+	opts := Options{Source: "/test", Now: func() time.Time { return w.now }}
+	if keep {
+		opts.Retention = core.Retention{Published: core.Forever, Abandoned: time.Second, Withdrawn: time.Second}
+	}
+	s, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Store = s
 	w.img = w.Snapshot()
 	return w
 }
@@ -106,19 +115,28 @@ func (w *world) step(d []int) string {
 		}
 		return w.txs[d[3]%len(w.txs)]
 	}
-	switch d[0] % 16 {
+	switch d[0] % 18 {
 	case 0, 1:
 		w.ids++
 		row := Row{Withdrawable: d[2]%3 == 0}
 		row.Route, row.Envelope.ID, row.Envelope.Key = "r", "m"+strconv.Itoa(w.ids), []string{"", "x", "y", "z"}[d[4]%4]
 		row.Delay = time.Duration(d[5]%3) * time.Second
+		if d[1]%3 == 0 {
+			row.DedupeKey, row.Replace = []string{"p", "q"}[d[2]%2], d[3]%2 == 0
+		}
+		if d[1]%4 == 0 {
+			row.Envelope.Expires = w.now.Add(3 * time.Second)
+		}
+		if d[3]%8 == 0 {
+			row.Envelope.ID = id
+		}
 		seqs, err := tx().Stage(row)
 		return fmt.Sprint(seqs, err)
 	case 2:
 		st, err := tx().Cancel("r", id)
 		return fmt.Sprint(st, err)
 	case 3:
-		return fmt.Sprint(w.Redrive(tx(), "r", id), tx().Lock("r", id))
+		return fmt.Sprint(tx().Redrive("r", id), tx().Lock("r", id))
 	case 4:
 		return fmt.Sprint(tx().RollbackTo(Savepoint(d[4] % (int(tx().Savepoint()) + 1))))
 	case 5, 6:
@@ -174,6 +192,24 @@ func (w *world) step(d []int) string {
 			outbox.Published(r), outbox.Retry(r, nil, time.Second), outbox.Abandon(r, core.ReasonRejected, nil), outbox.Release(r, time.Second, true),
 		}[d[5]%4]
 		return fmt.Sprint(w.Settle(ctx, self, []outbox.Outcome{o}))
+	case 15:
+		done, err := w.Clean(ctx, "c", time.Second)
+		return fmt.Sprint(done, err)
+	case 16:
+		if d[2]%2 == 0 {
+			done, err := w.Redrive(ctx, core.RedriveRequest{All: true, Page: core.Page{Limit: 2}, Force: d[3]%2 == 0})
+			return fmt.Sprint(done, err)
+		}
+		key := []string{"x", "y", "z"}[d[4]%3]
+		if k := w.routes["r"]; k == nil || k.keys[key] == nil {
+			return ""
+		}
+		for _, r := range []*record{w.routes["r"].keys[key].head(d[5]%2 == 0), w.routes["r"].keys[key].next()} {
+			if r != nil {
+				return fmt.Sprint(w.DecideHead(ctx, "r", key, r.env.ID, core.HeadAction(1+d[3]%3)))
+			}
+		}
+		return ""
 	default:
 		switch {
 		case d[2]%20 == 0:
@@ -220,6 +256,13 @@ func (w *world) check(t *rapid.T) {
 		{"free", show(&rt.free), of(func(r *record) bool { return r.ready() && keyless(r) && r.holder == 0 })},
 		{"odd", show(&rt.odd), of((*record).obstacle)},
 	}
+	var counts [len(rt.counts)]int64
+	for _, r := range rows {
+		counts[r.shown()]++
+	}
+	if counts != rt.counts {
+		t.Fatalf("counts: %v, want %v", rt.counts, counts)
+	}
 	for _, key := range []string{"x", "y", "z"} {
 		if k := rt.keys[key]; k != nil {
 			lists = append(lists,
@@ -236,9 +279,37 @@ func (w *world) check(t *rapid.T) {
 			t.Fatalf("%s: %s, want %s", l.name, l.got, l.want)
 		}
 	}
+	byTime := func(name string, x *index, at func(*record) time.Time, fits func(*record) bool) {
+		slices.SortFunc(rows, func(a, b *record) int { return cmp.Or(at(a).Compare(at(b)), cmp.Compare(a.seq, b.seq)) })
+		if got, want := show(x), of(fits); got != want {
+			t.Fatalf("%s: %s, want %s", name, got, want)
+		}
+	}
+	byTime("aged", &rt.aged, func(r *record) time.Time { return r.since }, func(r *record) bool { return r.ready() && r.holder == 0 })
+	byTime("expires", &rt.expires, func(r *record) time.Time { return r.env.Expires }, func(r *record) bool { return r.live() && !r.env.Expires.IsZero() })
+	for i := range rt.settled {
+		byTime("settled", &rt.settled[i], func(r *record) time.Time { return r.settledAt }, func(r *record) bool {
+			kind := 1
+			if r.reason.Withdrawn() {
+				kind = 2
+			}
+			return kind == i && r.state == core.StateAbandoned && w.retention.Abandoned > 0
+		})
+	}
+	claims := map[liveKey]int{}
+	for _, r := range rows {
+		if r.live() && r.dedupe != "" {
+			if claims[r.liveKey()]++; w.holders[r.liveKey()] != r {
+				t.Fatalf("%s does not have its dedupe key", r.env.ID)
+			}
+		}
+	}
+	if len(claims) != len(w.holders) {
+		t.Fatalf("dedupe keys: %v, want %v", w.holders, claims)
+	}
 	held := 0
 	for _, r := range rows {
-		if rt.byID[r.env.ID] != r && (r.lock == nil || r.lock.made[r] != withdrawn) || rt.bySeq[r.seq] != r {
+		if rt.byID[r.env.ID] != r && !r.withdrawn() || rt.bySeq[r.seq] != r {
 			t.Fatalf("%s is not found", r.env.ID)
 		}
 		if r.lock != nil && r.lock.ended {

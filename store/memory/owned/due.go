@@ -100,6 +100,7 @@ func (s *Store) putInLine(r *record) {
 	r.version++
 	r.route.bySeq[r.seq] = r
 	s.place(r)
+	s.changed(r)
 }
 
 func sorted(records []*record) []*record {

@@ -2,7 +2,6 @@ package owned
 
 import (
 	"cmp"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -11,13 +10,14 @@ import (
 	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// State is a record as it is stored, for tests to look at.
+// State is a record as it is stored, for tests of engines to look at.
 type State struct {
 	Route, ID, Key string
 	Seq, Version   int64
 	// Mark is that of the transaction that staged it.
-	Mark  int64
-	Slot  uint8
+	Mark int64
+	Slot uint8
+	// State is what is stored: a hold does not show in it.
 	State core.State
 	// Reason is why it was abandoned, and LastError what its last failed attempt said.
 	Reason                        core.Reason
@@ -34,8 +34,8 @@ type State struct {
 // Settled reports whether the record is published or abandoned.
 func (st *State) Settled() bool { return st.State.Terminal() }
 
-// Records returns all committed records by sequence, settled ones too.
-func (s *Store) Records() []State {
+// States returns all committed records by sequence, settled ones too, as engines see them.
+func (s *Store) States() []State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
@@ -69,18 +69,6 @@ func (s *Store) rows() (rows []*record) {
 	return rows
 }
 
-// Corrupt makes a record unreadable: from now on it is read with Record.Err.
-func (s *Store) Corrupt(route, id string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	rt := s.routes[route]
-	if rt == nil || rt.byID[id] == nil {
-		return core.NoRecord("waybill/memory: corrupt", route, id)
-	}
-	rt.byID[id].unreadable = errors.New("waybill/memory: the row cannot be read: corrupted by a test")
-	return nil
-}
-
 // SetSequence makes n the last sequence number that was drawn.
 func (s *Store) SetSequence(n int64) {
 	s.mu.Lock()
@@ -95,13 +83,18 @@ type Image struct {
 	units           []outbox.Owned
 	members         []member
 	control         []outbox.Control
+	values          map[string]string
+	inbox           inboxMarks
+	cleaner         election
 }
 
 // Snapshot returns a copy of everything committed.
 func (s *Store) Snapshot() *Image {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	img := &Image{seq: s.seq, mark: s.mark, told: s.told}
+	img := &Image{
+		seq: s.seq, mark: s.mark, told: s.told, values: maps.Clone(s.values), inbox: s.inbox.copy(), cleaner: s.cleaner,
+	}
 	for _, r := range s.rows() {
 		img.rows = append(img.rows, *r)
 	}
@@ -120,9 +113,9 @@ func (s *Store) Snapshot() *Image {
 }
 
 func (m *member) copy() member {
-	c := member{Member: m.Member, gaveUp: maps.Clone(m.gaveUp), held: map[*record]struct{}{}}
-	c.Serves = slices.Clone(m.Serves)
-	return c
+	c := newMember(m.Member)
+	c.gaveUp = maps.Clone(m.gaveUp)
+	return *c
 }
 
 // Restore makes the database what it was at img, as a fail-over or a restore does. Open transactions are gone; the
@@ -131,11 +124,11 @@ func (s *Store) Restore(img *Image) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for tx := range s.open {
-		tx.ended, tx.steps, tx.made = true, nil, nil
+		tx.end()
 	}
-	clear(s.open)
-	s.running, s.control = nil, nil
-	s.routes, s.members = map[string]*route{}, map[outbox.Session]*member{}
+	s.control = nil
+	s.routes, s.members, s.holders = map[string]*route{}, map[outbox.Session]*member{}, map[liveKey]*record{}
+	s.values, s.inbox, s.cleaner = maps.Clone(img.values), img.inbox.copy(), img.cleaner
 	s.seq, s.mark, s.told = img.seq, img.mark, img.told
 	s.restores++
 	for i := range img.members {
@@ -152,10 +145,16 @@ func (s *Store) Restore(img *Image) {
 		if m := s.members[r.holder]; m != nil {
 			m.held[&r] = struct{}{}
 		}
+		if r.dedupe != "" && r.live() {
+			s.holders[r.liveKey()] = &r
+		}
 		s.place(&r)
 	}
 	for i := range img.control {
 		c := img.control[i]
 		s.control = append(s.control, &c)
+	}
+	for _, rt := range s.routes {
+		s.news(rt)
 	}
 }

@@ -21,7 +21,7 @@ func TestRestore(t *testing.T) {
 	_, err := tx.Stage(row("open", ""))
 	k.no(err)
 	k.no(tx.Lock(route, "a"))
-	img, then := k.Snapshot(), k.Records()
+	img, then := k.Snapshot(), k.States()
 	before := k.meet(outbox.Meeting{Self: outbox.Member{Session: 1}})
 
 	k.put(row("d", "x"))
@@ -34,7 +34,7 @@ func TestRestore(t *testing.T) {
 		for i := range then {
 			then[i].Locked = false
 		}
-		k.fact("as it was", reflect.DeepEqual(k.Records(), then))
+		k.fact("as it was", reflect.DeepEqual(k.States(), then))
 		k.is("open transactions are gone", tx.Commit(), core.ErrClosed)
 		after := k.meet(outbox.Meeting{Self: outbox.Member{Session: 1}})
 		k.fact("another epoch", after.Epoch != before.Epoch)
@@ -89,6 +89,6 @@ func TestDrain(t *testing.T) {
 		k.no(k.settle(1, outs...).FirstErr())
 		got, from = got+len(recs), recs[len(recs)-1].Seq
 	}
-	k.fact("all", got == n && len(k.Records()) == 0)
+	k.fact("all", got == n && len(k.States()) == 0)
 	t.Logf("%d records in %s", n, time.Since(start))
 }

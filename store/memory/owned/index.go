@@ -99,5 +99,13 @@ func (x *index) after(at, seq int64) iter.Seq[*record] {
 // all yields every record in order, as after does.
 func (x *index) all() iter.Seq[*record] { return x.after(math.MinInt64, math.MinInt64) }
 
+// first returns the first record, or nil.
+func (x *index) first() *record {
+	if x.empty() {
+		return nil
+	}
+	return x.chunks[0][0].r
+}
+
 // due reports whether the first record of an index by due time is due.
-func (x *index) due(now time.Time) bool { return !x.empty() && !x.chunks[0][0].r.due.After(now) }
+func (x *index) due(now time.Time) bool { return !x.empty() && !x.first().due.After(now) }

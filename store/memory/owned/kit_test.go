@@ -35,7 +35,10 @@ func newKit(tb testing.TB, opts owned.Options) *kit {
 	tb.Helper()
 	k := &kit{TB: tb, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	opts.Now = func() time.Time { return k.now }
-	k.Store = owned.New(opts)
+	opts.Source = "/test"
+	s, err := owned.New(opts)
+	k.no(err)
+	k.Store = s
 	return k
 }
 
@@ -178,7 +181,7 @@ func (k *kit) due(self outbox.Session, limit int) outbox.DuePage {
 }
 
 func (k *kit) state(id string) *owned.State {
-	for _, st := range k.Records() {
+	for _, st := range k.States() {
 		if st.ID == id {
 			return &st
 		}

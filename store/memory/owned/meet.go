@@ -53,9 +53,8 @@ func (s *Store) renew(m *outbox.Meeting) bool {
 	case self == nil && (!m.Join || m.Leave):
 		return false
 	case self == nil:
-		self = &member{Member: m.Self, held: map[*record]struct{}{}, gaveUp: map[outbox.Unit]bool{}}
+		self = newMember(m.Self)
 		self.Flag = false
-		self.Serves = slices.Clone(m.Self.Serves)
 		s.members[m.Self.Session] = self
 	case m.Self.Beat > self.Beat:
 		flag := self.Flag && (m.Self.Presence == 0 || m.Self.Presence == self.Presence)

@@ -10,9 +10,6 @@ import (
 	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// maxControl bounds Page.Control.
-const maxControl = 1000
-
 // Read answers all parts of look, as outbox.Store says. A limit that is not above 0 is none.
 func (s *Store) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
 	if err := ctx.Err(); err != nil {
@@ -42,6 +39,7 @@ func (s *Store) Read(ctx context.Context, self outbox.Session, look outbox.Look)
 	p.Waiting, p.MoreWaiting = rd.fresh()
 	for i := range look.Ranges {
 		p.Ranges = append(p.Ranges, rd.span(&look.Ranges[i]))
+		s.looked(m, look.Ranges[i].Route)
 	}
 	for i := range look.Keys {
 		p.Keys = append(p.Keys, rd.key(&look.Keys[i]))
@@ -158,21 +156,6 @@ func (rd *reader) again(p *outbox.Page) {
 			p.AgainWaiting = append(p.AgainWaiting, w)
 		}
 	}
-}
-
-// controls returns the control records of parts, by number.
-func (s *Store) controls(parts []outbox.Part) (out []outbox.Control) {
-	for _, c := range s.control {
-		if len(out) == maxControl {
-			break
-		}
-		if slices.ContainsFunc(parts, func(p outbox.Part) bool {
-			return p.Route == c.Route && (p.Slots.Has(c.Slot) || c.Kind == outbox.ControlFrom && p.Slots != 0)
-		}) {
-			out = append(out, *c)
-		}
-	}
-	return out
 }
 
 func set[T comparable](list []T) map[T]bool {

@@ -112,7 +112,7 @@ func TestRecord(t *testing.T) {
 	k.put(r)
 	r.Envelope.Body[0] = 'X'
 	k.now = k.now.Add(90 * time.Second)
-	k.no(k.Corrupt(route, "a"))
+	k.no(k.Corrupt(1))
 	got := k.get(1, "a")
 	k.fact("age and life", got.Age == 90*time.Second && got.Expires && got.Life == -30*time.Second)
 	k.fact("a dedupe key makes it withdrawable", got.Withdrawable)

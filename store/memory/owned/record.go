@@ -9,19 +9,21 @@ import (
 
 // record is a row. Only [Store.place] and [Store.unplace] know in which indexes it is.
 type record struct {
-	route *route
-	env   core.Envelope // never changed
-	slot  uint8
-	mark  int64 // of the transaction that staged it
+	route  *route
+	env    core.Envelope // never changed, but for the expiry that a redrive by force takes away
+	slot   uint8
+	mark   int64 // of the transaction that staged it
+	dedupe string
 
 	seq, version                  int64
 	state                         core.State // pending, failed, published or abandoned
 	reason                        core.Reason
 	lastErr                       string
+	errAt, settledAt              time.Time
 	attempts, deliveries, crashes int
-	waiting                       bool // a timer or a retry waits for due; else it is in line
-	due                           time.Time
-	since                         time.Time // when it became due
+	waiting                       bool      // a timer or a retry waits for due; else it is in line
+	due                           time.Time // when it became due, or will
+	since                         time.Time // when it first became due
 	withdrawable                  bool
 	unreadable                    error
 
@@ -29,10 +31,20 @@ type record struct {
 	left   bool           // the session that held it last has ended
 	maybe  bool           // it may have been delivered
 
-	staging *Tx  // it is staged and not committed
-	dropped bool // its own transaction withdrew it
-	lock    *Tx  // a transaction has locked it
+	staging *Tx     // it is staged and not committed
+	shadows *record // the committed one with its id, which its own transaction has withdrawn
+	dropped bool    // its own transaction withdrew it
+	lock    *Tx     // a transaction has locked it
 }
+
+// rowKey is what only one record may have, and liveKey what only one live record may have.
+type (
+	rowKey  struct{ route, id string }
+	liveKey struct{ route, topic, dedupe string }
+)
+
+func (r *record) rowKey() rowKey   { return rowKey{r.route.name, r.env.ID} }
+func (r *record) liveKey() liveKey { return liveKey{r.route.name, r.env.Topic, r.dedupe} }
 
 func (r *record) live() bool   { return !r.state.Terminal() }
 func (r *record) waits() bool  { return r.live() && r.waiting }
@@ -40,6 +52,17 @@ func (r *record) ready() bool  { return r.live() && !r.waiting }
 func (r *record) retry() bool  { return r.waits() && r.state == core.StateFailed }
 func (r *record) timer() bool  { return r.waits() && r.state == core.StatePending }
 func (r *record) blocks() bool { return r.state == core.StateAbandoned && r.reason.Blocks() }
+
+// shown is the state as people see it: what a member holds is being processed.
+func (r *record) shown() core.State {
+	if r.holder != 0 && r.live() {
+		return core.StateProcessing
+	}
+	return r.state
+}
+
+// withdrawn reports whether an open transaction has withdrawn it.
+func (r *record) withdrawn() bool { return r.lock != nil && r.lock.made[r].withdraws() }
 
 // obstacle reports whether it may hold its key, or is held.
 func (r *record) obstacle() bool {
@@ -62,139 +85,10 @@ func (r *record) owned(self outbox.Session) bool {
 	return u != nil && u.Owner == self
 }
 
-// route is what belongs to one route.
-type route struct {
-	name  string
-	byID  map[string]*record // staged ones too
-	bySeq map[int64]*record  // staged ones too
-	keys  map[string]*keyed
-
-	ready   index // by sequence
-	free    index // those of ready that have no key and no holder
-	timers  index // by due time
-	retries index // by due time
-	odd     index // what holds a key, or is held, by sequence
-
-	units  []*unit
-	bySlot [outbox.NumSlots]*unit
-}
-
-// keyed is what belongs to one key of a route.
-type keyed struct{ ready, odd index }
-
-// unit is a unit and its owner.
-type unit struct{ outbox.Owned }
-
-func (s *Store) route(name string) *route {
-	rt := s.routes[name]
-	if rt == nil {
-		rt = &route{name: name, byID: map[string]*record{}, bySeq: map[int64]*record{}, keys: map[string]*keyed{}}
-		s.routes[name] = rt
-	}
-	return rt
-}
-
-// find returns the stored record that ref names, whatever its version, or nil.
-func (s *Store) find(ref outbox.Ref) *record {
-	rt := s.routes[ref.Route]
-	if rt == nil {
-		return nil
-	}
-	if r := rt.bySeq[ref.Seq]; r != nil && r.staging == nil && r.env.ID == ref.ID {
-		return r
-	}
-	return nil
-}
-
-// place puts r into the indexes that its state belongs to.
-func (s *Store) place(r *record) {
-	rt := r.route
-	if r.ready() {
-		rt.ready.insert(0, r.seq, r)
-		if r.env.Key == "" && r.holder == 0 {
-			rt.free.insert(0, r.seq, r)
-		}
-	}
-	if r.timer() {
-		rt.timers.insert(s.at(r.due), r.seq, r)
-	}
-	if r.retry() {
-		rt.retries.insert(s.at(r.due), r.seq, r)
-	}
-	if r.obstacle() {
-		rt.odd.insert(0, r.seq, r)
-	}
-	if r.env.Key == "" || !r.ready() && !r.obstacle() {
-		return
-	}
-	k := rt.keys[r.env.Key]
-	if k == nil {
-		k = &keyed{}
-		rt.keys[r.env.Key] = k
-	}
-	if r.ready() {
-		k.ready.insert(0, r.seq, r)
-	}
-	if r.obstacle() {
-		k.odd.insert(0, r.seq, r)
-	}
-}
-
-// unplace takes r out of its indexes. Whoever changes a record does so between unplace and place.
-func (s *Store) unplace(r *record) {
-	rt := r.route
-	if r.ready() {
-		rt.ready.remove(0, r.seq)
-		if r.env.Key == "" && r.holder == 0 {
-			rt.free.remove(0, r.seq)
-		}
-	}
-	if r.timer() {
-		rt.timers.remove(s.at(r.due), r.seq)
-	}
-	if r.retry() {
-		rt.retries.remove(s.at(r.due), r.seq)
-	}
-	if r.obstacle() {
-		rt.odd.remove(0, r.seq)
-	}
-	k := rt.keys[r.env.Key]
-	if k == nil {
-		return
-	}
-	k.ready.remove(0, r.seq)
-	k.odd.remove(0, r.seq)
-	if k.ready.empty() && k.odd.empty() {
-		delete(rt.keys, r.env.Key)
-	}
-}
-
-// hold makes session the holder of r; 0 = nobody. It is no change of the record's version.
-func (s *Store) hold(r *record, session outbox.Session) {
-	if r.holder == session {
-		return
-	}
-	s.unplace(r)
-	s.setHolder(r, session)
-	s.place(r)
-}
-
-// setHolder is hold between unplace and place.
-func (s *Store) setHolder(r *record, session outbox.Session) {
-	if m := s.members[r.holder]; m != nil {
-		delete(m.held, r)
-	}
-	r.holder = session
-	if m := s.members[session]; m != nil {
-		m.held[r] = struct{}{}
-		r.left = false
-	}
-}
-
-// forget deletes r. It is in no index.
-func (s *Store) forget(r *record) {
-	delete(r.route.byID, r.env.ID)
-	delete(r.route.bySeq, r.seq)
+// untended reports whether nobody owns the record's unit.
+func (r *record) untended() bool {
+	u := r.route.bySlot[r.slot]
+	return u == nil || u.Owner == 0
 }
 
 // record returns r as the contract shows it.

@@ -3,7 +3,6 @@ package owned
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
@@ -52,60 +51,48 @@ func (s *Store) settle(self outbox.Session, o *outbox.Outcome, now time.Time) er
 	}
 	s.unplace(r)
 	s.change(r, self, o, now)
-	if r.state == core.StatePublished && !s.opts.KeepPublished {
-		s.forget(r)
-		return nil
-	}
-	s.place(r)
 	return nil
 }
 
-// change makes r what o says.
+// change makes r, which is in no index, what o says.
 func (s *Store) change(r *record, self outbox.Session, o *outbox.Outcome, now time.Time) {
+	r.maybe = r.maybe || o.Unknown()
 	if o.Event() == core.EventReleased {
-		s.release(r, self, o, now)
+		s.letGo(r, self, o, now)
 		return
 	}
 	s.setHolder(r, 0)
-	r.left, r.waiting = false, false
-	r.maybe = r.maybe || o.Unknown()
-	r.version++
-	r.state, r.reason, r.since = o.State(), o.Reason(), now
+	r.left = false
 	if o.CountsAttempt() {
 		r.attempts++
 	}
 	if o.Error() != "" {
-		r.lastErr = o.Error()
+		r.lastErr, r.errAt = o.Error(), now
 	}
+	if o.State().Terminal() {
+		s.retire(r, o.State(), o.Reason(), now)
+		return
+	}
+	r.state, r.reason, r.waiting, r.due = o.State(), o.Reason(), false, now
+	r.version++
 	if r.state == core.StateFailed {
 		r.crashes = 0 // the attempt has ended, and nobody died of it
 		r.waiting, r.due = true, now.Add(o.In())
-		r.since = r.due
 	}
+	s.place(r)
+	s.changed(r)
 }
 
-// release ends self's hold. A second release finds none and so puts nothing off again; a hold of another one stays.
-func (s *Store) release(r *record, self outbox.Session, o *outbox.Outcome, now time.Time) {
-	r.maybe = r.maybe || o.Unknown()
-	if r.holder != self {
-		return
+// letGo ends self's hold. A second release finds none and so puts nothing off again; a hold of another one stays.
+func (s *Store) letGo(r *record, self outbox.Session, o *outbox.Outcome, now time.Time) {
+	if r.holder == self {
+		s.setHolder(r, 0)
+		if r.retry() {
+			r.due = now.Add(o.In())
+		}
+		defer s.changed(r)
 	}
-	s.setHolder(r, 0)
-	if r.retry() {
-		r.due = now.Add(o.In())
-		r.since = r.due
-	}
-}
-
-// heeded deletes a control record, if it is still the one that was read.
-func (s *Store) heeded(number int64, ref outbox.Ref) {
-	i, found := slices.BinarySearchFunc(s.control, number, byNumber)
-	if !found {
-		return
-	}
-	if c := s.control[i]; c.Route == ref.Route && c.Seq == ref.Seq && c.ID == ref.ID {
-		s.control = slices.Delete(s.control, i, i+1)
-	}
+	s.place(r)
 }
 
 func refused(ref outbox.Ref, why error) error {

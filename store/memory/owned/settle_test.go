@@ -61,7 +61,7 @@ func TestSettleTwice(t *testing.T) {
 
 func TestSettleLocked(t *testing.T) {
 	t.Parallel()
-	k := newKit(t, owned.Options{KeepPublished: true})
+	k := newKit(t, owned.Options{Retention: core.Retention{Published: core.Forever}})
 	k.join(1, unit)
 	k.put(row("a", ""), row("b", ""), row("c", ""))
 	tx := k.Begin()
@@ -86,7 +86,7 @@ func TestSettleStale(t *testing.T) {
 	r := k.get(1, "a")
 	k.no(k.settle(1, outbox.Retry(r, errNo, 0))[0])
 	tx := k.Begin()
-	k.no(k.Redrive(tx, route, "a"))
+	k.no(tx.Redrive(route, "a"))
 	k.no(tx.Commit())
 	before := *k.state("a")
 	k.fact("redriven", before.Version == 3 && before.Attempts == 0 && before.State == core.StatePending && !before.Waits)
@@ -111,8 +111,8 @@ func TestSettleHeeded(t *testing.T) {
 		k.no(k.settle(1, outbox.Abandon(&r, core.ReasonRejected, errNo))[0])
 	}
 	tx := k.Begin()
-	k.no(k.Redrive(tx, route, "a"))
-	k.no(k.Redrive(tx, route, "b"))
+	k.no(tx.Redrive(route, "a"))
+	k.no(tx.Redrive(route, "b"))
 	look := outbox.Look{Parts: []outbox.Part{all}}
 	k.fact("not before the commit", len(k.look(1, look).Control) == 0)
 	k.no(tx.Commit())

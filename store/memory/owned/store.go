@@ -1,6 +1,7 @@
 package owned
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,33 +11,62 @@ import (
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/hlc"
 )
 
-var _ outbox.Store = (*Store)(nil)
+var (
+	_ outbox.Store     = (*Store)(nil)
+	_ core.Stager[*Tx] = (*Store)(nil)
+	_ core.Inbox[*Tx]  = (*Store)(nil)
+	_ core.Checker     = (*Store)(nil)
+)
 
-// Options are the options of a Store. The zero value is good.
+// Options configures a Store.
 type Options struct {
-	// Now is the store's clock; nil = time.Now.
+	// Source is the CloudEvents source of messages that name none, such as "/orders". Required.
+	Source string
+	// Retention says how long settled records are kept. Published ones are gone with the settle itself unless it says
+	// otherwise; the rest of it is [Store.Clean]'s.
+	Retention core.Retention
+	// Clock gives the HLC stamps; nil means a clock of its own.
+	Clock *hlc.Clock
+	// Limits bounds what can be staged.
+	Limits core.Limits
+	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
+	TTL time.Duration
+	// Now is the store's clock and the producer's; nil means time.Now, which is virtual under testing/synctest. Wait
+	// uses real timers whatever stands here. Safe for concurrent use.
 	Now func() time.Time
-	// KeepPublished keeps published records. Else they are deleted with their settle.
-	KeepPublished bool
+	// TracerProvider makes the stage spans; nil means the global one.
+	TracerProvider core.TracerProvider
 }
 
-// Store is an outbox in memory.
+// Store is an outbox, an inbox and a table of strings in memory. It is safe for concurrent use.
 type Store struct {
-	opts Options
-	born time.Time // the origin of what the indexes by time count
+	stamper   *core.Stamper
+	now       func() time.Time // without a monotonic part: one time line with the times that messages carry
+	born      time.Time        // the origin of what the indexes by time count
+	retention core.Retention
 
-	mu       sync.Mutex
-	seq      int64 // the last sequence that was drawn
-	mark     int64 // the last mark that was drawn
-	told     int64 // the number of the last control record
+	mu       sync.Mutex // never held while anything waits
+	seq      int64      // the last sequence that was drawn
+	mark     int64      // the last mark that was drawn
+	told     int64      // the number of the last control record
 	restores int
 	routes   map[string]*route
+	holders  map[liveKey]*record // live records with a dedupe key
 	members  map[outbox.Session]*member
 	control  []*outbox.Control // by number
 	running  []*Tx             // open ones that have a mark, by mark
 	open     map[*Tx]struct{}
+	locks    map[any]*Tx // dedupe keys, inbox keys and withdrawn ids that an open transaction works with
+	values   map[string]string
+	inbox    inboxMarks
+	cleaner  election
+	stamp    hlc.Timestamp // the highest of a record that was committed
+	changes  uint64        // how often something changed that somebody may wait for
+	signal   chan struct{} // closed and replaced when somebody listens and a route's version or timers change
+	listened bool
 }
 
 // member is a member and what it holds.
@@ -44,23 +74,44 @@ type member struct {
 	outbox.Member
 	held   map[*record]struct{}
 	gaveUp map[outbox.Unit]bool // units that it gave up, and did not take again
+	seen   map[string]uint64    // the versions of routes when it last looked
 }
 
-// New returns an empty Store.
-func New(opts Options) *Store {
-	if opts.Now == nil {
-		opts.Now = time.Now
+func newMember(m outbox.Member) *member {
+	m.Serves = slices.Clone(m.Serves)
+	return &member{Member: m, held: map[*record]struct{}{}, gaveUp: map[outbox.Unit]bool{}, seen: map[string]uint64{}}
+}
+
+// New returns an empty store, or an error that lists all problems of opts.
+func New(opts Options) (*Store, error) {
+	stamper, err := core.NewStamper(core.StamperOptions{
+		Source: opts.Source, Clock: opts.Clock, Limits: opts.Limits, TTL: opts.TTL, Now: opts.Now, TracerProvider: opts.TracerProvider,
+	})
+	if err != nil {
+		return nil, err
 	}
+	now := opts.Now
+	if now == nil {
+		now = time.Now
+	}
+	wall := func() time.Time { return now().Round(0) }
 	return &Store{
-		opts: opts, born: opts.Now().Round(0), routes: map[string]*route{}, members: map[outbox.Session]*member{}, open: map[*Tx]struct{}{},
-	}
+		stamper: stamper, now: wall, born: wall(), retention: opts.Retention,
+		routes: map[string]*route{}, holders: map[liveKey]*record{}, members: map[outbox.Session]*member{}, open: map[*Tx]struct{}{},
+		locks: map[any]*Tx{}, values: map[string]string{}, inbox: newInboxMarks(), signal: make(chan struct{}),
+	}, nil
 }
 
 // Traits declares exact marks and a fence by session; nothing is durable or shared with other processes.
 func (s *Store) Traits() outbox.Traits { return outbox.Traits{SessionFence: true} }
 
-// now is without a monotonic part: one time line with the times that messages carry.
-func (s *Store) now() time.Time { return s.opts.Now().Round(0) }
+// Check finds nothing wrong: there is nothing outside of the process.
+func (s *Store) Check(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return outage("check", err)
+	}
+	return nil
+}
 
 // at is a time as the indexes by time count it.
 func (s *Store) at(t time.Time) int64 { return int64(t.Sub(s.born)) }

@@ -24,7 +24,11 @@ func (s *Store) Take(ctx context.Context, self outbox.Session, want outbox.Want)
 	for _, ref := range want.Refs {
 		out = append(out, s.take(self, ref, want.Deliver))
 	}
-	return append(out, s.takeNext(m, &want)...), nil
+	next := s.takeNext(m, &want)
+	if len(next) < want.N {
+		s.looked(m, want.Part.Route)
+	}
+	return append(out, next...), nil
 }
 
 func (s *Store) take(self outbox.Session, ref outbox.Ref, deliver bool) outbox.Taken {

@@ -122,7 +122,7 @@ func TestGiveUp(t *testing.T) {
 	}
 	holders := func() string {
 		var s []byte
-		for _, st := range k.Records() {
+		for _, st := range k.States() {
 			s = append(s, byte('0'+st.Holder))
 		}
 		return string(s)

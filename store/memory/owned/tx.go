@@ -2,27 +2,32 @@ package owned
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// Tx is a transaction of an application or of an operator. Begin one with [Store.Begin] and end it with Commit or
-// Rollback. It sees committed data and its own writes.
+// Tx is a transaction over everything in a Store. Begin one with [Store.Begin] and end it with Commit or Rollback. It
+// sees committed data and its own writes. It belongs to one goroutine at a time.
+//
+// Applications stage and cancel with the methods of the Store, which wait for other transactions. The methods of Tx by
+// these names are for tests of engines: they wait for nothing.
 type Tx struct {
-	s     *Store
-	mark  int64
-	ended bool
-	steps []step
-	made  map[*record]verdict // what it has made of committed records
-}
-
-// Row is what a transaction stages. An empty Route is core.DefaultRoute. Fresh and Replace are ignored.
-type Row struct {
-	core.StagedRow
-	// Withdrawable lets a caller cancel the record although it is due. A dedupe key implies it.
-	Withdrawable bool
+	s      *Store
+	done   chan struct{} // closed when it has ended
+	waits  *Tx           // whom it waits for
+	mark   int64
+	ended  bool
+	failed error
+	steps  []step
+	made   map[*record]verdict // what it has made of committed records
+	heirs  map[liveKey]*record // what it has staged with a dedupe key
+	locks  []any
+	values map[string]string
+	marked []core.InboxKey
 }
 
 // Savepoint is a place in a transaction to which it can roll back.
@@ -33,9 +38,14 @@ type verdict uint8
 
 const (
 	untouched verdict = iota
-	withdrawn
+	cancelled
+	replaced
 	requeued
+	freed // it gives up its dedupe key
 )
+
+// withdraws reports whether the record goes away.
+func (v verdict) withdraws() bool { return v == cancelled || v == replaced }
 
 // stepKind is what one step of a transaction did.
 type stepKind uint8
@@ -46,6 +56,7 @@ const (
 	stepLock                  // r was locked
 	stepMake                  // the verdict about r changed from was to now
 	stepTell                  // a control record was written
+	stepWrite                 // a value or an inbox mark was written
 )
 
 type step struct {
@@ -53,28 +64,40 @@ type step struct {
 	r        *record
 	was, now verdict
 	control  *outbox.Control
+	undo     func() // of stepWrite
 }
 
 // Begin starts a transaction.
 func (s *Store) Begin() *Tx {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	tx := &Tx{s: s, made: map[*record]verdict{}}
+	tx := &Tx{s: s, done: make(chan struct{}), made: map[*record]verdict{}}
 	s.open[tx] = struct{}{}
 	return tx
 }
 
-// Mark returns the mark of the transaction; 0 if it has written nothing.
+// Mark returns the mark of the transaction; 0 if it has staged, cancelled and locked nothing.
 func (tx *Tx) Mark() int64 {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()
 	return tx.mark
 }
 
-// begin checks that the transaction can write, and draws its mark.
-func (tx *Tx) begin(op string) error {
+// usable returns why nothing can be written in tx any more. The store is locked.
+func (tx *Tx) usable(op string) error {
 	if tx.ended {
 		return fmt.Errorf("waybill/memory: %s: the transaction has ended: begin another: %w", op, core.ErrClosed)
+	}
+	if tx.failed != nil {
+		return fmt.Errorf("waybill/memory: %s: an earlier statement of the transaction had failed: roll back: %w", op, tx.failed)
+	}
+	return nil
+}
+
+// begin checks that the transaction can write, and draws its mark.
+func (tx *Tx) begin(op string) error {
+	if err := tx.usable(op); err != nil {
+		return err
 	}
 	if tx.mark == 0 {
 		tx.s.mark++
@@ -84,62 +107,54 @@ func (tx *Tx) begin(op string) error {
 	return nil
 }
 
-// Stage writes rows and returns their sequence numbers. A row whose id the route has already writes nothing; its
-// number is 0, and one was drawn in vain. Stage fails as a whole, with outbox.ErrBusy if another open transaction
-// has staged the id.
-func (tx *Tx) Stage(rows ...Row) ([]int64, error) {
-	s := tx.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := tx.begin("stage"); err != nil {
-		return nil, err
+// Fail makes the transaction one in which a statement has failed: Commit will roll back, whatever else succeeds. The
+// first cause is kept.
+func (tx *Tx) Fail(cause error) {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	if tx.failed == nil {
+		tx.failed = cause
 	}
-	before := len(tx.steps)
-	seqs := make([]int64, len(rows))
-	for i := range rows {
-		seq, err := tx.stage(&rows[i])
-		if err != nil {
-			tx.undo(before)
-			return nil, err
-		}
-		seqs[i] = seq
-	}
-	return seqs, nil
 }
 
-func (tx *Tx) stage(row *Row) (int64, error) {
-	s := tx.s
-	name := row.Route
-	if name == "" {
-		name = core.DefaultRoute
+// Put writes a value. After the end of the transaction it does nothing.
+func (tx *Tx) Put(key, value string) {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	if tx.ended {
+		return
 	}
-	rt := s.route(name)
-	s.seq++
-	if other := rt.byID[row.Envelope.ID]; other != nil {
-		if other.staging != nil && other.staging != tx {
-			return 0, busy("stage", other)
+	if tx.values == nil {
+		tx.values = map[string]string{}
+	}
+	old, had := tx.values[key]
+	tx.values[key] = value
+	tx.steps = append(tx.steps, step{kind: stepWrite, undo: func() {
+		if had {
+			tx.values[key] = old
+		} else {
+			delete(tx.values, key)
 		}
-		return 0, nil
+	}})
+}
+
+// Get reads a value: the transaction's own, else the committed one.
+func (tx *Tx) Get(key string) (string, bool) {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	if v, ok := tx.values[key]; ok {
+		return v, true
 	}
-	if other := rt.bySeq[s.seq]; other != nil {
-		return 0, fmt.Errorf("waybill/memory: stage %q: sequence %d of route %q belongs to %q: the sequence was set back; set it above all records",
-			row.Envelope.ID, s.seq, name, other.env.ID)
-	}
-	now := s.now()
-	r := &record{
-		route: rt, env: row.Envelope.Clone(), slot: outbox.SlotOf(name, row.Envelope.Key, row.Envelope.ID), mark: tx.mark, seq: s.seq, version: 1,
-		state: core.StatePending, since: now, withdrawable: row.Withdrawable || row.DedupeKey != "", staging: tx,
-	}
-	due := now.Add(row.Delay)
-	if !row.DeliverAt.IsZero() {
-		due = row.DeliverAt.Round(0)
-	}
-	if due.After(now) {
-		r.waiting, r.due, r.since = true, due, due
-	}
-	rt.byID[r.env.ID], rt.bySeq[r.seq] = r, r
-	tx.steps = append(tx.steps, step{kind: stepStage, r: r})
-	return r.seq, nil
+	v, ok := tx.s.values[key]
+	return v, ok
+}
+
+// Get reads a committed value.
+func (s *Store) Get(key string) (string, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, ok := s.values[key]
+	return v, ok
 }
 
 // Savepoint returns the place where the transaction is.
@@ -149,7 +164,8 @@ func (tx *Tx) Savepoint() Savepoint {
 	return Savepoint(len(tx.steps))
 }
 
-// RollbackTo forgets what was written after the savepoint and gives back its locks. Numbers and the mark stay drawn.
+// RollbackTo forgets what was written after the savepoint and gives back its locks of records. Numbers and the mark
+// stay drawn; dedupe keys and inbox keys stay locked.
 func (tx *Tx) RollbackTo(sp Savepoint) error {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()
@@ -172,20 +188,25 @@ func (tx *Tx) undo(n int) {
 		switch st.kind {
 		case stepStage:
 			tx.s.forget(st.r)
+			tx.disown(st.r)
 		case stepDrop:
 			st.r.dropped = false
 			st.r.route.byID[st.r.env.ID] = st.r
+			tx.own(st.r)
 		case stepLock:
 			st.r.lock = nil
 		case stepMake:
 			tx.made[st.r] = st.was
 		case stepTell:
+		case stepWrite:
+			st.undo()
 		}
 	}
 	tx.steps = slices.Delete(tx.steps, n, len(tx.steps))
 }
 
-// Commit makes everything that was written visible at once. It fails with core.ErrClosed if the transaction has ended.
+// Commit makes everything that was written visible at once. It fails, with everything rolled back, if a statement of
+// the transaction had failed, and with core.ErrClosed if it had ended already.
 func (tx *Tx) Commit() error {
 	s := tx.s
 	s.mu.Lock()
@@ -193,26 +214,61 @@ func (tx *Tx) Commit() error {
 	if tx.ended {
 		return fmt.Errorf("waybill/memory: commit: the transaction has ended: %w", core.ErrClosed)
 	}
+	defer tx.end()
+	if tx.failed != nil {
+		tx.undo(0)
+		return fmt.Errorf("waybill/memory: commit: rolled back, since an earlier statement had failed: %w", tx.failed)
+	}
+	now := s.now()
 	for _, st := range tx.steps {
 		switch st.kind {
 		case stepStage:
-			st.r.staging = nil
-			if st.r.dropped {
-				delete(st.r.route.bySeq, st.r.seq)
-			} else {
-				s.place(st.r)
-			}
+			s.admit(st.r)
 		case stepLock:
 			st.r.lock = nil
 		case stepMake:
-			s.apply(st.r, st.now)
+			s.apply(st.r, st.now, now)
 		case stepTell:
 			s.tell(st.control)
-		case stepDrop:
+		case stepDrop, stepWrite:
 		}
 	}
-	tx.end()
+	maps.Copy(s.values, tx.values)
+	s.inbox.add(tx.marked, now)
 	return nil
+}
+
+// admit makes a staged record visible, unless its own transaction has withdrawn it.
+func (s *Store) admit(r *record) {
+	r.staging, r.shadows = nil, nil
+	if r.dropped {
+		delete(r.route.bySeq, r.seq)
+		return
+	}
+	if r.dedupe != "" {
+		s.holders[r.liveKey()] = r
+	}
+	s.stamp = max(s.stamp, r.env.HLC)
+	s.place(r)
+	s.changed(r)
+}
+
+// apply makes what a transaction has decided about r so.
+func (s *Store) apply(r *record, v verdict, now time.Time) {
+	switch v {
+	case cancelled:
+		s.unplace(r)
+		s.retire(r, core.StateAbandoned, core.ReasonCancelled, now)
+	case replaced:
+		s.unplace(r)
+		s.retire(r, core.StateAbandoned, core.ReasonReplaced, now)
+	case requeued:
+		s.requeue(r, now)
+	case freed:
+		s.release(r)
+		r.dedupe = ""
+	case untouched:
+	}
 }
 
 // Rollback forgets everything that was written. After the end of the transaction it does nothing.
@@ -227,14 +283,14 @@ func (tx *Tx) Rollback() {
 
 func (tx *Tx) end() {
 	s := tx.s
-	tx.ended, tx.steps, tx.made = true, nil, nil
+	tx.ended, tx.steps, tx.made, tx.heirs, tx.values, tx.marked = true, nil, nil, nil, nil, nil
+	for _, name := range tx.locks {
+		delete(s.locks, name)
+	}
+	tx.locks = nil
 	delete(s.open, tx)
 	if i := slices.Index(s.running, tx); i >= 0 {
 		s.running = slices.Delete(s.running, i, i+1)
 	}
-}
-
-func busy(op string, r *record) error {
-	return fmt.Errorf("waybill/memory: %s: %q on route %q: another transaction has it: try again when that one has ended: %w",
-		op, r.env.ID, r.route.name, outbox.ErrBusy)
+	close(tx.done)
 }

@@ -1,88 +1,135 @@
 package owned
 
 import (
-	"cmp"
+	"context"
 	"fmt"
-	"slices"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// Lock locks a committed record until the transaction ends, as a caller's SELECT … FOR UPDATE does.
-func (tx *Tx) Lock(route, id string) error {
+var _ core.Canceller[*Tx] = (*Store)(nil)
+
+// Cancel withdraws staged messages in tx, as core.Canceller says: what is scheduled, waits for a retry, or is
+// withdrawable. So it does with what a session held that has ended, and with what a member that died may have had out:
+// these may have been delivered. What a member holds is in flight, and so is what else is due, since its relay may have
+// it out without saying so. Until tx ends what it withdraws cannot be taken, and later messages of its key wait.
+//
+// A key that names a message which an earlier key of the call named too gets the same answer. If another transaction
+// has locked the message, Cancel waits for its end. The commit tells the owner of the message's key.
+func (s *Store) Cancel(ctx context.Context, tx *Tx, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+	if err := s.owns(tx); err != nil {
+		return nil, fmt.Errorf("waybill/memory: cancel: %w", err)
+	}
+	keys, err := core.CheckCancelKeys(keys)
+	if err != nil || len(keys) == 0 {
+		return nil, err
+	}
+	out := make([]core.CancelStatus, 0, len(keys))
+	seen := map[any]core.CancelStatus{} // by rowKey and liveKey
+	err = s.whenFree(ctx, tx, "cancel", func() (wait *Tx, err error) {
+		for len(out) < len(keys) {
+			status, wait, err := tx.cancel(&keys[len(out)], seen)
+			if wait != nil || err != nil {
+				return wait, err
+			}
+			out = append(out, status)
+		}
+		return nil, nil
+	})
+	if err != nil {
+		tx.Fail(err)
+		return nil, outage("cancel", err)
+	}
+	return out, nil
+}
+
+// cancel cancels what key names, or returns the transaction that tx must wait for.
+func (tx *Tx) cancel(key *core.CancelKey, seen map[any]core.CancelStatus) (status core.CancelStatus, wait *Tx, err error) {
+	if err := tx.begin("cancel"); err != nil {
+		return 0, nil, err
+	}
+	var r *record
+	name := any(rowKey{key.Route, key.ID})
+	if key.DedupeKey == "" {
+		r = tx.live(key.Route, key.ID)
+	} else {
+		held := liveKey{key.Route, key.Topic, key.DedupeKey}
+		if wait := tx.reserve(held); wait != nil {
+			return 0, wait, nil
+		}
+		name = held
+		r = tx.holder(held)
+	}
+	if r == nil {
+		return seen[name], nil, nil // CancelNotFound unless an earlier key withdrew it
+	}
+	if status, wait = tx.withdraw(r, cancelled); wait != nil {
+		return 0, wait, nil
+	}
+	seen[r.rowKey()] = status
+	if r.dedupe != "" {
+		seen[r.liveKey()] = status
+	}
+	return status, nil, nil
+}
+
+// Cancel withdraws a record in the transaction, as [Store.Cancel] does. It fails with outbox.ErrBusy where that one
+// would wait.
+func (tx *Tx) Cancel(route, id string) (core.CancelStatus, error) {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()
-	if err := tx.begin("lock"); err != nil {
-		return err
+	if err := tx.begin("cancel"); err != nil {
+		return core.CancelNotFound, err
 	}
-	r := tx.committed(route, id)
+	r := tx.live(route, id)
 	if r == nil {
-		return core.NoRecord("waybill/memory: lock", route, id)
+		return core.CancelNotFound, nil
 	}
-	return tx.lock("lock", r)
+	status, wait := tx.withdraw(r, cancelled)
+	if wait != nil {
+		return core.CancelNotFound, busy("cancel", id, route)
+	}
+	return status, nil
 }
 
-func (tx *Tx) lock(op string, r *record) error {
-	switch r.lock {
-	case tx:
-		return nil
-	case nil:
-		r.lock = tx
-		tx.steps = append(tx.steps, step{kind: stepLock, r: r})
-		return nil
+// live returns the live record as tx sees it, or nil.
+func (tx *Tx) live(route, id string) *record {
+	if rt := tx.s.routes[route]; rt != nil {
+		if r := rt.byID[id]; r != nil && r.staging == tx {
+			return r
+		}
 	}
-	return busy(op, r)
-}
-
-// committed returns the committed record, unless the transaction has withdrawn it, or nil.
-func (tx *Tx) committed(route, id string) *record {
-	rt := tx.s.routes[route]
-	if rt == nil {
-		return nil
-	}
-	if r := rt.byID[id]; r != nil && r.staging == nil && tx.made[r] != withdrawn {
+	if r := tx.committed(route, id); r != nil && (r.live() || tx.made[r] == requeued) {
 		return r
 	}
 	return nil
 }
 
-// Cancel withdraws a record in the transaction: it is deleted. What is scheduled, waits for a retry, or is
-// withdrawable can be withdrawn; so can what a session held that has ended, and what a member that died may have had
-// out. What a member holds, and what else is due, is in flight. It fails with outbox.ErrBusy if another transaction
-// has locked the record.
-func (tx *Tx) Cancel(route, id string) (core.CancelStatus, error) {
-	s := tx.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := tx.begin("cancel"); err != nil {
-		return core.CancelNotFound, err
-	}
-	if rt := s.routes[route]; rt != nil {
-		if r := rt.byID[id]; r != nil && r.staging == tx {
-			r.dropped = true
-			delete(rt.byID, id)
-			tx.steps = append(tx.steps, step{kind: stepDrop, r: r})
-			return core.CancelDone, nil
-		}
-	}
-	r := tx.committed(route, id)
-	if r == nil || !r.live() && tx.made[r] != requeued {
-		return core.CancelNotFound, nil
+// withdraw takes a live record back, or returns the transaction that has locked it. One that is in flight stays, but
+// gives up its dedupe key if it is to be replaced.
+func (tx *Tx) withdraw(r *record, why verdict) (status core.CancelStatus, wait *Tx) {
+	if r.staging == tx {
+		tx.reserve(r.rowKey()) // it may come back, by a rollback to a savepoint
+		r.dropped = true
+		tx.s.uncover(r)
+		tx.disown(r)
+		tx.steps = append(tx.steps, step{kind: stepDrop, r: r})
+		return core.CancelDone, nil
 	}
 	if r.lock != nil && r.lock != tx {
-		return core.CancelNotFound, busy("cancel", r)
+		return core.CancelNotFound, r.lock
 	}
 	careful := r.careful()
 	if tx.made[r] != requeued && (r.holder != 0 || !r.waits() && !r.withdrawable && !r.left && !careful) {
+		if why == replaced {
+			tx.decide(r, freed)
+		}
 		return core.CancelInFlight, nil
 	}
-	if err := tx.lock("cancel", r); err != nil {
-		return core.CancelNotFound, err
-	}
-	tx.make(r, withdrawn)
+	tx.take(r)
+	tx.decide(r, why)
 	if r.env.Key != "" && !r.timer() {
-		tx.tell(r, outbox.ControlKey)
+		tx.tell(r)
 	}
 	if r.maybe || careful {
 		return core.CancelMaybe, nil
@@ -90,11 +137,11 @@ func (tx *Tx) Cancel(route, id string) (core.CancelStatus, error) {
 	return core.CancelDone, nil
 }
 
-// Redrive puts a failed or an abandoned record back in line in tx, with its counts at zero, and tells the owner of its
-// slot. What a member holds is core.ErrInFlight.
-func (s *Store) Redrive(tx *Tx, route, id string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// Redrive puts a failed or an abandoned record back in line, with its counts at zero, and tells the owner of its slot.
+// What a member holds is core.ErrInFlight. It is for tests of engines; operators have [Store.Redrive].
+func (tx *Tx) Redrive(route, id string) error {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
 	if err := tx.begin("redrive"); err != nil {
 		return err
 	}
@@ -106,54 +153,23 @@ func (s *Store) Redrive(tx *Tx, route, id string) error {
 		return fmt.Errorf("waybill/memory: redrive %q on route %q: %w", id, route, core.ErrInFlight)
 	case tx.made[r] == requeued, r.state != core.StateFailed && r.state != core.StateAbandoned:
 		return core.Invalid("waybill/memory: redrive", fmt.Sprintf("%q on route %q: is neither failed nor abandoned", id, route))
+	case r.state == core.StateAbandoned && r.dedupe != "":
+		return core.Invalid("waybill/memory: redrive", fmt.Sprintf("%q on route %q: has a dedupe key, which only Store.Redrive minds", id, route))
+	case r.lock != nil && r.lock != tx:
+		return busy("redrive", id, route)
 	}
-	if err := tx.lock("redrive", r); err != nil {
-		return err
-	}
-	tx.make(r, requeued)
-	kind := outbox.ControlRecord
-	if r.env.Key != "" {
-		kind = outbox.ControlKey
-	}
-	tx.tell(r, kind)
+	tx.take(r)
+	tx.decide(r, requeued)
+	tx.tell(r)
 	return nil
 }
 
-func (tx *Tx) make(r *record, now verdict) {
+func (tx *Tx) decide(r *record, now verdict) {
 	tx.steps = append(tx.steps, step{kind: stepMake, r: r, was: tx.made[r], now: now})
 	tx.made[r] = now
 }
 
 // tell writes a control record about r.
-func (tx *Tx) tell(r *record, kind outbox.ControlKind) {
-	tx.s.told++
-	tx.steps = append(tx.steps, step{kind: stepTell, control: &outbox.Control{
-		Number: tx.s.told, Kind: kind, Route: r.route.name, Slot: r.slot, Key: r.env.Key, ID: r.env.ID, Seq: r.seq,
-	}})
-}
-
-// tell makes a control record visible.
-func (s *Store) tell(c *outbox.Control) {
-	i, _ := slices.BinarySearchFunc(s.control, c.Number, byNumber)
-	s.control = slices.Insert(s.control, i, c)
-}
-
-func byNumber(c *outbox.Control, number int64) int { return cmp.Compare(c.Number, number) }
-
-// apply makes what a transaction has decided about r so.
-func (s *Store) apply(r *record, v verdict) {
-	s.unplace(r)
-	switch v {
-	case withdrawn:
-		s.forget(r)
-		return
-	case requeued:
-		r.maybe = r.maybe || r.crashes > 0
-		r.state, r.reason, r.lastErr = core.StatePending, core.ReasonNone, ""
-		r.attempts, r.crashes, r.deliveries = 0, 0, 0
-		r.waiting, r.since = false, s.now()
-		r.version++
-	case untouched:
-	}
-	s.place(r)
+func (tx *Tx) tell(r *record) {
+	tx.steps = append(tx.steps, step{kind: stepTell, control: tx.s.about(r)})
 }

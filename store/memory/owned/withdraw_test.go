@@ -73,7 +73,7 @@ func TestCancel(t *testing.T) {
 			if got == core.CancelDone || got == core.CancelMaybe {
 				k.fact("it is gone", k.state("a") == nil && len(k.read(2)) == 0)
 			} else {
-				k.fact("it stays", len(k.Records()) == 1)
+				k.fact("it stays", len(k.States()) == 1)
 			}
 			k.fact("control records", len(k.look(2, outbox.Look{Parts: []outbox.Part{all}}).Control) == tc.control)
 		})
@@ -131,14 +131,14 @@ func TestRedriveRefused(t *testing.T) {
 	k.join(1, unit)
 	k.put(row("a", "x"))
 	tx := k.Begin()
-	k.is("pending", k.Redrive(tx, route, "a"), core.ErrInvalid)
-	k.is("none", k.Redrive(tx, route, "z"), core.ErrNotFound)
+	k.is("pending", tx.Redrive(route, "a"), core.ErrInvalid)
+	k.is("none", tx.Redrive(route, "z"), core.ErrNotFound)
 	k.retry("a", 0)
-	k.no(k.Redrive(tx, route, "a"))
-	k.is("twice", k.Redrive(tx, route, "a"), core.ErrInvalid)
+	k.no(tx.Redrive(route, "a"))
+	k.is("twice", tx.Redrive(route, "a"), core.ErrInvalid)
 	other := k.Begin()
-	k.is("locked", k.Redrive(other, route, "a"), outbox.ErrBusy)
+	k.is("locked", other.Redrive(route, "a"), outbox.ErrBusy)
 	tx.Rollback()
 	k.due(1, 1)
-	k.is("held", k.Redrive(other, route, "a"), core.ErrInFlight)
+	k.is("held", other.Redrive(route, "a"), core.ErrInFlight)
 }

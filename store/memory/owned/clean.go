@@ -1,0 +1,102 @@
+package owned
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// cleanBatch bounds the records of each kind that one call of Clean touches: expired, published, abandoned, withdrawn.
+const cleanBatch = 1000
+
+// election is who cleans.
+type election struct {
+	owner string
+	until time.Time // end of the owner's lease
+}
+
+var _ core.Cleaner = (*Store)(nil)
+
+// Clean keeps the store small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
+// waited, and deletes up to 1,000 records each of those published, abandoned and withdrawn whose time in
+// Options.Retention is over. Who owns a key is told what becomes of a record that held it.
+//
+// Of what has expired it takes what is scheduled or waits for a retry, and what is due in units that nobody owns. What
+// a member holds is that member's, and other due records are their owner's, who gives them up when they are their turn.
+func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
+	var p []string
+	if owner == "" {
+		p = append(p, "owner: is empty; name the process that cleans")
+	}
+	if lease < time.Millisecond {
+		p = append(p, fmt.Sprintf("lease: %s; at least a millisecond", lease))
+	}
+	if err := core.Invalid("waybill/memory: clean", p...); err != nil {
+		return core.Cleaned{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return core.Cleaned{}, outage("clean", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	if owner != s.cleaner.owner && now.Before(s.cleaner.until) {
+		return core.Cleaned{}, nil
+	}
+	s.cleaner = election{owner, now.Add(lease)}
+	done := core.Cleaned{Elected: true, Expired: s.sweep(now), Deleted: map[core.CleanedKind]int{}}
+	done.More = done.Expired >= cleanBatch
+	for i := range (&route{}).settled {
+		done.More = s.purge(i, now, done.Deleted) >= cleanBatch || done.More
+	}
+	return done, nil
+}
+
+// sweep abandons what expired while it waited.
+func (s *Store) sweep(now time.Time) int {
+	var list []*record
+	for _, name := range s.names() {
+		for r := range s.routes[name].expires.all() {
+			if r.env.Expires.After(now) || len(list) == cleanBatch {
+				break
+			}
+			if r.holder == 0 && r.lock == nil && (r.waits() || r.untended()) {
+				list = append(list, r)
+			}
+		}
+	}
+	for _, r := range list {
+		tell := r.env.Key != "" && !r.timer()
+		s.giveUp(r, core.ReasonExpired, now)
+		if tell {
+			s.tellOwner(r)
+		}
+	}
+	return len(list)
+}
+
+// purge deletes what was settled long enough ago, of one kind, the oldest of each route first.
+func (s *Store) purge(kind int, now time.Time, deleted map[core.CleanedKind]int) int {
+	var list []*record
+	for _, name := range s.names() {
+		for r := range s.routes[name].settled[kind].all() {
+			if now.Sub(r.settledAt) < s.retention.Of(r.state, r.reason) || len(list) == cleanBatch {
+				break
+			}
+			if r.lock == nil {
+				list = append(list, r)
+			}
+		}
+	}
+	for _, r := range list {
+		s.unplace(r)
+		s.forget(r)
+		if r.env.Key != "" && r.blocks() {
+			s.tellOwner(r)
+		}
+		deleted[core.CleanedKind{State: r.state, Reason: r.reason}]++
+	}
+	return len(list)
+}

@@ -1,0 +1,43 @@
+package owned
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Do runs fn once for key, as core.Inbox says. A panic of fn goes on to the caller after the rollback. fn must not end
+// the transaction itself.
+func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx *Tx) error) (core.InboxStatus, error) {
+	if err := checkKey(&key); err != nil {
+		return core.InboxNone, err
+	}
+	tx := s.Begin()
+	defer tx.Rollback() // nothing is left to roll back after a commit
+	if st, err := s.markKey(ctx, tx, key); err != nil || st == core.InboxDuplicate {
+		return st, err
+	}
+	if err := fn(ctx, tx); err != nil {
+		return core.InboxNone, err
+	}
+	if err := ctx.Err(); err != nil {
+		return core.InboxNone, outage("inbox", err)
+	}
+	if err := tx.Commit(); err != nil {
+		return core.InboxNone, err
+	}
+	return core.InboxProcessed, nil
+}
+
+func checkKey(key *core.InboxKey) error {
+	var p []string
+	for _, f := range [...]struct{ name, value string }{{"Consumer", key.Consumer}, {"Source", key.Source}, {"ID", key.ID}} {
+		if f.value == "" {
+			p = append(p, f.name+": is empty")
+		} else if s := core.CheckName(f.value); s != "" {
+			p = append(p, fmt.Sprintf("%s: %s", f.name, s))
+		}
+	}
+	return core.Invalid("waybill/memory: inbox key", p...)
+}

@@ -1,0 +1,138 @@
+package owned_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/memory/owned"
+)
+
+func newStore(tb testing.TB) *owned.Store {
+	tb.Helper()
+	s, err := owned.New(owned.Options{Source: "/test"})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+func stage(tb testing.TB, s *owned.Store, msgs ...core.Message) []core.Staged {
+	tb.Helper()
+	tx := s.Begin()
+	defer tx.Rollback()
+	staged, err := s.Stage(tb.Context(), tx, msgs...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		tb.Fatal(err)
+	}
+	return staged
+}
+
+// pending returns how many records are stored.
+func pending(s *owned.Store) int { return len(s.Records()) }
+
+func TestBusinessWriteAndMessageCommitTogether(t *testing.T) { // ST-01
+	t.Parallel()
+	s := newStore(t)
+	for _, commit := range []bool{false, true} {
+		tx := s.Begin()
+		tx.Put("order", "1")
+		if _, err := s.Stage(t.Context(), tx, core.RawMessage("orders.placed", "text/plain", []byte("1"))); err != nil {
+			t.Fatal(err)
+		}
+		if v, _ := tx.Get("order"); v != "1" {
+			t.Errorf("the transaction does not see its own write")
+		}
+		if _, ok := s.Get("order"); ok || pending(s) > 0 {
+			t.Error("an uncommitted write is visible")
+		}
+		if !commit {
+			tx.Rollback()
+			continue
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if v, _ := s.Get("order"); v != "1" || pending(s) != 1 {
+		t.Error("a committed write is missing")
+	}
+}
+
+func TestFailedStatementSpoilsTransaction(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	tx := s.Begin()
+	tx.Put("k", "v")
+	tx.Fail(errors.New("statement failed"))
+	if err := tx.Commit(); err == nil {
+		t.Error("commit after a failed statement succeeded")
+	}
+	if _, ok := s.Get("k"); ok {
+		t.Error("a rolled back write is visible")
+	}
+	if err := tx.Commit(); err == nil {
+		t.Error("a second commit succeeded")
+	}
+	if _, err := s.Stage(t.Context(), tx, core.RawMessage("a", "", nil)); err == nil {
+		t.Error("stage in an ended transaction succeeded")
+	}
+	if _, err := s.Stage(t.Context(), nil, core.RawMessage("a", "", nil)); err == nil {
+		t.Error("stage without a transaction succeeded")
+	}
+	if _, err := s.Stage(t.Context(), newStore(t).Begin(), core.RawMessage("a", "", nil)); err == nil {
+		t.Error("stage in another store's transaction succeeded")
+	}
+}
+
+func TestDeadlockIsReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		a, b := s.Begin(), s.Begin()
+		put := func(tx *owned.Tx, id string) error {
+			_, err := s.Stage(t.Context(), tx, core.RawMessage("t", "", nil, core.ID(id)))
+			return err
+		}
+		if err := put(a, "1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := put(b, "2"); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error)
+		go func() { done <- put(a, "2") }()
+		synctest.Wait()
+		if err := put(b, "1"); core.ClassOf(err) != core.ClassOutage {
+			t.Errorf("got %v, want an outage", err)
+		}
+		b.Rollback()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		a.Rollback()
+	})
+}
+
+func TestHighWater(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	stage(t, s, core.RawMessage("a", "", nil), core.RawMessage("b", "", nil))
+	if stamp, err := s.HighWater(t.Context()); err != nil || stamp != s.Records()[1].Envelope.HLC {
+		t.Errorf("the highest stamp is %v (%v), want that of the second message", stamp, err)
+	}
+	if err := s.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	t.Parallel()
+	if _, err := owned.New(owned.Options{TTL: -1}); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("a store without a source and with a negative TTL: %v", err)
+	}
+}
