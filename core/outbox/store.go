@@ -100,7 +100,7 @@ type Record struct {
 	Withdrawable bool
 	// Holder is the live session that holds it; 0 = none. The hold of a session that is gone is no hold.
 	Holder Session
-	// Age is the time since it became due, by the store's clock.
+	// Age is the time since it first became due, retries notwithstanding, by the store's clock.
 	Age time.Duration
 	// Life is what remains until it expires, by the store's clock: not above 0 = expired. Meaningful if Expires.
 	Expires bool

@@ -94,9 +94,6 @@ func (w *work) record(rows *sql.Rows) (r row, rec outbox.Record, err error) {
 	}
 	rec.Ref, rec.Slot, rec.Attempts, rec.Deliveries, rec.Crashes = r.Ref, r.slot, r.attempts, r.deliveries, r.crashes
 	rec.Failed, rec.Withdrawable, rec.Holder = r.retry(), r.withdrawable, r.holder
-	if r.retry() {
-		since = r.due
-	}
 	rec.Age = duration(max(w.now-since, 0))
 	e.ID, e.Key, e.HLC = r.ID, r.key, hlc.Timestamp(stamp)
 	if err := decodeAttrs(e, attrs); err != nil {

@@ -1,0 +1,128 @@
+package owned_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/store/postgres/owned"
+)
+
+// fill stages n rows of route in transactions of 1,000, with one of so many keys each.
+func fill(tb testing.TB, s *owned.Outbox, begin func() (pgx.Tx, error), route string, n, keys int) {
+	tb.Helper()
+	for i := 0; i < n; i += 1000 {
+		rows := make([]owned.Row, min(1000, n-i))
+		for j := range rows {
+			key := ""
+			if keys > 0 {
+				key = "k" + strconv.Itoa((i+j)%keys)
+			}
+			rows[j] = row(route, core.NewID(), key)
+			rows[j].Fresh = true
+		}
+		tx, err := begin()
+		if err == nil {
+			err = s.StageRows(tb.Context(), tx, rows...)
+		}
+		if err == nil {
+			err = tx.Commit(tb.Context())
+		}
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkDrain(b *testing.B) {
+	for _, keys := range []int{0, 1000} {
+		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
+			s, pool := newStore(b, owned.Options{})
+			self := join(b, s, "r", 64)
+			const page = 1000
+			fill(b, s, func() (pgx.Tx, error) { return pool.Begin(b.Context()) }, "r", b.N, keys)
+			var from int64
+			var reading time.Duration
+			b.ResetTimer()
+			for done := 0; done < b.N; {
+				began := time.Now()
+				p, err := s.Read(b.Context(), self, outbox.Look{
+					Parts: []outbox.Part{all("r")}, Ranges: []outbox.Range{{Part: all("r"), From: from, To: 1 << 62, Limit: page}}, Bytes: 1 << 24,
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+				reading += time.Since(began)
+				rs := p.Ranges[0].Records
+				outcomes := make([]outbox.Outcome, len(rs))
+				for i := range rs {
+					outcomes[i] = outbox.Published(&rs[i])
+				}
+				if err := s.Settle(b.Context(), self, outcomes).FirstErr(); err != nil || len(rs) == 0 {
+					b.Fatal(err, len(rs))
+				}
+				from = rs[len(rs)-1].Seq
+				done += len(rs)
+			}
+			b.ReportMetric(float64(reading)/float64(b.N), "read-ns/op")
+		})
+	}
+}
+
+func BenchmarkReadNothing(b *testing.B) {
+	for _, routes := range []int{1, 100, 1000} {
+		b.Run(fmt.Sprintf("routes=%d", routes), func(b *testing.B) {
+			s, _ := newStore(b, owned.Options{})
+			m := outbox.Member{Session: newSession(), Beat: 1, Lease: time.Second, Handlers: 1, Free: 1}
+			look := outbox.Look{Bytes: 1 << 24}
+			var moves []outbox.Move
+			for i := range routes {
+				p := all("r" + strconv.Itoa(i))
+				m.Serves = append(m.Serves, outbox.Serving{Route: p.Route, Units: 1})
+				moves = append(moves, outbox.Move{Unit: outbox.Unit{Route: p.Route, To: 64}, To: m.Session})
+				look.Parts, look.Ranges = append(look.Parts, p), append(look.Ranges, outbox.Range{Part: p, To: 1 << 62, Limit: 100})
+			}
+			if _, err := s.Meet(b.Context(), outbox.Meeting{Self: m, Join: true, Moves: moves}); err != nil {
+				b.Fatal(err)
+			}
+			b.Run("Read", func(b *testing.B) {
+				for range b.N {
+					if p, err := s.Read(b.Context(), m.Session, look); err != nil || p.Owned[0] != outbox.AllSlots {
+						b.Fatal(err)
+					}
+				}
+			})
+			b.Run("Meet", func(b *testing.B) {
+				for range b.N {
+					m.Beat++
+					if r, err := s.Meet(b.Context(), outbox.Meeting{Self: m}); err != nil || len(r.Units) != routes {
+						b.Fatal(err)
+					}
+				}
+			})
+			b.Run("look", func(b *testing.B) {
+				for range b.N {
+					if _, err := s.Meet(b.Context(), outbox.Meeting{}); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		})
+	}
+}
+
+func BenchmarkStage(b *testing.B) {
+	for _, n := range []int{1, 100} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			s, pool := newStore(b, owned.Options{})
+			for range b.N {
+				fill(b, s, func() (pgx.Tx, error) { return pool.Begin(b.Context()) }, "r", n, 10)
+			}
+		})
+	}
+}

@@ -1,0 +1,139 @@
+package owned
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var (
+	_ core.Canceller[pgx.Tx]  = (*Outbox)(nil)
+	_ core.Canceller[*sql.Tx] = (*sqlStager)(nil)
+)
+
+// newest is among how many of the newest numbers a message is looked for whose id Waybill made and that is simply due: no index has these ids.
+const newest = "10000"
+
+// cancelSQL withdraws messages.
+//
+//	k  the keys; made says that the id may be one of ours
+//	f  the live messages that they name, by index
+//	m  the same for ids that no index has
+//	l  those that can be withdrawn, locked in the order of sequences
+//	x  the withdrawal, and c, what the owners are told
+//
+// A message that changed hands between f and l answers null, and is asked for again.
+func cancelSQL(keep bool) string {
+	return `
+WITH k AS MATERIALIZED (
+    SELECT k.*, k.id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-7' AS made FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS k(route, id, topic, dedupe_key, n)
+), i AS MATERIALIZED (
+    SELECT k.n, ` + foundSQL + `, ` + statusSQL + ` AS status FROM k CROSS JOIN LATERAL ` + byIDSQL + ` o WHERE k.id <> ''
+    UNION ALL
+    SELECT r.n, ` + foundSQL + `, ` + statusSQL + ` AS status FROM k r ` + holderOfSQL + ` WHERE r.dedupe_key <> ''
+), m AS MATERIALIZED (
+    SELECT DISTINCT k.route FROM k WHERE k.made AND k.n NOT IN (SELECT i.n FROM i)
+), f AS MATERIALIZED (
+    SELECT i.* FROM i
+    UNION ALL
+    SELECT k.n, ` + foundSQL + `, ` + statusSQL + ` AS status
+    FROM m CROSS JOIN LATERAL (
+        SELECT ` + lookedUpSQL + ` FROM {outbox} o
+        WHERE o.route = m.route AND o.seq > ` + lastSQL + ` - ` + newest + ` AND o.due_at IS NULL AND o.settled_at IS NULL AND NOT o.own_id
+        ORDER BY o.seq DESC LIMIT ` + newest + `
+    ) o JOIN k ON k.route = o.route AND k.id = o.id AND k.made
+), t AS MATERIALIZED (
+    SELECT f.* FROM (
+        SELECT DISTINCT f.route, f.seq, f.id, f.version, f.hold, f.slot, f.key, f.tell FROM f WHERE f.status <> 3 ORDER BY f.route, f.seq
+    ) f ` + lockFoundSQL + `
+), ` + withdrawSQL(core.ReasonCancelled, keep) + `
+SELECT f.n, CASE WHEN f.status = 3 OR t.seq IS NOT NULL THEN f.status END FROM f LEFT JOIN t ON t.route = f.route AND t.seq = f.seq`
+}
+
+// maxLooks bounds how often Cancel asks again for a message that changes hands while it looks.
+const maxLooks = 20
+
+// Cancel withdraws staged messages in tx, by id or by dedupe key, in one statement; see [core.Canceller]. It withdraws what is
+// scheduled, what waits for a retry, and what was staged with a dedupe key; other messages that are due are in flight, as is
+// what a relay holds. Until tx ends nobody is handed what it withdraws, and later messages of their keys wait. Keys that name
+// the same message get the same answer. It waits for nobody but other transactions that have locked the same message. A
+// message is either handed out or withdrawn, unless the answer is core.CancelMaybe. The role needs what [Migrations.Grants]
+// gives a canceller.
+//
+// A message that is due, whose id Waybill made and that has no dedupe key is known by its id only as long as fewer than 10,000
+// were staged after it; from then on it is not found.
+func (o *Outbox) Cancel(ctx context.Context, tx pgx.Tx, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+	if core.IsNil(tx) {
+		return nil, core.Invalid("waybill/postgres: cancel", "tx: is nil; pass the open pgx.Tx with which the cancelling is to be decided")
+	}
+	if err := o.ready(ctx); err != nil {
+		return nil, err
+	}
+	return o.stager.cancel(ctx, keys, pgxQuery(tx))
+}
+
+// Cancel is [Outbox.Cancel] for database/sql. Find it with core.As[core.Canceller[*sql.Tx]].
+func (s *sqlStager) Cancel(ctx context.Context, tx *sql.Tx, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+	if tx == nil {
+		return nil, core.Invalid("waybill/postgres: cancel", "tx: is nil; pass the open *sql.Tx with which the cancelling is to be decided")
+	}
+	if err := s.ready(ctx); err != nil {
+		return nil, err
+	}
+	return s.cancel(ctx, keys, sqlQuery(tx))
+}
+
+// cancel is Cancel for any driver.
+func (s *stager) cancel(ctx context.Context, keys []core.CancelKey, query queryFunc) ([]core.CancelStatus, error) {
+	keys, err := core.CheckCancelKeys(keys)
+	if err != nil || len(keys) == 0 {
+		return nil, err
+	}
+	out := make([]core.CancelStatus, len(keys))
+	ask := make([]int, len(keys))
+	for i := range ask {
+		ask[i] = i
+	}
+	for look := 0; len(ask) > 0; look++ {
+		if look == maxLooks {
+			return nil, &core.Error{Op: "waybill/postgres: cancel", Class: core.ClassOutage, Err: errors.New(
+				"a message changes hands faster than it can be cancelled: roll back and try again")}
+		}
+		if ask, err = s.cancelOnce(ctx, keys, ask, out, query); err != nil {
+			return nil, s.failure("cancel", err)
+		}
+	}
+	return out, nil
+}
+
+// cancelOnce answers keys[ask] and returns those to ask for again.
+func (s *stager) cancelOnce(ctx context.Context, keys []core.CancelKey, ask []int, out []core.CancelStatus, query queryFunc) ([]int, error) {
+	n := len(ask)
+	text := make([]string, 4*n)
+	col := func(i int) []string { return text[i*n : (i+1)*n : (i+1)*n] }
+	for i, j := range ask {
+		col(0)[i], col(1)[i], col(2)[i], col(3)[i] = keys[j].Route, keys[j].ID, keys[j].Topic, keys[j].DedupeKey
+	}
+	var again []int
+	err := query(ctx, s.names.sql(cancelSQL(s.keep)), []any{replan{}, col(0), col(1), col(2), col(3)}, func(scan func(...any) error) error {
+		var at int64
+		var status *int
+		if err := scan(&at, &status); err != nil {
+			return err
+		}
+		if j := ask[at-1]; status == nil {
+			again = append(again, j)
+		} else {
+			out[j] = core.CancelStatus(*status)
+		}
+		return nil
+	})
+	slices.SortFunc(again, cmp.Compare[int])
+	return again, err
+}

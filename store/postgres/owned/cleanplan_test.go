@@ -1,0 +1,67 @@
+package owned
+
+import (
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// DB-09 DB-20: what cleaning reads does not grow with what is to be kept, and one call does a bounded batch.
+func TestCleanPlans(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("fills 200,000 rows")
+	}
+	o, pool := newPlanOutbox(t)
+	exec, insert := filler(t, pool)
+	indexed(t, pool, func() {
+		insert(50_000, "state, settled_at, reason", "5, now() - interval '1 year', 'rejected'")
+		insert(25_000, "state, settled_at", "3, now() + interval '1 day'")
+		insert(75_000, "due_at, expires_at", "now(), now() + interval '1 day'")
+		insert(45_000, "key", "'k' || i % 1000")
+		insert(2_500, "state, settled_at, reason", "5, now(), CASE WHEN i % 2 = 0 THEN 'cancelled' ELSE 'replaced' END")
+		insert(2_500, "state, settled_at", "3, now() - interval '1 hour'")
+		insert(2_500, "due_at, expires_at", "now() + interval '1 day', now()")
+	})
+	exec("ANALYZE")
+	for _, tc := range []struct {
+		name    string
+		sql     string
+		args    []any
+		buffers int64
+	}{
+		{"elect", electSQL, []any{"me", int64(1), int64(1)}, 20},
+		{"sweep", sweepSQL, nil, 40_000},
+		{"purge published", purgeSQL(classPublished), []any{int64(1)}, 20_000},
+		{"purge withdrawn", purgeSQL(classWithdrawn), []any{int64(0)}, 20_000},
+		{"purge abandoned: none is old enough", purgeSQL(classAbandoned), []any{(5 * 365 * 24 * time.Hour).Microseconds()}, 20},
+	} {
+		p := explain(t, pool, o.names, tc.sql, tc.args...)
+		p.check(t, tc.name, tc.buffers)
+	}
+	o.opts.Retention.Published = time.Minute
+	withdrawn, published, expired, calls := 0, 0, 0, 0
+	for more := true; more; calls++ {
+		done, err := o.Clean(t.Context(), "me", time.Minute)
+		if err != nil || !done.Elected {
+			t.Fatal(done, err)
+		}
+		more = done.More
+		one := done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: core.ReasonCancelled}] +
+			done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: core.ReasonReplaced}]
+		withdrawn += one
+		published += done.Deleted[core.CleanedKind{State: core.StatePublished}]
+		expired += done.Expired
+		if max(one, done.Expired, done.Deleted[core.CleanedKind{State: core.StatePublished}]) > cleanBatch {
+			t.Errorf("one call did %+v", done)
+		}
+	}
+	if withdrawn != 2500 || published != 2500 || expired != 2500 || calls != 3 {
+		t.Errorf("%d withdrawn and %d published deleted, %d expired in %d calls, want 2,500 each in 3", withdrawn, published, expired, calls)
+	}
+	var left int
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM waybill.waybill_outbox").Scan(&left); err != nil || left != 197_500 {
+		t.Errorf("%d rows are left, want 197,500 (%v)", left, err)
+	}
+}

@@ -1,0 +1,106 @@
+package owned
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/hlc"
+)
+
+// A schema may be newer than the program, so that a rolling upgrade is possible: migrate first, then replace the
+// programs one by one. Every migration is one that programs of the earlier versions work beside, unless its first line
+// says "-- compatible: N": then programs must know version N of its part at least. That number is kept in waybill_meta
+// as NAME.compatible, where programs look before their first work.
+const compatibleLine = "-- compatible: "
+
+// compatible reads what a migration says in its first line; 0 = nothing.
+func compatible(up string) (int, error) {
+	first, _, _ := strings.Cut(up, "\n")
+	n, ok := strings.CutPrefix(first, compatibleLine)
+	if !ok {
+		return 0, nil
+	}
+	return strconv.Atoi(strings.TrimSpace(n))
+}
+
+// compatibleKey is the name of the row that says which version a program must know.
+func (m *Migrations) compatibleKey(part Part) string {
+	return strings.TrimSuffix(m.key(part), "version") + "compatible"
+}
+
+// declare notes in waybill_meta what the files up to mig say; with none of them it forgets what was noted.
+func (m *Migrations) declare(files []migration, part Part) string {
+	value := 0
+	for i := range files {
+		if files[i].part == part && files[i].compatible > 0 {
+			value = files[i].compatible
+		}
+	}
+	name := quoteText(m.compatibleKey(part))
+	if value == 0 {
+		return m.names.sql("DELETE FROM {meta} WHERE name = " + name + ";\n")
+	}
+	return m.names.sql("INSERT INTO {meta} (name, value) VALUES (" + name + ", " + strconv.Itoa(value) + ") ON CONFLICT (name) DO UPDATE SET value = excluded.value;\n")
+}
+
+// checkVersion reports a schema that is too old for this program, or for which this program is too old.
+func (m *Migrations) checkVersion(ctx context.Context, tx pgx.Tx, part Part, table string) error {
+	applied, err := m.applied(ctx, tx)
+	if err != nil {
+		return err
+	}
+	newest := m.Newest(part)
+	if applied[part] < newest {
+		return misconfigured("check", "%s has schema version %d, this release needs %d: run the migrations (Migrate, or `waybill migrate up`)", table, applied[part], newest)
+	}
+	var least int
+	if err := tx.QueryRow(ctx, m.names.sql("SELECT coalesce(max(value), 0) FROM {meta} WHERE name = $1"), m.compatibleKey(part)).Scan(&least); err != nil {
+		return err
+	}
+	return tooOld(table, least, newest)
+}
+
+// tooOld returns an error if a schema needs programs that know version least, and this one knows newest.
+func tooOld(table string, least, newest int) error {
+	if least <= newest {
+		return nil
+	}
+	return misconfigured("check", "%s has a schema that only programs which know version %d of it may use, this release knows %d: "+
+		"use a newer release, or take the schema back with one (`waybill migrate down`)", table, least, newest)
+}
+
+// seedSQL is what a process asks before its first work: the clock's mark, the version that it must know, and whether ids
+// are unique, which not every insert would find out. Its parameter is for highWaterSQL.
+const seedSQL = `
+SELECT (` + highWaterSQL + `), (SELECT coalesce(max(value), 0) FROM {meta} WHERE name = {compatible}), EXISTS (
+    SELECT FROM pg_index x WHERE x.indrelid = {outbox_text}::regclass AND x.indisunique AND x.indisvalid AND x.indnatts = 2 AND coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id') = 'own_id'
+    AND (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = x.indrelid AND a.attnum = ANY (x.indkey) AND a.attname IN ('route', 'id')) = 2)`
+
+// seeded reads what seedSQL answers.
+func (s *stager) seeded(scan func(...any) error) (hlc.Timestamp, error) {
+	var mark int64
+	var least int
+	var unique bool
+	if err := scan(&mark, &least, &unique); err != nil {
+		return 0, err
+	}
+	if err := tooOld(s.table, least, s.newest); err != nil {
+		return 0, err
+	}
+	if !unique {
+		return 0, misconfigured("stage", "outbox %s: %s", s.table, cures["42P10"])
+	}
+	return hlc.Timestamp(mark), nil
+}
+
+// newestOutbox returns the version of the outbox that this program knows.
+func newestOutbox(n names) (int, error) {
+	m, err := NewMigrations(MigrationOptions{Schema: n.schema, Outbox: n.outbox, Parts: []Part{PartOutbox}})
+	if err != nil {
+		return 0, err
+	}
+	return m.Newest(PartOutbox), nil
+}

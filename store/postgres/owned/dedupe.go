@@ -1,0 +1,197 @@
+package owned
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// maxRewinds bounds how often a call begins anew at a message whose key somebody else took in between.
+const maxRewinds = 20
+
+type liveKey struct{ route, topic, dedupe string }
+
+func liveKeyOf(r *core.StagedRow) liveKey { return liveKey{r.Route, r.Envelope.Topic, r.DedupeKey} }
+
+func anyKeyed(rows []core.StagedRow) bool {
+	for i := range rows {
+		if rows[i].DedupeKey != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// stageKeyed stages rows some of which have a dedupe key, as if one after the other: in one statement, unless a message
+// replaces one of the same call, or names its id again. Only if another transaction gets in between it asks once more. A producer
+// that replaces nothing needs no right to update or delete.
+func (s *stager) stageKeyed(ctx context.Context, rows []core.StagedRow, query queryFunc) ([]core.Staged, error) {
+	staged := make([]core.Staged, len(rows))
+	for from, rewinds := 0, 0; from < len(rows); {
+		to := chunkEnd(rows, from)
+		c := chunk{stager: s, rows: rows[from:to], staged: staged[from:to], query: query}
+		done, err := c.stage(ctx)
+		if err != nil {
+			return nil, s.failure("stage", err)
+		}
+		from += done
+		if from == to {
+			continue
+		}
+		if rewinds++; rewinds > maxRewinds {
+			return nil, &core.Error{Op: "waybill/postgres: stage", Class: core.ClassOutage, Err: errors.New(
+				"other transactions keep taking a dedupe key that this one replaces: roll back and try again")}
+		}
+	}
+	return staged, nil
+}
+
+// chunkEnd returns where the next statement begins: before a message that depends on what became of an earlier one.
+func chunkEnd(rows []core.StagedRow, from int) int {
+	ids, keys := map[[2]string]bool{}, map[liveKey]bool{}
+	for i := from; i < len(rows); i++ {
+		id, key := [2]string{rows[i].Route, rows[i].Envelope.ID}, liveKeyOf(&rows[i])
+		if ids[id] || rows[i].Replace && keys[key] {
+			return i
+		}
+		ids[id] = true
+		if rows[i].DedupeKey != "" {
+			keys[key] = true
+		}
+	}
+	return len(rows)
+}
+
+// chunk is what one statement stages.
+type chunk struct {
+	*stager
+	rows   []core.StagedRow
+	staged []core.Staged
+	query  queryFunc
+
+	inserted, known []bool
+	holder          []string // the id of the live message with the row's key
+	status          []core.CancelStatus
+}
+
+// stage returns how many of the rows are done with: all, or those before the first whose key another transaction took.
+func (c *chunk) stage(ctx context.Context) (int, error) {
+	if err := c.run(ctx); err != nil {
+		return 0, err
+	}
+	live := map[liveKey]string{}
+	var raced []int // duplicates of what was committed after the statement had begun
+	for i := range c.rows {
+		row, out, key := &c.rows[i], &c.staged[i], liveKeyOf(&c.rows[i])
+		*out = core.Staged{ID: row.Envelope.ID, Route: row.Route, Duplicate: !c.inserted[i], Replaced: max(out.Replaced, c.status[i])}
+		switch {
+		case c.inserted[i]:
+			live[key] = out.ID
+		case row.DedupeKey == "", c.known[i] && out.Replaced == core.CancelNotFound:
+		case c.known[i], row.Replace && c.status[i] != core.CancelNotFound: // what it replaced would be lost
+			return 0, &core.Error{Class: core.ClassOutage, Err: errors.New("another transaction staged the same id at the same time: roll back and try again")}
+		case row.Replace:
+			if err := c.resolve(ctx, raced); err != nil {
+				return 0, err
+			}
+			return i, c.unstage(ctx, i+1)
+		case live[key] != "":
+			out.ID = live[key]
+		case c.holder[i] != "":
+			out.ID = c.holder[i]
+		default:
+			raced = append(raced, i)
+		}
+	}
+	return len(c.rows), c.resolve(ctx, raced)
+}
+
+// run runs the statement and reads what became of the rows.
+func (c *chunk) run(ctx context.Context) error {
+	n := len(c.rows)
+	c.inserted, c.known, c.holder, c.status = make([]bool, n), make([]bool, n), make([]string, n), make([]core.CancelStatus, n)
+	args, _, err := columns(c.rows)
+	if err != nil {
+		return err
+	}
+	keys, replace := make([]string, n), make([]bool, n)
+	replacing, own := false, false // what may have to be taken back must be found by its id
+	place := make(map[[2]string]int, n)
+	for i := range c.rows {
+		r := &c.rows[i]
+		keys[i], replace[i] = r.DedupeKey, r.Replace
+		replacing, own = replacing || r.Replace, own || r.Replace || !r.Fresh
+		place[[2]string{r.Route, r.Envelope.ID}] = i
+	}
+	sql := keyedSQL(c.notify)
+	if replacing {
+		sql = replacingSQL(c.notify, c.keep)
+	}
+	at, delay := times(c.rows)
+	return c.query(ctx, c.names.sql(sql), append(append([]any{replan{}}, args...), at, delay, keys, replace, own), func(scan func(...any) error) error {
+		var kind, status int
+		var at int64
+		var route, id string
+		if err := scan(&kind, &at, &route, &id, &status); err != nil {
+			return err
+		}
+		switch kind {
+		case 1:
+			c.known[at-1] = true
+		case 2:
+			c.holder[at-1], c.status[at-1] = id, core.CancelStatus(status)
+		default:
+			i, ok := place[[2]string{route, id}]
+			if !ok {
+				return errors.New("the database returned a row that was not staged")
+			}
+			c.inserted[i] = true
+		}
+		return nil
+	})
+}
+
+// resolve finds the live messages of duplicates. If one was settled meanwhile its duplicate keeps its own id.
+func (c *chunk) resolve(ctx context.Context, at []int) error {
+	if len(at) == 0 {
+		return nil
+	}
+	routes, topics, keys := make([]string, len(at)), make([]string, len(at)), make([]string, len(at))
+	for i, j := range at {
+		routes[i], topics[i], keys[i] = c.rows[j].Route, c.rows[j].Envelope.Topic, c.rows[j].DedupeKey
+	}
+	return c.query(ctx, c.names.sql(holdersSQL), []any{replan{}, routes, topics, keys}, func(scan func(...any) error) error {
+		var n int64
+		var id string
+		if err := scan(&n, &id); err != nil {
+			return err
+		}
+		c.staged[at[n-1]].ID = id
+		return nil
+	})
+}
+
+// unstage takes back what the statement staged from row i on, so that it is staged after what comes before it.
+func (c *chunk) unstage(ctx context.Context, from int) error {
+	var routes, ids []string
+	for i := from; i < len(c.rows); i++ {
+		c.staged[i].Replaced = max(c.staged[i].Replaced, c.status[i])
+		if c.inserted[i] {
+			routes, ids = append(routes, c.rows[i].Route), append(ids, c.rows[i].Envelope.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	left := len(ids)
+	err := c.query(ctx, c.names.sql(unstageSQL), []any{replan{}, routes, ids}, func(scan func(...any) error) error {
+		left--
+		return scan(nil)
+	})
+	if err == nil && left != 0 {
+		err = errors.New(strconv.Itoa(left) + " rows that were just staged are not there")
+	}
+	return err
+}

@@ -1,0 +1,161 @@
+package owned
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// classes maps SQLSTATEs, or their first two letters, to what they mean. The longer one wins. What is permanent here is a
+// misconfiguration in errors of our own statements; see failure.
+var classes = map[string]core.Class{
+	"08":    core.ClassOutage,    // connection
+	"53":    core.ClassOutage,    // too many connections, out of memory, disk full
+	"57":    core.ClassOutage,    // shutdown, cannot connect now, cancelled
+	"58":    core.ClassOutage,    // the server's own input and output
+	"25006": core.ClassOutage,    // read only: a standby, a failover is under way
+	"40":    core.ClassOutage,    // serialisation failure, deadlock: retried here first
+	"55P03": core.ClassRejected,  // lock timeout
+	"26000": core.ClassPermanent, // a prepared statement is on another connection: a pooler
+	"42P05": core.ClassPermanent, // the same
+	"28":    core.ClassPermanent, // wrong user or password
+	"3D":    core.ClassPermanent, // no such database
+	"3F":    core.ClassPermanent, // no such schema
+	"42":    core.ClassPermanent, // no such table or column, no permission, not our SQL
+	"22":    core.ClassRejected,  // a value that the database does not take
+	"23":    core.ClassRejected,  // a constraint, somebody's trigger
+	"P0":    core.ClassRejected,  // raised by somebody's trigger
+}
+
+const behindPooler = "a pooler shares connections by transaction: set default_query_exec_mode=exec in the connection string"
+
+// cures says what to do about a misconfiguration.
+var cures = map[string]string{
+	"42P01": "a table is missing: run the migrations (Migrate, or `waybill migrate up`)",
+	"42703": "a column is missing: the schema is older or of another shape: run the migrations",
+	"42883": "a function or operator is missing: the schema is of another shape, or the server is older than PostgreSQL 13",
+	"42P10": "the unique index on (route, id) is missing: run the migrations",
+	"26000": behindPooler,
+	"42P05": behindPooler,
+	"08P01": behindPooler,
+	"55000": "the server is a standby: connect to the primary",
+	"42804": "a column has another type: the schema is of another shape: run the migrations",
+	"3F000": "the schema is missing: run the migrations (Migrate, or `waybill migrate up`), or correct Options.Schema",
+	"42501": "the role lacks a permission: grant what Migrations.Grants prints",
+	"3D000": "the database is missing: create it, or correct the connection string",
+	"25006": "the server or the transaction is read only: connect to the primary, or begin a transaction that may write",
+	"28P01": "wrong user or password: correct the connection string",
+	"28000": "the server does not let this user in: check the user, TLS and pg_hba.conf",
+}
+
+// failure wraps err with the operation and its class.
+func failure(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*core.Error](err); ok {
+		return err
+	}
+	e := &core.Error{Op: "waybill/postgres: " + op, Class: class(err), Err: err}
+	cure := cures[sqlState(err)]
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok && cure == "" && sqlState(err) == "" {
+		cure = "cannot connect: check the address in the connection string, and that the server runs"
+	}
+	switch {
+	case e.Class == core.ClassPermanent:
+		if cure == "" {
+			cure = "the database does not know or not allow what is asked"
+		}
+		*e = *misconfigured(op, "%s (%w)", cure, err)
+	case cure != "":
+		e.Err = fmt.Errorf("%s (%w)", cure, err)
+	}
+	return e
+}
+
+// misconfigured makes an error that matches core.ErrMisconfigured.
+func misconfigured(op, format string, args ...any) *core.Error {
+	return &core.Error{Op: "waybill/postgres: " + op, Class: core.ClassOutage, Err: fmt.Errorf("%w: "+format, append([]any{core.ErrMisconfigured}, args...)...)}
+}
+
+// class returns what an error of the database means, also of one that a handler got from its own statements.
+func class(err error) core.Class {
+	if state := sqlState(err); state != "" {
+		if c, ok := classes[state]; ok {
+			return c
+		}
+		if len(state) == 5 {
+			return classes[state[:2]] // unknown if absent
+		}
+		return core.ClassUnknown
+	}
+	if unreachable(err) {
+		return core.ClassOutage
+	}
+	return core.ClassUnknown
+}
+
+// sqlState returns the SQLSTATE in err's chain: pgx's, or that of any driver whose error has a method for it (lib/pq).
+func sqlState(err error) string {
+	var e interface{ SQLState() string }
+	if errors.As(err, &e) {
+		return e.SQLState()
+	}
+	return ""
+}
+
+// unreachable reports whether err says that the connection could not be made, was lost, or gave no answer in time.
+func unreachable(err error) bool {
+	var (
+		connect *pgconn.ConnectError
+		network net.Error
+	)
+	return errors.As(err, &connect) || errors.As(err, &network) || pgconn.SafeToRetry(err) || pgconn.Timeout(err) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// again reports whether the whole transaction may simply be run again: it was rolled back for the sake of another one.
+func again(err error) bool {
+	switch sqlState(err) {
+	case "40001", "40P01":
+		return true
+	}
+	return false
+}
+
+// notOpen explains a transaction that cannot be used; nil if err is something else.
+func notOpen(op string, err error) error {
+	switch {
+	case errors.Is(err, pgx.ErrTxClosed), errors.Is(err, sql.ErrTxDone):
+		return fmt.Errorf("waybill/postgres: %s: %w: the transaction has ended already; use it before its commit or rollback (%w)", op, core.ErrInvalid, err)
+	case sqlState(err) == "25P02":
+		return fmt.Errorf("waybill/postgres: %s: %w: an earlier statement of this transaction failed; return that statement's error and roll back, "+
+			"or run it in a savepoint (%w)", op, core.ErrInvalid, err)
+	}
+	return nil
+}
+
+// commitError explains why the transaction that fn was given was not committed.
+func commitError(op string, err error) error {
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
+		return &core.Error{
+			Op: "waybill/postgres: " + op, Class: core.ClassRejected,
+			Err: fmt.Errorf("the database rolled back, since the code went on after a failed statement: return that statement's error, or use a savepoint: %w", err),
+		}
+	}
+	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {
+		return fmt.Errorf("waybill/postgres: %s: the code ended the transaction itself; leave that to whoever began it: %w", op, err)
+	}
+	return failure(op, err)
+}

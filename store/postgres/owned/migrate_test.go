@@ -1,0 +1,384 @@
+package owned_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/store/postgres/owned"
+)
+
+func newMigrations(tb testing.TB, opts owned.MigrationOptions) *owned.Migrations {
+	tb.Helper()
+	m, err := owned.NewMigrations(opts)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return m
+}
+
+// DB-06
+func TestMigrateForwardAndBack(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	both := newMigrations(t, owned.MigrationOptions{})
+	inbox := newMigrations(t, owned.MigrationOptions{Parts: []owned.Part{owned.PartInbox}})
+	tables := func() int64 {
+		return queryInt(t, pool, `SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace('waybill') AND relkind IN ('r', 'S')`)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(inbox.Up(t.Context(), pool))
+	if n := tables(); n != 2 { // meta and inbox
+		t.Fatalf("%d tables and sequences after the inbox, want 2", n)
+	}
+	var wg sync.WaitGroup // several processes at once
+	for range 4 {
+		wg.Go(func() {
+			if err := both.Up(t.Context(), pool); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	applied, err := both.Applied(t.Context(), pool)
+	must(err)
+	if fmt.Sprint(applied) != "map[base:1 inbox:3 outbox:2]" {
+		t.Fatalf("applied %v", applied)
+	}
+	must(inbox.Down(t.Context(), pool, 0))
+	if n := tables(); n != 9 { // meta, five of the outbox, and three sequences
+		t.Fatalf("%d tables and sequences without the inbox, want 9", n)
+	}
+	must(both.Up(t.Context(), pool))
+	must(both.Down(t.Context(), pool, 0))
+	if n := tables(); n != 0 {
+		t.Fatalf("%d tables and sequences left", n)
+	}
+	must(both.Up(t.Context(), pool))
+}
+
+// DB-06
+func TestMigrationsForOtherTools(t *testing.T) {
+	t.Parallel()
+	m := newMigrations(t, owned.MigrationOptions{Schema: `odd "name"`})
+	if err := fstest.TestFS(m.FS(), "0001_base_create.up.sql", "0002_outbox_create.down.sql", "0003_inbox_create.up.sql"); err != nil {
+		t.Fatal(err)
+	}
+	if err := fstest.TestFS(m.GooseFS(), "0002_outbox_create.sql"); err != nil {
+		t.Fatal(err)
+	}
+	pool := newPool(t)
+	exec(t, pool, m.SQL()) // the printed script alone is enough
+	o, err := owned.NewOutbox(pool, owned.Options{Source: "/test", Schema: `odd "name"`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// DB-06
+func TestEverythingIsDocumented(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	if err := newMigrations(t, owned.MigrationOptions{}).Up(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := pool.Query(t.Context(), `
+		SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'waybill'::regnamespace AND obj_description(c.oid) IS NULL
+			AND c.relname NOT IN ('waybill_outbox_control_seq', 'waybill_meta_pkey')
+			AND c.relname !~ '_(members|routes|units|control)_pkey$'
+		UNION ALL
+		SELECT c.relname || '.' || a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+		WHERE c.relnamespace = 'waybill'::regnamespace AND c.relkind = 'r' AND a.attnum > 0 AND col_description(c.oid, a.attnum) IS NULL`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(bare) > 0 {
+		t.Fatalf("no comment on %v (%v)", bare, err)
+	}
+}
+
+// DB-06: each role can do its work with what Grants prints, and no more.
+func TestGrants(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	m := newMigrations(t, owned.MigrationOptions{})
+	if err := m.Up(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	suffix := pool.Config().ConnConfig.Database // roles are the server's, not the database's
+	roles := owned.Roles{Producer: "producer " + suffix, Canceller: "canceller " + suffix, Relay: "relay " + suffix, Consumer: "consumer " + suffix, Operator: "operator " + suffix}
+	as := map[string]*pgxpool.Pool{}
+	for _, role := range []string{roles.Producer, roles.Canceller, roles.Relay, roles.Consumer, roles.Operator, "nobody " + suffix} {
+		quoted := pgx.Identifier{role}.Sanitize()
+		exec(t, pool, "CREATE ROLE "+quoted+" LOGIN PASSWORD 'secret'")
+		t.Cleanup(func() {
+			ctx := context.WithoutCancel(t.Context())
+			_, _ = pool.Exec(ctx, "DROP OWNED BY "+quoted)
+			_, _ = pool.Exec(ctx, "DROP ROLE "+quoted)
+		})
+		u, err := url.Parse(pool.Config().ConnString())
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User = url.UserPassword(role, "secret")
+		as[role] = openPool(t, u.String())
+	}
+	exec(t, pool, m.Grants(roles))
+	open := func(role string) (*owned.Outbox, *pgxpool.Pool) {
+		o, err := owned.NewOutbox(as[role], owned.Options{Source: "/test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = o.Close(context.WithoutCancel(t.Context())) })
+		return o, as[role]
+	}
+	producer, producerPool := open(roles.Producer)
+	stage(t, producerPool, producer, message(core.Key("k")), message(core.Delay(time.Hour)))
+	stage(t, producerPool, producer, message(core.Delay(time.Hour), core.DedupeKey("d")))
+	canceller, cancellerPool := open(roles.Canceller)
+	for _, keep := range []time.Duration{0, time.Hour} { // deleted at once, or kept
+		if keep > 0 {
+			o, err := owned.NewOutbox(cancellerPool, owned.Options{Source: "/test", Retention: core.Retention{Withdrawn: keep}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			canceller = o
+		}
+		if s := stage(t, cancellerPool, canceller, message(core.Delay(time.Hour), core.Replace("d"))); s[0].Replaced != core.CancelDone {
+			t.Fatalf("a canceller's replacement: %+v", s)
+		}
+		id := stage(t, cancellerPool, canceller, message(core.Delay(time.Hour)))[0].ID
+		if got := cancel(t, cancellerPool, canceller, core.CancelKey{ID: id}); got[0] != core.CancelDone {
+			t.Fatalf("a canceller's cancel: %q", got)
+		}
+	}
+	relay, _ := open(roles.Relay)
+	if err := relay.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c := claim(t, relay, want(10))
+	if len(c.Records) != 1 {
+		t.Fatalf("claimed %d records", len(c.Records))
+	}
+	settle(t, relay, outbox.Published(&c.Records[0]))
+	claim(t, relay, want(10))
+	if _, err := relay.Wait(t.Context(), []string{core.DefaultRoute}, 10*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := relay.Counts(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	operator, _ := open(roles.Operator)
+	if _, err := operator.Redrive(t.Context(), core.RedriveRequest{All: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := operator.Clean(t.Context(), "me", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := producerPool.Exec(t.Context(), "SELECT body FROM waybill.waybill_outbox"); err == nil {
+		t.Fatal("a producer reads bodies")
+	}
+	// What is not granted is refused, and the error says what to do.
+	if _, err := producer.Read(t.Context(), 1, outbox.Look{}); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "grant") {
+		t.Fatalf("a producer's read: %v", err)
+	}
+	if err := producer.Check(t.Context()); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "GRANT SELECT, UPDATE, DELETE") {
+		t.Fatalf("a producer's check: %v", err)
+	}
+	err := pgx.BeginFunc(t.Context(), producerPool, func(tx pgx.Tx) error {
+		_, err := producer.Cancel(t.Context(), tx, core.CancelKey{ID: "x"})
+		return err
+	})
+	if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "grant") {
+		t.Fatalf("a producer's cancel: %v", err)
+	}
+	nobody, _ := open("nobody " + suffix)
+	if err := nobody.Check(t.Context()); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "GRANT USAGE") {
+		t.Fatalf("nobody's check: %v", err)
+	}
+}
+
+func TestCheckNamesWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		before string // after the migration, or instead of it if it begins with CREATE
+		want   string
+	}{
+		"no schema":        {"CREATE SCHEMA other", `schema "waybill" is missing: run the migrations`},
+		"no table":         {"CREATE SCHEMA waybill", `"waybill_outbox" is missing: run the migrations`},
+		"another shape":    {"CREATE SCHEMA waybill; CREATE TABLE waybill.waybill_outbox (id int)", "has no column seq bigint"},
+		"a column less":    {"ALTER TABLE waybill.waybill_outbox DROP COLUMN ready_since", "has no column ready_since"},
+		"another type":     {"ALTER TABLE waybill.waybill_outbox ALTER body TYPE text USING ''", "column body is text, not bytea"},
+		"no sequence":      {"DROP SEQUENCE waybill.waybill_outbox_wake", `"waybill_outbox_wake" is missing`},
+		"old version":      {"UPDATE waybill.waybill_meta SET value = 1 WHERE name = 'waybill_outbox.version'", "has schema version 1, this release needs 2"},
+		"newer version":    {"UPDATE waybill.waybill_meta SET value = 99 WHERE name = 'waybill_outbox.version'", ""},
+		"a column more":    {"ALTER TABLE waybill.waybill_outbox ADD COLUMN mine int", ""},
+		"nothing at all":   {"SELECT 1", ""},
+		"numbers are kept": {"ALTER SEQUENCE waybill.waybill_outbox_seq CACHE 20", "has CACHE 20"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t)
+			o, err := owned.NewOutbox(pool, owned.Options{Source: "/test"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(tc.before, "CREATE") {
+				if err := o.Migrate(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			exec(t, pool, tc.before)
+			err = o.Check(t.Context())
+			if tc.want == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if !errors.Is(err, core.ErrMisconfigured) || core.ClassOf(err) != core.ClassOutage || !strings.Contains(err.Error(), tc.want) {
+				t.Fatalf("%v, want it to say %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestMissingTableIsMisconfigured(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	o, err := owned.NewOutbox(pool, owned.Options{Source: "/test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, claimErr := o.Read(t.Context(), 1, outbox.Look{})
+	stageErr := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		_, err := o.Stage(t.Context(), tx, message())
+		return err
+	})
+	for _, err := range []error{claimErr, stageErr} {
+		if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "run the migrations") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+func TestWrongDSN(t *testing.T) {
+	t.Parallel()
+	good := testenv.Postgres(t).DSN
+	for name, tc := range map[string]struct {
+		change        func(*url.URL)
+		misconfigured bool
+	}{
+		"password": {func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), "wrong-secret") }, true},
+		"database": {func(u *url.URL) { u.Path = "/absent" }, true},
+		"port":     {func(u *url.URL) { u.Host = "127.0.0.1:1" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u, err := url.Parse(good)
+			if err != nil {
+				t.Fatal(err)
+			}
+			secret, _ := u.User.Password()
+			tc.change(u)
+			o, err := owned.NewOutbox(openPool(t, u.String()), owned.Options{Source: "/test"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = o.Read(t.Context(), 1, outbox.Look{})
+			if core.ClassOf(err) != core.ClassOutage || errors.Is(err, core.ErrMisconfigured) != tc.misconfigured {
+				t.Errorf("class %s: %v", core.ClassOf(err), err)
+			}
+			if strings.Contains(err.Error(), "wrong-secret") || strings.Contains(err.Error(), secret) {
+				t.Errorf("a password in %v", err)
+			}
+		})
+	}
+}
+
+// DB-08: the names take effect everywhere, and two outboxes in one database do not meet.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	opts := []owned.Options{
+		{}, {Schema: `Odd "schema" \ 'x'`, Table: `Odd "table" \ 'x'`}, {Table: "second"}, {Schema: "public"},
+	}
+	var outboxes []*owned.Outbox
+	for _, opt := range opts {
+		o := outboxOn(t, pool, opt)
+		if err := o.Check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		outboxes = append(outboxes, o)
+	}
+	for i, o := range outboxes {
+		stage(t, pool, o, message(core.ID("same"), core.Key("k")), message(core.ID(fmt.Sprint("own-", i)), core.Delay(time.Millisecond)))
+	}
+	for i, o := range outboxes {
+		var got []string
+		eventually(t, "both records", func() bool {
+			c := claim(t, o, want(10))
+			for j := range c.Records {
+				got = append(got, c.Records[j].Envelope.ID)
+				settle(t, o, outbox.Published(&c.Records[j]))
+			}
+			return len(got) == 2
+		})
+		if !strings.Contains(strings.Join(got, " "), fmt.Sprint("own-", i)) {
+			t.Errorf("outbox %d gave %v", i, got)
+		}
+		if _, err := o.Counts(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if mark, err := o.HighWater(t.Context()); err != nil || mark == 0 {
+			t.Errorf("mark %v: %v", mark, err)
+		}
+	}
+	long := strings.Repeat("x", 49)
+	err := owned.Options{Schema: strings.Repeat("s", 64), Table: long, TTL: -1}.Validate()
+	if !errors.Is(err, core.ErrInvalid) {
+		t.Fatal(err)
+	}
+	for _, field := range []string{"Source", "Schema", "Table", "TTL"} {
+		if !strings.Contains(err.Error(), field+":") {
+			t.Errorf("%v does not name %s", err, field)
+		}
+	}
+	const brace = "a{schema}b" // statements have such places for names
+	_, err = owned.NewMigrations(owned.MigrationOptions{Outbox: brace, Inbox: brace})
+	for _, field := range []string{"Outbox", "Inbox"} {
+		if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), field+": holds a NUL or {") {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	for name, err := range map[string]error{
+		"outbox": owned.Options{Source: "/s", Schema: brace, Table: brace}.Validate(),
+	} {
+		for _, field := range []string{"Schema", "Table"} {
+			if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), field+": holds a NUL or {") {
+				t.Errorf("%s, %s: %v", name, field, err)
+			}
+		}
+	}
+}

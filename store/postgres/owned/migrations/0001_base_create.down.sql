@@ -1,0 +1,2 @@
+-- The schema stays: it may hold other things.
+DROP TABLE {meta};

@@ -1,0 +1,2 @@
+DROP TABLE {control}, {units}, {routes}, {members}, {outbox};
+DROP SEQUENCE {sequence}, {wake};

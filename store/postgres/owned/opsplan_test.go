@@ -1,0 +1,68 @@
+package owned
+
+import (
+	"testing"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// DB-11 DB-12 DB-20: what operators ask goes by an index and reads what its page and budget allow, not what the table
+// holds, whether the planner knows the table or not.
+func TestOperatorPlans(t *testing.T) {
+	t.Parallel()
+	o, pool := newPlanOutbox(t)
+	exec, insert := filler(t, pool)
+	insert(15_000, "key", "'k' || i % 500")
+	insert(15_000, "due_at, key", "now() + interval '1 day', 'k' || i % 500")
+	insert(15_000, "state, settled_at, reason, blocks, key", "5, now(), 'rejected', true, 'a' || i % 500")
+	insert(5000, "state, retry, due_at, attempts, key", "4, true, now() + interval '1 hour', 1, 'b' || i % 500")
+
+	page := core.Page{After: 20_000, Limit: 100, Budget: 1000}
+	list := func(f core.Filter) (string, []any) { return listSQL(walkOf(&f)), filterArgs(&f, page) }
+	redrive := func(f core.Filter, dry bool) (string, []any) {
+		return redriveSQL(walkOf(&f), dry), append(filterArgs(&f, page), false, true, int64(0), false, true)
+	}
+	type query struct {
+		name    string
+		sql     string
+		args    []any
+		buffers int64
+	}
+	var queries []query
+	add := func(name string, buffers int64, sql string, args []any) {
+		queries = append(queries, query{name, sql, args, buffers})
+	}
+	with := func(name string, buffers int64, fn func() (string, []any)) {
+		sql, args := fn()
+		add(name, buffers, sql, args)
+	}
+	nothing := core.Filter{Topics: []string{"other"}}
+	abandoned := core.Filter{Reasons: []core.Reason{core.ReasonRejected}}
+	none := core.Filter{States: []core.State{core.StateAbandoned}, Topics: []string{"other"}}
+	ids := core.Filter{IDs: []string{"000000001", "000000002", "unknown"}}
+	with("list: a page", 1000, func() (string, []any) { return list(core.Filter{}) })
+	with("list: a budget without a match", 2500, func() (string, []any) { return list(nothing) })
+	with("list: abandoned", 1500, func() (string, []any) { return list(abandoned) })
+	with("list: abandoned without a match", 2500, func() (string, []any) { return list(none) })
+	page.After = 0
+	with("list: ids", 2000, func() (string, []any) { return list(ids) })
+	page.After = 40_000
+	with("redrive: abandoned", 6000, func() (string, []any) { return redrive(abandoned, false) })
+	with("redrive: a page", 6000, func() (string, []any) {
+		return redrive(core.Filter{States: []core.State{core.StateFailed, core.StateAbandoned}}, false)
+	})
+	with("redrive: a dry run", 3000, func() (string, []any) { return redrive(abandoned, true) })
+	with("redrive: ids", 200, func() (string, []any) { return redrive(ids, false) })
+	add("inspect", 20, inspectSQL, []any{core.DefaultRoute, "000000007"})
+	add("blocked keys", 800, blockedSQL, []any{core.DefaultRoute, "a1", true, 20})
+	add("lock a head", 40, lockHeadSQL, []any{core.DefaultRoute, "000000007", "k7"})
+	add("skip a head", 200, decideSQL(false), []any{core.DefaultRoute, "000000007", "k7", "skipped", true})
+	add("requeue a head", 200, decideSQL(true), []any{core.DefaultRoute, "000000007", "k7", "", true})
+	for _, when := range []string{"unknown", "analyzed"} {
+		for _, q := range queries {
+			p := explain(t, pool, o.names, q.sql, q.args...)
+			p.check(t, q.name+" ("+when+")", q.buffers)
+		}
+		exec("ANALYZE waybill.waybill_outbox")
+	}
+}

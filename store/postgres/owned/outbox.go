@@ -1,0 +1,100 @@
+package owned
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// Outbox is an outbox in a PostgreSQL database: it stages in the caller's transactions, and the engine of a relay reads
+// and settles through it. It is safe for concurrent use. It has nothing to close but what Wait opens; see [Outbox.Wait].
+type Outbox struct {
+	pool   *pgxpool.Pool
+	opts   Options
+	names  names
+	keep   bool // published records
+	stager *stager
+	waiter waiter
+	marked atomic.Int64 // wall clock in ns of the latest mark
+	large  atomic.Int64 // for how many more reads bodies are large
+	once   once         // AutoMigrate
+	unit   *core.UnitOfWork[pgx.Tx]
+}
+
+var (
+	_ outbox.Store        = (*Outbox)(nil)
+	_ core.Stager[pgx.Tx] = (*Outbox)(nil)
+	_ core.Waiter         = (*Outbox)(nil)
+	_ core.Checker        = (*Outbox)(nil)
+	_ core.Migrator       = (*Outbox)(nil)
+	_ core.Counter        = (*Outbox)(nil)
+)
+
+// NewOutbox returns the outbox that opts names, over pool, which stays the caller's to close. It does not connect: use
+// [Outbox.Check] to see whether it can work.
+func NewOutbox(pool *pgxpool.Pool, opts Options) (*Outbox, error) {
+	if pool == nil {
+		return nil, core.Invalid("waybill/postgres: outbox", "pool: is nil; pass an open *pgxpool.Pool")
+	}
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	n := newNames(opts.Schema, opts.Table, "")
+	s, err := newStager(&opts, n)
+	if err != nil {
+		return nil, err
+	}
+	o := &Outbox{pool: pool, opts: opts, names: n, keep: opts.Retention.Of(core.StatePublished, core.ReasonNone) != 0, stager: s}
+	o.waiter.init(n)
+	if o.unit, err = core.NewUnitOfWork(unit{o}, unit{o}.run); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// Traits declares what the outbox promises.
+func (o *Outbox) Traits() outbox.Traits {
+	return outbox.Traits{SessionFence: true, Durable: true, SharedAcrossProcesses: true}
+}
+
+// ready does what AutoMigrate asks for, once.
+func (o *Outbox) ready(ctx context.Context) error {
+	if !o.opts.AutoMigrate {
+		return nil
+	}
+	return o.once.do(func() error {
+		m, err := o.migrations()
+		if err != nil {
+			return err
+		}
+		return m.upAside(ctx, o.pool)
+	})
+}
+
+// once runs a function until it succeeded once. It is safe for concurrent use.
+type once struct {
+	done atomic.Bool
+	mu   sync.Mutex
+}
+
+func (o *once) do(fn func() error) error {
+	if o.done.Load() {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.done.Load() {
+		return nil
+	}
+	if err := fn(); err != nil {
+		return err
+	}
+	o.done.Store(true)
+	return nil
+}

@@ -1,0 +1,86 @@
+package owned_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/store/postgres/owned"
+)
+
+// With 100,000 ready rows in ten routes no statement touches more than what it answers: neither before the first statistics nor after.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	s, pool := newStore(t, owned.Options{})
+	self := join(t, s, "r3", 4)
+	args := func(a ...any) []any { return a }
+	mine := int64(self)
+	const rows = 100_000
+	near := int64(rows - 500)
+	routes, parts, whole := []string{"r3"}, []int64{-1}, int64(math.MaxInt64)
+	keys := []string{"k7"}
+	tests := []struct {
+		name, sql string
+		args      []any
+		buffers   int64
+	}{
+		{"page near the end", owned.RangesSQL, args(int64(1<<24), []int{0}, routes, parts, []int64{near}, []int64{whole}, []bool{false}, []int{100}), 150},
+		{"page at the beginning", owned.RangesSQL, args(int64(1<<24), []int{0}, routes, parts, []int64{0}, []int64{whole}, []bool{false}, []int{100}), 150},
+		{"page of large bodies", owned.BoundedRangesSQL, args(int64(1<<24), []int{0}, routes, parts, []int64{near}, []int64{whole}, []bool{false}, []int{100}), 150},
+		{"page of a key", owned.KeysSQL, args(int64(1<<24), []int{0}, routes, keys, []int64{near - 10_000}, []int64{whole}, []int{10}), 60},
+		{"what holds a key", owned.KeysWaitingSQL, args(mine, []int{0}, routes, keys, routes), 20},
+		{"what waits of a unit", owned.FreshSQL, args(mine, routes, parts, int64(0), 100, routes), 20},
+		{"nothing due", owned.NextDueSQL, args(mine, routes, parts), 30},
+		{"next of a queue", owned.NextSQL, args(mine, "r4", int64(-1), 10, []int64{}, int64(1<<24), true), 200},
+		{"roster", owned.RosterSQL, nil, 120},
+		{"page without records", owned.PageSQL, args(mine, routes, parts), 60},
+		{"end of a session", owned.EndHoldsSQL, args(int64(5), int64(1), 1), 30},
+		{"settle", owned.DeleteAllSQL, args(mine, []string{"r3", "r4"}, []int64{53, 54}, []string{"x", "x"}), 40},
+	}
+	check := func(when string) {
+		for _, tt := range tests {
+			if n := buffers(t, pool, owned.SQL(s, tt.sql), tt.args...); n > tt.buffers {
+				t.Errorf("%s: %s touches %d buffers, want at most %d", when, tt.name, n, tt.buffers)
+			}
+		}
+	}
+	// Keyed rows in r0 to r3 and r5 to r9, keyless ones in r4.
+	exec(t, pool, fmt.Sprintf(`INSERT INTO waybill.waybill_outbox (route, topic, key, body, own_id)
+		SELECT 'r' || n %% 10, 't', CASE WHEN n %% 10 <> 4 THEN 'k' || n / 10 %% 100 ELSE '' END, 'body', false FROM generate_series(1, %d) n`, rows))
+	check("before the first statistics")
+	exec(t, pool, "VACUUM ANALYZE waybill.waybill_outbox")
+	check("after")
+	exec(t, pool, "DELETE FROM waybill.waybill_outbox WHERE seq < 90000")
+	tests = tests[:1]
+	check("after most was published")
+}
+
+// buffers returns how many buffers a statement touches, in a transaction that is rolled back.
+func buffers(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) int64 {
+	tb.Helper()
+	tx, err := pool.Begin(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(tb.Context()) }()
+	if _, err := tx.Exec(tb.Context(), owned.SetSQL); err != nil {
+		tb.Fatal(err)
+	}
+	var text []byte
+	if err := tx.QueryRow(tb.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+sql, args...).Scan(&text); err != nil {
+		tb.Fatalf("%s: %v", sql, err)
+	}
+	var plan []struct {
+		Plan struct {
+			Hit  int64 `json:"Shared Hit Blocks"`
+			Read int64 `json:"Shared Read Blocks"`
+		}
+	}
+	if err := json.Unmarshal(text, &plan); err != nil {
+		tb.Fatal(err)
+	}
+	return plan[0].Plan.Hit + plan[0].Plan.Read
+}

@@ -1,0 +1,96 @@
+package owned_test
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/store/postgres/owned"
+)
+
+// queryExecModes are those that a pool can be set to, poolers' ones included.
+var queryExecModes = []string{"cache_statement", "cache_describe", "exec", "simple_protocol"}
+
+// countedConn counts what is sent: pgx sends once a round trip.
+type countedConn struct {
+	net.Conn
+	sent *atomic.Int64
+}
+
+func (c countedConn) Write(b []byte) (int, error) {
+	c.sent.Add(1)
+	return c.Conn.Write(b)
+}
+
+// newSinglePool returns a pool of one connection, and counts what it sends.
+func newSinglePool(t *testing.T, params string) (*pgxpool.Pool, *atomic.Int64) {
+	t.Helper()
+	sent := new(atomic.Int64)
+	pool := openPoolWith(t, withParam(testenv.Postgres(t).DSN, params), func(cfg *pgxpool.Config) {
+		dial := cfg.ConnConfig.DialFunc
+		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dial(ctx, network, addr)
+			return countedConn{conn, sent}, err
+		}
+		cfg.MaxConns = 1
+		cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	})
+	return pool, sent
+}
+
+// ST-02 DB-02: a transaction that stages through the unit of work makes no more round trips than one that does not, and fewer
+// than one by hand, whatever the pool's mode.
+func TestUnitOfWorkRoundTrips(t *testing.T) {
+	t.Parallel()
+	for _, mode := range queryExecModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			pool, sent := newSinglePool(t, "default_query_exec_mode="+mode)
+			o := outboxOn(t, pool, owned.Options{})
+			unit := o.UnitOfWork()
+			exec(t, pool, "CREATE TABLE shops (name text)")
+			trips := func(msgs ...core.Message) int64 {
+				t.Helper()
+				before := sent.Load()
+				err := unit.Do(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+					if _, err := tx.Exec(ctx, "INSERT INTO shops VALUES ($1)", "a shop"); err != nil {
+						return err
+					}
+					return unit.Stage(ctx, msgs...)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return sent.Load() - before
+			}
+			one, several := message(core.Key("k"), core.Header("a", "b'\\c")), []core.Message{message(), message(core.Delay(time.Hour)), message()}
+			trips(one) // seeds the clock and prepares the statements
+			trips(several...)
+			if without := trips(); without != 2 {
+				t.Errorf("%d round trips without staging, want begin and insert, commit", without)
+			}
+			if n := trips(one); n != 2 {
+				t.Errorf("%d round trips with a message, want 2", n)
+			}
+			if n := trips(several...); n != 2 {
+				t.Errorf("%d round trips with several messages, want 2", n)
+			}
+			if n := trips(one, message(core.DedupeKey("live"))); mode != "cache_statement" && mode != "cache_describe" && n != 3 {
+				t.Errorf("%d round trips with a dedupe key, want 3", n)
+			}
+			if n := queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox"); n != 10 {
+				t.Errorf("%d messages, want 10", n)
+			}
+			if c := claim(t, o, want(100)); len(c.Records) != 8 || c.Records[0].Envelope.Headers["a"] != "b'\\c" {
+				t.Errorf("claimed %d: %+v", len(c.Records), c.Records)
+			}
+		})
+	}
+}

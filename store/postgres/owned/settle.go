@@ -1,0 +1,219 @@
+package owned
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+const (
+	// hurrySQL and deleteAllSQL are for records that nobody has locked, as is usual: it takes less than half as long as settleSQL. If
+	// somebody has, they fail.
+	hurrySQL     = `SELECT set_config('lock_timeout', '5ms', true)`
+	deleteAllSQL = `
+DELETE FROM {outbox} r USING unnest($2::text[], $3::bigint[], $4::text[]) AS u(route, seq, id)
+WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.settled_at IS NULL AND ` + aliveSQL
+
+	// settleSQL persists any outcomes, and says for each 0 done, 1 changed, 2 busy, 3 fenced. Published (state 3) needs neither the version nor the
+	// unit, and is done if there is no row any more. It is deleted unless $15. A retry waits on when it is released.
+	settleSQL = `
+WITH u AS MATERIALIZED (
+    SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::smallint[], $8::int[], $9::text[], $10::text[], $11::bigint[], $12::boolean[], $13::boolean[], $14::boolean[])
+        AS u(n, route, seq, id, version, state, attempt, reason, error, wait, rejected, blocks, unknown)
+), l AS MATERIALIZED (
+    SELECT u.*, r.ctid AS at FROM u JOIN {outbox} r ON r.route = u.route AND r.seq = u.seq
+    WHERE r.id = u.id AND r.settled_at IS NULL AND ` + aliveSQL + ` AND (u.state = 3 OR r.version = u.version AND (r.hold = $1 OR ` + ownsSQL + `))
+    FOR UPDATE OF r SKIP LOCKED
+), d AS (
+    DELETE FROM {outbox} r USING l WHERE r.ctid = l.at AND l.state = 3 AND NOT $15::boolean RETURNING l.n
+), w AS (
+    UPDATE {outbox} r
+    SET state = l.state, version = r.version + (l.state IN (3, 5) OR l.rejected OR l.wait > 0 OR r.retry)::int, hold = 0, held_since = NULL,
+        attempts = r.attempts + l.attempt, crashes = CASE WHEN l.rejected THEN 0 ELSE r.crashes END, reason = l.reason, blocks = l.blocks AND r.key <> '', maybe_sent = r.maybe_sent OR l.unknown OR r.crashes > 0,
+        settled_at = CASE WHEN l.state IN (3, 5) THEN clock_timestamp() END,
+        retry = l.state NOT IN (3, 5) AND (l.rejected OR l.wait > 0 OR r.retry),
+        due_at = CASE WHEN l.state NOT IN (3, 5) AND (l.rejected OR l.wait > 0 OR r.retry) THEN clock_timestamp() + l.wait * interval '1 microsecond' END,
+        last_error = CASE WHEN l.error <> '' THEN l.error ELSE r.last_error END,
+        last_error_at = CASE WHEN l.error <> '' THEN clock_timestamp() ELSE r.last_error_at END
+    FROM l WHERE r.ctid = l.at AND (l.state <> 3 OR $15)
+    RETURNING l.n
+)
+SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w) THEN 0 ELSE coalesce((
+    SELECT CASE WHEN r.id <> u.id OR r.settled_at IS NOT NULL OR u.state <> 3 AND r.version <> u.version THEN 1
+                WHEN u.state = 3 OR r.hold = $1 OR ` + ownsSQL + ` THEN 2 ELSE 3 END
+    FROM {outbox} r WHERE r.route = u.route AND r.seq = u.seq), (u.state <> 3)::int) END
+FROM u`
+
+	// heededSQL deletes control records. One of kind 3 concerns all slots of a route: it goes when all their owners have heeded it.
+	heededSQL = `
+WITH l AS MATERIALIZED (
+    SELECT c.number, c.slots & ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = c.route AND un.owner = $1), 0) AS rest, c.kind
+    FROM {control} c WHERE c.number = ANY ($2::bigint[]) AND ` + aliveSQL + ` FOR UPDATE OF c SKIP LOCKED
+), d AS (
+    DELETE FROM {control} c USING l WHERE c.number = l.number AND (l.kind <> 3 OR l.rest = 0)
+)
+UPDATE {control} c SET slots = l.rest FROM l WHERE c.number = l.number AND l.kind = 3 AND l.rest <> 0`
+)
+
+// Settle persists outcomes in one transaction. If the database refuses that, each half is tried alone, so that what is refused fails alone.
+func (o *Outbox) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+	results := make(core.Results, len(outcomes))
+	at := make([]int, 0, len(outcomes))
+	for i := range outcomes {
+		if outcomes[i].Event() == core.EventNone && outcomes[i].Control() == 0 {
+			results[i] = core.Invalid("waybill/postgres: settle", "outcome: is zero; build it with outbox.Published, Retry, Abandon, Release or Heeded")
+		} else {
+			at = append(at, i)
+		}
+	}
+	o.settle(ctx, self, outcomes, at, results)
+	return results
+}
+
+// settle persists the outcomes of which at holds the indexes.
+func (o *Outbox) settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome, at []int, results core.Results) {
+	if len(at) == 0 {
+		return
+	}
+	err := o.settleOnce(ctx, self, outcomes, at, results)
+	switch {
+	case err == nil:
+	case len(at) == 1 || ctx.Err() != nil || isOutage(err):
+		if e, ok := errors.AsType[*core.Error](err); ok && sqlState(err) == tookTooLong && ctx.Err() == nil {
+			e.Class = core.ClassRejected
+		}
+		for _, i := range at {
+			results[i] = err
+		}
+	default:
+		o.settle(ctx, self, outcomes, at[:len(at)/2], results)
+		o.settle(ctx, self, outcomes, at[len(at)/2:], results)
+	}
+}
+
+func (o *Outbox) settleOnce(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome, at []int, results core.Results) error {
+	var records []int
+	var heeded []int64
+	var stamp int64
+	published := 0
+	for _, i := range at {
+		switch out := &outcomes[i]; {
+		case out.Control() != 0:
+			heeded = append(heeded, out.Control())
+		case out.Event() == core.EventConfirmed:
+			published++
+			stamp = max(stamp, out.Stamp())
+			fallthrough
+		default:
+			records = append(records, i)
+		}
+		results[i] = nil
+	}
+	if published == len(at) && !o.keep {
+		if done, err := o.deleteAll(ctx, self, outcomes, at, stamp); done || isOutage(err) {
+			return err
+		}
+	}
+	var now time.Time
+	err := o.transact(ctx, "settle", writeSQL, func(b *batch) {
+		b.fence(self, &now)
+		o.queueRecords(b, self, outcomes, records, results)
+		if len(heeded) > 0 {
+			b.query(heededSQL, int64(self), heeded)
+		}
+		o.queueMark(b, stamp)
+	})
+	if err == nil && now.IsZero() {
+		for _, i := range at {
+			results[i] = errFenced("settle")
+		}
+	}
+	return err
+}
+
+func errFenced(op string) error {
+	return &core.Error{Op: "waybill/postgres: " + op, Class: core.ClassRejected, Err: outbox.ErrFenced}
+}
+
+// leftAlone returns the error of an outcome that was not applied.
+func leftAlone(why int) error {
+	if why == 0 {
+		return nil
+	}
+	return &core.Error{Op: "waybill/postgres: settle", Class: core.ClassRejected, Err: [...]error{1: outbox.ErrChanged, 2: outbox.ErrBusy, 3: outbox.ErrFenced}[why]}
+}
+
+// deleteAll deletes published records, of all of which it expects that they are there and that nobody has locked them. If they are not, it
+// reports false: it may have deleted some then.
+func (o *Outbox) deleteAll(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome, at []int, stamp int64) (done bool, err error) {
+	var now time.Time
+	c := refsOf(outcomes, at)
+	err = o.transact(ctx, "settle", writeSQL, func(b *batch) {
+		done = false
+		b.fence(self, &now)
+		b.query(hurrySQL)
+		b.query(deleteAllSQL, int64(self), c.routes, c.seqs, c.ids).Exec(func(tag pgconn.CommandTag) error {
+			done = tag.RowsAffected() == int64(len(at))
+			return nil
+		})
+		o.queueMark(b, stamp)
+	})
+	return done && err == nil, err
+}
+
+func isOutage(err error) bool {
+	e, ok := errors.AsType[*core.Error](err)
+	return ok && e.Class == core.ClassOutage && sqlState(err) != tookTooLong
+}
+
+// tookTooLong is the state of a statement that the server ended, such as for somebody's trigger that waits.
+const tookTooLong = "57014"
+
+// refsOf are the refs of outcomes as columns, of those of which at holds the indexes.
+func refsOf(outcomes []outbox.Outcome, at []int) refColumns {
+	of := make([]outbox.Ref, len(at))
+	for j, i := range at {
+		of[j] = outcomes[i].Ref()
+	}
+	return refs(of)
+}
+
+func (o *Outbox) queueRecords(b *batch, self outbox.Session, outcomes []outbox.Outcome, at []int, results core.Results) {
+	n := len(at)
+	if n == 0 {
+		return
+	}
+	states, attempts, reasons, errs, waits := make([]int16, n), make([]int32, n), make([]string, n), make([]string, n), make([]int64, n)
+	rejected, blocks, unknown := make([]bool, n), make([]bool, n), make([]bool, n)
+	for j, i := range at {
+		out := &outcomes[i]
+		states[j], reasons[j], errs[j], waits[j] = int16(out.State()), string(out.Reason()), out.Error(), micros(out.In())
+		rejected[j], blocks[j], unknown[j] = out.Event() == core.EventRejected, out.Reason().Blocks(), out.Unknown()
+		if out.CountsAttempt() {
+			attempts[j] = 1
+		}
+	}
+	c := refsOf(outcomes, at)
+	b.each(func(rows pgx.Rows) error {
+		var n, why int
+		err := rows.Scan(&n, &why)
+		if err == nil {
+			results[at[n]] = leftAlone(why)
+		}
+		return err
+	}, settleSQL, int64(self), c.n, c.routes, c.seqs, c.ids, c.versions, states, attempts, reasons, errs, waits, rejected, blocks, unknown, o.keep)
+}
+
+// micros returns d in microseconds, at least one if it is above 0.
+func micros(d time.Duration) int64 {
+	if d > 0 {
+		return max(d.Microseconds(), 1)
+	}
+	return 0
+}

@@ -1,0 +1,193 @@
+package owned
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+// stager is what the stagers of all drivers share: the statements, the stamper, and whether the clock was seeded.
+type stager struct {
+	stamper     *core.Stamper
+	names       names
+	inserts     map[insertForm]string
+	notify      bool   // as Options.NotifyOff says
+	keep        bool   // withdrawn messages
+	newest      int    // version of the schema that this program knows
+	table       string // for errors
+	clockSeeded atomic.Bool
+}
+
+func newStager(opts *Options, n names) (*stager, error) {
+	stamper, err := opts.stamper()
+	if err != nil {
+		return nil, err
+	}
+	newest, err := newestOutbox(n)
+	if err != nil {
+		return nil, err
+	}
+	s := &stager{
+		stamper: stamper, names: n, inserts: map[insertForm]string{}, notify: !opts.NotifyOff,
+		keep: opts.Retention.Of(core.StateAbandoned, core.ReasonCancelled) != 0, newest: newest, table: n.sql("{outbox}"),
+	}
+	for _, d := range []due{atOnce, delayed, scheduled} {
+		for b := range 8 {
+			f := insertForm{due: d, one: b&1 != 0, fresh: b&2 != 0, notify: b&4 != 0}
+			s.inserts[f] = n.sql(f.sql())
+		}
+	}
+	return s, nil
+}
+
+// replan, as the first argument of a statement, asks to plan it anew: a cached plan may be from when the table was so small
+// that it was best to read all of it. It is for statements that look something up, in a transaction of which the settings
+// are not ours.
+type replan struct{}
+
+// queryFunc runs a statement in the caller's transaction and hands each row's scan function to each.
+type queryFunc func(ctx context.Context, sql string, args []any, each func(scan func(...any) error) error) error
+
+// stage is Stage for any driver. The insert of messages without dedupe keys is the last statement, and write may run it later: then nobody
+// hears of duplicates.
+func (s *stager) stage(ctx context.Context, msgs []core.Message, query, write queryFunc) (staged []core.Staged, err error) {
+	if len(msgs) == 0 {
+		return nil, nil
+	}
+	ctx, span := s.stamper.Start(ctx, len(msgs))
+	defer func() { core.EndSpan(span, err) }()
+	if err := s.seedOnce(ctx, msgs, query); err != nil {
+		return nil, err
+	}
+	rows, err := s.stamper.Stamp(ctx, msgs)
+	if err != nil {
+		return nil, err
+	}
+	if anyKeyed(rows) {
+		return s.stageKeyed(ctx, rows, query)
+	}
+	form, args, err := s.statement(rows)
+	if err != nil {
+		return nil, err
+	}
+	staged = make([]core.Staged, len(rows))
+	for i := range rows {
+		staged[i] = core.Staged{ID: rows[i].Envelope.ID, Route: rows[i].Route, Duplicate: !form.fresh}
+	}
+	// The new rows come back in input order, so each belongs to the next input with its name.
+	next := 0
+	err = write(ctx, s.inserts[form], args, func(scan func(...any) error) error {
+		if form.one {
+			staged[0].Duplicate = false
+			return nil
+		}
+		var route, id string
+		if err := scan(&route, &id); err != nil {
+			return err
+		}
+		for ; next < len(staged); next++ {
+			if staged[next].ID == id && staged[next].Route == route {
+				staged[next].Duplicate = false
+				next++
+				return nil
+			}
+		}
+		return errors.New("the database returned a row that was not staged")
+	})
+	if err != nil {
+		return nil, s.failure("stage", err)
+	}
+	return staged, nil
+}
+
+// seedOnce raises the clock above what the outbox remembers, before the first stamp of the process.
+func (s *stager) seedOnce(ctx context.Context, msgs []core.Message, query queryFunc) error {
+	if s.clockSeeded.Load() {
+		return nil
+	}
+	routes := []string{core.DefaultRoute}
+	for i := range msgs {
+		for _, r := range msgs[i].Routes {
+			routes = append(routes, core.LaneRoute(r, msgs[i].Lane))
+		}
+	}
+	slices.Sort(routes)
+	var mark hlc.Timestamp
+	err := query(ctx, s.names.sql(seedSQL), []any{replan{}, slices.Compact(routes)}, func(scan func(...any) error) (err error) {
+		mark, err = s.seeded(scan)
+		return err
+	})
+	if err != nil {
+		return s.failure("stage: read the clock's mark", err)
+	}
+	return s.seed(mark)
+}
+
+func (s *stager) seed(mark hlc.Timestamp) error {
+	if err := s.stamper.Clock().Seed(mark); err != nil {
+		return &core.Error{Op: "waybill/postgres: seed the clock from the outbox", Class: core.ClassOutage, Err: err}
+	}
+	s.clockSeeded.Store(true)
+	return nil
+}
+
+func (s *stager) failure(op string, err error) error {
+	if e := notOpen(op, err); e != nil {
+		return e
+	}
+	if class(err) == core.ClassPermanent {
+		op += ": outbox " + s.table
+	}
+	return failure(op, err)
+}
+
+func errNoTx(kind string) error {
+	return core.Invalid("waybill/postgres: stage", "tx: is nil; pass the open "+kind+" in which the business rows are written")
+}
+
+// Stage writes msgs in tx, one row a message and route, in one statement whatever their number. It reports as duplicates
+// what the outbox held already under the same route and an id that the program chose, or what the call itself named twice,
+// and a message with a dedupe key of which there is a live one. To replace a message takes more rights than to stage, see
+// [Migrations.Grants]. The first Stage of a process makes one statement more, to learn above which stamp its clock must go
+// on (see [Outbox.Seed]), and that the index is there which makes ids unique.
+//
+// If tx sits on a savepoint that is rolled back, the messages are gone with it and nobody was woken. A statement that
+// failed earlier in tx, or a tx that ended, makes Stage fail.
+func (o *Outbox) Stage(ctx context.Context, tx pgx.Tx, msgs ...core.Message) ([]core.Staged, error) {
+	if core.IsNil(tx) {
+		return nil, errNoTx("pgx.Tx")
+	}
+	if err := o.ready(ctx); err != nil {
+		return nil, err
+	}
+	query := pgxQuery(tx)
+	return o.stager.stage(ctx, msgs, query, query)
+}
+
+func pgxQuery(tx pgx.Tx) queryFunc {
+	return func(ctx context.Context, sql string, args []any, each func(func(...any) error) error) error {
+		if len(args) > 0 && args[0] == any(replan{}) {
+			args = args[1:]
+			if c := tx.Conn(); c != nil && c.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+				args = append([]any{pgx.QueryExecModeCacheDescribe}, args...)
+			}
+		}
+		rows, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if err := each(rows.Scan); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	}
+}

@@ -1,0 +1,66 @@
+package owned
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// UnitOfWork returns the unit of work on the outbox's pool. It sends the BEGIN together with the first statement, if that
+// is an Exec or a QueryRow with arguments, and what was staged together with the COMMIT, so that a transaction that stages
+// makes fewer round trips than one by hand that does not. Messages with dedupe keys take one more, and so does a
+// transaction that has used LargeObjects. It is always the same unit: a Do within a Do joins wherever they are.
+//
+// The function of Do gets a pgx.Tx like any other, with savepoints and the connection's default isolation, except that
+// Commit is refused: what was staged would be lost. The function runs once, whatever happens. Do fails as [pgx.BeginFunc]
+// does: with [pgx.ErrTxCommitRollback] if the function swallowed the error of a statement, with [pgx.ErrTxClosed] if it
+// ended the transaction. An error means that Do committed nothing, unless the connection was lost or the context ended in
+// the commit: then it is an outage, and nobody knows. A statement that another goroutine still runs is waited for; after
+// the end the transaction reaches no connection.
+//
+// This needs a pipeline, which database/sql does not have: there, use [core.NewUnitOfWork] with [Outbox.SQL]. For another
+// isolation, or to run the function again after a serialisation failure, use it with [pgx.BeginTxFunc].
+func (o *Outbox) UnitOfWork() *core.UnitOfWork[pgx.Tx] { return o.unit }
+
+// unit is what the outbox's unit of work consists of.
+type unit struct{ *Outbox }
+
+func (u unit) run(ctx context.Context, fn func(tx pgx.Tx) error) error {
+	if err := u.ready(ctx); err != nil {
+		return err
+	}
+	conn, err := u.pool.Acquire(ctx)
+	if err != nil {
+		return failure("unit of work: connect", err)
+	}
+	defer conn.Release() // closes it if it is not idle
+	t := &unitTx{savepoint{run: &unitRun{ctx: ctx, conn: conn, queued: &pgx.Batch{}}}}
+	defer func() { _ = t.Rollback(ctx) }() // after a commit it does nothing
+	if err := fn(t); err != nil {
+		if failed := t.run.beginError(); failed != nil {
+			return errors.Join(failed, err)
+		}
+		return err
+	}
+	err = t.commit(ctx)
+	if failed := t.run.beginError(); failed != nil {
+		return failed
+	}
+	if err != nil {
+		return commitError("unit of work: stage and commit", err)
+	}
+	return nil
+}
+
+// Stage is for the unit of work alone, at the end of fn. It does not say what is a duplicate.
+func (u unit) Stage(ctx context.Context, tx pgx.Tx, msgs ...core.Message) ([]core.Staged, error) {
+	t := tx.(*unitTx) // run made it
+	if err := t.usable(); err != nil {
+		return nil, commitError("unit of work: stage", err)
+	}
+	_, err := u.stager.stage(ctx, msgs, t.query, t.later)
+	return nil, err
+}

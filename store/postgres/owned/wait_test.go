@@ -1,0 +1,434 @@
+package owned_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/store/postgres/owned"
+)
+
+type woken struct {
+	cause core.WakeCause
+	after time.Duration
+	err   error
+}
+
+// sleepThen starts a relay that finds nothing and sleeps, does what wakes it, and returns how it woke.
+func sleepThen(t *testing.T, o *owned.Outbox, limit time.Duration, wake func()) woken {
+	t.Helper()
+	done := make(chan woken, 1)
+	asleep := make(chan struct{})
+	var begun atomic.Bool
+	go func() {
+		for range 3 { // the first waits settle: they connect, and see what was staged before
+			claim(t, o, want(10))
+			if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, 20*time.Millisecond); err != nil {
+				t.Error(err)
+			}
+		}
+		close(asleep)
+		for {
+			claim(t, o, want(10))
+			began := time.Now()
+			cause, err := o.Wait(t.Context(), []string{core.DefaultRoute}, limit)
+			if err == nil && cause != core.WakeNotify && !begun.Load() {
+				continue // the end of some other test's transaction woke it
+			}
+			done <- woken{cause, time.Since(began), err}
+			return
+		}
+	}()
+	<-asleep
+	timer := time.NewTimer(60 * time.Millisecond) // it sleeps by now
+	defer timer.Stop()
+	<-timer.C
+	begun.Store(true)
+	wake()
+	select {
+	case w := <-done:
+		if w.err != nil {
+			t.Fatal(w.err)
+		}
+		return w
+	case <-time.After(20 * time.Second):
+		t.Fatal("it never woke")
+		return woken{}
+	}
+}
+
+// notified is sleepThen for what notifies: if the end of some other test's transaction comes first, it tries again.
+func notified(t *testing.T, o *owned.Outbox, wake func()) (w woken) {
+	t.Helper()
+	const limit = 3 * time.Second
+	for range 5 {
+		if w = sleepThen(t, o, limit, wake); w.cause == core.WakeNotify || w.after >= limit {
+			break
+		}
+	}
+	return w
+}
+
+// DB-10
+func TestWakeUp(t *testing.T) {
+	t.Parallel()
+	t.Run("by notification", func(t *testing.T) {
+		t.Parallel()
+		o, pool := newOutbox(t, owned.Options{})
+		w := notified(t, o, func() { stage(t, pool, o, message()) })
+		if w.cause != core.WakeNotify || w.after > time.Second {
+			t.Fatalf("%+v", w)
+		}
+		if c := claim(t, o, want(1)); len(c.Records) != 1 {
+			t.Fatal("nothing to claim")
+		}
+	})
+	t.Run("by database/sql and by hand", func(t *testing.T) {
+		t.Parallel()
+		o, pool := newOutbox(t, owned.Options{})
+		w := sleepThen(t, o, 5*time.Second, func() {
+			exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('t.x', '{}')`)
+		})
+		if w.cause != core.WakePoll || w.after > 2*time.Second {
+			t.Fatalf("%+v", w)
+		}
+		c := claim(t, o, want(1))
+		if len(c.Records) != 1 || c.Records[0].Envelope.Source != "/test" || c.Records[0].Envelope.Type != "t.x" || c.Records[0].Envelope.ID == "" {
+			t.Fatalf("%+v", c.Records)
+		}
+	})
+	t.Run("at the limit", func(t *testing.T) {
+		t.Parallel()
+		o, _ := newOutbox(t, owned.Options{})
+		w := sleepThen(t, o, 300*time.Millisecond, func() {})
+		if w.cause == core.WakeNotify || w.after > 2*time.Second { // other tests' transactions may end it earlier
+			t.Fatalf("%+v", w)
+		}
+	})
+	t.Run("by hint", func(t *testing.T) {
+		t.Parallel()
+		o, _ := newOutbox(t, owned.Options{})
+		if w := notified(t, o, o.Wake); w.cause != core.WakeNotify || w.after > time.Second {
+			t.Fatalf("%+v", w)
+		}
+	})
+	t.Run("not by a rollback, a savepoint's rollback or a later schedule", func(t *testing.T) {
+		t.Parallel()
+		o, pool := newOutbox(t, owned.Options{})
+		w := sleepThen(t, o, 400*time.Millisecond, func() {
+			tx, err := pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := o.Stage(t.Context(), tx, message()); err != nil {
+				t.Fatal(err)
+			}
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+				inner, err := tx.Begin(t.Context())
+				if err != nil {
+					return err
+				}
+				if _, err := o.Stage(t.Context(), inner, message()); err != nil {
+					return err
+				}
+				if err := inner.Rollback(t.Context()); err != nil {
+					return err
+				}
+				_, err = o.Stage(t.Context(), tx, message(core.Delay(time.Hour)))
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+		if w.cause == core.WakeNotify {
+			t.Fatalf("%+v", w)
+		}
+		if c := claim(t, o, want(1)); len(c.Records) != 0 {
+			t.Fatal("a rolled back message was claimed")
+		}
+	})
+	t.Run("without NOTIFY", func(t *testing.T) {
+		t.Parallel()
+		o, pool := newOutbox(t, owned.Options{NotifyOff: true})
+		w := sleepThen(t, o, 3*time.Second, func() { stage(t, pool, o, message()) })
+		if w.cause != core.WakePoll || w.after > 2*time.Second {
+			t.Fatalf("%+v", w)
+		}
+	})
+	t.Run("when the context ends", func(t *testing.T) {
+		t.Parallel()
+		o, _ := newOutbox(t, owned.Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		for {
+			cause, err := o.Wait(ctx, []string{core.DefaultRoute}, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if cause == core.WakeStop {
+				return
+			}
+		}
+	})
+}
+
+// DB-10: nobody is notified while no relay sleeps, and a sleeper that died is forgotten.
+func TestNotifiesOnlySleepers(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, owned.Options{})
+	exec(t, pool, `SELECT setval('waybill.waybill_outbox_wake', 1)`)
+	before := queryInt(t, pool, `SELECT last_value FROM waybill.waybill_outbox_wake`)
+	stage(t, pool, o, message())
+	if after := queryInt(t, pool, `SELECT last_value FROM waybill.waybill_outbox_wake`); after != before {
+		t.Fatalf("staging moved the wake-up sequence from %d to %d", before, after)
+	}
+	if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	until := time.UnixMilli(queryInt(t, pool, `SELECT last_value FROM waybill.waybill_outbox_wake`))
+	if ahead := time.Until(until); ahead > 2*time.Second {
+		t.Fatalf("a relay that died now would be notified for %s", ahead)
+	}
+}
+
+// counter counts round trips.
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.n.Add(1)
+	return ctx
+}
+func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (c *counter) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	c.n.Add(1)
+	return ctx
+}
+func (c *counter) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (c *counter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+
+func tracedPool(tb testing.TB, dsn string) (*pgxpool.Pool, *counter) {
+	tb.Helper()
+	c := &counter{}
+	return openPoolWith(tb, dsn, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = c }), c
+}
+
+// look reads the default route from its beginning, as a relay does.
+func look(tb testing.TB, o *owned.Outbox, self outbox.Session) int {
+	tb.Helper()
+	return len(read(tb, o, self, core.DefaultRoute).Ranges[0].Records)
+}
+
+// DB-10: an idle relay makes at most two queries a second.
+func TestIdleQueries(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, testenv.PostgresOptions{}) // transactions of others make a relay look
+	pool, count := tracedPool(t, server.DSN("postgres"))
+	o := outboxOn(t, pool, owned.Options{})
+	self := session(t, o, core.DefaultRoute)
+	idle := func(d time.Duration) int64 {
+		before, end := count.n.Load(), time.Now().Add(d)
+		for time.Now().Before(end) {
+			look(t, o, self)
+			if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, time.Until(end)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return count.n.Load() - before
+	}
+	idle(1500 * time.Millisecond) // settle down
+	if n := idle(4 * time.Second); n > 2*4+3 {
+		t.Fatalf("%d queries in 4 s", n)
+	}
+}
+
+// DB-10: a relay that no notification reaches hears of a transaction that was open at its latest claim, also if that was the newest.
+func TestWaitHearsWhatWasOpen(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, testenv.PostgresOptions{}) // transactions of others make a relay look
+	pool := openPool(t, server.DSN("postgres"))
+	o := outboxOn(t, pool, owned.Options{NotifyOff: true})
+	wait := func(limit time.Duration) core.WakeCause {
+		t.Helper()
+		cause, err := o.Wait(t.Context(), []string{core.DefaultRoute}, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cause
+	}
+	rest := func() {
+		t.Helper()
+		eventually(t, "nothing to do", func() bool {
+			for _, r := range claim(t, o, want(10)).Records {
+				settle(t, o, outbox.Published(&r))
+			}
+			return wait(100*time.Millisecond) == core.WakeTimer
+		})
+	}
+	stage(t, pool, o, message())
+	for name, tc := range map[string]struct{ early, late func(tx pgx.Tx) error }{
+		"the newest": {
+			early: func(tx pgx.Tx) error { _, err := o.Stage(t.Context(), tx, message()); return err },
+			late:  func(pgx.Tx) error { rest(); return nil },
+		},
+	} {
+		rest()
+		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			if err := tc.early(tx); err != nil {
+				return err
+			}
+			if c := claim(t, o, want(10)); len(c.Records) != 0 {
+				t.Errorf("%s: claimed what is not committed", name)
+			}
+			return tc.late(tx)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cause := wait(4 * time.Second); cause != core.WakePoll {
+			t.Errorf("%s: woken by %v", name, cause)
+		}
+		if c := claim(t, o, want(10)); len(c.Records) != 1 {
+			t.Errorf("%s: nothing to claim", name)
+		} else {
+			settle(t, o, outbox.Published(&c.Records[0]))
+		}
+	}
+}
+
+// ST-02 DB-02 DB-03: one round trip each, whatever the number of messages.
+func TestRoundTrips(t *testing.T) {
+	t.Parallel()
+	pool, count := tracedPool(t, testenv.Postgres(t).DSN)
+	o := outboxOn(t, pool, owned.Options{})
+	if err := o.Seed(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	msgs := make([]core.Message, 500)
+	for i := range msgs {
+		msgs[i] = message(core.Key(strings.Repeat("k", i%7)))
+	}
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := count.n.Load()
+	if _, err := o.Stage(t.Context(), tx, msgs...); err != nil {
+		t.Fatal(err)
+	}
+	if n := count.n.Load() - before; n != 1 {
+		t.Errorf("staging 500 messages made %d round trips", n)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	self := session(t, o, core.DefaultRoute)
+	before = count.n.Load()
+	c := read(t, o, self, core.DefaultRoute).Ranges[0]
+	if n := count.n.Load() - before; n != 1 || len(c.Records) != 500 {
+		t.Errorf("reading %d records made %d round trips", len(c.Records), n)
+	}
+	var out []outbox.Outcome
+	for i := range c.Records {
+		switch i % 4 {
+		case 0:
+			out = append(out, outbox.Published(&c.Records[i]))
+		case 1:
+			out = append(out, outbox.Retry(&c.Records[i], context.DeadlineExceeded, time.Second))
+		case 2:
+			out = append(out, outbox.Abandon(&c.Records[i], core.ReasonRejected, context.DeadlineExceeded))
+		default:
+			out = append(out, outbox.Release(&c.Records[i], 0, false))
+		}
+	}
+	before = count.n.Load()
+	settleBy(t, o, self, out...)
+	if n := count.n.Load() - before; n != 1 {
+		t.Errorf("settling 500 outcomes made %d round trips", n)
+	}
+}
+
+// DB-10: LISTEN is opened again after it was lost.
+func TestListenLost(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	o, pool := newOutbox(t, owned.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	listening := func() int64 {
+		return queryInt(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%set' || 'val(%' AND pid <> pg_backend_pid()`)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	self := session(t, o, core.DefaultRoute)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for ctx.Err() == nil {
+			if _, err := tryClaim(ctx, o, self, want(1)); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+			if _, err := o.Wait(ctx, []string{core.DefaultRoute}, time.Second); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+	}()
+	eventually(t, "it listens", func() bool { return listening() == 1 })
+	exec(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%set' || 'val(%' AND pid <> pg_backend_pid()`)
+	eventually(t, "it is lost", func() bool { return listening() == 0 })
+	eventually(t, "it listens again", func() bool { return listening() == 1 })
+	stop()
+	<-over
+	if !strings.Contains(log.String(), "event=listen_lost") {
+		t.Errorf("not logged: %s", log.String())
+	}
+}
+
+// DB-10: a relay that has work tells nobody that it sleeps: a commit that notifies waits for the others that do.
+func TestBusyRelayIsNotNotified(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, owned.Options{})
+	routes := []string{core.DefaultRoute}
+	wait := func(limit time.Duration) {
+		t.Helper()
+		if _, err := o.Wait(t.Context(), routes, limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	self := session(t, o, core.DefaultRoute)
+	wait(time.Millisecond) // it connects
+	told := func() int64 { return queryInt(t, pool, "SELECT last_value FROM waybill.waybill_outbox_wake") }
+	judged := 0
+	eventually(t, "five waits were quick enough to judge", func() bool {
+		stage(t, pool, o, message())
+		before := told()
+		began := time.Now()
+		look(t, o, self)
+		wait(3 * time.Millisecond)
+		took := time.Since(began)
+		if told() != before && took < 15*time.Millisecond { // else the machine is so slow that the relay was idle meanwhile
+			t.Fatal("a relay that just had a record said that it sleeps")
+		}
+		if took < 15*time.Millisecond {
+			judged++
+		}
+		return judged == 5
+	})
+	before := told()
+	eventually(t, "a relay without work says that it sleeps", func() bool { // the ends of other tests' transactions wake it
+		for _, r := range claim(t, o, want(10)).Records {
+			settle(t, o, outbox.Published(&r))
+		}
+		wait(200 * time.Millisecond)
+		return told() != before
+	})
+}

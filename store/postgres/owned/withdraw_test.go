@@ -1,0 +1,345 @@
+package owned_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/store/postgres/owned"
+)
+
+// cancel cancels in a transaction of its own.
+func cancel(tb testing.TB, pool *pgxpool.Pool, o *owned.Outbox, keys ...core.CancelKey) []core.CancelStatus {
+	tb.Helper()
+	var got []core.CancelStatus
+	err := pgx.BeginFunc(tb.Context(), pool, func(tx pgx.Tx) (err error) {
+		got, err = o.Cancel(tb.Context(), tx, keys...)
+		return err
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return got
+}
+
+// ST-09: claims and cancels of the same messages at the same time: each message has exactly one of them, also with keys,
+// in batches, and with transactions that roll back.
+func TestCancelAndClaimRace(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, owned.Options{})
+	const n = 600
+	msgs := make([]core.Message, n)
+	for i := range msgs {
+		msgs[i] = message(core.ID(strconv.Itoa(i)), core.DedupeKey(fmt.Sprint("d", i)))
+		if i%2 == 0 {
+			msgs[i].Key = fmt.Sprint("k", i%6)
+		}
+	}
+	stage(t, pool, o, msgs...)
+	var mu sync.Mutex
+	claimed, cancelled := map[string]int{}, map[string]int{}
+	all := func() int { mu.Lock(); defer mu.Unlock(); return len(claimed) + len(cancelled) }
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	defer stop()
+	errs := make(chan error, 4)
+	self := session(t, o, core.DefaultRoute)
+	for range 1 {
+		go func() {
+			for all() < n && ctx.Err() == nil {
+				c, err := tryClaim(ctx, o, self, want(7))
+				if err != nil {
+					errs <- err
+					return
+				}
+				var out []outbox.Outcome
+				mu.Lock()
+				for i := range c.Records {
+					claimed[c.Records[i].Envelope.ID]++
+					out = append(out, outbox.Published(&c.Records[i]))
+				}
+				mu.Unlock()
+				if err := o.Settle(ctx, self, out).FirstErr(); err != nil {
+					errs <- err
+					return
+				}
+			}
+			errs <- ctx.Err()
+		}()
+	}
+	undo := errors.New("undo")
+	for w := range 3 {
+		go func() {
+			for i := n - 1 - w; i >= 0; i -= 3 {
+				keys := []core.CancelKey{{ID: strconv.Itoa(i)}, {Topic: "t.x", DedupeKey: fmt.Sprint("d", max(i-1, 0))}, {ID: strconv.Itoa(max(i-2, 0))}}
+				var got []core.CancelStatus
+				err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
+					if got, err = o.Cancel(ctx, tx, keys...); err == nil && i%5 == 0 {
+						return undo
+					}
+					return err
+				})
+				if errors.Is(err, undo) {
+					continue
+				}
+				if err != nil {
+					errs <- err
+					return
+				}
+				mu.Lock()
+				for j := range got {
+					if got[j] == core.CancelDone && (j == 0 || i-j >= 0) {
+						cancelled[strconv.Itoa(max(i-j, 0))]++
+					}
+				}
+				mu.Unlock()
+			}
+			errs <- nil
+		}()
+	}
+	for range 4 {
+		if err := <-errs; err != nil {
+			t.Fatalf("%v, with %d of %d messages claimed or cancelled", err, all(), n)
+		}
+	}
+	for i := range n {
+		if c, w := claimed[strconv.Itoa(i)], cancelled[strconv.Itoa(i)]; c+w != 1 {
+			t.Errorf("message %d was claimed %d times and cancelled %d times", i, c, w)
+		}
+	}
+	if left := queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox"); left != 0 {
+		t.Errorf("%d rows are left", left)
+	}
+	t.Logf("%d claimed, %d cancelled", len(claimed), len(cancelled))
+}
+
+// ST-09: cancelling what a relay holds waits for nothing, and the relay's settle does not wait for the canceller.
+func TestCancelInFlightHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, owned.Options{})
+	id := stage(t, pool, o, message())[0].ID
+	c := claim(t, o, want(1))
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if got, err := o.Cancel(t.Context(), tx, core.CancelKey{ID: id}); err != nil || got[0] != core.CancelInFlight {
+		t.Fatalf("got %q, %v", got, err)
+	}
+	settle(t, o, outbox.Published(&c.Records[0])) // with tx open
+}
+
+// ST-10: a message that replaces one which another transaction stages at the same time waits for that, wins, and keeps its
+// place before what the same call stages after it.
+func TestReplaceMeetsRunningTransaction(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, owned.Options{})
+	first, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = first.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := o.Stage(t.Context(), first, message(core.ID("old"), core.DedupeKey("k"))); err != nil {
+		t.Fatal(err)
+	}
+	var staged []core.Staged
+	done := make(chan error, 1)
+	go func() {
+		done <- pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) (err error) {
+			staged, err = o.Stage(t.Context(), tx, message(core.ID("before"), core.Key("o")), message(core.ID("new"), core.Key("o"), core.Replace("k")),
+				message(core.ID("after"), core.Key("o")), message(core.ID("other"), core.Key("o"), core.DedupeKey("l")))
+			return err
+		})
+	}()
+	eventually(t, "the second transaction waits", func() bool {
+		return queryInt(t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
+	})
+	if err := first.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range staged {
+		want := core.CancelNotFound
+		if i == 1 {
+			want = core.CancelDone
+		}
+		if s.Duplicate || s.Replaced != want {
+			t.Errorf("message %d: %+v", i, s)
+		}
+	}
+	var got []string
+	for _, r := range claim(t, o, want(10)).Records {
+		got = append(got, r.Envelope.ID)
+	}
+	if want := []string{"before", "new", "after", "other"}; !slices.Equal(got, want) {
+		t.Errorf("claimed %v, want %v", got, want)
+	}
+}
+
+// ST-02 ST-08 ST-10: messages with and without dedupe keys, replacements and duplicates go in one statement.
+func TestStageWithDedupeKeysIsOneStatement(t *testing.T) {
+	t.Parallel()
+	pool, count := tracedPool(t, testenv.Postgres(t).DSN)
+	o := outboxOn(t, pool, owned.Options{})
+	stage(t, pool, o, message(core.DedupeKey("a")), message(core.DedupeKey("b")))
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	msgs := []core.Message{message(core.DedupeKey("a")), message(core.Replace("b")), message(core.Delay(time.Hour))}
+	for i := range 200 {
+		msgs = append(msgs, message(core.Key("k")), message(core.DedupeKey(strconv.Itoa(i))), message(core.DedupeKey(strconv.Itoa(i))))
+	}
+	before := count.n.Load()
+	staged, err := o.Stage(t.Context(), tx, msgs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := count.n.Load() - before; got != 1 {
+		t.Errorf("%d statements for %d messages", got, len(msgs))
+	}
+	dups := 0
+	for _, s := range staged {
+		if s.Duplicate {
+			dups++
+		}
+	}
+	if dups != 201 || staged[1].Replaced != core.CancelDone {
+		t.Errorf("%d duplicates, want 201; the replacement: %+v", dups, staged[1])
+	}
+	before = count.n.Load()
+	keys := make([]core.CancelKey, len(staged))
+	for i := range staged {
+		keys[i] = core.CancelKey{ID: staged[i].ID}
+	}
+	if _, err := o.Cancel(t.Context(), tx, keys...); err != nil {
+		t.Fatal(err)
+	}
+	if got := count.n.Load() - before; got != 1 {
+		t.Errorf("%d statements to cancel %d messages", got, len(keys))
+	}
+}
+
+// DB-17: the lookups by key and by id use their indexes, however the table is.
+func TestWithdrawPlansUseIndexes(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, owned.Options{})
+	for range 5 {
+		msgs := make([]core.Message, 2000)
+		for i := range msgs {
+			msgs[i] = message(core.DedupeKey(core.NewID()))
+		}
+		stage(t, pool, o, msgs...)
+	}
+	const read = "SELECT seq_tup_read + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'waybill_outbox') FROM pg_stat_user_tables WHERE relname = 'waybill_outbox'"
+	eventually(t, "statistics", func() bool {
+		return queryInt(t, pool, "SELECT n_tup_ins FROM pg_stat_user_tables WHERE relname = 'waybill_outbox'") >= 10_000
+	})
+	before := queryInt(t, pool, read)
+	for i := range 30 { // beyond the custom plans of a prepared statement
+		s := stage(t, pool, o, message(core.Replace("r")), message(core.DedupeKey(strconv.Itoa(i))))
+		cancel(t, pool, o, core.CancelKey{ID: s[1].ID}, core.CancelKey{Topic: "t.x", DedupeKey: "none"})
+	}
+	exec(t, pool, "SELECT pg_stat_force_next_flush()")
+	eventually(t, "statistics", func() bool {
+		return queryInt(t, pool, "SELECT n_tup_del FROM pg_stat_user_tables WHERE relname = 'waybill_outbox'") >= 59
+	})
+	if n := queryInt(t, pool, read) - before; n > 2000 { // a few a call, dead ones included
+		t.Errorf("60 calls read %d rows and index entries", n)
+	}
+}
+
+// ST-09 ST-10 DB-09: with a retention, what was withdrawn stays with its reason, and is neither live nor in the way.
+func TestWithdrawnAreKeptOnRequest(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, owned.Options{Retention: core.Retention{Withdrawn: time.Hour}})
+	stage(t, pool, o, message(core.ID("a"), core.DedupeKey("k"), core.Key("o")), message(core.ID("b"), core.Key("o"), core.DedupeKey("l")),
+		message(core.ID("c"), core.Key("o")))
+	if s := stage(t, pool, o, message(core.ID("d"), core.Replace("k"))); s[0].Replaced != core.CancelDone {
+		t.Fatalf("%+v", s)
+	}
+	if got := cancel(t, pool, o, core.CancelKey{ID: "b"}, core.CancelKey{ID: "a"}); got[0] != core.CancelDone || got[1] != core.CancelNotFound {
+		t.Fatalf("%q", got)
+	}
+	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox WHERE (id, reason) IN (('a', 'replaced'), ('b', 'cancelled')) AND state = 5 AND settled_at IS NOT NULL`); n != 2 {
+		t.Errorf("%d of 2 withdrawn messages are kept as they should be", n)
+	}
+	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox WHERE blocks`); n != 0 { // withdrawn messages block no key
+		t.Errorf("%d rows block their key", n)
+	}
+	c := claim(t, o, want(10))
+	if len(c.Records) != 2 || c.Records[0].Envelope.ID != "c" || c.Records[1].Envelope.ID != "d" {
+		t.Errorf("claimed %d records", len(c.Records))
+	}
+	if s := stage(t, pool, o, message(core.ID("b"))); !s[0].Duplicate {
+		t.Error("the id of a cancelled message that is kept is no duplicate")
+	}
+}
+
+// DB-14 ST-09: a stager without a pgx pool cancels and replaces too.
+func TestSQLStagerCancels(t *testing.T) {
+	t.Parallel()
+	_, pool := newOutbox(t, owned.Options{})
+	s, err := owned.NewSQLStager(owned.Options{Source: "/test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	canceller, ok := core.As[core.Canceller[*sql.Tx]](s)
+	if !ok {
+		t.Fatal("it cannot cancel")
+	}
+	db := stdlib.OpenDBFromPool(pool)
+	defer func() { _ = db.Close() }()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	odd := `a"b\c{}, ' ü`
+	if _, err := s.Stage(t.Context(), tx, message(core.DedupeKey(odd)), message(core.ID(odd))); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := s.Stage(t.Context(), tx, message(core.Replace(odd))); err != nil || st[0].Replaced != core.CancelDone {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	got, err := canceller.Cancel(t.Context(), tx, core.CancelKey{Topic: "t.x", DedupeKey: odd}, core.CancelKey{ID: odd})
+	if err != nil || got[0] != core.CancelDone || got[1] != core.CancelDone {
+		t.Fatalf("%q, %v", got, err)
+	}
+	if _, err := canceller.Cancel(t.Context(), nil, core.CancelKey{ID: "x"}); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("without a transaction: %v", err)
+	}
+	_ = tx.Rollback()
+	if _, err := canceller.Cancel(t.Context(), tx, core.CancelKey{ID: "x"}); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("in an ended transaction: %v", err)
+	}
+}
+
+// ST-11: the store's default time to live, and what a message says instead.
+func TestDefaultTTL(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, owned.Options{TTL: time.Hour})
+	stage(t, pool, o, message(), message(core.TTL(time.Minute)), message(core.TTL(-1)))
+	for i, in := range []time.Duration{time.Hour, time.Minute, 0} {
+		e := &claim(t, o, want(1)).Records[0].Envelope
+		if in == 0 && !e.Expires.IsZero() || in > 0 && time.Until(e.Expires).Round(time.Minute) != in {
+			t.Errorf("message %d expires at %s, want in %s", i, e.Expires, in)
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package table_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core/transporttest"
+	table "github.com/waybill-go/waybill/transport/table/owned"
+)
+
+// TestConformanceMemory runs the transport suite on virtual time.
+//
+// TR-07, TQ-01, CO-14, CO-17
+func TestConformanceMemory(t *testing.T) {
+	t.Parallel()
+	transporttest.RunInBubble(t, func(t *testing.T) transporttest.Harness {
+		t.Helper()
+		return newMemorySuite(t)
+	})
+}
+
+// The same on real time: goroutines meet in other ways there.
+func TestConformanceRealTime(t *testing.T) {
+	t.Parallel()
+	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+		t.Helper()
+		t.Parallel()
+		return newMemorySuite(t)
+	})
+}
+
+// backend is a store and how to stage in it.
+type backend struct {
+	store outbox.Store
+	stage func(context.Context, ...core.Message) error
+}
+
+// harness makes a whole transport of a table: publishing is staging on the route of every queue that is bound for the topic.
+type harness struct {
+	*table.Transport
+	stage func(context.Context, ...core.Message) error
+
+	mu     sync.Mutex
+	closed bool
+	bound  map[string][]string             // queue → bindings
+	empty  map[string]func(*core.Envelope) // what staging filled in, by id
+}
+
+var names atomic.Int64
+
+func newHarness(tb testing.TB, b backend) *harness {
+	tb.Helper()
+	tr, err := table.New(b.store, table.Options{Logger: quiet, BatchSize: 50})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = tr.Close(context.Background()) })
+	return &harness{Transport: tr, stage: b.stage, bound: map[string][]string{}, empty: map[string]func(*core.Envelope){}}
+}
+
+// suite is what the suite sees of a harness.
+type suite struct{ h *harness }
+
+func (s suite) Transport() core.Transport { return s.h }
+func (s suite) NewName() string           { return fmt.Sprintf("q%d", names.Add(1)) }
+
+// memorySuite can also look at what is parked.
+type memorySuite struct {
+	suite
+	store *store
+}
+
+func newMemorySuite(tb testing.TB) memorySuite {
+	tb.Helper()
+	s := newStore(tb)
+	return memorySuite{suite{newHarness(tb, backend{s, s.stage})}, s}
+}
+
+func (s memorySuite) Parked(_ context.Context, queue string) ([]transporttest.Parked, error) {
+	var out []transporttest.Parked
+	for _, r := range s.store.Records() {
+		if r.State == core.StateAbandoned && r.Route == queue {
+			out = append(out, transporttest.Parked{Envelope: r.Envelope, Reason: r.Reason, Err: r.LastError})
+		}
+	}
+	return out, nil
+}
+
+func (h *harness) Traits() core.PublisherTraits {
+	return core.PublisherTraits{Confirmed: true, KeyOrder: core.KeyOrderSerial, DetectsUnroutable: true, MaxBodyBytes: 1 << 20}
+}
+
+// Publish stages.
+func (h *harness) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	outage := func(err error) error { return &core.Error{Op: "stage", Class: core.ClassOutage, Err: err} }
+	if h.closed {
+		return core.AllFailed(len(batch), outage(core.ErrClosed))
+	}
+	res := make(core.Results, len(batch))
+	msgs, slots := make([]core.Message, 0, len(batch)), make([]int, 0, len(batch))
+	for i, e := range batch {
+		var routes []string
+		for q, bindings := range h.bound {
+			if slices.ContainsFunc(bindings, func(b string) bool {
+				return b == e.Topic || strings.HasSuffix(b, "#") && strings.HasPrefix(e.Topic, b[:len(b)-1])
+			}) {
+				routes = append(routes, q)
+			}
+		}
+		if len(routes) == 0 && len(e.Topic) <= core.MaxNameBytes {
+			res[i] = &core.Error{Op: "stage", Class: core.ClassRejected, Err: core.ErrUnroutable}
+			continue
+		}
+		slices.Sort(routes)
+		h.empty[e.ID] = unfill(&e)
+		msgs, slots = append(msgs, core.Message{Envelope: e, Routes: routes}), append(slots, i)
+	}
+	if err := h.stage(ctx, msgs...); err == nil || !errors.Is(err, core.ErrInvalid) {
+		for _, i := range slots {
+			if err != nil {
+				res[i] = outage(err)
+			}
+		}
+		return res
+	}
+	for j, m := range msgs { // one of them is bad
+		switch err := h.stage(ctx, m); {
+		case errors.Is(err, core.ErrInvalid):
+			res[slots[j]] = &core.Error{Op: "stage", Class: core.ClassPermanent, Err: err}
+		case err != nil:
+			res[slots[j]] = outage(err)
+		}
+	}
+	return res
+}
+
+// unfill returns what takes away from a copy of e what staging gives it.
+func unfill(e *core.Envelope) func(*core.Envelope) {
+	sent := *e
+	return func(got *core.Envelope) {
+		if sent.Type == "" {
+			got.Type = ""
+		}
+		if sent.ContentType == "" {
+			got.ContentType = ""
+		}
+		if sent.Time.IsZero() {
+			got.Time = sent.Time
+		}
+		if sent.HLC.IsZero() {
+			got.HLC = 0
+		}
+	}
+}
+
+// Subscribe notes the bindings, which say where to stage.
+func (h *harness) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+	bindings := sub.Bindings
+	sub.Bindings = nil
+	sub.Concurrency = sub.Prefetch // the suite has no handlers: whatever it may hold is handled
+	r, err := h.Transport.Subscribe(ctx, sub)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.bound[sub.Queue] = append(h.bound[sub.Queue], bindings...)
+	return &receiver{r, h}, nil
+}
+
+func (h *harness) Close(ctx context.Context) error {
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
+	return h.Transport.Close(ctx)
+}
+
+type receiver struct {
+	core.Receiver
+	h *harness
+}
+
+func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, error) {
+	ds, err := r.Receiver.Receive(ctx, limit)
+	r.h.mu.Lock()
+	defer r.h.mu.Unlock()
+	for _, d := range ds {
+		if f := r.h.empty[d.Envelope.ID]; f != nil {
+			f(&d.Envelope)
+		}
+	}
+	return ds, err
+}

@@ -1,0 +1,142 @@
+package table
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// The defaults of Options.
+const (
+	DefaultBatchSize = 10
+	DefaultPollMin   = time.Second
+	DefaultPollMax   = 10 * time.Second
+	DefaultLease     = time.Minute
+	DefaultOwner     = "table"
+
+	maxBatch = 10_000
+	minLease = 50 * time.Millisecond
+	maxLease = 24 * time.Hour
+)
+
+// Options configures a [Transport]. Zero fields mean the default. The number of handlers is the subscription's.
+type Options struct {
+	// BatchSize bounds the records that are taken at once; default 10. No more are taken than handlers are free.
+	BatchSize int
+	// PollMin and PollMax bound the pause after a look that found nothing, while no timer is due: from PollMin, doubled up
+	// to PollMax. With a store that is a core.Waiter it is PollMax at once, and the store ends it. Default 1 s and 10 s. For
+	// messages without a key it is at most half a second while several processes share the queue.
+	PollMin, PollMax time.Duration
+	// Lease is how long a process may be silent before others take over what it had; default 60 s, 50 ms to 24 h. It is how
+	// late a message comes whose process was killed.
+	Lease time.Duration
+	// Order is the order of a queue; default per key.
+	Order core.Order
+	// BlockAfterAbandon makes a parked message block its key until an operator decides. OrderPerKey only.
+	BlockAfterAbandon bool
+	// Queues overrides all of this for single queues.
+	Queues map[string]QueueOptions
+	// Owner names the process in the store, for people to read; default "table". Use the host's name, say.
+	Owner string
+	// Logger is for logs; nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// QueueOptions are the options of one queue. Zero BatchSize, PollMin, PollMax and Lease mean those of [Options]; Order and
+// BlockAfterAbandon are as they stand here.
+type QueueOptions struct {
+	// BatchSize is as in Options.
+	BatchSize int
+	// PollMin and PollMax are as in Options.
+	PollMin, PollMax time.Duration
+	// Lease is as in Options.
+	Lease time.Duration
+	// Order is as in Options.
+	Order core.Order
+	// BlockAfterAbandon is as in Options.
+	BlockAfterAbandon bool
+}
+
+// Validate reports all problems of o at once, or nil.
+func (o Options) Validate() error {
+	return core.Invalid("waybill/table: options", o.problems()...)
+}
+
+func (o Options) problems() []string {
+	var p []string
+	if s := core.CheckName(o.Owner); s != "" {
+		p = append(p, "Owner: "+s)
+	}
+	p = append(p, o.base().problems("")...)
+	for _, name := range slices.Sorted(maps.Keys(o.Queues)) {
+		field := fmt.Sprintf("Queues[%q]", name)
+		if name == "" {
+			p = append(p, field+": name a queue")
+		}
+		p = append(p, o.queue(name).problems(field+".")...)
+	}
+	return p
+}
+
+// base returns the options of queues that have none of their own, completed.
+func (o Options) base() QueueOptions {
+	return QueueOptions{o.BatchSize, o.PollMin, o.PollMax, o.Lease, o.Order, o.BlockAfterAbandon}.or(QueueOptions{
+		BatchSize: DefaultBatchSize, PollMin: DefaultPollMin, PollMax: DefaultPollMax, Lease: DefaultLease,
+	})
+}
+
+// queue returns the completed options of a queue.
+func (o Options) queue(name string) QueueOptions {
+	q, ok := o.Queues[name]
+	if !ok {
+		return o.base()
+	}
+	return q.or(o.base())
+}
+
+// or completes q from def. A bound that is not set gives way to one that is.
+func (q QueueOptions) or(def QueueOptions) QueueOptions {
+	if q.BatchSize == 0 {
+		q.BatchSize = def.BatchSize
+	}
+	if q.Lease == 0 {
+		q.Lease = def.Lease
+	}
+	switch {
+	case q.PollMin == 0 && q.PollMax == 0:
+		q.PollMin, q.PollMax = def.PollMin, def.PollMax
+	case q.PollMin == 0:
+		q.PollMin = min(def.PollMin, q.PollMax)
+	case q.PollMax == 0:
+		q.PollMax = max(def.PollMax, q.PollMin)
+	}
+	return q
+}
+
+func (q QueueOptions) problems(prefix string) []string {
+	var p []string
+	bad := func(format string, a ...any) { p = append(p, prefix+fmt.Sprintf(format, a...)) }
+	if q.BatchSize < 1 || q.BatchSize > maxBatch {
+		bad("BatchSize: %d is not between 1 and %d", q.BatchSize, maxBatch)
+	}
+	if q.PollMin < time.Millisecond {
+		bad("PollMin: %s is less than a millisecond; leave it 0 for %s", q.PollMin, DefaultPollMin)
+	}
+	if q.PollMax < q.PollMin {
+		bad("PollMax: %s is less than PollMin %s", q.PollMax, q.PollMin)
+	}
+	if q.Lease < minLease || q.Lease > maxLease {
+		bad("Lease: %s is not between %s and %s", q.Lease, minLease, maxLease)
+	}
+	if q.Order > core.OrderHLC {
+		bad("Order: %d is unknown", q.Order)
+	}
+	if q.BlockAfterAbandon && q.Order != core.OrderPerKey {
+		bad("BlockAfterAbandon: only OrderPerKey has keys that can block")
+	}
+	return p
+}

@@ -1,0 +1,355 @@
+package table_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/transporttest"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/testenv"
+	pginbox "github.com/waybill-go/waybill/store/postgres"
+	postgres "github.com/waybill-go/waybill/store/postgres/owned"
+	table "github.com/waybill-go/waybill/transport/table/owned"
+)
+
+// TR-07
+func TestConformancePostgres(t *testing.T) {
+	t.Parallel()
+	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+		t.Helper()
+		t.Parallel()
+		b, _ := postgresBackend(t, 8)
+		return suite{newHarness(t, b)}
+	})
+}
+
+func postgresBackend(tb testing.TB, conns int32) (backend, *pgxpool.Pool) {
+	tb.Helper()
+	cfg, err := pgxpool.ParseConfig(testenv.Postgres(tb).DSN)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cfg.MaxConns = conns
+	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(pool.Close)
+	return postgresOn(tb, pool), pool
+}
+
+func postgresOn(tb testing.TB, pool *pgxpool.Pool) backend {
+	tb.Helper()
+	o, err := postgres.NewOutbox(pool, postgres.Options{Source: "/test"})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := o.Migrate(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = o.Close(context.Background()) })
+	return backend{o, func(ctx context.Context, msgs ...core.Message) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			_, err := o.Stage(ctx, tx, msgs...)
+			return err
+		})
+	}}
+}
+
+var mail = core.NewTopic("mail.send", core.JSON[int]()).On("mails")
+
+// run runs a consumer of queue until done is closed, and returns when it has stopped.
+func run(t *testing.T, sub core.Subscriber, done <-chan struct{}, handlers map[string]core.Handler) {
+	t.Helper()
+	c, err := consumer.New(sub, consumer.Options{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for queue, h := range handlers {
+		if err := c.Handle(core.Subscription{Queue: queue}, h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan error, 1)
+	go func() { stopped <- c.Run(ctx) }()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Error("not done in time")
+	}
+	cancel()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSmallPool: with the inbox, and ten handlers at a time, on a pool of two connections and of one: everything is handled,
+// once.
+//
+// TQ-06, TQ-01
+func TestSmallPool(t *testing.T) {
+	t.Parallel()
+	for _, conns := range []int32{1, 2} {
+		t.Run(strconv.Itoa(int(conns)), func(t *testing.T) {
+			t.Parallel()
+			b, pool := postgresBackend(t, conns)
+			box := newInbox(t, pool)
+			if _, err := pool.Exec(t.Context(), "CREATE TABLE effects (n int NOT NULL)"); err != nil {
+				t.Fatal(err)
+			}
+			const total = 60
+			for n := range total {
+				if err := b.stage(t.Context(), mail.Message(n, core.Key(strconv.Itoa(n%20)))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			done := make(chan struct{})
+			var failed sync.Map
+			var ok atomic.Int64
+			h := inbox.Handler(box, mail, func(ctx context.Context, tx pgx.Tx, n int) error {
+				if _, err := tx.Exec(ctx, "INSERT INTO effects VALUES ($1)", n); err != nil {
+					return err
+				}
+				if _, again := failed.LoadOrStore(n, true); !again && n%20 == 7 {
+					return core.RetryAfter(errors.New("once more"), 10*time.Millisecond)
+				}
+				return nil
+			})
+			inner := h.Handle
+			h.Handle = func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+				st, err := inner(ctx, d)
+				if err == nil && ok.Add(1) == total {
+					close(done)
+				}
+				return st, err
+			}
+			tr := newTable(t, b.store, table.Options{})
+			run(t, tr, done, map[string]core.Handler{"mails": h})
+			var rows, distinct, left int
+			err := pool.QueryRow(t.Context(), "SELECT count(*), count(DISTINCT n), (SELECT count(*) FROM waybill.waybill_outbox) FROM effects").Scan(&rows, &distinct, &left)
+			if err != nil || rows != total || distinct != total || left != 0 {
+				t.Errorf("%d effects of %d messages, %d rows left, %v", rows, distinct, left, err)
+			}
+		})
+	}
+}
+
+func newInbox(t *testing.T, pool *pgxpool.Pool) *inbox.Inbox[pgx.Tx] {
+	t.Helper()
+	in, err := pginbox.NewInbox(pool, pginbox.InboxOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	box, err := inbox.New(in, "mailer", inbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return box
+}
+
+// TestConnections: five subscriptions with ten handlers each need three connections of the pool at most.
+//
+// TQ-06
+func TestConnections(t *testing.T) {
+	t.Parallel()
+	shared, pool := postgresBackend(t, 30)
+	const queues, each = 5, 40
+	for n := range each {
+		for q := range queues {
+			if err := shared.stage(t.Context(), core.RawMessage("mail.send", "", nil, core.Routes(fmt.Sprint("q", q)), core.ID(fmt.Sprint(q, "-", n)))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	done := make(chan struct{})
+	var n atomic.Int64
+	handlers := map[string]core.Handler{}
+	for q := range queues {
+		handlers[fmt.Sprint("q", q)] = core.Handler{Name: "mail.send", Handle: func(ctx context.Context, _ *core.Delivery) (core.HandlerStatus, error) {
+			if n.Add(1) == queues*each {
+				close(done)
+			}
+			return 0, nil
+		}}
+	}
+	pool.Reset() // forgets the connections that staging used
+	tr := newTable(t, shared.store, table.Options{})
+	run(t, tr, done, handlers)
+	if conns := pool.Stat().TotalConns(); conns > 3 {
+		t.Errorf("%d connections", conns)
+	}
+	if s := tr.Stats(); s.Claimed != queues*each || s.Settles > queues*each/2 {
+		t.Errorf("%+v: settles do not go together", s)
+	}
+}
+
+// TestTimersPostgres: 100 timers over a second, half of them staged while the receiver waits, come when they
+// are due, though the poll interval is 10 s.
+//
+// TQ-04
+func TestTimersPostgres(t *testing.T) {
+	t.Parallel()
+	b, _ := postgresBackend(t, 4)
+	tr := newTable(t, b.store, table.Options{PollMin: 10 * time.Second})
+	const n = 100
+	begin := time.Now().Add(1500 * time.Millisecond)
+	at := func(i int) time.Time { return begin.Add(time.Duration(i) * 10 * time.Millisecond) }
+	stage := func(from, step int) error {
+		var msgs []core.Message
+		for i := from; i < n; i += step {
+			msgs = append(msgs, mail.Message(i, core.ID(strconv.Itoa(i)), core.DeliverAt(at(i))))
+		}
+		return b.stage(t.Context(), msgs...)
+	}
+	if err := stage(1, 2); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var late []time.Duration
+	done := make(chan struct{})
+	go func() {
+		time.Sleep(time.Until(begin.Add(-time.Second))) // so that the receiver waits by then; nothing depends on it
+		if err := stage(0, 2); err != nil {
+			t.Error(err)
+		}
+	}()
+	run(t, tr, done, map[string]core.Handler{"mails": {Name: "mail.send", Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+		var i int
+		if _, err := fmt.Sscan(d.Envelope.ID, &i); err != nil {
+			return 0, err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if late = append(late, time.Since(at(i))); len(late) == n {
+			close(done)
+		}
+		return 0, nil
+	}}})
+	slices.Sort(late)
+	if len(late) != n || late[0] < -5*time.Millisecond {
+		t.Fatalf("%d came, the first %s late", len(late), late[0])
+	}
+	t.Logf("late: median %s, p90 %s, greatest %s; %+v", late[n/2], late[n*9/10], late[n-1], tr.Stats())
+	if late[n/2] > 300*time.Millisecond || late[n*9/10] > time.Second { // what it takes on a quiet machine is for the bench to say
+		t.Errorf("late: median %s, p90 %s", late[n/2], late[n*9/10])
+	}
+}
+
+// TestKilledProcess: what a process held that vanished comes to another one when its lease ends, with Redeliveries 1.
+//
+// CO-08, TQ-03
+func TestKilledProcess(t *testing.T) {
+	t.Parallel()
+	b, pool := postgresBackend(t, 4)
+	if err := b.stage(t.Context(), mail.Message(1, core.ID("a")), mail.Message(2, core.ID("b"), core.Key("k"))); err != nil {
+		t.Fatal(err)
+	}
+	cfg := pool.Config()
+	dead, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := subscribe(t, newTable(t, postgresOn(t, dead).store, table.Options{Lease: 300 * time.Millisecond}))
+	receive(t, gone, 2)
+	dead.Close() // it says nothing more
+	r := subscribe(t, newTable(t, b.store, table.Options{Lease: 300 * time.Millisecond}))
+	for _, d := range receive(t, r, 2) {
+		if d.Redeliveries != 1 || d.Attempt != 1 {
+			t.Errorf("%s: redeliveries %d, attempt %d", d.Envelope.ID, d.Redeliveries, d.Attempt)
+		}
+		settled(t, r, core.AckDone(d))
+	}
+}
+
+// TestFreeProcessesTakeAllPostgres: 50 receivers with one handler each; while some handlers take long, what has no key goes to the others.
+//
+// TQ-06
+func TestFreeProcessesTakeAllPostgres(t *testing.T) {
+	t.Parallel()
+	b, pool := postgresBackend(t, 20)
+	const receivers, slow, quick = 50, 15, 600
+	release, began, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var mu sync.Mutex
+	runs, busy := map[string]int{}, 0
+	handler := core.Handler{Name: "mail.send", Handle: func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+		mu.Lock()
+		if runs[d.Envelope.ID]++; runs[d.Envelope.ID] > 1 {
+			t.Errorf("%s runs again", d.Envelope.ID)
+		}
+		long := strings.HasPrefix(d.Envelope.ID, "slow")
+		if long {
+			if busy++; busy == slow {
+				close(began)
+			}
+		}
+		if len(runs) == slow+quick {
+			close(done)
+		}
+		mu.Unlock()
+		if long {
+			<-release
+		}
+		return core.HandlerProcessed, nil
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range receivers {
+		c, err := consumer.New(newTable(t, plain{b.store}, table.Options{PollMin: 100 * time.Millisecond, PollMax: 100 * time.Millisecond}), consumer.Options{Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Handle(core.Subscription{Queue: "mails", Concurrency: 1}, handler); err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			if err := c.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	var msgs []core.Message
+	for i := range slow {
+		msgs = append(msgs, mail.Message(i, core.ID(fmt.Sprint("slow", i))))
+	}
+	if err := b.stage(t.Context(), msgs...); err != nil {
+		t.Fatal(err)
+	}
+	wait := func(what string, ch chan struct{}) {
+		select {
+		case <-ch:
+		case <-time.After(60 * time.Second):
+			t.Errorf("%s: not in time", what)
+		}
+	}
+	wait("slow ones", began)
+	msgs = nil
+	for i := range quick {
+		msgs = append(msgs, mail.Message(i, core.ID(fmt.Sprint("quick", i))))
+	}
+	start := time.Now()
+	if err := b.stage(t.Context(), msgs...); err != nil {
+		t.Fatal(err)
+	}
+	wait("quick ones", done) // while all slow ones go on
+	t.Logf("%d quick ones took %s, %d connections", quick, time.Since(start), pool.Stat().TotalConns())
+	close(release)
+	cancel()
+	wg.Wait()
+}

@@ -1,0 +1,156 @@
+package table
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/dispatch"
+)
+
+// longHeld is after how many leases a log says that a handler is slow, or never returns.
+const longHeld = 5
+
+// pump starts the calls that the dispatcher wants, and plans when to look again. mu is held.
+func (r *receiver) pump() {
+	if !r.started || r.d.Left() || r.base.Err() != nil {
+		return
+	}
+	now := time.Now()
+	if !r.stirAt.IsZero() && !now.Before(r.stirAt) {
+		r.stirAt = time.Time{}
+		r.d.Wake(now)
+	}
+	r.d.SetFree(r.free())
+	for _, c := range r.d.Calls(now) {
+		r.call(c)
+	}
+	if r.d.Ready(r.queue) > 0 && r.free() > 0 {
+		r.notify()
+	}
+	if r.asleep() {
+		r.t.listen()
+		if r.stirAt.IsZero() && r.t.shared(r.queue) {
+			r.stirAt = now.Add(sharedPoll)
+		}
+	}
+	next := r.d.Next()
+	for _, at := range []time.Time{r.stirAt, r.listenAt()} {
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	if next.IsZero() {
+		return
+	}
+	if d := max(next.Sub(now), 0); r.timer == nil {
+		r.timer = time.AfterFunc(d, func() {
+			r.t.mu.Lock()
+			defer r.t.mu.Unlock()
+			r.pump()
+		})
+	} else {
+		r.timer.Reset(d)
+	}
+}
+
+// listenAt returns when a receiver that is asleep may wait for news again; zero = it does already, or cannot.
+func (r *receiver) listenAt() time.Time {
+	if r.t.waiter == nil || r.t.listening != nil || !r.asleep() {
+		return time.Time{}
+	}
+	return r.t.waitAt
+}
+
+// asleep reports whether somebody waits in Receive and nothing was found for it.
+func (r *receiver) asleep() bool {
+	return r.limit > 0 && r.looking == 0 && !r.closed && r.d.Ready(r.queue) == 0 && r.d.Session() != 0
+}
+
+// wake makes the receiver look again. mu is held.
+func (r *receiver) wake(now time.Time) {
+	r.d.Wake(now)
+	r.pump()
+}
+
+// call makes a call to the store, on a goroutine of its own. mu is held.
+func (r *receiver) call(c *dispatch.Call) {
+	looks := c.Name() == "read" || c.Name() == "take"
+	r.running++
+	if looks {
+		r.looking++
+	}
+	t := r.t
+	go func() {
+		ctx, cancel := context.WithTimeout(r.base, r.opts.Lease/4)
+		defer cancel()
+		select {
+		case t.calls <- struct{}{}:
+			c.Do(ctx, t.store)
+			<-t.calls
+		case <-ctx.Done():
+			c.Lose(ctx.Err())
+		}
+		ended := ctx.Err()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		r.running--
+		if looks {
+			r.looking--
+		}
+		r.answered(c, ended)
+	}()
+}
+
+// answered takes in the answer to a call; ended is why it was ended before its time. mu is held.
+func (r *receiver) answered(c *dispatch.Call, ended error) {
+	settles := c.Name() == "settle"
+	switch c.Name() {
+	case "take":
+		r.t.stats.Claims++
+	case "settle":
+		r.t.stats.Settles++
+	case "meet":
+		r.sayLong()
+	}
+	r.d.Done(time.Now(), c)
+	err := c.Err()
+	if settles {
+		err = r.d.Err()
+	}
+	switch {
+	case err == nil:
+		if !settles {
+			r.err = nil
+		}
+	case r.base.Err() != nil || errors.Is(err, outbox.ErrFenced):
+	case settles:
+		r.t.log.Warn("settling failed; trying again", "event", "settle_retry", "queue", r.queue, "error", core.ErrorText(err))
+	default:
+		if ended != nil { // whatever the driver made of it
+			err = &core.Error{Class: core.ClassOutage, Err: err}
+		}
+		r.err = core.Within("waybill/table: receive: queue "+r.queue, err)
+		r.notify()
+	}
+	if r.closed {
+		r.notify()
+	}
+	r.pump()
+}
+
+// sayLong says which handlers take long. mu is held.
+func (r *receiver) sayLong() {
+	now := time.Now()
+	for _, h := range r.out {
+		if held := now.Sub(h.since); h.state == handed && !h.lost && !h.logged && held >= longHeld*r.opts.Lease {
+			h.logged = true
+			rec := &h.item.Record
+			r.t.log.LogAttrs(r.base, slog.LevelWarn, "a message is held for long: its handler is slow, or never returns", slog.String("event", "held_long"),
+				slog.String("id", rec.Envelope.ID), slog.String("queue", r.queue), slog.Int("attempt", rec.Attempts+1), slog.Duration("held", held))
+		}
+	}
+}

@@ -1,0 +1,246 @@
+package table
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/dispatch"
+)
+
+const defaultConcurrency = 10 // of a subscription that nobody completed
+
+// holding is a record that was handed out: a Delivery's Handle.
+type holding struct {
+	r       *receiver
+	item    *dispatch.Item
+	state   holdState
+	lost    bool      // another process has it
+	since   time.Time // when it was handed out
+	logged  bool      // that it is held for long
+	pending *settling // its settle, once it was asked for
+}
+
+// The states of a holding.
+type holdState uint8
+
+const (
+	handed holdState = iota // in the caller's hands
+	settle                  // on its way to the store
+	gone                    // not ours any more
+)
+
+// receiver is a member of the outbox from its first Receive until it is closed. It is guarded by its transport's lock.
+type receiver struct {
+	t        *Transport
+	opts     QueueOptions
+	queue    string
+	handlers int // how many deliveries may be in the caller's hands,
+	prefetch int // and how many may not be settled
+	drop     bool
+	base     context.Context //nolint:containedctx // of its calls: they outlive the Receive that asked
+	cancel   context.CancelFunc
+	changed  chan struct{} // closed and replaced when Receive or Close should look again
+
+	d       *dispatch.Dispatcher
+	started bool
+	closed  bool
+	limit   int // of the Receive in progress; 0 = none
+	out     map[*dispatch.Item]*holding
+	busy    int   // of them in the caller's hands
+	err     error // of a call, to be returned by Receive
+	running int   // calls in progress,
+	looking int   // and those of them that may bring something
+	hasty   int   // wake-ups in a row that led to nothing
+	stirAt  time.Time
+	timer   *time.Timer
+}
+
+func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q QueueOptions) *receiver {
+	r := &receiver{
+		t: t, opts: q, queue: sub.Queue, handlers: sub.Concurrency, prefetch: sub.Prefetch, drop: sub.Unparked,
+		changed: make(chan struct{}), out: map[*dispatch.Item]*holding{},
+	}
+	if r.handlers == 0 {
+		r.handlers = defaultConcurrency
+	}
+	switch {
+	case r.prefetch == 0:
+		r.prefetch = 2 * r.handlers
+	case r.prefetch > 2*r.handlers: // somebody wants messages to wait in the process: for batches, say
+		r.handlers = r.prefetch
+	default:
+		r.handlers = min(r.handlers, r.prefetch)
+	}
+	r.base, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	route := dispatch.Route{Name: r.queue, Order: q.Order, Blocks: q.BlockAfterAbandon, Queue: true}
+	if sub.InOrder && !q.BlockAfterAbandon {
+		route.Pipelined = r.prefetch
+	}
+	o := dispatch.Options{
+		Name: t.opts.Owner, NewSession: newSession, Routes: []dispatch.Route{route}, Lease: q.Lease, Gather: -1,
+		PollMin: q.PollMin, PollMax: q.PollMax, Handlers: r.handlers, Settled: r.settled,
+	}
+	if t.waiter != nil {
+		o.PollMin = o.PollMax
+	}
+	r.d = dispatch.New(t.store.Traits(), o)
+	return r
+}
+
+func newSession() outbox.Session { return outbox.Session(rand.Int64N(math.MaxInt64-1) + 1) }
+
+// Receive waits for deliveries; see core.Receiver.
+func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, error) {
+	if limit < 1 {
+		return nil, core.Invalid("waybill/table: receive", fmt.Sprintf("limit: %d is less than 1", limit))
+	}
+	defer r.rest()
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("waybill/table: receive: %w", err)
+		}
+		ds, changed, err := r.look(limit)
+		if err != nil || len(ds) > 0 {
+			return ds, err
+		}
+		if err := await(ctx, changed); err != nil {
+			return nil, fmt.Errorf("waybill/table: receive: %w", err)
+		}
+	}
+}
+
+// look returns what is there, or else says what to wait for.
+func (r *receiver) look(limit int) ([]*core.Delivery, <-chan struct{}, error) {
+	r.t.mu.Lock()
+	defer r.t.mu.Unlock()
+	if r.closed {
+		return nil, nil, errClosed("receive")
+	}
+	r.started, r.limit = true, limit
+	if ds := r.take(time.Now()); len(ds) > 0 {
+		return ds, nil, nil
+	}
+	if err := r.err; err != nil {
+		r.err = nil
+		return nil, nil, err
+	}
+	r.pump()
+	return nil, r.changed, nil
+}
+
+// rest ends a Receive: until the next one there is nobody to hand out to.
+func (r *receiver) rest() {
+	r.t.mu.Lock()
+	defer r.t.mu.Unlock()
+	r.limit = 0
+	r.pump()
+}
+
+func await(ctx context.Context, changed <-chan struct{}) error {
+	select {
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// free returns how many deliveries could be handed out now.
+func (r *receiver) free() int {
+	if r.closed {
+		return 0
+	}
+	return max(min(r.limit, r.handlers-r.busy, r.prefetch-len(r.out)), 0)
+}
+
+// take hands out what is ready. mu is held.
+func (r *receiver) take(now time.Time) []*core.Delivery {
+	var ds []*core.Delivery
+	for _, it := range r.d.Hand(now, r.queue, r.free()) {
+		rec := &it.Record
+		h := &holding{r: r, item: it, since: now}
+		ds = append(ds, &core.Delivery{Envelope: rec.Envelope, Queue: r.queue, Attempt: rec.Attempts + 1, Redeliveries: rec.Crashes, Err: rec.Err, Handle: h})
+		r.out[it] = h
+		r.busy++
+	}
+	if len(ds) > 0 {
+		r.err, r.hasty = nil, 0
+		r.t.stats.Claimed += int64(len(ds))
+	}
+	return ds
+}
+
+// forget ends the receiver's hold on h. mu is held.
+func (r *receiver) forget(h *holding) {
+	if h.state == gone {
+		return
+	}
+	if h.state == handed {
+		r.busy--
+	}
+	h.state = gone
+	delete(r.out, h.item)
+	r.notify()
+}
+
+// notify makes Receive and Close look again. mu is held.
+func (r *receiver) notify() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// Close gives back what was not handed out, at no cost, and lets others have what was at once: that counts as a
+// redelivery. If the store cannot be reached they get it after the lease, which the error says.
+func (r *receiver) Close(ctx context.Context) error {
+	t := r.t
+	t.mu.Lock()
+	if r.closed {
+		t.mu.Unlock()
+		return nil
+	}
+	r.closed = true
+	r.notify()
+	r.d.Quit()
+	r.pump()
+	for r.started && !r.d.Left() && ctx.Err() == nil {
+		changed := r.changed
+		t.mu.Unlock()
+		_ = await(ctx, changed)
+		t.mu.Lock()
+	}
+	left := !r.started || r.d.Left()
+	r.cancel()
+	for r.running > 0 { // they end now
+		changed := r.changed
+		t.mu.Unlock()
+		<-changed
+		t.mu.Lock()
+	}
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	for _, h := range r.out {
+		if h.pending != nil {
+			h.pending.answer(errClosed("settle"))
+		}
+		r.forget(h)
+	}
+	t.receivers = slices.DeleteFunc(t.receivers, func(other *receiver) bool { return other == r })
+	t.stir(r, 0)
+	ended := t.hang()
+	t.mu.Unlock()
+	if ended != nil {
+		<-ended // at once
+	}
+	if !left {
+		return core.Within("waybill/table: close: messages come again after the lease", &core.Error{Class: core.ClassOutage, Err: errors.Join(ctx.Err(), r.d.Err())})
+	}
+	return nil
+}

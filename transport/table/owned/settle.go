@@ -1,0 +1,215 @@
+package table
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/dispatch"
+)
+
+// request is one call of Settle.
+type request struct {
+	results core.Results
+	open    int
+	left    bool // the caller did not wait
+	done    chan struct{}
+}
+
+// settling is one outcome on its way to the store.
+type settling struct {
+	h     *holding
+	ack   *core.Ack
+	delay time.Duration
+	back  bool // it comes again
+	retry bool
+	req   *request
+	slot  int
+}
+
+func (s *settling) answer(err error) {
+	q := s.req
+	if !q.left {
+		q.results[s.slot] = err
+	}
+	if q.open--; q.open == 0 {
+		close(q.done)
+	}
+}
+
+// Settle ends deliveries; see core.Receiver. Calls that come together share one call to the store. While the store cannot
+// be reached Settle waits for it, until ctx ends or the receiver is closed.
+func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
+	outage := func(err error) error {
+		return &core.Error{Op: "waybill/table: settle", Class: core.ClassOutage, Err: err}
+	}
+	if err := ctx.Err(); err != nil {
+		return core.AllFailed(len(acks), outage(err))
+	}
+	q := &request{results: make(core.Results, len(acks)), done: make(chan struct{})}
+	t := r.t
+	t.mu.Lock()
+	if r.closed {
+		t.mu.Unlock()
+		return core.AllFailed(len(acks), errClosed("settle"))
+	}
+	all := make([]*settling, 0, len(acks))
+	for i := range acks {
+		s, err := r.accept(q, i, &acks[i])
+		if err != nil {
+			q.results[i] = &core.Error{Op: "waybill/table: settle", Class: core.ClassRejected, Err: err}
+			continue
+		}
+		all = append(all, s)
+	}
+	r.conclude(all)
+	waiting := q.open > 0
+	r.pump()
+	t.mu.Unlock()
+	if !waiting {
+		return q.results
+	}
+	select {
+	case <-q.done:
+		return q.results
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if q.open > 0 {
+		q.left = true
+		for _, s := range all { // what is not known now will be settled, or come again
+			if s.h.state == settle {
+				q.results[s.slot] = outage(ctx.Err())
+			}
+		}
+	}
+	return q.results
+}
+
+// accept checks one ack. mu is held.
+func (r *receiver) accept(q *request, slot int, a *core.Ack) (*settling, error) {
+	var h *holding
+	if a.Delivery != nil {
+		h, _ = a.Delivery.Handle.(*holding)
+	}
+	switch {
+	case h == nil || h.r != r:
+		return nil, fmt.Errorf("%w: the delivery is not of this receiver", core.ErrInvalid)
+	case h.state != handed:
+		return nil, core.ErrLeaseLost
+	case a.Verdict == core.VerdictNone:
+		return nil, fmt.Errorf("%w: the ack has no verdict: build it with core.AckDone and the like", core.ErrInvalid)
+	case a.Verdict > core.VerdictGiveBack:
+		return nil, fmt.Errorf("%w: verdict %d is unknown", core.ErrInvalid, a.Verdict)
+	case h.lost: // known since it was
+		r.forget(h)
+		return nil, core.ErrLeaseLost
+	}
+	s := &settling{h: h, ack: a, req: q, slot: slot, retry: a.Verdict == core.VerdictRetry}
+	s.back = s.retry || a.Verdict == core.VerdictGiveBack
+	if s.retry {
+		s.delay = a.Delay
+	}
+	q.open++
+	r.busy--
+	h.state, h.pending = settle, s
+	return s, nil
+}
+
+// conclude says what became of deliveries. What follows a failed one of its key, and waits, is taken back first. mu is held.
+func (r *receiver) conclude(all []*settling) {
+	now := time.Now()
+	slices.SortStableFunc(all, func(a, b *settling) int { // of those that come again, the last of a key first
+		x, y := 0, 0
+		if a.back {
+			x = 1
+		}
+		if b.back {
+			y = 1
+		}
+		if x+y < 2 {
+			return x - y
+		}
+		return cmp.Compare(b.h.item.Record.Seq, a.h.item.Record.Seq)
+	})
+	for _, s := range all {
+		o := s.outcome(r.drop)
+		if o.Event() != core.EventConfirmed {
+			r.d.Recall(s.h.item)
+		}
+		r.d.Conclude(now, s.h.item, o)
+	}
+}
+
+func (s *settling) outcome(drop bool) outbox.Outcome { //nolint:revive // the subscription's
+	rec := &s.h.item.Record
+	var cause error
+	if s.ack.Err != "" {
+		cause = errors.New(s.ack.Err)
+	}
+	switch s.ack.Verdict {
+	case core.VerdictRetry:
+		return outbox.Retry(rec, cause, s.ack.Delay)
+	case core.VerdictReject:
+		if !drop {
+			return outbox.Abandon(rec, s.ack.Reason, cause)
+		}
+	case core.VerdictGiveBack:
+		return outbox.Release(rec, 0, false)
+	case core.VerdictDone, core.VerdictNone:
+	}
+	return outbox.Published(rec)
+}
+
+// settled is told by the dispatcher what became of a delivery. mu is held.
+func (r *receiver) settled(it *dispatch.Item, err error) {
+	h := r.out[it]
+	if h == nil {
+		return // it was not handed out
+	}
+	s := h.pending
+	switch {
+	case s == nil: // the process was taken for dead
+		if !h.lost {
+			h.lost = true
+			r.t.leaseLost(h, "renew")
+		}
+		return
+	case err == nil:
+		if s.back && !r.closed {
+			r.t.stir(r, s.delay)
+		}
+	default:
+		phase := "settle"
+		if s.retry {
+			phase = "retry"
+		}
+		r.t.leaseLost(h, phase)
+		err = &core.Error{Op: "waybill/table: settle", Class: core.ClassRejected, Err: core.ErrLeaseLost}
+	}
+	r.forget(h)
+	s.answer(err)
+}
+
+// leaseLost tells and counts that another process has h. mu is held.
+func (t *Transport) leaseLost(h *holding, phase string) {
+	switch phase {
+	case "retry":
+		t.stats.LostAtRetry++
+	case "renew":
+		t.stats.LostAtRenew++
+	default:
+		t.stats.LostAtSettle++
+	}
+	rec := &h.item.Record
+	t.log.LogAttrs(t.base, slog.LevelWarn, "another process has the message", slog.String("event", "lease_lost"), slog.String("phase", phase),
+		slog.String("id", rec.Envelope.ID), slog.String("queue", h.r.queue), slog.Int("attempt", rec.Attempts+1),
+		slog.Duration("held", time.Since(h.since)))
+}

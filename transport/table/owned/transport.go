@@ -1,0 +1,177 @@
+package table
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var (
+	_ core.Subscriber = (*Transport)(nil)
+	_ core.Receiver   = (*receiver)(nil)
+)
+
+// maxCalls bounds the calls to the store that are made at a time, besides the one that waits.
+const maxCalls = 2
+
+// Transport hands out the records of a store. Make it with [New].
+type Transport struct {
+	store  outbox.Store
+	waiter core.Waiter // nil if the store is none
+	opts   Options
+	log    *slog.Logger
+
+	calls   chan struct{} // held during a call to the store
+	checks  chan struct{} // held during the check at start
+	checked bool          // guarded by checks
+
+	mu        sync.Mutex
+	base      context.Context //nolint:containedctx // the values of the first Subscribe's context, without its end
+	closed    bool
+	receivers []*receiver
+	stats     Stats
+
+	listening chan struct{} // closed when the wait in progress ends; nil = none
+	hangUp    context.CancelFunc
+	waitFails int
+	waitAt    time.Time // no wait before then
+}
+
+// Stats counts what happened since [New].
+type Stats struct {
+	// Claims and Settles are calls to the store that took records, or said what became of them; Claimed the records that were handed out.
+	Claims, Settles, Claimed int64
+	// LostAtSettle, LostAtRetry and LostAtRenew count deliveries found lost, by phase: when settling one that was
+	// handled, given back or parked; when asking for its retry; when the process learnt that it had been taken for dead.
+	LostAtSettle, LostAtRetry, LostAtRenew int64
+}
+
+// New returns a transport over store, or an error that lists all problems of opts.
+func New(store outbox.Store, opts Options) (*Transport, error) {
+	if core.IsNil(store) {
+		return nil, core.Invalid("waybill/table", "store: is nil; give an outbox store")
+	}
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	if opts.Owner == "" {
+		opts.Owner = DefaultOwner
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	t := &Transport{store: store, opts: opts, log: opts.Logger, calls: make(chan struct{}, maxCalls), checks: make(chan struct{}, 1)}
+	t.waiter, _ = core.As[core.Waiter](store)
+	return t, nil
+}
+
+// SubscriberTraits declares what receivers promise. KeyOrder and SingleActive hold where every queue has OrderPerKey.
+func (t *Transport) SubscriberTraits() core.SubscriberTraits {
+	perKey := t.opts.Order == core.OrderPerKey
+	for _, q := range t.opts.Queues {
+		perKey = perKey && q.Order == core.OrderPerKey
+	}
+	return core.SubscriberTraits{KeyOrder: perKey, SingleActive: perKey, RetryLater: true, Parks: true, CountsRedeliveries: true}
+}
+
+// Stats returns a copy of the counters.
+func (t *Transport) Stats() Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.stats
+}
+
+// Subscribe opens a receiver of the route sub.Queue. It declares nothing: a route exists as soon as something is staged on
+// it. The first call asks the store, if it is a core.Checker, whether it can work at all.
+func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+	q := t.opts.queue(sub.Queue)
+	if err := core.Invalid(fmt.Sprintf("waybill/table: subscription of queue %q", sub.Queue), check(&sub, &q)...); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, &core.Error{Op: "waybill/table: subscribe", Class: core.ClassOutage, Err: err}
+	}
+	if err := t.checkStore(ctx); err != nil {
+		return nil, err
+	}
+	r := newReceiver(ctx, t, &sub, q)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		r.cancel()
+		return nil, errClosed("subscribe")
+	}
+	if t.base == nil {
+		t.base = context.WithoutCancel(ctx)
+	}
+	t.receivers = append(t.receivers, r)
+	return r, nil
+}
+
+func check(sub *core.Subscription, q *QueueOptions) []string {
+	var p []string
+	if sub.Queue == "" {
+		p = append(p, "Queue: is empty; name the route that messages are staged on")
+	} else if s := core.CheckName(sub.Queue); s != "" {
+		p = append(p, "Queue: "+s)
+	}
+	for i, b := range sub.Bindings {
+		if strings.ContainsAny(b, "*#") {
+			p = append(p, fmt.Sprintf("Bindings[%d]: %q holds a wildcard; a table queue gets what is staged on its route: leave it out", i, b))
+		}
+	}
+	if sub.Prefetch < 0 || sub.Concurrency < 0 {
+		p = append(p, "Prefetch, Concurrency: must not be negative; leave them 0 for the defaults")
+	}
+	if sub.InOrder && q.Order != core.OrderPerKey {
+		p = append(p, fmt.Sprintf("InOrder: needs Order OrderPerKey for the queue, not %s", q.Order))
+	}
+	return p
+}
+
+// checkStore asks the store until it has said yes once. Subscriptions that open at the same time ask one after the other.
+func (t *Transport) checkStore(ctx context.Context) error {
+	c, ok := core.As[core.Checker](t.store)
+	if !ok {
+		return nil
+	}
+	select {
+	case t.checks <- struct{}{}:
+		defer func() { <-t.checks }()
+	case <-ctx.Done():
+		return &core.Error{Op: "waybill/table: subscribe", Class: core.ClassOutage, Err: ctx.Err()}
+	}
+	if t.checked {
+		return nil
+	}
+	if err := c.Check(ctx); err != nil {
+		return core.Within("waybill/table: subscribe", err)
+	}
+	t.checked = true
+	return nil
+}
+
+// Close closes all receivers. The store stays open. It is idempotent.
+func (t *Transport) Close(ctx context.Context) error {
+	t.mu.Lock()
+	t.closed = true
+	all := slices.Clone(t.receivers)
+	t.mu.Unlock()
+	var errs []error
+	for _, r := range all {
+		errs = append(errs, r.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func errClosed(op string) error {
+	return &core.Error{Op: "waybill/table: " + op, Class: core.ClassOutage, Err: core.ErrClosed}
+}
