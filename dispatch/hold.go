@@ -51,7 +51,7 @@ func (d *Dispatcher) takeDue() time.Time {
 			}
 		}
 	}
-	if len(d.suspects) > 0 && len(d.window) == 0 {
+	if len(d.window) == 0 && slices.ContainsFunc(d.suspects, func(it *Item) bool { return !it.route.shut }) {
 		at = earliest(at, d.now)
 	}
 	if at.IsZero() {
@@ -190,9 +190,17 @@ func (d *Dispatcher) fillWindow() {
 	if len(d.window) > 0 || len(d.suspects) == 0 {
 		return
 	}
-	slices.SortStableFunc(d.suspects, func(a, b *Item) int { return cmp.Compare(b.Record.Crashes, a.Record.Crashes) })
+	slices.SortStableFunc(d.suspects, func(a, b *Item) int {
+		return cmp.Or(cmp.Compare(shut(a), shut(b)), cmp.Compare(b.Record.Crashes, a.Record.Crashes))
+	})
+	if d.suspects[0].route.shut {
+		return
+	}
 	size := windowOf(d.suspects[0])
-	n := min(size, len(d.suspects))
+	n := 0
+	for n < min(size, len(d.suspects)) && !d.suspects[n].route.shut {
+		n++
+	}
 	d.window = append(d.window, d.suspects[:n]...)
 	d.suspects = slices.Clone(d.suspects[n:])
 	for _, it := range d.window {
@@ -200,6 +208,14 @@ func (d *Dispatcher) fillWindow() {
 		it.state, it.at = itemWanting, d.now
 		it.route.wants = append(it.route.wants, it)
 	}
+}
+
+// shut is 1 if nothing of the item's route is handed out now.
+func shut(it *Item) int {
+	if it.route.shut {
+		return 1
+	}
+	return 0
 }
 
 // calm ends the care for slots of which nothing is left that a dead member may have had out. It returns the moves that store it.
@@ -244,6 +260,13 @@ func (d *Dispatcher) due() *Call {
 		d.dueAt = d.now.Add(duePoll)
 		return nil
 	}
+	for _, rt := range d.routes { // what is held already is answered first, and brings nothing
+		for _, it := range rt.known {
+			if it.retry {
+				limit++
+			}
+		}
+	}
 	c := &Call{kind: callDue}
 	session := d.session
 	var page outbox.DuePage
@@ -269,10 +292,14 @@ func (d *Dispatcher) dueDone(page *outbox.DuePage, c *Call) {
 		d.dueAt = d.now.Add(d.backoff(callDue))
 		return
 	}
-	d.dueSeen = page.NextIn != 0 && page.Moved == 0 && len(page.Retries) == 0
+	fresh := page.Moved > 0
+	for i := range page.Retries {
+		fresh = d.retried(&page.Retries[i]) || fresh
+	}
+	d.dueSeen = page.NextIn != 0 && !fresh
 	if page.NextIn >= 0 {
 		next := c.sent.Add(page.NextIn)
-		if page.NextIn == 0 && page.Moved == 0 && len(page.Retries) == 0 {
+		if page.NextIn == 0 && !fresh {
 			next = d.now.Add(dueAgain)
 		}
 		d.dueAt = earliest(d.dueAt, next)
@@ -283,31 +310,29 @@ func (d *Dispatcher) dueDone(page *outbox.DuePage, c *Call) {
 			rt.lookNext(d.now)
 		}
 	}
-	for i := range page.Retries {
-		d.retried(&page.Retries[i])
-	}
 }
 
 // retried takes in a retry that came due and is held.
-func (d *Dispatcher) retried(rec *outbox.Record) {
+func (d *Dispatcher) retried(rec *outbox.Record) (fresh bool) {
 	rt := d.byName[rec.Route]
 	if rt == nil || rt.known[rec.Seq] != nil || rt.recentDue[rec.Seq] {
-		return
+		return false
 	}
 	if g := rt.groupOf(rec.Slot); g == nil || !g.loaded {
-		return
+		return false
 	}
 	it := d.item(rt, rec)
 	it.held, it.retry = true, true
 	if !rt.ordered() || rec.Envelope.Key == "" {
 		d.hand(it)
-		return
+		return true
 	}
 	k := rt.key(rec.Envelope.Key, rec.Slot)
 	it.key = k
 	delete(k.holds, rec.Seq)
 	k.insert(it)
 	d.advance(k)
+	return true
 }
 
 // giveUp returns the call that gives up a unit, or nil. While it is under way nothing else of the member is, but Meet.

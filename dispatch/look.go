@@ -85,7 +85,7 @@ func (d *Dispatcher) routeDue(rt *route) time.Time {
 		at = earliest(at, r.at)
 	}
 	for _, g := range rt.groups {
-		if g.low > 0 && !d.now.Before(g.sweepAt) {
+		if g.low > 0 && !d.now.Before(g.sweepAt) && d.routeRoom(rt) > 0 {
 			at = earliest(at, later(d.now, g.swept.Add(sweepPause)))
 		}
 	}
@@ -446,6 +446,7 @@ func (d *Dispatcher) positions(r *reading, page *outbox.Page, visible int64) {
 	for _, rt := range r.routes {
 		for _, g := range rt.groups {
 			g.hazards = min(g.hazards, g.hazard())
+			rt.more = rt.more || g.loaded && g.cursor < page.Last // one that was just loaded, too
 		}
 	}
 }

@@ -107,8 +107,10 @@ func (d *Dispatcher) goesAlone() bool {
 	return slices.ContainsFunc(d.window, func(it *Item) bool { return it.alone })
 }
 
-// bars reports whether nothing goes beside it: what is ready goes before a suspect of a queue.
-func (it *Item) bars() bool { return it.alone && (!it.route.Queue || it.state != itemWanting) }
+// bars reports whether nothing goes beside it: what is ready goes before a suspect of a queue, and nobody waits for one whose route is not handed out.
+func (it *Item) bars() bool {
+	return it.alone && (!it.route.Queue || it.state != itemWanting) && (!it.route.shut || it.state == itemOut || it.state == itemSettling)
+}
 
 // spare is how many handlers are free for which nothing is held.
 func (d *Dispatcher) spare() int {

@@ -37,6 +37,13 @@ func (d *Dispatcher) Recall(it *Item) {
 	}
 }
 
+// SetHanding says whether records of a route are handed out now. While they are not, no suspect of it keeps others waiting.
+func (d *Dispatcher) SetHanding(route string, handing bool) { //nolint:revive // a state, not a mode
+	if rt := d.byName[route]; rt != nil {
+		rt.shut = !handing
+	}
+}
+
 // Idle reports that everything of a route was read that could be, and that no read of it is due. What is staged from now on
 // is found at the next poll, or after a Wake.
 func (d *Dispatcher) Idle(now time.Time, route string) bool {

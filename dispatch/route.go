@@ -30,6 +30,7 @@ type route struct {
 	queue  queue
 	passed map[string]int64 // by blocked topic: the first sequence of a record without a key that was passed
 	topics map[string]bool  // blocked ones
+	shut   bool             // nothing of it is handed out for now
 
 	idle     int // reads in a row that found nothing
 	readAt   time.Time

@@ -1,0 +1,244 @@
+package relay
+
+import (
+	"errors"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/dispatch"
+)
+
+// ableFor is how long a breaker may be open before others, whose broker may work, should have the route's units.
+const ableFor = 5 * time.Second
+
+// maxTopicBreakers bounds the topics of one route that are skipped one by one; beyond it the whole route pauses.
+const maxTopicBreakers = 32
+
+// probes spaces the probes of an open breaker: 200 ms, doubled to 30 s, without end. A publisher that can be asked whether
+// it works is asked at least every second before that, since it costs no record: a broker that is back is used at once.
+var (
+	probes = core.Backoff{Base: 200 * time.Millisecond, Cap: 30 * time.Second, Attempts: -1}
+	checks = core.Backoff{Base: 200 * time.Millisecond, Cap: time.Second, Attempts: -1}
+)
+
+// breaker pauses a route or one topic of it. It is closed (the zero value), open until a time, or half open: records
+// are handed out one by one until one is published.
+type breaker struct {
+	failures int       // outages in a row
+	checks   int       // checks in a row that failed
+	cause    string    // the latest
+	since    time.Time // of the first
+	told     time.Time // when the log said so
+	until    time.Time // open before it
+	half     bool
+	trial    *dispatch.Item // the record that is tried while half open
+	opened   uint64         // the loop's count of openings when this one opened
+}
+
+func (b *breaker) closed() bool { return b.until.IsZero() && !b.half }
+
+// open opens the breaker after an outage, for longer each time.
+func (b *breaker) open(now time.Time, cause error, generation uint64) time.Duration {
+	if b.failures++; b.failures == 1 {
+		b.since = now
+	}
+	b.told = now
+	b.checks = 0
+	b.cause = core.ErrorText(cause)
+	d, _, _ := probes.Next(b.failures, cause)
+	var e *core.Error
+	if errors.As(cause, &e) && e.After > 0 {
+		d = min(e.After, maxDuration)
+	}
+	b.until, b.half, b.trial, b.opened = now.Add(d), false, nil, generation
+	return d
+}
+
+// rest closes the breaker without a success: the next outage opens it for longer than the last.
+func (b *breaker) rest() { b.until, b.half, b.trial = time.Time{}, false, nil }
+
+// outage notes that a call which began at generation met an outage, and opens the breaker concerned unless it opened
+// after the call had begun.
+func (e *engine) outage(it *dispatch.Item, err error, generation uint64) {
+	rt, topic := e.routes[it.Route()], it.Record.Envelope.Topic
+	b := &rt.breaker
+	var ce *core.Error
+	if !errors.As(err, &ce) || !ce.TopicOnly || topic == "" {
+		topic = ""
+	} else if b = rt.topics[topic]; b == nil {
+		if b = e.addTopic(rt, topic); b == nil {
+			b, topic = &rt.breaker, ""
+		}
+	}
+	if b.opened > generation {
+		return
+	}
+	if b.failures == 0 {
+		e.tel.breaker(e.base, rt, 1)
+	}
+	e.openings++
+	d := b.open(e.now, err, e.openings)
+	if topic != "" {
+		e.d.BlockTopic(rt.Name, topic, true)
+	} else {
+		e.unpark(rt)
+	}
+	e.observer.tell(e.opts.Hooks.OnBreaker, Event{Route: rt.Name, Topic: topic, RetryIn: d, Err: err})
+	e.warn(it, "breaker_open", "publishing is paused by an outage", err, "topic_only", topic != "", "probe_in", d)
+}
+
+// addTopic returns a breaker for topic, or nil if too many are open. It forgets one that rests if it must.
+func (e *engine) addTopic(rt *route, topic string) *breaker {
+	if len(rt.topics) >= maxTopicBreakers {
+		for name, b := range rt.topics {
+			if b.closed() {
+				delete(rt.topics, name)
+				e.tel.breaker(e.base, rt, -1)
+				break
+			}
+		}
+	}
+	if len(rt.topics) >= maxTopicBreakers {
+		return nil
+	}
+	b := &breaker{}
+	rt.topics[topic] = b
+	return b
+}
+
+// sent notes that a call which began at generation published a record: what was open before the call is closed.
+func (e *engine) sent(it *dispatch.Item, generation uint64) {
+	rt, topic := e.routes[it.Route()], it.Record.Envelope.Topic
+	if rt.breaker.failures > 0 && rt.breaker.opened <= generation {
+		e.closeBreaker(rt, "")
+		rt.breaker = breaker{opened: rt.breaker.opened}
+	}
+	if len(rt.topics) == 0 {
+		return
+	}
+	if b := rt.topics[topic]; b != nil && b.opened <= generation {
+		delete(rt.topics, topic)
+		e.d.BlockTopic(rt.Name, topic, false)
+		e.closeBreaker(rt, topic)
+	}
+}
+
+func (e *engine) closeBreaker(rt *route, topic string) {
+	e.tel.breaker(e.base, rt, -1)
+	e.observer.tell(e.opts.Hooks.OnBreaker, Event{Route: rt.Name, Topic: topic})
+	e.log.Info("publishing resumed", "event", "breaker_closed", "route", rt.Name, "topic", topic)
+}
+
+// barred reports whether nothing of the route is to be handed out now.
+func (rt *route) barred() bool {
+	return rt.paused || !rt.breaker.until.IsZero() || rt.breaker.half && rt.breaker.trial != nil
+}
+
+// blocked reports whether records of a topic may not be sent now.
+func (rt *route) blocked(topic string) bool {
+	b := rt.topics[topic]
+	return b != nil && (!b.until.IsZero() || b.half && b.trial != nil)
+}
+
+// able tells the dispatcher whether the route should have units, if another relay can have them. One that tries whether its
+// broker works needs a record to try it with.
+func (e *engine) able(rt *route) (next time.Time) {
+	b := &rt.breaker
+	able := !rt.paused
+	if !b.until.IsZero() {
+		if at := b.since.Add(ableFor); e.now.Before(at) {
+			next = at
+		} else {
+			able = false
+		}
+	}
+	e.d.SetAble(rt.Name, able)
+	return next
+}
+
+// tick makes breakers whose time has come half open, and returns when the next one comes.
+func (e *engine) tick(rt *route) (next time.Time) {
+	defer func() { next = earliest(next, e.able(rt)) }()
+	due := func(b *breaker) bool {
+		if b.until.IsZero() {
+			return false
+		}
+		if e.now.Before(b.until) {
+			next = earliest(next, b.until)
+			return false
+		}
+		return true
+	}
+	if b := &rt.breaker; due(b) && !rt.checking && !e.stopping {
+		if rt.checker != nil {
+			e.check(rt)
+		} else {
+			b.until, b.half = time.Time{}, true
+		}
+	}
+	for topic, b := range rt.topics {
+		if due(b) {
+			b.until, b.half = time.Time{}, true
+			e.d.BlockTopic(rt.Name, topic, false)
+		}
+	}
+	return next
+}
+
+// check asks the publisher whether it works again before anything is sent to it.
+func (e *engine) check(rt *route) {
+	rt.checking = true
+	e.async(func() func() {
+		ctx, cancel := e.timeout(e.upkeepCtx, e.opts.PublishTimeout) // nothing is in flight that a stop would wait for
+		defer cancel()
+		err := guardErr("check", func() error { return rt.checker.Check(ctx) })
+		return func() {
+			rt.checking = false
+			b := &rt.breaker
+			if b.until.IsZero() {
+				return
+			}
+			if err != nil {
+				b.checks++
+				b.cause = core.ErrorText(err)
+				d, _, _ := checks.Next(b.checks, err)
+				b.until = e.now.Add(d)
+				if e.now.Sub(b.told) >= remindAfter {
+					b.told = e.now
+					e.log.Warn("publishing is still paused by an outage", "event", "breaker_open", "route", rt.Name, "for", round(e.now.Sub(b.since)), "error", b.cause)
+				}
+				return
+			}
+			b.until, b.half = time.Time{}, true
+		}
+	})
+}
+
+// tried notes that it has an outcome. If it was on trial and neither published nor met an outage, the breaker rests: the
+// other side answers at least. If it is handed back, the next one is tried.
+func (e *engine) tried(rt *route, it *dispatch.Item, back bool) { //nolint:revive // a fact about it
+	ended := func(b *breaker) {
+		if b.trial = nil; !back {
+			b.rest()
+		}
+	}
+	if rt.breaker.trial == it {
+		ended(&rt.breaker)
+	}
+	if len(rt.topics) > 0 {
+		topic := it.Record.Envelope.Topic
+		if b := rt.topics[topic]; b != nil && b.trial == it {
+			ended(b)
+			e.d.BlockTopic(rt.Name, topic, false)
+		}
+	}
+}
+
+// openBreakers is how many breakers of the route count as open.
+func (rt *route) openBreakers() int {
+	n := len(rt.topics)
+	if rt.breaker.failures > 0 {
+		n++
+	}
+	return n
+}

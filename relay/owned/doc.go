@@ -1,0 +1,53 @@
+// Package relay moves messages from an outbox to a broker: read, publish, settle, with the three overlapped.
+//
+// A [Relay] serves one or more routes of one [outbox.Store], each to one [core.Publisher]. Start as many relays on an
+// outbox as you like: they divide its units between them.
+//
+// # Guarantees
+//
+//   - A record counts as published only after the publisher said that the broker confirmed and routed it. Every record
+//     that was taken up is published, retried, abandoned with a reason, or handed back.
+//   - No publish starts later than a lease after the latest successful beat was sent, by the relay's own monotonic clock,
+//     and what goes on then is cancelled. A lost lease is logged and counted; the relay joins anew.
+//   - On a route with [core.OrderPerKey] messages of a key are sent in staged order, one in flight at a time unless the
+//     publisher promises more. Nothing of a key is sent behind one that failed.
+//   - An outage costs no attempt. It opens a breaker for the route, or for one topic of it; one record at a time probes.
+//     After 5 s the units of the route go to a relay whose broker works, if there is one.
+//   - One bad record never stops the others: a row that cannot be read, an expired one, one that crashed its relays.
+//   - After a first success no error of the store or the publisher ends [Relay.Run]. Before it, a misconfiguration does.
+//   - A paused route is not sent; a limited one never exceeds its rate; while several routes have work, each gets its share by
+//     weight, and no lane starves.
+//   - [Relay.RunOnce] ends with nothing due, or with an error that says what is left and who has it.
+//   - One of the relays of a store cleans it. Neither that nor the look for unserved routes delays a message.
+//   - When its context ends, Run sends nothing more, waits up to DrainTimeout for what was sent, and leaves: others go on at
+//     once.
+//
+// # How it works
+//
+// What is read when, which record may go, and who owns what is decided by a [dispatch.Dispatcher]. The relay decides how
+// records are sent and what became of them.
+//
+// One goroutine, the loop, owns all state and takes no lock. It starts blocking calls on goroutines of their own: those that
+// the dispatcher asks for, at most one of a kind, one wait, and several publishes. Ready records of a route travel together
+// in one Publish call; when it returns, the next of each key are ready. Calls do not wait for each other, so a hot key slows
+// nobody but itself. While publishes are in progress, a few confirms that nobody waits for gather for up to 10 ms; what a
+// crash makes arrive twice may be so much more.
+//
+// Routes of equal weight do not wait for each other. If weights differ, or a route has lanes, those that have work divide one
+// window of records in flight. The lanes of a limited route share its tokens.
+//
+// # Concurrency
+//
+// A Relay is safe for concurrent use, but only one Run or RunOnce goes on at a time; a second one is an error. Pause, Resume,
+// Wake and Health may be called at any time, from anywhere but the Logger's handler. Hooks are called from one goroutine.
+//
+// # Ownership
+//
+// A relay closes neither its store nor its publishers. Close them after Run has returned.
+//
+// # Limits
+//
+// The relay holds about Window × BatchSize records a route, and as many again that wait behind one of their key, and about
+// four times BatchBytes of bodies. A publisher that ignores its context can keep a goroutine alive after Run. Rates, weights and
+// pauses are this relay's own: two relays publish at twice the rate.
+package relay

@@ -1,0 +1,91 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	relay "github.com/waybill-go/waybill/relay/owned"
+	memory "github.com/waybill-go/waybill/store/memory/owned"
+)
+
+type Reminder struct{ Invoice string }
+
+var ReminderDue = core.NewTopic("reminders.due", core.JSON[Reminder]())
+
+// Timers, as docs/scheduling.md tells them.
+func Example_scheduling() {
+	ctx := context.Background()
+	store, _ := exampleStore()
+
+	schedule := func(tx *memory.Tx, invoice string) error {
+		_, err := store.Stage(ctx, tx,
+			ReminderDue.Message(Reminder{invoice}, core.Delay(14*24*time.Hour), core.DedupeKey(invoice)))
+		return err
+	}
+
+	at := func(tx *memory.Tx, invoice string, when time.Time) error {
+		_, err := store.Stage(ctx, tx,
+			ReminderDue.Message(Reminder{invoice}, core.DeliverAt(when), core.TTL(30*24*time.Hour)))
+		return err
+	}
+
+	postpone := func(tx *memory.Tx, invoice string) error {
+		staged, err := store.Stage(ctx, tx,
+			ReminderDue.Message(Reminder{invoice}, core.Delay(28*24*time.Hour), core.Replace(invoice)))
+		if err == nil && staged[0].Replaced == core.CancelInFlight {
+			fmt.Println("the old reminder is on its way; there will be two")
+		}
+		return err
+	}
+
+	paid := func(tx *memory.Tx, invoice string) error {
+		status, err := store.Cancel(ctx, tx, core.CancelKey{Topic: ReminderDue.Name(), DedupeKey: invoice})
+		if err == nil {
+			fmt.Println("the reminder:", status[0])
+		}
+		return err
+	}
+
+	tx := store.Begin()
+	orPanic(schedule(tx, "17"))
+	orPanic(at(tx, "18", time.Now().Add(time.Hour)))
+	orPanic(tx.Commit())
+	for _, f := range []func(*memory.Tx, string) error{postpone, paid} {
+		tx := store.Begin()
+		orPanic(f(tx, "17"))
+		orPanic(tx.Commit())
+	}
+	// Output: the reminder: cancelled
+}
+
+// The orders of a route, as docs/ordering.md tells them.
+func Example_ordering() {
+	ctx := context.Background()
+	store, bus := exampleStore()
+
+	tx := store.Begin()
+	_, err := store.Stage(ctx, tx,
+		InvoiceDue.Message(Invoice{ID: "17"}, core.Key("17")), // in order with the others of invoice 17
+		MailWanted.Message(Invoice{ID: "17"}))                 // in no order: no key
+	orPanic(err)
+	orPanic(tx.Commit())
+
+	r, err := relay.New(store, bus, relay.Options{Routes: []relay.Route{
+		{Name: "default"},                            // per key
+		{Name: "ledger", BlockAfterAbandon: true},    // nothing of a key passes one that was given up
+		{Name: "mails", Order: core.OrderBestEffort}, // a message that is retried holds nobody up
+		{Name: "journal", Order: core.OrderHLC},      // by time stamp, across replicas
+	}})
+	orPanic(err)
+	_ = r
+
+	keys, _, err := store.BlockedKeys(ctx, "ledger", true, "", 100)
+	orPanic(err)
+	for _, k := range keys {
+		fmt.Println(k.Key, "waits since", k.Since, "for", k.Head.Envelope.ID, k.Head.LastError)
+		orPanic(store.DecideHead(ctx, k.Route, k.Key, k.Head.Envelope.ID, core.HeadSkip))
+	}
+	// Output:
+}

@@ -1,0 +1,226 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// healthTimeout bounds the store's part of Health if its context has no earlier end.
+const healthTimeout = 5 * time.Second
+
+// Health says how the relay is. The checks are "run", "store", "route NAME" for each route or lane, and, if the store
+// counts ([core.Counter]), "backlog" and "unserved", for which it is asked: give ctx a bound; and "cleanup" while the latest
+// cleaning has failed. It is safe for concurrent use at any time.
+//
+// Live is false if Run ended with an error, or its loop does not answer. Ready is true if the relay runs and the store
+// answers. A paused route, an open breaker, a message that is due for longer than StaleAfter
+// and routes that this relay does not serve are degradations.
+func (r *Relay) Health(ctx context.Context) core.Health {
+	caller := ctx
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	h := core.Health{Live: true, Ready: true}
+	r.mu.Lock()
+	e, failed, paused := r.engine, r.lastErr, maps.Clone(r.paused)
+	r.mu.Unlock()
+	var found core.Health
+	switch {
+	case e != nil && e.ask(ctx.Done(), func() { found = e.health() }):
+		h = found
+	case e != nil && ctx.Err() != nil && !closed(e.gone):
+		h.Live = caller.Err() != nil // who does not wait learns nothing
+		h.Add("run", core.HealthFailed, "the loop does not answer")
+	case failed != nil:
+		h.Live = false
+		h.Add("run", core.HealthFailed, "ended: %s", core.ErrorText(failed))
+	default:
+		h.Add("run", core.HealthFailed, "not running")
+		for i := range r.routes {
+			if name := r.routes[i].Name; paused[name] {
+				h.Add("route "+name, core.HealthDegraded, "paused")
+			}
+		}
+	}
+	r.backlog(ctx, &h)
+	return h
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// health is the loop's part.
+func (e *engine) health() core.Health {
+	h := core.Health{Live: true, Ready: true}
+	what := "running"
+	status := core.HealthOK
+	if e.stopping {
+		what, status = "stopping", core.HealthFailed
+	}
+	h.Add("run", status, "%s; %d records held", what, e.held())
+	switch {
+	case len(e.failing) > 0:
+		var worst string
+		for name, t := range e.failing {
+			if worst == "" || t.since.Before(e.failing[worst].since) {
+				worst = name
+			}
+		}
+		h.Add("store", core.HealthFailed, "%s has failed for %s: %s", worst, round(e.now.Sub(e.failing[worst].since)), e.failing[worst].text)
+	case e.answered.IsZero():
+		h.Add("store", core.HealthFailed, "starting; it has not answered yet")
+	case e.d.Session() == 0 || !e.lease.holds():
+		h.Add("store", core.HealthFailed, "the lease has ended; joining anew")
+	default:
+		h.Add("store", core.HealthOK, "latest answer %s", e.ago(e.answered))
+	}
+	for _, rt := range e.order {
+		name, latest := "route "+rt.Name, "nothing published yet"
+		if !rt.sentAt.IsZero() {
+			latest = "latest publish " + e.ago(rt.sentAt)
+		}
+		latest += "; " + e.ownership(rt)
+		switch {
+		case rt.paused:
+			h.Add(name, core.HealthDegraded, "paused; %s", latest)
+		case rt.breaker.failures > 0:
+			h.Add(name, core.HealthDegraded, "breaker open for %s, latest: %s; %s", round(e.now.Sub(rt.breaker.since)), rt.breaker.cause, latest)
+		case len(rt.topics) > 0:
+			topics := slices.Sorted(maps.Keys(rt.topics))
+			h.Add(name, core.HealthDegraded, "breaker open for topics %s, latest: %s; %s", strings.Join(topics, ", "), rt.topics[topics[0]].cause, latest)
+		default:
+			h.Add(name, core.HealthOK, "%s", latest)
+		}
+	}
+	if e.cleanErr != "" {
+		h.Add("cleanup", core.HealthDegraded, "latest attempt failed: %s", e.cleanErr)
+	}
+	return h
+}
+
+// ownership says what the relay owns of a route.
+func (e *engine) ownership(rt *route) string {
+	st := e.d.Status(rt.Name)
+	s := fmt.Sprintf("%d of %d units", st.Owned, st.Units)
+	if st.Behind {
+		s += ", more to read"
+	}
+	return s
+}
+
+// ago says when t was, by the loop's clock.
+func (e *engine) ago(t time.Time) string { return round(e.now.Sub(t)).String() + " ago" }
+
+func round(d time.Duration) time.Duration {
+	if d > 10*time.Second {
+		return d.Round(time.Second)
+	}
+	return d.Round(time.Millisecond)
+}
+
+// backlog is the store's part.
+func (r *Relay) backlog(ctx context.Context, h *core.Health) {
+	c, ok := core.As[core.Counter](r.store)
+	if !ok {
+		return
+	}
+	var counts []core.Count
+	err := guardErr("count", func() (err error) {
+		counts, err = c.Counts(ctx)
+		return err
+	})
+	if err != nil {
+		h.Add("backlog", core.HealthDegraded, "unknown: %s", core.ErrorText(err))
+		return
+	}
+	var waiting int64
+	var oldest time.Duration
+	where, about := "", ""
+	for i := range counts {
+		n := &counts[i]
+		if n.State != core.StatePending && n.State != core.StateFailed || !r.serves(n.Route) {
+			continue
+		}
+		waiting += n.N
+		if n.Estimated {
+			about = "about "
+		}
+		if n.Oldest > oldest {
+			oldest, where = n.Oldest, n.Route
+		}
+	}
+	if status := core.HealthOK; oldest == 0 {
+		h.Add("backlog", status, "%s%d waiting, none due", about, waiting)
+	} else {
+		if r.opts.StaleAfter > 0 && oldest > r.opts.StaleAfter {
+			status = core.HealthDegraded
+		}
+		h.Add("backlog", status, "%s%d waiting, the oldest due one for %s, on route %s", about, waiting, round(oldest), where)
+	}
+	if r.opts.StaleAfter < 0 {
+		return
+	}
+	if lost := r.unserved(counts); len(lost) > 0 {
+		names := make([]string, len(lost))
+		for i := range lost {
+			names[i] = fmt.Sprintf("%s (%s)", lost[i].route, lost[i].hint(r))
+		}
+		h.Add("unserved", core.HealthDegraded, "routes with due messages that this relay does not serve: %s", strings.Join(names, "; "))
+	} else {
+		h.Add("unserved", core.HealthOK, "none")
+	}
+}
+
+func (r *Relay) serves(route string) bool {
+	return slices.ContainsFunc(r.routes, func(rt served) bool { return rt.Name == route })
+}
+
+// neglected is a route with due records that the relay does not serve.
+type neglected struct {
+	route   string
+	waiting int64
+	oldest  time.Duration
+}
+
+// unserved finds them: those with a record that is due for longer than StaleAfter.
+func (r *Relay) unserved(counts []core.Count) (out []neglected) {
+	byRoute := map[string]neglected{}
+	for i := range counts {
+		n := &counts[i]
+		if n.State != core.StatePending && n.State != core.StateFailed || r.serves(n.Route) {
+			continue
+		}
+		l := byRoute[n.Route]
+		byRoute[n.Route] = neglected{n.Route, l.waiting + n.N, max(l.oldest, n.Oldest)}
+	}
+	for _, name := range slices.Sorted(maps.Keys(byRoute)) {
+		if l := byRoute[name]; l.oldest > r.opts.StaleAfter {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// hint says what waits, and how it may have come about.
+func (n *neglected) hint(r *Relay) string {
+	s := fmt.Sprintf("%d waiting, the oldest due one for %s", n.waiting, round(n.oldest))
+	for i := range r.routes {
+		for _, l := range lanes[:] {
+			if !r.routes[i].Lanes && core.LaneRoute(r.routes[i].Name, l.lane) == n.route {
+				return s + ": a priority lane; set Lanes of route " + r.routes[i].Name
+			}
+		}
+	}
+	return s
+}

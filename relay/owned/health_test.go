@@ -1,0 +1,308 @@
+package relay_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	relay "github.com/waybill-go/waybill/relay/owned"
+)
+
+// expect checks one finding.
+func expect(t *testing.T, h core.Health, name string, status core.HealthStatus, text string) {
+	t.Helper()
+	c, ok := h.Check(name)
+	if !ok || c.Status != status || !strings.Contains(c.Text, text) {
+		t.Errorf("%s: want %s with %q in\n%s", name, status, text, h)
+	}
+}
+
+// logged is a log that may be read while it is written.
+type logged struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+// take returns what was logged since the last call.
+func (l *logged) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.buf.Reset()
+	return l.buf.String()
+}
+
+// RL-13: Health before, during and after a run.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		s := &faulty{Store: mem}
+		var mu sync.Mutex
+		var readErr, pubErr error
+		set := func(p *error, err error) { mu.Lock(); *p = err; mu.Unlock() }
+		s.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if readErr != nil {
+				return outbox.Page{}, readErr
+			}
+			return next()
+		}
+		b.answer = func(e *core.Envelope, _ int) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.HasPrefix(e.ID, "a") {
+				return pubErr
+			}
+			return nil
+		}
+		r := newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Name: "a"}, {Name: "b"}}})
+		if err := r.Pause("b"); err != nil {
+			t.Fatal(err)
+		}
+		h := r.Health(t.Context())
+		if !h.Live || h.Ready {
+			t.Errorf("before: %s", h)
+		}
+		expect(t, h, "run", core.HealthFailed, "not running")
+		expect(t, h, "route b", core.HealthDegraded, "paused")
+
+		stop := begin(t, r)
+		time.Sleep(time.Second)
+		h = r.Health(t.Context())
+		if !h.Live || !h.Ready {
+			t.Errorf("running: %s", h)
+		}
+		expect(t, h, "run", core.HealthOK, "0 records held")
+		expect(t, h, "store", core.HealthOK, "latest answer ")
+		expect(t, h, "route a", core.HealthOK, "nothing published yet")
+		expect(t, h, "route b", core.HealthDegraded, "paused")
+		expect(t, h, "backlog", core.HealthOK, "0 waiting")
+		expect(t, h, "unserved", core.HealthOK, "none")
+		if err := r.Resume("b"); err != nil {
+			t.Error(err)
+		}
+
+		set(&pubErr, down())
+		stage(t, mem, append(on("a", 1), on("b", 1)...)...)
+		time.Sleep(10 * time.Second)
+		h = r.Health(t.Context())
+		if !h.Ready {
+			t.Errorf("one broker down: %s", h)
+		}
+		expect(t, h, "route a", core.HealthDegraded, "down")
+		expect(t, h, "route b", core.HealthOK, "latest publish 10s ago")
+		expect(t, h, "backlog", core.HealthOK, "1 waiting, the oldest due one for 10s, on route a")
+		time.Sleep(10 * time.Minute)
+		expect(t, r.Health(t.Context()), "backlog", core.HealthDegraded, "10m10s, on route a")
+		set(&pubErr, nil)
+		time.Sleep(time.Minute)
+		expect(t, r.Health(t.Context()), "route a", core.HealthOK, "latest publish")
+
+		set(&readErr, fmt.Errorf("database: %w", down()))
+		time.Sleep(time.Minute)
+		h = r.Health(t.Context())
+		if h.Ready || !h.Live {
+			t.Errorf("store down: %s", h)
+		}
+		expect(t, h, "store", core.HealthFailed, "database")
+		set(&readErr, nil)
+		time.Sleep(time.Minute)
+		if h = r.Health(t.Context()); !h.Ready {
+			t.Errorf("healed: %s", h)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		h = r.Health(t.Context())
+		if h.Ready || !h.Live {
+			t.Errorf("after: %s", h)
+		}
+		expect(t, h, "run", core.HealthFailed, "not running")
+
+		set(&readErr, &core.Error{Class: core.ClassPermanent, Err: errors.Join(core.ErrMisconfigured, errors.New("no such table"))})
+		r = newRelay(t, s, b, relay.Options{})
+		if err := r.Run(t.Context()); err == nil {
+			t.Error("no error")
+		}
+		h = r.Health(t.Context())
+		if h.Live || h.Ready {
+			t.Errorf("ended by an error: %s", h)
+		}
+		expect(t, h, "run", core.HealthFailed, "no such table")
+	})
+}
+
+// RL-13: Health ends with its context if the store does not answer, and a store that cannot count has no backlog.
+func TestHealthIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRelay(t, &stuckCounter{faulty{Store: newStore(t)}}, newBus(), relay.Options{})
+		stop := begin(t, r)
+		time.Sleep(time.Minute)
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		h := r.Health(ctx)
+		if d := time.Since(start); d > time.Second || !h.Ready {
+			t.Errorf("after %s: %s", d, h)
+		}
+		expect(t, h, "backlog", core.HealthDegraded, "unknown")
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if h := newRelay(t, plain{newStore(t)}, newBus(), relay.Options{}).Health(t.Context()); len(h.Checks) != 1 {
+			t.Errorf("%s", h)
+		}
+	})
+}
+
+type stuckCounter struct{ faulty }
+
+func (*stuckCounter) Counts(ctx context.Context) ([]core.Count, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func attrs(set attribute.Set) string { return set.Encoded(attribute.DefaultEncoder()) }
+
+// collect returns the values of a metric by its labels.
+func collect(t *testing.T, reader *metric.ManualReader, name string) map[string]int64 {
+	t.Helper()
+	var rm metricdata.ResourceMetrics
+	if err := reader.Collect(context.WithoutCancel(t.Context()), &rm); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]int64{}
+	for _, sm := range rm.ScopeMetrics {
+		for _, m := range sm.Metrics {
+			if m.Name != name {
+				continue
+			}
+			switch d := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range d.DataPoints {
+					out[attrs(p.Attributes)] = p.Value
+				}
+			case metricdata.Gauge[int64]:
+				for _, p := range d.DataPoints {
+					out[attrs(p.Attributes)] = p.Value
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range d.DataPoints {
+					out[attrs(p.Attributes)] = int64(p.Count)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// ST-17: a route with due messages that nobody serves is named by health, the log and a metric; a scheduled message is no
+// reason, nor is one that is not old enough.
+func TestUnservedRoutes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		reader := metric.NewManualReader()
+		var buf logged
+		o := relay.Options{Logger: slog.New(slog.NewTextHandler(&buf, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}
+		r := newRelay(t, s, b, o)
+		stop := begin(t, r)
+		stage(t, s, append(on("odrers", 2), msg("p", "", core.InLane(core.LaneHigh)), msg("later", "", core.Routes("tomorrow"), core.Delay(24*time.Hour)))...)
+		time.Sleep(4*time.Minute + 59*time.Second)
+		expect(t, r.Health(t.Context()), "unserved", core.HealthOK, "none")
+		if got := collect(t, reader, "waybill.relay.unserved"); len(got) > 0 {
+			t.Errorf("%v", got)
+		}
+		time.Sleep(62 * time.Second)
+		h := r.Health(t.Context())
+		expect(t, h, "unserved", core.HealthDegraded, "odrers (2 waiting, the oldest due one for 6m1s)")
+		expect(t, h, "unserved", core.HealthDegraded, "set Lanes of route default")
+		if !h.Ready {
+			t.Errorf("%s", h)
+		}
+		if got := collect(t, reader, "waybill.relay.unserved"); len(got) != 2 || got["route=odrers"] != 2 || got["route=default/high"] != 1 {
+			t.Errorf("%v", got)
+		}
+		if got := collect(t, reader, "waybill.relay.units"); got["route=default,transport=relay_test"] != 64 {
+			t.Errorf("%v", got)
+		}
+		time.Sleep(time.Hour)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		l := buf.take()
+		if n := strings.Count(l, "event=unserved_route route=odrers"); n < 2 || n > 4 {
+			t.Errorf("%d warnings in an hour:\n%s", n, l)
+		}
+		if strings.Contains(l, "tomorrow") {
+			t.Error("a scheduled message is not due")
+		}
+		if h := newRelay(t, s, b, relay.Options{StaleAfter: -1}).Health(t.Context()); strings.Contains(h.String(), "unserved") {
+			t.Errorf("off: %s", h)
+		}
+	})
+}
+
+// DB-19: several databases in one process, a relay each, are told apart in logs, metrics and the store.
+func TestRelaysAreNamed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reader := metric.NewManualReader()
+		mp := metric.NewMeterProvider(metric.WithReader(reader))
+		var buf logged
+		log := slog.New(slog.NewTextHandler(&buf, nil))
+		b := newBus()
+		for i, name := range []string{"tenant-1 to bus", "tenant-2 to bus", ""} {
+			mem := newStore(t)
+			s := &faulty{Store: mem}
+			stop := begin(t, newRelay(t, s, b, relay.Options{Name: name, Logger: log, MeterProvider: mp}))
+			stage(t, mem, on("default", i+1)...)
+			time.Sleep(time.Second)
+			if name != "" {
+				if got := collect(t, reader, "waybill.relay.published"); got["relay="+name+",route=default,transport=relay_test"] != int64(i+1) {
+					t.Errorf("%v", got)
+				}
+			}
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			if owner := s.meets[0].Self.Name; name != "" && owner != name || name == "" && !strings.HasPrefix(owner, "relay_test to relay_test ") && !strings.HasPrefix(owner, "owned to relay_test ") {
+				t.Errorf("owner %q", owner)
+			}
+		}
+		if got := collect(t, reader, "waybill.relay.published"); got["route=default,transport=relay_test"] != 3 {
+			t.Errorf("a name that was not set is no label: %v", got)
+		}
+		for _, m := range []string{"waybill.relay.read.duration", "waybill.relay.settle.duration"} {
+			if got := collect(t, reader, m); got["relay=tenant-1 to bus"] == 0 {
+				t.Errorf("%s: %v", m, got)
+			}
+		}
+		for line := range strings.Lines(buf.take()) {
+			if !strings.Contains(line, "relay=") {
+				t.Errorf("no relay in %s", line)
+			}
+		}
+	})
+}

@@ -1,0 +1,216 @@
+package relay_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/waybill-go/waybill/core"
+	relay "github.com/waybill-go/waybill/relay/owned"
+	memory "github.com/waybill-go/waybill/store/memory/owned"
+)
+
+// RL-12
+func TestHooksNeverBreakTheRelay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		var seen atomic.Int32
+		free := make(chan struct{})
+		o := relay.Options{Hooks: relay.Hooks{OnPublished: func(relay.Event) {
+			if seen.Add(1) == 1 {
+				<-free // as slow as can be
+			}
+			panic("hook")
+		}}}
+		stage(t, s, msgs(6000, noKey)...)
+		stop := begin(t, newRelay(t, s, b, o))
+		within(t, time.Second, "published beside a hook that hangs", func() bool { return b.count() == 6000 })
+		close(free)
+		synctest.Wait()
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if n := seen.Load(); n < 4096 || n > 4098 {
+			t.Errorf("%d hooks ran", n)
+		}
+	})
+}
+
+// RL-06 RL-12
+func TestBreakerHook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.answer = func(_ *core.Envelope, nth int) error {
+			if nth < 3 {
+				return down()
+			}
+			return nil
+		}
+		var seen []string
+		o := relay.Options{Hooks: relay.Hooks{OnBreaker: func(e relay.Event) { seen = append(seen, fmt.Sprint(e.Route, " ", e.Err != nil)) }}}
+		stage(t, s, msg("a", ""))
+		stop := begin(t, newRelay(t, s, b, o))
+		within(t, time.Minute, "published", func() bool { return b.count() == 1 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if d := cmp.Diff([]string{"default true", "default true", "default false"}, seen); d != "" {
+			t.Error(d)
+		}
+	})
+}
+
+// OP-05
+func TestLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.answer = func(e *core.Envelope, _ int) error {
+			if e.ID == "m00000" {
+				return &core.Error{Class: core.ClassPermanent, Err: errors.New("never")}
+			}
+			return errNo
+		}
+		var buf bytes.Buffer
+		stage(t, s, msgs(300, noKey)...)
+		stop := begin(t, newRelay(t, s, b, relay.Options{Logger: slog.New(slog.NewJSONHandler(&buf, nil))}))
+		time.Sleep(5 * time.Minute)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		lines := map[string]int{}
+		suppressed := 0.0
+		for line := range strings.Lines(buf.String()) {
+			var l map[string]any
+			if err := json.Unmarshal([]byte(line), &l); err != nil {
+				t.Fatal(err)
+			}
+			event, _ := l["event"].(string)
+			lines[fmt.Sprint(l["level"], " ", event)]++
+			for _, k := range []string{"route", "id", "attempt"} {
+				if _, ok := l[k]; !ok && (event == "retry" || event == "abandoned") {
+					t.Errorf("no %s in %s", k, line)
+				}
+			}
+			if n, ok := l["suppressed"].(float64); ok {
+				suppressed += n
+			}
+		}
+		if lines["ERROR abandoned"] != 1 || lines["INFO start"] != 1 || lines["INFO stop"] != 1 || lines["WARN retry"] < 5 || lines["WARN retry"] > 160 {
+			t.Errorf("%v", lines)
+		}
+		if suppressed < 1000 {
+			t.Errorf("%v suppressed", suppressed)
+		}
+	})
+}
+
+// OP-04 OP-03
+func TestTelemetry(t *testing.T) {
+	t.Parallel()
+	spans := tracetest.NewSpanRecorder()
+	tp := trace.NewTracerProvider(trace.WithSpanProcessor(spans))
+	reader := metric.NewManualReader()
+	mp := metric.NewMeterProvider(metric.WithReader(reader))
+	s := storeWith(t, memory.Options{Source: "/test", TracerProvider: tp})
+	ctx, root := tp.Tracer("app").Start(t.Context(), "request")
+	stageIn(ctx, t, s, msg("a", ""), msg("bad", ""))
+	root.End()
+	b := newBus()
+	b.answer = func(e *core.Envelope, _ int) error {
+		if e.ID == "bad" {
+			return errNo
+		}
+		return nil
+	}
+	if _, err := newRelay(t, s, b, relay.Options{MeterProvider: mp, TracerProvider: tp}).RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var staged, published trace.ReadOnlySpan
+	for _, sp := range spans.Ended() {
+		switch sp.Name() {
+		case "waybill stage":
+			staged = sp
+		case "publish t.a":
+			if sp.Status().Description == "" {
+				published = sp
+			}
+		}
+	}
+	if staged == nil || published == nil {
+		t.Fatal("spans are missing")
+	}
+	if published.Parent().SpanID() != staged.SpanContext().SpanID() || published.SpanContext().TraceID() != root.SpanContext().TraceID() {
+		t.Error("the publish span is no child of the stage span")
+	}
+	if got := b.arrived[0].SpanContext(); got.SpanID() != published.SpanContext().SpanID() || !got.IsSampled() {
+		t.Errorf("what travels is not the publish span: %s", b.arrived[0].TraceParent)
+	}
+	var rm metricdata.ResourceMetrics
+	if err := reader.Collect(context.WithoutCancel(t.Context()), &rm); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, sm := range rm.ScopeMetrics {
+		for _, m := range sm.Metrics {
+			switch d := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				p := d.DataPoints[0]
+				got[m.Name] = fmt.Sprint(p.Value, " ", p.Attributes.Encoded(attribute.DefaultEncoder()))
+			case metricdata.Histogram[float64]:
+				got[m.Name] = strconv.FormatBool(d.DataPoints[0].Count > 0)
+			}
+		}
+	}
+	want := map[string]string{
+		"waybill.relay.published":        "1 route=default,transport=relay_test",
+		"waybill.relay.failures":         "1 class=rejected,error.type=rejected,route=default,transport=relay_test",
+		"waybill.relay.breaker.state":    "0 route=default,transport=relay_test",
+		"waybill.relay.message.age":      "true",
+		"waybill.relay.read.duration":    "true",
+		"waybill.relay.publish.duration": "true",
+		"waybill.relay.settle.duration":  "true",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// A second Run is refused while one goes on; afterwards the relay can be run again.
+func TestOneRunAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		r := newRelay(t, s, b, relay.Options{})
+		stop := begin(t, r)
+		synctest.Wait()
+		if _, err := r.RunOnce(t.Context()); err == nil {
+			t.Error("two at a time")
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		stage(t, s, msg("a", ""))
+		if c, err := r.RunOnce(t.Context()); err != nil || c.Published != 1 {
+			t.Errorf("%+v %v", c, err)
+		}
+	})
+}

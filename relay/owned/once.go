@@ -1,0 +1,180 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// leftEvery is how often a pass that has nothing more to do looks what others have left.
+const leftEvery = 400 * time.Millisecond
+
+// pass is the end of a RunOnce.
+type pass struct {
+	counting bool
+	countAt  time.Time
+	beats    map[outbox.Session]int64 // of members that own units, as they were first seen
+}
+
+// endPass stops a RunOnce when there is nothing more to do: nothing is due, or what is due is not to be had.
+func (e *engine) endPass() (next time.Time) {
+	if !e.once || e.stopping || e.counting || len(e.calls) > 0 {
+		return time.Time{}
+	}
+	var barred []string
+	outage := false
+	for _, rt := range e.order {
+		open := !rt.breaker.closed()
+		if rt.paused || open {
+			barred = append(barred, rt.Name)
+		}
+		for _, b := range rt.topics {
+			open = open || !b.closed()
+		}
+		outage = outage || open && !rt.paused
+	}
+	if !e.d.RestingBut(barred) {
+		return time.Time{}
+	}
+	owners := e.d.Elsewhere()
+	if len(owners) == 0 && !outage && !e.othersHold() {
+		e.stop()
+		return time.Time{}
+	}
+	if e.now.Before(e.countAt) {
+		return e.countAt
+	}
+	doubt := !outage && e.doubtful(owners)
+	counter, _ := core.As[core.Counter](e.store)
+	e.counting = true
+	e.async(func() func() {
+		var counts []core.Count
+		var err error
+		if counter != nil {
+			ctx, cancel := context.WithTimeout(e.upkeepCtx, lookTimeout)
+			defer cancel()
+			err = guardErr("count", func() (err error) {
+				counts, err = counter.Counts(ctx)
+				return err
+			})
+		}
+		return func() {
+			e.counting = false
+			if e.stopping {
+				return
+			}
+			if err != nil {
+				e.fail(core.Within("waybill/relay: store", err))
+				return
+			}
+			left := e.left(counts, counter != nil)
+			if left != "" && doubt { // a dead relay's units will be ours
+				e.countAt = e.now.Add(leftEvery)
+				return
+			}
+			if left != "" {
+				e.fatal = &core.Error{Op: "waybill/relay: run once", Class: core.ClassOutage, Err: fmt.Errorf("%s is left: %s", left, e.why(owners))}
+			}
+			e.stop()
+		}
+	})
+	return time.Time{}
+}
+
+// othersHold reports whether records of the relay's units are held by others.
+func (e *engine) othersHold() bool {
+	return slices.ContainsFunc(e.order, func(rt *route) bool { return e.d.Status(rt.Name).Elsewhere > 0 })
+}
+
+// doubtful reports whether an owner of units may be dead: its beat was not seen to rise yet.
+func (e *engine) doubtful(owners map[outbox.Session]int) (doubt bool) {
+	if e.beats == nil {
+		e.beats = map[outbox.Session]int64{}
+	}
+	beats := map[outbox.Session]int64{}
+	for i := range e.d.Roster().Members {
+		m := &e.d.Roster().Members[i]
+		beats[m.Session] = m.Beat
+	}
+	for s := range owners {
+		first, seen := e.beats[s]
+		if !seen {
+			e.beats[s] = beats[s]
+		}
+		doubt = doubt || !seen || first == beats[s]
+	}
+	return doubt
+}
+
+// left says what is due and was not published, empty if nothing is.
+func (e *engine) left(counts []core.Count, counted bool) string { //nolint:revive // whether counts say anything
+	if !counted {
+		return fmt.Sprintf("what others own, and %d due", e.known())
+	}
+	var parts []string
+	for i := range counts {
+		n := &counts[i]
+		rt := e.routes[n.Route]
+		if rt == nil || rt.paused || n.N == 0 {
+			continue
+		}
+		switch n.State {
+		case core.StatePending, core.StateFailed:
+			if n.Oldest > 0 {
+				parts = append(parts, fmt.Sprintf("%d %s on route %s, the oldest due for %s,", n.N, n.State, n.Route, round(n.Oldest)))
+			}
+		case core.StateProcessing:
+			parts = append(parts, fmt.Sprintf("%d in progress on route %s", n.N, n.Route))
+		case core.StateNone, core.StatePublished, core.StateAbandoned:
+		}
+	}
+	if n := e.known(); len(parts) == 0 && n > 0 {
+		parts = append(parts, fmt.Sprintf("%d due", n))
+	}
+	return strings.Join(parts, " and ")
+}
+
+// known is how many records of routes that are not paused are in memory.
+func (e *engine) known() (n int) {
+	for _, rt := range e.order {
+		if st := e.d.Status(rt.Name); !rt.paused {
+			n += st.Ready + st.Waiting
+		}
+	}
+	return n
+}
+
+// why says who has what is left.
+func (e *engine) why(owners map[outbox.Session]int) string {
+	var parts []string
+	for _, rt := range e.order {
+		if rt.paused {
+			continue
+		}
+		if rt.breaker.failures > 0 {
+			parts = append(parts, fmt.Sprintf("publishing on route %s is paused by an outage: %s", rt.Name, rt.breaker.cause))
+		}
+		for topic, b := range rt.topics {
+			parts = append(parts, fmt.Sprintf("publishing to topic %s on route %s is paused by an outage: %s", topic, rt.Name, b.cause))
+		}
+	}
+	for s, n := range owners {
+		name := "a relay that has not left"
+		for i := range e.d.Roster().Members {
+			if m := &e.d.Roster().Members[i]; m.Session == s && m.Name != "" {
+				name = m.Name
+			}
+		}
+		parts = append(parts, fmt.Sprintf("%s owns %d units", name, n))
+	}
+	if e.othersHold() {
+		parts = append(parts, "other relays still have some on their way")
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,287 @@
+package relay
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// Defaults of Options.
+const (
+	DefaultBatchSize         = 500
+	DefaultBatchBytes        = 16 << 20
+	DefaultWindow            = 4
+	DefaultPollMin           = 50 * time.Millisecond
+	DefaultPollMax           = 10 * time.Second
+	DefaultLease             = 10 * time.Second
+	DefaultPublishTimeout    = 30 * time.Second
+	DefaultDrainTimeout      = 15 * time.Second
+	DefaultUnroutableHorizon = 24 * time.Hour
+	DefaultCleanInterval     = time.Minute
+	DefaultStaleAfter        = 5 * time.Minute
+
+	maxWeight    = 1000
+	minRate      = 1.0 / 3600
+	maxRate      = 1e6
+	maxBatchSize = 10_000
+	maxWindow    = 256
+	maxUnits     = 16 * outbox.NumSlots
+	minDuration  = time.Millisecond
+	maxDuration  = 24 * time.Hour
+)
+
+// Options configures a Relay. Zero fields mean their defaults.
+type Options struct {
+	// Name names the relay in the store and in every line of its log; the default is made of both ends, host name and process
+	// id. If set, it is a label of every metric too. Set it when a process runs several relays, to what tells both ends,
+	// such as "tenant-7 to rabbitmq".
+	Name string
+	// Routes to serve; default the one route core.DefaultRoute, to the relay's publisher, in per-key order.
+	Routes []Route
+
+	// BatchSize bounds the records of a route in one read and in one publish; default 500, 1 to 10,000. With 1 and a
+	// Window of 1 the relay is sequential.
+	BatchSize int
+	// BatchBytes bounds the bodies of a route in one read; default 16 MiB, negative = unbounded.
+	BatchBytes int64
+	// Window is how many batches of a route may be in memory, ready or on their way; default 4, 1 to 256.
+	Window int
+	// PollMin and PollMax bound the pause after a read that found nothing: it doubles from one to the other. Defaults 50 ms
+	// and 10 s.
+	PollMin, PollMax time.Duration
+	// Lease is how long the relay may be silent before others take over what it owns; default 10 s. It is renewed every
+	// third of that. What is being published when it ends is given up.
+	Lease time.Duration
+	// PublishTimeout bounds one Publish call; default 30 s. What has no result by then is an outage.
+	PublishTimeout time.Duration
+	// DrainTimeout bounds how long publishes in flight may go on after Run's context ended; default 15 s, negative = not
+	// at all.
+	DrainTimeout time.Duration
+	// UnroutableHorizon is how long after it was due a message may stay unroutable before it is abandoned, if it was tried
+	// core.DefaultBackoffAttempts times (about an hour), so that an outage does not use up its time; default 24 h,
+	// negative = it is abandoned at once.
+	UnroutableHorizon time.Duration
+	// CleanInterval is how often the relay cleans its store, jittered: what expired is abandoned, and what its retention is
+	// over for is deleted. Of several relays one is elected. Default 1 min, at least 1 s, negative = off. Stores that keep
+	// nothing have nothing to clean.
+	CleanInterval time.Duration
+	// StaleAfter is how long a message may be due before Health tells, and on a route that this relay does not serve the
+	// log and the metric waybill.relay.unserved too; default 5 min, at least 1 s, negative = off.
+	StaleAfter time.Duration
+
+	// Logger receives the relay's log; nil means slog.Default().
+	Logger *slog.Logger
+	// Hooks observe what happens to messages.
+	Hooks Hooks
+	// MeterProvider and TracerProvider; nil means the global ones.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
+}
+
+// Route is one lane of the outbox and where it leads.
+type Route struct {
+	// Name is the route's name; default core.DefaultRoute.
+	Name string
+	// Publisher sends the route's messages; nil means the relay's.
+	Publisher core.Publisher
+	// Order is how the route is read and sent; the default is per-key order.
+	Order core.Order
+	// BlockAfterAbandon makes an abandoned message block its key until an operator decides. Needs core.OrderPerKey.
+	BlockAfterAbandon bool
+	// Backoff decides about the next attempt of a rejected message; nil means core's default: 20 attempts in about an
+	// hour.
+	Backoff *core.Backoff
+	// RatePerSecond bounds the messages that this relay publishes per second, failed attempts included, with bursts of a
+	// tenth of a second's worth, but at least one message; one an hour to a million; 0 = unbounded.
+	RatePerSecond float64
+	// Weight is the route's share of the relay, in messages, while other routes have work too; default 1, at most 1,000. If
+	// weights differ, or there are Lanes, routes with work divide one window between them, so that they share what the
+	// publishers can do. A limited route takes what its rate allows.
+	Weight int
+	// Lanes serves the priority lanes of the route, see core.InLane: while all have work, the high one gets 6 of 10
+	// messages, the normal one 3, the low one 1. A lane that is empty leaves its part to the others. The lanes are routes
+	// of their own to the store; they share RatePerSecond and Weight.
+	Lanes bool
+	// Units is how many units the route, or each of its lanes, is divided into between relays, if this relay is the first to
+	// serve it; 1 to 64. More relays than units share nothing. The default is 64 for up to 16 routes, and 1,024 in all for
+	// more.
+	Units int
+}
+
+// Defaults returns the options that the zero value stands for, without Name, which depends on the host.
+func Defaults() Options { return Options{}.withDefaults() }
+
+func (o Options) withDefaults() Options {
+	setInt(&o.BatchSize, DefaultBatchSize)
+	setInt(&o.Window, DefaultWindow)
+	setInt(&o.BatchBytes, DefaultBatchBytes)
+	setInt(&o.PollMin, DefaultPollMin)
+	setInt(&o.PollMax, DefaultPollMax)
+	setInt(&o.Lease, DefaultLease)
+	setInt(&o.PublishTimeout, DefaultPublishTimeout)
+	setInt(&o.DrainTimeout, DefaultDrainTimeout)
+	setInt(&o.UnroutableHorizon, DefaultUnroutableHorizon)
+	setInt(&o.CleanInterval, DefaultCleanInterval)
+	setInt(&o.StaleAfter, DefaultStaleAfter)
+	if len(o.Routes) == 0 {
+		o.Routes = []Route{{}}
+	}
+	o.Routes = append([]Route(nil), o.Routes...)
+	for i := range o.Routes {
+		if o.Routes[i].Name == "" {
+			o.Routes[i].Name = core.DefaultRoute
+		}
+		setInt(&o.Routes[i].Weight, 1)
+		setInt(&o.Routes[i].Units, min(max(maxUnits/len(o.Routes), 1), outbox.NumSlots))
+	}
+	return o
+}
+
+func setInt[T int | int64 | time.Duration](p *T, v T) {
+	if *p == 0 {
+		*p = v
+	}
+}
+
+// ownerName is the default of Options.Name: the packages at both ends, and the process.
+func ownerName(store outbox.Store, routes []Route) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	var ends []string
+	for i := range routes {
+		if name := transportName(routes[i].Publisher); !slices.Contains(ends, name) && len(ends) < 4 {
+			ends = append(ends, name)
+		}
+	}
+	return fmt.Sprintf("%s to %s %s:%d", transportName(store), strings.Join(ends, "+"), host, os.Getpid())
+}
+
+// bytes is how much of bodies a route may hold in memory.
+func (o *Options) bytes() int64 {
+	if o.BatchBytes < 0 || o.BatchBytes > math.MaxInt64/maxWindow {
+		return math.MaxInt64
+	}
+	return max(o.BatchBytes, 1) * 4 // a read of the dispatcher brings a quarter of it
+}
+
+// Validate reports all problems of o as one [*core.InvalidError], or nil. What depends on the store and the publishers
+// is checked by New, together with this.
+func (o Options) Validate() error {
+	o = o.withDefaults()
+	return core.Invalid("waybill/relay: options", o.problems()...)
+}
+
+// problems lists what is wrong with o, whose defaults are set.
+func (o *Options) problems() []string {
+	var p []string
+	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
+	if s := core.CheckName(o.Name); s != "" {
+		bad("Name: %s", s)
+	}
+	if o.BatchSize < 1 || o.BatchSize > maxBatchSize {
+		bad("BatchSize: %d is not between 1 and %d", o.BatchSize, maxBatchSize)
+	}
+	if o.Window < 1 || o.Window > maxWindow {
+		bad("Window: %d is not between 1 and %d", o.Window, maxWindow)
+	}
+	for _, d := range [...]struct {
+		name  string
+		value time.Duration
+	}{{"PollMin", o.PollMin}, {"PollMax", o.PollMax}, {"Lease", o.Lease}, {"PublishTimeout", o.PublishTimeout}} {
+		if d.value < minDuration || d.value > maxDuration {
+			bad("%s: %s is not between %s and %s", d.name, d.value, minDuration, maxDuration)
+		}
+	}
+	if o.DrainTimeout > maxDuration {
+		bad("DrainTimeout: %s is more than %s", o.DrainTimeout, maxDuration)
+	}
+	if o.PollMax > 0 && o.PollMin > o.PollMax {
+		bad("PollMin: %s is more than PollMax %s", o.PollMin, o.PollMax)
+	}
+	for _, d := range [...]struct {
+		name  string
+		value time.Duration
+	}{{"CleanInterval", o.CleanInterval}, {"StaleAfter", o.StaleAfter}} {
+		if d.value > 0 && (d.value < time.Second || d.value > maxDuration) {
+			bad("%s: %s is not between 1s and %s; negative = off", d.name, d.value, maxDuration)
+		}
+	}
+	seen := map[string]bool{}
+	for i := range o.Routes {
+		r, at := &o.Routes[i], fmt.Sprintf("Routes[%d]", i)
+		if s := core.CheckName(r.Name); s != "" {
+			bad("%s.Name: %s", at, s)
+		}
+		if seen[r.Name] {
+			bad("%s.Name: %q is listed twice; a route leads to one publisher", at, r.Name)
+		}
+		seen[r.Name] = true
+		if r.Lanes {
+			for _, l := range lanes[:] {
+				name := core.LaneRoute(r.Name, l.lane)
+				if name == r.Name {
+					continue
+				}
+				if s := core.CheckName(name); s != "" {
+					bad("%s.Lanes: the name of lane %s: %s", at, l.lane, s)
+				}
+				if seen[name] || slices.ContainsFunc(o.Routes[i+1:], func(o Route) bool { return o.Name == name }) {
+					bad("%s.Lanes: its lane %q is listed as a route too; leave that out", at, name)
+				}
+			}
+		}
+		if f := r.RatePerSecond; f != 0 && !(f >= minRate && f <= maxRate) { // NaN is in no range
+			bad("%s.RatePerSecond: %g is not between one an hour and %g; 0 = unbounded; to publish nothing use Pause", at, f, maxRate)
+		}
+		if r.Weight < 1 || r.Weight > maxWeight {
+			bad("%s.Weight: %d is not between 1 and %d", at, r.Weight, maxWeight)
+		}
+		if r.Units < 1 || r.Units > outbox.NumSlots {
+			bad("%s.Units: %d is not between 1 and %d", at, r.Units, outbox.NumSlots)
+		}
+		if r.Order > core.OrderHLC {
+			bad("%s.Order: %d is unknown", at, r.Order)
+		}
+		if r.BlockAfterAbandon && r.Order != core.OrderPerKey {
+			bad("%s.BlockAfterAbandon: needs Order per_key, not %s", at, r.Order)
+		}
+		if r.Backoff != nil {
+			p = append(p, r.Backoff.Validate(at+".Backoff")...)
+		}
+	}
+	return p
+}
+
+// promises lists what the options ask of the publishers, but these do not promise.
+func (o *Options) promises() []string {
+	var p []string
+	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
+	for i := range o.Routes {
+		r := &o.Routes[i]
+		at := fmt.Sprintf("Routes[%d] (%s)", i, r.Name)
+		if core.IsNil(r.Publisher) {
+			bad("%s.Publisher: is nil, and so is the relay's; give one of them", at)
+			continue
+		}
+		t := r.Publisher.Traits()
+		if !t.Confirmed {
+			bad("%s.Publisher: does not wait for confirms, so messages could be lost; turn publisher confirms on", at)
+		}
+		if r.Order == core.OrderPerKey && t.KeyOrder == core.KeyOrderNone {
+			bad("%s.Order: per_key, but the publisher keeps no order; choose core.OrderBestEffort or a transport with ordered keys (an SQS FIFO queue)", at)
+		}
+	}
+	return p
+}

@@ -1,0 +1,79 @@
+package relay
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Pause stops a route: when Pause returns, nothing more of it is sent. What is being published finishes. If
+// another relay serves the route, it takes over what this one owns of it. It holds until Resume, over the end of a Run too, for this relay only.
+// The name of a route with Lanes stands for all its lanes; [core.LaneRoute] names one. Pausing twice is pausing once. An
+// unknown route is an [*core.InvalidError]. It is safe for concurrent use, also from hooks, before and during Run.
+func (r *Relay) Pause(route string) error { return r.setPaused("pause", route, true) }
+
+// Resume ends a Pause; see there.
+func (r *Relay) Resume(route string) error { return r.setPaused("resume", route, false) }
+
+func (r *Relay) setPaused(what, route string, paused bool) error {
+	r.mu.Lock()
+	known := false
+	var names []string
+	for i := range r.routes {
+		if rt := &r.routes[i]; rt.Name == route || rt.base == route {
+			known = true
+			r.paused[rt.Name] = paused
+		} else if !slices.Contains(names, rt.base) {
+			names = append(names, rt.base)
+		}
+	}
+	e := r.engine
+	r.mu.Unlock()
+	if !known {
+		return core.Invalid("waybill/relay: "+what, fmt.Sprintf("route %q: this relay does not serve it; it serves %s", route, strings.Join(names, ", ")))
+	}
+	if e != nil {
+		e.ask(nil, e.applyPauses)
+	}
+	return nil
+}
+
+// ask runs f on the loop and returns when that is done. It reports whether it was: not if the loop has ended or is ended
+// by giveUp.
+func (e *engine) ask(giveUp <-chan struct{}, f func()) bool {
+	done := make(chan struct{})
+	select {
+	case e.asks <- func() { f(); close(done) }:
+	case <-e.gone:
+		return false
+	case <-giveUp:
+		return false
+	}
+	select {
+	case <-done:
+		return true
+	case <-e.gone:
+		return false
+	}
+}
+
+// applyPauses takes over what Pause and Resume have set.
+func (e *engine) applyPauses() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, rt := range e.order {
+		paused := e.paused[rt.Name]
+		if paused == rt.paused {
+			continue
+		}
+		rt.paused = paused
+		if paused {
+			e.unpark(rt)
+			e.log.Info("route paused", "event", "pause", "route", rt.Name)
+			continue
+		}
+		e.log.Info("route resumed", "event", "resume", "route", rt.Name)
+	}
+}

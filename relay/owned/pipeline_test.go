@@ -1,0 +1,110 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	relay "github.com/waybill-go/waybill/relay/owned"
+)
+
+// RL-11: a claim, two publishes and a settle are in progress at once, and the whole drains at the pace of its slowest
+// stage.
+func TestStagesOverlap(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		var mu sync.Mutex
+		var now, all [3]int
+		stageOf := func(i int, d time.Duration) {
+			mu.Lock()
+			now[i]++
+			if now[0] > 0 && now[1] > 1 && now[2] > 0 {
+				all = now
+			}
+			mu.Unlock()
+			time.Sleep(d)
+			mu.Lock()
+			now[i]--
+			mu.Unlock()
+		}
+		s := &faulty{Store: mem}
+		s.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+			stageOf(0, 10*time.Millisecond)
+			return next()
+		}
+		s.settle = func(_ []outbox.Outcome, next func() core.Results) core.Results {
+			stageOf(2, 9*time.Millisecond)
+			return next()
+		}
+		b.before = func(context.Context, []core.Envelope) { stageOf(1, 19*time.Millisecond) }
+		stage(t, mem, msgs(2000, func(i int) string { return strconv.Itoa(i) })...)
+		start := time.Now()
+		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 50}))
+		within(t, 10*time.Second, "drained", func() bool { return b.count() == 2000 })
+		took := time.Since(start)
+		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
+			t.Error(err)
+		}
+		if all == [3]int{} {
+			t.Error("claim, two publishes and settle were never in progress at once")
+		}
+		if raw := 400 * time.Millisecond; took > raw*10/8 {
+			t.Errorf("took %s; forty claims alone take %s", took, raw)
+		}
+		t.Logf("%v in progress at once; %s", all, took)
+	})
+}
+
+// RL-11: the confirms of a key that goes one by one are stored several at a time, and no later than 10 ms after they came; one that
+// nothing follows is stored at once.
+func TestSettlesGather(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		b.latency = time.Millisecond
+		confirmed := map[string]time.Time{}
+		settles, longest := 0, time.Duration(0)
+		s := &faulty{Store: mem}
+		s.settle = func(outcomes []outbox.Outcome, next func() core.Results) core.Results {
+			settles++
+			for i := range outcomes {
+				b.mu.Lock()
+				longest = max(longest, time.Since(confirmed[outcomes[i].Ref().ID]))
+				b.mu.Unlock()
+			}
+			return next()
+		}
+		b.answer = func(e *core.Envelope, _ int) error {
+			confirmed[e.ID] = time.Now()
+			return nil
+		}
+		const n = 200
+		stage(t, mem, msgs(n, func(int) string { return "hot" })...)
+		stop := begin(t, newRelay(t, s, b, relay.Options{}))
+		within(t, 10*time.Second, "drained", func() bool { return b.count() == n })
+		synctest.Wait()
+		if settles > n/8 {
+			t.Errorf("%d settles of %d messages", settles, n)
+		}
+		if longest > 10*time.Millisecond {
+			t.Errorf("an outcome waited %s for others", longest)
+		}
+		settles, longest = 0, 0
+		stage(t, mem, msg("alone", "other"))
+		within(t, 10*time.Second, "published", func() bool { return b.count() == n+1 })
+		synctest.Wait()
+		if settles != 1 || longest != 0 {
+			t.Errorf("%d settles of one message, after %s", settles, longest)
+		}
+		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,267 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/dispatch"
+)
+
+// send publishes c on a goroutine of its own.
+func (e *engine) send(c *call) {
+	c.route.calls++
+	c.route.out += len(c.items)
+	e.calls[c] = struct{}{}
+	c.under = c.lease.ctx
+	ctx, cancel := e.timeout(c.under, e.opts.PublishTimeout)
+	e.async(func() func() {
+		defer cancel()
+		start := time.Now()
+		if !c.lease.holds() { // the process may have stood still since the loop looked
+			return func() {
+				c.late = true
+				e.finish(c, core.AllFailed(len(c.items), errLate), 0)
+			}
+		}
+		ctx, trace := e.tel.startPublish(ctx, c)
+		res := e.publish(ctx, c)
+		trace.end(res)
+		c.ask(res)
+		took := time.Since(start)
+		return func() { e.finish(c, res, took) }
+	})
+}
+
+// publish calls the publisher and makes sure of one result a record. A panic is the record's fault if it was alone, so
+// that it costs an attempt; else it is an outage, and the breaker's probe sends records alone.
+func (e *engine) publish(ctx context.Context, c *call) (res core.Results) {
+	n := len(c.envs)
+	broken := func(what string) core.Results {
+		e.log.Error("the publisher broke its contract", "event", "publisher_broken", "route", c.route.Name, "id", c.items[0].Record.Envelope.ID,
+			"attempt", attempt(c.items[0]), "records", n, "error", what)
+		class := core.ClassOutage
+		if n == 1 {
+			class = core.ClassUnknown
+		}
+		return core.AllFailed(n, &core.Error{Op: "waybill/relay: publish", Class: class, Err: errors.New(what)})
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			res = broken(fmt.Sprintf("it panicked: %v", p))
+		}
+	}()
+	if res = c.route.Publisher.Publish(ctx, c.envs); len(res) != n {
+		return broken(fmt.Sprintf("it returned %d results for %d messages", len(res), n))
+	}
+	guardEach("an error of the publisher", res)
+	return res
+}
+
+// ask asks a custom back-off about what failed: not on the loop, since it may take its time or call the relay.
+func (c *call) ask(res core.Results) {
+	policy := c.route.Backoff
+	if policy.Kind != core.BackoffCustom {
+		return
+	}
+	for i, err := range res {
+		if err == nil || errors.Is(err, core.ErrBehind) || errors.Is(err, core.ErrUnroutable) {
+			continue
+		}
+		if class := classify(err); class != core.ClassRejected && class != core.ClassUnknown {
+			continue
+		}
+		if c.plans == nil {
+			c.plans = map[*dispatch.Item]plan{}
+		}
+		var p plan
+		p.in, p.again, p.broken = policy.Next(attempt(c.items[i]), err)
+		c.plans[c.items[i]] = p
+	}
+}
+
+// finish takes in the results of c.
+func (e *engine) finish(c *call, res core.Results, took time.Duration) {
+	rt := c.route
+	rt.calls--
+	rt.out -= len(c.items)
+	c.land()
+	if c.lost {
+		e.running++ // was taken off when it was given up
+		return
+	}
+	delete(e.calls, c)
+	confirmed := 0
+	for i, it := range c.items {
+		if it.Lost() {
+			e.itemLost(it)
+		}
+		if res[i] == nil {
+			confirmed++
+			e.published(it, c)
+		}
+	}
+	if confirmed > 0 {
+		e.worked.routes[rt.Name] = true
+		rt.sentAt = e.now
+	}
+	failed := c.failures(res)
+	for i, it := range slices.Backward(c.items) { // the last of a key first: what goes back stands behind what went back later
+		key := it.Record.Envelope.Key
+		first, ok := failed[key]
+		if ok && first == i {
+			e.unpark(rt, key)
+		}
+		switch err := res[i]; {
+		case err == nil:
+		case c.late:
+			e.release(it, false)
+		case ok && first < i && classify(err) == core.ClassOutage, errors.Is(err, core.ErrBehind), c.ended(err):
+			e.release(it, true)
+		case ok && first < i: // the error is that of an earlier one
+			e.release(it, false)
+		default:
+			e.failed(it, err, c)
+		}
+	}
+	if !c.late {
+		e.tel.published(e.base, rt, confirmed, took)
+	}
+	e.freeCall(c)
+}
+
+// land takes note that the records of c are not on their way any more.
+func (c *call) land() {
+	if !c.route.pipelined {
+		return
+	}
+	for _, it := range c.items {
+		key := it.Record.Envelope.Key
+		if key == "" {
+			continue
+		}
+		if c.route.flying[key]--; c.route.flying[key] == 0 {
+			delete(c.route.flying, key)
+		}
+	}
+}
+
+// failures returns the first failed record of each key, if the publisher pipelines.
+func (c *call) failures(res core.Results) map[string]int {
+	var first map[string]int
+	if !c.route.pipelined {
+		return nil
+	}
+	for i, err := range res {
+		key := c.items[i].Record.Envelope.Key
+		if _, ok := first[key]; err == nil || key == "" || ok {
+			continue
+		}
+		if first == nil {
+			first = map[string]int{}
+		}
+		first[key] = i
+	}
+	return first
+}
+
+// ended reports whether err is no more than the end of the lease.
+func (c *call) ended(err error) bool {
+	return c.under.Err() != nil && classify(err) == core.ClassOutage
+}
+
+func (e *engine) published(it *dispatch.Item, c *call) {
+	e.counts.Published++
+	e.tel.age(e.base, c.route, e.age(it))
+	e.conclude(it, outbox.Published(&it.Record))
+	e.sent(it, c.generation)
+	if e.opts.Hooks.OnPublished != nil {
+		e.observer.tell(e.opts.Hooks.OnPublished, e.event(it))
+	}
+}
+
+// failed decides what an error means for it.
+func (e *engine) failed(it *dispatch.Item, err error, c *call) {
+	rt := c.route
+	class := classify(err)
+	e.tel.failed(e.base, rt, class, err)
+	if errors.Is(err, core.ErrMisconfigured) && !e.worked.routes[rt.Name] {
+		e.fail(core.Within("waybill/relay: route "+rt.Name, err))
+	}
+	switch class {
+	case core.ClassOutage:
+		if !e.stopping {
+			e.outage(it, err, c.generation)
+		}
+		e.release(it, true)
+	case core.ClassPermanent:
+		reason := core.ReasonOf(err)
+		if reason == core.ReasonNone {
+			reason = core.ReasonRejected
+		}
+		e.abandon(it, reason, err)
+	case core.ClassRejected, core.ClassUnknown:
+		e.rejected(it, err, c)
+	}
+}
+
+// classify is core.ClassOf with what only the relay knows: the end of a call's context is a result that never came, and
+// what was once right and is now misconfigured will be right again.
+func classify(err error) core.Class {
+	class := core.ClassOf(err)
+	switch {
+	case errors.Is(err, core.ErrUnroutable) && class != core.ClassOutage:
+		return core.ClassRejected
+	case errors.Is(err, core.ErrMisconfigured):
+		return core.ClassOutage
+	case class == core.ClassUnknown && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, core.ErrClosed)):
+		return core.ClassOutage
+	}
+	return class
+}
+
+// rejected plans the next attempt, or gives up.
+func (e *engine) rejected(it *dispatch.Item, err error, c *call) {
+	policy := c.route.Backoff
+	if errors.Is(err, core.ErrUnroutable) {
+		// After a long outage all that waited is old at its first attempt.
+		if h := e.opts.UnroutableHorizon; h < 0 || e.age(it) >= h && attempt(it) >= core.DefaultBackoffAttempts {
+			e.abandon(it, core.ReasonUnroutable, err)
+			return
+		}
+		policy = &c.route.unroute
+	}
+	p, asked := c.plans[it]
+	if !asked {
+		p.in, p.again, p.broken = policy.Next(attempt(it), err)
+	}
+	in, again, broken := p.in, p.again, p.broken
+	if !again {
+		e.abandon(it, core.ReasonAttempts, err)
+		return
+	}
+	if broken != nil {
+		e.warn(it, "backoff_broken", "retrying at the cap", broken)
+	}
+	var ce *core.Error
+	if errors.As(err, &ce) && ce.After > 0 {
+		in = ce.After
+	}
+	e.retry(it, err, in)
+}
+
+// unroutableBackoff spaces the attempts of unroutable records: as b, but without a bound of its own.
+func unroutableBackoff(b *core.Backoff) core.Backoff {
+	u := *b
+	switch b.Kind {
+	case core.BackoffExponential, core.BackoffLinear, core.BackoffConstant:
+	case core.BackoffSchedule, core.BackoffNone, core.BackoffCustom:
+		u = core.Backoff{}
+	}
+	u.Attempts = -1
+	return u
+}

@@ -1,0 +1,235 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// Relay moves messages from a store to publishers. Make one with New.
+type Relay struct {
+	store   outbox.Store
+	opts    Options
+	log     *slog.Logger
+	tel     *telemetry
+	running atomic.Bool
+	routes  []served // of opts, lanes spread out
+	// cleanerName tells this relay from all others.
+	cleanerName string
+	// limits are the token buckets of limited routes. Only a running engine touches them.
+	limits map[string]*bucket
+
+	wakes chan struct{} // see Wake
+
+	mu      sync.Mutex
+	paused  map[string]bool // by name of a served route
+	engine  *engine         // the running one
+	lastErr error           // what ended the latest run
+
+	// worked tells that the store and the publishers answered at least once; from then on no error is fatal. Only a
+	// running engine touches it.
+	worked worked
+}
+
+// served is a route as the store knows it: a route of the options, or one of its lanes.
+type served struct {
+	Route
+	base string // the name of the route in the options
+	part int    // of the route; 1 if it has no lanes
+}
+
+// spread returns what the store knows of routes.
+func spread(routes []Route) []served {
+	var out []served
+	for _, r := range routes {
+		if !r.Lanes {
+			out = append(out, served{r, r.Name, 1})
+			continue
+		}
+		for _, l := range lanes[:] {
+			s := served{r, r.Name, l.part}
+			s.Name = core.LaneRoute(r.Name, l.lane)
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// worked is what has answered once: methods of the store, and the publishers of routes.
+type worked struct{ store, routes map[string]bool }
+
+// Counts is what one pass did, in records.
+type Counts struct {
+	// Claimed counts records that were taken up, Published confirms, Failed attempts that will be repeated, Abandoned what
+	// was given up, Released what was handed back at no cost.
+	Claimed, Published, Failed, Abandoned, Released int
+}
+
+// New returns a relay from store to publisher, or an [*core.InvalidError] that lists every problem of opts and every
+// promise that the publishers do not make. publisher may be nil if every route has its own.
+func New(store outbox.Store, publisher core.Publisher, opts Options) (*Relay, error) {
+	if core.IsNil(store) {
+		return nil, core.Invalid("waybill/relay: options", "store: is nil; give the outbox of a store")
+	}
+	opts = opts.withDefaults()
+	for i := range opts.Routes {
+		if core.IsNil(opts.Routes[i].Publisher) {
+			opts.Routes[i].Publisher = publisher
+		}
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	if err := core.Invalid("waybill/relay: options", append(opts.problems(), opts.promises()...)...); err != nil {
+		return nil, err
+	}
+	tel, err := newTelemetry(&opts) // with the name only if it was set: the default one is different in every process
+	if err != nil {
+		return nil, fmt.Errorf("waybill/relay: metrics: %w", err)
+	}
+	if opts.Name == "" {
+		opts.Name = ownerName(store, opts.Routes)
+	}
+	r := &Relay{
+		store: store, opts: opts, log: opts.Logger.With("relay", opts.Name), tel: tel, worked: worked{map[string]bool{}, map[string]bool{}},
+		routes: spread(opts.Routes), limits: map[string]*bucket{}, paused: map[string]bool{}, cleanerName: opts.Name + " " + core.NewID(), wakes: make(chan struct{}, 1),
+	}
+	for i := range opts.Routes {
+		if rt := &opts.Routes[i]; rt.RatePerSecond > 0 {
+			r.limits[rt.Name] = newBucket(rt.RatePerSecond)
+		}
+	}
+	return r, nil
+}
+
+// Run relays until ctx ends, then drains and returns nil. It returns an error only if store or publisher are
+// misconfigured on first contact (matching core.ErrMisconfigured), or if the relay is running already.
+func (r *Relay) Run(ctx context.Context) error {
+	e, err := r.start(ctx, false)
+	if err != nil {
+		return err
+	}
+	counter, _ := core.As[core.Counter](r.store)
+	if stop, err := r.gauges(counter, e); err != nil {
+		r.log.Warn("no gauges", "event", "metrics_failed", "error", core.ErrorText(err))
+	} else {
+		defer stop()
+	}
+	r.log.Info("relay started", "event", "start", "routes", e.names)
+	err = e.run(ctx)
+	r.log.Info("relay stopped", "event", "stop", "claimed", e.counts.Claimed, "published", e.counts.Published,
+		"failed", e.counts.Failed, "abandoned", e.counts.Abandoned, "released", e.counts.Released)
+	return err
+}
+
+// RunOnce relays until nothing is due, or ctx ends, and says what it did. It drains like Run. What it cannot publish, because
+// another relay owns it or because of an outage, is an error that says how much of it is due; a paused route is left out.
+// Other errors are those of the store, which Run would have sat out, or a misconfiguration. A relay that died is waited for
+// until its lease is over.
+func (r *Relay) RunOnce(ctx context.Context) (Counts, error) {
+	e, err := r.start(ctx, true)
+	if err != nil {
+		return Counts{}, err
+	}
+	err = e.run(ctx)
+	return e.counts, err
+}
+
+// Wake says that something was staged, by a transaction that has committed. It never waits, may be called at any time from
+// anywhere, and is a hint: without it the store's own wake-up or the next poll finds it.
+func (r *Relay) Wake() {
+	select {
+	case r.wakes <- struct{}{}:
+	default:
+	}
+}
+
+// start checks store and publishers and returns an engine. The relay counts as running until the engine's run ends.
+func (r *Relay) start(ctx context.Context, once bool) (*engine, error) {
+	if !r.running.CompareAndSwap(false, true) {
+		return nil, errors.New("waybill/relay: already running; make a second relay to run two")
+	}
+	if err := r.check(ctx); err != nil {
+		r.ended(err, once)
+		return nil, err
+	}
+	e := newEngine(ctx, r, once)
+	r.mu.Lock()
+	r.engine, r.lastErr = e, nil
+	r.mu.Unlock()
+	e.applyPauses() // what changes from here on is asked of the loop
+	return e, nil
+}
+
+// ended notes that a run is over. The error of a RunOnce is its caller's.
+func (r *Relay) ended(err error, once bool) { //nolint:revive // a fact, not a mode
+	r.mu.Lock()
+	if r.engine = nil; !once {
+		r.lastErr = err
+	}
+	r.mu.Unlock()
+	r.running.Store(false)
+}
+
+// check asks those who can tell whether they are usable at all. An outage is no reason not to start.
+func (r *Relay) check(ctx context.Context) error {
+	type part struct {
+		name string
+		v    any
+	}
+	var parts []part
+	if len(r.worked.store) == 0 {
+		parts = append(parts, part{"store", r.store})
+	}
+	for i := range r.opts.Routes {
+		if rt := &r.opts.Routes[i]; !r.worked.routes[rt.Name] {
+			parts = append(parts, part{"route " + rt.Name, rt.Publisher})
+		}
+	}
+	for _, p := range parts {
+		c, ok := core.As[core.Checker](p.v)
+		if !ok {
+			continue
+		}
+		err := guardErr("check", func() error {
+			ctx, cancel := context.WithTimeout(ctx, r.opts.PublishTimeout)
+			defer cancel()
+			return c.Check(ctx)
+		})
+		switch {
+		case errors.Is(err, core.ErrMisconfigured):
+			return core.Within("waybill/relay: "+p.name, err)
+		case err != nil:
+			r.log.Warn("not reachable at start; trying on", "event", "check_failed", "part", p.name, "error", core.ErrorText(err))
+		}
+	}
+	return nil
+}
+
+// guardErr runs f and turns a panic into an error, also one of the error that f returns, such as a nil pointer of its type.
+func guardErr(what string, f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("waybill/relay: %s panicked: %v", what, p)
+		}
+	}()
+	if err = f(); err != nil {
+		_, _ = err.Error(), classify(err)
+	}
+	return err
+}
+
+// guardEach does the same for each of res.
+func guardEach(what string, res core.Results) {
+	for i, err := range res {
+		if err != nil {
+			res[i] = guardErr(what, func() error { return err })
+		}
+	}
+}

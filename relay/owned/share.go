@@ -1,0 +1,131 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// lanes are the priority lanes of a route and their parts of it.
+var lanes = [...]struct {
+	lane core.Lane
+	part int
+}{{core.LaneHigh, 6}, {core.LaneNormal, 3}, {core.LaneLow, 1}}
+
+// group is routes that share something: all those without a limit, or the lanes of a limited route, which share its tokens.
+//
+// Routes without a limit do not wait for each other if all are equal. If not, those that have work divide one window of
+// records in flight between them by their shares; what is alone gets all of it. Of a limited route the lane that got least by
+// its share is next.
+type group struct {
+	routes   []*route
+	limit    *bucket // nil = unbounded
+	weighted bool
+	turn     float64 // the virtual time: the count of the lane that was chosen last
+}
+
+// newGroups spreads routes over groups.
+func newGroups(routes []*route, limits map[string]*bucket) []*group {
+	common := &group{}
+	groups := []*group{common}
+	limited := map[string]*group{}
+	for _, rt := range routes {
+		g := common
+		if b := limits[rt.base]; b != nil {
+			if g = limited[rt.base]; g == nil {
+				g = &group{limit: b}
+				limited[rt.base], groups = g, append(groups, g)
+			}
+		}
+		g.routes = append(g.routes, rt)
+		g.weighted = g.weighted || rt.Lanes || rt.Weight != g.routes[0].Weight
+		for _, k := range routes {
+			if k.base == rt.base {
+				rt.kin = append(rt.kin, k)
+			}
+		}
+	}
+	return groups
+}
+
+// handOut sends what is ready on the routes of g, and returns when more may be sent; zero = after a result.
+func (e *engine) handOut(g *group) (next time.Time) {
+	if g.limit != nil {
+		return e.pace(g)
+	}
+	for progress := true; progress; {
+		progress = false
+		for _, rt := range g.routes {
+			if n := e.window(g, rt) - rt.out; n > 0 && e.feed(rt, n) > 0 {
+				progress = true
+			}
+		}
+	}
+	return time.Time{}
+}
+
+// busy reports whether the route has more to send than it may.
+func (e *engine) busy(rt *route) bool {
+	return !rt.barred() && (e.d.Ready(rt.Name) > 0 || len(rt.parked) > 0 || e.d.More(rt.Name))
+}
+
+// share is how much of the group the route is to get, in comparison with other busy routes. Lanes that are not busy leave
+// their part to their siblings.
+func (e *engine) share(rt *route) float64 {
+	parts := rt.part
+	for _, k := range rt.kin {
+		if k != rt && e.busy(k) {
+			parts += k.part
+		}
+	}
+	return float64(rt.Weight*rt.part) / float64(parts)
+}
+
+// window is how many records of the route may be in calls.
+func (e *engine) window(g *group, rt *route) int {
+	window := e.opts.Window * e.opts.BatchSize
+	if !g.weighted || !e.busy(rt) {
+		return window
+	}
+	sum := 0.0
+	for _, o := range g.routes {
+		if e.busy(o) {
+			sum += e.share(o)
+		}
+	}
+	return max(int(float64(window)*e.share(rt)/sum), 1)
+}
+
+// pace sends what is ready on the routes of a limited group as its tokens allow, and returns when to go on.
+func (e *engine) pace(g *group) time.Time {
+	stuck := map[*route]bool{}
+	for {
+		var rt *route
+		ready := 0
+		for _, r := range g.routes {
+			if stuck[r] || !e.busy(r) || !e.mayHand(r) {
+				continue
+			}
+			ready += e.d.Ready(r.Name)
+			if r.count = max(r.count, g.turn); rt == nil || r.count < rt.count { // who rested has no claim on what others got
+				rt = r
+			}
+		}
+		if rt == nil {
+			return time.Time{}
+		}
+		n, at := g.limit.take(e.now, max(ready, 1))
+		if n == 0 {
+			return at
+		}
+		g.turn = rt.count
+		share := e.share(rt)
+		sent := e.feed(rt, min(n, rt.maxCall))
+		if sent == 0 {
+			stuck[rt] = true
+			continue
+		}
+		rt.count += float64(sent) / share
+		g.limit.tokens -= float64(sent)
+	}
+}

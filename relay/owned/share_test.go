@@ -1,0 +1,305 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	relay "github.com/waybill-go/waybill/relay/owned"
+	memory "github.com/waybill-go/waybill/store/memory/owned"
+)
+
+// fill stages n messages a route.
+func fill(tb testing.TB, s *memory.Store, n int, routes ...string) {
+	tb.Helper()
+	for _, r := range routes {
+		stage(tb, s, on(r, n)...)
+	}
+}
+
+// fillLanes stages n messages in each lane of route; their ids begin with the name of the lane.
+func fillLanes(tb testing.TB, s *memory.Store, route string, n int, in ...core.Lane) {
+	tb.Helper()
+	for _, l := range in {
+		batch := on("lane"+string(l), n, core.Routes(route), core.InLane(l))
+		stage(tb, s, batch...)
+	}
+}
+
+// serial makes b publish one message after the other, each in d, in the order of calls.
+func serial(b *bus, d time.Duration) {
+	turn := make(chan struct{}, 1)
+	b.before = func(_ context.Context, batch []core.Envelope) {
+		turn <- struct{}{}
+		time.Sleep(time.Duration(len(batch)) * d)
+		<-turn
+	}
+}
+
+// RL-13: routes that all have work get messages published in proportion to their weights, whatever is the bottleneck: the
+// time of a publish, or a broker that does one thing at a time.
+func TestWeights(t *testing.T) {
+	t.Parallel()
+	const n = 2000
+	for _, neck := range []string{"latency", "broker"} {
+		for _, weights := range [][]int{{1, 3}, {1, 1, 8}} {
+			t.Run(fmt.Sprint(neck, weights), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					mem, b := newStore(t), newBus()
+					s := &faulty{Store: mem}
+					switch neck {
+					case "latency":
+						b.latency = 100 * time.Millisecond
+					case "broker":
+						serial(b, time.Millisecond)
+					}
+					var routes []relay.Route
+					sum := 0
+					for i, w := range weights {
+						name := string(rune('a' + i))
+						routes = append(routes, relay.Route{Name: name, Weight: w})
+						sum += w
+						stage(t, mem, on(name, n)...)
+					}
+					stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 20, Routes: routes}))
+					within(t, time.Minute, "half", func() bool { return b.count() >= n })
+					got := map[string]int{}
+					for _, id := range b.ids()[:n] {
+						got[id[:1]]++
+					}
+					for i, r := range routes {
+						want := float64(n*weights[i]) / float64(sum)
+						if share := float64(got[r.Name]) / want; share < 0.85 || share > 1.15 {
+							t.Errorf("route %s got %d of %d; want %.0f", r.Name, got[r.Name], n, want)
+						}
+					}
+					within(t, time.Minute, "all", func() bool { return b.count() == n*len(routes) })
+					if err := stop(); err != nil {
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// ST-19: while all lanes have work, they get 6, 3 and 1 of ten messages; what a lane leaves goes to the others.
+func TestLanes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		in   []core.Lane
+		want []float64 // parts of ten
+	}{
+		{[]core.Lane{core.LaneHigh, core.LaneNormal, core.LaneLow}, []float64{6, 3, 1}},
+		{[]core.Lane{core.LaneHigh, core.LaneLow}, []float64{60. / 7, 10. / 7}},
+		{[]core.Lane{core.LaneNormal, core.LaneLow}, []float64{7.5, 2.5}},
+		{[]core.Lane{core.LaneLow}, []float64{10}},
+	} {
+		for _, neck := range []string{"latency", "broker"} {
+			t.Run(fmt.Sprint(neck, c.in), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					mem, b := newStore(t), newBus()
+					if neck == "broker" {
+						serial(b, time.Millisecond)
+					} else {
+						b.latency = 100 * time.Millisecond
+					}
+					fillLanes(t, mem, "r", 1200, c.in...)
+					stop := begin(t, newRelay(t, mem, b, relay.Options{BatchSize: 20, Routes: []relay.Route{{Name: "r", Lanes: true}}}))
+					within(t, time.Minute, "the first 1,200", func() bool { return b.count() >= 1200 })
+					const tolerance = 0.8 // the window is in whole records, and calls in whole batches
+					got := map[string]int{}
+					for _, id := range b.ids()[:1200] {
+						lane, _, _ := strings.Cut(id, "-")
+						got[lane]++
+					}
+					for i, l := range c.in {
+						if part := float64(got["lane"+string(l)]) / 120; math.Abs(part-c.want[i]) > tolerance {
+							t.Errorf("lane %q got %.2f of 10; want %.2f", l, part, c.want[i])
+						}
+					}
+					within(t, time.Minute, "all", func() bool { return b.count() == 1200*len(c.in) })
+					if err := stop(); err != nil {
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// ST-19: one message in the low lane gets through a flood in the high one, and one in the high lane through a flood in the
+// low one, soon.
+func TestOneMessageThroughAFlood(t *testing.T) {
+	t.Parallel()
+	for _, c := range [][2]core.Lane{{core.LaneHigh, core.LaneLow}, {core.LaneLow, core.LaneHigh}} {
+		synctest.Test(t, func(t *testing.T) {
+			mem, b := newStore(t), newBus()
+			b.latency = 20 * time.Millisecond
+			s := &faulty{Store: mem, read: func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+				time.Sleep(10 * time.Millisecond)
+				return next()
+			}}
+			for i := range 2 {
+				stage(t, mem, on("flood", 10000, core.Routes("r"), core.InLane(c[0]), func(m *core.Message) { m.ID += fmt.Sprint("-", i) })...)
+			}
+			stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 200, Routes: []relay.Route{{Name: "r", Lanes: true}}}))
+			time.Sleep(200 * time.Millisecond)
+			stage(t, mem, msg("one", "", core.Routes("r"), core.InLane(c[1])))
+			within(t, 60*time.Millisecond, "the one", func() bool { return b.arrivedOne("one") })
+			if left := 20000 - b.count(); left < 10000 {
+				t.Errorf("the flood was over: %d left", left)
+			}
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func (b *bus) arrivedOne(id string) bool {
+	return slices.Contains(b.ids(), id)
+}
+
+// RL-13 ST-19: the lanes of a route share its weight: a backlog in the low lane alone counts as much as another route.
+func TestLanesShareTheWeight(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.latency = 100 * time.Millisecond
+		fillLanes(t, s, "r", 3000, core.LaneLow)
+		fill(t, s, 3000, "other")
+		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 50, Routes: []relay.Route{{Name: "r", Lanes: true}, {Name: "other"}}}))
+		within(t, time.Minute, "half", func() bool { return b.count() >= 3000 })
+		if a, o := b.arrivedOn("lanelow"), b.arrivedOn("other"); math.Abs(float64(a-o)) > 400 {
+			t.Errorf("low lane %d, other route %d", a, o)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// RL-13 ST-19: lanes share the rate of their route in the same proportions, and all of them get on.
+func TestLanesShareTheRate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), clock(newBus())
+		fillLanes(t, mem, "r", 2000, core.LaneHigh, core.LaneNormal, core.LaneLow)
+		stop := begin(t, newRelay(t, mem, b, relay.Options{Routes: []relay.Route{{Name: "r", Lanes: true, RatePerSecond: 100}}}))
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		for lane, want := range map[string]int{"lanehigh": 1200, "lane": 600, "lanelow": 200} {
+			if got := b.arrivedOn(lane); math.Abs(float64(got-want)) > 0.15*float64(want)+50 {
+				t.Errorf("%s got %d; want %d", lane, got, want)
+			}
+		}
+		if n := b.most(time.Second); n > 110 {
+			t.Errorf("%d in a second", n)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		for _, r := range mem.Records() {
+			if r.Crashes > 0 || r.State == core.StateProcessing {
+				t.Fatalf("%+v", r)
+			}
+		}
+	})
+}
+
+// ST-19: idle lanes cost no more than one route, and a message in any of them is found at once.
+func TestIdleLanes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		s := &faulty{Store: mem}
+		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Name: "r", Lanes: true}, {Name: "slow", RatePerSecond: 1}}}))
+		time.Sleep(10 * time.Minute)
+		if n := s.numReads(); n > 2*600/7 {
+			t.Errorf("%d reads in ten idle minutes", n)
+		}
+		for i, l := range []core.Lane{core.LaneLow, core.LaneNormal, core.LaneHigh} {
+			stage(t, mem, msg(strconv.Itoa(i), "", core.Routes("r"), core.InLane(l)))
+			within(t, 2*time.Millisecond, "found", func() bool { return b.count() == i+1 })
+			time.Sleep(time.Minute)
+		}
+		stage(t, mem, on("slow", 30)...)
+		time.Sleep(10 * time.Second) // a backlog on the limited route: the others are still woken
+		stage(t, mem, msg("x", "", core.Routes("r"), core.InLane(core.LaneLow)))
+		within(t, 2*time.Millisecond, "found", func() bool { return b.arrivedOne("x") })
+		before := s.numReads()
+		time.Sleep(10 * time.Second)
+		if n := s.numReads() - before; n > 40 {
+			t.Errorf("%d reads in ten seconds beside a limited backlog", n)
+		}
+		time.Sleep(time.Minute)
+		stage(t, mem, msg("slow-x", "", core.Routes("slow")))
+		within(t, 2*time.Millisecond, "the limited one is awaited again", func() bool { return b.arrivedOne("slow-x") })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// RL-13 ST-19: a lane that could not go on for a while does not make up for it at the expense of others.
+func TestNoCreditForRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		fillLanes(t, mem, "r", 3000, core.LaneHigh, core.LaneLow)
+		r := newRelay(t, mem, b, relay.Options{Routes: []relay.Route{{Name: "r", Lanes: true, RatePerSecond: 100}}})
+		if err := r.Pause("r/low"); err != nil {
+			t.Fatal(err)
+		}
+		stop := begin(t, r)
+		time.Sleep(10 * time.Second)
+		if err := r.Resume("r/low"); err != nil {
+			t.Error(err)
+		}
+		before := b.arrivedOn("lanehigh")
+		time.Sleep(7 * time.Second)
+		if n := b.arrivedOn("lanehigh") - before; before < 900 || n < 550 || n > 650 {
+			t.Errorf("%d before, %d of 700 after; want 600", before, n)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// RL-13: what a route of little weight has published is stored at once if its next claim waits for that.
+func TestSmallShareIsNotHeldUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		b.before = func(ctx context.Context, batch []core.Envelope) {
+			if strings.HasPrefix(batch[0].ID, "big") {
+				<-ctx.Done()
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+		stage(t, mem, on("big", 2000)...)
+		stage(t, mem, on("small", 1000)...)
+		begun := time.Now()
+		stop := begin(t, newRelay(t, mem, b, relay.Options{BatchSize: 50, DrainTimeout: -1, Routes: []relay.Route{{Name: "big", Weight: 19}, {Name: "small"}}}))
+		within(t, time.Minute, "the small one", func() bool { return b.count() >= 1000 })
+		if took := time.Since(begun); took > 500*time.Millisecond {
+			t.Errorf("1000 messages, 1 ms a batch, took %s", took)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,303 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// telemetry is the relay's instruments. Names and labels are public; docs/operating.md explains them.
+type telemetry struct {
+	common                             []attribute.KeyValue // of every instrument
+	plain                              []metric.RecordOption
+	meter                              metric.Meter
+	tracer                             trace.Tracer
+	sent, failures, abandons           metric.Int64Counter
+	lost, wakeups, cleans              metric.Int64Counter
+	breakers                           metric.Int64UpDownCounter
+	ages, reads, publishes, settleTime metric.Float64Histogram
+	causes                             map[core.WakeCause][]metric.AddOption
+}
+
+// buckets are in seconds: 1 ms to 1 day.
+var buckets = metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400)
+
+func newTelemetry(o *Options) (*telemetry, error) {
+	mp, tp := o.MeterProvider, o.TracerProvider
+	if mp == nil {
+		mp = otel.GetMeterProvider()
+	}
+	if tp == nil {
+		tp = otel.GetTracerProvider()
+	}
+	m := mp.Meter(core.TracerName)
+	t := &telemetry{meter: m, tracer: tp.Tracer(core.TracerName), causes: map[core.WakeCause][]metric.AddOption{}}
+	if o.Name != "" {
+		t.common = []attribute.KeyValue{attribute.String("relay", o.Name)}
+		t.plain = []metric.RecordOption{t.label()}
+	}
+	for _, c := range [...]core.WakeCause{core.WakeNotify, core.WakeTimer, core.WakePoll, core.WakeStop} {
+		t.causes[c] = []metric.AddOption{t.label(attribute.String("cause", string(c)))}
+	}
+	var errs [11]error
+	t.sent, errs[0] = m.Int64Counter("waybill.relay.published", metric.WithUnit("{message}"), metric.WithDescription("Messages confirmed and routed by the broker"))
+	t.failures, errs[1] = m.Int64Counter("waybill.relay.failures", metric.WithUnit("{message}"), metric.WithDescription("Publish errors"))
+	t.abandons, errs[2] = m.Int64Counter("waybill.relay.abandoned", metric.WithUnit("{message}"), metric.WithDescription("Messages given up"))
+	t.lost, errs[3] = m.Int64Counter("waybill.relay.lease.lost", metric.WithDescription("Sessions and records that were found to be lost"))
+	t.wakeups, errs[4] = m.Int64Counter("waybill.relay.wakeups", metric.WithDescription("Wake-ups of an idle relay"))
+	t.breakers, errs[5] = m.Int64UpDownCounter("waybill.relay.breaker.state", metric.WithDescription("Open breakers: the route's and those of its topics"))
+	t.cleans, errs[10] = m.Int64Counter("waybill.relay.cleaned", metric.WithUnit("{record}"), metric.WithDescription("Settled records deleted when their retention was over"))
+	histogram := func(name, text string) (metric.Float64Histogram, error) {
+		return m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(text), buckets)
+	}
+	t.ages, errs[6] = histogram("waybill.relay.message.age", "Time from when a message was due to its confirm")
+	t.reads, errs[7] = histogram("waybill.relay.read.duration", "Time of a read of the store")
+	t.publishes, errs[8] = histogram("waybill.relay.publish.duration", "Time of a publish call")
+	t.settleTime, errs[9] = histogram("waybill.relay.settle.duration", "Time of a settle")
+	return t, errors.Join(errs[:]...)
+}
+
+// routeLabels are a route's attribute sets, made once.
+type routeLabels struct {
+	set    attribute.Set
+	add    []metric.AddOption
+	record []metric.RecordOption
+}
+
+func (t *telemetry) routeLabels(route, transport string) routeLabels {
+	set := t.set(attribute.String("route", route), attribute.String("transport", transport))
+	return routeLabels{set: set, add: []metric.AddOption{metric.WithAttributeSet(set)}, record: []metric.RecordOption{metric.WithAttributeSet(set)}}
+}
+
+func (t *telemetry) set(kv ...attribute.KeyValue) attribute.Set {
+	return attribute.NewSet(append(kv, t.common...)...)
+}
+
+func (t *telemetry) label(kv ...attribute.KeyValue) metric.MeasurementOption {
+	return metric.WithAttributeSet(t.set(kv...))
+}
+
+// transportName is the package name of the publisher that p is or decorates.
+func transportName(p any) string {
+	for {
+		u, ok := p.(interface{ Unwrap() any })
+		if !ok {
+			break
+		}
+		inner := u.Unwrap()
+		if inner == nil {
+			break
+		}
+		p = inner
+	}
+	name, _, _ := strings.Cut(strings.TrimLeft(fmt.Sprintf("%T", p), "*"), ".")
+	return name
+}
+
+func (t *telemetry) published(ctx context.Context, rt *route, n int, took time.Duration) {
+	t.publishes.Record(ctx, took.Seconds(), rt.labels.record...)
+	if n > 0 {
+		t.sent.Add(ctx, int64(n), rt.labels.add...)
+	}
+}
+
+func (t *telemetry) age(ctx context.Context, rt *route, d time.Duration) {
+	t.ages.Record(ctx, d.Seconds(), rt.labels.record...)
+}
+
+func (t *telemetry) failed(ctx context.Context, rt *route, class core.Class, err error) {
+	t.failures.Add(ctx, 1, t.label(attribute.String("route", rt.Name), attribute.String("transport", rt.transport),
+		attribute.String("class", class.String()), attribute.String("error.type", errorType(err))))
+}
+
+// errorType is a bounded name for err: what it matches, its reason, or its class; never its text.
+func errorType(err error) string {
+	for _, s := range [...]struct {
+		err  error
+		name string
+	}{
+		{core.ErrUnroutable, "unroutable"},
+		{core.ErrMisconfigured, "misconfigured"},
+		{context.DeadlineExceeded, "timeout"},
+		{context.Canceled, "cancelled"},
+		{core.ErrClosed, "closed"},
+	} {
+		if errors.Is(err, s.err) {
+			return s.name
+		}
+	}
+	if r := core.ReasonOf(err); r != core.ReasonNone {
+		return string(r)
+	}
+	return core.ClassOf(err).String()
+}
+
+func (t *telemetry) abandoned(ctx context.Context, rt *route, reason core.Reason) {
+	t.abandons.Add(ctx, 1, t.label(attribute.String("route", rt.Name), attribute.String("reason", string(reason))))
+}
+
+func (t *telemetry) leaseLost(ctx context.Context, rt *route) { t.lost.Add(ctx, 1, rt.labels.add...) }
+
+func (t *telemetry) breaker(ctx context.Context, rt *route, change int) {
+	t.breakers.Add(ctx, int64(change), rt.labels.add...)
+}
+
+func (t *telemetry) woke(ctx context.Context, cause core.WakeCause) {
+	t.wakeups.Add(ctx, 1, t.causes[cause]...)
+}
+
+func (t *telemetry) read(ctx context.Context, took time.Duration) {
+	t.reads.Record(ctx, took.Seconds(), t.plain...)
+}
+
+func (t *telemetry) settled(ctx context.Context, took time.Duration) {
+	t.settleTime.Record(ctx, took.Seconds(), t.plain...)
+}
+
+// cleaned counts what one call of Clean did. What it found expired counts as abandoned; the store does not say on which
+// routes.
+func (t *telemetry) cleaned(ctx context.Context, done *core.Cleaned) {
+	for k, n := range done.Deleted {
+		t.cleans.Add(ctx, int64(n), t.label(attribute.String("state", k.State.String()), attribute.String("reason", string(k.Reason))))
+	}
+	if done.Expired > 0 {
+		t.abandons.Add(ctx, int64(done.Expired), t.label(attribute.String("reason", string(core.ReasonExpired))))
+	}
+}
+
+// gauges reports, at each collection, what the store counts and what e owns, until the returned function is called.
+func (r *Relay) gauges(c core.Counter, e *engine) (stop func(), err error) {
+	t := r.tel
+	records, err1 := t.meter.Int64ObservableGauge("waybill.relay.records", metric.WithUnit("{record}"), metric.WithDescription("Stored records"))
+	oldest, err2 := t.meter.Float64ObservableGauge("waybill.relay.oldest.age", metric.WithUnit("s"), metric.WithDescription("Age of the oldest due record"))
+	lost, err3 := t.meter.Int64ObservableGauge("waybill.relay.unserved", metric.WithUnit("{record}"), metric.WithDescription("Due records on routes that the relay does not serve"))
+	units, err4 := t.meter.Int64ObservableGauge("waybill.relay.units", metric.WithUnit("{unit}"), metric.WithDescription("Units that the relay owns"))
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return nil, err
+	}
+	reg, err := t.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		e.ask(ctx.Done(), func() {
+			for _, rt := range e.order {
+				o.ObserveInt64(units, int64(e.d.Status(rt.Name).Owned), metric.WithAttributeSet(rt.labels.set))
+			}
+		})
+		if c == nil {
+			return nil
+		}
+		return r.observe(ctx, c, o, records, oldest, lost)
+	}, records, oldest, lost, units)
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = reg.Unregister() }, nil
+}
+
+// observe reports what the store counts.
+func (r *Relay) observe(ctx context.Context, c core.Counter, o metric.Observer, records metric.Int64Observable, oldest metric.Float64Observable, lost metric.Int64Observable) error {
+	t := r.tel
+	counts, err := c.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range counts {
+		set := t.label(attribute.String("route", n.Route), attribute.String("state", n.State.String()))
+		o.ObserveInt64(records, n.N, set)
+		if n.State == core.StatePending || n.State == core.StateFailed {
+			o.ObserveFloat64(oldest, n.Oldest.Seconds(), set)
+		}
+	}
+	if r.opts.StaleAfter > 0 {
+		for _, n := range r.unserved(counts) {
+			o.ObserveInt64(lost, n.waiting, t.label(attribute.String("route", n.route)))
+		}
+	}
+	return nil
+}
+
+// publishSpans are the spans of one Publish call: one of the call, and one of each message that was staged in a sampled
+// trace, as a child of the span that staged it.
+type publishSpans struct {
+	call     trace.Span
+	messages []trace.Span // by index; nil where there is none
+}
+
+// startPublish begins the spans of c and puts their context into the envelopes that are about to travel. Without a
+// tracer it costs one call.
+func (t *telemetry) startPublish(ctx context.Context, c *call) (context.Context, publishSpans) {
+	ctx, span := t.tracer.Start(ctx, "waybill publish", trace.WithSpanKind(trace.SpanKindClient))
+	s := publishSpans{call: span}
+	if !span.SpanContext().IsValid() {
+		return ctx, s
+	}
+	span.SetAttributes(attribute.String("waybill.route", c.route.Name), attribute.Int("messaging.batch.message_count", len(c.envs)))
+	link := trace.Link{SpanContext: span.SpanContext()}
+	for i := range c.envs {
+		env := &c.envs[i]
+		parent := env.SpanContext()
+		if !parent.IsSampled() {
+			continue
+		}
+		if s.messages == nil {
+			s.messages = make([]trace.Span, len(c.envs))
+		}
+		_, m := t.tracer.Start(trace.ContextWithRemoteSpanContext(ctx, parent), "publish "+env.Topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithLinks(link),
+			trace.WithAttributes(attribute.String("messaging.operation.name", "publish"), attribute.String("messaging.destination.name", env.Topic),
+				attribute.String("messaging.message.id", env.ID), attribute.Int("waybill.attempt", attempt(c.items[i]))))
+		s.messages[i] = m
+		sc := m.SpanContext()
+		env.TraceParent = fmt.Sprintf("00-%s-%s-%s", sc.TraceID(), sc.SpanID(), sc.TraceFlags())
+		env.TraceState = sc.TraceState().String()
+	}
+	return ctx, s
+}
+
+// end ends the spans with their results.
+func (s publishSpans) end(res core.Results) {
+	for i, m := range s.messages {
+		if m != nil {
+			core.EndSpan(m, res[i])
+		}
+	}
+	core.EndSpan(s.call, res.FirstErr())
+}
+
+// limiter thins out repeated warnings: of each event the first five in ten seconds pass.
+type limiter map[string]*warnings
+
+type warnings struct {
+	since              time.Time
+	passed, suppressed int
+}
+
+const (
+	warnBurst  = 5
+	warnWindow = 10 * time.Second
+)
+
+// allow reports whether a warning may be logged now, and how many were not since the last one.
+func (l limiter) allow(now time.Time, event string) (suppressed int, ok bool) {
+	w := l[event]
+	if w == nil {
+		w = &warnings{since: now}
+		l[event] = w
+	}
+	if now.Sub(w.since) >= warnWindow {
+		w.since, w.passed = now, 0
+	}
+	if w.passed >= warnBurst {
+		w.suppressed++
+		return 0, false
+	}
+	w.passed++
+	suppressed, w.suppressed = w.suppressed, 0
+	return suppressed, true
+}

@@ -1,0 +1,411 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	relay "github.com/waybill-go/waybill/relay/owned"
+)
+
+// RL-01 P8: what is in flight may finish, what was not sent goes back at once.
+func TestStopDrains(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.latency = 5 * time.Second
+		stage(t, s, msgs(10, func(i int) string { return strconv.Itoa(i % 2) })...)
+		stop := begin(t, newRelay(t, s, b, relay.Options{}))
+		time.Sleep(time.Second) // two are in flight, eight wait behind them
+		done := make(chan error)
+		go func() { done <- stop() }()
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if b.count() != 2 || states(s)[core.StatePending] != 8 || len(s.Records()) != 8 {
+			t.Errorf("%d published, %v", b.count(), states(s))
+		}
+	})
+}
+
+// RL-01 P8: results that are unknown at the drain limit are released; a publisher that ignores its context is left behind.
+func TestStopAtTheDrainLimit(t *testing.T) {
+	t.Parallel()
+	for _, deaf := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s, b := newStore(t), newBus()
+			b.latency = time.Second // after its context ended: no success
+			free := make(chan struct{})
+			b.before = func(ctx context.Context, _ []core.Envelope) {
+				if deaf {
+					<-free
+				}
+				<-ctx.Done()
+			}
+			stage(t, s, msgs(3, noKey)...)
+			stop := begin(t, newRelay(t, s, b, relay.Options{DrainTimeout: 2 * time.Second}))
+			time.Sleep(time.Second)
+			start := time.Now()
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			if d := time.Since(start); d < 2*time.Second || d > 4*time.Second {
+				t.Errorf("stopped after %s", d)
+			}
+			if st := states(s); st[core.StatePending] != 3 || s.Records()[0].Attempts != 0 {
+				t.Errorf("%v", st)
+			}
+			close(free)
+		})
+	}
+}
+
+// RL-01: a read that is in progress at the stop is not waited for, and what it brings is not sent.
+func TestStopDuringRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		s := &faulty{Store: mem, read: func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+			c, err := next()
+			time.Sleep(500 * time.Millisecond)
+			return c, err
+		}}
+		stage(t, mem, msgs(3, noKey)...)
+		stop := begin(t, newRelay(t, s, b, relay.Options{}))
+		time.Sleep(100 * time.Millisecond)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if st := states(mem); st[core.StatePending] != 3 || b.count() > 0 {
+			t.Errorf("%v, %d published", st, b.count())
+		}
+	})
+}
+
+// P4: no publish starts later than a lease after the latest beat that succeeded, nor goes on then. When the store answers
+// again the relay goes on, and nothing was lost.
+func TestNoPublishAfterTheDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		var mu sync.Mutex
+		var beat time.Time // the latest that succeeded
+		gone := time.Now().Add(5 * time.Second)
+		back := gone.Add(time.Minute)
+		s := &faulty{Store: mem, meet: func(_ outbox.Meeting, next func() (outbox.Roster, error)) (outbox.Roster, error) {
+			now := time.Now()
+			if now.After(gone) && now.Before(back) {
+				return outbox.Roster{}, down()
+			}
+			r, err := next()
+			mu.Lock()
+			defer mu.Unlock()
+			beat = now
+			return r, err
+		}}
+		b.before = func(ctx context.Context, batch []core.Envelope) {
+			mu.Lock()
+			until := beat.Add(10 * time.Second)
+			mu.Unlock()
+			if time.Now().After(until) {
+				t.Errorf("%s was sent after the lease", batch[0].ID)
+			}
+			select {
+			case <-time.After(7 * time.Second):
+			case <-ctx.Done():
+			}
+			mu.Lock()
+			until = beat.Add(10 * time.Second)
+			mu.Unlock()
+			if d := time.Since(until); d > 0 {
+				t.Errorf("%s went on for %s after the lease", batch[0].ID, d)
+			}
+		}
+		b.latency = time.Millisecond
+		stage(t, mem, msgs(40, func(int) string { return "k" })...)
+		breaks := 0
+		o := relay.Options{Hooks: relay.Hooks{OnBreaker: func(relay.Event) { breaks++ }}}
+		stop := begin(t, newRelay(t, s, b, o))
+		within(t, 10*time.Minute, "published", func() bool { return b.count() >= 40 && len(mem.Records()) == 0 })
+		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
+			t.Error(err)
+		}
+		if breaks > 0 {
+			t.Error("the end of a lease is no outage of the broker")
+		}
+	})
+}
+
+// P4 RL-08: a publish may take longer than the lease, which is renewed meanwhile.
+func TestPublishLongerThanTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		b.latency = 25 * time.Second
+		stage(t, mem, msgs(3, func(int) string { return "k" })...)
+		stop := begin(t, newRelay(t, mem, b, relay.Options{}))
+		within(t, 76*time.Second, "published", func() bool { return b.count() == 3 })
+		if err := stop(); err != nil || len(b.tried) != 3 || len(mem.Records()) > 0 {
+			t.Errorf("%v: tried %v, left %v", err, b.tried, states(mem))
+		}
+	})
+}
+
+// P4 RL-04: an outcome that is refused is noted; its neighbours are settled.
+func TestLeaseLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		b.latency = time.Second
+		s := &faulty{Store: mem}
+		stage(t, mem, msgs(3, noKey)...)
+		s.settle = func(o []outbox.Outcome, next func() core.Results) core.Results {
+			res := next()
+			for i := range o {
+				if o[i].Ref().ID == "m00001" {
+					res[i] = fmt.Errorf("settle: %w", outbox.ErrFenced)
+				}
+			}
+			return res
+		}
+		var lost []string
+		o := relay.Options{Hooks: relay.Hooks{OnLeaseLost: func(e relay.Event) { lost = append(lost, e.ID) }}}
+		stop := begin(t, newRelay(t, s, b, o))
+		within(t, 10*time.Second, "published", func() bool { return b.count() == 3 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if len(lost) != 1 || lost[0] != "m00001" || len(s.settls) != 1 {
+			t.Errorf("lost %v, %d settles", lost, len(s.settls))
+		}
+	})
+}
+
+// P4: a relay that others took for dead says so, joins anew, and sends what it had out again, in order.
+func TestSessionLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		b.latency = 1010 * time.Millisecond
+		s := &faulty{Store: mem}
+		stage(t, mem, msgs(30, func(int) string { return "k" })...)
+		var lost []string
+		var log logged
+		o := relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		o.Hooks.OnLeaseLost = func(e relay.Event) { lost = append(lost, e.ID) }
+		stop := begin(t, newRelay(t, s, b, o))
+		time.Sleep(5500 * time.Millisecond)
+		const other = 7
+		roster, err := mem.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: other, Beat: 1}, Join: true})
+		for _, m := range roster.Members {
+			if m.Session != other {
+				_, err = mem.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: other, Beat: 2}, Remove: []outbox.Removal{{Session: m.Session, Beat: m.Beat}}})
+			}
+		}
+		if err == nil {
+			_, err = mem.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: other, Beat: 3}, Leave: true})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		within(t, time.Minute, "published", func() bool { return len(mem.Records()) == 0 })
+		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
+			t.Error(err)
+		}
+		if len(lost) != 1 || lost[0] != "m00005" || !strings.Contains(log.take(), "event=lease_lost") {
+			t.Errorf("lost %v", lost)
+		}
+	})
+}
+
+// DB-10: an idle relay makes few reads, wakes for far timers when they are due, and needs no wake-up to find messages.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	for _, hidden := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			mem, b := newStore(t), newBus()
+			s := &faulty{Store: mem}
+			if hidden {
+				s.Store = plain{mem}
+			}
+			stop := begin(t, newRelay(t, s, b, relay.Options{}))
+			time.Sleep(time.Minute)
+			before := s.numReads()
+			due := time.Now().Add(50*time.Minute + 3*time.Second)
+			stage(t, mem, msg("later", "", core.Delay(time.Until(due))))
+			time.Sleep(50 * time.Minute)
+			synctest.Wait()
+			if n := s.numReads() - before; n > 50*60/7 || n < 50*60/11 {
+				t.Errorf("%d reads in 50 minutes", n)
+			}
+			within(t, time.Until(due)+2*time.Millisecond, "published when due", func() bool { return b.count() == 1 })
+			if time.Now().Before(due) {
+				t.Error("published early")
+			}
+			time.Sleep(time.Minute)
+			stage(t, mem, msg("now", ""))
+			limit := 2 * time.Millisecond
+			if hidden {
+				limit = 10 * time.Second
+			}
+			within(t, limit, "published", func() bool { return b.count() == 2 })
+			time.Sleep(time.Minute)
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// DB-10: messages of a key that come while it is held are found when it is free.
+func TestMessagesBehindAHeldKey(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		b.latency = 100 * time.Millisecond
+		s := &faulty{Store: mem}
+		stop := begin(t, newRelay(t, s, b, relay.Options{}))
+		time.Sleep(time.Second)
+		start := time.Now()
+		for _, m := range msgs(20, func(int) string { return "k" }) {
+			stage(t, mem, m)
+			time.Sleep(10 * time.Millisecond)
+		}
+		within(t, 3*time.Second, "published", func() bool { return b.count() == 20 })
+		if d := time.Since(start); d > 2200*time.Millisecond {
+			t.Errorf("took %s; 20 messages need 2 s one by one", d)
+		}
+		if n := s.numReads(); n > 60 {
+			t.Errorf("%d reads", n)
+		}
+		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// RL-07: a store that cannot wake the relay is polled.
+func TestWaitFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		s := &deafStore{faulty{Store: mem}}
+		stop := begin(t, newRelay(t, s, b, relay.Options{}))
+		time.Sleep(time.Minute)
+		if n := s.numReads(); n > 60 {
+			t.Errorf("%d reads in a minute", n)
+		}
+		stage(t, mem, msg("a", ""))
+		within(t, 10*time.Second, "published", func() bool { return b.count() == 1 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+type deafStore struct{ faulty }
+
+func (*deafStore) Wait(context.Context, []string, time.Duration) (core.WakeCause, error) {
+	return "", down()
+}
+
+// A store that wakes the relay in vain all the time is not asked all the time.
+func TestVainWakeups(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &restless{faulty{Store: newStore(t)}}
+		stop := begin(t, newRelay(t, s, newBus(), relay.Options{}))
+		time.Sleep(10 * time.Second)
+		if n := s.numReads(); n > 300 {
+			t.Errorf("%d reads in ten seconds", n)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+type restless struct{ faulty }
+
+func (*restless) Wait(context.Context, []string, time.Duration) (core.WakeCause, error) {
+	return core.WakeNotify, nil
+}
+
+// DB-10: without any help of the store, a retry is claimed when it is due, and what stood behind a held key when the key
+// is free.
+func TestPollsWhenDue(t *testing.T) {
+	t.Parallel()
+	o := relay.Options{
+		PollMin: 10 * time.Second, PollMax: 10 * time.Second,
+		Routes: []relay.Route{{Backoff: &core.Backoff{Kind: core.BackoffConstant, Base: 3 * time.Second, Jitter: core.JitterOff}}},
+	}
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		b.answer = func(_ *core.Envelope, nth int) error {
+			if nth == 1 {
+				return errNo
+			}
+			return nil
+		}
+		stage(t, mem, msg("a", ""))
+		stop := begin(t, newRelay(t, plain{mem}, b, o))
+		within(t, 3005*time.Millisecond, "retried when due", func() bool { return b.count() == 1 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		b.latency = 12 * time.Second
+		stage(t, mem, msg("a", "k"))
+		stop := begin(t, newRelay(t, plain{mem}, b, o))
+		time.Sleep(time.Second)
+		stage(t, mem, msg("b", "k")) // found by the poll at 10 s, but the key is held until 12 s
+		within(t, 24*time.Second, "published", func() bool { return b.count() == 2 })
+		if d := b.started[1].Sub(b.started[0]); d > 12010*time.Millisecond {
+			t.Errorf("the key was free after 12 s; the next was sent after %s", d)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// waits is a store that cannot wait.
+type waits struct {
+	outbox.Store
+	calls atomic.Int64
+}
+
+func (w *waits) Wait(context.Context, []string, time.Duration) (core.WakeCause, error) {
+	w.calls.Add(1)
+	return core.WakeStop, errors.New("no")
+}
+
+// RL-02: a store that ends waits at once, whatever it says, is polled.
+func TestBrokenWaiter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &waits{Store: newStore(t)}
+		stop := begin(t, newRelay(t, s, newBus(), relay.Options{}))
+		time.Sleep(time.Minute)
+		if n := s.calls.Load(); n < 2 || n > 100 {
+			t.Errorf("%d waits", n)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}

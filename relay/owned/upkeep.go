@@ -1,0 +1,198 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+const (
+	// cleanTimeout bounds one call of Clean, cleanPause parts the calls of a round.
+	cleanTimeout = 30 * time.Second
+	cleanPause   = 100 * time.Millisecond
+	// The cleaner's lease is two intervals, within these bounds.
+	minCleanLease = 10 * time.Second
+	maxCleanLease = time.Hour
+	// lookTimeout bounds one look for unserved routes, and remindAfter is when to warn of the same again.
+	lookTimeout = 10 * time.Second
+	remindAfter = 30 * time.Minute
+)
+
+// upkeep is what a running relay does beside relaying: cleaning the store, and looking for routes that nobody serves.
+// Neither delays a message or ends the relay.
+type upkeep struct {
+	upkeepCtx context.Context //nolint:containedctx // ends when the engine stops
+	endUpkeep context.CancelFunc
+
+	cleaner  core.Cleaner
+	cleaning bool
+	cleanAt  time.Time
+	round    core.Cleaned // what the present round did
+	cleanErr string       // of the latest attempt
+
+	counter core.Counter
+	looking bool
+	lookAt  time.Time
+	told    map[string]time.Time // when a route was warned of
+}
+
+func (e *engine) startUpkeep() {
+	ctx, cancel := context.WithCancel(e.base)
+	e.upkeepCtx, e.endUpkeep = ctx, cancel
+	if e.once {
+		return
+	}
+	if d := e.opts.CleanInterval; d > 0 {
+		e.cleaner, _ = core.As[core.Cleaner](e.store)
+		e.cleanAt = e.now.Add(rand.N(d))
+	}
+	if d := e.opts.StaleAfter; d > 0 {
+		e.counter, _ = core.As[core.Counter](e.store)
+		e.lookAt, e.told = e.now.Add(jitter(e.lookEvery())), map[string]time.Time{}
+	}
+}
+
+func (e *engine) stopUpkeep() { e.endUpkeep() }
+
+// keepUp starts what is due and returns what comes next.
+func (e *engine) keepUp() (next time.Time) {
+	if e.stopping {
+		return time.Time{}
+	}
+	if e.cleaner != nil && !e.cleaning {
+		if e.now.Before(e.cleanAt) {
+			next = e.cleanAt
+		} else {
+			e.clean()
+		}
+	}
+	if e.counter != nil && !e.looking {
+		if e.now.Before(e.lookAt) {
+			next = earliest(next, e.lookAt)
+		} else {
+			e.look()
+		}
+	}
+	return next
+}
+
+// clean makes one step of a round.
+func (e *engine) clean() {
+	e.cleaning = true
+	interval := e.opts.CleanInterval
+	lease := min(max(2*interval, minCleanLease), maxCleanLease)
+	e.async(func() func() {
+		ctx, cancel := context.WithTimeout(e.upkeepCtx, cleanTimeout)
+		defer cancel()
+		var done core.Cleaned
+		err := guardErr("clean", func() (err error) {
+			done, err = e.cleaner.Clean(ctx, e.cleanerName, lease)
+			return err
+		})
+		return func() {
+			e.cleaning = false
+			e.cleaned(&done)
+			switch {
+			case err != nil:
+				e.cleanAt = e.now.Add(jitter(interval))
+				if !e.stopping {
+					e.cleanErr = core.ErrorText(err)
+					e.warn(nil, "clean_failed", "cleaning the store failed; trying again later", err, "retry_in", e.cleanAt.Sub(e.now))
+				}
+			case done.Elected && done.More && !e.stopping:
+				e.cleanErr = ""
+				e.cleanAt = e.now.Add(cleanPause)
+				return
+			default:
+				e.cleanErr = ""
+				e.cleanAt = e.now.Add(jitter(interval))
+			}
+			e.cleanedRound()
+		}
+	})
+}
+
+// cleaned counts what one step did.
+func (e *engine) cleaned(done *core.Cleaned) {
+	e.tel.cleaned(e.base, done)
+	e.round.Expired += done.Expired
+	for kind, n := range done.Deleted {
+		if e.round.Deleted == nil {
+			e.round.Deleted = map[core.CleanedKind]int{}
+		}
+		e.round.Deleted[kind] += n
+	}
+}
+
+// cleanedRound logs what the round did, if anything.
+func (e *engine) cleanedRound() {
+	total := 0
+	var kinds []any
+	for _, k := range slices.SortedFunc(maps.Keys(e.round.Deleted), func(a, b core.CleanedKind) int {
+		return strings.Compare(kindName(a), kindName(b))
+	}) {
+		if n := e.round.Deleted[k]; n > 0 {
+			total += n
+			kinds = append(kinds, slog.Int(kindName(k), n))
+		}
+	}
+	if total > 0 || e.round.Expired > 0 {
+		e.log.Info("store cleaned", append([]any{"event", "clean", "deleted", total, "expired", e.round.Expired}, kinds...)...)
+	}
+	e.round = core.Cleaned{}
+}
+
+func kindName(k core.CleanedKind) string {
+	if k.Reason == core.ReasonNone {
+		return k.State.String()
+	}
+	return k.State.String() + "." + string(k.Reason)
+}
+
+// lookEvery is how often to look for unserved routes.
+func (e *engine) lookEvery() time.Duration {
+	return min(max(e.opts.StaleAfter/5, time.Second), time.Minute)
+}
+
+// look warns of routes with due records that this relay does not serve.
+func (e *engine) look() {
+	e.looking = true
+	e.async(func() func() {
+		ctx, cancel := context.WithTimeout(e.upkeepCtx, lookTimeout)
+		defer cancel()
+		var counts []core.Count
+		err := guardErr("count", func() (err error) {
+			counts, err = e.counter.Counts(ctx)
+			return err
+		})
+		return func() {
+			e.looking, e.lookAt = false, e.now.Add(jitter(e.lookEvery()))
+			if err != nil { // other calls will say so, if it matters
+				e.log.Debug("counting failed", "event", "count_failed", "error", core.ErrorText(err))
+				return
+			}
+			lost := e.unserved(counts)
+			for i := range lost {
+				n := &lost[i]
+				if at, ok := e.told[n.route]; ok && e.now.Sub(at) < remindAfter {
+					continue
+				}
+				if len(e.told) >= maxTold {
+					clear(e.told)
+				}
+				e.told[n.route] = e.now
+				e.log.Warn("messages wait on a route that this relay does not serve: is it misspelt, or does its relay not run?", "event", "unserved_route",
+					"route", n.route, "records", n.waiting, "oldest", n.oldest, "hint", n.hint(e.Relay))
+			}
+		}
+	})
+}
+
+// maxTold bounds what is remembered of warnings.
+const maxTold = 1000
