@@ -38,7 +38,7 @@ func (d *Dispatcher) Recall(it *Item) {
 }
 
 // SetHanding says whether records of a route are handed out now. While they are not, no suspect of it keeps others waiting.
-func (d *Dispatcher) SetHanding(route string, handing bool) { //nolint:revive // a state, not a mode
+func (d *Dispatcher) SetHanding(route string, handing bool) {
 	if rt := d.byName[route]; rt != nil {
 		rt.shut = !handing
 	}
