@@ -12,7 +12,8 @@ import (
 	"github.com/waybill-go/waybill/store/memory/owned"
 )
 
-// BenchmarkDrain hands out and settles records, against a store in memory: nearly all of it is the engine's own work and the store's.
+// BenchmarkDrain hands out and settles records, against a store in memory: nearly all of it is the engine's own work
+// and the store's.
 func BenchmarkDrain(b *testing.B) {
 	for _, keys := range []int{0, 1000, 1} {
 		b.Run("keys="+strconv.Itoa(keys), func(b *testing.B) {

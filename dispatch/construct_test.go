@@ -106,7 +106,8 @@ func TestTwoRetriesOfAKey(t *testing.T) { // OR-02
 	}
 }
 
-// TestUnitThatIsAnothersIsDropped: nothing of a unit is handed out once the store says that it is another's, although nobody told the member.
+// TestUnitThatIsAnothersIsDropped: nothing of a unit is handed out once the store says that it is another's, although
+// nobody told the member.
 func TestUnitThatIsAnothersIsDropped(t *testing.T) { // DB-24
 	t.Parallel()
 	for _, off := range []rule{0, ruleUnitFence} {
@@ -131,7 +132,8 @@ func TestUnitThatIsAnothersIsDropped(t *testing.T) { // DB-24
 	}
 }
 
-// TestRetryThatIsOutAtAnother: a retry that the former owner has out holds its key, although it is not among what is ready.
+// TestRetryThatIsOutAtAnother: a retry that the former owner has out holds its key, although it is not among what is
+// ready.
 func TestRetryThatIsOutAtAnother(t *testing.T) { // OR-02
 	t.Parallel()
 	for _, off := range []rule{0, ruleLoadOut} {

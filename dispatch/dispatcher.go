@@ -3,7 +3,6 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
@@ -284,32 +283,14 @@ func (d *Dispatcher) Stop() { d.stopping = true }
 // Left reports that the member has left after Stop.
 func (d *Dispatcher) Left() bool { return d.left }
 
-// Resting reports that the member owns what it can get, has read all of it, holds nothing, and that nothing of it is due.
-func (d *Dispatcher) Resting() bool {
-	if !d.joined || d.reading != nil || d.taking != nil || d.dueing != nil || d.settling != nil || d.giving != nil || !d.dueSeen ||
-		len(d.moves)+len(d.removals)+len(d.pending)+len(d.heeded)+len(d.suspects) > 0 {
-		return false
-	}
-	for i := range d.roster.Units {
-		if o := &d.roster.Units[i]; o.Owner == 0 && d.byName[o.Unit.Route] != nil {
-			return false
-		}
-	}
-	for _, rt := range d.routes {
-		if rt.more || len(rt.toRead)+len(rt.known) > 0 || rt.unresolved() || slices.ContainsFunc(rt.groups, func(g *group) bool { return !g.loaded }) {
-			return false
-		}
-	}
-	return true
-}
-
 // RouteStatus says how a route stands at this member.
 type RouteStatus struct {
 	// Owned and Units are the units that this member owns, and all there are; Units is 0 if nobody serves the route.
 	Owned, Units int
 	// Ready, Out and Waiting count records: to be handed out, handed out, and read but behind others of their key.
 	Ready, Out, Waiting int
-	// Keys is how many keys are remembered, and Elsewhere how many records others hold that this member will look at again.
+	// Keys is how many keys are remembered, and Elsewhere how many records others hold that this member will look at
+	// again.
 	Keys, Elsewhere int
 	// Behind reports that there is more to read.
 	Behind bool
@@ -354,7 +335,8 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// rejoin ends the session: what it held is somebody else's now. What is out is not taken back; its outcomes are ignored.
+// rejoin ends the session: what it held is somebody else's now. What is out is not taken back; its outcomes are
+// ignored.
 func (d *Dispatcher) rejoin() {
 	d.session, d.joined, d.beat, d.beatSent, d.gapped = 0, false, 0, time.Time{}, false
 	d.roster, d.epoch, d.last = outbox.Roster{}, "", 0

@@ -28,7 +28,8 @@ type group struct {
 	// loaded: what waited in its units is known. Nothing is handed out before.
 	loaded     bool
 	afterFresh int64
-	// cursor: the front has passed everything up to it. low: nothing up to it can appear any more, but for watched transactions.
+	// cursor: the front has passed everything up to it. low: nothing up to it can appear any more, but for watched
+	// transactions.
 	cursor, low int64
 	// late is the pass over (low, cursor] under way; goal is what low becomes at its end.
 	late, goal int64
@@ -43,7 +44,8 @@ type group struct {
 // walk is a second pass over a range, because something may have appeared in it.
 type walk struct{ pos, to int64 }
 
-// horizon is what a page said about what it could not show: transactions with a mark below upper may show numbers up to last.
+// horizon is what a page said about what it could not show: transactions with a mark below upper may show numbers up
+// to last.
 type horizon struct{ last, upper int64 }
 
 // addSlots makes a group of units that the member has just got.
@@ -77,8 +79,8 @@ func (d *Dispatcher) adopt(rt *route, slots outbox.Slots) {
 	}
 }
 
-// hazard returns the least position of a pass that stands in a group: what is behind it may lack earlier records. The late pass is one
-// while it goes on; what has ended since it began may be in what it has passed, from goal on.
+// hazard returns the least position of a pass that stands in a group: what is behind it may lack earlier records. The
+// late pass is one while it goes on; what has ended since it began may be in what it has passed, from goal on.
 func (g *group) hazard() int64 {
 	h := int64(math.MaxInt64)
 	for _, w := range g.walks {
@@ -106,8 +108,8 @@ func (g *group) addWalk(from, to int64) {
 	g.walks = append(g.walks, &walk{from, to})
 }
 
-// marks takes in what page says about transactions, before its records are. It returns the greatest sequence up to which
-// everything is visible.
+// marks takes in what page says about transactions, before its records are. It returns the greatest sequence up to
+// which everything is visible.
 func (d *Dispatcher) marks(page *outbox.Page) (visible int64) {
 	for m := range d.running {
 		if m < page.Next && !slices.Contains(page.Running, m) {

@@ -29,13 +29,18 @@ func drawConfig(seed uint64, bit func(n uint64) bool) simConfig {
 	}
 }
 
-// TestSeeds runs the worlds of many seeds, from WAYBILL_DISPATCH_SEED on, WAYBILL_DISPATCH_HISTORIES of them.
+// TestSeeds runs the worlds of many seeds, from WAYBILL_DISPATCH_SEED on, WAYBILL_DISPATCH_HISTORIES of them. With
+// WAYBILL_DISPATCH_TRACE=1 it prints all that happened.
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	from, bad := envInt("WAYBILL_DISPATCH_SEED", 1), 0
 	for i := range envInt("WAYBILL_DISPATCH_HISTORIES", 20/modelled) {
 		s := newSim(randomConfig(uint64(from + i)))
+		s.trace = os.Getenv("WAYBILL_DISPATCH_TRACE") != ""
 		s.run()
+		for _, line := range s.log {
+			t.Log(line)
+		}
 		if r := s.report(); r != "" {
 			t.Errorf("%s", r)
 			if bad++; bad >= 5 {
@@ -43,31 +48,4 @@ func TestSeeds(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestTrace prints the history of one seed: WAYBILL_DISPATCH_TRACE=17.
-func TestTrace(t *testing.T) {
-	t.Parallel()
-	seed := envInt("WAYBILL_DISPATCH_TRACE", -1)
-	if seed < 0 {
-		t.SkipNow()
-	}
-	s := newSim(randomConfig(uint64(seed)))
-	s.trace = true
-	s.run()
-	for _, line := range s.log {
-		t.Log(line)
-	}
-	for _, m := range s.members {
-		for _, rt := range m.d.routes {
-			for _, k := range rt.keys {
-				if !m.dead {
-					t.Logf("member %d: key %s of %s: %d queued, %d busy, %d in limbo, holds %v, resume %d, listed %v, anew %v", m.name, k.name, rt.Name,
-						len(k.queue), k.busy, len(k.limbo), k.holds, k.resume, k.listed, k.anew)
-				}
-			}
-		}
-	}
-	t.Logf("%+v", s.cfg)
-	t.Log(s.report())
 }

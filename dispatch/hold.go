@@ -185,7 +185,8 @@ func (d *Dispatcher) gone(it *Item) {
 	d.advance(k)
 }
 
-// fillWindow begins the next window of suspects, if there is none: those with the most crashes first, so that what kills is found soon.
+// fillWindow begins the next window of suspects, if there is none: those with the most crashes first, so that what
+// kills is found soon.
 func (d *Dispatcher) fillWindow() {
 	if len(d.window) > 0 || len(d.suspects) == 0 {
 		return
@@ -218,7 +219,8 @@ func shut(it *Item) int {
 	return 0
 }
 
-// calm ends the care for slots of which nothing is left that a dead member may have had out. It returns the moves that store it.
+// calm ends the care for slots of which nothing is left that a dead member may have had out. It returns the moves
+// that store it.
 func (d *Dispatcher) calm() (moves []outbox.Move) {
 	for _, rt := range d.routes {
 		for _, u := range rt.sortedUnits() {

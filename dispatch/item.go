@@ -19,7 +19,8 @@ func (d *Dispatcher) Ready(route string) int {
 // Out returns how many records are handed out and not concluded.
 func (d *Dispatcher) Out() int { return d.out }
 
-// Hand hands out up to limit records of a route, in the order in which they were found. It hands out nothing after the deadline.
+// Hand hands out up to limit records of a route, in the order in which they were found. It hands out nothing after
+// the deadline.
 func (d *Dispatcher) Hand(now time.Time, route string, limit int) (items []*Item) {
 	d.tick(now)
 	rt := d.byName[route]
@@ -109,7 +110,8 @@ func sortedNames[V any](m map[string]V) []string {
 	return names
 }
 
-// Conclude says what became of an item that was handed out: o is an outcome of its Record. A released one is handed out again.
+// Conclude says what became of an item that was handed out: o is an outcome of its Record. A released one is handed
+// out again.
 func (d *Dispatcher) Conclude(now time.Time, it *Item, o outbox.Outcome) {
 	d.tick(now)
 	if it.state != itemOut || it.session != d.session {

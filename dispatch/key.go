@@ -186,8 +186,8 @@ func (d *Dispatcher) makeReady(it *Item) {
 	rt.ready = slices.Insert(rt.ready, at, it)
 }
 
-// admit takes in a ready record that a range brought. hazard is the least position of a walk: what is behind it may lack
-// earlier records of its transaction.
+// admit takes in a ready record that a range brought. hazard is the least position of a walk: what is behind it may
+// lack earlier records of its transaction.
 func (d *Dispatcher) admit(rt *route, rec *outbox.Record, hazard int64) {
 	if rt.known[rec.Seq] != nil || rt.recent[rec.Seq] && d.has(ruleRecent) {
 		return

@@ -10,7 +10,8 @@ import (
 	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// hintEvery is how many beats there are to one that stores how far the member has come, for whoever takes over from a dead one.
+// hintEvery is how many beats there are to one that stores how far the member has come, for whoever takes over from a
+// dead one.
 const hintEvery = 10
 
 // peer is another member, as it was seen: since when its beat stands still.
@@ -251,8 +252,8 @@ type tally struct {
 }
 
 // share works out which free units the member takes and which of its own it gives up, so that all members come to the
-// same answer: each free unit goes to the able member with the fewest units for its handlers, and a unit goes from one to another who has at least
-// two fewer.
+// same answer: each free unit goes to the able member with the fewest units for its handlers, and a unit goes from
+// one to another who has at least two fewer.
 func (d *Dispatcher) share() {
 	t := d.tally()
 	free := d.freeUnits()

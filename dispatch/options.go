@@ -15,9 +15,11 @@ type Options struct {
 	NewSession func() outbox.Session
 	// Routes to serve; at least one.
 	Routes []Route
-	// Lease is how long a member may be silent before the others take its units; default 10 s. It is renewed every third of it.
+	// Lease is how long a member may be silent before the others take its units; default 10 s. It is renewed every third
+	// of it.
 	Lease time.Duration
-	// Window bounds the records that are ready or out, of one route; default 2,000. Batch bounds those of one page; default 500.
+	// Window bounds the records that are ready or out, of one route; default 2,000. Batch bounds those of one page;
+	// default 500.
 	Window, Batch int
 	// Bytes bounds the bodies in memory of one route; default 64 MiB.
 	Bytes int64
@@ -29,8 +31,8 @@ type Options struct {
 	Gather time.Duration
 	// Handlers is how many records a table queue can have out; 0 for a relay.
 	Handlers int
-	// Settled, if not nil, is called from Done when it is known what became of an item that was concluded, with nil if that was stored; or
-	// when an item that is out is lost with its session. It must not call the Dispatcher.
+	// Settled, if not nil, is called from Done when it is known what became of an item that was concluded, with nil if
+	// that was stored; or when an item that is out is lost with its session. It must not call the Dispatcher.
 	Settled func(it *Item, err error)
 }
 
@@ -48,8 +50,8 @@ type Route struct {
 	Pipelined int
 	// Hold has every record held before it is handed out.
 	Hold bool
-	// Queue: handlers of many processes work on it. What has a key goes by owner, what has none goes to any member with a free handler,
-	// and every record is held before. The member says with SetFree how many are free.
+	// Queue: handlers of many processes work on it. What has a key goes by owner, what has none goes to any member with
+	// a free handler, and every record is held before. The member says with SetFree how many are free.
 	Queue bool
 }
 

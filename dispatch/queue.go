@@ -9,15 +9,16 @@ import (
 )
 
 // A queue is a route that handlers of many processes work on. Its records with a key go by the owner of their slot, as
-// elsewhere. Those without go to whoever has a free handler, whoever owns the slot: a Take asks for as many as there are free
-// handlers. So nothing waits behind a busy process. Every record is held before it is handed out, and no more are held than can
-// be handed out: a member that dies is blamed for what it had out, and for hardly anything else.
+// elsewhere. Those without go to whoever has a free handler, whoever owns the slot: a Take asks for as many as there
+// are free handlers. So nothing waits behind a busy process. Every record is held before it is handed out, and no
+// more are held than can be handed out: a member that dies is blamed for what it had out, and for hardly anything
+// else.
 
 const (
 	// busyAfter is how long all handlers must be busy until others are told, who then get the member's units.
 	busyAfter = 250 * time.Millisecond
-	// sharedPoll bounds the pause between two Takes that find nothing while there are other members: they put records in line, and give them
-	// back, without a word.
+	// sharedPoll bounds the pause between two Takes that find nothing while there are other members: they put records in
+	// line, and give them back, without a word.
 	sharedPoll = 500 * time.Millisecond
 	// queueLook is how often a member that is alone looks for others.
 	queueLook = time.Second
@@ -59,7 +60,8 @@ func (d *Dispatcher) noteFree() {
 	}
 }
 
-// worth is how many free handlers the member tells of: none only after a while, since a handler is often free again soon.
+// worth is how many free handlers the member tells of: none only after a while, since a handler is often free again
+// soon.
 func (d *Dispatcher) worth() int {
 	switch {
 	case d.opts.Handlers == 0:
@@ -107,7 +109,8 @@ func (d *Dispatcher) goesAlone() bool {
 	return slices.ContainsFunc(d.window, func(it *Item) bool { return it.alone })
 }
 
-// bars reports whether nothing goes beside it: what is ready goes before a suspect of a queue, and nobody waits for one whose route is not handed out.
+// bars reports whether nothing goes beside it: what is ready goes before a suspect of a queue, and nobody waits for
+// one whose route is not handed out.
 func (it *Item) bars() bool {
 	return it.alone && (!it.route.Queue || it.state != itemWanting) && (!it.route.shut || it.state == itemOut || it.state == itemSettling)
 }
@@ -244,7 +247,8 @@ func (d *Dispatcher) took(rt *route, want *outbox.Want, got []outbox.Taken) {
 	q.nextAt = d.now.Add(d.takePause(q.empties))
 }
 
-// takePause is how long to wait after so many Takes that brought nothing. Members wait for different times, so as not to ask in step.
+// takePause is how long to wait after so many Takes that brought nothing. Members wait for different times, so as not
+// to ask in step.
 func (d *Dispatcher) takePause(empties int) time.Duration {
 	pause := min(d.opts.PollMin<<min(empties-1, 20), d.opts.PollMax)
 	if len(d.roster.Members) > 1 {
@@ -280,7 +284,8 @@ func (d *Dispatcher) doubt(it *Item) {
 	q.doubt[it.Record.Seq] = d.now.Add(d.opts.Lease)
 }
 
-// givesUp reports whether a give-up of the slot's unit may be under way, which would end the hold of what is handed out now.
+// givesUp reports whether a give-up of the slot's unit may be under way, which would end the hold of what is handed
+// out now.
 func (d *Dispatcher) givesUp(rt *route, slot uint8) bool {
 	return d.giving != nil && d.giving.route == rt && d.giving.Slots().Has(slot)
 }
@@ -301,6 +306,6 @@ func (d *Dispatcher) tellLost(rt *route) {
 	}
 }
 
-// Quit is Stop for a member that cannot wait for what is out. Outcomes that are known are stored. Then it ends as if it had died, but at
-// once: what is still out counts a crash and is free.
+// Quit is Stop for a member that cannot wait for what is out. Outcomes that are known are stored. Then it ends as if
+// it had died, but at once: what is still out counts a crash and is free.
 func (d *Dispatcher) Quit() { d.stopping, d.quitting = true, true }

@@ -163,8 +163,8 @@ func queueConfig(seed uint64) simConfig {
 	return cfg
 }
 
-// TestQueueHistories: nothing is handled by two live members at once, nothing is lost, keys keep their order, and what members die of is
-// counted.
+// TestQueueHistories: nothing is handled by two live members at once, nothing is lost, keys keep their order, and
+// what members die of is counted.
 func TestQueueHistories(t *testing.T) {
 	t.Parallel()
 	n, from := envInt("WAYBILL_DISPATCH_HISTORIES", max(12/modelled, 1)), envInt("WAYBILL_DISPATCH_SEED", 1)

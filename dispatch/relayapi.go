@@ -7,8 +7,9 @@ import (
 	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// Recall takes back what is ready of the key of it and behind it, so that it is handed out after it. Whoever gets several
-// records of a key at once calls it before he concludes one with anything but success, the last of them first.
+// Recall takes back what is ready of the key of it and behind it, so that it is handed out after it. Whoever gets
+// several records of a key at once calls it before he concludes one with anything but success, the last of them
+// first.
 func (d *Dispatcher) Recall(it *Item) {
 	k, rt := it.key, it.route
 	if k == nil || it.state != itemOut || it.session != d.session {
@@ -37,15 +38,16 @@ func (d *Dispatcher) Recall(it *Item) {
 	}
 }
 
-// SetHanding says whether records of a route are handed out now. While they are not, no suspect of it keeps others waiting.
+// SetHanding says whether records of a route are handed out now. While they are not, no suspect of it keeps others
+// waiting.
 func (d *Dispatcher) SetHanding(route string, handing bool) {
 	if rt := d.byName[route]; rt != nil {
 		rt.shut = !handing
 	}
 }
 
-// Idle reports that everything of a route was read that could be, and that no read of it is due. What is staged from now on
-// is found at the next poll, or after a Wake.
+// Idle reports that everything of a route was read that could be, and that no read of it is due. What is staged from
+// now on is found at the next poll, or after a Wake.
 func (d *Dispatcher) Idle(now time.Time, route string) bool {
 	rt := d.byName[route]
 	return rt != nil && d.joined && d.reading == nil && len(rt.groups) > 0 && d.routeRoom(rt) > 0 && d.routeDue(rt).After(now)
@@ -65,8 +67,9 @@ func (d *Dispatcher) More(route string) bool {
 	return rt != nil && (rt.more || len(rt.toRead) > 0)
 }
 
-// RestingBut is Resting without regard to what waits on some routes, of which nothing is to be handed out now.
-func (d *Dispatcher) RestingBut(barred []string) bool {
+// Resting reports that the member owns what it can get, has read all of it, holds nothing, and that nothing of it is due.
+// What waits on barred routes, of which nothing is to be handed out now, does not count.
+func (d *Dispatcher) Resting(barred []string) bool {
 	if !d.joined || d.meeting != nil || d.reading != nil || d.taking != nil || d.dueing != nil || d.settling != nil || d.giving != nil || !d.dueSeen ||
 		len(d.moves)+len(d.removals)+len(d.pending)+len(d.heeded) > 0 {
 		return false

@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"os"
 	"testing"
 	"time"
 )
@@ -43,7 +42,8 @@ func ruleConfig(seed uint64, off rule, make func(c *simConfig)) simConfig {
 	return c
 }
 
-// TestRules switches each rule off, and looks for a history in which that shows. With all rules on the same worlds are clean.
+// TestRules switches each rule off, and looks for a history in which that shows. With all rules on the same worlds
+// are clean.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for _, r := range rules[:len(rules)/modelled] {
@@ -66,35 +66,5 @@ func TestRules(t *testing.T) {
 			}
 			t.Error("no history needs the rule: is it one, or is the model blind?")
 		})
-	}
-}
-
-// TestExploreRules counts what histories find with each rule off: WAYBILL_DISPATCH_EXPLORE=300.
-func TestExploreRules(t *testing.T) {
-	n := envInt("WAYBILL_DISPATCH_EXPLORE", 0)
-	if n == 0 {
-		t.SkipNow()
-	}
-	only := os.Getenv("WAYBILL_DISPATCH_RULE")
-	for _, r := range rules {
-		if only != "" && only != r.name {
-			continue
-		}
-		found, first, hits := map[string]int{}, -1, 0
-		began := time.Now()
-		for i := range n {
-			cfg := ruleConfig(uint64(10_000+i), r.off, r.make)
-			s := newSim(cfg)
-			s.run()
-			if len(s.wrong) > 0 {
-				hits++
-			}
-			for what := range s.wrong {
-				if found[what]++; first < 0 {
-					first = 10_000 + i
-				}
-			}
-		}
-		t.Logf("%-22s %d of %d: %v first %d, %s", r.name, hits, n, found, first, time.Since(began).Round(time.Second))
 	}
 }

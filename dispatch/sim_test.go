@@ -730,7 +730,8 @@ func (s *sim) behindBlocking(states map[string]owned.State, msg *simMsg) bool {
 	return false
 }
 
-// checkOrder compares first arrivals of each key: inside a transaction, and between transactions of which one ended before the other began.
+// checkOrder compares first arrivals of each key: inside a transaction, and between transactions of which one ended
+// before the other began.
 func (s *sim) checkOrder() {
 	byKey := map[string][]*simMsg{}
 	for _, id := range s.arrivals {

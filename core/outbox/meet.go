@@ -13,7 +13,8 @@ type Member struct {
 	Lease time.Duration
 	// Serves are the routes it serves.
 	Serves []Serving
-	// Handlers is how many records it can have out at once, and Free how many more it could take now. A relay says 1 and 1.
+	// Handlers is how many records it can have out at once, and Free how many more it could take now. A relay says 1 and
+	// 1.
 	Handlers, Free int
 	// Presence is the token of something that ends with its connection; 0 = none.
 	Presence int64
@@ -48,7 +49,7 @@ type Removal struct {
 	Beat    int64
 }
 
-// Move makes To the owner of a unit of which From is the owner; 0 is nobody. A move from a session to itself stores
+// Move gives a unit to To, if From owns it; 0 is nobody. A move from a session to itself stores
 // Low and Careful.
 type Move struct {
 	Unit     Unit

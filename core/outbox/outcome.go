@@ -6,8 +6,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Outcome is what the engine decided about one record. It is built only by [Published], [Retry], [Abandon], [Release] and
-// [Heeded]; stores persist it. The zero value is not an outcome.
+// Outcome is what the engine decided about one record. It is built only by [Published], [Retry], [Abandon], [Release]
+// and [Heeded]; stores persist it. The zero value is not an outcome.
 type Outcome struct {
 	ref     Ref
 	slot    uint8
@@ -29,16 +29,16 @@ func outcome(r *Record, ev core.Event) Outcome {
 // Published says that the broker confirmed the record and routed it, or that its handler succeeded.
 func Published(r *Record) Outcome { return outcome(r, core.EventConfirmed) }
 
-// Retry says that an attempt failed with err and that the record is due again after in, by the store's clock. The attempt
-// counts. A negative delay counts as none.
+// Retry says that an attempt failed with err and that the record is due again after in, by the store's clock. The
+// attempt counts. A negative delay counts as none.
 func Retry(r *Record, err error, in time.Duration) Outcome {
 	o := outcome(r, core.EventRejected)
 	o.err, o.in = core.ErrorText(err), max(in, 0)
 	return o
 }
 
-// Abandon gives the record up for good; without a reason it is [core.ReasonRejected]. The attempt counts unless the reason is
-// [core.ReasonCrashed] or [core.ReasonExpired].
+// Abandon gives the record up for good; without a reason it is [core.ReasonRejected]. The attempt counts unless the
+// reason is [core.ReasonCrashed] or [core.ReasonExpired].
 func Abandon(r *Record, reason core.Reason, err error) Outcome {
 	if reason == core.ReasonNone {
 		reason = core.ReasonRejected
@@ -52,8 +52,9 @@ func Abandon(r *Record, reason core.Reason, err error) Outcome {
 	return o
 }
 
-// Release ends the hold on a record that is handed back. It costs nothing: attempts, crashes and the stored error stay. A retry
-// waits on, and is due after in. If unknown, it was sent and no result came, so that it may have arrived; the store remembers that for whoever cancels it.
+// Release ends the hold on a record that is handed back. It costs nothing: attempts, crashes and the stored error
+// stay. A retry waits on, and is due after in. If unknown, it was sent and no result came, so that it may have
+// arrived; the store remembers that for whoever cancels it.
 func Release(r *Record, in time.Duration, unknown bool) Outcome {
 	o := outcome(r, core.EventReleased)
 	o.in, o.unknown = max(in, 0), unknown
@@ -68,14 +69,14 @@ func Heeded(c *Control) Outcome {
 	return Outcome{ref: Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, control: c.Number}
 }
 
-// WithUnknown returns o for a record of which an earlier result never came: it may have arrived, whatever o says. The store
-// remembers that for whoever cancels it.
+// WithUnknown marks o: the record was sent before, no result came, and it may have arrived. The store remembers that for
+// whoever cancels the record.
 func (o Outcome) WithUnknown() Outcome {
 	o.unknown = true
 	return o
 }
 
-// Ref returns which version of which record the outcome is about.
+// Ref names the record, and its version.
 func (o *Outcome) Ref() Ref { return o.ref }
 
 // Slot returns the record's slot.

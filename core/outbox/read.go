@@ -4,12 +4,13 @@ import "time"
 
 // Look is one call of Read.
 type Look struct {
-	// Last is the greatest Page.Last that the caller has seen of this Epoch. The page has Upper if more numbers were drawn since.
+	// Last is the greatest Page.Last that the caller has seen of this Epoch. The page has Upper if more numbers were
+	// drawn since.
 	Last int64
 	// Parts are slots whose owners are asked for.
 	Parts []Part
-	// Fresh are slots of which is asked for what waits: retries and blocking records that have a key, and what other live sessions hold, keyed or not;
-	// with sequences above AfterFresh, up to Limit of it, by sequence.
+	// Fresh asks for all that waits in these slots: retries and blocking records that have a key, and what other live
+	// sessions hold, keyed or not. It comes by sequence, above AfterFresh, up to Limit.
 	Fresh      []Part
 	AfterFresh int64
 	// Blocks are the routes on which an abandoned record holds its key, as [core.Reason.Blocks] says.
@@ -23,8 +24,8 @@ type Look struct {
 	Bytes int64
 }
 
-// Range asks for the ready records of a part with From < sequence ≤ To, in order. Ready is what is due, and neither settled nor waiting
-// for a time. Records that somebody holds are ready too.
+// Range asks for the ready records of a part with From < sequence ≤ To, in order. Ready is what is due, and neither
+// settled nor waiting for a time. Records that somebody holds are ready too.
 type Range struct {
 	Part
 	From, To int64
@@ -36,7 +37,8 @@ type Range struct {
 	Limit int
 }
 
-// KeyRange asks for the ready records of one key with From < sequence ≤ To, in order, and for all that holds the key, whatever its sequence.
+// KeyRange asks for the ready records of one key with From < sequence ≤ To, in order, and for all that holds the key,
+// whatever its sequence.
 type KeyRange struct {
 	Route, Key string
 	From, To   int64
@@ -64,11 +66,12 @@ type Page struct {
 	// Control are the control records of Look.Parts, at most 1,000.
 	Control []Control
 
-	// Last is the last sequence that was drawn when the snapshot was taken, or later: no record of the snapshot has a greater one.
+	// Last is the last sequence that was drawn when the snapshot was taken, or later: no record of the snapshot has a
+	// greater one.
 	Last int64
-	// The marks tell what the snapshot does not show yet. A transaction has its mark before it draws its first number. One that can still show
-	// a number up to Last has a mark below Upper. One with a mark below Next that is not in Running has ended, and the snapshot shows what it
-	// committed. Upper is 0 if no number was drawn since Look.Last.
+	// The marks tell what the snapshot does not show yet. A transaction has its mark before it draws its first number.
+	// One that can still show a number up to Last has a mark below Upper. One with a mark below Next that is not in
+	// Running has ended, and the snapshot shows what it committed. Upper is 0 if no number was drawn since Look.Last.
 	Next, Upper int64
 	Running     []int64
 }
@@ -96,8 +99,8 @@ const (
 	ControlFrom                          // records of the route from a sequence on are ready again: read all from there
 )
 
-// Control tells the owner of a slot that somebody changed what it remembers. It is written in the transaction of that change, and the owner deletes it,
-// by an outcome of [Heeded].
+// Control tells the owner of a slot that somebody changed what it remembers. It is written in the transaction of that
+// change, and the owner deletes it, by an outcome of [Heeded].
 type Control struct {
 	Number int64
 	Kind   ControlKind
@@ -110,10 +113,11 @@ type Control struct {
 
 // Want is one call of Take.
 type Want struct {
-	// Refs are records of self's units to hold, each if it is still the Ref, is live, and is held by nobody else. They may be out already.
+	// Refs are records of self's units to hold, each if it is still the Ref, is live, and is held by nobody else. They
+	// may be out already.
 	Refs []Ref
-	// N asks for the next N ready records of Part that have no key and that nobody holds, whoever owns the slots, in order: first those that self holds and
-	// that are not in Out.
+	// N asks for the next N ready records of Part that have no key and that nobody holds, whoever owns the slots, in
+	// order: first those that self holds and that are not in Out.
 	Part  Part
 	N     int
 	Out   []Ref

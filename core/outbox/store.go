@@ -31,17 +31,19 @@ type Store interface {
 	// Take writes holds. A record that is locked by somebody's transaction is answered as such, without waiting for it.
 	// A session that was removed is answered with ErrFenced.
 	Take(ctx context.Context, self Session, want Want) ([]Taken, error)
-	// GiveUp writes holds of self for exactly the records of out in the unit, ends self's other holds in it, stores low, and frees the
-	// unit: all of it or nothing. It reports false, and changes nothing, if one of out is locked. A record of out that is no longer the
-	// Ref is left out. A unit that is not self's, or a removed session, is ErrFenced; one that self gave up before is true.
+	// GiveUp writes holds of self for exactly the records of out in the unit, ends self's other holds in it, stores low,
+	// and frees the unit: all of it or nothing. It reports false, and changes nothing, if one of out is locked. A record
+	// of out that is no longer the Ref is left out. A unit that is not self's, or a removed session, is ErrFenced; one
+	// that self gave up before is true.
 	GiveUp(ctx context.Context, self Session, unit Unit, low int64, out []Ref) (bool, error)
-	// Due looks for what has come due in parts, of which self must own all slots; parts it does not own are left out. Up to limit retries
-	// are held and answered, first those that self holds already. Up to limit timers get a new number, greater than any drawn before, and are ready from then on:
-	// the engine reads them like anything staged. Locked ones are left for later.
+	// Due looks for what has come due in parts; slots that self does not own are left out. It holds and answers up to
+	// limit retries, first those that self holds already. It gives up to limit timers a new number, greater than any
+	// drawn before; they are ready from then on, and the engine reads them like anything staged. Locked ones are left
+	// for later.
 	Due(ctx context.Context, self Session, parts []Part, limit int) (DuePage, error)
-	// Settle persists outcomes and returns one result each: nil, ErrBusy, ErrChanged, ErrFenced, or why it could not be stored. One that
-	// fails leaves the others alone, unless the error is an outage. EventConfirmed needs a live session and (sequence, id); all others need besides
-	// that self owns the record's unit or holds the record, and the version.
+	// Settle persists outcomes and returns one result each: nil, ErrBusy, ErrChanged, ErrFenced, or why it could not be
+	// stored. One that fails leaves the others alone, unless the error is an outage. EventConfirmed needs a live session
+	// and (sequence, id); all others need besides that self owns the record's unit or holds the record, and the version.
 	Settle(ctx context.Context, self Session, outcomes []Outcome) core.Results
 	// Traits declares what the store promises.
 	Traits() Traits
@@ -49,9 +51,11 @@ type Store interface {
 
 // Traits are a store's promises. The zero value promises nothing.
 type Traits struct {
-	// Bound is zero if Page's marks are exact. Else a transaction may show records later than the marks say, but none that began longer ago than this.
+	// Bound is zero if Page's marks are exact. Else a transaction may show records later than the marks say, but none
+	// that began longer ago than this.
 	Bound time.Duration
-	// SessionFence: a session that was removed, and one that lost the unit, settles nothing. Without it only the version protects a record.
+	// SessionFence: a session that was removed, and one that lost the unit, settles nothing. Without it only the version
+	// protects a record.
 	SessionFence bool
 	// Durable: what was committed survives a crash of the process and of the database.
 	Durable bool
@@ -91,8 +95,8 @@ type Record struct {
 	// Envelope is what to publish. If Err is set, it is what could be read.
 	Envelope core.Envelope
 	Slot     uint8
-	// Attempts counts how often the broker or the handler said no, Deliveries how often a Want with Deliver held it, Crashes how often a
-	// member was removed while it held it.
+	// Attempts counts how often the broker or the handler said no, Deliveries how often a Want with Deliver held it,
+	// Crashes how often a member was removed while it held it.
 	Attempts, Deliveries, Crashes int
 	// Failed reports that it has an error from an earlier attempt.
 	Failed bool

@@ -19,8 +19,9 @@ import (
 
 const module = "github.com/waybill-go/waybill"
 
-// rule says what the packages that match may import besides the standard library. own packages are checked through everything that they import in
-// turn; external ones where they are imported, since a driver has dependencies of its own. Entries are paths, subpackages included.
+// rule says what the packages that match may import besides the standard library. own packages are checked through
+// everything that they import in turn; external ones where they are imported, since a driver has dependencies of its
+// own. Entries are paths, subpackages included.
 type rule struct {
 	match    string   // path below the module; a last element ... matches everything below
 	own      []string // paths below the module; "*" is every package of ours outside internal/
@@ -69,7 +70,8 @@ type pkg struct {
 	Imports, Deps []string
 }
 
-// load returns the packages of this module and everything they need, without tests, by import path. With -e: what does not compile is the compiler's business.
+// load returns the packages of this module and everything they need, without tests, by import path. With -e: what
+// does not compile is the compiler's business.
 func load(t *testing.T) map[string]pkg {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-deps", "-json=ImportPath,Standard,Imports,Deps", "./...")
@@ -142,7 +144,8 @@ func (r rule) check(rel string, p pkg, all map[string]pkg) (problems []string) {
 	return problems
 }
 
-// api says whether an OpenTelemetry package is part of the API: "go.opentelemetry.io/otel" would also cover the SDK below it.
+// api says whether an OpenTelemetry package is part of the API: "go.opentelemetry.io/otel" would also cover the SDK
+// below it.
 func api(imported string) bool {
 	return slices.ContainsFunc(otelAPI[1:], func(allowed string) bool { return within(imported, allowed) })
 }
@@ -211,7 +214,8 @@ func TestImportRulesCatchViolations(t *testing.T) {
 	}
 }
 
-// contrib modules are written as an outsider would write them. Their paths begin with ours, so the compiler would let them use internal packages.
+// contrib modules are written as an outsider would write them. Their paths begin with ours, so the compiler would let
+// them use internal packages.
 func TestContribUsesNothingInternal(t *testing.T) {
 	t.Parallel()
 	err := filepath.WalkDir(filepath.Join(root(t), "contrib"), func(file string, d fs.DirEntry, err error) error {

@@ -14,8 +14,9 @@ const ableFor = 5 * time.Second
 // maxTopicBreakers bounds the topics of one route that are skipped one by one; beyond it the whole route pauses.
 const maxTopicBreakers = 32
 
-// probes spaces the probes of an open breaker: 200 ms, doubled to 30 s, without end. A publisher that can be asked whether
-// it works is asked at least every second before that, since it costs no record: a broker that is back is used at once.
+// probes spaces the probes of an open breaker: 200 ms, doubled to 30 s, without end. A publisher that can be asked
+// whether it works is asked at least every second before that, since it costs no record: a broker that is back is
+// used at once.
 var (
 	probes = core.Backoff{Base: 200 * time.Millisecond, Cap: 30 * time.Second, Attempts: -1}
 	checks = core.Backoff{Base: 200 * time.Millisecond, Cap: time.Second, Attempts: -1}
@@ -140,8 +141,8 @@ func (rt *route) blocked(topic string) bool {
 	return b != nil && (!b.until.IsZero() || b.half && b.trial != nil)
 }
 
-// able tells the dispatcher whether the route should have units, if another relay can have them. One that tries whether its
-// broker works needs a record to try it with.
+// able tells the dispatcher whether the route should have units, if another relay can have them. One that tries
+// whether its broker works needs a record to try it with.
 func (e *engine) able(rt *route) (next time.Time) {
 	b := &rt.breaker
 	able := !rt.paused
@@ -214,8 +215,8 @@ func (e *engine) check(rt *route) {
 	})
 }
 
-// tried notes that it has an outcome. If it was on trial and neither published nor met an outage, the breaker rests: the
-// other side answers at least. If it is handed back, the next one is tried.
+// tried notes that it has an outcome. If it was on trial and neither published nor met an outage, the breaker rests:
+// the other side answers at least. If it is handed back, the next one is tried.
 func (e *engine) tried(rt *route, it *dispatch.Item, back bool) { //nolint:revive // a fact about it
 	ended := func(b *breaker) {
 		if b.trial = nil; !back {

@@ -22,7 +22,8 @@ func retaining(tb testing.TB, r core.Retention) *memory.Store {
 	return storeWith(tb, memory.Options{Source: "/test", Retention: r})
 }
 
-// DB-09: the relay cleans its store at an interval, in small steps, and says what it deleted; never what is not settled.
+// DB-09: the relay cleans its store at an interval, in small steps, and says what it deleted; never what is not
+// settled.
 func TestCleaning(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

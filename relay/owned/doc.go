@@ -24,22 +24,23 @@
 //
 // # How it works
 //
-// What is read when, which record may go, and who owns what is decided by a [dispatch.Dispatcher]. The relay decides how
-// records are sent and what became of them.
+// What is read when, which record may go, and who owns what is decided by a [dispatch.Dispatcher]. The relay decides
+// how records are sent and what became of them.
 //
-// One goroutine, the loop, owns all state and takes no lock. It starts blocking calls on goroutines of their own: those that
-// the dispatcher asks for, at most one of a kind, one wait, and several publishes. Ready records of a route travel together
-// in one Publish call; when it returns, the next of each key are ready. Calls do not wait for each other, so a hot key slows
-// nobody but itself. While publishes are in progress, a few confirms that nobody waits for gather for up to 10 ms; what a
-// crash makes arrive twice may be so much more.
+// One goroutine, the loop, owns all state and takes no lock. It starts blocking calls on goroutines of their own:
+// those that the dispatcher asks for, at most one of a kind, one wait, and several publishes. Ready records of a
+// route travel together in one Publish call; when it returns, the next of each key are ready. Calls do not wait for
+// each other, so a hot key slows nobody but itself. While publishes are in progress, a few confirms that nobody waits
+// for gather for up to 10 ms; what a crash makes arrive twice may be so much more.
 //
-// Routes of equal weight do not wait for each other. If weights differ, or a route has lanes, those that have work divide one
-// window of records in flight. The lanes of a limited route share its tokens.
+// Routes of equal weight do not wait for each other. If weights differ, or a route has lanes, those that have work
+// divide one window of records in flight. The lanes of a limited route share its tokens.
 //
 // # Concurrency
 //
-// A Relay is safe for concurrent use, but only one Run or RunOnce goes on at a time; a second one is an error. Pause, Resume,
-// Wake and Health may be called at any time, from anywhere but the Logger's handler. Hooks are called from one goroutine.
+// A Relay is safe for concurrent use, but only one Run or RunOnce goes on at a time; a second one is an error. Pause,
+// Resume, Wake and Health may be called at any time, from anywhere but the Logger's handler. Hooks are called from
+// one goroutine.
 //
 // # Ownership
 //
@@ -47,7 +48,7 @@
 //
 // # Limits
 //
-// The relay holds about Window × BatchSize records a route, and as many again that wait behind one of their key, and about
-// four times BatchBytes of bodies. A publisher that ignores its context can keep a goroutine alive after Run. Rates, weights and
-// pauses are this relay's own: two relays publish at twice the rate.
+// The relay holds about Window × BatchSize records a route, and as many again that wait behind one of their key, and
+// about four times BatchBytes of bodies. A publisher that ignores its context can keep a goroutine alive after Run.
+// Rates, weights and pauses are this relay's own: two relays publish at twice the rate.
 package relay

@@ -211,8 +211,8 @@ func (e *engine) finished() bool {
 	return (e.d.Left() || e.noLeave) && e.running == 0 || !e.now.Before(e.finalAt)
 }
 
-// async runs work beside the loop and then, on the loop, what it returns. It runs on a goroutine that has done so before, if
-// one is idle: its stack has grown already.
+// async runs work beside the loop and then, on the loop, what it returns. It runs on a goroutine that has done so
+// before, if one is idle: its stack has grown already.
 func (e *engine) async(work func() (then func())) {
 	e.running++
 	select {

@@ -46,8 +46,8 @@ func exampleStore() (*memory.Store, *memtransport.Transport) {
 	return store, bus
 }
 
-// Three routes on one broker: a big tenant gets three times what a small one gets while both have work, and mails leave at
-// ten a second at most. Who stages chooses the route, by tenant or by topic.
+// Three routes on one broker: a big tenant gets three times what a small one gets while both have work, and mails
+// leave at ten a second at most. Who stages chooses the route, by tenant or by topic.
 func ExampleRoute_fairShare() {
 	store, bus := exampleStore()
 	ctx := context.Background()

@@ -211,7 +211,8 @@ func TestUnroutableHasItsOwnHorizon(t *testing.T) {
 	}
 }
 
-// RL-06: what is older than the horizon when the broker comes back, empty, is tried for about an hour before it is given up.
+// RL-06: what is older than the horizon when the broker comes back, empty, is tried for about an hour before it is
+// given up.
 func TestUnroutableAfterALongOutage(t *testing.T) {
 	t.Parallel()
 	for _, bound := range []bool{true, false} {

@@ -136,8 +136,8 @@ func (e *engine) take(c *call, it *dispatch.Item) {
 	}
 }
 
-// mustPark reports whether records of its key are in another call. It waits for their results: a pipelining publisher keeps
-// the order inside a call only.
+// mustPark reports whether records of its key are in another call. It waits for their results: a pipelining publisher
+// keeps the order inside a call only.
 func (e *engine) mustPark(c *call, it *dispatch.Item) bool {
 	key := it.Record.Envelope.Key
 	if !c.route.pipelined || key == "" {

@@ -15,8 +15,8 @@ import (
 const healthTimeout = 5 * time.Second
 
 // Health says how the relay is. The checks are "run", "store", "route NAME" for each route or lane, and, if the store
-// counts ([core.Counter]), "backlog" and "unserved", for which it is asked: give ctx a bound; and "cleanup" while the latest
-// cleaning has failed. It is safe for concurrent use at any time.
+// counts ([core.Counter]), "backlog" and "unserved", for which it is asked: give ctx a bound; and "cleanup" while the
+// latest cleaning has failed. It is safe for concurrent use at any time.
 //
 // Live is false if Run ended with an error, or its loop does not answer. Ready is true if the relay runs and the store
 // answers. A paused route, an open breaker, a message that is due for longer than StaleAfter

@@ -7,8 +7,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Hooks observe messages. They are called one at a time on a goroutine of their own, in the order of events. A hook that
-// panics is logged; one that is slow loses events beyond a buffer of 4096, which is logged too. Neither touches the relay.
+// Hooks observe messages. They are called one at a time on a goroutine of their own, in the order of events. A hook
+// that panics is logged; one that is slow loses events beyond a buffer of 4096, which is logged too. Neither touches
+// the relay.
 type Hooks struct {
 	// OnPublished: the broker confirmed and routed the message.
 	OnPublished func(Event)

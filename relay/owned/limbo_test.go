@@ -14,8 +14,8 @@ import (
 	relay "github.com/waybill-go/waybill/relay/owned"
 )
 
-// OR-02 OR-04: a key goes on after an abandoned message only when the store knows that it is abandoned. Otherwise a relay
-// that dies between would leave it to another one, which might send it after what follows it.
+// OR-02 OR-04: a key goes on after an abandoned message only when the store knows that it is abandoned. Otherwise a
+// relay that dies between would leave it to another one, which might send it after what follows it.
 func TestAbandonedIsStoredBeforeItsKeyGoesOn(t *testing.T) {
 	t.Parallel()
 	for _, pipelined := range []bool{false, true} {

@@ -12,8 +12,8 @@ import (
 	"github.com/waybill-go/waybill/dispatch"
 )
 
-// timed is the store for one call. What it returns counts the ages and the lives of records from began, so that they can be
-// told at any time: a record may wait before it is handed out.
+// timed is the store for one call. What it returns counts the ages and the lives of records from began, so that they
+// can be told at any time: a record may wait before it is handed out.
 type timed struct {
 	outbox.Store
 	began   time.Time

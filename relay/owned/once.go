@@ -38,7 +38,7 @@ func (e *engine) endPass() (next time.Time) {
 		}
 		outage = outage || open && !rt.paused
 	}
-	if !e.d.RestingBut(barred) {
+	if !e.d.Resting(barred) {
 		return time.Time{}
 	}
 	owners := e.d.Elsewhere()

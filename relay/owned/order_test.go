@@ -174,7 +174,8 @@ func TestPipelinedPrefix(t *testing.T) {
 	})
 }
 
-// What is to be sent again behind a failed message of its key costs no attempt and no pause, also where the order does not matter.
+// What is to be sent again behind a failed message of its key costs no attempt and no pause, also where the order
+// does not matter.
 func TestBehindCostsNothing(t *testing.T) {
 	t.Parallel()
 	for _, order := range []core.Order{core.OrderPerKey, core.OrderBestEffort} {
@@ -224,8 +225,8 @@ func TestRoutes(t *testing.T) {
 	})
 }
 
-// P2 P5 OR-02 RL-10: several relays over a store and a broker that fail before and after every step lose nothing and keep
-// the order of first arrivals of every key.
+// P2 P5 OR-02 RL-10: several relays over a store and a broker that fail before and after every step lose nothing and
+// keep the order of first arrivals of every key.
 func TestFaultsLoseNothingAndKeepOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

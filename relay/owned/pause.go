@@ -9,9 +9,10 @@ import (
 )
 
 // Pause stops a route: when Pause returns, nothing more of it is sent. What is being published finishes. If
-// another relay serves the route, it takes over what this one owns of it. It holds until Resume, over the end of a Run too, for this relay only.
-// The name of a route with Lanes stands for all its lanes; [core.LaneRoute] names one. Pausing twice is pausing once. An
-// unknown route is an [*core.InvalidError]. It is safe for concurrent use, also from hooks, before and during Run.
+// another relay serves the route, it takes over what this one owns of it. It holds until Resume, over the end of a
+// Run too, for this relay only. The name of a route with Lanes stands for all its lanes; [core.LaneRoute] names one.
+// Pausing twice is pausing once. An unknown route is an [*core.InvalidError]. It is safe for concurrent use, also
+// from hooks, before and during Run.
 func (r *Relay) Pause(route string) error { return r.setPaused("pause", route, true) }
 
 // Resume ends a Pause; see there.
@@ -40,8 +41,8 @@ func (r *Relay) setPaused(what, route string, paused bool) error {
 	return nil
 }
 
-// ask runs f on the loop and returns when that is done. It reports whether it was: not if the loop has ended or is ended
-// by giveUp.
+// ask runs f on the loop and returns when that is done. It reports whether it was: not if the loop has ended or is
+// ended by giveUp.
 func (e *engine) ask(giveUp <-chan struct{}, f func()) bool {
 	done := make(chan struct{})
 	select {

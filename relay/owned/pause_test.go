@@ -162,7 +162,8 @@ func TestPauseDuringRead(t *testing.T) {
 	})
 }
 
-// RL-13: an unknown route is a clear error, lanes can be paused together or one by one, and anybody may call at any time.
+// RL-13: an unknown route is a clear error, lanes can be paused together or one by one, and anybody may call at any
+// time.
 func TestPauseNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

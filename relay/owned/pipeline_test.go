@@ -62,8 +62,8 @@ func TestStagesOverlap(t *testing.T) {
 	})
 }
 
-// RL-11: the confirms of a key that goes one by one are stored several at a time, and no later than 10 ms after they came; one that
-// nothing follows is stored at once.
+// RL-11: the confirms of a key that goes one by one are stored several at a time, and no later than 10 ms after they
+// came; one that nothing follows is stored at once.
 func TestSettlesGather(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

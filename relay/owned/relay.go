@@ -128,10 +128,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	return err
 }
 
-// RunOnce relays until nothing is due, or ctx ends, and says what it did. It drains like Run. What it cannot publish, because
-// another relay owns it or because of an outage, is an error that says how much of it is due; a paused route is left out.
-// Other errors are those of the store, which Run would have sat out, or a misconfiguration. A relay that died is waited for
-// until its lease is over.
+// RunOnce relays until nothing is due, or ctx ends, and says what it did. It drains like Run. What it cannot publish,
+// because another relay owns it or because of an outage, is an error that says how much of it is due; a paused route
+// is left out. Other errors are those of the store, which Run would have sat out, or a misconfiguration. A relay that
+// died is waited for until its lease is over.
 func (r *Relay) RunOnce(ctx context.Context) (Counts, error) {
 	e, err := r.start(ctx, true)
 	if err != nil {
@@ -141,8 +141,8 @@ func (r *Relay) RunOnce(ctx context.Context) (Counts, error) {
 	return e.counts, err
 }
 
-// Wake says that something was staged, by a transaction that has committed. It never waits, may be called at any time from
-// anywhere, and is a hint: without it the store's own wake-up or the next poll finds it.
+// Wake says that something was staged, by a transaction that has committed. It never waits, may be called at any time
+// from anywhere, and is a hint: without it the store's own wake-up or the next poll finds it.
 func (r *Relay) Wake() {
 	select {
 	case r.wakes <- struct{}{}:
@@ -212,7 +212,8 @@ func (r *Relay) check(ctx context.Context) error {
 	return nil
 }
 
-// guardErr runs f and turns a panic into an error, also one of the error that f returns, such as a nil pointer of its type.
+// guardErr runs f and turns a panic into an error, also one of the error that f returns, such as a nil pointer of its
+// type.
 func guardErr(what string, f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

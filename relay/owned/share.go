@@ -12,11 +12,12 @@ var lanes = [...]struct {
 	part int
 }{{core.LaneHigh, 6}, {core.LaneNormal, 3}, {core.LaneLow, 1}}
 
-// group is routes that share something: all those without a limit, or the lanes of a limited route, which share its tokens.
+// group is routes that share something: all those without a limit, or the lanes of a limited route, which share its
+// tokens.
 //
 // Routes without a limit do not wait for each other if all are equal. If not, those that have work divide one window of
-// records in flight between them by their shares; what is alone gets all of it. Of a limited route the lane that got least by
-// its share is next.
+// records in flight between them by their shares; what is alone gets all of it. Of a limited route the lane that got
+// least by its share is next.
 type group struct {
 	routes   []*route
 	limit    *bucket // nil = unbounded
@@ -69,8 +70,8 @@ func (e *engine) busy(rt *route) bool {
 	return !rt.barred() && (e.d.Ready(rt.Name) > 0 || len(rt.parked) > 0 || e.d.More(rt.Name))
 }
 
-// share is how much of the group the route is to get, in comparison with other busy routes. Lanes that are not busy leave
-// their part to their siblings.
+// share is how much of the group the route is to get, in comparison with other busy routes. Lanes that are not busy
+// leave their part to their siblings.
 func (e *engine) share(rt *route) float64 {
 	parts := rt.part
 	for _, k := range rt.kin {

@@ -44,8 +44,8 @@ func serial(b *bus, d time.Duration) {
 	}
 }
 
-// RL-13: routes that all have work get messages published in proportion to their weights, whatever is the bottleneck: the
-// time of a publish, or a broker that does one thing at a time.
+// RL-13: routes that all have work get messages published in proportion to their weights, whatever is the bottleneck:
+// the time of a publish, or a broker that does one thing at a time.
 func TestWeights(t *testing.T) {
 	t.Parallel()
 	const n = 2000
@@ -138,8 +138,8 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// ST-19: one message in the low lane gets through a flood in the high one, and one in the high lane through a flood in the
-// low one, soon.
+// ST-19: one message in the low lane gets through a flood in the high one, and one in the high lane through a flood
+// in the low one, soon.
 func TestOneMessageThroughAFlood(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][2]core.Lane{{core.LaneHigh, core.LaneLow}, {core.LaneLow, core.LaneHigh}} {

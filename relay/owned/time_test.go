@@ -40,7 +40,8 @@ func TestStopDrains(t *testing.T) {
 	})
 }
 
-// RL-01 P8: results that are unknown at the drain limit are released; a publisher that ignores its context is left behind.
+// RL-01 P8: results that are unknown at the drain limit are released; a publisher that ignores its context is left
+// behind.
 func TestStopAtTheDrainLimit(t *testing.T) {
 	t.Parallel()
 	for _, deaf := range []bool{false, true} {
@@ -94,8 +95,8 @@ func TestStopDuringRead(t *testing.T) {
 	})
 }
 
-// P4: no publish starts later than a lease after the latest beat that succeeded, nor goes on then. When the store answers
-// again the relay goes on, and nothing was lost.
+// P4: no publish starts later than a lease after the latest beat that succeeded, nor goes on then. When the store
+// answers again the relay goes on, and nothing was lost.
 func TestNoPublishAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -343,8 +344,8 @@ func (*restless) Wait(context.Context, []string, time.Duration) (core.WakeCause,
 	return core.WakeNotify, nil
 }
 
-// DB-10: without any help of the store, a retry is claimed when it is due, and what stood behind a held key when the key
-// is free.
+// DB-10: without any help of the store, a retry is claimed when it is due, and what stood behind a held key when the
+// key is free.
 func TestPollsWhenDue(t *testing.T) {
 	t.Parallel()
 	o := relay.Options{

@@ -183,7 +183,8 @@ func TestStopDoesNotWaitForACheck(t *testing.T) {
 	})
 }
 
-// OP-04: a relay that has no reason to ask its store is ready, and a caller that does not wait says nothing about the loop.
+// OP-04: a relay that has no reason to ask its store is ready, and a caller that does not wait says nothing about the
+// loop.
 func TestHealthOfAPausedRelay(t *testing.T) {
 	t.Parallel()
 	for _, fails := range []bool{false, true} {

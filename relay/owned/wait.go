@@ -111,7 +111,8 @@ func (e *engine) woken(cause core.WakeCause, err error, names []string, began ti
 	e.hint(names)
 }
 
-// hint has routes read, or all if none is named, since something may have been staged. Hints that bring nothing are put off.
+// hint has routes read, or all if none is named, since something may have been staged. Hints that bring nothing are
+// put off.
 func (e *engine) hint(names []string) {
 	switch {
 	case e.counts.Claimed > e.claimed:

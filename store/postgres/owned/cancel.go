@@ -17,7 +17,8 @@ var (
 	_ core.Canceller[*sql.Tx] = (*sqlStager)(nil)
 )
 
-// newest is among how many of the newest numbers a message is looked for whose id Waybill made and that is simply due: no index has these ids.
+// newest is among how many of the newest numbers a message is looked for whose id Waybill made and that is simply
+// due: no index has these ids.
 const newest = "10000"
 
 // cancelSQL withdraws messages.
@@ -59,15 +60,15 @@ SELECT f.n, CASE WHEN f.status = 3 OR t.seq IS NOT NULL THEN f.status END FROM f
 // maxLooks bounds how often Cancel asks again for a message that changes hands while it looks.
 const maxLooks = 20
 
-// Cancel withdraws staged messages in tx, by id or by dedupe key, in one statement; see [core.Canceller]. It withdraws what is
-// scheduled, what waits for a retry, and what was staged with a dedupe key; other messages that are due are in flight, as is
-// what a relay holds. Until tx ends nobody is handed what it withdraws, and later messages of their keys wait. Keys that name
-// the same message get the same answer. It waits for nobody but other transactions that have locked the same message. A
-// message is either handed out or withdrawn, unless the answer is core.CancelMaybe. The role needs what [Migrations.Grants]
-// gives a canceller.
+// Cancel withdraws staged messages in tx, by id or by dedupe key, in one statement; see [core.Canceller]. It
+// withdraws what is scheduled, what waits for a retry, and what was staged with a dedupe key; other messages that are
+// due are in flight, as is what a relay holds. Until tx ends nobody is handed what it withdraws, and later messages
+// of their keys wait. Keys that name the same message get the same answer. It waits for nobody but other transactions
+// that have locked the same message. A message is either handed out or withdrawn, unless the answer is
+// core.CancelMaybe. The role needs what [Migrations.Grants] gives a canceller.
 //
-// A message that is due, whose id Waybill made and that has no dedupe key is known by its id only as long as fewer than 10,000
-// were staged after it; from then on it is not found.
+// A message that is due, whose id Waybill made and that has no dedupe key is known by its id only as long as fewer
+// than 10,000 were staged after it; from then on it is not found.
 func (o *Outbox) Cancel(ctx context.Context, tx pgx.Tx, keys ...core.CancelKey) ([]core.CancelStatus, error) {
 	if core.IsNil(tx) {
 		return nil, core.Invalid("waybill/postgres: cancel", "tx: is nil; pass the open pgx.Tx with which the cancelling is to be decided")

@@ -81,8 +81,8 @@ func (o *Outbox) Check(ctx context.Context) error {
 	return m.read(ctx, o.pool, "check", func(tx pgx.Tx) error { return o.checkServer(ctx, tx) })
 }
 
-// checkServer looks for what would make relays lose messages or their order without an error: numbers that processes keep for
-// later, and slots that are not those of package outbox.
+// checkServer looks for what would make relays lose messages or their order without an error: numbers that processes
+// keep for later, and slots that are not those of package outbox.
 func (o *Outbox) checkServer(ctx context.Context, tx pgx.Tx) error {
 	var encoding string
 	var cache int64

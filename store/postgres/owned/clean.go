@@ -26,8 +26,8 @@ WHERE name = {cleaner} AND (owner = $1 OR value NOT BETWEEN (extract(epoch FROM 
                                                         AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $3)
 RETURNING true`
 
-// sweepSQL abandons what expired while it waited for a time, and tells the owners of its keys. What is due is its owner's, who finds out. It
-// never waits for a lock.
+// sweepSQL abandons what expired while it waited for a time, and tells the owners of its keys. What is due is its
+// owner's, who finds out. It never waits for a lock.
 const sweepSQL = `
 WITH d AS MATERIALIZED (
     SELECT o.route, o.seq FROM {outbox} o

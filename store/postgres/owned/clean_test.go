@@ -11,7 +11,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/owned"
 )
 
-// ST-11 DB-09: what expires while it waits for a time is abandoned, and its owner is told; what is due is left to its owner.
+// ST-11 DB-09: what expires while it waits for a time is abandoned, and its owner is told; what is due is left to its
+// owner.
 func TestCleanExpires(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, owned.Options{Retention: core.Retention{Abandoned: time.Hour}})

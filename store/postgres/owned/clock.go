@@ -13,9 +13,9 @@ import (
 // lastSQL is the last sequence that was drawn.
 const lastSQL = `(SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM {sequence} se)`
 
-// highWaterSQL is the highest stamp the outbox remembers: the mark that settling leaves, and the stamps of what has one of the
-// newest 1,000 numbers, on routes that are or were served and on those of $1. So it reads a bounded number of pages, however
-// many dead rows there are.
+// highWaterSQL is the highest stamp the outbox remembers: the mark that settling leaves, and the stamps of what has
+// one of the newest 1,000 numbers, on routes that are or were served and on those of $1. So it reads a bounded number
+// of pages, however many dead rows there are.
 const highWaterSQL = `
 SELECT greatest(0, (SELECT value FROM {meta} WHERE name = {hlc_name}), (
     SELECT max(n.hlc) FROM (SELECT ro.route FROM {routes} ro UNION SELECT unnest($1::text[])) r
@@ -45,9 +45,9 @@ func (o *Outbox) queueMark(b *batch, stamp int64) {
 	}
 }
 
-// HighWater returns the highest HLC stamp that the outbox remembers: of what has one of its newest 1,000 sequences or, for
-// what was published since, in a mark that settling writes at most once a second. Routes that nobody has ever served do
-// not count, but for the default route and for those of the first Stage.
+// HighWater returns the highest HLC stamp that the outbox remembers: of what has one of its newest 1,000 sequences
+// or, for what was published since, in a mark that settling writes at most once a second. Routes that nobody has ever
+// served do not count, but for the default route and for those of the first Stage.
 func (o *Outbox) HighWater(ctx context.Context) (hlc.Timestamp, error) {
 	var mark hlc.Timestamp
 	err := o.transact(ctx, "read the clock's mark", readSQL, func(b *batch) {
@@ -75,8 +75,8 @@ func (o *Outbox) Clock() *hlc.Clock { return o.stager.stamper.Clock() }
 
 var _ core.ClockSeeder = (*Outbox)(nil)
 
-// Restored says that the database was restored to an earlier time: members that ran before join anew. A restore to another
-// timeline need not be declared.
+// Restored says that the database was restored to an earlier time: members that ran before join anew. A restore to
+// another timeline need not be declared.
 func (o *Outbox) Restored(ctx context.Context) error {
 	return o.transact(ctx, "declare a restore", writeSQL, func(b *batch) {
 		b.query("UPDATE {meta} SET value = value + 1 WHERE name = {epoch}")

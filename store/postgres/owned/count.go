@@ -12,9 +12,9 @@ import (
 // countExact is how many rows of a route are counted; beyond that the planner's estimate is used.
 const countExact = 10_000
 
-// countSQL counts, route by route, what is due, what waits, and what was abandoned, each up to a bound. Beyond it the sizes of the table and of the
-// partial indexes in pg_class, as of the last vacuum or analyze, less what was counted, are the estimate; routes that share one
-// share it by how often the statistics say that they occur.
+// countSQL counts, route by route, what is due, what waits, and what was abandoned, each up to a bound. Beyond it the
+// sizes of the table and of the partial indexes in pg_class, as of the last vacuum or analyze, less what was counted,
+// are the estimate; routes that share one share it by how often the statistics say that they occur.
 const countSQL = `
 WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
     SELECT r.route, x.* FROM routes r CROSS JOIN LATERAL (

@@ -25,8 +25,8 @@ func anyKeyed(rows []core.StagedRow) bool {
 }
 
 // stageKeyed stages rows some of which have a dedupe key, as if one after the other: in one statement, unless a message
-// replaces one of the same call, or names its id again. Only if another transaction gets in between it asks once more. A producer
-// that replaces nothing needs no right to update or delete.
+// replaces one of the same call, or names its id again. Only if another transaction gets in between it asks once
+// more. A producer that replaces nothing needs no right to update or delete.
 func (s *stager) stageKeyed(ctx context.Context, rows []core.StagedRow, query queryFunc) ([]core.Staged, error) {
 	staged := make([]core.Staged, len(rows))
 	for from, rewinds := 0, 0; from < len(rows); {

@@ -37,8 +37,8 @@ func insertKeyedSQL(notify bool, where string) string { //nolint:revive // a var
 SELECT 0, 0::bigint, i.route, i.id, 0 FROM i`
 }
 
-// keyedSQL inserts first and looks up then, and only what was in the way: so it reads nothing that another transaction may write, which would
-// fail it, or that one, under SERIALIZABLE.
+// keyedSQL inserts first and looks up then, and only what was in the way: so it reads nothing that another
+// transaction may write, which would fail it, or that one, under SERIALIZABLE.
 func keyedSQL(notify bool) string {
 	return `
 WITH r AS MATERIALIZED (SELECT * FROM ` + keyedFromSQL + `), ` + insertKeyedSQL(notify, "") + `

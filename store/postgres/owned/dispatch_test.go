@@ -52,8 +52,8 @@ func (a *arrivals) take(items []*dispatch.Item) {
 	}
 }
 
-// TestMembersShareAndTakeOver: three members share an outbox, one of them is killed in the middle of its work, another one joins. Everything
-// arrives, in the order of its key.
+// TestMembersShareAndTakeOver: three members share an outbox, one of them is killed in the middle of its work,
+// another one joins. Everything arrives, in the order of its key.
 func TestMembersShareAndTakeOver(t *testing.T) { // DB-24 OR-02 RL-10
 	t.Parallel()
 	const n, keys = 12_000, 50
@@ -101,8 +101,9 @@ func TestMembersShareAndTakeOver(t *testing.T) { // DB-24 OR-02 RL-10
 	}
 }
 
-// BenchmarkDispatch drains an outbox by members of one process, each with a pool of its own, to a publisher that does nothing. It reports the
-// share of what a bare loop of SELECT and DELETE reaches in the same run: go test -run xxx -bench Dispatch -benchtime 200000x.
+// BenchmarkDispatch drains an outbox by members of one process, each with a pool of its own, to a publisher that does
+// nothing. It reports the share of what a bare loop of SELECT and DELETE reaches in the same run: go test -run xxx
+// -bench Dispatch -benchtime 200000x.
 func BenchmarkDispatch(b *testing.B) {
 	for _, tc := range []struct{ keys, members int }{{0, 1}, {1000, 1}, {1, 1}, {1000, 2}, {1000, 4}} {
 		b.Run(fmt.Sprintf("keys=%d/members=%d", tc.keys, tc.members), func(b *testing.B) {
@@ -170,7 +171,8 @@ func selectAndDelete(b *testing.B, pool interface {
 	return time.Since(began)
 }
 
-// BenchmarkHotKey has b.N records of one key in front of a tenth as many of others, and a publisher that takes a millisecond. It reports when the others were out.
+// BenchmarkHotKey has b.N records of one key in front of a tenth as many of others, and a publisher that takes a
+// millisecond. It reports when the others were out.
 func BenchmarkHotKey(b *testing.B) {
 	s, pool := newStore(b, owned.Options{})
 	begin := func() (pgx.Tx, error) { return pool.Begin(b.Context()) }

@@ -45,47 +45,49 @@
 // # Withdrawing messages
 //
 // A message with a dedupe key is the only live one with it on its route and topic: until it is published, abandoned or
-// withdrawn, a second one is a duplicate, which Staged says together with the id of the live one. With Replace the newest
-// wins instead. [Outbox.Cancel] withdraws by id or by dedupe key what is scheduled, waits for a retry, or has a dedupe
-// key. All of it happens in the caller's transaction and in one statement, and costs nothing where it is not used. The
-// owner of a key that may go on is told in the same transaction. What a relay holds cannot be withdrawn: cancelling it
-// leaves it alone; replacing it takes the dedupe key from it. The relay waits for neither. Two transactions that withdraw
-// one message wait for each other; the database ends a deadlock among the callers' transactions, not Waybill. Under
-// REPEATABLE READ a message that changed hands is a serialisation failure, for the caller to run again. Staging with
-// dedupe keys reads only what stands in the way, so that it is no such failure under SERIALIZABLE; replacing reads first.
-// Withdrawn records are deleted at once unless Options.Retention keeps them. Only an Outbox with the same Retention
-// should withdraw, and the role needs the grants of a canceller.
+// withdrawn, a second one is a duplicate, which Staged says together with the id of the live one. With Replace the
+// newest wins instead. [Outbox.Cancel] withdraws by id or by dedupe key what is scheduled, waits for a retry, or has
+// a dedupe key. All of it happens in the caller's transaction and in one statement, and costs nothing where it is not
+// used. The owner of a key that may go on is told in the same transaction. What a relay holds cannot be withdrawn:
+// cancelling it leaves it alone; replacing it takes the dedupe key from it. The relay waits for neither. Two
+// transactions that withdraw one message wait for each other; the database ends a deadlock among the callers'
+// transactions, not Waybill. Under REPEATABLE READ a message that changed hands is a serialisation failure, for the
+// caller to run again. Staging with dedupe keys reads only what stands in the way, so that it is no such failure
+// under SERIALIZABLE; replacing reads first. Withdrawn records are deleted at once unless Options.Retention keeps
+// them. Only an Outbox with the same Retention should withdraw, and the role needs the grants of a canceller.
 //
 // # Operators
 //
-// [Outbox.Inspect], [Outbox.List], [Outbox.Redrive], [Outbox.BlockedKeys], [Outbox.DecideHead] and [Outbox.Counts] go by
-// indexes, in bounded steps: a page has a limit, and a budget of rows to look at. A filter of ids, or of abandoned
+// [Outbox.Inspect], [Outbox.List], [Outbox.Redrive], [Outbox.BlockedKeys], [Outbox.DecideHead] and [Outbox.Counts] go
+// by indexes, in bounded steps: a page has a limit, and a budget of rows to look at. A filter of ids, or of abandoned
 // records (by reasons, or only that state), finds its rows by an index; others are looked for in staging order, page by
-// page, as much of each route. What is put back becomes ready at its place, and its owner is told by a control record in
-// the same transaction. What a relay holds it keeps: the decision is then core.ErrInFlight, or the redrive passes over.
+// page, as much of each route. What is put back becomes ready at its place, and its owner is told by a control record
+// in the same transaction. What a relay holds it keeps: the decision is then core.ErrInFlight, or the redrive passes
+// over.
 //
 // # Cleaning
 //
-// By default a published record is deleted by its settle, an abandoned one is kept for ever, and a withdrawn one is gone
-// with the transaction that withdrew it. Options.Retention says otherwise. [Outbox.Clean] deletes what has been kept for
-// long enough, in batches, and abandons what expired while it waited for a time; what is due its owner abandons. One
-// process at a time cleans: the lease is a row of waybill_meta that ends by itself. When an abandoned record that blocks
-// its key is deleted, the key goes on.
+// By default a published record is deleted by its settle, an abandoned one is kept for ever, and a withdrawn one is
+// gone with the transaction that withdrew it. Options.Retention says otherwise. [Outbox.Clean] deletes what has been
+// kept for long enough, in batches, and abandons what expired while it waited for a time; what is due its owner
+// abandons. One process at a time cleans: the lease is a row of waybill_meta that ends by itself. When an abandoned
+// record that blocks its key is deleted, the key goes on.
 //
 // # Upgrades
 //
 // Migrate first, then replace the programs one by one. A program works beside any newer schema, unless a migration says
 // in its first line "-- compatible: N": from then on programs must know version N, and older ones are refused at their
 // start, by Check, Seed and the first Stage, with what to do. Programs that run at that time are not told: end them
-// first. All other migrations only add: tables, indexes, columns that are nullable or have a default. A program beside a
-// schema that is too old says that the migrations must be run. [Outbox.Drift] lists every difference between the live
-// schema and the one that this release makes; it reads the catalogs alone.
+// first. All other migrations only add: tables, indexes, columns that are nullable or have a default. A program
+// beside a schema that is too old says that the migrations must be run. [Outbox.Drift] lists every difference between
+// the live schema and the one that this release makes; it reads the catalogs alone.
 //
 // # Restores and failover
 //
 // Every page carries the timeline of the server and an epoch. A promoted standby has another timeline, and so has a
 // restore to a point in time: members join anew. After a restore that keeps the timeline, such as of a file system's
-// snapshot, call [Outbox.Restored]. What had been published and came back is published again, for the inbox to recognise.
+// snapshot, call [Outbox.Restored]. What had been published and came back is published again, for the inbox to
+// recognise.
 //
 // # Rows put in by hand
 //

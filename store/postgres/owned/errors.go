@@ -15,8 +15,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// classes maps SQLSTATEs, or their first two letters, to what they mean. The longer one wins. What is permanent here is a
-// misconfiguration in errors of our own statements; see failure.
+// classes maps SQLSTATEs, or their first two letters, to what they mean. The longer one wins. What is permanent here
+// is a misconfiguration in errors of our own statements; see failure.
 var classes = map[string]core.Class{
 	"08":    core.ClassOutage,    // connection
 	"53":    core.ClassOutage,    // too many connections, out of memory, disk full

@@ -9,8 +9,8 @@ import (
 	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// giveUpSQL is all or nothing: it compares what should be held, or be held no more, with what of it could be locked. It says 1 done, 2 locked,
-// 3 not self's.
+// giveUpSQL is all or nothing: it compares what should be held, or be held no more, with what of it could be locked.
+// It says 1 done, 2 locked, 3 not self's.
 const giveUpSQL = `
 WITH un AS MATERIALIZED (
     SELECT un.slots FROM {units} un
@@ -39,8 +39,8 @@ SELECT CASE WHEN EXISTS (SELECT FROM can) THEN 1 WHEN EXISTS (SELECT FROM un) TH
             WHEN EXISTS (SELECT FROM {units} un WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4 AND un.given_by = $1 AND un.owner <> $1) THEN 1
             ELSE 3 END`
 
-// GiveUp writes holds of self for exactly the records of out in the unit and frees it, or reports that one of them, or of self's other holds in
-// the unit, is locked.
+// GiveUp writes holds of self for exactly the records of out in the unit and frees it, or reports that one of them,
+// or of self's other holds in the unit, is locked.
 func (o *Outbox) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
 	var now time.Time
 	var answer int

@@ -15,7 +15,8 @@ var _ core.KeyKeeper = (*Outbox)(nil)
 const keySteps = 1000
 
 // A row e holds back its key while it waits for a retry, or is abandoned and the route blocks then. The first line of
-// each has the predicate of an index, which goes by route and key; coalesce is a column of none, so that nobody takes the one by time.
+// each has the predicate of an index, which goes by route and key; coalesce is a column of none, so that nobody takes
+// the one by time.
 const (
 	retryWaits = `e.retry AND e.key <> ''
         AND coalesce(e.due_at, '-infinity') > statement_timestamp() AND NOT (e.hold <> 0 AND EXISTS (SELECT FROM {members} me WHERE me.session = e.hold))`

@@ -6,7 +6,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// insertForm is the form of a statement that writes rows without dedupe keys, all of a call in one. What is known of them makes it cheaper.
+// insertForm is the form of a statement that writes rows without dedupe keys, all of a call in one. What is known of
+// them makes it cheaper.
 type insertForm struct {
 	due    due
 	one    bool // a single row, by values instead of arrays
@@ -93,9 +94,10 @@ func dueSQL(at string) string {
 	return "CASE WHEN " + at + " > clock_timestamp() THEN " + at + " END, greatest(" + at + ", clock_timestamp())"
 }
 
-// wakeSQL is the value of maybe_sent of a new row: false. Finding that out notifies relays on the route, but only while one sleeps; a notification
-// belongs to the transaction and its savepoints, so that a rollback wakes nobody. (Among what an insert returns it would cost more.) at is
-// when the row is due, "" = at once: what is due later than in a second a relay that sleeps finds out in time.
+// wakeSQL is the value of maybe_sent of a new row: false. Finding that out notifies relays on the route, but only
+// while one sleeps; a notification belongs to the transaction and its savepoints, so that a rollback wakes nobody.
+// (Among what an insert returns it would cost more.) at is when the row is due, "" = at once: what is due later than
+// in a second a relay that sleeps finds out in time.
 func wakeSQL(route, at string) string {
 	soon := ""
 	if at != "" { // first, since it is cheap
@@ -105,7 +107,8 @@ func wakeSQL(route, at string) string {
 		route + ") IS NULL ELSE false END"
 }
 
-// statement returns the form of the insert for rows without dedupe keys, and its arguments: one value a column, or one array.
+// statement returns the form of the insert for rows without dedupe keys, and its arguments: one value a column, or
+// one array.
 func (s *stager) statement(rows []core.StagedRow) (insertForm, []any, error) {
 	f := insertForm{one: len(rows) == 1, fresh: true, notify: s.notify}
 	for i := range rows {

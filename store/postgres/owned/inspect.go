@@ -26,7 +26,8 @@ const storedSQL = `
     coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
               FROM {members} me WHERE me.session = o.hold AND o.hold <> 0), 0)`
 
-// Ids that the program chose, and those of what is not simply due, are in indexes. The others are looked for among all that is due.
+// Ids that the program chose, and those of what is not simply due, are in indexes. The others are looked for among
+// all that is due.
 const inspectSQL = `SELECT` + storedSQL + `, o.body FROM (
     SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.id = $2 AND o.own_id
     UNION ALL
@@ -44,7 +45,8 @@ const matchSQL = `
     AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12)`
 
-// allRoutesSQL are the routes: those that are or were served, and between them any others, of which it reads one row each.
+// allRoutesSQL are the routes: those that are or were served, and between them any others, of which it reads one row
+// each.
 const allRoutesSQL = `known AS MATERIALIZED (
     SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM {routes} ro) k
@@ -80,9 +82,9 @@ const filteredRoutesSQL = `asked AS MATERIALIZED (
     SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
 )`
 
-// sql returns the common tables of a statement: w, the rows that it looks at, with whether they match, e, the end of what was looked at if there is
-// more, and p, the first $3 of w that match. An id that no index has, of a record that is simply due, is looked for among all that is due, unless
-// only others are asked for.
+// sql returns the common tables of a statement: w, the rows that it looks at, with whether they match, e, the end of
+// what was looked at if there is more, and p, the first $3 of w that match. An id that no index has, of a record that
+// is simply due, is looked for among all that is due, unless only others are asked for.
 func (w walk) sql(match string, others bool) string { //nolint:revive // a variant of one statement
 	if w == walkIDs {
 		among := `
@@ -162,8 +164,8 @@ func filterArgs(f *core.Filter, page core.Page) []any {
 	}
 }
 
-// Inspect returns the record of a message on a route. It finds it by an index, unless the message is simply due and Waybill made
-// its id: then it goes through all that is due on the route.
+// Inspect returns the record of a message on a route. It finds it by an index, unless the message is simply due and
+// Waybill made its id: then it goes through all that is due on the route.
 func (o *Outbox) Inspect(ctx context.Context, route, id string) (core.Stored, error) {
 	var st core.Stored
 	found := false
@@ -205,7 +207,8 @@ func (o *Outbox) List(ctx context.Context, f core.Filter, page core.Page) (core.
 	return out, err
 }
 
-// scanStored reads storedSQL, between what stands before and after. What the row holds may be unreadable; then it says so.
+// scanStored reads storedSQL, between what stands before and after. What the row holds may be unreadable; then it
+// says so.
 func scanStored(row pgx.Row, source string, before, after []any) (core.Stored, error) {
 	var (
 		st                  core.Stored

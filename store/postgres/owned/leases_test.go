@@ -19,8 +19,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/owned"
 )
 
-// leases shows an outbox as a store of the row leases that package storetest asks for, as one member that owns everything and holds what it
-// hands out. So the checks of what applications and operators see can be run.
+// leases shows an outbox as a store of the row leases that package storetest asks for, as one member that owns
+// everything and holds what it hands out. So the checks of what applications and operators see can be run.
 type leases struct {
 	*owned.Outbox
 	tb   testing.TB

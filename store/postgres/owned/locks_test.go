@@ -87,7 +87,8 @@ func TestLockedRecords(t *testing.T) {
 	})
 }
 
-// A renewal does not wait for a settle under way, a removal neither: it is left out until that ends, or the server ends it.
+// A renewal does not wait for a settle under way, a removal neither: it is left out until that ends, or the server
+// ends it.
 func TestStuckSettle(t *testing.T) {
 	t.Parallel()
 	s, pool := newStore(t, owned.Options{})

@@ -18,8 +18,9 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/owned"
 )
 
-// A page tells what it cannot show yet: each record that a later page shows with a number up to Last is of a transaction that Running names, or
-// that has a mark from Next to Upper. Transactions commit, roll back, use savepoints, are slow, are prepared, and insert by hand.
+// A page tells what it cannot show yet: each record that a later page shows with a number up to Last is of a
+// transaction that Running names, or that has a mark from Next to Upper. Transactions commit, roll back, use
+// savepoints, are slow, are prepared, and insert by hand.
 func TestMarksNeverLie(t *testing.T) {
 	t.Parallel()
 	server, err := testenv.StartPostgres(t.Context(), testenv.PostgresOptions{Settings: map[string]string{"max_prepared_transactions": "20", "fsync": "off"}})

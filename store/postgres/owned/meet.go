@@ -11,8 +11,9 @@ import (
 	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// Meet joins, renews or looks. It is one transaction, but for removals: each is one of its own after the renewal, so that no renewal waits for
-// what a removal waits for. Of a member whose records a transaction has locked, the holds on these stay, as holds of nobody, uncounted.
+// Meet joins, renews or looks. It is one transaction, but for removals: each is one of its own after the renewal, so
+// that no renewal waits for what a removal waits for. Of a member whose records a transaction has locked, the holds
+// on these stay, as holds of nobody, uncounted.
 func (o *Outbox) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
 	var roster outbox.Roster
 	if m.Self.Session == 0 {
@@ -99,8 +100,8 @@ func queueUnits(b *batch, self *outbox.Member) {
 	b.query(unitsSQL, int64(self.Session), names, routes, from, to, slots)
 }
 
-// queueEnd ends a session: that of a member that leaves, or of one that is removed if its beat is still the given one, or if it has no row.
-// Each statement sees what was committed before the lock.
+// queueEnd ends a session: that of a member that leaves, or of one that is removed if its beat is still the given
+// one, or if it has no row. Each statement sees what was committed before the lock.
 func queueEnd(b *batch, session outbox.Session, beat int64, removed bool) { //nolint:revive // a leave or a removal
 	lock, crashes := lockMemberSQL, 0
 	if removed {

@@ -26,7 +26,8 @@ INSERT INTO {routes} (route) SELECT x.route FROM unnest($2::text[]) AS x(route)
 WHERE ` + aliveSQL + ` AND NOT EXISTS (SELECT FROM {routes} r WHERE r.route = x.route)
 ON CONFLICT DO NOTHING`
 
-	// unitsSQL makes the units of routes that have none, under the lock of the route's row: of two members that do so one is first.
+	// unitsSQL makes the units of routes that have none, under the lock of the route's row: of two members that do so
+	// one is first.
 	unitsSQL = `
 WITH n AS MATERIALIZED (
     SELECT r.route, r.low, r.careful FROM {routes} r WHERE r.route = ANY ($2::text[]) AND r.units = 0 AND ` + aliveSQL + ` ORDER BY r.route FOR UPDATE
@@ -75,7 +76,8 @@ UPDATE {routes} r SET units = 0, low = d.low, careful = d.careful
 FROM (SELECT d.route, min(d.low) AS low, max(d.careful) AS careful FROM d GROUP BY d.route) d
 WHERE r.route = d.route`
 
-	// movesSQL makes moves. Units of another live member move only while no statement of its is under way; then it is left out.
+	// movesSQL makes moves. Units of another live member move only while no statement of its is under way; then it is
+	// left out.
 	movesSQL = `
 WITH x AS MATERIALIZED (
     SELECT * FROM unnest($2::text[], $3::smallint[], $4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])

@@ -29,7 +29,8 @@ const (
 	PartInbox  Part = "inbox"
 )
 
-// MigrationOptions names what to migrate. Zero fields mean the defaults of Options and InboxOptions. No name may hold a NUL or {.
+// MigrationOptions names what to migrate. Zero fields mean the defaults of Options and InboxOptions. No name may hold
+// a NUL or {.
 type MigrationOptions struct {
 	Schema, Outbox, Inbox string
 	// Parts selects; empty means outbox and inbox.
@@ -119,8 +120,8 @@ func (m *Migrations) key(part Part) string {
 	return "version"
 }
 
-// record notes in the table of versions that mig was applied. The clock's mark, the epoch and the cleaner's lease are made
-// here, so that a relay needs no right to insert them.
+// record notes in the table of versions that mig was applied. The clock's mark, the epoch and the cleaner's lease are
+// made here, so that a relay needs no right to insert them.
 func (m *Migrations) record(mig *migration) string {
 	value := quoteText(m.key(mig.part)) + ", " + strconv.Itoa(mig.version)
 	s := "INSERT INTO {meta} (name, value) VALUES (" + value + ") ON CONFLICT (name) DO UPDATE SET value = excluded.value;\n"
@@ -163,8 +164,8 @@ func (m *Migrations) Newest(part Part) int {
 	return v
 }
 
-// Up applies what is missing, in one transaction under an advisory lock. It may be called by many processes at once, and
-// again at any time.
+// Up applies what is missing, in one transaction under an advisory lock. It may be called by many processes at once,
+// and again at any time.
 func (m *Migrations) Up(ctx context.Context, db DB) error {
 	return m.run(ctx, db, "migrate up", func(tx pgx.Tx) error {
 		applied, err := m.applied(ctx, tx)
@@ -352,8 +353,8 @@ func (o *Outbox) Migrate(ctx context.Context) error {
 	return m.Up(ctx, o.pool)
 }
 
-// upAside is Up on a connection of its own, made like those of pool, whose connections may all be held by transactions that
-// wait for it.
+// upAside is Up on a connection of its own, made like those of pool, whose connections may all be held by
+// transactions that wait for it.
 func (m *Migrations) upAside(ctx context.Context, pool *pgxpool.Pool) error {
 	cfg := pool.Config()
 	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = 1, 0, 0
@@ -369,9 +370,9 @@ func (o *Outbox) migrations() (*Migrations, error) {
 	return NewMigrations(MigrationOptions{Schema: o.names.schema, Outbox: o.names.outbox, Parts: []Part{PartOutbox}})
 }
 
-// FS returns the migrations as files NNNN_part_name.up.sql and .down.sql with the names filled in, as golang-migrate reads
-// them. For goose, which wants both directions in one file, use [Migrations.GooseFS]. Those tools keep the versions; the
-// files keep waybill_meta in step, so that Check works.
+// FS returns the migrations as files NNNN_part_name.up.sql and .down.sql with the names filled in, as golang-migrate
+// reads them. For goose, which wants both directions in one file, use [Migrations.GooseFS]. Those tools keep the
+// versions; the files keep waybill_meta in step, so that Check works.
 func (m *Migrations) FS() fs.FS {
 	files := textFS{}
 	for i := range m.files {

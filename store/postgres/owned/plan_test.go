@@ -11,7 +11,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/owned"
 )
 
-// With 100,000 ready rows in ten routes no statement touches more than what it answers: neither before the first statistics nor after.
+// With 100,000 ready rows in ten routes no statement touches more than what it answers: neither before the first
+// statistics nor after.
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	s, pool := newStore(t, owned.Options{})

@@ -26,7 +26,8 @@ func newPump(store outbox.Store, opts dispatch.Options) *pump {
 	return p
 }
 
-// run goes on until ctx ends, and then leaves in order; or until killed is closed, and then leaves nothing in order. send returns when a batch was published.
+// run goes on until ctx ends, and then leaves in order; or until killed is closed, and then leaves nothing in order.
+// send returns when a batch was published.
 func (p *pump) run(ctx context.Context, killed <-chan struct{}, batch, parallel int, send func(items []*dispatch.Item)) {
 	base, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()

@@ -66,7 +66,8 @@ func (d *recordReader) read(rows pgx.Rows, now time.Time) (r outbox.Record, err 
 // waitingSQL are the columns of record r that readWaiting reads, after one of its own.
 const waitingSQL = `r.route, r.seq, r.id, r.version, r.slot, r.key, r.why, r.holder`
 
-// whySQL says what makes record r hold its key, if it is live: 3 another session holds it, 1 it waits for a retry; null if nothing does.
+// whySQL says what makes record r hold its key, if it is live: 3 another session holds it, 1 it waits for a retry;
+// null if nothing does.
 const whySQL = `CASE WHEN ` + holderSQL + ` NOT IN (0, $1::bigint) THEN 3 WHEN r.retry AND r.key <> '' THEN 1 END`
 
 func readWaiting(rows pgx.Rows) (n int, w outbox.Waiting, err error) {

@@ -25,12 +25,12 @@ const notifySQL = `(SELECT count(pg_notify({channel}, x.route)) FROM (SELECT DIS
 // takesSQL are the rows that a redrive may select, $13: withdrawn ones too.
 const takesSQL = `(o.state = 4 AND o.settled_at IS NULL AND NOT ` + liveHoldSQL + ` OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))`
 
-// tellFromSQL is from how many rows of a route without a key on a redrive tells the owners of the whole route to read again, instead of
-// those of each row.
+// tellFromSQL is from how many rows of a route without a key on a redrive tells the owners of the whole route to read
+// again, instead of those of each row.
 const tellFromSQL = "100"
 
-// redriveSQL puts rows back that a walk finds. Unless it is a dry run it locks them in the order of sequences, and passes
-// over those that somebody else holds at this moment.
+// redriveSQL puts rows back that a walk finds. Unless it is a dry run it locks them in the order of sequences, and
+// passes over those that somebody else holds at this moment.
 //
 //	l  the rows, as they are once they are locked, with why they are refused
 //	v  the same; of several rows with one dedupe key only the first can live

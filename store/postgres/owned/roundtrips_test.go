@@ -45,8 +45,8 @@ func newSinglePool(t *testing.T, params string) (*pgxpool.Pool, *atomic.Int64) {
 	return pool, sent
 }
 
-// ST-02 DB-02: a transaction that stages through the unit of work makes no more round trips than one that does not, and fewer
-// than one by hand, whatever the pool's mode.
+// ST-02 DB-02: a transaction that stages through the unit of work makes no more round trips than one that does not,
+// and fewer than one by hand, whatever the pool's mode.
 func TestUnitOfWorkRoundTrips(t *testing.T) {
 	t.Parallel()
 	for _, mode := range queryExecModes {

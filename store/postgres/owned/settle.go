@@ -13,15 +13,16 @@ import (
 )
 
 const (
-	// hurrySQL and deleteAllSQL are for records that nobody has locked, as is usual: it takes less than half as long as settleSQL. If
-	// somebody has, they fail.
+	// hurrySQL and deleteAllSQL are for records that nobody has locked, as is usual: it takes less than half as long as
+	// settleSQL. If somebody has, they fail.
 	hurrySQL     = `SELECT set_config('lock_timeout', '5ms', true)`
 	deleteAllSQL = `
 DELETE FROM {outbox} r USING unnest($2::text[], $3::bigint[], $4::text[]) AS u(route, seq, id)
 WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.settled_at IS NULL AND ` + aliveSQL
 
-	// settleSQL persists any outcomes, and says for each 0 done, 1 changed, 2 busy, 3 fenced. Published (state 3) needs neither the version nor the
-	// unit, and is done if there is no row any more. It is deleted unless $15. A retry waits on when it is released.
+	// settleSQL persists any outcomes, and says for each 0 done, 1 changed, 2 busy, 3 fenced. Published (state 3) needs
+	// neither the version nor the unit, and is done if there is no row any more. It is deleted unless $15. A retry waits
+	// on when it is released.
 	settleSQL = `
 WITH u AS MATERIALIZED (
     SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::smallint[], $8::int[], $9::text[], $10::text[], $11::bigint[], $12::boolean[], $13::boolean[], $14::boolean[])
@@ -50,7 +51,8 @@ SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w) THE
     FROM {outbox} r WHERE r.route = u.route AND r.seq = u.seq), (u.state <> 3)::int) END
 FROM u`
 
-	// heededSQL deletes control records. One of kind 3 concerns all slots of a route: it goes when all their owners have heeded it.
+	// heededSQL deletes control records. One of kind 3 concerns all slots of a route: it goes when all their owners have
+	// heeded it.
 	heededSQL = `
 WITH l AS MATERIALIZED (
     SELECT c.number, c.slots & ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = c.route AND un.owner = $1), 0) AS rest, c.kind
@@ -61,7 +63,8 @@ WITH l AS MATERIALIZED (
 UPDATE {control} c SET slots = l.rest FROM l WHERE c.number = l.number AND l.kind = 3 AND l.rest <> 0`
 )
 
-// Settle persists outcomes in one transaction. If the database refuses that, each half is tried alone, so that what is refused fails alone.
+// Settle persists outcomes in one transaction. If the database refuses that, each half is tried alone, so that what
+// is refused fails alone.
 func (o *Outbox) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
 	results := make(core.Results, len(outcomes))
 	at := make([]int, 0, len(outcomes))
@@ -149,8 +152,8 @@ func leftAlone(why int) error {
 	return &core.Error{Op: "waybill/postgres: settle", Class: core.ClassRejected, Err: [...]error{1: outbox.ErrChanged, 2: outbox.ErrBusy, 3: outbox.ErrFenced}[why]}
 }
 
-// deleteAll deletes published records, of all of which it expects that they are there and that nobody has locked them. If they are not, it
-// reports false: it may have deleted some then.
+// deleteAll deletes published records, of all of which it expects that they are there and that nobody has locked
+// them. If they are not, it reports false: it may have deleted some then.
 func (o *Outbox) deleteAll(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome, at []int, stamp int64) (done bool, err error) {
 	var now time.Time
 	c := refsOf(outcomes, at)

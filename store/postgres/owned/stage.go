@@ -46,16 +46,16 @@ func newStager(opts *Options, n names) (*stager, error) {
 	return s, nil
 }
 
-// replan, as the first argument of a statement, asks to plan it anew: a cached plan may be from when the table was so small
-// that it was best to read all of it. It is for statements that look something up, in a transaction of which the settings
-// are not ours.
+// replan, as the first argument of a statement, asks to plan it anew: a cached plan may be from when the table was so
+// small that it was best to read all of it. It is for statements that look something up, in a transaction of which
+// the settings are not ours.
 type replan struct{}
 
 // queryFunc runs a statement in the caller's transaction and hands each row's scan function to each.
 type queryFunc func(ctx context.Context, sql string, args []any, each func(scan func(...any) error) error) error
 
-// stage is Stage for any driver. The insert of messages without dedupe keys is the last statement, and write may run it later: then nobody
-// hears of duplicates.
+// stage is Stage for any driver. The insert of messages without dedupe keys is the last statement, and write may run
+// it later: then nobody hears of duplicates.
 func (s *stager) stage(ctx context.Context, msgs []core.Message, query, write queryFunc) (staged []core.Staged, err error) {
 	if len(msgs) == 0 {
 		return nil, nil
@@ -151,11 +151,11 @@ func errNoTx(kind string) error {
 	return core.Invalid("waybill/postgres: stage", "tx: is nil; pass the open "+kind+" in which the business rows are written")
 }
 
-// Stage writes msgs in tx, one row a message and route, in one statement whatever their number. It reports as duplicates
-// what the outbox held already under the same route and an id that the program chose, or what the call itself named twice,
-// and a message with a dedupe key of which there is a live one. To replace a message takes more rights than to stage, see
-// [Migrations.Grants]. The first Stage of a process makes one statement more, to learn above which stamp its clock must go
-// on (see [Outbox.Seed]), and that the index is there which makes ids unique.
+// Stage writes msgs in tx, one row a message and route, in one statement whatever their number. It reports as
+// duplicates what the outbox held already under the same route and an id that the program chose, or what the call
+// itself named twice, and a message with a dedupe key of which there is a live one. To replace a message takes more
+// rights than to stage, see [Migrations.Grants]. The first Stage of a process makes one statement more, to learn
+// above which stamp its clock must go on (see [Outbox.Seed]), and that the index is there which makes ids unique.
 //
 // If tx sits on a savepoint that is rolled back, the messages are gone with it and nobody was woken. A statement that
 // failed earlier in tx, or a tx that ended, makes Stage fail.

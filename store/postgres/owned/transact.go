@@ -12,19 +12,22 @@ import (
 )
 
 const (
-	// writeSQL begins transactions of which each statement sees what was committed before it began, and so before what it locked.
+	// writeSQL begins transactions of which each statement sees what was committed before it began, and so before what
+	// it locked.
 	writeSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"
 	// readSQL begins transactions whose statements share one snapshot.
 	readSQL = "BEGIN ISOLATION LEVEL REPEATABLE READ"
 
-	// setSQL holds for the transaction only. The plans must use the indexes also while the table is small: a cached plan outlives the moment
-	// it was made for. Planning anew takes a millisecond, and compiling more than that. What a statement may wait for, other than its own member's
-	// short transactions, are locks of somebody's triggers: these must not keep the member's row locked for long.
+	// setSQL holds for the transaction only. The plans must use the indexes also while the table is small: a cached plan
+	// outlives the moment it was made for. Planning anew takes a millisecond, and compiling more than that. What a
+	// statement may wait for, other than its own member's short transactions, are locks of somebody's triggers: these
+	// must not keep the member's row locked for long.
 	setSQL = `
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),
        set_config('jit', 'off', true), set_config('lock_timeout', '2s', true), set_config('statement_timeout', '10s', true)`
 
-	// fenceSQL keeps the member from being removed until the transaction ends. The statements after it look for the row themselves.
+	// fenceSQL keeps the member from being removed until the transaction ends. The statements after it look for the row
+	// themselves.
 	fenceSQL = `SELECT clock_timestamp() FROM {members} WHERE session = $1 FOR KEY SHARE`
 	// aliveSQL is what they ask.
 	aliveSQL = `EXISTS (SELECT FROM {members} me WHERE me.session = $1)`
@@ -39,8 +42,8 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 	rollbackTime = 5 * time.Second
 )
 
-// transact runs the statements that queue puts into a batch as one transaction in one round trip, and again if the database rolled it back for
-// the sake of another one. Queue is called anew for each run.
+// transact runs the statements that queue puts into a batch as one transaction in one round trip, and again if the
+// database rolled it back for the sake of another one. Queue is called anew for each run.
 func (o *Outbox) transact(ctx context.Context, op, begin string, queue func(b *batch)) error {
 	if err := o.ready(ctx); err != nil {
 		return err

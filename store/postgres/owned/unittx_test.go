@@ -15,8 +15,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/owned"
 )
 
-// ST-03 DB-02: the BEGIN goes with the first statement, if that is one with arguments, or else with the COMMIT; otherwise on its own. A
-// transaction that does nothing sends nothing.
+// ST-03 DB-02: the BEGIN goes with the first statement, if that is one with arguments, or else with the COMMIT;
+// otherwise on its own. A transaction that does nothing sends nothing.
 func TestUnitOfWorkBegins(t *testing.T) {
 	t.Parallel()
 	statement := func(ctx context.Context, tx pgx.Tx) error {
@@ -163,7 +163,8 @@ func TestUnitOfWorkFirstStatementTimesOut(t *testing.T) {
 	}
 }
 
-// ST-03: a connection that died in the pool is an outage at the first use, and everything after it in the transaction fails.
+// ST-03: a connection that died in the pool is an outage at the first use, and everything after it in the transaction
+// fails.
 func TestUnitOfWorkDeadConnection(t *testing.T) {
 	t.Parallel()
 	pool, _ := newSinglePool(t, "")

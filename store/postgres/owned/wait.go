@@ -26,9 +26,9 @@ const (
 	maxWait = 5 * time.Second
 	// asleepMargin is how much longer than until the next poll staging goes on to notify, and half of the pause more.
 	asleepMargin = 10 * time.Millisecond
-	// A relay that had work awakeFor ago or less looks again every nap, and tells nobody that it sleeps. Under load there is
-	// more by then, so that one read takes what many transactions staged and no commit has to notify: those that do wait
-	// for each other's flush to disk.
+	// A relay that had work awakeFor ago or less looks again every nap, and tells nobody that it sleeps. Under load
+	// there is more by then, so that one read takes what many transactions staged and no commit has to notify: those
+	// that do wait for each other's flush to disk.
 	nap      = time.Millisecond
 	awakeFor = 20 * nap
 
@@ -36,8 +36,8 @@ const (
 	selfTimeout   = 2 * time.Second
 	relistenFirst = time.Second
 	relistenLast  = time.Minute
-	// maxDeaf is how often the notification to itself may fail to arrive. Each LISTEN through a pooler that shares connections by
-	// transaction stays on one of its connections for ever.
+	// maxDeaf is how often the notification to itself may fail to arrive. Each LISTEN through a pooler that shares
+	// connections by transaction stays on one of its connections for ever.
 	maxDeaf = 2
 )
 
@@ -72,8 +72,8 @@ type waiter struct {
 	deaf     int // how often in a row the notification did not arrive
 }
 
-// seen is what a read of a route knew: the last numbers that were drawn, and from which mark on there are only transactions that it has not
-// missed; 0 if it missed none.
+// seen is what a read of a route knew: the last numbers that were drawn, and from which mark on there are only
+// transactions that it has not missed; 0 if it missed none.
 type seen struct{ last, told, before int64 }
 
 func (w *waiter) init(n names) {
@@ -120,8 +120,8 @@ func (w *waiter) wake() {
 	}
 }
 
-// Wait blocks until there may be something to hand out on routes; see [core.Waiter]. It opens a connection of its own to LISTEN
-// on, with the pool's configuration, and keeps it for the next call; it closes it when ctx ends, as does
+// Wait blocks until there may be something to hand out on routes; see [core.Waiter]. It opens a connection of its own
+// to LISTEN on, with the pool's configuration, and keeps it for the next call; it closes it when ctx ends, as does
 // [Outbox.Close]. While nothing happens it makes two queries a second; for 20 ms after a read that had records, one a
 // millisecond. If LISTEN does not work (it was lost, or there is a pooler that shares connections by transaction), Wait
 // polls, and tries again from time to time; if twice in a row a notification to itself did not arrive, no more.
@@ -182,8 +182,9 @@ func (w *waiter) nextPause() time.Duration {
 	return p
 }
 
-// lookAround tells the producers that this relay sleeps for pause, unless that is 0, and then whether anything happened since the
-// latest read. In this order: what commits before the look is seen by it, what is staged after the telling notifies.
+// lookAround tells the producers that this relay sleeps for pause, unless that is 0, and then whether anything
+// happened since the latest read. In this order: what commits before the look is seen by it, what is staged after the
+// telling notifies.
 func (o *Outbox) lookAround(ctx context.Context, routes []string, pause time.Duration) (bool, error) {
 	w := &o.waiter
 	if w.conn == nil || pause == 0 {
@@ -249,8 +250,8 @@ func (w *waiter) changed(routes []string, last, told, xmin int64) bool {
 	return false
 }
 
-// sleepUntil sleeps for d, or until a notification for one of routes, if there are any, or Wake, and reports whether it was
-// one of these.
+// sleepUntil sleeps for d, or until a notification for one of routes, if there are any, or Wake, and reports whether
+// it was one of these.
 func (o *Outbox) sleepUntil(ctx context.Context, routes []string, d time.Duration) bool {
 	w := &o.waiter
 	sleep, cancel := context.WithTimeout(ctx, d)

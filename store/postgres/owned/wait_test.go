@@ -254,7 +254,8 @@ func TestIdleQueries(t *testing.T) {
 	}
 }
 
-// DB-10: a relay that no notification reaches hears of a transaction that was open at its latest claim, also if that was the newest.
+// DB-10: a relay that no notification reaches hears of a transaction that was open at its latest claim, also if that
+// was the newest.
 func TestWaitHearsWhatWasOpen(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{}) // transactions of others make a relay look

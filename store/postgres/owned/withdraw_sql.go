@@ -2,9 +2,10 @@ package owned
 
 import "github.com/waybill-go/waybill/core"
 
-// What Cancel, and messages that replace others, have in common. A record o can be withdrawn unless it is in flight: while nobody holds
-// it, what waits for a time, what was staged as withdrawable and is therefore held before it is handed out, and what the transaction has
-// staged itself; besides, what a session held that is gone, and what a takeover has not passed yet.
+// What Cancel, and messages that replace others, have in common. A record o can be withdrawn unless it is in flight:
+// while nobody holds it, what waits for a time, what was staged as withdrawable and is therefore held before it is
+// handed out, and what the transaction has staged itself; besides, what a session held that is gone, and what a
+// takeover has not passed yet.
 const (
 	// liveHoldSQL is whether a member holds record o.
 	liveHoldSQL = `(o.hold <> 0 AND EXISTS (SELECT FROM {members} me WHERE me.session = o.hold))`
@@ -24,8 +25,8 @@ const (
 	// foundSQL are the columns of record o that lockFoundSQL and withdrawSQL go by.
 	foundSQL = `o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell`
 
-	// lockFoundSQL locks those of f that are still as they were found. A record that changed hands meanwhile is left out: then the snapshot
-	// of this statement is too old to judge it.
+	// lockFoundSQL locks those of f that are still as they were found. A record that changed hands meanwhile is left
+	// out: then the snapshot of this statement is too old to judge it.
 	lockFoundSQL = `CROSS JOIN LATERAL (
         SELECT FROM {outbox} o WHERE o.route = f.route AND o.seq = f.seq AND o.version = f.version AND o.hold = f.hold AND o.settled_at IS NULL FOR UPDATE
     ) o`

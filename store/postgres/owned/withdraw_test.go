@@ -35,8 +35,8 @@ func cancel(tb testing.TB, pool *pgxpool.Pool, o *owned.Outbox, keys ...core.Can
 	return got
 }
 
-// ST-09: claims and cancels of the same messages at the same time: each message has exactly one of them, also with keys,
-// in batches, and with transactions that roll back.
+// ST-09: claims and cancels of the same messages at the same time: each message has exactly one of them, also with
+// keys, in batches, and with transactions that roll back.
 func TestCancelAndClaimRace(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, owned.Options{})
@@ -142,8 +142,8 @@ func TestCancelInFlightHoldsNobodyUp(t *testing.T) {
 	settle(t, o, outbox.Published(&c.Records[0])) // with tx open
 }
 
-// ST-10: a message that replaces one which another transaction stages at the same time waits for that, wins, and keeps its
-// place before what the same call stages after it.
+// ST-10: a message that replaces one which another transaction stages at the same time waits for that, wins, and
+// keeps its place before what the same call stages after it.
 func TestReplaceMeetsRunningTransaction(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, owned.Options{})

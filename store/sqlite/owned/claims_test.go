@@ -15,8 +15,8 @@ import (
 	"github.com/waybill-go/waybill/core/storetest"
 )
 
-// claims is a store behind the contract of claims: one member that owns all, leases records in memory and holds them. With
-// it the checks of core/storetest that are not about leases try what this store shares with others.
+// claims is a store behind the contract of claims: one member that owns all, leases records in memory and holds them.
+// With it the checks of core/storetest that are not about leases try what this store shares with others.
 type claims struct {
 	*Store
 	*desk
@@ -111,8 +111,8 @@ func (c *claims) Claim(ctx context.Context, req core.ClaimRequest) (core.Claim, 
 	return out, nil
 }
 
-// die ends the session when a lease is over, as if its process had died, and begins another one. What it had out besides
-// counts as a crash too.
+// die ends the session when a lease is over, as if its process had died, and begins another one. What it had out
+// besides counts as a crash too.
 func (c *claims) die(ctx context.Context) error {
 	over := false
 	for token, l := range c.out {

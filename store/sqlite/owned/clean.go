@@ -49,11 +49,11 @@ func (s *Store) keeps() bool { return s.opts.Retention.Of(core.StatePublished, c
 
 var _ core.Cleaner = (*Store)(nil)
 
-// Clean keeps the file small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they waited for
-// a time, or for somebody who serves their route, and deletes up to 1,000 records each of those published, abandoned and
-// withdrawn whose time in Options.Retention is over. It is one transaction, and so holds SQLite's write lock for some
-// milliseconds. The lease is a row of the info table, from a millisecond to an hour long. The space is used again; SQLite
-// returns it to the disk with VACUUM only.
+// Clean keeps the file small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
+// waited for a time, or for somebody who serves their route, and deletes up to 1,000 records each of those published,
+// abandoned and withdrawn whose time in Options.Retention is over. It is one transaction, and so holds SQLite's write
+// lock for some milliseconds. The lease is a row of the info table, from a millisecond to an hour long. The space is
+// used again; SQLite returns it to the disk with VACUUM only.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
 	var p []string
 	if owner == "" {

@@ -27,10 +27,10 @@ const (
 		- (SELECT seq FROM waybill_records INDEXED BY waybill_records_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL ORDER BY seq LIMIT 1) + 1`
 )
 
-// Counts returns the numbers of records per route and state: exact up to 10,000 that are in line, 10,000 scheduled, 10,000
-// that wait for a retry and 10,000 abandoned ones a route. Beyond that they are marked as estimates: those in line are the
-// span of their sequences, the others at least that many. Held ones are processing. Published ones that Options.Retention
-// keeps are not counted.
+// Counts returns the numbers of records per route and state: exact up to 10,000 that are in line, 10,000 scheduled,
+// 10,000 that wait for a retry and 10,000 abandoned ones a route. Beyond that they are marked as estimates: those in
+// line are the span of their sequences, the others at least that many. Held ones are processing. Published ones that
+// Options.Retention keeps are not counted.
 func (s *Store) Counts(ctx context.Context) ([]core.Count, error) {
 	var out []core.Count
 	err := s.read(ctx, "counts", func(w *work) error {

@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// ownRetriesText is the due retries that self holds already; retriesText those that nobody holds; timersText what is scheduled and due.
+	// ownRetriesText is the due retries that self holds already; retriesText those that nobody holds; timersText what is
+	// scheduled and due.
 	ownRetriesText = `SELECT ` + rowSQL + ` FROM waybill_records r INDEXED BY waybill_records_hold
 		WHERE r.hold = ?1 AND r.hold <> 0 AND r.state = 4 AND r.due_at <= ?2`
 	retriesText = `SELECT ` + rowSQL + ` FROM waybill_records r INDEXED BY waybill_records_retry

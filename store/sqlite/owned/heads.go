@@ -12,8 +12,8 @@ import (
 var _ core.KeyKeeper = (*Store)(nil)
 
 const (
-	// headsText is what keeps later messages of a key waiting: a retry, or an abandoned message if the route blocks then. A
-	// retry that somebody holds is being sent.
+	// headsText is what keeps later messages of a key waiting: a retry, or an abandoned message if the route blocks
+	// then. A retry that somebody holds is being sent.
 	headsText = `SELECT (SELECT min(r.seq) FROM waybill_records r INDEXED BY waybill_records_waiting_key
 			WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0) AND r.state = 4 AND r.hold = 0),
 		(SELECT min(r.seq) FROM waybill_records r INDEXED BY waybill_records_blocking_key WHERE r.route = ?1 AND r.key = ?2 AND r.blocks = 1)`
@@ -25,8 +25,8 @@ const (
 )
 
 // BlockedKeys lists keys whose head waits; see [core.KeyKeeper]. Keys are in the order of their bytes. It goes from key
-// to key of what waits, is held, or blocks, by index, in one snapshot. Since counts from the end of an abandoned head; of
-// one that waits for a retry, from when it was first due.
+// to key of what waits, is held, or blocks, by index, in one snapshot. Since counts from the end of an abandoned
+// head; of one that waits for a retry, from when it was first due.
 func (s *Store) BlockedKeys(ctx context.Context, route string, blockAfterAbandon bool, after string, limit int) (keys []core.BlockedKey, more bool, err error) {
 	limit, err = core.CheckBlockedKeys(route, limit)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 
 const inboxText = `INSERT INTO waybill_handled (consumer, source, id, handled_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING`
 
-// Do runs fn once for key, as core.Inbox says. The mark is the transaction's first statement, so that it holds the write
-// lock from then on: a concurrent Do, of any key, waits. A panic of fn goes on to the caller after the rollback. fn must
-// neither end the transaction nor write to the file by other means, which would wait for itself.
+// Do runs fn once for key, as core.Inbox says. The mark is the transaction's first statement, so that it holds the
+// write lock from then on: a concurrent Do, of any key, waits. A panic of fn goes on to the caller after the
+// rollback. fn must neither end the transaction nor write to the file by other means, which would wait for itself.
 func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx *sql.Tx) error) (core.InboxStatus, error) {
 	if err := checkKey(&key); err != nil {
 		return core.InboxNone, err

@@ -77,8 +77,8 @@ func (h inboxHarness) Effects(ctx context.Context, name string) (n int, err erro
 	return n, err
 }
 
-// Break runs a statement that makes SQLite roll the transaction back. After others, such as a plain violated constraint,
-// a transaction goes on and commits the rest, which is SQLite's own way.
+// Break runs a statement that makes SQLite roll the transaction back. After others, such as a plain violated
+// constraint, a transaction goes on and commits the rest, which is SQLite's own way.
 func (h inboxHarness) Break(ctx context.Context, tx *sql.Tx) error {
 	_, err := tx.ExecContext(ctx, "INSERT OR ROLLBACK INTO effects VALUES (NULL)")
 	return err

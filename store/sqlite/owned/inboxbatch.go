@@ -119,8 +119,8 @@ func (s *Store) commitInbox(ctx context.Context, tx *sql.Tx) error {
 	return s.classify("inbox: commit", err)
 }
 
-// Mark marks key in tx, a transaction of the caller's own; see [core.Marker]. Begin it so that it takes the write lock at
-// once (BEGIN IMMEDIATE, as [Store.DB] does), or a concurrent writer may make it fail as busy.
+// Mark marks key in tx, a transaction of the caller's own; see [core.Marker]. Begin it so that it takes the write
+// lock at once (BEGIN IMMEDIATE, as [Store.DB] does), or a concurrent writer may make it fail as busy.
 func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.InboxStatus, error) {
 	if tx == nil {
 		return core.InboxNone, core.Invalid("waybill/sqlite: mark", "tx: is nil; pass the transaction of the handler's writes")

@@ -25,8 +25,8 @@ const (
 	storeHintText = `UPDATE waybill_units SET low = ?3, careful = ?4 WHERE route = ?1 AND from_slot = ?2`
 )
 
-// Meet joins, renews or looks, as outbox.Store says. Who is not a member changes nothing. The flags come after the moves,
-// and leaving comes last. Whoever only looks takes no lock.
+// Meet joins, renews or looks, as outbox.Store says. Who is not a member changes nothing. The flags come after the
+// moves, and leaving comes last. Whoever only looks takes no lock.
 func (s *Store) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
 	var roster outbox.Roster
 	var err error

@@ -34,8 +34,8 @@ type Options struct {
 	// Retention says how long settled records are kept. Published ones are deleted by the settle itself unless it says
 	// otherwise; the rest of it is [Store.Clean]'s. All programs that share the file should say the same.
 	Retention core.Retention
-	// Withdrawable says of which messages a caller may cancel or replace what is due already; nil = only of those with a dedupe
-	// key. Each of them is held before it is handed out, which costs a write.
+	// Withdrawable says of which messages a caller may cancel or replace what is due already; nil = only of those with a
+	// dedupe key. Each of them is held before it is handed out, which costs a write.
 	Withdrawable func(route, topic string) bool
 	// Clock gives the HLC stamps; nil means a clock of its own.
 	Clock *hlc.Clock

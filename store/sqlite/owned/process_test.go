@@ -60,8 +60,8 @@ func produce(ctx context.Context, s *Store) error {
 	}
 }
 
-// relay joins, removes the one before it, and takes all units; then it reads, has one effect a record through the inbox, and
-// settles; until nothing is left, if drain is set. There is one at a time, so that the others are dead.
+// relay joins, removes the one before it, and takes all units; then it reads, has one effect a record through the
+// inbox, and settles; until nothing is left, if drain is set. There is one at a time, so that the others are dead.
 func relay(ctx context.Context, s *Store, drain bool) error {
 	self := outbox.Member{Session: outbox.Session(rand.Int64N(1<<62) + 1), Name: "child", Beat: 1, Serves: []outbox.Serving{{Route: route, Units: 4}}}
 	r, err := s.Meet(ctx, outbox.Meeting{Self: self, Join: true})
@@ -116,8 +116,8 @@ func relay(ctx context.Context, s *Store, drain bool) error {
 	}
 }
 
-// Producer and relay processes are killed at any moment and started again: every committed order has exactly one effect,
-// and those of one key come in order.
+// Producer and relay processes are killed at any moment and started again: every committed order has exactly one
+// effect, and those of one key come in order.
 // ST-01 DB-02 DB-04 DB-16 IN-01 IN-03 OR-02 OR-08
 func TestKilledProcesses(t *testing.T) {
 	if testing.Short() {

@@ -42,8 +42,9 @@ const (
 		WHERE route = ?1 AND CASE WHEN kind = 3 THEN slots ELSE 1 << slot END & ?2 <> 0 ORDER BY number LIMIT ?3`
 )
 
-// Read answers all parts of look from one snapshot and locks nothing. SQLite has one writer at a time, so that the order of
-// numbers is the order of commits: the marks say that nothing is under way. A limit that is not above 0 is none.
+// Read answers all parts of look from one snapshot and locks nothing. SQLite has one writer at a time, so that the
+// order of numbers is the order of commits: the marks say that nothing is under way. A limit that is not above 0 is
+// none.
 func (s *Store) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
 	var page outbox.Page
 	err := s.read(ctx, "read", func(w *work) error {

@@ -22,8 +22,8 @@ const (
 )
 
 // Redrive puts failed and abandoned records back, in one bounded step; see [core.Redriver]. It finds them as List does,
-// before it takes SQLite's write lock, and then looks at each again. It never touches what a member holds. The owners of
-// the records are told by control records.
+// before it takes SQLite's write lock, and then looks at each again. It never touches what a member holds. The owners
+// of the records are told by control records.
 func (s *Store) Redrive(ctx context.Context, req core.RedriveRequest) (core.Redriven, error) {
 	req, err := core.CheckRedrive(req)
 	if err != nil {

@@ -84,8 +84,8 @@ func (w *work) units(ctx context.Context) (out []outbox.Owned, err error) {
 	return out, err
 }
 
-// end frees what a member owns and holds. What it held may have been delivered. If it died, a crash is counted for that, and
-// its units keep how far it may have read.
+// end frees what a member owns and holds. What it held may have been delivered. If it died, a crash is counted for
+// that, and its units keep how far it may have read.
 func (w *work) end(ctx context.Context, session outbox.Session, died bool) error { //nolint:revive // a leave or a removal
 	var crashes, careful int64
 	if died {

@@ -15,8 +15,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrations returns the migrations as files NNNN_name.up.sql and NNNN_name.down.sql with the default prefix, for goose,
-// golang-migrate and readers.
+// Migrations returns the migrations as files NNNN_name.up.sql and NNNN_name.down.sql with the default prefix, for
+// goose, golang-migrate and readers.
 func Migrations() fs.FS {
 	sub, err := fs.Sub(migrations, "migrations")
 	if err != nil {
@@ -135,8 +135,8 @@ func (s *Store) up(ctx context.Context, tx *sql.Tx, version int) error {
 	return nil
 }
 
-// readyIn does what AutoMigrate asks for in a transaction of the application, which may hold the write lock and the only
-// connection: so it waits for nobody. A rollback undoes it, so that the next transaction looks again.
+// readyIn does what AutoMigrate asks for in a transaction of the application, which may hold the write lock and the
+// only connection: so it waits for nobody. A rollback undoes it, so that the next transaction looks again.
 func (s *Store) readyIn(ctx context.Context, tx *sql.Tx) error {
 	if s.opts.AutoMigrate && !s.owned && !s.migrated.Load() {
 		if err := s.up(ctx, tx, newest()); err != nil {

@@ -34,9 +34,9 @@ const (
 	savepointText, releasePointText = `SAVEPOINT waybill_settle`, `RELEASE waybill_settle`
 )
 
-// Settle persists outcomes, as outbox.Store says, in one transaction. An outcome that is stale is outbox.ErrChanged even if
-// its unit is another's. A published record that is gone is outbox.ErrChanged too. What the database refuses, such as a
-// trigger of the application, fails alone.
+// Settle persists outcomes, as outbox.Store says, in one transaction. An outcome that is stale is outbox.ErrChanged
+// even if its unit is another's. A published record that is gone is outbox.ErrChanged too. What the database refuses,
+// such as a trigger of the application, fails alone.
 func (s *Store) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
 	if len(outcomes) == 0 {
 		return core.Results{}

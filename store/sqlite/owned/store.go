@@ -178,8 +178,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Traits declares exact marks, a fence by session, and durability. With New, durability is what the application's settings
-// make of it.
+// Traits declares exact marks, a fence by session, and durability. With New, durability is what the application's
+// settings make of it.
 func (s *Store) Traits() outbox.Traits {
 	return outbox.Traits{SessionFence: true, Durable: true, SharedAcrossProcesses: true}
 }

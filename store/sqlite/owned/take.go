@@ -20,8 +20,8 @@ const (
 	giveUpText = `UPDATE waybill_units SET owner = 0, given_by = owner, low = ?3 WHERE route = ?1 AND from_slot = ?2`
 )
 
-// Take writes holds, as outbox.Store says. What is of a unit that is not self's, and not held by self, is gone for self.
-// Nothing is locked by others: SQLite has one writer.
+// Take writes holds, as outbox.Store says. What is of a unit that is not self's, and not held by self, is gone for
+// self. Nothing is locked by others: SQLite has one writer.
 func (s *Store) Take(ctx context.Context, self outbox.Session, want outbox.Want) ([]outbox.Taken, error) {
 	var out []outbox.Taken
 	err := s.write(ctx, "take", func(w *work) (bool, error) {

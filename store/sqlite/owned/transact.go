@@ -14,7 +14,8 @@ import (
 
 const (
 	versionText = `SELECT value FROM waybill_info WHERE name = 'version'`
-	// lockText changes nothing. It takes SQLite's write lock before anything is read, also where transactions begin deferred.
+	// lockText changes nothing. It takes SQLite's write lock before anything is read, also where transactions begin
+	// deferred.
 	lockText = `UPDATE waybill_info SET value = value WHERE name = 'version'`
 	// lastText is the last sequence that was drawn.
 	lastText = `SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'waybill_records'`

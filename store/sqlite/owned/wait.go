@@ -11,8 +11,9 @@ import (
 
 var _ core.Waiter = (*Store)(nil)
 
-// calm is the least time between two wake-ups without anything new in between, so that the commits of a busy application do
-// not make somebody look at messages that wait for their key, or that another one has out, over and over.
+// calm is the least time between two wake-ups without anything new in between, so that the commits of a busy
+// application do not make somebody look at messages that wait for their key, or that another one has out, over and
+// over.
 const calm = 100 * time.Millisecond
 
 const (
@@ -84,8 +85,8 @@ func (w *watcher) version(ctx context.Context, s *Store) (int64, error) {
 	return v, err
 }
 
-// Wait blocks until something new of routes may be due, until the next schedule or retry of routes that is known, limit, or
-// the end of ctx. It needs no member. It may return early for no reason.
+// Wait blocks until something new of routes may be due, until the next schedule or retry of routes that is known,
+// limit, or the end of ctx. It needs no member. It may return early for no reason.
 func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
 	if _, err := s.prepared(ctx, "wait"); err != nil {
 		return core.WakeStop, err
@@ -175,8 +176,8 @@ func (w *watcher) note(route string, news sight) {
 	w.seen[route] = news
 }
 
-// news looks at a route: whether anything is due, and the time until something else is. Woken is set if somebody is to be
-// woken now: for what is new at once, and for the rest now and then.
+// news looks at a route: whether anything is due, and the time until something else is. Woken is set if somebody is
+// to be woken now: for what is new at once, and for the rest now and then.
 func (w *work) news(ctx context.Context, route string, old sight) (news sight, due bool, next time.Duration, err error) {
 	var fresh bool
 	var timer, retry sql.NullInt64
@@ -206,8 +207,8 @@ func (w *work) news(ctx context.Context, route string, old sight) (news sight, d
 	return news, due, next, nil
 }
 
-// Wake makes whoever waits in this process look at once, instead of at the next poll. A producer may call it after a commit.
-// It never blocks.
+// Wake makes whoever waits in this process look at once, instead of at the next poll. A producer may call it after a
+// commit. It never blocks.
 func (s *Store) Wake() {
 	select {
 	case s.hint <- struct{}{}:

@@ -57,8 +57,8 @@ func (w *withdrawer) target(ctx context.Context, text string, args ...any) (*tar
 
 // Cancel withdraws staged messages in tx, by id or by dedupe key; see [core.Canceller]. What is scheduled, waits for a
 // retry, or was staged as withdrawable can be withdrawn, and so can what a member that died may have had out: that is
-// core.CancelMaybe. What a member holds, and what else is due, is core.CancelInFlight. Keys that name the same message get
-// the same answer. It takes the write lock.
+// core.CancelMaybe. What a member holds, and what else is due, is core.CancelInFlight. Keys that name the same
+// message get the same answer. It takes the write lock.
 func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, keys ...core.CancelKey) ([]core.CancelStatus, error) {
 	if tx == nil {
 		return nil, core.Invalid("waybill/sqlite: cancel", "tx: is nil; begin a transaction, cancel in it, commit it")

@@ -72,8 +72,8 @@ func TestTimersFireWhenDue(t *testing.T) {
 	})
 }
 
-// TestPolling: a store that is no Waiter is polled with back-off between PollMin and PollMax, and asked at the time of the
-// next timer that it knows.
+// TestPolling: a store that is no Waiter is polled with back-off between PollMin and PollMax, and asked at the time
+// of the next timer that it knows.
 //
 // TQ-02
 func TestPolling(t *testing.T) {
@@ -110,8 +110,8 @@ func TestPolling(t *testing.T) {
 	})
 }
 
-// TestCrash: what a dead process held comes to another one when its lease ends, counted as a redelivery and not as an attempt;
-// from the second crash on it comes alone.
+// TestCrash: what a dead process held comes to another one when its lease ends, counted as a redelivery and not as an
+// attempt; from the second crash on it comes alone.
 //
 // TQ-03, CO-08
 func TestCrash(t *testing.T) {
@@ -180,8 +180,8 @@ func TestSlowHandlers(t *testing.T) {
 	})
 }
 
-// TestLeaseLost: that another process took a delivery over is logged and counted with its phase, and the late settle changes
-// nothing.
+// TestLeaseLost: that another process took a delivery over is logged and counted with its phase, and the late settle
+// changes nothing.
 //
 // TQ-05
 func TestLeaseLost(t *testing.T) {
@@ -298,8 +298,8 @@ func TestCancelledReceiveLosesNothing(t *testing.T) {
 	})
 }
 
-// TestKeyOrder: messages of a key reach handlers in staged order over two processes, through retries and parking, and never
-// two at a time. Other keys do not wait.
+// TestKeyOrder: messages of a key reach handlers in staged order over two processes, through retries and parking, and
+// never two at a time. Other keys do not wait.
 //
 // OR-02, OR-09
 func TestKeyOrder(t *testing.T) {
@@ -377,7 +377,8 @@ func TestKeyOrder(t *testing.T) {
 	})
 }
 
-// TestParkedBlocksItsKeyInOrder: with BlockAfterAbandon a parked message blocks its key, also for a subscription with InOrder.
+// TestParkedBlocksItsKeyInOrder: with BlockAfterAbandon a parked message blocks its key, also for a subscription with
+// InOrder.
 //
 // OR-02, OR-09
 func TestParkedBlocksItsKeyInOrder(t *testing.T) {
@@ -414,8 +415,8 @@ func TestParkedBlocksItsKeyInOrder(t *testing.T) {
 	})
 }
 
-// TestParks: through the consumer, what fails for good stays in the table with reason and error: attempts spent, crashed too
-// often, without a handler, expired.
+// TestParks: through the consumer, what fails for good stays in the table with reason and error: attempts spent,
+// crashed too often, without a handler, expired.
 //
 // TQ-01, TQ-03, CO-15
 func TestParks(t *testing.T) {
@@ -465,7 +466,8 @@ func TestParks(t *testing.T) {
 	})
 }
 
-// TestSubscriptionsDoNotWakeLate: while one queue is busy for long, another one that comes to rest is still woken at once.
+// TestSubscriptionsDoNotWakeLate: while one queue is busy for long, another one that comes to rest is still woken at
+// once.
 func TestSubscriptionsDoNotWakeLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

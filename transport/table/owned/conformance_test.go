@@ -43,7 +43,8 @@ type backend struct {
 	stage func(context.Context, ...core.Message) error
 }
 
-// harness makes a whole transport of a table: publishing is staging on the route of every queue that is bound for the topic.
+// harness makes a whole transport of a table: publishing is staging on the route of every queue that is bound for the
+// topic.
 type harness struct {
 	*table.Transport
 	stage func(context.Context, ...core.Message) error

@@ -4,8 +4,8 @@
 // A queue is a route: what is staged with core.Routes("mails") is received by a subscription of queue "mails". Which
 // topics a queue gets is decided at stage: Subscription.Bindings filter nothing. Leave them empty, or
 // list topics as documentation; a wildcard is refused. A message of another topic reaches the handler of that topic or
-// type, or is treated as one that no handler is for. A priority lane is a queue of its own, see [core.LaneRoute]. A route
-// belongs to one queue: run no relay on it.
+// type, or is treated as one that no handler is for. A priority lane is a queue of its own, see [core.LaneRoute]. A
+// route belongs to one queue: run no relay on it.
 //
 // # Guarantees
 //
@@ -35,23 +35,28 @@
 //
 // # Concurrency
 //
-// A [Transport] and its receivers are safe for concurrent use. Each receiver is a member of the outbox, from its first Receive until it is
-// closed. One transport makes at most two calls to the store at a time, whatever the number of subscriptions and handlers, and one that
-// waits. So a process needs at most three connections of the pool for them, and on Postgres one more outside of the pool to LISTEN on.
-// Handlers with an inbox use one each while they run. A smaller pool delays, down to one connection; it never deadlocks, since no call waits
+// A [Transport] and its receivers are safe for concurrent use. Each receiver is a member of the outbox, from its
+// first Receive until it is closed. One transport makes at most two calls to the store at a time, whatever the number
+// of subscriptions and handlers, and one that waits. So a process needs at most three connections of the pool for
+// them, and on Postgres one more outside of the pool to LISTEN on. Handlers with an inbox use one each while they
+// run. A smaller pool delays, down to one connection; it never deadlocks, since no call waits
 // for another while it holds a connection.
 //
-// A store value has one waiter at a time: give a relay, or a second transport, in the same process a store value of its own.
+// A store value has one waiter at a time: give a relay, or a second transport, in the same process a store value of
+// its own.
 //
 // # Ownership
 //
-// The store is the caller's; Close ends receivers and leaves it open. A [core.Delivery] belongs to the caller of Receive.
+// The store is the caller's; Close ends receivers and leaves it open. A [core.Delivery] belongs to the caller of
+// Receive.
 //
 // # Limits
 //
-// A receiver has as many deliveries in hand as its subscription has handlers, although the default of Subscription.Prefetch is twice
-// as many; a greater Prefetch, as batch handlers have, is taken as it is. Every replica of a queue must use the same Order. What a process had
-// that was killed comes when its lease ends, by the clock of those that are left. What a handler did outside of its transaction is not undone
-// when its delivery is lost. A message that ended two processes waits until whoever took it has finished what else it has in hand. Retries in
-// place (InOrder) are not counted: neither Record.Attempts nor Delivery.Attempt of a parked message says how many there were.
+// A receiver has as many deliveries in hand as its subscription has handlers, although the default of
+// Subscription.Prefetch is twice as many; a greater Prefetch, as batch handlers have, is taken as it is. Every
+// replica of a queue must use the same Order. What a process had that was killed comes when its lease ends, by the
+// clock of those that are left. What a handler did outside of its transaction is not undone
+// when its delivery is lost. A message that ended two processes waits until whoever took it has finished what else it
+// has in hand. Retries in place (InOrder) are not counted: neither Record.Attempts nor Delivery.Attempt of a parked
+// message says how many there were.
 package table

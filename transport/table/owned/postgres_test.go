@@ -97,8 +97,8 @@ func run(t *testing.T, sub core.Subscriber, done <-chan struct{}, handlers map[s
 	}
 }
 
-// TestSmallPool: with the inbox, and ten handlers at a time, on a pool of two connections and of one: everything is handled,
-// once.
+// TestSmallPool: with the inbox, and ten handlers at a time, on a pool of two connections and of one: everything is
+// handled, once.
 //
 // TQ-06, TQ-01
 func TestSmallPool(t *testing.T) {
@@ -278,7 +278,8 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// TestFreeProcessesTakeAllPostgres: 50 receivers with one handler each; while some handlers take long, what has no key goes to the others.
+// TestFreeProcessesTakeAllPostgres: 50 receivers with one handler each; while some handlers take long, what has no
+// key goes to the others.
 //
 // TQ-06
 func TestFreeProcessesTakeAllPostgres(t *testing.T) {

@@ -43,8 +43,8 @@ func (s *settling) answer(err error) {
 	}
 }
 
-// Settle ends deliveries; see core.Receiver. Calls that come together share one call to the store. While the store cannot
-// be reached Settle waits for it, until ctx ends or the receiver is closed.
+// Settle ends deliveries; see core.Receiver. Calls that come together share one call to the store. While the store
+// cannot be reached Settle waits for it, until ctx ends or the receiver is closed.
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	outage := func(err error) error {
 		return &core.Error{Op: "waybill/table: settle", Class: core.ClassOutage, Err: err}
@@ -123,7 +123,8 @@ func (r *receiver) accept(q *request, slot int, a *core.Ack) (*settling, error) 
 	return s, nil
 }
 
-// conclude says what became of deliveries. What follows a failed one of its key, and waits, is taken back first. mu is held.
+// conclude says what became of deliveries. What follows a failed one of its key, and waits, is taken back first. mu
+// is held.
 func (r *receiver) conclude(all []*settling) {
 	now := time.Now()
 	slices.SortStableFunc(all, func(a, b *settling) int { // of those that come again, the last of a key first

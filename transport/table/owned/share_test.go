@@ -13,8 +13,9 @@ import (
 	table "github.com/waybill-go/waybill/transport/table/owned"
 )
 
-// TestFreeProcessesTakeAll: of 50 processes with one handler each, 20 are busy for long. What has no key goes to the others, at
-// once, although slots of it belong to busy ones; and keys of busy ones go on elsewhere, but for those that are handled.
+// TestFreeProcessesTakeAll: of 50 processes with one handler each, 20 are busy for long. What has no key goes to the
+// others, at once, although slots of it belong to busy ones; and keys of busy ones go on elsewhere, but for those
+// that are handled.
 func TestFreeProcessesTakeAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

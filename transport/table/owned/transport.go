@@ -47,7 +47,8 @@ type Transport struct {
 
 // Stats counts what happened since [New].
 type Stats struct {
-	// Claims and Settles are calls to the store that took records, or said what became of them; Claimed the records that were handed out.
+	// Claims and Settles are calls to the store that took records, or said what became of them; Claimed the records that
+	// were handed out.
 	Claims, Settles, Claimed int64
 	// LostAtSettle, LostAtRetry and LostAtRenew count deliveries found lost, by phase: when settling one that was
 	// handled, given back or parked; when asking for its retry; when the process learnt that it had been taken for dead.
@@ -89,8 +90,8 @@ func (t *Transport) Stats() Stats {
 	return t.stats
 }
 
-// Subscribe opens a receiver of the route sub.Queue. It declares nothing: a route exists as soon as something is staged on
-// it. The first call asks the store, if it is a core.Checker, whether it can work at all.
+// Subscribe opens a receiver of the route sub.Queue. It declares nothing: a route exists as soon as something is
+// staged on it. The first call asks the store, if it is a core.Checker, whether it can work at all.
 func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	q := t.opts.queue(sub.Queue)
 	if err := core.Invalid(fmt.Sprintf("waybill/table: subscription of queue %q", sub.Queue), check(&sub, &q)...); err != nil {
@@ -137,7 +138,8 @@ func check(sub *core.Subscription, q *QueueOptions) []string {
 	return p
 }
 
-// checkStore asks the store until it has said yes once. Subscriptions that open at the same time ask one after the other.
+// checkStore asks the store until it has said yes once. Subscriptions that open at the same time ask one after the
+// other.
 func (t *Transport) checkStore(ctx context.Context) error {
 	c, ok := core.As[core.Checker](t.store)
 	if !ok {
