@@ -181,11 +181,42 @@ func (p *process) wait(ctx context.Context) error {
 	}
 }
 
-// signal sends sig to the process.
+// signal sends sig to the process. After sigStop it waits until the process stands still.
 func (p *process) signal(sig syscall.Signal) {
-	if !p.ended() {
-		_ = p.cmd.Process.Signal(sig)
+	if p.ended() {
+		return
 	}
+	_ = p.cmd.Process.Signal(sig)
+	if sig == sigStop {
+		p.standStill(p.cmd.Process.Pid)
+	}
+}
+
+// standStill waits until no thread of pid runs any more, at most ten seconds. A signal that stops a process returns
+// before its threads have stopped: on a busy machine they can answer a client in between.
+func (p *process) standStill(pid int) {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline) && !p.ended(); {
+		if stopped(pid) {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// stopped reports whether all threads of pid are stopped. A process that is gone has none.
+func stopped(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, path := range threads {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // the thread has ended
+		}
+		_, after, _ := strings.Cut(string(stat), ") ") // the name in front may hold anything
+		if !strings.HasPrefix(after, "T") && !strings.HasPrefix(after, "Z") {
+			return false
+		}
+	}
+	return true
 }
 
 // signalAll sends sig to the process and its direct children: a PostgreSQL backend goes on working when only the postmaster is stopped.
@@ -204,6 +235,11 @@ func (p *process) signalAll(sig syscall.Signal) {
 	_ = p.cmd.Process.Signal(sig)
 	for _, child := range children {
 		_ = syscall.Kill(child, sig)
+	}
+	if sig == sigStop {
+		for _, each := range append(children, pid) {
+			p.standStill(each)
+		}
 	}
 }
 
