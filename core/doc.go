@@ -1,25 +1,26 @@
 // Package core is the contract of Waybill: messages, topics, codecs, the state machine of a stored message, and the
 // small interfaces that stores, transports and inboxes implement. The engines (packages relay, consumer and inbox) are
-// written against it and never against a database or a broker. An adapter author needs to read nothing else.
+// written against it and never against a database or a broker. An adapter author needs to read nothing else but, for a
+// store, package core/outbox.
 //
 // # Vocabulary
 //
 // A [Message] is what the application stages: an [Envelope] and directives for the outbox (routes, due time). An
-// Envelope is everything that travels. A [Record] is a stored envelope with its [State]. A route is a named lane in an
+// Envelope is everything that travels. A record is a stored envelope with its [State]. A route is a named lane in an
 // outbox ("default" if none); a relay serves one or more routes, each to one [Publisher]. A topic is the routing key
-// ("orders.placed"). A key is the ordering key. A [Lease] is a claim with owner, token and expiry. A sequence is the
-// store's staging order.
+// ("orders.placed"). A key is the ordering key. A sequence is the store's staging order. What the engine needs of a
+// store is in package core/outbox, with the words for it: members, units, holds.
 //
 // # Guarantees
 //
-//   - One table decides every change of state ([Next]); stores persist an [Outcome], they never decide.
+//   - One table decides every change of state ([Next]); stores persist an outcome, they never decide.
 //   - A batch has exactly one place for errors: its [Results], one slot a message in input order.
 //   - [ClassOf] is the one question about an error: outage, rejected, permanent or unknown.
 //   - Traits are promises. Their zero value promises nothing; the conformance suites test exactly what is declared.
 //
 // # Concurrency
 //
-// Interfaces say per method what is called concurrently. Values (Envelope, Record, Outcome, options) are not
+// Interfaces say per method what is called concurrently. Values (Envelope, Message, options) are not
 // synchronised: whoever holds one owns it. Topic, Stamper and codecs are safe for concurrent use.
 //
 // # Ownership

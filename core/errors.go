@@ -4,12 +4,16 @@ import (
 	"errors"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
+
+// MaxErrorBytes caps the text of a stored error.
+const MaxErrorBytes = 1000
 
 // Sentinel errors, matched with errors.Is.
 var (
-	// ErrLeaseLost reports a settle or an extension whose token is no longer the record's: nothing was changed.
-	ErrLeaseLost = errors.New("lease lost: another claim holds the record, or it is settled")
+	// ErrLeaseLost reports a settle of a delivery that is no longer the receiver's: nothing was changed.
+	ErrLeaseLost = errors.New("lease lost: the delivery is another receiver's, or it is settled")
 	// ErrUnroutable reports a message that the broker took but had no queue for.
 	ErrUnroutable = errors.New("unroutable: no queue is bound for the topic")
 	// ErrBehind reports a message that is to be sent again, whether the broker has it or not, because an earlier one of its key failed in the
@@ -21,7 +25,7 @@ var (
 	ErrUnsupported = errors.New("not supported by this adapter")
 	// ErrNotFound reports that there is no such record.
 	ErrNotFound = errors.New("not found")
-	// ErrInFlight reports that a relay holds the record, so that it cannot be changed now.
+	// ErrInFlight reports that a relay holds the record, or may have it out, so that it cannot be changed now.
 	ErrInFlight = errors.New("in flight: a relay holds the record")
 	// ErrInvalid reports bad input or bad options: nothing was done. The text lists every problem.
 	ErrInvalid = errors.New("invalid")
@@ -65,7 +69,7 @@ func (c Class) String() string {
 // Error is an error with a failure class. Adapters wrap what their driver returned in it; errors.As still reaches the
 // driver's own error.
 type Error struct {
-	// Op is where it happened: "waybill/postgres: claim".
+	// Op is where it happened: "waybill/postgres: read".
 	Op string
 	// Class is what it means.
 	Class Class
@@ -139,7 +143,7 @@ func orDefault(err error, text string) error {
 }
 
 // Within says where err happened, as fmt.Errorf("%s: %w", where, err) does, but its text says only once that it is
-// Waybill's: "waybill/relay: store: postgres: claim: …".
+// Waybill's: "waybill/relay: store: postgres: read: …".
 func Within(where string, err error) error { return &withinError{where, err} }
 
 type withinError struct {
@@ -177,3 +181,27 @@ func (e *InvalidError) Error() string { return e.Subject + ": " + strings.Join(e
 
 // Is reports a match with ErrInvalid.
 func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
+
+// ErrorText returns err's text as stored and logged: valid UTF-8 without NUL, capped at MaxErrorBytes.
+func ErrorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return clip(err.Error(), MaxErrorBytes)
+}
+
+// clip cuts s to at most n bytes at a character boundary and makes it storable.
+func clip(s string, n int) string {
+	clean := make([]rune, 0, min(len(s), n))
+	size := 0
+	for _, r := range s {
+		if r == 0 {
+			r = utf8.RuneError
+		}
+		if size += utf8.RuneLen(r); size > n {
+			break
+		}
+		clean = append(clean, r)
+	}
+	return string(clean)
+}

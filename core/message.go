@@ -103,8 +103,11 @@ type Message struct {
 	// Replace makes the newest win instead: the live message with the same DedupeKey is withdrawn with [ReasonReplaced]
 	// and this one staged. One that a relay holds cannot be withdrawn; Staged.Replaced says so. Needs a DedupeKey.
 	Replace bool
-	// Lane is the priority lane: a lane of a route is claimed apart from the others, more or less often. Messages of one
-	// key are ordered within a lane. Empty means [LaneNormal].
+	// Withdrawable lets a caller cancel the message although it is due, as long as no relay has it out. It costs the relay
+	// a statement. A dedupe key implies it; what is scheduled or waits for a retry can be cancelled in any case.
+	Withdrawable bool
+	// Lane is the priority lane: a lane of a route is handed out apart from the others, more or less often. Messages of
+	// one key are ordered within a lane. Empty means [LaneNormal].
 	Lane Lane
 
 	err  error  // a codec's error, reported by Stage
@@ -170,6 +173,9 @@ func Tenant(t string) MessageOption { return func(m *Message) { m.Tenant = t } }
 // CorrelationID sets the correlation id instead of the context's.
 func CorrelationID(id string) MessageOption { return func(m *Message) { m.CorrelationID = id } }
 
+// Withdrawable lets a caller cancel the message although it is due.
+func Withdrawable() MessageOption { return func(m *Message) { m.Withdrawable = true } }
+
 // DedupeKey makes the message the only live one with this key on its route and topic.
 func DedupeKey(key string) MessageOption { return func(m *Message) { m.DedupeKey = key } }
 
@@ -184,7 +190,7 @@ func InLane(l Lane) MessageOption { return func(m *Message) { m.Lane = l } }
 // Lane is a priority lane of a route.
 type Lane string
 
-// The lanes. A relay that serves the lanes of a route gives them 6, 3 and 1 of 10 claims while all have work, so that
+// The lanes. A relay that serves the lanes of a route gives them 6, 3 and 1 of 10 messages while all have work, so that
 // none starves.
 const (
 	LaneHigh   Lane = "high"

@@ -17,7 +17,8 @@ type Stored struct {
 	State    State
 	// Reason says why it was abandoned; empty otherwise.
 	Reason Reason
-	// Attempts and Crashes are as in [Record].
+	// Attempts counts how often the broker or the handler said no, Crashes how often a member was removed while it held
+	// it.
 	Attempts, Crashes int
 	// DedupeKey is the one it was staged with.
 	DedupeKey string
@@ -25,7 +26,8 @@ type Stored struct {
 	Age time.Duration
 	// DueIn is the time until its schedule or retry is due; 0 = at once, or not waiting.
 	DueIn time.Duration
-	// Owner and LeaseIn are who holds it and for how long still; empty if nobody does.
+	// Owner is the member that holds it, and LeaseIn for how long that one still counts as alive if nothing more is
+	// heard of it; empty if nobody holds it.
 	Owner   string
 	LeaseIn time.Duration
 	// LastError is the latest error, and LastErrorAt when that was; empty and zero if there was none.
@@ -176,7 +178,7 @@ type BlockedKey struct {
 	Since time.Duration
 }
 
-// HeadAction is what an operator decides about the head of a blocked key.
+// HeadAction is what an operator decides about the head of a key.
 type HeadAction uint8
 
 // The decisions.
@@ -191,8 +193,11 @@ type KeyKeeper interface {
 	// BlockedKeys returns up to limit keys of route after the given key, in the order of keys, and whether there are
 	// more. An abandoned head counts only with blockAfterAbandon, as the relay's route has it.
 	BlockedKeys(ctx context.Context, route string, blockAfterAbandon bool, after string, limit int) (keys []BlockedKey, more bool, err error)
-	// DecideHead does action with the head of key, if that is still the message with id, and is not leased. It answers
-	// ErrNotFound if id is not the head that blocks, ErrInFlight if a relay holds it.
+	// DecideHead does action with the head of key, if that is still the message with id. It answers ErrNotFound if id
+	// is not the head, ErrInFlight if a relay holds it. HeadSkip and HeadPark also take the first message of key that
+	// is due, which its relay may have out: that relay carries it out as soon as the message is not out, and DecideHead
+	// waits for it, for up to ten seconds; then ErrInFlight says that the decision stands. ErrNotFound says that the
+	// message was published meanwhile. Without a relay DecideHead does it alone.
 	DecideHead(ctx context.Context, route, key, id string, action HeadAction) error
 }
 

@@ -144,16 +144,23 @@ func CheckDecide(route, key, id string, action HeadAction) error {
 	return Invalid("waybill: decide head", p...)
 }
 
-// NotHead explains that id is not the head that blocks key: an error that matches ErrNotFound.
+// NotHead explains that id is not the head of key: an error that matches ErrNotFound.
 func NotHead(op, route, key, id string) error {
-	return &Error{Op: op, Class: ClassRejected, Err: fmt.Errorf("message %q is not the head that blocks key %q of route %q: it went on, "+
-		"is due already, or another one waits before it; list the blocked keys again (%w)", id, key, route, ErrNotFound)}
+	return &Error{Op: op, Class: ClassRejected, Err: fmt.Errorf("message %q is not the head of key %q of route %q: it went on, "+
+		"or is due already and cannot be put back, or another one stands before it; list the blocked keys again (%w)", id, key, route, ErrNotFound)}
 }
 
 // HeadInFlight explains that a relay holds id: an error that matches ErrInFlight.
 func HeadInFlight(op, route, key, id string) error {
 	return &Error{Op: op, Class: ClassRejected, Err: fmt.Errorf("message %q of key %q of route %q is being sent, or its relay died: "+
-		"decide when it was settled (%w)", id, key, route, ErrInFlight)}
+		"decide again when that is over (%w)", id, key, route, ErrInFlight)}
+}
+
+// HeadPending explains that the decision about id is stored and was not carried out yet: an error that matches
+// ErrInFlight.
+func HeadPending(op, route, key, id string) error {
+	return &Error{Op: op, Class: ClassRejected, Err: fmt.Errorf("the decision about message %q of key %q of route %q is stored; the relay "+
+		"that owns the key carries it out when the message is not being sent: look again later (%w)", id, key, route, ErrInFlight)}
 }
 
 // HeadExpired explains that id cannot be requeued since it would be given up again at once.

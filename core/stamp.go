@@ -29,6 +29,8 @@ type StamperOptions struct {
 	// TTL is the total time of messages that set neither TTL nor Expires, counted from when they are due, so that a message
 	// that is scheduled for later than that does not expire before it can be sent; 0 = none.
 	TTL time.Duration
+	// Withdrawable are routes of which every message is withdrawable.
+	Withdrawable []string
 	// Now is the producer's clock; nil means time.Now.
 	Now func() time.Time
 	// NewID makes message ids; nil means NewID.
@@ -98,6 +100,8 @@ type StagedRow struct {
 	// DedupeKey and Replace are the message's.
 	DedupeKey string
 	Replace   bool
+	// Withdrawable says that it can be cancelled and replaced although it is due.
+	Withdrawable bool
 }
 
 // Start begins the span of a Stage call; messages stamped under the returned context carry it. The caller ends it with
@@ -135,25 +139,30 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []Message) ([]StagedRow, error
 	rows := make([]StagedRow, 0, len(msgs))
 	for i := range msgs {
 		row := StagedRow{
-			Envelope: msgs[i].Envelope, Route: LaneRoute(DefaultRoute, msgs[i].Lane), DeliverAt: msgs[i].DeliverAt, Delay: msgs[i].Delay,
-			DedupeKey: msgs[i].DedupeKey, Replace: msgs[i].Replace, Fresh: s.fresh && msgs[i].ID == "",
+			Envelope: msgs[i].Envelope, DeliverAt: msgs[i].DeliverAt, Delay: msgs[i].Delay,
+			DedupeKey: msgs[i].DedupeKey, Replace: msgs[i].Replace, Withdrawable: msgs[i].Withdrawable || msgs[i].DedupeKey != "", Fresh: s.fresh && msgs[i].ID == "",
 		}
 		s.fill(&row.Envelope, &msgs[i], now, &scope)
 		if row.Envelope.TraceParent == "" {
 			row.Envelope.TraceParent, row.Envelope.TraceState = parent, state
 		}
-		if len(msgs[i].Routes) == 0 {
-			rows = append(rows, row)
-			continue
+		routes := msgs[i].Routes
+		if len(routes) == 0 {
+			routes = noRoutes
 		}
-		for j, r := range msgs[i].Routes {
+		withdrawable := row.Withdrawable
+		for j, r := range routes {
 			row.Route = LaneRoute(r, msgs[i].Lane)
-			row.Fresh = row.Fresh && !slices.Contains(msgs[i].Routes[:j], r)
+			row.Fresh = row.Fresh && !slices.Contains(routes[:j], r)
+			row.Withdrawable = withdrawable || slices.Contains(s.opts.Withdrawable, r)
 			rows = append(rows, row)
 		}
 	}
 	return rows, nil
 }
+
+// noRoutes are the routes of a message that names none.
+var noRoutes = []string{DefaultRoute}
 
 func (s *Stamper) checkAll(msgs []Message, now time.Time, scope *Scope) error {
 	if len(msgs) > MaxMessages {

@@ -2,16 +2,19 @@ package core
 
 import "fmt"
 
+// MaxCrashes is the number of crashes at which a record is abandoned with [ReasonCrashed].
+const MaxCrashes = 10
+
 // State is where a stored message is in its life. The numbers are stored by adapters and never change.
 type State uint8
 
 // The states of a record.
 const (
 	StateNone       State = 0 // not stored yet
-	StatePending    State = 1 // waits to be claimed, at once or when due
-	StateProcessing State = 2 // leased by a relay
+	StatePending    State = 1 // waits to be handed out, at once or when due
+	StateProcessing State = 2 // handed out, as far as that is written down: a member holds it
 	StatePublished  State = 3 // terminal: confirmed and routed by the broker
-	StateFailed     State = 4 // an attempt failed; claimable again when due
+	StateFailed     State = 4 // an attempt failed; handed out again when due
 	StateAbandoned  State = 5 // terminal: given up, with a Reason
 )
 
@@ -33,21 +36,21 @@ type Event uint8
 
 // The events of the state machine.
 const (
-	EventNone         Event = iota
-	EventStaged             // written by the application
-	EventClaimed            // leased by a relay
-	EventConfirmed          // the broker confirmed and routed it
-	EventRejected           // an attempt failed, attempts are left
-	EventGivenUp            // rejected for good, attempts spent, or expired while leased
-	EventReleased           // handed back unsent: stop, outage, or cut behind a failed one of its key
-	EventLeaseExpired       // its relay died or was too slow
-	EventCrashesSpent       // claimed with its crashes spent
-	EventWithdrawn          // expired (swept), cancelled, replaced or skipped
-	EventRequeued           // an operator put it back
+	EventNone          Event = iota
+	EventStaged              // written by the application
+	EventHandedOut           // given to a handler or a broker
+	EventConfirmed           // the broker confirmed and routed it
+	EventRejected            // an attempt failed, attempts are left
+	EventGivenUp             // rejected for good, attempts spent, or expired before it was sent
+	EventReleased            // handed back unsent: stop, outage, or cut behind a failed one of its key
+	EventHolderRemoved       // the member that held it died, or was taken for dead
+	EventCrashesSpent        // its turn with its crashes spent
+	EventWithdrawn           // expired (swept), cancelled, replaced or skipped
+	EventRequeued            // an operator put it back
 )
 
 var eventNames = [...]string{
-	"none", "staged", "claimed", "confirmed", "rejected", "given up", "released", "lease expired", "crashes spent", "withdrawn", "requeued",
+	"none", "staged", "handed out", "confirmed", "rejected", "given up", "released", "holder removed", "crashes spent", "withdrawn", "requeued",
 }
 
 // String returns the event's name.
@@ -68,15 +71,14 @@ type Transition struct {
 
 var transitions = []Transition{
 	{StateNone, EventStaged, StatePending, "due at once, or at DeliverAt"},
-	{StatePending, EventClaimed, StateProcessing, ""},
-	{StateFailed, EventClaimed, StateProcessing, "when its retry is due"},
+	{StatePending, EventHandedOut, StateProcessing, "stored where somebody else must see it: as a hold of the member"},
+	{StateFailed, EventHandedOut, StateProcessing, "when its retry is due; held before it is sent"},
 	{StateProcessing, EventConfirmed, StatePublished, "deleted at once, or kept for a retention time"},
 	{StateProcessing, EventRejected, StateFailed, "attempt counted; error and next due time stored"},
 	{StateProcessing, EventGivenUp, StateAbandoned, "reason rejected, attempts, undecodable, too_large, forbidden, unroutable or expired"},
 	{StateProcessing, EventReleased, StatePending, "costs nothing; failed again if it had failed before"},
-	{StateProcessing, EventLeaseExpired, StateProcessing, "claimable again; counted as a crash, not as an attempt"},
-	{StateProcessing, EventClaimed, StateProcessing, "only after its lease expired"},
-	{StateProcessing, EventCrashesSpent, StateAbandoned, "before publishing, reason crashed"},
+	{StateProcessing, EventHolderRemoved, StatePending, "counted as a crash, not as an attempt; failed again if it had failed before"},
+	{StateProcessing, EventCrashesSpent, StateAbandoned, "before it is sent, reason crashed"},
 	{StatePending, EventWithdrawn, StateAbandoned, "reason expired, cancelled, replaced, skipped or parked"},
 	{StateFailed, EventWithdrawn, StateAbandoned, "reason expired, cancelled, replaced, skipped or parked"},
 	{StateFailed, EventRequeued, StatePending, "attempts and crashes reset"},
@@ -86,8 +88,8 @@ var transitions = []Transition{
 // Transitions returns a copy of the state machine's table, in the order of the documentation.
 func Transitions() []Transition { return append([]Transition(nil), transitions...) }
 
-// Next returns the state that follows from on event, and whether the table has such a row. A record that was released
-// after an earlier failed attempt is an exception the table notes: see [Release].
+// Next returns the state that follows from on event, and whether the table has such a row. A record that comes back
+// after an earlier failed attempt is an exception that the table notes: it is failed again.
 func Next(from State, event Event) (State, bool) {
 	for _, t := range transitions {
 		if t.From == from && t.Event == event {

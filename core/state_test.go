@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var update = flag.Bool("update", false, "write docs/state-machine.md")
@@ -108,8 +109,8 @@ func TestStateMachineIsSound(t *testing.T) { // DB-01
 			t.Errorf("%s: terminal %v, but is left by itself: %v", s, s.Terminal(), leaves)
 		}
 	}
-	if to, ok := core.Next(core.StatePublished, core.EventClaimed); ok {
-		t.Errorf("a published record can be claimed, to %s", to)
+	if to, ok := core.Next(core.StatePublished, core.EventHandedOut); ok {
+		t.Errorf("a published record can be handed out, to %s", to)
 	}
 	table := core.Transitions()
 	table[0].To = core.StateAbandoned
@@ -131,34 +132,39 @@ func TestNamesOfUnknownNumbers(t *testing.T) {
 func TestOutcomes(t *testing.T) { // DB-01 DB-18
 	t.Parallel()
 	no := errors.New("no")
-	fresh := core.Record{Envelope: core.Envelope{ID: "id", HLC: 42}, Route: "route", Seq: 7, Lease: core.Lease{Token: 9}}
+	ref := outbox.Ref{Route: "route", Seq: 7, ID: "id", Version: 9}
+	fresh := outbox.Record{Ref: ref, Slot: 3, Envelope: core.Envelope{ID: "id", HLC: 42}}
 	failed := fresh
 	failed.Failed = true
 	for name, tc := range map[string]struct {
-		o       core.Outcome
+		o       outbox.Outcome
 		event   core.Event
 		state   core.State
 		counts  bool
+		unknown bool
 		err     string
-		retryIn time.Duration
+		in      time.Duration
 		reason  core.Reason
 	}{
-		"published":             {o: core.Published(&fresh), event: core.EventConfirmed, state: core.StatePublished},
-		"retry":                 {o: core.Retry(&fresh, no, time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no", retryIn: time.Second},
-		"retry in the past":     {o: core.Retry(&fresh, no, -time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no"},
-		"abandon":               {o: core.Abandon(&fresh, core.ReasonTooLarge, no), event: core.EventGivenUp, state: core.StateAbandoned, counts: true, err: "no", reason: core.ReasonTooLarge},
-		"abandon for no reason": {o: core.Abandon(&fresh, core.ReasonNone, no), event: core.EventGivenUp, state: core.StateAbandoned, counts: true, err: "no", reason: core.ReasonRejected},
-		"abandon expired":       {o: core.Abandon(&fresh, core.ReasonExpired, nil), event: core.EventGivenUp, state: core.StateAbandoned, reason: core.ReasonExpired},
-		"abandon crashed":       {o: core.Abandon(&fresh, core.ReasonCrashed, nil), event: core.EventCrashesSpent, state: core.StateAbandoned, reason: core.ReasonCrashed},
-		"release":               {o: core.Release(&fresh, 0), event: core.EventReleased, state: core.StatePending},
-		"release failed one":    {o: core.Release(&failed, time.Minute), event: core.EventReleased, state: core.StateFailed, retryIn: time.Minute},
+		"published":             {o: outbox.Published(&fresh), event: core.EventConfirmed, state: core.StatePublished},
+		"retry":                 {o: outbox.Retry(&fresh, no, time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no", in: time.Second},
+		"retry in the past":     {o: outbox.Retry(&fresh, no, -time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no"},
+		"retry after unknown":   {o: outbox.Retry(&fresh, no, 0).WithUnknown(), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no", unknown: true},
+		"abandon":               {o: outbox.Abandon(&fresh, core.ReasonTooLarge, no), event: core.EventGivenUp, state: core.StateAbandoned, counts: true, err: "no", reason: core.ReasonTooLarge},
+		"abandon for no reason": {o: outbox.Abandon(&fresh, core.ReasonNone, no), event: core.EventGivenUp, state: core.StateAbandoned, counts: true, err: "no", reason: core.ReasonRejected},
+		"abandon expired":       {o: outbox.Abandon(&fresh, core.ReasonExpired, nil), event: core.EventGivenUp, state: core.StateAbandoned, reason: core.ReasonExpired},
+		"abandon crashed":       {o: outbox.Abandon(&fresh, core.ReasonCrashed, nil), event: core.EventCrashesSpent, state: core.StateAbandoned, reason: core.ReasonCrashed},
+		"withdraw":              {o: outbox.Withdraw(&fresh, core.ReasonSkipped), event: core.EventWithdrawn, state: core.StateAbandoned, reason: core.ReasonSkipped},
+		"release":               {o: outbox.Release(&fresh, 0, false), event: core.EventReleased, state: core.StatePending},
+		"release failed one":    {o: outbox.Release(&failed, time.Minute, false), event: core.EventReleased, state: core.StateFailed, in: time.Minute},
+		"release unknown":       {o: outbox.Release(&fresh, -1, true), event: core.EventReleased, state: core.StatePending, unknown: true},
 	} {
 		o := tc.o
-		if o.Event() != tc.event || o.State() != tc.state || o.CountsAttempt() != tc.counts || o.Error() != tc.err || o.RetryIn() != tc.retryIn || o.Reason() != tc.reason {
-			t.Errorf("%s: got %s, %s, counts %v, error %q, retry in %s, reason %q", name, o.Event(), o.State(), o.CountsAttempt(), o.Error(), o.RetryIn(), o.Reason())
+		if o.Event() != tc.event || o.State() != tc.state || o.CountsAttempt() != tc.counts || o.Unknown() != tc.unknown || o.Error() != tc.err || o.In() != tc.in || o.Reason() != tc.reason {
+			t.Errorf("%s: got %s, %s, counts %v, unknown %v, error %q, due in %s, reason %q", name, o.Event(), o.State(), o.CountsAttempt(), o.Unknown(), o.Error(), o.In(), o.Reason())
 		}
-		if o.Route() != "route" || o.ID() != "id" || o.Seq() != 7 || o.Token() != 9 || o.Stamp() != 42 {
-			t.Errorf("%s is about another record: %s, %s, %d, %d, %d", name, o.Route(), o.ID(), o.Seq(), o.Token(), o.Stamp())
+		if o.Ref() != ref || o.Slot() != 3 || o.Stamp() != 42 || o.Control() != 0 {
+			t.Errorf("%s is about another record: %+v, slot %d, stamp %d, control %d", name, o.Ref(), o.Slot(), o.Stamp(), o.Control())
 		}
 	}
 }

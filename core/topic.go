@@ -25,6 +25,8 @@ type Topic[T any] struct {
 	codec  Codec[T]
 	kind   string
 	routes []string
+
+	withdrawable bool
 }
 
 // NewTopic declares a topic. The name is a routing key: words separated by dots, at most 255 bytes; a bad name is
@@ -37,6 +39,12 @@ func NewTopic[T any](name string, codec Codec[T]) Topic[T] {
 // On returns the topic with default routes for messages that name none.
 func (t Topic[T]) On(routes ...string) Topic[T] {
 	t.routes = slices.Clone(routes)
+	return t
+}
+
+// Withdrawable returns the topic with messages that a caller can cancel although they are due; see [Message].
+func (t Topic[T]) Withdrawable() Topic[T] {
+	t.withdrawable = true
 	return t
 }
 
@@ -55,6 +63,7 @@ func (t Topic[T]) Message(v T, opts ...MessageOption) Message {
 	}
 	m := RawMessage(t.name, ct, body, opts...)
 	m.kind = t.kind
+	m.Withdrawable = m.Withdrawable || t.withdrawable
 	if len(m.Routes) == 0 {
 		m.Routes = t.routes
 	}

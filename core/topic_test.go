@@ -149,9 +149,9 @@ func TestWithin(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("no such table")
 	for want, inner := range map[string]error{
-		"waybill/relay: store: postgres: claim: no such table": &core.Error{Op: "waybill/postgres: claim", Class: core.ClassOutage, Err: cause},
-		"waybill/relay: store: stage: bad: no such table":      &core.Error{Op: "waybill: stage: bad", Class: core.ClassOutage, Err: cause},
-		"waybill/relay: store: mine: no such table":            core.Outage(fmt.Errorf("mine: %w", cause)),
+		"waybill/relay: store: postgres: read: no such table": &core.Error{Op: "waybill/postgres: read", Class: core.ClassOutage, Err: cause},
+		"waybill/relay: store: stage: bad: no such table":     &core.Error{Op: "waybill: stage: bad", Class: core.ClassOutage, Err: cause},
+		"waybill/relay: store: mine: no such table":           core.Outage(fmt.Errorf("mine: %w", cause)),
 	} {
 		err := core.Within("waybill/relay: store", inner)
 		if err.Error() != want || !errors.Is(err, cause) || core.ClassOf(err) != core.ClassOutage {

@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/dispatch"
-	"github.com/waybill-go/waybill/store/memory/owned"
+	"github.com/waybill-go/waybill/store/memory"
 )
 
 // BenchmarkDrain hands out and settles records, against a store in memory: nearly all of it is the engine's own work
@@ -18,13 +18,13 @@ func BenchmarkDrain(b *testing.B) {
 	for _, keys := range []int{0, 1000, 1} {
 		b.Run("keys="+strconv.Itoa(keys), func(b *testing.B) {
 			now := time.Now()
-			st, err := owned.New(owned.Options{Source: "/bench", Now: func() time.Time { return now }})
+			st, err := memory.New(memory.Options{Source: "/bench", Now: func() time.Time { return now }})
 			if err != nil {
 				b.Fatal(err)
 			}
 			tx := st.Begin()
 			for i := range b.N {
-				row := owned.Row{StagedRow: core.StagedRow{Route: "default", Envelope: core.Envelope{ID: strconv.Itoa(i), Topic: "t", Body: []byte("body")}}}
+				row := core.StagedRow{Route: "default", Envelope: core.Envelope{ID: strconv.Itoa(i), Topic: "t", Body: []byte("body")}}
 				if keys > 0 {
 					row.Envelope.Key = "k" + strconv.Itoa(i%keys)
 				}

@@ -9,21 +9,24 @@ import (
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outbox"
-	"github.com/waybill-go/waybill/store/memory/owned"
+	"github.com/waybill-go/waybill/store/memory"
 )
 
 // small is a world of one dispatcher and a store, in which a test does everything else by hand.
 type small struct {
 	t   *testing.T
 	now time.Time
-	st  *owned.Store
+	st  *memory.Store
 	d   *Dispatcher
+	// call makes a call of the dispatcher.
+	call func(c *Call)
 }
 
 func newSmall(t *testing.T) *small {
 	t.Helper()
 	w := &small{t: t, now: epochStart}
 	w.st = newStore(func() time.Time { return w.now })
+	w.call = func(c *Call) { c.Do(context.Background(), w.st) }
 	return w
 }
 
@@ -40,7 +43,7 @@ func (w *small) stage(key string, ids ...string) {
 	w.t.Helper()
 	tx := w.st.Begin()
 	for _, id := range ids {
-		if _, err := tx.Stage(owned.Row{StagedRow: core.StagedRow{Route: "r", Envelope: core.Envelope{ID: id, Topic: "t", Key: key}}}); err != nil {
+		if _, err := tx.Stage(core.StagedRow{Route: "r", Envelope: core.Envelope{ID: id, Topic: "t", Key: key}}); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -53,7 +56,7 @@ func (w *small) stage(key string, ids ...string) {
 func (w *small) run(d time.Duration) (ids []string) {
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(time.Millisecond) {
 		for _, c := range w.d.Calls(w.now) {
-			c.Do(context.Background(), w.st)
+			w.call(c)
 			w.d.Done(w.now, c)
 		}
 		for _, it := range w.d.Hand(w.now, "r", 10) {
@@ -147,7 +150,7 @@ func TestRetryThatIsOutAtAnother(t *testing.T) { // OR-02
 		if len(due.Retries) != 1 {
 			t.Fatal(due)
 		}
-		done, err := w.st.GiveUp(t.Context(), 1, outbox.Unit{Route: "r", From: 0, To: 64}, 0, []outbox.Ref{due.Retries[0].Ref})
+		done, err := w.st.GiveUp(t.Context(), 1, outbox.Owned{Unit: outbox.Unit{Route: "r", From: 0, To: 64}, Term: 2}, []outbox.Ref{due.Retries[0].Ref})
 		w.must(err)
 		if !done {
 			t.Fatal("not given up")
@@ -174,4 +177,232 @@ func TestRetryThatIsOutAtAnother(t *testing.T) { // OR-02
 func (w *small) keep(s outbox.Session) {
 	_, err := w.st.Meet(w.t.Context(), outbox.Meeting{Self: outbox.Member{Session: s, Beat: w.now.UnixMilli(), Serves: []outbox.Serving{{Route: "r", Units: 1, Unable: true}}}})
 	w.must(err)
+}
+
+// step makes the calls that are due.
+func (w *small) step() {
+	w.now = w.now.Add(time.Millisecond)
+	for _, c := range w.d.Calls(w.now) {
+		w.call(c)
+		w.d.Done(w.now, c)
+	}
+}
+
+// state returns what is stored of a record, nil if it is gone.
+func (w *small) state(id string) *memory.State {
+	for _, st := range w.st.States() {
+		if st.ID == id {
+			return &st
+		}
+	}
+	return nil
+}
+
+// timeless is a store that does not mind in which term a unit is given up.
+type timeless struct{ *memory.Store }
+
+func (s timeless) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Owned, out []outbox.Ref) (bool, error) {
+	r, err := s.Meet(ctx, outbox.Meeting{})
+	if err != nil {
+		return false, err
+	}
+	unit.Term = r.Units[0].Term
+	return s.Store.GiveUp(ctx, self, unit, out)
+}
+
+// TestGiveUpThatIsLate: a give-up of which no answer came, and that is carried out after the member has taken the unit
+// again, changes nothing.
+func TestGiveUpThatIsLate(t *testing.T) { // DB-24
+	t.Parallel()
+	for _, minds := range []bool{true, false} {
+		w := newSmall(t)
+		w.start(0)
+		var late *Call
+		w.call = func(c *Call) {
+			if c.Name() == "give up" && late == nil {
+				again := *c
+				late = &again
+				c.Lose(errLost)
+				return
+			}
+			c.Do(context.Background(), w.st)
+		}
+		able := func(beat int64, able bool) {
+			_, err := w.st.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1, Beat: beat, Serves: []outbox.Serving{{Route: "r", Units: 1, Unable: !able}}}, Join: true})
+			w.must(err)
+			w.d.SetAble("r", !able)
+		}
+		owner := func() outbox.Session {
+			r, err := w.st.Meet(t.Context(), outbox.Meeting{})
+			w.must(err)
+			return r.Units[0].Owner
+		}
+		w.run(20 * time.Millisecond)
+		able(1, true)
+		if w.run(500 * time.Millisecond); late == nil || owner() != 0 {
+			t.Fatalf("the unit is %d's", owner())
+		}
+		able(2, false)
+		if w.run(50 * time.Millisecond); owner() != 100 {
+			t.Fatalf("the unit is %d's", owner())
+		}
+		st := outbox.Store(w.st)
+		if !minds {
+			st = timeless{w.st}
+		}
+		if late.Do(t.Context(), st); minds != (owner() == 100) {
+			t.Errorf("with terms: %t; the unit is %d's", minds, owner())
+		}
+	}
+}
+
+// TestUrgentOutcomeIsStored: an outcome that somebody waits for does not wait for one whose record is locked.
+func TestUrgentOutcomeIsStored(t *testing.T) { // DB-25
+	t.Parallel()
+	w := newSmall(t)
+	w.stage("", "a", "b")
+	w.start(0)
+	items := w.hand(2)
+	tx := w.st.Begin()
+	w.must(tx.Lock("r", "a"))
+	w.d.Conclude(w.now, items[0], outbox.Published(&items[0].Record))
+	w.run(900 * time.Millisecond) // tried again less and less often
+	w.d.Conclude(w.now, items[1], outbox.Retry(&items[1].Record, errLost, time.Hour))
+	if w.run(10 * time.Millisecond); w.state("b").State != core.StateFailed {
+		t.Error("the retry is not stored")
+	}
+	tx.Rollback()
+	if w.run(2 * time.Second); w.state("a") != nil {
+		t.Error("a is not stored when its lock is gone")
+	}
+}
+
+// hand lets time pass until n records are handed out.
+func (w *small) hand(n int) (items []*Item) {
+	w.t.Helper()
+	for range 1000 {
+		w.step()
+		if items = append(items, w.d.Hand(w.now, "r", n-len(items))...); len(items) == n {
+			return items
+		}
+	}
+	w.t.Fatalf("%d records were handed out, want %d", len(items), n)
+	return nil
+}
+
+// TestWhatFollowsAFailedOneComesBack: with several records of a key out at once, what is ready behind one that failed
+// waits for it.
+func TestWhatFollowsAFailedOneComesBack(t *testing.T) { // OR-02
+	t.Parallel()
+	w := newSmall(t)
+	w.stage("k", "a", "b", "c", "d")
+	w.start(0)
+	w.d.byName["r"].Pipelined = 4
+	items := w.hand(2)
+	for w.d.Ready("r") < 2 {
+		w.step()
+	}
+	w.d.Conclude(w.now, items[1], outbox.Release(&items[1].Record, 0, false))
+	w.d.Conclude(w.now, items[0], outbox.Retry(&items[0].Record, errLost, 50*time.Millisecond))
+	if got := w.run(40 * time.Millisecond); len(got) != 0 {
+		t.Errorf("handed out %v before a", got)
+	}
+	if got := w.run(500 * time.Millisecond); !slices.Equal(got, []string{"a", "b", "c", "d"}) {
+		t.Errorf("handed out %v", got)
+	}
+}
+
+// TestExpiredOfAKeyAreStoredTogether: giving up what has expired takes few calls, also of one key.
+func TestExpiredOfAKeyAreStoredTogether(t *testing.T) { // ST-11
+	t.Parallel()
+	w := newSmall(t)
+	var ids []string
+	for i := range 100 {
+		ids = append(ids, string(rune('a'+i/10))+string(rune('0'+i%10)))
+	}
+	w.stage("k", ids...)
+	w.start(0)
+	settles := 0
+	w.call = func(c *Call) {
+		if c.Name() == "settle" {
+			settles++
+		}
+		c.Do(context.Background(), w.st)
+	}
+	for n := 0; n < len(ids); {
+		w.step()
+		for _, it := range w.d.Hand(w.now, "r", 10) {
+			n++
+			w.d.Conclude(w.now, it, outbox.Abandon(&it.Record, core.ReasonExpired, nil))
+		}
+	}
+	w.run(100 * time.Millisecond)
+	if st := w.state("j9"); st == nil || st.Reason != core.ReasonExpired || settles > 30 {
+		t.Errorf("%d settles; the last one: %+v", settles, st)
+	}
+}
+
+// TestTopicStaysBlocked: who joins anew has not forgotten which topics it may not hand out.
+func TestTopicStaysBlocked(t *testing.T) {
+	t.Parallel()
+	w := newSmall(t)
+	w.start(0)
+	w.d.BlockTopic("r", "t", true)
+	w.run(20 * time.Millisecond)
+	w.stage("", "a")
+	w.d.rejoin()
+	w.d.session = 0
+	if got := w.run(100 * time.Millisecond); len(got) != 0 {
+		t.Errorf("handed out %v of a blocked topic", got)
+	}
+	w.d.BlockTopic("r", "t", false)
+	if got := w.run(100 * time.Millisecond); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("handed out %v, want a", got)
+	}
+}
+
+// TestLockedRecordStopsNoHandOver: a unit of which a record is locked stays for the time being, and is handed out on.
+// Others go.
+func TestLockedRecordStopsNoHandOver(t *testing.T) { // DB-25 DB-24
+	t.Parallel()
+	w := newSmall(t)
+	var ids []string
+	slots := map[uint8]string{} // one record for each quarter
+	for i := 0; len(slots) < 4; i++ {
+		id := string(rune('a' + i))
+		if quarter := outbox.SlotOf("r", "", id) / 16; slots[quarter] == "" {
+			slots[quarter] = id
+			ids = append(ids, id)
+		}
+	}
+	w.stage("", ids...)
+	w.d = New(w.st.Traits(), Options{Routes: []Route{{Name: "r", Units: 4}}, Lease: 3 * time.Second, NewSession: func() outbox.Session { return 100 }})
+	items := w.hand(4)
+	tx := w.st.Begin()
+	for _, it := range items {
+		if it.Record.ID != slots[0] {
+			w.must(tx.Lock("r", it.Record.ID))
+		}
+		w.d.Conclude(w.now, it, outbox.Published(&it.Record))
+	}
+	_, err := w.st.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1, Beat: 1, Lease: time.Minute, Serves: []outbox.Serving{{Route: "r", Units: 4}}}, Join: true})
+	w.must(err)
+	w.run(3 * time.Second)
+	r, err := w.st.Meet(t.Context(), outbox.Meeting{})
+	w.must(err)
+	if free := slices.IndexFunc(r.Units, func(o outbox.Owned) bool { return o.Owner == 0 }); free < 0 {
+		t.Error("no unit was given up")
+	}
+	w.stage("", "later-1", "later-2", "later-3", "later-4", "later-5", "later-6", "later-7", "later-8")
+	w.d.Wake(w.now)
+	want := 0
+	for i := range 8 {
+		slot := outbox.SlotOf("r", "", "later-"+string(rune('1'+i)))
+		if slices.ContainsFunc(r.Units, func(o outbox.Owned) bool { return o.Owner == 100 && o.Unit.Slots().Has(slot) }) {
+			want++
+		}
+	}
+	if got := w.run(time.Second); len(got) != want || want == 0 {
+		t.Errorf("handed out %v, want %d", got, want)
+	}
 }

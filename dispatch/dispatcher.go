@@ -24,6 +24,7 @@ type Dispatcher struct {
 	// Membership.
 	session  outbox.Session // 0: to join
 	beat     int64
+	beaten   int64 // the latest beat that is known to have arrived
 	joined   bool
 	beatSent time.Time // when the latest beat that succeeded was sent
 	gapped   bool      // the latest beat came late: it removes nobody
@@ -44,6 +45,8 @@ type Dispatcher struct {
 	odd       bool
 	quitting  bool
 
+	presence presence
+
 	// Reading.
 	last     int64 // the greatest Page.Last
 	horizons []horizon
@@ -59,6 +62,7 @@ type Dispatcher struct {
 	meeting, reading, taking, dueing, settling *Call
 	giving                                     *unit
 	givingTill                                 time.Time
+	gave                                       bool                      // the latest turn was a give-up's
 	lateCall                                   *Call                     // a Take that writes down what is out for long
 	lost                                       map[outbox.Unit]time.Time // units that went, and when
 
@@ -73,8 +77,10 @@ type Dispatcher struct {
 	pendedAt time.Time        // when the oldest of pending was concluded
 	urgent   bool             // somebody waits for one of pending
 	out      int              // items handed out
+	worked   time.Time        // when something was handed out
 	window   []*Item          // suspects under way
 	suspects []*Item          // suspects that wait for a window
+	windows  int              // that were begun since a unit came that a dead member may have had
 	stopping bool
 	left     bool
 	err      error
@@ -191,6 +197,7 @@ func (d *Dispatcher) Done(now time.Time, c *Call) {
 	} else {
 		d.err = nil
 		d.fails[c.kind] = 0
+		d.presence.answered = later(d.presence.answered, c.sent)
 	}
 	c.done()
 }
@@ -350,6 +357,7 @@ func (d *Dispatcher) rejoin() {
 	clear(d.lost)
 	clear(d.vanished)
 	clear(d.haunted)
+	d.presence.shown, d.presence.flagged, d.presence.answered, d.presence.flags = 0, false, time.Time{}, nil
 	d.out, d.dueSeen, d.paging, d.touched = 0, false, false, nil
 	d.meetAt, d.meetHold, d.dueAt, d.settleAt, d.takeAt, d.readAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	for i, rt := range d.routes {
@@ -358,6 +366,7 @@ func (d *Dispatcher) rejoin() {
 			it.lost = true
 		}
 		fresh := newRoute(rt.Route)
+		fresh.topics, fresh.shut = rt.topics, rt.shut
 		d.routes[i], d.byName[rt.Name] = fresh, fresh
 	}
 }
@@ -383,6 +392,7 @@ const (
 	ruleLimbo                        // a key goes on when the end of a record is stored
 	ruleAgain                        // what another held is read again
 	ruleDeadline                     // nothing is handed out after the deadline
+	rulePresence                     // who is flagged starts nothing
 )
 
 func (d *Dispatcher) has(r rule) bool { return d.off&r == 0 }

@@ -16,8 +16,11 @@ const (
 	dueLimit = 500
 	// lockedAfter is when a record that was locked is asked for again; it doubles up to a second.
 	lockedAfter = 100 * time.Millisecond
-	// firstWindow is how many suspects go at once; each crash halves it.
+	// firstWindow is how many suspects go at once; each crash halves it. After every growAfter windows that have passed it
+	// doubles, growMost times at most.
 	firstWindow = 100
+	growAfter   = 10
+	growMost    = 4
 	// duePoll is how often what became due is looked for although nobody said so.
 	duePoll = time.Second
 	// dueAgain is the least pause when something is due and could not be held.
@@ -33,12 +36,17 @@ func (d *Dispatcher) isSuspect(it *Item) bool {
 	return r.Crashes < core.MaxCrashes && (r.Crashes > 0 || r.Seq <= it.route.careful[r.Slot])
 }
 
-// windowOf is how many suspects may go beside it: it says how many crashes it had.
-func windowOf(it *Item) int {
+// windowOf is how many suspects may go beside it: it says how many crashes it had. What a member had out when it died
+// comes early among them: the more windows have passed, the larger they get.
+func (d *Dispatcher) windowOf(it *Item) int {
 	if it.route.Queue {
 		return 1
 	}
-	return max(firstWindow>>min(it.Record.Crashes, 30), 1)
+	size := firstWindow >> min(it.Record.Crashes, 30)
+	if it.Record.Crashes == 0 {
+		size <<= min(d.windows/growAfter, growMost)
+	}
+	return max(size, 1)
 }
 
 // takeDue returns when the next Take is due; zero = none.
@@ -197,13 +205,14 @@ func (d *Dispatcher) fillWindow() {
 	if d.suspects[0].route.shut {
 		return
 	}
-	size := windowOf(d.suspects[0])
+	size := d.windowOf(d.suspects[0])
 	n := 0
 	for n < min(size, len(d.suspects)) && !d.suspects[n].route.shut {
 		n++
 	}
 	d.window = append(d.window, d.suspects[:n]...)
 	d.suspects = slices.Clone(d.suspects[n:])
+	d.windows++
 	for _, it := range d.window {
 		it.Suspect, it.alone = true, size == 1
 		it.state, it.at = itemWanting, d.now
@@ -239,189 +248,4 @@ func (d *Dispatcher) calm() (moves []outbox.Move) {
 		}
 	}
 	return moves
-}
-
-// due returns the next Due, or nil.
-func (d *Dispatcher) due() *Call {
-	if d.dueing != nil || d.giving != nil || d.dueAt.IsZero() || d.dueAt.After(d.now) || !d.room() {
-		return nil
-	}
-	var parts []outbox.Part
-	limit := dueLimit
-	for _, rt := range d.routes {
-		room := d.routeRoom(rt)
-		if s := rt.slots(); s != 0 && room > 0 {
-			parts = append(parts, outbox.Part{Route: rt.Name, Slots: s})
-			limit = min(limit, room)
-			if rt.Queue {
-				limit = min(limit, max(d.free, dueAhead))
-			}
-		}
-	}
-	if len(parts) == 0 {
-		d.dueAt = d.now.Add(duePoll)
-		return nil
-	}
-	for _, rt := range d.routes { // what is held already is answered first, and brings nothing
-		for _, it := range rt.known {
-			if it.retry {
-				limit++
-			}
-		}
-	}
-	c := &Call{kind: callDue}
-	session := d.session
-	var page outbox.DuePage
-	c.do = func(ctx context.Context, s outbox.Store) (err error) {
-		page, err = s.Due(ctx, session, parts, limit)
-		return err
-	}
-	c.done = func() { d.dueDone(&page, c) }
-	d.dueing = c
-	for _, rt := range d.routes {
-		clear(rt.recentDue)
-	}
-	d.dueAt = d.now.Add(duePoll)
-	return c
-}
-
-func (d *Dispatcher) dueDone(page *outbox.DuePage, c *Call) {
-	if c.err != nil {
-		if fenced(c.err) {
-			d.rejoin()
-			return
-		}
-		d.dueAt = d.now.Add(d.backoff(callDue))
-		return
-	}
-	fresh := page.Moved > 0
-	for i := range page.Retries {
-		fresh = d.retried(&page.Retries[i]) || fresh
-	}
-	d.dueSeen = page.NextIn != 0 && !fresh
-	if page.NextIn >= 0 {
-		next := c.sent.Add(page.NextIn)
-		if page.NextIn == 0 && !fresh {
-			next = d.now.Add(dueAgain)
-		}
-		d.dueAt = earliest(d.dueAt, next)
-	}
-	if page.Moved > 0 {
-		for _, rt := range d.routes {
-			rt.readAt, rt.idle = d.now, 0
-			rt.lookNext(d.now)
-		}
-	}
-}
-
-// retried takes in a retry that came due and is held.
-func (d *Dispatcher) retried(rec *outbox.Record) (fresh bool) {
-	rt := d.byName[rec.Route]
-	if rt == nil || rt.known[rec.Seq] != nil || rt.recentDue[rec.Seq] {
-		return false
-	}
-	if g := rt.groupOf(rec.Slot); g == nil || !g.loaded {
-		return false
-	}
-	it := d.item(rt, rec)
-	it.held, it.retry = true, true
-	if !rt.ordered() || rec.Envelope.Key == "" {
-		d.hand(it)
-		return true
-	}
-	k := rt.key(rec.Envelope.Key, rec.Slot)
-	it.key = k
-	delete(k.holds, rec.Seq)
-	k.insert(it)
-	d.advance(k)
-	return true
-}
-
-// giveUp returns the call that gives up a unit, or nil. While it is under way nothing else of the member is, but Meet.
-func (d *Dispatcher) giveUp() *Call {
-	u := d.giving
-	if u == nil {
-		if u = d.nextToGive(); u == nil {
-			return nil
-		}
-		d.giving, d.givingTill = u, d.now.Add(lockedAfter)
-	}
-	if !d.now.Before(d.givingTill) && u.tryAt.Before(d.givingTill) { // something takes its time: the others go on meanwhile
-		d.giving, u.tryAt = nil, d.now.Add(lockedAfter)
-		return nil
-	}
-	if d.reading != nil || d.taking != nil || d.dueing != nil || d.settling != nil || len(d.pendingOf(u)) > 0 || u.tryAt.After(d.now) {
-		return nil
-	}
-	rt := u.route
-	var out []outbox.Ref
-	for _, seq := range sortedSeqs(rt.known) {
-		if it := rt.known[seq]; u.Slots().Has(it.Record.Slot) && it.state == itemOut {
-			out = append(out, it.Record.Ref)
-		}
-	}
-	low := d.lowest(rt, u.Slots())
-	session := d.session
-	done := false
-	c := &Call{kind: callGiveUp}
-	c.do = func(ctx context.Context, s outbox.Store) (err error) {
-		done, err = s.GiveUp(ctx, session, u.Unit, low, out)
-		return err
-	}
-	c.done = func() {
-		switch {
-		case fenced(c.err):
-			d.giving = nil
-			d.meetAt = d.now
-			d.drop(rt, u.Slots())
-		case c.err != nil || !done:
-			u.tryAt = d.now.Add(max(lockedAfter, d.backoff(callGiveUp)))
-			d.giving = nil // others may go on meanwhile
-		default:
-			d.giving = nil
-			d.meetAt = d.now
-			for _, ref := range out {
-				if it := rt.known[ref.Seq]; it != nil {
-					it.held = true
-				}
-			}
-			d.drop(rt, u.Slots())
-		}
-	}
-	u.tryAt = d.now.Add(d.opts.Lease) // not twice
-	return c
-}
-
-// nextToGive returns a unit that is to be given up now, or nil.
-func (d *Dispatcher) nextToGive() *unit {
-	for _, rt := range d.routes {
-		if rt.leaving == 0 {
-			continue
-		}
-		for _, u := range rt.sortedUnits() {
-			if u.leaving && !u.tryAt.After(d.now) {
-				return u
-			}
-		}
-	}
-	return nil
-}
-
-// pendingOf returns what is to be stored of a unit before it can be given up.
-func (d *Dispatcher) pendingOf(u *unit) (items []*Item) {
-	for _, it := range d.pending {
-		if it.route == u.route && u.Slots().Has(it.Record.Slot) {
-			items = append(items, it)
-		}
-	}
-	return items
-}
-
-func (rt *route) sortedUnits() []*unit {
-	units := make([]*unit, 0, len(rt.units))
-	for _, u := range rt.units {
-		units = append(units, u)
-	}
-	slices.SortFunc(units, func(a, b *unit) int { return cmp.Compare(a.From, b.From) })
-	return units
 }

@@ -20,28 +20,34 @@ func (d *Dispatcher) Ready(route string) int {
 func (d *Dispatcher) Out() int { return d.out }
 
 // Hand hands out up to limit records of a route, in the order in which they were found. It hands out nothing after
-// the deadline.
+// StartBy.
 func (d *Dispatcher) Hand(now time.Time, route string, limit int) (items []*Item) {
 	d.tick(now)
 	rt := d.byName[route]
-	if rt == nil || !d.joined || d.stopping || d.has(ruleDeadline) && !now.Before(d.Deadline()) {
+	if rt == nil || !d.joined || d.stopping || !d.starts() {
 		return nil
 	}
-	for len(items) < limit && len(rt.ready) > 0 {
-		it := rt.ready[0]
+	for at := 0; len(items) < limit && at < len(rt.ready); {
+		it := rt.ready[at]
 		if !d.mayGo(it) || rt.Queue && d.givesUp(rt, it.Record.Slot) {
 			break
 		}
-		rt.ready[0] = nil
-		rt.ready = rt.ready[1:]
-		if rt.isLeaving(it.Record.Slot) && !rt.Queue {
-			continue // goes with its unit
+		if rt.isLeaving(it.Record.Slot) && !rt.Queue { // goes with its unit, or when that stays
+			at++
+			continue
+		}
+		if at == 0 {
+			rt.ready[0] = nil
+			rt.ready = rt.ready[1:]
+		} else {
+			rt.ready = slices.Delete(rt.ready, at, at+1)
 		}
 		if rt.topics[it.Record.Envelope.Topic] && !it.held {
 			d.takeBack(it)
 			continue
 		}
 		it.state, it.at = itemOut, now
+		d.worked = now
 		d.out++
 		items = append(items, it)
 	}
@@ -111,11 +117,15 @@ func sortedNames[V any](m map[string]V) []string {
 }
 
 // Conclude says what became of an item that was handed out: o is an outcome of its Record. A released one is handed
-// out again.
+// out again. What is ready of its key behind one that was not published waits for it; who has several records of a key
+// concludes the last of them first.
 func (d *Dispatcher) Conclude(now time.Time, it *Item, o outbox.Outcome) {
 	d.tick(now)
 	if it.state != itemOut || it.session != d.session {
 		return // of a session that has ended
+	}
+	if it.route.Pipelined > 1 && o.Event() != core.EventConfirmed {
+		d.recall(it)
 	}
 	d.out--
 	if it.key != nil {
@@ -124,6 +134,7 @@ func (d *Dispatcher) Conclude(now time.Time, it *Item, o outbox.Outcome) {
 	if it.unknown = it.unknown || o.Unknown(); it.unknown {
 		o = o.WithUnknown()
 	}
+	o = it.overrule(o)
 	if o.Event() == core.EventReleased && !it.held {
 		d.putBack(it)
 		return
@@ -139,7 +150,7 @@ func (d *Dispatcher) Conclude(now time.Time, it *Item, o outbox.Outcome) {
 	case o.State() != core.StateAbandoned || it.route.Blocks && o.Reason().Blocks():
 		k.limbo = append(k.limbo, it)
 		d.passQueue(k)
-	case d.has(ruleLimbo):
+	case d.has(ruleLimbo) && o.Reason() != core.ReasonExpired: // whoever reads an expired one again gives it up again
 		k.limbo = append(k.limbo, it)
 	}
 	d.advance(k)
@@ -164,10 +175,9 @@ func (d *Dispatcher) putBack(it *Item) {
 		d.finish(it)
 		return
 	}
-	n := len(rt.ready)
 	d.hand(it)
-	if len(rt.ready) > n { // to the front
-		copy(rt.ready[1:], rt.ready[:n])
+	if last := len(rt.ready) - 1; it.state == itemReady && rt.Order != core.OrderHLC { // from the end to the front
+		copy(rt.ready[1:], rt.ready[:last])
 		rt.ready[0] = it
 	}
 }
@@ -175,10 +185,8 @@ func (d *Dispatcher) putBack(it *Item) {
 // pend has an outcome stored.
 func (d *Dispatcher) pend(it *Item) {
 	it.tries, it.at = 0, d.now
-	if d.pendedAt.IsZero() {
-		d.pendedAt = d.now
-	}
-	if it.outcome.Event() != core.EventConfirmed || it.key != nil && it.Record.Withdrawable {
+	d.pendedAt = earliest(d.pendedAt, d.now)
+	if it.outcome.Event() != core.EventConfirmed && it.outcome.Reason() != core.ReasonExpired || it.key != nil && it.Record.Withdrawable {
 		d.urgent = true
 	}
 	d.pending = append(d.pending, it)

@@ -23,8 +23,10 @@ type key struct {
 	slot  uint8
 	queue []*Item // in the order of their sequence
 	busy  int     // beyond the queue and not concluded
-	limbo []*Item // concluded with something that holds the key until it is stored
-	holds map[int64]outbox.Obstacle
+	// single: what is busy is held first, so that it is the only one.
+	single bool
+	limbo  []*Item // concluded with something that holds the key until it is stored
+	holds  map[int64]outbox.Obstacle
 	// resume is the first sequence that was passed, 0 if none was: from there on its records are read by key.
 	resume  int64
 	asked   int64 // resume when the read under way was sent
@@ -141,6 +143,11 @@ func (d *Dispatcher) advance(k *key) {
 			d.passQueue(k)
 			break
 		}
+		single := !d.isPlain(it)
+		if k.busy > 0 && (single || k.single) { // it takes longer until it goes: nothing of the key may pass it
+			break
+		}
+		k.single = single
 		k.queue = k.queue[1:]
 		rt.queued--
 		k.busy++
@@ -154,6 +161,11 @@ func (d *Dispatcher) advance(k *key) {
 	k.forget()
 }
 
+// isPlain reports whether an item is handed out as soon as it is its turn: nothing is written before.
+func (d *Dispatcher) isPlain(it *Item) bool {
+	return !d.isSuspect(it) && (it.held || !it.Record.Withdrawable && !it.route.Hold)
+}
+
 // hand puts an item that nothing of its key holds where it belongs.
 func (d *Dispatcher) hand(it *Item) {
 	rt := it.route
@@ -162,7 +174,7 @@ func (d *Dispatcher) hand(it *Item) {
 	case d.isSuspect(it):
 		it.state = itemSuspect
 		d.suspects = append(d.suspects, it)
-	case (it.Record.Withdrawable || rt.Hold) && !it.held:
+	case !d.isPlain(it):
 		it.state, it.at = itemWanting, d.now
 		rt.wants = append(rt.wants, it)
 	default:

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outbox"
 )
 
@@ -20,8 +19,6 @@ const (
 	// sharedPoll bounds the pause between two Takes that find nothing while there are other members: they put records in
 	// line, and give them back, without a word.
 	sharedPoll = 500 * time.Millisecond
-	// queueLook is how often a member that is alone looks for others.
-	queueLook = time.Second
 	// dueAhead is how many retries Due may hold although no handler is free: timers must go on.
 	dueAhead = 10
 	// aloneAfter is how many crashes of a queue's record make it go alone.
@@ -32,8 +29,6 @@ const (
 type queue struct {
 	nextAt  time.Time // when they are to be asked for
 	empties int       // Takes in a row that brought nothing
-	// doubt are records whose hold may still end, until then: a release was sent of which no answer came.
-	doubt map[int64]time.Time
 }
 
 // anyones reports whether a record with this key may go to any member.
@@ -136,8 +131,6 @@ func (d *Dispatcher) mayTake(it *Item) bool {
 		return !it.alone || d.out == 0
 	case it.alone:
 		return d.out == 0 && len(it.route.ready) == 0
-	case it.held: // asked for again, since its hold is in doubt
-		return true
 	}
 	return d.spare() > 0
 }
@@ -228,12 +221,6 @@ func (d *Dispatcher) took(rt *route, want *outbox.Want, got []outbox.Taken) {
 		}
 		it := d.item(rt, rec)
 		it.held, it.Record.Holder, it.Record.Deliveries = true, d.session, got[i].Deliveries
-		if until, ok := q.doubt[rec.Seq]; ok && d.now.Before(until) {
-			it.state, it.at = itemWanting, until // then its hold is looked at
-			rt.held++
-			rt.wants = append(rt.wants, it)
-			continue
-		}
 		d.hand(it)
 	}
 	switch {
@@ -267,27 +254,17 @@ func (d *Dispatcher) freed(it *Item) {
 	}
 }
 
-// doubt notes that a release may still arrive.
-func (d *Dispatcher) doubt(it *Item) {
-	if it.outcome.Event() != core.EventReleased || it.retry || !it.route.anyones(it.Record.Envelope.Key) {
-		return
-	}
-	q := &it.route.queue
-	if q.doubt == nil {
-		q.doubt = map[int64]time.Time{}
-	}
-	for seq, until := range q.doubt {
-		if !d.now.Before(until) {
-			delete(q.doubt, seq)
-		}
-	}
-	q.doubt[it.Record.Seq] = d.now.Add(d.opts.Lease)
-}
-
 // givesUp reports whether a give-up of the slot's unit may be under way, which would end the hold of what is handed
 // out now.
 func (d *Dispatcher) givesUp(rt *route, slot uint8) bool {
-	return d.giving != nil && d.giving.route == rt && d.giving.Slots().Has(slot)
+	if rt.leaving.Has(slot) {
+		for _, u := range rt.units {
+			if u.Slots().Has(slot) {
+				return u.unsure || u == d.giving
+			}
+		}
+	}
+	return false
 }
 
 // tell says what became of an item that was handed out.

@@ -139,7 +139,7 @@ func (m *simMember) perish() {
 	if m.dead {
 		return
 	}
-	m.dead = true
+	m.end()
 	for it := range m.out {
 		if m.s.cfg.handlers > 0 && !it.Lost() {
 			m.s.hands.deaths[m.s.msgs[it.Record.Envelope.ID]]++
@@ -158,7 +158,7 @@ func queueConfig(seed uint64) simConfig {
 	bit := func(n uint64) bool { return seed*0xD1342543DE82EF95>>(30+n)&1 != 0 }
 	cfg.handlers, cfg.members, cfg.slow = 1+int(seed%3), 2+int(seed%5), bit(0)
 	cfg.pipeline, cfg.restore, cfg.limbo, cfg.owner = false, cfg.restore && bit(1), false, false
-	cfg.poison = bit(2) && bit(3)
+	cfg.poison, cfg.order = bit(2) && bit(3), core.OrderPerKey
 	cfg.settle += 10 * time.Second
 	return cfg
 }

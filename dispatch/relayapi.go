@@ -7,12 +7,10 @@ import (
 	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// Recall takes back what is ready of the key of it and behind it, so that it is handed out after it. Whoever gets
-// several records of a key at once calls it before he concludes one with anything but success, the last of them
-// first.
-func (d *Dispatcher) Recall(it *Item) {
+// recall takes back what is ready of the key of it and behind it, so that it is handed out after it.
+func (d *Dispatcher) recall(it *Item) {
 	k, rt := it.key, it.route
-	if k == nil || it.state != itemOut || it.session != d.session {
+	if k == nil {
 		return
 	}
 	for seq, o := range rt.known {

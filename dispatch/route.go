@@ -42,7 +42,9 @@ type route struct {
 type unit struct {
 	outbox.Unit
 	route   *route
+	term    int64
 	leaving bool      // to be given up
+	unsure  bool      // a give-up was sent of which no answer came: it may still be carried out
 	tryAt   time.Time // not before
 	low     int64     // the hint that is stored
 }
@@ -53,6 +55,8 @@ type revisit struct {
 	slot uint8
 	key  string
 	at   time.Time
+	// decision is an operator's, if that is why.
+	decision *outbox.Control
 }
 
 // Item is a record on its way.
@@ -76,7 +80,8 @@ type Item struct {
 	tries   int
 	at      time.Time // when it was handed out, or is to be tried again
 
-	outcome outbox.Outcome
+	outcome  outbox.Outcome
+	decision *outbox.Control // an operator's, to be carried out when it is not out
 }
 
 type itemState uint8
@@ -181,6 +186,9 @@ func (d *Dispatcher) drop(rt *route, slots outbox.Slots) {
 	rt.toRead = slices.DeleteFunc(rt.toRead, func(k *key) bool { return k.gone })
 	for seq, r := range rt.again {
 		if slots.Has(r.slot) {
+			if r.decision != nil { // the next owner's
+				delete(d.heeding, r.decision.Number)
+			}
 			delete(rt.again, seq)
 		}
 	}

@@ -112,7 +112,6 @@ func (d *Dispatcher) settled(items []*Item, heeded []outbox.Control, res core.Re
 				d.err = err
 				outages++
 			}
-			d.doubt(it)
 			it.at = d.now.Add(lockedFor << min(it.tries, maxTries))
 			it.tries++
 			again = append(again, it)
@@ -144,6 +143,7 @@ func (d *Dispatcher) stored(it *Item) {
 	d.leaveLimbo(it)
 	d.tell(it, nil)
 	d.freed(it)
+	d.undecided(it)
 	if it.lost || !rt.owned().Has(it.Record.Slot) {
 		d.finish(it)
 		d.advance(k)
@@ -155,6 +155,7 @@ func (d *Dispatcher) stored(it *Item) {
 	case o.Event() == core.EventReleased && !it.retry && !rt.anyones(it.Record.Envelope.Key): // its hold is gone
 		it.held = false
 		it.Record.Holder = 0
+		it.Record.Version++
 		d.putBack(it)
 		return
 	case o.Event() == core.EventRejected, o.Event() == core.EventReleased:
@@ -205,6 +206,10 @@ func (d *Dispatcher) changed(it *Item) {
 		d.tell(it, outbox.ErrChanged)
 	}
 	d.finish(it)
+	if c := it.decision; c != nil { // look what it is now
+		it.decision = nil
+		d.decide(rt, c)
+	}
 	if it.lost || !rt.owned().Has(it.Record.Slot) {
 		return
 	}
@@ -220,7 +225,9 @@ func (d *Dispatcher) fencedOff(it *Item) {
 	k := it.key
 	d.leaveLimbo(it)
 	d.tell(it, outbox.ErrFenced)
-	it.lost = true
+	if it.lost = true; it.decision != nil { // the owner's
+		delete(d.heeding, it.decision.Number)
+	}
 	d.finish(it)
 	d.meetAt = d.now // who owns what?
 	if k != nil && !k.gone {

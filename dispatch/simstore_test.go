@@ -54,11 +54,11 @@ func (st *simStore) Settle(ctx context.Context, self outbox.Session, outcomes []
 	return st.Store.Settle(ctx, self, outcomes)
 }
 
-func (st *simStore) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
+func (st *simStore) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Owned, out []outbox.Ref) (bool, error) {
 	if st.s.cfg.broken == "NoHolds" {
 		out = nil // what is out is not written down
 	}
-	return st.Store.GiveUp(ctx, self, unit, low, out)
+	return st.Store.GiveUp(ctx, self, unit, out)
 }
 
 func (st *simStore) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
@@ -75,6 +75,10 @@ func (st *simStore) Due(ctx context.Context, self outbox.Session, parts []outbox
 
 func (st *simStore) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
 	r, err := st.Store.Meet(ctx, m)
+	for i := range r.Members { // as a server does that sees connections
+		o := &r.Members[i]
+		o.Missing = o.Presence != 0 && !st.s.tokens[o.Presence]
+	}
 	for _, gone := range m.Remove {
 		for _, o := range st.s.members {
 			if o.d.session == gone.Session && !o.dead && !st.s.now.Before(o.frozen) && !slices.ContainsFunc(r.Members, func(x outbox.Member) bool { return x.Session == gone.Session }) && st.s.calmer() {

@@ -5,20 +5,25 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/dispatch"
 )
+
+// ableFor is how long a breaker may be open before others, whose broker may work, should have the route's units.
+const ableFor = 5 * time.Second
 
 // maxTopicBreakers bounds the topics of one route that are skipped one by one; beyond it the whole route pauses.
 const maxTopicBreakers = 32
 
-// probes spaces the probes of an open breaker: 200 ms, doubled to 30 s, without end. A publisher that can be asked whether
-// it works is asked at least every second before that, since it costs no record: a broker that is back is used at once.
+// probes spaces the probes of an open breaker: 200 ms, doubled to 30 s, without end. A publisher that can be asked
+// whether it works is asked at least every second before that, since it costs no record: a broker that is back is
+// used at once.
 var (
 	probes = core.Backoff{Base: 200 * time.Millisecond, Cap: 30 * time.Second, Attempts: -1}
 	checks = core.Backoff{Base: 200 * time.Millisecond, Cap: time.Second, Attempts: -1}
 )
 
 // breaker pauses a route or one topic of it. It is closed (the zero value), open until a time, or half open: records
-// are claimed one by one until one is published.
+// are handed out one by one until one is published.
 type breaker struct {
 	failures int       // outages in a row
 	checks   int       // checks in a row that failed
@@ -27,15 +32,11 @@ type breaker struct {
 	told     time.Time // when the log said so
 	until    time.Time // open before it
 	half     bool
-	trial    *item  // the record that is tried while half open
-	opened   uint64 // the loop's count of openings when this one opened
+	trial    *dispatch.Item // the record that is tried while half open
+	opened   uint64         // the loop's count of openings when this one opened
 }
 
 func (b *breaker) closed() bool { return b.until.IsZero() && !b.half }
-
-// bars reports whether an ordinary claim leaves out what the breaker guards, and barsProbe whether a probe's does.
-func (b *breaker) bars() bool      { return !b.closed() }
-func (b *breaker) barsProbe() bool { return !b.until.IsZero() || b.trial != nil }
 
 // open opens the breaker after an outage, for longer each time.
 func (b *breaker) open(now time.Time, cause error, generation uint64) time.Duration {
@@ -59,8 +60,8 @@ func (b *breaker) rest() { b.until, b.half, b.trial = time.Time{}, false, nil }
 
 // outage notes that a call which began at generation met an outage, and opens the breaker concerned unless it opened
 // after the call had begun.
-func (e *engine) outage(it *item, err error, generation uint64) {
-	rt, topic := it.route, it.rec.Envelope.Topic
+func (e *engine) outage(it *dispatch.Item, err error, generation uint64) {
+	rt, topic := e.routes[it.Route()], it.Record.Envelope.Topic
 	b := &rt.breaker
 	var ce *core.Error
 	if !errors.As(err, &ce) || !ce.TopicOnly || topic == "" {
@@ -78,6 +79,11 @@ func (e *engine) outage(it *item, err error, generation uint64) {
 	}
 	e.openings++
 	d := b.open(e.now, err, e.openings)
+	if topic != "" {
+		e.d.BlockTopic(rt.Name, topic, true)
+	} else {
+		e.unpark(rt)
+	}
 	e.observer.tell(e.opts.Hooks.OnBreaker, Event{Route: rt.Name, Topic: topic, RetryIn: d, Err: err})
 	e.warn(it, "breaker_open", "publishing is paused by an outage", err, "topic_only", topic != "", "probe_in", d)
 }
@@ -102,8 +108,8 @@ func (e *engine) addTopic(rt *route, topic string) *breaker {
 }
 
 // sent notes that a call which began at generation published a record: what was open before the call is closed.
-func (e *engine) sent(it *item, generation uint64) {
-	rt, topic := it.route, it.rec.Envelope.Topic
+func (e *engine) sent(it *dispatch.Item, generation uint64) {
+	rt, topic := e.routes[it.Route()], it.Record.Envelope.Topic
 	if rt.breaker.failures > 0 && rt.breaker.opened <= generation {
 		e.closeBreaker(rt, "")
 		rt.breaker = breaker{opened: rt.breaker.opened}
@@ -113,32 +119,47 @@ func (e *engine) sent(it *item, generation uint64) {
 	}
 	if b := rt.topics[topic]; b != nil && b.opened <= generation {
 		delete(rt.topics, topic)
+		e.d.BlockTopic(rt.Name, topic, false)
 		e.closeBreaker(rt, topic)
 	}
 }
 
 func (e *engine) closeBreaker(rt *route, topic string) {
-	e.wakeBy(rt.unit, e.now)
 	e.tel.breaker(e.base, rt, -1)
 	e.observer.tell(e.opts.Hooks.OnBreaker, Event{Route: rt.Name, Topic: topic})
 	e.log.Info("publishing resumed", "event", "breaker_closed", "route", rt.Name, "topic", topic)
 }
 
-// blocked reports whether a record may not be sent now.
+// barred reports whether nothing of the route is to be handed out now.
+func (rt *route) barred() bool {
+	return rt.paused || !rt.breaker.until.IsZero() || rt.breaker.half && rt.breaker.trial != nil
+}
+
+// blocked reports whether records of a topic may not be sent now.
 func (rt *route) blocked(topic string) bool {
-	if rt.paused || !rt.breaker.until.IsZero() {
-		return true
-	}
-	if len(rt.topics) > 0 {
-		if b := rt.topics[topic]; b != nil {
-			return !b.until.IsZero()
+	b := rt.topics[topic]
+	return b != nil && (!b.until.IsZero() || b.half && b.trial != nil)
+}
+
+// able tells the dispatcher whether the route should have units, if another relay can have them. One that tries
+// whether its broker works needs a record to try it with.
+func (e *engine) able(rt *route) (next time.Time) {
+	b := &rt.breaker
+	able := !rt.paused
+	if !b.until.IsZero() {
+		if at := b.since.Add(ableFor); e.now.Before(at) {
+			next = at
+		} else {
+			able = false
 		}
 	}
-	return false
+	e.d.SetAble(rt.Name, able)
+	return next
 }
 
 // tick makes breakers whose time has come half open, and returns when the next one comes.
 func (e *engine) tick(rt *route) (next time.Time) {
+	defer func() { next = earliest(next, e.able(rt)) }()
 	due := func(b *breaker) bool {
 		if b.until.IsZero() {
 			return false
@@ -156,15 +177,16 @@ func (e *engine) tick(rt *route) (next time.Time) {
 			b.until, b.half = time.Time{}, true
 		}
 	}
-	for _, b := range rt.topics {
+	for topic, b := range rt.topics {
 		if due(b) {
 			b.until, b.half = time.Time{}, true
+			e.d.BlockTopic(rt.Name, topic, false)
 		}
 	}
 	return next
 }
 
-// check asks the publisher whether it works again before anything is claimed for it.
+// check asks the publisher whether it works again before anything is sent to it.
 func (e *engine) check(rt *route) {
 	rt.checking = true
 	e.async(func() func() {
@@ -193,52 +215,22 @@ func (e *engine) check(rt *route) {
 	})
 }
 
-// probing reports whether the route wants to try a record.
-func (rt *route) probing() bool {
-	if rt.paused {
-		return false
-	}
-	if !rt.breaker.closed() {
-		return rt.breaker.half && rt.breaker.trial == nil
-	}
-	for _, b := range rt.topics {
-		if b.half && b.trial == nil {
-			return true
-		}
-	}
-	return false
-}
-
-// probed notes the record that a probe's claim brought, or nil. If it says nothing about a half open breaker, that one
-// rests.
-func (rt *route) probed(it *item) {
-	if rt.breaker.half {
-		if it == nil || it.state == itemDone {
-			rt.breaker.rest()
-		} else {
-			rt.breaker.trial = it
-		}
-	}
-	for topic, b := range rt.topics {
-		switch {
-		case !b.half || b.trial != nil:
-		case it == nil || it.state == itemDone || it.rec.Envelope.Topic != topic:
+// tried notes that it has an outcome. If it was on trial and neither published nor met an outage, the breaker rests:
+// the other side answers at least. If it is handed back, the next one is tried.
+func (e *engine) tried(rt *route, it *dispatch.Item, back bool) { //nolint:revive // a fact about it
+	ended := func(b *breaker) {
+		if b.trial = nil; !back {
 			b.rest()
-		default:
-			b.trial = it
 		}
 	}
-}
-
-// tried notes that it has an outcome. If it was on trial and neither published nor met an outage, the breaker rests: the
-// other side answers at least.
-func (rt *route) tried(it *item) {
 	if rt.breaker.trial == it {
-		rt.breaker.rest()
+		ended(&rt.breaker)
 	}
 	if len(rt.topics) > 0 {
-		if b := rt.topics[it.rec.Envelope.Topic]; b != nil && b.trial == it {
-			b.rest()
+		topic := it.Record.Envelope.Topic
+		if b := rt.topics[topic]; b != nil && b.trial == it {
+			ended(b)
+			e.d.BlockTopic(rt.Name, topic, false)
 		}
 	}
 }

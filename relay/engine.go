@@ -3,16 +3,21 @@ package relay
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/dispatch"
 )
 
 const (
 	// stopGrace is how long after the drain limit cancelled publishes may still report.
 	stopGrace = time.Second
-	// stopSettle bounds the settles after that.
+	// stopSettle bounds the settles after that, and the leave.
 	stopSettle = 5 * time.Second
+	// minPause keeps the loop from spinning, whatever the dispatcher says.
+	minPause = time.Millisecond
 )
 
 // engine is one Run or RunOnce. Everything in it belongs to the loop goroutine; blocking calls run in async and hand
@@ -29,66 +34,38 @@ type engine struct {
 	gone     chan struct{}      // closed when nobody reads results any more
 	running  int                // calls in progress
 	now      time.Time          // of this turn of the loop
+	began    time.Time          // what ages and lives of records count from; see timed
 	log      *slog.Logger
 	observer *observer
 	counts   Counts
 	limiter  limiter
 
+	d      *dispatch.Dispatcher
 	routes map[string]*route
 	order  []*route
 	names  []string
+	groups []*group
 
-	// Claiming.
-	session     int64 // see core.ClaimRequest
-	claiming    bool
-	cancelClaim context.CancelFunc
-	claimFails  int
-	claimAt     time.Time // not before: back-off after an error
-	units       []*unit
-	nextUnit    int       // the unit whose turn it is
-	heldAtClaim bool      // the last claim was made while keyed records were held, which may have hidden others
-	solo        bool      // a suspect is held, alone
-	batches     int       // claimed in this pass
-	passed      Counts    // counts when the pass began
-	claimedAt   time.Time // the latest answer
-	downSince   time.Time // of the first failure in a row
-	storeErr    string    // the latest failure
-	waiter      core.Waiter
-	waiting     bool
-	waited      bool // it was woken, and has not claimed since
-	cancelWait  context.CancelFunc
-	waitFails   int
-	waitAt      time.Time
-	unawaited   int // routes that the wait is not about
+	// Membership.
+	session  outbox.Session // as the loop knows it
+	lease    *lease
+	failing  map[string]*trouble // by method of the store
+	answered time.Time           // the latest answer of the store
+	pass
 
-	// What is held.
-	held     int // claimed and not settled
-	open     []*batch
-	lanes    map[laneKey]lane // those of which something is held
-	breaks   int              // broken records with a key that are held; the store must know of them before the next claim
-	limbo    map[laneKey]int  // records in limbo by lane
-	severed  map[laneKey]bool // lanes whose broken record was let go while a claim was in progress
+	// Publishing.
 	calls    map[*call]struct{}
 	free     []*call
 	openings uint64 // breakers opened so far
 
-	// Settling.
-	pending, settling settles
-	busySettling      bool
-	settleAt          time.Time // not before: back-off after an error
-	settleBy          time.Time // what is pending may wait for more until then
-	settleFails       int
-	settleDown        bool
-	settleSince       time.Time // of the first failure in a row
-	extender          core.LeaseExtender
-	extending         bool
-
+	waits
+	presence presence
 	upkeep
 
 	// Stopping.
 	stopping  bool
+	noLeave   bool // the store did not take the leave
 	fatal     error
-	stoppedAt time.Time
 	drainAt   time.Time // cancel publishes
 	givenUpAt time.Time // stop waiting for them
 	finalAt   time.Time // stop settling
@@ -103,19 +80,15 @@ type route struct {
 	transport string
 	checker   core.Checker
 	checking  bool
-	unit      *unit
 	kin       []*route // the lanes of its route, itself included
-	busy      bool     // the latest claim left something behind; in weighted units only
 	count     float64  // what it got, divided by its share
-	got       int      // in the present claim
 	paused    bool
-	awaited   bool      // the latest wait is about it too
+	awaited   bool      // the wait in progress is about it too
 	sentAt    time.Time // of the latest confirm
-	held      int       // claimed and not settled
-	unsent    int       // of these, not yet sent
+	out       int       // records in calls
 	calls     int       // Publish calls in progress
-	ready     []*item   // heads of lanes, to be sent
-	starved   bool      // left out of a claim for want of room
+	flying    map[string]int
+	parked    map[string][]*dispatch.Item
 	breaker   breaker
 	topics    map[string]*breaker
 	unroute   core.Backoff // of unroutable records
@@ -124,36 +97,54 @@ type route struct {
 
 func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	e := &engine{
-		Relay: r, once: once, log: r.log, results: make(chan func()), work: make(chan func() func()), asks: make(chan func()), gone: make(chan struct{}), now: time.Now(),
-		routes: map[string]*route{}, lanes: map[laneKey]lane{}, limbo: map[laneKey]int{}, severed: map[laneKey]bool{}, calls: map[*call]struct{}{}, limiter: limiter{}, observer: newObserver(r.opts.Hooks, r.log),
+		Relay: r, once: once, log: r.log, results: make(chan func()), work: make(chan func() func()), asks: make(chan func()), gone: make(chan struct{}),
+		routes: map[string]*route{}, calls: map[*call]struct{}{}, limiter: limiter{}, observer: newObserver(r.opts.Hooks, r.log), failing: map[string]*trouble{},
 	}
-	e.newSession()
+	e.now = time.Now()
+	e.began = e.now
 	e.base = context.WithoutCancel(ctx)
 	e.sendCtx, e.stopSend = context.WithCancel(e.base)
+	e.lease = &lease{}
 	e.waiter, _ = core.As[core.Waiter](r.store)
-	e.extender, _ = core.As[core.LeaseExtender](r.store)
-	for _, o := range r.routes {
-		t := o.Publisher.Traits()
-		rt := &route{
-			served: o, awaited: true, maxCall: r.opts.BatchSize, maxBody: t.MaxBodyBytes, pipelined: t.KeyOrder == core.KeyOrderPipelinedPrefix && !o.BlockAfterAbandon,
-			topics: map[string]*breaker{}, transport: transportName(o.Publisher),
-		}
-		if t.MaxBatch > 0 {
-			rt.maxCall = min(rt.maxCall, t.MaxBatch)
-		}
-		if rt.Backoff == nil {
-			rt.Backoff = &core.Backoff{}
-		}
-		rt.unroute = unroutableBackoff(rt.Backoff)
-		rt.checker, _ = core.As[core.Checker](o.Publisher)
-		rt.labels = r.tel.routeLabels(o.Name, rt.transport)
-		e.routes[o.Name] = rt
-		e.order = append(e.order, rt)
-		e.names = append(e.names, o.Name)
+	e.presence.store, _ = core.As[outbox.Presence](r.store)
+	o := dispatch.Options{
+		Name: r.opts.Name, NewSession: func() outbox.Session { return outbox.Session(rand.Int64N(1<<62) + 1) }, Lease: r.opts.Lease,
+		Window: r.opts.Window * r.opts.BatchSize, Batch: r.opts.BatchSize, Bytes: r.opts.bytes(), PollMin: r.opts.PollMin, PollMax: r.opts.PollMax,
 	}
-	e.units = newUnits(e.order, r.limits)
+	for i := range r.routes {
+		rt := e.newRoute(&r.routes[i])
+		e.routes[rt.Name] = rt
+		e.order = append(e.order, rt)
+		e.names = append(e.names, rt.Name)
+		dr := dispatch.Route{Name: rt.Name, Order: rt.Order, Blocks: rt.BlockAfterAbandon, Units: rt.Units}
+		if rt.pipelined {
+			dr.Pipelined = rt.maxCall
+		}
+		o.Routes = append(o.Routes, dr)
+	}
+	e.groups = newGroups(e.order, r.limits)
+	e.d = dispatch.New(r.store.Traits(), o)
 	e.startUpkeep()
 	return e
+}
+
+func (e *engine) newRoute(o *served) *route {
+	t := o.Publisher.Traits()
+	rt := &route{
+		served: *o, maxCall: e.opts.BatchSize, maxBody: t.MaxBodyBytes, transport: transportName(o.Publisher),
+		pipelined: t.KeyOrder == core.KeyOrderPipelinedPrefix && !o.BlockAfterAbandon && o.Order == core.OrderPerKey,
+		topics:    map[string]*breaker{}, flying: map[string]int{}, parked: map[string][]*dispatch.Item{},
+	}
+	if t.MaxBatch > 0 {
+		rt.maxCall = min(rt.maxCall, t.MaxBatch)
+	}
+	if rt.Backoff == nil {
+		rt.Backoff = &core.Backoff{}
+	}
+	rt.unroute = unroutableBackoff(rt.Backoff)
+	rt.checker, _ = core.As[core.Checker](o.Publisher)
+	rt.labels = e.tel.routeLabels(o.Name, rt.transport)
+	return rt
 }
 
 // run is the loop: start what may start, then take the next result, the end of ctx, or the next point in time.
@@ -181,6 +172,9 @@ func (e *engine) run(ctx context.Context) error {
 		case f := <-e.asks:
 			e.now = time.Now()
 			f()
+		case <-e.wakes:
+			e.now = time.Now()
+			e.hint(nil)
 		case <-done:
 			done = nil
 			e.now = time.Now()
@@ -197,36 +191,31 @@ func (e *engine) turn() (next time.Time) {
 	}
 	for _, rt := range e.order {
 		next = earliest(next, e.tick(rt))
-		if rt.unit.limit == nil {
-			e.dispatch(rt)
+	}
+	for _, g := range e.groups {
+		at := e.handOut(g)
+		next = earliest(next, at)
+		for _, rt := range g.routes {
+			e.d.SetHanding(rt.Name, !rt.barred() && at.IsZero())
 		}
 	}
-	for _, u := range e.units {
-		if u.limit != nil {
-			next = earliest(next, e.pace(u))
-		}
-	}
-	next = earliest(next, e.extendLeases())
-	next = earliest(next, e.settle())
-	next = earliest(next, e.claim())
+	next = earliest(next, e.callStore())
 	next = earliest(next, e.wait())
+	next = earliest(next, e.attend())
+	next = earliest(next, e.endPass())
 	return earliest(next, e.keepUp())
 }
 
 // finished reports whether the loop has nothing left to do.
 func (e *engine) finished() bool {
-	if e.stopping && !e.finalAt.IsZero() && !e.now.Before(e.finalAt) {
-		return true
+	if !e.stopping {
+		return false
 	}
-	idle := e.running == 0 && e.pending.len() == 0
-	if e.stopping {
-		return idle
-	}
-	return e.once && idle && !e.saving() // a turn has just passed and started nothing
+	return (e.d.Left() || e.noLeave) && e.running == 0 || !e.now.Before(e.finalAt)
 }
 
-// async runs work beside the loop and then, on the loop, what it returns. It runs on a goroutine that has done so before, if
-// one is idle: its stack has grown already.
+// async runs work beside the loop and then, on the loop, what it returns. It runs on a goroutine that has done so
+// before, if one is idle: its stack has grown already.
 func (e *engine) async(work func() (then func())) {
 	e.running++
 	select {
@@ -258,55 +247,38 @@ func (e *engine) timeout(ctx context.Context, d time.Duration) (context.Context,
 	return context.WithTimeout(ctx, max(d, time.Millisecond))
 }
 
-// stop begins the end: nothing more is claimed or sent; what was not sent goes back.
+// stop begins the end: nothing more is read or sent. When what is out has an outcome that is stored, the member leaves.
 func (e *engine) stop() {
 	if e.stopping {
 		return
 	}
 	e.stopping = true
-	e.stoppedAt = e.now
 	e.drainAt = e.now.Add(max(e.opts.DrainTimeout, 0))
 	e.givenUpAt = e.drainAt.Add(stopGrace)
 	e.finalAt = e.givenUpAt.Add(stopSettle)
-	if e.cancelWait != nil {
-		e.cancelWait()
-	}
+	e.endWait()
 	e.stopUpkeep()
+	e.d.Stop()
 	for _, rt := range e.order {
-		rt.ready = nil
-	}
-	for _, b := range e.open {
-		for i := range b.items {
-			if it := &b.items[i]; it.state == itemWaiting {
-				e.release(it)
-			}
-		}
+		e.unpark(rt)
 	}
 }
 
 // stopTurn does what is due while stopping and returns what comes next.
 func (e *engine) stopTurn() time.Time {
+	if len(e.calls) == 0 {
+		e.finalAt = earliest(e.finalAt, e.now.Add(stopSettle))
+	}
 	switch {
 	case e.now.Before(e.drainAt):
-		if e.cancelClaim != nil { // its records would only be released; but let a claim that works answer
-			if limit := e.stoppedAt.Add(stopGrace); e.now.Before(limit) {
-				return earliest(limit, e.drainAt)
-			}
-			e.cancelClaim()
-		}
-		return e.drainAt
+		return earliest(e.drainAt, e.finalAt)
 	case e.now.Before(e.givenUpAt):
 		e.stopSend()
-		if e.cancelClaim != nil {
-			e.cancelClaim()
-		}
-		return e.givenUpAt
+		return earliest(e.givenUpAt, e.finalAt)
 	}
 	for c := range e.calls { // no result came: not sent as far as is known
 		for _, it := range c.items {
-			if it.state == itemSent {
-				e.releaseSent(it)
-			}
+			e.release(it, true)
 		}
 		delete(e.calls, c)
 		e.running--
@@ -326,22 +298,33 @@ func (e *engine) fail(err error) {
 func (e *engine) end() {
 	e.stopSend()
 	e.stopUpkeep()
+	e.presence.leave()
+	e.lease.end()
 	close(e.gone)
 	for _, rt := range e.order {
 		e.tel.breaker(e.base, rt, -rt.openBreakers())
 	}
-	if e.held > 0 {
-		e.log.Warn("stopped with records unsettled; they come back when their leases end", "event", "stop_unsettled", "records", e.held)
+	if n := e.d.Out() + e.d.Unsettled(); n > 0 {
+		e.log.Warn("stopped with records unsettled; they come back when the lease ends", "event", "stop_unsettled", "records", n)
 	}
 	e.observer.close(stopGrace)
 	e.ended(e.fatal, e.once)
 }
 
+// held is how many records are in memory.
+func (e *engine) held() (n int) {
+	for _, rt := range e.order {
+		st := e.d.Status(rt.Name)
+		n += st.Ready + st.Out + st.Waiting
+	}
+	return n
+}
+
 // warn logs a warning about it (nil = about no record in particular), unless there were too many like it of late.
-func (e *engine) warn(it *item, event, text string, err error, more ...any) {
+func (e *engine) warn(it *dispatch.Item, event, text string, err error, more ...any) {
 	key := event
 	if it != nil {
-		key += it.route.Name
+		key += it.Route()
 	}
 	suppressed, ok := e.limiter.allow(e.now, key)
 	if !ok {
@@ -349,7 +332,7 @@ func (e *engine) warn(it *item, event, text string, err error, more ...any) {
 	}
 	args := []any{"event", event}
 	if it != nil {
-		args = append(args, "route", it.route.Name, "id", it.rec.Envelope.ID, "attempt", it.attempt(), "topic", it.rec.Envelope.Topic)
+		args = append(args, "route", it.Route(), "id", it.Record.Envelope.ID, "attempt", attempt(it), "topic", it.Record.Envelope.Topic)
 	}
 	args = append(append(args, more...), "error", core.ErrorText(err))
 	if suppressed > 0 {

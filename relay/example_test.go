@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
@@ -45,8 +46,8 @@ func exampleStore() (*memory.Store, *memtransport.Transport) {
 	return store, bus
 }
 
-// Three routes on one broker: a big tenant gets three times what a small one gets while both have work, and mails leave at
-// ten a second at most. Who stages chooses the route, by tenant or by topic.
+// Three routes on one broker: a big tenant gets three times what a small one gets while both have work, and mails
+// leave at ten a second at most. Who stages chooses the route, by tenant or by topic.
 func ExampleRoute_fairShare() {
 	store, bus := exampleStore()
 	ctx := context.Background()
@@ -155,7 +156,7 @@ func ExampleRelay_Run_severalDatabases() {
 	ctx, stop := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer stop()
 	bus := must(memtransport.New(memtransport.Options{}))
-	tenants := map[string]core.OutboxStore{
+	tenants := map[string]outbox.Store{
 		"tenant-1": must(memory.New(memory.Options{Source: "/tenant-1"})),
 		"tenant-2": must(memory.New(memory.Options{Source: "/tenant-2"})),
 	}

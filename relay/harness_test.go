@@ -14,7 +14,6 @@ import (
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
-	"github.com/waybill-go/waybill/store/memory"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -22,26 +21,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var errNo = &core.Error{Op: "test", Class: core.ClassRejected, Err: errors.New("no")}
 
 func down() error { return &core.Error{Op: "test", Class: core.ClassOutage, Err: errors.New("down")} }
-
-func newStore(tb testing.TB) *memory.Store {
-	tb.Helper()
-	s, err := memory.New(memory.Options{Source: "/test"})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return s
-}
-
-func stage(tb testing.TB, s *memory.Store, msgs ...core.Message) {
-	tb.Helper()
-	tx := s.Begin()
-	if _, err := s.Stage(tb.Context(), tx, msgs...); err != nil {
-		tb.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
-		tb.Fatal(err)
-	}
-}
 
 // msg is a message with an id, and a key unless it is empty.
 func msg(id, key string, opts ...core.MessageOption) core.Message {
@@ -78,6 +57,7 @@ type bus struct {
 	keys     map[string]int // in flight by key
 	overlaps int            // times that two of one key were in flight
 	started  []time.Time
+	sizes    []int
 }
 
 func newBus() *bus {
@@ -97,6 +77,7 @@ func (b *bus) Publish(ctx context.Context, batch []core.Envelope) core.Results {
 	b.inFlight += len(batch)
 	b.maxIn = max(b.maxIn, b.inFlight)
 	b.started = append(b.started, time.Now())
+	b.sizes = append(b.sizes, len(batch))
 	for i := range batch {
 		if k := batch[i].Key; k != "" {
 			if b.keys[k]++; b.keys[k] > 1 {
@@ -165,6 +146,18 @@ func (b *bus) count() int {
 	return len(b.arrived)
 }
 
+// maxAfter is the greatest call that began later than d after the first.
+func (b *bus) maxAfter(d time.Duration) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, at := range b.started {
+		if at.Sub(b.started[0]) > d {
+			n = max(n, b.sizes[i])
+		}
+	}
+	return n
+}
+
 // firstsInOrder checks that the first arrivals of every key stand in staged order, which is that of the ids.
 func (b *bus) firstsInOrder() error {
 	b.mu.Lock()
@@ -184,71 +177,7 @@ func (b *bus) firstsInOrder() error {
 	return nil
 }
 
-// faulty decorates a store. Each hook may be nil.
-type faulty struct {
-	core.OutboxStore
-	claim  func(req core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error)
-	settle func(outcomes []core.Outcome, next func() core.Results) core.Results
-
-	mu     sync.Mutex
-	claims []core.ClaimRequest
-	at     []time.Time
-	settls [][]core.Outcome
-}
-
-func (f *faulty) Unwrap() any { return f.OutboxStore }
-
-func (f *faulty) Claim(ctx context.Context, req core.ClaimRequest) (core.Claim, error) {
-	f.mu.Lock()
-	f.claims, f.at = append(f.claims, req), append(f.at, time.Now())
-	f.mu.Unlock()
-	next := func() (core.Claim, error) { return f.OutboxStore.Claim(ctx, req) }
-	if f.claim != nil {
-		return f.claim(req, next)
-	}
-	return next()
-}
-
-func (f *faulty) Settle(ctx context.Context, outcomes []core.Outcome) core.Results {
-	f.mu.Lock()
-	f.settls = append(f.settls, append([]core.Outcome(nil), outcomes...))
-	f.mu.Unlock()
-	next := func() core.Results { return f.OutboxStore.Settle(ctx, outcomes) }
-	if f.settle != nil {
-		return f.settle(outcomes, next)
-	}
-	return next()
-}
-
-func (f *faulty) numClaims() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.claims)
-}
-
-// plain hides the capabilities of a store.
-type plain struct{ s core.OutboxStore }
-
-func (p plain) Claim(ctx context.Context, r core.ClaimRequest) (core.Claim, error) {
-	return p.s.Claim(ctx, r)
-}
-
-func (p plain) Settle(ctx context.Context, o []core.Outcome) core.Results { return p.s.Settle(ctx, o) }
-func (p plain) Traits() core.StoreTraits                                  { return p.s.Traits() }
-
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
-func newRelay(tb testing.TB, s core.OutboxStore, p core.Publisher, o relay.Options) *relay.Relay {
-	tb.Helper()
-	if o.Logger == nil {
-		o.Logger = quiet()
-	}
-	r, err := relay.New(s, p, o)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return r
-}
 
 // begin runs r and returns a function that stops it and returns Run's error. Under synctest only.
 func begin(tb testing.TB, r *relay.Relay) (stop func() error) {
@@ -276,12 +205,4 @@ func within(tb testing.TB, limit time.Duration, what string, cond func() bool) {
 		}
 		time.Sleep(max(time.Millisecond, limit/10000))
 	}
-}
-
-func states(s *memory.Store) map[core.State]int {
-	out := map[core.State]int{}
-	for _, r := range s.Records() {
-		out[r.State]++
-	}
-	return out
 }

@@ -15,11 +15,11 @@ import (
 const healthTimeout = 5 * time.Second
 
 // Health says how the relay is. The checks are "run", "store", "route NAME" for each route or lane, and, if the store
-// counts ([core.Counter]), "backlog" and "unserved", for which it is asked: give ctx a bound; and "cleanup" while the latest
-// cleaning has failed. It is safe for concurrent use at any time.
+// counts ([core.Counter]), "backlog" and "unserved", for which it is asked: give ctx a bound; and "cleanup" while the
+// latest cleaning has failed. It is safe for concurrent use at any time.
 //
 // Live is false if Run ended with an error, or its loop does not answer. Ready is true if the relay runs and the store
-// answered its latest claim and settle. A paused route, an open breaker, a message that is due for longer than StaleAfter
+// answers. A paused route, an open breaker, a message that is due for longer than StaleAfter
 // and routes that this relay does not serve are degradations.
 func (r *Relay) Health(ctx context.Context) core.Health {
 	caller := ctx
@@ -63,29 +63,34 @@ func closed(c <-chan struct{}) bool {
 // health is the loop's part.
 func (e *engine) health() core.Health {
 	h := core.Health{Live: true, Ready: true}
+	what := "running"
+	status := core.HealthOK
 	if e.stopping {
-		h.Add("run", core.HealthFailed, "stopping; %d records held", e.held)
-	} else {
-		h.Add("run", core.HealthOK, "running; %d records held", e.held)
+		what, status = "stopping", core.HealthFailed
 	}
-	asked := e.claiming || slices.ContainsFunc(e.order, func(rt *route) bool { return !rt.barred() })
+	h.Add("run", status, "%s; %d records held", what, e.held())
 	switch {
-	case e.claimFails > 0 && asked:
-		h.Add("store", core.HealthFailed, "claims have failed for %s: %s", round(e.now.Sub(e.downSince)), e.storeErr)
-	case e.settleFails > 0:
-		h.Add("store", core.HealthFailed, "settles have failed for %s: %s", round(e.now.Sub(e.settleSince)), e.storeErr)
-	case !asked && (e.claimFails > 0 || e.claimedAt.IsZero()):
-		h.Add("store", core.HealthOK, "not asked: every route is paused, or its breaker is open")
-	case e.claimedAt.IsZero():
-		h.Add("store", core.HealthFailed, "starting; it has not answered a claim yet")
+	case len(e.failing) > 0:
+		var worst string
+		for name, t := range e.failing {
+			if worst == "" || t.since.Before(e.failing[worst].since) {
+				worst = name
+			}
+		}
+		h.Add("store", core.HealthFailed, "%s has failed for %s: %s", worst, round(e.now.Sub(e.failing[worst].since)), e.failing[worst].text)
+	case e.answered.IsZero():
+		h.Add("store", core.HealthFailed, "starting; it has not answered yet")
+	case e.d.Session() == 0 || !e.lease.holds():
+		h.Add("store", core.HealthFailed, "the lease has ended; joining anew")
 	default:
-		h.Add("store", core.HealthOK, "latest claim %s", e.ago(e.claimedAt))
+		h.Add("store", core.HealthOK, "latest answer %s", e.ago(e.answered))
 	}
 	for _, rt := range e.order {
 		name, latest := "route "+rt.Name, "nothing published yet"
 		if !rt.sentAt.IsZero() {
 			latest = "latest publish " + e.ago(rt.sentAt)
 		}
+		latest += "; " + e.ownership(rt)
 		switch {
 		case rt.paused:
 			h.Add(name, core.HealthDegraded, "paused; %s", latest)
@@ -102,6 +107,16 @@ func (e *engine) health() core.Health {
 		h.Add("cleanup", core.HealthDegraded, "latest attempt failed: %s", e.cleanErr)
 	}
 	return h
+}
+
+// ownership says what the relay owns of a route.
+func (e *engine) ownership(rt *route) string {
+	st := e.d.Status(rt.Name)
+	s := fmt.Sprintf("%d of %d units", st.Owned, st.Units)
+	if st.Behind {
+		s += ", more to read"
+	}
+	return s
 }
 
 // ago says when t was, by the loop's clock.

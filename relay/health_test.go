@@ -17,8 +17,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
-	"github.com/waybill-go/waybill/store/memory"
 )
 
 // expect checks one finding.
@@ -55,15 +55,15 @@ func TestHealth(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		s := &faulty{OutboxStore: mem}
+		s := &faulty{Store: mem}
 		var mu sync.Mutex
-		var claimErr, pubErr error
+		var readErr, pubErr error
 		set := func(p *error, err error) { mu.Lock(); *p = err; mu.Unlock() }
-		s.claim = func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
+		s.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			if claimErr != nil {
-				return core.Claim{}, claimErr
+			if readErr != nil {
+				return outbox.Page{}, readErr
 			}
 			return next()
 		}
@@ -93,7 +93,7 @@ func TestHealth(t *testing.T) {
 			t.Errorf("running: %s", h)
 		}
 		expect(t, h, "run", core.HealthOK, "0 records held")
-		expect(t, h, "store", core.HealthOK, "latest claim ")
+		expect(t, h, "store", core.HealthOK, "latest answer ")
 		expect(t, h, "route a", core.HealthOK, "nothing published yet")
 		expect(t, h, "route b", core.HealthDegraded, "paused")
 		expect(t, h, "backlog", core.HealthOK, "0 waiting")
@@ -118,14 +118,14 @@ func TestHealth(t *testing.T) {
 		time.Sleep(time.Minute)
 		expect(t, r.Health(t.Context()), "route a", core.HealthOK, "latest publish")
 
-		set(&claimErr, fmt.Errorf("database: %w", down()))
+		set(&readErr, fmt.Errorf("database: %w", down()))
 		time.Sleep(time.Minute)
 		h = r.Health(t.Context())
 		if h.Ready || !h.Live {
 			t.Errorf("store down: %s", h)
 		}
 		expect(t, h, "store", core.HealthFailed, "database")
-		set(&claimErr, nil)
+		set(&readErr, nil)
 		time.Sleep(time.Minute)
 		if h = r.Health(t.Context()); !h.Ready {
 			t.Errorf("healed: %s", h)
@@ -139,7 +139,7 @@ func TestHealth(t *testing.T) {
 		}
 		expect(t, h, "run", core.HealthFailed, "not running")
 
-		set(&claimErr, &core.Error{Class: core.ClassPermanent, Err: errors.Join(core.ErrMisconfigured, errors.New("no such table"))})
+		set(&readErr, &core.Error{Class: core.ClassPermanent, Err: errors.Join(core.ErrMisconfigured, errors.New("no such table"))})
 		r = newRelay(t, s, b, relay.Options{})
 		if err := r.Run(t.Context()); err == nil {
 			t.Error("no error")
@@ -156,7 +156,7 @@ func TestHealth(t *testing.T) {
 func TestHealthIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newRelay(t, &stuckCounter{faulty{OutboxStore: newStore(t)}}, newBus(), relay.Options{})
+		r := newRelay(t, &stuckCounter{faulty{Store: newStore(t)}}, newBus(), relay.Options{})
 		stop := begin(t, r)
 		time.Sleep(time.Minute)
 		start := time.Now()
@@ -217,8 +217,8 @@ func collect(t *testing.T, reader *metric.ManualReader, name string) map[string]
 	return out
 }
 
-// ST-17: a route with due messages that nobody serves is named by health, the log and a metric; a scheduled message is no
-// reason, nor is one that is not old enough.
+// ST-17: a route with due messages that nobody serves is named by health, the log and a metric; a scheduled message
+// is no reason, nor is one that is not old enough.
 func TestUnservedRoutes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,6 +242,9 @@ func TestUnservedRoutes(t *testing.T) {
 			t.Errorf("%s", h)
 		}
 		if got := collect(t, reader, "waybill.relay.unserved"); len(got) != 2 || got["route=odrers"] != 2 || got["route=default/high"] != 1 {
+			t.Errorf("%v", got)
+		}
+		if got := collect(t, reader, "waybill.relay.units"); got["route=default,transport=relay_test"] != 64 {
 			t.Errorf("%v", got)
 		}
 		time.Sleep(time.Hour)
@@ -272,7 +275,7 @@ func TestRelaysAreNamed(t *testing.T) {
 		b := newBus()
 		for i, name := range []string{"tenant-1 to bus", "tenant-2 to bus", ""} {
 			mem := newStore(t)
-			s := &faulty{OutboxStore: mem}
+			s := &faulty{Store: mem}
 			stop := begin(t, newRelay(t, s, b, relay.Options{Name: name, Logger: log, MeterProvider: mp}))
 			stage(t, mem, on("default", i+1)...)
 			time.Sleep(time.Second)
@@ -284,14 +287,14 @@ func TestRelaysAreNamed(t *testing.T) {
 			if err := stop(); err != nil {
 				t.Error(err)
 			}
-			if owner := s.claims[0].Owner; name != "" && owner != name || name == "" && !strings.HasPrefix(owner, "relay_test to relay_test ") && !strings.HasPrefix(owner, "memory to relay_test ") {
+			if owner := s.meets[0].Self.Name; name != "" && owner != name || name == "" && !strings.HasPrefix(owner, "relay_test to relay_test ") && !strings.HasPrefix(owner, "memory to relay_test ") {
 				t.Errorf("owner %q", owner)
 			}
 		}
 		if got := collect(t, reader, "waybill.relay.published"); got["route=default,transport=relay_test"] != 3 {
 			t.Errorf("a name that was not set is no label: %v", got)
 		}
-		for _, m := range []string{"waybill.relay.claim.duration", "waybill.relay.settle.duration"} {
+		for _, m := range []string{"waybill.relay.read.duration", "waybill.relay.settle.duration"} {
 			if got := collect(t, reader, m); got["relay=tenant-1 to bus"] == 0 {
 				t.Errorf("%s: %v", m, got)
 			}
@@ -300,199 +303,6 @@ func TestRelaysAreNamed(t *testing.T) {
 			if !strings.Contains(line, "relay=") {
 				t.Errorf("no relay in %s", line)
 			}
-		}
-	})
-}
-
-func retaining(tb testing.TB, r core.Retention) *memory.Store {
-	tb.Helper()
-	s, err := memory.New(memory.Options{Source: "/test", Retention: r})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return s
-}
-
-// DB-09: the relay cleans its store at an interval, in small steps, and says what it deleted; never what is not settled.
-func TestCleaning(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, b := &countingCleaner{Store: retaining(t, core.Retention{Published: time.Hour, Abandoned: 2 * time.Hour})}, newBus()
-		b.answer = func(e *core.Envelope, _ int) error {
-			if e.Topic == "bad" {
-				return &core.Error{Class: core.ClassPermanent, Reason: core.ReasonForbidden}
-			}
-			return nil
-		}
-		reader := metric.NewManualReader()
-		var buf logged
-		stop := begin(t, newRelay(t, s, b, relay.Options{Logger: slog.New(slog.NewTextHandler(&buf, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}))
-		stage(t, s.Store, msgs(2500, noKey)...)
-		stage(t, s.Store, core.RawMessage("bad", "text/plain", nil), msg("later", "", core.Delay(48*time.Hour)),
-			msg("expires", "", core.Routes("nobody"), core.TTL(10*time.Minute)))
-		time.Sleep(59 * time.Minute)
-		if n := states(s.Store)[core.StatePublished]; n != 2500 {
-			t.Errorf("%d kept", n)
-		}
-		if l := buf.take(); strings.Count(l, "event=clean ") != 1 || !strings.Contains(l, "deleted=0 expired=1") {
-			t.Errorf("%s", l)
-		}
-		calls := s.calls()
-		if calls < 59 || calls > 85 {
-			t.Errorf("%d calls in an hour", calls)
-		}
-		time.Sleep(3 * time.Minute)
-		if n := states(s.Store)[core.StatePublished]; n != 0 {
-			t.Errorf("%d kept too long", n)
-		}
-		if n := s.calls() - calls; n < 5 || n > 9 {
-			t.Errorf("%d calls for three batches", n)
-		}
-		if l := buf.take(); strings.Count(l, "event=clean ") != 1 || !strings.Contains(l, "level=INFO") || !strings.Contains(l, "deleted=2500 expired=0 published=2500") {
-			t.Errorf("%s", l)
-		}
-		time.Sleep(2 * time.Hour)
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-		got := collect(t, reader, "waybill.relay.cleaned")
-		if got["reason=,state=published"] != 2500 || got["reason=forbidden,state=abandoned"] != 1 {
-			t.Errorf("%v", got)
-		}
-		if st := states(s.Store); st[core.StatePending] != 1 {
-			t.Errorf("%v", st)
-		}
-		if s.most > 1 {
-			t.Errorf("%d calls at a time", s.most)
-		}
-		if got := collect(t, reader, "waybill.relay.abandoned"); got["reason=expired"] != 1 {
-			t.Errorf("%v", got)
-		}
-	})
-}
-
-// countingCleaner looks at the calls of Clean.
-type countingCleaner struct {
-	*memory.Store
-	err   error
-	delay time.Duration
-
-	mu              sync.Mutex
-	n, now, most    int
-	owners, elected map[string]bool
-}
-
-func (c *countingCleaner) calls() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.n
-}
-
-// who returns how many have tried and how many were elected since the last call.
-func (c *countingCleaner) who() (tried, elected int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	tried, elected = len(c.owners), len(c.elected)
-	clear(c.owners)
-	clear(c.elected)
-	return tried, elected
-}
-
-func (c *countingCleaner) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
-	c.mu.Lock()
-	c.n++
-	c.now++
-	c.most = max(c.most, c.now)
-	c.mu.Unlock()
-	if c.delay > 0 {
-		select {
-		case <-time.After(c.delay):
-		case <-ctx.Done():
-		}
-	}
-	done, err := c.Store.Clean(ctx, owner, lease)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now--
-	if c.owners == nil {
-		c.owners, c.elected = map[string]bool{}, map[string]bool{}
-	}
-	if c.owners[owner] = true; done.Elected {
-		c.elected[owner] = true
-	}
-	return done, errors.Join(err, c.err)
-}
-
-// DB-09: of several relays, of one name too, one cleans; when it is gone another takes over.
-func TestOneCleans(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, b := &countingCleaner{Store: retaining(t, core.Retention{Published: time.Minute})}, newBus()
-		var stops []func() error
-		for range 3 {
-			stops = append(stops, begin(t, newRelay(t, s, b, relay.Options{Name: "same"})))
-		}
-		time.Sleep(time.Hour)
-		if tried, elected := s.who(); tried != 3 || elected != 1 {
-			t.Errorf("%d relays tried, %d were elected", tried, elected)
-		}
-		for i := range 2 {
-			if err := stops[i](); err != nil {
-				t.Error(err)
-			}
-		}
-		time.Sleep(10 * time.Minute)
-		if _, elected := s.who(); elected != 1 {
-			t.Errorf("%d clean after two stopped", elected)
-		}
-		if err := stops[2](); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// DB-09: cleaning that fails or hangs breaks nothing, does not delay a stop, and can be turned off.
-func TestCleaningFails(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, b := &countingCleaner{Store: newStore(t), err: down()}, newBus()
-		r := newRelay(t, s, b, relay.Options{})
-		stop := begin(t, r)
-		time.Sleep(10 * time.Minute)
-		stage(t, s.Store, msg("a", ""))
-		within(t, 2*time.Millisecond, "published", func() bool { return b.count() == 1 })
-		h := r.Health(t.Context())
-		expect(t, h, "cleanup", core.HealthDegraded, "down")
-		if !h.Ready || s.calls() > 16 {
-			t.Errorf("%d calls, %s", s.calls(), h)
-		}
-		s.mu.Lock()
-		s.delay = time.Hour
-		s.mu.Unlock()
-		time.Sleep(61 * time.Second)
-		stage(t, s.Store, msg("b", ""))
-		within(t, 2*time.Millisecond, "published while cleaning hangs", func() bool { return b.count() == 2 })
-		s.mu.Lock()
-		if s.most != 1 {
-			t.Errorf("%d calls at a time", s.most)
-		}
-		s.mu.Unlock()
-		start, calls := time.Now(), s.calls()
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-		if d := time.Since(start); d > time.Millisecond {
-			t.Errorf("stopped after %s", d)
-		}
-		time.Sleep(time.Hour)
-		if s.calls() != calls {
-			t.Error("cleaned after the stop")
-		}
-		off := &countingCleaner{Store: newStore(t)}
-		stop = begin(t, newRelay(t, off, b, relay.Options{CleanInterval: -1}))
-		time.Sleep(time.Hour)
-		if err := stop(); err != nil || off.calls() > 0 {
-			t.Errorf("%v, %d calls while off", err, off.calls())
 		}
 	})
 }

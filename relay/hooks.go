@@ -7,8 +7,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Hooks observe messages. They are called one at a time on a goroutine of their own, in the order of events. A hook that
-// panics is logged; one that is slow loses events beyond a buffer of 4096, which is logged too. Neither touches the relay.
+// Hooks observe messages. They are called one at a time on a goroutine of their own, in the order of events. A hook
+// that panics is logged; one that is slow loses events beyond a buffer of 4096, which is logged too. Neither touches
+// the relay.
 type Hooks struct {
 	// OnPublished: the broker confirmed and routed the message.
 	OnPublished func(Event)
@@ -16,7 +17,8 @@ type Hooks struct {
 	OnRetry func(Event)
 	// OnAbandoned: the message was given up, with a Reason.
 	OnAbandoned func(Event)
-	// OnLeaseLost: a settle or an extension found that another claim holds the record.
+	// OnLeaseLost: the record went to another relay while it was here: the member's lease ended, or a settle was refused.
+	// Of a refused settle only Route and ID are set.
 	OnLeaseLost func(Event)
 	// OnBreaker: deliveries to a route, or to one topic of it, were paused (Err says why) or resumed (Err is nil). Only
 	// Route, Topic, RetryIn and Err are set.
@@ -28,7 +30,7 @@ type Event struct {
 	Route, ID, Topic, Key string
 	// Attempt is the number of this attempt, from 1.
 	Attempt int
-	// Age is the time since the record was due, as of the claim, by the store's clock.
+	// Age is the time since the record was due, by the store's clock.
 	Age     time.Duration
 	Reason  core.Reason
 	RetryIn time.Duration

@@ -130,18 +130,9 @@ func TestTelemetry(t *testing.T) {
 	tp := trace.NewTracerProvider(trace.WithSpanProcessor(spans))
 	reader := metric.NewManualReader()
 	mp := metric.NewMeterProvider(metric.WithReader(reader))
-	s, err := memory.New(memory.Options{Source: "/test", TracerProvider: tp})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := storeWith(t, memory.Options{Source: "/test", TracerProvider: tp})
 	ctx, root := tp.Tracer("app").Start(t.Context(), "request")
-	tx := s.Begin()
-	if _, err := s.Stage(ctx, tx, msg("a", ""), msg("bad", "")); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	stageIn(ctx, t, s, msg("a", ""), msg("bad", ""))
 	root.End()
 	b := newBus()
 	b.answer = func(e *core.Envelope, _ int) error {
@@ -194,7 +185,7 @@ func TestTelemetry(t *testing.T) {
 		"waybill.relay.failures":         "1 class=rejected,error.type=rejected,route=default,transport=relay_test",
 		"waybill.relay.breaker.state":    "0 route=default,transport=relay_test",
 		"waybill.relay.message.age":      "true",
-		"waybill.relay.claim.duration":   "true",
+		"waybill.relay.read.duration":    "true",
 		"waybill.relay.publish.duration": "true",
 		"waybill.relay.settle.duration":  "true",
 	}

@@ -3,6 +3,7 @@ package relay
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // Defaults of Options.
@@ -21,10 +23,9 @@ const (
 	DefaultWindow            = 4
 	DefaultPollMin           = 50 * time.Millisecond
 	DefaultPollMax           = 10 * time.Second
-	DefaultLease             = time.Minute
+	DefaultLease             = 10 * time.Second
 	DefaultPublishTimeout    = 30 * time.Second
 	DefaultDrainTimeout      = 15 * time.Second
-	DefaultMaxBatches        = 100
 	DefaultUnroutableHorizon = 24 * time.Hour
 	DefaultCleanInterval     = time.Minute
 	DefaultStaleAfter        = 5 * time.Minute
@@ -34,47 +35,45 @@ const (
 	maxRate      = 1e6
 	maxBatchSize = 10_000
 	maxWindow    = 256
+	maxUnits     = 16 * outbox.NumSlots
 	minDuration  = time.Millisecond
 	maxDuration  = 24 * time.Hour
 )
 
 // Options configures a Relay. Zero fields mean their defaults.
 type Options struct {
-	// Name names the relay in the store and in every line of its log; the default is made of both ends, host name and process
-	// id. If set, it is a label of every metric too. Set it when a process runs several relays, to what tells both ends,
-	// such as "tenant-7 to rabbitmq".
+	// Name names the relay in the store and in every line of its log; the default is made of both ends, host name and
+	// process id. If set, it is a label of every metric too. Set it when a process runs several relays, to what tells
+	// both ends, such as "tenant-7 to rabbitmq".
 	Name string
 	// Routes to serve; default the one route core.DefaultRoute, to the relay's publisher, in per-key order.
 	Routes []Route
 
-	// BatchSize bounds the records of one claim and of one publish; default 500, 1 to 10,000. With 1 and a Window of 1
-	// the relay is sequential. The default is lowered to what the store can claim at once.
+	// BatchSize bounds the records of a route in one read and in one publish; default 500, 1 to 10,000. With 1 and a
+	// Window of 1 the relay is sequential.
 	BatchSize int
-	// BatchBytes bounds the bodies of one claim; default 16 MiB, negative = unbounded.
+	// BatchBytes bounds the bodies of a route in one read; default 16 MiB, negative = unbounded.
 	BatchBytes int64
-	// Window is how many batches a route may hold between claim and settle; default 4, 1 to 256.
+	// Window is how many batches of a route may be in memory, ready or on their way; default 4, 1 to 256.
 	Window int
-	// PollMin and PollMax bound the pause after an empty claim: it doubles from one to the other, jittered. A store that
-	// wakes its relay is polled every PollMax only. Defaults 50 ms and 10 s.
+	// PollMin and PollMax bound the pause after a read that found nothing: it doubles from one to the other. Defaults 50
+	// ms and 10 s.
 	PollMin, PollMax time.Duration
-	// Lease is how long a claim lasts; default 60 s. It is renewed at half time where the store can. More than
-	// PublishTimeout plus a tenth of itself.
+	// Lease is how long the relay may be silent before others take over what it owns; default 10 s. It is renewed every
+	// third of that. What is being published when it ends is given up.
 	Lease time.Duration
 	// PublishTimeout bounds one Publish call; default 30 s. What has no result by then is an outage.
 	PublishTimeout time.Duration
 	// DrainTimeout bounds how long publishes in flight may go on after Run's context ended; default 15 s, negative = not
 	// at all.
 	DrainTimeout time.Duration
-	// MaxBatches bounds the batches of one RunOnce, and says after how many Run logs its progress; default 100,
-	// negative = unbounded.
-	MaxBatches int
 	// UnroutableHorizon is how long after it was due a message may stay unroutable before it is abandoned, if it was tried
 	// core.DefaultBackoffAttempts times (about an hour), so that an outage does not use up its time; default 24 h,
 	// negative = it is abandoned at once.
 	UnroutableHorizon time.Duration
-	// CleanInterval is how often the relay cleans its store, jittered: what expired is abandoned, and what its retention is
-	// over for is deleted. Of several relays one is elected. Default 1 min, at least 1 s, negative = off. Stores that keep
-	// nothing have nothing to clean.
+	// CleanInterval is how often the relay cleans its store, jittered: what expired is abandoned, and what its retention
+	// is over for is deleted. Of several relays one is elected. Default 1 min, at least 1 s, negative = off. Stores that
+	// keep nothing have nothing to clean.
 	CleanInterval time.Duration
 	// StaleAfter is how long a message may be due before Health tells, and on a route that this relay does not serve the
 	// log and the metric waybill.relay.unserved too; default 5 min, at least 1 s, negative = off.
@@ -95,7 +94,7 @@ type Route struct {
 	Name string
 	// Publisher sends the route's messages; nil means the relay's.
 	Publisher core.Publisher
-	// Order is how the route is claimed and sent; the default is per-key order.
+	// Order is how the route is read and sent; the default is per-key order.
 	Order core.Order
 	// BlockAfterAbandon makes an abandoned message block its key until an operator decides. Needs core.OrderPerKey.
 	BlockAfterAbandon bool
@@ -103,16 +102,20 @@ type Route struct {
 	// hour.
 	Backoff *core.Backoff
 	// RatePerSecond bounds the messages that this relay publishes per second, failed attempts included, with bursts of a
-	// tenth of a second's worth, but at least one message; one an hour to a million; 0 = unbounded. A limited route is
-	// claimed apart, and no more of it is held than can be sent within a second or a quarter of the lease.
+	// tenth of a second's worth, but at least one message; one an hour to a million; 0 = unbounded.
 	RatePerSecond float64
-	// Weight is the route's share of the relay, in messages, while other routes have work too; default 1, at most 1,000. A
-	// limited route takes what its rate allows.
+	// Weight is the route's share of the relay, in messages, while other routes have work too; default 1, at most 1,000.
+	// If weights differ, or there are Lanes, routes with work divide one window between them, so that they share what
+	// the publishers can do. A limited route takes what its rate allows.
 	Weight int
 	// Lanes serves the priority lanes of the route, see core.InLane: while all have work, the high one gets 6 of 10
 	// messages, the normal one 3, the low one 1. A lane that is empty leaves its part to the others. The lanes are routes
 	// of their own to the store; they share RatePerSecond and Weight.
 	Lanes bool
+	// Units is how many units the route, or each of its lanes, is divided into between relays, if this relay is the
+	// first to serve it; 1 to 64. More relays than units share nothing. The default is 64 for up to 16 routes, and 1,024
+	// in all for more.
+	Units int
 }
 
 // Defaults returns the options that the zero value stands for, without Name, which depends on the host.
@@ -121,7 +124,6 @@ func Defaults() Options { return Options{}.withDefaults() }
 func (o Options) withDefaults() Options {
 	setInt(&o.BatchSize, DefaultBatchSize)
 	setInt(&o.Window, DefaultWindow)
-	setInt(&o.MaxBatches, DefaultMaxBatches)
 	setInt(&o.BatchBytes, DefaultBatchBytes)
 	setInt(&o.PollMin, DefaultPollMin)
 	setInt(&o.PollMax, DefaultPollMax)
@@ -140,6 +142,7 @@ func (o Options) withDefaults() Options {
 			o.Routes[i].Name = core.DefaultRoute
 		}
 		setInt(&o.Routes[i].Weight, 1)
+		setInt(&o.Routes[i].Units, min(max(maxUnits/len(o.Routes), 1), outbox.NumSlots))
 	}
 	return o
 }
@@ -151,7 +154,7 @@ func setInt[T int | int64 | time.Duration](p *T, v T) {
 }
 
 // ownerName is the default of Options.Name: the packages at both ends, and the process.
-func ownerName(store core.OutboxStore, routes []Route) string {
+func ownerName(store outbox.Store, routes []Route) string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -165,8 +168,13 @@ func ownerName(store core.OutboxStore, routes []Route) string {
 	return fmt.Sprintf("%s to %s %s:%d", transportName(store), strings.Join(ends, "+"), host, os.Getpid())
 }
 
-// margin is the end of a lease in which no publish starts.
-func (o *Options) margin() time.Duration { return o.Lease / 10 }
+// bytes is how much of bodies a route may hold in memory.
+func (o *Options) bytes() int64 {
+	if o.BatchBytes < 0 || o.BatchBytes > math.MaxInt64/maxWindow {
+		return math.MaxInt64
+	}
+	return max(o.BatchBytes, 1) * 4 // a read of the dispatcher brings a quarter of it
+}
 
 // Validate reports all problems of o as one [*core.InvalidError], or nil. What depends on the store and the publishers
 // is checked by New, together with this.
@@ -201,12 +209,6 @@ func (o *Options) problems() []string {
 	}
 	if o.PollMax > 0 && o.PollMin > o.PollMax {
 		bad("PollMin: %s is more than PollMax %s", o.PollMin, o.PollMax)
-	}
-	if o.Lease > 0 && o.PollMax >= o.Lease {
-		bad("PollMax: %s is not less than Lease %s; poll more often than leases expire", o.PollMax, o.Lease)
-	}
-	if o.Lease > 0 && o.Lease <= o.PublishTimeout+o.margin() {
-		bad("Lease: %s is not more than PublishTimeout %s plus a tenth of the lease; raise Lease or lower PublishTimeout", o.Lease, o.PublishTimeout)
 	}
 	for _, d := range [...]struct {
 		name  string
@@ -246,6 +248,9 @@ func (o *Options) problems() []string {
 		if r.Weight < 1 || r.Weight > maxWeight {
 			bad("%s.Weight: %d is not between 1 and %d", at, r.Weight, maxWeight)
 		}
+		if r.Units < 1 || r.Units > outbox.NumSlots {
+			bad("%s.Units: %d is not between 1 and %d", at, r.Units, outbox.NumSlots)
+		}
 		if r.Order > core.OrderHLC {
 			bad("%s.Order: %d is unknown", at, r.Order)
 		}
@@ -259,13 +264,10 @@ func (o *Options) problems() []string {
 	return p
 }
 
-// promises lists what the options ask of the store and the publishers, but these do not promise.
-func (o *Options) promises(store core.StoreTraits) []string {
+// promises lists what the options ask of the publishers, but these do not promise.
+func (o *Options) promises() []string {
 	var p []string
 	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
-	if store.MaxClaim > 0 && o.BatchSize > store.MaxClaim {
-		bad("BatchSize: %d is more than the %d records that the store can claim at once", o.BatchSize, store.MaxClaim)
-	}
 	for i := range o.Routes {
 		r := &o.Routes[i]
 		at := fmt.Sprintf("Routes[%d] (%s)", i, r.Name)
@@ -279,12 +281,6 @@ func (o *Options) promises(store core.StoreTraits) []string {
 		}
 		if r.Order == core.OrderPerKey && t.KeyOrder == core.KeyOrderNone {
 			bad("%s.Order: per_key, but the publisher keeps no order; choose core.OrderBestEffort or a transport with ordered keys (an SQS FIFO queue)", at)
-		}
-		if r.Order == core.OrderPerKey && !store.KeyOrder {
-			bad("%s.Order: per_key, but the store does not claim in key order; choose core.OrderBestEffort", at)
-		}
-		if r.Order == core.OrderHLC && !store.HLCOrder {
-			bad("%s.Order: hlc, but the store does not claim in HLC order; choose core.OrderPerKey or core.OrderBestEffort", at)
 		}
 	}
 	return p

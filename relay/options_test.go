@@ -3,6 +3,7 @@ package relay_test
 import (
 	"errors"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,16 +19,15 @@ func TestDefaults(t *testing.T) {
 	t.Parallel()
 	got := relay.Defaults()
 	want := relay.Options{
-		Routes:            []relay.Route{{Name: "default", Weight: 1}},
+		Routes:            []relay.Route{{Name: "default", Weight: 1, Units: 64}},
 		BatchSize:         500,
 		BatchBytes:        16 << 20,
 		Window:            4,
 		PollMin:           50 * time.Millisecond,
 		PollMax:           10 * time.Second,
-		Lease:             60 * time.Second,
+		Lease:             10 * time.Second,
 		PublishTimeout:    30 * time.Second,
 		DrainTimeout:      15 * time.Second,
-		MaxBatches:        100,
 		UnroutableHorizon: 24 * time.Hour,
 		CleanInterval:     time.Minute,
 		StaleAfter:        5 * time.Minute,
@@ -55,13 +55,9 @@ func TestValidate(t *testing.T) {
 		{"batch biggest", relay.Options{BatchSize: 10_000}, nil},
 		{"window", relay.Options{Window: 257}, []string{"Window"}},
 		{"window negative", relay.Options{Window: -1}, []string{"Window"}},
-		{"off", relay.Options{BatchBytes: -1, DrainTimeout: -1, MaxBatches: -1, UnroutableHorizon: -1}, nil},
+		{"off", relay.Options{BatchBytes: -1, DrainTimeout: -1, UnroutableHorizon: -1}, nil},
 		{"negative durations", relay.Options{PollMin: -s, PollMax: -s, Lease: -s, PublishTimeout: -s}, []string{"PollMin", "PollMax", "Lease", "PublishTimeout"}},
 		{"poll order", relay.Options{PollMin: 2 * s, PollMax: s}, []string{"PollMin"}},
-		{"poll and lease", relay.Options{PollMax: 60 * s}, []string{"PollMax"}},
-		{"poll just below lease", relay.Options{PollMax: 60*s - 1}, nil},
-		{"lease and publish", relay.Options{Lease: 60 * s, PublishTimeout: 54 * s}, []string{"Lease"}},
-		{"lease just above", relay.Options{Lease: 60 * s, PublishTimeout: 54*s - 1}, nil},
 		{"drain", relay.Options{DrainTimeout: 25 * time.Hour}, []string{"DrainTimeout"}},
 		{"duplicate routes", relay.Options{Routes: []relay.Route{{Name: "a"}, {}, {Name: "a"}, {Name: "default"}}}, []string{"Routes[2].Name", "Routes[3].Name"}},
 		{"order", relay.Options{Routes: []relay.Route{{Order: 9}}}, []string{"Routes[0].Order"}},
@@ -72,6 +68,7 @@ func TestValidate(t *testing.T) {
 			relay.Options{Routes: []relay.Route{{RatePerSecond: -1}, {Name: "b", RatePerSecond: math.NaN()}, {Name: "c", RatePerSecond: math.Inf(1)}, {Name: "d", RatePerSecond: 1e-9}}},
 			[]string{"Routes[0].RatePerSecond", "Routes[1].RatePerSecond", "Routes[2].RatePerSecond", "Routes[3].RatePerSecond"},
 		},
+		{"units", relay.Options{Routes: []relay.Route{{Units: -1}, {Name: "b", Units: 65}, {Name: "c", Units: 64}}}, []string{"Routes[0].Units", "Routes[1].Units"}},
 		{"slow", relay.Options{Routes: []relay.Route{{RatePerSecond: 1. / 3600}}}, nil},
 		{"weight", relay.Options{Routes: []relay.Route{{Weight: -1}, {Name: "b", Weight: 1001}, {Name: "c", Weight: 1000}}}, []string{"Routes[0].Weight", "Routes[1].Weight"}},
 		{"lanes", relay.Options{Routes: []relay.Route{{Name: "a", Lanes: true}, {Name: "a/low"}, {Name: "b/high"}, {Name: "b", Lanes: true}}}, []string{"Routes[0].Lanes", "Routes[3].Lanes"}},
@@ -122,14 +119,13 @@ func TestUnsafeCombinationsAreRefused(t *testing.T) {
 	unconfirmed, unordered := newBus(), newBus()
 	unconfirmed.traits.Confirmed = false
 	unordered.traits.KeyOrder = core.KeyOrderNone
-	_, err := relay.New(weak{s}, nil, relay.Options{BatchSize: 51, Lease: -1, Routes: []relay.Route{
+	_, err := relay.New(s, nil, relay.Options{Lease: -1, Routes: []relay.Route{
 		{Name: "a", Publisher: unconfirmed},
 		{Name: "b", Publisher: unordered},
 		{Name: "c"},
-		{Name: "d", Publisher: newBus(), Order: core.OrderHLC},
 		{Name: "e", Publisher: unordered, Order: core.OrderBestEffort},
 	}})
-	for _, want := range []string{"BatchSize: 51", "Lease: -1ns", "(a).Publisher: does not wait", "(b).Order: per_key, but the publisher", "core.OrderBestEffort", "(c).Publisher: is nil", "(d).Order: hlc"} {
+	for _, want := range []string{"Lease: -1ns", "(a).Publisher: does not wait", "(b).Order: per_key, but the publisher", "core.OrderBestEffort", "(c).Publisher: is nil"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in: %v", want, err)
 		}
@@ -143,11 +139,25 @@ func TestUnsafeCombinationsAreRefused(t *testing.T) {
 	if _, err := relay.New(nil, newBus(), relay.Options{}); !errors.Is(err, core.ErrInvalid) {
 		t.Error(err)
 	}
-	if _, err := relay.New(weak{s}, newBus(), relay.Options{Routes: []relay.Route{{Order: core.OrderBestEffort}}}); err != nil {
-		t.Errorf("a default is lowered to the store's bound: %v", err)
-	}
 }
 
-type weak struct{ core.OutboxStore }
-
-func (weak) Traits() core.StoreTraits { return core.StoreTraits{MaxClaim: 50} }
+// A route's units are 64 for few routes, and fewer for many.
+func TestUnits(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]int{1: 64, 16: 64, 17: 60, 100: 10, 2000: 1} {
+		o := relay.Options{Routes: make([]relay.Route, n)}
+		s, routes := &faulty{Store: newStore(t)}, map[int]bool{}
+		for i := range o.Routes {
+			o.Routes[i].Name = strconv.Itoa(i)
+		}
+		if _, err := newRelay(t, s, newBus(), o).RunOnce(t.Context()); err != nil {
+			t.Error(err)
+		}
+		for _, r := range s.meets[0].Self.Serves {
+			routes[r.Units] = true
+		}
+		if len(routes) != 1 || !routes[want] {
+			t.Errorf("%d routes: %v units", n, routes)
+		}
+	}
+}

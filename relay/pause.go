@@ -8,10 +8,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Pause stops a route: when Pause returns, nothing more of it is claimed or sent. What is being published finishes; what
-// was claimed and not sent goes back at no cost. It holds until Resume, over the end of a Run too, for this relay only.
-// The name of a route with Lanes stands for all its lanes; [core.LaneRoute] names one. Pausing twice is pausing once. An
-// unknown route is an [*core.InvalidError]. It is safe for concurrent use, also from hooks, before and during Run.
+// Pause stops a route: when Pause returns, nothing more of it is sent. What is being published finishes. If
+// another relay serves the route, it takes over what this one owns of it. It holds until Resume, over the end of a
+// Run too, for this relay only. The name of a route with Lanes stands for all its lanes; [core.LaneRoute] names one.
+// Pausing twice is pausing once. An unknown route is an [*core.InvalidError]. It is safe for concurrent use, also
+// from hooks, before and during Run.
 func (r *Relay) Pause(route string) error { return r.setPaused("pause", route, true) }
 
 // Resume ends a Pause; see there.
@@ -40,8 +41,8 @@ func (r *Relay) setPaused(what, route string, paused bool) error {
 	return nil
 }
 
-// ask runs f on the loop and returns when that is done. It reports whether it was: not if the loop has ended or is ended
-// by giveUp.
+// ask runs f on the loop and returns when that is done. It reports whether it was: not if the loop has ended or is
+// ended by giveUp.
 func (e *engine) ask(giveUp <-chan struct{}, f func()) bool {
 	done := make(chan struct{})
 	select {
@@ -70,10 +71,10 @@ func (e *engine) applyPauses() {
 		}
 		rt.paused = paused
 		if paused {
+			e.unpark(rt)
 			e.log.Info("route paused", "event", "pause", "route", rt.Name)
 			continue
 		}
-		e.wakeBy(rt.unit, e.now)
 		e.log.Info("route resumed", "event", "resume", "route", rt.Name)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -33,12 +34,12 @@ func TestStagesOverlap(t *testing.T) {
 			now[i]--
 			mu.Unlock()
 		}
-		s := &faulty{OutboxStore: mem}
-		s.claim = func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
+		s := &faulty{Store: mem}
+		s.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
 			stageOf(0, 10*time.Millisecond)
 			return next()
 		}
-		s.settle = func(_ []core.Outcome, next func() core.Results) core.Results {
+		s.settle = func(_ []outbox.Outcome, next func() core.Results) core.Results {
 			stageOf(2, 9*time.Millisecond)
 			return next()
 		}
@@ -61,8 +62,8 @@ func TestStagesOverlap(t *testing.T) {
 	})
 }
 
-// RL-11: the confirms of a key that goes one by one are stored several at a time, and no later than 10 ms after they came; one that
-// nothing follows is stored at once.
+// RL-11: the confirms of a key that goes one by one are stored several at a time, and no later than 10 ms after they
+// came; one that nothing follows is stored at once.
 func TestSettlesGather(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -70,12 +71,12 @@ func TestSettlesGather(t *testing.T) {
 		b.latency = time.Millisecond
 		confirmed := map[string]time.Time{}
 		settles, longest := 0, time.Duration(0)
-		s := &faulty{OutboxStore: mem}
-		s.settle = func(outcomes []core.Outcome, next func() core.Results) core.Results {
+		s := &faulty{Store: mem}
+		s.settle = func(outcomes []outbox.Outcome, next func() core.Results) core.Results {
 			settles++
 			for i := range outcomes {
 				b.mu.Lock()
-				longest = max(longest, time.Since(confirmed[outcomes[i].ID()]))
+				longest = max(longest, time.Since(confirmed[outcomes[i].Ref().ID]))
 				b.mu.Unlock()
 			}
 			return next()

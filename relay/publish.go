@@ -4,22 +4,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/dispatch"
 )
-
-// maxCalls bounds the Publish calls in progress of one route. Beyond it ready records gather for the next call.
-const maxCalls = 16
 
 // send publishes c on a goroutine of its own.
 func (e *engine) send(c *call) {
 	c.route.calls++
+	c.route.out += len(c.items)
 	e.calls[c] = struct{}{}
-	ctx, cancel := e.timeout(e.sendCtx, min(e.opts.PublishTimeout, c.deadline.Sub(e.now)))
+	c.under = c.lease.ctx
+	ctx, cancel := e.timeout(c.under, e.opts.PublishTimeout)
 	e.async(func() func() {
 		defer cancel()
 		start := time.Now()
+		if !c.lease.holds() { // the process may have stood still since the loop looked
+			return func() {
+				c.late = true
+				e.finish(c, core.AllFailed(len(c.items), errLate), 0)
+			}
+		}
 		ctx, trace := e.tel.startPublish(ctx, c)
 		res := e.publish(ctx, c)
 		trace.end(res)
@@ -34,8 +42,8 @@ func (e *engine) send(c *call) {
 func (e *engine) publish(ctx context.Context, c *call) (res core.Results) {
 	n := len(c.envs)
 	broken := func(what string) core.Results {
-		e.log.Error("the publisher broke its contract", "event", "publisher_broken", "route", c.route.Name, "id", c.items[0].rec.Envelope.ID,
-			"attempt", c.items[0].attempt(), "records", n, "error", what)
+		e.log.Error("the publisher broke its contract", "event", "publisher_broken", "route", c.route.Name, "id", c.items[0].Record.Envelope.ID,
+			"attempt", attempt(c.items[0]), "records", n, "error", what)
 		class := core.ClassOutage
 		if n == 1 {
 			class = core.ClassUnknown
@@ -68,25 +76,30 @@ func (c *call) ask(res core.Results) {
 			continue
 		}
 		if c.plans == nil {
-			c.plans = map[*item]plan{}
+			c.plans = map[*dispatch.Item]plan{}
 		}
 		var p plan
-		p.in, p.again, p.broken = policy.Next(c.items[i].attempt(), err)
+		p.in, p.again, p.broken = policy.Next(attempt(c.items[i]), err)
 		c.plans[c.items[i]] = p
 	}
 }
 
 // finish takes in the results of c.
 func (e *engine) finish(c *call, res core.Results, took time.Duration) {
+	rt := c.route
+	rt.calls--
+	rt.out -= len(c.items)
+	c.land()
 	if c.lost {
 		e.running++ // was taken off when it was given up
 		return
 	}
 	delete(e.calls, c)
-	rt := c.route
-	rt.calls--
 	confirmed := 0
 	for i, it := range c.items {
+		if it.Lost() {
+			e.itemLost(it)
+		}
 		if res[i] == nil {
 			confirmed++
 			e.published(it, c)
@@ -96,51 +109,95 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 		e.worked.routes[rt.Name] = true
 		rt.sentAt = e.now
 	}
-	for i, it := range c.items {
+	failed := c.failures(res)
+	for i, it := range slices.Backward(c.items) { // the last of a key first: what goes back stands behind what went back later
+		key := it.Record.Envelope.Key
+		first, ok := failed[key]
+		if ok && first == i {
+			e.unpark(rt, key)
+		}
 		switch err := res[i]; {
 		case err == nil:
-		case it.behind && classify(err) == core.ClassOutage, errors.Is(err, core.ErrBehind):
-			e.releaseSent(it)
-			e.cut(it)
-		case it.behind:
-			e.release(it)
-			e.cut(it)
+		case c.late:
+			e.release(it, false)
+		case ok && first < i && classify(err) == core.ClassOutage, errors.Is(err, core.ErrBehind), c.ended(err):
+			e.release(it, true)
+		case ok && first < i: // the error is that of an earlier one
+			e.release(it, false)
 		default:
 			e.failed(it, err, c)
 		}
 	}
-	e.tel.published(e.base, rt, confirmed, took)
+	if !c.late {
+		e.tel.published(e.base, rt, confirmed, took)
+	}
 	e.freeCall(c)
 }
 
-func (e *engine) published(it *item, c *call) {
+// land takes note that the records of c are not on their way any more.
+func (c *call) land() {
+	if !c.route.pipelined {
+		return
+	}
+	for _, it := range c.items {
+		key := it.Record.Envelope.Key
+		if key == "" {
+			continue
+		}
+		if c.route.flying[key]--; c.route.flying[key] == 0 {
+			delete(c.route.flying, key)
+		}
+	}
+}
+
+// failures returns the first failed record of each key, if the publisher pipelines.
+func (c *call) failures(res core.Results) map[string]int {
+	var first map[string]int
+	if !c.route.pipelined {
+		return nil
+	}
+	for i, err := range res {
+		key := c.items[i].Record.Envelope.Key
+		if _, ok := first[key]; err == nil || key == "" || ok {
+			continue
+		}
+		if first == nil {
+			first = map[string]int{}
+		}
+		first[key] = i
+	}
+	return first
+}
+
+// ended reports whether err is no more than the end of the lease.
+func (c *call) ended(err error) bool {
+	return c.under.Err() != nil && classify(err) == core.ClassOutage
+}
+
+func (e *engine) published(it *dispatch.Item, c *call) {
 	e.counts.Published++
-	e.tel.age(e.base, it.route, e.age(it))
-	e.conclude(it, core.Published(it.rec))
-	e.advance(it)
+	e.tel.age(e.base, c.route, e.age(it))
+	e.conclude(it, outbox.Published(&it.Record))
 	e.sent(it, c.generation)
 	if e.opts.Hooks.OnPublished != nil {
-		e.observer.tell(e.opts.Hooks.OnPublished, it.event())
+		e.observer.tell(e.opts.Hooks.OnPublished, e.event(it))
 	}
 }
 
 // failed decides what an error means for it.
-func (e *engine) failed(it *item, err error, c *call) {
-	if n := it.next; n != nil && n.state == itemSent {
-		n.behind = true // its error is ours
-	}
+func (e *engine) failed(it *dispatch.Item, err error, c *call) {
+	rt := c.route
 	class := classify(err)
-	e.tel.failed(e.base, it.route, class, err)
-	if errors.Is(err, core.ErrMisconfigured) && !e.worked.routes[it.route.Name] {
-		e.fail(core.Within("waybill/relay: route "+it.route.Name, err))
+	e.tel.failed(e.base, rt, class, err)
+	if errors.Is(err, core.ErrMisconfigured) && !e.worked.routes[rt.Name] {
+		e.fail(core.Within("waybill/relay: route "+rt.Name, err))
 	}
 	switch class {
 	case core.ClassOutage:
 		if !e.stopping {
 			e.outage(it, err, c.generation)
 		}
-		e.releaseSent(it)
-		e.cut(it)
+		e.release(it, true)
 	case core.ClassPermanent:
 		reason := core.ReasonOf(err)
 		if reason == core.ReasonNone {
@@ -168,19 +225,19 @@ func classify(err error) core.Class {
 }
 
 // rejected plans the next attempt, or gives up.
-func (e *engine) rejected(it *item, err error, c *call) {
-	policy := it.route.Backoff
+func (e *engine) rejected(it *dispatch.Item, err error, c *call) {
+	policy := c.route.Backoff
 	if errors.Is(err, core.ErrUnroutable) {
 		// After a long outage all that waited is old at its first attempt.
-		if h := e.opts.UnroutableHorizon; h < 0 || e.age(it) >= h && it.attempt() >= core.DefaultBackoffAttempts {
+		if h := e.opts.UnroutableHorizon; h < 0 || e.age(it) >= h && attempt(it) >= core.DefaultBackoffAttempts {
 			e.abandon(it, core.ReasonUnroutable, err)
 			return
 		}
-		policy = &it.route.unroute
+		policy = &c.route.unroute
 	}
 	p, asked := c.plans[it]
 	if !asked {
-		p.in, p.again, p.broken = policy.Next(it.attempt(), err)
+		p.in, p.again, p.broken = policy.Next(attempt(it), err)
 	}
 	in, again, broken := p.in, p.again, p.broken
 	if !again {
@@ -196,9 +253,6 @@ func (e *engine) rejected(it *item, err error, c *call) {
 	}
 	e.retry(it, err, in)
 }
-
-// age is the time since the record became due, as far as is known here.
-func (e *engine) age(it *item) time.Duration { return it.rec.Age + e.now.Sub(it.batch.claimed) }
 
 // unroutableBackoff spaces the attempts of unroutable records: as b, but without a bound of its own.
 func unroutableBackoff(b *core.Backoff) core.Backoff {

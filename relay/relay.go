@@ -9,11 +9,12 @@ import (
 	"sync/atomic"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // Relay moves messages from a store to publishers. Make one with New.
 type Relay struct {
-	store   core.OutboxStore
+	store   outbox.Store
 	opts    Options
 	log     *slog.Logger
 	tel     *telemetry
@@ -23,6 +24,8 @@ type Relay struct {
 	cleanerName string
 	// limits are the token buckets of limited routes. Only a running engine touches them.
 	limits map[string]*bucket
+
+	wakes chan struct{} // see Wake
 
 	mu      sync.Mutex
 	paused  map[string]bool // by name of a served route
@@ -58,28 +61,21 @@ func spread(routes []Route) []served {
 	return out
 }
 
-// worked is what has answered once.
-type worked struct {
-	claim, settle bool
-	routes        map[string]bool
-}
+// worked is what has answered once: methods of the store, and the publishers of routes.
+type worked struct{ store, routes map[string]bool }
 
 // Counts is what one pass did, in records.
 type Counts struct {
-	// Claimed counts leases taken, Published confirms, Failed attempts that will be repeated, Abandoned what was given
-	// up, Released what was handed back at no cost.
+	// Claimed counts records that were taken up, Published confirms, Failed attempts that will be repeated, Abandoned what
+	// was given up, Released what was handed back at no cost.
 	Claimed, Published, Failed, Abandoned, Released int
 }
 
 // New returns a relay from store to publisher, or an [*core.InvalidError] that lists every problem of opts and every
-// promise that store and publishers do not make. publisher may be nil if every route has its own.
-func New(store core.OutboxStore, publisher core.Publisher, opts Options) (*Relay, error) {
+// promise that the publishers do not make. publisher may be nil if every route has its own.
+func New(store outbox.Store, publisher core.Publisher, opts Options) (*Relay, error) {
 	if core.IsNil(store) {
 		return nil, core.Invalid("waybill/relay: options", "store: is nil; give the outbox of a store")
-	}
-	traits := store.Traits()
-	if opts.BatchSize == 0 && traits.MaxClaim > 0 {
-		opts.BatchSize = min(DefaultBatchSize, traits.MaxClaim)
 	}
 	opts = opts.withDefaults()
 	for i := range opts.Routes {
@@ -90,7 +86,7 @@ func New(store core.OutboxStore, publisher core.Publisher, opts Options) (*Relay
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	if err := core.Invalid("waybill/relay: options", append(opts.problems(), opts.promises(traits)...)...); err != nil {
+	if err := core.Invalid("waybill/relay: options", append(opts.problems(), opts.promises()...)...); err != nil {
 		return nil, err
 	}
 	tel, err := newTelemetry(&opts) // with the name only if it was set: the default one is different in every process
@@ -101,12 +97,12 @@ func New(store core.OutboxStore, publisher core.Publisher, opts Options) (*Relay
 		opts.Name = ownerName(store, opts.Routes)
 	}
 	r := &Relay{
-		store: store, opts: opts, log: opts.Logger.With("relay", opts.Name), tel: tel, worked: worked{routes: map[string]bool{}},
-		routes: spread(opts.Routes), limits: map[string]*bucket{}, paused: map[string]bool{}, cleanerName: opts.Name + " " + core.NewID(),
+		store: store, opts: opts, log: opts.Logger.With("relay", opts.Name), tel: tel, worked: worked{map[string]bool{}, map[string]bool{}},
+		routes: spread(opts.Routes), limits: map[string]*bucket{}, paused: map[string]bool{}, cleanerName: opts.Name + " " + core.NewID(), wakes: make(chan struct{}, 1),
 	}
 	for i := range opts.Routes {
 		if rt := &opts.Routes[i]; rt.RatePerSecond > 0 {
-			r.limits[rt.Name] = newBucket(rt.RatePerSecond, opts.Lease)
+			r.limits[rt.Name] = newBucket(rt.RatePerSecond)
 		}
 	}
 	return r, nil
@@ -119,12 +115,11 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c, ok := core.As[core.Counter](r.store); ok {
-		if stop, err := r.gauges(c); err != nil {
-			r.log.Warn("no gauges of stored records", "event", "metrics_failed", "error", core.ErrorText(err))
-		} else {
-			defer stop()
-		}
+	counter, _ := core.As[core.Counter](r.store)
+	if stop, err := r.gauges(counter, e); err != nil {
+		r.log.Warn("no gauges", "event", "metrics_failed", "error", core.ErrorText(err))
+	} else {
+		defer stop()
 	}
 	r.log.Info("relay started", "event", "start", "routes", e.names)
 	err = e.run(ctx)
@@ -133,8 +128,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	return err
 }
 
-// RunOnce relays until nothing is due, MaxBatches were claimed, or ctx ends, and says what it did. It drains like Run. The
-// error is that of the store, which Run would have sat out, or a misconfiguration.
+// RunOnce relays until nothing is due, or ctx ends, and says what it did. It drains like Run. What it cannot publish,
+// because another relay owns it or because of an outage, is an error that says how much of it is due; a paused route
+// is left out. Other errors are those of the store, which Run would have sat out, or a misconfiguration. A relay that
+// died is waited for until its lease is over.
 func (r *Relay) RunOnce(ctx context.Context) (Counts, error) {
 	e, err := r.start(ctx, true)
 	if err != nil {
@@ -142,6 +139,15 @@ func (r *Relay) RunOnce(ctx context.Context) (Counts, error) {
 	}
 	err = e.run(ctx)
 	return e.counts, err
+}
+
+// Wake says that something was staged, by a transaction that has committed. It never waits, may be called at any time
+// from anywhere, and is a hint: without it the store's own wake-up or the next poll finds it.
+func (r *Relay) Wake() {
+	select {
+	case r.wakes <- struct{}{}:
+	default:
+	}
 }
 
 // start checks store and publishers and returns an engine. The relay counts as running until the engine's run ends.
@@ -178,7 +184,7 @@ func (r *Relay) check(ctx context.Context) error {
 		v    any
 	}
 	var parts []part
-	if !r.worked.claim {
+	if len(r.worked.store) == 0 {
 		parts = append(parts, part{"store", r.store})
 	}
 	for i := range r.opts.Routes {
@@ -206,7 +212,8 @@ func (r *Relay) check(ctx context.Context) error {
 	return nil
 }
 
-// guardErr runs f and turns a panic into an error, also one of the error that f returns, such as a nil pointer of its type.
+// guardErr runs f and turns a panic into an error, also one of the error that f returns, such as a nil pointer of its
+// type.
 func guardErr(what string, f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -12,191 +12,121 @@ var lanes = [...]struct {
 	part int
 }{{core.LaneHigh, 6}, {core.LaneNormal, 3}, {core.LaneLow, 1}}
 
-// unit is routes that share claims: all those without a limit, or those of one limited route.
+// group is routes that share something: all those without a limit, or the lanes of a limited route, which share its
+// tokens.
 //
-// If all its routes are equal, a claim asks for all of them at once, and the store gives each a fair share. Otherwise a
-// route of which a claim left something behind is busy. A claim then asks for one busy route, the one whose turn it is, and
-// for all that are not busy: mostly these are empty, and what one of them has is found at once.
-type unit struct {
+// Routes without a limit do not wait for each other if all are equal. If not, those that have work divide one window of
+// records in flight between them by their shares; what is alone gets all of it. Of a limited route the lane that got
+// least by its share is next.
+type group struct {
 	routes   []*route
 	limit    *bucket // nil = unbounded
 	weighted bool
-	turn     float64 // the virtual time: the count of the busy route that was chosen last
-
-	suspects  bool      // a suspect of it waits to be claimed alone
-	wakeAt    time.Time // not before: nothing was due; zero = now
-	wokenBy   time.Time // what came up while a claim was in progress
-	empties   int       // claims in a row that brought nothing
-	hasty     int       // of these, the ones that followed at once
-	lastClaim time.Time
+	turn     float64 // the virtual time: the count of the lane that was chosen last
 }
 
-// newUnits spreads routes over units.
-func newUnits(routes []*route, limits map[string]*bucket) []*unit {
-	common := &unit{}
-	var units []*unit
-	limited := map[string]*unit{}
+// newGroups spreads routes over groups.
+func newGroups(routes []*route, limits map[string]*bucket) []*group {
+	common := &group{}
+	groups := []*group{common}
+	limited := map[string]*group{}
 	for _, rt := range routes {
-		u := common
+		g := common
 		if b := limits[rt.base]; b != nil {
-			if u = limited[rt.base]; u == nil {
-				u = &unit{limit: b}
-				limited[rt.base], units = u, append(units, u)
+			if g = limited[rt.base]; g == nil {
+				g = &group{limit: b}
+				limited[rt.base], groups = g, append(groups, g)
 			}
 		}
-		rt.unit = u
-		u.routes = append(u.routes, rt)
-		u.weighted = u.weighted || rt.Lanes || rt.Weight != u.routes[0].Weight
-	}
-	for _, rt := range routes {
-		for _, k := range rt.unit.routes {
+		g.routes = append(g.routes, rt)
+		g.weighted = g.weighted || rt.Lanes || rt.Weight != g.routes[0].Weight
+		for _, k := range routes {
 			if k.base == rt.base {
 				rt.kin = append(rt.kin, k)
 			}
 		}
 	}
-	if len(common.routes) > 0 {
-		units = append(units, common)
-	}
-	return units
+	return groups
 }
 
-// wakeBy makes the unit's next claim happen at t, if it was planned for later.
-func (e *engine) wakeBy(u *unit, t time.Time) {
-	if t.Before(u.wakeAt) {
-		u.wakeAt = t
+// handOut sends what is ready on the routes of g, and returns when more may be sent; zero = after a result.
+func (e *engine) handOut(g *group) (next time.Time) {
+	if g.limit != nil {
+		return e.pace(g)
 	}
-	if e.claiming { // its answer must not put this off
-		u.wokenBy = earliest(u.wokenBy, t)
+	for progress := true; progress; {
+		progress = false
+		for _, rt := range g.routes {
+			if n := e.window(g, rt) - rt.out; n > 0 && e.feed(rt, n) > 0 {
+				progress = true
+			}
+		}
 	}
+	return time.Time{}
 }
 
-// barred reports whether nothing of the route is to be claimed for now.
-func (rt *route) barred() bool { return rt.paused || !rt.breaker.closed() }
+// busy reports whether the route has more to send than it may.
+func (e *engine) busy(rt *route) bool {
+	return !rt.barred() && (e.d.Ready(rt.Name) > 0 || len(rt.parked) > 0 || e.d.More(rt.Name))
+}
 
-// share is how much of the unit the route is to get, in comparison with other busy routes. Lanes that are not busy leave
-// their part to their siblings.
-func (rt *route) share() float64 {
+// share is how much of the group the route is to get, in comparison with other busy routes. Lanes that are not busy
+// leave their part to their siblings.
+func (e *engine) share(rt *route) float64 {
 	parts := rt.part
 	for _, k := range rt.kin {
-		if k != rt && k.busy {
+		if k != rt && e.busy(k) {
 			parts += k.part
 		}
 	}
 	return float64(rt.Weight*rt.part) / float64(parts)
 }
 
-// window is how many records of the route may be held, and step the least that is worth a claim. Busy routes of a
-// weighted unit divide one window between them, so that they share what the publisher can do, too.
-func (e *engine) window(rt *route) (window, step int) {
-	window = e.opts.Window * e.opts.BatchSize
-	if rt.unit.weighted && rt.busy {
-		sum := 0.0
-		for _, o := range rt.unit.routes {
-			if o.busy {
-				sum += o.share()
-			}
-		}
-		window = max(int(float64(window)*rt.share()/sum), 1)
+// window is how many records of the route may be in calls.
+func (e *engine) window(g *group, rt *route) int {
+	window := e.opts.Window * e.opts.BatchSize
+	if !g.weighted || !e.busy(rt) {
+		return window
 	}
-	return window, max(window/e.opts.Window, 1)
+	sum := 0.0
+	for _, o := range g.routes {
+		if e.busy(o) {
+			sum += e.share(o)
+		}
+	}
+	return max(int(float64(window)*e.share(rt)/sum), 1)
 }
 
-// hasRoom reports whether the window of a busy route has room for a claim that is worth it.
-func (e *engine) hasRoom(rt *route) bool {
-	window, step := e.window(rt)
-	return rt.held+step <= window
-}
-
-// choose returns the busy route whose turn it is, or nil: the one that got least so far of those that have room.
-func (e *engine) choose(u *unit) *route {
-	var best *route
-	for _, rt := range u.routes {
-		if rt.busy && rt.barred() {
-			rt.busy = false
-		}
-	}
-	for _, rt := range u.routes {
-		if !rt.busy {
-			continue
-		}
-		if !e.hasRoom(rt) {
-			continue
-		}
-		rt.count = max(rt.count, u.turn) // who waited for room has no claim on what others got meanwhile
-		if best == nil || rt.count < best.count {
-			best = rt
-		}
-	}
-	if best != nil {
-		u.turn = best.count
-	}
-	return best
-}
-
-// plan fills in what to claim for u now. If that is nothing, it returns when to look again.
-func (e *engine) plan(u *unit, req *core.ClaimRequest) (next time.Time) {
-	if !u.weighted && e.now.Before(u.wakeAt) {
-		return u.wakeAt
-	}
-	if u.limit != nil && !req.Alone {
-		room, at := u.limit.room(e.now, u.unsent(), e.opts.BatchSize)
-		if room == 0 {
-			return at
-		}
-		req.MaxRecords = min(req.MaxRecords, room)
-	}
-	var chosen *route
-	if u.weighted && !req.Alone {
-		chosen = e.choose(u)
-		if chosen == nil && e.now.Before(u.wakeAt) {
-			return u.wakeAt
-		}
-	}
-	for _, rt := range u.routes {
-		if rt.barred() || rt.busy && rt != chosen && !req.Alone {
-			continue
-		}
-		if rt != chosen {
-			if rt.starved = rt.held > (e.opts.Window-1)*e.opts.BatchSize; rt.starved {
+// pace sends what is ready on the routes of a limited group as its tokens allow, and returns when to go on.
+func (e *engine) pace(g *group) time.Time {
+	stuck := map[*route]bool{}
+	for {
+		var rt *route
+		ready := 0
+		for _, r := range g.routes {
+			if stuck[r] || !e.busy(r) || !e.mayHand(r) {
 				continue
 			}
+			ready += e.d.Ready(r.Name)
+			if r.count = max(r.count, g.turn); rt == nil || r.count < rt.count { // who rested has no claim on what others got
+				rt = r
+			}
 		}
-		o := rt.claimOrder((*breaker).bars)
-		o.SkipKeys = e.deepLanes(rt)
-		req.Routes = append(req.Routes, o)
-	}
-	if chosen != nil {
-		window, _ := e.window(chosen)
-		req.MaxRecords = min(req.MaxRecords, window-chosen.held)
-	}
-	return time.Time{}
-}
-
-// classify finds out from a claim which routes of the unit are busy, and counts what they got. It reports whether the
-// claim had more because of busy routes.
-func (e *engine) account(req *core.ClaimRequest, claim *core.Claim) (busy bool) {
-	for i := range claim.Records {
-		if rt := e.routes[claim.Records[i].Route]; rt != nil {
-			rt.got++
+		if rt == nil {
+			return time.Time{}
 		}
+		n, at := g.limit.take(e.now, max(ready, 1))
+		if n == 0 {
+			return at
+		}
+		g.turn = rt.count
+		share := e.share(rt)
+		sent := e.feed(rt, min(n, rt.maxCall))
+		if sent == 0 {
+			stuck[rt] = true
+			continue
+		}
+		rt.count += float64(sent) / share
+		g.limit.tokens -= float64(sent)
 	}
-	n := len(claim.Records)
-	for i := range req.Routes {
-		rt := e.routes[req.Routes[i].Route]
-		// A store divides what it may return: who got less than its part has no more, unless the bytes were up.
-		// Of who got nothing of a claim with fewer records than routes, nothing new is known.
-		part := req.MaxRecords / len(req.Routes)
-		rt.busy = claim.More && (rt.got > 0 && (rt.got >= part || n < req.MaxRecords) || rt.got == 0 && part == 0 && rt.busy)
-		busy = busy || rt.busy
-	}
-	for i := range req.Routes {
-		rt := e.routes[req.Routes[i].Route]
-		rt.count = max(rt.count, rt.unit.turn) + float64(rt.got)/rt.share()
-		rt.got = 0
-	}
-	return busy
 }
-
-// idle reports whether rt waits for the store's news: it can be claimed, and its latest claim left nothing.
-func (rt *route) idle() bool { return !rt.barred() && !rt.busy && !rt.starved }

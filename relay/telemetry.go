@@ -17,15 +17,15 @@ import (
 
 // telemetry is the relay's instruments. Names and labels are public; docs/operating.md explains them.
 type telemetry struct {
-	common                              []attribute.KeyValue // of every instrument
-	plain                               []metric.RecordOption
-	meter                               metric.Meter
-	tracer                              trace.Tracer
-	sent, failures, abandons            metric.Int64Counter
-	lost, wakeups, cleans               metric.Int64Counter
-	breakers                            metric.Int64UpDownCounter
-	ages, claims, publishes, settleTime metric.Float64Histogram
-	causes                              map[core.WakeCause][]metric.AddOption
+	common                             []attribute.KeyValue // of every instrument
+	plain                              []metric.RecordOption
+	meter                              metric.Meter
+	tracer                             trace.Tracer
+	sent, failures, abandons           metric.Int64Counter
+	lost, wakeups, cleans              metric.Int64Counter
+	breakers                           metric.Int64UpDownCounter
+	ages, reads, publishes, settleTime metric.Float64Histogram
+	causes                             map[core.WakeCause][]metric.AddOption
 }
 
 // buckets are in seconds: 1 ms to 1 day.
@@ -52,7 +52,7 @@ func newTelemetry(o *Options) (*telemetry, error) {
 	t.sent, errs[0] = m.Int64Counter("waybill.relay.published", metric.WithUnit("{message}"), metric.WithDescription("Messages confirmed and routed by the broker"))
 	t.failures, errs[1] = m.Int64Counter("waybill.relay.failures", metric.WithUnit("{message}"), metric.WithDescription("Publish errors"))
 	t.abandons, errs[2] = m.Int64Counter("waybill.relay.abandoned", metric.WithUnit("{message}"), metric.WithDescription("Messages given up"))
-	t.lost, errs[3] = m.Int64Counter("waybill.relay.lease.lost", metric.WithUnit("{record}"), metric.WithDescription("Leases found lost"))
+	t.lost, errs[3] = m.Int64Counter("waybill.relay.lease.lost", metric.WithDescription("Sessions and records that were found to be lost"))
 	t.wakeups, errs[4] = m.Int64Counter("waybill.relay.wakeups", metric.WithDescription("Wake-ups of an idle relay"))
 	t.breakers, errs[5] = m.Int64UpDownCounter("waybill.relay.breaker.state", metric.WithDescription("Open breakers: the route's and those of its topics"))
 	t.cleans, errs[10] = m.Int64Counter("waybill.relay.cleaned", metric.WithUnit("{record}"), metric.WithDescription("Settled records deleted when their retention was over"))
@@ -60,7 +60,7 @@ func newTelemetry(o *Options) (*telemetry, error) {
 		return m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(text), buckets)
 	}
 	t.ages, errs[6] = histogram("waybill.relay.message.age", "Time from when a message was due to its confirm")
-	t.claims, errs[7] = histogram("waybill.relay.claim.duration", "Time of a claim")
+	t.reads, errs[7] = histogram("waybill.relay.read.duration", "Time of a read of the store")
 	t.publishes, errs[8] = histogram("waybill.relay.publish.duration", "Time of a publish call")
 	t.settleTime, errs[9] = histogram("waybill.relay.settle.duration", "Time of a settle")
 	return t, errors.Join(errs[:]...)
@@ -155,8 +155,8 @@ func (t *telemetry) woke(ctx context.Context, cause core.WakeCause) {
 	t.wakeups.Add(ctx, 1, t.causes[cause]...)
 }
 
-func (t *telemetry) claimed(ctx context.Context, took time.Duration) {
-	t.claims.Record(ctx, took.Seconds(), t.plain...)
+func (t *telemetry) read(ctx context.Context, took time.Duration) {
+	t.reads.Record(ctx, took.Seconds(), t.plain...)
 }
 
 func (t *telemetry) settled(ctx context.Context, took time.Duration) {
@@ -174,38 +174,53 @@ func (t *telemetry) cleaned(ctx context.Context, done *core.Cleaned) {
 	}
 }
 
-// gauges reports what the store counts, at each collection, until the returned function is called.
-func (r *Relay) gauges(c core.Counter) (stop func(), err error) {
+// gauges reports, at each collection, what the store counts and what e owns, until the returned function is called.
+func (r *Relay) gauges(c core.Counter, e *engine) (stop func(), err error) {
 	t := r.tel
 	records, err1 := t.meter.Int64ObservableGauge("waybill.relay.records", metric.WithUnit("{record}"), metric.WithDescription("Stored records"))
 	oldest, err2 := t.meter.Float64ObservableGauge("waybill.relay.oldest.age", metric.WithUnit("s"), metric.WithDescription("Age of the oldest due record"))
 	lost, err3 := t.meter.Int64ObservableGauge("waybill.relay.unserved", metric.WithUnit("{record}"), metric.WithDescription("Due records on routes that the relay does not serve"))
-	if err := errors.Join(err1, err2, err3); err != nil {
+	units, err4 := t.meter.Int64ObservableGauge("waybill.relay.units", metric.WithUnit("{unit}"), metric.WithDescription("Units that the relay owns"))
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return nil, err
 	}
 	reg, err := t.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
-		counts, err := c.Counts(ctx)
-		if err != nil {
-			return err
-		}
-		for _, n := range counts {
-			set := t.label(attribute.String("route", n.Route), attribute.String("state", n.State.String()))
-			o.ObserveInt64(records, n.N, set)
-			if n.State == core.StatePending || n.State == core.StateFailed {
-				o.ObserveFloat64(oldest, n.Oldest.Seconds(), set)
+		e.ask(ctx.Done(), func() {
+			for _, rt := range e.order {
+				o.ObserveInt64(units, int64(e.d.Status(rt.Name).Owned), metric.WithAttributeSet(rt.labels.set))
 			}
+		})
+		if c == nil {
+			return nil
 		}
-		if r.opts.StaleAfter > 0 {
-			for _, n := range r.unserved(counts) {
-				o.ObserveInt64(lost, n.waiting, t.label(attribute.String("route", n.route)))
-			}
-		}
-		return nil
-	}, records, oldest, lost)
+		return r.observe(ctx, c, o, records, oldest, lost)
+	}, records, oldest, lost, units)
 	if err != nil {
 		return nil, err
 	}
 	return func() { _ = reg.Unregister() }, nil
+}
+
+// observe reports what the store counts.
+func (r *Relay) observe(ctx context.Context, c core.Counter, o metric.Observer, records metric.Int64Observable, oldest metric.Float64Observable, lost metric.Int64Observable) error {
+	t := r.tel
+	counts, err := c.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range counts {
+		set := t.label(attribute.String("route", n.Route), attribute.String("state", n.State.String()))
+		o.ObserveInt64(records, n.N, set)
+		if n.State == core.StatePending || n.State == core.StateFailed {
+			o.ObserveFloat64(oldest, n.Oldest.Seconds(), set)
+		}
+	}
+	if r.opts.StaleAfter > 0 {
+		for _, n := range r.unserved(counts) {
+			o.ObserveInt64(lost, n.waiting, t.label(attribute.String("route", n.route)))
+		}
+	}
+	return nil
 }
 
 // publishSpans are the spans of one Publish call: one of the call, and one of each message that was staged in a sampled
@@ -236,7 +251,7 @@ func (t *telemetry) startPublish(ctx context.Context, c *call) (context.Context,
 		}
 		_, m := t.tracer.Start(trace.ContextWithRemoteSpanContext(ctx, parent), "publish "+env.Topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithLinks(link),
 			trace.WithAttributes(attribute.String("messaging.operation.name", "publish"), attribute.String("messaging.destination.name", env.Topic),
-				attribute.String("messaging.message.id", env.ID), attribute.Int("waybill.attempt", c.items[i].attempt())))
+				attribute.String("messaging.message.id", env.ID), attribute.Int("waybill.attempt", attempt(c.items[i]))))
 		s.messages[i] = m
 		sc := m.SpanContext()
 		env.TraceParent = fmt.Sprintf("00-%s-%s-%s", sc.TraceID(), sc.SpanID(), sc.TraceFlags())

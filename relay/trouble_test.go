@@ -6,28 +6,27 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
-	"github.com/waybill-go/waybill/store/memory"
 )
 
-// RL-13: neither a suspect nor a probe of a route that may send something every ten minutes holds up another route, or a
-// record.
-func TestSlowRouteHoldsUpNothing(t *testing.T) {
+// slow is a route that may send something every ten minutes, and another one.
+var slow = relay.Options{Routes: []relay.Route{{Name: "slow", RatePerSecond: 1. / 600}, {Name: "other"}}}
+
+// RL-13: a suspect that goes alone, of a route that may not send it yet, does not hold up another route.
+func TestLoneSuspectHoldsUpNothing(t *testing.T) {
 	t.Parallel()
-	slow := relay.Options{Routes: []relay.Route{{Name: "slow", RatePerSecond: 1. / 600}, {Name: "other"}}}
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
 		stage(t, mem, msg("suspect", "", core.Routes("slow")))
-		for range 2 { // two relays die with it
-			if _, err := mem.Claim(t.Context(), core.ClaimRequest{Routes: []core.RouteOrder{{Route: "slow"}}, MaxRecords: 1, Lease: time.Millisecond}); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Second)
+		for range 7 { // so many relays die with it: it goes alone
+			crash(t, mem, "slow")
 		}
 		stage(t, mem, msg("first", "", core.Routes("slow")))
 		stop := begin(t, newRelay(t, mem, b, slow))
@@ -39,6 +38,11 @@ func TestSlowRouteHoldsUpNothing(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// RL-13: nor does a probe, or hold up a record.
+func TestSlowRouteHoldsUpNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
 		b.answer = func(_ *core.Envelope, nth int) error {
@@ -54,61 +58,6 @@ func TestSlowRouteHoldsUpNothing(t *testing.T) {
 			t.Errorf("held, with its next token minutes away: %v", s)
 		}
 		within(t, time.Hour, "it", func() bool { return b.count() == 1 })
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// forgetful is a memory store that forgot the claim of one record, as a database does that crashed after a claim.
-type forgetful struct {
-	*memory.Store
-	id         string
-	extensions int
-}
-
-func (f *forgetful) ExtendLeases(ctx context.Context, rs []core.Record, d time.Duration) core.Results {
-	f.extensions++
-	res := f.Store.ExtendLeases(ctx, rs, d)
-	for i := range rs {
-		if rs[i].Envelope.ID == f.id {
-			res[i] = core.ErrLeaseLost
-		}
-	}
-	return res
-}
-
-// P4, RL-05: a run of a key leaves out what has an outcome already, such as a lease that was found lost while the key's
-// head was on its way.
-func TestPipelinedRunLeavesOutWhatIsDone(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		mem, b := newStore(t), newBus()
-		b.traits.KeyOrder = core.KeyOrderPipelinedPrefix
-		b.before = func(_ context.Context, batch []core.Envelope) {
-			if batch[0].ID == "m0" {
-				time.Sleep(25 * time.Second)
-			}
-		}
-		s := &forgetful{Store: mem, id: "m2"}
-		stage(t, mem, msg("m0", "k"))
-		r := newRelay(t, s, b, relay.Options{Lease: 40 * time.Second})
-		stop := begin(t, r)
-		time.Sleep(time.Second) // m0 is in flight
-		stage(t, mem, msg("m1", "k"), msg("m2", "k"), msg("m3", "k"))
-		time.Sleep(28 * time.Second) // at half of their lease m2 is found lost and m3 cut; then m0 is confirmed and m1 sent
-		if slices.Contains(b.ids(), "m2") {
-			t.Errorf("sent %s: the lease of m2 was known to be lost", b.ids())
-		}
-		h := r.Health(t.Context())
-		if run, _ := h.Check("run"); strings.Contains(run.Text, "-") {
-			t.Error(run.Text)
-		}
-		n := s.extensions
-		time.Sleep(time.Hour)
-		if s.extensions > n+20 {
-			t.Errorf("%d extensions of nothing", s.extensions-n)
-		}
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -183,12 +132,12 @@ func TestNilPointersAsErrors(t *testing.T) {
 			}
 			return nil
 		}}
-		s := &faulty{OutboxStore: mem}
+		s := &faulty{Store: mem}
 		claims := 0
-		s.claim = func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
+		s.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
 			if claims++; claims == 2 {
 				var err *nilError
-				return core.Claim{}, err
+				return outbox.Page{}, err
 			}
 			return next()
 		}
@@ -234,16 +183,18 @@ func TestStopDoesNotWaitForACheck(t *testing.T) {
 	})
 }
 
-// OP-04: a relay that has no reason to ask its store is ready, and a caller that does not wait says nothing about the loop.
+// OP-04: a relay that has no reason to ask its store is ready, and a caller that does not wait says nothing about the
+// loop.
 func TestHealthOfAPausedRelay(t *testing.T) {
 	t.Parallel()
 	for _, fails := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &faulty{OutboxStore: newStore(t)}
-			down := fails
-			s.claim = func(_ core.ClaimRequest, next func() (core.Claim, error)) (core.Claim, error) {
-				if down {
-					return core.Claim{}, errors.New("restarting")
+			s := &faulty{Store: newStore(t)}
+			var down atomic.Bool
+			down.Store(fails)
+			s.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+				if down.Load() {
+					return outbox.Page{}, errors.New("restarting")
 				}
 				return next()
 			}
@@ -259,7 +210,7 @@ func TestHealthOfAPausedRelay(t *testing.T) {
 			stop := begin(t, r)
 			time.Sleep(time.Second)
 			pause()
-			down = false // the store works again
+			down.Store(false) // the store works again
 			time.Sleep(time.Hour)
 			if h := r.Health(t.Context()); !h.Ready {
 				t.Errorf("not ready, though the store works:\n%s", h)

@@ -173,7 +173,7 @@ func (e *engine) look() {
 		})
 		return func() {
 			e.looking, e.lookAt = false, e.now.Add(jitter(e.lookEvery()))
-			if err != nil { // the claims will say so, if it matters
+			if err != nil { // other calls will say so, if it matters
 				e.log.Debug("counting failed", "event", "count_failed", "error", core.ErrorText(err))
 				return
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -44,7 +45,8 @@ type Env struct {
 	tb       TB
 	opts     Options
 	clock    time.Time
-	skew     time.Duration // ahead of the clock, while timers are claimed
+	skew     time.Duration // ahead of the clock, while timers are taken
+	sessions outbox.Session
 	handlers []core.Handler
 	sent     []Sent
 	draining bool
@@ -149,19 +151,23 @@ func (e *Env) Advance(d time.Duration) error {
 
 // Drain handles everything that was committed, until nothing is left, or only what waits for Advance. Do calls it. It
 // returns the errors of messages that were parked; an outage ends it at once, and the message stays for the next Drain.
-func (e *Env) Drain() error {
+func (e *Env) Drain() (err error) {
 	if e.draining {
 		return nil // called by a handler: the one outside goes on
 	}
 	e.draining = true
-	defer func() { e.draining = false }()
+	m := e.join()
+	defer func() {
+		e.draining = false
+		err = errors.Join(err, m.leave())
+	}()
 	var errs []error
 	for range maxRuns {
-		rec, dueIn, err := e.next()
+		rec, dueIn, err := m.next()
 		if err != nil || rec == nil {
 			return errors.Join(append(errs, err)...)
 		}
-		again, err := e.run(rec, dueIn)
+		again, err := m.run(rec, dueIn)
 		errs = append(errs, err)
 		if !again {
 			return errors.Join(errs...)
@@ -170,51 +176,21 @@ func (e *Env) Drain() error {
 	return errors.Join(append(errs, fmt.Errorf("waybilltest: %d messages in one Drain: do handlers stage for ever?", maxRuns))...)
 }
 
-// next claims the next message, and says how long it would have waited.
-func (e *Env) next() (*core.Record, time.Duration, error) {
-	req := core.ClaimRequest{Owner: "waybilltest", MaxRecords: 1, Lease: 1000 * time.Hour}
-	for _, r := range e.Store.Records() {
-		known := func(o core.RouteOrder) bool { return o.Route == r.Route }
-		if !r.State.Terminal() && !slices.ContainsFunc(req.Routes, known) {
-			req.Routes = append(req.Routes, core.RouteOrder{Route: r.Route, Order: core.OrderBestEffort})
-		}
-	}
-	if len(req.Routes) == 0 {
-		return nil, 0, nil
-	}
-	defer func() { e.skew = 0 }()
-	for {
-		c, err := e.Store.Claim(e.tb.Context(), req)
-		switch {
-		case err != nil:
-			return nil, 0, err
-		case len(c.Records) > 0:
-			return &c.Records[0], e.skew, nil
-		case c.Suspects && !req.Alone:
-			req.Alone = true
-		case c.NextIn <= 0 || e.opts.KeepScheduled:
-			return nil, 0, nil
-		default:
-			e.skew += c.NextIn
-		}
-	}
-}
-
 // run hands rec to its handler and settles it. It reports whether to go on: not when something is down.
-func (e *Env) run(rec *core.Record, dueIn time.Duration) (bool, error) {
+func (m *member) run(rec *outbox.Record, dueIn time.Duration) (bool, error) {
 	d := &core.Delivery{Envelope: rec.Envelope, Queue: Queue, Attempt: rec.Attempts + 1, Redeliveries: rec.Crashes, Err: rec.Err}
 	s := Sent{Envelope: rec.Envelope.Clone(), Route: rec.Route, Attempt: d.Attempt, DueIn: dueIn}
-	if d.Err == nil && d.Envelope.Expired(e.clock.Add(dueIn)) {
+	if d.Err == nil && d.Envelope.Expired(m.clock.Add(dueIn)) {
 		d.Err = &core.Error{Op: "waybilltest", Class: core.ClassPermanent, Reason: core.ReasonExpired, Err: errors.New("expired")}
 	}
-	h, ok := find(e.handlers, &d.Envelope)
-	out := core.Published(rec)
+	h, ok := find(m.handlers, &d.Envelope)
+	out := outbox.Published(rec)
 	if s.Handled = ok || d.Err != nil; s.Handled {
-		s.Result = Deliver(e.tb.Context(), h, d)
-		out = e.outcome(rec, &s.Result)
+		s.Result = Deliver(m.tb.Context(), h, d)
+		out = m.outcome(rec, &s.Result)
 	}
-	e.sent = append(e.sent, s)
-	if err := e.Store.Settle(e.tb.Context(), []core.Outcome{out}).FirstErr(); err != nil {
+	m.sent = append(m.sent, s)
+	if err := m.Store.Settle(m.tb.Context(), m.self.Session, []outbox.Outcome{out}).FirstErr(); err != nil {
 		return false, err
 	}
 	down := s.Result.Verdict == core.VerdictGiveBack
@@ -225,7 +201,7 @@ func (e *Env) run(rec *core.Record, dueIn time.Duration) (bool, error) {
 }
 
 // outcome asks the retry policy, and says in r if it gave up.
-func (e *Env) outcome(rec *core.Record, r *Result) core.Outcome {
+func (e *Env) outcome(rec *outbox.Record, r *Result) outbox.Outcome {
 	switch r.Verdict {
 	case core.VerdictRetry:
 		policy := e.opts.Retry
@@ -237,16 +213,16 @@ func (e *Env) outcome(rec *core.Record, r *Result) core.Outcome {
 			if failure, ok := errors.AsType[*core.Error](r.Err); ok && failure.After > 0 {
 				delay = failure.After
 			}
-			return core.Retry(rec, r.Err, delay)
+			return outbox.Retry(rec, r.Err, delay)
 		}
 		r.Verdict, r.Reason = core.VerdictReject, core.ReasonAttempts
 	case core.VerdictGiveBack:
-		return core.Release(rec, 0)
+		return outbox.Release(rec, 0, false)
 	case core.VerdictNone, core.VerdictDone:
-		return core.Published(rec)
+		return outbox.Published(rec)
 	case core.VerdictReject:
 	}
-	return core.Abandon(rec, r.Reason, r.Err)
+	return outbox.Abandon(rec, r.Reason, r.Err)
 }
 
 // Deliver hands a message to its handler as if it had come from a broker: a raw, foreign or poison one. It fails the test

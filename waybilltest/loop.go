@@ -3,6 +3,8 @@ package waybilltest
 import (
 	"context"
 	"log/slog"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
@@ -166,15 +169,52 @@ func (l *Loop) FailPublish(f func(core.Envelope) error) {
 	l.fail = f
 }
 
-// Crash claims up to n messages of a route as a relay would that is killed then: they come back when the lease ends. It
-// returns how many it got. Call it before Start, or after Stop.
+// Crash has up to n messages of a route out as a relay would that is killed then: it owns the route, and does nothing any
+// more. The route goes on when the relays that Start starts have seen it stand still for the lease. Crash returns how
+// many messages it got. Call it before Start, or after Stop.
 func (l *Loop) Crash(route string, n int, lease time.Duration) int {
 	l.t.Helper()
-	c, err := l.Store.Claim(l.t.Context(), core.ClaimRequest{Owner: "crashed", Routes: []core.RouteOrder{{Route: route}}, MaxRecords: n, Lease: lease})
+	got, err := crash(l.t.Context(), l.Store, route, n, lease)
 	if err != nil {
 		l.t.Fatalf("waybilltest: crash: %v", err)
 	}
-	return len(c.Records)
+	return got
+}
+
+func crash(ctx context.Context, store outbox.Store, route string, n int, lease time.Duration) (got int, err error) {
+	self := outbox.Member{
+		Session: outbox.Session(rand.Int64N(1<<62) + 1), Name: "crashed", Beat: 1, Lease: lease, Handlers: 1, Free: 1,
+		Serves: []outbox.Serving{{Route: route, Units: outbox.NumSlots}},
+	}
+	roster, err := store.Meet(ctx, outbox.Meeting{Self: self, Join: true})
+	if err != nil {
+		return 0, err
+	}
+	var moves []outbox.Move
+	for _, u := range roster.Units {
+		if u.Unit.Route == route && u.Owner == 0 {
+			moves = append(moves, outbox.Move{Unit: u.Unit, To: self.Session})
+		}
+	}
+	if _, err = store.Meet(ctx, outbox.Meeting{Self: self, Moves: moves}); err != nil {
+		return 0, err
+	}
+	all := outbox.Range{Part: outbox.Part{Route: route, Slots: outbox.AllSlots}, To: math.MaxInt64, Limit: n}
+	page, err := store.Read(ctx, self.Session, outbox.Look{Ranges: []outbox.Range{all}})
+	if err != nil {
+		return 0, err
+	}
+	var want outbox.Want
+	for _, r := range page.Ranges[0].Records {
+		want.Refs = append(want.Refs, r.Ref)
+	}
+	taken, err := store.Take(ctx, self.Session, want)
+	for _, t := range taken {
+		if t.Grip == outbox.Gripped {
+			got++
+		}
+	}
+	return got, err
 }
 
 // Idle lets virtual time pass until nothing waits in the outbox and nothing is on its way to a handler, retries and timers

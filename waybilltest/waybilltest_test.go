@@ -157,6 +157,53 @@ func TestRetryPolicy(t *testing.T) {
 	}
 }
 
+// TestStagedOrder: messages of several routes come in the order in which they were staged, timers that fall due at one
+// time each with its own wait.
+//
+// TE-04
+func TestStagedOrder(t *testing.T) {
+	t.Parallel()
+	env := waybilltest.New(t, waybilltest.Options{})
+	env.Stage(OrderPlaced.Message(Order{"o-1", 1}, core.Routes("b")), OrderPlaced.Message(Order{"o-2", 2}, core.Routes("a"), core.Delay(time.Minute)),
+		OrderPlaced.Message(Order{"o-3", 3}, core.Routes("b"), core.Delay(time.Minute)), OrderPlaced.Message(Order{"o-4", 4}, core.Routes("a")))
+	var got []string
+	for _, s := range env.Sent() {
+		o, err := OrderPlaced.Decode(&s.Envelope)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprint(o.ID, " ", s.Route, " ", s.DueIn))
+	}
+	if diff := cmp.Diff([]string{"o-1 b 0s", "o-4 a 0s", "o-2 a 1m0s", "o-3 b 1m0s"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestLocked: what an open transaction has withdrawn is left alone, alone, until the transaction has ended.
+func TestLocked(t *testing.T) {
+	t.Parallel()
+	env := waybilltest.New(t, waybilltest.Options{KeepScheduled: true})
+	env.Stage(OrderPlaced.Message(Order{"o-1", 1}, core.ID("m-1"), core.Delay(time.Minute)), OrderPlaced.Message(Order{"o-2", 2}, core.Delay(time.Minute)))
+	tx := env.Store.Begin()
+	statuses, err := env.Store.Cancel(t.Context(), tx, core.CancelKey{ID: "m-1"})
+	if err != nil || statuses[0] != core.CancelDone {
+		t.Fatal(statuses, err)
+	}
+	if err := env.Advance(time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]Order{{"o-2", 2}}, waybilltest.Values(env, OrderPlaced)); diff != "" {
+		t.Error(diff)
+	}
+	tx.Rollback()
+	if err := env.Drain(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]Order{{"o-2", 2}, {"o-1", 1}}, waybilltest.Values(env, OrderPlaced)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestOutageKeeps: an outage ends the drain; the message waits for the next one.
 func TestOutageKeeps(t *testing.T) {
 	t.Parallel()

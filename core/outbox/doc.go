@@ -1,5 +1,5 @@
 // Package outbox is the contract between the engine that hands out the records of an outbox (package dispatch) and the
-// databases that keep them. It takes the place of [core.OutboxStore] and its row leases.
+// databases that keep them.
 //
 // The records of a route are spread over 64 slots. A member, which is one run of one process, owns units: ranges of
 // slots of a route. Inside its units it is alone: it reads in staging order, remembers what it handed out, and settles.

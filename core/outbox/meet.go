@@ -16,9 +16,12 @@ type Member struct {
 	// Handlers is how many records it can have out at once, and Free how many more it could take now. A relay says 1 and
 	// 1.
 	Handlers, Free int
-	// Presence is the token of something that ends with its connection; 0 = none.
+	// Presence is the token of something that ends with its connection, see [Presence]; 0 = none.
 	Presence int64
-	// Flag was set by another member, who misses its presence. A renewal with a new Presence clears it.
+	// Missing: nobody has that token, as the roster was read. It says nothing about why: a connection that is lost is
+	// not a dead process, and a server that was restarted has lost all of them. False without a token.
+	Missing bool
+	// Flag was set by another member, who misses its presence. A renewal with another Presence clears it, 0 included.
 	Flag bool
 }
 
@@ -33,20 +36,28 @@ type Serving struct {
 
 // Meeting is one call of Meet.
 type Meeting struct {
-	// Self joins if it is unknown and Join is set, and is renewed if it is known. A zero Session only looks.
+	// Self joins if it is unknown and Join is set, and is renewed if it is known and its beat has risen. One that only
+	// looks has its latest beat, and need not say what it serves. A zero Session only looks, too.
 	Self Member
 	Join bool
 	// Leave removes Self: its holds end, uncounted, and its units are free; their Careful is as it was.
 	Leave  bool
 	Remove []Removal
-	Flag   []Session
-	Moves  []Move
+	// Flag sets the flag of members whose Presence is still the one given.
+	Flag  []Flagging
+	Moves []Move
 }
 
 // Removal removes a member if its beat is still Beat.
 type Removal struct {
 	Session Session
 	Beat    int64
+}
+
+// Flagging flags a member if its token is still Presence.
+type Flagging struct {
+	Session  Session
+	Presence int64
 }
 
 // Move gives a unit to To, if From owns it; 0 is nobody. A move from a session to itself stores
@@ -70,9 +81,10 @@ type Roster struct {
 	Unserved []string
 }
 
-// Owned is a unit and its owner, 0 if it is free.
+// Owned is a unit and its owner, 0 if it is free. Term grows with each change of the owner, and is above 0.
 type Owned struct {
 	Unit         Unit
 	Owner        Session
+	Term         int64
 	Low, Careful int64
 }

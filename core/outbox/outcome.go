@@ -6,8 +6,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Outcome is what the engine decided about one record. It is built only by [Published], [Retry], [Abandon], [Release]
-// and [Heeded]; stores persist it. The zero value is not an outcome.
+// Outcome is what the engine decided about one record. It is built only by [Published], [Retry], [Abandon],
+// [Withdraw], [Release] and [Heeded]; stores persist it. The zero value is not an outcome.
 type Outcome struct {
 	ref     Ref
 	slot    uint8
@@ -52,9 +52,16 @@ func Abandon(r *Record, reason core.Reason, err error) Outcome {
 	return o
 }
 
+// Withdraw ends a record that was not handed out, for an operator's [ControlDecide]. No attempt counts.
+func Withdraw(r *Record, reason core.Reason) Outcome {
+	o := outcome(r, core.EventWithdrawn)
+	o.state, o.reason = core.StateAbandoned, reason
+	return o
+}
+
 // Release ends the hold on a record that is handed back. It costs nothing: attempts, crashes and the stored error
-// stay. A retry waits on, and is due after in. If unknown, it was sent and no result came, so that it may have
-// arrived; the store remembers that for whoever cancels it.
+// stay. Its version grows. A retry waits on, and is due after in; for any other record in says nothing. If unknown, it
+// was sent and no result came, so that it may have arrived; the store remembers that for whoever cancels it.
 func Release(r *Record, in time.Duration, unknown bool) Outcome {
 	o := outcome(r, core.EventReleased)
 	o.in, o.unknown = max(in, 0), unknown

@@ -1,6 +1,10 @@
 package outbox
 
-import "time"
+import (
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
 
 // Look is one call of Read.
 type Look struct {
@@ -94,13 +98,15 @@ type ControlKind uint8
 
 // The kinds of control records.
 const (
-	ControlKey    ControlKind = iota + 1 // the key may be free: read it anew from its beginning
+	ControlKey    ControlKind = iota + 1 // the key may be free, and its records from a sequence on ready again
 	ControlRecord                        // the record is ready again: read it
 	ControlFrom                          // records of the route from a sequence on are ready again: read all from there
+	ControlDecide                        // an operator ends the record with Reason: withdraw it as soon as it is not out
 )
 
 // Control tells the owner of a slot that somebody changed what it remembers. It is written in the transaction of that
-// change, and the owner deletes it, by an outcome of [Heeded].
+// change, and the owner deletes it, by an outcome of [Heeded]. A ControlFrom concerns all owners of its route, and is
+// there until each of them has heeded it.
 type Control struct {
 	Number int64
 	Kind   ControlKind
@@ -109,6 +115,7 @@ type Control struct {
 	Key    string
 	ID     string
 	Seq    int64
+	Reason core.Reason // of ControlDecide
 }
 
 // Want is one call of Take.

@@ -24,18 +24,19 @@ type Store interface {
 	// have none, removes m.Remove, makes m.Moves, and returns the roster as it is then. A removal that meets a lock, or a
 	// member whose beat is no longer the given one, is left out; so is a move whose unit has another owner than From.
 	// Removing a member counts a crash for each record it holds, ends its holds, frees its units, and sets their Careful
-	// to the last sequence drawn.
+	// to the last sequence drawn. Self may be among Remove: it ends as others do.
 	Meet(ctx context.Context, m Meeting) (Roster, error)
 	// Read answers all parts of look from one snapshot and locks nothing.
 	Read(ctx context.Context, self Session, look Look) (Page, error)
 	// Take writes holds. A record that is locked by somebody's transaction is answered as such, without waiting for it.
 	// A session that was removed is answered with ErrFenced.
 	Take(ctx context.Context, self Session, want Want) ([]Taken, error)
-	// GiveUp writes holds of self for exactly the records of out in the unit, ends self's other holds in it, stores low,
-	// and frees the unit: all of it or nothing. It reports false, and changes nothing, if one of out is locked. A record
-	// of out that is no longer the Ref is left out. A unit that is not self's, or a removed session, is ErrFenced; one
-	// that self gave up before is true.
-	GiveUp(ctx context.Context, self Session, unit Unit, low int64, out []Ref) (bool, error)
+	// GiveUp writes holds of self for exactly the records of out in the unit, ends self's other holds in it, stores
+	// unit.Low, and frees the unit: all of it or nothing. It reports false, and changes nothing, if one of out is locked.
+	// A record of out that is no longer the Ref is left out. If the unit's term is greater than unit.Term, it was given
+	// up before: that is true, and nothing changes, though self may own it again. A removed session, and a unit that is
+	// another's in this term, is ErrFenced.
+	GiveUp(ctx context.Context, self Session, unit Owned, out []Ref) (bool, error)
 	// Due looks for what has come due in parts; slots that self does not own are left out. It holds and answers up to
 	// limit retries, first those that self holds already. It gives up to limit timers a new number, greater than any
 	// drawn before; they are ready from then on, and the engine reads them like anything staged. Locked ones are left
@@ -43,7 +44,8 @@ type Store interface {
 	Due(ctx context.Context, self Session, parts []Part, limit int) (DuePage, error)
 	// Settle persists outcomes and returns one result each: nil, ErrBusy, ErrChanged, ErrFenced, or why it could not be
 	// stored. One that fails leaves the others alone, unless the error is an outage. EventConfirmed needs a live session
-	// and (sequence, id); all others need besides that self owns the record's unit or holds the record, and the version.
+	// and (sequence, id), and is nil for a record that is gone; all others need besides that self owns the record's unit
+	// or holds the record, and the version.
 	Settle(ctx context.Context, self Session, outcomes []Outcome) core.Results
 	// Traits declares what the store promises.
 	Traits() Traits
@@ -81,7 +83,16 @@ type Unit struct {
 // Slots returns the unit's slots.
 func (u Unit) Slots() Slots { return SlotRange(u.From, u.To) }
 
-// Ref names one version of a record. The version grows with every change but a hold.
+// Presence is a store on which a member can show that its process is there. Without it, a member that was killed is
+// dead only when its lease is over.
+type Presence interface {
+	// Attend takes something that the database lets go of when the process ends or its connection is lost, and returns
+	// its token, above 0 and never used before, for Member.Presence. It returns 0 where there is no such thing, as behind
+	// a pooler. lost is closed when it is gone; it is also given back when ctx ends. Attend waits for no other member.
+	Attend(ctx context.Context) (token int64, lost <-chan struct{}, err error)
+}
+
+// Ref names one version of a record. The version grows with every change but a hold: with every outcome, Release too.
 type Ref struct {
 	Route   string
 	Seq     int64

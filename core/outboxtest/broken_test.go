@@ -12,7 +12,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/outboxtest"
-	"github.com/waybill-go/waybill/store/memory/owned"
+	"github.com/waybill-go/waybill/store/memory"
 )
 
 // broken is a store with one fault. It passes on everything that it does not spoil.
@@ -40,19 +40,20 @@ type fault struct {
 	page    func(b *broken, l *outbox.Look, p *outbox.Page)
 	record  func(r *outbox.Record) // of every answer
 	take    func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error)
-	giveUp  func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error)
+	giveUp  func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error)
 	due     func(ctx context.Context, b *broken, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error)
+	attend  func(ctx context.Context, b *broken) (int64, <-chan struct{}, error)
 	settle  func(ctx context.Context, b *broken, self outbox.Session, os []outbox.Outcome) core.Results
 	outcome func(b *broken, o outbox.Outcome, r *outbox.Record) outbox.Outcome // r is the stored record
 	traits  func(b *broken, t *outbox.Traits)
-	rowsIn  func(rows []outboxtest.Row)
+	rowsIn  func(rows []core.StagedRow)
 	commits bool   // commits what should roll back
 	waits   string // the method that waits for callers' locks
 }
 
 func newBroken(f fault) *broken {
 	return &broken{
-		harness: harness{newStore(owned.Options{})}, fault: f, holds: map[outbox.Ref]outbox.Session{}, beats: map[outbox.Session]int64{},
+		harness: harness{newStore(memory.Options{})}, fault: f, holds: map[outbox.Ref]outbox.Session{}, beats: map[outbox.Session]int64{},
 		rows: map[string]outbox.Record{}, given: map[outbox.Unit]bool{}, hides: map[string]bool{},
 	}
 }
@@ -156,12 +157,19 @@ func (b *broken) grip(ctx context.Context, self outbox.Session, w outbox.Want) (
 	return ts, err
 }
 
-func (b *broken) GiveUp(ctx context.Context, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
+func (b *broken) GiveUp(ctx context.Context, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
 	b.wait(ctx, "give up")
 	if b.giveUp != nil {
-		return b.giveUp(ctx, b, self, u, low, out)
+		return b.giveUp(ctx, b, self, u, out)
 	}
-	return b.store.GiveUp(ctx, self, u, low, out)
+	return b.store.GiveUp(ctx, self, u, out)
+}
+
+func (b *broken) Attend(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
+	if b.attend != nil {
+		return b.attend(ctx, b)
+	}
+	return b.store.Attend(ctx)
 }
 
 func (b *broken) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
@@ -213,6 +221,8 @@ func again(o *outbox.Outcome, r *outbox.Record) outbox.Outcome {
 		return outbox.Retry(r, err, o.In())
 	case core.EventReleased:
 		return outbox.Release(r, o.In(), o.Unknown())
+	case core.EventWithdrawn:
+		return outbox.Withdraw(r, o.Reason())
 	default:
 		return outbox.Abandon(r, o.Reason(), err)
 	}
@@ -236,7 +246,7 @@ type brokenTx struct {
 	locks int
 }
 
-func (t *brokenTx) Stage(ctx context.Context, rows ...outboxtest.Row) error {
+func (t *brokenTx) Stage(ctx context.Context, rows ...core.StagedRow) error {
 	if t.b.rowsIn != nil {
 		rows = slices.Clone(rows)
 		t.b.rowsIn(rows)
@@ -272,7 +282,7 @@ func TestBroken(t *testing.T) {
 	for _, c := range outboxtest.Checks() {
 		checks[c.Name] = c
 	}
-	for _, f := range slices.Concat(meetFaults, readFaults, takeFaults, settleFaults) {
+	for _, f := range slices.Concat(meetFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults) {
 		t.Run(f.check+"/"+f.name, func(t *testing.T) {
 			t.Parallel()
 			c, ok := checks[f.check]
@@ -296,7 +306,7 @@ func TestBroken(t *testing.T) {
 func TestEveryCheckCatchesAFault(t *testing.T) {
 	t.Parallel()
 	caught := map[string]bool{}
-	for _, f := range slices.Concat(meetFaults, readFaults, takeFaults, settleFaults) {
+	for _, f := range slices.Concat(meetFaults, presenceFaults, readFaults, takeFaults, termFaults, settleFaults) {
 		caught[f.check] = true
 	}
 	for _, c := range outboxtest.Checks() {

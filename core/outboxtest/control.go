@@ -11,6 +11,8 @@ var controlChecks = []named{
 	{"control-records-come-with-the-page", controlRecordsComeWithThePage},
 	{"control-records-are-no-records", controlRecordsAreNoRecords},
 	{"heeded-deletes-a-control-record", heededDeletesAControlRecord},
+	{"decision-is-told-with-its-reason", decisionIsToldWithItsReason},
+	{"control-from-waits-for-all-owners", controlFromWaitsForAllOwners},
 }
 
 func (k *kit) redriveIn(tx Tx, rs ...outbox.Record) {
@@ -24,7 +26,7 @@ func (k *kit) redriveIn(tx Tx, rs ...outbox.Record) {
 }
 
 // redriven stages rows, has m abandon them, and puts them back in line.
-func (m *member) redriven(rows ...Row) []outbox.Record {
+func (m *member) redriven(rows ...core.StagedRow) []outbox.Record {
 	rs := m.find(m.k.stage(rows...)...)
 	m.abandon(rs)
 	tx := m.k.begin()
@@ -55,6 +57,7 @@ func concerns(c *outbox.Control, r *outbox.Record) bool {
 		return c.Slot == r.Slot && c.ID == r.ID && c.Seq == r.Seq
 	case outbox.ControlFrom:
 		return c.Seq <= r.Seq
+	case outbox.ControlDecide:
 	}
 	return false
 }
@@ -141,5 +144,83 @@ func heededDeletesAControlRecord(k *kit) {
 	m.settle(outbox.Heeded(&cs[1]))
 	if n := len(m.controls(outbox.AllSlots)); n != 0 {
 		k.fail("all control records were heeded, and %d are left", n)
+	}
+}
+
+func (k *kit) tellIn(tx Tx, c outbox.Control) {
+	t, ok := core.As[Teller](tx)
+	if !ok {
+		k.undeclared("a transaction that can write control records")
+	}
+	k.must("write a control record", t.Tell(k.ctx, c))
+}
+
+// decision is what tells the owner of r that an operator ends it.
+func decision(r *outbox.Record, reason core.Reason) outbox.Control {
+	return outbox.Control{Kind: outbox.ControlDecide, Route: r.Route, Slot: r.Slot, Key: r.Envelope.Key, ID: r.ID, Seq: r.Seq, Reason: reason}
+}
+
+// Without this an operator's decision about a due record is never carried out, or for another reason.
+func decisionIsToldWithItsReason(k *kit) {
+	m := k.owner(2)
+	low, high := outbox.SlotRange(0, 32), outbox.SlotRange(32, 64)
+	rs := m.find(k.stage(k.row(key(k.keyIn(low, 0))), k.row(key(k.keyIn(high, 0))))...)
+	want := []outbox.Control{decision(&rs[0], core.ReasonSkipped), decision(&rs[1], core.ReasonParked)}
+	for i := range want {
+		tx := k.begin()
+		k.tellIn(tx, want[i])
+		k.commit(tx)
+		for _, other := range m.controls([]outbox.Slots{high, low}[i]) {
+			if other.ID == rs[i].ID {
+				k.fail("a decision was told to the owner of other slots")
+			}
+		}
+		cs := m.controls([]outbox.Slots{low, high}[i])
+		if len(cs) != 1 || cs[0].Number == 0 {
+			k.fail("one decision was told, and a page has %+v", cs)
+		}
+		if want[i].Number = cs[0].Number; cs[0] != want[i] {
+			k.fail("a decision was told as %+v, want %+v", cs[0], want[i])
+		}
+		m.untouched("its owner was told of a decision", 0, &rs[i])
+	}
+	m.settle(outbox.Withdraw(&rs[0], core.ReasonSkipped), outbox.Heeded(&want[0]))
+	m.gone("its owner carried a decision out", rs[0].Ref)
+	if cs := m.controls(outbox.AllSlots); len(cs) != 1 || cs[0] != want[1] {
+		k.fail("one of two decisions was heeded, and %+v are left", cs)
+	}
+	m.settle(outbox.Heeded(&want[1]))
+	m.untouched("a decision was heeded and not carried out", 0, &rs[1])
+}
+
+// Without this the records that came back in the slots of another owner wait for its sweep, or are read over and over.
+func controlFromWaitsForAllOwners(k *kit) {
+	a, b := k.join(2), k.join(2)
+	low, high := outbox.SlotRange(0, 32), outbox.SlotRange(32, 64)
+	a.claim(low)
+	b.claim(high)
+	tx := k.begin()
+	k.tellIn(tx, outbox.Control{Kind: outbox.ControlFrom, Route: k.route, Seq: 7})
+	k.commit(tx)
+	seen := func(m *member, s outbox.Slots) []outbox.Control {
+		cs := m.controls(s)
+		if len(cs) > 0 && (len(cs) > 1 || cs[0].Kind != outbox.ControlFrom || cs[0].Route != k.route || cs[0].Seq != 7) {
+			k.fail("one control record is from sequence 7 on, and a page has %+v", cs)
+		}
+		return cs
+	}
+	first, second := seen(a, low), seen(b, high)
+	if len(first) != 1 || len(second) != 1 {
+		k.fail("a control record concerns all owners of its route, and one of two does not see it")
+	}
+	for range 2 {
+		a.settle(outbox.Heeded(&first[0]))
+		if len(seen(a, low)) != 0 || len(seen(b, high)) != 1 {
+			k.fail("one of two owners heeded a control record, and it still sees it, or the other one does not")
+		}
+	}
+	b.settle(outbox.Heeded(&second[0]))
+	if len(seen(a, outbox.AllSlots))+len(seen(b, outbox.AllSlots)) != 0 {
+		k.fail("both owners heeded a control record, and it is still there")
 	}
 }

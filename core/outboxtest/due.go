@@ -132,7 +132,7 @@ func dueLeavesOthersRetries(k *kit) {
 	if len(rs) != 2 {
 		k.fail("two retries are due, and %d were answered", len(rs))
 	}
-	unit := k.units(a.meet())[0].Unit
+	unit := k.units(a.meet())[0]
 	a.giveUp(unit, 0, rs[0].Ref)
 	b.claim(outbox.AllSlots)
 	if got := ids(b.due(10).Retries); !slices.Equal(got, ids(rs[1:])) {

@@ -29,7 +29,7 @@ func giveUpHoldsWhatIsOut(k *kit) {
 	m, us, low, high := k.handover()
 	other := k.join(2)
 	m.hold(low[0].Ref, low[2].Ref, high[0].Ref)
-	m.giveUp(us[0].Unit, 42, low[0].Ref, low[1].Ref)
+	m.giveUp(us[0], 42, low[0].Ref, low[1].Ref)
 	got := k.units(other.meet())
 	if got[0].Owner != 0 || got[0].Low != 42 || got[1].Owner != m.self.Session || got[1].Low != 0 {
 		k.fail("one of two units was given up: it has the owner %d and Low %d, the other %d and %d; want 0 and 42, the former and 0",
@@ -42,7 +42,7 @@ func giveUpHoldsWhatIsOut(k *kit) {
 	}
 	other.claim(us[0].Unit.Slots())
 	other.hold(low[2].Ref, low[3].Ref)
-	m.giveUp(us[1].Unit, 43)
+	m.giveUp(us[1], 43)
 	other.holder("nothing is out, and the unit was given up", 0, refs(high)...)
 	other.holder("another unit was given up", m.self.Session, low[0].Ref, low[1].Ref)
 }
@@ -51,7 +51,7 @@ func giveUpHoldsWhatIsOut(k *kit) {
 func giveUpRepeats(k *kit) {
 	m, us, low, _ := k.handover()
 	for range 3 {
-		m.giveUp(us[0].Unit, 42, low[0].Ref)
+		m.giveUp(us[0], 42, low[0].Ref)
 	}
 	if u := k.units(m.meet())[0]; u.Owner != 0 || u.Low != 42 {
 		k.fail("a unit was given up three times: owner %d, Low %d", u.Owner, u.Low)
@@ -66,7 +66,7 @@ func giveUpLeavesOutWhatChanged(k *kit) {
 	m.settle(outbox.Published(&low[0]), outbox.Retry(&low[1], errNo, far))
 	stale := low[2].Ref
 	stale.Version--
-	m.giveUp(us[0].Unit, 1, low[0].Ref, low[1].Ref, stale, low[3].Ref, high[0].Ref)
+	m.giveUp(us[0], 1, low[0].Ref, low[1].Ref, stale, low[3].Ref, high[0].Ref)
 	other := k.join(2)
 	other.holder("another version of it was out", 0, low[2].Ref)
 	other.holder("it is of another unit", 0, high[0].Ref)
@@ -82,7 +82,7 @@ func giveUpOfLockedChangesNothing(k *kit) {
 	m.hold(low[3].Ref)
 	unlock := k.lock(low[1].ID)
 	k.soon("a give-up", func() {
-		ok, err := m.tryGiveUp(us[0].Unit, 42, refs(low[:3])...)
+		ok, err := m.tryGiveUp(us[0], 42, refs(low[:3])...)
 		if k.must("give up a unit with a locked record", err); ok {
 			k.fail("a unit was given up of which a record is out and locked")
 		}
@@ -93,7 +93,7 @@ func giveUpOfLockedChangesNothing(k *kit) {
 		m.holder("a give-up answered false, and it was held before", m.self.Session, low[3].Ref)
 	})
 	unlock()
-	m.giveUp(us[0].Unit, 42, refs(low[:3])...)
+	m.giveUp(us[0], 42, refs(low[:3])...)
 	m.holder("it is out", m.self.Session, refs(low[:3])...)
 	m.holder("it is not out", 0, low[3].Ref)
 }
@@ -102,16 +102,16 @@ func giveUpOfLockedChangesNothing(k *kit) {
 func giveUpNeedsTheOwner(k *kit) {
 	m, us, low, _ := k.handover()
 	other := k.join(2)
-	if _, err := other.tryGiveUp(us[0].Unit, 42, low[0].Ref); !errors.Is(err, outbox.ErrFenced) {
+	if _, err := other.tryGiveUp(us[0], 42, low[0].Ref); !errors.Is(err, outbox.ErrFenced) {
 		k.fail("a member gave up a unit that is another's: got %v, want outbox.ErrFenced", err)
 	}
 	if u := k.units(m.meet())[0]; u.Owner != m.self.Session || u.Low != 0 {
 		k.fail("a member gave up a unit that is another's, and it has the owner %d and Low %d", u.Owner, u.Low)
 	}
 	m.holder("a member gave up a unit that is another's", 0, refs(low)...)
-	m.giveUp(us[0].Unit, 1)
+	m.giveUp(us[0], 1)
 	other.claim(us[0].Unit.Slots())
-	_, _ = m.tryGiveUp(us[0].Unit, 42, low[0].Ref) // sent again, late
+	_, _ = m.tryGiveUp(us[0], 42, low[0].Ref) // sent again, late
 	if u := k.units(m.meet())[0]; u.Owner != other.self.Session || u.Low == 42 {
 		k.fail("a give-up came late, and the unit has the owner %d and Low %d", u.Owner, u.Low)
 	}
@@ -122,11 +122,11 @@ func giveUpNeedsTheOwner(k *kit) {
 func givenUpHoldsSettle(k *kit) {
 	m, us, low, _ := k.handover()
 	other := k.join(2)
-	m.giveUp(us[0].Unit, 1, refs(low)...)
+	m.giveUp(us[0], 1, refs(low)...)
 	other.claim(us[0].Unit.Slots())
 	m.settle(outbox.Published(&low[0]), outbox.Retry(&low[1], errNo, far), outbox.Release(&low[2], 0, false), outbox.Abandon(&low[3], "", errNo))
 	other.gone("its former owner settled what it held", low[0].Ref, low[3].Ref)
 	other.retrying(low[1].Ref)
 	other.holder("its former owner released it", 0, low[2].Ref)
-	other.hold(low[2].Ref)
+	other.hold(other.live(low[2].Ref).Ref)
 }

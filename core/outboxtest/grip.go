@@ -59,7 +59,7 @@ func takeAnswersWhatIsHeld(k *kit) {
 	rs := a.some(3, key("k"))
 	unit := unitOf(k.units(a.meet()), rs[0].Slot)
 	a.giveUp(unit, 0, refs(rs[:2])...)
-	b.claim(unit.Slots())
+	b.claim(unit.Unit.Slots())
 	for i, t := range b.take(outbox.Want{Refs: refs(rs)}) {
 		if want := []outbox.Grip{outbox.Locked, outbox.Locked, outbox.Gripped}[i]; t.Grip != want {
 			k.fail("two of three records are held by another, and number %d was answered with grip %d, want %d", i, t.Grip, want)
@@ -67,19 +67,20 @@ func takeAnswersWhatIsHeld(k *kit) {
 	}
 	a.holder("after a take of another", a.self.Session, rs[0].Ref, rs[1].Ref)
 	a.settle(outbox.Release(&rs[0], 0, false))
+	rs[0] = b.live(rs[0].Ref)
 	b.hold(rs[0].Ref)
 	a.meet(leave)
 	b.hold(refs(rs)...)
 }
 
 // unitOf returns the unit of a slot.
-func unitOf(us []outbox.Owned, slot uint8) outbox.Unit {
+func unitOf(us []outbox.Owned, slot uint8) outbox.Owned {
 	for _, u := range us {
 		if u.Unit.Slots().Has(slot) {
-			return u.Unit
+			return u
 		}
 	}
-	return outbox.Unit{}
+	return outbox.Owned{}
 }
 
 // Without this a record that was cancelled, or changed, is published as it was read before.

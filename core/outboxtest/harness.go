@@ -13,7 +13,7 @@ import (
 
 // Harness is the store under test and what the suite needs around it. What only some backends can do are optional
 // interfaces of the harness ([Reopener], [Clock], [Inspector], [Restorer], [SingleWriter], [Resolution]) and of its
-// transactions ([Locker], [Savepointer], [Redriver]); core.As finds them.
+// transactions ([Locker], [Savepointer], [Redriver], [Teller]); core.As finds them.
 type Harness interface {
 	// Store returns the store under test, the same one every time.
 	Store() outbox.Store
@@ -21,16 +21,10 @@ type Harness interface {
 	Begin(ctx context.Context) (Tx, error)
 }
 
-// Row is a row to stage.
-type Row struct {
-	core.StagedRow
-	Withdrawable bool
-}
-
 // Tx is a transaction of the application.
 type Tx interface {
 	// Stage writes rows, in order, as the store's stager would. It may be called several times.
-	Stage(ctx context.Context, rows ...Row) error
+	Stage(ctx context.Context, rows ...core.StagedRow) error
 	Commit(ctx context.Context) error
 	// Rollback undoes the transaction. After Commit it does nothing.
 	Rollback(ctx context.Context) error
@@ -53,6 +47,12 @@ type Savepointer interface {
 // record. Without it the suite does not know control records.
 type Redriver interface {
 	Redrive(ctx context.Context, route, id string) error
+}
+
+// Teller is a [Tx] that can write a control record, as those commands of the store do that write such ones. Its number
+// is the store's. Without it the suite does not know outbox.ControlDecide and outbox.ControlFrom.
+type Teller interface {
+	Tell(ctx context.Context, c outbox.Control) error
 }
 
 // Reopener is a harness that can open another store on the same data, as another process would. Without it all members
@@ -117,8 +117,8 @@ type Check struct {
 func Checks() []Check {
 	var all []Check
 	for _, group := range [...][]named{
-		meetChecks, removeChecks, fenceChecks, readChecks, snapshotChecks, watermarkChecks, waitingChecks, controlChecks, takeChecks,
-		gripChecks, giveUpChecks, dueChecks, settleChecks, outcomeChecks, storeChecks,
+		meetChecks, presenceChecks, removeChecks, fenceChecks, readChecks, snapshotChecks, watermarkChecks, waitingChecks, controlChecks, takeChecks,
+		gripChecks, giveUpChecks, termChecks, dueChecks, settleChecks, outcomeChecks, storeChecks,
 	} {
 		for _, c := range group {
 			all = append(all, Check{Name: c.name, Run: c.run})

@@ -172,18 +172,19 @@ func (k *kit) single() bool {
 }
 
 // option changes a row.
-type option func(r *Row)
+type option func(r *core.StagedRow)
 
-func key(s string) option          { return func(r *Row) { r.Envelope.Key = s } }
-func id(s string) option           { return func(r *Row) { r.Envelope.ID = s } }
-func delay(d time.Duration) option { return func(r *Row) { r.Delay = d } }
-func body(n int) option            { return func(r *Row) { r.Envelope.Body = make([]byte, n) } }
-func withdrawable(r *Row)          { r.Withdrawable = true }
+func key(s string) option            { return func(r *core.StagedRow) { r.Envelope.Key = s } }
+func id(s string) option             { return func(r *core.StagedRow) { r.Envelope.ID = s } }
+func delay(d time.Duration) option   { return func(r *core.StagedRow) { r.Delay = d } }
+func body(n int) option              { return func(r *core.StagedRow) { r.Envelope.Body = make([]byte, n) } }
+func dedupe(s string) option         { return func(r *core.StagedRow) { r.DedupeKey = s } }
+func withdrawable(r *core.StagedRow) { r.Withdrawable = true }
 func expires(at time.Time) option {
-	return func(r *Row) { r.Envelope.Expires = at.UTC().Truncate(time.Microsecond) }
+	return func(r *core.StagedRow) { r.Envelope.Expires = at.UTC().Truncate(time.Microsecond) }
 }
-func onRoute(route string) option { return func(r *Row) { r.Route = route } }
-func rowIDs(rows []Row) (ids []string) {
+func onRoute(route string) option { return func(r *core.StagedRow) { r.Route = route } }
+func rowIDs(rows []core.StagedRow) (ids []string) {
 	for i := range rows {
 		ids = append(ids, rows[i].Envelope.ID)
 	}
@@ -191,19 +192,19 @@ func rowIDs(rows []Row) (ids []string) {
 }
 
 // row returns a row with an id of its own on the check's route.
-func (k *kit) row(opts ...option) Row {
-	r := Row{StagedRow: core.StagedRow{Route: k.route, Envelope: core.Envelope{
+func (k *kit) row(opts ...option) core.StagedRow {
+	r := core.StagedRow{Route: k.route, Envelope: core.Envelope{
 		ID: core.NewID(), Topic: "outboxtest.topic", Type: "outboxtest.type", Source: "/outboxtest", ContentType: "text/plain",
 		Time: time.Now().UTC().Truncate(time.Microsecond), Body: []byte("body"),
-	}}}
+	}}
 	for _, o := range opts {
 		o(&r)
 	}
 	return r
 }
 
-func (k *kit) rows(n int, opts ...option) []Row {
-	out := make([]Row, n)
+func (k *kit) rows(n int, opts ...option) []core.StagedRow {
+	out := make([]core.StagedRow, n)
 	for i := range out {
 		out[i] = k.row(opts...)
 	}
@@ -219,14 +220,14 @@ func (k *kit) begin() Tx {
 	return tx
 }
 
-func (k *kit) stageIn(tx Tx, rows ...Row) { k.must("stage", tx.Stage(k.ctx, rows...)) }
+func (k *kit) stageIn(tx Tx, rows ...core.StagedRow) { k.must("stage", tx.Stage(k.ctx, rows...)) }
 
 func (k *kit) commit(tx Tx) { k.must("commit", tx.Commit(k.ctx)) }
 
 func (k *kit) rollback(tx Tx) { k.must("roll back", tx.Rollback(k.ctx)) }
 
 // stage stages rows in a transaction of their own and returns their ids.
-func (k *kit) stage(rows ...Row) []string {
+func (k *kit) stage(rows ...core.StagedRow) []string {
 	tx := k.begin()
 	k.stageIn(tx, rows...)
 	k.commit(tx)

@@ -43,8 +43,8 @@ var unfenced = fault{
 		}
 		return ts, err
 	},
-	giveUp: func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
-		ok, err := b.store.GiveUp(ctx, self, u, low, out)
+	giveUp: func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+		ok, err := b.store.GiveUp(ctx, self, u, out)
 		if errors.Is(err, outbox.ErrFenced) {
 			return true, nil
 		}
@@ -167,6 +167,15 @@ var meetFaults = []faulty{
 		m.Self.Beat += int64(b.count)
 		return b.store.Meet(ctx, m)
 	}}},
+	{"keeps the flag of who has no token any more", "flag-is-set-and-cleared", fault{roster: func(b *broken, _ *outbox.Meeting, r *outbox.Roster) {
+		for i := range r.Members {
+			m := &r.Members[i]
+			if m.Flag {
+				b.beats[m.Session] = 1
+			}
+			m.Flag = m.Flag || m.Presence == 0 && b.beats[m.Session] == 1
+		}
+	}}},
 	{"keeps flags for ever", "flag-is-set-and-cleared", meets(func(m *outbox.Meeting) { m.Self.Presence = 1 })},
 	{"names no unserved routes", "unserved-routes-are-named", rosters(func(r *outbox.Roster) { r.Unserved = nil })},
 	{"removes whatever the beat", "removal-compares-the-beat", fault{meet: func(ctx context.Context, b *broken, m outbox.Meeting) (outbox.Roster, error) {
@@ -199,6 +208,14 @@ var meetFaults = []faulty{
 		for i := range r.Units {
 			r.Units[i].Careful = 0
 		}
+	})},
+	{"does not let members remove themselves", "member-removes-itself", meets(func(m *outbox.Meeting) {
+		m.Remove = slices.DeleteFunc(m.Remove, func(r outbox.Removal) bool { return r.Session == m.Self.Session })
+	})},
+	{"lets members leave that remove themselves", "member-removes-itself", meets(func(m *outbox.Meeting) {
+		n := len(m.Remove)
+		m.Remove = slices.DeleteFunc(m.Remove, func(r outbox.Removal) bool { return r.Session == m.Self.Session && r.Beat == m.Self.Beat })
+		m.Leave = m.Leave || len(m.Remove) < n
 	})},
 	{"removes behind locks", "removal-waits-for-no-lock", fault{waits: "meet"}},
 	{"says that removed sessions have settled", "removal-and-settle-exclude-each-other", unfenced},

@@ -74,6 +74,13 @@ func (m *member) remove(dead *member) func(x *outbox.Meeting) {
 	}
 }
 
+// flag flags m, if its presence is still the given one.
+func (m *member) flag(presence int64) func(x *outbox.Meeting) {
+	return func(x *outbox.Meeting) {
+		x.Flag = append(x.Flag, outbox.Flagging{Session: m.self.Session, Presence: presence})
+	}
+}
+
 func leave(x *outbox.Meeting) { x.Leave = true }
 
 func (k *kit) checkRoster(r *outbox.Roster) {
@@ -233,11 +240,12 @@ func (m *member) duePart(p outbox.Part, limit int) outbox.DuePage {
 	return d
 }
 
-func (m *member) tryGiveUp(u outbox.Unit, low int64, out ...outbox.Ref) (bool, error) {
-	return m.store.GiveUp(m.k.ctx, m.self.Session, u, low, out)
+func (m *member) tryGiveUp(u outbox.Owned, low int64, out ...outbox.Ref) (bool, error) {
+	u.Low = low
+	return m.store.GiveUp(m.k.ctx, m.self.Session, u, out)
 }
 
-func (m *member) giveUp(u outbox.Unit, low int64, out ...outbox.Ref) {
+func (m *member) giveUp(u outbox.Owned, low int64, out ...outbox.Ref) {
 	ok, err := m.tryGiveUp(u, low, out...)
 	if m.k.must("give up a unit", err); !ok {
 		m.k.fail("a unit of which nothing is locked was not given up")

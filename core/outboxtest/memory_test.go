@@ -12,13 +12,13 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/outboxtest"
-	"github.com/waybill-go/waybill/store/memory/owned"
+	"github.com/waybill-go/waybill/store/memory"
 )
 
 // The suite accepts a store that does everything.
 func TestMemory(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string]owned.Options{"deletes": {}, "keeps published": {Retention: core.Retention{Published: core.Forever}}} {
+	for name, opts := range map[string]memory.Options{"deletes": {}, "keeps published": {Retention: core.Retention{Published: core.Forever}}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return &harness{newStore(opts)} })
@@ -30,7 +30,7 @@ func TestMemory(t *testing.T) {
 func TestMemoryShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := &harness{newStore(owned.Options{})}
+		h := &harness{newStore(memory.Options{})}
 		for _, c := range outboxtest.Checks() {
 			if err := c.Run(t.Context(), h); err != nil {
 				t.Errorf("%s: %v", c.Name, err)
@@ -43,7 +43,7 @@ func TestMemoryShared(t *testing.T) {
 func TestMemorySideBySide(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := &frozen{harness{newStore(owned.Options{})}}
+		h := &frozen{harness{newStore(memory.Options{})}}
 		var wg sync.WaitGroup
 		for _, c := range outboxtest.Checks() {
 			wg.Go(func() {
@@ -59,7 +59,7 @@ func TestMemorySideBySide(t *testing.T) {
 // The members use two stores on the same data.
 func TestMemoryReopened(t *testing.T) {
 	t.Parallel()
-	outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return &reopened{harness{newStore(owned.Options{})}} })
+	outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return &reopened{harness{newStore(memory.Options{})}} })
 }
 
 type reopened struct{ harness }
@@ -82,7 +82,7 @@ func TestMemoryWithClock(t *testing.T) {
 	t.Parallel()
 	outboxtest.Run(t, func(*testing.T) outboxtest.Harness {
 		c := &clock{now: time.Unix(1e9, 0)}
-		return &clocked{harness{newStore(owned.Options{Now: c.Now})}, c}
+		return &clocked{harness{newStore(memory.Options{Now: c.Now})}, c}
 	})
 }
 
@@ -110,22 +110,22 @@ func (c *clock) Sleep(_ context.Context, d time.Duration) error {
 	return nil
 }
 
-func newStore(opts owned.Options) *owned.Store {
+func newStore(opts memory.Options) *full {
 	opts.Source = "/test"
-	s, err := owned.New(opts)
+	s, err := memory.New(opts)
 	if err != nil {
 		panic(err)
 	}
-	return s
+	return &full{Store: s, there: map[int64]bool{}}
 }
 
 // harness is the suite's harness around the memory store.
-type harness struct{ store *owned.Store }
+type harness struct{ store *full }
 
 func (h *harness) Store() outbox.Store { return h.store }
 
 func (h *harness) Begin(context.Context) (outboxtest.Tx, error) {
-	return &tx{tx: h.store.Begin()}, nil
+	return &tx{tx: h.store.Begin(), store: h.store}, nil
 }
 
 func (h *harness) Save(context.Context) (func(context.Context) error, error) {
@@ -146,20 +146,33 @@ func (h *harness) Records(_ context.Context, route string) (out []outboxtest.Sto
 }
 
 type tx struct {
-	tx    *owned.Tx
-	saved owned.Savepoint
+	tx    *memory.Tx
+	store *full
+	saved memory.Savepoint
+	tells []outbox.Control
 }
 
-func (t *tx) Stage(_ context.Context, rows ...outboxtest.Row) error {
-	own := make([]owned.Row, len(rows))
-	for i := range rows {
-		own[i] = owned.Row(rows[i])
-	}
-	_, err := t.tx.Stage(own...)
+func (t *tx) Stage(_ context.Context, rows ...core.StagedRow) error {
+	_, err := t.tx.Stage(rows...)
 	return err
 }
 
-func (t *tx) Commit(context.Context) error { return t.tx.Commit() }
+func (t *tx) Commit(context.Context) error {
+	if err := t.tx.Commit(); err != nil {
+		return err
+	}
+	for _, c := range t.tells {
+		if err := t.store.tell(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) Tell(_ context.Context, c outbox.Control) error {
+	t.tells = append(t.tells, c)
+	return nil
+}
 
 func (t *tx) Rollback(context.Context) error { t.tx.Rollback(); return nil }
 

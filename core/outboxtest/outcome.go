@@ -14,6 +14,7 @@ var outcomeChecks = []named{
 	{"retry-counts-and-waits", retryCountsAndWaits},
 	{"retry-keeps-last-error", retryKeepsLastError},
 	{"abandoned-is-terminal", abandonedIsTerminal},
+	{"withdrawn-counts-nothing", withdrawnCountsNothing},
 	{"release-costs-nothing", releaseCostsNothing},
 	{"released-retry-waits-on", releasedRetryWaitsOn},
 }
@@ -86,6 +87,28 @@ func abandonedIsTerminal(k *kit) {
 	}
 }
 
+// Without this an operator's decision looks like a failed attempt, or keeps its key, or a message that replaces the one
+// that was put away is dropped as a duplicate.
+func withdrawnCountsNothing(k *kit) {
+	m := k.owner(1)
+	k.stage(k.row(key("k"), dedupe("d")))
+	r := m.ready()[0]
+	m.settle(outbox.Withdraw(&r, core.ReasonSkipped))
+	m.gone("it was withdrawn", r.Ref)
+	k.stored("it was withdrawn", r.ID, Stored{State: core.StateAbandoned, Reason: core.ReasonSkipped})
+	waiting := m.retries(1, far, key("k"))[0]
+	waiting.Version = m.version(waiting.Ref)
+	m.settle(outbox.Withdraw(&waiting, core.ReasonParked))
+	m.gone("it was withdrawn while it waited", waiting.Ref)
+	k.stored("it was withdrawn while it waited", waiting.ID, Stored{State: core.StateAbandoned, Attempts: 1, Reason: core.ReasonParked, LastError: errNo.Error()})
+	p := m.read(outbox.Look{Keys: []outbox.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Blocks: []string{k.route}, Limit: 10})
+	k.expectWaiting("of a key of which all was withdrawn", p.Keys[0].Waiting)
+	if d := m.due(10); len(d.Retries) > 0 || d.NextIn >= 0 {
+		k.fail("all was withdrawn, and %d are due, the next in %s", len(d.Retries), d.NextIn)
+	}
+	m.find(k.stage(k.row(key("k"), dedupe("d")))...)
+}
+
 // Without this a stop of a process or an outage of the broker uses up the attempts of a message.
 func releaseCostsNothing(k *kit) {
 	m := k.owner(1)
@@ -93,7 +116,7 @@ func releaseCostsNothing(k *kit) {
 	for _, unknown := range []bool{false, true} {
 		m.next(1)
 		m.settle(outbox.Release(&r, 0, unknown))
-		m.untouched("it was released", 0, &r)
+		r = m.released("it was handed back", &r)
 		k.stored("it was released", r.ID, Stored{State: core.StatePending})
 	}
 	if ts := k.join(1).next(1); len(ts) != 1 || ts[0].Ref != r.Ref {

@@ -177,7 +177,7 @@ func rangeKeepsToItsBytes(k *kit) {
 // Without this a record stays behind for ever since another one was to be left out.
 func rangeMayLeaveKeysOut(k *kit) {
 	m := k.owner(1)
-	var rows []Row
+	var rows []core.StagedRow
 	for i := range 12 {
 		rows = append(rows, k.row(key([]string{"hot", "a", ""}[i%3])))
 	}

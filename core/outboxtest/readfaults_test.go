@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/outboxtest"
 )
@@ -72,7 +73,7 @@ var readFaults = []faulty{
 	{"forgets what is withdrawable", "envelope-comes-back", records(func(r *outbox.Record) { r.Withdrawable = false })},
 	{"has no age", "times-come-back-as-durations", records(func(r *outbox.Record) { r.Age = 0 })},
 	{"has no expiry", "times-come-back-as-durations", records(func(r *outbox.Record) { r.Life = max(r.Life, 0) })},
-	{"stages backwards", "range-is-in-order", fault{rowsIn: func(rows []outboxtest.Row) { slices.Reverse(rows) }}},
+	{"stages backwards", "range-is-in-order", fault{rowsIn: func(rows []core.StagedRow) { slices.Reverse(rows) }}},
 	{"includes the beginning", "range-keeps-to-its-bounds", looks(func(l *outbox.Look) {
 		for i := range l.Ranges {
 			l.Ranges[i].From--
@@ -112,7 +113,7 @@ var readFaults = []faulty{
 		}
 		return o
 	}}},
-	{"has timers in line", "ready-is-what-is-due", fault{rowsIn: func(rows []outboxtest.Row) {
+	{"has timers in line", "ready-is-what-is-due", fault{rowsIn: func(rows []core.StagedRow) {
 		for i := range rows {
 			rows[i].Delay = 0
 		}

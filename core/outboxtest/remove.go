@@ -11,6 +11,7 @@ var removeChecks = []named{
 	{"removal-counts-crashes-of-holds", removalCountsCrashesOfHolds},
 	{"removal-makes-units-careful", removalMakesUnitsCareful},
 	{"removal-waits-for-no-lock", removalWaitsForNoLock},
+	{"member-removes-itself", memberRemovesItself},
 	{"removal-and-settle-exclude-each-other", removalAndSettleExcludeEachOther},
 }
 
@@ -42,6 +43,7 @@ func removalCountsCrashesOfHolds(k *kit) {
 	rs := m.some(6, key("k"))
 	m.hold(refs(rs[:4])...)
 	m.settle(outbox.Release(&rs[3], 0, false))
+	rs[3] = m.live(rs[3].Ref)
 	by.meet() // a renewal of another is no removal
 	k.parallel(8, func(int) { by.meet(by.remove(m)) })
 	m.die(by)
@@ -96,6 +98,27 @@ func removalWaitsForNoLock(k *kit) {
 	m.die(by)
 	if got := by.live(r.Ref); got.Crashes != 1 || got.Holder != 0 {
 		k.fail("its holder was removed while it was locked: crashes %d, holder %d, want 1 and 0", got.Crashes, got.Holder)
+	}
+}
+
+// Without this the records that a member cannot end any more wait for its lease, or come back uncounted.
+func memberRemovesItself(k *kit) {
+	m, watch := k.owner(1), k.join(1)
+	r := m.one()
+	m.hold(r.Ref)
+	former := *m
+	former.self.Beat--
+	if roster := m.meet(m.remove(&former)); !roster.Known {
+		k.fail("a member removed itself with another beat than its own, and is not known")
+	}
+	m.self.Beat++
+	k.until("a member has removed itself", func() bool { return !m.meet(m.remove(m)).Known })
+	u := k.units(watch.meet())[0]
+	if got := find(watch.meet(), m.self.Session); got != nil || u.Owner != 0 || u.Careful < r.Seq {
+		k.fail("a member removed itself: it is %+v, and its unit has the owner %d and Careful %d, want none, and at least %d", got, u.Owner, u.Careful, r.Seq)
+	}
+	if got := watch.live(r.Ref); got.Crashes != 1 || got.Holder != 0 {
+		k.fail("a member removed itself, and what it held has %d crashes and the holder %d, want 1 and none", got.Crashes, got.Holder)
 	}
 }
 
@@ -196,7 +219,7 @@ func removedSessionBringsNothingDue(k *kit) {
 // Without this a removed member writes holds that nobody ends, or frees the unit of its successor.
 func removedSessionGivesNothingUp(k *kit) {
 	m, by, rs := k.dead(2)
-	unit := k.units(by.meet())[0].Unit
+	unit := k.units(by.meet())[0]
 	for range 2 { // free, then the successor's
 		_, err := m.tryGiveUp(unit, 99, rs[1].Ref)
 		k.fenced("gives a unit up", err)

@@ -19,6 +19,8 @@ var settleChecks = []named{
 	{"hold-settles-without-the-unit", holdSettlesWithoutTheUnit},
 	{"one-refused-outcome-is-alone", oneRefusedOutcomeIsAlone},
 	{"version-grows-with-changes-only", versionGrowsWithChangesOnly},
+	{"late-release-leaves-a-newer-hold", lateReleaseLeavesANewerHold},
+	{"published-of-gone-is-nil", publishedOfGoneIsNil},
 }
 
 // every is each outcome once, Published first.
@@ -27,6 +29,7 @@ var every = []func(r *outbox.Record) outbox.Outcome{
 	func(r *outbox.Record) outbox.Outcome { return outbox.Retry(r, errNo, far) },
 	func(r *outbox.Record) outbox.Outcome { return outbox.Abandon(r, core.ReasonAttempts, errNo) },
 	func(r *outbox.Record) outbox.Outcome { return outbox.Release(r, 0, false) },
+	func(r *outbox.Record) outbox.Outcome { return outbox.Withdraw(r, core.ReasonParked) },
 }
 
 // applied fails unless o, an outcome of every, was applied to r, which was new, once.
@@ -41,8 +44,11 @@ func (m *member) applied(when string, o *outbox.Outcome, r *outbox.Record) {
 	case core.EventGivenUp:
 		m.gone(when+" it was abandoned", r.Ref)
 		k.stored(when, r.ID, Stored{State: core.StateAbandoned, Attempts: 1, Reason: core.ReasonAttempts, LastError: errNo.Error()})
+	case core.EventWithdrawn:
+		m.gone(when+" it was withdrawn", r.Ref)
+		k.stored(when, r.ID, Stored{State: core.StateAbandoned, Reason: core.ReasonParked})
 	case core.EventReleased:
-		m.untouched(when, 0, r)
+		m.released(when, r)
 		k.stored(when, r.ID, Stored{State: core.StatePending})
 	}
 }
@@ -54,6 +60,18 @@ func (m *member) untouched(when string, holder outbox.Session, r *outbox.Record)
 		m.k.fail("%s: holder %d, version %d after %d, attempts %d, failed %v, crashes %d; want the holder %d and all as it was",
 			when, got.Holder, got.Version, r.Version, got.Attempts, got.Failed, got.Crashes, holder)
 	}
+}
+
+// released fails unless r is ready as it was, held by nobody, with a greater version. It returns it.
+func (m *member) released(when string, r *outbox.Record) outbox.Record {
+	got := m.live(r.Ref)
+	if got.Version <= r.Version {
+		m.k.fail("%s: a record was released, and has version %d after %d", when, got.Version, r.Version)
+	}
+	same := *r
+	same.Version = got.Version
+	m.untouched(when, 0, &same)
+	return got
 }
 
 // Without this an outcome whose answer was lost is applied again: attempts count twice, and retries are put off twice.
@@ -68,8 +86,9 @@ func settleTwiceAppliesOnce(k *kit) {
 			o := fn(&r)
 			m.settle(o)
 			for range 2 {
-				if err := m.trySettle(o)[0]; err != nil && !errors.Is(err, outbox.ErrChanged) {
-					k.fail("settle (%s) a second time: got %v, want nil or outbox.ErrChanged", o.Event(), err)
+				err := m.trySettle(o)[0]
+				if published := o.Event() == core.EventConfirmed; err != nil && (published || !errors.Is(err, outbox.ErrChanged)) {
+					k.fail("settle (%s) a second time: got %v, want nil, or outbox.ErrChanged if it was not published", o.Event(), err)
 				}
 			}
 			m.applied("after three settles", &o, &r)
@@ -189,7 +208,7 @@ func lostUnitFencesButPublished(k *kit) {
 	a, b := k.join(1), k.join(1)
 	for _, taken := range []bool{false, true} {
 		a.claim(outbox.AllSlots)
-		rs := a.some(4, key("k"))
+		rs := a.some(len(every), key("k"))
 		a.free(outbox.AllSlots)
 		holder := outbox.Session(0)
 		if taken {
@@ -201,9 +220,10 @@ func lostUnitFencesButPublished(k *kit) {
 			a.refused("of a unit that was lost", outbox.ErrFenced, fn(&rs[i]))
 			a.untouched("its unit was lost, and its former owner settled it", holder, &rs[i])
 		}
-		a.settle(outbox.Published(&rs[3]))
-		a.gone("its former owner published it", rs[3].Ref)
-		a.settle(outbox.Published(&rs[0]), outbox.Published(&rs[1]), outbox.Published(&rs[2]))
+		for i := range rs {
+			a.settle(outbox.Published(&rs[i]))
+			a.gone("its former owner published it", rs[i].Ref)
+		}
 	}
 }
 
@@ -222,15 +242,15 @@ func holdSettlesWithoutTheUnit(k *kit) {
 		r := *ts[0].Record
 		other.applied("by one that does not own the unit", &o, &r)
 		if o.Event() == core.EventReleased {
-			other.publishNext(r.Ref)
+			other.publishNext(r.ID)
 		}
 	}
 }
 
 // publishNext takes the next one and publishes it.
-func (m *member) publishNext(ref outbox.Ref) {
+func (m *member) publishNext(id string) {
 	ts := m.next(1)
-	if len(ts) != 1 || ts[0].Ref != ref {
+	if len(ts) != 1 || ts[0].Ref.ID != id {
 		m.k.fail("one record was released, and another one, or none, is the next")
 	}
 	m.settle(outbox.Published(ts[0].Record))
@@ -270,11 +290,15 @@ func oneRefusedOutcomeIsAlone(k *kit) {
 func versionGrowsWithChangesOnly(k *kit) {
 	m := k.owner(1)
 	r := m.one(key("k"))
+	for _, held := range []bool{true, false} {
+		if held {
+			m.hold(r.Ref)
+			m.untouched("it was held", m.self.Session, &r)
+		}
+		m.settle(outbox.Release(&r, 0, false))
+		r = m.released("it was handed back", &r)
+	}
 	last := r.Version
-	m.hold(r.Ref)
-	m.untouched("it was held", m.self.Session, &r)
-	m.settle(outbox.Release(&r, 0, false))
-	m.untouched("it was released", 0, &r)
 	for range 3 {
 		m.settle(outbox.Retry(&r, errNo, 0))
 		waiting := m.version(r.Ref)
@@ -283,5 +307,41 @@ func versionGrowsWithChangesOnly(k *kit) {
 			k.fail("a record has version %d after a failed attempt, and %d when its retry is held; before it was %d", waiting, r.Version, last)
 		}
 		last = r.Version
+	}
+}
+
+// Without this a release that was sent again ends a hold that was written since, and the record is handed out twice.
+func lateReleaseLeavesANewerHold(k *kit) {
+	m, other := k.owner(1), k.join(1)
+	for _, by := range []*member{m, other} {
+		old := m.one()
+		m.hold(old.Ref)
+		late := outbox.Release(&old, 0, false)
+		m.settle(late)
+		if ts := by.next(1); len(ts) != 1 || ts[0].Ref.ID != old.ID {
+			k.fail("one record was released, and %d were taken, or another one", len(ts))
+		}
+		now := m.live(old.Ref)
+		m.refused("that was released, and is held anew", outbox.ErrChanged, late)
+		m.untouched("it was released again, late", by.self.Session, &now)
+		m.settle(outbox.Published(&now))
+	}
+}
+
+// Without this a message that was published, and whose first answer was lost, looks as if somebody had changed it.
+func publishedOfGoneIsNil(k *kit) {
+	m, other, gone := k.owner(1), k.join(1), k.join(1)
+	rs := m.some(3, key("k"))
+	m.hold(rs[1].Ref)
+	r := rs[2]
+	m.settle(outbox.Retry(&r, errNo, far))
+	for i := range rs {
+		m.settle(outbox.Published(&rs[i]))
+		m.settle(outbox.Published(&rs[i]), outbox.Published(&rs[i]))
+		other.settle(outbox.Published(&rs[i]))
+	}
+	if k.traits.SessionFence {
+		gone.die(m)
+		gone.refused("of what is gone, by a removed session", outbox.ErrFenced, outbox.Published(&rs[0]))
 	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outbox"
-	"github.com/waybill-go/waybill/core/outboxtest"
 )
 
 func outcomes(fn func(o outbox.Outcome, r *outbox.Record) outbox.Outcome) fault {
@@ -114,7 +113,7 @@ var settleFaults = []faulty{
 	})},
 	{"tells each caller of a timer", "timers-get-greater-numbers-once", dues(func(_ *broken, _ outbox.Session, p *outbox.DuePage) { p.Moved *= 2 })},
 	{"puts timers in line with their numbers", "timers-get-greater-numbers-once", fault{record: func(r *outbox.Record) { r.Seq = max(r.Seq-30, 1) }}},
-	{"has timers in line at once", "timers-get-greater-numbers-once", fault{rowsIn: func(rows []outboxtest.Row) {
+	{"has timers in line at once", "timers-get-greater-numbers-once", fault{rowsIn: func(rows []core.StagedRow) {
 		for i := range rows {
 			rows[i].Delay = 0
 		}
@@ -201,6 +200,22 @@ var settleFaults = []faulty{
 		}
 	}}},
 
+	{"ignores versions", "late-release-leaves-a-newer-hold", anyVersion},
+	{"says that what is gone has changed", "published-of-gone-is-nil", fault{settle: func(ctx context.Context, b *broken, self outbox.Session, os []outbox.Outcome) core.Results {
+		gone := make([]bool, len(os))
+		for i := range os {
+			gone[i] = os[i].Event() == core.EventConfirmed && b.at(os[i].Ref()) == nil
+		}
+		res := b.store.Settle(ctx, self, os)
+		for i := range res {
+			if gone[i] && res[i] == nil {
+				res[i] = outbox.ErrChanged
+			}
+		}
+		return res
+	}}},
+	{"says to removed sessions that what is gone is published", "published-of-gone-is-nil", forgives(outbox.ErrFenced)},
+
 	{"releases what was published", "published-does-not-come-again", outcomes(func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
 		if o.Event() == core.EventConfirmed {
 			return outbox.Release(r, 0, false)
@@ -236,6 +251,18 @@ var settleFaults = []faulty{
 		}
 		return o
 	})},
+	{"counts a decision as an attempt", "withdrawn-counts-nothing", outcomes(func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+		if o.Event() == core.EventWithdrawn {
+			return outbox.Abandon(r, o.Reason(), nil)
+		}
+		return o
+	})},
+	{"has one reason for decisions", "withdrawn-counts-nothing", outcomes(func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+		if o.Event() == core.EventWithdrawn {
+			return outbox.Withdraw(r, core.ReasonCancelled)
+		}
+		return o
+	})},
 	{"counts a release as an attempt", "release-costs-nothing", outcomes(func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
 		if o.Event() == core.EventReleased {
 			return outbox.Retry(r, nil, 0)
@@ -262,6 +289,29 @@ var settleFaults = []faulty{
 			}
 		}
 		return res
+	}}},
+	{"forgets the reason of a decision", "decision-is-told-with-its-reason", pages(func(p *outbox.Page) {
+		for i := range p.Control {
+			p.Control[i].Reason = ""
+		}
+	})},
+	{"takes a decision for another change of its key", "decision-is-told-with-its-reason", pages(func(p *outbox.Page) {
+		for i := range p.Control {
+			p.Control[i].Kind = outbox.ControlKey
+		}
+	})},
+	{"has a control record heeded for all by one", "control-from-waits-for-all-owners", fault{settle: func(ctx context.Context, b *broken, self outbox.Session, os []outbox.Outcome) core.Results {
+		for i := range os {
+			if b.owner(os[i].Ref().Route, 0) == self {
+				b.store.heed(ctx, b.owner(os[i].Ref().Route, 63), os[i].Control())
+			}
+		}
+		return b.store.Settle(ctx, self, os)
+	}}},
+	{"tells one owner of what concerns all", "control-from-waits-for-all-owners", fault{page: func(_ *broken, l *outbox.Look, p *outbox.Page) {
+		if !l.Parts[0].Slots.Has(0) {
+			p.Control = nil
+		}
 	}}},
 	{"heeds for removed sessions", "heeded-deletes-a-control-record", forgives(outbox.ErrFenced)},
 

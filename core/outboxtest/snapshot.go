@@ -105,7 +105,7 @@ func pageAndWaitingAreOneSnapshot(k *kit) {
 }
 
 // stageBusy is stage for several writers at once: of a database with one writer an error is tried again.
-func (k *kit) stageBusy(rows ...Row) {
+func (k *kit) stageBusy(rows ...core.StagedRow) {
 	var err error
 	k.until("a transaction could stage", func() bool {
 		if err = k.tryStage(rows...); err != nil && !k.single() {
@@ -115,7 +115,7 @@ func (k *kit) stageBusy(rows ...Row) {
 	})
 }
 
-func (k *kit) tryStage(rows ...Row) error {
+func (k *kit) tryStage(rows ...core.StagedRow) error {
 	tx, err := k.h.Begin(k.ctx)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outbox"
 )
 
@@ -56,7 +57,7 @@ func takersNeverShare(k *kit) {
 // Without this old messages of a queue starve, or one with a key is handled beside an earlier one of its key.
 func nextIsInOrderWithoutKeys(k *kit) {
 	m := k.owner(1)
-	var rows []Row
+	var rows []core.StagedRow
 	for i := range 12 {
 		rows = append(rows, k.row(key([]string{"", "k"}[i%2])))
 	}
@@ -170,6 +171,7 @@ func deliveriesCountOnce(k *kit) {
 			k.fail("a record was held %d times for a delivery, and a page says %d", want, r.Deliveries)
 		}
 		m.settle(outbox.Release(&rs[0], 0, false), outbox.Release(&rs[1], 0, false))
+		rs = m.find(ids(rs)...)
 	}
 	if ts := m.hold(rs[0].Ref); ts[0].Deliveries != 3 {
 		k.fail("a take without Deliver counted: %d deliveries, want 3", ts[0].Deliveries)

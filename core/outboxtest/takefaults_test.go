@@ -4,8 +4,8 @@ import (
 	"context"
 	"slices"
 
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outbox"
-	"github.com/waybill-go/waybill/core/outboxtest"
 )
 
 func takes(fn func(b *broken, w *outbox.Want)) fault {
@@ -53,7 +53,7 @@ var holdless = fault{take: func(ctx context.Context, b *broken, self outbox.Sess
 	return out, err
 }}
 
-func giveUps(fn func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error)) fault {
+func giveUps(fn func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error)) fault {
 	return fault{giveUp: fn}
 }
 
@@ -64,7 +64,7 @@ var takeFaults = []faulty{
 		return slices.DeleteFunc(ts, func(t outbox.Taken) bool { return t.Ref.Seq%50 == 0 }), err
 	}}},
 	{"takes backwards", "next-is-in-order-without-keys", taken(func(_ *broken, _ outbox.Session, ts []outbox.Taken) { slices.Reverse(ts) })},
-	{"takes what has a key", "next-is-in-order-without-keys", fault{rowsIn: func(rows []outboxtest.Row) { // as if keys were looked at by nobody
+	{"takes what has a key", "next-is-in-order-without-keys", fault{rowsIn: func(rows []core.StagedRow) { // as if keys were looked at by nobody
 		for i := range rows {
 			rows[i].Envelope.Key = ""
 		}
@@ -138,75 +138,76 @@ var takeFaults = []faulty{
 	}}},
 	{"ignores holds", "one-of-two-takers-wins", holdless},
 
-	{"holds nothing", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, _ []outbox.Ref) (bool, error) {
-		return b.store.GiveUp(ctx, self, u, low, nil)
+	{"holds nothing", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, _ []outbox.Ref) (bool, error) {
+		return b.store.GiveUp(ctx, self, u, nil)
 	})},
-	{"leaves other holds", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
+	{"leaves other holds", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
 		for ref, s := range b.holds {
 			if s == self {
 				out = append(out, ref)
 			}
 		}
-		return b.store.GiveUp(ctx, self, u, low, out)
+		return b.store.GiveUp(ctx, self, u, out)
 	})},
-	{"stores no Low", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, _ int64, out []outbox.Ref) (bool, error) {
-		return b.store.GiveUp(ctx, self, u, 0, out)
+	{"stores no Low", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+		u.Low = 0
+		return b.store.GiveUp(ctx, self, u, out)
 	})},
-	{"refuses a repetition", "give-up-repeats", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
-		if b.given[u] {
+	{"refuses a repetition", "give-up-repeats", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+		if b.given[u.Unit] {
 			return false, outbox.ErrFenced
 		}
-		b.given[u] = true
-		return b.store.GiveUp(ctx, self, u, low, out)
+		b.given[u.Unit] = true
+		return b.store.GiveUp(ctx, self, u, out)
 	})},
-	{"gives up nothing if something changed", "give-up-leaves-out-what-changed", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
+	{"gives up nothing if something changed", "give-up-leaves-out-what-changed", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
 		for _, ref := range out {
 			if r := b.at(ref); r == nil || r.Ref != ref {
 				return false, nil
 			}
 		}
-		return b.store.GiveUp(ctx, self, u, low, out)
+		return b.store.GiveUp(ctx, self, u, out)
 	})},
-	{"holds any version", "give-up-leaves-out-what-changed", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
+	{"holds any version", "give-up-leaves-out-what-changed", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
 		out = slices.Clone(out)
 		for i := range out {
 			if r := b.at(out[i]); r != nil {
 				out[i] = r.Ref
 			}
 		}
-		return b.store.GiveUp(ctx, self, u, low, out)
+		return b.store.GiveUp(ctx, self, u, out)
 	})},
-	{"frees a unit of which something is locked", "give-up-of-locked-changes-nothing", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
-		ok, err := b.store.GiveUp(ctx, self, u, low, out)
+	{"frees a unit of which something is locked", "give-up-of-locked-changes-nothing", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+		ok, err := b.store.GiveUp(ctx, self, u, out)
 		if !ok && err == nil {
-			_, err = b.store.GiveUp(ctx, self, u, low, nil)
+			_, err = b.store.GiveUp(ctx, self, u, nil)
 		}
 		return ok, err
 	})},
-	{"holds what it can", "give-up-of-locked-changes-nothing", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
-		ok, err := b.store.GiveUp(ctx, self, u, low, out)
+	{"holds what it can", "give-up-of-locked-changes-nothing", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+		ok, err := b.store.GiveUp(ctx, self, u, out)
 		if !ok && err == nil {
 			_, err = b.store.Take(ctx, self, outbox.Want{Refs: out})
 		}
 		return ok, err
 	})},
 	{"gives up behind locks", "give-up-of-locked-changes-nothing", fault{waits: "give up"}},
-	{"gives up for others", "give-up-needs-the-owner", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
-		if owner := b.owner(u.Route, u.From); owner != 0 {
+	{"gives up for others", "give-up-needs-the-owner", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+		if owner := b.owner(u.Unit.Route, u.Unit.From); owner != 0 {
 			self = owner
 		}
-		return b.store.GiveUp(ctx, self, u, low, out)
+		return b.store.GiveUp(ctx, self, u, out)
 	})},
-	{"frees the unit of a successor", "give-up-needs-the-owner", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, out []outbox.Ref) (bool, error) {
-		if owner := b.owner(u.Route, u.From); b.given[u] {
-			self = owner
+	{"frees the unit of a successor", "give-up-needs-the-owner", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+		if owner := b.owner(u.Unit.Route, u.Unit.From); b.given[u.Unit] {
+			self, u.Term = owner, b.term(u.Unit)
 		}
-		ok, err := b.store.GiveUp(ctx, self, u, low, out)
-		b.given[u] = b.given[u] || ok
+		ok, err := b.store.GiveUp(ctx, self, u, out)
+		b.given[u.Unit] = b.given[u.Unit] || ok
 		return ok, err
 	})},
-	{"ends holds with the unit", "given-up-holds-settle", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Unit, low int64, _ []outbox.Ref) (bool, error) {
-		return b.store.GiveUp(ctx, self, u, low, nil)
+	{"ends holds with the unit", "given-up-holds-settle", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, _ []outbox.Ref) (bool, error) {
+		return b.store.GiveUp(ctx, self, u, nil)
 	})},
 	{"settles for owners only", "given-up-holds-settle", ownersOnly},
 }

@@ -221,7 +221,7 @@ func (s *storm) transaction(k *kit, rnd *rand.Rand, name string) {
 			k.must("set a savepoint", sp.Savepoint(k.ctx))
 			saved = true
 		}
-		rows := make([]Row, 1+rnd.IntN(3))
+		rows := make([]core.StagedRow, 1+rnd.IntN(3))
 		for j := range rows {
 			rows[j] = k.row(id(fmt.Sprintf("%s-%d-%d", name, i, j)))
 			if rnd.IntN(3) > 0 {

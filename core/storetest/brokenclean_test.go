@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/storetest"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -29,14 +30,14 @@ func (b *broken) WithRetention(_ context.Context, r core.Retention) (storetest.H
 	return &other, err
 }
 
-// settleHeld settles what was claimed and never settled, as a cleaner that does not heed leases.
-func settleHeld(outcome func(r *core.Record) core.Outcome, held func(r *core.Record) bool) broken {
+// settling is a cleaner that settles what was read and is none of its business.
+func settling(outcome func(r *outbox.Record) outbox.Outcome, wanted func(r *outbox.Record) bool) broken {
 	return broken{clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
 		done, err := b.inner.Clean(ctx, owner, lease)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for _, r := range b.last {
-			if held(&r) && b.inner.Settle(ctx, []core.Outcome{outcome(&r)}).FirstErr() == nil {
+			if wanted(&r) && b.inner.Settle(ctx, b.self, []outbox.Outcome{outcome(&r)}).FirstErr() == nil {
 				done.Expired++
 			}
 		}
@@ -61,12 +62,14 @@ var cleanFaults = []struct {
 	{"nothing is swept", "clean-sweeps-what-expired", broken{clean: func(context.Context, *broken, string, time.Duration) (core.Cleaned, error) {
 		return core.Cleaned{Elected: true}, nil
 	}}},
-	{"leased ones are swept", "clean-sweeps-what-expired", settleHeld(
-		func(r *core.Record) core.Outcome { return core.Abandon(r, core.ReasonExpired, errors.New("expired")) },
-		func(r *core.Record) bool { return r.Envelope.Expired(time.Now()) },
+	{"held ones are swept", "clean-sweeps-what-expired", settling(
+		func(r *outbox.Record) outbox.Outcome {
+			return outbox.Abandon(r, core.ReasonExpired, errors.New("expired"))
+		},
+		func(r *outbox.Record) bool { return r.Envelope.Expired(time.Now()) },
 	)},
-	{"swept ones hold back their key", "clean-frees-the-keys-of-what-it-sweeps", broken{request: func(r *core.ClaimRequest) { r.Routes[0].BlockAfterAbandon = true }}},
-	{"leased ones are deleted", "clean-never-deletes-what-is-not-settled", settleHeld(core.Published, func(*core.Record) bool { return true })},
+	{"swept ones hold back their key", "clean-frees-the-keys-of-what-it-sweeps", blocksAlways},
+	{"held ones are deleted", "clean-never-deletes-what-is-not-settled", settling(outbox.Published, func(*outbox.Record) bool { return true })},
 	{"nothing is deleted", "clean-never-deletes-what-is-not-settled", broken{retain: func(core.Retention) core.Retention {
 		return core.Retention{Abandoned: -1}
 	}}},
@@ -87,10 +90,15 @@ var cleanFaults = []struct {
 		r.Published = -1
 		return r
 	}}},
+	{"nobody is told of a sweep", "owner-is-told-of-sweep", mute},
+	{"nobody is told of a deletion", "owner-is-told-of-deletion", mute},
 	{"anything goes", "clean-refuses-bad-input", broken{clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
 		return b.inner.Clean(ctx, owner+"x", max(lease, time.Millisecond))
 	}}},
 }
+
+// mute tells nobody anything.
+var mute = broken{page: func(_ *broken, p *outbox.Page) { p.Control = nil }}
 
 func TestSuiteCatchesBrokenCleaners(t *testing.T) { // TE-01 TE-02 DB-09 ST-11
 	t.Parallel()

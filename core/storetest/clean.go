@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // Retainer is a harness that can open a store of the same kind with another retention, for a store with core.Cleaner.
@@ -44,9 +45,7 @@ func (k *kit) retaining(r core.Retention) *kit {
 	}
 	other, err := h.WithRetention(k.ctx, r)
 	k.must("open with a retention", err)
-	mine := newKit(k.ctx, other)
-	mine.onFail = k.onFail
-	return mine
+	return k.other(other)
 }
 
 // clean cleans as a new owner until there is no more to do, and returns what was done.
@@ -89,12 +88,6 @@ func (k *kit) is(when, id string, state core.State, reason core.Reason) {
 	}
 }
 
-// abandon abandons all of ids, which are claimable now.
-func (k *kit) abandon(reason core.Reason, ids ...string) {
-	rs := k.takeIDs(ids)
-	k.settle(outcomes(rs, func(r *core.Record) core.Outcome { return core.Abandon(r, reason, errNo) })...)
-}
-
 // One of many cleans: the lease is one's, can be renewed, and ends by itself. DB-09.
 func cleanElectsOne(k *kit) {
 	c := k.cleaner()
@@ -130,7 +123,7 @@ func cleanElectsOne(k *kit) {
 	k.expire(short)
 	results := make([]bool, 8)
 	start = time.Now()
-	k.parallel(len(results), func(i int, k *kit) {
+	k.parallel(len(results), func(i int) {
 		done, err := k.cleaner().Clean(k.ctx, "p-"+core.NewID(), short)
 		k.must("clean", err)
 		results[i] = done.Elected
@@ -145,31 +138,34 @@ func cleanElectsOne(k *kit) {
 	}
 }
 
-// What expires while it waits is abandoned as expired, at once, scheduled or to be retried. What is leased, or not yet
-// expired, is left alone. ST-11.
+// What expires while it waits for a time is abandoned as expired, whether it is scheduled or to be retried. What is
+// held, not yet expired, or in line of an owner, who finds out himself, is left alone. ST-11.
 func cleanSweeps(k *kit) {
 	k.cleaner()
 	const ttl = time.Second
-	leased := k.stage(k.msg(core.TTL(ttl)))
-	rs := k.takeIDs(leased)
+	held := k.takeIDs(k.stage(k.msg(core.TTL(ttl))))
 	failed := k.stage(k.msg(core.TTL(ttl)))
-	r := k.takeIDs(failed)
-	k.settle(core.Retry(&r[0], errNo, far))
-	waiting := k.stage(k.msg(core.TTL(ttl)), k.msg(core.TTL(ttl), core.Delay(ttl/2)))
+	k.retry(k.takeIDs(failed)[0], far)
 	lasting := k.stage(k.msg(), k.msg(core.TTL(far)))
+	due := k.stage(k.msg(core.TTL(ttl)))
+	scheduled := k.stage(k.msg(core.TTL(ttl), core.Delay(ttl/2)))
 	if done := k.clean(); done.Expired != 0 {
 		k.fail("%d were swept before anything had expired", done.Expired)
 	}
 	k.expire(ttl)
-	if done := k.clean(); done.Expired != len(failed)+len(waiting) {
-		k.fail("%d were swept, want %d", done.Expired, len(failed)+len(waiting))
+	if done := k.clean(); done.Expired != 2 {
+		k.fail("%d were swept, want 2", done.Expired)
 	}
-	for _, id := range append(append([]string{}, failed...), waiting...) {
+	for _, id := range []string{failed[0], scheduled[0]} {
 		k.is("after the sweep", id, core.StateAbandoned, core.ReasonExpired)
 	}
-	k.takeIDs(lasting)
-	k.none("the rest is expired or leased")
-	k.published(rs...) // the leased one was its relay's
+	rs := k.takeIDs(append(lasting, due...))
+	if r := &rs[2]; !r.Expires || r.Life > 0 {
+		k.fail("a record that has expired has %s left, expires: %v", r.Life, r.Expires)
+	}
+	k.settle(outbox.Abandon(&rs[2], core.ReasonExpired, errNo))
+	k.none("the rest is expired or held")
+	k.published(held...) // it was its member's
 	if done := k.clean(); done.Expired != 0 {
 		k.fail("%d were swept again", done.Expired)
 	}
@@ -178,39 +174,29 @@ func cleanSweeps(k *kit) {
 // A swept message holds back its key no longer. ST-11 OR-02.
 func cleanFreesKeys(k *kit) {
 	k.cleaner()
-	k.keyed()
 	const ttl = 500 * time.Millisecond
 	head := k.stage(k.msg(core.Key("k"), core.TTL(ttl)))
-	r := k.takeIDs(head)
-	k.settle(core.Retry(&r[0], errNo, far))
-	rest := k.stage(k.msg(core.Key("k"), core.TTL(ttl)), k.msg(core.Key("k")), k.msg(core.Key("k"), core.TTL(ttl)), k.msg(core.Key("k")))
+	k.retry(k.takeIDs(head)[0], far)
+	rest := k.stage(k.msg(core.Key("k")), k.msg(core.Key("k")))
 	k.none("an earlier one of their key waits for a retry")
 	k.expire(ttl)
-	if done := k.clean(); done.Expired != 3 {
-		k.fail("%d were swept, want 3", done.Expired)
+	if done := k.clean(); done.Expired != 1 {
+		k.fail("%d were swept, want 1", done.Expired)
 	}
-	k.drainIDs([]string{rest[1], rest[3]})
+	k.drainIDs(rest)
 }
 
 // With no retention at all everything that is not settled stays, and what was abandoned goes, counted by reason. DB-09.
 func cleanKeepsUnsettled(k *kit) {
 	k = k.retaining(core.Retention{Published: atOnce, Abandoned: atOnce, Withdrawn: atOnce})
-	defer k.close()
 	abandoned := k.stage(k.msgs(3)...)
 	k.abandon(core.ReasonUnroutable, abandoned...)
-	leased := k.stage(k.msg())
-	rs := k.takeIDs(leased)
 	dead := k.stage(k.msg())
-	k.takeIDs(dead, lease(short))
-	k.expire(short)
+	k.crash(dead...)
+	k.release(k.takeIDs(dead)...)
+	held := k.takeIDs(append(dead, k.stage(k.msg())...))
 	failed := k.stage(k.msg())
-	for _, r := range k.take(2) {
-		if r.Envelope.ID == failed[0] {
-			k.settle(core.Retry(&r, errNo, far))
-		} else {
-			k.settle(core.Release(&r, far))
-		}
-	}
+	k.retry(k.takeIDs(failed)[0], far)
 	ready := k.stage(k.msg(), k.msg(core.Delay(far)))
 	done := k.clean()
 	if n := done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: core.ReasonUnroutable}]; n < len(abandoned) {
@@ -224,12 +210,11 @@ func cleanKeepsUnsettled(k *kit) {
 	for _, id := range abandoned {
 		k.is("after cleaning", id, core.StateNone, core.ReasonNone)
 	}
-	k.is("after cleaning", leased[0], core.StateProcessing, core.ReasonNone)
-	k.is("after cleaning", dead[0], core.StatePending, core.ReasonNone)
 	k.is("after cleaning", failed[0], core.StateFailed, core.ReasonNone)
 	k.is("after cleaning", ready[1], core.StatePending, core.ReasonNone)
-	k.published(rs...)
-	k.drainIDs(ready[:1])
+	k.release(held...)
+	k.drainIDs(append(recordIDs(held), ready[0]))
+	k.none("the others wait")
 }
 
 // Abandoned records are kept for ever unless the retention says otherwise, and then for that time. DB-09.
@@ -238,7 +223,6 @@ func cleanHeedsRetention(k *kit) {
 	kept := k.stage(k.msg())
 	k.abandon(core.ReasonRejected, kept...)
 	timed := k.retaining(core.Retention{Abandoned: short})
-	defer timed.close()
 	start := time.Now()
 	ids := timed.stage(timed.msg())
 	timed.abandon(core.ReasonRejected, ids...)
@@ -253,13 +237,12 @@ func cleanHeedsRetention(k *kit) {
 	timed.drainIDs(timed.stage(timed.msg()))
 }
 
-// Published records stay for their retention: they are not claimed again, and staging their ids again is a no-op that
-// says so. ST-05 DB-09.
+// Published records stay for their retention: they are not handed out again, and staging their ids again is a no-op
+// that says so. ST-05 DB-09.
 func publishedAreKept(k *kit) {
 	k.cleaner()
 	const keep = time.Second
 	timed := k.retaining(core.Retention{Published: keep})
-	defer timed.close()
 	again := func(k *kit, id string) bool {
 		tx := k.begin()
 		defer k.rollback(tx)
@@ -269,9 +252,7 @@ func publishedAreKept(k *kit) {
 	ids := timed.stage(timed.msgs(3, core.Key("k"))...)
 	rs := timed.take(len(ids))
 	timed.published(rs...)
-	for i := range rs {
-		timed.lost("it was published already", core.Published(&rs[i]))
-	}
+	timed.published(rs...) // again, as after a lost answer
 	timed.clean()
 	timed.none("all are published")
 	dup := again(timed, ids[0])
@@ -289,7 +270,6 @@ func publishedAreKept(k *kit) {
 		k.fail("a published message could not be staged again after its retention")
 	}
 	always := k.retaining(core.Retention{Published: -1, Abandoned: atOnce})
-	defer always.close()
 	ids = always.stage(always.msg())
 	always.published(always.takeIDs(ids)...)
 	always.clean()

@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,13 +8,26 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
+var dedupeChecks = []named{
+	{"dedupe-key-makes-duplicate", dedupeKeyMakesDuplicate},
+	{"dedupe-key-beside-others", dedupeKeyBesideOthers},
+	{"dedupe-key-is-free-when-settled", dedupeKeyIsFreeWhenSettled},
+	{"dedupe-key-of-running-transaction-waits", dedupeKeyOfRunningTransactionWaits},
+	{"replace-takes-the-place", replaceTakesThePlace},
+	{"replace-within-a-transaction", replaceWithinATransaction},
+	{"replace-of-held-lets-both-live", replaceOfHeldLetsBothLive},
+	{"replace-rolled-back-leaves-the-old", replaceRolledBackLeavesTheOld},
+	{"replace-latest-of-many-wins", replaceLatestOfManyWins},
+}
+
 // A second message with the dedupe key of a live one on its route and topic is a no-op that names the live one: within
-// a call, a transaction, across them, and while it is leased or waits for a retry. ST-08.
+// a call, a transaction, across them, and while it is held or waits for a retry. ST-08.
 func dedupeKeyMakesDuplicate(k *kit) {
 	k.canCancel()
-	other := newKit(k.ctx, k.h)
+	other := k.other(k.h)
 	first, elsewhere, topic := k.msg(core.DedupeKey("k")), other.msg(core.DedupeKey("k")), k.msg(core.DedupeKey("k"))
 	topic.Topic = "storetest.other"
 	dup := func(route string) core.Staged { return core.Staged{ID: first.ID, Route: route, Duplicate: true} }
@@ -38,13 +50,13 @@ func dedupeKeyMakesDuplicate(k *kit) {
 		k.fail("messages without a dedupe key are duplicates")
 	}
 	rs := k.take(5)
-	if rs[0].Envelope.ID != first.ID || rs[1].Envelope.ID != topic.ID || rs[2].Envelope.ID != staged[4].ID {
-		k.fail("claimed other messages than those that were staged first")
+	if rs[0].ID != first.ID || rs[1].ID != topic.ID || rs[2].ID != staged[4].ID {
+		k.fail("handed out other messages than those that were staged first")
 	}
-	k.expect("while it is leased", k.stageNow(k.msg(core.DedupeKey("k")))[0], dup(k.route))
-	k.settle(core.Retry(&rs[0], errors.New("no"), far))
+	k.expect("while it is held", k.stageNow(k.msg(core.DedupeKey("k")))[0], dup(k.route))
+	k.retry(rs[0], far)
 	k.expect("while it waits for a retry", k.stageNow(k.msg(core.DedupeKey("k")))[0], dup(k.route))
-	k.none("all are leased, or duplicates")
+	k.none("all are out, wait, or are duplicates")
 }
 
 // Keyed messages among others, many in one call: the order of the input is kept. ST-08, ST-02.
@@ -71,7 +83,7 @@ func dedupeKeyBesideOthers(k *kit) {
 // A dedupe key is free again when its message is published, abandoned or cancelled, or was rolled back. ST-08.
 func dedupeKeyIsFreeWhenSettled(k *kit) {
 	k.canCancel()
-	fresh := func(where string) core.Record {
+	fresh := func(where string) outbox.Record {
 		m := k.msg(core.DedupeKey("k"))
 		k.expect(where, k.stageNow(m)[0], core.Staged{ID: m.ID, Route: k.route})
 		return k.takeIDs([]string{m.ID})[0]
@@ -82,9 +94,9 @@ func dedupeKeyIsFreeWhenSettled(k *kit) {
 	r := fresh("after a rollback")
 	k.published(r)
 	r = fresh("after publishing")
-	k.settle(core.Abandon(&r, core.ReasonRejected, errors.New("no")))
+	k.settle(outbox.Abandon(&r, core.ReasonRejected, errNo))
 	r = fresh("after abandoning")
-	k.settle(core.Release(&r, 0))
+	k.release(r)
 	k.cancel("the released one", core.CancelDone, k.byKey("k"))
 	r = fresh("after cancelling")
 	k.published(r)
@@ -100,7 +112,7 @@ func dedupeKeyOfRunningTransactionWaits(k *kit) {
 		second := make(chan error, 1)
 		var got core.Staged
 		go func() {
-			second <- k.eager(func(k *kit, tx Tx) error { s, err := tx.Stage(k.ctx, b); got = one(s); return err })
+			second <- k.eager(func(tx Tx) error { s, err := tx.Stage(k.ctx, b); got = one(s); return err })
 		}()
 		k.sleep(20 * pause)
 		want, id := core.Staged{ID: b.ID, Route: k.route}, b.ID
@@ -125,14 +137,12 @@ func one(s []core.Staged) core.Staged {
 }
 
 // eager runs fn in a transaction, and again while that fails: a store that cannot wait is busy.
-func (k *kit) eager(fn func(k *kit, tx Tx) error) error {
-	mine := newKit(k.ctx, k.h)
-	mine.route, mine.topic = k.route, k.topic
-	return guard(mine, func(k *kit) {
+func (k *kit) eager(fn func(tx Tx) error) error {
+	return guard(func() {
 		for deadline := time.Now().Add(patience); ; k.sleep(pause) {
 			tx, err := k.h.Begin(k.ctx)
 			if err == nil {
-				if err = fn(k, tx); err == nil {
+				if err = fn(tx); err == nil {
 					err = tx.Commit(k.ctx)
 				}
 				_ = tx.Rollback(k.ctx)
@@ -160,10 +170,10 @@ func replaceTakesThePlace(k *kit) {
 	replace("a pending one", core.CancelDone, core.Delay(far))
 	id := replace("a scheduled one", core.CancelDone)
 	rs := k.takeIDs([]string{id})
-	k.settle(core.Retry(&rs[0], errors.New("no"), far))
+	k.retry(rs[0], far)
 	id = replace("one that waits for a retry", core.CancelDone)
 	rs = k.takeIDs([]string{id})
-	k.settle(core.ReleaseUnknown(&rs[0], 0))
+	k.settle(outbox.Release(&rs[0], 0, true))
 	id = replace("one that may have arrived", core.CancelMaybe)
 	own := k.msg(core.ID(id), core.Replace("k"))
 	k.expect("its own id again", k.stageNow(own)[0], core.Staged{ID: id, Route: k.route, Duplicate: true})
@@ -191,16 +201,16 @@ func replaceWithinATransaction(k *kit) {
 	k.none("the others were replaced")
 }
 
-// A message that a relay holds cannot be replaced: both are sent, the answer says so, and the key is the newer one's.
+// A message that a member holds cannot be replaced: both are sent, the answer says so, and the key is the newer one's.
 // ST-10.
-func replaceOfLeasedLetsBothLive(k *kit) {
+func replaceOfHeldLetsBothLive(k *kit) {
 	k.canCancel()
 	a, b := k.msg(core.DedupeKey("k")), k.msg(core.Replace("k"))
 	k.stageNow(a)
 	rs := k.takeIDs([]string{a.ID})
-	k.expect("a leased one", k.stageNow(b)[0], core.Staged{ID: b.ID, Route: k.route, Replaced: core.CancelInFlight})
+	k.expect("a held one", k.stageNow(b)[0], core.Staged{ID: b.ID, Route: k.route, Replaced: core.CancelInFlight})
 	k.expect("a duplicate of the newer", k.stageNow(k.msg(core.DedupeKey("k")))[0], core.Staged{ID: b.ID, Route: k.route, Duplicate: true})
-	k.settle(core.Release(&rs[0], 0))
+	k.release(rs[0])
 	k.drainIDs([]string{a.ID, b.ID})
 	k.none("both were sent")
 }
@@ -212,7 +222,7 @@ func replaceRolledBackLeavesTheOld(k *kit) {
 	k.stageNow(a)
 	tx := k.begin()
 	k.mustStage(tx, k.msg(core.Replace("k")))
-	k.hidden()
+	k.withheld("it is being replaced")
 	k.rollback(tx)
 	k.expect("after the rollback", k.stageNow(k.msg(core.DedupeKey("k")))[0], core.Staged{ID: a.ID, Route: k.route, Duplicate: true})
 	k.drainIDs([]string{a.ID})
@@ -226,12 +236,11 @@ func replaceLatestOfManyWins(k *kit) {
 	const workers, rounds = 4, 6
 	var mu sync.Mutex
 	staged, replaced := map[string]bool{}, 0
-	k.parallel(workers, func(_ int, mine *kit) {
-		mine.topic = k.topic
+	k.parallel(workers, func(int) {
 		for range rounds {
-			m := mine.msg(core.Replace("k"), core.Key("o"))
+			m := k.msg(core.Replace("k"), core.Key("o"))
 			var got core.Staged
-			mine.must("replace", mine.eager(func(k *kit, tx Tx) error {
+			k.must("replace", k.eager(func(tx Tx) error {
 				s, err := tx.Stage(k.ctx, m, k.msg(core.DedupeKey("d-"+m.ID)))
 				if err == nil {
 					got = s[0]
@@ -239,7 +248,7 @@ func replaceLatestOfManyWins(k *kit) {
 				return err
 			}))
 			if got.Duplicate || got.ID != m.ID {
-				mine.fail("a replacement was answered with %+v", got)
+				k.fail("a replacement was answered with %+v", got)
 			}
 			mu.Lock()
 			staged[m.ID] = true
@@ -254,7 +263,7 @@ func replaceLatestOfManyWins(k *kit) {
 	}
 	left := 0
 	for _, r := range k.take(workers*rounds + 1) {
-		if staged[r.Envelope.ID] {
+		if staged[r.ID] {
 			left++
 		}
 	}

@@ -1,18 +1,23 @@
-// Package storetest is the conformance suite for outbox stores. An adapter author calls [Run] from a test with a
-// [Harness] around the store; what the store promises in core.StoreTraits, and the capabilities that core.As finds, decide
-// what is checked. The suite knows no backend and compares no error texts.
+// Package storetest is the conformance suite for what applications and operators see of a store: staging, dedupe keys,
+// replacing and cancelling, the order of sequences, waiting, cleaning and retention, inspecting, redriving, and the
+// heads of blocked keys. What the engine needs of a store is checked by package core/outboxtest. An adapter author
+// calls [Run] from a test with a [Harness] around the store; the capabilities that core.As finds decide what is
+// checked. The suite knows no backend and compares no error texts.
 //
-//	func TestConformance(t *testing.T) {
+//	func TestStore(t *testing.T) {
 //		storetest.Run(t, func(t *testing.T) storetest.Harness { return newHarness(t) })
 //	}
 //
-// [Benchmark] runs the shared benchmarks. A single [Check] is a plain function that returns an error, so that a program
-// can run it against a live store too: every check works on routes of its own with names that nobody else uses.
+// [Benchmark] measures staging. A single [Check] is a plain function that returns an error, so that a program can run
+// it against a live store too: every check works on routes of its own with names that nobody else uses.
+//
+// In each check the suite plays the engine, as simply as that goes: one member that owns the check's routes, holds what
+// it hands out, lets a key wait for what is out of it, and carries out what operators decide.
 //
 // # Guarantees
 //
 // Each check's comment names the promise and the requirement row. The suite is itself tested with deliberately broken
-// stores, each of which one named check must catch.
+// stores: for each check there is one at least that the check must catch.
 //
 // # Concurrency
 //
@@ -21,12 +26,12 @@
 //
 // # Ownership
 //
-// The harness belongs to the caller, who closes what it opened. Checks end the transactions they begin and leave
-// records on their own routes.
+// The harness belongs to the caller, who closes what it opened. Checks end the transactions they begin, make their
+// members leave, and leave records on their own routes.
 //
 // # Limits
 //
-// Checks wait on real leases and delays of a few hundred milliseconds; in a bubble of testing/synctest ([RunInBubble])
-// those waits take no time. What a store may legitimately do (return fewer records than asked for, one record a key,
-// More with no record) is accepted.
+// Checks wait on real delays of a few hundred milliseconds, and one for the ten seconds after which an operator is told
+// that no owner carries a decision out; in a bubble of testing/synctest ([RunInBubble]) those waits take no time. What
+// a store may legitimately do (wake early, keep nothing that was abandoned, let its only writer be busy) is accepted.
 package storetest

@@ -7,20 +7,21 @@ import (
 	"runtime/debug"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // Harness is the store under test and what the suite needs around it. What only some backends can do are optional
-// interfaces: [Inspector] and [Corrupter].
+// interfaces: [Inspector], [Corrupter] and [Retainer].
 type Harness interface {
-	// Store returns the store under test, the same one every time.
-	Store() core.OutboxStore
+	// Store returns the store under test, the same one every time. What it has of core's capabilities is checked too.
+	Store() outbox.Store
 	// Begin starts a transaction in which messages can be staged.
 	Begin(ctx context.Context) (Tx, error)
 }
 
 // Tx is a transaction of the application.
 type Tx interface {
-	// Stage stages msgs through the store's core.Stager.
+	// Stage stages msgs through the store's core.Stager. Of these, only those with a dedupe key may be withdrawable.
 	Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error)
 	Commit(ctx context.Context) error
 	// Rollback undoes the transaction. After Commit it does nothing.
@@ -33,13 +34,14 @@ type Canceller interface {
 	Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error)
 }
 
-// Inspector is a harness that can look at stored records. Without it the suite sees only what claims return.
+// Inspector is a harness that can look at stored records. Without it the suite sees only what the store returns.
 type Inspector interface {
 	// Records returns the stored records of a route, in any order.
 	Records(ctx context.Context, route string) ([]StoredRecord, error)
 }
 
-// StoredRecord is a record as an [Inspector] found it.
+// StoredRecord is a record as an [Inspector] found it. State is what is stored: the suite does not look at records that
+// are held, of which it may also be processing.
 type StoredRecord struct {
 	ID        string
 	State     core.State
@@ -51,12 +53,12 @@ type StoredRecord struct {
 
 // Corrupter is a harness that can make a stored row unreadable, as a bug or a foreign hand would.
 type Corrupter interface {
-	// Corrupt spoils the row of route with this sequence so that it cannot be decoded, but can be claimed and settled.
+	// Corrupt spoils the row of route with this sequence so that it cannot be decoded, but can be held and settled.
 	Corrupt(ctx context.Context, route string, seq int64) error
 }
 
-// ErrNotDeclared reports that a check does not apply: the store's traits and capabilities, or the harness, do not have
-// what it tests.
+// ErrNotDeclared reports that a check does not apply: the store's capabilities, or the harness, do not have what it
+// tests.
 var ErrNotDeclared = errors.New("not declared")
 
 // Check is one promise.
@@ -71,7 +73,10 @@ type Check struct {
 // Checks returns all checks.
 func Checks() []Check {
 	var all []Check
-	for _, group := range [...][]named{stageChecks, sequenceChecks, timeChecks, claimChecks, leaseChecks, settleChecks, withdrawChecks, orderChecks, waitChecks, cleanChecks, inspectChecks, redriveChecks, headChecks, modelChecks} {
+	for _, group := range [...][]named{
+		stageChecks, sequenceChecks, timeChecks, readChecks, settleChecks, dedupeChecks, cancelChecks, blockChecks, waitChecks, cleanChecks,
+		inspectChecks, redriveChecks, headChecks, decideChecks, tellChecks,
+	} {
 		for _, c := range group {
 			all = append(all, Check{Name: c.name, Run: c.run})
 		}
@@ -87,10 +92,13 @@ type named struct {
 
 type failure struct{ err error }
 
-func (c named) run(ctx context.Context, h Harness) error { return guard(newKit(ctx, h), c.fn) }
+func (c named) run(ctx context.Context, h Harness) error {
+	k := newKit(ctx, h)
+	return errors.Join(guard(func() { c.fn(k) }), guard(k.close))
+}
 
 // guard runs fn and returns the failure with which it gave up.
-func guard(k *kit, fn func(k *kit)) (err error) {
+func guard(fn func()) (err error) {
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
@@ -99,8 +107,7 @@ func guard(k *kit, fn func(k *kit)) (err error) {
 		default:
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
-		k.close()
 	}()
-	fn(k)
+	fn()
 	return nil
 }

@@ -20,7 +20,6 @@ var headChecks = []named{
 }
 
 func (k *kit) keeper() core.KeyKeeper {
-	k.keyed()
 	kk, ok := core.As[core.KeyKeeper](k.store)
 	if !ok {
 		k.undeclared("core.KeyKeeper")
@@ -63,15 +62,14 @@ func (k *kit) decided(key, id string, a core.HeadAction) {
 // waiting stages n messages of key and lets the first one wait for a retry.
 func (k *kit) waiting(n int, key string) []string {
 	ids := k.keys(n, key)[key]
-	k.settle(core.Retry(&k.takeIDs(ids[:1], limit(1), blocks)[0], errNo, far))
+	k.retry(k.takeIDs(ids[:1])[0], far)
 	return ids
 }
 
-// abandonedHead stages n messages of key and abandons the first one, which blocks the key for claims with blocks.
+// abandonedHead stages n messages of key and abandons the first one, which blocks the key on a route that blocks.
 func (k *kit) abandonedHead(n int, key string) []string {
 	ids := k.keys(n, key)[key]
-	k.settle(core.Abandon(&k.takeIDs(ids[:1], limit(1), blocks)[0], core.ReasonRejected, errNo))
-	k.kept(ids[0])
+	k.giveUp(core.ReasonRejected, ids[0])
 	return ids
 }
 
@@ -79,13 +77,14 @@ func (k *kit) abandonedHead(n int, key string) []string {
 // go on are not. OR-05.
 func blockedKeysAreListed(k *kit) {
 	k.keeper()
+	k = k.blocking()
 	var ids []string
 	k.blocked("at first", ids, true)
 	ids = append(ids, k.abandonedHead(2, "a")...)
 	ids = append(ids, k.waiting(2, "b")...)
 	ids = append(ids, k.stage(k.msg(core.Key("c")))...)
 	ids = append(ids, k.stage(k.msg(core.Key("d"), core.Delay(far)), k.msg())...)
-	k.blocked("one abandoned, one waiting, one claimable, one scheduled, one without key", ids, true, "a abandoned 0", "b retry 2")
+	k.blocked("one abandoned, one waiting, one due, one scheduled, one without key", ids, true, "a abandoned 0", "b retry 2")
 	k.blocked("the same", ids, false, "b retry 2")
 	keys, _, err := k.keeper().BlockedKeys(k.ctx, k.route, true, "", 0)
 	k.must("blocked keys", err)
@@ -106,6 +105,7 @@ func blockedKeysAreListed(k *kit) {
 // Blocked keys come in pages, in order. OR-05.
 func blockedKeysInPages(k *kit) {
 	kk := k.keeper()
+	k = k.blocking()
 	var want []string
 	for i := range 5 {
 		key := string(rune('a' + i))
@@ -168,64 +168,70 @@ func headRequeue(k *kit) {
 	k.decided("a", ids[0], core.HeadRequeue)
 	k.blocked("after the head was requeued", ids, false)
 	k.state("requeued", ids[0], StoredRecord{State: core.StatePending})
-	r := k.take(1, limit(1))[0]
-	if r.Envelope.ID != ids[0] || r.Attempts != 0 || r.Failed {
-		k.fail("claimed message %s with %d attempts, failed: %v; want the requeued head as new", names([]string{r.Envelope.ID}, ids), r.Attempts, r.Failed)
+	r := k.take(1)[0]
+	if r.ID != ids[0] || r.Attempts != 0 || r.Failed {
+		k.fail("message %s with %d attempts, failed: %v, was handed out; want the requeued head as new", names([]string{r.ID}, ids), r.Attempts, r.Failed)
 	}
-	k.none("its head is leased")
+	k.none("its head is out")
 	k.published(r)
 	k.drainIDs(ids[1:])
-	k.settle(core.Release(&k.takeIDs(k.stage(k.msg(core.Key("b"), core.ID("put-off"))))[0], far))
-	k.decided("b", "put-off", core.HeadRequeue)
-	k.drainIDs([]string{"put-off"})
 }
 
 // A key that is blocked by an abandoned head goes on after a skip, after a park, and in order after a requeue; the
 // others stay blocked. OR-04 OR-05.
 func headOfAbandonedKey(k *kit) {
 	k.keeper()
-	actions := []core.HeadAction{core.HeadSkip, core.HeadPark, core.HeadRequeue}
-	for i, a := range actions {
+	k = k.blocking()
+	for i, a := range every {
 		key := string(rune('a' + i))
 		other := "other" + key
 		k.abandonedHead(2, other)
 		ids := k.abandonedHead(3, key)
-		k.none("its key is blocked", blocks)
+		k.none("its key is blocked")
 		k.decided(key, ids[0], a)
 		if a == core.HeadRequeue {
-			k.drainIDs(ids, blocks)
+			k.drainIDs(ids)
 		} else {
-			k.drainIDs(ids[1:], blocks)
+			k.drainIDs(ids[1:])
 		}
-		k.none("the other key is blocked", blocks)
+		k.none("the other key is blocked")
 	}
 }
 
-// Only the head that blocks can be decided about, by its id, while no relay holds it. OR-05.
+// every is each action once.
+var every = []core.HeadAction{core.HeadSkip, core.HeadPark, core.HeadRequeue}
+
+// Only the head of the key can be decided about, by its id, while no member holds it. One that is due can be given up,
+// but not requeued. OR-05.
 func headMustBeTheHead(k *kit) {
 	k.keeper()
 	ids := k.waiting(3, "a")
-	for _, tc := range []struct{ why, key, id string }{
-		{"not the head", "a", ids[1]},
-		{"unknown", "a", "unknown"},
-		{"of another key", "b", ids[0]},
-		{"free", "c", k.stage(k.msg(core.Key("c")))[0]},
-		{"without a key", "d", k.stage(k.msg())[0]},
+	for _, tc := range []struct {
+		why, key, id string
+		actions      []core.HeadAction
+	}{
+		{"not the head", "a", ids[1], every},
+		{"unknown", "a", "unknown", every},
+		{"of another key", "b", ids[0], every},
+		{"due", "c", k.stage(k.msg(core.Key("c")))[0], every[2:]},
+		{"not the first that is due", "d", k.keys(2, "d")["d"][1], every},
+		{"without a key", "e", k.stage(k.msg())[0], every},
+		{"scheduled", "f", k.stage(k.msg(core.Key("f"), core.Delay(far)))[0], every},
 	} {
-		for _, a := range []core.HeadAction{core.HeadSkip, core.HeadPark, core.HeadRequeue} {
+		for _, a := range tc.actions {
 			if err := k.decide(tc.key, tc.id, a); !errors.Is(err, core.ErrNotFound) {
-				k.fail("a decision about a message that is %s: %v, want core.ErrNotFound", tc.why, err)
+				k.fail("decision %d about a message that is %s: %v, want core.ErrNotFound", a, tc.why, err)
 			}
 		}
 	}
 	k.decided("a", ids[0], core.HeadRequeue)
-	r := k.take(1, limit(1))[0]
-	for _, a := range []core.HeadAction{core.HeadSkip, core.HeadPark, core.HeadRequeue} {
+	r := k.take(1)[0]
+	for _, a := range every {
 		if err := k.decide("a", ids[0], a); !errors.Is(err, core.ErrInFlight) {
-			k.fail("a decision about a leased head: %v, want core.ErrInFlight", err)
+			k.fail("decision %d about a head that is held: %v, want core.ErrInFlight", a, err)
 		}
 	}
-	k.settle(core.Published(&r))
+	k.published(r)
 	if err := k.decide("a", ids[0], core.HeadSkip); !errors.Is(err, core.ErrNotFound) {
 		k.fail("a decision about a published head: %v, want core.ErrNotFound", err)
 	}
@@ -246,7 +252,7 @@ func headRefusesBadInput(k *kit) {
 		}
 	}
 	ids := k.stage(k.msg(core.Key("a"), core.TTL(short)))
-	k.settle(core.Retry(&k.takeIDs(ids)[0], errNo, far))
+	k.retry(k.takeIDs(ids)[0], far)
 	k.expire(short)
 	if err := k.decide("a", ids[0], core.HeadRequeue); !errors.Is(err, core.ErrInvalid) {
 		k.fail("a head that has expired is requeued: %v, want core.ErrInvalid", err)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var redriveChecks = []named{
@@ -17,7 +18,7 @@ var redriveChecks = []named{
 	{"redrive-refuses-beyond-horizon", redriveRefusesBeyondHorizon},
 	{"redrive-refuses-out-of-order", redriveRefusesOutOfOrder},
 	{"redrive-asks-for-all", redriveAsksForAll},
-	{"redrive-takes-no-leased", redriveTakesNoLeased},
+	{"redrive-takes-no-held", redriveTakesNoHeld},
 	{"redrive-minds-dedupe-keys", redriveMindsDedupeKeys},
 	{"redrive-remembers-maybe-sent", redriveRemembersMaybeSent},
 }
@@ -77,13 +78,13 @@ func (k *kit) redriven(why string, req core.RedriveRequest, changed int, refused
 }
 
 // Failed and abandoned records become pending and due at once, with attempts, crashes, reason and error reset, and are
-// found although claims have long gone past them; others stay as they are. DB-12.
+// found although the store has long gone past them; others stay as they are. DB-12.
 func redrivePutsBack(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msgs(3)...)
 	k.giveUp(core.ReasonRejected, ids[0])
-	k.settle(core.Retry(&k.takeIDs(ids[1:2])[0], errNo, far))
-	k.settle(core.Release(&k.takeIDs(ids[2:])[0], far))
+	k.retry(k.takeIDs(ids[1:2])[0], far)
+	held := k.takeIDs(ids[2:])
 	k.pass(50)
 	k.redriven("one abandoned and one failed record", core.RedriveRequest{}, 2, nil)
 	for _, id := range ids[:2] {
@@ -95,11 +96,12 @@ func redrivePutsBack(k *kit) {
 		}
 		k.published(r)
 	}
-	k.none("the third one waits, and was not redriven")
+	k.none("the third one is held, and was not redriven")
+	k.published(held...)
 	k.redriven("nothing", core.RedriveRequest{}, 0, nil)
 }
 
-// pass lets claims go on: it stages n messages and publishes them.
+// pass lets time go on: it stages n messages and publishes them.
 func (k *kit) pass(n int) { k.drainIDs(k.stage(k.msgs(n)...)) }
 
 // A relay that sleeps wakes up for what is redriven. DB-12 DB-10.
@@ -150,7 +152,7 @@ func redriveFilters(k *kit) {
 		if i == 4 {
 			reason = core.ReasonTooLarge
 		}
-		k.settle(core.Abandon(&rs[i], reason, errNo))
+		k.settle(outbox.Abandon(&rs[i], reason, errNo))
 	}
 	k.kept(ids[0])
 	for i, f := range []core.Filter{
@@ -211,11 +213,10 @@ func redriveRefusesBeyondHorizon(k *kit) {
 	k.takeIDs(ids)
 }
 
-// What may stand behind later messages of its key, which were published, is put back only with Force; unless the key was
-// blocked. A failed record still holds its key. DB-12.
+// What may stand behind later messages of its key, which were published, is put back only with Force; unless the key
+// was blocked. A failed record still holds its key. DB-12.
 func redriveRefusesOutOfOrder(k *kit) {
 	k.redriver()
-	k.keyed()
 	ids := k.keys(2, "a")["a"]
 	k.giveUp(core.ReasonRejected, ids[0])
 	k.drainIDs(ids[1:])
@@ -225,14 +226,15 @@ func redriveRefusesOutOfOrder(k *kit) {
 	k.redriven("one by force", core.RedriveRequest{Force: true}, 1, nil)
 	k.drainIDs(ids[:1])
 
-	blocked := k.keys(3, "b")["b"]
-	k.settle(core.Abandon(&k.takeIDs(blocked[:1], blocks, limit(1))[0], core.ReasonRejected, errNo))
+	b := k.blocking()
+	blocked := b.keys(3, "b")["b"]
+	b.abandon(core.ReasonRejected, blocked[0])
 	k.redriven("one whose key is blocked, in a dry run", core.RedriveRequest{BlockAfterAbandon: true, DryRun: true}, 1, nil)
 	k.redriven("one whose key is blocked", core.RedriveRequest{BlockAfterAbandon: true}, 1, nil)
-	k.drainIDs(blocked, blocks)
+	b.drainIDs(blocked)
 
 	failed := k.keys(2, "c")["c"]
-	k.settle(core.Retry(&k.takeIDs(failed[:1], limit(1))[0], errNo, far))
+	k.retry(k.takeIDs(failed[:1])[0], far)
 	k.redriven("a failed one", core.RedriveRequest{}, 1, nil)
 	k.drainIDs(failed)
 }
@@ -253,18 +255,18 @@ func redriveAsksForAll(k *kit) {
 	}
 }
 
-// Leased and pending records are left alone, whatever names them. DB-12.
-func redriveTakesNoLeased(k *kit) {
+// Held and pending records are left alone, whatever names them. DB-12.
+func redriveTakesNoHeld(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msgs(2)...)
-	r := k.takeIDs(ids[:1], limit(1))[0]
-	k.redriven("a leased and a pending one", core.RedriveRequest{Filter: core.Filter{IDs: ids}, Force: true}, 0, nil)
+	r := k.takeIDs(ids[:1])[0]
+	k.redriven("a held and a pending one", core.RedriveRequest{Filter: core.Filter{IDs: ids}, Force: true}, 0, nil)
 	k.published(r)
 	k.drainIDs(ids[1:])
 }
 
-// A record is not put back beside a live one with its dedupe key, whatever the force; of several that were given up, one
-// is. It then stands for the key again. DB-12 ST-08.
+// A record is not put back beside a live one with its dedupe key, whatever the force; of several that were given up,
+// one is. It then stands for the key again. DB-12 ST-08.
 func redriveMindsDedupeKeys(k *kit) {
 	k.redriver()
 	k.canCancel()
@@ -294,9 +296,9 @@ func redriveMindsDedupeKeys(k *kit) {
 func redriveRemembersMaybeSent(k *kit) {
 	k.redriver()
 	k.canCancel()
-	ids := k.stage(k.msg())
-	k.crash(1)
-	k.giveUp(core.ReasonCrashed, ids...)
-	k.redriven("one of which a relay had died", core.RedriveRequest{}, 1, nil)
+	ids := k.stage(k.msg(core.DedupeKey("d")))
+	k.settle(outbox.Abandon(&k.takeIDs(ids)[0], core.ReasonCrashed, errNo).WithUnknown())
+	k.kept(ids[0])
+	k.redriven("one that may have arrived", core.RedriveRequest{}, 1, nil)
 	k.cancel("after a redrive", core.CancelMaybe, k.byID(ids[0]))
 }

@@ -24,8 +24,8 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 	}
 }
 
-// RunSpread is Run with a worker for each newHarness, side by side, since checks mostly wait. Every check runs once, with
-// a harness of one worker. No two workers may have one database: some checks look at all of it.
+// RunSpread is Run with a worker for each newHarness, side by side, since checks mostly wait. Every check runs once,
+// with a harness of one worker. No two workers may have one database: some checks look at all of it.
 func RunSpread(t *testing.T, newHarness ...func(t *testing.T) Harness) {
 	t.Helper()
 	if len(newHarness) == 0 {
@@ -71,7 +71,7 @@ func runOne(t *testing.T, c Check, newHarness func(t *testing.T) Harness) {
 	}
 }
 
-// Benchmark measures staging, and claiming with settling, in several batch sizes.
+// Benchmark measures staging in several batch sizes. Reading and settling are the engine's: measure them with it.
 func Benchmark(b *testing.B, newHarness func(b *testing.B) Harness) {
 	b.Helper()
 	for _, n := range []int{1, 100, 500} {
@@ -80,36 +80,6 @@ func Benchmark(b *testing.B, newHarness func(b *testing.B) Harness) {
 			msgs := k.msgs(n, core.Key("key"), core.ID("")) // new ids each time
 			bench(b, n, func() error { return k.tryStage(k.ctx, msgs...) })
 		})
-	}
-	for _, keys := range []int{0, 1000} {
-		for _, n := range []int{1, 100, 500} {
-			b.Run(fmt.Sprintf("claim-settle/keys=%d/%d", keys, n), func(b *testing.B) {
-				k := newKit(b.Context(), newHarness(b))
-				staged, serial := 0, 0
-				bench(b, n, func() error {
-					if staged < n {
-						b.StopTimer()
-						msgs := k.msgs(5000)
-						for i := range msgs {
-							if keys > 0 {
-								msgs[i].Key = fmt.Sprint("key", serial%keys)
-							}
-							serial++
-						}
-						if err := k.tryStage(k.ctx, msgs...); err != nil {
-							return err
-						}
-						staged += len(msgs)
-						b.StartTimer()
-					}
-					return guard(k, func(k *kit) {
-						rs := k.take(n)
-						k.published(rs...)
-						staged -= len(rs)
-					})
-				})
-			})
-		}
 	}
 }
 

@@ -33,7 +33,7 @@ var stageChecks = []named{
 	{"stage-heeds-its-context", stageHeedsItsContext},
 }
 
-// A staged message can be claimed once its transaction has committed, not before, and once. ST-01.
+// A staged message is in line once its transaction has committed, not before, and once. ST-01.
 func commitShowsMessage(k *kit) {
 	tx := k.begin()
 	staged := k.stageIn(tx, k.msg())
@@ -43,7 +43,7 @@ func commitShowsMessage(k *kit) {
 	k.hidden()
 	k.commit(tx)
 	rs := k.takeIDs(stagedIDs(staged))
-	k.none("it is leased")
+	k.none("it is out")
 	k.published(rs...)
 	k.none("it was published")
 }
@@ -73,19 +73,19 @@ func manyMessagesMixedTopics(k *kit) {
 	seen := map[string]bool{}
 	for i, r := range k.takeIDs(ids) {
 		if seen[r.Envelope.ID] {
-			k.fail("message %d was claimed twice", i)
+			k.fail("message %d was handed out twice", i)
 		}
 		seen[r.Envelope.ID] = true
 		if r.Envelope.Topic != msgs[i].Topic || !bytes.Equal(r.Envelope.Body, msgs[i].Body) {
 			k.fail("message %d has another message's topic or body", i)
 		}
 	}
-	k.none("all were claimed")
+	k.none("all are out")
 }
 
 // One message on two routes is two records with one id, settled independently. ST-02, ST-06.
 func severalRoutesOfOneMessage(k *kit) {
-	other := newKit(k.ctx, k.h)
+	other := k.other(k.h)
 	tx := k.begin()
 	staged := k.stageIn(tx, k.msg(core.Routes(k.route, other.route)), k.msg(core.Routes(other.route)))
 	k.commit(tx)
@@ -100,7 +100,7 @@ func severalRoutesOfOneMessage(k *kit) {
 // The second stage of one (route, id) writes nothing and says so, within one call, one transaction and across them;
 // the same id on another route is another record. ST-05.
 func duplicateIsReported(k *kit) {
-	id, other := core.NewID(), newKit(k.ctx, k.h)
+	id, other := core.NewID(), k.other(k.h)
 	expect := func(where string, staged []core.Staged, want ...bool) {
 		for i := range want {
 			if staged[i].Duplicate != want[i] || staged[i].ID != id {
@@ -125,7 +125,7 @@ func duplicateIsReported(k *kit) {
 	k.none("it was a duplicate")
 	other.takeIDs([]string{id})
 	tx = k.begin()
-	expect("while it is leased", k.stageIn(tx, k.msg(core.ID(id))), true)
+	expect("while it is held", k.stageIn(tx, k.msg(core.ID(id))), true)
 	k.commit(tx)
 }
 
@@ -146,8 +146,7 @@ func duplicateOfRolledBackIsNone(k *kit) {
 // An abandoned record that is kept still makes a duplicate. ST-05.
 func duplicateOfAbandonedIsReported(k *kit) {
 	ids := k.stage(k.msg())
-	rs := k.takeIDs(ids)
-	k.settle(core.Abandon(&rs[0], core.ReasonRejected, errors.New("no")))
+	k.abandon(core.ReasonRejected, ids...)
 	if rec, ok := k.stored(ids[0]); !ok || rec == nil {
 		k.undeclared("abandoned records are not kept, or cannot be seen")
 	}
@@ -168,24 +167,10 @@ func duplicateOfRunningTransactionWaits(k *kit) {
 		second := make(chan error, 1)
 		var dup bool
 		go func() {
-			mine := newKit(k.ctx, k.h)
-			mine.route = k.route
-			second <- guard(mine, func(k *kit) {
-				for deadline := time.Now().Add(patience); ; k.sleep(pause) { // a store that cannot wait is busy
-					tx, err := k.h.Begin(k.ctx)
-					if err == nil {
-						var s []core.Staged
-						if s, err = tx.Stage(k.ctx, k.msg(core.ID(id))); err == nil {
-							dup = s[0].Duplicate
-							k.commit(tx)
-							return
-						}
-						_ = tx.Rollback(k.ctx)
-					}
-					if time.Now().After(deadline) {
-						k.fail("stage beside a transaction with the same id: %w", err)
-					}
-				}
+			second <- k.eager(func(tx Tx) error {
+				s, err := tx.Stage(k.ctx, k.msg(core.ID(id)))
+				dup = one(s).Duplicate
+				return err
 			})
 		}()
 		k.sleep(20 * pause)
@@ -234,7 +219,7 @@ func envelopeRoundTrip(k *kit) {
 		}
 		want.Expires = want.Expires.Truncate(time.Microsecond)
 		if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
-			k.fail("message %d came back changed (-staged +claimed):\n%s", i, d)
+			k.fail("message %d came back changed (-staged +handed out):\n%s", i, d)
 		}
 		if r.Err != nil {
 			k.fail("message %d cannot be read: %w", i, r.Err)
@@ -340,7 +325,7 @@ func stageCopiesItsInput(k *kit) {
 			k.fail("a message changed after it was staged: %q %v %v", e.Body, e.Headers, e.Lineage)
 		}
 		spoil(e)
-		k.settle(core.Release(&r, 0))
+		k.release(r)
 	}
 }
 

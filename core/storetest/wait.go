@@ -6,11 +6,13 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var waitChecks = []named{
 	{"wait-wakes-on-commit", waitWakesOnCommit},
 	{"wait-loses-nothing", waitLosesNothing},
+	{"wait-wakes-for-timers", waitWakesForTimers},
 	{"wait-is-not-woken-in-vain", waitIsNotWokenInVain},
 	{"wait-ends-at-limit", waitEndsAtLimit},
 	{"wait-ends-with-context", waitEndsWithContext},
@@ -31,6 +33,9 @@ type woken struct {
 	err   error
 	after time.Duration
 }
+
+// idle looks at the route, of which nothing is due.
+func (k *kit) idle() { k.none("nothing is due") }
 
 // wait starts a Wait and gives it time to begin.
 func (k *kit) wait(ctx context.Context, limit time.Duration) <-chan woken {
@@ -58,7 +63,7 @@ func (k *kit) woken(done <-chan woken, within time.Duration, why string) woken {
 	return woken{}
 }
 
-// A waiting relay learns of a message that is committed. Wait may also return early; then the relay claims in vain and
+// A waiting relay learns of a message that is committed. Wait may also return early; then the relay looks in vain and
 // waits again. DB-10.
 func waitWakesOnCommit(k *kit) {
 	k.waiter()
@@ -75,14 +80,14 @@ func waitWakesOnCommit(k *kit) {
 				break
 			}
 			if time.Since(start) > soon {
-				k.fail("Wait returned (%s), but message %s cannot be claimed; second time: %v", w.cause, ids[0], warm)
+				k.fail("Wait returned (%s), but message %s is not in line; second time: %v", w.cause, ids[0], warm)
 			}
 			done = k.wait(k.ctx, long)
 		}
 	}
 }
 
-// A message that is committed between the last empty claim and Wait wakes it too. DB-10.
+// A message that is committed between the last look and Wait wakes it too. DB-10.
 func waitLosesNothing(k *kit) {
 	k.waiter()
 	for range 3 {
@@ -92,6 +97,29 @@ func waitLosesNothing(k *kit) {
 		k.must("wait", w.err)
 		k.drain(1)
 	}
+}
+
+// Who waits finds what comes due: a scheduled message, and a retry. ST-07, DB-10.
+func waitWakesForTimers(k *kit) {
+	k.waiter()
+	follow := func(what, id string, start time.Time) outbox.Record {
+		for time.Since(start) < short+soon {
+			if rs := k.try(1); len(rs) > 0 {
+				if rs[0].ID != id {
+					k.fail("%s: another record came", what)
+				}
+				return rs[0]
+			}
+			k.must("wait", k.woken(k.wait(k.ctx, long), short+soon, "though a record came due").err)
+		}
+		k.fail("%s: following Wait took more than %s, want %s", what, time.Since(start), short)
+		return outbox.Record{}
+	}
+	start := time.Now()
+	r := follow("a scheduled message", k.stage(k.msg(core.Delay(short)))[0], start)
+	start = time.Now()
+	k.retry(r, short)
+	follow("a retry", r.ID, start)
 }
 
 // Neither a rollback nor a message that is due later notifies anyone. DB-10.
@@ -107,7 +135,7 @@ func waitIsNotWokenInVain(k *kit) {
 		w := k.woken(done, short+soon, "after its limit")
 		k.must("wait", w.err)
 		if w.cause == core.WakeNotify {
-			k.fail("Wait was notified after %s, but there is nothing to claim", w.after)
+			k.fail("Wait was notified after %s, but there is nothing to hand out", w.after)
 		}
 		k.idle()
 	}

@@ -56,6 +56,7 @@ var rules = []rule{
 	{"transport/table/...", handing, nil},
 	{"waybilltest/...", []string{"*"}, slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
 	{"internal/testenv/...", []string{"internal/testenv"}, []string{"*"}},
+	{"internal/accidents", nil, nil}, // tests only
 	{"internal/archtest", nil, nil},
 	{"internal/badinput", nil, nil}, // tests only
 	{"internal/checker", leaf, nil},

@@ -20,6 +20,7 @@ import (
 
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
@@ -237,10 +238,10 @@ func number(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) int {
 	return n
 }
 
-// outbox is one of the stores with a transaction of its own kind.
-type outbox struct {
+// service is a program with one of the stores, which has a transaction of its own kind.
+type service struct {
 	name  string
-	store core.OutboxStore
+	store outbox.Store
 	// stage stages and commits, or rolls back. use, if not nil, sees the transaction first.
 	stage func(ctx context.Context, msgs ...core.Message) ([]core.Staged, error)
 	// after stages in a transaction that has been committed.
@@ -250,7 +251,7 @@ type outbox struct {
 }
 
 // outboxes returns an outbox of every kind, with limits.
-func outboxes(tb testing.TB, limits core.Limits) []outbox {
+func outboxes(tb testing.TB, limits core.Limits) []service {
 	tb.Helper()
 	pool := openPool(tb, testenv.Postgres(tb).DSN)
 	migrate(tb, pool)
@@ -264,7 +265,7 @@ func outboxes(tb testing.TB, limits core.Limits) []outbox {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return []outbox{
+	return []service{
 		{
 			name: "postgres", store: pg,
 			stage: func(ctx context.Context, msgs ...core.Message) (staged []core.Staged, err error) {
@@ -347,7 +348,7 @@ func outboxes(tb testing.TB, limits core.Limits) []outbox {
 }
 
 // stored counts the live records of a store.
-func stored(tb testing.TB, store core.OutboxStore) (n int) {
+func stored(tb testing.TB, store outbox.Store) (n int) {
 	tb.Helper()
 	c, ok := core.As[core.Counter](store)
 	if !ok {
@@ -369,7 +370,7 @@ func raw(topic string, opts ...core.MessageOption) core.Message {
 	return core.RawMessage(topic, "application/json", []byte(`"`+secretPayload+`"`), opts...)
 }
 
-func newRelay(tb testing.TB, store core.OutboxStore, bus core.Publisher, opts relay.Options) *relay.Relay {
+func newRelay(tb testing.TB, store outbox.Store, bus core.Publisher, opts relay.Options) *relay.Relay {
 	tb.Helper()
 	if opts.Logger == nil {
 		opts.Logger, _ = newLog(tb)

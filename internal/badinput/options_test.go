@@ -72,6 +72,9 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 		{"relay counts", func() error {
 			return newRelay(bus, relay.Options{BatchSize: -1, Window: -1})
 		}, []string{"BatchSize: -1", "Window: -1"}},
+		{"relay units", func() error {
+			return newRelay(bus, relay.Options{Routes: []relay.Route{{Units: -1}, {Name: "a", Units: 65}}})
+		}, []string{"Routes[0].Units: -1", "Routes[1].Units: 65 is not between 1 and 64"}},
 		{"consumer pause", func() error {
 			return handle(consumer.Options{Pause: core.Backoff{Base: neg, Cap: neg}}, core.Subscription{Queue: "q"}, ok)
 		}, []string{"Pause.Base: -1s", "Pause.Cap: -1s"}},
@@ -102,13 +105,6 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 		}, []string{"Source: is empty", "TTL: -1s"}},
 
 		// What does not fit together.
-		{"lease shorter than publish timeout", func() error {
-			return newRelay(bus, relay.Options{Lease: 10 * time.Second, PublishTimeout: 20 * time.Second})
-		}, []string{"Lease: 10s is not more than PublishTimeout 20s", "raise Lease or lower PublishTimeout"}},
-		{
-			"lease below the default publish timeout", func() error { return newRelay(bus, relay.Options{Lease: 20 * time.Second}) },
-			[]string{"Lease: 20s is not more than PublishTimeout 30s", "raise Lease"},
-		},
 		{
 			"key on a transport without order", func() error { return newRelay(unordered{}, relay.Options{}) },
 			[]string{"Routes[0] (default).Order: per_key", "keeps no order", "choose core.OrderBestEffort"},
@@ -235,7 +231,7 @@ func TestBestEffortNeedsNoOrder(t *testing.T) { // OR-01
 func TestNegativeIsOff(t *testing.T) {
 	t.Parallel()
 	for name, err := range map[string]error{
-		"relay":    relay.Options{DrainTimeout: -1, UnroutableHorizon: -1, BatchBytes: -1, MaxBatches: -1}.Validate(),
+		"relay":    relay.Options{DrainTimeout: -1, UnroutableHorizon: -1, BatchBytes: -1}.Validate(),
 		"consumer": consumer.Options{DrainTimeout: -1, MaxDeliveries: -1}.Validate(),
 		"inbox":    postgres.InboxOptions{LockTimeout: -1}.Validate(),
 	} {

@@ -133,8 +133,8 @@ func TestNoPermissionInDatabase(t *testing.T) { //nolint:tparallel // the roles 
 		check(t, run(), want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{`role "relay_`, `GRANT USAGE ON SCHEMA "waybill" TO "relay_`}})
 		exec(t, admin, m.Grants(postgres.Roles{Producer: name}))
 		check(t, run(), want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{
-			`GRANT UPDATE, DELETE ON "waybill"."waybill_outbox" TO "relay_`, `GRANT SELECT ON "waybill"."waybill_outbox_seq_seq" TO "relay_`,
-			`GRANT UPDATE ON "waybill"."waybill_outbox_wake"`, `GRANT UPDATE ON "waybill"."waybill_meta"`,
+			`GRANT SELECT, UPDATE, DELETE ON "waybill"."waybill_outbox" TO "relay_`, `GRANT UPDATE ON "waybill"."waybill_outbox_wake"`,
+			`GRANT UPDATE ON "waybill"."waybill_meta"`, `GRANT SELECT, INSERT, UPDATE, DELETE ON "waybill"."waybill_outbox_members"`,
 		}})
 		exec(t, admin, m.Grants(postgres.Roles{Relay: name}))
 		o := newOutbox(t, pool, postgres.Options{})
@@ -231,7 +231,7 @@ func TestWrongTables(t *testing.T) { // RL-07
 		},
 		{
 			"another table", `DROP TABLE waybill.waybill_outbox CASCADE; CREATE TABLE waybill.waybill_outbox (seq int, route text, body text)`,
-			[]string{table, "its column seq is integer, not bigint", "it has no column hlc bigint", "and 24 more", "run the migrations", "correct the name"},
+			[]string{table, "its column seq is integer, not bigint", "it has no column hlc bigint", "and 29 more", "run the migrations", "correct the name"},
 			[]string{"waybill_outbox", "run the migrations"},
 		},
 		{

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/waybill-go/waybill/core"
 )
@@ -26,10 +25,10 @@ func NewQueue(l *Ledger, route string, traits core.PublisherTraits, deliver func
 	return &Queue{Route: route, Traits: traits, Deliver: deliver, ledger: l}
 }
 
-func (q *Queue) arrive(e *core.Envelope, claimed time.Time) {
+func (q *Queue) arrive(e *core.Envelope) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.ledger.Arrived(q.Route, e, claimed)
+	q.ledger.Arrived(q.Route, e)
 	q.Deliver(*e)
 }
 
@@ -51,11 +50,18 @@ func (b *Publisher) Traits() core.PublisherTraits { return b.q.Traits }
 
 // Publish lets the batch arrive, or some of it, and tells the truth, or nothing.
 func (b *Publisher) Publish(ctx context.Context, batch []core.Envelope) core.Results {
-	d, n := b.dice, len(batch)
-	if b.p.dead.Load() {
-		return core.AllFailed(n, errDown)
+	b.p.stand(ctx)
+	defer b.p.stand(ctx)
+	if b.p.dead.Load() || ctx.Err() != nil {
+		return core.AllFailed(len(batch), errDown)
 	}
-	claimed := b.q.ledger.sending(b.p.Name, b.q.Route, batch)
+	b.q.ledger.sending(b.p, b.q.Route, batch)
+	defer b.q.ledger.landed(b.p, b.q.Route, batch)
+	return b.send(ctx, batch)
+}
+
+func (b *Publisher) send(ctx context.Context, batch []core.Envelope) core.Results {
+	d, n := b.dice, len(batch)
 	own := make([]core.Envelope, n)
 	for i := range batch {
 		own[i] = batch[i].Clone()
@@ -73,7 +79,7 @@ func (b *Publisher) Publish(ctx context.Context, batch []core.Envelope) core.Res
 		in := d.Up(2 * b.f.MaxDelay)
 		b.q.ledger.later(func() {
 			pause(context.WithoutCancel(ctx), in)
-			b.batch(own, claimed, n)
+			b.batch(own, n)
 		})
 		pause(ctx, d.Up(in))
 		return core.AllFailed(n, errDown)
@@ -93,7 +99,7 @@ func (b *Publisher) Publish(ctx context.Context, batch []core.Envelope) core.Res
 		arrive = d.N(n + 1)
 		answer = d.N(arrive + 1)
 	}
-	res := b.batch(own, claimed, arrive)
+	res := b.batch(own, arrive)
 	if d.Roll(b.f.Delay) {
 		pause(ctx, d.Up(b.f.MaxDelay))
 	}
@@ -110,7 +116,7 @@ func (b *Publisher) Publish(ctx context.Context, batch []core.Envelope) core.Res
 }
 
 // batch lets the first messages of a batch arrive, those that are not refused.
-func (b *Publisher) batch(batch []core.Envelope, claimed []time.Time, arrive int) core.Results {
+func (b *Publisher) batch(batch []core.Envelope, arrive int) core.Results {
 	res := make(core.Results, len(batch))
 	failed := map[string]error{}
 	for i := range batch[:arrive] {
@@ -122,7 +128,7 @@ func (b *Publisher) batch(batch []core.Envelope, claimed []time.Time, arrive int
 			continue
 		}
 		if res[i] = b.answer(e); res[i] == nil {
-			b.q.arrive(e, claimed[i])
+			b.q.arrive(e)
 		} else if e.Key != "" {
 			failed[e.Key] = res[i]
 		}
@@ -172,10 +178,12 @@ func (r *Refuser) Unwrap() any { return r.Publisher }
 
 // Publish publishes what it does not refuse, and nothing behind a refused message of its key.
 func (r *Refuser) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+	r.p.stand(ctx)
 	if r.p.dead.Load() {
 		return core.AllFailed(len(batch), errDown)
 	}
-	r.p.ledger.sending(r.p.Name, r.route, batch)
+	r.p.ledger.sending(r.p, r.route, batch)
+	defer r.p.ledger.landed(r.p, r.route, batch)
 	res := make(core.Results, len(batch))
 	var rest []core.Envelope
 	var at []int
@@ -202,6 +210,7 @@ func (r *Refuser) Publish(ctx context.Context, batch []core.Envelope) core.Resul
 			r.p.ledger.Refused(r.route, batch[i].ID, err)
 		}
 	}
+	r.p.stand(ctx)
 	if r.p.dead.Load() {
 		return core.AllFailed(len(batch), errDown)
 	}

@@ -5,8 +5,11 @@
 //
 // [Ledger.Verify] reports every message that was lost, every one that arrived although it was never committed or was
 // withdrawn unsent, every inversion of first arrivals of a key in per-key mode, everything that passed an abandoned head
-// that blocks, every effect that is missing or doubled, claims that overlap, publishes without a lease, and attempts that
-// nobody refused. The tests break engine and store on purpose and see that each break is found.
+// that blocks, every effect that is missing or doubled, every arrival before its time, and attempts that nobody refused.
+// An exact ledger also reports units that change hands although nobody gave them up, members that are removed before
+// their lease is over, publishes after a lease, of what is another's, or at two members at once, outcomes that should
+// have been refused, and what is due and free and is not handed out within [Options].Limit when everything works. The
+// tests break engine and store on purpose and see that each break is found.
 //
 // # Concurrency
 //

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -151,6 +152,11 @@ func (x pgTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, e
 	return x.o.Stage(ctx, x.Tx, msgs...)
 }
 
+func (x pgTx) Exec(ctx context.Context, sql string) error {
+	_, err := x.Tx.Exec(ctx, sql)
+	return err
+}
+
 func (x pgTx) Rollback() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -163,7 +169,7 @@ func (s *pgSide) Begin(ctx context.Context) (tx, error) {
 }
 
 // Relay starts a relay with connections of its own through the proxies.
-func (s *pgSide) Relay(w *realWorld, n int) (func(kill bool), error) {
+func (s *pgSide) Relay(w *realWorld, n int) (*runner, error) {
 	if s.child {
 		return s.process(w, n)
 	}
@@ -291,7 +297,7 @@ func (s *pgSide) Drain(w *realWorld) (map[checker.Ref]int, error) {
 			key, _ := m.Headers["cloudEvents_partitionkey"].(string)
 			e := core.Envelope{ID: m.MessageId, Source: "/checker", Key: key, Body: m.Body}
 			route := strings.ReplaceAll(m.RoutingKey, ".", "-")
-			w.l.Arrived(route, &e, w.l.FirstClaim(checker.Ref{Route: route, ID: e.ID}))
+			w.l.Arrived(route, &e)
 			got = append(got, delivery{route, e})
 		}
 	}); err != nil {
@@ -341,7 +347,7 @@ func (s *pgSide) Drain(w *realWorld) (map[checker.Ref]int, error) {
 const childRelay = "WAYBILL_CHECKER_RELAY"
 
 // process runs a relay as a process of its own, which is killed by SIGKILL.
-func (s *pgSide) process(w *realWorld, n int) (func(kill bool), error) {
+func (s *pgSide) process(w *realWorld, n int) (*runner, error) {
 	routes := make([]string, len(w.routes))
 	for i, r := range w.routes {
 		routes[i] = fmt.Sprintf("%s:%d:%t:%d", r.Name, r.Order, r.BlockAfterAbandon, r.Backoff.Attempts)
@@ -354,14 +360,33 @@ func (s *pgSide) process(w *realWorld, n int) (func(kill bool), error) {
 		return nil, err
 	}
 	w.l.Note("start process %d", n)
-	return func(kill bool) {
-		w.l.Note("kill process %d: %v", n, kill)
-		if kill {
-			_ = cmd.Process.Kill()
-		} else {
-			_ = cmd.Process.Signal(os.Interrupt)
-		}
+	over := make(chan struct{})
+	go func() {
 		_ = cmd.Wait()
+		close(over)
+	}()
+	return &runner{
+		end: func(kill bool) {
+			w.l.Note("kill process %d: %v", n, kill)
+			if kill {
+				_ = cmd.Process.Kill()
+			} else {
+				_ = cmd.Process.Signal(syscall.SIGCONT)
+				_ = cmd.Process.Signal(os.Interrupt)
+			}
+			<-over
+		},
+		freeze: func(d time.Duration) {
+			w.l.Note("freeze process %d for %s", n, d)
+			_ = cmd.Process.Signal(syscall.SIGSTOP)
+			w.over.Go(func() {
+				select {
+				case <-time.After(d):
+				case <-over:
+				}
+				_ = cmd.Process.Signal(syscall.SIGCONT)
+			})
+		},
 	}, nil
 }
 
@@ -406,8 +431,8 @@ func runChildRelay(ctx context.Context) error {
 	return nil
 }
 
-// P1 to P5 P7 OR-02 OR-03 OR-04 OR-08: real histories, with relays on goroutines whose connections fail, and with relays
-// that are processes and are killed.
+// P1 to P5 P7 OR-02 OR-03 OR-04 OR-08 DB-24: real histories, with relays on goroutines whose connections fail, and with
+// relays that are processes, and are stopped for a while or killed.
 func TestPostgresRabbitMQHistories(t *testing.T) {
 	t.Parallel()
 	n := number("WAYBILL_CHECKER_REAL", 60)

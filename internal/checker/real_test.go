@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/checker"
 	"github.com/waybill-go/waybill/relay"
 )
@@ -27,6 +28,8 @@ const (
 // tx is a producer's transaction on a real store.
 type tx interface {
 	Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error)
+	// Exec runs a statement, as for a savepoint.
+	Exec(ctx context.Context, sql string) error
 	Commit(ctx context.Context) error
 	Rollback()
 }
@@ -35,8 +38,8 @@ type tx interface {
 type side interface {
 	// Begin begins a transaction.
 	Begin(ctx context.Context) (tx, error)
-	// Relay starts the life of a relay and returns how to end it: in good order, or by a kill.
-	Relay(w *realWorld, n int) (end func(kill bool), err error)
+	// Relay starts the life of a relay.
+	Relay(w *realWorld, n int) (*runner, error)
 	// Harm does something to connections, for a moment; last says that there is no other time.
 	Harm(w *realWorld, d *checker.Dice, last bool)
 	// Rows returns how many records are live and how the others stand. It is not called while there is harm.
@@ -45,6 +48,12 @@ type side interface {
 	Keeper() core.KeyKeeper
 	// Drain tells the ledger what stands in the queue, in its order, once, and gives each message its effect.
 	Drain(w *realWorld) (effects map[checker.Ref]int, err error)
+}
+
+// runner is a relay that runs: how to end it, in good order or by a kill, and how to freeze it for a while.
+type runner struct {
+	end    func(kill bool)
+	freeze func(d time.Duration)
 }
 
 // realWorld is one history over a side.
@@ -62,7 +71,7 @@ type realWorld struct {
 	faults checker.Faults
 	refuse int
 	relays int
-	crew   []func(kill bool)
+	crew   []*runner
 	born   int
 	over   *sync.WaitGroup // killed relays, which end in their own time
 }
@@ -84,7 +93,7 @@ func newRealWorld(t *testing.T, seed uint64, name string, s side, unseen bool) *
 		w.routes, w.names = append(w.routes, r), append(w.names, r.Name)
 		rules[r.Name] = checker.Rule{PerKey: k != "loose", Block: k == "blocking"}
 	}
-	w.l = checker.NewLedger(checker.Options{Routes: rules, Now: time.Now, Zombies: true, Unseen: unseen, Slack: 250 * time.Millisecond})
+	w.l = checker.NewLedger(checker.Options{Routes: rules, Now: time.Now, Zombies: true, Unseen: unseen})
 	w.opts = relay.Options{
 		BatchSize: []int{1, 3, 20}[d.N(3)], Window: 1 + d.N(3), Lease: realLease, PublishTimeout: realLease * 7 / 10, PollMin: 5 * time.Millisecond,
 		PollMax: 200 * time.Millisecond, DrainTimeout: 200 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
@@ -98,17 +107,17 @@ func newRealWorld(t *testing.T, seed uint64, name string, s side, unseen bool) *
 
 func (w *realWorld) start() {
 	w.born++
-	end, err := w.side.Relay(w, w.born)
+	r, err := w.side.Relay(w, w.born)
 	if err != nil {
 		w.l.Note("relay %d did not start: %v", w.born, err)
 		return
 	}
-	w.crew = append(w.crew, end)
+	w.crew = append(w.crew, r)
 }
 
 func (w *realWorld) end(kill bool) {
 	if len(w.crew) > 0 {
-		w.crew[0](kill)
+		w.crew[0].end(kill)
 		w.crew = w.crew[1:]
 	}
 }
@@ -125,10 +134,20 @@ func (w *realWorld) run() []string {
 	}
 	for end := time.Now().Add(realTrouble); time.Now().Before(end); {
 		time.Sleep(w.dice.Up(realTrouble / 4))
-		switch w.dice.N(4) {
+		switch w.dice.N(6) {
 		case 0:
 			w.end(w.dice.N(3) > 0)
 			w.start()
+		case 4: // one joins; another is killed while it gives units up
+			w.start()
+			if w.dice.N(2) == 0 {
+				time.Sleep(w.dice.Up(50 * time.Millisecond))
+				w.end(true)
+			}
+		case 5:
+			if len(w.crew) > 0 {
+				w.crew[w.dice.N(len(w.crew))].freeze(w.dice.Up(2 * realLease))
+			}
 		case 1, 2:
 			w.side.Harm(w, w.dice, false)
 		case 3:
@@ -207,9 +226,11 @@ func (w *realWorld) operate(ctx context.Context, failed bool) {
 	}
 }
 
-// produce stages messages in transactions. Some roll back; of some it is not known.
+// produce stages messages in transactions. Some roll back, wholly or to a savepoint; of some it is not known; some take
+// long; some messages are staged again.
 func (w *realWorld) produce(ctx context.Context, i int) {
 	d := checker.NewDice(w.seed, uint64(10+i), &w.calm)
+	var mine []core.Message
 	for n := range 3 + d.N(6) {
 		time.Sleep(d.Up(realTrouble / 8))
 		led := w.l.Begin()
@@ -218,10 +239,15 @@ func (w *realWorld) produce(ctx context.Context, i int) {
 			continue
 		}
 		ok := true
+		var fresh []core.Message
+		one := d.N(2) == 0 // several of one key
 		for j := range 1 + d.N(6) {
 			key := ""
 			if k := d.N(5); k < 4 {
 				key = []string{"hot", "hot", "a", "b"}[k]
+			}
+			if one {
+				key = "hot"
 			}
 			id := fmt.Sprintf("p%d-%d%02d", i, n%10, j)
 			r := w.names[d.N(len(w.names))]
@@ -229,23 +255,51 @@ func (w *realWorld) produce(ctx context.Context, i int) {
 			if d.N(8) == 0 {
 				m.Delay = d.Up(time.Second) + time.Millisecond
 			}
-			staged, err := db.Stage(ctx, m)
+			again := len(mine) > 0 && d.N(12) == 0
+			if again {
+				m = mine[d.N(len(mine))]
+			}
+			vain := !again && d.N(10) == 0
+			if vain {
+				m.ID += "-in-vain"
+				err = db.Exec(ctx, "SAVEPOINT vain")
+			}
+			at := led.Savepoint()
+			var staged []core.Staged
+			if err == nil {
+				staged, err = db.Stage(ctx, m)
+			}
+			if err == nil && !again { // the first one counts
+				led.Staged(&m, staged[0])
+			}
+			if err == nil && vain {
+				led.RollbackTo(at)
+				err = db.Exec(ctx, "ROLLBACK TO SAVEPOINT vain")
+			}
 			if err != nil {
 				ok = false
 				break
 			}
-			led.Staged(&m, staged[0])
+			if !vain {
+				fresh = append(fresh, m)
+			}
+			if d.N(25) == 0 { // it is watched by itself
+				time.Sleep(time.Second + d.Up(realLease))
+			}
 		}
 		if !ok || d.N(6) == 0 {
 			led.Rollback(db.Rollback)
-		} else if err := led.Commit(func() error { return db.Commit(ctx) }); err != nil {
+			continue
+		}
+		mine = append(mine, fresh...)
+		if err := led.Commit(func() error { return db.Commit(ctx) }); err != nil {
 			w.l.Note("commit of producer %d: %v", i, err)
 		}
 	}
 }
 
 // goRelay runs a relay in this process, over a store and publishers of its own. done is called when it has ended.
-func (w *realWorld) goRelay(n int, store core.OutboxStore, publisher func(p *checker.Process, route string, i int) core.Publisher, done func()) (func(kill bool), error) {
+func (w *realWorld) goRelay(n int, store outbox.Store, publisher func(p *checker.Process, route string, i int) core.Publisher, done func()) (*runner, error) {
 	p := checker.NewProcess(w.l, "r"+strconv.Itoa(n), w.seed, 1000+uint64(n), &w.calm)
 	s, err := checker.NewStore(store, p, &w.faults)
 	if err != nil {
@@ -277,16 +331,25 @@ func (w *realWorld) goRelay(n int, store core.OutboxStore, publisher func(p *che
 		<-over
 		done()
 	})
-	return func(kill bool) {
-		if kill {
-			p.Kill()
-		} else {
-			w.l.Note("stop %s", p.Name)
-		}
-		cancel()
-		if !kill {
-			<-over
-		}
+	return &runner{
+		end: func(kill bool) {
+			if kill {
+				p.Kill()
+			} else {
+				w.l.Note("stop %s", p.Name)
+			}
+			cancel()
+			if !kill {
+				<-over
+			}
+		},
+		freeze: func(d time.Duration) {
+			if w.dice.N(2) == 0 {
+				p.Freeze(d)
+			} else {
+				p.Cut(d)
+			}
+		},
 	}, nil
 }
 

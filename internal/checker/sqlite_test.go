@@ -37,8 +37,15 @@ type liteTx struct {
 func (x liteTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
 	return x.s.Stage(ctx, x.Tx, msgs...)
 }
+
+func (x liteTx) Exec(ctx context.Context, sql string) error {
+	_, err := x.ExecContext(ctx, sql)
+	return err
+}
+
 func (x liteTx) Commit(context.Context) error { return x.Tx.Commit() }
-func (x liteTx) Rollback()                    { _ = x.Tx.Rollback() }
+
+func (x liteTx) Rollback() { _ = x.Tx.Rollback() }
 
 func (s *lite) Begin(ctx context.Context) (tx, error) {
 	x, err := s.store.DB().BeginTx(ctx, nil)
@@ -46,7 +53,7 @@ func (s *lite) Begin(ctx context.Context) (tx, error) {
 }
 
 // Relay opens the file anew, as another process would.
-func (s *lite) Relay(w *realWorld, n int) (func(kill bool), error) {
+func (s *lite) Relay(w *realWorld, n int) (*runner, error) {
 	store, err := s.open(w.t.Context())
 	if err != nil {
 		return nil, err
@@ -118,7 +125,7 @@ func (s *lite) Drain(w *realWorld) (map[checker.Ref]int, error) {
 	return out, rows.Err()
 }
 
-// P1 P2 P3 P4 P5 OR-02 OR-03 OR-04: relays that open one file of SQLite each for itself.
+// P1 P2 P3 P4 P5 OR-02 OR-03 OR-04 DB-24: relays that open one file of SQLite each for itself.
 func TestSQLiteHistories(t *testing.T) {
 	t.Parallel()
 	n := number("WAYBILL_CHECKER_SQLITE", 24)

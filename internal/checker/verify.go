@@ -106,7 +106,7 @@ func (l *Ledger) legal(m *message, f Final) {
 		case core.ReasonCrashed:
 			ok = f.Crashes >= core.MaxCrashes
 		case core.ReasonSkipped, core.ReasonParked:
-			ok = len(m.givenUp) > 0
+			ok = len(m.givenUp) > 0 || m.ordered
 		case core.ReasonCancelled, core.ReasonReplaced:
 			ok = len(m.withdrawn) > 0
 		case core.ReasonNone, core.ReasonDeliveries, core.ReasonNoHandler, core.ReasonNoID, core.ReasonIDConflict, core.ReasonRetryPolicy:
@@ -131,10 +131,10 @@ func (l *Ledger) ordered(msgs []*message) {
 	slices.SortFunc(msgs, func(a, b *message) int { return cmp.Compare(a.first, b.first) })
 	for i, late := range msgs {
 		for _, early := range msgs[:i] {
-			if l.opts.Exact && early.seq != 0 && late.seq != 0 && (early.seq < late.seq) != l.staged(early, late) && l.staged(late, early) != l.staged(early, late) {
+			if l.opts.Exact && !early.scheduled && !late.scheduled && early.seq != 0 && late.seq != 0 && (early.seq < late.seq) != l.staged(early, late) && l.staged(late, early) != l.staged(early, late) {
 				l.problem("sequence: %s (seq %d) and %s (seq %d) of key %s were committed the other way round", early.ID, early.seq, late.ID, late.seq, late.key)
 			}
-			if early.first == 0 || early.fate != committed || late.fate != committed || !l.precedes(late, early) || l.excused(late, &l.arrivals[early.first-1]) {
+			if early.first == 0 || early.fate != committed || late.fate != committed || !l.precedes(late, early) || l.excused(late) {
 				continue
 			}
 			l.problem("order: %s/%s (seq %d) of key %s arrived as number %d, after %s (seq %d), number %d, although it was staged before it",
@@ -162,18 +162,22 @@ func (l *Ledger) staged(a, b *message) bool {
 	return a.tx == b.tx && a.at < b.at || a.tx != b.tx && a.ended < b.began
 }
 
-// precedes reports whether a stands before b.
+// precedes reports whether a stands before b. A scheduled message gets its place in its key when it is due.
 func (l *Ledger) precedes(a, b *message) bool {
-	if l.opts.Exact && a.seq != 0 && b.seq != 0 {
-		return a.seq < b.seq
+	switch {
+	case !a.scheduled:
+		return l.staged(a, b)
+	case b.scheduled:
+		return a.seq != 0 && b.seq != 0 && a.seq < b.seq
+	default:
+		return a.seen != 0 && a.seen < b.began
 	}
-	return l.staged(a, b)
 }
 
-// excused reports whether m may arrive after a, which it precedes: it joined its key later, was given up once, or was withdrawn while a copy was on
-// its way.
-func (l *Ledger) excused(m *message, a *Arrival) bool {
-	if m.forced || m.scheduled && (a.Claimed.IsZero() || a.Claimed.Before(m.due)) {
+// excused reports whether m may arrive after one that it precedes: it was put back by force, given up once, or
+// withdrawn while a copy was on its way.
+func (l *Ledger) excused(m *message) bool {
+	if m.forced {
 		return true
 	}
 	if l.opts.Exact && !l.opts.Zombies {

@@ -1,8 +1,11 @@
 package docs_test
 
 import (
+	"context"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -26,7 +30,8 @@ CREATE TABLE outbox_table (id int, routing_key text, body jsonb, tracking_ids js
 INSERT INTO outbox_table (id, routing_key, body, tracking_ids) VALUES (11, 'orders.placed', '{}', '["root"]');
 
 CREATE TABLE jobs (id int, queue text, payload jsonb, run_at timestamptz, unique_key text, done_at timestamptz);
-INSERT INTO jobs VALUES (21, 'mails', '{}', now(), NULL, NULL), (22, 'mails', '{}', now() + interval '1 day', 'once', NULL), (23, 'others', '{}', now(), NULL, NULL);
+INSERT INTO jobs VALUES (21, 'mails', '{}', now(), NULL, NULL), (22, 'mails', '{}', now() + interval '1 day', 'once', NULL), (23, 'others', '{}', now(), NULL, NULL),
+    (24, 'mails', '{}', now(), 'now', NULL);
 
 CREATE TABLE outbox_messages (id int, topic text, partition_key text, created_at timestamptz DEFAULT now(), payload bytea, status text, error text);
 INSERT INTO outbox_messages (id, topic, payload, status, error) VALUES (31, 'orders.placed', '{}', 'pending', NULL),
@@ -70,26 +75,49 @@ func TestMovingOver(t *testing.T) {
 	}
 	exec(`INSERT INTO outbox_events (id, event_type, aggregate_id, payload) VALUES (4, 'orders.placed', 'order-1', '{}')`) // old code goes on
 
-	claim, err := outbox.Claim(ctx, core.ClaimRequest{Owner: "test", Routes: []core.RouteOrder{{Route: "default"}, {Route: "mails"}}, MaxRecords: 100, Lease: time.Minute})
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		status, err := outbox.Cancel(ctx, tx, core.CancelKey{Route: "mails", Topic: "mails.send", DedupeKey: "now"})
+		if err == nil && status[0] != core.CancelDone {
+			t.Errorf("cancelling a job that is due by its unique key: %s", status[0])
+		}
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
+
+	sent := sentTo{}
+	r, err := relay.New(outbox, nil, relay.Options{Routes: []relay.Route{
+		{Name: "default", Publisher: sent.of("default")}, {Name: "mails", Publisher: sent.of("mails")},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.RunOnce(ctx); err != nil {
+		t.Fatal(err)
+	}
 	ids := map[string][]string{}
-	for i := range claim.Records {
-		r := &claim.Records[i]
-		if r.Err != nil {
-			t.Error(r.Err)
+	var ofKey []string
+	for route, p := range sent {
+		for _, e := range p.sent {
+			ids[route] = append(ids[route], e.ID)
+			if e.Key == "order-1" {
+				ofKey = append(ofKey, e.ID)
+			}
+			if e.ID == "11" && !cmp.Equal(e.Lineage, []string{"root"}) {
+				t.Errorf("lineage %v", e.Lineage)
+			}
 		}
-		ids[r.Route] = append(ids[r.Route], r.Envelope.ID)
-		if r.Envelope.ID == "11" && !cmp.Equal(r.Envelope.Lineage, []string{"root"}) {
-			t.Errorf("lineage %v", r.Envelope.Lineage)
-		}
+		slices.Sort(ids[route])
 	}
-	if diff := cmp.Diff(map[string][]string{"default": {"1", "2", "3", "11", "31", "32", "33", "4"}, "mails": {"21"}}, ids); diff != "" {
-		t.Errorf("claimed (-want +got):\n%s", diff)
+	if diff := cmp.Diff(map[string][]string{"default": {"1", "11", "2", "3", "31", "32", "33", "4"}, "mails": {"21"}}, ids); diff != "" {
+		t.Errorf("published (-want +got):\n%s", diff)
 	}
-	if claim.NextIn < 23*time.Hour {
-		t.Errorf("the scheduled job is due in %s", claim.NextIn)
+	if want := []string{"1", "2", "3", "4"}; !slices.Equal(ofKey, want) {
+		t.Errorf("of the key %v were published, want %v", ofKey, want)
+	}
+	if job, err := outbox.Inspect(ctx, "mails", "22"); err != nil || job.DueIn < 23*time.Hour {
+		t.Errorf("the scheduled job is due in %s, %v", job.DueIn, err)
 	}
 	done, err := outbox.Redrive(ctx, core.RedriveRequest{All: true, DryRun: true})
 	if err != nil || done.Changed != 1 {
@@ -111,4 +139,29 @@ func TestMovingOver(t *testing.T) {
 			t.Errorf("mark of %s: %v, want %v", id, got, want)
 		}
 	}
+}
+
+// sentTo are the publishers of routes.
+type sentTo map[string]*publisher
+
+func (s sentTo) of(route string) *publisher {
+	s[route] = &publisher{}
+	return s[route]
+}
+
+// publisher keeps what it is given.
+type publisher struct {
+	mu   sync.Mutex
+	sent []core.Envelope
+}
+
+func (p *publisher) Publish(_ context.Context, batch []core.Envelope) core.Results {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sent = append(p.sent, batch...)
+	return make(core.Results, len(batch))
+}
+
+func (p *publisher) Traits() core.PublisherTraits {
+	return core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true}
 }

@@ -10,10 +10,9 @@ import (
 )
 
 var (
-	eventName = regexp.MustCompile(`(?:"event", |slog\.String\("event", |warn\([A-Za-z.]+, |event = |event, text = |slog\.Level[A-Za-z]+, )"([a-z_.]+)"|event := "([a-z_]+)"`)
-	ofEngines = regexp.MustCompile(`/(relay|consumer|inbox|store|transport)/`)
-	// owned is what nobody uses before it replaces what stands beside it.
-	ofOthers   = regexp.MustCompile(`/(examples|bench|internal|owned)/`)
+	eventName  = regexp.MustCompile(`(?:"event", |slog\.String\("event", |warn\([A-Za-z.]+, |event = |event, text = |slog\.Level[A-Za-z]+, )"([a-z_.]+)"|event := "([a-z_]+)"`)
+	ofEngines  = regexp.MustCompile(`/(relay|consumer|inbox|store|transport)/`)
+	ofOthers   = regexp.MustCompile(`/(examples|bench|internal)/`)
 	metricName = regexp.MustCompile(`"(waybill\.(?:relay|consumer)\.[a-z.]+[a-z])"`)
 )
 

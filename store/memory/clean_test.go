@@ -1,15 +1,102 @@
 package memory_test
 
 import (
-	"context"
+	"testing"
+	"time"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/storetest"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// WithRetention makes the harness a storetest.Retainer.
-func (h harness) WithRetention(_ context.Context, r core.Retention) (storetest.Harness, error) {
-	s, err := memory.New(memory.Options{Source: "/test", Retention: r})
-	return harness{s}, err
+func (k *kit) clean() core.Cleaned {
+	k.Helper()
+	done, err := k.Clean(k.Context(), "cleaner", time.Second)
+	k.no(err)
+	return done
+}
+
+func expires(r core.StagedRow, at time.Time) core.StagedRow {
+	r.Envelope.Expires = at
+	return r
+}
+
+func TestCleanSweeps(t *testing.T) { // ST-11
+	t.Parallel()
+	k := newKit(t, memory.Options{})
+	k.join(1, unit)
+	at := k.now.Add(time.Minute)
+	k.put(
+		expires(row("due", "a"), at), expires(row("held", "b"), at), expires(row("retry", "c"), at), expires(row("locked", "d"), at),
+		expires(later(row("timer", "e"), time.Hour), at), expires(row("lasts", "f"), at.Add(1)), row("never", "g"),
+	)
+	k.hold(1, k.get(1, "held"))
+	k.retry("retry", time.Hour)
+	k.retry("locked", time.Hour)
+	tx := k.Begin()
+	k.no(tx.Lock(route, "locked"))
+	k.fact("nothing has expired", k.clean().Expired == 0)
+	k.now = at
+	k.fact("a retry and a timer", k.clean().Expired == 2)
+	k.same("its owner is told of the retry", k.told(1), []string{"key c"})
+	for _, id := range []string{"retry", "timer"} {
+		st := k.inspect(id)
+		k.fact(id, st.State == core.StateAbandoned && st.Reason == core.ReasonExpired)
+	}
+	tx.Rollback()
+	k.fact("what was locked", k.clean().Expired == 1)
+	_, err := k.GiveUp(t.Context(), 1, outbox.Owned{Unit: unit, Term: 2, Low: 0}, []outbox.Ref{k.get(1, "held").Ref})
+	k.no(err)
+	k.fact("what is due and has no owner", k.clean().Expired == 1 && k.inspect("due").Reason == core.ReasonExpired)
+	k.same("the rest", ids(k.read(1)), []string{"held", "lasts", "never"})
+}
+
+func TestCleanHeedsRetention(t *testing.T) { // DB-09
+	t.Parallel()
+	k := newKit(t, memory.Options{Retention: core.Retention{Published: time.Second, Abandoned: 2 * time.Second, Withdrawn: 3 * time.Second}})
+	k.join(1, unit)
+	k.put(row("published", ""), row("abandoned", "x"), row("skipped", "y"), withdrawable(row("cancelled", "z")))
+	k.no(k.settle(1, outbox.Published(k.get(1, "published")))[0])
+	k.abandon("abandoned", core.ReasonRejected)
+	k.retry("skipped", time.Hour)
+	k.no(k.DecideHead(t.Context(), route, "y", "skipped", core.HeadSkip))
+	k.fact("cancelled", k.cancel("cancelled") == core.CancelDone && k.inspect("cancelled").Reason == core.ReasonCancelled)
+	k.fact("cancelled once", k.cancel("cancelled") == core.CancelNotFound)
+	k.fact("a duplicate of what was published", k.stage(msg("published"))[0].Duplicate)
+	for _, c := range k.look(1, outbox.Look{Parts: []outbox.Part{all}}).Control {
+		k.no(k.settle(1, outbox.Heeded(&c))[0])
+	}
+	for i, want := range []map[core.CleanedKind]int{
+		{},
+		{{State: core.StatePublished}: 1},
+		{{State: core.StateAbandoned, Reason: core.ReasonRejected}: 1, {State: core.StateAbandoned, Reason: core.ReasonSkipped}: 1},
+		{{State: core.StateAbandoned, Reason: core.ReasonCancelled}: 1},
+	} {
+		got := k.clean().Deleted
+		for kind, n := range want {
+			k.fact("deleted", got[kind] == n)
+		}
+		k.fact("nothing else", len(got) == len(want))
+		if i == 2 {
+			k.same("the owner of the key that was blocked is told", k.told(1), []string{"key x"})
+		}
+		k.now = k.now.Add(time.Second)
+	}
+	k.fact("empty", len(k.Records()) == 0)
+}
+
+func TestCleanElectsOne(t *testing.T) { // DB-09
+	t.Parallel()
+	k := newKit(t, memory.Options{})
+	elected := func(owner string) bool {
+		done, err := k.Clean(t.Context(), owner, time.Second)
+		k.no(err)
+		return done.Elected
+	}
+	k.fact("one", elected("a") && !elected("b"))
+	k.fact("again", elected("a"))
+	k.now = k.now.Add(time.Second)
+	k.fact("the other", elected("b") && !elected("a"))
+	_, err := k.Clean(t.Context(), "", 0)
+	k.is("bad input", err, core.ErrInvalid)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -21,6 +22,10 @@ type inboxMarks struct {
 	at  map[core.InboxKey]time.Time
 	log []core.InboxKey // in the order of their time
 }
+
+func newInboxMarks() inboxMarks { return inboxMarks{at: map[core.InboxKey]time.Time{}} }
+
+func (m *inboxMarks) copy() inboxMarks { return inboxMarks{maps.Clone(m.at), slices.Clone(m.log)} }
 
 func (m *inboxMarks) add(keys []core.InboxKey, now time.Time) {
 	for _, k := range keys {
@@ -51,18 +56,25 @@ func (m *inboxMarks) purge(consumer string, deadline time.Time, limit int) int {
 	return n
 }
 
-// mark locks key for tx and marks it there, if it is new.
-func (s *Store) mark(ctx context.Context, tx *Tx, key core.InboxKey) (core.InboxStatus, error) {
-	if err := s.lock(ctx, tx, key); err != nil {
+// markKey locks key for tx and marks it there, if it is new.
+func (s *Store) markKey(ctx context.Context, tx *Tx, key core.InboxKey) (st core.InboxStatus, err error) {
+	err = s.whenFree(ctx, tx, "inbox", func() (wait *Tx, err error) {
+		if wait := tx.reserve(key); wait != nil {
+			return wait, nil
+		}
+		st = core.InboxDuplicate
+		if _, marked := s.inbox.at[key]; marked || slices.Contains(tx.marked, key) {
+			return nil, nil
+		}
+		st = core.InboxProcessed
+		tx.marked = append(tx.marked, key)
+		tx.steps = append(tx.steps, step{kind: stepWrite, undo: func() { tx.marked = tx.marked[:len(tx.marked)-1] }})
+		return nil, nil
+	})
+	if err != nil {
 		return core.InboxNone, outage("inbox", err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, marked := s.marks.at[key]; marked || slices.Contains(tx.marks, key) {
-		return core.InboxDuplicate, nil
-	}
-	tx.marks = append(tx.marks, key)
-	return core.InboxProcessed, nil
+	return st, nil
 }
 
 // DoBatch runs fn once for the keys that are new, as core.BatchInbox says.
@@ -83,7 +95,7 @@ func (s *Store) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ctx c
 	statuses := make([]core.InboxStatus, len(keys))
 	var fresh []int
 	for _, i := range order {
-		st, err := s.mark(ctx, tx, keys[i])
+		st, err := s.markKey(ctx, tx, keys[i])
 		if err != nil {
 			return nil, err
 		}
@@ -115,7 +127,7 @@ func (s *Store) Mark(ctx context.Context, tx *Tx, key core.InboxKey) (core.Inbox
 	if err := checkKey(&key); err != nil {
 		return core.InboxNone, err
 	}
-	return s.mark(ctx, tx, key)
+	return s.markKey(ctx, tx, key)
 }
 
 // PurgeInbox deletes old marks, as core.InboxPurger says.
@@ -135,5 +147,5 @@ func (s *Store) PurgeInbox(ctx context.Context, consumer string, age time.Durati
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.marks.purge(consumer, s.now().Add(-age), limit), nil
+	return s.inbox.purge(consumer, s.now().Add(-age), limit), nil
 }

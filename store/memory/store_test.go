@@ -1,12 +1,9 @@
 package memory_test
 
 import (
-	"context"
 	"errors"
-	"strconv"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/memory"
@@ -35,16 +32,8 @@ func stage(tb testing.TB, s *memory.Store, msgs ...core.Message) []core.Staged {
 	return staged
 }
 
-func claim(tb testing.TB, s *memory.Store, limit int) core.Claim {
-	tb.Helper()
-	c, err := s.Claim(tb.Context(), core.ClaimRequest{
-		Owner: "test", Routes: []core.RouteOrder{{Route: core.DefaultRoute}}, MaxRecords: limit, Lease: time.Minute,
-	})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return c
-}
+// pending returns how many records are stored.
+func pending(s *memory.Store) int { return len(s.Records()) }
 
 func TestBusinessWriteAndMessageCommitTogether(t *testing.T) { // ST-01
 	t.Parallel()
@@ -58,7 +47,7 @@ func TestBusinessWriteAndMessageCommitTogether(t *testing.T) { // ST-01
 		if v, _ := tx.Get("order"); v != "1" {
 			t.Errorf("the transaction does not see its own write")
 		}
-		if _, ok := s.Get("order"); ok || len(claim(t, s, 10).Records) > 0 {
+		if _, ok := s.Get("order"); ok || pending(s) > 0 {
 			t.Error("an uncommitted write is visible")
 		}
 		if !commit {
@@ -69,7 +58,7 @@ func TestBusinessWriteAndMessageCommitTogether(t *testing.T) { // ST-01
 			t.Fatal(err)
 		}
 	}
-	if v, _ := s.Get("order"); v != "1" || len(claim(t, s, 10).Records) != 1 {
+	if v, _ := s.Get("order"); v != "1" || pending(s) != 1 {
 		t.Error("a committed write is missing")
 	}
 }
@@ -98,26 +87,6 @@ func TestFailedStatementSpoilsTransaction(t *testing.T) {
 	if _, err := s.Stage(t.Context(), newStore(t).Begin(), core.RawMessage("a", "", nil)); err == nil {
 		t.Error("stage in another store's transaction succeeded")
 	}
-}
-
-func TestWaitSleepsUntilScheduledMessage(t *testing.T) { // DB-10
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newStore(t)
-		start := time.Now()
-		claim(t, s, 1)
-		go func() {
-			time.Sleep(time.Second)
-			stage(t, s, core.RawMessage("a", "", nil, core.Delay(time.Hour)))
-		}()
-		cause, err := s.Wait(t.Context(), []string{core.DefaultRoute}, 24*time.Hour)
-		if d := time.Since(start); err != nil || cause != core.WakeTimer || d != time.Hour+time.Second {
-			t.Errorf("woke by %q (%v) after %s, want by timer after 1h1s", cause, err, d)
-		}
-		if n := len(claim(t, s, 1).Records); n != 1 {
-			t.Errorf("claimed %d records, want 1", n)
-		}
-	})
 }
 
 func TestDeadlockIsReported(t *testing.T) {
@@ -149,52 +118,21 @@ func TestDeadlockIsReported(t *testing.T) {
 	})
 }
 
-func TestLargeBacklogWithBlockedKey(t *testing.T) { // DB-17
+func TestHighWater(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	for range 10 {
-		var msgs []core.Message
-		for range 10_000 {
-			msgs = append(msgs, core.RawMessage("t", "", nil, core.Key("blocked")))
-		}
-		stage(t, s, msgs...)
+	stage(t, s, core.RawMessage("a", "", nil), core.RawMessage("b", "", nil))
+	if stamp, err := s.HighWater(t.Context()); err != nil || stamp != s.Records()[1].Envelope.HLC {
+		t.Errorf("the highest stamp is %v (%v), want that of the second message", stamp, err)
 	}
-	claim(t, s, 1)
-	stage(t, s, core.RawMessage("t", "", nil, core.Key("free")))
-	start := time.Now()
-	for range 1000 {
-		claim(t, s, 100)
-	}
-	if d := time.Since(start); d > 5*time.Second {
-		t.Errorf("1000 claims beside a blocked key with 100,000 records took %s", d)
+	if err := s.Check(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
-func BenchmarkDrain100k(b *testing.B) {
-	for b.Loop() {
-		b.StopTimer()
-		s := newStore(b)
-		for i := range 10 {
-			msgs := make([]core.Message, 10_000)
-			for j := range msgs {
-				msgs[j] = core.RawMessage("t", "", nil, core.Key(strconv.Itoa((i*10_000+j)%5000)))
-			}
-			stage(b, s, msgs...)
-		}
-		b.StartTimer()
-		for n := 0; n < 100_000; {
-			c := claim(b, s, 500)
-			if len(c.Records) == 0 {
-				b.Fatal("claimed nothing")
-			}
-			out := make([]core.Outcome, len(c.Records))
-			for i := range c.Records {
-				out[i] = core.Published(&c.Records[i])
-			}
-			if err := s.Settle(context.WithoutCancel(b.Context()), out).FirstErr(); err != nil {
-				b.Fatal(err)
-			}
-			n += len(c.Records)
-		}
+func TestOptionsAreChecked(t *testing.T) {
+	t.Parallel()
+	if _, err := memory.New(memory.Options{TTL: -1}); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("a store without a source and with a negative TTL: %v", err)
 	}
 }

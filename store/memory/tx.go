@@ -1,104 +1,117 @@
 package memory
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// errDeadlock reports that two transactions wait for each other.
-var errDeadlock = errors.New("deadlock: two transactions wait for each other's rows; roll back and try again")
-
 // Tx is a transaction over everything in a Store. Begin one with [Store.Begin] and end it with Commit or Rollback. It
-// belongs to one goroutine at a time.
+// sees committed data and its own writes. It belongs to one goroutine at a time.
+//
+// Applications stage and cancel with the methods of the Store, which wait for other transactions. The methods of Tx by
+// these names are for tests of engines: they wait for nothing.
 type Tx struct {
-	store  *Store
+	s      *Store
 	done   chan struct{} // closed when it has ended
+	waits  *Tx           // whom it waits for
+	mark   int64
 	ended  bool
 	failed error
-	waits  *Tx // whom it waits for
+	steps  []step
+	made   map[*record]verdict // what it has made of committed records
+	heirs  map[liveKey]*record // what it has staged with a dedupe key
 	locks  []any
-	rows   []*record
-	byKey  map[rowKey]bool
-	marks  []core.InboxKey
 	values map[string]string
-
-	withdrawn []*record // committed records that claims cannot reach until it ends
-	freed     []*record // leased ones that give up their dedupe key
+	marked []core.InboxKey
 }
 
-// Begin starts a transaction. It sees committed data and its own writes.
+// Savepoint is a place in a transaction to which it can roll back.
+type Savepoint int
+
+// verdict is what a transaction has made of a committed record.
+type verdict uint8
+
+const (
+	untouched verdict = iota
+	cancelled
+	replaced
+	requeued
+	freed // it gives up its dedupe key
+)
+
+// withdraws reports whether the record goes away.
+func (v verdict) withdraws() bool { return v == cancelled || v == replaced }
+
+// stepKind is what one step of a transaction did.
+type stepKind uint8
+
+const (
+	stepStage stepKind = iota // r was staged
+	stepDrop                  // r, which the transaction staged itself, was withdrawn
+	stepLock                  // r was locked
+	stepMake                  // the verdict about r changed from was to now
+	stepTell                  // a control record was written
+	stepWrite                 // a value or an inbox mark was written
+)
+
+type step struct {
+	kind     stepKind
+	r        *record
+	was, now verdict
+	control  *outbox.Control
+	undo     func() // of stepWrite
+}
+
+// Begin starts a transaction.
 func (s *Store) Begin() *Tx {
-	return &Tx{store: s, done: make(chan struct{}), byKey: map[rowKey]bool{}, values: map[string]string{}}
-}
-
-// Commit makes everything that was written visible at once. It fails, with everything rolled back, if a statement of
-// the transaction had failed, and with core.ErrClosed if it had ended already.
-func (tx *Tx) Commit() error {
-	s := tx.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	tx := &Tx{s: s, done: make(chan struct{}), made: map[*record]verdict{}}
+	s.open[tx] = struct{}{}
+	return tx
+}
+
+// Mark returns the mark of the transaction; 0 if it has staged, cancelled and locked nothing.
+func (tx *Tx) Mark() int64 {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	return tx.mark
+}
+
+// usable returns why nothing can be written in tx any more. The store is locked.
+func (tx *Tx) usable(op string) error {
 	if tx.ended {
-		return fmt.Errorf("waybill/memory: commit: the transaction has ended: %w", core.ErrClosed)
+		return fmt.Errorf("waybill/memory: %s: the transaction has ended: begin another: %w", op, core.ErrClosed)
 	}
-	defer tx.end()
 	if tx.failed != nil {
-		return fmt.Errorf("waybill/memory: commit: rolled back, since an earlier statement had failed: %w", tx.failed)
+		return fmt.Errorf("waybill/memory: %s: an earlier statement of the transaction had failed: roll back: %w", op, tx.failed)
 	}
-	s.applyWithdrawn(tx)
-	now := s.now()
-	touched := map[*lane]bool{} // true: something is claimable at once
-	for _, r := range tx.rows {
-		if r.dedupe != "" {
-			s.holders[r.liveKey()] = r
-		}
-		s.seq++
-		r.seq = s.seq
-		s.rows[rowKey{r.route, r.env.ID}] = r
-		l := s.lane(r.route)
-		l.add(r, now)
-		s.cleaning.watch(r)
-		touched[l] = touched[l] || r.ready
-	}
-	for l, claimable := range touched {
-		if claimable {
-			s.notify(l)
-		} else {
-			s.retime()
-		}
-	}
-	maps.Copy(s.values, tx.values)
-	s.marks.add(tx.marks, now)
 	return nil
 }
 
-// Rollback forgets everything that was written. After the end of the transaction it does nothing.
-func (tx *Tx) Rollback() {
-	tx.store.mu.Lock()
-	defer tx.store.mu.Unlock()
-	if !tx.ended {
-		tx.end()
+// begin checks that the transaction can write, and draws its mark.
+func (tx *Tx) begin(op string) error {
+	if err := tx.usable(op); err != nil {
+		return err
 	}
-}
-
-func (tx *Tx) end() {
-	tx.ended = true
-	tx.store.undoWithdrawn(tx)
-	for _, k := range tx.locks {
-		delete(tx.store.locks, k)
+	if tx.mark == 0 {
+		tx.s.mark++
+		tx.mark = tx.s.mark
+		tx.s.running = append(tx.s.running, tx)
 	}
-	tx.rows, tx.byKey, tx.values, tx.locks = nil, nil, nil, nil
-	close(tx.done)
+	return nil
 }
 
 // Fail makes the transaction one in which a statement has failed: Commit will roll back, whatever else succeeds. The
 // first cause is kept.
 func (tx *Tx) Fail(cause error) {
-	tx.store.mu.Lock()
-	defer tx.store.mu.Unlock()
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
 	if tx.failed == nil {
 		tx.failed = cause
 	}
@@ -106,21 +119,33 @@ func (tx *Tx) Fail(cause error) {
 
 // Put writes a value. After the end of the transaction it does nothing.
 func (tx *Tx) Put(key, value string) {
-	tx.store.mu.Lock()
-	defer tx.store.mu.Unlock()
-	if !tx.ended {
-		tx.values[key] = value
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	if tx.ended {
+		return
 	}
+	if tx.values == nil {
+		tx.values = map[string]string{}
+	}
+	old, had := tx.values[key]
+	tx.values[key] = value
+	tx.steps = append(tx.steps, step{kind: stepWrite, undo: func() {
+		if had {
+			tx.values[key] = old
+		} else {
+			delete(tx.values, key)
+		}
+	}})
 }
 
 // Get reads a value: the transaction's own, else the committed one.
 func (tx *Tx) Get(key string) (string, bool) {
-	tx.store.mu.Lock()
-	defer tx.store.mu.Unlock()
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
 	if v, ok := tx.values[key]; ok {
 		return v, true
 	}
-	v, ok := tx.store.values[key]
+	v, ok := tx.s.values[key]
 	return v, ok
 }
 
@@ -132,149 +157,140 @@ func (s *Store) Get(key string) (string, bool) {
 	return v, ok
 }
 
-// Stage writes msgs in tx, as core.Stager says. If another transaction has staged the same (route, id) and has not
-// ended, Stage waits for it.
-func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...core.Message) (_ []core.Staged, err error) {
-	if err := s.owns(tx); err != nil {
-		return nil, fmt.Errorf("waybill/memory: stage: %w", err)
-	}
-	if len(msgs) == 0 {
-		return nil, nil
-	}
-	ctx, span := s.stamper.Start(ctx, len(msgs))
-	defer func() { core.EndSpan(span, err) }()
-	rows, err := s.stamper.Stamp(ctx, msgs)
-	if err != nil {
-		return nil, err
-	}
-	staged := make([]core.Staged, 0, len(rows))
-	for i := range rows {
-		one, err := s.stageRow(ctx, tx, &rows[i])
-		if err != nil {
-			tx.Fail(err)
-			return nil, outage("stage", err)
-		}
-		staged = append(staged, one)
-	}
-	return staged, nil
+// Savepoint returns the place where the transaction is.
+func (tx *Tx) Savepoint() Savepoint {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	return Savepoint(len(tx.steps))
 }
 
-func (s *Store) stageRow(ctx context.Context, tx *Tx, row *core.StagedRow) (core.Staged, error) {
-	if err := s.lock(ctx, tx, rowKey{row.Route, row.Envelope.ID}); err != nil {
-		return core.Staged{}, err
-	}
-	if row.DedupeKey != "" {
-		if err := s.lock(ctx, tx, liveKey{row.Route, row.Envelope.Topic, row.DedupeKey}); err != nil {
-			return core.Staged{}, err
-		}
-	}
-	for {
-		out, wait, err := s.tryStageRow(tx, row)
-		if wait == nil {
-			return out, err
-		}
-		if err := s.lock(ctx, tx, *wait); err != nil {
-			return core.Staged{}, err
-		}
-	}
-}
-
-// tryStageRow stages row, or returns another one that tx must lock first.
-func (s *Store) tryStageRow(tx *Tx, row *core.StagedRow) (out core.Staged, wait *rowKey, err error) {
-	key := rowKey{row.Route, row.Envelope.ID}
-	out = core.Staged{ID: row.Envelope.ID, Route: row.Route}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := tx.usable(); err != nil {
-		return out, nil, err
-	}
-	if r := s.rows[key]; tx.byKey[key] || r != nil && (r.reserved != tx || s.cleaning.retention.Of(core.StateAbandoned, r.reason) != 0) {
-		out.Duplicate = true
-		return out, nil, nil
-	}
-	if row.DedupeKey != "" {
-		if wait := s.dedupe(tx, row, &out); wait != nil || out.Duplicate {
-			return out, wait, nil
-		}
-	}
-	now := s.now()
-	due := now.Add(row.Delay)
-	if !row.DeliverAt.IsZero() {
-		due = row.DeliverAt
-	}
-	since := due
-	if since.Before(now) {
-		since = now
-	}
-	tx.byKey[key] = true
-	tx.rows = append(tx.rows, &record{
-		env: row.Envelope.Clone(), route: row.Route, dedupe: row.DedupeKey, state: core.StatePending, due: due.Round(0), since: since.Round(0), timer: -1,
-	})
-	return out, nil, nil
-}
-
-// usable returns why nothing can be written in tx any more. The store is locked.
-func (tx *Tx) usable() error {
+// RollbackTo forgets what was written after the savepoint and gives back its locks of records. Numbers and the mark
+// stay drawn; dedupe keys and inbox keys stay locked.
+func (tx *Tx) RollbackTo(sp Savepoint) error {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
 	if tx.ended {
-		return core.ErrClosed
+		return fmt.Errorf("waybill/memory: rollback to savepoint: the transaction has ended: %w", core.ErrClosed)
 	}
-	return tx.failed
-}
-
-func (s *Store) owns(tx *Tx) error {
-	if tx == nil {
-		return core.Invalid("tx", "is nil; begin one with Store.Begin")
+	if sp < 0 || int(sp) > len(tx.steps) {
+		return core.Invalid("waybill/memory: rollback to savepoint", "the savepoint is gone: the transaction was rolled back to an earlier one")
 	}
-	if tx.store != s {
-		return core.Invalid("tx", "belongs to another store; begin one of this store")
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if tx.ended {
-		return fmt.Errorf("%w: the transaction has ended already; use it before its commit or rollback (%w)", core.ErrInvalid, core.ErrClosed)
-	}
+	tx.undo(int(sp))
 	return nil
 }
 
-// lock makes tx the only one that writes what, until it ends. It waits for another that does.
-func (s *Store) lock(ctx context.Context, tx *Tx, what any) error {
-	for {
-		if err := ctx.Err(); err != nil {
-			return err
+// undo takes back the steps from n on, the last one first.
+func (tx *Tx) undo(n int) {
+	for i, st := range slices.Backward(tx.steps) {
+		if i < n {
+			break
 		}
-		s.mu.Lock()
-		if tx.ended {
-			s.mu.Unlock()
-			return core.ErrClosed
-		}
-		holder := s.locks[what]
-		if holder == nil || holder == tx {
-			if holder == nil {
-				s.locks[what] = tx
-				tx.locks = append(tx.locks, what)
-			}
-			s.mu.Unlock()
-			return nil
-		}
-		for t := holder; t != nil; t = t.waits {
-			if t == tx {
-				s.mu.Unlock()
-				return errDeadlock
-			}
-		}
-		tx.waits = holder
-		s.mu.Unlock()
-		var err error
-		select {
-		case <-holder.done:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		s.mu.Lock()
-		tx.waits = nil
-		s.mu.Unlock()
-		if err != nil {
-			return err
+		switch st.kind {
+		case stepStage:
+			tx.s.forget(st.r)
+			tx.disown(st.r)
+		case stepDrop:
+			st.r.dropped = false
+			st.r.route.byID[st.r.env.ID] = st.r
+			tx.own(st.r)
+		case stepLock:
+			st.r.lock = nil
+		case stepMake:
+			tx.made[st.r] = st.was
+		case stepTell:
+		case stepWrite:
+			st.undo()
 		}
 	}
+	tx.steps = slices.Delete(tx.steps, n, len(tx.steps))
+}
+
+// Commit makes everything that was written visible at once. It fails, with everything rolled back, if a statement of
+// the transaction had failed, and with core.ErrClosed if it had ended already.
+func (tx *Tx) Commit() error {
+	s := tx.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if tx.ended {
+		return fmt.Errorf("waybill/memory: commit: the transaction has ended: %w", core.ErrClosed)
+	}
+	defer tx.end()
+	if tx.failed != nil {
+		tx.undo(0)
+		return fmt.Errorf("waybill/memory: commit: rolled back, since an earlier statement had failed: %w", tx.failed)
+	}
+	now := s.now()
+	for _, st := range tx.steps {
+		switch st.kind {
+		case stepStage:
+			s.admit(st.r)
+		case stepLock:
+			st.r.lock = nil
+		case stepMake:
+			s.apply(st.r, st.now, now)
+		case stepTell:
+			s.tell(st.control)
+		case stepDrop, stepWrite:
+		}
+	}
+	maps.Copy(s.values, tx.values)
+	s.inbox.add(tx.marked, now)
+	return nil
+}
+
+// admit makes a staged record visible, unless its own transaction has withdrawn it.
+func (s *Store) admit(r *record) {
+	r.staging, r.shadows = nil, nil
+	if r.dropped {
+		delete(r.route.bySeq, r.seq)
+		return
+	}
+	if r.dedupe != "" {
+		s.holders[r.liveKey()] = r
+	}
+	s.stamp = max(s.stamp, r.env.HLC)
+	s.place(r)
+	s.changed(r)
+}
+
+// apply makes what a transaction has decided about r so.
+func (s *Store) apply(r *record, v verdict, now time.Time) {
+	switch v {
+	case cancelled:
+		s.unplace(r)
+		s.retire(r, core.StateAbandoned, core.ReasonCancelled, now)
+	case replaced:
+		s.unplace(r)
+		s.retire(r, core.StateAbandoned, core.ReasonReplaced, now)
+	case requeued:
+		s.requeue(r, now)
+	case freed:
+		s.release(r)
+		r.dedupe = ""
+	case untouched:
+	}
+}
+
+// Rollback forgets everything that was written. After the end of the transaction it does nothing.
+func (tx *Tx) Rollback() {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	if !tx.ended {
+		tx.undo(0)
+		tx.end()
+	}
+}
+
+func (tx *Tx) end() {
+	s := tx.s
+	tx.ended, tx.steps, tx.made, tx.heirs, tx.values, tx.marked = true, nil, nil, nil, nil, nil
+	for _, name := range tx.locks {
+		delete(s.locks, name)
+	}
+	tx.locks = nil
+	delete(s.open, tx)
+	if i := slices.Index(s.running, tx); i >= 0 {
+		s.running = slices.Delete(s.running, i, i+1)
+	}
+	close(tx.done)
 }

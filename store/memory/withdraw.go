@@ -3,23 +3,19 @@ package memory
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/waybill-go/waybill/core"
 )
 
 var _ core.Canceller[*Tx] = (*Store)(nil)
 
-// liveKey is what only one live message may have.
-type liveKey struct{ route, topic, dedupe string }
-
-func (r *record) liveKey() liveKey { return liveKey{r.route, r.env.Topic, r.dedupe} }
-
-func (r *record) rowKey() rowKey { return rowKey{r.route, r.env.ID} }
-
-// Cancel withdraws staged messages in tx, as core.Canceller says. Until tx ends they cannot be claimed, and later
-// messages of their keys wait. A key that names a message which an earlier key of the call named too gets the same
-// answer. If another transaction withdraws the same message, Cancel waits for its end.
+// Cancel withdraws staged messages in tx, as core.Canceller says: what is scheduled, waits for a retry, or is
+// withdrawable. So it does with what a session held that has ended, and with what a member that died may have had out:
+// these may have been delivered. What a member holds is in flight, and so is what else is due, since its relay may have
+// it out without saying so. Until tx ends what it withdraws cannot be taken, and later messages of its key wait.
+//
+// A key that names a message which an earlier key of the call named too gets the same answer. If another transaction
+// has locked the message, Cancel waits for its end. The commit tells the owner of the message's key.
 func (s *Store) Cancel(ctx context.Context, tx *Tx, keys ...core.CancelKey) ([]core.CancelStatus, error) {
 	if err := s.owns(tx); err != nil {
 		return nil, fmt.Errorf("waybill/memory: cancel: %w", err)
@@ -28,56 +24,48 @@ func (s *Store) Cancel(ctx context.Context, tx *Tx, keys ...core.CancelKey) ([]c
 	if err != nil || len(keys) == 0 {
 		return nil, err
 	}
-	out := make([]core.CancelStatus, len(keys))
+	out := make([]core.CancelStatus, 0, len(keys))
 	seen := map[any]core.CancelStatus{} // by rowKey and liveKey
-	for i := range keys {
-		if out[i], err = s.cancel(ctx, tx, &keys[i], seen); err != nil {
-			tx.Fail(err)
-			return nil, outage("cancel", err)
+	err = s.whenFree(ctx, tx, "cancel", func() (wait *Tx, err error) {
+		for len(out) < len(keys) {
+			status, wait, err := tx.cancel(&keys[len(out)], seen)
+			if wait != nil || err != nil {
+				return wait, err
+			}
+			out = append(out, status)
 		}
+		return nil, nil
+	})
+	if err != nil {
+		tx.Fail(err)
+		return nil, outage("cancel", err)
 	}
 	return out, nil
 }
 
-func (s *Store) cancel(ctx context.Context, tx *Tx, key *core.CancelKey, seen map[any]core.CancelStatus) (core.CancelStatus, error) {
-	if key.DedupeKey != "" {
-		if err := s.lock(ctx, tx, liveKey{key.Route, key.Topic, key.DedupeKey}); err != nil {
-			return 0, err
-		}
-	}
-	for {
-		status, wait, err := s.tryCancel(tx, key, seen)
-		if wait == nil {
-			return status, err
-		}
-		if err := s.lock(ctx, tx, *wait); err != nil {
-			return 0, err
-		}
-	}
-}
-
-// tryCancel cancels what key names, or returns the row that tx must lock first.
-func (s *Store) tryCancel(tx *Tx, key *core.CancelKey, seen map[any]core.CancelStatus) (status core.CancelStatus, wait *rowKey, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := tx.usable(); err != nil {
+// cancel cancels what key names, or returns the transaction that tx must wait for.
+func (tx *Tx) cancel(key *core.CancelKey, seen map[any]core.CancelStatus) (status core.CancelStatus, wait *Tx, err error) {
+	if err := tx.begin("cancel"); err != nil {
 		return 0, nil, err
 	}
 	var r *record
 	name := any(rowKey{key.Route, key.ID})
-	if key.DedupeKey != "" {
-		name = liveKey{key.Route, key.Topic, key.DedupeKey}
-		r = s.holder(tx, liveKey{key.Route, key.Topic, key.DedupeKey})
+	if key.DedupeKey == "" {
+		r = tx.live(key.Route, key.ID)
 	} else {
-		r = s.live(tx, rowKey{key.Route, key.ID})
+		held := liveKey{key.Route, key.Topic, key.DedupeKey}
+		if wait := tx.reserve(held); wait != nil {
+			return 0, wait, nil
+		}
+		name = held
+		r = tx.holder(held)
 	}
 	if r == nil {
 		return seen[name], nil, nil // CancelNotFound unless an earlier key withdrew it
 	}
-	if row := r.rowKey(); s.locks[row] != tx {
-		return 0, &row, nil
+	if status, wait = tx.withdraw(r, cancelled); wait != nil {
+		return 0, wait, nil
 	}
-	status = s.withdraw(tx, r, core.ReasonCancelled)
 	seen[r.rowKey()] = status
 	if r.dedupe != "" {
 		seen[r.liveKey()] = status
@@ -85,121 +73,103 @@ func (s *Store) tryCancel(tx *Tx, key *core.CancelKey, seen map[any]core.CancelS
 	return status, nil, nil
 }
 
-// live returns the live record of a row as tx sees it, or nil.
-func (s *Store) live(tx *Tx, key rowKey) *record {
-	for _, r := range tx.rows {
-		if r.rowKey() == key {
-			return r
-		}
+// Cancel withdraws a record in the transaction, as [Store.Cancel] does. It fails with outbox.ErrBusy where that one
+// would wait.
+func (tx *Tx) Cancel(route, id string) (core.CancelStatus, error) {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	if err := tx.begin("cancel"); err != nil {
+		return core.CancelNotFound, err
 	}
-	if r := s.rows[key]; r != nil && !r.state.Terminal() && r.reserved != tx {
-		return r
-	}
-	return nil
-}
-
-// holder returns the live record with a dedupe key as tx sees it, or nil.
-func (s *Store) holder(tx *Tx, key liveKey) *record {
-	for _, r := range tx.rows {
-		if r.dedupe != "" && r.liveKey() == key {
-			return r
-		}
-	}
-	if r := s.holders[key]; r != nil && r.reserved != tx && !slices.Contains(tx.freed, r) {
-		return r
-	}
-	return nil
-}
-
-// dedupe decides about a row with a dedupe key that tx stages and whose locks it has: it is a duplicate, or takes the
-// place of another, or is new. If it returns a row, tx must lock that one first.
-func (s *Store) dedupe(tx *Tx, row *core.StagedRow, out *core.Staged) (wait *rowKey) {
-	r := s.holder(tx, liveKey{row.Route, row.Envelope.Topic, row.DedupeKey})
+	r := tx.live(route, id)
 	if r == nil {
-		return nil
+		return core.CancelNotFound, nil
 	}
-	if key := r.rowKey(); (row.Replace || r.reserved != nil) && s.locks[key] != tx {
-		return &key
+	status, wait := tx.withdraw(r, cancelled)
+	if wait != nil {
+		return core.CancelNotFound, busy("cancel", id, route)
 	}
-	if !row.Replace {
-		out.ID, out.Duplicate = r.env.ID, true
-		return nil
+	return status, nil
+}
+
+// live returns the live record as tx sees it, or nil.
+func (tx *Tx) live(route, id string) *record {
+	if rt := tx.s.routes[route]; rt != nil {
+		if r := rt.byID[id]; r != nil && r.staging == tx {
+			return r
+		}
 	}
-	out.Replaced = s.withdraw(tx, r, core.ReasonReplaced)
+	if r := tx.committed(route, id); r != nil && (r.live() || tx.made[r] == requeued) {
+		return r
+	}
 	return nil
 }
 
-// withdraw takes a live record out of reach of claims until tx ends, and for good if tx commits. One that is leased, or
-// was when its relay died, stays, but gives up its dedupe key if it is to be replaced.
-func (s *Store) withdraw(tx *Tx, r *record, reason core.Reason) core.CancelStatus {
-	if i := slices.Index(tx.rows, r); i >= 0 {
-		tx.rows = slices.Delete(tx.rows, i, i+1)
-		delete(tx.byKey, r.rowKey())
-		return core.CancelDone
+// withdraw takes a live record back, or returns the transaction that has locked it. One that is in flight stays, but
+// gives up its dedupe key if it is to be replaced.
+func (tx *Tx) withdraw(r *record, why verdict) (status core.CancelStatus, wait *Tx) {
+	if r.staging == tx {
+		tx.reserve(r.rowKey()) // it may come back, by a rollback to a savepoint
+		r.dropped = true
+		tx.s.uncover(r)
+		tx.disown(r)
+		tx.steps = append(tx.steps, step{kind: stepDrop, r: r})
+		return core.CancelDone, nil
 	}
-	if r.state == core.StateProcessing {
-		if reason == core.ReasonReplaced {
-			tx.freed = append(tx.freed, r)
+	if r.lock != nil && r.lock != tx {
+		return core.CancelNotFound, r.lock
+	}
+	careful := r.careful()
+	if tx.made[r] != requeued && (r.holder != 0 || !r.waits() && !r.withdrawable && !r.left && !careful) {
+		if why == replaced {
+			tx.decide(r, freed)
 		}
-		return core.CancelInFlight
+		return core.CancelInFlight, nil
 	}
-	l := s.lane(r.route)
-	l.unplace(r)
-	l.hold(r, 1)
-	r.reserved, r.reason = tx, reason
-	tx.withdrawn = append(tx.withdrawn, r)
-	if r.maybe || r.crashes > 0 {
-		return core.CancelMaybe
+	tx.take(r)
+	tx.decide(r, why)
+	if r.env.Key != "" && !r.timer() {
+		tx.tell(r)
 	}
-	return core.CancelDone
+	if r.maybe || careful {
+		return core.CancelMaybe, nil
+	}
+	return core.CancelDone, nil
 }
 
-// hold keeps back what follows r in its key, n times more; a scheduled one too, since it may become due before its
-// transaction rolls back.
-func (l *lane) hold(r *record, n int) {
-	if r.env.Key != "" {
-		k := l.key(r.env.Key)
-		k.holds += n
-		l.refresh(k)
+// Redrive puts a failed or an abandoned record back in line, with its counts at zero, and tells the owner of its slot.
+// What a member holds is core.ErrInFlight. It is for tests of engines; operators have [Store.Redrive].
+func (tx *Tx) Redrive(route, id string) error {
+	tx.s.mu.Lock()
+	defer tx.s.mu.Unlock()
+	if err := tx.begin("redrive"); err != nil {
+		return err
 	}
+	r := tx.committed(route, id)
+	switch {
+	case r == nil:
+		return core.NoRecord("waybill/memory: redrive", route, id)
+	case r.holder != 0:
+		return fmt.Errorf("waybill/memory: redrive %q on route %q: %w", id, route, core.ErrInFlight)
+	case tx.made[r] == requeued, r.state != core.StateFailed && r.state != core.StateAbandoned:
+		return core.Invalid("waybill/memory: redrive", fmt.Sprintf("%q on route %q: is neither failed nor abandoned", id, route))
+	case r.state == core.StateAbandoned && r.dedupe != "":
+		return core.Invalid("waybill/memory: redrive", fmt.Sprintf("%q on route %q: has a dedupe key, which only Store.Redrive minds", id, route))
+	case r.lock != nil && r.lock != tx:
+		return busy("redrive", id, route)
+	}
+	tx.take(r)
+	tx.decide(r, requeued)
+	tx.tell(r)
+	return nil
 }
 
-// applyWithdrawn removes what a committing transaction withdrew and gives dedupe keys free.
-func (s *Store) applyWithdrawn(tx *Tx) {
-	now := s.now()
-	for _, r := range tx.withdrawn {
-		l := s.lane(r.route)
-		l.setState(r, core.StateAbandoned)
-		delete(l.live, r.seq)
-		s.release(r)
-		r.reserved = nil
-		l.hold(r, -1)
-		s.retire(r, now)
-		s.notify(l)
-	}
-	for _, r := range tx.freed {
-		s.release(r)
-		r.dedupe = ""
-	}
-	tx.withdrawn, tx.freed = nil, nil
+func (tx *Tx) decide(r *record, now verdict) {
+	tx.steps = append(tx.steps, step{kind: stepMake, r: r, was: tx.made[r], now: now})
+	tx.made[r] = now
 }
 
-// undoWithdrawn puts back what a transaction that rolls back had withdrawn.
-func (s *Store) undoWithdrawn(tx *Tx) {
-	now := s.now()
-	for _, r := range tx.withdrawn {
-		l := s.lane(r.route)
-		r.reserved, r.reason = nil, core.ReasonNone
-		l.hold(r, -1)
-		l.place(r, now)
-		s.notify(l)
-	}
-	tx.withdrawn, tx.freed = nil, nil
-}
-
-// release gives the dedupe key of r free.
-func (s *Store) release(r *record) {
-	if r.dedupe != "" && s.holders[r.liveKey()] == r {
-		delete(s.holders, r.liveKey())
-	}
+// tell writes a control record about r.
+func (tx *Tx) tell(r *record) {
+	tx.steps = append(tx.steps, step{kind: stepTell, control: tx.s.about(r)})
 }

@@ -43,9 +43,14 @@ func decodeAttrs(e *core.Envelope, text []byte) error {
 		if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && e.Field != "" {
 			field = fmt.Sprintf(" (field %q)", e.Field)
 		}
-		return fmt.Errorf("column attrs holds %d bytes that are not the JSON that Stage writes%s: find out who else writes to the table", len(text), field)
+		return undecodable("read a record", fmt.Errorf("column attrs holds %d bytes that are not the JSON that Stage writes%s: find out who else writes to the table",
+			len(text), field))
 	}
 	e.Subject, e.Tenant, e.CausationID, e.RunID = a.Subject, a.Tenant, a.Causation, a.Run
 	e.Lineage, e.TraceState, e.Priority, e.Headers = a.Lineage, a.TraceState, a.Priority, a.Headers
 	return nil
+}
+
+func undecodable(op string, err error) error {
+	return &core.Error{Op: "waybill/postgres: " + op, Class: core.ClassPermanent, Reason: core.ReasonUndecodable, Err: err}
 }

@@ -17,44 +17,58 @@ var (
 	_ core.Canceller[*sql.Tx] = (*sqlStager)(nil)
 )
 
-// cancelSQL withdraws messages. It locks, in the order of sequences, only those that no relay holds: a claim holds such a
-// lock for the length of a round trip, a lease is no lock. A row that was claimed, settled or withdrawn between f and t
-// is missing in t: it answers null, and is asked for again.
+// newest is among how many of the newest numbers a message is looked for whose id Waybill made and that is simply
+// due: no index has these ids.
+const newest = "10000"
+
+// cancelSQL withdraws messages.
 //
-//	k  the keys
-//	f  the live messages that they name
-//	t  those to withdraw, locked
-//	x  the withdrawal
+//	k  the keys; made says that the id may be one of ours
+//	f  the live messages that they name, by index
+//	m  the same for ids that no index has
+//	l  those that can be withdrawn, locked in the order of sequences
+//	x  the withdrawal, and c, what the owners are told
+//
+// A message that changed hands between f and l answers null, and is asked for again.
 func cancelSQL(keep bool) string {
 	return `
-WITH k AS (
-    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS k(route, id, topic, dedupe_key, n)
-), f AS MATERIALIZED (
-    SELECT k.n, o.seq, o.leased FROM k CROSS JOIN LATERAL (
-        SELECT o.seq, o.lease_until IS NOT NULL AS leased FROM {outbox} o WHERE o.route = k.route AND o.id = k.id AND o.settled_at IS NULL LIMIT 1
-    ) o WHERE k.id <> ''
+WITH k AS MATERIALIZED (
+    SELECT k.*, k.id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-7' AS made FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS k(route, id, topic, dedupe_key, n)
+), i AS MATERIALIZED (
+    SELECT k.n, ` + foundSQL + `, ` + statusSQL + ` AS status FROM k CROSS JOIN LATERAL ` + byIDSQL + ` o WHERE k.id <> ''
     UNION ALL
-    SELECT k.n, o.seq, o.leased FROM k CROSS JOIN LATERAL (
-        SELECT o.seq, o.lease_until IS NOT NULL AS leased FROM {outbox} o
-        WHERE o.route = k.route AND o.topic = k.topic AND o.dedupe_key = k.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL LIMIT 1
-    ) o WHERE k.dedupe_key <> ''
+    SELECT r.n, ` + foundSQL + `, ` + statusSQL + ` AS status FROM k r ` + holderOfSQL + ` WHERE r.dedupe_key <> ''
+), m AS MATERIALIZED (
+    SELECT DISTINCT k.route FROM k WHERE k.made AND k.n NOT IN (SELECT i.n FROM i)
+), f AS MATERIALIZED (
+    SELECT i.* FROM i
+    UNION ALL
+    SELECT k.n, ` + foundSQL + `, ` + statusSQL + ` AS status
+    FROM m CROSS JOIN LATERAL (
+        SELECT ` + lookedUpSQL + ` FROM {outbox} o
+        WHERE o.route = m.route AND o.seq > ` + lastSQL + ` - ` + newest + ` AND o.due_at IS NULL AND o.settled_at IS NULL AND NOT o.own_id
+        ORDER BY o.seq DESC LIMIT ` + newest + `
+    ) o JOIN k ON k.route = o.route AND k.id = o.id AND k.made
 ), t AS MATERIALIZED (
-    SELECT o.seq, CASE WHEN o.maybe_sent OR o.crashes > 0 THEN 2 ELSE 1 END AS status
-    FROM {outbox} o WHERE o.seq = ANY (ARRAY(SELECT f.seq FROM f WHERE NOT f.leased)) AND o.settled_at IS NULL AND o.lease_until IS NULL
-    ORDER BY o.seq FOR UPDATE
-), x AS (` + withdrawSQL(core.ReasonCancelled, keep) + `
-    WHERE o.seq = ANY (ARRAY(SELECT t.seq FROM t)) RETURNING 1
-)
-SELECT f.n, CASE WHEN f.leased THEN 3 ELSE t.status END FROM f LEFT JOIN t ON t.seq = f.seq`
+    SELECT f.* FROM (
+        SELECT DISTINCT f.route, f.seq, f.id, f.version, f.hold, f.slot, f.key, f.tell FROM f WHERE f.status <> 3 ORDER BY f.route, f.seq
+    ) f ` + lockFoundSQL + `
+), ` + withdrawSQL(core.ReasonCancelled, keep) + `
+SELECT f.n, CASE WHEN f.status = 3 OR t.seq IS NOT NULL THEN f.status END FROM f LEFT JOIN t ON t.route = f.route AND t.seq = f.seq`
 }
 
 // maxLooks bounds how often Cancel asks again for a message that changes hands while it looks.
 const maxLooks = 20
 
-// Cancel withdraws staged messages in tx, by id or by dedupe key, in one statement; see [core.Canceller]. Until tx ends
-// they cannot be claimed, and later messages of their keys wait. Keys that name the same message get the same answer.
-// It waits for no lease, but for another transaction that withdraws the same message. If a claim and a cancel meet,
-// exactly one of them has the message. The role needs what [Migrations.Grants] gives a canceller.
+// Cancel withdraws staged messages in tx, by id or by dedupe key, in one statement; see [core.Canceller]. It
+// withdraws what is scheduled, what waits for a retry, and what was staged as withdrawable, which a dedupe key implies;
+// other messages that are due are in flight, as is what a relay holds. Until tx ends nobody is handed what it withdraws, and later messages
+// of their keys wait. Keys that name the same message get the same answer. It waits for nobody but other transactions
+// that have locked the same message. A message is either handed out or withdrawn, unless the answer is
+// core.CancelMaybe. The role needs what [Migrations.Grants] gives a canceller.
+//
+// A message that is due, whose id Waybill made and that is not withdrawable is known by its id only as long as fewer
+// than 10,000 were staged after it; from then on it is not found.
 func (o *Outbox) Cancel(ctx context.Context, tx pgx.Tx, keys ...core.CancelKey) ([]core.CancelStatus, error) {
 	if core.IsNil(tx) {
 		return nil, core.Invalid("waybill/postgres: cancel", "tx: is nil; pass the open pgx.Tx with which the cancelling is to be decided")
@@ -108,7 +122,7 @@ func (s *stager) cancelOnce(ctx context.Context, keys []core.CancelKey, ask []in
 		col(0)[i], col(1)[i], col(2)[i], col(3)[i] = keys[j].Route, keys[j].ID, keys[j].Topic, keys[j].DedupeKey
 	}
 	var again []int
-	err := query(ctx, s.cancelText, []any{replan{}, col(0), col(1), col(2), col(3)}, func(scan func(...any) error) error {
+	err := query(ctx, s.names.sql(cancelSQL(s.keep)), []any{replan{}, col(0), col(1), col(2), col(3)}, func(scan func(...any) error) error {
 		var at int64
 		var status *int
 		if err := scan(&at, &status); err != nil {

@@ -13,35 +13,40 @@ type column struct{ name, kind string }
 
 var outboxColumns = []column{
 	{"seq", "bigint"},
+	{"hold", "bigint"},
 	{"hlc", "bigint"},
 	{"occurred_at", "timestamp with time zone"},
 	{"ready_since", "timestamp with time zone"},
-	{"due_at", "timestamp with time zone"},
-	{"expires_at", "timestamp with time zone"},
-	{"settled_at", "timestamp with time zone"},
-	{"lease_until", "timestamp with time zone"},
-	{"lease_token", "bigint"},
+	{"version", "integer"},
 	{"attempts", "integer"},
+	{"deliveries", "integer"},
 	{"crashes", "integer"},
 	{"state", "smallint"},
-	{"holds", "boolean"},
+	{"slot", "smallint"},
+	{"own_id", "boolean"},
+	{"withdrawable", "boolean"},
 	{"maybe_sent", "boolean"},
+	{"retry", "boolean"},
+	{"blocks", "boolean"},
+	{"due_at", "timestamp with time zone"},
+	{"settled_at", "timestamp with time zone"},
+	{"expires_at", "timestamp with time zone"},
+	{"held_since", "timestamp with time zone"},
+	{"last_error_at", "timestamp with time zone"},
 	{"route", "text"},
+	{"key", "text"},
 	{"id", "text"},
 	{"topic", "text"},
-	{"key", "text"},
+	{"dedupe_key", "text"},
+	{"reason", "text"},
 	{"type", "text"},
 	{"source", "text"},
 	{"content_type", "text"},
 	{"correlation_id", "text"},
 	{"trace_parent", "text"},
+	{"last_error", "text"},
 	{"attrs", "json"},
 	{"body", "bytea"},
-	{"lease_owner", "text"},
-	{"reason", "text"},
-	{"last_error", "text"},
-	{"last_error_at", "timestamp with time zone"},
-	{"dedupe_key", "text"},
 }
 
 var inboxColumns = []column{{"consumer", "text"}, {"source", "text"}, {"id", "text"}, {"handled_at", "timestamp with time zone"}}
@@ -61,12 +66,40 @@ func (o *Outbox) Check(ctx context.Context) error {
 		return err
 	}
 	in := func(name string) string { return pgx.Identifier{o.names.schema, name}.Sanitize() }
-	return m.check(ctx, o.pool, PartOutbox, in(o.names.outbox), outboxColumns, []privilege{
+	needs := []privilege{
 		{in(o.names.outbox), "table", "SELECT,UPDATE,DELETE"},
 		{in(metaTable), "table", "SELECT,UPDATE"},
-		{in(o.names.outbox + "_seq_seq"), "sequence", "SELECT"},
+		{in(o.names.outbox + "_seq"), "sequence", "SELECT,USAGE"},
+		{in(o.names.outbox + "_control_seq"), "sequence", "SELECT"},
 		{in(o.names.outbox + "_wake"), "sequence", "SELECT,UPDATE"},
-	})
+	}
+	for _, t := range tables {
+		needs = append(needs, privilege{in(o.names.outbox + "_" + t), "table", "SELECT,INSERT,UPDATE,DELETE"})
+	}
+	err = m.check(ctx, o.pool, PartOutbox, in(o.names.outbox), outboxColumns, needs)
+	if err != nil {
+		return err
+	}
+	return m.read(ctx, o.pool, "check", func(tx pgx.Tx) error { return o.checkServer(ctx, tx) })
+}
+
+// checkServer looks for what would make relays lose messages or their order without an error: numbers that processes
+// keep for later, and another encoding, of which slots would not be those of package outbox.
+func (o *Outbox) checkServer(ctx context.Context, tx pgx.Tx) error {
+	var encoding string
+	var cache int64
+	err := tx.QueryRow(ctx, o.names.sql(`
+SELECT current_setting('server_encoding'), (SELECT s.seqcache FROM pg_sequence s WHERE s.seqrelid = {sequence_text}::regclass)`)).Scan(&encoding, &cache)
+	switch {
+	case err != nil:
+		return err
+	case encoding != "UTF8":
+		return misconfigured("check", "the database is encoded in %s: the slots of records are computed from UTF-8; create the database with ENCODING 'UTF8'", encoding)
+	case cache != 1:
+		return misconfigured("check", "sequence %s has CACHE %d, and records would be read in another order than staged, or not at all: ALTER SEQUENCE %s CACHE 1",
+			o.names.sql("{sequence}"), cache, o.names.sql("{sequence}"))
+	}
+	return nil
 }
 
 // Check reports whether the inbox can work, as [Outbox.Check] does.

@@ -26,20 +26,24 @@ WHERE name = {cleaner} AND (owner = $1 OR value NOT BETWEEN (extract(epoch FROM 
                                                         AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $3)
 RETURNING true`
 
-// sweepSQL abandons what expired while it waited. Leased rows are their relay's, dead or alive: the next claim decides.
-// It never waits for a lock.
+// sweepSQL abandons what expired while it waited for a time, and tells the owners of its keys. What is due is its
+// owner's, who finds out. It never waits for a lock.
 const sweepSQL = `
 WITH d AS MATERIALIZED (
-    SELECT e.seq FROM {outbox} e
-    WHERE e.expires_at IS NOT NULL AND e.settled_at IS NULL AND e.expires_at <= statement_timestamp() AND e.state IN (1, 4) AND e.lease_until IS NULL
-    ORDER BY e.expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
+    SELECT o.route, o.seq FROM {outbox} o
+    WHERE o.expires_at IS NOT NULL AND o.due_at IS NOT NULL AND o.settled_at IS NULL AND o.expires_at <= statement_timestamp() AND NOT ` + liveHoldSQL + `
+    ORDER BY o.expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
 ), u AS (
-    UPDATE {outbox} o SET state = 5, reason = 'expired', due_at = NULL, settled_at = clock_timestamp()
-    WHERE o.seq = ANY (ARRAY(SELECT d.seq FROM d)) RETURNING 1
+    UPDATE {outbox} o SET state = 5, reason = 'expired', blocks = o.key <> '', due_at = NULL, retry = false, hold = 0, held_since = NULL,
+        settled_at = clock_timestamp(), version = o.version + 1
+    FROM d WHERE o.route = d.route AND o.seq = d.seq RETURNING o.route, o.seq, o.id, o.key, o.slot
+), c AS (
+    INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u WHERE u.key <> ''
 )
 SELECT count(*) FROM u`
 
-// purgeSQL deletes settled rows of one class, the oldest first.
+// purgeSQL deletes settled rows of one class, the oldest first. Of a row that holds its key the owner is told.
 func purgeSQL(class retentionClass) string {
 	terminal := core.StateAbandoned
 	if class == classPublished {
@@ -47,12 +51,15 @@ func purgeSQL(class retentionClass) string {
 	}
 	return fmt.Sprintf(`
 WITH d AS MATERIALIZED (
-    SELECT e.seq FROM {outbox} e
+    SELECT e.route, e.seq FROM {outbox} e
     WHERE CASE WHEN e.reason = '' THEN 0 WHEN e.reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END = %d
       AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1 * interval '1 microsecond' AND e.state = %d
     ORDER BY e.settled_at LIMIT %d FOR UPDATE SKIP LOCKED
 ), x AS (
-    DELETE FROM {outbox} o WHERE o.seq = ANY (ARRAY(SELECT d.seq FROM d)) AND o.settled_at IS NOT NULL RETURNING o.state, o.reason
+    DELETE FROM {outbox} o USING d WHERE o.route = d.route AND o.seq = d.seq AND o.settled_at IS NOT NULL RETURNING o.*
+), c AS (
+    INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
+    SELECT 1, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
 )
 SELECT x.state, x.reason, count(*) FROM x GROUP BY 1, 2`, class, terminal, cleanBatch)
 }
@@ -66,8 +73,8 @@ const (
 	classWithdrawn retentionClass = 2
 )
 
-// keep returns for how long the records of class are kept; see [core.Retention.Of].
-func (o *Outbox) keep(class retentionClass) time.Duration {
+// keeps returns for how long the records of class are kept; see [core.Retention.Of].
+func (o *Outbox) keeps(class retentionClass) time.Duration {
 	switch class {
 	case classPublished:
 		return o.opts.Retention.Of(core.StatePublished, core.ReasonNone)
@@ -81,7 +88,7 @@ func (o *Outbox) keep(class retentionClass) time.Duration {
 var _ core.Cleaner = (*Outbox)(nil)
 
 // Clean keeps the outbox small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
-// waited, and deletes up to 1,000 records each of those published, abandoned and withdrawn whose time in
+// waited for a time, and deletes up to 1,000 records each of those published, abandoned and withdrawn whose time in
 // Options.Retention is over, by the database's clock. The lease is a row of waybill_meta, from a millisecond to an hour
 // long. Clean waits for no lock of rows: what others hold is left for the next call.
 func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
@@ -95,40 +102,31 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 	if err := core.Invalid("waybill/postgres: clean", p...); err != nil {
 		return core.Cleaned{}, err
 	}
-	if err := o.ready(ctx); err != nil {
-		return core.Cleaned{}, err
-	}
 	var done core.Cleaned
-	err := o.transact(ctx, "clean: take the lease", func(b *pgx.Batch) {
+	err := o.transact(ctx, "clean: take the lease", writeSQL, func(b *batch) {
 		done = core.Cleaned{}
-		b.Queue(o.names.sql(electSQL), core.ErrorText(errors.New(owner)), micros(lease), micros(maxCleanLease)).Query(func(rows pgx.Rows) error {
-			done.Elected = rows.Next()
-			return rows.Err()
-		})
+		b.each(func(pgx.Rows) error { done.Elected = true; return nil }, electSQL, core.ErrorText(errors.New(owner)), micros(lease), micros(maxCleanLease))
 	})
 	if err != nil || !done.Elected {
 		return done, err
 	}
-	err = o.transact(ctx, "clean", func(b *pgx.Batch) {
+	err = o.transact(ctx, "clean", writeSQL, func(b *batch) {
 		done = core.Cleaned{Elected: true, Deleted: map[core.CleanedKind]int{}}
-		b.Queue(o.names.sql(sweepSQL)).QueryRow(func(row pgx.Row) error {
+		b.query(sweepSQL).QueryRow(func(row pgx.Row) error {
 			err := row.Scan(&done.Expired)
 			done.More = done.More || done.Expired >= cleanBatch
 			return err
 		})
 		for _, class := range [...]retentionClass{classPublished, classAbandoned, classWithdrawn} {
-			keep := o.keep(class)
+			keep := o.keeps(class)
 			if keep == core.Forever {
 				continue
 			}
-			b.Queue(o.names.sql(purgeSQL(class)), keep.Microseconds()).Query(func(rows pgx.Rows) error { return readPurged(rows, &done) })
+			b.query(purgeSQL(class), keep.Microseconds()).Query(func(rows pgx.Rows) error { return readPurged(rows, &done) })
 		}
 	})
 	if err != nil {
 		return core.Cleaned{Elected: true}, err
-	}
-	if done.Expired > 0 && o.claims.settled(nil, true) { // a key may be free now
-		o.waiter.wake()
 	}
 	return done, nil
 }

@@ -18,11 +18,11 @@ func TestCleanPlans(t *testing.T) {
 	indexed(t, pool, func() {
 		insert(50_000, "state, settled_at, reason", "5, now() - interval '1 year', 'rejected'")
 		insert(25_000, "state, settled_at", "3, now() + interval '1 day'")
-		insert(75_000, "expires_at", "now() + interval '1 day'")
+		insert(75_000, "due_at, expires_at", "now(), now() + interval '1 day'")
 		insert(45_000, "key", "'k' || i % 1000")
 		insert(2_500, "state, settled_at, reason", "5, now(), CASE WHEN i % 2 = 0 THEN 'cancelled' ELSE 'replaced' END")
 		insert(2_500, "state, settled_at", "3, now() - interval '1 hour'")
-		insert(2_500, "expires_at", "now()")
+		insert(2_500, "due_at, expires_at", "now() + interval '1 day', now()")
 	})
 	exec("ANALYZE")
 	for _, tc := range []struct {

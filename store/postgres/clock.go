@@ -4,33 +4,59 @@ import (
 	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 )
 
-// highWaterSQL is the highest stamp the outbox remembers: the mark that settling leaves, and the stamps of the newest
-// rows. It reads a bounded number of them.
-const highWaterSQL = `
-SELECT greatest(0, (SELECT value FROM {meta} WHERE name = {hlc_name}),
-                   (SELECT max(n.hlc) FROM (SELECT o.hlc FROM {outbox} o ORDER BY o.seq DESC LIMIT 1000) n))`
+// lastSQL is the last sequence that was drawn.
+const lastSQL = `(SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM {sequence} se)`
 
+// highWaterSQL is the highest stamp the outbox remembers: the mark that settling leaves, and the stamps of what has
+// one of the newest 1,000 numbers, on routes that are or were served and on those of $1. So it reads a bounded number
+// of pages, however many dead rows there are.
+const highWaterSQL = `
+SELECT greatest(0, (SELECT value FROM {meta} WHERE name = {hlc_name}), (
+    SELECT max(n.hlc) FROM (SELECT ro.route FROM {routes} ro UNION SELECT unnest($1::text[])) r
+    CROSS JOIN LATERAL (SELECT o.hlc FROM {outbox} o WHERE o.route = r.route AND o.seq > ` + lastSQL + ` - 1000 ORDER BY o.seq DESC LIMIT 1000) n))`
+
+// markSQL is the last statement of its transaction, and waits for nobody.
 const markSQL = `
-UPDATE {meta} SET value = $1 WHERE name = {hlc_name} AND value < $1`
+UPDATE {meta} SET value = $1
+WHERE name = (SELECT m.name FROM {meta} m WHERE m.name = {hlc_name} AND m.value < $1 FOR NO KEY UPDATE SKIP LOCKED)`
 
 // markEvery is how often at most a process writes the clock's mark.
 const markEvery = time.Second
 
-// HighWater returns the highest HLC stamp that the outbox remembers: in its newest 1,000 rows or, for what was published
-// since, in a mark that settling writes at most once a second.
+// markDue reports whether the mark is to be written now. Of several calls at once one is told so.
+func (o *Outbox) markDue(stamp int64) bool {
+	if stamp <= 0 {
+		return false
+	}
+	now, last := time.Now().UnixNano(), o.marked.Load()
+	return now-last >= int64(markEvery) && o.marked.CompareAndSwap(last, now)
+}
+
+// queueMark queues the clock's mark for stamp, if it is time.
+func (o *Outbox) queueMark(b *batch, stamp int64) {
+	if o.markDue(stamp) {
+		b.query(markSQL, stamp)
+	}
+}
+
+// HighWater returns the highest HLC stamp that the outbox remembers: of what has one of its newest 1,000 sequences
+// or, for what was published since, in a mark that settling writes at most once a second. Routes that nobody has ever
+// served do not count, but for the default route and for those of the first Stage.
 func (o *Outbox) HighWater(ctx context.Context) (hlc.Timestamp, error) {
-	if err := o.ready(ctx); err != nil {
-		return 0, err
-	}
-	mark, err := o.stager.seeded(o.pool.QueryRow(ctx, o.stager.first).Scan)
-	if err != nil {
-		return 0, failure("read the clock's mark", err)
-	}
-	return mark, nil
+	var mark hlc.Timestamp
+	err := o.transact(ctx, "read the clock's mark", readSQL, func(b *batch) {
+		b.query(seedSQL, []string{core.DefaultRoute}).QueryRow(func(row pgx.Row) (err error) {
+			mark, err = o.stager.seeded(row.Scan)
+			return err
+		})
+	})
+	return mark, err
 }
 
 // Seed raises the outbox's clock above what the outbox remembers. The first Stage does it anyway, with one statement
@@ -48,3 +74,11 @@ func (o *Outbox) Seed(ctx context.Context) error {
 func (o *Outbox) Clock() *hlc.Clock { return o.stager.stamper.Clock() }
 
 var _ core.ClockSeeder = (*Outbox)(nil)
+
+// Restored says that the database was restored to an earlier time: members that ran before join anew. A restore to
+// another timeline need not be declared.
+func (o *Outbox) Restored(ctx context.Context) error {
+	return o.transact(ctx, "declare a restore", writeSQL, func(b *batch) {
+		b.query("UPDATE {meta} SET value = value + 1 WHERE name = {epoch}")
+	})
+}

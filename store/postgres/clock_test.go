@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -38,9 +39,9 @@ func TestClockContinuesAfterRestart(t *testing.T) {
 	stage(t, pool, first, message())
 	last = first.Clock().Last()
 	restart()
-	c := claim(t, first, request(1))
+	c := claim(t, first, want(1))
 	last = c.Records[0].Envelope.HLC
-	settle(t, first, core.Published(&c.Records[0]))
+	settle(t, first, outbox.Published(&c.Records[0]))
 	if mark, err := first.HighWater(t.Context()); err != nil || mark < last {
 		t.Fatalf("mark %s below %s: %v", mark, last, err)
 	}
@@ -55,7 +56,7 @@ func TestAutoMigrate(t *testing.T) {
 		t.Fatal(err)
 	}
 	stage(t, pool, o, message())
-	if c := claim(t, o, request(1)); len(c.Records) != 1 {
+	if c := claim(t, o, want(1)); len(c.Records) != 1 {
 		t.Fatal("nothing claimed")
 	}
 }

@@ -72,11 +72,11 @@ func tooOld(table string, least, newest int) error {
 		"use a newer release, or take the schema back with one (`waybill migrate down`)", table, least, newest)
 }
 
-// seedSQL is what a process asks before its first work: the clock's mark, the version that it must know, and whether ids
-// are unique, which not every insert would find out.
+// seedSQL is what a process asks before its first work: the clock's mark, the version that it must know, and whether
+// ids are unique, which not every insert would find out. Its parameter is for highWaterSQL.
 const seedSQL = `
 SELECT (` + highWaterSQL + `), (SELECT coalesce(max(value), 0) FROM {meta} WHERE name = {compatible}), EXISTS (
-    SELECT FROM pg_index x WHERE x.indrelid = {outbox_text}::regclass AND x.indisunique AND x.indisvalid AND x.indnatts = 2 AND x.indpred IS NULL
+    SELECT FROM pg_index x WHERE x.indrelid = {outbox_text}::regclass AND x.indisunique AND x.indisvalid AND x.indnatts = 2 AND coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id') = 'own_id'
     AND (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = x.indrelid AND a.attnum = ANY (x.indkey) AND a.attname IN ('route', 'id')) = 2)`
 
 // seeded reads what seedSQL answers.

@@ -8,85 +8,6 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Messages with a dedupe key are staged by a statement of their own; those without never pay for it. It is one statement
-// as well, and does in this order:
-//
-//	r  what is to be staged, and whether its (route, id) is there already
-//	h  the live messages with these dedupe keys
-//	t  those of them that are to be replaced, locked in the order of sequences
-//	x  the withdrawal of those that no relay holds
-//	f  the leased ones give their key up instead: they will be, or were, sent
-//	i  the new rows. That they come after x and f is forced by asking for the number of those
-//
-// A producer that replaces nothing needs no right to update or delete.
-func keyedSQL(notify, replace, keep bool) string { //nolint:revive // variants of one statement
-	s := `
-WITH r AS MATERIALIZED (
-    SELECT r.*, o.known IS NOT NULL AS known
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
-                $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::timestamptz[], $16::bigint[],
-                $17::text[], $18::boolean[]) WITH ORDINALITY
-         AS r(route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, at, delay,
-              dedupe_key, replace, n)
-    LEFT JOIN LATERAL (SELECT true AS known FROM {outbox} o WHERE o.route = r.route AND o.id = r.id LIMIT 1) o ON true -- an index lookup each: no EXISTS
-), h AS MATERIALIZED (
-    SELECT r.n, r.replace AND NOT r.known AS replace, o.seq, o.id
-    FROM r CROSS JOIN LATERAL (
-        SELECT o.seq, o.id FROM {outbox} o
-        WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL LIMIT 1
-    ) o WHERE r.dedupe_key <> ''
-), `
-	status, join, after, holds, wake := "0", "", "", "", ""
-	if notify {
-		holds, wake = ", holds", ", "+wakeSQL("r.route", "d.at")
-	}
-	if replace {
-		s += `t AS MATERIALIZED (
-    SELECT o.seq, o.lease_until IS NOT NULL AS leased, CASE WHEN o.lease_until IS NOT NULL THEN 3 WHEN o.maybe_sent OR o.crashes > 0 THEN 2 ELSE 1 END AS status
-    FROM {outbox} o WHERE o.seq = ANY (ARRAY(SELECT h.seq FROM h WHERE h.replace)) AND o.settled_at IS NULL AND length(o.dedupe_key) > 0 -- not <>: that would offer a walk over the keys
-    ORDER BY o.seq FOR UPDATE
-), x AS (` + withdrawSQL(core.ReasonReplaced, keep) + `
-    WHERE o.seq = ANY (ARRAY(SELECT t.seq FROM t WHERE NOT t.leased)) RETURNING 1
-), f AS (
-    UPDATE {outbox} o SET dedupe_key = '' WHERE o.seq = ANY (ARRAY(SELECT t.seq FROM t WHERE t.leased)) RETURNING 1
-), `
-		status, join = "coalesce(t.status, 0)", " LEFT JOIN t ON t.seq = h.seq AND h.replace"
-		after = " AND (SELECT count(*) FROM x) + (SELECT count(*) FROM f) >= 0"
-	}
-	return s + `i AS (
-    INSERT INTO {outbox} (` + insertedSQL + `, due_at, ready_since, dedupe_key` + holds + `)
-    SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
-           nullif(r.attrs, '')::json, r.body, ` + dueSQL("d.at") + `, r.dedupe_key` + wake + `
-    FROM r CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d
-    WHERE NOT r.known` + after + `
-    ON CONFLICT DO NOTHING
-    RETURNING route, id
-)
-SELECT 0, 0::bigint, i.route, i.id, 0 FROM i
-UNION ALL SELECT 1, r.n, '', '', 0 FROM r WHERE r.known
-UNION ALL SELECT 2, h.n, '', h.id, ` + status + ` FROM h` + join
-}
-
-// withdrawSQL is the beginning of the statement that takes rows, called o, away.
-func withdrawSQL(reason core.Reason, keep bool) string { //nolint:revive // a variant of one statement
-	if keep {
-		return "UPDATE {outbox} o SET state = 5, reason = '" + string(reason) + "', due_at = NULL, settled_at = clock_timestamp()"
-	}
-	return "DELETE FROM {outbox} o"
-}
-
-// holdersSQL finds the live messages with dedupe keys.
-const holdersSQL = `
-SELECT r.n, o.id
-FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS r(route, topic, dedupe_key, n) CROSS JOIN LATERAL (
-    SELECT o.id FROM {outbox} o
-    WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL LIMIT 1
-) o`
-
-// unstageSQL takes back what this transaction has just staged.
-const unstageSQL = `
-DELETE FROM {outbox} o USING unnest($1::text[], $2::text[]) AS r(route, id) WHERE o.route = r.route AND o.id = r.id RETURNING 1`
-
 // maxRewinds bounds how often a call begins anew at a message whose key somebody else took in between.
 const maxRewinds = 20
 
@@ -104,7 +25,8 @@ func anyKeyed(rows []core.StagedRow) bool {
 }
 
 // stageKeyed stages rows some of which have a dedupe key, as if one after the other: in one statement, unless a message
-// replaces one of the same call, or names its id again. Only if another transaction gets in between it asks once more.
+// replaces one of the same call, or names its id again. Only if another transaction gets in between it asks once
+// more. A producer that replaces nothing needs no right to update or delete.
 func (s *stager) stageKeyed(ctx context.Context, rows []core.StagedRow, query queryFunc) ([]core.Staged, error) {
 	staged := make([]core.Staged, len(rows))
 	for from, rewinds := 0, 0; from < len(rows); {
@@ -195,16 +117,20 @@ func (c *chunk) run(ctx context.Context) error {
 		return err
 	}
 	keys, replace := make([]string, n), make([]bool, n)
-	text := c.keyed
+	replacing, own := false, false // what may have to be taken back must be found by its id
+	place := make(map[[2]string]int, n)
 	for i := range c.rows {
-		keys[i], replace[i] = c.rows[i].DedupeKey, c.rows[i].Replace
-		if replace[i] {
-			text = c.replacing
-		}
+		r := &c.rows[i]
+		keys[i], replace[i] = r.DedupeKey, r.Replace
+		replacing, own = replacing || r.Replace, own || r.Replace || !r.Fresh
+		place[[2]string{r.Route, r.Envelope.ID}] = i
+	}
+	sql := keyedSQL(c.notify)
+	if replacing {
+		sql = replacingSQL(c.notify, c.keep)
 	}
 	at, delay := times(c.rows)
-	next := 0
-	return c.query(ctx, text, append(append([]any{replan{}}, args...), at, delay, keys, replace), func(scan func(...any) error) error {
+	return c.query(ctx, c.names.sql(sql), append(append([]any{replan{}}, args...), at, delay, keys, replace, own), func(scan func(...any) error) error {
 		var kind, status int
 		var at int64
 		var route, id string
@@ -214,19 +140,16 @@ func (c *chunk) run(ctx context.Context) error {
 		switch kind {
 		case 1:
 			c.known[at-1] = true
-			return nil
 		case 2:
 			c.holder[at-1], c.status[at-1] = id, core.CancelStatus(status)
-			return nil
-		}
-		for ; next < n; next++ { // new rows come back in input order
-			if c.rows[next].Envelope.ID == id && c.rows[next].Route == route {
-				c.inserted[next] = true
-				next++
-				return nil
+		default:
+			i, ok := place[[2]string{route, id}]
+			if !ok {
+				return errors.New("the database returned a row that was not staged")
 			}
+			c.inserted[i] = true
 		}
-		return errors.New("the database returned a row that was not staged")
+		return nil
 	})
 }
 
@@ -239,7 +162,7 @@ func (c *chunk) resolve(ctx context.Context, at []int) error {
 	for i, j := range at {
 		routes[i], topics[i], keys[i] = c.rows[j].Route, c.rows[j].Envelope.Topic, c.rows[j].DedupeKey
 	}
-	return c.query(ctx, c.holders, []any{replan{}, routes, topics, keys}, func(scan func(...any) error) error {
+	return c.query(ctx, c.names.sql(holdersSQL), []any{replan{}, routes, topics, keys}, func(scan func(...any) error) error {
 		var n int64
 		var id string
 		if err := scan(&n, &id); err != nil {
@@ -263,7 +186,7 @@ func (c *chunk) unstage(ctx context.Context, from int) error {
 		return nil
 	}
 	left := len(ids)
-	err := c.query(ctx, c.unstageText, []any{replan{}, routes, ids}, func(scan func(...any) error) error {
+	err := c.query(ctx, c.names.sql(unstageSQL), []any{replan{}, routes, ids}, func(scan func(...any) error) error {
 		left--
 		return scan(nil)
 	})

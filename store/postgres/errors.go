@@ -15,8 +15,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// classes maps SQLSTATEs, or their first two letters, to what they mean. The longer one wins. What is permanent here is a
-// misconfiguration in errors of our own statements; see failure.
+// classes maps SQLSTATEs, or their first two letters, to what they mean. The longer one wins. What is permanent here
+// is a misconfiguration in errors of our own statements; see failure.
 var classes = map[string]core.Class{
 	"08":    core.ClassOutage,    // connection
 	"53":    core.ClassOutage,    // too many connections, out of memory, disk full
@@ -25,6 +25,8 @@ var classes = map[string]core.Class{
 	"25006": core.ClassOutage,    // read only: a standby, a failover is under way
 	"40":    core.ClassOutage,    // serialisation failure, deadlock: retried here first
 	"55P03": core.ClassRejected,  // lock timeout
+	"26000": core.ClassPermanent, // a prepared statement is on another connection: a pooler
+	"42P05": core.ClassPermanent, // the same
 	"28":    core.ClassPermanent, // wrong user or password
 	"3D":    core.ClassPermanent, // no such database
 	"3F":    core.ClassPermanent, // no such schema
@@ -34,12 +36,18 @@ var classes = map[string]core.Class{
 	"P0":    core.ClassRejected,  // raised by somebody's trigger
 }
 
+const behindPooler = "a pooler shares connections by transaction: set default_query_exec_mode=exec in the connection string"
+
 // cures says what to do about a misconfiguration.
 var cures = map[string]string{
 	"42P01": "a table is missing: run the migrations (Migrate, or `waybill migrate up`)",
 	"42703": "a column is missing: the schema is older or of another shape: run the migrations",
 	"42883": "a function or operator is missing: the schema is of another shape, or the server is older than PostgreSQL 13",
 	"42P10": "the unique index on (route, id) is missing: run the migrations",
+	"26000": behindPooler,
+	"42P05": behindPooler,
+	"08P01": behindPooler,
+	"55000": "the server is a standby: connect to the primary",
 	"42804": "a column has another type: the schema is of another shape: run the migrations",
 	"3F000": "the schema is missing: run the migrations (Migrate, or `waybill migrate up`), or correct Options.Schema",
 	"42501": "the role lacks a permission: grant what Migrations.Grants prints",

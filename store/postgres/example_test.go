@@ -27,7 +27,8 @@ func ExampleOutbox_Stage() {
 	_ = place
 }
 
-// Code that has only the context stages through the unit of work. The messages go to the server together with the COMMIT.
+// Code that has only the context stages through the unit of work. The messages go to the server together with the
+// COMMIT.
 func ExampleOutbox_UnitOfWork() {
 	type order struct{ ID string }
 	placed := core.NewTopic("orders.placed", core.JSON[order]())

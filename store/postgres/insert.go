@@ -4,9 +4,11 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// insertForm is the form of a statement that writes rows without dedupe keys, all of a call in one. What is known of them makes it cheaper.
+// insertForm is the form of a statement that writes rows without dedupe keys, all of a call in one. What is known of
+// them makes it cheaper.
 type insertForm struct {
 	due    due
 	one    bool // a single row, by values instead of arrays
@@ -23,7 +25,7 @@ const (
 	scheduled     // at a time; of several rows, some are delayed or scheduled
 )
 
-const insertedSQL = "route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body"
+const insertedSQL = "route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable"
 
 func (f insertForm) sql() string {
 	if f.one {
@@ -36,20 +38,18 @@ func (f insertForm) oneSQL() string {
 	columns, values, at := "", "", ""
 	switch f.due {
 	case delayed:
-		at = "clock_timestamp() + $15::bigint * interval '1 microsecond'"
+		at = "clock_timestamp() + $17::bigint * interval '1 microsecond'"
 		columns, values = ", due_at, ready_since", ", "+at+", "+at
 	case scheduled:
-		at = "$15::timestamptz"
+		at = "$17::timestamptz"
 		columns, values = ", due_at, ready_since", ", "+dueSQL(at)
 	case atOnce:
 	}
-	if f.notify {
-		columns, values = columns+", holds", values+", "+wakeSQL("$1::text", at)
-	}
+	columns, values = f.more(columns, values, "$1::text", at)
 	return `
 INSERT INTO {outbox} (` + insertedSQL + columns + `)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text, $10::timestamptz, $11::bigint, $12::timestamptz,
-        $13::json, $14::bytea` + values + `)` + f.duplicatesSQL("true")
+        $13::json, $14::bytea, $15::bigint, $16::boolean` + values + `)` + f.duplicatesSQL("true")
 }
 
 func (f insertForm) manySQL() string {
@@ -57,20 +57,29 @@ func (f insertForm) manySQL() string {
 	if f.due != atOnce {
 		at = "d.at"
 		columns, values = ", due_at, ready_since", ", "+dueSQL(at)
-		arrays, names = ", $15::timestamptz[], $16::bigint[]", ", at, delay"
+		arrays, names = ", $17::timestamptz[], $18::bigint[]", ", at, delay"
 		from = `
 CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0) * interval '1 microsecond') AS at) d`
 	}
-	if f.notify {
-		columns, values = columns+", holds", values+", "+wakeSQL("r.route", at)
-	}
+	columns, values = f.more(columns, values, "r.route", at)
 	return `
 INSERT INTO {outbox} (` + insertedSQL + columns + `)
 SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
-       nullif(r.attrs, '')::json, r.body` + values + `
+       nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable` + values + `
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
-            $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[]` + arrays + `)
+            $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[]` + arrays + `)
      AS r(` + insertedSQL + names + `)` + from + f.duplicatesSQL("route, id")
+}
+
+// more adds columns and their values: an id that was made here need not be in the index of ids that may exist twice.
+func (f insertForm) more(columns, values, route, at string) (c, v string) {
+	if f.fresh {
+		columns, values = columns+", own_id", values+", false"
+	}
+	if f.notify {
+		columns, values = columns+", maybe_sent", values+", "+wakeSQL(route, at)
+	}
+	return columns, values
 }
 
 // duplicatesSQL makes duplicates no-ops, and returns columns of the rows that are new, in the order of the input.
@@ -78,7 +87,7 @@ func (f insertForm) duplicatesSQL(columns string) string {
 	if f.fresh {
 		return ""
 	}
-	return "\nON CONFLICT (route, id) DO NOTHING RETURNING " + columns
+	return "\nON CONFLICT (route, id) WHERE own_id DO NOTHING RETURNING " + columns
 }
 
 // dueSQL are the values of due_at and ready_since of what is due at a time, null = at once.
@@ -86,9 +95,10 @@ func dueSQL(at string) string {
 	return "CASE WHEN " + at + " > clock_timestamp() THEN " + at + " END, greatest(" + at + ", clock_timestamp())"
 }
 
-// wakeSQL is the value of holds of a new row: false. Finding that out notifies relays on the route, but only while one sleeps; a notification
-// belongs to the transaction and its savepoints, so that a rollback wakes nobody. (Among what an insert returns it would cost more.) at is
-// when the row is due, "" = at once: what is due later than in a second a relay that sleeps finds out in time.
+// wakeSQL is the value of maybe_sent of a new row: false. Finding that out notifies relays on the route, but only
+// while one sleeps; a notification belongs to the transaction and its savepoints, so that a rollback wakes nobody.
+// (Among what an insert returns it would cost more.) at is when the row is due, "" = at once: what is due later than
+// in a second a relay that sleeps finds out in time.
 func wakeSQL(route, at string) string {
 	soon := ""
 	if at != "" { // first, since it is cheap
@@ -98,7 +108,8 @@ func wakeSQL(route, at string) string {
 		route + ") IS NULL ELSE false END"
 }
 
-// statement returns the form of the insert for rows without dedupe keys, and its arguments: one value a column, or one array.
+// statement returns the form of the insert for rows without dedupe keys, and its arguments: one value a column, or
+// one array.
 func (s *stager) statement(rows []core.StagedRow) (insertForm, []any, error) {
 	f := insertForm{one: len(rows) == 1, fresh: true, notify: s.notify}
 	for i := range rows {
@@ -118,7 +129,7 @@ func (s *stager) statement(rows []core.StagedRow) (insertForm, []any, error) {
 	case !r.DeliverAt.IsZero():
 		f.due, args = scheduled, append(args, r.DeliverAt)
 	case r.Delay > 0:
-		f.due, f.notify, args = delayed, s.notify && r.Delay < time.Second, append(args, microseconds(r.Delay))
+		f.due, f.notify, args = delayed, s.notify && r.Delay < time.Second, append(args, micros(r.Delay))
 	}
 	return f, args, err
 }
@@ -137,14 +148,14 @@ func values(r *core.StagedRow) ([]any, error) {
 	if body == nil {
 		body = []byte{}
 	}
-	args := []any{r.Route, e.ID, e.Topic, e.Key, kind, e.Source, e.ContentType, e.CorrelationID, e.TraceParent, e.Time, int64(e.HLC), nil, nil, body, nil}
+	args := []any{r.Route, e.ID, e.Topic, e.Key, kind, e.Source, e.ContentType, e.CorrelationID, e.TraceParent, e.Time, int64(e.HLC), nil, nil, body, slotOf(r), r.Withdrawable, nil}
 	if !e.Expires.IsZero() {
 		args[11] = e.Expires
 	}
 	if attrs != "" {
 		args[12] = attrs
 	}
-	return args[:14], nil // and room for one more
+	return args[:16], nil // and room for one more
 }
 
 // columns returns one array a column, and whether any row is scheduled.
@@ -153,6 +164,7 @@ func columns(rows []core.StagedRow) (args []any, timed bool, err error) {
 	text := make([]string, 10*n) // one allocation for all text columns
 	col := func(i int) []string { return text[i*n : (i+1)*n : (i+1)*n] }
 	occurred, stamps, expires, bodies := make([]time.Time, n), make([]int64, n), make([]*time.Time, n), make([][]byte, n)
+	slots, withdrawable := make([]int64, n), make([]bool, n)
 	for i := range rows {
 		e := &rows[i].Envelope
 		text[i], text[n+i], text[2*n+i], text[3*n+i] = rows[i].Route, e.ID, e.Topic, e.Key
@@ -166,6 +178,7 @@ func columns(rows []core.StagedRow) (args []any, timed bool, err error) {
 		}
 		text[9*n+i] = attrs
 		occurred[i], stamps[i], bodies[i] = e.Time, int64(e.HLC), e.Body
+		slots[i], withdrawable[i] = slotOf(&rows[i]), rows[i].Withdrawable
 		if e.Body == nil {
 			bodies[i] = []byte{}
 		}
@@ -174,7 +187,11 @@ func columns(rows []core.StagedRow) (args []any, timed bool, err error) {
 		}
 		timed = timed || !rows[i].DeliverAt.IsZero() || rows[i].Delay > 0
 	}
-	return []any{col(0), col(1), col(2), col(3), col(4), col(5), col(6), col(7), col(8), occurred, stamps, expires, col(9), bodies}, timed, nil
+	return []any{col(0), col(1), col(2), col(3), col(4), col(5), col(6), col(7), col(8), occurred, stamps, expires, col(9), bodies, slots, withdrawable}, timed, nil
+}
+
+func slotOf(r *core.StagedRow) int64 {
+	return int64(outbox.SlotOf(r.Route, r.Envelope.Key, r.Envelope.ID))
 }
 
 // times returns the columns of rows some of which are scheduled.
@@ -184,15 +201,7 @@ func times(rows []core.StagedRow) (at []*time.Time, delay []int64) {
 		if !rows[i].DeliverAt.IsZero() {
 			at[i] = &rows[i].DeliverAt
 		}
-		delay[i] = microseconds(rows[i].Delay)
+		delay[i] = micros(rows[i].Delay)
 	}
 	return at, delay
-}
-
-// microseconds returns d in microseconds, at least one if it is positive.
-func microseconds(d time.Duration) int64 {
-	if d > 0 {
-		return max(d.Microseconds(), 1)
-	}
-	return d.Microseconds()
 }

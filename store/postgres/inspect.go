@@ -13,32 +13,57 @@ import (
 
 var _ core.Inspector = (*Outbox)(nil)
 
+// stateSQL is the state of a row o: what a member holds is being processed.
+const stateSQL = `CASE WHEN ` + liveHoldSQL + ` THEN 2 ELSE o.state END`
+
 // storedSQL are the columns of a row o that people see.
 const storedSQL = `
-    o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent, ` + occurredSQL + `, o.hlc, ` + expiresSQL + `,
-    o.attrs, o.state, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
-    (extract(epoch FROM statement_timestamp() - ` + sinceSQL + `) * 1000000)::bigint,
-    CASE WHEN o.settled_at IS NULL AND o.due_at = 'infinity' THEN 9223372036854775807
-         WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
-    CASE WHEN o.lease_until > statement_timestamp() THEN o.lease_owner ELSE '' END,
-    CASE WHEN o.lease_until > statement_timestamp() THEN (extract(epoch FROM o.lease_until - statement_timestamp()) * 1000000)::bigint ELSE 0 END`
+    o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent, o.occurred_at, o.hlc, o.expires_at,
+    o.attrs, ` + stateSQL + `, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
+    (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+    coalesce((SELECT me.name FROM {members} me WHERE me.session = o.hold AND o.hold <> 0), ''),
+    coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
+              FROM {members} me WHERE me.session = o.hold AND o.hold <> 0), 0)`
 
-const inspectSQL = `SELECT` + storedSQL + `, o.body FROM {outbox} o WHERE o.route = $1 AND o.id = $2`
+// Ids that the program chose, and those of what is not simply due, are in indexes. The others are looked for among
+// all that is due.
+const inspectSQL = `SELECT` + storedSQL + `, o.body FROM (
+    SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.id = $2 AND o.own_id
+    UNION ALL
+    SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.id = $2 AND ` + inFoundSQL + `
+    UNION ALL
+    SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.id = $2 AND o.seq > 0 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
+    LIMIT 1
+) o`
 
 // matchSQL is a filter, whose fields are the parameters from $4 on; see filterArgs.
 const matchSQL = `
     (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR o.state = ANY ($6)) AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($6::smallint[]) = 0 OR ` + stateSQL + ` = ANY ($6)) AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
     AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8)) AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
     AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12)`
+
+// allRoutesSQL are the routes: those that are or were served, and between them any others, of which it reads one row
+// each.
+const allRoutesSQL = `known AS MATERIALIZED (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM {routes} ro) k
+), others AS (
+    SELECT (SELECT o.route FROM {outbox} o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next FROM known k
+    UNION ALL
+    SELECT (SELECT o.route FROM {outbox} o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next FROM others x WHERE x.route IS NOT NULL
+), routes AS MATERIALIZED (
+    SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
+)`
 
 // walk is how a statement comes by the rows of a filter, in the order of sequences: after $1, at most $2 of them.
 type walk uint8
 
 const (
-	walkAll       walk = iota // by the primary key
-	walkAbandoned             // by the index of abandoned rows
+	walkAll       walk = iota // route by route
+	walkAbandoned             // the same by the index of abandoned rows
 	walkIDs                   // by route and id
 )
 
@@ -52,43 +77,68 @@ func walkOf(f *core.Filter) walk {
 	return walkAll
 }
 
-// sql returns the common tables of a statement: w, the rows that it looks at, with whether they match, and p, the first
-// $3 of those that do. Nothing is computed of w beyond what p needs, unless the statement asks how far w goes. A LIMIT 1 in
-// these statements keeps the planner, who thinks of a tenth of the table, from joining all of it.
-func (w walk) sql(match string) string {
-	from := `SELECT o.seq, ` + match + ` AS ok FROM {outbox} o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2`
-	recursive := ""
-	switch w {
-	case walkAbandoned: // on seq + 0, so that nobody takes the primary key instead
-		from = `SELECT o.seq, ` + match + ` AS ok FROM {outbox} o WHERE o.seq + 0 > $1 AND o.reason <> '' ORDER BY o.seq + 0 LIMIT $2`
-	case walkIDs: // on every route, if none is named
-		recursive = `RECURSIVE routes AS (
-    (SELECT o.route FROM {outbox} o WHERE cardinality($5::text[]) = 0 ORDER BY o.route LIMIT 1)
-    UNION ALL
-    SELECT (SELECT o.route FROM {outbox} o WHERE o.route > r.route ORDER BY o.route LIMIT 1) FROM routes r WHERE r.route IS NOT NULL
-), `
-		from = `SELECT o.seq, ` + match + ` AS ok
-    FROM (SELECT r.route FROM routes r WHERE r.route IS NOT NULL UNION SELECT unnest($5::text[])) r
-    CROSS JOIN (SELECT DISTINCT unnest($4::text[]) AS id) i
-    CROSS JOIN LATERAL (SELECT o.* FROM {outbox} o WHERE o.route = r.route AND o.id = i.id LIMIT 1) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2`
-	case walkAll:
-	}
-	return `
-WITH ` + recursive + `w AS MATERIALIZED (
-    ` + from + `
-), p AS MATERIALIZED (
-    SELECT w.seq FROM w WHERE w.ok LIMIT $3
+// filteredRoutesSQL are the routes of a filter.
+const filteredRoutesSQL = `asked AS MATERIALIZED (
+    SELECT r.route FROM routes r WHERE cardinality($5::text[]) = 0 UNION SELECT unnest($5::text[])
 )`
+
+// sql returns the common tables of a statement: w, the rows that it looks at, with whether they match, e, the end of
+// what was looked at if there is more, and p, the first $3 of w that match. An id that no index has, of a record that
+// is simply due, is looked for among all that is due, unless only others are asked for.
+func (w walk) sql(match string, others bool) string { //nolint:revive // a variant of one statement
+	if w == walkIDs {
+		among := `
+        UNION ALL
+        SELECT o.* FROM (SELECT o.* FROM {outbox} o WHERE o.route = r.route AND o.seq > $1 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
+                         ORDER BY o.seq LIMIT $2) o WHERE o.id = ANY ($4) AND NOT o.withdrawable AND o.hold = 0`
+		if others {
+			among = ``
+		}
+		return `
+WITH RECURSIVE ` + allRoutesSQL + `, ` + filteredRoutesSQL + `, w AS MATERIALIZED (
+    SELECT o.route, o.seq, ` + match + ` AS ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
+        CROSS JOIN LATERAL (SELECT o.* FROM {outbox} o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1) o
+        UNION ALL
+        SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
+        CROSS JOIN LATERAL (SELECT o.* FROM {outbox} o WHERE o.route = r.route AND o.id = i.id AND ` + inFoundSQL + ` LIMIT 1) o` + among + `
+    ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
+), e AS MATERIALIZED (
+    SELECT max(w.seq) AS seq FROM w HAVING count(*) >= $2
+)` + matchedSQL
+	}
+	only := ""
+	if w == walkAbandoned {
+		only = ` AND o.reason <> ''`
+	}
+	// As much of each route, and of that what all have.
+	return `
+WITH RECURSIVE ` + allRoutesSQL + `, ` + filteredRoutesSQL + `, share AS MATERIALIZED (
+    SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
+), a AS MATERIALIZED (
+    SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
+        SELECT o.seq, ` + match + ` AS ok FROM {outbox} o WHERE o.route = r.route AND o.seq > $1` + only + ` ORDER BY o.seq LIMIT (SELECT n FROM share)
+    ) o
+), e AS MATERIALIZED (
+    SELECT min(x.seq) AS seq FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+), w AS MATERIALIZED (
+    SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
+)` + matchedSQL
 }
 
-// nextSQL says where to go on after p: behind its last row if it is full, else behind the last row that was looked at if
+// matchedSQL are the first rows of a walk that match.
+const matchedSQL = `, p AS MATERIALIZED (
+    SELECT w.route, w.seq FROM w WHERE w.ok ORDER BY w.seq LIMIT $3
+)`
+
+// onSQL says where to go on after p: behind its last row if it is full, else behind the last row that was looked at if
 // there may be more.
-const nextSQL = `CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) WHEN (SELECT count(*) FROM w) >= $2 THEN (SELECT max(w.seq) FROM w) ELSE 0 END`
+const onSQL = `coalesce(CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0)`
 
 func listSQL(w walk) string {
-	return w.sql(matchSQL) + `
-SELECT n.next, s.* FROM (SELECT ` + nextSQL + ` AS next) n
-LEFT JOIN (SELECT` + storedSQL + ` FROM p CROSS JOIN LATERAL (SELECT o.* FROM {outbox} o WHERE o.seq = p.seq LIMIT 1) o) s ON true ORDER BY s.seq`
+	return w.sql(matchSQL, false) + `
+SELECT n.next, s.* FROM (SELECT ` + onSQL + ` AS next) n
+LEFT JOIN (SELECT` + storedSQL + ` FROM p CROSS JOIN LATERAL (SELECT o.* FROM {outbox} o WHERE o.route = p.route AND o.seq = p.seq LIMIT 1) o) s ON true ORDER BY s.seq`
 }
 
 // filterArgs are the parameters of a walk and a filter.
@@ -114,26 +164,20 @@ func filterArgs(f *core.Filter, page core.Page) []any {
 	}
 }
 
-// Inspect returns the record of a message on a route, by the index on both.
+// Inspect returns the record of a message on a route. It finds it by an index, unless the message is simply due and
+// Waybill made its id: then it goes through all that is due on the route.
 func (o *Outbox) Inspect(ctx context.Context, route, id string) (core.Stored, error) {
-	if err := o.ready(ctx); err != nil {
-		return core.Stored{}, err
-	}
 	var st core.Stored
 	found := false
-	err := o.transact(ctx, "inspect", func(b *pgx.Batch) {
-		b.Queue(o.names.sql(inspectSQL), route, id).Query(func(rows pgx.Rows) error {
-			for rows.Next() {
-				found = true
-				var body []byte
-				var err error
-				if st, err = scanStored(rows, o.opts.Source, nil, []any{&body}); err != nil {
-					return err
-				}
-				st.Envelope.Body = body
-			}
-			return rows.Err()
-		})
+	err := o.transact(ctx, "inspect", readSQL, func(b *batch) {
+		found = false
+		b.each(func(rows pgx.Rows) (err error) {
+			found = true
+			var body []byte
+			st, err = scanStored(rows, o.opts.Source, nil, []any{&body})
+			st.Envelope.Body = body
+			return err
+		}, inspectSQL, route, id)
 	})
 	if err == nil && !found {
 		err = core.NoRecord("waybill/postgres: inspect", route, id)
@@ -148,33 +192,23 @@ func (o *Outbox) List(ctx context.Context, f core.Filter, page core.Page) (core.
 	if err != nil {
 		return core.Listing{}, err
 	}
-	if err := o.ready(ctx); err != nil {
-		return core.Listing{}, err
-	}
 	var out core.Listing
-	err = o.transact(ctx, "list", func(b *pgx.Batch) {
+	err = o.transact(ctx, "list", readSQL, func(b *batch) {
 		out = core.Listing{}
-		b.Queue(o.names.sql(listSQL(walkOf(&f))), filterArgs(&f, page)...).Query(func(rows pgx.Rows) error {
-			for rows.Next() {
-				if rows.RawValues()[1] == nil { // nothing matches
-					if err := rows.Scan(append([]any{&out.Next}, make([]any, len(rows.FieldDescriptions())-1)...)...); err != nil {
-						return err
-					}
-					continue
-				}
-				st, err := scanStored(rows, o.opts.Source, []any{&out.Next}, nil)
-				if err != nil {
-					return err
-				}
-				out.Records = append(out.Records, st)
+		b.each(func(rows pgx.Rows) error {
+			if rows.RawValues()[1] == nil { // nothing matches
+				return rows.Scan(append([]any{&out.Next}, make([]any, len(rows.FieldDescriptions())-1)...)...)
 			}
-			return rows.Err()
-		})
+			st, err := scanStored(rows, o.opts.Source, []any{&out.Next}, nil)
+			out.Records = append(out.Records, st)
+			return err
+		}, listSQL(walkOf(&f)), filterArgs(&f, page)...)
 	})
 	return out, err
 }
 
-// scanStored reads storedSQL, between what stands before and after. What the row holds may be unreadable; then it says so.
+// scanStored reads storedSQL, between what stands before and after. What the row holds may be unreadable; then it
+// says so.
 func scanStored(row pgx.Row, source string, before, after []any) (core.Stored, error) {
 	var (
 		st                  core.Stored
@@ -207,10 +241,11 @@ func scanStored(row pgx.Row, source string, before, after []any) (core.Stored, e
 	utc(&e.Expires, expires)
 	utc(&st.LastErrorAt, failed)
 	utc(&st.SettledAt, at)
-	st.State, st.Age, st.DueIn, st.LeaseIn = core.State(state), microsDuration(age), microsDuration(due), microsDuration(lease)
+	micro := time.Microsecond
+	st.State, st.Age, st.DueIn, st.LeaseIn = core.State(state), time.Duration(age)*micro, time.Duration(due)*micro, time.Duration(lease)*micro
 	st.Err = decodeAttrs(e, attrs)
 	if st.Err == nil && stamp < 0 {
-		st.Err = &core.Error{Op: "waybill/postgres: column hlc", Class: core.ClassPermanent, Reason: core.ReasonUndecodable, Err: hlc.ErrInvalid}
+		st.Err = undecodable("column hlc", hlc.ErrInvalid)
 	}
 	return st, nil
 }

@@ -29,7 +29,8 @@ const (
 	PartInbox  Part = "inbox"
 )
 
-// MigrationOptions names what to migrate. Zero fields mean the defaults of Options and InboxOptions. No name may hold a NUL or {.
+// MigrationOptions names what to migrate. Zero fields mean the defaults of Options and InboxOptions. No name may hold
+// a NUL or {.
 type MigrationOptions struct {
 	Schema, Outbox, Inbox string
 	// Parts selects; empty means outbox and inbox.
@@ -119,13 +120,13 @@ func (m *Migrations) key(part Part) string {
 	return "version"
 }
 
-// record notes in the table of versions that mig was applied. The clock's mark and the cleaner's lease are made here, so
-// that a relay needs no right to insert them.
+// record notes in the table of versions that mig was applied. The clock's mark, the epoch and the cleaner's lease are
+// made here, so that a relay needs no right to insert them.
 func (m *Migrations) record(mig *migration) string {
 	value := quoteText(m.key(mig.part)) + ", " + strconv.Itoa(mig.version)
 	s := "INSERT INTO {meta} (name, value) VALUES (" + value + ") ON CONFLICT (name) DO UPDATE SET value = excluded.value;\n"
 	if mig.part == PartOutbox {
-		s += "INSERT INTO {meta} (name, value) VALUES ({hlc_name}, 0), ({cleaner}, 0) ON CONFLICT (name) DO NOTHING;\n"
+		s += "INSERT INTO {meta} (name, value) VALUES ({hlc_name}, 0), ({epoch}, 1), ({cleaner}, 0) ON CONFLICT (name) DO NOTHING;\n"
 	}
 	s = m.names.sql(s)
 	if mig.compatible > 0 {
@@ -147,7 +148,7 @@ func (m *Migrations) forget(i int) string {
 	case before > 0:
 		return m.names.sql(fmt.Sprintf("UPDATE {meta} SET value = %d WHERE name = %s;\n", before, quoteText(m.key(mig.part)))) + undeclare
 	case mig.part == PartOutbox:
-		return m.names.sql("DELETE FROM {meta} WHERE name IN ("+quoteText(m.key(mig.part))+", {hlc_name}, {cleaner});\n") + undeclare
+		return m.names.sql("DELETE FROM {meta} WHERE name IN ("+quoteText(m.key(mig.part))+", {hlc_name}, {epoch}, {cleaner});\n") + undeclare
 	}
 	return m.names.sql("DELETE FROM {meta} WHERE name = "+quoteText(m.key(mig.part))+";\n") + undeclare
 }
@@ -163,8 +164,8 @@ func (m *Migrations) Newest(part Part) int {
 	return v
 }
 
-// Up applies what is missing, in one transaction under an advisory lock. It may be called by many processes at once, and
-// again at any time.
+// Up applies what is missing, in one transaction under an advisory lock. It may be called by many processes at once,
+// and again at any time.
 func (m *Migrations) Up(ctx context.Context, db DB) error {
 	return m.run(ctx, db, "migrate up", func(tx pgx.Tx) error {
 		applied, err := m.applied(ctx, tx)
@@ -298,7 +299,7 @@ func (m *Migrations) SQL() string {
 type Roles struct {
 	Producer  string // stages
 	Canceller string // stages, and withdraws what it or others staged: Cancel, and messages that replace others
-	Relay     string // claims and settles
+	Relay     string // reads and settles
 	Consumer  string // marks in the inbox
 	Operator  string // inspects, requeues, purges
 }
@@ -317,15 +318,23 @@ func (m *Migrations) Grants(r Roles) string {
 	}
 	if slices.Contains(m.parts, PartOutbox) {
 		for _, role := range []string{r.Producer, r.Canceller} {
-			grant(role, "SELECT, INSERT ON {outbox}")
+			grant(role, "INSERT, SELECT (seq, hlc, route, id, topic, dedupe_key, settled_at, own_id) ON {outbox}")
+			grant(role, "USAGE, SELECT ON SEQUENCE {sequence}")
 			grant(role, "SELECT ON {wake}")
+			grant(role, "SELECT ON {routes}")
 		}
-		grant(r.Canceller, "DELETE, UPDATE (state, reason, due_at, settled_at, dedupe_key) ON {outbox}")
+		grant(r.Canceller, "DELETE, SELECT (xmin, slot, key, version, hold, due_at, retry, withdrawable, maybe_sent, crashes), "+
+			"UPDATE (state, reason, due_at, retry, hold, held_since, version, settled_at, dedupe_key) ON {outbox}")
+		grant(r.Canceller, "SELECT (session) ON {members}")
+		grant(r.Canceller, "SELECT ON {units}")
+		grant(r.Canceller, "INSERT ON {control}")
 		for _, role := range []string{r.Relay, r.Operator} {
 			grant(role, "SELECT, UPDATE, DELETE ON {outbox}")
-			grant(role, "SELECT ON {outbox_sequence}")
+			grant(role, "USAGE, SELECT ON SEQUENCE {sequence}")
+			grant(role, "SELECT ON {told}")
 			grant(role, "SELECT, UPDATE ON {wake}")
 			grant(role, "UPDATE ON {meta}")
+			grant(role, "SELECT, INSERT, UPDATE, DELETE ON {members}, {routes}, {units}, {control}")
 		}
 	}
 	if slices.Contains(m.parts, PartInbox) {
@@ -344,8 +353,8 @@ func (o *Outbox) Migrate(ctx context.Context) error {
 	return m.Up(ctx, o.pool)
 }
 
-// upAside is Up on a connection of its own, made like those of pool, whose connections may all be held by transactions that
-// wait for it.
+// upAside is Up on a connection of its own, made like those of pool, whose connections may all be held by
+// transactions that wait for it.
 func (m *Migrations) upAside(ctx context.Context, pool *pgxpool.Pool) error {
 	cfg := pool.Config()
 	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = 1, 0, 0
@@ -361,9 +370,9 @@ func (o *Outbox) migrations() (*Migrations, error) {
 	return NewMigrations(MigrationOptions{Schema: o.names.schema, Outbox: o.names.outbox, Parts: []Part{PartOutbox}})
 }
 
-// FS returns the migrations as files NNNN_part_name.up.sql and .down.sql with the names filled in, as golang-migrate reads
-// them. For goose, which wants both directions in one file, use [Migrations.GooseFS]. Those tools keep the versions; the
-// files keep waybill_meta in step, so that Check works.
+// FS returns the migrations as files NNNN_part_name.up.sql and .down.sql with the names filled in, as golang-migrate
+// reads them. For goose, which wants both directions in one file, use [Migrations.GooseFS]. Those tools keep the
+// versions; the files keep waybill_meta in step, so that Check works.
 func (m *Migrations) FS() fs.FS {
 	files := textFS{}
 	for i := range m.files {

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -62,8 +63,8 @@ func TestMigrateForwardAndBack(t *testing.T) {
 		t.Fatalf("applied %v", applied)
 	}
 	must(inbox.Down(t.Context(), pool, 0))
-	if n := tables(); n != 4 { // meta, outbox and two sequences
-		t.Fatalf("%d tables and sequences without the inbox, want 4", n)
+	if n := tables(); n != 9 { // meta, five of the outbox, and three sequences
+		t.Fatalf("%d tables and sequences without the inbox, want 9", n)
 	}
 	must(both.Up(t.Context(), pool))
 	must(both.Down(t.Context(), pool, 0))
@@ -103,7 +104,8 @@ func TestEverythingIsDocumented(t *testing.T) {
 	}
 	rows, err := pool.Query(t.Context(), `
 		SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'waybill'::regnamespace AND obj_description(c.oid) IS NULL
-			AND c.relname NOT IN ('waybill_outbox_seq_seq', 'waybill_meta_pkey')
+			AND c.relname NOT IN ('waybill_outbox_control_seq', 'waybill_meta_pkey')
+			AND c.relname !~ '_(members|routes|units|control)_pkey$'
 		UNION ALL
 		SELECT c.relname || '.' || a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
 		WHERE c.relnamespace = 'waybill'::regnamespace AND c.relkind = 'r' AND a.attnum > 0 AND col_description(c.oid, a.attnum) IS NULL`)
@@ -143,7 +145,7 @@ func TestGrants(t *testing.T) {
 		as[role] = openPool(t, u.String())
 	}
 	exec(t, pool, m.Grants(roles))
-	outbox := func(role string) (*postgres.Outbox, *pgxpool.Pool) {
+	open := func(role string) (*postgres.Outbox, *pgxpool.Pool) {
 		o, err := postgres.NewOutbox(as[role], postgres.Options{Source: "/test"})
 		if err != nil {
 			t.Fatal(err)
@@ -151,10 +153,10 @@ func TestGrants(t *testing.T) {
 		t.Cleanup(func() { _ = o.Close(context.WithoutCancel(t.Context())) })
 		return o, as[role]
 	}
-	producer, producerPool := outbox(roles.Producer)
+	producer, producerPool := open(roles.Producer)
 	stage(t, producerPool, producer, message(core.Key("k")), message(core.Delay(time.Hour)))
 	stage(t, producerPool, producer, message(core.Delay(time.Hour), core.DedupeKey("d")))
-	canceller, cancellerPool := outbox(roles.Canceller)
+	canceller, cancellerPool := open(roles.Canceller)
 	for _, keep := range []time.Duration{0, time.Hour} { // deleted at once, or kept
 		if keep > 0 {
 			o, err := postgres.NewOutbox(cancellerPool, postgres.Options{Source: "/test", Retention: core.Retention{Withdrawn: keep}})
@@ -166,55 +168,52 @@ func TestGrants(t *testing.T) {
 		if s := stage(t, cancellerPool, canceller, message(core.Delay(time.Hour), core.Replace("d"))); s[0].Replaced != core.CancelDone {
 			t.Fatalf("a canceller's replacement: %+v", s)
 		}
-		id := stage(t, cancellerPool, canceller, message())[0].ID
+		id := stage(t, cancellerPool, canceller, message(core.Delay(time.Hour)))[0].ID
 		if got := cancel(t, cancellerPool, canceller, core.CancelKey{ID: id}); got[0] != core.CancelDone {
 			t.Fatalf("a canceller's cancel: %q", got)
 		}
 	}
-	relay, _ := outbox(roles.Relay)
+	relay, _ := open(roles.Relay)
 	if err := relay.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c := claim(t, relay, request(10))
+	c := claim(t, relay, want(10))
 	if len(c.Records) != 1 {
 		t.Fatalf("claimed %d records", len(c.Records))
 	}
-	if err := relay.ExtendLeases(t.Context(), c.Records, time.Minute).FirstErr(); err != nil {
-		t.Fatal(err)
-	}
-	settle(t, relay, core.Published(&c.Records[0]))
-	claim(t, relay, request(10))
+	settle(t, relay, outbox.Published(&c.Records[0]))
+	claim(t, relay, want(10))
 	if _, err := relay.Wait(t.Context(), []string{core.DefaultRoute}, 10*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := relay.Counts(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	in, err := postgres.NewInbox(as[roles.Consumer], postgres.InboxOptions{})
-	if err != nil {
+	operator, _ := open(roles.Operator)
+	if _, err := operator.Redrive(t.Context(), core.RedriveRequest{All: true}); err != nil {
 		t.Fatal(err)
 	}
-	if err := in.Check(t.Context()); err != nil {
+	if _, err := operator.Clean(t.Context(), "me", time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := in.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "1"}, func(context.Context, pgx.Tx) error { return nil }); err != nil {
-		t.Fatal(err)
+	if _, err := producerPool.Exec(t.Context(), "SELECT body FROM waybill.waybill_outbox"); err == nil {
+		t.Fatal("a producer reads bodies")
 	}
 	// What is not granted is refused, and the error says what to do.
-	if _, err := producer.Claim(t.Context(), request(1)); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "grant") {
-		t.Fatalf("a producer's claim: %v", err)
+	if _, err := producer.Read(t.Context(), 1, outbox.Look{}); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "grant") {
+		t.Fatalf("a producer's read: %v", err)
 	}
-	if err := producer.Check(t.Context()); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "GRANT UPDATE, DELETE") {
+	if err := producer.Check(t.Context()); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "GRANT SELECT, UPDATE, DELETE") {
 		t.Fatalf("a producer's check: %v", err)
 	}
-	err = pgx.BeginFunc(t.Context(), producerPool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(t.Context(), producerPool, func(tx pgx.Tx) error {
 		_, err := producer.Cancel(t.Context(), tx, core.CancelKey{ID: "x"})
 		return err
 	})
 	if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "grant") {
 		t.Fatalf("a producer's cancel: %v", err)
 	}
-	nobody, _ := outbox("nobody " + suffix)
+	nobody, _ := open("nobody " + suffix)
 	if err := nobody.Check(t.Context()); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "GRANT USAGE") {
 		t.Fatalf("nobody's check: %v", err)
 	}
@@ -226,16 +225,17 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		before string // after the migration, or instead of it if it begins with CREATE
 		want   string
 	}{
-		"no schema":      {"CREATE SCHEMA other", `schema "waybill" is missing: run the migrations`},
-		"no table":       {"CREATE SCHEMA waybill", `"waybill_outbox" is missing: run the migrations`},
-		"another shape":  {"CREATE SCHEMA waybill; CREATE TABLE waybill.waybill_outbox (id int)", "has no column seq bigint"},
-		"a column less":  {"ALTER TABLE waybill.waybill_outbox DROP COLUMN ready_since", "has no column ready_since"},
-		"another type":   {"ALTER TABLE waybill.waybill_outbox ALTER body TYPE text USING ''", "column body is text, not bytea"},
-		"no sequence":    {"DROP SEQUENCE waybill.waybill_outbox_wake", `"waybill_outbox_wake" is missing`},
-		"old version":    {"UPDATE waybill.waybill_meta SET value = 1 WHERE name = 'waybill_outbox.version'", "has schema version 1, this release needs 2"},
-		"newer version":  {"UPDATE waybill.waybill_meta SET value = 99 WHERE name = 'waybill_outbox.version'", ""},
-		"a column more":  {"ALTER TABLE waybill.waybill_outbox ADD COLUMN mine int", ""},
-		"nothing at all": {"SELECT 1", ""},
+		"no schema":        {"CREATE SCHEMA other", `schema "waybill" is missing: run the migrations`},
+		"no table":         {"CREATE SCHEMA waybill", `"waybill_outbox" is missing: run the migrations`},
+		"another shape":    {"CREATE SCHEMA waybill; CREATE TABLE waybill.waybill_outbox (id int)", "has no column seq bigint"},
+		"a column less":    {"ALTER TABLE waybill.waybill_outbox DROP COLUMN ready_since", "has no column ready_since"},
+		"another type":     {"ALTER TABLE waybill.waybill_outbox ALTER body TYPE text USING ''", "column body is text, not bytea"},
+		"no sequence":      {"DROP SEQUENCE waybill.waybill_outbox_wake", `"waybill_outbox_wake" is missing`},
+		"old version":      {"UPDATE waybill.waybill_meta SET value = 1 WHERE name = 'waybill_outbox.version'", "has schema version 1, this release needs 2"},
+		"newer version":    {"UPDATE waybill.waybill_meta SET value = 99 WHERE name = 'waybill_outbox.version'", ""},
+		"a column more":    {"ALTER TABLE waybill.waybill_outbox ADD COLUMN mine int", ""},
+		"nothing at all":   {"SELECT 1", ""},
+		"numbers are kept": {"ALTER SEQUENCE waybill.waybill_outbox_seq CACHE 20", "has CACHE 20"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -271,17 +271,12 @@ func TestMissingTableIsMisconfigured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, claimErr := o.Claim(t.Context(), request(1))
+	_, claimErr := o.Read(t.Context(), 1, outbox.Look{})
 	stageErr := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := o.Stage(t.Context(), tx, message())
 		return err
 	})
-	in, err := postgres.NewInbox(pool, postgres.InboxOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, inboxErr := in.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "1"}, nil)
-	for _, err := range []error{claimErr, stageErr, inboxErr} {
+	for _, err := range []error{claimErr, stageErr} {
 		if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "run the migrations") {
 			t.Errorf("%v", err)
 		}
@@ -311,7 +306,7 @@ func TestWrongDSN(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = o.Claim(t.Context(), request(1))
+			_, err = o.Read(t.Context(), 1, outbox.Look{})
 			if core.ClassOf(err) != core.ClassOutage || errors.Is(err, core.ErrMisconfigured) != tc.misconfigured {
 				t.Errorf("class %s: %v", core.ClassOf(err), err)
 			}
@@ -343,10 +338,10 @@ func TestNames(t *testing.T) {
 	for i, o := range outboxes {
 		var got []string
 		eventually(t, "both records", func() bool {
-			c := claim(t, o, request(10))
+			c := claim(t, o, want(10))
 			for j := range c.Records {
 				got = append(got, c.Records[j].Envelope.ID)
-				settle(t, o, core.Published(&c.Records[j]))
+				settle(t, o, outbox.Published(&c.Records[j]))
 			}
 			return len(got) == 2
 		})
@@ -378,7 +373,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	for name, err := range map[string]error{
-		"outbox": postgres.Options{Source: "/s", Schema: brace, Table: brace}.Validate(), "inbox": postgres.InboxOptions{Schema: brace, Table: brace}.Validate(),
+		"outbox": postgres.Options{Source: "/s", Schema: brace, Table: brace}.Validate(),
 	} {
 		for _, field := range []string{"Schema", "Table"} {
 			if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), field+": holds a NUL or {") {

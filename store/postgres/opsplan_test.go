@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/waybill-go/waybill/core"
@@ -14,8 +16,8 @@ func TestOperatorPlans(t *testing.T) {
 	exec, insert := filler(t, pool)
 	insert(15_000, "key", "'k' || i % 500")
 	insert(15_000, "due_at, key", "now() + interval '1 day', 'k' || i % 500")
-	insert(15_000, "state, settled_at, reason, key", "5, now(), 'rejected', 'a' || i % 500")
-	insert(5000, "state, holds, due_at, attempts, key", "4, true, now() + interval '1 hour', 1, 'b' || i % 500")
+	insert(15_000, "state, settled_at, reason, blocks, key", "5, now(), 'rejected', true, 'a' || i % 500")
+	insert(5000, "state, retry, due_at, attempts, key", "4, true, now() + interval '1 hour', 1, 'b' || i % 500")
 
 	page := core.Page{After: 20_000, Limit: 100, Budget: 1000}
 	list := func(f core.Filter) (string, []any) { return listSQL(walkOf(&f)), filterArgs(&f, page) }
@@ -45,7 +47,7 @@ func TestOperatorPlans(t *testing.T) {
 	with("list: abandoned", 1500, func() (string, []any) { return list(abandoned) })
 	with("list: abandoned without a match", 2500, func() (string, []any) { return list(none) })
 	page.After = 0
-	with("list: ids", 200, func() (string, []any) { return list(ids) })
+	with("list: ids", 2000, func() (string, []any) { return list(ids) })
 	page.After = 40_000
 	with("redrive: abandoned", 6000, func() (string, []any) { return redrive(abandoned, false) })
 	with("redrive: a page", 6000, func() (string, []any) {
@@ -56,12 +58,39 @@ func TestOperatorPlans(t *testing.T) {
 	add("inspect", 20, inspectSQL, []any{core.DefaultRoute, "000000007"})
 	add("blocked keys", 800, blockedSQL, []any{core.DefaultRoute, "a1", true, 20})
 	add("lock a head", 40, lockHeadSQL, []any{core.DefaultRoute, "000000007", "k7"})
+	add("keep that a route is unserved", 60, keepUnservedSQL, []any{core.DefaultRoute, "000000007", "k7"})
+	add("keep the owner of a head", 60, keepUnitSQL, []any{core.DefaultRoute, "000000007", "k7"})
+	add("whether a decision was carried out", 20, decidedSQL, []any{int64(1), core.DefaultRoute, int64(7), "000000007"})
 	add("skip a head", 200, decideSQL(false), []any{core.DefaultRoute, "000000007", "k7", "skipped", true})
 	add("requeue a head", 200, decideSQL(true), []any{core.DefaultRoute, "000000007", "k7", "", true})
 	for _, when := range []string{"unknown", "analyzed"} {
 		for _, q := range queries {
 			p := explain(t, pool, o.names, q.sql, q.args...)
 			p.check(t, q.name+" ("+when+")", q.buffers)
+		}
+		exec("ANALYZE waybill.waybill_outbox")
+	}
+}
+
+// DB-20: records that are near each other are settled by one pass over their range, with any plan that is kept.
+func TestSettlePlan(t *testing.T) {
+	t.Parallel()
+	o, pool := newPlanOutbox(t)
+	exec, insert := filler(t, pool)
+	insert(20_000, "key", "'k' || i % 500")
+	exec("INSERT INTO waybill.waybill_outbox_members (session, beat, lease, presence, handlers, free, name, routes, units, unable) VALUES (1, 1, 1, 0, 1, 1, '', '{}', '{}', '{}')")
+	var seqs []int64
+	var ids []string
+	for i := int64(9001); i <= 9500; i++ {
+		seqs, ids = append(seqs, i), append(ids, fmt.Sprintf("%09d", i))
+	}
+	for _, when := range []string{"unknown", "analyzed"} {
+		p := explain(t, pool, o.names, deleteNearSQL, int64(1), core.DefaultRoute, seqs[0], seqs[499], seqs, ids)
+		p.check(t, when, 1600)
+		hashed := false
+		p.walk(func(n *plan) { hashed = hashed || strings.Contains(n.Filter, "hashed") })
+		if !hashed {
+			t.Errorf("%s: the list is gone through for each record", when)
 		}
 		exec("ANALYZE waybill.waybill_outbox")
 	}

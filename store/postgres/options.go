@@ -2,12 +2,9 @@ package postgres
 
 import (
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
@@ -28,19 +25,22 @@ const (
 type Options struct {
 	// Source is the CloudEvents source of messages that name none, such as "/orders". Required.
 	Source string
-	// Schema and Table name the outbox table; default "waybill" and "waybill_outbox". Two outboxes in one database that
-	// differ in either do not meet. Names are quoted: any characters but NUL and {, case counts; Table has at most 48 bytes.
+	// Schema and Table name the outbox table; default "waybill" and "waybill_outbox". The names of its other tables
+	// begin with Table. Two outboxes in one database that differ in either do not meet. Names are quoted: any characters
+	// but NUL and {, case counts; Table has at most 48 bytes.
 	Schema, Table string
 	// Limits bounds what can be staged.
 	Limits core.Limits
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
 	TTL time.Duration
+	// Withdrawable are routes of which a caller can cancel every message although it is due; see core.Message.
+	Withdrawable []string
 	// Retention says how long settled records are kept. Published ones are deleted by the settle itself unless it says
 	// otherwise; the rest of it is [Outbox.Clean]'s. All programs that share the table should say the same.
 	Retention core.Retention
 	// Clock gives the HLC stamps. Everything in one process should share one; nil means one of its own.
 	Clock *hlc.Clock
-	// Now is the producer's clock; nil means time.Now. It never decides what is due or leased: the database's does.
+	// Now is the producer's clock; nil means time.Now. It never decides what is due: the database's does.
 	Now func() time.Time
 	// NotifyOff turns LISTEN and NOTIFY off: relays then find new messages by polling every 500 ms.
 	NotifyOff bool
@@ -68,6 +68,7 @@ func (o Options) Validate() error {
 func (o *Options) stamper() (*core.Stamper, error) {
 	return core.NewStamper(core.StamperOptions{
 		Source: o.Source, Clock: o.Clock, Limits: o.Limits, TTL: o.TTL, Now: o.Now, TracerProvider: o.TracerProvider,
+		Withdrawable: o.Withdrawable,
 	})
 }
 
@@ -96,53 +97,4 @@ func checkNames(schema, field, table string) []string {
 		p = append(p, field+": "+metaTable+" is taken; choose another")
 	}
 	return p
-}
-
-// names are the objects of one outbox or inbox, or both.
-type names struct{ schema, outbox, inbox string }
-
-func newNames(schema, outbox, inbox string) names {
-	def := func(v, d string) string {
-		if v == "" {
-			return d
-		}
-		return v
-	}
-	return names{def(schema, DefaultSchema), def(outbox, DefaultOutboxTable), def(inbox, DefaultInboxTable)}
-}
-
-// sql puts the names, quoted, in the places of a statement.
-func (n names) sql(text string) string {
-	in := func(name string) string { return pgx.Identifier{n.schema, name}.Sanitize() }
-	bare := func(name string) string { return pgx.Identifier{name}.Sanitize() }
-	return strings.NewReplacer(
-		"{schema}", bare(n.schema), "{meta}", in(metaTable),
-		"{outbox}", in(n.outbox), "{outbox_text}", quoteText(in(n.outbox)), "{wake}", in(n.outbox+"_wake"), "{wake_text}", quoteText(in(n.outbox+"_wake")), "{outbox_sequence}", in(n.outbox+"_seq_seq"), "{outbox_pkey}", in(n.outbox+"_pkey"),
-		"{outbox_id}", bare(n.outbox+"_id"), "{outbox_dedupe}", bare(n.outbox+"_dedupe"), "{outbox_ready}", bare(n.outbox+"_ready"), "{outbox_key}", bare(n.outbox+"_key"),
-		"{outbox_holds}", bare(n.outbox+"_holds"), "{outbox_timer}", bare(n.outbox+"_timer"), "{outbox_reason}", bare(n.outbox+"_reason"), "{outbox_abandoned}", bare(n.outbox+"_abandoned"),
-		"{outbox_settled}", bare(n.outbox+"_settled"), "{outbox_expires}", bare(n.outbox+"_expires"), "{cleaner}", quoteText(n.outbox+".cleaner"), "{compatible}", quoteText(n.outbox+".compatible"),
-		"{inbox}", in(n.inbox), "{inbox_pkey}", in(n.inbox+"_pkey"), "{inbox_handled}", bare(n.inbox+"_handled"),
-		"{channel}", quoteText(n.channel()), "{hlc_name}", quoteText(n.outbox+".hlc"),
-	).Replace(text)
-}
-
-// channel is the NOTIFY channel of the outbox: a name of its own within Postgres' 63 bytes.
-func (n names) channel() string { return fmt.Sprintf("waybill_%016x", n.hash("notify")) }
-
-// lockClass is the first half of the advisory locks of the outbox's claims.
-func (n names) lockClass() int32 { return int32(n.hash("claim")) }
-
-func (n names) hash(what string) uint64 {
-	h := fnv.New64a()
-	_, _ = fmt.Fprintf(h, "waybill\x00%s\x00%s\x00%s", what, n.schema, n.outbox)
-	return h.Sum64()
-}
-
-// quoteText makes a literal. Standard-conforming strings are assumed only where there is no backslash.
-func quoteText(s string) string {
-	q := strings.ReplaceAll(s, "'", "''")
-	if strings.Contains(q, `\`) {
-		return "E'" + strings.ReplaceAll(q, `\`, `\\`) + "'"
-	}
-	return "'" + q + "'"
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // looker is a publisher that does not return before it has seen the relay's database without an open transaction. The
-// claim of the next batch may run meanwhile, but ends by itself; one that the publish stands in would stay open.
+// next read may run meanwhile, but ends by itself; one that the publish stands in would stay open.
 type looker struct {
 	watch    *pgxpool.Pool
 	patience time.Duration
@@ -60,9 +60,7 @@ func (l *looker) look(ctx context.Context) error {
 	}
 }
 
-// A publish stands in no transaction of the database; and the test sees one that does.
-//
-// RL-02
+// RL-02: a publish stands in no transaction of the database; and the test sees one that does.
 func TestPublishOutsideTransactions(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})

@@ -33,7 +33,7 @@ func (c countedConn) Write(b []byte) (int, error) {
 func newSinglePool(t *testing.T, params string) (*pgxpool.Pool, *atomic.Int64) {
 	t.Helper()
 	sent := new(atomic.Int64)
-	pool := openPoolWith(t, testenv.Postgres(t).DSN+params, func(cfg *pgxpool.Config) {
+	pool := openPoolWith(t, withParam(testenv.Postgres(t).DSN, params), func(cfg *pgxpool.Config) {
 		dial := cfg.ConnConfig.DialFunc
 		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dial(ctx, network, addr)
@@ -45,14 +45,14 @@ func newSinglePool(t *testing.T, params string) (*pgxpool.Pool, *atomic.Int64) {
 	return pool, sent
 }
 
-// ST-02 DB-02: a transaction that stages through the unit of work makes no more round trips than one that does not, and fewer
-// than one by hand, whatever the pool's mode.
+// ST-02 DB-02: a transaction that stages through the unit of work makes no more round trips than one that does not,
+// and fewer than one by hand, whatever the pool's mode.
 func TestUnitOfWorkRoundTrips(t *testing.T) {
 	t.Parallel()
 	for _, mode := range queryExecModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			pool, sent := newSinglePool(t, "&default_query_exec_mode="+mode)
+			pool, sent := newSinglePool(t, "default_query_exec_mode="+mode)
 			o := outboxOn(t, pool, postgres.Options{})
 			unit := o.UnitOfWork()
 			exec(t, pool, "CREATE TABLE shops (name text)")
@@ -88,7 +88,7 @@ func TestUnitOfWorkRoundTrips(t *testing.T) {
 			if n := queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox"); n != 10 {
 				t.Errorf("%d messages, want 10", n)
 			}
-			if c := claim(t, o, request(100)); len(c.Records) != 8 || c.Records[0].Envelope.Headers["a"] != "b'\\c" {
+			if c := claim(t, o, want(100)); len(c.Records) != 8 || c.Records[0].Envelope.Headers["a"] != "b'\\c" {
 				t.Errorf("claimed %d: %+v", len(c.Records), c.Records)
 			}
 		})
@@ -101,7 +101,7 @@ func TestInboxRoundTrips(t *testing.T) {
 	for _, mode := range queryExecModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			pool, sent := newSinglePool(t, "&default_query_exec_mode="+mode)
+			pool, sent := newSinglePool(t, "default_query_exec_mode="+mode)
 			in, err := postgres.NewInbox(pool, postgres.InboxOptions{})
 			if err != nil {
 				t.Fatal(err)

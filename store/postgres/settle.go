@@ -1,223 +1,241 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// A claim's records share a token, so published ones are deleted by (sequences, token). The array is sorted, and a
-// multi-row write locks in that order. If they are all of the claim and stand close together, their range will do, which
-// spares a search for each. Which ones it were comes back only if it were not all, $3 of them.
 const (
-	someSQL  = `seq = ANY ($1::bigint[])`
-	rangeSQL = `seq BETWEEN ($1::bigint[])[1] AND ($1::bigint[])[2]`
+	// hurrySQL and those after it are for records that nobody has locked, as is usual: they take less than half as long
+	// as settleSQL. If somebody has, they fail. deleteNearSQL is for records of one route that are near each other: it
+	// goes over their range once, which takes half as long as to look each up. IS TRUE makes the list a table of hashes.
+	hurrySQL      = `SELECT set_config('lock_timeout', '5ms', true)`
+	deleteNearSQL = `
+DELETE FROM {outbox} r
+WHERE r.route = $2 AND r.seq BETWEEN $3 AND $4 AND r.settled_at IS NULL AND ` + aliveSQL + `
+  AND ((r.seq, r.id) IN (SELECT u.seq, u.id FROM unnest($5::bigint[], $6::text[]) AS u(seq, id))) IS TRUE`
+	deleteAllSQL = `
+DELETE FROM {outbox} r USING unnest($2::text[], $3::bigint[], $4::text[]) AS u(route, seq, id)
+WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.settled_at IS NULL AND ` + aliveSQL
+
+	// settleSQL persists any outcomes, and says for each 0 done, 1 changed, 2 busy, 3 fenced. Published (state 3) needs
+	// neither the version nor the unit, and is done if there is no row any more, or it was published already. It is
+	// deleted unless $15. A retry waits on when it is released.
+	settleSQL = `
+WITH u AS MATERIALIZED (
+    SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::smallint[], $8::int[], $9::text[], $10::text[], $11::bigint[], $12::boolean[], $13::boolean[], $14::boolean[])
+        AS u(n, route, seq, id, version, state, attempt, reason, error, wait, rejected, blocks, unknown)
+), l AS MATERIALIZED (
+    SELECT u.*, r.ctid AS at FROM u JOIN {outbox} r ON r.route = u.route AND r.seq = u.seq
+    WHERE r.id = u.id AND r.settled_at IS NULL AND ` + aliveSQL + ` AND (u.state = 3 OR r.version = u.version AND (r.hold = $1 OR ` + ownsSQL + `))
+    FOR UPDATE OF r SKIP LOCKED
+), d AS (
+    DELETE FROM {outbox} r USING l WHERE r.ctid = l.at AND l.state = 3 AND NOT $15::boolean RETURNING l.n
+), w AS (
+    UPDATE {outbox} r
+    SET state = l.state, version = r.version + 1, hold = 0, held_since = NULL,
+        attempts = r.attempts + l.attempt, crashes = CASE WHEN l.rejected THEN 0 ELSE r.crashes END, reason = l.reason, blocks = l.blocks AND r.key <> '', maybe_sent = r.maybe_sent OR l.unknown OR r.crashes > 0,
+        settled_at = CASE WHEN l.state IN (3, 5) THEN clock_timestamp() END,
+        retry = l.state NOT IN (3, 5) AND (l.rejected OR r.retry),
+        due_at = CASE WHEN l.state NOT IN (3, 5) AND (l.rejected OR r.retry) THEN clock_timestamp() + l.wait * interval '1 microsecond' END,
+        last_error = CASE WHEN l.error <> '' THEN l.error ELSE r.last_error END,
+        last_error_at = CASE WHEN l.error <> '' THEN clock_timestamp() ELSE r.last_error_at END
+    FROM l WHERE r.ctid = l.at AND (l.state <> 3 OR $15)
+    RETURNING l.n
+)
+SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w) THEN 0 ELSE coalesce((
+    SELECT CASE WHEN u.state = 3 AND r.state = 3 AND r.id = u.id THEN 0 WHEN r.id <> u.id OR r.settled_at IS NOT NULL OR u.state <> 3 AND r.version <> u.version THEN 1
+                WHEN u.state = 3 OR r.hold = $1 OR ` + ownsSQL + ` THEN 2 ELSE 3 END
+    FROM {outbox} r WHERE r.route = u.route AND r.seq = u.seq), (u.state <> 3)::int) END
+FROM u`
+
+	// heededSQL deletes control records. One of kind 3 concerns all slots of a route: it goes when all their owners have
+	// heeded it.
+	heededSQL = `
+WITH l AS MATERIALIZED (
+    SELECT c.number, c.slots & ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = c.route AND un.owner = $1), 0) AS rest, c.kind
+    FROM {control} c WHERE c.number = ANY ($2::bigint[]) AND ` + aliveSQL + ` FOR UPDATE OF c SKIP LOCKED
+), d AS (
+    DELETE FROM {control} c USING l WHERE c.number = l.number AND (l.kind <> 3 OR l.rest = 0)
+)
+UPDATE {control} c SET slots = l.rest FROM l WHERE c.number = l.number AND l.kind = 3 AND l.rest <> 0`
 )
 
-// settlePublishedSQL deletes, or with a retention of published records keeps them.
-func settlePublishedSQL(which string, keep bool) string { //nolint:revive // two variants of one statement
-	write := `DELETE FROM {outbox}`
-	if keep {
-		write = `UPDATE {outbox} SET state = 3, lease_until = NULL, lease_token = 0, settled_at = clock_timestamp()`
-	}
-	return `
-WITH d AS (
-    ` + write + ` WHERE ` + which + ` AND lease_token = $2 AND settled_at IS NULL RETURNING seq
-)
-SELECT count(*), CASE WHEN count(*) < $3 THEN array_agg(d.seq) END FROM d`
-}
-
-const settleOthersSQL = `
-UPDATE {outbox} o
-SET state = s.state, lease_until = NULL, lease_token = 0, attempts = o.attempts + s.attempt, reason = s.reason,
-    holds = o.holds OR NOT s.final, maybe_sent = o.maybe_sent OR s.unknown,
-    due_at = CASE WHEN s.wait > 0 THEN clock_timestamp() + s.wait * interval '1 microsecond' END,
-    settled_at = CASE WHEN s.final THEN clock_timestamp() END,
-    last_error = CASE WHEN s.error <> '' THEN s.error ELSE o.last_error END,
-    last_error_at = CASE WHEN s.error <> '' THEN clock_timestamp() ELSE o.last_error_at END
-FROM (
-    SELECT u.* FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::int[], $5::text[], $6::text[], $7::bigint[], $8::boolean[], $9::boolean[])
-        AS u(seq, token, state, attempt, reason, error, wait, final, unknown)
-    JOIN {outbox} l ON l.seq = u.seq AND l.lease_token = u.token AND l.settled_at IS NULL
-    ORDER BY l.seq FOR UPDATE OF l
-) s
-WHERE o.seq = s.seq AND o.lease_token = s.token
-RETURNING o.seq`
-
-const extendSQL = `
-UPDATE {outbox} o
-SET lease_until = clock_timestamp() + $3 * interval '1 microsecond'
-FROM (
-    SELECT l.seq, l.lease_token FROM unnest($1::bigint[], $2::bigint[]) AS u(seq, token)
-    JOIN {outbox} l ON l.seq = u.seq AND l.lease_token = u.token AND l.settled_at IS NULL
-    ORDER BY l.seq FOR UPDATE OF l
-) s
-WHERE o.seq = s.seq AND o.lease_token = s.lease_token
-RETURNING o.seq`
-
-// Settle persists outcomes in one transaction and one round trip, whatever they are: published records are deleted, or
-// kept if Options.Retention says so, the others updated. A record whose token is no longer the outcome's is left alone,
-// and its slot is ErrLeaseLost. If the database cannot be reached every slot holds the outage; nothing is known then,
-// and Settle may simply be called again: what had been settled is then reported as ErrLeaseLost.
-func (o *Outbox) Settle(ctx context.Context, outcomes []core.Outcome) core.Results {
+// Settle persists outcomes in one transaction. If the database refuses that, each half is tried alone, so that what
+// is refused fails alone.
+func (o *Outbox) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
 	results := make(core.Results, len(outcomes))
-	if len(outcomes) == 0 {
-		return results
-	}
-	if err := o.ready(ctx); err != nil {
-		return core.AllFailed(len(outcomes), err)
-	}
-	published := map[int64][]int64{} // sequences by token
-	others := make([]*core.Outcome, 0)
-	var stamp int64
+	at := make([]int, 0, len(outcomes))
 	for i := range outcomes {
-		out := &outcomes[i]
-		if out.Event() == core.EventNone {
-			results[i] = core.Invalid("waybill/postgres: settle", "outcome: is zero; build it with core.Published, Retry, Abandon or Release")
-			continue
-		}
-		if out.State() == core.StatePublished {
-			published[out.Token()] = append(published[out.Token()], out.Seq())
-			stamp = max(stamp, out.Stamp())
+		if outcomes[i].Event() == core.EventNone && outcomes[i].Control() == 0 {
+			results[i] = core.Invalid("waybill/postgres: settle", "outcome: is zero; build it with outbox.Published, Retry, Abandon, Withdraw, Release or Heeded")
 		} else {
-			others = append(others, out)
+			at = append(at, i)
 		}
 	}
-	var done map[settled]bool
-	var whole map[int64]bool // tokens of which all was settled
-	err := o.transact(ctx, "settle", func(b *pgx.Batch) {
-		done, whole = map[settled]bool{}, make(map[int64]bool, len(published))
-		for _, token := range sortedKeys(published) {
-			seqs := published[token]
-			slices.Sort(seqs)
-			sql, args := o.settleSome, seqs
-			if o.claims.whole(token, seqs) {
-				sql, args = o.settleRange, []int64{seqs[0], seqs[len(seqs)-1]}
-			}
-			b.Queue(sql, args, token, len(seqs)).QueryRow(func(row pgx.Row) error {
-				var n int
-				var some []int64
-				if err := row.Scan(&n, &some); err != nil {
-					return err
-				}
-				whole[token] = n == len(seqs)
-				for _, seq := range some {
-					done[settled{seq, token}] = true
-				}
-				return nil
-			})
-		}
-		if len(others) > 0 {
-			o.queueOthers(b, others, done)
-		}
-		if o.markDue(stamp) {
-			b.Queue(o.mark, stamp)
-		}
-	})
-	if err != nil {
-		return core.AllFailed(len(outcomes), err)
-	}
-	for i := range outcomes {
-		key := settled{outcomes[i].Seq(), outcomes[i].Token()}
-		switch {
-		case results[i] != nil, outcomes[i].State() == core.StatePublished && whole[key.token]:
-		case done[key]:
-			delete(done, key) // a second outcome for one record is stale
-		default:
-			results[i] = &core.Error{Op: "waybill/postgres: settle", Class: core.ClassRejected, Err: core.ErrLeaseLost}
-		}
-	}
-	if o.claims.settled(outcomes, len(others) > 0) {
-		o.waiter.wake()
-	}
+	o.settle(ctx, self, outcomes, at, results)
 	return results
 }
 
-type settled struct{ seq, token int64 }
-
-func (o *Outbox) queueOthers(b *pgx.Batch, others []*core.Outcome, done map[settled]bool) {
-	slices.SortStableFunc(others, func(a, b *core.Outcome) int { return cmp.Compare(a.Seq(), b.Seq()) })
-	n := len(others)
-	seqs, tokens, states, attempts := make([]int64, n), make([]int64, n), make([]int16, n), make([]int32, n)
-	reasons, errs, waits, final, unknown := make([]string, n), make([]string, n), make([]int64, n), make([]bool, n), make([]bool, n)
-	byseq := make(map[int64]int64, n)
-	for i, out := range others {
-		seqs[i], tokens[i], states[i] = out.Seq(), out.Token(), int16(out.State())
-		if out.CountsAttempt() {
-			attempts[i] = 1
-		}
-		reasons[i], errs[i], final[i], unknown[i] = string(out.Reason()), out.Error(), out.State().Terminal(), out.Unknown()
-		if out.RetryIn() > 0 && !final[i] {
-			waits[i] = micros(out.RetryIn())
-		}
-		byseq[out.Seq()] = out.Token()
+// settle persists the outcomes of which at holds the indexes.
+func (o *Outbox) settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome, at []int, results core.Results) {
+	if len(at) == 0 {
+		return
 	}
-	b.Queue(o.settleOthers, seqs, tokens, states, attempts, reasons, errs, waits, final, unknown).Query(func(rows pgx.Rows) error {
-		var seq int64
-		for rows.Next() {
-			if err := rows.Scan(&seq); err != nil {
-				return err
-			}
-			done[settled{seq, byseq[seq]}] = true
+	err := o.settleOnce(ctx, self, outcomes, at, results)
+	switch {
+	case err == nil:
+	case len(at) == 1 || ctx.Err() != nil || isOutage(err):
+		if e, ok := errors.AsType[*core.Error](err); ok && sqlState(err) == tookTooLong && ctx.Err() == nil {
+			e.Class = core.ClassRejected
 		}
-		return rows.Err()
+		for _, i := range at {
+			results[i] = err
+		}
+	default:
+		o.settle(ctx, self, outcomes, at[:len(at)/2], results)
+		o.settle(ctx, self, outcomes, at[len(at)/2:], results)
+	}
+}
+
+func (o *Outbox) settleOnce(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome, at []int, results core.Results) error {
+	var records []int
+	var heeded []int64
+	var stamp int64
+	published := 0
+	for _, i := range at {
+		switch out := &outcomes[i]; {
+		case out.Control() != 0:
+			heeded = append(heeded, out.Control())
+		case out.Event() == core.EventConfirmed:
+			published++
+			stamp = max(stamp, out.Stamp())
+			fallthrough
+		default:
+			records = append(records, i)
+		}
+		results[i] = nil
+	}
+	if published == len(at) && !o.keep {
+		if done, err := o.deleteAll(ctx, self, outcomes, at, stamp); done || isOutage(err) {
+			return err
+		}
+	}
+	var now time.Time
+	err := o.transact(ctx, "settle", writeSQL, func(b *batch) {
+		b.fence(self, &now)
+		o.queueRecords(b, self, outcomes, records, results)
+		if len(heeded) > 0 {
+			b.query(heededSQL, int64(self), heeded)
+		}
+		o.queueMark(b, stamp)
 	})
+	if err == nil && now.IsZero() {
+		for _, i := range at {
+			results[i] = errFenced("settle")
+		}
+	}
+	return err
 }
 
-// markDue reports whether stamp should be written as the clock's mark now. One settle a second does.
-func (o *Outbox) markDue(stamp int64) bool {
-	now, last := time.Now().UnixNano(), o.marked.Load()
-	return stamp > 0 && now-last >= int64(markEvery) && o.marked.CompareAndSwap(last, now)
+func errFenced(op string) error {
+	return &core.Error{Op: "waybill/postgres: " + op, Class: core.ClassRejected, Err: outbox.ErrFenced}
 }
 
-// ExtendLeases makes the leases of records last lease from now, by the database's clock.
-func (o *Outbox) ExtendLeases(ctx context.Context, records []core.Record, lease time.Duration) core.Results {
-	n := len(records)
-	if n == 0 {
+// leftAlone returns the error of an outcome that was not applied.
+func leftAlone(why int) error {
+	if why == 0 {
 		return nil
 	}
-	seqs, tokens := make([]int64, n), make([]int64, n)
-	byseq := make(map[int64]int64, n)
-	for i := range records {
-		seqs[i], tokens[i] = records[i].Seq, records[i].Lease.Token
-		byseq[seqs[i]] = tokens[i]
-	}
-	var done map[int64]bool
-	err := o.transact(ctx, "extend leases", func(b *pgx.Batch) {
-		done = make(map[int64]bool, n)
-		b.Queue(o.extend, seqs, tokens, micros(lease)).Query(func(rows pgx.Rows) error {
-			var seq int64
-			for rows.Next() {
-				if err := rows.Scan(&seq); err != nil {
-					return err
-				}
-				done[seq] = true
-			}
-			return rows.Err()
-		})
-	})
-	if err != nil {
-		return core.AllFailed(n, err)
-	}
-	results := make(core.Results, n)
-	for i := range records {
-		if !done[seqs[i]] {
-			results[i] = &core.Error{Op: "waybill/postgres: extend lease", Class: core.ClassRejected, Err: core.ErrLeaseLost}
-		}
-	}
-	return results
+	return &core.Error{Op: "waybill/postgres: settle", Class: core.ClassRejected, Err: [...]error{1: outbox.ErrChanged, 2: outbox.ErrBusy, 3: outbox.ErrFenced}[why]}
 }
 
-func sortedKeys(m map[int64][]int64) []int64 {
-	keys := make([]int64, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
+// near is how many numbers a range may hold for each record in it to be gone over.
+const near = 4
+
+// deleteAll deletes published records, of all of which it expects that they are there and that nobody has locked
+// them. If they are not, it reports false: it may have deleted some then.
+func (o *Outbox) deleteAll(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome, at []int, stamp int64) (done bool, err error) {
+	var now time.Time
+	n := len(at)
+	routes, seqs, ids := make([]string, n), make([]int64, n), make([]string, n)
+	for j, i := range at {
+		r := outcomes[i].Ref()
+		routes[j], seqs[j], ids[j] = r.Route, r.Seq, r.ID
 	}
-	slices.Sort(keys)
-	return keys
+	sql, args := deleteAllSQL, []any{int64(self), routes, seqs, ids}
+	from, to := slices.Min(seqs), slices.Max(seqs)
+	if to-from < int64(near*n) && !slices.ContainsFunc(routes, func(r string) bool { return r != routes[0] }) {
+		sql, args = deleteNearSQL, []any{int64(self), routes[0], from, to, seqs, ids}
+	}
+	err = o.transact(ctx, "settle", writeSQL, func(b *batch) {
+		done = false
+		b.fence(self, &now)
+		b.query(hurrySQL)
+		b.query(sql, args...).Exec(func(tag pgconn.CommandTag) error {
+			done = tag.RowsAffected() == int64(n)
+			return nil
+		})
+		o.queueMark(b, stamp)
+	})
+	return done && err == nil, err
+}
+
+func isOutage(err error) bool {
+	e, ok := errors.AsType[*core.Error](err)
+	return ok && e.Class == core.ClassOutage && sqlState(err) != tookTooLong
+}
+
+// tookTooLong is the state of a statement that the server ended, such as for somebody's trigger that waits.
+const tookTooLong = "57014"
+
+// refsOf are the refs of outcomes as columns, of those of which at holds the indexes.
+func refsOf(outcomes []outbox.Outcome, at []int) refColumns {
+	of := make([]outbox.Ref, len(at))
+	for j, i := range at {
+		of[j] = outcomes[i].Ref()
+	}
+	return refs(of)
+}
+
+func (o *Outbox) queueRecords(b *batch, self outbox.Session, outcomes []outbox.Outcome, at []int, results core.Results) {
+	n := len(at)
+	if n == 0 {
+		return
+	}
+	states, attempts, reasons, errs, waits := make([]int16, n), make([]int32, n), make([]string, n), make([]string, n), make([]int64, n)
+	rejected, blocks, unknown := make([]bool, n), make([]bool, n), make([]bool, n)
+	for j, i := range at {
+		out := &outcomes[i]
+		states[j], reasons[j], errs[j], waits[j] = int16(out.State()), string(out.Reason()), out.Error(), micros(out.In())
+		rejected[j], blocks[j], unknown[j] = out.Event() == core.EventRejected, out.Reason().Blocks(), out.Unknown()
+		if out.CountsAttempt() {
+			attempts[j] = 1
+		}
+	}
+	c := refsOf(outcomes, at)
+	b.each(func(rows pgx.Rows) error {
+		var n, why int
+		err := rows.Scan(&n, &why)
+		if err == nil {
+			results[at[n]] = leftAlone(why)
+		}
+		return err
+	}, settleSQL, int64(self), c.n, c.routes, c.seqs, c.ids, c.versions, states, attempts, reasons, errs, waits, rejected, blocks, unknown, o.keep)
+}
+
+// micros returns d in microseconds, at least one if it is above 0.
+func micros(d time.Duration) int64 {
+	if d > 0 {
+		return max(d.Microseconds(), 1)
+	}
+	return 0
 }

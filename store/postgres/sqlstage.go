@@ -79,7 +79,7 @@ func sqlQuery(tx *sql.Tx) queryFunc {
 // literal returns an argument that every driver can send.
 func literal(arg any) any {
 	switch v := arg.(type) {
-	case nil, string, int64, []byte, time.Time:
+	case nil, string, int64, bool, []byte, time.Time:
 		return v
 	}
 	return arrayLiteral(arg)

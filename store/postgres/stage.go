@@ -3,9 +3,12 @@ package postgres
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
@@ -14,15 +17,11 @@ import (
 // stager is what the stagers of all drivers share: the statements, the stamper, and whether the clock was seeded.
 type stager struct {
 	stamper     *core.Stamper
+	names       names
 	inserts     map[insertForm]string
 	notify      bool   // as Options.NotifyOff says
-	first       string // seedSQL
+	keep        bool   // withdrawn messages
 	newest      int    // version of the schema that this program knows
-	keyed       string // some have a dedupe key; see keyedSQL
-	replacing   string // and some of these replace another
-	holders     string
-	unstageText string
-	cancelText  string
 	table       string // for errors
 	clockSeeded atomic.Bool
 }
@@ -36,12 +35,9 @@ func newStager(opts *Options, n names) (*stager, error) {
 	if err != nil {
 		return nil, err
 	}
-	keep := opts.Retention.Of(core.StateAbandoned, core.ReasonCancelled) != 0
 	s := &stager{
-		stamper: stamper, inserts: map[insertForm]string{}, notify: !opts.NotifyOff,
-		keyed: n.sql(keyedSQL(!opts.NotifyOff, false, keep)), replacing: n.sql(keyedSQL(!opts.NotifyOff, true, keep)),
-		holders: n.sql(holdersSQL), unstageText: n.sql(unstageSQL), cancelText: n.sql(cancelSQL(keep)),
-		first: n.sql(seedSQL), newest: newest, table: n.sql("{outbox}"),
+		stamper: stamper, names: n, inserts: map[insertForm]string{}, notify: !opts.NotifyOff,
+		keep: opts.Retention.Of(core.StateAbandoned, core.ReasonCancelled) != 0, newest: newest, table: n.sql("{outbox}"),
 	}
 	for _, d := range []due{atOnce, delayed, scheduled} {
 		for b := range 8 {
@@ -52,23 +48,23 @@ func newStager(opts *Options, n names) (*stager, error) {
 	return s, nil
 }
 
-// replan, as the first argument of a statement, asks to plan it anew: a cached plan may be from when the table was so small
-// that it was best to read all of it. It is for statements that look something up, in a transaction of which the settings
-// are not ours.
+// replan, as the first argument of a statement, asks to plan it anew: a cached plan may be from when the table was so
+// small that it was best to read all of it. It is for statements that look something up, in a transaction of which
+// the settings are not ours.
 type replan struct{}
 
 // queryFunc runs a statement in the caller's transaction and hands each row's scan function to each.
 type queryFunc func(ctx context.Context, sql string, args []any, each func(scan func(...any) error) error) error
 
-// stage is Stage for any driver. The insert of messages without dedupe keys is the last statement, and write may run it later: then nobody
-// hears of duplicates.
+// stage is Stage for any driver. The insert of messages without dedupe keys is the last statement, and write may run
+// it later: then nobody hears of duplicates.
 func (s *stager) stage(ctx context.Context, msgs []core.Message, query, write queryFunc) (staged []core.Staged, err error) {
 	if len(msgs) == 0 {
 		return nil, nil
 	}
 	ctx, span := s.stamper.Start(ctx, len(msgs))
 	defer func() { core.EndSpan(span, err) }()
-	if err := s.seedOnce(ctx, query); err != nil {
+	if err := s.seedOnce(ctx, msgs, query); err != nil {
 		return nil, err
 	}
 	rows, err := s.stamper.Stamp(ctx, msgs)
@@ -113,12 +109,19 @@ func (s *stager) stage(ctx context.Context, msgs []core.Message, query, write qu
 }
 
 // seedOnce raises the clock above what the outbox remembers, before the first stamp of the process.
-func (s *stager) seedOnce(ctx context.Context, query queryFunc) error {
+func (s *stager) seedOnce(ctx context.Context, msgs []core.Message, query queryFunc) error {
 	if s.clockSeeded.Load() {
 		return nil
 	}
+	routes := []string{core.DefaultRoute}
+	for i := range msgs {
+		for _, r := range msgs[i].Routes {
+			routes = append(routes, core.LaneRoute(r, msgs[i].Lane))
+		}
+	}
+	slices.Sort(routes)
 	var mark hlc.Timestamp
-	err := query(ctx, s.first, nil, func(scan func(...any) error) (err error) {
+	err := query(ctx, s.names.sql(seedSQL), []any{replan{}, slices.Compact(routes)}, func(scan func(...any) error) (err error) {
 		mark, err = s.seeded(scan)
 		return err
 	})
@@ -140,22 +143,28 @@ func (s *stager) failure(op string, err error) error {
 	if e := notOpen(op, err); e != nil {
 		return e
 	}
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == uniqueViolation && strings.HasSuffix(e.ConstraintName, "_pkey") {
+		return misconfigured(op, "the sequence of outbox %s gives numbers that are there already, as if it was set back: set it above the "+
+			"greatest one: %s (%w)", s.table, s.names.sql("SELECT setval({sequence_text}, (SELECT max(seq) FROM {outbox}))"), err)
+	}
 	if class(err) == core.ClassPermanent {
 		op += ": outbox " + s.table
 	}
 	return failure(op, err)
 }
 
+// uniqueViolation is the SQLSTATE of a number or a name that is there already.
+const uniqueViolation = "23505"
+
 func errNoTx(kind string) error {
 	return core.Invalid("waybill/postgres: stage", "tx: is nil; pass the open "+kind+" in which the business rows are written")
 }
 
 // Stage writes msgs in tx, one row a message and route, in one statement whatever their number. It reports as
-// duplicates what the outbox held already under the same route and id, or what the call itself named twice, and a message
-// with a dedupe key of which there is a live one. To replace a message takes more rights than to stage, see
-// [Migrations.Grants]; one that a relay holds keeps that relay's settle waiting until tx ends, so be quick. The first
-// Stage of a process makes one statement more, to learn above which stamp its clock must go on (see [Outbox.Seed]), and
-// that the index is there which makes ids unique.
+// duplicates what the outbox held already under the same route and an id that the program chose, or what the call
+// itself named twice, and a message with a dedupe key of which there is a live one. To replace a message takes more
+// rights than to stage, see [Migrations.Grants]. The first Stage of a process makes one statement more, to learn
+// above which stamp its clock must go on (see [Outbox.Seed]), and that the index is there which makes ids unique.
 //
 // If tx sits on a savepoint that is rolled back, the messages are gone with it and nobody was woken. A statement that
 // failed earlier in tx, or a tx that ended, makes Stage fail.

@@ -50,7 +50,7 @@ func TestInsertForm(t *testing.T) {
 		if strings.Contains(text, "ON CONFLICT") == got.fresh || strings.Contains(text, "pg_notify") != got.notify {
 			t.Errorf("%s: %+v is%s", name, got, text)
 		}
-		if more := map[due]int{delayed: 1, scheduled: 1}[got.due]; got.one && len(args) != 14+more {
+		if more := map[due]int{delayed: 1, scheduled: 1}[got.due]; got.one && len(args) != 16+more {
 			t.Errorf("%s: %d arguments", name, len(args))
 		}
 	}

@@ -19,8 +19,8 @@ import (
 // shop is an aggregate.
 type shop struct{ core.Recorder }
 
-// ST-03 ST-14: the unit of work and recorders on real transactions: all or nothing, whatever fails, with the outbox's own
-// unit and with one over pgx.BeginFunc.
+// ST-03 ST-14: the unit of work and recorders on real transactions: all or nothing, whatever fails, with the outbox's
+// own unit and with one over pgx.BeginFunc.
 func TestUnitOfWork(t *testing.T) {
 	t.Parallel()
 	for name, unitOf := range map[string]func(o *postgres.Outbox, pool *pgxpool.Pool) (*core.UnitOfWork[pgx.Tx], error){
@@ -76,7 +76,8 @@ func allOrNothing(t *testing.T, pool *pgxpool.Pool, unit *core.UnitOfWork[pgx.Tx
 	}
 }
 
-// ST-03: the messages of many calls, more than one statement takes, keep their order, with dedupe keys between them too.
+// ST-03: the messages of many calls, more than one statement takes, keep their order, with dedupe keys between them
+// too.
 func TestUnitOfWorkStagesInOrder(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
@@ -159,7 +160,7 @@ func TestUnitOfWorkFails(t *testing.T) {
 	for _, mode := range queryExecModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			pool, _ := newSinglePool(t, "&default_query_exec_mode="+mode) // whoever keeps its connection stops the others
+			pool, _ := newSinglePool(t, "default_query_exec_mode="+mode) // whoever keeps its connection stops the others
 			o := outboxOn(t, pool, postgres.Options{})
 			exec(t, pool, unitSQL, pgx.QueryExecModeSimpleProtocol)
 			unit := o.UnitOfWork()

@@ -28,7 +28,8 @@ type unitRun struct {
 // fresh reports whether the BEGIN is still to be sent. mu is held.
 func (r *unitRun) fresh() bool { return r.tx == nil && r.failed == nil && !r.ended }
 
-// open reports whether neither the transaction's methods nor the statements COMMIT and ROLLBACK have ended it. mu is held.
+// open reports whether neither the transaction's methods nor the statements COMMIT and ROLLBACK have ended it. mu is
+// held.
 func (r *unitRun) open() bool {
 	return !r.ended && r.failed == nil && (r.tx == nil || r.status() != 'I')
 }
@@ -60,10 +61,11 @@ func (r *unitRun) begin() {
 	}
 }
 
-// beginWith begins the transaction and runs its first statement in one round trip, and hands what comes back to read, which
-// must close it. It reports false if it has run nothing and the connection is as it was: somebody has begun, or the statement
-// cannot be sent so. Then it is run in the usual way, which also says what is wrong with it. If the connection is lost, or the
-// statement's context has ended on the way, which costs the connection, there is no transaction any more, and read gets the error.
+// beginWith begins the transaction and runs its first statement in one round trip, and hands what comes back to read,
+// which must close it. It reports false if it has run nothing and the connection is as it was: somebody has begun, or
+// the statement cannot be sent so. Then it is run in the usual way, which also says what is wrong with it. If the
+// connection is lost, or the statement's context has ended on the way, which costs the connection, there is no
+// transaction any more, and read gets the error.
 func (r *unitRun) beginWith(ctx context.Context, sql string, args []any, read func(results pgx.BatchResults)) bool {
 	if len(args) == 0 { // it may be several statements
 		return false
@@ -189,8 +191,8 @@ func (r *unitRun) takeQueued() *pgx.Batch {
 	return b
 }
 
-// commit sends what is queued and the COMMIT in one round trip, and if nothing was sent before, the BEGIN too. After an error
-// the server skips the rest of a batch.
+// commit sends what is queued and the COMMIT in one round trip, and if nothing was sent before, the BEGIN too. After
+// an error the server skips the rest of a batch.
 func (t *unitTx) commit(ctx context.Context) error {
 	r := t.run
 	r.mu.Lock()

@@ -15,8 +15,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// ST-03 DB-02: the BEGIN goes with the first statement, if that is one with arguments, or else with the COMMIT; otherwise on its own. A
-// transaction that does nothing sends nothing.
+// ST-03 DB-02: the BEGIN goes with the first statement, if that is one with arguments, or else with the COMMIT;
+// otherwise on its own. A transaction that does nothing sends nothing.
 func TestUnitOfWorkBegins(t *testing.T) {
 	t.Parallel()
 	statement := func(ctx context.Context, tx pgx.Tx) error {
@@ -59,7 +59,7 @@ func TestUnitOfWorkBegins(t *testing.T) {
 	for _, mode := range queryExecModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			pool, sent := newSinglePool(t, "&default_query_exec_mode="+mode)
+			pool, sent := newSinglePool(t, "default_query_exec_mode="+mode)
 			o := outboxOn(t, pool, postgres.Options{})
 			exec(t, pool, "CREATE TABLE shops (id int)")
 			unit := o.UnitOfWork()
@@ -94,7 +94,7 @@ func TestUnitOfWorkFirstStatementFails(t *testing.T) {
 	for _, mode := range queryExecModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			pool, _ := newSinglePool(t, "&default_query_exec_mode="+mode)
+			pool, _ := newSinglePool(t, "default_query_exec_mode="+mode)
 			o := outboxOn(t, pool, postgres.Options{})
 			exec(t, pool, "CREATE TABLE shops (id int PRIMARY KEY)")
 			unit := o.UnitOfWork()
@@ -163,7 +163,8 @@ func TestUnitOfWorkFirstStatementTimesOut(t *testing.T) {
 	}
 }
 
-// ST-03: a connection that died in the pool is an outage at the first use, and everything after it in the transaction fails.
+// ST-03: a connection that died in the pool is an outage at the first use, and everything after it in the transaction
+// fails.
 func TestUnitOfWorkDeadConnection(t *testing.T) {
 	t.Parallel()
 	pool, _ := newSinglePool(t, "")

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
@@ -46,7 +49,7 @@ INSERT INTO {meta} (name, value) VALUES ('waybill_outbox.later', 1);
 `
 	unadditive = `
 DELETE FROM {meta} WHERE name = 'waybill_outbox.later';
-ALTER TABLE {outbox} SET (fillfactor = 45);
+ALTER TABLE {outbox} SET (fillfactor = 90);
 DROP TABLE {schema}.later;
 ALTER TABLE {outbox} DROP COLUMN later, DROP COLUMN later_too;
 `
@@ -86,36 +89,50 @@ func work(ctx context.Context, pool *pgxpool.Pool, o *Outbox, n int) error {
 	if err != nil {
 		return err
 	}
+	unit := outbox.Unit{Route: core.DefaultRoute, To: outbox.NumSlots}
+	part := outbox.Part{Route: core.DefaultRoute, Slots: outbox.AllSlots}
+	self := outbox.Member{Session: outbox.Session(rand.Int64N(1<<62) + 1), Beat: 1, Lease: time.Minute, Serves: []outbox.Serving{{Route: core.DefaultRoute, Units: 1}}}
+	if _, err := o.Meet(ctx, outbox.Meeting{Self: self, Join: true, Moves: []outbox.Move{{Unit: unit, To: self.Session}}}); err != nil {
+		return err
+	}
 	published := 0
 	for deadline := time.Now().Add(20 * time.Second); published < n-1; {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%d of %d were published in time", published, n)
 		}
-		c, err := o.Claim(ctx, core.ClaimRequest{Owner: "test", Routes: []core.RouteOrder{{Route: core.DefaultRoute}}, MaxRecords: 50, Lease: time.Minute})
+		due, err := o.Due(ctx, self.Session, []outbox.Part{part}, 10)
 		if err != nil {
 			return err
 		}
-		if err := o.ExtendLeases(ctx, c.Records, time.Minute).FirstErr(); err != nil {
+		page, err := o.Read(ctx, self.Session, outbox.Look{Ranges: []outbox.Range{{Part: part, To: math.MaxInt64, Limit: 50}}})
+		if err != nil {
 			return err
 		}
-		out := make([]core.Outcome, len(c.Records))
-		for i := range c.Records {
-			r := &c.Records[i]
+		var out []outbox.Outcome
+		for i := range due.Retries {
+			out = append(out, outbox.Abandon(&due.Retries[i], core.ReasonRejected, errors.New("never")))
+		}
+		for i := range page.Ranges[0].Records {
+			r := &page.Ranges[0].Records[i]
 			switch {
-			case r.Attempts == 0 && i == 0 && published == 0:
-				out[i] = core.Retry(r, errors.New("not yet"), time.Millisecond)
-			case r.Attempts == 0 && i == 1 && published == 0:
-				out[i] = core.Release(r, 0)
-			case r.Attempts == 1:
-				out[i] = core.Abandon(r, core.ReasonRejected, errors.New("never"))
+			case i == 0 && published == 0:
+				out = append(out, outbox.Retry(r, errors.New("not yet"), time.Millisecond))
+			case i == 1 && published == 0:
+				if _, err := o.Take(ctx, self.Session, outbox.Want{Refs: []outbox.Ref{r.Ref}}); err != nil {
+					return err
+				}
+				out = append(out, outbox.Release(r, 0, false))
 			default:
-				out[i] = core.Published(r)
+				out = append(out, outbox.Published(r))
 				published++
 			}
 		}
-		if err := o.Settle(ctx, out).FirstErr(); err != nil {
+		if err := o.Settle(ctx, self.Session, out).FirstErr(); err != nil {
 			return err
 		}
+	}
+	if _, err := o.Meet(ctx, outbox.Meeting{Self: self, Leave: true}); err != nil {
+		return err
 	}
 	if _, err := o.Counts(ctx); err != nil {
 		return err
@@ -242,12 +259,17 @@ func TestOlderSchemaSaysWhatToRun(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), `UPDATE waybill.waybill_meta SET value = 1 WHERE name = 'waybill_outbox.version'; ALTER TABLE waybill.waybill_outbox DROP COLUMN expires_at`); err != nil {
 		t.Fatal(err)
 	}
-	_, claimErr := o.Claim(t.Context(), core.ClaimRequest{Owner: "test", Routes: []core.RouteOrder{{Route: core.DefaultRoute}}, MaxRecords: 1, Lease: time.Minute})
+	part := outbox.Part{Route: core.DefaultRoute, Slots: outbox.AllSlots}
+	self := outbox.Member{Session: 1, Beat: 1, Lease: time.Minute}
+	if _, err := o.Meet(t.Context(), outbox.Meeting{Self: self, Join: true}); err != nil {
+		t.Fatal(err)
+	}
+	_, readErr := o.Read(t.Context(), self.Session, outbox.Look{Ranges: []outbox.Range{{Part: part, To: 1, Limit: 1}}})
 	stageErr := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := o.Stage(t.Context(), tx, core.RawMessage("t.x", "text/plain", nil))
 		return err
 	})
-	for name, err := range map[string]error{"check": o.Check(t.Context()), "claim": claimErr, "stage": stageErr} {
+	for name, err := range map[string]error{"check": o.Check(t.Context()), "read": readErr, "stage": stageErr} {
 		if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "run the migrations") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -285,11 +307,10 @@ func TestUpgradeFromEveryVersion(t *testing.T) {
 			}
 			o := upgradeOutbox(t, pool)
 			defer func() { _ = o.Close(context.WithoutCancel(t.Context())) }()
-			c, err := o.Claim(t.Context(), core.ClaimRequest{Owner: "test", Routes: []core.RouteOrder{{Route: core.DefaultRoute}}, MaxRecords: 1, Lease: time.Minute})
-			if err != nil || len(c.Records) != 1 || string(c.Records[0].Envelope.Body) != "old" {
-				t.Fatalf("claimed %+v, %v", c, err)
+			if r, err := o.List(t.Context(), core.Filter{}, core.Page{}); err != nil || len(r.Records) != 1 || r.Records[0].Envelope.Topic != "t.x" {
+				t.Fatalf("listed %+v, %v", r, err)
 			}
-			if err := o.Settle(t.Context(), []core.Outcome{core.Published(&c.Records[0])}).FirstErr(); err != nil {
+			if _, err := pool.Exec(t.Context(), all.names.sql("DELETE FROM {outbox}")); err != nil {
 				t.Fatal(err)
 			}
 			if err := work(t.Context(), pool, o, 20); err != nil {

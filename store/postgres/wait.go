@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
 const (
@@ -21,15 +22,13 @@ const (
 	safetyPoll = 500 * time.Millisecond
 	// firstPoll is the first pause after there was work; pauses double from there to safetyPoll.
 	firstPoll = 5 * time.Millisecond
-	// heldPoll is how often to look while a key is held by another relay, whose settling tells nobody.
-	heldPoll = 100 * time.Millisecond
-	// maxWait bounds a wait, since leases that others took and lost meanwhile tell nobody either.
-	maxWait = 5 * time.Second
+	// maxWait bounds a wait, since units that others gave up meanwhile tell nobody.
+	maxWait = 4 * time.Second
 	// asleepMargin is how much longer than until the next poll staging goes on to notify, and half of the pause more.
 	asleepMargin = 10 * time.Millisecond
-	// A relay that had work awakeFor ago or less looks again every nap, and tells nobody that it sleeps. Under load there is
-	// more by then, so that one claim takes what many transactions staged and no commit has to notify: those that do wait
-	// for each other's flush to disk.
+	// A relay that had work awakeFor ago or less looks again every nap, and tells nobody that it sleeps. Under load
+	// there is more by then, so that one read takes what many transactions staged and no commit has to notify: those
+	// that do wait for each other's flush to disk.
 	nap      = time.Millisecond
 	awakeFor = 20 * nap
 
@@ -37,24 +36,28 @@ const (
 	selfTimeout   = 2 * time.Second
 	relistenFirst = time.Second
 	relistenLast  = time.Minute
+	// maxDeaf is how often the notification to itself may fail to arrive. Each LISTEN through a pooler that shares
+	// connections by transaction stays on one of its connections for ever.
+	maxDeaf = 2
 )
 
 // sleepSQL says until when this relay sleeps, in a sequence: it is read live in every isolation level, needs no lock,
-// and expires by itself. It also tells whether anything was staged, and which transactions have ended.
-const sleepSQL = `
-SELECT setval({wake_text}, greatest(w.last_value, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $1)),
-       CASE WHEN s.is_called THEN s.last_value ELSE 0 END, pg_snapshot_xmin(pg_current_snapshot())::text::bigint
-FROM {wake} w, {outbox_sequence} s`
-
-const lookSQL = `SELECT $1::bigint, CASE WHEN s.is_called THEN s.last_value ELSE 0 END, pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM {outbox_sequence} s`
+// and expires by itself. It also tells whether anything was staged or decided, and which transactions have ended.
+const (
+	sleepSQL = `
+SELECT setval({wake_text}, greatest(w.last_value, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $1)), ` + drawnSQL + ` FROM {wake} w`
+	lookSQL  = `SELECT $1::bigint, ` + drawnSQL
+	drawnSQL = lastSQL + `, (SELECT CASE WHEN co.is_called THEN co.last_value ELSE 0 END FROM {told} co), pg_snapshot_xmin(pg_current_snapshot())::text::bigint`
+)
 
 // waiter lets one relay sleep. Its connection is its own, not one of the pool's.
 type waiter struct {
 	sleep, look, listen, notify string
 
 	mu     sync.Mutex
-	seen   map[string]seen // by route, as of the latest claim
-	worked time.Time       // when a claim last had records
+	seen   map[string]seen // by route, as of the latest read
+	told   int64           // as of the latest read
+	worked time.Time       // when a read last had records
 	pause  time.Duration
 	hint   bool               // somebody called Wake
 	stir   context.CancelFunc // ends the present sleep
@@ -66,15 +69,12 @@ type waiter struct {
 	overdue  bool      // it was, by a query that began after selfBy
 	relisten time.Time // when to try again
 	backoff  time.Duration
+	deaf     int // how often in a row the notification did not arrive
 }
 
-// seen is what a claim knew of the outbox: the last sequence that was given out, and whether transactions were
-// still open that may have staged something with a lower one.
-type seen struct {
-	sequence, xmax int64
-	open           bool
-	again          time.Time // claim once more from then on: a transaction takes its id a moment after the sequence
-}
+// seen is what a read of a route knew: the last numbers that were drawn, and from which mark on there are only
+// transactions that it has not missed; 0 if it missed none.
+type seen struct{ last, told, before int64 }
 
 func (w *waiter) init(n names) {
 	w.sleep, w.look = n.sql(sleepSQL), n.sql(lookSQL)
@@ -82,24 +82,27 @@ func (w *waiter) init(n names) {
 	w.seen, w.pause = map[string]seen{}, firstPoll
 }
 
-// claimed notes what a claim of routes saw, which began at a time. A claim that has more to look at does not count as having seen anything.
-func (w *waiter) claimed(routes []string, began time.Time, a *answer, more bool) { //nolint:revive // a fact, not a mode
+// read notes what a read saw of the routes of which it read everything up to the last number, and that it had records.
+func (w *waiter) read(look *outbox.Look, page *outbox.Page, told int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, r := range routes {
-		if more {
-			delete(w.seen, r)
-		} else {
-			s, old := seen{a.sequence, a.xmax, a.xmin != a.xmax, time.Time{}}, w.seen[r]
-			if old.sequence != a.sequence {
-				s.again = time.Now().Add(awakeFor)
-			} else if began.Before(old.again) {
-				s.again = old.again
-			}
-			w.seen[r] = s
+	s := seen{last: page.Last, told: w.told} // the number of control records was looked up after the snapshot: it may not show the newest ones
+	w.told = told
+	if len(page.Running) > 0 || page.Upper > page.Next {
+		s.before = max(page.Next, page.Upper)
+	}
+	worked := false
+	for i := range look.Ranges {
+		rg := &look.Ranges[i]
+		worked = worked || len(page.Ranges[i].Records) > 0
+		switch {
+		case page.Ranges[i].More:
+			delete(w.seen, rg.Route)
+		case rg.To >= page.Last:
+			w.seen[rg.Route] = s
 		}
 	}
-	if len(a.records) > 0 {
+	if worked {
 		w.pause, w.worked = firstPoll, time.Now()
 	}
 }
@@ -117,19 +120,16 @@ func (w *waiter) wake() {
 	}
 }
 
-// Wait blocks until something may be claimable in routes; see [core.Waiter]. It opens a connection of its own to LISTEN
-// on, with the pool's configuration, and keeps it for the next call; it closes it when ctx ends, as does
-// [Outbox.Close]. While nothing happens it makes two queries a second; for 20 ms after a claim that had records, one a
+// Wait blocks until there may be something to hand out on routes; see [core.Waiter]. It opens a connection of its own
+// to LISTEN on, with the pool's configuration, and keeps it for the next call; it closes it when ctx ends, as does
+// [Outbox.Close]. While nothing happens it makes two queries a second; for 20 ms after a read that had records, one a
 // millisecond. If LISTEN does not work (it was lost, or there is a pooler that shares connections by transaction), Wait
-// polls, and tries again from time to time.
+// polls, and tries again from time to time; if twice in a row a notification to itself did not arrive, no more.
 func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
 	if err := o.ready(ctx); err != nil {
 		return core.WakePoll, err
 	}
 	w := &o.waiter
-	if o.claims.holding() {
-		limit = min(limit, heldPoll)
-	}
 	began := time.Now()
 	cause := core.WakeTimer
 	if limit > maxWait {
@@ -182,8 +182,9 @@ func (w *waiter) nextPause() time.Duration {
 	return p
 }
 
-// lookAround tells the producers that this relay sleeps for pause, unless that is 0, and then whether anything happened since the
-// latest claim. In this order: what commits before the look is seen by it, what is staged after the telling notifies.
+// lookAround tells the producers that this relay sleeps for pause, unless that is 0, and then whether anything
+// happened since the latest read. In this order: what commits before the look is seen by it, what is staged after the
+// telling notifies.
 func (o *Outbox) lookAround(ctx context.Context, routes []string, pause time.Duration) (bool, error) {
 	w := &o.waiter
 	if w.conn == nil || pause == 0 {
@@ -215,25 +216,25 @@ func (o *Outbox) stayAwake(ctx context.Context, routes []string, limit time.Dura
 // ask runs one of the looking statements, on the listening connection if there is one, and reports what changed says.
 func (o *Outbox) ask(ctx context.Context, routes []string, sql string, arg int64) (bool, error) {
 	w := &o.waiter
-	var ignored, sequence, xmin int64
+	var ignored, last, told, xmin int64
 	if w.conn != nil {
-		err := w.conn.QueryRow(ctx, sql, arg).Scan(&ignored, &sequence, &xmin)
+		err := w.conn.QueryRow(ctx, sql, arg).Scan(&ignored, &last, &told, &xmin)
 		if err == nil {
-			return w.changed(routes, sequence, xmin), nil
+			return w.changed(routes, last, told, xmin), nil
 		}
 		if class(err) != core.ClassOutage || ctx.Err() != nil {
 			return false, err
 		}
 		o.lost(ctx, err)
 	}
-	if err := o.pool.QueryRow(ctx, w.look, 0).Scan(&ignored, &sequence, &xmin); err != nil {
+	if err := o.pool.QueryRow(ctx, w.look, 0).Scan(&ignored, &last, &told, &xmin); err != nil {
 		return false, err
 	}
-	return w.changed(routes, sequence, xmin), nil
+	return w.changed(routes, last, told, xmin), nil
 }
 
-// changed reports whether anything may have come into routes since the latest claim.
-func (w *waiter) changed(routes []string, sequence, xmin int64) bool {
+// changed reports whether anything may have come into routes since they were read.
+func (w *waiter) changed(routes []string, last, told, xmin int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.hint {
@@ -242,15 +243,15 @@ func (w *waiter) changed(routes []string, sequence, xmin int64) bool {
 	}
 	for _, r := range routes {
 		s, ok := w.seen[r]
-		if !ok || s.sequence != sequence || s.open && xmin >= s.xmax || !s.again.IsZero() && time.Now().After(s.again) {
+		if !ok || s.last != last || s.told != told || s.before != 0 && xmin >= s.before {
 			return true
 		}
 	}
 	return false
 }
 
-// sleepUntil sleeps for d, or until a notification for one of routes, if there are any, or Wake, and reports whether it was
-// one of these.
+// sleepUntil sleeps for d, or until a notification for one of routes, if there are any, or Wake, and reports whether
+// it was one of these.
 func (o *Outbox) sleepUntil(ctx context.Context, routes []string, d time.Duration) bool {
 	w := &o.waiter
 	sleep, cancel := context.WithTimeout(ctx, d)
@@ -300,6 +301,7 @@ func (o *Outbox) takeArrived(ctx context.Context, routes []string) (notified boo
 		notified = w.take(n.Payload, routes) || notified
 	}
 	if w.self != "" && w.overdue {
+		w.deaf++
 		o.lost(ctx, errors.New("a notification to ourselves did not arrive: is there a pooler that shares connections by transaction?"))
 	}
 	return notified
@@ -308,7 +310,7 @@ func (o *Outbox) takeArrived(ctx context.Context, routes []string) (notified boo
 // take reports whether the notification is for one of routes, and not to ourselves.
 func (w *waiter) take(payload string, routes []string) bool {
 	if payload != "" && payload == w.self {
-		w.self, w.backoff = "", 0
+		w.self, w.backoff, w.deaf = "", 0, 0
 		return false
 	}
 	return payload == "" || slices.Contains(routes, payload)
@@ -317,7 +319,7 @@ func (w *waiter) take(payload string, routes []string) bool {
 // keepListening opens the connection that listens, if there is none and it is time.
 func (o *Outbox) keepListening(ctx context.Context) {
 	w := &o.waiter
-	if o.opts.NotifyOff || w.conn != nil || time.Now().Before(w.relisten) {
+	if o.opts.NotifyOff || w.conn != nil || w.deaf >= maxDeaf || time.Now().Before(w.relisten) {
 		return
 	}
 	if err := o.startListening(ctx); err != nil && ctx.Err() == nil {
@@ -329,15 +331,7 @@ func (o *Outbox) startListening(ctx context.Context) error {
 	w := &o.waiter
 	ctx, cancel := context.WithTimeout(ctx, selfTimeout)
 	defer cancel()
-	cfg := o.pool.Config()
-	c := cfg.ConnConfig.Copy()
-	c.OnNotification = nil
-	if cfg.BeforeConnect != nil {
-		if err := cfg.BeforeConnect(ctx, c); err != nil {
-			return err
-		}
-	}
-	conn, err := pgx.ConnectConfig(ctx, c)
+	conn, err := o.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -352,28 +346,42 @@ func (o *Outbox) startListening(ctx context.Context) error {
 	return err
 }
 
+// connect opens a connection that is not one of the pool's, with its configuration.
+func (o *Outbox) connect(ctx context.Context) (*pgx.Conn, error) {
+	cfg := o.pool.Config()
+	c := cfg.ConnConfig.Copy()
+	c.OnNotification = nil
+	if cfg.BeforeConnect != nil {
+		if err := cfg.BeforeConnect(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	return pgx.ConnectConfig(ctx, c)
+}
+
 // lost gives the listening connection up and says so. Polling goes on.
 func (o *Outbox) lost(ctx context.Context, err error) {
 	w := &o.waiter
 	w.close(ctx)
 	w.backoff = min(max(2*w.backoff, relistenFirst), relistenLast)
 	w.relisten = time.Now().Add(w.backoff)
-	level := slog.LevelWarn
+	level, retry := slog.LevelWarn, w.backoff.String()
+	if w.deaf >= maxDeaf {
+		retry = "never: connect to the server itself, or set NotifyOff"
+	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "57P01" {
 		level = slog.LevelInfo // an operator's restart
 	}
 	o.opts.logger().Log(ctx, level, "waybill/postgres: LISTEN lost, polling meanwhile",
-		"event", "listen_lost", "retry_in", w.backoff.String(), "error", core.ErrorText(err))
+		"event", "listen_lost", "retry_in", retry, "error", core.ErrorText(err))
 }
 
 func (w *waiter) close(ctx context.Context) {
 	if w.conn == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	_ = w.conn.Close(ctx)
+	closeConn(ctx, w.conn)
 	w.conn, w.self = nil, ""
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -30,14 +31,14 @@ func sleepThen(t *testing.T, o *postgres.Outbox, limit time.Duration, wake func(
 	var begun atomic.Bool
 	go func() {
 		for range 3 { // the first waits settle: they connect, and see what was staged before
-			claim(t, o, request(10))
+			claim(t, o, want(10))
 			if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, 20*time.Millisecond); err != nil {
 				t.Error(err)
 			}
 		}
 		close(asleep)
 		for {
-			claim(t, o, request(10))
+			claim(t, o, want(10))
 			began := time.Now()
 			cause, err := o.Wait(t.Context(), []string{core.DefaultRoute}, limit)
 			if err == nil && cause != core.WakeNotify && !begun.Load() {
@@ -87,7 +88,7 @@ func TestWakeUp(t *testing.T) {
 		if w.cause != core.WakeNotify || w.after > time.Second {
 			t.Fatalf("%+v", w)
 		}
-		if c := claim(t, o, request(1)); len(c.Records) != 1 {
+		if c := claim(t, o, want(1)); len(c.Records) != 1 {
 			t.Fatal("nothing to claim")
 		}
 	})
@@ -100,7 +101,7 @@ func TestWakeUp(t *testing.T) {
 		if w.cause != core.WakePoll || w.after > 2*time.Second {
 			t.Fatalf("%+v", w)
 		}
-		c := claim(t, o, request(1))
+		c := claim(t, o, want(1))
 		if len(c.Records) != 1 || c.Records[0].Envelope.Source != "/test" || c.Records[0].Envelope.Type != "t.x" || c.Records[0].Envelope.ID == "" {
 			t.Fatalf("%+v", c.Records)
 		}
@@ -155,7 +156,7 @@ func TestWakeUp(t *testing.T) {
 		if w.cause == core.WakeNotify {
 			t.Fatalf("%+v", w)
 		}
-		if c := claim(t, o, request(1)); len(c.Records) != 0 {
+		if c := claim(t, o, want(1)); len(c.Records) != 0 {
 			t.Fatal("a rolled back message was claimed")
 		}
 	})
@@ -224,21 +225,24 @@ func tracedPool(tb testing.TB, dsn string) (*pgxpool.Pool, *counter) {
 	return openPoolWith(tb, dsn, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = c }), c
 }
 
+// look reads the default route from its beginning, as a relay does.
+func look(tb testing.TB, o *postgres.Outbox, self outbox.Session) int {
+	tb.Helper()
+	return len(read(tb, o, self, core.DefaultRoute).Ranges[0].Records)
+}
+
 // DB-10: an idle relay makes at most two queries a second.
 func TestIdleQueries(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{}) // transactions of others make a relay look
 	pool, count := tracedPool(t, server.DSN("postgres"))
 	o := outboxOn(t, pool, postgres.Options{})
+	self := session(t, o, core.DefaultRoute)
 	idle := func(d time.Duration) int64 {
 		before, end := count.n.Load(), time.Now().Add(d)
 		for time.Now().Before(end) {
-			c := claim(t, o, request(10))
-			limit := time.Until(end)
-			if c.NextIn >= 0 {
-				limit = min(limit, c.NextIn)
-			}
-			if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, limit); err != nil {
+			look(t, o, self)
+			if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, time.Until(end)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -250,8 +254,8 @@ func TestIdleQueries(t *testing.T) {
 	}
 }
 
-// DB-10: a relay that no notification reaches hears of a transaction that was open at its latest claim, also if that was the newest, and
-// if it had a sequence but no id yet.
+// DB-10: a relay that no notification reaches hears of a transaction that was open at its latest claim, also if that
+// was the newest.
 func TestWaitHearsWhatWasOpen(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{}) // transactions of others make a relay look
@@ -268,8 +272,8 @@ func TestWaitHearsWhatWasOpen(t *testing.T) {
 	rest := func() {
 		t.Helper()
 		eventually(t, "nothing to do", func() bool {
-			for _, r := range claim(t, o, request(10)).Records {
-				settle(t, o, core.Published(&r))
+			for _, r := range claim(t, o, want(10)).Records {
+				settle(t, o, outbox.Published(&r))
 			}
 			return wait(100*time.Millisecond) == core.WakeTimer
 		})
@@ -280,23 +284,13 @@ func TestWaitHearsWhatWasOpen(t *testing.T) {
 			early: func(tx pgx.Tx) error { _, err := o.Stage(t.Context(), tx, message()); return err },
 			late:  func(pgx.Tx) error { rest(); return nil },
 		},
-		"without an id": {
-			early: func(tx pgx.Tx) error {
-				_, err := tx.Exec(t.Context(), "SELECT nextval('waybill.waybill_outbox_seq_seq')")
-				return err
-			},
-			late: func(tx pgx.Tx) error {
-				_, err := tx.Exec(t.Context(), "INSERT INTO waybill.waybill_outbox (seq, topic, body) OVERRIDING SYSTEM VALUE SELECT last_value, 't.x', 'x' FROM waybill.waybill_outbox_seq_seq")
-				return err
-			},
-		},
 	} {
 		rest()
 		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			if err := tc.early(tx); err != nil {
 				return err
 			}
-			if c := claim(t, o, request(10)); len(c.Records) != 0 {
+			if c := claim(t, o, want(10)); len(c.Records) != 0 {
 				t.Errorf("%s: claimed what is not committed", name)
 			}
 			return tc.late(tx)
@@ -307,10 +301,10 @@ func TestWaitHearsWhatWasOpen(t *testing.T) {
 		if cause := wait(4 * time.Second); cause != core.WakePoll {
 			t.Errorf("%s: woken by %v", name, cause)
 		}
-		if c := claim(t, o, request(10)); len(c.Records) != 1 {
+		if c := claim(t, o, want(10)); len(c.Records) != 1 {
 			t.Errorf("%s: nothing to claim", name)
 		} else {
-			settle(t, o, core.Published(&c.Records[0]))
+			settle(t, o, outbox.Published(&c.Records[0]))
 		}
 	}
 }
@@ -341,29 +335,27 @@ func TestRoundTrips(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	self := session(t, o, core.DefaultRoute)
 	before = count.n.Load()
-	c, err := o.Claim(t.Context(), request(500))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := read(t, o, self, core.DefaultRoute).Ranges[0]
 	if n := count.n.Load() - before; n != 1 || len(c.Records) != 500 {
-		t.Errorf("claiming %d records made %d round trips", len(c.Records), n)
+		t.Errorf("reading %d records made %d round trips", len(c.Records), n)
 	}
-	var out []core.Outcome
+	var out []outbox.Outcome
 	for i := range c.Records {
 		switch i % 4 {
 		case 0:
-			out = append(out, core.Published(&c.Records[i]))
+			out = append(out, outbox.Published(&c.Records[i]))
 		case 1:
-			out = append(out, core.Retry(&c.Records[i], context.DeadlineExceeded, time.Second))
+			out = append(out, outbox.Retry(&c.Records[i], context.DeadlineExceeded, time.Second))
 		case 2:
-			out = append(out, core.Abandon(&c.Records[i], core.ReasonRejected, context.DeadlineExceeded))
+			out = append(out, outbox.Abandon(&c.Records[i], core.ReasonRejected, context.DeadlineExceeded))
 		default:
-			out = append(out, core.Release(&c.Records[i], 0))
+			out = append(out, outbox.Release(&c.Records[i], 0, false))
 		}
 	}
 	before = count.n.Load()
-	settle(t, o, out...)
+	settleBy(t, o, self, out...)
 	if n := count.n.Load() - before; n != 1 {
 		t.Errorf("settling 500 outcomes made %d round trips", n)
 	}
@@ -378,11 +370,12 @@ func TestListenLost(t *testing.T) {
 		return queryInt(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%set' || 'val(%' AND pid <> pg_backend_pid()`)
 	}
 	ctx, stop := context.WithCancel(t.Context())
+	self := session(t, o, core.DefaultRoute)
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
 		for ctx.Err() == nil {
-			if _, err := o.Claim(ctx, request(1)); err != nil && ctx.Err() == nil {
+			if _, err := tryClaim(ctx, o, self, want(1)); err != nil && ctx.Err() == nil {
 				t.Error(err)
 			}
 			if _, err := o.Wait(ctx, []string{core.DefaultRoute}, time.Second); err != nil && ctx.Err() == nil {
@@ -412,14 +405,15 @@ func TestBusyRelayIsNotNotified(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	self := session(t, o, core.DefaultRoute)
 	wait(time.Millisecond) // it connects
 	told := func() int64 { return queryInt(t, pool, "SELECT last_value FROM waybill.waybill_outbox_wake") }
 	judged := 0
 	eventually(t, "five waits were quick enough to judge", func() bool {
 		stage(t, pool, o, message())
 		before := told()
-		claim(t, o, request(10))
 		began := time.Now()
+		look(t, o, self)
 		wait(3 * time.Millisecond)
 		took := time.Since(began)
 		if told() != before && took < 15*time.Millisecond { // else the machine is so slow that the relay was idle meanwhile
@@ -432,7 +426,9 @@ func TestBusyRelayIsNotNotified(t *testing.T) {
 	})
 	before := told()
 	eventually(t, "a relay without work says that it sleeps", func() bool { // the ends of other tests' transactions wake it
-		claim(t, o, request(10))
+		for _, r := range claim(t, o, want(10)).Records {
+			settle(t, o, outbox.Published(&r))
+		}
 		wait(200 * time.Millisecond)
 		return told() != before
 	})

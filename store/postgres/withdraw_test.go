@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -34,8 +35,8 @@ func cancel(tb testing.TB, pool *pgxpool.Pool, o *postgres.Outbox, keys ...core.
 	return got
 }
 
-// ST-09: claims and cancels of the same messages at the same time: each message has exactly one of them, also with keys,
-// in batches, and with transactions that roll back.
+// ST-09: claims and cancels of the same messages at the same time: each message has exactly one of them, also with
+// keys, in batches, and with transactions that roll back.
 func TestCancelAndClaimRace(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
@@ -53,23 +54,24 @@ func TestCancelAndClaimRace(t *testing.T) {
 	all := func() int { mu.Lock(); defer mu.Unlock(); return len(claimed) + len(cancelled) }
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
 	defer stop()
-	errs := make(chan error, 5)
-	for range 2 {
+	errs := make(chan error, 4)
+	self := session(t, o, core.DefaultRoute)
+	for range 1 {
 		go func() {
 			for all() < n && ctx.Err() == nil {
-				c, err := o.Claim(ctx, request(7))
+				c, err := tryClaim(ctx, o, self, want(7))
 				if err != nil {
 					errs <- err
 					return
 				}
-				var out []core.Outcome
+				var out []outbox.Outcome
 				mu.Lock()
 				for i := range c.Records {
 					claimed[c.Records[i].Envelope.ID]++
-					out = append(out, core.Published(&c.Records[i]))
+					out = append(out, outbox.Published(&c.Records[i]))
 				}
 				mu.Unlock()
-				if err := o.Settle(ctx, out).FirstErr(); err != nil {
+				if err := o.Settle(ctx, self, out).FirstErr(); err != nil {
 					errs <- err
 					return
 				}
@@ -107,7 +109,7 @@ func TestCancelAndClaimRace(t *testing.T) {
 			errs <- nil
 		}()
 	}
-	for range 5 {
+	for range 4 {
 		if err := <-errs; err != nil {
 			t.Fatalf("%v, with %d of %d messages claimed or cancelled", err, all(), n)
 		}
@@ -128,7 +130,7 @@ func TestCancelInFlightHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
 	id := stage(t, pool, o, message())[0].ID
-	c := claim(t, o, request(1))
+	c := claim(t, o, want(1))
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -137,11 +139,11 @@ func TestCancelInFlightHoldsNobodyUp(t *testing.T) {
 	if got, err := o.Cancel(t.Context(), tx, core.CancelKey{ID: id}); err != nil || got[0] != core.CancelInFlight {
 		t.Fatalf("got %q, %v", got, err)
 	}
-	settle(t, o, core.Published(&c.Records[0])) // with tx open
+	settle(t, o, outbox.Published(&c.Records[0])) // with tx open
 }
 
-// ST-10: a message that replaces one which another transaction stages at the same time waits for that, wins, and keeps its
-// place before what the same call stages after it.
+// ST-10: a message that replaces one which another transaction stages at the same time waits for that, wins, and
+// keeps its place before what the same call stages after it.
 func TestReplaceMeetsRunningTransaction(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
@@ -181,7 +183,7 @@ func TestReplaceMeetsRunningTransaction(t *testing.T) {
 		}
 	}
 	var got []string
-	for _, r := range claim(t, o, request(10)).Records {
+	for _, r := range claim(t, o, want(10)).Records {
 		got = append(got, r.Envelope.ID)
 	}
 	if want := []string{"before", "new", "after", "other"}; !slices.Equal(got, want) {
@@ -267,7 +269,8 @@ func TestWithdrawPlansUseIndexes(t *testing.T) {
 func TestWithdrawnAreKeptOnRequest(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{Retention: core.Retention{Withdrawn: time.Hour}})
-	stage(t, pool, o, message(core.ID("a"), core.DedupeKey("k"), core.Key("o")), message(core.ID("b"), core.Key("o")), message(core.ID("c"), core.Key("o")))
+	stage(t, pool, o, message(core.ID("a"), core.DedupeKey("k"), core.Key("o")), message(core.ID("b"), core.Key("o"), core.DedupeKey("l")),
+		message(core.ID("c"), core.Key("o")))
 	if s := stage(t, pool, o, message(core.ID("d"), core.Replace("k"))); s[0].Replaced != core.CancelDone {
 		t.Fatalf("%+v", s)
 	}
@@ -277,9 +280,10 @@ func TestWithdrawnAreKeptOnRequest(t *testing.T) {
 	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox WHERE (id, reason) IN (('a', 'replaced'), ('b', 'cancelled')) AND state = 5 AND settled_at IS NOT NULL`); n != 2 {
 		t.Errorf("%d of 2 withdrawn messages are kept as they should be", n)
 	}
-	req := request(10)
-	req.Routes[0].BlockAfterAbandon = true // withdrawn messages block no key
-	c := claim(t, o, req)
+	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox WHERE blocks`); n != 0 { // withdrawn messages block no key
+		t.Errorf("%d rows block their key", n)
+	}
+	c := claim(t, o, want(10))
 	if len(c.Records) != 2 || c.Records[0].Envelope.ID != "c" || c.Records[1].Envelope.ID != "d" {
 		t.Errorf("claimed %d records", len(c.Records))
 	}
@@ -332,65 +336,10 @@ func TestDefaultTTL(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{TTL: time.Hour})
 	stage(t, pool, o, message(), message(core.TTL(time.Minute)), message(core.TTL(-1)))
-	for i, want := range []time.Duration{time.Hour, time.Minute, 0} {
-		e := &claim(t, o, request(1)).Records[0].Envelope
-		if want == 0 && !e.Expires.IsZero() || want > 0 && time.Until(e.Expires).Round(time.Minute) != want {
-			t.Errorf("message %d expires at %s, want in %s", i, e.Expires, want)
+	for i, in := range []time.Duration{time.Hour, time.Minute, 0} {
+		e := &claim(t, o, want(1)).Records[0].Envelope
+		if in == 0 && !e.Expires.IsZero() || in > 0 && time.Until(e.Expires).Round(time.Minute) != in {
+			t.Errorf("message %d expires at %s, want in %s", i, e.Expires, in)
 		}
-	}
-}
-
-// DB-02: a dedupe key makes claims no less HOT.
-func TestClaimsOfDedupedAreHOT(t *testing.T) {
-	t.Parallel()
-	o, pool := newOutbox(t, postgres.Options{})
-	exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, dedupe_key, body) SELECT 't.x', 'd' || i, $1 FROM generate_series(1, 5000) i`, make([]byte, 300))
-	for claimed := 0; claimed < 5000; {
-		claimed += len(claim(t, o, request(500)).Records)
-	}
-	var updated, hot int64
-	eventually(t, "statistics", func() bool {
-		exec(t, pool, `SELECT pg_stat_clear_snapshot()`)
-		err := pool.QueryRow(t.Context(), `SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'waybill_outbox'`).Scan(&updated, &hot)
-		return err == nil && updated >= 5000
-	})
-	if hot*10 < updated*9 {
-		t.Fatalf("%d of %d updates were HOT", hot, updated)
-	}
-}
-
-// BenchmarkDedupe measures what dedupe keys cost where they are used, and where they are not: staging plain messages
-// with and without the index, messages with keys, and replacements, taken in turns.
-func BenchmarkDedupe(b *testing.B) {
-	with, pool := newOutbox(b, postgres.Options{})
-	without := outboxOn(b, pool, postgres.Options{Table: "bare"})
-	exec(b, pool, `DROP INDEX waybill.bare_dedupe`)
-	for _, n := range []int{1, 100} {
-		b.Run(fmt.Sprintf("messages=%d", n), func(b *testing.B) {
-			var bare, plain, keyed, replaced time.Duration
-			stageAll := func(o *postgres.Outbox, opts func(i int) core.MessageOption) time.Duration {
-				msgs := make([]core.Message, n)
-				for i := range msgs {
-					msgs[i] = core.RawMessage("t.x", "application/json", make([]byte, 256), opts(i))
-				}
-				return timed(b, func() error {
-					return pgx.BeginFunc(b.Context(), pool, func(tx pgx.Tx) error {
-						_, err := o.Stage(b.Context(), tx, msgs...)
-						return err
-					})
-				})
-			}
-			none := func(int) core.MessageOption { return core.Priority(0) }
-			for range b.N {
-				bare += stageAll(without, none)
-				plain += stageAll(with, none)
-				keyed += stageAll(with, func(int) core.MessageOption { return core.DedupeKey(core.NewID()) })
-				replaced += stageAll(with, func(i int) core.MessageOption { return core.Replace(fmt.Sprint("k", i)) })
-			}
-			b.ReportMetric(float64(plain.Microseconds())/float64(b.N), "µs/plain")
-			b.ReportMetric(plain.Seconds()/bare.Seconds(), "plain/bare")
-			b.ReportMetric(keyed.Seconds()/plain.Seconds(), "keyed/plain")
-			b.ReportMetric(replaced.Seconds()/plain.Seconds(), "replaced/plain")
-		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
 const (
@@ -25,25 +26,34 @@ const (
 	classWithdrawn = 2
 )
 
-// What is leased is its relay's, dead or alive: the next claim decides.
-const sweepText = `UPDATE waybill_outbox SET state = 5, hold = 0, wake_at = NULL, reason = 'expired', settled_at = ?1 WHERE seq IN (
-	SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_expires
-	WHERE expires_at IS NOT NULL AND settled_at IS NULL AND expires_at <= ?1 AND state IN (1, 4) ORDER BY expires_at LIMIT ?2)`
+const (
+	electText = `UPDATE waybill_meta SET owner = ?1, value = ?2 + ?3 WHERE name = 'cleaner' AND (owner = ?1 OR value NOT BETWEEN ?2 AND ?2 + ?4)`
 
-const purgeText = `DELETE FROM waybill_outbox WHERE seq IN (
-	SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_settled
-	WHERE CASE WHEN reason IS NULL THEN 0 WHEN reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END = ?1
-	AND settled_at IS NOT NULL AND settled_at <= ?2 AND state = ?3 ORDER BY settled_at LIMIT ?4) RETURNING state, coalesce(reason, '')`
+	// expiredText is what expired while it waits. What is in line, its owner has in hand, if the route has one.
+	expiredText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_expires
+		WHERE r.expires_at IS NOT NULL AND r.settled_at IS NULL AND r.expires_at <= ?1 AND r.hold = 0
+		AND (r.due_at IS NOT NULL OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = r.route AND u.owner <> 0)) ORDER BY r.expires_at LIMIT ?2`
+	// expireText keeps the key held where an abandoned message does.
+	expireText = `UPDATE waybill_outbox SET state = 5, due_at = NULL, orphaned = 0, version = version + 1, blocks = key <> '', reason = 'expired', settled_at = ?2 WHERE seq = ?1`
+
+	purgeText = `DELETE FROM waybill_outbox AS r WHERE r.seq IN (
+		SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_settled
+		WHERE CASE WHEN reason IS NULL THEN 0 WHEN reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END = ?1
+		AND settled_at IS NOT NULL AND settled_at <= ?2 AND state = ?3 ORDER BY settled_at LIMIT ?4) RETURNING ` + purgedSQL
+	purgedSQL = `seq, route, id, version, coalesce(slot, -1), key, state, hold, coalesce(due_at, 0), due_at IS NOT NULL, blocks, withdrawable, orphaned,
+		maybe_sent, attempts, deliveries, crashes, coalesce(reason, '')`
+)
 
 // keeps reports whether published records stay when they are settled.
 func (s *Store) keeps() bool { return s.opts.Retention.Of(core.StatePublished, core.ReasonNone) != 0 }
 
 var _ core.Cleaner = (*Store)(nil)
 
-// Clean keeps the file small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they waited,
-// and deletes up to 1,000 records each of those published, abandoned and withdrawn whose time in Options.Retention is
-// over. It is one transaction, and so holds SQLite's write lock for some milliseconds. The lease is a row of the meta
-// table, from a millisecond to an hour long. The space is used again; SQLite returns it to the disk with VACUUM only.
+// Clean keeps the file small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
+// waited for a time, or for somebody who serves their route, and deletes up to 1,000 records each of those published,
+// abandoned and withdrawn whose time in Options.Retention is over. It is one transaction, and so holds SQLite's write
+// lock for some milliseconds. The lease is a row of the meta table, from a millisecond to an hour long. The space is
+// used again; SQLite returns it to the disk with VACUUM only.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
 	var p []string
 	if owner == "" {
@@ -55,12 +65,9 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (c
 	if err := core.Invalid("waybill/sqlite: clean", p...); err != nil {
 		return core.Cleaned{}, err
 	}
-	if _, err := s.prepared(ctx, "clean"); err != nil { // migrates if that was asked for
-		return core.Cleaned{}, err
-	}
 	var done core.Cleaned
-	err := s.write(ctx, "clean", func(tx *sql.Tx) (bool, error) {
-		c := cleaner{store: s, tx: tx, now: s.now()}
+	err := s.write(ctx, "clean", func(w *work) (bool, error) {
+		c := cleaner{work: w}
 		if err := c.run(ctx, core.ErrorText(errors.New(owner)), lease); err != nil {
 			return false, err
 		}
@@ -70,40 +77,29 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (c
 	if err != nil {
 		return core.Cleaned{}, err
 	}
-	if done.Expired > 0 {
-		s.Wake() // a key may be free now
-	}
 	return done, nil
 }
 
 // cleaner is one call of Clean in its transaction.
 type cleaner struct {
-	store *Store
-	tx    *sql.Tx
-	now   int64
-	done  core.Cleaned
+	*work
+	done core.Cleaned
 }
 
 func (c *cleaner) run(ctx context.Context, owner string, lease time.Duration) error {
-	n, err := c.change(ctx, c.store.text.elect, owner, c.now, max(lease.Microseconds(), 1), maxCleanLease.Microseconds())
+	n, err := c.exec(ctx, electText, owner, c.now, micros(lease), maxCleanLease.Microseconds())
 	if err != nil || n == 0 {
 		return err
 	}
 	c.done = core.Cleaned{Elected: true, Deleted: map[core.CleanedKind]int{}}
-	if c.done.Expired, err = c.change(ctx, c.store.text.sweep, c.now, cleanBatch); err != nil {
+	if err := c.expire(ctx); err != nil {
 		return err
 	}
-	if c.done.Expired > 0 {
-		for _, l := range c.store.scans.laps { // what waited for them is found by a lap
-			l.done = time.Time{}
-		}
-	}
-	c.done.More = c.done.Expired >= cleanBatch
 	for class, of := range [...]struct {
 		state  core.State
 		reason core.Reason
 	}{classPublished: {core.StatePublished, core.ReasonNone}, classAbandoned: {core.StateAbandoned, core.ReasonRejected}, classWithdrawn: {core.StateAbandoned, core.ReasonCancelled}} {
-		if keep := c.store.opts.Retention.Of(of.state, of.reason); keep != core.Forever {
+		if keep := c.s.opts.Retention.Of(of.state, of.reason); keep != core.Forever {
 			if err := c.purge(ctx, class, of.state, c.now-keep.Microseconds()); err != nil {
 				return err
 			}
@@ -112,31 +108,58 @@ func (c *cleaner) run(ctx context.Context, owner string, lease time.Duration) er
 	return nil
 }
 
-func (c *cleaner) change(ctx context.Context, text string, args ...any) (int, error) {
-	res, err := c.tx.ExecContext(ctx, text, args...)
-	if err != nil {
-		return 0, err
-	}
-	n, err := res.RowsAffected()
-	return int(n), err
-}
-
-// purge deletes the oldest rows of class that were settled by until.
-func (c *cleaner) purge(ctx context.Context, class int, state core.State, until int64) error {
-	rows, err := c.tx.QueryContext(ctx, c.store.text.purge, class, until, int64(state), cleanBatch)
+// expire abandons what expired, and tells the owners of keys that were held.
+func (c *cleaner) expire(ctx context.Context) error {
+	var expired []row
+	err := c.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var r row
+		err := r.scan(rows)
+		expired = append(expired, r)
+		return true, err
+	}, expiredText, c.now, cleanBatch)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = rows.Close() }()
-	total := 0
-	for rows.Next() {
-		var kind core.CleanedKind
-		if err := rows.Scan(&kind.State, &kind.Reason); err != nil {
+	for i := range expired {
+		r := &expired[i]
+		if _, err := c.exec(ctx, expireText, r.Seq, c.now); err != nil {
 			return err
 		}
-		c.done.Deleted[kind]++
-		total++
+		if r.key != "" {
+			if err := c.tell(ctx, outbox.ControlKey, r); err != nil {
+				return err
+			}
+		}
+	}
+	c.done.Expired = len(expired)
+	c.done.More = c.done.Expired >= cleanBatch
+	return nil
+}
+
+// purge deletes the oldest rows of class that were settled by until. A key that one of them held goes on.
+func (c *cleaner) purge(ctx context.Context, class int, state core.State, until int64) error {
+	total := 0
+	var freed []row
+	err := c.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var r row
+		var reason core.Reason
+		if err := r.scan(rows, &reason); err != nil {
+			return false, err
+		}
+		c.done.Deleted[core.CleanedKind{State: r.state, Reason: reason}]++
+		if total++; r.blocks {
+			freed = append(freed, r)
+		}
+		return true, nil
+	}, purgeText, class, until, int64(state), cleanBatch)
+	if err != nil {
+		return err
+	}
+	for i := range freed {
+		if err := c.tell(ctx, outbox.ControlKey, &freed[i]); err != nil {
+			return err
+		}
 	}
 	c.done.More = c.done.More || total >= cleanBatch
-	return rows.Err()
+	return nil
 }

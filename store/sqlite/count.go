@@ -5,21 +5,52 @@ import (
 	"context"
 	"database/sql"
 	"slices"
-	"time"
 
 	"github.com/waybill-go/waybill/core"
 )
 
+var _ core.Counter = (*Store)(nil)
+
 // countLimit is how many rows of a kind are counted one by one.
 const countLimit = 10_000
 
-// Counts returns the numbers of records per route and state: exact up to 10,000 claimable, 10,000 waiting and 10,000
-// abandoned ones a route. Beyond that they are marked as estimates: the claimable ones are the span of their sequences,
-// the others at least that many. Published ones that Options.Retention keeps are not counted.
+const (
+	countReadyText = `SELECT state, count(*), min(since) FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
+		FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL LIMIT ?2) GROUP BY state`
+	countTimersText = `SELECT 1, count(*), min(since) FROM (SELECT ready_since AS since
+		FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = 1 LIMIT ?2)`
+	countRetriesText = `SELECT state, count(*), min(since) FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
+		FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = 4 LIMIT ?2) GROUP BY state`
+	countAbandonedText = `SELECT 5, count(*), min(since) FROM (SELECT ready_since AS since
+		FROM waybill_outbox INDEXED BY waybill_outbox_abandoned WHERE route = ?1 AND state = 5 LIMIT ?2)`
+	spanText = `SELECT (SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL ORDER BY seq DESC LIMIT 1)
+		- (SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL ORDER BY seq LIMIT 1) + 1`
+)
+
+// Counts returns the numbers of records per route and state: exact up to 10,000 that are in line, 10,000 scheduled,
+// 10,000 that wait for a retry and 10,000 abandoned ones a route. Beyond that they are marked as estimates: those in
+// line are the span of their sequences, the others at least that many. Held ones are processing. Published ones that
+// Options.Retention keeps are not counted.
 func (s *Store) Counts(ctx context.Context) ([]core.Count, error) {
-	out, err := s.counts(ctx)
+	var out []core.Count
+	err := s.read(ctx, "counts", func(w *work) error {
+		routes, err := w.routes(ctx)
+		if err != nil {
+			return err
+		}
+		for _, route := range routes {
+			t := tally{work: w, route: route, counts: map[core.State]*core.Count{}}
+			if err := t.run(ctx); err != nil {
+				return err
+			}
+			for _, c := range t.counts {
+				out = append(out, *c)
+			}
+		}
+		return nil
+	})
 	if err != nil {
-		return nil, s.classify("counts", err)
+		return nil, err
 	}
 	slices.SortFunc(out, func(a, b core.Count) int {
 		return cmp.Or(cmp.Compare(a.Route, b.Route), cmp.Compare(a.State, b.State))
@@ -27,95 +58,59 @@ func (s *Store) Counts(ctx context.Context) ([]core.Count, error) {
 	return out, nil
 }
 
-func (s *Store) counts(ctx context.Context) ([]core.Count, error) {
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true}) // one snapshot; read-only transactions begin deferred
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = tx.Rollback() }()
-	routes, err := s.routes(ctx, tx)
-	if err != nil {
-		return nil, err
-	}
-	var out []core.Count
-	now := s.now()
-	for _, route := range routes {
-		t := tally{route: route, now: now, counts: map[core.State]*core.Count{}}
-		for _, text := range []string{s.text.countReady, s.text.countWaiting, s.text.countAbandoned} {
-			if err := t.add(ctx, tx, text); err != nil {
-				return nil, err
-			}
-		}
-		if p := t.counts[core.StatePending]; t.manyReady && p != nil {
-			var span int64
-			if err := tx.QueryRowContext(ctx, s.text.span, route).Scan(&span); err != nil {
-				return nil, err
-			}
-			p.N = max(p.N, span)
-		}
-		for _, c := range t.counts {
-			out = append(out, *c)
-		}
-	}
-	return out, nil
-}
-
-// routes returns the routes that have records.
-func (s *Store) routes(ctx context.Context, tx *sql.Tx) (routes []string, err error) {
-	rows, err := tx.QueryContext(ctx, s.text.routes)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		var r string
-		if err := rows.Scan(&r); err != nil {
-			return nil, err
-		}
-		routes = append(routes, r)
-	}
-	return routes, rows.Err()
-}
-
 // tally adds up the counts of one route.
 type tally struct {
-	route     string
-	now       int64
-	counts    map[core.State]*core.Count
-	manyReady bool
+	*work
+	route  string
+	counts map[core.State]*core.Count
 }
 
-// add counts up to countLimit rows with query.
-func (t *tally) add(ctx context.Context, tx *sql.Tx, query string) error {
-	rows, err := tx.QueryContext(ctx, query, t.route, countLimit+1)
+func (t *tally) run(ctx context.Context) error {
+	many, err := t.add(ctx, countReadyText)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = rows.Close() }()
-	total := int64(0)
-	var touched []*core.Count
-	for rows.Next() {
-		var state uint8
-		var n, due int64
-		var waiting bool
-		if err := rows.Scan(&state, &n, &due, &waiting); err != nil {
+	if p := t.counts[core.StatePending]; many && p != nil {
+		var span int64
+		if _, err := t.one(ctx, []any{&span}, spanText, t.route); err != nil {
 			return err
 		}
-		c := t.counts[core.State(state)]
+		p.N = max(p.N, span)
+	}
+	for _, text := range []string{countTimersText, countRetriesText, countAbandonedText} {
+		if _, err := t.add(ctx, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add counts up to countLimit rows with query, and reports whether there are more.
+func (t *tally) add(ctx context.Context, query string) (many bool, err error) {
+	total := int64(0)
+	var touched []*core.Count
+	err = t.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var state core.State
+		var n int64
+		var since sql.NullInt64
+		if err := rows.Scan(&state, &n, &since); err != nil || n == 0 {
+			return true, err
+		}
+		c := t.counts[state]
 		if c == nil {
-			c = &core.Count{Route: t.route, State: core.State(state)}
-			t.counts[c.State] = c
+			c = &core.Count{Route: t.route, State: state}
+			t.counts[state] = c
 		}
 		c.N += n
-		c.Oldest = max(c.Oldest, time.Duration(max(t.now-due, 0))*time.Microsecond)
+		c.Oldest = max(c.Oldest, duration(max(t.now-since.Int64, 0)))
 		touched = append(touched, c)
 		total += n
-		t.manyReady = t.manyReady || !waiting && total > countLimit
-	}
-	if total > countLimit {
+		return true, nil
+	}, query, t.route, countLimit+1)
+	if many = total > countLimit; many {
 		for _, c := range touched {
 			c.Estimated = true
 		}
 	}
-	return rows.Err()
+	return many, err
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // metaRows are the rows of the meta table that the store needs.
-var metaRows = []string{"cleaner", "hlc", "token", "version"}
+var metaRows = []string{"cleaner", "database", "epoch", "hlc", "version"}
 
 // object is something in a schema: its table (empty for a table), its name and its definition.
 type object struct {

@@ -12,6 +12,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // kind is what a result code of SQLite means here.
@@ -90,4 +91,9 @@ func misconfigured(op string, err error) error {
 func busy(err error) bool {
 	var se *sqlite.Error
 	return errors.As(err, &se) && (se.Code()&0xff == sqlite3.SQLITE_BUSY || se.Code()&0xff == sqlite3.SQLITE_LOCKED)
+}
+
+// isAnswer reports an error that says what became of an outcome.
+func isAnswer(err error) bool {
+	return errors.Is(err, outbox.ErrChanged) || errors.Is(err, outbox.ErrFenced)
 }

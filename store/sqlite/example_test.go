@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/sqlite"
 )
 
@@ -24,7 +25,6 @@ func Example() {
 		panic(err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-
 	store, err := sqlite.Open(ctx, filepath.Join(dir, "shop.db"), sqlite.Options{Source: "/orders", AutoMigrate: true})
 	if err != nil {
 		panic(err)
@@ -45,24 +45,32 @@ func Example() {
 	}
 	fmt.Println(place(order{ID: "o-1"}))
 
-	// A relay claims and publishes; a consumer handles each message once.
-	claim, err := store.Claim(ctx, core.ClaimRequest{
-		Owner: "example", Routes: []core.RouteOrder{{Route: core.DefaultRoute}}, MaxRecords: 10, Lease: core.DefaultBackoffCap,
-	})
+	// What the engine of a relay does: it joins, takes the units of the route, reads, publishes and settles.
+	self := outbox.Member{Session: 1, Name: "example", Serves: []outbox.Serving{{Route: core.DefaultRoute, Units: 1}}}
+	unit := outbox.Split(core.DefaultRoute, 1)[0]
+	if _, err := store.Meet(ctx, outbox.Meeting{Self: self, Join: true, Moves: []outbox.Move{{Unit: unit, To: 1}}}); err != nil {
+		panic(err)
+	}
+	part := outbox.Part{Route: core.DefaultRoute, Slots: outbox.AllSlots}
+	page, err := store.Read(ctx, 1, outbox.Look{Ranges: []outbox.Range{{Part: part, To: 1 << 62, Limit: 100}}})
 	if err != nil {
 		panic(err)
 	}
-	e := claim.Records[0].Envelope
-	for range 2 {
-		status, err := store.Do(ctx, core.InboxKey{Consumer: "billing", Source: e.Source, ID: e.ID}, func(ctx context.Context, tx *sql.Tx) error {
-			fmt.Println("billing", string(e.Body))
-			return nil
-		})
-		fmt.Println(status == core.InboxDuplicate, err)
+	for _, r := range page.Ranges[0].Records {
+		e := &r.Envelope
+		for range 2 { // it may arrive twice: a consumer handles it once
+			status, err := store.Do(ctx, core.InboxKey{Consumer: "billing", Source: e.Source, ID: e.ID}, func(context.Context, *sql.Tx) error {
+				fmt.Println("billing", string(e.Body))
+				return nil
+			})
+			fmt.Println(status == core.InboxDuplicate, err)
+		}
+		fmt.Println(e.Topic, store.Settle(ctx, 1, []outbox.Outcome{outbox.Published(&r)}).FirstErr())
 	}
 	// Output:
 	// <nil>
 	// billing {"id":"o-1"}
 	// false <nil>
 	// true <nil>
+	// orders.placed <nil>
 }

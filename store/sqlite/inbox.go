@@ -10,9 +10,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Do runs fn once for key, as core.Inbox says. The mark is the transaction's first statement, so that it holds the write
-// lock from then on: a concurrent Do, of any key, waits. A panic of fn goes on to the caller after the rollback. fn must
-// neither end the transaction nor write to the file by other means, which would wait for itself.
+const inboxText = `INSERT INTO waybill_inbox (consumer, source, id, handled_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING`
+
+// Do runs fn once for key, as core.Inbox says. The mark is the transaction's first statement, so that it holds the
+// write lock from then on: a concurrent Do, of any key, waits. A panic of fn goes on to the caller after the
+// rollback. fn must neither end the transaction nor write to the file by other means, which would wait for itself.
 func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx *sql.Tx) error) (core.InboxStatus, error) {
 	if err := checkKey(&key); err != nil {
 		return core.InboxNone, err
@@ -31,11 +33,8 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 		return core.InboxNone, s.classify("inbox", err)
 	}
 	defer func() { _ = tx.Rollback() }() // nothing is left to roll back after a commit
-	res, err := on(ctx, tx, st.inbox).ExecContext(ctx, key.Consumer, key.Source, key.ID, s.now())
-	if err != nil {
-		return core.InboxNone, s.classify("inbox", err)
-	}
-	if n, err := res.RowsAffected(); err != nil {
+	w := work{s: s, tx: tx, ready: st}
+	if n, err := w.exec(ctx, inboxText, key.Consumer, key.Source, key.ID, s.now()); err != nil {
 		return core.InboxNone, s.classify("inbox", err)
 	} else if n == 0 {
 		return core.InboxDuplicate, nil

@@ -119,8 +119,8 @@ func (s *Store) commitInbox(ctx context.Context, tx *sql.Tx) error {
 	return s.classify("inbox: commit", err)
 }
 
-// Mark marks key in tx, a transaction of the caller's own; see [core.Marker]. Begin it so that it takes the write lock at
-// once (BEGIN IMMEDIATE, as [Store.DB] does), or a concurrent writer may make it fail as busy.
+// Mark marks key in tx, a transaction of the caller's own; see [core.Marker]. Begin it so that it takes the write
+// lock at once (BEGIN IMMEDIATE, as [Store.DB] does), or a concurrent writer may make it fail as busy.
 func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.InboxStatus, error) {
 	if tx == nil {
 		return core.InboxNone, core.Invalid("waybill/sqlite: mark", "tx: is nil; pass the transaction of the handler's writes")
@@ -131,7 +131,7 @@ func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.I
 	if err := s.readyIn(ctx, tx); err != nil {
 		return core.InboxNone, s.classify("mark", ended("mark", err))
 	}
-	res, err := tx.ExecContext(ctx, s.text.inbox, key.Consumer, key.Source, key.ID, s.now())
+	res, err := tx.ExecContext(ctx, s.sql(inboxText), key.Consumer, key.Source, key.ID, s.now())
 	if err != nil {
 		return core.InboxNone, s.classify("mark", ended("mark", err))
 	}
@@ -168,7 +168,7 @@ func (s *Store) PurgeInbox(ctx context.Context, consumer string, age time.Durati
 	}
 	total := 0
 	for _, c := range consumers {
-		err := s.write(ctx, "purge the inbox", func(tx *sql.Tx) (bool, error) {
+		err := s.alone(ctx, "purge the inbox", func(tx *sql.Tx) (bool, error) {
 			res, err := tx.ExecContext(ctx, purgeSQL(table), c, before, limit-total)
 			if err != nil {
 				return false, err

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -14,82 +13,93 @@ import (
 
 var _ core.Inspector = (*Store)(nil)
 
-// storedColumns are the columns that people see, of a row o.
-const storedColumns = `o.seq, o.route, o.id, o.topic, coalesce(o.key, ''), o.state, o.wake_at, o.settled_at, o.due_at, o.attempts, o.crashes, o.hlc, coalesce(o.owner, ''),
-	coalesce(o.reason, ''), coalesce(o.error, ''), o.error_at, coalesce(o.dedupe_key, ''), o.attrs`
-
 const (
-	inspectText  = `SELECT ` + storedColumns + `, o.body FROM waybill_outbox o WHERE o.route = ?1 AND o.id = ?2`
-	storedText   = `SELECT ` + storedColumns + ` FROM waybill_outbox o WHERE o.seq = ?1`
-	walkText     = `SELECT ` + storedColumns + ` FROM waybill_outbox o WHERE o.seq > ?1 ORDER BY o.seq LIMIT ?2`
-	walkGoneText = `SELECT ` + storedColumns + ` FROM waybill_outbox o INDEXED BY waybill_outbox_gone WHERE o.seq > ?1 AND o.state = 5 ORDER BY o.seq LIMIT ?2`
+	// storedSQL are the columns that people see, of record r. For how long a hold lasts is when its holder's lease ends,
+	// if it is renewed no more.
+	storedSQL = rowSQL + `, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''), r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
+	coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''), coalesce((SELECT m.renewed_at + m.lease FROM waybill_outbox_members m WHERE m.session = r.hold), 0)`
+
+	inspectText  = `SELECT ` + storedSQL + `, r.body FROM waybill_outbox r WHERE r.route = ?1 AND r.id = ?2`
+	storedText   = `SELECT ` + storedSQL + ` FROM waybill_outbox r WHERE r.seq = ?1`
+	walkText     = `SELECT ` + storedSQL + ` FROM waybill_outbox r WHERE r.seq > ?1 ORDER BY r.seq LIMIT ?2`
+	walkGoneText = `SELECT ` + storedSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_gone WHERE r.seq > ?1 AND r.state = 5 ORDER BY r.seq LIMIT ?2`
+
+	// routesText goes from route to route.
+	routesText = `WITH RECURSIVE n(route) AS (
+			SELECT min(route) FROM waybill_outbox INDEXED BY waybill_outbox_id
+			UNION ALL SELECT (SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id WHERE r.route > n.route) FROM n WHERE n.route IS NOT NULL)
+		SELECT route FROM n WHERE route IS NOT NULL LIMIT 10000`
 )
 
-// row is a stored record as it was read.
-type row struct {
+// stored is a record as people see it.
+type stored struct {
 	core.Stored
+	row   row
 	attrs string
 }
 
-// scanRow reads storedColumns, and what stands after them, but not yet the attributes.
-func (s *Store) scanRow(scan func(...any) error, now int64, after ...any) (row, error) {
-	var r row
-	var wake, settled, failed sql.NullInt64
-	var due, stamp int64
-	var owner string
+// stored reads storedSQL, and what stands after it, but not yet the attributes.
+func (w *work) stored(rows *sql.Rows, after ...any) (*stored, error) {
+	var r stored
+	var settled, failed sql.NullInt64
+	var since, stamp, leased int64
+	var holder string
 	e := &r.Envelope
-	if err := scan(append([]any{
-		&r.Seq, &r.Route, &e.ID, &e.Topic, &e.Key, &r.State, &wake, &settled, &due, &r.Attempts, &r.Crashes, &stamp, &owner,
-		&r.Reason, &r.LastError, &failed, &r.DedupeKey, &r.attrs,
+	if err := r.row.scan(rows, append([]any{
+		&e.Topic, &stamp, &settled, &since, &r.Reason, &r.LastError, &failed, &r.DedupeKey, &r.attrs, &holder, &leased,
 	}, after...)...); err != nil {
-		return row{}, err
+		return nil, err
 	}
-	e.HLC = hlc.Timestamp(stamp)
 	at := func(t sql.NullInt64) time.Time {
 		if !t.Valid {
 			return time.Time{}
 		}
 		return time.UnixMicro(t.Int64).UTC()
 	}
-	r.Age, r.LastErrorAt, r.SettledAt = time.Duration(now-due)*time.Microsecond, at(failed), at(settled)
-	left := time.Duration(max(wake.Int64-now, 0)) * time.Microsecond
+	r.Seq, r.Route, r.State, r.Attempts, r.Crashes = r.row.Seq, r.row.Route, r.row.state, r.row.attempts, r.row.crashes
+	e.ID, e.Key, e.HLC = r.row.ID, r.row.key, hlc.Timestamp(stamp)
+	r.Age, r.LastErrorAt, r.SettledAt = duration(w.now-since), at(failed), at(settled)
 	switch {
-	case r.State == core.StateProcessing && left > 0:
-		r.Owner, r.LeaseIn = owner, left
-	case r.State == core.StatePending || r.State == core.StateFailed:
-		r.DueIn = left
+	case r.row.holder != 0:
+		r.State, r.Owner, r.LeaseIn = core.StateProcessing, holder, duration(max(leased-w.now, 0))
+	case r.row.waits:
+		r.DueIn = duration(max(r.row.due-w.now, 0))
 	}
-	return r, nil
+	return &r, nil
 }
 
 // decode sets the attributes. What cannot be read is left out, and Err says so.
-func (s *Store) decode(r *row) {
-	e := &r.Envelope
-	if err := decodeAttrs(e, r.attrs); err != nil {
+func (s *Store) decode(r *stored) {
+	if err := decodeAttrs(&r.Envelope, r.attrs); err != nil {
 		r.Err = fmt.Errorf("waybill/sqlite: row %d of %soutbox: %w", r.Seq, s.opts.Prefix, err)
 	}
-	if e.Type == "" { // a row that plain SQL inserted
-		e.Type = e.Topic
-	}
-	if e.Source == "" {
-		e.Source = s.opts.Source
-	}
+	s.complete(&r.Envelope)
 }
 
-// Inspect returns the record of a message on a route, by the index on both.
+// lookup returns the record that text selects, or nil. What stands after storedSQL goes to after.
+func (w *work) lookup(ctx context.Context, after []any, text string, args ...any) (r *stored, err error) {
+	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
+		r, err = w.stored(rows, after...)
+		return false, err
+	}, text, args...)
+	return r, err
+}
+
+// Inspect returns the record of a message on a route, by the index on both. A record that somebody holds is processing.
 func (s *Store) Inspect(ctx context.Context, route, id string) (core.Stored, error) {
-	if _, err := s.prepared(ctx, "inspect"); err != nil { // migrates if that was asked for
-		return core.Stored{}, err
-	}
 	var body []byte
-	r, err := s.scanRow(s.db.QueryRowContext(ctx, s.text.inspect, route, id).Scan, s.now(), &body)
+	var r *stored
+	err := s.read(ctx, "inspect", func(w *work) (err error) {
+		r, err = w.lookup(ctx, []any{&body}, inspectText, route, id)
+		return err
+	})
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return core.Stored{}, core.NoRecord("waybill/sqlite: inspect", route, id)
 	case err != nil:
-		return core.Stored{}, s.classify("inspect", err)
+		return core.Stored{}, err
+	case r == nil:
+		return core.Stored{}, core.NoRecord("waybill/sqlite: inspect", route, id)
 	}
-	s.decode(&r)
+	s.decode(r)
 	r.Envelope.Body = body
 	return r.Stored, nil
 }
@@ -101,75 +111,70 @@ func (s *Store) List(ctx context.Context, f core.Filter, page core.Page) (core.L
 	if err != nil {
 		return core.Listing{}, err
 	}
-	if _, err := s.prepared(ctx, "list"); err != nil {
-		return core.Listing{}, err
-	}
-	out, err := s.list(ctx, &f, page, func(core.State, core.Reason) bool { return true })
+	return s.list(ctx, "list", &f, page, func(core.State, core.Reason) bool { return true })
+}
+
+// list returns a page of what f and takes select.
+func (s *Store) list(ctx context.Context, op string, f *core.Filter, page core.Page, takes func(core.State, core.Reason) bool) (out core.Listing, err error) {
+	err = s.read(ctx, op, func(w *work) (err error) {
+		if len(f.IDs) > 0 {
+			out, err = w.listIDs(ctx, f, page, takes)
+		} else {
+			out, err = w.walk(ctx, f, page, takes)
+		}
+		return err
+	})
 	if err != nil {
-		return core.Listing{}, s.classify("list", err)
+		return core.Listing{}, err
 	}
 	return out, nil
 }
 
-// list returns a page of what f and takes select.
-func (s *Store) list(ctx context.Context, f *core.Filter, page core.Page, takes func(core.State, core.Reason) bool) (core.Listing, error) {
-	if len(f.IDs) > 0 {
-		return s.listIDs(ctx, f, page, takes)
-	}
-	text := s.text.walk
+// walk goes from record to record.
+func (w *work) walk(ctx context.Context, f *core.Filter, page core.Page, takes func(core.State, core.Reason) bool) (out core.Listing, err error) {
+	text := walkText
 	if f.OnlyAbandoned() {
-		text = s.text.walkGone
+		text = walkGoneText
 	}
-	var out core.Listing
-	rows, err := s.db.QueryContext(ctx, text, page.After, page.Budget)
-	if err != nil {
-		return out, err
-	}
-	defer func() { _ = rows.Close() }()
-	now, looked := s.now(), 0
-	for rows.Next() {
-		r, err := s.scanRow(rows.Scan, now)
+	looked := 0
+	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
+		r, err := w.stored(rows)
 		if err != nil {
-			return out, err
+			return false, err
 		}
 		looked++
-		if s.matches(f, &r) && takes(r.State, r.Reason) {
+		if w.s.matches(f, r) && takes(r.State, r.Reason) {
 			out.Records = append(out.Records, r.Stored)
 		}
 		if len(out.Records) == page.Limit || looked == page.Budget {
 			out.Next = r.Seq
-			break
+			return false, nil
 		}
-	}
-	return out, rows.Err()
+		return true, nil
+	}, text, page.After, page.Budget)
+	return out, err
 }
 
 // listIDs looks for f.IDs on f.Routes, or on every route.
-func (s *Store) listIDs(ctx context.Context, f *core.Filter, page core.Page, takes func(core.State, core.Reason) bool) (core.Listing, error) {
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true}) // one snapshot
-	if err != nil {
-		return core.Listing{}, err
-	}
-	defer func() { _ = tx.Rollback() }()
+func (w *work) listIDs(ctx context.Context, f *core.Filter, page core.Page, takes func(core.State, core.Reason) bool) (out core.Listing, err error) {
 	routes := f.Routes
 	if len(routes) == 0 {
-		if routes, err = s.routes(ctx, tx); err != nil {
-			return core.Listing{}, err
+		if routes, err = w.routes(ctx); err != nil {
+			return out, err
 		}
 	}
-	var out core.Listing
 	var body sql.RawBytes
-	now, seen := s.now(), map[int64]bool{}
+	seen := map[int64]bool{}
 	for _, route := range routes {
 		for _, id := range f.IDs {
 			if err := ctx.Err(); err != nil {
 				return out, err
 			}
-			r, err := s.scanID(ctx, tx, route, id, now, &body)
+			r, err := w.lookup(ctx, []any{&body}, inspectText, route, id)
 			if err != nil {
 				return out, err
 			}
-			if r == nil || r.Seq <= page.After || seen[r.Seq] || !s.matches(f, r) || !takes(r.State, r.Reason) {
+			if r == nil || r.Seq <= page.After || seen[r.Seq] || !w.s.matches(f, r) || !takes(r.State, r.Reason) {
 				continue
 			}
 			seen[r.Seq] = true
@@ -184,21 +189,19 @@ func (s *Store) listIDs(ctx context.Context, f *core.Filter, page core.Page, tak
 	return out, nil
 }
 
-func (s *Store) scanID(ctx context.Context, tx *sql.Tx, route, id string, now int64, body *sql.RawBytes) (*row, error) {
-	rows, err := tx.QueryContext(ctx, s.text.inspect, route, id)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	if !rows.Next() {
-		return nil, rows.Err()
-	}
-	r, err := s.scanRow(rows.Scan, now, body)
-	return &r, err
+// routes returns the routes that have records.
+func (w *work) routes(ctx context.Context) (routes []string, err error) {
+	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var r string
+		err := rows.Scan(&r)
+		routes = append(routes, r)
+		return true, err
+	}, routesText)
+	return routes, err
 }
 
 // matches reports whether f selects r, and decodes r if it may.
-func (s *Store) matches(f *core.Filter, r *row) bool {
+func (s *Store) matches(f *core.Filter, r *stored) bool {
 	columns := core.Filter{IDs: f.IDs, Routes: f.Routes, States: f.States, Reasons: f.Reasons, Topics: f.Topics, Keys: f.Keys}
 	if !columns.Matches(&r.Stored) {
 		return false

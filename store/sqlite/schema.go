@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"embed"
-	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -16,8 +15,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrations returns the migrations as files NNNN_name.up.sql and NNNN_name.down.sql with the default prefix, for goose,
-// golang-migrate and readers.
+// Migrations returns the migrations as files NNNN_name.up.sql and NNNN_name.down.sql with the default prefix, for
+// goose, golang-migrate and readers.
 func Migrations() fs.FS {
 	sub, err := fs.Sub(migrations, "migrations")
 	if err != nil {
@@ -136,8 +135,8 @@ func (s *Store) up(ctx context.Context, tx *sql.Tx, version int) error {
 	return nil
 }
 
-// readyIn does what AutoMigrate asks for in a transaction of the application, which may hold the write lock and the only
-// connection: so it waits for nobody. A rollback undoes it, so that the next transaction looks again.
+// readyIn does what AutoMigrate asks for in a transaction of the application, which may hold the write lock and the
+// only connection: so it waits for nobody. A rollback undoes it, so that the next transaction looks again.
 func (s *Store) readyIn(ctx context.Context, tx *sql.Tx) error {
 	if s.opts.AutoMigrate && !s.owned && !s.migrated.Load() {
 		if err := s.up(ctx, tx, newest()); err != nil {
@@ -149,9 +148,9 @@ func (s *Store) readyIn(ctx context.Context, tx *sql.Tx) error {
 
 // ddl runs fn in a transaction that holds the write lock from its beginning.
 func (s *Store) ddl(ctx context.Context, fn func(tx *sql.Tx) error) error {
-	return s.write(ctx, "migrate", func(tx *sql.Tx) (bool, error) {
+	return s.alone(ctx, "migrate", func(tx *sql.Tx) (bool, error) {
 		// A write that changes nothing: it takes the lock where transactions begin deferred.
-		if _, err := tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS "+s.opts.Prefix+"lock (x INTEGER); DROP TABLE "+s.opts.Prefix+"lock"); err != nil { //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+		if _, err := tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS "+s.opts.Prefix+"lock (x INTEGER); DROP TABLE "+s.opts.Prefix+"lock"); err != nil { //nolint:gosec // nothing foreign in the text but Options.Prefix, which Validate has checked
 			return false, err
 		}
 		if err := fn(tx); err != nil {
@@ -182,126 +181,8 @@ func (s *Store) version(ctx context.Context, q querier) (int, error) {
 		return 0, nil
 	}
 	var v int
-	if err := q.QueryRowContext(ctx, s.text.version).Scan(&v); err != nil {
+	if err := q.QueryRowContext(ctx, s.sql(versionText)).Scan(&v); err != nil {
 		return 0, misconfigured("schema", fmt.Errorf("table %smeta is not Waybill's or holds no version (%w): choose another Options.Prefix", s.opts.Prefix, err))
 	}
 	return v, nil
-}
-
-// needed names the columns of every table, in the order of the newest migration. The owner may add others.
-var needed = []struct {
-	table   string
-	columns []string
-}{
-	{"outbox", []string{
-		"seq", "route", "id", "topic", "key", "state", "hold", "wake_at", "settled_at", "expires_at", "due_at", "attempts", "crashes", "token", "hlc", "owner", "reason", "error", "error_at", "attrs", "body", "maybe_sent", "dedupe_key",
-	}},
-	{"inbox", []string{"consumer", "source", "id", "handled_at"}},
-	{"meta", []string{"name", "value", "owner"}},
-}
-
-var neededIndexes = []string{"outbox_id", "outbox_due", "outbox_key", "outbox_crashed", "outbox_abandoned", "outbox_gone", "outbox_settled", "outbox_expires", "outbox_dedupe", "inbox_handled"}
-
-// Check reports tables that are missing, of an old version or of another shape, and settings under which a transaction
-// is none. With AutoMigrate it migrates first.
-func (s *Store) Check(ctx context.Context) error {
-	if s.closed.Load() {
-		return s.classify("check", sql.ErrConnDone)
-	}
-	if s.opts.AutoMigrate {
-		if err := s.Migrate(ctx); err != nil {
-			return err
-		}
-	}
-	if err := s.check(ctx); err != nil {
-		return s.classify("check", err)
-	}
-	return nil
-}
-
-func (s *Store) check(ctx context.Context) error {
-	cure := "run Migrate on this file, or set Options.AutoMigrate"
-	have, err := s.version(ctx, s.db)
-	if err != nil {
-		return err
-	}
-	if have == 0 {
-		table := s.opts.Prefix + "outbox"
-		if lacks, err := s.missing(ctx, "SELECT name FROM sqlite_schema WHERE name = ?", table, []string{table}); err != nil {
-			return err
-		} else if len(lacks) == 0 {
-			return misconfigured("check", fmt.Errorf("table %s exists, but no version of Waybill's schema is noted: it is another table; choose another Options.Prefix", table))
-		}
-		return misconfigured("check", fmt.Errorf("table %soutbox does not exist: %s", s.opts.Prefix, cure))
-	}
-	if have < newest() {
-		return misconfigured("check", fmt.Errorf("the schema of %soutbox has version %d, this program needs %d: %s", s.opts.Prefix, have, newest(), cure))
-	}
-	if err := s.fits(ctx, s.db); err != nil {
-		return err
-	}
-	for _, t := range needed {
-		missing, err := s.missing(ctx, "SELECT name FROM pragma_table_info(?)", s.opts.Prefix+t.table, t.columns)
-		if err != nil {
-			return err
-		}
-		if len(missing) > 0 {
-			return misconfigured("check", fmt.Errorf("table %s%s lacks the columns %s: it is not Waybill's or was changed; restore it, or choose another Options.Prefix",
-				s.opts.Prefix, t.table, strings.Join(missing, ", ")))
-		}
-	}
-	indexes := make([]string, len(neededIndexes))
-	for i, name := range neededIndexes {
-		indexes[i] = s.opts.Prefix + name
-	}
-	missing, err := s.missing(ctx, "SELECT name FROM sqlite_schema WHERE type = 'index' AND substr(name, 1, length(?1)) = ?1", s.opts.Prefix, indexes)
-	if err != nil {
-		return err
-	}
-	if len(missing) > 0 {
-		return misconfigured("check", fmt.Errorf("table %soutbox lacks the indexes %s: create them again as Migrations() says", s.opts.Prefix, strings.Join(missing, ", ")))
-	}
-	return s.checkSettings(ctx)
-}
-
-// checkSettings refuses a database without rollback or without any syncing.
-func (s *Store) checkSettings(ctx context.Context) error {
-	var journal string
-	if err := s.db.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&journal); err != nil {
-		return err
-	}
-	if journal == "off" || journal == "memory" {
-		return misconfigured("check", fmt.Errorf("journal_mode is %q, which loses transactions: open the database with _pragma=journal_mode(WAL)", journal))
-	}
-	var sync int
-	if err := s.db.QueryRowContext(ctx, "PRAGMA synchronous").Scan(&sync); err != nil {
-		return err
-	}
-	if sync == 0 {
-		return misconfigured("check", errors.New("synchronous is OFF, which can lose committed messages: open the database with _pragma=synchronous(FULL)"))
-	}
-	return nil
-}
-
-func (s *Store) missing(ctx context.Context, query, table string, want []string) ([]string, error) {
-	rows, err := s.db.QueryContext(ctx, query, table)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	have := map[string]bool{}
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		have[name] = true
-	}
-	var out []string
-	for _, name := range want {
-		if !have[name] {
-			out = append(out, name)
-		}
-	}
-	return out, rows.Err()
 }

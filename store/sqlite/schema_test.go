@@ -17,6 +17,7 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
 func fresh(tb testing.TB, params string) *sql.DB {
@@ -38,13 +39,6 @@ func newStore(tb testing.TB, db *sql.DB, opts Options) *Store {
 	}
 	tb.Cleanup(func() { s.Close() })
 	return s
-}
-
-func run(tb testing.TB, db *sql.DB, text string) {
-	tb.Helper()
-	if _, err := db.ExecContext(tb.Context(), text); err != nil {
-		tb.Fatal(err)
-	}
 }
 
 func schema(tb testing.TB, db *sql.DB) string {
@@ -103,7 +97,7 @@ func TestCheckNamesTheCure(t *testing.T) {
 		{"missing", "DROP TABLE waybill_meta; DROP TABLE waybill_inbox; DROP TABLE waybill_outbox", "waybill_outbox", "does not exist"},
 		{"old", "UPDATE waybill_meta SET value = -1 WHERE name = 'version'", "waybill_outbox", "has version -1"},
 		{"no outbox", "DROP TABLE waybill_outbox", "waybill_outbox", "lacks the columns"},
-		{"foreign outbox", "DROP TABLE waybill_outbox; CREATE TABLE waybill_outbox (id TEXT)", "waybill_outbox", "lacks the columns seq"},
+		{"foreign outbox", "DROP TABLE waybill_outbox; CREATE TABLE waybill_outbox (id TEXT)", "waybill_outbox", "lacks the columns seq, route"},
 		{"foreign inbox", "ALTER TABLE waybill_inbox RENAME COLUMN source TO origin", "waybill_inbox", "lacks the columns source"},
 		{"foreign meta", "DROP TABLE waybill_meta; CREATE TABLE waybill_meta (x TEXT)", "waybill_meta", "no such column"},
 		{"no index", "DROP INDEX waybill_outbox_key", "waybill_outbox", "lacks the indexes waybill_outbox_key"},
@@ -144,13 +138,14 @@ func TestUseWithoutTables(t *testing.T) {
 	}
 	_, stageErr := s.Stage(t.Context(), tx, raw("a", ""))
 	tx.Rollback()
-	_, claimErr := s.Claim(t.Context(), request(1))
+	_, meetErr := s.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1}, Join: true})
+	_, readErr := s.Read(t.Context(), 1, outbox.Look{})
 	_, doErr := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(context.Context, *sql.Tx) error { return nil })
 	_, waitErr := s.Wait(t.Context(), []string{"default"}, time.Second)
 	_, countErr := s.Counts(t.Context())
 	for name, err := range map[string]error{
-		"stage": stageErr, "claim": claimErr, "do": doErr, "wait": waitErr, "counts": countErr, "check": s.Check(t.Context()),
-		"settle": s.Settle(t.Context(), []core.Outcome{core.Published(&core.Record{Route: "default"})}).FirstErr(),
+		"stage": stageErr, "meet": meetErr, "read": readErr, "do": doErr, "wait": waitErr, "counts": countErr, "check": s.Check(t.Context()),
+		"settle": s.Settle(t.Context(), 1, []outbox.Outcome{outbox.Published(&outbox.Record{})}).FirstErr(),
 	} {
 		if !errors.Is(err, core.ErrMisconfigured) || core.ClassOf(err) != core.ClassOutage || !strings.Contains(err.Error(), "Migrate") {
 			t.Errorf("%s: %v", name, err)
@@ -169,8 +164,8 @@ func TestPrefixesDoNotMeet(t *testing.T) {
 		}
 	}
 	stage(t, a, raw("only in a", ""))
-	if c := claim(t, b, request(10)); len(c.Records) != 0 {
-		t.Errorf("b claimed %s", ids(c))
+	if rs := read(t, b, join(t, b, "default").Session, "default"); len(rs) != 0 {
+		t.Errorf("b read %s", ids(rs))
 	}
 	if strings.Contains(schema(t, db), "waybill") {
 		t.Errorf("schema: %s", schema(t, db))
@@ -178,8 +173,8 @@ func TestPrefixesDoNotMeet(t *testing.T) {
 	if err := b.MigrateTo(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	if c := claim(t, a, request(10)); ids(c) != "only in a " {
-		t.Errorf("a claimed %s", ids(c))
+	if rs := read(t, a, join(t, a, "default").Session, "default"); ids(rs) != "only in a " {
+		t.Errorf("a read %s", ids(rs))
 	}
 }
 
@@ -192,7 +187,8 @@ func TestOwnDatabase(t *testing.T) {
 	if err := s.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if c := claim(t, s, request(1)); len(c.Records) != 0 {
+	self := join(t, s, "default").Session
+	if rs := read(t, s, self, "default"); len(rs) != 0 {
 		t.Fatal("not empty")
 	}
 	go func() {
@@ -203,8 +199,7 @@ func TestOwnDatabase(t *testing.T) {
 	if cause, err := s.Wait(t.Context(), []string{"default"}, 30*time.Second); cause != core.WakeNotify || err != nil {
 		t.Fatal(cause, err)
 	}
-	c := claim(t, s, request(1))
-	settle(t, s, core.Published(&c.Records[0]))
+	settle(t, s, self, outbox.Published(get(t, s, self, "default", "a")))
 	if st, err := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(context.Context, *sql.Tx) error { return nil }); st != core.InboxProcessed || err != nil {
 		t.Fatal(st, err)
 	}
@@ -213,8 +208,8 @@ func TestOwnDatabase(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Claim(t.Context(), request(1)); !errors.Is(err, core.ErrClosed) {
-		t.Errorf("claim after close: %v", err)
+	if _, err := s.Read(t.Context(), self, outbox.Look{}); !errors.Is(err, core.ErrClosed) {
+		t.Errorf("read after close: %v", err)
 	}
 	if err := db.PingContext(t.Context()); err != nil {
 		t.Errorf("the store closed what it did not open: %v", err)
@@ -292,7 +287,7 @@ func TestErrorClasses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.Claim(t.Context(), request(1))
+	_, err = b.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1}, Join: true})
 	if core.ClassOf(err) != core.ClassOutage || errors.Is(err, core.ErrMisconfigured) {
 		t.Errorf("locked: %v", err)
 	}
@@ -302,7 +297,7 @@ func TestErrorClasses(t *testing.T) {
 	}
 	tx.Rollback()
 
-	db := fresh(t, "&_pragma=max_page_count(30)&_pragma=page_size(4096)")
+	db := fresh(t, "&_pragma=max_page_count(60)&_pragma=page_size(4096)")
 	full := newStore(t, db, Options{AutoMigrate: true})
 	if err := full.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
@@ -344,7 +339,7 @@ func TestStageNeedsAnOpenTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	tx.Rollback()
-	if _, err := s.Stage(t.Context(), tx, raw("a", "")); !errors.Is(err, sql.ErrTxDone) || !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "stage before its commit") {
+	if _, err := s.Stage(t.Context(), tx, raw("a", "")); !errors.Is(err, sql.ErrTxDone) || !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "use it before its commit") {
 		t.Errorf("ended: %v", err)
 	}
 }
@@ -364,36 +359,14 @@ func TestStageMany(t *testing.T) {
 			t.Fatalf("%d: %+v", i, staged[i])
 		}
 	}
-	c := claim(t, s, request(maxClaim))
-	if len(c.Records) != len(msgs)-1 {
-		t.Fatalf("claimed %d", len(c.Records))
+	rs := read(t, s, join(t, s, "default").Session, "default")
+	if len(rs) != len(msgs)-1 {
+		t.Fatalf("read %d", len(rs))
 	}
-	for i := range c.Records {
-		if c.Records[i].Envelope.ID != strconv.Itoa(i) {
-			t.Fatalf("%d: %s", i, c.Records[i].Envelope.ID)
+	for i := range rs {
+		if rs[i].ID != strconv.Itoa(i) {
+			t.Fatalf("%d: %s", i, rs[i].ID)
 		}
-	}
-}
-
-// Rows that plain SQL inserted are found, and a restored backup does not give out old tokens again.
-// DB-10 DB-22
-func TestPlainSQLAndRestoredTokens(t *testing.T) {
-	t.Parallel()
-	clk := newClock()
-	s := open(t, Options{Now: clk.Now})
-	run(t, s.DB(), "INSERT INTO waybill_outbox (id, topic, body, due_at) VALUES ('x', 'plain.sql', x'6869', 0)")
-	c := claim(t, s, request(10))
-	if len(c.Records) != 1 || c.Records[0].Err != nil || string(c.Records[0].Envelope.Body) != "hi" || c.Records[0].Envelope.Type != "plain.sql" {
-		t.Fatalf("claimed %+v", c.Records)
-	}
-	before := c.Records[0]
-	run(t, s.DB(), "UPDATE waybill_outbox SET state = 1, hold = 0, wake_at = 0, token = 0; UPDATE waybill_meta SET value = 0 WHERE name = 'token'")
-	clk.advance(time.Second)
-	if after := claim(t, s, request(10)).Records[0]; after.Lease.Token <= before.Lease.Token {
-		t.Errorf("token %d after %d", after.Lease.Token, before.Lease.Token)
-	}
-	if err := s.Settle(t.Context(), []core.Outcome{core.Published(&before)}).FirstErr(); !errors.Is(err, core.ErrLeaseLost) {
-		t.Errorf("settle with a token from before the restore: %v", err)
 	}
 }
 

@@ -4,34 +4,57 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// Settle persists outcomes in one transaction. If it fails as a whole nothing was changed, or, where the commit itself
-// failed, it is not known; every slot then has the error.
-func (s *Store) Settle(ctx context.Context, outcomes []core.Outcome) core.Results {
+const (
+	// publishedSQL finds records by (sequence, id, route) in the JSON array ?1.
+	publishedSQL = ` WHERE settled_at IS NULL AND seq IN (
+		SELECT r.seq FROM json_each(?1) j CROSS JOIN waybill_outbox r WHERE r.seq = j.value->>0 AND r.id = j.value->>1 AND r.route = j.value->>2) RETURNING seq, id`
+
+	publishText = `DELETE FROM waybill_outbox` + publishedSQL
+	// keepText is for a retention of published records: they stay.
+	keepText = `UPDATE waybill_outbox SET state = 3, version = version + 1, due_at = NULL, settled_at = ?2, hold = 0, held_since = NULL, orphaned = 0` + publishedSQL
+
+	settleText = `UPDATE waybill_outbox SET state = ?2, version = version + 1, due_at = ?3, settled_at = ?4, hold = 0, held_since = NULL, orphaned = 0,
+		attempts = attempts + ?5, crashes = CASE WHEN ?2 = 4 THEN 0 ELSE crashes END, reason = ?6, blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8,
+		error = coalesce(?9, error), error_at = CASE WHEN ?9 IS NULL THEN error_at ELSE ?10 END WHERE seq = ?1`
+	// releaseText ends the hold of ?3, if there is one. Then what waits for a retry waits on, until ?2.
+	releaseText = `UPDATE waybill_outbox SET hold = 0, held_since = NULL, version = version + 1, maybe_sent = maybe_sent OR ?4,
+		due_at = CASE WHEN state = 4 AND hold = ?3 THEN ?2 ELSE due_at END WHERE seq = ?1`
+	// What was abandoned, or published and kept, may have a stamp above all that are left.
+	stampText = `UPDATE waybill_meta SET value = ?1 WHERE name = 'hlc' AND value < ?1`
+
+	heededText = `DELETE FROM waybill_outbox_control WHERE number = ?1 AND route = ?2 AND (kind <> 3 OR slots & ~?3 = 0)`
+	restText   = `UPDATE waybill_outbox_control SET slots = slots & ~?3 WHERE number = ?1 AND route = ?2 AND kind = 3`
+
+	savepointText, releasePointText = `SAVEPOINT waybill_settle`, `RELEASE waybill_settle`
+)
+
+// Settle persists outcomes, as outbox.Store says, in one transaction. An outcome that is stale is outbox.ErrChanged
+// even if its unit is another's. What the database refuses, such as a trigger of the application, fails alone.
+func (s *Store) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
 	if len(outcomes) == 0 {
 		return core.Results{}
 	}
-	st, err := s.prepared(ctx, "settle")
-	if err != nil {
-		return core.AllFailed(len(outcomes), err)
-	}
 	var res core.Results
-	err = s.write(ctx, "settle", func(tx *sql.Tx) (bool, error) {
-		w := settler{tx: tx, st: st, now: s.now(), keeps: s.keeps(), res: make(core.Results, len(outcomes)), outcomes: outcomes, released: map[string]bool{}, freed: map[string]map[string]bool{}}
-		if err := w.run(ctx); err != nil {
+	err := s.write(ctx, "settle", func(w *work) (bool, error) {
+		known, _, err := w.member(ctx, self)
+		switch {
+		case err != nil:
+			return false, err
+		case !known:
+			return false, errFenced("settle")
+		}
+		st := settler{work: w, self: self, outcomes: outcomes, res: make(core.Results, len(outcomes)), keeps: s.keeps()}
+		if err := st.run(ctx); err != nil {
 			return false, err
 		}
-		if err := w.stir(ctx, &s.scans); err != nil {
-			return false, err
-		}
-		res = w.res
-		return w.changed, nil
+		res = st.res
+		return st.changed, nil
 	})
 	if err != nil {
 		return core.AllFailed(len(outcomes), err)
@@ -39,197 +62,217 @@ func (s *Store) Settle(ctx context.Context, outcomes []core.Outcome) core.Result
 	return res
 }
 
+// settler is one Settle in its transaction.
 type settler struct {
-	tx       *sql.Tx
-	st       *statements
-	now      int64
-	keeps    bool // published records stay
-	outcomes []core.Outcome
+	*work
+	self     outbox.Session
+	outcomes []outbox.Outcome
 	res      core.Results
+	keeps    bool // published records stay
 	changed  bool
-	released map[string]bool            // routes with records that are claimable at once
-	freed    map[string]map[string]bool // route → keys of which a record was settled
 }
 
-func (w *settler) run(ctx context.Context) error {
-	published := map[int64][]int{} // token → outcomes; the records of one claim share a token
-	var order []int64
-	stamp := int64(0)
-	for i := range w.outcomes {
-		o := &w.outcomes[i]
-		switch o.State() {
-		case core.StatePublished:
-			if published[o.Token()] == nil {
-				order = append(order, o.Token())
-			}
-			published[o.Token()] = append(published[o.Token()], i)
-		case core.StatePending, core.StateFailed, core.StateAbandoned:
-			if err := w.keep(ctx, i); err != nil {
+func (st *settler) run(ctx context.Context) error {
+	if _, err := st.exec(ctx, savepointText); err != nil {
+		return err
+	}
+	var published []int
+	for i := range st.outcomes {
+		o := &st.outcomes[i]
+		switch {
+		case o.Control() == 0 && o.Event() == core.EventConfirmed:
+			published = append(published, i)
+		case o.Control() == 0 && o.Event() == core.EventNone:
+			st.res[i] = core.Invalid("waybill/sqlite: settle", "outcome: is zero; build it with outbox.Published, Retry, Abandon, Withdraw, Release or Heeded")
+		default:
+			err := st.other(ctx, o)
+			if st.res[i], err = st.alone(ctx, err); err != nil {
 				return err
 			}
-		case core.StateNone, core.StateProcessing:
-			w.res[i] = core.Invalid("waybill/sqlite: settle", "outcome: not built by Published, Retry, Abandon or Release")
+			st.changed = st.changed || st.res[i] == nil
 		}
 	}
-	for _, token := range order {
-		if err := w.publish(ctx, token, published[token]); err != nil {
-			return err
-		}
-	}
-	for i := range w.outcomes {
-		if w.res[i] == nil {
-			stamp = max(stamp, w.outcomes[i].Stamp())
-		}
-	}
-	if !w.changed || stamp == 0 {
-		return nil
-	}
-	_, err := on(ctx, w.tx, w.st.mark).ExecContext(ctx, stamp)
-	return err
-}
-
-// publish deletes the records of one claim that were published, or marks them if they are kept.
-func (w *settler) publish(ctx context.Context, token int64, at []int) error {
-	slot := make(map[int64]int, len(at))
-	seqs := make([]int64, len(at))
-	for i, j := range at {
-		seqs[i] = w.outcomes[j].Seq()
-		slot[seqs[i]] = j
-		w.res[j] = lost(&w.outcomes[j]) // until the database says otherwise
-	}
-	list, err := json.Marshal(seqs)
-	if err != nil {
+	if err := st.publish(ctx, published); err != nil {
 		return err
 	}
-	args := []any{string(list), token}
-	if w.keeps {
-		args = append(args, w.now)
-	}
-	rows, err := on(ctx, w.tx, w.st.publish).QueryContext(ctx, args...)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		var seq int64
-		var key sql.NullString
-		if err := rows.Scan(&seq, &key); err != nil {
-			return err
-		}
-		if j, ok := slot[seq]; ok {
-			w.res[j] = nil
-			w.changed = true
-			w.free(w.outcomes[j].Route(), key.String)
-		}
-	}
-	return rows.Err()
+	return st.stamp(ctx)
 }
 
-// keep writes the new state of a record that stays.
-func (w *settler) keep(ctx context.Context, i int) error {
-	o := &w.outcomes[i]
+// alone says whether err is of one outcome only. If it is not, or the whole transaction is gone with it, it is fatal.
+func (st *settler) alone(ctx context.Context, err error) (of, fatal error) {
+	if err == nil || isAnswer(err) {
+		return err, nil
+	}
+	err = st.s.classify("settle", err)
+	if core.ClassOf(err) == core.ClassOutage {
+		return nil, err
+	}
+	// SQLite may have rolled all back, and what follows would not be in a transaction.
+	if _, gone := st.exec(ctx, releasePointText); gone != nil {
+		return nil, err
+	}
+	_, fatal = st.exec(ctx, savepointText)
+	return err, fatal
+}
+
+// other persists what is not published.
+func (st *settler) other(ctx context.Context, o *outbox.Outcome) error {
+	ref := o.Ref()
+	if o.Control() != 0 {
+		return st.heeded(ctx, o)
+	}
+	r, err := st.find(ctx, ref)
+	switch {
+	case err != nil:
+		return err
+	case r == nil, !r.live(), r.Version != ref.Version:
+		return refused(ref, outbox.ErrChanged)
+	case r.holder != st.self:
+		own, err := st.owns(ctx, st.self, ref.Route)
+		if err != nil {
+			return err
+		}
+		if !own.Has(r.slot) {
+			return refused(ref, outbox.ErrFenced)
+		}
+	}
+	if o.Event() == core.EventReleased {
+		return st.release(ctx, r, o)
+	}
 	attempt := 0
 	if o.CountsAttempt() {
 		attempt = 1
 	}
-	hold, wake := holdNone, any(int64(0))
-	switch {
-	case o.State() == core.StateAbandoned:
-		wake = nil
-	case o.RetryIn() > 0:
-		hold, wake = holdBlocks, w.now+max(o.RetryIn().Microseconds(), 1)
+	var due, settled any
+	switch o.State() { //nolint:exhaustive // what is rejected or given up
+	case core.StateFailed:
+		due = st.now + micros(o.In())
+	case core.StateAbandoned:
+		settled = st.now
+	default:
 	}
-	var key sql.NullString
-	err := on(ctx, w.tx, w.st.settle).QueryRowContext(ctx,
-		o.Seq(), o.Token(), int64(o.State()), hold, wake, attempt, nullable(string(o.Reason())), nullable(o.Error()), w.now, o.Unknown()).Scan(&key)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		w.res[i] = lost(o)
+	_, err = st.exec(ctx, settleText, r.Seq, int64(o.State()), due, settled, attempt, nullable(string(o.Reason())), o.Reason().Blocks(), o.Unknown(), nullable(o.Error()), st.now)
+	return err
+}
+
+// release ends self's hold. What another one holds stays as it is.
+func (st *settler) release(ctx context.Context, r *row, o *outbox.Outcome) error {
+	if r.holder != 0 && r.holder != st.self {
 		return nil
-	case err != nil:
+	}
+	_, err := st.exec(ctx, releaseText, r.Seq, st.now+micros(o.In()), int64(st.self), o.Unknown())
+	return err
+}
+
+// heeded deletes a control record. One of kind 3 concerns all slots of a route: it goes when all owners have heeded it.
+func (st *settler) heeded(ctx context.Context, o *outbox.Outcome) error {
+	own, err := st.owns(ctx, st.self, o.Ref().Route)
+	if err != nil {
 		return err
 	}
-	w.changed = true
-	if hold == holdNone {
-		w.free(o.Route(), key.String)
-		w.released[o.Route()] = w.released[o.Route()] || wake != nil
+	n, err := st.exec(ctx, heededText, o.Control(), o.Ref().Route, bits(own))
+	if err != nil || n > 0 {
+		return err
 	}
-	return nil
+	_, err = st.exec(ctx, restText, o.Control(), o.Ref().Route, bits(own))
+	return err
 }
 
-func (w *settler) free(route, key string) {
-	if key == "" {
-		return
+// publish deletes the published records at once, or one by one if the database refuses one.
+func (st *settler) publish(ctx context.Context, at []int) error {
+	if len(at) == 0 {
+		return nil
 	}
-	if w.freed[route] == nil {
-		w.freed[route] = map[string]bool{}
+	err := st.publishAll(ctx, at)
+	if err == nil {
+		return nil
 	}
-	w.freed[route][key] = true
+	of, fatal := st.alone(ctx, err)
+	switch {
+	case fatal != nil:
+		return fatal
+	case len(at) == 1:
+		st.res[at[0]] = of
+		return nil
+	}
+	if err := st.publish(ctx, at[:len(at)/2]); err != nil {
+		return err
+	}
+	return st.publish(ctx, at[len(at)/2:])
 }
 
-// stir makes the next claim look at the rest of a route where something may have become claimable. It matters only
-// where a claim cannot see all rows.
-func (w *settler) stir(ctx context.Context, scans *scanState) error {
-	for route, l := range scans.laps {
-		if l.tail == 0 || l.done.IsZero() {
-			continue
-		}
-		stirred := w.released[route]
-		for key := range w.freed[route] {
-			if stirred {
-				break
-			}
-			if err := on(ctx, w.tx, w.st.follows).QueryRowContext(ctx, route, key).Scan(&stirred); err != nil {
+func (st *settler) publishAll(ctx context.Context, at []int) error {
+	type named [3]any
+	refs := make([]named, len(at))
+	for i, j := range at {
+		ref := st.outcomes[j].Ref()
+		refs[i] = named{ref.Seq, ref.ID, ref.Route}
+	}
+	text, err := json.Marshal(refs)
+	if err != nil {
+		return err
+	}
+	query, args := publishText, []any{string(text)}
+	if st.keeps {
+		query, args = keepText, append(args, st.now)
+	}
+	done := make(map[int64]string, len(at))
+	err = st.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var seq int64
+		var id string
+		err := rows.Scan(&seq, &id)
+		done[seq] = id
+		return true, err
+	}, query, args...)
+	if err != nil {
+		return err
+	}
+	st.changed = st.changed || len(done) > 0
+	for _, j := range at {
+		ref := st.outcomes[j].Ref()
+		switch id, ok := done[ref.Seq]; {
+		case !ok:
+			if st.res[j], err = st.published(ctx, ref); err != nil {
 				return err
 			}
-		}
-		if stirred {
-			l.done = time.Time{}
+		case id != ref.ID:
+			st.res[j] = refused(ref, outbox.ErrChanged)
+		default:
+			st.res[j] = nil
 		}
 	}
 	return nil
 }
 
-func lost(o *core.Outcome) error {
-	return fmt.Errorf("waybill/sqlite: settle %q: %w", o.ID(), core.ErrLeaseLost)
+// published answers for a published record that was not live: it may be gone, or kept, and all is well.
+func (st *settler) published(ctx context.Context, ref outbox.Ref) (answer, err error) {
+	var r row
+	there := false
+	err = st.each(ctx, func(rows *sql.Rows) (bool, error) {
+		there = true
+		return false, r.scan(rows)
+	}, findText, ref.Seq)
+	if there && (r.ID != ref.ID || r.Route != ref.Route || r.state != core.StatePublished) {
+		answer = refused(ref, outbox.ErrChanged)
+	}
+	return answer, err
 }
 
-// ExtendLeases makes the leases of records last lease from now.
-func (s *Store) ExtendLeases(ctx context.Context, records []core.Record, lease time.Duration) core.Results {
-	if lease < time.Millisecond {
-		return core.AllFailed(len(records), core.Invalid("waybill/sqlite: extend", fmt.Sprintf("lease: %s; at least a millisecond", lease)))
-	}
-	if len(records) == 0 {
-		return core.Results{}
-	}
-	st, err := s.prepared(ctx, "extend")
-	if err != nil {
-		return core.AllFailed(len(records), err)
-	}
-	var res core.Results
-	err = s.write(ctx, "extend", func(tx *sql.Tx) (changed bool, err error) {
-		out := make(core.Results, len(records))
-		until := s.now() + lease.Microseconds()
-		for i := range records {
-			r := &records[i]
-			done, err := on(ctx, tx, st.extend).ExecContext(ctx, r.Seq, r.Lease.Token, until)
-			if err != nil {
-				return false, err
-			}
-			n, err := done.RowsAffected()
-			if err != nil {
-				return false, err
-			}
-			changed = changed || n > 0
-			if n == 0 {
-				out[i] = fmt.Errorf("waybill/sqlite: extend %q: %w", r.Envelope.ID, core.ErrLeaseLost)
-			}
+// stamp keeps the highest stamp that was settled.
+func (st *settler) stamp(ctx context.Context) error {
+	var stamp int64
+	for i := range st.outcomes {
+		if st.res[i] == nil {
+			stamp = max(stamp, st.outcomes[i].Stamp())
 		}
-		res = out
-		return changed, nil
-	})
-	if err != nil {
-		return core.AllFailed(len(records), err)
 	}
-	return res
+	if !st.changed || stamp == 0 {
+		return nil
+	}
+	_, err := st.exec(ctx, stampText, stamp)
+	return err
+}
+
+func refused(ref outbox.Ref, why error) error {
+	return &core.Error{Op: fmt.Sprintf("waybill/sqlite: settle %q on route %q", ref.ID, ref.Route), Class: core.ClassRejected, Err: why}
 }

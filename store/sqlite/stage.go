@@ -3,18 +3,26 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/hlc"
 )
 
 // rowsPerInsert bounds the rows of one INSERT: SQLite takes 32,766 variables a statement. SQLite runs in this process,
 // so that further statements are no round trips.
 const rowsPerInsert = 1000
+
+const (
+	insertText = `INSERT INTO waybill_outbox (route, id, topic, key, slot, due_at, ready_since, hlc, attrs, body, expires_at, withdrawable, dedupe_key) VALUES `
+	insertRow  = `(?,?,?,?,?,?,?,?,?,?,?,?,?)`
+	insertEnd  = ` ON CONFLICT (route, id) DO NOTHING RETURNING route, id`
+	// insertKeyedEnd is for rows of which some have a dedupe key.
+	insertKeyedEnd = ` ON CONFLICT DO NOTHING RETURNING route, id`
+
+	highWaterText = `SELECT max((SELECT value FROM waybill_meta WHERE name = 'hlc'), coalesce((SELECT max(hlc) FROM (SELECT hlc FROM waybill_outbox ORDER BY seq DESC LIMIT 10000)), 0))`
+)
 
 // Stage writes msgs in tx, which must be a transaction in the file that the store uses, from whatever *sql.DB. It never
 // begins, commits or rolls back. Delays count from now by the store's clock.
@@ -31,143 +39,112 @@ func (s *Store) Stage(ctx context.Context, tx *sql.Tx, msgs ...core.Message) (_ 
 	if err != nil {
 		return nil, err
 	}
+	return s.StageRows(ctx, tx, rows...)
+}
+
+// StageRows is Stage for rows that are stamped already, with one answer a row.
+func (s *Store) StageRows(ctx context.Context, tx *sql.Tx, rows ...core.StagedRow) ([]core.Staged, error) {
+	if tx == nil {
+		return nil, core.Invalid("waybill/sqlite: stage", "tx: is nil; begin a transaction, stage in it, commit it")
+	}
 	if err := s.readyIn(ctx, tx); err != nil {
 		return nil, s.classify("stage", ended("stage", err))
 	}
-	if anyKeyed(rows) {
-		return s.stageKeyed(ctx, tx, rows)
-	}
-	now := s.now()
-	fresh := make(map[[2]string]bool, len(rows))
-	for part := rows; len(part) > 0; {
-		n := min(len(part), rowsPerInsert)
-		if err := s.insert(ctx, tx, part[:n], now, fresh, false); err != nil {
-			return nil, s.classify("stage", err)
-		}
-		part = part[n:]
-	}
+	w := s.withdrawer(tx)
 	staged := make([]core.Staged, len(rows))
-	for i := range rows {
-		k := [2]string{rows[i].Route, rows[i].Envelope.ID}
-		staged[i] = core.Staged{ID: k[1], Route: k[0], Duplicate: !fresh[k]}
-		delete(fresh, k) // the same message again in this call is a duplicate
+	for from := 0; from < len(rows); {
+		to := from + 1
+		if !rows[from].Replace {
+			to = runEnd(rows, from)
+		}
+		if err := w.stage(ctx, rows[from:to], staged[from:to]); err != nil {
+			return nil, s.classify("stage", ended("stage", err))
+		}
+		from = to
 	}
 	return staged, nil
 }
 
-// insert writes rows with one statement and adds those that were new to fresh. Dedupe keys are written if keyed.
-func (s *Store) insert(ctx context.Context, tx *sql.Tx, rows []core.StagedRow, now int64, fresh map[[2]string]bool, keyed bool) error { //nolint:revive // a variant of one statement
-	args := make([]any, 0, len(rows)*12)
-	for i := range rows {
-		r := &rows[i]
-		due := now + r.Delay.Microseconds()
-		if !r.DeliverAt.IsZero() {
-			due = max(r.DeliverAt.UnixMicro(), now)
+// runEnd returns where a run of rows that can be written together ends: before one that replaces, or that has an id of
+// the run again.
+func runEnd(rows []core.StagedRow, from int) int {
+	ids := make(map[[2]string]bool, min(len(rows)-from, rowsPerInsert))
+	for i := from; i < len(rows); i++ {
+		id := [2]string{rows[i].Route, rows[i].Envelope.ID}
+		if rows[i].Replace || ids[id] || i-from == rowsPerInsert {
+			return i
 		}
-		hold, wake := holdNone, int64(0)
-		if due > now {
-			hold, wake = holdScheduled, due
-		}
-		attrs, err := encodeAttrs(&r.Envelope)
-		if err != nil {
+		ids[id] = true
+	}
+	return len(rows)
+}
+
+// stage writes a run of rows, or one that replaces.
+func (w *withdrawer) stage(ctx context.Context, rows []core.StagedRow, staged []core.Staged) error {
+	status := core.CancelNotFound
+	if r := &rows[0]; r.Replace {
+		var err error
+		if status, err = w.replace(ctx, r); err != nil {
 			return err
 		}
-		body := r.Envelope.Body
-		if body == nil {
-			body = []byte{}
-		}
-		args = append(args, r.Route, r.Envelope.ID, r.Envelope.Topic, nullable(r.Envelope.Key), hold, wake, due, int64(r.Envelope.HLC), attrs, body, expiry(&r.Envelope))
-		if keyed {
-			args = append(args, nullable(r.DedupeKey))
-		}
 	}
-	res, err := tx.QueryContext(ctx, s.insertText(len(rows), keyed), args...) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
-	if err == sql.ErrTxDone {                                                 //nolint:errorlint // database/sql returns it as it is
-		return fmt.Errorf("waybill/sqlite: stage: %w: the transaction has ended already; stage before its commit or rollback (%w)", core.ErrInvalid, err)
-	}
+	fresh, err := w.insert(ctx, rows)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = res.Close() }()
-	for res.Next() {
-		var k [2]string
-		if err := res.Scan(&k[0], &k[1]); err != nil {
+	for i := range rows {
+		r := &rows[i]
+		staged[i] = core.Staged{ID: r.Envelope.ID, Route: r.Route, Duplicate: !fresh[[2]string{r.Route, r.Envelope.ID}], Replaced: status}
+		if !staged[i].Duplicate || r.DedupeKey == "" {
+			continue
+		}
+		// Of its own id, or of the live message with its key?
+		if _, err := w.one(ctx, []any{&staged[i].ID}, holderText, r.Route, r.Envelope.Topic, r.DedupeKey, r.Envelope.ID); err != nil {
 			return err
 		}
-		fresh[k] = true
 	}
-	return res.Err()
+	return nil
 }
 
-func (s *Store) insertText(rows int, keyed bool) string { //nolint:revive // a variant of one statement
-	begin, row, end := s.text.insert, s.text.insertRow, s.text.insertEnd
-	if keyed {
-		begin, row, end = s.text.insertKeyed, s.text.insertKeyedRow, s.text.insertKeyedEnd
-	}
-	if rows == 1 {
-		return begin + row + end
-	}
-	var b strings.Builder
-	b.Grow(len(begin) + rows*(len(row)+1) + len(end))
-	b.WriteString(begin)
+// insert writes rows with one statement and returns those that were new.
+func (w *work) insert(ctx context.Context, rows []core.StagedRow) (map[[2]string]bool, error) {
+	args := make([]any, 0, len(rows)*13)
+	keyed := false
 	for i := range rows {
-		if i > 0 {
-			b.WriteByte(',')
+		r := &rows[i]
+		e := &r.Envelope
+		since := w.now + r.Delay.Microseconds()
+		if !r.DeliverAt.IsZero() {
+			since = max(r.DeliverAt.UnixMicro(), w.now)
 		}
-		b.WriteString(row)
-	}
-	b.WriteString(end)
-	return b.String()
-}
-
-// The values of column hold.
-const (
-	holdNone      = 0 // claimable, or settled
-	holdScheduled = 1 // staged for later, never claimed
-	holdBlocks    = 2 // leased, or put back for later: the others of its key wait
-)
-
-// storedAttrs is the JSON of column attrs: CloudEvents attributes by name, headers, priority.
-type storedAttrs struct {
-	Attributes map[string]string `json:"a,omitempty"`
-	Headers    map[string]string `json:"h,omitempty"`
-	Priority   uint8             `json:"p,omitempty"`
-}
-
-// inColumns are the attributes that have columns of their own, or are implied.
-var inColumns = map[string]bool{core.AttrSpecVersion: true, core.AttrID: true, core.AttrKey: true, core.AttrHLC: true}
-
-func encodeAttrs(e *core.Envelope) (string, error) {
-	list := e.AppendAttributes(make([]core.Attribute, 0, 16))
-	a := storedAttrs{Attributes: make(map[string]string, len(list)), Headers: e.Headers, Priority: e.Priority}
-	for _, at := range list {
-		if !inColumns[at.Name] {
-			a.Attributes[at.Name] = at.Value
+		var due any
+		if since > w.now {
+			due = since
 		}
-	}
-	if e.ContentType != "" {
-		a.Attributes[core.AttrContentType] = e.ContentType
-	}
-	b, err := json.Marshal(&a)
-	return string(b), err
-}
-
-// decodeAttrs sets what encodeAttrs wrote. Whatever can be read is set, also if there is an error.
-func decodeAttrs(e *core.Envelope, text string) error {
-	var a storedAttrs
-	if err := json.Unmarshal([]byte(text), &a); err != nil {
-		return fmt.Errorf("column attrs holds %d bytes that are not the JSON that Stage writes", len(text))
-	}
-	var first error
-	for name, value := range a.Attributes {
-		if known, err := e.SetAttribute(name, value); err != nil && first == nil {
-			first = fmt.Errorf("column attrs: %w", err)
-		} else if !known && first == nil {
-			first = fmt.Errorf("column attrs: attribute %q is unknown", core.ErrorText(errors.New(name)))
+		attrs, err := encodeAttrs(e)
+		if err != nil {
+			return nil, err
 		}
+		body := e.Body
+		if body == nil {
+			body = []byte{}
+		}
+		keyed = keyed || r.DedupeKey != ""
+		args = append(args, r.Route, e.ID, e.Topic, e.Key, int64(outbox.SlotOf(r.Route, e.Key, e.ID)), due, since, int64(e.HLC), attrs, body, expiry(e),
+			r.Withdrawable, nullable(r.DedupeKey))
 	}
-	e.Headers, e.Priority = a.Headers, a.Priority
-	return first
+	end := insertEnd
+	if keyed {
+		end = insertKeyedEnd
+	}
+	fresh := make(map[[2]string]bool, len(rows))
+	err := w.each(ctx, func(res *sql.Rows) (bool, error) {
+		var k [2]string
+		err := res.Scan(&k[0], &k[1])
+		fresh[k] = true
+		return true, err
+	}, insertText+insertRow+strings.Repeat(","+insertRow, len(rows)-1)+end, args...)
+	return fresh, err
 }
 
 // expiry returns when e expires as stored, or nil.
@@ -188,7 +165,7 @@ func nullable(s string) any {
 // HighWater returns the highest stamp that was settled or stands in one of the newest 10,000 rows.
 func (s *Store) HighWater(ctx context.Context) (hlc.Timestamp, error) {
 	var ts int64
-	if err := s.db.QueryRowContext(ctx, s.text.highWater).Scan(&ts); err != nil {
+	if err := s.db.QueryRowContext(ctx, s.sql(highWaterText)).Scan(&ts); err != nil {
 		return 0, s.classify("high water", err)
 	}
 	return hlc.Timestamp(ts), nil

@@ -1,121 +1,23 @@
 package sqlite
 
 import (
-	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/hlc"
 )
 
-// clock is a time that tests move.
-type clock struct{ us atomic.Int64 }
-
-func newClock() *clock {
-	c := &clock{}
-	c.us.Store(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).UnixMicro())
-	return c
-}
-
-func (c *clock) Now() time.Time          { return time.UnixMicro(c.us.Load()) }
-func (c *clock) advance(d time.Duration) { c.us.Add(d.Microseconds()) }
-
-func open(tb testing.TB, opts Options) *Store {
-	tb.Helper()
-	return openAt(tb, filepath.Join(tb.TempDir(), "test?100%.db"), opts)
-}
-
-func openAt(tb testing.TB, path string, opts Options) *Store {
-	tb.Helper()
-	if opts.Source == "" {
-		opts.Source = "/test"
-	}
-	opts.AutoMigrate = true
-	s, err := Open(tb.Context(), path, opts)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			tb.Error(err)
-		}
-	})
-	return s
-}
-
-func raw(id, key string, opts ...core.MessageOption) core.Message {
-	return core.RawMessage("orders.placed", "text/plain", []byte("body of "+id), append(opts, core.ID(id), core.Key(key))...)
-}
-
-func stage(tb testing.TB, s *Store, msgs ...core.Message) []core.Staged {
-	tb.Helper()
-	staged, err := tryStage(tb.Context(), s, msgs...)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return staged
-}
-
-func tryStage(ctx context.Context, s *Store, msgs ...core.Message) ([]core.Staged, error) {
-	tx, err := s.DB().BeginTx(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer tx.Rollback()
-	staged, err := s.Stage(ctx, tx, msgs...)
-	if err != nil {
-		return nil, err
-	}
-	return staged, tx.Commit()
-}
-
-func request(n int) core.ClaimRequest {
-	return core.ClaimRequest{Owner: "tester", Routes: []core.RouteOrder{{Route: core.DefaultRoute}}, MaxRecords: n, Lease: time.Minute}
-}
-
-func claim(tb testing.TB, s *Store, req core.ClaimRequest) core.Claim {
-	tb.Helper()
-	c, err := s.Claim(tb.Context(), req)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return c
-}
-
-func settle(tb testing.TB, s *Store, out ...core.Outcome) {
-	tb.Helper()
-	if err := s.Settle(tb.Context(), out).FirstErr(); err != nil {
-		tb.Fatal(err)
-	}
-}
-
-func ids(c core.Claim) string {
-	var out strings.Builder
-	for i := range c.Records {
-		out.WriteString(c.Records[i].Envelope.ID + " ")
-	}
-	return out.String()
-}
-
-func TestMain(m *testing.M) {
-	if runChild() {
-		return
-	}
-	goleak.VerifyTestMain(m)
-}
-
 // ST-01 ST-02 DB-02 DB-03 DB-13
-func TestStageClaimSettle(t *testing.T) {
+func TestStageReadSettle(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
 	if err := s.Check(t.Context()); err != nil {
@@ -136,66 +38,216 @@ func TestStageClaimSettle(t *testing.T) {
 	if got := stage(t, s, raw("b", "k")); !got[0].Duplicate {
 		t.Fatal("the second b is no duplicate")
 	}
-	c := claim(t, s, request(10))
-	if ids(c) != "a b c " || c.More {
-		t.Fatalf("claimed %s, more %v", ids(c), c.More)
+	self := join(t, s, route).Session
+	rs := read(t, s, self, route)
+	if ids(rs) != "a b c " || string(rs[0].Envelope.Body) != "body of a" || rs[0].Envelope.Source != "/test" {
+		t.Fatalf("read %+v", rs)
 	}
-	if string(c.Records[0].Envelope.Body) != "body of a" || c.Records[0].Envelope.Source != "/test" {
-		t.Fatalf("record %+v", c.Records[0])
-	}
-	if c := claim(t, s, request(10)); len(c.Records) != 0 || c.NextIn <= 0 || c.NextIn > time.Minute {
-		t.Fatalf("second claim: %s next in %s", ids(c), c.NextIn)
-	}
-	settle(t, s, core.Published(&c.Records[0]), core.Retry(&c.Records[1], errors.New("no"), time.Hour), core.Release(&c.Records[2], 0))
-	for _, err := range s.Settle(t.Context(), []core.Outcome{core.Published(&c.Records[0]), core.Release(&c.Records[1], 0)}) {
-		if !errors.Is(err, core.ErrLeaseLost) {
-			t.Fatalf("stale settle: %v", err)
+	settle(t, s, self, outbox.Published(&rs[0]), outbox.Retry(&rs[1], errNo, time.Hour), outbox.Release(&rs[2], 0, false))
+	for i, err := range s.Settle(t.Context(), self, []outbox.Outcome{outbox.Published(&rs[0]), outbox.Release(&rs[1], 0, false), outbox.Release(&rs[2], 0, false)}) {
+		if i == 0 && err != nil || i > 0 && !errors.Is(err, outbox.ErrChanged) {
+			t.Errorf("settle of %d again: %v", i, err)
 		}
 	}
-	if c := claim(t, s, request(10)); ids(c) != "c " {
-		t.Fatalf("claimed %s", ids(c))
+	if got := ids(read(t, s, self, route)); got != "c " {
+		t.Errorf("read %s", got)
 	}
 }
 
-// IN-01 IN-02 IN-03 IN-04 IN-07
-func TestInboxOnce(t *testing.T) {
+// ST-11: the store's default time to live, and what a message says instead.
+func TestDefaultTTL(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{TTL: time.Hour})
+	stage(t, s, raw("a", ""), raw("b", "", core.TTL(time.Minute)), raw("c", "", core.TTL(-1)))
+	for i, r := range read(t, s, join(t, s, route).Session, route) {
+		want := []time.Duration{time.Hour, time.Minute, 0}[i]
+		if r.Expires != (want > 0) || r.Envelope.Expires.IsZero() != (want == 0) || want > 0 && (r.Life.Round(time.Minute) != want || time.Until(r.Envelope.Expires).Round(time.Minute) != want) {
+			t.Errorf("message %d expires at %s, in %s, want in %s", i, r.Envelope.Expires, r.Life, want)
+		}
+	}
+}
+
+// DB-10 DB-22: rows that plain SQL inserted have the slot of their key, whoever looks.
+func TestPlainSQL(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
-	if _, err := s.DB().ExecContext(t.Context(), "CREATE TABLE effects (id TEXT)"); err != nil {
+	self := join(t, s, route).Session
+	stage(t, s, raw("a", "k"))
+	run(t, s.DB(), `INSERT INTO waybill_outbox (id, topic, key, body) VALUES ('b', 'plain.sql', 'k', x'6869'), ('c', 'plain.sql', '', x''), ('d', 'plain.sql', 'k', NULL);
+		INSERT INTO waybill_outbox (topic, key) VALUES ('plain.sql', 'other')`)
+	slot := outbox.SlotOf(route, "k", "")
+	part := outbox.Part{Route: route, Slots: 1 << slot}
+	p, err := s.Read(t.Context(), self, outbox.Look{Ranges: []outbox.Range{{Part: part, To: 1 << 62, Limit: 2}, {Part: part, From: 2, To: 1 << 62}}})
+	if err != nil {
 		t.Fatal(err)
 	}
-	key := core.InboxKey{Consumer: "c", Source: "/s", ID: "1"}
-	var runs atomic.Int32
-	effect := func(ctx context.Context, tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, "INSERT INTO effects VALUES ('1')"); err != nil {
-			return err
-		}
-		if runs.Add(1) == 1 {
-			return errors.New("first run fails")
-		}
-		return nil
+	if got := ids(p.Ranges[0].Records) + ids(p.Ranges[1].Records); got != "a b d " || !p.Ranges[0].More {
+		t.Fatalf("read %s, more %v", got, p.Ranges[0].More)
 	}
+	b := p.Ranges[0].Records[1]
+	if b.Err != nil || b.Slot != slot || string(b.Envelope.Body) != "hi" || b.Envelope.Type != "plain.sql" || b.Envelope.Source != "/test" {
+		t.Errorf("%+v", b)
+	}
+	hold(t, s, self, &b)
+	taken, err := s.Take(t.Context(), self, outbox.Want{Part: all(route), N: 5})
+	if err != nil || len(taken) != 1 || taken[0].Ref.ID != "c" || taken[0].Record.Slot != outbox.SlotOf(route, "", "c") {
+		t.Errorf("%+v %v", taken, err)
+	}
+	settle(t, s, self, outbox.Retry(&b, errNo, 0), outbox.Published(taken[0].Record))
+	if d := dueNow(t, s, self); len(d.Retries) != 1 || d.Retries[0].Slot != slot {
+		t.Errorf("%+v", d)
+	}
+}
+
+// What a trigger of the application refuses fails alone; if it ends the whole transaction, nothing is settled.
+func TestRefusedBySQL(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	self := join(t, s, route).Session
+	stage(t, s, raw("a", ""), raw("b", ""), raw("c", ""), raw("d", ""), raw("e", ""))
+	run(t, s.DB(), `CREATE TRIGGER refuse BEFORE UPDATE OF state ON waybill_outbox WHEN old.id IN ('b') BEGIN SELECT RAISE(ABORT, 'not this one'); END;
+		CREATE TRIGGER refuse_too BEFORE DELETE ON waybill_outbox WHEN old.id = 'd' BEGIN SELECT RAISE(ABORT, 'nor this one'); END`)
+	rs := read(t, s, self, route)
+	res := s.Settle(t.Context(), self, []outbox.Outcome{
+		outbox.Published(&rs[0]), outbox.Retry(&rs[1], errNo, time.Hour), outbox.Abandon(&rs[2], "", errNo), outbox.Published(&rs[3]), outbox.Published(&rs[4]),
+	})
+	for i, err := range res {
+		if refused := i == 1 || i == 3; refused != (err != nil) || refused && core.ClassOf(err) == core.ClassOutage {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if got := ids(read(t, s, self, route)); got != "b d " {
+		t.Errorf("left: %s", got)
+	}
+	run(t, s.DB(), `DROP TRIGGER refuse; CREATE TRIGGER refuse BEFORE UPDATE OF state ON waybill_outbox BEGIN SELECT RAISE(ROLLBACK, 'all'); END; DROP TRIGGER refuse_too`)
+	for i, err := range s.Settle(t.Context(), self, []outbox.Outcome{outbox.Retry(&rs[1], errNo, time.Hour), outbox.Published(&rs[3])}) {
+		if err == nil {
+			t.Errorf("%d was settled", i)
+		}
+	}
+	if got := ids(read(t, s, self, route)); got != "b d " {
+		t.Errorf("left: %s", got)
+	}
+}
+
+// Two processes that stage, take and settle: each keyless record goes to one of them.
+func TestTwoStoresTake(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "test.db")
+	stores := []*Store{openAt(t, path, Options{}), openAt(t, path, Options{})}
+	const n = 200
+	var done sync.Map
+	var count atomic.Int32
 	var wg sync.WaitGroup
-	var processed, duplicate, failed atomic.Int32
-	for range 8 {
+	join(t, stores[0], route)
+	for i, s := range stores {
+		self := join(t, s, route).Session
 		wg.Go(func() {
-			switch st, err := s.Do(t.Context(), key, effect); {
-			case err != nil:
-				failed.Add(1)
-			case st == core.InboxProcessed:
-				processed.Add(1)
-			case st == core.InboxDuplicate:
-				duplicate.Add(1)
+			for j := range n {
+				if _, err := tryStage(t.Context(), s, raw(fmt.Sprint(i, "-", j), "")); err != nil {
+					t.Error(err)
+				}
 			}
 		})
+		for range 2 {
+			wg.Go(func() {
+				for count.Load() < 2*n && !t.Failed() {
+					taken, err := s.Take(t.Context(), self, outbox.Want{Part: all(route), N: 1, Deliver: true})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if len(taken) == 0 {
+						if _, err := s.Wait(t.Context(), []string{route}, 10*time.Millisecond); err != nil {
+							t.Error(err)
+						}
+					}
+					for _, g := range taken {
+						if _, again := done.LoadOrStore(g.Ref.ID, self); again {
+							continue // it is held by this session: another goroutine of it has it
+						}
+						count.Add(1)
+						if err := s.Settle(t.Context(), self, []outbox.Outcome{outbox.Published(g.Record)})[0]; err != nil {
+							t.Error(g.Ref.ID, err)
+						}
+					}
+				}
+			})
+		}
 	}
 	wg.Wait()
-	if processed.Load() != 1 || failed.Load() != 1 || duplicate.Load() != 6 {
-		t.Fatalf("processed %d failed %d duplicates %d", processed.Load(), failed.Load(), duplicate.Load())
+}
+
+// OR-09: the clock goes on above what was settled.
+func TestHighWater(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	self := join(t, s, route).Session
+	stage(t, s, raw("a", ""))
+	r := get(t, s, self, route, "a")
+	settle(t, s, self, outbox.Published(r))
+	if ts, err := s.HighWater(t.Context()); err != nil || ts != r.Envelope.HLC || ts == hlc.Timestamp(0) {
+		t.Errorf("%v %v, want %v", ts, err, r.Envelope.HLC)
 	}
+}
+
+// The units of a route that nobody serves go, and come back with what must be known of them.
+func TestUnitsOfUnservedRoutes(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	m := join(t, s, route)
+	stage(t, s, raw("a", "k"))
+	units := outbox.Split(route, 2)
+	owned := meet(t, s, outbox.Meeting{}).Units
+	meet(t, s, outbox.Meeting{Self: m, Moves: []outbox.Move{{Unit: units[0], From: m.Session, To: m.Session, Low: 3, Careful: 5}, {Unit: units[1], From: m.Session, To: m.Session, Low: 2, Careful: 4}}})
+	r := meet(t, s, outbox.Meeting{Self: m, Leave: true})
+	if len(r.Units) != 0 || !slices.Equal(r.Unserved, []string{route}) || r.Known {
+		t.Errorf("%+v", r)
+	}
+	for range 2 { // without units, and with new ones
+		next := join(t, s)
+		if ok, err := s.GiveUp(t.Context(), next.Session, owned[0], nil); err != nil || !ok {
+			t.Errorf("a give-up of a former term: %v %v", ok, err)
+		}
+		next = join(t, s, route)
+		for i, u := range meet(t, s, outbox.Meeting{}).Units {
+			if u.Low != 2 || u.Careful != 5 || u.Owner != next.Session || u.Term <= owned[i].Term {
+				t.Errorf("%+v", u)
+			}
+		}
+	}
+}
+
+// A control record about many records goes when the owners of all slots have heeded it.
+func TestControlFrom(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	a, b := join(t, s, route), join(t, s, route)
+	unit := outbox.Split(route, 2)[1]
+	meet(t, s, outbox.Meeting{Self: a, Moves: []outbox.Move{{Unit: unit, From: b.Session, To: a.Session}}})
+	run(t, s.DB(), "INSERT INTO waybill_outbox_control (kind, route, seq) VALUES (3, 'default', 7)")
+	control := func(of outbox.Member, slots outbox.Slots) []outbox.Control {
+		p, err := s.Read(t.Context(), of.Session, outbox.Look{Parts: []outbox.Part{{Route: route, Slots: slots}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Control
+	}
+	own := unit.Slots()
+	cs := control(a, own)
+	if len(cs) != 1 || cs[0].Kind != outbox.ControlFrom || cs[0].Seq != 7 {
+		t.Fatalf("%+v", cs)
+	}
+	for range 2 {
+		settle(t, s, a.Session, outbox.Heeded(&cs[0]))
+	}
+	if len(control(a, own)) != 0 || len(control(b, ^own)) != 1 {
+		t.Error("it is there for the other owner only")
+	}
+	settle(t, s, b.Session, outbox.Heeded(&cs[0]))
 	var n int
-	if err := s.DB().QueryRowContext(t.Context(), "SELECT count(*) FROM effects").Scan(&n); err != nil || n != 1 {
-		t.Fatalf("%d effects, %v", n, err)
+	if err := s.DB().QueryRowContext(t.Context(), "SELECT count(*) FROM waybill_outbox_control").Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d left, %v", n, err)
 	}
 }
 
@@ -204,10 +256,11 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "test.db")
 	a, b := openAt(t, path, Options{}), openAt(t, path, Options{})
+	self := join(t, a, route).Session
+	if cause, err := a.Wait(t.Context(), []string{route}, time.Millisecond); err != nil || cause != core.WakeTimer {
+		t.Fatalf("nothing is there: %s %v", cause, err)
+	}
 	for i := range 20 {
-		if c := claim(t, a, request(10)); len(c.Records) != 0 {
-			t.Fatal("not empty")
-		}
 		staged := make(chan time.Time, 1)
 		go func() {
 			if _, err := tryStage(t.Context(), b, raw(strconv.Itoa(i), "")); err != nil {
@@ -215,17 +268,33 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 			}
 			staged <- time.Now()
 		}()
-		cause, err := a.Wait(t.Context(), []string{"default"}, 30*time.Second)
+		cause, err := a.Wait(t.Context(), []string{route}, 30*time.Second)
 		if err != nil || cause != core.WakeNotify {
 			t.Fatalf("%s %v", cause, err)
 		}
 		if late := time.Since(<-staged); late > 2*time.Second {
 			t.Fatalf("woke %s after the commit", late)
 		}
-		c := claim(t, a, request(10))
-		if len(c.Records) != 1 {
-			t.Fatal("nothing to claim")
-		}
-		settle(t, a, core.Published(&c.Records[0]))
+		settle(t, a, self, outbox.Published(get(t, a, self, route, strconv.Itoa(i))))
+	}
+	stage(t, b, raw("timer", "", core.Delay(200*time.Millisecond)))
+	began := time.Now()
+	if cause, err := a.Wait(t.Context(), []string{route}, 30*time.Second); err != nil || cause == core.WakeStop || time.Since(began) > 5*time.Second {
+		t.Errorf("a timer: %s %v after %s", cause, err, time.Since(began))
+	}
+	stage(t, b, raw("head", "k"))
+	if cause, err := a.Wait(t.Context(), []string{route, "other"}, 30*time.Second); err != nil || cause != core.WakeNotify {
+		t.Fatal(cause, err)
+	}
+	settle(t, a, self, outbox.Abandon(get(t, a, self, route, "head"), core.ReasonRejected, errNo))
+	if cause, err := a.Wait(t.Context(), []string{"other"}, 300*time.Millisecond); err != nil || cause != core.WakeTimer {
+		t.Errorf("nothing is there: %s %v", cause, err)
+	}
+	if err := b.DecideHead(t.Context(), route, "k", "head", core.HeadPark); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	if cause, err := a.Wait(t.Context(), []string{route}, 30*time.Second); err != nil || cause != core.WakeNotify || time.Since(began) > 5*time.Second {
+		t.Errorf("a control record: %s %v", cause, err)
 	}
 }

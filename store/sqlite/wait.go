@@ -9,19 +9,39 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// calm is the least time between two wake-ups without a newly staged message in between, so that the commits of a busy
-// application do not make the relay look at messages that wait for their key over and over.
+var _ core.Waiter = (*Store)(nil)
+
+// calm is the least time between two wake-ups without anything new in between, so that the commits of a busy
+// application do not make somebody look at messages that wait for their key, or that another one has out, over and
+// over.
 const calm = 100 * time.Millisecond
+
+const (
+	newsText = `SELECT coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox'), 0),
+		coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox_control'), 0)`
+	// freshText is whether anything of a route is new since the number ?2, or since the control record ?3.
+	freshText = `SELECT EXISTS (SELECT 1 FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND seq > ?2 AND due_at IS NULL AND settled_at IS NULL)
+		OR EXISTS (SELECT 1 FROM waybill_outbox_control INDEXED BY waybill_outbox_control_route WHERE route = ?1 AND number > ?3)`
+	// peekText is whether anything of a route is in line, and when the next schedule and the next retry are due.
+	peekText = `SELECT EXISTS (SELECT 1 FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL),
+		(SELECT min(due_at) FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = 1),
+		(SELECT due_at FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = 4 AND hold = 0 ORDER BY due_at LIMIT 1)`
+)
 
 // watcher notices commits of other connections.
 type watcher struct {
 	lock chan struct{} // held while conn is used
 	conn *sql.Conn
 
-	mu     sync.Mutex
-	seen   map[string]int64 // route → version before the last claim that found nothing
-	staged int64            // newest sequence at the last wake-up
-	woken  time.Time        // when that was
+	mu   sync.Mutex
+	seen map[string]sight // by route
+}
+
+// sight is what a wait saw of a route.
+type sight struct {
+	version      int64 // of the database
+	seq, control int64 // the last numbers when it woke somebody
+	woken        time.Time
 }
 
 func (w *watcher) close() {
@@ -33,10 +53,9 @@ func (w *watcher) close() {
 	}
 }
 
-// look returns a number that is another one after another connection has committed. It comes from a connection that
+// version returns a number that is another one after another connection has committed. It comes from a connection that
 // writes nothing. Where the database is limited to one connection, it is the newest sequence.
-func (s *Store) look(ctx context.Context) (int64, error) {
-	w := &s.watch
+func (w *watcher) version(ctx context.Context, s *Store) (int64, error) {
 	select {
 	case w.lock <- struct{}{}:
 	case <-ctx.Done():
@@ -45,7 +64,7 @@ func (s *Store) look(ctx context.Context) (int64, error) {
 	defer func() { <-w.lock }()
 	var v int64
 	if s.db.Stats().MaxOpenConnections == 1 {
-		err := s.db.QueryRowContext(ctx, s.text.sequence).Scan(&v) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+		err := s.db.QueryRowContext(ctx, s.sql(lastText)).Scan(&v)
 		return v, err
 	}
 	if w.conn == nil {
@@ -66,59 +85,17 @@ func (s *Store) look(ctx context.Context) (int64, error) {
 	return v, err
 }
 
-// sawNothing notes that a claim that began at version found nothing.
-func (s *Store) sawNothing(routes []string, version int64) {
-	s.watch.mu.Lock()
-	defer s.watch.mu.Unlock()
-	s.watch.note(routes, version)
-}
-
-// news reports whether there was a commit since the last claims of routes. A route that was never claimed begins now.
-func (w *watcher) news(routes []string, version int64) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	changed := false
-	for _, r := range routes {
-		if v, ok := w.seen[r]; ok && v != version {
-			changed = true
-		} else if !ok {
-			w.seen[r] = version
-		}
-	}
-	return changed
-}
-
-// ring decides whether to wake the relay, and notes what it will see.
-func (w *watcher) ring(routes []string, version, staged int64) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if staged == w.staged && time.Since(w.woken) < calm {
-		return false // look again at the next poll
-	}
-	w.staged, w.woken = staged, time.Now()
-	w.note(routes, version)
-	return true
-}
-
-// note remembers that version was looked at for routes. The caller holds mu.
-func (w *watcher) note(routes []string, version int64) {
-	for _, r := range routes {
-		w.seen[r] = version
-	}
-}
-
-// Wait blocks until another connection committed something after which a record of routes may be claimable, until the
-// next timer of routes that was staged meanwhile, limit, or the end of ctx.
+// Wait blocks until something new of routes may be due, until the next schedule or retry of routes that is known,
+// limit, or the end of ctx. It needs no member. It may return early for no reason.
 func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
-	st, err := s.prepared(ctx, "wait")
-	if err != nil {
+	if _, err := s.prepared(ctx, "wait"); err != nil {
 		return core.WakeStop, err
 	}
 	end := time.Now().Add(max(limit, 0))
 	poll := time.NewTimer(0)
 	defer poll.Stop()
 	for {
-		rung, next, err := s.listen(ctx, st, routes)
+		rung, next, err := s.listen(ctx, routes)
 		if ctx.Err() != nil {
 			return core.WakeStop, outage("wait", ctx.Err())
 		}
@@ -147,31 +124,91 @@ func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) 
 	}
 }
 
-// listen looks once. Next is the time until the next timer if that may have changed, else negative.
-func (s *Store) listen(ctx context.Context, st *statements, routes []string) (rung bool, next time.Duration, err error) {
-	version, err := s.look(ctx)
-	if err != nil || !s.watch.news(routes, version) {
-		return false, -1, err
-	}
-	var staged int64
-	if err := s.db.QueryRowContext(ctx, s.text.sequence).Scan(&staged); err != nil { //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
-		return false, -1, err
-	}
-	due, next, err := s.peek(ctx, st, routes, s.now())
+// listen looks once. Next is the time until the next schedule or retry if that may have changed, else negative.
+func (s *Store) listen(ctx context.Context, routes []string) (rung bool, next time.Duration, err error) {
+	next = -1
+	version, err := s.watch.version(ctx, s)
 	if err != nil {
-		return false, -1, err
+		return false, next, err
 	}
-	if due {
-		return s.watch.ring(routes, version, staged), next, nil
+	for _, route := range routes {
+		old, known := s.watch.last(route)
+		if known && old.version == version {
+			continue
+		}
+		var news sight
+		var due bool
+		var in time.Duration
+		err := s.read(ctx, "wait", func(w *work) (err error) {
+			news, due, in, err = w.news(ctx, route, old)
+			return err
+		})
+		if err != nil {
+			return false, -1, err
+		}
+		if in >= 0 && (next < 0 || in < next) {
+			next = in
+		}
+		switch {
+		case due && !news.woken.IsZero():
+			rung = true
+		case due:
+			continue // it is too early: look again at the next poll
+		default:
+			news.woken = old.woken
+		}
+		news.version = version
+		s.watch.note(route, news)
 	}
-	s.watch.mu.Lock()
-	defer s.watch.mu.Unlock()
-	s.watch.note(routes, version)
-	return false, next, nil
+	return rung, next, nil
 }
 
-// Wake makes a relay that waits in this process look at once, instead of at its next poll. A producer may call it after
-// a commit. It never blocks.
+func (w *watcher) last(route string) (sight, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	old, known := w.seen[route]
+	return old, known
+}
+
+func (w *watcher) note(route string, news sight) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen[route] = news
+}
+
+// news looks at a route: whether anything is due, and the time until something else is. Woken is set if somebody is
+// to be woken now: for what is new at once, and for the rest now and then.
+func (w *work) news(ctx context.Context, route string, old sight) (news sight, due bool, next time.Duration, err error) {
+	var fresh bool
+	var timer, retry sql.NullInt64
+	next = -1
+	if _, err := w.one(ctx, []any{&news.seq, &news.control}, newsText); err != nil {
+		return news, false, next, err
+	}
+	if _, err := w.one(ctx, []any{&fresh}, freshText, route, old.seq, old.control); err != nil {
+		return news, false, next, err
+	}
+	if _, err := w.one(ctx, []any{&due, &timer, &retry}, peekText, route); err != nil {
+		return news, false, next, err
+	}
+	for _, at := range []sql.NullInt64{timer, retry} {
+		switch in := duration(at.Int64 - w.now); {
+		case !at.Valid:
+		case in <= 0:
+			due = true
+		case next < 0 || in < next:
+			next = in
+		}
+	}
+	due = due || fresh
+	if fresh || due && time.Since(old.woken) >= calm {
+		news.woken = time.Now()
+	}
+	return news, due, next, nil
+}
+
+// Wake makes whoever waits in this process look at once, instead of at the next poll. A producer may call it after a
+// commit. It never blocks.
 func (s *Store) Wake() {
 	select {
 	case s.hint <- struct{}{}:

@@ -2,34 +2,19 @@ package table_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
-	"log/slog"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-	"go.uber.org/goleak"
-
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/transporttest"
-	"github.com/waybill-go/waybill/internal/testenv"
-	memstore "github.com/waybill-go/waybill/store/memory"
-	"github.com/waybill-go/waybill/store/postgres"
-	"github.com/waybill-go/waybill/store/sqlite"
 	"github.com/waybill-go/waybill/transport/table"
 )
-
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
-}
-
-var quiet = slog.New(slog.DiscardHandler)
 
 // TestConformanceMemory runs the transport suite on virtual time.
 //
@@ -52,108 +37,14 @@ func TestConformanceRealTime(t *testing.T) {
 	})
 }
 
-// TR-07
-func TestConformancePostgres(t *testing.T) {
-	t.Parallel()
-	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
-		t.Helper()
-		t.Parallel()
-		b, _ := postgresBackend(t, 8)
-		return suite{newHarness(t, b)}
-	})
-}
-
-// TR-07
-func TestConformanceSQLite(t *testing.T) {
-	t.Parallel()
-	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
-		t.Helper()
-		t.Parallel()
-		return suite{newHarness(t, sqliteBackend(t))}
-	})
-}
-
 // backend is a store and how to stage in it.
 type backend struct {
-	store core.OutboxStore
+	store outbox.Store
 	stage func(context.Context, ...core.Message) error
 }
 
-func memoryBackend(tb testing.TB) backend {
-	tb.Helper()
-	s, err := memstore.New(memstore.Options{Source: "/test"})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return backend{s, func(ctx context.Context, msgs ...core.Message) error {
-		tx := s.Begin()
-		defer tx.Rollback()
-		if _, err := s.Stage(ctx, tx, msgs...); err != nil {
-			return err
-		}
-		return tx.Commit()
-	}}
-}
-
-func postgresBackend(tb testing.TB, conns int32) (backend, *pgxpool.Pool) {
-	tb.Helper()
-	cfg, err := pgxpool.ParseConfig(testenv.Postgres(tb).DSN)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	cfg.MaxConns = conns
-	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(pool.Close)
-	return postgresOn(tb, pool), pool
-}
-
-func postgresOn(tb testing.TB, pool *pgxpool.Pool) backend {
-	tb.Helper()
-	o, err := postgres.NewOutbox(pool, postgres.Options{Source: "/test"})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := o.Migrate(tb.Context()); err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = o.Close(context.Background()) })
-	return backend{o, func(ctx context.Context, msgs ...core.Message) error {
-		tx, err := pool.Begin(ctx)
-		if err != nil {
-			return err
-		}
-		defer tx.Rollback(ctx) // nothing is left after a commit
-		if _, err := o.Stage(ctx, tx, msgs...); err != nil {
-			return err
-		}
-		return tx.Commit(ctx)
-	}}
-}
-
-func sqliteBackend(tb testing.TB) backend {
-	tb.Helper()
-	s, err := sqlite.Open(tb.Context(), filepath.Join(tb.TempDir(), "box.db"), sqlite.Options{Source: "/test", AutoMigrate: true})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = s.Close() })
-	return backend{s, func(ctx context.Context, msgs ...core.Message) error {
-		tx, err := s.DB().BeginTx(ctx, &sql.TxOptions{})
-		if err != nil {
-			return err
-		}
-		defer tx.Rollback() // nothing is left after a commit
-		if _, err := s.Stage(ctx, tx, msgs...); err != nil {
-			return err
-		}
-		return tx.Commit()
-	}}
-}
-
-// harness makes a whole transport of a table: publishing is staging on the route of every queue that is bound for the topic.
+// harness makes a whole transport of a table: publishing is staging on the route of every queue that is bound for the
+// topic.
 type harness struct {
 	*table.Transport
 	stage func(context.Context, ...core.Message) error
@@ -185,13 +76,13 @@ func (s suite) NewName() string           { return fmt.Sprintf("q%d", names.Add(
 // memorySuite can also look at what is parked.
 type memorySuite struct {
 	suite
-	store *memstore.Store
+	store *store
 }
 
 func newMemorySuite(tb testing.TB) memorySuite {
 	tb.Helper()
-	b := memoryBackend(tb)
-	return memorySuite{suite{newHarness(tb, b)}, b.store.(*memstore.Store)} //nolint:forcetypeassert // it is
+	s := newStore(tb)
+	return memorySuite{suite{newHarness(tb, backend{s, s.stage})}, s}
 }
 
 func (s memorySuite) Parked(_ context.Context, queue string) ([]transporttest.Parked, error) {
@@ -277,6 +168,7 @@ func unfill(e *core.Envelope) func(*core.Envelope) {
 func (h *harness) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	bindings := sub.Bindings
 	sub.Bindings = nil
+	sub.Concurrency = sub.Prefetch // the suite has no handlers: whatever it may hold is handled
 	r, err := h.Transport.Subscribe(ctx, sub)
 	if err != nil {
 		return nil, err

@@ -10,9 +10,10 @@ import (
 
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/store/memory"
-	"github.com/waybill-go/waybill/store/postgres"
+	postgres "github.com/waybill-go/waybill/store/postgres"
 	"github.com/waybill-go/waybill/transport/table"
 )
 
@@ -22,18 +23,18 @@ type Mail struct{ To, Text string }
 var SendMail = core.NewTopic("mails.send", core.JSON[Mail]()).On("mails")
 
 // remind stages a mail for tomorrow, in the caller's transaction.
-func remind(ctx context.Context, outbox *postgres.Outbox, tx pgx.Tx, m Mail) error {
-	_, err := outbox.Stage(ctx, tx, SendMail.Message(m, core.Key(m.To), core.Delay(24*time.Hour)))
+func remind(ctx context.Context, box *postgres.Outbox, tx pgx.Tx, m Mail) error {
+	_, err := box.Stage(ctx, tx, SendMail.Message(m, core.Key(m.To), core.Delay(24*time.Hour)))
 	return err
 }
 
 // work handles mails until ctx ends: no broker, no relay.
 func work(ctx context.Context, pool *pgxpool.Pool, marks *inbox.Inbox[pgx.Tx]) error {
-	outbox, err := postgres.NewOutbox(pool, postgres.Options{Source: "/shop"})
+	box, err := postgres.NewOutbox(pool, postgres.Options{Source: "/shop"})
 	if err != nil {
 		return err
 	}
-	queue, err := table.New(outbox, table.Options{})
+	queue, err := table.New(box, table.Options{})
 	if err != nil {
 		return err
 	}
@@ -53,7 +54,7 @@ func work(ctx context.Context, pool *pgxpool.Pool, marks *inbox.Inbox[pgx.Tx]) e
 }
 
 // tuned gives two queues options of their own.
-func tuned(store core.OutboxStore) (*table.Transport, error) {
+func tuned(store outbox.Store) (*table.Transport, error) {
 	return table.New(store, table.Options{
 		Queues: map[string]table.QueueOptions{
 			"reports": {BatchSize: 1, Lease: 10 * time.Minute},       // few and slow

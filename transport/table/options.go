@@ -25,15 +25,14 @@ const (
 
 // Options configures a [Transport]. Zero fields mean the default. The number of handlers is the subscription's.
 type Options struct {
-	// BatchSize bounds the records of one claim; default 10. A claim takes no more than the subscription's prefetch has
-	// room for.
+	// BatchSize bounds the records that are taken at once; default 10. No more are taken than handlers are free.
 	BatchSize int
-	// PollMin and PollMax bound the pause after a claim that found nothing, while no timer is due: from PollMin, doubled up
-	// to PollMax, shortened by a random quarter at most. With a store that is a core.Waiter it is PollMax at once, and the
-	// store ends it. Default 1 s and 10 s.
+	// PollMin and PollMax bound the pause after a look that found nothing, while no timer is due: from PollMin, doubled up
+	// to PollMax. With a store that is a core.Waiter it is PollMax at once, and the store ends it. Default 1 s and 10 s.
+	// For messages without a key it is at most half a second while several processes share the queue.
 	PollMin, PollMax time.Duration
-	// Lease is how long a claim lasts without being renewed; default 60 s, 50 ms to 24 h. It is how late a message comes
-	// whose process was killed.
+	// Lease is how long a process may be silent before others take over what it had; default 60 s, 50 ms to 24 h. It is
+	// how late a message comes whose process was killed.
 	Lease time.Duration
 	// Order is the order of a queue; default per key.
 	Order core.Order
@@ -41,14 +40,14 @@ type Options struct {
 	BlockAfterAbandon bool
 	// Queues overrides all of this for single queues.
 	Queues map[string]QueueOptions
-	// Owner names the claimer in the store, for people to read; default "table". Use the host's name, say.
+	// Owner names the process in the store, for people to read; default "table". Use the host's name, say.
 	Owner string
 	// Logger is for logs; nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// QueueOptions are the options of one queue. Zero BatchSize, PollMin, PollMax and Lease mean those of [Options]; Order and
-// BlockAfterAbandon are as they stand here.
+// QueueOptions are the options of one queue. Zero BatchSize, PollMin, PollMax and Lease mean those of [Options];
+// Order and BlockAfterAbandon are as they stand here.
 type QueueOptions struct {
 	// BatchSize is as in Options.
 	BatchSize int
@@ -64,22 +63,21 @@ type QueueOptions struct {
 
 // Validate reports all problems of o at once, or nil.
 func (o Options) Validate() error {
-	return core.Invalid("waybill/table: options", o.problems(nil)...)
+	return core.Invalid("waybill/table: options", o.problems()...)
 }
 
-// problems also checks against a store's traits, if they are known.
-func (o Options) problems(traits *core.StoreTraits) []string {
+func (o Options) problems() []string {
 	var p []string
 	if s := core.CheckName(o.Owner); s != "" {
 		p = append(p, "Owner: "+s)
 	}
-	p = append(p, o.base().problems("", traits)...)
+	p = append(p, o.base().problems("")...)
 	for _, name := range slices.Sorted(maps.Keys(o.Queues)) {
 		field := fmt.Sprintf("Queues[%q]", name)
 		if name == "" {
 			p = append(p, field+": name a queue")
 		}
-		p = append(p, o.queue(name).problems(field+".", traits)...)
+		p = append(p, o.queue(name).problems(field+".")...)
 	}
 	return p
 }
@@ -119,15 +117,11 @@ func (q QueueOptions) or(def QueueOptions) QueueOptions {
 	return q
 }
 
-func (q QueueOptions) problems(prefix string, traits *core.StoreTraits) []string {
+func (q QueueOptions) problems(prefix string) []string {
 	var p []string
 	bad := func(format string, a ...any) { p = append(p, prefix+fmt.Sprintf(format, a...)) }
-	limit := maxBatch
-	if traits != nil && traits.MaxClaim > 0 {
-		limit = min(limit, traits.MaxClaim)
-	}
-	if q.BatchSize < 1 || q.BatchSize > limit {
-		bad("BatchSize: %d is not between 1 and %d", q.BatchSize, limit)
+	if q.BatchSize < 1 || q.BatchSize > maxBatch {
+		bad("BatchSize: %d is not between 1 and %d", q.BatchSize, maxBatch)
 	}
 	if q.PollMin < time.Millisecond {
 		bad("PollMin: %s is less than a millisecond; leave it 0 for %s", q.PollMin, DefaultPollMin)
@@ -143,9 +137,6 @@ func (q QueueOptions) problems(prefix string, traits *core.StoreTraits) []string
 	}
 	if q.BlockAfterAbandon && q.Order != core.OrderPerKey {
 		bad("BlockAfterAbandon: only OrderPerKey has keys that can block")
-	}
-	if traits != nil && (q.Order == core.OrderPerKey && !traits.KeyOrder || q.Order == core.OrderHLC && !traits.HLCOrder) {
-		bad("Order: this store does not claim in the order %s; choose another order or store", q.Order)
 	}
 	return p
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,10 +17,56 @@ import (
 
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 	"github.com/waybill-go/waybill/transport/table"
 )
+
+// TR-07
+func TestConformancePostgres(t *testing.T) {
+	t.Parallel()
+	transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+		t.Helper()
+		t.Parallel()
+		b, _ := postgresBackend(t, 8)
+		return suite{newHarness(t, b)}
+	})
+}
+
+func postgresBackend(tb testing.TB, conns int32) (backend, *pgxpool.Pool) {
+	tb.Helper()
+	cfg, err := pgxpool.ParseConfig(testenv.Postgres(tb).DSN)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cfg.MaxConns = conns
+	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(pool.Close)
+	return postgresOn(tb, pool), pool
+}
+
+func postgresOn(tb testing.TB, pool *pgxpool.Pool) backend {
+	tb.Helper()
+	o, err := postgres.NewOutbox(pool, postgres.Options{Source: "/test"})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := o.Migrate(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = o.Close(context.Background()) })
+	return backend{o, func(ctx context.Context, msgs ...core.Message) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			_, err := o.Stage(ctx, tx, msgs...)
+			return err
+		})
+	}}
+}
 
 var mail = core.NewTopic("mail.send", core.JSON[int]()).On("mails")
 
@@ -49,8 +96,8 @@ func run(t *testing.T, sub core.Subscriber, done <-chan struct{}, handlers map[s
 	}
 }
 
-// TestSmallPool: with the inbox, and ten handlers at a time, on a pool of two connections and of one: everything is handled,
-// once.
+// TestSmallPool: with the inbox, and ten handlers at a time, on a pool of two connections and of one: everything is
+// handled, once.
 //
 // TQ-06, TQ-01
 func TestSmallPool(t *testing.T) {
@@ -209,34 +256,100 @@ func TestTimersPostgres(t *testing.T) {
 // CO-08, TQ-03
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]func(t *testing.T) (dead, alive backend){
-		"postgres": func(t *testing.T) (dead, alive backend) {
-			t.Helper()
-			dead, pool := postgresBackend(t, 4)
-			return dead, postgresOn(t, pool)
-		},
-		"sqlite": func(t *testing.T) (dead, alive backend) {
-			t.Helper()
-			b := sqliteBackend(t)
-			return b, b
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dead, alive := open(t)
-			if err := dead.stage(t.Context(), mail.Message(1, core.ID("a")), mail.Message(2, core.ID("b"))); err != nil {
-				t.Fatal(err)
+	b, pool := postgresBackend(t, 4)
+	if err := b.stage(t.Context(), mail.Message(1, core.ID("a")), mail.Message(2, core.ID("b"), core.Key("k"))); err != nil {
+		t.Fatal(err)
+	}
+	cfg := pool.Config()
+	dead, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := subscribe(t, newTable(t, postgresOn(t, dead).store, table.Options{Lease: 300 * time.Millisecond}))
+	receive(t, gone, 2)
+	dead.Close() // it says nothing more
+	r := subscribe(t, newTable(t, b.store, table.Options{Lease: 300 * time.Millisecond}))
+	for _, d := range receive(t, r, 2) {
+		if d.Redeliveries != 1 || d.Attempt != 1 {
+			t.Errorf("%s: redeliveries %d, attempt %d", d.Envelope.ID, d.Redeliveries, d.Attempt)
+		}
+		settled(t, r, core.AckDone(d))
+	}
+}
+
+// TestFreeProcessesTakeAllPostgres: 50 receivers with one handler each; while some handlers take long, what has no
+// key goes to the others.
+//
+// TQ-06
+func TestFreeProcessesTakeAllPostgres(t *testing.T) {
+	t.Parallel()
+	b, pool := postgresBackend(t, 20)
+	const receivers, slow, quick = 50, 15, 600
+	release, began, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var mu sync.Mutex
+	runs, busy := map[string]int{}, 0
+	handler := core.Handler{Name: "mail.send", Handle: func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+		mu.Lock()
+		if runs[d.Envelope.ID]++; runs[d.Envelope.ID] > 1 {
+			t.Errorf("%s runs again", d.Envelope.ID)
+		}
+		long := strings.HasPrefix(d.Envelope.ID, "slow")
+		if long {
+			if busy++; busy == slow {
+				close(began)
 			}
-			// The lifeless store cannot renew: its process is gone.
-			gone := subscribe(t, newTable(t, plain{dead.store}, table.Options{Lease: 300 * time.Millisecond}))
-			receive(t, gone, 2)
-			r := subscribe(t, newTable(t, alive.store, table.Options{}))
-			for _, d := range receive(t, r, 2) {
-				if d.Redeliveries != 1 || d.Attempt != 1 {
-					t.Errorf("%s: redeliveries %d, attempt %d", d.Envelope.ID, d.Redeliveries, d.Attempt)
-				}
-				settled(t, r, core.AckDone(d))
+		}
+		if len(runs) == slow+quick {
+			close(done)
+		}
+		mu.Unlock()
+		if long {
+			<-release
+		}
+		return core.HandlerProcessed, nil
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range receivers {
+		c, err := consumer.New(newTable(t, plain{b.store}, table.Options{PollMin: 100 * time.Millisecond, PollMax: 100 * time.Millisecond}), consumer.Options{Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Handle(core.Subscription{Queue: "mails", Concurrency: 1}, handler); err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			if err := c.Run(ctx); err != nil {
+				t.Error(err)
 			}
 		})
 	}
+	var msgs []core.Message
+	for i := range slow {
+		msgs = append(msgs, mail.Message(i, core.ID(fmt.Sprint("slow", i))))
+	}
+	if err := b.stage(t.Context(), msgs...); err != nil {
+		t.Fatal(err)
+	}
+	wait := func(what string, ch chan struct{}) {
+		select {
+		case <-ch:
+		case <-time.After(60 * time.Second):
+			t.Errorf("%s: not in time", what)
+		}
+	}
+	wait("slow ones", began)
+	msgs = nil
+	for i := range quick {
+		msgs = append(msgs, mail.Message(i, core.ID(fmt.Sprint("quick", i))))
+	}
+	start := time.Now()
+	if err := b.stage(t.Context(), msgs...); err != nil {
+		t.Fatal(err)
+	}
+	wait("quick ones", done) // while all slow ones go on
+	t.Logf("%d quick ones took %s, %d connections", quick, time.Since(start), pool.Stat().TotalConns())
+	close(release)
+	cancel()
+	wg.Wait()
 }

@@ -4,376 +4,200 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/dispatch"
 )
 
-const (
-	defaultConcurrency = 10 // of a subscription that nobody completed
-	maxHasty           = 8  // empty claims that may follow at once
-	hastyPause         = 50 * time.Millisecond
-)
+const defaultConcurrency = 10 // of a subscription that nobody completed
+
+// holding is a record that was handed out: a Delivery's Handle.
+type holding struct {
+	r       *receiver
+	item    *dispatch.Item
+	state   holdState
+	lost    bool      // another process has it
+	since   time.Time // when it was handed out
+	logged  bool      // that it is held for long
+	pending *settling // its settle, once it was asked for
+}
 
 // The states of a holding.
 type holdState uint8
 
 const (
-	waits  holdState = iota // ready, or behind another one of its key
-	handed                  // in the caller's hands
+	handed holdState = iota // in the caller's hands
 	settle                  // on its way to the store
 	gone                    // not ours any more
 )
 
-// holding is a claimed record: a Delivery's Handle.
-type holding struct {
-	r        *receiver
-	rec      core.Record // without what only the delivery needs
-	state    holdState
-	heads    bool      // first of its lane
-	lost     bool      // another claim holds it
-	claimed  time.Time // before the claim was sent
-	deadline time.Time // end of the lease, by our clock
-	renewAt  time.Time
-	renewals int
-	delivery *core.Delivery // until it is handed out
-}
-
-// receiver is guarded by its transport's lock.
+// receiver is a member of the outbox from its first Receive until it is closed. It is guarded by its transport's lock.
 type receiver struct {
 	t        *Transport
 	opts     QueueOptions
-	route    core.RouteOrder
-	prefetch int
+	queue    string
+	handlers int // how many deliveries may be in the caller's hands,
+	prefetch int // and how many may not be settled
 	drop     bool
-	lanesOff bool            // the order of a key is no matter, or the caller's
-	base     context.Context //nolint:containedctx // of its claims: they outlive the Receive that asked
+	base     context.Context //nolint:containedctx // of its calls: they outlive the Receive that asked
 	cancel   context.CancelFunc
-	changed  chan struct{} // closed and replaced when Receive should look again
-	closed   bool
+	changed  chan struct{} // closed and replaced when Receive or Close should look again
 
-	held  map[*holding]struct{} // claimed and not settled
-	ready []*holding
-	lanes map[string][]*holding // what waits behind each key in progress
-	out   int                   // handed out and not settled
-	err   error                 // of the last claim, to be returned
-
-	claiming    bool
-	heldAtClaim bool      // keyed records were held, which may have hidden others
-	alone       bool      // a suspect waits to be claimed alone
-	solo        bool      // a suspect is held, alone
-	asleep      bool      // the last claim brought nothing, and nobody said since that there is more
-	wakeAt      time.Time // no claim before then
-	wokenBy     time.Time // what came up while a claim was in progress
-	empties     int       // claims in a row that brought nothing
-	hasty       int       // of these, the ones that followed at once
-	lastClaim   time.Time
+	d       *dispatch.Dispatcher
+	started bool
+	closed  bool
+	limit   int // of the Receive in progress; 0 = none
+	out     map[*dispatch.Item]*holding
+	busy    int   // of them in the caller's hands
+	err     error // of a call, to be returned by Receive
+	running int   // calls in progress,
+	looking int   // and those of them that may bring something
+	hasty   int   // wake-ups in a row that led to nothing
+	stirAt  time.Time
+	timer   *time.Timer
 }
 
 func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q QueueOptions) *receiver {
 	r := &receiver{
-		t: t, opts: q, route: core.RouteOrder{Route: sub.Queue, Order: q.Order, BlockAfterAbandon: q.BlockAfterAbandon},
-		prefetch: sub.Prefetch, drop: sub.Unparked, lanesOff: sub.InOrder && !q.BlockAfterAbandon || q.Order != core.OrderPerKey, changed: make(chan struct{}), held: map[*holding]struct{}{}, lanes: map[string][]*holding{},
+		t: t, opts: q, queue: sub.Queue, handlers: sub.Concurrency, prefetch: sub.Prefetch, drop: sub.Unparked,
+		changed: make(chan struct{}), out: map[*dispatch.Item]*holding{},
 	}
-	if r.prefetch == 0 {
-		if r.prefetch = 2 * sub.Concurrency; r.prefetch == 0 {
-			r.prefetch = 2 * defaultConcurrency
-		}
+	if r.handlers == 0 {
+		r.handlers = defaultConcurrency
+	}
+	switch {
+	case r.prefetch == 0:
+		r.prefetch = 2 * r.handlers
+	case r.prefetch > 2*r.handlers: // somebody wants messages to wait in the process: for batches, say
+		r.handlers = r.prefetch
+	default:
+		r.handlers = min(r.handlers, r.prefetch)
 	}
 	r.base, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	route := dispatch.Route{Name: r.queue, Order: q.Order, Blocks: q.BlockAfterAbandon, Queue: true}
+	if sub.InOrder && !q.BlockAfterAbandon {
+		route.Pipelined = r.prefetch
+	}
+	o := dispatch.Options{
+		Name: t.opts.Owner, NewSession: newSession, Routes: []dispatch.Route{route}, Lease: q.Lease, Gather: -1,
+		PollMin: q.PollMin, PollMax: q.PollMax, Handlers: r.handlers, Settled: r.settled,
+	}
+	if t.waiter != nil {
+		o.PollMin = o.PollMax
+	}
+	r.d = dispatch.New(t.store.Traits(), o)
 	return r
 }
+
+func newSession() outbox.Session { return outbox.Session(rand.Int64N(math.MaxInt64-1) + 1) }
 
 // Receive waits for deliveries; see core.Receiver.
 func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, error) {
 	if limit < 1 {
 		return nil, core.Invalid("waybill/table: receive", fmt.Sprintf("limit: %d is less than 1", limit))
 	}
+	defer r.rest()
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("waybill/table: receive: %w", err)
 		}
-		ds, changed, pause, err := r.look(limit)
+		ds, changed, err := r.look(limit)
 		if err != nil || len(ds) > 0 {
 			return ds, err
 		}
-		if err := await(ctx, changed, pause); err != nil {
+		if err := await(ctx, changed); err != nil {
 			return nil, fmt.Errorf("waybill/table: receive: %w", err)
 		}
 	}
 }
 
-// look returns what is there, or else starts what is to be done and says when to look again: at a change, and after
-// pause, if that is positive.
-func (r *receiver) look(limit int) ([]*core.Delivery, <-chan struct{}, time.Duration, error) {
+// look returns what is there, or else says what to wait for.
+func (r *receiver) look(limit int) ([]*core.Delivery, <-chan struct{}, error) {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
 	if r.closed {
-		return nil, nil, 0, errClosed("receive")
+		return nil, nil, errClosed("receive")
 	}
-	now := time.Now()
-	if ds := r.take(limit, now); len(ds) > 0 {
-		return ds, nil, 0, nil
+	r.started, r.limit = true, limit
+	if ds := r.take(time.Now()); len(ds) > 0 {
+		return ds, nil, nil
 	}
 	if err := r.err; err != nil {
 		r.err = nil
-		return nil, nil, 0, err
+		return nil, nil, err
 	}
-	room := min(limit, r.prefetch-r.out-len(r.ready), r.opts.BatchSize)
-	switch pause := r.wakeAt.Sub(now); {
-	case r.claiming, room < 1, r.solo, r.alone && len(r.held) > 0:
-		return nil, r.changed, 0, nil
-	case pause > 0:
-		r.t.listen()
-		return nil, r.changed, pause, nil
-	}
-	r.claim(room)
-	return nil, r.changed, 0, nil
+	r.pump()
+	return nil, r.changed, nil
 }
 
-func await(ctx context.Context, changed <-chan struct{}, pause time.Duration) error {
-	var timer <-chan time.Time
-	if pause > 0 {
-		t := time.NewTimer(pause)
-		defer t.Stop()
-		timer = t.C
-	}
+// rest ends a Receive: until the next one there is nobody to hand out to.
+func (r *receiver) rest() {
+	r.t.mu.Lock()
+	defer r.t.mu.Unlock()
+	r.limit = 0
+	r.pump()
+}
+
+func await(ctx context.Context, changed <-chan struct{}) error {
 	select {
 	case <-changed:
-	case <-timer:
+		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return nil
 }
 
-// take hands out what is ready. What waited for longer than its lease is let go. mu is held.
-func (r *receiver) take(limit int, now time.Time) []*core.Delivery {
+// free returns how many deliveries could be handed out now.
+func (r *receiver) free() int {
+	if r.closed {
+		return 0
+	}
+	return max(min(r.limit, r.handlers-r.busy, r.prefetch-len(r.out)), 0)
+}
+
+// take hands out what is ready. mu is held.
+func (r *receiver) take(now time.Time) []*core.Delivery {
 	var ds []*core.Delivery
-	for len(r.ready) > 0 && len(ds) < limit && r.out < r.prefetch {
-		h := r.ready[0]
-		r.ready[0] = nil
-		r.ready = r.ready[1:]
-		if h.lost || now.After(h.deadline) {
-			r.abort(h)
-			continue
-		}
-		h.state = handed
-		r.out++
-		ds = append(ds, h.delivery)
-		h.delivery = nil
+	for _, it := range r.d.Hand(now, r.queue, r.free()) {
+		rec := &it.Record
+		h := &holding{r: r, item: it, since: now}
+		ds = append(ds, &core.Delivery{Envelope: rec.Envelope, Queue: r.queue, Attempt: rec.Attempts + 1, Redeliveries: rec.Crashes, Err: rec.Err, Handle: h})
+		r.out[it] = h
+		r.busy++
+	}
+	if len(ds) > 0 {
+		r.err, r.hasty = nil, 0
+		r.t.stats.Claimed += int64(len(ds))
 	}
 	return ds
 }
 
-// claim starts a claim. It outlives the Receive that asked for it. mu is held.
-func (r *receiver) claim(room int) {
-	req := core.ClaimRequest{Owner: r.t.opts.Owner, Routes: []core.RouteOrder{r.route}, MaxRecords: room, Lease: r.opts.Lease, Alone: r.alone}
-	r.claiming, r.asleep, r.heldAtClaim, r.wokenBy = true, false, len(r.held) > 0, time.Time{}
-	go func() {
-		var claim core.Claim
-		var err error
-		var sent time.Time
-		select {
-		case r.t.claimSlot <- struct{}{}:
-			sent = time.Now()
-			ctx, cancel := context.WithTimeout(r.base, r.opts.Lease/2)
-			claim, err = r.t.store.Claim(ctx, req)
-			if err != nil && ctx.Err() != nil { // whatever the driver made of it
-				err = &core.Error{Class: core.ClassOutage, Err: err}
-			}
-			cancel()
-			<-r.t.claimSlot
-		case <-r.base.Done():
-			err = errClosed("claim")
-		}
-		r.t.mu.Lock()
-		defer r.t.mu.Unlock()
-		r.claimed(&req, &claim, err, sent)
-	}()
-}
-
-// claimed takes in the answer to a claim. mu is held.
-func (r *receiver) claimed(req *core.ClaimRequest, claim *core.Claim, err error, sent time.Time) {
-	defer r.notify()
-	r.claiming = false
-	if err != nil {
-		if !r.closed {
-			r.err = core.Within("waybill/table: receive: queue "+r.route.Route, err)
-		}
-		r.wakeAt = time.Time{}
+// forget ends the receiver's hold on h. mu is held.
+func (r *receiver) forget(h *holding) {
+	if h.state == gone {
 		return
 	}
-	n := len(claim.Records)
-	r.t.stats.Claims++
-	r.t.stats.Claimed += int64(n)
-	r.alone = claim.Suspects && !req.Alone
-	r.solo = req.Alone && n > 0
-	r.rest(req, claim, sent)
-	for i := range claim.Records {
-		r.accept(&claim.Records[i], sent)
+	if h.state == handed {
+		r.busy--
 	}
-	if r.closed {
-		r.giveUp()
-	}
+	h.state = gone
+	delete(r.out, h.item)
+	r.notify()
 }
 
-// accept takes in a claimed record.
-func (r *receiver) accept(rec *core.Record, sent time.Time) {
-	d := &core.Delivery{Envelope: rec.Envelope, Queue: r.route.Route, Attempt: rec.Attempts + 1, Redeliveries: rec.Crashes, Err: rec.Err}
-	h := &holding{r: r, rec: *rec, claimed: sent, deadline: sent.Add(r.opts.Lease), renewAt: sent.Add(r.opts.Lease / 2), delivery: d}
-	h.rec.Envelope = core.Envelope{ID: rec.Envelope.ID, Key: rec.Envelope.Key, HLC: rec.Envelope.HLC}
-	d.Handle = h
-	r.held[h] = struct{}{}
-	r.t.renewBy(h.renewAt)
-	if key := r.laneOf(h); key != "" {
-		behind, busy := r.lanes[key]
-		if busy {
-			r.lanes[key] = append(behind, h)
-			return
-		}
-		r.lanes[key], h.heads = nil, true
-	}
-	r.ready = append(r.ready, h)
-}
-
-// laneOf returns the key in whose order h goes; empty if it has none.
-func (r *receiver) laneOf(h *holding) string {
-	if r.lanesOff {
-		return ""
-	}
-	return h.rec.Envelope.Key
-}
-
-// rest decides when to claim next after claim.
-func (r *receiver) rest(req *core.ClaimRequest, claim *core.Claim, sent time.Time) {
-	now := time.Now()
-	if len(claim.Records) > 0 {
-		r.empties, r.hasty = 0, 0
-	} else {
-		r.empties++
-		switch gap := sent.Sub(r.lastClaim); {
-		case gap < hastyPause:
-			r.hasty++
-		case gap > 4*hastyPause:
-			r.hasty = 0
-		}
-	}
-	r.lastClaim = sent
-	r.wakeAt = r.floor(now)
-	if len(claim.Records) == 0 && !claim.More && !claim.Suspects && !req.Alone { // nothing is due
-		r.asleep = true
-		pause := r.opts.PollMax
-		if r.t.waiter == nil || r.t.waitFails > 0 {
-			pause = (&core.Backoff{Base: r.opts.PollMin, Cap: r.opts.PollMax}).Delay(r.empties)
-		}
-		pause -= rand.N(pause/4 + 1) // so that replicas do not poll in step
-		if claim.NextIn >= 0 {
-			pause = min(pause, max(claim.NextIn, time.Millisecond))
-		}
-		if t := now.Add(pause); t.After(r.wakeAt) {
-			r.wakeAt = t
-		}
-	}
-	if !r.wokenBy.IsZero() && r.wokenBy.Before(r.wakeAt) {
-		r.wakeAt, r.asleep = r.wokenBy, false
-	}
-}
-
-// floor returns the earliest time of the next claim: now, unless too many brought nothing.
-func (r *receiver) floor(now time.Time) time.Time {
-	if r.hasty > maxHasty {
-		return now.Add(hastyPause)
-	}
-	return now
-}
-
-// wakeBy makes the next claim happen at t, if it was planned for later. mu is held.
-func (r *receiver) wakeBy(t time.Time) {
-	if t.Before(r.wakeAt) {
-		r.wakeAt = t
-		r.notify()
-	}
-	if r.claiming && (r.wokenBy.IsZero() || t.Before(r.wokenBy)) { // its answer must not put this off
-		r.wokenBy = t
-	}
-}
-
-// notify makes Receive look again. mu is held.
+// notify makes Receive and Close look again. mu is held.
 func (r *receiver) notify() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
-// forget ends the receiver's hold on h. mu is held.
-func (r *receiver) forget(h *holding) {
-	if h.state == handed || h.state == settle {
-		r.out--
-	}
-	h.state = gone
-	delete(r.held, h)
-	r.solo = r.solo && len(r.held) > 0
-	r.notify()
-}
-
-// advance lets the one behind h in its lane come up, after h was settled. mu is held.
-func (r *receiver) advance(h *holding) {
-	key := h.rec.Envelope.Key
-	if h.heads && len(r.lanes[key]) > 0 {
-		next := r.lanes[key][0]
-		r.lanes[key] = r.lanes[key][1:]
-		h.heads, next.heads = false, true
-		r.ready = append(r.ready, next)
-		r.notify()
-		return
-	}
-	if h.heads {
-		h.heads = false
-		delete(r.lanes, key)
-	}
-	if r.heldAtClaim && key != "" && r.route.Order == core.OrderPerKey { // what the last claim could not see behind h can be claimed
-		r.wakeBy(r.floor(time.Now()))
-	}
-}
-
-// cut ends h's lane and returns what waited in it. mu is held.
-func (r *receiver) cut(h *holding) []*holding {
-	if !h.heads {
-		return nil
-	}
-	h.heads = false
-	behind := r.lanes[h.rec.Envelope.Key]
-	delete(r.lanes, h.rec.Envelope.Key)
-	return behind
-}
-
-// abort lets go of h, which waited for too long or is lost, and of what waits behind it. mu is held.
-func (r *receiver) abort(h *holding) {
-	for _, f := range append(r.cut(h), h) {
-		if f.lost {
-			r.forget(f)
-			continue
-		}
-		r.t.release(f)
-	}
-}
-
-// giveUp releases everything that was not handed out. mu is held.
-func (r *receiver) giveUp() {
-	for h := range r.held {
-		h.heads = false
-		if h.state == waits {
-			r.t.release(h)
-		}
-	}
-	r.ready = nil
-	clear(r.lanes)
-}
-
-// Close gives back what was not handed out, at no cost, and lets the leases of what was run out at once: that counts as a
-// redelivery. If the store cannot be reached they run out by themselves, which the error says.
+// Close gives back what was not handed out, at no cost, and lets others have what was at once: that counts as a
+// redelivery. If the store cannot be reached they get it after the lease, which the error says.
 func (r *receiver) Close(ctx context.Context) error {
 	t := r.t
 	t.mu.Lock()
@@ -383,70 +207,40 @@ func (r *receiver) Close(ctx context.Context) error {
 	}
 	r.closed = true
 	r.notify()
-	r.giveUp()
-	t.unstick()
-	for (r.claiming || r.settling() > 0) && ctx.Err() == nil {
+	r.d.Quit()
+	r.pump()
+	for r.started && !r.d.Left() && ctx.Err() == nil {
 		changed := r.changed
 		t.mu.Unlock()
-		_ = await(ctx, changed, 0)
+		_ = await(ctx, changed)
 		t.mu.Lock()
 	}
+	left := !r.started || r.d.Left()
 	r.cancel()
-	var records []core.Record
-	for h := range r.held {
-		if h.state == handed && !h.lost {
-			records = append(records, h.rec)
+	for r.running > 0 { // they end now
+		changed := r.changed
+		t.mu.Unlock()
+		<-changed
+		t.mu.Lock()
+	}
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	for _, h := range r.out {
+		if h.pending != nil {
+			h.pending.answer(errClosed("settle"))
 		}
 		r.forget(h)
 	}
 	t.receivers = slices.DeleteFunc(t.receivers, func(other *receiver) bool { return other == r })
-	var ended <-chan struct{}
-	if ended = t.listening; ended != nil && len(t.receivers) == 0 {
-		t.hangUp()
-	} else {
-		ended = nil
-	}
+	t.stir(r, 0)
+	ended := t.hang()
 	t.mu.Unlock()
 	if ended != nil {
-		_ = await(ctx, ended, 0)
+		<-ended // at once
 	}
-	return t.expire(ctx, records)
-}
-
-// settling returns how many of its holdings are on their way to the store.
-func (r *receiver) settling() int {
-	n := 0
-	for h := range r.held {
-		if h.state == settle {
-			n++
-		}
-	}
-	return n
-}
-
-// expire ends the leases of records.
-func (t *Transport) expire(ctx context.Context, records []core.Record) error {
-	if len(records) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, t.callLimit)
-	defer cancel()
-	t.writeSlot <- struct{}{}
-	defer func() { <-t.writeSlot }()
-	var res core.Results
-	if t.extender != nil {
-		res = t.extender.ExtendLeases(ctx, records, time.Millisecond)
-	} else {
-		outcomes := make([]core.Outcome, len(records))
-		for i := range records {
-			outcomes[i] = core.Release(&records[i], 0)
-		}
-		res = t.store.Settle(ctx, outcomes)
-	}
-	for _, err := range res {
-		if err != nil && !errors.Is(err, core.ErrLeaseLost) {
-			return core.Within("waybill/table: close: messages come again when their leases end", err)
-		}
+	if !left {
+		return core.Within("waybill/table: close: messages come again after the lease", &core.Error{Class: core.ClassOutage, Err: errors.Join(ctx.Err(), r.d.Err())})
 	}
 	return nil
 }

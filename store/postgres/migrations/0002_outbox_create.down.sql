@@ -1,2 +1,3 @@
-DROP SEQUENCE {wake};
-DROP TABLE {outbox};
+DROP TABLE {control}, {units}, {routes}, {members}, {outbox};
+DROP FUNCTION {slot_function};
+DROP SEQUENCE {sequence}, {wake};

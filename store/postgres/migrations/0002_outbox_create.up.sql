@@ -1,102 +1,217 @@
--- The columns of the indexes come first: an update compares them all, in the old row and in the new one, and finds a column
--- behind a variable-length one by walking from the first. Their texts are compared byte by byte: that is fast, and no upgrade of
--- the system's locales makes an index wrong, and with it what is unique.
+-- Texts that stand in an index are compared byte by byte: that is fast, and no upgrade of the system's locales makes an index
+-- wrong, and with it what is unique. Columns of a fixed length come first: they are found without a walk.
+CREATE SEQUENCE {sequence} AS bigint CACHE 1;
+COMMENT ON SEQUENCE {sequence} IS 'Waybill: the staging order of records. CACHE must stay 1: readers rely on numbers that rise in time';
+
 CREATE TABLE {outbox} (
-    seq            bigint           GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
-    holds          boolean          NOT NULL DEFAULT false,
-    route          text COLLATE "C" NOT NULL DEFAULT 'default',
-    id             text COLLATE "C" NOT NULL DEFAULT gen_random_uuid()::text,
-    topic          text COLLATE "C" NOT NULL,
-    key            text COLLATE "C" NOT NULL DEFAULT '',
-    dedupe_key     text COLLATE "C" NOT NULL DEFAULT '',
-    reason         text COLLATE "C" NOT NULL DEFAULT '',
-    due_at         timestamptz,
-    settled_at     timestamptz,
-    expires_at     timestamptz,
-    lease_until    timestamptz,
-    lease_token    bigint           NOT NULL DEFAULT 0,
-    crashes        integer          NOT NULL DEFAULT 0,
-    attempts       integer          NOT NULL DEFAULT 0,
-    state          smallint         NOT NULL DEFAULT 1,
-    maybe_sent     boolean          NOT NULL DEFAULT false,
+    -- The transaction has its id before it draws the number, whoever inserts: readers tell by ids what they cannot see yet.
+    seq            bigint           NOT NULL DEFAULT ((pg_current_xact_id() IS NULL)::int + nextval({sequence_text})),
+    hold           bigint           NOT NULL DEFAULT 0,
     hlc            bigint           NOT NULL DEFAULT 0,
     occurred_at    timestamptz      NOT NULL DEFAULT clock_timestamp(),
     ready_since    timestamptz      NOT NULL DEFAULT clock_timestamp(),
-    body           bytea            NOT NULL,
+    version        integer          NOT NULL DEFAULT 1,
+    attempts       integer          NOT NULL DEFAULT 0,
+    deliveries     integer          NOT NULL DEFAULT 0,
+    crashes        integer          NOT NULL DEFAULT 0,
+    state          smallint         NOT NULL DEFAULT 1,
+    slot           smallint         NOT NULL,
+    own_id         boolean          NOT NULL DEFAULT true,
+    withdrawable   boolean          NOT NULL DEFAULT false,
+    maybe_sent     boolean          NOT NULL DEFAULT false,
+    retry          boolean          NOT NULL DEFAULT false,
+    blocks         boolean          NOT NULL DEFAULT false,
+    due_at         timestamptz,
+    settled_at     timestamptz,
+    expires_at     timestamptz,
+    held_since     timestamptz,
+    last_error_at  timestamptz,
+    route          text COLLATE "C" NOT NULL DEFAULT 'default',
+    key            text COLLATE "C" NOT NULL DEFAULT '',
+    id             text COLLATE "C" NOT NULL DEFAULT gen_random_uuid()::text,
+    topic          text COLLATE "C" NOT NULL,
+    dedupe_key     text COLLATE "C" NOT NULL DEFAULT '',
+    reason         text COLLATE "C" NOT NULL DEFAULT '',
     type           text             NOT NULL DEFAULT '',
     source         text             NOT NULL DEFAULT '',
     content_type   text             NOT NULL DEFAULT 'application/json',
     correlation_id text             NOT NULL DEFAULT '',
     trace_parent   text             NOT NULL DEFAULT '',
-    attrs          json,
-    lease_owner    text             NOT NULL DEFAULT '',
     last_error     text             NOT NULL DEFAULT '',
-    last_error_at  timestamptz
+    attrs          json,
+    body           bytea            NOT NULL,
+    CONSTRAINT {outbox_pkey} PRIMARY KEY (route, seq),
+    -- A program could not read what is infinite, and would stop at it.
+    CONSTRAINT {outbox_times} CHECK (isfinite(occurred_at) AND isfinite(ready_since) AND isfinite(expires_at) AND isfinite(due_at))
 ) WITH (
-    fillfactor = 45, -- a claim makes a row a little longer, and its new version should find room on the same page
+    fillfactor = 90, -- some are put off
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000
 );
-
-COMMENT ON TABLE {outbox} IS 'Waybill outbox: one row for each staged message and route, until it is published';
-COMMENT ON COLUMN {outbox}.seq IS 'staging order';
+COMMENT ON TABLE {outbox} IS 'Waybill: one row for each staged message and route, until it is published. Ready is what has neither due_at nor settled_at';
+COMMENT ON COLUMN {outbox}.seq IS 'staging order; a timer gets a new number when it comes due';
+COMMENT ON COLUMN {outbox}.hold IS 'session of the member that holds it; 0 = none. The hold of a session that is not in the table of members is no hold';
 COMMENT ON COLUMN {outbox}.hlc IS 'hybrid logical clock stamp; 0 = none';
 COMMENT ON COLUMN {outbox}.occurred_at IS 'when the event happened, by the producer''s clock';
 COMMENT ON COLUMN {outbox}.ready_since IS 'when it was first due: the time of staging, or the scheduled time';
-COMMENT ON COLUMN {outbox}.due_at IS 'not before this time: a schedule, or a retry if holds; null = at once';
-COMMENT ON COLUMN {outbox}.expires_at IS 'when the message loses its value, by the producer''s clock; null = never';
-COMMENT ON COLUMN {outbox}.settled_at IS 'when it reached a terminal state; null = live';
-COMMENT ON COLUMN {outbox}.lease_until IS 'end of the lease; null = not leased. In the past: its relay died';
-COMMENT ON COLUMN {outbox}.lease_token IS 'fencing token of the latest claim';
-COMMENT ON COLUMN {outbox}.attempts IS 'how often the broker said no';
-COMMENT ON COLUMN {outbox}.crashes IS 'how often a lease ended without an outcome';
-COMMENT ON COLUMN {outbox}.state IS '1 pending, 2 processing, 3 published, 4 failed, 5 abandoned';
-COMMENT ON COLUMN {outbox}.holds IS 'it was put off by a retry or its schedule came: from then on it holds back later messages of its key';
+COMMENT ON COLUMN {outbox}.version IS 'grows with every change but a hold';
+COMMENT ON COLUMN {outbox}.attempts IS 'how often the broker or the handler said no';
+COMMENT ON COLUMN {outbox}.deliveries IS 'how often it was handed to a handler; only queues count';
+COMMENT ON COLUMN {outbox}.crashes IS 'how often a member was removed while it held it';
+COMMENT ON COLUMN {outbox}.state IS '1 pending, 3 published, 4 failed, 5 abandoned';
+COMMENT ON COLUMN {outbox}.slot IS 'first 6 bits of the MD5 of route, a byte 31, and key; without a key of route, a byte 31, and id';
+COMMENT ON COLUMN {outbox}.own_id IS 'the id may exist twice, since a program chose it: it must be unique on its route';
+COMMENT ON COLUMN {outbox}.withdrawable IS 'it may be cancelled or replaced although it is due';
 COMMENT ON COLUMN {outbox}.maybe_sent IS 'it may have been delivered: the result of a try is unknown';
+COMMENT ON COLUMN {outbox}.retry IS 'it waits until due_at for its next attempt, and holds its key; without it due_at is a schedule';
+COMMENT ON COLUMN {outbox}.blocks IS 'it was abandoned for a reason that holds its key, on routes that block';
+COMMENT ON COLUMN {outbox}.due_at IS 'not before this time: a schedule, or a retry; null = at once';
+COMMENT ON COLUMN {outbox}.settled_at IS 'when it reached a terminal state; null = live';
+COMMENT ON COLUMN {outbox}.expires_at IS 'when the message loses its value, by the producer''s clock; null = never';
+COMMENT ON COLUMN {outbox}.held_since IS 'when the hold was written; null = not held';
+COMMENT ON COLUMN {outbox}.last_error_at IS 'when the latest error was';
 COMMENT ON COLUMN {outbox}.route IS 'the lane it is sent on';
-COMMENT ON COLUMN {outbox}.id IS 'message id, unique on its route';
-COMMENT ON COLUMN {outbox}.topic IS 'routing key';
 COMMENT ON COLUMN {outbox}.key IS 'ordering key; empty = unordered';
+COMMENT ON COLUMN {outbox}.id IS 'message id';
+COMMENT ON COLUMN {outbox}.topic IS 'routing key';
+COMMENT ON COLUMN {outbox}.dedupe_key IS 'there is one live message with it on its route and topic; empty = any number';
+COMMENT ON COLUMN {outbox}.reason IS 'why it was abandoned; empty if it was not';
 COMMENT ON COLUMN {outbox}.type IS 'CloudEvents type; empty = the topic';
-COMMENT ON COLUMN {outbox}.source IS 'CloudEvents source; empty = the source option of the relay''s outbox';
+COMMENT ON COLUMN {outbox}.source IS 'CloudEvents source; empty = the source option of the reader';
 COMMENT ON COLUMN {outbox}.content_type IS 'media type of body';
 COMMENT ON COLUMN {outbox}.correlation_id IS 'common to all messages of one conversation';
 COMMENT ON COLUMN {outbox}.trace_parent IS 'W3C trace context of the staging span';
+COMMENT ON COLUMN {outbox}.last_error IS 'the latest error, capped, without payload';
 COMMENT ON COLUMN {outbox}.attrs IS 'the rarer attributes: subject, tenant, causation, run, lineage, tracestate, priority, headers';
 COMMENT ON COLUMN {outbox}.body IS 'encoded payload';
-COMMENT ON COLUMN {outbox}.lease_owner IS 'name of the relay of the latest claim, for people';
-COMMENT ON COLUMN {outbox}.reason IS 'why it was abandoned; empty if it was not';
-COMMENT ON COLUMN {outbox}.last_error IS 'the latest error, capped, without payload';
-COMMENT ON COLUMN {outbox}.last_error_at IS 'when that was';
-COMMENT ON COLUMN {outbox}.dedupe_key IS 'there is one live message with it on its route and topic; empty = any number';
-COMMENT ON INDEX {outbox_pkey} IS 'settling';
+-- Programs compute the slots of what they stage. For rows that are put in by hand, and those that get another route, key or
+-- id, the database does: for all of them that would make staging slower.
+CREATE FUNCTION {slot_function}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN -- no line of it ends with ;, where tools would end the statement
+    NEW.slot := get_byte(decode(left(md5(NEW.route || E'\x1f' || coalesce(nullif(NEW.key, ''), NEW.id)), 2), 'hex'), 0) >> 2; RETURN NEW; END
+$$;
+COMMENT ON FUNCTION {slot_function}() IS 'Waybill: the slot of a record';
+CREATE TRIGGER slot_of_new BEFORE INSERT ON {outbox} FOR EACH ROW WHEN (NEW.slot IS NULL) EXECUTE FUNCTION {slot_function}();
+CREATE TRIGGER slot_of_moved BEFORE UPDATE OF route, key, id, slot ON {outbox} FOR EACH ROW EXECUTE FUNCTION {slot_function}();
 
-CREATE UNIQUE INDEX {outbox_id} ON {outbox} (route, id);
+-- No index begins with seq: the planner would take it for the reads of a route, and pass everybody's rows.
+COMMENT ON INDEX {schema}.{outbox_pkey} IS 'reading a route in staging order; settling';
+
+CREATE INDEX {outbox_key} ON {outbox} (route, key, seq) WHERE key <> '' AND due_at IS NULL AND settled_at IS NULL;
+COMMENT ON INDEX {schema}.{outbox_key} IS 'reading a key in staging order';
+
+-- The others are empty, or nearly so, as long as all goes well.
+CREATE UNIQUE INDEX {outbox_id} ON {outbox} (route, id) WHERE own_id;
 COMMENT ON INDEX {schema}.{outbox_id} IS 'staging an id twice on a route is a no-op';
-
+CREATE INDEX {outbox_found} ON {outbox} (route, id) WHERE NOT own_id AND (withdrawable OR hold <> 0 OR coalesce(due_at, settled_at) IS NOT NULL);
+COMMENT ON INDEX {schema}.{outbox_found} IS 'finding by id what Waybill made the id of, unless it is simply due';
 CREATE UNIQUE INDEX {outbox_dedupe} ON {outbox} (route, topic, dedupe_key) WHERE dedupe_key <> '' AND settled_at IS NULL;
-COMMENT ON INDEX {schema}.{outbox_dedupe} IS 'staging a dedupe key of a live message is a no-op; finding it to cancel or replace it';
-
--- A claim writes the lease, crashes and state: none of these may stand in an index or a predicate, or no update is HOT.
-CREATE INDEX {outbox_ready} ON {outbox} (route, (seq + 0)) WHERE settled_at IS NULL AND due_at IS NULL;
-COMMENT ON INDEX {schema}.{outbox_ready} IS 'claims: what is due, in staging order; seq + 0, so that nobody takes the primary key instead';
-CREATE INDEX {outbox_key} ON {outbox} (route, key, seq) WHERE coalesce(settled_at, due_at) IS NULL AND key <> '';
-COMMENT ON INDEX {schema}.{outbox_key} IS 'claims: is there an earlier message of this key';
-CREATE INDEX {outbox_holds} ON {outbox} (route, holds, key, (coalesce(due_at, '-infinity')), seq) WHERE settled_at IS NULL AND (holds OR due_at IS NOT NULL) AND key <> '';
-COMMENT ON INDEX {schema}.{outbox_holds} IS 'claims: what holds back a key: retries, and schedules that came due';
-CREATE INDEX {outbox_timer} ON {outbox} (route, due_at) WHERE settled_at IS NULL AND due_at IS NOT NULL;
-COMMENT ON INDEX {schema}.{outbox_timer} IS 'claims: schedules and retries, by time';
-CREATE INDEX {outbox_reason} ON {outbox} (route, key, seq) WHERE reason <> '';
-COMMENT ON INDEX {schema}.{outbox_reason} IS 'abandoned messages by key: routes that block after one, counts';
-CREATE INDEX {outbox_abandoned} ON {outbox} ((seq + 0)) WHERE reason <> '';
-COMMENT ON INDEX {schema}.{outbox_abandoned} IS 'abandoned messages in staging order: lists, redrives';
-
--- These two hold no row of a message that is staged without expiry and deleted when published.
+COMMENT ON INDEX {schema}.{outbox_dedupe} IS 'staging a dedupe key of a live message is a no-op';
+CREATE INDEX {outbox_due} ON {outbox} (route, due_at, seq) WHERE due_at IS NOT NULL AND NOT retry AND settled_at IS NULL;
+COMMENT ON INDEX {schema}.{outbox_due} IS 'schedules, by time';
+CREATE INDEX {outbox_retry} ON {outbox} (route, due_at, seq) WHERE retry;
+COMMENT ON INDEX {schema}.{outbox_retry} IS 'retries, by time';
+CREATE INDEX {outbox_hold} ON {outbox} (hold) WHERE hold <> 0;
+COMMENT ON INDEX {schema}.{outbox_hold} IS 'what a session holds';
+CREATE INDEX {outbox_waiting} ON {outbox} (route, seq) WHERE retry OR hold <> 0;
+COMMENT ON INDEX {schema}.{outbox_waiting} IS 'retries and holds of a route, for its new owner';
+CREATE INDEX {outbox_waiting_key} ON {outbox} (route, key, seq) WHERE (retry OR hold <> 0) AND key <> '';
+COMMENT ON INDEX {schema}.{outbox_waiting_key} IS 'retries and holds of a key';
+CREATE INDEX {outbox_blocking} ON {outbox} (route, key, seq) WHERE blocks;
+COMMENT ON INDEX {schema}.{outbox_blocking} IS 'abandoned records that hold their key';
+CREATE INDEX {outbox_abandoned} ON {outbox} (route, seq) WHERE reason <> '';
+COMMENT ON INDEX {schema}.{outbox_abandoned} IS 'abandoned records in staging order: lists, redrives, counts';
 CREATE INDEX {outbox_settled} ON {outbox} ((CASE WHEN reason = '' THEN 0 WHEN reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END), settled_at) WHERE settled_at IS NOT NULL;
-COMMENT ON INDEX {schema}.{outbox_settled} IS 'cleaning: published (0), abandoned (1) and withdrawn (2) messages, by time';
-CREATE INDEX {outbox_expires} ON {outbox} (expires_at) WHERE expires_at IS NOT NULL AND settled_at IS NULL;
-COMMENT ON INDEX {schema}.{outbox_expires} IS 'cleaning: messages that expire while they wait';
+COMMENT ON INDEX {schema}.{outbox_settled} IS 'cleaning: published (0), abandoned (1) and withdrawn (2) records, by time';
+CREATE INDEX {outbox_expires} ON {outbox} (expires_at) WHERE expires_at IS NOT NULL AND due_at IS NOT NULL AND settled_at IS NULL;
+COMMENT ON INDEX {schema}.{outbox_expires} IS 'cleaning: records that expire while they wait for a time';
+
+CREATE TABLE {members} (
+    session    bigint      NOT NULL PRIMARY KEY,
+    beat       bigint      NOT NULL,
+    lease      bigint      NOT NULL,
+    presence   bigint      NOT NULL,
+    joined_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    renewed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    handlers   integer     NOT NULL,
+    free       integer     NOT NULL,
+    flag       boolean     NOT NULL DEFAULT false,
+    name       text        NOT NULL,
+    routes     text[] COLLATE "C" NOT NULL,
+    units      smallint[]  NOT NULL,
+    unable     boolean[]   NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+COMMENT ON TABLE {members} IS 'Waybill: who hands records out. A row is locked for key share by all that its member writes; a renewal changes no key';
+COMMENT ON COLUMN {members}.session IS 'random number of one run of one process, never used again';
+COMMENT ON COLUMN {members}.beat IS 'rises with each renewal';
+COMMENT ON COLUMN {members}.lease IS 'for how long its beat may stand still until others remove it, in microseconds';
+COMMENT ON COLUMN {members}.presence IS 'token of something that ends with its connection; 0 = none';
+COMMENT ON COLUMN {members}.joined_at IS 'when it joined, for people';
+COMMENT ON COLUMN {members}.renewed_at IS 'when it was last renewed, for people';
+COMMENT ON COLUMN {members}.handlers IS 'how many records it can have out at once';
+COMMENT ON COLUMN {members}.free IS 'how many more it could take';
+COMMENT ON COLUMN {members}.flag IS 'another member misses its presence';
+COMMENT ON COLUMN {members}.name IS 'for people';
+COMMENT ON COLUMN {members}.routes IS 'the routes that it serves';
+COMMENT ON COLUMN {members}.units IS 'number of units that it would make, by route';
+COMMENT ON COLUMN {members}.unable IS 'it cannot hand out now, by route';
+
+CREATE TABLE {routes} (
+    low     bigint           NOT NULL DEFAULT 0,
+    careful bigint           NOT NULL DEFAULT 0,
+    term    bigint           NOT NULL DEFAULT 0,
+    units   smallint         NOT NULL DEFAULT 0,
+    route   text COLLATE "C" NOT NULL PRIMARY KEY
+);
+COMMENT ON TABLE {routes} IS 'Waybill: the routes that are or were served; units are made under the lock of their row';
+COMMENT ON COLUMN {routes}.low IS 'low of units that will be made';
+COMMENT ON COLUMN {routes}.careful IS 'careful of units that will be made';
+COMMENT ON COLUMN {routes}.term IS 'terms of units that will be made are greater';
+COMMENT ON COLUMN {routes}.units IS 'number of units; 0 = there are none, since nobody serves it';
+COMMENT ON COLUMN {routes}.route IS 'the route';
+
+CREATE TABLE {units} (
+    owner     bigint           NOT NULL DEFAULT 0,
+    slots     bigint           NOT NULL,
+    low       bigint           NOT NULL,
+    careful   bigint           NOT NULL,
+    term      bigint           NOT NULL,
+    from_slot smallint         NOT NULL,
+    to_slot   smallint         NOT NULL,
+    route     text COLLATE "C" NOT NULL,
+    PRIMARY KEY (route, from_slot)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+COMMENT ON TABLE {units} IS 'Waybill: ranges of slots of a route, and who owns them';
+COMMENT ON COLUMN {units}.owner IS 'session of the owner; 0 = free';
+COMMENT ON COLUMN {units}.slots IS 'its slots, as bits';
+COMMENT ON COLUMN {units}.low IS 'what a new owner must look at has a greater sequence';
+COMMENT ON COLUMN {units}.careful IS 'what is up to it may have been handed out by a member that died';
+COMMENT ON COLUMN {units}.term IS 'grows with each change of the owner';
+COMMENT ON COLUMN {units}.from_slot IS 'its first slot';
+COMMENT ON COLUMN {units}.to_slot IS 'the slot after its last one';
+COMMENT ON COLUMN {units}.route IS 'its route';
+
+CREATE TABLE {control} (
+    number bigint           GENERATED ALWAYS AS IDENTITY (SEQUENCE NAME {told}) PRIMARY KEY,
+    slots  bigint           NOT NULL,
+    seq    bigint           NOT NULL DEFAULT 0,
+    kind   smallint         NOT NULL,
+    slot   smallint         NOT NULL DEFAULT 0,
+    route  text COLLATE "C" NOT NULL,
+    key    text COLLATE "C" NOT NULL DEFAULT '',
+    id     text COLLATE "C" NOT NULL DEFAULT '',
+    reason text COLLATE "C" NOT NULL DEFAULT ''
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+COMMENT ON TABLE {control} IS 'Waybill: tells owners that somebody changed what they remember';
+COMMENT ON COLUMN {control}.number IS 'names it';
+COMMENT ON COLUMN {control}.slots IS 'slots whose owners have yet to heed it, as bits';
+COMMENT ON COLUMN {control}.seq IS 'the record; of kind 3 the first one';
+COMMENT ON COLUMN {control}.kind IS '1 a key may be free, 2 a record is ready again, 3 records from a sequence on are ready again, 4 an operator ends a record';
+COMMENT ON COLUMN {control}.slot IS 'the record''s slot';
+COMMENT ON COLUMN {control}.route IS 'the route';
+COMMENT ON COLUMN {control}.key IS 'the key';
+COMMENT ON COLUMN {control}.id IS 'the record''s id';
+COMMENT ON COLUMN {control}.reason IS 'why the operator ends it, of kind 4';
 
 CREATE SEQUENCE {wake} AS bigint MINVALUE 0 START 0 CACHE 1;
 COMMENT ON SEQUENCE {wake} IS 'until when a relay sleeps, in milliseconds since 1970: staging notifies only until then';

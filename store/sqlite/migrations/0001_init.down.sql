@@ -1,3 +1,7 @@
 DROP TABLE waybill_meta;
 DROP TABLE waybill_inbox;
+DROP TABLE waybill_outbox_control;
+DROP TABLE waybill_outbox_routes;
+DROP TABLE waybill_outbox_units;
+DROP TABLE waybill_outbox_members;
 DROP TABLE waybill_outbox;

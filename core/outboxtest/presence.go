@@ -1,0 +1,158 @@
+package outboxtest
+
+import (
+	"context"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var presenceChecks = []named{
+	{"flag-needs-the-token", flagNeedsTheToken},
+	{"missing-needs-a-token", missingNeedsAToken},
+	{"attended-token-is-present", attendedTokenIsPresent},
+	{"token-is-missing-after-its-end", tokenIsMissingAfterItsEnd},
+	{"attend-has-new-tokens", attendHasNewTokens},
+}
+
+// Without this a member that has attended anew in the last moment is stopped for the token that it had before.
+func flagNeedsTheToken(k *kit) {
+	a, b := k.stranger(1), k.join(1)
+	a.self.Presence = 5
+	a.join()
+	expect := func(what string, want bool) {
+		if got := find(b.meet(), a.self.Session); got == nil || got.Flag != want {
+			k.fail("%s: the member is %+v, want the flag %v", what, got, want)
+		}
+	}
+	b.meet(a.flag(6))
+	expect("it was flagged for another token", false)
+	b.meet(a.flag(0))
+	expect("it was flagged for no token", false)
+	a.self.Beat, a.self.Presence = a.self.Beat+1, 0
+	a.meet()
+	b.meet(a.flag(0))
+	expect("it has no token, and was flagged for none", false)
+	b.meet(a.flag(5))
+	expect("it has no token, and was flagged for an earlier one", false)
+	a.self.Beat, a.self.Presence = a.self.Beat+1, 7
+	a.meet()
+	b.meet(a.flag(6), a.flag(7))
+	expect("it was flagged for an earlier and for its own token", true)
+	a.self.Beat, a.self.Presence = a.self.Beat+1, 0
+	a.meet()
+	expect("it renewed without a token", false)
+}
+
+// Without this a member behind a pooler is flagged by all others, for ever.
+func missingNeedsAToken(k *kit) {
+	m := k.join(1)
+	for _, r := range []*outbox.Roster{m.meet(), k.look(), k.join(1).meet()} {
+		if got := find(r, m.self.Session); got == nil || got.Missing {
+			k.fail("a member has no token, and the roster says %+v", got)
+		}
+	}
+}
+
+// attend has m show a token, and returns what is closed when it is lost, and what ends it.
+func (m *member) attend() (lost <-chan struct{}, end context.CancelFunc) {
+	p, ok := core.As[outbox.Presence](m.store)
+	if !ok {
+		m.k.undeclared("presence")
+	}
+	ctx, end := context.WithCancel(m.k.ctx)
+	token, lost, err := p.Attend(ctx)
+	if err != nil {
+		end()
+		m.k.fail("attend: %w", err)
+	}
+	if token == 0 {
+		end()
+		m.k.undeclared("presence on this connection")
+	}
+	if token < 0 {
+		end()
+		m.k.fail("attend returned the token %d", token)
+	}
+	m.self.Presence = token
+	m.self.Beat++
+	return lost, end
+}
+
+func (k *kit) missing(r *outbox.Roster, m *member) bool {
+	got := find(r, m.self.Session)
+	if got == nil || got.Presence != m.self.Presence {
+		k.fail("a member shows the token %d, and the roster says %+v", m.self.Presence, got)
+	}
+	return got.Missing
+}
+
+// Without this a process that lives is taken for killed.
+func attendedTokenIsPresent(k *kit) {
+	a, b := k.join(1), k.join(1)
+	for _, m := range []*member{a, b} {
+		lost, end := m.attend()
+		defer end()
+		defer func() {
+			select {
+			case <-lost:
+				k.fail("a token was lost, and nobody ended it")
+			default:
+			}
+		}()
+		m.meet()
+	}
+	for range 3 {
+		for _, r := range []*outbox.Roster{a.meet(), b.meet(), k.look()} {
+			if k.missing(r, a) || k.missing(r, b) {
+				k.fail("two members have attended, and one is missing")
+			}
+		}
+		k.sleep(pause)
+	}
+}
+
+// Without this a process that was killed costs its lease, or its own relay does not learn that others will miss it.
+func tokenIsMissingAfterItsEnd(k *kit) {
+	a, b := k.join(1), k.join(1)
+	lost, end := a.attend()
+	defer end()
+	_, stay := b.attend()
+	defer stay()
+	a.meet()
+	b.meet()
+	end()
+	wait := time.NewTimer(patience)
+	defer wait.Stop()
+	select {
+	case <-lost:
+	case <-wait.C:
+		k.fail("a token was given back, and its channel is not closed after %s", patience)
+	}
+	k.until("a token that was given back is missing", func() bool { return k.missing(b.meet(), a) && k.missing(k.look(), a) })
+	if k.missing(a.meet(), b) {
+		k.fail("a token was given back, and another member is missing")
+	}
+	_, again := a.attend()
+	defer again()
+	a.meet()
+	if k.missing(b.meet(), a) {
+		k.fail("a member has attended again, and is missing")
+	}
+}
+
+// Without this the flag for a token that was lost is set for one that is there.
+func attendHasNewTokens(k *kit) {
+	seen := map[int64]bool{}
+	for range 3 {
+		for _, m := range []*member{k.join(1), k.join(1)} {
+			_, end := m.attend()
+			end()
+			if seen[m.self.Presence] {
+				k.fail("two tokens are %d", m.self.Presence)
+			}
+			seen[m.self.Presence] = true
+		}
+	}
+}

@@ -1,0 +1,320 @@
+package storetest
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var cancelChecks = []named{
+	{"cancel-withdraws", cancelWithdraws},
+	{"cancel-of-due-is-in-flight", cancelOfDueIsInFlight},
+	{"cancel-of-held-is-in-flight", cancelOfHeldIsInFlight},
+	{"cancel-says-maybe", cancelSaysMaybe},
+	{"cancel-rolled-back-leaves-message", cancelRolledBackLeavesMessage},
+	{"cancel-within-a-transaction", cancelWithinATransaction},
+	{"cancel-of-head-frees-key", cancelOfHeadFreesKey},
+	{"cancel-refuses-bad-keys", cancelRefusesBadKeys},
+	{"cancel-races-with-hand-out", cancelRacesWithHandOut},
+	{"lane-is-handed-out-apart", laneIsHandedOutApart},
+	{"expired-is-abandoned", expiredIsAbandoned},
+}
+
+// Messages are withdrawn by id or by dedupe key: scheduled ones, those that wait for a retry, and due ones if they have
+// a dedupe key. They are never handed out again. ST-09.
+func cancelWithdraws(k *kit) {
+	k.canCancel()
+	other := k.other(k.h)
+	ids := stagedIDs(k.stageNow(k.msg(core.DedupeKey("i")), k.msg(core.DedupeKey("k")), k.msg(core.Delay(far)), k.msg(), k.msg(core.DedupeKey("l"), core.Delay(short))))
+	elsewhere := other.msg(core.ID(ids[0]), core.DedupeKey("k"))
+	other.stageNow(elsewhere)
+	tx := k.begin()
+	got := k.cancelIn(tx, k.byKey("k"), k.byID("never staged"), k.byID(ids[2]), k.byID(ids[0]), k.byKey("never staged"),
+		core.CancelKey{Route: k.route, Topic: "storetest.other", DedupeKey: "l"}, k.byID(ids[0]), k.byKey("l"))
+	want := []core.CancelStatus{
+		core.CancelDone, core.CancelNotFound, core.CancelDone, core.CancelDone, core.CancelNotFound, core.CancelNotFound, core.CancelDone, core.CancelDone,
+	}
+	if !slices.Equal(got, want) {
+		k.fail("cancel answered %v, want %v", got, want)
+	}
+	k.commit(tx)
+	k.cancel("a second time, by id", core.CancelNotFound, k.byID(ids[0]))
+	k.cancel("a second time, by dedupe key", core.CancelNotFound, k.byKey("k"))
+	k.expire(short)
+	rs := k.takeIDs(ids[3:4])
+	k.none("the others were cancelled")
+	k.retry(rs[0], far)
+	k.cancel("one that waits for a retry", core.CancelDone, k.byID(ids[3]))
+	k.cancel("one that waited for a retry, a second time", core.CancelNotFound, k.byID(ids[3]))
+	other.takeIDs([]string{elsewhere.ID})
+	id := k.stage(k.msg(core.DedupeKey("p")))[0]
+	k.drainIDs([]string{id})
+	k.cancel("a published one", core.CancelNotFound, k.byID(id))
+	id = k.stage(k.msg(core.DedupeKey("a")))[0]
+	k.abandon(core.ReasonRejected, id)
+	k.cancel("an abandoned one", core.CancelNotFound, k.byID(id))
+}
+
+// A due message that is not withdrawable is in flight, since its relay may have it out without a word. It stays. ST-09.
+func cancelOfDueIsInFlight(k *kit) {
+	k.canCancel()
+	ids := k.stage(k.msg(), k.msg(core.Key("a")))
+	k.cancel("a due one", core.CancelInFlight, k.byID(ids[0]))
+	k.cancel("a due one with a key", core.CancelInFlight, k.byID(ids[1]))
+	k.drainIDs(ids)
+}
+
+// A message that a member holds is in flight, and nothing waits for the member. ST-09.
+func cancelOfHeldIsInFlight(k *kit) {
+	k.canCancel()
+	m := k.msg(core.DedupeKey("k"))
+	k.stageNow(m)
+	rs := k.takeIDs([]string{m.ID})
+	k.cancel("a held one, by id", core.CancelInFlight, k.byID(m.ID))
+	k.cancel("a held one, by dedupe key", core.CancelInFlight, k.byKey("k"))
+	k.retry(rs[0], 0)
+	rs = k.takeIDs([]string{m.ID})
+	k.cancel("a retry that is held", core.CancelInFlight, k.byID(m.ID))
+	k.published(rs...)
+	k.cancel("a published one", core.CancelNotFound, k.byID(m.ID))
+}
+
+// A cancelled message that may have arrived says so: the result of a try is unknown, or its member died and nobody has
+// looked at it since. What is known not to have arrived does not. ST-09.
+func cancelSaysMaybe(k *kit) {
+	k.canCancel()
+	no := func(in time.Duration) func(r *outbox.Record) outbox.Outcome {
+		return func(r *outbox.Record) outbox.Outcome { return outbox.Retry(r, errNo, in) }
+	}
+	put := func(unknown bool) func(r *outbox.Record) outbox.Outcome {
+		return func(r *outbox.Record) outbox.Outcome { return outbox.Release(r, 0, unknown) }
+	}
+	type outs = []func(r *outbox.Record) outbox.Outcome
+	for i, tc := range []struct {
+		name   string
+		settle outs
+		want   core.CancelStatus
+	}{
+		{"released", outs{put(false)}, core.CancelDone},
+		{"rejected", outs{no(far)}, core.CancelDone},
+		{"unknown", outs{put(true)}, core.CancelMaybe},
+		{"unknown, then rejected", outs{put(true), no(far)}, core.CancelMaybe},
+		{"rejected, with an earlier try unknown", outs{func(r *outbox.Record) outbox.Outcome { return outbox.Retry(r, errNo, far).WithUnknown() }}, core.CancelMaybe},
+	} {
+		id := k.stage(k.msg(core.DedupeKey(strconv.Itoa(i))))[0]
+		for _, fn := range tc.settle {
+			k.settle(fn(&k.takeIDs([]string{id})[0]))
+		}
+		k.cancel(tc.name, tc.want, k.byID(id))
+	}
+	ids := k.stage(k.msg(core.DedupeKey("a")), k.msg(core.DedupeKey("b")), k.msg(core.DedupeKey("c")), k.msg(core.DedupeKey("d")))
+	k.crash(ids[:2]...)
+	k.cancel("one that a dead member held", core.CancelMaybe, k.byID(ids[0]))
+	k.cancel("one that a dead member may have had out", core.CancelMaybe, k.byID(ids[2]))
+	k.must("pass what a dead member may have had out", k.driver.passed(k.ctx))
+	k.cancel("one that a dead member did not have out", core.CancelDone, k.byID(ids[3]))
+	k.drainIDs(ids[1:2])
+	k.none("the others were cancelled")
+}
+
+// A message is withdrawn by the commit: a transaction that rolls back leaves it as it was, at its place. ST-09.
+func cancelRolledBackLeavesMessage(k *kit) {
+	k.canCancel()
+	ids := k.stage(k.msg(core.Key("a"), core.DedupeKey("a")), k.msg(core.DedupeKey("k")), k.msg(core.Delay(short)), k.msg(core.Key("a")))
+	tx := k.begin()
+	if got := k.cancelIn(tx, k.byID(ids[0]), k.byKey("k"), k.byID(ids[2])); slices.ContainsFunc(got, func(s core.CancelStatus) bool { return s != core.CancelDone }) {
+		k.fail("cancel answered %v", got)
+	}
+	k.withheld("all are being cancelled, or wait for one that is")
+	k.rollback(tx)
+	k.expire(short)
+	got := recordIDs(k.drain(len(ids)))
+	if slices.Index(got, ids[0]) > slices.Index(got, ids[3]) {
+		k.fail("a message was handed out before the head of its key, whose cancelling had been rolled back")
+	}
+	slices.Sort(got)
+	slices.Sort(ids)
+	if !slices.Equal(got, ids) {
+		k.fail("handed out other messages than those whose cancelling was rolled back")
+	}
+	k.none("all were sent")
+}
+
+// What a transaction has staged it can cancel, and what it has cancelled it can stage anew. ST-09.
+func cancelWithinATransaction(k *kit) {
+	k.canCancel()
+	m, old := k.msg(core.DedupeKey("k")), k.msg(core.DedupeKey("l"))
+	k.stageNow(old)
+	tx := k.begin()
+	k.mustStage(tx, m)
+	if got := k.cancelIn(tx, k.byKey("k"), k.byKey("l")); got[0] != core.CancelDone || got[1] != core.CancelDone {
+		k.fail("cancel answered %v", got)
+	}
+	if got := k.cancelIn(tx, k.byKey("k"), k.byKey("l")); got[0] != core.CancelNotFound || got[1] != core.CancelNotFound {
+		k.fail("cancel answered %v the second time", got)
+	}
+	again, anew := k.msg(core.DedupeKey("k")), k.msg(core.DedupeKey("l"))
+	for i, s := range k.mustStage(tx, again, anew) {
+		if s.Duplicate || s.Replaced != core.CancelNotFound {
+			k.fail("message %d, staged after its twin was cancelled, is answered with %+v", i, s)
+		}
+	}
+	k.commit(tx)
+	k.drainIDs([]string{again.ID, anew.ID})
+	k.none("the others were cancelled")
+}
+
+// Cancelling the head of a key lets the rest of it go on, whether the head is due or waits for a retry. ST-09, OR-02.
+func cancelOfHeadFreesKey(k *kit) {
+	k.canCancel()
+	for _, in := range []time.Duration{0, far} {
+		ids := k.stage(k.msg(core.Key("a"), core.DedupeKey("a")), k.msg(core.Key("a")), k.msg(core.Key("a")))
+		k.retry(k.take(1)[0], in)
+		if in > 0 {
+			k.none("the head of the key waits for a retry")
+		}
+		k.cancel("the head", core.CancelDone, k.byID(ids[0]))
+		k.drainIDs(ids[1:])
+	}
+	k.none("all were sent or cancelled")
+}
+
+// Keys that name no message in a way that can be meant are refused, and the transaction goes on. ST-09, ST-15.
+func cancelRefusesBadKeys(k *kit) {
+	k.canCancel()
+	long := strings.Repeat("x", core.MaxNameBytes+1)
+	id := k.stage(k.msg())[0]
+	tx := k.begin()
+	for name, key := range map[string]core.CancelKey{
+		"neither":     {Route: k.route, Topic: k.topic},
+		"both":        {Route: k.route, ID: id, Topic: k.topic, DedupeKey: "k"},
+		"no topic":    {Route: k.route, DedupeKey: "k"},
+		"long key":    {Route: k.route, Topic: k.topic, DedupeKey: long},
+		"long id":     {Route: k.route, ID: long},
+		"not UTF-8":   {Route: k.route, Topic: k.topic, DedupeKey: "a\xff"},
+		"NUL in it":   {Route: k.route, ID: "a\x00"},
+		"a long lane": {Route: long, ID: id},
+	} {
+		_, err := tx.(Canceller).Cancel(k.ctx, k.byID(id), key) //nolint:forcetypeassert // canCancel has looked
+		if !errors.Is(err, core.ErrInvalid) {
+			k.fail("cancel, %s: got %v, want a match with core.ErrInvalid", name, err)
+		}
+	}
+	for name, m := range map[string]core.Message{
+		"replace without key": k.msg(core.Replace("")),
+		"long dedupe key":     k.msg(core.DedupeKey(long)),
+		"not UTF-8":           k.msg(core.DedupeKey("a\xff")),
+	} {
+		if _, err := tx.Stage(k.ctx, m); !errors.Is(err, core.ErrInvalid) {
+			k.fail("stage, %s: got %v, want a match with core.ErrInvalid", name, err)
+		}
+	}
+	k.commit(tx)
+	k.drainIDs([]string{id})
+	k.none("it was sent")
+}
+
+// A hand-out and a cancel that meet: exactly one wins. ST-09.
+func cancelRacesWithHandOut(k *kit) {
+	k.canCancel()
+	const n = 48
+	var msgs []core.Message
+	for i := range n {
+		msgs = append(msgs, k.msg(core.DedupeKey(strconv.Itoa(i)), core.Key([]string{"", "a", "b"}[i%3])))
+	}
+	k.stageNow(msgs...)
+	var mu sync.Mutex
+	sent, cancelled := map[string]int{}, map[string]int{}
+	rs := k.try(5) // some are out before the first cancel
+	k.parallel(3, func(w int) {
+		if w == 0 {
+			for deadline := time.Now().Add(patience); ; k.sleep(pause / 5) {
+				rs = append(rs, k.try(5)...)
+				k.published(rs...)
+				mu.Lock()
+				for _, r := range rs {
+					sent[r.ID]++
+				}
+				rs = nil
+				done := len(sent) + len(cancelled)
+				mu.Unlock()
+				if done >= n {
+					return
+				}
+				if time.Now().After(deadline) {
+					k.fail("%d of %d messages were published or cancelled: the others are lost, or held for no reason", done, n)
+				}
+			}
+		}
+		for i := n - w; i >= 0; i -= 4 { // from the end, two at a time
+			keys := []core.CancelKey{k.byID(msgs[i].ID), k.byKey(strconv.Itoa(max(i-2, 0)))}
+			var got []core.CancelStatus
+			k.must("cancel", k.eager(func(tx Tx) (err error) {
+				got, err = tx.(Canceller).Cancel(k.ctx, keys...) //nolint:forcetypeassert // canCancel has looked
+				return err
+			}))
+			mu.Lock()
+			for j, s := range got {
+				if s == core.CancelDone {
+					cancelled[msgs[[2]int{i, max(i-2, 0)}[j]].ID]++
+				}
+			}
+			mu.Unlock()
+		}
+	})
+	for i := range msgs {
+		if s, c := sent[msgs[i].ID], cancelled[msgs[i].ID]; s+c != 1 {
+			k.fail("message %d was published %d times and cancelled %d times", i, s, c)
+		}
+	}
+	k.none("all were published or cancelled")
+}
+
+// A lane has a name of its own: its messages are handed out apart from those of its route, and cancelled by it. ST-19.
+func laneIsHandedOutApart(k *kit) {
+	high, low, normal := k.msg(core.InLane(core.LaneHigh)), k.msg(core.InLane(core.LaneLow), core.DedupeKey("l")), k.msg()
+	staged := k.stageNow(high, low, normal)
+	for i, l := range []core.Lane{core.LaneHigh, core.LaneLow, core.LaneNormal} {
+		if staged[i].Route != core.LaneRoute(k.route, l) {
+			k.fail("a message in lane %q was staged on route %q", l, staged[i].Route)
+		}
+	}
+	k.takeIDs([]string{normal.ID})
+	k.none("the others are in other lanes")
+	k.inLane(core.LaneHigh).drainIDs([]string{high.ID})
+	tx := k.begin()
+	if _, ok := tx.(Canceller); ok {
+		if got := k.cancelIn(tx, k.byID(low.ID), core.CancelKey{Route: core.LaneRoute(k.route, core.LaneLow), ID: low.ID}); got[0] != core.CancelNotFound || got[1] != core.CancelDone {
+			k.fail("cancel of a message in a lane, by its route and by its lane: %q", got)
+		}
+		k.commit(tx)
+		k.inLane(core.LaneLow).none("it was cancelled")
+		return
+	}
+	k.rollback(tx)
+	k.inLane(core.LaneLow).takeIDs([]string{low.ID})
+}
+
+// A message keeps its expiry; one that is given up for it is abandoned with reason expired, at no attempt. ST-11.
+func expiredIsAbandoned(k *kit) {
+	before := time.Now()
+	id := k.stage(k.msg(core.TTL(far)))[0]
+	r := k.takeIDs([]string{id})[0]
+	if d := r.Envelope.Expires.Sub(before); d < far-time.Second || d > far+patience {
+		k.fail("a message with a time to live of %s expires in %s", far, d)
+	}
+	if !r.Expires || r.Life <= 0 || r.Life > far {
+		k.fail("a message with a time to live of %s has %s left, expires: %v", far, r.Life, r.Expires)
+	}
+	k.settle(outbox.Abandon(&r, core.ReasonExpired, errors.New("its time was over")))
+	k.none("it was abandoned")
+	if rec, ok := k.stored(id); ok && rec != nil {
+		k.state("after it expired", id, StoredRecord{State: core.StateAbandoned, Reason: core.ReasonExpired, LastError: "its time was over"})
+	}
+}

@@ -1,0 +1,190 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var decideChecks = []named{
+	{"decide-without-owner", decideWithoutOwner},
+	{"decide-through-owner", decideThroughOwner},
+	{"decide-waits-for-what-is-out", decideWaitsForWhatIsOut},
+	{"decide-stands-when-nobody-acts", decideStandsWhenNobodyActs},
+	{"decide-heeds-its-context", decideHeedsItsContext},
+}
+
+// stays is how long a decision that no owner carries out may be waited for.
+const stays = 10 * time.Second
+
+// gone checks that an operator gave id up with reason, after so many attempts.
+func (k *kit) gaveUp(id string, reason core.Reason, attempts int) {
+	want := StoredRecord{State: core.StateAbandoned, Attempts: attempts, Reason: reason}
+	if attempts > 0 {
+		want.LastError = errNo.Error()
+	}
+	k.state("an operator decided about it", id, want)
+}
+
+// attended plays the owner of the route while fn runs: it carries out what is decided.
+func (k *kit) attended(fn func()) {
+	stop, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- k.driver.attend(k.ctx, k.route, stop) }()
+	err := guard(fn)
+	close(stop)
+	k.must("carry out decisions", <-done)
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+// deciding decides in the background, and returns when the owner was told.
+func (k *kit) deciding(ctx context.Context, key, id string, a core.HeadAction) <-chan error {
+	done := make(chan error, 1)
+	kk := k.keeper()
+	go func() { done <- kk.DecideHead(ctx, k.route, key, id, a) }()
+	for deadline := time.Now().Add(patience / 2); ; k.sleep(pause) {
+		for _, c := range k.controls() {
+			if c.Kind == outbox.ControlDecide && c.ID == id {
+				return done
+			}
+		}
+		select {
+		case err := <-done:
+			k.fail("a decision about a due message was answered before its owner carried it out: %w", err)
+		default:
+		}
+		if time.Now().After(deadline) {
+			k.fail("the owner of a due message is not told of a decision about it")
+		}
+	}
+}
+
+func (k *kit) answer(done <-chan error, within time.Duration) error {
+	t := time.NewTimer(within)
+	defer t.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-t.C:
+		k.fail("a decision was not answered within %s", within)
+	}
+	return nil
+}
+
+// controls returns the control records of the route.
+func (k *kit) controls() []outbox.Control {
+	cs, err := k.driver.controls(k.ctx, k.route)
+	k.must("control records", err)
+	return cs
+}
+
+// A due head whose unit nobody owns is given up at once; no relay can have it out. OP-18 OR-05.
+func decideWithoutOwner(k *kit) {
+	k.keeper()
+	never := k.other(k.h) // its route was never served
+	tx, err := k.h.Begin(k.ctx)
+	k.must("begin", err)
+	first := never.mustStage(tx, never.msg(core.Key("a")))[0].ID
+	k.commit(tx)
+	never.decided("a", first, core.HeadSkip)
+	never.gaveUp(first, core.ReasonSkipped, 0)
+	never.none("it was skipped")
+
+	ids := k.keys(4, "a")["a"]
+	k.unowned()
+	if err := k.decide("a", ids[1], core.HeadSkip); !errors.Is(err, core.ErrNotFound) {
+		k.fail("a decision about a due message behind another one of its key: %v, want core.ErrNotFound", err)
+	}
+	k.decided("a", ids[0], core.HeadSkip)
+	k.decided("a", ids[1], core.HeadPark)
+	k.gaveUp(ids[0], core.ReasonSkipped, 0)
+	k.gaveUp(ids[1], core.ReasonParked, 0)
+	k.drainIDs(ids[2:])
+}
+
+// A due head whose unit has an owner is given up by that owner, who is told, and the answer comes when it is done. No
+// attempt counts. OP-18 OR-05.
+func decideThroughOwner(k *kit) {
+	k.keeper()
+	ids := k.keys(4, "a")["a"]
+	k.release(k.takeIDs(ids[:1])...)
+	k.attended(func() {
+		k.decided("a", ids[0], core.HeadSkip)
+		k.gaveUp(ids[0], core.ReasonSkipped, 0)
+		k.decided("a", ids[1], core.HeadPark)
+		k.gaveUp(ids[1], core.ReasonParked, 0)
+	})
+	if n := len(k.controls()); n > 0 {
+		k.fail("decisions were carried out, and %d control records are left", n)
+	}
+	k.drainIDs(ids[2:])
+	if _, ok := core.As[core.Redriver](k.store); ok {
+		parked := core.Filter{Reasons: []core.Reason{core.ReasonParked}}
+		k.redriven("a parked one by force", core.RedriveRequest{Filter: parked, Force: true}, 1, nil)
+		k.drainIDs(ids[1:2])
+	}
+}
+
+// What its owner has out is given up when that comes back, unless it was published; the answer says which. OP-18.
+func decideWaitsForWhatIsOut(k *kit) {
+	k.keeper()
+	ids := k.keys(3, "a")["a"]
+	out := k.driver.promise(k.mustLook()[:1])
+	k.attended(func() {
+		done := k.deciding(k.ctx, "a", ids[0], core.HeadSkip)
+		k.published(out...)
+		if err := k.answer(done, soon); !errors.Is(err, core.ErrNotFound) {
+			k.fail("a decision about a message that was published meanwhile: %v, want core.ErrNotFound", err)
+		}
+	})
+	out = k.driver.promise(k.mustLook()[:1])
+	k.attended(func() {
+		done := k.deciding(k.ctx, "a", ids[1], core.HeadPark)
+		k.retry(out[0], far)
+		k.must("decide about a message that failed meanwhile", k.answer(done, soon))
+	})
+	k.gaveUp(ids[1], core.ReasonParked, 1)
+	k.drainIDs(ids[2:])
+}
+
+// mustLook returns what is in line.
+func (k *kit) mustLook() []outbox.Record {
+	ready, err := k.driver.look(k.ctx, k.route)
+	k.must("read", err)
+	if len(ready) == 0 {
+		k.fail("nothing is in line")
+	}
+	return ready
+}
+
+// A decision that the owner does not carry out is answered after some time, as in flight. It stands, and is carried out
+// when the owner can. OP-18.
+func decideStandsWhenNobodyActs(k *kit) {
+	k.keeper()
+	ids := k.keys(2, "a")["a"]
+	done := k.deciding(k.ctx, "a", ids[0], core.HeadSkip)
+	if err := k.answer(done, stays+soon); !errors.Is(err, core.ErrInFlight) {
+		k.fail("a decision that no owner carries out: %v, want core.ErrInFlight", err)
+	}
+	k.drainIDs(ids[1:])
+	k.gaveUp(ids[0], core.ReasonSkipped, 0)
+}
+
+// Who asked need not wait: an ended context ends the call, and the decision stands. OP-18.
+func decideHeedsItsContext(k *kit) {
+	k.keeper()
+	ids := k.keys(2, "a")["a"]
+	ctx, cancel := context.WithCancel(k.ctx)
+	defer cancel()
+	done := k.deciding(ctx, "a", ids[0], core.HeadPark)
+	cancel()
+	if err := k.answer(done, soon); err == nil {
+		k.fail("a decision that was not carried out was answered with success when its context ended")
+	}
+	k.drainIDs(ids[1:])
+	k.gaveUp(ids[0], core.ReasonParked, 0)
+}

@@ -1,0 +1,303 @@
+package storetest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// pageSize bounds what the driver reads at a time.
+const pageSize = 1000
+
+// driver plays the engine, as simply as that goes: one member that owns all of the routes that it serves, reads them
+// from the beginning each time, and holds what it hands out. A key waits for what is out of it.
+type driver struct {
+	store outbox.Store
+
+	mu   sync.Mutex // a hand-out, a settle and a change of member exclude each other
+	self outbox.Member
+	out  map[place]outbox.Record // what is handed out
+}
+
+type place struct {
+	route string
+	seq   int64
+}
+
+func newDriver(s outbox.Store) *driver {
+	d := &driver{store: s}
+	d.begin()
+	return d
+}
+
+// begin makes d a member that has not joined.
+func (d *driver) begin() {
+	d.out = map[place]outbox.Record{}
+	d.self = outbox.Member{Session: outbox.Session(rand.Int64N(math.MaxInt64) + 1), Name: "storetest", Lease: Timeout, Handlers: 1, Free: 1}
+}
+
+// serve makes d the owner of all of the route.
+func (d *driver) serve(ctx context.Context, route string) error {
+	if d.serves(route) {
+		return nil
+	}
+	d.self.Serves = append(d.self.Serves, outbox.Serving{Route: route, Units: 2})
+	return d.join(ctx)
+}
+
+// join joins, removes others, and then takes the free units of its routes.
+func (d *driver) join(ctx context.Context, remove ...outbox.Removal) error {
+	d.self.Beat++
+	roster, err := d.store.Meet(ctx, outbox.Meeting{Self: d.self, Join: true, Remove: remove})
+	if err != nil {
+		return err
+	}
+	d.self.Beat++
+	then := outbox.Meeting{Self: d.self}
+	for _, u := range roster.Units {
+		if d.serves(u.Unit.Route) && u.Owner == 0 {
+			then.Moves = append(then.Moves, outbox.Move{Unit: u.Unit, To: d.self.Session})
+		}
+	}
+	roster, err = d.store.Meet(ctx, then)
+	for _, u := range roster.Units {
+		if d.serves(u.Unit.Route) && u.Owner != d.self.Session {
+			return fmt.Errorf("unit %+v is of session %d, though nobody but %d serves its route", u.Unit, u.Owner, d.self.Session)
+		}
+	}
+	return err
+}
+
+func (d *driver) serves(route string) bool {
+	return slices.ContainsFunc(d.self.Serves, func(s outbox.Serving) bool { return s.Route == route })
+}
+
+// leave makes d a member no longer. It joins again when it is asked for something.
+func (d *driver) leave(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.self.Serves) == 0 {
+		return nil
+	}
+	_, err := d.store.Meet(ctx, outbox.Meeting{Self: d.self, Leave: true})
+	d.begin()
+	return err
+}
+
+// die ends the session of d as another member would that takes it for dead. The session that follows owns the routes.
+func (d *driver) die(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	old := d.self
+	d.begin()
+	d.self.Serves = old.Serves
+	return d.join(ctx, outbox.Removal{Session: old.Session, Beat: old.Beat})
+}
+
+// passed notes in the units of d that what its predecessor may have had out has been looked at.
+func (d *driver) passed(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.self.Beat++
+	roster, err := d.store.Meet(ctx, outbox.Meeting{Self: d.self})
+	if err != nil {
+		return err
+	}
+	var moves []outbox.Move
+	for _, u := range roster.Units {
+		if u.Owner == d.self.Session {
+			moves = append(moves, outbox.Move{Unit: u.Unit, From: u.Owner, To: u.Owner})
+		}
+	}
+	d.self.Beat++
+	_, err = d.store.Meet(ctx, outbox.Meeting{Self: d.self, Moves: moves})
+	return err
+}
+
+func all(route string) []outbox.Part { return []outbox.Part{{Route: route, Slots: outbox.AllSlots}} }
+
+// hand hands out up to n records of route, in order, and heeds what control records say.
+func (d *driver) hand(ctx context.Context, route string, n int, blocks []string) ([]outbox.Record, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.serve(ctx, route); err != nil {
+		return nil, fmt.Errorf("meet: %w", err)
+	}
+	if err := d.heed(ctx, route); err != nil {
+		return nil, err
+	}
+	due, err := d.store.Due(ctx, d.self.Session, all(route), n+len(d.out))
+	if err != nil {
+		return nil, fmt.Errorf("due: %w", err)
+	}
+	found, waiting, err := d.read(ctx, route, blocks)
+	if err != nil {
+		return nil, fmt.Errorf("read: %w", err)
+	}
+	found = append(found, due.Retries...)
+	slices.SortFunc(found, func(a, b outbox.Record) int { return cmp.Compare(a.Seq, b.Seq) })
+	chosen := d.choose(found, waiting, due.Retries, n)
+	return d.take(ctx, chosen, due.Retries)
+}
+
+// read returns what is ready on route and what holds its keys.
+func (d *driver) read(ctx context.Context, route string, blocks []string) (ready []outbox.Record, waiting []outbox.Waiting, err error) {
+	look := outbox.Look{Fresh: all(route), Limit: pageSize, Blocks: blocks, Ranges: []outbox.Range{{Part: all(route)[0], To: math.MaxInt64, Limit: pageSize}}, Bytes: math.MaxInt32}
+	for {
+		p, err := d.store.Read(ctx, d.self.Session, look)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case !p.Known:
+			return nil, nil, fmt.Errorf("session %d is not known, though nobody removed it", d.self.Session)
+		case len(p.Ranges) != len(look.Ranges):
+			return nil, nil, fmt.Errorf("%d answers to %d ranges", len(p.Ranges), len(look.Ranges))
+		}
+		waiting = append(waiting, p.Waiting...)
+		if p.MoreWaiting && len(p.Waiting) > 0 {
+			look.AfterFresh = p.Waiting[len(p.Waiting)-1].Seq
+		} else {
+			look.Fresh = nil
+		}
+		rs := p.Ranges[0].Records
+		ready = append(ready, rs...)
+		if len(rs) > 0 {
+			look.Ranges[0].From = rs[len(rs)-1].Seq
+		}
+		if !p.Ranges[0].More && look.Fresh == nil {
+			return ready, waiting, nil
+		}
+	}
+}
+
+// choose returns the first n of found that are not out and whose keys nothing holds.
+func (d *driver) choose(found []outbox.Record, waiting []outbox.Waiting, retries []outbox.Record, n int) (chosen []outbox.Record) {
+	type key struct{ route, key string }
+	held := map[key]bool{}
+	for _, r := range d.out {
+		held[key{r.Route, r.Envelope.Key}] = true
+	}
+	for _, w := range waiting {
+		if !slices.ContainsFunc(retries, func(r outbox.Record) bool { return r.Seq == w.Seq }) {
+			held[key{w.Route, w.Key}] = true
+		}
+	}
+	for _, r := range found {
+		_, out := d.out[place{r.Route, r.Seq}]
+		foreign := r.Holder != 0 && r.Holder != d.self.Session
+		if len(chosen) < n && !out && !foreign && (r.Envelope.Key == "" || !held[key{r.Route, r.Envelope.Key}]) {
+			chosen = append(chosen, r)
+		}
+	}
+	return chosen
+}
+
+// take holds what was chosen and returns what it got. What is locked or gone holds its key. Of what it holds besides,
+// Due's retries among it, it lets go.
+func (d *driver) take(ctx context.Context, chosen, retries []outbox.Record) (got []outbox.Record, err error) {
+	want := outbox.Want{}
+	for i := range chosen {
+		want.Refs = append(want.Refs, chosen[i].Ref)
+	}
+	taken, err := d.store.Take(ctx, d.self.Session, want)
+	if err != nil {
+		return nil, fmt.Errorf("take: %w", err)
+	}
+	if len(taken) != len(chosen) {
+		return nil, fmt.Errorf("take answered %d records for %d", len(taken), len(chosen))
+	}
+	held := slices.Clone(retries)
+	missed := map[string]bool{}
+	for i, r := range chosen {
+		switch gripped := taken[i].Grip == outbox.Gripped; {
+		case !gripped:
+			missed[r.Envelope.Key] = true
+		case r.Envelope.Key != "" && missed[r.Envelope.Key]:
+			held = append(held, r)
+		default:
+			d.out[place{r.Route, r.Seq}] = r
+			got = append(got, r)
+		}
+	}
+	var surplus []outbox.Outcome
+	for i := range held {
+		if _, out := d.out[place{held[i].Route, held[i].Seq}]; !out {
+			surplus = append(surplus, outbox.Release(&held[i], 0, false))
+		}
+	}
+	if len(surplus) == 0 {
+		return got, nil
+	}
+	for i, err := range d.store.Settle(ctx, d.self.Session, surplus) {
+		if err != nil && !errors.Is(err, outbox.ErrBusy) && !errors.Is(err, outbox.ErrChanged) {
+			return nil, fmt.Errorf("let go of record %d of %d: %w", i, len(surplus), err)
+		}
+	}
+	return got, nil
+}
+
+// settle persists outcomes of what is out. One that is busy is sent again.
+func (d *driver) settle(ctx context.Context, outcomes []outbox.Outcome) core.Results {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	res := d.store.Settle(ctx, d.self.Session, outcomes)
+	for i := range res {
+		if i >= len(outcomes) {
+			break
+		}
+		for end := time.Now().Add(patience); errors.Is(res[i], outbox.ErrBusy) && time.Now().Before(end) && rest(ctx, pause) == nil; {
+			res[i] = d.store.Settle(ctx, d.self.Session, outcomes[i:i+1]).FirstErr()
+		}
+		if res[i] == nil {
+			ref := outcomes[i].Ref()
+			delete(d.out, place{ref.Route, ref.Seq})
+		}
+	}
+	return res
+}
+
+// rest waits for d, or for the end of ctx.
+func rest(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// meet makes d the owner of route, unless it is already.
+func (d *driver) meet(ctx context.Context, route string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.serve(ctx, route)
+}
+
+// look reads what is in line on route and changes nothing.
+func (d *driver) look(ctx context.Context, route string) ([]outbox.Record, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ready, _, err := d.read(ctx, route, nil)
+	return ready, err
+}
+
+// promise hands out rs as engines mostly do, without a hold.
+func (d *driver) promise(rs []outbox.Record) []outbox.Record {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range rs {
+		d.out[place{r.Route, r.Seq}] = r
+	}
+	return rs
+}

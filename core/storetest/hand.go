@@ -1,0 +1,142 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// try hands out until there is nothing more for now, or n records came, and returns them.
+func (k *kit) try(n int) (out []outbox.Record) {
+	for len(out) < n {
+		rs, err := k.driver.hand(k.ctx, k.route, n-len(out), k.blocks)
+		k.must("hand out", err)
+		for i := range rs {
+			if r := &rs[i]; r.Route != k.route || r.Age < 0 {
+				k.fail("a record of route %q with the age %s was handed out on route %q", r.Route, r.Age, k.route)
+			}
+		}
+		if out = append(out, rs...); len(rs) == 0 {
+			break
+		}
+	}
+	return out
+}
+
+// take hands out until n records came.
+func (k *kit) take(n int) (out []outbox.Record) {
+	for deadline := time.Now().Add(patience); ; k.sleep(pause) {
+		if out = append(out, k.try(n-len(out))...); len(out) >= n {
+			return out
+		}
+		if time.Now().After(deadline) {
+			k.fail("%d records were handed out within %s, want %d: missing ones are lost, or held for no reason", len(out), patience, n)
+		}
+	}
+}
+
+// takeIDs is take, and the records must have these ids in this order.
+func (k *kit) takeIDs(ids []string) []outbox.Record {
+	rs := k.take(len(ids))
+	if got := recordIDs(rs); !slices.Equal(got, ids) {
+		k.fail("handed out %s, want %s", names(got, ids), names(ids, ids))
+	}
+	return rs
+}
+
+// none fails if anything can be handed out now.
+func (k *kit) none(why string) {
+	for range 2 {
+		if rs := k.try(1); len(rs) > 0 {
+			r := &rs[0]
+			k.fail("a record was handed out (attempts %d, crashes %d, key %q), but %s", r.Attempts, r.Crashes, r.Envelope.Key, why)
+		}
+	}
+}
+
+// hidden fails if a message of a running transaction can be seen. A store with a single writer may be busy instead.
+func (k *kit) hidden() {
+	ctx, cancel := context.WithTimeout(k.ctx, short)
+	defer cancel()
+	if ready, err := k.driver.look(ctx, k.route); err == nil && len(ready) > 0 {
+		k.fail("a message is in line whose transaction has not committed")
+	}
+}
+
+// withheld is none while a transaction of the application is open. A store with a single writer may be busy instead.
+func (k *kit) withheld(why string) {
+	ctx, cancel := context.WithTimeout(k.ctx, short)
+	defer cancel()
+	if rs, err := k.driver.hand(ctx, k.route, 1, k.blocks); err == nil && len(rs) > 0 {
+		k.fail("a record was handed out (key %q), but %s", rs[0].Envelope.Key, why)
+	}
+}
+
+// expire waits until a lease or delay of d, that began before now, is over.
+func (k *kit) expire(d time.Duration) { k.sleep(d + 4*slack) }
+
+// settle persists outcomes, which must all succeed.
+func (k *kit) settle(outcomes ...outbox.Outcome) {
+	res := k.driver.settle(k.ctx, outcomes)
+	if len(res) != len(outcomes) {
+		k.fail("settle returned %d results for %d outcomes", len(res), len(outcomes))
+	}
+	for i := range outcomes {
+		k.must(fmt.Sprintf("settle outcome %d of %d (%s)", i, len(outcomes), outcomes[i].Event()), res[i])
+	}
+}
+
+// published settles all of rs as published.
+func (k *kit) published(rs ...outbox.Record) { k.settle(outcomes(rs, outbox.Published)...) }
+
+// retry says of r that an attempt failed, and that it is due again after in.
+func (k *kit) retry(r outbox.Record, in time.Duration) { k.settle(outbox.Retry(&r, errNo, in)) }
+
+// abandon gives all of ids up, which can be handed out now.
+func (k *kit) abandon(reason core.Reason, ids ...string) {
+	rs := k.takeIDs(ids)
+	k.settle(outcomes(rs, func(r *outbox.Record) outbox.Outcome { return outbox.Abandon(r, reason, errNo) })...)
+}
+
+// release hands rs back.
+func (k *kit) release(rs ...outbox.Record) {
+	k.settle(outcomes(rs, func(r *outbox.Record) outbox.Outcome { return outbox.Release(r, 0, false) })...)
+}
+
+// crash hands ids out to a member that is then removed. Another one follows it.
+func (k *kit) crash(ids ...string) {
+	k.takeIDs(ids)
+	k.must("remove a member", k.driver.die(k.ctx))
+}
+
+// unowned makes the check's member leave, until the next hand-out.
+func (k *kit) unowned() { k.must("leave", k.driver.leave(k.ctx)) }
+
+// drain hands out and publishes one after the other until n records came, and returns them in this order.
+func (k *kit) drain(n int) (out []outbox.Record) {
+	for len(out) < n {
+		rs := k.take(1)
+		k.published(rs...)
+		out = append(out, rs...)
+	}
+	return out
+}
+
+// drainIDs is drain, and the records must have these ids in this order.
+func (k *kit) drainIDs(ids []string) {
+	if got := recordIDs(k.drain(len(ids))); !slices.Equal(got, ids) {
+		k.fail("handed out in the order %s, want %s", names(got, ids), names(ids, ids))
+	}
+}
+
+func outcomes(rs []outbox.Record, fn func(*outbox.Record) outbox.Outcome) []outbox.Outcome {
+	out := make([]outbox.Outcome, len(rs))
+	for i := range rs {
+		out[i] = fn(&rs[i])
+	}
+	return out
+}

@@ -1,0 +1,288 @@
+package dispatch
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// readDone takes in a page.
+func (d *Dispatcher) readDone(r *reading, page *outbox.Page, c *Call) {
+	if c.err != nil {
+		for _, k := range r.keys {
+			k.listed = false
+			d.advance(k)
+		}
+		if fenced(c.err) {
+			d.rejoin()
+			return
+		}
+		d.readAt = d.now.Add(d.backoff(callRead))
+		return
+	}
+	if !page.Known || d.has(ruleRestore) && (page.Epoch != d.epoch && d.epoch != "" || page.Last < d.last) {
+		d.distrust = true
+		d.rejoin()
+		return
+	}
+	d.epoch, d.last = page.Epoch, max(d.last, page.Last)
+	d.noteFlag(page.Flag, c)
+	moved := page.Upper > 0
+	visible := d.marks(page)
+	if d.has(ruleUnitFence) {
+		for i, rt := range r.parts {
+			if lost := r.look.Parts[i].Slots &^ page.Owned[i] & rt.owned(); lost != 0 {
+				d.drop(rt, lost)
+				d.meetAt = d.now
+			}
+		}
+	}
+	d.paging = true
+	d.control(page)
+	d.loadFresh(r, page)
+	found := map[*route]bool{}
+	d.positions(r, page, visible)
+	d.keyPages(r, page)
+	d.records(r, page, found)
+	d.revisits(r, page)
+	d.paging = false
+	touched := d.touched
+	d.touched = nil
+	for _, k := range touched {
+		k.touched = false
+		d.advance(k)
+	}
+	for _, rt := range r.routes {
+		rt.rest(d, found[rt] || moved && rt.unresolved())
+		rt.merge(page.Last)
+	}
+	for _, g := range r.fresh {
+		if g.loaded {
+			g.route.readAt = d.now // nothing of it was read
+		}
+	}
+}
+
+// rest decides when a route is read again.
+func (rt *route) rest(d *Dispatcher, found bool) { //nolint:revive // a fact
+	if found {
+		rt.idle = 0
+	} else {
+		rt.idle = min(rt.idle+1, 12)
+	}
+	pause := min(d.opts.PollMin<<max(rt.idle-1, 0), d.opts.PollMax)
+	if rt.unresolved() {
+		pause = min(pause, 10*d.opts.PollMin)
+	}
+	rt.readAt = d.now.Add(pause)
+}
+
+func (rt *route) unresolved() bool { return slices.ContainsFunc(rt.groups, (*group).unresolved) }
+
+// loadFresh takes in what waits in units that are new.
+func (d *Dispatcher) loadFresh(r *reading, page *outbox.Page) {
+	for i := range page.Waiting {
+		w := &page.Waiting[i]
+		rt := d.byName[w.Route]
+		if rt == nil {
+			continue
+		}
+		if w.Why == outbox.Held && !d.has(ruleLoadOut) || w.Why != outbox.Held && !d.has(ruleLoadHeld) {
+			continue
+		}
+		if g := rt.groupOf(w.Slot); g != nil && slices.Contains(r.fresh, g) {
+			d.wait(rt, w)
+		}
+	}
+	for _, g := range r.fresh {
+		if page.MoreWaiting && len(page.Waiting) > 0 {
+			g.afterFresh = page.Waiting[len(page.Waiting)-1].Seq
+			continue
+		}
+		g.loaded = true
+		for s := range g.route.careful {
+			if g.slots.Has(uint8(s)) {
+				g.route.careful[s] = min(g.route.careful[s], page.Last)
+			}
+		}
+		g.route.more = true
+		d.dueAt = d.now
+	}
+}
+
+// positions moves cursors, walks and late passes as far as the page goes, before its records are looked at.
+func (d *Dispatcher) positions(r *reading, page *outbox.Page, visible int64) {
+	late := map[*group]bool{}
+	for _, rt := range r.routes {
+		rt.more = false
+		for _, g := range rt.groups {
+			g.hazards = math.MaxInt64
+		}
+	}
+	for i := range r.ranges {
+		a, ans := &r.ranges[i], &page.Ranges[i]
+		g := a.group
+		end, done := a.to, !ans.More
+		if ans.More {
+			end = a.from
+			if n := len(ans.Records); n > 0 {
+				end = ans.Records[n-1].Seq
+			}
+		}
+		switch a.kind {
+		case rangeFront:
+			if end == math.MaxInt64 {
+				end = page.Last
+			}
+			g.cursor = max(g.cursor, end)
+			g.route.more = g.route.more || !done || g.cursor < page.Last
+		case rangeLate:
+			late[g] = true
+			if a.from == g.low {
+				g.goal = visible
+			} else if g.goal < a.from {
+				g.hazards = g.goal
+			}
+			g.late = end
+		case rangeWalk:
+			a.walk.pos = end
+			if done && end >= a.walk.to {
+				g.walks = slices.DeleteFunc(g.walks, func(w *walk) bool { return w == a.walk })
+			}
+			g.route.more = g.route.more || len(g.walks) > 0
+		case rangeSweep:
+			if g.sweep = end; done && end >= g.low {
+				g.sweep, g.sweepAt = 0, d.now.Add(sweepEvery)
+			}
+		}
+	}
+	for i := range r.ranges {
+		g := r.ranges[i].group
+		if r.ranges[i].kind != rangeFront {
+			continue
+		}
+		switch {
+		case !late[g]: // there was nothing between low and the cursor
+			if g.low >= r.ranges[i].from {
+				g.goal = visible
+				g.passDone()
+			}
+		case g.late >= r.ranges[i].from: // up to where the front began
+			g.passDone()
+		default:
+			g.route.more = true
+		}
+	}
+	for _, rt := range r.routes {
+		for _, g := range rt.groups {
+			g.hazards = min(g.hazards, g.hazard())
+			rt.more = rt.more || g.loaded && g.cursor < page.Last // one that was just loaded, too
+		}
+	}
+}
+
+// keyPages takes in the pages of keys.
+func (d *Dispatcher) keyPages(r *reading, page *outbox.Page) {
+	for i, k := range r.keys {
+		q := &r.look.Keys[i]
+		g := k.route.groupOf(k.slot)
+		if k.gone || g == nil {
+			k.listed = false
+			continue
+		}
+		d.takeKey(k.route, k, q.From, q.To, r.lefts[i], &page.Keys[i], g.hazards)
+	}
+}
+
+// records takes in what the ranges brought, in order.
+func (d *Dispatcher) records(r *reading, page *outbox.Page, found map[*route]bool) {
+	type read struct {
+		rec   *outbox.Record
+		group *group
+		sweep bool
+	}
+	n := 0
+	for i := range page.Ranges {
+		n += len(page.Ranges[i].Records)
+	}
+	all := make([]read, 0, n)
+	for i := range page.Ranges {
+		for j := range page.Ranges[i].Records {
+			all = append(all, read{&page.Ranges[i].Records[j], r.ranges[i].group, r.ranges[i].kind == rangeSweep})
+		}
+	}
+	if len(r.ranges) > 1 {
+		slices.SortStableFunc(all, func(a, b read) int { return cmp.Compare(a.rec.Seq, b.rec.Seq) })
+	}
+	for i := range all {
+		rec, g := all[i].rec, all[i].group
+		rt := g.route
+		if !g.slots.Has(rec.Slot) || rt.known[rec.Seq] != nil {
+			continue
+		}
+		found[rt] = true
+		if all[i].sweep && rt.ordered() && rec.Envelope.Key != "" {
+			d.forgotten(rt, rec)
+			continue
+		}
+		d.admit(rt, rec, g.hazards)
+	}
+}
+
+// forgotten has a key read from a record on that a sweep found, if nothing accounts for it.
+func (d *Dispatcher) forgotten(rt *route, rec *outbox.Record) {
+	k := rt.keys[rec.Envelope.Key]
+	if rt.recent[rec.Seq] || k != nil && (k.resume != 0 && k.resume <= rec.Seq || k.holds[rec.Seq] != 0) {
+		return
+	}
+	k = rt.key(rec.Envelope.Key, rec.Slot)
+	k.passFrom(rec.Seq)
+	d.advance(k)
+}
+
+// revisits takes in what became of records that others held.
+func (d *Dispatcher) revisits(r *reading, page *outbox.Page) {
+	type place struct {
+		route string
+		seq   int64
+	}
+	waits := map[place]*outbox.Waiting{}
+	for i := range page.AgainWaiting {
+		w := &page.AgainWaiting[i]
+		waits[place{w.Route, w.Seq}] = w
+	}
+	live := map[place]*outbox.Record{}
+	for i := range page.Again {
+		rec := &page.Again[i]
+		live[place{rec.Route, rec.Seq}] = rec
+	}
+	for i, rt := range r.again {
+		seq := r.look.Again[i].Seq
+		v := rt.again[seq]
+		if v == nil || v.ref.ID != r.look.Again[i].ID || rt.recent[seq] {
+			continue
+		}
+		at := place{rt.Name, seq}
+		w, rec := waits[at], live[at]
+		if w != nil && w.Holder != 0 && w.Holder != d.session || rec != nil && rec.Holder != 0 && rec.Holder != d.session {
+			continue // still
+		}
+		delete(rt.again, seq)
+		if v.decision != nil {
+			d.decided(rt, v, rec, w)
+			continue
+		}
+		if w != nil && w.Why != outbox.Held {
+			d.dueAt = earliest(d.dueAt, d.now)
+		}
+		if v.key == "" || !rt.ordered() {
+			if rec != nil {
+				d.admit(rt, rec, math.MaxInt64)
+			}
+			continue
+		}
+		d.renew(rt, v.key, v.slot)
+	}
+}

@@ -1,0 +1,128 @@
+package dispatch
+
+import (
+	"time"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// A member can show that its process is there by something that ends with its connection. Then a process that was
+// killed costs others no lease: who misses its token flags it, and removes it if it says nothing for the grace. It is
+// safe because every answer of the store shows the flag, and because a member with a token starts nothing later than
+// the grace after it sent its last statement that was answered: who was flagged meanwhile has stopped by then.
+//
+// A connection that is lost is not a dead process. Who is flagged, or loses its connection, beats at once without a
+// token, and its lease alone counts until it has a new one.
+
+// grace is how long a member may be flagged and say nothing.
+const grace = 500 * time.Millisecond
+
+// presence is what a member shows of itself, and has seen of others.
+type presence struct {
+	token    int64     // to be shown
+	shown    int64     // what the store may have; 0: others go by the lease alone
+	flagged  bool      // somebody misses it
+	answered time.Time // when the latest statement that was answered was sent
+	flags    []outbox.Flagging
+}
+
+// SetPresence says which token shows that the process is there; 0 = none. See [outbox.Presence].
+func (d *Dispatcher) SetPresence(token int64) {
+	if token == d.presence.token {
+		return
+	}
+	d.presence.token, d.freshBeat = token, true
+	for s, p := range d.peers { // the server may have been restarted, and have lost all of them
+		p.attended, p.flagged = false, time.Time{}
+		d.peers[s] = p
+	}
+}
+
+// Presence returns the token that is shown. It is 0 after another member has missed it: then a new one is to be taken.
+func (d *Dispatcher) Presence() int64 { return d.presence.token }
+
+// StartBy returns until when something may be started: the deadline, or sooner where a member shows a token.
+func (d *Dispatcher) StartBy() time.Time {
+	by := d.Deadline()
+	if by.IsZero() || d.presence.shown == 0 {
+		return by
+	}
+	if d.presence.flagged {
+		return time.Time{}
+	}
+	if until := d.presence.answered.Add(grace); until.Before(by) && d.has(rulePresence) {
+		return until
+	}
+	return by
+}
+
+// starts reports whether something may be started now.
+func (d *Dispatcher) starts() bool { return !d.has(ruleDeadline) || d.now.Before(d.StartBy()) }
+
+// staleAt returns when the store must be asked before more is handed out; zero = not for that.
+func (d *Dispatcher) staleAt() time.Time {
+	if d.presence.shown == 0 || d.presence.flagged {
+		return time.Time{}
+	}
+	for _, rt := range d.routes {
+		if len(rt.ready) > 0 {
+			return d.presence.answered.Add(grace)
+		}
+	}
+	return time.Time{}
+}
+
+// noteOwn takes in what a roster shows of the member itself. A beat with another token has cleared the flag.
+func (d *Dispatcher) noteOwn(token int64, renewed bool, c *Call) { //nolint:revive // a fact
+	if renewed {
+		d.presence.shown, d.presence.flagged = token, false
+	}
+	for i := range d.roster.Members {
+		if m := &d.roster.Members[i]; m.Session == d.session {
+			d.noteFlag(m.Flag && m.Presence == d.presence.shown, c)
+		}
+	}
+}
+
+// noteFlag takes in whether an answer showed the member's flag.
+func (d *Dispatcher) noteFlag(flag bool, c *Call) { //nolint:revive // the answer's
+	if !flag || c.sent.Before(d.beatSent) || d.presence.shown == 0 || !d.has(rulePresence) {
+		return
+	}
+	d.presence.flagged, d.presence.token, d.freshBeat = true, 0, true
+}
+
+// missed takes in whether another member's token is there. Only who has a token of its own can tell: a server that was
+// restarted has lost them all. It returns whether the member is dead.
+func (d *Dispatcher) missed(m *outbox.Member, p *peer, present bool, c *Call) bool {
+	if m.Presence != p.token {
+		p.token, p.attended, p.flagged = m.Presence, false, time.Time{}
+	}
+	switch {
+	case m.Presence == 0:
+	case !present:
+		p.attended, p.flagged = false, time.Time{}
+	case !m.Missing:
+		p.attended, p.flagged = true, time.Time{}
+	case !p.attended:
+	case !m.Flag:
+		d.presence.flags = append(d.presence.flags, outbox.Flagging{Session: m.Session, Presence: m.Presence})
+		p.flagged, d.meetAt = time.Time{}, d.now
+	case p.flagged.IsZero() || p.beat != m.Beat:
+		p.flagged = d.now
+		d.meetAt = earliest(d.meetAt, d.now.Add(grace))
+	default:
+		return c.sent.Sub(p.flagged) >= grace
+	}
+	return false
+}
+
+// present reports whether the roster shows the member's own token.
+func (d *Dispatcher) present() bool {
+	for i := range d.roster.Members {
+		if m := &d.roster.Members[i]; m.Session == d.session {
+			return m.Presence != 0 && m.Presence == d.presence.token && !m.Missing
+		}
+	}
+	return false
+}

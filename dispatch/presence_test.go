@@ -1,0 +1,125 @@
+package dispatch
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+// seer is a store that knows whose token is there.
+type seer struct {
+	*memory.Store
+	gone map[int64]bool
+}
+
+func (s *seer) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+	r, err := s.Store.Meet(ctx, m)
+	for i := range r.Members {
+		r.Members[i].Missing = r.Members[i].Presence != 0 && s.gone[r.Members[i].Presence]
+	}
+	return r, err
+}
+
+// watched is a world in which the dispatcher shows token 7, and session 1 token 9.
+func newWatched(t *testing.T, off rule) (*small, *seer) {
+	t.Helper()
+	w := newSmall(t)
+	s := &seer{w.st, map[int64]bool{}}
+	w.call = func(c *Call) { c.Do(context.Background(), s) }
+	w.start(off)
+	w.d.opts.Lease = time.Minute
+	w.d.SetPresence(7)
+	w.beat(1, 1, 9)
+	w.run(50 * time.Millisecond)
+	return w, s
+}
+
+// beat has a session join or renew, and show a token.
+func (w *small) beat(s outbox.Session, beat, token int64) {
+	w.t.Helper()
+	_, err := w.st.Meet(w.t.Context(), outbox.Meeting{
+		Self: outbox.Member{Session: s, Beat: beat, Presence: token, Lease: time.Minute, Serves: []outbox.Serving{{Route: "r", Units: 1, Unable: true}}}, Join: true,
+	})
+	w.must(err)
+}
+
+// there reports whether a session is a member.
+func (w *small) there(s outbox.Session) bool {
+	r, err := w.st.Meet(w.t.Context(), outbox.Meeting{})
+	w.must(err)
+	return slices.ContainsFunc(r.Members, func(m outbox.Member) bool { return m.Session == s })
+}
+
+func TestKilledMemberIsRemoved(t *testing.T) { // DB-24
+	t.Parallel()
+	w, s := newWatched(t, 0)
+	s.gone[9] = true
+	if w.run(400 * time.Millisecond); !w.there(1) {
+		t.Error("removed before the grace was over")
+	}
+	if w.run(1600 * time.Millisecond); w.there(1) {
+		t.Error("still there after two seconds")
+	}
+}
+
+func TestWhoOnlyLostItsConnectionStays(t *testing.T) { // DB-24
+	t.Parallel()
+	w, s := newWatched(t, 0)
+	for i := range int64(20) { // it is flagged now and then, and says something each time
+		s.gone[9+i] = true
+		w.run(400 * time.Millisecond)
+		w.beat(1, 2*i+2, 0)
+		w.run(100 * time.Millisecond)
+		w.beat(1, 2*i+3, 10+i)
+		w.run(200 * time.Millisecond)
+	}
+	if !w.there(1) {
+		t.Error("it was removed")
+	}
+}
+
+func TestServerThatRestartedHasLostAllTokens(t *testing.T) { // DB-24
+	t.Parallel()
+	w, s := newWatched(t, 0)
+	s.gone[7], s.gone[9] = true, true
+	w.run(time.Second)
+	w.d.SetPresence(8)
+	if w.run(20 * time.Second); !w.there(1) {
+		t.Error("it was removed, although nobody has seen its token since the restart")
+	}
+}
+
+// TestWhoIsFlaggedStartsNothing: neither when it is told, nor when it could not be told.
+func TestWhoIsFlaggedStartsNothing(t *testing.T) { // DB-24
+	t.Parallel()
+	for _, off := range []rule{0, rulePresence} {
+		w, _ := newWatched(t, off)
+		w.stage("", "a")
+		w.d.Wake(w.now)
+		for w.d.Ready("r") == 0 {
+			w.step()
+		}
+		w.now = w.now.Add(grace) // it stands still
+		if got := w.d.Hand(w.now, "r", 10); off == 0 && len(got) != 0 {
+			t.Error("it started something without having asked the store")
+		} else if off != 0 && len(got) == 0 {
+			t.Error("the rule makes no difference")
+		}
+		if off != 0 {
+			continue
+		}
+		_, err := w.st.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1, Beat: 5, Presence: 9}, Flag: []outbox.Flagging{{Session: 100, Presence: 7}}})
+		w.must(err)
+		w.step()
+		if got := w.d.Hand(w.now, "r", 10); len(got) != 0 || w.d.Presence() != 0 || !w.d.StartBy().IsZero() {
+			t.Error("it started something although it was flagged")
+		}
+		if got := w.run(50 * time.Millisecond); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("handed out %v after it has beaten without a token, want a", got)
+		}
+	}
+}

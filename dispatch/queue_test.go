@@ -1,0 +1,123 @@
+package dispatch
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// newQueue is a world of a table queue with so many handlers, beside a member that serves it, too.
+func newQueue(t *testing.T, handlers int) *small {
+	t.Helper()
+	w := newSmall(t)
+	w.start(0)
+	w.d = New(w.st.Traits(), Options{
+		Routes: []Route{{Name: "r", Units: 1, Queue: true}}, Lease: time.Second, Handlers: handlers, NewSession: func() outbox.Session { return 100 },
+	})
+	w.d.SetFree(handlers)
+	w.keepBusy(1)
+	w.run(20 * time.Millisecond)
+	return w
+}
+
+// keepBusy has session 1 join or renew, without a free handler.
+func (w *small) keepBusy(beat int64) {
+	w.t.Helper()
+	_, err := w.st.Meet(w.t.Context(), outbox.Meeting{Join: true, Self: outbox.Member{Session: 1, Beat: beat, Handlers: 5, Serves: []outbox.Serving{{Route: "r", Units: 1}}}})
+	w.must(err)
+}
+
+// steps lets so many milliseconds pass. Nothing is handed out meanwhile.
+func (w *small) steps(n int) {
+	for range n {
+		w.step()
+	}
+}
+
+// until lets time pass until there is as much ready.
+func (w *small) until(ready int) {
+	w.t.Helper()
+	for range 1000 {
+		if w.d.Ready("r") == ready {
+			return
+		}
+		w.step()
+	}
+	w.t.Fatalf("%d are ready, want %d", w.d.Ready("r"), ready)
+}
+
+// TestQueueGivesBackWhatItCannotHandle: what was taken while a handler was free, and is still there when none has been
+// free for a while, goes to others.
+func TestQueueGivesBackWhatItCannotHandle(t *testing.T) {
+	t.Parallel()
+	w := newQueue(t, 2)
+	w.stage("", "a", "b")
+	w.until(2)
+	w.d.SetFree(0)
+	w.steps(200)
+	if w.state("a").Holder != 100 {
+		t.Error("given back although a handler may be free again at any moment")
+	}
+	w.keepBusy(2)
+	w.steps(200)
+	if a, b := w.state("a"), w.state("b"); a.Holder != 0 || b.Holder != 0 {
+		t.Errorf("still held by %d and %d", a.Holder, b.Holder)
+	}
+}
+
+// TestQueueTakesNothingTwice: the answer of a Take may come before that of the settle that made its record free.
+func TestQueueTakesNothingTwice(t *testing.T) {
+	t.Parallel()
+	w := newQueue(t, 2)
+	w.stage("", "a")
+	w.until(1)
+	it := w.d.Hand(w.now, "r", 1)[0]
+	w.d.Conclude(w.now, it, outbox.Release(&it.Record, 0, false))
+	w.now = w.now.Add(50 * time.Millisecond)
+	w.d.Wake(w.now, "r")
+	calls := w.d.Calls(w.now)
+	byName := func(name string) *Call {
+		i := slices.IndexFunc(calls, func(c *Call) bool { return c.Name() == name })
+		if i < 0 {
+			t.Fatalf("no %s", name)
+		}
+		return calls[i]
+	}
+	settle, take := byName("settle"), byName("take")
+	w.call(settle)
+	w.call(take)
+	w.d.Done(w.now, take)
+	if n := w.d.Ready("r"); n != 0 {
+		t.Errorf("%d are ready while it is being settled", n)
+	}
+	w.d.Done(w.now, settle)
+	if got := w.run(100 * time.Millisecond); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("handed out %v, want a once more", got)
+	}
+}
+
+// TestQueueHandsOutNothingOfAUnitThatGoes: a give-up under way ends the hold of what it does not name, and so does one
+// of which no answer came, until another was answered.
+func TestQueueHandsOutNothingOfAUnitThatGoes(t *testing.T) { // DB-24
+	t.Parallel()
+	w := newQueue(t, 2)
+	w.stage("k", "a")
+	w.until(1)
+	w.d.leave(w.d.byName["r"])
+	w.now = w.now.Add(time.Millisecond)
+	give := w.d.giveUp()
+	if give == nil {
+		t.Fatal("nothing is given up")
+	}
+	give.gen = w.d.session
+	if got := w.d.Hand(w.now, "r", 1); len(got) != 0 {
+		t.Error("handed out while its unit is given up")
+	}
+	give.Lose(errLost)
+	w.d.Done(w.now, give)
+	if got := w.d.Hand(w.now, "r", 1); len(got) != 0 {
+		t.Error("handed out while the give-up may still be carried out")
+	}
+}

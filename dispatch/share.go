@@ -1,0 +1,184 @@
+package dispatch
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// tally is what the shares are worked out from.
+type tally struct {
+	members []*outbox.Member
+	load    map[outbox.Session]int
+	counts  map[outbox.Session]map[string]int
+	serves  map[outbox.Session]map[string]bool // and whether it is able
+}
+
+// share works out which free units the member takes and which of its own it gives up, so that all members come to the
+// same answer: each free unit goes to the able member with the fewest units for its handlers, and a unit goes from
+// one to another who has at least two fewer.
+func (d *Dispatcher) share() {
+	t := d.tally()
+	free := d.freeUnits()
+	for _, o := range free {
+		to := t.least(o.Unit.Route)
+		if to == nil {
+			continue
+		}
+		t.add(to.Session, o.Unit.Route, 1)
+		if to.Session == d.session && !d.stopping {
+			d.moves = append(d.moves, outbox.Move{Unit: o.Unit, From: o.Owner, To: d.session})
+			if o.Owner != 0 {
+				d.haunted[o.Unit] = true
+			}
+		}
+	}
+	for range 10_000 {
+		from, to, route := t.next()
+		if from == 0 {
+			break
+		}
+		t.add(from, route, -1)
+		t.add(to, route, 1)
+		if from == d.session {
+			d.leave(d.byName[route])
+		}
+	}
+}
+
+// freeUnits returns the units that nobody owns, of routes that the member serves.
+func (d *Dispatcher) freeUnits() (free []outbox.Owned) {
+	for i := range d.roster.Units {
+		if o := d.roster.Units[i]; o.Owner == 0 || d.vanished[o.Owner] {
+			free = append(free, o)
+		}
+	}
+	slices.SortFunc(free, func(a, b outbox.Owned) int {
+		return cmp.Or(cmp.Compare(a.Unit.Route, b.Unit.Route), cmp.Compare(a.Unit.From, b.Unit.From))
+	})
+	return free
+}
+
+// leave marks one unit of a route to be given up, if possible one of which nothing is in memory, or
+// nothing is to be stored.
+func (d *Dispatcher) leave(rt *route) {
+	if rt == nil {
+		return
+	}
+	units, busy := rt.sortedUnits(), rt.knownSlots()
+	slices.Reverse(units)
+	for _, fits := range []func(u *unit) bool{
+		func(u *unit) bool { return busy&u.Slots() == 0 },
+		func(u *unit) bool { return !u.tryAt.After(d.now) && len(d.pendingOf(u)) == 0 },
+		func(u *unit) bool { return !u.tryAt.After(d.now) },
+	} {
+		if at := slices.IndexFunc(units, func(u *unit) bool { return !u.leaving && fits(u) }); at >= 0 {
+			units[at].leaving = true
+			rt.leaving |= units[at].Slots()
+			return
+		}
+	}
+}
+
+// knownSlots are the slots of which something is in memory.
+func (rt *route) knownSlots() (s outbox.Slots) {
+	for _, it := range rt.known {
+		s |= 1 << it.Record.Slot
+	}
+	return s
+}
+
+// tally counts who owns what, as far as it is not on its way to somebody else.
+func (d *Dispatcher) tally() *tally {
+	t := &tally{load: map[outbox.Session]int{}, counts: map[outbox.Session]map[string]int{}, serves: map[outbox.Session]map[string]bool{}}
+	dead := map[outbox.Session]bool{}
+	for _, r := range d.removals {
+		dead[r.Session] = true
+	}
+	for i := range d.roster.Members {
+		m := &d.roster.Members[i]
+		if dead[m.Session] || t.serves[m.Session] != nil {
+			continue
+		}
+		t.members = append(t.members, m)
+		t.counts[m.Session], t.serves[m.Session] = map[string]int{}, map[string]bool{}
+		for _, s := range m.Serves {
+			able := !s.Unable && (m.Free > 0 || m.Handlers == 0)
+			if m.Session == d.session {
+				able = !d.unable[s.Route] && !d.stopping && d.hasFree()
+			}
+			t.serves[m.Session][s.Route] = able
+		}
+	}
+	slices.SortFunc(t.members, func(a, b *outbox.Member) int { return cmp.Compare(a.Session, b.Session) })
+	for i := range d.roster.Units {
+		o := &d.roster.Units[i]
+		if t.counts[o.Owner] == nil {
+			continue
+		}
+		if o.Owner == d.session {
+			if rt := d.byName[o.Unit.Route]; rt != nil && rt.units[o.Unit] != nil && rt.units[o.Unit].leaving {
+				continue
+			}
+		}
+		t.add(o.Owner, o.Unit.Route, 1)
+	}
+	return t
+}
+
+func (t *tally) add(s outbox.Session, route string, n int) {
+	t.load[s] += n
+	t.counts[s][route] += n
+}
+
+// fewer reports whether a with more units than it has is still better off than b: fewer units for each handler.
+func (t *tally) fewer(a *outbox.Member, more int, b *outbox.Member, than int) bool {
+	return (t.load[a.Session]+more)*max(b.Handlers, 1) < (t.load[b.Session]+than)*max(a.Handlers, 1)
+}
+
+// least returns the member that should have one more unit of a route: an able one if there is one.
+func (t *tally) least(route string) (best *outbox.Member) {
+	bestAble := false
+	for _, m := range t.members {
+		able, serves := t.serves[m.Session][route]
+		if !serves || bestAble && !able {
+			continue
+		}
+		if best == nil || able && !bestAble || t.fewer(m, 1, best, 1) {
+			best, bestAble = m, able
+		}
+	}
+	return best
+}
+
+// next returns a unit's move from one member to another that makes the shares fairer; from is 0 if they are fair.
+func (t *tally) next() (from, to outbox.Session, route string) {
+	for _, a := range t.members {
+		for _, route := range sortedNames(t.counts[a.Session]) {
+			if t.counts[a.Session][route] == 0 || t.serves[a.Session][route] {
+				continue
+			}
+			if b := t.least(route); b != nil && b != a && t.serves[b.Session][route] {
+				return a.Session, b.Session, route
+			}
+		}
+	}
+	byLoad := slices.Clone(t.members)
+	slices.SortStableFunc(byLoad, func(a, b *outbox.Member) int {
+		return cmp.Compare(t.load[a.Session]*max(b.Handlers, 1), t.load[b.Session]*max(a.Handlers, 1))
+	})
+	for _, b := range byLoad {
+		for _, a := range slices.Backward(byLoad) {
+			if a == b || t.load[a.Session] == 0 || t.fewer(a, -1, b, 1) { // a - 1 must not be below b + 1
+				continue
+			}
+			for _, route := range sortedNames(t.counts[a.Session]) {
+				if t.counts[a.Session][route] > 0 && t.serves[b.Session][route] {
+					return a.Session, b.Session, route
+				}
+			}
+		}
+	}
+	return 0, 0, ""
+}

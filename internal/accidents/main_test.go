@@ -1,0 +1,255 @@
+//go:build unix
+
+package accidents_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/postgres"
+)
+
+// memberVariable is the variable that makes the test binary a relay. It holds a member.
+const memberVariable = "WAYBILL_ACCIDENTS_MEMBER"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(memberVariable); text != "" {
+		if err := relayUntilTheEnd(text); err != nil {
+			slog.Error("relay process", "error", err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
+}
+
+// member says what relay a process is.
+type member struct {
+	Name, DSN, Broker string
+	Routes            []string
+	Units             int
+	Lease             time.Duration
+	Batch, Window     int
+
+	// Slow is how long the publisher takes for each call, Poison the message that kills the process at once. Refuses says
+	// that the publisher is of no use, and Pipelined that it takes several messages of a key in a call.
+	Slow               time.Duration
+	Poison             string
+	Refuses, Pipelined bool
+}
+
+func (m member) String() string {
+	text, _ := json.Marshal(m)
+	return string(text)
+}
+
+// relayUntilTheEnd relays until it is interrupted or killed, or its parent has ended.
+func relayUntilTheEnd(text string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(2)
+	}()
+	var m member
+	if err := json.Unmarshal([]byte(text), &m); err != nil {
+		return err
+	}
+	pool, err := connect(ctx, m.DSN, 6)
+	if err != nil {
+		return err
+	}
+	sink, err := connect(ctx, m.Broker, 6)
+	if err != nil {
+		return err
+	}
+	o, err := postgres.NewOutbox(pool, postgres.Options{Source: "/accidents"})
+	if err != nil {
+		return err
+	}
+	opts := relay.Options{Name: m.Name, Lease: m.Lease, BatchSize: m.Batch, Window: m.Window, CleanInterval: -1}
+	for _, name := range m.Routes {
+		opts.Routes = append(opts.Routes, relay.Route{Name: name, Units: m.Units})
+	}
+	r, err := relay.New(o, &publisher{m, sink}, opts)
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}
+
+func connect(ctx context.Context, dsn string, most int32) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns = most
+	return pgxpool.NewWithConfig(ctx, cfg)
+}
+
+// publisher writes down what arrives.
+type publisher struct {
+	member
+	sink *pgxpool.Pool
+}
+
+func (p *publisher) Traits() core.PublisherTraits {
+	t := core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true, DetectsUnroutable: true}
+	if p.Pipelined { // a call arrives as a whole or not at all
+		t.KeyOrder = core.KeyOrderPipelinedPrefix
+	}
+	return t
+}
+
+func (p *publisher) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+	began := time.Now()
+	if p.Refuses {
+		return core.AllFailed(len(batch), core.Outage(errors.New("the publisher refuses everything")))
+	}
+	ids, names, nums := make([]string, len(batch)), make([]string, len(batch)), make([]int, len(batch))
+	for i := range batch {
+		m := &batch[i]
+		if m.ID == p.Poison {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {} // it takes a moment
+		}
+		num, err := strconv.Atoi(string(m.Body))
+		if err != nil {
+			return core.AllFailed(len(batch), core.Reject(err))
+		}
+		ids[i], names[i], nums[i] = m.ID, m.Key, num
+	}
+	select {
+	case <-time.After(p.Slow):
+	case <-ctx.Done():
+		return core.AllFailed(len(batch), core.Outage(ctx.Err()))
+	}
+	_, err := p.sink.Exec(ctx, `
+INSERT INTO arrivals (id, key, num, pid, began)
+SELECT u.id, u.key, u.num, $4::int, $5::timestamptz FROM unnest($1::text[], $2::text[], $3::int[]) WITH ORDINALITY AS u(id, key, num, i) ORDER BY u.i`,
+		ids, names, nums, os.Getpid(), began)
+	if err != nil {
+		return core.AllFailed(len(batch), core.Outage(err))
+	}
+	return make(core.Results, len(batch))
+}
+
+// process is a relay in a process of its own.
+type process struct {
+	*world
+	name string
+	pid  int
+	log  logbook
+	done chan struct{} // closed when it has ended
+}
+
+// start starts a relay. It ends with the test, or with this process.
+func (w *world) start(m member) *process {
+	w.Helper()
+	m.DSN, m.Broker = cmp.Or(m.DSN, w.dsn), w.broker
+	p := &process{world: w, name: m.Name, done: make(chan struct{})}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), memberVariable+"="+m.String())
+	cmd.Stderr = &p.log
+	stdin, err := cmd.StdinPipe() // it closes with this process
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	p.pid = cmd.Process.Pid
+	go func() {
+		_ = cmd.Wait()
+		close(p.done)
+	}()
+	w.Cleanup(func() {
+		p.kill()
+		_ = stdin.Close()
+		if w.Failed() {
+			w.Logf("log of %s, process %d:\n%s", p.name, p.pid, p.log.tail())
+		}
+	})
+	return p
+}
+
+// startAll starts relays that differ in their name, and waits until each owns units.
+func (w *world) startAll(m member, names ...string) (all []*process) {
+	w.Helper()
+	for _, name := range names {
+		m.Name = name
+		all = append(all, w.start(m))
+	}
+	w.until(20*time.Second, "everybody has units", func() bool {
+		return !slices.ContainsFunc(all, func(p *process) bool { return p.units() == 0 })
+	})
+	return all
+}
+
+func (p *process) signal(s syscall.Signal) { _ = syscall.Kill(p.pid, s) }
+
+// kill ends it as a crash does, and waits for its end.
+func (p *process) kill() {
+	select {
+	case <-p.done:
+	default:
+		p.signal(syscall.SIGKILL)
+		<-p.done
+	}
+}
+
+// session returns the session of the relay; 0 if it has none.
+func (p *process) session() int {
+	p.Helper()
+	return p.number(p.pool, "SELECT coalesce(max(session), 0) FROM waybill.waybill_outbox_members WHERE name = $1", p.name)
+}
+
+func (p *process) units() int {
+	p.Helper()
+	return p.number(p.pool, `
+SELECT count(*) FROM waybill.waybill_outbox_units u JOIN waybill.waybill_outbox_members m ON m.session = u.owner WHERE m.name = $1`, p.name)
+}
+
+// logbook keeps what a process logs.
+type logbook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logbook) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logbook) tail() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lines := strings.Split(l.text.String(), "\n")
+	lines = lines[max(len(lines)-20, 0):]
+	for i, line := range lines {
+		lines[i] = line[:min(len(line), 300)]
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,343 @@
+package badinput_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/postgres"
+)
+
+// What is wrong with members, units and rows is healed, or told: nothing is lost, and keys keep their order.
+
+// line is what several relays publish, in the order in which it arrives.
+type line struct {
+	mu  sync.Mutex
+	ids map[string][]string // by key
+}
+
+func (l *line) Publish(_ context.Context, batch []core.Envelope) core.Results {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range batch {
+		l.ids[batch[i].Key] = append(l.ids[batch[i].Key], batch[i].ID)
+	}
+	return make(core.Results, len(batch))
+}
+
+func (l *line) Traits() core.PublisherTraits {
+	return core.PublisherTraits{Confirmed: true, DetectsUnroutable: true, KeyOrder: core.KeyOrderSerial}
+}
+
+// firsts returns how many messages arrived, and fails the test if the first arrivals of a key are not in order.
+func (l *line) firsts(tb testing.TB) (n int) {
+	tb.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for key, all := range l.ids {
+		var ids []string
+		for _, id := range all {
+			if !slices.Contains(ids, id) {
+				ids = append(ids, id)
+			}
+		}
+		if key != "" && !slices.IsSorted(ids) {
+			tb.Errorf("key %s arrived as %v", key, ids)
+		}
+		n += len(ids)
+	}
+	return n
+}
+
+// desk is an outbox on Postgres with a line that relays publish to.
+type desk struct {
+	tb   testing.TB
+	dsn  string
+	pool *pgxpool.Pool
+	o    *postgres.Outbox
+	line *line
+	n    int
+}
+
+func newDesk(tb testing.TB) *desk {
+	tb.Helper()
+	d := &desk{tb: tb, dsn: testenv.Postgres(tb).DSN, line: &line{ids: map[string][]string{}}}
+	d.pool = openPool(tb, d.dsn)
+	migrate(tb, d.pool)
+	d.o = newOutbox(tb, d.pool, postgres.Options{})
+	return d
+}
+
+// stage stages n messages of five keys.
+func (d *desk) stage(n int) {
+	d.tb.Helper()
+	if _, err := stageOn(d.tb, d.pool, d.o, d.messages(n)...); err != nil {
+		d.tb.Fatal(err)
+	}
+}
+
+func (d *desk) messages(n int) (msgs []core.Message) {
+	for range n {
+		d.n++
+		msgs = append(msgs, raw("a.b", core.ID(fmt.Sprintf("m-%05d", d.n)), core.Key(fmt.Sprint("k", d.n%5))))
+	}
+	return msgs
+}
+
+// relay runs a relay as another process would: with connections of its own.
+func (d *desk) relay(opts relay.Options) (*running, *logbook) {
+	d.tb.Helper()
+	log, book := newLog(d.tb)
+	opts.Logger = log
+	opts.Lease, opts.PollMax, opts.DrainTimeout = 2*time.Second, time.Second, time.Second
+	o := newOutbox(d.tb, openPool(d.tb, d.dsn), postgres.Options{})
+	return start(d.tb, newRelay(d.tb, o, d.line, opts)), book
+}
+
+// drained waits until all that was staged has arrived and nothing is left.
+func (d *desk) drained(what string) {
+	d.tb.Helper()
+	eventually(d.tb, 40*time.Second, what+": everything is published", func() bool {
+		return d.line.firsts(d.tb) == d.n && number(d.tb, d.pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0
+	})
+}
+
+func (d *desk) members() int {
+	d.tb.Helper()
+	return number(d.tb, d.pool, "SELECT count(*) FROM waybill.waybill_outbox_members")
+}
+
+// Two programs that want another number of units work with the number of the first one.
+func TestUnitsOfTwoPrograms(t *testing.T) { // DB-24
+	t.Parallel()
+	d := newDesk(t)
+	d.relay(relay.Options{Routes: []relay.Route{{Units: 4}}})
+	eventually(t, 10*time.Second, "the first one owns its units", func() bool {
+		return number(t, d.pool, "SELECT count(*) FROM waybill.waybill_outbox_units WHERE owner <> 0") == 4
+	})
+	d.relay(relay.Options{Routes: []relay.Route{{Units: 16}}})
+	eventually(t, 20*time.Second, "they share", func() bool {
+		return number(t, d.pool, "SELECT count(DISTINCT owner) FROM waybill.waybill_outbox_units WHERE owner <> 0") == 2
+	})
+	d.stage(500)
+	d.drained("two programs")
+	if n := number(t, d.pool, "SELECT count(*) FROM waybill.waybill_outbox_units"); n != 4 {
+		t.Errorf("%d units", n)
+	}
+}
+
+// Somebody deletes the rows of members that are alive: they join anew.
+func TestMemberRowsDeleted(t *testing.T) { // DB-24
+	t.Parallel()
+	d := newDesk(t)
+	for range 2 {
+		d.relay(relay.Options{})
+	}
+	eventually(t, 10*time.Second, "two members", func() bool { return d.members() == 2 })
+	for range 3 {
+		d.stage(300)
+		exec(t, d.pool, "DELETE FROM waybill.waybill_outbox_members")
+		d.stage(300)
+		d.drained("without its row")
+		eventually(t, 20*time.Second, "they are members again", func() bool { return d.members() == 2 })
+	}
+}
+
+// Somebody says that units are nobody's, or another's: they are taken again.
+func TestUnitsByHand(t *testing.T) { // DB-24
+	t.Parallel()
+	for _, statement := range []string{
+		"UPDATE waybill.waybill_outbox_units SET owner = 0, term = term + 1",
+		"UPDATE waybill.waybill_outbox_units SET owner = 12345, term = term + 1",
+	} {
+		t.Run(statement, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			d.relay(relay.Options{})
+			d.stage(300)
+			d.drained("before")
+			exec(t, d.pool, statement)
+			d.stage(300)
+			d.drained(statement)
+		})
+	}
+}
+
+// The sequence is set back: what is staged under numbers that were published already arrives, and where a number is taken
+// staging says so.
+func TestSequenceSetBack(t *testing.T) { // DB-22
+	t.Parallel()
+	d := newDesk(t)
+	d.relay(relay.Options{})
+	d.stage(500)
+	d.drained("before")
+	exec(t, d.pool, "SELECT setval('waybill.waybill_outbox_seq', 1, false)")
+	d.stage(200)
+	d.drained("after it was set back")
+
+	later := raw("a.b", core.ID("later"), core.Delay(time.Hour))
+	if _, err := stageOn(t, d.pool, d.o, later); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, d.pool, "SELECT setval('waybill.waybill_outbox_seq', (SELECT min(seq) FROM waybill.waybill_outbox), false)")
+	_, err := stageOn(t, d.pool, d.o, raw("a.b"))
+	check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"waybill/postgres: stage", "sequence", "set it"}})
+}
+
+// Rows that somebody inserts by hand, with what every column says by default, go like any other.
+func TestRowsByHand(t *testing.T) { // ST-01
+	t.Parallel()
+	d := newDesk(t)
+	d.relay(relay.Options{})
+	for i := range 200 {
+		d.n++
+		exec(t, d.pool, "INSERT INTO waybill.waybill_outbox (id, topic, key, body) VALUES ($1, 'a.b', $2, 'x')", fmt.Sprintf("m-%05d", d.n), fmt.Sprint("k", i%5))
+	}
+	exec(t, d.pool, `INSERT INTO waybill.waybill_outbox (id, topic, key, body) SELECT 'm-' || lpad((g + 200)::text, 5, '0'), 'a.b', 'k' || g % 5, 'x' FROM generate_series(1, 300) g ORDER BY g`)
+	d.n += 300
+	d.drained("by hand")
+}
+
+// A route is renamed while nobody serves it, by hand: its messages go on under the new name.
+func TestRouteRenamed(t *testing.T) { // DB-23
+	t.Parallel()
+	d := newDesk(t)
+	old, _ := d.relay(relay.Options{Routes: []relay.Route{{Name: "old"}}})
+	msgs := d.messages(300)
+	for i := range msgs {
+		msgs[i].Routes = []string{"old"}
+	}
+	if _, err := stageOn(t, d.pool, d.o, msgs[:100]...); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, "some are published", func() bool { return d.line.firsts(t) == 100 })
+	old.stop(10 * time.Second)
+	if _, err := stageOn(t, d.pool, d.o, msgs[100:]...); err != nil {
+		t.Fatal(err)
+	}
+	d.relay(relay.Options{Routes: []relay.Route{{Name: "new"}}})
+	eventually(t, 10*time.Second, "the new route is served", func() bool {
+		return number(t, d.pool, "SELECT count(*) FROM waybill.waybill_outbox_units WHERE owner <> 0 AND route = 'new'") > 0
+	})
+	exec(t, d.pool, "UPDATE waybill.waybill_outbox SET route = 'new' WHERE route = 'old'")
+	d.drained("renamed")
+}
+
+// twin is the store as a machine sees it that was copied while it ran: its session is that of the original.
+type twin struct {
+	*postgres.Outbox
+	session outbox.Session
+}
+
+func (s twin) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+	mine := m.Self.Session
+	both := func(id *outbox.Session, is, becomes outbox.Session) {
+		if *id == is {
+			*id = becomes
+		}
+	}
+	m.Self.Session = s.session
+	m.Moves = slices.Clone(m.Moves)
+	for i := range m.Moves {
+		both(&m.Moves[i].From, mine, s.session)
+		both(&m.Moves[i].To, mine, s.session)
+	}
+	r, err := s.Outbox.Meet(ctx, m)
+	for i := range r.Members {
+		both(&r.Members[i].Session, s.session, mine)
+	}
+	for i := range r.Units {
+		both(&r.Units[i].Owner, s.session, mine)
+	}
+	return r, err
+}
+
+func (s twin) Read(ctx context.Context, mine outbox.Session, look outbox.Look) (outbox.Page, error) {
+	p, err := s.Outbox.Read(ctx, s.session, look)
+	own := func(records []outbox.Record) {
+		for i := range records {
+			if records[i].Holder == s.session {
+				records[i].Holder = mine
+			}
+		}
+	}
+	for i := range p.Ranges {
+		own(p.Ranges[i].Records)
+	}
+	for i := range p.Keys {
+		own(p.Keys[i].Records)
+	}
+	own(p.Again)
+	return p, err
+}
+
+func (s twin) Take(ctx context.Context, _ outbox.Session, want outbox.Want) ([]outbox.Taken, error) {
+	return s.Outbox.Take(ctx, s.session, want)
+}
+
+func (s twin) Due(ctx context.Context, _ outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+	return s.Outbox.Due(ctx, s.session, parts, limit)
+}
+
+func (s twin) GiveUp(ctx context.Context, _ outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+	return s.Outbox.GiveUp(ctx, s.session, u, out)
+}
+
+func (s twin) Settle(ctx context.Context, _ outbox.Session, outcomes []outbox.Outcome) core.Results {
+	return s.Outbox.Settle(ctx, s.session, outcomes)
+}
+
+// Two members with one session each think that all is theirs. They publish twice, in order, and lose nothing.
+func TestTwoMembersWithOneSession(t *testing.T) { // P1 P3
+	t.Parallel()
+	d := newDesk(t)
+	for range 2 {
+		log, _ := newLog(t)
+		s := twin{newOutbox(t, openPool(t, d.dsn), postgres.Options{}), 4711}
+		start(t, newRelay(t, s, d.line, relay.Options{Logger: log, Lease: 2 * time.Second, PollMax: time.Second, DrainTimeout: time.Second}))
+	}
+	for range 5 {
+		d.stage(200)
+	}
+	d.drained("one session")
+}
+
+// A relay whose role lacks the right to one statement says which one, and what to grant.
+func TestRoleWithoutOneRight(t *testing.T) { // RL-07
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	admin := openPool(t, pg.DSN)
+	m := migrate(t, admin)
+	pool, name := role(t, pg, admin, "partial")
+	for _, tc := range []struct{ right, object string }{
+		{"SELECT", "TABLE waybill.waybill_outbox"},
+		{"DELETE", "TABLE waybill.waybill_outbox"},
+		{"UPDATE", "TABLE waybill.waybill_outbox"},
+		{"INSERT", "TABLE waybill.waybill_outbox_members"},
+		{"DELETE", "TABLE waybill.waybill_outbox_members"},
+		{"UPDATE", "TABLE waybill.waybill_outbox_units"},
+		{"INSERT", "TABLE waybill.waybill_outbox_units"},
+		{"DELETE", "TABLE waybill.waybill_outbox_control"},
+	} {
+		exec(t, admin, m.Grants(postgres.Roles{Relay: name}))
+		exec(t, admin, fmt.Sprintf("REVOKE %s ON %s FROM %q", tc.right, tc.object, name))
+		o := newOutbox(t, pool, postgres.Options{})
+		err := start(t, newRelay(t, o, memoryBus(t), relay.Options{})).end(20 * time.Second)
+		table := strings.TrimPrefix(tc.object, "TABLE waybill.")
+		check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"GRANT ", tc.right, table}})
+	}
+	exec(t, admin, m.Grants(postgres.Roles{Relay: name}))
+	if err := newOutbox(t, pool, postgres.Options{}).Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

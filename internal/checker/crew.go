@@ -1,0 +1,346 @@
+package checker
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// crew is who is a member and who owns what, as the answers of the store tell. Only an exact ledger knows it.
+type crew struct {
+	members map[outbox.Session]*member
+	owners  map[outbox.Unit]ownership
+}
+
+// member is a session of a process: its latest beat, and when the store heard of it.
+type member struct {
+	p     *Process
+	lease time.Duration
+	beat  int64
+	at    time.Time
+}
+
+type ownership struct {
+	owner outbox.Session
+	term  int64
+}
+
+// hold is who holds a message. It is not sure if the store may have left it out.
+type hold struct {
+	by   outbox.Session
+	sure bool
+}
+
+func newCrew() crew {
+	return crew{members: map[outbox.Session]*member{}, owners: map[outbox.Unit]ownership{}}
+}
+
+// of returns the process of a session that is a member, or nil.
+func (c *crew) of(s outbox.Session) *Process {
+	if m := c.members[s]; m != nil {
+		return m.p
+	}
+	return nil
+}
+
+// owner returns the session that owns a message's unit; 0 = nobody.
+func (c *crew) owner(m *message) outbox.Session {
+	slot := outbox.SlotOf(m.Route, m.key, m.ID)
+	for u, o := range c.owners {
+		if u.Route == m.Route && u.Slots().Has(slot) {
+			return o.owner
+		}
+	}
+	return 0
+}
+
+// has reports whether a process has a session that is a member.
+func (c *crew) has(p *Process) bool {
+	for _, m := range c.members {
+		if m.p == p {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *crew) name(s outbox.Session) string {
+	switch p := c.of(s); {
+	case s == 0:
+		return "nobody"
+	case p == nil:
+		return "one that is gone"
+	default:
+		return p.Name
+	}
+}
+
+// met notes a roster. The ledger is locked.
+func (l *Ledger) met(p *Process, m *outbox.Meeting, r *outbox.Roster) {
+	if !l.opts.Exact {
+		return
+	}
+	c, now, there := &l.crew, l.opts.Now(), map[outbox.Session]bool{}
+	for i := range r.Members {
+		x := &r.Members[i]
+		there[x.Session] = true
+		old := c.members[x.Session]
+		if old == nil {
+			l.note("joined: %s as %x", p.Name, uint16(x.Session))
+			old = &member{p: p}
+			c.members[x.Session] = old
+		}
+		if x.Beat > old.beat {
+			old.beat, old.at, old.lease = x.Beat, now, x.Lease
+		}
+	}
+	for s, x := range c.members {
+		if there[s] {
+			continue
+		}
+		removed := slices.ContainsFunc(m.Remove, func(o outbox.Removal) bool { return o.Session == s })
+		l.note("gone: %s as %x, says %s; removed: %v", x.p.Name, uint16(s), p.Name, removed)
+		switch age := now.Sub(x.at); {
+		case s == m.Self.Session:
+		case !removed:
+			l.problem("removed: %s is no longer a member, and nobody has removed it", x.p.Name)
+		case age < x.lease:
+			l.problem("removed: %s removes %s, whose latest beat is %s old; its lease is %s", p.Name, x.p.Name, age, x.lease)
+		}
+		delete(c.members, s)
+	}
+	for i := range r.Units {
+		l.moved(p, &r.Units[i])
+	}
+}
+
+// moved notes who owns a unit.
+func (l *Ledger) moved(p *Process, u *outbox.Owned) {
+	c := &l.crew
+	old, known := c.owners[u.Unit]
+	c.owners[u.Unit] = ownership{u.Owner, u.Term}
+	if !known || old.owner == u.Owner {
+		return
+	}
+	l.note("unit %v: %s after %s, says %s; term %d", u.Unit, c.name(u.Owner), c.name(old.owner), p.Name, u.Term)
+	if u.Term <= old.term {
+		l.problem("units: %v went from %s to %s in term %d; the one before was %d", u.Unit, c.name(old.owner), c.name(u.Owner), u.Term, old.term)
+	}
+	if c.members[old.owner] != nil {
+		l.problem("units: %v went from %s to %s, and nobody has given it up", u.Unit, c.name(old.owner), c.name(u.Owner))
+	}
+}
+
+// gaveUp notes that a unit was given up with what was out.
+func (l *Ledger) gaveUp(p *Process, self outbox.Session, u outbox.Owned, out []outbox.Ref) {
+	l.note("%s gives up %v, term %d, with %d out", p.Name, u.Unit, u.Term, len(out))
+	old := l.crew.owners[u.Unit]
+	if !l.opts.Exact || old.term > u.Term {
+		return
+	}
+	l.crew.owners[u.Unit] = ownership{0, old.term + 1}
+	for _, m := range l.msgs {
+		if m.hold.by == self && m.Route == u.Unit.Route && u.Unit.Slots().Has(outbox.SlotOf(m.Route, m.key, m.ID)) {
+			m.hold = hold{}
+		}
+	}
+	for _, ref := range out {
+		if m := l.get(Ref{ref.Route, ref.ID}); l.crew.members[m.hold.by] == nil {
+			m.hold = hold{self, false}
+		}
+	}
+}
+
+// read notes what a page shows. The ledger is locked.
+func (l *Ledger) read(p *Process, page *outbox.Page) {
+	for i := range page.Ranges {
+		l.saw(p, page.Ranges[i].Records)
+	}
+	for i := range page.Keys {
+		l.saw(p, page.Keys[i].Records)
+	}
+	l.saw(p, page.Again)
+}
+
+func (l *Ledger) saw(p *Process, records []outbox.Record) {
+	for i := range records {
+		r := &records[i]
+		m := l.get(Ref{r.Route, r.Envelope.ID})
+		if r.Seq != m.last {
+			l.note("read by %s: %s/%s key %q seq %d version %d attempts %d crashes %d", p.Name, m.Route, m.ID, r.Envelope.Key, r.Seq, r.Version, r.Attempts, r.Crashes)
+		}
+		if m.seq == 0 {
+			m.seq, m.seen = r.Seq, l.pos
+		}
+		if r.Seq > m.last {
+			m.last, m.version = r.Seq, r.Version
+		} else if r.Seq == m.last {
+			m.version = max(m.version, r.Version)
+		}
+		if l.opts.Exact {
+			m.hold = hold{r.Holder, true}
+			if m.fate != committed {
+				l.problem("phantom: %s reads %s/%s, which was not committed", p.Name, m.Route, m.ID)
+			}
+		}
+		if r.Attempts > m.refusals && !l.opts.Unseen {
+			l.problem("attempts: %s/%s has %d attempts; it was refused %d times", m.Route, m.ID, r.Attempts, m.refusals)
+		}
+	}
+}
+
+// took notes holds that were written. The ledger is locked.
+func (l *Ledger) took(p *Process, self outbox.Session, taken []outbox.Taken) {
+	for _, t := range taken {
+		if t.Grip == outbox.Gripped {
+			l.grip(p, self, t.Ref)
+		}
+	}
+}
+
+// due notes retries that a member holds now.
+func (l *Ledger) due(p *Process, self outbox.Session, page *outbox.DuePage) {
+	for i := range page.Retries {
+		l.grip(p, self, page.Retries[i].Ref)
+	}
+	l.saw(p, page.Retries)
+}
+
+func (l *Ledger) grip(p *Process, self outbox.Session, ref outbox.Ref) {
+	m := l.get(Ref{ref.Route, ref.ID})
+	l.note("held by %s: %s/%s", p.Name, m.Route, m.ID)
+	if other := l.crew.of(m.hold.by); l.opts.Exact && m.hold.sure && other != nil && m.hold.by != self {
+		l.problem("overlap: %s holds %s/%s, which %s holds", p.Name, m.Route, m.ID, other.Name)
+	}
+	m.hold = hold{self, true}
+}
+
+// settled notes an outcome that was stored.
+func (l *Ledger) settled(p *Process, self outbox.Session, o *outbox.Outcome) {
+	ref := o.Ref()
+	m := l.get(Ref{ref.Route, ref.ID})
+	l.note("settle by %s: %s/%s %s %s in %s version %d", p.Name, m.Route, m.ID, o.Event(), o.Reason(), o.In(), ref.Version)
+	if l.opts.Exact {
+		l.fenced(p, self, m, o)
+	}
+	m.hold = hold{}
+	l.moves(m, o.In())
+	if o.Event() != core.EventConfirmed && ref.Seq == m.last {
+		m.version = max(m.version, ref.Version+1)
+	}
+	switch o.State() {
+	case core.StatePublished:
+		if m.first == 0 && l.opts.Exact {
+			l.problem("lost: %s settled %s/%s as published; it has not arrived", p.Name, m.Route, m.ID)
+		}
+	case core.StateAbandoned:
+		m.givenUp = append(m.givenUp, giving{reason: o.Reason(), from: l.pos})
+		m.decided = o.Event() == core.EventWithdrawn
+	case core.StatePending, core.StateFailed, core.StateNone, core.StateProcessing:
+	}
+}
+
+// fenced reports an outcome that should have been refused.
+func (l *Ledger) fenced(p *Process, self outbox.Session, m *message, o *outbox.Outcome) {
+	ref := o.Ref()
+	switch {
+	case l.crew.members[self] == nil:
+		l.problem("fencing: %s settled %s/%s (%s) under a session that is gone", p.Name, m.Route, m.ID, o.Event())
+	case o.Event() == core.EventConfirmed:
+	case m.hold.by != self && l.crew.owner(m) != self:
+		l.problem("fencing: %s settled %s/%s (%s), which is %s's", p.Name, m.Route, m.ID, o.Event(), l.crew.name(l.crew.owner(m)))
+	case ref.Seq < m.last, ref.Seq == m.last && ref.Version < m.version:
+		l.problem("fencing: %s settled %s/%s (%s) as number %d, version %d; it is %d, %d", p.Name, m.Route, m.ID, o.Event(), ref.Seq, ref.Version, m.last, m.version)
+	}
+}
+
+// sending notes that a process begins to publish, and landed that it has the result.
+func (l *Ledger) sending(p *Process, route string, batch []core.Envelope) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range batch {
+		m := l.get(Ref{route, batch[i].ID})
+		l.note("send by %s: %s/%s", p.Name, route, m.ID)
+		if l.opts.Exact {
+			l.mayPublish(p, m)
+			if l.opts.Routes[route].Block && m.key != "" {
+				l.passed(m, "published")
+			}
+			l.waited(m)
+		}
+		if m.flying == nil {
+			m.flying = map[*Process]int{}
+		}
+		m.flying[p]++
+	}
+}
+
+func (l *Ledger) landed(p *Process, route string, batch []core.Envelope) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range batch {
+		l.get(Ref{route, batch[i].ID}).flying[p]--
+		l.note("result for %s: %s/%s", p.Name, route, batch[i].ID)
+	}
+}
+
+// mayPublish reports a publish that another process may make too.
+func (l *Ledger) mayPublish(p *Process, m *message) {
+	c, now := &l.crew, time.Now().UnixNano()
+	if d := p.deadline.Load(); now >= d {
+		l.problem("lease: %s publishes %s/%s; its lease ended %s ago", p.Name, m.Route, m.ID, time.Duration(now-d))
+	}
+	if owner := c.owner(m); c.of(owner) != p && c.of(m.hold.by) != p {
+		l.problem("two: %s publishes %s/%s, which is %s's, and which %s holds", p.Name, m.Route, m.ID, c.name(owner), c.name(m.hold.by))
+	}
+	for q, n := range m.flying {
+		if q != p && n > 0 && !q.dead.Load() && now < q.deadline.Load() && c.has(q) {
+			l.problem("two: %s publishes %s/%s while %s does", p.Name, m.Route, m.ID, q.Name)
+		}
+	}
+}
+
+// passed reports abandoned heads that block the key of m.
+func (l *Ledger) passed(m *message, what string) {
+	for _, o := range l.msgs {
+		if o.Route == m.Route && o.key == m.key && o != m && o.seq != 0 && o.seq < m.seq && o.blocks() {
+			l.problem("passed: %s/%s (seq %d) is %s behind %s (seq %d), which is abandoned (%s) and blocks key %s", m.Route, m.ID, m.seq, what, o.ID, o.seq, o.givenUp[len(o.givenUp)-1].reason, m.key)
+		}
+	}
+}
+
+// blocks reports whether m is abandoned, so that it blocks its key on a route that says so.
+func (m *message) blocks() bool {
+	n := len(m.givenUp)
+	return n > 0 && m.givenUp[n-1].to == 0 && m.givenUp[n-1].reason.Blocks()
+}
+
+// Shares returns an error if the units are not shared fairly among the members that are able: one has two more than
+// another.
+func Shares(r *outbox.Roster) error {
+	count := map[outbox.Session]int{}
+	for i := range r.Members {
+		m := &r.Members[i]
+		if slices.ContainsFunc(m.Serves, func(s outbox.Serving) bool { return s.Unable }) {
+			return nil
+		}
+		count[m.Session] = 0
+	}
+	for i := range r.Units {
+		if u := &r.Units[i]; u.Owner == 0 {
+			return errors.New("a unit is nobody's")
+		}
+		count[r.Units[i].Owner]++
+	}
+	least, most := len(r.Units), 0
+	for _, n := range count {
+		least, most = min(least, n), max(most, n)
+	}
+	if len(r.Members) > 0 && most-least > 1 {
+		return errors.New("one member has two units more than another")
+	}
+	return nil
+}

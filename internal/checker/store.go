@@ -1,0 +1,194 @@
+package checker
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var (
+	_ outbox.Store    = (*Store)(nil)
+	_ outbox.Presence = (*Store)(nil)
+	_ core.Waiter     = (*Store)(nil)
+)
+
+// Store decorates the store of one process with faults, and keeps the ledger.
+type Store struct {
+	inner    outbox.Store
+	waiter   core.Waiter
+	presence outbox.Presence // nil if there is none
+	p        *Process
+	f        *Faults
+}
+
+// NewStore returns inner as p sees it. inner must be a core.Waiter.
+func NewStore(inner outbox.Store, p *Process, f *Faults) (*Store, error) {
+	s := &Store{inner: inner, p: p, f: f}
+	s.presence, _ = core.As[outbox.Presence](inner)
+	var ok bool
+	if s.waiter, ok = core.As[core.Waiter](inner); !ok {
+		return nil, errors.New("checker: the store cannot wait")
+	}
+	return s, nil
+}
+
+// Traits returns those of the store.
+func (s *Store) Traits() outbox.Traits { return s.inner.Traits() }
+
+// answer is what a call of the store came to.
+type answer[T any] struct {
+	v   T
+	err error
+}
+
+// call makes a call, if it is let, and notes what came of it.
+func call[T any](ctx context.Context, s *Store, die int, name string, fn func(ctx context.Context) (T, error), note func(T)) (none T, err error) {
+	a, ok := do(ctx, s.p, s.p.dice[die], s.f, func(ctx context.Context) (a answer[T]) {
+		s.p.ledger.Do(func() { a.v, a.err = fn(ctx) }, func() {
+			if a.err == nil {
+				note(a.v)
+			}
+		})
+		return a
+	})
+	if !ok {
+		s.p.ledger.Note("%s by %s: no answer", name, s.p.Name)
+		return none, errDown
+	}
+	return a.v, a.err
+}
+
+// Meet meets, if it is let.
+func (s *Store) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+	m.Remove, m.Moves, m.Flag, m.Self.Serves = slices.Clone(m.Remove), slices.Clone(m.Moves), slices.Clone(m.Flag), slices.Clone(m.Self.Serves)
+	sent := time.Now()
+	r, err := call(ctx, s, 0, "meet", func(ctx context.Context) (outbox.Roster, error) { return s.inner.Meet(ctx, m) }, func(r outbox.Roster) {
+		s.p.ledger.met(s.p, &m, &r)
+	})
+	if err == nil && r.Known && !m.Leave {
+		s.p.renewed(sent, &m.Self)
+	}
+	return r, err
+}
+
+// Read reads, if it is let.
+func (s *Store) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+	return call(ctx, s, 1, "read", func(ctx context.Context) (outbox.Page, error) { return s.inner.Read(ctx, self, look) }, func(p outbox.Page) {
+		s.p.ledger.read(s.p, &p)
+	})
+}
+
+// Take takes, if it is let.
+func (s *Store) Take(ctx context.Context, self outbox.Session, want outbox.Want) ([]outbox.Taken, error) {
+	if s.spell(s.p.dice[2]) {
+		return nil, errSpell
+	}
+	want.Refs, want.Out = slices.Clone(want.Refs), slices.Clone(want.Out)
+	return call(ctx, s, 2, "take", func(ctx context.Context) ([]outbox.Taken, error) { return s.inner.Take(ctx, self, want) }, func(taken []outbox.Taken) {
+		s.p.ledger.took(s.p, self, taken)
+	})
+}
+
+// GiveUp gives a unit up, if it is let. Who is doomed is killed by it.
+func (s *Store) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Owned, out []outbox.Ref) (bool, error) {
+	if s.p.doomed.Load() {
+		if s.p.dice[3].N(2) == 0 {
+			s.p.Kill()
+		} else {
+			defer s.p.Kill()
+		}
+	}
+	if s.spell(s.p.dice[3]) {
+		return false, errSpell
+	}
+	out = slices.Clone(out)
+	return call(ctx, s, 3, "give up", func(ctx context.Context) (bool, error) { return s.inner.GiveUp(ctx, self, unit, out) }, func(done bool) {
+		if done {
+			s.p.ledger.gaveUp(s.p, self, unit, out)
+		}
+	})
+}
+
+// Due asks what is due, if it is let.
+func (s *Store) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+	if s.spell(s.p.dice[4]) {
+		return outbox.DuePage{}, errSpell
+	}
+	return call(ctx, s, 4, "due", func(ctx context.Context) (outbox.DuePage, error) { return s.inner.Due(ctx, self, parts, limit) }, func(p outbox.DuePage) {
+		s.p.ledger.due(s.p, self, &p)
+	})
+}
+
+// Settle settles, if it is let: all, some of it, or nothing.
+func (s *Store) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+	d := s.p.dice[5]
+	mine := slices.Clone(outcomes) // a late call must not see what becomes of the caller's
+	if s.spell(d) {
+		if d.N(8) == 0 {
+			s.settle(ctx, self, mine)
+		}
+		return core.AllFailed(len(mine), errSpell)
+	}
+	if len(mine) > 1 && d.Roll(s.f.Partial) {
+		n := d.N(len(mine))
+		return append(s.settle(ctx, self, mine[:n]), core.AllFailed(len(mine)-n, errDown)...)
+	}
+	return s.settle(ctx, self, mine)
+}
+
+func (s *Store) settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+	res, err := call(ctx, s, 5, "settle", func(ctx context.Context) (core.Results, error) { return s.inner.Settle(ctx, self, outcomes), nil }, func(res core.Results) {
+		for i := range outcomes {
+			if res[i] == nil && outcomes[i].Control() == 0 {
+				s.p.ledger.settled(s.p, self, &outcomes[i])
+			}
+		}
+	})
+	if err != nil {
+		return core.AllFailed(len(outcomes), err)
+	}
+	return res
+}
+
+// spell reports whether no write works but renewals.
+func (s *Store) spell(d *Dice) bool {
+	if d.Roll(s.f.Spell) {
+		s.p.spell.Store(time.Now().Add(d.Up(2 * s.f.MaxDelay)).UnixNano())
+	}
+	return time.Now().UnixNano() < s.p.spell.Load() && !d.calm.Load()
+}
+
+// Attend attends, if the store knows presence. What it took is let go of when the process is killed or cut off.
+func (s *Store) Attend(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
+	if s.presence == nil {
+		return 0, nil, nil
+	}
+	if s.p.dead.Load() || s.p.isCut() {
+		return 0, nil, errDown
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s.p.connected(cancel)
+	return s.presence.Attend(ctx)
+}
+
+// Wait waits, fails, or returns early.
+func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
+	d := s.p.dice[6]
+	s.p.stand(ctx)
+	switch {
+	case s.p.dead.Load(), s.p.isCut():
+		pause(ctx, limit)
+		return core.WakeTimer, nil
+	case d.Roll(s.f.Before):
+		return "", errDown
+	case d.Roll(s.f.Partial):
+		return core.WakeNotify, nil
+	}
+	cause, err := s.waiter.Wait(ctx, routes, limit)
+	s.p.stand(ctx)
+	return cause, err
+}

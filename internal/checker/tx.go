@@ -1,0 +1,126 @@
+package checker
+
+import (
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Tx is a producer's transaction as the ledger sees it. It belongs to one goroutine.
+type Tx struct {
+	l         *Ledger
+	id        int
+	began     int
+	staged    []*message
+	again     map[Ref]time.Duration // until they are due
+	withdrawn []pendingWithdrawal
+}
+
+type pendingWithdrawal struct {
+	ref    Ref
+	status core.CancelStatus
+}
+
+// Begin notes that a transaction begins.
+func (l *Ledger) Begin() *Tx {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pos++
+	l.txs++
+	return &Tx{l: l, id: l.txs, began: l.pos}
+}
+
+// Staged notes that m was staged on its one route, with this answer. Call it before the commit.
+func (tx *Tx) Staged(m *core.Message, s core.Staged) {
+	if s.Duplicate {
+		return
+	}
+	msg := &message{
+		Ref: Ref{s.Route, s.ID}, key: m.Key, body: string(m.Body), tx: tx.id, at: len(tx.staged), began: tx.began,
+		scheduled: m.Delay > 0, mayExpire: m.TTL > 0 || !m.Expires.IsZero(),
+	}
+	if m.Delay > 0 {
+		msg.due = tx.l.opts.Now().Add(m.Delay)
+	}
+	tx.staged = append(tx.staged, msg)
+}
+
+// Again notes that a message was staged once more. If the first one is gone, it is a new one.
+func (tx *Tx) Again(m *core.Message, s core.Staged) {
+	if tx.again == nil {
+		tx.again = map[Ref]time.Duration{}
+	}
+	tx.again[Ref{s.Route, s.ID}] = m.Delay
+}
+
+// Savepoint returns the place where the transaction is.
+func (tx *Tx) Savepoint() int { return len(tx.staged) }
+
+// RollbackTo notes that what was staged after a savepoint is forgotten.
+func (tx *Tx) RollbackTo(savepoint int) {
+	for _, m := range tx.staged[savepoint:] {
+		m.fate = rolledBack
+	}
+}
+
+// Withdrawn notes the answer to a Cancel or a Replace of a message in the transaction.
+func (tx *Tx) Withdrawn(ref Ref, status core.CancelStatus) {
+	tx.withdrawn = append(tx.withdrawn, pendingWithdrawal{ref, status})
+}
+
+// Commit commits by means of fn. Without an exact ledger an error leaves open what became of the transaction.
+func (tx *Tx) Commit(fn func() error) error {
+	var err error
+	tx.l.Do(func() { err = fn() }, func() {
+		switch {
+		case err == nil:
+			tx.end(committed)
+		case tx.l.opts.Exact:
+			tx.end(rolledBack)
+		default:
+			tx.end(unknown)
+		}
+	})
+	return err
+}
+
+// Rollback rolls back by means of fn.
+func (tx *Tx) Rollback(fn func()) { tx.l.Do(fn, func() { tx.end(rolledBack) }) }
+
+func (tx *Tx) end(f fate) {
+	l := tx.l
+	for ref, in := range tx.again {
+		l.note("staged again %s/%s", ref.Route, ref.ID)
+		l.moves(l.get(ref), in)
+	}
+	for _, w := range tx.withdrawn {
+		l.note("withdrawn %s/%s: %s, transaction %d", w.ref.Route, w.ref.ID, w.status, f)
+		for _, m := range tx.staged { // it may be of the same transaction
+			if m.Ref == w.ref && w.status == core.CancelDone {
+				m.fate = rolledBack
+			}
+		}
+		if m := l.msgs[w.ref]; m != nil && f != rolledBack && (w.status == core.CancelDone || w.status == core.CancelMaybe) {
+			m.withdrawn = append(m.withdrawn, withdrawal{w.status, l.pos, f == committed})
+			l.moves(m, 0)
+		}
+	}
+	for _, m := range tx.staged {
+		l.note("staged %s/%s key %q due %s tx %d fate %d", m.Route, m.ID, m.key, m.due, m.tx, f)
+		if m.fate == open {
+			m.fate = f
+		}
+		m.ended = l.pos
+		if old := l.msgs[m.Ref]; old == nil || old.fate == rolledBack {
+			if old != nil {
+				m.first = old.first
+			}
+			if old != nil && old.invented {
+				m.seq, m.seen, m.last, m.version, m.hold, m.flying = old.seq, old.seen, old.last, old.version, old.hold, old.flying
+				m.refusals, m.unroutable, m.givenUp = old.refusals, old.unroutable, old.givenUp
+			}
+			l.msgs[m.Ref] = m
+			l.moves(m, 0)
+		}
+	}
+}

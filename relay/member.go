@@ -1,0 +1,252 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/dispatch"
+)
+
+// timed is the store for one call. What it returns counts the ages and the lives of records from began, so that they
+// can be told at any time: a record may wait before it is handed out.
+type timed struct {
+	outbox.Store
+	began   time.Time
+	settled error            // why nothing of a settle could be stored
+	refused []outbox.Outcome // outcomes of records that are another's
+}
+
+func (s *timed) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+	page, err := s.Store.Read(ctx, self, look)
+	d := time.Since(s.began)
+	for i := range page.Ranges {
+		shift(page.Ranges[i].Records, d)
+	}
+	for i := range page.Keys {
+		shift(page.Keys[i].Records, d)
+	}
+	shift(page.Again, d)
+	return page, err
+}
+
+func (s *timed) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+	page, err := s.Store.Due(ctx, self, parts, limit)
+	shift(page.Retries, time.Since(s.began))
+	return page, err
+}
+
+func (s *timed) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+	res := s.Store.Settle(ctx, self, outcomes)
+	guardEach("an error of the store", res)
+	for i, err := range res {
+		switch {
+		case errors.Is(err, outbox.ErrFenced) && i < len(outcomes) && outcomes[i].Control() == 0:
+			s.refused = append(s.refused, outcomes[i])
+		case err == nil, errors.Is(err, outbox.ErrFenced), errors.Is(err, outbox.ErrBusy), errors.Is(err, outbox.ErrChanged):
+		default:
+			s.settled = err
+		}
+	}
+	return res
+}
+
+// shift makes what counts from now count from d ago.
+func shift(records []outbox.Record, d time.Duration) {
+	for i := range records {
+		records[i].Age -= d
+		records[i].Life += d
+	}
+}
+
+// age is the time since the record became due, and expired whether it has expired, both by the store's clock.
+func (e *engine) age(it *dispatch.Item) time.Duration { return it.Record.Age + e.now.Sub(e.began) }
+
+func (e *engine) expired(it *dispatch.Item) bool {
+	return it.Record.Expires && it.Record.Life <= e.now.Sub(e.began)
+}
+
+// callStore makes the calls that the dispatcher wants now, and returns when it wants more.
+func (e *engine) callStore() time.Time {
+	calls := e.d.Calls(e.now)
+	for _, c := range calls {
+		e.call(c)
+	}
+	next := e.d.Next()
+	if !next.IsZero() && len(calls) == 0 && next.Before(e.now.Add(minPause)) {
+		next = e.now.Add(minPause)
+	}
+	return next
+}
+
+// call makes one call. What writes outlives a stop.
+func (e *engine) call(c *dispatch.Call) {
+	from, limit := e.base, e.opts.Lease/2
+	switch c.Name() {
+	case "meet":
+		limit = e.opts.Lease / 3
+	case "read":
+		from, limit = e.upkeepCtx, e.opts.Lease
+	}
+	ctx, cancel := e.timeout(from, limit)
+	s := &timed{Store: e.store, began: e.began}
+	sent := e.now
+	e.async(func() func() {
+		defer cancel()
+		err := guardErr(c.Name(), func() error {
+			c.Do(ctx, s)
+			return c.Err()
+		})
+		if err != nil {
+			c.Lose(err)
+		}
+		return func() { e.took(c, s, sent) }
+	})
+}
+
+// took takes in the answer of the store.
+func (e *engine) took(c *dispatch.Call, s *timed, sent time.Time) {
+	e.d.Done(e.now, c)
+	err := c.Err()
+	switch c.Name() {
+	case "read":
+		e.tel.read(e.base, e.now.Sub(sent))
+	case "settle":
+		e.tel.settled(e.base, e.now.Sub(sent))
+		if err == nil {
+			err = s.settled
+		}
+		for i := range s.refused {
+			e.refused(&s.refused[i])
+		}
+	}
+	if err == nil || errors.Is(err, outbox.ErrFenced) {
+		e.storeWorks(c.Name())
+	} else {
+		e.storeFails(c.Name(), err)
+	}
+	if e.session != 0 && e.d.Session() != e.session && !e.d.Left() {
+		e.sessionLost()
+	}
+	e.session = e.d.Session()
+	e.lease.renew(e.sendCtx, e.d.Deadline(), e.d.StartBy())
+}
+
+// trouble is a method of the store that fails.
+type trouble struct {
+	since time.Time
+	text  string
+}
+
+func (e *engine) storeWorks(method string) {
+	if e.failing[method] != nil {
+		delete(e.failing, method)
+		if len(e.failing) == 0 {
+			e.log.Info("the store answers again", "event", "store_available")
+		}
+	}
+	e.worked.store[method] = true
+	e.answered = e.now
+}
+
+func (e *engine) storeFails(method string, err error) {
+	if !e.stopping && (e.once || errors.Is(err, core.ErrMisconfigured) && !e.worked.store[method]) {
+		e.fail(core.Within("waybill/relay: store", err))
+		return
+	}
+	if e.stopping && method == "read" {
+		return // it was cancelled
+	}
+	if e.stopping && method == "meet" && e.d.Out()+e.d.Unsettled() == 0 {
+		e.noLeave = true // nothing but the leave is left: others find out
+	}
+	t := e.failing[method]
+	if t == nil {
+		t = &trouble{since: e.now}
+		e.failing[method] = t
+	}
+	t.text = core.ErrorText(err)
+	e.warn(nil, "store_unavailable", "the store failed; trying again", err, "call", method, "class", core.ClassOf(err).String())
+}
+
+// sessionLost notes that the session has ended: what is out may be sent by others, too. The dispatcher joins anew.
+func (e *engine) sessionLost() {
+	for _, rt := range e.order {
+		e.tel.leaseLost(e.base, rt)
+		e.unpark(rt)
+	}
+	e.lease = &lease{} // what is out keeps the old one
+	e.warn(nil, "lease_lost", "the relay was taken for dead, or its database went back; it joins anew", errors.New("the session has ended"), "out", len(e.calls))
+}
+
+// itemLost notes that a record that was out is another's.
+func (e *engine) itemLost(it *dispatch.Item) {
+	rt := e.routes[it.Route()]
+	e.tel.leaseLost(e.base, rt)
+	e.warn(it, "lease_lost", "the record went to another relay while it was here; it may arrive twice", outbox.ErrFenced)
+	if e.opts.Hooks.OnLeaseLost != nil {
+		e.observer.tell(e.opts.Hooks.OnLeaseLost, event(it))
+	}
+}
+
+// refused notes an outcome that the store refused, since the record is another's.
+func (e *engine) refused(o *outbox.Outcome) {
+	ref := o.Ref()
+	rt := e.routes[ref.Route]
+	if rt == nil {
+		return
+	}
+	e.tel.leaseLost(e.base, rt)
+	e.warn(nil, "lease_lost", "an outcome was refused: the record went to another relay", outbox.ErrFenced, "route", ref.Route, "id", ref.ID)
+	if e.opts.Hooks.OnLeaseLost != nil {
+		e.observer.tell(e.opts.Hooks.OnLeaseLost, Event{Route: ref.Route, ID: ref.ID})
+	}
+}
+
+// lease is what a session may do until when. No publish begins after its end, and what goes on then is cancelled.
+type lease struct {
+	until  atomic.Pointer[time.Time] // when the next publish must have begun
+	last   time.Time                 // when all must have ended
+	ctx    context.Context           //nolint:containedctx // ends with the lease
+	cancel context.CancelFunc
+	timer  *time.Timer
+}
+
+// holds reports whether a publish may begin. Any goroutine may ask.
+func (l *lease) holds() bool {
+	until := l.until.Load()
+	return until != nil && time.Now().Before(*until)
+}
+
+// renew makes the lease last until a time, and has publishes begin until another; zero = it is not known to be longer.
+func (l *lease) renew(parent context.Context, until, start time.Time) {
+	if until.IsZero() {
+		return
+	}
+	l.until.Store(&start)
+	if !until.After(l.last) {
+		return
+	}
+	l.last = until
+	if l.timer != nil && l.timer.Stop() { // it has not ended anything, and will not
+		l.timer.Reset(time.Until(until))
+		return
+	}
+	ctx, cancel := context.WithCancel(parent)
+	l.ctx, l.cancel = ctx, cancel
+	l.timer = time.AfterFunc(time.Until(until), cancel)
+}
+
+func (l *lease) end() {
+	if l.timer != nil {
+		l.timer.Stop()
+		l.cancel()
+	}
+}
+
+// errLate is why a publish did not begin.
+var errLate = fmt.Errorf("the lease ended before the publish began: %w", outbox.ErrFenced)

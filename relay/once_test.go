@@ -1,0 +1,267 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/relay"
+)
+
+// RL-15: one pass publishes everything that is due, however few the keys are.
+func TestRunOnceOfFewKeys(t *testing.T) {
+	t.Parallel()
+	for keys, n := range map[int]int{1: 3000, 3: 5000, 10: 5000, 1000: 5000} {
+		synctest.Test(t, func(t *testing.T) {
+			s, b := newStore(t), newBus()
+			stage(t, s, msgs(n, func(i int) string { return strconv.Itoa(i % keys) })...)
+			c, err := newRelay(t, s, b, relay.Options{}).RunOnce(t.Context())
+			if err != nil || c.Published != n || len(s.Records()) > 0 {
+				t.Errorf("%d keys: %+v, %v", keys, c, err)
+			}
+			if err := b.firstsInOrder(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// RL-15: what another relay owns is an error that says how much of it is due and who has it; nothing due is none.
+func TestRunOnceBesideAnother(t *testing.T) {
+	t.Parallel()
+	for _, hidden := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s, slow, b := newStore(t), newBus(), newBus()
+			slow.latency = time.Minute
+			stop := begin(t, newRelay(t, s, slow, relay.Options{Name: "the other", PublishTimeout: 2 * time.Minute, DrainTimeout: 2 * time.Minute}))
+			time.Sleep(time.Second)
+			var store outbox.Store = s
+			if hidden {
+				store = plain{s}
+			}
+			begun := time.Now()
+			if c, err := newRelay(t, store, b, relay.Options{}).RunOnce(t.Context()); (err != nil) != hidden || c.Claimed > 0 {
+				t.Errorf("nothing is due: %+v, %v", c, err)
+			}
+			if d := time.Since(begun); d > 8*time.Second {
+				t.Errorf("took %s", d)
+			}
+			stage(t, s, msgs(20, noKey)...)
+			time.Sleep(5 * time.Second) // they are out at the other
+			_, err := newRelay(t, store, b, relay.Options{}).RunOnce(t.Context())
+			if err == nil || !strings.Contains(err.Error(), "the other owns") || !hidden && !strings.Contains(err.Error(), "20 ") {
+				t.Errorf("%v", err)
+			}
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// RL-15: a relay that died is waited for until its lease is over, and everything is published then.
+func TestRunOnceAfterACrash(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		stage(t, s, msgs(20, noKey)...)
+		dead := outbox.Member{Session: 9, Name: "dead", Beat: 5, Lease: 10 * time.Second, Serves: []outbox.Serving{{Route: core.DefaultRoute, Units: 64}}}
+		r, err := s.Meet(t.Context(), outbox.Meeting{Self: dead, Join: true})
+		var moves []outbox.Move
+		for _, u := range r.Units {
+			moves = append(moves, outbox.Move{Unit: u.Unit, To: 9})
+		}
+		if err == nil {
+			_, err = s.Meet(t.Context(), outbox.Meeting{Self: dead, Moves: moves})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		c, err := newRelay(t, s, b, relay.Options{}).RunOnce(t.Context())
+		if err != nil || c.Published != 20 {
+			t.Errorf("%+v, %v", c, err)
+		}
+		if d := time.Since(begun); d < 10*time.Second || d > 12*time.Second {
+			t.Errorf("took %s", d)
+		}
+	})
+}
+
+// RL-15: an outage ends a pass with an error that says what is left and why.
+func TestRunOnceInAnOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.answer = func(e *core.Envelope, _ int) error {
+			if e.Key == "bad" {
+				return &core.Error{Class: core.ClassOutage, TopicOnly: true, Err: errors.New("the queue is full")}
+			}
+			return nil
+		}
+		full := msg("f", "bad")
+		full.Topic = "t.full"
+		stage(t, s, append(msgs(20, noKey), full)...)
+		time.Sleep(time.Second)
+		c, err := newRelay(t, s, b, relay.Options{}).RunOnce(t.Context())
+		if err == nil || c.Published != 20 || core.ClassOf(err) != core.ClassOutage || !strings.Contains(err.Error(), "1 pending on route default") ||
+			!strings.Contains(err.Error(), "the queue is full") {
+			t.Errorf("%+v, %v", c, err)
+		}
+		b.answer = func(*core.Envelope, int) error { return down() }
+		stage(t, s, msg("x", ""), msg("y", "k"))
+		if _, err = newRelay(t, s, b, relay.Options{}).RunOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "down") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// P3 RL-10: relays divide the units between them; when one leaves or dies, another goes on with what it had, in order.
+func TestTwoRelays(t *testing.T) {
+	t.Parallel()
+	for _, dies := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s, b := newStore(t), newBus()
+			b.latency = 5 * time.Millisecond
+			cut := &faulty{Store: s}
+			var off atomic.Bool
+			cut.meet = func(_ outbox.Meeting, next func() (outbox.Roster, error)) (outbox.Roster, error) {
+				if off.Load() {
+					return outbox.Roster{}, down()
+				}
+				return next()
+			}
+			cut.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+				if off.Load() {
+					return outbox.Page{}, down()
+				}
+				return next()
+			}
+			cut.settle = func(o []outbox.Outcome, next func() core.Results) core.Results {
+				if off.Load() {
+					return core.AllFailed(len(o), down())
+				}
+				return next()
+			}
+			one, two := newRelay(t, cut, b, relay.Options{Name: "one"}), newRelay(t, s, b, relay.Options{Name: "two"})
+			ctx, kill := context.WithCancel(t.Context())
+			first := make(chan error, 1)
+			go func() { first <- one.Run(ctx) }()
+			stop := begin(t, two)
+			n := 0
+			put := func(k int) {
+				for range k {
+					stage(t, s, msg(fmt.Sprintf("m%05d", n), strconv.Itoa(n%100)))
+					n++
+					time.Sleep(10 * time.Millisecond)
+				}
+			}
+			put(1000)
+			for _, r := range []*relay.Relay{one, two} {
+				expect(t, r.Health(t.Context()), "route default", core.HealthOK, "32 of 64 units")
+			}
+			if dies { // its database is cut off
+				off.Store(true)
+			} else {
+				kill()
+			}
+			put(500)
+			within(t, 15*time.Second, "all", func() bool { return len(s.Records()) == 0 })
+			expect(t, two.Health(t.Context()), "route default", core.HealthOK, "64 of 64 units")
+			kill()
+			if err := errors.Join(stop(), <-first, b.firstsInOrder()); err != nil {
+				t.Error(err)
+			}
+			for id, tries := range b.tried {
+				if tries > 1 && !dies || tries > 2 {
+					t.Errorf("%s was sent %d times", id, tries)
+				}
+			}
+		})
+	}
+}
+
+// P7: of two relays the one whose broker works takes over what the other owns.
+func TestOneBrokerDown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, good, bad := newStore(t), newBus(), newBus()
+		up := time.Now().Add(5 * time.Minute)
+		bad.answer = func(*core.Envelope, int) error {
+			if time.Now().Before(up) {
+				return down()
+			}
+			return nil
+		}
+		stops := []func() error{begin(t, newRelay(t, s, good, relay.Options{})), begin(t, newRelay(t, s, bad, relay.Options{}))}
+		time.Sleep(5 * time.Second)
+		stage(t, s, msgs(200, func(i int) string { return strconv.Itoa(i) })...)
+		within(t, 10*time.Second, "all", func() bool { return good.count() == 200 })
+		time.Sleep(time.Until(up.Add(time.Minute)))
+		list := msgs(2000, noKey)
+		for i := range list {
+			list[i].ID = "n" + list[i].ID
+		}
+		for i := range list {
+			stage(t, s, list[i])
+			time.Sleep(time.Millisecond)
+		}
+		within(t, time.Minute, "all", func() bool { return good.count()+bad.count() == 2200 })
+		if bad.count() < 500 {
+			t.Errorf("the relay whose broker works again got %d of 2000", bad.count())
+		}
+		for _, stop := range stops {
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// RL-14: a hint finds a message at once, also if the store cannot wake the relay.
+func TestWakeHint(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		r := newRelay(t, plain{s}, b, relay.Options{})
+		stop := begin(t, r)
+		time.Sleep(time.Minute)
+		for i := range 100 {
+			stage(t, s, msg(strconv.Itoa(i), ""))
+			r.Wake()
+			within(t, 2*time.Millisecond, "found", func() bool { return b.count() == i+1 })
+			time.Sleep(time.Duration(i) * 100 * time.Millisecond)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		r.Wake()
+		r.Wake()
+	})
+}
+
+// ST-11: a message that expires while it waits in memory is not sent.
+func TestExpiresInMemory(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b := newStore(t), newBus()
+		b.latency = 20 * time.Second
+		stage(t, s, msg("a", "k"), msg("b", "k", core.TTL(10*time.Second)), msg("c", "k", core.TTL(time.Minute)))
+		stop := begin(t, newRelay(t, s, b, relay.Options{}))
+		within(t, time.Minute, "the others", func() bool { return b.count() == 2 })
+		if err := stop(); err != nil || b.tried["b"] > 0 {
+			t.Errorf("%v, sent %v", err, b.tried)
+		}
+		if r := s.Records(); len(r) != 1 || r[0].Reason != core.ReasonExpired {
+			t.Errorf("%+v", r)
+		}
+	})
+}

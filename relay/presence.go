@@ -1,0 +1,111 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// attendFirst and attendLast bound the pause before a lost presence is taken anew; what lasted for attendLast begins at
+// attendFirst again.
+const (
+	attendFirst = 100 * time.Millisecond
+	attendLast  = 10 * time.Second
+)
+
+var errAbsent = errors.New("connection lost")
+
+// presence shows other relays that this process is there, where the store has such a thing: if it is killed, they need
+// not wait for its lease.
+type presence struct {
+	store  outbox.Presence // nil: there is no such thing
+	token  int64           // that is taken, 0 = none
+	busy   bool            // it is being taken, or watched
+	cancel context.CancelFunc
+	since  time.Time
+	nextAt time.Time
+	pause  time.Duration
+}
+
+// attend keeps a token shown. It returns when to look again.
+func (e *engine) attend() time.Time {
+	p := &e.presence
+	switch {
+	case p.store == nil || e.once: // a run to the end is not worth a connection
+		return time.Time{}
+	case p.busy && (e.stopping && (e.d.Left() || e.noLeave) || p.token != 0 && e.d.Presence() != p.token): // another relay missed it
+		p.cancel()
+		return time.Time{}
+	case p.busy || e.stopping:
+		return time.Time{}
+	case e.now.Before(p.nextAt):
+		return p.nextAt
+	}
+	ctx, cancel := context.WithCancel(e.base)
+	p.busy, p.cancel, p.since = true, cancel, e.now
+	e.async(func() func() {
+		var token int64
+		var lost <-chan struct{}
+		err := guardErr("attend", func() (err error) {
+			token, lost, err = p.store.Attend(ctx)
+			return err
+		})
+		return func() { e.attended(ctx, token, lost, err) }
+	})
+	return time.Time{}
+}
+
+// attended shows a token that was taken, until it is lost.
+func (e *engine) attended(ctx context.Context, token int64, lost <-chan struct{}, err error) {
+	p := &e.presence
+	switch {
+	case err != nil:
+		if ctx.Err() == nil {
+			e.warn(nil, "presence_failed", "the relay cannot show that it is there; if it is killed now, others wait for its lease", err)
+		}
+		e.absent()
+		return
+	case token == 0:
+		e.log.Info("the store cannot tell whether this process is there, as behind a pooler; if it is killed, others wait for its lease", "event", "presence_off")
+		p.cancel()
+		p.store, p.busy = nil, false
+		return
+	}
+	p.token = token
+	e.d.SetPresence(token)
+	e.async(func() func() {
+		select {
+		case <-lost:
+		case <-ctx.Done():
+		}
+		return func() {
+			if ctx.Err() == nil {
+				e.warn(nil, "presence_lost", "the connection that shows that the relay is there has ended; taking another", errAbsent)
+			}
+			e.absent()
+		}
+	})
+}
+
+// absent ends what was shown, and has it taken anew.
+func (e *engine) absent() {
+	p := &e.presence
+	p.cancel()
+	if p.token != 0 && e.d.Presence() == p.token {
+		e.d.SetPresence(0)
+	}
+	if e.now.Sub(p.since) >= attendLast {
+		p.pause = 0
+	}
+	p.pause = min(max(2*p.pause, attendFirst), attendLast)
+	p.token, p.busy, p.nextAt = 0, false, e.now.Add(p.pause)
+}
+
+// leave gives the token back.
+func (p *presence) leave() {
+	if p.busy {
+		p.cancel()
+	}
+}

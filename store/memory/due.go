@@ -1,0 +1,113 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// Due looks for what has come due, as outbox.Store says. What is locked counts as more that is due already.
+func (s *Store) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+	if err := ctx.Err(); err != nil {
+		return outbox.DuePage{}, outage("due", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.members[self]
+	if m == nil {
+		return outbox.DuePage{}, fenced("due", self)
+	}
+	d := dueScan{now: s.now(), limit: max(limit, 0), next: -1}
+	for _, part := range merge(slices.DeleteFunc(slices.Clone(parts), func(p outbox.Part) bool {
+		rt := s.routes[p.Route]
+		return rt == nil || p.Slots&^rt.owned(self) != 0
+	})) {
+		d.mine = append(d.mine, m.holds(func(r *record) bool {
+			return r.route.name == part.Route && part.Slots.Has(r.slot) && r.retry() && !r.due.After(d.now)
+		})...)
+		rt := s.routes[part.Route]
+		d.retries = d.scan(d.retries, &rt.retries, part.Slots)
+		d.timers = d.scan(d.timers, &rt.timers, part.Slots)
+	}
+	slices.SortFunc(d.mine, byDue)
+	retries, moreRetries := d.cut(append(d.mine, sorted(d.retries)...))
+	timers, moreTimers := d.cut(sorted(d.timers))
+	p := outbox.DuePage{Moved: len(timers), NextIn: d.next}
+	for _, r := range retries {
+		s.hold(r, self)
+		p.Retries = append(p.Retries, r.record(d.now))
+	}
+	for _, r := range timers {
+		s.putInLine(r)
+	}
+	if moreRetries || moreTimers {
+		p.NextIn = 0
+	}
+	return p, nil
+}
+
+// dueScan collects what is due.
+type dueScan struct {
+	now                   time.Time
+	limit                 int
+	mine, retries, timers []*record
+	next                  time.Duration
+}
+
+// scan adds what is due and nobody holds to list, up to one more than the limit, and looks how long the next one
+// waits.
+func (d *dueScan) scan(list []*record, by *index, slots outbox.Slots) []*record {
+	n := 0
+	for r := range by.all() {
+		if !slots.Has(r.slot) || r.holder != 0 {
+			continue
+		}
+		in := max(r.due.Sub(d.now), 0)
+		if in == 0 && r.lock == nil {
+			list = append(list, r)
+			if n++; n > d.limit {
+				break
+			}
+			continue
+		}
+		if d.next < 0 || in < d.next {
+			d.next = in
+		}
+		if in > 0 {
+			break
+		}
+	}
+	return list
+}
+
+func (d *dueScan) cut(records []*record) (out []*record, more bool) {
+	if len(records) <= d.limit {
+		return records, false
+	}
+	return records[:d.limit], true
+}
+
+// putInLine gives a timer a new number: it is ready from now on.
+func (s *Store) putInLine(r *record) {
+	s.unplace(r)
+	delete(r.route.bySeq, r.seq)
+	s.seq++
+	r.seq = s.seq
+	r.waiting = false
+	r.version++
+	r.route.bySeq[r.seq] = r
+	s.place(r)
+	s.changed(r)
+}
+
+func sorted(records []*record) []*record {
+	slices.SortFunc(records, byDue)
+	return records
+}
+
+func byDue(a, b *record) int {
+	return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.seq, b.seq), cmp.Compare(a.route.name, b.route.name))
+}

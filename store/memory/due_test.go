@@ -1,0 +1,88 @@
+package memory_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+func TestDueRetries(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, memory.Options{})
+	k.join(1, unit)
+	k.put(row("a", "x"), row("b", "y"), row("c", ""))
+	k.fact("nothing waits", k.due(1, 9).NextIn < 0)
+	for i, r := range k.read(1) {
+		k.no(k.settle(1, outbox.Retry(&r, errNo, time.Duration(3-i)*time.Second))[0])
+	}
+	p := k.due(1, 9)
+	k.fact("next is exact", len(p.Retries) == 0 && p.NextIn == time.Second)
+	k.now = k.now.Add(2500 * time.Millisecond)
+	p = k.due(1, 9)
+	k.same("in order of time", ids(p.Retries), []string{"c", "b"})
+	k.fact("held", p.Retries[0].Holder == 1 && p.Retries[0].Failed && p.Retries[0].Attempts == 1 && p.Retries[0].Age == 2500*time.Millisecond)
+	k.fact("next is exact", p.NextIn == 500*time.Millisecond)
+	k.now = k.now.Add(time.Second)
+	p = k.due(1, 2)
+	k.same("first what self holds", ids(p.Retries), []string{"c", "b"})
+	k.fact("there is more", p.NextIn == 0)
+	k.same("all", ids(k.due(1, 9).Retries), []string{"c", "b", "a"})
+	k.same("again", ids(k.due(1, 9).Retries), []string{"c", "b", "a"})
+	k.fact("nothing more", k.due(1, 9).NextIn < 0)
+
+	r := &p.Retries[0]
+	k.no(k.settle(1, outbox.Release(r, time.Minute, true))[0])
+	k.is("a repeated release", k.settle(1, outbox.Release(r, time.Hour, false))[0], outbox.ErrChanged)
+	p = k.due(1, 9)
+	k.fact("released: it waits on", len(p.Retries) == 2 && p.NextIn == time.Minute)
+	k.fact("and costs nothing", k.state("c").Attempts == 1 && k.state("c").Maybe && k.state("c").Version == r.Version+1)
+}
+
+func TestDueLocked(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, memory.Options{})
+	k.join(1, unit)
+	k.put(row("a", "x"), later(row("b", "y"), 0), later(row("c", "y"), time.Second))
+	k.no(k.settle(1, outbox.Retry(k.get(1, "a"), errNo, 0))[0])
+	k.now = k.now.Add(time.Second)
+	tx := k.Begin()
+	k.no(tx.Lock(route, "a"))
+	k.no(tx.Lock(route, "c"))
+	p := k.due(1, 9)
+	k.fact("locked ones are left for later", len(p.Retries) == 0 && p.Moved == 0 && p.NextIn == 0)
+	tx.Rollback()
+	p = k.due(1, 9)
+	k.fact("and are there then", len(p.Retries) == 1 && p.Moved == 1)
+}
+
+func TestDueTimers(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, memory.Options{})
+	k.join(1, unit)
+	at := row("c", "x")
+	at.DeliverAt = k.now.Add(time.Second)
+	k.put(later(row("a", "x"), 3*time.Second), later(row("b", "x"), 2*time.Second), at, row("d", "x"))
+	k.now = k.now.Add(3 * time.Second)
+	_, err := k.Due(t.Context(), 1, []outbox.Part{{Route: "other", Slots: 1}}, 9)
+	k.no(err)
+	p := k.due(1, 2)
+	k.fact("two, and more", p.Moved == 2 && p.NextIn == 0)
+	p = k.due(1, 2)
+	k.fact("one, and none", p.Moved == 1 && p.NextIn < 0)
+	k.same("new numbers by due time", ids(k.read(1)), []string{"d", "c", "b", "a"})
+	k.fact("greater than any before", k.get(1, "c").Seq == 5 && k.look(1, outbox.Look{}).Last == 7)
+	k.fact("age since due", k.get(1, "c").Age == 2*time.Second && k.get(1, "c").Version == 2)
+}
+
+func TestDueOfAnother(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, memory.Options{})
+	two := outbox.Split(route, 2)
+	k.meet(outbox.Meeting{Self: member(1, 1, 2), Join: true, Moves: []outbox.Move{{Unit: two[0], To: 1}}})
+	k.put(later(row("a", ""), time.Second))
+	k.now = k.now.Add(time.Second)
+	p := k.due(1, 9)
+	k.fact("a part of which one slot is not self's is left out", p.Moved == 0 && p.NextIn < 0)
+}

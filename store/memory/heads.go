@@ -1,0 +1,203 @@
+package memory
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+var _ core.KeyKeeper = (*Store)(nil)
+
+// obstructed returns why r keeps later messages of its key waiting: "retry", "abandoned" (if block), or "". A retry
+// does so until a member holds it.
+func (r *record) obstructed(block bool) string {
+	switch {
+	case r.env.Key == "", r.holder != 0, r.withdrawn():
+	case r.blocks() && block:
+		return "abandoned"
+	case r.retry():
+		return "retry"
+	}
+	return ""
+}
+
+// head returns the first record of the key that keeps later ones waiting, or nil.
+func (k *keyed) head(block bool) *record { //nolint:revive // block is the route's
+	for r := range k.odd.all() {
+		if r.obstructed(block) != "" {
+			return r
+		}
+	}
+	return nil
+}
+
+// next returns the first record of the key that is due, if nothing keeps it waiting, or nil.
+func (k *keyed) next() *record {
+	for r := range k.odd.all() {
+		if r.holder != 0 || r.retry() {
+			return nil
+		}
+	}
+	return k.ready.first()
+}
+
+// BlockedKeys lists keys whose head waits. Since counts from the end of an abandoned head; of one that waits for a
+// retry, from when it was first due.
+func (s *Store) BlockedKeys(ctx context.Context, route string, blockAfterAbandon bool, after string, limit int) (keys []core.BlockedKey, more bool, err error) {
+	limit, err = core.CheckBlockedKeys(route, limit)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, false, outage("blocked keys", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rt := s.routes[route]
+	if rt == nil {
+		return nil, false, nil
+	}
+	now := s.now()
+	for key, k := range rt.keys {
+		r := k.head(blockAfterAbandon)
+		if r == nil || key <= after {
+			continue
+		}
+		b := core.BlockedKey{Route: route, Key: key, Head: s.show(r, now), Cause: r.obstructed(blockAfterAbandon)}
+		if b.Since = max(b.Head.Age, 0); r.state == core.StateAbandoned {
+			b.Since = max(now.Sub(r.settledAt), 0)
+		}
+		keys = append(keys, b)
+	}
+	slices.SortFunc(keys, func(a, b core.BlockedKey) int { return strings.Compare(a.Key, b.Key) })
+	if len(keys) > limit {
+		keys, more = keys[:limit], true
+	}
+	return keys, more, nil
+}
+
+const decideOp = "waybill/memory: decide head"
+
+// decideLimit is how long DecideHead waits for an owner, and decideLook how often it looks.
+const (
+	decideLimit = 10 * time.Second
+	decideLook  = 50 * time.Millisecond
+)
+
+// DecideHead skips, parks or requeues the head of a blocked key: what waits for a retry, or was abandoned and blocks.
+// The owner of the key is told, and reads the key anew. What a member holds, and what a transaction has locked, is in
+// flight.
+//
+// The first due record of the key can be skipped and parked too. Its owner does that as soon as it is not out, and
+// DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If nobody owns the
+// key's unit, no relay can have the record out, and DecideHead does it alone.
+func (s *Store) DecideHead(ctx context.Context, route, key, id string, action core.HeadAction) error {
+	if err := core.CheckDecide(route, key, id, action); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return outage("decide head", err)
+	}
+	told, err := s.Decide(route, key, id, action)
+	if err != nil || told == nil {
+		return err
+	}
+	return s.decided(ctx, told)
+}
+
+// Decide is DecideHead for a model, which cannot wait: it returns what the owner was told, or nil if the decision is
+// carried out.
+func (s *Store) Decide(route, key, id string, action core.HeadAction) (*outbox.Control, error) {
+	const op = decideOp
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	r := s.stored(route, id)
+	switch {
+	case r == nil || r.env.Key != key:
+		return nil, core.NotHead(op, route, key, id)
+	case r.holder != 0 || r.lock != nil:
+		return nil, core.HeadInFlight(op, route, key, id)
+	case !r.isHead(), r.ready() && action == core.HeadRequeue:
+		return nil, core.NotHead(op, route, key, id)
+	case r.ready() && !r.untended():
+		c := s.about(r)
+		c.Kind, c.Reason = outbox.ControlDecide, headReason(action)
+		s.tell(c)
+		return c, nil
+	}
+	switch action {
+	case core.HeadSkip, core.HeadPark:
+		s.giveUp(r, headReason(action), now)
+	case core.HeadRequeue:
+		if r.env.Expired(now) {
+			return nil, core.HeadExpired(id, r.env.Expires)
+		}
+		if s.outlived(r) {
+			return nil, core.HeadDuplicate(id)
+		}
+		s.requeue(r, now)
+	}
+	s.tellOwner(r)
+	return nil, nil //nolint:nilnil // nobody needs to be waited for
+}
+
+func headReason(action core.HeadAction) core.Reason {
+	if action == core.HeadPark {
+		return core.ReasonParked
+	}
+	return core.ReasonSkipped
+}
+
+// decided waits until the owner has carried out a decision, and says what came of it.
+func (s *Store) decided(ctx context.Context, told *outbox.Control) error {
+	look := time.NewTicker(decideLook)
+	defer look.Stop()
+	for limit := time.Now().Add(decideLimit); ; {
+		pending, err := s.outcomeOf(told)
+		if !pending {
+			return err
+		}
+		if time.Now().After(limit) {
+			return core.HeadPending(decideOp, told.Route, told.Key, told.ID)
+		}
+		select {
+		case <-ctx.Done():
+			return outage("decide head", ctx.Err())
+		case <-look.C:
+		}
+	}
+}
+
+// outcomeOf reports whether a decision is still to be carried out, and else what came of it.
+func (s *Store) outcomeOf(told *outbox.Control) (pending bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, pending = slices.BinarySearchFunc(s.control, told.Number, byNumber); pending {
+		return true, nil
+	}
+	r := s.stored(told.Route, told.ID)
+	if r != nil && r.reason == told.Reason {
+		return false, nil
+	}
+	return false, core.NotHead(decideOp, told.Route, told.Key, told.ID)
+}
+
+// isHead reports whether an operator can decide about r, which nobody holds and nobody has locked.
+func (r *record) isHead() bool {
+	k := r.route.keys[r.env.Key]
+	if k == nil {
+		return false
+	}
+	return k.head(true) == r || k.head(false) == r || k.next() == r
+}
+
+// giveUp abandons r, or gives another reason for it, so that its key goes on. Its retention counts from now.
+func (s *Store) giveUp(r *record, reason core.Reason, now time.Time) {
+	s.unplace(r)
+	s.retire(r, core.StateAbandoned, reason, now)
+}

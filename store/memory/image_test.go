@@ -1,0 +1,94 @@
+package memory_test
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, memory.Options{})
+	k.join(1, unit)
+	k.put(row("a", "x"), row("b", "x"), later(row("c", ""), time.Second))
+	k.hold(1, k.get(1, "a"))
+	k.retry("b", time.Second)
+	tx := k.Begin()
+	_, err := tx.Stage(row("open", ""))
+	k.no(err)
+	k.no(tx.Lock(route, "a"))
+	img, then := k.Snapshot(), k.States()
+	before := k.meet(outbox.Meeting{Self: outbox.Member{Session: 1}})
+
+	k.put(row("d", "x"))
+	d := k.get(1, "d")
+	k.fact("d has 5", d.Seq == 5)
+	k.bury(1, 1)
+	k.join(2, unit)
+	for range 2 {
+		k.Restore(img)
+		for i := range then {
+			then[i].Locked = false
+		}
+		k.fact("as it was", reflect.DeepEqual(k.States(), then))
+		k.is("open transactions are gone", tx.Commit(), core.ErrClosed)
+		after := k.meet(outbox.Meeting{Self: outbox.Member{Session: 1}})
+		k.fact("another epoch", after.Epoch != before.Epoch)
+		before.Epoch = after.Epoch
+		k.fact("units and members as they were", reflect.DeepEqual(before, after))
+		p := k.look(1, outbox.Look{})
+		k.fact("nobody runs", len(p.Running) == 0 && p.Last == 4 && p.Next == 3)
+
+		k.put(row("e", "x"))
+		k.fact("e has the number that d had", k.get(1, "e").Seq == 5)
+		k.is("published", k.settle(1, outbox.Published(d))[0], outbox.ErrChanged)
+		k.is("retry", k.settle(1, outbox.Retry(d, errNo, 0))[0], outbox.ErrChanged)
+		k.fact("take", k.take(1, outbox.Want{Refs: []outbox.Ref{d.Ref}})[0].Grip == outbox.Gone)
+		k.fact("e is untouched", k.state("e").Version == 1 && k.state("e").State == core.StatePending)
+		k.fact("the hold is known", len(k.due(1, 9).Retries) == 0)
+		k.no(k.settle(1, outbox.Published(k.get(1, "a")))[0])
+	}
+}
+
+func TestSetSequence(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, memory.Options{})
+	k.SetSequence(100)
+	k.fact("next", k.put(row("a", ""))[0] == 101)
+	k.SetSequence(100)
+	tx := k.Begin()
+	_, err := tx.Stage(row("b", ""))
+	k.fact("a number that is taken is refused", err != nil)
+	seqs, err := tx.Stage(row("b", ""))
+	k.fact("the next one is not", err == nil && seqs[0] == 102)
+}
+
+// TestDrain is quick, or reads have become slow.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	const n = 100_000
+	k := newKit(t, memory.Options{})
+	k.join(1, unit)
+	k.fill(n/2, "a", "b", "c", "d", "e", "f", "g")
+	k.fill(n / 2)
+	start, got, from := time.Now(), 0, int64(0)
+	for {
+		p := k.look(1, outbox.Look{Last: from, Ranges: []outbox.Range{{Part: all, From: from, To: 1 << 60, Limit: 500}}})
+		recs := p.Ranges[0].Records
+		if len(recs) == 0 {
+			break
+		}
+		outs := make([]outbox.Outcome, len(recs))
+		for i := range recs {
+			outs[i] = outbox.Published(&recs[i])
+		}
+		k.no(k.settle(1, outs...).FirstErr())
+		got, from = got+len(recs), recs[len(recs)-1].Seq
+	}
+	k.fact("all", got == n && len(k.States()) == 0)
+	t.Logf("%d records in %s", n, time.Since(start))
+}

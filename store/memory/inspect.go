@@ -1,0 +1,147 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+var (
+	_ core.Inspector   = (*Store)(nil)
+	_ core.Counter     = (*Store)(nil)
+	_ core.ClockSeeder = (*Store)(nil)
+)
+
+// Inspect returns the record of a message on a route. What a member holds is processing: Owner is the member's name,
+// and LeaseIn the member's lease. A record that a relay has out without a hold is shown as due.
+func (s *Store) Inspect(ctx context.Context, route, id string) (core.Stored, error) {
+	if err := ctx.Err(); err != nil {
+		return core.Stored{}, outage("inspect", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.stored(route, id)
+	if r == nil {
+		return core.Stored{}, core.NoRecord("waybill/memory: inspect", route, id)
+	}
+	st := s.show(r, s.now())
+	st.Envelope.Body = slices.Clone(r.env.Body)
+	return st, nil
+}
+
+// show returns r for people, without its body.
+func (s *Store) show(r *record, now time.Time) core.Stored {
+	env := r.env
+	env.Body = nil
+	st := core.Stored{
+		Envelope: env.Clone(), Route: r.route.name, Seq: r.seq, State: r.shown(), Reason: r.reason, Attempts: r.attempts, Crashes: r.crashes,
+		DedupeKey: r.dedupe, Age: now.Sub(r.since), LastError: r.lastErr, LastErrorAt: r.errAt, SettledAt: r.settledAt, Err: r.unreadable,
+	}
+	if m := s.members[r.holder]; m != nil {
+		st.Owner, st.LeaseIn = m.Name, m.Lease
+	} else if r.waits() {
+		st.DueIn = max(r.due.Sub(now), 0)
+	}
+	return st
+}
+
+// walk calls fn with the records after page.After in staging order, up to page.Budget of them, until fn returns false,
+// and returns where to go on. The store sorts its records for it.
+func (s *Store) walk(page core.Page, fn func(r *record) bool) (next int64) {
+	rows := slices.DeleteFunc(s.rows(), func(r *record) bool { return r.seq <= page.After })
+	for i, r := range rows {
+		if i == page.Budget {
+			return rows[i-1].seq
+		}
+		if !fn(r) {
+			return r.seq
+		}
+	}
+	return 0
+}
+
+// List returns a page of the records that match f. Every record after page.After counts as looked at.
+func (s *Store) List(ctx context.Context, f core.Filter, page core.Page) (core.Listing, error) {
+	page, err := core.CheckList(&f, page)
+	if err != nil {
+		return core.Listing{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return core.Listing{}, outage("list", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out core.Listing
+	now := s.now()
+	out.Next = s.walk(page, func(r *record) bool {
+		if st := s.show(r, now); f.Matches(&st) {
+			out.Records = append(out.Records, st)
+		}
+		return len(out.Records) < page.Limit
+	})
+	return out, nil
+}
+
+// Counts returns the exact numbers of records per route and state.
+func (s *Store) Counts(ctx context.Context) ([]core.Count, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, outage("counts", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	var out []core.Count
+	for _, rt := range s.routes {
+		for state, n := range rt.counts {
+			if n > 0 {
+				c := core.Count{Route: rt.name, State: core.State(state), N: n}
+				c.Oldest = rt.oldest(c.State, now)
+				out = append(out, c)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b core.Count) int {
+		return cmp.Or(cmp.Compare(a.Route, b.Route), cmp.Compare(a.State, b.State))
+	})
+	return out, nil
+}
+
+// oldest returns the age of the oldest due record in a state in which records wait for a member.
+func (rt *route) oldest(state core.State, now time.Time) (age time.Duration) {
+	look := func(x *index, all bool) {
+		for r := range x.all() {
+			if r.due.After(now) {
+				break
+			}
+			if r.holder == 0 {
+				age = max(age, now.Sub(r.since))
+			}
+			if !all {
+				break
+			}
+		}
+	}
+	switch state {
+	case core.StatePending:
+		look(&rt.aged, false)
+		look(&rt.timers, false)
+	case core.StateFailed:
+		look(&rt.retries, true)
+	case core.StateNone, core.StateProcessing, core.StatePublished, core.StateAbandoned:
+	}
+	return age
+}
+
+// HighWater returns the highest stamp of a record that was committed.
+func (s *Store) HighWater(ctx context.Context) (hlc.Timestamp, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, outage("high water", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stamp, nil
+}

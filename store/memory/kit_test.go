@@ -1,0 +1,219 @@
+package memory_test
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+const route = "orders"
+
+// all is every slot of the route, and everything a range of all of it.
+var (
+	all        = outbox.Part{Route: route, Slots: outbox.AllSlots}
+	everything = outbox.Range{Part: all, To: math.MaxInt64}
+	unit       = outbox.Unit{Route: route, From: 0, To: 64}
+	errNo      = errors.New("no")
+)
+
+// kit is a store with a clock that stands.
+type kit struct {
+	testing.TB
+	*memory.Store
+	now time.Time
+	ids int
+}
+
+func newKit(tb testing.TB, opts memory.Options) *kit {
+	tb.Helper()
+	k := &kit{TB: tb, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	opts.Now = func() time.Time { return k.now }
+	opts.Source = "/test"
+	s, err := memory.New(opts)
+	k.no(err)
+	k.Store = s
+	return k
+}
+
+// row returns a row of the route with the key.
+func row(id, key string) core.StagedRow {
+	return core.StagedRow{Route: route, Envelope: core.Envelope{ID: id, Key: key, Topic: "t", Body: []byte("body")}}
+}
+
+func later(r core.StagedRow, d time.Duration) core.StagedRow {
+	r.Delay = d
+	return r
+}
+
+func withdrawable(r core.StagedRow) core.StagedRow {
+	r.Withdrawable = true
+	return r
+}
+
+// put stages rows in a transaction of their own.
+func (k *kit) put(rows ...core.StagedRow) []int64 {
+	k.Helper()
+	tx := k.Begin()
+	seqs, err := tx.Stage(rows...)
+	k.no(err)
+	k.no(tx.Commit())
+	return seqs
+}
+
+// fill stages n rows with the keys in turn.
+func (k *kit) fill(n int, keys ...string) {
+	k.Helper()
+	tx := k.Begin()
+	for i := range n {
+		k.ids++
+		key := ""
+		if len(keys) > 0 {
+			key = keys[i%len(keys)]
+		}
+		_, err := tx.Stage(row("m"+strconv.Itoa(k.ids), key))
+		k.no(err)
+	}
+	k.no(tx.Commit())
+}
+
+func (k *kit) no(err error) {
+	k.Helper()
+	if err != nil {
+		k.Fatal(err)
+	}
+}
+
+func (k *kit) meet(m outbox.Meeting) outbox.Roster {
+	k.Helper()
+	r, err := k.Meet(k.Context(), m)
+	k.no(err)
+	return r
+}
+
+// member is a member that serves the route with n units.
+func member(session outbox.Session, beat int64, n int) outbox.Member {
+	return outbox.Member{Session: session, Beat: beat, Serves: []outbox.Serving{{Route: route, Units: n}}}
+}
+
+// join makes session the owner of units.
+func (k *kit) join(session outbox.Session, units ...outbox.Unit) {
+	k.Helper()
+	m := outbox.Meeting{Self: member(session, 1, 1), Join: true}
+	for _, u := range units {
+		m.Moves = append(m.Moves, outbox.Move{Unit: u, To: session})
+	}
+	k.meet(m)
+}
+
+// bury makes by remove session.
+func (k *kit) bury(by, session outbox.Session) {
+	k.Helper()
+	for _, m := range k.meet(outbox.Meeting{}).Members {
+		if m.Session == session {
+			k.meet(outbox.Meeting{Self: outbox.Member{Session: by}, Remove: []outbox.Removal{{Session: session, Beat: m.Beat}}})
+		}
+	}
+}
+
+func (k *kit) look(self outbox.Session, look outbox.Look) outbox.Page {
+	k.Helper()
+	p, err := k.Read(k.Context(), self, look)
+	k.no(err)
+	return p
+}
+
+// read returns all ready records.
+func (k *kit) read(self outbox.Session) []outbox.Record {
+	k.Helper()
+	return k.look(self, outbox.Look{Ranges: []outbox.Range{everything}}).Ranges[0].Records
+}
+
+// get returns the ready record with the id.
+func (k *kit) get(self outbox.Session, id string) *outbox.Record {
+	k.Helper()
+	for _, r := range k.read(self) {
+		if r.ID == id {
+			return &r
+		}
+	}
+	k.Fatalf("%s is not ready", id)
+	return nil
+}
+
+func (k *kit) settle(self outbox.Session, o ...outbox.Outcome) core.Results {
+	k.Helper()
+	return k.Settle(k.Context(), self, o)
+}
+
+func (k *kit) take(self outbox.Session, want outbox.Want) []outbox.Taken {
+	k.Helper()
+	got, err := k.Take(k.Context(), self, want)
+	k.no(err)
+	return got
+}
+
+// hold makes self hold records, which must succeed.
+func (k *kit) hold(self outbox.Session, records ...*outbox.Record) {
+	k.Helper()
+	want := outbox.Want{}
+	for _, r := range records {
+		want.Refs = append(want.Refs, r.Ref)
+	}
+	for _, g := range k.take(self, want) {
+		if g.Grip != outbox.Gripped {
+			k.Fatalf("%s: grip %d", g.Ref.ID, g.Grip)
+		}
+	}
+}
+
+func (k *kit) due(self outbox.Session, limit int) outbox.DuePage {
+	k.Helper()
+	p, err := k.Due(k.Context(), self, []outbox.Part{all}, limit)
+	k.no(err)
+	return p
+}
+
+func (k *kit) state(id string) *memory.State {
+	for _, st := range k.States() {
+		if st.ID == id {
+			return &st
+		}
+	}
+	return nil
+}
+
+func ids(records []outbox.Record) []string {
+	out := []string{}
+	for i := range records {
+		out = append(out, records[i].ID)
+	}
+	return out
+}
+
+func (k *kit) same(what string, got, want []string) {
+	k.Helper()
+	if !slices.Equal(got, want) {
+		k.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+func (k *kit) is(what string, err, want error) {
+	k.Helper()
+	if !errors.Is(err, want) {
+		k.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+func (k *kit) fact(what string, ok bool) {
+	k.Helper()
+	if !ok {
+		k.Error(what)
+	}
+}

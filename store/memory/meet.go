@@ -1,0 +1,175 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// maxUnserved bounds Roster.Unserved.
+const maxUnserved = 100
+
+// Meet joins, renews or looks, as outbox.Store says. Who is not a member changes nothing. The flags come after the
+// moves, and leaving comes last.
+func (s *Store) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+	if err := ctx.Err(); err != nil {
+		return outbox.Roster{}, outage("meet", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.renew(&m) {
+		for _, sv := range m.Self.Serves {
+			s.makeUnits(sv)
+		}
+		for _, r := range m.Remove {
+			if gone := s.members[r.Session]; gone != nil && gone.Beat == r.Beat {
+				s.remove(gone)
+			}
+		}
+		for i := range m.Moves {
+			s.move(&m.Moves[i])
+		}
+		for _, f := range m.Flag {
+			if other := s.members[f.Session]; other != nil && other.Presence != 0 && other.Presence == f.Presence {
+				other.Flag = true
+			}
+		}
+		if self := s.members[m.Self.Session]; m.Leave && self != nil {
+			s.end(self)
+		}
+	}
+	return s.roster(m.Self.Session), nil
+}
+
+// renew reports whether the caller is a member. A renewal that comes late, behind a later one, changes nothing.
+func (s *Store) renew(m *outbox.Meeting) bool {
+	self := s.members[m.Self.Session]
+	switch {
+	case m.Self.Session == 0:
+		return false
+	case self == nil && (!m.Join || m.Leave):
+		return false
+	case self == nil:
+		self = newMember(m.Self)
+		self.Flag, self.Missing = false, false
+		s.members[m.Self.Session] = self
+	case m.Self.Beat > self.Beat:
+		flag := self.Flag && m.Self.Presence == self.Presence
+		self.Member = m.Self
+		self.Flag, self.Missing = flag, false
+		self.Serves = slices.Clone(m.Self.Serves)
+	}
+	return true
+}
+
+func (s *Store) makeUnits(sv outbox.Serving) {
+	rt := s.route(sv.Route)
+	if len(rt.units) > 0 {
+		return
+	}
+	for _, u := range outbox.Split(sv.Route, sv.Units) {
+		rt.addUnit(&unit{outbox.Owned{Unit: u, Term: 1}})
+	}
+}
+
+func (rt *route) addUnit(u *unit) {
+	rt.units = append(rt.units, u)
+	for slot := u.Unit.From; slot < u.Unit.To; slot++ {
+		rt.bySlot[slot] = u
+	}
+}
+
+// unit returns the unit, or nil if there is none with exactly these slots.
+func (s *Store) unit(u outbox.Unit) *unit {
+	rt := s.routes[u.Route]
+	if rt == nil || u.From >= outbox.NumSlots {
+		return nil
+	}
+	if found := rt.bySlot[u.From]; found != nil && found.Unit == u {
+		return found
+	}
+	return nil
+}
+
+// remove ends the session of a member that is dead.
+func (s *Store) remove(m *member) {
+	for r := range m.held {
+		r.crashes++
+		r.version++
+	}
+	for _, rt := range s.routes {
+		for _, u := range rt.units {
+			if u.Owner == m.Session {
+				u.Careful = max(u.Careful, s.seq)
+			}
+		}
+	}
+	s.end(m)
+}
+
+// end frees what a member owns and holds. What it held may have been delivered.
+func (s *Store) end(m *member) {
+	for r := range maps.Clone(m.held) {
+		s.hold(r, 0)
+		r.left, r.maybe = true, true
+	}
+	for _, rt := range s.routes {
+		for _, u := range rt.units {
+			if u.Owner == m.Session {
+				u.give(0)
+			}
+		}
+	}
+	delete(s.members, m.Session)
+}
+
+// move leaves out what does not apply: another owner than From, and a new owner who is not a member.
+func (s *Store) move(m *outbox.Move) {
+	u := s.unit(m.Unit)
+	if u == nil || u.Owner != m.From {
+		return
+	}
+	to := s.members[m.To]
+	switch {
+	case m.To != 0 && to == nil:
+	case m.From == m.To:
+		if m.To != 0 {
+			u.Low, u.Careful = m.Low, m.Careful
+		}
+	default:
+		u.give(m.To)
+	}
+}
+
+// give changes the owner, and so begins another term.
+func (u *unit) give(to outbox.Session) {
+	u.Owner = to
+	u.Term++
+}
+
+func (s *Store) roster(self outbox.Session) outbox.Roster {
+	out := outbox.Roster{Known: s.members[self] != nil, Epoch: s.epoch()}
+	for _, m := range s.members {
+		member := m.Member
+		member.Serves = slices.Clone(m.Serves)
+		out.Members = append(out.Members, member)
+	}
+	slices.SortFunc(out.Members, func(a, b outbox.Member) int { return cmp.Compare(a.Session, b.Session) })
+	now := s.now()
+	for _, name := range s.names() {
+		rt := s.routes[name]
+		for _, u := range rt.units {
+			out.Units = append(out.Units, u.Owned)
+		}
+		if len(rt.units) > 0 || len(out.Unserved) == maxUnserved {
+			continue
+		}
+		if !rt.ready.empty() || rt.timers.due(now) || rt.retries.due(now) {
+			out.Unserved = append(out.Unserved, name)
+		}
+	}
+	return out
+}

@@ -1,0 +1,251 @@
+package memory
+
+import (
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// route is what belongs to one route.
+type route struct {
+	name  string
+	byID  map[string]*record // staged ones too
+	bySeq map[int64]*record  // staged ones too
+	keys  map[string]*keyed
+
+	ready   index                          // by sequence
+	free    index                          // those of ready that have no key and no holder
+	timers  index                          // by due time
+	retries index                          // by due time
+	odd     index                          // what holds a key, or is held, by sequence
+	aged    index                          // those of ready that nobody holds, by when they first became due
+	expires index                          // live ones that expire, by when
+	settled [3]index                       // those of which the retention ends some day, by when they were settled: published, abandoned, withdrawn
+	counts  [core.StateAbandoned + 1]int64 // by the state that is shown
+
+	units  []*unit
+	bySlot [outbox.NumSlots]*unit
+
+	version uint64    // Store.changes when a member last got something to do
+	seen    uint64    // the version that all who own units of it have seen
+	rung    time.Time // the time up to which a Wait has reported what is due
+}
+
+// keyed is what belongs to one key of a route.
+type keyed struct{ ready, odd index }
+
+// unit is a unit and its owner.
+type unit struct{ outbox.Owned }
+
+func (s *Store) route(name string) *route {
+	rt := s.routes[name]
+	if rt == nil {
+		rt = &route{name: name, byID: map[string]*record{}, bySeq: map[int64]*record{}, keys: map[string]*keyed{}}
+		s.routes[name] = rt
+	}
+	return rt
+}
+
+// find returns the stored record that ref names, whatever its version, or nil.
+func (s *Store) find(ref outbox.Ref) *record {
+	rt := s.routes[ref.Route]
+	if rt == nil {
+		return nil
+	}
+	if r := rt.bySeq[ref.Seq]; r != nil && r.staging == nil && r.env.ID == ref.ID {
+		return r
+	}
+	return nil
+}
+
+// renumbered reports whether the number of ref is another record's.
+func (s *Store) renumbered(ref outbox.Ref) bool {
+	rt := s.routes[ref.Route]
+	return rt != nil && rt.bySeq[ref.Seq] != nil && rt.bySeq[ref.Seq].env.ID != ref.ID
+}
+
+// stored returns the committed record with the id, or nil.
+func (s *Store) stored(route, id string) *record {
+	rt := s.routes[route]
+	if rt == nil {
+		return nil
+	}
+	r := rt.byID[id]
+	if r != nil && r.staging != nil {
+		return r.shadows
+	}
+	return r
+}
+
+// place puts r into the indexes that its state belongs to.
+func (s *Store) place(r *record) {
+	rt := r.route
+	rt.counts[r.shown()]++
+	if r.ready() {
+		rt.ready.insert(0, r.seq, r)
+		if r.holder == 0 {
+			rt.aged.insert(s.at(r.since), r.seq, r)
+			if r.env.Key == "" {
+				rt.free.insert(0, r.seq, r)
+			}
+		}
+	}
+	if r.timer() {
+		rt.timers.insert(s.at(r.due), r.seq, r)
+	}
+	if r.retry() {
+		rt.retries.insert(s.at(r.due), r.seq, r)
+	}
+	if x, at := s.ends(r); x != nil {
+		x.insert(at, r.seq, r)
+	}
+	if r.obstacle() {
+		rt.odd.insert(0, r.seq, r)
+	}
+	if r.env.Key == "" || !r.ready() && !r.obstacle() {
+		return
+	}
+	k := rt.keys[r.env.Key]
+	if k == nil {
+		k = &keyed{}
+		rt.keys[r.env.Key] = k
+	}
+	if r.ready() {
+		k.ready.insert(0, r.seq, r)
+	}
+	if r.obstacle() {
+		k.odd.insert(0, r.seq, r)
+	}
+}
+
+// unplace takes r out of its indexes. Whoever changes a record does so between unplace and place.
+func (s *Store) unplace(r *record) {
+	rt := r.route
+	rt.counts[r.shown()]--
+	if r.ready() {
+		rt.ready.remove(0, r.seq)
+		if r.holder == 0 {
+			rt.aged.remove(s.at(r.since), r.seq)
+			if r.env.Key == "" {
+				rt.free.remove(0, r.seq)
+			}
+		}
+	}
+	if r.timer() {
+		rt.timers.remove(s.at(r.due), r.seq)
+	}
+	if r.retry() {
+		rt.retries.remove(s.at(r.due), r.seq)
+	}
+	if x, at := s.ends(r); x != nil {
+		x.remove(at, r.seq)
+	}
+	if r.obstacle() {
+		rt.odd.remove(0, r.seq)
+	}
+	k := rt.keys[r.env.Key]
+	if k == nil {
+		return
+	}
+	k.ready.remove(0, r.seq)
+	k.odd.remove(0, r.seq)
+	if k.ready.empty() && k.odd.empty() {
+		delete(rt.keys, r.env.Key)
+	}
+}
+
+// ends returns the index and the place in it of what time alone will end: an expiry, or a retention. It may be nil.
+func (s *Store) ends(r *record) (x *index, at int64) {
+	switch {
+	case r.live() && !r.env.Expires.IsZero():
+		return &r.route.expires, s.at(r.env.Expires)
+	case r.live(), s.retention.Of(r.state, r.reason) == core.Forever:
+		return nil, 0
+	case r.state == core.StatePublished:
+		x = &r.route.settled[0]
+	case r.reason.Withdrawn():
+		x = &r.route.settled[2]
+	default:
+		x = &r.route.settled[1]
+	}
+	return x, s.at(r.settledAt)
+}
+
+// hold makes session the holder of r; 0 = nobody. It is no change of the record's version.
+func (s *Store) hold(r *record, session outbox.Session) {
+	if r.holder == session {
+		return
+	}
+	s.unplace(r)
+	s.setHolder(r, session)
+	s.place(r)
+	if session == 0 {
+		s.changed(r)
+	}
+}
+
+// setHolder is hold between unplace and place.
+func (s *Store) setHolder(r *record, session outbox.Session) {
+	if m := s.members[r.holder]; m != nil {
+		delete(m.held, r)
+	}
+	r.holder = session
+	if m := s.members[session]; m != nil {
+		m.held[r] = struct{}{}
+		r.left = false
+	}
+}
+
+// forget deletes r. It is in no index.
+func (s *Store) forget(r *record) {
+	rt := r.route
+	if rt.byID[r.env.ID] == r {
+		s.uncover(r)
+	}
+	delete(rt.bySeq, r.seq)
+}
+
+// uncover makes the id of r that of the record that r had taken it from.
+func (s *Store) uncover(r *record) {
+	if r.shadows != nil {
+		r.route.byID[r.env.ID] = r.shadows
+	} else {
+		delete(r.route.byID, r.env.ID)
+	}
+}
+
+// retire makes r, which is in no index, terminal, for good or for its retention.
+func (s *Store) retire(r *record, state core.State, reason core.Reason, now time.Time) {
+	s.release(r)
+	r.state, r.reason, r.settledAt, r.waiting = state, reason, now, false
+	r.version++
+	if s.retention.Of(state, reason) == 0 && (state == core.StatePublished || reason.Withdrawn()) {
+		s.forget(r)
+	} else {
+		s.place(r)
+	}
+}
+
+// requeue puts r back in line, with its counts at zero.
+func (s *Store) requeue(r *record, now time.Time) {
+	s.unplace(r)
+	r.maybe = r.maybe || r.crashes > 0
+	r.state, r.reason, r.lastErr = core.StatePending, core.ReasonNone, ""
+	r.errAt, r.settledAt = time.Time{}, time.Time{}
+	r.attempts, r.crashes, r.deliveries = 0, 0, 0
+	r.waiting, r.due = false, now
+	r.version++
+	if r.dedupe != "" && s.holders[r.liveKey()] == nil {
+		s.holders[r.liveKey()] = r
+	}
+	s.place(r)
+	s.changed(r)
+}
+
+// release gives the dedupe key of r free.
+func (s *Store) release(r *record) {
+	if r.dedupe != "" && s.holders[r.liveKey()] == r {
+		delete(s.holders, r.liveKey())
+	}
+}

@@ -1,0 +1,170 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// Read answers all parts of look, as outbox.Store says. A limit that is not above 0 is none.
+func (s *Store) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+	if err := ctx.Err(); err != nil {
+		return outbox.Page{}, outage("read", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.members[self]
+	if m == nil {
+		return outbox.Page{}, nil
+	}
+	rd := reader{s: s, self: self, look: &look, now: s.now()}
+	p := outbox.Page{Known: true, Flag: m.Flag, Epoch: s.epoch(), Last: s.seq, Next: s.mark + 1}
+	if s.seq != look.Last {
+		p.Upper = p.Next
+	}
+	for _, tx := range s.running {
+		p.Running = append(p.Running, tx.mark)
+	}
+	for _, part := range look.Parts {
+		var own outbox.Slots
+		if rt := s.routes[part.Route]; rt != nil {
+			own = rt.owned(self) & part.Slots
+		}
+		p.Owned = append(p.Owned, own)
+	}
+	p.Waiting, p.MoreWaiting = rd.fresh()
+	for i := range look.Ranges {
+		p.Ranges = append(p.Ranges, rd.span(&look.Ranges[i]))
+		s.looked(m, look.Ranges[i].Route)
+	}
+	for i := range look.Keys {
+		p.Keys = append(p.Keys, rd.key(&look.Keys[i]))
+	}
+	rd.again(&p)
+	p.Control = s.controls(look.Parts)
+	return p, nil
+}
+
+// reader answers the parts of one Look.
+type reader struct {
+	s    *Store
+	self outbox.Session
+	look *outbox.Look
+	now  time.Time
+}
+
+// fresh returns what waits of Look.Fresh, by sequence.
+func (rd *reader) fresh() (waiting []outbox.Waiting, more bool) {
+	limit := rd.look.Limit
+	for _, part := range merge(rd.look.Fresh) {
+		rt := rd.s.routes[part.Route]
+		if rt == nil {
+			continue
+		}
+		block, n := slices.Contains(rd.look.Blocks, part.Route), 0
+		for r := range rt.odd.after(0, rd.look.AfterFresh) {
+			if limit > 0 && n > limit {
+				break
+			}
+			if !part.Slots.Has(r.slot) {
+				continue
+			}
+			if w, ok := r.obstructs(rd.self, block); ok {
+				waiting = append(waiting, w)
+				n++
+			}
+		}
+	}
+	slices.SortStableFunc(waiting, func(a, b outbox.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
+	if limit <= 0 || len(waiting) <= limit {
+		return waiting, false
+	}
+	return waiting[:limit], true
+}
+
+// span answers a range.
+func (rd *reader) span(rg *outbox.Range) outbox.Records {
+	rt := rd.s.routes[rg.Route]
+	if rt == nil {
+		return outbox.Records{}
+	}
+	leave, skip := set(rg.Leave), set(rg.Skip)
+	return rd.collect(rt.ready.after(0, rg.From), rg.To, rg.Limit, func(r *record) bool {
+		if !rg.Slots.Has(r.slot) || rg.Keyed && r.env.Key == "" || skip[r.seq] {
+			return false
+		}
+		return r.env.Key == "" || !leave[r.env.Key]
+	})
+}
+
+// key answers a range of a key.
+func (rd *reader) key(kr *outbox.KeyRange) (out outbox.KeyRecords) {
+	rt := rd.s.routes[kr.Route]
+	if rt == nil || rt.keys[kr.Key] == nil {
+		return out
+	}
+	k := rt.keys[kr.Key]
+	got := rd.collect(k.ready.after(0, kr.From), kr.To, kr.Limit, func(*record) bool { return true })
+	out.Records, out.More = got.Records, got.More
+	block := slices.Contains(rd.look.Blocks, kr.Route)
+	for r := range k.odd.all() {
+		if w, ok := r.obstructs(rd.self, block); ok {
+			out.Waiting = append(out.Waiting, w)
+		}
+	}
+	return out
+}
+
+// collect returns the wanted ones of records up to sequence to, within the limits.
+func (rd *reader) collect(records iter.Seq[*record], to int64, limit int, wanted func(*record) bool) (out outbox.Records) {
+	var bytes int64
+	for r := range records {
+		if r.seq > to {
+			break
+		}
+		if !wanted(r) {
+			continue
+		}
+		bytes += int64(len(r.env.Body))
+		if n := len(out.Records); n > 0 && (limit > 0 && n >= limit || rd.look.Bytes > 0 && bytes > rd.look.Bytes) {
+			out.More = true
+			break
+		}
+		out.Records = append(out.Records, r.record(rd.now))
+	}
+	return out
+}
+
+// again answers Look.Again. Versions do not count: what the caller remembers may have been changed.
+func (rd *reader) again(p *outbox.Page) {
+	for _, ref := range rd.look.Again {
+		r := rd.s.find(ref)
+		if r == nil {
+			continue
+		}
+		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.look.Blocks, ref.Route)); {
+		case r.ready(), r.live() && r.holder != 0:
+			p.Again = append(p.Again, r.record(rd.now))
+		case ok:
+			p.AgainWaiting = append(p.AgainWaiting, w)
+		case r.retry():
+			w.Why = outbox.Retrying // without a key it holds none, and waits all the same
+			p.AgainWaiting = append(p.AgainWaiting, w)
+		}
+	}
+}
+
+func set[T comparable](list []T) map[T]bool {
+	if len(list) == 0 {
+		return nil
+	}
+	m := make(map[T]bool, len(list))
+	for _, v := range list {
+		m[v] = true
+	}
+	return m
+}

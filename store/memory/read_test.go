@@ -1,0 +1,124 @@
+package memory_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+func TestReadRange(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, memory.Options{})
+	k.join(1, unit)
+	k.put(row("a", "x"), row("b", ""), row("c", "y"), later(row("d", "x"), time.Minute), row("e", "x"))
+	read := func(change func(*outbox.Range), size int64) outbox.Records {
+		rg := everything
+		change(&rg)
+		return k.look(1, outbox.Look{Ranges: []outbox.Range{rg}, Bytes: size}).Ranges[0]
+	}
+	k.same("all", ids(read(func(*outbox.Range) {}, 0).Records), []string{"a", "b", "c", "e"})
+	k.same("from, to", ids(read(func(r *outbox.Range) { r.From, r.To = 1, 3 }, 0).Records), []string{"b", "c"})
+	k.same("left out", ids(read(func(r *outbox.Range) { r.Leave, r.Skip = []string{"x"}, []int64{2} }, 0).Records), []string{"c"})
+	k.same("keyed", ids(read(func(r *outbox.Range) { r.Keyed = true }, 0).Records), []string{"a", "c", "e"})
+	k.same("slot", ids(read(func(r *outbox.Range) { r.Slots = 1 << outbox.SlotOf(route, "x", "") }, 0).Records), []string{"a", "e"})
+	two := read(func(r *outbox.Range) { r.Limit = 2 }, 0)
+	k.same("limit", ids(two.Records), []string{"a", "b"})
+	k.fact("more", two.More)
+	k.fact("no more", !read(func(r *outbox.Range) { r.Limit = 4 }, 0).More)
+	k.same("bytes", ids(read(func(*outbox.Range) {}, 9).Records), []string{"a", "b"})
+	k.same("at least one", ids(read(func(*outbox.Range) {}, 1).Records), []string{"a"})
+}
+
+func TestReadIsOneSnapshot(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, memory.Options{})
+	k.join(1, unit)
+	tx := k.Begin()
+	if _, err := tx.Stage(row("a", "x"), row("b", "x")); err != nil {
+		t.Fatal(err)
+	}
+	k.fact("nothing is seen before the commit", len(k.read(1)) == 0)
+	k.put(row("c", ""))
+	p := k.look(1, outbox.Look{})
+	k.fact("marks", p.Last == 3 && p.Next == 3 && p.Upper == 3 && len(p.Running) == 1 && p.Running[0] == tx.Mark())
+	k.fact("at rest there is no upper mark", k.look(1, outbox.Look{Last: 3}).Upper == 0)
+	k.no(tx.Commit())
+	p = k.look(1, outbox.Look{Last: 3, Ranges: []outbox.Range{
+		{Part: all, To: 1},
+		{Part: all, From: 1, To: 9},
+	}, Keys: []outbox.KeyRange{{Route: route, Key: "x", To: 9}}})
+	k.same("range 0", ids(p.Ranges[0].Records), []string{"a"})
+	k.same("range 1", ids(p.Ranges[1].Records), []string{"b", "c"})
+	k.same("key", ids(p.Keys[0].Records), []string{"a", "b"})
+	k.fact("nobody runs", len(p.Running) == 0)
+}
+
+func TestReadWaiting(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, memory.Options{})
+	k.join(1, unit)
+	k.put(row("a", "x"), row("b", "x"), row("c", "y"), row("d", ""), row("e", ""), row("f", "z"))
+	out := map[string]*outbox.Record{}
+	for _, r := range k.read(1) {
+		out[r.ID] = &r
+	}
+	k.no(k.settle(1,
+		outbox.Retry(out["a"], errNo, time.Minute), outbox.Abandon(out["c"], core.ReasonRejected, errNo), outbox.Retry(out["e"], errNo, 0),
+	).FirstErr())
+	ok, err := k.GiveUp(t.Context(), 1, outbox.Owned{Unit: unit, Term: 2, Low: 0}, []outbox.Ref{out["b"].Ref, out["d"].Ref})
+	k.fact("given up", ok && err == nil)
+	k.join(2, unit)
+	why := func(list []outbox.Waiting) (s []string) {
+		for _, w := range list {
+			s = append(s, w.ID+string(rune('0'+w.Why)))
+		}
+		return s
+	}
+	look := outbox.Look{
+		Parts: []outbox.Part{all}, Fresh: []outbox.Part{all}, Blocks: []string{route}, Limit: 9,
+		Keys: []outbox.KeyRange{{Route: route, Key: "x", To: 9}},
+	}
+	p := k.look(2, look)
+	k.fact("owned", p.Owned[0] == outbox.AllSlots)
+	k.same("fresh", why(p.Waiting), []string{"a1", "b3", "c2", "d3"})
+	k.same("key's records", ids(p.Keys[0].Records), []string{"b"})
+	k.same("key's obstacles", why(p.Keys[0].Waiting), []string{"a1", "b3"})
+	k.fact("holder", p.Waiting[1].Holder == 1 && p.Keys[0].Records[0].Holder == 1)
+	look.Limit, look.Blocks = 1, nil
+	p = k.look(2, look)
+	k.fact("a limit", len(p.Waiting) == 1 && p.MoreWaiting)
+	look.Limit, look.AfterFresh = 9, p.Waiting[0].Seq
+	p = k.look(2, look)
+	k.same("the rest, of a route that does not block", why(p.Waiting), []string{"b3", "d3"})
+
+	again := outbox.Look{Blocks: []string{route}, Again: []outbox.Ref{
+		out["a"].Ref, out["b"].Ref, out["c"].Ref, out["f"].Ref, {Route: route, Seq: 2, ID: "a"},
+	}}
+	p = k.look(2, again)
+	k.same("again", ids(p.Again), []string{"b", "f"})
+	k.same("again waits", why(p.AgainWaiting), []string{"a1", "c2"})
+}
+
+func TestRecord(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, memory.Options{})
+	k.join(1, unit)
+	r := row("a", "x")
+	r.Envelope.Expires = k.now.Add(time.Minute)
+	r.DedupeKey = "d"
+	k.put(r)
+	r.Envelope.Body[0] = 'X'
+	k.now = k.now.Add(90 * time.Second)
+	k.no(k.Corrupt(1))
+	got := k.get(1, "a")
+	k.fact("age and life", got.Age == 90*time.Second && got.Expires && got.Life == -30*time.Second)
+	k.fact("a dedupe key makes it withdrawable", got.Withdrawable)
+	k.fact("unreadable", got.Err != nil)
+	k.fact("copied", string(got.Envelope.Body) == "body")
+	got.Envelope.Body[0] = 'X'
+	k.fact("copied again", string(k.get(1, "a").Envelope.Body) == "body")
+	k.fact("slot", got.Slot == outbox.SlotOf(route, "x", "a"))
+}

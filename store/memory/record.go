@@ -1,0 +1,120 @@
+package memory
+
+import (
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// record is a row. Only [Store.place] and [Store.unplace] know in which indexes it is.
+type record struct {
+	route  *route
+	env    core.Envelope // never changed, but for the expiry that a redrive by force takes away
+	slot   uint8
+	mark   int64 // of the transaction that staged it
+	dedupe string
+
+	seq, version                  int64
+	state                         core.State // pending, failed, published or abandoned
+	reason                        core.Reason
+	lastErr                       string
+	errAt, settledAt              time.Time
+	attempts, deliveries, crashes int
+	waiting                       bool      // a timer or a retry waits for due; else it is in line
+	due                           time.Time // when it became due, or will
+	since                         time.Time // when it first became due
+	withdrawable                  bool
+	unreadable                    error
+
+	holder outbox.Session // a member, or 0
+	left   bool           // the session that held it last has ended
+	maybe  bool           // it may have been delivered
+
+	staging *Tx     // it is staged and not committed
+	shadows *record // the committed one with its id, which its own transaction has withdrawn
+	dropped bool    // its own transaction withdrew it
+	lock    *Tx     // a transaction has locked it
+}
+
+// rowKey is what only one record may have, and liveKey what only one live record may have.
+type (
+	rowKey  struct{ route, id string }
+	liveKey struct{ route, topic, dedupe string }
+)
+
+func (r *record) rowKey() rowKey   { return rowKey{r.route.name, r.env.ID} }
+func (r *record) liveKey() liveKey { return liveKey{r.route.name, r.env.Topic, r.dedupe} }
+
+func (r *record) live() bool   { return !r.state.Terminal() }
+func (r *record) waits() bool  { return r.live() && r.waiting }
+func (r *record) ready() bool  { return r.live() && !r.waiting }
+func (r *record) retry() bool  { return r.waits() && r.state == core.StateFailed }
+func (r *record) timer() bool  { return r.waits() && r.state == core.StatePending }
+func (r *record) blocks() bool { return r.state == core.StateAbandoned && r.reason.Blocks() }
+
+// shown is the state as people see it: what a member holds is being processed.
+func (r *record) shown() core.State {
+	if r.holder != 0 && r.live() {
+		return core.StateProcessing
+	}
+	return r.state
+}
+
+// withdrawn reports whether an open transaction has withdrawn it.
+func (r *record) withdrawn() bool { return r.lock != nil && r.lock.made[r].withdraws() }
+
+// obstacle reports whether it may hold its key, or is held.
+func (r *record) obstacle() bool {
+	return r.holder != 0 || r.env.Key != "" && (r.retry() || r.blocks())
+}
+
+func (r *record) ref() outbox.Ref {
+	return outbox.Ref{Route: r.route.name, Seq: r.seq, ID: r.env.ID, Version: r.version}
+}
+
+// careful reports whether a member that died may have had it out, and no window has passed it yet.
+func (r *record) careful() bool {
+	u := r.route.bySlot[r.slot]
+	return u != nil && r.seq <= u.Careful && !r.timer()
+}
+
+// owned reports whether self, which is a member, owns the record's unit.
+func (r *record) owned(self outbox.Session) bool {
+	u := r.route.bySlot[r.slot]
+	return u != nil && u.Owner == self
+}
+
+// untended reports whether nobody owns the record's unit.
+func (r *record) untended() bool {
+	u := r.route.bySlot[r.slot]
+	return u == nil || u.Owner == 0
+}
+
+// record returns r as the contract shows it.
+func (r *record) record(now time.Time) outbox.Record {
+	out := outbox.Record{
+		Ref: r.ref(), Envelope: r.env.Clone(), Slot: r.slot, Attempts: r.attempts, Deliveries: r.deliveries, Crashes: r.crashes,
+		Failed: r.state == core.StateFailed, Withdrawable: r.withdrawable, Holder: r.holder, Age: max(now.Sub(r.since), 0), Err: r.unreadable,
+	}
+	if !r.env.Expires.IsZero() {
+		out.Expires, out.Life = true, r.env.Expires.Sub(now)
+	}
+	return out
+}
+
+// obstructs returns r as what holds its key, seen by self, if it does. Blocking ones count if block.
+func (r *record) obstructs(self outbox.Session, block bool) (outbox.Waiting, bool) {
+	w := outbox.Waiting{Ref: r.ref(), Slot: r.slot, Key: r.env.Key, Holder: r.holder}
+	switch {
+	case r.holder != 0 && r.holder != self:
+		w.Why = outbox.Held
+	case r.retry() && r.env.Key != "":
+		w.Why = outbox.Retrying
+	case r.blocks() && r.env.Key != "" && block:
+		w.Why = outbox.Blocking
+	default:
+		return w, false
+	}
+	return w, true
+}

@@ -1,0 +1,86 @@
+package memory
+
+import (
+	"context"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+var _ core.Redriver = (*Store)(nil)
+
+// Redrive puts failed and abandoned records back, one bounded step. It takes what waits for a retry, due or not, and
+// what was abandoned, and tells the owner of its slot, who hands it out. What a member holds is neither failed nor
+// abandoned, and what a transaction has locked is left out.
+func (s *Store) Redrive(ctx context.Context, req core.RedriveRequest) (core.Redriven, error) {
+	req, err := core.CheckRedrive(req)
+	if err != nil {
+		return core.Redriven{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return core.Redriven{}, outage("redrive", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out core.Redriven
+	now, live := s.now(), map[liveKey]bool{} // dedupe keys that this step gives a live message
+	told := map[[2]string]bool{}             // routes and keys of which the owner has been told
+	out.Next = s.walk(req.Page, func(r *record) bool {
+		st := s.show(r, now)
+		if r.lock != nil || !req.Takes(st.State, r.reason) || !req.Filter.Matches(&st) {
+			return true
+		}
+		cause := s.refusal(r, &req, now)
+		if cause == "" && r.dedupe != "" {
+			if live[r.liveKey()] {
+				cause = core.RefusedDuplicate
+			}
+			live[r.liveKey()] = true
+		}
+		out.Count(cause)
+		if cause == "" && !req.DryRun {
+			s.redrive(r, now)
+			if key := [2]string{r.route.name, r.env.Key}; r.env.Key == "" || !told[key] {
+				told[key] = true
+				s.tellOwner(r)
+			}
+		}
+		return out.Matched < req.Page.Limit
+	})
+	return out, nil
+}
+
+// redrive puts r back in line. An expiry that has passed is taken away.
+func (s *Store) redrive(r *record, now time.Time) {
+	if r.env.Expired(now) {
+		s.unplace(r)
+		r.env.Expires = time.Time{}
+		s.place(r)
+	}
+	s.requeue(r, now)
+}
+
+// refusal returns why r is not to be put back, or "".
+func (s *Store) refusal(r *record, req *core.RedriveRequest, now time.Time) string {
+	switch {
+	case s.outlived(r):
+		return core.RefusedDuplicate
+	case req.Force:
+		return ""
+	case r.env.Expired(now):
+		return core.RefusedExpired
+	case req.Horizon > 0 && now.Sub(r.since) > req.Horizon:
+		return core.RefusedHorizon
+	case r.state == core.StateAbandoned && r.env.Key != "" && r.seq < s.seq && (!req.BlockAfterAbandon || !r.reason.Blocks()):
+		return core.RefusedOrder
+	}
+	return ""
+}
+
+// outlived reports whether another message has, or is about to have, the dedupe key of the abandoned record r.
+func (s *Store) outlived(r *record) bool {
+	if r.dedupe == "" || r.state != core.StateAbandoned {
+		return false
+	}
+	return s.holders[r.liveKey()] != nil || s.locks[r.liveKey()] != nil
+}

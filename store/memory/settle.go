@@ -1,0 +1,105 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// Settle persists outcomes, as outbox.Store says. An outcome that is stale is outbox.ErrChanged even if its unit is
+// another's or the record is locked; one of another's unit is outbox.ErrFenced even if the record is locked.
+func (s *Store) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+	if err := ctx.Err(); err != nil {
+		return core.AllFailed(len(outcomes), outage("settle", err))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.members[self] == nil {
+		return core.AllFailed(len(outcomes), fenced("settle", self))
+	}
+	now := s.now()
+	res := make(core.Results, len(outcomes))
+	for i := range outcomes {
+		res[i] = s.settle(self, &outcomes[i], now)
+	}
+	return res
+}
+
+func (s *Store) settle(self outbox.Session, o *outbox.Outcome, now time.Time) error {
+	if n := o.Control(); n != 0 {
+		s.heeded(n, o.Ref())
+		return nil
+	}
+	switch o.State() {
+	case core.StatePending, core.StateFailed, core.StatePublished, core.StateAbandoned:
+	case core.StateNone, core.StateProcessing:
+		return core.Invalid("waybill/memory: settle", "outcome: not built by Published, Retry, Abandon, Withdraw, Release or Heeded")
+	}
+	ref := o.Ref()
+	published := o.Event() == core.EventConfirmed
+	r := s.find(ref)
+	switch {
+	case published && (r == nil && !s.renumbered(ref) || r != nil && r.state == core.StatePublished):
+		return nil
+	case r == nil, !r.live(), !published && r.version != ref.Version:
+		return refused(ref, outbox.ErrChanged)
+	case !published && r.holder != self && !r.owned(self):
+		return refused(ref, outbox.ErrFenced)
+	case r.lock != nil:
+		return refused(ref, outbox.ErrBusy)
+	}
+	s.unplace(r)
+	s.change(r, self, o, now)
+	return nil
+}
+
+// change makes r, which is in no index, what o says.
+func (s *Store) change(r *record, self outbox.Session, o *outbox.Outcome, now time.Time) {
+	r.maybe = r.maybe || o.Unknown()
+	if o.Event() == core.EventReleased {
+		s.letGo(r, self, o, now)
+		return
+	}
+	s.setHolder(r, 0)
+	r.left = false
+	if o.CountsAttempt() {
+		r.attempts++
+	}
+	if o.Error() != "" {
+		r.lastErr, r.errAt = o.Error(), now
+	}
+	if o.State().Terminal() {
+		s.retire(r, o.State(), o.Reason(), now)
+		return
+	}
+	r.state, r.reason, r.waiting, r.due = o.State(), o.Reason(), false, now
+	r.version++
+	if r.state == core.StateFailed {
+		r.crashes = 0 // the attempt has ended, and nobody died of it
+		r.waiting, r.due = true, now.Add(o.In())
+	}
+	s.place(r)
+	s.changed(r)
+}
+
+// letGo ends self's hold. A hold of another one stays.
+func (s *Store) letGo(r *record, self outbox.Session, o *outbox.Outcome, now time.Time) {
+	if r.holder == self || r.holder == 0 {
+		r.version++
+	}
+	if r.holder == self {
+		s.setHolder(r, 0)
+		if r.retry() {
+			r.due = now.Add(o.In())
+		}
+		defer s.changed(r)
+	}
+	s.place(r)
+}
+
+func refused(ref outbox.Ref, why error) error {
+	return fmt.Errorf("waybill/memory: settle %q on route %q: %w", ref.ID, ref.Route, why)
+}

@@ -1,0 +1,182 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// Stage writes msgs in tx, as core.Stager says. If another transaction has staged the same (route, id) or dedupe key,
+// or withdraws it, and has not ended, Stage waits for it. A message with a dedupe key is withdrawable: it can be
+// cancelled and replaced while it is due.
+func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...core.Message) (_ []core.Staged, err error) {
+	if err := s.owns(tx); err != nil {
+		return nil, fmt.Errorf("waybill/memory: stage: %w", err)
+	}
+	if len(msgs) == 0 {
+		return nil, nil
+	}
+	ctx, span := s.stamper.Start(ctx, len(msgs))
+	defer func() { core.EndSpan(span, err) }()
+	rows, err := s.stamper.Stamp(ctx, msgs)
+	if err != nil {
+		return nil, err
+	}
+	staged := make([]core.Staged, 0, len(rows))
+	err = s.whenFree(ctx, tx, "stage", func() (wait *Tx, err error) {
+		for len(staged) < len(rows) {
+			one, _, wait, err := tx.stage(&rows[len(staged)])
+			if wait != nil || err != nil {
+				return wait, err
+			}
+			staged = append(staged, one)
+		}
+		return nil, nil
+	})
+	if err != nil {
+		tx.Fail(err)
+		return nil, outage("stage", err)
+	}
+	return staged, nil
+}
+
+// Stage writes rows, as of a stamper, and returns their sequence numbers. An empty Route is core.DefaultRoute; Fresh
+// is ignored. A duplicate writes nothing; its number is 0, and one was drawn
+// in vain. Stage fails as a whole, with outbox.ErrBusy where [Store.Stage] would wait.
+func (tx *Tx) Stage(rows ...core.StagedRow) ([]int64, error) {
+	s := tx.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := len(tx.steps)
+	seqs := make([]int64, len(rows))
+	for i := range rows {
+		_, seq, wait, err := tx.stage(&rows[i])
+		if wait != nil {
+			err = busy("stage", rows[i].Envelope.ID, rows[i].Route)
+		}
+		if err != nil {
+			tx.undo(before)
+			return nil, err
+		}
+		seqs[i] = seq
+	}
+	return seqs, nil
+}
+
+// stage writes a row, unless it is a duplicate, or returns the transaction that tx must wait for.
+func (tx *Tx) stage(row *core.StagedRow) (out core.Staged, seq int64, wait *Tx, err error) {
+	s := tx.s
+	if err := tx.begin("stage"); err != nil {
+		return out, 0, nil, err
+	}
+	name := row.Route
+	if name == "" {
+		name = core.DefaultRoute
+	}
+	out = core.Staged{ID: row.Envelope.ID, Route: name}
+	rt := s.route(name)
+	s.seq++
+	seq = s.seq
+	twin := rt.byID[row.Envelope.ID]
+	switch other := s.locks[rowKey{name, row.Envelope.ID}]; {
+	case other != nil && other != tx:
+		return out, 0, other, nil
+	case twin == nil, tx.vacates(twin):
+	case twin.staging != nil && twin.staging != tx:
+		return out, 0, twin.staging, nil
+	case twin.withdrawn() && twin.lock != tx:
+		return out, 0, twin.lock, nil
+	default:
+		out.Duplicate = true
+		return out, 0, nil, nil
+	}
+	if row.DedupeKey != "" {
+		if wait := tx.dedupe(name, row, &out); wait != nil || out.Duplicate {
+			return out, 0, wait, nil
+		}
+	}
+	if other := rt.bySeq[seq]; other != nil {
+		return out, 0, nil, fmt.Errorf("waybill/memory: stage %q: sequence %d of route %q belongs to %q: the sequence was set back; set it above all records",
+			row.Envelope.ID, seq, name, other.env.ID)
+	}
+	r := s.newRecord(rt, row, seq)
+	r.mark, r.staging, r.shadows = tx.mark, tx, twin
+	rt.byID[r.env.ID], rt.bySeq[seq] = r, r
+	tx.own(r)
+	tx.steps = append(tx.steps, step{kind: stepStage, r: r})
+	return out, seq, nil, nil
+}
+
+func (s *Store) newRecord(rt *route, row *core.StagedRow, seq int64) *record {
+	now := s.now()
+	r := &record{
+		route: rt, env: row.Envelope.Clone(), slot: outbox.SlotOf(rt.name, row.Envelope.Key, row.Envelope.ID), dedupe: row.DedupeKey, seq: seq, version: 1,
+		state: core.StatePending, since: now, withdrawable: row.Withdrawable || row.DedupeKey != "",
+	}
+	due := now.Add(row.Delay)
+	if !row.DeliverAt.IsZero() {
+		due = row.DeliverAt.Round(0)
+	}
+	if r.due = due; due.After(now) {
+		r.waiting, r.since = true, due
+	}
+	return r
+}
+
+// vacates reports whether tx has withdrawn r, so that its id is free in tx when nothing of it is to be kept.
+func (tx *Tx) vacates(r *record) bool {
+	return r.staging == nil && tx.made[r].withdraws() && tx.s.retention.Of(core.StateAbandoned, core.ReasonCancelled) == 0
+}
+
+// dedupe decides about a row with a dedupe key: it is a duplicate, or takes the place of another, or is new. Else it
+// returns the transaction that tx must wait for.
+func (tx *Tx) dedupe(route string, row *core.StagedRow, out *core.Staged) (wait *Tx) {
+	key := liveKey{route, row.Envelope.Topic, row.DedupeKey}
+	if wait := tx.reserve(key); wait != nil {
+		return wait
+	}
+	r := tx.holder(key)
+	switch {
+	case r == nil:
+		return nil
+	case r.lock != nil && r.lock != tx && (row.Replace || r.withdrawn()):
+		return r.lock
+	case !row.Replace:
+		out.ID, out.Duplicate = r.env.ID, true
+		return nil
+	}
+	out.Replaced, wait = tx.withdraw(r, replaced)
+	return wait
+}
+
+// holder returns the live record with a dedupe key as tx sees it, or nil.
+func (tx *Tx) holder(key liveKey) *record {
+	if r := tx.heirs[key]; r != nil {
+		return r
+	}
+	r := tx.s.holders[key]
+	if r == nil || tx.made[r].withdraws() || tx.made[r] == freed {
+		return nil
+	}
+	return r
+}
+
+// own notes that tx has staged r with a dedupe key.
+func (tx *Tx) own(r *record) {
+	if r.dedupe == "" {
+		return
+	}
+	if tx.heirs == nil {
+		tx.heirs = map[liveKey]*record{}
+	}
+	tx.heirs[r.liveKey()] = r
+}
+
+// disown undoes own.
+func (tx *Tx) disown(r *record) {
+	if r.dedupe != "" && tx.heirs[r.liveKey()] == r {
+		delete(tx.heirs, r.liveKey())
+	}
+}

@@ -1,0 +1,163 @@
+package memory
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// Take writes holds, as outbox.Store says. What is of a unit that is not self's, and not held by self, is gone for
+// self. What self holds already is gripped, even if a transaction has locked it: nothing needs to be written.
+func (s *Store) Take(ctx context.Context, self outbox.Session, want outbox.Want) ([]outbox.Taken, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, outage("take", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.members[self]
+	if m == nil {
+		return nil, fenced("take", self)
+	}
+	out := make([]outbox.Taken, 0, len(want.Refs)+max(want.N, 0))
+	for _, ref := range want.Refs {
+		out = append(out, s.take(self, ref, want.Deliver))
+	}
+	next := s.takeNext(m, &want)
+	if len(next) < want.N {
+		s.looked(m, want.Part.Route)
+	}
+	return append(out, next...), nil
+}
+
+func (s *Store) take(self outbox.Session, ref outbox.Ref, deliver bool) outbox.Taken {
+	out := outbox.Taken{Ref: ref, Grip: outbox.Gone}
+	r := s.find(ref)
+	switch {
+	case r == nil, !r.live(), r.version != ref.Version:
+		return out
+	case r.holder == self:
+	case !r.owned(self):
+		return out
+	case r.lock != nil, r.holder != 0:
+		out.Grip = outbox.Locked
+		return out
+	default:
+		s.grip(r, self, deliver)
+	}
+	out.Grip, out.Deliveries = outbox.Gripped, r.deliveries
+	return out
+}
+
+func (s *Store) grip(r *record, self outbox.Session, deliver bool) { //nolint:revive // Want's
+	s.hold(r, self)
+	if deliver {
+		r.deliveries++
+	}
+}
+
+// takeNext takes the next N without a key: first what self holds and does not know of.
+func (s *Store) takeNext(m *member, want *outbox.Want) (out []outbox.Taken) {
+	rt := s.routes[want.Part.Route]
+	if rt == nil || want.N <= 0 {
+		return nil
+	}
+	known := map[int64]string{}
+	for _, ref := range want.Out {
+		if ref.Route == rt.name {
+			known[ref.Seq] = ref.ID
+		}
+	}
+	mine := m.holds(func(r *record) bool {
+		id, out := known[r.seq]
+		return r.route == rt && want.Part.Slots.Has(r.slot) && r.ready() && r.env.Key == "" && (!out || id != r.env.ID)
+	})
+	slices.SortFunc(mine, bySeq)
+	picked, bytes := []*record(nil), int64(0)
+	fits := func(r *record) bool {
+		bytes += int64(len(r.env.Body))
+		if len(picked) == want.N || len(picked) > 0 && want.Bytes > 0 && bytes > want.Bytes {
+			return false
+		}
+		picked = append(picked, r)
+		return true
+	}
+	full := slices.ContainsFunc(mine, func(r *record) bool { return !fits(r) })
+	for r := range rt.free.all() {
+		if full || len(picked) == want.N {
+			break
+		}
+		if want.Part.Slots.Has(r.slot) && r.lock == nil {
+			full = !fits(r)
+		}
+	}
+	now := s.now()
+	for _, r := range picked {
+		if r.holder != m.Session {
+			s.grip(r, m.Session, want.Deliver)
+		}
+		rec := r.record(now)
+		out = append(out, outbox.Taken{Ref: rec.Ref, Grip: outbox.Gripped, Record: &rec, Deliveries: r.deliveries})
+	}
+	return out
+}
+
+// holds returns those that the member holds and that are wanted, in no order.
+func (m *member) holds(wanted func(*record) bool) (out []*record) {
+	for r := range m.held {
+		if wanted(r) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func bySeq(a, b *record) int { return cmp.Compare(a.seq, b.seq) }
+
+// GiveUp frees a unit, as outbox.Store says. It reports false too if a record is locked of which self's hold would
+// have to end.
+func (s *Store) GiveUp(ctx context.Context, self outbox.Session, what outbox.Owned, out []outbox.Ref) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, outage("give up", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.members[self]
+	if m == nil {
+		return false, fenced("give up", self)
+	}
+	name := what.Unit
+	u := s.unit(name)
+	switch {
+	case u != nil && u.Term > what.Term:
+		return true, nil
+	case u == nil || u.Owner != self || u.Term != what.Term:
+		return false, outbox.ErrFenced
+	}
+	slots := name.Slots()
+	keep := map[*record]bool{}
+	for _, ref := range out {
+		r := s.find(ref)
+		if r == nil || !r.live() || r.version != ref.Version || ref.Route != name.Route || !slots.Has(r.slot) || r.holder != 0 && r.holder != self {
+			continue
+		}
+		if r.lock != nil {
+			return false, nil
+		}
+		keep[r] = true
+	}
+	drop := m.holds(func(r *record) bool { return r.route.name == name.Route && slots.Has(r.slot) && !keep[r] })
+	if slices.ContainsFunc(drop, func(r *record) bool { return r.lock != nil }) {
+		return false, nil
+	}
+	for _, r := range drop {
+		s.hold(r, 0)
+	}
+	for r := range keep {
+		s.hold(r, self)
+	}
+	u.Low = what.Low
+	u.give(0)
+	return true, nil
+}

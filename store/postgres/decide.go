@@ -1,0 +1,165 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// headSQL is the message $2 of key $3, if it waits, is abandoned, is held, or is the first of its key that is due.
+const headSQL = `(
+        SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND o.own_id
+        UNION ALL
+        SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND ` + inFoundSQL + `
+        UNION ALL
+        SELECT o.* FROM (
+            SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL ORDER BY o.seq LIMIT 1
+        ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.withdrawable OR o.hold <> 0)
+    )`
+
+const (
+	// lockHeadSQL waits for whoever is about to change the row, so that decideSQL sees what became of it: a statement
+	// does not see what was committed after it began.
+	lockHeadSQL = `SELECT FROM {outbox} o JOIN ` + headSQL + ` h ON h.seq = o.seq WHERE o.route = $1 FOR NO KEY UPDATE OF o`
+
+	// These keep the row's unit, or that there is none, as it is until the transaction ends: nobody takes it meanwhile.
+	// Who has locked these rows waits for no record.
+	keepUnservedSQL = `
+INSERT INTO {routes} (route) SELECT $1::text FROM ` + headSQL + ` h WHERE NOT EXISTS (SELECT FROM {routes} ro WHERE ro.route = $1)
+ON CONFLICT DO NOTHING`
+	keepRouteSQL = `SELECT FROM {routes} ro WHERE ro.route = $1 FOR SHARE`
+	keepUnitSQL  = `SELECT FROM {units} un, ` + headSQL + ` h WHERE un.route = $1 AND (un.slots >> h.slot) & 1 = 1 FOR SHARE OF un`
+
+	// decidedSQL is whether the control record $1 is there, and the reason of record ($2, $3, $4).
+	decidedSQL = `SELECT EXISTS (SELECT FROM {control} c WHERE c.number = $1),
+    coalesce((SELECT r.reason FROM {outbox} r WHERE r.route = $2 AND r.seq = $3 AND r.id = $4), '')`
+)
+
+// decideSQL changes the row if it is the head of its key, or tells its owner to, and says what it found.
+//
+//	h  the row. It is the head if nothing before it waits; an abandoned one before it does not count if it waits for a
+//	   retry: the route may go on after those. It is due if it is the first that is, and nothing holds the key
+//	u  the change: a row that is due may be out at the owner of its unit
+//	c  what the key's owner is told
+func decideSQL(requeue bool) string { //nolint:revive // a variant of one statement
+	set, can := `
+    state = 5, reason = $4::text, due_at = NULL, retry = false, blocks = false, settled_at = statement_timestamp(), hold = 0, held_since = NULL, version = o.version + 1`,
+		`(h.head OR h.due AND NOT h.owned)`
+	if requeue {
+		set, can = requeueSQL, `h.head AND h.expired IS NULL AND NOT h.duplicate AND $4::text = ''`
+	}
+	return `
+WITH h AS MATERIALIZED (
+    SELECT e.seq, e.slot, ` + heldWaits + ` AS held,
+        CASE WHEN e.expires_at <= statement_timestamp() THEN greatest(e.expires_at, 'epoch') END AS expired,
+        e.dedupe_key <> '' AND e.settled_at IS NOT NULL AND EXISTS (SELECT FROM {outbox} d WHERE d.route = e.route AND d.topic = e.topic
+            AND d.dedupe_key = e.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL) AS duplicate,
+        (` + retryWaits + ` OR ` + abandonedWaits + `) IS TRUE
+        AND NOT EXISTS (SELECT FROM {outbox} e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND ` + retryWaits + `)
+        AND (h.settled_at IS NULL OR NOT EXISTS (SELECT FROM {outbox} e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND ` + abandonedWaits + `)) AS head,
+        h.due_at IS NULL AND h.settled_at IS NULL
+        AND NOT EXISTS (SELECT FROM {outbox} e WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq < h.seq)
+        AND NOT EXISTS (SELECT FROM {outbox} e WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.retry OR ` + heldWaits + `)) AS due,
+        EXISTS (SELECT FROM {units} un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
+    FROM ` + headSQL + ` h CROSS JOIN LATERAL (SELECT h.*) e
+), u AS (
+    UPDATE {outbox} o SET` + set + ` FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND ` + can + ` RETURNING o.seq
+), c AS (
+    INSERT INTO {control} (kind, route, slot, slots, key, id, seq, reason)
+    SELECT CASE WHEN u.seq IS NULL THEN 4 ELSE 1 END, $1, h.slot, 1::bigint << h.slot, $3, $2, h.seq, CASE WHEN u.seq IS NULL THEN $4::text ELSE '' END
+    FROM h LEFT JOIN u ON true WHERE u.seq IS NOT NULL OR h.due AND h.owned AND NOT h.held AND $4::text <> ''
+    RETURNING number, kind, route
+)
+SELECT h.held, h.head, h.expired, h.duplicate, EXISTS (SELECT FROM u), coalesce((SELECT c.number FROM c WHERE c.kind = 4), 0), h.seq,
+    (SELECT count(pg_notify({channel}, c.route)) FROM c WHERE $5::boolean) FROM h`
+}
+
+const (
+	// decideLimit is how long DecideHead waits for an owner, and decideLook how often it looks.
+	decideLimit = 10 * time.Second
+	decideLook  = 50 * time.Millisecond
+
+	decideOp = "waybill/postgres: decide head"
+)
+
+// DecideHead skips, parks or requeues the head of a blocked key; see [core.KeyKeeper]. It compares and sets: whatever
+// relays do at the same time, either they have the head or the decision holds. It waits for a transaction that cancels
+// the head, for at most two seconds.
+//
+// The first message of a key that is due can be skipped and parked too. If a relay owns the key, that relay does it as
+// soon as it is not sending the message. DecideHead waits for it, for at most ten seconds; then its error says that the
+// decision stands.
+func (o *Outbox) DecideHead(ctx context.Context, route, key, id string, action core.HeadAction) error {
+	if err := core.CheckDecide(route, key, id, action); err != nil {
+		return err
+	}
+	told := outbox.Control{Kind: outbox.ControlDecide, Route: route, Key: key, ID: id}
+	told.Reason = map[core.HeadAction]core.Reason{core.HeadSkip: core.ReasonSkipped, core.HeadPark: core.ReasonParked}[action]
+	var held, head, duplicate, done bool
+	var expired *time.Time
+	err := o.again(func() error {
+		return o.transact(ctx, "decide head", writeSQL, func(b *batch) {
+			held, head, duplicate, done, expired, told.Number = false, false, false, false, nil, 0
+			b.query(lockHeadSQL, route, id, key)
+			if told.Reason != core.ReasonNone {
+				b.query(keepUnservedSQL, route, id, key)
+				b.query(keepRouteSQL, route)
+				b.query(keepUnitSQL, route, id, key)
+			}
+			b.each(func(rows pgx.Rows) error {
+				return rows.Scan(&held, &head, &expired, &duplicate, &done, &told.Number, &told.Seq, nil)
+			},
+				decideSQL(action == core.HeadRequeue), route, id, key, string(told.Reason), !o.opts.NotifyOff)
+		})
+	})
+	switch {
+	case err != nil:
+		return err
+	case done:
+		o.waiter.wake()
+		return nil
+	case held:
+		return core.HeadInFlight(decideOp, route, key, id)
+	case told.Number != 0:
+		o.waiter.wake()
+		return o.decided(ctx, &told)
+	case head && expired != nil:
+		return core.HeadExpired(id, *expired)
+	case head && duplicate:
+		return core.HeadDuplicate(id)
+	}
+	return core.NotHead(decideOp, route, key, id)
+}
+
+// decided waits until the owner has carried out a decision, and says what came of it.
+func (o *Outbox) decided(ctx context.Context, told *outbox.Control) error {
+	look := time.NewTicker(decideLook)
+	defer look.Stop()
+	for limit := time.Now().Add(decideLimit); ; {
+		var pending bool
+		var reason core.Reason
+		err := o.transact(ctx, "decide head", readSQL, func(b *batch) {
+			b.query(decidedSQL, told.Number, told.Route, told.Seq, told.ID).
+				QueryRow(func(row pgx.Row) error { return row.Scan(&pending, &reason) })
+		})
+		switch {
+		case err != nil:
+			return err
+		case !pending && reason == told.Reason:
+			return nil
+		case !pending:
+			return core.NotHead(decideOp, told.Route, told.Key, told.ID)
+		case time.Now().After(limit):
+			return core.HeadPending(decideOp, told.Route, told.Key, told.ID)
+		}
+		select {
+		case <-ctx.Done():
+			return failure("decide head", ctx.Err())
+		case <-look.C:
+		}
+	}
+}

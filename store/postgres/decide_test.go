@@ -1,0 +1,207 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/store/postgres"
+)
+
+// reasonOf returns why a message was abandoned, "" if it was not, and "gone".
+func reasonOf(tb testing.TB, pool *pgxpool.Pool, id string) string {
+	tb.Helper()
+	return query[string](tb, pool, "SELECT coalesce((SELECT reason FROM waybill.waybill_outbox WHERE id = $1), 'gone')", id)
+}
+
+func skip(ctx context.Context, o *postgres.Outbox, key, id string) error {
+	return o.DecideHead(ctx, core.DefaultRoute, key, id, core.HeadSkip)
+}
+
+// OP-18 OR-05: what is due and owned by nobody is decided about at once, if it is the first of its key.
+func TestDecideWithoutAnOwner(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name  string
+		units bool // there are units, which nobody owns
+	}{{"no units", false}, {"free units", true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			o, pool := newOutbox(t, postgres.Options{})
+			if tc.units {
+				join := outbox.Member{Session: newSession(), Serves: []outbox.Serving{{Route: core.DefaultRoute, Units: 4}}}
+				if _, err := o.Meet(t.Context(), outbox.Meeting{Self: join, Join: true}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var ids []string
+			for _, s := range stage(t, pool, o, message(core.Key("k")), message(core.Key("k"), core.ID("2")), message(core.Key("k")), message(core.Key("other"), core.ID("4"))) {
+				ids = append(ids, s.ID)
+			}
+			for _, err := range []error{
+				skip(t.Context(), o, "k", ids[1]), skip(t.Context(), o, "k", "no such"), skip(t.Context(), o, "other", ids[0]),
+				o.DecideHead(t.Context(), core.DefaultRoute, "k", ids[0], core.HeadRequeue), o.DecideHead(t.Context(), "no such", "k", ids[0], core.HeadSkip),
+			} {
+				if !errors.Is(err, core.ErrNotFound) {
+					t.Errorf("decided: %v", err)
+				}
+			}
+			if err := skip(t.Context(), o, "k", ids[0]); err != nil {
+				t.Fatal(err)
+			}
+			if err := o.DecideHead(t.Context(), core.DefaultRoute, "k", ids[1], core.HeadPark); err != nil {
+				t.Fatal(err)
+			}
+			if err := skip(t.Context(), o, "k", ids[0]); !errors.Is(err, core.ErrNotFound) {
+				t.Errorf("decided twice: %v", err)
+			}
+			if a, b, c := reasonOf(t, pool, ids[0]), reasonOf(t, pool, ids[1]), reasonOf(t, pool, ids[2]); a != "skipped" || b != "parked" || c != "" {
+				t.Errorf("the reasons are %q, %q, %q", a, b, c)
+			}
+			if n := query[int](t, pool, "SELECT count(*) FROM waybill.waybill_outbox_routes WHERE route = 'no such'"); n != 0 {
+				t.Error("a route was made by a question")
+			}
+		})
+	}
+}
+
+// OP-18: whoever takes the unit at that moment waits for the decision, and does not hand the message out.
+func TestDecideWhileAMemberJoins(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name         string
+		units, leave bool
+	}{{"a route that nobody has served", false, false}, {"free units", true, false}, {"a route that is served no more", true, true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			o, pool := newOutbox(t, postgres.Options{})
+			id := stage(t, pool, o, message(core.Key("k")))[0].ID
+			m := outbox.Member{Session: newSession(), Beat: 1, Lease: time.Minute, Serves: []outbox.Serving{{Route: core.DefaultRoute, Units: 1}}}
+			unit := outbox.Unit{Route: core.DefaultRoute, To: 64}
+			if tc.units {
+				if _, err := o.Meet(t.Context(), outbox.Meeting{Self: m, Join: true}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tc.leave {
+				if _, err := o.Meet(t.Context(), outbox.Meeting{Self: m, Leave: true}); err != nil {
+					t.Fatal(err)
+				}
+				m.Session = newSession()
+			}
+			exec(t, pool, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NEW; END $$;
+				CREATE TRIGGER slow BEFORE UPDATE ON waybill.waybill_outbox FOR EACH ROW EXECUTE FUNCTION slow()`)
+			decided := make(chan error, 1)
+			go func() { decided <- skip(t.Context(), o, "k", id) }()
+			eventually(t, "it is being decided", func() bool {
+				return query[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database())")
+			})
+			take := outbox.Meeting{Self: m, Join: true, Moves: []outbox.Move{{Unit: unit, To: m.Session}}}
+			if _, err := o.Meet(t.Context(), take); err != nil {
+				t.Fatal(err)
+			}
+			p := read(t, o, m.Session, core.DefaultRoute)
+			if len(p.Ranges[0].Records) != 0 || p.Owned[0] != outbox.AllSlots {
+				t.Errorf("read %+v of slots %b", p.Ranges[0].Records, p.Owned)
+			}
+			if err := <-decided; err != nil || reasonOf(t, pool, id) != "skipped" {
+				t.Errorf("decided: %v", err)
+			}
+		})
+	}
+}
+
+// OP-18: the owner of what is due carries a decision out, and whoever decided hears what came of it.
+func TestDecideTellsTheOwner(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	self := session(t, o, core.DefaultRoute)
+	ids := stage(t, pool, o, message(core.Key("a")), message(core.Key("b")), message(core.Key("c"), core.DedupeKey("d")))
+	// decide decides, and lets the owner answer.
+	decide := func(key, id string, action core.HeadAction, answer func(r *outbox.Record, c *outbox.Control) []outbox.Outcome) error {
+		decided := make(chan error, 1)
+		go func() { decided <- o.DecideHead(t.Context(), core.DefaultRoute, key, id, action) }()
+		var p outbox.Page
+		eventually(t, "the owner is told", func() bool {
+			p = read(t, o, self, core.DefaultRoute)
+			return len(p.Control) > 0
+		})
+		c := &p.Control[0]
+		if c.Kind != outbox.ControlDecide || c.Key != key || c.ID != id || c.Route != core.DefaultRoute || len(p.Control) != 1 {
+			t.Fatalf("told %+v", p.Control)
+		}
+		for i := range p.Ranges[0].Records {
+			if r := &p.Ranges[0].Records[i]; r.Seq == c.Seq && r.ID == c.ID && r.Slot == c.Slot {
+				settle(t, o, answer(r, c)...)
+				return <-decided
+			}
+		}
+		t.Fatalf("%+v is about no record", c)
+		return nil
+	}
+	withdraw := func(r *outbox.Record, c *outbox.Control) []outbox.Outcome {
+		return []outbox.Outcome{outbox.Withdraw(r, c.Reason), outbox.Heeded(c)}
+	}
+	if err := decide("a", ids[0].ID, core.HeadPark, withdraw); err != nil || reasonOf(t, pool, ids[0].ID) != "parked" {
+		t.Errorf("parked: %v", err)
+	}
+	err := decide("b", ids[1].ID, core.HeadSkip, func(r *outbox.Record, c *outbox.Control) []outbox.Outcome {
+		return []outbox.Outcome{outbox.Published(r), outbox.Heeded(c)} // it was being sent
+	})
+	if !errors.Is(err, core.ErrNotFound) || reasonOf(t, pool, ids[1].ID) != "gone" {
+		t.Errorf("published meanwhile: %v", err)
+	}
+	if err := decide("c", ids[2].ID, core.HeadSkip, withdraw); err != nil {
+		t.Error(err)
+	}
+	if s := stage(t, pool, o, message(core.DedupeKey("d"))); s[0].Duplicate {
+		t.Error("the dedupe key of what was withdrawn is not free")
+	}
+	if n := query[int](t, pool, "SELECT sum(attempts) FROM waybill.waybill_outbox"); n != 0 {
+		t.Errorf("%d attempts were counted", n)
+	}
+}
+
+// OP-18: a decision that its owner does not come to is stored, and says so after ten seconds, or when its context ends.
+func TestDecisionStands(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	self := session(t, o, core.DefaultRoute)
+	ids := stage(t, pool, o, message(core.Key("a")), message(core.Key("b")))
+	began := time.Now()
+	if err := skip(t.Context(), o, "a", ids[0].ID); !errors.Is(err, core.ErrInFlight) || time.Since(began) < 10*time.Second {
+		t.Errorf("after %s: %v", time.Since(began), err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := skip(ctx, o, "b", ids[1].ID); core.ClassOf(err) != core.ClassOutage || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("its context ended: %v", err)
+	}
+	if p := read(t, o, self, core.DefaultRoute); len(p.Control) != 2 || len(p.Ranges[0].Records) != 2 {
+		t.Errorf("told %+v", p.Control)
+	}
+}
+
+// OP-18: what is held is in flight, also if nobody owns its unit.
+func TestDecideAboutWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	self := session(t, o, core.DefaultRoute)
+	id := stage(t, pool, o, message(core.Key("a")))[0].ID
+	r := read(t, o, self, core.DefaultRoute).Ranges[0].Records[0]
+	if ok, err := o.GiveUp(t.Context(), self, unitsOf(t, o, core.DefaultRoute)[0], []outbox.Ref{r.Ref}); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if err := skip(t.Context(), o, "a", id); !errors.Is(err, core.ErrInFlight) {
+		t.Errorf("held: %v", err)
+	}
+	settle(t, o, outbox.Release(&r, 0, false))
+	if err := skip(t.Context(), o, "a", id); err != nil || reasonOf(t, pool, id) != "skipped" {
+		t.Errorf("released: %v", err)
+	}
+}

@@ -1,0 +1,117 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+const (
+	// ownPartsSQL are the parts of which self owns all slots.
+	ownPartsSQL = `
+WITH p AS MATERIALIZED (
+    SELECT p.n, p.route, p.slots FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n)
+    WHERE ` + aliveSQL + ` AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = p.route AND un.owner = $1), 0) = 0
+)`
+
+	// ownRetriesSQL are the due retries that self holds already.
+	ownRetriesSQL = ownPartsSQL + `
+SELECT p.n, ` + recordSQL + `, r.body, r.due_at FROM p, {outbox} r
+WHERE r.hold = $1 AND r.hold <> 0 AND r.retry AND r.due_at <= statement_timestamp() AND r.route = p.route AND (p.slots >> r.slot) & 1 = 1
+ORDER BY r.due_at, r.seq LIMIT $4 FOR NO KEY UPDATE OF r SKIP LOCKED`
+
+	// retriesSQL holds due retries that nobody holds.
+	retriesSQL = ownPartsSQL + `, l AS MATERIALIZED (
+    SELECT p.n, x.at FROM p CROSS JOIN LATERAL (
+        SELECT r.ctid AS at, r.due_at, r.seq FROM {outbox} r
+        WHERE r.route = p.route AND r.retry AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND ` + holderSQL + ` = 0
+        ORDER BY r.due_at, r.seq LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED
+    ) x
+    ORDER BY x.due_at, x.seq LIMIT greatest($4 - (SELECT count(*) FROM p, {outbox} r
+        WHERE r.hold = $1 AND r.hold <> 0 AND r.retry AND r.due_at <= statement_timestamp() AND r.route = p.route AND (p.slots >> r.slot) & 1 = 1), 0)
+)
+UPDATE {outbox} r SET ` + holdSQL + ` FROM l WHERE r.ctid = l.at
+RETURNING l.n, ` + recordSQL + `, r.body, r.due_at`
+
+	// timersSQL puts due timers in line, in the order in which they were due. The transaction has its id before it draws
+	// numbers.
+	timersSQL = ownPartsSQL + `, l AS MATERIALIZED (
+    SELECT x.* FROM p CROSS JOIN LATERAL (
+        SELECT r.ctid AS at, r.due_at, r.seq FROM {outbox} r
+        WHERE r.route = p.route AND r.due_at <= statement_timestamp() AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1
+        ORDER BY r.due_at, r.seq LIMIT $4 FOR UPDATE SKIP LOCKED
+    ) x
+    ORDER BY x.due_at, x.seq LIMIT $4
+), n AS MATERIALIZED (
+    SELECT l.at, (pg_current_xact_id() IS NULL)::int + nextval({sequence_text}) AS seq FROM (SELECT l.at FROM l ORDER BY l.due_at, l.seq) l
+)
+UPDATE {outbox} r SET seq = n.seq, due_at = NULL, version = r.version + 1 FROM n WHERE r.ctid = n.at`
+
+	// nextDueSQL is how long until something else is due, in microseconds.
+	nextDueSQL = ownPartsSQL + `
+SELECT CASE WHEN min(d.due_at) IS NULL THEN -1 ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * 1000000)::bigint, 0) END
+FROM p CROSS JOIN LATERAL (
+    (SELECT r.due_at FROM {outbox} r
+     WHERE r.route = p.route AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1 ORDER BY r.due_at LIMIT 1)
+    UNION ALL
+    (SELECT r.due_at FROM {outbox} r
+     WHERE r.route = p.route AND r.retry AND (p.slots >> r.slot) & 1 = 1 AND ` + holderSQL + ` = 0 ORDER BY r.due_at LIMIT 1)
+) d`
+)
+
+// Due holds retries and puts timers in line that are due in parts.
+func (o *Outbox) Due(ctx context.Context, self outbox.Session, of []outbox.Part, limit int) (outbox.DuePage, error) {
+	type retry struct {
+		outbox.Record
+		due time.Time
+	}
+	var page outbox.DuePage
+	var now time.Time
+	var own, next []retry
+	routes, slots := parts(of)
+	limit = orDefault(limit)
+	err := o.transact(ctx, "due", writeSQL, func(b *batch) {
+		page, own, next = outbox.DuePage{}, nil, nil
+		b.fence(self, &now)
+		var due time.Time
+		d := o.reader(&due)
+		read := func(into *[]retry) func(rows pgx.Rows) error {
+			return func(rows pgx.Rows) error {
+				r, err := d.read(rows, now)
+				if err == nil {
+					r.Route = routes[d.n-1]
+					*into = append(*into, retry{*r, due})
+				}
+				return err
+			}
+		}
+		b.each(read(&own), ownRetriesSQL, int64(self), routes, slots, limit)
+		b.each(read(&next), retriesSQL, int64(self), routes, slots, limit)
+		b.query(timersSQL, int64(self), routes, slots, limit).Exec(func(tag pgconn.CommandTag) error {
+			page.Moved = int(tag.RowsAffected())
+			return nil
+		})
+		b.query(nextDueSQL, int64(self), routes, slots).QueryRow(func(row pgx.Row) error {
+			var in int64
+			err := row.Scan(&in)
+			page.NextIn = time.Duration(in) * time.Microsecond
+			return err
+		})
+	})
+	if err != nil {
+		return outbox.DuePage{}, err
+	}
+	if now.IsZero() {
+		return outbox.DuePage{}, errFenced("due")
+	}
+	slices.SortStableFunc(next, func(x, y retry) int { return x.due.Compare(y.due) })
+	for _, r := range append(own, next...) {
+		page.Retries = append(page.Retries, r.Record)
+	}
+	return page, nil
+}

@@ -1,0 +1,62 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// lockUnitSQL is a statement of its own, so that giveUpSQL sees what those did who had the lock.
+const lockUnitSQL = `SELECT FROM {units} un WHERE un.route = $1 AND un.from_slot = $2 FOR NO KEY UPDATE`
+
+// giveUpSQL is all or nothing: it compares what should be held, or be held no more, with what of it could be locked.
+// It says 1 done, 2 locked, 3 not self's in this term. A route of which the units are gone has their greatest term.
+const giveUpSQL = `
+WITH un AS MATERIALIZED (
+    SELECT un.slots FROM {units} un
+    WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4 AND un.owner = $1 AND un.term = $10 AND ` + aliveSQL + `
+), wanted AS MATERIALIZED (
+    SELECT r.seq, true AS out FROM un, unnest($6::text[], $7::bigint[], $8::text[], $9::bigint[]) AS u(route, seq, id, version)
+    JOIN {outbox} r ON r.route = u.route AND r.seq = u.seq
+    WHERE r.route = $2 AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND (un.slots >> r.slot) & 1 = 1 AND ` + holderSQL + ` IN (0, $1::bigint)
+    UNION ALL
+    SELECT r.seq, false FROM un, {outbox} r
+    WHERE r.hold = $1 AND r.hold <> 0 AND r.route = $2 AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT unnest($7::bigint[]))
+), l AS MATERIALIZED (
+    SELECT r.ctid AS at, w.out FROM wanted w JOIN {outbox} r ON r.route = $2 AND r.seq = w.seq
+    FOR NO KEY UPDATE OF r SKIP LOCKED
+), can AS MATERIALIZED (
+    SELECT FROM un WHERE (SELECT count(*) FROM l) = (SELECT count(*) FROM wanted)
+), h AS (
+    UPDATE {outbox} r SET hold = CASE WHEN l.out THEN $1::bigint ELSE 0 END,
+        held_since = CASE WHEN NOT l.out THEN NULL WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END
+    FROM l WHERE r.ctid = l.at AND EXISTS (SELECT FROM can)
+), g AS (
+    UPDATE {units} un SET owner = 0, low = $5, term = un.term + 1
+    WHERE un.route = $2 AND un.from_slot = $3 AND un.owner = $1 AND EXISTS (SELECT FROM can)
+)
+SELECT CASE WHEN EXISTS (SELECT FROM can) THEN 1 WHEN EXISTS (SELECT FROM un) THEN 2
+            WHEN coalesce((SELECT un.term FROM {units} un WHERE un.route = $2 AND un.from_slot = $3 AND un.to_slot = $4),
+                          (SELECT ro.term FROM {routes} ro WHERE ro.route = $2 AND ro.units = 0), 0) > $10 THEN 1
+            ELSE 3 END`
+
+// GiveUp writes holds of self for exactly the records of out in the unit and frees it, or reports that one of them,
+// or of self's other holds in the unit, is locked.
+func (o *Outbox) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Owned, out []outbox.Ref) (bool, error) {
+	var now time.Time
+	var answer int
+	c, u := refs(out), unit.Unit
+	err := o.transact(ctx, "give a unit up", writeSQL, func(b *batch) {
+		b.fence(self, &now)
+		b.query(lockUnitSQL, u.Route, int16(u.From))
+		b.query(giveUpSQL, int64(self), u.Route, int16(u.From), int16(u.To), unit.Low, c.routes, c.seqs, c.ids, c.versions, unit.Term).
+			QueryRow(func(row pgx.Row) error { return row.Scan(&answer) })
+	})
+	if err == nil && (now.IsZero() || answer == 3) {
+		err = errFenced("give a unit up")
+	}
+	return err == nil && answer == 1, err
+}

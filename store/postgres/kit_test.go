@@ -1,0 +1,304 @@
+package postgres_test
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/store/postgres"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
+}
+
+func openPool(tb testing.TB, dsn string) *pgxpool.Pool {
+	tb.Helper()
+	return openPoolWith(tb, dsn, func(cfg *pgxpool.Config) { cfg.MaxConns = 24 })
+}
+
+func exec(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
+	tb.Helper()
+	if _, err := pool.Exec(tb.Context(), sql, args...); err != nil {
+		tb.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func query[T any](tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) T {
+	tb.Helper()
+	var v T
+	if err := pool.QueryRow(tb.Context(), sql, args...).Scan(&v); err != nil {
+		tb.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// row returns a row that is due at once.
+func row(route, id, key string) core.StagedRow {
+	return core.StagedRow{
+		Route: route, Envelope: core.Envelope{
+			ID: id, Topic: "t.x", Type: "t.x", Source: "/test", Key: key, ContentType: "text/plain", Time: time.Now().UTC().Truncate(time.Microsecond), Body: []byte("body " + id),
+		},
+	}
+}
+
+// stage commits rows in a transaction of their own.
+func stageRows(tb testing.TB, pool *pgxpool.Pool, s *postgres.Outbox, rows ...core.StagedRow) {
+	tb.Helper()
+	err := pgx.BeginFunc(tb.Context(), pool, func(tx pgx.Tx) error { return s.StageRows(tb.Context(), tx, rows...) })
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func newSession() outbox.Session { return outbox.Session(rand.Int64N(1<<62) + 1) }
+
+// join makes a member that owns all of route.
+func join(tb testing.TB, s *postgres.Outbox, route string, units int) outbox.Session {
+	tb.Helper()
+	self := newSession()
+	m := outbox.Member{Session: self, Name: "test", Beat: 1, Lease: 10 * time.Second, Serves: []outbox.Serving{{Route: route, Units: units}}, Handlers: 1, Free: 1}
+	r, err := s.Meet(tb.Context(), outbox.Meeting{Self: m, Join: true})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var moves []outbox.Move
+	for _, u := range r.Units {
+		if u.Unit.Route == route {
+			moves = append(moves, outbox.Move{Unit: u.Unit, From: u.Owner, To: self})
+		}
+	}
+	if _, err := s.Meet(tb.Context(), outbox.Meeting{Self: m, Moves: moves}); err != nil {
+		tb.Fatal(err)
+	}
+	return self
+}
+
+// unitsOf returns the units of route.
+func unitsOf(tb testing.TB, o *postgres.Outbox, route string) []outbox.Owned {
+	tb.Helper()
+	r, err := o.Meet(tb.Context(), outbox.Meeting{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return slices.DeleteFunc(r.Units, func(u outbox.Owned) bool { return u.Unit.Route != route })
+}
+
+func all(route string) outbox.Part { return outbox.Part{Route: route, Slots: outbox.AllSlots} }
+
+// read reads a route from its beginning.
+func read(tb testing.TB, s *postgres.Outbox, self outbox.Session, route string) outbox.Page {
+	tb.Helper()
+	p, err := s.Read(tb.Context(), self, outbox.Look{Parts: []outbox.Part{all(route)}, Ranges: []outbox.Range{{Part: all(route), To: 1 << 62, Limit: 10_000}}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+func settleBy(tb testing.TB, s *postgres.Outbox, self outbox.Session, outcomes ...outbox.Outcome) core.Results {
+	tb.Helper()
+	return s.Settle(tb.Context(), self, outcomes)
+}
+
+// newPool returns a pool on a fresh database.
+func newPool(tb testing.TB) *pgxpool.Pool {
+	tb.Helper()
+	return openPool(tb, testenv.Postgres(tb).DSN)
+}
+
+func openPoolWith(tb testing.TB, dsn string, change func(cfg *pgxpool.Config)) *pgxpool.Pool {
+	tb.Helper()
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	change(cfg)
+	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(pool.Close)
+	return pool
+}
+
+// newOutbox returns a migrated outbox on a fresh database.
+func newOutbox(tb testing.TB, opts postgres.Options) (*postgres.Outbox, *pgxpool.Pool) {
+	tb.Helper()
+	pool := newPool(tb)
+	return outboxOn(tb, pool, opts), pool
+}
+
+func outboxOn(tb testing.TB, pool *pgxpool.Pool, opts postgres.Options) *postgres.Outbox {
+	tb.Helper()
+	if opts.Source == "" {
+		opts.Source = "/test"
+	}
+	o, err := postgres.NewOutbox(pool, opts)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := o.Migrate(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = o.Close(context.Background()) })
+	return o
+}
+
+// stage commits msgs in a transaction of their own.
+func stage(tb testing.TB, pool *pgxpool.Pool, o *postgres.Outbox, msgs ...core.Message) []core.Staged {
+	tb.Helper()
+	var staged []core.Staged
+	err := pgx.BeginFunc(tb.Context(), pool, func(tx pgx.Tx) (err error) {
+		staged, err = o.Stage(tb.Context(), tx, msgs...)
+		return err
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return staged
+}
+
+func message(opts ...core.MessageOption) core.Message {
+	return core.RawMessage("t.x", "text/plain", []byte("body"), opts...)
+}
+
+func queryInt(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) int64 {
+	tb.Helper()
+	return query[int64](tb, pool, sql, args...)
+}
+
+// eventually polls cond until it holds.
+func eventually(tb testing.TB, what string, cond func() bool) {
+	tb.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !cond() {
+		if time.Now().After(deadline) {
+			tb.Fatal("not in time: " + what)
+		}
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-tb.Context().Done():
+			tb.Fatal(tb.Context().Err())
+		}
+	}
+}
+
+// request is what a claim asks for.
+type request struct {
+	n      int
+	routes []string
+}
+
+// want asks for n records of the default route.
+func want(n int) request { return request{n, []string{core.DefaultRoute}} }
+
+// claimed is the answer to a claim.
+type claimed struct{ Records []outbox.Record }
+
+// sessions are those of claim, by outbox.
+var sessions sync.Map
+
+// session returns the session of o that owns all of routes.
+func session(tb testing.TB, o *postgres.Outbox, routes ...string) outbox.Session {
+	tb.Helper()
+	s, _ := sessions.LoadOrStore(o, newSession())
+	self := s.(outbox.Session)
+	r, err := o.Meet(tb.Context(), outbox.Meeting{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	m := outbox.Member{Session: self, Name: "test", Beat: 1, Lease: 10 * time.Second, Handlers: 1, Free: 1}
+	known := false
+	for _, v := range r.Members {
+		if v.Session == self {
+			known, m.Serves, m.Beat = true, v.Serves, v.Beat+1
+		}
+	}
+	for _, route := range routes {
+		if !slices.ContainsFunc(m.Serves, func(sv outbox.Serving) bool { return sv.Route == route }) {
+			m.Serves, known = append(m.Serves, outbox.Serving{Route: route, Units: 1}), false
+		}
+	}
+	if known {
+		return self
+	}
+	if r, err = o.Meet(tb.Context(), outbox.Meeting{Self: m, Join: true}); err != nil {
+		tb.Fatal(err)
+	}
+	var moves []outbox.Move
+	for _, u := range r.Units {
+		if u.Owner == 0 && slices.Contains(routes, u.Unit.Route) {
+			moves = append(moves, outbox.Move{Unit: u.Unit, To: self})
+		}
+	}
+	if _, err := o.Meet(tb.Context(), outbox.Meeting{Self: m, Moves: moves}); err != nil {
+		tb.Fatal(err)
+	}
+	return self
+}
+
+// claim hands out up to n records that are due, retries first, as one member that owns everything: it holds them.
+func claim(tb testing.TB, o *postgres.Outbox, q request) claimed {
+	tb.Helper()
+	c, err := tryClaim(tb.Context(), o, session(tb, o, q.routes...), q)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+func tryClaim(ctx context.Context, o *postgres.Outbox, self outbox.Session, q request) (c claimed, err error) {
+	look := outbox.Look{Limit: 1000}
+	for _, r := range q.routes {
+		look.Parts = append(look.Parts, all(r))
+		look.Ranges = append(look.Ranges, outbox.Range{Part: all(r), To: 1 << 62, Limit: 10_000})
+	}
+	d, err := o.Due(ctx, self, look.Parts, q.n)
+	if err != nil {
+		return c, err
+	}
+	found := d.Retries
+	p, err := o.Read(ctx, self, look)
+	if err != nil {
+		return c, err
+	}
+	for _, rs := range p.Ranges {
+		for _, r := range rs.Records {
+			if r.Holder == 0 {
+				found = append(found, r)
+			}
+		}
+	}
+	slices.SortFunc(found, func(x, y outbox.Record) int { return cmp.Compare(x.Seq, y.Seq) })
+	found = found[:min(len(found), q.n)]
+	refs := make([]outbox.Ref, len(found))
+	for i := range found {
+		refs[i] = found[i].Ref
+	}
+	taken, err := o.Take(ctx, self, outbox.Want{Refs: refs})
+	for i := range taken {
+		if taken[i].Grip == outbox.Gripped {
+			c.Records = append(c.Records, found[i])
+		}
+	}
+	return c, err
+}
+
+func settle(tb testing.TB, o *postgres.Outbox, outcomes ...outbox.Outcome) {
+	tb.Helper()
+	if err := o.Settle(tb.Context(), session(tb, o), outcomes).FirstErr(); err != nil {
+		tb.Fatal(err)
+	}
+}

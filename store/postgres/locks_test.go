@@ -1,0 +1,265 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/store/postgres"
+)
+
+// begin starts a transaction that the test rolls back.
+func begin(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
+	tb.Helper()
+	tx, err := pool.Begin(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	if _, err := tx.Exec(tb.Context(), sql, args...); err != nil {
+		tb.Fatal(err)
+	}
+	return tx
+}
+
+func within(tb testing.TB, limit time.Duration, what string, fn func()) {
+	tb.Helper()
+	began := time.Now()
+	fn()
+	if took := time.Since(began); took > limit {
+		tb.Errorf("%s took %s", what, took)
+	}
+}
+
+// What a caller's transaction has locked is answered at once, alone, by every method.
+func TestLockedRecords(t *testing.T) {
+	t.Parallel()
+	s, pool := newOutbox(t, postgres.Options{})
+	self := join(t, s, "r", 1)
+	stageRows(t, pool, s, row("r", "a", "k"), row("r", "b", "k"), row("r", "c", ""))
+	rs := read(t, s, self, "r").Ranges[0].Records
+	begin(t, pool, "SELECT FROM waybill.waybill_outbox WHERE id = 'b' FOR UPDATE")
+	const limit = 200 * time.Millisecond // 50 ms, on a machine that is not busy
+	read(t, s, self, "r")
+	refs := []outbox.Ref{rs[0].Ref, rs[1].Ref}
+	_, _ = s.Take(t.Context(), self, outbox.Want{Refs: refs[:1]}) // statements are prepared
+	within(t, limit, "Take", func() {
+		taken, err := s.Take(t.Context(), self, outbox.Want{Refs: refs})
+		if err != nil || taken[0].Grip != outbox.Gripped || taken[1].Grip != outbox.Locked {
+			t.Errorf("took %v, %v", taken, err)
+		}
+	})
+	within(t, limit, "GiveUp", func() {
+		given, err := s.GiveUp(t.Context(), self, unitsOf(t, s, "r")[0], refs)
+		if given || err != nil {
+			t.Errorf("gave up %v, %v", given, err)
+		}
+	})
+	within(t, limit, "Settle", func() {
+		results := settleBy(t, s, self, outbox.Retry(&rs[0], errors.New("no"), 0), outbox.Retry(&rs[1], errors.New("no"), 0))
+		if results[0] != nil || !errors.Is(results[1], outbox.ErrBusy) {
+			t.Errorf("settled %v", results)
+		}
+	})
+	within(t, limit, "Settle of what was published", func() {
+		results := settleBy(t, s, self, outbox.Published(&rs[1]), outbox.Published(&rs[2]))
+		if results[1] != nil || !errors.Is(results[0], outbox.ErrBusy) {
+			t.Errorf("settled %v", results)
+		}
+	})
+	within(t, limit, "Due", func() {
+		if d, err := s.Due(t.Context(), self, []outbox.Part{all("r")}, 10); err != nil || len(d.Retries) != 1 {
+			t.Errorf("due %v, %v", d, err)
+		}
+	})
+	other := join(t, s, "q", 1)
+	within(t, limit, "removal", func() {
+		r, err := s.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: other, Beat: 2}, Remove: []outbox.Removal{{Session: self, Beat: 1}}})
+		if err != nil || len(r.Members) != 1 {
+			t.Errorf("a locked record kept its owner from being removed: %+v, %v", r, err)
+		}
+	})
+}
+
+// A renewal does not wait for a settle under way, a removal neither: it is left out until that ends, or the server
+// ends it.
+func TestStuckSettle(t *testing.T) {
+	t.Parallel()
+	s, pool := newOutbox(t, postgres.Options{})
+	self, other := join(t, s, "r", 1), join(t, s, "q", 1)
+	stageRows(t, pool, s, row("r", "a", ""), row("r", "b", ""))
+	exec(t, pool, `CREATE FUNCTION stuck() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN IF OLD.id = 'a' THEN PERFORM pg_advisory_xact_lock(42); END IF; RETURN NEW; END $$`)
+	exec(t, pool, `CREATE TRIGGER stuck BEFORE UPDATE ON waybill.waybill_outbox FOR EACH ROW EXECUTE FUNCTION stuck()`)
+	begin(t, pool, "SELECT pg_advisory_xact_lock(42)")
+	rs := read(t, s, self, "r").Ranges[0].Records
+	settled := make(chan core.Results)
+	go func() {
+		settled <- s.Settle(t.Context(), self, []outbox.Outcome{outbox.Retry(&rs[0], errors.New("no"), 0), outbox.Retry(&rs[1], errors.New("no"), 0)})
+	}()
+	for query[int](t, pool, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("no settle")
+		}
+	}
+	m := outbox.Member{Session: self, Beat: 2, Serves: []outbox.Serving{{Route: "r", Units: 1}}}
+	within(t, 500*time.Millisecond, "a renewal beside a stuck settle", func() {
+		if r, err := s.Meet(t.Context(), outbox.Meeting{Self: m}); err != nil || !r.Known {
+			t.Error(r, err)
+		}
+	})
+	remove := outbox.Meeting{Self: outbox.Member{Session: other, Beat: 2}, Remove: []outbox.Removal{{Session: self, Beat: 2}}}
+	within(t, 500*time.Millisecond, "a removal beside a stuck settle", func() {
+		if r, err := s.Meet(t.Context(), remove); err != nil || len(r.Members) != 2 {
+			t.Error(r, err)
+		}
+	})
+	results := <-settled // the stuck one fails alone, when the server ends its wait
+	if results[0] == nil || results[1] != nil {
+		t.Errorf("settled %v", results)
+	}
+	if r, err := s.Meet(t.Context(), remove); err != nil || len(r.Members) != 1 {
+		t.Error(r, err)
+	}
+	if results := settleBy(t, s, self, outbox.Published(&rs[0])); !errors.Is(results[0], outbox.ErrFenced) {
+		t.Errorf("settled %v after its removal", results)
+	}
+}
+
+// A unit moves away from a live member only when no statement of that is under way; the next one is fenced.
+func TestMoveFromALiveMember(t *testing.T) {
+	t.Parallel()
+	s, pool := newOutbox(t, postgres.Options{})
+	self, other := join(t, s, "r", 1), join(t, s, "q", 1)
+	stageRows(t, pool, s, row("r", "a", ""))
+	rs := read(t, s, self, "r").Ranges[0].Records
+	move := outbox.Meeting{
+		Self:  outbox.Member{Session: other, Beat: 2, Serves: []outbox.Serving{{Route: "r", Units: 1}}},
+		Moves: []outbox.Move{{Unit: outbox.Unit{Route: "r", To: 64}, From: self, To: other}},
+	}
+	owner := func() int64 {
+		return query[int64](t, pool, "SELECT owner FROM waybill.waybill_outbox_units WHERE route = 'r'")
+	}
+	under := begin(t, pool, "SELECT FROM waybill.waybill_outbox_members WHERE session = $1 FOR KEY SHARE", int64(self)) // as a settle does
+	if _, err := s.Meet(t.Context(), move); err != nil || owner() != int64(self) {
+		t.Fatal("it moved beside a statement of its owner", err)
+	}
+	if err := under.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Meet(t.Context(), move); err != nil || owner() != int64(other) {
+		t.Fatal("it did not move", err)
+	}
+	if results := settleBy(t, s, self, outbox.Retry(&rs[0], errors.New("no"), 0)); !errors.Is(results[0], outbox.ErrFenced) {
+		t.Errorf("settled %v what is another's", results)
+	}
+}
+
+// What a trigger refuses fails alone, in every kind of outcome.
+func TestRefusedOutcome(t *testing.T) {
+	t.Parallel()
+	s, pool := newOutbox(t, postgres.Options{})
+	self := join(t, s, "r", 1)
+	exec(t, pool, `CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN IF OLD.key = 'no' THEN RAISE 'not this one'; END IF; RETURN coalesce(NEW, OLD); END $$`)
+	exec(t, pool, `CREATE TRIGGER no BEFORE UPDATE OR DELETE ON waybill.waybill_outbox FOR EACH ROW EXECUTE FUNCTION no()`)
+	var rows []core.StagedRow
+	for i := range 20 {
+		rows = append(rows, row("r", core.NewID(), []string{"yes", "no"}[min(i%7, 1)^1]))
+	}
+	stageRows(t, pool, s, rows...)
+	rs := read(t, s, self, "r").Ranges[0].Records
+	var outcomes []outbox.Outcome
+	for i := range rs {
+		if i < 10 {
+			outcomes = append(outcomes, outbox.Published(&rs[i]))
+		} else {
+			outcomes = append(outcomes, outbox.Abandon(&rs[i], core.ReasonRejected, errors.New("no")))
+		}
+	}
+	for i, err := range append(s.Settle(t.Context(), self, outcomes[:10]), s.Settle(t.Context(), self, outcomes[5:])...) {
+		if i >= 10 {
+			i -= 5
+		}
+		e, _ := errors.AsType[*core.Error](err)
+		if refused := rs[i].Envelope.Key == "no"; refused != (err != nil) || refused && e.Class != core.ClassRejected {
+			t.Errorf("outcome %d: %v", i, err)
+		}
+	}
+}
+
+// A control record about a whole route stays until the owners of all slots have heeded it.
+func TestControlFrom(t *testing.T) {
+	t.Parallel()
+	s, pool := newOutbox(t, postgres.Options{})
+	a := join(t, s, "r", 2)
+	b := join(t, s, "q", 1)
+	unit := outbox.Unit{Route: "r", From: 32, To: 64}
+	if _, err := s.GiveUp(t.Context(), a, unitsOf(t, s, "r")[1], nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: b, Beat: 2}, Moves: []outbox.Move{{Unit: unit, To: b}}}); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, pool, "INSERT INTO waybill.waybill_outbox_control (kind, route, slots, seq) VALUES (3, 'r', -1, 5)")
+	for i, self := range []outbox.Session{a, b} {
+		part := outbox.Part{Route: "r", Slots: outbox.SlotRange(uint8(32*i), uint8(32*i+32))}
+		p, err := s.Read(t.Context(), self, outbox.Look{Parts: []outbox.Part{part}})
+		if err != nil || len(p.Control) != 1 || p.Control[0].Kind != outbox.ControlFrom || p.Control[0].Seq != 5 || p.Owned[0] != part.Slots {
+			t.Fatalf("read %+v, %v", p, err)
+		}
+		if err := settleBy(t, s, self, outbox.Heeded(&p.Control[0])).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := query[int](t, pool, "SELECT count(*) FROM waybill.waybill_outbox_control"); n != 0 {
+		t.Errorf("%d are left", n)
+	}
+}
+
+// Published records are kept if the options say so, and come no more.
+func TestKeepPublished(t *testing.T) {
+	t.Parallel()
+	s, pool := newOutbox(t, postgres.Options{Retention: core.Retention{Published: time.Hour}})
+	self := join(t, s, "r", 1)
+	stageRows(t, pool, s, row("r", "a", "k"))
+	rs := read(t, s, self, "r").Ranges[0].Records
+	if err := settleBy(t, s, self, outbox.Published(&rs[0])).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(read(t, s, self, "r").Ranges[0].Records); n != 0 {
+		t.Errorf("%d are ready", n)
+	}
+	if state := query[int](t, pool, "SELECT state FROM waybill.waybill_outbox WHERE settled_at IS NOT NULL"); state != 3 {
+		t.Errorf("state %d", state)
+	}
+}
+
+// Without tables the error says what to do.
+func TestNotMigrated(t *testing.T) {
+	t.Parallel()
+	s, pool := newOutbox(t, postgres.Options{})
+	m, err := postgres.NewMigrations(postgres.MigrationOptions{Parts: []postgres.Part{postgres.PartOutbox}})
+	if err == nil {
+		err = m.Down(t.Context(), pool, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Read(t.Context(), 1, outbox.Look{})
+	if !errors.Is(err, core.ErrMisconfigured) {
+		t.Error(err)
+	}
+	if err := s.Settle(t.Context(), 1, []outbox.Outcome{outbox.Published(&outbox.Record{})})[0]; !errors.Is(err, core.ErrMisconfigured) {
+		t.Error(err)
+	}
+	if err := s.Migrate(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,138 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// Meet joins, renews or looks. It is one transaction, but for removals: each is one of its own after the renewal, so
+// that no renewal waits for what a removal waits for. Of a member whose records a transaction has locked, the holds
+// on these stay, as holds of nobody, uncounted.
+func (o *Outbox) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+	var roster outbox.Roster
+	if m.Self.Session == 0 {
+		m = outbox.Meeting{} // it only looks
+	}
+	if len(m.Remove) > 0 {
+		err := o.transact(ctx, "meet", writeSQL, func(b *batch) {
+			queueSelf(b, &m)
+			queueRoster(b, &m, &roster)
+		})
+		if err != nil {
+			return outbox.Roster{}, err
+		}
+		if !roster.Known {
+			return roster, nil
+		}
+		for _, r := range m.Remove {
+			err := o.transact(ctx, "remove a member", writeSQL, func(b *batch) { queueEnd(b, r.Session, r.Beat, true) })
+			if err != nil && sqlState(err) != "55P03" { // locked: left out
+				return outbox.Roster{}, err
+			}
+		}
+	}
+	err := o.transact(ctx, "meet", writeSQL, func(b *batch) {
+		if len(m.Remove) == 0 {
+			queueSelf(b, &m)
+		}
+		queueMoves(b, &m)
+		queueRoster(b, &m, &roster)
+	})
+	if err != nil {
+		return outbox.Roster{}, err
+	}
+	return roster, nil
+}
+
+// queueSelf joins, renews or ends self, sets the flags and makes units.
+func queueSelf(b *batch, m *outbox.Meeting) {
+	self := &m.Self
+	switch {
+	case self.Session == 0:
+	case m.Leave:
+		queueEnd(b, self.Session, 0, false)
+	default:
+		n := len(self.Serves)
+		routes, units, unable := make([]string, n), make([]int16, n), make([]bool, n)
+		for i, sv := range self.Serves {
+			routes[i], units[i], unable[i] = sv.Route, int16(min(max(sv.Units, 1), outbox.NumSlots)), sv.Unable
+		}
+		sql := renewSQL
+		if m.Join {
+			sql = joinSQL
+		}
+		b.query(sql, int64(self.Session), self.Beat, self.Lease.Microseconds(), self.Presence, self.Handlers, self.Free, self.Name, routes, units, unable)
+		if n > 0 { // not a look
+			b.query(routesSQL, int64(self.Session), routes)
+			b.query(unitsSQL, int64(self.Session), routes, units)
+		}
+	}
+	if len(m.Flag) > 0 {
+		sessions, tokens := make([]int64, len(m.Flag)), make([]int64, len(m.Flag))
+		for i, f := range m.Flag {
+			sessions[i], tokens[i] = int64(f.Session), f.Presence
+		}
+		b.query(flagSQL, int64(self.Session), sessions, tokens)
+	}
+}
+
+// queueEnd ends a session: that of a member that leaves, or of one that is removed if its beat is still the given
+// one, or if it has no row. Each statement sees what was committed before the lock.
+func queueEnd(b *batch, session outbox.Session, beat int64, removed bool) { //nolint:revive // a leave or a removal
+	lock, crashes := lockMemberSQL, 0
+	if removed {
+		lock, crashes = lockMemberSQL+" NOWAIT", 1
+	}
+	b.query(lock, int64(session))
+	b.query(endHoldsSQL, int64(session), beat, crashes)
+	b.query(endUnitsSQL, int64(session), beat, crashes)
+	b.query(endSQL, int64(session), beat, crashes)
+	b.query(tidySQL)
+}
+
+// queueMoves makes the moves: those of one unit in their order, and units in the order in which all lock them.
+func queueMoves(b *batch, m *outbox.Meeting) {
+	moves := slices.SortedStableFunc(slices.Values(m.Moves), func(x, y outbox.Move) int {
+		return cmp.Or(strings.Compare(x.Unit.Route, y.Unit.Route), cmp.Compare(x.Unit.From, y.Unit.From))
+	})
+	for _, v := range moves {
+		b.query(moveSQL, int64(m.Self.Session), v.Unit.Route, int16(v.Unit.From), int16(v.Unit.To), int64(v.From), int64(v.To), v.Low, v.Careful)
+	}
+}
+
+// queueRoster reads who is there and who owns what.
+func queueRoster(b *batch, m *outbox.Meeting, roster *outbox.Roster) {
+	*roster = outbox.Roster{}
+	b.each(func(rows pgx.Rows) error {
+		var u outbox.Owned
+		err := rows.Scan(&u.Unit.Route, &u.Unit.From, &u.Unit.To, (*int64)(&u.Owner), &u.Term, &u.Low, &u.Careful)
+		roster.Units = append(roster.Units, u)
+		return err
+	}, rosterUnitsSQL)
+	b.each(func(rows pgx.Rows) error {
+		var v outbox.Member
+		var lease int64
+		var routes []string
+		var units []int16
+		var unable []bool
+		err := rows.Scan((*int64)(&v.Session), &v.Name, &v.Beat, &lease, &v.Handlers, &v.Free, &v.Presence, &v.Missing, &v.Flag, &routes, &units, &unable)
+		if err != nil {
+			return err
+		}
+		v.Lease = time.Duration(lease) * time.Microsecond
+		for i := range min(len(routes), len(units), len(unable)) {
+			v.Serves = append(v.Serves, outbox.Serving{Route: routes[i], Units: int(units[i]), Unable: unable[i]})
+		}
+		roster.Members = append(roster.Members, v)
+		roster.Known = roster.Known || v.Session == m.Self.Session
+		return nil
+	}, rosterMembersSQL)
+	b.query(rosterSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&roster.Epoch, &roster.Unserved) })
+}

@@ -1,0 +1,122 @@
+package postgres
+
+const (
+	joinSQL = `
+INSERT INTO {members} AS m (session, beat, lease, presence, handlers, free, name, routes, units, unable)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (session) DO UPDATE SET beat = excluded.beat, lease = excluded.lease, presence = excluded.presence, handlers = excluded.handlers, free = excluded.free,
+    name = excluded.name, routes = excluded.routes, units = excluded.units, unable = excluded.unable, renewed_at = clock_timestamp(),
+    flag = m.flag AND excluded.presence = m.presence
+WHERE m.beat < excluded.beat`
+
+	// A renewal that comes late changes nothing, and neither does a look, which has the beat of the latest one.
+	renewSQL = `
+UPDATE {members} m SET beat = $2, lease = $3, presence = $4::bigint, handlers = $5, free = $6, name = $7, routes = $8, units = $9, unable = $10,
+    renewed_at = clock_timestamp(), flag = m.flag AND $4::bigint = m.presence
+WHERE m.session = $1 AND m.beat < $2`
+
+	flagSQL = `
+UPDATE {members} m SET flag = true
+FROM (
+    SELECT f.session FROM unnest($2::bigint[], $3::bigint[]) AS x(session, presence) JOIN {members} f ON f.session = x.session
+    WHERE f.presence = x.presence AND f.presence <> 0 AND ` + aliveSQL + ` ORDER BY f.session FOR NO KEY UPDATE OF f SKIP LOCKED
+) f
+WHERE m.session = f.session`
+
+	routesSQL = `
+INSERT INTO {routes} (route) SELECT DISTINCT x.route FROM unnest($2::text[]) AS x(route)
+WHERE ` + aliveSQL + ` AND NOT EXISTS (SELECT FROM {routes} r WHERE r.route = x.route) ORDER BY x.route
+ON CONFLICT DO NOTHING`
+
+	// unitsSQL makes the units of routes that have none, as outbox.Split does, under the lock of the route's row: of two
+	// members that do so one is first.
+	unitsSQL = `
+WITH n AS MATERIALIZED (
+    SELECT r.* FROM {routes} r WHERE r.route = ANY ($2::text[]) AND r.units = 0 AND ` + aliveSQL + ` ORDER BY r.route FOR UPDATE
+), x AS MATERIALIZED (
+    SELECT n.route, n.low, n.careful, n.term + 1 AS term, s.units, i * 64 / s.units AS from_slot, (i + 1) * 64 / s.units AS to_slot
+    FROM n CROSS JOIN LATERAL (SELECT max(s.units) AS units FROM unnest($2::text[], $3::smallint[]) AS s(route, units) WHERE s.route = n.route) s,
+         generate_series(0, s.units - 1) i
+), i AS (
+    INSERT INTO {units} (route, from_slot, to_slot, slots, low, careful, term)
+    SELECT x.route, x.from_slot, x.to_slot, (-1::bigint << x.from_slot) & ~CASE x.to_slot WHEN 64 THEN 0 ELSE -1::bigint << x.to_slot END, x.low, x.careful, x.term FROM x
+)
+UPDATE {routes} r SET units = x.units, low = 0 FROM x WHERE r.route = x.route`
+
+	lockMemberSQL = `SELECT 1 FROM {members} WHERE session = $1 FOR UPDATE`
+
+	// endedSQL is whether the session leaves ($3 = 0), or may be removed.
+	endedSQL = `($3::int = 0 OR NOT EXISTS (SELECT FROM {members} me WHERE me.session = $1 AND me.beat <> $2))`
+
+	endHoldsSQL = `
+UPDATE {outbox} r SET hold = 0, held_since = NULL, maybe_sent = true, crashes = r.crashes + $3::int, version = r.version + $3::int
+FROM (
+    SELECT h.route, h.seq FROM {outbox} h WHERE h.hold = $1 AND h.hold <> 0 AND ` + endedSQL + `
+    FOR NO KEY UPDATE SKIP LOCKED
+) h
+WHERE r.route = h.route AND r.seq = h.seq`
+
+	endUnitsSQL = `
+UPDATE {units} u SET owner = 0, term = u.term + 1, careful = CASE WHEN $3::int = 0 THEN u.careful ELSE greatest(u.careful, ` + lastSQL + `) END
+FROM (
+    SELECT o.route, o.from_slot FROM {units} o WHERE o.owner = $1 AND o.owner <> 0 AND ` + endedSQL + `
+    ORDER BY o.route, o.from_slot FOR NO KEY UPDATE
+) o
+WHERE u.route = o.route AND u.from_slot = o.from_slot`
+
+	endSQL = `DELETE FROM {members} m WHERE m.session = $1 AND ($3::int = 0 OR m.beat = $2)`
+
+	// tidySQL removes the units of routes that nobody serves. It keeps in the route what their next owners must know.
+	tidySQL = `
+WITH n AS MATERIALIZED (
+    SELECT r.route FROM {routes} r
+    WHERE r.units > 0 AND NOT EXISTS (SELECT FROM {members} m WHERE r.route = ANY (m.routes))
+      AND NOT EXISTS (SELECT FROM {units} u WHERE u.route = r.route AND u.owner <> 0)
+    ORDER BY r.route FOR UPDATE SKIP LOCKED
+), d AS (
+    DELETE FROM {units} u USING n WHERE u.route = n.route RETURNING u.route, u.low, u.careful, u.term
+)
+UPDATE {routes} r SET units = 0, low = d.low, careful = d.careful, term = d.term
+FROM (SELECT d.route, min(d.low) AS low, max(d.careful) AS careful, max(d.term) AS term FROM d GROUP BY d.route) d
+WHERE r.route = d.route`
+
+	// moveSQL makes a move. A unit of another live member moves only while no statement of its is under way; then it is
+	// left out.
+	moveSQL = `
+WITH o AS MATERIALIZED (
+    SELECT FROM {members} m WHERE m.session = $5 AND $5::bigint NOT IN (0, $1::bigint) FOR UPDATE SKIP LOCKED
+), l AS MATERIALIZED (
+    SELECT FROM {units} u
+    WHERE u.route = $2 AND u.from_slot = $3 AND u.to_slot = $4 AND u.owner = $5 AND ` + aliveSQL + `
+      AND ($6::bigint = 0 OR EXISTS (SELECT FROM {members} m WHERE m.session = $6))
+      AND ($5 IN (0, $1::bigint) OR EXISTS (SELECT FROM o) OR NOT EXISTS (SELECT FROM {members} m WHERE m.session = $5))
+    FOR NO KEY UPDATE
+)
+UPDATE {units} u SET owner = $6, term = u.term + ($6 <> $5)::int, low = CASE WHEN $6 = $5 THEN $7::bigint ELSE u.low END, careful = CASE WHEN $6 = $5 THEN $8::bigint ELSE u.careful END
+FROM l WHERE u.route = $2 AND u.from_slot = $3 AND u.owner = $5`
+
+	rosterUnitsSQL = `SELECT route, from_slot, to_slot, owner, term, low, careful FROM {units} ORDER BY route, from_slot`
+
+	rosterMembersSQL = `
+SELECT session, name, beat, lease, handlers, free, presence,
+    ` + missingSQL + `, flag, routes, units, unable FROM {members} ORDER BY session`
+
+	// rosterSQL looks for routes between those that have units, and so reads nothing of these. It asks for one row each,
+	// since EXISTS may be taken for a reason to go over all that is due.
+	rosterSQL = `
+WITH RECURSIVE k AS (
+    SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
+    FROM (SELECT '' COLLATE "C" AS route UNION SELECT r.route FROM {routes} r WHERE r.units > 0) k
+), f AS (
+    SELECT (SELECT r.route FROM {outbox} r WHERE r.route > k.route AND r.route < k.next ORDER BY r.route LIMIT 1) AS route, k.next FROM k
+    UNION ALL
+    SELECT (SELECT r.route FROM {outbox} r WHERE r.route > f.route AND r.route < f.next ORDER BY r.route LIMIT 1), f.next FROM f WHERE f.route IS NOT NULL
+)
+SELECT ` + epochSQL + `, ARRAY(
+    SELECT f.route FROM f
+    WHERE coalesce(
+        (SELECT true FROM {outbox} r WHERE r.route = f.route AND r.due_at IS NULL AND r.settled_at IS NULL LIMIT 1),
+        (SELECT true FROM {outbox} r WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND NOT r.retry AND r.settled_at IS NULL LIMIT 1),
+        (SELECT true FROM {outbox} r WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND r.retry LIMIT 1))
+    LIMIT 100)`
+)

@@ -1,2 +1,0 @@
--- The schema stays: it may hold other things.
-DROP TABLE {meta};

@@ -1,2 +1,0 @@
-DROP TABLE {control}, {units}, {routes}, {members}, {outbox};
-DROP SEQUENCE {sequence}, {wake};

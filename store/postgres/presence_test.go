@@ -1,0 +1,220 @@
+package postgres_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/store/postgres"
+)
+
+// attend takes a token and fails if there is none.
+func attend(ctx context.Context, tb testing.TB, o *postgres.Outbox) (int64, <-chan struct{}) {
+	tb.Helper()
+	token, lost, err := o.Attend(ctx)
+	if err != nil || token <= 0 || lost == nil {
+		tb.Fatalf("attended with %d, %v, %v", token, lost == nil, err)
+	}
+	return token, lost
+}
+
+// present is a member that shows its presence.
+func present(tb testing.TB, o *postgres.Outbox, token int64) outbox.Member {
+	tb.Helper()
+	m := outbox.Member{Session: newSession(), Name: "present", Beat: 1, Lease: 10 * time.Second, Handlers: 1, Free: 1, Presence: token}
+	if _, err := o.Meet(tb.Context(), outbox.Meeting{Self: m, Join: true}); err != nil {
+		tb.Fatal(err)
+	}
+	return m
+}
+
+// seen returns a member as a look shows it.
+func seen(tb testing.TB, o *postgres.Outbox, session outbox.Session) outbox.Member {
+	tb.Helper()
+	r, err := o.Meet(tb.Context(), outbox.Meeting{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, m := range r.Members {
+		if m.Session == session {
+			return m
+		}
+	}
+	tb.Fatal("no such member")
+	return outbox.Member{}
+}
+
+func closes(tb testing.TB, what string, lost <-chan struct{}) {
+	tb.Helper()
+	select {
+	case <-lost:
+	case <-time.After(10 * time.Second):
+		tb.Fatal("not noticed: " + what)
+	}
+}
+
+// terminate ends the connection that has the lock of token.
+func terminate(tb testing.TB, pool *pgxpool.Pool, token int64) {
+	tb.Helper()
+	n := query[int](tb, pool, `SELECT count(pg_terminate_backend(pid)) FROM pg_locks
+		WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND objsubid = 1
+		  AND classid::bigint << 32 | objid::bigint = $1`, token)
+	if n != 1 {
+		tb.Fatalf("%d connections have the lock", n)
+	}
+}
+
+// DB-18: whoever is there is seen, and whose connection ended is missed, whatever ended it.
+func TestPresence(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	other := outboxOn(t, openPool(t, pool.Config().ConnString()), postgres.Options{})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	first, lost := attend(ctx, t, o)
+	second, gone := attend(ctx, t, other)
+	if first == second || min(first, second) < 1<<62 {
+		t.Errorf("the tokens are %d and %d", first, second)
+	}
+	a, b, none := present(t, o, first), present(t, other, second), present(t, o, 0)
+	for range 3 {
+		if seen(t, o, a.Session).Missing || seen(t, o, b.Session).Missing || seen(t, other, a.Session).Missing || seen(t, o, none.Session).Missing {
+			t.Fatal("somebody is missed who is there")
+		}
+	}
+	terminate(t, pool, second)
+	closes(t, "the server ended the connection", gone)
+	eventually(t, "the token is missed", func() bool { return seen(t, o, b.Session).Missing })
+	if seen(t, other, a.Session).Missing {
+		t.Fatal("the other one is missed, too")
+	}
+	again, back := attend(ctx, t, other)
+	b.Presence, b.Beat = again, 2
+	if r, err := other.Meet(t.Context(), outbox.Meeting{Self: b}); err != nil || !r.Known || again == second {
+		t.Fatal(err, again)
+	}
+	if seen(t, o, b.Session).Missing {
+		t.Fatal("it is missed with its new token")
+	}
+	stop()
+	closes(t, "ctx ended", lost)
+	closes(t, "ctx ended", back)
+	eventually(t, "the tokens are given back", func() bool { return seen(t, o, a.Session).Missing && seen(t, o, b.Session).Missing })
+	if seen(t, o, none.Session).Missing {
+		t.Fatal("a member without a token is missed")
+	}
+}
+
+// Members that look at the same time do not take each other for those that are there, and do not wait.
+func TestMissingIsSeenByAll(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	m := present(t, o, 1<<62+1)
+	begin(t, pool, "SELECT pg_advisory_xact_lock_shared($1)", m.Presence) // the look of another one, which takes long
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 20 {
+				r, err := o.Meet(t.Context(), outbox.Meeting{})
+				if err != nil || len(r.Members) != 1 || !r.Members[0].Missing {
+					t.Errorf("%+v, %v", r.Members, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A flag is set for the token that was missed, and no other; each other token clears it.
+func TestFlag(t *testing.T) {
+	t.Parallel()
+	o, _ := newOutbox(t, postgres.Options{})
+	observer, m := present(t, o, 0), present(t, o, 7)
+	flag := func(presence int64) bool {
+		t.Helper()
+		observer.Beat++
+		f := outbox.Flagging{Session: m.Session, Presence: presence}
+		if _, err := o.Meet(t.Context(), outbox.Meeting{Self: observer, Flag: []outbox.Flagging{f}}); err != nil {
+			t.Fatal(err)
+		}
+		return seen(t, o, m.Session).Flag
+	}
+	renew := func(presence int64) bool {
+		t.Helper()
+		m.Beat++
+		m.Presence = presence
+		if _, err := o.Meet(t.Context(), outbox.Meeting{Self: m}); err != nil {
+			t.Fatal(err)
+		}
+		return seen(t, o, m.Session).Flag
+	}
+	if flag(6) || flag(0) {
+		t.Error("flagged with a token that it does not have")
+	}
+	if !flag(7) || !renew(7) || renew(8) || flag(7) || !flag(8) || renew(0) || flag(0) {
+		t.Error("a flag is set by the token, and cleared by another one")
+	}
+}
+
+// DB-18: a server that is restarted has lost all locks; members find out, and attend anew.
+func TestPresenceOutlivesTheServer(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, testenv.PostgresOptions{})
+	o := outboxOn(t, openPool(t, server.DSN("postgres")), postgres.Options{})
+	token, lost := attend(t.Context(), t, o)
+	m := present(t, o, token)
+	server.Kill()
+	closes(t, "the server was killed", lost)
+	if _, _, err := o.Attend(t.Context()); err == nil {
+		t.Error("attended at a server that is down")
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is missed", func() bool {
+		r, err := o.Meet(t.Context(), outbox.Meeting{})
+		return err == nil && len(r.Members) == 1 && r.Members[0].Missing
+	})
+	m.Presence, _ = attend(t.Context(), t, o)
+	m.Beat++
+	if _, err := o.Meet(t.Context(), outbox.Meeting{Self: m}); err != nil || seen(t, o, m.Session).Missing {
+		t.Error("it is missed with its new token", err)
+	}
+}
+
+// DB-10: behind a pooler that shares connections by transaction there is no presence, and nothing is left locked.
+func TestNoPresenceBehindAPooler(t *testing.T) {
+	t.Parallel()
+	_, direct := newOutbox(t, postgres.Options{})
+	dsn := startPooler(t, direct.Config().ConnString())
+	o := outboxOn(t, openPool(t, dsn), postgres.Options{})
+	for range 4 {
+		began := time.Now()
+		token, lost, err := o.Attend(t.Context())
+		if token != 0 || lost != nil || err != nil {
+			t.Fatalf("attended with %d, %v, %v", token, lost != nil, err)
+		}
+		t.Log(time.Since(began))
+	}
+	if n := query[int](t, direct, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"); n != 0 {
+		t.Errorf("%d locks are left", n)
+	}
+	m := present(t, o, 1<<62+1)
+	if !seen(t, o, m.Session).Missing {
+		t.Error("nobody is missed through a pooler")
+	}
+}
+
+// Who turned LISTEN and NOTIFY off has no presence.
+func TestNoPresenceWithoutNotify(t *testing.T) {
+	t.Parallel()
+	o, _ := newOutbox(t, postgres.Options{NotifyOff: true})
+	if token, lost, err := o.Attend(t.Context()); token != 0 || lost != nil || err != nil {
+		t.Fatalf("attended with %d, %v, %v", token, lost != nil, err)
+	}
+}

@@ -1,0 +1,96 @@
+package postgres_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/dispatch"
+)
+
+// pump is a relay without a broker: it drives a dispatcher, and publishes by calling send on goroutines of their own.
+type pump struct {
+	d       *dispatch.Dispatcher
+	store   outbox.Store
+	routes  []string
+	answers chan func()
+	outcome func(it *dispatch.Item) outbox.Outcome // of what was sent
+}
+
+func newPump(store outbox.Store, opts dispatch.Options) *pump {
+	opts.NewSession = func() outbox.Session { return outbox.Session(rand.Int64N(1<<62) + 1) }
+	p := &pump{d: dispatch.New(store.Traits(), opts), store: store, answers: make(chan func(), 256)}
+	p.outcome = func(it *dispatch.Item) outbox.Outcome { return outbox.Published(&it.Record) }
+	for _, r := range opts.Routes {
+		p.routes = append(p.routes, r.Name)
+	}
+	return p
+}
+
+// run goes on until ctx ends, and then leaves in order; or until killed is closed, and then leaves nothing in order.
+// send returns when a batch was published.
+func (p *pump) run(ctx context.Context, killed <-chan struct{}, batch, parallel int, send func(items []*dispatch.Item)) {
+	base, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	start := func(work func() (then func())) {
+		go func() {
+			then := work()
+			select {
+			case p.answers <- then:
+			case <-base.Done():
+			}
+		}()
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	done, sending := ctx.Done(), 0
+	for !p.d.Left() {
+		now := time.Now()
+		for _, r := range p.routes {
+			for sending < parallel {
+				items := p.d.Hand(now, r, batch)
+				if len(items) == 0 {
+					break
+				}
+				sending++
+				start(func() func() {
+					send(items)
+					return func() {
+						sending--
+						for _, it := range items {
+							p.d.Conclude(time.Now(), it, p.outcome(it))
+						}
+					}
+				})
+			}
+		}
+		for _, c := range p.d.Calls(now) {
+			start(func() func() {
+				c.Do(base, p.store)
+				return func() { p.d.Done(time.Now(), c) }
+			})
+		}
+		if next := p.d.Next(); !next.IsZero() {
+			timer.Reset(max(time.Until(next), 0))
+		}
+		select {
+		case then := <-p.answers:
+			then()
+			for more := true; more; {
+				select {
+				case then := <-p.answers:
+					then()
+				default:
+					more = false
+				}
+			}
+		case <-timer.C:
+		case <-done:
+			done = nil
+			p.d.Stop()
+		case <-killed:
+			return
+		}
+	}
+}

@@ -1,0 +1,262 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// defaultLimit is for limits that are not set.
+const defaultLimit = 1000
+
+// Read answers all parts of look from one snapshot and locks nothing.
+func (o *Outbox) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+	shared := o.large.Add(-1) < 0
+	page, cut, err := o.readOnce(ctx, self, &look, shared)
+	if cut {
+		o.large.Store(largeReads)
+		if empty(&page.Page) {
+			page, _, err = o.readOnce(ctx, self, &look, false)
+		}
+	}
+	if err != nil || !page.Known {
+		return outbox.Page{}, err
+	}
+	o.waiter.read(&look, &page.Page, page.told)
+	return page.Page, nil
+}
+
+// largeReads is how many reads after one that met a body with more than its share of the bytes add the bytes up.
+const largeReads = 100
+
+// empty reports whether a range has more records and none was returned.
+func empty(page *outbox.Page) bool {
+	return slices.ContainsFunc(page.Ranges, func(r outbox.Records) bool { return r.More && len(r.Records) == 0 }) ||
+		slices.ContainsFunc(page.Keys, func(k outbox.KeyRecords) bool { return k.More && len(k.Records) == 0 })
+}
+
+// page is a page, and the number of the last control record.
+type page struct {
+	outbox.Page
+	told int64
+}
+
+// readOnce reads a page. If shared, what is behind a body that has more than its share of the bytes is cut off.
+func (o *Outbox) readOnce(ctx context.Context, self outbox.Session, look *outbox.Look, shared bool) (p page, cut bool, err error) {
+	var now time.Time
+	err = o.transact(ctx, "read", readSQL, func(b *batch) {
+		p = page{Page: outbox.Page{Owned: []outbox.Slots{}, Ranges: make([]outbox.Records, len(look.Ranges)), Keys: make([]outbox.KeyRecords, len(look.Keys))}}
+		cut = false
+		queuePage(b, self, look, &p, &now)
+		b.query(upperSQL, look.Last).QueryRow(func(row pgx.Row) error { return row.Scan(&p.Upper) })
+		c := collector{shared: shared, now: &now, cut: &cut}
+		o.queueRanges(b, look, &p.Page, c)
+		o.queueKeys(b, self, look, &p.Page, c)
+		queueFresh(b, self, look, &p.Page)
+		o.queueAgain(b, self, look, &p.Page, &now)
+	})
+	return p, cut, err
+}
+
+// collector reads the records of bounded ranges.
+type collector struct {
+	shared bool
+	now    *time.Time
+	cut    *bool // set if a body had more than its share
+}
+
+// sql puts a statement together.
+func (c collector) sql(head, records string) string {
+	if c.shared {
+		return head + shareSQL + records + orderSQL + sharedSQL
+	}
+	return head + boundSQL + records + orderSQL + boundedSQL
+}
+
+// read reads a row. It appends the record, unless it or one before it only says that there are more.
+func (c collector) read(d *recordReader, rows pgx.Rows, to func(n int) (records *[]outbox.Record, more *bool, route string, limit int)) error {
+	r, err := d.read(rows, *c.now)
+	if err != nil {
+		return err
+	}
+	records, more, route, limit := to(d.n)
+	switch {
+	case *more:
+	case r.Envelope.Body == nil:
+		*more = true
+		*c.cut = *c.cut || c.shared
+	default:
+		r.Route = route
+		if n := len(*records); n == cap(*records) { // records are large: they are moved once at most
+			*records = slices.Grow(*records, max(min(7*n, limit-n), min(64, limit)))
+		}
+		*records = append(*records, *r)
+		*more = len(*records) >= limit
+	}
+	return nil
+}
+
+// parts returns the columns of parts.
+func parts(of []outbox.Part) (routes []string, slots []int64) {
+	routes, slots = make([]string, len(of)), make([]int64, len(of))
+	for i, p := range of {
+		routes[i], slots[i] = p.Route, bits(p.Slots)
+	}
+	return routes, slots
+}
+
+// bits returns slots as the database has them.
+func bits(s outbox.Slots) int64 { return int64(s) }
+
+func queuePage(b *batch, self outbox.Session, look *outbox.Look, page *page, now *time.Time) {
+	routes, slots := parts(look.Parts)
+	b.query(pageSQL, int64(self), routes, slots).QueryRow(func(row pgx.Row) error {
+		var owned []int64
+		var control []byte
+		if err := row.Scan(&page.Known, &page.Flag, &page.Epoch, &page.Last, now, &page.Next, &page.Running, &owned, &page.told, &control); err != nil {
+			return err
+		}
+		for _, o := range owned {
+			page.Owned = append(page.Owned, outbox.Slots(o))
+		}
+		if control == nil {
+			return nil
+		}
+		return json.Unmarshal(control, &page.Control)
+	})
+}
+
+func (o *Outbox) queueRanges(b *batch, look *outbox.Look, page *outbox.Page, c collector) {
+	n := len(look.Ranges)
+	if n == 0 {
+		return
+	}
+	at, routes, slots, lo, hi := make([]int, n), make([]string, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	keyed, limit, skip := make([]bool, n), make([]int, n), []int64{}
+	for i := range look.Ranges {
+		r := &look.Ranges[i]
+		at[i], routes[i], slots[i], lo[i], hi[i], keyed[i], limit[i] = i, r.Route, bits(r.Slots), r.From, r.To, r.Keyed, orDefault(r.Limit)
+		skip = append(skip, r.Skip...)
+	}
+	records, args := ofRangesSQL, []any{orAll(look.Bytes), at, routes, slots, lo, hi, keyed, limit}
+	if len(skip) > 0 {
+		records, args = records+skipSQL, append(args, skip)
+	}
+	d := o.reader()
+	to := func(n int) (*[]outbox.Record, *bool, string, int) {
+		p := &page.Ranges[n]
+		return &p.Records, &p.More, routes[n], limit[n]
+	}
+	b.each(func(rows pgx.Rows) error { return c.read(d, rows, to) }, c.sql(rangesSQL, records), args...)
+}
+
+func (o *Outbox) queueKeys(b *batch, self outbox.Session, look *outbox.Look, page *outbox.Page, c collector) {
+	n := len(look.Keys)
+	if n == 0 {
+		return
+	}
+	at, routes, keys, lo, hi, limit := make([]int, n), make([]string, n), make([]string, n), make([]int64, n), make([]int64, n), make([]int, n)
+	for i := range look.Keys {
+		k := &look.Keys[i]
+		at[i], routes[i], keys[i], lo[i], hi[i], limit[i] = i, k.Route, k.Key, k.From, k.To, orDefault(k.Limit)
+	}
+	d := o.reader()
+	to := func(n int) (*[]outbox.Record, *bool, string, int) {
+		p := &page.Keys[n]
+		return &p.Records, &p.More, routes[n], limit[n]
+	}
+	b.each(func(rows pgx.Rows) error { return c.read(d, rows, to) }, c.sql(keysSQL, ofKeysSQL), orAll(look.Bytes), at, routes, keys, lo, hi, limit)
+	b.each(func(rows pgx.Rows) error {
+		n, w, err := readWaiting(rows)
+		if err == nil {
+			page.Keys[n].Waiting = append(page.Keys[n].Waiting, w)
+		}
+		return err
+	}, keysWaitingSQL, int64(self), at, routes, keys, notNil(look.Blocks))
+}
+
+func queueFresh(b *batch, self outbox.Session, look *outbox.Look, page *outbox.Page) {
+	if len(look.Fresh) == 0 {
+		return
+	}
+	routes, slots := parts(look.Fresh)
+	limit := orDefault(look.Limit)
+	b.each(func(rows pgx.Rows) error {
+		_, w, err := readWaiting(rows)
+		if len(page.Waiting) < limit {
+			page.Waiting = append(page.Waiting, w)
+		} else {
+			page.MoreWaiting = true
+		}
+		return err
+	}, freshSQL, int64(self), routes, slots, look.AfterFresh, limit+1, notNil(look.Blocks))
+}
+
+func (o *Outbox) queueAgain(b *batch, self outbox.Session, look *outbox.Look, page *outbox.Page, now *time.Time) {
+	if len(look.Again) == 0 {
+		return
+	}
+	c := refs(look.Again)
+	var why uint8
+	d := o.reader(&why)
+	b.each(func(rows pgx.Rows) error {
+		r, err := d.read(rows, *now)
+		if err != nil {
+			return err
+		}
+		r.Route = look.Again[d.n].Route
+		if why == 0 {
+			page.Again = append(page.Again, *r)
+		} else {
+			page.AgainWaiting = append(page.AgainWaiting,
+				outbox.Waiting{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Why: outbox.Obstacle(why), Holder: r.Holder})
+		}
+		return nil
+	}, againSQL, int64(self), c.n, c.routes, c.seqs, c.ids, notNil(look.Blocks))
+}
+
+// refColumns are refs as columns.
+type refColumns struct {
+	n        []int
+	routes   []string
+	seqs     []int64
+	ids      []string
+	versions []int64
+}
+
+func refs(of []outbox.Ref) refColumns {
+	n := len(of)
+	c := refColumns{make([]int, n), make([]string, n), make([]int64, n), make([]string, n), make([]int64, n)}
+	for i := range of {
+		c.n[i], c.routes[i], c.seqs[i], c.ids[i], c.versions[i] = i, of[i].Route, of[i].Seq, of[i].ID, of[i].Version
+	}
+	return c
+}
+
+func orDefault(limit int) int {
+	if limit <= 0 || limit >= math.MaxInt32 {
+		return defaultLimit
+	}
+	return limit
+}
+
+func orAll(bytes int64) int64 {
+	if bytes <= 0 {
+		return math.MaxInt64
+	}
+	return bytes
+}
+
+// notNil is for arrays in which something is looked for.
+func notNil(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
+}

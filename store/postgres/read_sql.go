@@ -1,0 +1,89 @@
+package postgres
+
+// epochSQL changes when a standby is promoted, and when somebody raises it after a restore.
+const epochSQL = `(SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) || '/' || value FROM {meta} WHERE name = {epoch})`
+
+// pageSQL is what a page says besides records. The numbers are looked up after the snapshot was taken.
+const pageSQL = `
+SELECT m.session IS NOT NULL, coalesce(m.flag, false), ` + epochSQL + `, ` + lastSQL + `, clock_timestamp(),
+       pg_snapshot_xmax(s.now)::text::bigint, ARRAY(SELECT x::text::bigint FROM pg_snapshot_xip(s.now) x),
+       ARRAY(SELECT coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = p.route AND un.owner = $1), 0) & p.slots
+             FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n) ORDER BY p.n),
+       (SELECT CASE WHEN co.is_called THEN co.last_value ELSE 0 END FROM {told} co),
+       (SELECT json_agg(q) FROM (
+            SELECT c.number AS "Number", c.kind AS "Kind", c.route AS "Route", c.slot AS "Slot", c.key AS "Key", c.id AS "ID", c.seq AS "Seq", c.reason AS "Reason" FROM {control} c
+            WHERE EXISTS (SELECT FROM unnest($2::text[], $3::bigint[]) AS p(route, slots) WHERE p.route = c.route AND c.slots & p.slots <> 0)
+            ORDER BY c.number LIMIT 1000
+        ) q)
+FROM (SELECT pg_current_snapshot() AS now) s LEFT JOIN {members} m ON m.session = $1`
+
+// upperSQL draws an id if numbers were drawn since $1.
+const upperSQL = `SELECT CASE WHEN ` + lastSQL + ` > $1::bigint THEN pg_current_xact_id()::text::bigint ELSE 0 END`
+
+// The records of ranges and of keys. boundSQL goes before these, and shareSQL or boundedSQL after them.
+const (
+	rangesSQL = `
+SELECT u.n, c.* FROM unnest($2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::int[]) AS u(n, route, slots, lo, hi, keyed, max)
+CROSS JOIN LATERAL (`
+	ofRangesSQL = `
+    SELECT r.* FROM {outbox} r
+    WHERE r.route = u.route AND r.seq > u.lo AND r.seq <= u.hi AND r.due_at IS NULL AND r.settled_at IS NULL AND (u.slots >> r.slot) & 1 = 1
+      AND (r.key <> '' OR NOT u.keyed)`
+	skipSQL  = ` AND r.seq NOT IN (SELECT unnest($9::bigint[]))`
+	orderSQL = `
+    ORDER BY r.seq LIMIT u.max`
+
+	keysSQL = `
+SELECT u.n, c.* FROM unnest($2::int[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::int[]) AS u(n, route, key, lo, hi, max)
+CROSS JOIN LATERAL (`
+	ofKeysSQL = `
+    SELECT r.* FROM {outbox} r
+    WHERE r.route = u.route AND r.key = u.key AND r.key <> '' AND r.seq > u.lo AND r.seq <= u.hi AND r.due_at IS NULL AND r.settled_at IS NULL`
+
+	// A record that goes beyond the bytes comes without its body, as a sign that there are more; what is behind it does
+	// not come, or does not count. Adding the bytes up takes longer than reading the records. Mostly it does: no body
+	// has more than its share.
+	shareSQL  = `SELECT ` + recordSQL + `, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (`
+	sharedSQL = `) r) c`
+	boundSQL  = `
+    SELECT ` + recordSQL + `, CASE WHEN r.sum <= $1::bigint OR r.nr = 1 THEN r.body END FROM (
+    SELECT r.*, sum(octet_length(r.body)) OVER w AS sum, row_number() OVER w AS nr FROM (`
+	boundedSQL = `
+    ) r WINDOW w AS (ORDER BY r.seq ROWS UNBOUNDED PRECEDING)) r WHERE r.sum - octet_length(r.body) <= $1::bigint OR r.nr <= 2) c`
+)
+
+const (
+	keysWaitingSQL = `
+SELECT u.n, ` + waitingSQL + ` FROM unnest($2::int[], $3::text[], $4::text[]) AS u(n, route, key)
+CROSS JOIN LATERAL (
+    SELECT r.*, ` + whySQL + ` AS why, ` + holderSQL + ` AS holder FROM {outbox} r
+    WHERE r.route = u.route AND r.key = u.key AND r.key <> '' AND (r.retry OR r.hold <> 0)
+    UNION ALL
+    SELECT r.*, 2, 0 FROM {outbox} r WHERE r.route = u.route AND r.key = u.key AND r.blocks AND r.route = ANY ($5::text[])
+) r
+WHERE r.why IS NOT NULL ORDER BY u.n, r.seq`
+
+	freshSQL = `
+SELECT 0, ` + waitingSQL + ` FROM unnest($2::text[], $3::bigint[]) AS p(route, slots)
+CROSS JOIN LATERAL (
+    (SELECT r.route, r.seq, r.id, r.version, r.slot, r.key, ` + whySQL + ` AS why, ` + holderSQL + ` AS holder FROM {outbox} r
+     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot) & 1 = 1 AND (r.retry OR r.hold <> 0) AND ` + whySQL + ` IS NOT NULL
+     ORDER BY r.seq LIMIT $5)
+    UNION ALL
+    (SELECT r.route, r.seq, r.id, r.version, r.slot, r.key, 2, 0 FROM {outbox} r
+     WHERE r.route = p.route AND r.seq > $4 AND (p.slots >> r.slot) & 1 = 1 AND r.blocks AND r.key <> '' AND r.route = ANY ($6::text[])
+     ORDER BY r.seq LIMIT $5)
+) r
+ORDER BY r.seq LIMIT $5`
+
+	// Those that wait come without a body.
+	againSQL = `
+SELECT u.n, ` + recordSQL + `, CASE WHEN a.why = 0 THEN r.body END, a.why
+FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[]) AS u(n, route, seq, id)
+JOIN {outbox} r ON r.route = u.route AND r.seq = u.seq AND r.id = u.id
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN r.settled_at IS NOT NULL THEN CASE WHEN r.blocks AND r.route = ANY ($6::text[]) THEN 2 END
+                WHEN r.due_at IS NULL OR ` + holderSQL + ` <> 0 THEN 0 WHEN r.retry THEN 1 END AS why
+) a
+WHERE a.why IS NOT NULL AND $1::bigint <> 0`
+)

@@ -1,0 +1,78 @@
+package postgres
+
+import (
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+// recordSQL are the columns of record r that recordReader reads; the body follows.
+const recordSQL = `r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, ` + holderSQL + ` AS holder,
+    r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at, r.ready_since, r.attrs`
+
+// recordReader reads rows of a number, recordSQL, a body, and maybe more.
+type recordReader struct {
+	n       int // the number of the row read last
+	source  string
+	record  outbox.Record
+	stamp   int64
+	since   time.Time
+	expires *time.Time
+	attrs   []byte
+	dest    []any
+}
+
+// reader returns a recordReader. The columns behind the body go to more.
+func (o *Outbox) reader(more ...any) *recordReader {
+	d := &recordReader{source: o.opts.Source}
+	r, e := &d.record, &d.record.Envelope
+	d.dest = append([]any{
+		&d.n, &r.Seq, &r.ID, &r.Version, &r.Slot, &r.Attempts, &r.Deliveries, &r.Crashes, &r.Withdrawable, (*int64)(&r.Holder),
+		&e.Topic, &e.Key, &e.Type, &e.Source, &e.ContentType, &e.CorrelationID, &e.TraceParent, &e.Time, &d.stamp, &d.expires, &d.since, &d.attrs, &e.Body,
+	}, more...)
+	return d
+}
+
+// read reads a row, but for its route. The record is that of d until the next row. The body is nil if the statement left
+// it out.
+func (d *recordReader) read(rows pgx.Rows, now time.Time) (*outbox.Record, error) {
+	d.record, d.expires, d.attrs = outbox.Record{}, nil, nil
+	if err := rows.Scan(d.dest...); err != nil {
+		return nil, err
+	}
+	r, e := &d.record, &d.record.Envelope
+	e.ID = r.ID
+	if e.Type == "" {
+		e.Type = e.Topic
+	}
+	if e.Source == "" {
+		e.Source = d.source
+	}
+	e.Time, e.HLC = e.Time.UTC(), hlc.Timestamp(d.stamp)
+	if d.expires != nil {
+		e.Expires = d.expires.UTC()
+		r.Expires, r.Life = true, d.expires.Sub(now)
+	}
+	r.Age = max(now.Sub(d.since), 0)
+	r.Failed = r.Attempts > 0
+	r.Err = decodeAttrs(e, d.attrs)
+	if r.Err == nil && d.stamp < 0 {
+		r.Err = undecodable("column hlc", hlc.ErrInvalid)
+	}
+	return r, nil
+}
+
+// waitingSQL are the columns of record r that readWaiting reads, after one of its own.
+const waitingSQL = `r.route, r.seq, r.id, r.version, r.slot, r.key, r.why, r.holder`
+
+// whySQL says what makes record r hold its key, if it is live: 3 another session holds it, 1 it waits for a retry;
+// null if nothing does.
+const whySQL = `CASE WHEN ` + holderSQL + ` NOT IN (0, $1::bigint) THEN 3 WHEN r.retry AND r.key <> '' THEN 1 END`
+
+func readWaiting(rows pgx.Rows) (n int, w outbox.Waiting, err error) {
+	err = rows.Scan(&n, &w.Route, &w.Seq, &w.ID, &w.Version, &w.Slot, &w.Key, (*uint8)(&w.Why), (*int64)(&w.Holder))
+	return n, w, err
+}

@@ -1,0 +1,131 @@
+package postgres_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core/storetest"
+	"github.com/waybill-go/waybill/store/postgres"
+)
+
+// suite is the harness of what applications and operators see.
+type suite struct {
+	pool  *pgxpool.Pool
+	store *postgres.Outbox
+	db    *sql.DB // not nil: stages through database/sql
+}
+
+func (h *suite) Store() outbox.Store { return h.store }
+
+func (h *suite) Begin(ctx context.Context) (storetest.Tx, error) {
+	if h.db != nil {
+		tx, err := h.db.BeginTx(ctx, nil)
+		return &sqlTx{h.store.SQL(), tx}, err
+	}
+	tx, err := h.pool.Begin(ctx)
+	return &pgxTx{testTx{tx: tx}, h.store}, err
+}
+
+func (h *suite) Corrupt(ctx context.Context, route string, seq int64) error {
+	_, err := h.pool.Exec(ctx, `UPDATE waybill.waybill_outbox SET attrs = '"not an object"' WHERE route = $1 AND seq = $2`, route, seq)
+	return err
+}
+
+func (h *suite) Records(ctx context.Context, route string) ([]storetest.StoredRecord, error) {
+	rs, err := (&harness{pool: h.pool, store: h.store}).Records(ctx, route)
+	out := make([]storetest.StoredRecord, len(rs))
+	for i, r := range rs {
+		out[i] = storetest.StoredRecord(r)
+	}
+	return out, err
+}
+
+// WithRetention makes the harness a storetest.Retainer.
+func (h *suite) WithRetention(_ context.Context, r core.Retention) (storetest.Harness, error) {
+	o, err := postgres.NewOutbox(h.pool, postgres.Options{Source: "/test", Retention: r})
+	return &suite{h.pool, o, h.db}, err
+}
+
+type pgxTx struct {
+	testTx
+	outbox *postgres.Outbox
+}
+
+func (t *pgxTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+	return t.outbox.Stage(ctx, t.tx, msgs...)
+}
+
+func (t *pgxTx) Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+	return t.outbox.Cancel(ctx, t.tx, keys...)
+}
+
+type sqlTx struct {
+	stager core.Stager[*sql.Tx]
+	tx     *sql.Tx
+}
+
+func (t *sqlTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+	return t.stager.Stage(ctx, t.tx, msgs...)
+}
+
+func (t *sqlTx) Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+	c, ok := core.As[core.Canceller[*sql.Tx]](t.stager)
+	if !ok {
+		return nil, core.ErrUnsupported
+	}
+	return c.Cancel(ctx, t.tx, keys...)
+}
+func (t *sqlTx) Commit(context.Context) error { return t.tx.Commit() }
+func (t *sqlTx) Rollback(context.Context) error {
+	if err := t.tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
+		return err
+	}
+	return nil
+}
+
+// workers is how many checks of the suite run side by side, each worker on a database of its own.
+const workers = 4
+
+// ST-01 ST-02 ST-05 ST-07 ST-12 DB-01 DB-02 DB-03 DB-04 DB-05 DB-18 OR-02 OR-03 OR-08, as far as a store keeps them
+func TestSuite(t *testing.T) {
+	t.Parallel()
+	var harnesses []func(*testing.T) storetest.Harness
+	for range workers {
+		o, pool := newOutbox(t, postgres.Options{})
+		harnesses = append(harnesses, func(*testing.T) storetest.Harness { return &suite{pool, o, nil} })
+	}
+	storetest.RunSpread(t, harnesses...)
+}
+
+// newLanguagePool returns a pool on a fresh database that sorts text as a language does.
+func newLanguagePool(tb testing.TB) *pgxpool.Pool {
+	tb.Helper()
+	admin := newPool(tb)
+	database := admin.Config().ConnConfig.Database + "_en"
+	name := pgx.Identifier{database}.Sanitize()
+	exec(tb, admin, "CREATE DATABASE "+name+" TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en' LOCALE 'C'")
+	tb.Cleanup(func() { _, _ = admin.Exec(context.Background(), "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)") })
+	return openPoolWith(tb, admin.Config().ConnString(), func(cfg *pgxpool.Config) { cfg.MaxConns, cfg.ConnConfig.Database = 8, database })
+}
+
+// DB-14: and in a database whose text sorts by the rules of a language, which must make no difference.
+func TestSuiteSQL(t *testing.T) {
+	t.Parallel()
+	var harnesses []func(*testing.T) storetest.Harness
+	for range workers {
+		pool := newLanguagePool(t)
+		o := outboxOn(t, pool, postgres.Options{})
+		db := stdlib.OpenDBFromPool(pool)
+		t.Cleanup(func() { _ = db.Close() })
+		harnesses = append(harnesses, func(*testing.T) storetest.Harness { return &suite{pool, o, db} })
+	}
+	storetest.RunSpread(t, harnesses...)
+}

@@ -1,0 +1,61 @@
+package postgres
+
+import "github.com/waybill-go/waybill/core"
+
+// What Cancel, and messages that replace others, have in common. A record o can be withdrawn unless it is in flight:
+// while nobody holds it, what waits for a time, what was staged as withdrawable and is therefore held before it is
+// handed out, and what the transaction has staged itself; besides, what a session held that is gone, and what a
+// takeover has not passed yet.
+const (
+	// liveHoldSQL is whether a member holds record o.
+	liveHoldSQL = `(o.hold <> 0 AND EXISTS (SELECT FROM {members} me WHERE me.session = o.hold))`
+
+	// carefulSQL is whether a member that died may have handed out record o.
+	carefulSQL = `((o.due_at IS NULL OR o.retry) AND o.seq <= coalesce(
+        (SELECT un.careful FROM {units} un WHERE un.route = o.route AND un.from_slot <= o.slot AND un.to_slot > o.slot LIMIT 1),
+        (SELECT ro.careful FROM {routes} ro WHERE ro.route = o.route), 0))`
+
+	// ownRowSQL is whether this transaction staged record o, outside of savepoints.
+	ownRowSQL = `o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid`
+
+	// statusSQL is the core.CancelStatus of record o: 3 in flight, 2 maybe delivered, 1 done.
+	statusSQL = `CASE WHEN ` + ownRowSQL + ` THEN 1 WHEN ` + liveHoldSQL + ` THEN 3 WHEN o.hold <> 0 OR ` + carefulSQL + ` THEN 2
+        WHEN o.due_at IS NULL AND NOT o.withdrawable THEN 3 WHEN o.maybe_sent OR o.crashes > 0 THEN 2 ELSE 1 END`
+
+	// foundSQL are the columns of record o that lockFoundSQL and withdrawSQL go by.
+	foundSQL = `o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell`
+
+	// lockFoundSQL locks those of f that are still as they were found. A record that changed hands meanwhile is left
+	// out: then the snapshot of this statement is too old to judge it.
+	lockFoundSQL = `CROSS JOIN LATERAL (
+        SELECT FROM {outbox} o WHERE o.route = f.route AND o.seq = f.seq AND o.version = f.version AND o.hold = f.hold AND o.settled_at IS NULL FOR UPDATE
+    ) o`
+)
+
+// withdrawSQL takes the records of t away, and tells the owners of their keys.
+func withdrawSQL(reason core.Reason, keep bool) string { //nolint:revive // a variant of one statement
+	x := `DELETE FROM {outbox} o USING t`
+	if keep {
+		x = `UPDATE {outbox} o SET state = 5, reason = '` + string(reason) + `', due_at = NULL, retry = false, hold = 0, held_since = NULL,
+        settled_at = clock_timestamp(), version = o.version + 1 FROM t`
+	}
+	return `x AS (
+    ` + x + ` WHERE o.route = t.route AND o.seq = t.seq RETURNING 1
+), c AS (
+    INSERT INTO {control} (kind, route, slot, slots, key, id, seq) SELECT 1, t.route, t.slot, 1::bigint << t.slot, t.key, t.id, t.seq FROM t WHERE t.tell
+)`
+}
+
+// lookedUpSQL are the columns of a record o that the above needs.
+const lookedUpSQL = `o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent, o.crashes, o.xmin`
+
+// byIDSQL is the live record of a route and an id, if it is in an index of ids.
+const byIDSQL = `(
+        (SELECT ` + lookedUpSQL + ` FROM {outbox} o WHERE o.route = k.route AND o.id = k.id AND o.own_id AND o.settled_at IS NULL LIMIT 1)
+        UNION ALL
+        (SELECT ` + lookedUpSQL + ` FROM {outbox} o WHERE o.route = k.route AND o.id = k.id AND ` + inFoundSQL + ` AND o.settled_at IS NULL LIMIT 1)
+        LIMIT 1
+    )`
+
+// inFoundSQL is the predicate of the index of ids that Waybill made.
+const inFoundSQL = `NOT o.own_id AND (o.withdrawable OR o.hold <> 0 OR coalesce(o.due_at, o.settled_at) IS NOT NULL)`

@@ -1,0 +1,287 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+const route = core.DefaultRoute
+
+var errNo = errors.New("no")
+
+// in runs fn in a transaction of the application.
+func in(tb testing.TB, s *Store, fn func(ctx context.Context, tx *sql.Tx) error) {
+	tb.Helper()
+	tx, err := s.DB().BeginTx(tb.Context(), nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err := fn(tb.Context(), tx); err != nil {
+		tb.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func cancel(tb testing.TB, s *Store, key core.CancelKey) core.CancelStatus {
+	tb.Helper()
+	var got []core.CancelStatus
+	in(tb, s, func(ctx context.Context, tx *sql.Tx) (err error) {
+		got, err = s.Cancel(ctx, tx, key)
+		return err
+	})
+	return got[0]
+}
+
+// bury makes by remove dead and own what it owned.
+func bury(tb testing.TB, s *Store, by, dead *outbox.Member) {
+	tb.Helper()
+	by.Beat++
+	m := outbox.Meeting{Self: *by, Remove: []outbox.Removal{{Session: dead.Session, Beat: dead.Beat}}}
+	for _, u := range meet(tb, s, m).Units {
+		if u.Owner == 0 {
+			m.Moves = append(m.Moves, outbox.Move{Unit: u.Unit, To: by.Session})
+		}
+	}
+	m.Remove = nil
+	meet(tb, s, m)
+}
+
+// pass says that a window has passed all.
+func pass(tb testing.TB, s *Store, by *outbox.Member) {
+	tb.Helper()
+	m := outbox.Meeting{Self: *by}
+	for _, u := range meet(tb, s, m).Units {
+		m.Moves = append(m.Moves, outbox.Move{Unit: u.Unit, From: by.Session, To: by.Session})
+	}
+	meet(tb, s, m)
+}
+
+func hold(tb testing.TB, s *Store, self outbox.Session, r *outbox.Record) {
+	tb.Helper()
+	got, err := s.Take(tb.Context(), self, outbox.Want{Refs: []outbox.Ref{r.Ref}})
+	if err != nil || got[0].Grip != outbox.Gripped {
+		tb.Fatal(got, err)
+	}
+}
+
+func dueNow(tb testing.TB, s *Store, self outbox.Session) outbox.DuePage {
+	tb.Helper()
+	p, err := s.Due(tb.Context(), self, []outbox.Part{all(route)}, 10)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+// ST-09: what can be cancelled, and what the owner of the key is told.
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	type world struct {
+		*Store
+		t        *testing.T
+		one, two outbox.Member
+	}
+	retry := func(w *world, in time.Duration) {
+		settle(w.t, w.Store, w.one.Session, outbox.Retry(get(w.t, w.Store, w.one.Session, route, "a"), errNo, in))
+	}
+	for name, tc := range map[string]struct {
+		msg     core.Message
+		opts    Options
+		prepare func(w *world)
+		want    core.CancelStatus
+		control int
+	}{
+		"scheduled":            {raw("a", "x", core.Delay(time.Hour)), Options{}, nil, core.CancelDone, 0},
+		"due":                  {raw("a", "x"), Options{}, nil, core.CancelInFlight, 0},
+		"with a dedupe key":    {raw("a", "x", core.DedupeKey("d")), Options{}, nil, core.CancelDone, 1},
+		"withdrawable":         {raw("a", "x"), Options{Withdrawable: []string{route}}, nil, core.CancelDone, 1},
+		"withdrawable, no key": {raw("a", "", core.DedupeKey("d")), Options{}, nil, core.CancelDone, 0},
+		"held": {raw("a", "x", core.DedupeKey("d")), Options{}, func(w *world) {
+			hold(w.t, w.Store, w.one.Session, get(w.t, w.Store, w.one.Session, route, "a"))
+		}, core.CancelInFlight, 0},
+		"waits for a retry": {raw("a", "x"), Options{}, func(w *world) { retry(w, time.Hour) }, core.CancelDone, 1},
+		"retry that is held": {raw("a", "x"), Options{}, func(w *world) {
+			retry(w, 0)
+			dueNow(w.t, w.Store, w.one.Session)
+		}, core.CancelInFlight, 0},
+		"sent without an answer": {raw("a", "x", core.DedupeKey("d")), Options{}, func(w *world) {
+			settle(w.t, w.Store, w.one.Session, outbox.Release(get(w.t, w.Store, w.one.Session, route, "a"), 0, true))
+		}, core.CancelMaybe, 1},
+		"held by a dead one": {raw("a", "x"), Options{}, func(w *world) {
+			hold(w.t, w.Store, w.one.Session, get(w.t, w.Store, w.one.Session, route, "a"))
+			bury(w.t, w.Store, &w.two, &w.one)
+			pass(w.t, w.Store, &w.two)
+		}, core.CancelMaybe, 1},
+		"a dead one had the unit": {raw("a", "x"), Options{}, func(w *world) { bury(w.t, w.Store, &w.two, &w.one) }, core.CancelMaybe, 1},
+		"retry of a dead one's unit": {raw("a", "x"), Options{}, func(w *world) {
+			retry(w, 0)
+			bury(w.t, w.Store, &w.two, &w.one)
+		}, core.CancelMaybe, 1},
+		"scheduled in a dead one's unit": {raw("a", "x", core.Delay(time.Hour)), Options{}, func(w *world) { bury(w.t, w.Store, &w.two, &w.one) }, core.CancelDone, 0},
+		"a window has passed it": {raw("a", "x"), Options{}, func(w *world) {
+			bury(w.t, w.Store, &w.two, &w.one)
+			pass(w.t, w.Store, &w.two)
+		}, core.CancelInFlight, 0},
+		"the dead one's units are gone": {raw("a", "x"), Options{}, func(w *world) {
+			meet(w.t, w.Store, outbox.Meeting{Self: w.two, Leave: true})
+			other := join(w.t, w.Store)
+			bury(w.t, w.Store, &other, &w.one)
+			w.two = join(w.t, w.Store)
+		}, core.CancelMaybe, 1},
+		"abandoned": {raw("a", "x"), Options{}, func(w *world) {
+			settle(w.t, w.Store, w.one.Session, outbox.Abandon(get(w.t, w.Store, w.one.Session, route, "a"), core.ReasonRejected, nil))
+		}, core.CancelNotFound, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, tc.opts)
+			w := &world{Store: s, t: t, one: join(t, s, route)}
+			w.two = join(t, s, route)
+			bury(t, s, &w.one, &outbox.Member{}) // nobody: it takes what is free
+			m := outbox.Meeting{Self: w.one}
+			for _, u := range meet(t, s, m).Units {
+				m.Moves = append(m.Moves, outbox.Move{Unit: u.Unit, From: u.Owner, To: w.one.Session})
+			}
+			meet(t, s, m)
+			stage(t, s, tc.msg)
+			if tc.prepare != nil {
+				tc.prepare(w)
+			}
+			if got := cancel(t, s, core.CancelKey{ID: "a"}); got != tc.want {
+				t.Errorf("%v, want %v", got, tc.want)
+			}
+			if n := len(page(t, s, w.two.Session, route).Control); n != tc.control {
+				t.Errorf("%d control records, want %d", n, tc.control)
+			}
+			_, err := s.Inspect(t.Context(), route, "a")
+			if gone := tc.want == core.CancelDone || tc.want == core.CancelMaybe; errors.Is(err, core.ErrNotFound) != gone {
+				t.Errorf("stored: %v", err)
+			}
+		})
+	}
+}
+
+// ST-10: a held message cannot be replaced: it gives its dedupe key up, and both live.
+func TestReplace(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	self := join(t, s, route).Session
+	stage(t, s, raw("a", "x", core.DedupeKey("d")), raw("b", "x"))
+	replace := func(id string, want core.CancelStatus) {
+		t.Helper()
+		if got := stage(t, s, raw(id, "x", core.Replace("d")))[0]; got.Replaced != want || got.Duplicate {
+			t.Errorf("%s: %+v, want %v", id, got, want)
+		}
+	}
+	replace("c", core.CancelDone)
+	if got := ids(read(t, s, self, route)); got != "b c " {
+		t.Errorf("ready: %s", got)
+	}
+	if cs := page(t, s, self, route).Control; len(cs) != 1 || cs[0].Kind != outbox.ControlKey || cs[0].Key != "x" {
+		t.Errorf("control records: %+v", cs)
+	}
+	hold(t, s, self, get(t, s, self, route, "c"))
+	replace("e", core.CancelInFlight)
+	if got := ids(read(t, s, self, route)); got != "b c e " {
+		t.Errorf("ready: %s", got)
+	}
+	if got := stage(t, s, raw("f", "", core.DedupeKey("d")))[0]; !got.Duplicate || got.ID != "e" {
+		t.Errorf("%+v", got)
+	}
+	settle(t, s, self, outbox.Published(get(t, s, self, route, "e")))
+	if got := stage(t, s, raw("f", "", core.DedupeKey("d")))[0]; got.Duplicate {
+		t.Errorf("%+v", got)
+	}
+}
+
+// ST-09 ST-10 DB-09: with a retention, what was withdrawn stays with its reason, and is neither live nor in the way.
+func TestWithdrawnAreKeptOnRequest(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{Retention: core.Retention{Withdrawn: time.Hour}})
+	self := join(t, s, route).Session
+	stage(t, s, raw("a", "o", core.DedupeKey("k")), raw("b", "o", core.DedupeKey("l")), raw("c", "o"))
+	if got := stage(t, s, raw("d", "", core.Replace("k")))[0]; got.Replaced != core.CancelDone {
+		t.Errorf("%+v", got)
+	}
+	if got := cancel(t, s, core.CancelKey{Topic: "orders.placed", DedupeKey: "l"}); got != core.CancelDone {
+		t.Error(got)
+	}
+	for id, reason := range map[string]core.Reason{"a": core.ReasonReplaced, "b": core.ReasonCancelled} {
+		if st, err := s.Inspect(t.Context(), route, id); err != nil || st.State != core.StateAbandoned || st.Reason != reason || st.SettledAt.IsZero() {
+			t.Errorf("%+v %v", st, err)
+		}
+	}
+	p := page(t, s, self, route)
+	if got := ids(p.Ranges[0].Records); got != "c d " || len(p.Waiting) > 0 {
+		t.Errorf("ready: %s, waiting %v", got, p.Waiting)
+	}
+	if got := stage(t, s, raw("b", ""))[0]; !got.Duplicate {
+		t.Error("the id of a cancelled message that is kept is no duplicate")
+	}
+}
+
+// ST-09: a transaction that is none is refused with what to do.
+func TestCancelNeedsTransaction(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	if _, err := s.Cancel(t.Context(), nil, core.CancelKey{ID: "x"}); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("without a transaction: %v", err)
+	}
+	tx, err := s.DB().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = tx.Rollback()
+	if _, err := s.Cancel(t.Context(), tx, core.CancelKey{ID: "x"}); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("in an ended transaction: %v", err)
+	}
+	if _, err := s.Stage(t.Context(), tx, core.RawMessage("t", "", nil, core.Replace("k"))); !errors.Is(err, core.ErrInvalid) {
+		t.Errorf("stage in an ended transaction: %v", err)
+	}
+}
+
+// Several routes of one message, and a unit of work.
+func TestUnitOfWork(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	u, err := core.NewUnitOfWork(s, func(ctx context.Context, fn func(tx *sql.Tx) error) error {
+		tx, err := s.DB().BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		if err := fn(tx); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	work := func(fail error, id string) error {
+		return u.Do(t.Context(), func(ctx context.Context, _ *sql.Tx) error {
+			return errors.Join(u.Stage(ctx, raw(id, "k", core.Routes(route, "other"))), fail)
+		})
+	}
+	if err := errors.Join(work(nil, "a"), work(nil, "a")); err != nil {
+		t.Fatal(err)
+	}
+	if err := work(errNo, "b"); !errors.Is(err, errNo) {
+		t.Fatal(err)
+	}
+	self := join(t, s, route, "other").Session
+	for _, r := range []string{route, "other"} {
+		if got := ids(read(t, s, self, r)); got != "a " {
+			t.Errorf("%s: %s", r, got)
+		}
+	}
+}

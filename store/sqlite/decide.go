@@ -1,0 +1,180 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+const (
+	// decideLimit is how long DecideHead waits for an owner, and decideLook how often it looks.
+	decideLimit = 10 * time.Second
+	decideLook  = 50 * time.Millisecond
+)
+
+const (
+	// nextText is the first record of a key that is due, if nothing keeps it waiting.
+	nextText = `SELECT r.seq FROM waybill_outbox r INDEXED BY waybill_outbox_key
+		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND NOT EXISTS (
+			SELECT 1 FROM waybill_outbox x INDEXED BY waybill_outbox_waiting_key WHERE x.route = ?1 AND x.key = ?2 AND x.key <> '' AND (x.state = 4 OR x.hold <> 0))
+		ORDER BY r.seq LIMIT 1`
+	tendedText    = `SELECT 1 FROM waybill_outbox_units WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2 AND owner <> 0`
+	tellOwnerText = `INSERT INTO waybill_outbox_control (kind, route, slot, key, id, seq, reason) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) RETURNING number`
+	untoldText    = `SELECT 1 FROM waybill_outbox_control WHERE number = ?1`
+)
+
+// DecideHead skips, parks or requeues the head of a blocked key; see [core.KeyKeeper]. It is one transaction with
+// SQLite's write lock. The owner of the key is told by a control record.
+//
+// The first due record of a key can be skipped and parked too. Its owner does that as soon as it is not out, and
+// DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If nobody owns the
+// key's unit, nobody can have the record out, and DecideHead does it alone.
+func (s *Store) DecideHead(ctx context.Context, route, key, id string, action core.HeadAction) error {
+	if err := core.CheckDecide(route, key, id, action); err != nil {
+		return err
+	}
+	d := decision{route: route, key: key, id: id, action: action, reason: core.ReasonSkipped}
+	if action == core.HeadPark {
+		d.reason = core.ReasonParked
+	}
+	err := s.write(ctx, "decide head", func(w *work) (changed bool, err error) {
+		err = d.carryOut(ctx, w)
+		return err == nil && d.answer == nil, err
+	})
+	if err != nil {
+		return err
+	}
+	s.Wake()
+	if d.told == 0 {
+		return d.answer
+	}
+	return s.carriedOut(ctx, &d)
+}
+
+// decision is one call of DecideHead.
+type decision struct {
+	route, key, id string
+	action         core.HeadAction
+	reason         core.Reason // of a skip or a park
+	told           int64       // the control record that tells the owner to do it
+	answer         error       // not the database's
+}
+
+const decideOp = "waybill/sqlite: decide head"
+
+func (d *decision) notHead() error { return core.NotHead(decideOp, d.route, d.key, d.id) }
+
+// carryOut does it, or tells the owner of a record that may be out.
+func (d *decision) carryOut(ctx context.Context, w *work) error {
+	var body sql.RawBytes
+	r, err := w.lookup(ctx, []any{&body}, inspectText, d.route, d.id)
+	switch {
+	case err != nil:
+		return err
+	case r == nil || r.Envelope.Key != d.key:
+		d.answer = d.notHead()
+		return nil
+	case r.State == core.StateProcessing:
+		d.answer = core.HeadInFlight(decideOp, d.route, d.key, d.id)
+		return nil
+	}
+	isHead, isNext, err := w.isHead(ctx, r)
+	switch {
+	case err != nil:
+		return err
+	case isHead && d.action == core.HeadRequeue:
+		return d.requeue(ctx, w, r)
+	case !isHead && (!isNext || d.action == core.HeadRequeue):
+		d.answer = d.notHead()
+		return nil
+	}
+	if isNext {
+		var one int
+		tended, err := w.one(ctx, []any{&one}, tendedText, d.route, int64(r.row.slot))
+		if err != nil {
+			return err
+		}
+		if tended {
+			_, err = w.one(ctx, []any{&d.told}, tellOwnerText, int64(outbox.ControlDecide), d.route, int64(r.row.slot), d.key, d.id, r.Seq, string(d.reason))
+			return err
+		}
+	}
+	return w.putAway(ctx, &r.row, d.reason)
+}
+
+// isHead reports whether r, which nobody holds, blocks its key, and whether it is the first of its key that is due.
+func (w *work) isHead(ctx context.Context, r *stored) (head, next bool, err error) {
+	var retry, gone sql.NullInt64
+	if _, err := w.one(ctx, []any{&retry, &gone}, headsText, r.Route, r.Envelope.Key); err != nil {
+		return false, false, err
+	}
+	// An abandoned one before a retry does not count: the route may go on after those.
+	isRetry := retry.Valid && retry.Int64 == r.Seq
+	isGone := gone.Valid && gone.Int64 == r.Seq && (!retry.Valid || r.Seq < retry.Int64)
+	if isRetry || isGone {
+		return true, false, nil
+	}
+	var first int64
+	found, err := w.one(ctx, []any{&first}, nextText, r.Route, r.Envelope.Key)
+	return false, found && first == r.Seq, err
+}
+
+func (d *decision) requeue(ctx context.Context, w *work, r *stored) error {
+	w.s.decode(r)
+	if r.Envelope.Expired(time.UnixMicro(w.now)) {
+		d.answer = core.HeadExpired(d.id, r.Envelope.Expires)
+		return nil
+	}
+	taken, err := w.outlived(ctx, r)
+	if err != nil {
+		return err
+	}
+	if taken {
+		d.answer = core.HeadDuplicate(d.id)
+		return nil
+	}
+	return w.requeue(ctx, &r.row)
+}
+
+// carriedOut waits until the owner has carried out d, and says what came of it.
+func (s *Store) carriedOut(ctx context.Context, d *decision) error {
+	for limit := time.Now().Add(decideLimit); ; {
+		var pending int
+		var r *stored
+		err := s.read(ctx, "decide head", func(w *work) (err error) {
+			if there, err := w.one(ctx, []any{&pending}, untoldText, d.told); err != nil || there {
+				return err
+			}
+			var body sql.RawBytes
+			r, err = w.lookup(ctx, []any{&body}, inspectText, d.route, d.id)
+			return err
+		})
+		switch {
+		case err != nil:
+			return err
+		case pending == 0 && r != nil && r.State == core.StateAbandoned && r.Reason == d.reason:
+			return nil
+		case pending == 0:
+			return d.notHead()
+		case time.Now().After(limit):
+			return core.HeadPending(decideOp, d.route, d.key, d.id)
+		}
+		if err := pause(ctx, decideLook); err != nil {
+			return outage("decide head", err)
+		}
+	}
+}
+
+// putAway gives r, which nobody holds, up for a reason that does not block its key.
+func (w *work) putAway(ctx context.Context, r *row, reason core.Reason) error {
+	if _, err := w.exec(ctx, putAwayText, r.Seq, w.now, string(reason)); err != nil {
+		return err
+	}
+	if r.key == "" {
+		return nil
+	}
+	return w.tell(ctx, outbox.ControlKey, r)
+}

@@ -1,0 +1,193 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+const (
+	// ownRetriesText is the due retries that self holds already; retriesText those that nobody holds; timersText what is
+	// scheduled and due.
+	ownRetriesText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_hold
+		WHERE r.hold = ?1 AND r.hold <> 0 AND r.state = 4 AND r.due_at <= ?2`
+	retriesText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_retry
+		WHERE r.route = ?1 AND r.state = 4 AND r.due_at <= ?3 AND r.hold = 0 AND ` + slotSQL + ` ORDER BY r.due_at, r.seq`
+	timersText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_timer
+		WHERE r.route = ?1 AND r.due_at IS NOT NULL AND r.state = 1 AND r.due_at <= ?3 AND ` + slotSQL + ` ORDER BY r.due_at, r.seq`
+	// nextRetryText and nextTimerText are what is due after that.
+	nextRetryText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_retry
+		WHERE r.route = ?1 AND r.state = 4 AND r.due_at > ?3 AND r.hold = 0 AND ` + slotSQL + ` ORDER BY r.due_at`
+	nextTimerText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_timer
+		WHERE r.route = ?1 AND r.due_at IS NOT NULL AND r.state = 1 AND r.due_at > ?3 AND ` + slotSQL + ` ORDER BY r.due_at`
+
+	inLineText = `UPDATE waybill_outbox SET seq = ?2, due_at = NULL, version = version + 1 WHERE seq = ?1`
+	drawText   = `UPDATE sqlite_sequence SET seq = ?1 WHERE name = 'waybill_outbox'`
+)
+
+// Due looks for what has come due, as outbox.Store says. It takes SQLite's write lock only if there is something.
+func (s *Store) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+	var d due
+	look := func(w *work) (bool, error) {
+		d = due{work: w, self: self, limit: max(limit, 0), page: outbox.DuePage{NextIn: -1}}
+		known, _, err := w.member(ctx, self)
+		switch {
+		case err != nil:
+			return false, err
+		case !known:
+			return false, errFenced("due")
+		}
+		return true, d.look(ctx, parts)
+	}
+	err := s.read(ctx, "due", func(w *work) error {
+		_, err := look(w)
+		return err
+	})
+	if err == nil && len(d.retries)+len(d.timers) > 0 {
+		err = s.write(ctx, "due", func(w *work) (bool, error) {
+			if ok, err := look(w); err != nil || !ok {
+				return false, err
+			}
+			return true, d.take(ctx)
+		})
+	}
+	if err != nil {
+		return outbox.DuePage{}, err
+	}
+	return d.page, nil
+}
+
+// due is one call of Due in its transaction.
+type due struct {
+	*work
+	self            outbox.Session
+	limit           int
+	retries, timers []row // up to the limit
+	page            outbox.DuePage
+}
+
+// look finds what is due, and when the next is.
+func (d *due) look(ctx context.Context, parts []outbox.Part) error {
+	mine, err := d.mine(ctx)
+	if err != nil {
+		return err
+	}
+	var held, retries, timers []row
+	for _, part := range merge(parts) {
+		// A part that is not all self's is left out; of those of one route each counts alone.
+		part.Slots = 0
+		own, err := d.owns(ctx, d.self, part.Route)
+		if err != nil {
+			return err
+		}
+		for _, p := range parts {
+			if p.Route == part.Route && p.Slots&^own == 0 {
+				part.Slots |= p.Slots
+			}
+		}
+		if part.Slots == 0 {
+			continue
+		}
+		for _, r := range mine {
+			if r.Route == part.Route && part.Slots.Has(r.slot) {
+				held = append(held, r)
+			}
+		}
+		if retries, err = d.scan(ctx, retries, &part, retriesText, nextRetryText); err != nil {
+			return err
+		}
+		if timers, err = d.scan(ctx, timers, &part, timersText, nextTimerText); err != nil {
+			return err
+		}
+	}
+	slices.SortFunc(held, byDue)
+	slices.SortFunc(retries, byDue)
+	slices.SortFunc(timers, byDue)
+	d.retries, d.timers = d.cut(append(held, retries...)), d.cut(timers)
+	return nil
+}
+
+func (d *due) mine(ctx context.Context) (out []row, err error) {
+	err = d.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var r row
+		err := r.scan(rows)
+		out = append(out, r)
+		return true, err
+	}, ownRetriesText, int64(d.self), d.now)
+	return out, err
+}
+
+// scan adds what is due of a part, up to one more than the limit, and looks how long the next one waits.
+func (d *due) scan(ctx context.Context, list []row, part *outbox.Part, due, next string) ([]row, error) {
+	n := 0
+	err := d.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var r row
+		if err := r.scan(rows); err != nil {
+			return false, err
+		}
+		if part.Slots.Has(r.slot) {
+			list = append(list, r)
+			n++
+		}
+		return n <= d.limit, nil
+	}, due, part.Route, bits(part.Slots), d.now)
+	if err != nil {
+		return nil, err
+	}
+	err = d.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var r row
+		if err := r.scan(rows); err != nil || !part.Slots.Has(r.slot) {
+			return true, err
+		}
+		if in := duration(r.due - d.now); d.page.NextIn < 0 || in < d.page.NextIn {
+			d.page.NextIn = in
+		}
+		return false, nil
+	}, next, part.Route, bits(part.Slots), d.now)
+	return list, err
+}
+
+func (d *due) cut(list []row) []row {
+	if len(list) <= d.limit {
+		return list
+	}
+	d.page.NextIn = 0
+	return list[:d.limit]
+}
+
+// take holds the retries and puts the timers in line.
+func (d *due) take(ctx context.Context) error {
+	for _, r := range d.retries {
+		if r.holder != d.self {
+			if _, err := d.exec(ctx, holdText, r.Seq, int64(d.self), d.now, 0); err != nil {
+				return err
+			}
+		}
+		rec, err := d.load(ctx, r.Seq)
+		if err != nil {
+			return err
+		}
+		d.page.Retries = append(d.page.Retries, rec)
+	}
+	if len(d.timers) == 0 {
+		return nil
+	}
+	last, err := d.last(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range d.timers {
+		last++
+		if _, err := d.exec(ctx, inLineText, r.Seq, last); err != nil {
+			return err
+		}
+	}
+	d.page.Moved = len(d.timers)
+	_, err = d.exec(ctx, drawText, last)
+	return err
+}
+
+func byDue(a, b row) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.Seq, b.Seq)) }

@@ -1,0 +1,283 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core/outboxtest"
+)
+
+func TestMain(m *testing.M) {
+	if runChild() {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// clock is a time that tests move.
+type clock struct{ us atomic.Int64 }
+
+func newClock() *clock {
+	c := &clock{}
+	c.us.Store(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).UnixMicro())
+	return c
+}
+
+func (c *clock) Now() time.Time          { return time.UnixMicro(c.us.Load()) }
+func (c *clock) advance(d time.Duration) { c.us.Add(d.Microseconds()) }
+
+func open(tb testing.TB, opts Options) *Store {
+	tb.Helper()
+	return openAt(tb, filepath.Join(tb.TempDir(), "test?100%.db"), opts)
+}
+
+func openAt(tb testing.TB, path string, opts Options) *Store {
+	tb.Helper()
+	if opts.Source == "" {
+		opts.Source = "/test"
+	}
+	opts.AutoMigrate = true
+	s, err := Open(tb.Context(), path, opts)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return s
+}
+
+func raw(id, key string, opts ...core.MessageOption) core.Message {
+	return core.RawMessage("orders.placed", "text/plain", []byte("body of "+id), append(opts, core.ID(id), core.Key(key))...)
+}
+
+func stage(tb testing.TB, s *Store, msgs ...core.Message) []core.Staged {
+	tb.Helper()
+	staged, err := tryStage(tb.Context(), s, msgs...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return staged
+}
+
+func tryStage(ctx context.Context, s *Store, msgs ...core.Message) ([]core.Staged, error) {
+	tx, err := s.DB().BeginTx(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Rollback()
+	staged, err := s.Stage(ctx, tx, msgs...)
+	if err != nil {
+		return nil, err
+	}
+	return staged, tx.Commit()
+}
+
+func run(tb testing.TB, db *sql.DB, text string, args ...any) {
+	tb.Helper()
+	if _, err := db.ExecContext(tb.Context(), text, args...); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func all(route string) outbox.Part { return outbox.Part{Route: route, Slots: outbox.AllSlots} }
+
+func meet(tb testing.TB, s *Store, m outbox.Meeting) outbox.Roster {
+	tb.Helper()
+	r, err := s.Meet(tb.Context(), m)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return r
+}
+
+var sessions atomic.Int64
+
+// join makes a member that owns all of the routes.
+func join(tb testing.TB, s *Store, routes ...string) outbox.Member {
+	tb.Helper()
+	m := outbox.Member{Session: outbox.Session(sessions.Add(1)), Name: "tester", Beat: 1, Lease: 10 * time.Second, Handlers: 1, Free: 1}
+	for _, r := range routes {
+		m.Serves = append(m.Serves, outbox.Serving{Route: r, Units: 2})
+	}
+	r := meet(tb, s, outbox.Meeting{Self: m, Join: true})
+	var moves []outbox.Move
+	for _, u := range r.Units {
+		for _, route := range routes {
+			if u.Unit.Route == route {
+				moves = append(moves, outbox.Move{Unit: u.Unit, From: u.Owner, To: m.Session})
+			}
+		}
+	}
+	meet(tb, s, outbox.Meeting{Self: m, Moves: moves})
+	return m
+}
+
+// page reads a route from its beginning.
+func page(tb testing.TB, s *Store, self outbox.Session, route string) outbox.Page {
+	tb.Helper()
+	p, err := s.Read(tb.Context(), self, outbox.Look{
+		Parts: []outbox.Part{all(route)}, Fresh: []outbox.Part{all(route)}, Blocks: []string{route},
+		Ranges: []outbox.Range{{Part: all(route), To: 1 << 62}},
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+func read(tb testing.TB, s *Store, self outbox.Session, route string) []outbox.Record {
+	tb.Helper()
+	return page(tb, s, self, route).Ranges[0].Records
+}
+
+func get(tb testing.TB, s *Store, self outbox.Session, route, id string) *outbox.Record {
+	tb.Helper()
+	for _, r := range read(tb, s, self, route) {
+		if r.ID == id {
+			return &r
+		}
+	}
+	tb.Fatalf("%s is not ready", id)
+	return nil
+}
+
+func settle(tb testing.TB, s *Store, self outbox.Session, out ...outbox.Outcome) {
+	tb.Helper()
+	if err := s.Settle(tb.Context(), self, out).FirstErr(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func ids(records []outbox.Record) string {
+	var out strings.Builder
+	for i := range records {
+		out.WriteString(records[i].ID + " ")
+	}
+	return out.String()
+}
+
+// harness is the suite's harness around two stores on one file, as two processes have it.
+type harness struct {
+	store, second *Store
+	dir           string
+}
+
+func (h *harness) Store() outbox.Store                          { return h.store }
+func (h *harness) Reopen(context.Context) (outbox.Store, error) { return h.second, nil }
+func (h *harness) SingleWriter() bool                           { return true }
+
+func (h *harness) Begin(ctx context.Context) (outboxtest.Tx, error) {
+	tx, err := h.store.DB().BeginTx(ctx, nil)
+	return &testTx{h.store, tx}, err
+}
+
+func (h *harness) Records(ctx context.Context, route string) (out []outboxtest.Stored, err error) {
+	rows, err := h.store.DB().QueryContext(ctx, h.store.sql(`SELECT id, state, attempts, crashes, coalesce(reason, ''), coalesce(error, '') FROM waybill_outbox WHERE route = ?`), route)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var r outboxtest.Stored
+		if err := rows.Scan(&r.ID, &r.State, &r.Attempts, &r.Crashes, &r.Reason, &r.LastError); err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	return out, rows.Err()
+}
+
+var saves atomic.Int64
+
+// Save copies the file; the database goes back to the copy, and the epoch is raised.
+func (h *harness) Save(ctx context.Context) (func(context.Context) error, error) {
+	path := filepath.Join(h.dir, fmt.Sprintf("saved%d.db", saves.Add(1)))
+	if _, err := h.store.DB().ExecContext(ctx, "VACUUM INTO ?", path); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		conn, err := h.store.DB().Conn(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if _, err := conn.ExecContext(ctx, "ATTACH ? AS saved", path); err != nil {
+			return err
+		}
+		var text strings.Builder
+		text.WriteString("BEGIN IMMEDIATE;")
+		for _, t := range needed {
+			name := h.store.opts.Prefix + t.table
+			fmt.Fprintf(&text, "DELETE FROM %s; INSERT INTO %s SELECT * FROM saved.%s;", name, name, name)
+		}
+		text.WriteString("DELETE FROM sqlite_sequence; INSERT INTO sqlite_sequence SELECT * FROM saved.sqlite_sequence; UPDATE waybill_meta SET value = value + 1 WHERE name = 'epoch'; COMMIT")
+		if _, err := conn.ExecContext(ctx, h.store.sql(text.String())); err != nil {
+			return err
+		}
+		_, err = conn.ExecContext(ctx, "DETACH saved")
+		return err
+	}, nil
+}
+
+type testTx struct {
+	store *Store
+	tx    *sql.Tx
+}
+
+func (t *testTx) Stage(ctx context.Context, rows ...core.StagedRow) error {
+	_, err := t.store.StageRows(ctx, t.tx, rows...)
+	return err
+}
+
+func (t *testTx) Commit(context.Context) error { return t.tx.Commit() }
+
+func (t *testTx) Rollback(context.Context) error {
+	if err := t.tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
+		return err
+	}
+	return nil
+}
+
+func (t *testTx) Savepoint(ctx context.Context) error {
+	_, err := t.tx.ExecContext(ctx, "SAVEPOINT s")
+	return err
+}
+
+func (t *testTx) RollbackTo(ctx context.Context) error {
+	_, err := t.tx.ExecContext(ctx, "ROLLBACK TO s")
+	return err
+}
+
+// Redrive requeues one record, as Store.Redrive does, in the transaction.
+func (t *testTx) Redrive(ctx context.Context, route, id string) error {
+	w := &work{s: t.store, tx: t.tx, now: t.store.now()}
+	r, err := w.lookup(ctx, []any{new([]byte)}, inspectText, route, id)
+	if err == nil && r == nil {
+		err = core.NoRecord("test", route, id)
+	}
+	if err != nil {
+		return err
+	}
+	return w.requeue(ctx, &r.row)
+}
+
+// Tell writes a control record, as DecideHead does.
+func (t *testTx) Tell(ctx context.Context, c outbox.Control) error {
+	_, err := t.tx.ExecContext(ctx, t.store.sql(`INSERT INTO waybill_outbox_control (kind, route, slot, key, id, seq, reason) VALUES (?, ?, ?, ?, ?, ?, ?)`),
+		int64(c.Kind), c.Route, int64(c.Slot), c.Key, c.ID, c.Seq, string(c.Reason))
+	return err
+}

@@ -1,0 +1,148 @@
+package sqlite
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// told returns what the owner of all is told, as kind, key and id.
+func told(tb testing.TB, s *Store, self outbox.Session) string {
+	tb.Helper()
+	var out strings.Builder
+	for _, c := range page(tb, s, self, route).Control {
+		fmt.Fprintf(&out, "%d%s:%s ", c.Kind, c.Key, c.ID)
+		settle(tb, s, self, outbox.Heeded(&c))
+	}
+	return out.String()
+}
+
+// OP-18 DB-12: what operators decide, and what the owner of the key is told.
+func TestHeads(t *testing.T) {
+	t.Parallel()
+	clk := newClock()
+	s := open(t, Options{Now: clk.Now})
+	self := join(t, s, route).Session
+	stage(t, s, raw("a", "x"), raw("b", "y"), raw("c", "z"), raw("d", ""), raw("e", "x"), raw("f", "w"))
+	settle(t, s, self, outbox.Retry(get(t, s, self, route, "a"), errNo, time.Hour), outbox.Abandon(get(t, s, self, route, "b"), core.ReasonRejected, errNo),
+		outbox.Retry(get(t, s, self, route, "c"), errNo, 0), outbox.Retry(get(t, s, self, route, "d"), errNo, time.Hour), outbox.Abandon(get(t, s, self, route, "f"), core.ReasonParked, nil))
+	blocked := func(block bool) string {
+		var out strings.Builder
+		keys, more, err := s.BlockedKeys(t.Context(), route, block, "", 10)
+		if err != nil || more {
+			t.Fatal(err, more)
+		}
+		for _, k := range keys {
+			out.WriteString(k.Key + ":" + k.Head.Envelope.ID + ":" + k.Cause + " ")
+		}
+		return out.String()
+	}
+	if got, want := blocked(true), "x:a:retry y:b:abandoned z:c:retry "; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got, want := blocked(false), "x:a:retry z:c:retry "; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if d := dueNow(t, s, self); ids(d.Retries) != "c " {
+		t.Fatal(ids(d.Retries))
+	}
+	if got, want := blocked(false), "x:a:retry "; got != want { // c is out
+		t.Errorf("%s, want %s", got, want)
+	}
+	for _, tc := range []struct {
+		key, id string
+		action  core.HeadAction
+		want    error
+		told    string
+	}{
+		{"x", "e", core.HeadSkip, core.ErrNotFound, ""},
+		{"z", "c", core.HeadSkip, core.ErrInFlight, ""},
+		{"w", "f", core.HeadSkip, core.ErrNotFound, ""},
+		{"y", "b", core.HeadSkip, nil, "1y:b "},
+		{"x", "a", core.HeadRequeue, nil, "1x:a "},
+		{"x", "a", core.HeadRequeue, core.ErrNotFound, ""},
+	} {
+		if err := s.DecideHead(t.Context(), route, tc.key, tc.id, tc.action); !errors.Is(err, tc.want) {
+			t.Errorf("%s %s: %v", tc.key, tc.id, err)
+		}
+		if got := told(t, s, self); got != tc.told {
+			t.Errorf("%s %s: told %q, want %q", tc.key, tc.id, got, tc.told)
+		}
+	}
+	if got := ids(read(t, s, self, route)); got != "a e " {
+		t.Errorf("ready: %s", got)
+	}
+	if a := get(t, s, self, route, "a"); a.Attempts != 0 || a.Failed || a.Version != 3 {
+		t.Errorf("%+v", a)
+	}
+	st, err := s.Inspect(t.Context(), route, "c")
+	if err != nil || st.State != core.StateProcessing || st.Owner != "tester" || st.LeaseIn != 10*time.Second || st.Attempts != 1 {
+		t.Errorf("%+v %v", st, err)
+	}
+}
+
+// DB-12: a redrive tells the owner of each record.
+func TestRedriveTells(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{})
+	self := join(t, s, route).Session
+	stage(t, s, raw("a", "x"), raw("b", ""), raw("c", "y"), raw("d", ""))
+	settle(t, s, self, outbox.Abandon(get(t, s, self, route, "a"), core.ReasonAttempts, errNo), outbox.Abandon(get(t, s, self, route, "b"), core.ReasonAttempts, errNo),
+		outbox.Retry(get(t, s, self, route, "c"), errNo, time.Hour), outbox.Retry(get(t, s, self, route, "d"), errNo, 0))
+	dueNow(t, s, self) // holds d
+	got, err := s.Redrive(t.Context(), core.RedriveRequest{All: true, Force: true})
+	if err != nil || got.Changed != 3 || got.Matched != 3 {
+		t.Fatalf("%+v %v", got, err)
+	}
+	if got := told(t, s, self); got != "1x:a 2:b 1y:c " {
+		t.Errorf("told %q", got)
+	}
+	if got := ids(read(t, s, self, route)); got != "a b c " {
+		t.Errorf("ready: %s", got)
+	}
+}
+
+// ST-11 DB-09: the cleaner abandons what expired while it waits, or where nobody serves, and leaves the rest to owners.
+func TestClean(t *testing.T) {
+	t.Parallel()
+	clk := newClock()
+	s := open(t, Options{Now: clk.Now, Retention: core.Retention{Abandoned: time.Hour}})
+	self := join(t, s, route).Session
+	ttl := core.TTL(time.Minute)
+	stage(t, s, raw("ready", "", ttl), raw("retry", "x", ttl), raw("unserved", "y", ttl, core.Routes("other")), raw("later", "x"), raw("held", "z", ttl))
+	settle(t, s, self, outbox.Retry(get(t, s, self, route, "retry"), errNo, time.Hour), outbox.Retry(get(t, s, self, route, "held"), errNo, 0))
+	clk.advance(time.Second)
+	dueNow(t, s, self)
+	clk.advance(2 * time.Minute)
+	got, err := s.Clean(t.Context(), "cleaner", time.Second)
+	if err != nil || !got.Elected || got.Expired != 2 || got.More {
+		t.Fatalf("%+v %v", got, err)
+	}
+	for id, want := range map[string]core.State{"ready": core.StatePending, "retry": core.StateAbandoned, "held": core.StateProcessing} {
+		if st, err := s.Inspect(t.Context(), route, id); err != nil || st.State != want {
+			t.Errorf("%s: %s %v", id, st.State, err)
+		}
+	}
+	if got := told(t, s, self); got != "1x:retry " {
+		t.Errorf("told %q", got)
+	}
+	if w := page(t, s, self, route).Waiting; len(w) != 2 || w[0].Why != outbox.Blocking || w[0].ID != "retry" {
+		t.Errorf("%+v", w)
+	}
+	clk.advance(2 * time.Hour)
+	if got, err = s.Clean(t.Context(), "cleaner", time.Second); err != nil || got.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: core.ReasonExpired}] != 2 {
+		t.Fatalf("%+v %v", got, err)
+	}
+	if got := told(t, s, self); got != "1x:retry " {
+		t.Errorf("told %q", got)
+	}
+	counts, err := s.Counts(t.Context())
+	if err != nil || len(counts) != 2 || counts[0].N != 2 || counts[1].State != core.StateProcessing || counts[1].N != 1 {
+		t.Errorf("%+v %v", counts, err)
+	}
+}

@@ -1,0 +1,90 @@
+package sqlite
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+// Defaults of Options.
+const (
+	DefaultPrefix       = "waybill_"
+	DefaultBusyTimeout  = 5 * time.Second
+	DefaultPollInterval = 5 * time.Millisecond
+)
+
+// Options configures a Store. The zero value of every field but Source is its default.
+type Options struct {
+	// Source is the CloudEvents source of messages that name none, such as "/orders". Required.
+	Source string
+	// Prefix is what the names of tables and indexes begin with; default "waybill_". Stores with different prefixes in
+	// one file do not meet. Letters, digits and underscores, not beginning with a digit, at most 40.
+	Prefix string
+	// AutoMigrate makes Open (with New: the first use) create or upgrade the tables. Off by default.
+	AutoMigrate bool
+	// BusyTimeout is how long to wait for another writer before reporting an outage; default 5 s, at least 10 ms. With
+	// New it bounds the wait within the process only: set busy_timeout in the data source name as well.
+	BusyTimeout time.Duration
+	// PollInterval is how often a sleeping relay looks whether another connection committed; default 5 ms, at least 1 ms.
+	PollInterval time.Duration
+	// Retention says how long settled records are kept. Published ones are deleted by the settle itself unless it says
+	// otherwise; the rest of it is [Store.Clean]'s. All programs that share the file should say the same.
+	Retention core.Retention
+	// Withdrawable are routes of which a caller can cancel every message although it is due; see core.Message.
+	Withdrawable []string
+	// Clock gives the HLC stamps; nil means a clock of its own.
+	Clock *hlc.Clock
+	// Limits bounds what can be staged.
+	Limits core.Limits
+	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
+	TTL time.Duration
+	// Now is the store's clock and the producer's; nil means time.Now. Wait uses real timers whatever stands here. Safe
+	// for concurrent use.
+	Now func() time.Time
+}
+
+var prefixPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,39}$`)
+
+// Validate reports all problems of o as one error that matches core.ErrInvalid.
+func (o Options) Validate() error {
+	var p []string
+	if o.Source == "" {
+		p = append(p, "Source: is empty; name the producing service, such as \"/orders\"")
+	} else if s := core.CheckName(o.Source); s != "" {
+		p = append(p, "Source: "+s)
+	}
+	if o.Prefix != "" && (!prefixPattern.MatchString(o.Prefix) || strings.HasPrefix(strings.ToLower(o.Prefix), "sqlite_")) {
+		p = append(p, fmt.Sprintf("Prefix: %q is not a name of letters, digits and underscores, at most 40, or begins with sqlite_", o.Prefix))
+	}
+	if o.BusyTimeout != 0 && (o.BusyTimeout < 10*time.Millisecond || o.BusyTimeout > time.Hour) {
+		p = append(p, fmt.Sprintf("BusyTimeout: %s is not between 10ms and 1h", o.BusyTimeout))
+	}
+	if o.PollInterval != 0 && (o.PollInterval < time.Millisecond || o.PollInterval > time.Minute) {
+		p = append(p, fmt.Sprintf("PollInterval: %s is not between 1ms and 1m", o.PollInterval))
+	}
+	if o.TTL < 0 {
+		p = append(p, fmt.Sprintf("TTL: %s is negative; 0 means none", o.TTL))
+	}
+	p = append(p, o.Limits.Validate("Limits")...)
+	return core.Invalid("waybill/sqlite: options", p...)
+}
+
+func (o Options) withDefaults() Options {
+	if o.Prefix == "" {
+		o.Prefix = DefaultPrefix
+	}
+	if o.BusyTimeout == 0 {
+		o.BusyTimeout = DefaultBusyTimeout
+	}
+	if o.PollInterval == 0 {
+		o.PollInterval = DefaultPollInterval
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}

@@ -1,0 +1,278 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"slices"
+	"strconv"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// maxControl bounds Page.Control.
+const maxControl = 1000
+
+const (
+	// pageText is what a page says besides records.
+	pageText = `SELECT (SELECT value FROM waybill_meta WHERE name = 'database'), (SELECT value FROM waybill_meta WHERE name = 'epoch')`
+
+	// rangeText is the ready records of a part, in order.
+	rangeText = `SELECT ` + recordSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_ready
+		WHERE r.route = ?1 AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL AND r.settled_at IS NULL AND ` + slotSQL + ` AND (r.key <> '' OR NOT ?5)
+		AND r.seq NOT IN (SELECT value FROM json_each(?6)) AND (r.key = '' OR r.key NOT IN (SELECT value FROM json_each(?7)))
+		ORDER BY r.seq`
+	// keyRangeText is the ready records of a key, in order.
+	keyRangeText = `SELECT ` + recordSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_key
+		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL AND r.settled_at IS NULL ORDER BY r.seq`
+	// keyWaitingText and keyBlockingText are what may hold a key.
+	keyWaitingText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
+		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0) ORDER BY r.seq`
+	keyBlockingText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key
+		WHERE r.route = ?1 AND r.key = ?2 AND r.blocks = 1 ORDER BY r.seq`
+	// waitingText and blockingText are the same of a part.
+	waitingText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_waiting
+		WHERE r.route = ?1 AND r.seq > ?3 AND (r.state = 4 OR r.hold <> 0) AND ` + slotSQL + ` ORDER BY r.seq`
+	blockingText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_blocking
+		WHERE r.route = ?1 AND r.seq > ?3 AND r.blocks = 1 AND ` + slotSQL + ` ORDER BY r.seq`
+
+	anyControlText = `SELECT 1 FROM waybill_outbox_control LIMIT 1`
+	controlText    = `SELECT number, kind, route, slot, key, id, seq, reason FROM waybill_outbox_control
+		WHERE route = ?1 AND CASE WHEN kind = 3 THEN slots ELSE 1 << slot END & ?2 <> 0 ORDER BY number LIMIT ?3`
+)
+
+// Read answers all parts of look from one snapshot and locks nothing. SQLite has one writer at a time, so that the
+// order of numbers is the order of commits: the marks say that nothing is under way. A limit that is not above 0 is
+// none.
+func (s *Store) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+	var page outbox.Page
+	err := s.read(ctx, "read", func(w *work) error {
+		rd := reader{work: w, self: self, look: &look}
+		if err := rd.head(ctx); err != nil || !rd.page.Known {
+			return err
+		}
+		if err := rd.records(ctx); err != nil {
+			return err
+		}
+		page = rd.page
+		return nil
+	})
+	if err != nil {
+		return outbox.Page{}, err
+	}
+	return page, nil
+}
+
+// reader answers one Look in its transaction.
+type reader struct {
+	*work
+	self outbox.Session
+	look *outbox.Look
+	page outbox.Page
+}
+
+// head fills in what a page says besides records.
+func (rd *reader) head(ctx context.Context) (err error) {
+	p := &rd.page
+	if p.Known, p.Flag, err = rd.member(ctx, rd.self); err != nil || !p.Known {
+		return err
+	}
+	if p.Epoch, err = rd.epoch(ctx); err != nil {
+		return err
+	}
+	if p.Last, err = rd.last(ctx); err != nil {
+		return err
+	}
+	p.Next = 1
+	if p.Last != rd.look.Last {
+		p.Upper = p.Next
+	}
+	for _, part := range rd.look.Parts {
+		own, err := rd.owns(ctx, rd.self, part.Route)
+		if err != nil {
+			return err
+		}
+		p.Owned = append(p.Owned, own&part.Slots)
+	}
+	p.Control, err = rd.controls(ctx, merge(rd.look.Parts))
+	return err
+}
+
+// epoch returns what is another one in another database, and after a restore that was declared.
+func (w *work) epoch(ctx context.Context) (string, error) {
+	var database, epoch int64
+	_, err := w.one(ctx, []any{&database, &epoch}, pageText)
+	return strconv.FormatUint(uint64(database), 36) + "/" + strconv.FormatInt(epoch, 10), err
+}
+
+// records fills in the rest.
+func (rd *reader) records(ctx context.Context) error {
+	if err := rd.fresh(ctx); err != nil {
+		return err
+	}
+	for i := range rd.look.Ranges {
+		rs, err := rd.span(ctx, &rd.look.Ranges[i])
+		if err != nil {
+			return err
+		}
+		rd.page.Ranges = append(rd.page.Ranges, rs)
+	}
+	for i := range rd.look.Keys {
+		rs, err := rd.key(ctx, &rd.look.Keys[i])
+		if err != nil {
+			return err
+		}
+		rd.page.Keys = append(rd.page.Keys, rs)
+	}
+	return rd.again(ctx)
+}
+
+// fresh answers Look.Fresh.
+func (rd *reader) fresh(ctx context.Context) error {
+	limit, p := rd.look.Limit, &rd.page
+	for _, part := range merge(rd.look.Fresh) {
+		texts := []string{waitingText}
+		block := slices.Contains(rd.look.Blocks, part.Route)
+		if block {
+			texts = append(texts, blockingText)
+		}
+		for _, text := range texts {
+			n := 0
+			err := rd.each(ctx, func(rows *sql.Rows) (bool, error) {
+				var r row
+				if err := r.scan(rows); err != nil {
+					return false, err
+				}
+				if w, ok := r.obstructs(rd.self, block); ok && part.Slots.Has(r.slot) {
+					p.Waiting = append(p.Waiting, w)
+					n++
+				}
+				return limit <= 0 || n <= limit, nil
+			}, text, part.Route, bits(part.Slots), rd.look.AfterFresh)
+			if err != nil {
+				return err
+			}
+		}
+	}
+	slices.SortFunc(p.Waiting, func(a, b outbox.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
+	if limit > 0 && len(p.Waiting) > limit {
+		p.Waiting, p.MoreWaiting = p.Waiting[:limit], true
+	}
+	return nil
+}
+
+// span answers a range.
+func (rd *reader) span(ctx context.Context, rg *outbox.Range) (outbox.Records, error) {
+	return rd.collect(ctx, rg.Limit, func(r *row) bool { return rg.Slots.Has(r.slot) },
+		rangeText, rg.Route, bits(rg.Slots), rg.From, rg.To, rg.Keyed, list(rg.Skip), list(rg.Leave))
+}
+
+// key answers a range of a key.
+func (rd *reader) key(ctx context.Context, kr *outbox.KeyRange) (out outbox.KeyRecords, err error) {
+	got, err := rd.collect(ctx, kr.Limit, func(*row) bool { return true }, keyRangeText, kr.Route, kr.Key, kr.From, kr.To)
+	if err != nil {
+		return out, err
+	}
+	out.Records, out.More = got.Records, got.More
+	block := slices.Contains(rd.look.Blocks, kr.Route)
+	for _, text := range []string{keyWaitingText, keyBlockingText} {
+		err := rd.each(ctx, func(rows *sql.Rows) (bool, error) {
+			var r row
+			if err := r.scan(rows); err != nil {
+				return false, err
+			}
+			if w, ok := r.obstructs(rd.self, block); ok {
+				out.Waiting = append(out.Waiting, w)
+			}
+			return true, nil
+		}, text, kr.Route, kr.Key)
+		if err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// collect returns the wanted ones of the records that text selects, within the limits.
+func (rd *reader) collect(ctx context.Context, limit int, wanted func(*row) bool, text string, args ...any) (out outbox.Records, err error) {
+	var bytes int64
+	err = rd.each(ctx, func(rows *sql.Rows) (bool, error) {
+		r, rec, err := rd.record(rows)
+		if err != nil {
+			return false, err
+		}
+		if !wanted(&r) {
+			return true, nil
+		}
+		bytes += int64(len(rec.Envelope.Body))
+		if n := len(out.Records); n > 0 && (limit > 0 && n >= limit || rd.look.Bytes > 0 && bytes > rd.look.Bytes) {
+			out.More = true
+			return false, nil
+		}
+		out.Records = append(out.Records, rec)
+		return true, nil
+	}, text, args...)
+	return out, err
+}
+
+// again answers Look.Again. Versions do not count: what the caller remembers may have been changed.
+func (rd *reader) again(ctx context.Context) error {
+	p := &rd.page
+	for _, ref := range rd.look.Again {
+		r, err := rd.find(ctx, ref)
+		if err != nil {
+			return err
+		}
+		if r == nil {
+			continue
+		}
+		switch w, ok := r.obstructs(rd.self, slices.Contains(rd.look.Blocks, ref.Route)); {
+		case r.ready(), r.live() && r.holder != 0:
+			rec, err := rd.load(ctx, ref.Seq)
+			if err != nil {
+				return err
+			}
+			p.Again = append(p.Again, rec)
+		case ok:
+			p.AgainWaiting = append(p.AgainWaiting, w)
+		case r.retry():
+			w.Why = outbox.Retrying // without a key it holds none, and waits all the same
+			p.AgainWaiting = append(p.AgainWaiting, w)
+		}
+	}
+	return nil
+}
+
+// controls returns the control records of parts, by number.
+func (w *work) controls(ctx context.Context, parts []outbox.Part) (out []outbox.Control, err error) {
+	var one int
+	if some, err := w.one(ctx, []any{&one}, anyControlText); err != nil || !some {
+		return nil, err
+	}
+	for _, part := range parts {
+		err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
+			var c outbox.Control
+			err := rows.Scan(&c.Number, &c.Kind, &c.Route, &c.Slot, &c.Key, &c.ID, &c.Seq, &c.Reason)
+			out = append(out, c)
+			return true, err
+		}, controlText, part.Route, bits(part.Slots), maxControl)
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(out, func(a, b outbox.Control) int { return cmp.Compare(a.Number, b.Number) })
+	return out[:min(len(out), maxControl)], nil
+}
+
+// list returns values as a JSON array.
+func list[T int64 | string](values []T) string {
+	if len(values) == 0 {
+		return "[]"
+	}
+	text, err := json.Marshal(values)
+	if err != nil {
+		return "[]" // numbers and texts can always be written
+	}
+	return string(text)
+}

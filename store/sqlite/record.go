@@ -1,0 +1,202 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/hlc"
+)
+
+const (
+	// rowSQL are the columns of record r that say what may be done with it.
+	rowSQL = `r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0), r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	r.maybe_sent, r.attempts, r.deliveries, r.crashes`
+	// recordSQL are those of the whole record.
+	recordSQL = rowSQL + `, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body`
+
+	findText = `SELECT ` + rowSQL + ` FROM waybill_outbox r WHERE r.seq = ?1`
+	loadText = `SELECT ` + recordSQL + ` FROM waybill_outbox r WHERE r.seq = ?1`
+
+	// slotSQL is whether record r is of the slots ?2, or was inserted by hand: then its slot is computed here.
+	slotSQL = `((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL)`
+
+	memberText = `SELECT flag FROM waybill_outbox_members WHERE session = ?1`
+	ownedText  = `SELECT route, from_slot, to_slot FROM waybill_outbox_units WHERE owner = ?1`
+)
+
+// row is a record as the database has it, without its message.
+type row struct {
+	outbox.Ref
+	key                                   string
+	slot                                  uint8
+	state                                 core.State // pending, failed, published or abandoned
+	holder                                outbox.Session
+	due                                   int64 // if it waits
+	waits                                 bool
+	blocks, withdrawable, orphaned, maybe bool
+	attempts, deliveries, crashes         int
+	slotColumn                            int64
+}
+
+func (r *row) live() bool  { return !r.state.Terminal() }
+func (r *row) retry() bool { return r.state == core.StateFailed }
+func (r *row) timer() bool { return r.waits && r.state == core.StatePending }
+func (r *row) ready() bool { return r.live() && !r.waits }
+
+// dest is where rowSQL goes.
+func (r *row) dest() []any {
+	return []any{
+		&r.Seq, &r.Route, &r.ID, &r.Version, &r.slotColumn, &r.key, &r.state, (*int64)(&r.holder), &r.due, &r.waits, &r.blocks, &r.withdrawable, &r.orphaned,
+		&r.maybe, &r.attempts, &r.deliveries, &r.crashes,
+	}
+}
+
+// scan reads rowSQL, and what stands after it.
+func (r *row) scan(rows *sql.Rows, after ...any) error {
+	if err := rows.Scan(append(r.dest(), after...)...); err != nil {
+		return err
+	}
+	r.slot = uint8(r.slotColumn)
+	if r.slotColumn < 0 || r.slotColumn >= outbox.NumSlots {
+		r.slot = outbox.SlotOf(r.Route, r.key, r.ID)
+	}
+	return nil
+}
+
+// obstructs returns r as what holds its key, seen by self, if it does. Blocking ones count if block.
+func (r *row) obstructs(self outbox.Session, block bool) (outbox.Waiting, bool) {
+	w := outbox.Waiting{Ref: r.Ref, Slot: r.slot, Key: r.key, Holder: r.holder}
+	switch {
+	case r.holder != 0 && r.holder != self:
+		w.Why = outbox.Held
+	case r.retry() && r.key != "":
+		w.Why = outbox.Retrying
+	case r.blocks && block:
+		w.Why = outbox.Blocking
+	default:
+		return w, false
+	}
+	return w, true
+}
+
+// record reads recordSQL.
+func (w *work) record(rows *sql.Rows) (r row, rec outbox.Record, err error) {
+	var expires sql.NullInt64
+	var since, stamp int64
+	var attrs string
+	e := &rec.Envelope
+	if err := r.scan(rows, &e.Topic, &stamp, &expires, &since, &attrs, &e.Body); err != nil {
+		return r, rec, err
+	}
+	rec.Ref, rec.Slot, rec.Attempts, rec.Deliveries, rec.Crashes = r.Ref, r.slot, r.attempts, r.deliveries, r.crashes
+	rec.Failed, rec.Withdrawable, rec.Holder = r.retry(), r.withdrawable, r.holder
+	rec.Age = duration(max(w.now-since, 0))
+	e.ID, e.Key, e.HLC = r.ID, r.key, hlc.Timestamp(stamp)
+	if err := decodeAttrs(e, attrs); err != nil {
+		rec.Err = fmt.Errorf("waybill/sqlite: read: row %d of %soutbox: %w", r.Seq, w.s.opts.Prefix, err)
+	}
+	w.s.complete(e)
+	if expires.Valid {
+		rec.Expires, rec.Life = true, time.Duration(expires.Int64-w.now)*time.Microsecond
+		if e.Expires.IsZero() {
+			e.Expires = time.UnixMicro(expires.Int64).UTC()
+		}
+	}
+	return r, rec, nil
+}
+
+// complete fills in what a row that plain SQL inserted does not say.
+func (s *Store) complete(e *core.Envelope) {
+	if e.Type == "" {
+		e.Type = e.Topic
+	}
+	if e.Source == "" {
+		e.Source = s.opts.Source
+	}
+}
+
+// find returns the record that ref names, whatever its version, or nil.
+func (w *work) find(ctx context.Context, ref outbox.Ref) (*row, error) {
+	var r row
+	found := false
+	err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
+		found = true
+		return false, r.scan(rows)
+	}, findText, ref.Seq)
+	if err != nil || !found || r.ID != ref.ID || r.Route != ref.Route {
+		return nil, err
+	}
+	return &r, nil
+}
+
+// load returns the whole record at seq, which is there.
+func (w *work) load(ctx context.Context, seq int64) (rec outbox.Record, err error) {
+	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var err error
+		_, rec, err = w.record(rows)
+		return false, err
+	}, loadText, seq)
+	return rec, err
+}
+
+// member reports whether the session is a member, and its flag.
+func (w *work) member(ctx context.Context, session outbox.Session) (known, flag bool, err error) {
+	if session == 0 {
+		return false, false, nil
+	}
+	known, err = w.one(ctx, []any{&flag}, memberText, int64(session))
+	return known, flag, err
+}
+
+// owns returns the slots of the route that self owns. A work asks for one session only.
+func (w *work) owns(ctx context.Context, self outbox.Session, route string) (outbox.Slots, error) {
+	if w.own == nil {
+		w.own = map[string]outbox.Slots{}
+		err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
+			var u outbox.Unit
+			if err := rows.Scan(&u.Route, &u.From, &u.To); err != nil {
+				return false, err
+			}
+			w.own[u.Route] |= u.Slots()
+			return true, nil
+		}, ownedText, int64(self))
+		if err != nil {
+			return 0, err
+		}
+	}
+	return w.own[route], nil
+}
+
+// merge joins the parts of each route into one, in the order in which routes are first named.
+func merge(parts []outbox.Part) []outbox.Part {
+	var out []outbox.Part
+	at := map[string]int{}
+	for _, p := range parts {
+		if i, ok := at[p.Route]; ok {
+			out[i].Slots |= p.Slots
+			continue
+		}
+		at[p.Route] = len(out)
+		out = append(out, p)
+	}
+	return out
+}
+
+// bits returns slots as the database has them.
+func bits(s outbox.Slots) int64 { return int64(s) }
+
+func errFenced(op string) error {
+	return &core.Error{Op: "waybill/sqlite: " + op, Class: core.ClassRejected, Err: outbox.ErrFenced}
+}
+
+// micros returns d in microseconds, at least one if it is above 0.
+func micros(d time.Duration) int64 {
+	if d > 0 {
+		return max(d.Microseconds(), 1)
+	}
+	return 0
+}

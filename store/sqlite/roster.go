@@ -1,0 +1,142 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/waybill-go/waybill/core/outbox"
+)
+
+// maxUnserved bounds Roster.Unserved.
+const maxUnserved = 100
+
+const (
+	membersText = `SELECT session, name, beat, lease, handlers, free, presence, flag, serves FROM waybill_outbox_members ORDER BY session`
+	unitsText   = `SELECT route, from_slot, to_slot, owner, term, low, careful FROM waybill_outbox_units ORDER BY route, from_slot`
+
+	// unservedText goes from route to route.
+	unservedText = `WITH RECURSIVE n(route) AS (
+			SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id
+			UNION ALL SELECT (SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id WHERE r.route > n.route) FROM n WHERE n.route IS NOT NULL)
+		SELECT n.route FROM n WHERE n.route IS NOT NULL AND NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = n.route) AND (
+			EXISTS (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_ready WHERE r.route = n.route AND r.due_at IS NULL AND r.settled_at IS NULL)
+			OR EXISTS (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_timer WHERE r.route = n.route AND r.due_at IS NOT NULL AND r.state = 1 AND r.due_at <= ?1)
+			OR EXISTS (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_retry WHERE r.route = n.route AND r.state = 4 AND r.due_at <= ?1))
+		LIMIT ?2`
+
+	endHoldsText = `UPDATE waybill_outbox SET hold = 0, held_since = NULL, orphaned = 1, maybe_sent = 1, crashes = crashes + ?2, version = version + ?2 WHERE hold = ?1 AND hold <> 0`
+	endUnitsText = `UPDATE waybill_outbox_units SET owner = 0, term = term + 1, careful = max(careful, ?2) WHERE owner = ?1`
+	endText      = `DELETE FROM waybill_outbox_members WHERE session = ?1`
+	keepHintText = `INSERT INTO waybill_outbox_routes (route, low, careful, term) SELECT route, min(low), max(careful), max(term) FROM waybill_outbox_units WHERE route = ?1 GROUP BY route
+		ON CONFLICT (route) DO UPDATE SET low = excluded.low, careful = excluded.careful, term = excluded.term`
+	dropUnitsText = `DELETE FROM waybill_outbox_units WHERE route = ?1`
+)
+
+// roster returns who is there and who owns what.
+func (w *work) roster(ctx context.Context, self outbox.Session) (out outbox.Roster, err error) {
+	if out.Epoch, err = w.epoch(ctx); err != nil {
+		return out, err
+	}
+	if out.Members, err = w.members(ctx); err != nil {
+		return out, err
+	}
+	for i := range out.Members {
+		out.Known = out.Known || self != 0 && out.Members[i].Session == self
+	}
+	if out.Units, err = w.units(ctx); err != nil {
+		return out, err
+	}
+	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var route string
+		err := rows.Scan(&route)
+		out.Unserved = append(out.Unserved, route)
+		return true, err
+	}, unservedText, w.now, maxUnserved)
+	return out, err
+}
+
+func (w *work) members(ctx context.Context) (out []outbox.Member, err error) {
+	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var m outbox.Member
+		var lease int64
+		var serves string
+		if err := rows.Scan((*int64)(&m.Session), &m.Name, &m.Beat, &lease, &m.Handlers, &m.Free, &m.Presence, &m.Flag, &serves); err != nil {
+			return false, err
+		}
+		m.Lease = duration(lease)
+		if m.Serves, err = decodeServes(serves); err != nil {
+			return false, misconfigured("meet", fmt.Errorf("column serves of %soutbox_members holds what is not Waybill's: delete the row (%w)", w.s.opts.Prefix, err))
+		}
+		out = append(out, m)
+		return true, nil
+	}, membersText)
+	return out, err
+}
+
+func (w *work) units(ctx context.Context) (out []outbox.Owned, err error) {
+	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
+		var u outbox.Owned
+		err := rows.Scan(&u.Unit.Route, &u.Unit.From, &u.Unit.To, (*int64)(&u.Owner), &u.Term, &u.Low, &u.Careful)
+		out = append(out, u)
+		return true, err
+	}, unitsText)
+	return out, err
+}
+
+// end frees what a member owns and holds. What it held may have been delivered. If it died, a crash is counted for
+// that, and its units keep how far it may have read.
+func (w *work) end(ctx context.Context, session outbox.Session, died bool) error { //nolint:revive // a leave or a removal
+	var crashes, careful int64
+	if died {
+		var err error
+		if careful, err = w.last(ctx); err != nil {
+			return err
+		}
+		crashes = 1
+	}
+	if _, err := w.exec(ctx, endHoldsText, int64(session), crashes); err != nil {
+		return err
+	}
+	if _, err := w.exec(ctx, endUnitsText, int64(session), careful); err != nil {
+		return err
+	}
+	if _, err := w.exec(ctx, endText, int64(session)); err != nil {
+		return err
+	}
+	return w.tidy(ctx)
+}
+
+// tidy removes the units of routes that nobody serves. It keeps in the route what their next owners must know.
+func (w *work) tidy(ctx context.Context) error {
+	members, err := w.members(ctx)
+	if err != nil {
+		return err
+	}
+	units, err := w.units(ctx)
+	if err != nil {
+		return err
+	}
+	used := map[string]bool{}
+	for i := range members {
+		for _, sv := range members[i].Serves {
+			used[sv.Route] = true
+		}
+	}
+	for _, u := range units {
+		used[u.Unit.Route] = used[u.Unit.Route] || u.Owner != 0
+	}
+	for _, u := range units {
+		if used[u.Unit.Route] {
+			continue
+		}
+		used[u.Unit.Route] = true
+		if _, err := w.exec(ctx, keepHintText, u.Unit.Route); err != nil {
+			return err
+		}
+		if _, err := w.exec(ctx, dropUnitsText, u.Unit.Route); err != nil {
+			return err
+		}
+	}
+	return nil
+}

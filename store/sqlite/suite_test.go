@@ -1,0 +1,77 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core/storetest"
+)
+
+// suiteHarness is the harness of core/storetest.
+type suiteHarness struct{ store *Store }
+
+func (h suiteHarness) Store() outbox.Store { return h.store }
+
+func (h suiteHarness) Begin(ctx context.Context) (storetest.Tx, error) {
+	tx, err := h.store.DB().BeginTx(ctx, nil)
+	return suiteTx{h.store, tx}, err
+}
+
+func (h suiteHarness) Records(ctx context.Context, route string) (out []storetest.StoredRecord, err error) {
+	rs, err := (&harness{store: h.store}).Records(ctx, route)
+	for _, r := range rs {
+		out = append(out, storetest.StoredRecord(r))
+	}
+	return out, err
+}
+
+func (h suiteHarness) Corrupt(ctx context.Context, route string, seq int64) error {
+	_, err := h.store.DB().ExecContext(ctx, `UPDATE waybill_outbox SET attrs = '{"a":' WHERE route = ? AND seq = ?`, route, seq)
+	return err
+}
+
+// WithRetention makes the harness a storetest.Retainer.
+func (h suiteHarness) WithRetention(_ context.Context, r core.Retention) (storetest.Harness, error) {
+	s, err := New(h.store.DB(), Options{Source: "/test", Retention: r})
+	return suiteHarness{s}, err
+}
+
+type suiteTx struct {
+	store *Store
+	tx    *sql.Tx
+}
+
+func (x suiteTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+	return x.store.Stage(ctx, x.tx, msgs...)
+}
+
+func (x suiteTx) Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+	return x.store.Cancel(ctx, x.tx, keys...)
+}
+
+func (x suiteTx) Commit(context.Context) error { return x.tx.Commit() }
+
+func (x suiteTx) Rollback(context.Context) error {
+	if err := x.tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
+		return err
+	}
+	return nil
+}
+
+// workers is how many checks of the suite run side by side, each worker on a database of its own.
+const workers = 4
+
+// ST-01 ST-02 ST-05 ST-07 ST-08 ST-09 ST-10 ST-11 ST-15 DB-01 DB-09 DB-10 DB-12 DB-16 DB-18 OR-05 OP-18
+func TestStore(t *testing.T) {
+	t.Parallel()
+	var harnesses []func(*testing.T) storetest.Harness
+	for range workers {
+		s := open(t, Options{})
+		harnesses = append(harnesses, func(*testing.T) storetest.Harness { return suiteHarness{s} })
+	}
+	storetest.RunSpread(t, harnesses...)
+}

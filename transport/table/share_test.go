@@ -1,0 +1,107 @@
+package table_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/transport/table"
+)
+
+// TestFreeProcessesTakeAll: of 50 processes with one handler each, 20 are busy for long. What has no key goes to the
+// others, at once, although slots of it belong to busy ones; and keys of busy ones go on elsewhere, but for those
+// that are handled.
+func TestFreeProcessesTakeAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		var mu sync.Mutex
+		var longest, keyed time.Duration
+		staged, runs, slow := map[string]time.Time{}, map[string]int{}, 0
+		running := map[string]bool{}
+		handler := core.Handler{Name: "mail.send", Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+			mu.Lock()
+			id := d.Envelope.ID
+			waited := time.Since(staged[id])
+			if runs[id]++; runs[id] > 1 {
+				t.Errorf("%s runs again", id)
+			}
+			if k := d.Envelope.Key; k != "" {
+				keyed = max(keyed, waited)
+				if running[k] {
+					t.Errorf("two of key %s at a time", k)
+				}
+				running[k] = true
+			} else {
+				longest = max(longest, waited)
+			}
+			mu.Unlock()
+			pause := 5 * time.Millisecond
+			if id[0] == 's' {
+				mu.Lock()
+				slow++
+				mu.Unlock()
+				pause = 20 * time.Second
+			}
+			time.Sleep(pause) // virtual time
+			mu.Lock()
+			defer mu.Unlock()
+			delete(running, d.Envelope.Key)
+			return core.HandlerProcessed, nil
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for range 50 {
+			c, err := consumer.New(newTable(t, plain{s}, table.Options{Lease: 10 * time.Second, PollMin: 20 * time.Millisecond, PollMax: 20 * time.Millisecond}), consumer.Options{Logger: quiet})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Handle(core.Subscription{Queue: "mails", Concurrency: 1}, handler); err != nil {
+				t.Fatal(err)
+			}
+			wg.Go(func() {
+				if err := c.Run(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		put := func(id string, opts ...core.MessageOption) {
+			mu.Lock()
+			staged[id] = time.Now()
+			mu.Unlock()
+			stage(t, s, message(id, opts...))
+		}
+		time.Sleep(5 * time.Second) // virtual time: all have their share
+		for i := range 20 {
+			put(fmt.Sprint("slow", i))
+		}
+		time.Sleep(3 * time.Second) // virtual time
+		for i := range 600 {
+			if i%3 == 0 {
+				put(fmt.Sprint("keyed", i), core.Key(fmt.Sprint("k", i%90)))
+			} else {
+				put(fmt.Sprint("quick", i))
+			}
+			time.Sleep(5 * time.Millisecond) // virtual time
+		}
+		time.Sleep(5 * time.Second) // virtual time
+		mu.Lock()
+		n := len(runs)
+		t.Logf("%d of 620 ran; without a key they waited for %s at most, with one for %s", n, longest, keyed)
+		if n != 620 || slow != 20 || longest > 100*time.Millisecond || keyed > time.Second {
+			t.Errorf("%d of 620 ran, %d slow ones; without a key they waited for %s at most, with one for %s", n, slow, longest, keyed)
+		}
+		mu.Unlock()
+		time.Sleep(20 * time.Second) // virtual time
+		cancel()
+		wg.Wait()
+		if left := len(s.Records()); left > 0 {
+			t.Errorf("%d left", left)
+		}
+	})
+}
