@@ -345,7 +345,7 @@ func earliest(a, b time.Time) time.Time {
 // rejoin ends the session: what it held is somebody else's now. What is out is not taken back; its outcomes are
 // ignored.
 func (d *Dispatcher) rejoin() {
-	d.session, d.joined, d.beat, d.beatSent, d.gapped = 0, false, 0, time.Time{}, false
+	d.session, d.joined, d.beat, d.beaten, d.beatSent, d.gapped = 0, false, 0, 0, time.Time{}, false
 	d.roster, d.epoch, d.last = outbox.Roster{}, "", 0
 	d.meeting, d.reading, d.taking, d.dueing, d.settling, d.giving, d.lateCall = nil, nil, nil, nil, nil, nil, nil
 	d.horizons, d.pending, d.heeded, d.window, d.suspects, d.removals, d.moves = nil, nil, nil, nil, nil, nil, nil

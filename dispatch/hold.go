@@ -168,6 +168,10 @@ func (d *Dispatcher) taken(items []*Item, got []outbox.Taken, c *Call) bool {
 		case outbox.Gripped:
 			rt.wants = slices.DeleteFunc(rt.wants, func(o *Item) bool { return o == it })
 			d.makeReady(it)
+			if it.key != nil && rt.Hold && it.key.single {
+				it.key.single = d.isSuspect(it)
+				d.advance(it.key)
+			}
 		case outbox.Locked:
 			if !d.has(ruleTakeLocked) {
 				d.gone(it)
@@ -175,6 +179,10 @@ func (d *Dispatcher) taken(items []*Item, got []outbox.Taken, c *Call) bool {
 			}
 			it.at = d.now.Add(min(lockedAfter<<min(it.tries, 4), time.Second))
 			it.tries++
+			if it.key != nil && rt.Pipelined > 1 { // what follows it waits
+				d.recall(it)
+				it.key.single = true
+			}
 		case outbox.Gone:
 			d.gone(it)
 		}

@@ -143,7 +143,7 @@ func (d *Dispatcher) advance(k *key) {
 			d.passQueue(k)
 			break
 		}
-		single := !d.isPlain(it)
+		single := d.isSuspect(it) || !rt.Hold && !d.isPlain(it)
 		if k.busy > 0 && (single || k.single) { // it takes longer until it goes: nothing of the key may pass it
 			break
 		}

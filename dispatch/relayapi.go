@@ -14,7 +14,7 @@ func (d *Dispatcher) recall(it *Item) {
 		return
 	}
 	for seq, o := range rt.known {
-		if o.key != k || seq < it.Record.Seq {
+		if o.key != k || o == it || seq < it.Record.Seq {
 			continue
 		}
 		is := func(w *Item) bool { return w == o }
