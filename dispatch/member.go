@@ -59,9 +59,6 @@ func (d *Dispatcher) meet() *Call {
 		m.Self.Beat = d.beaten // the latest one may not have arrived
 	}
 	for _, rt := range d.routes {
-		if !renews {
-			break // a look
-		}
 		m.Self.Serves = append(m.Self.Serves, outbox.Serving{Route: rt.Name, Units: rt.Units, Unable: d.unable[rt.Name] || d.stopping})
 	}
 	if d.stopping && (!d.joined || d.idleForLeave()) {

@@ -37,7 +37,7 @@ type Serving struct {
 // Meeting is one call of Meet.
 type Meeting struct {
 	// Self joins if it is unknown and Join is set, and is renewed if it is known and its beat has risen. One that only
-	// looks has its latest beat, and need not say what it serves. A zero Session only looks, too.
+	// looks has its latest beat. A zero Session only looks, too.
 	Self Member
 	Join bool
 	// Leave removes Self: its holds end, uncounted, and its units are free; their Careful is as it was.

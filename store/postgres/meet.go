@@ -69,10 +69,8 @@ func queueSelf(b *batch, m *outbox.Meeting) {
 			sql = joinSQL
 		}
 		b.query(sql, int64(self.Session), self.Beat, self.Lease.Microseconds(), self.Presence, self.Handlers, self.Free, self.Name, routes, units, unable)
-		if n > 0 { // not a look
-			b.query(routesSQL, int64(self.Session), routes)
-			b.query(unitsSQL, int64(self.Session), routes, units)
-		}
+		b.query(routesSQL, int64(self.Session), routes)
+		b.query(unitsSQL, int64(self.Session), routes, units)
 	}
 	if len(m.Flag) > 0 {
 		sessions, tokens := make([]int64, len(m.Flag)), make([]int64, len(m.Flag))
