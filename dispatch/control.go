@@ -104,6 +104,7 @@ func (d *Dispatcher) decided(rt *route, v *revisit, rec *outbox.Record, w *outbo
 		rec = &outbox.Record{Ref: w.Ref, Slot: w.Slot, Envelope: core.Envelope{ID: w.ID, Key: w.Key}}
 	default:
 		d.heed(c)
+		d.renew(rt, c.Key, c.Slot)
 		return
 	}
 	it := d.item(rt, rec)
@@ -111,6 +112,7 @@ func (d *Dispatcher) decided(rt *route, v *revisit, rec *outbox.Record, w *outbo
 	rt.held++
 	if rt.ordered() && rec.Envelope.Key != "" {
 		it.key = rt.key(rec.Envelope.Key, rec.Slot)
+		delete(it.key.holds, rec.Seq)
 	}
 	it.decision = c
 	d.withdraw(it)

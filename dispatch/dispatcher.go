@@ -170,11 +170,11 @@ func (d *Dispatcher) Calls(now time.Time) (calls []*Call) {
 	}
 	add(d.giveUp())
 	add(d.settle())
+	add(d.lateCall)
+	d.lateCall = nil
 	if !d.stopping {
 		add(d.read())
 		add(d.due())
-		add(d.lateCall)
-		d.lateCall = nil
 		add(d.take())
 	}
 	return calls

@@ -65,6 +65,9 @@ func (d *Dispatcher) mayGo(it *Item) bool {
 // takeBack puts an item that was ready, and is not to go now, where it can be found again.
 func (d *Dispatcher) takeBack(it *Item) {
 	rt, topic := it.route, it.Record.Envelope.Topic
+	if rt.Pipelined > 1 {
+		d.recall(it)
+	}
 	it.state = itemSettling // not in rt.ready any more
 	delete(rt.known, it.Record.Seq)
 	rt.bytes -= int64(len(it.Record.Envelope.Body))
@@ -173,6 +176,13 @@ func (d *Dispatcher) putBack(it *Item) {
 		it.state = itemSettling
 		rt.held++
 		d.finish(it)
+		return
+	}
+	if topic := it.Record.Envelope.Topic; rt.topics[topic] {
+		it.state = itemSettling
+		rt.held++
+		d.finish(it)
+		rt.passTopic(topic, it.Record.Seq)
 		return
 	}
 	d.hand(it)

@@ -102,6 +102,7 @@ func (e *engine) fill(c *call, limit int) {
 			break
 		}
 	}
+	turned := map[string]bool{} // keys of which one was not sent: what follows waits for it
 	for len(c.items) < limit {
 		items := e.d.Hand(e.now, rt.Name, limit-len(c.items))
 		if len(items) == 0 {
@@ -109,8 +110,12 @@ func (e *engine) fill(c *call, limit int) {
 		}
 		e.counts.Claimed += len(items)
 		for _, it := range items {
+			key := it.Record.Envelope.Key
 			switch {
+			case rt.pipelined && turned[key]:
+				e.release(it, false)
 			case !e.screen(it):
+				turned[key] = turned[key] || key != "" && rt.blocked(it.Record.Envelope.Topic)
 			case e.mustPark(c, it):
 				rt.parked[it.Record.Envelope.Key] = append(rt.parked[it.Record.Envelope.Key], it)
 			default:
