@@ -62,7 +62,6 @@ type Dispatcher struct {
 	meeting, reading, taking, dueing, settling *Call
 	giving                                     *unit
 	givingTill                                 time.Time
-	gave                                       bool                      // the latest turn was a give-up's
 	lateCall                                   *Call                     // a Take that writes down what is out for long
 	lost                                       map[outbox.Unit]time.Time // units that went, and when
 

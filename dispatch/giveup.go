@@ -15,10 +15,6 @@ func (d *Dispatcher) giveUp() *Call {
 		if u = d.nextToGive(); u == nil {
 			return nil
 		}
-		if at := d.readDue(); d.gave && !d.stopping && !at.IsZero() && !at.After(d.now) {
-			d.gave = false // reading has its turn between two
-			return nil
-		}
 		d.giving, d.givingTill = u, d.now.Add(lockedAfter)
 	}
 	if !d.now.Before(d.givingTill) && u.tryAt.Before(d.givingTill) { // something takes its time: the others go on meanwhile
@@ -55,7 +51,7 @@ func (d *Dispatcher) giveUp() *Call {
 			d.giving = nil // others may go on meanwhile
 			d.stay(u)
 		default:
-			d.giving, d.gave = nil, true
+			d.giving = nil
 			if d.nextToGive() == nil {
 				d.meetAt = d.now
 			}
