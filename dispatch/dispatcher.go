@@ -69,6 +69,7 @@ type Dispatcher struct {
 	meetHold                        time.Time // no Meet before
 	dueAt, settleAt, takeAt, readAt time.Time
 	fails                           [callKinds]int
+	patience                        [callKinds]int // how often the limit was doubled
 	freshBeat                       bool // something must be told at once
 
 	pending  []*Item          // concluded, to be stored
@@ -132,9 +133,15 @@ type Call struct {
 	done func()
 	err  error
 	sent time.Time
+	// limit is how long its answer may take.
+	limit time.Duration
 	// gen tells a call of an earlier session.
 	gen outbox.Session
 }
+
+// Limit returns how long to wait for the answer. A call that ran into it gets twice as long the next time: what a slow
+// store undoes whenever it is interrupted would never get done.
+func (c *Call) Limit() time.Duration { return c.limit }
 
 // Do makes the call. The store's error is kept for Done.
 func (c *Call) Do(ctx context.Context, s outbox.Store) { c.err = c.do(ctx, s) }
@@ -159,7 +166,7 @@ func (d *Dispatcher) Calls(now time.Time) (calls []*Call) {
 	d.noteFree()
 	add := func(c *Call) {
 		if c != nil {
-			c.sent, c.gen = now, d.session
+			c.sent, c.gen, c.limit = now, d.session, d.limit(c.kind)
 			calls = append(calls, c)
 		}
 	}
@@ -187,6 +194,7 @@ func (d *Dispatcher) Done(now time.Time, c *Call) {
 			*under = nil
 		}
 	}
+	d.learn(c)
 	if c.gen != d.session {
 		return // of a session that has ended
 	}
@@ -325,6 +333,40 @@ func (d *Dispatcher) Status(route string) (st RouteStatus) {
 
 // Roster returns who was there and who owned what when the store was last asked. It must not be changed.
 func (d *Dispatcher) Roster() *outbox.Roster { return &d.roster }
+
+const (
+	// maxLimit bounds the limit of a call whose like has not run into it.
+	maxLimit = 5 * time.Second
+	// maxPatience is how often the limit of a call is doubled.
+	maxPatience = 5
+)
+
+func (d *Dispatcher) baseLimit(k callKind) time.Duration {
+	if k == callMeet { // so that there is time for another one
+		return min(d.opts.Lease/3, maxLimit)
+	}
+	return min(d.opts.Lease/2, maxLimit)
+}
+
+func (d *Dispatcher) limit(k callKind) time.Duration {
+	limit := d.baseLimit(k) << d.patience[k]
+	if k == callMeet { // what comes later is no good
+		return min(limit, d.opts.Lease)
+	}
+	return limit
+}
+
+// learn takes in how long a call took.
+func (d *Dispatcher) learn(c *Call) {
+	switch took := d.now.Sub(c.sent); {
+	case took >= c.limit:
+		if c.limit == d.limit(c.kind) && d.patience[c.kind] < maxPatience {
+			d.patience[c.kind]++
+		}
+	case c.err == nil && took < d.baseLimit(c.kind):
+		d.patience[c.kind] = 0
+	}
+}
 
 // backoff is how long to wait after so many failures in a row.
 func (d *Dispatcher) backoff(k callKind) time.Duration {

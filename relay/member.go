@@ -85,14 +85,11 @@ func (e *engine) callStore() time.Time {
 
 // call makes one call. What writes outlives a stop.
 func (e *engine) call(c *dispatch.Call) {
-	from, limit := e.base, e.opts.Lease/2
-	switch c.Name() {
-	case "meet":
-		limit = e.opts.Lease / 3
-	case "read":
-		from, limit = e.upkeepCtx, e.opts.Lease
+	from := e.base
+	if c.Name() == "read" {
+		from = e.upkeepCtx
 	}
-	ctx, cancel := e.timeout(from, limit)
+	ctx, cancel := e.timeout(from, c.Limit())
 	s := &timed{Store: e.store, began: e.began}
 	sent := e.now
 	e.async(func() func() {

@@ -166,3 +166,46 @@ func newRelay(tb testing.TB, s outbox.Store, p core.Publisher, o relay.Options) 
 	}
 	return r
 }
+
+// sluggish answers a call after a time, depending on its kind. A call whose caller goes away is undone.
+type sluggish struct {
+	*memory.Store
+	meet, other time.Duration
+}
+
+func (s *sluggish) pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s *sluggish) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+	if err := s.pause(ctx, s.meet); err != nil {
+		return outbox.Roster{}, err
+	}
+	return s.Store.Meet(ctx, m)
+}
+
+func (s *sluggish) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+	if err := s.pause(ctx, s.other); err != nil {
+		return outbox.Page{}, err
+	}
+	return s.Store.Read(ctx, self, look)
+}
+
+func (s *sluggish) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+	if err := s.pause(ctx, s.other); err != nil {
+		return outbox.DuePage{}, err
+	}
+	return s.Store.Due(ctx, self, parts, limit)
+}
+
+func (s *sluggish) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+	if err := s.pause(ctx, s.other); err != nil {
+		return core.AllFailed(len(outcomes), err)
+	}
+	return s.Store.Settle(ctx, self, outcomes)
+}

@@ -410,3 +410,24 @@ func TestBrokenWaiter(t *testing.T) {
 		}
 	})
 }
+
+// RL-06: a store that needs longer than a relay is used to wait gets the time that it needs, and nothing goes on in
+// circles: not even where it undoes what is interrupted.
+func TestSlowStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		s := &sluggish{Store: mem, meet: 450 * time.Millisecond, other: 1900 * time.Millisecond}
+		stage(t, mem, msgs(100, func(i int) string { return strconv.Itoa(i % 7) })...)
+		stop := begin(t, newRelay(t, s, b, relay.Options{Lease: time.Second, BatchSize: 10, DrainTimeout: 10 * time.Second}))
+		within(t, 2*time.Minute, "all are settled", func() bool { return len(mem.Records()) == 0 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		for id, n := range b.tried {
+			if n != 1 {
+				t.Errorf("%s sent %d times", id, n)
+			}
+		}
+	})
+}

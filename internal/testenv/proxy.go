@@ -203,7 +203,11 @@ func (p *Proxy) pump(d Direction, from, to *net.TCPConn) {
 			return
 		}
 	}
-	_ = to.CloseWrite() // an orderly end in this direction; after a cut it fails, which is fine
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conns[to] { // an orderly end in this direction; a cut, which has closed the other side first, is none
+		_ = to.CloseWrite()
+	}
 }
 
 // await blocks until what was read at the given time may be delivered; false means the connection was cut.
@@ -257,6 +261,7 @@ func (p *Proxy) add(c *net.TCPConn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
+		_ = c.SetLinger(0)
 		_ = c.Close()
 		return false
 	}

@@ -85,7 +85,7 @@ func (r *receiver) call(c *dispatch.Call) {
 	}
 	t := r.t
 	go func() {
-		ctx, cancel := context.WithTimeout(r.base, r.opts.Lease/4)
+		ctx, cancel := context.WithTimeout(r.base, c.Limit())
 		defer cancel()
 		select {
 		case t.calls <- struct{}{}:
