@@ -58,10 +58,11 @@ type Dispatcher struct {
 	ranges   int // ranges read, to give sweeps their share
 	heeding  map[int64]bool
 
-	// Calls under way; one of each kind at a time.
+	// Calls under way; one of each kind at a time, but for give-ups.
 	meeting, reading, taking, dueing, settling *Call
-	giving                                     *unit
+	giving                                     []*unit // which are given up
 	givingTill                                 time.Time
+	gaveSome                                   bool
 	lateCall                                   *Call                     // a Take that writes down what is out for long
 	lost                                       map[outbox.Unit]time.Time // units that went, and when
 
@@ -70,7 +71,7 @@ type Dispatcher struct {
 	dueAt, settleAt, takeAt, readAt time.Time
 	fails                           [callKinds]int
 	patience                        [callKinds]int // how often the limit was doubled
-	freshBeat                       bool // something must be told at once
+	freshBeat                       bool           // something must be told at once
 
 	pending  []*Item          // concluded, to be stored
 	heeded   []outbox.Control // to be deleted
@@ -174,7 +175,9 @@ func (d *Dispatcher) Calls(now time.Time) (calls []*Call) {
 	if !d.joined {
 		return calls
 	}
-	add(d.giveUp())
+	for _, c := range d.giveUps() {
+		add(c)
+	}
 	add(d.settle())
 	add(d.lateCall)
 	d.lateCall = nil
@@ -235,10 +238,10 @@ func (d *Dispatcher) Next() time.Time {
 	if d.settling == nil {
 		soonest(d.settleDue())
 	}
-	if d.giving != nil {
+	if len(d.giving) > 0 && d.now.Before(d.givingTill) {
 		soonest(d.givingTill)
 	}
-	if d.stopping || d.giving != nil {
+	if d.stopping || len(d.giving) > 0 {
 		return next
 	}
 	for _, rt := range d.routes {

@@ -8,7 +8,7 @@ import (
 
 // due returns the next Due, or nil.
 func (d *Dispatcher) due() *Call {
-	if d.dueing != nil || d.giving != nil || d.dueAt.IsZero() || d.dueAt.After(d.now) || !d.room() {
+	if d.dueing != nil || len(d.giving) > 0 || d.dueAt.IsZero() || d.dueAt.After(d.now) || !d.room() {
 		return nil
 	}
 	var parts []outbox.Part

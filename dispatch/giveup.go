@@ -8,23 +8,43 @@ import (
 	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// giveUp returns the call that gives up a unit, or nil. While it is under way nothing else of the member is, but Meet.
-func (d *Dispatcher) giveUp() *Call {
-	u := d.giving
-	if u == nil {
-		if u = d.nextToGive(); u == nil {
-			return nil
+// maxGiving is how many units are given up side by side: each is a transaction of its own.
+const maxGiving = 8
+
+// giveUps returns the calls that give units up. While they are under way nothing else of the member is, but Meet and
+// what must be stored first.
+func (d *Dispatcher) giveUps() (calls []*Call) {
+	if len(d.giving) == 0 {
+		d.giving, d.givingTill = d.toGive(maxGiving), d.now.Add(lockedAfter)
+	}
+	if len(d.giving) > 0 && !d.now.Before(d.givingTill) { // something takes its time: the others go on meanwhile
+		for _, u := range slices.Clone(d.giving) {
+			if !u.asked {
+				d.gave(u)
+				d.stay(u)
+			}
 		}
-		d.giving, d.givingTill = u, d.now.Add(lockedAfter)
-	}
-	if !d.now.Before(d.givingTill) && u.tryAt.Before(d.givingTill) { // something takes its time: the others go on meanwhile
-		d.giving = nil
-		d.stay(u)
 		return nil
 	}
-	if d.reading != nil || d.taking != nil || d.dueing != nil || d.settling != nil || len(d.pendingOf(u)) > 0 || u.tryAt.After(d.now) {
+	if d.reading != nil || d.taking != nil || d.dueing != nil || d.settling != nil {
 		return nil
 	}
+	for _, u := range d.giving {
+		if !u.asked && len(d.pendingOf(u)) == 0 {
+			calls = append(calls, d.giveUp(u))
+		}
+	}
+	return calls
+}
+
+// gave ends a try to give a unit up.
+func (d *Dispatcher) gave(u *unit) {
+	u.asked = false
+	d.giving = slices.DeleteFunc(d.giving, func(v *unit) bool { return v == u })
+}
+
+// giveUp returns the call that gives a unit up.
+func (d *Dispatcher) giveUp(u *unit) *Call {
 	rt := u.route
 	var out []outbox.Ref
 	for _, seq := range sortedSeqs(rt.known) {
@@ -41,29 +61,28 @@ func (d *Dispatcher) giveUp() *Call {
 		return err
 	}
 	c.done = func() {
+		d.gave(u)
 		u.unsure = c.err != nil
 		switch {
 		case fenced(c.err):
-			d.giving = nil
 			d.meetAt = d.now
 			d.drop(rt, u.Slots())
 		case c.err != nil || !done:
-			d.giving = nil // others may go on meanwhile
 			d.stay(u)
 		default:
-			d.giving = nil
-			if d.nextToGive() == nil {
-				d.meetAt = d.now
-			}
 			for _, ref := range out {
 				if it := rt.known[ref.Seq]; it != nil {
 					it.held = true
 				}
 			}
 			d.drop(rt, u.Slots())
+			d.gaveSome = true
+		}
+		if d.gaveSome && len(d.giving) == 0 && len(d.toGive(1)) == 0 { // others are told of all at once
+			d.gaveSome, d.meetAt = false, d.now
 		}
 	}
-	u.tryAt = d.now.Add(d.opts.Lease) // not twice
+	u.asked = true
 	return c
 }
 
@@ -77,19 +96,21 @@ func (d *Dispatcher) stay(u *unit) {
 	}
 }
 
-// nextToGive returns a unit that is to be given up now, or nil.
-func (d *Dispatcher) nextToGive() *unit {
+// toGive returns up to limit units that are to be given up now.
+func (d *Dispatcher) toGive(limit int) (units []*unit) {
 	for _, rt := range d.routes {
 		if rt.leaving == 0 {
 			continue
 		}
 		for _, u := range rt.sortedUnits() {
 			if u.leaving && !u.tryAt.After(d.now) {
-				return u
+				if units = append(units, u); len(units) == limit {
+					return units
+				}
 			}
 		}
 	}
-	return nil
+	return units
 }
 
 // pendingOf returns what is to be stored of a unit before it can be given up.

@@ -70,7 +70,7 @@ func (d *Dispatcher) takeDue() time.Time {
 
 // take returns the next Take, or nil: of what must be held before it is handed out, and of what is out for long.
 func (d *Dispatcher) take() *Call {
-	if d.taking != nil || d.giving != nil {
+	if d.taking != nil || len(d.giving) > 0 {
 		return nil
 	}
 	if at := d.takeDue(); at.IsZero() || at.After(d.now) {
@@ -95,7 +95,7 @@ func (d *Dispatcher) take() *Call {
 
 // late returns a Take that writes down what has been out for longer than a beat.
 func (d *Dispatcher) late() *Call {
-	if d.taking != nil || d.giving != nil {
+	if d.taking != nil || len(d.giving) > 0 {
 		return nil
 	}
 	var items []*Item

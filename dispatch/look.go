@@ -101,7 +101,7 @@ func later(a, b time.Time) time.Time {
 
 // read returns the next read, or nil.
 func (d *Dispatcher) read() *Call {
-	if at := d.readDue(); d.reading != nil || d.giving != nil || at.IsZero() || at.After(d.now) {
+	if at := d.readDue(); d.reading != nil || len(d.giving) > 0 || at.IsZero() || at.After(d.now) {
 		return nil
 	}
 	r := d.newReading()

@@ -33,7 +33,7 @@ func (d *Dispatcher) meetDue() time.Time {
 }
 
 func (d *Dispatcher) idleForLeave() bool {
-	return (d.out == 0 || d.quitting) && len(d.pending) == 0 && len(d.heeded) == 0 && d.reading == nil && d.taking == nil && d.dueing == nil && d.settling == nil && d.giving == nil
+	return (d.out == 0 || d.quitting) && len(d.pending) == 0 && len(d.heeded) == 0 && d.reading == nil && d.taking == nil && d.dueing == nil && d.settling == nil && len(d.giving) == 0
 }
 
 // meet returns the next Meet, or nil.

@@ -260,7 +260,7 @@ func (d *Dispatcher) givesUp(rt *route, slot uint8) bool {
 	if rt.leaving.Has(slot) {
 		for _, u := range rt.units {
 			if u.Slots().Has(slot) {
-				return u.unsure || u == d.giving
+				return u.unsure || slices.Contains(d.giving, u)
 			}
 		}
 	}

@@ -107,10 +107,11 @@ func TestQueueHandsOutNothingOfAUnitThatGoes(t *testing.T) { // DB-24
 	w.until(1)
 	w.d.leave(w.d.byName["r"])
 	w.now = w.now.Add(time.Millisecond)
-	give := w.d.giveUp()
-	if give == nil {
+	calls := w.d.giveUps()
+	if len(calls) != 1 {
 		t.Fatal("nothing is given up")
 	}
+	give := calls[0]
 	give.gen = w.d.session
 	if got := w.d.Hand(w.now, "r", 1); len(got) != 0 {
 		t.Error("handed out while its unit is given up")

@@ -44,6 +44,7 @@ type unit struct {
 	route   *route
 	term    int64
 	leaving bool      // to be given up
+	asked   bool      // a give-up is under way
 	unsure  bool      // a give-up was sent of which no answer came: it may still be carried out
 	tryAt   time.Time // not before
 	low     int64     // the hint that is stored

@@ -25,7 +25,7 @@ func (d *Dispatcher) settleDue() time.Time {
 		return time.Time{}
 	}
 	at := d.pendedAt
-	if !d.urgent && d.going() && len(d.pending) < d.opts.Batch && d.giving == nil && !d.stopping {
+	if !d.urgent && d.going() && len(d.pending) < d.opts.Batch && len(d.giving) == 0 && !d.stopping {
 		at = at.Add(d.opts.Gather)
 	}
 	return later(at, d.settleAt)
