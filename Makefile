@@ -21,7 +21,10 @@ servers: ## install PostgreSQL, RabbitMQ and a C compiler if they are missing (D
 	@scripts/servers
 
 unit: ## all tests with -race, without installing or linting
-	@go run ./internal/testenv/testservers $(MAKE) --no-print-directory -j2 root others
+	@go run ./internal/testenv/testservers $(MAKE) --no-print-directory beside alone
+
+beside:
+	@$(MAKE) --no-print-directory -j2 root others
 
 RACE = go test -race $(NORACE) -timeout 12m $(COUNT)
 # They take longest: first, and one more at a time than there are cores here, since tests wait now and then.
@@ -36,6 +39,10 @@ others:
 	$(call each,$(RACE) ./...)
 	go test -p 1 $(COUNT) -run 'MillionRows|^TestHistories$$' ./store/sqlite ./internal/checker
 	go test $(COUNT) -run '^Test(Histories|Rules)$$' ./dispatch -rapid.checks=50
+
+# It counts seconds, over relays that are processes: after all others.
+alone:
+	go test $(COUNT) ./internal/accidents
 
 lint: ## golangci-lint with .golangci.yml, in every module
 	@bin=$$(scripts/tools) && for m in $(MODULES); do echo "== $$m: lint" >&2; (cd $$m && "$$bin/golangci-lint" run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...) || exit 1; done

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strconv"
@@ -56,7 +57,7 @@ func (l *link) dial(ctx context.Context) (*conn, error) {
 	if err != nil {
 		if out != nil {
 			_ = out.Close()
-			if cause := out.readError(); cause != nil && (errors.Is(err, amqp.ErrClosed) || tlsProblem(cause)) {
+			if cause := out.readError(); cause != nil && (errors.Is(err, amqp.ErrClosed) || tlsProblem(cause) || supposed(err) && !ended(cause)) {
 				err = cause
 			}
 		}
@@ -67,6 +68,13 @@ func (l *link) dial(ctx context.Context) (*conn, error) {
 	}
 	return &conn{Connection: ac, out: out, blocked: make(chan struct{})}, nil
 }
+
+// supposed reports an error that the driver makes up when a handshake ends without a word from the broker.
+func supposed(err error) bool { return err == amqp.ErrCredentials || err == amqp.ErrVhost } //nolint:errorlint // these very ones
+
+// ended reports that the broker closed the connection in order. That is how RabbitMQ refuses a user; one that was lost
+// or took too long says nothing about the user.
+func ended(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
 
 // secure returns raw with TLS on it, after the handshake.
 func (o *Options) secure(ctx context.Context, raw net.Conn, uri amqp.URI) (net.Conn, error) {

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/url"
@@ -220,4 +221,29 @@ func TestDelays(t *testing.T) {
 			t.Errorf("a delay of %s takes tier %s, want %s", d, got, want)
 		}
 	}
+}
+
+// TR-08: a connection that is lost before it is open is an outage. It says nothing about the user.
+func TestConnectionLostInAHandshake(t *testing.T) {
+	t.Parallel()
+	broker := testenv.RabbitMQ(t)
+	proxy := testenv.NewProxy(t, hostOf(t, broker.URL))
+	dial := func(what string) {
+		bus, err := rabbitmq.Dial(t.Context(), proxy.URL(broker.URL), rabbitmq.Options{Logger: quiet(), ConnectTimeout: 300 * time.Millisecond})
+		if err == nil {
+			_ = bus.Close(t.Context())
+			t.Errorf("%s: it connected", what)
+		} else if core.ClassOf(err) != core.ClassOutage || errors.Is(err, core.ErrMisconfigured) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, n := range []int64{1, 8, 9, 100, 300, 400} { // protocol header, start-ok, tune-ok, open
+		proxy.CutAfter(testenv.Up, n)
+		dial(fmt.Sprintf("cut after %d bytes to the broker", n))
+	}
+	proxy.Blackhole(testenv.Down)
+	dial("no answer")
+	proxy.Heal()
+	proxy.Latency(100 * time.Millisecond)
+	dial("an answer too late")
 }
