@@ -41,7 +41,7 @@ others:
 	go test $(COUNT) -run '^Test(Histories|Rules)$$' ./dispatch -rapid.checks=50
 
 # It counts seconds, over relays that are processes: after all others.
-alone:
+alone: beside
 	go test $(COUNT) ./internal/accidents
 
 lint: ## golangci-lint with .golangci.yml, in every module
@@ -74,4 +74,4 @@ quickstart: ## run the example of the README
 vuln: ## known vulnerabilities in what we depend on (needs the Go vulnerability database)
 	@scripts/vuln $(MODULES)
 
-.PHONY: help test servers unit root others lint fmt generate verify bench soak quickstart vuln
+.PHONY: help test servers unit beside root others alone lint fmt generate verify bench soak quickstart vuln
