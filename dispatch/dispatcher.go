@@ -79,6 +79,7 @@ type Dispatcher struct {
 	urgent   bool             // somebody waits for one of pending
 	out      int              // items handed out
 	worked   time.Time        // when something was handed out
+	stirred  time.Time        // when a hint came, or a member joined or went
 	window   []*Item          // suspects under way
 	suspects []*Item          // suspects that wait for a window
 	windows  int              // that were begun since a unit came that a dead member may have had
@@ -269,6 +270,7 @@ func (d *Dispatcher) Next() time.Time {
 // Wake says that something may have been staged on routes, or on any route if none is named.
 func (d *Dispatcher) Wake(now time.Time, routes ...string) {
 	d.tick(now)
+	d.stirred = d.now
 	wake := func(rt *route) {
 		rt.readAt, rt.idle = now, 0
 		rt.lookNext(now)

@@ -22,8 +22,10 @@ const (
 	sweepPause = time.Second
 	// lookEvery is how often owners and control records are looked at when nothing is read.
 	lookEvery = 400 * time.Millisecond
-	// restEvery is how often a member that has nothing to do looks at the roster.
-	restEvery = time.Second
+	// restEvery is how often a member that has nothing to do looks at the roster, while something was going on within
+	// stirredFor. Later its renewals show it all it must know.
+	restEvery  = time.Second
+	stirredFor = 10 * time.Second
 )
 
 type rangeKind uint8

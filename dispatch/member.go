@@ -128,6 +128,9 @@ func (d *Dispatcher) met(m *outbox.Meeting, roster *outbox.Roster, c *Call, rene
 		d.rejoin()
 		return
 	}
+	if !d.joined {
+		d.stirred = d.now
+	}
 	d.joined, d.epoch, d.roster = true, roster.Epoch, *roster
 	if renewed {
 		d.beatSent, d.beaten = c.sent, m.Self.Beat
@@ -137,26 +140,25 @@ func (d *Dispatcher) met(m *outbox.Meeting, roster *outbox.Roster, c *Call, rene
 	d.observe(c)
 	d.own(c)
 	d.share()
-	if len(roster.Members) > 1 {
-		d.meetAt = earliest(d.meetAt, c.sent.Add(d.lookPause()))
-	} else {
-		d.meetAt = earliest(d.meetAt, c.sent.Add(restEvery))
+	if pause := d.lookPause(); pause > 0 {
+		d.meetAt = earliest(d.meetAt, c.sent.Add(pause))
 	}
 	if c := d.late(); c != nil {
 		d.lateCall = c
 	}
 }
 
-// lookPause is how long until the roster is looked at again, while there are others: not long while there is something
-// to do here, since there will be at who died, too.
+// lookPause is how long until the roster is looked at again, other than by a renewal; 0 = it is not. While there are
+// others it is not long as long as there is something to do here, since there will be at who died, too.
 func (d *Dispatcher) lookPause() time.Duration {
-	if d.now.Sub(d.worked) < time.Second {
+	busy := d.now.Sub(d.worked) < time.Second || slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.known)+len(rt.keys)+len(rt.again) > 0 })
+	switch {
+	case busy && len(d.roster.Members) > 1:
 		return lookEvery
+	case busy, d.now.Sub(later(d.worked, d.stirred)) < stirredFor, slices.ContainsFunc(d.routes, func(rt *route) bool { return rt.Queue }):
+		return restEvery
 	}
-	if slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.known)+len(rt.keys)+len(rt.again) > 0 }) {
-		return lookEvery
-	}
-	return restEvery
+	return 0
 }
 
 // observe notes whose beat stands still, and who is dead.
@@ -170,19 +172,25 @@ func (d *Dispatcher) observe(c *Call) {
 		seen[m.Session] = true
 		p, ok := d.peers[m.Session]
 		dead := d.missed(m, &p, present, c)
+		if !ok {
+			d.stirred = d.now
+		}
 		if !ok || p.beat != m.Beat || d.gapped && d.has(ruleGapped) {
 			p.beat, p.since = m.Beat, d.now
 			d.peers[m.Session] = p
 			continue
 		}
 		d.peers[m.Session] = p
-		if dead || c.sent.Sub(p.since) >= later0(m.Lease, d.opts.Lease) {
+		if lease := later0(m.Lease, d.opts.Lease); dead || c.sent.Sub(p.since) >= lease {
 			d.removals = append(d.removals, outbox.Removal{Session: m.Session, Beat: m.Beat})
+		} else {
+			d.meetAt = earliest(d.meetAt, p.since.Add(lease))
 		}
 	}
 	for s := range d.peers {
 		if !seen[s] {
 			delete(d.peers, s)
+			d.stirred = d.now
 		}
 	}
 	ghosts := map[outbox.Session]bool{}
@@ -197,7 +205,9 @@ func (d *Dispatcher) observe(c *Call) {
 			d.ghosts[u.Owner] = d.now
 		} else if c.sent.Sub(since) >= d.opts.Lease {
 			d.vanished[u.Owner] = true // and its units are free to take
+			continue
 		}
+		d.meetAt = earliest(d.meetAt, d.ghosts[u.Owner].Add(d.opts.Lease))
 	}
 	for s := range d.ghosts {
 		if !ghosts[s] {

@@ -263,3 +263,35 @@ func TestNotMigrated(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// DB-24: a member whose process froze while it sent a batch, so that its row stays locked, is removed all the same.
+func TestHalfABatch(t *testing.T) {
+	t.Parallel()
+	s, pool := newOutbox(t, postgres.Options{})
+	a := join(t, s, "r", 1)
+	conn, err := pgx.Connect(t.Context(), pool.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	half := conn.PgConn().StartPipeline(t.Context())
+	half.SendQueryParams("BEGIN", nil, nil, nil, nil)
+	half.SendQueryParams("SELECT FROM waybill.waybill_outbox_members FOR KEY SHARE", nil, nil, nil, nil)
+	half.SendFlushRequest()
+	if err := half.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the row is locked", func() bool {
+		_, err := pool.Exec(t.Context(), "SELECT FROM waybill.waybill_outbox_members FOR UPDATE NOWAIT")
+		return err != nil
+	})
+	b := outbox.Member{Session: newSession(), Lease: time.Second}
+	if _, err := s.Meet(t.Context(), outbox.Meeting{Self: b, Join: true}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is removed", func() bool {
+		b.Beat++
+		r, err := s.Meet(t.Context(), outbox.Meeting{Self: b, Remove: []outbox.Removal{{Session: a, Beat: 1}}})
+		return err == nil && len(r.Members) == 1
+	})
+}

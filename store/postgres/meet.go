@@ -32,8 +32,16 @@ func (o *Outbox) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, err
 			return roster, nil
 		}
 		for _, r := range m.Remove {
-			err := o.transact(ctx, "remove a member", writeSQL, func(b *batch) { queueEnd(b, r.Session, r.Beat, true) })
-			if err != nil && sqlState(err) != "55P03" { // locked: left out
+			remove := func() error {
+				return o.transact(ctx, "remove a member", writeSQL, func(b *batch) { queueEnd(b, r.Session, r.Beat, true) })
+			}
+			err := remove()
+			if locked(err) {
+				if err = o.transact(ctx, "end what a member left open", writeSQL, func(b *batch) { b.query(reapSQL) }); err == nil {
+					err = remove()
+				}
+			}
+			if err != nil && !locked(err) { // who is still locked is left out
 				return outbox.Roster{}, err
 			}
 		}
@@ -50,6 +58,9 @@ func (o *Outbox) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, err
 	}
 	return roster, nil
 }
+
+// locked reports a row that another transaction has locked.
+func locked(err error) bool { return sqlState(err) == "55P03" }
 
 // queueSelf joins, renews or ends self, sets the flags and makes units.
 func queueSelf(b *batch, m *outbox.Meeting) {

@@ -37,6 +37,7 @@ func newNames(schema, outbox, inbox string) names {
 	wake, sequence := in(n.outbox+"_wake"), in(n.outbox+"_seq")
 	places := []string{
 		"{schema}", bare(n.schema), "{meta}", in(metaTable), "{outbox}", in(n.outbox), "{outbox_text}", quoteText(in(n.outbox)),
+		"{members_text}", quoteText(in(n.outbox + "_members")),
 		"{sequence}", sequence, "{sequence_text}", quoteText(sequence), "{wake}", wake, "{wake_text}", quoteText(wake), "{told}", in(n.outbox + "_control_seq"),
 		"{cleaner}", quoteText(n.outbox + ".cleaner"), "{compatible}", quoteText(n.outbox + ".compatible"), "{epoch}", quoteText(n.outbox + ".epoch"),
 		"{slot_function}", in(n.outbox + "_slot"), "{hlc_name}", quoteText(n.outbox + ".hlc"), "{channel}", quoteText(n.channel()),

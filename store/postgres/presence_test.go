@@ -201,7 +201,7 @@ func TestNoPresenceBehindAPooler(t *testing.T) {
 		}
 		t.Log(time.Since(began))
 	}
-	if n := query[int](t, direct, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"); n != 0 {
+	if n := query[int](t, direct, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"); n != 0 {
 		t.Errorf("%d locks are left", n)
 	}
 	m := present(t, o, 1<<62+1)
