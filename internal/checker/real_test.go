@@ -86,7 +86,7 @@ func newRealWorld(t *testing.T, seed uint64, name string, s side, unseen bool) *
 	rules := map[string]checker.Rule{}
 	for _, k := range kinds[:1+d.N(3)] {
 		r := relay.Route{Name: name + "-" + k, Backoff: &core.Backoff{Base: 20 * time.Millisecond, Cap: 100 * time.Millisecond, Attempts: []int{-1, 3}[d.N(2)]}}
-		r.BlockAfterAbandon = k == "blocking"
+		r.BlockAfterAbandon, r.Units = k == "blocking", []int{1, 4, 16, 64}[d.N(4)]
 		if k == "loose" {
 			r.Order = core.OrderBestEffort
 		}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -30,6 +31,7 @@ func (l *link) dial(ctx context.Context) (*conn, error) {
 	props.SetClientConnectionName(l.opts.Name + " " + l.name)
 	cfg := amqp.Config{Heartbeat: l.opts.Heartbeat, Properties: props}
 	var out *batchConn
+	began := time.Now()
 	stop := func() bool { return true }
 	cfg.Dial = func(string, string) (net.Conn, error) {
 		var d net.Dialer
@@ -57,7 +59,7 @@ func (l *link) dial(ctx context.Context) (*conn, error) {
 	if err != nil {
 		if out != nil {
 			_ = out.Close()
-			if cause := out.readError(); cause != nil && (errors.Is(err, amqp.ErrClosed) || tlsProblem(cause) || supposed(err) && !ended(cause)) {
+			if cause := out.readError(); cause != nil && (errors.Is(err, amqp.ErrClosed) || tlsProblem(cause) || supposed(err) && !refusal(cause, time.Since(began))) {
 				err = cause
 			}
 		}
@@ -72,9 +74,14 @@ func (l *link) dial(ctx context.Context) (*conn, error) {
 // supposed reports an error that the driver makes up when a handshake ends without a word from the broker.
 func supposed(err error) bool { return err == amqp.ErrCredentials || err == amqp.ErrVhost } //nolint:errorlint // these very ones
 
-// ended reports that the broker closed the connection in order. That is how RabbitMQ refuses a user; one that was lost
-// or took too long says nothing about the user.
-func ended(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
+// silence is less than the three seconds after which RabbitMQ closes the connection of a user that it refuses.
+const silence = 2500 * time.Millisecond
+
+// refusal reports that the other side closed the connection so long after the attempt began that it may be the broker,
+// which refuses the user. A connection that was cut, or took too long, says nothing about the user.
+func refusal(err error, after time.Duration) bool {
+	return after >= silence && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET))
+}
 
 // secure returns raw with TLS on it, after the handshake.
 func (o *Options) secure(ctx context.Context, raw net.Conn, uri amqp.URI) (net.Conn, error) {
