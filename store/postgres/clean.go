@@ -26,22 +26,46 @@ WHERE name = {cleaner} AND (owner = $1 OR value NOT BETWEEN (extract(epoch FROM 
                                                         AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $3)
 RETURNING true`
 
-// sweepSQL abandons what expired while it waited for a time, and tells the owners of its keys. What is due is its
-// owner's, who finds out. It never waits for a lock.
+// sweepSQL abandons what expired while it waited for a time, and what is due in units that nobody owns. What is due in
+// other units is left to their owners, who find out. It never waits for a lock. Owners are told of the keys that a retry
+// held; nobody remembers anything of what is due and has no owner.
+//
+//	f  the routes with due records that expire some day
+//	n  the slots of these that nobody owns
+//	w  what expired while it waited for a time
+//	x  what is due and has no owner
 const sweepSQL = `
-WITH d AS MATERIALIZED (
+WITH RECURSIVE f AS (
+    (SELECT o.route FROM {outbox} o WHERE ` + expiresDueSQL + ` ORDER BY o.route LIMIT 1)
+    UNION ALL
+    SELECT (SELECT o.route FROM {outbox} o WHERE ` + expiresDueSQL + ` AND o.route > f.route ORDER BY o.route LIMIT 1) FROM f WHERE f.route IS NOT NULL
+), n AS MATERIALIZED (
+    SELECT f.route, ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = f.route AND un.owner <> 0), 0) AS slots
+    FROM f WHERE f.route IS NOT NULL
+), w AS MATERIALIZED (
     SELECT o.route, o.seq FROM {outbox} o
     WHERE o.expires_at IS NOT NULL AND o.due_at IS NOT NULL AND o.settled_at IS NULL AND o.expires_at <= statement_timestamp() AND NOT ` + liveHoldSQL + `
     ORDER BY o.expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
+), x AS MATERIALIZED (
+    SELECT x.route, x.seq FROM n CROSS JOIN LATERAL (
+        SELECT o.route, o.seq FROM {outbox} o
+        WHERE o.route = n.route AND ` + expiresDueSQL + ` AND o.expires_at <= statement_timestamp() AND (n.slots >> o.slot) & 1 = 1 AND NOT ` + liveHoldSQL + `
+        ORDER BY o.expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ) x
+    WHERE n.slots <> 0 LIMIT 1000 - (SELECT count(*) FROM w)
 ), u AS (
     UPDATE {outbox} o SET state = 5, reason = 'expired', blocks = o.key <> '', due_at = NULL, retry = false, hold = 0, held_since = NULL,
         settled_at = clock_timestamp(), version = o.version + 1
-    FROM d WHERE o.route = d.route AND o.seq = d.seq RETURNING o.route, o.seq, o.id, o.key, o.slot
+    FROM (SELECT w.*, true AS tell FROM w UNION ALL SELECT x.*, false FROM x) d WHERE o.route = d.route AND o.seq = d.seq
+    RETURNING o.route, o.seq, o.id, o.key, o.slot, d.tell
 ), c AS (
     INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
-    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u WHERE u.key <> ''
+    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u WHERE u.key <> '' AND u.tell
 )
 SELECT count(*) FROM u`
+
+// expiresDueSQL is whether record o is due and expires some day: the predicate of an index.
+const expiresDueSQL = `o.expires_at IS NOT NULL AND o.due_at IS NULL AND o.settled_at IS NULL`
 
 // purgeSQL deletes settled rows of one class, the oldest first. Of a row that holds its key the owner is told.
 func purgeSQL(class retentionClass) string {
@@ -88,9 +112,10 @@ func (o *Outbox) keeps(class retentionClass) time.Duration {
 var _ core.Cleaner = (*Outbox)(nil)
 
 // Clean keeps the outbox small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
-// waited for a time, and deletes up to 1,000 records each of those published, abandoned and withdrawn whose time in
-// Options.Retention is over, by the database's clock. The lease is a row of waybill_meta, from a millisecond to an hour
-// long. Clean waits for no lock of rows: what others hold is left for the next call.
+// waited for a time, or are due in units that nobody owns, and deletes up to 1,000 records each of those published,
+// abandoned and withdrawn whose time in Options.Retention is over, by the database's clock. The lease is a row of
+// waybill_meta, from a millisecond to an hour long. Clean waits for no lock of rows: what others hold is left for the
+// next call.
 func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
 	var p []string
 	if owner == "" {

@@ -23,7 +23,11 @@ func TestCleanPlans(t *testing.T) {
 		insert(2_500, "state, settled_at, reason", "5, now(), CASE WHEN i % 2 = 0 THEN 'cancelled' ELSE 'replaced' END")
 		insert(2_500, "state, settled_at", "3, now() - interval '1 hour'")
 		insert(2_500, "due_at, expires_at", "now() + interval '1 day', now()")
+		insert(20_000, "route, expires_at", "'owned', now()")
+		insert(20_000, "route, expires_at", "'r' || i % 10, now() + interval '1 day'")
+		insert(2_500, "route, expires_at", "'r' || i % 10, now()")
 	})
+	exec("INSERT INTO waybill.waybill_outbox_units (route, from_slot, to_slot, slots, owner, low, careful, term) VALUES ('owned', 0, 64, -1, 7, 0, 0, 1)")
 	exec("ANALYZE")
 	for _, tc := range []struct {
 		name    string
@@ -57,11 +61,13 @@ func TestCleanPlans(t *testing.T) {
 			t.Errorf("one call did %+v", done)
 		}
 	}
-	if withdrawn != 2500 || published != 2500 || expired != 2500 || calls != 3 {
-		t.Errorf("%d withdrawn and %d published deleted, %d expired in %d calls, want 2,500 each in 3", withdrawn, published, expired, calls)
+	if withdrawn != 2500 || published != 2500 || expired != 5000 || calls != 6 {
+		t.Errorf("%d withdrawn and %d published deleted, %d expired in %d calls, want 2,500, 2,500 and 5,000 in 6", withdrawn, published, expired, calls)
 	}
+	p := explain(t, pool, o.names, sweepSQL)
+	p.check(t, "sweep: what has expired has an owner", 200)
 	var left int
-	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM waybill.waybill_outbox").Scan(&left); err != nil || left != 197_500 {
-		t.Errorf("%d rows are left, want 197,500 (%v)", left, err)
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM waybill.waybill_outbox").Scan(&left); err != nil || left != 240_000 {
+		t.Errorf("%d rows are left, want 240,000 (%v)", left, err)
 	}
 }

@@ -72,9 +72,9 @@
 //
 // By default a published record is deleted by its settle, an abandoned one is kept for ever, and a withdrawn one is
 // gone with the transaction that withdrew it. Options.Retention says otherwise. [Outbox.Clean] deletes what has been
-// kept for long enough, in batches, and abandons what expired while it waited for a time; what is due its owner
-// abandons. One process at a time cleans: the lease is a row of waybill_meta that ends by itself. When an abandoned
-// record that blocks its key is deleted, the key goes on.
+// kept for long enough, in batches. It abandons what expired while it waited for a time, and what is due and expired in
+// units that nobody owns; in other units the owner does. One process at a time cleans: the lease is a row of
+// waybill_meta that ends by itself. When an abandoned record that blocks its key is deleted, the key goes on.
 //
 // # Upgrades
 //
