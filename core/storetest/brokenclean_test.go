@@ -45,6 +45,48 @@ func settling(outcome func(r *outbox.Record) outbox.Outcome, wanted func(r *outb
 	}}
 }
 
+// owning cleans as if somebody owned all that nobody serves.
+func owning(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
+	roster, err := b.inner.Meet(ctx, outbox.Meeting{})
+	if err != nil {
+		return core.Cleaned{}, err
+	}
+	self := outbox.Member{Session: 1, Beat: 1, Lease: time.Hour}
+	for _, route := range roster.Unserved {
+		self.Serves = append(self.Serves, outbox.Serving{Route: route, Units: 1})
+	}
+	if roster, err = b.inner.Meet(ctx, outbox.Meeting{Self: self, Join: true}); err != nil {
+		return core.Cleaned{}, err
+	}
+	take := outbox.Meeting{Self: self}
+	take.Self.Beat++
+	for _, u := range roster.Units {
+		if u.Owner == 0 {
+			take.Moves = append(take.Moves, outbox.Move{Unit: u.Unit, To: self.Session})
+		}
+	}
+	if _, err = b.inner.Meet(ctx, take); err != nil {
+		return core.Cleaned{}, err
+	}
+	done, err := b.inner.Clean(ctx, owner, lease)
+	_, left := b.inner.Meet(ctx, outbox.Meeting{Self: take.Self, Leave: true})
+	return done, errors.Join(err, left)
+}
+
+// lonely cleans as if all members had left.
+func lonely(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
+	roster, err := b.inner.Meet(ctx, outbox.Meeting{})
+	for i := range roster.Members {
+		if err == nil {
+			_, err = b.inner.Meet(ctx, outbox.Meeting{Self: roster.Members[i], Leave: true})
+		}
+	}
+	if err != nil {
+		return core.Cleaned{}, err
+	}
+	return b.inner.Clean(ctx, owner, lease)
+}
+
 // cleanFaults are cleaners with one fault each, and the check that must notice.
 var cleanFaults = []struct {
 	name, check string
@@ -69,6 +111,8 @@ var cleanFaults = []struct {
 		func(r *outbox.Record) bool { return r.Envelope.Expired(time.Now()) },
 	)},
 	{"swept ones hold back their key", "clean-frees-the-keys-of-what-it-sweeps", blocksAlways},
+	{"what is due waits for its owner though there is none", "clean-sweeps-what-nobody-owns", broken{clean: owning}},
+	{"nobody counts as owner", "clean-leaves-what-is-due-to-its-owner", broken{clean: lonely}},
 	{"held ones are deleted", "clean-never-deletes-what-is-not-settled", settling(outbox.Published, func(*outbox.Record) bool { return true })},
 	{"nothing is deleted", "clean-never-deletes-what-is-not-settled", broken{retain: func(core.Retention) core.Retention {
 		return core.Retention{Abandoned: -1}

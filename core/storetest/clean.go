@@ -2,6 +2,8 @@ package storetest
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
@@ -19,6 +21,8 @@ var cleanChecks = []named{
 	{"clean-elects-one", cleanElectsOne},
 	{"clean-sweeps-what-expired", cleanSweeps},
 	{"clean-frees-the-keys-of-what-it-sweeps", cleanFreesKeys},
+	{"clean-sweeps-what-nobody-owns", cleanSweepsUnowned},
+	{"clean-leaves-what-is-due-to-its-owner", cleanLeavesOwned},
 	{"clean-never-deletes-what-is-not-settled", cleanKeepsUnsettled},
 	{"clean-keeps-what-retention-says", cleanHeedsRetention},
 	{"published-records-are-kept-for-their-retention", publishedAreKept},
@@ -141,29 +145,27 @@ func cleanElectsOne(k *kit) {
 // What expires while it waits for a time is abandoned as expired, whether it is scheduled or to be retried. What is
 // held, not yet expired, or in line of an owner, who finds out himself, is left alone. ST-11.
 func cleanSweeps(k *kit) {
-	k.cleaner()
+	k.clean()
 	const ttl = time.Second
 	held := k.takeIDs(k.stage(k.msg(core.TTL(ttl))))
 	failed := k.stage(k.msg(core.TTL(ttl)))
 	k.retry(k.takeIDs(failed)[0], far)
 	lasting := k.stage(k.msg(), k.msg(core.TTL(far)))
-	due := k.stage(k.msg(core.TTL(ttl)))
-	scheduled := k.stage(k.msg(core.TTL(ttl), core.Delay(ttl/2)))
+	waiting := k.stage(k.msg(core.TTL(ttl)), k.msg(core.TTL(ttl), core.Delay(ttl/2)))
 	if done := k.clean(); done.Expired != 0 {
 		k.fail("%d were swept before anything had expired", done.Expired)
 	}
 	k.expire(ttl)
-	if done := k.clean(); done.Expired != 2 {
-		k.fail("%d were swept, want 2", done.Expired)
-	}
-	for _, id := range []string{failed[0], scheduled[0]} {
+	due, scheduled := waiting[0], waiting[1]
+	swept := k.clean().Expired
+	for _, id := range []string{failed[0], scheduled} {
 		k.is("after the sweep", id, core.StateAbandoned, core.ReasonExpired)
 	}
-	rs := k.takeIDs(append(lasting, due...))
-	if r := &rs[2]; !r.Expires || r.Life > 0 {
-		k.fail("a record that has expired has %s left, expires: %v", r.Life, r.Expires)
+	k.is("after the sweep", due, core.StatePending, core.ReasonNone)
+	found := k.drainPast(append(lasting, due), due)
+	if want := len(failed) + len(waiting); swept != 2 || swept+found != want {
+		k.fail("%d were swept, and %d were found expired by their owner, want %d in all", swept, found, want)
 	}
-	k.settle(outbox.Abandon(&rs[2], core.ReasonExpired, errNo))
 	k.none("the rest is expired or held")
 	k.published(held...) // it was its member's
 	if done := k.clean(); done.Expired != 0 {
@@ -171,19 +173,120 @@ func cleanSweeps(k *kit) {
 	}
 }
 
-// A swept message holds back its key no longer. ST-11 OR-02.
+// A swept message holds back its key no longer. What has expired behind it is due then: its owner finds out. ST-11
+// OR-02.
 func cleanFreesKeys(k *kit) {
-	k.cleaner()
+	k.clean()
 	const ttl = 500 * time.Millisecond
-	head := k.stage(k.msg(core.Key("k"), core.TTL(ttl)))
+	key := core.Key("k")
+	head := k.stage(k.msg(key, core.TTL(ttl)))
 	k.retry(k.takeIDs(head)[0], far)
-	rest := k.stage(k.msg(core.Key("k")), k.msg(core.Key("k")))
+	rest := k.stage(k.msg(key, core.TTL(ttl)), k.msg(key), k.msg(key, core.TTL(ttl)), k.msg(key))
 	k.none("an earlier one of their key waits for a retry")
 	k.expire(ttl)
-	if done := k.clean(); done.Expired != 1 {
-		k.fail("%d were swept, want 1", done.Expired)
+	swept := k.clean().Expired
+	k.is("after the sweep", head[0], core.StateAbandoned, core.ReasonExpired)
+	found := k.drainPast(rest, rest[0], rest[2])
+	if swept != 1 || swept+found != 3 {
+		k.fail("%d were swept, and %d were found expired by their owner, want 1, and 3 in all", swept, found)
 	}
-	k.drainIDs(rest)
+	k.none("all are settled")
+}
+
+// drainPast is drainIDs, but as engines do it abandons what has expired, of which there must be exactly these. It
+// returns their number.
+func (k *kit) drainPast(ids []string, expired ...string) (n int) {
+	for i, id := range ids {
+		r := k.takeIDs(ids[i : i+1])[0]
+		past := r.Expires && r.Life <= 0
+		if past != slices.Contains(expired, id) {
+			k.fail("message %d of %d has %s left, expires: %v", i, len(ids), r.Life, r.Expires)
+		}
+		if !past {
+			k.published(r)
+			continue
+		}
+		n++
+		k.settle(outbox.Abandon(&r, core.ReasonExpired, errNo))
+		k.is("found expired by its owner", id, core.StateAbandoned, core.ReasonExpired)
+	}
+	return n
+}
+
+// sweepable stages messages that expire after ttl, half of them with a key, and one behind them that does not.
+func (k *kit) sweepable(ttl time.Duration) (expire []string, lasts string) {
+	const each = 8
+	for i := range each {
+		expire = append(expire, k.stage(k.msg(core.TTL(ttl)), k.msg(core.Key(fmt.Sprint("k", i)), core.TTL(ttl)))...)
+	}
+	return expire, k.stage(k.msg(core.Key("k0")))[0]
+}
+
+// What is due and expired is abandoned too where nobody owns it: on a route that nobody has served yet, and when its
+// owner has left. Else it would stay for as long as nobody serves the route. ST-11.
+func cleanSweepsUnowned(k *kit) {
+	k.clean()
+	k.join.Do(func() {}) // no member
+	for _, of := range []string{"a route that was never served", "a route whose member has left"} {
+		ids, lasts := k.sweepable(short)
+		k.expire(short)
+		if done := k.clean(); done.Expired != len(ids) {
+			k.fail("%s: %d were swept, want %d", of, done.Expired, len(ids))
+		}
+		for _, id := range ids {
+			k.is(of, id, core.StateAbandoned, core.ReasonExpired)
+		}
+		k.drainIDs([]string{lasts}) // by a member that joins for it
+		k.none("the others are expired")
+		k.unowned()
+	}
+}
+
+// Of a route with several units, one owner's due messages are left to it, even if nobody owns the others. ST-11.
+func cleanLeavesOwned(k *kit) {
+	k.clean()
+	k.join.Do(func() {}) // not the driver
+	self := newDriver(k.store).self
+	self.Serves = []outbox.Serving{{Route: k.route, Units: 2}}
+	meet := func(m outbox.Meeting) outbox.Roster {
+		self.Beat++
+		m.Self = self
+		roster, err := k.store.Meet(k.ctx, m)
+		k.must("meet", err)
+		return roster
+	}
+	units := meet(outbox.Meeting{Join: true}).Units
+	at := slices.IndexFunc(units, func(u outbox.Owned) bool { return u.Unit.Route == k.route })
+	if at < 0 {
+		k.fail("a route that is served has no unit")
+	}
+	mine := units[at].Unit
+	meet(outbox.Meeting{Moves: []outbox.Move{{Unit: mine, To: self.Session}}})
+	tx := k.begin()
+	var owned, others []string
+	for len(owned) < 4 || len(others) < 4 {
+		m := k.msg(core.TTL(short))
+		k.stageIn(tx, m)
+		if mine.Slots().Has(outbox.SlotOf(k.route, "", m.ID)) {
+			owned = append(owned, m.ID)
+		} else {
+			others = append(others, m.ID)
+		}
+	}
+	k.commit(tx)
+	k.expire(short)
+	swept := k.clean().Expired
+	if swept > len(others) {
+		k.fail("%d were swept, though only %d have no owner", swept, len(others))
+	}
+	for _, id := range owned {
+		k.is("in the unit of a live member", id, core.StatePending, core.ReasonNone)
+	}
+	meet(outbox.Meeting{Leave: true})
+	swept += k.clean().Expired
+	if want := len(owned) + len(others); swept != want {
+		k.fail("%d were swept, want %d", swept, want)
+	}
 }
 
 // With no retention at all everything that is not settled stays, and what was abandoned goes, counted by reason. DB-09.
