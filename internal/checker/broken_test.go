@@ -322,9 +322,9 @@ func TestMutations(t *testing.T) {
 			if err := os.WriteFile(overlay, text, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			histories := "10000" // the rarest are found in some thousands
+			histories := "40000" // the rarest are found in some thousands
 			if m.spare {
-				histories = "3000"
+				histories = "10000"
 			}
 			cmd := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-overlay", overlay, "-run", "^TestHistories$", ".", "-histories", histories)
 			out, err := cmd.CombinedOutput()

@@ -2,4 +2,4 @@
 
 package checker_test
 
-const defaultHistories = 3_000
+const defaultHistories = 10_000
