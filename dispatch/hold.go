@@ -240,6 +240,9 @@ func shut(it *Item) int {
 // that store it.
 func (d *Dispatcher) calm() (moves []outbox.Move) {
 	for _, rt := range d.routes {
+		if slices.Max(rt.careful[:]) == 0 {
+			continue
+		}
 		for _, u := range rt.sortedUnits() {
 			care := int64(0)
 			for s := u.From; s < u.To; s++ {

@@ -10,6 +10,7 @@ import (
 // tally is what the shares are worked out from.
 type tally struct {
 	members []*outbox.Member
+	routes  []string // of all units, sorted
 	load    map[outbox.Session]int
 	counts  map[outbox.Session]map[string]int
 	serves  map[outbox.Session]map[string]bool // and whether it is able
@@ -124,6 +125,13 @@ func (d *Dispatcher) tally() *tally {
 		}
 		t.add(o.Owner, o.Unit.Route, 1)
 	}
+	for i := range d.roster.Units {
+		if route := d.roster.Units[i].Unit.Route; i == 0 || route != d.roster.Units[i-1].Unit.Route {
+			t.routes = append(t.routes, route)
+		}
+	}
+	slices.Sort(t.routes)
+	t.routes = slices.Compact(t.routes)
 	return t
 }
 
@@ -155,7 +163,7 @@ func (t *tally) least(route string) (best *outbox.Member) {
 // next returns a unit's move from one member to another that makes the shares fairer; from is 0 if they are fair.
 func (t *tally) next() (from, to outbox.Session, route string) {
 	for _, a := range t.members {
-		for _, route := range sortedNames(t.counts[a.Session]) {
+		for _, route := range t.routes {
 			if t.counts[a.Session][route] == 0 || t.serves[a.Session][route] {
 				continue
 			}
@@ -173,7 +181,7 @@ func (t *tally) next() (from, to outbox.Session, route string) {
 			if a == b || t.load[a.Session] == 0 || t.fewer(a, -1, b, 1) { // a - 1 must not be below b + 1
 				continue
 			}
-			for _, route := range sortedNames(t.counts[a.Session]) {
+			for _, route := range t.routes {
 				if t.counts[a.Session][route] > 0 && t.serves[b.Session][route] {
 					return a.Session, b.Session, route
 				}

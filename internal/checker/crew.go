@@ -121,7 +121,9 @@ func (l *Ledger) met(p *Process, m *outbox.Meeting, r *outbox.Roster) {
 func (l *Ledger) moved(p *Process, u *outbox.Owned) {
 	c := &l.crew
 	old, known := c.owners[u.Unit]
-	c.owners[u.Unit] = ownership{u.Owner, u.Term}
+	if now := (ownership{u.Owner, u.Term}); !known || old != now {
+		c.owners[u.Unit] = now
+	}
 	if !known || old.owner == u.Owner {
 		return
 	}

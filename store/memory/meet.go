@@ -158,8 +158,12 @@ func (s *Store) roster(self outbox.Session) outbox.Roster {
 		out.Members = append(out.Members, member)
 	}
 	slices.SortFunc(out.Members, func(a, b outbox.Member) int { return cmp.Compare(a.Session, b.Session) })
-	now := s.now()
-	for _, name := range s.names() {
+	now, names, units := s.now(), s.names(), 0
+	for _, name := range names {
+		units += len(s.routes[name].units)
+	}
+	out.Units = make([]outbox.Owned, 0, units)
+	for _, name := range names {
 		rt := s.routes[name]
 		for _, u := range rt.units {
 			out.Units = append(out.Units, u.Owned)
