@@ -21,8 +21,8 @@ const (
 	batchWait    = 5 * time.Millisecond
 )
 
-// consumeBatch compares a consumer in batch mode with a hand-written loop that does the same: 100 messages a transaction,
-// one statement for the marks, one for the effects, one multiple ack; two at a time.
+// consumeBatch compares a consumer in batch mode with a hand-written loop that does the same: 100 messages a
+// transaction, one statement for the marks, one for the effects, one multiple ack; two at a time.
 func consumeBatch(ctx context.Context, env *servers, s scale) ([]row, error) {
 	n := 3 * s.consume
 	r, err := pairs(ctx, s.pairs,

@@ -18,8 +18,8 @@ import (
 
 const pacedRate = 200 // messages a second
 
-// latency measures at a paced rate: from the return of the commit to the arrival at a consumer, against a direct confirmed
-// publish from its start to the arrival at the same kind of consumer.
+// latency measures at a paced rate: from the return of the commit to the arrival at a consumer, against a direct
+// confirmed publish from its start to the arrival at the same kind of consumer.
 func latency(ctx context.Context, env *servers, s scale) ([]row, error) {
 	p50 := row{name: "commit to arrival at 200 msg/s, p50, against a direct confirmed publish", unit: "ms", target: "≤ 4"}
 	p99 := row{name: "commit to arrival at 200 msg/s, p99, against a direct confirmed publish", unit: "ms", target: "≤ 4.5"}

@@ -103,9 +103,10 @@ SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::bytea[
 	return err
 }
 
-// stageConcurrent measures commits a second of 16 producers: without staging; staging with a relay asleep (the messages are
-// due tomorrow, so it stays asleep), with Stage and through the unit of work; staging what is due now while no relay runs, so that each looks in vain whether one sleeps; with a hand-written
-// insert instead; and staging with a relay that drains to nowhere, wake-up on against off.
+// stageConcurrent measures commits a second of 16 producers: without staging; staging with a relay asleep (the messages
+// are due tomorrow, so it stays asleep), with Stage and through the unit of work; staging what is due now while no
+// relay runs, so that each looks in vain whether one sleeps; with a hand-written insert instead; and staging with a
+// relay that drains to nowhere, wake-up on against off.
 func stageConcurrent(ctx context.Context, env *servers, s scale) ([]row, error) {
 	none := func(ctx context.Context) (sample, error) { return produce(ctx, env, s, load{}) }
 	asleep, err := pairs(ctx, s.pairs, none, func(ctx context.Context) (sample, error) {

@@ -114,8 +114,8 @@ func TestBatchesOfSeveralHandlers(t *testing.T) {
 	})
 }
 
-// IN-08: with BatchWait a batch waits to fill, no longer than that, and goes at once when it is full, when nothing more can
-// come, or at a stop back to the queue.
+// IN-08: with BatchWait a batch waits to fill, no longer than that, and goes at once when it is full, when nothing more
+// can come, or at a stop back to the queue.
 func TestBatchWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -205,8 +205,8 @@ func TestBatchesKeepKeys(t *testing.T) {
 	})
 }
 
-// IN-08: a batch that fails, panics, answers nonsense or ends its goroutine is handled one by one; its bad message alone
-// is retried or parked.
+// IN-08: a batch that fails, panics, answers nonsense or ends its goroutine is handled one by one; its bad message
+// alone is retried or parked.
 func TestBatchFallsBack(t *testing.T) {
 	t.Parallel()
 	bad := func(ids []string) bool { return slices.Contains(ids, "id-3") }

@@ -56,8 +56,8 @@ func New(bus core.Subscriber, opts Options) (*Consumer, error) {
 }
 
 // Handle registers handlers for the messages of one queue. A message reaches the handler whose name is its CloudEvents
-// type, or else the one whose name is its topic, or else that of [core.AnyMessage]. The error lists every problem of sub and handlers, those with the
-// transport included; nothing is registered then. It opens nothing.
+// type, or else the one whose name is its topic, or else that of [core.AnyMessage]. The error lists every problem of
+// sub and handlers, those with the transport included; nothing is registered then. It opens nothing.
 func (c *Consumer) Handle(sub core.Subscription, handlers ...core.Handler) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,10 +89,10 @@ func (c *Consumer) Handle(sub core.Subscription, handlers ...core.Handler) error
 	return nil
 }
 
-// Run receives and handles until ctx ends, or until there has been nothing to do for Options.IdleTimeout, then drains and
-// returns nil. It returns an error only if nothing was registered, if it is running already, or if a subscription that
-// never worked, or what its handlers need, is misconfigured; the error then joins those of all subscriptions. It may be
-// called again after it returned.
+// Run receives and handles until ctx ends, or until there has been nothing to do for Options.IdleTimeout, then drains
+// and returns nil. It returns an error only if nothing was registered, if it is running already, or if a subscription
+// that never worked, or what its handlers need, is misconfigured; the error then joins those of all subscriptions. It
+// may be called again after it returned.
 func (c *Consumer) Run(ctx context.Context) error {
 	_, err := c.run(ctx, max(c.opts.IdleTimeout, 0), false)
 	return err
@@ -162,8 +162,8 @@ func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Coun
 	return total, err
 }
 
-// awaitFirst waits for the first attempt of all n subscriptions, for startWait at most, and reports whether none of them
-// is misconfigured.
+// awaitFirst waits for the first attempt of all n subscriptions, for startWait at most, and reports whether none of
+// them is misconfigured.
 func awaitFirst(ctx context.Context, first <-chan error, n int) bool {
 	timer := time.NewTimer(startWait)
 	defer timer.Stop()

@@ -7,37 +7,39 @@
 //   - Nothing is dropped: what cannot be handled is parked with a reason, what failed comes again, what was not started
 //     at a stop goes back at once.
 //   - A message without a handler is parked, or handled by the one for [core.AnyMessage], or dropped with a warning if
-//     Options.Unknown says so. One that expired, one that the transport marked as unusable, and one that was
-//     delivered [core.Subscription].MaxDeliveries times without an outcome, are parked without running a handler. From half
-//     of that number on a message is a suspect and is handled alone: nothing else of its subscription runs, everything
+//     Options.Unknown says so. One that expired, one that the transport marked as unusable, and one that was delivered
+//     [core.Subscription].MaxDeliveries times without an outcome, are parked without running a handler. From half of
+//     that number on a message is a suspect and is handled alone: nothing else of its subscription runs, everything
 //     else is given back first and nothing more is received, so that a message that kills its process cannot spend the
 //     budget of others. A broker that pushes ahead of Receive still counts what it pushed; suspects are therefore
 //     handled in random order.
 //   - A handler's error decides: [core.Reject] parks, [core.RetryAfter] delays, [core.Outage] gives back at no cost and
 //     pauses the subscription, any other (a panic too) is retried by the policy until its attempts are spent. A custom
-//     policy gets the error in hand. One that panics, answers nonsense, does not answer within 5 s, or asks for more than
-//     the transport can hold parks the message. A transport with fixed delays holds one for the next of
+//     policy gets the error in hand. One that panics, answers nonsense, does not answer within 5 s, or asks for more
+//     than the transport can hold parks the message. A transport with fixed delays holds one for the next of
 //     [core.Subscription].RetryDelays that is not shorter, or else for the last: the declared delays are those of the
 //     policy before jitter, or the default policy's for a custom one that declares none.
 //   - With Options.InProcess a failed handler is first repeated in the process, the inbox's transaction included, each
 //     time through all middleware. The broker sees one attempt.
 //   - A batch handler's batch that fails is handled one by one, through the ordinary path.
-//   - With [core.Subscription].InOrder a message of a key is handled only when the one before it is done or parked, also
-//     through failures, outages, stops and a take-over by another consumer: a retry waits in place, with its key behind it
-//     and other keys going on, and what goes back goes back in order. A message that was handled may come again, later
-//     ones of its key too: the inbox absorbs it.
+//   - With [core.Subscription].InOrder a message of a key is handled only when the one before it is done or parked,
+//     also through failures, outages, stops and a take-over by another consumer: a retry waits in place, with its key
+//     behind it and other keys going on, and what goes back goes back in order. A message that was handled may come
+//     again, later ones of its key too: the inbox absorbs it.
 //   - While a subscription is paused it gives back what it has not started, and probes with one message at a time after
 //     1 s, doubled up to 30 s; the first that shows no outage ends the pause.
 //   - Neither a message, nor a failed settle, nor a lost broker ends Run. Only an error of configuration before a
 //     subscription's first success does, and then Run reports those of all subscriptions.
 //   - When Run's context ends, every subscription at once stops receiving, gives back what it has not started, and lets
-//     running handlers finish for Options.DrainTimeout; then it cancels their contexts, and what they give up goes back.
+//     running handlers finish for Options.DrainTimeout; then it cancels their contexts, and what they give up goes
+//     back.
 //
 // # Concurrency
 //
 // Up to Subscription.Concurrency handlers of one subscription run at a time. Deliveries of one ordering key are handled
 // one at a time in the order of their arrival; a message that is retried later or given back does not hold up the next
-// of its key. There is no goroutine and no memory for a key that has nothing in progress. A batch counts as one handler.
+// of its key. There is no goroutine and no memory for a key that has nothing in progress. A batch counts as one
+// handler.
 //
 // Handle must not be called while Run runs. Run is called once at a time.
 //
@@ -48,18 +50,18 @@
 //
 // # Limits
 //
-// A handler may run as long as the transport leaves a delivery with its receiver; deliveries are not extended. A handler
-// that does not return within 5 s after its context was cancelled is left behind and Run returns without it: its delivery
-// goes back to the queue, and its late result settles nothing.
+// A handler may run as long as the transport leaves a delivery with its receiver; deliveries are not extended. A
+// handler that does not return within 5 s after its context was cancelled is left behind and Run returns without it:
+// its delivery goes back to the queue, and its late result settles nothing.
 //
 // While a subscription is paused a broker that pushes ahead of Receive may hold up to Prefetch messages for it; other
 // consumers of the queue do not get these until the pause ends. A probe runs as long as its handler does.
 //
-// In-process retries take a handler's place while they wait. Retries in place keep their message unsettled: their delays
-// together must stay below the time the broker leaves a delivery with its receiver (RabbitMQ: consumer_timeout, 30 min),
-// or it is delivered again; their attempts are counted in the process and start again with it. A policy without an end
-// blocks its key for good. While Prefetch messages wait in place nothing else of the queue is received. Without a key,
-// InOrder promises nothing: such a message is retried later, as ever.
+// In-process retries take a handler's place while they wait. Retries in place keep their message unsettled: their
+// delays together must stay below the time the broker leaves a delivery with its receiver (RabbitMQ: consumer_timeout,
+// 30 min), or it is delivered again; their attempts are counted in the process and start again with it. A policy
+// without an end blocks its key for good. While Prefetch messages wait in place nothing else of the queue is received.
+// Without a key, InOrder promises nothing: such a message is retried later, as ever.
 //
 // A batch has one span, linked to those of its messages, and one entry in the duration histogram; middleware and
 // in-process retries are not for the batch but for its messages one by one.

@@ -27,11 +27,11 @@ func (r *runner) setCondition(down bool, err error) { //nolint:revive // a fact,
 	r.down = down
 }
 
-// Health says how the consumer is. The checks are "run" and "queue NAME" for each subscription. It asks nobody and never
-// waits; ctx is there for what it may ask one day. It is safe for concurrent use at any time.
+// Health says how the consumer is. The checks are "run" and "queue NAME" for each subscription. It asks nobody and
+// never waits; ctx is there for what it may ask one day. It is safe for concurrent use at any time.
 //
-// Live is false if Run ended with an error. Ready is true if the consumer runs and all its subscriptions are open. One that
-// is paused, because something that its handlers need is down, is a degradation.
+// Live is false if Run ended with an error. Ready is true if the consumer runs and all its subscriptions are open. One
+// that is paused, because something that its handlers need is down, is a degradation.
 func (c *Consumer) Health(_ context.Context) core.Health {
 	h := core.Health{Live: true, Ready: true}
 	c.mu.Lock()
@@ -73,8 +73,8 @@ func (r *runner) health(h *core.Health) {
 	}
 }
 
-// keepRunners remembers the runners of the run that goes on, for Health; nil and its error when it is over. The error of a
-// RunOnce is its caller's.
+// keepRunners remembers the runners of the run that goes on, for Health; nil and its error when it is over. The error
+// of a RunOnce is its caller's.
 func (c *Consumer) keepRunners(runners []*runner, err error, once bool) { //nolint:revive // a fact, not a mode
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
-// OR-09: a message that fails is retried in place: its key waits, other keys go on, and what fails for good lets its key
-// go on.
+// OR-09: a message that fails is retried in place: its key waits, other keys go on, and what fails for good lets its
+// key go on.
 func TestInOrderRetriesInPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -119,8 +119,8 @@ func TestInOrderNeedsNoDelayedDelivery(t *testing.T) {
 	})
 }
 
-// OR-09: whatever fails, whoever stops: the effects of a key come in the order of its messages. A message may come again
-// after a stop; nobody handles one before an earlier one of its key is done or parked.
+// OR-09: whatever fails, whoever stops: the effects of a key come in the order of its messages. A message may come
+// again after a stop; nobody handles one before an earlier one of its key is done or parked.
 func TestInOrderModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

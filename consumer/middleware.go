@@ -32,10 +32,10 @@ func Timeout(d time.Duration) core.Middleware {
 	}
 }
 
-// Throttle returns a middleware that lets at most perSecond handlers begin a second, all users of it together, and burst
-// at once (at least 1). The others wait with their place taken; give the rate of a whole service divided by its replicas.
-// When the context ends meanwhile, the message goes back at no cost. Put it outside of Timeout, or its wait counts. A
-// rate of zero or less, or one that is no number, means no limit.
+// Throttle returns a middleware that lets at most perSecond handlers begin a second, all users of it together, and
+// burst at once (at least 1). The others wait with their place taken; give the rate of a whole service divided by its
+// replicas. When the context ends meanwhile, the message goes back at no cost. Put it outside of Timeout, or its wait
+// counts. A rate of zero or less, or one that is no number, means no limit.
 func Throttle(perSecond float64, burst int) core.Middleware {
 	var (
 		mu   sync.Mutex

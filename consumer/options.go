@@ -37,16 +37,16 @@ type Options struct {
 	// Retry is the policy of subscriptions that set none; nil means DefaultRetry. An empty schedule parks at once.
 	Retry *core.Backoff
 	// InProcess repeats a failed handler in this process, for subscriptions that do not say: around the inbox, so that
-	// each time is a transaction of its own, and before the broker sees the failure. What [core.Reject], [core.RetryAfter]
-	// or [core.Outage] decided is not repeated. A handler's place is taken while it waits: keep it to a few short
-	// delays; all together at most 1 min. Nil = off.
+	// each time is a transaction of its own, and before the broker sees the failure. What [core.Reject],
+	// [core.RetryAfter] or [core.Outage] decided is not repeated. A handler's place is taken while it waits: keep it to
+	// a few short delays; all together at most 1 min. Nil = off.
 	InProcess *core.Backoff
 	// Unknown is what becomes of a message that no handler is for; default UnknownPark. A handler with the name
 	// [core.AnyMessage] takes them instead.
 	Unknown UnknownPolicy
 	// IdleTimeout makes Run return nil when all subscriptions have had nothing to do for as long, for batch jobs. A
-	// subscription that is paused, or cannot reach its broker, is not idle. What waits in the broker for a later retry is
-	// left there. Default 0 = Run goes on, negative = the same.
+	// subscription that is paused, or cannot reach its broker, is not idle. What waits in the broker for a later retry
+	// is left there. Default 0 = Run goes on, negative = the same.
 	IdleTimeout time.Duration
 	// Concurrency is the number of handlers at a time of subscriptions that set none; default 10.
 	Concurrency int
@@ -164,8 +164,8 @@ func checkInProcess(b *core.Backoff) []string {
 	return nil
 }
 
-// totalDelay returns the sum of b's delays without jitter, and whether it ends at all; if not, the longest delay: a mark
-// that is made at one attempt must be known at the next.
+// totalDelay returns the sum of b's delays without jitter, and whether it ends at all; if not, the longest delay: a
+// mark that is made at one attempt must be known at the next.
 func totalDelay(b *core.Backoff) (total time.Duration, ends bool) {
 	limit := b.MaxAttempts()
 	if limit == 0 || b.Kind == core.BackoffCustom {

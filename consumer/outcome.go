@@ -91,7 +91,8 @@ func (r *runner) merge(it *item) {
 // errGoexit is the failure of a handler that ended its goroutine.
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
-// panicError is a handler's panic as an error: a failure like any other, whatever the value was. The stack is for the log.
+// panicError is a handler's panic as an error: a failure like any other, whatever the value was. The stack is for the
+// log.
 type panicError struct {
 	value any
 	stack []byte

@@ -24,8 +24,8 @@ import (
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
-// CO-06: a failure is repeated in the process, each time in a fresh transaction, before the broker sees it; a panic too.
-// What the handler decided is not repeated.
+// CO-06: a failure is repeated in the process, each time in a fresh transaction, before the broker sees it; a panic
+// too. What the handler decided is not repeated.
 func TestInProcessRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -197,8 +197,8 @@ func TestUnknownMessages(t *testing.T) {
 	}
 }
 
-// CO-12: Run ends when there has been nothing to do for a while, not before, and not during an outage; RunOnce counts, and
-// gives up at an outage.
+// CO-12: Run ends when there has been nothing to do for a while, not before, and not during an outage; RunOnce counts,
+// and gives up at an outage.
 func TestIdleAndRunOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

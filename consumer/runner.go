@@ -11,7 +11,8 @@ import (
 )
 
 // runner runs one subscription during one Run. Its goroutines: the one of run, which receives; up to sub.Concurrency
-// workers, which are begun when there is something to handle; one that settles, begun when there is something to settle.
+// workers, which are begun when there is something to handle; one that settles, begun when there is something to
+// settle.
 type runner struct {
 	c        *Consumer
 	sub      *core.Subscription

@@ -81,8 +81,8 @@ func (s *schedule) push(it *item) {
 }
 
 // next returns what to run now, counted as running, or nil. Before a suspect runs, everything else is given back and
-// settled. Suspects are chosen at random: where what was given back comes again at once and counts, the others still get
-// their chance before they are parked too.
+// settled. Suspects are chosen at random: where what was given back comes again at once and counts, the others still
+// get their chance before they are parked too.
 func (s *schedule) next() *item {
 	if s.ready.len() == 0 || s.alone || s.running >= s.limit {
 		return nil

@@ -100,8 +100,8 @@ func (r *runner) finish(it *item, v verdict) *item {
 	return next
 }
 
-// apply settles it by v, or holds it, and lets the pause follow; it reports whether that changed. What is held goes into
-// held by its key. mu is held.
+// apply settles it by v, or holds it, and lets the pause follow; it reports whether that changed. What is held goes
+// into held by its key. mu is held.
 func (r *runner) apply(it *item, v *verdict, held map[string]*item) bool {
 	switch {
 	case v.inPlace && r.stopping:

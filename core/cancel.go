@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// CheckCancelKeys returns keys with the default routes filled in, or an [*InvalidError] that lists every problem: neither
-// or both of ID and DedupeKey, a DedupeKey without its Topic, names that cannot have been staged, more than MaxMessages
-// keys. Every store's Cancel begins with it. The argument is not changed.
+// CheckCancelKeys returns keys with the default routes filled in, or an [*InvalidError] that lists every problem:
+// neither or both of ID and DedupeKey, a DedupeKey without its Topic, names that cannot have been staged, more than
+// MaxMessages keys. Every store's Cancel begins with it. The argument is not changed.
 func CheckCancelKeys(keys []CancelKey) ([]CancelKey, error) {
 	if len(keys) > MaxMessages {
 		return nil, Invalid("waybill: cancel", fmt.Sprintf("%d keys in one call; at most %d are allowed: split the call", len(keys), MaxMessages))

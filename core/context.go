@@ -63,8 +63,8 @@ func WithLineageRoot(ctx context.Context, id string) context.Context {
 }
 
 // WithDelivery returns the context in which a handler runs: DeliveryFrom finds d, and messages staged under it are
-// caused by d: they share its correlation (its own id if it has none), tenant and run, and carry its lineage and id. What
-// could not be staged, such as a foreign producer's tenant with a control character in it, they do not inherit.
+// caused by d: they share its correlation (its own id if it has none), tenant and run, and carry its lineage and id.
+// What could not be staged, such as a foreign producer's tenant with a control character in it, they do not inherit.
 func WithDelivery(ctx context.Context, d *Delivery) context.Context {
 	e := &d.Envelope
 	id := inheritable(e.ID)

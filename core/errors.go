@@ -16,8 +16,8 @@ var (
 	ErrLeaseLost = errors.New("lease lost: the delivery is another receiver's, or it is settled")
 	// ErrUnroutable reports a message that the broker took but had no queue for.
 	ErrUnroutable = errors.New("unroutable: no queue is bound for the topic")
-	// ErrBehind reports a message that is to be sent again, whether the broker has it or not, because an earlier one of its key failed in the
-	// same call; see [KeyOrderPipelinedPrefix]. It costs no attempt.
+	// ErrBehind reports a message that is to be sent again, whether the broker has it or not, because an earlier one of
+	// its key failed in the same call; see [KeyOrderPipelinedPrefix]. It costs no attempt.
 	ErrBehind = errors.New("an earlier message of its key failed")
 	// ErrClosed reports the use of something that was closed.
 	ErrClosed = errors.New("closed")
@@ -29,9 +29,9 @@ var (
 	ErrInFlight = errors.New("in flight: a relay holds the record")
 	// ErrInvalid reports bad input or bad options: nothing was done. The text lists every problem.
 	ErrInvalid = errors.New("invalid")
-	// ErrMisconfigured reports an object that is missing, of another shape, or not permitted, so that somebody must mend
-	// it: a table that was not migrated, a queue with other arguments. Its class is outage, since no message is at fault.
-	// Engines end with it on first contact; later they pause and probe until it is mended, as in any outage.
+	// ErrMisconfigured reports an object that is missing, of another shape, or not permitted, so that somebody must
+	// mend it: a table that was not migrated, a queue with other arguments. Its class is outage, since no message is at
+	// fault. Engines end with it on first contact; later they pause and probe until it is mended, as in any outage.
 	ErrMisconfigured = errors.New("misconfigured")
 )
 
@@ -98,8 +98,8 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// ClassOf returns the failure class of err: that of the outermost [*Error] in its chain; without one it is ClassOutage if
-// err matches [ErrMisconfigured], else ClassUnknown.
+// ClassOf returns the failure class of err: that of the outermost [*Error] in its chain; without one it is ClassOutage
+// if err matches [ErrMisconfigured], else ClassUnknown.
 func ClassOf(err error) Class {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Class
@@ -123,8 +123,8 @@ func Reject(err error) error {
 	return &Error{Class: ClassPermanent, Reason: ReasonRejected, Err: orDefault(err, "rejected by the handler")}
 }
 
-// RetryAfter wraps a handler's error so that the message is tried again after d, at least a millisecond, instead of after
-// the policy's delay. The attempt counts as any other.
+// RetryAfter wraps a handler's error so that the message is tried again after d, at least a millisecond, instead of
+// after the policy's delay. The attempt counts as any other.
 func RetryAfter(err error, d time.Duration) error {
 	return &Error{Class: ClassRejected, After: max(d, time.Millisecond), Err: orDefault(err, "asked to retry")}
 }

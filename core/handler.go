@@ -43,8 +43,8 @@ type Handler struct {
 	// long a delivery waits for its batch to fill; 0 = not at all: a batch is what is there when a handler is free.
 	BatchSize int
 	BatchWait time.Duration
-	// MaxRetryTime bounds the sum of the delays of the subscription's retry policy; 0 = no bound. An inbox has forgotten
-	// a message that comes again later.
+	// MaxRetryTime bounds the sum of the delays of the subscription's retry policy; 0 = no bound. An inbox has
+	// forgotten a message that comes again later.
 	MaxRetryTime time.Duration
 	// Background, if not nil, is called once by every run of the runner, beside the handlers. It returns soon after ctx
 	// ends; that it returns before has no consequences.

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Health is how an engine is, as its method Health answers. It holds no secrets and no payload, and may be shown as JSON.
+// Health is how an engine is, as its method Health answers. It holds no secrets and no payload, and may be shown as
+// JSON.
 type Health struct {
 	// Live is false if only a restart helps: the engine is stuck, or ended with an error.
 	Live bool `json:"live"`

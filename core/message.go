@@ -103,8 +103,8 @@ type Message struct {
 	// Replace makes the newest win instead: the live message with the same DedupeKey is withdrawn with [ReasonReplaced]
 	// and this one staged. One that a relay holds cannot be withdrawn; Staged.Replaced says so. Needs a DedupeKey.
 	Replace bool
-	// Withdrawable lets a caller cancel the message although it is due, as long as no relay has it out. It costs the relay
-	// a statement. A dedupe key implies it; what is scheduled or waits for a retry can be cancelled in any case.
+	// Withdrawable lets a caller cancel the message although it is due, as long as no relay has it out. It costs the
+	// relay a statement. A dedupe key implies it; what is scheduled or waits for a retry can be cancelled in any case.
 	Withdrawable bool
 	// Lane is the priority lane: a lane of a route is handed out apart from the others, more or less often. Messages of
 	// one key are ordered within a lane. Empty means [LaneNormal].
@@ -214,8 +214,8 @@ type Staged struct {
 	// ID is the message's id, Route its route, a lane included. Of a Duplicate by DedupeKey, ID is that of the live
 	// message that stands for it.
 	ID, Route string
-	// Duplicate reports that nothing was written: a record with this (route, id), or a live one with this (route, topic,
-	// dedupe key), existed already.
+	// Duplicate reports that nothing was written: a record with this (route, id), or a live one with this (route,
+	// topic, dedupe key), existed already.
 	Duplicate bool
 	// Replaced says what became of the message that this one replaces; CancelNotFound if there was none.
 	Replaced CancelStatus

@@ -134,8 +134,8 @@ type Redriver interface {
 type Retention struct {
 	// Published: default at once: deleted by the settle itself, at no extra cost.
 	Published time.Duration
-	// Abandoned: default for ever. It holds for every reason but those of Withdrawn. At once means at the next cleaning.
-	// When one that blocks its key is deleted, the key goes on.
+	// Abandoned: default for ever. It holds for every reason but those of Withdrawn. At once means at the next
+	// cleaning. When one that blocks its key is deleted, the key goes on.
 	Abandoned time.Duration
 	// Withdrawn is for cancelled and replaced records; default at once.
 	Withdrawn time.Duration

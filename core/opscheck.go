@@ -85,15 +85,16 @@ func (p *Page) check(problems []string) []string {
 	return problems
 }
 
-// CheckList returns page with its defaults filled in, or an [*InvalidError] that lists every problem of f and page. Every
-// store's List begins with it.
+// CheckList returns page with its defaults filled in, or an [*InvalidError] that lists every problem of f and page.
+// Every store's List begins with it.
 func CheckList(f *Filter, page Page) (Page, error) {
 	p := page.check(f.check(nil))
 	return page, Invalid("waybill: list", p...)
 }
 
 // CheckRedrive returns req with the page's defaults filled in, and with the states it is about if it names none, or an
-// [*InvalidError] that lists every problem. Every store's Redrive begins with it. The argument's slices are not changed.
+// [*InvalidError] that lists every problem. Every store's Redrive begins with it. The argument's slices are not
+// changed.
 func CheckRedrive(req RedriveRequest) (RedriveRequest, error) {
 	var p []string
 	if req.Filter.IsZero() && !req.All {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Recorder keeps the events of an aggregate until they are staged. Embed it, by value, in the aggregate's struct and call
-// Record where something happens; the aggregate then is an [Aggregate]. Its zero value is ready. It is not safe for
-// concurrent use. encoding/json does not see it.
+// Recorder keeps the events of an aggregate until they are staged. Embed it, by value, in the aggregate's struct and
+// call Record where something happens; the aggregate then is an [Aggregate]. Its zero value is ready. It is not safe
+// for concurrent use. encoding/json does not see it.
 type Recorder struct {
 	events []Message
 	staged int // of these, how many the latest StageRecorded took
@@ -20,8 +20,8 @@ type Aggregate interface{ recorded() *Recorder }
 
 func (r *Recorder) recorded() *Recorder { return r }
 
-// Record keeps msgs until they are staged. Each gets its id and its time now, unless it has them, so that staging it again
-// after a transaction that failed, or whose commit is in doubt, stages the same message.
+// Record keeps msgs until they are staged. Each gets its id and its time now, unless it has them, so that staging it
+// again after a transaction that failed, or whose commit is in doubt, stages the same message.
 func (r *Recorder) Record(msgs ...Message) {
 	for i := range msgs {
 		m := msgs[i]
@@ -50,8 +50,8 @@ func (r *Recorder) forget() {
 }
 
 // StageRecorded stages in tx what aggregates have recorded, in one call: aggregate by aggregate, each in its own order.
-// They keep it until [Forget], to be called after the commit: a transaction that is rolled back and tried again stages the
-// same messages. With a [UnitOfWork] all of it is one call, see [UnitOfWork.StageRecorded].
+// They keep it until [Forget], to be called after the commit: a transaction that is rolled back and tried again stages
+// the same messages. With a [UnitOfWork] all of it is one call, see [UnitOfWork.StageRecorded].
 func StageRecorded[Tx any](ctx context.Context, stager Stager[Tx], tx Tx, aggregates ...Aggregate) ([]Staged, error) {
 	var msgs []Message
 	seen := map[*Recorder]bool{}

@@ -26,8 +26,8 @@ type StamperOptions struct {
 	Clock *hlc.Clock
 	// Limits bounds what can be staged.
 	Limits Limits
-	// TTL is the total time of messages that set neither TTL nor Expires, counted from when they are due, so that a message
-	// that is scheduled for later than that does not expire before it can be sent; 0 = none.
+	// TTL is the total time of messages that set neither TTL nor Expires, counted from when they are due, so that a
+	// message that is scheduled for later than that does not expire before it can be sent; 0 = none.
 	TTL time.Duration
 	// Withdrawable are routes of which every message is withdrawable.
 	Withdrawable []string

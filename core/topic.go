@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Codec turns values of one type into bytes and back. It must be safe for concurrent use. Encode's result belongs to the
-// caller; Decode must not keep data.
+// Codec turns values of one type into bytes and back. It must be safe for concurrent use. Encode's result belongs to
+// the caller; Decode must not keep data.
 type Codec[T any] interface {
 	// ContentType is the media type of what Encode writes. Empty means that the codec takes any.
 	ContentType() string

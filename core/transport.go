@@ -28,8 +28,8 @@ const (
 	KeyOrderNone KeyOrder = iota
 	// KeyOrderSerial: order holds if one message of a key is in flight at a time.
 	KeyOrderSerial
-	// KeyOrderPipelinedPrefix: a failure also fails every later message of that key in the call, with [ErrBehind] unless it has
-	// an error of its own.
+	// KeyOrderPipelinedPrefix: a failure also fails every later message of that key in the call, with [ErrBehind]
+	// unless it has an error of its own.
 	KeyOrderPipelinedPrefix
 )
 
@@ -97,8 +97,8 @@ type Subscription struct {
 	Prefetch int
 	// Retry decides about the next attempt after a failure; nil means the runner's default.
 	Retry *Backoff
-	// InProcess, if not nil, repeats a failed handler in this process before the broker sees the failure, each time in a
-	// fresh transaction if it has one; nil means the runner's. Of no interest to transports.
+	// InProcess, if not nil, repeats a failed handler in this process before the broker sees the failure, each time in
+	// a fresh transaction if it has one; nil means the runner's. Of no interest to transports.
 	InProcess *Backoff
 	// RetryDelays are the delays the transport must be able to hold, ascending; filled from Retry.
 	RetryDelays []time.Duration

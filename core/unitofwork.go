@@ -9,9 +9,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// UnitOfWork runs functions in transactions and stages at their end, in one call, what they and the code that they called
-// have staged through it: code that knows the context but not the transaction. It is safe for concurrent use, and so is
-// the context of one Do.
+// UnitOfWork runs functions in transactions and stages at their end, in one call, what they and the code that they
+// called have staged through it: code that knows the context but not the transaction. It is safe for concurrent use,
+// and so is the context of one Do.
 //
 // It returns no [Staged]: code that must know whether a message was a duplicate stages with the Stager itself.
 type UnitOfWork[Tx any] struct {
@@ -61,12 +61,12 @@ type workEntry struct {
 type workKey struct{ unit any }
 
 // Do runs fn in a transaction. When fn has returned nil, everything that was staged with [UnitOfWork.Stage] and
-// [UnitOfWork.StageRecorded] under fn's context is staged in one call (one for each [MaxMessages] messages), in order, and
-// the transaction is committed. If fn or that call fails, or fn panics, the transaction is rolled back. Bad messages are
-// reported here, not where they were staged. What aggregates had recorded is forgotten after the commit.
+// [UnitOfWork.StageRecorded] under fn's context is staged in one call (one for each [MaxMessages] messages), in order,
+// and the transaction is committed. If fn or that call fails, or fn panics, the transaction is rolled back. Bad
+// messages are reported here, not where they were staged. What aggregates had recorded is forgotten after the commit.
 //
-// A Do within a Do of the same unit of work joins it: it runs in the same transaction, and its messages are staged at the
-// end of the outermost one. If it fails the whole is rolled back, even if its error is swallowed.
+// A Do within a Do of the same unit of work joins it: it runs in the same transaction, and its messages are staged at
+// the end of the outermost one. If it fails the whole is rolled back, even if its error is swallowed.
 func (u *UnitOfWork[Tx]) Do(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error {
 	if outer := u.work(ctx); outer != nil {
 		return u.join(ctx, outer, fn)
@@ -121,15 +121,15 @@ func (u *UnitOfWork[Tx]) join(ctx context.Context, w *work[Tx], fn func(ctx cont
 	return err
 }
 
-// Stage adds msgs to what the running Do stages at its end. Correlation, tenant, lineage and the like, and the trace, are
-// those of ctx. It fails if ctx is not one that a running Do gave to its function, or one derived from that.
+// Stage adds msgs to what the running Do stages at its end. Correlation, tenant, lineage and the like, and the trace,
+// are those of ctx. It fails if ctx is not one that a running Do gave to its function, or one derived from that.
 func (u *UnitOfWork[Tx]) Stage(ctx context.Context, msgs ...Message) error {
 	return u.add(ctx, workEntry{ctx: ctx, msgs: append([]Message(nil), msgs...)})
 }
 
-// StageRecorded adds what aggregates have recorded, and what they record until the end of the Do, to what the running Do
-// stages, at this place. They forget it after the commit: if the transaction is rolled back they keep it, for another
-// try. Aggregates belong to the Do until it ends.
+// StageRecorded adds what aggregates have recorded, and what they record until the end of the Do, to what the running
+// Do stages, at this place. They forget it after the commit: if the transaction is rolled back they keep it, for
+// another try. Aggregates belong to the Do until it ends.
 func (u *UnitOfWork[Tx]) StageRecorded(ctx context.Context, aggregates ...Aggregate) error {
 	entries := make([]workEntry, len(aggregates))
 	for i, a := range aggregates {

@@ -10,9 +10,9 @@ import (
 )
 
 // The names of the attributes that travel beside the body: CloudEvents 1.0 context attributes, its partitioning
-// extension, and Waybill's own extensions. Transports put their prefix in front ("cloudEvents_" on AMQP, "ce_" in Redis);
-// traceparent and tracestate travel unprefixed as W3C says, and the content type in the broker's own property if it has
-// one. docs/wire-format.md is the reference.
+// extension, and Waybill's own extensions. Transports put their prefix in front ("cloudEvents_" on AMQP, "ce_" in
+// Redis); traceparent and tracestate travel unprefixed as W3C says, and the content type in the broker's own property
+// if it has one. docs/wire-format.md is the reference.
 const (
 	AttrSpecVersion   = "specversion" // always "1.0"
 	AttrID            = "id"

@@ -15,8 +15,8 @@ type Options struct {
 	NewSession func() outbox.Session
 	// Routes to serve; at least one.
 	Routes []Route
-	// Lease is how long a member may be silent before the others take its units; default 10 s. It is renewed every third
-	// of it.
+	// Lease is how long a member may be silent before the others take its units; default 10 s. It is renewed every
+	// third of it.
 	Lease time.Duration
 	// Window bounds the records that are ready or out, of one route; default 2,000. Batch bounds those of one page;
 	// default 500.

@@ -16,8 +16,8 @@ import (
 const (
 	// busyAfter is how long all handlers must be busy until others are told, who then get the member's units.
 	busyAfter = 250 * time.Millisecond
-	// sharedPoll bounds the pause between two Takes that find nothing while there are other members: they put records in
-	// line, and give them back, without a word.
+	// sharedPoll bounds the pause between two Takes that find nothing while there are other members: they put records
+	// in line, and give them back, without a word.
 	sharedPoll = 500 * time.Millisecond
 	// dueAhead is how many retries Due may hold although no handler is free: timers must go on.
 	dueAhead = 10

@@ -12,7 +12,8 @@ import (
 type BatchOptions struct {
 	// Size bounds the messages of one transaction; default 100.
 	Size int
-	// Wait is how long a message waits for its batch to fill; default 0: a batch is what is there when a handler is free.
+	// Wait is how long a message waits for its batch to fill; default 0: a batch is what is there when a handler is
+	// free.
 	Wait time.Duration
 }
 
@@ -24,7 +25,8 @@ type Item[T any] struct {
 	Delivery *core.Delivery
 }
 
-// Context returns the context under which messages that are staged in reaction to this item of a batch are caused by it.
+// Context returns the context under which messages that are staged in reaction to this item of a batch are caused by
+// it.
 func (i *Item[T]) Context(ctx context.Context) context.Context {
 	return core.WithDelivery(ctx, i.Delivery)
 }
@@ -35,8 +37,8 @@ func (i *Item[T]) Context(ctx context.Context) context.Context {
 // panics, nothing had an effect, and every message of the batch is handled alone: fn is then called with one item, as
 // Handler would, so that one bad message does not fail its neighbours. An outage gives all of them back instead.
 //
-// Messages staged under ctx have no cause; use [Item.Context]. With a store that has no [core.BatchInbox], fn always gets
-// one item.
+// Messages staged under ctx have no cause; use [Item.Context]. With a store that has no [core.BatchInbox], fn always
+// gets one item.
 func BatchHandler[Tx, T any](box *Inbox[Tx], topic core.Topic[T], fn func(ctx context.Context, tx Tx, items []Item[T]) error, opts BatchOptions) core.Handler {
 	if box == nil || fn == nil {
 		return core.Handler{Name: topic.Name()} // without Handle: the consumer refuses it by name

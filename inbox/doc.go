@@ -1,5 +1,6 @@
-// Package inbox gives handlers exactly one effect a message. [Handler] turns a typed function into a [core.Handler] that
-// runs in one transaction with the mark that says the message was handled; a [core.Inbox] of a store keeps the marks.
+// Package inbox gives handlers exactly one effect a message. [Handler] turns a typed function into a [core.Handler]
+// that runs in one transaction with the mark that says the message was handled; a [core.Inbox] of a store keeps the
+// marks.
 //
 // # Guarantees
 //
@@ -16,16 +17,16 @@
 //     messages are handled one by one.
 //   - Marks are deleted after [Options].Retention, 30 days by default, and with them the knowledge of the message: what
 //     comes again later has its effect again. A retention that relay, broker or retry policy may outlast is refused, by
-//     [New] and by the consumer. Replaying parked messages or redriving an outbox beyond it must be asked for expressly:
-//     give the retention as [core.RedriveRequest].Horizon, and look at [core.Parked].At.
+//     [New] and by the consumer. Replaying parked messages or redriving an outbox beyond it must be asked for
+//     expressly: give the retention as [core.RedriveRequest].Horizon, and look at [core.Parked].At.
 //   - [Inbox.Mark] marks in a transaction of the caller's own, for handlers that are not run by Waybill.
 //
 // Effects outside the transaction (mails, calls to other services) happen at least once.
 //
 // # Concurrency
 //
-// An [Inbox] and its handlers are safe for concurrent use, as far as their function is. Two deliveries of one message at
-// a time: the second waits for the first, and then is a duplicate or, if the first rolled back, runs.
+// An [Inbox] and its handlers are safe for concurrent use, as far as their function is. Two deliveries of one message
+// at a time: the second waits for the first, and then is a duplicate or, if the first rolled back, runs.
 //
 // # Ownership
 //
@@ -39,6 +40,6 @@
 //
 // # Limits
 //
-// Consumer, source and id have at most 255 bytes each. Two handlers of one message need two consumer names; all handlers
-// of one consumer may share an inbox, since a message reaches one of them only.
+// Consumer, source and id have at most 255 bytes each. Two handlers of one message need two consumer names; all
+// handlers of one consumer may share an inbox, since a message reaches one of them only.
 package inbox

@@ -16,17 +16,17 @@ type Options struct {
 	// subject. It replaces the envelope's id; an empty result means that there is none. Nil means the envelope's id:
 	// the CloudEvents id, or else the broker's message id. It must be safe for concurrent use and must not change d.
 	ID func(d *core.Delivery) string
-	// Retention is how long a mark is kept, and so how long a message that comes again is known for a duplicate; default
-	// 30 days, negative = for ever. It must be longer than Horizon, and what is left over is the bound of the retry
-	// policy of subscriptions. A store that cannot purge keeps everything, and refuses a Retention.
+	// Retention is how long a mark is kept, and so how long a message that comes again is known for a duplicate;
+	// default 30 days, negative = for ever. It must be longer than Horizon, and what is left over is the bound of the
+	// retry policy of subscriptions. A store that cannot purge keeps everything, and refuses a Retention.
 	Retention time.Duration
 	// Horizon is how long after its effect the same message may come again without anybody's doing, retries at the
 	// consumer not counted: how long the producers' outboxes may publish it again, and how long the broker may deliver
 	// it again. Default 26 h, for the relay's defaults: 24 h for what is unroutable, 1 h of retries, and 1 h for the
 	// broker. Declare more for relays with other policies, or for a broker that holds messages for longer.
 	Horizon time.Duration
-	// PurgeEvery is how often old marks are deleted, in batches of 1,000, while a consumer runs a handler of the inbox or
-	// [Inbox.RunPurge] runs; default 1 h, negative = only by [Inbox.Purge].
+	// PurgeEvery is how often old marks are deleted, in batches of 1,000, while a consumer runs a handler of the inbox
+	// or [Inbox.RunPurge] runs; default 1 h, negative = only by [Inbox.Purge].
 	PurgeEvery time.Duration
 	// Logger is for what the purge meets; nil means slog.Default().
 	Logger *slog.Logger

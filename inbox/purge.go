@@ -30,10 +30,10 @@ type purge struct {
 // replayed: replay what is older than the retention only if that is meant.
 func (b *Inbox[Tx]) Purge(ctx context.Context) (int, error) { return b.purge.all(ctx) }
 
-// RunPurge purges every Options.PurgeEvery, with some jitter, the first time within a minute, and returns when ctx ends.
-// A consumer calls it while it runs a handler of the inbox; call it yourself only where no consumer runs. Of several
-// calls at a time, in one process, one purges; several processes may. What fails is logged and tried again the next
-// time.
+// RunPurge purges every Options.PurgeEvery, with some jitter, the first time within a minute, and returns when ctx
+// ends. A consumer calls it while it runs a handler of the inbox; call it yourself only where no consumer runs. Of
+// several calls at a time, in one process, one purges; several processes may. What fails is logged and tried again the
+// next time.
 func (b *Inbox[Tx]) RunPurge(ctx context.Context) { b.purge.run(ctx) }
 
 func (p *purge) all(ctx context.Context) (int, error) {

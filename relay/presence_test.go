@@ -86,7 +86,8 @@ func (s *attended) shown(t *testing.T) (token int64, flag bool) {
 	return r.Members[0].Presence, r.Members[0].Flag
 }
 
-// A relay shows that it is there, takes another token when it has lost one or was flagged, and gives it back at its end.
+// A relay shows that it is there, takes another token when it has lost one or was flagged, and gives it back at its
+// end.
 func TestPresence(t *testing.T) { // DB-24
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -66,8 +66,8 @@ type worked struct{ store, routes map[string]bool }
 
 // Counts is what one pass did, in records.
 type Counts struct {
-	// Claimed counts records that were taken up, Published confirms, Failed attempts that will be repeated, Abandoned what
-	// was given up, Released what was handed back at no cost.
+	// Claimed counts records that were taken up, Published confirms, Failed attempts that will be repeated, Abandoned
+	// what was given up, Released what was handed back at no cost.
 	Claimed, Published, Failed, Abandoned, Released int
 }
 

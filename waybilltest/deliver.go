@@ -17,15 +17,15 @@ type Result struct {
 	Status core.HandlerStatus
 	// Err is the handler's error; a panic is an error with its stack.
 	Err error
-	// Verdict is what the runner would do: done, retry (if the policy has attempts left), reject (park), or give back and
-	// pause.
+	// Verdict is what the runner would do: done, retry (if the policy has attempts left), reject (park), or give back
+	// and pause.
 	Verdict core.Verdict
 	// Reason is why it would be parked.
 	Reason core.Reason
 }
 
-// Delivery returns a first delivery of v on topic, with a fresh id and the source "/test". It fails the test if v cannot
-// be encoded.
+// Delivery returns a first delivery of v on topic, with a fresh id and the source "/test". It fails the test if v
+// cannot be encoded.
 func Delivery[T any](tb TB, topic core.Topic[T], v T, opts ...core.MessageOption) *core.Delivery {
 	tb.Helper()
 	stamper, err := core.NewStamper(core.StamperOptions{Source: "/test"})

@@ -5,22 +5,23 @@
 //
 //   - [Deliver] calls one handler with one delivery, whatever its database, and says what the runner would do with the
 //     result. [Delivery] makes deliveries of a topic's value; build the raw, foreign or poison ones by hand.
-//   - [New] makes an [Env]: an outbox, an inbox and a table of strings in memory. What a transaction stages is handled when it
-//     is committed, before [Env.Do] returns: step by step, on the test's goroutine. What is scheduled fires at once; when it
-//     was due is in [Sent]. A handler's error is returned to the test.
+//   - [New] makes an [Env]: an outbox, an inbox and a table of strings in memory. What a transaction stages is handled
+//     when it is committed, before [Env.Do] returns: step by step, on the test's goroutine. What is scheduled fires at
+//     once; when it was due is in [Sent]. A handler's error is returned to the test.
 //   - [Run] runs the real relay and consumer over memory adapters on virtual time (testing/synctest): retries,
 //     timers, leases and outages take their time, and no time passes for the test.
 //
 // # Guarantees
 //
-// Store, inbox, stamping, cancel and dedupe keys are those of store/memory, which passes the same conformance suites as the
-// stores for production. An Env is deterministic: its clock stands still until [Env.Advance], messages are handled in
-// staged order, then timers by due time. Handlers get the context that the runner gives them: what they stage is caused by what they handle.
+// Store, inbox, stamping, cancel and dedupe keys are those of store/memory, which passes the same conformance suites as
+// the stores for production. An Env is deterministic: its clock stands still until [Env.Advance], messages are handled
+// in staged order, then timers by due time. Handlers get the context that the runner gives them: what they stage is
+// caused by what they handle.
 //
 // # Concurrency
 //
-// An Env and a [Loop] belong to the test's goroutine. A handler may stage and call Env.Do; what that stages is handled when
-// the present handler has returned. The lists that methods return are copies.
+// An Env and a [Loop] belong to the test's goroutine. A handler may stage and call Env.Do; what that stages is handled
+// when the present handler has returned. The lists that methods return are copies.
 //
 // # Ownership
 //
@@ -28,8 +29,8 @@
 //
 // # Limits
 //
-// An Env has no leases, no concurrency, no order by key beyond staged order, and no transport: bindings do not filter, and a
-// message without a handler counts as sent. Use Run for these. SQL is not run: a handler with another transaction than
-// *memory.Tx needs its own database, or Deliver with a handler made of its inner function. This package imports testing; do not import
-// it from code that goes into a binary.
+// An Env has no leases, no concurrency, no order by key beyond staged order, and no transport: bindings do not filter,
+// and a message without a handler counts as sent. Use Run for these. SQL is not run: a handler with another transaction
+// than *memory.Tx needs its own database, or Deliver with a handler made of its inner function. This package imports
+// testing; do not import it from code that goes into a binary.
 package waybilltest

@@ -32,14 +32,15 @@ type Options struct {
 	// Retry is the retry policy. Default: none, a handler's first error parks the message and reaches the test. With a
 	// policy the retries run at once, and only what is parked in the end reaches the test.
 	Retry *core.Backoff
-	// KeepScheduled lets scheduled messages and retries wait for Env.Advance, so that a later transaction can cancel or replace them.
+	// KeepScheduled lets scheduled messages and retries wait for Env.Advance, so that a later transaction can cancel or
+	// replace them.
 	KeepScheduled bool
 }
 
 // Env is an application's surroundings in memory. Make it with [New].
 type Env struct {
-	// Store is the outbox, the inbox and a table of strings: a core.Stager, core.Canceller and core.Inbox of *memory.Tx. After
-	// a Commit of your own call Env.Drain.
+	// Store is the outbox, the inbox and a table of strings: a core.Stager, core.Canceller and core.Inbox of
+	// *memory.Tx. After a Commit of your own call Env.Drain.
 	Store *memory.Store
 
 	tb       TB
@@ -88,14 +89,15 @@ func New(tb TB, opts Options, handlers ...core.Handler) *Env {
 	return e
 }
 
-// Handle registers handlers. A message reaches the one whose name is its type, or else its topic, or else core.AnyMessage.
+// Handle registers handlers. A message reaches the one whose name is its type, or else its topic, or else
+// core.AnyMessage.
 func (e *Env) Handle(handlers ...core.Handler) { e.handlers = append(e.handlers, handlers...) }
 
 // Now returns what the clock says.
 func (e *Env) Now() time.Time { return e.clock }
 
-// Do runs fn in a transaction, commits it, and handles what was staged, and what that staged in turn. It returns fn's error
-// (then nothing was committed), the commit's, or those of handlers.
+// Do runs fn in a transaction, commits it, and handles what was staged, and what that staged in turn. It returns fn's
+// error (then nothing was committed), the commit's, or those of handlers.
 func (e *Env) Do(fn func(ctx context.Context, tx *memory.Tx) error) error {
 	tx := e.Store.Begin()
 	defer tx.Rollback()
@@ -225,15 +227,15 @@ func (e *Env) outcome(rec *outbox.Record, r *Result) outbox.Outcome {
 	return outbox.Abandon(rec, r.Reason, r.Err)
 }
 
-// Deliver hands a message to its handler as if it had come from a broker: a raw, foreign or poison one. It fails the test
-// if there is no handler for it.
+// Deliver hands a message to its handler as if it had come from a broker: a raw, foreign or poison one. It fails the
+// test if there is no handler for it.
 func (e *Env) Deliver(m core.Envelope) Result {
 	e.tb.Helper()
 	return e.deliver(&core.Delivery{Envelope: m, Queue: Queue, Attempt: 1})
 }
 
-// Redeliver hands a message that was sent before to its handler once more, as after a crash. With an inbox its status is
-// core.HandlerDuplicate. It fails the test if no message with this id was sent.
+// Redeliver hands a message that was sent before to its handler once more, as after a crash. With an inbox its status
+// is core.HandlerDuplicate. It fails the test if no message with this id was sent.
 func (e *Env) Redeliver(id string) Result {
 	e.tb.Helper()
 	for _, s := range e.sent {

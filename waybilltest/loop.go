@@ -29,13 +29,13 @@ type LoopOptions struct {
 	// Relay and Consumer are the options of the engines. Their logs go to the test's unless there is a Logger.
 	Relay    relay.Options
 	Consumer consumer.Options
-	// Subscription is what the handlers are registered on; default the queue "test", bound for every topic, where a message
-	// that no handler is for counts as done.
+	// Subscription is what the handlers are registered on; default the queue "test", bound for every topic, where a
+	// message that no handler is for counts as done.
 	Subscription core.Subscription
 }
 
-// Loop is a running system: store, relay, transport, consumer. Time is virtual: time.Sleep, timers and deadlines in the test and in
-// handlers take no time.
+// Loop is a running system: store, relay, transport, consumer. Time is virtual: time.Sleep, timers and deadlines in the
+// test and in handlers take no time.
 type Loop struct {
 	// Store is the outbox, the inbox and a table of strings.
 	Store *memory.Store
@@ -52,8 +52,8 @@ type Loop struct {
 	stops     []func()
 }
 
-// Run runs test in a bubble of virtual time with a Loop whose engines do not run yet: make handlers with Loop.Store, then
-// call [Loop.Start]. At the end the engines are stopped.
+// Run runs test in a bubble of virtual time with a Loop whose engines do not run yet: make handlers with Loop.Store,
+// then call [Loop.Start]. At the end the engines are stopped.
 func Run(t *testing.T, opts LoopOptions, test func(t *testing.T, l *Loop)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -85,8 +85,8 @@ func Run(t *testing.T, opts LoopOptions, test func(t *testing.T, l *Loop)) {
 	})
 }
 
-// Start starts the relay, and the consumer with handlers if there are any. After [Loop.Stop] it may be called again: the
-// new engines find what the old ones left.
+// Start starts the relay, and the consumer with handlers if there are any. After [Loop.Stop] it may be called again:
+// the new engines find what the old ones left.
 func (l *Loop) Start(handlers ...core.Handler) {
 	l.t.Helper()
 	r, err := relay.New(l.Store, bus{l.Bus, l}, l.opts.Relay)
@@ -153,8 +153,8 @@ func (l *Loop) Stage(msgs ...core.Message) (staged []core.Staged) {
 	return staged
 }
 
-// Feed puts messages on the bus past the outbox: raw, foreign or poison ones, or a message once more. It fails the test if the
-// bus refuses one.
+// Feed puts messages on the bus past the outbox: raw, foreign or poison ones, or a message once more. It fails the test
+// if the bus refuses one.
 func (l *Loop) Feed(batch ...core.Envelope) {
 	l.t.Helper()
 	if err := l.Bus.Publish(l.t.Context(), batch).FirstErr(); err != nil {
@@ -169,9 +169,9 @@ func (l *Loop) FailPublish(f func(core.Envelope) error) {
 	l.fail = f
 }
 
-// Crash has up to n messages of a route out as a relay would that is killed then: it owns the route, and does nothing any
-// more. The route goes on when the relays that Start starts have seen it stand still for the lease. Crash returns how
-// many messages it got. Call it before Start, or after Stop.
+// Crash has up to n messages of a route out as a relay would that is killed then: it owns the route, and does nothing
+// any more. The route goes on when the relays that Start starts have seen it stand still for the lease. Crash returns
+// how many messages it got. Call it before Start, or after Stop.
 func (l *Loop) Crash(route string, n int, lease time.Duration) int {
 	l.t.Helper()
 	got, err := crash(l.t.Context(), l.Store, route, n, lease)
@@ -217,8 +217,9 @@ func crash(ctx context.Context, store outbox.Store, route string, n int, lease t
 	return got, err
 }
 
-// Idle lets virtual time pass until nothing waits in the outbox and nothing is on its way to a handler, retries and timers
-// included. It looks ever more rarely, every 10 s at last, so the time is a little later then. It fails the test after 60 days.
+// Idle lets virtual time pass until nothing waits in the outbox and nothing is on its way to a handler, retries and
+// timers included. It looks ever more rarely, every 10 s at last, so the time is a little later then. It fails the test
+// after 60 days.
 func (l *Loop) Idle() {
 	l.t.Helper()
 	step := time.Millisecond

@@ -60,7 +60,8 @@ func TestSynchronous(t *testing.T) {
 	}
 }
 
-// TestErrorsReachTheTest: a handler's error, panic included, comes out of Do, and the message is parked with its reason.
+// TestErrorsReachTheTest: a handler's error, panic included, comes out of Do, and the message is parked with its
+// reason.
 //
 // TE-04
 func TestErrorsReachTheTest(t *testing.T) {
@@ -91,8 +92,8 @@ func TestErrorsReachTheTest(t *testing.T) {
 	}
 }
 
-// TestScheduled: what is scheduled fires at once, with its due time; with KeepScheduled it waits for Advance, and can be cancelled or
-// replaced.
+// TestScheduled: what is scheduled fires at once, with its due time; with KeepScheduled it waits for Advance, and can
+// be cancelled or replaced.
 //
 // TE-04, ST-08, ST-09, ST-10
 func TestScheduled(t *testing.T) {
@@ -136,7 +137,8 @@ func TestScheduled(t *testing.T) {
 	}
 }
 
-// TestRetryPolicy: with a policy the retries run at once; without luck the message is parked and the last error comes out.
+// TestRetryPolicy: with a policy the retries run at once; without luck the message is parked and the last error comes
+// out.
 func TestRetryPolicy(t *testing.T) {
 	t.Parallel()
 	fails := 2

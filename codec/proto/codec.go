@@ -41,7 +41,8 @@ func (codec[T]) Decode(data []byte) (T, error) {
 	return v, nil
 }
 
-// newOf makes an empty message of zero's type. A type that knows its descriptor at run time only, such as dynamicpb.Message, cannot do that, and panics.
+// newOf makes an empty message of zero's type. A type that knows its descriptor at run time only, such as
+// dynamicpb.Message, cannot do that, and panics.
 func newOf[T proto.Message](zero T) (v T, err error) {
 	defer func() {
 		if recover() != nil {

@@ -70,7 +70,8 @@ func badKeyIsRefused[Tx any](k *kit[Tx]) {
 	k.effects("after bad keys", "e", 0)
 }
 
-// A handler that fails leaves neither effect nor mark, its error comes out, and the message can be handled again. IN-04.
+// A handler that fails leaves neither effect nor mark, its error comes out, and the message can be handled again.
+// IN-04.
 func failureLeavesNoMark[Tx any](k *kit[Tx]) {
 	for range 2 {
 		err := k.refused("a failing handler", k.key("1"), func(ctx context.Context, tx Tx) error {

@@ -1,6 +1,6 @@
-// Package inboxtest is the conformance suite for inboxes. An adapter author calls [Run] from a test with a [Harness] that
-// can write an effect in the inbox's transaction and count the committed ones. The suite knows no backend and compares
-// no error texts. A single [Check] is a plain function that returns an error.
+// Package inboxtest is the conformance suite for inboxes. An adapter author calls [Run] from a test with a [Harness]
+// that can write an effect in the inbox's transaction and count the committed ones. The suite knows no backend and
+// compares no error texts. A single [Check] is a plain function that returns an error.
 //
 // # Guarantees
 //
@@ -14,7 +14,8 @@
 //
 // # Ownership
 //
-// The harness belongs to the caller, who closes what it opened. Checks leave marks of consumers with names of their own.
+// The harness belongs to the caller, who closes what it opened. Checks leave marks of consumers with names of their
+// own.
 //
 // # Limits
 //

@@ -13,8 +13,8 @@ type Member struct {
 	Lease time.Duration
 	// Serves are the routes it serves.
 	Serves []Serving
-	// Handlers is how many records it can have out at once, and Free how many more it could take now. A relay says 1 and
-	// 1.
+	// Handlers is how many records it can have out at once, and Free how many more it could take now. A relay says 1
+	// and 1.
 	Handlers, Free int
 	// Presence is the token of something that ends with its connection, see [Presence]; 0 = none.
 	Presence int64
@@ -30,7 +30,8 @@ type Serving struct {
 	Route string
 	// Units is the number of units it would make, if the route has none.
 	Units int
-	// Unable: it cannot hand out now, being paused or its broker out of order; it should own nothing of it if another can.
+	// Unable: it cannot hand out now, being paused or its broker out of order; it should own nothing of it if another
+	// can.
 	Unable bool
 }
 
@@ -65,8 +66,8 @@ type Flagging struct {
 type Move struct {
 	Unit     Unit
 	From, To Session
-	// Low: what a new owner must look at has a greater sequence. Careful: what is up to it may have been handed out by a
-	// member that died. Both only count in a move from a session to itself.
+	// Low: what a new owner must look at has a greater sequence. Careful: what is up to it may have been handed out by
+	// a member that died. Both only count in a move from a session to itself.
 	Low, Careful int64
 }
 

@@ -76,8 +76,8 @@ func Heeded(c *Control) Outcome {
 	return Outcome{ref: Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, control: c.Number}
 }
 
-// WithUnknown marks o: the record was sent before, no result came, and it may have arrived. The store remembers that for
-// whoever cancels the record.
+// WithUnknown marks o: the record was sent before, no result came, and it may have arrived. The store remembers that
+// for whoever cancels the record.
 func (o Outcome) WithUnknown() Outcome {
 	o.unknown = true
 	return o

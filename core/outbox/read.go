@@ -63,8 +63,8 @@ type Page struct {
 	// Ranges and Keys answer those of the Look, one for each.
 	Ranges []Records
 	Keys   []KeyRecords
-	// Again are those of Look.Again that are still live: ready or held as records, waiting ones as such. Who is not among
-	// them is gone.
+	// Again are those of Look.Again that are still live: ready or held as records, waiting ones as such. Who is not
+	// among them is gone.
 	Again        []Record
 	AgainWaiting []Waiting
 	// Control are the control records of Look.Parts, at most 1,000.

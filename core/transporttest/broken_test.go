@@ -11,7 +11,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// republish is a retry as a naive adapter makes it: publish a changed copy, ack the original. It leaves other verdicts alone.
+// republish is a retry as a naive adapter makes it: publish a changed copy, ack the original. It leaves other verdicts
+// alone.
 func republish(change func(e *core.Envelope)) func(*brokenReceiver, context.Context, []core.Ack) core.Results {
 	return func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
 		acks = append([]core.Ack(nil), acks...)

@@ -8,8 +8,8 @@ import (
 
 var orderChecks = []named{{"single-active-receiver", singleActive}}
 
-// singleActive opens two receivers of a queue that keeps the order up to the handler: one gets everything, in order, what
-// it gives back first again, and the other one takes over when it closes. OR-09.
+// singleActive opens two receivers of a queue that keeps the order up to the handler: one gets everything, in order,
+// what it gives back first again, and the other one takes over when it closes. OR-09.
 func singleActive(k *kit) {
 	k.needs(k.sub.SingleActive, "single active receivers")
 	name := k.h.NewName()

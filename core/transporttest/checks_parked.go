@@ -31,7 +31,8 @@ func (k *kit) parkedQueue() core.ParkedQueue {
 	return q
 }
 
-// park publishes messages to a new queue and rejects all of them, in their order. It returns the receiver and the queue's name.
+// park publishes messages to a new queue and rejects all of them, in their order. It returns the receiver and the
+// queue's name.
 func (k *kit) park(batch func(name string) []core.Envelope) (core.Receiver, string, []core.Envelope) {
 	r, name := k.queue("a", "b")
 	want := batch(name)
@@ -116,7 +117,8 @@ func parkedList(k *kit) {
 	k.depth(name, len(want))
 }
 
-// parkedReplay replays one that was tried twice: it comes back as it was published, as a first attempt, and is parked no longer.
+// parkedReplay replays one that was tried twice: it comes back as it was published, as a first attempt, and is parked
+// no longer.
 func parkedReplay(k *kit) {
 	r, name := k.queue("a")
 	want := full(name + ".a")

@@ -8,15 +8,15 @@
 // # Guarantees
 //
 // The suite tests exactly what the transport's traits declare: a check of something that is not declared reports
-// [ErrNotDeclared] and is skipped by Run. Every check is an ordinary function without package testing, so that a program
-// can run it on a live broker; see [Checks]. The suite itself is tested: transports that are broken on purpose must each
-// fail a named check.
+// [ErrNotDeclared] and is skipped by Run. Every check is an ordinary function without package testing, so that a
+// program can run it on a live broker; see [Checks]. The suite itself is tested: transports that are broken on purpose
+// must each fail a named check.
 //
 // # Concurrency
 //
 // Run makes one subtest a check, one after the other, each with a harness of its own. A newHarness that calls
-// t.Parallel makes them run at the same time; [RunSpread] runs as many at once as it is given harnesses. [RunInBubble] runs
-// each in a testing/synctest bubble, for transports that do no I/O.
+// t.Parallel makes them run at the same time; [RunSpread] runs as many at once as it is given harnesses. [RunInBubble]
+// runs each in a testing/synctest bubble, for transports that do no I/O.
 //
 // # Ownership
 //

@@ -14,8 +14,8 @@ import (
 type Harness interface {
 	// Transport returns the transport under test, the same one every time.
 	Transport() core.Transport
-	// NewName returns a name that this broker has not seen: lower-case letters and digits, at most 60. Queues are called
-	// like it, and topics have it as their first word.
+	// NewName returns a name that this broker has not seen: lower-case letters and digits, at most 60. Queues are
+	// called like it, and topics have it as their first word.
 	NewName() string
 }
 
@@ -39,7 +39,8 @@ type Parked struct {
 	Err      string
 }
 
-// ErrNotDeclared reports that a check does not apply: the transport's traits, or the harness, do not have what it tests.
+// ErrNotDeclared reports that a check does not apply: the transport's traits, or the harness, do not have what it
+// tests.
 var ErrNotDeclared = errors.New("not declared")
 
 // Check is one promise.

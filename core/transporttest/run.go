@@ -20,8 +20,8 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 	}
 }
 
-// RunSpread is Run with a worker for each newHarness, side by side, since checks mostly wait. Every check runs once, with
-// a harness of one worker. No two workers may have one broker or virtual host: some checks restart it.
+// RunSpread is Run with a worker for each newHarness, side by side, since checks mostly wait. Every check runs once,
+// with a harness of one worker. No two workers may have one broker or virtual host: some checks restart it.
 func RunSpread(t *testing.T, newHarness ...func(t *testing.T) Harness) {
 	t.Helper()
 	if len(newHarness) == 0 {

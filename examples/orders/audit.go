@@ -11,9 +11,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// runAudit is the single reader of its queue. It writes down every arrival, duplicates too, before it takes the next: the
-// table then holds the order in which messages reached the queue. It uses the transport without the consumer runner, whose
-// retries would change that order.
+// runAudit is the single reader of its queue. It writes down every arrival, duplicates too, before it takes the next:
+// the table then holds the order in which messages reached the queue. It uses the transport without the consumer
+// runner, whose retries would change that order.
 func runAudit(ctx context.Context, cfg config) error {
 	pool, err := cfg.pool(ctx)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// crew is the processes of the demo: this program again, once a role. What dies is started again, as an orchestrator does.
+// crew is the processes of the demo: this program again, once a role. What dies is started again, as an orchestrator
+// does.
 type crew struct {
 	cfg   config
 	tally *tally

@@ -5,9 +5,9 @@
 //	consumer.go   bills each order exactly once, through the inbox
 //	audit.go      a single reader that writes down in which order messages arrive
 //
-// Started without a role it runs all of them as processes of their own, for a while, and then a verifier counts business
-// rows and effect rows. With -chaos it kills processes, broker and database and cuts the network meanwhile, and fails on
-// any loss, doubled effect or per-key inversion.
+// Started without a role it runs all of them as processes of their own, for a while, and then a verifier counts
+// business rows and effect rows. With -chaos it kills processes, broker and database and cuts the network meanwhile,
+// and fails on any loss, doubled effect or per-key inversion.
 //
 //	go run ./examples/orders
 //	go run ./examples/orders -chaos 60s

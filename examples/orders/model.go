@@ -23,8 +23,8 @@ type Order struct {
 	Cents    int    `json:"cents"`
 }
 
-// The business tables. bills and arrivals have no unique key on purpose: a doubled effect would show. An arrival comes again
-// if the broker had handed it out before.
+// The business tables. bills and arrivals have no unique key on purpose: a doubled effect would show. An arrival comes
+// again if the broker had handed it out before.
 const businessTables = `
 CREATE TABLE customers (id text PRIMARY KEY, orders bigint NOT NULL DEFAULT 0);
 CREATE TABLE orders (id text PRIMARY KEY, customer text NOT NULL, n bigint NOT NULL, cents int NOT NULL);

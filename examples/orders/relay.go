@@ -7,8 +7,8 @@ import (
 	"github.com/waybill-go/waybill/relay"
 )
 
-// A relay that is killed is found by its connection, at once; one that hangs, or whose network is gone, is waited for until
-// its lease is over. The defaults (10 s and 30 s) suit a service whose relays are not killed every few seconds.
+// A relay that is killed is found by its connection, at once; one that hangs, or whose network is gone, is waited for
+// until its lease is over. The defaults (10 s and 30 s) suit a service whose relays are not killed every few seconds.
 const (
 	lease          = 6 * time.Second
 	publishTimeout = 3 * time.Second

@@ -15,8 +15,9 @@ type figures struct {
 	lost, doubled, phantoms, unheard, inversions int64
 }
 
-// countFigures counts. Not an inversion is the one message that was on its way to the reader when the broker was killed: after
-// that a quorum queue hands out the next one before it takes that back. It is marked as redelivered and comes right behind it.
+// countFigures counts. Not an inversion is the one message that was on its way to the reader when the broker was
+// killed: after that a quorum queue hands out the next one before it takes that back. It is marked as redelivered and
+// comes right behind it.
 func countFigures(ctx context.Context, pool *pgxpool.Pool) (f figures, err error) {
 	return f, pool.QueryRow(ctx, `
 SELECT (SELECT count(*) FROM orders),

@@ -1,7 +1,7 @@
-// Package orms shows how to stage messages in the transactions of GORM, sqlx, ent and bun. They all run on database/sql,
-// so the outbox is made by postgres.NewSQLStager, and all that is needed is the *sql.Tx below the library's transaction.
-// Each file holds that one step and an order that is placed with it: the row and the message are committed together or
-// not at all. The tests run them on a real PostgreSQL.
+// Package orms shows how to stage messages in the transactions of GORM, sqlx, ent and bun. They all run on
+// database/sql, so the outbox is made by postgres.NewSQLStager, and all that is needed is the *sql.Tx below the
+// library's transaction. Each file holds that one step and an order that is placed with it: the row and the message are
+// committed together or not at all. The tests run them on a real PostgreSQL.
 //
 // It is a module of its own, so that nobody who uses Waybill downloads four ORMs.
 package orms

@@ -10,8 +10,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// GORMTx returns the transaction below tx, with prepared statements (gorm.Config.PrepareStmt) or without. It is an error
-// if tx is not in a transaction.
+// GORMTx returns the transaction below tx, with prepared statements (gorm.Config.PrepareStmt) or without. It is an
+// error if tx is not in a transaction.
 func GORMTx(tx *gorm.DB) (*sql.Tx, error) {
 	pool := tx.Statement.ConnPool
 	if prepared, ok := pool.(*gorm.PreparedStmtTX); ok {

@@ -1,5 +1,5 @@
-// Command readme holds the README's example, so that it compiles. It needs a Postgres and a RabbitMQ; examples/orders is
-// the same story complete, with its own servers.
+// Command readme holds the README's example, so that it compiles. It needs a Postgres and a RabbitMQ; examples/orders
+// is the same story complete, with its own servers.
 package main
 
 import (

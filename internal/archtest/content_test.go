@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// foreign matches what belongs to one machine: absolute paths of somebody's folders, and hosts of package registries, which go and apt choose by themselves.
+// foreign matches what belongs to one machine: absolute paths of somebody's folders, and hosts of package registries,
+// which go and apt choose by themselves.
 var foreign = regexp.MustCompile(`(^|[^\w./~-])/(root|home/\w+|Users/\w+|work)/|\b(proxy\.golang|registry\.npmjs|deb\.debian)\.org`)
 
 // hints are in every match of foreign. To look for them first takes a twentieth of the time.

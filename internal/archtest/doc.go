@@ -1,2 +1,3 @@
-// Package archtest holds tests of the tree as a whole: who may import whom, and what no file may contain. It has no other code.
+// Package archtest holds tests of the tree as a whole: who may import whom, and what no file may contain. It has no
+// other code.
 package archtest

@@ -173,8 +173,8 @@ func TestUnitsByHand(t *testing.T) { // DB-24
 	}
 }
 
-// The sequence is set back: what is staged under numbers that were published already arrives, and where a number is taken
-// staging says so.
+// The sequence is set back: what is staged under numbers that were published already arrives, and where a number is
+// taken staging says so.
 func TestSequenceSetBack(t *testing.T) { // DB-22
 	t.Parallel()
 	d := newDesk(t)

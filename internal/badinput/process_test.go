@@ -22,8 +22,8 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
-// relayProcess is the variable that makes the test binary a relay: the database's address. With _BROKER behind it, the broker's;
-// with _SLOW, whether it is held back.
+// relayProcess is the variable that makes the test binary a relay: the database's address. With _BROKER behind it, the
+// broker's; with _SLOW, whether it is held back.
 const relayProcess = "WAYBILL_BADINPUT_RELAY"
 
 // slow holds back the answers of a publisher, so that a kill finds records in flight.

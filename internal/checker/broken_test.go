@@ -263,9 +263,9 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// mutations are lines of engine and store that order and delivery stand on. Each is in the source once. Of the spare ones
-// other lines guard the same, so that it is only said whether one was found. The rules of package dispatch have a test of
-// their own, which switches each off.
+// mutations are lines of engine and store that order and delivery stand on. Each is in the source once. Of the spare
+// ones other lines guard the same, so that it is only said whether one was found. The rules of package dispatch have a
+// test of their own, which switches each off.
 var mutations = []struct {
 	name, file, old, mutated string
 	spare                    bool
@@ -287,8 +287,8 @@ var mutations = []struct {
 	{"the store takes what another holds", "store/memory/take.go", "case r.lock != nil, r.holder != 0:", "case r.lock != nil:", true},
 }
 
-// Every mutation of engine and store is found. It compiles each, which takes minutes: set WAYBILL_CHECKER_MUTATIONS=1, or
-// part of a name.
+// Every mutation of engine and store is found. It compiles each, which takes minutes: set WAYBILL_CHECKER_MUTATIONS=1,
+// or part of a name.
 func TestMutations(t *testing.T) {
 	only := os.Getenv("WAYBILL_CHECKER_MUTATIONS")
 	root, err := filepath.Abs("../..")

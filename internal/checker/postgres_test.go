@@ -29,7 +29,8 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
-// servers are a database and a broker that several histories share, each with routes, an exchange and a queue of its own.
+// servers are a database and a broker that several histories share, each with routes, an exchange and a queue of its
+// own.
 type servers struct {
 	dsn, url string
 	pool     *pgxpool.Pool
@@ -239,8 +240,8 @@ func (s *pgSide) Harm(w *realWorld, d *checker.Dice, last bool) {
 	}
 }
 
-// declareAgain declares the exchange and binds the queue, as services do when they connect: a broker that is killed may forget what was
-// declared just before.
+// declareAgain declares the exchange and binds the queue, as services do when they connect: a broker that is killed may
+// forget what was declared just before.
 func (s *pgSide) declareAgain(w *realWorld) {
 	deadline := time.Now().Add(realDrain / 2)
 	for {
@@ -449,7 +450,8 @@ func TestPostgresRabbitMQHistories(t *testing.T) {
 	})
 }
 
-// P1 to P5 P7 OR-02: a server is killed in the middle of a history and started again, over which connections fail as well.
+// P1 to P5 P7 OR-02: a server is killed in the middle of a history and started again, over which connections fail as
+// well.
 func TestServerKillHistories(t *testing.T) {
 	t.Parallel()
 	kills := number("WAYBILL_CHECKER_KILLS", 2) // of the database; half as many of the broker

@@ -44,7 +44,7 @@ var options = []struct{ pkg, name string }{
 func TestOptionsPage(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
-	b.WriteString("# Options\n\nGenerated from the doc comments by `make generate`; do not edit. The zero value of every field is its default, as said in its row.\n")
+	b.WriteString("# Options\n\nGenerated from the doc comments by `make generate`; do not edit. The zero value of every field is its default, as said\nin its row.\n")
 	for _, o := range options {
 		fmt.Fprintf(&b, "\n## %s.%s\n\n", filepath.Base(o.pkg), o.name)
 		if filepath.Dir(o.pkg) != "." {

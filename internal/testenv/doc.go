@@ -1,5 +1,5 @@
-// Package testenv finds or starts the real servers that tests, examples and benchmarks need: PostgreSQL and RabbitMQ, and puts a fault
-// proxy in front of them. It does not import testing: a test passes its *testing.T as a [TB].
+// Package testenv finds or starts the real servers that tests, examples and benchmarks need: PostgreSQL and RabbitMQ,
+// and puts a fault proxy in front of them. It does not import testing: a test passes its *testing.T as a [TB].
 //
 // # Which server
 //
@@ -9,8 +9,9 @@
 //	testenv.OwnRabbitMQ(t)   a private broker: the same
 //	testenv.NewProxy(t, a)   a TCP proxy before address a, to cut, delay, black-hole or refuse
 //
-// A shared server is started once for each test binary, at its first use (Postgres 1 s, RabbitMQ 3 to 9 s). Programs without a test use
-// [OpenPostgres], [OpenRabbitMQ], [StartPostgres], [StartRabbitMQ] and [StartProxy], which return errors.
+// A shared server is started once for each test binary, at its first use (Postgres 1 s, RabbitMQ 3 to 9 s). Programs
+// without a test use [OpenPostgres], [OpenRabbitMQ], [StartPostgres], [StartRabbitMQ] and [StartProxy], which return
+// errors.
 //
 // Environment variables with the address of a running server win over the shared one:
 //
@@ -18,29 +19,34 @@
 //	WAYBILL_TEST_RABBITMQ             amqp://guest:guest@host:5672/
 //	WAYBILL_TEST_RABBITMQ_MANAGEMENT  http://guest:guest@host:15672                 (default: the same host and user, port 15672)
 //
-// Private servers keep their files in the folder that WAYBILL_TEST_DIR names, by default in that for temporary files. testservers sets it to a
-// folder in memory, /dev/shm, if there are 2 GB left.
+// Private servers keep their files in the folder that WAYBILL_TEST_DIR names, by default in that for temporary files.
+// testservers sets it to a folder in memory, /dev/shm, if there are 2 GB left.
 //
-// Own servers are always private ones. If a server can neither be found nor started, the test is skipped and says why; with CI=true it fails.
+// Own servers are always private ones. If a server can neither be found nor started, the test is skipped and says why;
+// with CI=true it fails.
 //
 // # Guarantees
 //
-// Nothing is left behind: servers die with the process that started them, SIGKILL included, and a small guard then removes their folder.
-// Only loopback addresses are used, on ports below the ephemeral range that are reserved until Close, so that a restart finds its port free.
+// Nothing is left behind: servers die with the process that started them, SIGKILL included, and a small guard then
+// removes their folder. Only loopback addresses are used, on ports below the ephemeral range that are reserved until
+// Close, so that a restart finds its port free.
 //
 // # Concurrency
 //
-// Everything is safe for concurrent use. Tests that use the shared servers may be parallel: no test sees another one's database or virtual host.
+// Everything is safe for concurrent use. Tests that use the shared servers may be parallel: no test sees another one's
+// database or virtual host.
 //
 // # Ownership
 //
-// The helpers with a TB clean up at the end of the test; the others return a value with a Close method that the caller must call.
+// The helpers with a TB clean up at the end of the test; the others return a value with a Close method that the caller
+// must call.
 //
 // # Limits
 //
-// Private servers need Linux and the distribution's binaries (scripts/servers installs them). A SIGKILL keeps the page cache: it proves recovery,
-// not fsync. What RabbitMQ was told to declare less than [DefinitionsOnDisk] before a SIGKILL may be lost, queues with their confirmed messages:
-// declare, wait, publish, kill. Goroutines that live as long as the process all run under [Background], for leak checks:
+// Private servers need Linux and the distribution's binaries (scripts/servers installs them). A SIGKILL keeps the page
+// cache: it proves recovery, not fsync. What RabbitMQ was told to declare less than [DefinitionsOnDisk] before a
+// SIGKILL may be lost, queues with their confirmed messages: declare, wait, publish, kill. Goroutines that live as long
+// as the process all run under [Background], for leak checks:
 //
 //	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
 package testenv

@@ -26,8 +26,9 @@ type Management struct {
 // client keeps no connections, so that no goroutine outlives a request.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// Do sends a request to the management API. The path starts with /api/; parts such as a virtual host must be escaped with url.PathEscape.
-// in, if not nil, is sent as JSON; the answer is decoded into out, if not nil. A status of 400 and above is an error, 404 too.
+// Do sends a request to the management API. The path starts with /api/; parts such as a virtual host must be escaped
+// with url.PathEscape. in, if not nil, is sent as JSON; the answer is decoded into out, if not nil. A status of 400 and
+// above is an error, 404 too.
 func (m Management) Do(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -88,7 +89,8 @@ func (m Management) DeleteVHost(ctx context.Context, vhost string) error {
 	return ignoreNotFound(m.Do(ctx, http.MethodDelete, "/api/vhosts/"+url.PathEscape(vhost), nil, nil))
 }
 
-// CreateUser makes a user without any permission. Users are known to the whole broker: give each a random name and delete it.
+// CreateUser makes a user without any permission. Users are known to the whole broker: give each a random name and
+// delete it.
 func (m Management) CreateUser(ctx context.Context, user, password string) error {
 	return m.Do(ctx, http.MethodPut, "/api/users/"+url.PathEscape(user), map[string]string{"password": password, "tags": ""}, nil)
 }
@@ -98,7 +100,8 @@ func (m Management) DeleteUser(ctx context.Context, user string) error {
 	return ignoreNotFound(m.Do(ctx, http.MethodDelete, "/api/users/"+url.PathEscape(user), nil, nil))
 }
 
-// SetPermissions sets the regular expressions of what a user may configure, write and read in a virtual host. "" permits nothing.
+// SetPermissions sets the regular expressions of what a user may configure, write and read in a virtual host. ""
+// permits nothing.
 func (m Management) SetPermissions(ctx context.Context, vhost, user, configure, write, read string) error {
 	return m.Do(ctx, http.MethodPut, "/api/permissions/"+url.PathEscape(vhost)+"/"+url.PathEscape(user),
 		map[string]string{"configure": configure, "write": write, "read": read}, nil)
@@ -115,7 +118,8 @@ func (m Management) DeletePolicy(ctx context.Context, vhost, name string) error 
 	return ignoreNotFound(m.Do(ctx, http.MethodDelete, "/api/policies/"+url.PathEscape(vhost)+"/"+url.PathEscape(name), nil, nil))
 }
 
-// Connections returns the names of the open connections of a virtual host. The broker lists a new one within about a second.
+// Connections returns the names of the open connections of a virtual host. The broker lists a new one within about a
+// second.
 func (m Management) Connections(ctx context.Context, vhost string) ([]string, error) {
 	var list []struct {
 		Name string `json:"name"`
@@ -130,8 +134,9 @@ func (m Management) Connections(ctx context.Context, vhost string) ([]string, er
 	return names, nil
 }
 
-// CloseConnections closes the connections of a virtual host as an operator does (CONNECTION_FORCED). It waits up to ten seconds until the
-// broker lists one, and returns how many it closed. One that was opened within the last second may be missed when others are listed already.
+// CloseConnections closes the connections of a virtual host as an operator does (CONNECTION_FORCED). It waits up to ten
+// seconds until the broker lists one, and returns how many it closed. One that was opened within the last second may be
+// missed when others are listed already.
 func (m Management) CloseConnections(ctx context.Context, vhost string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -19,7 +19,8 @@ import (
 
 // PG is an empty database of its own on a PostgreSQL server.
 type PG struct {
-	// DSN is the connection URL of the database, as its superuser (or the user of WAYBILL_TEST_POSTGRES). It holds a password.
+	// DSN is the connection URL of the database, as its superuser (or the user of WAYBILL_TEST_POSTGRES). It holds a
+	// password.
 	DSN string
 	// Database is the name of the database.
 	Database string
@@ -31,7 +32,8 @@ type PG struct {
 type PostgresOptions struct {
 	// Settings are passed as -c name=value and win over ours (fsync=on, wal_level=logical, max_connections=200).
 	Settings map[string]string
-	// TLS, if not nil, makes the server refuse connections without TLS or without a client certificate of this authority.
+	// TLS, if not nil, makes the server refuse connections without TLS or without a client certificate of this
+	// authority.
 	TLS *TLS
 }
 
@@ -51,8 +53,8 @@ type PostgresServer struct {
 	proc *process
 }
 
-// OpenPostgres makes an empty database on the server of WAYBILL_TEST_POSTGRES or, without it, on the shared server, which it starts if needed.
-// The caller must Close the result.
+// OpenPostgres makes an empty database on the server of WAYBILL_TEST_POSTGRES or, without it, on the shared server,
+// which it starts if needed. The caller must Close the result.
 func OpenPostgres(ctx context.Context) (*PG, error) {
 	if dsn := os.Getenv("WAYBILL_TEST_POSTGRES"); dsn != "" {
 		return createDatabase(ctx, dsn)
@@ -180,7 +182,8 @@ func (s *PostgresServer) Addr() string { return loopback(s.Port) }
 // Log returns the path of the server's log file.
 func (s *PostgresServer) Log() string { return filepath.Join(s.dir, "postgres.log") }
 
-// DSN returns the connection URL of a database of this server, as the superuser. With TLS it names the files of the certificates.
+// DSN returns the connection URL of a database of this server, as the superuser. With TLS it names the files of the
+// certificates.
 func (s *PostgresServer) DSN(database string) string {
 	u := url.URL{Scheme: "postgres", User: url.UserPassword("postgres", s.Password), Host: s.Addr(), Path: "/" + database}
 	q := url.Values{"sslmode": {"disable"}}
@@ -210,7 +213,8 @@ func (s *PostgresServer) Stop() {
 	s.proc.stop(sigInt, 20*time.Second)
 }
 
-// Restart starts the server again on the same port and data, after stopping it if it runs, and returns when it accepts connections.
+// Restart starts the server again on the same port and data, after stopping it if it runs, and returns when it accepts
+// connections.
 func (s *PostgresServer) Restart(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -30,8 +30,8 @@ const (
 // background runs what lives as long as the process; its name is exported as Background for leak checks.
 func background(fn func()) { fn() }
 
-// spawner returns the queue of the one goroutine that starts all children. It keeps its OS thread for ever, because the kernel sends the parent
-// death signal when the *thread* that forked ends.
+// spawner returns the queue of the one goroutine that starts all children. It keeps its OS thread for ever, because the
+// kernel sends the parent death signal when the *thread* that forked ends.
 var spawner = sync.OnceValue(func() chan<- func() {
 	queue := make(chan func())
 	go background(func() {
@@ -219,7 +219,8 @@ func stopped(pid int) bool {
 	return true
 }
 
-// signalAll sends sig to the process and its direct children: a PostgreSQL backend goes on working when only the postmaster is stopped.
+// signalAll sends sig to the process and its direct children: a PostgreSQL backend goes on working when only the
+// postmaster is stopped.
 func (p *process) signalAll(sig syscall.Signal) {
 	if p.ended() {
 		return
@@ -260,8 +261,8 @@ func (p *process) stop(sig syscall.Signal, limit time.Duration) {
 	}
 }
 
-// reserve takes a port for this process, among all that use this package: an abstract socket's name is taken once, and is free again when its
-// process ends, however it ends.
+// reserve takes a port for this process, among all that use this package: an abstract socket's name is taken once, and
+// is free again when its process ends, however it ends.
 func reserve(port int) (net.Listener, bool) {
 	l, err := net.Listen("unix", "@waybill-testenv-port-"+strconv.Itoa(port))
 	return l, err == nil
@@ -278,8 +279,9 @@ func left(dir string) uint64 {
 
 func alive(pid int) bool { return syscall.Kill(pid, 0) != syscall.ESRCH }
 
-// guardScript waits until the pipe from the owner ends, which is when the owner is gone, however it ended. The servers get their death signal at the
-// same moment. It removes the shared memory that a killed PostgreSQL cannot remove (its id is in postmaster.pid), then the folder.
+// guardScript waits until the pipe from the owner ends, which is when the owner is gone, however it ended. The servers
+// get their death signal at the same moment. It removes the shared memory that a killed PostgreSQL cannot remove (its
+// id is in postmaster.pid), then the folder.
 const guardScript = `cat >/dev/null
 for f in "$1"/postgres-*/data/postmaster.pid; do
 	[ -e "$f" ] && id=$(sed -n 7p "$f" | awk '{print $2}') && [ -n "$id" ] && ids="$ids $id"
@@ -292,7 +294,8 @@ done
 for id in $ids; do ipcrm -m "$id" 2>/dev/null; done
 exit 0`
 
-// startGuard starts a shell that outlives this process by a moment and removes dir after it. The caller keeps the file open as long as it lives.
+// startGuard starts a shell that outlives this process by a moment and removes dir after it. The caller keeps the file
+// open as long as it lives.
 func startGuard(dir string) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -309,8 +312,8 @@ func startGuard(dir string) (*os.File, error) {
 	return w, cmd.Process.Release()
 }
 
-// removeSharedMemory removes the System V segment of a PostgreSQL that was killed. Its id is in the seventh line of postmaster.pid, which is gone after
-// an orderly stop.
+// removeSharedMemory removes the System V segment of a PostgreSQL that was killed. Its id is in the seventh line of
+// postmaster.pid, which is gone after an orderly stop.
 func removeSharedMemory(pidFile string) {
 	b, err := os.ReadFile(pidFile)
 	if err != nil {

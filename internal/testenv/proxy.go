@@ -99,10 +99,12 @@ func (p *Proxy) Accept() error {
 	return nil
 }
 
-// Blackhole holds back what flows in a direction, on open connections and on new ones, which are still accepted. Nothing is closed.
+// Blackhole holds back what flows in a direction, on open connections and on new ones, which are still accepted.
+// Nothing is closed.
 func (p *Proxy) Blackhole(d Direction) { p.set(func() { p.held |= d }) }
 
-// Heal ends Blackhole in both directions. What was held back is delivered late, as TCP does after a lost link comes back.
+// Heal ends Blackhole in both directions. What was held back is delivered late, as TCP does after a lost link comes
+// back.
 func (p *Proxy) Heal() { p.set(func() { p.held = 0 }) }
 
 // Latency delays what flows, in each direction, by d. It does not limit the bandwidth.
@@ -173,7 +175,8 @@ type chunk struct {
 	at   time.Time
 }
 
-// pump moves bytes in one direction: a reader stamps them, so that a delay does not limit the bandwidth, and this goroutine delivers them.
+// pump moves bytes in one direction: a reader stamps them, so that a delay does not limit the bandwidth, and this
+// goroutine delivers them.
 func (p *Proxy) pump(d Direction, from, to *net.TCPConn) {
 	chunks := make(chan chunk, 256)
 	stop := make(chan struct{})

@@ -29,14 +29,17 @@ type MQ struct {
 type RabbitMQOptions struct {
 	// Config are further lines of rabbitmq.conf, such as "heartbeat = 2".
 	Config []string
-	// TLS, if not nil, adds a TLS listener that asks for a client certificate of this authority; see RabbitMQServer.TLSURL.
+	// TLS, if not nil, adds a TLS listener that asks for a client certificate of this authority; see
+	// RabbitMQServer.TLSURL.
 	TLS *TLS
-	// AllCPUs lets the broker use all CPUs, as for a benchmark. Otherwise it gets one: Erlang's threads wake each other thousands of times a
-	// second, and where that has to cross CPUs of a virtual machine it makes a start take four times as long.
+	// AllCPUs lets the broker use all CPUs, as for a benchmark. Otherwise it gets one: Erlang's threads wake each other
+	// thousands of times a second, and where that has to cross CPUs of a virtual machine it makes a start take four
+	// times as long.
 	AllCPUs bool
 }
 
-// RabbitMQServer is a private broker with the plugins for management and consistent hash exchanges. Its virtual host "/" is there from the start.
+// RabbitMQServer is a private broker with the plugins for management and consistent hash exchanges. Its virtual host
+// "/" is there from the start.
 type RabbitMQServer struct {
 	Management
 	// Port is the AMQP port on 127.0.0.1; it stays the same over restarts. TLSPort is 0 without TLS.
@@ -53,8 +56,8 @@ type RabbitMQServer struct {
 
 const rabbitmqBin = "/usr/lib/rabbitmq/bin"
 
-// OpenRabbitMQ makes a virtual host on the broker of WAYBILL_TEST_RABBITMQ or, without it, on the shared broker, which it starts if needed.
-// The caller must Close the result.
+// OpenRabbitMQ makes a virtual host on the broker of WAYBILL_TEST_RABBITMQ or, without it, on the shared broker, which
+// it starts if needed. The caller must Close the result.
 func OpenRabbitMQ(ctx context.Context) (*MQ, error) {
 	if amqpURL := os.Getenv("WAYBILL_TEST_RABBITMQ"); amqpURL != "" {
 		m, err := managementFor(amqpURL, os.Getenv("WAYBILL_TEST_RABBITMQ_MANAGEMENT"))
@@ -76,7 +79,8 @@ var sharedRabbitMQ = sync.OnceValues(func() (*RabbitMQServer, error) {
 	return StartRabbitMQ(ctx, RabbitMQOptions{})
 })
 
-// StartRabbitMQ starts a private broker and returns when it accepts AMQP connections and management requests. The caller must Close it.
+// StartRabbitMQ starts a private broker and returns when it accepts AMQP connections and management requests. The
+// caller must Close it.
 func StartRabbitMQ(ctx context.Context, opts RabbitMQOptions) (*RabbitMQServer, error) {
 	if _, err := os.Stat(filepath.Join(rabbitmqBin, "rabbitmq-server")); err != nil {
 		return nil, fmt.Errorf("waybill/testenv: rabbitmq: %w: no %s/rabbitmq-server: run `make servers`, or set WAYBILL_TEST_RABBITMQ to the URL of a running broker", ErrUnavailable, rabbitmqBin)
@@ -172,7 +176,8 @@ func (s *RabbitMQServer) env() []string {
 	}
 }
 
-// start starts the node, and its name server (epmd) when that is not running: without an epmd of ours Erlang leaves a daemon behind.
+// start starts the node, and its name server (epmd) when that is not running: without an epmd of ours Erlang leaves a
+// daemon behind.
 func (s *RabbitMQServer) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()
@@ -213,7 +218,8 @@ func (s *RabbitMQServer) start(ctx context.Context) error {
 	return nil
 }
 
-// dial connects to a loopback port. With a greeting it also waits for the first byte of the answer, which must be 1: an AMQP method frame.
+// dial connects to a loopback port. With a greeting it also waits for the first byte of the answer, which must be 1: an
+// AMQP method frame.
 func dial(ctx context.Context, port int, greeting string) error {
 	d := net.Dialer{Timeout: time.Second}
 	conn, err := d.DialContext(ctx, "tcp", loopback(port))
@@ -261,7 +267,8 @@ func (s *RabbitMQServer) Ctl(ctx context.Context, args ...string) error {
 	return run(ctx, nil, s.dir, s.env(), filepath.Join(rabbitmqBin, "rabbitmqctl"), append([]string{"-n", s.node + "@localhost", "-q"}, args...)...)
 }
 
-// RaiseMemoryAlarm raises the memory alarm: every connection that publishes is blocked (connection.blocked) until it is cleared.
+// RaiseMemoryAlarm raises the memory alarm: every connection that publishes is blocked (connection.blocked) until it is
+// cleared.
 func (s *RabbitMQServer) RaiseMemoryAlarm(ctx context.Context) error {
 	return s.Ctl(ctx, "set_vm_memory_high_watermark", "absolute", "1")
 }
@@ -271,11 +278,12 @@ func (s *RabbitMQServer) ClearMemoryAlarm(ctx context.Context) error {
 	return s.Ctl(ctx, "set_vm_memory_high_watermark", "absolute", memoryLimit)
 }
 
-// DefinitionsOnDisk is how long a broker takes at most until what was declared is on its disk. What is younger, queues with their messages
-// as well as exchanges and bindings, may be gone after a kill (seen with RabbitMQ 3.10).
+// DefinitionsOnDisk is how long a broker takes at most until what was declared is on its disk. What is younger, queues
+// with their messages as well as exchanges and bindings, may be gone after a kill (seen with RabbitMQ 3.10).
 const DefinitionsOnDisk = 3 * time.Second
 
-// Kill ends the broker with SIGKILL, as a crash does. Data stay, but for what was declared less than [DefinitionsOnDisk] before.
+// Kill ends the broker with SIGKILL, as a crash does. Data stay, but for what was declared less than
+// [DefinitionsOnDisk] before.
 func (s *RabbitMQServer) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,8 +297,8 @@ func (s *RabbitMQServer) Stop() {
 	s.proc.stop(sigTerm, 20*time.Second)
 }
 
-// Restart starts the broker again on the same ports and data, after killing it if it runs, and returns when it accepts connections.
-// The leaders of recovered quorum queues may need a little longer: poll.
+// Restart starts the broker again on the same ports and data, after killing it if it runs, and returns when it accepts
+// connections. The leaders of recovered quorum queues may need a little longer: poll.
 func (s *RabbitMQServer) Restart(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

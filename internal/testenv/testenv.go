@@ -21,7 +21,8 @@ type TB interface {
 // Background is the function under which every goroutine runs that lives as long as the process.
 const Background = "github.com/waybill-go/waybill/internal/testenv.background"
 
-// ErrUnavailable says that a server can neither be found nor started on this machine. The message says what to do about it.
+// ErrUnavailable says that a server can neither be found nor started on this machine. The message says what to do about
+// it.
 var ErrUnavailable = errors.New("server not available")
 
 // cleanupTimeout bounds what runs after a test, when the test's context is already cancelled.
@@ -124,7 +125,8 @@ func unavailable(tb TB, err error) {
 	tb.Fatalf("%v", err)
 }
 
-// poll calls check until it returns nil, every few milliseconds. It gives up when ctx ends or stop is closed, with the last error.
+// poll calls check until it returns nil, every few milliseconds. It gives up when ctx ends or stop is closed, with the
+// last error.
 func poll(ctx context.Context, stop <-chan struct{}, check func(context.Context) error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

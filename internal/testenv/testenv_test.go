@@ -27,7 +27,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
 }
 
-// owner prints the folder of its servers, starts a broker there, and waits to be killed, at the latest while that starts.
+// owner prints the folder of its servers, starts a broker there, and waits to be killed, at the latest while that
+// starts.
 func owner() {
 	ctx := context.Background()
 	pg, err := testenv.StartPostgres(ctx, testenv.PostgresOptions{})
@@ -80,7 +81,8 @@ func TestNothingIsLeftAfterTheOwnerWasKilled(t *testing.T) {
 	})
 }
 
-// processesWith returns the command lines of running processes whose environment, command line or working folder names dir.
+// processesWith returns the command lines of running processes whose environment, command line or working folder names
+// dir.
 func processesWith(t *testing.T, dir string) []string {
 	t.Helper()
 	var found []string

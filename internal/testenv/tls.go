@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// TLS is a throwaway certificate authority with one server certificate (localhost, 127.0.0.1) and one client certificate (common name
-// "postgres"), all as PEM files. Two of them do not trust each other.
+// TLS is a throwaway certificate authority with one server certificate (localhost, 127.0.0.1) and one client
+// certificate (common name "postgres"), all as PEM files. Two of them do not trust each other.
 type TLS struct {
 	CAFile, ServerCertFile, ServerKeyFile, ClientCertFile, ClientKeyFile string
 }

@@ -16,11 +16,12 @@ import (
 
 const rootPrefix = "waybill-testenv-"
 
-// Dir is the environment variable that names where private servers keep their files. Without it that is the folder for temporary files.
+// Dir is the environment variable that names where private servers keep their files. Without it that is the folder for
+// temporary files.
 const Dir = "WAYBILL_TEST_DIR"
 
-// InMemory returns a folder of a file system in memory that has so many bytes left, or "" if there is none: a value for [Dir]. There a fresh database
-// costs half as much, and a SIGKILL leaves as much behind as on a disk.
+// InMemory returns a folder of a file system in memory that has so many bytes left, or "" if there is none: a value for
+// [Dir]. There a fresh database costs half as much, and a SIGKILL leaves as much behind as on a disk.
 func InMemory(room uint64) string {
 	const dir = "/dev/shm"
 	if left(dir) < room {
@@ -95,8 +96,8 @@ var taken = struct {
 	ports map[int]net.Listener
 }{ports: map[int]net.Listener{}}
 
-// freePort finds a free loopback port and reserves it until freed: it is below the ephemeral range, so that no outgoing connection takes it while
-// its server restarts, and no other test does, in this process or in another one.
+// freePort finds a free loopback port and reserves it until freed: it is below the ephemeral range, so that no outgoing
+// connection takes it while its server restarts, and no other test does, in this process or in another one.
 func freePort() (int, error) {
 	for range 200 {
 		port := 20000 + mathrand.IntN(12000)

@@ -60,11 +60,11 @@ SELECT f.n, CASE WHEN f.status = 3 OR t.seq IS NOT NULL THEN f.status END FROM f
 // maxLooks bounds how often Cancel asks again for a message that changes hands while it looks.
 const maxLooks = 20
 
-// Cancel withdraws staged messages in tx, by id or by dedupe key, in one statement; see [core.Canceller]. It
-// withdraws what is scheduled, what waits for a retry, and what was staged as withdrawable, which a dedupe key implies;
-// other messages that are due are in flight, as is what a relay holds. Until tx ends nobody is handed what it withdraws, and later messages
-// of their keys wait. Keys that name the same message get the same answer. It waits for nobody but other transactions
-// that have locked the same message. A message is either handed out or withdrawn, unless the answer is
+// Cancel withdraws staged messages in tx, by id or by dedupe key, in one statement; see [core.Canceller]. It withdraws
+// what is scheduled, what waits for a retry, and what was staged as withdrawable, which a dedupe key implies; other
+// messages that are due are in flight, as is what a relay holds. Until tx ends nobody is handed what it withdraws, and
+// later messages of their keys wait. Keys that name the same message get the same answer. It waits for nobody but other
+// transactions that have locked the same message. A message is either handed out or withdrawn, unless the answer is
 // core.CancelMaybe. The role needs what [Migrations.Grants] gives a canceller.
 //
 // A message that is due, whose id Waybill made and that is not withdrawable is known by its id only as long as fewer

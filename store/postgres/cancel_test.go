@@ -242,7 +242,8 @@ func TestInspectFindsAll(t *testing.T) {
 	}
 }
 
-// ST-09: what is withdrawable, by its message or by its route, can be cancelled although it is due, however it is staged.
+// ST-09: what is withdrawable, by its message or by its route, can be cancelled although it is due, however it is
+// staged.
 func TestWithdrawable(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{Withdrawable: []string{"loose"}})

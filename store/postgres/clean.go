@@ -27,8 +27,8 @@ WHERE name = {cleaner} AND (owner = $1 OR value NOT BETWEEN (extract(epoch FROM 
 RETURNING true`
 
 // sweepSQL abandons what expired while it waited for a time, and what is due in units that nobody owns. What is due in
-// other units is left to their owners, who find out. It never waits for a lock. Owners are told of the keys that a retry
-// held; nobody remembers anything of what is due and has no owner.
+// other units is left to their owners, who find out. It never waits for a lock. Owners are told of the keys that a
+// retry held; nobody remembers anything of what is due and has no owner.
 //
 //	f  the routes with due records that expire some day
 //	n  the slots of these that nobody owns

@@ -143,9 +143,9 @@ func (m *Migrations) metaRows() []string {
 
 // Drift compares the live schema with what this release makes, and returns every difference: tables, columns with type,
 // nullability and default, indexes with their columns, uniqueness and predicates, sequences, storage options (which
-// matter for speed only), triggers, and rows of waybill_meta. What the owner added is ignored, but for columns that staging would
-// have to fill. It reads the catalogs alone, so any role that may connect can ask; the rows of waybill_meta are
-// looked at if the role may read them. It takes no locks that writers would wait for.
+// matter for speed only), triggers, and rows of waybill_meta. What the owner added is ignored, but for columns that
+// staging would have to fill. It reads the catalogs alone, so any role that may connect can ask; the rows of
+// waybill_meta are looked at if the role may read them. It takes no locks that writers would wait for.
 func (m *Migrations) Drift(ctx context.Context, db DB) ([]core.Difference, error) {
 	var diffs []core.Difference
 	err := m.read(ctx, db, "drift", func(tx pgx.Tx) error {

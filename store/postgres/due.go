@@ -38,8 +38,8 @@ ORDER BY r.due_at, r.seq LIMIT $4 FOR NO KEY UPDATE OF r SKIP LOCKED`
 UPDATE {outbox} r SET ` + holdSQL + ` FROM l WHERE r.ctid = l.at
 RETURNING l.n, ` + recordSQL + `, r.body, r.due_at`
 
-	// timersSQL puts due timers in line, in the order in which they were due. The transaction has its id before it draws
-	// numbers.
+	// timersSQL puts due timers in line, in the order in which they were due. The transaction has its id before it
+	// draws numbers.
 	timersSQL = ownPartsSQL + `, l AS MATERIALIZED (
     SELECT x.* FROM p CROSS JOIN LATERAL (
         SELECT r.ctid AS at, r.due_at, r.seq FROM {outbox} r

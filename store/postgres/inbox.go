@@ -46,8 +46,8 @@ func (o *InboxOptions) lockTimeout() string {
 	return fmt.Sprintf("%dms", o.LockTimeout.Milliseconds())
 }
 
-// The lock timeout holds for the mark only; the handler gets back what was set before. CASE keeps its parts in this order,
-// and RETURNING comes after the wait; of a duplicate nothing comes back, and restoreSQL is left to do.
+// The lock timeout holds for the mark only; the handler gets back what was set before. CASE keeps its parts in this
+// order, and RETURNING comes after the wait; of a duplicate nothing comes back, and restoreSQL is left to do.
 const (
 	markInboxSQL = `
 INSERT INTO {inbox} (consumer, source, id) SELECT $1, $2, $3
@@ -114,8 +114,8 @@ func (i *Inbox) do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 	return status, nil
 }
 
-// newMarkBatch returns a batch that begins the transaction of a Do, for the mark to go with it: one round trip less than two
-// statements, and no lock is held for longer.
+// newMarkBatch returns a batch that begins the transaction of a Do, for the mark to go with it: one round trip less
+// than two statements, and no lock is held for longer.
 func newMarkBatch() *pgx.Batch {
 	b := &pgx.Batch{}
 	b.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted})

@@ -23,8 +23,9 @@ var (
 )
 
 const (
-	// The keys come sorted and are marked in this order, so that two batches cannot deadlock. The lock timeout holds for this
-	// statement only: each part needs the one before. If some were marked before, the numbers of the others come back.
+	// The keys come sorted and are marked in this order, so that two batches cannot deadlock. The lock timeout holds
+	// for this statement only: each part needs the one before. If some were marked before, the numbers of the others
+	// come back.
 	markBatchSQL = `
 WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', %s, true) AS now
 ), k AS MATERIALIZED (%s
@@ -38,7 +39,8 @@ FROM n, s`
 	keysOfArrays = `SELECT * FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (consumer, source, id, n)`
 	keysOfJSON   = `SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, n FROM json_array_elements($1::json) WITH ORDINALITY AS k (v, n)`
 
-	// A stable time, so that the index ends the search. Two purges at a time take the same rows in the same order; the second waits for the first and finds less.
+	// A stable time, so that the index ends the search. Two purges at a time take the same rows in the same order; the
+	// second waits for the first and finds less.
 	purgeInboxSQL = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM {inbox} WHERE consumer = $1 AND handled_at < statement_timestamp() - $2 * interval '1 microsecond' ORDER BY handled_at LIMIT $3))`
 	purgeInboxAllSQL = `WITH RECURSIVE c (consumer) AS (
@@ -116,8 +118,8 @@ func (b *keyBatch) read(row interface{ Scan(dest ...any) error }) (statuses []co
 	return statuses, fresh, nil
 }
 
-// DoBatch is [Inbox.Do] for many keys: one transaction, one INSERT for all marks; see [core.BatchInbox]. At most 100,000
-// keys.
+// DoBatch is [Inbox.Do] for many keys: one transaction, one INSERT for all marks; see [core.BatchInbox]. At most
+// 100,000 keys.
 func (i *Inbox) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ctx context.Context, tx pgx.Tx, fresh []int) error) ([]core.InboxStatus, error) {
 	if len(keys) == 0 {
 		return nil, nil
@@ -148,9 +150,9 @@ func (i *Inbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx context
 	return statuses, nil
 }
 
-// Mark marks key in tx, a transaction of the caller's own; see [core.Marker]. It waits for a concurrent transaction that
-// marks the same key, up to LockTimeout. If it fails, tx can only be rolled back. In a transaction that is not READ
-// COMMITTED a mark that was committed meanwhile is a serialisation failure: roll back and begin again.
+// Mark marks key in tx, a transaction of the caller's own; see [core.Marker]. It waits for a concurrent transaction
+// that marks the same key, up to LockTimeout. If it fails, tx can only be rolled back. In a transaction that is not
+// READ COMMITTED a mark that was committed meanwhile is a serialisation failure: roll back and begin again.
 func (i *Inbox) Mark(ctx context.Context, tx pgx.Tx, key core.InboxKey) (core.InboxStatus, error) {
 	if core.IsNil(tx) {
 		return core.InboxNone, core.Invalid("waybill/postgres: inbox: mark", "tx: is nil; pass the transaction of the handler's writes")

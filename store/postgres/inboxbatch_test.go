@@ -30,7 +30,8 @@ SELECT 'c' || c, '/s', i::text, clock_timestamp() - i * interval '1 minute' FROM
 	}
 }
 
-// IN-08: a batch waits for another one no longer than the lock timeout, and the handler's own statements are not bound by it.
+// IN-08: a batch waits for another one no longer than the lock timeout, and the handler's own statements are not bound
+// by it.
 func TestInboxBatchLockTimeout(t *testing.T) {
 	t.Parallel()
 	in, pool := newInbox(t, postgres.InboxOptions{LockTimeout: 50 * time.Millisecond})

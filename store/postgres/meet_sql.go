@@ -28,8 +28,8 @@ INSERT INTO {routes} (route) SELECT DISTINCT x.route FROM unnest($2::text[]) AS 
 WHERE ` + aliveSQL + ` AND NOT EXISTS (SELECT FROM {routes} r WHERE r.route = x.route) ORDER BY x.route
 ON CONFLICT DO NOTHING`
 
-	// unitsSQL makes the units of routes that have none, as outbox.Split does, under the lock of the route's row: of two
-	// members that do so one is first.
+	// unitsSQL makes the units of routes that have none, as outbox.Split does, under the lock of the route's row: of
+	// two members that do so one is first.
 	unitsSQL = `
 WITH n AS MATERIALIZED (
     SELECT r.* FROM {routes} r WHERE r.route = ANY ($2::text[]) AND r.units = 0 AND ` + aliveSQL + ` ORDER BY r.route FOR UPDATE
@@ -109,8 +109,8 @@ FROM l WHERE u.route = $2 AND u.from_slot = $3 AND u.owner = $5`
 SELECT session, name, beat, lease, handlers, free, presence,
     ` + missingSQL + `, flag, routes, units, unable FROM {members} ORDER BY session`
 
-	// rosterSQL looks for routes between those that have units, and so reads nothing of these. It asks for one row each,
-	// since EXISTS may be taken for a reason to go over all that is due.
+	// rosterSQL looks for routes between those that have units, and so reads nothing of these. It asks for one row
+	// each, since EXISTS may be taken for a reason to go over all that is due.
 	rosterSQL = `
 WITH RECURSIVE k AS (
     SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next

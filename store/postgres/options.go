@@ -26,8 +26,8 @@ type Options struct {
 	// Source is the CloudEvents source of messages that name none, such as "/orders". Required.
 	Source string
 	// Schema and Table name the outbox table; default "waybill" and "waybill_outbox". The names of its other tables
-	// begin with Table. Two outboxes in one database that differ in either do not meet. Names are quoted: any characters
-	// but NUL and {, case counts; Table has at most 48 bytes.
+	// begin with Table. Two outboxes in one database that differ in either do not meet. Names are quoted: any
+	// characters but NUL and {, case counts; Table has at most 48 bytes.
 	Schema, Table string
 	// Limits bounds what can be staged.
 	Limits core.Limits

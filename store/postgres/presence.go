@@ -59,8 +59,8 @@ func (o *Outbox) Attend(ctx context.Context) (token int64, lost <-chan struct{},
 	return token, gone, nil
 }
 
-// isDirect reports whether conn has a session of its own in the database: a notification reaches it although it asks for
-// nothing.
+// isDirect reports whether conn has a session of its own in the database: a notification reaches it although it asks
+// for nothing.
 func (o *Outbox) isDirect(ctx context.Context, conn *pgx.Conn, token int64) (bool, error) {
 	channel := fmt.Sprintf("waybill_%016x", token)
 	if _, err := conn.Exec(ctx, "LISTEN "+channel); err != nil {

@@ -36,8 +36,8 @@ func (o *Outbox) reader(more ...any) *recordReader {
 	return d
 }
 
-// read reads a row, but for its route. The record is that of d until the next row. The body is nil if the statement left
-// it out.
+// read reads a row, but for its route. The record is that of d until the next row. The body is nil if the statement
+// left it out.
 func (d *recordReader) read(rows pgx.Rows, now time.Time) (*outbox.Record, error) {
 	d.record, d.expires, d.attrs = outbox.Record{}, nil, nil
 	if err := rows.Scan(d.dest...); err != nil {

@@ -16,7 +16,8 @@ import (
 const (
 	// hurrySQL and those after it are for records that nobody has locked, as is usual: they take less than half as long
 	// as settleSQL. If somebody has, they fail. deleteNearSQL is for records of one route that are near each other: it
-	// goes over their range once, which takes half as long as to look each up. IS TRUE makes the list a table of hashes.
+	// goes over their range once, which takes half as long as to look each up. IS TRUE makes the list a table of
+	// hashes.
 	hurrySQL      = `SELECT set_config('lock_timeout', '5ms', true)`
 	deleteNearSQL = `
 DELETE FROM {outbox} r
@@ -57,8 +58,8 @@ SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w) THE
     FROM {outbox} r WHERE r.route = u.route AND r.seq = u.seq), (u.state <> 3)::int) END
 FROM u`
 
-	// heededSQL deletes control records. One of kind 3 concerns all slots of a route: it goes when all their owners have
-	// heeded it.
+	// heededSQL deletes control records. One of kind 3 concerns all slots of a route: it goes when all their owners
+	// have heeded it.
 	heededSQL = `
 WITH l AS MATERIALIZED (
     SELECT c.number, c.slots & ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = c.route AND un.owner = $1), 0) AS rest, c.kind

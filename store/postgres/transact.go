@@ -18,8 +18,8 @@ const (
 	// readSQL begins transactions whose statements share one snapshot.
 	readSQL = "BEGIN ISOLATION LEVEL REPEATABLE READ"
 
-	// setSQL holds for the transaction only. The plans must use the indexes also while the table is small: a cached plan
-	// outlives the moment it was made for. Planning anew takes a millisecond, and compiling more than that. What a
+	// setSQL holds for the transaction only. The plans must use the indexes also while the table is small: a cached
+	// plan outlives the moment it was made for. Planning anew takes a millisecond, and compiling more than that. What a
 	// statement may wait for, other than its own member's short transactions, are locks of somebody's triggers: these
 	// must not keep the member's row locked for long.
 	setSQL = `

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// ownRetriesText is the due retries that self holds already; retriesText those that nobody holds; timersText what is
-	// scheduled and due.
+	// ownRetriesText is the due retries that self holds already; retriesText those that nobody holds; timersText what
+	// is scheduled and due.
 	ownRetriesText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_hold
 		WHERE r.hold = ?1 AND r.hold <> 0 AND r.state = 4 AND r.due_at <= ?2`
 	retriesText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_retry

@@ -14,8 +14,8 @@ import (
 var _ core.Inspector = (*Store)(nil)
 
 const (
-	// storedSQL are the columns that people see, of record r. For how long a hold lasts is when its holder's lease ends,
-	// if it is renewed no more.
+	// storedSQL are the columns that people see, of record r. For how long a hold lasts is when its holder's lease
+	// ends, if it is renewed no more.
 	storedSQL = rowSQL + `, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''), r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
 	coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''), coalesce((SELECT m.renewed_at + m.lease FROM waybill_outbox_members m WHERE m.session = r.hold), 0)`
 

@@ -29,7 +29,8 @@ type Options struct {
 	// BusyTimeout is how long to wait for another writer before reporting an outage; default 5 s, at least 10 ms. With
 	// New it bounds the wait within the process only: set busy_timeout in the data source name as well.
 	BusyTimeout time.Duration
-	// PollInterval is how often a sleeping relay looks whether another connection committed; default 5 ms, at least 1 ms.
+	// PollInterval is how often a sleeping relay looks whether another connection committed; default 5 ms, at least 1
+	// ms.
 	PollInterval time.Duration
 	// Retention says how long settled records are kept. Published ones are deleted by the settle itself unless it says
 	// otherwise; the rest of it is [Store.Clean]'s. All programs that share the file should say the same.

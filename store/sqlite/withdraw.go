@@ -22,7 +22,8 @@ const (
 	holderText = `SELECT id FROM waybill_outbox WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL
 		AND NOT EXISTS (SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?4)`
 
-	// carefulText is up to where a member that died may have had records of a slot out, and no window has passed them yet.
+	// carefulText is up to where a member that died may have had records of a slot out, and no window has passed them
+	// yet.
 	carefulText = `SELECT max(coalesce((SELECT max(careful) FROM waybill_outbox_units WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2), 0),
 		coalesce((SELECT careful FROM waybill_outbox_routes WHERE route = ?1), 0))`
 

@@ -6,12 +6,12 @@
 // # Guarantees
 //
 // A nil result of Publish means that every queue that is bound for the topic holds the message. A message that no queue
-// is bound for is an error ([core.ErrUnroutable]), and so is one for a full queue (an outage of that topic only): it then
-// reached no queue at all. A delivery stays its receiver's until it is settled or the receiver is closed; then it goes
-// back to its old place. A retry is held until it is due, keeps every field, and joins the end of the queue as the next
-// attempt. A rejected delivery is parked with its reason and can be listed with [Transport.Parked]. Giving back costs
-// nothing: neither an attempt nor a redelivery, and the message keeps its place. With [core.Subscription].InOrder one
-// receiver of a queue at a time gets deliveries.
+// is bound for is an error ([core.ErrUnroutable]), and so is one for a full queue (an outage of that topic only): it
+// then reached no queue at all. A delivery stays its receiver's until it is settled or the receiver is closed; then it
+// goes back to its old place. A retry is held until it is due, keeps every field, and joins the end of the queue as the
+// next attempt. A rejected delivery is parked with its reason and can be listed with [Transport.Parked]. Giving back
+// costs nothing: neither an attempt nor a redelivery, and the message keeps its place. With [core.Subscription].InOrder
+// one receiver of a queue at a time gets deliveries.
 //
 // # Concurrency
 //
@@ -24,11 +24,10 @@
 //
 // # Limits
 //
-// One process only, and nothing outlives it: Close, or the end of the process, forgets every message, published ones and
-// parked ones too. So a relay that publishes here keeps promise P2 only as long as the process lives, unless
-// Options.ConfirmHandled makes a publish last until the message was handled: then what the process forgets is still in the
-// outbox, retries and rejected messages included, a handler sees every attempt as the first, and messages of a key are
-// handled one after the other. A queue holds at
-// most Options.MaxMessages; parked messages do not count and are kept until Close. Expiry and priority travel, but the
-// broker does not act on them.
+// One process only, and nothing outlives it: Close, or the end of the process, forgets every message, published ones
+// and parked ones too. So a relay that publishes here keeps promise P2 only as long as the process lives, unless
+// Options.ConfirmHandled makes a publish last until the message was handled: then what the process forgets is still in
+// the outbox, retries and rejected messages included, a handler sees every attempt as the first, and messages of a key
+// are handled one after the other. A queue holds at most Options.MaxMessages; parked messages do not count and are kept
+// until Close. Expiry and priority travel, but the broker does not act on them.
 package memory

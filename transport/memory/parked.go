@@ -59,7 +59,8 @@ func (t *Transport) ListParked(_ context.Context, queue string, f core.ParkedFil
 	return out, nil
 }
 
-// ReplayParked implements core.ParkedQueue. A message that finds its queue full stays parked and ends the replay with an outage.
+// ReplayParked implements core.ParkedQueue. A message that finds its queue full stays parked and ends the replay with
+// an outage.
 func (t *Transport) ReplayParked(ctx context.Context, req core.ParkedRequest) (int, error) {
 	matches := func(p *core.Parked) bool { return !p.Envelope.Expired(time.Now()) && req.Filter.Matches(p) }
 	return t.changeParked(ctx, "replay parked", &req, matches, func(q *queue, p *parked) error {
@@ -82,7 +83,8 @@ func (t *Transport) PurgeParked(ctx context.Context, req core.ParkedRequest) (in
 	return t.changeParked(ctx, "purge parked", &req, req.Filter.Matches, func(*queue, *parked) error { return nil })
 }
 
-// changeParked does do with every message that matches and was parked before the call, one after the other, and removes it.
+// changeParked does do with every message that matches and was parked before the call, one after the other, and removes
+// it.
 func (t *Transport) changeParked(ctx context.Context, op string, req *core.ParkedRequest, matches func(*core.Parked) bool, do func(*queue, *parked) error) (int, error) {
 	if err := core.Invalid("waybill/memory: "+op, req.Problems()...); err != nil {
 		return 0, err
@@ -124,7 +126,8 @@ func (t *Transport) changeParked(ctx context.Context, op string, req *core.Parke
 	return done, nil
 }
 
-// changeNext looks at the first message that was parked after number after and not after last, and returns its number; 0 if there is none.
+// changeNext looks at the first message that was parked after number after and not after last, and returns its number;
+// 0 if there is none.
 func (t *Transport) changeNext(q *queue, after, last uint64, matches func(*core.Parked) bool, do func(*queue, *parked) error) (number uint64, changed bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

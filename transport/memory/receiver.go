@@ -45,8 +45,8 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, er
 	}
 }
 
-// take returns up to limit deliveries. If there are none it returns a channel that is closed at the next change, and the
-// time until the next retry is due, or less than 0.
+// take returns up to limit deliveries. If there are none it returns a channel that is closed at the next change, and
+// the time until the next retry is due, or less than 0.
 func (r *receiver) take(limit int) (got []*core.Delivery, changed <-chan struct{}, due time.Duration, err error) {
 	q := r.q
 	q.t.mu.Lock()

@@ -23,10 +23,10 @@ type Options struct {
 	MaxMessages int
 	// MaxBodyBytes bounds a body; default none. A larger one is refused for good as too large.
 	MaxBodyBytes int
-	// ConfirmHandled makes Publish wait until every queue's copy was settled as done, so that a message leaves its outbox
-	// only when it was handled, and nothing is lost if the process dies. A retry or a rejection fails the publish
-	// instead of being held in memory: the outbox repeats or abandons the message. Default off: a message is confirmed
-	// when it is queued.
+	// ConfirmHandled makes Publish wait until every queue's copy was settled as done, so that a message leaves its
+	// outbox only when it was handled, and nothing is lost if the process dies. A retry or a rejection fails the
+	// publish instead of being held in memory: the outbox repeats or abandons the message. Default off: a message is
+	// confirmed when it is queued.
 	ConfirmHandled bool
 }
 
@@ -128,8 +128,8 @@ func (t *Transport) Traits() core.PublisherTraits {
 	return core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true, DetectsUnroutable: true, MaxBodyBytes: t.maxBodyBytes}
 }
 
-// SubscriberTraits declares what receivers promise. Retries are held by this broker and survive the consumer, though not
-// the process.
+// SubscriberTraits declares what receivers promise. Retries are held by this broker and survive the consumer, though
+// not the process.
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	return core.SubscriberTraits{KeyOrder: true, RetryLater: true, Parks: true, CountsRedeliveries: true, SingleActive: true, Wildcards: true}
 }

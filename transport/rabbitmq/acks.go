@@ -12,9 +12,9 @@ type acker interface {
 	Nack(tag uint64, multiple, requeue bool) error
 }
 
-// acks settles the deliveries of one channel. It knows which of them are not settled, so that a batch can be acknowledged with one frame: basic.ack
-// with multiple means every delivery up to the tag, so it is sent only if nothing else below is open. A batch that ended before an earlier one
-// waits for it a moment.
+// acks settles the deliveries of one channel. It knows which of them are not settled, so that a batch can be
+// acknowledged with one frame: basic.ack with multiple means every delivery up to the tag, so it is sent only if
+// nothing else below is open. A batch that ended before an earlier one waits for it a moment.
 type acks struct {
 	ch acker
 
@@ -25,11 +25,13 @@ type acks struct {
 }
 
 const (
-	// shareOfOpen bounds the search for open deliveries: with more of them for each one to settle, single frames cost less.
+	// shareOfOpen bounds the search for open deliveries: with more of them for each one to settle, single frames cost
+	// less.
 	shareOfOpen = 16
 	// minLate is from how many acknowledgements on it is worth to wait for what is below.
 	minLate = 16
-	// lateTime is how long they wait at most. What they lose if the process ends meanwhile comes again, as after a lost connection.
+	// lateTime is how long they wait at most. What they lose if the process ends meanwhile comes again, as after a lost
+	// connection.
 	lateTime = 20 * time.Millisecond
 )
 
@@ -54,7 +56,8 @@ func (a *acks) requeue(tag uint64) error {
 	return a.ch.Nack(tag, false, true)
 }
 
-// ackAll acknowledges tags: those below the first other open one with a single frame. If many are left, they wait for what is below.
+// ackAll acknowledges tags: those below the first other open one with a single frame. If many are left, they wait for
+// what is below.
 func (a *acks) ackAll(tags []uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -84,7 +87,8 @@ func (a *acks) ackAll(tags []uint64) error {
 	return nil
 }
 
-// flush acknowledges what waits, and returns how many these were. It fails with the channel, whose deliveries come again.
+// flush acknowledges what waits, and returns how many these were. It fails with the channel, whose deliveries come
+// again.
 func (a *acks) flush() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -45,7 +45,8 @@ func (b *brokerModel) Nack(tag uint64, _, _ bool) error {
 	return nil
 }
 
-// A batch is acknowledged whole, each once, and nothing that is not in it ever is; in whatever order deliveries are settled.
+// A batch is acknowledged whole, each once, and nothing that is not in it ever is; in whatever order deliveries are
+// settled.
 func TestMultipleAckTakesNothingElse(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -142,7 +143,8 @@ func TestMultipleAckIsOneFrame(t *testing.T) {
 	}
 }
 
-// Of two batches at a time the later one, if it ends first, waits for the earlier one, and both take one frame. It does not wait for ever.
+// Of two batches at a time the later one, if it ends first, waits for the earlier one, and both take one frame. It does
+// not wait for ever.
 func TestMultipleAckWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -33,8 +33,8 @@ type inFlight struct {
 
 const sendChunk = 64 // messages sent without letting another call in
 
-// send publishes the messages todo and waits for their confirms. It returns how many of todo it is done with: all, unless the channel closed;
-// then those in flight are in b.lost and the rest was not sent.
+// send publishes the messages todo and waits for their confirms. It returns how many of todo it is done with: all,
+// unless the channel closed; then those in flight are in b.lost and the rest was not sent.
 func (b *batch) send(ctx context.Context, todo []int) int {
 	b.flight = make([]inFlight, 0, len(todo))
 	sent := 0
@@ -60,8 +60,8 @@ func (b *batch) send(ctx context.Context, todo []int) int {
 	return sent
 }
 
-// makeRoom takes places in the window, waiting for confirms of this call's own messages first, then for others'. It takes none if the channel
-// turns out to be closed.
+// makeRoom takes places in the window, waiting for confirms of this call's own messages first, then for others'. It
+// takes none if the channel turns out to be closed.
 func (b *batch) makeRoom(ctx context.Context, want int) (int, error) {
 	for b.cause == nil {
 		if out := b.pc.conn.out; out != nil {
@@ -214,8 +214,8 @@ func (b *batch) closedNow() {
 	}
 }
 
-// giveUp gives err to what has no result yet, and leaves the messages in flight to a goroutine that ends when they are confirmed or the
-// channel closes.
+// giveUp gives err to what has no result yet, and leaves the messages in flight to a goroutine that ends when they are
+// confirmed or the channel closes.
 func (b *batch) giveUp(unsent []int, err error) {
 	rest := b.flight[b.settled:]
 	left := make([]inFlight, 0, len(rest))

@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// batchConn is a net.Conn whose Write never waits for the network: it appends to a buffer, and one goroutine writes what has gathered. The
-// driver flushes after every message; this turns the flushes of a burst into few system calls, and keeps a publish from hanging when the
-// broker stops reading. What it may hold is bounded by the callers: a publisher waits while more than maxUnwritten bytes are held.
+// batchConn is a net.Conn whose Write never waits for the network: it appends to a buffer, and one goroutine writes
+// what has gathered. The driver flushes after every message; this turns the flushes of a burst into few system calls,
+// and keeps a publish from hanging when the broker stops reading. What it may hold is bounded by the callers: a
+// publisher waits while more than maxUnwritten bytes are held.
 type batchConn struct {
 	net.Conn
 
@@ -31,7 +32,8 @@ const (
 	maxUnwritten   = 4 << 20         // above it publishers wait
 	keepBuffer     = 256 << 10       // larger buffers are not kept
 	closeFlushTime = 2 * time.Second // how long Close waits for the rest to be written
-	// lastWords is how long after a failed write the reader may still learn what the broker had to say: a TLS alert, say.
+	// lastWords is how long after a failed write the reader may still learn what the broker had to say: a TLS alert,
+	// say.
 	lastWords = 100 * time.Millisecond
 )
 

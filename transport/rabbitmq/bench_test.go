@@ -22,9 +22,10 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkPublish compares Publish with what the driver does at best: one channel, pipelined, with confirms, to a quorum queue. Each
-// iteration publishes 20,000 messages of 256 bytes each way, in turns: the driver without headers (bare), Publish, and the driver with the same
-// headers (same). The ratios are of the rates (higher is better) and of the CPU time a message (lower is better).
+// BenchmarkPublish compares Publish with what the driver does at best: one channel, pipelined, with confirms, to a
+// quorum queue. Each iteration publishes 20,000 messages of 256 bytes each way, in turns: the driver without headers
+// (bare), Publish, and the driver with the same headers (same). The ratios are of the rates (higher is better) and of
+// the CPU time a message (lower is better).
 func BenchmarkPublish(b *testing.B) {
 	for _, conc := range []int{1, 2, 4} {
 		b.Run(fmt.Sprintf("callers=%d", conc), func(b *testing.B) {
@@ -95,7 +96,8 @@ func (p *pubBench) purge(tb testing.TB) {
 	}
 }
 
-// raw publishes with the driver alone: a window of 2,000 on one channel, the same properties, with the same headers or with none.
+// raw publishes with the driver alone: a window of 2,000 on one channel, the same properties, with the same headers or
+// with none.
 func (p *pubBench) raw(tb testing.TB, n int, headers bool, s *spent) {
 	tb.Helper()
 	defer s.since(time.Now(), cpu())
@@ -162,7 +164,8 @@ func (p *pubBench) transport(tb testing.TB, n, conc int, s *spent) {
 	}
 }
 
-// BenchmarkConsume compares Receive and Settle with the driver's own consumer, prefetch 500, one acknowledgement a message.
+// BenchmarkConsume compares Receive and Settle with the driver's own consumer, prefetch 500, one acknowledgement a
+// message.
 func BenchmarkConsume(b *testing.B) {
 	bench := newBench(b)
 	bus := bench.bus

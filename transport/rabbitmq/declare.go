@@ -33,8 +33,9 @@ func (b Binding) declare(ch *amqp.Channel) error {
 	return ch.QueueBind(b.Queue, b.Key, b.Exchange, false, nil)
 }
 
-// Declare makes what topology names, or finds it as it should be: for a program that provisions a broker. What may not be made, or is there with
-// other properties, is an error that matches core.ErrMisconfigured and names the object, the cause and the cure. Options.Passive refuses it.
+// Declare makes what topology names, or finds it as it should be: for a program that provisions a broker. What may not
+// be made, or is there with other properties, is an error that matches core.ErrMisconfigured and names the object, the
+// cause and the cure. Options.Passive refuses it.
 func (t *Transport) Declare(ctx context.Context, topology Topology) error {
 	if t.opts.Passive {
 		return core.Invalid("waybill/rabbitmq: declare", "Passive: declares nothing; use a transport without it")
@@ -51,7 +52,8 @@ func (t *Transport) Declare(ctx context.Context, topology Topology) error {
 	return t.opts.declareAll(ctx, c, &topology)
 }
 
-// prepare declares topology or, in passive mode, looks whether it is there. The first time it also verifies what a declare cannot.
+// prepare declares topology or, in passive mode, looks whether it is there. The first time it also verifies what a
+// declare cannot.
 func (o Options) prepare(ctx context.Context, c *conn, m *management, topology *Topology, first bool) error { //nolint:revive // two moments of one thing
 	var seen sight
 	var err error
@@ -109,8 +111,9 @@ func refused(err error, code int) bool {
 	return e != nil && e.Server && e.Code == code
 }
 
-// declareAll declares in order, on a channel of its own, since a failure closes the channel. A user that may not configure is served too, as
-// long as everything is there: what was refused is asked for instead. Bindings can only be asked for at the management API.
+// declareAll declares in order, on a channel of its own, since a failure closes the channel. A user that may not
+// configure is served too, as long as everything is there: what was refused is asked for instead. Bindings can only be
+// asked for at the management API.
 func (o Options) declareAll(ctx context.Context, c *conn, topology *Topology) error {
 	s := scratch{c: c}
 	defer s.close()
@@ -206,8 +209,9 @@ func (t *Topology) copiesTo() []string {
 	return append([]string{t.names.dlx()}, t.delays...)
 }
 
-// mayWrite asks whether the user may write to exchange, with a message that no broker routes: it claims to be from another user and has an expiration
-// that is no number. The broker looks at the permission first. It closes the channel in any case, and says so in its log.
+// mayWrite asks whether the user may write to exchange, with a message that no broker routes: it claims to be from
+// another user and has an expiration that is no number. The broker looks at the permission first. It closes the channel
+// in any case, and says so in its log.
 func (s *scratch) mayWrite(ctx context.Context, exchange string) (bool, error) {
 	err := s.run(ctx, func(ch *amqp.Channel) error {
 		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
@@ -231,8 +235,8 @@ func (s *scratch) mayWrite(ctx context.Context, exchange string) (bool, error) {
 	return false, outage("verify", fmt.Errorf("exchange %q: %w", exchange, err))
 }
 
-// verify compares topology with what the management API knows, and returns the problems: the rest of what must be right at the start. It reports whether
-// it could ask. Bindings that nobody asked for are left alone here; Drift lists them.
+// verify compares topology with what the management API knows, and returns the problems: the rest of what must be right
+// at the start. It reports whether it could ask. Bindings that nobody asked for are left alone here; Drift lists them.
 func (o Options) verify(ctx context.Context, m *management, topology *Topology, unseen []string) (problems []string, ok bool, err error) {
 	if m == nil {
 		o.sayUnverified(topology, unseen)

@@ -27,7 +27,8 @@ func TestExportsGolden(t *testing.T) {
 	golden(t, "testdata/terraform.golden", topology.Terraform("shop", users), "")
 }
 
-// Names with characters that mean something in HCL and JSON stay what they are, and every resource has a label of its own.
+// Names with characters that mean something in HCL and JSON stay what they are, and every resource has a label of its
+// own.
 func TestExportsQuote(t *testing.T) {
 	t.Parallel()
 	topology := newTopology(t, rabbitmq.Options{}, core.Subscription{Queue: `a"${b}%{c}\<&>`, Bindings: []string{`#`, `$x`, `größe.*`}, Retry: core.Schedule()},

@@ -17,8 +17,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// dial opens a connection. TLS is ours and not the driver's: then a burst is encrypted in one piece, and we see the alert by which the broker
-// refuses a client's certificate. With TLS 1.3 it comes after the handshake, when the driver may just say that the connection is closed.
+// dial opens a connection. TLS is ours and not the driver's: then a burst is encrypted in one piece, and we see the
+// alert by which the broker refuses a client's certificate. With TLS 1.3 it comes after the handshake, when the driver
+// may just say that the connection is closed.
 func (l *link) dial(ctx context.Context) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.opts.ConnectTimeout)
 	defer cancel()
@@ -93,7 +94,8 @@ func (o *Options) secure(ctx context.Context, raw net.Conn, uri amqp.URI) (net.C
 	return c, c.HandshakeContext(ctx)
 }
 
-// tlsClient returns the configuration for one connection: Options.TLS, or what the URL's query says as the driver understands it.
+// tlsClient returns the configuration for one connection: Options.TLS, or what the URL's query says as the driver
+// understands it.
 func (o *Options) tlsClient(uri amqp.URI) (*tls.Config, error) {
 	c := o.TLS.Clone()
 	if c == nil {

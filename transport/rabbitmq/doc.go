@@ -4,20 +4,22 @@
 //
 // # Topology
 //
-// Messages go to one durable topic exchange, by topic. Each subscription has a durable queue, a dead-letter queue, and shares one delay queue
-// a distinct retry delay with all others:
+// Messages go to one durable topic exchange, by topic. Each subscription has a durable queue, a dead-letter queue, and
+// shares one delay queue a distinct retry delay with all others:
 //
 //	{exchange}                    topic exchange
 //	{exchange}.dlx                direct exchange to the dead-letter queues
 //	{exchange}.delay_{d}          fanout exchange to the delay queue of the same name (500ms, 1m30s, ...)
 //	{queue}, {queue}.dlq          queues of a subscription
 //
-// Every argument stands in the table at the top of topology.go and in docs/rabbitmq.md. A retried message is published to the delay exchange
-// with its queue's name as routing key; the delay queue dead-letters without a key of its own through the default exchange, so that the message
-// returns to the one queue it came from. Its real routing key travels in a header. What goes back at once takes the dead-letter exchange, with {queue}.return.
+// Every argument stands in the table at the top of topology.go and in docs/rabbitmq.md. A retried message is published
+// to the delay exchange with its queue's name as routing key; the delay queue dead-letters without a key of its own
+// through the default exchange, so that the message returns to the one queue it came from. Its real routing key travels
+// in a header. What goes back at once takes the dead-letter exchange, with {queue}.return.
 //
-// A [Topology] holds all of this as a value: it is what is declared, verified, compared with a live broker (Drift), and exported as Terraform,
-// as a definitions file and as the permissions of each role. With Options.Passive nothing is declared, and a user that may configure nothing will do.
+// A [Topology] holds all of this as a value: it is what is declared, verified, compared with a live broker (Drift), and
+// exported as Terraform, as a definitions file and as the permissions of each role. With Options.Passive nothing is
+// declared, and a user that may configure nothing will do.
 //
 // # Parked messages
 //
@@ -25,13 +27,16 @@
 //
 // # Guarantees
 //
-//   - A nil slot of Publish means that the broker confirmed the message and routed it. Unroutable is core.ErrUnroutable; a message whose confirm
-//     did not come is an outage with an unknown result.
-//   - A message that makes the broker close the channel is found: what was in flight is sent again one at a time, and only the culprit fails.
-//   - A retry and a rejection are acknowledged only after the broker confirmed and routed the copy. The copy keeps every property and header. If it
-//     cannot be published, the delivery comes again after a second, and nothing is counted.
+//   - A nil slot of Publish means that the broker confirmed the message and routed it. Unroutable is
+//     core.ErrUnroutable; a message whose confirm did not come is an outage with an unknown result.
+//   - A message that makes the broker close the channel is found: what was in flight is sent again one at a time, and
+//     only the culprit fails.
+//   - A retry and a rejection are acknowledged only after the broker confirmed and routed the copy. The copy keeps
+//     every property and header. If it cannot be published, the delivery comes again after a second, and nothing is
+//     counted.
 //   - A batch of deliveries that are done is acknowledged with one frame where nothing below the last of them is open.
-//   - With Subscription.InOrder one receiver at a time gets the messages of a queue, in queue order, and what goes back comes first again.
+//   - With Subscription.InOrder one receiver at a time gets the messages of a queue, in queue order, and what goes back
+//     comes first again.
 //   - A replayed message is removed from its dead-letter queue after the broker confirmed and routed the copy.
 //   - Queues dead-letter at least once (quorum queues), and refuse what does not fit instead of dropping it.
 //   - Connections, channels, topology and consumers come back by themselves after a loss, with a jittered back-off.
@@ -39,26 +44,28 @@
 //
 // # Concurrency
 //
-// A Transport is safe for concurrent use. Calls of Publish share PublishConnections channels, each on a connection of its own; on one
-// channel they take turns in chunks of 64 messages. Receiving has another connection, so that a broker which blocks publishers still takes acknowledgements.
+// A Transport is safe for concurrent use. Calls of Publish share PublishConnections channels, each on a connection of
+// its own; on one channel they take turns in chunks of 64 messages. Receiving has another connection, so that a broker
+// which blocks publishers still takes acknowledgements.
 //
 // # Ownership
 //
-// Dial's transport closes its connections. New's transport leaves the caller's connection open and cannot reconnect. The bytes of a delivery
-// belong to the receiver of it.
+// Dial's transport closes its connections. New's transport leaves the caller's connection open and cannot reconnect.
+// The bytes of a delivery belong to the receiver of it.
 //
 // # Limits
 //
-// What AMQP cannot tell (arguments, bindings) is verified only with Options.ManagementURL; policies are not, but for length limits with
-// Options.PipelineKeys. While parked messages are listed or replayed, others do not see them. With InOrder, up to RabbitMQ 4.2, what a
-// receiver holds when it is closed counts as redelivered.
+// What AMQP cannot tell (arguments, bindings) is verified only with Options.ManagementURL; policies are not, but for
+// length limits with Options.PipelineKeys. While parked messages are listed or replayed, others do not see them. With
+// InOrder, up to RabbitMQ 4.2, what a receiver holds when it is closed counts as redelivered.
 //
-// One message whose headers nest deeper than 32 levels cannot be read by the driver: it ends the connection that all subscriptions of a Transport
-// share, again and again, until it is removed from its queue. A Transport of its own for each subscription keeps the others going. The name of a
-// subscription's queue may not end in ".return".
+// One message whose headers nest deeper than 32 levels cannot be read by the driver: it ends the connection that all
+// subscriptions of a Transport share, again and again, until it is removed from its queue. A Transport of its own for
+// each subscription keeps the others going. The name of a subscription's queue may not end in ".return".
 //
-// Order of a key holds if one message of it is in flight at a time, or under the conditions of Options.PipelineKeys. A message that is given
-// back may go to the end of the queue. A delay is at most 49 days. A message that waits in a delay queue for a queue that was deleted stays
-// there; with 32 of them the delay queue stands still until that queue is there again. Names, topics and ids have at most 255 bytes. A full
-// or leaderless queue (basic.nack) is an outage of its topic.
+// Order of a key holds if one message of it is in flight at a time, or under the conditions of Options.PipelineKeys. A
+// message that is given back may go to the end of the queue. A delay is at most 49 days. A message that waits in a
+// delay queue for a queue that was deleted stays there; with 32 of them the delay queue stands still until that queue
+// is there again. Names, topics and ids have at most 255 bytes. A full or leaderless queue (basic.nack) is an outage of
+// its topic.
 package rabbitmq

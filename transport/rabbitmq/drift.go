@@ -31,9 +31,10 @@ const (
 	recreate = "change the options to match, or delete it when it is empty and create it again"
 )
 
-// Drift compares what the transport's exchange and its open subscriptions need with the live broker, and returns every difference: what is missing, has
-// other arguments, or is bound too much. With Options.PipelineKeys queues with a length limit are differences, too. Other policies are not looked at.
-// It needs Options.ManagementURL, and implements core.DriftChecker.
+// Drift compares what the transport's exchange and its open subscriptions need with the live broker, and returns every
+// difference: what is missing, has other arguments, or is bound too much. With Options.PipelineKeys queues with a
+// length limit are differences, too. Other policies are not looked at. It needs Options.ManagementURL, and implements
+// core.DriftChecker.
 func (t *Transport) Drift(ctx context.Context) ([]core.Difference, error) {
 	return t.DriftFrom(ctx, t.Topology())
 }

@@ -22,7 +22,8 @@ func permanent(op string, reason core.Reason, err error) *core.Error {
 	return &core.Error{Op: "waybill/rabbitmq: " + op, Class: core.ClassPermanent, Reason: reason, Err: err}
 }
 
-// misconfigured is an outage to an engine that has worked before, and the end of Run on first contact: the message is not at fault.
+// misconfigured is an outage to an engine that has worked before, and the end of Run on first contact: the message is
+// not at fault.
 func misconfigured(op, format string, args ...any) *core.Error {
 	return outage(op, fmt.Errorf("%w: "+format, append([]any{core.ErrMisconfigured}, args...)...))
 }
@@ -33,8 +34,9 @@ func amqpError(err error) *amqp.Error {
 	return e
 }
 
-// blames reports whether the broker closed a channel or a connection because of what it was sent, so that one of the messages in flight is
-// at fault. A shutdown (320), a lack of resources (506) and an internal error (541) say nothing about a message.
+// blames reports whether the broker closed a channel or a connection because of what it was sent, so that one of the
+// messages in flight is at fault. A shutdown (320), a lack of resources (506) and an internal error (541) say nothing
+// about a message.
 func blames(e *amqp.Error) bool {
 	if e == nil || !e.Server {
 		return false
@@ -110,7 +112,8 @@ func declareError(object string, err error) *core.Error {
 	return outage(op, fmt.Errorf("%s: %w", object, e))
 }
 
-// await runs fn, which blocks without a context, until it returns or ctx ends. In the second case late, if not nil, runs after fn returned.
+// await runs fn, which blocks without a context, until it returns or ctx ends. In the second case late, if not nil,
+// runs after fn returned.
 func await(ctx context.Context, fn func() error, late func()) error {
 	done, gone := make(chan error), make(chan struct{})
 	go func() {

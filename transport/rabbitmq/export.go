@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// Permission is what a user may do on a virtual host: three regular expressions over names of exchanges and queues. "^$" permits nothing.
+// Permission is what a user may do on a virtual host: three regular expressions over names of exchanges and queues.
+// "^$" permits nothing.
 type Permission struct {
 	Configure, Write, Read string
 }
@@ -21,7 +22,8 @@ type Permissions struct {
 	Relay Permission
 	// Consumer reads the subscriptions' queues, and writes to the delay exchanges and to the dead-letter exchange.
 	Consumer Permission
-	// Operator lists, replays and purges parked messages: it reads the dead-letter queues, and writes to the dead-letter exchange.
+	// Operator lists, replays and purges parked messages: it reads the dead-letter queues, and writes to the
+	// dead-letter exchange.
 	Operator Permission
 }
 
@@ -37,8 +39,8 @@ func (g grant) permission() Permission {
 	return Permission{Configure: "^$", Write: exactly(g.write), Read: exactly(g.read)}
 }
 
-// exactly returns the regular expression that matches names and nothing else. RabbitMQ has Perl's expressions, in which QuoteMeta's escapes mean
-// the same; a name cannot end with the newline that $ would overlook.
+// exactly returns the regular expression that matches names and nothing else. RabbitMQ has Perl's expressions, in which
+// QuoteMeta's escapes mean the same; a name cannot end with the newline that $ would overlook.
 func exactly(names []string) string {
 	if len(names) == 0 {
 		return "^$"
@@ -104,9 +106,9 @@ func (t *Topology) userPermissions(u Users) []userPermission {
 	return out
 }
 
-// Definitions returns the topology as RabbitMQ's definitions file, for rabbitmqctl import_definitions, the management API, or load_definitions
-// at boot. It names the virtual host, and sets the permissions of users, which must be there already: passwords belong in no export.
-// An import adds what is missing; it changes no queue that exists.
+// Definitions returns the topology as RabbitMQ's definitions file, for rabbitmqctl import_definitions, the management
+// API, or load_definitions at boot. It names the virtual host, and sets the permissions of users, which must be there
+// already: passwords belong in no export. An import adds what is missing; it changes no queue that exists.
 func (t Topology) Definitions(vhost string, users Users) ([]byte, error) {
 	type exchange struct {
 		Name       string         `json:"name"`
@@ -178,8 +180,9 @@ func indented(v any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Terraform returns the topology as resources of the provider cyrilgdn/rabbitmq, in HCL. The virtual host and the users must be there or stand
-// in another file; the provider's own configuration (endpoint, user, password) too. The provider itself cannot manage names with "@" or "/".
+// Terraform returns the topology as resources of the provider cyrilgdn/rabbitmq, in HCL. The virtual host and the users
+// must be there or stand in another file; the provider's own configuration (endpoint, user, password) too. The provider
+// itself cannot manage names with "@" or "/".
 func (t Topology) Terraform(vhost string, users Users) string {
 	var b strings.Builder
 	resource := labels{}

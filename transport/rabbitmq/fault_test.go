@@ -52,7 +52,8 @@ func testSuspects(t *testing.T, broker *testenv.RabbitMQServer) {
 	}
 }
 
-// RL-03, TR-03: an exchange that was deleted comes back by itself; a user that may not write is told so, at no cost to the message.
+// RL-03, TR-03: an exchange that was deleted comes back by itself; a user that may not write is told so, at no cost to
+// the message.
 func TestMissingAndForbidden(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -120,7 +121,8 @@ func TestOtherArguments(t *testing.T) {
 	t.Log(err)
 }
 
-// TR-03: what was in flight when the connection was cut is an outage, never a success; then it works again, with its consumers.
+// TR-03: what was in flight when the connection was cut is an outage, never a success; then it works again, with its
+// consumers.
 func TestConnectionCut(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -193,7 +195,8 @@ func TestStaleDelivery(t *testing.T) {
 	nothing(t, r, 200*time.Millisecond)
 }
 
-// TR-03: a broker that blocks publishers or hangs does not hang a publish; acknowledgements still work; a killed one costs time only.
+// TR-03: a broker that blocks publishers or hangs does not hang a publish; acknowledgements still work; a killed one
+// costs time only.
 func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 	t.Helper()
 	bus := dial(t, vhost(t, broker).URL, rabbitmq.Options{Heartbeat: time.Second, ReconnectMax: 300 * time.Millisecond, ConnectTimeout: 2 * time.Second})
@@ -274,8 +277,9 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 	working("kill")
 }
 
-// RM-04, CO-05: while a message cannot be parked it stays with its receiver and is tried again after a pause: it neither loops nor looks like one that
-// kills its consumers. A receiver that closes meanwhile leaves it to the next one.
+// RM-04, CO-05: while a message cannot be parked it stays with its receiver and is tried again after a pause: it
+// neither loops nor looks like one that kills its consumers. A receiver that closes meanwhile leaves it to the next
+// one.
 func TestFailedCopyWaits(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

@@ -12,8 +12,9 @@ import (
 
 const unlimit = "with Options.PipelineKeys the queue may refuse a message when it is full and take a later one of the same key: remove the limit, or leave PipelineKeys off"
 
-// addLimits appends to found a deviation for every length limit of a queue that messages to exchange may reach, also through other exchanges, by
-// bindings and alternate exchanges. The policies of a queue are known about ten seconds late. An exchange's own policies are not followed.
+// addLimits appends to found a deviation for every length limit of a queue that messages to exchange may reach, also
+// through other exchanges, by bindings and alternate exchanges. The policies of a queue are known about ten seconds
+// late. An exchange's own policies are not followed.
 func (m *management) addLimits(ctx context.Context, exchange string, found []deviation) ([]deviation, error) {
 	ask := m.begin()
 	defer ask.end()

@@ -15,7 +15,8 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
-// RM-06: with PipelineKeys and a management address a queue that messages may reach and that has a length limit is an error at the start of a publisher.
+// RM-06: with PipelineKeys and a management address a queue that messages may reach and that has a length limit is an
+// error at the start of a publisher.
 func TestPipelineKeysRefusesLimits(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

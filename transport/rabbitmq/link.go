@@ -12,8 +12,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// link is one connection that is opened when needed and opened again after a loss. Publishing and consuming have a link each, since a broker
-// that is short of memory blocks a connection as a whole once it publishes.
+// link is one connection that is opened when needed and opened again after a loss. Publishing and consuming have a link
+// each, since a broker that is short of memory blocks a connection as a whole once it publishes.
 type link struct {
 	name    string
 	url     string

@@ -55,7 +55,8 @@ func (o Options) managementProblem() string {
 	return ""
 }
 
-// newManagement returns the client for valid options, or nil without ManagementURL. The user is that of the AMQP connection unless the URL names one.
+// newManagement returns the client for valid options, or nil without ManagementURL. The user is that of the AMQP
+// connection unless the URL names one.
 func newManagement(o Options, user, password, vhost string) *management {
 	if o.ManagementURL == "" {
 		return nil
@@ -101,7 +102,8 @@ func (m *management) begin() *asking {
 
 func (a *asking) end() { a.client.CloseIdleConnections() }
 
-// get asks for /api/{kind}/{vhost}/{parts...} and decodes the answer into out. errNotFound says that there is no such object.
+// get asks for /api/{kind}/{vhost}/{parts...} and decodes the answer into out. errNotFound says that there is no such
+// object.
 func (a *asking) get(ctx context.Context, out any, kind string, parts ...string) error {
 	const op = "management"
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)

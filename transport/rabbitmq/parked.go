@@ -17,8 +17,9 @@ const (
 	maxListed = 100_000
 	// replayChunk is how many messages are replayed before they are removed.
 	replayChunk = 64
-	// refreshCount is after how many looks a parked message is replaced by a fresh copy. A quorum queue counts what is put back (up to RabbitMQ 4.2), and
-	// drops what was put back deliveryLimit times; so no number of looks pushes a parked message out.
+	// refreshCount is after how many looks a parked message is replaced by a fresh copy. A quorum queue counts what is
+	// put back (up to RabbitMQ 4.2), and drops what was put back deliveryLimit times; so no number of looks pushes a
+	// parked message out.
 	refreshCount = 1000
 	// seenAgain is how long to wait until what was put back is counted again. It is not if others take it.
 	seenAgain = 500 * time.Millisecond
@@ -26,7 +27,8 @@ const (
 	putBackTime = 5 * time.Second
 )
 
-// ParkedDepth implements core.ParkedQueue. What somebody looks at in this moment is not counted. A queue that does not exist is core.ErrNotFound.
+// ParkedDepth implements core.ParkedQueue. What somebody looks at in this moment is not counted. A queue that does not
+// exist is core.ErrNotFound.
 func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) {
 	w, err := t.walkParked(ctx, queue)
 	if err != nil {
@@ -36,8 +38,9 @@ func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) 
 	return w.total, nil
 }
 
-// ListParked implements core.ParkedQueue. It takes messages out without acknowledging them, and puts them back in their order when it is done; in the
-// meantime nobody else sees them. It looks at the 100,000 oldest at most. Should it die, the broker puts them back.
+// ListParked implements core.ParkedQueue. It takes messages out without acknowledging them, and puts them back in their
+// order when it is done; in the meantime nobody else sees them. It looks at the 100,000 oldest at most. Should it die,
+// the broker puts them back.
 func (t *Transport) ListParked(ctx context.Context, queue string, f core.ParkedFilter, limit int) ([]core.Parked, error) {
 	if limit < 1 {
 		return nil, core.Invalid("waybill/rabbitmq: list parked", fmt.Sprintf("limit: %d is less than 1", limit))
@@ -65,9 +68,10 @@ func (t *Transport) ListParked(ctx context.Context, queue string, f core.ParkedF
 	return out, nil
 }
 
-// ReplayParked implements core.ParkedQueue. The messages go to the queue through the dead-letter exchange, without the headers that they were parked with, and
-// each is removed after the broker confirmed and routed it. It ends with the first error. Messages that do not match, or are expired, are held until
-// the end and put back; with more than 30 minutes of that the broker may close the channel (consumer_timeout), which puts them back too.
+// ReplayParked implements core.ParkedQueue. The messages go to the queue through the dead-letter exchange, without the
+// headers that they were parked with, and each is removed after the broker confirmed and routed it. It ends with the
+// first error. Messages that do not match, or are expired, are held until the end and put back; with more than 30
+// minutes of that the broker may close the channel (consumer_timeout), which puts them back too.
 func (t *Transport) ReplayParked(ctx context.Context, req core.ParkedRequest) (int, error) {
 	done := 0
 	matches := func(p *core.Parked) bool {
@@ -189,8 +193,8 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// parkedWalk takes the messages of a dead-letter queue out, one after the other. It holds them unacknowledged on a channel of its own, so that they go back
-// whatever happens.
+// parkedWalk takes the messages of a dead-letter queue out, one after the other. It holds them unacknowledged on a
+// channel of its own, so that they go back whatever happens.
 type parkedWalk struct {
 	t          *Transport
 	ch         *amqp.Channel
@@ -273,7 +277,8 @@ func (w *parkedWalk) next(ctx context.Context) (*amqp.Delivery, *core.Parked, er
 	return nil, nil, nil
 }
 
-// refresh puts a copy of a parked message at the end of its queue, where nobody has looked at it yet, and reports whether it replaced the message.
+// refresh puts a copy of a parked message at the end of its queue, where nobody has looked at it yet, and reports
+// whether it replaced the message.
 func (w *parkedWalk) refresh(ctx context.Context, raw *amqp.Delivery, p *core.Parked) bool {
 	c := copyOf(raw, p.Envelope.Topic, p.Envelope.Expires)
 	maps.Copy(c.Headers, amqp.Table{headerAttempt: int64(p.Attempts), headerReason: string(p.Reason), headerError: p.Error, headerQueue: w.queue})
@@ -294,8 +299,9 @@ func (w *parkedWalk) remove(ctx context.Context, tag uint64) error {
 	return nil
 }
 
-// close puts back what was not removed, in its order. On a channel that is closed the broker did so itself. A quorum queue counts late, so close waits
-// a moment until the messages are seen to be there: whoever looks next begins with their number.
+// close puts back what was not removed, in its order. On a channel that is closed the broker did so itself. A quorum
+// queue counts late, so close waits a moment until the messages are seen to be there: whoever looks next begins with
+// their number.
 func (w *parkedWalk) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), putBackTime)
 	defer cancel()
@@ -314,7 +320,8 @@ func (w *parkedWalk) close(ctx context.Context) {
 	}, nil)
 }
 
-// parkedOf reads a parked message. One that the broker dead-lettered itself (its time was over in the queue) has the broker's words for why.
+// parkedOf reads a parked message. One that the broker dead-lettered itself (its time was over in the queue) has the
+// broker's words for why.
 func parkedOf(raw *amqp.Delivery, name, queue, dlx string) core.Parked {
 	d := decode(raw, name, dlx, time.Now())
 	p := core.Parked{

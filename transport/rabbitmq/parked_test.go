@@ -52,8 +52,8 @@ func listed(t *testing.T, bus *rabbitmq.Transport, queue string) []string {
 	return out
 }
 
-// RM-08: looking again and again neither pushes a parked message out nor changes what is known of it; before the broker's count could matter it
-// is replaced by a fresh copy.
+// RM-08: looking again and again neither pushes a parked message out nor changes what is known of it; before the
+// broker's count could matter it is replaced by a fresh copy.
 func TestListingPushesNothingOut(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -93,7 +93,8 @@ func TestListingPushesNothingOut(t *testing.T) {
 	}
 }
 
-// RM-08: connections die in the middle of a replay, again and again: every message comes back, none is lost, a few may come twice.
+// RM-08: connections die in the middle of a replay, again and again: every message comes back, none is lost, a few may
+// come twice.
 func TestReplayInterrupted(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -138,7 +139,8 @@ func TestReplayInterrupted(t *testing.T) {
 	}
 }
 
-// RM-08: a replayer that dies with messages in hand loses none; what the broker itself parked is shown with a reason, and an expired one stays.
+// RM-08: a replayer that dies with messages in hand loses none; what the broker itself parked is shown with a reason,
+// and an expired one stays.
 func TestParkedByTheBroker(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -273,8 +275,8 @@ func TestReplayWithoutTheWayBack(t *testing.T) {
 	}
 }
 
-// OR-09: with InOrder one of several receivers gets everything, in order, what is given back or was lost comes first again, and giving back often
-// does not look like crashing.
+// OR-09: with InOrder one of several receivers gets everything, in order, what is given back or was lost comes first
+// again, and giving back often does not look like crashing.
 func TestInOrder(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -344,7 +346,8 @@ func TestInOrderGiveBackComesFirst(t *testing.T) {
 	nothing(t, r, 200*time.Millisecond)
 }
 
-// RM-08, OR-09: a parked message says how often it was tried, also when that was in place: there the consumer counts in the delivery.
+// RM-08, OR-09: a parked message says how often it was tried, also when that was in place: there the consumer counts in
+// the delivery.
 func TestParkedAttemptsInPlace(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

@@ -31,8 +31,9 @@ func partitionByKey(ch *amqp.Channel, queues ...string) error {
 		ch.ExchangeBind("billing.by-id", "mails.#", "shop", false, nil))   // topics without
 }
 
-// OR-01: the ordering key travels in a header that a consistent hash exchange can spread messages by: all of a key are in one queue, in order, a retried
-// one included; those without a key are spread by their id. The users may configure nothing, and the queues have one active consumer.
+// OR-01: the ordering key travels in a header that a consistent hash exchange can spread messages by: all of a key are
+// in one queue, in order, a retried one included; those without a key are spread by their id. The users may configure
+// nothing, and the queues have one active consumer.
 func TestPartitionsByKey(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -151,7 +152,8 @@ func TestPartitionsByKey(t *testing.T) {
 	}
 }
 
-// needHashExchanges skips the test where an own broker, given by WAYBILL_TEST_RABBITMQ, has no consistent hash exchanges; with CI=true it fails.
+// needHashExchanges skips the test where an own broker, given by WAYBILL_TEST_RABBITMQ, has no consistent hash
+// exchanges; with CI=true it fails.
 func needHashExchanges(t *testing.T, mq *testenv.MQ) {
 	t.Helper()
 	err := raw(t, mq.URL).ExchangeDeclare("probe", "x-consistent-hash", true, false, false, false, nil)

@@ -40,7 +40,8 @@ func (l *logged) String() string {
 
 func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// RM-05, RM-06: every way in which a provisioned broker may be wrong is an error at the start, which names the object, the cause and the cure.
+// RM-05, RM-06: every way in which a provisioned broker may be wrong is an error at the start, which names the object,
+// the cause and the cure.
 func TestPassiveStartErrors(t *testing.T) {
 	t.Parallel()
 	sub := core.Subscription{Queue: "billing", Bindings: []string{"orders.*", "users.#"}, RetryDelays: []time.Duration{time.Second}}
@@ -176,8 +177,8 @@ func TestPassiveSaysWhatIsUnverified(t *testing.T) {
 	}
 }
 
-// RM-06: a management API that cannot be asked does not keep a consumer from starting; one that refuses the user is a misconfiguration. No error and no
-// log holds a password.
+// RM-06: a management API that cannot be asked does not keep a consumer from starting; one that refuses the user is a
+// misconfiguration. No error and no log holds a password.
 func TestManagementTrouble(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

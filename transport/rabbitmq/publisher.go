@@ -16,8 +16,9 @@ import (
 // blockedGrace is how long messages in flight may still be confirmed after the broker blocked the connection.
 const blockedGrace = time.Second
 
-// outgoing is one message to publish. fill may be called more than once; it puts the headers into table, which is empty, and whose content
-// is not used after the message was sent. failed says that message i failed, or may have: fill may refuse what follows it.
+// outgoing is one message to publish. fill may be called more than once; it puts the headers into table, which is
+// empty, and whose content is not used after the message was sent. failed says that message i failed, or may have: fill
+// may refuse what follows it.
 type outgoing interface {
 	fill(i int, now time.Time, table amqp.Table) (exchange, key string, p amqp.Publishing, err error)
 	failed(i int)
@@ -41,8 +42,8 @@ func newPublisher(l *link, opts Options, m *management, verified *atomic.Bool) *
 	return &publisher{link: l, opts: opts, management: m, verified: verified, opening: make(chan struct{}, 1)}
 }
 
-// publish sends messages 0 to n-1 and fills results. Messages that were in flight when one of them made the broker close the channel are
-// suspects: they are sent again one at a time, so that only the culprit gets the error.
+// publish sends messages 0 to n-1 and fills results. Messages that were in flight when one of them made the broker
+// close the channel are suspects: they are sent again one at a time, so that only the culprit gets the error.
 func (p *publisher) publish(ctx context.Context, n int, msgs outgoing, results core.Results) {
 	p.calls.Add(1)
 	defer p.calls.Add(-1)
@@ -244,8 +245,8 @@ func (pc *pubChannel) release(n int) {
 	pc.notify()
 }
 
-// replaceIfStuck closes the channel if most of its window is taken by messages whose callers gave up, such as those of a queue that lost its
-// majority: a new channel has a window of its own, so that messages for other queues get through.
+// replaceIfStuck closes the channel if most of its window is taken by messages whose callers gave up, such as those of
+// a queue that lost its majority: a new channel has a window of its own, so that messages for other queues get through.
 func (pc *pubChannel) replaceIfStuck() {
 	if pc.abandoned.Load() > int64(pc.limit/2) {
 		go func() { _ = pc.ch.Close() }()
@@ -259,8 +260,8 @@ func (pc *pubChannel) notify() {
 	}
 }
 
-// register makes the id of a message that is about to be sent stand for its tag, and reports whether it does: not if it has none, or if
-// another message with this id is in flight.
+// register makes the id of a message that is about to be sent stand for its tag, and reports whether it does: not if it
+// has none, or if another message with this id is in flight.
 func (pc *pubChannel) register(id string, tag uint64) bool {
 	if id == "" {
 		return false
@@ -274,8 +275,8 @@ func (pc *pubChannel) register(id string, tag uint64) bool {
 	return true
 }
 
-// takeReturn ends the flight of f, which was confirmed, and reports whether it was returned. The driver hands over a return before the confirm
-// of its message, so that whoever has seen the confirm finds the return here.
+// takeReturn ends the flight of f, which was confirmed, and reports whether it was returned. The driver hands over a
+// return before the confirm of its message, so that whoever has seen the confirm finds the return here.
 func (pc *pubChannel) takeReturn(f *inFlight) (returnInfo, bool) {
 	pc.mu.Lock()
 	defer pc.mu.Unlock()

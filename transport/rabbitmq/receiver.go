@@ -17,9 +17,10 @@ import (
 const (
 	defaultPrefetch = 20
 	maxPrefetch     = 65_535
-	// returnTime is how long Close waits for what was just given back: if this is the only consumer, the broker sends it here again, and what
-	// arrives after the consumer was cancelled is lost with the channel, which counts as a crash. It also waits for many single acks: the broker's
-	// channel keeps those beyond some tens to itself for a moment, and loses them if it is closed.
+	// returnTime is how long Close waits for what was just given back: if this is the only consumer, the broker sends
+	// it here again, and what arrives after the consumer was cancelled is lost with the channel, which counts as a
+	// crash. It also waits for many single acks: the broker's channel keeps those beyond some tens to itself for a
+	// moment, and loses them if it is closed.
 	returnTime = 50 * time.Millisecond
 )
 
@@ -73,8 +74,8 @@ type item struct {
 	handle   handle
 }
 
-// Subscribe implements core.Subscriber. It declares the exchanges, the queue, its dead-letter queue and the delay queues, or with Options.Passive
-// verifies that they are there; see the package's documentation.
+// Subscribe implements core.Subscriber. It declares the exchanges, the queue, its dead-letter queue and the delay
+// queues, or with Options.Passive verifies that they are there; see the package's documentation.
 func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	if isClosed(t.closing) {
 		return nil, outage("subscribe", core.ErrClosed)
@@ -343,8 +344,8 @@ func (r *receiver) recoverable(ctx context.Context, err error) error {
 	return nil
 }
 
-// Close implements core.Receiver. What was received and not returned by Receive is given back first, then the channel is closed, so that the
-// broker gives back the rest.
+// Close implements core.Receiver. What was received and not returned by Receive is given back first, then the channel
+// is closed, so that the broker gives back the rest.
 func (r *receiver) Close(ctx context.Context) error {
 	r.closeMu.Lock()
 	defer r.closeMu.Unlock()

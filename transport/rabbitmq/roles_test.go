@@ -32,7 +32,8 @@ func newUser(t *testing.T, mq *testenv.MQ, role string) string {
 	return user
 }
 
-// provision imports the definitions of a topology, permissions included, as a pipeline would, and returns the users' AMQP URLs.
+// provision imports the definitions of a topology, permissions included, as a pipeline would, and returns the users'
+// AMQP URLs.
 func provision(t *testing.T, mq *testenv.MQ, topology rabbitmq.Topology) (users rabbitmq.Users, relay, consumer, operator string) {
 	t.Helper()
 	users = rabbitmq.Users{Relay: newUser(t, mq, "relay"), Consumer: newUser(t, mq, "consumer"), Operator: newUser(t, mq, "operator")}
@@ -55,8 +56,8 @@ func newTopology(t *testing.T, opts rabbitmq.Options, subs ...core.Subscription)
 	return topology
 }
 
-// RM-06, RM-07: definitions are imported into a real broker; then a relay, a consumer and an operator, each with the permissions that were generated and no
-// right to configure anything, do all of their work.
+// RM-06, RM-07: definitions are imported into a real broker; then a relay, a consumer and an operator, each with the
+// permissions that were generated and no right to configure anything, do all of their work.
 func TestRolesDoTheirJob(t *testing.T) {
 	t.Parallel()
 	for _, opts := range []rabbitmq.Options{{}, {Prefix: "test (1).", Exchange: "sh.p|$+", QueueType: rabbitmq.QueueClassic}} {
@@ -124,7 +125,8 @@ func empty(t *testing.T, mq *testenv.MQ, queue string) bool {
 	return err == nil && q.Messages == 0
 }
 
-// RM-06: every role is refused everything but its job, for every object of the topology and for names that look like them.
+// RM-06: every role is refused everything but its job, for every object of the topology and for names that look like
+// them.
 func TestRolesDoNothingElse(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

@@ -39,8 +39,9 @@ func (c *copies) fill(i int, _ time.Time, table amqp.Table) (exchange, key strin
 
 func (*copies) failed(int) {} // copies have no order
 
-// Settle implements core.Receiver. A retry or a rejection publishes a copy and acknowledges the original after the copy was confirmed and
-// routed. If the copy fails, the original stays unsettled, and Receive returns it again after failedCopyPause.
+// Settle implements core.Receiver. A retry or a rejection publishes a copy and acknowledges the original after the copy
+// was confirmed and routed. If the copy fails, the original stays unsettled, and Receive returns it again after
+// failedCopyPause.
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	results := make(core.Results, len(acks))
 	var send copies
@@ -111,12 +112,13 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	return results
 }
 
-// failedCopyPause is how long a delivery whose copy failed waits before Receive returns it again. A requeue would come back at once and count as a
-// redelivery each time, while the broker blocks publishers or a queue is full.
+// failedCopyPause is how long a delivery whose copy failed waits before Receive returns it again. A requeue would come
+// back at once and count as a redelivery each time, while the broker blocks publishers or a queue is full.
 const failedCopyPause = time.Second
 
-// putBack makes deliveries ready again that stay unsettled, so that the broker counts nothing: in queue order, before what was pushed after them, and
-// all of them at once, so that Receive finds none without those before it. What its session loses the broker delivers again.
+// putBack makes deliveries ready again that stay unsettled, so that the broker counts nothing: in queue order, before
+// what was pushed after them, and all of them at once, so that Receive finds none without those before it. What its
+// session loses the broker delivers again.
 func (r *receiver) putBack(handles []*handle) {
 	for len(handles) > 0 {
 		s := handles[0].sess
@@ -215,8 +217,9 @@ func (r *receiver) parked(slot int, a *core.Ack, h *handle, now time.Time) copyT
 	return copyToSend{slot: slot, exchange: r.dlx, key: r.queue, p: p}
 }
 
-// retried makes the copy for a delay queue, or for the queue itself if there is no delay. If its time ends before that of the delay queue, it comes
-// back then at the earliest: the broker looks at the head of a delay queue only, so that it may come with the one before it. It is found to be expired.
+// retried makes the copy for a delay queue, or for the queue itself if there is no delay. If its time ends before that
+// of the delay queue, it comes back then at the earliest: the broker looks at the head of a delay queue only, so that
+// it may come with the one before it. It is found to be expired.
 func (r *receiver) retried(slot int, a *core.Ack, h *handle, now time.Time) copyToSend {
 	p := copyOf(&h.raw, h.topic, h.expires)
 	setAttempt(p.Headers, h.attempt+1)
@@ -230,10 +233,11 @@ func (r *receiver) retried(slot int, a *core.Ack, h *handle, now time.Time) copy
 	return copyToSend{slot: slot, exchange: r.dlx, key: returnKey(r.queue), p: p}
 }
 
-// givenBack makes a copy to give back instead of a requeue, if one is needed: up to RabbitMQ 4.2 a requeue adds to the count that a crash adds
-// to, so that a message that is given back again and again (each stop, each pause) would look like one that kills its consumers. The first
-// requeue is free; one with a count is replaced by a fresh copy, which takes the count along less the one that may stand for that requeue. With
-// Subscription.InOrder either would come behind what the broker has pushed already: there putBack is used.
+// givenBack makes a copy to give back instead of a requeue, if one is needed: up to RabbitMQ 4.2 a requeue adds to the
+// count that a crash adds to, so that a message that is given back again and again (each stop, each pause) would look
+// like one that kills its consumers. The first requeue is free; one with a count is replaced by a fresh copy, which
+// takes the count along less the one that may stand for that requeue. With Subscription.InOrder either would come
+// behind what the broker has pushed already: there putBack is used.
 func (r *receiver) givenBack(slot int, h *handle, now time.Time) (copyToSend, bool) {
 	count := number(h.raw.Headers[headerDeliveryCount])
 	if _, apart := h.raw.Headers[headerAcquiredCount]; apart || count <= 0 || !h.expires.IsZero() && !now.Before(h.expires) {

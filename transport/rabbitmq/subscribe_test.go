@@ -13,7 +13,8 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
-// CO-08, CO-05: being given back again and again, at stops or in an outage, does not look like killing consumers; real losses do.
+// CO-08, CO-05: being given back again and again, at stops or in an outage, does not look like killing consumers; real
+// losses do.
 func TestGivenBackIsNotACrash(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -60,7 +61,8 @@ func TestGivenBackIsNotACrash(t *testing.T) {
 	settle(t, r, core.AckDone(d))
 }
 
-// RM-01, RM-02, RM-04: two subscriptions with the same delays share the delay queue; a retry goes to the failing one only, with its key.
+// RM-01, RM-02, RM-04: two subscriptions with the same delays share the delay queue; a retry goes to the failing one
+// only, with its key.
 func TestRetryGoesToOneQueue(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
@@ -93,7 +95,8 @@ func TestRetryGoesToOneQueue(t *testing.T) {
 	}
 }
 
-// ST-11 on the wire: a message whose time ends at the head of a delay queue comes back then, not later; one whose time ends in its queue is parked.
+// ST-11 on the wire: a message whose time ends at the head of a delay queue comes back then, not later; one whose time
+// ends in its queue is parked.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)

@@ -24,15 +24,17 @@ import (
 //	                                  bound to {exchange} with the subscription's bindings, and to {exchange}.dlx with {queue}.return
 //	queue {queue}.dlq         quorum  x-overflow=reject-publish, x-delivery-limit=1000000; bound to {exchange}.dlx with {queue}
 //
-// Classic queues have x-queue-type, x-message-ttl, x-overflow and the dead-letter exchange and key only: the broker takes no more.
+// Classic queues have x-queue-type, x-message-ttl, x-overflow and the dead-letter exchange and key only: the broker
+// takes no more.
 //
-// A message that is to be retried is published to the delay exchange with the queue's name as its routing key. The delay queue has no
-// dead-letter routing key, so that when its time is over the message goes by its own key through the default exchange to that one queue.
-// What comes back at once (a retry without a delay, a replay) goes through {exchange}.dlx with {queue}.return, so that nobody needs the permission
-// to write to the default exchange, which reaches every queue.
+// A message that is to be retried is published to the delay exchange with the queue's name as its routing key. The
+// delay queue has no dead-letter routing key, so that when its time is over the message goes by its own key through the
+// default exchange to that one queue. What comes back at once (a retry without a delay, a replay) goes through
+// {exchange}.dlx with {queue}.return, so that nobody needs the permission to write to the default exchange, which
+// reaches every queue.
 
-// deliveryLimit is set explicitly, and beyond reach, so that the broker never parks a message without a reason: RabbitMQ 4 has a default of 20,
-// and 3.x takes no negative number for "no limit".
+// deliveryLimit is set explicitly, and beyond reach, so that the broker never parks a message without a reason:
+// RabbitMQ 4 has a default of 20, and 3.x takes no negative number for "no limit".
 const deliveryLimit = 1_000_000
 
 const (
@@ -96,8 +98,9 @@ func tierFor(tiers []time.Duration, d time.Duration) time.Duration {
 	return tiers[len(tiers)-1]
 }
 
-// Topology is what a broker must hold for a set of subscriptions: every exchange, queue, argument and binding. It is what a transport declares and
-// verifies, and what Terraform, Definitions and Permissions write down. It is a value; make it with [NewTopology].
+// Topology is what a broker must hold for a set of subscriptions: every exchange, queue, argument and binding. It is
+// what a transport declares and verifies, and what Terraform, Definitions and Permissions write down. It is a value;
+// make it with [NewTopology].
 type Topology struct {
 	Exchanges []Exchange
 	Queues    []Queue
@@ -137,9 +140,9 @@ func (b Binding) String() string {
 	return fmt.Sprintf("binding of queue %q to exchange %q with key %q", b.Queue, b.Exchange, b.Key)
 }
 
-// NewTopology returns what publishing and the subscriptions need with these options. A subscription without RetryDelays gets those of its Retry;
-// one of them must be set, since a consumer fills them in before it subscribes: give what the consumer is given (consumer.DefaultRetry if
-// nothing). The error lists all problems.
+// NewTopology returns what publishing and the subscriptions need with these options. A subscription without RetryDelays
+// gets those of its Retry; one of them must be set, since a consumer fills them in before it subscribes: give what the
+// consumer is given (consumer.DefaultRetry if nothing). The error lists all problems.
 func NewTopology(opts Options, subs ...core.Subscription) (Topology, error) {
 	problems := opts.problems()
 	opts = opts.withDefaults()

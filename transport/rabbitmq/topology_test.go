@@ -17,7 +17,8 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
-// RM-01, RM-02: the names and arguments are a contract with what is on brokers already: another argument refuses to start.
+// RM-01, RM-02: the names and arguments are a contract with what is on brokers already: another argument refuses to
+// start.
 func TestTopologyGolden(t *testing.T) {
 	t.Parallel()
 	opts := rabbitmq.Options{Exchange: "waybill", QueueType: rabbitmq.QueueQuorum}
@@ -42,7 +43,8 @@ func TestTopologyGolden(t *testing.T) {
 	golden(t, "testdata/topology.golden", b.String(), "../../docs/rabbitmq.md")
 }
 
-// RM-04: what queue orders.return parks would go to queue orders, by the key of its way back; and what orders retries, to the parked ones.
+// RM-04: what queue orders.return parks would go to queue orders, by the key of its way back; and what orders retries,
+// to the parked ones.
 func TestReturnIsNoQueueName(t *testing.T) {
 	t.Parallel()
 	retry := core.Schedule()

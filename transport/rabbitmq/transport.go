@@ -39,9 +39,10 @@ var (
 	_ core.DriftChecker = (*Transport)(nil)
 )
 
-// Dial connects to the broker at address, a URL such as amqp://user:password@host:5672/vhost, or amqps:// for TLS, and returns a transport that
-// reconnects by itself. Publishing and receiving have connections of their own; the latter is opened by the first Subscribe. An error has a class:
-// outage if the broker cannot be reached, and it matches core.ErrMisconfigured if another attempt is pointless. It never holds the URL.
+// Dial connects to the broker at address, a URL such as amqp://user:password@host:5672/vhost, or amqps:// for TLS, and
+// returns a transport that reconnects by itself. Publishing and receiving have connections of their own; the latter is
+// opened by the first Subscribe. An error has a class: outage if the broker cannot be reached, and it matches
+// core.ErrMisconfigured if another attempt is pointless. It never holds the URL.
 func Dial(ctx context.Context, address string, opts Options) (*Transport, error) {
 	problems := opts.problems()
 	if s := checkURL(address, opts); s != "" {
@@ -66,9 +67,9 @@ func Dial(ctx context.Context, address string, opts Options) (*Transport, error)
 	return t, nil
 }
 
-// New returns a transport on the caller's open connection, which Close leaves open. It cannot reconnect: once the connection is lost, every
-// call is an outage. TLS, heartbeat and name are the connection's own. A connection with the driver's experimental recovery is refused, since
-// both would reopen the same channels.
+// New returns a transport on the caller's open connection, which Close leaves open. It cannot reconnect: once the
+// connection is lost, every call is an outage. TLS, heartbeat and name are the connection's own. A connection with the
+// driver's experimental recovery is refused, since both would reopen the same channels.
 func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	problems := opts.problems()
 	switch {
@@ -121,9 +122,10 @@ func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	}
 }
 
-// Publish implements core.Publisher. The messages are sent in order, pipelined on one channel, persistent and mandatory. A message that no
-// queue is bound for is core.ErrUnroutable; one that a queue refused is an outage of its topic. If the context ends, or PublishTimeout passes,
-// before a message was confirmed, its slot is an outage and its result is unknown.
+// Publish implements core.Publisher. The messages are sent in order, pipelined on one channel, persistent and
+// mandatory. A message that no queue is bound for is core.ErrUnroutable; one that a queue refused is an outage of its
+// topic. If the context ends, or PublishTimeout passes, before a message was confirmed, its slot is an outage and its
+// result is unknown.
 func (t *Transport) Publish(ctx context.Context, envelopes []core.Envelope) core.Results {
 	results := make(core.Results, len(envelopes))
 	if len(envelopes) == 0 {
@@ -168,8 +170,8 @@ func (t *Transport) publish(ctx context.Context, n int, msgs outgoing, results c
 		t.idlest().publish(ctx, n, msgs, results)
 		return
 	}
-	// A write to the caller's connection may block for as long as the broker does not read. Then this call ends with its context, and the
-	// stuck write goes on with copies.
+	// A write to the caller's connection may block for as long as the broker does not read. Then this call ends with
+	// its context, and the stuck write goes on with copies.
 	if m, ok := msgs.(*envelopeBatch); ok {
 		msgs = m.clone()
 	}
@@ -255,8 +257,8 @@ func (b *envelopeBatch) clone() *envelopeBatch {
 	return c
 }
 
-// Close implements core.Transport. Publishes in progress end with the connection; receivers give back what they hold. What New was given
-// stays open.
+// Close implements core.Transport. Publishes in progress end with the connection; receivers give back what they hold.
+// What New was given stays open.
 func (t *Transport) Close(ctx context.Context) error {
 	t.closeOnce.Do(func() { close(t.closing) })
 	t.mu.Lock()

@@ -17,24 +17,27 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// The names on the wire; docs/wire-format.md is the reference and a golden test pins them. CloudEvents attributes are headers with prefixCE;
-// prefixColon is read too.
+// The names on the wire; docs/wire-format.md is the reference and a golden test pins them. CloudEvents attributes are
+// headers with prefixCE; prefixColon is read too.
 const (
 	prefixCE    = "cloudEvents_"
 	prefixColon = "cloudEvents:"
 
-	// headerTag tells a message from another one in flight with the same id, or without any, so that a basic.return finds its message.
+	// headerTag tells a message from another one in flight with the same id, or without any, so that a basic.return
+	// finds its message.
 	headerTag = "waybill-tag"
 	// headerAttempt is the number of the attempt that a delivery is, from 1. Absent on the first.
 	headerAttempt = "waybill-attempt"
 	// headerRedeliveries carries a count of redeliveries over a copy that was given back.
 	headerRedeliveries = "waybill-redeliveries"
-	// headerReason, headerError, headerQueue and headerParkedAt travel with a parked message; headerError with a retried one too.
+	// headerReason, headerError, headerQueue and headerParkedAt travel with a parked message; headerError with a
+	// retried one too.
 	headerReason   = "waybill-reason"
 	headerError    = "waybill-error"
 	headerQueue    = "waybill-queue"
 	headerParkedAt = "waybill-parked-at"
-	// headerUserID keeps a foreign user-id property on a copy: the broker takes that property only from the user itself.
+	// headerUserID keeps a foreign user-id property on a copy: the broker takes that property only from the user
+	// itself.
 	headerUserID = "waybill-user-id"
 
 	headerDeliveryCount = "x-delivery-count" // quorum queues
@@ -93,7 +96,8 @@ func expiration(expires, now time.Time) (string, error) {
 	return strconv.FormatInt(ms, 10), nil
 }
 
-// checkStrings returns an error if the message has text that AMQP cannot carry: the driver would tear down the connection.
+// checkStrings returns an error if the message has text that AMQP cannot carry: the driver would tear down the
+// connection.
 func checkStrings(key string, p *amqp.Publishing) error {
 	short := func(field, s string) error {
 		if len(s) <= 255 {
@@ -184,7 +188,8 @@ func readHeader(e *core.Envelope, name string, value any, topic *string) {
 	e.Headers[name] = text(value)
 }
 
-// text returns a header's value as text: JSON for what has parts, RFC 3339 for times, base64 for bytes that are no text.
+// text returns a header's value as text: JSON for what has parts, RFC 3339 for times, base64 for bytes that are no
+// text.
 func text(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -266,9 +271,10 @@ func number(v any) int64 {
 	return 0
 }
 
-// redeliveries returns how often the message was delivered before without an outcome; -1 = at least once, but nobody counted. Quorum queues
-// count in x-delivery-count. From RabbitMQ 4.3 on they count what was given back apart, in x-acquired-count, so that its presence alone means
-// that nothing was lost by a crash. carried is the count from before the message was given back as a copy.
+// redeliveries returns how often the message was delivered before without an outcome; -1 = at least once, but nobody
+// counted. Quorum queues count in x-delivery-count. From RabbitMQ 4.3 on they count what was given back apart, in
+// x-acquired-count, so that its presence alone means that nothing was lost by a crash. carried is the count from before
+// the message was given back as a copy.
 func redeliveries(d *amqp.Delivery) int {
 	carried := max(number(d.Headers[headerRedeliveries]), 0)
 	counted, known := d.Headers[headerDeliveryCount]
@@ -289,14 +295,16 @@ func setIfEmpty(p *string, v string) {
 	}
 }
 
-// brokersOwn reports whether a header was put there by the broker on this message's way, so that a copy must not carry it.
+// brokersOwn reports whether a header was put there by the broker on this message's way, so that a copy must not carry
+// it.
 func brokersOwn(name string) bool {
 	return name == headerDeliveryCount || name == headerAcquiredCount || name == "x-death" || strings.HasPrefix(name, "x-first-death-") ||
 		strings.HasPrefix(name, "x-last-death-")
 }
 
-// copyOf returns a copy of d to publish again: every property, and the headers but the broker's own and Waybill's counters. The real routing
-// key and the absolute expiry are written, so that the first is known at the end and the copy's time goes on instead of starting again.
+// copyOf returns a copy of d to publish again: every property, and the headers but the broker's own and Waybill's
+// counters. The real routing key and the absolute expiry are written, so that the first is known at the end and the
+// copy's time goes on instead of starting again.
 func copyOf(d *amqp.Delivery, topic string, expires time.Time) amqp.Publishing {
 	table := make(amqp.Table, len(d.Headers)+8)
 	for k, v := range d.Headers {

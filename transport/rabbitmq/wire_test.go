@@ -31,7 +31,8 @@ func fullEnvelope() core.Envelope {
 	}
 }
 
-// TR-10, OR-01: the names on the wire are a contract: this test fails when one changes, and when the documentation's example is another.
+// TR-10, OR-01: the names on the wire are a contract: this test fails when one changes, and when the documentation's
+// example is another.
 func TestWireGolden(t *testing.T) {
 	t.Parallel()
 	e := fullEnvelope()

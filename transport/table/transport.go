@@ -47,11 +47,12 @@ type Transport struct {
 
 // Stats counts what happened since [New].
 type Stats struct {
-	// Claims and Settles are calls to the store that took records, or said what became of them; Claimed the records that
-	// were handed out.
+	// Claims and Settles are calls to the store that took records, or said what became of them; Claimed the records
+	// that were handed out.
 	Claims, Settles, Claimed int64
 	// LostAtSettle, LostAtRetry and LostAtRenew count deliveries found lost, by phase: when settling one that was
-	// handled, given back or parked; when asking for its retry; when the process learnt that it had been taken for dead.
+	// handled, given back or parked; when asking for its retry; when the process learnt that it had been taken for
+	// dead.
 	LostAtSettle, LostAtRetry, LostAtRenew int64
 }
 

@@ -1,9 +1,11 @@
-// Command testservers starts one PostgreSQL and one RabbitMQ server, and runs a command that finds them through the WAYBILL_TEST_ variables:
+// Command testservers starts one PostgreSQL and one RabbitMQ server, and runs a command that finds them through the
+// WAYBILL_TEST_ variables:
 //
 //	go run ./internal/testenv/testservers go test ./...
 //
-// Without it every test binary starts its own. Servers that the variables already name are not started; one that cannot be started here is left to
-// the tests, which say what to do about it. The servers end with the command, however it ends. The exit code is the command's.
+// Without it every test binary starts its own. Servers that the variables already name are not started; one that cannot
+// be started here is left to the tests, which say what to do about it. The servers end with the command, however it
+// ends. The exit code is the command's.
 package main
 
 import (
@@ -19,7 +21,8 @@ import (
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
-// noSync saves the tests of the Postgres store a twelfth of their time: nobody kills this server, and a killed process loses nothing that it gave to the kernel.
+// noSync saves the tests of the Postgres store a twelfth of their time: nobody kills this server, and a killed process
+// loses nothing that it gave to the kernel.
 var noSync = map[string]string{"fsync": "off", "full_page_writes": "off"}
 
 // room is twice what the files of all servers need at the same time in a run of all tests.
