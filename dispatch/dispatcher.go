@@ -60,7 +60,8 @@ type Dispatcher struct {
 
 	// Calls under way; one of each kind at a time, but for give-ups.
 	meeting, reading, taking, dueing, settling *Call
-	giving                                     []*unit // which are given up
+	readFor                                    []*route // of reading
+	giving                                     []*unit  // which are given up
 	givingTill                                 time.Time
 	gaveSome                                   bool
 	lateCall                                   *Call                     // a Take that writes down what is out for long

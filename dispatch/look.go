@@ -116,7 +116,7 @@ func (d *Dispatcher) read() *Call {
 		return err
 	}
 	c.done = func() { d.readDone(r, &page, c) }
-	d.reading = c
+	d.reading, d.readFor = c, r.routes
 	for _, rt := range d.routes {
 		clear(rt.recent)
 	}

@@ -44,11 +44,14 @@ func (d *Dispatcher) SetHanding(route string, handing bool) {
 	}
 }
 
-// Idle reports that everything of a route was read that could be, and that no read of it is due. What is staged from
-// now on is found at the next poll, or after a Wake.
+// Idle reports that everything of a route was read that could be, and that no read of it is due or under way. What is
+// staged from now on is found at the next poll, or after a Wake.
 func (d *Dispatcher) Idle(now time.Time, route string) bool {
 	rt := d.byName[route]
-	return rt != nil && d.joined && d.reading == nil && len(rt.groups) > 0 && d.routeRoom(rt) > 0 && d.routeDue(rt).After(now)
+	if rt == nil || !d.joined || d.reading != nil && slices.Contains(d.readFor, rt) {
+		return false
+	}
+	return len(rt.groups) > 0 && d.routeRoom(rt) > 0 && d.routeDue(rt).After(now)
 }
 
 // Unsettled returns how many outcomes wait to be stored, as far as no call is under way with them.

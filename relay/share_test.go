@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -146,17 +147,29 @@ func TestOneMessageThroughAFlood(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			mem, b := newStore(t), newBus()
 			b.latency = 20 * time.Millisecond
-			s := &faulty{Store: mem, read: func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+			var found atomic.Int64 // after so many reads
+			s := &faulty{Store: mem}
+			s.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
 				time.Sleep(10 * time.Millisecond)
-				return next()
-			}}
+				page, err := next()
+				for _, r := range page.Ranges {
+					if slices.ContainsFunc(r.Records, func(r outbox.Record) bool { return r.Envelope.ID == "one" }) {
+						found.CompareAndSwap(0, int64(s.numReads()))
+					}
+				}
+				return page, err
+			}
 			for i := range 2 {
 				stage(t, mem, on("flood", 10000, core.Routes("r"), core.InLane(c[0]), func(m *core.Message) { m.ID += fmt.Sprint("-", i) })...)
 			}
 			stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 200, Routes: []relay.Route{{Name: "r", Lanes: true}}}))
 			time.Sleep(200 * time.Millisecond)
 			stage(t, mem, msg("one", "", core.Routes("r"), core.InLane(c[1])))
-			within(t, 60*time.Millisecond, "the one", func() bool { return b.arrivedOne("one") })
+			before := s.numReads()
+			within(t, 55*time.Millisecond, "the one", func() bool { return b.arrivedOne("one") })
+			if n := int(found.Load()) - before; n > 1 {
+				t.Errorf("%d reads began before one found it", n)
+			}
 			if left := 20000 - b.count(); left < 10000 {
 				t.Errorf("the flood was over: %d left", left)
 			}
