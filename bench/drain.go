@@ -37,7 +37,8 @@ func drainKeyed(ctx context.Context, env *servers, s scale) ([]row, error) {
 	return drainRow(ctx, env, s, drainCase{name: "drain, 1,000 keys", target: "reported", backlog: s.backlog, body: 256, keys: 1000, relays: 1})
 }
 
-// drainHotKey drains a backlog of which half has one key, which goes one by one, as the raw limit does here.
+// drainHotKey drains a backlog in which half of the messages have one key. These go one by one, as in the raw
+// limit here.
 func drainHotKey(ctx context.Context, env *servers, s scale) ([]row, error) {
 	return drainRow(ctx, env, s, drainCase{name: "drain, one hot key holds half", target: "reported", backlog: s.backlog, body: 256, keys: 1000, hot: true, relays: 1})
 }

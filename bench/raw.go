@@ -63,8 +63,8 @@ func rawPublish(ctx context.Context, url string, n int, body []byte) (s sample, 
 	return sample{value: float64(n) / took.Seconds(), msgs: n, cpu: readCPU().since(before)}, nil
 }
 
-// rawHotKey is the raw limit of a drain of which half has one key: half of n one by one, each after the confirm of the
-// one before, and the others beside them, pipelined.
+// rawHotKey is the raw limit of a drain in which half of the messages have one key: half of n go one by one, each after
+// the confirm of the one before, and the others go beside them, pipelined.
 func rawHotKey(ctx context.Context, url string, n int, body []byte) (sample, error) {
 	before, started := readCPU(), time.Now()
 	g, ctx := errgroup.WithContext(ctx)

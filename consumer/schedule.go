@@ -215,8 +215,8 @@ func (s *schedule) putBack(it *item, items []*item) {
 	s.lanes[key] = append(slices.Clone(items), s.lanes[key]...)
 }
 
-// done ends it, which next returned, and its batch, and lets what is behind them in their lanes come up. Keys of which
-// an item is held stay as they are.
+// done ends it, which next returned, and its batch, and lets what is behind them in their lanes come up. Keys with an
+// item in held stay as they are.
 func (s *schedule) done(it *item, held map[string]*item) {
 	s.running--
 	if it.suspect {

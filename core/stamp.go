@@ -29,7 +29,7 @@ type StamperOptions struct {
 	// TTL is the total time of messages that set neither TTL nor Expires, counted from when they are due, so that a
 	// message that is scheduled for later than that does not expire before it can be sent; 0 = none.
 	TTL time.Duration
-	// Withdrawable are routes of which every message is withdrawable.
+	// Withdrawable are routes. Every message on them is withdrawable.
 	Withdrawable []string
 	// Now is the producer's clock; nil means time.Now.
 	Now func() time.Time

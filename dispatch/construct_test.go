@@ -210,8 +210,8 @@ func (s timeless) GiveUp(ctx context.Context, self outbox.Session, unit outbox.O
 	return s.Store.GiveUp(ctx, self, unit, out)
 }
 
-// TestGiveUpThatIsLate: a give-up of which no answer came, and that is carried out after the member has taken the unit
-// again, changes nothing.
+// TestGiveUpThatIsLate: the answer to a give-up is lost, and the store carries it out late, after the member has taken
+// the unit again. It must change nothing then.
 func TestGiveUpThatIsLate(t *testing.T) { // DB-24
 	t.Parallel()
 	for _, minds := range []bool{true, false} {
@@ -361,8 +361,8 @@ func TestTopicStaysBlocked(t *testing.T) {
 	}
 }
 
-// TestLockedRecordStopsNoHandOver: a unit of which a record is locked stays for the time being, and is handed out on.
-// Others go.
+// TestLockedRecordStopsNoHandOver: a unit with a locked record stays for the time being, and its records are still
+// handed out. Other units are given up meanwhile.
 func TestLockedRecordStopsNoHandOver(t *testing.T) { // DB-25 DB-24
 	t.Parallel()
 	w := newSmall(t)

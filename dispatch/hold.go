@@ -236,7 +236,7 @@ func shut(it *Item) int {
 	return 0
 }
 
-// calm ends the care for slots of which nothing is left that a dead member may have had out. It returns the moves
+// calm ends the care for slots when nothing is left in them that a dead member may have had out. It returns the moves
 // that store it.
 func (d *Dispatcher) calm() (moves []outbox.Move) {
 	for _, rt := range d.routes {

@@ -159,7 +159,7 @@ func (d *Dispatcher) Conclude(now time.Time, it *Item, o outbox.Outcome) {
 	d.advance(k)
 }
 
-// putBack makes an item that was out, and of which nothing is written, ready again, before all others.
+// putBack makes an item ready again, before all others. It was out, and nothing was written about it.
 func (d *Dispatcher) putBack(it *Item) {
 	rt := it.route
 	it.tries = 0

@@ -49,7 +49,7 @@ func (rt *route) key(name string, slot uint8) *key {
 	return k
 }
 
-// forget ends the memory of a key of which there is nothing to remember.
+// forget drops a key when there is nothing about it to remember.
 func (k *key) forget() {
 	if len(k.queue) == 0 && k.busy == 0 && len(k.limbo) == 0 && len(k.holds) == 0 && k.resume == 0 && !k.listed && !k.gone {
 		k.gone = true

@@ -54,7 +54,7 @@ type reading struct {
 	keys   []*key
 	lefts  []bool // the front of the look leaves the key out
 	again  []*route
-	routes []*route // of which ranges are read
+	routes []*route // those whose ranges are read
 }
 
 // readDue returns when the next read is due; zero = none.
@@ -217,7 +217,7 @@ func (rt *route) knownIn(g *group, from, to int64) (seqs []int64) {
 	return seqs
 }
 
-// deepKeys returns the keys of which the front passed most.
+// deepKeys returns the keys with the most records that the front has passed.
 func (d *Dispatcher) deepKeys(rt *route, g *group) (names []string) {
 	if len(rt.keys) == 0 {
 		return nil

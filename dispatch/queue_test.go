@@ -98,8 +98,8 @@ func TestQueueTakesNothingTwice(t *testing.T) {
 	}
 }
 
-// TestQueueHandsOutNothingOfAUnitThatGoes: a give-up under way ends the hold of what it does not name, and so does one
-// of which no answer came, until another was answered.
+// TestQueueHandsOutNothingOfAUnitThatGoes: a give-up under way ends the holds of records that it does not name. So may
+// one whose answer was lost, until a later one is answered.
 func TestQueueHandsOutNothingOfAUnitThatGoes(t *testing.T) { // DB-24
 	t.Parallel()
 	w := newQueue(t, 2)

@@ -69,7 +69,7 @@ func (d *Dispatcher) More(route string) bool {
 }
 
 // Resting reports that the member owns what it can get, has read all of it, holds nothing, and that nothing of it is
-// due. What waits on barred routes, of which nothing is to be handed out now, does not count.
+// due. What waits on barred routes does not count: nothing of these is to be handed out now.
 func (d *Dispatcher) Resting(barred []string) bool {
 	if !d.joined || d.meeting != nil || d.reading != nil || d.taking != nil || d.dueing != nil || d.settling != nil || len(d.giving) > 0 || !d.dueSeen ||
 		len(d.moves)+len(d.removals)+len(d.pending)+len(d.heeded) > 0 {

@@ -45,7 +45,7 @@ type unit struct {
 	term    int64
 	leaving bool      // to be given up
 	asked   bool      // a give-up is under way
-	unsure  bool      // a give-up was sent of which no answer came: it may still be carried out
+	unsure  bool      // the answer to a give-up was lost: it may still be carried out
 	tryAt   time.Time // not before
 	low     int64     // the hint that is stored
 }

@@ -61,8 +61,8 @@ func (d *Dispatcher) freeUnits() (free []outbox.Owned) {
 	return free
 }
 
-// leave marks one unit of a route to be given up, if possible one of which nothing is in memory, or
-// nothing is to be stored.
+// leave marks one unit of a route to be given up: if possible one that has nothing in memory, else one that has nothing
+// to be stored.
 func (d *Dispatcher) leave(rt *route) {
 	if rt == nil {
 		return
@@ -82,7 +82,7 @@ func (d *Dispatcher) leave(rt *route) {
 	}
 }
 
-// knownSlots are the slots of which something is in memory.
+// knownSlots are the slots that have something in memory.
 func (rt *route) knownSlots() (s outbox.Slots) {
 	for _, it := range rt.known {
 		s |= 1 << it.Record.Slot

@@ -837,7 +837,7 @@ func (s *sim) behindBlocking(states map[string]memory.State, msg *simMsg) bool {
 	return false
 }
 
-// checkOrder compares first arrivals of each key: inside a transaction, and between transactions of which one ended
+// checkOrder compares first arrivals of each key: inside a transaction, and between two transactions if one ended
 // before the other began.
 func (s *sim) checkOrder() {
 	if s.cfg.order != core.OrderPerKey {

@@ -102,7 +102,7 @@ func (e *engine) fill(c *call, limit int) {
 			break
 		}
 	}
-	turned := map[string]bool{} // keys of which one was not sent: what follows waits for it
+	turned := map[string]bool{} // keys with a record that was not sent: what follows waits for it
 	for len(c.items) < limit {
 		items := e.d.Hand(e.now, rt.Name, limit-len(c.items))
 		if len(items) == 0 {

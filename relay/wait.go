@@ -26,7 +26,7 @@ type waits struct {
 	claimed    int // counts.Claimed then
 }
 
-// wait asks the store to wake the relay, for the routes of which all was read. It returns when to look again.
+// wait asks the store to wake the relay for the routes that it has read to the end. It returns when to look again.
 func (e *engine) wait() (next time.Time) {
 	if !e.hintAt.IsZero() {
 		if e.now.Before(e.hintAt) {

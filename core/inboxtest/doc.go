@@ -5,7 +5,7 @@
 // # Guarantees
 //
 // Each check's comment names the promise and the requirement row. The suite is itself tested with deliberately broken
-// inboxes, each of which one named check must catch.
+// inboxes: a named check must catch each of them.
 //
 // # Concurrency
 //

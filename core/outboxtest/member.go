@@ -248,7 +248,7 @@ func (m *member) tryGiveUp(u outbox.Owned, low int64, out ...outbox.Ref) (bool, 
 func (m *member) giveUp(u outbox.Owned, low int64, out ...outbox.Ref) {
 	ok, err := m.tryGiveUp(u, low, out...)
 	if m.k.must("give up a unit", err); !ok {
-		m.k.fail("a unit of which nothing is locked was not given up")
+		m.k.fail("a unit without locked records was not given up")
 	}
 }
 

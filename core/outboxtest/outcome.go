@@ -102,7 +102,7 @@ func withdrawnCountsNothing(k *kit) {
 	m.gone("it was withdrawn while it waited", waiting.Ref)
 	k.stored("it was withdrawn while it waited", waiting.ID, Stored{State: core.StateAbandoned, Attempts: 1, Reason: core.ReasonParked, LastError: errNo.Error()})
 	p := m.read(outbox.Look{Keys: []outbox.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Blocks: []string{k.route}, Limit: 10})
-	k.expectWaiting("of a key of which all was withdrawn", p.Keys[0].Waiting)
+	k.expectWaiting("of a key, all of it withdrawn", p.Keys[0].Waiting)
 	if d := m.due(10); len(d.Retries) > 0 || d.NextIn >= 0 {
 		k.fail("all was withdrawn, and %d are due, the next in %s", len(d.Retries), d.NextIn)
 	}

@@ -144,7 +144,7 @@ func settleOfLockedIsBusyAlone(k *kit) {
 		k.soon("settle", func() {
 			res := m.trySettle(os...)
 			if res[0] != nil || res[2] != nil || !errors.Is(res[1], outbox.ErrBusy) {
-				k.fail("settle (%s) of three, of which the second is locked: got %v, want outbox.ErrBusy for it alone", os[0].Event(), res)
+				k.fail("settle (%s) of three, the second locked: got %v, want outbox.ErrBusy for it alone", os[0].Event(), res)
 			}
 			m.applied("beside a locked one", &os[0], &rs[0])
 			m.applied("beside a locked one", &os[2], &rs[2])

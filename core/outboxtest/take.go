@@ -97,7 +97,7 @@ func nextBeginsWithOwnHolds(k *kit) {
 	out := []outbox.Ref{first[0].Ref, first[2].Ref}
 	third := m.next(3, func(w *outbox.Want) { w.Out = out })
 	if want := []string{all[1], all[3], all[4]}; !slices.Equal(takenIDs(third), want) {
-		k.fail("the first three are held, of which the second is not out, and the next three are %s, want [1 3 4]", names(takenIDs(third), all))
+		k.fail("the first three are held and the second is not out; the next three are %s, want [1 3 4]", names(takenIDs(third), all))
 	}
 }
 

@@ -177,7 +177,7 @@ var takeFaults = []faulty{
 		}
 		return b.store.GiveUp(ctx, self, u, out)
 	})},
-	{"frees a unit of which something is locked", "give-up-of-locked-changes-nothing", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+	{"frees a unit with a locked record", "give-up-of-locked-changes-nothing", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
 		ok, err := b.store.GiveUp(ctx, self, u, out)
 		if !ok && err == nil {
 			_, err = b.store.GiveUp(ctx, self, u, nil)

@@ -37,7 +37,7 @@ func lastCoversThePage(k *kit) {
 	}
 }
 
-// pending is a page of which transactions may still show something.
+// pending is a page up to whose last number transactions may still show something.
 type pending struct {
 	last    int64
 	from    int64 // marks from here to upper, and
@@ -45,7 +45,7 @@ type pending struct {
 	running []int64
 }
 
-// watch follows the marks of pages, each of which was sent after the one before was answered.
+// watch follows the marks of pages. Each was asked for after the one before was answered.
 type watch struct {
 	k       *kit
 	open    []pending

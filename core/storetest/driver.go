@@ -201,8 +201,8 @@ func (d *driver) choose(found []outbox.Record, waiting []outbox.Waiting, retries
 	return chosen
 }
 
-// take holds what was chosen and returns what it got. What is locked or gone holds its key. Of what it holds besides,
-// Due's retries among it, it lets go.
+// take holds the chosen records and returns those it got. A record that is locked or gone holds back its key. Whatever
+// else it holds now, such as retries from Due, it releases.
 func (d *driver) take(ctx context.Context, chosen, retries []outbox.Record) (got []outbox.Record, err error) {
 	want := outbox.Want{}
 	for i := range chosen {

@@ -40,8 +40,8 @@ type Inspector interface {
 	Records(ctx context.Context, route string) ([]StoredRecord, error)
 }
 
-// StoredRecord is a record as an [Inspector] found it. State is what is stored: the suite does not look at records that
-// are held, of which it may also be processing.
+// StoredRecord is a record as an [Inspector] found it. State is what is stored. That of a record that is held may also
+// be processing: the suite does not look at these.
 type StoredRecord struct {
 	ID        string
 	State     core.State

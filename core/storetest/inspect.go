@@ -214,7 +214,7 @@ func listKeepsItsBudget(k *kit) {
 	l, err := in.List(k.ctx, f, core.Page{After: first.Seq - 1, Budget: 10})
 	k.must("list", err)
 	if len(l.Records) > 0 || l.Next <= first.Seq {
-		k.fail("a list that may look at 10 rows returned %d records, of which the only one is the 31st; it says to go on after %d", len(l.Records), l.Next)
+		k.fail("a list that may look at 10 rows returned %d records, though the only one is the 31st row; it says to go on after %d", len(l.Records), l.Next)
 	}
 	got, pages := k.list(core.Filter{Topics: f.Topics}, core.Page{After: first.Seq - 1, Budget: 10})
 	if !slices.Equal(got, ids[30:]) || pages < 4 {
@@ -252,7 +252,7 @@ func listShowsWhatCannotBeRead(k *kit) {
 		l, err := k.inspector().List(k.ctx, k.mine(f), core.Page{})
 		k.must("list", err)
 		if len(l.Records) != 2 || l.Records[0].Err == nil || l.Records[1].Err != nil {
-			k.fail("list of two rows, of which the first cannot be read, by %+v: %+v", f, l.Records)
+			k.fail("list of two rows, the first one unreadable, by %+v: %+v", f, l.Records)
 		}
 	}
 	if _, err := k.inspector().List(k.ctx, k.mine(core.Filter{Tenants: []string{"t"}}), core.Page{}); err != nil {

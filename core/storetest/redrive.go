@@ -190,8 +190,8 @@ func redriveRefusesExpired(k *kit) {
 	k.giveUp(core.ReasonRejected, ids...)
 	k.expire(short)
 	expired := map[string]int{core.RefusedExpired: 1}
-	k.redriven("two, of which one has expired, in a dry run", core.RedriveRequest{DryRun: true}, 1, expired)
-	k.redriven("two, of which one has expired", core.RedriveRequest{}, 1, expired)
+	k.redriven("two, one of them expired, in a dry run", core.RedriveRequest{DryRun: true}, 1, expired)
+	k.redriven("two, one of them expired", core.RedriveRequest{}, 1, expired)
 	k.drainIDs(ids[1:])
 	k.redriven("an expired one by force", core.RedriveRequest{Force: true}, 1, nil)
 	if r := k.takeIDs(ids[:1])[0]; !r.Envelope.Expires.IsZero() {

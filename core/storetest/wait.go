@@ -34,7 +34,7 @@ type woken struct {
 	after time.Duration
 }
 
-// idle looks at the route, of which nothing is due.
+// idle looks at the route and expects that nothing is due.
 func (k *kit) idle() { k.none("nothing is due") }
 
 // wait starts a Wait and gives it time to begin.

@@ -84,5 +84,5 @@ func TestDueOfAnother(t *testing.T) {
 	k.put(later(row("a", ""), time.Second))
 	k.now = k.now.Add(time.Second)
 	p := k.due(1, 9)
-	k.fact("a part of which one slot is not self's is left out", p.Moved == 0 && p.NextIn < 0)
+	k.fact("a part with a slot that is not self's is left out", p.Moved == 0 && p.NextIn < 0)
 }

@@ -21,7 +21,7 @@ type route struct {
 	odd     index                          // what holds a key, or is held, by sequence
 	aged    index                          // those of ready that nobody holds, by when they first became due
 	expires index                          // live ones that expire, by when
-	settled [3]index                       // those of which the retention ends some day, by when they were settled: published, abandoned, withdrawn
+	settled [3]index                       // those whose retention ends some day, by when they were settled: published, abandoned, withdrawn
 	counts  [core.StateAbandoned + 1]int64 // by the state that is shown
 
 	units  []*unit

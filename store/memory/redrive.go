@@ -24,7 +24,7 @@ func (s *Store) Redrive(ctx context.Context, req core.RedriveRequest) (core.Redr
 	defer s.mu.Unlock()
 	var out core.Redriven
 	now, live := s.now(), map[liveKey]bool{} // dedupe keys that this step gives a live message
-	told := map[[2]string]bool{}             // routes and keys of which the owner has been told
+	told := map[[2]string]bool{}             // routes and keys whose owner has been told
 	out.Next = s.walk(req.Page, func(r *record) bool {
 		st := s.show(r, now)
 		if r.lock != nil || !req.Takes(st.State, r.reason) || !req.Filter.Matches(&st) {

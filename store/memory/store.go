@@ -34,7 +34,7 @@ type Options struct {
 	Limits core.Limits
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
 	TTL time.Duration
-	// Withdrawable are routes of which a caller can cancel every message although it is due; see core.Message.
+	// Withdrawable are routes. A caller can cancel every message on them although it is due; see core.Message.
 	Withdrawable []string
 	// Now is the store's clock and the producer's; nil means time.Now, which is virtual under testing/synctest. Wait
 	// uses real timers whatever stands here. Safe for concurrent use.

@@ -84,7 +84,7 @@ func (o *Outbox) Check(ctx context.Context) error {
 }
 
 // checkServer looks for what would make relays lose messages or their order without an error: numbers that processes
-// keep for later, and another encoding, of which slots would not be those of package outbox.
+// keep for later, and another encoding, in which slots would not be those of package outbox.
 func (o *Outbox) checkServer(ctx context.Context, tx pgx.Tx) error {
 	var encoding string
 	var cache int64

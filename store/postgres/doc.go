@@ -87,7 +87,7 @@
 //
 // # Presence
 //
-// [Outbox.Attend] takes a session-level advisory lock on a connection of its own, of which it has proven that it is
+// [Outbox.Attend] takes a session-level advisory lock on a connection of its own. It has proven that this connection is
 // direct: a notification reached it. Others see at once when the lock is gone, and never wait for it. Its number is
 // random and above 2^62; programs of yours that take advisory locks of 64 bits should stay below. Behind a pooler that
 // shares connections by transaction, and with Options.NotifyOff, there is no presence.

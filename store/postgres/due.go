@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// ownPartsSQL are the parts of which self owns all slots.
+	// ownPartsSQL are the parts whose slots are all self's.
 	ownPartsSQL = `
 WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n)

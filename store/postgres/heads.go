@@ -22,7 +22,7 @@ const (
 	abandonedWaits = `e.blocks`
 )
 
-// nextKeySQL is the first key after a key of which a row may wait.
+// nextKeySQL is the first key behind after that may have a row that waits.
 func nextKeySQL(after string) string {
 	return `SELECT min(x.key) FROM (
         (SELECT e.key FROM {outbox} e WHERE e.route = $1 AND e.key > ` + after + ` AND e.retry AND e.key <> '' ORDER BY e.key LIMIT 1)

@@ -45,8 +45,8 @@ const matchSQL = `
     AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12)`
 
-// allRoutesSQL are the routes: those that are or were served, and between them any others, of which it reads one row
-// each.
+// allRoutesSQL are the routes: those that are or were served, and between them any others. It reads one row of each of
+// these.
 const allRoutesSQL = `known AS MATERIALIZED (
     SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM {routes} ro) k

@@ -33,7 +33,7 @@ type Options struct {
 	Limits core.Limits
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
 	TTL time.Duration
-	// Withdrawable are routes of which a caller can cancel every message although it is due; see core.Message.
+	// Withdrawable are routes. A caller can cancel every message on them although it is due; see core.Message.
 	Withdrawable []string
 	// Retention says how long settled records are kept. Published ones are deleted by the settle itself unless it says
 	// otherwise; the rest of it is [Outbox.Clean]'s. All programs that share the table should say the same.

@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// DB-20: with 100,000 rows in ten routes, of which many are settled, scheduled, held, or wait for a retry, no
+// DB-20: with 100,000 rows in ten routes, many of them settled, scheduled, held, or waiting for a retry, no
 // statement touches more than what it answers: neither before the first statistics nor after.
 func TestPlans(t *testing.T) {
 	t.Parallel()

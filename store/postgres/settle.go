@@ -86,7 +86,7 @@ func (o *Outbox) Settle(ctx context.Context, self outbox.Session, outcomes []out
 	return results
 }
 
-// settle persists the outcomes of which at holds the indexes.
+// settle persists the outcomes whose indexes are in at.
 func (o *Outbox) settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome, at []int, results core.Results) {
 	if len(at) == 0 {
 		return
@@ -162,8 +162,8 @@ func leftAlone(why int) error {
 // near is how many numbers a range may hold for each record in it to be gone over.
 const near = 4
 
-// deleteAll deletes published records, of all of which it expects that they are there and that nobody has locked
-// them. If they are not, it reports false: it may have deleted some then.
+// deleteAll deletes published records. It expects that all of them are there and that nobody has locked one. If that is
+// not so, it reports false: it may have deleted some then.
 func (o *Outbox) deleteAll(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome, at []int, stamp int64) (done bool, err error) {
 	var now time.Time
 	n := len(at)
@@ -198,7 +198,7 @@ func isOutage(err error) bool {
 // tookTooLong is the state of a statement that the server ended, such as for somebody's trigger that waits.
 const tookTooLong = "57014"
 
-// refsOf are the refs of outcomes as columns, of those of which at holds the indexes.
+// refsOf are the refs of the outcomes whose indexes are in at, as columns.
 func refsOf(outcomes []outbox.Outcome, at []int) refColumns {
 	of := make([]outbox.Ref, len(at))
 	for j, i := range at {

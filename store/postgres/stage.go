@@ -49,8 +49,8 @@ func newStager(opts *Options, n names) (*stager, error) {
 }
 
 // replan, as the first argument of a statement, asks to plan it anew: a cached plan may be from when the table was so
-// small that it was best to read all of it. It is for statements that look something up, in a transaction of which
-// the settings are not ours.
+// small that it was best to read all of it. It is for statements that look something up in a transaction whose settings
+// are not ours.
 type replan struct{}
 
 // queryFunc runs a statement in the caller's transaction and hands each row's scan function to each.
@@ -162,7 +162,7 @@ func errNoTx(kind string) error {
 
 // Stage writes msgs in tx, one row a message and route, in one statement whatever their number. It reports as
 // duplicates what the outbox held already under the same route and an id that the program chose, or what the call
-// itself named twice, and a message with a dedupe key of which there is a live one. To replace a message takes more
+// itself named twice, and a message whose dedupe key a live one has. To replace a message takes more
 // rights than to stage, see [Migrations.Grants]. The first Stage of a process makes one statement more, to learn
 // above which stamp its clock must go on (see [Outbox.Seed]), and that the index is there which makes ids unique.
 //

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// writeSQL begins transactions of which each statement sees what was committed before it began, and so before what
-	// it locked.
+	// writeSQL begins transactions whose statements each see what was committed before they began, and so before what
+	// they locked.
 	writeSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"
 	// readSQL begins transactions whose statements share one snapshot.
 	readSQL = "BEGIN ISOLATION LEVEL REPEATABLE READ"

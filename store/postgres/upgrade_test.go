@@ -74,7 +74,7 @@ func upgradeOutbox(t *testing.T, pool *pgxpool.Pool) *Outbox {
 	return o
 }
 
-// work stages n messages of which one each is retried, released and abandoned, publishes the rest, and does whatever
+// work stages n messages. One is retried, one released, one abandoned; the rest is published. Then it does whatever
 // else a release does with its tables.
 func work(ctx context.Context, pool *pgxpool.Pool, o *Outbox, n int) error {
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {

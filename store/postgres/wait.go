@@ -82,7 +82,7 @@ func (w *waiter) init(n names) {
 	w.seen, w.pause = map[string]seen{}, firstPoll
 }
 
-// read notes what a read saw of the routes of which it read everything up to the last number, and that it had records.
+// read notes what a read saw of the routes that it read up to the last number, and that it had records.
 func (w *waiter) read(look *outbox.Look, page *outbox.Page, told int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -16,7 +16,7 @@ const (
 	headsText = `SELECT (SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
 			WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0) AND r.state = 4 AND r.hold = 0),
 		(SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key WHERE r.route = ?1 AND r.key = ?2 AND r.blocks = 1)`
-	// nextKeyText is the next key of which something waits or blocks.
+	// nextKeyText is the next key with a row that waits or blocks.
 	nextKeyText = `SELECT min(x) FROM (
 			SELECT min(r.key) AS x FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key WHERE r.route = ?1 AND r.key > ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0)
 			UNION ALL

@@ -35,7 +35,7 @@ type Options struct {
 	// Retention says how long settled records are kept. Published ones are deleted by the settle itself unless it says
 	// otherwise; the rest of it is [Store.Clean]'s. All programs that share the file should say the same.
 	Retention core.Retention
-	// Withdrawable are routes of which a caller can cancel every message although it is due; see core.Message.
+	// Withdrawable are routes. A caller can cancel every message on them although it is due; see core.Message.
 	Withdrawable []string
 	// Clock gives the HLC stamps; nil means a clock of its own.
 	Clock *hlc.Clock

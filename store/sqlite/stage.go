@@ -18,7 +18,7 @@ const (
 	insertText = `INSERT INTO waybill_outbox (route, id, topic, key, slot, due_at, ready_since, hlc, attrs, body, expires_at, withdrawable, dedupe_key) VALUES `
 	insertRow  = `(?,?,?,?,?,?,?,?,?,?,?,?,?)`
 	insertEnd  = ` ON CONFLICT (route, id) DO NOTHING RETURNING route, id`
-	// insertKeyedEnd is for rows of which some have a dedupe key.
+	// insertKeyedEnd is for rows some of which have a dedupe key.
 	insertKeyedEnd = ` ON CONFLICT DO NOTHING RETURNING route, id`
 
 	highWaterText = `SELECT max((SELECT value FROM waybill_meta WHERE name = 'hlc'), coalesce((SELECT max(hlc) FROM (SELECT hlc FROM waybill_outbox ORDER BY seq DESC LIMIT 10000)), 0))`

@@ -81,7 +81,7 @@ func (o Options) prepare(ctx context.Context, c *conn, m *management, topology *
 	return nil
 }
 
-// scratch is a channel for questions of which any may close it.
+// scratch is a channel for questions. Any of them may close it.
 type scratch struct {
 	c  *conn
 	ch *amqp.Channel
