@@ -123,10 +123,8 @@ CREATE INDEX {outbox_abandoned} ON {outbox} (route, seq) WHERE reason <> '';
 COMMENT ON INDEX {schema}.{outbox_abandoned} IS 'abandoned records in staging order: lists, redrives, counts';
 CREATE INDEX {outbox_settled} ON {outbox} ((CASE WHEN reason = '' THEN 0 WHEN reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END), settled_at) WHERE settled_at IS NOT NULL;
 COMMENT ON INDEX {schema}.{outbox_settled} IS 'cleaning: published (0), abandoned (1) and withdrawn (2) records, by time';
-CREATE INDEX {outbox_expires} ON {outbox} (expires_at) WHERE expires_at IS NOT NULL AND due_at IS NOT NULL AND settled_at IS NULL;
-COMMENT ON INDEX {schema}.{outbox_expires} IS 'cleaning: records that expire while they wait for a time';
-CREATE INDEX {outbox_expires_due} ON {outbox} (route, expires_at) WHERE expires_at IS NOT NULL AND due_at IS NULL AND settled_at IS NULL;
-COMMENT ON INDEX {schema}.{outbox_expires_due} IS 'cleaning: records that are due and expire, by route, for units that nobody owns';
+CREATE INDEX {outbox_expires} ON {outbox} (route, (CASE WHEN due_at IS NULL THEN 1 ELSE 0 END), expires_at) WHERE expires_at IS NOT NULL AND settled_at IS NULL;
+COMMENT ON INDEX {schema}.{outbox_expires} IS 'cleaning: records that expire while they wait for a time (0), or are due (1)';
 
 CREATE TABLE {members} (
     session    bigint      NOT NULL PRIMARY KEY,
