@@ -406,3 +406,32 @@ func TestLockedRecordStopsNoHandOver(t *testing.T) { // DB-25 DB-24
 		t.Errorf("handed out %v, want %d", got, want)
 	}
 }
+
+// TestTwoDecisions: of two decisions about a record none stays: whoever owns the key next would carry it out, although
+// the record was put back meanwhile.
+func TestTwoDecisions(t *testing.T) { // OP-18
+	t.Parallel()
+	w := newSmall(t)
+	w.stage("k", "a")
+	w.start(0)
+	it := w.hand(1)[0]
+	for range 2 {
+		told, err := w.st.Decide("r", "k", "a", core.HeadSkip)
+		w.must(err)
+		if told == nil {
+			t.Fatal("the owner is not asked")
+		}
+		w.d.Wake(w.now)
+		w.run(20 * time.Millisecond)
+	}
+	w.d.Conclude(w.now, it, outbox.Release(&it.Record, 0, false))
+	w.run(time.Second)
+	if st := w.state("a"); st.Reason != core.ReasonSkipped {
+		t.Errorf("a is %s %s", st.State, st.Reason)
+	}
+	page, err := w.st.Read(t.Context(), 100, outbox.Look{Parts: []outbox.Part{{Route: "r", Slots: outbox.AllSlots}}})
+	w.must(err)
+	if len(page.Control) > 0 {
+		t.Errorf("left: %v", page.Control)
+	}
+}

@@ -13,7 +13,7 @@ func (d *Dispatcher) control(page *outbox.Page) {
 	for i := range page.Control {
 		c := page.Control[i]
 		rt := d.byName[c.Route]
-		if rt == nil || d.heeding[c.Number] {
+		if rt == nil || d.heeding[c.Number] || !d.minds(rt, &c) {
 			continue
 		}
 		d.heeding[c.Number] = true
@@ -35,7 +35,7 @@ func (d *Dispatcher) control(page *outbox.Page) {
 			} else if rt.anyones(c.Key) {
 				rt.lookNext(d.now)
 			} else {
-				rt.again[c.Seq] = &revisit{ref: outbox.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, at: d.now}
+				rt.visit(&revisit{ref: outbox.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, at: d.now})
 			}
 		case outbox.ControlFrom:
 			rt.lookNext(d.now)
@@ -44,7 +44,75 @@ func (d *Dispatcher) control(page *outbox.Page) {
 			}
 		}
 		d.dueAt = d.now
-		d.heed(&c)
+		if d.has(ruleLower) && rt.isHinted(&c) {
+			d.unheard, d.freshBeat = append(d.unheard, c), true
+		} else {
+			d.heed(&c)
+		}
+	}
+}
+
+// minds reports whether a control record is the member's to act on. Those of a unit that is being given up are its next
+// owner's: a give-up of which no answer came may still be carried out, with the hint it was sent with.
+func (d *Dispatcher) minds(rt *route, c *outbox.Control) bool {
+	switch {
+	case !d.has(ruleTheirs):
+		return true
+	case c.Kind == outbox.ControlFrom:
+		return len(rt.groups) > 0 && rt.leaving == 0
+	default:
+		return rt.owned().Has(c.Slot) && !rt.isLeaving(c.Slot)
+	}
+}
+
+// What a control record brings back may lie below the hint that is stored of its unit, where who takes over from a dead
+// member does not look. So the hint is lowered before the control record goes.
+
+// isHinted reports whether a hint that may be stored is not below what a control record brings back.
+func (rt *route) isHinted(c *outbox.Control) bool {
+	if rt.anyones(c.Key) {
+		return false
+	}
+	for _, u := range rt.units {
+		if u.minds(c) && u.low >= c.Seq {
+			return true
+		}
+	}
+	return false
+}
+
+// lowered are moves that store the hints that are to be lowered.
+func (d *Dispatcher) lowered() (moves []outbox.Move) {
+	for _, rt := range d.routes {
+		for _, u := range rt.sortedUnits() {
+			low := u.low
+			for i := range d.unheard {
+				if c := &d.unheard[i]; c.Route == rt.Name && u.minds(c) {
+					low = min(low, c.Seq-1)
+				}
+			}
+			if low = max(low, 0); low < u.low {
+				moves = append(moves, d.hint(u, low))
+			}
+		}
+	}
+	return moves
+}
+
+// hasLowered takes in that moves were made for the sake of control records.
+func (d *Dispatcher) hasLowered(moves []outbox.Move, unheard []outbox.Control) {
+	for _, m := range moves {
+		if u := d.byName[m.Unit.Route].units[m.Unit]; u != nil {
+			u.low = m.Low
+		}
+	}
+	for i := range unheard {
+		c := &unheard[i]
+		if d.minds(d.byName[c.Route], c) {
+			d.heed(c)
+		} else {
+			delete(d.heeding, c.Number)
+		}
 	}
 }
 
@@ -61,9 +129,14 @@ func (d *Dispatcher) recheck(rt *route, c *outbox.Control) {
 // An operator decides about a record that is due by a control record. The owner withdraws the record when it is not
 // out, and lets the control record go when that is stored.
 
-// decide does what an operator decided about a record.
+// decide does what an operator decided about a record. If there is another decision about it, this one is looked at
+// when that is carried out.
 func (d *Dispatcher) decide(rt *route, c *outbox.Control) {
-	it := rt.known[c.Seq]
+	it, v := rt.known[c.Seq], rt.again[c.Seq]
+	if it != nil && it.decision != nil || v != nil && v.decision != nil {
+		delete(d.heeding, c.Number)
+		return
+	}
 	if it == nil || it.Record.ID != c.ID {
 		rt.again[c.Seq] = &revisit{ref: outbox.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, key: c.Key, at: d.now, decision: c}
 		return

@@ -57,6 +57,7 @@ type Dispatcher struct {
 	touched  []*key
 	ranges   int // ranges read, to give sweeps their share
 	heeding  map[int64]bool
+	unheard  []outbox.Control // to be heeded when a hint is lowered
 
 	// Calls under way; one of each kind at a time, but for give-ups.
 	meeting, reading, taking, dueing, settling *Call
@@ -395,7 +396,7 @@ func (d *Dispatcher) rejoin() {
 	d.session, d.joined, d.beat, d.beaten, d.beatSent, d.gapped = 0, false, 0, 0, time.Time{}, false
 	d.roster, d.epoch, d.last = outbox.Roster{}, "", 0
 	d.meeting, d.reading, d.taking, d.dueing, d.settling, d.giving, d.lateCall = nil, nil, nil, nil, nil, nil, nil
-	d.horizons, d.pending, d.heeded, d.window, d.suspects, d.removals, d.moves = nil, nil, nil, nil, nil, nil, nil
+	d.horizons, d.pending, d.heeded, d.unheard, d.window, d.suspects, d.removals, d.moves = nil, nil, nil, nil, nil, nil, nil, nil
 	clear(d.running)
 	clear(d.watched)
 	clear(d.heeding)
@@ -440,6 +441,9 @@ const (
 	ruleAgain                        // what another held is read again
 	ruleDeadline                     // nothing is handed out after the deadline
 	rulePresence                     // who is flagged starts nothing
+	ruleLower                        // a hint is lowered before a control record goes
+	ruleTheirs                       // control records of a unit that goes are its next owner's
+	ruleSweep                        // sweeps find what was forgotten; nothing else should rely on them
 )
 
 func (d *Dispatcher) has(r rule) bool { return d.off&r == 0 }

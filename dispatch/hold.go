@@ -244,18 +244,19 @@ func (d *Dispatcher) calm() (moves []outbox.Move) {
 			continue
 		}
 		for _, u := range rt.sortedUnits() {
-			care := int64(0)
-			for s := u.From; s < u.To; s++ {
-				care = max(care, rt.careful[s])
+			care := u.careful()
+			if g := rt.groupOf(u.From); care == 0 || g == nil || !g.loaded {
+				continue
 			}
-			g := rt.groupOf(u.From)
-			if care == 0 || g == nil || !g.loaded || d.lowest(rt, u.Slots()) < care {
+			low := d.lowest(rt, u.Slots())
+			if low < care {
 				continue
 			}
 			for s := u.From; s < u.To; s++ {
 				rt.careful[s] = 0
 			}
-			moves = append(moves, outbox.Move{Unit: u.Unit, From: d.session, To: d.session, Low: d.lowest(rt, u.Slots())})
+			u.low = max(u.low, low)
+			moves = append(moves, d.hint(u, low))
 		}
 	}
 	return moves

@@ -252,6 +252,13 @@ func (rt *route) passTopic(topic string, seq int64) {
 	}
 }
 
+// visit has a record read again, if it is not to be read anyhow for the sake of a decision.
+func (rt *route) visit(v *revisit) {
+	if old := rt.again[v.ref.Seq]; old == nil || old.decision == nil {
+		rt.again[v.ref.Seq] = v
+	}
+}
+
 // visitLater has a record read again that another holds.
 func (d *Dispatcher) visitLater(rt *route, ref outbox.Ref, slot uint8, name string) {
 	if rt.again[ref.Seq] == nil && d.has(ruleAgain) && !rt.anyones(name) {

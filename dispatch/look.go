@@ -13,6 +13,7 @@ import (
 const (
 	waitingPage = 2000
 	againPage   = 200
+	controlPage = 1000 // a store returns no more
 	sweepPage   = 100
 	// sweepShare is how many reads there are to one step of a sweep, at the most; one that is under way makes one in
 	// each sweepPause. sweepEvery is how often there is one.
@@ -203,7 +204,7 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string
 
 // sweeps reports whether the next step of a sweep is due.
 func (g *group) sweeps(d *Dispatcher) bool {
-	return g.sweep < g.low && !d.now.Before(g.sweepAt) && (d.ranges%sweepShare == 0 || d.now.Sub(g.swept) >= sweepPause)
+	return d.has(ruleSweep) && g.sweep < g.low && !d.now.Before(g.sweepAt) && (d.ranges%sweepShare == 0 || d.now.Sub(g.swept) >= sweepPause)
 }
 
 // knownIn returns the sequences of (from, to] that are in memory.
@@ -237,12 +238,18 @@ func (d *Dispatcher) deepKeys(rt *route, g *group) (names []string) {
 
 // addKeys adds up to limit keys of a route whose next page is to be read.
 func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]bool) (n int) {
+	var rest []*key
+	defer func() { rt.toRead = append(rest, rt.toRead...) }()
 	for n < limit && len(rt.toRead) > 0 {
 		k := rt.toRead[0]
 		rt.toRead = rt.toRead[1:]
 		g := rt.groupOf(k.slot)
-		if g == nil || !g.loaded {
+		if g == nil {
 			k.listed = false
+			continue
+		}
+		if !g.loaded { // a control record came before all that waits
+			rest = append(rest, k)
 			continue
 		}
 		if k.resume > g.cursor && !k.anew { // the front will bring it

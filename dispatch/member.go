@@ -82,6 +82,9 @@ func (d *Dispatcher) meet() *Call {
 	if renews {
 		m.Moves = append(m.Moves, d.calm()...)
 	}
+	lowered, unheard := d.lowered(), d.unheard
+	m.Moves = append(m.Moves, lowered...)
+	d.unheard = nil
 	d.removals, d.moves, d.freshBeat = nil, nil, false
 	c := &Call{kind: callMeet}
 	var roster outbox.Roster
@@ -89,7 +92,13 @@ func (d *Dispatcher) meet() *Call {
 		roster, err = s.Meet(ctx, m)
 		return err
 	}
-	c.done = func() { d.met(&m, &roster, c, renews) }
+	c.done = func() {
+		if d.met(&m, &roster, c, renews); c.err != nil {
+			d.unheard = append(unheard, d.unheard...)
+			return
+		}
+		d.hasLowered(lowered, unheard)
+	}
 	d.meeting = c
 	return c
 }
@@ -103,14 +112,15 @@ func (d *Dispatcher) hints(all bool) (moves []outbox.Move) { //nolint:revive // 
 				continue
 			}
 			u.low = low
-			care := int64(0)
-			for s := u.From; s < u.To; s++ {
-				care = max(care, rt.careful[s])
-			}
-			moves = append(moves, outbox.Move{Unit: u.Unit, From: d.session, To: d.session, Low: low, Careful: care})
+			moves = append(moves, d.hint(u, low))
 		}
 	}
 	return moves
+}
+
+// hint is a move that stores how far the member has come in a unit.
+func (d *Dispatcher) hint(u *unit, low int64) outbox.Move {
+	return outbox.Move{Unit: u.Unit, From: d.session, To: d.session, Low: low, Careful: u.careful()}
 }
 
 // met takes in a roster.

@@ -101,6 +101,9 @@ func (d *Dispatcher) loadFresh(r *reading, page *outbox.Page) {
 			g.afterFresh = page.Waiting[len(page.Waiting)-1].Seq
 			continue
 		}
+		if len(page.Control) >= controlPage { // there may be more, of its keys
+			continue
+		}
 		g.loaded = true
 		for s := range g.route.careful {
 			if g.slots.Has(uint8(s)) {

@@ -47,7 +47,20 @@ type unit struct {
 	asked   bool      // a give-up is under way
 	unsure  bool      // the answer to a give-up was lost: it may still be carried out
 	tryAt   time.Time // not before
-	low     int64     // the hint that is stored
+	low     int64     // the greatest hint that may be stored
+}
+
+// careful is up to where a member that died may have had its records out; 0 = nowhere.
+func (u *unit) careful() (care int64) {
+	for s := u.From; s < u.To; s++ {
+		care = max(care, u.route.careful[s])
+	}
+	return care
+}
+
+// minds reports whether a control record of its route concerns it.
+func (u *unit) minds(c *outbox.Control) bool {
+	return c.Kind == outbox.ControlFrom || u.Slots().Has(c.Slot)
 }
 
 // revisit is a record that another session holds, or that was locked: it is read again.

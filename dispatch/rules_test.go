@@ -26,6 +26,10 @@ var rules = []struct {
 	{"DueRepeat", 0, func(c *simConfig) { c.refuse, c.loseAnswers, c.broken = true, true, "DueRepeat" }},
 	{"TakeLocked", ruleTakeLocked, func(c *simConfig) { c.cancel = true }},
 	{"Control", ruleControl, func(c *simConfig) { c.cancel, c.refuse, c.redrive = true, true, true }},
+	{"Lower", ruleLower, func(c *simConfig) {
+		c.refuse, c.block, c.owner, c.join, c.requeue = true, true, true, true, true
+		c.off |= ruleSweep
+	}},
 	{"Restore", ruleRestore, func(c *simConfig) { c.restore = true }},
 	{"SettleID", 0, func(c *simConfig) { c.restore, c.freeze, c.loseAnswers, c.broken = true, true, true, "SettleID" }},
 	{"SettleID and Restore", ruleRestore, func(c *simConfig) { c.restore, c.freeze, c.broken = true, true, "SettleID" }},

@@ -186,7 +186,7 @@ func (d *Dispatcher) revise(it *Item) {
 		it.route.lookNext(d.now)
 		return
 	}
-	it.route.again[it.Record.Seq] = &revisit{ref: it.Record.Ref, slot: it.Record.Slot, at: d.now}
+	it.route.visit(&revisit{ref: it.Record.Ref, slot: it.Record.Slot, at: d.now})
 }
 
 // leaveLimbo ends the wait of its key for what became of it.

@@ -64,6 +64,7 @@ type simConfig struct {
 	routes, depth                                        int
 	presence                                             bool // members show that they are there
 	decide                                               bool // an operator ends records that are due
+	requeue                                              bool // an operator puts blocking heads back
 	order                                                core.Order
 	handlers                                             int // of a member; the routes are queues then
 	off                                                  rule
@@ -180,6 +181,9 @@ func (s *sim) run() {
 	}
 	if s.cfg.decide {
 		s.after(s.between(0, 300*time.Millisecond), s.decide)
+	}
+	if s.cfg.requeue {
+		s.after(s.between(0, 300*time.Millisecond), s.requeue)
 	}
 	s.after(s.between(100*time.Millisecond, 400*time.Millisecond), s.fault)
 	if s.cfg.blackout {
@@ -447,7 +451,7 @@ func (m *simMember) send(it *Item) {
 			case arrives || s.chance(0.3):
 				msg.unknown = true
 				m.conclude(it, outbox.Release(r, 0, true))
-			case s.chance(0.1) || s.cfg.limbo:
+			case s.chance(0.1) || s.cfg.limbo || s.cfg.requeue && s.chance(0.5):
 				msg.abandoned = true
 				if s.cfg.limbo {
 					s.after(s.between(0, 3*time.Millisecond), m.die)
@@ -494,7 +498,7 @@ func (s *sim) arrive(msg *simMsg) {
 // calm reports whether nothing may arrive twice in this world.
 func (s *sim) calm() bool {
 	c := &s.cfg
-	return !c.freeze && !c.kill && !c.loseAnswers && !c.restore && !c.outage && !c.poison && !c.slow && !c.blackout && !c.limbo
+	return !c.freeze && !c.kill && !c.requeue && !c.loseAnswers && !c.restore && !c.outage && !c.poison && !c.slow && !c.blackout && !c.limbo
 }
 
 // calmer reports whether no member that is awake may be removed in this world.
@@ -700,12 +704,43 @@ func (s *sim) decide() {
 			continue
 		}
 		msg := s.msgs[st.ID]
-		if c, err := s.store.Decide(st.Route, msg.key, st.ID, core.HeadSkip); err == nil {
+		if c, err := s.store.Decide(st.Route, st.Key, st.ID, core.HeadSkip); err == nil {
 			s.logf("an operator ends %s (the owner does: %t)", st.ID, c != nil)
 			msg.abandoned, msg.redriven = true, true
 			return
 		}
 	}
+}
+
+// requeue is an operator who puts blocking heads back. They keep their place in their key, even if their owner dies.
+func (s *sim) requeue() {
+	if s.quiet {
+		return
+	}
+	s.after(s.between(0, 400*time.Millisecond), s.requeue)
+	for _, st := range s.store.States() {
+		if st.State != core.StateAbandoned || !st.Reason.Blocks() || s.chance(0.5) || !s.hinted(&st) && s.chance(0.8) {
+			continue
+		}
+		if _, err := s.store.Decide(st.Route, st.Key, st.ID, core.HeadRequeue); err == nil {
+			s.logf("%s is put back", st.ID)
+			s.msgs[st.ID].abandoned = false
+			for _, m := range s.members {
+				if rt := m.d.byName[st.Route]; rt != nil && s.chance(0.5) && rt.owned().Has(st.Slot) {
+					s.after(s.between(0, 20*time.Millisecond), m.die)
+				}
+			}
+			return
+		}
+	}
+}
+
+// hinted reports whether a record is not above the hint of its unit.
+func (s *sim) hinted(st *memory.State) bool {
+	r, err := s.store.Meet(context.Background(), outbox.Meeting{})
+	return err == nil && slices.ContainsFunc(r.Units, func(u outbox.Owned) bool {
+		return u.Unit.Route == st.Route && u.Unit.Slots().Has(st.Slot) && u.Low >= st.Seq
+	})
 }
 
 // undecided looks for decisions that nobody has carried out.

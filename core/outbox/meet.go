@@ -61,8 +61,8 @@ type Flagging struct {
 	Presence int64
 }
 
-// Move gives a unit to To, if From owns it; 0 is nobody. A move from a session to itself stores
-// Low and Careful.
+// Move gives a unit to To, if From owns it; 0 is nobody. A move from a session to itself stores Low and Careful, if it
+// does not come late: a call whose Self.Beat is below the one that is stored stores none.
 type Move struct {
 	Unit     Unit
 	From, To Session

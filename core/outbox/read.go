@@ -67,7 +67,7 @@ type Page struct {
 	// among them is gone.
 	Again        []Record
 	AgainWaiting []Waiting
-	// Control are the control records of Look.Parts, at most 1,000.
+	// Control are the control records of Look.Parts, the first 1,000 of them.
 	Control []Control
 
 	// Last is the last sequence that was drawn when the snapshot was taken, or later: no record of the snapshot has a

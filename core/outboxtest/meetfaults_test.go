@@ -154,6 +154,11 @@ var meetFaults = []faulty{
 			m.Moves[i].Low = 0
 		}
 	})},
+	{"stores what comes late", "late-move-stores-nothing", fault{meet: func(ctx context.Context, b *broken, m outbox.Meeting) (outbox.Roster, error) {
+		b.count++
+		m.Self.Beat += int64(10 * b.count)
+		return b.store.Meet(ctx, m)
+	}}},
 	{"counts a clean stop as a crash", "leave-frees-units", meets(func(m *outbox.Meeting) {
 		if m.Leave {
 			m.Leave, m.Remove = false, []outbox.Removal{{Session: m.Self.Session, Beat: m.Self.Beat}}

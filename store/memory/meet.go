@@ -30,7 +30,7 @@ func (s *Store) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, erro
 			}
 		}
 		for i := range m.Moves {
-			s.move(&m.Moves[i])
+			s.move(&m.Self, &m.Moves[i])
 		}
 		for _, f := range m.Flag {
 			if other := s.members[f.Session]; other != nil && other.Presence != 0 && other.Presence == f.Presence {
@@ -126,8 +126,9 @@ func (s *Store) end(m *member) {
 	delete(s.members, m.Session)
 }
 
-// move leaves out what does not apply: another owner than From, and a new owner who is not a member.
-func (s *Store) move(m *outbox.Move) {
+// move leaves out what does not apply: another owner than From, a new owner who is not a member, and what self stores
+// late.
+func (s *Store) move(self *outbox.Member, m *outbox.Move) {
 	u := s.unit(m.Unit)
 	if u == nil || u.Owner != m.From {
 		return
@@ -136,7 +137,7 @@ func (s *Store) move(m *outbox.Move) {
 	switch {
 	case m.To != 0 && to == nil:
 	case m.From == m.To:
-		if m.To != 0 {
+		if me := s.members[self.Session]; m.To != 0 && me != nil && self.Beat >= me.Beat {
 			u.Low, u.Careful = m.Low, m.Careful
 		}
 	default:

@@ -112,7 +112,7 @@ func queueMoves(b *batch, m *outbox.Meeting) {
 		return cmp.Or(strings.Compare(x.Unit.Route, y.Unit.Route), cmp.Compare(x.Unit.From, y.Unit.From))
 	})
 	for _, v := range moves {
-		b.query(moveSQL, int64(m.Self.Session), v.Unit.Route, int16(v.Unit.From), int16(v.Unit.To), int64(v.From), int64(v.To), v.Low, v.Careful)
+		b.query(moveSQL, int64(m.Self.Session), v.Unit.Route, int16(v.Unit.From), int16(v.Unit.To), int64(v.From), int64(v.To), v.Low, v.Careful, m.Self.Beat)
 	}
 }
 

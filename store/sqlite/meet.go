@@ -22,7 +22,8 @@ const (
 	forgetText    = `DELETE FROM waybill_outbox_routes WHERE route = ?1`
 	ownerText     = `SELECT owner, term FROM waybill_outbox_units WHERE route = ?1 AND from_slot = ?2 AND to_slot = ?3`
 	moveText      = `UPDATE waybill_outbox_units SET owner = ?3, term = term + 1 WHERE route = ?1 AND from_slot = ?2`
-	storeHintText = `UPDATE waybill_outbox_units SET low = ?3, careful = ?4 WHERE route = ?1 AND from_slot = ?2`
+	storeHintText = `UPDATE waybill_outbox_units SET low = ?3, careful = ?4 WHERE route = ?1 AND from_slot = ?2
+		AND EXISTS (SELECT 1 FROM waybill_outbox_members WHERE session = ?5 AND beat <= ?6)`
 )
 
 // Meet joins, renews or looks, as outbox.Store says. Who is not a member changes nothing. The flags come after the
@@ -66,7 +67,7 @@ func (w *work) meet(ctx context.Context, m *outbox.Meeting) (known bool, err err
 		}
 	}
 	for i := range m.Moves {
-		if err := w.move(ctx, &m.Moves[i]); err != nil {
+		if err := w.move(ctx, &m.Self, &m.Moves[i]); err != nil {
 			return false, err
 		}
 	}
@@ -132,8 +133,9 @@ func (w *work) remove(ctx context.Context, r outbox.Removal) error {
 	return w.end(ctx, r.Session, true)
 }
 
-// move leaves out what does not apply: another owner than From, and a new owner who is not a member.
-func (w *work) move(ctx context.Context, m *outbox.Move) error {
+// move leaves out what does not apply: another owner than From, a new owner who is not a member, and what self stores
+// late.
+func (w *work) move(ctx context.Context, self *outbox.Member, m *outbox.Move) error {
 	var owner, term int64
 	found, err := w.one(ctx, []any{&owner, &term}, ownerText, m.Unit.Route, m.Unit.From, m.Unit.To)
 	if err != nil || !found || outbox.Session(owner) != m.From {
@@ -148,7 +150,7 @@ func (w *work) move(ctx context.Context, m *outbox.Move) error {
 	case m.From != m.To:
 		_, err = w.exec(ctx, moveText, m.Unit.Route, m.Unit.From, int64(m.To))
 	case m.To != 0:
-		_, err = w.exec(ctx, storeHintText, m.Unit.Route, m.Unit.From, m.Low, m.Careful)
+		_, err = w.exec(ctx, storeHintText, m.Unit.Route, m.Unit.From, m.Low, m.Careful, int64(self.Session), self.Beat)
 	}
 	return err
 }

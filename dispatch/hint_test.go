@@ -1,0 +1,263 @@
+package dispatch
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/store/memory"
+)
+
+// whole is the only unit of route r.
+var whole = outbox.Unit{Route: "r", From: 0, To: 64}
+
+// member makes a dispatcher of a route that blocks; it is the one that w lets run.
+func (w *small) member(session outbox.Session, off rule) {
+	w.d = New(w.st.Traits(), Options{
+		Routes: []Route{{Name: "r", Units: 1, Blocks: true}}, Lease: time.Second, NewSession: func() outbox.Session { return session },
+	})
+	w.d.off = off
+}
+
+// blocked makes a the abandoned head of its key, with b behind it, and a hint between them of a unit that nobody owns.
+func (w *small) blocked() {
+	w.t.Helper()
+	w.stage("k", "a")
+	rs := w.other()
+	w.must(w.st.Settle(w.t.Context(), 1, []outbox.Outcome{outbox.Abandon(&rs[0], core.ReasonRejected, errLost)}).FirstErr())
+	w.leave(rs[0].Seq)
+	w.stage("k", "b")
+}
+
+// leave has session 1 store a hint and leave.
+func (w *small) leave(low int64) {
+	w.t.Helper()
+	self := outbox.Member{Session: 1, Beat: 2}
+	_, err := w.st.Meet(w.t.Context(), outbox.Meeting{Self: self, Moves: []outbox.Move{{Unit: whole, From: 1, To: 1, Low: low}}})
+	w.must(err)
+	_, err = w.st.Meet(w.t.Context(), outbox.Meeting{Self: self, Leave: true})
+	w.must(err)
+}
+
+func (w *small) requeue(key, id string) {
+	w.t.Helper()
+	_, err := w.st.Decide("r", key, id, core.HeadRequeue)
+	w.must(err)
+}
+
+// slowSweep is a store whose sweeps have a long way to what is up to the hint.
+type slowSweep struct{ *memory.Store }
+
+func (s slowSweep) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+	page, err := s.Store.Read(ctx, self, look)
+	for i := range page.Ranges {
+		if look.Ranges[i].From == 0 && look.Ranges[i].To == 1 {
+			page.Ranges[i] = outbox.Records{More: true}
+		}
+	}
+	return page, err
+}
+
+// heir lets another member take over from one that died, and returns what it hands out.
+func (w *small) heir() []string {
+	w.call = func(c *Call) { c.Do(w.t.Context(), slowSweep{w.st}) }
+	w.member(200, 0)
+	return w.run(4 * time.Second)
+}
+
+// TestRequeuedBelowTheHint: whenever an owner dies that has heard of a requeued head, its successor hands out the head
+// first, although the hint of the unit is above it.
+func TestRequeuedBelowTheHint(t *testing.T) { // OR-04
+	t.Parallel()
+	for _, off := range []rule{0, ruleLower} {
+		wrong := 0
+		for life := range 60 { // in ms, after the requeue
+			w := newSmall(t)
+			w.blocked()
+			w.member(100, off)
+			if got := w.run(50 * time.Millisecond); len(got) != 0 {
+				t.Fatalf("handed out %v behind an abandoned head", got)
+			}
+			w.requeue("k", "a")
+			w.d.Wake(w.now)
+			w.run(time.Duration(life) * time.Millisecond)
+			if got := w.heir(); !slices.Equal(got, []string{"a"}) {
+				if wrong++; off == 0 {
+					t.Errorf("the owner died %d ms after the requeue, and its successor handed out %v, want a", life, got)
+				}
+			}
+		}
+		if off != 0 && wrong == 0 {
+			t.Error("the rule makes no difference")
+		}
+	}
+}
+
+// TestRedrivenWithoutKeyBelowTheHint: the same of a record without a key: it does not wait for a sweep.
+func TestRedrivenWithoutKeyBelowTheHint(t *testing.T) { // OP-04
+	t.Parallel()
+	for _, off := range []rule{0, ruleLower} {
+		w := newSmall(t)
+		w.stage("", "a")
+		rs := w.other()
+		w.must(w.st.Settle(t.Context(), 1, []outbox.Outcome{outbox.Abandon(&rs[0], core.ReasonRejected, errLost)}).FirstErr())
+		w.leave(rs[0].Seq)
+		w.member(100, off)
+		w.run(50 * time.Millisecond)
+		tx := w.st.Begin()
+		w.must(tx.Redrive("r", "a"))
+		w.must(tx.Commit())
+		w.d.Wake(w.now)
+		w.run(50 * time.Millisecond)
+		r, err := w.st.Meet(t.Context(), outbox.Meeting{})
+		w.must(err)
+		page, err := w.st.Read(t.Context(), 100, outbox.Look{Parts: []outbox.Part{{Route: "r", Slots: outbox.AllSlots}}})
+		w.must(err)
+		if len(page.Control) > 0 {
+			t.Fatalf("not heeded: %v", page.Control)
+		}
+		if low := r.Units[0].Low; (low < rs[0].Seq) != (off == 0) {
+			t.Errorf("rules off: %d; the hint is %d, and %d is ready", off, low, rs[0].Seq)
+		}
+	}
+}
+
+// TestRequeuedBeforeAllThatWaitsIsKnown: a head that was put back is read although what waits in its unit takes several
+// pages.
+func TestRequeuedBeforeAllThatWaitsIsKnown(t *testing.T) { // OR-04
+	t.Parallel()
+	w := newSmall(t)
+	w.stage("k", "a")
+	w.manyBlocked(waitingPage + 1) // one more than a page has
+	w.requeue("k", "a")
+	w.member(100, ruleSweep)
+	if got := w.run(time.Second); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("handed out %v, want a", got)
+	}
+}
+
+// TestRequeuedBehindManyControlRecords: a head that was put back goes first although its control record does not come
+// with the first page.
+func TestRequeuedBehindManyControlRecords(t *testing.T) { // OR-04
+	t.Parallel()
+	w := newSmall(t)
+	w.manyBlocked(controlPage + 1)
+	for i := range controlPage + 1 {
+		w.requeue("k"+strconv.Itoa(i), "b"+strconv.Itoa(i))
+	}
+	key := "k" + strconv.Itoa(controlPage)
+	w.stage(key, "z")
+	w.member(100, ruleSweep)
+	got := w.run(time.Second)
+	if !slices.Contains(got, "b"+strconv.Itoa(controlPage)) || slices.Contains(got, "z") { // nothing is concluded
+		t.Errorf("handed out %d records, %v at the end, want all heads and not z", len(got), got[max(len(got)-3, 0):])
+	}
+}
+
+// manyBlocked makes all that is staged, and n more records of a key each, abandoned heads below the hint of a unit that
+// nobody owns.
+func (w *small) manyBlocked(n int) {
+	w.t.Helper()
+	for i := range n {
+		w.stage("k"+strconv.Itoa(i), "b"+strconv.Itoa(i))
+	}
+	w.other()
+	all := outbox.Range{Part: outbox.Part{Route: "r", Slots: outbox.AllSlots}, To: 1 << 60, Limit: n + 1}
+	page, err := w.st.Read(w.t.Context(), 1, outbox.Look{Ranges: []outbox.Range{all}})
+	w.must(err)
+	var os []outbox.Outcome
+	for i := range page.Ranges[0].Records {
+		os = append(os, outbox.Abandon(&page.Ranges[0].Records[i], core.ReasonRejected, errLost))
+	}
+	w.must(w.st.Settle(w.t.Context(), 1, os).FirstErr())
+	w.leave(page.Ranges[0].Records[len(os)-1].Seq)
+}
+
+// lateHint is a store that answers nothing to the first call that stores a hint, and keeps it.
+type lateHint struct {
+	*memory.Store
+	late *outbox.Meeting
+}
+
+func (s *lateHint) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+	stores := func(v outbox.Move) bool { return v.From == v.To }
+	if s.late == nil && slices.ContainsFunc(m.Moves, stores) {
+		s.late = &m
+		return outbox.Roster{}, errLost
+	}
+	return s.Store.Meet(ctx, m)
+}
+
+// TestHintThatIsLate: a hint of which no answer came, and that is stored after another call has lowered it, changes
+// nothing.
+func TestHintThatIsLate(t *testing.T) { // OR-04
+	t.Parallel()
+	for _, minds := range []bool{true, false} {
+		w := newSmall(t)
+		w.stage("k", "a")
+		rs := w.other()
+		w.must(w.st.Settle(t.Context(), 1, []outbox.Outcome{outbox.Abandon(&rs[0], core.ReasonRejected, errLost)}).FirstErr())
+		st := &lateHint{Store: w.st}
+		w.call = func(c *Call) { c.Do(t.Context(), st) }
+		w.member(100, 0)
+		if w.run(3 * time.Second); st.late == nil { // it takes over from a dead one, and has seen all that this one had
+			t.Fatal("no hint was stored")
+		}
+		w.stage("k", "b")
+		w.requeue("k", "a")
+		w.d.Wake(w.now)
+		w.run(50 * time.Millisecond)
+		if !minds {
+			st.late.Self.Beat = w.d.beat
+		}
+		_, err := w.st.Meet(t.Context(), *st.late)
+		w.must(err)
+		if got := w.heir(); slices.Equal(got, []string{"a"}) != minds {
+			t.Errorf("with beats: %t; handed out %v", minds, got)
+		}
+	}
+}
+
+// TestControlOfAUnitThatGoes: a give-up of which no answer came may still be carried out, with the hint that it was sent
+// with. So what comes back meanwhile is left to the next owner.
+func TestControlOfAUnitThatGoes(t *testing.T) { // OR-04
+	t.Parallel()
+	for _, off := range []rule{0, ruleTheirs} {
+		w := newSmall(t)
+		w.blocked()
+		var late *Call
+		w.call = func(c *Call) {
+			if c.Name() == "give up" {
+				if late == nil {
+					again := *c
+					late = &again
+				}
+				c.Lose(errLost)
+				return
+			}
+			c.Do(t.Context(), w.st)
+		}
+		w.member(100, off)
+		w.run(50 * time.Millisecond)
+		able := outbox.Member{Session: 1, Beat: 4, Lease: time.Minute, Serves: []outbox.Serving{{Route: "r", Units: 1}}}
+		_, err := w.st.Meet(t.Context(), outbox.Meeting{Self: able, Join: true})
+		w.must(err)
+		w.d.SetAble("r", false)
+		if w.run(100 * time.Millisecond); late == nil {
+			t.Fatal("the unit is not given up")
+		}
+		w.requeue("k", "a")
+		w.d.Wake(w.now)
+		w.run(100 * time.Millisecond)
+		late.Do(t.Context(), w.st)
+		_, err = w.st.Meet(t.Context(), outbox.Meeting{Self: able, Leave: true})
+		w.must(err)
+		if got := w.heir(); slices.Equal(got, []string{"a"}) != (off == 0) {
+			t.Errorf("rules off: %d; handed out %v", off, got)
+		}
+	}
+}
