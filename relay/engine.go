@@ -84,6 +84,7 @@ type route struct {
 	count     float64  // what it got, divided by its share
 	paused    bool
 	awaited   bool      // the wait in progress is about it too
+	counted   bool      // its units are known
 	sentAt    time.Time // of the latest confirm
 	out       int       // records in calls
 	calls     int       // Publish calls in progress

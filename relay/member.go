@@ -110,6 +110,8 @@ func (e *engine) took(c *dispatch.Call, s *timed, sent time.Time) {
 	e.d.Done(e.now, c)
 	err := c.Err()
 	switch c.Name() {
+	case "meet":
+		e.countUnits()
 	case "read":
 		e.tel.read(e.base, e.now.Sub(sent))
 	case "settle":
@@ -131,6 +133,26 @@ func (e *engine) took(c *dispatch.Call, s *timed, sent time.Time) {
 	}
 	e.session = e.d.Session()
 	e.lease.renew(e.sendCtx, e.d.Deadline(), e.d.StartBy())
+}
+
+// countUnits says, once, which routes have another number of units than this relay asked for.
+func (e *engine) countUnits() {
+	for _, rt := range e.order {
+		asked := e.wanted[rt.base]
+		if rt.counted || asked == 0 {
+			continue
+		}
+		n := 0
+		for i := range e.d.Roster().Units {
+			if e.d.Roster().Units[i].Unit.Route == rt.Name {
+				n++
+			}
+		}
+		if rt.counted = n > 0; rt.counted && n != asked {
+			e.log.Warn("the route has another number of units than this relay asked for: it keeps those that it was first served with",
+				"event", "units_differ", "route", rt.Name, "units", n, "asked", asked)
+		}
+	}
 }
 
 // trouble is a method of the store that fails.

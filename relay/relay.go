@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,8 @@ type Relay struct {
 	log     *slog.Logger
 	tel     *telemetry
 	running atomic.Bool
-	routes  []served // of opts, lanes spread out
+	routes  []served       // of opts, lanes spread out
+	wanted  map[string]int // by name of a route of opts: the units that were asked for, if any were
 	// cleanerName tells this relay from all others.
 	cleanerName string
 	// limits are the token buckets of limited routes. Only a running engine touches them.
@@ -77,6 +79,12 @@ func New(store outbox.Store, publisher core.Publisher, opts Options) (*Relay, er
 	if core.IsNil(store) {
 		return nil, core.Invalid("waybill/relay: options", "store: is nil; give the outbox of a store")
 	}
+	wanted := map[string]int{}
+	for i := range opts.Routes {
+		if rt := &opts.Routes[i]; rt.Units != 0 {
+			wanted[cmp.Or(rt.Name, core.DefaultRoute)] = rt.Units
+		}
+	}
 	opts = opts.withDefaults()
 	for i := range opts.Routes {
 		if core.IsNil(opts.Routes[i].Publisher) {
@@ -98,7 +106,7 @@ func New(store outbox.Store, publisher core.Publisher, opts Options) (*Relay, er
 	}
 	r := &Relay{
 		store: store, opts: opts, log: opts.Logger.With("relay", opts.Name), tel: tel, worked: worked{map[string]bool{}, map[string]bool{}},
-		routes: spread(opts.Routes), limits: map[string]*bucket{}, paused: map[string]bool{}, cleanerName: opts.Name + " " + core.NewID(), wakes: make(chan struct{}, 1),
+		routes: spread(opts.Routes), wanted: wanted, limits: map[string]*bucket{}, paused: map[string]bool{}, cleanerName: opts.Name + " " + core.NewID(), wakes: make(chan struct{}, 1),
 	}
 	for i := range opts.Routes {
 		if rt := &opts.Routes[i]; rt.RatePerSecond > 0 {

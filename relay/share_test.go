@@ -1,8 +1,10 @@
 package relay_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"strconv"
@@ -313,6 +315,41 @@ func TestSmallShareIsNotHeldUp(t *testing.T) {
 		}
 		if err := stop(); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// RL-13: a relay that asked for another number of units than the route has says so, once; one that asked for none does
+// not.
+func TestUnitsDiffer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		var logs [4]bytes.Buffer
+		var stops []func() error
+		for i, units := range []int{4, 4, 8, 0} {
+			routes := []relay.Route{{Units: units}, {Name: "lanes", Lanes: true, Units: units}, {Name: "other"}}
+			o := relay.Options{Logger: slog.New(slog.NewTextHandler(&logs[i], nil)), Routes: routes}
+			stops = append(stops, begin(t, newRelay(t, s, newBus(), o)))
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Minute)
+		for i, stop := range stops {
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			want := 0
+			if i == 2 {
+				want = 4
+			}
+			if n := strings.Count(logs[i].String(), "event=units_differ"); n != want {
+				t.Errorf("relay %d warned %d times, want %d:\n%s", i, n, want, logs[i].String())
+			}
+		}
+		for _, name := range []string{core.DefaultRoute, "lanes", "lanes/high", "lanes/low"} {
+			if line := "event=units_differ route=" + name + " units=4 asked=8"; !strings.Contains(logs[2].String(), line) {
+				t.Errorf("no line %q", line)
+			}
 		}
 	})
 }
