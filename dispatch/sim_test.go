@@ -724,7 +724,10 @@ func (s *sim) requeue() {
 		}
 		if _, err := s.store.Decide(st.Route, st.Key, st.ID, core.HeadRequeue); err == nil {
 			s.logf("%s is put back", st.ID)
-			s.msgs[st.ID].abandoned = false
+			msg := s.msgs[st.ID]
+			msg.abandoned = false
+			delete(s.hands.began, msg) // it begins anew
+			delete(s.hands.deaths, msg)
 			for _, m := range s.members {
 				if rt := m.d.byName[st.Route]; rt != nil && s.chance(0.5) && rt.owned().Has(st.Slot) {
 					s.after(s.between(0, 20*time.Millisecond), m.die)
