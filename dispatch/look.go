@@ -88,7 +88,7 @@ func (d *Dispatcher) routeDue(rt *route) time.Time {
 		at = earliest(at, r.at)
 	}
 	for _, g := range rt.groups {
-		if g.low > 0 && !d.now.Before(g.sweepAt) && d.routeRoom(rt) > 0 {
+		if d.has(ruleSweep) && g.low > 0 && !d.now.Before(g.sweepAt) && d.routeRoom(rt) > 0 {
 			at = earliest(at, later(d.now, g.swept.Add(sweepPause)))
 		}
 	}

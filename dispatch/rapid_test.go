@@ -14,7 +14,7 @@ func TestHistories(t *testing.T) { // DB-23 DB-24 DB-25 DB-22 OR-02 OR-04 OR-08
 	t.Parallel()
 	messages := 0
 	rapid.Check(t, func(t *rapid.T) {
-		faults := rapid.SliceOfN(rapid.Bool(), 25, 25).Draw(t, "faults")
+		faults := rapid.SliceOfN(rapid.Bool(), 26, 26).Draw(t, "faults")
 		s := newSim(drawConfig(rapid.Uint64().Draw(t, "seed"), func(n uint64) bool { return faults[n] }))
 		s.run()
 		messages += len(s.arrivals)
