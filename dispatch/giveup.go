@@ -62,7 +62,7 @@ func (d *Dispatcher) giveUp(u *unit) *Call {
 	}
 	c.done = func() {
 		d.gave(u)
-		u.unsure = c.err != nil
+		u.unsure = u.unsure || c.err != nil // another answer says nothing about one that was lost
 		switch {
 		case fenced(c.err):
 			d.meetAt = d.now

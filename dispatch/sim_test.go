@@ -36,7 +36,8 @@ type sim struct {
 	wrong    map[string]int
 	firsts   []string // what went wrong, the first few
 	images   []image
-	quiet    bool // faults and producers have stopped
+	undone   map[*Item]bool // what was out when the database last went back
+	quiet    bool           // faults and producers have stopped
 	trace    bool
 	log      []string
 	down     time.Time // the database answers nobody until then
@@ -394,7 +395,7 @@ func (m *simMember) send(it *Item) {
 	}
 	for _, o := range s.members {
 		for other := range o.out {
-			if o != m && !o.dead && other.Record.Envelope.ID == msg.id && !other.Lost() && s.now.Before(o.d.StartBy()) && s.now.After(o.frozen) {
+			if o != m && !o.dead && other.Record.Envelope.ID == msg.id && !other.Lost() && !s.undone[other] && s.now.Before(o.d.StartBy()) && s.now.After(o.frozen) {
 				s.fail("two-at-once", "%s is out at members %d and %d", msg.id, o.name, m.name)
 			}
 		}
@@ -828,6 +829,12 @@ func (s *sim) goBack() {
 	s.store.Restore(img.img)
 	s.logf("the database goes back to %s", img.at.Sub(epochStart))
 	s.images = append(s.images, image{at: s.now})
+	s.undone = map[*Item]bool{} // the database does not know any more that they are out
+	for _, m := range s.members {
+		for it := range m.out {
+			s.undone[it] = true
+		}
+	}
 	for _, msg := range s.msgs {
 		if msg.committed.After(img.at) || msg.committed.IsZero() {
 			msg.committed, msg.abandoned = time.Time{}, true // it never was
