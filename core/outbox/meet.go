@@ -41,7 +41,7 @@ type Meeting struct {
 	// looks has its latest beat. A zero Session only looks, too.
 	Self Member
 	Join bool
-	// Leave removes Self: its holds end, uncounted, and its units are free; their Careful is as it was.
+	// Leave removes Self, after Moves: its holds end, uncounted, and its units are free; their Careful is as it was.
 	Leave  bool
 	Remove []Removal
 	// Flag sets the flag of members whose Presence is still the one given.

@@ -250,7 +250,7 @@ func leaveFreesUnits(k *kit) {
 	m.meet(moves(outbox.Move{Unit: us[0].Unit, From: m.self.Session, To: m.self.Session, Low: 1, Careful: 2}))
 	rs := m.some(2)
 	m.hold(refs(rs)...)
-	m.meet(leave)
+	m.meet(leave, moves(outbox.Move{Unit: us[0].Unit, From: m.self.Session, To: m.self.Session, Low: 9, Careful: 2}))
 	r := watch.meet()
 	if find(r, m.self.Session) != nil {
 		k.fail("a member left and is still in the roster")
@@ -258,6 +258,9 @@ func leaveFreesUnits(k *kit) {
 	for i, u := range k.units(r) {
 		if u.Owner != 0 || i == 0 && u.Careful != 2 || i == 1 && u.Careful != 0 {
 			k.fail("a member left and its unit has the owner %d and Careful %d", u.Owner, u.Careful)
+		}
+		if i == 0 && u.Low != 9 {
+			k.fail("a member left, and its unit has Low %d, want 9, as it said", u.Low)
 		}
 	}
 	watch.claim(outbox.AllSlots)

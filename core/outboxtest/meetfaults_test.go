@@ -164,6 +164,11 @@ var meetFaults = []faulty{
 			m.Leave, m.Remove = false, []outbox.Removal{{Session: m.Self.Session, Beat: m.Self.Beat}}
 		}
 	})},
+	{"forgets what who leaves has said of its units", "leave-frees-units", meets(func(m *outbox.Meeting) {
+		if m.Leave {
+			m.Moves = nil
+		}
+	})},
 	{"keeps who leaves", "leave-frees-units", meets(func(m *outbox.Meeting) { m.Leave = false })},
 	{"sets no flags", "flag-is-set-and-cleared", meets(func(m *outbox.Meeting) { m.Flag = nil })},
 	{"clears flags with each renewal", "flag-is-set-and-cleared", fault{meet: func(ctx context.Context, b *broken, m outbox.Meeting) (outbox.Roster, error) {

@@ -47,10 +47,15 @@ func (o *Outbox) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, err
 		}
 	}
 	err := o.transact(ctx, "meet", writeSQL, func(b *batch) {
+		if m.Leave { // its hints first: then it owns nothing
+			queueMoves(b, &m)
+		}
 		if len(m.Remove) == 0 {
 			queueSelf(b, &m)
 		}
-		queueMoves(b, &m)
+		if !m.Leave {
+			queueMoves(b, &m)
+		}
 		queueRoster(b, &m, &roster)
 	})
 	if err != nil {
