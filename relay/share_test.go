@@ -169,8 +169,8 @@ func TestOneMessageThroughAFlood(t *testing.T) {
 			stage(t, mem, msg("one", "", core.Routes("r"), core.InLane(c[1])))
 			before := s.numReads()
 			within(t, 55*time.Millisecond, "the one", func() bool { return b.arrivedOne("one") })
-			if n := int(found.Load()) - before; n > 1 {
-				t.Errorf("%d reads began before one found it", n)
+			if n := int(found.Load()) - before; n > 2 { // one that began at the same time, and the one that finds it
+				t.Errorf("it was found by read %d", n)
 			}
 			if left := 20000 - b.count(); left < 10000 {
 				t.Errorf("the flood was over: %d left", left)
