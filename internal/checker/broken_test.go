@@ -277,7 +277,7 @@ var mutations = []struct {
 	{"a key goes on beside the one before", "dispatch/key.go", "for k.busy < rt.Pipelined &&", "for k.busy <= rt.Pipelined &&", false},
 	{"a retry does not hold its key", "dispatch/settle.go", "k.hold(it.Record.Seq, outbox.Retrying)", "_ = k", false},
 	{"abandoned records block nothing", "dispatch/settle.go", "case o.State() == core.StateAbandoned && rt.Blocks &&", "case false &&", false},
-	{"members are removed at sight", "dispatch/member.go", "c.sent.Sub(p.since) >= later0(m.Lease, d.opts.Lease)", "c.sent.Sub(p.since) >= 0", false},
+	{"members are removed at sight", "dispatch/member.go", "c.sent.Sub(p.since) >= lease {", "c.sent.Sub(p.since) >= 0 {", false},
 	{"units are given up without what is out", "dispatch/giveup.go", "it.state == itemOut {", "it.state == itemOut && false {", false},
 	{"units are never given up", "dispatch/giveup.go", "if u.leaving && !u.tryAt.After(d.now) {", "if false {", false},
 	{"the store's settle ignores the version", "store/memory/settle.go", "!published && r.version != ref.Version", "false", true},
