@@ -174,8 +174,8 @@ func (l *Ledger) precedes(a, b *message) bool {
 	}
 }
 
-// excused reports whether m may arrive after one that it precedes: it was put back by force, given up once, or
-// withdrawn while a copy was on its way.
+// excused reports whether m may arrive after one that it precedes: it was put back by force, given up once, or ordered
+// out or withdrawn while a copy was on its way.
 func (l *Ledger) excused(m *message) bool {
 	if m.forced {
 		return true
@@ -183,7 +183,7 @@ func (l *Ledger) excused(m *message) bool {
 	if l.opts.Exact && !l.opts.Zombies {
 		return false
 	}
-	return len(m.givenUp) > 0 || slices.ContainsFunc(m.withdrawn, func(w withdrawal) bool {
+	return len(m.givenUp) > 0 || m.ordered || slices.ContainsFunc(m.withdrawn, func(w withdrawal) bool {
 		return w.status == core.CancelMaybe && m.first > 0 && w.pos <= l.arrivals[m.first-1].pos
 	})
 }
