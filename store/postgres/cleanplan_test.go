@@ -64,6 +64,7 @@ func TestCleanPlans(t *testing.T) {
 	if withdrawn != 2500 || published != 2500 || expired != 5000 || calls != 6 {
 		t.Errorf("%d withdrawn and %d published deleted, %d expired in %d calls, want 2,500, 2,500 and 5,000 in 6", withdrawn, published, expired, calls)
 	}
+	exec("VACUUM waybill.waybill_outbox") // what was swept is not to be met again
 	p := explain(t, pool, o.names, sweepSQL)
 	p.check(t, "sweep: what has expired has an owner", 200)
 	var left int
