@@ -241,6 +241,7 @@ func (d *Dispatcher) admit(rt *route, rec *outbox.Record, hazard int64) {
 // item makes an item of a record that was read.
 func (d *Dispatcher) item(rt *route, rec *outbox.Record) *Item {
 	it := &Item{Record: *rec, session: d.session, route: rt, held: rec.Holder != 0 && rec.Holder == d.session}
+	it.unknown = !rt.Queue && rec.Seq <= rt.careful[rec.Slot] // it may have been out at a member that died
 	rt.known[rec.Seq] = it
 	rt.bytes += int64(len(rec.Envelope.Body))
 	return it

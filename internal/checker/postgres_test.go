@@ -441,7 +441,7 @@ func TestPostgresRabbitMQHistories(t *testing.T) {
 		n = 8
 	}
 	s := openServers(t, testenv.Postgres(t).DSN, testenv.RabbitMQ(t).URL)
-	runReal(t, n, 6, func(t *testing.T, seed uint64, i int) *realWorld {
+	runReal(t, n, 4, func(t *testing.T, seed uint64, i int) *realWorld {
 		t.Helper()
 		name := "h" + strconv.Itoa(i)
 		p := newPGSide(t, s, name, []string{"classic", "quorum"}[i%2])

@@ -3,6 +3,7 @@ package checker_test
 import (
 	"context"
 	"database/sql"
+	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/checker"
+	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/sqlite"
 )
 
@@ -132,8 +134,12 @@ func TestSQLiteHistories(t *testing.T) {
 	if testing.Short() {
 		n = 4
 	}
-	dir := t.TempDir()
-	runReal(t, n, 3, func(t *testing.T, seed uint64, i int) *realWorld {
+	dir, err := os.MkdirTemp(os.Getenv(testenv.Dir), "waybill-checker-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	runReal(t, n, 2, func(t *testing.T, seed uint64, i int) *realWorld {
 		t.Helper()
 		s := &lite{path: filepath.Join(dir, strconv.Itoa(i)+".db"), queues: map[string]*checker.Queue{}}
 		var err error
