@@ -134,7 +134,7 @@ func TestSQLiteHistories(t *testing.T) {
 	if testing.Short() {
 		n = 4
 	}
-	dir, err := os.MkdirTemp(os.Getenv(testenv.Dir), "waybill-checker-")
+	dir, err := os.MkdirTemp(os.Getenv(testenv.Dir), "waybill-checker-") //nolint:usetesting // in memory, if the servers are
 	if err != nil {
 		t.Fatal(err)
 	}
