@@ -29,9 +29,9 @@ var (
 	ErrInFlight = errors.New("in flight: a relay holds the record")
 	// ErrInvalid reports bad input or bad options: nothing was done. The text lists every problem.
 	ErrInvalid = errors.New("invalid")
-	// ErrMisconfigured reports an object that is missing, of another shape, or not permitted, so that somebody must
-	// mend it: a table that was not migrated, a queue with other arguments. Its class is outage, since no message is at
-	// fault. Engines end with it on first contact; later they pause and probe until it is mended, as in any outage.
+	// ErrMisconfigured reports an object that is missing, has another shape, or is not permitted: a table that was not
+	// migrated, a queue with other arguments. Somebody must fix it. Its class is outage, since no message is at fault.
+	// Engines end with it on first contact. Later they pause and probe until it is fixed, as in any outage.
 	ErrMisconfigured = errors.New("misconfigured")
 )
 

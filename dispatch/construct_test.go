@@ -435,3 +435,33 @@ func TestTwoDecisions(t *testing.T) { // OP-18
 		t.Errorf("left: %v", page.Control)
 	}
 }
+
+// TestNeverCalledUnsent: what may have been out at a member that died is not called unsent, although it was refused for
+// the next owner.
+func TestNeverCalledUnsent(t *testing.T) { // ST-09
+	t.Parallel()
+	w := newSmall(t)
+	w.stage("", "old")
+	w.other()
+	w.start(0)
+	for range 1100 { // until session 1 is dead
+		w.step()
+	}
+	items := w.hand(1)
+	w.stage("", "new")
+	w.d.Wake(w.now)
+	items = append(items, w.hand(1)...)
+	for _, it := range items {
+		w.d.Conclude(w.now, it, outbox.Retry(&it.Record, errLost, time.Hour))
+	}
+	w.run(2 * time.Second) // the unit is not said to be careful any more
+	for id, want := range map[string]core.CancelStatus{"old": core.CancelMaybe, "new": core.CancelDone} {
+		tx := w.st.Begin()
+		got, err := tx.Cancel("r", id)
+		w.must(err)
+		tx.Rollback()
+		if got != want {
+			t.Errorf("%s: cancelling says %s, want %s", id, got, want)
+		}
+	}
+}

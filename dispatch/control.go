@@ -53,7 +53,7 @@ func (d *Dispatcher) control(page *outbox.Page) {
 }
 
 // minds reports whether a control record is the member's to act on. Those of a unit that is being given up are its next
-// owner's: a give-up of which no answer came may still be carried out, with the hint it was sent with.
+// owner's. A give-up whose answer was lost may still be carried out, and then stores the hint that it was sent with.
 func (d *Dispatcher) minds(rt *route, c *outbox.Control) bool {
 	switch {
 	case !d.has(ruleTheirs):

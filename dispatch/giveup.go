@@ -102,12 +102,15 @@ func (d *Dispatcher) toGive(limit int) (units []*unit) {
 		if rt.leaving == 0 {
 			continue
 		}
-		for _, u := range rt.sortedUnits() {
+		from := len(units)
+		for _, u := range rt.units {
 			if u.leaving && !u.tryAt.After(d.now) {
-				if units = append(units, u); len(units) == limit {
-					return units
-				}
+				units = append(units, u)
 			}
+		}
+		slices.SortFunc(units[from:], byFrom)
+		if len(units) >= limit {
+			return units[:limit]
 		}
 	}
 	return units
@@ -128,6 +131,8 @@ func (rt *route) sortedUnits() []*unit {
 	for _, u := range rt.units {
 		units = append(units, u)
 	}
-	slices.SortFunc(units, func(a, b *unit) int { return cmp.Compare(a.From, b.From) })
+	slices.SortFunc(units, byFrom)
 	return units
 }
+
+func byFrom(a, b *unit) int { return cmp.Compare(a.From, b.From) }

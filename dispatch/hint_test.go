@@ -192,8 +192,8 @@ func (s *lateHint) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, e
 	return s.Store.Meet(ctx, m)
 }
 
-// TestHintThatIsLate: a hint of which no answer came, and that is stored after another call has lowered it, changes
-// nothing.
+// TestHintThatIsLate: the answer to a hint is lost, and another call lowers the hint. If the first is carried out after
+// that, it changes nothing.
 func TestHintThatIsLate(t *testing.T) { // OR-04
 	t.Parallel()
 	for _, minds := range []bool{true, false} {
@@ -222,8 +222,8 @@ func TestHintThatIsLate(t *testing.T) { // OR-04
 	}
 }
 
-// TestControlOfAUnitThatGoes: a give-up of which no answer came may still be carried out, with the hint that it was sent
-// with. So what comes back meanwhile is left to the next owner.
+// TestControlOfAUnitThatGoes: a give-up whose answer was lost may still be carried out, and then stores the hint that it
+// was sent with. So what comes back meanwhile is left to the next owner.
 func TestControlOfAUnitThatGoes(t *testing.T) { // OR-04
 	t.Parallel()
 	for _, off := range []rule{0, ruleTheirs} {

@@ -254,7 +254,7 @@ func stormHasOneEffect[Tx any](k *kit[Tx]) {
 		count[r.status]++
 	}
 	if count[core.InboxProcessed] != 1 || count[core.InboxDuplicate] != n-4 {
-		k.fail("of %d deliveries, the first three of which fail, %d were processed and %d were duplicates", n,
+		k.fail("the first three of %d deliveries failed; %d were processed and %d were duplicates", n,
 			count[core.InboxProcessed], count[core.InboxDuplicate])
 	}
 	k.effects("after a storm", "e", 1)

@@ -12,7 +12,8 @@ import (
 var (
 	// ErrBusy reports a record that a caller's transaction has locked, alone: send the outcome again.
 	ErrBusy = errors.New("busy: a transaction has locked the record")
-	// ErrChanged reports a record that is no longer what the outcome names: it is gone, settled, or has another version.
+	// ErrChanged reports a record that is no longer what the outcome names: it is gone, settled, or has another
+	// version.
 	ErrChanged = errors.New("changed: the record is no longer what was handed out")
 	// ErrFenced reports a session that was removed, or that neither owns the record's unit nor holds the record.
 	ErrFenced = errors.New("fenced: the session was removed, or the record's unit is another's")
@@ -20,11 +21,11 @@ var (
 
 // Store is what the engine needs of a database.
 type Store interface {
-	// Meet joins, renews or looks, in one transaction and in this order: it renews m.Self, makes the units of routes that
-	// have none, removes m.Remove, makes m.Moves, and returns the roster as it is then. A removal that meets a lock, or a
-	// member whose beat is no longer the given one, is left out; so is a move whose unit has another owner than From.
-	// Removing a member counts a crash for each record it holds, ends its holds, frees its units, and sets their Careful
-	// to the last sequence drawn. Self may be among Remove: it ends as others do.
+	// Meet joins, renews or looks, in one transaction and in this order: it renews m.Self, makes the units of routes
+	// that have none, removes m.Remove, makes m.Moves, and returns the roster as it is then. A removal that meets a
+	// lock, or a member whose beat is no longer the given one, is left out; so is a move whose unit has another owner
+	// than From. Removing a member counts a crash for each record it holds, ends its holds, frees its units, and sets
+	// their Careful to the last sequence drawn. Self may be among Remove: it ends as others do.
 	Meet(ctx context.Context, m Meeting) (Roster, error)
 	// Read answers all parts of look from one snapshot and locks nothing.
 	Read(ctx context.Context, self Session, look Look) (Page, error)
@@ -32,10 +33,11 @@ type Store interface {
 	// A session that was removed is answered with ErrFenced.
 	Take(ctx context.Context, self Session, want Want) ([]Taken, error)
 	// GiveUp writes holds of self for exactly the records of out in the unit, ends self's other holds in it, stores
-	// unit.Low, and frees the unit: all of it or nothing. It reports false, and changes nothing, if one of out is locked.
-	// A record of out that is no longer the Ref is left out. If the unit's term is greater than unit.Term, it was given
-	// up before: that is true, and nothing changes, though self may own it again. A removed session, and a unit that is
-	// another's in this term, is ErrFenced.
+	// unit.Low, and frees the unit: all of it or nothing. It reports false, and changes nothing, if one of out is
+	// locked. A record of out that is no longer the Ref is left out. If the unit's term is greater than unit.Term, it
+	// was given up before: that is true, and nothing changes, though self may own it again. A removed session, and a
+	// unit that is another's in this term, is ErrFenced. Several give-ups of a member may run at once, each of another
+	// unit.
 	GiveUp(ctx context.Context, self Session, unit Owned, out []Ref) (bool, error)
 	// Due looks for what has come due in parts; slots that self does not own are left out. It holds and answers up to
 	// limit retries, first those that self holds already. It gives up to limit timers a new number, greater than any
@@ -43,9 +45,9 @@ type Store interface {
 	// for later.
 	Due(ctx context.Context, self Session, parts []Part, limit int) (DuePage, error)
 	// Settle persists outcomes and returns one result each: nil, ErrBusy, ErrChanged, ErrFenced, or why it could not be
-	// stored. One that fails leaves the others alone, unless the error is an outage. EventConfirmed needs a live session
-	// and (sequence, id), and is nil for a record that is gone; all others need besides that self owns the record's unit
-	// or holds the record, and the version.
+	// stored. One that fails leaves the others alone, unless the error is an outage. EventConfirmed needs a live
+	// session and (sequence, id), and is nil for a record that is gone. All others also need the version, and that self
+	// owns the record's unit or holds the record.
 	Settle(ctx context.Context, self Session, outcomes []Outcome) core.Results
 	// Traits declares what the store promises.
 	Traits() Traits
@@ -56,8 +58,8 @@ type Traits struct {
 	// Bound is zero if Page's marks are exact. Else a transaction may show records later than the marks say, but none
 	// that began longer ago than this.
 	Bound time.Duration
-	// SessionFence: a session that was removed, and one that lost the unit, settles nothing. Without it only the version
-	// protects a record.
+	// SessionFence: a session that was removed, and one that lost the unit, settles nothing. Without it only the
+	// version protects a record.
 	SessionFence bool
 	// Durable: what was committed survives a crash of the process and of the database.
 	Durable bool
@@ -87,8 +89,9 @@ func (u Unit) Slots() Slots { return SlotRange(u.From, u.To) }
 // dead only when its lease is over.
 type Presence interface {
 	// Attend takes something that the database lets go of when the process ends or its connection is lost, and returns
-	// its token, above 0 and never used before, for Member.Presence. It returns 0 where there is no such thing, as behind
-	// a pooler. lost is closed when it is gone; it is also given back when ctx ends. Attend waits for no other member.
+	// its token, above 0 and never used before, for Member.Presence. It returns 0 where there is no such thing, as
+	// behind a pooler. lost is closed when it is gone; it is also given back when ctx ends. Attend waits for no other
+	// member.
 	Attend(ctx context.Context) (token int64, lost <-chan struct{}, err error)
 }
 

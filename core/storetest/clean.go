@@ -193,8 +193,8 @@ func cleanFreesKeys(k *kit) {
 	k.none("all are settled")
 }
 
-// drainPast is drainIDs for messages some of which have expired: exactly those of expired must have. As engines do, it
-// abandons them. It returns their number.
+// drainPast is drainIDs where some messages have expired: those of expired, and no others. It abandons them, as engines
+// do, and returns their number.
 func (k *kit) drainPast(ids []string, expired ...string) (n int) {
 	for i, id := range ids {
 		r := k.takeIDs(ids[i : i+1])[0]

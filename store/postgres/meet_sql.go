@@ -45,8 +45,8 @@ UPDATE {routes} r SET units = x.units, low = 0 FROM x WHERE r.route = x.route`
 
 	lockMemberSQL = `SELECT 1 FROM {members} WHERE session = $1 FOR UPDATE`
 
-	// reapSQL ends transactions that lock members' rows and wait for more from a client that sends nothing: that of a
-	// process that was frozen, or cut off, while it sent a batch. No timeout of the server ends these before version 17.
+	// reapSQL ends transactions that lock members' rows and wait for a client that sends nothing: a process that was
+	// frozen, or cut off, while it sent a batch. No timeout of the server ends these before version 17.
 	reapSQL = `
 SELECT pg_terminate_backend(a.pid)
 FROM (SELECT DISTINCT l.pid FROM pg_locks l WHERE l.relation = {members_text}::regclass AND l.mode = 'RowShareLock' AND l.granted) l JOIN pg_stat_activity a ON a.pid = l.pid
