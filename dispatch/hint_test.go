@@ -222,8 +222,8 @@ func TestHintThatIsLate(t *testing.T) { // OR-04
 	}
 }
 
-// TestControlOfAUnitThatGoes: a give-up whose answer was lost may still be carried out, and then stores the hint that it
-// was sent with. So what comes back meanwhile is left to the next owner.
+// TestControlOfAUnitThatGoes: a give-up whose answer was lost may still be carried out, and then stores the hint that
+// it was sent with. So what comes back meanwhile is left to the next owner.
 func TestControlOfAUnitThatGoes(t *testing.T) { // OR-04
 	t.Parallel()
 	for _, off := range []rule{0, ruleTheirs} {
