@@ -13,6 +13,7 @@ var giveUpChecks = []named{
 	{"give-up-of-locked-changes-nothing", giveUpOfLockedChangesNothing},
 	{"give-up-needs-the-owner", giveUpNeedsTheOwner},
 	{"given-up-holds-settle", givenUpHoldsSettle},
+	{"give-ups-run-at-once", giveUpsRunAtOnce},
 }
 
 // handover is a member with two units and records in both.
@@ -129,4 +130,24 @@ func givenUpHoldsSettle(k *kit) {
 	other.retrying(low[1].Ref)
 	other.holder("its former owner released it", 0, low[2].Ref)
 	other.hold(other.live(low[2].Ref).Ref)
+}
+
+// Without this a member that leaves keeps most of its units until its lease is over.
+func giveUpsRunAtOnce(k *kit) {
+	m, other := k.owner(8), k.join(8)
+	us := k.units(m.meet())
+	var out, free []outbox.Ref
+	for _, u := range us {
+		rs := m.some(2, key(k.keyIn(u.Unit.Slots(), 0)))
+		out, free = append(out, rs[0].Ref), append(free, rs[1].Ref)
+	}
+	m.hold(free...)
+	k.parallel(len(us), func(i int) { m.giveUp(us[i], int64(40+i), out[i]) })
+	for i, u := range k.units(other.meet()) {
+		if u.Owner != 0 || u.Low != int64(40+i) {
+			k.fail("%d units were given up at once: one has the owner %d and Low %d, want 0 and %d", len(us), u.Owner, u.Low, 40+i)
+		}
+	}
+	other.holder("it is out, and its unit was given up beside others", m.self.Session, out...)
+	other.holder("it is not out, and its unit was given up beside others", 0, free...)
 }

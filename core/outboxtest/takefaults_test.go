@@ -2,7 +2,9 @@ package outboxtest_test
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"time"
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outbox"
@@ -55,6 +57,20 @@ var holdless = fault{take: func(ctx context.Context, b *broken, self outbox.Sess
 
 func giveUps(fn func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error)) fault {
 	return fault{giveUp: fn}
+}
+
+// oneAtATime refuses a give-up that runs beside another.
+func oneAtATime() func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+	met := make(chan struct{})
+	return func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+		select {
+		case met <- struct{}{}:
+			return false, errors.New("another unit is given up")
+		case <-met:
+		case <-time.After(100 * time.Millisecond):
+		}
+		return b.store.GiveUp(ctx, self, u, out)
+	}
 }
 
 var takeFaults = []faulty{
@@ -210,4 +226,5 @@ var takeFaults = []faulty{
 		return b.store.GiveUp(ctx, self, u, nil)
 	})},
 	{"settles for owners only", "given-up-holds-settle", ownersOnly},
+	{"gives up one unit at a time", "give-ups-run-at-once", giveUps(oneAtATime())},
 }
