@@ -11,6 +11,10 @@ import (
 const (
 	// keyDepth is how many records of a key may wait in memory; as many are read at once when half of them are gone.
 	keyDepth = 128
+	// queueDepth is how many windows of records may wait behind their keys in memory. Beyond it the front only notes
+	// where a key goes on. From half of it on nothing more is read while half of the window is out or ready: what
+	// comes behind could not go sooner.
+	queueDepth = 8
 	// keyReads bounds the keys of one read, and maxLeave those that a range leaves out.
 	keyReads = 100
 	maxLeave = 16
@@ -228,7 +232,7 @@ func (d *Dispatcher) admit(rt *route, rec *outbox.Record, hazard int64) {
 		k.passed++
 	case hazard < rec.Seq && d.has(rulePassHazard):
 		k.passFrom(hazard + 1)
-	case k.blocked(), len(k.queue) >= d.keyDepth, rt.queued >= d.opts.Window && k.busy+len(k.queue) > 0:
+	case k.blocked(), len(k.queue) >= d.keyDepth, rt.queued >= queueDepth*d.opts.Window && k.busy+len(k.queue) > 0:
 		k.passFrom(rec.Seq)
 	default:
 		it := d.item(rt, rec)

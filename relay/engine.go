@@ -136,6 +136,9 @@ func (e *engine) newRoute(o *served) *route {
 		pipelined: t.KeyOrder == core.KeyOrderPipelinedPrefix && !o.BlockAfterAbandon && o.Order == core.OrderPerKey,
 		topics:    map[string]*breaker{}, flying: map[string]int{}, parked: map[string][]*dispatch.Item{},
 	}
+	if o.Order == core.OrderPerKey && !rt.pipelined { // a key goes on when the whole call has its results
+		rt.maxCall = max(rt.maxCall/2, 1)
+	}
 	if t.MaxBatch > 0 {
 		rt.maxCall = min(rt.maxCall, t.MaxBatch)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/memory"
 )
 
 // OR-02 RL-11: a hot key that holds half of the backlog slows nobody but itself.
@@ -56,6 +57,45 @@ func TestHotKey(t *testing.T) {
 			t.Errorf("two of one key were in flight %d times", b.overlaps)
 		}
 	})
+}
+
+// TestBacklogOfManyKeysIsReadOnce: what could not be sent sooner waits in the store. Read ahead, most of it would be
+// passed, and read a second time by key.
+//
+// RL-11
+func TestBacklogOfManyKeysIsReadOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n, keys = 10_000, 100
+		s, b := &reads{Store: newStore(t)}, newBus()
+		b.latency = 5 * time.Millisecond
+		stage(t, s.Store, msgs(n, func(i int) string { return fmt.Sprint("k", i%keys) })...)
+		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 50}))
+		within(t, time.Minute, "everything", func() bool { return b.count() == n })
+		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
+			t.Error(err)
+		}
+		if got := s.records.Load(); got < n || got > n+n/20 {
+			t.Errorf("%d records were read of %d that there are", got, n)
+		}
+	})
+}
+
+// reads counts the records that are read.
+type reads struct {
+	*memory.Store
+	records atomic.Int64
+}
+
+func (s *reads) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+	p, err := s.Store.Read(ctx, self, look)
+	for i := range p.Ranges {
+		s.records.Add(int64(len(p.Ranges[i].Records)))
+	}
+	for i := range p.Keys {
+		s.records.Add(int64(len(p.Keys[i].Records)))
+	}
+	return p, err
 }
 
 // OR-02: nor does one whose backlog is longer than what the relay holds at a time.
