@@ -71,6 +71,7 @@ type Dispatcher struct {
 	meetAt                          time.Time // when the roster is to be looked at
 	meetHold                        time.Time // no Meet before
 	dueAt, settleAt, takeAt, readAt time.Time
+	dueSent                         time.Time
 	fails                           [callKinds]int
 	patience                        [callKinds]int // how often the limit was doubled
 	freshBeat                       bool           // something must be told at once
@@ -269,7 +270,8 @@ func (d *Dispatcher) Next() time.Time {
 	return next
 }
 
-// Wake says that something may have been staged on routes, or on any route if none is named.
+// Wake says that something may have been staged on routes, or on any route if none is named. Relays ask for what came due
+// less often: most wake-ups are about something else.
 func (d *Dispatcher) Wake(now time.Time, routes ...string) {
 	d.tick(now)
 	d.stirred = d.now
@@ -286,8 +288,12 @@ func (d *Dispatcher) Wake(now time.Time, routes ...string) {
 		for _, rt := range d.routes {
 			wake(rt)
 		}
-		d.dueAt = earliest(d.dueAt, now)
 	}
+	at := d.dueSent.Add(min(d.opts.PollMin, duePause))
+	if at.Before(now) || d.routes[0].Queue {
+		at = now
+	}
+	d.dueAt = earliest(d.dueAt, at)
 }
 
 // SetAble says whether the member can serve a route now. One that cannot gives its units to one that can.

@@ -42,7 +42,7 @@ func (d *Dispatcher) due() *Call {
 		return err
 	}
 	c.done = func() { d.dueDone(&page, c) }
-	d.dueing = c
+	d.dueing, d.dueSent = c, d.now
 	for _, rt := range d.routes {
 		clear(rt.recentDue)
 	}

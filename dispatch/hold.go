@@ -25,6 +25,8 @@ const (
 	duePoll = time.Second
 	// dueAgain is the least pause when something is due and could not be held.
 	dueAgain = 20 * time.Millisecond
+	// duePause is how long after a Due a wake-up has the next one made.
+	duePause = 50 * time.Millisecond
 )
 
 // isSuspect reports whether a record may be what killed a member.

@@ -21,7 +21,6 @@ type waits struct {
 	waitAt     time.Time
 	hintAt     time.Time // a hint that was put off; zero = none
 	hinted     time.Time // the latest hint
-	asked      time.Time // the latest hint that was about timers, too
 	hasty      int
 	claimed    int // counts.Claimed then
 }
@@ -106,7 +105,7 @@ func (e *engine) woken(cause core.WakeCause, err error, names []string, began ti
 		return
 	}
 	if cause == core.WakeTimer {
-		names = nil // about timers, too
+		names = nil
 	}
 	e.hint(names)
 }
@@ -131,17 +130,10 @@ func (e *engine) hint(names []string) {
 	e.wakeNow(names)
 }
 
-// wakeNow passes a hint on. What became of timers is asked for less often: most wake-ups are about something else.
+// wakeNow passes a hint on.
 func (e *engine) wakeNow(names []string) {
 	e.hintAt, e.hinted = time.Time{}, e.now
-	if e.now.Sub(e.asked) >= e.opts.PollMin {
-		names, e.asked = nil, e.now
-	}
-	if len(names) == 0 {
-		e.d.Wake(e.now)
-	} else {
-		e.d.Wake(e.now, names...)
-	}
+	e.d.Wake(e.now, names...)
 }
 
 // jitter shortens d by up to a quarter, so that relays do not poll in step.

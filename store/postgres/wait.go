@@ -26,11 +26,12 @@ const (
 	maxWait = 4 * time.Second
 	// asleepMargin is how much longer than until the next poll staging goes on to notify, and half of the pause more.
 	asleepMargin = 10 * time.Millisecond
-	// A relay that had work awakeFor ago or less looks again every nap, and tells nobody that it sleeps. Under load
-	// there is more by then, so that one read takes what many transactions staged and no commit has to notify: those
-	// that do wait for each other's flush to disk.
+	// A relay that gets a record more often than every busyGap, and had some awakeFor ago or less, looks again every nap,
+	// and tells nobody that it sleeps. Under load there is more by then, so that one read takes what many transactions
+	// staged and no commit has to notify: those that do wait for each other's flush to disk.
 	nap      = time.Millisecond
 	awakeFor = 20 * nap
+	busyGap  = 4 * nap
 
 	selfPrefix    = "\x01self" // no route begins with a control character
 	selfTimeout   = 2 * time.Second
@@ -58,6 +59,9 @@ type waiter struct {
 	seen   map[string]seen // by route, as of the latest read
 	told   int64           // as of the latest read
 	worked time.Time       // when a read last had records
+	gap    time.Duration   // between records of late
+	waits  bool            // Wait is under way
+	helped time.Time       // when a read last had records although Wait had not returned: somebody else wakes the relay
 	pause  time.Duration
 	hint   bool               // somebody called Wake
 	stir   context.CancelFunc // ends the present sleep
@@ -91,10 +95,10 @@ func (w *waiter) read(look *outbox.Look, page *outbox.Page, told int64) {
 	if len(page.Running) > 0 || page.Upper > page.Next {
 		s.before = max(page.Next, page.Upper)
 	}
-	worked := false
+	worked := 0
 	for i := range look.Ranges {
 		rg := &look.Ranges[i]
-		worked = worked || len(page.Ranges[i].Records) > 0
+		worked += len(page.Ranges[i].Records)
 		switch {
 		case page.Ranges[i].More:
 			delete(w.seen, rg.Route)
@@ -102,8 +106,13 @@ func (w *waiter) read(look *outbox.Look, page *outbox.Page, told int64) {
 			w.seen[rg.Route] = s
 		}
 	}
-	if worked {
-		w.pause, w.worked = firstPoll, time.Now()
+	if worked > 0 {
+		now := time.Now()
+		w.gap += (min(now.Sub(w.worked), awakeFor)/time.Duration(worked) - w.gap) / 4
+		w.pause, w.worked = firstPoll, now
+		if w.waits {
+			w.helped = now
+		}
 	}
 }
 
@@ -122,14 +131,16 @@ func (w *waiter) wake() {
 
 // Wait blocks until there may be something to hand out on routes; see [core.Waiter]. It opens a connection of its own
 // to LISTEN on, with the pool's configuration, and keeps it for the next call; it closes it when ctx ends, as does
-// [Outbox.Close]. While nothing happens it makes two queries a second; for 20 ms after a read that had records, one a
-// millisecond. If LISTEN does not work (it was lost, or there is a pooler that shares connections by transaction), Wait
+// [Outbox.Close]. While nothing happens it makes two queries a second; under load, for 20 ms after a read that had
+// records, one a millisecond. If LISTEN does not work (it was lost, or there is a pooler that shares connections by transaction), Wait
 // polls, and tries again from time to time; if twice in a row a notification to itself did not arrive, no more.
 func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
 	if err := o.ready(ctx); err != nil {
 		return core.WakePoll, err
 	}
 	w := &o.waiter
+	w.setWaits(true)
+	defer w.setWaits(false)
 	began := time.Now()
 	cause := core.WakeTimer
 	if limit > maxWait {
@@ -173,6 +184,12 @@ func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration)
 	}
 }
 
+func (w *waiter) setWaits(on bool) { //nolint:revive // a state
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waits = on
+}
+
 // nextPause returns how long to sleep now, and doubles it for the next time.
 func (w *waiter) nextPause() time.Duration {
 	w.mu.Lock()
@@ -195,11 +212,15 @@ func (o *Outbox) lookAround(ctx context.Context, routes []string, pause time.Dur
 	return o.ask(ctx, routes, w.sleep, (pause + pause/2 + asleepMargin).Milliseconds())
 }
 
-// stayAwake looks again and again as long as there was work not long ago, for at most limit, and tells nobody anything.
+// stayAwake looks again and again as long as there was much to do not long ago, for at most limit, and tells nobody
+// anything. It does so after any work if nobody else wakes the relay.
 func (o *Outbox) stayAwake(ctx context.Context, routes []string, limit time.Duration) (changed bool, err error) {
 	w := &o.waiter
 	w.mu.Lock()
 	until := w.worked.Add(awakeFor)
+	if w.gap >= busyGap && (w.conn != nil && w.self == "" || time.Since(w.helped) < awakeFor) {
+		until = time.Time{}
+	}
 	w.mu.Unlock()
 	if end := time.Now().Add(limit); end.Before(until) {
 		until = end

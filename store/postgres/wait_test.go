@@ -394,7 +394,7 @@ func TestListenLost(t *testing.T) {
 	}
 }
 
-// DB-10: a relay that has work tells nobody that it sleeps: a commit that notifies waits for the others that do.
+// DB-10: a relay that has much to do tells nobody that it sleeps: a commit that notifies waits for the others that do.
 func TestBusyRelayIsNotNotified(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
@@ -410,14 +410,14 @@ func TestBusyRelayIsNotNotified(t *testing.T) {
 	told := func() int64 { return queryInt(t, pool, "SELECT last_value FROM waybill.waybill_outbox_wake") }
 	judged := 0
 	eventually(t, "five waits were quick enough to judge", func() bool {
-		stage(t, pool, o, message())
+		stage(t, pool, o, batch("m", 10)...)
 		before := told()
 		began := time.Now()
 		look(t, o, self)
 		wait(3 * time.Millisecond)
 		took := time.Since(began)
 		if told() != before && took < 15*time.Millisecond { // else the machine is so slow that the relay was idle meanwhile
-			t.Fatal("a relay that just had a record said that it sleeps")
+			t.Fatal("a relay that just had ten records said that it sleeps")
 		}
 		if took < 15*time.Millisecond {
 			judged++
@@ -432,4 +432,38 @@ func TestBusyRelayIsNotNotified(t *testing.T) {
 		wait(200 * time.Millisecond)
 		return told() != before
 	})
+}
+
+// TestCalmRelayIsNotified: a relay that gets a record now and then sleeps as soon as it has read it, and the next commit
+// wakes it: it does not look a thousand times a second.
+//
+// DB-10
+func TestCalmRelayIsNotified(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, testenv.PostgresOptions{}) // transactions of others make a relay look
+	pool, count := tracedPool(t, server.DSN("postgres"))
+	o := outboxOn(t, pool, postgres.Options{})
+	wait := func(limit time.Duration) (queries int64, cause core.WakeCause) {
+		t.Helper()
+		before := count.n.Load()
+		cause, err := o.Wait(t.Context(), []string{core.DefaultRoute}, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return count.n.Load() - before, cause
+	}
+	for i := range 8 {
+		stage(t, pool, o, message())
+		if _, cause := wait(300 * time.Millisecond); i > 0 && cause != core.WakeNotify {
+			t.Errorf("a commit ended the wait by %s", cause)
+		}
+		for range 2 { // what had not ended when the first read was made has by then
+			for _, r := range claim(t, o, want(10)).Records {
+				settle(t, o, outbox.Published(&r))
+			}
+		}
+		if n, _ := wait(15 * time.Millisecond); i > 1 && n > 4 {
+			t.Errorf("%d queries in 15 ms after a record", n)
+		}
+	}
 }
