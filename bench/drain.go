@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,8 @@ type drainCase struct {
 	pipelined    bool // keys are, and the raw limit does not wait for confirms either
 	relays       int
 	oldSnapshot  bool
+	nowhere      bool       // the publisher does nothing
+	prefix       string     // of keys; default key
 	curve        *[]float64 // if not nil: the rate of each tenth
 }
 
@@ -97,9 +100,13 @@ func withQueue(ctx context.Context, env *servers, n int, f func() (sample, error
 	return s, env.expect("bench", n)
 }
 
-// drain stages a backlog, then measures relays with default options from their start until the last message is settled.
+// drain stages a backlog, then measures relays with default options from their start until the last confirm.
 func drain(ctx context.Context, env *servers, c drainCase) (sample, error) {
-	return withQueue(ctx, env, c.backlog, func() (s sample, err error) {
+	in := func(run func() (sample, error)) (sample, error) { return withQueue(ctx, env, c.backlog, run) }
+	if c.nowhere {
+		in = func(run func() (sample, error)) (sample, error) { return run() }
+	}
+	return in(func() (s sample, err error) {
 		db, err := env.database(ctx, postgres.Options{})
 		if err != nil {
 			return s, err
@@ -130,7 +137,7 @@ func stageBacklog(ctx context.Context, db *database, c drainCase) error {
 		for j := range min(batch, c.backlog-i) {
 			m := core.RawMessage("bench.topic", "application/octet-stream", make([]byte, c.body))
 			if c.keys > 0 {
-				m.Key = fmt.Sprintf("key-%d", (i+j)%c.keys)
+				m.Key = fmt.Sprintf("%s-%d", cmp.Or(c.prefix, "key"), (i+j)%c.keys)
 				if c.hot && (i+j)%2 == 0 {
 					m.Key = "hot"
 				}
@@ -145,7 +152,10 @@ func stageBacklog(ctx context.Context, db *database, c drainCase) error {
 			return err
 		}
 	}
-	_, err := db.pool.Exec(ctx, `CHECKPOINT`)
+	_, err := db.pool.Exec(ctx, `ANALYZE waybill.waybill_outbox`)
+	if err == nil {
+		_, err = db.pool.Exec(ctx, `CHECKPOINT`)
+	}
 	return err
 }
 
@@ -162,12 +172,16 @@ func runRelays(ctx context.Context, env *servers, db *database, c drainCase) (s 
 		if err != nil {
 			return s, err
 		}
-		bus, err := rabbitmq.Dial(ctx, env.url, rabbitmq.Options{Exchange: "bench", PipelineKeys: c.pipelined})
-		if err != nil {
-			return s, err
+		var to core.Publisher = nowhere{}
+		if !c.nowhere {
+			bus, err := rabbitmq.Dial(ctx, env.url, rabbitmq.Options{Exchange: "bench", PipelineKeys: c.pipelined})
+			if err != nil {
+				return s, err
+			}
+			defer bus.Close(ctx) //nolint:errcheck // everything is confirmed
+			to = bus
 		}
-		defer bus.Close(ctx) //nolint:errcheck // everything is confirmed
-		r, err := relay.New(outbox, &counted{bus, count}, relay.Options{})
+		r, err := relay.New(outbox, &counted{to, count}, relay.Options{})
 		if err != nil {
 			return s, err
 		}

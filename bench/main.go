@@ -4,12 +4,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +23,7 @@ func main() {
 		brief = flag.Bool("brief", false, "run everything once, shortly: it shows that the benchmarks work, not how fast anything is")
 		pairs = flag.Int("pairs", 5, "interleaved pairs a benchmark")
 		out   = flag.String("out", "", "also write the table to this file")
+		prof  = flag.String("cpuprofile", "", "write a CPU profile of this process to this file")
 	)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -30,10 +33,27 @@ func main() {
 	if *brief {
 		s = briefScale()
 	}
-	if err := run(ctx, *only, s, *out); err != nil {
+	if err := profiled(*prof, func() error { return run(ctx, *only, s, *out) }); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+}
+
+// profiled runs fn, under the profiler if file is not empty.
+func profiled(file string, fn func() error) error {
+	if file == "" {
+		return fn()
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return err
+	}
+	err = fn()
+	pprof.StopCPUProfile()
+	return errors.Join(err, f.Close())
 }
 
 // scale is how much to measure.
@@ -45,14 +65,24 @@ type scale struct {
 	txs     int           // transactions a stage measurement
 	consume int           // messages a consume run
 	timers  time.Duration // length of a run with 100 timers a second
+	hot     time.Duration // length of a run behind a hot key
+	passed  int           // messages that pass before a run under an old snapshot
+	disk    time.Duration // length of a run that watches the size on disk
+	many    int           // records of the larger outbox, where two sizes are compared
 }
 
 func briefScale() scale {
-	return scale{pairs: 1, backlog: 2000, paced: time.Second, load: 500 * time.Millisecond, txs: 20, consume: 500, timers: time.Second}
+	return scale{
+		pairs: 1, backlog: 2000, paced: time.Second, load: 500 * time.Millisecond, txs: 20, consume: 500, timers: time.Second,
+		hot: time.Second, passed: 2000, disk: time.Second, many: 20_000,
+	}
 }
 
 func fullScale(pairs int) scale {
-	return scale{pairs: pairs, backlog: 100_000, paced: 15 * time.Second, load: 5 * time.Second, txs: 400, consume: 20_000, timers: 10 * time.Second}
+	return scale{
+		pairs: pairs, backlog: 100_000, paced: 15 * time.Second, load: 5 * time.Second, txs: 400, consume: 20_000, timers: 10 * time.Second,
+		hot: 30 * time.Second, passed: 1_000_000, disk: 10 * time.Minute, many: 10_000_000,
+	}
 }
 
 // benchmark measures one thing and returns rows of the table.
@@ -70,9 +100,16 @@ func benchmarks() []benchmark {
 		{"drain-1500", drainLarge},
 		{"drain-two-relays", drainTwoRelays},
 		{"drain-old-snapshot", drainOldSnapshot},
+		{"relays", withoutBroker},
+		{"hot-front", hotFront},
 		{"stage", stageCost},
 		{"stage-concurrent", stageConcurrent},
 		{"latency", latency},
+		{"latency-old-snapshot", latencyOldSnapshot},
+		{"latency-open-transaction", latencyOpenTransaction},
+		{"disk", disk},
+		{"disk-steady", diskSteady},
+		{"buffers", buffers},
 		{"consume", consume},
 		{"consume-batch", consumeBatch},
 		{"timers", timers},

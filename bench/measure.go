@@ -19,7 +19,7 @@ type sample struct {
 type row struct {
 	name      string
 	ours, raw []sample
-	unit      string // "msg/s": more is better; "ms", "µs": the value is in seconds, less is better
+	unit      string // "msg/s": more is better; "ms", "µs": the value is in seconds, less is better; "cores"; "MB": the value is in bytes
 	target    string
 	note      string
 }
@@ -53,6 +53,10 @@ func (r row) show(v float64) string {
 	switch r.unit {
 	case "ms":
 		return fmt.Sprintf("%.2f ms", v*1e3)
+	case "cores":
+		return fmt.Sprintf("%.2f cores", v)
+	case "MB":
+		return fmt.Sprintf("%.0f MB", v/1e6)
 	case "µs":
 		return fmt.Sprintf("%.0f µs", v*1e6)
 	default:

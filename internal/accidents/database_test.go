@@ -15,11 +15,13 @@ import (
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
-// DB-24: relays whose presence connection is lost are alive all the same, also if they do not notice at once.
+// DB-24: relays whose presence connection is lost are alive all the same, also if they do not notice at once. No handler
+// of a queue beside them runs twice.
 func TestPresenceConnectionsEnd(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t).DSN)
 	all := w.startAll(member{Slow: 50 * time.Millisecond}, "a", "b", "c", "d")
-	stop := w.produce(keys("k", 60), 100*time.Millisecond)
+	stopQueue := w.handle("mails", 20, 60*time.Millisecond)
+	stop, stopMails := w.produce(keys("k", 60), 100*time.Millisecond), w.produce(keys("mails/k", 60), 100*time.Millisecond)
 	ended := 0
 	for i := range times(20) {
 		victims := all
@@ -41,10 +43,12 @@ WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AN
 		w.pause(50*time.Millisecond + rand.N(250*time.Millisecond))
 	}
 	stop()
-	if again := w.allArrive(10 * time.Second); again > 0 {
+	stopMails()
+	if again := w.allArrive(20 * time.Second); again > 0 {
 		t.Errorf("%d arrived twice", again)
 	}
 	w.unharmed()
+	stopQueue()
 	t.Logf("%d connections were ended", ended)
 	if ended < 6 {
 		t.Error("too few to prove anything")
@@ -76,6 +80,38 @@ func TestDatabaseOutage(t *testing.T) {
 	w.pause(1500 * time.Millisecond)
 	stop()
 	w.allArrive(15 * time.Second)
+	w.unharmed()
+}
+
+// DB-24: the database's clock jumps by an hour, forth and back. Nobody is taken for dead, and all go on.
+func TestDatabaseClockJumps(t *testing.T) {
+	pg := testenv.OwnPostgres(t, testenv.PostgresOptions{Clock: true})
+	db, err := pg.CreateDatabase(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, db.DSN)
+	w.startAll(member{Lease: time.Second, Slow: 5 * time.Millisecond}, "a", "b", "c", "d")
+	stop := w.produce(keys("k", 60), 100*time.Millisecond)
+	began := time.Now()
+	for range times(1) {
+		for _, ahead := range []time.Duration{time.Hour, 0, -time.Hour, 0} {
+			if err := pg.SetClock(ahead); err != nil {
+				t.Fatal(err)
+			}
+			w.until(5*time.Second, "the server has noticed", func() bool {
+				now := list[time.Time](w, w.pool, "SELECT clock_timestamp()")[0]
+				return (time.Until(now) - ahead).Abs() < 10*time.Second
+			})
+			before := w.number(w.sink, "SELECT count(*) FROM arrivals")
+			w.until(2*time.Second, "messages arrive", func() bool { return w.number(w.sink, "SELECT count(*) FROM arrivals") > before+50 })
+		}
+	}
+	t.Logf("four jumps in %s", time.Since(began).Round(time.Millisecond))
+	stop()
+	if again := w.allArrive(10 * time.Second); again > 0 {
+		t.Errorf("%d arrived twice", again)
+	}
 	w.unharmed()
 }
 

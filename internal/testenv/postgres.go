@@ -35,6 +35,8 @@ type PostgresOptions struct {
 	// TLS, if not nil, makes the server refuse connections without TLS or without a client certificate of this
 	// authority.
 	TLS *TLS
+	// Clock gives the server a clock of its own, which SetClock sets.
+	Clock bool
 }
 
 // PostgresServer is a private PostgreSQL server.
@@ -146,11 +148,24 @@ func (s *PostgresServer) start(ctx context.Context) error {
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		args = append(args, "-c", name+"="+settings[name])
 	}
+	env := []string{"LANG=C.UTF-8", "PATH=/usr/bin:/bin"}
+	if s.opts.Clock {
+		lib, err := fakeTime()
+		if err != nil {
+			return err
+		}
+		env = append(env, "LD_PRELOAD="+lib, "FAKETIME_TIMESTAMP_FILE="+s.clock(), "FAKETIME_CACHE_DURATION=1", "FAKETIME_DONT_FAKE_MONOTONIC=1")
+		if _, err := os.Stat(s.clock()); err != nil {
+			if err := s.SetClock(0); err != nil {
+				return err
+			}
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	var err error
 	for range 50 { // after a SIGKILL the last backends may hold the shared memory for a moment
-		if s.proc, err = start(s.as, s.dir, s.Log(), []string{"LANG=C.UTF-8", "PATH=/usr/bin:/bin"}, filepath.Join(s.bin, "postgres"), args...); err != nil {
+		if s.proc, err = start(s.as, s.dir, s.Log(), env, filepath.Join(s.bin, "postgres"), args...); err != nil {
 			return err
 		}
 		if err = poll(ctx, s.proc.done, s.ping); err == nil {
@@ -164,6 +179,30 @@ func (s *PostgresServer) start(ctx context.Context) error {
 		}
 	}
 	return fmt.Errorf("waybill/testenv: postgres: start: %w\n%s", err, tail(s.Log()))
+}
+
+func (s *PostgresServer) clock() string { return filepath.Join(s.dir, "clock") }
+
+// fakeTime returns the library that gives a process a clock of its own.
+func fakeTime() (string, error) {
+	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1") // the pattern is valid
+	if len(found) == 0 {
+		return "", fmt.Errorf("%w: no libfaketime: run scripts/servers, which installs it", ErrUnavailable)
+	}
+	return found[0], nil
+}
+
+// SetClock sets how far the clock of a server with Options.Clock is ahead of the true time. The server notices within a
+// second. Its monotonic clock stays right.
+func (s *PostgresServer) SetClock(ahead time.Duration) error {
+	text := fmt.Sprintf("%+d", int(ahead.Seconds()))
+	if err := os.WriteFile(s.clock()+".new", []byte(text), 0o644); err != nil {
+		return fmt.Errorf("waybill/testenv: postgres: clock: %w", err)
+	}
+	if err := os.Rename(s.clock()+".new", s.clock()); err != nil {
+		return fmt.Errorf("waybill/testenv: postgres: clock: %w", err)
+	}
+	return nil
 }
 
 func (s *PostgresServer) ping(ctx context.Context) error {

@@ -149,7 +149,7 @@ func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration)
 	for {
 		if ctx.Err() != nil {
 			w.close(context.WithoutCancel(ctx))
-			return core.WakeStop, nil //nolint:nilerr // the end of ctx is a cause here, not an error
+			return core.WakeStop, nil
 		}
 		o.keepListening(ctx)
 		notified := false
@@ -184,7 +184,7 @@ func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration)
 	}
 }
 
-func (w *waiter) setWaits(on bool) { //nolint:revive // a state
+func (w *waiter) setWaits(on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.waits = on
