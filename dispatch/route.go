@@ -158,7 +158,7 @@ func (d *Dispatcher) routeRoom(rt *route) int {
 	if rt.bytes >= d.opts.Bytes || len(rt.keys) >= d.opts.MaxKeys {
 		return 0
 	}
-	if rt.held >= d.opts.Window/2 && rt.queued >= queueDepth*d.opts.Window/2 {
+	if rt.held >= (d.opts.Window+1)/2 && rt.queued >= queueDepth*d.opts.Window/2 {
 		return 0
 	}
 	return d.opts.Window - rt.held
