@@ -13,8 +13,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// disk fills and drains an outbox five times, with a VACUUM after each drain, and compares its size after the fifth fill
-// with its size after the first.
+// disk fills and drains an outbox five times, with a VACUUM after each drain, and compares its size after the fifth
+// fill with its size after the first.
 func disk(ctx context.Context, env *servers, s scale) ([]row, error) {
 	r := row{name: fmt.Sprintf("table and indexes when %d messages wait, fifth time against the first", 2*s.backlog), unit: "MB", target: "≤ 1.2"}
 	db, err := env.database(ctx, postgres.Options{})

@@ -19,8 +19,8 @@ import (
 const pacedRate = 200 // messages a second
 
 // latency measures at a paced rate: from the return of the commit to the arrival at a consumer, against a direct
-// confirmed publish from its start to the arrival at the same kind of consumer. It does so for a relay that the database
-// wakes, and for one in the producer's process that the producer wakes after its commit.
+// confirmed publish from its start to the arrival at the same kind of consumer. It does so for a relay that the
+// database wakes, and for one in the producer's process that the producer wakes after its commit.
 func latency(ctx context.Context, env *servers, s scale) ([]row, error) {
 	p50 := row{name: "commit to arrival at 200 msg/s, p50, against a direct confirmed publish", unit: "ms", target: "≤ 1.6"}
 	p99 := row{name: "commit to arrival at 200 msg/s, p99, against a direct confirmed publish", unit: "ms", target: "≤ 3 ms more"}

@@ -15,8 +15,8 @@ import (
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// withoutBroker drains 1,000 keys by one, two and four relays whose publisher does nothing. The raw limit is one loop of
-// SELECT and DELETE over the same table.
+// withoutBroker drains 1,000 keys by one, two and four relays whose publisher does nothing. The raw limit is one loop
+// of SELECT and DELETE over the same table.
 func withoutBroker(ctx context.Context, env *servers, s scale) ([]row, error) {
 	var rows []row
 	for _, relays := range []int{1, 2, 4} {

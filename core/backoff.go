@@ -21,6 +21,11 @@ const (
 	BackoffCustom                         // Custom decides
 )
 
+// String returns the name of the kind.
+func (k BackoffKind) String() string {
+	return nameOf("BackoffKind", uint8(k), "exponential", "linear", "constant", "schedule", "none", "custom")
+}
+
 // JitterKind is how delays are spread, so that what failed together does not come back together.
 type JitterKind uint8
 
@@ -30,6 +35,9 @@ const (
 	JitterShare                   // d ± Share×d
 	JitterOff                     // d
 )
+
+// String returns the name of the kind.
+func (k JitterKind) String() string { return nameOf("JitterKind", uint8(k), "equal", "share", "off") }
 
 // Defaults of a Backoff, for the relay.
 const (

@@ -29,6 +29,9 @@ var (
 	ErrInFlight = errors.New("in flight: a relay holds the record")
 	// ErrInvalid reports bad input or bad options: nothing was done. The text lists every problem.
 	ErrInvalid = errors.New("invalid")
+	// ErrRetryTx reports that the database ended a transaction for the sake of another one: a deadlock, a failed
+	// serialisation. Roll back, and run all of it again. Its class is outage.
+	ErrRetryTx = errors.New("the transaction conflicts with another one; run it again")
 	// ErrMisconfigured reports an object that is missing, has another shape, or is not permitted: a table that was not
 	// migrated, a queue with other arguments. Somebody must fix it. Its class is outage, since no message is at fault.
 	// Engines end with it on first contact. Later they pause and probe until it is fixed, as in any outage.

@@ -15,6 +15,11 @@ const (
 	HandlerLeftOut                        // of a batch: nothing was done; the runner calls Handle for it
 )
 
+// String returns the name of the status.
+func (s HandlerStatus) String() string {
+	return nameOf("HandlerStatus", uint8(s), "processed", "duplicate", "left out")
+}
+
 // HandleFunc handles one delivery. A nil error settles it as done. The error decides otherwise: [Reject] parks,
 // [RetryAfter] delays, [Outage] gives back and pauses; any other is retried by policy. It must return soon after ctx
 // ends.

@@ -31,6 +31,11 @@ const (
 	InboxDuplicate                    // an earlier transaction had marked the key; fn did not run
 )
 
+// String returns the name of the result.
+func (s InboxStatus) String() string {
+	return nameOf("InboxStatus", uint8(s), "none", "processed", "duplicate")
+}
+
 // BatchInbox gives many messages their effects in one transaction. Without it batch handlers go one by one.
 type BatchInbox[Tx any] interface {
 	// DoBatch begins a transaction, marks keys, runs fn once with the indexes of those whose mark is new (not at all if

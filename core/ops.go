@@ -188,11 +188,26 @@ const (
 	HeadRequeue HeadAction = 3 // pending at once, at its place, attempts and crashes reset
 )
 
+// String returns the name of the decision.
+func (a HeadAction) String() string {
+	return nameOf("HeadAction", uint8(a), "none", "skip", "park", "requeue")
+}
+
+// BlockedKeysRequest asks for the blocked keys of a route.
+type BlockedKeysRequest struct {
+	Route string
+	// BlockAfterAbandon is that of the relay's route: with it an abandoned head blocks its key, too.
+	BlockAfterAbandon bool
+	// After is the last key of the page before.
+	After string
+	// Limit bounds the keys; default [DefaultPageLimit], at most [MaxPageLimit].
+	Limit int
+}
+
 // KeyKeeper lists and frees blocked keys.
 type KeyKeeper interface {
-	// BlockedKeys returns up to limit keys of route after the given key, in the order of keys, and whether there are
-	// more. An abandoned head counts only with blockAfterAbandon, as the relay's route has it.
-	BlockedKeys(ctx context.Context, route string, blockAfterAbandon bool, after string, limit int) (keys []BlockedKey, more bool, err error)
+	// BlockedKeys returns keys of a route, in the order of keys, and whether there are more.
+	BlockedKeys(ctx context.Context, req BlockedKeysRequest) (keys []BlockedKey, more bool, err error)
 	// DecideHead does action with the head of key, if that is still the message with id. It answers ErrNotFound if id
 	// is not the head, ErrInFlight if a relay holds it. HeadSkip and HeadPark also take the first message of key that
 	// is due, which its relay may have out: that relay carries it out as soon as the message is not out, and DecideHead

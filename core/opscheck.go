@@ -121,14 +121,15 @@ func (r *RedriveRequest) Takes(s State, reason Reason) bool {
 	return s == StateFailed || s == StateAbandoned && (!reason.Withdrawn() || len(r.Filter.Reasons) > 0 || len(r.Filter.IDs) > 0)
 }
 
-// CheckBlockedKeys returns limit with its default filled in, as that of a page, or an [*InvalidError].
-func CheckBlockedKeys(route string, limit int) (int, error) {
-	page := Page{Limit: limit}
+// CheckBlockedKeys returns req with the default of its limit filled in, as that of a page, or an [*InvalidError].
+func CheckBlockedKeys(req BlockedKeysRequest) (BlockedKeysRequest, error) {
+	page := Page{Limit: req.Limit}
 	p := page.check(nil)
-	if route == "" {
+	if req.Route == "" {
 		p = append(p, "route: is empty; name one, such as "+DefaultRoute)
 	}
-	return page.Limit, Invalid("waybill: blocked keys", p...)
+	req.Limit = page.Limit
+	return req, Invalid("waybill: blocked keys", p...)
 }
 
 // CheckDecide returns an [*InvalidError] if DecideHead cannot mean anything with these arguments.

@@ -19,7 +19,7 @@ func TestOperatorInputIsChecked(t *testing.T) {
 		_, err := CheckList(&f, p)
 		return err
 	}
-	_, blocked := CheckBlockedKeys("", 1001)
+	_, blocked := CheckBlockedKeys(BlockedKeysRequest{Limit: 1001})
 	for _, tc := range []struct {
 		err  error
 		want string

@@ -21,12 +21,7 @@ const (
 var stateNames = [...]string{"none", "pending", "processing", "published", "failed", "abandoned"}
 
 // String returns the state's name.
-func (s State) String() string {
-	if int(s) < len(stateNames) {
-		return stateNames[s]
-	}
-	return fmt.Sprintf("State(%d)", uint8(s))
-}
+func (s State) String() string { return nameOf("State", uint8(s), stateNames[:]...) }
 
 // Terminal reports whether no engine will touch the record again.
 func (s State) Terminal() bool { return s == StatePublished || s == StateAbandoned }
@@ -54,11 +49,14 @@ var eventNames = [...]string{
 }
 
 // String returns the event's name.
-func (e Event) String() string {
-	if int(e) < len(eventNames) {
-		return eventNames[e]
+func (e Event) String() string { return nameOf("Event", uint8(e), eventNames[:]...) }
+
+// nameOf returns the name of a value, or its type and number if it has none.
+func nameOf(kind string, v uint8, names ...string) string {
+	if int(v) < len(names) {
+		return names[v]
 	}
-	return fmt.Sprintf("Event(%d)", uint8(e))
+	return fmt.Sprintf("%s(%d)", kind, v)
 }
 
 // Transition is one row of the state machine.

@@ -33,6 +33,11 @@ const (
 	KeyOrderPipelinedPrefix
 )
 
+// String returns the name of the kind.
+func (k KeyOrder) String() string {
+	return nameOf("KeyOrder", uint8(k), "none", "serial", "pipelined prefix")
+}
+
 // PublisherTraits are a publisher's promises. The zero value promises nothing.
 type PublisherTraits struct {
 	// KeyOrder is the order of messages with one key.
@@ -248,6 +253,11 @@ const (
 	VerdictReject           // park it
 	VerdictGiveBack         // deliver again at once, to anyone, at no cost
 )
+
+// String returns the name of the verdict.
+func (v Verdict) String() string {
+	return nameOf("Verdict", uint8(v), "none", "done", "retry", "reject", "give back")
+}
 
 // Ack settles one delivery. Build it with [AckDone], [AckRetry], [AckReject] or [AckGiveBack].
 type Ack struct {

@@ -16,17 +16,22 @@ import (
 // It returns no [Staged]: code that must know whether a message was a duplicate stages with the Stager itself.
 type UnitOfWork[Tx any] struct {
 	stager   Stager[Tx]
-	transact func(ctx context.Context, fn func(tx Tx) error) error
+	transact func(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error
 }
 
 // NewUnitOfWork returns a unit of work that stages through stager. transact runs fn in a new transaction, commits if fn
 // returns nil, and rolls back otherwise, also if fn panics; it may run fn again in another transaction if the database
-// asks for that. With pgx:
+// asks for that, see [ErrRetryTx]. It gives fn a context, which carries the session for drivers that find their
+// transaction there; others pass their own on. With pgx:
 //
-//	func(ctx context.Context, fn func(tx pgx.Tx) error) error { return pgx.BeginFunc(ctx, pool, fn) }
+//	func(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
+//		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return fn(ctx, tx) })
+//	}
 //
 // Package store/postgres has one for pgx, ready made, that saves round trips.
-func NewUnitOfWork[Tx any](stager Stager[Tx], transact func(ctx context.Context, fn func(tx Tx) error) error) (*UnitOfWork[Tx], error) {
+func NewUnitOfWork[Tx any](
+	stager Stager[Tx], transact func(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error,
+) (*UnitOfWork[Tx], error) {
 	var p []string
 	if IsNil(stager) {
 		p = append(p, "stager: is nil; pass the outbox")
@@ -60,10 +65,11 @@ type workEntry struct {
 // workKey finds the run of a unit of work in a context. Two units of work do not meet.
 type workKey struct{ unit any }
 
-// Do runs fn in a transaction. When fn has returned nil, everything that was staged with [UnitOfWork.Stage] and
-// [UnitOfWork.StageRecorded] under fn's context is staged in one call (one for each [MaxMessages] messages), in order,
-// and the transaction is committed. If fn or that call fails, or fn panics, the transaction is rolled back. Bad
-// messages are reported here, not where they were staged. What aggregates had recorded is forgotten after the commit.
+// Do runs fn in a transaction, under the context of that. When fn has returned nil, everything that was staged with
+// [UnitOfWork.Stage] and [UnitOfWork.StageRecorded] under fn's context is staged in one call (one for each
+// [MaxMessages] messages), in order, and the transaction is committed. If fn or that call fails, or fn panics, the
+// transaction is rolled back. Bad messages are reported here, not where they were staged. What aggregates had recorded
+// is forgotten after the commit.
 //
 // A Do within a Do of the same unit of work joins it: it runs in the same transaction, and its messages are staged at
 // the end of the outermost one. If it fails the whole is rolled back, even if its error is swallowed.
@@ -72,7 +78,7 @@ func (u *UnitOfWork[Tx]) Do(ctx context.Context, fn func(ctx context.Context, tx
 		return u.join(ctx, outer, fn)
 	}
 	var last *work[Tx]
-	err := u.transact(ctx, func(tx Tx) error {
+	err := u.transact(ctx, func(ctx context.Context, tx Tx) error {
 		w := &work[Tx]{tx: tx} // a new one each time fn runs
 		last = w
 		defer w.close()

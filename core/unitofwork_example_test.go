@@ -11,12 +11,14 @@ import (
 
 // begin runs fn in a transaction of the store in memory. With Postgres it is
 //
-//	func(ctx context.Context, fn func(tx pgx.Tx) error) error { return pgx.BeginFunc(ctx, pool, fn) }
-func begin(store *memory.Store) func(context.Context, func(*memory.Tx) error) error {
-	return func(_ context.Context, fn func(tx *memory.Tx) error) error {
+//	func(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
+//		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return fn(ctx, tx) })
+//	}
+func begin(store *memory.Store) func(context.Context, func(context.Context, *memory.Tx) error) error {
+	return func(ctx context.Context, fn func(ctx context.Context, tx *memory.Tx) error) error {
 		tx := store.Begin()
 		defer tx.Rollback()
-		if err := fn(tx); err != nil {
+		if err := fn(ctx, tx); err != nil {
 			return err
 		}
 		return tx.Commit()

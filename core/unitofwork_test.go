@@ -45,9 +45,9 @@ func newBench(tb testing.TB) *bench {
 		tb.Fatal(err)
 	}
 	b := &bench{store: s, stager: &counting{Stager: s}}
-	b.unit, err = core.NewUnitOfWork(b.stager, func(_ context.Context, fn func(tx *memory.Tx) error) error {
+	b.unit, err = core.NewUnitOfWork(b.stager, func(ctx context.Context, fn func(ctx context.Context, tx *memory.Tx) error) error {
 		for ; ; b.rerun-- {
-			if err := b.run(fn); err != nil || b.rerun == 0 {
+			if err := b.run(func(tx *memory.Tx) error { return fn(ctx, tx) }); err != nil || b.rerun == 0 {
 				return err
 			}
 		}
@@ -332,4 +332,41 @@ func TestStageRecorded(t *testing.T) { // ST-14
 	if staged, err := core.StageRecorded(t.Context(), b.stager, b.store.Begin(), p); staged != nil || err != nil || len(b.stager.calls) != 2 {
 		t.Errorf("nothing recorded: %v, %v", staged, err)
 	}
+}
+
+// TestUnitOfWorkContext: a driver may keep its transaction in the context that it gives to the function.
+//
+// ST-03
+func TestUnitOfWorkContext(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	type session struct{}
+	unit, err := core.NewUnitOfWork(&inSession{b.stager, session{}}, func(ctx context.Context, fn func(ctx context.Context, tx *memory.Tx) error) error {
+		return b.run(func(tx *memory.Tx) error { return fn(context.WithValue(ctx, session{}, true), tx) })
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = unit.Do(t.Context(), func(ctx context.Context, _ *memory.Tx) error {
+		if ctx.Value(session{}) == nil {
+			t.Error("the function does not get the context of the transaction")
+		}
+		return unit.Stage(ctx, core.RawMessage("t", "", nil))
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// inSession stages only under a context that holds key.
+type inSession struct {
+	core.Stager[*memory.Tx]
+	key any
+}
+
+func (s *inSession) Stage(ctx context.Context, tx *memory.Tx, msgs ...core.Message) ([]core.Staged, error) {
+	if ctx.Value(s.key) == nil {
+		return nil, errors.New("staged outside of the session")
+	}
+	return s.Stager.Stage(ctx, tx, msgs...)
 }

@@ -13,10 +13,10 @@ func (d *Dispatcher) control(page *outbox.Page) {
 	for i := range page.Control {
 		c := page.Control[i]
 		rt := d.byName[c.Route]
-		if rt == nil || d.heeding[c.Number] || !d.minds(rt, &c) {
+		if rt == nil || d.heeding[c.Number] != nil || !d.minds(rt, &c) {
 			continue
 		}
-		d.heeding[c.Number] = true
+		d.heeding[c.Number] = &c
 		switch c.Kind {
 		case outbox.ControlDecide:
 			d.decide(rt, &c)

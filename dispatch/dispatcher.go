@@ -55,9 +55,9 @@ type Dispatcher struct {
 	dueSeen  bool // nothing more was due when the store was last asked
 	paging   bool // a page is being taken in
 	touched  []*key
-	ranges   int // ranges read, to give sweeps their share
-	heeding  map[int64]bool
-	unheard  []outbox.Control // to be heeded when a hint is lowered
+	ranges   int                       // ranges read, to give sweeps their share
+	heeding  map[int64]*outbox.Control // by number: seen, and not deleted yet
+	unheard  []outbox.Control          // to be heeded when a hint is lowered
 
 	// Calls under way; one of each kind at a time, but for give-ups.
 	meeting, reading, taking, dueing, settling *Call
@@ -95,7 +95,7 @@ type Dispatcher struct {
 func New(traits outbox.Traits, opts Options) *Dispatcher {
 	d := &Dispatcher{
 		opts: opts.withDefaults(), traits: traits, keyDepth: keyDepth, byName: map[string]*route{}, peers: map[outbox.Session]peer{}, ghosts: map[outbox.Session]time.Time{},
-		running: map[int64]time.Time{}, watched: map[int64]bool{}, heeding: map[int64]bool{}, unable: map[string]bool{}, lost: map[outbox.Unit]time.Time{}, vanished: map[outbox.Session]bool{}, haunted: map[outbox.Unit]bool{}, free: 1,
+		running: map[int64]time.Time{}, watched: map[int64]bool{}, heeding: map[int64]*outbox.Control{}, unable: map[string]bool{}, lost: map[outbox.Unit]time.Time{}, vanished: map[outbox.Session]bool{}, haunted: map[outbox.Unit]bool{}, free: 1,
 	}
 	for _, r := range d.opts.Routes {
 		rt := newRoute(r)
@@ -270,8 +270,8 @@ func (d *Dispatcher) Next() time.Time {
 	return next
 }
 
-// Wake says that something may have been staged on routes, or on any route if none is named. Relays ask for what came due
-// less often: most wake-ups are about something else.
+// Wake says that something may have been staged on routes, or on any route if none is named. Relays ask for what came
+// due less often: most wake-ups are about something else.
 func (d *Dispatcher) Wake(now time.Time, routes ...string) {
 	d.tick(now)
 	d.stirred = d.now

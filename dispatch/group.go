@@ -53,6 +53,11 @@ func (d *Dispatcher) addSlots(rt *route, slots outbox.Slots, low int64) {
 	if d.distrust { // the hint may be of another life of the database
 		low = 0
 	}
+	for _, c := range d.heeding { // it is about these slots, too, and is deleted for them with the others
+		if c.Kind == outbox.ControlFrom && c.Route == rt.Name {
+			low = min(low, max(c.Seq-1, 0))
+		}
+	}
 	g := &group{route: rt, slots: slots, cursor: low, low: low, late: low, watch: map[int64]int64{}}
 	for m := range d.watched {
 		g.watch[m] = low // the hint is below whatever its transactions may show

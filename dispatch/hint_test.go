@@ -261,3 +261,20 @@ func TestControlOfAUnitThatGoes(t *testing.T) { // OR-04
 		}
 	}
 }
+
+// TestUnitThatComesWhileAControlRecordGoes: a control record about many records is deleted for all units that the
+// member owns by then. One that came after it was read is read from there on, too.
+func TestUnitThatComesWhileAControlRecordGoes(t *testing.T) { // OR-04
+	t.Parallel()
+	w := newSmall(t)
+	w.member(100, 0)
+	w.run(50 * time.Millisecond)
+	w.d.heeding[1] = &outbox.Control{Number: 1, Kind: outbox.ControlFrom, Route: "r", Seq: 5}
+	w.d.heeding[2] = &outbox.Control{Number: 2, Kind: outbox.ControlFrom, Route: "another", Seq: 3}
+	w.d.heeding[3] = &outbox.Control{Number: 3, Kind: outbox.ControlKey, Route: "r", Seq: 2, Key: "k"}
+	rt := w.d.byName["r"]
+	w.d.addSlots(rt, 1, 100)
+	if g := rt.groups[len(rt.groups)-1]; g.low != 4 || g.cursor != 4 {
+		t.Errorf("it is read from %d on", g.low)
+	}
+}

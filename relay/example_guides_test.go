@@ -81,7 +81,7 @@ func Example_ordering() {
 	orPanic(err)
 	_ = r
 
-	keys, _, err := store.BlockedKeys(ctx, "ledger", true, "", 100)
+	keys, _, err := store.BlockedKeys(ctx, core.BlockedKeysRequest{Route: "ledger", BlockAfterAbandon: true, Limit: 100})
 	orPanic(err)
 	for _, k := range keys {
 		fmt.Println(k.Key, "waits since", k.Since, "for", k.Head.Envelope.ID, k.Head.LastError)

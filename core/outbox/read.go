@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
@@ -104,6 +105,21 @@ const (
 	ControlDecide                        // an operator ends the record with Reason: withdraw it as soon as it is not out
 )
 
+// String returns the name of the kind.
+func (k ControlKind) String() string {
+	switch k {
+	case ControlKey:
+		return "key"
+	case ControlRecord:
+		return "record"
+	case ControlFrom:
+		return "from"
+	case ControlDecide:
+		return "decide"
+	}
+	return fmt.Sprintf("ControlKind(%d)", uint8(k))
+}
+
 // Control tells the owner of a slot that somebody changed what it remembers. It is written in the transaction of that
 // change, and the owner deletes it, by an outcome of [Heeded]. A ControlFrom concerns all owners of its route, and is
 // there until each of them has heeded it.
@@ -142,6 +158,19 @@ const (
 	Locked                  // a transaction has locked it, or another session holds it: ask again
 	Gone                    // it is no longer the Ref
 )
+
+// String returns the name of what was found.
+func (g Grip) String() string {
+	switch g {
+	case Gripped:
+		return "gripped"
+	case Locked:
+		return "locked"
+	case Gone:
+		return "gone"
+	}
+	return fmt.Sprintf("Grip(%d)", uint8(g))
+}
 
 // Taken is one record of a Take: one for each of Want.Refs, in their order, or what N found, with its record.
 type Taken struct {

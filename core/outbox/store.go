@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
@@ -136,6 +137,19 @@ const (
 	Blocking                     // it was abandoned on a route that blocks; an operator must decide
 	Held                         // another live session holds it
 )
+
+// String returns the name of the obstacle.
+func (o Obstacle) String() string {
+	switch o {
+	case Retrying:
+		return "retrying"
+	case Blocking:
+		return "blocking"
+	case Held:
+		return "held"
+	}
+	return fmt.Sprintf("Obstacle(%d)", uint8(o))
+}
 
 // Waiting is a record that holds its key.
 type Waiting struct {

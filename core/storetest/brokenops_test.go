@@ -65,11 +65,11 @@ func (b *brokenOps) Redrive(ctx context.Context, req core.RedriveRequest) (core.
 	return r, err
 }
 
-func (b *brokenOps) BlockedKeys(ctx context.Context, route string, block bool, after string, limit int) ([]core.BlockedKey, bool, error) {
+func (b *brokenOps) BlockedKeys(ctx context.Context, req core.BlockedKeysRequest) ([]core.BlockedKey, bool, error) {
 	if b.keys != nil {
-		b.keys(&block, &after)
+		b.keys(&req.BlockAfterAbandon, &req.After)
 	}
-	keys, more, err := b.inner.BlockedKeys(ctx, route, block, after, limit)
+	keys, more, err := b.inner.BlockedKeys(ctx, req)
 	if b.blocked != nil {
 		b.blocked(keys, &more)
 	}
@@ -175,7 +175,7 @@ var opsFaults = []struct {
 	{"skips", "head-of-abandoned-key", brokenOps{decide: as(core.HeadSkip)}},
 	{"does nothing", "head-of-abandoned-key", brokenOps{decide: func(*brokenOps, string, string, *string, *core.HeadAction) bool { return true }}},
 	{"takes the head whatever the id", "head-must-be-the-head", brokenOps{decide: func(b *brokenOps, route, key string, id *string, _ *core.HeadAction) bool {
-		if keys, _, _ := b.inner.BlockedKeys(context.Background(), route, true, "", 1); len(keys) == 1 && keys[0].Key == key {
+		if keys, _, _ := b.inner.BlockedKeys(context.Background(), core.BlockedKeysRequest{Route: route, BlockAfterAbandon: true, Limit: 1}); len(keys) == 1 && keys[0].Key == key {
 			*id = keys[0].Head.Envelope.ID
 		}
 		return false

@@ -29,7 +29,7 @@ func (k *kit) keeper() core.KeyKeeper {
 
 // blockedKeys returns the blocked keys as "key cause id", ids as numbers.
 func (k *kit) blockedKeys(ids []string, block bool) []string {
-	keys, more, err := k.keeper().BlockedKeys(k.ctx, k.route, block, "", 100)
+	keys, more, err := k.keeper().BlockedKeys(k.ctx, core.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: block, Limit: 100})
 	k.must("blocked keys", err)
 	if more {
 		k.fail("%d of up to 100 blocked keys, and there are more", len(keys))
@@ -86,16 +86,16 @@ func blockedKeysAreListed(k *kit) {
 	ids = append(ids, k.stage(k.msg(core.Key("d"), core.Delay(far)), k.msg())...)
 	k.blocked("one abandoned, one waiting, one due, one scheduled, one without key", ids, true, "a abandoned 0", "b retry 2")
 	k.blocked("the same", ids, false, "b retry 2")
-	keys, _, err := k.keeper().BlockedKeys(k.ctx, k.route, true, "", 0)
+	keys, _, err := k.keeper().BlockedKeys(k.ctx, core.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true})
 	k.must("blocked keys", err)
 	if h := &keys[1].Head; h.State != core.StateFailed || h.Attempts != 1 || h.LastError != errNo.Error() || h.DueIn <= 0 {
 		k.fail("the head of a key that waits for a retry is %+v", *h)
 	}
 	k.sleep(4 * slack)
-	if keys, _, err := k.keeper().BlockedKeys(k.ctx, k.route, true, "", 0); err != nil || keys[0].Since <= 0 || keys[0].Since > long {
+	if keys, _, err := k.keeper().BlockedKeys(k.ctx, core.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true}); err != nil || keys[0].Since <= 0 || keys[0].Since > long {
 		k.fail("a key is blocked for a while: %+v, %v", keys, err)
 	}
-	other, _, err := k.keeper().BlockedKeys(k.ctx, "another", true, "", 0)
+	other, _, err := k.keeper().BlockedKeys(k.ctx, core.BlockedKeysRequest{Route: "another", BlockAfterAbandon: true})
 	k.must("blocked keys", err)
 	if len(other) > 0 {
 		k.fail("another route has %d blocked keys", len(other))
@@ -119,7 +119,7 @@ func blockedKeysInPages(k *kit) {
 	var got []string
 	after := ""
 	for range 3 {
-		keys, more, err := kk.BlockedKeys(k.ctx, k.route, true, after, 2)
+		keys, more, err := kk.BlockedKeys(k.ctx, core.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true, After: after, Limit: 2})
 		k.must("blocked keys", err)
 		if len(keys) > 2 || more != (len(got)+len(keys) < 5) {
 			k.fail("after %q: %d keys of at most 2, more: %v", after, len(keys), more)
@@ -247,7 +247,7 @@ func headRefusesBadInput(k *kit) {
 		k.fail("a decision about nothing: %v, want core.ErrInvalid", err)
 	}
 	for _, limit := range []int{-1, core.MaxPageLimit + 1} {
-		if _, _, err := kk.BlockedKeys(k.ctx, k.route, true, "", limit); !errors.Is(err, core.ErrInvalid) {
+		if _, _, err := kk.BlockedKeys(k.ctx, core.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true, Limit: limit}); !errors.Is(err, core.ErrInvalid) {
 			k.fail("%d blocked keys: %v, want core.ErrInvalid", limit, err)
 		}
 	}

@@ -11,7 +11,9 @@
 //
 //	go run ./examples/orders
 //	go run ./examples/orders -chaos 60s
-//	go run ./examples/orders -postgres postgres://… -rabbitmq amqp://…     (servers of your own; then without -chaos)
+//	go run ./examples/orders -postgres postgres://… -rabbitmq amqp://…
+//
+// The last one uses servers of your own; it takes no -chaos.
 package main
 
 import (

@@ -15,8 +15,8 @@ import (
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
-// DB-24: relays whose presence connection is lost are alive all the same, also if they do not notice at once. No handler
-// of a queue beside them runs twice.
+// DB-24: relays whose presence connection is lost are alive all the same, also if they do not notice at once. No
+// handler of a queue beside them runs twice.
 func TestPresenceConnectionsEnd(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t).DSN)
 	all := w.startAll(member{Slow: 50 * time.Millisecond}, "a", "b", "c", "d")

@@ -217,8 +217,8 @@ func (w *world) produce(names []string, long time.Duration) (stop func()) {
 	return stop
 }
 
-// handle runs the handlers of a queue in this process, until stop is called. Each takes up to long, and writes down what
-// it got.
+// handle runs the handlers of a queue in this process, until stop is called. Each takes up to long, and writes down
+// what it got.
 func (w *world) handle(queue string, handlers int, long time.Duration) (stop func()) {
 	w.Helper()
 	pool := open(w, w.dsn)

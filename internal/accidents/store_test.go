@@ -108,8 +108,8 @@ CREATE TRIGGER slow AFTER DELETE ON waybill.waybill_outbox FOR EACH STATEMENT EX
 	}
 }
 
-// RL-02 DB-02: the answer of a statement is lost, and the statement is carried out five seconds later, when the member has made it
-// again and an operator has put the record back. No attempt counts twice, and no key stays held.
+// RL-02 DB-02: the answer of a statement is lost, and the statement is carried out five seconds later, when the member
+// has made it again and an operator has put the record back. No attempt counts twice, and no key stays held.
 func TestStatementsCarriedOutLate(t *testing.T) {
 	t.Parallel()
 	const late = 5 * time.Second

@@ -2,12 +2,14 @@ package archtest_test
 
 import (
 	"bytes"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // foreign matches what belongs to one machine: absolute paths of somebody's folders, and hosts of package registries,
@@ -49,6 +51,47 @@ func TestNoFileMentionsAMachine(t *testing.T) {
 	}
 	if checked == 0 {
 		t.Error("git lists no file")
+	}
+}
+
+// TestCommentsAreNarrow: no line of a comment is wider than 120 columns, a tab being four. What an example prints may
+// be.
+func TestCommentsAreNarrow(t *testing.T) {
+	t.Parallel()
+	const widest = 120
+	dir, checked := root(t), 0
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == ".cache"):
+			return fs.SkipDir
+		case filepath.Ext(path) != ".go":
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		output := false
+		n := 0
+		for line := range strings.Lines(string(text)) {
+			n++
+			line = strings.ReplaceAll(strings.TrimRight(line, "\n"), "\t", "    ")
+			if !strings.HasPrefix(strings.TrimLeft(line, " "), "//") {
+				output = false
+				continue
+			}
+			checked++
+			output = output || strings.Contains(line, "Output:") || strings.Contains(line, "Unordered output:")
+			if wide := utf8.RuneCountInString(line); wide > widest && !output {
+				t.Errorf("%s:%d: a comment of %d columns", path[len(dir)+1:], n, wide)
+			}
+		}
+		return nil
+	})
+	if err != nil || checked == 0 {
+		t.Errorf("%d lines were checked: %v", checked, err)
 	}
 }
 

@@ -102,7 +102,7 @@ func (w *world) operate(failed bool) {
 		if r.Order != core.OrderPerKey {
 			continue
 		}
-		keys, _, err := w.mem.BlockedKeys(w.t.Context(), r.Name, r.BlockAfterAbandon, "", 10)
+		keys, _, err := w.mem.BlockedKeys(w.t.Context(), core.BlockedKeysRequest{Route: r.Name, BlockAfterAbandon: r.BlockAfterAbandon, Limit: 10})
 		if err != nil {
 			w.t.Error(err)
 		}
@@ -129,7 +129,7 @@ func (w *world) operate(failed bool) {
 
 // blocks reports whether the head still blocks its key.
 func (w *world) blocks(r *relay.Route, k *core.BlockedKey) bool {
-	keys, _, err := w.mem.BlockedKeys(w.t.Context(), r.Name, r.BlockAfterAbandon, "", 100)
+	keys, _, err := w.mem.BlockedKeys(w.t.Context(), core.BlockedKeysRequest{Route: r.Name, BlockAfterAbandon: r.BlockAfterAbandon, Limit: 100})
 	if err != nil {
 		w.t.Error(err)
 	}

@@ -206,7 +206,7 @@ func (w *realWorld) operate(ctx context.Context, failed bool) {
 		if r.Order != core.OrderPerKey {
 			continue
 		}
-		keys, _, err := keeper.BlockedKeys(ctx, r.Name, r.BlockAfterAbandon, "", 10)
+		keys, _, err := keeper.BlockedKeys(ctx, core.BlockedKeysRequest{Route: r.Name, BlockAfterAbandon: r.BlockAfterAbandon, Limit: 10})
 		if err != nil {
 			continue // the database is away, maybe
 		}

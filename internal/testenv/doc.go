@@ -15,9 +15,12 @@
 //
 // Environment variables with the address of a running server win over the shared one:
 //
-//	WAYBILL_TEST_POSTGRES             postgres://user:password@host:5432/postgres   (the user may create databases)
+//	WAYBILL_TEST_POSTGRES             postgres://user:password@host:5432/postgres
 //	WAYBILL_TEST_RABBITMQ             amqp://guest:guest@host:5672/
-//	WAYBILL_TEST_RABBITMQ_MANAGEMENT  http://guest:guest@host:15672                 (default: the same host and user, port 15672)
+//	WAYBILL_TEST_RABBITMQ_MANAGEMENT  http://guest:guest@host:15672
+//
+// The user of Postgres may create databases. The management API is by default that of the same host and user, port
+// 15672.
 //
 // Private servers keep their files in the folder that WAYBILL_TEST_DIR names, by default in that for temporary files.
 // testservers sets it to a folder in memory, /dev/shm, if there are 2 GB left.

@@ -47,8 +47,8 @@ func (k *keyed) next() *record {
 
 // BlockedKeys lists keys whose head waits. Since counts from the end of an abandoned head; of one that waits for a
 // retry, from when it was first due.
-func (s *Store) BlockedKeys(ctx context.Context, route string, blockAfterAbandon bool, after string, limit int) (keys []core.BlockedKey, more bool, err error) {
-	limit, err = core.CheckBlockedKeys(route, limit)
+func (s *Store) BlockedKeys(ctx context.Context, req core.BlockedKeysRequest) (keys []core.BlockedKey, more bool, err error) {
+	req, err = core.CheckBlockedKeys(req)
 	if err != nil {
 		return nil, false, err
 	}
@@ -57,25 +57,25 @@ func (s *Store) BlockedKeys(ctx context.Context, route string, blockAfterAbandon
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rt := s.routes[route]
+	rt := s.routes[req.Route]
 	if rt == nil {
 		return nil, false, nil
 	}
 	now := s.now()
 	for key, k := range rt.keys {
-		r := k.head(blockAfterAbandon)
-		if r == nil || key <= after {
+		r := k.head(req.BlockAfterAbandon)
+		if r == nil || key <= req.After {
 			continue
 		}
-		b := core.BlockedKey{Route: route, Key: key, Head: s.show(r, now), Cause: r.obstructed(blockAfterAbandon)}
+		b := core.BlockedKey{Route: req.Route, Key: key, Head: s.show(r, now), Cause: r.obstructed(req.BlockAfterAbandon)}
 		if b.Since = max(b.Head.Age, 0); r.state == core.StateAbandoned {
 			b.Since = max(now.Sub(r.settledAt), 0)
 		}
 		keys = append(keys, b)
 	}
 	slices.SortFunc(keys, func(a, b core.BlockedKey) int { return strings.Compare(a.Key, b.Key) })
-	if len(keys) > limit {
-		keys, more = keys[:limit], true
+	if len(keys) > req.Limit {
+		keys, more = keys[:req.Limit], true
 	}
 	return keys, more, nil
 }

@@ -138,7 +138,7 @@ func TestRedriveTellsTheOwner(t *testing.T) { // DB-12
 
 func (k *kit) blocked(block bool) (out []string) {
 	k.Helper()
-	keys, _, err := k.BlockedKeys(k.Context(), route, block, "", 0)
+	keys, _, err := k.BlockedKeys(k.Context(), core.BlockedKeysRequest{Route: route, BlockAfterAbandon: block})
 	k.no(err)
 	for i := range keys {
 		out = append(out, keys[i].Key+" "+keys[i].Cause+" "+keys[i].Head.Envelope.ID)

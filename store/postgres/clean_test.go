@@ -68,7 +68,7 @@ func TestOperatorsTellOwners(t *testing.T) {
 		return kinds
 	}
 	abandon(message(core.ID("a"), core.Key("k")), message(core.ID("b"), core.Key("k")), message(core.ID("c")))
-	keys, _, err := o.BlockedKeys(t.Context(), core.DefaultRoute, true, "", 10)
+	keys, _, err := o.BlockedKeys(t.Context(), core.BlockedKeysRequest{Route: core.DefaultRoute, BlockAfterAbandon: true, Limit: 10})
 	if err != nil || len(keys) != 1 || keys[0].Head.Envelope.ID != "a" {
 		t.Fatalf("%+v, %v", keys, err)
 	}

@@ -71,6 +71,8 @@ func failure(op string, err error) error {
 		cure = "cannot connect: check the address in the connection string, and that the server runs"
 	}
 	switch {
+	case again(err):
+		e.Err = fmt.Errorf("%w (%w)", core.ErrRetryTx, err)
 	case e.Class == core.ClassPermanent:
 		if cure == "" {
 			cure = "the database does not know or not allow what is asked"

@@ -58,6 +58,9 @@ func TestClasses(t *testing.T) {
 		if core.ClassOf(err) != tc.class || errors.Is(err, core.ErrMisconfigured) != tc.misconfigured || !errors.Is(err, tc.err) {
 			t.Errorf("%v: class %s, misconfigured %v", tc.err, core.ClassOf(err), errors.Is(err, core.ErrMisconfigured))
 		}
+		if state := sqlState(tc.err); errors.Is(err, core.ErrRetryTx) != (state == "40001" || state == "40P01") {
+			t.Errorf("%v: to be run again: %v", tc.err, errors.Is(err, core.ErrRetryTx))
+		}
 	}
 	if failure("test", nil) != nil {
 		t.Error("no error became one")

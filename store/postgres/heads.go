@@ -52,23 +52,23 @@ WHERE k.key IS NOT NULL ORDER BY k.i`
 // BlockedKeys lists keys whose head waits; see [core.KeyKeeper]. Keys are in the order of their bytes. It
 // goes from key to key by index, over those that hold back or have abandoned messages. Since counts from the end of an
 // abandoned head; of one that waits for a retry, from when it was first due.
-func (o *Outbox) BlockedKeys(ctx context.Context, route string, blockAfterAbandon bool, after string, limit int) (keys []core.BlockedKey, more bool, err error) {
-	limit, err = core.CheckBlockedKeys(route, limit)
+func (o *Outbox) BlockedKeys(ctx context.Context, req core.BlockedKeysRequest) (keys []core.BlockedKey, more bool, err error) {
+	req, err = core.CheckBlockedKeys(req)
 	if err != nil {
 		return nil, false, err
 	}
 	for {
 		var found []core.BlockedKey
 		var steps int
-		last := after
+		last := req.After
 		err := o.transact(ctx, "blocked keys", readSQL, func(b *batch) {
-			found, steps, last = nil, 0, after
+			found, steps, last = nil, 0, req.After
 			b.each(func(rows pgx.Rows) error {
 				steps++
 				if rows.RawValues()[1] == nil { // it goes on
 					return rows.Scan(append([]any{&last}, make([]any, len(rows.FieldDescriptions())-1)...)...)
 				}
-				b := core.BlockedKey{Route: route}
+				b := core.BlockedKey{Route: req.Route}
 				var settled int64
 				var err error
 				if b.Head, err = scanStored(rows, o.opts.Source, []any{&b.Key, &b.Cause, &settled}, nil); err != nil {
@@ -80,17 +80,17 @@ func (o *Outbox) BlockedKeys(ctx context.Context, route string, blockAfterAbando
 				}
 				found = append(found, b)
 				return nil
-			}, blockedSQL, route, after, blockAfterAbandon, keySteps)
+			}, blockedSQL, req.Route, req.After, req.BlockAfterAbandon, keySteps)
 		})
 		if err != nil {
 			return nil, false, err
 		}
-		if keys = append(keys, found...); len(keys) > limit {
-			return keys[:limit], true, nil
+		if keys = append(keys, found...); len(keys) > req.Limit {
+			return keys[:req.Limit], true, nil
 		}
 		if steps < keySteps {
 			return keys, false, nil
 		}
-		after = last
+		req.After = last
 	}
 }

@@ -63,7 +63,7 @@ func TestQueryModes(t *testing.T) {
 			if l, err := o.List(t.Context(), core.Filter{}, core.Page{}); err != nil || len(l.Records) != 3 {
 				t.Errorf("%+v, %v", l, err)
 			}
-			if _, _, err := o.BlockedKeys(t.Context(), core.DefaultRoute, true, "", 10); err != nil {
+			if _, _, err := o.BlockedKeys(t.Context(), core.BlockedKeysRequest{Route: core.DefaultRoute, BlockAfterAbandon: true, Limit: 10}); err != nil {
 				t.Error(err)
 			}
 			if _, err := o.Counts(t.Context()); err != nil {

@@ -101,7 +101,7 @@ func (c *crowd) relay(ctx context.Context, o *postgres.Outbox, self outbox.Sessi
 // relay may hold by now. It also redrives.
 func (c *crowd) operator(ctx context.Context, ids []string, actions []core.HeadAction, force bool) {
 	for ctx.Err() == nil {
-		keys, _, err := c.o.BlockedKeys(ctx, core.DefaultRoute, true, "", 5)
+		keys, _, err := c.o.BlockedKeys(ctx, core.BlockedKeysRequest{Route: core.DefaultRoute, BlockAfterAbandon: true, Limit: 5})
 		for i := range keys {
 			if err != nil {
 				break

@@ -29,7 +29,7 @@ func (o *Outbox) UnitOfWork() *core.UnitOfWork[pgx.Tx] { return o.unit }
 // unit is what the outbox's unit of work consists of.
 type unit struct{ *Outbox }
 
-func (u unit) run(ctx context.Context, fn func(tx pgx.Tx) error) error {
+func (u unit) run(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	if err := u.ready(ctx); err != nil {
 		return err
 	}
@@ -40,9 +40,12 @@ func (u unit) run(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	defer conn.Release() // closes it if it is not idle
 	t := &unitTx{savepoint{run: &unitRun{ctx: ctx, conn: conn, queued: &pgx.Batch{}}}}
 	defer func() { _ = t.Rollback(ctx) }() // after a commit it does nothing
-	if err := fn(t); err != nil {
+	if err := fn(ctx, t); err != nil {
 		if failed := t.run.beginError(); failed != nil {
 			return errors.Join(failed, err)
+		}
+		if again(err) && !errors.Is(err, core.ErrRetryTx) {
+			return failure("unit of work", err)
 		}
 		return err
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,7 +30,9 @@ func TestUnitOfWork(t *testing.T) {
 			return o.UnitOfWork(), nil
 		},
 		"BeginFunc": func(o *postgres.Outbox, pool *pgxpool.Pool) (*core.UnitOfWork[pgx.Tx], error) {
-			return core.NewUnitOfWork(o, func(ctx context.Context, fn func(tx pgx.Tx) error) error { return pgx.BeginFunc(ctx, pool, fn) })
+			return core.NewUnitOfWork(o, func(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
+				return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return fn(ctx, tx) })
+			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -375,4 +379,52 @@ func TestUnitOfWorkWakes(t *testing.T) {
 		})
 		return w.cause == core.WakeNotify
 	})
+}
+
+// TestUnitOfWorkConflict: two transactions lock two rows in opposite orders. The database ends one of them. Its error
+// says so in the same words on every store, and it may simply be run again.
+//
+// ST-03
+func TestUnitOfWorkConflict(t *testing.T) {
+	t.Parallel()
+	o, pool := newOutbox(t, postgres.Options{})
+	exec(t, pool, "CREATE TABLE shops (id int PRIMARY KEY, n int NOT NULL DEFAULT 0); INSERT INTO shops VALUES (1), (2)")
+	var both, g sync.WaitGroup
+	both.Add(2)
+	var conflicts atomic.Int32
+	unit := o.UnitOfWork()
+	for first := range 2 {
+		g.Go(func() {
+			met := false
+			for {
+				err := unit.Do(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+					for i := range 2 {
+						if _, err := tx.Exec(ctx, "UPDATE shops SET n = n + 1 WHERE id = $1", 1+(first+i)%2); err != nil {
+							return err
+						}
+						if !met {
+							met = true
+							both.Done()
+							both.Wait()
+						}
+					}
+					return unit.Stage(ctx, message())
+				})
+				if !errors.Is(err, core.ErrRetryTx) {
+					if err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				conflicts.Add(1)
+			}
+		})
+	}
+	g.Wait()
+	if n := queryInt(t, pool, "SELECT sum(n) FROM shops"); n != 4 {
+		t.Errorf("the rows count %d", n)
+	}
+	if n := queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox"); n != 2 || conflicts.Load() == 0 {
+		t.Errorf("%d messages after %d conflicts", n, conflicts.Load())
+	}
 }

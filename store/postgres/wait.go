@@ -26,9 +26,9 @@ const (
 	maxWait = 4 * time.Second
 	// asleepMargin is how much longer than until the next poll staging goes on to notify, and half of the pause more.
 	asleepMargin = 10 * time.Millisecond
-	// A relay that gets a record more often than every busyGap, and had some awakeFor ago or less, looks again every nap,
-	// and tells nobody that it sleeps. Under load there is more by then, so that one read takes what many transactions
-	// staged and no commit has to notify: those that do wait for each other's flush to disk.
+	// A relay that gets a record more often than every busyGap, and had some awakeFor ago or less, looks again every
+	// nap, and tells nobody that it sleeps. Under load there is more by then, so that one read takes what many
+	// transactions staged and no commit has to notify: those that do wait for each other's flush to disk.
 	nap      = time.Millisecond
 	awakeFor = 20 * nap
 	busyGap  = 4 * nap
@@ -132,8 +132,9 @@ func (w *waiter) wake() {
 // Wait blocks until there may be something to hand out on routes; see [core.Waiter]. It opens a connection of its own
 // to LISTEN on, with the pool's configuration, and keeps it for the next call; it closes it when ctx ends, as does
 // [Outbox.Close]. While nothing happens it makes two queries a second; under load, for 20 ms after a read that had
-// records, one a millisecond. If LISTEN does not work (it was lost, or there is a pooler that shares connections by transaction), Wait
-// polls, and tries again from time to time; if twice in a row a notification to itself did not arrive, no more.
+// records, one a millisecond. If LISTEN does not work (it was lost, or there is a pooler that shares connections by
+// transaction), Wait polls, and tries again from time to time; if twice in a row a notification to itself did not
+// arrive, no more.
 func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
 	if err := o.ready(ctx); err != nil {
 		return core.WakePoll, err

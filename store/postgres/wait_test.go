@@ -434,8 +434,8 @@ func TestBusyRelayIsNotNotified(t *testing.T) {
 	})
 }
 
-// TestCalmRelayIsNotified: a relay that gets a record now and then sleeps as soon as it has read it, and the next commit
-// wakes it: it does not look a thousand times a second.
+// TestCalmRelayIsNotified: a relay that gets a record now and then sleeps as soon as it has read it, and the next
+// commit wakes it: it does not look a thousand times a second.
 //
 // DB-10
 func TestCalmRelayIsNotified(t *testing.T) {

@@ -253,13 +253,13 @@ func TestCancelNeedsTransaction(t *testing.T) {
 func TestUnitOfWork(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
-	u, err := core.NewUnitOfWork(s, func(ctx context.Context, fn func(tx *sql.Tx) error) error {
+	u, err := core.NewUnitOfWork(s, func(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 		tx, err := s.DB().BeginTx(ctx, nil)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = tx.Rollback() }()
-		if err := fn(tx); err != nil {
+		if err := fn(ctx, tx); err != nil {
 			return err
 		}
 		return tx.Commit()

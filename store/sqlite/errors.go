@@ -56,6 +56,9 @@ func classify(op string, err error) error {
 	}
 	switch kindOf(se.Code()) {
 	case kindOutage:
+		if busy(err) {
+			err = fmt.Errorf("%w (%w)", core.ErrRetryTx, err)
+		}
 		return outage(op, err)
 	case kindMisconfigured:
 		return misconfigured(op, fmt.Errorf("restore the file, or make it and its directory readable and writable for this user (%w)", err))

@@ -26,19 +26,19 @@ const (
 // BlockedKeys lists keys whose head waits; see [core.KeyKeeper]. Keys are in the order of their bytes. It goes from key
 // to key of what waits, is held, or blocks, by index, in one snapshot. Since counts from the end of an abandoned
 // head; of one that waits for a retry, from when it was first due.
-func (s *Store) BlockedKeys(ctx context.Context, route string, blockAfterAbandon bool, after string, limit int) (keys []core.BlockedKey, more bool, err error) {
-	limit, err = core.CheckBlockedKeys(route, limit)
+func (s *Store) BlockedKeys(ctx context.Context, req core.BlockedKeysRequest) (keys []core.BlockedKey, more bool, err error) {
+	req, err = core.CheckBlockedKeys(req)
 	if err != nil {
 		return nil, false, err
 	}
 	err = s.read(ctx, "blocked keys", func(w *work) error {
-		for key := after; len(keys) <= limit; {
+		for key := req.After; len(keys) <= req.Limit; {
 			var next sql.NullString
-			if _, err := w.one(ctx, []any{&next}, nextKeyText, route, key); err != nil || !next.Valid {
+			if _, err := w.one(ctx, []any{&next}, nextKeyText, req.Route, key); err != nil || !next.Valid {
 				return err
 			}
 			key = next.String
-			head, cause, err := w.head(ctx, route, key, blockAfterAbandon)
+			head, cause, err := w.head(ctx, req.Route, key, req.BlockAfterAbandon)
 			if err != nil {
 				return err
 			}
@@ -51,8 +51,8 @@ func (s *Store) BlockedKeys(ctx context.Context, route string, blockAfterAbandon
 	if err != nil {
 		return nil, false, err
 	}
-	if len(keys) > limit {
-		return keys[:limit], true, nil
+	if len(keys) > req.Limit {
+		return keys[:req.Limit], true, nil
 	}
 	return keys, false, nil
 }

@@ -33,7 +33,7 @@ func TestHeads(t *testing.T) {
 		outbox.Retry(get(t, s, self, route, "c"), errNo, 0), outbox.Retry(get(t, s, self, route, "d"), errNo, time.Hour), outbox.Abandon(get(t, s, self, route, "f"), core.ReasonParked, nil))
 	blocked := func(block bool) string {
 		var out strings.Builder
-		keys, more, err := s.BlockedKeys(t.Context(), route, block, "", 10)
+		keys, more, err := s.BlockedKeys(t.Context(), core.BlockedKeysRequest{Route: route, BlockAfterAbandon: block, Limit: 10})
 		if err != nil || more {
 			t.Fatal(err, more)
 		}

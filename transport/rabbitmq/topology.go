@@ -13,16 +13,23 @@ import (
 
 // The topology, with every argument. {exchange} and {queue} include Options.Prefix.
 //
-//	object                    type    arguments
-//	{exchange}                topic   durable
-//	{exchange}.dlx            direct  durable
-//	{exchange}.delay_{d}      fanout  durable; one a distinct delay, shared by all subscriptions
-//	queue {exchange}.delay_{d}  quorum  x-message-ttl={d}, x-dead-letter-exchange="" (the default exchange), x-dead-letter-strategy=at-least-once,
-//	                                  x-overflow=reject-publish, x-delivery-limit=1000000; bound to its exchange
-//	queue {queue}             quorum  x-dead-letter-exchange={exchange}.dlx, x-dead-letter-routing-key={queue}, x-dead-letter-strategy=at-least-once,
-//	                                  x-overflow=reject-publish, x-delivery-limit=1000000, with Subscription.InOrder x-single-active-consumer=true;
-//	                                  bound to {exchange} with the subscription's bindings, and to {exchange}.dlx with {queue}.return
-//	queue {queue}.dlq         quorum  x-overflow=reject-publish, x-delivery-limit=1000000; bound to {exchange}.dlx with {queue}
+//	exchange {exchange}            topic, durable
+//	exchange {exchange}.dlx        direct, durable
+//	exchange {exchange}.delay_{d}  fanout, durable; one a distinct delay, shared by all subscriptions
+//
+//	queue {exchange}.delay_{d}     quorum; bound to its exchange
+//	    x-message-ttl={d}
+//	    x-dead-letter-exchange="" (the default exchange)
+//	    x-dead-letter-strategy=at-least-once, x-overflow=reject-publish, x-delivery-limit=1000000
+//
+//	queue {queue}                  quorum; bound to {exchange} with the subscription's bindings,
+//	                               and to {exchange}.dlx with {queue}.return
+//	    x-dead-letter-exchange={exchange}.dlx, x-dead-letter-routing-key={queue}
+//	    x-dead-letter-strategy=at-least-once, x-overflow=reject-publish, x-delivery-limit=1000000
+//	    x-single-active-consumer=true with Subscription.InOrder
+//
+//	queue {queue}.dlq              quorum; bound to {exchange}.dlx with {queue}
+//	    x-overflow=reject-publish, x-delivery-limit=1000000
 //
 // Classic queues have x-queue-type, x-message-ttl, x-overflow and the dead-letter exchange and key only: the broker
 // takes no more.
