@@ -27,7 +27,7 @@ func withoutBroker(ctx context.Context, env *servers, s scale) ([]row, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.name, r.unit = fmt.Sprintf("drain, 1,000 keys, no broker, %d relays, against one loop of SELECT and DELETE", relays), "msg/s"
+		r.name, r.unit = fmt.Sprintf("drain, 1,000 keys, no broker, relays: %d, against one loop of SELECT and DELETE", relays), "msg/s"
 		r.target = map[int]string{1: "≥ 0.55; CPU ≤ 0.012", 2: "≥ 0.7 of one; CPU ≤ 0.017", 4: "≥ 0.7 of one; CPU ≤ 0.021"}[relays]
 		rows = append(rows, r)
 	}

@@ -122,7 +122,7 @@ func stageConcurrent(ctx context.Context, env *servers, s scale) ([]row, error) 
 	if err != nil {
 		return nil, err
 	}
-	unit.name, unit.unit, unit.target = "commits of 16 producers through the unit of work, relay asleep, against without staging", "commits/s", "≥ 0.65"
+	unit.name, unit.unit, unit.target = "commits of 16 producers through the unit of work, relay asleep, against without staging", "commits/s", "≥ 0.75"
 	down, err := pairs(ctx, s.pairs, none, func(ctx context.Context) (sample, error) { return produce(ctx, env, s, load{stage: true}) })
 	if err != nil {
 		return nil, err
