@@ -465,3 +465,34 @@ func TestNeverCalledUnsent(t *testing.T) { // ST-09
 		}
 	}
 }
+
+// TestHandedBackDuringAGiveUp: a record that is out is handed back while its unit is given up. The call writes a hold
+// for it, whether its answer arrives or not; the hold ends all the same, so that the next owner goes on.
+func TestHandedBackDuringAGiveUp(t *testing.T) { // DB-25
+	t.Parallel()
+	for _, answered := range []bool{true, false} {
+		w := newSmall(t)
+		w.stage("k", "a")
+		w.start(0)
+		it := w.hand(1)[0]
+		able := outbox.Member{Session: 1, Beat: 1, Lease: time.Minute, Serves: []outbox.Serving{{Route: "r", Units: 1}}}
+		_, err := w.st.Meet(t.Context(), outbox.Meeting{Self: able, Join: true})
+		w.must(err)
+		gave := false
+		w.call = func(c *Call) {
+			c.Do(t.Context(), w.st)
+			if c.Name() == "give up" && !gave {
+				gave = true
+				w.d.Conclude(w.now, it, outbox.Release(&it.Record, 0, true))
+				if !answered {
+					c.Lose(errLost)
+				}
+			}
+		}
+		w.d.SetAble("r", false)
+		w.run(800 * time.Millisecond)
+		if st := w.state("a"); !gave || st == nil || st.Holder != 0 {
+			t.Errorf("answered: %t; given up: %t; it is stored as %+v", answered, gave, st)
+		}
+	}
+}

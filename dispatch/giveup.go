@@ -50,6 +50,7 @@ func (d *Dispatcher) giveUp(u *unit) *Call {
 	for _, seq := range sortedSeqs(rt.known) {
 		if it := rt.known[seq]; u.Slots().Has(it.Record.Slot) && it.state == itemOut {
 			out = append(out, it.Record.Ref)
+			it.held = true // whatever becomes of the answer: if it is handed back meanwhile, that must be stored
 		}
 	}
 	owned := outbox.Owned{Unit: u.Unit, Owner: d.session, Term: u.term, Low: d.lowest(rt, u.Slots())}
@@ -70,11 +71,6 @@ func (d *Dispatcher) giveUp(u *unit) *Call {
 		case c.err != nil || !done:
 			d.stay(u)
 		default:
-			for _, ref := range out {
-				if it := rt.known[ref.Seq]; it != nil {
-					it.held = true
-				}
-			}
 			d.drop(rt, u.Slots())
 			d.gaveSome = true
 		}
