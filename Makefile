@@ -17,7 +17,7 @@ help: ## what each command is for
 
 test: servers lint unit ## everything that must pass: servers installed, lint, all tests with -race in every module
 
-servers: ## install PostgreSQL, PgBouncer, RabbitMQ, libfaketime and a C compiler if they are missing (Debian, Ubuntu; root); starts nothing
+servers: ## install the servers of the tests and a C compiler if missing (Debian, Ubuntu; root); starts nothing
 	@scripts/servers
 
 unit: ## all tests with -race, without installing or linting

@@ -113,14 +113,11 @@ func drain(ctx context.Context, env *servers, c drainCase) (sample, error) {
 		}
 		defer db.close(ctx)
 		if c.oldSnapshot {
-			tx, err := db.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+			end, err := holdSnapshot(ctx, db)
 			if err != nil {
 				return s, err
 			}
-			defer tx.Rollback(ctx) //nolint:errcheck // it only looked
-			if _, err := tx.Exec(ctx, `SELECT count(*) FROM business`); err != nil {
-				return s, err
-			}
+			defer end()
 		}
 		if err := stageBacklog(ctx, db, c); err != nil {
 			return s, err

@@ -468,7 +468,7 @@ func TestNeverCalledUnsent(t *testing.T) { // ST-09
 
 // TestHandedBackDuringAGiveUp: a record that is out is handed back while its unit is given up. The call writes a hold
 // for it, whether its answer arrives or not; the hold ends all the same, so that the next owner goes on.
-func TestHandedBackDuringAGiveUp(t *testing.T) { // DB-25
+func TestHandedBackDuringAGiveUp(t *testing.T) { // DB-23
 	t.Parallel()
 	for _, answered := range []bool{true, false} {
 		w := newSmall(t)

@@ -275,9 +275,13 @@ func (d *Dispatcher) Next() time.Time {
 func (d *Dispatcher) Wake(now time.Time, routes ...string) {
 	d.tick(now)
 	d.stirred = d.now
+	pause := min(d.opts.PollMin, duePause)
 	wake := func(rt *route) {
 		rt.readAt, rt.idle = now, 0
 		rt.lookNext(now)
+		if rt.Queue {
+			pause = 0
+		}
 	}
 	for _, name := range routes {
 		if rt := d.byName[name]; rt != nil {
@@ -289,8 +293,8 @@ func (d *Dispatcher) Wake(now time.Time, routes ...string) {
 			wake(rt)
 		}
 	}
-	at := d.dueSent.Add(min(d.opts.PollMin, duePause))
-	if at.Before(now) || d.routes[0].Queue {
+	at := d.dueSent.Add(pause)
+	if at.Before(now) {
 		at = now
 	}
 	d.dueAt = earliest(d.dueAt, at)

@@ -264,7 +264,7 @@ func TestControlOfAUnitThatGoes(t *testing.T) { // OR-04
 
 // TestUnitThatComesWhileAControlRecordGoes: a control record about many records is deleted for all units that the
 // member owns by then. One that came after it was read is read from there on, too.
-func TestUnitThatComesWhileAControlRecordGoes(t *testing.T) { // OR-04
+func TestUnitThatComesWhileAControlRecordGoes(t *testing.T) { // DB-23
 	t.Parallel()
 	w := newSmall(t)
 	w.member(100, 0)

@@ -11,8 +11,8 @@ import (
 const (
 	// keyDepth is how many records of a key may wait in memory; as many are read at once when half of them are gone.
 	keyDepth = 128
-	// queueDepth is how many windows of records may wait behind their keys in memory. Beyond it the front only notes
-	// where a key goes on. From half of it on nothing more is read while half of the window is out or ready: what
+	// queueDepth is how many windows of records may wait behind their keys in memory. Beyond it the front only
+	// notes where a key goes on. From half of it on nothing is read while half of the window is out or ready: what
 	// comes behind could not go sooner.
 	queueDepth = 8
 	// keyReads bounds the keys of one read, and maxLeave those that a range leaves out.

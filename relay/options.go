@@ -50,8 +50,8 @@ type Options struct {
 	Routes []Route
 
 	// BatchSize bounds the records of a route in one read and in one publish; default 500, 1 to 10,000. In per-key
-	// order a publish has half of it, since each key waits until the whole call is over; not if the publisher pipelines
-	// keys. With 1 and a Window of 1 the relay is sequential.
+	// order a publish takes half of it, unless the publisher pipelines keys: a key waits until its call is over. With
+	// 1 and a Window of 1 the relay is sequential.
 	BatchSize int
 	// BatchBytes bounds the bodies of a route in one read; default 16 MiB, negative = unbounded.
 	BatchBytes int64

@@ -61,8 +61,6 @@ func TestHotKey(t *testing.T) {
 
 // TestBacklogOfManyKeysIsReadOnce: what could not be sent sooner waits in the store. Read ahead, most of it would be
 // passed, and read a second time by key.
-//
-// RL-11
 func TestBacklogOfManyKeysIsReadOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -104,9 +104,6 @@ func (e *engine) woken(cause core.WakeCause, err error, names []string, began ti
 	if e.now.Sub(began) >= e.opts.PollMax { // it is the limit: the dispatcher polls by itself
 		return
 	}
-	if cause == core.WakeTimer {
-		names = nil
-	}
 	e.hint(names)
 }
 

@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
@@ -107,17 +106,7 @@ const (
 
 // String returns the name of the kind.
 func (k ControlKind) String() string {
-	switch k {
-	case ControlKey:
-		return "key"
-	case ControlRecord:
-		return "record"
-	case ControlFrom:
-		return "from"
-	case ControlDecide:
-		return "decide"
-	}
-	return fmt.Sprintf("ControlKind(%d)", uint8(k))
+	return nameOf("ControlKind", uint8(k), "key", "record", "from", "decide")
 }
 
 // Control tells the owner of a slot that somebody changed what it remembers. It is written in the transaction of that
@@ -160,17 +149,7 @@ const (
 )
 
 // String returns the name of what was found.
-func (g Grip) String() string {
-	switch g {
-	case Gripped:
-		return "gripped"
-	case Locked:
-		return "locked"
-	case Gone:
-		return "gone"
-	}
-	return fmt.Sprintf("Grip(%d)", uint8(g))
-}
+func (g Grip) String() string { return nameOf("Grip", uint8(g), "gripped", "locked", "gone") }
 
 // Taken is one record of a Take: one for each of Want.Refs, in their order, or what N found, with its record.
 type Taken struct {

@@ -140,15 +140,15 @@ const (
 
 // String returns the name of the obstacle.
 func (o Obstacle) String() string {
-	switch o {
-	case Retrying:
-		return "retrying"
-	case Blocking:
-		return "blocking"
-	case Held:
-		return "held"
+	return nameOf("Obstacle", uint8(o), "retrying", "blocking", "held")
+}
+
+// nameOf returns the name of a value, of which 1 is the first, or its type and number if it has none.
+func nameOf(kind string, v uint8, names ...string) string {
+	if v == 0 || int(v) > len(names) {
+		return fmt.Sprintf("%s(%d)", kind, v)
 	}
-	return fmt.Sprintf("Obstacle(%d)", uint8(o))
+	return names[v-1]
 }
 
 // Waiting is a record that holds its key.

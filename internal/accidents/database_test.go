@@ -44,7 +44,7 @@ WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AN
 	}
 	stop()
 	stopMails()
-	if again := w.allArrive(20 * time.Second); again > 0 {
+	if again := w.allArrive(10 * time.Second); again > 0 {
 		t.Errorf("%d arrived twice", again)
 	}
 	w.unharmed()
@@ -57,12 +57,7 @@ WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AN
 
 // DB-24: an outage of the database is nobody's death.
 func TestDatabaseOutage(t *testing.T) {
-	pg := testenv.OwnPostgres(t, testenv.PostgresOptions{})
-	db, err := pg.CreateDatabase(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := newWorld(t, db.DSN)
+	w, pg, _ := onOwnServer(t, testenv.PostgresOptions{})
 	w.startAll(member{Lease: time.Second, Slow: 5 * time.Millisecond}, "a", "b", "c", "d")
 	stop := w.produce(keys("k", 60), 100*time.Millisecond)
 	for range times(1) {
@@ -85,12 +80,7 @@ func TestDatabaseOutage(t *testing.T) {
 
 // DB-24: the database's clock jumps by an hour, forth and back. Nobody is taken for dead, and all go on.
 func TestDatabaseClockJumps(t *testing.T) {
-	pg := testenv.OwnPostgres(t, testenv.PostgresOptions{Clock: true})
-	db, err := pg.CreateDatabase(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := newWorld(t, db.DSN)
+	w, pg, _ := onOwnServer(t, testenv.PostgresOptions{Clock: true})
 	w.startAll(member{Lease: time.Second, Slow: 5 * time.Millisecond}, "a", "b", "c", "d")
 	stop := w.produce(keys("k", 60), 100*time.Millisecond)
 	began := time.Now()

@@ -13,12 +13,7 @@ import (
 // keeps the relays' connections, so that nothing tells them. Nothing that is committed afterwards is settled by the
 // number of what was lost.
 func TestFailOver(t *testing.T) {
-	pg := testenv.OwnPostgres(t, testenv.PostgresOptions{})
-	db, err := pg.CreateDatabase(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := newWorld(t, db.DSN)
+	w, pg, db := onOwnServer(t, testenv.PostgresOptions{})
 	for range times(1) {
 		pooled := testenv.NewPooler(t, pg, 8).DSN(db.Database)
 		all := w.startAll(member{DSN: pooled, Slow: 200 * time.Millisecond, Batch: 100, Lease: 2 * time.Second}, "a", "b", "c")

@@ -75,6 +75,17 @@ CREATE INDEX ON arrivals (id)`)
 	return w
 }
 
+// onOwnServer makes a world over a database of a server of its own, which may be killed.
+func onOwnServer(tb testing.TB, opts testenv.PostgresOptions) (*world, *testenv.PostgresServer, *testenv.PG) {
+	tb.Helper()
+	pg := testenv.OwnPostgres(tb, opts)
+	db, err := pg.CreateDatabase(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return newWorld(tb, db.DSN), pg, db
+}
+
 func open(tb testing.TB, dsn string) *pgxpool.Pool {
 	tb.Helper()
 	pool, err := connect(tb.Context(), dsn, 16)
@@ -333,7 +344,7 @@ func (w *world) allArrive(limit time.Duration, without ...string) (again int) {
 	return again
 }
 
-// forget notes that the database went back in time: what was staged by now and is gone may arrive all the same.
+// forget is called when the database has gone back in time. Messages that it has lost may still arrive.
 func (w *world) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -49,7 +49,7 @@ func (m *owner) read(from int64, limit int) []outbox.Record {
 	return p.Ranges[0].Records
 }
 
-// ST-02: renewals do not wait for settles, however many there are.
+// TestRenewalsBesideSlowSettles: renewals do not wait for settles, however many there are.
 func TestRenewalsBesideSlowSettles(t *testing.T) {
 	const connections, each = 16, 20
 	w := newWorld(t, testenv.Postgres(t).DSN)
@@ -108,8 +108,9 @@ CREATE TRIGGER slow AFTER DELETE ON waybill.waybill_outbox FOR EACH STATEMENT EX
 	}
 }
 
-// RL-02 DB-02: the answer of a statement is lost, and the statement is carried out five seconds later, when the member
-// has made it again and an operator has put the record back. No attempt counts twice, and no key stays held.
+// TestStatementsCarriedOutLate: the answer of a settle is lost, and the server carries it out five seconds later. By
+// then the member has made it again, and an operator may have put the record back. No attempt counts twice, and no key
+// stays held.
 func TestStatementsCarriedOutLate(t *testing.T) {
 	t.Parallel()
 	const late = 5 * time.Second

@@ -2,9 +2,7 @@ package postgres_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -99,110 +97,4 @@ func TestMembersShareAndTakeOver(t *testing.T) { // DB-24 OR-02 RL-10
 	if len(broker.wrong) > 0 {
 		t.Errorf("%d out of order: %s", len(broker.wrong), broker.wrong[0])
 	}
-}
-
-// BenchmarkDispatch drains an outbox by members of one process, each with a pool of its own, to a publisher that does
-// nothing. It reports the share of what a bare loop of SELECT and DELETE reaches in the same run: go test -run xxx
-// -bench Dispatch -benchtime 200000x.
-func BenchmarkDispatch(b *testing.B) {
-	for _, tc := range []struct{ keys, members int }{{0, 1}, {1000, 1}, {1, 1}, {1000, 2}, {1000, 4}} {
-		b.Run(fmt.Sprintf("keys=%d/members=%d", tc.keys, tc.members), func(b *testing.B) {
-			s, pool := newOutbox(b, postgres.Options{})
-			begin := func() (pgx.Tx, error) { return pool.Begin(b.Context()) }
-			fill(b, s, begin, "raw", b.N, tc.keys)
-			fill(b, s, begin, "r", b.N, tc.keys)
-			exec(b, pool, "ANALYZE")
-			raw := selectAndDelete(b, pool, b.N)
-			broker := newArrivals(b.N)
-			ctx, stop := context.WithCancel(b.Context())
-			var members sync.WaitGroup
-			b.ResetTimer()
-			began := time.Now()
-			for range tc.members {
-				p := newPump(s, dispatch.Options{Routes: []dispatch.Route{{Name: "r"}}})
-				members.Go(func() { p.run(ctx, nil, 500, 8, broker.take) })
-			}
-			<-broker.all
-			took := time.Since(began)
-			stop()
-			members.Wait()
-			b.StopTimer()
-			b.ReportMetric(float64(b.N)/took.Seconds(), "records/s")
-			b.ReportMetric(raw.Seconds()/took.Seconds(), "of-raw")
-		})
-	}
-}
-
-// selectAndDelete drains route raw by hand: 500 rows a transaction.
-func selectAndDelete(b *testing.B, pool interface {
-	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
-}, n int,
-) time.Duration {
-	b.Helper()
-	began := time.Now()
-	var last int64
-	for done := 0; done < n; {
-		err := pgx.BeginTxFunc(b.Context(), pool, pgx.TxOptions{}, func(tx pgx.Tx) error {
-			rows, err := tx.Query(b.Context(), `SELECT seq, id, topic, key, type, source, content_type, occurred_at, body FROM waybill.waybill_outbox
-				WHERE route = 'raw' AND seq > $1 ORDER BY seq LIMIT 500`, last)
-			if err != nil {
-				return err
-			}
-			var seq int64
-			var id, topic, key, kind, source, contentType string
-			var at time.Time
-			var body []byte
-			first := last
-			_, err = pgx.ForEachRow(rows, []any{&seq, &id, &topic, &key, &kind, &source, &contentType, &at, &body}, func() error {
-				done++
-				last = seq
-				return nil
-			})
-			if err := errors.Join(err, rows.Err()); err != nil {
-				return err
-			}
-			_, err = tx.Exec(b.Context(), "DELETE FROM waybill.waybill_outbox WHERE route = 'raw' AND seq > $1 AND seq <= $2", first, last)
-			return err
-		})
-		if err != nil {
-			b.Fatal(err)
-		}
-	}
-	return time.Since(began)
-}
-
-// BenchmarkHotKey has b.N records of one key in front of a tenth as many of others, and a publisher that takes a
-// millisecond. It reports when the others were out.
-func BenchmarkHotKey(b *testing.B) {
-	s, pool := newOutbox(b, postgres.Options{})
-	begin := func() (pgx.Tx, error) { return pool.Begin(b.Context()) }
-	others := max(b.N/15, 2) // one in 1,000 of them has the hot key
-	fill(b, s, begin, "r", b.N, 1)
-	fill(b, s, begin, "r", others, 1000)
-	var hot, rest atomic.Int64
-	out := make(chan struct{})
-	ctx, stop := context.WithCancel(b.Context())
-	defer stop()
-	p := newPump(s, dispatch.Options{Routes: []dispatch.Route{{Name: "r"}}})
-	var members sync.WaitGroup
-	b.ResetTimer()
-	began := time.Now()
-	members.Go(func() {
-		p.run(ctx, nil, 500, 8, func(items []*dispatch.Item) {
-			<-time.After(time.Millisecond)
-			for _, it := range items {
-				if it.Record.Envelope.Key == "k"+strconv.Itoa(0) {
-					hot.Add(1)
-				} else if rest.Add(1) == int64(others-(others+999)/1000) {
-					close(out)
-				}
-			}
-		})
-	})
-	<-out
-	took := time.Since(began)
-	b.ReportMetric(took.Seconds(), "s-until-others-are-out")
-	b.ReportMetric(float64(hot.Load())/took.Seconds(), "hot/s")
-	stop()
-	members.Wait()
 }

@@ -383,8 +383,6 @@ func TestUnitOfWorkWakes(t *testing.T) {
 
 // TestUnitOfWorkConflict: two transactions lock two rows in opposite orders. The database ends one of them. Its error
 // says so in the same words on every store, and it may simply be run again.
-//
-// ST-03
 func TestUnitOfWorkConflict(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})

@@ -26,8 +26,8 @@ const (
 	maxWait = 4 * time.Second
 	// asleepMargin is how much longer than until the next poll staging goes on to notify, and half of the pause more.
 	asleepMargin = 10 * time.Millisecond
-	// A relay that gets a record more often than every busyGap, and had some awakeFor ago or less, looks again every
-	// nap, and tells nobody that it sleeps. Under load there is more by then, so that one read takes what many
+	// A relay that gets a record more often than every busyGap, and had one awakeFor ago or less, looks again
+	// every nap, and tells nobody that it sleeps. Under load there is more by then, so that one read takes what many
 	// transactions staged and no commit has to notify: those that do wait for each other's flush to disk.
 	nap      = time.Millisecond
 	awakeFor = 20 * nap

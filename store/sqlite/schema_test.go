@@ -423,3 +423,22 @@ func TestFirstUseInATransaction(t *testing.T) {
 		}
 	}
 }
+
+// TestLockedIsToBeRunAgain: a transaction that meets the lock of another one is to be run again.
+func TestLockedIsToBeRunAgain(t *testing.T) {
+	t.Parallel()
+	file := "file:" + filepath.Join(t.TempDir(), "locked.db")
+	var errs []error
+	for range 2 {
+		db, err := sql.Open("sqlite", file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		_, err = db.ExecContext(t.Context(), "BEGIN IMMEDIATE")
+		errs = append(errs, err)
+	}
+	if err := classify("test", errs[1]); errs[0] != nil || !errors.Is(err, core.ErrRetryTx) || core.ClassOf(err) != core.ClassOutage {
+		t.Errorf("%v, then %v", errs[0], err)
+	}
+}
