@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -50,7 +50,7 @@ func inboxBatchLoop(ctx context.Context, env *servers, db *database, done func()
 	if err != nil {
 		return err
 	}
-	topic := core.NewTopic("bench.topic", core.Bytes(""))
+	topic := waybill.NewTopic("bench.topic", waybill.Bytes(""))
 	h := inbox.BatchHandler(box, topic, func(ctx context.Context, tx pgx.Tx, items []inbox.Item[[]byte]) error {
 		ids := make([]string, len(items))
 		for i := range items {
@@ -60,7 +60,7 @@ func inboxBatchLoop(ctx context.Context, env *servers, db *database, done func()
 		return err
 	}, inbox.BatchOptions{Size: batchSize, Wait: batchWait})
 	batch := h.Batch
-	h.Batch = func(ctx context.Context, ds []*core.Delivery) ([]core.HandlerStatus, error) {
+	h.Batch = func(ctx context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
 		statuses, err := batch(ctx, ds)
 		for range statuses {
 			done()
@@ -68,14 +68,14 @@ func inboxBatchLoop(ctx context.Context, env *servers, db *database, done func()
 		return statuses, err
 	}
 	single := h.Handle // for a message that comes alone
-	h.Handle = func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+	h.Handle = func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 		status, err := single(ctx, d)
 		if err == nil {
 			done()
 		}
 		return status, err
 	}
-	if err := c.Handle(core.Subscription{Queue: "bench.consume", Bindings: []string{"#"}, Concurrency: batchWorkers}, h); err != nil {
+	if err := c.Handle(waybill.Subscription{Queue: "bench.consume", Bindings: []string{"#"}, Concurrency: batchWorkers}, h); err != nil {
 		return err
 	}
 	return c.Run(ctx)

@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
@@ -45,7 +46,7 @@ func consumed(ctx context.Context, env *servers, n int, loop func(context.Contex
 		return s, err
 	}
 	defer bus.Close(ctx) //nolint:errcheck // done with it
-	in, err := bus.Subscribe(ctx, core.Subscription{Queue: queue, Bindings: []string{"#"}, Prefetch: 1})
+	in, err := bus.Subscribe(ctx, waybill.Subscription{Queue: queue, Bindings: []string{"#"}, Prefetch: 1})
 	if err != nil {
 		return s, err
 	}
@@ -61,7 +62,7 @@ func consumed(ctx context.Context, env *servers, n int, loop func(context.Contex
 		if err != nil {
 			return s, err
 		}
-		batch := make([]core.Envelope, len(rows))
+		batch := make([]waybill.Envelope, len(rows))
 		for i := range rows {
 			batch[i] = rows[i].Envelope
 		}
@@ -118,8 +119,8 @@ func inboxLoop(ctx context.Context, env *servers, db *database, done func()) err
 		return err
 	}
 	defer bus.Close(context.WithoutCancel(ctx)) //nolint:errcheck // done with it
-	count := func(next core.HandleFunc) core.HandleFunc {
-		return func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+	count := func(next waybill.HandleFunc) waybill.HandleFunc {
+		return func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 			status, err := next(ctx, d)
 			if err == nil {
 				done()
@@ -127,12 +128,12 @@ func inboxLoop(ctx context.Context, env *servers, db *database, done func()) err
 			return status, err
 		}
 	}
-	c, err := consumer.New(bus, consumer.Options{Middleware: []core.Middleware{count}})
+	c, err := consumer.New(bus, consumer.Options{Middleware: []waybill.Middleware{count}})
 	if err != nil {
 		return err
 	}
-	topic := core.NewTopic("bench.topic", core.Bytes(""))
-	err = c.Handle(core.Subscription{Queue: "bench.consume", Bindings: []string{"#"}, Concurrency: handlers, Prefetch: prefetch},
+	topic := waybill.NewTopic("bench.topic", waybill.Bytes(""))
+	err = c.Handle(waybill.Subscription{Queue: "bench.consume", Bindings: []string{"#"}, Concurrency: handlers, Prefetch: prefetch},
 		inbox.Handler(box, topic, func(ctx context.Context, tx pgx.Tx, _ []byte) error {
 			_, err := tx.Exec(ctx, `INSERT INTO effects (id) VALUES ($1)`, "an effect")
 			return err

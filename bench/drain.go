@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -128,11 +129,11 @@ func drain(ctx context.Context, env *servers, c drainCase) (sample, error) {
 
 func stageBacklog(ctx context.Context, db *database, c drainCase) error {
 	const batch = 1000
-	msgs := make([]core.Message, 0, batch)
+	msgs := make([]waybill.Message, 0, batch)
 	for i := 0; i < c.backlog; i += len(msgs) {
 		msgs = msgs[:0]
 		for j := range min(batch, c.backlog-i) {
-			m := core.RawMessage("bench.topic", "application/octet-stream", make([]byte, c.body))
+			m := waybill.RawMessage("bench.topic", "application/octet-stream", make([]byte, c.body))
 			if c.keys > 0 {
 				m.Key = fmt.Sprintf("%s-%d", cmp.Or(c.prefix, "key"), (i+j)%c.keys)
 				if c.hot && (i+j)%2 == 0 {
@@ -233,7 +234,7 @@ type counted struct {
 	count *counter
 }
 
-func (c *counted) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+func (c *counted) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	res := c.Publisher.Publish(ctx, batch)
 	c.count.add(len(res) - res.Failed())
 	return res

@@ -11,7 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -173,7 +173,7 @@ func directLatency(ctx context.Context, env *servers, s scale) (_ []time.Duratio
 
 func outboxLatency(wake bool) func(context.Context, *servers, scale) ([]time.Duration, error) { //nolint:revive // two kinds
 	return func(ctx context.Context, env *servers, s scale) (_ []time.Duration, err error) {
-		db, err := env.database(ctx, postgres.Options{NotifyOff: wake})
+		db, err := env.database(ctx, postgres.Options{DisableNotify: wake})
 		if err != nil {
 			return nil, err
 		}
@@ -183,7 +183,7 @@ func outboxLatency(wake bool) func(context.Context, *servers, scale) ([]time.Dur
 			return nil, err
 		}
 		defer bus.Close(ctx) //nolint:errcheck // everything has arrived
-		outbox, err := db.open(postgres.Options{NotifyOff: wake})
+		outbox, err := db.open(postgres.Options{DisableNotify: wake})
 		if err != nil {
 			return nil, err
 		}
@@ -200,7 +200,7 @@ func outboxLatency(wake bool) func(context.Context, *servers, scale) ([]time.Dur
 				if err := business(ctx, tx); err != nil {
 					return err
 				}
-				_, err := db.outbox.Stage(ctx, tx, core.RawMessage("bench.topic", "application/octet-stream", body))
+				_, err := db.outbox.Stage(ctx, tx, waybill.RawMessage("bench.topic", "application/octet-stream", body))
 				return err
 			})
 			c.note(c.sent, i, time.Now())

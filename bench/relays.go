@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -147,7 +148,7 @@ type slow struct {
 	out       chan struct{}
 }
 
-func (p *slow) Publish(_ context.Context, batch []core.Envelope) core.Results {
+func (p *slow) Publish(_ context.Context, batch []waybill.Envelope) core.Results {
 	<-time.After(time.Millisecond)
 	for i := range batch {
 		if batch[i].Key == "key-0" {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -84,10 +85,10 @@ func business(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-func messages(n int) []core.Message {
-	msgs := make([]core.Message, n)
+func messages(n int) []waybill.Message {
+	msgs := make([]waybill.Message, n)
 	for i := range msgs {
-		msgs[i] = core.RawMessage("bench.topic", "application/octet-stream", make([]byte, stageBody))
+		msgs[i] = waybill.RawMessage("bench.topic", "application/octet-stream", make([]byte, stageBody))
 	}
 	return msgs
 }
@@ -168,14 +169,14 @@ func (l *load) transaction(ctx context.Context, db *database) error {
 	})
 }
 
-func (l *load) message() core.Message {
+func (l *load) message() waybill.Message {
 	m := messages(1)[0]
 	m.Delay = l.delay
 	return m
 }
 
 func produce(ctx context.Context, env *servers, s scale, l load) (_ sample, err error) {
-	opts := postgres.Options{NotifyOff: l.notifyOff}
+	opts := postgres.Options{DisableNotify: l.notifyOff}
 	db, err := env.database(ctx, opts)
 	if err != nil {
 		return sample{}, err
@@ -222,7 +223,7 @@ func produce(ctx context.Context, env *servers, s scale, l load) (_ sample, err 
 // nowhere confirms everything at once.
 type nowhere struct{}
 
-func (nowhere) Publish(_ context.Context, batch []core.Envelope) core.Results {
+func (nowhere) Publish(_ context.Context, batch []waybill.Envelope) core.Results {
 	return make(core.Results, len(batch))
 }
 

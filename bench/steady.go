@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -24,7 +25,7 @@ type noting struct {
 	n chan int // gets the size of each batch of ballast
 }
 
-func (p *noting) Publish(_ context.Context, batch []core.Envelope) core.Results {
+func (p *noting) Publish(_ context.Context, batch []waybill.Envelope) core.Results {
 	now, ballast := time.Now(), 0
 	for i := range batch {
 		if len(batch[i].Body) < 8 {
@@ -163,9 +164,9 @@ func holdSnapshot(ctx context.Context, db *database) (end func(), err error) {
 func pass(ctx context.Context, db *database, to *noting, n int) error {
 	const batch = 500
 	for done := 0; done < n; done += batch {
-		msgs := make([]core.Message, min(batch, n-done))
+		msgs := make([]waybill.Message, min(batch, n-done))
 		for i := range msgs {
-			msgs[i] = core.RawMessage("bench.topic", "application/octet-stream", make([]byte, 1))
+			msgs[i] = waybill.RawMessage("bench.topic", "application/octet-stream", make([]byte, 1))
 		}
 		if err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error { _, err := db.outbox.Stage(ctx, tx, msgs...); return err }); err != nil {
 			return err
@@ -185,7 +186,7 @@ func pass(ctx context.Context, db *database, to *noting, n int) error {
 }
 
 func stageKeyed(ctx context.Context, db *database, tx pgx.Tx, key string, body []byte) error {
-	m := core.RawMessage("bench.topic", "application/octet-stream", body)
+	m := waybill.RawMessage("bench.topic", "application/octet-stream", body)
 	m.Key = key
 	_, err := db.outbox.Stage(ctx, tx, m)
 	return err

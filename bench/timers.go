@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/postgres"
 	"github.com/waybill-go/waybill/transport/table"
 )
@@ -110,16 +110,16 @@ func tableTimers(ctx context.Context, env *servers, n int) (_ []time.Duration, e
 		return nil, err
 	}
 	p := newPunctual(n, time.Now().Add(time.Second).Truncate(time.Microsecond))
-	err = c.Handle(core.Subscription{Queue: "timers"}, core.Handler{Name: "timer", Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+	err = c.Handle(waybill.Subscription{Queue: "timers"}, waybill.Handler{Name: "timer", Handle: func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 		return 0, p.fired(int(binary.BigEndian.Uint64(d.Envelope.Body)))
 	}})
 	if err != nil {
 		return nil, err
 	}
-	msgs := make([]core.Message, n)
+	msgs := make([]waybill.Message, n)
 	for i := range msgs {
 		body := binary.BigEndian.AppendUint64(nil, uint64(i))
-		msgs[i] = core.RawMessage("timer", "application/octet-stream", body, core.Routes("timers"), core.DeliverAt(p.due(i)))
+		msgs[i] = waybill.RawMessage("timer", "application/octet-stream", body, waybill.Routes("timers"), waybill.DeliverAt(p.due(i)))
 	}
 	tx, err := db.pool.Begin(ctx)
 	if err != nil {

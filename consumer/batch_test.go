@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
@@ -28,10 +29,10 @@ type batches struct {
 	alone seen[string]
 }
 
-func (b *batches) handler(size int, fail func(ids []string) error, one func(d *core.Delivery) error) core.Handler {
-	return core.Handler{
+func (b *batches) handler(size int, fail func(ids []string) error, one func(d *waybill.Delivery) error) waybill.Handler {
+	return waybill.Handler{
 		Name: topic.Name(), BatchSize: size,
-		Batch: func(_ context.Context, ds []*core.Delivery) ([]core.HandlerStatus, error) {
+		Batch: func(_ context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
 			ids := make([]string, len(ds))
 			for i, d := range ds {
 				ids[i] = d.Envelope.ID
@@ -42,14 +43,14 @@ func (b *batches) handler(size int, fail func(ids []string) error, one func(d *c
 					return nil, err
 				}
 			}
-			return make([]core.HandlerStatus, len(ds)), nil
+			return make([]waybill.HandlerStatus, len(ds)), nil
 		},
-		Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+		Handle: func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 			b.alone.add(d.Envelope.ID)
 			if one == nil {
-				return core.HandlerProcessed, nil
+				return waybill.HandlerProcessed, nil
 			}
-			return core.HandlerProcessed, one(d)
+			return waybill.HandlerProcessed, one(d)
 		},
 	}
 }
@@ -71,7 +72,7 @@ func TestBatches(t *testing.T) {
 		b.settle = func([]core.Ack) error { settles++; return nil }
 		var got batches
 		b.publish(t, 25)
-		stop := start(t, b, consumer.Options{Concurrency: 1}, core.Subscription{}, got.handler(10, nil, nil))
+		stop := start(t, b, consumer.Options{Concurrency: 1}, waybill.Subscription{}, got.handler(10, nil, nil))
 		settle()
 		want := [][]string{idsFrom(1, 10), idsFrom(11, 10), idsFrom(21, 5)}
 		if diff := cmp.Diff(want, got.all()); diff != "" || got.alone.all() != nil {
@@ -91,7 +92,7 @@ func TestBatchesOfSeveralHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		var got batches
-		other := core.Handler{Name: "other", Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+		other := waybill.Handler{Name: "other", Handle: func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 			got.alone.add(d.Envelope.ID)
 			return 0, nil
 		}}
@@ -101,7 +102,7 @@ func TestBatchesOfSeveralHandlers(t *testing.T) {
 		}
 		es[4].Topic, es[4].Type = "other", "other" // id-5, before id-7 of the same key
 		b.send(t, es...)
-		stop := start(t, b, consumer.Options{Concurrency: 1}, core.Subscription{}, got.handler(10, nil, nil), other)
+		stop := start(t, b, consumer.Options{Concurrency: 1}, waybill.Subscription{}, got.handler(10, nil, nil), other)
 		settle()
 		stop()
 		want := [][]string{{"id-1", "id-2", "id-3", "id-4", "id-6", "id-8"}}
@@ -123,14 +124,14 @@ func TestBatchWait(t *testing.T) {
 		var got batches
 		h := got.handler(5, nil, nil)
 		h.BatchWait = time.Second
-		other := core.Handler{Name: "other", Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+		other := waybill.Handler{Name: "other", Handle: func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 			got.alone.add(d.Envelope.ID)
 			return 0, nil
 		}}
-		stop := start(t, b, consumer.Options{Concurrency: 2}, core.Subscription{}, h, other)
+		stop := start(t, b, consumer.Options{Concurrency: 2}, waybill.Subscription{}, h, other)
 		b.publish(t, 3)
 		settle()
-		b.send(t, core.Envelope{ID: "o-1", Topic: "other"})
+		b.send(t, waybill.Envelope{ID: "o-1", Topic: "other"})
 		settle()
 		if len(got.all()) != 0 || !slices.Equal(got.alone.all(), []string{"o-1"}) {
 			t.Errorf("before the wait is over: batches %v, alone %v", got.all(), got.alone.all())
@@ -157,7 +158,7 @@ func TestBatchesKeepKeys(t *testing.T) {
 		var got seen[string]
 		var mu sync.Mutex
 		busy := map[string]bool{}
-		h := core.Handler{Name: topic.Name(), BatchSize: 7, Batch: func(_ context.Context, ds []*core.Delivery) ([]core.HandlerStatus, error) {
+		h := waybill.Handler{Name: topic.Name(), BatchSize: 7, Batch: func(_ context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
 			keys := map[string]bool{}
 			for _, d := range ds {
 				keys[d.Envelope.Key] = true
@@ -177,10 +178,10 @@ func TestBatchesKeepKeys(t *testing.T) {
 				busy[k] = false
 			}
 			mu.Unlock()
-			return make([]core.HandlerStatus, len(ds)), nil
+			return make([]waybill.HandlerStatus, len(ds)), nil
 		}}
-		h.Handle = func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
-			_, err := h.Batch(ctx, []*core.Delivery{d})
+		h.Handle = func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
+			_, err := h.Batch(ctx, []*waybill.Delivery{d})
 			return 0, err
 		}
 		es := messages(200)
@@ -189,7 +190,7 @@ func TestBatchesKeepKeys(t *testing.T) {
 			es[i].Key = fmt.Sprint("k", i*i%11)
 			want[es[i].Key] = append(want[es[i].Key], es[i].ID)
 		}
-		stop := start(t, b, consumer.Options{Concurrency: 3, Prefetch: 60}, core.Subscription{}, h)
+		stop := start(t, b, consumer.Options{Concurrency: 3, Prefetch: 60}, waybill.Subscription{}, h)
 		b.send(t, es...)
 		time.Sleep(time.Minute)
 		stop()
@@ -210,57 +211,57 @@ func TestBatchesKeepKeys(t *testing.T) {
 func TestBatchFallsBack(t *testing.T) {
 	t.Parallel()
 	bad := func(ids []string) bool { return slices.Contains(ids, "id-3") }
-	for name, h := range map[string]func(got *batches) core.Handler{
-		"error": func(got *batches) core.Handler {
+	for name, h := range map[string]func(got *batches) waybill.Handler{
+		"error": func(got *batches) waybill.Handler {
 			return got.handler(10, func(ids []string) error {
 				if bad(ids) {
-					return core.Reject(errBoom)
+					return waybill.Reject(errBoom)
 				}
 				return nil
-			}, func(d *core.Delivery) error {
+			}, func(d *waybill.Delivery) error {
 				if d.Envelope.ID == "id-3" {
-					return core.Reject(errBoom)
+					return waybill.Reject(errBoom)
 				}
 				return nil
 			})
 		},
-		"panic": func(got *batches) core.Handler {
-			return got.handler(10, func(ids []string) error { panic("oh") }, func(d *core.Delivery) error {
+		"panic": func(got *batches) waybill.Handler {
+			return got.handler(10, func(ids []string) error { panic("oh") }, func(d *waybill.Delivery) error {
 				if d.Envelope.ID == "id-3" {
 					panic("oh")
 				}
 				return nil
 			})
 		},
-		"short answer": func(got *batches) core.Handler {
-			h := got.handler(10, nil, func(d *core.Delivery) error {
+		"short answer": func(got *batches) waybill.Handler {
+			h := got.handler(10, nil, func(d *waybill.Delivery) error {
 				if d.Envelope.ID == "id-3" {
-					return core.Reject(errBoom)
+					return waybill.Reject(errBoom)
 				}
 				return nil
 			})
-			h.Batch = func(context.Context, []*core.Delivery) ([]core.HandlerStatus, error) { return nil, nil }
+			h.Batch = func(context.Context, []*waybill.Delivery) ([]waybill.HandlerStatus, error) { return nil, nil }
 			return h
 		},
-		"one left out": func(got *batches) core.Handler {
-			h := got.handler(10, nil, func(*core.Delivery) error { return core.Reject(errBoom) })
-			h.Batch = func(_ context.Context, ds []*core.Delivery) ([]core.HandlerStatus, error) {
-				st := make([]core.HandlerStatus, len(ds))
-				st[2] = core.HandlerLeftOut
+		"one left out": func(got *batches) waybill.Handler {
+			h := got.handler(10, nil, func(*waybill.Delivery) error { return waybill.Reject(errBoom) })
+			h.Batch = func(_ context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
+				st := make([]waybill.HandlerStatus, len(ds))
+				st[2] = waybill.HandlerLeftOut
 				return st, nil
 			}
 			return h
 		},
-		"goexit": func(got *batches) core.Handler {
+		"goexit": func(got *batches) waybill.Handler {
 			var first atomic.Bool
-			h := got.handler(10, nil, func(d *core.Delivery) error {
+			h := got.handler(10, nil, func(d *waybill.Delivery) error {
 				if d.Envelope.ID == "id-3" {
-					return core.Reject(errBoom)
+					return waybill.Reject(errBoom)
 				}
 				return nil
 			})
 			batch := h.Batch
-			h.Batch = func(ctx context.Context, ds []*core.Delivery) ([]core.HandlerStatus, error) {
+			h.Batch = func(ctx context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
 				if first.CompareAndSwap(false, true) {
 					runtime.Goexit()
 				}
@@ -278,7 +279,7 @@ func TestBatchFallsBack(t *testing.T) {
 				b := declared(t)
 				var got batches
 				b.publish(t, 6)
-				stop := start(t, b, consumer.Options{Concurrency: 1, Retry: core.Schedule(time.Second)}, core.Subscription{}, h(&got))
+				stop := start(t, b, consumer.Options{Concurrency: 1, Retry: waybill.RetryDelays(time.Second)}, waybill.Subscription{}, h(&got))
 				time.Sleep(time.Minute)
 				stop()
 				if parked := b.Parked(queue); len(parked) != 1 || parked[0].Envelope.ID != "id-3" {
@@ -300,12 +301,12 @@ func TestBatchOutage(t *testing.T) {
 			until := time.Now().Add(10 * time.Second)
 			down := func() error {
 				if time.Now().Before(until) {
-					return core.Outage(errBoom)
+					return waybill.Outage(errBoom)
 				}
 				return nil
 			}
-			h := got.handler(10, func([]string) error { return down() }, func(*core.Delivery) error { return down() })
-			stop := start(t, b, consumer.Options{Concurrency: 2}, core.Subscription{InOrder: inOrder}, h)
+			h := got.handler(10, func([]string) error { return down() }, func(*waybill.Delivery) error { return down() })
+			stop := start(t, b, consumer.Options{Concurrency: 2}, waybill.Subscription{InOrder: inOrder}, h)
 			es := messages(30)
 			for i := range es {
 				es[i].Key = fmt.Sprint("k", i%3)
@@ -314,7 +315,7 @@ func TestBatchOutage(t *testing.T) {
 			time.Sleep(time.Minute)
 			stop()
 			wantDepth(t, b, memtransport.Depth{})
-			if v := b.verdicts(); v[core.VerdictRetry] != 0 || v[core.VerdictReject] != 0 || (v[core.VerdictGiveBack] != 0) == inOrder {
+			if v := b.verdicts(); v[core.VerdictRetry] != 0 || v[core.VerdictReject] != 0 || (v[core.VerdictRelease] != 0) == inOrder {
 				t.Errorf("in order %t: verdicts %v", inOrder, v)
 			}
 		})
@@ -342,7 +343,7 @@ func TestInboxBatch(t *testing.T) {
 					return errBoom
 				}
 				tx.Put(it.Delivery.Envelope.ID, "done")
-				if _, err := store.Stage(it.Context(ctx), tx, topic.Message(note{}, core.ID("re-"+it.Delivery.Envelope.ID))); err != nil {
+				if _, err := store.Stage(it.Context(ctx), tx, topic.Message(note{}, waybill.ID("re-"+it.Delivery.Envelope.ID))); err != nil {
 					return err
 				}
 			}
@@ -352,7 +353,7 @@ func TestInboxBatch(t *testing.T) {
 		es[29].Body = []byte("{")
 		es = append(es, es[5]) // a duplicate
 		b.send(t, es...)
-		stop := start(t, b, consumer.Options{Concurrency: 1, Retry: core.Schedule()}, core.Subscription{}, h)
+		stop := start(t, b, consumer.Options{Concurrency: 1, Retry: waybill.RetryDelays()}, waybill.Subscription{}, h)
 		settle()
 		stop()
 		want := append([]int{20}, slices.Repeat([]int{1}, 20)...)
@@ -373,7 +374,7 @@ func TestInboxBatch(t *testing.T) {
 			t.Fatalf("%d reactions, want 38", len(reactions))
 		}
 		for _, r := range reactions {
-			if r.Route != core.DefaultRoute || r.State != core.StatePending {
+			if r.Route != waybill.DefaultRoute || r.State != core.StatePending {
 				t.Errorf("%s is %s on route %s", r.Envelope.ID, r.State, r.Route)
 			}
 			if r.Envelope.ID != "re-"+r.Envelope.CausationID {
@@ -389,9 +390,9 @@ func TestStopInFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		var got batches
-		h := got.handler(10, func([]string) error { return errBoom }, func(*core.Delivery) error { time.Sleep(time.Second); return nil })
+		h := got.handler(10, func([]string) error { return errBoom }, func(*waybill.Delivery) error { time.Sleep(time.Second); return nil })
 		b.publish(t, 10)
-		stop := start(t, b, consumer.Options{Concurrency: 1}, core.Subscription{}, h)
+		stop := start(t, b, consumer.Options{Concurrency: 1}, waybill.Subscription{}, h)
 		time.Sleep(2500 * time.Millisecond)
 		stop()
 		if n := len(got.alone.all()); n != 3 {
@@ -409,17 +410,17 @@ func TestBatchOptionsAreChecked(t *testing.T) {
 	h := got.handler(100, nil, nil)
 	h.BatchWait = time.Hour
 	h.MaxRetryTime = time.Minute
-	err := c.Handle(core.Subscription{Queue: queue, Prefetch: 50}, h)
+	err := c.Handle(waybill.Subscription{Queue: queue, Prefetch: 50}, h)
 	for _, want := range []string{"BatchSize 100", "Prefetch, 50", "BatchWait 1h", "add up to 6m11s, more than the 1m0s"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in %v", want, err)
 		}
 	}
-	if !errors.Is(err, core.ErrInvalid) {
+	if !errors.Is(err, waybill.ErrInvalid) {
 		t.Error(err)
 	}
-	endless := &core.Backoff{Attempts: -1, Cap: 30 * time.Second}
-	if err := c.Handle(core.Subscription{Queue: queue, Retry: endless}, core.Handler{Name: "a", Handle: h.Handle, MaxRetryTime: time.Minute}); err != nil {
+	endless := &waybill.Backoff{Attempts: -1, Cap: 30 * time.Second}
+	if err := c.Handle(waybill.Subscription{Queue: queue, Retry: endless}, waybill.Handler{Name: "a", Handle: h.Handle, MaxRetryTime: time.Minute}); err != nil {
 		t.Errorf("an endless policy whose longest delay is within the retention: %v", err)
 	}
 }

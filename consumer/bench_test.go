@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
@@ -16,14 +17,14 @@ import (
 
 // feed delivers n messages and ends ctx when they are settled. It costs next to nothing.
 type feed struct {
-	ds   []core.Delivery
+	ds   []waybill.Delivery
 	next int
 	left atomic.Int64
 	done context.CancelFunc
 }
 
 func newFeed(n, keys int) *feed {
-	f := &feed{ds: make([]core.Delivery, n)}
+	f := &feed{ds: make([]waybill.Delivery, n)}
 	e := topic.Message(note{N: 1}).Envelope
 	e.Type, e.Source = e.Topic, "/notes"
 	for i := range f.ds {
@@ -31,25 +32,25 @@ func newFeed(n, keys int) *feed {
 		if keys > 0 {
 			e.Key = "key-" + strconv.Itoa(i%keys)
 		}
-		f.ds[i] = core.Delivery{Envelope: e, Queue: queue, Attempt: 1}
+		f.ds[i] = waybill.Delivery{Envelope: e, Queue: queue, Attempt: 1}
 	}
 	f.left.Store(int64(n))
 	return f
 }
 
-func (f *feed) Subscribe(context.Context, core.Subscription) (core.Receiver, error) { return f, nil }
+func (f *feed) Subscribe(context.Context, waybill.Subscription) (core.Receiver, error) { return f, nil }
 
 func (*feed) SubscriberTraits() core.SubscriberTraits {
 	return core.SubscriberTraits{RetryLater: true, Parks: true}
 }
 func (*feed) Close(context.Context) error { return nil }
 
-func (f *feed) Receive(ctx context.Context, limit int) ([]*core.Delivery, error) {
+func (f *feed) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	if f.next == len(f.ds) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	ds := make([]*core.Delivery, min(limit, len(f.ds)-f.next))
+	ds := make([]*waybill.Delivery, min(limit, len(f.ds)-f.next))
 	for i := range ds {
 		ds[i] = &f.ds[f.next]
 		f.next++
@@ -64,7 +65,7 @@ func (f *feed) Settle(_ context.Context, acks []core.Ack) core.Results {
 	return make(core.Results, len(acks))
 }
 
-func benchConsumer(b *testing.B, keys int, h core.Handler) {
+func benchConsumer(b *testing.B, keys int, h waybill.Handler) {
 	b.Helper()
 	b.ReportAllocs()
 	f := newFeed(b.N, keys)
@@ -72,7 +73,7 @@ func benchConsumer(b *testing.B, keys int, h core.Handler) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := c.Handle(core.Subscription{Queue: queue}, h); err != nil {
+	if err := c.Handle(waybill.Subscription{Queue: queue}, h); err != nil {
 		b.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(b.Context())
@@ -85,7 +86,7 @@ func benchConsumer(b *testing.B, keys int, h core.Handler) {
 
 // The engine's own cost a message.
 func BenchmarkConsumer(b *testing.B) {
-	h := handle(func(context.Context, *core.Delivery) error { return nil })
+	h := handle(func(context.Context, *waybill.Delivery) error { return nil })
 	b.Run("unkeyed", func(b *testing.B) { benchConsumer(b, 0, h) })
 	b.Run("100 keys", func(b *testing.B) { benchConsumer(b, 100, h) })
 	b.Run("1 key", func(b *testing.B) { benchConsumer(b, 1, h) })
@@ -93,9 +94,9 @@ func BenchmarkConsumer(b *testing.B) {
 
 // The same with batches of 100.
 func BenchmarkConsumerBatch(b *testing.B) {
-	h := handle(func(context.Context, *core.Delivery) error { return nil })
-	h.Batch = func(_ context.Context, ds []*core.Delivery) ([]core.HandlerStatus, error) {
-		return make([]core.HandlerStatus, len(ds)), nil
+	h := handle(func(context.Context, *waybill.Delivery) error { return nil })
+	h.Batch = func(_ context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
+		return make([]waybill.HandlerStatus, len(ds)), nil
 	}
 	b.Run("unkeyed", func(b *testing.B) { benchConsumer(b, 0, h) })
 	b.Run("100 keys", func(b *testing.B) { benchConsumer(b, 100, h) })
@@ -125,7 +126,7 @@ func BenchmarkHandWrittenInbox(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	f.done = cancel
 	b.ResetTimer()
-	work := make(chan *core.Delivery, 200)
+	work := make(chan *waybill.Delivery, 200)
 	var wg sync.WaitGroup
 	for range 10 {
 		wg.Go(func() {

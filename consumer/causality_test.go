@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
@@ -31,7 +32,7 @@ func TestReactionsAreLater(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stop := start(t, b, consumer.Options{Clock: clock, Concurrency: 1}, core.Subscription{}, inbox.Handler(box, topic,
+		stop := start(t, b, consumer.Options{Clock: clock, Concurrency: 1}, waybill.Subscription{}, inbox.Handler(box, topic,
 			func(ctx context.Context, tx *memory.Tx, _ note) error {
 				_, err := store.Stage(ctx, tx, topic.Message(note{}))
 				return err

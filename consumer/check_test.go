@@ -6,8 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/transport/memory"
 )
 
@@ -25,13 +25,13 @@ func TestHandlersAreChecked(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := bus.Publish(t.Context(), []core.Envelope{{ID: "1", Topic: "a"}}).FirstErr(); err != nil {
+				if err := bus.Publish(t.Context(), []waybill.Envelope{{ID: "1", Topic: "a"}}).FirstErr(); err != nil {
 					t.Fatal(err)
 				}
-				missing := &core.Error{Op: "inbox", Class: core.ClassOutage, Err: core.ErrMisconfigured}
+				missing := &waybill.Error{Op: "inbox", Class: waybill.ClassOutage, Err: waybill.ErrMisconfigured}
 				handled := make(chan struct{})
 				broken := true
-				h := core.Handler{Name: "a", Handle: func(context.Context, *core.Delivery) (core.HandlerStatus, error) {
+				h := waybill.Handler{Name: "a", Handle: func(context.Context, *waybill.Delivery) (waybill.HandlerStatus, error) {
 					if broken {
 						broken = false
 						return 0, missing
@@ -46,7 +46,7 @@ func TestHandlersAreChecked(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := c.Handle(core.Subscription{Queue: "q"}, h); err != nil {
+				if err := c.Handle(waybill.Subscription{Queue: "q"}, h); err != nil {
 					t.Fatal(err)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
@@ -54,7 +54,7 @@ func TestHandlersAreChecked(t *testing.T) {
 				ended := make(chan error, 1)
 				go func() { ended <- c.Run(ctx) }()
 				if atStart {
-					if err := <-ended; !errors.Is(err, core.ErrMisconfigured) {
+					if err := <-ended; !errors.Is(err, waybill.ErrMisconfigured) {
 						t.Errorf("Run ended with %v", err)
 					}
 				} else {

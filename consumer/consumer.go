@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // startWait bounds how long subscriptions that could be opened wait for the others before they begin.
@@ -32,16 +34,16 @@ type Consumer struct {
 
 // registration is a subscription with its handlers.
 type registration struct {
-	sub        core.Subscription
-	handlers   map[string]core.Handler // with middleware
+	sub        waybill.Subscription
+	handlers   map[string]waybill.Handler // with middleware
 	checks     []func(context.Context) error
 	background []func(context.Context)
 }
 
 // New returns a consumer of bus, or an error that lists all problems of opts.
 func New(bus core.Subscriber, opts Options) (*Consumer, error) {
-	if core.IsNil(bus) {
-		return nil, core.Invalid("waybill/consumer", "bus: is nil; give a transport")
+	if check.Nil(bus) {
+		return nil, waybill.Invalid("waybill/consumer", "bus: is nil; give a transport")
 	}
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -56,23 +58,23 @@ func New(bus core.Subscriber, opts Options) (*Consumer, error) {
 }
 
 // Handle registers handlers for the messages of one queue. A message reaches the handler whose name is its CloudEvents
-// type, or else the one whose name is its topic, or else that of [core.AnyMessage]. The error lists every problem of
+// type, or else the one whose name is its topic, or else that of [waybill.AnyMessage]. The error lists every problem of
 // sub and handlers, those with the transport included; nothing is registered then. It opens nothing.
-func (c *Consumer) Handle(sub core.Subscription, handlers ...core.Handler) error {
+func (c *Consumer) Handle(sub waybill.Subscription, handlers ...waybill.Handler) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sub = c.opts.complete(sub, handlers)
-	p := check(&sub, handlers, c.tel.traits)
+	p := subscriptionProblems(&sub, handlers, c.tel.traits)
 	if c.running {
 		p = append(p, "Run has been called already; register before")
 	}
 	if sub.Queue != "" && slices.ContainsFunc(c.subs, func(r *registration) bool { return r.sub.Queue == sub.Queue }) {
 		p = append(p, "Queue: it has a subscription already; give all its handlers in one call")
 	}
-	if err := core.Invalid(fmt.Sprintf("waybill/consumer: subscription of queue %q", sub.Queue), p...); err != nil {
+	if err := waybill.Invalid(fmt.Sprintf("waybill/consumer: subscription of queue %q", sub.Queue), p...); err != nil {
 		return err
 	}
-	reg := &registration{sub: sub, handlers: make(map[string]core.Handler, len(handlers))}
+	reg := &registration{sub: sub, handlers: make(map[string]waybill.Handler, len(handlers))}
 	for _, h := range handlers {
 		for _, m := range slices.Backward(c.opts.Middleware) {
 			h.Handle = m(h.Handle)
@@ -105,7 +107,7 @@ func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Coun
 		if c.running {
 			return Counts{}, errors.New("waybill/consumer: Run is running already")
 		}
-		return Counts{}, core.Invalid("waybill/consumer", "nothing to do: register handlers with Handle before Run")
+		return Counts{}, waybill.Invalid("waybill/consumer", "nothing to do: register handlers with Handle before Run")
 	}
 	c.running, c.lastErr = true, nil
 	subs := c.subs

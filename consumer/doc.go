@@ -6,23 +6,23 @@
 //   - A delivery is settled as done only after its handler returned nil. With package inbox that is after the commit.
 //   - Nothing is dropped: what cannot be handled is parked with a reason, what failed comes again, what was not started
 //     at a stop goes back at once.
-//   - A message without a handler is parked, or handled by the one for [core.AnyMessage], or dropped with a warning if
-//     Options.Unknown says so. One that expired, one that the transport marked as unusable, and one that was delivered
-//     [core.Subscription].MaxDeliveries times without an outcome, are parked without running a handler. From half of
-//     that number on a message is a suspect and is handled alone: nothing else of its subscription runs, everything
-//     else is given back first and nothing more is received, so that a message that kills its process cannot spend the
-//     budget of others. A broker that pushes ahead of Receive still counts what it pushed; suspects are therefore
-//     handled in random order.
-//   - A handler's error decides: [core.Reject] parks, [core.RetryAfter] delays, [core.Outage] gives back at no cost and
-//     pauses the subscription, any other (a panic too) is retried by the policy until its attempts are spent. A custom
-//     policy gets the error in hand. One that panics, answers nonsense, does not answer within 5 s, or asks for more
-//     than the transport can hold parks the message. A transport with fixed delays holds one for the next of
-//     [core.Subscription].RetryDelays that is not shorter, or else for the last: the declared delays are those of the
-//     policy before jitter, or the default policy's for a custom one that declares none.
+//   - A message without a handler is parked, or handled by the one for [waybill.AnyMessage], or dropped with a warning
+//     if Options.Unknown says so. One that expired, one that the transport marked as unusable, and one that was
+//     delivered [waybill.Subscription].MaxDeliveries times without an outcome, are parked without running a handler.
+//     From half of that number on a message is a suspect and is handled alone: nothing else of its subscription runs,
+//     everything else is given back first and nothing more is received, so that a message that kills its process cannot
+//     spend the budget of others. A broker that pushes ahead of Receive still counts what it pushed; suspects are
+//     therefore handled in random order.
+//   - A handler's error decides: [waybill.Reject] parks, [waybill.RetryAfter] delays, [waybill.Outage] gives back at no
+//     cost and pauses the subscription, any other (a panic too) is retried by the policy until its attempts are spent.
+//     A custom policy gets the error in hand. One that panics, answers nonsense, does not answer within 5 s, or asks
+//     for more than the transport can hold parks the message. A transport with fixed delays holds one for the next of
+//     [waybill.Subscription].RetryDelays that is not shorter, or else for the last: the declared delays are those of
+//     the policy before jitter, or the default policy's for a custom one that declares none.
 //   - With Options.InProcess a failed handler is first repeated in the process, the inbox's transaction included, each
 //     time through all middleware. The broker sees one attempt.
 //   - A batch handler's batch that fails is handled one by one, through the ordinary path.
-//   - With [core.Subscription].InOrder a message of a key is handled only when the one before it is done or parked,
+//   - With [waybill.Subscription].InOrder a message of a key is handled only when the one before it is done or parked,
 //     also through failures, outages, stops and a take-over by another consumer: a retry waits in place, with its key
 //     behind it and other keys going on, and what goes back goes back in order. A message that was handled may come
 //     again, later ones of its key too: the inbox absorbs it.
@@ -66,6 +66,6 @@
 // A batch has one span, linked to those of its messages, and one entry in the duration histogram; middleware and
 // in-process retries are not for the batch but for its messages one by one.
 //
-// Background functions of handlers ([core.Handler].Background; the inbox's purge is one) run while Run does, each in a
-// goroutine of its own that Run waits for, for 5 s at most.
+// Background functions of handlers ([waybill.Handler].Background; the inbox's purge is one) run while Run does, each in
+// a goroutine of its own that Run waits for, for 5 s at most.
 package consumer

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/store/memory"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
@@ -20,8 +20,8 @@ type Order struct {
 }
 
 var (
-	OrderPlaced    = core.NewTopic("orders.placed", core.JSON[Order]())
-	OrderCancelled = core.NewTopic("orders.cancelled", core.JSON[Order]())
+	OrderPlaced    = waybill.NewTopic("orders.placed", waybill.JSON[Order]())
+	OrderCancelled = waybill.NewTopic("orders.cancelled", waybill.JSON[Order]())
 )
 
 // Two topics on one queue, each with its typed handler and an effect that happens once.
@@ -43,7 +43,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	err = c.Handle(core.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}},
+	err = c.Handle(waybill.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}},
 		inbox.Handler(billing, OrderPlaced, func(_ context.Context, tx *memory.Tx, o Order) error {
 			tx.Put("invoice/"+o.ID, strconv.Itoa(o.Total))
 			fmt.Println("invoice for", o.ID)
@@ -59,9 +59,9 @@ func Example() {
 		panic(err)
 	}
 
-	placed := OrderPlaced.Message(Order{ID: "A-1", Total: 30}, core.ID("m-1")).Envelope
-	cancelled := OrderCancelled.Message(Order{ID: "A-1"}, core.ID("m-2")).Envelope
-	bus.Publish(ctx, []core.Envelope{placed, placed, cancelled}) // the broker delivers the first twice
+	placed := OrderPlaced.Message(Order{ID: "A-1", Total: 30}, waybill.ID("m-1")).Envelope
+	cancelled := OrderCancelled.Message(Order{ID: "A-1"}, waybill.ID("m-2")).Envelope
+	bus.Publish(ctx, []waybill.Envelope{placed, placed, cancelled}) // the broker delivers the first twice
 
 	if err := c.Run(ctx); err != nil { // until ctx ends: map SIGTERM to it with signal.NotifyContext
 		panic(err)
@@ -78,11 +78,11 @@ func Example_errors() {
 	charge := func(ctx context.Context, o Order) error {
 		switch {
 		case o.Total < 0:
-			return core.Reject(fmt.Errorf("order %s has a negative total", o.ID)) // park it: no retry can help
+			return waybill.Reject(fmt.Errorf("order %s has a negative total", o.ID)) // park it: no retry can help
 		case o.Total == 0:
-			return core.RetryAfter(fmt.Errorf("order %s has no total yet", o.ID), 30*time.Second)
+			return waybill.RetryAfter(fmt.Errorf("order %s has no total yet", o.ID), 30*time.Second)
 		case ctx.Err() != nil:
-			return core.Outage(ctx.Err()) // what it needs is down: give it back, pause, probe
+			return waybill.Outage(ctx.Err()) // what it needs is down: give it back, pause, probe
 		case o.Total > 1000:
 			return fmt.Errorf("order %s is too large for one charge", o.ID) // retried by the subscription's policy
 		}
@@ -90,7 +90,7 @@ func Example_errors() {
 	}
 	for _, total := range []int{-1, 0, 2000, 5} {
 		err := charge(context.Background(), Order{ID: "A-1", Total: total})
-		fmt.Println(core.ClassOf(err), err)
+		fmt.Println(waybill.ClassOf(err), err)
 	}
 	// Output:
 	// permanent order A-1 has a negative total
@@ -105,27 +105,27 @@ func ExampleNew() {
 	if err != nil {
 		panic(err)
 	}
-	audit := func(next core.HandleFunc) core.HandleFunc {
-		return func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+	audit := func(next waybill.HandleFunc) waybill.HandleFunc {
+		return func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 			fmt.Println("handling", d.Envelope.ID, "attempt", d.Attempt)
 			return next(ctx, d)
 		}
 	}
-	c, err := consumer.New(bus, consumer.Options{Middleware: []core.Middleware{audit, consumer.Timeout(time.Minute)}})
+	c, err := consumer.New(bus, consumer.Options{Middleware: []waybill.Middleware{audit, consumer.Timeout(time.Minute)}})
 	if err != nil {
 		panic(err)
 	}
-	onlyOutages := &core.Backoff{
-		Kind:   core.BackoffCustom,
+	onlyOutages := &waybill.Backoff{
+		Kind:   waybill.BackoffCustom,
 		Delays: []time.Duration{time.Second, time.Minute}, // what a broker with fixed delays declares
 		Custom: func(attempt int, err error) (time.Duration, bool) {
-			return time.Duration(attempt) * time.Second, core.ClassOf(err) == core.ClassRejected
+			return time.Duration(attempt) * time.Second, waybill.ClassOf(err) == waybill.ClassRejected
 		},
 	}
-	err = c.Handle(core.Subscription{Queue: "mail", Retry: onlyOutages}, core.HandlerFor(OrderPlaced,
+	err = c.Handle(waybill.Subscription{Queue: "mail", Retry: onlyOutages}, waybill.HandlerFor(OrderPlaced,
 		func(context.Context, Order) error { return nil }))
 	fmt.Println(err)
-	fmt.Println(c.Handle(core.Subscription{Queue: "mail"}))
+	fmt.Println(c.Handle(waybill.Subscription{Queue: "mail"}))
 	// Output:
 	// <nil>
 	// waybill/consumer: subscription of queue "mail": handlers: there are none; give at least one; Queue: it has a subscription already; give all its handlers in one call

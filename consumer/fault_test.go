@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
@@ -70,17 +71,17 @@ func (w *world) run(t *testing.T) error {
 	t.Helper()
 	d := &dice{rnd: rand.New(rand.NewPCG(w.seed, 1))}
 	b := declared(t)
-	outage := &core.Error{Op: "test", Class: core.ClassOutage, Err: errBoom}
+	outage := &waybill.Error{Op: "test", Class: waybill.ClassOutage, Err: errBoom}
 	b.receive = func() error {
 		switch {
 		case d.hit(20):
 			return outage
 		case d.hit(20):
-			return core.ErrClosed // everything unsettled comes again
+			return waybill.ErrClosed // everything unsettled comes again
 		}
 		return nil
 	}
-	b.subscribe = func(core.Subscription) error {
+	b.subscribe = func(waybill.Subscription) error {
 		if d.hit(3) {
 			return outage
 		}
@@ -92,7 +93,7 @@ func (w *world) run(t *testing.T) error {
 		}
 		return nil
 	}
-	b.redeliver = func(del *core.Delivery) {
+	b.redeliver = func(del *waybill.Delivery) {
 		if d.hit(10) {
 			del.Redeliveries = 600 // a suspect
 		}
@@ -159,7 +160,7 @@ func (w *world) replica(t *testing.T, b *bus, box *inbox.Inbox[*memory.Tx], d *d
 	busy := map[string]bool{}
 	h := inbox.Handler(box, topic, func(ctx context.Context, tx *memory.Tx, v note) error {
 		key := ""
-		if del, ok := core.DeliveryFrom(ctx); ok {
+		if del, ok := waybill.DeliveryFrom(ctx); ok {
 			key = del.Envelope.Key
 		}
 		if key != "" {
@@ -192,15 +193,15 @@ func (w *world) replica(t *testing.T, b *bus, box *inbox.Inbox[*memory.Tx], d *d
 		case d.hit(10):
 			panic("boom")
 		case d.hit(10):
-			return core.RetryAfter(errBoom, time.Minute)
+			return waybill.RetryAfter(errBoom, time.Minute)
 		case d.hit(15):
-			return core.Outage(errBoom)
+			return waybill.Outage(errBoom)
 		}
 		return nil
 	})
-	o := consumer.Options{Concurrency: 4, MaxDeliveries: -1, Retry: &core.Backoff{Kind: core.BackoffConstant, Attempts: -1}}
+	o := consumer.Options{Concurrency: 4, MaxDeliveries: -1, Retry: &waybill.Backoff{Kind: waybill.BackoffConstant, Attempts: -1}}
 	if w.seed%2 == 0 {
 		o.MaxDeliveries = 1000
 	}
-	return start(t, b, o, core.Subscription{}, h)
+	return start(t, b, o, waybill.Subscription{}, h)
 }

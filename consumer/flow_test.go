@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
@@ -25,19 +26,19 @@ func TestRouting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		var got seen[string]
-		to := func(name string) core.Handler {
-			return core.Handler{Name: name, Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+		to := func(name string) waybill.Handler {
+			return waybill.Handler{Name: name, Handle: func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 				got.add(d.Envelope.ID + " to " + name)
-				return core.HandlerProcessed, nil
+				return waybill.HandlerProcessed, nil
 			}}
 		}
-		stop := start(t, b, consumer.Options{Concurrency: 1}, core.Subscription{}, to("orders.placed"), to("orders.cancelled"), to("com.example.order"))
+		stop := start(t, b, consumer.Options{Concurrency: 1}, waybill.Subscription{}, to("orders.placed"), to("orders.cancelled"), to("com.example.order"))
 		b.send(t,
-			core.Envelope{ID: "1", Topic: "orders.placed", Type: "orders.placed"},
-			core.Envelope{ID: "2", Topic: "orders.cancelled"},
-			core.Envelope{ID: "3", Topic: "orders.placed", Type: "com.example.order"},
-			core.Envelope{ID: "4", Topic: "orders.placed", Type: "unknown"},
-			core.Envelope{ID: "5", Topic: "orders.shipped", Type: "unknown"},
+			waybill.Envelope{ID: "1", Topic: "orders.placed", Type: "orders.placed"},
+			waybill.Envelope{ID: "2", Topic: "orders.cancelled"},
+			waybill.Envelope{ID: "3", Topic: "orders.placed", Type: "com.example.order"},
+			waybill.Envelope{ID: "4", Topic: "orders.placed", Type: "unknown"},
+			waybill.Envelope{ID: "5", Topic: "orders.shipped", Type: "unknown"},
 		)
 		settle()
 		stop()
@@ -45,7 +46,7 @@ func TestRouting(t *testing.T) {
 		if diff := cmp.Diff(want, got.all()); diff != "" {
 			t.Error(diff)
 		}
-		wantParked(t, b, core.ReasonNoHandler, 1)
+		wantParked(t, b, waybill.ReasonNoHandler, 1)
 	})
 }
 
@@ -55,9 +56,9 @@ func TestDeliveryInContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		ran := false
-		stop := start(t, b, consumer.Options{}, core.Subscription{}, core.HandlerFor(topic, func(ctx context.Context, v note) error {
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, waybill.HandlerFor(topic, func(ctx context.Context, v note) error {
 			ran = true
-			d, ok := core.DeliveryFrom(ctx)
+			d, ok := waybill.DeliveryFrom(ctx)
 			if !ok || v.N != 1 {
 				t.Fatalf("value %v, delivery %v", v, ok)
 			}
@@ -67,12 +68,12 @@ func TestDeliveryInContext(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Error(diff)
 			}
-			if s := core.ScopeFrom(ctx); s.CausationID != "id-1" || s.CorrelationID != "c-1" || len(s.Lineage) != 3 {
+			if s := waybill.ScopeFrom(ctx); s.CausationID != "id-1" || s.CorrelationID != "c-1" || len(s.Lineage) != 3 {
 				t.Errorf("scope: %+v", s)
 			}
 			return nil
 		}))
-		es := messages(1, core.Header("h", "v"), core.Tenant("acme"), core.CorrelationID("c-1"))
+		es := messages(1, waybill.Header("h", "v"), waybill.Tenant("acme"), waybill.CorrelationID("c-1"))
 		es[0].Lineage = []string{"a", "b"}
 		b.send(t, es...)
 		settle()
@@ -88,22 +89,22 @@ func TestConcurrency(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		options   consumer.Options
-		sub       core.Subscription
+		sub       waybill.Subscription
 		run, held int
 	}{
-		{consumer.Options{}, core.Subscription{}, 10, 20},
-		{consumer.Options{Concurrency: 3}, core.Subscription{}, 3, 6},
-		{consumer.Options{Concurrency: 3, Prefetch: 30}, core.Subscription{}, 3, 30},
-		{consumer.Options{Concurrency: 3}, core.Subscription{Concurrency: 5}, 5, 10},
-		{consumer.Options{Concurrency: 3}, core.Subscription{Concurrency: 5, Prefetch: 7}, 5, 7},
-		{consumer.Options{}, core.Subscription{Prefetch: 4}, 4, 4},
+		{consumer.Options{}, waybill.Subscription{}, 10, 20},
+		{consumer.Options{Concurrency: 3}, waybill.Subscription{}, 3, 6},
+		{consumer.Options{Concurrency: 3, Prefetch: 30}, waybill.Subscription{}, 3, 30},
+		{consumer.Options{Concurrency: 3}, waybill.Subscription{Concurrency: 5}, 5, 10},
+		{consumer.Options{Concurrency: 3}, waybill.Subscription{Concurrency: 5, Prefetch: 7}, 5, 7},
+		{consumer.Options{}, waybill.Subscription{Prefetch: 4}, 4, 4},
 	}
 	for _, tt := range tests {
 		synctest.Test(t, func(t *testing.T) {
 			b := declared(t)
 			var running atomic.Int32
 			release := make(chan struct{})
-			stop := start(t, b, tt.options, tt.sub, handle(func(context.Context, *core.Delivery) error {
+			stop := start(t, b, tt.options, tt.sub, handle(func(context.Context, *waybill.Delivery) error {
 				running.Add(1)
 				<-release
 				return nil
@@ -135,7 +136,7 @@ func TestLanes(t *testing.T) {
 		var busy [5]atomic.Int32
 		var order [5]seen[int]
 		var most, all atomic.Int32
-		stop := start(t, b, consumer.Options{}, core.Subscription{Prefetch: 60}, handle(func(_ context.Context, d *core.Delivery) error {
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{Prefetch: 60}, handle(func(_ context.Context, d *waybill.Delivery) error {
 			v, err := topic.Decode(&d.Envelope)
 			if err != nil {
 				return err
@@ -148,7 +149,7 @@ func TestLanes(t *testing.T) {
 			defer func() { busy[key].Add(-1); all.Add(-1) }()
 			time.Sleep(time.Second)
 			if v.N == 7 && d.Attempt == 1 {
-				return core.RetryAfter(errBoom, time.Hour)
+				return waybill.RetryAfter(errBoom, time.Hour)
 			}
 			order[key].add(v.N)
 			return nil
@@ -192,8 +193,8 @@ func TestOutagePauses(t *testing.T) {
 		up := begin.Add(10 * time.Minute)
 		var calls seen[time.Duration]
 		var handled atomic.Int32
-		o := consumer.Options{Pause: core.Backoff{Jitter: core.JitterOff}}
-		stop := start(t, b, o, core.Subscription{Retry: core.Schedule(), MaxDeliveries: 3}, handle(func(_ context.Context, d *core.Delivery) error {
+		o := consumer.Options{Pause: waybill.Backoff{Jitter: waybill.JitterNone}}
+		stop := start(t, b, o, waybill.Subscription{Retry: waybill.RetryDelays(), MaxDeliveries: 3}, handle(func(_ context.Context, d *waybill.Delivery) error {
 			if d.Attempt != 1 || d.Redeliveries != 0 {
 				t.Errorf("attempt %d, redelivery %d", d.Attempt, d.Redeliveries)
 			}
@@ -201,7 +202,7 @@ func TestOutagePauses(t *testing.T) {
 				if time.Now().After(begin) {
 					calls.add(time.Since(begin))
 				}
-				return core.Outage(errBoom)
+				return waybill.Outage(errBoom)
 			}
 			handled.Add(1)
 			return nil
@@ -218,7 +219,7 @@ func TestOutagePauses(t *testing.T) {
 			t.Errorf("%d probes: %v", len(got), got)
 		}
 		wantDepth(t, b, memtransport.Depth{Ready: 100})
-		if n := b.verdicts()[core.VerdictGiveBack]; n > 2*20+len(got) {
+		if n := b.verdicts()[core.VerdictRelease]; n > 2*20+len(got) {
 			t.Errorf("%d given back for %d probes", n, len(got))
 		}
 		time.Sleep(2 * time.Minute)
@@ -238,16 +239,16 @@ func TestProbes(t *testing.T) {
 		b := declared(t)
 		begin := time.Now()
 		var calls seen[string]
-		o := consumer.Options{Concurrency: 1, Prefetch: 10, Pause: core.Backoff{Jitter: core.JitterOff}}
-		stop := start(t, b, o, core.Subscription{}, handle(func(_ context.Context, d *core.Delivery) error {
+		o := consumer.Options{Concurrency: 1, Prefetch: 10, Pause: waybill.Backoff{Jitter: waybill.JitterNone}}
+		stop := start(t, b, o, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
 			since := time.Since(begin).Truncate(time.Second)
 			calls.add(d.Envelope.ID + " at " + since.String())
 			time.Sleep(time.Millisecond) // meanwhile the receiver waits for more
 			switch {
 			case since == time.Second && d.Envelope.ID == "id-1":
-				return &core.Error{Class: core.ClassPermanent, Reason: core.ReasonUndecodable, Err: errBoom}
+				return &waybill.Error{Class: waybill.ClassPermanent, Reason: waybill.ReasonUndecodable, Err: errBoom}
 			case since < 5*time.Second:
-				return core.Outage(errBoom)
+				return waybill.Outage(errBoom)
 			}
 			return nil
 		}))
@@ -268,14 +269,14 @@ func TestOutageGivesBackUnstarted(t *testing.T) {
 		b := declared(t)
 		var up atomic.Bool
 		var ran seen[string]
-		o := consumer.Options{Concurrency: 1, Prefetch: 10, Pause: core.Backoff{Jitter: core.JitterOff}}
-		stop := start(t, b, o, core.Subscription{}, handle(func(_ context.Context, d *core.Delivery) error {
+		o := consumer.Options{Concurrency: 1, Prefetch: 10, Pause: waybill.Backoff{Jitter: waybill.JitterNone}}
+		stop := start(t, b, o, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
 			ran.add(d.Envelope.ID)
 			if _, err := topic.Decode(&d.Envelope); err != nil {
 				return err
 			}
 			if !up.Load() {
-				return core.Outage(errBoom)
+				return waybill.Outage(errBoom)
 			}
 			return nil
 		}))
@@ -308,14 +309,14 @@ func TestSuspectsAreHandledAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
-		b.redeliver = func(d *core.Delivery) {
+		b.redeliver = func(d *waybill.Delivery) {
 			if n, _ := strconv.Atoi(strings.TrimPrefix(d.Envelope.ID, "id-")); n%3 == 0 {
 				d.Redeliveries = 10
 			}
 		}
 		b.settle = func([]core.Ack) error { time.Sleep(100 * time.Millisecond); return nil }
 		var running, ran, suspects atomic.Int32
-		stop := start(t, b, consumer.Options{}, core.Subscription{}, handle(func(_ context.Context, d *core.Delivery) error {
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
 			alone := running.Add(1) == 1
 			defer running.Add(-1)
 			ran.Add(1)
@@ -366,7 +367,7 @@ func TestPoisonDoesNotTakeInnocents(t *testing.T) {
 				}
 				return nil
 			}
-			stop := start(t, b, consumer.Options{Concurrency: 4, Prefetch: n, DrainTimeout: -1}, core.Subscription{}, handle(func(ctx context.Context, d *core.Delivery) error {
+			stop := start(t, b, consumer.Options{Concurrency: 4, Prefetch: n, DrainTimeout: -1}, waybill.Subscription{}, handle(func(ctx context.Context, d *waybill.Delivery) error {
 				if dead.Load() {
 					return nil
 				}
@@ -412,7 +413,7 @@ func TestConsumersShare(t *testing.T) {
 		var counts [2]atomic.Int32
 		hold := make(chan struct{})
 		replica := func(i int) func() {
-			return start(t, b, consumer.Options{Concurrency: 2, Prefetch: 10}, core.Subscription{}, handle(func(ctx context.Context, _ *core.Delivery) error {
+			return start(t, b, consumer.Options{Concurrency: 2, Prefetch: 10}, waybill.Subscription{}, handle(func(ctx context.Context, _ *waybill.Delivery) error {
 				if i == 0 {
 					select {
 					case <-hold:

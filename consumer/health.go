@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -32,21 +33,21 @@ func (r *runner) setCondition(down bool, err error) { //nolint:revive // a fact,
 //
 // Live is false if Run ended with an error. Ready is true if the consumer runs and all its subscriptions are open. One
 // that is paused, because something that its handlers need is down, is a degradation.
-func (c *Consumer) Health(_ context.Context) core.Health {
-	h := core.Health{Live: true, Ready: true}
+func (c *Consumer) Health(_ context.Context) waybill.Health {
+	h := waybill.Health{Live: true, Ready: true}
 	c.mu.Lock()
 	running, runners, failed := c.running, c.runners, c.lastErr
 	c.mu.Unlock()
 	switch {
 	case running && runners != nil:
-		h.Add("run", core.HealthOK, "running")
+		h.Add("run", waybill.HealthOK, "running")
 	case running:
-		h.Add("run", core.HealthFailed, "starting")
+		h.Add("run", waybill.HealthFailed, "starting")
 	case failed != nil:
 		h.Live = false
-		h.Add("run", core.HealthFailed, "ended: %s", core.ErrorText(failed))
+		h.Add("run", waybill.HealthFailed, "ended: %s", core.ErrorText(failed))
 	default:
-		h.Add("run", core.HealthFailed, "not running")
+		h.Add("run", waybill.HealthFailed, "not running")
 	}
 	for _, r := range runners {
 		r.health(&h)
@@ -54,22 +55,22 @@ func (c *Consumer) Health(_ context.Context) core.Health {
 	return h
 }
 
-func (r *runner) health(h *core.Health) {
+func (r *runner) health(h *waybill.Health) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	name := "queue " + r.sub.Queue
 	ago := func(t time.Time) time.Duration { return time.Since(t).Round(time.Millisecond) }
 	switch {
 	case r.stopping:
-		h.Add(name, core.HealthFailed, "stopping; %d deliveries held", r.held)
+		h.Add(name, waybill.HealthFailed, "stopping; %d deliveries held", r.held)
 	case r.down:
-		h.Add(name, core.HealthFailed, "the broker cannot be reached for %s: %s", ago(r.since), r.downErr)
+		h.Add(name, waybill.HealthFailed, "the broker cannot be reached for %s: %s", ago(r.since), r.downErr)
 	case !r.opened:
-		h.Add(name, core.HealthFailed, "not subscribed yet")
+		h.Add(name, waybill.HealthFailed, "not subscribed yet")
 	case r.pause.state != open:
-		h.Add(name, core.HealthDegraded, "paused, as something that handlers need is down, %d probes so far; the latest: %s", r.pause.n, r.pause.cause)
+		h.Add(name, waybill.HealthDegraded, "paused, as something that handlers need is down, %d probes so far; the latest: %s", r.pause.n, r.pause.cause)
 	default:
-		h.Add(name, core.HealthOK, "subscribed; %d deliveries held, the latest activity %s ago", r.held, ago(r.active))
+		h.Add(name, waybill.HealthOK, "subscribed; %d deliveries held, the latest activity %s ago", r.held, ago(r.active))
 	}
 }
 

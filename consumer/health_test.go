@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
-	"github.com/waybill-go/waybill/core"
 )
 
 // RL-13: Health before, during and after a run.
@@ -21,7 +21,7 @@ func TestHealth(t *testing.T) {
 		b := declared(t)
 		var brokerDown, handlerDown atomic.Bool
 		outage := func(what string) error {
-			return &core.Error{Op: "test", Class: core.ClassOutage, Err: errors.New(what)}
+			return &waybill.Error{Op: "test", Class: waybill.ClassOutage, Err: errors.New(what)}
 		}
 		b.receive = func() error {
 			if brokerDown.Load() {
@@ -30,7 +30,7 @@ func TestHealth(t *testing.T) {
 			return nil
 		}
 		c := newConsumer(t, b, consumer.Options{})
-		expect := func(live, ready bool, name string, status core.HealthStatus, text string) {
+		expect := func(live, ready bool, name string, status waybill.HealthStatus, text string) {
 			t.Helper()
 			h := c.Health(t.Context())
 			got, ok := h.Check(name)
@@ -38,8 +38,8 @@ func TestHealth(t *testing.T) {
 				t.Errorf("want live %t, ready %t, %s: %s with %q in\n%s", live, ready, name, status, text, h)
 			}
 		}
-		expect(true, false, "run", core.HealthFailed, "not running")
-		err := c.Handle(core.Subscription{Queue: queue}, handle(func(context.Context, *core.Delivery) error {
+		expect(true, false, "run", waybill.HealthFailed, "not running")
+		err := c.Handle(waybill.Subscription{Queue: queue}, handle(func(context.Context, *waybill.Delivery) error {
 			if handlerDown.Load() {
 				return outage("no database")
 			}
@@ -50,35 +50,35 @@ func TestHealth(t *testing.T) {
 		}
 		stop := run(t, c)
 		settle()
-		expect(true, true, "queue "+queue, core.HealthOK, "subscribed; 0 deliveries held")
-		expect(true, true, "run", core.HealthOK, "running")
+		expect(true, true, "queue "+queue, waybill.HealthOK, "subscribed; 0 deliveries held")
+		expect(true, true, "run", waybill.HealthOK, "running")
 
 		handlerDown.Store(true)
 		b.publish(t, 1)
 		settle()
-		expect(true, true, "queue "+queue, core.HealthDegraded, "no database")
+		expect(true, true, "queue "+queue, waybill.HealthDegraded, "no database")
 		handlerDown.Store(false)
 		time.Sleep(time.Minute)
 		settle()
-		expect(true, true, "queue "+queue, core.HealthOK, "subscribed")
+		expect(true, true, "queue "+queue, waybill.HealthOK, "subscribed")
 
 		brokerDown.Store(true)
 		b.publish(t, 1) // so that the receiver asks again
 		time.Sleep(time.Minute)
 		settle()
-		expect(true, false, "queue "+queue, core.HealthFailed, "no broker")
+		expect(true, false, "queue "+queue, waybill.HealthFailed, "no broker")
 		brokerDown.Store(false)
 		time.Sleep(time.Minute)
 		b.publish(t, 1)
 		settle()
-		expect(true, true, "queue "+queue, core.HealthOK, "subscribed")
+		expect(true, true, "queue "+queue, waybill.HealthOK, "subscribed")
 		stop()
-		expect(true, false, "run", core.HealthFailed, "not running")
+		expect(true, false, "run", waybill.HealthFailed, "not running")
 
-		b.subscribe = func(core.Subscription) error { return fmt.Errorf("queue gone: %w", core.ErrMisconfigured) }
+		b.subscribe = func(waybill.Subscription) error { return fmt.Errorf("queue gone: %w", waybill.ErrMisconfigured) }
 		if err := c.Run(t.Context()); err == nil {
 			t.Error("no error")
 		}
-		expect(false, false, "run", core.HealthFailed, "queue gone")
+		expect(false, false, "run", waybill.HealthFailed, "queue gone")
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type note struct{ N int }
 
-var topic = core.NewTopic("note.added", core.JSON[note]())
+var topic = waybill.NewTopic("note.added", waybill.JSON[note]())
 
 var (
 	errBoom = errors.New("boom")
@@ -32,11 +33,11 @@ var (
 type bus struct {
 	*memtransport.Transport
 	traits    func(*core.SubscriberTraits)
-	subscribe func(core.Subscription) error
+	subscribe func(waybill.Subscription) error
 	receive   func() error
 	settle    func([]core.Ack) error
-	redeliver func(*core.Delivery) // changes what is received
-	comeBack  bool                 // what settle failed to settle comes again at once
+	redeliver func(*waybill.Delivery) // changes what is received
+	comeBack  bool                    // what settle failed to settle comes again at once
 
 	mu       sync.Mutex
 	acks     []core.Ack
@@ -62,7 +63,7 @@ func (b *bus) SubscriberTraits() core.SubscriberTraits {
 	return traits
 }
 
-func (b *bus) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+func (b *bus) Subscribe(ctx context.Context, sub waybill.Subscription) (core.Receiver, error) {
 	b.mu.Lock()
 	b.attempts++
 	b.mu.Unlock()
@@ -80,7 +81,7 @@ type receiver struct {
 	b *bus
 }
 
-func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, error) {
+func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	r.b.mu.Lock()
 	r.b.times = append(r.b.times, time.Now())
 	r.b.most = max(r.b.most, limit)
@@ -107,7 +108,7 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 		if err := r.b.settle(acks); err != nil {
 			if r.b.comeBack {
 				for i := range acks {
-					acks[i] = core.AckGiveBack(acks[i].Delivery)
+					acks[i] = core.AckRelease(acks[i].Delivery)
 				}
 				r.Receiver.Settle(ctx, acks)
 			}
@@ -129,13 +130,13 @@ func (b *bus) verdicts() map[core.Verdict]int {
 }
 
 // publish puts messages with the ids id-1, id-2, … into the queues.
-func (b *bus) publish(t *testing.T, n int, opts ...core.MessageOption) {
+func (b *bus) publish(t *testing.T, n int, opts ...waybill.MessageOption) {
 	t.Helper()
 	b.send(t, messages(n, opts...)...)
 }
 
-func messages(n int, opts ...core.MessageOption) []core.Envelope {
-	es := make([]core.Envelope, n)
+func messages(n int, opts ...waybill.MessageOption) []waybill.Envelope {
+	es := make([]waybill.Envelope, n)
 	for i := range es {
 		m := topic.Message(note{N: i + 1}, opts...)
 		es[i] = m.Envelope
@@ -147,7 +148,7 @@ func messages(n int, opts ...core.MessageOption) []core.Envelope {
 	return es
 }
 
-func (b *bus) send(t *testing.T, es ...core.Envelope) {
+func (b *bus) send(t *testing.T, es ...waybill.Envelope) {
 	t.Helper()
 	if err := b.Publish(t.Context(), es).FirstErr(); err != nil {
 		t.Fatal(err)
@@ -178,7 +179,7 @@ func newConsumer(t *testing.T, b core.Subscriber, o consumer.Options) *consumer.
 }
 
 // start runs a consumer of one queue and returns the function that stops it.
-func start(t *testing.T, b core.Subscriber, o consumer.Options, sub core.Subscription, hs ...core.Handler) (stop func()) {
+func start(t *testing.T, b core.Subscriber, o consumer.Options, sub waybill.Subscription, hs ...waybill.Handler) (stop func()) {
 	t.Helper()
 	c := newConsumer(t, b, o)
 	if sub.Queue == "" {
@@ -208,9 +209,9 @@ func run(t *testing.T, c *consumer.Consumer) (stop func()) {
 func settle() { synctest.Wait() }
 
 // handle returns a handler of topic that calls f.
-func handle(f func(ctx context.Context, d *core.Delivery) error) core.Handler {
-	return core.Handler{Name: topic.Name(), Handle: func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
-		return core.HandlerProcessed, f(ctx, d)
+func handle(f func(ctx context.Context, d *waybill.Delivery) error) waybill.Handler {
+	return waybill.Handler{Name: topic.Name(), Handle: func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
+		return waybill.HandlerProcessed, f(ctx, d)
 	}}
 }
 
@@ -239,7 +240,7 @@ func wantDepth(t *testing.T, b *bus, want memtransport.Depth) {
 	}
 }
 
-func wantParked(t *testing.T, b *bus, reason core.Reason, n int) {
+func wantParked(t *testing.T, b *bus, reason waybill.Reason, n int) {
 	t.Helper()
 	parked := b.Parked(queue)
 	if len(parked) != n {

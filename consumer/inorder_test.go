@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
@@ -27,17 +28,17 @@ func TestInOrderRetriesInPlace(t *testing.T) {
 		b := declared(t)
 		var got seen[string]
 		begin := time.Now()
-		h := handle(func(_ context.Context, d *core.Delivery) error {
+		h := handle(func(_ context.Context, d *waybill.Delivery) error {
 			got.add(fmt.Sprintf("%s.%d@%s", d.Envelope.ID, d.Attempt, time.Since(begin)))
 			switch {
 			case d.Envelope.ID == "id-1" && d.Attempt == 1:
-				return core.RetryAfter(errBoom, 3*time.Second)
+				return waybill.RetryAfter(errBoom, 3*time.Second)
 			case d.Envelope.ID == "id-1" && d.Attempt == 2, d.Envelope.ID == "id-5":
 				return errBoom
 			}
 			return nil
 		})
-		stop := start(t, b, consumer.Options{}, core.Subscription{InOrder: true, Retry: core.Schedule(time.Second, 10*time.Second)}, h)
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{InOrder: true, Retry: waybill.RetryDelays(time.Second, 10*time.Second)}, h)
 		es := messages(6)
 		for i := range es {
 			es[i].Key = fmt.Sprint("k", i%2) // id-1, 3, 5 are k0
@@ -56,8 +57,8 @@ func TestInOrderRetriesInPlace(t *testing.T) {
 		if diff := cmp.Diff(want, got.all()); diff != "" {
 			t.Error(diff)
 		}
-		wantParked(t, b, core.ReasonAttempts, 1)
-		if v := b.verdicts(); v[core.VerdictRetry] != 0 || v[core.VerdictGiveBack] != 0 {
+		wantParked(t, b, waybill.ReasonAttempts, 1)
+		if v := b.verdicts(); v[core.VerdictRetry] != 0 || v[core.VerdictRelease] != 0 {
 			t.Errorf("verdicts %v", v)
 		}
 	})
@@ -69,16 +70,16 @@ func TestInOrderGivesBackInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
-		stop := start(t, b, consumer.Options{}, core.Subscription{InOrder: true}, handle(func(context.Context, *core.Delivery) error {
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{InOrder: true}, handle(func(context.Context, *waybill.Delivery) error {
 			time.Sleep(time.Second)
 			return errBoom
 		}))
-		b.publish(t, 3, core.Key("k"))
+		b.publish(t, 3, waybill.Key("k"))
 		settle()
 		stop()
 		var got []string
 		for _, a := range b.acks {
-			got = append(got, fmt.Sprintf("%t %s", a.Verdict == core.VerdictGiveBack, a.Delivery.Envelope.ID))
+			got = append(got, fmt.Sprintf("%t %s", a.Verdict == core.VerdictRelease, a.Delivery.Envelope.ID))
 		}
 		if diff := cmp.Diff([]string{"true id-1", "true id-2", "true id-3"}, got); diff != "" {
 			t.Error(diff)
@@ -93,8 +94,8 @@ func TestInOrderIsRefused(t *testing.T) {
 	b := declared(t)
 	b.traits = func(tr *core.SubscriberTraits) { tr.SingleActive = false }
 	c := newConsumer(t, b, consumer.Options{})
-	err := c.Handle(core.Subscription{Queue: queue, InOrder: true}, handle(func(context.Context, *core.Delivery) error { return nil }))
-	if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "InOrder") {
+	err := c.Handle(waybill.Subscription{Queue: queue, InOrder: true}, handle(func(context.Context, *waybill.Delivery) error { return nil }))
+	if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "InOrder") {
 		t.Error(err)
 	}
 }
@@ -105,14 +106,14 @@ func TestInOrderNeedsNoDelayedDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		b.traits = func(tr *core.SubscriberTraits) { tr.RetryLater = false }
-		stop := start(t, b, consumer.Options{}, core.Subscription{InOrder: true}, handle(func(_ context.Context, d *core.Delivery) error {
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{InOrder: true}, handle(func(_ context.Context, d *waybill.Delivery) error {
 			if d.Attempt == 1 {
 				return errBoom
 			}
 			return nil
 		}))
 		b.publish(t, 3)
-		b.publish(t, 3, core.Key("k"))
+		b.publish(t, 3, waybill.Key("k"))
 		time.Sleep(time.Minute)
 		stop()
 		wantDepth(t, b, memtransport.Depth{})
@@ -152,7 +153,7 @@ func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
 	}
 	nap := func() { time.Sleep(time.Duration(random(50)) * time.Millisecond) }
 	// one decides about d; it moves its key on if d is done or given up.
-	one := func(d *core.Delivery) error {
+	one := func(d *waybill.Delivery) error {
 		nap()
 		mu.Lock()
 		defer mu.Unlock()
@@ -170,10 +171,10 @@ func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
 			last()
 			return errBoom
 		case r == 4:
-			return core.Outage(errBoom)
+			return waybill.Outage(errBoom)
 		case r == 5:
 			next[key] = max(next[key], p+1)
-			return core.Reject(errBoom)
+			return waybill.Reject(errBoom)
 		case r == 6:
 			last()
 			panic("oh")
@@ -181,10 +182,10 @@ func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
 		next[key] = max(next[key], p+1)
 		return nil
 	}
-	h := handle(func(_ context.Context, d *core.Delivery) error { return one(d) })
+	h := handle(func(_ context.Context, d *waybill.Delivery) error { return one(d) })
 	if batch {
 		h.BatchSize = 8
-		h.Batch = func(_ context.Context, ds []*core.Delivery) ([]core.HandlerStatus, error) {
+		h.Batch = func(_ context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
 			nap()
 			mu.Lock()
 			defer mu.Unlock()
@@ -198,26 +199,26 @@ func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
 			}
 			switch r := rng.IntN(8); {
 			case r == 0:
-				return nil, core.Outage(errBoom)
+				return nil, waybill.Outage(errBoom)
 			case r < 4:
 				return nil, errBoom
 			}
 			for key, p := range after {
 				next[key] = max(next[key], p)
 			}
-			return make([]core.HandlerStatus, len(ds)), nil
+			return make([]waybill.HandlerStatus, len(ds)), nil
 		}
 	}
 	for _, e := range es {
 		b.send(t, e)
 	}
-	o := consumer.Options{Concurrency: 3, Prefetch: 12, Retry: core.Schedule(100*time.Millisecond, time.Second, time.Second), Pause: core.Backoff{Cap: 2 * time.Second}}
+	o := consumer.Options{Concurrency: 3, Prefetch: 12, Retry: waybill.RetryDelays(100*time.Millisecond, time.Second, time.Second), Pause: waybill.Backoff{Cap: 2 * time.Second}}
 	for range 6 { // stopped and started again
-		stop := start(t, b, o, core.Subscription{InOrder: true, MaxDeliveries: -1}, h)
+		stop := start(t, b, o, waybill.Subscription{InOrder: true, MaxDeliveries: -1}, h)
 		time.Sleep(time.Duration(random(4000)) * time.Millisecond)
 		stop()
 	}
-	stop := start(t, b, o, core.Subscription{InOrder: true, MaxDeliveries: -1}, h)
+	stop := start(t, b, o, waybill.Subscription{InOrder: true, MaxDeliveries: -1}, h)
 	time.Sleep(10 * time.Minute)
 	stop()
 	if d := b.Depth(queue); d.Ready+d.Held+d.Delayed != 0 {
@@ -234,16 +235,16 @@ func TestInOrderReceivesWhileOthersWait(t *testing.T) {
 		begun := make(chan struct{}, failing)
 		var good sync.WaitGroup
 		good.Add(1)
-		h := handle(func(_ context.Context, d *core.Delivery) error {
+		h := handle(func(_ context.Context, d *waybill.Delivery) error {
 			if d.Envelope.ID == "good" {
 				good.Done()
 				return nil
 			}
 			begun <- struct{}{}
 			time.Sleep(time.Second) // until all of them run
-			return core.RetryAfter(errBoom, time.Hour)
+			return waybill.RetryAfter(errBoom, time.Hour)
 		})
-		stop := start(t, b, consumer.Options{}, core.Subscription{InOrder: true, Concurrency: failing, Prefetch: failing + 1}, h)
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{InOrder: true, Concurrency: failing, Prefetch: failing + 1}, h)
 		begin := time.Now()
 		es := messages(failing + 1)
 		for i := range es {
@@ -271,19 +272,19 @@ func TestInOrderSuspectWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
-		b.redeliver = func(d *core.Delivery) {
+		b.redeliver = func(d *waybill.Delivery) {
 			if d.Envelope.ID == "id-1" {
 				d.Redeliveries = 2
 			}
 		}
 		var good sync.WaitGroup
 		good.Add(1)
-		stop := start(t, b, consumer.Options{}, core.Subscription{InOrder: true, MaxDeliveries: 4}, handle(func(_ context.Context, d *core.Delivery) error {
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{InOrder: true, MaxDeliveries: 4}, handle(func(_ context.Context, d *waybill.Delivery) error {
 			if d.Envelope.ID != "id-1" {
 				good.Done()
 				return nil
 			}
-			return core.RetryAfter(errBoom, time.Hour)
+			return waybill.RetryAfter(errBoom, time.Hour)
 		}))
 		begin := time.Now()
 		es := messages(2)

@@ -7,26 +7,27 @@ import (
 	"sync"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/errtext"
 )
 
 // Timeout returns a middleware that ends the handler's context after d. A handler that fails then is retried by policy,
 // even if it took the end of its context for an outage. A d of zero or less means no limit.
-func Timeout(d time.Duration) core.Middleware {
-	return func(next core.HandleFunc) core.HandleFunc {
+func Timeout(d time.Duration) waybill.Middleware {
+	return func(next waybill.HandleFunc) waybill.HandleFunc {
 		if d <= 0 {
 			return next
 		}
-		return func(ctx context.Context, del *core.Delivery) (core.HandlerStatus, error) {
+		return func(ctx context.Context, del *waybill.Delivery) (waybill.HandlerStatus, error) {
 			limited, cancel := context.WithTimeout(ctx, d)
 			defer cancel()
 			st, err := next(limited, del)
-			if err == nil || ctx.Err() != nil || core.ClassOf(err) == core.ClassPermanent || !errors.Is(limited.Err(), context.DeadlineExceeded) {
+			if err == nil || ctx.Err() != nil || waybill.ClassOf(err) == waybill.ClassPermanent || !errors.Is(limited.Err(), context.DeadlineExceeded) {
 				return st, err
 			}
-			return st, &core.Error{
-				Op: "waybill/consumer: timeout", Class: core.ClassRejected,
-				Err: core.Within(fmt.Sprintf("the handler took longer than %s", d), err),
+			return st, &waybill.Error{
+				Op: "waybill/consumer: timeout", Class: waybill.ClassRejected,
+				Err: errtext.Within(fmt.Sprintf("the handler took longer than %s", d), err),
 			}
 		}
 	}
@@ -36,14 +37,14 @@ func Timeout(d time.Duration) core.Middleware {
 // burst at once (at least 1). The others wait with their place taken; give the rate of a whole service divided by its
 // replicas. When the context ends meanwhile, the message goes back at no cost. Put it outside of Timeout, or its wait
 // counts. A rate of zero or less, or one that is no number, means no limit.
-func Throttle(perSecond float64, burst int) core.Middleware {
+func Throttle(perSecond float64, burst int) waybill.Middleware {
 	var (
 		mu   sync.Mutex
 		free time.Time // when the next may begin, were there no burst
 	)
 	each := float64(time.Second) / perSecond
 	if !(each >= 1) || perSecond <= 0 { // also for NaN
-		return func(next core.HandleFunc) core.HandleFunc { return next }
+		return func(next waybill.HandleFunc) waybill.HandleFunc { return next }
 	}
 	gap := time.Duration(min(each, float64(maxThrottle)))
 	slack := gap * time.Duration(min(max(burst, 1)-1, int(maxThrottle/gap)))
@@ -58,10 +59,10 @@ func Throttle(perSecond float64, burst int) core.Middleware {
 		free = free.Add(gap)
 		return wait
 	}
-	return func(next core.HandleFunc) core.HandleFunc {
-		return func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+	return func(next waybill.HandleFunc) waybill.HandleFunc {
+		return func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 			if wait := reserve(); wait > 0 && !sleep(ctx, wait) {
-				return core.HandlerProcessed, &core.Error{Op: "waybill/consumer: throttle", Class: core.ClassOutage, Err: context.Cause(ctx)}
+				return waybill.HandlerProcessed, &waybill.Error{Op: "waybill/consumer: throttle", Class: waybill.ClassOutage, Err: context.Cause(ctx)}
 			}
 			return next(ctx, d)
 		}

@@ -8,7 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/errtext"
 )
 
 // onceIdle is how long RunOnce waits for more, if Options do not say.
@@ -60,7 +63,7 @@ type troubleError struct {
 }
 
 func (t *troubleError) Error() string {
-	return core.Within("waybill/consumer: queue "+t.queue+": gave up at an outage", t.err).Error()
+	return errtext.Within("waybill/consumer: queue "+t.queue+": gave up at an outage", t.err).Error()
 }
 
 func (t *troubleError) Unwrap() error { return t.err }
@@ -97,9 +100,9 @@ const (
 
 // besides starts what runs beside the subscriptions.
 func (c *Consumer) besides(ctx context.Context, wg *sync.WaitGroup, subs []*registration) {
-	var queues []*core.Subscription
+	var queues []*waybill.Subscription
 	for _, reg := range subs {
-		if !reg.sub.Unparked {
+		if !reg.sub.DropFailed {
 			queues = append(queues, &reg.sub)
 		}
 		for _, fn := range reg.background {
@@ -114,7 +117,7 @@ func (c *Consumer) besides(ctx context.Context, wg *sync.WaitGroup, subs []*regi
 			})
 		}
 	}
-	parked, ok := core.As[core.ParkedQueue](c.bus)
+	parked, ok := core.As[admin.ParkedQueue](c.bus)
 	if !ok || len(queues) == 0 {
 		return
 	}
@@ -127,7 +130,7 @@ func (c *Consumer) besides(ctx context.Context, wg *sync.WaitGroup, subs []*regi
 	})
 }
 
-func (c *Consumer) readParked(ctx context.Context, parked core.ParkedQueue, subs []*core.Subscription) {
+func (c *Consumer) readParked(ctx context.Context, parked admin.ParkedQueue, subs []*waybill.Subscription) {
 	for _, sub := range subs {
 		limited, cancel := context.WithTimeout(ctx, parkedTimeout)
 		n, err := parked.ParkedDepth(limited, sub.Queue)

@@ -11,8 +11,10 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // The defaults of Options.
@@ -28,21 +30,21 @@ const (
 )
 
 // DefaultRetry returns the retry policy of subscriptions that set none: 1 s, 10 s, 1 min, 5 min, then park.
-func DefaultRetry() *core.Backoff {
-	return core.Schedule(time.Second, 10*time.Second, time.Minute, 5*time.Minute)
+func DefaultRetry() *waybill.Backoff {
+	return waybill.RetryDelays(time.Second, 10*time.Second, time.Minute, 5*time.Minute)
 }
 
 // Options configures a [Consumer]. Zero fields mean the default.
 type Options struct {
 	// Retry is the policy of subscriptions that set none; nil means DefaultRetry. An empty schedule parks at once.
-	Retry *core.Backoff
+	Retry *waybill.Backoff
 	// InProcess repeats a failed handler in this process, for subscriptions that do not say: around the inbox, so that
-	// each time is a transaction of its own, and before the broker sees the failure. What [core.Reject],
-	// [core.RetryAfter] or [core.Outage] decided is not repeated. A handler's place is taken while it waits: keep it to
-	// a few short delays; all together at most 1 min. Nil = off.
-	InProcess *core.Backoff
+	// each time is a transaction of its own, and before the broker sees the failure. What [waybill.Reject],
+	// [waybill.RetryAfter] or [waybill.Outage] decided is not repeated. A handler's place is taken while it waits: keep
+	// it to a few short delays; all together at most 1 min. Nil = off.
+	InProcess *waybill.Backoff
 	// Unknown is what becomes of a message that no handler is for; default UnknownPark. A handler with the name
-	// [core.AnyMessage] takes them instead.
+	// [waybill.AnyMessage] takes them instead.
 	Unknown UnknownPolicy
 	// IdleTimeout makes Run return nil when all subscriptions have had nothing to do for as long, for batch jobs. A
 	// subscription that is paused, or cannot reach its broker, is not idle. What waits in the broker for a later retry
@@ -60,9 +62,9 @@ type Options struct {
 	DrainTimeout time.Duration
 	// Pause is the back-off while something is down: between the probes of a paused subscription, and between attempts
 	// to reach the broker. Default 1 s, doubled up to 30 s, with equal jitter. Attempts is ignored: it never gives up.
-	Pause core.Backoff
+	Pause waybill.Backoff
 	// Middleware wraps every handler; the first is outermost. A panic is caught outside of all.
-	Middleware []core.Middleware
+	Middleware []waybill.Middleware
 	// Clock merges the stamps of what is handled, so that messages staged in reaction carry later ones: give the clock
 	// of the outbox. A stamp beyond its drift bound is logged and counted, and changes nothing. Nil = off.
 	Clock *hlc.Clock
@@ -79,7 +81,7 @@ type UnknownPolicy uint8
 
 // The policies.
 const (
-	UnknownPark UnknownPolicy = iota // it is parked with core.ReasonNoHandler
+	UnknownPark UnknownPolicy = iota // it is parked with waybill.ReasonNoHandler
 	UnknownDrop                      // it is settled as done, logged as a warning, and counted as dropped
 )
 
@@ -99,7 +101,7 @@ func (o Options) Validate() error {
 	}
 	p = append(p, checkCounts("", o.Concurrency, o.Prefetch)...)
 	p = append(p, o.Pause.Validate("Pause")...)
-	if o.Pause.Kind == core.BackoffSchedule || o.Pause.Kind == core.BackoffNone || o.Pause.Kind == core.BackoffCustom {
+	if o.Pause.Kind == waybill.BackoffDelays || o.Pause.Kind == waybill.BackoffNone || o.Pause.Kind == waybill.BackoffCustom {
 		bad("Pause.Kind: a pause cannot give up; use exponential, linear or constant")
 	}
 	for i, m := range o.Middleware {
@@ -107,7 +109,7 @@ func (o Options) Validate() error {
 			bad("Middleware[%d]: is nil; leave it out", i)
 		}
 	}
-	return core.Invalid("waybill/consumer: options", p...)
+	return waybill.Invalid("waybill/consumer: options", p...)
 }
 
 func (o Options) withDefaults() Options {
@@ -143,7 +145,7 @@ func orElse[T comparable](v, def T) T {
 }
 
 // checkInProcess returns what is wrong with a policy for retries in the process: it must end soon.
-func checkInProcess(b *core.Backoff) []string {
+func checkInProcess(b *waybill.Backoff) []string {
 	if b == nil {
 		return nil
 	}
@@ -153,8 +155,8 @@ func checkInProcess(b *core.Backoff) []string {
 	}
 	total, ends := totalDelay(b)
 	switch {
-	case b.Kind == core.BackoffCustom:
-		return []string{"InProcess.Kind: a custom policy may never end, and its handler's place is taken meanwhile; use core.Schedule"}
+	case b.Kind == waybill.BackoffCustom:
+		return []string{"InProcess.Kind: a custom policy may never end, and its handler's place is taken meanwhile; use waybill.RetryDelays"}
 	case !ends:
 		return []string{"InProcess.Attempts: without a bound the broker would never see the failure; set a few"}
 	case total > maxInProcess:
@@ -166,9 +168,9 @@ func checkInProcess(b *core.Backoff) []string {
 
 // totalDelay returns the sum of b's delays without jitter, and whether it ends at all; if not, the longest delay: a
 // mark that is made at one attempt must be known at the next.
-func totalDelay(b *core.Backoff) (total time.Duration, ends bool) {
+func totalDelay(b *waybill.Backoff) (total time.Duration, ends bool) {
 	limit := b.MaxAttempts()
-	if limit == 0 || b.Kind == core.BackoffCustom {
+	if limit == 0 || b.Kind == waybill.BackoffCustom {
 		tiers := b.Tiers()
 		if len(tiers) == 0 {
 			return 0, false
@@ -205,7 +207,7 @@ func checkCounts(prefix string, concurrency, prefetch int) []string {
 }
 
 // complete fills sub from the options and from what its handlers ask for.
-func (o *Options) complete(sub core.Subscription, handlers []core.Handler) core.Subscription {
+func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler) waybill.Subscription {
 	sub.Bindings = slices.Clone(sub.Bindings)
 	if sub.Concurrency == 0 {
 		sub.Concurrency = orElse(o.Concurrency, DefaultConcurrency)
@@ -236,7 +238,7 @@ func (o *Options) complete(sub core.Subscription, handlers []core.Handler) core.
 	}
 	if len(sub.RetryDelays) == 0 {
 		sub.RetryDelays = sub.Retry.Tiers()
-		if len(sub.RetryDelays) == 0 && sub.Retry.Kind == core.BackoffCustom {
+		if len(sub.RetryDelays) == 0 && sub.Retry.Kind == waybill.BackoffCustom {
 			sub.RetryDelays = DefaultRetry().Delays // so that a transport with fixed delays has some to round to
 		}
 	} else {
@@ -245,17 +247,17 @@ func (o *Options) complete(sub core.Subscription, handlers []core.Handler) core.
 	return sub
 }
 
-// check returns everything that is wrong with a completed subscription and its handlers.
-func check(sub *core.Subscription, handlers []core.Handler, traits core.SubscriberTraits) []string {
+// subscriptionProblems returns everything that is wrong with a completed subscription and its handlers.
+func subscriptionProblems(sub *waybill.Subscription, handlers []waybill.Handler, traits core.SubscriberTraits) []string {
 	var p []string
 	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
 	if sub.Queue == "" {
 		bad("Queue: is empty; name the queue that all replicas of the service share")
-	} else if s := core.CheckName(sub.Queue); s != "" {
+	} else if s := check.Name(sub.Queue); s != "" {
 		bad("Queue: %s", s)
 	}
 	for i, b := range sub.Bindings {
-		switch s := core.CheckName(b); {
+		switch s := check.Name(b); {
 		case b == "":
 			bad("Bindings[%d]: is empty; name a topic", i)
 		case s != "":
@@ -270,8 +272,8 @@ func check(sub *core.Subscription, handlers []core.Handler, traits core.Subscrib
 	if len(problems) == 0 {
 		p = append(p, checkDelays(sub, traits)...)
 	}
-	if !sub.Unparked && !traits.Parks {
-		bad("Unparked: this transport cannot park what fails for good; set Unparked to drop it, or choose another transport")
+	if !sub.DropFailed && !traits.Parks {
+		bad("DropFailed: this transport cannot park what fails for good; set DropFailed to drop it, or choose another transport")
 	}
 	p = append(p, checkInProcess(sub.InProcess)...)
 	if sub.InOrder && (!traits.SingleActive || !traits.KeyOrder) {
@@ -283,13 +285,13 @@ func check(sub *core.Subscription, handlers []core.Handler, traits core.Subscrib
 // DefaultBatchSize is that of batch handlers that set none, unless a set Prefetch is less.
 const DefaultBatchSize = 100
 
-func batchSize(h *core.Handler) int { return orElse(h.BatchSize, DefaultBatchSize) }
+func batchSize(h *waybill.Handler) int { return orElse(h.BatchSize, DefaultBatchSize) }
 
-func checkDelays(sub *core.Subscription, traits core.SubscriberTraits) []string {
+func checkDelays(sub *waybill.Subscription, traits core.SubscriberTraits) []string {
 	var p []string
 	retries := sub.Retry.MaxAttempts() != 1
 	if retries && !traits.RetryLater && !sub.InOrder {
-		p = append(p, "Retry: this transport cannot deliver again later; use core.Schedule() to park at the first failure, or choose another transport")
+		p = append(p, "Retry: this transport cannot deliver again later; use waybill.RetryDelays() to park at the first failure, or choose another transport")
 	}
 	for i, d := range sub.RetryDelays {
 		switch {
@@ -304,7 +306,7 @@ func checkDelays(sub *core.Subscription, traits core.SubscriberTraits) []string 
 	return p
 }
 
-func checkHandlers(sub *core.Subscription, handlers []core.Handler) []string {
+func checkHandlers(sub *waybill.Subscription, handlers []waybill.Handler) []string {
 	var p []string
 	if len(handlers) == 0 {
 		p = append(p, "handlers: there are none; give at least one")
@@ -312,7 +314,7 @@ func checkHandlers(sub *core.Subscription, handlers []core.Handler) []string {
 	seen := map[string]bool{}
 	for i, h := range handlers {
 		name := h.Name
-		if s := core.CheckTopic(name); s != "" && name != core.AnyMessage {
+		if s := check.Topic(name); s != "" && name != waybill.AnyMessage {
 			p = append(p, fmt.Sprintf("handlers[%d]: the name %s", i, s))
 		} else if seen[name] {
 			p = append(p, fmt.Sprintf("handlers[%d]: %q is handled by an earlier one; a message reaches one handler of a queue", i, name))

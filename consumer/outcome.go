@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -25,18 +26,18 @@ type verdict struct {
 }
 
 // refuse returns what becomes of a delivery that must not reach a handler, or nil.
-func (r *runner) refuse(d *core.Delivery) *verdict {
+func (r *runner) refuse(d *waybill.Delivery) *verdict {
 	e := &d.Envelope
 	switch {
 	case d.Err != nil:
-		return new(park(d, orElse(core.ReasonOf(d.Err), core.ReasonUndecodable), d.Err))
+		return new(park(d, orElse(waybill.ReasonOf(d.Err), waybill.ReasonUndecodable), d.Err))
 	case !e.Expires.IsZero() && e.Expired(time.Now()):
-		return new(park(d, core.ReasonExpired, errors.New("expired at "+e.Expires.UTC().Format(time.RFC3339))))
+		return new(park(d, waybill.ReasonExpired, errors.New("expired at "+e.Expires.UTC().Format(time.RFC3339))))
 	case r.sub.MaxDeliveries > 0 && d.Redeliveries >= r.sub.MaxDeliveries:
-		return new(park(d, core.ReasonDeliveries, fmt.Errorf("delivered %d times before without an outcome; at most %d are allowed: "+
+		return new(park(d, waybill.ReasonDeliveries, fmt.Errorf("delivered %d times before without an outcome; at most %d are allowed: "+
 			"its handler may end the process", d.Redeliveries, r.sub.MaxDeliveries)))
 	case r.find(e) == nil:
-		v := park(d, core.ReasonNoHandler, fmt.Errorf("no handler of queue %q is for type %.100q or topic %.100q: register one, or narrow the bindings", r.sub.Queue, e.Type, e.Topic))
+		v := park(d, waybill.ReasonNoHandler, fmt.Errorf("no handler of queue %q is for type %.100q or topic %.100q: register one, or narrow the bindings", r.sub.Queue, e.Type, e.Topic))
 		if r.c.opts.Unknown == UnknownDrop {
 			v.ack, v.status = core.AckDone(d), statusDropped
 		}
@@ -45,7 +46,7 @@ func (r *runner) refuse(d *core.Delivery) *verdict {
 	return nil
 }
 
-func park(d *core.Delivery, reason core.Reason, err error) verdict {
+func park(d *waybill.Delivery, reason waybill.Reason, err error) verdict {
 	return verdict{ack: core.AckReject(d, reason, err), status: statusParked, err: err}
 }
 
@@ -56,7 +57,7 @@ func (r *runner) process(it *item) verdict {
 	ctx := r.handlerCtx
 	r.merge(it)
 	if e.TraceParent != "" {
-		if sc := e.SpanContext(); sc.IsValid() {
+		if sc := core.SpanContextOf(e); sc.IsValid() {
 			ctx = trace.ContextWithRemoteSpanContext(ctx, sc)
 		}
 	}
@@ -66,7 +67,7 @@ func (r *runner) process(it *item) verdict {
 			attribute.Int("waybill.attempt", d.Attempt))
 	}
 	r.tel.active.Add(ctx, 1, r.tel.plain...)
-	st, err := r.attempts(core.WithDelivery(ctx, d), it)
+	st, err := r.attempts(waybill.WithDelivery(ctx, d), it)
 	r.tel.active.Add(ctx, -1, r.tel.plain...)
 	core.EndSpan(span, err)
 	v := r.decide(d, st, err)
@@ -101,7 +102,7 @@ type panicError struct {
 func (p *panicError) Error() string { return fmt.Sprintf("the handler panicked: %v", p.value) }
 
 // call runs the handler; a panic is an error.
-func call(ctx context.Context, it *item) (st core.HandlerStatus, err error) {
+func call(ctx context.Context, it *item) (st waybill.HandlerStatus, err error) {
 	defer recovered(&err)
 	st, err = it.h.handle(ctx, it.d)
 	probe(err)
@@ -112,7 +113,7 @@ func call(ctx context.Context, it *item) (st core.HandlerStatus, err error) {
 // handler's, does so where that is a failure like any other.
 func probe(err error) {
 	if err != nil {
-		_, _ = err.Error(), core.ClassOf(err)
+		_, _ = err.Error(), waybill.ClassOf(err)
 	}
 }
 
@@ -123,26 +124,26 @@ func recovered(err *error) {
 }
 
 // decide maps a handler's result to what becomes of the delivery.
-func (r *runner) decide(d *core.Delivery, st core.HandlerStatus, err error) verdict {
+func (r *runner) decide(d *waybill.Delivery, st waybill.HandlerStatus, err error) verdict {
 	if err == nil {
 		v := verdict{ack: core.AckDone(d), status: statusSuccess, healthy: true}
-		if st == core.HandlerDuplicate {
+		if st == waybill.HandlerDuplicate {
 			v.status = statusDuplicate
 		}
 		return v
 	}
-	class := core.ClassOf(err)
-	if class == core.ClassPermanent {
-		reason := orElse(core.ReasonOf(err), core.ReasonRejected)
+	class := waybill.ClassOf(err)
+	if class == waybill.ClassPermanent {
+		reason := orElse(waybill.ReasonOf(err), waybill.ReasonRejected)
 		v := park(d, reason, err)
-		v.healthy = reason != core.ReasonUndecodable && reason != core.ReasonNoID // those say nothing about what the handler needs
+		v.healthy = reason != waybill.ReasonUndecodable && reason != waybill.ReasonNoID // those say nothing about what the handler needs
 		return v
 	}
 	if r.handlerCtx.Err() != nil { // cut off by a stop
-		return verdict{ack: core.AckGiveBack(d), status: statusFailed, err: err}
+		return verdict{ack: core.AckRelease(d), status: statusFailed, err: err}
 	}
-	if class == core.ClassOutage {
-		return verdict{ack: core.AckGiveBack(d), status: statusFailed, err: err, outage: true, inPlace: r.sub.InOrder}
+	if class == waybill.ClassOutage {
+		return verdict{ack: core.AckRelease(d), status: statusFailed, err: err, outage: true, inPlace: r.sub.InOrder}
 	}
 	v := r.retry(d, err)
 	v.healthy = true
@@ -150,11 +151,11 @@ func (r *runner) decide(d *core.Delivery, st core.HandlerStatus, err error) verd
 }
 
 // retry asks the policy about a failed attempt.
-func (r *runner) retry(d *core.Delivery, cause error) verdict {
+func (r *runner) retry(d *waybill.Delivery, cause error) verdict {
 	policy, attempt := r.sub.Retry, max(d.Attempt, 1)
 	limit := policy.MaxAttempts()
 	if limit > 0 && attempt >= limit {
-		return park(d, core.ReasonAttempts, cause)
+		return park(d, waybill.ReasonAttempts, cause)
 	}
 	delay, asked := after(cause)
 	longest := r.tel.traits.MaxRetryDelay
@@ -165,16 +166,16 @@ func (r *runner) retry(d *core.Delivery, cause error) verdict {
 	switch {
 	case inPlace && asked:
 	case asked && !r.tel.traits.RetryLater:
-		return park(d, core.ReasonRetryPolicy, fmt.Errorf("this transport cannot deliver again later: %w", cause))
+		return park(d, waybill.ReasonRetryPolicy, fmt.Errorf("this transport cannot deliver again later: %w", cause))
 	case !asked:
 		next, again, err := r.ask(policy, attempt, cause)
 		switch {
 		case err != nil:
-			return park(d, core.ReasonRetryPolicy, fmt.Errorf("%w; the handler had failed: %w", err, cause))
+			return park(d, waybill.ReasonRetryPolicy, fmt.Errorf("%w; the handler had failed: %w", err, cause))
 		case !again:
-			return park(d, core.ReasonRejected, cause)
-		case policy.Kind == core.BackoffCustom && longest > 0 && next > longest:
-			return park(d, core.ReasonRetryPolicy, fmt.Errorf("the retry policy asked for %s, this transport can hold %s; the handler had failed: %w",
+			return park(d, waybill.ReasonRejected, cause)
+		case policy.Kind == waybill.BackoffCustom && longest > 0 && next > longest:
+			return park(d, waybill.ReasonRetryPolicy, fmt.Errorf("the retry policy asked for %s, this transport can hold %s; the handler had failed: %w",
 				next, longest, cause))
 		}
 		delay = next
@@ -189,8 +190,8 @@ func (r *runner) retry(d *core.Delivery, cause error) verdict {
 const policyTimeout = 5 * time.Second
 
 // ask is policy.Next for policies that may not return: then the goroutine they run in is left behind.
-func (r *runner) ask(policy *core.Backoff, attempt int, cause error) (delay time.Duration, again bool, err error) {
-	if policy.Kind != core.BackoffCustom {
+func (r *runner) ask(policy *waybill.Backoff, attempt int, cause error) (delay time.Duration, again bool, err error) {
+	if policy.Kind != waybill.BackoffCustom {
 		return policy.Next(attempt, cause)
 	}
 	type answer struct {
@@ -214,9 +215,9 @@ func (r *runner) ask(policy *core.Backoff, attempt int, cause error) (delay time
 	}
 }
 
-// after returns the delay that a handler asked for with core.RetryAfter.
+// after returns the delay that a handler asked for with waybill.RetryAfter.
 func after(err error) (time.Duration, bool) {
-	if e, ok := errors.AsType[*core.Error](err); ok && e.After > 0 {
+	if e, ok := errors.AsType[*waybill.Error](err); ok && e.After > 0 {
 		return e.After, true
 	}
 	return 0, false

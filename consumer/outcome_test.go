@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
@@ -28,7 +29,7 @@ func TestRetriesByDefaultPolicy(t *testing.T) {
 		}
 		begin := time.Now()
 		var at seen[string]
-		stop := start(t, b, consumer.Options{}, core.Subscription{}, handle(func(_ context.Context, d *core.Delivery) error {
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(_ context.Context, d *waybill.Delivery) error {
 			at.add(fmt.Sprintf("attempt %d at %s", d.Attempt, time.Since(begin)))
 			return errBoom
 		}))
@@ -39,7 +40,7 @@ func TestRetriesByDefaultPolicy(t *testing.T) {
 		if diff := cmp.Diff(want, at.all()); diff != "" {
 			t.Error(diff)
 		}
-		wantParked(t, b, core.ReasonAttempts, 1)
+		wantParked(t, b, waybill.ReasonAttempts, 1)
 		if p := b.Parked(queue); p[0].Err != "boom" || p[0].Attempt != 5 {
 			t.Errorf("parked with %q after attempt %d", p[0].Err, p[0].Attempt)
 		}
@@ -52,45 +53,45 @@ func TestRetriesByDefaultPolicy(t *testing.T) {
 // CO-04, CO-05, CO-07: what becomes of each result of a handler.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
-	custom := func(f func(int, error) (time.Duration, bool)) *core.Backoff {
-		return &core.Backoff{Kind: core.BackoffCustom, Custom: f}
+	custom := func(f func(int, error) (time.Duration, bool)) *waybill.Backoff {
+		return &waybill.Backoff{Kind: waybill.BackoffCustom, Custom: f}
 	}
 	tests := []struct {
 		name   string
-		retry  *core.Backoff
+		retry  *waybill.Backoff
 		longer time.Duration // the transport's bound on delays
 		handle func() error
-		reason core.Reason   // parked with it, or
-		delay  time.Duration // retried after it
+		reason waybill.Reason // parked with it, or
+		delay  time.Duration  // retried after it
 		text   string
 	}{
 		{name: "failure", handle: func() error { return errBoom }, delay: time.Second, text: "boom"},
-		{name: "rejected", handle: func() error { return core.Reject(errBoom) }, reason: core.ReasonRejected, text: "boom"},
-		{name: "rejected and wrapped", handle: func() error { return fmt.Errorf("here: %w", core.Reject(errBoom)) }, reason: core.ReasonRejected, text: "here: boom"},
-		{name: "permanent", handle: func() error { return &core.Error{Class: core.ClassPermanent, Reason: core.ReasonTooLarge} }, reason: core.ReasonTooLarge},
-		{name: "retry after", handle: func() error { return core.RetryAfter(errBoom, 7*time.Second) }, delay: 7 * time.Second, text: "boom"},
-		{name: "retry after no time", handle: func() error { return core.RetryAfter(errBoom, 0) }, delay: time.Millisecond, text: "boom"},
-		{name: "retry after with attempts spent", retry: core.Schedule(), handle: func() error { return core.RetryAfter(errBoom, time.Second) }, reason: core.ReasonAttempts},
-		{name: "retry after more than can be held", longer: 10 * time.Minute, handle: func() error { return core.RetryAfter(errBoom, time.Hour) }, delay: 10 * time.Minute},
-		{name: "empty policy", retry: core.Schedule(), handle: func() error { return errBoom }, reason: core.ReasonAttempts},
+		{name: "rejected", handle: func() error { return waybill.Reject(errBoom) }, reason: waybill.ReasonRejected, text: "boom"},
+		{name: "rejected and wrapped", handle: func() error { return fmt.Errorf("here: %w", waybill.Reject(errBoom)) }, reason: waybill.ReasonRejected, text: "here: boom"},
+		{name: "permanent", handle: func() error { return &waybill.Error{Class: waybill.ClassPermanent, Reason: waybill.ReasonTooLarge} }, reason: waybill.ReasonTooLarge},
+		{name: "retry after", handle: func() error { return waybill.RetryAfter(errBoom, 7*time.Second) }, delay: 7 * time.Second, text: "boom"},
+		{name: "retry after no time", handle: func() error { return waybill.RetryAfter(errBoom, 0) }, delay: time.Millisecond, text: "boom"},
+		{name: "retry after with attempts spent", retry: waybill.RetryDelays(), handle: func() error { return waybill.RetryAfter(errBoom, time.Second) }, reason: waybill.ReasonAttempts},
+		{name: "retry after more than can be held", longer: 10 * time.Minute, handle: func() error { return waybill.RetryAfter(errBoom, time.Hour) }, delay: 10 * time.Minute},
+		{name: "empty policy", retry: waybill.RetryDelays(), handle: func() error { return errBoom }, reason: waybill.ReasonAttempts},
 		{name: "panic", handle: func() error { panic("oh") }, delay: time.Second, text: "the handler panicked: oh"},
-		{name: "panic with an error", handle: func() error { panic(core.Reject(errBoom)) }, delay: time.Second, text: "boom"},
+		{name: "panic with an error", handle: func() error { panic(waybill.Reject(errBoom)) }, delay: time.Second, text: "boom"},
 		{name: "goexit", handle: func() error { runtime.Goexit(); return nil }, delay: time.Second},
 		{
 			name: "policy panics", retry: custom(func(int, error) (time.Duration, bool) { panic("oh") }),
-			handle: func() error { return errBoom }, reason: core.ReasonRetryPolicy, text: "boom",
+			handle: func() error { return errBoom }, reason: waybill.ReasonRetryPolicy, text: "boom",
 		},
 		{
 			name: "policy answers nonsense", retry: custom(func(int, error) (time.Duration, bool) { return -1, true }),
-			handle: func() error { return errBoom }, reason: core.ReasonRetryPolicy, text: "boom",
+			handle: func() error { return errBoom }, reason: waybill.ReasonRetryPolicy, text: "boom",
 		},
 		{
 			name: "policy asks for too much", longer: 10 * time.Minute, retry: custom(func(int, error) (time.Duration, bool) { return time.Hour, true }),
-			handle: func() error { return errBoom }, reason: core.ReasonRetryPolicy, text: "boom",
+			handle: func() error { return errBoom }, reason: waybill.ReasonRetryPolicy, text: "boom",
 		},
 		{
 			name: "policy sees the error and declines", retry: custom(func(_ int, err error) (time.Duration, bool) { return 0, !errors.Is(err, errBoom) }),
-			handle: func() error { return errBoom }, reason: core.ReasonRejected, text: "boom",
+			handle: func() error { return errBoom }, reason: waybill.ReasonRejected, text: "boom",
 		},
 		{
 			name: "policy sees the error and goes on", retry: custom(func(n int, _ error) (time.Duration, bool) { return time.Duration(n) * 3 * time.Second, true }),
@@ -103,7 +104,7 @@ func TestOutcomes(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := declared(t)
 				b.traits = func(tr *core.SubscriberTraits) { tr.MaxRetryDelay = tt.longer }
-				stop := start(t, b, consumer.Options{}, core.Subscription{Retry: tt.retry}, handle(func(_ context.Context, d *core.Delivery) error {
+				stop := start(t, b, consumer.Options{}, waybill.Subscription{Retry: tt.retry}, handle(func(_ context.Context, d *waybill.Delivery) error {
 					if d.Envelope.ID == "id-2" {
 						return nil
 					}
@@ -135,19 +136,19 @@ func TestParkedWithoutHandler(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name   string
-		change func(*core.Delivery)
-		sub    core.Subscription
-		reason core.Reason
+		change func(*waybill.Delivery)
+		sub    waybill.Subscription
+		reason waybill.Reason
 	}{
-		{"body cannot be decoded", func(d *core.Delivery) { d.Envelope.Body = []byte("{") }, core.Subscription{}, core.ReasonUndecodable},
-		{"marked by the transport", func(d *core.Delivery) {
-			d.Err = &core.Error{Class: core.ClassPermanent, Reason: core.ReasonIDConflict, Err: errBoom}
-		}, core.Subscription{}, core.ReasonIDConflict},
-		{"marked without a reason", func(d *core.Delivery) { d.Err = errBoom }, core.Subscription{}, core.ReasonUndecodable},
-		{"expired", func(d *core.Delivery) { d.Envelope.Expires = time.Now() }, core.Subscription{}, core.ReasonExpired},
-		{"no handler", func(d *core.Delivery) { d.Envelope.Topic, d.Envelope.Type = "other", "another" }, core.Subscription{}, core.ReasonNoHandler},
-		{"deliveries", func(d *core.Delivery) { d.Redeliveries = 20 }, core.Subscription{}, core.ReasonDeliveries},
-		{"deliveries, own bound", func(d *core.Delivery) { d.Redeliveries = 3 }, core.Subscription{MaxDeliveries: 3}, core.ReasonDeliveries},
+		{"body cannot be decoded", func(d *waybill.Delivery) { d.Envelope.Body = []byte("{") }, waybill.Subscription{}, waybill.ReasonUndecodable},
+		{"marked by the transport", func(d *waybill.Delivery) {
+			d.Err = &waybill.Error{Class: waybill.ClassPermanent, Reason: waybill.ReasonIDConflict, Err: errBoom}
+		}, waybill.Subscription{}, waybill.ReasonIDConflict},
+		{"marked without a reason", func(d *waybill.Delivery) { d.Err = errBoom }, waybill.Subscription{}, waybill.ReasonUndecodable},
+		{"expired", func(d *waybill.Delivery) { d.Envelope.Expires = time.Now() }, waybill.Subscription{}, waybill.ReasonExpired},
+		{"no handler", func(d *waybill.Delivery) { d.Envelope.Topic, d.Envelope.Type = "other", "another" }, waybill.Subscription{}, waybill.ReasonNoHandler},
+		{"deliveries", func(d *waybill.Delivery) { d.Redeliveries = 20 }, waybill.Subscription{}, waybill.ReasonDeliveries},
+		{"deliveries, own bound", func(d *waybill.Delivery) { d.Redeliveries = 3 }, waybill.Subscription{MaxDeliveries: 3}, waybill.ReasonDeliveries},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -155,7 +156,7 @@ func TestParkedWithoutHandler(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := declared(t)
 				b.redeliver = tt.change
-				stop := start(t, b, consumer.Options{}, tt.sub, core.HandlerFor(topic, func(context.Context, note) error {
+				stop := start(t, b, consumer.Options{}, tt.sub, waybill.HandlerFor(topic, func(context.Context, note) error {
 					t.Error("the handler ran")
 					return nil
 				}))
@@ -177,8 +178,8 @@ func TestDeliveriesBelowTheBound(t *testing.T) {
 	for _, tt := range []struct{ redeliveries, limit int }{{19, 0}, {1000, -1}, {-1, 1}, {0, 1}, {10, 0}} {
 		synctest.Test(t, func(t *testing.T) {
 			b := declared(t)
-			b.redeliver = func(d *core.Delivery) { d.Redeliveries = tt.redeliveries }
-			stop := start(t, b, consumer.Options{}, core.Subscription{MaxDeliveries: tt.limit}, handle(func(context.Context, *core.Delivery) error { return nil }))
+			b.redeliver = func(d *waybill.Delivery) { d.Redeliveries = tt.redeliveries }
+			stop := start(t, b, consumer.Options{}, waybill.Subscription{MaxDeliveries: tt.limit}, handle(func(context.Context, *waybill.Delivery) error { return nil }))
 			b.publish(t, 3)
 			settle()
 			stop()

@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
@@ -40,7 +41,7 @@ func TestInProcessRetries(t *testing.T) {
 		}
 		var runs seen[string]
 		h := inbox.Handler(box, topic, func(ctx context.Context, tx *memory.Tx, v note) error {
-			d, _ := core.DeliveryFrom(ctx)
+			d, _ := waybill.DeliveryFrom(ctx)
 			runs.add(fmt.Sprintf("%s.%d", d.Envelope.ID, d.Attempt))
 			n := 0
 			for _, r := range runs.all() {
@@ -58,16 +59,16 @@ func TestInProcessRetries(t *testing.T) {
 			case v.N == 1 && n == 2:
 				panic("oh")
 			case v.N == 2:
-				return core.Reject(errBoom)
+				return waybill.Reject(errBoom)
 			case v.N == 3 && n < 4:
 				return errBoom
 			case v.N == 4 && n == 1:
-				return core.RetryAfter(errBoom, time.Second)
+				return waybill.RetryAfter(errBoom, time.Second)
 			}
 			return nil
 		})
-		o := consumer.Options{Concurrency: 1, Retry: core.Schedule(time.Hour), InProcess: core.Schedule(100*time.Millisecond, 200*time.Millisecond)}
-		stop := start(t, b, o, core.Subscription{}, h)
+		o := consumer.Options{Concurrency: 1, Retry: waybill.RetryDelays(time.Hour), InProcess: waybill.RetryDelays(100*time.Millisecond, 200*time.Millisecond)}
+		stop := start(t, b, o, waybill.Subscription{}, h)
 		b.publish(t, 4)
 		time.Sleep(10 * time.Second)
 		want := []string{"id-1.1", "id-1.1", "id-1.1", "id-2.1", "id-3.1", "id-3.1", "id-3.1", "id-4.1", "id-4.2"}
@@ -84,18 +85,18 @@ func TestInProcessRetries(t *testing.T) {
 // CO-06: a policy for the process that never ends, or takes long, is refused.
 func TestInProcessIsChecked(t *testing.T) {
 	t.Parallel()
-	for _, b := range []*core.Backoff{
+	for _, b := range []*waybill.Backoff{
 		{Attempts: -1},
 		{Attempts: 20},
-		core.Schedule(time.Hour),
-		{Kind: core.BackoffLinear, Base: time.Nanosecond, Cap: time.Hour, Attempts: math.MaxInt},
-		{Kind: core.BackoffCustom, Custom: func(int, error) (time.Duration, bool) { return 0, true }},
+		waybill.RetryDelays(time.Hour),
+		{Kind: waybill.BackoffLinear, Base: time.Nanosecond, Cap: time.Hour, Attempts: math.MaxInt},
+		{Kind: waybill.BackoffCustom, Custom: func(int, error) (time.Duration, bool) { return 0, true }},
 	} {
-		if err := (consumer.Options{InProcess: b}).Validate(); !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "InProcess") {
+		if err := (consumer.Options{InProcess: b}).Validate(); !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "InProcess") {
 			t.Errorf("%+v: %v", b, err)
 		}
 	}
-	if err := (consumer.Options{InProcess: &core.Backoff{Base: 10 * time.Millisecond, Attempts: 5}}).Validate(); err != nil {
+	if err := (consumer.Options{InProcess: &waybill.Backoff{Base: 10 * time.Millisecond, Attempts: 5}}).Validate(); err != nil {
 		t.Error(err)
 	}
 }
@@ -105,8 +106,8 @@ func TestStopEndsInProcessRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
-		o := consumer.Options{InProcess: core.Schedule(time.Minute), Retry: core.Schedule(time.Hour)}
-		stop := start(t, b, o, core.Subscription{}, handle(func(context.Context, *core.Delivery) error { return errBoom }))
+		o := consumer.Options{InProcess: waybill.RetryDelays(time.Minute), Retry: waybill.RetryDelays(time.Hour)}
+		stop := start(t, b, o, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error { return errBoom }))
 		b.publish(t, 1)
 		settle()
 		begin := time.Now()
@@ -136,14 +137,14 @@ func TestBadPoliciesPark(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := declared(t)
 				b.traits = func(tr *core.SubscriberTraits) { tr.MaxRetryDelay = 24 * time.Hour }
-				policy := &core.Backoff{Kind: core.BackoffCustom, Custom: custom}
-				stop := start(t, b, consumer.Options{}, core.Subscription{Retry: policy}, handle(func(context.Context, *core.Delivery) error { return errBoom }))
+				policy := &waybill.Backoff{Kind: waybill.BackoffCustom, Custom: custom}
+				stop := start(t, b, consumer.Options{}, waybill.Subscription{Retry: policy}, handle(func(context.Context, *waybill.Delivery) error { return errBoom }))
 				b.publish(t, 1)
 				time.Sleep(10 * time.Second)
 				stop()
-				want := core.ReasonRetryPolicy
+				want := waybill.ReasonRetryPolicy
 				if name == "selective" {
-					want = core.ReasonRejected
+					want = waybill.ReasonRejected
 				}
 				wantParked(t, b, want, 1)
 				time.Sleep(2 * time.Hour)
@@ -172,16 +173,16 @@ func TestUnknownMessages(t *testing.T) {
 				reader := metric.NewManualReader()
 				tc.o.Logger, tc.o.MeterProvider = slog.New(slog.NewTextHandler(&text, nil)), metric.NewMeterProvider(metric.WithReader(reader))
 				var caught seen[string]
-				hs := []core.Handler{handle(func(context.Context, *core.Delivery) error { return nil })}
+				hs := []waybill.Handler{handle(func(context.Context, *waybill.Delivery) error { return nil })}
 				if tc.any {
-					hs = append(hs, core.Handler{Name: core.AnyMessage, Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+					hs = append(hs, waybill.Handler{Name: waybill.AnyMessage, Handle: func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 						caught.add(d.Envelope.ID)
 						return 0, nil
 					}})
 				}
-				stop := start(t, b, tc.o, core.Subscription{}, hs...)
+				stop := start(t, b, tc.o, waybill.Subscription{}, hs...)
 				b.publish(t, 1)
-				b.send(t, core.Envelope{ID: "x", Topic: "stranger"})
+				b.send(t, waybill.Envelope{ID: "x", Topic: "stranger"})
 				settle()
 				stop()
 				wantDepth(t, b, tc.depth)
@@ -204,9 +205,9 @@ func TestIdleAndRunOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		down := atomic.Bool{}
-		h := handle(func(_ context.Context, d *core.Delivery) error {
+		h := handle(func(_ context.Context, d *waybill.Delivery) error {
 			if down.Load() {
-				return core.Outage(errBoom)
+				return waybill.Outage(errBoom)
 			}
 			time.Sleep(20 * time.Second)
 			if d.Envelope.ID == "id-2" && d.Attempt == 1 {
@@ -214,8 +215,8 @@ func TestIdleAndRunOnce(t *testing.T) {
 			}
 			return nil
 		})
-		c := newConsumer(t, b, consumer.Options{IdleTimeout: 5 * time.Second, Retry: core.Schedule(time.Second)})
-		if err := c.Handle(core.Subscription{Queue: queue, Concurrency: 2}, h); err != nil {
+		c := newConsumer(t, b, consumer.Options{IdleTimeout: 5 * time.Second, Retry: waybill.RetryDelays(time.Second)})
+		if err := c.Handle(waybill.Subscription{Queue: queue, Concurrency: 2}, h); err != nil {
 			t.Fatal(err)
 		}
 		b.publish(t, 3)
@@ -254,9 +255,9 @@ func TestRunOnceWithoutBroker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
-		b.subscribe = func(core.Subscription) error { return core.Outage(errBoom) }
+		b.subscribe = func(waybill.Subscription) error { return waybill.Outage(errBoom) }
 		c := newConsumer(t, b, consumer.Options{})
-		if err := c.Handle(core.Subscription{Queue: queue}, handle(func(context.Context, *core.Delivery) error { return nil })); err != nil {
+		if err := c.Handle(waybill.Subscription{Queue: queue}, handle(func(context.Context, *waybill.Delivery) error { return nil })); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := c.RunOnce(t.Context()); !errors.Is(err, errBoom) {
@@ -272,8 +273,8 @@ func TestThrottle(t *testing.T) {
 		b := declared(t)
 		var at seen[time.Duration]
 		begin := time.Now()
-		o := consumer.Options{Middleware: []core.Middleware{consumer.Throttle(10, 3)}, DrainTimeout: -1}
-		stop := start(t, b, o, core.Subscription{}, handle(func(context.Context, *core.Delivery) error { at.add(time.Since(begin)); return nil }))
+		o := consumer.Options{Middleware: []waybill.Middleware{consumer.Throttle(10, 3)}, DrainTimeout: -1}
+		stop := start(t, b, o, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error { at.add(time.Since(begin)); return nil }))
 		b.publish(t, 8)
 		time.Sleep(time.Minute)
 		const ms = time.Millisecond
@@ -285,9 +286,11 @@ func TestThrottle(t *testing.T) {
 		stop()
 		wantDepth(t, b, memtransport.Depth{Ready: 2})
 		for _, rate := range []float64{0, -1, math.NaN(), math.Inf(1)} {
-			h := consumer.Throttle(rate, 0)(func(context.Context, *core.Delivery) (core.HandlerStatus, error) { return core.HandlerDuplicate, nil })
+			h := consumer.Throttle(rate, 0)(func(context.Context, *waybill.Delivery) (waybill.HandlerStatus, error) {
+				return waybill.HandlerDuplicate, nil
+			})
 			for range 1000 {
-				if st, err := h(t.Context(), nil); st != core.HandlerDuplicate || err != nil {
+				if st, err := h(t.Context(), nil); st != waybill.HandlerDuplicate || err != nil {
 					t.Fatal(st, err)
 				}
 			}
@@ -302,9 +305,9 @@ func TestLeaseLost(t *testing.T) {
 		b := declared(t)
 		var text syncBuffer
 		reader := metric.NewManualReader()
-		b.settle = func([]core.Ack) error { return fmt.Errorf("settle: %w", core.ErrLeaseLost) }
+		b.settle = func([]core.Ack) error { return fmt.Errorf("settle: %w", waybill.ErrLeaseLost) }
 		o := consumer.Options{Logger: slog.New(slog.NewTextHandler(&text, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}
-		stop := start(t, b, o, core.Subscription{}, handle(func(context.Context, *core.Delivery) error { time.Sleep(time.Minute); return nil }))
+		stop := start(t, b, o, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error { time.Sleep(time.Minute); return nil }))
 		b.publish(t, 1)
 		time.Sleep(2 * time.Minute)
 		stop()
@@ -344,7 +347,7 @@ func TestParkedDepth(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Handle(core.Subscription{Queue: queue}, handle(func(context.Context, *core.Delivery) error { return core.Reject(errBoom) })); err != nil {
+		if err := c.Handle(waybill.Subscription{Queue: queue}, handle(func(context.Context, *waybill.Delivery) error { return waybill.Reject(errBoom) })); err != nil {
 			t.Fatal(err)
 		}
 		stop := run(t, c)
@@ -368,11 +371,11 @@ func TestBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		var events seen[string]
-		h := handle(func(context.Context, *core.Delivery) error { return nil })
+		h := handle(func(context.Context, *waybill.Delivery) error { return nil })
 		h.Background = func(ctx context.Context) { events.add("begin"); <-ctx.Done(); events.add("end") }
-		bad := core.Handler{Name: "bad", Handle: h.Handle, Background: func(context.Context) { panic("oh") }}
+		bad := waybill.Handler{Name: "bad", Handle: h.Handle, Background: func(context.Context) { panic("oh") }}
 		c := newConsumer(t, b, consumer.Options{})
-		if err := c.Handle(core.Subscription{Queue: queue}, h, bad); err != nil {
+		if err := c.Handle(waybill.Subscription{Queue: queue}, h, bad); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
@@ -403,7 +406,7 @@ func TestConsumerPurgesInbox(t *testing.T) {
 		}
 		runs := atomic.Int64{}
 		h := inbox.Handler(box, topic, func(context.Context, *memory.Tx, note) error { runs.Add(1); return nil })
-		stop := start(t, b, consumer.Options{}, core.Subscription{}, h)
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, h)
 		b.publish(t, 1)
 		time.Sleep(47 * time.Hour)
 		b.publish(t, 1)
@@ -431,7 +434,7 @@ func TestErrorThatPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
-		stop := start(t, b, consumer.Options{Retry: core.Schedule(time.Second)}, core.Subscription{}, handle(func(context.Context, *core.Delivery) error {
+		stop := start(t, b, consumer.Options{Retry: waybill.RetryDelays(time.Second)}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
 			var err *nilError
 			return err
 		}))

@@ -12,12 +12,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
-var nothing = handle(func(context.Context, *core.Delivery) error { return nil })
+var nothing = handle(func(context.Context, *waybill.Delivery) error { return nil })
 
 // TR-09, CO-01: every problem at once, with what to do.
 func TestHandleReportsEveryProblem(t *testing.T) {
@@ -26,10 +27,10 @@ func TestHandleReportsEveryProblem(t *testing.T) {
 	b.traits = func(tr *core.SubscriberTraits) { *tr = core.SubscriberTraits{MaxRetryDelay: time.Minute} }
 	c := newConsumer(t, b, consumer.Options{})
 	err := c.Handle(
-		core.Subscription{Bindings: []string{"a.*", ""}, Concurrency: -1, Prefetch: -1},
-		nothing, nothing, core.Handler{Name: "none"}, core.Handler{Handle: nothing.Handle},
+		waybill.Subscription{Bindings: []string{"a.*", ""}, Concurrency: -1, Prefetch: -1},
+		nothing, nothing, waybill.Handler{Name: "none"}, waybill.Handler{Handle: nothing.Handle},
 	)
-	if !errors.Is(err, core.ErrInvalid) {
+	if !errors.Is(err, waybill.ErrInvalid) {
 		t.Fatalf("error: %v", err)
 	}
 	for _, want := range []string{
@@ -41,18 +42,18 @@ func TestHandleReportsEveryProblem(t *testing.T) {
 			t.Errorf("%q is missing in %q", want, err)
 		}
 	}
-	var invalid *core.InvalidError
+	var invalid *waybill.InvalidError
 	if errors.As(err, &invalid); len(invalid.Problems) != 11 {
 		t.Errorf("%d problems: %q", len(invalid.Problems), invalid.Problems)
 	}
 	// What the transport lacks can be done without.
-	if err := c.Handle(core.Subscription{Queue: queue, Retry: core.Schedule(), Unparked: true}, nothing); err != nil {
+	if err := c.Handle(waybill.Subscription{Queue: queue, Retry: waybill.RetryDelays(), DropFailed: true}, nothing); err != nil {
 		t.Error(err)
 	}
-	if err := c.Handle(core.Subscription{Queue: queue, Retry: core.Schedule(), Unparked: true}, nothing); !errors.Is(err, core.ErrInvalid) {
+	if err := c.Handle(waybill.Subscription{Queue: queue, Retry: waybill.RetryDelays(), DropFailed: true}, nothing); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("a second subscription of one queue: %v", err)
 	}
-	if err := c.Handle(core.Subscription{Queue: "p", Retry: core.Schedule(), Unparked: true}); !errors.Is(err, core.ErrInvalid) {
+	if err := c.Handle(waybill.Subscription{Queue: "p", Retry: waybill.RetryDelays(), DropFailed: true}); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("no handlers: %v", err)
 	}
 }
@@ -60,8 +61,8 @@ func TestHandleReportsEveryProblem(t *testing.T) {
 func TestOptionsValidate(t *testing.T) {
 	t.Parallel()
 	err := consumer.Options{
-		Retry: &core.Backoff{Base: -1}, Concurrency: 10_001, Prefetch: 65_536, Pause: core.Backoff{Kind: core.BackoffNone},
-		Middleware: []core.Middleware{nil},
+		Retry: &waybill.Backoff{Base: -1}, Concurrency: 10_001, Prefetch: 65_536, Pause: waybill.Backoff{Kind: waybill.BackoffNone},
+		Middleware: []waybill.Middleware{nil},
 	}.Validate()
 	for _, want := range []string{"Retry.Base", "Concurrency: 10001", "Prefetch: 65536", "Pause.Kind", "Middleware[0]"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -74,7 +75,7 @@ func TestOptionsValidate(t *testing.T) {
 	if err := (consumer.Options{}).Validate(); err != nil {
 		t.Error(err)
 	}
-	if _, err := consumer.New(nil, consumer.Options{}); !errors.Is(err, core.ErrInvalid) {
+	if _, err := consumer.New(nil, consumer.Options{}); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("without a transport: %v", err)
 	}
 }
@@ -84,10 +85,10 @@ func TestSubscriptionIsCompleted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
-		var got seen[core.Subscription]
-		b.subscribe = func(s core.Subscription) error { got.add(s); return nil }
-		retry := &core.Backoff{Kind: core.BackoffCustom, Custom: func(int, error) (time.Duration, bool) { return 0, false }}
-		stop := start(t, b, consumer.Options{}, core.Subscription{Retry: retry, Bindings: []string{"a"}}, nothing)
+		var got seen[waybill.Subscription]
+		b.subscribe = func(s waybill.Subscription) error { got.add(s); return nil }
+		retry := &waybill.Backoff{Kind: waybill.BackoffCustom, Custom: func(int, error) (time.Duration, bool) { return 0, false }}
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{Retry: retry, Bindings: []string{"a"}}, nothing)
 		settle()
 		stop()
 		s := got.all()[0]
@@ -102,10 +103,10 @@ func TestRunNeedsSomethingToDo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newConsumer(t, newBus(t), consumer.Options{})
-		if err := c.Run(t.Context()); !errors.Is(err, core.ErrInvalid) {
+		if err := c.Run(t.Context()); !errors.Is(err, waybill.ErrInvalid) {
 			t.Errorf("Run of nothing: %v", err)
 		}
-		if err := c.Handle(core.Subscription{Queue: queue}, nothing); err != nil {
+		if err := c.Handle(waybill.Subscription{Queue: queue}, nothing); err != nil {
 			t.Fatal(err)
 		}
 		stop := run(t, c)
@@ -113,7 +114,7 @@ func TestRunNeedsSomethingToDo(t *testing.T) {
 		if err := c.Run(t.Context()); err == nil {
 			t.Error("a second Run at a time is accepted")
 		}
-		if err := c.Handle(core.Subscription{Queue: "p"}, nothing); !errors.Is(err, core.ErrInvalid) {
+		if err := c.Handle(waybill.Subscription{Queue: "p"}, nothing); !errors.Is(err, waybill.ErrInvalid) {
 			t.Errorf("Handle during Run: %v", err)
 		}
 		stop()
@@ -126,23 +127,23 @@ func TestMisconfiguredEndsRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
-		b.subscribe = func(s core.Subscription) error {
+		b.subscribe = func(s waybill.Subscription) error {
 			switch s.Queue {
 			case "slow":
 				time.Sleep(time.Second)
 			case "fine":
 				return nil
 			}
-			return fmt.Errorf("queue %s: %w", s.Queue, core.ErrMisconfigured)
+			return fmt.Errorf("queue %s: %w", s.Queue, waybill.ErrMisconfigured)
 		}
 		c := newConsumer(t, b, consumer.Options{})
 		for _, q := range []string{"one", "slow", "fine"} {
-			if err := c.Handle(core.Subscription{Queue: q}, nothing); err != nil {
+			if err := c.Handle(waybill.Subscription{Queue: q}, nothing); err != nil {
 				t.Fatal(err)
 			}
 		}
 		err := c.Run(t.Context())
-		if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "queue one") || !strings.Contains(err.Error(), "queue slow") {
+		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "queue one") || !strings.Contains(err.Error(), "queue slow") {
 			t.Errorf("Run: %v", err)
 		}
 	})
@@ -151,9 +152,9 @@ func TestMisconfiguredEndsRun(t *testing.T) {
 // CO-10: afterwards nothing ends Run; it tries again with back-off, and resumes.
 func TestTransportFailures(t *testing.T) {
 	t.Parallel()
-	outage := &core.Error{Op: "test", Class: core.ClassOutage, Err: errBoom}
-	closed := &core.Error{Op: "test", Class: core.ClassOutage, Err: core.ErrClosed}
-	for name, failure := range map[string]error{"outage": outage, "closed": closed, "unknown": errBoom, "misconfigured": core.ErrMisconfigured} {
+	outage := &waybill.Error{Op: "test", Class: waybill.ClassOutage, Err: errBoom}
+	closed := &waybill.Error{Op: "test", Class: waybill.ClassOutage, Err: waybill.ErrClosed}
+	for name, failure := range map[string]error{"outage": outage, "closed": closed, "unknown": errBoom, "misconfigured": waybill.ErrMisconfigured} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -167,9 +168,9 @@ func TestTransportFailures(t *testing.T) {
 					return nil
 				}
 				b.receive = fail
-				b.subscribe = func(core.Subscription) error { return fail() }
+				b.subscribe = func(waybill.Subscription) error { return fail() }
 				var handled atomic.Int32
-				stop := start(t, b, consumer.Options{}, core.Subscription{}, handle(func(context.Context, *core.Delivery) error {
+				stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
 					handled.Add(1)
 					return nil
 				}))
@@ -202,14 +203,14 @@ func TestBrokerDownAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		up := time.Now().Add(time.Minute)
-		b.subscribe = func(core.Subscription) error {
+		b.subscribe = func(waybill.Subscription) error {
 			if time.Now().Before(up) {
 				return errBoom
 			}
 			return nil
 		}
 		var handled atomic.Int32
-		stop := start(t, b, consumer.Options{}, core.Subscription{}, handle(func(context.Context, *core.Delivery) error {
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
 			handled.Add(1)
 			return nil
 		}))
@@ -220,7 +221,7 @@ func TestBrokerDownAtStart(t *testing.T) {
 		}
 		stop()
 		up = time.Now().Add(time.Hour)
-		stop = start(t, b, consumer.Options{}, core.Subscription{}, nothing)
+		stop = start(t, b, consumer.Options{}, waybill.Subscription{}, nothing)
 		time.Sleep(time.Minute)
 		stop() // while the broker is down
 	})
@@ -240,7 +241,7 @@ func TestSettleFailure(t *testing.T) {
 		}
 		c := newConsumer(t, b, consumer.Options{})
 		var ran atomic.Int32
-		if err := c.Handle(core.Subscription{Queue: queue}, handle(func(context.Context, *core.Delivery) error { ran.Add(1); return nil })); err != nil {
+		if err := c.Handle(waybill.Subscription{Queue: queue}, handle(func(context.Context, *waybill.Delivery) error { ran.Add(1); return nil })); err != nil {
 			t.Fatal(err)
 		}
 		stop := run(t, c)
@@ -267,7 +268,7 @@ func TestSettleFailureDoesNotSpin(t *testing.T) {
 		b.comeBack = true
 		b.settle = func([]core.Ack) error { return errBoom }
 		var ran atomic.Int32
-		stop := start(t, b, consumer.Options{}, core.Subscription{}, handle(func(context.Context, *core.Delivery) error {
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
 			if ran.Add(1) > 1000 {
 				t.Fatal("it spins")
 			}
@@ -292,7 +293,7 @@ func TestDrain(t *testing.T) {
 		}
 		c := newConsumer(t, b, consumer.Options{Concurrency: 2, Prefetch: 8})
 		var ended atomic.Int32
-		slow := handle(func(ctx context.Context, _ *core.Delivery) error {
+		slow := handle(func(ctx context.Context, _ *waybill.Delivery) error {
 			time.Sleep(10 * time.Second)
 			if ctx.Err() != nil {
 				t.Error("the handler's context ended while it may drain")
@@ -301,7 +302,7 @@ func TestDrain(t *testing.T) {
 			return nil
 		})
 		for _, q := range []string{queue, "p"} {
-			if err := c.Handle(core.Subscription{Queue: q}, slow); err != nil {
+			if err := c.Handle(waybill.Subscription{Queue: q}, slow); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -325,7 +326,7 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%d handlers ended, want 4", ended.Load())
 		}
 		wantDepth(t, b, memtransport.Depth{Ready: 8})
-		if v := b.verdicts(); v[core.VerdictDone] != 4 || v[core.VerdictGiveBack] != 12 {
+		if v := b.verdicts(); v[core.VerdictDone] != 4 || v[core.VerdictRelease] != 12 {
 			t.Errorf("verdicts: %v", v)
 		}
 	})
@@ -337,13 +338,13 @@ func TestDrainTimeout(t *testing.T) {
 	for _, tt := range []struct{ timeout, want time.Duration }{{0, 15 * time.Second}, {3 * time.Second, 3 * time.Second}, {-1, 0}} {
 		synctest.Test(t, func(t *testing.T) {
 			b := declared(t)
-			stop := start(t, b, consumer.Options{DrainTimeout: tt.timeout}, core.Subscription{Retry: core.Schedule()}, handle(func(ctx context.Context, d *core.Delivery) error {
+			stop := start(t, b, consumer.Options{DrainTimeout: tt.timeout}, waybill.Subscription{Retry: waybill.RetryDelays()}, handle(func(ctx context.Context, d *waybill.Delivery) error {
 				<-ctx.Done()
 				switch d.Envelope.ID {
 				case "id-1":
-					return core.Outage(ctx.Err())
+					return waybill.Outage(ctx.Err())
 				case "id-2":
-					return core.Reject(errBoom)
+					return waybill.Reject(errBoom)
 				case "id-3":
 					return nil
 				}
@@ -357,7 +358,7 @@ func TestDrainTimeout(t *testing.T) {
 				t.Errorf("draining took %s, want %s", took, tt.want)
 			}
 			wantDepth(t, b, memtransport.Depth{Ready: 3, Parked: 1})
-			wantParked(t, b, core.ReasonRejected, 1)
+			wantParked(t, b, waybill.ReasonRejected, 1)
 		})
 	}
 }
@@ -368,7 +369,7 @@ func TestDrainLeavesHandlerBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		release := make(chan struct{})
-		stop := start(t, b, consumer.Options{}, core.Subscription{}, handle(func(context.Context, *core.Delivery) error {
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
 			<-release
 			return nil
 		}))
@@ -392,21 +393,21 @@ func TestMiddleware(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		var order seen[string]
-		name := func(n string) core.Middleware {
-			return func(next core.HandleFunc) core.HandleFunc {
-				return func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+		name := func(n string) waybill.Middleware {
+			return func(next waybill.HandleFunc) waybill.HandleFunc {
+				return func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 					order.add(n)
 					return next(ctx, d)
 				}
 			}
 		}
-		o := consumer.Options{Middleware: []core.Middleware{name("a"), consumer.Timeout(time.Second), name("b"), consumer.Timeout(0)}}
-		stop := start(t, b, o, core.Subscription{Retry: core.Schedule(time.Hour)}, handle(func(ctx context.Context, d *core.Delivery) error {
+		o := consumer.Options{Middleware: []waybill.Middleware{name("a"), consumer.Timeout(time.Second), name("b"), consumer.Timeout(0)}}
+		stop := start(t, b, o, waybill.Subscription{Retry: waybill.RetryDelays(time.Hour)}, handle(func(ctx context.Context, d *waybill.Delivery) error {
 			if d.Envelope.ID == "id-2" {
 				panic("inside")
 			}
 			<-ctx.Done()
-			return core.Outage(ctx.Err()) // as a database would put it
+			return waybill.Outage(ctx.Err()) // as a database would put it
 		}))
 		b.publish(t, 1)
 		time.Sleep(1500 * time.Millisecond)

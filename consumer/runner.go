@@ -7,7 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/errtext"
 )
 
 // runner runs one subscription during one Run. Its goroutines: the one of run, which receives; up to sub.Concurrency
@@ -15,7 +17,7 @@ import (
 // settle.
 type runner struct {
 	c        *Consumer
-	sub      *core.Subscription
+	sub      *waybill.Subscription
 	log      *logs
 	tel      *queueTelemetry
 	handlers map[string]*entry
@@ -80,7 +82,7 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 			r.handlers[name].wait = 0
 		}
 	}
-	r.any = r.handlers[core.AnyMessage]
+	r.any = r.handlers[waybill.AnyMessage]
 	r.quiet = func() bool { return r.unsettled == 0 }
 	r.full = func() bool { return r.held >= r.sub.Prefetch }
 	r.again = r.kickAt
@@ -88,7 +90,7 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 		if r.pause.probe == it {
 			r.pause.probe = nil
 		}
-		r.settle(it, core.AckGiveBack(it.d))
+		r.settle(it, core.AckRelease(it.d))
 	}
 	detached := context.WithoutCancel(ctx)
 	r.handlerCtx, r.cutHandlers = context.WithCancel(detached)
@@ -140,7 +142,7 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 		case ctx.Err() != nil:
 			tell(nil)
 			return nil, nil //nolint:nilerr // stopped before there was a session
-		case fatal && (errors.Is(err, core.ErrMisconfigured) || errors.Is(err, core.ErrInvalid) || errors.Is(err, core.ErrUnsupported)):
+		case fatal && (errors.Is(err, waybill.ErrMisconfigured) || errors.Is(err, waybill.ErrInvalid) || errors.Is(err, waybill.ErrUnsupported)):
 			tell(err)
 			return nil, err
 		}
@@ -161,7 +163,7 @@ func (r *runner) check(ctx context.Context) error {
 	defer cancel()
 	for len(r.checks) > 0 {
 		if err := r.checks[0](ctx); err != nil {
-			return core.Within("waybill/consumer: queue "+r.sub.Queue, err)
+			return errtext.Within("waybill/consumer: queue "+r.sub.Queue, err)
 		}
 		r.checks = r.checks[1:]
 	}
@@ -216,7 +218,7 @@ func (r *runner) receive(ctx context.Context, s *session) *session {
 		if !sleep(ctx, delay) {
 			return s
 		}
-		if errors.Is(err, core.ErrClosed) || errors.Is(err, core.ErrMisconfigured) || core.ClassOf(err) != core.ClassOutage { // open it anew
+		if errors.Is(err, waybill.ErrClosed) || errors.Is(err, waybill.ErrMisconfigured) || waybill.ClassOf(err) != waybill.ClassOutage { // open it anew
 			r.giveBackAll()
 			r.closeReceiver(ctx, s)
 			if s, _ = r.open(ctx, nil); s == nil {
@@ -293,7 +295,7 @@ func (r *runner) wakeReceiver() {
 }
 
 // accept takes what was received: parks what must not reach a handler, and schedules the rest.
-func (r *runner) accept(ctx context.Context, s *session, ds []*core.Delivery) {
+func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery) {
 	if len(ds) == 0 {
 		return
 	}
@@ -330,7 +332,7 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*core.Delivery) {
 		case it.refused != nil:
 			r.settle(it, it.refused.ack)
 		case back, r.pause.state == probing && r.pause.probe != nil && !inOrder:
-			r.settle(it, core.AckGiveBack(it.d))
+			r.settle(it, core.AckRelease(it.d))
 		default:
 			if r.pause.state == probing && !inOrder {
 				r.pause.probe = it
@@ -342,7 +344,7 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*core.Delivery) {
 }
 
 // find returns the handler for e: by type, or else by topic, or else the one for any; nil if there is none.
-func (r *runner) find(e *core.Envelope) *entry {
+func (r *runner) find(e *waybill.Envelope) *entry {
 	if h, ok := r.handlers[e.Type]; ok {
 		return h
 	}

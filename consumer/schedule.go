@@ -7,12 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // item is a delivery in the consumer's hands.
 type item struct {
-	d       *core.Delivery
+	d       *waybill.Delivery
 	session *session
 	h       *entry
 	seq     uint64      // its place in the order of arrival
@@ -28,8 +28,8 @@ type item struct {
 
 // entry is a registered handler as one runner sees it.
 type entry struct {
-	handle  core.HandleFunc
-	batch   func(ctx context.Context, ds []*core.Delivery) ([]core.HandlerStatus, error)
+	handle  waybill.HandleFunc
+	batch   func(ctx context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error)
 	size    int           // of a batch
 	wait    time.Duration // for a batch to fill
 	waiting int           // its items that were not started

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -113,7 +114,7 @@ func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) {
 		}
 		failed++
 		d, step := acks[i].Delivery, steps[acks[i].Verdict]
-		if errors.Is(err, core.ErrLeaseLost) {
+		if errors.Is(err, waybill.ErrLeaseLost) {
 			r.tel.count(ctx, r.tel.lost, 1)
 			r.log.warn(ctx, "lease_lost", "the message is no longer this consumer's; another one has it, or it was settled", slog.String("phase", "settle"),
 				slog.String("step", step), slog.String("id", d.Envelope.ID), slog.Int("attempt", d.Attempt), slog.Duration("held", time.Since(batch.since[i])), errAttr(err))
@@ -132,5 +133,5 @@ func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) {
 
 // steps names the verdicts in metrics and logs.
 var steps = [...]string{
-	core.VerdictNone: "none", core.VerdictDone: "ack", core.VerdictRetry: "retry", core.VerdictReject: "park", core.VerdictGiveBack: "give_back",
+	core.VerdictNone: "none", core.VerdictDone: "ack", core.VerdictRetry: "retry", core.VerdictReject: "park", core.VerdictRelease: "give_back",
 }

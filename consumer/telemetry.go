@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -95,7 +96,7 @@ type queueTelemetry struct {
 	spanOptions []trace.SpanStartOption
 }
 
-func (t *telemetry) forQueue(sub *core.Subscription) *queueTelemetry {
+func (t *telemetry) forQueue(sub *waybill.Subscription) *queueTelemetry {
 	queue := attribute.String("queue", sub.Queue)
 	set := metric.WithAttributeSet(attribute.NewSet(queue))
 	q := &queueTelemetry{
@@ -120,7 +121,7 @@ func (q *queueTelemetry) count(ctx context.Context, c metric.Int64Counter, n int
 
 func (q *queueTelemetry) failed(ctx context.Context, step string, err error) {
 	q.failures.Add(ctx, 1, metric.WithAttributeSet(attribute.NewSet(q.queue, attribute.String("step", step),
-		attribute.String("error.type", core.ClassOf(err).String()))))
+		attribute.String("error.type", waybill.ClassOf(err).String()))))
 }
 
 // retried counts a retry by the declared delay that it is rounded to, so that the label stays bounded.
@@ -135,14 +136,14 @@ func (q *queueTelemetry) retried(ctx context.Context, delay time.Duration) {
 }
 
 // report counts and logs what was decided about d.
-func (r *runner) report(ctx context.Context, d *core.Delivery, v *verdict) {
+func (r *runner) report(ctx context.Context, d *waybill.Delivery, v *verdict) {
 	r.tel.processed.Add(ctx, 1, r.tel.byStatus[v.status]...)
 	r.counts.by[v.status].Add(1)
 	r.logVerdict(ctx, d, v)
 }
 
 // reportAll is report for what was decided about a batch.
-func (r *runner) reportAll(ds []*core.Delivery, vs []verdict) {
+func (r *runner) reportAll(ds []*waybill.Delivery, vs []verdict) {
 	var n [statuses]int64
 	debug := r.log.Enabled(r.handlerCtx, slog.LevelDebug)
 	for i := range vs {
@@ -162,7 +163,7 @@ func (r *runner) reportAll(ds []*core.Delivery, vs []verdict) {
 	}
 }
 
-func (r *runner) logVerdict(ctx context.Context, d *core.Delivery, v *verdict) {
+func (r *runner) logVerdict(ctx context.Context, d *waybill.Delivery, v *verdict) {
 	level, event, text := slog.LevelDebug, "consumer.done", "message handled"
 	switch v.status {
 	case statusSuccess:
@@ -173,10 +174,10 @@ func (r *runner) logVerdict(ctx context.Context, d *core.Delivery, v *verdict) {
 		level, event, text = slog.LevelWarn, "consumer.retry", "handler failed; the message comes again later"
 	case statusParked:
 		level, event, text = slog.LevelWarn, "consumer.parked", "message parked"
-		if v.ack.Reason == core.ReasonUndecodable {
+		if v.ack.Reason == waybill.ReasonUndecodable {
 			level = slog.LevelError
 		}
-		if r.sub.Unparked {
+		if r.sub.DropFailed {
 			event, text = "consumer.dropped", "message dropped, since the subscription does not park"
 		}
 	case statusFailed:
@@ -230,7 +231,7 @@ type logCount struct {
 }
 
 // repeated logs a retry in the process.
-func (l *logs) repeated(ctx context.Context, d *core.Delivery, n int, delay time.Duration, err error) {
+func (l *logs) repeated(ctx context.Context, d *waybill.Delivery, n int, delay time.Duration, err error) {
 	l.warn(ctx, "consumer.repeat", "handler failed; it is tried again in this process", slog.String("id", d.Envelope.ID),
 		slog.Int("attempt", d.Attempt), slog.Int("try", n), slog.Duration("retry_in", delay), errAttr(err))
 }

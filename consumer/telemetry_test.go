@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	apitrace "go.opentelemetry.io/otel/trace"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
@@ -63,28 +64,28 @@ func TestMetrics(t *testing.T) {
 		}
 		reader := metric.NewManualReader()
 		b.settle = func(acks []core.Ack) error {
-			if acks[0].Verdict == core.VerdictGiveBack {
+			if acks[0].Verdict == core.VerdictRelease {
 				return errBoom
 			}
 			return nil
 		}
 		o := consumer.Options{Concurrency: 1, Clock: clock, MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}
-		stop := start(t, b, o, core.Subscription{}, core.Handler{Name: topic.Name(), Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+		stop := start(t, b, o, waybill.Subscription{}, waybill.Handler{Name: topic.Name(), Handle: func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 			switch d.Envelope.ID {
 			case "id-2":
-				return core.HandlerDuplicate, nil
+				return waybill.HandlerDuplicate, nil
 			case "id-3":
 				if d.Attempt > 1 {
-					return core.HandlerProcessed, nil
+					return waybill.HandlerProcessed, nil
 				}
-				return core.HandlerProcessed, core.RetryAfter(errBoom, 20*time.Second)
+				return waybill.HandlerProcessed, waybill.RetryAfter(errBoom, 20*time.Second)
 			case "id-4":
-				return core.HandlerProcessed, core.Reject(errBoom)
+				return waybill.HandlerProcessed, waybill.Reject(errBoom)
 			case "id-5":
 				time.Sleep(time.Second) // so that it is given back alone
-				return core.HandlerProcessed, core.Outage(errBoom)
+				return waybill.HandlerProcessed, waybill.Outage(errBoom)
 			}
-			return core.HandlerProcessed, nil
+			return waybill.HandlerProcessed, nil
 		}})
 		es := messages(5)
 		far, err := hlc.New(time.Now().Add(time.Hour).UnixMilli(), 0)
@@ -121,10 +122,10 @@ func TestTraces(t *testing.T) {
 		spans := tracetest.NewSpanRecorder()
 		tp := trace.NewTracerProvider(trace.WithSpanProcessor(spans))
 		inside := map[string]apitrace.SpanContext{}
-		stop := start(t, b, consumer.Options{Concurrency: 1, TracerProvider: tp}, core.Subscription{}, handle(func(ctx context.Context, d *core.Delivery) error {
+		stop := start(t, b, consumer.Options{Concurrency: 1, TracerProvider: tp}, waybill.Subscription{}, handle(func(ctx context.Context, d *waybill.Delivery) error {
 			inside[d.Envelope.ID] = apitrace.SpanContextFromContext(ctx)
 			if d.Envelope.ID == "id-2" {
-				return core.Reject(errBoom)
+				return waybill.Reject(errBoom)
 			}
 			return nil
 		}))
@@ -164,14 +165,14 @@ func TestLogs(t *testing.T) {
 		b := declared(t)
 		var buf syncBuffer
 		o := consumer.Options{Concurrency: 1, Logger: slog.New(slog.NewJSONHandler(&buf, &slog.HandlerOptions{Level: slog.LevelDebug}))}
-		stop := start(t, b, o, core.Subscription{Retry: core.Schedule(time.Hour)}, core.HandlerFor(topic, func(_ context.Context, v note) error {
+		stop := start(t, b, o, waybill.Subscription{Retry: waybill.RetryDelays(time.Hour)}, waybill.HandlerFor(topic, func(_ context.Context, v note) error {
 			switch v.N {
 			case 1:
 				return nil
 			case 2:
 				panic("oh")
 			case 3:
-				return core.Reject(errBoom)
+				return waybill.Reject(errBoom)
 			}
 			return errBoom
 		}))

@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -47,7 +48,7 @@ func (r *runner) work(it *item) {
 // goexited decides about it, or about what is left of its batch, after its handler ended the goroutine.
 func (r *runner) goexited(it *item) *item {
 	if it.batch == nil {
-		v := r.decide(it.d, core.HandlerProcessed, errGoexit)
+		v := r.decide(it.d, waybill.HandlerProcessed, errGoexit)
 		r.report(r.handlerCtx, it.d, &v)
 		return r.finish(it, v)
 	}
@@ -59,7 +60,7 @@ func (r *runner) goexited(it *item) *item {
 		if !run.open[i] {
 			continue
 		}
-		v := r.decide(m.d, core.HandlerProcessed, errGoexit)
+		v := r.decide(m.d, waybill.HandlerProcessed, errGoexit)
 		r.report(r.handlerCtx, m.d, &v)
 		r.mu.Lock()
 		r.applyIn(run, i, &v)
@@ -105,7 +106,7 @@ func (r *runner) finish(it *item, v verdict) *item {
 func (r *runner) apply(it *item, v *verdict, held map[string]*item) bool {
 	switch {
 	case v.inPlace && r.stopping:
-		r.settle(it, core.AckGiveBack(it.d))
+		r.settle(it, core.AckRelease(it.d))
 	case v.inPlace:
 		delay := v.ack.Delay
 		if v.outage {
@@ -238,7 +239,7 @@ func (r *runner) startAlone(run *batchRun, i int) bool {
 	m := run.members[i]
 	switch {
 	case r.stopping, r.pause.state == paused && !r.sub.InOrder:
-		r.settle(m, core.AckGiveBack(m.d))
+		r.settle(m, core.AckRelease(m.d))
 	case r.pause.state == paused:
 		r.holdFor(m, time.Until(r.pause.until))
 		if key := m.d.Envelope.Key; key != "" {
@@ -255,7 +256,7 @@ func (r *runner) startAlone(run *batchRun, i int) bool {
 // processBatch runs the batch handler of ms and returns a verdict for each; none for those that must go one by one.
 func (r *runner) processBatch(ms []*item) []verdict {
 	verdicts := make([]verdict, len(ms))
-	ds := make([]*core.Delivery, len(ms))
+	ds := make([]*waybill.Delivery, len(ms))
 	for i, m := range ms {
 		ds[i] = m.d
 		r.merge(m)
@@ -264,7 +265,7 @@ func (r *runner) processBatch(ms []*item) []verdict {
 	if span.IsRecording() {
 		span.SetAttributes(attribute.Int("messaging.batch.message_count", len(ms)), attribute.String("messaging.destination.name", ds[0].Envelope.Topic))
 		for _, d := range ds {
-			if sc := d.Envelope.SpanContext(); sc.IsValid() {
+			if sc := core.SpanContextOf(&d.Envelope); sc.IsValid() {
 				span.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{attribute.String("messaging.message.id", d.Envelope.ID)}})
 			}
 		}
@@ -280,8 +281,8 @@ func (r *runner) processBatch(ms []*item) []verdict {
 	}
 	core.EndSpan(span, err)
 	if err != nil {
-		switch v := r.decide(ds[0], core.HandlerProcessed, err); {
-		case v.outage, v.ack.Verdict == core.VerdictGiveBack: // something is down, or it is the end: not a message's fault
+		switch v := r.decide(ds[0], waybill.HandlerProcessed, err); {
+		case v.outage, v.ack.Verdict == core.VerdictRelease: // something is down, or it is the end: not a message's fault
 			for i, d := range ds {
 				verdicts[i] = v
 				verdicts[i].ack.Delivery = d
@@ -294,7 +295,7 @@ func (r *runner) processBatch(ms []*item) []verdict {
 		return verdicts
 	}
 	for i, d := range ds {
-		if statuses[i] != core.HandlerLeftOut {
+		if statuses[i] != waybill.HandlerLeftOut {
 			verdicts[i] = r.decide(d, statuses[i], nil)
 		}
 	}
@@ -303,7 +304,7 @@ func (r *runner) processBatch(ms []*item) []verdict {
 }
 
 // callBatch runs the batch handler; a panic is an error.
-func callBatch(ctx context.Context, h *entry, ds []*core.Delivery) (st []core.HandlerStatus, err error) {
+func callBatch(ctx context.Context, h *entry, ds []*waybill.Delivery) (st []waybill.HandlerStatus, err error) {
 	defer recovered(&err)
 	st, err = h.batch(ctx, ds)
 	probe(err)
@@ -312,7 +313,7 @@ func callBatch(ctx context.Context, h *entry, ds []*core.Delivery) (st []core.Ha
 
 // attempts runs it's handler, and again while the policy for retries in the process says so: each time through the
 // inbox, if it has one, in a transaction of its own.
-func (r *runner) attempts(ctx context.Context, it *item) (st core.HandlerStatus, err error) {
+func (r *runner) attempts(ctx context.Context, it *item) (st waybill.HandlerStatus, err error) {
 	policy := r.sub.InProcess
 	for n := 1; ; n++ {
 		begin := time.Now()
@@ -338,6 +339,6 @@ func repeatable(err error) bool {
 	if _, asked := after(err); asked {
 		return false
 	}
-	class := core.ClassOf(err)
-	return class == core.ClassUnknown || class == core.ClassRejected
+	class := waybill.ClassOf(err)
+	return class == waybill.ClassUnknown || class == waybill.ClassRejected
 }

@@ -3,20 +3,23 @@ package core
 import (
 	"fmt"
 	"strings"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
-// CheckCancelKeys returns keys with the default routes filled in, or an [*InvalidError] that lists every problem:
-// neither or both of ID and DedupeKey, a DedupeKey without its Topic, names that cannot have been staged, more than
-// MaxMessages keys. Every store's Cancel begins with it. The argument is not changed.
-func CheckCancelKeys(keys []CancelKey) ([]CancelKey, error) {
-	if len(keys) > MaxMessages {
-		return nil, Invalid("waybill: cancel", fmt.Sprintf("%d keys in one call; at most %d are allowed: split the call", len(keys), MaxMessages))
+// CheckCancelKeys returns keys with the default routes filled in, or an [*waybill.InvalidError] that lists every
+// problem: neither or both of ID and DedupeKey, a DedupeKey without its Topic, names that cannot have been staged, more
+// than MaxMessages keys. Every store's Cancel begins with it. The argument is not changed.
+func CheckCancelKeys(keys []waybill.CancelKey) ([]waybill.CancelKey, error) {
+	if len(keys) > waybill.MaxMessages {
+		return nil, waybill.Invalid("waybill: cancel", fmt.Sprintf("%d keys in one call; at most %d are allowed: split the call", len(keys), waybill.MaxMessages))
 	}
-	out := make([]CancelKey, len(keys))
+	out := make([]waybill.CancelKey, len(keys))
 	var p []string
 	for i, k := range keys {
 		if k.Route == "" {
-			k.Route = DefaultRoute
+			k.Route = waybill.DefaultRoute
 		}
 		out[i] = k
 		bad := func(field, problem string) { p = append(p, fmt.Sprintf("keys[%d].%s: %s", i, field, problem)) }
@@ -30,7 +33,7 @@ func CheckCancelKeys(keys []CancelKey) ([]CancelKey, error) {
 		}
 		route, _, _ := strings.Cut(k.Route, "/")
 		for _, f := range [...]struct{ name, value string }{{"Route", route}, {"ID", k.ID}, {"Topic", k.Topic}, {"DedupeKey", k.DedupeKey}} {
-			if s := checkName(f.value); s != "" {
+			if s := check.Name(f.value); s != "" {
 				bad(f.name, s)
 			}
 		}
@@ -39,7 +42,7 @@ func CheckCancelKeys(keys []CancelKey) ([]CancelKey, error) {
 			break
 		}
 	}
-	if err := Invalid("waybill: cancel", p...); err != nil {
+	if err := waybill.Invalid("waybill: cancel", p...); err != nil {
 		return nil, err
 	}
 	return out, nil

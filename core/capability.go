@@ -1,16 +1,11 @@
 package core
 
-import "reflect"
+import (
+	"context"
+	"time"
 
-// IsNil reports whether v is nil, or an interface that holds a nil pointer: what a constructor returned whose error was
-// not looked at. Constructors refuse both.
-func IsNil(v any) bool {
-	if v == nil {
-		return true
-	}
-	r := reflect.ValueOf(v)
-	return r.Kind() == reflect.Pointer && r.IsNil()
-}
+	"github.com/waybill-go/waybill/hlc"
+)
 
 // As returns the capability T of v: v itself if it has it, else that of what v decorates, following Unwrap() any. A
 // decorator that must not pass a capability on implements it.
@@ -27,4 +22,39 @@ func As[T any](v any) (T, bool) {
 	}
 	var zero T
 	return zero, false
+}
+
+// The capabilities below are optional. Find them with [core.As], never by a type assertion, so that decorators may hide
+// nothing.
+
+// WakeCause says why a Wait returned.
+type WakeCause string
+
+// The causes of a wake-up, as metric labels.
+const (
+	WakeNotify WakeCause = "notify" // the store was told of a new message
+	WakeTimer  WakeCause = "timer"  // the time asked for has passed
+	WakePoll   WakeCause = "poll"   // the store's own safety poll
+	WakeStop   WakeCause = "stop"   // the context ended
+)
+
+// Waiter lets a relay sleep until a message is staged. Without it the relay polls with adaptive back-off.
+type Waiter interface {
+	// Wait blocks until there may be something to hand out on routes, limit has passed, or ctx ends. It may return
+	// early for no reason. It must not lose a message staged between the caller's last look and this call. One call at
+	// a time per store value.
+	Wait(ctx context.Context, routes []string, limit time.Duration) (WakeCause, error)
+}
+
+// Checker tests at start whether an adapter can work at all. Without it the first use finds out.
+type Checker interface {
+	// Check returns nil, an error that matches waybill.ErrMisconfigured naming the object, the cause and the cure, or
+	// an error of class outage.
+	Check(ctx context.Context) error
+}
+
+// ClockSeeder knows a mark above which a restarted clock must continue. Without it a clock starts at the wall clock.
+type ClockSeeder interface {
+	// HighWater returns the highest stamp the store remembers; zero if none.
+	HighWater(ctx context.Context) (hlc.Timestamp, error)
 }

@@ -5,26 +5,27 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // TestEnumerationsHaveNames: each value has a name of its own; what has none says its type and number.
 func TestEnumerationsHaveNames(t *testing.T) {
 	t.Parallel()
 	for _, values := range [][]fmt.Stringer{
-		{core.BackoffExponential, core.BackoffLinear, core.BackoffConstant, core.BackoffSchedule, core.BackoffNone, core.BackoffCustom, core.BackoffKind(200)},
-		{core.JitterEqual, core.JitterShare, core.JitterOff, core.JitterKind(200)},
-		{core.HandlerProcessed, core.HandlerDuplicate, core.HandlerLeftOut, core.HandlerStatus(200)},
-		{core.HeadSkip, core.HeadPark, core.HeadRequeue, core.HeadAction(200)},
+		{waybill.BackoffExponential, waybill.BackoffLinear, waybill.BackoffConstant, waybill.BackoffDelays, waybill.BackoffNone, waybill.BackoffCustom, waybill.BackoffKind(200)},
+		{waybill.JitterEqual, waybill.JitterShare, waybill.JitterNone, waybill.JitterKind(200)},
+		{waybill.HandlerProcessed, waybill.HandlerDuplicate, waybill.HandlerLeftOut, waybill.HandlerStatus(200)},
+		{admin.HeadSkip, admin.HeadSetAside, admin.HeadRequeue, admin.HeadAction(200)},
 		{core.InboxNone, core.InboxProcessed, core.InboxDuplicate, core.InboxStatus(200)},
 		{core.KeyOrderNone, core.KeyOrderSerial, core.KeyOrderPipelinedPrefix, core.KeyOrder(200)},
-		{core.VerdictNone, core.VerdictDone, core.VerdictRetry, core.VerdictReject, core.VerdictGiveBack, core.Verdict(200)},
+		{core.VerdictNone, core.VerdictDone, core.VerdictRetry, core.VerdictReject, core.VerdictRelease, core.Verdict(200)},
 		{core.StateNone, core.StatePending, core.StateProcessing, core.StatePublished, core.StateFailed, core.StateAbandoned, core.State(200)},
 		{core.EventNone, core.EventStaged, core.EventHandedOut, core.EventRequeued, core.Event(200)},
-		{outbox.Gripped, outbox.Locked, outbox.Gone, outbox.Grip(200)},
-		{outbox.ControlKey, outbox.ControlRecord, outbox.ControlFrom, outbox.ControlDecide, outbox.ControlKind(200)},
-		{outbox.Retrying, outbox.Blocking, outbox.Held, outbox.Obstacle(200)},
+		{core.GripHeld, core.GripLocked, core.GripGone, core.Grip(200)},
+		{core.ControlKey, core.ControlRecord, core.ControlFrom, core.ControlDecide, core.ControlKind(200)},
+		{core.ObstacleRetrying, core.ObstacleBlocking, core.ObstacleHeld, core.Obstacle(200)},
 	} {
 		seen := map[string]bool{}
 		for i, v := range values {

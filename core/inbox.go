@@ -3,6 +3,8 @@ package core
 import (
 	"context"
 	"time"
+
+	"github.com/waybill-go/waybill/internal/enum"
 )
 
 // Inbox gives a message exactly one effect on a database: the mark that it was handled and the handler's writes are one
@@ -33,7 +35,7 @@ const (
 
 // String returns the name of the result.
 func (s InboxStatus) String() string {
-	return nameOf("InboxStatus", uint8(s), "none", "processed", "duplicate")
+	return enum.Name("InboxStatus", s, 0, "none", "processed", "duplicate")
 }
 
 // BatchInbox gives many messages their effects in one transaction. Without it batch handlers go one by one.

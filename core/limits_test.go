@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -27,73 +28,73 @@ func TestLimitsAreChecked(t *testing.T) { // ST-15
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := newStamper(t, func(o *core.StamperOptions) {
 		o.Now = func() time.Time { return now }
-		o.Limits = core.Limits{MaxBodyBytes: 100, MaxHeaders: 3, MaxHeaderBytes: 50, MaxDelay: 24 * time.Hour}
+		o.Limits = waybill.Limits{MaxBodyBytes: 100, MaxHeaders: 3, MaxHeaderBytes: 50, MaxDelay: 24 * time.Hour}
 	})
 	long := strings.Repeat("x", 256)
 	for name, tc := range map[string]struct {
 		field string // at the start of the problem; empty = fine
-		set   func(m *core.Message)
+		set   func(m *waybill.Message)
 	}{
-		"fine":                   {"", func(*core.Message) {}},
-		"body at the limit":      {"", func(m *core.Message) { m.Body = make([]byte, 100) }},
-		"body above the limit":   {"Body: has 101 bytes", func(m *core.Message) { m.Body = make([]byte, 101) }},
-		"no topic":               {"Topic", func(m *core.Message) { m.Topic = "" }},
-		"wildcard topic":         {"Topic", func(m *core.Message) { m.Topic = "a.*" }},
-		"hash topic":             {"Topic", func(m *core.Message) { m.Topic = "a.#" }},
-		"long topic":             {"Topic", func(m *core.Message) { m.Topic = long }},
-		"name of 255 bytes":      {"", func(m *core.Message) { m.ID = long[:255] }},
-		"long id":                {"ID", func(m *core.Message) { m.ID = long }},
-		"long type":              {"Type", func(m *core.Message) { m.Type = long }},
-		"long source":            {"Source", func(m *core.Message) { m.Source = long }},
-		"long subject":           {"Subject", func(m *core.Message) { m.Subject = long }},
-		"long content type":      {"ContentType", func(m *core.Message) { m.ContentType = long }},
-		"long key":               {"Key", func(m *core.Message) { m.Key = long }},
-		"long tenant":            {"Tenant", func(m *core.Message) { m.Tenant = long }},
-		"long correlation id":    {"CorrelationID", func(m *core.Message) { m.CorrelationID = long }},
-		"long causation id":      {"CausationID", func(m *core.Message) { m.CausationID = long }},
-		"long run id":            {"RunID", func(m *core.Message) { m.RunID = long }},
-		"key with a bad rune":    {"Key", func(m *core.Message) { m.Key = "a\xff" }},
-		"key with NUL":           {"Key", func(m *core.Message) { m.Key = "a\x00" }},
-		"key with a line break":  {"Key", func(m *core.Message) { m.Key = "a\n" }},
-		"empty route":            {"Routes[1]", func(m *core.Message) { m.Routes = []string{"a", ""} }},
-		"long route":             {"Routes[0]", func(m *core.Message) { m.Routes = []string{long} }},
-		"lineage of 32":          {"", func(m *core.Message) { m.Lineage = make([]string, 32) }},
-		"lineage of 33":          {"Lineage", func(m *core.Message) { m.Lineage = make([]string, 33) }},
-		"priority":               {"Priority", func(m *core.Message) { m.Priority = 10 }},
-		"three headers":          {"", func(m *core.Message) { m.Headers = map[string]string{"a": "", "b": "", "c": ""} }},
-		"four headers":           {"Headers: 4", func(m *core.Message) { m.Headers = map[string]string{"a": "", "b": "", "c": "", "d": ""} }},
-		"header bytes":           {"Headers: 51 bytes", func(m *core.Message) { m.Headers = map[string]string{"a": long[:50]} }},
-		"header without a name":  {"Headers", func(m *core.Message) { m.Headers = map[string]string{"": "v"} }},
-		"header with a bad name": {"Headers", func(m *core.Message) { m.Headers = map[string]string{"a\n": "v"} }},
-		"header with a bad rune": {"Headers", func(m *core.Message) { m.Headers = map[string]string{"a": "\xff"} }},
-		"header with NUL":        {"Headers", func(m *core.Message) { m.Headers = map[string]string{"a": "\x00"} }},
-		"reserved header":        {"Headers", func(m *core.Message) { m.Headers = map[string]string{"TraceParent": "v"} }},
-		"reserved prefix":        {"Headers", func(m *core.Message) { m.Headers = map[string]string{"CE-foo": "v"} }},
-		"time and delay":         {"DeliverAt", func(m *core.Message) { m.Delay, m.DeliverAt = 1, now }},
-		"expiry and TTL":         {"Expires", func(m *core.Message) { m.TTL, m.Expires = 1, now.Add(time.Hour) }},
-		"negative delay":         {"Delay", func(m *core.Message) { m.Delay = -1 }},
-		"delay at the limit":     {"", func(m *core.Message) { m.Delay = 24 * time.Hour }},
-		"delay above the limit":  {"Delay", func(m *core.Message) { m.Delay = 24*time.Hour + 1 }},
-		"due in the past":        {"", func(m *core.Message) { m.DeliverAt = now.AddDate(-1, 0, 0) }},
-		"due in the far past":    {"DeliverAt", func(m *core.Message) { m.DeliverAt = time.Unix(0, 0) }},
-		"due in the far future":  {"DeliverAt", func(m *core.Message) { m.DeliverAt = now.AddDate(1000, 0, 0) }},
-		"expired":                {"Expires", func(m *core.Message) { m.Expires = now }},
-		"time beyond year 9999":  {"Time", func(m *core.Message) { m.Time = now.AddDate(9000, 0, 0) }},
-		"value that cannot encode": {"Body", func(m *core.Message) {
-			*m = core.NewTopic("t", core.JSON[func()]()).Message(nil)
+		"fine":                   {"", func(*waybill.Message) {}},
+		"body at the limit":      {"", func(m *waybill.Message) { m.Body = make([]byte, 100) }},
+		"body above the limit":   {"Body: has 101 bytes", func(m *waybill.Message) { m.Body = make([]byte, 101) }},
+		"no topic":               {"Topic", func(m *waybill.Message) { m.Topic = "" }},
+		"wildcard topic":         {"Topic", func(m *waybill.Message) { m.Topic = "a.*" }},
+		"hash topic":             {"Topic", func(m *waybill.Message) { m.Topic = "a.#" }},
+		"long topic":             {"Topic", func(m *waybill.Message) { m.Topic = long }},
+		"name of 255 bytes":      {"", func(m *waybill.Message) { m.ID = long[:255] }},
+		"long id":                {"ID", func(m *waybill.Message) { m.ID = long }},
+		"long type":              {"Type", func(m *waybill.Message) { m.Type = long }},
+		"long source":            {"Source", func(m *waybill.Message) { m.Source = long }},
+		"long subject":           {"Subject", func(m *waybill.Message) { m.Subject = long }},
+		"long content type":      {"ContentType", func(m *waybill.Message) { m.ContentType = long }},
+		"long key":               {"Key", func(m *waybill.Message) { m.Key = long }},
+		"long tenant":            {"Tenant", func(m *waybill.Message) { m.Tenant = long }},
+		"long correlation id":    {"CorrelationID", func(m *waybill.Message) { m.CorrelationID = long }},
+		"long causation id":      {"CausationID", func(m *waybill.Message) { m.CausationID = long }},
+		"long run id":            {"RunID", func(m *waybill.Message) { m.RunID = long }},
+		"key with a bad rune":    {"Key", func(m *waybill.Message) { m.Key = "a\xff" }},
+		"key with NUL":           {"Key", func(m *waybill.Message) { m.Key = "a\x00" }},
+		"key with a line break":  {"Key", func(m *waybill.Message) { m.Key = "a\n" }},
+		"empty route":            {"Routes[1]", func(m *waybill.Message) { m.Routes = []string{"a", ""} }},
+		"long route":             {"Routes[0]", func(m *waybill.Message) { m.Routes = []string{long} }},
+		"lineage of 32":          {"", func(m *waybill.Message) { m.Lineage = make([]string, 32) }},
+		"lineage of 33":          {"Lineage", func(m *waybill.Message) { m.Lineage = make([]string, 33) }},
+		"priority":               {"Priority", func(m *waybill.Message) { m.Priority = 10 }},
+		"three headers":          {"", func(m *waybill.Message) { m.Headers = map[string]string{"a": "", "b": "", "c": ""} }},
+		"four headers":           {"Headers: 4", func(m *waybill.Message) { m.Headers = map[string]string{"a": "", "b": "", "c": "", "d": ""} }},
+		"header bytes":           {"Headers: 51 bytes", func(m *waybill.Message) { m.Headers = map[string]string{"a": long[:50]} }},
+		"header without a name":  {"Headers", func(m *waybill.Message) { m.Headers = map[string]string{"": "v"} }},
+		"header with a bad name": {"Headers", func(m *waybill.Message) { m.Headers = map[string]string{"a\n": "v"} }},
+		"header with a bad rune": {"Headers", func(m *waybill.Message) { m.Headers = map[string]string{"a": "\xff"} }},
+		"header with NUL":        {"Headers", func(m *waybill.Message) { m.Headers = map[string]string{"a": "\x00"} }},
+		"reserved header":        {"Headers", func(m *waybill.Message) { m.Headers = map[string]string{"TraceParent": "v"} }},
+		"reserved prefix":        {"Headers", func(m *waybill.Message) { m.Headers = map[string]string{"CE-foo": "v"} }},
+		"time and delay":         {"DeliverAt", func(m *waybill.Message) { m.Delay, m.DeliverAt = 1, now }},
+		"expiry and TTL":         {"Expires", func(m *waybill.Message) { m.TTL, m.Expires = 1, now.Add(time.Hour) }},
+		"negative delay":         {"Delay", func(m *waybill.Message) { m.Delay = -1 }},
+		"delay at the limit":     {"", func(m *waybill.Message) { m.Delay = 24 * time.Hour }},
+		"delay above the limit":  {"Delay", func(m *waybill.Message) { m.Delay = 24*time.Hour + 1 }},
+		"due in the past":        {"", func(m *waybill.Message) { m.DeliverAt = now.AddDate(-1, 0, 0) }},
+		"due in the far past":    {"DeliverAt", func(m *waybill.Message) { m.DeliverAt = time.Unix(0, 0) }},
+		"due in the far future":  {"DeliverAt", func(m *waybill.Message) { m.DeliverAt = now.AddDate(1000, 0, 0) }},
+		"expired":                {"Expires", func(m *waybill.Message) { m.Expires = now }},
+		"time beyond year 9999":  {"Time", func(m *waybill.Message) { m.Time = now.AddDate(9000, 0, 0) }},
+		"value that cannot encode": {"Body", func(m *waybill.Message) {
+			*m = waybill.NewTopic("t", waybill.JSON[func()]()).Message(nil)
 		}},
-		"topic without a codec": {"Body", func(m *core.Message) { *m = core.NewTopic[int]("t", nil).Message(1) }},
+		"topic without a codec": {"Body", func(m *waybill.Message) { *m = waybill.NewTopic[int]("t", nil).Message(1) }},
 	} {
-		m := core.RawMessage("topic", "text/plain", []byte("x"))
+		m := waybill.RawMessage("topic", "text/plain", []byte("x"))
 		tc.set(&m)
-		_, err := s.Stamp(t.Context(), []core.Message{m})
-		var invalid *core.InvalidError
+		_, err := s.Stamp(t.Context(), []waybill.Message{m})
+		var invalid *waybill.InvalidError
 		switch {
 		case tc.field == "":
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
-		case !errors.Is(err, core.ErrInvalid) || !errors.As(err, &invalid):
+		case !errors.Is(err, waybill.ErrInvalid) || !errors.As(err, &invalid):
 			t.Errorf("%s: got %v, want an InvalidError", name, err)
 		case len(invalid.Problems) != 1 || !strings.HasPrefix(invalid.Problems[0], tc.field):
 			t.Errorf("%s: got %q, want one problem with %s", name, invalid.Problems, tc.field)
@@ -104,10 +105,10 @@ func TestLimitsAreChecked(t *testing.T) { // ST-15
 func TestAllProblemsAreReportedAtOnce(t *testing.T) { // ST-15
 	t.Parallel()
 	s := newStamper(t, nil)
-	good := core.RawMessage("topic", "", nil)
-	bad := core.RawMessage("", "", nil, core.Key("\xff"), core.Priority(11))
-	_, err := s.Stamp(t.Context(), []core.Message{good, bad, bad})
-	var invalid *core.InvalidError
+	good := waybill.RawMessage("topic", "", nil)
+	bad := waybill.RawMessage("", "", nil, waybill.Key("\xff"), waybill.Priority(11))
+	_, err := s.Stamp(t.Context(), []waybill.Message{good, bad, bad})
+	var invalid *waybill.InvalidError
 	if !errors.As(err, &invalid) || len(invalid.Problems) != 6 {
 		t.Fatalf("got %v, want six problems", err)
 	}
@@ -116,23 +117,23 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) { // ST-15
 			t.Errorf("problem %d is %q, want one with %s", i, invalid.Problems[i], want)
 		}
 	}
-	many := make([]core.Message, 100)
+	many := make([]waybill.Message, 100)
 	if _, err := s.Stamp(t.Context(), many); !errors.As(err, &invalid) || len(invalid.Problems) > 25 {
 		t.Errorf("100 bad messages give %d problems", len(invalid.Problems))
 	}
-	many = make([]core.Message, core.MaxMessages+1)
+	many = make([]waybill.Message, waybill.MaxMessages+1)
 	for i := range many {
 		many[i] = good
 	}
-	if _, err := s.Stamp(t.Context(), many); !errors.Is(err, core.ErrInvalid) {
+	if _, err := s.Stamp(t.Context(), many); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("%d messages in one call: %v", len(many), err)
 	}
 }
 
 func TestStamperOptionsAreChecked(t *testing.T) {
 	t.Parallel()
-	_, err := core.NewStamper(core.StamperOptions{TTL: -1, Limits: core.Limits{MaxBodyBytes: 1 << 30, MaxHeaders: -1}})
-	var invalid *core.InvalidError
+	_, err := core.NewStamper(core.StamperOptions{TTL: -1, Limits: waybill.Limits{MaxBodyBytes: 1 << 30, MaxHeaders: -1}})
+	var invalid *waybill.InvalidError
 	if !errors.As(err, &invalid) || len(invalid.Problems) != 4 {
 		t.Errorf("got %v, want four problems", err)
 	}
@@ -140,7 +141,7 @@ func TestStamperOptionsAreChecked(t *testing.T) {
 
 func TestInvalidIsNilWithoutProblems(t *testing.T) {
 	t.Parallel()
-	if err := core.Invalid("subject"); err != nil {
+	if err := waybill.Invalid("subject"); err != nil {
 		t.Error(err)
 	}
 }

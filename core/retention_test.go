@@ -3,32 +3,34 @@ package core
 import (
 	"testing"
 	"time"
+
+	"github.com/waybill-go/waybill"
 )
 
 // DB-09
-func TestRetentionOf(t *testing.T) {
+func TestKeepFor(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		r      Retention
+		r      waybill.Retention
 		state  State
-		reason Reason
+		reason waybill.Reason
 		want   time.Duration
 	}{
-		{Retention{}, StatePublished, ReasonNone, 0},
-		{Retention{}, StateAbandoned, ReasonAttempts, Forever},
-		{Retention{}, StateAbandoned, ReasonExpired, Forever},
-		{Retention{}, StateAbandoned, ReasonNone, Forever},
-		{Retention{}, StateAbandoned, ReasonCancelled, 0},
-		{Retention{}, StateAbandoned, ReasonReplaced, 0},
-		{Retention{Published: -1, Abandoned: -5, Withdrawn: -1}, StatePublished, ReasonNone, Forever},
-		{Retention{Published: -1, Abandoned: -5, Withdrawn: -1}, StateAbandoned, ReasonSkipped, Forever},
-		{Retention{Published: -1, Abandoned: -5, Withdrawn: -1}, StateAbandoned, ReasonReplaced, Forever},
-		{Retention{Published: 1, Abandoned: 1, Withdrawn: 1}, StateAbandoned, ReasonSkipped, 0},
-		{Retention{Published: time.Hour, Abandoned: 2, Withdrawn: time.Minute}, StatePublished, ReasonNone, time.Hour},
-		{Retention{Published: time.Hour, Abandoned: 2, Withdrawn: time.Minute}, StateAbandoned, ReasonRejected, 2},
-		{Retention{Published: time.Hour, Abandoned: 2, Withdrawn: time.Minute}, StateAbandoned, ReasonCancelled, time.Minute},
+		{waybill.Retention{}, StatePublished, waybill.ReasonNone, 0},
+		{waybill.Retention{}, StateAbandoned, waybill.ReasonAttempts, Forever},
+		{waybill.Retention{}, StateAbandoned, waybill.ReasonExpired, Forever},
+		{waybill.Retention{}, StateAbandoned, waybill.ReasonNone, Forever},
+		{waybill.Retention{}, StateAbandoned, waybill.ReasonCancelled, 0},
+		{waybill.Retention{}, StateAbandoned, waybill.ReasonReplaced, 0},
+		{waybill.Retention{Published: -1, Abandoned: -5, Withdrawn: -1}, StatePublished, waybill.ReasonNone, Forever},
+		{waybill.Retention{Published: -1, Abandoned: -5, Withdrawn: -1}, StateAbandoned, waybill.ReasonSkipped, Forever},
+		{waybill.Retention{Published: -1, Abandoned: -5, Withdrawn: -1}, StateAbandoned, waybill.ReasonReplaced, Forever},
+		{waybill.Retention{Published: 1, Abandoned: 1, Withdrawn: 1}, StateAbandoned, waybill.ReasonSkipped, 0},
+		{waybill.Retention{Published: time.Hour, Abandoned: 2, Withdrawn: time.Minute}, StatePublished, waybill.ReasonNone, time.Hour},
+		{waybill.Retention{Published: time.Hour, Abandoned: 2, Withdrawn: time.Minute}, StateAbandoned, waybill.ReasonRejected, 2},
+		{waybill.Retention{Published: time.Hour, Abandoned: 2, Withdrawn: time.Minute}, StateAbandoned, waybill.ReasonCancelled, time.Minute},
 	} {
-		if got := tc.r.Of(tc.state, tc.reason); got != tc.want {
+		if got := KeepFor(tc.r, tc.state, tc.reason); got != tc.want {
 			t.Errorf("%+v of %s %q: %s, want %s", tc.r, tc.state, tc.reason, got, tc.want)
 		}
 	}

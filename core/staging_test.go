@@ -8,27 +8,28 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
 func TestTopicCarriesDefaultRoutes(t *testing.T) { // ST-17 ST-06
 	t.Parallel()
 	routes := []string{"audit", "default"}
-	topic := core.NewTopic("orders.placed", core.JSON[int]()).On(routes...)
+	topic := waybill.NewTopic("orders.placed", waybill.JSON[int]()).On(routes...)
 	routes[0] = "changed"
 	s := newStamper(t, nil)
 	for name, tc := range map[string]struct {
-		m    core.Message
+		m    waybill.Message
 		want []string
 	}{
 		"none named":          {topic.Message(1), []string{"audit", "default"}},
-		"the message says":    {topic.Message(1, core.Routes("other")), []string{"other"}},
-		"in a lane":           {topic.Message(1, core.InLane(core.LaneHigh)), []string{"audit/high", "default/high"}},
-		"without a default":   {core.NewTopic("orders.placed", core.JSON[int]()).Message(1), []string{"default"}},
+		"the message says":    {topic.Message(1, waybill.Routes("other")), []string{"other"}},
+		"in a lane":           {topic.Message(1, waybill.InLane(waybill.LaneHigh)), []string{"audit/high", "default/high"}},
+		"without a default":   {waybill.NewTopic("orders.placed", waybill.JSON[int]()).Message(1), []string{"default"}},
 		"taken back":          {topic.On().Message(1), []string{"default"}},
 		"the last On is used": {topic.On("x").Message(1), []string{"x"}},
 	} {
-		rows, err := s.Stamp(t.Context(), []core.Message{tc.m})
+		rows, err := s.Stamp(t.Context(), []waybill.Message{tc.m})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +44,7 @@ func TestTopicCarriesDefaultRoutes(t *testing.T) { // ST-17 ST-06
 			t.Errorf("%s: routes %v, want %v", name, got, tc.want)
 		}
 	}
-	if _, err := s.Stamp(t.Context(), []core.Message{topic.On("").Message(1)}); !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "Routes[0]") {
+	if _, err := s.Stamp(t.Context(), []waybill.Message{topic.On("").Message(1)}); !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "Routes[0]") {
 		t.Errorf("an empty default route: %v", err)
 	}
 }
@@ -51,17 +52,17 @@ func TestTopicCarriesDefaultRoutes(t *testing.T) { // ST-17 ST-06
 func TestTopicDeclaredTwice(t *testing.T) { // ST-17
 	t.Parallel()
 	s := newStamper(t, nil)
-	stamp := func(m ...core.Message) error { _, err := s.Stamp(t.Context(), m); return err }
-	asInt := core.NewTopic("a", core.JSON[int]())
-	if err := stamp(asInt.Message(1), core.NewTopic("a", core.JSON[int]()).On("r").Message(2), core.RawMessage("a", "", nil), core.NewTopic("b", core.JSON[string]()).Message("")); err != nil {
+	stamp := func(m ...waybill.Message) error { _, err := s.Stamp(t.Context(), m); return err }
+	asInt := waybill.NewTopic("a", waybill.JSON[int]())
+	if err := stamp(asInt.Message(1), waybill.NewTopic("a", waybill.JSON[int]()).On("r").Message(2), waybill.RawMessage("a", "", nil), waybill.NewTopic("b", waybill.JSON[string]()).Message("")); err != nil {
 		t.Fatalf("the same declaration, a raw message, another topic: %v", err)
 	}
-	for name, m := range map[string]core.Message{
-		"another type":  core.NewTopic("a", core.JSON[string]()).Message("1"),
-		"another codec": core.NewTopic("a", intCodec{}).Message(1),
+	for name, m := range map[string]waybill.Message{
+		"another type":  waybill.NewTopic("a", waybill.JSON[string]()).Message("1"),
+		"another codec": waybill.NewTopic("a", intCodec{}).Message(1),
 	} {
 		err := stamp(asInt.Message(1), m)
-		if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "messages[1].Topic: \"a\" is declared twice") || !strings.Contains(err.Error(), "int") {
+		if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "messages[1].Topic: \"a\" is declared twice") || !strings.Contains(err.Error(), "int") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -69,7 +70,7 @@ func TestTopicDeclaredTwice(t *testing.T) { // ST-17
 		t.Errorf("the first declaration is refused afterwards: %v", err)
 	}
 	// Within one call, and from many goroutines: one of the two is refused.
-	if err := stamp(core.NewTopic("c", core.JSON[int]()).Message(1), core.NewTopic("c", core.JSON[bool]()).Message(true)); !errors.Is(err, core.ErrInvalid) {
+	if err := stamp(waybill.NewTopic("c", waybill.JSON[int]()).Message(1), waybill.NewTopic("c", waybill.JSON[bool]()).Message(true)); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("within one call: %v", err)
 	}
 	var wg sync.WaitGroup
@@ -77,9 +78,9 @@ func TestTopicDeclaredTwice(t *testing.T) { // ST-17
 	for i := range errs {
 		wg.Go(func() {
 			if i%2 == 0 {
-				errs[i] = stamp(core.NewTopic("d", core.JSON[int]()).Message(1))
+				errs[i] = stamp(waybill.NewTopic("d", waybill.JSON[int]()).Message(1))
 			} else {
-				errs[i] = stamp(core.NewTopic("d", core.JSON[bool]()).Message(true))
+				errs[i] = stamp(waybill.NewTopic("d", waybill.JSON[bool]()).Message(true))
 			}
 		})
 	}
@@ -87,14 +88,14 @@ func TestTopicDeclaredTwice(t *testing.T) { // ST-17
 	if even := errs[0] == nil; even == (errs[1] == nil) {
 		t.Errorf("of two declarations, %v and %v", errs[0], errs[1])
 	}
-	if err := newStamperErr(t, core.NewTopic("a", core.JSON[string]()).Message("1")); err != nil {
+	if err := newStamperErr(t, waybill.NewTopic("a", waybill.JSON[string]()).Message("1")); err != nil {
 		t.Errorf("in another outbox: %v", err)
 	}
 }
 
-func newStamperErr(tb testing.TB, m core.Message) error {
+func newStamperErr(tb testing.TB, m waybill.Message) error {
 	tb.Helper()
-	_, err := newStamper(tb, nil).Stamp(tb.Context(), []core.Message{m})
+	_, err := newStamper(tb, nil).Stamp(tb.Context(), []waybill.Message{m})
 	return err
 }
 
@@ -107,17 +108,17 @@ func (intCodec) Decode([]byte) (int, error) { return 0, nil }
 func TestLanes(t *testing.T) { // ST-19
 	t.Parallel()
 	s := newStamper(t, nil)
-	for l, want := range map[core.Lane]string{core.LaneHigh: "r/high", core.LaneNormal: "r", core.LaneLow: "r/low"} {
-		row := stampOne(t, s, t.Context(), core.RawMessage("t", "", nil, core.Routes("r"), core.InLane(l)))
-		if row.Route != want || core.LaneRoute("r", l) != want {
+	for l, want := range map[waybill.Lane]string{waybill.LaneHigh: "r/high", waybill.LaneNormal: "r", waybill.LaneLow: "r/low"} {
+		row := stampOne(t, s, t.Context(), waybill.RawMessage("t", "", nil, waybill.Routes("r"), waybill.InLane(l)))
+		if row.Route != want || waybill.LaneRoute("r", l) != want {
 			t.Errorf("lane %q: route %q, want %q", l, row.Route, want)
 		}
 	}
-	for name, m := range map[string]core.Message{
-		"Lane":      core.RawMessage("t", "", nil, core.InLane("urgent")),
-		"Routes[0]": core.RawMessage("t", "", nil, core.Routes("r/high")), // could be taken for a lane
+	for name, m := range map[string]waybill.Message{
+		"Lane":      waybill.RawMessage("t", "", nil, waybill.InLane("urgent")),
+		"Routes[0]": waybill.RawMessage("t", "", nil, waybill.Routes("r/high")), // could be taken for a lane
 	} {
-		if _, err := s.Stamp(t.Context(), []core.Message{m}); !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), name+": ") {
+		if _, err := s.Stamp(t.Context(), []waybill.Message{m}); !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), name+": ") {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -126,21 +127,21 @@ func TestLanes(t *testing.T) { // ST-19
 func TestLineageOfSiblings(t *testing.T) { // ST-13
 	t.Parallel()
 	s := newStamper(t, nil)
-	root := stampOne(t, s, core.WithLineageRoot(t.Context(), "request-1"), core.RawMessage("t", "", nil)).Envelope
+	root := stampOne(t, s, waybill.WithLineageRoot(t.Context(), "request-1"), waybill.RawMessage("t", "", nil)).Envelope
 	if !slices.Equal(root.Lineage, []string{"request-1"}) {
 		t.Errorf("a message under a root has the lineage %v", root.Lineage)
 	}
-	handling := core.WithDelivery(t.Context(), &core.Delivery{Envelope: root})
-	a, b := stampOne(t, s, handling, core.RawMessage("t", "", nil)).Envelope, stampOne(t, s, handling, core.RawMessage("t", "", nil)).Envelope
+	handling := waybill.WithDelivery(t.Context(), &waybill.Delivery{Envelope: root})
+	a, b := stampOne(t, s, handling, waybill.RawMessage("t", "", nil)).Envelope, stampOne(t, s, handling, waybill.RawMessage("t", "", nil)).Envelope
 	want := []string{"request-1", root.ID}
 	if !slices.Equal(a.Lineage, want) || !slices.Equal(b.Lineage, want) || a.CausationID != root.ID {
 		t.Errorf("siblings have the lineages %v and %v, want %v", a.Lineage, b.Lineage, want)
 	}
-	child := stampOne(t, s, core.WithDelivery(t.Context(), &core.Delivery{Envelope: a}), core.RawMessage("t", "", nil)).Envelope
+	child := stampOne(t, s, waybill.WithDelivery(t.Context(), &waybill.Delivery{Envelope: a}), waybill.RawMessage("t", "", nil)).Envelope
 	if !slices.Equal(child.Lineage, append(want, a.ID)) || len(a.Lineage) != 2 {
 		t.Errorf("a child has the lineage %v", child.Lineage)
 	}
-	own := core.RawMessage("t", "", nil)
+	own := waybill.RawMessage("t", "", nil)
 	own.Lineage = []string{}
 	if e := stampOne(t, s, handling, own).Envelope; len(e.Lineage) != 0 {
 		t.Errorf("a message that wants no lineage has %v", e.Lineage)
@@ -150,24 +151,24 @@ func TestLineageOfSiblings(t *testing.T) { // ST-13
 func TestDedupeKeyReachesTheRow(t *testing.T) { // ST-08 ST-10 ST-15
 	t.Parallel()
 	s := newStamper(t, nil)
-	row := stampOne(t, s, t.Context(), core.RawMessage("t", "", nil, core.DedupeKey("k")))
+	row := stampOne(t, s, t.Context(), waybill.RawMessage("t", "", nil, waybill.DedupeKey("k")))
 	if row.DedupeKey != "k" || row.Replace {
 		t.Errorf("%+v", row)
 	}
-	row = stampOne(t, s, t.Context(), core.RawMessage("t", "", nil, core.Replace("k")))
+	row = stampOne(t, s, t.Context(), waybill.RawMessage("t", "", nil, waybill.Replace("k")))
 	if row.DedupeKey != "k" || !row.Replace {
 		t.Errorf("%+v", row)
 	}
 	for name, tc := range map[string]struct {
-		m     core.Message
+		m     waybill.Message
 		field string
 	}{
-		"replace without key": {core.RawMessage("t", "", nil, core.Replace("")), "Replace: needs a DedupeKey"},
-		"too long":            {core.RawMessage("t", "", nil, core.DedupeKey(strings.Repeat("k", core.MaxNameBytes+1))), "DedupeKey: has 256 bytes"},
-		"not UTF-8":           {core.RawMessage("t", "", nil, core.DedupeKey("a\xff")), "DedupeKey: "},
-		"NUL":                 {core.RawMessage("t", "", nil, core.DedupeKey("a\x00")), "DedupeKey: "},
+		"replace without key": {waybill.RawMessage("t", "", nil, waybill.Replace("")), "Replace: needs a DedupeKey"},
+		"too long":            {waybill.RawMessage("t", "", nil, waybill.DedupeKey(strings.Repeat("k", waybill.MaxNameBytes+1))), "DedupeKey: has 256 bytes"},
+		"not UTF-8":           {waybill.RawMessage("t", "", nil, waybill.DedupeKey("a\xff")), "DedupeKey: "},
+		"NUL":                 {waybill.RawMessage("t", "", nil, waybill.DedupeKey("a\x00")), "DedupeKey: "},
 	} {
-		if _, err := s.Stamp(t.Context(), []core.Message{tc.m}); !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), tc.field) {
+		if _, err := s.Stamp(t.Context(), []waybill.Message{tc.m}); !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), tc.field) {
 			t.Errorf("%s: got %v, want %q", name, err, tc.field)
 		}
 	}
@@ -177,21 +178,21 @@ func TestExpiryOverrides(t *testing.T) { // ST-11
 	t.Parallel()
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := newStamper(t, func(o *core.StamperOptions) { o.TTL, o.Now = time.Hour, func() time.Time { return now } })
-	at := core.RawMessage("t", "", nil)
+	at := waybill.RawMessage("t", "", nil)
 	at.Expires = now.Add(time.Second)
 	for name, tc := range map[string]struct {
-		m    core.Message
+		m    waybill.Message
 		want time.Time
 	}{
-		"the store's default":  {core.RawMessage("t", "", nil), now.Add(time.Hour)},
-		"shorter":              {core.RawMessage("t", "", nil, core.TTL(time.Minute)), now.Add(time.Minute)},
-		"longer":               {core.RawMessage("t", "", nil, core.TTL(48*time.Hour)), now.Add(48 * time.Hour)},
+		"the store's default":  {waybill.RawMessage("t", "", nil), now.Add(time.Hour)},
+		"shorter":              {waybill.RawMessage("t", "", nil, waybill.TTL(time.Minute)), now.Add(time.Minute)},
+		"longer":               {waybill.RawMessage("t", "", nil, waybill.TTL(48*time.Hour)), now.Add(48 * time.Hour)},
 		"a time":               {at, now.Add(time.Second)},
-		"none":                 {core.RawMessage("t", "", nil, core.TTL(-1)), time.Time{}},
-		"the default, later":   {core.RawMessage("t", "", nil, core.Delay(30*time.Hour)), now.Add(31 * time.Hour)},
-		"the default, at":      {core.RawMessage("t", "", nil, core.DeliverAt(now.Add(2*time.Hour))), now.Add(3 * time.Hour)},
-		"the default, was due": {core.RawMessage("t", "", nil, core.DeliverAt(now.Add(-time.Hour))), now.Add(time.Hour)},
-		"its own, later":       {core.RawMessage("t", "", nil, core.Delay(30*time.Minute), core.TTL(time.Hour)), now.Add(time.Hour)},
+		"none":                 {waybill.RawMessage("t", "", nil, waybill.TTL(-1)), time.Time{}},
+		"the default, later":   {waybill.RawMessage("t", "", nil, waybill.Delay(30*time.Hour)), now.Add(31 * time.Hour)},
+		"the default, at":      {waybill.RawMessage("t", "", nil, waybill.DeliverAt(now.Add(2*time.Hour))), now.Add(3 * time.Hour)},
+		"the default, was due": {waybill.RawMessage("t", "", nil, waybill.DeliverAt(now.Add(-time.Hour))), now.Add(time.Hour)},
+		"its own, later":       {waybill.RawMessage("t", "", nil, waybill.Delay(30*time.Minute), waybill.TTL(time.Hour)), now.Add(time.Hour)},
 	} {
 		if e := stampOne(t, s, t.Context(), tc.m).Envelope; !e.Expires.Equal(tc.want) {
 			t.Errorf("%s: expires at %s, want %s", name, e.Expires, tc.want)

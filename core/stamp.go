@@ -12,7 +12,10 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/check"
+	"github.com/waybill-go/waybill/internal/obs"
 )
 
 // TracerName is the instrumentation scope of all spans and metrics.
@@ -25,7 +28,7 @@ type StamperOptions struct {
 	// Clock gives the HLC stamps; nil means a clock of its own.
 	Clock *hlc.Clock
 	// Limits bounds what can be staged.
-	Limits Limits
+	Limits waybill.Limits
 	// TTL is the total time of messages that set neither TTL nor Expires, counted from when they are due, so that a
 	// message that is scheduled for later than that does not expire before it can be sent; 0 = none.
 	TTL time.Duration
@@ -53,17 +56,17 @@ func NewStamper(opts StamperOptions) (*Stamper, error) {
 	var p []string
 	if opts.Source == "" {
 		p = append(p, "Source: is empty; name the producing service, such as \"/orders\"")
-	} else if s := checkName(opts.Source); s != "" {
+	} else if s := check.Name(opts.Source); s != "" {
 		p = append(p, "Source: "+s)
 	}
 	if opts.TTL < 0 {
 		p = append(p, fmt.Sprintf("TTL: %s is negative; 0 means none", opts.TTL))
 	}
 	p = append(p, opts.Limits.Validate("Limits")...)
-	if err := Invalid("waybill: outbox options", p...); err != nil {
+	if err := waybill.Invalid("waybill: outbox options", p...); err != nil {
 		return nil, err
 	}
-	opts.Limits = opts.Limits.withDefaults()
+	opts.Limits = opts.Limits.WithDefaults()
 	if opts.Clock == nil {
 		clock, err := hlc.NewClock(hlc.Options{Wall: opts.Now})
 		if err != nil {
@@ -76,7 +79,7 @@ func NewStamper(opts StamperOptions) (*Stamper, error) {
 	}
 	fresh := opts.NewID == nil
 	if fresh {
-		opts.NewID = NewID
+		opts.NewID = waybill.NewID
 	}
 	tp := opts.TracerProvider
 	if tp == nil {
@@ -90,7 +93,7 @@ func (s *Stamper) Clock() *hlc.Clock { return s.opts.Clock }
 
 // StagedRow is one row to write: a stamped message on one route.
 type StagedRow struct {
-	Envelope Envelope
+	Envelope waybill.Envelope
 	Route    string
 	// Fresh says that the id was made here, by NewID, so that no other row has it on this route.
 	Fresh bool
@@ -123,18 +126,18 @@ func EndSpan(span trace.Span, err error) {
 	span.End()
 }
 
-// Stamp checks msgs and returns the rows to write, or an [*InvalidError] that lists every problem of every message. The
-// rows share bodies, headers and lineage with msgs.
-func (s *Stamper) Stamp(ctx context.Context, msgs []Message) ([]StagedRow, error) {
+// Stamp checks msgs and returns the rows to write, or an [*waybill.InvalidError] that lists every problem of every
+// message. The rows share bodies, headers and lineage with msgs.
+func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRow, error) {
 	now := s.opts.Now()
-	scope := ScopeFrom(ctx)
+	scope := waybill.ScopeFrom(ctx)
 	if err := s.checkAll(msgs, now, &scope); err != nil {
 		return nil, err
 	}
 	sc := trace.SpanContextFromContext(ctx)
 	var parent, state string
 	if sc.IsValid() {
-		parent, state = traceParent(sc), sc.TraceState().String()
+		parent, state = obs.TraceParent(sc), sc.TraceState().String()
 	}
 	rows := make([]StagedRow, 0, len(msgs))
 	for i := range msgs {
@@ -152,7 +155,7 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []Message) ([]StagedRow, error
 		}
 		withdrawable := row.Withdrawable
 		for j, r := range routes {
-			row.Route = LaneRoute(r, msgs[i].Lane)
+			row.Route = waybill.LaneRoute(r, msgs[i].Lane)
 			row.Fresh = row.Fresh && !slices.Contains(routes[:j], r)
 			row.Withdrawable = withdrawable || slices.Contains(s.opts.Withdrawable, r)
 			rows = append(rows, row)
@@ -162,43 +165,44 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []Message) ([]StagedRow, error
 }
 
 // noRoutes are the routes of a message that names none.
-var noRoutes = []string{DefaultRoute}
+var noRoutes = []string{waybill.DefaultRoute}
 
-func (s *Stamper) checkAll(msgs []Message, now time.Time, scope *Scope) error {
-	if len(msgs) > MaxMessages {
-		return Invalid("waybill: stage", fmt.Sprintf("%d messages in one call; at most %d are allowed: split the call", len(msgs), MaxMessages))
+func (s *Stamper) checkAll(msgs []waybill.Message, now time.Time, scope *waybill.Scope) error {
+	if len(msgs) > waybill.MaxMessages {
+		return waybill.Invalid("waybill: stage", fmt.Sprintf("%d messages in one call; at most %d are allowed: split the call", len(msgs), waybill.MaxMessages))
 	}
-	p := scope.check(nil)
+	p := checkScope(nil, scope)
 	for i := range msgs {
 		where := ""
 		if len(msgs) > 1 {
 			where = fmt.Sprintf("messages[%d].", i)
 		}
 		p = s.checkKind(p, where, &msgs[i])
-		if p = s.opts.Limits.check(p, where, &msgs[i], now); len(p) >= 20 {
+		if p = checkMessage(p, where, &s.opts.Limits, &msgs[i], now); len(p) >= 20 {
 			p = append(p, "and maybe more")
 			break
 		}
 	}
-	return Invalid("waybill: stage", p...)
+	return waybill.Invalid("waybill: stage", p...)
 }
 
 // checkKind refuses a topic that was declared twice, with different types or codecs. Raw messages have no declaration.
-func (s *Stamper) checkKind(p []string, where string, m *Message) []string {
-	if m.kind == "" {
+func (s *Stamper) checkKind(p []string, where string, m *waybill.Message) []string {
+	kind := m.Declaration()
+	if kind == "" {
 		return p
 	}
 	first, ok := s.kinds.Load(m.Topic)
 	if !ok {
-		first, ok = s.kinds.LoadOrStore(m.Topic, m.kind)
+		first, ok = s.kinds.LoadOrStore(m.Topic, kind)
 	}
-	if ok && first != m.kind {
-		p = append(p, fmt.Sprintf("%sTopic: %q is declared twice, as %s and as %s: declare it once and share the declaration", where, m.Topic, first, m.kind))
+	if ok && first != kind {
+		p = append(p, fmt.Sprintf("%sTopic: %q is declared twice, as %s and as %s: declare it once and share the declaration", where, m.Topic, first, kind))
 	}
 	return p
 }
 
-func (s *Stamper) fill(e *Envelope, m *Message, now time.Time, scope *Scope) {
+func (s *Stamper) fill(e *waybill.Envelope, m *waybill.Message, now time.Time, scope *waybill.Scope) {
 	def := func(p *string, v string) {
 		if *p == "" {
 			*p = v
@@ -239,40 +243,9 @@ func (s *Stamper) fill(e *Envelope, m *Message, now time.Time, scope *Scope) {
 	}
 }
 
-const hexDigits = "0123456789abcdef"
-
-// traceParent returns the W3C traceparent of sc.
-func traceParent(sc trace.SpanContext) string {
-	tid, sid, flags := sc.TraceID(), sc.SpanID(), byte(sc.TraceFlags())
-	b := make([]byte, 0, 55)
-	b = append(b, "00-"...)
-	for _, c := range tid {
-		b = append(b, hexDigits[c>>4], hexDigits[c&15])
-	}
-	b = append(b, '-')
-	for _, c := range sid {
-		b = append(b, hexDigits[c>>4], hexDigits[c&15])
-	}
-	return string(append(b, '-', hexDigits[flags>>4], hexDigits[flags&15]))
-}
-
-// SpanContext returns the remote span context that e carries; invalid if it carries none.
-func (e *Envelope) SpanContext() trace.SpanContext {
-	p := e.TraceParent
-	if len(p) < 55 || p[2] != '-' || p[35] != '-' || p[52] != '-' || p[:2] == "ff" || p[:2] == "00" && len(p) != 55 {
-		return trace.SpanContext{}
-	}
-	tid, err1 := trace.TraceIDFromHex(p[3:35])
-	sid, err2 := trace.SpanIDFromHex(p[36:52])
-	var flags byte
-	_, err3 := fmt.Sscanf(p[53:55], "%02x", &flags)
-	if err1 != nil || err2 != nil || err3 != nil {
-		return trace.SpanContext{}
-	}
-	ts, _ := trace.ParseTraceState(e.TraceState) // a bad tracestate is dropped, as W3C asks
-	return trace.NewSpanContext(trace.SpanContextConfig{
-		TraceID: tid, SpanID: sid, TraceFlags: trace.TraceFlags(flags & 1), TraceState: ts, Remote: true,
-	})
+// SpanContextOf returns the remote span context that e carries; invalid if it carries none.
+func SpanContextOf(e *waybill.Envelope) trace.SpanContext {
+	return obs.SpanContext(e.TraceParent, e.TraceState)
 }
 
 // TracerProvider is OpenTelemetry's, named here so that adapters need not import it.

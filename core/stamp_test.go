@@ -13,12 +13,13 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
-func stampOne(tb testing.TB, s *core.Stamper, ctx context.Context, m core.Message) core.StagedRow { //nolint:revive // tb first
+func stampOne(tb testing.TB, s *core.Stamper, ctx context.Context, m waybill.Message) core.StagedRow { //nolint:revive // tb first
 	tb.Helper()
-	rows, err := s.Stamp(ctx, []core.Message{m})
+	rows, err := s.Stamp(ctx, []waybill.Message{m})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -32,7 +33,7 @@ func TestStampFillsWhatIsEmpty(t *testing.T) { // ST-12
 	t.Parallel()
 	now := time.Date(2030, 1, 1, 12, 0, 0, 123456789, time.FixedZone("", 3600))
 	s := newStamper(t, func(o *core.StamperOptions) { o.Now = func() time.Time { return now } })
-	row := stampOne(t, s, t.Context(), core.RawMessage("orders.placed", "", nil))
+	row := stampOne(t, s, t.Context(), waybill.RawMessage("orders.placed", "", nil))
 	e := row.Envelope
 	if id, err := uuid.Parse(e.ID); err != nil || id.Version() != 7 {
 		t.Errorf("the id %q is no UUIDv7", e.ID)
@@ -41,25 +42,25 @@ func TestStampFillsWhatIsEmpty(t *testing.T) { // ST-12
 		t.Errorf("the stamp is %s", e.HLC.Time())
 	}
 	e.ID, e.HLC = "", 0
-	want := core.Envelope{
+	want := waybill.Envelope{
 		Topic: "orders.placed", Type: "orders.placed", Source: "/test", ContentType: "application/octet-stream",
 		Time: now.UTC().Truncate(time.Microsecond),
 	}
-	if d := cmp.Diff(want, e); d != "" || row.Route != core.DefaultRoute {
+	if d := cmp.Diff(want, e); d != "" || row.Route != waybill.DefaultRoute {
 		t.Errorf("route %q (-want +got):\n%s", row.Route, d)
 	}
 }
 
 func TestStampKeepsWhatIsSet(t *testing.T) { // ST-12
 	t.Parallel()
-	ctx := core.WithScope(t.Context(), core.Scope{CorrelationID: "x", CausationID: "x", Tenant: "x", RunID: "x", Lineage: []string{"x"}})
+	ctx := waybill.WithScope(t.Context(), waybill.Scope{CorrelationID: "x", CausationID: "x", Tenant: "x", RunID: "x", Lineage: []string{"x"}})
 	at := time.Date(2024, 1, 1, 0, 0, 0, 1000, time.UTC)
-	want := core.Envelope{
+	want := waybill.Envelope{
 		ID: "id", Topic: "t", Type: "type", Source: "/other", Subject: "s", Time: at, ContentType: "text/plain", Key: "k", Tenant: "tenant",
 		CorrelationID: "corr", CausationID: "cause", RunID: "run", Lineage: []string{"a"}, HLC: 5, Expires: time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond),
 		Priority: 3, TraceParent: "tp", TraceState: "ts", Headers: map[string]string{"h": "v"}, Body: []byte("b"),
 	}
-	row := stampOne(t, newStamper(t, func(o *core.StamperOptions) { o.TTL = time.Minute }), ctx, core.Message{Envelope: want})
+	row := stampOne(t, newStamper(t, func(o *core.StamperOptions) { o.TTL = time.Minute }), ctx, waybill.Message{Envelope: want})
 	if d := cmp.Diff(want, row.Envelope); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -68,25 +69,25 @@ func TestStampKeepsWhatIsSet(t *testing.T) { // ST-12
 func TestStampInheritsScope(t *testing.T) { // ST-12 ST-13
 	t.Parallel()
 	s := newStamper(t, nil)
-	d := &core.Delivery{Envelope: core.Envelope{ID: "parent", Tenant: "tenant", RunID: "run", Lineage: []string{"root"}}}
-	ctx := core.WithDelivery(t.Context(), d)
-	first, second := stampOne(t, s, ctx, core.RawMessage("t", "", nil)).Envelope, stampOne(t, s, ctx, core.RawMessage("t", "", nil)).Envelope
-	for _, e := range []core.Envelope{first, second} {
-		got := core.Scope{CorrelationID: e.CorrelationID, CausationID: e.CausationID, Tenant: e.Tenant, RunID: e.RunID, Lineage: e.Lineage}
-		want := core.Scope{CorrelationID: "parent", CausationID: "parent", Tenant: "tenant", RunID: "run", Lineage: []string{"root", "parent"}}
+	d := &waybill.Delivery{Envelope: waybill.Envelope{ID: "parent", Tenant: "tenant", RunID: "run", Lineage: []string{"root"}}}
+	ctx := waybill.WithDelivery(t.Context(), d)
+	first, second := stampOne(t, s, ctx, waybill.RawMessage("t", "", nil)).Envelope, stampOne(t, s, ctx, waybill.RawMessage("t", "", nil)).Envelope
+	for _, e := range []waybill.Envelope{first, second} {
+		got := waybill.Scope{CorrelationID: e.CorrelationID, CausationID: e.CausationID, Tenant: e.Tenant, RunID: e.RunID, Lineage: e.Lineage}
+		want := waybill.Scope{CorrelationID: "parent", CausationID: "parent", Tenant: "tenant", RunID: "run", Lineage: []string{"root", "parent"}}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("(-want +got):\n%s", d)
 		}
 	}
-	if got, ok := core.DeliveryFrom(ctx); !ok || got != d {
+	if got, ok := waybill.DeliveryFrom(ctx); !ok || got != d {
 		t.Error("the delivery is not in the context")
 	}
 	d.Envelope.CorrelationID = "corr"
-	if e := stampOne(t, s, core.WithDelivery(t.Context(), d), core.RawMessage("t", "", nil)).Envelope; e.CorrelationID != "corr" {
+	if e := stampOne(t, s, waybill.WithDelivery(t.Context(), d), waybill.RawMessage("t", "", nil)).Envelope; e.CorrelationID != "corr" {
 		t.Errorf("the correlation is %q", e.CorrelationID)
 	}
-	own := core.WithRunID(core.WithTenant(core.WithCorrelationID(ctx, "c2"), "t2"), "r2")
-	if e := stampOne(t, s, own, core.RawMessage("t", "", nil)).Envelope; e.CorrelationID != "c2" || e.Tenant != "t2" || e.RunID != "r2" || e.CausationID != "parent" {
+	own := waybill.WithRunID(waybill.WithTenant(waybill.WithCorrelationID(ctx, "c2"), "t2"), "r2")
+	if e := stampOne(t, s, own, waybill.RawMessage("t", "", nil)).Envelope; e.CorrelationID != "c2" || e.Tenant != "t2" || e.RunID != "r2" || e.CausationID != "parent" {
 		t.Errorf("got %+v", e)
 	}
 }
@@ -97,12 +98,12 @@ func TestStampFresh(t *testing.T) {
 	own := newStamper(t, func(o *core.StamperOptions) { o.NewID = func() string { return "always the same" } })
 	for name, tc := range map[string]struct {
 		stamper *core.Stamper
-		m       core.Message
+		m       waybill.Message
 		want    bool
 	}{
-		"made here":          {newStamper(t, nil), core.RawMessage("t", "", nil), true},
-		"given":              {newStamper(t, nil), core.RawMessage("t", "", nil, core.ID("order-1")), false},
-		"the caller's NewID": {own, core.RawMessage("t", "", nil), false},
+		"made here":          {newStamper(t, nil), waybill.RawMessage("t", "", nil), true},
+		"given":              {newStamper(t, nil), waybill.RawMessage("t", "", nil, waybill.ID("order-1")), false},
+		"the caller's NewID": {own, waybill.RawMessage("t", "", nil), false},
 	} {
 		if row := stampOne(t, tc.stamper, t.Context(), tc.m); row.Fresh != tc.want {
 			t.Errorf("%s: fresh is %v", name, row.Fresh)
@@ -113,17 +114,17 @@ func TestStampFresh(t *testing.T) {
 func TestLineageStaysBounded(t *testing.T) { // ST-13
 	t.Parallel()
 	s := newStamper(t, nil)
-	e := core.Envelope{ID: "root"}
+	e := waybill.Envelope{ID: "root"}
 	for range 100 {
-		e = stampOne(t, s, core.WithDelivery(t.Context(), &core.Delivery{Envelope: e}), core.RawMessage("t", "", nil)).Envelope
+		e = stampOne(t, s, waybill.WithDelivery(t.Context(), &waybill.Delivery{Envelope: e}), waybill.RawMessage("t", "", nil)).Envelope
 	}
 	n := len(e.Lineage)
-	if n != core.MaxLineage || e.Lineage[0] != "root" || e.Lineage[n-1] != e.CausationID {
+	if n != waybill.MaxLineage || e.Lineage[0] != "root" || e.Lineage[n-1] != e.CausationID {
 		t.Errorf("after 100 generations: %d ids, first %q, last %q, cause %q", n, e.Lineage[0], e.Lineage[n-1], e.CausationID)
 	}
 	cuts := 0
 	for _, id := range e.Lineage {
-		if id == core.LineageCut {
+		if id == waybill.LineageCut {
 			cuts++
 		}
 	}
@@ -136,14 +137,14 @@ func TestStampSpreadsRoutes(t *testing.T) { // ST-06 ST-07
 	t.Parallel()
 	s := newStamper(t, nil)
 	at := time.Now().Add(time.Hour)
-	rows, err := s.Stamp(t.Context(), []core.Message{
-		core.RawMessage("t", "", nil, core.Routes("b", "a"), core.DeliverAt(at)),
-		core.RawMessage("t", "", nil, core.Delay(time.Second)),
+	rows, err := s.Stamp(t.Context(), []waybill.Message{
+		waybill.RawMessage("t", "", nil, waybill.Routes("b", "a"), waybill.DeliverAt(at)),
+		waybill.RawMessage("t", "", nil, waybill.Delay(time.Second)),
 	})
 	if err != nil || len(rows) != 3 {
 		t.Fatalf("got %d rows and %v", len(rows), err)
 	}
-	if rows[0].Route != "b" || rows[1].Route != "a" || rows[2].Route != core.DefaultRoute || rows[0].Envelope.ID != rows[1].Envelope.ID {
+	if rows[0].Route != "b" || rows[1].Route != "a" || rows[2].Route != waybill.DefaultRoute || rows[0].Envelope.ID != rows[1].Envelope.ID {
 		t.Errorf("got routes %q, %q, %q", rows[0].Route, rows[1].Route, rows[2].Route)
 	}
 	if !rows[0].DeliverAt.Equal(at) || !rows[1].DeliverAt.Equal(at) || rows[0].Delay != 0 || rows[2].Delay != time.Second {
@@ -161,15 +162,15 @@ func TestStampExpiry(t *testing.T) { // ST-11
 		o.TTL, o.Now = time.Hour, func() time.Time { return now }
 	})
 	for name, tc := range map[string]struct {
-		set  func(m *core.Message)
+		set  func(m *waybill.Message)
 		want time.Time
 	}{
-		"default":  {func(*core.Message) {}, now.Add(time.Hour)},
-		"own TTL":  {func(m *core.Message) { m.TTL = time.Minute }, now.Add(time.Minute)},
-		"own time": {func(m *core.Message) { m.Expires = now.Add(time.Second) }, now.Add(time.Second)},
-		"never":    {func(m *core.Message) { m.TTL = -1 }, time.Time{}},
+		"default":  {func(*waybill.Message) {}, now.Add(time.Hour)},
+		"own TTL":  {func(m *waybill.Message) { m.TTL = time.Minute }, now.Add(time.Minute)},
+		"own time": {func(m *waybill.Message) { m.Expires = now.Add(time.Second) }, now.Add(time.Second)},
+		"never":    {func(m *waybill.Message) { m.TTL = -1 }, time.Time{}},
 	} {
-		m := core.RawMessage("t", "", nil)
+		m := waybill.RawMessage("t", "", nil)
 		tc.set(&m)
 		e := stampOne(t, s, t.Context(), m).Envelope
 		if !e.Expires.Equal(tc.want) {
@@ -187,9 +188,9 @@ func TestStampCarriesTraceContext(t *testing.T) { // ST-12
 	tp := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
 	s := newStamper(t, func(o *core.StamperOptions) { o.TracerProvider = tp })
 	ctx, span := s.Start(t.Context(), 1)
-	e := stampOne(t, s, ctx, core.RawMessage("t", "", nil)).Envelope
-	core.EndSpan(span, core.ErrClosed)
-	sc := e.SpanContext()
+	e := stampOne(t, s, ctx, waybill.RawMessage("t", "", nil)).Envelope
+	core.EndSpan(span, waybill.ErrClosed)
+	sc := core.SpanContextOf(&e)
 	if sc.TraceID() != span.SpanContext().TraceID() || sc.SpanID() != span.SpanContext().SpanID() || !sc.IsSampled() || !sc.IsRemote() {
 		t.Errorf("%q is not the span's", e.TraceParent)
 	}
@@ -201,7 +202,7 @@ func TestStampCarriesTraceContext(t *testing.T) { // ST-12
 		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-zz", "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
 	} {
-		if sc := (&core.Envelope{TraceParent: bad}).SpanContext(); sc.IsValid() {
+		if sc := core.SpanContextOf(&waybill.Envelope{TraceParent: bad}); sc.IsValid() {
 			t.Errorf("%q is taken as %v", bad, sc)
 		}
 	}
@@ -209,7 +210,7 @@ func TestStampCarriesTraceContext(t *testing.T) { // ST-12
 
 func TestEnvelopeCloneIsDeep(t *testing.T) {
 	t.Parallel()
-	e := core.Envelope{Lineage: []string{"a"}, Headers: map[string]string{"h": "v"}, Body: []byte("b")}
+	e := waybill.Envelope{Lineage: []string{"a"}, Headers: map[string]string{"h": "v"}, Body: []byte("b")}
 	c := e.Clone()
 	if d := cmp.Diff(e, c); d != "" || e.Size() != c.Size() || e.Size() < 5 {
 		t.Errorf("size %d and %d:\n%s", e.Size(), c.Size(), d)
@@ -222,7 +223,7 @@ func TestEnvelopeCloneIsDeep(t *testing.T) {
 
 func BenchmarkStamp(b *testing.B) {
 	s := newStamper(b, nil)
-	msgs := []core.Message{core.RawMessage("orders.placed", "text/plain", []byte("body"), core.Key("key"))}
+	msgs := []waybill.Message{waybill.RawMessage("orders.placed", "text/plain", []byte("body"), waybill.Key("key"))}
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := s.Stamp(b.Context(), msgs); err != nil {
@@ -238,27 +239,27 @@ func TestScopeIsChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	long := strings.Repeat("x", core.MaxNameBytes+1)
-	for name, scope := range map[string]core.Scope{
+	long := strings.Repeat("x", waybill.MaxNameBytes+1)
+	for name, scope := range map[string]waybill.Scope{
 		"CorrelationID": {CorrelationID: long}, "CausationID": {CausationID: long}, "Tenant": {Tenant: "a\x00b"}, "RunID": {RunID: "\xff"}, "Lineage[1]": {Lineage: []string{"a", "\n"}},
 	} {
-		_, err := s.Stamp(core.WithScope(t.Context(), scope), []core.Message{core.RawMessage("a.b", "text/plain", nil)})
-		if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "context."+name) {
+		_, err := s.Stamp(waybill.WithScope(t.Context(), scope), []waybill.Message{waybill.RawMessage("a.b", "text/plain", nil)})
+		if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "context."+name) {
 			t.Errorf("%s from the context: %v", name, err)
 		}
 	}
-	m := core.RawMessage("a.b", "text/plain", nil)
+	m := waybill.RawMessage("a.b", "text/plain", nil)
 	m.Lineage = []string{"a\x00", long}
 	m.Expires = time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC)
-	_, err = s.Stamp(t.Context(), []core.Message{m})
+	_, err = s.Stamp(t.Context(), []waybill.Message{m})
 	for _, part := range []string{"Lineage[0]", "Lineage[1]", "Expires: year 12000"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%s: %v", part, err)
 		}
 	}
 	// A handler of what a foreign producer sent can stage nevertheless.
-	d := &core.Delivery{Envelope: core.Envelope{ID: "id", CorrelationID: long, Tenant: "a\x00b", RunID: "r", Lineage: []string{"ok", "\xff"}}}
-	rows, err := s.Stamp(core.WithDelivery(t.Context(), d), []core.Message{core.RawMessage("a.b", "text/plain", nil)})
+	d := &waybill.Delivery{Envelope: waybill.Envelope{ID: "id", CorrelationID: long, Tenant: "a\x00b", RunID: "r", Lineage: []string{"ok", "\xff"}}}
+	rows, err := s.Stamp(waybill.WithDelivery(t.Context(), d), []waybill.Message{waybill.RawMessage("a.b", "text/plain", nil)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,8 @@
 package core
 
-import "fmt"
+import "github.com/waybill-go/waybill/internal/enum"
 
-// MaxCrashes is the number of crashes at which a record is abandoned with [ReasonCrashed].
+// MaxCrashes is the number of crashes at which a record is abandoned with [waybill.ReasonCrashed].
 const MaxCrashes = 10
 
 // State is where a stored message is in its life. The numbers are stored by adapters and never change.
@@ -21,7 +21,7 @@ const (
 var stateNames = [...]string{"none", "pending", "processing", "published", "failed", "abandoned"}
 
 // String returns the state's name.
-func (s State) String() string { return nameOf("State", uint8(s), stateNames[:]...) }
+func (s State) String() string { return enum.Name("State", s, 0, stateNames[:]...) }
 
 // Terminal reports whether no engine will touch the record again.
 func (s State) Terminal() bool { return s == StatePublished || s == StateAbandoned }
@@ -49,15 +49,7 @@ var eventNames = [...]string{
 }
 
 // String returns the event's name.
-func (e Event) String() string { return nameOf("Event", uint8(e), eventNames[:]...) }
-
-// nameOf returns the name of a value, or its type and number if it has none.
-func nameOf(kind string, v uint8, names ...string) string {
-	if int(v) < len(names) {
-		return names[v]
-	}
-	return fmt.Sprintf("%s(%d)", kind, v)
-}
+func (e Event) String() string { return enum.Name("Event", e, 0, eventNames[:]...) }
 
 // Transition is one row of the state machine.
 type Transition struct {
@@ -96,29 +88,3 @@ func Next(from State, event Event) (State, bool) {
 	}
 	return StateNone, false
 }
-
-// Reason says why a message was abandoned in the store or parked at the consumer. Reasons are stored, travel on the
-// wire and label metrics: they are part of the public contract.
-type Reason string
-
-// The reasons of Waybill's own engines and adapters.
-const (
-	ReasonNone        Reason = ""
-	ReasonRejected    Reason = "rejected"     // the broker or the handler said no, for good
-	ReasonAttempts    Reason = "attempts"     // attempts spent
-	ReasonUndecodable Reason = "undecodable"  // the stored row or the body cannot be read
-	ReasonTooLarge    Reason = "too_large"    // beyond what the broker takes
-	ReasonForbidden   Reason = "forbidden"    // the broker denied permission
-	ReasonUnroutable  Reason = "unroutable"   // no queue is bound for it, for longer than the horizon
-	ReasonExpired     Reason = "expired"      // its time was over
-	ReasonCrashed     Reason = "crashed"      // too many relays died while they held it
-	ReasonCancelled   Reason = "cancelled"    // withdrawn by the application
-	ReasonReplaced    Reason = "replaced"     // a newer one took its place
-	ReasonSkipped     Reason = "skipped"      // an operator passed over it
-	ReasonParked      Reason = "parked"       // an operator put it aside
-	ReasonDeliveries  Reason = "deliveries"   // delivered too often without an outcome
-	ReasonNoHandler   Reason = "no_handler"   // no handler for its topic or type
-	ReasonNoID        Reason = "no_id"        // an inbox cannot tell it apart
-	ReasonIDConflict  Reason = "id_conflict"  // two different ids on one message
-	ReasonRetryPolicy Reason = "retry_policy" // the retry policy failed or asked for the impossible
-)

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var update = flag.Bool("update", false, "write docs/state-machine.md")
@@ -133,32 +133,32 @@ func TestNamesOfUnknownNumbers(t *testing.T) {
 func TestOutcomes(t *testing.T) { // DB-01 DB-18
 	t.Parallel()
 	no := errors.New("no")
-	ref := outbox.Ref{Route: "route", Seq: 7, ID: "id", Version: 9}
-	fresh := outbox.Record{Ref: ref, Slot: 3, Envelope: core.Envelope{ID: "id", HLC: 42}}
+	ref := core.Ref{Route: "route", Seq: 7, ID: "id", Version: 9}
+	fresh := core.Record{Ref: ref, Slot: 3, Envelope: waybill.Envelope{ID: "id", HLC: 42}}
 	failed := fresh
 	failed.Failed = true
 	for name, tc := range map[string]struct {
-		o       outbox.Outcome
+		o       core.Outcome
 		event   core.Event
 		state   core.State
 		counts  bool
 		unknown bool
 		err     string
 		in      time.Duration
-		reason  core.Reason
+		reason  waybill.Reason
 	}{
-		"published":             {o: outbox.Published(&fresh), event: core.EventConfirmed, state: core.StatePublished},
-		"retry":                 {o: outbox.Retry(&fresh, no, time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no", in: time.Second},
-		"retry in the past":     {o: outbox.Retry(&fresh, no, -time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no"},
-		"retry after unknown":   {o: outbox.Retry(&fresh, no, 0).WithUnknown(), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no", unknown: true},
-		"abandon":               {o: outbox.Abandon(&fresh, core.ReasonTooLarge, no), event: core.EventGivenUp, state: core.StateAbandoned, counts: true, err: "no", reason: core.ReasonTooLarge},
-		"abandon for no reason": {o: outbox.Abandon(&fresh, core.ReasonNone, no), event: core.EventGivenUp, state: core.StateAbandoned, counts: true, err: "no", reason: core.ReasonRejected},
-		"abandon expired":       {o: outbox.Abandon(&fresh, core.ReasonExpired, nil), event: core.EventGivenUp, state: core.StateAbandoned, reason: core.ReasonExpired},
-		"abandon crashed":       {o: outbox.Abandon(&fresh, core.ReasonCrashed, nil), event: core.EventCrashesSpent, state: core.StateAbandoned, reason: core.ReasonCrashed},
-		"withdraw":              {o: outbox.Withdraw(&fresh, core.ReasonSkipped), event: core.EventWithdrawn, state: core.StateAbandoned, reason: core.ReasonSkipped},
-		"release":               {o: outbox.Release(&fresh, 0, false), event: core.EventReleased, state: core.StatePending},
-		"release failed one":    {o: outbox.Release(&failed, time.Minute, false), event: core.EventReleased, state: core.StateFailed, in: time.Minute},
-		"release unknown":       {o: outbox.Release(&fresh, -1, true), event: core.EventReleased, state: core.StatePending, unknown: true},
+		"published":             {o: core.Published(&fresh), event: core.EventConfirmed, state: core.StatePublished},
+		"retry":                 {o: core.Retry(&fresh, no, time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no", in: time.Second},
+		"retry in the past":     {o: core.Retry(&fresh, no, -time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no"},
+		"retry after unknown":   {o: core.Retry(&fresh, no, 0).WithUnknown(), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no", unknown: true},
+		"abandon":               {o: core.Abandon(&fresh, waybill.ReasonTooLarge, no), event: core.EventGivenUp, state: core.StateAbandoned, counts: true, err: "no", reason: waybill.ReasonTooLarge},
+		"abandon for no reason": {o: core.Abandon(&fresh, waybill.ReasonNone, no), event: core.EventGivenUp, state: core.StateAbandoned, counts: true, err: "no", reason: waybill.ReasonRejected},
+		"abandon expired":       {o: core.Abandon(&fresh, waybill.ReasonExpired, nil), event: core.EventGivenUp, state: core.StateAbandoned, reason: waybill.ReasonExpired},
+		"abandon crashed":       {o: core.Abandon(&fresh, waybill.ReasonCrashed, nil), event: core.EventCrashesSpent, state: core.StateAbandoned, reason: waybill.ReasonCrashed},
+		"withdraw":              {o: core.Withdraw(&fresh, waybill.ReasonSkipped), event: core.EventWithdrawn, state: core.StateAbandoned, reason: waybill.ReasonSkipped},
+		"release":               {o: core.Release(&fresh, 0, false), event: core.EventReleased, state: core.StatePending},
+		"release failed one":    {o: core.Release(&failed, time.Minute, false), event: core.EventReleased, state: core.StateFailed, in: time.Minute},
+		"release unknown":       {o: core.Release(&fresh, -1, true), event: core.EventReleased, state: core.StatePending, unknown: true},
 	} {
 		o := tc.o
 		if o.Event() != tc.event || o.State() != tc.state || o.CountsAttempt() != tc.counts || o.Unknown() != tc.unknown || o.Error() != tc.err || o.In() != tc.in || o.Reason() != tc.reason {

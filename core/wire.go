@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/hlc"
 )
 
@@ -42,7 +43,7 @@ type Attribute struct{ Name, Value string }
 
 // AppendAttributes appends the attributes of e that are set, specversion first, without AttrTopic and AttrContentType,
 // which transports place themselves.
-func (e *Envelope) AppendAttributes(dst []Attribute) []Attribute {
+func AppendAttributes(dst []Attribute, e *waybill.Envelope) []Attribute {
 	add := func(name, value string) {
 		if value != "" {
 			dst = append(dst, Attribute{name, value})
@@ -78,7 +79,7 @@ func (e *Envelope) AppendAttributes(dst []Attribute) []Attribute {
 // SetAttribute sets the field of e that attribute name (without prefix) stands for, and reports whether there is one. A
 // value that cannot be read is an error, and the field stays as it was: a foreign producer's odd time or stamp is no
 // reason to lose a message, so callers keep such an attribute as a header.
-func (e *Envelope) SetAttribute(name, value string) (known bool, err error) {
+func SetAttribute(e *waybill.Envelope, name, value string) (known bool, err error) {
 	switch name {
 	case AttrSpecVersion:
 		return true, nil
@@ -97,7 +98,7 @@ func (e *Envelope) SetAttribute(name, value string) (known bool, err error) {
 		e.Lineage = splitLineage(value)
 		return true, nil
 	}
-	field := e.text(name)
+	field := textField(e, name)
 	if field == nil {
 		return false, nil
 	}
@@ -105,8 +106,8 @@ func (e *Envelope) SetAttribute(name, value string) (known bool, err error) {
 	return true, nil
 }
 
-// text returns the text field that attribute name stands for, or nil.
-func (e *Envelope) text(name string) *string {
+// textField returns the text field that attribute name stands for, or nil.
+func textField(e *waybill.Envelope, name string) *string {
 	switch name {
 	case AttrID:
 		return &e.ID
@@ -160,10 +161,10 @@ func splitLineage(s string) []string {
 		return nil
 	}
 	parts := strings.Split(s, ",")
-	if len(parts) > MaxLineage {
-		head := MaxLineage / 2
-		tail := MaxLineage - head - 1
-		parts = append(append(append(make([]string, 0, MaxLineage), parts[:head]...), LineageCut), parts[len(parts)-tail:]...)
+	if len(parts) > waybill.MaxLineage {
+		head := waybill.MaxLineage / 2
+		tail := waybill.MaxLineage - head - 1
+		parts = append(append(append(make([]string, 0, waybill.MaxLineage), parts[:head]...), waybill.LineageCut), parts[len(parts)-tail:]...)
 	}
 	for i, p := range parts {
 		if id, err := url.QueryUnescape(p); err == nil {

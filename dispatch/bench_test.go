@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/dispatch"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -24,7 +24,7 @@ func BenchmarkDrain(b *testing.B) {
 			}
 			tx := st.Begin()
 			for i := range b.N {
-				row := core.StagedRow{Route: "default", Envelope: core.Envelope{ID: strconv.Itoa(i), Topic: "t", Body: []byte("body")}}
+				row := core.StagedRow{Route: "default", Envelope: waybill.Envelope{ID: strconv.Itoa(i), Topic: "t", Body: []byte("body")}}
 				if keys > 0 {
 					row.Envelope.Key = "k" + strconv.Itoa(i%keys)
 				}
@@ -35,7 +35,7 @@ func BenchmarkDrain(b *testing.B) {
 			if err := tx.Commit(); err != nil {
 				b.Fatal(err)
 			}
-			d := dispatch.New(st.Traits(), dispatch.Options{NewSession: func() outbox.Session { return 1 }, Routes: []dispatch.Route{{Name: "default"}}})
+			d := dispatch.New(st.Traits(), dispatch.Options{NewSession: func() core.Session { return 1 }, Routes: []dispatch.Route{{Name: "default"}}})
 			b.ReportAllocs()
 			b.ResetTimer()
 			for done := 0; done < b.N; {
@@ -45,7 +45,7 @@ func BenchmarkDrain(b *testing.B) {
 				}
 				items := d.Hand(now, "default", 500)
 				for _, it := range items {
-					d.Conclude(now, it, outbox.Published(&it.Record))
+					d.Conclude(now, it, core.Published(&it.Record))
 				}
 				if done += len(items); len(items) == 0 {
 					now = now.Add(time.Millisecond)

@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -33,7 +34,7 @@ func newSmall(t *testing.T) *small {
 // start makes the dispatcher.
 func (w *small) start(off rule) {
 	w.d = New(w.st.Traits(), Options{
-		Routes: []Route{{Name: "r", Units: 1}}, Lease: time.Second, NewSession: func() outbox.Session { return 100 },
+		Routes: []Route{{Name: "r", Units: 1}}, Lease: time.Second, NewSession: func() core.Session { return 100 },
 	})
 	w.d.off = off
 }
@@ -43,7 +44,7 @@ func (w *small) stage(key string, ids ...string) {
 	w.t.Helper()
 	tx := w.st.Begin()
 	for _, id := range ids {
-		if _, err := tx.Stage(core.StagedRow{Route: "r", Envelope: core.Envelope{ID: id, Topic: "t", Key: key}}); err != nil {
+		if _, err := tx.Stage(core.StagedRow{Route: "r", Envelope: waybill.Envelope{ID: id, Topic: "t", Key: key}}); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -67,14 +68,14 @@ func (w *small) run(d time.Duration) (ids []string) {
 }
 
 // other makes session 1 a member that owns the unit, and returns what is ready.
-func (w *small) other() []outbox.Record {
+func (w *small) other() []core.Record {
 	w.t.Helper()
-	unit := outbox.Unit{Route: "r", From: 0, To: 64}
-	m := outbox.Meeting{Self: outbox.Member{Session: 1, Beat: 1, Serves: []outbox.Serving{{Route: "r", Units: 1, Unable: true}}}, Join: true, Moves: []outbox.Move{{Unit: unit, To: 1}}}
+	unit := core.Unit{Route: "r", From: 0, To: 64}
+	m := core.Meeting{Self: core.Member{Session: 1, Beat: 1, Serves: []core.Serving{{Route: "r", Units: 1, Unable: true}}}, Join: true, Moves: []core.Move{{Unit: unit, To: 1}}}
 	if _, err := w.st.Meet(w.t.Context(), m); err != nil {
 		w.t.Fatal(err)
 	}
-	page, err := w.st.Read(w.t.Context(), 1, outbox.Look{Ranges: []outbox.Range{{Part: outbox.Part{Route: "r", Slots: outbox.AllSlots}, To: 1 << 60, Limit: 100}}})
+	page, err := w.st.Read(w.t.Context(), 1, core.Look{Ranges: []core.Range{{Part: core.Part{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: 100}}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -96,8 +97,8 @@ func TestTwoRetriesOfAKey(t *testing.T) { // OR-02
 		w.stage("k", "a", "b", "c")
 		rs := w.other()
 		no := errors.New("no")
-		w.must(w.st.Settle(t.Context(), 1, []outbox.Outcome{outbox.Retry(&rs[0], no, 300*time.Millisecond), outbox.Retry(&rs[1], no, 100*time.Millisecond)}).FirstErr())
-		_, err := w.st.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1, Beat: 2}, Leave: true})
+		w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Retry(&rs[0], no, 300*time.Millisecond), core.Retry(&rs[1], no, 100*time.Millisecond)}).FirstErr())
+		_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true})
 		w.must(err)
 		w.start(off)
 		got := w.run(time.Second)
@@ -119,9 +120,9 @@ func TestUnitThatIsAnothersIsDropped(t *testing.T) { // DB-24
 		if got := w.run(50 * time.Millisecond); len(got) != 0 {
 			t.Fatal(got)
 		}
-		_, err := w.st.Meet(t.Context(), outbox.Meeting{
-			Self: outbox.Member{Session: 1, Beat: 1, Serves: []outbox.Serving{{Route: "r", Units: 1}}}, Join: true,
-			Moves: []outbox.Move{{Unit: outbox.Unit{Route: "r", From: 0, To: 64}, From: 100, To: 1}},
+		_, err := w.st.Meet(t.Context(), core.Meeting{
+			Self: core.Member{Session: 1, Beat: 1, Serves: []core.Serving{{Route: "r", Units: 1}}}, Join: true,
+			Moves: []core.Move{{Unit: core.Unit{Route: "r", From: 0, To: 64}, From: 100, To: 1}},
 		})
 		w.must(err)
 		w.stage("k", "a")
@@ -143,14 +144,14 @@ func TestRetryThatIsOutAtAnother(t *testing.T) { // OR-02
 		w := newSmall(t)
 		w.stage("k", "a", "b")
 		rs := w.other()
-		w.must(w.st.Settle(t.Context(), 1, []outbox.Outcome{outbox.Retry(&rs[0], errors.New("no"), 0)}).FirstErr())
-		part := []outbox.Part{{Route: "r", Slots: outbox.AllSlots}}
+		w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Retry(&rs[0], errors.New("no"), 0)}).FirstErr())
+		part := []core.Part{{Route: "r", Slots: core.AllSlots}}
 		due, err := w.st.Due(t.Context(), 1, part, 10)
 		w.must(err)
 		if len(due.Retries) != 1 {
 			t.Fatal(due)
 		}
-		done, err := w.st.GiveUp(t.Context(), 1, outbox.Owned{Unit: outbox.Unit{Route: "r", From: 0, To: 64}, Term: 2}, []outbox.Ref{due.Retries[0].Ref})
+		done, err := w.st.GiveUp(t.Context(), 1, core.OwnedUnit{Unit: core.Unit{Route: "r", From: 0, To: 64}, Term: 2}, []core.Ref{due.Retries[0].Ref})
 		w.must(err)
 		if !done {
 			t.Fatal("not given up")
@@ -166,7 +167,7 @@ func TestRetryThatIsOutAtAnother(t *testing.T) { // OR-02
 		if off != 0 {
 			continue
 		}
-		w.must(w.st.Settle(t.Context(), 1, []outbox.Outcome{outbox.Published(&due.Retries[0])}).FirstErr())
+		w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Published(&due.Retries[0])}).FirstErr())
 		if got := w.run(1500 * time.Millisecond); !slices.Equal(got, []string{"b"}) {
 			t.Errorf("after a was published: handed out %v, want b", got)
 		}
@@ -174,8 +175,8 @@ func TestRetryThatIsOutAtAnother(t *testing.T) { // OR-02
 }
 
 // keep lets a session beat on, so that nobody takes it for dead.
-func (w *small) keep(s outbox.Session) {
-	_, err := w.st.Meet(w.t.Context(), outbox.Meeting{Self: outbox.Member{Session: s, Beat: w.now.UnixMilli(), Serves: []outbox.Serving{{Route: "r", Units: 1, Unable: true}}}})
+func (w *small) keep(s core.Session) {
+	_, err := w.st.Meet(w.t.Context(), core.Meeting{Self: core.Member{Session: s, Beat: w.now.UnixMilli(), Serves: []core.Serving{{Route: "r", Units: 1, Unable: true}}}})
 	w.must(err)
 }
 
@@ -201,8 +202,8 @@ func (w *small) state(id string) *memory.State {
 // timeless is a store that does not mind in which term a unit is given up.
 type timeless struct{ *memory.Store }
 
-func (s timeless) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Owned, out []outbox.Ref) (bool, error) {
-	r, err := s.Meet(ctx, outbox.Meeting{})
+func (s timeless) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
+	r, err := s.Meet(ctx, core.Meeting{})
 	if err != nil {
 		return false, err
 	}
@@ -228,12 +229,12 @@ func TestGiveUpThatIsLate(t *testing.T) { // DB-24
 			c.Do(context.Background(), w.st)
 		}
 		able := func(beat int64, able bool) {
-			_, err := w.st.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1, Beat: beat, Serves: []outbox.Serving{{Route: "r", Units: 1, Unable: !able}}}, Join: true})
+			_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: beat, Serves: []core.Serving{{Route: "r", Units: 1, Unable: !able}}}, Join: true})
 			w.must(err)
 			w.d.SetAble("r", !able)
 		}
-		owner := func() outbox.Session {
-			r, err := w.st.Meet(t.Context(), outbox.Meeting{})
+		owner := func() core.Session {
+			r, err := w.st.Meet(t.Context(), core.Meeting{})
 			w.must(err)
 			return r.Units[0].Owner
 		}
@@ -246,7 +247,7 @@ func TestGiveUpThatIsLate(t *testing.T) { // DB-24
 		if w.run(50 * time.Millisecond); owner() != 100 {
 			t.Fatalf("the unit is %d's", owner())
 		}
-		st := outbox.Store(w.st)
+		st := core.OutboxStore(w.st)
 		if !minds {
 			st = timeless{w.st}
 		}
@@ -265,9 +266,9 @@ func TestUrgentOutcomeIsStored(t *testing.T) { // DB-25
 	items := w.hand(2)
 	tx := w.st.Begin()
 	w.must(tx.Lock("r", "a"))
-	w.d.Conclude(w.now, items[0], outbox.Published(&items[0].Record))
+	w.d.Conclude(w.now, items[0], core.Published(&items[0].Record))
 	w.run(900 * time.Millisecond) // tried again less and less often
-	w.d.Conclude(w.now, items[1], outbox.Retry(&items[1].Record, errLost, time.Hour))
+	w.d.Conclude(w.now, items[1], core.Retry(&items[1].Record, errLost, time.Hour))
 	if w.run(10 * time.Millisecond); w.state("b").State != core.StateFailed {
 		t.Error("the retry is not stored")
 	}
@@ -302,8 +303,8 @@ func TestWhatFollowsAFailedOneComesBack(t *testing.T) { // OR-02
 	for w.d.Ready("r") < 2 {
 		w.step()
 	}
-	w.d.Conclude(w.now, items[1], outbox.Release(&items[1].Record, 0, false))
-	w.d.Conclude(w.now, items[0], outbox.Retry(&items[0].Record, errLost, 50*time.Millisecond))
+	w.d.Conclude(w.now, items[1], core.Release(&items[1].Record, 0, false))
+	w.d.Conclude(w.now, items[0], core.Retry(&items[0].Record, errLost, 50*time.Millisecond))
 	if got := w.run(40 * time.Millisecond); len(got) != 0 {
 		t.Errorf("handed out %v before a", got)
 	}
@@ -333,11 +334,11 @@ func TestExpiredOfAKeyAreStoredTogether(t *testing.T) { // ST-11
 		w.step()
 		for _, it := range w.d.Hand(w.now, "r", 10) {
 			n++
-			w.d.Conclude(w.now, it, outbox.Abandon(&it.Record, core.ReasonExpired, nil))
+			w.d.Conclude(w.now, it, core.Abandon(&it.Record, waybill.ReasonExpired, nil))
 		}
 	}
 	w.run(100 * time.Millisecond)
-	if st := w.state("j9"); st == nil || st.Reason != core.ReasonExpired || settles > 30 {
+	if st := w.state("j9"); st == nil || st.Reason != waybill.ReasonExpired || settles > 30 {
 		t.Errorf("%d settles; the last one: %+v", settles, st)
 	}
 }
@@ -370,35 +371,35 @@ func TestLockedRecordStopsNoHandOver(t *testing.T) { // DB-25 DB-24
 	slots := map[uint8]string{} // one record for each quarter
 	for i := 0; len(slots) < 4; i++ {
 		id := string(rune('a' + i))
-		if quarter := outbox.SlotOf("r", "", id) / 16; slots[quarter] == "" {
+		if quarter := core.SlotOf("r", "", id) / 16; slots[quarter] == "" {
 			slots[quarter] = id
 			ids = append(ids, id)
 		}
 	}
 	w.stage("", ids...)
-	w.d = New(w.st.Traits(), Options{Routes: []Route{{Name: "r", Units: 4}}, Lease: 3 * time.Second, NewSession: func() outbox.Session { return 100 }})
+	w.d = New(w.st.Traits(), Options{Routes: []Route{{Name: "r", Units: 4}}, Lease: 3 * time.Second, NewSession: func() core.Session { return 100 }})
 	items := w.hand(4)
 	tx := w.st.Begin()
 	for _, it := range items {
 		if it.Record.ID != slots[0] {
 			w.must(tx.Lock("r", it.Record.ID))
 		}
-		w.d.Conclude(w.now, it, outbox.Published(&it.Record))
+		w.d.Conclude(w.now, it, core.Published(&it.Record))
 	}
-	_, err := w.st.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1, Beat: 1, Lease: time.Minute, Serves: []outbox.Serving{{Route: "r", Units: 4}}}, Join: true})
+	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 1, Lease: time.Minute, Serves: []core.Serving{{Route: "r", Units: 4}}}, Join: true})
 	w.must(err)
 	w.run(3 * time.Second)
-	r, err := w.st.Meet(t.Context(), outbox.Meeting{})
+	r, err := w.st.Meet(t.Context(), core.Meeting{})
 	w.must(err)
-	if free := slices.IndexFunc(r.Units, func(o outbox.Owned) bool { return o.Owner == 0 }); free < 0 {
+	if free := slices.IndexFunc(r.Units, func(o core.OwnedUnit) bool { return o.Owner == 0 }); free < 0 {
 		t.Error("no unit was given up")
 	}
 	w.stage("", "later-1", "later-2", "later-3", "later-4", "later-5", "later-6", "later-7", "later-8")
 	w.d.Wake(w.now)
 	want := 0
 	for i := range 8 {
-		slot := outbox.SlotOf("r", "", "later-"+string(rune('1'+i)))
-		if slices.ContainsFunc(r.Units, func(o outbox.Owned) bool { return o.Owner == 100 && o.Unit.Slots().Has(slot) }) {
+		slot := core.SlotOf("r", "", "later-"+string(rune('1'+i)))
+		if slices.ContainsFunc(r.Units, func(o core.OwnedUnit) bool { return o.Owner == 100 && o.Unit.Slots().Has(slot) }) {
 			want++
 		}
 	}
@@ -416,7 +417,7 @@ func TestTwoDecisions(t *testing.T) { // OP-18
 	w.start(0)
 	it := w.hand(1)[0]
 	for range 2 {
-		told, err := w.st.Decide("r", "k", "a", core.HeadSkip)
+		told, err := w.st.Decide("r", "k", "a", admin.HeadSkip)
 		w.must(err)
 		if told == nil {
 			t.Fatal("the owner is not asked")
@@ -424,12 +425,12 @@ func TestTwoDecisions(t *testing.T) { // OP-18
 		w.d.Wake(w.now)
 		w.run(20 * time.Millisecond)
 	}
-	w.d.Conclude(w.now, it, outbox.Release(&it.Record, 0, false))
+	w.d.Conclude(w.now, it, core.Release(&it.Record, 0, false))
 	w.run(time.Second)
-	if st := w.state("a"); st.Reason != core.ReasonSkipped {
+	if st := w.state("a"); st.Reason != waybill.ReasonSkipped {
 		t.Errorf("a is %s %s", st.State, st.Reason)
 	}
-	page, err := w.st.Read(t.Context(), 100, outbox.Look{Parts: []outbox.Part{{Route: "r", Slots: outbox.AllSlots}}})
+	page, err := w.st.Read(t.Context(), 100, core.Look{Parts: []core.Part{{Route: "r", Slots: core.AllSlots}}})
 	w.must(err)
 	if len(page.Control) > 0 {
 		t.Errorf("left: %v", page.Control)
@@ -452,10 +453,10 @@ func TestNeverCalledUnsent(t *testing.T) { // ST-09
 	w.d.Wake(w.now)
 	items = append(items, w.hand(1)...)
 	for _, it := range items {
-		w.d.Conclude(w.now, it, outbox.Retry(&it.Record, errLost, time.Hour))
+		w.d.Conclude(w.now, it, core.Retry(&it.Record, errLost, time.Hour))
 	}
 	w.run(2 * time.Second) // the unit is not said to be careful any more
-	for id, want := range map[string]core.CancelStatus{"old": core.CancelMaybe, "new": core.CancelDone} {
+	for id, want := range map[string]waybill.CancelStatus{"old": waybill.CancelMaybe, "new": waybill.CancelDone} {
 		tx := w.st.Begin()
 		got, err := tx.Cancel("r", id)
 		w.must(err)
@@ -475,15 +476,15 @@ func TestHandedBackDuringAGiveUp(t *testing.T) { // DB-23
 		w.stage("k", "a")
 		w.start(0)
 		it := w.hand(1)[0]
-		able := outbox.Member{Session: 1, Beat: 1, Lease: time.Minute, Serves: []outbox.Serving{{Route: "r", Units: 1}}}
-		_, err := w.st.Meet(t.Context(), outbox.Meeting{Self: able, Join: true})
+		able := core.Member{Session: 1, Beat: 1, Lease: time.Minute, Serves: []core.Serving{{Route: "r", Units: 1}}}
+		_, err := w.st.Meet(t.Context(), core.Meeting{Self: able, Join: true})
 		w.must(err)
 		gave := false
 		w.call = func(c *Call) {
 			c.Do(t.Context(), w.st)
 			if c.Name() == "give up" && !gave {
 				gave = true
-				w.d.Conclude(w.now, it, outbox.Release(&it.Record, 0, true))
+				w.d.Conclude(w.now, it, core.Release(&it.Record, 0, true))
 				if !answered {
 					c.Lose(errLost)
 				}

@@ -1,12 +1,12 @@
 package dispatch
 
 import (
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // control does what control records say.
-func (d *Dispatcher) control(page *outbox.Page) {
+func (d *Dispatcher) control(page *core.Page) {
 	if !d.has(ruleControl) {
 		return
 	}
@@ -18,16 +18,16 @@ func (d *Dispatcher) control(page *outbox.Page) {
 		}
 		d.heeding[c.Number] = &c
 		switch c.Kind {
-		case outbox.ControlDecide:
+		case core.ControlDecide:
 			d.decide(rt, &c)
 			continue
-		case outbox.ControlKey:
+		case core.ControlKey:
 			d.recheck(rt, &c)
 			if g := rt.groupOf(c.Slot); g != nil && !rt.ordered() { // nothing is remembered of keys
 				g.addWalk(max(c.Seq-1, 0), g.cursor)
 				rt.readAt = d.now
 			}
-		case outbox.ControlRecord:
+		case core.ControlRecord:
 			if c.Key != "" && rt.ordered() {
 				d.recheck(rt, &c)
 			} else if it := rt.known[c.Seq]; it != nil {
@@ -35,9 +35,9 @@ func (d *Dispatcher) control(page *outbox.Page) {
 			} else if rt.anyones(c.Key) {
 				rt.lookNext(d.now)
 			} else {
-				rt.visit(&revisit{ref: outbox.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, at: d.now})
+				rt.visit(&revisit{ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, at: d.now})
 			}
-		case outbox.ControlFrom:
+		case core.ControlFrom:
 			rt.lookNext(d.now)
 			for _, g := range rt.groups {
 				g.addWalk(max(c.Seq-1, 0), g.cursor)
@@ -54,11 +54,11 @@ func (d *Dispatcher) control(page *outbox.Page) {
 
 // minds reports whether a control record is the member's to act on. Those of a unit that is being given up are its next
 // owner's. A give-up whose answer was lost may still be carried out, and then stores the hint that it was sent with.
-func (d *Dispatcher) minds(rt *route, c *outbox.Control) bool {
+func (d *Dispatcher) minds(rt *route, c *core.Control) bool {
 	switch {
 	case !d.has(ruleTheirs):
 		return true
-	case c.Kind == outbox.ControlFrom:
+	case c.Kind == core.ControlFrom:
 		return len(rt.groups) > 0 && rt.leaving == 0
 	default:
 		return rt.owned().Has(c.Slot) && !rt.isLeaving(c.Slot)
@@ -69,7 +69,7 @@ func (d *Dispatcher) minds(rt *route, c *outbox.Control) bool {
 // member does not look. So the hint is lowered before the control record goes.
 
 // isHinted reports whether a hint that may be stored is not below what a control record brings back.
-func (rt *route) isHinted(c *outbox.Control) bool {
+func (rt *route) isHinted(c *core.Control) bool {
 	if rt.anyones(c.Key) {
 		return false
 	}
@@ -82,7 +82,7 @@ func (rt *route) isHinted(c *outbox.Control) bool {
 }
 
 // lowered are moves that store the hints that are to be lowered.
-func (d *Dispatcher) lowered() (moves []outbox.Move) {
+func (d *Dispatcher) lowered() (moves []core.Move) {
 	for _, rt := range d.routes {
 		for _, u := range rt.sortedUnits() {
 			low := u.low
@@ -100,7 +100,7 @@ func (d *Dispatcher) lowered() (moves []outbox.Move) {
 }
 
 // hasLowered takes in that moves were made for the sake of control records.
-func (d *Dispatcher) hasLowered(moves []outbox.Move, unheard []outbox.Control) {
+func (d *Dispatcher) hasLowered(moves []core.Move, unheard []core.Control) {
 	for _, m := range moves {
 		if u := d.byName[m.Unit.Route].units[m.Unit]; u != nil {
 			u.low = m.Low
@@ -117,7 +117,7 @@ func (d *Dispatcher) hasLowered(moves []outbox.Move, unheard []outbox.Control) {
 }
 
 // recheck has a key read anew, once now and once more when what is being stored of it is.
-func (d *Dispatcher) recheck(rt *route, c *outbox.Control) {
+func (d *Dispatcher) recheck(rt *route, c *core.Control) {
 	for _, it := range rt.known {
 		if it.Record.Envelope.Key == c.Key && it.state == itemSettling {
 			it.recheck = true
@@ -131,14 +131,14 @@ func (d *Dispatcher) recheck(rt *route, c *outbox.Control) {
 
 // decide does what an operator decided about a record. If there is another decision about it, this one is looked at
 // when that is carried out.
-func (d *Dispatcher) decide(rt *route, c *outbox.Control) {
+func (d *Dispatcher) decide(rt *route, c *core.Control) {
 	it, v := rt.known[c.Seq], rt.again[c.Seq]
 	if it != nil && it.decision != nil || v != nil && v.decision != nil {
 		delete(d.heeding, c.Number)
 		return
 	}
 	if it == nil || it.Record.ID != c.ID {
-		rt.again[c.Seq] = &revisit{ref: outbox.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, key: c.Key, at: d.now, decision: c}
+		rt.again[c.Seq] = &revisit{ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, key: c.Key, at: d.now, decision: c}
 		return
 	}
 	it.decision = c
@@ -154,7 +154,7 @@ func (d *Dispatcher) withdraw(it *Item) {
 	rt.known[it.Record.Seq] = it
 	rt.bytes += int64(len(it.Record.Envelope.Body))
 	rt.held++
-	it.state, it.outcome = itemSettling, outbox.Withdraw(&it.Record, it.decision.Reason)
+	it.state, it.outcome = itemSettling, core.Withdraw(&it.Record, it.decision.Reason)
 	if it.unknown {
 		it.outcome = it.outcome.WithUnknown()
 	}
@@ -166,15 +166,15 @@ func (d *Dispatcher) withdraw(it *Item) {
 }
 
 // decided takes in what became of a record that an operator decided about and that was not in memory.
-func (d *Dispatcher) decided(rt *route, v *revisit, rec *outbox.Record, w *outbox.Waiting) {
+func (d *Dispatcher) decided(rt *route, v *revisit, rec *core.Record, w *core.Waiting) {
 	c := v.decision
 	switch {
 	case rt.known[c.Seq] != nil && rt.known[c.Seq].Record.ID == c.ID:
 		d.decide(rt, c)
 		return
 	case rec != nil:
-	case w != nil && w.Why == outbox.Retrying: // it failed meanwhile
-		rec = &outbox.Record{Ref: w.Ref, Slot: w.Slot, Envelope: core.Envelope{ID: w.ID, Key: w.Key}}
+	case w != nil && w.Why == core.ObstacleRetrying: // it failed meanwhile
+		rec = &core.Record{Ref: w.Ref, Slot: w.Slot, Envelope: waybill.Envelope{ID: w.ID, Key: w.Key}}
 	default:
 		d.heed(c)
 		d.renew(rt, c.Key, c.Slot)
@@ -192,11 +192,11 @@ func (d *Dispatcher) decided(rt *route, v *revisit, rec *outbox.Record, w *outbo
 }
 
 // overrule replaces an outcome after which the record would go on.
-func (it *Item) overrule(o outbox.Outcome) outbox.Outcome {
+func (it *Item) overrule(o core.Outcome) core.Outcome {
 	if it.decision == nil || o.State().Terminal() {
 		return o
 	}
-	w := outbox.Withdraw(&it.Record, it.decision.Reason)
+	w := core.Withdraw(&it.Record, it.decision.Reason)
 	if o.Unknown() {
 		w = w.WithUnknown()
 	}
@@ -212,7 +212,7 @@ func (d *Dispatcher) undecided(it *Item) {
 }
 
 // heed has a control record deleted.
-func (d *Dispatcher) heed(c *outbox.Control) {
+func (d *Dispatcher) heed(c *core.Control) {
 	d.heeded = append(d.heeded, *c)
 	d.pendedAt = earliest(d.pendedAt, d.now)
 }

@@ -5,14 +5,14 @@ import (
 	"errors"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // Dispatcher is one member of an outbox. Make one with New.
 type Dispatcher struct {
 	opts   Options
-	traits outbox.Traits
+	traits core.StoreTraits
 	now    time.Time
 	off    rule // rules that a test has switched off
 	// keyDepth is the constant; tests make it small.
@@ -22,19 +22,19 @@ type Dispatcher struct {
 	byName map[string]*route
 
 	// Membership.
-	session  outbox.Session // 0: to join
+	session  core.Session // 0: to join
 	beat     int64
 	beaten   int64 // the latest beat that is known to have arrived
 	joined   bool
 	beatSent time.Time // when the latest beat that succeeded was sent
 	gapped   bool      // the latest beat came late: it removes nobody
-	peers    map[outbox.Session]peer
-	ghosts   map[outbox.Session]time.Time // owners without a row, since when
-	vanished map[outbox.Session]bool      // those of which it was too long
-	haunted  map[outbox.Unit]bool         // units that were theirs
-	removals []outbox.Removal
-	moves    []outbox.Move
-	roster   outbox.Roster
+	peers    map[core.Session]peer
+	ghosts   map[core.Session]time.Time // owners without a row, since when
+	vanished map[core.Session]bool      // those of which it was too long
+	haunted  map[core.Unit]bool         // units that were theirs
+	removals []core.Removal
+	moves    []core.Move
+	roster   core.Roster
 	epoch    string
 	distrust bool            // the database went back: hints say nothing
 	unable   map[string]bool // routes that this member cannot serve now
@@ -55,9 +55,9 @@ type Dispatcher struct {
 	dueSeen  bool // nothing more was due when the store was last asked
 	paging   bool // a page is being taken in
 	touched  []*key
-	ranges   int                       // ranges read, to give sweeps their share
-	heeding  map[int64]*outbox.Control // by number: seen, and not deleted yet
-	unheard  []outbox.Control          // to be heeded when a hint is lowered
+	ranges   int                     // ranges read, to give sweeps their share
+	heeding  map[int64]*core.Control // by number: seen, and not deleted yet
+	unheard  []core.Control          // to be heeded when a hint is lowered
 
 	// Calls under way; one of each kind at a time, but for give-ups.
 	meeting, reading, taking, dueing, settling *Call
@@ -65,8 +65,8 @@ type Dispatcher struct {
 	giving                                     []*unit  // which are given up
 	givingTill                                 time.Time
 	gaveSome                                   bool
-	lateCall                                   *Call                     // a Take that writes down what is out for long
-	lost                                       map[outbox.Unit]time.Time // units that went, and when
+	lateCall                                   *Call                   // a Take that writes down what is out for long
+	lost                                       map[core.Unit]time.Time // units that went, and when
 
 	meetAt                          time.Time // when the roster is to be looked at
 	meetHold                        time.Time // no Meet before
@@ -76,26 +76,26 @@ type Dispatcher struct {
 	patience                        [callKinds]int // how often the limit was doubled
 	freshBeat                       bool           // something must be told at once
 
-	pending  []*Item          // concluded, to be stored
-	heeded   []outbox.Control // to be deleted
-	pendedAt time.Time        // when the oldest of pending was concluded
-	urgent   bool             // somebody waits for one of pending
-	out      int              // items handed out
-	worked   time.Time        // when something was handed out
-	stirred  time.Time        // when a hint came, or a member joined or went
-	window   []*Item          // suspects under way
-	suspects []*Item          // suspects that wait for a window
-	windows  int              // that were begun since a unit came that a dead member may have had
+	pending  []*Item        // concluded, to be stored
+	heeded   []core.Control // to be deleted
+	pendedAt time.Time      // when the oldest of pending was concluded
+	urgent   bool           // somebody waits for one of pending
+	out      int            // items handed out
+	worked   time.Time      // when something was handed out
+	stirred  time.Time      // when a hint came, or a member joined or went
+	window   []*Item        // suspects under way
+	suspects []*Item        // suspects that wait for a window
+	windows  int            // that were begun since a unit came that a dead member may have had
 	stopping bool
 	left     bool
 	err      error
 }
 
 // New returns a Dispatcher that has not joined yet.
-func New(traits outbox.Traits, opts Options) *Dispatcher {
+func New(traits core.StoreTraits, opts Options) *Dispatcher {
 	d := &Dispatcher{
-		opts: opts.withDefaults(), traits: traits, keyDepth: keyDepth, byName: map[string]*route{}, peers: map[outbox.Session]peer{}, ghosts: map[outbox.Session]time.Time{},
-		running: map[int64]time.Time{}, watched: map[int64]bool{}, heeding: map[int64]*outbox.Control{}, unable: map[string]bool{}, lost: map[outbox.Unit]time.Time{}, vanished: map[outbox.Session]bool{}, haunted: map[outbox.Unit]bool{}, free: 1,
+		opts: opts.withDefaults(), traits: traits, keyDepth: keyDepth, byName: map[string]*route{}, peers: map[core.Session]peer{}, ghosts: map[core.Session]time.Time{},
+		running: map[int64]time.Time{}, watched: map[int64]bool{}, heeding: map[int64]*core.Control{}, unable: map[string]bool{}, lost: map[core.Unit]time.Time{}, vanished: map[core.Session]bool{}, haunted: map[core.Unit]bool{}, free: 1,
 	}
 	for _, r := range d.opts.Routes {
 		rt := newRoute(r)
@@ -106,7 +106,7 @@ func New(traits outbox.Traits, opts Options) *Dispatcher {
 }
 
 // Session returns the member's session, 0 before it joined.
-func (d *Dispatcher) Session() outbox.Session { return d.session }
+func (d *Dispatcher) Session() core.Session { return d.session }
 
 // Err returns the latest error of the store, nil if its latest answer was none.
 func (d *Dispatcher) Err() error { return d.err }
@@ -134,14 +134,14 @@ const (
 // Call is one call of the store. Do runs it, on any goroutine, and Done takes its answer in.
 type Call struct {
 	kind callKind
-	do   func(ctx context.Context, s outbox.Store) error
+	do   func(ctx context.Context, s core.OutboxStore) error
 	done func()
 	err  error
 	sent time.Time
 	// limit is how long its answer may take.
 	limit time.Duration
 	// gen tells a call of an earlier session.
-	gen outbox.Session
+	gen core.Session
 }
 
 // Limit returns how long to wait for the answer. A call that ran into it gets twice as long the next time: what a slow
@@ -149,7 +149,7 @@ type Call struct {
 func (c *Call) Limit() time.Duration { return c.limit }
 
 // Do makes the call. The store's error is kept for Done.
-func (c *Call) Do(ctx context.Context, s outbox.Store) { c.err = c.do(ctx, s) }
+func (c *Call) Do(ctx context.Context, s core.OutboxStore) { c.err = c.do(ctx, s) }
 
 // Lose makes an answer that came the error err, as if it was lost; for tests of the owner.
 func (c *Call) Lose(err error) { c.err = err }
@@ -349,7 +349,7 @@ func (d *Dispatcher) Status(route string) (st RouteStatus) {
 }
 
 // Roster returns who was there and who owned what when the store was last asked. It must not be changed.
-func (d *Dispatcher) Roster() *outbox.Roster { return &d.roster }
+func (d *Dispatcher) Roster() *core.Roster { return &d.roster }
 
 const (
 	// maxLimit bounds the limit of a call whose like has not run into it.
@@ -391,7 +391,7 @@ func (d *Dispatcher) backoff(k callKind) time.Duration {
 	return min(10*time.Millisecond<<n, d.opts.Lease/6)
 }
 
-func fenced(err error) bool { return errors.Is(err, outbox.ErrFenced) }
+func fenced(err error) bool { return errors.Is(err, core.ErrFenced) }
 
 func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
@@ -404,7 +404,7 @@ func earliest(a, b time.Time) time.Time {
 // ignored.
 func (d *Dispatcher) rejoin() {
 	d.session, d.joined, d.beat, d.beaten, d.beatSent, d.gapped = 0, false, 0, 0, time.Time{}, false
-	d.roster, d.epoch, d.last = outbox.Roster{}, "", 0
+	d.roster, d.epoch, d.last = core.Roster{}, "", 0
 	d.meeting, d.reading, d.taking, d.dueing, d.settling, d.giving, d.lateCall = nil, nil, nil, nil, nil, nil, nil
 	d.horizons, d.pending, d.heeded, d.unheard, d.window, d.suspects, d.removals, d.moves = nil, nil, nil, nil, nil, nil, nil, nil
 	clear(d.running)
@@ -459,4 +459,4 @@ const (
 func (d *Dispatcher) has(r rule) bool { return d.off&r == 0 }
 
 // ordered reports whether records of the route wait for earlier ones of their key.
-func (rt *route) ordered() bool { return rt.Order == core.OrderPerKey }
+func (rt *route) ordered() bool { return rt.Order == waybill.OrderPerKey }

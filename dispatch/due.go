@@ -3,7 +3,7 @@ package dispatch
 import (
 	"context"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // due returns the next Due, or nil.
@@ -11,12 +11,12 @@ func (d *Dispatcher) due() *Call {
 	if d.dueing != nil || len(d.giving) > 0 || d.dueAt.IsZero() || d.dueAt.After(d.now) || !d.room() {
 		return nil
 	}
-	var parts []outbox.Part
+	var parts []core.Part
 	limit := dueLimit
 	for _, rt := range d.routes {
 		room := d.routeRoom(rt)
 		if s := rt.slots(); s != 0 && room > 0 {
-			parts = append(parts, outbox.Part{Route: rt.Name, Slots: s})
+			parts = append(parts, core.Part{Route: rt.Name, Slots: s})
 			limit = min(limit, room)
 			if rt.Queue {
 				limit = min(limit, max(d.free, dueAhead))
@@ -36,8 +36,8 @@ func (d *Dispatcher) due() *Call {
 	}
 	c := &Call{kind: callDue}
 	session := d.session
-	var page outbox.DuePage
-	c.do = func(ctx context.Context, s outbox.Store) (err error) {
+	var page core.DuePage
+	c.do = func(ctx context.Context, s core.OutboxStore) (err error) {
 		page, err = s.Due(ctx, session, parts, limit)
 		return err
 	}
@@ -50,7 +50,7 @@ func (d *Dispatcher) due() *Call {
 	return c
 }
 
-func (d *Dispatcher) dueDone(page *outbox.DuePage, c *Call) {
+func (d *Dispatcher) dueDone(page *core.DuePage, c *Call) {
 	if c.err != nil {
 		if fenced(c.err) {
 			d.rejoin()
@@ -80,7 +80,7 @@ func (d *Dispatcher) dueDone(page *outbox.DuePage, c *Call) {
 }
 
 // retried takes in a retry that came due and is held.
-func (d *Dispatcher) retried(rec *outbox.Record) (fresh bool) {
+func (d *Dispatcher) retried(rec *core.Record) (fresh bool) {
 	rt := d.byName[rec.Route]
 	if rt == nil || rt.known[rec.Seq] != nil || rt.recentDue[rec.Seq] {
 		return false

@@ -5,7 +5,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // maxGiving is how many units are given up side by side: each is a transaction of its own.
@@ -46,18 +46,18 @@ func (d *Dispatcher) gave(u *unit) {
 // giveUp returns the call that gives a unit up.
 func (d *Dispatcher) giveUp(u *unit) *Call {
 	rt := u.route
-	var out []outbox.Ref
+	var out []core.Ref
 	for _, seq := range sortedSeqs(rt.known) {
 		if it := rt.known[seq]; u.Slots().Has(it.Record.Slot) && it.state == itemOut {
 			out = append(out, it.Record.Ref)
 			it.held = true // whatever becomes of the answer: if it is handed back meanwhile, that must be stored
 		}
 	}
-	owned := outbox.Owned{Unit: u.Unit, Owner: d.session, Term: u.term, Low: d.lowest(rt, u.Slots())}
+	owned := core.OwnedUnit{Unit: u.Unit, Owner: d.session, Term: u.term, Low: d.lowest(rt, u.Slots())}
 	session := d.session
 	done := false
 	c := &Call{kind: callGiveUp}
-	c.do = func(ctx context.Context, s outbox.Store) (err error) {
+	c.do = func(ctx context.Context, s core.OutboxStore) (err error) {
 		done, err = s.GiveUp(ctx, session, owned, out)
 		return err
 	}

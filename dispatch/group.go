@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 // group is slots of a route that are read from one place.
 type group struct {
 	route *route
-	slots outbox.Slots
+	slots core.Slots
 	// loaded: what waited in its units is known. Nothing is handed out before.
 	loaded     bool
 	afterFresh int64
@@ -49,12 +49,12 @@ type walk struct{ pos, to int64 }
 type horizon struct{ last, upper int64 }
 
 // addSlots makes a group of units that the member has just got.
-func (d *Dispatcher) addSlots(rt *route, slots outbox.Slots, low int64) {
+func (d *Dispatcher) addSlots(rt *route, slots core.Slots, low int64) {
 	if d.distrust { // the hint may be of another life of the database
 		low = 0
 	}
 	for _, c := range d.heeding { // it is about these slots, too, and is deleted for them with the others
-		if c.Kind == outbox.ControlFrom && c.Route == rt.Name {
+		if c.Kind == core.ControlFrom && c.Route == rt.Name {
 			low = min(low, max(c.Seq-1, 0))
 		}
 	}
@@ -68,7 +68,7 @@ func (d *Dispatcher) addSlots(rt *route, slots outbox.Slots, low int64) {
 }
 
 // adopt joins what is still out of slots that come back to the keys.
-func (d *Dispatcher) adopt(rt *route, slots outbox.Slots) {
+func (d *Dispatcher) adopt(rt *route, slots core.Slots) {
 	for _, seq := range sortedSeqs(rt.known) {
 		it := rt.known[seq]
 		if !slots.Has(it.Record.Slot) || it.key != nil || !rt.ordered() || it.Record.Envelope.Key == "" {
@@ -115,7 +115,7 @@ func (g *group) addWalk(from, to int64) {
 
 // marks takes in what page says about transactions, before its records are. It returns the greatest sequence up to
 // which everything is visible.
-func (d *Dispatcher) marks(page *outbox.Page) (visible int64) {
+func (d *Dispatcher) marks(page *core.Page) (visible int64) {
 	for m := range d.running {
 		if m < page.Next && !slices.Contains(page.Running, m) {
 			delete(d.running, m)
@@ -210,7 +210,7 @@ func (rt *route) merge(last int64) {
 }
 
 // lowest returns the hint with which slots of a route are handed on: whoever begins behind it misses nothing.
-func (d *Dispatcher) lowest(rt *route, slots outbox.Slots) int64 {
+func (d *Dispatcher) lowest(rt *route, slots core.Slots) int64 {
 	low := int64(math.MaxInt64)
 	for _, g := range rt.groups {
 		if g.slots&slots == 0 {

@@ -7,18 +7,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
 // whole is the only unit of route r.
-var whole = outbox.Unit{Route: "r", From: 0, To: 64}
+var whole = core.Unit{Route: "r", From: 0, To: 64}
 
 // member makes a dispatcher of a route that blocks; it is the one that w lets run.
-func (w *small) member(session outbox.Session, off rule) {
+func (w *small) member(session core.Session, off rule) {
 	w.d = New(w.st.Traits(), Options{
-		Routes: []Route{{Name: "r", Units: 1, Blocks: true}}, Lease: time.Second, NewSession: func() outbox.Session { return session },
+		Routes: []Route{{Name: "r", Units: 1, Blocks: true}}, Lease: time.Second, NewSession: func() core.Session { return session },
 	})
 	w.d.off = off
 }
@@ -28,7 +29,7 @@ func (w *small) blocked() {
 	w.t.Helper()
 	w.stage("k", "a")
 	rs := w.other()
-	w.must(w.st.Settle(w.t.Context(), 1, []outbox.Outcome{outbox.Abandon(&rs[0], core.ReasonRejected, errLost)}).FirstErr())
+	w.must(w.st.Settle(w.t.Context(), 1, []core.Outcome{core.Abandon(&rs[0], waybill.ReasonRejected, errLost)}).FirstErr())
 	w.leave(rs[0].Seq)
 	w.stage("k", "b")
 }
@@ -36,27 +37,27 @@ func (w *small) blocked() {
 // leave has session 1 store a hint and leave.
 func (w *small) leave(low int64) {
 	w.t.Helper()
-	self := outbox.Member{Session: 1, Beat: 2}
-	_, err := w.st.Meet(w.t.Context(), outbox.Meeting{Self: self, Moves: []outbox.Move{{Unit: whole, From: 1, To: 1, Low: low}}})
+	self := core.Member{Session: 1, Beat: 2}
+	_, err := w.st.Meet(w.t.Context(), core.Meeting{Self: self, Moves: []core.Move{{Unit: whole, From: 1, To: 1, Low: low}}})
 	w.must(err)
-	_, err = w.st.Meet(w.t.Context(), outbox.Meeting{Self: self, Leave: true})
+	_, err = w.st.Meet(w.t.Context(), core.Meeting{Self: self, Leave: true})
 	w.must(err)
 }
 
 func (w *small) requeue(key, id string) {
 	w.t.Helper()
-	_, err := w.st.Decide("r", key, id, core.HeadRequeue)
+	_, err := w.st.Decide("r", key, id, admin.HeadRequeue)
 	w.must(err)
 }
 
 // slowSweep is a store whose sweeps have a long way to what is up to the hint.
 type slowSweep struct{ *memory.Store }
 
-func (s slowSweep) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+func (s slowSweep) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
 	page, err := s.Store.Read(ctx, self, look)
 	for i := range page.Ranges {
 		if look.Ranges[i].From == 0 && look.Ranges[i].To == 1 {
-			page.Ranges[i] = outbox.Records{More: true}
+			page.Ranges[i] = core.Records{More: true}
 		}
 	}
 	return page, err
@@ -104,7 +105,7 @@ func TestRedrivenWithoutKeyBelowTheHint(t *testing.T) { // OP-04
 		w := newSmall(t)
 		w.stage("", "a")
 		rs := w.other()
-		w.must(w.st.Settle(t.Context(), 1, []outbox.Outcome{outbox.Abandon(&rs[0], core.ReasonRejected, errLost)}).FirstErr())
+		w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Abandon(&rs[0], waybill.ReasonRejected, errLost)}).FirstErr())
 		w.leave(rs[0].Seq)
 		w.member(100, off)
 		w.run(50 * time.Millisecond)
@@ -113,9 +114,9 @@ func TestRedrivenWithoutKeyBelowTheHint(t *testing.T) { // OP-04
 		w.must(tx.Commit())
 		w.d.Wake(w.now)
 		w.run(50 * time.Millisecond)
-		r, err := w.st.Meet(t.Context(), outbox.Meeting{})
+		r, err := w.st.Meet(t.Context(), core.Meeting{})
 		w.must(err)
-		page, err := w.st.Read(t.Context(), 100, outbox.Look{Parts: []outbox.Part{{Route: "r", Slots: outbox.AllSlots}}})
+		page, err := w.st.Read(t.Context(), 100, core.Look{Parts: []core.Part{{Route: "r", Slots: core.AllSlots}}})
 		w.must(err)
 		if len(page.Control) > 0 {
 			t.Fatalf("not heeded: %v", page.Control)
@@ -166,12 +167,12 @@ func (w *small) manyBlocked(n int) {
 		w.stage("k"+strconv.Itoa(i), "b"+strconv.Itoa(i))
 	}
 	w.other()
-	all := outbox.Range{Part: outbox.Part{Route: "r", Slots: outbox.AllSlots}, To: 1 << 60, Limit: n + 1}
-	page, err := w.st.Read(w.t.Context(), 1, outbox.Look{Ranges: []outbox.Range{all}})
+	all := core.Range{Part: core.Part{Route: "r", Slots: core.AllSlots}, To: 1 << 60, Limit: n + 1}
+	page, err := w.st.Read(w.t.Context(), 1, core.Look{Ranges: []core.Range{all}})
 	w.must(err)
-	var os []outbox.Outcome
+	var os []core.Outcome
 	for i := range page.Ranges[0].Records {
-		os = append(os, outbox.Abandon(&page.Ranges[0].Records[i], core.ReasonRejected, errLost))
+		os = append(os, core.Abandon(&page.Ranges[0].Records[i], waybill.ReasonRejected, errLost))
 	}
 	w.must(w.st.Settle(w.t.Context(), 1, os).FirstErr())
 	w.leave(page.Ranges[0].Records[len(os)-1].Seq)
@@ -180,14 +181,14 @@ func (w *small) manyBlocked(n int) {
 // lateHint is a store that answers nothing to the first call that stores a hint, and keeps it.
 type lateHint struct {
 	*memory.Store
-	late *outbox.Meeting
+	late *core.Meeting
 }
 
-func (s *lateHint) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
-	stores := func(v outbox.Move) bool { return v.From == v.To }
+func (s *lateHint) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
+	stores := func(v core.Move) bool { return v.From == v.To }
 	if s.late == nil && slices.ContainsFunc(m.Moves, stores) {
 		s.late = &m
-		return outbox.Roster{}, errLost
+		return core.Roster{}, errLost
 	}
 	return s.Store.Meet(ctx, m)
 }
@@ -200,7 +201,7 @@ func TestHintThatIsLate(t *testing.T) { // OR-04
 		w := newSmall(t)
 		w.stage("k", "a")
 		rs := w.other()
-		w.must(w.st.Settle(t.Context(), 1, []outbox.Outcome{outbox.Abandon(&rs[0], core.ReasonRejected, errLost)}).FirstErr())
+		w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Abandon(&rs[0], waybill.ReasonRejected, errLost)}).FirstErr())
 		st := &lateHint{Store: w.st}
 		w.call = func(c *Call) { c.Do(t.Context(), st) }
 		w.member(100, 0)
@@ -243,8 +244,8 @@ func TestControlOfAUnitThatGoes(t *testing.T) { // OR-04
 		}
 		w.member(100, off)
 		w.run(50 * time.Millisecond)
-		able := outbox.Member{Session: 1, Beat: 4, Lease: time.Minute, Serves: []outbox.Serving{{Route: "r", Units: 1}}}
-		_, err := w.st.Meet(t.Context(), outbox.Meeting{Self: able, Join: true})
+		able := core.Member{Session: 1, Beat: 4, Lease: time.Minute, Serves: []core.Serving{{Route: "r", Units: 1}}}
+		_, err := w.st.Meet(t.Context(), core.Meeting{Self: able, Join: true})
 		w.must(err)
 		w.d.SetAble("r", false)
 		if w.run(100 * time.Millisecond); late == nil {
@@ -254,7 +255,7 @@ func TestControlOfAUnitThatGoes(t *testing.T) { // OR-04
 		w.d.Wake(w.now)
 		w.run(100 * time.Millisecond)
 		late.Do(t.Context(), w.st)
-		_, err = w.st.Meet(t.Context(), outbox.Meeting{Self: able, Leave: true})
+		_, err = w.st.Meet(t.Context(), core.Meeting{Self: able, Leave: true})
 		w.must(err)
 		if got := w.heir(); slices.Equal(got, []string{"a"}) != (off == 0) {
 			t.Errorf("rules off: %d; handed out %v", off, got)
@@ -269,9 +270,9 @@ func TestUnitThatComesWhileAControlRecordGoes(t *testing.T) { // DB-23
 	w := newSmall(t)
 	w.member(100, 0)
 	w.run(50 * time.Millisecond)
-	w.d.heeding[1] = &outbox.Control{Number: 1, Kind: outbox.ControlFrom, Route: "r", Seq: 5}
-	w.d.heeding[2] = &outbox.Control{Number: 2, Kind: outbox.ControlFrom, Route: "another", Seq: 3}
-	w.d.heeding[3] = &outbox.Control{Number: 3, Kind: outbox.ControlKey, Route: "r", Seq: 2, Key: "k"}
+	w.d.heeding[1] = &core.Control{Number: 1, Kind: core.ControlFrom, Route: "r", Seq: 5}
+	w.d.heeding[2] = &core.Control{Number: 2, Kind: core.ControlFrom, Route: "another", Seq: 3}
+	w.d.heeding[3] = &core.Control{Number: 3, Kind: core.ControlKey, Route: "r", Seq: 2, Key: "k"}
 	rt := w.d.byName["r"]
 	w.d.addSlots(rt, 1, 100)
 	if g := rt.groups[len(rt.groups)-1]; g.low != 4 || g.cursor != 4 {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 func envInt(name string, def int) int {
@@ -23,9 +23,9 @@ func randomConfig(seed uint64) simConfig {
 
 // drawConfig is a world with the faults that bit chooses.
 func drawConfig(seed uint64, bit func(n uint64) bool) simConfig {
-	order := core.OrderPerKey
+	order := waybill.OrderPerKey
 	if bit(22) && bit(23) {
-		order = []core.Order{core.OrderBestEffort, core.OrderHLC}[seed%2]
+		order = []waybill.Order{waybill.OrderBestEffort, waybill.OrderHLC}[seed%2]
 	}
 	off := rule(0)
 	if bit(25) {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 const (
@@ -118,7 +117,7 @@ func (d *Dispatcher) late() *Call {
 
 // takeCall asks for items, and for the next n of a route that have no key.
 func (d *Dispatcher) takeCall(items []*Item, next *route, n int) *Call {
-	want := outbox.Want{}
+	want := core.Want{}
 	for _, it := range items {
 		want.Refs = append(want.Refs, it.Record.Ref)
 	}
@@ -128,8 +127,8 @@ func (d *Dispatcher) takeCall(items []*Item, next *route, n int) *Call {
 	}
 	c := &Call{kind: callTake}
 	session := d.session
-	var got []outbox.Taken
-	c.do = func(ctx context.Context, s outbox.Store) (err error) {
+	var got []core.Taken
+	c.do = func(ctx context.Context, s core.OutboxStore) (err error) {
 		got, err = s.Take(ctx, session, want)
 		return err
 	}
@@ -143,7 +142,7 @@ func (d *Dispatcher) takeCall(items []*Item, next *route, n int) *Call {
 }
 
 // taken takes in what became of items, and reports whether there is an answer.
-func (d *Dispatcher) taken(items []*Item, got []outbox.Taken, c *Call) bool {
+func (d *Dispatcher) taken(items []*Item, got []core.Taken, c *Call) bool {
 	if c.err != nil || len(got) < len(items) {
 		if fenced(c.err) {
 			d.rejoin()
@@ -158,7 +157,7 @@ func (d *Dispatcher) taken(items []*Item, got []outbox.Taken, c *Call) bool {
 			continue
 		}
 		grip := got[i].Grip
-		if grip == outbox.Gripped {
+		if grip == core.GripHeld {
 			it.held = true
 			it.Record.Deliveries = max(it.Record.Deliveries, got[i].Deliveries)
 		}
@@ -167,14 +166,14 @@ func (d *Dispatcher) taken(items []*Item, got []outbox.Taken, c *Call) bool {
 		}
 		rt := it.route
 		switch grip {
-		case outbox.Gripped:
+		case core.GripHeld:
 			rt.wants = slices.DeleteFunc(rt.wants, func(o *Item) bool { return o == it })
 			d.makeReady(it)
 			if it.key != nil && rt.Hold && it.key.single {
 				it.key.single = d.isSuspect(it)
 				d.advance(it.key)
 			}
-		case outbox.Locked:
+		case core.GripLocked:
 			if !d.has(ruleTakeLocked) {
 				d.gone(it)
 				continue
@@ -185,7 +184,7 @@ func (d *Dispatcher) taken(items []*Item, got []outbox.Taken, c *Call) bool {
 				d.recall(it)
 				it.key.single = true
 			}
-		case outbox.Gone:
+		case core.GripGone:
 			d.gone(it)
 		}
 	}
@@ -240,7 +239,7 @@ func shut(it *Item) int {
 
 // calm ends the care for slots when nothing is left in them that a dead member may have had out. It returns the moves
 // that store it.
-func (d *Dispatcher) calm() (moves []outbox.Move) {
+func (d *Dispatcher) calm() (moves []core.Move) {
 	for _, rt := range d.routes {
 		if slices.Max(rt.careful[:]) == 0 {
 			continue

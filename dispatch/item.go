@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // Ready returns how many records of a route wait to be handed out.
@@ -122,7 +122,7 @@ func sortedNames[V any](m map[string]V) []string {
 // Conclude says what became of an item that was handed out: o is an outcome of its Record. A released one is handed
 // out again. What is ready of its key behind one that was not published waits for it; who has several records of a key
 // concludes the last of them first.
-func (d *Dispatcher) Conclude(now time.Time, it *Item, o outbox.Outcome) {
+func (d *Dispatcher) Conclude(now time.Time, it *Item, o core.Outcome) {
 	d.tick(now)
 	if it.state != itemOut || it.session != d.session {
 		return // of a session that has ended
@@ -153,7 +153,7 @@ func (d *Dispatcher) Conclude(now time.Time, it *Item, o outbox.Outcome) {
 	case o.State() != core.StateAbandoned || it.route.Blocks && o.Reason().Blocks():
 		k.limbo = append(k.limbo, it)
 		d.passQueue(k)
-	case d.has(ruleLimbo) && o.Reason() != core.ReasonExpired: // whoever reads an expired one again gives it up again
+	case d.has(ruleLimbo) && o.Reason() != waybill.ReasonExpired: // whoever reads an expired one again gives it up again
 		k.limbo = append(k.limbo, it)
 	}
 	d.advance(k)
@@ -186,7 +186,7 @@ func (d *Dispatcher) putBack(it *Item) {
 		return
 	}
 	d.hand(it)
-	if last := len(rt.ready) - 1; it.state == itemReady && rt.Order != core.OrderHLC { // from the end to the front
+	if last := len(rt.ready) - 1; it.state == itemReady && rt.Order != waybill.OrderHLC { // from the end to the front
 		copy(rt.ready[1:], rt.ready[:last])
 		rt.ready[0] = it
 	}
@@ -196,7 +196,7 @@ func (d *Dispatcher) putBack(it *Item) {
 func (d *Dispatcher) pend(it *Item) {
 	it.tries, it.at = 0, d.now
 	d.pendedAt = earliest(d.pendedAt, d.now)
-	if it.outcome.Event() != core.EventConfirmed && it.outcome.Reason() != core.ReasonExpired || it.key != nil && it.Record.Withdrawable {
+	if it.outcome.Event() != core.EventConfirmed && it.outcome.Reason() != waybill.ReasonExpired || it.key != nil && it.Record.Withdrawable {
 		d.urgent = true
 	}
 	d.pending = append(d.pending, it)

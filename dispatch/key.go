@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 const (
@@ -30,7 +30,7 @@ type key struct {
 	// single: what is busy is held first, so that it is the only one.
 	single bool
 	limbo  []*Item // concluded with something that holds the key until it is stored
-	holds  map[int64]outbox.Obstacle
+	holds  map[int64]core.Obstacle
 	// resume is the first sequence that was passed, 0 if none was: from there on its records are read by key.
 	resume  int64
 	asked   int64 // resume when the read under way was sent
@@ -94,9 +94,9 @@ func (k *key) insert(it *Item) {
 }
 
 // hold notes that a stored record holds the key.
-func (k *key) hold(seq int64, why outbox.Obstacle) {
+func (k *key) hold(seq int64, why core.Obstacle) {
 	if k.holds == nil {
-		k.holds = map[int64]outbox.Obstacle{}
+		k.holds = map[int64]core.Obstacle{}
 	}
 	k.holds[seq] = why
 }
@@ -104,7 +104,7 @@ func (k *key) hold(seq int64, why outbox.Obstacle) {
 // heldBefore reports whether something before seq holds the key.
 func (d *Dispatcher) heldBefore(k *key, seq int64) bool {
 	for s, why := range k.holds {
-		if s < seq && (why != outbox.Retrying || d.has(ruleTwoRetries) || !k.hasRetry(seq)) {
+		if s < seq && (why != core.ObstacleRetrying || d.has(ruleTwoRetries) || !k.hasRetry(seq)) {
 			return true
 		}
 	}
@@ -194,7 +194,7 @@ func (d *Dispatcher) makeReady(it *Item) {
 	switch {
 	case it.alone: // the others wait for it
 		at = 0
-	case rt.Order == core.OrderHLC:
+	case rt.Order == waybill.OrderHLC:
 		at, _ = slices.BinarySearchFunc(rt.ready, it, func(a, b *Item) int {
 			return cmp.Or(cmp.Compare(a.Record.Envelope.HLC, b.Record.Envelope.HLC), cmp.Compare(a.Record.Seq, b.Record.Seq))
 		})
@@ -204,7 +204,7 @@ func (d *Dispatcher) makeReady(it *Item) {
 
 // admit takes in a ready record that a range brought. hazard is the least position of a walk: what is behind it may
 // lack earlier records of its transaction.
-func (d *Dispatcher) admit(rt *route, rec *outbox.Record, hazard int64) {
+func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 	if rt.known[rec.Seq] != nil || rt.recent[rec.Seq] && d.has(ruleRecent) {
 		return
 	}
@@ -227,7 +227,7 @@ func (d *Dispatcher) admit(rt *route, rec *outbox.Record, hazard int64) {
 	k := rt.key(rec.Envelope.Key, rec.Slot)
 	switch {
 	case foreign:
-		k.hold(rec.Seq, outbox.Held)
+		k.hold(rec.Seq, core.ObstacleHeld)
 	case k.resume != 0 && k.resume <= rec.Seq:
 		k.passed++
 	case hazard < rec.Seq && d.has(rulePassHazard):
@@ -243,7 +243,7 @@ func (d *Dispatcher) admit(rt *route, rec *outbox.Record, hazard int64) {
 }
 
 // item makes an item of a record that was read.
-func (d *Dispatcher) item(rt *route, rec *outbox.Record) *Item {
+func (d *Dispatcher) item(rt *route, rec *core.Record) *Item {
 	it := &Item{Record: *rec, session: d.session, route: rt, held: rec.Holder != 0 && rec.Holder == d.session}
 	it.unknown = !rt.Queue && rec.Seq <= rt.careful[rec.Slot] // it may have been out at a member that died
 	rt.known[rec.Seq] = it
@@ -265,14 +265,14 @@ func (rt *route) visit(v *revisit) {
 }
 
 // visitLater has a record read again that another holds.
-func (d *Dispatcher) visitLater(rt *route, ref outbox.Ref, slot uint8, name string) {
+func (d *Dispatcher) visitLater(rt *route, ref core.Ref, slot uint8, name string) {
 	if rt.again[ref.Seq] == nil && d.has(ruleAgain) && !rt.anyones(name) {
 		rt.again[ref.Seq] = &revisit{ref: ref, slot: slot, key: name, at: d.now.Add(againAfter)}
 	}
 }
 
 // takeKey takes in the page of a key that was read from From up to To.
-func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page *outbox.KeyRecords, hazard int64) {
+func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page *core.KeyRecords, hazard int64) {
 	k.listed = false
 	if k.gone {
 		return
@@ -306,7 +306,7 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 			continue
 		}
 		if rec.Holder != 0 && rec.Holder != d.session && d.has(ruleForeignHold) {
-			k.hold(rec.Seq, outbox.Held)
+			k.hold(rec.Seq, core.ObstacleHeld)
 			d.visitLater(rt, rec.Ref, rec.Slot, k.name)
 			continue
 		}
@@ -329,7 +329,7 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 }
 
 // wait takes in a record that waits, and so holds its key.
-func (d *Dispatcher) wait(rt *route, w *outbox.Waiting) {
+func (d *Dispatcher) wait(rt *route, w *core.Waiting) {
 	if rt.known[w.Seq] != nil || rt.recent[w.Seq] {
 		return
 	}
@@ -337,10 +337,10 @@ func (d *Dispatcher) wait(rt *route, w *outbox.Waiting) {
 	if foreign {
 		d.visitLater(rt, w.Ref, w.Slot, w.Key)
 	}
-	if w.Key == "" || !rt.ordered() || w.Why == outbox.Held && !foreign {
+	if w.Key == "" || !rt.ordered() || w.Why == core.ObstacleHeld && !foreign {
 		return
 	}
-	if w.Why == outbox.Blocking && !rt.Blocks {
+	if w.Why == core.ObstacleBlocking && !rt.Blocks {
 		return
 	}
 	k := rt.key(w.Key, w.Slot)

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 const (
@@ -48,7 +48,7 @@ type asked struct {
 
 // reading is a look under way and what its parts are about.
 type reading struct {
-	look   outbox.Look
+	look   core.Look
 	parts  []*route
 	fresh  []*group
 	ranges []asked
@@ -111,8 +111,8 @@ func (d *Dispatcher) read() *Call {
 	d.ranges++
 	c := &Call{kind: callRead}
 	session := d.session
-	var page outbox.Page
-	c.do = func(ctx context.Context, s outbox.Store) (err error) {
+	var page core.Page
+	c.do = func(ctx context.Context, s core.OutboxStore) (err error) {
 		page, err = s.Read(ctx, session, r.look)
 		return err
 	}
@@ -126,7 +126,7 @@ func (d *Dispatcher) read() *Call {
 
 // newReading puts together what is to be read now.
 func (d *Dispatcher) newReading() *reading {
-	r := &reading{look: outbox.Look{Last: d.last, Limit: waitingPage, Bytes: d.opts.Bytes / 4}}
+	r := &reading{look: core.Look{Last: d.last, Limit: waitingPage, Bytes: d.opts.Bytes / 4}}
 	keys := keyReads
 	after := int64(-1)
 	for _, rt := range d.routes {
@@ -134,7 +134,7 @@ func (d *Dispatcher) newReading() *reading {
 		if len(rt.groups) == 0 {
 			continue
 		}
-		r.look.Parts = append(r.look.Parts, outbox.Part{Route: rt.Name, Slots: rt.owned()})
+		r.look.Parts = append(r.look.Parts, core.Part{Route: rt.Name, Slots: rt.owned()})
 		r.parts = append(r.parts, rt)
 		if rt.Blocks {
 			r.look.Blocks = append(r.look.Blocks, rt.Name)
@@ -142,7 +142,7 @@ func (d *Dispatcher) newReading() *reading {
 		for _, g := range rt.groups {
 			if !g.loaded && (after < 0 || g.afterFresh == after) {
 				after = g.afterFresh
-				r.look.Fresh = append(r.look.Fresh, outbox.Part{Route: rt.Name, Slots: g.slots})
+				r.look.Fresh = append(r.look.Fresh, core.Part{Route: rt.Name, Slots: g.slots})
 				r.fresh = append(r.fresh, g)
 			}
 		}
@@ -164,8 +164,8 @@ func (d *Dispatcher) newReading() *reading {
 // addRanges adds the ranges of a route's groups, and returns the keys that its fronts leave out.
 func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string]bool) {
 	left = map[string]bool{}
-	add := func(g *group, kind rangeKind, w *walk, from, to int64, limit int) *outbox.Range {
-		q := outbox.Range{Part: outbox.Part{Route: rt.Name, Slots: g.slots}, From: from, To: to, Keyed: rt.Queue, Limit: limit}
+	add := func(g *group, kind rangeKind, w *walk, from, to int64, limit int) *core.Range {
+		q := core.Range{Part: core.Part{Route: rt.Name, Slots: g.slots}, From: from, To: to, Keyed: rt.Queue, Limit: limit}
 		r.look.Ranges = append(r.look.Ranges, q)
 		r.ranges = append(r.ranges, asked{kind, g, w, from, to})
 		return &r.look.Ranges[len(r.look.Ranges)-1]
@@ -265,7 +265,7 @@ func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]b
 			from = 0
 		}
 		k.asked, k.stale = k.resume, false
-		r.look.Keys = append(r.look.Keys, outbox.KeyRange{Route: rt.Name, Key: k.name, From: from, To: g.cursor, Limit: d.keyDepth})
+		r.look.Keys = append(r.look.Keys, core.KeyRange{Route: rt.Name, Key: k.name, From: from, To: g.cursor, Limit: d.keyDepth})
 		r.keys = append(r.keys, k)
 		r.lefts = append(r.lefts, left[k.name])
 		n++

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // hintEvery is how many beats there are to one that stores how far the member has come, for whoever takes over from a
@@ -41,7 +41,7 @@ func (d *Dispatcher) meet() *Call {
 	if d.meeting != nil || d.meetDue().After(d.now) {
 		return nil
 	}
-	m := outbox.Meeting{Self: outbox.Member{Name: d.opts.Name, Lease: d.opts.Lease, Handlers: max(d.opts.Handlers, 1), Free: d.worth()}}
+	m := core.Meeting{Self: core.Member{Name: d.opts.Name, Lease: d.opts.Lease, Handlers: max(d.opts.Handlers, 1), Free: d.worth()}}
 	if !d.joined {
 		if d.session == 0 {
 			d.session = d.opts.NewSession()
@@ -59,7 +59,7 @@ func (d *Dispatcher) meet() *Call {
 		m.Self.Beat = d.beaten // the latest one may not have arrived
 	}
 	for _, rt := range d.routes {
-		m.Self.Serves = append(m.Self.Serves, outbox.Serving{Route: rt.Name, Units: rt.Units, Unable: d.unable[rt.Name] || d.stopping})
+		m.Self.Serves = append(m.Self.Serves, core.Serving{Route: rt.Name, Units: rt.Units, Unable: d.unable[rt.Name] || d.stopping})
 	}
 	if d.stopping && (!d.joined || d.idleForLeave()) {
 		m.Leave = true
@@ -73,7 +73,7 @@ func (d *Dispatcher) meet() *Call {
 	}
 	d.presence.flags = nil
 	if m.Leave && d.out > 0 {
-		m.Leave, m.Remove = false, []outbox.Removal{{Session: d.session, Beat: d.beat}}
+		m.Leave, m.Remove = false, []core.Removal{{Session: d.session, Beat: d.beat}}
 	}
 	m.Moves = d.moves
 	if renews && d.beat%hintEvery == 0 || m.Leave {
@@ -87,8 +87,8 @@ func (d *Dispatcher) meet() *Call {
 	d.unheard = nil
 	d.removals, d.moves, d.freshBeat = nil, nil, false
 	c := &Call{kind: callMeet}
-	var roster outbox.Roster
-	c.do = func(ctx context.Context, s outbox.Store) (err error) {
+	var roster core.Roster
+	c.do = func(ctx context.Context, s core.OutboxStore) (err error) {
 		roster, err = s.Meet(ctx, m)
 		return err
 	}
@@ -104,7 +104,7 @@ func (d *Dispatcher) meet() *Call {
 }
 
 // hints are moves that store how far the member has come.
-func (d *Dispatcher) hints(all bool) (moves []outbox.Move) { //nolint:revive // whether small steps count
+func (d *Dispatcher) hints(all bool) (moves []core.Move) { //nolint:revive // whether small steps count
 	for _, rt := range d.routes {
 		for _, u := range rt.sortedUnits() {
 			low := d.lowest(rt, u.Slots())
@@ -119,12 +119,12 @@ func (d *Dispatcher) hints(all bool) (moves []outbox.Move) { //nolint:revive // 
 }
 
 // hint is a move that stores how far the member has come in a unit.
-func (d *Dispatcher) hint(u *unit, low int64) outbox.Move {
-	return outbox.Move{Unit: u.Unit, From: d.session, To: d.session, Low: low, Careful: u.careful()}
+func (d *Dispatcher) hint(u *unit, low int64) core.Move {
+	return core.Move{Unit: u.Unit, From: d.session, To: d.session, Low: low, Careful: u.careful()}
 }
 
 // met takes in a roster.
-func (d *Dispatcher) met(m *outbox.Meeting, roster *outbox.Roster, c *Call, renewed bool) { //nolint:revive // a fact
+func (d *Dispatcher) met(m *core.Meeting, roster *core.Roster, c *Call, renewed bool) { //nolint:revive // a fact
 	if c.err != nil {
 		d.meetHold, d.freshBeat = d.now.Add(d.backoff(callMeet)), true
 		return
@@ -173,7 +173,7 @@ func (d *Dispatcher) lookPause() time.Duration {
 
 // observe notes whose beat stands still, and who is dead.
 func (d *Dispatcher) observe(c *Call) {
-	seen, present := map[outbox.Session]bool{d.session: true}, d.present()
+	seen, present := map[core.Session]bool{d.session: true}, d.present()
 	for i := range d.roster.Members {
 		m := &d.roster.Members[i]
 		if seen[m.Session] {
@@ -192,7 +192,7 @@ func (d *Dispatcher) observe(c *Call) {
 		}
 		d.peers[m.Session] = p
 		if lease := later0(m.Lease, d.opts.Lease); dead || c.sent.Sub(p.since) >= lease {
-			d.removals = append(d.removals, outbox.Removal{Session: m.Session, Beat: m.Beat})
+			d.removals = append(d.removals, core.Removal{Session: m.Session, Beat: m.Beat})
 		} else {
 			d.meetAt = earliest(d.meetAt, p.since.Add(lease))
 		}
@@ -203,7 +203,7 @@ func (d *Dispatcher) observe(c *Call) {
 			d.stirred = d.now
 		}
 	}
-	ghosts := map[outbox.Session]bool{}
+	ghosts := map[core.Session]bool{}
 	for i := range d.roster.Units {
 		u := &d.roster.Units[i]
 		if u.Owner == 0 || seen[u.Owner] || d.byName[u.Unit.Route] == nil {
@@ -237,7 +237,7 @@ func later0(lease, def time.Duration) time.Duration {
 // own takes in which units are the member's.
 func (d *Dispatcher) own(c *Call) {
 	type part struct {
-		slots outbox.Slots
+		slots core.Slots
 		low   int64
 	}
 	fresh := map[*route]*part{}
@@ -289,7 +289,7 @@ func (d *Dispatcher) own(c *Call) {
 }
 
 // lostAfter reports whether a unit went after c was sent.
-func (d *Dispatcher) lostAfter(u outbox.Unit, c *Call) bool {
+func (d *Dispatcher) lostAfter(u core.Unit, c *Call) bool {
 	at, ok := d.lost[u]
 	return ok && !c.sent.After(at)
 }

@@ -3,8 +3,8 @@ package dispatch
 import (
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // Options configures a Dispatcher. Zero fields mean their defaults.
@@ -12,7 +12,7 @@ type Options struct {
 	// Name is the member's name, for people.
 	Name string
 	// NewSession returns a random number above 0; it is called at each join.
-	NewSession func() outbox.Session
+	NewSession func() core.Session
 	// Routes to serve; at least one.
 	Routes []Route
 	// Lease is how long a member may be silent before the others take its units; default 10 s. It is renewed every
@@ -40,7 +40,7 @@ type Options struct {
 type Route struct {
 	Name string
 	// Order is how its records are handed out. Everything but OrderPerKey ignores keys.
-	Order core.Order
+	Order waybill.Order
 	// Blocks: a record that was abandoned holds its key until an operator decides.
 	Blocks bool
 	// Units is how many units the route is made of, if this member is the first to serve it; default 64.
@@ -67,9 +67,9 @@ func (o Options) withDefaults() Options {
 	routes := make([]Route, len(o.Routes))
 	for i, r := range o.Routes {
 		if r.Name == "" {
-			r.Name = core.DefaultRoute
+			r.Name = waybill.DefaultRoute
 		}
-		r.Units = orElse(r.Units, outbox.NumSlots)
+		r.Units = orElse(r.Units, core.NumSlots)
 		r.Pipelined = orElse(r.Pipelined, 1)
 		r.Hold = r.Hold || r.Queue
 		routes[i] = r

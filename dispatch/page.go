@@ -5,11 +5,11 @@ import (
 	"math"
 	"slices"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // readDone takes in a page.
-func (d *Dispatcher) readDone(r *reading, page *outbox.Page, c *Call) {
+func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
 	if c.err != nil {
 		for _, k := range r.keys {
 			k.listed = false
@@ -82,14 +82,14 @@ func (rt *route) rest(d *Dispatcher, found bool) { //nolint:revive // a fact
 func (rt *route) unresolved() bool { return slices.ContainsFunc(rt.groups, (*group).unresolved) }
 
 // loadFresh takes in what waits in units that are new.
-func (d *Dispatcher) loadFresh(r *reading, page *outbox.Page) {
+func (d *Dispatcher) loadFresh(r *reading, page *core.Page) {
 	for i := range page.Waiting {
 		w := &page.Waiting[i]
 		rt := d.byName[w.Route]
 		if rt == nil {
 			continue
 		}
-		if w.Why == outbox.Held && !d.has(ruleLoadOut) || w.Why != outbox.Held && !d.has(ruleLoadHeld) {
+		if w.Why == core.ObstacleHeld && !d.has(ruleLoadOut) || w.Why != core.ObstacleHeld && !d.has(ruleLoadHeld) {
 			continue
 		}
 		if g := rt.groupOf(w.Slot); g != nil && slices.Contains(r.fresh, g) {
@@ -116,7 +116,7 @@ func (d *Dispatcher) loadFresh(r *reading, page *outbox.Page) {
 }
 
 // positions moves cursors, walks and late passes as far as the page goes, before its records are looked at.
-func (d *Dispatcher) positions(r *reading, page *outbox.Page, visible int64) {
+func (d *Dispatcher) positions(r *reading, page *core.Page, visible int64) {
 	late := map[*group]bool{}
 	for _, rt := range r.routes {
 		rt.more = false
@@ -187,7 +187,7 @@ func (d *Dispatcher) positions(r *reading, page *outbox.Page, visible int64) {
 }
 
 // keyPages takes in the pages of keys.
-func (d *Dispatcher) keyPages(r *reading, page *outbox.Page) {
+func (d *Dispatcher) keyPages(r *reading, page *core.Page) {
 	for i, k := range r.keys {
 		q := &r.look.Keys[i]
 		g := k.route.groupOf(k.slot)
@@ -200,9 +200,9 @@ func (d *Dispatcher) keyPages(r *reading, page *outbox.Page) {
 }
 
 // records takes in what the ranges brought, in order.
-func (d *Dispatcher) records(r *reading, page *outbox.Page, found map[*route]bool) {
+func (d *Dispatcher) records(r *reading, page *core.Page, found map[*route]bool) {
 	type read struct {
-		rec   *outbox.Record
+		rec   *core.Record
 		group *group
 		sweep bool
 	}
@@ -235,7 +235,7 @@ func (d *Dispatcher) records(r *reading, page *outbox.Page, found map[*route]boo
 }
 
 // forgotten has a key read from a record on that a sweep found, if nothing accounts for it.
-func (d *Dispatcher) forgotten(rt *route, rec *outbox.Record) {
+func (d *Dispatcher) forgotten(rt *route, rec *core.Record) {
 	k := rt.keys[rec.Envelope.Key]
 	if rt.recent[rec.Seq] || k != nil && (k.resume != 0 && k.resume <= rec.Seq || k.holds[rec.Seq] != 0) {
 		return
@@ -246,17 +246,17 @@ func (d *Dispatcher) forgotten(rt *route, rec *outbox.Record) {
 }
 
 // revisits takes in what became of records that others held.
-func (d *Dispatcher) revisits(r *reading, page *outbox.Page) {
+func (d *Dispatcher) revisits(r *reading, page *core.Page) {
 	type place struct {
 		route string
 		seq   int64
 	}
-	waits := map[place]*outbox.Waiting{}
+	waits := map[place]*core.Waiting{}
 	for i := range page.AgainWaiting {
 		w := &page.AgainWaiting[i]
 		waits[place{w.Route, w.Seq}] = w
 	}
-	live := map[place]*outbox.Record{}
+	live := map[place]*core.Record{}
 	for i := range page.Again {
 		rec := &page.Again[i]
 		live[place{rec.Route, rec.Seq}] = rec
@@ -277,7 +277,7 @@ func (d *Dispatcher) revisits(r *reading, page *outbox.Page) {
 			d.decided(rt, v, rec, w)
 			continue
 		}
-		if w != nil && w.Why != outbox.Held {
+		if w != nil && w.Why != core.ObstacleHeld {
 			d.dueAt = earliest(d.dueAt, d.now)
 		}
 		if v.key == "" || !rt.ordered() {

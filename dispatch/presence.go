@@ -3,7 +3,7 @@ package dispatch
 import (
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // A member can show that its process is there by something that ends with its connection. Then a process that was
@@ -23,10 +23,10 @@ type presence struct {
 	shown    int64     // what the store may have; 0: others go by the lease alone
 	flagged  bool      // somebody misses it
 	answered time.Time // when the latest statement that was answered was sent
-	flags    []outbox.Flagging
+	flags    []core.Flagging
 }
 
-// SetPresence says which token shows that the process is there; 0 = none. See [outbox.Presence].
+// SetPresence says which token shows that the process is there; 0 = none. See [core.Presence].
 func (d *Dispatcher) SetPresence(token int64) {
 	if token == d.presence.token {
 		return
@@ -94,7 +94,7 @@ func (d *Dispatcher) noteFlag(flag bool, c *Call) { //nolint:revive // the answe
 
 // missed takes in whether another member's token is there. Only who has a token of its own can tell: a server that was
 // restarted has lost them all. It returns whether the member is dead.
-func (d *Dispatcher) missed(m *outbox.Member, p *peer, present bool, c *Call) bool {
+func (d *Dispatcher) missed(m *core.Member, p *peer, present bool, c *Call) bool {
 	if m.Presence != p.token {
 		p.token, p.attended, p.flagged = m.Presence, false, time.Time{}
 	}
@@ -106,7 +106,7 @@ func (d *Dispatcher) missed(m *outbox.Member, p *peer, present bool, c *Call) bo
 		p.attended, p.flagged = true, time.Time{}
 	case !p.attended:
 	case !m.Flag:
-		d.presence.flags = append(d.presence.flags, outbox.Flagging{Session: m.Session, Presence: m.Presence})
+		d.presence.flags = append(d.presence.flags, core.Flagging{Session: m.Session, Presence: m.Presence})
 		p.flagged, d.meetAt = time.Time{}, d.now
 	case p.flagged.IsZero() || p.beat != m.Beat:
 		p.flagged = d.now

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -16,7 +16,7 @@ type seer struct {
 	gone map[int64]bool
 }
 
-func (s *seer) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+func (s *seer) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	r, err := s.Store.Meet(ctx, m)
 	for i := range r.Members {
 		r.Members[i].Missing = r.Members[i].Presence != 0 && s.gone[r.Members[i].Presence]
@@ -39,19 +39,19 @@ func newWatched(t *testing.T, off rule) (*small, *seer) {
 }
 
 // beat has a session join or renew, and show a token.
-func (w *small) beat(s outbox.Session, beat, token int64) {
+func (w *small) beat(s core.Session, beat, token int64) {
 	w.t.Helper()
-	_, err := w.st.Meet(w.t.Context(), outbox.Meeting{
-		Self: outbox.Member{Session: s, Beat: beat, Presence: token, Lease: time.Minute, Serves: []outbox.Serving{{Route: "r", Units: 1, Unable: true}}}, Join: true,
+	_, err := w.st.Meet(w.t.Context(), core.Meeting{
+		Self: core.Member{Session: s, Beat: beat, Presence: token, Lease: time.Minute, Serves: []core.Serving{{Route: "r", Units: 1, Unable: true}}}, Join: true,
 	})
 	w.must(err)
 }
 
 // there reports whether a session is a member.
-func (w *small) there(s outbox.Session) bool {
-	r, err := w.st.Meet(w.t.Context(), outbox.Meeting{})
+func (w *small) there(s core.Session) bool {
+	r, err := w.st.Meet(w.t.Context(), core.Meeting{})
 	w.must(err)
-	return slices.ContainsFunc(r.Members, func(m outbox.Member) bool { return m.Session == s })
+	return slices.ContainsFunc(r.Members, func(m core.Member) bool { return m.Session == s })
 }
 
 func TestKilledMemberIsRemoved(t *testing.T) { // DB-24
@@ -112,7 +112,7 @@ func TestWhoIsFlaggedStartsNothing(t *testing.T) { // DB-24
 		if off != 0 {
 			continue
 		}
-		_, err := w.st.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1, Beat: 5, Presence: 9}, Flag: []outbox.Flagging{{Session: 100, Presence: 7}}})
+		_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 5, Presence: 9}, Flag: []core.Flagging{{Session: 100, Presence: 7}}})
 		w.must(err)
 		w.step()
 		if got := w.d.Hand(w.now, "r", 10); len(got) != 0 || w.d.Presence() != 0 || !w.d.StartBy().IsZero() {

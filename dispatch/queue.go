@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // A queue is a route that handlers of many processes work on. Its records with a key go by the owner of their slot, as
@@ -93,7 +93,7 @@ func (d *Dispatcher) releaseReady() {
 				continue
 			}
 			rt.ready = slices.DeleteFunc(rt.ready, func(o *Item) bool { return o == it })
-			it.state, it.outcome = itemSettling, outbox.Release(&it.Record, 0, false)
+			it.state, it.outcome = itemSettling, core.Release(&it.Record, 0, false)
 			d.pend(it)
 		}
 	}
@@ -196,8 +196,8 @@ func (d *Dispatcher) nextDue() (at time.Time) {
 }
 
 // addNext has want ask for the next n records of a route that have no key.
-func (d *Dispatcher) addNext(want *outbox.Want, rt *route, n int) {
-	want.Part, want.N = outbox.Part{Route: rt.Name, Slots: outbox.AllSlots}, n
+func (d *Dispatcher) addNext(want *core.Want, rt *route, n int) {
+	want.Part, want.N = core.Part{Route: rt.Name, Slots: core.AllSlots}, n
 	want.Bytes, want.Deliver = d.opts.Bytes/4, true
 	for _, seq := range sortedSeqs(rt.known) {
 		if it := rt.known[seq]; rt.anyones(it.Record.Envelope.Key) {
@@ -207,7 +207,7 @@ func (d *Dispatcher) addNext(want *outbox.Want, rt *route, n int) {
 }
 
 // took takes in the next records without a key.
-func (d *Dispatcher) took(rt *route, want *outbox.Want, got []outbox.Taken) {
+func (d *Dispatcher) took(rt *route, want *core.Want, got []core.Taken) {
 	q := &rt.queue
 	size := int64(0)
 	for i := range got {
@@ -278,7 +278,7 @@ func (d *Dispatcher) tell(it *Item, err error) {
 func (d *Dispatcher) tellLost(rt *route) {
 	for _, seq := range sortedSeqs(rt.known) {
 		if it := rt.known[seq]; it.state == itemOut || it.state == itemSettling {
-			d.tell(it, outbox.ErrFenced)
+			d.tell(it, core.ErrFenced)
 		}
 	}
 }

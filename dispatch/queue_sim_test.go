@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // maxRuns is how often a message may end its member before it is given up.
@@ -90,7 +90,7 @@ func (m *simMember) handle(it *Item, msg *simMsg) {
 	m.out[it] = true
 	s.logf("member %d handles %s (seq %d, key %s)", m.name, msg.id, it.Record.Seq, msg.key)
 	if it.Record.Crashes >= maxRuns && msg.poison {
-		s.after(time.Millisecond, func() { m.do(func() { m.conclude(it, outbox.Abandon(&it.Record, core.ReasonCrashed, nil)) }) })
+		s.after(time.Millisecond, func() { m.do(func() { m.conclude(it, core.Abandon(&it.Record, waybill.ReasonCrashed, nil)) }) })
 		return
 	}
 	if msg.poison {
@@ -112,15 +112,15 @@ func (m *simMember) handle(it *Item, msg *simMsg) {
 			switch r := &it.Record; {
 			case back:
 				msg.unknown = true
-				m.conclude(it, outbox.Release(r, 0, false))
+				m.conclude(it, core.Release(r, 0, false))
 			case fails && s.chance(0.1):
 				msg.abandoned = true
-				m.conclude(it, outbox.Abandon(r, core.ReasonRejected, errors.New("no")))
+				m.conclude(it, core.Abandon(r, waybill.ReasonRejected, errors.New("no")))
 			case fails:
 				msg.retried = true
-				m.conclude(it, outbox.Retry(r, errors.New("not now"), s.between(0, 400*time.Millisecond)))
+				m.conclude(it, core.Retry(r, errors.New("not now"), s.between(0, 400*time.Millisecond)))
 			default:
-				m.conclude(it, outbox.Published(r))
+				m.conclude(it, core.Published(r))
 			}
 		})
 	})
@@ -158,7 +158,7 @@ func queueConfig(seed uint64) simConfig {
 	bit := func(n uint64) bool { return seed*0xD1342543DE82EF95>>(30+n)&1 != 0 }
 	cfg.handlers, cfg.members, cfg.slow = 1+int(seed%3), 2+int(seed%5), bit(0)
 	cfg.pipeline, cfg.restore, cfg.limbo, cfg.owner = false, cfg.restore && bit(1), false, false
-	cfg.poison, cfg.order = bit(2) && bit(3), core.OrderPerKey
+	cfg.poison, cfg.order = bit(2) && bit(3), waybill.OrderPerKey
 	cfg.settle += 10 * time.Second
 	return cfg
 }

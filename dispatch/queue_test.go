@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // newQueue is a world of a table queue with so many handlers, beside a member that serves it, too.
@@ -14,7 +14,7 @@ func newQueue(t *testing.T, handlers int) *small {
 	w := newSmall(t)
 	w.start(0)
 	w.d = New(w.st.Traits(), Options{
-		Routes: []Route{{Name: "r", Units: 1, Queue: true}}, Lease: time.Second, Handlers: handlers, NewSession: func() outbox.Session { return 100 },
+		Routes: []Route{{Name: "r", Units: 1, Queue: true}}, Lease: time.Second, Handlers: handlers, NewSession: func() core.Session { return 100 },
 	})
 	w.d.SetFree(handlers)
 	w.keepBusy(1)
@@ -25,7 +25,7 @@ func newQueue(t *testing.T, handlers int) *small {
 // keepBusy has session 1 join or renew, without a free handler.
 func (w *small) keepBusy(beat int64) {
 	w.t.Helper()
-	_, err := w.st.Meet(w.t.Context(), outbox.Meeting{Join: true, Self: outbox.Member{Session: 1, Beat: beat, Handlers: 5, Serves: []outbox.Serving{{Route: "r", Units: 1}}}})
+	_, err := w.st.Meet(w.t.Context(), core.Meeting{Join: true, Self: core.Member{Session: 1, Beat: beat, Handlers: 5, Serves: []core.Serving{{Route: "r", Units: 1}}}})
 	w.must(err)
 }
 
@@ -74,7 +74,7 @@ func TestQueueTakesNothingTwice(t *testing.T) {
 	w.stage("", "a")
 	w.until(1)
 	it := w.d.Hand(w.now, "r", 1)[0]
-	w.d.Conclude(w.now, it, outbox.Release(&it.Record, 0, false))
+	w.d.Conclude(w.now, it, core.Release(&it.Record, 0, false))
 	w.now = w.now.Add(50 * time.Millisecond)
 	w.d.Wake(w.now, "r")
 	calls := w.d.Calls(w.now)

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // recall takes back what is ready of the key of it and behind it, so that it is handed out after it.
@@ -97,8 +97,8 @@ func (d *Dispatcher) rests(rt *route, barred bool) bool { //nolint:revive // a f
 }
 
 // Elsewhere returns the units of the member's routes that others own, by owner.
-func (d *Dispatcher) Elsewhere() map[outbox.Session]int {
-	owners := map[outbox.Session]int{}
+func (d *Dispatcher) Elsewhere() map[core.Session]int {
+	owners := map[core.Session]int{}
 	for i := range d.roster.Units {
 		if o := &d.roster.Units[i]; o.Owner != 0 && o.Owner != d.session && d.byName[o.Unit.Route] != nil {
 			owners[o.Owner]++

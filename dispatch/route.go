@@ -4,20 +4,20 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // route is what the member knows of a route.
 type route struct {
 	Route
-	units   map[outbox.Unit]*unit
-	leaving outbox.Slots // of units that are to be given up
+	units   map[core.Unit]*unit
+	leaving core.Slots // of units that are to be given up
 	groups  []*group
 	known   map[int64]*Item // by sequence: all that is in memory
 	keys    map[string]*key
 	// recent are records that were settled after the read under way was sent, and recentDue the same for Due.
 	recent, recentDue map[int64]bool
-	careful           [outbox.NumSlots]int64 // what is up to it may have been out at a member that died
+	careful           [core.NumSlots]int64 // what is up to it may have been out at a member that died
 	again             map[int64]*revisit
 
 	ready  []*Item // to be handed out, in order
@@ -40,7 +40,7 @@ type route struct {
 
 // unit is what the member owns of a route.
 type unit struct {
-	outbox.Unit
+	core.Unit
 	route   *route
 	term    int64
 	leaving bool      // to be given up
@@ -59,28 +59,28 @@ func (u *unit) careful() (care int64) {
 }
 
 // minds reports whether a control record of its route concerns it.
-func (u *unit) minds(c *outbox.Control) bool {
-	return c.Kind == outbox.ControlFrom || u.Slots().Has(c.Slot)
+func (u *unit) minds(c *core.Control) bool {
+	return c.Kind == core.ControlFrom || u.Slots().Has(c.Slot)
 }
 
 // revisit is a record that another session holds, or that was locked: it is read again.
 type revisit struct {
-	ref  outbox.Ref
+	ref  core.Ref
 	slot uint8
 	key  string
 	at   time.Time
 	// decision is an operator's, if that is why.
-	decision *outbox.Control
+	decision *core.Control
 }
 
 // Item is a record on its way.
 type Item struct {
 	// Record is what is handed out. It is not changed.
-	Record outbox.Record
+	Record core.Record
 	// Suspect: it may be what killed a member.
 	Suspect bool
 
-	session outbox.Session
+	session core.Session
 	route   *route
 	key     *key // nil if it is handed out without regard to others
 	state   itemState
@@ -94,8 +94,8 @@ type Item struct {
 	tries   int
 	at      time.Time // when it was handed out, or is to be tried again
 
-	outcome  outbox.Outcome
-	decision *outbox.Control // an operator's, to be carried out when it is not out
+	outcome  core.Outcome
+	decision *core.Control // an operator's, to be carried out when it is not out
 }
 
 type itemState uint8
@@ -117,13 +117,13 @@ func (it *Item) Lost() bool { return it.lost }
 
 func newRoute(r Route) *route {
 	return &route{
-		Route: r, units: map[outbox.Unit]*unit{}, known: map[int64]*Item{}, keys: map[string]*key{}, recent: map[int64]bool{}, recentDue: map[int64]bool{},
+		Route: r, units: map[core.Unit]*unit{}, known: map[int64]*Item{}, keys: map[string]*key{}, recent: map[int64]bool{}, recentDue: map[int64]bool{},
 		again: map[int64]*revisit{}, passed: map[string]int64{}, topics: map[string]bool{},
 	}
 }
 
 // slots returns the slots that the member owns and has loaded, without those it is giving up.
-func (rt *route) slots() (s outbox.Slots) {
+func (rt *route) slots() (s core.Slots) {
 	for _, g := range rt.groups {
 		if g.loaded {
 			s |= g.slots
@@ -133,7 +133,7 @@ func (rt *route) slots() (s outbox.Slots) {
 }
 
 // owned returns all slots that the member owns.
-func (rt *route) owned() (s outbox.Slots) {
+func (rt *route) owned() (s core.Slots) {
 	for _, g := range rt.groups {
 		s |= g.slots
 	}
@@ -169,7 +169,7 @@ func (d *Dispatcher) room() bool {
 }
 
 // drop forgets slots that are no longer the member's. What is out stays out: its hold, if it has one, lets it settle.
-func (d *Dispatcher) drop(rt *route, slots outbox.Slots) {
+func (d *Dispatcher) drop(rt *route, slots core.Slots) {
 	rt.leaving &^= slots
 	for u := range rt.units {
 		if u.Slots()&slots != 0 {
@@ -209,7 +209,7 @@ func (d *Dispatcher) drop(rt *route, slots outbox.Slots) {
 			delete(rt.again, seq)
 		}
 	}
-	for s := range uint8(outbox.NumSlots) {
+	for s := range uint8(core.NumSlots) {
 		if slots.Has(s) {
 			rt.careful[s] = 0
 		}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 const (
@@ -48,17 +47,17 @@ func (d *Dispatcher) settle() *Call {
 	}
 	d.pending, d.heeded, d.urgent, d.pendedAt = rest, nil, false, time.Time{}
 	d.pendAgain()
-	outcomes := make([]outbox.Outcome, 0, len(items)+len(heeded))
+	outcomes := make([]core.Outcome, 0, len(items)+len(heeded))
 	for _, it := range items {
 		outcomes = append(outcomes, it.outcome)
 	}
 	for i := range heeded {
-		outcomes = append(outcomes, outbox.Heeded(&heeded[i]))
+		outcomes = append(outcomes, core.Heeded(&heeded[i]))
 	}
 	c := &Call{kind: callSettle}
 	session := d.session
 	var res core.Results
-	c.do = func(ctx context.Context, s outbox.Store) error {
+	c.do = func(ctx context.Context, s core.OutboxStore) error {
 		res = s.Settle(ctx, session, outcomes)
 		if len(res) != len(outcomes) {
 			return fmt.Errorf("waybill/dispatch: settle: the store returned %d results for %d outcomes", len(res), len(outcomes))
@@ -93,7 +92,7 @@ func (d *Dispatcher) pendAgain() {
 }
 
 // settled takes in the results of a settle.
-func (d *Dispatcher) settled(items []*Item, heeded []outbox.Control, res core.Results, c *Call) {
+func (d *Dispatcher) settled(items []*Item, heeded []core.Control, res core.Results, c *Call) {
 	if c.err != nil {
 		res = core.AllFailed(len(items)+len(heeded), c.err)
 	}
@@ -103,12 +102,12 @@ func (d *Dispatcher) settled(items []*Item, heeded []outbox.Control, res core.Re
 		switch err := res[i]; {
 		case err == nil:
 			d.stored(it)
-		case errors.Is(err, outbox.ErrChanged):
+		case errors.Is(err, core.ErrChanged):
 			d.changed(it)
 		case fenced(err):
 			d.fencedOff(it)
 		default:
-			if !errors.Is(err, outbox.ErrBusy) {
+			if !errors.Is(err, core.ErrBusy) {
 				d.err = err
 				outages++
 			}
@@ -118,7 +117,7 @@ func (d *Dispatcher) settled(items []*Item, heeded []outbox.Control, res core.Re
 		}
 	}
 	for i := range heeded {
-		if err := res[len(items)+i]; err != nil && !fenced(err) && !errors.Is(err, outbox.ErrChanged) {
+		if err := res[len(items)+i]; err != nil && !fenced(err) && !errors.Is(err, core.ErrChanged) {
 			d.heeded = append(d.heeded, heeded[i])
 		} else {
 			delete(d.heeding, heeded[i].Number)
@@ -162,12 +161,12 @@ func (d *Dispatcher) stored(it *Item) {
 		d.finish(it)
 		d.dueAt = earliest(d.dueAt, d.now.Add(o.In()))
 		if k != nil {
-			k.hold(it.Record.Seq, outbox.Retrying)
+			k.hold(it.Record.Seq, core.ObstacleRetrying)
 		}
 	case o.State() == core.StateAbandoned && rt.Blocks && o.Reason().Blocks():
 		d.finish(it)
 		if k != nil {
-			k.hold(it.Record.Seq, outbox.Blocking)
+			k.hold(it.Record.Seq, core.ObstacleBlocking)
 		}
 	default:
 		d.finish(it)
@@ -203,7 +202,7 @@ func (d *Dispatcher) changed(it *Item) {
 	if it.tries > 0 { // it was sent before, and may have been stored then
 		d.tell(it, nil)
 	} else {
-		d.tell(it, outbox.ErrChanged)
+		d.tell(it, core.ErrChanged)
 	}
 	d.finish(it)
 	if c := it.decision; c != nil { // look what it is now
@@ -224,7 +223,7 @@ func (d *Dispatcher) changed(it *Item) {
 func (d *Dispatcher) fencedOff(it *Item) {
 	k := it.key
 	d.leaveLimbo(it)
-	d.tell(it, outbox.ErrFenced)
+	d.tell(it, core.ErrFenced)
 	if it.lost = true; it.decision != nil { // the owner's
 		delete(d.heeding, it.decision.Number)
 	}

@@ -4,16 +4,16 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // tally is what the shares are worked out from.
 type tally struct {
-	members []*outbox.Member
+	members []*core.Member
 	routes  []string // of all units, sorted
-	load    map[outbox.Session]int
-	counts  map[outbox.Session]map[string]int
-	serves  map[outbox.Session]map[string]bool // and whether it is able
+	load    map[core.Session]int
+	counts  map[core.Session]map[string]int
+	serves  map[core.Session]map[string]bool // and whether it is able
 }
 
 // share works out which free units the member takes and which of its own it gives up, so that all members come to the
@@ -29,7 +29,7 @@ func (d *Dispatcher) share() {
 		}
 		t.add(to.Session, o.Unit.Route, 1)
 		if to.Session == d.session && !d.stopping {
-			d.moves = append(d.moves, outbox.Move{Unit: o.Unit, From: o.Owner, To: d.session})
+			d.moves = append(d.moves, core.Move{Unit: o.Unit, From: o.Owner, To: d.session})
 			if o.Owner != 0 {
 				d.haunted[o.Unit] = true
 			}
@@ -49,13 +49,13 @@ func (d *Dispatcher) share() {
 }
 
 // freeUnits returns the units that nobody owns, of routes that the member serves.
-func (d *Dispatcher) freeUnits() (free []outbox.Owned) {
+func (d *Dispatcher) freeUnits() (free []core.OwnedUnit) {
 	for i := range d.roster.Units {
 		if o := d.roster.Units[i]; o.Owner == 0 || d.vanished[o.Owner] {
 			free = append(free, o)
 		}
 	}
-	slices.SortFunc(free, func(a, b outbox.Owned) int {
+	slices.SortFunc(free, func(a, b core.OwnedUnit) int {
 		return cmp.Or(cmp.Compare(a.Unit.Route, b.Unit.Route), cmp.Compare(a.Unit.From, b.Unit.From))
 	})
 	return free
@@ -83,7 +83,7 @@ func (d *Dispatcher) leave(rt *route) {
 }
 
 // knownSlots are the slots that have something in memory.
-func (rt *route) knownSlots() (s outbox.Slots) {
+func (rt *route) knownSlots() (s core.Slots) {
 	for _, it := range rt.known {
 		s |= 1 << it.Record.Slot
 	}
@@ -92,8 +92,8 @@ func (rt *route) knownSlots() (s outbox.Slots) {
 
 // tally counts who owns what, as far as it is not on its way to somebody else.
 func (d *Dispatcher) tally() *tally {
-	t := &tally{load: map[outbox.Session]int{}, counts: map[outbox.Session]map[string]int{}, serves: map[outbox.Session]map[string]bool{}}
-	dead := map[outbox.Session]bool{}
+	t := &tally{load: map[core.Session]int{}, counts: map[core.Session]map[string]int{}, serves: map[core.Session]map[string]bool{}}
+	dead := map[core.Session]bool{}
 	for _, r := range d.removals {
 		dead[r.Session] = true
 	}
@@ -112,7 +112,7 @@ func (d *Dispatcher) tally() *tally {
 			t.serves[m.Session][s.Route] = able
 		}
 	}
-	slices.SortFunc(t.members, func(a, b *outbox.Member) int { return cmp.Compare(a.Session, b.Session) })
+	slices.SortFunc(t.members, func(a, b *core.Member) int { return cmp.Compare(a.Session, b.Session) })
 	for i := range d.roster.Units {
 		o := &d.roster.Units[i]
 		if t.counts[o.Owner] == nil {
@@ -135,18 +135,18 @@ func (d *Dispatcher) tally() *tally {
 	return t
 }
 
-func (t *tally) add(s outbox.Session, route string, n int) {
+func (t *tally) add(s core.Session, route string, n int) {
 	t.load[s] += n
 	t.counts[s][route] += n
 }
 
 // fewer reports whether a with more units than it has is still better off than b: fewer units for each handler.
-func (t *tally) fewer(a *outbox.Member, more int, b *outbox.Member, than int) bool {
+func (t *tally) fewer(a *core.Member, more int, b *core.Member, than int) bool {
 	return (t.load[a.Session]+more)*max(b.Handlers, 1) < (t.load[b.Session]+than)*max(a.Handlers, 1)
 }
 
 // least returns the member that should have one more unit of a route: an able one if there is one.
-func (t *tally) least(route string) (best *outbox.Member) {
+func (t *tally) least(route string) (best *core.Member) {
 	bestAble := false
 	for _, m := range t.members {
 		able, serves := t.serves[m.Session][route]
@@ -161,7 +161,7 @@ func (t *tally) least(route string) (best *outbox.Member) {
 }
 
 // next returns a unit's move from one member to another that makes the shares fairer; from is 0 if they are fair.
-func (t *tally) next() (from, to outbox.Session, route string) {
+func (t *tally) next() (from, to core.Session, route string) {
 	for _, a := range t.members {
 		for _, route := range t.routes {
 			if t.counts[a.Session][route] == 0 || t.serves[a.Session][route] {
@@ -173,7 +173,7 @@ func (t *tally) next() (from, to outbox.Session, route string) {
 		}
 	}
 	byLoad := slices.Clone(t.members)
-	slices.SortStableFunc(byLoad, func(a, b *outbox.Member) int {
+	slices.SortStableFunc(byLoad, func(a, b *core.Member) int {
 		return cmp.Compare(t.load[a.Session]*max(b.Handlers, 1), t.load[b.Session]*max(a.Handlers, 1))
 	})
 	for _, b := range byLoad {

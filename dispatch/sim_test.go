@@ -12,8 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -66,7 +67,7 @@ type simConfig struct {
 	presence                                             bool // members show that they are there
 	decide                                               bool // an operator ends records that are due
 	requeue                                              bool // an operator puts blocking heads back
-	order                                                core.Order
+	order                                                waybill.Order
 	handlers                                             int // of a member; the routes are queues then
 	off                                                  rule
 	broken                                               string // a rule of the store that is broken
@@ -221,7 +222,7 @@ func (s *sim) join() {
 	}
 	m.d = New(s.store.Traits(), Options{
 		Name: strconv.Itoa(m.name), Routes: routes, Lease: s.cfg.lease, Batch: s.cfg.batch, Window: 4 * s.cfg.batch, Gather: 3 * time.Millisecond, Handlers: s.cfg.handlers,
-		NewSession: func() outbox.Session { s.sessions++; return outbox.Session(s.sessions) },
+		NewSession: func() core.Session { s.sessions++; return core.Session(s.sessions) },
 	})
 	m.d.off = s.cfg.off
 	m.d.keyDepth = cmp.Or(s.cfg.depth, keyDepth)
@@ -336,15 +337,15 @@ func (m *simMember) pump() {
 	}
 }
 
-var errLost = &core.Error{Op: "sim", Class: core.ClassOutage, Err: errors.New("the answer was lost")}
+var errLost = &waybill.Error{Op: "sim", Class: waybill.ClassOutage, Err: errors.New("the answer was lost")}
 
 // call runs a call of the store, with the time it takes and what may happen to it.
 func (m *simMember) call(c *Call) {
 	s := m.s
-	st := &simStore{Store: s.store, s: s}
+	st := &simStore{OutboxStore: s.store, s: s}
 	exec := func() { c.Do(context.Background(), st) }
 	if c.kind == callRead && (s.cfg.broken == "OneSnap" || s.cfg.broken == "KeySnap") {
-		s.after(50*time.Microsecond, func() { c.Do(context.Background(), &simStore{Store: s.store, s: s, keep: &st.first}) })
+		s.after(50*time.Microsecond, func() { c.Do(context.Background(), &simStore{OutboxStore: s.store, s: s, keep: &st.first}) })
 	}
 	there, back := s.between(100*time.Microsecond, 2*time.Millisecond), s.between(100*time.Microsecond, 2*time.Millisecond)
 	lost := func(in time.Duration) {
@@ -390,7 +391,7 @@ func (m *simMember) send(it *Item) {
 	if !s.now.Before(m.d.StartBy()) {
 		s.fail("deadline", "member %d starts %s after its deadline", m.name, msg.id)
 	}
-	if page, err := s.store.Read(context.Background(), m.d.session, outbox.Look{}); err == nil && !page.Known && !s.cfg.restore {
+	if page, err := s.store.Read(context.Background(), m.d.session, core.Look{}); err == nil && !page.Known && !s.cfg.restore {
 		s.fail("removed-sends", "member %d starts %s after it was removed", m.name, msg.id)
 	}
 	for _, o := range s.members {
@@ -407,7 +408,7 @@ func (m *simMember) send(it *Item) {
 	m.out[it] = true
 	s.logf("member %d sends %s (seq %d, key %s)", m.name, msg.id, it.Record.Seq, msg.key)
 	if it.Record.Crashes >= core.MaxCrashes {
-		s.after(time.Millisecond, func() { m.do(func() { m.conclude(it, outbox.Abandon(&it.Record, core.ReasonCrashed, nil)) }) })
+		s.after(time.Millisecond, func() { m.do(func() { m.conclude(it, core.Abandon(&it.Record, waybill.ReasonCrashed, nil)) }) })
 		return
 	}
 	if msg.poison {
@@ -441,26 +442,26 @@ func (m *simMember) send(it *Item) {
 		m.do(func() {
 			if m.broken[msg.key] == it {
 				for _, behind := range slices.Backward(m.behind[msg.key]) { // the last one first
-					m.conclude(behind, outbox.Release(&behind.Record, 0, false))
+					m.conclude(behind, core.Release(&behind.Record, 0, false))
 				}
 				delete(m.broken, msg.key)
 				delete(m.behind, msg.key)
 			}
 			switch r := &it.Record; {
 			case ok:
-				m.conclude(it, outbox.Published(r))
+				m.conclude(it, core.Published(r))
 			case arrives || s.chance(0.3):
 				msg.unknown = true
-				m.conclude(it, outbox.Release(r, 0, true))
+				m.conclude(it, core.Release(r, 0, true))
 			case s.chance(0.1) || s.cfg.limbo || s.cfg.requeue && s.chance(0.5):
 				msg.abandoned = true
 				if s.cfg.limbo {
 					s.after(s.between(0, 3*time.Millisecond), m.die)
 				}
-				m.conclude(it, outbox.Abandon(r, core.ReasonRejected, errors.New("no")))
+				m.conclude(it, core.Abandon(r, waybill.ReasonRejected, errors.New("no")))
 			default:
 				msg.retried = true
-				m.conclude(it, outbox.Retry(r, errors.New("not now"), s.between(0, 400*time.Millisecond)))
+				m.conclude(it, core.Retry(r, errors.New("not now"), s.between(0, 400*time.Millisecond)))
 			}
 		})
 	})
@@ -475,7 +476,7 @@ func (m *simMember) die() {
 	}
 }
 
-func (m *simMember) conclude(it *Item, o outbox.Outcome) {
+func (m *simMember) conclude(it *Item, o core.Outcome) {
 	delete(m.out, it)
 	m.s.logf("member %d concludes %s: %s", m.name, it.Record.Envelope.ID, o.Event())
 	m.d.Conclude(m.s.now, it, o)
@@ -506,13 +507,13 @@ func (s *sim) calm() bool {
 func (s *sim) calmer() bool { return !s.cfg.freeze && !s.cfg.loseAnswers && !s.cfg.restore }
 
 // renamed returns o for the record that has the number now.
-func (s *sim) renamed(o outbox.Outcome) outbox.Outcome {
+func (s *sim) renamed(o core.Outcome) core.Outcome {
 	if o.Control() != 0 || o.Event() != core.EventConfirmed {
 		return o
 	}
 	for _, st := range s.store.States() {
 		if ref := o.Ref(); st.Route == ref.Route && st.Seq == ref.Seq {
-			return outbox.Published(&outbox.Record{Ref: outbox.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Slot: o.Slot()})
+			return core.Published(&core.Record{Ref: core.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Slot: o.Slot()})
 		}
 	}
 	return o
@@ -543,7 +544,7 @@ func (s *sim) produce() {
 	stage := func() {
 		id := fmt.Sprintf("m%d", len(s.ids))
 		msg := &simMsg{id: id, key: key, tx: txn, after: restores, began: s.now}
-		row := core.StagedRow{Envelope: core.Envelope{ID: id, Topic: "t", Key: key}, Route: routeName(s.rnd.IntN(max(s.cfg.routes, 1)))}
+		row := core.StagedRow{Envelope: waybill.Envelope{ID: id, Topic: "t", Key: key}, Route: routeName(s.rnd.IntN(max(s.cfg.routes, 1)))}
 		if len(staged) > 0 {
 			msg.began = staged[0].began
 		}
@@ -637,9 +638,9 @@ func (s *sim) cancel() {
 		}
 		for i := range max(s.cfg.routes, 1) {
 			status, err := tx.Cancel(routeName(i), msg.id)
-			if err == nil && status == core.CancelDone {
+			if err == nil && status == waybill.CancelDone {
 				done = append(done, msg)
-			} else if err == nil && status == core.CancelMaybe {
+			} else if err == nil && status == waybill.CancelMaybe {
 				msg.redriven = true // it is gone, but not as if it had never been
 				msg := msg
 				done = append(done, &simMsg{id: msg.id, abandoned: true})
@@ -705,7 +706,7 @@ func (s *sim) decide() {
 			continue
 		}
 		msg := s.msgs[st.ID]
-		if c, err := s.store.Decide(st.Route, st.Key, st.ID, core.HeadSkip); err == nil {
+		if c, err := s.store.Decide(st.Route, st.Key, st.ID, admin.HeadSkip); err == nil {
 			s.logf("an operator ends %s (the owner does: %t)", st.ID, c != nil)
 			msg.abandoned, msg.redriven = true, true
 			return
@@ -723,7 +724,7 @@ func (s *sim) requeue() {
 		if st.State != core.StateAbandoned || !st.Reason.Blocks() || s.chance(0.5) || !s.hinted(&st) && s.chance(0.8) {
 			continue
 		}
-		if _, err := s.store.Decide(st.Route, st.Key, st.ID, core.HeadRequeue); err == nil {
+		if _, err := s.store.Decide(st.Route, st.Key, st.ID, admin.HeadRequeue); err == nil {
 			s.logf("%s is put back", st.ID)
 			msg := s.msgs[st.ID]
 			msg.abandoned = false
@@ -741,17 +742,17 @@ func (s *sim) requeue() {
 
 // hinted reports whether a record is not above the hint of its unit.
 func (s *sim) hinted(st *memory.State) bool {
-	r, err := s.store.Meet(context.Background(), outbox.Meeting{})
-	return err == nil && slices.ContainsFunc(r.Units, func(u outbox.Owned) bool {
+	r, err := s.store.Meet(context.Background(), core.Meeting{})
+	return err == nil && slices.ContainsFunc(r.Units, func(u core.OwnedUnit) bool {
 		return u.Unit.Route == st.Route && u.Unit.Slots().Has(st.Slot) && u.Low >= st.Seq
 	})
 }
 
 // undecided looks for decisions that nobody has carried out.
 func (s *sim) undecided() {
-	look := outbox.Look{}
+	look := core.Look{}
 	for i := range max(s.cfg.routes, 1) {
-		look.Parts = append(look.Parts, outbox.Part{Route: routeName(i), Slots: outbox.AllSlots})
+		look.Parts = append(look.Parts, core.Part{Route: routeName(i), Slots: core.AllSlots})
 	}
 	for _, m := range s.members {
 		if page, err := s.store.Read(context.Background(), m.d.session, look); err == nil && page.Known {
@@ -856,11 +857,11 @@ func (s *sim) check() {
 		st, there := states[id]
 		switch {
 		case msg.committed.IsZero():
-		case msg.poison && there && st.State == core.StateAbandoned && st.Reason == core.ReasonCrashed:
+		case msg.poison && there && st.State == core.StateAbandoned && st.Reason == waybill.ReasonCrashed:
 		case msg.poison && (msg.cancelled || msg.abandoned || s.cfg.block && s.behindBlocking(states, msg)):
 		case msg.poison:
 			s.fail("poison", "%s is %v (crashes %d)", id, st.State, st.Crashes)
-		case there && st.State == core.StateAbandoned && st.Reason == core.ReasonCrashed:
+		case there && st.State == core.StateAbandoned && st.Reason == waybill.ReasonCrashed:
 			s.fail("innocent", "%s (seq %d) was abandoned as crashed", id, msg.seq)
 		case there && !st.State.Terminal() && (!s.cfg.block || !s.behindBlocking(states, msg)):
 			s.fail("stuck", "%s (seq %d, key %q) is %s, holder %d, attempts %d", id, msg.seq, msg.key, st.State, st.Holder, st.Attempts)
@@ -885,7 +886,7 @@ func (s *sim) behindBlocking(states map[string]memory.State, msg *simMsg) bool {
 // checkOrder compares first arrivals of each key: inside a transaction, and between two transactions if one ended
 // before the other began.
 func (s *sim) checkOrder() {
-	if s.cfg.order != core.OrderPerKey {
+	if s.cfg.order != waybill.OrderPerKey {
 		return
 	}
 	byKey := map[string][]*simMsg{}

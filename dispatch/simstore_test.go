@@ -5,20 +5,19 @@ import (
 	"slices"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // simStore is the store as members see it. Its marks are as coarse as those of Postgres, whose snapshots do not name
 // the transactions above the latest that has ended. It breaks a rule of the contract if it is told to.
 type simStore struct {
-	outbox.Store
+	core.OutboxStore
 	s     *sim
-	first *outbox.Page  // an earlier snapshot of the same read
-	keep  **outbox.Page // where to leave it
+	first *core.Page  // an earlier snapshot of the same read
+	keep  **core.Page // where to leave it
 }
 
-func (st *simStore) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
-	page, err := st.Store.Read(ctx, self, look)
+func (st *simStore) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+	page, err := st.OutboxStore.Read(ctx, self, look)
 	ended := page.Next - 1
 	for ended > 0 && slices.Contains(page.Running, ended) {
 		ended--
@@ -45,26 +44,26 @@ func (st *simStore) Read(ctx context.Context, self outbox.Session, look outbox.L
 	return page, err
 }
 
-func (st *simStore) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+func (st *simStore) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	if st.s.cfg.broken == "SettleID" { // it takes whatever has the number
 		for i := range outcomes {
 			outcomes[i] = st.s.renamed(outcomes[i])
 		}
 	}
-	return st.Store.Settle(ctx, self, outcomes)
+	return st.OutboxStore.Settle(ctx, self, outcomes)
 }
 
-func (st *simStore) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Owned, out []outbox.Ref) (bool, error) {
+func (st *simStore) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
 	if st.s.cfg.broken == "NoHolds" {
 		out = nil // what is out is not written down
 	}
-	return st.Store.GiveUp(ctx, self, unit, out)
+	return st.OutboxStore.GiveUp(ctx, self, unit, out)
 }
 
-func (st *simStore) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
-	page, err := st.Store.Due(ctx, self, parts, limit)
+func (st *simStore) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+	page, err := st.OutboxStore.Due(ctx, self, parts, limit)
 	if st.s.cfg.broken == "DueRepeat" { // what was held by a call whose answer was lost is not said again
-		page.Retries = slices.DeleteFunc(page.Retries, func(r outbox.Record) bool {
+		page.Retries = slices.DeleteFunc(page.Retries, func(r core.Record) bool {
 			again := st.s.held[r.ID] == r.Version
 			st.s.held[r.ID] = r.Version
 			return again
@@ -73,15 +72,15 @@ func (st *simStore) Due(ctx context.Context, self outbox.Session, parts []outbox
 	return page, err
 }
 
-func (st *simStore) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
-	r, err := st.Store.Meet(ctx, m)
+func (st *simStore) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
+	r, err := st.OutboxStore.Meet(ctx, m)
 	for i := range r.Members { // as a server does that sees connections
 		o := &r.Members[i]
 		o.Missing = o.Presence != 0 && !st.s.tokens[o.Presence]
 	}
 	for _, gone := range m.Remove {
 		for _, o := range st.s.members {
-			if o.d.session == gone.Session && !o.dead && !st.s.now.Before(o.frozen) && !slices.ContainsFunc(r.Members, func(x outbox.Member) bool { return x.Session == gone.Session }) && st.s.calmer() {
+			if o.d.session == gone.Session && !o.dead && !st.s.now.Before(o.frozen) && !slices.ContainsFunc(r.Members, func(x core.Member) bool { return x.Session == gone.Session }) && st.s.calmer() {
 				st.s.fail("removed-alive", "member %d was removed", o.name)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -22,13 +23,13 @@ type Item[T any] struct {
 	// Value is the decoded body.
 	Value T
 	// Delivery is what arrived. It is read only.
-	Delivery *core.Delivery
+	Delivery *waybill.Delivery
 }
 
 // Context returns the context under which messages that are staged in reaction to this item of a batch are caused by
 // it.
 func (i *Item[T]) Context(ctx context.Context) context.Context {
-	return core.WithDelivery(ctx, i.Delivery)
+	return waybill.WithDelivery(ctx, i.Delivery)
 }
 
 // BatchHandler is [Handler] for many messages at a time: fn's writes through tx and the marks of all items are one
@@ -39,12 +40,12 @@ func (i *Item[T]) Context(ctx context.Context) context.Context {
 //
 // Messages staged under ctx have no cause; use [Item.Context]. With a store that has no [core.BatchInbox], fn always
 // gets one item.
-func BatchHandler[Tx, T any](box *Inbox[Tx], topic core.Topic[T], fn func(ctx context.Context, tx Tx, items []Item[T]) error, opts BatchOptions) core.Handler {
+func BatchHandler[Tx, T any](box *Inbox[Tx], topic waybill.Topic[T], fn func(ctx context.Context, tx Tx, items []Item[T]) error, opts BatchOptions) waybill.Handler {
 	if box == nil || fn == nil {
-		return core.Handler{Name: topic.Name()} // without Handle: the consumer refuses it by name
+		return waybill.Handler{Name: topic.Name()} // without Handle: the consumer refuses it by name
 	}
 	single := func(ctx context.Context, tx Tx, v T) error {
-		d, _ := core.DeliveryFrom(ctx)
+		d, _ := waybill.DeliveryFrom(ctx)
 		return fn(ctx, tx, []Item[T]{{Value: v, Delivery: d}})
 	}
 	h := Handler(box, topic, single)
@@ -54,14 +55,14 @@ func BatchHandler[Tx, T any](box *Inbox[Tx], topic core.Topic[T], fn func(ctx co
 		h.BatchSize, h.BatchWait = 0, 0
 		return h
 	}
-	h.Batch = func(ctx context.Context, ds []*core.Delivery) ([]core.HandlerStatus, error) {
-		statuses := make([]core.HandlerStatus, len(ds))
+	h.Batch = func(ctx context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
+		statuses := make([]waybill.HandlerStatus, len(ds))
 		keys, items, slots := make([]core.InboxKey, 0, len(ds)), make([]Item[T], 0, len(ds)), make([]int, 0, len(ds))
 		for i, d := range ds {
 			key, errKey := box.Key(d)
 			v, err := decode(topic, &d.Envelope)
 			if errKey != nil || err != nil {
-				statuses[i] = core.HandlerLeftOut // Handle finds the same and says so
+				statuses[i] = waybill.HandlerLeftOut // Handle finds the same and says so
 				continue
 			}
 			keys, items, slots = append(keys, key), append(items, Item[T]{v, d}), append(slots, i)
@@ -93,7 +94,7 @@ func BatchHandler[Tx, T any](box *Inbox[Tx], topic core.Topic[T], fn func(ctx co
 		}
 		for n, i := range slots {
 			if marks[n] == core.InboxDuplicate {
-				statuses[i] = core.HandlerDuplicate
+				statuses[i] = waybill.HandlerDuplicate
 			}
 		}
 		return statuses, nil

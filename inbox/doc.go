@@ -1,4 +1,4 @@
-// Package inbox gives handlers exactly one effect a message. [Handler] turns a typed function into a [core.Handler]
+// Package inbox gives handlers exactly one effect a message. [Handler] turns a typed function into a [waybill.Handler]
 // that runs in one transaction with the mark that says the message was handled; a [core.Inbox] of a store keeps the
 // marks.
 //
@@ -8,8 +8,8 @@
 //     the commit is a duplicate, one that is delivered again after a failure runs again.
 //   - The mark's key is (consumer, source, id): the inbox's consumer name, the message's CloudEvents source (the queue
 //     for a message without one), and its id, or what [Options.ID] returns. The ordering key is never used.
-//   - A message without an id is refused with [core.ReasonNoID] before a transaction is begun, so that the consumer
-//     parks it. So is a body that cannot be decoded, with [core.ReasonUndecodable].
+//   - A message without an id is refused with [waybill.ReasonNoID] before a transaction is begun, so that the consumer
+//     parks it. So is a body that cannot be decoded, with [waybill.ReasonUndecodable].
 //   - Messages staged in the transaction under the handler's context carry causation, correlation, tenant, run and
 //     lineage of the message that is being handled. The stamps of the hybrid logical clock are merged by the consumer:
 //     give its Options.Clock the clock of the outbox.
@@ -18,7 +18,7 @@
 //   - Marks are deleted after [Options].Retention, 30 days by default, and with them the knowledge of the message: what
 //     comes again later has its effect again. A retention that relay, broker or retry policy may outlast is refused, by
 //     [New] and by the consumer. Replaying parked messages or redriving an outbox beyond it must be asked for
-//     expressly: give the retention as [core.RedriveRequest].Horizon, and look at [core.Parked].At.
+//     expressly: give the retention as [admin.RedriveRequest].InboxRetention, and look at [admin.Parked].At.
 //   - [Inbox.Mark] marks in a transaction of the caller's own, for handlers that are not run by Waybill.
 //
 // Effects outside the transaction (mails, calls to other services) happen at least once.

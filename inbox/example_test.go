@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -27,10 +27,10 @@ func ExampleHandler() {
 		return err
 	})
 
-	message := &core.Delivery{Envelope: paid.Message(payment{Amount: 5}, core.ID("m-1")).Envelope, Queue: "billing.payments", Attempt: 1}
+	message := &waybill.Delivery{Envelope: paid.Message(payment{Amount: 5}, waybill.ID("m-1")).Envelope, Queue: "billing.payments", Attempt: 1}
 	for range 2 {
 		status, err := handler.Handle(ctx, message)
-		fmt.Println(status == core.HandlerDuplicate, err)
+		fmt.Println(status == waybill.HandlerDuplicate, err)
 	}
 	fmt.Println(store.Get("balance"))
 	// Output:

@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // Options configures an [Inbox]. The zero value is a good choice.
@@ -15,16 +17,16 @@ type Options struct {
 	// ID returns the id that tells messages of one source apart, for producers that put it elsewhere: a header, a
 	// subject. It replaces the envelope's id; an empty result means that there is none. Nil means the envelope's id:
 	// the CloudEvents id, or else the broker's message id. It must be safe for concurrent use and must not change d.
-	ID func(d *core.Delivery) string
+	ID func(d *waybill.Delivery) string
 	// Retention is how long a mark is kept, and so how long a message that comes again is known for a duplicate;
-	// default 30 days, negative = for ever. It must be longer than Horizon, and what is left over is the bound of the
-	// retry policy of subscriptions. A store that cannot purge keeps everything, and refuses a Retention.
+	// default 30 days, negative = for ever. It must be longer than RedeliveryWindow, and what is left over is the bound
+	// of the retry policy of subscriptions. A store that cannot purge keeps everything, and refuses a Retention.
 	Retention time.Duration
-	// Horizon is how long after its effect the same message may come again without anybody's doing, retries at the
-	// consumer not counted: how long the producers' outboxes may publish it again, and how long the broker may deliver
-	// it again. Default 26 h, for the relay's defaults: 24 h for what is unroutable, 1 h of retries, and 1 h for the
-	// broker. Declare more for relays with other policies, or for a broker that holds messages for longer.
-	Horizon time.Duration
+	// RedeliveryWindow is how long after its effect the same message may come again without anybody's doing, retries at
+	// the consumer not counted: how long the producers' outboxes may publish it again, and how long the broker may
+	// deliver it again. Default 26 h, for the relay's defaults: 24 h for what is unroutable, 1 h of retries, and 1 h
+	// for the broker. Declare more for relays with other policies, or for a broker that holds messages for longer.
+	RedeliveryWindow time.Duration
 	// PurgeEvery is how often old marks are deleted, in batches of 1,000, while a consumer runs a handler of the inbox
 	// or [Inbox.RunPurge] runs; default 1 h, negative = only by [Inbox.Purge].
 	PurgeEvery time.Duration
@@ -34,26 +36,26 @@ type Options struct {
 
 // The defaults of Options.
 const (
-	DefaultRetention  = 30 * 24 * time.Hour
-	DefaultHorizon    = 26 * time.Hour
-	DefaultPurgeEvery = time.Hour
+	DefaultRetention        = 30 * 24 * time.Hour
+	DefaultRedeliveryWindow = 26 * time.Hour
+	DefaultPurgeEvery       = time.Hour
 )
 
 // Validate reports all problems of o at once, or nil.
-func (o Options) Validate() error { return core.Invalid("waybill/inbox: options", o.problems()...) }
+func (o Options) Validate() error { return waybill.Invalid("waybill/inbox: options", o.problems()...) }
 
 func (o *Options) problems() []string {
 	var p []string
-	if o.Horizon < 0 {
-		p = append(p, fmt.Sprintf("Horizon: %s is negative; leave it 0 for %s", o.Horizon, DefaultHorizon))
+	if o.RedeliveryWindow < 0 {
+		p = append(p, fmt.Sprintf("RedeliveryWindow: %s is negative; leave it 0 for %s", o.RedeliveryWindow, DefaultRedeliveryWindow))
 	}
 	switch horizon, keep := o.horizon(), o.retention(); {
-	case keep <= 0 || o.Horizon < 0 || keep > horizon:
-	case o.Horizon == 0:
+	case keep <= 0 || o.RedeliveryWindow < 0 || keep > horizon:
+	case o.RedeliveryWindow == 0:
 		p = append(p, fmt.Sprintf("Retention: %s is not longer than the %s during which the same message may come again by default: a duplicate that comes "+
-			"after it would have its effect twice; raise it, or declare a shorter Horizon if relay and broker are bound to one", keep, horizon))
+			"after it would have its effect twice; raise it, or declare a shorter RedeliveryWindow if relay and broker are bound to one", keep, horizon))
 	default:
-		p = append(p, fmt.Sprintf("Retention: %s is not longer than Horizon, %s: a duplicate that comes after it would have its effect twice; raise it", keep, horizon))
+		p = append(p, fmt.Sprintf("Retention: %s is not longer than RedeliveryWindow, %s: a duplicate that comes after it would have its effect twice; raise it", keep, horizon))
 	}
 	if o.PurgeEvery > 0 && o.PurgeEvery < time.Second {
 		p = append(p, fmt.Sprintf("PurgeEvery: %s is less than 1s; raise it, or leave it 0 for %s", o.PurgeEvery, DefaultPurgeEvery))
@@ -69,10 +71,10 @@ func (o *Options) retention() time.Duration {
 }
 
 func (o *Options) horizon() time.Duration {
-	if o.Horizon == 0 {
-		return DefaultHorizon
+	if o.RedeliveryWindow == 0 {
+		return DefaultRedeliveryWindow
 	}
-	return o.Horizon
+	return o.RedeliveryWindow
 }
 
 // Inbox is a store's inbox under a consumer name.
@@ -87,19 +89,19 @@ type Inbox[Tx any] struct {
 // between releases: under another name every message is new.
 func New[Tx any](store core.Inbox[Tx], consumerName string, opts Options) (*Inbox[Tx], error) {
 	p := opts.problems()
-	if core.IsNil(store) {
+	if check.Nil(store) {
 		p = append(p, "store: is nil; give the inbox of a store")
 	}
 	if consumerName == "" {
 		p = append(p, "consumerName: is empty; name the consuming service, such as \"billing\"")
-	} else if s := core.CheckName(consumerName); s != "" {
+	} else if s := check.Name(consumerName); s != "" {
 		p = append(p, "consumerName: "+s)
 	}
 	purger, ok := core.As[core.InboxPurger](store)
 	if !ok && opts.Retention > 0 {
 		p = append(p, "Retention: this store cannot delete old marks; leave it 0: they are kept for ever")
 	}
-	if err := core.Invalid("waybill/inbox", p...); err != nil {
+	if err := waybill.Invalid("waybill/inbox", p...); err != nil {
 		return nil, err
 	}
 	b := &Inbox[Tx]{store: store, consumer: consumerName, opts: opts}
@@ -110,8 +112,8 @@ func New[Tx any](store core.Inbox[Tx], consumerName string, opts Options) (*Inbo
 // Consumer returns the consumer name.
 func (b *Inbox[Tx]) Consumer() string { return b.consumer }
 
-// Key returns the key of d's mark. The error is Permanent with [core.ReasonNoID] if d has no usable id.
-func (b *Inbox[Tx]) Key(d *core.Delivery) (core.InboxKey, error) {
+// Key returns the key of d's mark. The error is Permanent with [waybill.ReasonNoID] if d has no usable id.
+func (b *Inbox[Tx]) Key(d *waybill.Delivery) (core.InboxKey, error) {
 	id := d.Envelope.ID
 	if b.opts.ID != nil {
 		id = b.opts.ID(d)
@@ -130,7 +132,7 @@ func (b *Inbox[Tx]) Key(d *core.Delivery) (core.InboxKey, error) {
 		return core.InboxKey{}, noID("the message has no source and its delivery names no queue")
 	}
 	for _, f := range [...]struct{ name, value string }{{"id", id}, {"source", source}} {
-		if s := core.CheckName(f.value); s != "" {
+		if s := check.Name(f.value); s != "" {
 			return core.InboxKey{}, noID(fmt.Sprintf("the %s of the message %s", f.name, s))
 		}
 	}
@@ -138,30 +140,30 @@ func (b *Inbox[Tx]) Key(d *core.Delivery) (core.InboxKey, error) {
 }
 
 func noID(text string) error {
-	return &core.Error{Op: "waybill/inbox", Class: core.ClassPermanent, Reason: core.ReasonNoID, Err: errors.New(text)}
+	return &waybill.Error{Op: "waybill/inbox", Class: waybill.ClassPermanent, Reason: waybill.ReasonNoID, Err: errors.New(text)}
 }
 
 // Handler returns a handler for topic that runs fn exactly once a message: fn's writes through tx and the mark are one
-// transaction. The value is decoded before the transaction is begun. Under ctx [core.DeliveryFrom] finds the delivery,
-// and messages staged with tx are caused by it. An error rolls back; what becomes of the message then is the consumer's
-// to decide, by the error ([core.Reject], [core.RetryAfter], [core.Outage]) or its retry policy.
-func Handler[Tx, T any](box *Inbox[Tx], topic core.Topic[T], fn func(ctx context.Context, tx Tx, v T) error) core.Handler {
-	h := core.Handler{Name: topic.Name()}
+// transaction. The value is decoded before the transaction is begun. Under ctx [waybill.DeliveryFrom] finds the
+// delivery, and messages staged with tx are caused by it. An error rolls back; what becomes of the message then is the
+// consumer's to decide, by the error ([waybill.Reject], [waybill.RetryAfter], [waybill.Outage]) or its retry policy.
+func Handler[Tx, T any](box *Inbox[Tx], topic waybill.Topic[T], fn func(ctx context.Context, tx Tx, v T) error) waybill.Handler {
+	h := waybill.Handler{Name: topic.Name()}
 	if box == nil || fn == nil {
 		return h // without Handle: the consumer refuses it by name
 	}
 	box.complete(&h)
-	h.Handle = func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+	h.Handle = func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 		key, err := box.Key(d)
 		if err != nil {
-			return core.HandlerProcessed, err
+			return waybill.HandlerProcessed, err
 		}
 		v, err := decode(topic, &d.Envelope)
 		if err != nil {
-			return core.HandlerProcessed, err
+			return waybill.HandlerProcessed, err
 		}
-		if cur, ok := core.DeliveryFrom(ctx); !ok || cur != d { // run without the consumer: in a test, say
-			ctx = core.WithDelivery(ctx, d)
+		if cur, ok := waybill.DeliveryFrom(ctx); !ok || cur != d { // run without the consumer: in a test, say
+			ctx = waybill.WithDelivery(ctx, d)
 		}
 		first := true
 		status, err := box.store.Do(ctx, key, func(ctx context.Context, tx Tx) error {
@@ -177,20 +179,20 @@ func Handler[Tx, T any](box *Inbox[Tx], topic core.Topic[T], fn func(ctx context
 		})
 		switch {
 		case err != nil:
-			return core.HandlerProcessed, err
+			return waybill.HandlerProcessed, err
 		case status == core.InboxDuplicate:
-			return core.HandlerDuplicate, nil
+			return waybill.HandlerDuplicate, nil
 		case status == core.InboxProcessed:
-			return core.HandlerProcessed, nil
+			return waybill.HandlerProcessed, nil
 		default:
-			return core.HandlerProcessed, fmt.Errorf("waybill/inbox: the store answered status %d without an error; its Do is broken", status)
+			return waybill.HandlerProcessed, fmt.Errorf("waybill/inbox: the store answered status %d without an error; its Do is broken", status)
 		}
 	}
 	return h
 }
 
 // complete fills in what the runner must know of the inbox.
-func (b *Inbox[Tx]) complete(h *core.Handler) {
+func (b *Inbox[Tx]) complete(h *waybill.Handler) {
 	if c, ok := core.As[core.Checker](b.store); ok {
 		h.Check = c.Check
 	}
@@ -206,21 +208,21 @@ func (b *Inbox[Tx]) complete(h *core.Handler) {
 // Mark marks the message (source, id) in tx, a transaction of the caller's own, for handlers that Waybill does not run.
 // With [core.InboxProcessed] do the work in tx and commit both; [core.InboxDuplicate] means that the message had its
 // effect before. It waits for a concurrent transaction that marks the same message. An error matches
-// [core.ErrUnsupported] if the store cannot do it; after any other, roll tx back.
+// [waybill.ErrUnsupported] if the store cannot do it; after any other, roll tx back.
 func (b *Inbox[Tx]) Mark(ctx context.Context, tx Tx, source, id string) (core.InboxStatus, error) {
 	m, ok := core.As[core.Marker[Tx]](b.store)
 	if !ok {
-		return core.InboxNone, fmt.Errorf("waybill/inbox: mark in the caller's transaction: %w", core.ErrUnsupported)
+		return core.InboxNone, fmt.Errorf("waybill/inbox: mark in the caller's transaction: %w", waybill.ErrUnsupported)
 	}
 	return m.Mark(ctx, tx, core.InboxKey{Consumer: b.consumer, Source: source, ID: id})
 }
 
 // decode is topic.Decode for codecs that may panic on bytes from outside.
-func decode[T any](topic core.Topic[T], e *core.Envelope) (v T, err error) {
+func decode[T any](topic waybill.Topic[T], e *waybill.Envelope) (v T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = &core.Error{
-				Op: "waybill/inbox: decode", Class: core.ClassPermanent, Reason: core.ReasonUndecodable,
+			err = &waybill.Error{
+				Op: "waybill/inbox: decode", Class: waybill.ClassPermanent, Reason: waybill.ReasonUndecodable,
 				Err: fmt.Errorf("the codec of topic %q panicked (%T)", topic.Name(), p),
 			}
 		}

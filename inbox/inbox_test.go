@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/inbox"
@@ -22,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type payment struct{ Amount int }
 
-var paid = core.NewTopic("payment.done", core.JSON[payment]())
+var paid = waybill.NewTopic("payment.done", waybill.JSON[payment]())
 
 var errBoom = errors.New("boom")
 
@@ -44,10 +45,10 @@ func newInbox(t *testing.T, s *memory.Store, o inbox.Options) *inbox.Inbox[*memo
 	return box
 }
 
-func delivery(id string) *core.Delivery {
-	e := paid.Message(payment{Amount: 5}, core.ID(id), core.Key("order-1")).Envelope
+func delivery(id string) *waybill.Delivery {
+	e := paid.Message(payment{Amount: 5}, waybill.ID(id), waybill.Key("order-1")).Envelope
 	e.Source = "/payments"
-	return &core.Delivery{Envelope: e, Queue: "billing.payments", Attempt: 1}
+	return &waybill.Delivery{Envelope: e, Queue: "billing.payments", Attempt: 1}
 }
 
 // IN-01, IN-04: one effect; a failure leaves neither writes nor mark.
@@ -58,7 +59,7 @@ func TestHandlerOnce(t *testing.T) {
 	h := inbox.Handler(newInbox(t, store, inbox.Options{}), paid, func(ctx context.Context, tx *memory.Tx, v payment) error {
 		runs++
 		tx.Put("paid", "yes")
-		if d, ok := core.DeliveryFrom(ctx); !ok || d.Envelope.ID != "m-1" || v.Amount != 5 {
+		if d, ok := waybill.DeliveryFrom(ctx); !ok || d.Envelope.ID != "m-1" || v.Amount != 5 {
 			t.Errorf("value %v, delivery %v", v, d)
 		}
 		if fail {
@@ -76,7 +77,7 @@ func TestHandlerOnce(t *testing.T) {
 		t.Error("a failed handler left its writes")
 	}
 	fail = false
-	for _, want := range []core.HandlerStatus{core.HandlerProcessed, core.HandlerDuplicate, core.HandlerDuplicate} {
+	for _, want := range []waybill.HandlerStatus{waybill.HandlerProcessed, waybill.HandlerDuplicate, waybill.HandlerDuplicate} {
 		if st, err := h.Handle(t.Context(), delivery("m-1")); err != nil || st != want {
 			t.Errorf("status %d, error %v; want status %d", st, err, want)
 		}
@@ -116,24 +117,24 @@ func TestHandlerConcurrentDuplicates(t *testing.T) {
 // IN-06: what identifies a message: never the ordering key.
 func TestKey(t *testing.T) {
 	t.Parallel()
-	header := inbox.Options{ID: func(d *core.Delivery) string { return d.Envelope.Headers["event-id"] }}
+	header := inbox.Options{ID: func(d *waybill.Delivery) string { return d.Envelope.Headers["event-id"] }}
 	tests := []struct {
 		name   string
 		opts   inbox.Options
-		change func(*core.Delivery)
+		change func(*waybill.Delivery)
 		want   core.InboxKey
 		text   string
 	}{
 		{name: "source and id", want: core.InboxKey{Consumer: "billing", Source: "/payments", ID: "m-1"}},
-		{name: "no source", change: func(d *core.Delivery) { d.Envelope.Source = "" }, want: core.InboxKey{Consumer: "billing", Source: "billing.payments", ID: "m-1"}},
-		{name: "no id", change: func(d *core.Delivery) { d.Envelope.ID = "" }, text: "neither a CloudEvents id nor a broker message id"},
+		{name: "no source", change: func(d *waybill.Delivery) { d.Envelope.Source = "" }, want: core.InboxKey{Consumer: "billing", Source: "billing.payments", ID: "m-1"}},
+		{name: "no id", change: func(d *waybill.Delivery) { d.Envelope.ID = "" }, text: "neither a CloudEvents id nor a broker message id"},
 		{
-			name: "extractor", opts: header, change: func(d *core.Delivery) { d.Envelope.Headers = map[string]string{"event-id": "e-9"} },
+			name: "extractor", opts: header, change: func(d *waybill.Delivery) { d.Envelope.Headers = map[string]string{"event-id": "e-9"} },
 			want: core.InboxKey{Consumer: "billing", Source: "/payments", ID: "e-9"},
 		},
 		{name: "extractor finds none", opts: header, text: "Options.ID returned none"},
-		{name: "id too long", change: func(d *core.Delivery) { d.Envelope.ID = strings.Repeat("x", 256) }, text: "256 bytes"},
-		{name: "no source at all", change: func(d *core.Delivery) { d.Envelope.Source, d.Queue = "", "" }, text: "no source"},
+		{name: "id too long", change: func(d *waybill.Delivery) { d.Envelope.ID = strings.Repeat("x", 256) }, text: "256 bytes"},
+		{name: "no source at all", change: func(d *waybill.Delivery) { d.Envelope.Source, d.Queue = "", "" }, text: "no source"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -153,7 +154,7 @@ func TestKey(t *testing.T) {
 				}
 				return
 			}
-			if ran || core.ClassOf(err) != core.ClassPermanent || core.ReasonOf(err) != core.ReasonNoID || !strings.Contains(err.Error(), tt.text) {
+			if ran || waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonNoID || !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("ran %v, error %v", ran, err)
 			}
 		})
@@ -184,9 +185,9 @@ func TestUndecodable(t *testing.T) {
 	fn := func(context.Context, int, payment) error { return nil }
 	d := delivery("m-1")
 	d.Envelope.Body = []byte(`{"Amount":"secret"}`)
-	for _, topic := range []core.Topic[payment]{paid, core.NewTopic("payment.done", badCodec{})} {
+	for _, topic := range []waybill.Topic[payment]{paid, waybill.NewTopic("payment.done", badCodec{})} {
 		_, err := inbox.Handler(box, topic, fn).Handle(t.Context(), d)
-		if core.ClassOf(err) != core.ClassPermanent || core.ReasonOf(err) != core.ReasonUndecodable || strings.Contains(err.Error(), "secret") {
+		if waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonUndecodable || strings.Contains(err.Error(), "secret") {
 			t.Errorf("error: %v", err)
 		}
 	}
@@ -204,7 +205,7 @@ func (a again) Do(ctx context.Context, _ core.InboxKey, fn func(context.Context,
 
 func TestHandlerRunsAgainWithAFreshValue(t *testing.T) {
 	t.Parallel()
-	topic := core.NewTopic("list", core.JSON[map[string]int]())
+	topic := waybill.NewTopic("list", waybill.JSON[map[string]int]())
 	for status, ok := range map[core.InboxStatus]bool{core.InboxProcessed: true, core.InboxNone: false} {
 		box, err := inbox.New(again{status}, "billing", inbox.Options{})
 		if err != nil {
@@ -217,7 +218,7 @@ func TestHandlerRunsAgainWithAFreshValue(t *testing.T) {
 			v["more"] = 1
 			return nil
 		})
-		d := &core.Delivery{Envelope: topic.Message(map[string]int{"a": 1}, core.ID("1")).Envelope, Queue: "q"}
+		d := &waybill.Delivery{Envelope: topic.Message(map[string]int{"a": 1}, waybill.ID("1")).Envelope, Queue: "q"}
 		if _, err := h.Handle(t.Context(), d); (err == nil) != ok {
 			t.Errorf("status %d: error %v", status, err)
 		}
@@ -230,7 +231,7 @@ func TestFollowUps(t *testing.T) {
 	store := newStore(t)
 	fail := true
 	h := inbox.Handler(newInbox(t, store, inbox.Options{}), paid, func(ctx context.Context, tx *memory.Tx, _ payment) error {
-		if _, err := store.Stage(ctx, tx, paid.Message(payment{}, core.ID("follow-up"))); err != nil {
+		if _, err := store.Stage(ctx, tx, paid.Message(payment{}, waybill.ID("follow-up"))); err != nil {
 			return err
 		}
 		if fail {
@@ -248,12 +249,12 @@ func TestFollowUps(t *testing.T) {
 	}
 	fail = false
 	// A context that has the delivery already keeps what middleware set.
-	ctx := core.WithTenant(core.WithDelivery(t.Context(), d), "umbrella")
+	ctx := waybill.WithTenant(waybill.WithDelivery(t.Context(), d), "umbrella")
 	if _, err := h.Handle(ctx, d); err != nil {
 		t.Fatal(err)
 	}
 	got := store.Records()
-	if len(got) != 1 || got[0].Route != core.DefaultRoute || got[0].State != core.StatePending {
+	if len(got) != 1 || got[0].Route != waybill.DefaultRoute || got[0].State != core.StatePending {
 		t.Fatalf("staged: %v", got)
 	}
 	e := got[0].Envelope
@@ -269,10 +270,10 @@ func TestFollowUps(t *testing.T) {
 func TestNewReportsEveryProblem(t *testing.T) {
 	t.Parallel()
 	_, err := inbox.New[int](nil, "", inbox.Options{})
-	if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "store") || !strings.Contains(err.Error(), "consumerName") {
+	if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "store") || !strings.Contains(err.Error(), "consumerName") {
 		t.Errorf("error: %v", err)
 	}
-	if _, err := inbox.New(neverDo{t}, strings.Repeat("x", 256), inbox.Options{}); !errors.Is(err, core.ErrInvalid) {
+	if _, err := inbox.New(neverDo{t}, strings.Repeat("x", 256), inbox.Options{}); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("error: %v", err)
 	}
 	if h := inbox.Handler(nil, paid, func(context.Context, int, payment) error { return nil }); h.Handle != nil {

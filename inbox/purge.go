@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/errtext"
 )
 
 const (
@@ -42,14 +44,14 @@ func (p *purge) all(ctx context.Context) (int, error) {
 	case keep < 0:
 		return 0, nil
 	case p.store == nil:
-		return 0, fmt.Errorf("waybill/inbox: purge: %w", core.ErrUnsupported)
+		return 0, fmt.Errorf("waybill/inbox: purge: %w", waybill.ErrUnsupported)
 	}
 	for {
 		begin := time.Now()
 		n, err := p.store.PurgeInbox(ctx, p.consumer, keep, purgeBatch)
 		total += n
 		if err != nil {
-			return total, core.Within(fmt.Sprintf("waybill/inbox: purge of %q, after %d marks", p.consumer, total), err)
+			return total, errtext.Within(fmt.Sprintf("waybill/inbox: purge of %q, after %d marks", p.consumer, total), err)
 		}
 		if n < purgeBatch {
 			return total, nil

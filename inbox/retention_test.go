@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/store/memory"
@@ -30,23 +31,23 @@ func TestRetentionIsChecked(t *testing.T) {
 		{inbox.Options{Retention: time.Second}, "Retention: 1s is not longer than the 26h0m0s"},
 		{inbox.Options{Retention: 26 * time.Hour}, "Retention: 26h0m0s"},
 		{inbox.Options{Retention: 27 * time.Hour}, ""},
-		{inbox.Options{Retention: time.Hour, Horizon: 10 * time.Minute}, ""},
-		{inbox.Options{Retention: time.Hour, Horizon: 2 * time.Hour}, "is not longer than Horizon, 2h0m0s"},
-		{inbox.Options{Horizon: 31 * 24 * time.Hour}, "Retention: 720h0m0s is not longer than Horizon"},
-		{inbox.Options{Horizon: -1}, "Horizon: -1ns is negative"},
+		{inbox.Options{Retention: time.Hour, RedeliveryWindow: 10 * time.Minute}, ""},
+		{inbox.Options{Retention: time.Hour, RedeliveryWindow: 2 * time.Hour}, "is not longer than RedeliveryWindow, 2h0m0s"},
+		{inbox.Options{RedeliveryWindow: 31 * 24 * time.Hour}, "Retention: 720h0m0s is not longer than RedeliveryWindow"},
+		{inbox.Options{RedeliveryWindow: -1}, "RedeliveryWindow: -1ns is negative"},
 		{inbox.Options{Retention: -1}, ""},
-		{inbox.Options{Retention: -1, Horizon: 1000 * time.Hour}, ""},
+		{inbox.Options{Retention: -1, RedeliveryWindow: 1000 * time.Hour}, ""},
 		{inbox.Options{PurgeEvery: time.Millisecond}, "PurgeEvery: 1ms"},
 	} {
 		_, err := inbox.New(store, "c", tc.o)
 		if bad := tc.o.Validate(); (bad == nil) != (err == nil) {
 			t.Errorf("%+v: Validate says %v, New %v", tc.o, bad, err)
 		}
-		if tc.text == "" && err != nil || tc.text != "" && (!errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), tc.text)) {
+		if tc.text == "" && err != nil || tc.text != "" && (!errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), tc.text)) {
 			t.Errorf("%+v: %v, want %q", tc.o, err, tc.text)
 		}
 	}
-	if _, err := inbox.New(neverDo{t}, "c", inbox.Options{Retention: 100 * time.Hour}); !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "cannot delete") {
+	if _, err := inbox.New(neverDo{t}, "c", inbox.Options{Retention: 100 * time.Hour}); !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "cannot delete") {
 		t.Error(err)
 	}
 }
@@ -61,7 +62,7 @@ func TestHandlerTellsMaxRetryTime(t *testing.T) {
 		runs bool
 	}{
 		{inbox.Options{}, 30*24*time.Hour - 26*time.Hour, true},
-		{inbox.Options{Retention: time.Hour, Horizon: time.Minute}, 59 * time.Minute, true},
+		{inbox.Options{Retention: time.Hour, RedeliveryWindow: time.Minute}, 59 * time.Minute, true},
 		{inbox.Options{Retention: -1}, 0, false},
 		{inbox.Options{PurgeEvery: -1}, 30*24*time.Hour - 26*time.Hour, false},
 	} {
@@ -127,8 +128,8 @@ func TestPurgeInBatches(t *testing.T) {
 		if n, err := box.Purge(ctx); !errors.Is(err, context.DeadlineExceeded) || n == 0 {
 			t.Errorf("%d, %v", n, err)
 		}
-		p.fail = core.Outage(errBoom)
-		if _, err := box.Purge(t.Context()); !errors.Is(err, errBoom) || core.ClassOf(err) != core.ClassOutage {
+		p.fail = waybill.Outage(errBoom)
+		if _, err := box.Purge(t.Context()); !errors.Is(err, errBoom) || waybill.ClassOf(err) != waybill.ClassOutage {
 			t.Error(err)
 		}
 		forever, err := inbox.New(p, "billing", inbox.Options{Retention: -1})
@@ -192,14 +193,14 @@ func TestMark(t *testing.T) {
 		}
 	}
 	h := inbox.Handler(box, paid, func(context.Context, *memory.Tx, payment) error { t.Error("ran"); return nil })
-	if st, err := h.Handle(t.Context(), delivery("m-1")); st != core.HandlerDuplicate || err != nil {
+	if st, err := h.Handle(t.Context(), delivery("m-1")); st != waybill.HandlerDuplicate || err != nil {
 		t.Error(st, err)
 	}
 	never, err := inbox.New(neverDo{t}, "c", inbox.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := never.Mark(t.Context(), 1, "/s", "1"); !errors.Is(err, core.ErrUnsupported) {
+	if _, err := never.Mark(t.Context(), 1, "/s", "1"); !errors.Is(err, waybill.ErrUnsupported) {
 		t.Error(err)
 	}
 }
@@ -222,18 +223,18 @@ func TestBatchHandler(t *testing.T) {
 	if h.Batch == nil || h.BatchSize != 7 || h.BatchWait != time.Second || h.Name != "payment.done" {
 		t.Errorf("%+v", h)
 	}
-	if _, err := h.Batch(t.Context(), []*core.Delivery{delivery("m-1"), delivery("bad"), delivery("m-2")}); !errors.Is(err, errBoom) {
+	if _, err := h.Batch(t.Context(), []*waybill.Delivery{delivery("m-1"), delivery("bad"), delivery("m-2")}); !errors.Is(err, errBoom) {
 		t.Error(err)
 	}
 	sum = 0
 	poison := delivery("poison")
 	poison.Envelope.Body = []byte("{")
-	st, err := h.Batch(t.Context(), []*core.Delivery{delivery("m-1"), poison, delivery(""), delivery("m-2"), delivery("m-1")})
-	want := []core.HandlerStatus{core.HandlerProcessed, core.HandlerLeftOut, core.HandlerLeftOut, core.HandlerProcessed, core.HandlerDuplicate}
+	st, err := h.Batch(t.Context(), []*waybill.Delivery{delivery("m-1"), poison, delivery(""), delivery("m-2"), delivery("m-1")})
+	want := []waybill.HandlerStatus{waybill.HandlerProcessed, waybill.HandlerLeftOut, waybill.HandlerLeftOut, waybill.HandlerProcessed, waybill.HandlerDuplicate}
 	if diff := cmp.Diff(want, st); diff != "" || err != nil || sum != 10 {
 		t.Error(diff, err, sum)
 	}
-	if st, err := h.Handle(t.Context(), delivery("m-2")); st != core.HandlerDuplicate || err != nil {
+	if st, err := h.Handle(t.Context(), delivery("m-2")); st != waybill.HandlerDuplicate || err != nil {
 		t.Error(st, err)
 	}
 	single, err := inbox.New(again{core.InboxProcessed}, "c", inbox.Options{})

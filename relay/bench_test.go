@@ -7,67 +7,67 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 )
 
 // feed is a store that always has a full page, and forgets what is settled: what is measured is the relay.
 type feed struct {
 	mu      sync.Mutex
-	member  outbox.Member
-	owner   outbox.Session
+	member  core.Member
+	owner   core.Session
 	last    int64
 	keys    []string
 	settled chan int
 }
 
-func (*feed) Traits() outbox.Traits { return outbox.Traits{SessionFence: true} }
+func (*feed) Traits() core.StoreTraits { return core.StoreTraits{SessionFence: true} }
 
-func (f *feed) Meet(_ context.Context, m outbox.Meeting) (outbox.Roster, error) {
+func (f *feed) Meet(_ context.Context, m core.Meeting) (core.Roster, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.member = m.Self
 	for _, mv := range m.Moves {
 		f.owner = mv.To
 	}
-	u := outbox.Owned{Unit: outbox.Unit{Route: core.DefaultRoute, To: outbox.NumSlots}, Owner: f.owner}
-	return outbox.Roster{Known: true, Epoch: "1", Members: []outbox.Member{f.member}, Units: []outbox.Owned{u}}, nil
+	u := core.OwnedUnit{Unit: core.Unit{Route: waybill.DefaultRoute, To: core.NumSlots}, Owner: f.owner}
+	return core.Roster{Known: true, Epoch: "1", Members: []core.Member{f.member}, Units: []core.OwnedUnit{u}}, nil
 }
 
-func (f *feed) Read(_ context.Context, _ outbox.Session, look outbox.Look) (outbox.Page, error) {
-	p := outbox.Page{Known: true, Epoch: "1", Last: f.last, Next: 1, Upper: 1}
+func (f *feed) Read(_ context.Context, _ core.Session, look core.Look) (core.Page, error) {
+	p := core.Page{Known: true, Epoch: "1", Last: f.last, Next: 1, Upper: 1}
 	for _, part := range look.Parts {
 		p.Owned = append(p.Owned, part.Slots)
 	}
 	for _, k := range look.Keys {
 		recs := f.ofKey(&k)
-		p.Keys = append(p.Keys, outbox.KeyRecords{Records: recs, More: len(recs) >= k.Limit})
+		p.Keys = append(p.Keys, core.KeyRecords{Records: recs, More: len(recs) >= k.Limit})
 	}
 	for _, r := range look.Ranges {
 		to := min(r.From+int64(r.Limit), r.To, f.last)
-		p.Ranges = append(p.Ranges, outbox.Records{Records: f.records(r.From, to), More: to < min(r.To, f.last)})
+		p.Ranges = append(p.Ranges, core.Records{Records: f.records(r.From, to), More: to < min(r.To, f.last)})
 	}
 	return p, nil
 }
 
-func (f *feed) record(seq int64) outbox.Record {
-	r := outbox.Record{Ref: outbox.Ref{Route: core.DefaultRoute, Seq: seq, Version: 1}}
+func (f *feed) record(seq int64) core.Record {
+	r := core.Record{Ref: core.Ref{Route: waybill.DefaultRoute, Seq: seq, Version: 1}}
 	if n := int64(len(f.keys)); n > 0 {
 		r.Envelope.Key = f.keys[seq%n]
 	}
 	return r
 }
 
-func (f *feed) records(from, to int64) []outbox.Record {
-	out := make([]outbox.Record, 0, max(to-from, 0))
+func (f *feed) records(from, to int64) []core.Record {
+	out := make([]core.Record, 0, max(to-from, 0))
 	for seq := from + 1; seq <= to; seq++ {
 		out = append(out, f.record(seq))
 	}
 	return out
 }
 
-func (f *feed) ofKey(k *outbox.KeyRange) (out []outbox.Record) {
+func (f *feed) ofKey(k *core.KeyRange) (out []core.Record) {
 	n := int64(len(f.keys))
 	seq := k.From + 1
 	for f.keys[seq%n] != k.Key {
@@ -79,19 +79,19 @@ func (f *feed) ofKey(k *outbox.KeyRange) (out []outbox.Record) {
 	return out
 }
 
-func (*feed) Take(context.Context, outbox.Session, outbox.Want) ([]outbox.Taken, error) {
+func (*feed) Take(context.Context, core.Session, core.Want) ([]core.Taken, error) {
 	return nil, nil
 }
 
-func (*feed) GiveUp(context.Context, outbox.Session, outbox.Owned, []outbox.Ref) (bool, error) {
+func (*feed) GiveUp(context.Context, core.Session, core.OwnedUnit, []core.Ref) (bool, error) {
 	return true, nil
 }
 
-func (*feed) Due(context.Context, outbox.Session, []outbox.Part, int) (outbox.DuePage, error) {
-	return outbox.DuePage{NextIn: -1}, nil
+func (*feed) Due(context.Context, core.Session, []core.Part, int) (core.DuePage, error) {
+	return core.DuePage{NextIn: -1}, nil
 }
 
-func (f *feed) Settle(_ context.Context, _ outbox.Session, o []outbox.Outcome) core.Results {
+func (f *feed) Settle(_ context.Context, _ core.Session, o []core.Outcome) core.Results {
 	f.settled <- len(o)
 	return make(core.Results, len(o))
 }
@@ -109,7 +109,7 @@ func (sink) Traits() core.PublisherTraits {
 	return core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true}
 }
 
-func (sink) Publish(_ context.Context, b []core.Envelope) core.Results {
+func (sink) Publish(_ context.Context, b []waybill.Envelope) core.Results {
 	return make(core.Results, len(b))
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dispatch"
 )
@@ -18,8 +19,8 @@ const maxTopicBreakers = 32
 // whether it works is asked at least every second before that, since it costs no record: a broker that is back is
 // used at once.
 var (
-	probes = core.Backoff{Base: 200 * time.Millisecond, Cap: 30 * time.Second, Attempts: -1}
-	checks = core.Backoff{Base: 200 * time.Millisecond, Cap: time.Second, Attempts: -1}
+	probes = waybill.Backoff{Base: 200 * time.Millisecond, Cap: 30 * time.Second, Attempts: -1}
+	checks = waybill.Backoff{Base: 200 * time.Millisecond, Cap: time.Second, Attempts: -1}
 )
 
 // breaker pauses a route or one topic of it. It is closed (the zero value), open until a time, or half open: records
@@ -47,7 +48,7 @@ func (b *breaker) open(now time.Time, cause error, generation uint64) time.Durat
 	b.checks = 0
 	b.cause = core.ErrorText(cause)
 	d, _, _ := probes.Next(b.failures, cause)
-	var e *core.Error
+	var e *waybill.Error
 	if errors.As(cause, &e) && e.After > 0 {
 		d = min(e.After, maxDuration)
 	}
@@ -63,7 +64,7 @@ func (b *breaker) rest() { b.until, b.half, b.trial = time.Time{}, false, nil }
 func (e *engine) outage(it *dispatch.Item, err error, generation uint64) {
 	rt, topic := e.routes[it.Route()], it.Record.Envelope.Topic
 	b := &rt.breaker
-	var ce *core.Error
+	var ce *waybill.Error
 	if !errors.As(err, &ce) || !ce.TopicOnly || topic == "" {
 		topic = ""
 	} else if b = rt.topics[topic]; b == nil {

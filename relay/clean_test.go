@@ -12,12 +12,13 @@ import (
 
 	"go.opentelemetry.io/otel/sdk/metric"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-func retaining(tb testing.TB, r core.Retention) *memory.Store {
+func retaining(tb testing.TB, r waybill.Retention) *memory.Store {
 	tb.Helper()
 	return storeWith(tb, memory.Options{Source: "/test", Retention: r})
 }
@@ -27,10 +28,10 @@ func retaining(tb testing.TB, r core.Retention) *memory.Store {
 func TestCleaning(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, b := &countingCleaner{Store: retaining(t, core.Retention{Published: time.Hour, Abandoned: 2 * time.Hour})}, newBus()
-		b.answer = func(e *core.Envelope, _ int) error {
+		s, b := &countingCleaner{Store: retaining(t, waybill.Retention{Published: time.Hour, Abandoned: 2 * time.Hour})}, newBus()
+		b.answer = func(e *waybill.Envelope, _ int) error {
 			if e.Topic == "bad" {
-				return &core.Error{Class: core.ClassPermanent, Reason: core.ReasonForbidden}
+				return &waybill.Error{Class: waybill.ClassPermanent, Reason: waybill.ReasonForbidden}
 			}
 			return nil
 		}
@@ -38,8 +39,8 @@ func TestCleaning(t *testing.T) {
 		var buf logged
 		stop := begin(t, newRelay(t, s, b, relay.Options{Logger: slog.New(slog.NewTextHandler(&buf, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}))
 		stage(t, s.Store, msgs(2500, noKey)...)
-		stage(t, s.Store, core.RawMessage("bad", "text/plain", nil), msg("later", "", core.Delay(48*time.Hour)),
-			msg("expires", "", core.Routes("nobody"), core.TTL(10*time.Minute)))
+		stage(t, s.Store, waybill.RawMessage("bad", "text/plain", nil), msg("later", "", waybill.Delay(48*time.Hour)),
+			msg("expires", "", waybill.Routes("nobody"), waybill.TTL(10*time.Minute)))
 		time.Sleep(59 * time.Minute)
 		if n := states(s.Store)[core.StatePublished]; n != 2500 {
 			t.Errorf("%d kept", n)
@@ -137,7 +138,7 @@ func (c *countingCleaner) Clean(ctx context.Context, owner string, lease time.Du
 func TestOneCleans(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, b := &countingCleaner{Store: retaining(t, core.Retention{Published: time.Minute})}, newBus()
+		s, b := &countingCleaner{Store: retaining(t, waybill.Retention{Published: time.Minute})}, newBus()
 		var stops []func() error
 		for range 3 {
 			stops = append(stops, begin(t, newRelay(t, s, b, relay.Options{Name: "same"})))
@@ -172,7 +173,7 @@ func TestCleaningFails(t *testing.T) {
 		stage(t, s.Store, msg("a", ""))
 		within(t, 2*time.Millisecond, "published", func() bool { return b.count() == 1 })
 		h := r.Health(t.Context())
-		expect(t, h, "cleanup", core.HealthDegraded, "down")
+		expect(t, h, "cleanup", waybill.HealthDegraded, "down")
 		if !h.Ready || s.calls() > 16 {
 			t.Errorf("%d calls, %s", s.calls(), h)
 		}

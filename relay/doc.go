@@ -1,7 +1,7 @@
 // Package relay moves messages from an outbox to a broker: read, publish, settle, with the three overlapped.
 //
-// A [Relay] serves one or more routes of one [outbox.Store], each to one [core.Publisher]. Start as many relays on an
-// outbox as you like: they divide its units between them.
+// A [Relay] serves one or more routes of one [core.OutboxStore], each to one [core.Publisher]. Start as many relays on
+// an outbox as you like: they divide its units between them.
 //
 // # Guarantees
 //
@@ -10,9 +10,9 @@
 //   - No publish starts later than a lease after the latest successful beat was sent, by the relay's own monotonic
 //     clock, and what goes on then is cancelled. A lost lease is logged and counted; the relay joins anew.
 //   - What a relay owned that was killed goes on at others: within 1.5 s where both are connected to a store that is an
-//     [outbox.Presence], else within the lease and a second.
-//   - On a route with [core.OrderPerKey] messages of a key are sent in staged order, one in flight at a time unless the
-//     publisher promises more. Nothing of a key is sent behind one that failed.
+//     [core.Presence], else within the lease and a second.
+//   - On a route with [waybill.OrderPerKey] messages of a key are sent in staged order, one in flight at a time unless
+//     the publisher promises more. Nothing of a key is sent behind one that failed.
 //   - An outage costs no attempt. It opens a breaker for the route, or for one topic of it; one record at a time
 //     probes. After 5 s the units of the route go to a relay whose broker works, if there is one.
 //   - One bad record never stops the others: a row that cannot be read, an expired one, one that crashed its relays.

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/dispatch"
 )
 
@@ -47,7 +47,7 @@ type engine struct {
 	groups []*group
 
 	// Membership.
-	session  outbox.Session // as the loop knows it
+	session  core.Session // as the loop knows it
 	lease    *lease
 	failing  map[string]*trouble // by method of the store
 	answered time.Time           // the latest answer of the store
@@ -92,7 +92,7 @@ type route struct {
 	parked    map[string][]*dispatch.Item
 	breaker   breaker
 	topics    map[string]*breaker
-	unroute   core.Backoff // of unroutable records
+	unroute   waybill.Backoff // of unroutable records
 	labels    routeLabels
 }
 
@@ -107,9 +107,9 @@ func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	e.sendCtx, e.stopSend = context.WithCancel(e.base)
 	e.lease = &lease{}
 	e.waiter, _ = core.As[core.Waiter](r.store)
-	e.presence.store, _ = core.As[outbox.Presence](r.store)
+	e.presence.store, _ = core.As[core.Presence](r.store)
 	o := dispatch.Options{
-		Name: r.opts.Name, NewSession: func() outbox.Session { return outbox.Session(rand.Int64N(1<<62) + 1) }, Lease: r.opts.Lease,
+		Name: r.opts.Name, NewSession: func() core.Session { return core.Session(rand.Int64N(1<<62) + 1) }, Lease: r.opts.Lease,
 		Window: r.opts.Window * r.opts.BatchSize, Batch: r.opts.BatchSize, Bytes: r.opts.bytes(), PollMin: r.opts.PollMin, PollMax: r.opts.PollMax,
 	}
 	for i := range r.routes {
@@ -133,17 +133,17 @@ func (e *engine) newRoute(o *served) *route {
 	t := o.Publisher.Traits()
 	rt := &route{
 		served: *o, maxCall: e.opts.BatchSize, maxBody: t.MaxBodyBytes, transport: transportName(o.Publisher),
-		pipelined: t.KeyOrder == core.KeyOrderPipelinedPrefix && !o.BlockAfterAbandon && o.Order == core.OrderPerKey,
+		pipelined: t.KeyOrder == core.KeyOrderPipelinedPrefix && !o.BlockAfterAbandon && o.Order == waybill.OrderPerKey,
 		topics:    map[string]*breaker{}, flying: map[string]int{}, parked: map[string][]*dispatch.Item{},
 	}
-	if o.Order == core.OrderPerKey && !rt.pipelined { // a key goes on when the whole call has its results
+	if o.Order == waybill.OrderPerKey && !rt.pipelined { // a key goes on when the whole call has its results
 		rt.maxCall = max(rt.maxCall/2, 1)
 	}
 	if t.MaxBatch > 0 {
 		rt.maxCall = min(rt.maxCall, t.MaxBatch)
 	}
 	if rt.Backoff == nil {
-		rt.Backoff = &core.Backoff{}
+		rt.Backoff = &waybill.Backoff{}
 	}
 	rt.unroute = unroutableBackoff(rt.Backoff)
 	rt.checker, _ = core.As[core.Checker](o.Publisher)

@@ -5,14 +5,15 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
 type Reminder struct{ Invoice string }
 
-var ReminderDue = core.NewTopic("reminders.due", core.JSON[Reminder]())
+var ReminderDue = waybill.NewTopic("reminders.due", waybill.JSON[Reminder]())
 
 // Timers, as docs/scheduling.md tells them.
 func Example_scheduling() {
@@ -21,27 +22,27 @@ func Example_scheduling() {
 
 	schedule := func(tx *memory.Tx, invoice string) error {
 		_, err := store.Stage(ctx, tx,
-			ReminderDue.Message(Reminder{invoice}, core.Delay(14*24*time.Hour), core.DedupeKey(invoice)))
+			ReminderDue.Message(Reminder{invoice}, waybill.Delay(14*24*time.Hour), waybill.DedupeKey(invoice)))
 		return err
 	}
 
 	at := func(tx *memory.Tx, invoice string, when time.Time) error {
 		_, err := store.Stage(ctx, tx,
-			ReminderDue.Message(Reminder{invoice}, core.DeliverAt(when), core.TTL(30*24*time.Hour)))
+			ReminderDue.Message(Reminder{invoice}, waybill.DeliverAt(when), waybill.TTL(30*24*time.Hour)))
 		return err
 	}
 
 	postpone := func(tx *memory.Tx, invoice string) error {
 		staged, err := store.Stage(ctx, tx,
-			ReminderDue.Message(Reminder{invoice}, core.Delay(28*24*time.Hour), core.Replace(invoice)))
-		if err == nil && staged[0].Replaced == core.CancelInFlight {
+			ReminderDue.Message(Reminder{invoice}, waybill.Delay(28*24*time.Hour), waybill.Replace(invoice)))
+		if err == nil && staged[0].Replaced == waybill.CancelInFlight {
 			fmt.Println("the old reminder is on its way; there will be two")
 		}
 		return err
 	}
 
 	paid := func(tx *memory.Tx, invoice string) error {
-		status, err := store.Cancel(ctx, tx, core.CancelKey{Topic: ReminderDue.Name(), DedupeKey: invoice})
+		status, err := store.Cancel(ctx, tx, waybill.CancelKey{Topic: ReminderDue.Name(), DedupeKey: invoice})
 		if err == nil {
 			fmt.Println("the reminder:", status[0])
 		}
@@ -67,25 +68,25 @@ func Example_ordering() {
 
 	tx := store.Begin()
 	_, err := store.Stage(ctx, tx,
-		InvoiceDue.Message(Invoice{ID: "17"}, core.Key("17")), // in order with the others of invoice 17
-		MailWanted.Message(Invoice{ID: "17"}))                 // in no order: no key
+		InvoiceDue.Message(Invoice{ID: "17"}, waybill.Key("17")), // in order with the others of invoice 17
+		MailWanted.Message(Invoice{ID: "17"}))                    // in no order: no key
 	orPanic(err)
 	orPanic(tx.Commit())
 
 	r, err := relay.New(store, bus, relay.Options{Routes: []relay.Route{
-		{Name: "default"},                            // per key
-		{Name: "ledger", BlockAfterAbandon: true},    // nothing of a key passes one that was given up
-		{Name: "mails", Order: core.OrderBestEffort}, // a message that is retried holds nobody up
-		{Name: "journal", Order: core.OrderHLC},      // by time stamp, across replicas
+		{Name: "default"},                               // per key
+		{Name: "ledger", BlockAfterAbandon: true},       // nothing of a key passes one that was given up
+		{Name: "mails", Order: waybill.OrderBestEffort}, // a message that is retried holds nobody up
+		{Name: "journal", Order: waybill.OrderHLC},      // by time stamp, across replicas
 	}})
 	orPanic(err)
 	_ = r
 
-	keys, _, err := store.BlockedKeys(ctx, core.BlockedKeysRequest{Route: "ledger", BlockAfterAbandon: true, Limit: 100})
+	keys, _, err := store.BlockedKeys(ctx, admin.BlockedKeysRequest{Route: "ledger", BlockAfterAbandon: true, Limit: 100})
 	orPanic(err)
 	for _, k := range keys {
 		fmt.Println(k.Key, "waits since", k.Since, "for", k.Head.Envelope.ID, k.Head.LastError)
-		orPanic(store.DecideHead(ctx, k.Route, k.Key, k.Head.Envelope.ID, core.HeadSkip))
+		orPanic(store.DecideHead(ctx, k.Route, k.Key, k.Head.Envelope.ID, admin.HeadSkip))
 	}
 	// Output:
 }

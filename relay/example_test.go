@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
@@ -23,8 +23,8 @@ type Invoice struct{ Tenant, ID string }
 
 // Mails go on a route of their own, whatever the message says. The topic chooses it.
 var (
-	InvoiceDue = core.NewTopic("invoices.due", core.JSON[Invoice]())
-	MailWanted = core.NewTopic("mails.wanted", core.JSON[Invoice]()).On("mails")
+	InvoiceDue = waybill.NewTopic("invoices.due", waybill.JSON[Invoice]())
+	MailWanted = waybill.NewTopic("mails.wanted", waybill.JSON[Invoice]()).On("mails")
 )
 
 func must[T any](v T, err error) T {
@@ -64,7 +64,7 @@ func ExampleRoute_fairShare() {
 		for _, tenant := range []string{"big", "small"} {
 			v := Invoice{tenant, strconv.Itoa(i)}
 			_, err := store.Stage(ctx, tx,
-				InvoiceDue.Message(v, core.Routes(tenant), core.Tenant(tenant)), // the route of the tenant
+				InvoiceDue.Message(v, waybill.Routes(tenant), waybill.Tenant(tenant)), // the route of the tenant
 				MailWanted.Message(v)) // the route of the topic
 			orPanic(err)
 		}
@@ -90,16 +90,16 @@ func ExampleRoute_lanes() {
 
 	tx := store.Begin()
 	for i := range 100 {
-		_, err := store.Stage(ctx, tx, core.RawMessage("reports.ready", "text/plain", nil, core.InLane(core.LaneLow), core.ID(fmt.Sprint("report-", i))))
+		_, err := store.Stage(ctx, tx, waybill.RawMessage("reports.ready", "text/plain", nil, waybill.InLane(waybill.LaneLow), waybill.ID(fmt.Sprint("report-", i))))
 		orPanic(err)
 	}
-	_, err = store.Stage(ctx, tx, core.RawMessage("alarms.raised", "text/plain", nil, core.InLane(core.LaneHigh), core.ID("alarm")))
+	_, err = store.Stage(ctx, tx, waybill.RawMessage("alarms.raised", "text/plain", nil, waybill.InLane(waybill.LaneHigh), waybill.ID("alarm")))
 	orPanic(err)
 	orPanic(tx.Commit())
 
 	must(r.RunOnce(ctx))
-	rcv := must(bus.Subscribe(ctx, core.Subscription{Queue: "q"}))
-	place := slices.IndexFunc(must(rcv.Receive(ctx, 1000)), func(d *core.Delivery) bool { return d.Envelope.ID == "alarm" })
+	rcv := must(bus.Subscribe(ctx, waybill.Subscription{Queue: "q"}))
+	place := slices.IndexFunc(must(rcv.Receive(ctx, 1000)), func(d *waybill.Delivery) bool { return d.Envelope.ID == "alarm" })
 	fmt.Println("the alarm was among the first twenty:", place < 20) // lanes are published side by side
 	// Output: the alarm was among the first twenty: true
 }
@@ -156,7 +156,7 @@ func ExampleRelay_Run_severalDatabases() {
 	ctx, stop := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer stop()
 	bus := must(memtransport.New(memtransport.Options{}))
-	tenants := map[string]outbox.Store{
+	tenants := map[string]core.OutboxStore{
 		"tenant-1": must(memory.New(memory.Options{Source: "/tenant-1"})),
 		"tenant-2": must(memory.New(memory.Options{Source: "/tenant-2"})),
 	}

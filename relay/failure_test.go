@@ -14,8 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -25,13 +25,13 @@ func TestOutageCostsTimeNotAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
 		up := time.Now().Add(10 * time.Minute)
-		b.answer = func(*core.Envelope, int) error {
+		b.answer = func(*waybill.Envelope, int) error {
 			if time.Now().Before(up) {
 				return down()
 			}
 			return nil
 		}
-		s := &faulty{Store: mem}
+		s := &faulty{OutboxStore: mem}
 		stage(t, mem, msgs(2000, func(i int) string { return strconv.Itoa(i % 10) })...)
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		time.Sleep(9*time.Minute + 30*time.Second)
@@ -77,13 +77,13 @@ func TestOutageOfOneTopic(t *testing.T) {
 		mem, b := newStore(t), newBus()
 		var full atomic.Bool
 		full.Store(true)
-		b.answer = func(e *core.Envelope, _ int) error {
+		b.answer = func(e *waybill.Envelope, _ int) error {
 			if e.Topic == "t.full" && full.Load() {
-				return &core.Error{Class: core.ClassOutage, TopicOnly: true, Err: errors.New("full")}
+				return &waybill.Error{Class: waybill.ClassOutage, TopicOnly: true, Err: errors.New("full")}
 			}
 			return nil
 		}
-		s := &faulty{Store: mem}
+		s := &faulty{OutboxStore: mem}
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		for i := range 200 {
 			f := msg(fmt.Sprint("f", i), "")
@@ -117,11 +117,11 @@ func TestRejectedUntilAttemptsAreSpent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
-		b.answer = func(*core.Envelope, int) error { return errNo }
+		b.answer = func(*waybill.Envelope, int) error { return errNo }
 		var retries []time.Duration
 		var given []relay.Event
 		o := relay.Options{
-			Routes: []relay.Route{{Backoff: &core.Backoff{Base: 2 * time.Second, Cap: 10 * time.Second, Attempts: 5, Jitter: core.JitterOff}}},
+			Routes: []relay.Route{{Backoff: &waybill.Backoff{Base: 2 * time.Second, Cap: 10 * time.Second, Attempts: 5, Jitter: waybill.JitterNone}}},
 			Hooks: relay.Hooks{
 				OnRetry:     func(e relay.Event) { retries = append(retries, e.RetryIn) },
 				OnAbandoned: func(e relay.Event) { given = append(given, e) },
@@ -141,10 +141,10 @@ func TestRejectedUntilAttemptsAreSpent(t *testing.T) {
 			t.Error(d)
 		}
 		r := s.Records()[0]
-		if r.Attempts != 5 || r.Reason != core.ReasonAttempts || !strings.Contains(r.LastError, "no") {
+		if r.Attempts != 5 || r.Reason != waybill.ReasonAttempts || !strings.Contains(r.LastError, "no") {
 			t.Errorf("%+v", r)
 		}
-		if len(given) != 1 || given[0].Attempt != 5 || given[0].Reason != core.ReasonAttempts {
+		if len(given) != 1 || given[0].Attempt != 5 || given[0].Reason != waybill.ReasonAttempts {
 			t.Errorf("%+v", given)
 		}
 	})
@@ -155,8 +155,8 @@ func TestCustomBackoff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
-		b.answer = func(*core.Envelope, int) error { return errNo }
-		bo := &core.Backoff{Kind: core.BackoffCustom, Cap: time.Minute, Custom: func(n int, err error) (time.Duration, bool) {
+		b.answer = func(*waybill.Envelope, int) error { return errNo }
+		bo := &waybill.Backoff{Kind: waybill.BackoffCustom, Cap: time.Minute, Custom: func(n int, err error) (time.Duration, bool) {
 			switch {
 			case !errors.Is(err, errNo):
 				return 0, false
@@ -184,12 +184,12 @@ func TestUnroutableHasItsOwnHorizon(t *testing.T) {
 	for _, horizon := range []time.Duration{0, -1} {
 		synctest.Test(t, func(t *testing.T) {
 			s, b := newStore(t), newBus()
-			b.answer = func(*core.Envelope, int) error {
-				return &core.Error{Class: core.ClassRejected, Reason: core.ReasonUnroutable, Err: core.ErrUnroutable}
+			b.answer = func(*waybill.Envelope, int) error {
+				return &waybill.Error{Class: waybill.ClassRejected, Reason: waybill.ReasonUnroutable, Err: waybill.ErrUnroutable}
 			}
 			stage(t, s, msg("a", ""))
 			start := time.Now()
-			stop := begin(t, newRelay(t, s, b, relay.Options{UnroutableHorizon: horizon}))
+			stop := begin(t, newRelay(t, s, b, relay.Options{UnroutableTimeout: horizon}))
 			for states(s)[core.StateAbandoned] == 0 {
 				time.Sleep(time.Minute)
 				synctest.Wait()
@@ -198,7 +198,7 @@ func TestUnroutableHasItsOwnHorizon(t *testing.T) {
 			if err := stop(); err != nil {
 				t.Error(err)
 			}
-			if r := s.Records()[0]; r.Reason != core.ReasonUnroutable {
+			if r := s.Records()[0]; r.Reason != waybill.ReasonUnroutable {
 				t.Errorf("reason %q", r.Reason)
 			}
 			if horizon == 0 && (took < 24*time.Hour || took > 24*time.Hour+10*time.Minute || b.tried["a"] < 250) {
@@ -221,11 +221,11 @@ func TestUnroutableAfterALongOutage(t *testing.T) {
 			stage(t, s, msg("a", ""))
 			time.Sleep(25 * time.Hour)
 			begun := time.Now()
-			b.answer = func(*core.Envelope, int) error {
+			b.answer = func(*waybill.Envelope, int) error {
 				if bound && time.Since(begun) > 30*time.Minute { // somebody declares the queue
 					return nil
 				}
-				return &core.Error{Class: core.ClassRejected, Reason: core.ReasonUnroutable, Err: core.ErrUnroutable}
+				return &waybill.Error{Class: waybill.ClassRejected, Reason: waybill.ReasonUnroutable, Err: waybill.ErrUnroutable}
 			}
 			stop := begin(t, newRelay(t, s, b, relay.Options{}))
 			ended := func() bool { return b.count() == 1 || states(s)[core.StateAbandoned] == 1 }
@@ -233,7 +233,7 @@ func TestUnroutableAfterALongOutage(t *testing.T) {
 			if err := stop(); err != nil {
 				t.Error(err)
 			}
-			if (b.count() == 1) != bound || !bound && b.tried["a"] != core.DefaultBackoffAttempts {
+			if (b.count() == 1) != bound || !bound && b.tried["a"] != waybill.DefaultBackoffAttempts {
 				t.Errorf("%d arrived after %d attempts", b.count(), b.tried["a"])
 			}
 		})
@@ -248,7 +248,7 @@ func TestGivenUpWithoutPublishing(t *testing.T) {
 		b.traits.MaxBodyBytes = 100
 		big := msg("big", "k")
 		big.Body = make([]byte, 101)
-		stage(t, s, msg("bad", "k"), big, msg("old", "k", core.TTL(time.Second)), msg("good", "k"), msg("free", ""))
+		stage(t, s, msg("bad", "k"), big, msg("old", "k", waybill.TTL(time.Second)), msg("good", "k"), msg("free", ""))
 		if err := s.Corrupt(s.Records()[0].Seq); err != nil {
 			t.Fatal(err)
 		}
@@ -260,14 +260,14 @@ func TestGivenUpWithoutPublishing(t *testing.T) {
 		if d := cmp.Diff(relay.Counts{Claimed: 5, Published: 2, Abandoned: 3}, c); d != "" {
 			t.Error(d)
 		}
-		got := map[string]core.Reason{}
+		got := map[string]waybill.Reason{}
 		for _, r := range s.Records() {
 			got[r.Envelope.ID] = r.Reason
-			if want := 1; r.Reason == core.ReasonExpired && r.Attempts != 0 || r.Reason != core.ReasonExpired && r.Attempts != want {
+			if want := 1; r.Reason == waybill.ReasonExpired && r.Attempts != 0 || r.Reason != waybill.ReasonExpired && r.Attempts != want {
 				t.Errorf("%s: %d attempts", r.Envelope.ID, r.Attempts)
 			}
 		}
-		if d := cmp.Diff(map[string]core.Reason{"bad": core.ReasonUndecodable, "big": core.ReasonTooLarge, "old": core.ReasonExpired}, got); d != "" {
+		if d := cmp.Diff(map[string]waybill.Reason{"bad": waybill.ReasonUndecodable, "big": waybill.ReasonTooLarge, "old": waybill.ReasonExpired}, got); d != "" {
 			t.Error(d)
 		}
 		if d := cmp.Diff(map[string]int{"good": 1, "free": 1}, b.tried); d != "" {
@@ -283,9 +283,9 @@ func TestBlockAfterAbandon(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s, b := newStore(t), newBus()
 			b.traits.KeyOrder = order
-			b.answer = func(e *core.Envelope, _ int) error {
+			b.answer = func(e *waybill.Envelope, _ int) error {
 				if e.ID == "a" {
-					return &core.Error{Class: core.ClassPermanent}
+					return &waybill.Error{Class: waybill.ClassPermanent}
 				}
 				return nil
 			}
@@ -313,7 +313,7 @@ func TestSuspectsTravelAlone(t *testing.T) {
 		}
 		stage(t, s, msgs(1000, noKey)...)
 		suspect := "" // in flight
-		b.before = func(_ context.Context, batch []core.Envelope) {
+		b.before = func(_ context.Context, batch []waybill.Envelope) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			if b.inCalls == 1 {
@@ -328,7 +328,7 @@ func TestSuspectsTravelAlone(t *testing.T) {
 				t.Errorf("%s was not alone: %d calls in progress, one of %d", suspect, b.inCalls, len(batch))
 			}
 		}
-		f := &faulty{Store: s}
+		f := &faulty{OutboxStore: s}
 		stop := begin(t, newRelay(t, f, b, relay.Options{}))
 		within(t, time.Minute, "all published", func() bool { return b.count() == 1002 })
 		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
@@ -349,7 +349,7 @@ func TestCrashesSpent(t *testing.T) {
 		if _, err := newRelay(t, s, b, relay.Options{}).RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if r := s.Records(); len(r) != 1 || r[0].Reason != core.ReasonCrashed || b.tried["s1"] != 0 || b.tried["s2"] != 1 {
+		if r := s.Records(); len(r) != 1 || r[0].Reason != waybill.ReasonCrashed || b.tried["s1"] != 0 || b.tried["s2"] != 1 {
 			t.Errorf("%+v %v", r, b.tried)
 		}
 	})
@@ -360,7 +360,7 @@ func TestBrokenPublisher(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
-		b.before = func(_ context.Context, batch []core.Envelope) {
+		b.before = func(_ context.Context, batch []waybill.Envelope) {
 			for i := range batch {
 				if batch[i].ID == "m00002" {
 					panic("poison")
@@ -368,7 +368,7 @@ func TestBrokenPublisher(t *testing.T) {
 			}
 		}
 		stage(t, s, msgs(10, noKey)...)
-		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Backoff: core.Schedule(time.Second)}}}))
+		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Backoff: waybill.RetryDelays(time.Second)}}}))
 		within(t, 5*time.Minute, "the others are published", func() bool { return b.count() == 9 })
 		within(t, time.Minute, "the poison is given up", func() bool { return states(s)[core.StateAbandoned] == 1 })
 		if err := stop(); err != nil {
@@ -387,23 +387,23 @@ func TestBrokenPublisher(t *testing.T) {
 
 type short struct{ *bus }
 
-func (short) Publish(context.Context, []core.Envelope) core.Results { return core.Results{nil} }
+func (short) Publish(context.Context, []waybill.Envelope) core.Results { return core.Results{nil} }
 
 // RL-07
 func TestMisconfiguration(t *testing.T) {
 	t.Parallel()
-	bad := fmt.Errorf("no table: %w", core.ErrMisconfigured)
+	bad := fmt.Errorf("no table: %w", waybill.ErrMisconfigured)
 	synctest.Test(t, func(t *testing.T) {
-		s := &faulty{Store: newStore(t), read: func(outbox.Look, func() (outbox.Page, error)) (outbox.Page, error) { return outbox.Page{}, bad }}
-		if err := newRelay(t, s, newBus(), relay.Options{}).Run(t.Context()); !errors.Is(err, core.ErrMisconfigured) {
+		s := &faulty{OutboxStore: newStore(t), read: func(core.Look, func() (core.Page, error)) (core.Page, error) { return core.Page{}, bad }}
+		if err := newRelay(t, s, newBus(), relay.Options{}).Run(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) {
 			t.Errorf("claim: %v", err)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
-		b.answer = func(*core.Envelope, int) error { return bad }
+		b.answer = func(*waybill.Envelope, int) error { return bad }
 		stage(t, s, msgs(3, noKey)...)
-		if err := newRelay(t, s, b, relay.Options{}).Run(t.Context()); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "route default") {
+		if err := newRelay(t, s, b, relay.Options{}).Run(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "route default") {
 			t.Errorf("publish: %v", err)
 		}
 		if st := states(s); st[core.StatePending] != 3 {
@@ -411,21 +411,21 @@ func TestMisconfiguration(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		if err := newRelay(t, newStore(t), checked{newBus(), bad}, relay.Options{}).Run(t.Context()); !errors.Is(err, core.ErrMisconfigured) {
+		if err := newRelay(t, newStore(t), checked{newBus(), bad}, relay.Options{}).Run(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) {
 			t.Errorf("check: %v", err)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) { // after a first success nothing ends it
 		mem, b := newStore(t), newBus()
 		var broken atomic.Bool
-		s := &faulty{Store: mem}
-		s.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+		s := &faulty{OutboxStore: mem}
+		s.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
 			if broken.Load() {
-				return outbox.Page{}, bad
+				return core.Page{}, bad
 			}
 			return next()
 		}
-		b.answer = func(*core.Envelope, int) error {
+		b.answer = func(*waybill.Envelope, int) error {
 			if broken.Load() {
 				return bad
 			}
@@ -462,8 +462,8 @@ func TestSettleOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
 		up := time.Now().Add(45 * time.Second)
-		s := &faulty{Store: mem}
-		s.settle = func(o []outbox.Outcome, next func() core.Results) core.Results {
+		s := &faulty{OutboxStore: mem}
+		s.settle = func(o []core.Outcome, next func() core.Results) core.Results {
 			if time.Now().Before(up) {
 				return core.AllFailed(len(o), down())
 			}
@@ -494,13 +494,13 @@ func TestNothingIsSentBehindAnOpenBreaker(t *testing.T) {
 		mem, b := newStore(t), newBus()
 		b.latency = 20 * time.Millisecond
 		var opened time.Time
-		b.answer = func(*core.Envelope, int) error {
+		b.answer = func(*waybill.Envelope, int) error {
 			if opened.IsZero() {
 				opened = time.Now()
 			}
 			return down()
 		}
-		s := &faulty{Store: mem, read: func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+		s := &faulty{OutboxStore: mem, read: func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
 			c, err := next()
 			time.Sleep(50 * time.Millisecond)
 			return c, err
@@ -525,7 +525,7 @@ func TestSettleOutageLongerThanTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
 		up := time.Now().Add(150 * time.Second)
-		s := &faulty{Store: mem, settle: func(o []outbox.Outcome, next func() core.Results) core.Results {
+		s := &faulty{OutboxStore: mem, settle: func(o []core.Outcome, next func() core.Results) core.Results {
 			if time.Now().Before(up) {
 				return core.AllFailed(len(o), down())
 			}
@@ -557,7 +557,7 @@ func TestProbeAsksThePublisherFirst(t *testing.T) {
 			}
 			return nil
 		}
-		b.answer = func(*core.Envelope, int) error { return test() }
+		b.answer = func(*waybill.Envelope, int) error { return test() }
 		stage(t, mem, msgs(100, noKey)...)
 		stop := begin(t, newRelay(t, mem, asked{b, test}, relay.Options{}))
 		time.Sleep(4 * time.Minute)
@@ -586,7 +586,7 @@ func TestBackWithinTwoSeconds(t *testing.T) {
 		s := newStore(t)
 		b := &away{bus: newBus()}
 		var log logged
-		b.answer = func(*core.Envelope, int) error {
+		b.answer = func(*waybill.Envelope, int) error {
 			if b.gone.Load() {
 				return down()
 			}
@@ -601,7 +601,7 @@ func TestBackWithinTwoSeconds(t *testing.T) {
 		if n := strings.Count(lines, "event=breaker_open"); n < 6 || n > 10 { // not once only, and not at every check
 			t.Errorf("%d lines in three hours:\n%s", n, lines)
 		}
-		expect(t, r.Health(t.Context()), "route default", core.HealthDegraded, "breaker open for 3h0m")
+		expect(t, r.Health(t.Context()), "route default", waybill.HealthDegraded, "breaker open for 3h0m")
 		b.gone.Store(false)
 		within(t, 2*time.Second, "published", func() bool { return b.count() == 100 })
 		if err := stop(); err != nil {
@@ -633,7 +633,7 @@ func TestErrorThatPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
-		b.answer = func(e *core.Envelope, _ int) error {
+		b.answer = func(e *waybill.Envelope, _ int) error {
 			var err *nilError
 			if e.ID == "m00002" {
 				return err

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/dispatch"
 )
 
@@ -33,7 +33,7 @@ func (e *engine) event(it *dispatch.Item) Event {
 type call struct {
 	route      *route
 	items      []*dispatch.Item
-	envs       []core.Envelope
+	envs       []waybill.Envelope
 	lease      *lease
 	under      context.Context //nolint:containedctx // that of the lease when it began
 	generation uint64          // breakers opened when it began
@@ -200,17 +200,17 @@ func (e *engine) screen(it *dispatch.Item) bool {
 	switch {
 	case it.Lost():
 		e.itemLost(it)
-		e.conclude(it, outbox.Release(rec, 0, false))
+		e.conclude(it, core.Release(rec, 0, false))
 	case rec.Err != nil:
-		e.abandon(it, core.ReasonUndecodable, rec.Err)
+		e.abandon(it, waybill.ReasonUndecodable, rec.Err)
 	case rec.Crashes >= core.MaxCrashes:
-		e.abandon(it, core.ReasonCrashed, fmt.Errorf("%d relays died while they had it", rec.Crashes))
+		e.abandon(it, waybill.ReasonCrashed, fmt.Errorf("%d relays died while they had it", rec.Crashes))
 	case rt.blocked(rec.Envelope.Topic):
 		e.release(it, false)
 	case e.expired(it):
-		e.abandon(it, core.ReasonExpired, fmt.Errorf("expired at %s", rec.Envelope.Expires.Format(time.RFC3339)))
+		e.abandon(it, waybill.ReasonExpired, fmt.Errorf("expired at %s", rec.Envelope.Expires.Format(time.RFC3339)))
 	case rt.maxBody > 0 && len(rec.Envelope.Body) > rt.maxBody:
-		e.abandon(it, core.ReasonTooLarge, fmt.Errorf("the body has %d bytes; the publisher of route %s takes at most %d: raise its limit, "+
+		e.abandon(it, waybill.ReasonTooLarge, fmt.Errorf("the body has %d bytes; the publisher of route %s takes at most %d: raise its limit, "+
 			"or store the content elsewhere and send a reference", len(rec.Envelope.Body), rt.Name, rt.maxBody))
 	default:
 		return true
@@ -219,7 +219,7 @@ func (e *engine) screen(it *dispatch.Item) bool {
 }
 
 // conclude gives it its outcome.
-func (e *engine) conclude(it *dispatch.Item, o outbox.Outcome) {
+func (e *engine) conclude(it *dispatch.Item, o core.Outcome) {
 	rt := e.routes[it.Route()]
 	e.tried(rt, it, o.Event() == core.EventReleased)
 	e.d.Conclude(e.now, it, o)
@@ -232,13 +232,13 @@ func (e *engine) release(it *dispatch.Item, unknown bool) {
 	if b := e.routes[it.Route()].topics[it.Record.Envelope.Topic]; b != nil && it.Record.Failed {
 		in = max(b.until.Sub(e.now), e.opts.PollMin)
 	}
-	e.conclude(it, outbox.Release(&it.Record, in, unknown))
+	e.conclude(it, core.Release(&it.Record, in, unknown))
 }
 
 func (e *engine) retry(it *dispatch.Item, err error, in time.Duration) {
 	e.counts.Failed++
-	e.conclude(it, outbox.Retry(&it.Record, err, in))
-	e.warn(it, "retry", "publishing failed; it will be tried again", err, "class", core.ClassOf(err).String(), "retry_in", in)
+	e.conclude(it, core.Retry(&it.Record, err, in))
+	e.warn(it, "retry", "publishing failed; it will be tried again", err, "class", waybill.ClassOf(err).String(), "retry_in", in)
 	if e.opts.Hooks.OnRetry != nil {
 		ev := e.event(it)
 		ev.Err, ev.RetryIn = err, in
@@ -247,12 +247,12 @@ func (e *engine) retry(it *dispatch.Item, err error, in time.Duration) {
 }
 
 // abandon gives it up. Its key goes on when that is stored, unless the route says that it blocks.
-func (e *engine) abandon(it *dispatch.Item, reason core.Reason, err error) {
+func (e *engine) abandon(it *dispatch.Item, reason waybill.Reason, err error) {
 	e.counts.Abandoned++
-	e.conclude(it, outbox.Abandon(&it.Record, reason, err))
+	e.conclude(it, core.Abandon(&it.Record, reason, err))
 	e.tel.abandoned(e.base, e.routes[it.Route()], reason)
 	event := "abandoned"
-	if reason == core.ReasonUndecodable {
+	if reason == waybill.ReasonUndecodable {
 		event = "undecodable"
 	}
 	e.log.Error("message abandoned", "event", event, "route", it.Route(), "id", it.Record.Envelope.ID, "attempt", attempt(it),

@@ -12,23 +12,26 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var errNo = &core.Error{Op: "test", Class: core.ClassRejected, Err: errors.New("no")}
+var errNo = &waybill.Error{Op: "test", Class: waybill.ClassRejected, Err: errors.New("no")}
 
-func down() error { return &core.Error{Op: "test", Class: core.ClassOutage, Err: errors.New("down")} }
-
-// msg is a message with an id, and a key unless it is empty.
-func msg(id, key string, opts ...core.MessageOption) core.Message {
-	return core.RawMessage("t.a", "text/plain", []byte(id), append([]core.MessageOption{core.ID(id), core.Key(key)}, opts...)...)
+func down() error {
+	return &waybill.Error{Op: "test", Class: waybill.ClassOutage, Err: errors.New("down")}
 }
 
-func msgs(n int, key func(i int) string) []core.Message {
-	out := make([]core.Message, n)
+// msg is a message with an id, and a key unless it is empty.
+func msg(id, key string, opts ...waybill.MessageOption) waybill.Message {
+	return waybill.RawMessage("t.a", "text/plain", []byte(id), append([]waybill.MessageOption{waybill.ID(id), waybill.Key(key)}, opts...)...)
+}
+
+func msgs(n int, key func(i int) string) []waybill.Message {
+	out := make([]waybill.Message, n)
 	for i := range out {
 		out[i] = msg(fmt.Sprintf("m%05d", i), key(i))
 	}
@@ -42,12 +45,12 @@ type bus struct {
 	latency time.Duration
 	traits  core.PublisherTraits
 	// answer decides about one message; nil = confirmed. It runs before the message arrives.
-	answer func(e *core.Envelope, nth int) error
+	answer func(e *waybill.Envelope, nth int) error
 	// before runs at the start of every call.
-	before func(ctx context.Context, batch []core.Envelope)
+	before func(ctx context.Context, batch []waybill.Envelope)
 
 	mu       sync.Mutex
-	arrived  []core.Envelope
+	arrived  []waybill.Envelope
 	tried    map[string]int
 	inFlight int
 	maxIn    int
@@ -66,7 +69,7 @@ func newBus() *bus {
 
 func (b *bus) Traits() core.PublisherTraits { return b.traits }
 
-func (b *bus) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+func (b *bus) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	b.mu.Lock()
 	if b.tried == nil {
 		b.tried, b.keys = map[string]int{}, map[string]int{}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -15,35 +17,35 @@ import (
 const healthTimeout = 5 * time.Second
 
 // Health says how the relay is. The checks are "run", "store", "route NAME" for each route or lane, and, if the store
-// counts ([core.Counter]), "backlog" and "unserved", for which it is asked: give ctx a bound; and "cleanup" while the
+// counts ([admin.Counter]), "backlog" and "unserved", for which it is asked: give ctx a bound; and "cleanup" while the
 // latest cleaning has failed. It is safe for concurrent use at any time.
 //
 // Live is false if Run ended with an error, or its loop does not answer. Ready is true if the relay runs and the store
 // answers. A paused route, an open breaker, a message that is due for longer than StaleAfter
 // and routes that this relay does not serve are degradations.
-func (r *Relay) Health(ctx context.Context) core.Health {
+func (r *Relay) Health(ctx context.Context) waybill.Health {
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	h := core.Health{Live: true, Ready: true}
+	h := waybill.Health{Live: true, Ready: true}
 	r.mu.Lock()
 	e, failed, paused := r.engine, r.lastErr, maps.Clone(r.paused)
 	r.mu.Unlock()
-	var found core.Health
+	var found waybill.Health
 	switch {
 	case e != nil && e.ask(ctx.Done(), func() { found = e.health() }):
 		h = found
 	case e != nil && ctx.Err() != nil && !closed(e.gone):
 		h.Live = caller.Err() != nil // who does not wait learns nothing
-		h.Add("run", core.HealthFailed, "the loop does not answer")
+		h.Add("run", waybill.HealthFailed, "the loop does not answer")
 	case failed != nil:
 		h.Live = false
-		h.Add("run", core.HealthFailed, "ended: %s", core.ErrorText(failed))
+		h.Add("run", waybill.HealthFailed, "ended: %s", core.ErrorText(failed))
 	default:
-		h.Add("run", core.HealthFailed, "not running")
+		h.Add("run", waybill.HealthFailed, "not running")
 		for i := range r.routes {
 			if name := r.routes[i].Name; paused[name] {
-				h.Add("route "+name, core.HealthDegraded, "paused")
+				h.Add("route "+name, waybill.HealthDegraded, "paused")
 			}
 		}
 	}
@@ -61,12 +63,12 @@ func closed(c <-chan struct{}) bool {
 }
 
 // health is the loop's part.
-func (e *engine) health() core.Health {
-	h := core.Health{Live: true, Ready: true}
+func (e *engine) health() waybill.Health {
+	h := waybill.Health{Live: true, Ready: true}
 	what := "running"
-	status := core.HealthOK
+	status := waybill.HealthOK
 	if e.stopping {
-		what, status = "stopping", core.HealthFailed
+		what, status = "stopping", waybill.HealthFailed
 	}
 	h.Add("run", status, "%s; %d records held", what, e.held())
 	switch {
@@ -77,13 +79,13 @@ func (e *engine) health() core.Health {
 				worst = name
 			}
 		}
-		h.Add("store", core.HealthFailed, "%s has failed for %s: %s", worst, round(e.now.Sub(e.failing[worst].since)), e.failing[worst].text)
+		h.Add("store", waybill.HealthFailed, "%s has failed for %s: %s", worst, round(e.now.Sub(e.failing[worst].since)), e.failing[worst].text)
 	case e.answered.IsZero():
-		h.Add("store", core.HealthFailed, "starting; it has not answered yet")
+		h.Add("store", waybill.HealthFailed, "starting; it has not answered yet")
 	case e.d.Session() == 0 || !e.lease.holds():
-		h.Add("store", core.HealthFailed, "the lease has ended; joining anew")
+		h.Add("store", waybill.HealthFailed, "the lease has ended; joining anew")
 	default:
-		h.Add("store", core.HealthOK, "latest answer %s", e.ago(e.answered))
+		h.Add("store", waybill.HealthOK, "latest answer %s", e.ago(e.answered))
 	}
 	for _, rt := range e.order {
 		name, latest := "route "+rt.Name, "nothing published yet"
@@ -93,18 +95,18 @@ func (e *engine) health() core.Health {
 		latest += "; " + e.ownership(rt)
 		switch {
 		case rt.paused:
-			h.Add(name, core.HealthDegraded, "paused; %s", latest)
+			h.Add(name, waybill.HealthDegraded, "paused; %s", latest)
 		case rt.breaker.failures > 0:
-			h.Add(name, core.HealthDegraded, "breaker open for %s, latest: %s; %s", round(e.now.Sub(rt.breaker.since)), rt.breaker.cause, latest)
+			h.Add(name, waybill.HealthDegraded, "breaker open for %s, latest: %s; %s", round(e.now.Sub(rt.breaker.since)), rt.breaker.cause, latest)
 		case len(rt.topics) > 0:
 			topics := slices.Sorted(maps.Keys(rt.topics))
-			h.Add(name, core.HealthDegraded, "breaker open for topics %s, latest: %s; %s", strings.Join(topics, ", "), rt.topics[topics[0]].cause, latest)
+			h.Add(name, waybill.HealthDegraded, "breaker open for topics %s, latest: %s; %s", strings.Join(topics, ", "), rt.topics[topics[0]].cause, latest)
 		default:
-			h.Add(name, core.HealthOK, "%s", latest)
+			h.Add(name, waybill.HealthOK, "%s", latest)
 		}
 	}
 	if e.cleanErr != "" {
-		h.Add("cleanup", core.HealthDegraded, "latest attempt failed: %s", e.cleanErr)
+		h.Add("cleanup", waybill.HealthDegraded, "latest attempt failed: %s", e.cleanErr)
 	}
 	return h
 }
@@ -130,18 +132,18 @@ func round(d time.Duration) time.Duration {
 }
 
 // backlog is the store's part.
-func (r *Relay) backlog(ctx context.Context, h *core.Health) {
-	c, ok := core.As[core.Counter](r.store)
+func (r *Relay) backlog(ctx context.Context, h *waybill.Health) {
+	c, ok := core.As[admin.Counter](r.store)
 	if !ok {
 		return
 	}
-	var counts []core.Count
+	var counts []admin.Count
 	err := guardErr("count", func() (err error) {
 		counts, err = c.Counts(ctx)
 		return err
 	})
 	if err != nil {
-		h.Add("backlog", core.HealthDegraded, "unknown: %s", core.ErrorText(err))
+		h.Add("backlog", waybill.HealthDegraded, "unknown: %s", core.ErrorText(err))
 		return
 	}
 	var waiting int64
@@ -160,11 +162,11 @@ func (r *Relay) backlog(ctx context.Context, h *core.Health) {
 			oldest, where = n.Oldest, n.Route
 		}
 	}
-	if status := core.HealthOK; oldest == 0 {
+	if status := waybill.HealthOK; oldest == 0 {
 		h.Add("backlog", status, "%s%d waiting, none due", about, waiting)
 	} else {
 		if r.opts.StaleAfter > 0 && oldest > r.opts.StaleAfter {
-			status = core.HealthDegraded
+			status = waybill.HealthDegraded
 		}
 		h.Add("backlog", status, "%s%d waiting, the oldest due one for %s, on route %s", about, waiting, round(oldest), where)
 	}
@@ -176,9 +178,9 @@ func (r *Relay) backlog(ctx context.Context, h *core.Health) {
 		for i := range lost {
 			names[i] = fmt.Sprintf("%s (%s)", lost[i].route, lost[i].hint(r))
 		}
-		h.Add("unserved", core.HealthDegraded, "routes with due messages that this relay does not serve: %s", strings.Join(names, "; "))
+		h.Add("unserved", waybill.HealthDegraded, "routes with due messages that this relay does not serve: %s", strings.Join(names, "; "))
 	} else {
-		h.Add("unserved", core.HealthOK, "none")
+		h.Add("unserved", waybill.HealthOK, "none")
 	}
 }
 
@@ -194,7 +196,7 @@ type neglected struct {
 }
 
 // unserved finds them: those with a record that is due for longer than StaleAfter.
-func (r *Relay) unserved(counts []core.Count) (out []neglected) {
+func (r *Relay) unserved(counts []admin.Count) (out []neglected) {
 	byRoute := map[string]neglected{}
 	for i := range counts {
 		n := &counts[i]
@@ -217,7 +219,7 @@ func (n *neglected) hint(r *Relay) string {
 	s := fmt.Sprintf("%d waiting, the oldest due one for %s", n.waiting, round(n.oldest))
 	for i := range r.routes {
 		for _, l := range lanes[:] {
-			if !r.routes[i].Lanes && core.LaneRoute(r.routes[i].Name, l.lane) == n.route {
+			if !r.routes[i].Lanes && waybill.LaneRoute(r.routes[i].Name, l.lane) == n.route {
 				return s + ": a priority lane; set Lanes of route " + r.routes[i].Name
 			}
 		}

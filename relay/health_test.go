@@ -16,13 +16,14 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 )
 
 // expect checks one finding.
-func expect(t *testing.T, h core.Health, name string, status core.HealthStatus, text string) {
+func expect(t *testing.T, h waybill.Health, name string, status waybill.HealthStatus, text string) {
 	t.Helper()
 	c, ok := h.Check(name)
 	if !ok || c.Status != status || !strings.Contains(c.Text, text) {
@@ -55,19 +56,19 @@ func TestHealth(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		s := &faulty{Store: mem}
+		s := &faulty{OutboxStore: mem}
 		var mu sync.Mutex
 		var readErr, pubErr error
 		set := func(p *error, err error) { mu.Lock(); *p = err; mu.Unlock() }
-		s.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+		s.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if readErr != nil {
-				return outbox.Page{}, readErr
+				return core.Page{}, readErr
 			}
 			return next()
 		}
-		b.answer = func(e *core.Envelope, _ int) error {
+		b.answer = func(e *waybill.Envelope, _ int) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if strings.HasPrefix(e.ID, "a") {
@@ -83,8 +84,8 @@ func TestHealth(t *testing.T) {
 		if !h.Live || h.Ready {
 			t.Errorf("before: %s", h)
 		}
-		expect(t, h, "run", core.HealthFailed, "not running")
-		expect(t, h, "route b", core.HealthDegraded, "paused")
+		expect(t, h, "run", waybill.HealthFailed, "not running")
+		expect(t, h, "route b", waybill.HealthDegraded, "paused")
 
 		stop := begin(t, r)
 		time.Sleep(time.Second)
@@ -92,12 +93,12 @@ func TestHealth(t *testing.T) {
 		if !h.Live || !h.Ready {
 			t.Errorf("running: %s", h)
 		}
-		expect(t, h, "run", core.HealthOK, "0 records held")
-		expect(t, h, "store", core.HealthOK, "latest answer ")
-		expect(t, h, "route a", core.HealthOK, "nothing published yet")
-		expect(t, h, "route b", core.HealthDegraded, "paused")
-		expect(t, h, "backlog", core.HealthOK, "0 waiting")
-		expect(t, h, "unserved", core.HealthOK, "none")
+		expect(t, h, "run", waybill.HealthOK, "0 records held")
+		expect(t, h, "store", waybill.HealthOK, "latest answer ")
+		expect(t, h, "route a", waybill.HealthOK, "nothing published yet")
+		expect(t, h, "route b", waybill.HealthDegraded, "paused")
+		expect(t, h, "backlog", waybill.HealthOK, "0 waiting")
+		expect(t, h, "unserved", waybill.HealthOK, "none")
 		if err := r.Resume("b"); err != nil {
 			t.Error(err)
 		}
@@ -109,14 +110,14 @@ func TestHealth(t *testing.T) {
 		if !h.Ready {
 			t.Errorf("one broker down: %s", h)
 		}
-		expect(t, h, "route a", core.HealthDegraded, "down")
-		expect(t, h, "route b", core.HealthOK, "latest publish 10s ago")
-		expect(t, h, "backlog", core.HealthOK, "1 waiting, the oldest due one for 10s, on route a")
+		expect(t, h, "route a", waybill.HealthDegraded, "down")
+		expect(t, h, "route b", waybill.HealthOK, "latest publish 10s ago")
+		expect(t, h, "backlog", waybill.HealthOK, "1 waiting, the oldest due one for 10s, on route a")
 		time.Sleep(10 * time.Minute)
-		expect(t, r.Health(t.Context()), "backlog", core.HealthDegraded, "10m10s, on route a")
+		expect(t, r.Health(t.Context()), "backlog", waybill.HealthDegraded, "10m10s, on route a")
 		set(&pubErr, nil)
 		time.Sleep(time.Minute)
-		expect(t, r.Health(t.Context()), "route a", core.HealthOK, "latest publish")
+		expect(t, r.Health(t.Context()), "route a", waybill.HealthOK, "latest publish")
 
 		set(&readErr, fmt.Errorf("database: %w", down()))
 		time.Sleep(time.Minute)
@@ -124,7 +125,7 @@ func TestHealth(t *testing.T) {
 		if h.Ready || !h.Live {
 			t.Errorf("store down: %s", h)
 		}
-		expect(t, h, "store", core.HealthFailed, "database")
+		expect(t, h, "store", waybill.HealthFailed, "database")
 		set(&readErr, nil)
 		time.Sleep(time.Minute)
 		if h = r.Health(t.Context()); !h.Ready {
@@ -137,9 +138,9 @@ func TestHealth(t *testing.T) {
 		if h.Ready || !h.Live {
 			t.Errorf("after: %s", h)
 		}
-		expect(t, h, "run", core.HealthFailed, "not running")
+		expect(t, h, "run", waybill.HealthFailed, "not running")
 
-		set(&readErr, &core.Error{Class: core.ClassPermanent, Err: errors.Join(core.ErrMisconfigured, errors.New("no such table"))})
+		set(&readErr, &waybill.Error{Class: waybill.ClassPermanent, Err: errors.Join(waybill.ErrMisconfigured, errors.New("no such table"))})
 		r = newRelay(t, s, b, relay.Options{})
 		if err := r.Run(t.Context()); err == nil {
 			t.Error("no error")
@@ -148,7 +149,7 @@ func TestHealth(t *testing.T) {
 		if h.Live || h.Ready {
 			t.Errorf("ended by an error: %s", h)
 		}
-		expect(t, h, "run", core.HealthFailed, "no such table")
+		expect(t, h, "run", waybill.HealthFailed, "no such table")
 	})
 }
 
@@ -156,7 +157,7 @@ func TestHealth(t *testing.T) {
 func TestHealthIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newRelay(t, &stuckCounter{faulty{Store: newStore(t)}}, newBus(), relay.Options{})
+		r := newRelay(t, &stuckCounter{faulty{OutboxStore: newStore(t)}}, newBus(), relay.Options{})
 		stop := begin(t, r)
 		time.Sleep(time.Minute)
 		start := time.Now()
@@ -166,7 +167,7 @@ func TestHealthIsBounded(t *testing.T) {
 		if d := time.Since(start); d > time.Second || !h.Ready {
 			t.Errorf("after %s: %s", d, h)
 		}
-		expect(t, h, "backlog", core.HealthDegraded, "unknown")
+		expect(t, h, "backlog", waybill.HealthDegraded, "unknown")
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -178,7 +179,7 @@ func TestHealthIsBounded(t *testing.T) {
 
 type stuckCounter struct{ faulty }
 
-func (*stuckCounter) Counts(ctx context.Context) ([]core.Count, error) {
+func (*stuckCounter) Counts(ctx context.Context) ([]admin.Count, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
@@ -228,16 +229,16 @@ func TestUnservedRoutes(t *testing.T) {
 		o := relay.Options{Logger: slog.New(slog.NewTextHandler(&buf, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}
 		r := newRelay(t, s, b, o)
 		stop := begin(t, r)
-		stage(t, s, append(on("odrers", 2), msg("p", "", core.InLane(core.LaneHigh)), msg("later", "", core.Routes("tomorrow"), core.Delay(24*time.Hour)))...)
+		stage(t, s, append(on("odrers", 2), msg("p", "", waybill.InLane(waybill.LaneHigh)), msg("later", "", waybill.Routes("tomorrow"), waybill.Delay(24*time.Hour)))...)
 		time.Sleep(4*time.Minute + 59*time.Second)
-		expect(t, r.Health(t.Context()), "unserved", core.HealthOK, "none")
+		expect(t, r.Health(t.Context()), "unserved", waybill.HealthOK, "none")
 		if got := collect(t, reader, "waybill.relay.unserved"); len(got) > 0 {
 			t.Errorf("%v", got)
 		}
 		time.Sleep(62 * time.Second)
 		h := r.Health(t.Context())
-		expect(t, h, "unserved", core.HealthDegraded, "odrers (2 waiting, the oldest due one for 6m1s)")
-		expect(t, h, "unserved", core.HealthDegraded, "set Lanes of route default")
+		expect(t, h, "unserved", waybill.HealthDegraded, "odrers (2 waiting, the oldest due one for 6m1s)")
+		expect(t, h, "unserved", waybill.HealthDegraded, "set Lanes of route default")
 		if !h.Ready {
 			t.Errorf("%s", h)
 		}
@@ -275,7 +276,7 @@ func TestRelaysAreNamed(t *testing.T) {
 		b := newBus()
 		for i, name := range []string{"tenant-1 to bus", "tenant-2 to bus", ""} {
 			mem := newStore(t)
-			s := &faulty{Store: mem}
+			s := &faulty{OutboxStore: mem}
 			stop := begin(t, newRelay(t, s, b, relay.Options{Name: name, Logger: log, MeterProvider: mp}))
 			stage(t, mem, on("default", i+1)...)
 			time.Sleep(time.Second)

@@ -4,7 +4,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // Hooks observe messages. They are called one at a time on a goroutine of their own, in the order of events. A hook
@@ -32,7 +32,7 @@ type Event struct {
 	Attempt int
 	// Age is the time since the record was due, by the store's clock.
 	Age     time.Duration
-	Reason  core.Reason
+	Reason  waybill.Reason
 	RetryIn time.Duration
 	Err     error
 }

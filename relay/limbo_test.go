@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -24,14 +24,14 @@ func TestAbandonedIsStoredBeforeItsKeyGoesOn(t *testing.T) {
 			if pipelined {
 				b.traits.KeyOrder = core.KeyOrderPipelinedPrefix
 			}
-			b.answer = func(e *core.Envelope, nth int) error {
+			b.answer = func(e *waybill.Envelope, nth int) error {
 				if e.ID == "m00000" && nth == 1 {
-					return &core.Error{Class: core.ClassPermanent, Err: errors.New("no")}
+					return &waybill.Error{Class: waybill.ClassPermanent, Err: errors.New("no")}
 				}
 				return nil
 			}
-			s := &faulty{Store: mem}
-			s.settle = func(o []outbox.Outcome, next func() core.Results) core.Results {
+			s := &faulty{OutboxStore: mem}
+			s.settle = func(o []core.Outcome, next func() core.Results) core.Results {
 				if len(s.settls) == 1 { // the relay cannot tell anybody, and dies
 					time.Sleep(time.Hour)
 				}

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
 )
@@ -22,7 +23,7 @@ type clocked struct {
 
 func clock(b *bus) *clocked {
 	c := &clocked{bus: b}
-	b.before = func(_ context.Context, batch []core.Envelope) {
+	b.before = func(_ context.Context, batch []waybill.Envelope) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for range batch {
@@ -67,14 +68,14 @@ func TestRate(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				mem, slow, fast := newStore(t), clock(newBus()), newBus()
-				s := &faulty{Store: mem}
+				s := &faulty{OutboxStore: mem}
 				if c.hidden {
-					s.Store = plain{mem}
+					s.OutboxStore = plain{mem}
 				}
 				tries := c.n
 				if c.fails {
 					tries *= 2
-					slow.answer = func(_ *core.Envelope, nth int) error {
+					slow.answer = func(_ *waybill.Envelope, nth int) error {
 						if nth == 1 {
 							return errNo
 						}
@@ -90,7 +91,7 @@ func TestRate(t *testing.T) {
 				stage(t, mem, on("fast", 1000)...)
 				start := time.Now()
 				o := relay.Options{PollMax: time.Second, Lease: 5 * time.Second, PublishTimeout: time.Second, Routes: []relay.Route{
-					{Name: "slow", RatePerSecond: c.rate, Backoff: &core.Backoff{Kind: core.BackoffConstant, Base: time.Second, Jitter: core.JitterOff}},
+					{Name: "slow", RatePerSecond: c.rate, Backoff: &waybill.Backoff{Kind: waybill.BackoffConstant, Base: time.Second, Jitter: waybill.JitterNone}},
 					{Name: "fast", Publisher: fast},
 				}}
 				stop := begin(t, newRelay(t, s, slow, o))
@@ -152,7 +153,7 @@ func TestRateAndOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
 		broken := true
-		b.answer = func(*core.Envelope, int) error {
+		b.answer = func(*waybill.Envelope, int) error {
 			if broken {
 				return down()
 			}
@@ -168,7 +169,7 @@ func TestRateAndOutage(t *testing.T) {
 		}
 		broken = false
 		within(t, 45*time.Second, "some published", func() bool { return b.count() > 10 })
-		if err := r.Pause(core.DefaultRoute); err != nil {
+		if err := r.Pause(waybill.DefaultRoute); err != nil {
 			t.Error(err)
 		}
 		synctest.Wait()
@@ -176,7 +177,7 @@ func TestRateAndOutage(t *testing.T) {
 		if st := states(s); st[core.StateProcessing] > 0 {
 			t.Errorf("held in a pause: %v", st)
 		}
-		if err := r.Resume(core.DefaultRoute); err != nil {
+		if err := r.Resume(waybill.DefaultRoute); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(1050 * time.Millisecond)
@@ -201,7 +202,7 @@ func TestRateAfterRest(t *testing.T) {
 		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{RatePerSecond: 100}}}))
 		for i := range 3 {
 			time.Sleep(time.Minute)
-			stage(t, s, on("default", 300, func(m *core.Message) { m.ID += strconv.Itoa(i) })...)
+			stage(t, s, on("default", 300, func(m *waybill.Message) { m.ID += strconv.Itoa(i) })...)
 		}
 		within(t, 3*time.Second, "published", func() bool { return b.count() == 900 })
 		if err := stop(); err != nil {

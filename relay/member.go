@@ -7,22 +7,23 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/dispatch"
+	"github.com/waybill-go/waybill/internal/errtext"
 )
 
 // timed is the store for one call. What it returns counts the ages and the lives of records from began, so that they
 // can be told at any time: a record may wait before it is handed out.
 type timed struct {
-	outbox.Store
+	core.OutboxStore
 	began   time.Time
-	settled error            // why nothing of a settle could be stored
-	refused []outbox.Outcome // outcomes of records that are another's
+	settled error          // why nothing of a settle could be stored
+	refused []core.Outcome // outcomes of records that are another's
 }
 
-func (s *timed) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
-	page, err := s.Store.Read(ctx, self, look)
+func (s *timed) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+	page, err := s.OutboxStore.Read(ctx, self, look)
 	d := time.Since(s.began)
 	for i := range page.Ranges {
 		shift(page.Ranges[i].Records, d)
@@ -34,20 +35,20 @@ func (s *timed) Read(ctx context.Context, self outbox.Session, look outbox.Look)
 	return page, err
 }
 
-func (s *timed) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
-	page, err := s.Store.Due(ctx, self, parts, limit)
+func (s *timed) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+	page, err := s.OutboxStore.Due(ctx, self, parts, limit)
 	shift(page.Retries, time.Since(s.began))
 	return page, err
 }
 
-func (s *timed) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
-	res := s.Store.Settle(ctx, self, outcomes)
+func (s *timed) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
+	res := s.OutboxStore.Settle(ctx, self, outcomes)
 	guardEach("an error of the store", res)
 	for i, err := range res {
 		switch {
-		case errors.Is(err, outbox.ErrFenced) && i < len(outcomes) && outcomes[i].Control() == 0:
+		case errors.Is(err, core.ErrFenced) && i < len(outcomes) && outcomes[i].Control() == 0:
 			s.refused = append(s.refused, outcomes[i])
-		case err == nil, errors.Is(err, outbox.ErrFenced), errors.Is(err, outbox.ErrBusy), errors.Is(err, outbox.ErrChanged):
+		case err == nil, errors.Is(err, core.ErrFenced), errors.Is(err, core.ErrBusy), errors.Is(err, core.ErrChanged):
 		default:
 			s.settled = err
 		}
@@ -56,7 +57,7 @@ func (s *timed) Settle(ctx context.Context, self outbox.Session, outcomes []outb
 }
 
 // shift makes what counts from now count from d ago.
-func shift(records []outbox.Record, d time.Duration) {
+func shift(records []core.Record, d time.Duration) {
 	for i := range records {
 		records[i].Age -= d
 		records[i].Life += d
@@ -90,7 +91,7 @@ func (e *engine) call(c *dispatch.Call) {
 		from = e.upkeepCtx
 	}
 	ctx, cancel := e.timeout(from, c.Limit())
-	s := &timed{Store: e.store, began: e.began}
+	s := &timed{OutboxStore: e.store, began: e.began}
 	sent := e.now
 	e.async(func() func() {
 		defer cancel()
@@ -123,7 +124,7 @@ func (e *engine) took(c *dispatch.Call, s *timed, sent time.Time) {
 			e.refused(&s.refused[i])
 		}
 	}
-	if err == nil || errors.Is(err, outbox.ErrFenced) {
+	if err == nil || errors.Is(err, core.ErrFenced) {
 		e.storeWorks(c.Name())
 	} else {
 		e.storeFails(c.Name(), err)
@@ -173,8 +174,8 @@ func (e *engine) storeWorks(method string) {
 }
 
 func (e *engine) storeFails(method string, err error) {
-	if !e.stopping && (e.once || errors.Is(err, core.ErrMisconfigured) && !e.worked.store[method]) {
-		e.fail(core.Within("waybill/relay: store", err))
+	if !e.stopping && (e.once || errors.Is(err, waybill.ErrMisconfigured) && !e.worked.store[method]) {
+		e.fail(errtext.Within("waybill/relay: store", err))
 		return
 	}
 	if e.stopping && method == "read" {
@@ -189,7 +190,7 @@ func (e *engine) storeFails(method string, err error) {
 		e.failing[method] = t
 	}
 	t.text = core.ErrorText(err)
-	e.warn(nil, "store_unavailable", "the store failed; trying again", err, "call", method, "class", core.ClassOf(err).String())
+	e.warn(nil, "store_unavailable", "the store failed; trying again", err, "call", method, "class", waybill.ClassOf(err).String())
 }
 
 // sessionLost notes that the session has ended: what is out may be sent by others, too. The dispatcher joins anew.
@@ -206,21 +207,21 @@ func (e *engine) sessionLost() {
 func (e *engine) itemLost(it *dispatch.Item) {
 	rt := e.routes[it.Route()]
 	e.tel.leaseLost(e.base, rt)
-	e.warn(it, "lease_lost", "the record went to another relay while it was here; it may arrive twice", outbox.ErrFenced)
+	e.warn(it, "lease_lost", "the record went to another relay while it was here; it may arrive twice", core.ErrFenced)
 	if e.opts.Hooks.OnLeaseLost != nil {
 		e.observer.tell(e.opts.Hooks.OnLeaseLost, event(it))
 	}
 }
 
 // refused notes an outcome that the store refused, since the record is another's.
-func (e *engine) refused(o *outbox.Outcome) {
+func (e *engine) refused(o *core.Outcome) {
 	ref := o.Ref()
 	rt := e.routes[ref.Route]
 	if rt == nil {
 		return
 	}
 	e.tel.leaseLost(e.base, rt)
-	e.warn(nil, "lease_lost", "an outcome was refused: the record went to another relay", outbox.ErrFenced, "route", ref.Route, "id", ref.ID)
+	e.warn(nil, "lease_lost", "an outcome was refused: the record went to another relay", core.ErrFenced, "route", ref.Route, "id", ref.ID)
 	if e.opts.Hooks.OnLeaseLost != nil {
 		e.observer.tell(e.opts.Hooks.OnLeaseLost, Event{Route: ref.Route, ID: ref.ID})
 	}
@@ -268,4 +269,4 @@ func (l *lease) end() {
 }
 
 // errLate is why a publish did not begin.
-var errLate = fmt.Errorf("the lease ended before the publish began: %w", outbox.ErrFenced)
+var errLate = fmt.Errorf("the lease ended before the publish began: %w", core.ErrFenced)

@@ -21,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
@@ -58,7 +59,7 @@ func TestBreakerHook(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
-		b.answer = func(_ *core.Envelope, nth int) error {
+		b.answer = func(_ *waybill.Envelope, nth int) error {
 			if nth < 3 {
 				return down()
 			}
@@ -83,9 +84,9 @@ func TestLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
-		b.answer = func(e *core.Envelope, _ int) error {
+		b.answer = func(e *waybill.Envelope, _ int) error {
 			if e.ID == "m00000" {
-				return &core.Error{Class: core.ClassPermanent, Err: errors.New("never")}
+				return &waybill.Error{Class: waybill.ClassPermanent, Err: errors.New("never")}
 			}
 			return errNo
 		}
@@ -135,7 +136,7 @@ func TestTelemetry(t *testing.T) {
 	stageIn(ctx, t, s, msg("a", ""), msg("bad", ""))
 	root.End()
 	b := newBus()
-	b.answer = func(e *core.Envelope, _ int) error {
+	b.answer = func(e *waybill.Envelope, _ int) error {
 		if e.ID == "bad" {
 			return errNo
 		}
@@ -161,7 +162,7 @@ func TestTelemetry(t *testing.T) {
 	if published.Parent().SpanID() != staged.SpanContext().SpanID() || published.SpanContext().TraceID() != root.SpanContext().TraceID() {
 		t.Error("the publish span is no child of the stage span")
 	}
-	if got := b.arrived[0].SpanContext(); got.SpanID() != published.SpanContext().SpanID() || !got.IsSampled() {
+	if got := core.SpanContextOf(&b.arrived[0]); got.SpanID() != published.SpanContext().SpanID() || !got.IsSampled() {
 		t.Errorf("what travels is not the publish span: %s", b.arrived[0].TraceParent)
 	}
 	var rm metricdata.ResourceMetrics

@@ -7,8 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/internal/errtext"
 )
 
 // leftEvery is how often a pass that has nothing more to do looks what others have left.
@@ -18,7 +20,7 @@ const leftEvery = 400 * time.Millisecond
 type pass struct {
 	counting bool
 	countAt  time.Time
-	beats    map[outbox.Session]int64 // of members that own units, as they were first seen
+	beats    map[core.Session]int64 // of members that own units, as they were first seen
 }
 
 // endPass stops a RunOnce when there is nothing more to do: nothing is due, or what is due is not to be had.
@@ -50,10 +52,10 @@ func (e *engine) endPass() (next time.Time) {
 		return e.countAt
 	}
 	doubt := !outage && e.doubtful(owners)
-	counter, _ := core.As[core.Counter](e.store)
+	counter, _ := core.As[admin.Counter](e.store)
 	e.counting = true
 	e.async(func() func() {
-		var counts []core.Count
+		var counts []admin.Count
 		var err error
 		if counter != nil {
 			ctx, cancel := context.WithTimeout(e.upkeepCtx, lookTimeout)
@@ -69,7 +71,7 @@ func (e *engine) endPass() (next time.Time) {
 				return
 			}
 			if err != nil {
-				e.fail(core.Within("waybill/relay: store", err))
+				e.fail(errtext.Within("waybill/relay: store", err))
 				return
 			}
 			left := e.left(counts, counter != nil)
@@ -78,7 +80,7 @@ func (e *engine) endPass() (next time.Time) {
 				return
 			}
 			if left != "" {
-				e.fatal = &core.Error{Op: "waybill/relay: run once", Class: core.ClassOutage, Err: fmt.Errorf("%s is left: %s", left, e.why(owners))}
+				e.fatal = &waybill.Error{Op: "waybill/relay: run once", Class: waybill.ClassOutage, Err: fmt.Errorf("%s is left: %s", left, e.why(owners))}
 			}
 			e.stop()
 		}
@@ -92,11 +94,11 @@ func (e *engine) othersHold() bool {
 }
 
 // doubtful reports whether an owner of units may be dead: its beat was not seen to rise yet.
-func (e *engine) doubtful(owners map[outbox.Session]int) (doubt bool) {
+func (e *engine) doubtful(owners map[core.Session]int) (doubt bool) {
 	if e.beats == nil {
-		e.beats = map[outbox.Session]int64{}
+		e.beats = map[core.Session]int64{}
 	}
-	beats := map[outbox.Session]int64{}
+	beats := map[core.Session]int64{}
 	for i := range e.d.Roster().Members {
 		m := &e.d.Roster().Members[i]
 		beats[m.Session] = m.Beat
@@ -112,7 +114,7 @@ func (e *engine) doubtful(owners map[outbox.Session]int) (doubt bool) {
 }
 
 // left says what is due and was not published, empty if nothing is.
-func (e *engine) left(counts []core.Count, counted bool) string { //nolint:revive // whether counts say anything
+func (e *engine) left(counts []admin.Count, counted bool) string { //nolint:revive // whether counts say anything
 	if !counted {
 		return fmt.Sprintf("what others own, and %d due", e.known())
 	}
@@ -150,7 +152,7 @@ func (e *engine) known() (n int) {
 }
 
 // why says who has what is left.
-func (e *engine) why(owners map[outbox.Session]int) string {
+func (e *engine) why(owners map[core.Session]int) string {
 	var parts []string
 	for _, rt := range e.order {
 		if rt.paused {

@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -43,7 +43,7 @@ func TestRunOnceBesideAnother(t *testing.T) {
 			slow.latency = time.Minute
 			stop := begin(t, newRelay(t, s, slow, relay.Options{Name: "the other", PublishTimeout: 2 * time.Minute, DrainTimeout: 2 * time.Minute}))
 			time.Sleep(time.Second)
-			var store outbox.Store = s
+			var store core.OutboxStore = s
 			if hidden {
 				store = plain{s}
 			}
@@ -73,14 +73,14 @@ func TestRunOnceAfterACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
 		stage(t, s, msgs(20, noKey)...)
-		dead := outbox.Member{Session: 9, Name: "dead", Beat: 5, Lease: 10 * time.Second, Serves: []outbox.Serving{{Route: core.DefaultRoute, Units: 64}}}
-		r, err := s.Meet(t.Context(), outbox.Meeting{Self: dead, Join: true})
-		var moves []outbox.Move
+		dead := core.Member{Session: 9, Name: "dead", Beat: 5, Lease: 10 * time.Second, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 64}}}
+		r, err := s.Meet(t.Context(), core.Meeting{Self: dead, Join: true})
+		var moves []core.Move
 		for _, u := range r.Units {
-			moves = append(moves, outbox.Move{Unit: u.Unit, To: 9})
+			moves = append(moves, core.Move{Unit: u.Unit, To: 9})
 		}
 		if err == nil {
-			_, err = s.Meet(t.Context(), outbox.Meeting{Self: dead, Moves: moves})
+			_, err = s.Meet(t.Context(), core.Meeting{Self: dead, Moves: moves})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -101,9 +101,9 @@ func TestRunOnceInAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
-		b.answer = func(e *core.Envelope, _ int) error {
+		b.answer = func(e *waybill.Envelope, _ int) error {
 			if e.Key == "bad" {
-				return &core.Error{Class: core.ClassOutage, TopicOnly: true, Err: errors.New("the queue is full")}
+				return &waybill.Error{Class: waybill.ClassOutage, TopicOnly: true, Err: errors.New("the queue is full")}
 			}
 			return nil
 		}
@@ -112,11 +112,11 @@ func TestRunOnceInAnOutage(t *testing.T) {
 		stage(t, s, append(msgs(20, noKey), full)...)
 		time.Sleep(time.Second)
 		c, err := newRelay(t, s, b, relay.Options{}).RunOnce(t.Context())
-		if err == nil || c.Published != 20 || core.ClassOf(err) != core.ClassOutage || !strings.Contains(err.Error(), "1 pending on route default") ||
+		if err == nil || c.Published != 20 || waybill.ClassOf(err) != waybill.ClassOutage || !strings.Contains(err.Error(), "1 pending on route default") ||
 			!strings.Contains(err.Error(), "the queue is full") {
 			t.Errorf("%+v, %v", c, err)
 		}
-		b.answer = func(*core.Envelope, int) error { return down() }
+		b.answer = func(*waybill.Envelope, int) error { return down() }
 		stage(t, s, msg("x", ""), msg("y", "k"))
 		if _, err = newRelay(t, s, b, relay.Options{}).RunOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "down") {
 			t.Errorf("%v", err)
@@ -131,21 +131,21 @@ func TestTwoRelays(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s, b := newStore(t), newBus()
 			b.latency = 5 * time.Millisecond
-			cut := &faulty{Store: s}
+			cut := &faulty{OutboxStore: s}
 			var off atomic.Bool
-			cut.meet = func(_ outbox.Meeting, next func() (outbox.Roster, error)) (outbox.Roster, error) {
+			cut.meet = func(_ core.Meeting, next func() (core.Roster, error)) (core.Roster, error) {
 				if off.Load() {
-					return outbox.Roster{}, down()
+					return core.Roster{}, down()
 				}
 				return next()
 			}
-			cut.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+			cut.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
 				if off.Load() {
-					return outbox.Page{}, down()
+					return core.Page{}, down()
 				}
 				return next()
 			}
-			cut.settle = func(o []outbox.Outcome, next func() core.Results) core.Results {
+			cut.settle = func(o []core.Outcome, next func() core.Results) core.Results {
 				if off.Load() {
 					return core.AllFailed(len(o), down())
 				}
@@ -166,7 +166,7 @@ func TestTwoRelays(t *testing.T) {
 			}
 			put(1000)
 			for _, r := range []*relay.Relay{one, two} {
-				expect(t, r.Health(t.Context()), "route default", core.HealthOK, "32 of 64 units")
+				expect(t, r.Health(t.Context()), "route default", waybill.HealthOK, "32 of 64 units")
 			}
 			if dies { // its database is cut off
 				off.Store(true)
@@ -175,7 +175,7 @@ func TestTwoRelays(t *testing.T) {
 			}
 			put(500)
 			within(t, 15*time.Second, "all", func() bool { return len(s.Records()) == 0 })
-			expect(t, two.Health(t.Context()), "route default", core.HealthOK, "64 of 64 units")
+			expect(t, two.Health(t.Context()), "route default", waybill.HealthOK, "64 of 64 units")
 			kill()
 			if err := errors.Join(stop(), <-first, b.firstsInOrder()); err != nil {
 				t.Error(err)
@@ -195,7 +195,7 @@ func TestOneBrokerDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, good, bad := newStore(t), newBus(), newBus()
 		up := time.Now().Add(5 * time.Minute)
-		bad.answer = func(*core.Envelope, int) error {
+		bad.answer = func(*waybill.Envelope, int) error {
 			if time.Now().Before(up) {
 				return down()
 			}
@@ -254,13 +254,13 @@ func TestExpiresInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
 		b.latency = 20 * time.Second
-		stage(t, s, msg("a", "k"), msg("b", "k", core.TTL(10*time.Second)), msg("c", "k", core.TTL(time.Minute)))
+		stage(t, s, msg("a", "k"), msg("b", "k", waybill.TTL(10*time.Second)), msg("c", "k", waybill.TTL(time.Minute)))
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		within(t, time.Minute, "the others", func() bool { return b.count() == 2 })
 		if err := stop(); err != nil || b.tried["b"] > 0 {
 			t.Errorf("%v, sent %v", err, b.tried)
 		}
-		if r := s.Records(); len(r) != 1 || r[0].Reason != core.ReasonExpired {
+		if r := s.Records(); len(r) != 1 || r[0].Reason != waybill.ReasonExpired {
 			t.Errorf("%+v", r)
 		}
 	})

@@ -12,8 +12,9 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // Defaults of Options.
@@ -26,7 +27,7 @@ const (
 	DefaultLease             = 10 * time.Second
 	DefaultPublishTimeout    = 30 * time.Second
 	DefaultDrainTimeout      = 15 * time.Second
-	DefaultUnroutableHorizon = 24 * time.Hour
+	DefaultUnroutableTimeout = 24 * time.Hour
 	DefaultCleanInterval     = time.Minute
 	DefaultStaleAfter        = 5 * time.Minute
 
@@ -35,7 +36,7 @@ const (
 	maxRate      = 1e6
 	maxBatchSize = 10_000
 	maxWindow    = 256
-	maxUnits     = 16 * outbox.NumSlots
+	maxUnits     = 16 * core.NumSlots
 	minDuration  = time.Millisecond
 	maxDuration  = 24 * time.Hour
 )
@@ -46,7 +47,7 @@ type Options struct {
 	// process id. If set, it is a label of every metric too. Set it when a process runs several relays, to what tells
 	// both ends, such as "tenant-7 to rabbitmq".
 	Name string
-	// Routes to serve; default the one route core.DefaultRoute, to the relay's publisher, in per-key order.
+	// Routes to serve; default the one route waybill.DefaultRoute, to the relay's publisher, in per-key order.
 	Routes []Route
 
 	// BatchSize bounds the records of a route in one read and in one publish; default 500, 1 to 10,000. In per-key
@@ -68,10 +69,10 @@ type Options struct {
 	// DrainTimeout bounds how long publishes in flight may go on after Run's context ended; default 15 s, negative =
 	// not at all.
 	DrainTimeout time.Duration
-	// UnroutableHorizon is how long after it was due a message may stay unroutable before it is abandoned, if it was
-	// tried core.DefaultBackoffAttempts times (about an hour), so that an outage does not use up its time; default 24
-	// h, negative = it is abandoned at once.
-	UnroutableHorizon time.Duration
+	// UnroutableTimeout is how long after it was due a message may stay unroutable before it is abandoned, if it was
+	// tried waybill.DefaultBackoffAttempts times (about an hour), so that an outage does not use up its time; default
+	// 24 h, negative = it is abandoned at once.
+	UnroutableTimeout time.Duration
 	// CleanInterval is how often the relay cleans its store, jittered: what expired is abandoned, and what its
 	// retention is over for is deleted. Of several relays one is elected. Default 1 min, at least 1 s, negative = off.
 	// Stores that keep nothing have nothing to clean.
@@ -91,17 +92,17 @@ type Options struct {
 
 // Route is one lane of the outbox and where it leads.
 type Route struct {
-	// Name is the route's name; default core.DefaultRoute.
+	// Name is the route's name; default waybill.DefaultRoute.
 	Name string
 	// Publisher sends the route's messages; nil means the relay's.
 	Publisher core.Publisher
 	// Order is how the route is read and sent; the default is per-key order.
-	Order core.Order
-	// BlockAfterAbandon makes an abandoned message block its key until an operator decides. Needs core.OrderPerKey.
+	Order waybill.Order
+	// BlockAfterAbandon makes an abandoned message block its key until an operator decides. Needs waybill.OrderPerKey.
 	BlockAfterAbandon bool
 	// Backoff decides about the next attempt of a rejected message; nil means core's default: 20 attempts in about an
 	// hour.
-	Backoff *core.Backoff
+	Backoff *waybill.Backoff
 	// RatePerSecond bounds the messages that this relay publishes per second, failed attempts included, with bursts of
 	// a tenth of a second's worth, but at least one message; one an hour to a million; 0 = unbounded.
 	RatePerSecond float64
@@ -109,7 +110,7 @@ type Route struct {
 	// 1,000. If weights differ, or there are Lanes, routes with work divide one window between them, so that they share
 	// what the publishers can do. A limited route takes what its rate allows.
 	Weight int
-	// Lanes serves the priority lanes of the route, see core.InLane: while all have work, the high one gets 6 of 10
+	// Lanes serves the priority lanes of the route, see waybill.InLane: while all have work, the high one gets 6 of 10
 	// messages, the normal one 3, the low one 1. A lane that is empty leaves its part to the others. The lanes are
 	// routes of their own to the store; they share RatePerSecond and Weight.
 	Lanes bool
@@ -132,7 +133,7 @@ func (o Options) withDefaults() Options {
 	setInt(&o.Lease, DefaultLease)
 	setInt(&o.PublishTimeout, DefaultPublishTimeout)
 	setInt(&o.DrainTimeout, DefaultDrainTimeout)
-	setInt(&o.UnroutableHorizon, DefaultUnroutableHorizon)
+	setInt(&o.UnroutableTimeout, DefaultUnroutableTimeout)
 	setInt(&o.CleanInterval, DefaultCleanInterval)
 	setInt(&o.StaleAfter, DefaultStaleAfter)
 	if len(o.Routes) == 0 {
@@ -141,10 +142,10 @@ func (o Options) withDefaults() Options {
 	o.Routes = append([]Route(nil), o.Routes...)
 	for i := range o.Routes {
 		if o.Routes[i].Name == "" {
-			o.Routes[i].Name = core.DefaultRoute
+			o.Routes[i].Name = waybill.DefaultRoute
 		}
 		setInt(&o.Routes[i].Weight, 1)
-		setInt(&o.Routes[i].Units, min(max(maxUnits/len(o.Routes), 1), outbox.NumSlots))
+		setInt(&o.Routes[i].Units, min(max(maxUnits/len(o.Routes), 1), core.NumSlots))
 	}
 	return o
 }
@@ -156,7 +157,7 @@ func setInt[T int | int64 | time.Duration](p *T, v T) {
 }
 
 // ownerName is the default of Options.Name: the packages at both ends, and the process.
-func ownerName(store outbox.Store, routes []Route) string {
+func ownerName(store core.OutboxStore, routes []Route) string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -178,18 +179,18 @@ func (o *Options) bytes() int64 {
 	return max(o.BatchBytes, 1) * 4 // a read of the dispatcher brings a quarter of it
 }
 
-// Validate reports all problems of o as one [*core.InvalidError], or nil. What depends on the store and the publishers
-// is checked by New, together with this.
+// Validate reports all problems of o as one [*waybill.InvalidError], or nil. What depends on the store and the
+// publishers is checked by New, together with this.
 func (o Options) Validate() error {
 	o = o.withDefaults()
-	return core.Invalid("waybill/relay: options", o.problems()...)
+	return waybill.Invalid("waybill/relay: options", o.problems()...)
 }
 
 // problems lists what is wrong with o, whose defaults are set.
 func (o *Options) problems() []string {
 	var p []string
 	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
-	if s := core.CheckName(o.Name); s != "" {
+	if s := check.Name(o.Name); s != "" {
 		bad("Name: %s", s)
 	}
 	if o.BatchSize < 1 || o.BatchSize > maxBatchSize {
@@ -223,7 +224,7 @@ func (o *Options) problems() []string {
 	seen := map[string]bool{}
 	for i := range o.Routes {
 		r, at := &o.Routes[i], fmt.Sprintf("Routes[%d]", i)
-		if s := core.CheckName(r.Name); s != "" {
+		if s := check.Name(r.Name); s != "" {
 			bad("%s.Name: %s", at, s)
 		}
 		if seen[r.Name] {
@@ -232,11 +233,11 @@ func (o *Options) problems() []string {
 		seen[r.Name] = true
 		if r.Lanes {
 			for _, l := range lanes[:] {
-				name := core.LaneRoute(r.Name, l.lane)
+				name := waybill.LaneRoute(r.Name, l.lane)
 				if name == r.Name {
 					continue
 				}
-				if s := core.CheckName(name); s != "" {
+				if s := check.Name(name); s != "" {
 					bad("%s.Lanes: the name of lane %s: %s", at, l.lane, s)
 				}
 				if seen[name] || slices.ContainsFunc(o.Routes[i+1:], func(o Route) bool { return o.Name == name }) {
@@ -250,13 +251,13 @@ func (o *Options) problems() []string {
 		if r.Weight < 1 || r.Weight > maxWeight {
 			bad("%s.Weight: %d is not between 1 and %d", at, r.Weight, maxWeight)
 		}
-		if r.Units < 1 || r.Units > outbox.NumSlots {
-			bad("%s.Units: %d is not between 1 and %d", at, r.Units, outbox.NumSlots)
+		if r.Units < 1 || r.Units > core.NumSlots {
+			bad("%s.Units: %d is not between 1 and %d", at, r.Units, core.NumSlots)
 		}
-		if r.Order > core.OrderHLC {
+		if r.Order > waybill.OrderHLC {
 			bad("%s.Order: %d is unknown", at, r.Order)
 		}
-		if r.BlockAfterAbandon && r.Order != core.OrderPerKey {
+		if r.BlockAfterAbandon && r.Order != waybill.OrderPerKey {
 			bad("%s.BlockAfterAbandon: needs Order per_key, not %s", at, r.Order)
 		}
 		if r.Backoff != nil {
@@ -273,7 +274,7 @@ func (o *Options) promises() []string {
 	for i := range o.Routes {
 		r := &o.Routes[i]
 		at := fmt.Sprintf("Routes[%d] (%s)", i, r.Name)
-		if core.IsNil(r.Publisher) {
+		if check.Nil(r.Publisher) {
 			bad("%s.Publisher: is nil, and so is the relay's; give one of them", at)
 			continue
 		}
@@ -281,8 +282,8 @@ func (o *Options) promises() []string {
 		if !t.Confirmed {
 			bad("%s.Publisher: does not wait for confirms, so messages could be lost; turn publisher confirms on", at)
 		}
-		if r.Order == core.OrderPerKey && t.KeyOrder == core.KeyOrderNone {
-			bad("%s.Order: per_key, but the publisher keeps no order; choose core.OrderBestEffort or a transport with ordered keys (an SQS FIFO queue)", at)
+		if r.Order == waybill.OrderPerKey && t.KeyOrder == core.KeyOrderNone {
+			bad("%s.Order: per_key, but the publisher keeps no order; choose waybill.OrderBestEffort or a transport with ordered keys (an SQS FIFO queue)", at)
 		}
 	}
 	return p

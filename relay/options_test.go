@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
 )
@@ -28,7 +29,7 @@ func TestDefaults(t *testing.T) {
 		Lease:             10 * time.Second,
 		PublishTimeout:    30 * time.Second,
 		DrainTimeout:      15 * time.Second,
-		UnroutableHorizon: 24 * time.Hour,
+		UnroutableTimeout: 24 * time.Hour,
 		CleanInterval:     time.Minute,
 		StaleAfter:        5 * time.Minute,
 	}
@@ -55,14 +56,14 @@ func TestValidate(t *testing.T) {
 		{"batch biggest", relay.Options{BatchSize: 10_000}, nil},
 		{"window", relay.Options{Window: 257}, []string{"Window"}},
 		{"window negative", relay.Options{Window: -1}, []string{"Window"}},
-		{"off", relay.Options{BatchBytes: -1, DrainTimeout: -1, UnroutableHorizon: -1}, nil},
+		{"off", relay.Options{BatchBytes: -1, DrainTimeout: -1, UnroutableTimeout: -1}, nil},
 		{"negative durations", relay.Options{PollMin: -s, PollMax: -s, Lease: -s, PublishTimeout: -s}, []string{"PollMin", "PollMax", "Lease", "PublishTimeout"}},
 		{"poll order", relay.Options{PollMin: 2 * s, PollMax: s}, []string{"PollMin"}},
 		{"drain", relay.Options{DrainTimeout: 25 * time.Hour}, []string{"DrainTimeout"}},
 		{"duplicate routes", relay.Options{Routes: []relay.Route{{Name: "a"}, {}, {Name: "a"}, {Name: "default"}}}, []string{"Routes[2].Name", "Routes[3].Name"}},
 		{"order", relay.Options{Routes: []relay.Route{{Order: 9}}}, []string{"Routes[0].Order"}},
-		{"block", relay.Options{Routes: []relay.Route{{Order: core.OrderBestEffort, BlockAfterAbandon: true}}}, []string{"Routes[0].BlockAfterAbandon"}},
-		{"backoff", relay.Options{Routes: []relay.Route{{Backoff: &core.Backoff{Base: -1}}}}, []string{"Routes[0].Backoff.Base"}},
+		{"block", relay.Options{Routes: []relay.Route{{Order: waybill.OrderBestEffort, BlockAfterAbandon: true}}}, []string{"Routes[0].BlockAfterAbandon"}},
+		{"backoff", relay.Options{Routes: []relay.Route{{Backoff: &waybill.Backoff{Base: -1}}}}, []string{"Routes[0].Backoff.Base"}},
 		{
 			"rate",
 			relay.Options{Routes: []relay.Route{{RatePerSecond: -1}, {Name: "b", RatePerSecond: math.NaN()}, {Name: "c", RatePerSecond: math.Inf(1)}, {Name: "d", RatePerSecond: 1e-9}}},
@@ -72,7 +73,7 @@ func TestValidate(t *testing.T) {
 		{"slow", relay.Options{Routes: []relay.Route{{RatePerSecond: 1. / 3600}}}, nil},
 		{"weight", relay.Options{Routes: []relay.Route{{Weight: -1}, {Name: "b", Weight: 1001}, {Name: "c", Weight: 1000}}}, []string{"Routes[0].Weight", "Routes[1].Weight"}},
 		{"lanes", relay.Options{Routes: []relay.Route{{Name: "a", Lanes: true}, {Name: "a/low"}, {Name: "b/high"}, {Name: "b", Lanes: true}}}, []string{"Routes[0].Lanes", "Routes[3].Lanes"}},
-		{"lanes of lanes", relay.Options{Routes: []relay.Route{{Name: "a", Lanes: true}, {Name: strings.Repeat("x", core.MaxNameBytes), Lanes: true}}}, []string{"Routes[1].Lanes"}},
+		{"lanes of lanes", relay.Options{Routes: []relay.Route{{Name: "a", Lanes: true}, {Name: strings.Repeat("x", waybill.MaxNameBytes), Lanes: true}}}, []string{"Routes[1].Lanes"}},
 		{"intervals", relay.Options{CleanInterval: time.Millisecond, StaleAfter: 25 * time.Hour}, []string{"CleanInterval", "StaleAfter"}},
 		{"intervals off", relay.Options{CleanInterval: -1, StaleAfter: -1}, nil},
 		{"names", relay.Options{Name: "a\x00", Routes: []relay.Route{{Name: "\xff"}}}, []string{"Name", "Routes[0].Name"}},
@@ -87,7 +88,7 @@ func TestValidate(t *testing.T) {
 func fields(t *testing.T, err error, want ...string) {
 	t.Helper()
 	var got []string
-	if ie, ok := errors.AsType[*core.InvalidError](err); ok {
+	if ie, ok := errors.AsType[*waybill.InvalidError](err); ok {
 		for _, p := range ie.Problems {
 			f, _, _ := strings.Cut(p, ":")
 			f, _, _ = strings.Cut(f, " ")
@@ -123,9 +124,9 @@ func TestUnsafeCombinationsAreRefused(t *testing.T) {
 		{Name: "a", Publisher: unconfirmed},
 		{Name: "b", Publisher: unordered},
 		{Name: "c"},
-		{Name: "e", Publisher: unordered, Order: core.OrderBestEffort},
+		{Name: "e", Publisher: unordered, Order: waybill.OrderBestEffort},
 	}})
-	for _, want := range []string{"Lease: -1ns", "(a).Publisher: does not wait", "(b).Order: per_key, but the publisher", "core.OrderBestEffort", "(c).Publisher: is nil"} {
+	for _, want := range []string{"Lease: -1ns", "(a).Publisher: does not wait", "(b).Order: per_key, but the publisher", "waybill.OrderBestEffort", "(c).Publisher: is nil"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in: %v", want, err)
 		}
@@ -133,10 +134,10 @@ func TestUnsafeCombinationsAreRefused(t *testing.T) {
 	if err != nil && strings.Contains(err.Error(), "(e)") {
 		t.Error(err)
 	}
-	if !errors.Is(err, core.ErrInvalid) {
+	if !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("%v", err)
 	}
-	if _, err := relay.New(nil, newBus(), relay.Options{}); !errors.Is(err, core.ErrInvalid) {
+	if _, err := relay.New(nil, newBus(), relay.Options{}); !errors.Is(err, waybill.ErrInvalid) {
 		t.Error(err)
 	}
 }
@@ -146,7 +147,7 @@ func TestUnits(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]int{1: 64, 16: 64, 17: 60, 100: 10, 2000: 1} {
 		o := relay.Options{Routes: make([]relay.Route, n)}
-		s, routes := &faulty{Store: newStore(t)}, map[int]bool{}
+		s, routes := &faulty{OutboxStore: newStore(t)}, map[int]bool{}
 		for i := range o.Routes {
 			o.Routes[i].Name = strconv.Itoa(i)
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -28,7 +28,7 @@ func TestHotKey(t *testing.T) {
 		s, b := newStore(t), newBus()
 		b.latency = 5 * time.Millisecond
 		var cold atomic.Int32
-		b.answer = func(e *core.Envelope, _ int) error {
+		b.answer = func(e *waybill.Envelope, _ int) error {
 			if e.Key != "hot" {
 				cold.Add(1)
 			}
@@ -85,7 +85,7 @@ type reads struct {
 	records atomic.Int64
 }
 
-func (s *reads) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+func (s *reads) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
 	p, err := s.Store.Read(ctx, self, look)
 	for i := range p.Ranges {
 		s.records.Add(int64(len(p.Ranges[i].Records)))
@@ -103,7 +103,7 @@ func TestHotKeyDoesNotFillTheRelay(t *testing.T) {
 		s, b := newStore(t), newBus()
 		b.latency = 5 * time.Millisecond
 		var cold atomic.Int32
-		b.answer = func(e *core.Envelope, _ int) error {
+		b.answer = func(e *waybill.Envelope, _ int) error {
 			if e.Key != "hot" {
 				cold.Add(1)
 			}
@@ -129,13 +129,13 @@ func TestFailureCutsItsKey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		b.answer = func(e *core.Envelope, nth int) error {
+		b.answer = func(e *waybill.Envelope, nth int) error {
 			if e.ID == "m00003" && nth < 3 {
 				return errNo
 			}
 			return nil
 		}
-		s := &faulty{Store: mem}
+		s := &faulty{OutboxStore: mem}
 		stage(t, mem, msgs(20, func(i int) string { return strconv.Itoa(i % 2) })...)
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		within(t, time.Minute, "published", func() bool { return len(mem.Records()) == 0 })
@@ -157,14 +157,14 @@ func TestBestEffortDoesNotStallTheKey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
-		b.answer = func(e *core.Envelope, nth int) error {
+		b.answer = func(e *waybill.Envelope, nth int) error {
 			if e.ID == "m00000" && nth == 1 {
 				return errNo
 			}
 			return nil
 		}
 		stage(t, s, msgs(4, func(int) string { return "k" })...)
-		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Order: core.OrderBestEffort}}}))
+		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Order: waybill.OrderBestEffort}}}))
 		within(t, time.Minute, "published", func() bool { return b.count() == 4 })
 		if err := stop(); err != nil {
 			t.Error(err)
@@ -184,12 +184,12 @@ func TestPipelinedPrefix(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
 		b.traits.KeyOrder = core.KeyOrderPipelinedPrefix
-		b.answer = func(e *core.Envelope, nth int) error {
+		b.answer = func(e *waybill.Envelope, nth int) error {
 			switch {
 			case e.ID == "m00010" && nth == 1:
 				return errNo
 			case e.ID == "m00020":
-				return &core.Error{Class: core.ClassPermanent}
+				return &waybill.Error{Class: waybill.ClassPermanent}
 			}
 			return nil
 		}
@@ -216,13 +216,13 @@ func TestPipelinedPrefix(t *testing.T) {
 // does not matter.
 func TestBehindCostsNothing(t *testing.T) {
 	t.Parallel()
-	for _, order := range []core.Order{core.OrderPerKey, core.OrderBestEffort} {
+	for _, order := range []waybill.Order{waybill.OrderPerKey, waybill.OrderBestEffort} {
 		synctest.Test(t, func(t *testing.T) {
 			s, b := newStore(t), newBus()
 			b.traits.KeyOrder = core.KeyOrderPipelinedPrefix
-			b.answer = func(e *core.Envelope, nth int) error {
+			b.answer = func(e *waybill.Envelope, nth int) error {
 				if e.ID == "m00001" && nth == 1 {
-					return &core.Error{Class: core.ClassOutage, Err: core.ErrBehind}
+					return &waybill.Error{Class: waybill.ClassOutage, Err: waybill.ErrBehind}
 				}
 				return nil
 			}
@@ -305,38 +305,38 @@ func faults(t *testing.T, seed uint64, relays, keys, n, batch int, pipelined boo
 		mu.Unlock()
 		time.Sleep(d)
 	}
-	b.answer = func(*core.Envelope, int) error {
+	b.answer = func(*waybill.Envelope, int) error {
 		switch {
 		case roll(5):
 			return errNo
 		case roll(2):
 			return down()
 		case roll(2):
-			return &core.Error{Class: core.ClassOutage, TopicOnly: true, Err: errors.New("full")}
+			return &waybill.Error{Class: waybill.ClassOutage, TopicOnly: true, Err: errors.New("full")}
 		}
 		return nil
 	}
 	one := func(i int) func() error {
-		s := &faulty{Store: mem}
-		s.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+		s := &faulty{OutboxStore: mem}
+		s.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
 			pause()
 			if roll(3) {
-				return outbox.Page{}, down()
+				return core.Page{}, down()
 			}
 			return next()
 		}
-		s.meet = func(_ outbox.Meeting, next func() (outbox.Roster, error)) (outbox.Roster, error) {
+		s.meet = func(_ core.Meeting, next func() (core.Roster, error)) (core.Roster, error) {
 			pause()
 			if roll(3) {
-				return outbox.Roster{}, down()
+				return core.Roster{}, down()
 			}
 			c, err := next()
 			if roll(3) { // done, but the answer is lost
-				return outbox.Roster{}, down()
+				return core.Roster{}, down()
 			}
 			return c, err
 		}
-		s.settle = func(o []outbox.Outcome, next func() core.Results) core.Results {
+		s.settle = func(o []core.Outcome, next func() core.Results) core.Results {
 			pause()
 			if roll(5) {
 				return core.AllFailed(len(o), down())
@@ -350,7 +350,7 @@ func faults(t *testing.T, seed uint64, relays, keys, n, batch int, pipelined boo
 		p := &lossy{bus: b, roll: roll, pause: pause}
 		o := relay.Options{
 			Name: strconv.Itoa(i), BatchSize: batch, Lease: 5 * time.Second, PublishTimeout: 2 * time.Second, PollMax: time.Second, DrainTimeout: time.Second,
-			Routes: []relay.Route{{Backoff: &core.Backoff{Base: 100 * time.Millisecond, Cap: time.Second, Attempts: -1}}},
+			Routes: []relay.Route{{Backoff: &waybill.Backoff{Base: 100 * time.Millisecond, Cap: time.Second, Attempts: -1}}},
 		}
 		return begin(t, newRelay(t, s, p, o))
 	}
@@ -405,7 +405,7 @@ type lossy struct {
 	pause func()
 }
 
-func (p *lossy) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+func (p *lossy) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	p.pause()
 	if p.roll(3) {
 		return core.AllFailed(len(batch), down())

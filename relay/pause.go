@@ -5,13 +5,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // Pause stops a route: when Pause returns, nothing more of it is sent. What is being published finishes. If
 // another relay serves the route, it takes over what this one owns of it. It holds until Resume, over the end of a
-// Run too, for this relay only. The name of a route with Lanes stands for all its lanes; [core.LaneRoute] names one.
-// Pausing twice is pausing once. An unknown route is an [*core.InvalidError]. It is safe for concurrent use, also
+// Run too, for this relay only. The name of a route with Lanes stands for all its lanes; [waybill.LaneRoute] names one.
+// Pausing twice is pausing once. An unknown route is an [*waybill.InvalidError]. It is safe for concurrent use, also
 // from hooks, before and during Run.
 func (r *Relay) Pause(route string) error { return r.setPaused("pause", route, true) }
 
@@ -33,7 +33,7 @@ func (r *Relay) setPaused(what, route string, paused bool) error {
 	e := r.engine
 	r.mu.Unlock()
 	if !known {
-		return core.Invalid("waybill/relay: "+what, fmt.Sprintf("route %q: this relay does not serve it; it serves %s", route, strings.Join(names, ", ")))
+		return waybill.Invalid("waybill/relay: "+what, fmt.Sprintf("route %q: this relay does not serve it; it serves %s", route, strings.Join(names, ", ")))
 	}
 	if e != nil {
 		e.ask(nil, e.applyPauses)

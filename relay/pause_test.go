@@ -9,16 +9,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 )
 
 // on makes n messages for a route, with ids that begin with its name.
-func on(route string, n int, opts ...core.MessageOption) []core.Message {
-	out := make([]core.Message, n)
+func on(route string, n int, opts ...waybill.MessageOption) []waybill.Message {
+	out := make([]waybill.Message, n)
 	for i := range out {
-		out[i] = msg(fmt.Sprintf("%s-%05d", route, i), "", append([]core.MessageOption{core.Routes(route)}, opts...)...)
+		out[i] = msg(fmt.Sprintf("%s-%05d", route, i), "", append([]waybill.MessageOption{waybill.Routes(route)}, opts...)...)
 	}
 	return out
 }
@@ -38,7 +38,7 @@ func TestPauseBeforeRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		s := &faulty{Store: mem}
+		s := &faulty{OutboxStore: mem}
 		r := newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Name: "a"}, {Name: "b"}}})
 		if err := r.Pause("a"); err != nil {
 			t.Fatal(err)
@@ -49,7 +49,7 @@ func TestPauseBeforeRun(t *testing.T) {
 		stage(t, mem, append(on("a", 3), on("b", 3)...)...)
 		stop := begin(t, r)
 		time.Sleep(time.Minute)
-		stage(t, mem, append(on("a", 3, core.ID("a-late")), msg("b-late", "", core.Routes("b")))[2:]...)
+		stage(t, mem, append(on("a", 3, waybill.ID("a-late")), msg("b-late", "", waybill.Routes("b")))[2:]...)
 		within(t, 2*time.Millisecond, "b goes on", func() bool { return b.arrivedOn("b") == 4 })
 		if n := b.arrivedOn("a"); n != 0 {
 			t.Errorf("%d published while paused", n)
@@ -62,10 +62,10 @@ func TestPauseBeforeRun(t *testing.T) {
 		}
 		within(t, 2*time.Millisecond, "resumed", func() bool { return b.arrivedOn("a") == 4 })
 		time.Sleep(100 * time.Millisecond) // within the wait that began while it was paused
-		stage(t, mem, msg("a-next", "", core.Routes("a")))
+		stage(t, mem, msg("a-next", "", waybill.Routes("a")))
 		within(t, 2*time.Millisecond, "awaited again", func() bool { return b.arrivedOn("a") == 5 })
 		time.Sleep(time.Minute)
-		stage(t, mem, msg("a-last", "", core.Routes("a")))
+		stage(t, mem, msg("a-last", "", waybill.Routes("a")))
 		within(t, 2*time.Millisecond, "wakes for the resumed route", func() bool { return b.arrivedOn("a") == 6 })
 		if err := stop(); err != nil {
 			t.Error(err)
@@ -106,7 +106,7 @@ func TestPauseWhileRunning(t *testing.T) {
 		r := newRelay(t, s, b, relay.Options{})
 		stop := begin(t, r)
 		time.Sleep(time.Second) // two are in flight, eight wait behind them
-		if err := r.Pause(core.DefaultRoute); err != nil {
+		if err := r.Pause(waybill.DefaultRoute); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
@@ -123,7 +123,7 @@ func TestPauseWhileRunning(t *testing.T) {
 		if c, err := r.RunOnce(t.Context()); err != nil || c.Claimed != 0 {
 			t.Errorf("a second run: %+v, %v", c, err)
 		}
-		if err := r.Resume(core.DefaultRoute); err != nil {
+		if err := r.Resume(waybill.DefaultRoute); err != nil {
 			t.Error(err)
 		}
 		if c, err := r.RunOnce(t.Context()); err != nil || c.Published != 8 {
@@ -140,7 +140,7 @@ func TestPauseDuringRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		s := &faulty{Store: mem, read: func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+		s := &faulty{OutboxStore: mem, read: func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
 			c, err := next()
 			time.Sleep(500 * time.Millisecond)
 			return c, err
@@ -178,7 +178,7 @@ func TestPauseNames(t *testing.T) {
 		r = newRelay(t, s, b, o)
 		for _, f := range []func(string) error{r.Pause, r.Resume} {
 			err := f("c")
-			if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), `"c"`) || !strings.Contains(err.Error(), "a, b") {
+			if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), `"c"`) || !strings.Contains(err.Error(), "a, b") {
 				t.Errorf("%v", err)
 			}
 		}
@@ -198,7 +198,7 @@ func TestPauseNames(t *testing.T) {
 		if err := r.Pause("a/low"); err != nil {
 			t.Error(err)
 		}
-		stage(t, s, msg("h", "", core.Routes("a"), core.InLane(core.LaneHigh)), msg("n", "", core.Routes("a")), msg("l", "", core.Routes("a"), core.InLane(core.LaneLow)))
+		stage(t, s, msg("h", "", waybill.Routes("a"), waybill.InLane(waybill.LaneHigh)), msg("n", "", waybill.Routes("a")), msg("l", "", waybill.Routes("a"), waybill.InLane(waybill.LaneLow)))
 		time.Sleep(time.Second)
 		if got := fmt.Sprint(b.ids()); got != "[h n]" && got != "[n h]" {
 			t.Errorf("%s published beside a paused lane", got)
@@ -206,9 +206,9 @@ func TestPauseNames(t *testing.T) {
 		if err := r.Pause("a"); err != nil {
 			t.Error(err)
 		}
-		stage(t, s, msg("h2", "", core.Routes("a"), core.InLane(core.LaneHigh)), msg("stop", "", core.Routes("b")))
+		stage(t, s, msg("h2", "", waybill.Routes("a"), waybill.InLane(waybill.LaneHigh)), msg("stop", "", waybill.Routes("b")))
 		time.Sleep(time.Second)
-		stage(t, s, msg("b2", "", core.Routes("b")))
+		stage(t, s, msg("b2", "", waybill.Routes("b")))
 		time.Sleep(time.Second)
 		if b.count() != 3 {
 			t.Errorf("%v published", b.ids())

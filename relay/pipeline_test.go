@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -34,16 +34,16 @@ func TestStagesOverlap(t *testing.T) {
 			now[i]--
 			mu.Unlock()
 		}
-		s := &faulty{Store: mem}
-		s.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+		s := &faulty{OutboxStore: mem}
+		s.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
 			stageOf(0, 10*time.Millisecond)
 			return next()
 		}
-		s.settle = func(_ []outbox.Outcome, next func() core.Results) core.Results {
+		s.settle = func(_ []core.Outcome, next func() core.Results) core.Results {
 			stageOf(2, 9*time.Millisecond)
 			return next()
 		}
-		b.before = func(context.Context, []core.Envelope) { stageOf(1, 19*time.Millisecond) }
+		b.before = func(context.Context, []waybill.Envelope) { stageOf(1, 19*time.Millisecond) }
 		stage(t, mem, msgs(2000, func(i int) string { return strconv.Itoa(i) })...)
 		start := time.Now()
 		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 50}))
@@ -71,8 +71,8 @@ func TestSettlesGather(t *testing.T) {
 		b.latency = time.Millisecond
 		confirmed := map[string]time.Time{}
 		settles, longest := 0, time.Duration(0)
-		s := &faulty{Store: mem}
-		s.settle = func(outcomes []outbox.Outcome, next func() core.Results) core.Results {
+		s := &faulty{OutboxStore: mem}
+		s.settle = func(outcomes []core.Outcome, next func() core.Results) core.Results {
 			settles++
 			for i := range outcomes {
 				b.mu.Lock()
@@ -81,7 +81,7 @@ func TestSettlesGather(t *testing.T) {
 			}
 			return next()
 		}
-		b.answer = func(e *core.Envelope, _ int) error {
+		b.answer = func(e *waybill.Envelope, _ int) error {
 			confirmed[e.ID] = time.Now()
 			return nil
 		}

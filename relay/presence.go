@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // attendFirst and attendLast bound the pause before a lost presence is taken anew; what lasted for attendLast begins at
@@ -20,9 +20,9 @@ var errAbsent = errors.New("connection lost")
 // presence shows other relays that this process is there, where the store has such a thing: if it is killed, they need
 // not wait for its lease.
 type presence struct {
-	store  outbox.Presence // nil: there is no such thing
-	token  int64           // that is taken, 0 = none
-	busy   bool            // it is being taken, or watched
+	store  core.Presence // nil: there is no such thing
+	token  int64         // that is taken, 0 = none
+	busy   bool          // it is being taken, or watched
 	cancel context.CancelFunc
 	since  time.Time
 	nextAt time.Time

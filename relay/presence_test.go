@@ -8,13 +8,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
 )
 
 // attended is a store with tokens, whose connections a test can end.
 type attended struct {
-	outbox.Store
+	core.OutboxStore
 	fail bool // Attend fails
 
 	mu     sync.Mutex
@@ -24,7 +24,7 @@ type attended struct {
 	hidden bool // there is a pooler
 }
 
-func (s *attended) Unwrap() any { return s.Store }
+func (s *attended) Unwrap() any { return s.OutboxStore }
 
 func (s *attended) Attend(ctx context.Context) (int64, <-chan struct{}, error) {
 	s.mu.Lock()
@@ -61,8 +61,8 @@ func (s *attended) there() (tokens []int64) {
 	return tokens
 }
 
-func (s *attended) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
-	r, err := s.Store.Meet(ctx, m)
+func (s *attended) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
+	r, err := s.OutboxStore.Meet(ctx, m)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range r.Members {
@@ -73,13 +73,13 @@ func (s *attended) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, e
 
 func newAttended(t *testing.T) *attended {
 	t.Helper()
-	return &attended{Store: newStore(t), lost: map[int64]chan struct{}{}}
+	return &attended{OutboxStore: newStore(t), lost: map[int64]chan struct{}{}}
 }
 
 // shown returns the token of the only member, and whether it is flagged.
 func (s *attended) shown(t *testing.T) (token int64, flag bool) {
 	t.Helper()
-	r, err := s.Store.Meet(t.Context(), outbox.Meeting{})
+	r, err := s.OutboxStore.Meet(t.Context(), core.Meeting{})
 	if err != nil || len(r.Members) != 1 {
 		t.Fatalf("%+v, %v", r.Members, err)
 	}
@@ -106,10 +106,10 @@ func TestPresence(t *testing.T) { // DB-24
 		if token, _ := s.shown(t); token != 2 {
 			t.Errorf("shows %d, want 2", token)
 		}
-		if _, err := s.Store.Meet(t.Context(), outbox.Meeting{Join: true, Self: outbox.Member{Session: 1, Beat: 1}, Flag: []outbox.Flagging{{Session: sessionOf(t, s), Presence: 2}}}); err != nil {
+		if _, err := s.OutboxStore.Meet(t.Context(), core.Meeting{Join: true, Self: core.Member{Session: 1, Beat: 1}, Flag: []core.Flagging{{Session: sessionOf(t, s), Presence: 2}}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Store.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1, Beat: 2}, Leave: true}); err != nil {
+		if _, err := s.OutboxStore.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 2}, Leave: true}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
@@ -126,9 +126,9 @@ func TestPresence(t *testing.T) { // DB-24
 	})
 }
 
-func sessionOf(t *testing.T, s *attended) outbox.Session {
+func sessionOf(t *testing.T, s *attended) core.Session {
 	t.Helper()
-	r, err := s.Store.Meet(t.Context(), outbox.Meeting{})
+	r, err := s.OutboxStore.Meet(t.Context(), core.Meeting{})
 	if err != nil || len(r.Members) != 1 {
 		t.Fatalf("%+v, %v", r.Members, err)
 	}
@@ -149,7 +149,7 @@ func TestPresenceFails(t *testing.T) { // DB-24
 				s.fail, s.hidden = tc.fail, tc.hidden
 				b := newBus()
 				mem := newStore(t)
-				s.Store = mem
+				s.OutboxStore = mem
 				stop := begin(t, newRelay(t, s, b, relay.Options{}))
 				stage(t, mem, msg("a", ""))
 				time.Sleep(time.Minute)

@@ -7,9 +7,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/dispatch"
+	"github.com/waybill-go/waybill/internal/errtext"
 )
 
 // send publishes c on a goroutine of its own.
@@ -44,11 +45,11 @@ func (e *engine) publish(ctx context.Context, c *call) (res core.Results) {
 	broken := func(what string) core.Results {
 		e.log.Error("the publisher broke its contract", "event", "publisher_broken", "route", c.route.Name, "id", c.items[0].Record.Envelope.ID,
 			"attempt", attempt(c.items[0]), "records", n, "error", what)
-		class := core.ClassOutage
+		class := waybill.ClassOutage
 		if n == 1 {
-			class = core.ClassUnknown
+			class = waybill.ClassUnknown
 		}
-		return core.AllFailed(n, &core.Error{Op: "waybill/relay: publish", Class: class, Err: errors.New(what)})
+		return core.AllFailed(n, &waybill.Error{Op: "waybill/relay: publish", Class: class, Err: errors.New(what)})
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -65,14 +66,14 @@ func (e *engine) publish(ctx context.Context, c *call) (res core.Results) {
 // ask asks a custom back-off about what failed: not on the loop, since it may take its time or call the relay.
 func (c *call) ask(res core.Results) {
 	policy := c.route.Backoff
-	if policy.Kind != core.BackoffCustom {
+	if policy.Kind != waybill.BackoffCustom {
 		return
 	}
 	for i, err := range res {
-		if err == nil || errors.Is(err, core.ErrBehind) || errors.Is(err, core.ErrUnroutable) {
+		if err == nil || errors.Is(err, waybill.ErrBehind) || errors.Is(err, waybill.ErrUnroutable) {
 			continue
 		}
-		if class := classify(err); class != core.ClassRejected && class != core.ClassUnknown {
+		if class := classify(err); class != waybill.ClassRejected && class != waybill.ClassUnknown {
 			continue
 		}
 		if c.plans == nil {
@@ -120,7 +121,7 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 		case err == nil:
 		case c.late:
 			e.release(it, false)
-		case ok && first < i && classify(err) == core.ClassOutage, errors.Is(err, core.ErrBehind), c.ended(err):
+		case ok && first < i && classify(err) == waybill.ClassOutage, errors.Is(err, waybill.ErrBehind), c.ended(err):
 			e.release(it, true)
 		case ok && first < i: // the error is that of an earlier one
 			e.release(it, false)
@@ -171,13 +172,13 @@ func (c *call) failures(res core.Results) map[string]int {
 
 // ended reports whether err is no more than the end of the lease.
 func (c *call) ended(err error) bool {
-	return c.under.Err() != nil && classify(err) == core.ClassOutage
+	return c.under.Err() != nil && classify(err) == waybill.ClassOutage
 }
 
 func (e *engine) published(it *dispatch.Item, c *call) {
 	e.counts.Published++
 	e.tel.age(e.base, c.route, e.age(it))
-	e.conclude(it, outbox.Published(&it.Record))
+	e.conclude(it, core.Published(&it.Record))
 	e.sent(it, c.generation)
 	if e.opts.Hooks.OnPublished != nil {
 		e.observer.tell(e.opts.Hooks.OnPublished, e.event(it))
@@ -189,37 +190,37 @@ func (e *engine) failed(it *dispatch.Item, err error, c *call) {
 	rt := c.route
 	class := classify(err)
 	e.tel.failed(e.base, rt, class, err)
-	if errors.Is(err, core.ErrMisconfigured) && !e.worked.routes[rt.Name] {
-		e.fail(core.Within("waybill/relay: route "+rt.Name, err))
+	if errors.Is(err, waybill.ErrMisconfigured) && !e.worked.routes[rt.Name] {
+		e.fail(errtext.Within("waybill/relay: route "+rt.Name, err))
 	}
 	switch class {
-	case core.ClassOutage:
+	case waybill.ClassOutage:
 		if !e.stopping {
 			e.outage(it, err, c.generation)
 		}
 		e.release(it, true)
-	case core.ClassPermanent:
-		reason := core.ReasonOf(err)
-		if reason == core.ReasonNone {
-			reason = core.ReasonRejected
+	case waybill.ClassPermanent:
+		reason := waybill.ReasonOf(err)
+		if reason == waybill.ReasonNone {
+			reason = waybill.ReasonRejected
 		}
 		e.abandon(it, reason, err)
-	case core.ClassRejected, core.ClassUnknown:
+	case waybill.ClassRejected, waybill.ClassUnknown:
 		e.rejected(it, err, c)
 	}
 }
 
-// classify is core.ClassOf with what only the relay knows: the end of a call's context is a result that never came, and
-// what was once right and is now misconfigured will be right again.
-func classify(err error) core.Class {
-	class := core.ClassOf(err)
+// classify is waybill.ClassOf with what only the relay knows: the end of a call's context is a result that never came,
+// and what was once right and is now misconfigured will be right again.
+func classify(err error) waybill.Class {
+	class := waybill.ClassOf(err)
 	switch {
-	case errors.Is(err, core.ErrUnroutable) && class != core.ClassOutage:
-		return core.ClassRejected
-	case errors.Is(err, core.ErrMisconfigured):
-		return core.ClassOutage
-	case class == core.ClassUnknown && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, core.ErrClosed)):
-		return core.ClassOutage
+	case errors.Is(err, waybill.ErrUnroutable) && class != waybill.ClassOutage:
+		return waybill.ClassRejected
+	case errors.Is(err, waybill.ErrMisconfigured):
+		return waybill.ClassOutage
+	case class == waybill.ClassUnknown && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, waybill.ErrClosed)):
+		return waybill.ClassOutage
 	}
 	return class
 }
@@ -227,10 +228,10 @@ func classify(err error) core.Class {
 // rejected plans the next attempt, or gives up.
 func (e *engine) rejected(it *dispatch.Item, err error, c *call) {
 	policy := c.route.Backoff
-	if errors.Is(err, core.ErrUnroutable) {
+	if errors.Is(err, waybill.ErrUnroutable) {
 		// After a long outage all that waited is old at its first attempt.
-		if h := e.opts.UnroutableHorizon; h < 0 || e.age(it) >= h && attempt(it) >= core.DefaultBackoffAttempts {
-			e.abandon(it, core.ReasonUnroutable, err)
+		if h := e.opts.UnroutableTimeout; h < 0 || e.age(it) >= h && attempt(it) >= waybill.DefaultBackoffAttempts {
+			e.abandon(it, waybill.ReasonUnroutable, err)
 			return
 		}
 		policy = &c.route.unroute
@@ -241,13 +242,13 @@ func (e *engine) rejected(it *dispatch.Item, err error, c *call) {
 	}
 	in, again, broken := p.in, p.again, p.broken
 	if !again {
-		e.abandon(it, core.ReasonAttempts, err)
+		e.abandon(it, waybill.ReasonAttempts, err)
 		return
 	}
 	if broken != nil {
 		e.warn(it, "backoff_broken", "retrying at the cap", broken)
 	}
-	var ce *core.Error
+	var ce *waybill.Error
 	if errors.As(err, &ce) && ce.After > 0 {
 		in = ce.After
 	}
@@ -255,12 +256,12 @@ func (e *engine) rejected(it *dispatch.Item, err error, c *call) {
 }
 
 // unroutableBackoff spaces the attempts of unroutable records: as b, but without a bound of its own.
-func unroutableBackoff(b *core.Backoff) core.Backoff {
+func unroutableBackoff(b *waybill.Backoff) waybill.Backoff {
 	u := *b
 	switch b.Kind {
-	case core.BackoffExponential, core.BackoffLinear, core.BackoffConstant:
-	case core.BackoffSchedule, core.BackoffNone, core.BackoffCustom:
-		u = core.Backoff{}
+	case waybill.BackoffExponential, waybill.BackoffLinear, waybill.BackoffConstant:
+	case waybill.BackoffDelays, waybill.BackoffNone, waybill.BackoffCustom:
+		u = waybill.Backoff{}
 	}
 	u.Attempts = -1
 	return u

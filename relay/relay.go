@@ -9,13 +9,16 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/internal/check"
+	"github.com/waybill-go/waybill/internal/errtext"
 )
 
 // Relay moves messages from a store to publishers. Make one with New.
 type Relay struct {
-	store   outbox.Store
+	store   core.OutboxStore
 	opts    Options
 	log     *slog.Logger
 	tel     *telemetry
@@ -56,7 +59,7 @@ func spread(routes []Route) []served {
 		}
 		for _, l := range lanes[:] {
 			s := served{r, r.Name, l.part}
-			s.Name = core.LaneRoute(r.Name, l.lane)
+			s.Name = waybill.LaneRoute(r.Name, l.lane)
 			out = append(out, s)
 		}
 	}
@@ -73,28 +76,28 @@ type Counts struct {
 	Claimed, Published, Failed, Abandoned, Released int
 }
 
-// New returns a relay from store to publisher, or an [*core.InvalidError] that lists every problem of opts and every
+// New returns a relay from store to publisher, or an [*waybill.InvalidError] that lists every problem of opts and every
 // promise that the publishers do not make. publisher may be nil if every route has its own.
-func New(store outbox.Store, publisher core.Publisher, opts Options) (*Relay, error) {
-	if core.IsNil(store) {
-		return nil, core.Invalid("waybill/relay: options", "store: is nil; give the outbox of a store")
+func New(store core.OutboxStore, publisher core.Publisher, opts Options) (*Relay, error) {
+	if check.Nil(store) {
+		return nil, waybill.Invalid("waybill/relay: options", "store: is nil; give the outbox of a store")
 	}
 	wanted := map[string]int{}
 	for i := range opts.Routes {
 		if rt := &opts.Routes[i]; rt.Units != 0 {
-			wanted[cmp.Or(rt.Name, core.DefaultRoute)] = rt.Units
+			wanted[cmp.Or(rt.Name, waybill.DefaultRoute)] = rt.Units
 		}
 	}
 	opts = opts.withDefaults()
 	for i := range opts.Routes {
-		if core.IsNil(opts.Routes[i].Publisher) {
+		if check.Nil(opts.Routes[i].Publisher) {
 			opts.Routes[i].Publisher = publisher
 		}
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	if err := core.Invalid("waybill/relay: options", append(opts.problems(), opts.promises()...)...); err != nil {
+	if err := waybill.Invalid("waybill/relay: options", append(opts.problems(), opts.promises()...)...); err != nil {
 		return nil, err
 	}
 	tel, err := newTelemetry(&opts) // with the name only if it was set: the default one is different in every process
@@ -106,7 +109,7 @@ func New(store outbox.Store, publisher core.Publisher, opts Options) (*Relay, er
 	}
 	r := &Relay{
 		store: store, opts: opts, log: opts.Logger.With("relay", opts.Name), tel: tel, worked: worked{map[string]bool{}, map[string]bool{}},
-		routes: spread(opts.Routes), wanted: wanted, limits: map[string]*bucket{}, paused: map[string]bool{}, cleanerName: opts.Name + " " + core.NewID(), wakes: make(chan struct{}, 1),
+		routes: spread(opts.Routes), wanted: wanted, limits: map[string]*bucket{}, paused: map[string]bool{}, cleanerName: opts.Name + " " + waybill.NewID(), wakes: make(chan struct{}, 1),
 	}
 	for i := range opts.Routes {
 		if rt := &opts.Routes[i]; rt.RatePerSecond > 0 {
@@ -117,13 +120,13 @@ func New(store outbox.Store, publisher core.Publisher, opts Options) (*Relay, er
 }
 
 // Run relays until ctx ends, then drains and returns nil. It returns an error only if store or publisher are
-// misconfigured on first contact (matching core.ErrMisconfigured), or if the relay is running already.
+// misconfigured on first contact (matching waybill.ErrMisconfigured), or if the relay is running already.
 func (r *Relay) Run(ctx context.Context) error {
 	e, err := r.start(ctx, false)
 	if err != nil {
 		return err
 	}
-	counter, _ := core.As[core.Counter](r.store)
+	counter, _ := core.As[admin.Counter](r.store)
 	if stop, err := r.gauges(counter, e); err != nil {
 		r.log.Warn("no gauges", "event", "metrics_failed", "error", core.ErrorText(err))
 	} else {
@@ -211,8 +214,8 @@ func (r *Relay) check(ctx context.Context) error {
 			return c.Check(ctx)
 		})
 		switch {
-		case errors.Is(err, core.ErrMisconfigured):
-			return core.Within("waybill/relay: "+p.name, err)
+		case errors.Is(err, waybill.ErrMisconfigured):
+			return errtext.Within("waybill/relay: "+p.name, err)
 		case err != nil:
 			r.log.Warn("not reachable at start; trying on", "event", "check_failed", "part", p.name, "error", core.ErrorText(err))
 		}

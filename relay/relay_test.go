@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
@@ -37,16 +38,16 @@ func TestRunOnceCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
-		b.answer = func(e *core.Envelope, _ int) error {
+		b.answer = func(e *waybill.Envelope, _ int) error {
 			switch e.ID {
 			case "retry":
 				return errNo
 			case "never":
-				return &core.Error{Class: core.ClassPermanent, Reason: core.ReasonForbidden}
+				return &waybill.Error{Class: waybill.ClassPermanent, Reason: waybill.ReasonForbidden}
 			}
 			return nil
 		}
-		stage(t, s, msg("ok1", ""), msg("retry", "k"), msg("behind", "k"), msg("never", "j"), msg("ok2", "j"), msg("later", "", core.Delay(time.Hour)))
+		stage(t, s, msg("ok1", ""), msg("retry", "k"), msg("behind", "k"), msg("never", "j"), msg("ok2", "j"), msg("later", "", waybill.Delay(time.Hour)))
 		got, err := newRelay(t, s, b, relay.Options{}).RunOnce(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -3,14 +3,14 @@ package relay
 import (
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // lanes are the priority lanes of a route and their parts of it.
 var lanes = [...]struct {
-	lane core.Lane
+	lane waybill.Lane
 	part int
-}{{core.LaneHigh, 6}, {core.LaneNormal, 3}, {core.LaneLow, 1}}
+}{{waybill.LaneHigh, 6}, {waybill.LaneNormal, 3}, {waybill.LaneLow, 1}}
 
 // group is routes that share something: all those without a limit, or the lanes of a limited route, which share its
 // tokens.

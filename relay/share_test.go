@@ -14,8 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -29,10 +29,10 @@ func fill(tb testing.TB, s *memory.Store, n int, routes ...string) {
 }
 
 // fillLanes stages n messages in each lane of route; their ids begin with the name of the lane.
-func fillLanes(tb testing.TB, s *memory.Store, route string, n int, in ...core.Lane) {
+func fillLanes(tb testing.TB, s *memory.Store, route string, n int, in ...waybill.Lane) {
 	tb.Helper()
 	for _, l := range in {
-		batch := on("lane"+string(l), n, core.Routes(route), core.InLane(l))
+		batch := on("lane"+string(l), n, waybill.Routes(route), waybill.InLane(l))
 		stage(tb, s, batch...)
 	}
 }
@@ -40,7 +40,7 @@ func fillLanes(tb testing.TB, s *memory.Store, route string, n int, in ...core.L
 // serial makes b publish one message after the other, each in d, in the order of calls.
 func serial(b *bus, d time.Duration) {
 	turn := make(chan struct{}, 1)
-	b.before = func(_ context.Context, batch []core.Envelope) {
+	b.before = func(_ context.Context, batch []waybill.Envelope) {
 		turn <- struct{}{}
 		time.Sleep(time.Duration(len(batch)) * d)
 		<-turn
@@ -58,7 +58,7 @@ func TestWeights(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					mem, b := newStore(t), newBus()
-					s := &faulty{Store: mem}
+					s := &faulty{OutboxStore: mem}
 					switch neck {
 					case "latency":
 						b.latency = 100 * time.Millisecond
@@ -99,13 +99,13 @@ func TestWeights(t *testing.T) {
 func TestLanes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		in   []core.Lane
+		in   []waybill.Lane
 		want []float64 // parts of ten
 	}{
-		{[]core.Lane{core.LaneHigh, core.LaneNormal, core.LaneLow}, []float64{6, 3, 1}},
-		{[]core.Lane{core.LaneHigh, core.LaneLow}, []float64{60. / 7, 10. / 7}},
-		{[]core.Lane{core.LaneNormal, core.LaneLow}, []float64{7.5, 2.5}},
-		{[]core.Lane{core.LaneLow}, []float64{10}},
+		{[]waybill.Lane{waybill.LaneHigh, waybill.LaneNormal, waybill.LaneLow}, []float64{6, 3, 1}},
+		{[]waybill.Lane{waybill.LaneHigh, waybill.LaneLow}, []float64{60. / 7, 10. / 7}},
+		{[]waybill.Lane{waybill.LaneNormal, waybill.LaneLow}, []float64{7.5, 2.5}},
+		{[]waybill.Lane{waybill.LaneLow}, []float64{10}},
 	} {
 		for _, neck := range []string{"latency", "broker"} {
 			t.Run(fmt.Sprint(neck, c.in), func(t *testing.T) {
@@ -145,28 +145,28 @@ func TestLanes(t *testing.T) {
 // in the low one, soon.
 func TestOneMessageThroughAFlood(t *testing.T) {
 	t.Parallel()
-	for _, c := range [][2]core.Lane{{core.LaneHigh, core.LaneLow}, {core.LaneLow, core.LaneHigh}} {
+	for _, c := range [][2]waybill.Lane{{waybill.LaneHigh, waybill.LaneLow}, {waybill.LaneLow, waybill.LaneHigh}} {
 		synctest.Test(t, func(t *testing.T) {
 			mem, b := newStore(t), newBus()
 			b.latency = 20 * time.Millisecond
 			var found atomic.Int64 // after so many reads
-			s := &faulty{Store: mem}
-			s.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+			s := &faulty{OutboxStore: mem}
+			s.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
 				time.Sleep(10 * time.Millisecond)
 				page, err := next()
 				for _, r := range page.Ranges {
-					if slices.ContainsFunc(r.Records, func(r outbox.Record) bool { return r.Envelope.ID == "one" }) {
+					if slices.ContainsFunc(r.Records, func(r core.Record) bool { return r.Envelope.ID == "one" }) {
 						found.CompareAndSwap(0, int64(s.numReads()))
 					}
 				}
 				return page, err
 			}
 			for i := range 2 {
-				stage(t, mem, on("flood", 10000, core.Routes("r"), core.InLane(c[0]), func(m *core.Message) { m.ID += fmt.Sprint("-", i) })...)
+				stage(t, mem, on("flood", 10000, waybill.Routes("r"), waybill.InLane(c[0]), func(m *waybill.Message) { m.ID += fmt.Sprint("-", i) })...)
 			}
 			stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 200, Routes: []relay.Route{{Name: "r", Lanes: true}}}))
 			time.Sleep(200 * time.Millisecond)
-			stage(t, mem, msg("one", "", core.Routes("r"), core.InLane(c[1])))
+			stage(t, mem, msg("one", "", waybill.Routes("r"), waybill.InLane(c[1])))
 			before := s.numReads()
 			within(t, 55*time.Millisecond, "the one", func() bool { return b.arrivedOne("one") })
 			if n := int(found.Load()) - before; n > 2 { // one that began at the same time, and the one that finds it
@@ -192,7 +192,7 @@ func TestLanesShareTheWeight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
 		b.latency = 100 * time.Millisecond
-		fillLanes(t, s, "r", 3000, core.LaneLow)
+		fillLanes(t, s, "r", 3000, waybill.LaneLow)
 		fill(t, s, 3000, "other")
 		stop := begin(t, newRelay(t, s, b, relay.Options{BatchSize: 50, Routes: []relay.Route{{Name: "r", Lanes: true}, {Name: "other"}}}))
 		within(t, time.Minute, "half", func() bool { return b.count() >= 3000 })
@@ -210,7 +210,7 @@ func TestLanesShareTheRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), clock(newBus())
-		fillLanes(t, mem, "r", 2000, core.LaneHigh, core.LaneNormal, core.LaneLow)
+		fillLanes(t, mem, "r", 2000, waybill.LaneHigh, waybill.LaneNormal, waybill.LaneLow)
 		stop := begin(t, newRelay(t, mem, b, relay.Options{Routes: []relay.Route{{Name: "r", Lanes: true, RatePerSecond: 100}}}))
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
@@ -238,20 +238,20 @@ func TestIdleLanes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		s := &faulty{Store: mem}
+		s := &faulty{OutboxStore: mem}
 		stop := begin(t, newRelay(t, s, b, relay.Options{Routes: []relay.Route{{Name: "r", Lanes: true}, {Name: "slow", RatePerSecond: 1}}}))
 		time.Sleep(10 * time.Minute)
 		if n := s.numReads(); n > 2*600/7 {
 			t.Errorf("%d reads in ten idle minutes", n)
 		}
-		for i, l := range []core.Lane{core.LaneLow, core.LaneNormal, core.LaneHigh} {
-			stage(t, mem, msg(strconv.Itoa(i), "", core.Routes("r"), core.InLane(l)))
+		for i, l := range []waybill.Lane{waybill.LaneLow, waybill.LaneNormal, waybill.LaneHigh} {
+			stage(t, mem, msg(strconv.Itoa(i), "", waybill.Routes("r"), waybill.InLane(l)))
 			within(t, 2*time.Millisecond, "found", func() bool { return b.count() == i+1 })
 			time.Sleep(time.Minute)
 		}
 		stage(t, mem, on("slow", 30)...)
 		time.Sleep(10 * time.Second) // a backlog on the limited route: the others are still woken
-		stage(t, mem, msg("x", "", core.Routes("r"), core.InLane(core.LaneLow)))
+		stage(t, mem, msg("x", "", waybill.Routes("r"), waybill.InLane(waybill.LaneLow)))
 		within(t, 2*time.Millisecond, "found", func() bool { return b.arrivedOne("x") })
 		before := s.numReads()
 		time.Sleep(10 * time.Second)
@@ -259,7 +259,7 @@ func TestIdleLanes(t *testing.T) {
 			t.Errorf("%d reads in ten seconds beside a limited backlog", n)
 		}
 		time.Sleep(time.Minute)
-		stage(t, mem, msg("slow-x", "", core.Routes("slow")))
+		stage(t, mem, msg("slow-x", "", waybill.Routes("slow")))
 		within(t, 2*time.Millisecond, "the limited one is awaited again", func() bool { return b.arrivedOne("slow-x") })
 		if err := stop(); err != nil {
 			t.Error(err)
@@ -272,7 +272,7 @@ func TestNoCreditForRest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		fillLanes(t, mem, "r", 3000, core.LaneHigh, core.LaneLow)
+		fillLanes(t, mem, "r", 3000, waybill.LaneHigh, waybill.LaneLow)
 		r := newRelay(t, mem, b, relay.Options{Routes: []relay.Route{{Name: "r", Lanes: true, RatePerSecond: 100}}})
 		if err := r.Pause("r/low"); err != nil {
 			t.Fatal(err)
@@ -298,7 +298,7 @@ func TestSmallShareIsNotHeldUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		b.before = func(ctx context.Context, batch []core.Envelope) {
+		b.before = func(ctx context.Context, batch []waybill.Envelope) {
 			if strings.HasPrefix(batch[0].ID, "big") {
 				<-ctx.Done()
 				return
@@ -346,7 +346,7 @@ func TestUnitsDiffer(t *testing.T) {
 				t.Errorf("relay %d warned %d times, want %d:\n%s", i, n, want, logs[i].String())
 			}
 		}
-		for _, name := range []string{core.DefaultRoute, "lanes", "lanes/high", "lanes/low"} {
+		for _, name := range []string{waybill.DefaultRoute, "lanes", "lanes/high", "lanes/low"} {
 			if line := "event=units_differ route=" + name + " units=4 asked=8"; !strings.Contains(logs[2].String(), line) {
 				t.Errorf("no line %q", line)
 			}

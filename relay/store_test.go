@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -26,12 +26,12 @@ func storeWith(tb testing.TB, o memory.Options) *memory.Store {
 	return s
 }
 
-func stage(tb testing.TB, s *memory.Store, msgs ...core.Message) {
+func stage(tb testing.TB, s *memory.Store, msgs ...waybill.Message) {
 	tb.Helper()
 	stageIn(tb.Context(), tb, s, msgs...)
 }
 
-func stageIn(ctx context.Context, tb testing.TB, s *memory.Store, msgs ...core.Message) {
+func stageIn(ctx context.Context, tb testing.TB, s *memory.Store, msgs ...waybill.Message) {
 	tb.Helper()
 	tx := s.Begin()
 	if _, err := s.Stage(ctx, tx, msgs...); err != nil {
@@ -44,55 +44,55 @@ func stageIn(ctx context.Context, tb testing.TB, s *memory.Store, msgs ...core.M
 
 // faulty decorates a store. Each hook may be nil.
 type faulty struct {
-	outbox.Store
-	meet   func(m outbox.Meeting, next func() (outbox.Roster, error)) (outbox.Roster, error)
-	read   func(look outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error)
-	settle func(outcomes []outbox.Outcome, next func() core.Results) core.Results
+	core.OutboxStore
+	meet   func(m core.Meeting, next func() (core.Roster, error)) (core.Roster, error)
+	read   func(look core.Look, next func() (core.Page, error)) (core.Page, error)
+	settle func(outcomes []core.Outcome, next func() core.Results) core.Results
 
 	mu     sync.Mutex
-	looks  []outbox.Look
+	looks  []core.Look
 	at     []time.Time
-	meets  []outbox.Meeting
+	meets  []core.Meeting
 	dues   int
-	settls [][]outbox.Outcome
+	settls [][]core.Outcome
 }
 
-func (f *faulty) Unwrap() any { return f.Store }
+func (f *faulty) Unwrap() any { return f.OutboxStore }
 
-func (f *faulty) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+func (f *faulty) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	f.mu.Lock()
 	f.meets = append(f.meets, m)
 	f.mu.Unlock()
-	next := func() (outbox.Roster, error) { return f.Store.Meet(ctx, m) }
+	next := func() (core.Roster, error) { return f.OutboxStore.Meet(ctx, m) }
 	if f.meet != nil {
 		return f.meet(m, next)
 	}
 	return next()
 }
 
-func (f *faulty) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+func (f *faulty) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
 	f.mu.Lock()
 	f.looks, f.at = append(f.looks, look), append(f.at, time.Now())
 	f.mu.Unlock()
-	next := func() (outbox.Page, error) { return f.Store.Read(ctx, self, look) }
+	next := func() (core.Page, error) { return f.OutboxStore.Read(ctx, self, look) }
 	if f.read != nil {
 		return f.read(look, next)
 	}
 	return next()
 }
 
-func (f *faulty) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+func (f *faulty) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	f.mu.Lock()
 	f.dues++
 	f.mu.Unlock()
-	return f.Store.Due(ctx, self, parts, limit)
+	return f.OutboxStore.Due(ctx, self, parts, limit)
 }
 
-func (f *faulty) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+func (f *faulty) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	f.mu.Lock()
-	f.settls = append(f.settls, append([]outbox.Outcome(nil), outcomes...))
+	f.settls = append(f.settls, append([]core.Outcome(nil), outcomes...))
 	f.mu.Unlock()
-	next := func() core.Results { return f.Store.Settle(ctx, self, outcomes) }
+	next := func() core.Results { return f.OutboxStore.Settle(ctx, self, outcomes) }
 	if f.settle != nil {
 		return f.settle(outcomes, next)
 	}
@@ -106,7 +106,7 @@ func (f *faulty) numReads() int {
 }
 
 // plain hides the capabilities of a store.
-type plain struct{ outbox.Store }
+type plain struct{ core.OutboxStore }
 
 func states(s *memory.Store) map[core.State]int {
 	out := map[core.State]int{}
@@ -121,41 +121,41 @@ func crash(t *testing.T, s *memory.Store, routes ...string) {
 	t.Helper()
 	const dead, finder = 1, 2
 	if len(routes) == 0 {
-		routes = []string{core.DefaultRoute}
+		routes = []string{waybill.DefaultRoute}
 	}
-	m := outbox.Member{Session: dead, Beat: 1}
+	m := core.Member{Session: dead, Beat: 1}
 	for _, r := range routes {
-		m.Serves = append(m.Serves, outbox.Serving{Route: r, Units: 64})
+		m.Serves = append(m.Serves, core.Serving{Route: r, Units: 64})
 	}
-	roster, err := s.Meet(t.Context(), outbox.Meeting{Self: m, Join: true})
-	var moves []outbox.Move
+	roster, err := s.Meet(t.Context(), core.Meeting{Self: m, Join: true})
+	var moves []core.Move
 	for _, u := range roster.Units {
-		moves = append(moves, outbox.Move{Unit: u.Unit, From: u.Owner, To: dead})
+		moves = append(moves, core.Move{Unit: u.Unit, From: u.Owner, To: dead})
 	}
 	if err == nil {
-		_, err = s.Meet(t.Context(), outbox.Meeting{Self: m, Moves: moves})
+		_, err = s.Meet(t.Context(), core.Meeting{Self: m, Moves: moves})
 	}
-	var want outbox.Want
+	var want core.Want
 	for _, r := range s.States() {
 		if !r.Waits && !r.Settled() {
-			want.Refs = append(want.Refs, outbox.Ref{Route: r.Route, Seq: r.Seq, ID: r.ID, Version: r.Version})
+			want.Refs = append(want.Refs, core.Ref{Route: r.Route, Seq: r.Seq, ID: r.ID, Version: r.Version})
 		}
 	}
 	if err == nil {
 		_, err = s.Take(t.Context(), dead, want)
 	}
 	if err == nil {
-		_, err = s.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: finder, Beat: 1}, Join: true, Remove: []outbox.Removal{{Session: dead, Beat: 1}}})
+		_, err = s.Meet(t.Context(), core.Meeting{Self: core.Member{Session: finder, Beat: 1}, Join: true, Remove: []core.Removal{{Session: dead, Beat: 1}}})
 	}
 	if err == nil {
-		_, err = s.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: finder, Beat: 2}, Leave: true})
+		_, err = s.Meet(t.Context(), core.Meeting{Self: core.Member{Session: finder, Beat: 2}, Leave: true})
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func newRelay(tb testing.TB, s outbox.Store, p core.Publisher, o relay.Options) *relay.Relay {
+func newRelay(tb testing.TB, s core.OutboxStore, p core.Publisher, o relay.Options) *relay.Relay {
 	tb.Helper()
 	if o.Logger == nil {
 		o.Logger = quiet()
@@ -182,28 +182,28 @@ func (s *sluggish) pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (s *sluggish) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+func (s *sluggish) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	if err := s.pause(ctx, s.meet); err != nil {
-		return outbox.Roster{}, err
+		return core.Roster{}, err
 	}
 	return s.Store.Meet(ctx, m)
 }
 
-func (s *sluggish) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+func (s *sluggish) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
 	if err := s.pause(ctx, s.other); err != nil {
-		return outbox.Page{}, err
+		return core.Page{}, err
 	}
 	return s.Store.Read(ctx, self, look)
 }
 
-func (s *sluggish) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+func (s *sluggish) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	if err := s.pause(ctx, s.other); err != nil {
-		return outbox.DuePage{}, err
+		return core.DuePage{}, err
 	}
 	return s.Store.Due(ctx, self, parts, limit)
 }
 
-func (s *sluggish) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+func (s *sluggish) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	if err := s.pause(ctx, s.other); err != nil {
 		return core.AllFailed(len(outcomes), err)
 	}

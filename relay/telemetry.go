@@ -12,6 +12,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -114,7 +116,7 @@ func (t *telemetry) age(ctx context.Context, rt *route, d time.Duration) {
 	t.ages.Record(ctx, d.Seconds(), rt.labels.record...)
 }
 
-func (t *telemetry) failed(ctx context.Context, rt *route, class core.Class, err error) {
+func (t *telemetry) failed(ctx context.Context, rt *route, class waybill.Class, err error) {
 	t.failures.Add(ctx, 1, t.label(attribute.String("route", rt.Name), attribute.String("transport", rt.transport),
 		attribute.String("class", class.String()), attribute.String("error.type", errorType(err))))
 }
@@ -125,23 +127,23 @@ func errorType(err error) string {
 		err  error
 		name string
 	}{
-		{core.ErrUnroutable, "unroutable"},
-		{core.ErrMisconfigured, "misconfigured"},
+		{waybill.ErrUnroutable, "unroutable"},
+		{waybill.ErrMisconfigured, "misconfigured"},
 		{context.DeadlineExceeded, "timeout"},
 		{context.Canceled, "cancelled"},
-		{core.ErrClosed, "closed"},
+		{waybill.ErrClosed, "closed"},
 	} {
 		if errors.Is(err, s.err) {
 			return s.name
 		}
 	}
-	if r := core.ReasonOf(err); r != core.ReasonNone {
+	if r := waybill.ReasonOf(err); r != waybill.ReasonNone {
 		return string(r)
 	}
-	return core.ClassOf(err).String()
+	return waybill.ClassOf(err).String()
 }
 
-func (t *telemetry) abandoned(ctx context.Context, rt *route, reason core.Reason) {
+func (t *telemetry) abandoned(ctx context.Context, rt *route, reason waybill.Reason) {
 	t.abandons.Add(ctx, 1, t.label(attribute.String("route", rt.Name), attribute.String("reason", string(reason))))
 }
 
@@ -170,12 +172,12 @@ func (t *telemetry) cleaned(ctx context.Context, done *core.Cleaned) {
 		t.cleans.Add(ctx, int64(n), t.label(attribute.String("state", k.State.String()), attribute.String("reason", string(k.Reason))))
 	}
 	if done.Expired > 0 {
-		t.abandons.Add(ctx, int64(done.Expired), t.label(attribute.String("reason", string(core.ReasonExpired))))
+		t.abandons.Add(ctx, int64(done.Expired), t.label(attribute.String("reason", string(waybill.ReasonExpired))))
 	}
 }
 
 // gauges reports, at each collection, what the store counts and what e owns, until the returned function is called.
-func (r *Relay) gauges(c core.Counter, e *engine) (stop func(), err error) {
+func (r *Relay) gauges(c admin.Counter, e *engine) (stop func(), err error) {
 	t := r.tel
 	records, err1 := t.meter.Int64ObservableGauge("waybill.relay.records", metric.WithUnit("{record}"), metric.WithDescription("Stored records"))
 	oldest, err2 := t.meter.Float64ObservableGauge("waybill.relay.oldest.age", metric.WithUnit("s"), metric.WithDescription("Age of the oldest due record"))
@@ -202,7 +204,7 @@ func (r *Relay) gauges(c core.Counter, e *engine) (stop func(), err error) {
 }
 
 // observe reports what the store counts.
-func (r *Relay) observe(ctx context.Context, c core.Counter, o metric.Observer, records metric.Int64Observable, oldest metric.Float64Observable, lost metric.Int64Observable) error {
+func (r *Relay) observe(ctx context.Context, c admin.Counter, o metric.Observer, records metric.Int64Observable, oldest metric.Float64Observable, lost metric.Int64Observable) error {
 	t := r.tel
 	counts, err := c.Counts(ctx)
 	if err != nil {
@@ -242,7 +244,7 @@ func (t *telemetry) startPublish(ctx context.Context, c *call) (context.Context,
 	link := trace.Link{SpanContext: span.SpanContext()}
 	for i := range c.envs {
 		env := &c.envs[i]
-		parent := env.SpanContext()
+		parent := core.SpanContextOf(env)
 		if !parent.IsSampled() {
 			continue
 		}

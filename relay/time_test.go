@@ -13,8 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -49,7 +49,7 @@ func TestStopAtTheDrainLimit(t *testing.T) {
 			s, b := newStore(t), newBus()
 			b.latency = time.Second // after its context ended: no success
 			free := make(chan struct{})
-			b.before = func(ctx context.Context, _ []core.Envelope) {
+			b.before = func(ctx context.Context, _ []waybill.Envelope) {
 				if deaf {
 					<-free
 				}
@@ -78,7 +78,7 @@ func TestStopDuringRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		s := &faulty{Store: mem, read: func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+		s := &faulty{OutboxStore: mem, read: func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
 			c, err := next()
 			time.Sleep(500 * time.Millisecond)
 			return c, err
@@ -105,10 +105,10 @@ func TestNoPublishAfterTheDeadline(t *testing.T) {
 		var beat time.Time // the latest that succeeded
 		gone := time.Now().Add(5 * time.Second)
 		back := gone.Add(time.Minute)
-		s := &faulty{Store: mem, meet: func(_ outbox.Meeting, next func() (outbox.Roster, error)) (outbox.Roster, error) {
+		s := &faulty{OutboxStore: mem, meet: func(_ core.Meeting, next func() (core.Roster, error)) (core.Roster, error) {
 			now := time.Now()
 			if now.After(gone) && now.Before(back) {
-				return outbox.Roster{}, down()
+				return core.Roster{}, down()
 			}
 			r, err := next()
 			mu.Lock()
@@ -116,7 +116,7 @@ func TestNoPublishAfterTheDeadline(t *testing.T) {
 			beat = now
 			return r, err
 		}}
-		b.before = func(ctx context.Context, batch []core.Envelope) {
+		b.before = func(ctx context.Context, batch []waybill.Envelope) {
 			mu.Lock()
 			until := beat.Add(10 * time.Second)
 			mu.Unlock()
@@ -170,13 +170,13 @@ func TestLeaseLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
 		b.latency = time.Second
-		s := &faulty{Store: mem}
+		s := &faulty{OutboxStore: mem}
 		stage(t, mem, msgs(3, noKey)...)
-		s.settle = func(o []outbox.Outcome, next func() core.Results) core.Results {
+		s.settle = func(o []core.Outcome, next func() core.Results) core.Results {
 			res := next()
 			for i := range o {
 				if o[i].Ref().ID == "m00001" {
-					res[i] = fmt.Errorf("settle: %w", outbox.ErrFenced)
+					res[i] = fmt.Errorf("settle: %w", core.ErrFenced)
 				}
 			}
 			return res
@@ -200,7 +200,7 @@ func TestSessionLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
 		b.latency = 1010 * time.Millisecond
-		s := &faulty{Store: mem}
+		s := &faulty{OutboxStore: mem}
 		stage(t, mem, msgs(30, func(int) string { return "k" })...)
 		var lost []string
 		var log logged
@@ -209,14 +209,14 @@ func TestSessionLost(t *testing.T) {
 		stop := begin(t, newRelay(t, s, b, o))
 		time.Sleep(5500 * time.Millisecond)
 		const other = 7
-		roster, err := mem.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: other, Beat: 1}, Join: true})
+		roster, err := mem.Meet(t.Context(), core.Meeting{Self: core.Member{Session: other, Beat: 1}, Join: true})
 		for _, m := range roster.Members {
 			if m.Session != other {
-				_, err = mem.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: other, Beat: 2}, Remove: []outbox.Removal{{Session: m.Session, Beat: m.Beat}}})
+				_, err = mem.Meet(t.Context(), core.Meeting{Self: core.Member{Session: other, Beat: 2}, Remove: []core.Removal{{Session: m.Session, Beat: m.Beat}}})
 			}
 		}
 		if err == nil {
-			_, err = mem.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: other, Beat: 3}, Leave: true})
+			_, err = mem.Meet(t.Context(), core.Meeting{Self: core.Member{Session: other, Beat: 3}, Leave: true})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -237,15 +237,15 @@ func TestIdle(t *testing.T) {
 	for _, hidden := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			mem, b := newStore(t), newBus()
-			s := &faulty{Store: mem}
+			s := &faulty{OutboxStore: mem}
 			if hidden {
-				s.Store = plain{mem}
+				s.OutboxStore = plain{mem}
 			}
 			stop := begin(t, newRelay(t, s, b, relay.Options{}))
 			time.Sleep(time.Minute)
 			before := s.numReads()
 			due := time.Now().Add(50*time.Minute + 3*time.Second)
-			stage(t, mem, msg("later", "", core.Delay(time.Until(due))))
+			stage(t, mem, msg("later", "", waybill.Delay(time.Until(due))))
 			time.Sleep(50 * time.Minute)
 			synctest.Wait()
 			if n := s.numReads() - before; n > 50*60/7 || n < 50*60/11 {
@@ -276,7 +276,7 @@ func TestMessagesBehindAHeldKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
 		b.latency = 100 * time.Millisecond
-		s := &faulty{Store: mem}
+		s := &faulty{OutboxStore: mem}
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		time.Sleep(time.Second)
 		start := time.Now()
@@ -302,7 +302,7 @@ func TestWaitFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		s := &deafStore{faulty{Store: mem}}
+		s := &deafStore{faulty{OutboxStore: mem}}
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		time.Sleep(time.Minute)
 		if n := s.numReads(); n > 60 {
@@ -326,7 +326,7 @@ func (*deafStore) Wait(context.Context, []string, time.Duration) (core.WakeCause
 func TestVainWakeups(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &restless{faulty{Store: newStore(t)}}
+		s := &restless{faulty{OutboxStore: newStore(t)}}
 		stop := begin(t, newRelay(t, s, newBus(), relay.Options{}))
 		time.Sleep(10 * time.Second)
 		if n := s.numReads(); n > 300 {
@@ -350,11 +350,11 @@ func TestPollsWhenDue(t *testing.T) {
 	t.Parallel()
 	o := relay.Options{
 		PollMin: 10 * time.Second, PollMax: 10 * time.Second,
-		Routes: []relay.Route{{Backoff: &core.Backoff{Kind: core.BackoffConstant, Base: 3 * time.Second, Jitter: core.JitterOff}}},
+		Routes: []relay.Route{{Backoff: &waybill.Backoff{Kind: waybill.BackoffConstant, Base: 3 * time.Second, Jitter: waybill.JitterNone}}},
 	}
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		b.answer = func(_ *core.Envelope, nth int) error {
+		b.answer = func(_ *waybill.Envelope, nth int) error {
 			if nth == 1 {
 				return errNo
 			}
@@ -386,7 +386,7 @@ func TestPollsWhenDue(t *testing.T) {
 
 // waits is a store that cannot wait.
 type waits struct {
-	outbox.Store
+	core.OutboxStore
 	calls atomic.Int64
 }
 
@@ -399,7 +399,7 @@ func (w *waits) Wait(context.Context, []string, time.Duration) (core.WakeCause, 
 func TestBrokenWaiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &waits{Store: newStore(t)}
+		s := &waits{OutboxStore: newStore(t)}
 		stop := begin(t, newRelay(t, s, newBus(), relay.Options{}))
 		time.Sleep(time.Minute)
 		if n := s.calls.Load(); n < 2 || n > 100 {

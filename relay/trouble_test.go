@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -24,14 +24,14 @@ func TestLoneSuspectHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		stage(t, mem, msg("suspect", "", core.Routes("slow")))
+		stage(t, mem, msg("suspect", "", waybill.Routes("slow")))
 		for range 7 { // so many relays die with it: it goes alone
 			crash(t, mem, "slow")
 		}
-		stage(t, mem, msg("first", "", core.Routes("slow")))
+		stage(t, mem, msg("first", "", waybill.Routes("slow")))
 		stop := begin(t, newRelay(t, mem, b, slow))
 		time.Sleep(20 * time.Second)
-		stage(t, mem, msg("other", "", core.Routes("other")))
+		stage(t, mem, msg("other", "", waybill.Routes("other")))
 		within(t, 10*time.Second, "the other route's message", func() bool { return slices.Contains(b.ids(), "other") })
 		within(t, time.Hour, "all", func() bool { return b.count() == 3 })
 		if err := stop(); err != nil {
@@ -45,13 +45,13 @@ func TestSlowRouteHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		b.answer = func(_ *core.Envelope, nth int) error {
+		b.answer = func(_ *waybill.Envelope, nth int) error {
 			if nth == 1 {
 				return down()
 			}
 			return nil
 		}
-		stage(t, mem, msg("first", "", core.Routes("slow")))
+		stage(t, mem, msg("first", "", waybill.Routes("slow")))
 		stop := begin(t, newRelay(t, mem, b, slow))
 		time.Sleep(20 * time.Second)
 		if s := states(mem); s[core.StateProcessing] > 0 {
@@ -69,16 +69,16 @@ func TestCustomBackoffMayPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		b.answer = func(*core.Envelope, int) error { return errNo }
+		b.answer = func(*waybill.Envelope, int) error { return errNo }
 		var r *relay.Relay
-		custom := &core.Backoff{Kind: core.BackoffCustom, Custom: func(int, error) (time.Duration, bool) {
-			return time.Minute, r.Pause(core.DefaultRoute) == nil
+		custom := &waybill.Backoff{Kind: waybill.BackoffCustom, Custom: func(int, error) (time.Duration, bool) {
+			return time.Minute, r.Pause(waybill.DefaultRoute) == nil
 		}}
 		r = newRelay(t, mem, b, relay.Options{Routes: []relay.Route{{Backoff: custom}}})
 		stage(t, mem, msg("m0", ""))
 		stop := begin(t, r)
 		within(t, time.Minute, "a retry", func() bool { return states(mem)[core.StateFailed] == 1 })
-		expect(t, r.Health(t.Context()), "route default", core.HealthDegraded, "paused")
+		expect(t, r.Health(t.Context()), "route default", waybill.HealthDegraded, "paused")
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -94,7 +94,7 @@ func TestLanesOfALimitedRoute(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				mem, b := newStore(t), newBus()
 				b.latency = time.Millisecond
-				fillLanes(t, mem, "r", 400, core.LaneHigh, core.LaneNormal, core.LaneLow)
+				fillLanes(t, mem, "r", 400, waybill.LaneHigh, waybill.LaneNormal, waybill.LaneLow)
 				stop := begin(t, newRelay(t, mem, b, relay.Options{Routes: []relay.Route{{Name: "r", Lanes: true, RatePerSecond: rate}}}))
 				within(t, time.Hour, "two hundred", func() bool { return b.count() >= 200 })
 				got := map[string]int{}
@@ -102,7 +102,7 @@ func TestLanesOfALimitedRoute(t *testing.T) {
 					lane, _, _ := strings.Cut(id, "-")
 					got[lane]++
 				}
-				if high, normal := got["lane"+string(core.LaneHigh)], got["lane"+string(core.LaneNormal)]; high < 105 || normal < 50 { // 120 and 60 are their parts
+				if high, normal := got["lane"+string(waybill.LaneHigh)], got["lane"+string(waybill.LaneNormal)]; high < 105 || normal < 50 { // 120 and 60 are their parts
 					t.Errorf("%v of 200", got)
 				}
 				if err := stop(); err != nil {
@@ -118,7 +118,7 @@ func TestNilPointersAsErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		b.answer = func(_ *core.Envelope, nth int) error {
+		b.answer = func(_ *waybill.Envelope, nth int) error {
 			if nth == 1 {
 				return down()
 			}
@@ -132,12 +132,12 @@ func TestNilPointersAsErrors(t *testing.T) {
 			}
 			return nil
 		}}
-		s := &faulty{Store: mem}
+		s := &faulty{OutboxStore: mem}
 		claims := 0
-		s.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+		s.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
 			if claims++; claims == 2 {
 				var err *nilError
-				return outbox.Page{}, err
+				return core.Page{}, err
 			}
 			return next()
 		}
@@ -169,7 +169,7 @@ func TestStopDoesNotWaitForACheck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		b.answer = func(*core.Envelope, int) error { return down() }
+		b.answer = func(*waybill.Envelope, int) error { return down() }
 		stage(t, mem, msg("m0", ""))
 		stop := begin(t, newRelay(t, mem, &hanging{bus: b}, relay.Options{}))
 		time.Sleep(5 * time.Second) // the check is in progress, and nothing is held
@@ -189,18 +189,18 @@ func TestHealthOfAPausedRelay(t *testing.T) {
 	t.Parallel()
 	for _, fails := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &faulty{Store: newStore(t)}
+			s := &faulty{OutboxStore: newStore(t)}
 			var down atomic.Bool
 			down.Store(fails)
-			s.read = func(_ outbox.Look, next func() (outbox.Page, error)) (outbox.Page, error) {
+			s.read = func(_ core.Look, next func() (core.Page, error)) (core.Page, error) {
 				if down.Load() {
-					return outbox.Page{}, errors.New("restarting")
+					return core.Page{}, errors.New("restarting")
 				}
 				return next()
 			}
 			r := newRelay(t, s, newBus(), relay.Options{})
 			pause := func() {
-				if err := r.Pause(core.DefaultRoute); err != nil {
+				if err := r.Pause(waybill.DefaultRoute); err != nil {
 					t.Error(err)
 				}
 			}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -36,7 +38,7 @@ type upkeep struct {
 	round    core.Cleaned // what the present round did
 	cleanErr string       // of the latest attempt
 
-	counter core.Counter
+	counter admin.Counter
 	looking bool
 	lookAt  time.Time
 	told    map[string]time.Time // when a route was warned of
@@ -53,7 +55,7 @@ func (e *engine) startUpkeep() {
 		e.cleanAt = e.now.Add(rand.N(d))
 	}
 	if d := e.opts.StaleAfter; d > 0 {
-		e.counter, _ = core.As[core.Counter](e.store)
+		e.counter, _ = core.As[admin.Counter](e.store)
 		e.lookAt, e.told = e.now.Add(jitter(e.lookEvery())), map[string]time.Time{}
 	}
 }
@@ -149,7 +151,7 @@ func (e *engine) cleanedRound() {
 }
 
 func kindName(k core.CleanedKind) string {
-	if k.Reason == core.ReasonNone {
+	if k.Reason == waybill.ReasonNone {
 		return k.State.String()
 	}
 	return k.State.String() + "." + string(k.Reason)
@@ -166,7 +168,7 @@ func (e *engine) look() {
 	e.async(func() func() {
 		ctx, cancel := context.WithTimeout(e.upkeepCtx, lookTimeout)
 		defer cancel()
-		var counts []core.Count
+		var counts []admin.Count
 		err := guardErr("count", func() (err error) {
 			counts, err = e.counter.Counts(ctx)
 			return err

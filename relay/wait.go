@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -93,7 +94,7 @@ func (e *engine) woken(cause core.WakeCause, err error, names []string, began ti
 	}
 	if err != nil {
 		e.waitFails++
-		backoff := core.Backoff{Base: 2 * e.opts.PollMin, Cap: max(e.opts.PollMax, 2*e.opts.PollMin), Attempts: -1}
+		backoff := waybill.Backoff{Base: 2 * e.opts.PollMin, Cap: max(e.opts.PollMax, 2*e.opts.PollMin), Attempts: -1}
 		d, _, _ := backoff.Next(e.waitFails, err)
 		e.waitAt = e.now.Add(d)
 		e.warn(nil, "polling", "the store cannot wake the relay; polling meanwhile", err)

@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -24,32 +24,32 @@ type Order struct {
 }
 
 var (
-	OrderPlaced  = core.NewTopic("orders.placed", core.JSON[Order]())
-	ReceiptReady = core.NewTopic("receipts.ready", core.JSON[Order]())
-	Reminder     = core.NewTopic("orders.reminder", core.JSON[Order]())
+	OrderPlaced  = waybill.NewTopic("orders.placed", waybill.JSON[Order]())
+	ReceiptReady = waybill.NewTopic("receipts.ready", waybill.JSON[Order]())
+	Reminder     = waybill.NewTopic("orders.reminder", waybill.JSON[Order]())
 )
 
 // placeOrder is the producer: a business write and its messages in one transaction.
-func placeOrder(ctx context.Context, outbox core.Stager[*memory.Tx], tx *memory.Tx, o Order) error {
+func placeOrder(ctx context.Context, outbox waybill.Stager[*memory.Tx], tx *memory.Tx, o Order) error {
 	if o.Cents <= 0 {
 		return errors.New("an order costs something")
 	}
 	tx.Put("order/"+o.ID, strconv.Itoa(o.Cents))
 	_, err := outbox.Stage(ctx, tx,
-		OrderPlaced.Message(o, core.Key(o.ID)),
-		Reminder.Message(o, core.Delay(24*time.Hour), core.DedupeKey("remind "+o.ID)))
+		OrderPlaced.Message(o, waybill.Key(o.ID)),
+		Reminder.Message(o, waybill.Delay(24*time.Hour), waybill.DedupeKey("remind "+o.ID)))
 	return err
 }
 
 // billing are the consumer's handlers.
-func billing(store *memory.Store) ([]core.Handler, error) {
+func billing(store *memory.Store) ([]waybill.Handler, error) {
 	box, err := inbox.New[*memory.Tx](store, "billing", inbox.Options{})
 	if err != nil {
 		return nil, err
 	}
-	return []core.Handler{inbox.Handler(box, OrderPlaced, func(ctx context.Context, tx *memory.Tx, o Order) error {
+	return []waybill.Handler{inbox.Handler(box, OrderPlaced, func(ctx context.Context, tx *memory.Tx, o Order) error {
 		if o.Cents > 1_000_000 {
-			return core.Reject(errors.New("too expensive"))
+			return waybill.Reject(errors.New("too expensive"))
 		}
 		tx.Put("bill/"+o.ID, strconv.Itoa(o.Cents))
 		_, err := store.Stage(ctx, tx, ReceiptReady.Message(o))

@@ -6,28 +6,28 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // member is an Env while it drains: the one member of its outbox, which owns all of it and has one record at a time. It
 // leaves with the drain, so that commands of operators find no owner afterwards.
 type member struct {
 	*Env
-	self  outbox.Member
-	parts []outbox.Part
+	self  core.Member
+	parts []core.Part
 	skip  map[string][]int64 // by route, what an open transaction of the test has locked
 }
 
 func (e *Env) join() *member {
 	e.sessions++
-	return &member{Env: e, self: outbox.Member{Session: e.sessions, Name: "waybilltest", Lease: time.Hour, Handlers: 1, Free: 1}, skip: map[string][]int64{}}
+	return &member{Env: e, self: core.Member{Session: e.sessions, Name: "waybilltest", Lease: time.Hour, Handlers: 1, Free: 1}, skip: map[string][]int64{}}
 }
 
 func (m *member) leave() error {
 	if m.self.Beat == 0 {
 		return nil
 	}
-	_, err := m.Store.Meet(context.WithoutCancel(m.tb.Context()), outbox.Meeting{Self: m.self, Leave: true})
+	_, err := m.Store.Meet(context.WithoutCancel(m.tb.Context()), core.Meeting{Self: m.self, Leave: true})
 	return err
 }
 
@@ -35,32 +35,32 @@ func (m *member) leave() error {
 func (m *member) serve() error {
 	routes := len(m.self.Serves)
 	for _, r := range m.Store.Records() {
-		known := func(s outbox.Serving) bool { return s.Route == r.Route }
+		known := func(s core.Serving) bool { return s.Route == r.Route }
 		if !r.State.Terminal() && !slices.ContainsFunc(m.self.Serves, known) {
-			m.self.Serves = append(m.self.Serves, outbox.Serving{Route: r.Route, Units: 1})
+			m.self.Serves = append(m.self.Serves, core.Serving{Route: r.Route, Units: 1})
 		}
 	}
 	if len(m.self.Serves) == routes {
 		return nil
 	}
 	m.self.Beat++
-	roster, err := m.Store.Meet(m.tb.Context(), outbox.Meeting{Self: m.self, Join: true})
+	roster, err := m.Store.Meet(m.tb.Context(), core.Meeting{Self: m.self, Join: true})
 	if err != nil {
 		return err
 	}
-	var moves []outbox.Move
+	var moves []core.Move
 	for _, u := range roster.Units {
 		if u.Owner == 0 {
-			moves = append(moves, outbox.Move{Unit: u.Unit, To: m.self.Session})
-			m.parts = append(m.parts, outbox.Part{Route: u.Unit.Route, Slots: u.Unit.Slots()})
+			moves = append(moves, core.Move{Unit: u.Unit, To: m.self.Session})
+			m.parts = append(m.parts, core.Part{Route: u.Unit.Route, Slots: u.Unit.Slots()})
 		}
 	}
-	_, err = m.Store.Meet(m.tb.Context(), outbox.Meeting{Self: m.self, Moves: moves})
+	_, err = m.Store.Meet(m.tb.Context(), core.Meeting{Self: m.self, Moves: moves})
 	return err
 }
 
 // next returns the next message, and how long it would have waited; nil if there is none.
-func (m *member) next() (*outbox.Record, time.Duration, error) {
+func (m *member) next() (*core.Record, time.Duration, error) {
 	defer func() { m.skew = 0 }()
 	for {
 		if err := m.serve(); err != nil || len(m.parts) == 0 {
@@ -82,17 +82,17 @@ func (m *member) next() (*outbox.Record, time.Duration, error) {
 }
 
 // ready takes the first message of all that are due.
-func (m *member) ready() (*outbox.Record, error) {
+func (m *member) ready() (*core.Record, error) {
 	for {
-		var look outbox.Look
+		var look core.Look
 		for _, p := range m.parts {
-			look.Ranges = append(look.Ranges, outbox.Range{Part: p, To: math.MaxInt64, Skip: m.skip[p.Route], Limit: 1})
+			look.Ranges = append(look.Ranges, core.Range{Part: p, To: math.MaxInt64, Skip: m.skip[p.Route], Limit: 1})
 		}
 		page, err := m.Store.Read(m.tb.Context(), m.self.Session, look)
 		if err != nil {
 			return nil, err
 		}
-		var first *outbox.Record
+		var first *core.Record
 		for _, r := range page.Ranges {
 			if len(r.Records) > 0 && (first == nil || r.Records[0].Seq < first.Seq) {
 				first = &r.Records[0]
@@ -101,8 +101,8 @@ func (m *member) ready() (*outbox.Record, error) {
 		if first == nil {
 			return nil, nil //nolint:nilnil // there is none
 		}
-		taken, err := m.Store.Take(m.tb.Context(), m.self.Session, outbox.Want{Refs: []outbox.Ref{first.Ref}})
-		if err != nil || taken[0].Grip == outbox.Gripped {
+		taken, err := m.Store.Take(m.tb.Context(), m.self.Session, core.Want{Refs: []core.Ref{first.Ref}})
+		if err != nil || taken[0].Grip == core.GripHeld {
 			return first, err
 		}
 		m.skip[first.Route] = append(m.skip[first.Route], first.Seq)
@@ -110,7 +110,7 @@ func (m *member) ready() (*outbox.Record, error) {
 }
 
 // dueIn returns for how long from now a message would have waited.
-func (m *member) dueIn(rec *outbox.Record) time.Duration {
+func (m *member) dueIn(rec *core.Record) time.Duration {
 	if rec != nil {
 		for _, r := range m.Store.Records() {
 			if r.Route == rec.Route && r.Seq == rec.Seq {

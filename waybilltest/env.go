@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -31,7 +31,7 @@ type Options struct {
 	Start time.Time
 	// Retry is the retry policy. Default: none, a handler's first error parks the message and reaches the test. With a
 	// policy the retries run at once, and only what is parked in the end reaches the test.
-	Retry *core.Backoff
+	Retry *waybill.Backoff
 	// KeepScheduled lets scheduled messages and retries wait for Env.Advance, so that a later transaction can cancel or
 	// replace them.
 	KeepScheduled bool
@@ -39,7 +39,7 @@ type Options struct {
 
 // Env is an application's surroundings in memory. Make it with [New].
 type Env struct {
-	// Store is the outbox, the inbox and a table of strings: a core.Stager, core.Canceller and core.Inbox of
+	// Store is the outbox, the inbox and a table of strings: a waybill.Stager, waybill.Canceller and core.Inbox of
 	// *memory.Tx. After a Commit of your own call Env.Drain.
 	Store *memory.Store
 
@@ -47,15 +47,15 @@ type Env struct {
 	opts     Options
 	clock    time.Time
 	skew     time.Duration // ahead of the clock, while timers are taken
-	sessions outbox.Session
-	handlers []core.Handler
+	sessions core.Session
+	handlers []waybill.Handler
 	sent     []Sent
 	draining bool
 }
 
 // Sent is one attempt to deliver a message that was staged and committed.
 type Sent struct {
-	Envelope core.Envelope
+	Envelope waybill.Envelope
 	Route    string
 	// Attempt counts from 1. DueIn is how long it would have waited for its schedule or retry; 0 = at once.
 	Attempt int
@@ -66,7 +66,7 @@ type Sent struct {
 }
 
 // New returns an empty environment whose messages are handled by handlers, if any. More can be given to [Env.Handle].
-func New(tb TB, opts Options, handlers ...core.Handler) *Env {
+func New(tb TB, opts Options, handlers ...waybill.Handler) *Env {
 	tb.Helper()
 	if opts.Source == "" {
 		opts.Source = "/test"
@@ -77,7 +77,7 @@ func New(tb TB, opts Options, handlers ...core.Handler) *Env {
 	e := &Env{tb: tb, opts: opts, clock: opts.Start.UTC().Truncate(time.Microsecond)}
 	if opts.Retry != nil {
 		if p := opts.Retry.Validate("Retry"); len(p) > 0 {
-			tb.Fatalf("waybilltest: %v", core.Invalid("options", p...))
+			tb.Fatalf("waybilltest: %v", waybill.Invalid("options", p...))
 		}
 	}
 	store, err := memory.New(memory.Options{Source: opts.Source, Now: func() time.Time { return e.clock.Add(e.skew) }})
@@ -90,8 +90,8 @@ func New(tb TB, opts Options, handlers ...core.Handler) *Env {
 }
 
 // Handle registers handlers. A message reaches the one whose name is its type, or else its topic, or else
-// core.AnyMessage.
-func (e *Env) Handle(handlers ...core.Handler) { e.handlers = append(e.handlers, handlers...) }
+// waybill.AnyMessage.
+func (e *Env) Handle(handlers ...waybill.Handler) { e.handlers = append(e.handlers, handlers...) }
 
 // Now returns what the clock says.
 func (e *Env) Now() time.Time { return e.clock }
@@ -111,7 +111,7 @@ func (e *Env) Do(fn func(ctx context.Context, tx *memory.Tx) error) error {
 }
 
 // Stage stages msgs in a transaction of their own, handles them, and fails the test if anything goes wrong.
-func (e *Env) Stage(msgs ...core.Message) (staged []core.Staged) {
+func (e *Env) Stage(msgs ...waybill.Message) (staged []waybill.Staged) {
 	e.tb.Helper()
 	err := e.Do(func(ctx context.Context, tx *memory.Tx) (err error) {
 		staged, err = e.Store.Stage(ctx, tx, msgs...)
@@ -125,13 +125,13 @@ func (e *Env) Stage(msgs ...core.Message) (staged []core.Staged) {
 
 // Cancel withdraws a message in a transaction of its own and fails the test if that goes wrong. Only what waits can be
 // withdrawn: see Options.KeepScheduled, or cancel in the transaction that staged.
-func (e *Env) Cancel(key core.CancelKey) core.CancelStatus {
+func (e *Env) Cancel(key waybill.CancelKey) waybill.CancelStatus {
 	e.tb.Helper()
-	status := core.CancelNotFound
+	status := waybill.CancelNotFound
 	err := e.Do(func(ctx context.Context, tx *memory.Tx) error {
-		c, ok := core.As[core.Canceller[*memory.Tx]](e.Store)
+		c, ok := core.As[waybill.Canceller[*memory.Tx]](e.Store)
 		if !ok {
-			return core.ErrUnsupported
+			return waybill.ErrUnsupported
 		}
 		all, err := c.Cancel(ctx, tx, key)
 		if err == nil {
@@ -179,23 +179,23 @@ func (e *Env) Drain() (err error) {
 }
 
 // run hands rec to its handler and settles it. It reports whether to go on: not when something is down.
-func (m *member) run(rec *outbox.Record, dueIn time.Duration) (bool, error) {
-	d := &core.Delivery{Envelope: rec.Envelope, Queue: Queue, Attempt: rec.Attempts + 1, Redeliveries: rec.Crashes, Err: rec.Err}
+func (m *member) run(rec *core.Record, dueIn time.Duration) (bool, error) {
+	d := &waybill.Delivery{Envelope: rec.Envelope, Queue: Queue, Attempt: rec.Attempts + 1, Redeliveries: rec.Crashes, Err: rec.Err}
 	s := Sent{Envelope: rec.Envelope.Clone(), Route: rec.Route, Attempt: d.Attempt, DueIn: dueIn}
 	if d.Err == nil && d.Envelope.Expired(m.clock.Add(dueIn)) {
-		d.Err = &core.Error{Op: "waybilltest", Class: core.ClassPermanent, Reason: core.ReasonExpired, Err: errors.New("expired")}
+		d.Err = &waybill.Error{Op: "waybilltest", Class: waybill.ClassPermanent, Reason: waybill.ReasonExpired, Err: errors.New("expired")}
 	}
 	h, ok := find(m.handlers, &d.Envelope)
-	out := outbox.Published(rec)
+	out := core.Published(rec)
 	if s.Handled = ok || d.Err != nil; s.Handled {
 		s.Result = Deliver(m.tb.Context(), h, d)
 		out = m.outcome(rec, &s.Result)
 	}
 	m.sent = append(m.sent, s)
-	if err := m.Store.Settle(m.tb.Context(), m.self.Session, []outbox.Outcome{out}).FirstErr(); err != nil {
+	if err := m.Store.Settle(m.tb.Context(), m.self.Session, []core.Outcome{out}).FirstErr(); err != nil {
 		return false, err
 	}
-	down := s.Result.Verdict == core.VerdictGiveBack
+	down := s.Result.Verdict == core.VerdictRelease
 	if down || s.Result.Verdict == core.VerdictReject {
 		return !down, fmt.Errorf("waybilltest: topic %s, message %s, attempt %d: %w", d.Envelope.Topic, d.Envelope.ID, d.Attempt, s.Result.Err)
 	}
@@ -203,51 +203,51 @@ func (m *member) run(rec *outbox.Record, dueIn time.Duration) (bool, error) {
 }
 
 // outcome asks the retry policy, and says in r if it gave up.
-func (e *Env) outcome(rec *outbox.Record, r *Result) outbox.Outcome {
+func (e *Env) outcome(rec *core.Record, r *Result) core.Outcome {
 	switch r.Verdict {
 	case core.VerdictRetry:
 		policy := e.opts.Retry
 		if policy == nil {
-			policy = core.Schedule()
+			policy = waybill.RetryDelays()
 		}
 		delay, again, err := policy.Next(rec.Attempts+1, r.Err)
 		if again && err == nil {
-			if failure, ok := errors.AsType[*core.Error](r.Err); ok && failure.After > 0 {
+			if failure, ok := errors.AsType[*waybill.Error](r.Err); ok && failure.After > 0 {
 				delay = failure.After
 			}
-			return outbox.Retry(rec, r.Err, delay)
+			return core.Retry(rec, r.Err, delay)
 		}
-		r.Verdict, r.Reason = core.VerdictReject, core.ReasonAttempts
-	case core.VerdictGiveBack:
-		return outbox.Release(rec, 0, false)
+		r.Verdict, r.Reason = core.VerdictReject, waybill.ReasonAttempts
+	case core.VerdictRelease:
+		return core.Release(rec, 0, false)
 	case core.VerdictNone, core.VerdictDone:
-		return outbox.Published(rec)
+		return core.Published(rec)
 	case core.VerdictReject:
 	}
-	return outbox.Abandon(rec, r.Reason, r.Err)
+	return core.Abandon(rec, r.Reason, r.Err)
 }
 
 // Deliver hands a message to its handler as if it had come from a broker: a raw, foreign or poison one. It fails the
 // test if there is no handler for it.
-func (e *Env) Deliver(m core.Envelope) Result {
+func (e *Env) Deliver(m waybill.Envelope) Result {
 	e.tb.Helper()
-	return e.deliver(&core.Delivery{Envelope: m, Queue: Queue, Attempt: 1})
+	return e.deliver(&waybill.Delivery{Envelope: m, Queue: Queue, Attempt: 1})
 }
 
 // Redeliver hands a message that was sent before to its handler once more, as after a crash. With an inbox its status
-// is core.HandlerDuplicate. It fails the test if no message with this id was sent.
+// is waybill.HandlerDuplicate. It fails the test if no message with this id was sent.
 func (e *Env) Redeliver(id string) Result {
 	e.tb.Helper()
 	for _, s := range e.sent {
 		if s.Envelope.ID == id {
-			return e.deliver(&core.Delivery{Envelope: s.Envelope.Clone(), Queue: Queue, Attempt: s.Attempt, Redeliveries: 1})
+			return e.deliver(&waybill.Delivery{Envelope: s.Envelope.Clone(), Queue: Queue, Attempt: s.Attempt, Redeliveries: 1})
 		}
 	}
 	e.tb.Fatalf("waybilltest: redeliver: no message with id %q was sent", id)
 	return Result{}
 }
 
-func (e *Env) deliver(d *core.Delivery) Result {
+func (e *Env) deliver(d *waybill.Delivery) Result {
 	e.tb.Helper()
 	h, ok := find(e.handlers, &d.Envelope)
 	if !ok {
@@ -282,7 +282,7 @@ func (e *Env) Parked() []memory.StoredRecord {
 }
 
 // Values returns what was sent on topic, first attempts only. It fails the test if a body cannot be decoded.
-func Values[T any](e *Env, topic core.Topic[T]) []T {
+func Values[T any](e *Env, topic waybill.Topic[T]) []T {
 	e.tb.Helper()
 	var out []T
 	for _, s := range e.Sent(topic.Name()) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/waybilltest"
@@ -57,13 +58,13 @@ func ExampleEnv_Redeliver() {
 		t.Fatalf("%v", err)
 	}
 	env.Handle(handlers...)
-	env.Stage(OrderPlaced.Message(Order{ID: "o-1", Cents: 990}, core.ID("m-1")))
+	env.Stage(OrderPlaced.Message(Order{ID: "o-1", Cents: 990}, waybill.ID("m-1")))
 
 	again := env.Redeliver("m-1")
-	fmt.Println("duplicate:", again.Status == core.HandlerDuplicate)
+	fmt.Println("duplicate:", again.Status == waybill.HandlerDuplicate)
 	fmt.Println("receipts:", len(waybilltest.Values(env, ReceiptReady)))
 
-	poison := env.Deliver(core.Envelope{ID: "m-2", Source: "/foreign", Topic: "orders.placed", Body: []byte("not JSON")})
+	poison := env.Deliver(waybill.Envelope{ID: "m-2", Source: "/foreign", Topic: "orders.placed", Body: []byte("not JSON")})
 	fmt.Println("parked:", poison.Reason)
 	// Output:
 	// duplicate: true
@@ -73,11 +74,11 @@ func ExampleEnv_Redeliver() {
 
 func ExampleDeliver() {
 	// Any handler, on any database. This one has none.
-	handler := core.HandlerFor(OrderPlaced, func(ctx context.Context, o Order) error {
-		if d, _ := core.DeliveryFrom(ctx); d.Attempt < 3 {
-			return core.RetryAfter(errors.New("the printer is out of paper"), time.Minute)
+	handler := waybill.HandlerFor(OrderPlaced, func(ctx context.Context, o Order) error {
+		if d, _ := waybill.DeliveryFrom(ctx); d.Attempt < 3 {
+			return waybill.RetryAfter(errors.New("the printer is out of paper"), time.Minute)
 		}
-		return core.Reject(errors.New("no printer"))
+		return waybill.Reject(errors.New("no printer"))
 	})
 	d := waybilltest.Delivery(t, OrderPlaced, Order{ID: "o-1", Cents: 990})
 	fmt.Println(waybilltest.Deliver(t.Context(), handler, d).Verdict == core.VerdictRetry)
@@ -94,13 +95,13 @@ func TestBillingSurvivesAnOutage(t *testing.T) {
 	waybilltest.Run(t, waybilltest.LoopOptions{}, func(t *testing.T, l *waybilltest.Loop) {
 		t.Helper()
 		failures := 2
-		l.Start(core.HandlerFor(OrderPlaced, func(ctx context.Context, o Order) error {
+		l.Start(waybill.HandlerFor(OrderPlaced, func(ctx context.Context, o Order) error {
 			if failures--; failures >= 0 {
 				return errors.New("not today")
 			}
 			return nil
 		}))
-		l.FailPublish(func(core.Envelope) error { return core.Outage(errors.New("the broker is down")) })
+		l.FailPublish(func(waybill.Envelope) error { return waybill.Outage(errors.New("the broker is down")) })
 		l.Stage(OrderPlaced.Message(Order{ID: "o-1", Cents: 990}))
 
 		begin := time.Now()

@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
@@ -31,7 +31,7 @@ type LoopOptions struct {
 	Consumer consumer.Options
 	// Subscription is what the handlers are registered on; default the queue "test", bound for every topic, where a
 	// message that no handler is for counts as done.
-	Subscription core.Subscription
+	Subscription waybill.Subscription
 }
 
 // Loop is a running system: store, relay, transport, consumer. Time is virtual: time.Sleep, timers and deadlines in the
@@ -44,11 +44,11 @@ type Loop struct {
 
 	t    *testing.T
 	opts LoopOptions
-	rest []core.Handler // for messages that no other handler is for
+	rest []waybill.Handler // for messages that no other handler is for
 
 	mu        sync.Mutex
-	published []core.Envelope
-	fail      func(core.Envelope) error
+	published []waybill.Envelope
+	fail      func(waybill.Envelope) error
 	stops     []func()
 }
 
@@ -63,7 +63,7 @@ func Run(t *testing.T, opts LoopOptions, test func(t *testing.T, l *Loop)) {
 		l := &Loop{t: t}
 		if opts.Subscription.Queue == "" {
 			opts.Subscription.Queue, opts.Subscription.Bindings = Queue, []string{"#"}
-			l.rest = []core.Handler{{Name: core.AnyMessage, Handle: func(context.Context, *core.Delivery) (core.HandlerStatus, error) { return 0, nil }}}
+			l.rest = []waybill.Handler{{Name: waybill.AnyMessage, Handle: func(context.Context, *waybill.Delivery) (waybill.HandlerStatus, error) { return 0, nil }}}
 		}
 		logger := slog.New(slog.NewTextHandler(t.Output(), nil))
 		if opts.Relay.Logger == nil {
@@ -87,7 +87,7 @@ func Run(t *testing.T, opts LoopOptions, test func(t *testing.T, l *Loop)) {
 
 // Start starts the relay, and the consumer with handlers if there are any. After [Loop.Stop] it may be called again:
 // the new engines find what the old ones left.
-func (l *Loop) Start(handlers ...core.Handler) {
+func (l *Loop) Start(handlers ...waybill.Handler) {
 	l.t.Helper()
 	r, err := relay.New(l.Store, bus{l.Bus, l}, l.opts.Relay)
 	if err != nil {
@@ -97,7 +97,7 @@ func (l *Loop) Start(handlers ...core.Handler) {
 	if len(handlers) == 0 {
 		return
 	}
-	if _, ok := find(handlers, &core.Envelope{Topic: core.AnyMessage}); !ok {
+	if _, ok := find(handlers, &waybill.Envelope{Topic: waybill.AnyMessage}); !ok {
 		handlers = append(slices.Clone(handlers), l.rest...)
 	}
 	c, err := consumer.New(l.Bus, l.opts.Consumer)
@@ -141,7 +141,7 @@ func (l *Loop) Do(fn func(ctx context.Context, tx *memory.Tx) error) error {
 }
 
 // Stage stages msgs in a transaction of their own and fails the test if that goes wrong.
-func (l *Loop) Stage(msgs ...core.Message) (staged []core.Staged) {
+func (l *Loop) Stage(msgs ...waybill.Message) (staged []waybill.Staged) {
 	l.t.Helper()
 	err := l.Do(func(ctx context.Context, tx *memory.Tx) (err error) {
 		staged, err = l.Store.Stage(ctx, tx, msgs...)
@@ -155,15 +155,16 @@ func (l *Loop) Stage(msgs ...core.Message) (staged []core.Staged) {
 
 // Feed puts messages on the bus past the outbox: raw, foreign or poison ones, or a message once more. It fails the test
 // if the bus refuses one.
-func (l *Loop) Feed(batch ...core.Envelope) {
+func (l *Loop) Feed(batch ...waybill.Envelope) {
 	l.t.Helper()
 	if err := l.Bus.Publish(l.t.Context(), batch).FirstErr(); err != nil {
 		l.t.Fatalf("waybilltest: feed: %v", err)
 	}
 }
 
-// FailPublish makes publishes fail as f says, until it is called with nil: core.Outage(err) is a broker that is down.
-func (l *Loop) FailPublish(f func(core.Envelope) error) {
+// FailPublish makes publishes fail as f says, until it is called with nil: waybill.Outage(err) is a broker that is
+// down.
+func (l *Loop) FailPublish(f func(waybill.Envelope) error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.fail = f
@@ -181,36 +182,36 @@ func (l *Loop) Crash(route string, n int, lease time.Duration) int {
 	return got
 }
 
-func crash(ctx context.Context, store outbox.Store, route string, n int, lease time.Duration) (got int, err error) {
-	self := outbox.Member{
-		Session: outbox.Session(rand.Int64N(1<<62) + 1), Name: "crashed", Beat: 1, Lease: lease, Handlers: 1, Free: 1,
-		Serves: []outbox.Serving{{Route: route, Units: outbox.NumSlots}},
+func crash(ctx context.Context, store core.OutboxStore, route string, n int, lease time.Duration) (got int, err error) {
+	self := core.Member{
+		Session: core.Session(rand.Int64N(1<<62) + 1), Name: "crashed", Beat: 1, Lease: lease, Handlers: 1, Free: 1,
+		Serves: []core.Serving{{Route: route, Units: core.NumSlots}},
 	}
-	roster, err := store.Meet(ctx, outbox.Meeting{Self: self, Join: true})
+	roster, err := store.Meet(ctx, core.Meeting{Self: self, Join: true})
 	if err != nil {
 		return 0, err
 	}
-	var moves []outbox.Move
+	var moves []core.Move
 	for _, u := range roster.Units {
 		if u.Unit.Route == route && u.Owner == 0 {
-			moves = append(moves, outbox.Move{Unit: u.Unit, To: self.Session})
+			moves = append(moves, core.Move{Unit: u.Unit, To: self.Session})
 		}
 	}
-	if _, err = store.Meet(ctx, outbox.Meeting{Self: self, Moves: moves}); err != nil {
+	if _, err = store.Meet(ctx, core.Meeting{Self: self, Moves: moves}); err != nil {
 		return 0, err
 	}
-	all := outbox.Range{Part: outbox.Part{Route: route, Slots: outbox.AllSlots}, To: math.MaxInt64, Limit: n}
-	page, err := store.Read(ctx, self.Session, outbox.Look{Ranges: []outbox.Range{all}})
+	all := core.Range{Part: core.Part{Route: route, Slots: core.AllSlots}, To: math.MaxInt64, Limit: n}
+	page, err := store.Read(ctx, self.Session, core.Look{Ranges: []core.Range{all}})
 	if err != nil {
 		return 0, err
 	}
-	var want outbox.Want
+	var want core.Want
 	for _, r := range page.Ranges[0].Records {
 		want.Refs = append(want.Refs, r.Ref)
 	}
 	taken, err := store.Take(ctx, self.Session, want)
 	for _, t := range taken {
-		if t.Grip == outbox.Gripped {
+		if t.Grip == core.GripHeld {
 			got++
 		}
 	}
@@ -243,10 +244,10 @@ func (l *Loop) Idle() {
 }
 
 // Published returns what the relay published and the bus confirmed, in order.
-func (l *Loop) Published() []core.Envelope {
+func (l *Loop) Published() []waybill.Envelope {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make([]core.Envelope, len(l.published))
+	out := make([]waybill.Envelope, len(l.published))
 	for i := range out {
 		out[i] = l.published[i].Clone()
 	}
@@ -262,7 +263,7 @@ type bus struct {
 	l *Loop
 }
 
-func (b bus) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+func (b bus) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	b.l.mu.Lock()
 	fail := b.l.fail
 	b.l.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/waybilltest"
 )
@@ -69,17 +69,17 @@ func TestErrorsReachTheTest(t *testing.T) {
 	for name, c := range map[string]struct {
 		handle func() error
 		want   string
-		reason core.Reason
+		reason waybill.Reason
 	}{
-		"error":  {func() error { return errors.New("boom") }, "boom", core.ReasonAttempts},
-		"reject": {func() error { return core.Reject(errors.New("no")) }, "no", core.ReasonRejected},
-		"panic":  {func() error { panic("ouch") }, "panicked: ouch", core.ReasonAttempts},
+		"error":  {func() error { return errors.New("boom") }, "boom", waybill.ReasonAttempts},
+		"reject": {func() error { return waybill.Reject(errors.New("no")) }, "no", waybill.ReasonRejected},
+		"panic":  {func() error { panic("ouch") }, "panicked: ouch", waybill.ReasonAttempts},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env := waybilltest.New(t, waybilltest.Options{}, core.HandlerFor(OrderPlaced, func(context.Context, Order) error { return c.handle() }))
+			env := waybilltest.New(t, waybilltest.Options{}, waybill.HandlerFor(OrderPlaced, func(context.Context, Order) error { return c.handle() }))
 			err := env.Do(func(ctx context.Context, tx *memory.Tx) error {
-				_, err := env.Store.Stage(ctx, tx, OrderPlaced.Message(Order{"o-1", 5}, core.ID("m-1")))
+				_, err := env.Store.Stage(ctx, tx, OrderPlaced.Message(Order{"o-1", 5}, waybill.ID("m-1")))
 				return err
 			})
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "m-1") {
@@ -99,7 +99,7 @@ func TestErrorsReachTheTest(t *testing.T) {
 func TestScheduled(t *testing.T) {
 	t.Parallel()
 	env := newEnv(t, waybilltest.Options{})
-	env.Stage(Reminder.Message(Order{"o-2", 1}, core.DeliverAt(env.Now().Add(time.Hour))), Reminder.Message(Order{"o-1", 1}, core.Delay(time.Minute)))
+	env.Stage(Reminder.Message(Order{"o-2", 1}, waybill.DeliverAt(env.Now().Add(time.Hour))), Reminder.Message(Order{"o-1", 1}, waybill.Delay(time.Minute)))
 	var due []time.Duration
 	for _, s := range env.Sent() {
 		due = append(due, s.DueIn)
@@ -119,11 +119,11 @@ func TestScheduled(t *testing.T) {
 	if w := env.Waiting(); len(w) != 2 || w[0].Due.Sub(env.Now()) != 24*time.Hour {
 		t.Errorf("waiting: %+v", w)
 	}
-	if s := env.Stage(Reminder.Message(Order{"o-1", 7}, core.DedupeKey("remind o-1"))); !s[0].Duplicate {
+	if s := env.Stage(Reminder.Message(Order{"o-1", 7}, waybill.DedupeKey("remind o-1"))); !s[0].Duplicate {
 		t.Errorf("staged %+v", s)
 	}
-	env.Stage(Reminder.Message(Order{"o-1", 7}, core.Replace("remind o-1"), core.Delay(time.Hour)))
-	if st := env.Cancel(core.CancelKey{Topic: "orders.reminder", DedupeKey: "remind o-2"}); st != core.CancelDone {
+	env.Stage(Reminder.Message(Order{"o-1", 7}, waybill.Replace("remind o-1"), waybill.Delay(time.Hour)))
+	if st := env.Cancel(waybill.CancelKey{Topic: "orders.reminder", DedupeKey: "remind o-2"}); st != waybill.CancelDone {
 		t.Errorf("cancel: %s", st)
 	}
 	if err := env.Advance(48 * time.Hour); err != nil {
@@ -132,7 +132,7 @@ func TestScheduled(t *testing.T) {
 	if diff := cmp.Diff([]Order{{"o-1", 7}}, waybilltest.Values(env, Reminder)); diff != "" {
 		t.Error(diff)
 	}
-	if st := env.Cancel(core.CancelKey{Topic: "orders.reminder", DedupeKey: "remind o-1"}); st != core.CancelNotFound {
+	if st := env.Cancel(waybill.CancelKey{Topic: "orders.reminder", DedupeKey: "remind o-1"}); st != waybill.CancelNotFound {
 		t.Errorf("cancel of what was sent: %s", st)
 	}
 }
@@ -142,8 +142,8 @@ func TestScheduled(t *testing.T) {
 func TestRetryPolicy(t *testing.T) {
 	t.Parallel()
 	fails := 2
-	env := waybilltest.New(t, waybilltest.Options{Retry: core.Schedule(time.Second, time.Minute)},
-		core.HandlerFor(OrderPlaced, func(context.Context, Order) error {
+	env := waybilltest.New(t, waybilltest.Options{Retry: waybill.RetryDelays(time.Second, time.Minute)},
+		waybill.HandlerFor(OrderPlaced, func(context.Context, Order) error {
 			if fails--; fails >= 0 {
 				return errors.New("boom")
 			}
@@ -166,8 +166,8 @@ func TestRetryPolicy(t *testing.T) {
 func TestStagedOrder(t *testing.T) {
 	t.Parallel()
 	env := waybilltest.New(t, waybilltest.Options{})
-	env.Stage(OrderPlaced.Message(Order{"o-1", 1}, core.Routes("b")), OrderPlaced.Message(Order{"o-2", 2}, core.Routes("a"), core.Delay(time.Minute)),
-		OrderPlaced.Message(Order{"o-3", 3}, core.Routes("b"), core.Delay(time.Minute)), OrderPlaced.Message(Order{"o-4", 4}, core.Routes("a")))
+	env.Stage(OrderPlaced.Message(Order{"o-1", 1}, waybill.Routes("b")), OrderPlaced.Message(Order{"o-2", 2}, waybill.Routes("a"), waybill.Delay(time.Minute)),
+		OrderPlaced.Message(Order{"o-3", 3}, waybill.Routes("b"), waybill.Delay(time.Minute)), OrderPlaced.Message(Order{"o-4", 4}, waybill.Routes("a")))
 	var got []string
 	for _, s := range env.Sent() {
 		o, err := OrderPlaced.Decode(&s.Envelope)
@@ -185,10 +185,10 @@ func TestStagedOrder(t *testing.T) {
 func TestLocked(t *testing.T) {
 	t.Parallel()
 	env := waybilltest.New(t, waybilltest.Options{KeepScheduled: true})
-	env.Stage(OrderPlaced.Message(Order{"o-1", 1}, core.ID("m-1"), core.Delay(time.Minute)), OrderPlaced.Message(Order{"o-2", 2}, core.Delay(time.Minute)))
+	env.Stage(OrderPlaced.Message(Order{"o-1", 1}, waybill.ID("m-1"), waybill.Delay(time.Minute)), OrderPlaced.Message(Order{"o-2", 2}, waybill.Delay(time.Minute)))
 	tx := env.Store.Begin()
-	statuses, err := env.Store.Cancel(t.Context(), tx, core.CancelKey{ID: "m-1"})
-	if err != nil || statuses[0] != core.CancelDone {
+	statuses, err := env.Store.Cancel(t.Context(), tx, waybill.CancelKey{ID: "m-1"})
+	if err != nil || statuses[0] != waybill.CancelDone {
 		t.Fatal(statuses, err)
 	}
 	if err := env.Advance(time.Hour); err != nil {
@@ -210,21 +210,21 @@ func TestLocked(t *testing.T) {
 func TestOutageKeeps(t *testing.T) {
 	t.Parallel()
 	down := true
-	env := waybilltest.New(t, waybilltest.Options{}, core.HandlerFor(OrderPlaced, func(context.Context, Order) error {
+	env := waybilltest.New(t, waybilltest.Options{}, waybill.HandlerFor(OrderPlaced, func(context.Context, Order) error {
 		if down {
-			return core.Outage(errors.New("down"))
+			return waybill.Outage(errors.New("down"))
 		}
 		return nil
 	}))
 	err := env.Do(func(ctx context.Context, tx *memory.Tx) error {
-		_, err := env.Store.Stage(ctx, tx, OrderPlaced.Message(Order{"o-1", 5}), OrderPlaced.Message(Order{"o-2", 5}, core.TTL(time.Minute)))
+		_, err := env.Store.Stage(ctx, tx, OrderPlaced.Message(Order{"o-1", 5}), OrderPlaced.Message(Order{"o-2", 5}, waybill.TTL(time.Minute)))
 		return err
 	})
-	if core.ClassOf(err) != core.ClassOutage || len(env.Waiting()) != 2 || len(env.Sent()) != 1 {
+	if waybill.ClassOf(err) != waybill.ClassOutage || len(env.Waiting()) != 2 || len(env.Sent()) != 1 {
 		t.Fatalf("%v, %d wait, %d sent", err, len(env.Waiting()), len(env.Sent()))
 	}
 	down = false
-	if err := env.Advance(time.Hour); core.ReasonOf(err) != core.ReasonExpired || len(env.Waiting()) > 0 || len(env.Parked()) != 1 {
+	if err := env.Advance(time.Hour); waybill.ReasonOf(err) != waybill.ReasonExpired || len(env.Waiting()) > 0 || len(env.Parked()) != 1 {
 		t.Errorf("%v, waiting %+v", err, env.Waiting())
 	}
 }
@@ -233,7 +233,7 @@ func TestOutageKeeps(t *testing.T) {
 func TestEndless(t *testing.T) {
 	t.Parallel()
 	env := waybilltest.New(t, waybilltest.Options{})
-	env.Handle(core.HandlerFor(OrderPlaced, func(ctx context.Context, o Order) error {
+	env.Handle(waybill.HandlerFor(OrderPlaced, func(ctx context.Context, o Order) error {
 		return env.Do(func(ctx context.Context, tx *memory.Tx) error {
 			_, err := env.Store.Stage(ctx, tx, OrderPlaced.Message(o))
 			return err
@@ -263,12 +263,12 @@ func TestLoop(t *testing.T) {
 		if err := l.Do(func(ctx context.Context, tx *memory.Tx) error { return placeOrder(ctx, l.Store, tx, Order{"o-1", 5}) }); err != nil {
 			t.Fatal(err)
 		}
-		if n := l.Crash(core.DefaultRoute, 10, time.Minute); n != 1 {
+		if n := l.Crash(waybill.DefaultRoute, 10, time.Minute); n != 1 {
 			t.Fatalf("crashed with %d messages", n)
 		}
 		begin := time.Now()
 		reminded := 0
-		handlers = append(handlers, core.HandlerFor(Reminder, func(context.Context, Order) error {
+		handlers = append(handlers, waybill.HandlerFor(Reminder, func(context.Context, Order) error {
 			reminded++
 			if took := time.Since(begin); took < 24*time.Hour || took > 24*time.Hour+time.Second {
 				t.Errorf("reminded after %s", took)
@@ -285,13 +285,13 @@ func TestLoop(t *testing.T) {
 			t.Errorf("billed %q", bill)
 		}
 		l.Stop()
-		l.Feed(l.Published()[0], core.Envelope{ID: "poison", Topic: "orders.placed", Body: []byte("{")})
+		l.Feed(l.Published()[0], waybill.Envelope{ID: "poison", Topic: "orders.placed", Body: []byte("{")})
 		l.Start(handlers...)
 		l.Idle()
 		if reminded != 1 {
 			t.Errorf("reminded %d times", reminded)
 		}
-		if p := l.Parked(); len(p) != 1 || p[0].Envelope.ID != "poison" || p[0].Reason != core.ReasonUndecodable {
+		if p := l.Parked(); len(p) != 1 || p[0].Envelope.ID != "poison" || p[0].Reason != waybill.ReasonUndecodable {
 			t.Errorf("parked %+v", p)
 		}
 		receipts := 0

@@ -6,14 +6,14 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // ContentType is the media type of what the codec writes.
 const ContentType = "application/protobuf"
 
 // Codec returns the codec for messages of type T, a pointer to a generated struct.
-func Codec[T proto.Message]() core.Codec[T] { return codec[T]{} }
+func Codec[T proto.Message]() waybill.Codec[T] { return codec[T]{} }
 
 type codec[T proto.Message] struct{}
 

@@ -10,13 +10,13 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/codec/proto"
-	"github.com/waybill-go/waybill/core"
 )
 
 func TestRoundTrip(t *testing.T) { // ST-04
 	t.Parallel()
-	topic := core.NewTopic("things.made", proto.Codec[*structpb.Struct]())
+	topic := waybill.NewTopic("things.made", proto.Codec[*structpb.Struct]())
 	want, err := structpb.NewStruct(map[string]any{"name": "ü 🗝", "n": 1.5, "list": []any{true, nil}})
 	if err != nil {
 		t.Fatal(err)
@@ -52,16 +52,16 @@ func TestEmptyMessage(t *testing.T) { // ST-04
 
 func TestErrorsAreClearAndHoldNoContent(t *testing.T) { // ST-04
 	t.Parallel()
-	topic := core.NewTopic("things.made", proto.Codec[*wrapperspb.StringValue]())
+	topic := waybill.NewTopic("things.made", proto.Codec[*wrapperspb.StringValue]())
 	for name, body := range map[string]string{"cut": "\x0a\x10secret", "bad UTF-8": "\x0a\x07secret\xff", "not Protobuf": "secret secret"} {
-		_, err := topic.Decode(&core.Envelope{Body: []byte(body)})
-		if core.ClassOf(err) != core.ClassPermanent || core.ReasonOf(err) != core.ReasonUndecodable {
+		_, err := topic.Decode(&waybill.Envelope{Body: []byte(body)})
+		if waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonUndecodable {
 			t.Errorf("%s: got %v, want undecodable", name, err)
 		} else if strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: the error holds content: %v", name, err)
 		}
 	}
-	if _, err := topic.Decode(&core.Envelope{ContentType: "application/json", Body: []byte("{}")}); core.ReasonOf(err) != core.ReasonUndecodable {
+	if _, err := topic.Decode(&waybill.Envelope{ContentType: "application/json", Body: []byte("{}")}); waybill.ReasonOf(err) != waybill.ReasonUndecodable {
 		t.Errorf("JSON: got %v, want undecodable", err)
 	}
 	if _, err := proto.Codec[*wrapperspb.StringValue]().Encode(nil); err == nil {
@@ -76,7 +76,7 @@ func TestErrorsAreClearAndHoldNoContent(t *testing.T) { // ST-04
 	if _, err := proto.Codec[*dynamicpb.Message]().Decode(nil); err == nil || !strings.Contains(err.Error(), "*dynamicpb.Message") {
 		t.Errorf("a type without a descriptor: got %v", err)
 	}
-	if err := errors.Unwrap(func() error { _, err := topic.Decode(&core.Envelope{Body: []byte{0xff}}); return err }()); err == nil {
+	if err := errors.Unwrap(func() error { _, err := topic.Decode(&waybill.Envelope{Body: []byte{0xff}}); return err }()); err == nil {
 		t.Error("the cause is not wrapped")
 	}
 }

@@ -1,7 +1,7 @@
 // Package proto is the Protobuf codec for topics. It is a package of its own so that programs without Protobuf do not
 // link it.
 //
-//	var OrderPlaced = core.NewTopic("orders.placed", proto.Codec[*orderspb.Placed]())
+//	var OrderPlaced = waybill.NewTopic("orders.placed", proto.Codec[*orderspb.Placed]())
 //
 // # Guarantees
 //

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/inboxtest"
 	"github.com/waybill-go/waybill/store/memory"
@@ -199,7 +200,7 @@ var faults = []struct {
 	}},
 	{"a swallowed failure is processed", "swallowed-failure-is-a-failure", func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
 		status, err := b.Store.Do(ctx, key, fn)
-		if err != nil && core.ClassOf(err) == core.ClassUnknown {
+		if err != nil && waybill.ClassOf(err) == waybill.ClassUnknown {
 			return core.InboxProcessed, nil
 		}
 		return status, err

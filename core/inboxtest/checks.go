@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -30,7 +31,7 @@ func duplicateDoesNotRun[Tx any](k *kit[Tx]) {
 
 // Consumer, source and id make the key: two messages that differ in one of them are two. IN-01.
 func keyIsConsumerSourceAndID[Tx any](k *kit[Tx]) {
-	c, long := k.consumer, strings.Repeat("x", core.MaxNameBytes)
+	c, long := k.consumer, strings.Repeat("x", waybill.MaxNameBytes)
 	keys := []core.InboxKey{
 		{Consumer: c, Source: "/a", ID: "1"},
 		{Consumer: c + "2", Source: "/a", ID: "1"},
@@ -54,7 +55,7 @@ func keyIsConsumerSourceAndID[Tx any](k *kit[Tx]) {
 
 // A key that is incomplete or too long is refused before anything happens. IN-01.
 func badKeyIsRefused[Tx any](k *kit[Tx]) {
-	long := strings.Repeat("x", core.MaxNameBytes+1)
+	long := strings.Repeat("x", waybill.MaxNameBytes+1)
 	for _, key := range []core.InboxKey{
 		{Source: "/a", ID: "1"},
 		{Consumer: k.consumer, ID: "1"},
@@ -63,8 +64,8 @@ func badKeyIsRefused[Tx any](k *kit[Tx]) {
 		{Consumer: k.consumer, Source: long, ID: "1"},
 		{Consumer: long, Source: "/a", ID: "1"},
 	} {
-		if err := k.refused("a bad key", key, k.effect("e")); !errors.Is(err, core.ErrInvalid) {
-			k.fail("a bad key: got %w, want core.ErrInvalid", err)
+		if err := k.refused("a bad key", key, k.effect("e")); !errors.Is(err, waybill.ErrInvalid) {
+			k.fail("a bad key: got %w, want waybill.ErrInvalid", err)
 		}
 	}
 	k.effects("after bad keys", "e", 0)
@@ -78,9 +79,9 @@ func failureLeavesNoMark[Tx any](k *kit[Tx]) {
 			if err := k.h.Effect(ctx, tx, k.name("e")); err != nil {
 				return err
 			}
-			return core.Reject(errHandler)
+			return waybill.Reject(errHandler)
 		})
-		if !errors.Is(err, errHandler) || core.ClassOf(err) != core.ClassPermanent {
+		if !errors.Is(err, errHandler) || waybill.ClassOf(err) != waybill.ClassPermanent {
 			k.fail("the handler's error came out as %w", err)
 		}
 		k.effects("after a failing handler", "e", 0)
@@ -201,7 +202,7 @@ func (k *kit[Tx]) concurrent(firstErr error, want core.InboxStatus) {
 	k.sleep(grace)
 	select {
 	case early := <-second: // busy, at best
-		if early.err == nil || core.ClassOf(early.err) != core.ClassOutage {
+		if early.err == nil || waybill.ClassOf(early.err) != waybill.ClassOutage {
 			close(finish)
 			k.fail("the second delivery ended with status %d and error %v while the first was running", early.status, early.err)
 		}
@@ -294,7 +295,7 @@ func waitingHeedsItsContext[Tx any](k *kit[Tx]) {
 	case r := <-second:
 		if r.err == nil {
 			err = fmt.Errorf("the second delivery ended with status %d while the first was running", r.status)
-		} else if core.ClassOf(r.err) == core.ClassPermanent || core.ClassOf(r.err) == core.ClassRejected {
+		} else if waybill.ClassOf(r.err) == waybill.ClassPermanent || waybill.ClassOf(r.err) == waybill.ClassRejected {
 			err = fmt.Errorf("giving up waiting counts against the message: %w", r.err)
 		}
 	case <-t.C:

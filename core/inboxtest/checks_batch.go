@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -109,9 +110,9 @@ func batchFailureLeavesNothing[Tx any](k *kit[Tx]) {
 		if err := k.effectsOf(keys)(ctx, tx, fresh); err != nil {
 			return err
 		}
-		return core.Reject(errHandler)
+		return waybill.Reject(errHandler)
 	})
-	if !errors.Is(err, errHandler) || core.ClassOf(err) != core.ClassPermanent || len(got) != 0 {
+	if !errors.Is(err, errHandler) || waybill.ClassOf(err) != waybill.ClassPermanent || len(got) != 0 {
 		k.fail("a failing batch: got %v and error %w", got, err)
 	}
 	func() {
@@ -129,8 +130,8 @@ func batchFailureLeavesNothing[Tx any](k *kit[Tx]) {
 		}
 	}()
 	bad := append(k.keys("1", "2"), core.InboxKey{Consumer: k.consumer, ID: "1"})
-	if _, err := k.batcher().DoBatch(k.ctx, bad, k.effectsOf(bad)); !errors.Is(err, core.ErrInvalid) {
-		k.fail("a batch with a bad key: got %w, want core.ErrInvalid", err)
+	if _, err := k.batcher().DoBatch(k.ctx, bad, k.effectsOf(bad)); !errors.Is(err, waybill.ErrInvalid) {
+		k.fail("a batch with a bad key: got %w, want waybill.ErrInvalid", err)
 	}
 	for _, id := range []string{"1", "2", "3"} {
 		k.effects("after a batch that failed", "e-"+id, 0)
@@ -159,7 +160,7 @@ func batchWaitsForOthers[Tx any](k *kit[Tx]) {
 		go func() {
 			var err error
 			for start := time.Now(); ; { // a store that cannot wait is busy
-				if got, err = b.DoBatch(k.ctx, keys, k.effectsOf(keys)); core.ClassOf(err) != core.ClassOutage || time.Since(start) > patience {
+				if got, err = b.DoBatch(k.ctx, keys, k.effectsOf(keys)); waybill.ClassOf(err) != waybill.ClassOutage || time.Since(start) > patience {
 					break
 				}
 			}
@@ -211,7 +212,7 @@ func batchesDoNotDeadlock[Tx any](k *kit[Tx]) {
 			var err error
 			for start := time.Now(); ; {
 				got, err = b.DoBatch(k.ctx, keys, k.effectsOf(keys))
-				if core.ClassOf(err) != core.ClassOutage || time.Since(start) > patience {
+				if waybill.ClassOf(err) != waybill.ClassOutage || time.Since(start) > patience {
 					break
 				}
 			}
@@ -285,9 +286,9 @@ func markInOwnTransaction[Tx any](k *kit[Tx]) {
 	if err != nil {
 		k.fail("begin: %w", err)
 	}
-	if _, err := m.Mark(k.ctx, tx, core.InboxKey{Consumer: k.consumer, Source: "/"}); !errors.Is(err, core.ErrInvalid) {
+	if _, err := m.Mark(k.ctx, tx, core.InboxKey{Consumer: k.consumer, Source: "/"}); !errors.Is(err, waybill.ErrInvalid) {
 		_ = end(k.ctx, false)
-		k.fail("a bad key: got %w, want core.ErrInvalid", err)
+		k.fail("a bad key: got %w, want waybill.ErrInvalid", err)
 	}
 	first, err1 := m.Mark(k.ctx, tx, k.key("3"))
 	second, err2 := m.Mark(k.ctx, tx, k.key("3"))
@@ -329,8 +330,8 @@ func purgeDeletesOldMarks[Tx any](k *kit[Tx]) {
 		age   time.Duration
 		limit int
 	}{{0, 1}, {-time.Hour, 1}, {time.Hour, 0}, {time.Hour, -1}} {
-		if n, err := p.PurgeInbox(k.ctx, k.consumer, bad.age, bad.limit); !errors.Is(err, core.ErrInvalid) || n != 0 {
-			k.fail("purge with age %s and limit %d: %d deleted, error %w; want core.ErrInvalid", bad.age, bad.limit, n, err)
+		if n, err := p.PurgeInbox(k.ctx, k.consumer, bad.age, bad.limit); !errors.Is(err, waybill.ErrInvalid) || n != 0 {
+			k.fail("purge with age %s and limit %d: %d deleted, error %w; want waybill.ErrInvalid", bad.age, bad.limit, n, err)
 		}
 	}
 	k.do("a message of now", k.key("0"), isDup, k.never)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -70,7 +71,7 @@ func Checks[Tx any]() []Check[Tx] {
 		{"purge-deletes-old-marks", purgeDeletesOldMarks[Tx]},
 	} {
 		all = append(all, Check[Tx]{Name: c.name, Run: func(ctx context.Context, h Harness[Tx]) error {
-			return guard(&kit[Tx]{ctx: ctx, h: h, box: h.Inbox(), consumer: "c-" + core.NewID()}, c.fn)
+			return guard(&kit[Tx]{ctx: ctx, h: h, box: h.Inbox(), consumer: "c-" + waybill.NewID()}, c.fn)
 		}})
 	}
 	return all

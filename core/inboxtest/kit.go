@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -111,7 +112,7 @@ func (k *kit[Tx]) await(what string, done <-chan result) result {
 // persist repeats Do while it ends with an outage, as a consumer would: a store that cannot wait is busy.
 func (k *kit[Tx]) persist(done <-chan result, key core.InboxKey, fn handler[Tx]) result {
 	r := k.await("Do", done)
-	for start := time.Now(); core.ClassOf(r.err) == core.ClassOutage && time.Since(start) < patience; {
+	for start := time.Now(); waybill.ClassOf(r.err) == waybill.ClassOutage && time.Since(start) < patience; {
 		k.sleep(grace / 10)
 		r = k.await("Do", k.start(k.ctx, key, fn))
 	}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -53,7 +54,7 @@ func Benchmark[Tx any](b *testing.B, newHarness func(b *testing.B) Harness[Tx]) 
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			h := newHarness(b)
-			consumer, i := core.NewID(), 0
+			consumer, i := waybill.NewID(), 0
 			for b.Loop() {
 				key := core.InboxKey{Consumer: consumer, Source: "/bench", ID: "same"}
 				if name == "new" {

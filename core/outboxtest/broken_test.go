@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/outboxtest"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -21,31 +20,31 @@ type broken struct {
 	fault
 
 	mu    sync.Mutex
-	locks int                           // records that transactions have locked
-	count int                           // for faults that count
-	holds map[outbox.Ref]outbox.Session // what Take ever gripped
-	beats map[outbox.Session]int64
-	rows  map[string]outbox.Record // the first answer of a record
-	given map[outbox.Unit]bool
+	locks int                       // records that transactions have locked
+	count int                       // for faults that count
+	holds map[core.Ref]core.Session // what Take ever gripped
+	beats map[core.Session]int64
+	rows  map[string]core.Record // the first answer of a record
+	given map[core.Unit]bool
 	last  int64
 	hides map[string]bool
 }
 
 // fault is what is wrong.
 type fault struct {
-	meet    func(ctx context.Context, b *broken, m outbox.Meeting) (outbox.Roster, error)
-	roster  func(b *broken, m *outbox.Meeting, r *outbox.Roster) // changes an answer
-	read    func(ctx context.Context, b *broken, self outbox.Session, l outbox.Look) (outbox.Page, error)
-	look    func(l *outbox.Look) // changes a question
-	page    func(b *broken, l *outbox.Look, p *outbox.Page)
-	record  func(r *outbox.Record) // of every answer
-	take    func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error)
-	giveUp  func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error)
-	due     func(ctx context.Context, b *broken, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error)
+	meet    func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error)
+	roster  func(b *broken, m *core.Meeting, r *core.Roster) // changes an answer
+	read    func(ctx context.Context, b *broken, self core.Session, l core.Look) (core.Page, error)
+	look    func(l *core.Look) // changes a question
+	page    func(b *broken, l *core.Look, p *core.Page)
+	record  func(r *core.Record) // of every answer
+	take    func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error)
+	giveUp  func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error)
+	due     func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error)
 	attend  func(ctx context.Context, b *broken) (int64, <-chan struct{}, error)
-	settle  func(ctx context.Context, b *broken, self outbox.Session, os []outbox.Outcome) core.Results
-	outcome func(b *broken, o outbox.Outcome, r *outbox.Record) outbox.Outcome // r is the stored record
-	traits  func(b *broken, t *outbox.Traits)
+	settle  func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results
+	outcome func(b *broken, o core.Outcome, r *core.Record) core.Outcome // r is the stored record
+	traits  func(b *broken, t *core.StoreTraits)
 	rowsIn  func(rows []core.StagedRow)
 	commits bool   // commits what should roll back
 	waits   string // the method that waits for callers' locks
@@ -53,14 +52,14 @@ type fault struct {
 
 func newBroken(f fault) *broken {
 	return &broken{
-		harness: harness{newStore(memory.Options{})}, fault: f, holds: map[outbox.Ref]outbox.Session{}, beats: map[outbox.Session]int64{},
-		rows: map[string]outbox.Record{}, given: map[outbox.Unit]bool{}, hides: map[string]bool{},
+		harness: harness{newStore(memory.Options{})}, fault: f, holds: map[core.Ref]core.Session{}, beats: map[core.Session]int64{},
+		rows: map[string]core.Record{}, given: map[core.Unit]bool{}, hides: map[string]bool{},
 	}
 }
 
-func (b *broken) Store() outbox.Store { return b }
+func (b *broken) Store() core.OutboxStore { return b }
 
-func (b *broken) Traits() outbox.Traits {
+func (b *broken) Traits() core.StoreTraits {
 	t := b.store.Traits()
 	if b.traits != nil {
 		b.traits(b, &t)
@@ -80,7 +79,7 @@ func (b *broken) wait(ctx context.Context, method string) {
 	}
 }
 
-func (b *broken) Meet(ctx context.Context, m outbox.Meeting) (r outbox.Roster, err error) {
+func (b *broken) Meet(ctx context.Context, m core.Meeting) (r core.Roster, err error) {
 	b.wait(ctx, "meet")
 	if b.meet != nil {
 		r, err = b.meet(ctx, b, m)
@@ -95,7 +94,7 @@ func (b *broken) Meet(ctx context.Context, m outbox.Meeting) (r outbox.Roster, e
 	return r, err
 }
 
-func (b *broken) Read(ctx context.Context, self outbox.Session, l outbox.Look) (p outbox.Page, err error) {
+func (b *broken) Read(ctx context.Context, self core.Session, l core.Look) (p core.Page, err error) {
 	b.wait(ctx, "read")
 	asked := l
 	if b.look != nil {
@@ -112,7 +111,7 @@ func (b *broken) Read(ctx context.Context, self outbox.Session, l outbox.Look) (
 	if b.page != nil {
 		b.page(b, &asked, &p)
 	}
-	eachRecord(&p, func(r *outbox.Record) {
+	eachRecord(&p, func(r *core.Record) {
 		if b.record != nil {
 			b.record(r)
 		}
@@ -120,7 +119,7 @@ func (b *broken) Read(ctx context.Context, self outbox.Session, l outbox.Look) (
 	return p, err
 }
 
-func eachRecord(p *outbox.Page, fn func(r *outbox.Record)) {
+func eachRecord(p *core.Page, fn func(r *core.Record)) {
 	for _, rs := range p.Ranges {
 		for i := range rs.Records {
 			fn(&rs.Records[i])
@@ -136,7 +135,7 @@ func eachRecord(p *outbox.Page, fn func(r *outbox.Record)) {
 	}
 }
 
-func (b *broken) Take(ctx context.Context, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+func (b *broken) Take(ctx context.Context, self core.Session, w core.Want) ([]core.Taken, error) {
 	b.wait(ctx, "take")
 	if b.take != nil {
 		return b.take(ctx, b, self, w)
@@ -145,19 +144,19 @@ func (b *broken) Take(ctx context.Context, self outbox.Session, w outbox.Want) (
 }
 
 // grip takes and remembers.
-func (b *broken) grip(ctx context.Context, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+func (b *broken) grip(ctx context.Context, self core.Session, w core.Want) ([]core.Taken, error) {
 	ts, err := b.store.Take(ctx, self, w)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, t := range ts {
-		if t.Grip == outbox.Gripped {
+		if t.Grip == core.GripHeld {
 			b.holds[t.Ref] = self
 		}
 	}
 	return ts, err
 }
 
-func (b *broken) GiveUp(ctx context.Context, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+func (b *broken) GiveUp(ctx context.Context, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
 	b.wait(ctx, "give up")
 	if b.giveUp != nil {
 		return b.giveUp(ctx, b, self, u, out)
@@ -172,7 +171,7 @@ func (b *broken) Attend(ctx context.Context) (token int64, lost <-chan struct{},
 	return b.store.Attend(ctx)
 }
 
-func (b *broken) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+func (b *broken) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	b.wait(ctx, "due")
 	if b.due != nil {
 		return b.due(ctx, b, self, parts, limit)
@@ -180,7 +179,7 @@ func (b *broken) Due(ctx context.Context, self outbox.Session, parts []outbox.Pa
 	return b.store.Due(ctx, self, parts, limit)
 }
 
-func (b *broken) Settle(ctx context.Context, self outbox.Session, os []outbox.Outcome) core.Results {
+func (b *broken) Settle(ctx context.Context, self core.Session, os []core.Outcome) core.Results {
 	b.wait(ctx, "settle")
 	if b.outcome != nil {
 		os = slices.Clone(os)
@@ -197,10 +196,10 @@ func (b *broken) Settle(ctx context.Context, self outbox.Session, os []outbox.Ou
 }
 
 // at returns what is stored under a number, as a record that outcomes can name.
-func (b *broken) at(ref outbox.Ref) *outbox.Record {
+func (b *broken) at(ref core.Ref) *core.Record {
 	for _, st := range b.store.States() {
 		if st.Route == ref.Route && st.Seq == ref.Seq && !st.Settled() {
-			r := outbox.Record{Ref: outbox.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Slot: st.Slot, Failed: st.State == core.StateFailed, Holder: st.Holder}
+			r := core.Record{Ref: core.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Slot: st.Slot, Failed: st.State == core.StateFailed, Holder: st.Holder}
 			r.Envelope.ID, r.Envelope.Key = st.ID, st.Key
 			return &r
 		}
@@ -209,27 +208,27 @@ func (b *broken) at(ref outbox.Ref) *outbox.Record {
 }
 
 // again builds the outcome o for another version of the record.
-func again(o *outbox.Outcome, r *outbox.Record) outbox.Outcome {
+func again(o *core.Outcome, r *core.Record) core.Outcome {
 	var err error
 	if o.Error() != "" {
 		err = errors.New(o.Error())
 	}
 	switch o.Event() { //nolint:exhaustive // the events of outcomes
 	case core.EventConfirmed:
-		return outbox.Published(r)
+		return core.Published(r)
 	case core.EventRejected:
-		return outbox.Retry(r, err, o.In())
+		return core.Retry(r, err, o.In())
 	case core.EventReleased:
-		return outbox.Release(r, o.In(), o.Unknown())
+		return core.Release(r, o.In(), o.Unknown())
 	case core.EventWithdrawn:
-		return outbox.Withdraw(r, o.Reason())
+		return core.Withdraw(r, o.Reason())
 	default:
-		return outbox.Abandon(r, o.Reason(), err)
+		return core.Abandon(r, o.Reason(), err)
 	}
 }
 
 // named is the record of o, as o names it.
-func named(o *outbox.Outcome, r *outbox.Record) *outbox.Record {
+func named(o *core.Outcome, r *core.Record) *core.Record {
 	c := *r
 	c.Ref = o.Ref()
 	return &c

@@ -3,8 +3,8 @@ package outboxtest
 import (
 	"errors"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var controlChecks = []named{
@@ -15,7 +15,7 @@ var controlChecks = []named{
 	{"control-from-waits-for-all-owners", controlFromWaitsForAllOwners},
 }
 
-func (k *kit) redriveIn(tx Tx, rs ...outbox.Record) {
+func (k *kit) redriveIn(tx Tx, rs ...core.Record) {
 	d, ok := core.As[Redriver](tx)
 	if !ok {
 		k.undeclared("a transaction that can put an abandoned record back in line")
@@ -26,7 +26,7 @@ func (k *kit) redriveIn(tx Tx, rs ...outbox.Record) {
 }
 
 // redriven stages rows, has m abandon them, and puts them back in line.
-func (m *member) redriven(rows ...core.StagedRow) []outbox.Record {
+func (m *member) redriven(rows ...core.StagedRow) []core.Record {
 	rs := m.find(m.k.stage(rows...)...)
 	m.abandon(rs)
 	tx := m.k.begin()
@@ -35,29 +35,29 @@ func (m *member) redriven(rows ...core.StagedRow) []outbox.Record {
 	return rs
 }
 
-func (m *member) abandon(rs []outbox.Record) {
+func (m *member) abandon(rs []core.Record) {
 	for i := range rs {
-		m.settle(outbox.Abandon(&rs[i], core.ReasonAttempts, errNo))
+		m.settle(core.Abandon(&rs[i], waybill.ReasonAttempts, errNo))
 	}
 }
 
-func (m *member) controls(s outbox.Slots) []outbox.Control {
-	return m.read(outbox.Look{Parts: []outbox.Part{m.k.part(s)}, Limit: 10}).Control
+func (m *member) controls(s core.Slots) []core.Control {
+	return m.read(core.Look{Parts: []core.Part{m.k.part(s)}, Limit: 10}).Control
 }
 
 // concerns reports whether c makes the owner of r read it.
-func concerns(c *outbox.Control, r *outbox.Record) bool {
+func concerns(c *core.Control, r *core.Record) bool {
 	if c.Route != r.Route || c.Number == 0 {
 		return false
 	}
 	switch c.Kind {
-	case outbox.ControlKey:
+	case core.ControlKey:
 		return c.Slot == r.Slot && c.Key == r.Envelope.Key && c.Key != ""
-	case outbox.ControlRecord:
+	case core.ControlRecord:
 		return c.Slot == r.Slot && c.ID == r.ID && c.Seq == r.Seq
-	case outbox.ControlFrom:
+	case core.ControlFrom:
 		return c.Seq <= r.Seq
-	case outbox.ControlDecide:
+	case core.ControlDecide:
 	}
 	return false
 }
@@ -65,13 +65,13 @@ func concerns(c *outbox.Control, r *outbox.Record) bool {
 // Without this a key that an operator freed waits until its owner's sweep.
 func controlRecordsComeWithThePage(k *kit) {
 	m := k.owner(2)
-	low, high := outbox.SlotRange(0, 32), outbox.SlotRange(32, 64)
+	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	rs := m.find(k.stage(k.row(key(k.keyIn(low, 0))), k.row(id(k.idIn(high))), k.row(key(k.keyIn(high, 0))))...)
 	m.abandon(rs)
 	tx := k.begin()
 	k.redriveIn(tx, rs[:2]...)
 	if !k.single() {
-		if n := len(m.controls(outbox.AllSlots)); n > 0 {
+		if n := len(m.controls(core.AllSlots)); n > 0 {
 			k.fail("%d control records of a running transaction are in a page", n)
 		}
 		m.none("its redrive has not committed", ids(rs)...)
@@ -80,7 +80,7 @@ func controlRecordsComeWithThePage(k *kit) {
 	tx = k.begin()
 	k.redriveIn(tx, rs[2])
 	k.rollback(tx)
-	got := m.controls(outbox.AllSlots)
+	got := m.controls(core.AllSlots)
 	if len(got) != 2 || !concerns(&got[0], &rs[0]) && !concerns(&got[1], &rs[0]) || !concerns(&got[0], &rs[1]) && !concerns(&got[1], &rs[1]) {
 		k.fail("one record with a key and one without were put back in line, a third was rolled back, and the page has %+v", got)
 	}
@@ -91,7 +91,7 @@ func controlRecordsComeWithThePage(k *kit) {
 		k.fail("of the lower half of the slots a page has the control records %+v, want that of the key", cs)
 	}
 	for i, c := range m.controls(low) {
-		if c.Kind != outbox.ControlFrom && !low.Has(c.Slot) {
+		if c.Kind != core.ControlFrom && !low.Has(c.Slot) {
 			k.fail("control record %d is of slot %d, which was not asked for", i, c.Slot)
 		}
 	}
@@ -103,11 +103,11 @@ func controlRecordsAreNoRecords(k *kit) {
 	m := k.owner(1)
 	rs := m.redriven(k.row(key("k")), k.row())
 	for _, r := range m.find(ids(rs)...) {
-		m.settle(outbox.Published(&r))
+		m.settle(core.Published(&r))
 	}
-	p := m.read(outbox.Look{
-		Ranges: []outbox.Range{wide(k.all())}, Keys: []outbox.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}},
-		Fresh: []outbox.Part{k.all()}, Limit: 10, Bytes: 1 << 20,
+	p := m.read(core.Look{
+		Ranges: []core.Range{wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}},
+		Fresh: []core.Part{k.all()}, Limit: 10, Bytes: 1 << 20,
 	})
 	if n := len(p.Ranges[0].Records) + len(p.Keys[0].Records) + len(p.Keys[0].Waiting) + len(p.Waiting) + len(m.next(10)); n > 0 {
 		k.fail("only control records are left, and %d records are ready or wait", n)
@@ -121,33 +121,33 @@ func controlRecordsAreNoRecords(k *kit) {
 func heededDeletesAControlRecord(k *kit) {
 	m, gone := k.owner(1), k.join(1)
 	m.redriven(k.row(key("a")), k.row(key("b")))
-	cs := m.controls(outbox.AllSlots)
+	cs := m.controls(core.AllSlots)
 	if len(cs) != 2 {
 		k.fail("two records were put back in line, and %d control records came", len(cs))
 	}
 	gone.die(m)
 	if k.traits.SessionFence {
-		gone.refused("of a control record by a removed session", outbox.ErrFenced, outbox.Heeded(&cs[0]))
-		if n := len(m.controls(outbox.AllSlots)); n != 2 {
+		gone.refused("of a control record by a removed session", core.ErrFenced, core.Heeded(&cs[0]))
+		if n := len(m.controls(core.AllSlots)); n != 2 {
 			k.fail("a removed session heeded a control record, and %d of 2 are left", n)
 		}
 	}
 	r := m.one()
-	m.settle(outbox.Heeded(&cs[0]), outbox.Published(&r))
+	m.settle(core.Heeded(&cs[0]), core.Published(&r))
 	m.gone("it was published beside a control record", r.Ref)
-	if left := m.controls(outbox.AllSlots); len(left) != 1 || left[0].Number != cs[1].Number {
+	if left := m.controls(core.AllSlots); len(left) != 1 || left[0].Number != cs[1].Number {
 		k.fail("one of two control records was heeded, and %d are left, or the other one", len(left))
 	}
-	if err := m.trySettle(outbox.Heeded(&cs[0]))[0]; err != nil && !errors.Is(err, outbox.ErrChanged) {
-		k.fail("a control record was heeded a second time: got %v, want nil or outbox.ErrChanged", err)
+	if err := m.trySettle(core.Heeded(&cs[0]))[0]; err != nil && !errors.Is(err, core.ErrChanged) {
+		k.fail("a control record was heeded a second time: got %v, want nil or core.ErrChanged", err)
 	}
-	m.settle(outbox.Heeded(&cs[1]))
-	if n := len(m.controls(outbox.AllSlots)); n != 0 {
+	m.settle(core.Heeded(&cs[1]))
+	if n := len(m.controls(core.AllSlots)); n != 0 {
 		k.fail("all control records were heeded, and %d are left", n)
 	}
 }
 
-func (k *kit) tellIn(tx Tx, c outbox.Control) {
+func (k *kit) tellIn(tx Tx, c core.Control) {
 	t, ok := core.As[Teller](tx)
 	if !ok {
 		k.undeclared("a transaction that can write control records")
@@ -156,26 +156,26 @@ func (k *kit) tellIn(tx Tx, c outbox.Control) {
 }
 
 // decision is what tells the owner of r that an operator ends it.
-func decision(r *outbox.Record, reason core.Reason) outbox.Control {
-	return outbox.Control{Kind: outbox.ControlDecide, Route: r.Route, Slot: r.Slot, Key: r.Envelope.Key, ID: r.ID, Seq: r.Seq, Reason: reason}
+func decision(r *core.Record, reason waybill.Reason) core.Control {
+	return core.Control{Kind: core.ControlDecide, Route: r.Route, Slot: r.Slot, Key: r.Envelope.Key, ID: r.ID, Seq: r.Seq, Reason: reason}
 }
 
 // Without this an operator's decision about a due record is never carried out, or for another reason.
 func decisionIsToldWithItsReason(k *kit) {
 	m := k.owner(2)
-	low, high := outbox.SlotRange(0, 32), outbox.SlotRange(32, 64)
+	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	rs := m.find(k.stage(k.row(key(k.keyIn(low, 0))), k.row(key(k.keyIn(high, 0))))...)
-	want := []outbox.Control{decision(&rs[0], core.ReasonSkipped), decision(&rs[1], core.ReasonParked)}
+	want := []core.Control{decision(&rs[0], waybill.ReasonSkipped), decision(&rs[1], waybill.ReasonSetAside)}
 	for i := range want {
 		tx := k.begin()
 		k.tellIn(tx, want[i])
 		k.commit(tx)
-		for _, other := range m.controls([]outbox.Slots{high, low}[i]) {
+		for _, other := range m.controls([]core.Slots{high, low}[i]) {
 			if other.ID == rs[i].ID {
 				k.fail("a decision was told to the owner of other slots")
 			}
 		}
-		cs := m.controls([]outbox.Slots{low, high}[i])
+		cs := m.controls([]core.Slots{low, high}[i])
 		if len(cs) != 1 || cs[0].Number == 0 {
 			k.fail("one decision was told, and a page has %+v", cs)
 		}
@@ -184,27 +184,27 @@ func decisionIsToldWithItsReason(k *kit) {
 		}
 		m.untouched("its owner was told of a decision", 0, &rs[i])
 	}
-	m.settle(outbox.Withdraw(&rs[0], core.ReasonSkipped), outbox.Heeded(&want[0]))
+	m.settle(core.Withdraw(&rs[0], waybill.ReasonSkipped), core.Heeded(&want[0]))
 	m.gone("its owner carried a decision out", rs[0].Ref)
-	if cs := m.controls(outbox.AllSlots); len(cs) != 1 || cs[0] != want[1] {
+	if cs := m.controls(core.AllSlots); len(cs) != 1 || cs[0] != want[1] {
 		k.fail("one of two decisions was heeded, and %+v are left", cs)
 	}
-	m.settle(outbox.Heeded(&want[1]))
+	m.settle(core.Heeded(&want[1]))
 	m.untouched("a decision was heeded and not carried out", 0, &rs[1])
 }
 
 // Without this the records that came back in the slots of another owner wait for its sweep, or are read over and over.
 func controlFromWaitsForAllOwners(k *kit) {
 	a, b := k.join(2), k.join(2)
-	low, high := outbox.SlotRange(0, 32), outbox.SlotRange(32, 64)
+	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	a.claim(low)
 	b.claim(high)
 	tx := k.begin()
-	k.tellIn(tx, outbox.Control{Kind: outbox.ControlFrom, Route: k.route, Seq: 7})
+	k.tellIn(tx, core.Control{Kind: core.ControlFrom, Route: k.route, Seq: 7})
 	k.commit(tx)
-	seen := func(m *member, s outbox.Slots) []outbox.Control {
+	seen := func(m *member, s core.Slots) []core.Control {
 		cs := m.controls(s)
-		if len(cs) > 0 && (len(cs) > 1 || cs[0].Kind != outbox.ControlFrom || cs[0].Route != k.route || cs[0].Seq != 7) {
+		if len(cs) > 0 && (len(cs) > 1 || cs[0].Kind != core.ControlFrom || cs[0].Route != k.route || cs[0].Seq != 7) {
 			k.fail("one control record is from sequence 7 on, and a page has %+v", cs)
 		}
 		return cs
@@ -214,13 +214,13 @@ func controlFromWaitsForAllOwners(k *kit) {
 		k.fail("a control record concerns all owners of its route, and one of two does not see it")
 	}
 	for range 2 {
-		a.settle(outbox.Heeded(&first[0]))
+		a.settle(core.Heeded(&first[0]))
 		if len(seen(a, low)) != 0 || len(seen(b, high)) != 1 {
 			k.fail("one of two owners heeded a control record, and it still sees it, or the other one does not")
 		}
 	}
-	b.settle(outbox.Heeded(&second[0]))
-	if len(seen(a, outbox.AllSlots))+len(seen(b, outbox.AllSlots)) != 0 {
+	b.settle(core.Heeded(&second[0]))
+	if len(seen(a, core.AllSlots))+len(seen(b, core.AllSlots)) != 0 {
 		k.fail("both owners heeded a control record, and it is still there")
 	}
 }

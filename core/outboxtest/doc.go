@@ -1,6 +1,7 @@
-// Package outboxtest is the conformance suite for stores of the contract in core/outbox. An adapter author calls [Run]
-// from a test with a [Harness] around the store. What the store declares in outbox.Traits, and the optional interfaces
-// that the harness has, decide what is checked. The suite knows no backend, needs no engine, compares no texts.
+// Package outboxtest is the conformance suite for stores of the contract in core. An adapter author calls [Run]
+// from a test with a [Harness] around the store. What the store declares in core.StoreTraits, and the optional
+// interfaces that the harness has, decide what is checked. The suite knows no backend, needs no engine, compares no
+// texts.
 //
 //	func TestConformance(t *testing.T) {
 //		outboxtest.Run(t, func(t *testing.T) outboxtest.Harness { return newHarness(t) })

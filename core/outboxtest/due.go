@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 var dueChecks = []named{
@@ -22,16 +22,16 @@ var dueChecks = []named{
 }
 
 // retries stages n records and puts them off by in.
-func (m *member) retries(n int, in time.Duration, opts ...option) []outbox.Record {
+func (m *member) retries(n int, in time.Duration, opts ...option) []core.Record {
 	rs := m.some(n, opts...)
 	for i := range rs {
-		m.settle(outbox.Retry(&rs[i], errNo, in))
+		m.settle(core.Retry(&rs[i], errNo, in))
 	}
 	return rs
 }
 
 // dueAll asks for what is due until n retries and timers came.
-func (m *member) dueAll(retries, timers int) (rs []outbox.Record) {
+func (m *member) dueAll(retries, timers int) (rs []core.Record) {
 	moved := 0
 	m.k.until("all that is due was answered", func() bool {
 		d := m.due(100)
@@ -60,7 +60,7 @@ func dueHoldsRetries(k *kit) {
 		k.fail("a retry in %s was answered %s later at most", short, k.now().Sub(began))
 	}
 	got := m.dueAll(2, 0)
-	slices.SortFunc(got, func(a, b outbox.Record) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(got, func(a, b core.Record) int { return cmp.Compare(a.Seq, b.Seq) })
 	for i, r := range got {
 		if r.ID != rs[i].ID || r.Seq != rs[i].Seq || r.Attempts != 1 || !r.Failed || r.Deliveries != 0 || r.Crashes != 0 || r.Envelope.Key != "k" || string(r.Envelope.Body) != "body" {
 			k.fail("two retries are due, and number %d came as %+v", i, r)
@@ -70,13 +70,13 @@ func dueHoldsRetries(k *kit) {
 		}
 	}
 	m.none("it is a retry", append(ids(rs), late[0].ID)...)
-	p := other.read(outbox.Look{Fresh: []outbox.Part{k.all()}, Limit: 10})
+	p := other.read(core.Look{Fresh: []core.Part{k.all()}, Limit: 10})
 	for _, w := range p.Waiting {
 		if w.Holder != m.self.Session {
 			k.fail("retries are held, and another session sees %+v", w)
 		}
 	}
-	m.settle(outbox.Published(&got[0]), outbox.Retry(&got[1], errNo, far))
+	m.settle(core.Published(&got[0]), core.Retry(&got[1], errNo, far))
 	m.gone("it was published", got[0].Ref)
 	if d := m.due(10); len(d.Retries) > 0 {
 		k.fail("one retry was published and one put off, and %d are due", len(d.Retries))
@@ -134,11 +134,11 @@ func dueLeavesOthersRetries(k *kit) {
 	}
 	unit := k.units(a.meet())[0]
 	a.giveUp(unit, 0, rs[0].Ref)
-	b.claim(outbox.AllSlots)
+	b.claim(core.AllSlots)
 	if got := ids(b.due(10).Retries); !slices.Equal(got, ids(rs[1:])) {
 		k.fail("of two retries the first is out at the former owner, and the new one was answered %s", names(got, ids(rs)))
 	}
-	a.settle(outbox.Release(&rs[0], 0, false))
+	a.settle(core.Release(&rs[0], 0, false))
 	if got := b.due(10).Retries; len(got) != 2 {
 		k.fail("the former owner released its retry, and the new one was answered %d, want 2", len(got))
 	}
@@ -151,7 +151,7 @@ func timersGetGreaterNumbersOnce(k *kit) {
 	timers := k.stage(k.rows(n, delay(short), key("k"))...)
 	far1 := k.stage(k.row(delay(far)))
 	before := m.some(3)
-	last := m.read(outbox.Look{Limit: 1}).Last
+	last := m.read(core.Look{Limit: 1}).Last
 	k.sleep(2 * short)
 	m.none("Due has not put it in line", timers...)
 	var moved atomic.Int32
@@ -177,7 +177,7 @@ func timersGetGreaterNumbersOnce(k *kit) {
 	rs := m.find(timers...)
 	m.hold(refs(rs)...)
 	for i := range rs {
-		m.settle(outbox.Published(&rs[i]))
+		m.settle(core.Published(&rs[i]))
 	}
 	if d := m.due(100); d.Moved != 0 || len(d.Retries) != 0 {
 		k.fail("all timers were published, and %d are moved again", d.Moved)
@@ -194,9 +194,9 @@ func movedTimerIsANewVersion(k *kit) {
 	old := r
 	old.Version--
 	for _, o := range every[1:] {
-		m.refused("of a version before the timer came due", outbox.ErrChanged, o(&old))
+		m.refused("of a version before the timer came due", core.ErrChanged, o(&old))
 	}
-	m.settle(outbox.Retry(&r, errNo, 0))
+	m.settle(core.Retry(&r, errNo, 0))
 	if got := m.dueAll(1, 0); got[0].Attempts != 1 || got[0].Seq != r.Seq {
 		k.fail("a timer failed once, and has %d attempts and the number %d after %d", got[0].Attempts, got[0].Seq, r.Seq)
 	}
@@ -223,7 +223,7 @@ func nextInIsExact(k *kit) {
 	expect("a timer", t0, t1, 2*far)
 	r := m.some(2)
 	t0 = k.now()
-	m.settle(outbox.Retry(&r[0], errNo, far))
+	m.settle(core.Retry(&r[0], errNo, far))
 	t1 = k.now()
 	expect("a retry before a timer", t0, t1, far)
 	k.sleep(short)
@@ -232,7 +232,7 @@ func nextInIsExact(k *kit) {
 	k.stage(k.row(delay(far / 2)))
 	t1 = k.now()
 	expect("a timer before a retry", t0, t1, far/2)
-	m.settle(outbox.Retry(&r[1], errNo, 0))
+	m.settle(core.Retry(&r[1], errNo, 0))
 	k.stage(k.row(delay(short)))
 	k.sleep(2 * short)
 	m.dueAll(1, 1)
@@ -262,7 +262,7 @@ func dueLeavesWhatIsLocked(k *kit) {
 // Without this two members try one record again, or bring a timer into line twice.
 func dueKeepsToOwnSlots(k *kit) {
 	a, b := k.join(2), k.join(2)
-	low, high := outbox.SlotRange(0, 32), outbox.SlotRange(32, 64)
+	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	a.claim(low)
 	b.claim(high)
 	a.retries(1, short, key(k.keyIn(low, 0)))
@@ -270,7 +270,7 @@ func dueKeepsToOwnSlots(k *kit) {
 	k.stage(k.row(key(k.keyIn(low, 0)), delay(short)))
 	k.stage(k.row(key(k.keyIn(high, 0)), delay(short)))
 	k.sleep(2 * short)
-	for _, p := range []outbox.Part{k.all(), k.part(high), k.part(outbox.SlotRange(16, 48))} {
+	for _, p := range []core.Part{k.all(), k.part(high), k.part(core.SlotRange(16, 48))} {
 		d := a.duePart(p, 10)
 		for _, r := range d.Retries {
 			if !low.Has(r.Slot) {
@@ -281,7 +281,7 @@ func dueKeepsToOwnSlots(k *kit) {
 	if d := b.duePart(k.part(high), 10); len(d.Retries) != 1 || d.Moved != 1 || !high.Has(d.Retries[0].Slot) {
 		k.fail("one retry and one timer are due in the slots of a member, and %d and %d were answered", len(d.Retries), d.Moved)
 	}
-	d, err := a.store.Due(k.ctx, a.self.Session, []outbox.Part{k.part(high), k.part(low)}, 10)
+	d, err := a.store.Due(k.ctx, a.self.Session, []core.Part{k.part(high), k.part(low)}, 10)
 	if k.must("due", err); len(d.Retries) != 1 || !low.Has(d.Retries[0].Slot) {
 		k.fail("due was asked for another's slots and for own ones, and answered %d retries, want the own one", len(d.Retries))
 	}

@@ -5,8 +5,9 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -23,8 +24,8 @@ type full struct {
 
 // fromAll is such a control record, and the slots whose owners have yet to heed it.
 type fromAll struct {
-	outbox.Control
-	left outbox.Slots
+	core.Control
+	left core.Slots
 }
 
 // firstFrom is the number of the first one.
@@ -45,7 +46,7 @@ func (f *full) Attend(ctx context.Context) (token int64, lost <-chan struct{}, e
 	return mine, gone, nil
 }
 
-func (f *full) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+func (f *full) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	r, err := f.Store.Meet(ctx, m)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,20 +57,20 @@ func (f *full) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error
 	return r, err
 }
 
-func (f *full) Read(ctx context.Context, self outbox.Session, l outbox.Look) (outbox.Page, error) {
+func (f *full) Read(ctx context.Context, self core.Session, l core.Look) (core.Page, error) {
 	p, err := f.Store.Read(ctx, self, l)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, c := range f.from {
-		if slices.ContainsFunc(l.Parts, func(part outbox.Part) bool { return part.Route == c.Route && part.Slots&c.left != 0 }) {
+		if slices.ContainsFunc(l.Parts, func(part core.Part) bool { return part.Route == c.Route && part.Slots&c.left != 0 }) {
 			p.Control = append(p.Control, c.Control)
 		}
 	}
 	return p, err
 }
 
-func (f *full) Settle(ctx context.Context, self outbox.Session, os []outbox.Outcome) core.Results {
-	if !slices.ContainsFunc(os, func(o outbox.Outcome) bool { return o.Control() >= firstFrom }) {
+func (f *full) Settle(ctx context.Context, self core.Session, os []core.Outcome) core.Results {
+	if !slices.ContainsFunc(os, func(o core.Outcome) bool { return o.Control() >= firstFrom }) {
 		return f.Store.Settle(ctx, self, os)
 	}
 	res := make(core.Results, len(os))
@@ -83,8 +84,8 @@ func (f *full) Settle(ctx context.Context, self outbox.Session, os []outbox.Outc
 	return res
 }
 
-func (f *full) heed(ctx context.Context, self outbox.Session, number int64) {
-	r, _ := f.Store.Meet(ctx, outbox.Meeting{})
+func (f *full) heed(ctx context.Context, self core.Session, number int64) {
+	r, _ := f.Store.Meet(ctx, core.Meeting{})
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.from = slices.DeleteFunc(f.from, func(c *fromAll) bool {
@@ -98,11 +99,11 @@ func (f *full) heed(ctx context.Context, self outbox.Session, number int64) {
 }
 
 // tell writes a control record: the store's own one, if it has such ones.
-func (f *full) tell(c outbox.Control) error {
-	if c.Kind == outbox.ControlDecide {
-		action := core.HeadSkip
-		if c.Reason == core.ReasonParked {
-			action = core.HeadPark
+func (f *full) tell(c core.Control) error {
+	if c.Kind == core.ControlDecide {
+		action := admin.HeadSkip
+		if c.Reason == waybill.ReasonSetAside {
+			action = admin.HeadSetAside
 		}
 		_, err := f.Decide(c.Route, c.Key, c.ID, action)
 		return err
@@ -111,6 +112,6 @@ func (f *full) tell(c outbox.Control) error {
 	defer f.mu.Unlock()
 	f.drawn++
 	c.Number = firstFrom + f.drawn
-	f.from = append(f.from, &fromAll{c, outbox.AllSlots})
+	f.from = append(f.from, &fromAll{c, core.AllSlots})
 	return nil
 }

@@ -3,7 +3,7 @@ package outboxtest
 import (
 	"errors"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 var giveUpChecks = []named{
@@ -17,7 +17,7 @@ var giveUpChecks = []named{
 }
 
 // handover is a member with two units and records in both.
-func (k *kit) handover() (m *member, units []outbox.Owned, low, high []outbox.Record) {
+func (k *kit) handover() (m *member, units []core.OwnedUnit, low, high []core.Record) {
 	m = k.owner(2)
 	units = k.units(m.meet())
 	low = m.some(4, key(k.keyIn(units[0].Unit.Slots(), 0)))
@@ -64,7 +64,7 @@ func giveUpRepeats(k *kit) {
 // Without this a settle that came first keeps a unit from being given up, or a hold is left on what was decided.
 func giveUpLeavesOutWhatChanged(k *kit) {
 	m, us, low, high := k.handover()
-	m.settle(outbox.Published(&low[0]), outbox.Retry(&low[1], errNo, far))
+	m.settle(core.Published(&low[0]), core.Retry(&low[1], errNo, far))
 	stale := low[2].Ref
 	stale.Version--
 	m.giveUp(us[0], 1, low[0].Ref, low[1].Ref, stale, low[3].Ref, high[0].Ref)
@@ -72,9 +72,9 @@ func giveUpLeavesOutWhatChanged(k *kit) {
 	other.holder("another version of it was out", 0, low[2].Ref)
 	other.holder("it is of another unit", 0, high[0].Ref)
 	other.holder("it is out", m.self.Session, low[3].Ref)
-	p := other.read(outbox.Look{Fresh: []outbox.Part{{Route: k.route, Slots: us[0].Unit.Slots()}}, Limit: 10})
+	p := other.read(core.Look{Fresh: []core.Part{{Route: k.route, Slots: us[0].Unit.Slots()}}, Limit: 10})
 	k.expectWaiting("a unit was given up", p.Waiting,
-		waits(&low[1], outbox.Retrying, 0, m.version(low[1].Ref)), waits(&low[3], outbox.Held, m.self.Session, low[3].Version))
+		waits(&low[1], core.ObstacleRetrying, 0, m.version(low[1].Ref)), waits(&low[3], core.ObstacleHeld, m.self.Session, low[3].Version))
 }
 
 // Without this a unit is free while a record of it is out and nobody can see that.
@@ -103,8 +103,8 @@ func giveUpOfLockedChangesNothing(k *kit) {
 func giveUpNeedsTheOwner(k *kit) {
 	m, us, low, _ := k.handover()
 	other := k.join(2)
-	if _, err := other.tryGiveUp(us[0], 42, low[0].Ref); !errors.Is(err, outbox.ErrFenced) {
-		k.fail("a member gave up a unit that is another's: got %v, want outbox.ErrFenced", err)
+	if _, err := other.tryGiveUp(us[0], 42, low[0].Ref); !errors.Is(err, core.ErrFenced) {
+		k.fail("a member gave up a unit that is another's: got %v, want core.ErrFenced", err)
 	}
 	if u := k.units(m.meet())[0]; u.Owner != m.self.Session || u.Low != 0 {
 		k.fail("a member gave up a unit that is another's, and it has the owner %d and Low %d", u.Owner, u.Low)
@@ -125,7 +125,7 @@ func givenUpHoldsSettle(k *kit) {
 	other := k.join(2)
 	m.giveUp(us[0], 1, refs(low)...)
 	other.claim(us[0].Unit.Slots())
-	m.settle(outbox.Published(&low[0]), outbox.Retry(&low[1], errNo, far), outbox.Release(&low[2], 0, false), outbox.Abandon(&low[3], "", errNo))
+	m.settle(core.Published(&low[0]), core.Retry(&low[1], errNo, far), core.Release(&low[2], 0, false), core.Abandon(&low[3], "", errNo))
 	other.gone("its former owner settled what it held", low[0].Ref, low[3].Ref)
 	other.retrying(low[1].Ref)
 	other.holder("its former owner released it", 0, low[2].Ref)
@@ -136,7 +136,7 @@ func givenUpHoldsSettle(k *kit) {
 func giveUpsRunAtOnce(k *kit) {
 	m, other := k.owner(8), k.join(8)
 	us := k.units(m.meet())
-	var out, free []outbox.Ref
+	var out, free []core.Ref
 	for _, u := range us {
 		rs := m.some(2, key(k.keyIn(u.Unit.Slots(), 0)))
 		out, free = append(out, rs[0].Ref), append(free, rs[1].Ref)

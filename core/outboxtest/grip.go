@@ -4,8 +4,8 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var gripChecks = []named{
@@ -23,7 +23,7 @@ func takeRepeats(k *kit) {
 	rs := m.some(3, key("k"))
 	for range 3 {
 		for i, t := range m.hold(rs[2].Ref, rs[0].Ref) {
-			if t.Ref != []outbox.Ref{rs[2].Ref, rs[0].Ref}[i] {
+			if t.Ref != []core.Ref{rs[2].Ref, rs[0].Ref}[i] {
 				k.fail("take answered not in the order of the refs")
 			}
 		}
@@ -33,7 +33,7 @@ func takeRepeats(k *kit) {
 	if got := m.live(rs[0].Ref); got.Version != rs[0].Version || got.Attempts != 0 || got.Deliveries != 0 {
 		k.fail("a hold changed a record: version %d after %d, attempts %d, deliveries %d", got.Version, rs[0].Version, got.Attempts, got.Deliveries)
 	}
-	m.settle(outbox.Published(&rs[0]))
+	m.settle(core.Published(&rs[0]))
 }
 
 // Without this an application that keeps one record locked stops a whole window, or the record is forgotten.
@@ -42,8 +42,8 @@ func takeAnswersWhatIsLocked(k *kit) {
 	rs := m.some(3, key("k"))
 	unlock := k.lock(rs[1].ID)
 	k.soon("a take", func() {
-		for i, t := range m.take(outbox.Want{Refs: refs(rs)}) {
-			if want := []outbox.Grip{outbox.Gripped, outbox.Locked, outbox.Gripped}[i]; t.Grip != want {
+		for i, t := range m.take(core.Want{Refs: refs(rs)}) {
+			if want := []core.Grip{core.GripHeld, core.GripLocked, core.GripHeld}[i]; t.Grip != want {
 				k.fail("the second of three records is locked, and number %d was answered with grip %d, want %d", i, t.Grip, want)
 			}
 		}
@@ -60,13 +60,13 @@ func takeAnswersWhatIsHeld(k *kit) {
 	unit := unitOf(k.units(a.meet()), rs[0].Slot)
 	a.giveUp(unit, 0, refs(rs[:2])...)
 	b.claim(unit.Unit.Slots())
-	for i, t := range b.take(outbox.Want{Refs: refs(rs)}) {
-		if want := []outbox.Grip{outbox.Locked, outbox.Locked, outbox.Gripped}[i]; t.Grip != want {
+	for i, t := range b.take(core.Want{Refs: refs(rs)}) {
+		if want := []core.Grip{core.GripLocked, core.GripLocked, core.GripHeld}[i]; t.Grip != want {
 			k.fail("two of three records are held by another, and number %d was answered with grip %d, want %d", i, t.Grip, want)
 		}
 	}
 	a.holder("after a take of another", a.self.Session, rs[0].Ref, rs[1].Ref)
-	a.settle(outbox.Release(&rs[0], 0, false))
+	a.settle(core.Release(&rs[0], 0, false))
 	rs[0] = b.live(rs[0].Ref)
 	b.hold(rs[0].Ref)
 	a.meet(leave)
@@ -74,13 +74,13 @@ func takeAnswersWhatIsHeld(k *kit) {
 }
 
 // unitOf returns the unit of a slot.
-func unitOf(us []outbox.Owned, slot uint8) outbox.Owned {
+func unitOf(us []core.OwnedUnit, slot uint8) core.OwnedUnit {
 	for _, u := range us {
 		if u.Unit.Slots().Has(slot) {
 			return u
 		}
 	}
-	return outbox.Owned{}
+	return core.OwnedUnit{}
 }
 
 // Without this a record that was cancelled, or changed, is published as it was read before.
@@ -88,11 +88,11 @@ func takeAnswersWhatIsGone(k *kit) {
 	m := k.owner(1)
 	rs := m.some(6, key("k"))
 	asked := refs(rs)
-	m.settle(outbox.Published(&rs[0]), outbox.Retry(&rs[1], errNo, far), outbox.Abandon(&rs[2], "", errNo))
+	m.settle(core.Published(&rs[0]), core.Retry(&rs[1], errNo, far), core.Abandon(&rs[2], "", errNo))
 	asked[3].Version--
-	asked[4].ID = core.NewID()
-	for i, t := range m.take(outbox.Want{Refs: asked}) {
-		if want := i == 5; (t.Grip == outbox.Gripped) != want || !want && t.Grip != outbox.Gone {
+	asked[4].ID = waybill.NewID()
+	for i, t := range m.take(core.Want{Refs: asked}) {
+		if want := i == 5; (t.Grip == core.GripHeld) != want || !want && t.Grip != core.GripGone {
 			k.fail("a published, a failed and an abandoned record, another version, another id, and one that is still so were taken: number %d has grip %d", i, t.Grip)
 		}
 	}
@@ -102,16 +102,16 @@ func takeAnswersWhatIsGone(k *kit) {
 // Without this a member holds, and hands out, what the owner of the unit hands out.
 func takeKeepsToOwnUnits(k *kit) {
 	a, b := k.join(2), k.join(2)
-	low, high := outbox.SlotRange(0, 32), outbox.SlotRange(32, 64)
+	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	a.claim(low)
 	b.claim(high)
 	rs := a.find(k.stage(k.row(key(k.keyIn(low, 0))), k.row(key(k.keyIn(high, 0))), k.row(id(k.idIn(high))))...)
-	ts, err := a.store.Take(k.ctx, a.self.Session, outbox.Want{Refs: refs(rs)})
-	if err != nil && !errors.Is(err, outbox.ErrFenced) {
+	ts, err := a.store.Take(k.ctx, a.self.Session, core.Want{Refs: refs(rs)})
+	if err != nil && !errors.Is(err, core.ErrFenced) {
 		k.fail("take of a record of another's unit: %w", err)
 	}
 	for i, t := range ts {
-		if i > 0 && t.Grip == outbox.Gripped {
+		if i > 0 && t.Grip == core.GripHeld {
 			k.fail("a member took a record of another's unit")
 		}
 	}
@@ -127,13 +127,13 @@ func oneOfTwoTakersWins(k *kit) {
 		r := m.one()
 		var won atomic.Int32
 		k.parallel(2, func(i int) {
-			if i == 0 && m.take(outbox.Want{Refs: []outbox.Ref{r.Ref}})[0].Grip == outbox.Gripped || i == 1 && len(other.next(1)) == 1 {
+			if i == 0 && m.take(core.Want{Refs: []core.Ref{r.Ref}})[0].Grip == core.GripHeld || i == 1 && len(other.next(1)) == 1 {
 				won.Add(1)
 			}
 		})
 		if n := won.Load(); n > 1 {
 			k.fail("two members took one record")
 		}
-		m.settle(outbox.Published(&r))
+		m.settle(core.Published(&r))
 	}
 }

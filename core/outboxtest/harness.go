@@ -7,8 +7,8 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // Harness is the store under test and what the suite needs around it. What only some backends can do are optional
@@ -16,7 +16,7 @@ import (
 // transactions ([Locker], [Savepointer], [Redriver], [Teller]); core.As finds them.
 type Harness interface {
 	// Store returns the store under test, the same one every time.
-	Store() outbox.Store
+	Store() core.OutboxStore
 	// Begin starts a transaction of the application. Several can run at once, unless the harness is a [SingleWriter].
 	Begin(ctx context.Context) (Tx, error)
 }
@@ -50,16 +50,16 @@ type Redriver interface {
 }
 
 // Teller is a [Tx] that can write a control record, as those commands of the store do that write such ones. Its number
-// is the store's. Without it the suite does not know outbox.ControlDecide and outbox.ControlFrom.
+// is the store's. Without it the suite does not know core.ControlDecide and core.ControlFrom.
 type Teller interface {
-	Tell(ctx context.Context, c outbox.Control) error
+	Tell(ctx context.Context, c core.Control) error
 }
 
 // Reopener is a harness that can open another store on the same data, as another process would. Without it all members
 // use one store.
 type Reopener interface {
 	// Reopen returns a second store, the same one every time.
-	Reopen(ctx context.Context) (outbox.Store, error)
+	Reopen(ctx context.Context) (core.OutboxStore, error)
 }
 
 // Clock is a harness whose store counts delays by a clock that the harness moves. Without it they are real.
@@ -91,7 +91,7 @@ type Stored struct {
 	State     core.State
 	Attempts  int
 	Crashes   int
-	Reason    core.Reason
+	Reason    waybill.Reason
 	LastError string
 }
 

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 const (
@@ -26,9 +26,9 @@ var errNo = errors.New("the broker said no")
 type kit struct {
 	ctx    context.Context //nolint:containedctx // a kit lives as long as one check
 	h      Harness
-	store  outbox.Store
-	second outbox.Store // on the same data, or the same
-	traits outbox.Traits
+	store  core.OutboxStore
+	second core.OutboxStore // on the same data, or the same
+	traits core.StoreTraits
 	route  string // the check's own
 
 	mu      sync.Mutex
@@ -39,7 +39,7 @@ type kit struct {
 
 func newKit(ctx context.Context, h Harness) *kit {
 	s := h.Store()
-	return &kit{ctx: ctx, h: h, store: s, traits: s.Traits(), route: "r-" + core.NewID()}
+	return &kit{ctx: ctx, h: h, store: s, traits: s.Traits(), route: "r-" + waybill.NewID()}
 }
 
 func (k *kit) fail(format string, a ...any) { panic(failure{fmt.Errorf(format, a...)}) }
@@ -63,7 +63,7 @@ func (k *kit) close() {
 	}
 	k.settleDown()
 	for _, m := range k.members {
-		_, _ = m.store.Meet(ctx, outbox.Meeting{Self: m.self, Leave: true})
+		_, _ = m.store.Meet(ctx, core.Meeting{Self: m.self, Leave: true})
 	}
 }
 
@@ -83,7 +83,7 @@ func (k *kit) settleDown() {
 }
 
 // other returns a second store on the same data, or the first one if there is none.
-func (k *kit) other() outbox.Store {
+func (k *kit) other() core.OutboxStore {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.second == nil {
@@ -193,8 +193,8 @@ func rowIDs(rows []core.StagedRow) (ids []string) {
 
 // row returns a row with an id of its own on the check's route.
 func (k *kit) row(opts ...option) core.StagedRow {
-	r := core.StagedRow{Route: k.route, Envelope: core.Envelope{
-		ID: core.NewID(), Topic: "outboxtest.topic", Type: "outboxtest.type", Source: "/outboxtest", ContentType: "text/plain",
+	r := core.StagedRow{Route: k.route, Envelope: waybill.Envelope{
+		ID: waybill.NewID(), Topic: "outboxtest.topic", Type: "outboxtest.type", Source: "/outboxtest", ContentType: "text/plain",
 		Time: time.Now().UTC().Truncate(time.Microsecond), Body: []byte("body"),
 	}}
 	for _, o := range opts {
@@ -252,14 +252,14 @@ func (k *kit) lock(ids ...string) (unlock func()) {
 }
 
 // part is the slots of the check's route.
-func (k *kit) part(s outbox.Slots) outbox.Part { return outbox.Part{Route: k.route, Slots: s} }
+func (k *kit) part(s core.Slots) core.Part { return core.Part{Route: k.route, Slots: s} }
 
-func (k *kit) all() outbox.Part { return k.part(outbox.AllSlots) }
+func (k *kit) all() core.Part { return k.part(core.AllSlots) }
 
 // keyIn returns the nth key whose slot is in the set, on the check's route.
-func (k *kit) keyIn(s outbox.Slots, nth int) string {
+func (k *kit) keyIn(s core.Slots, nth int) string {
 	for i := 0; ; i++ {
-		if key := fmt.Sprint("key-", i); s.Has(outbox.SlotOf(k.route, key, "")) {
+		if key := fmt.Sprint("key-", i); s.Has(core.SlotOf(k.route, key, "")) {
 			if nth--; nth < 0 {
 				return key
 			}
@@ -268,9 +268,9 @@ func (k *kit) keyIn(s outbox.Slots, nth int) string {
 }
 
 // idIn returns a new id whose slot, without a key, is in the set.
-func (k *kit) idIn(s outbox.Slots) string {
+func (k *kit) idIn(s core.Slots) string {
 	for {
-		if id := core.NewID(); s.Has(outbox.SlotOf(k.route, "", id)) {
+		if id := waybill.NewID(); s.Has(core.SlotOf(k.route, "", id)) {
 			return id
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 var meetChecks = []named{
@@ -27,10 +27,10 @@ var meetChecks = []named{
 // Without this the others of a fleet do not see what a member serves and can do, and share the units out wrongly.
 func joinMakesMemberKnown(k *kit) {
 	m := k.stranger(4)
-	m.self.Serves = append(m.self.Serves, outbox.Serving{Route: k.route + "-2", Units: 1, Unable: true})
+	m.self.Serves = append(m.self.Serves, core.Serving{Route: k.route + "-2", Units: 1, Unable: true})
 	m.self.Handlers, m.self.Free, m.self.Presence = 7, 3, 5
 	m.join()
-	for _, r := range []*outbox.Roster{m.meet(), k.look(), k.join(4).meet()} {
+	for _, r := range []*core.Roster{m.meet(), k.look(), k.join(4).meet()} {
 		got := find(r, m.self.Session)
 		if got == nil {
 			k.fail("a member joined and is not in the roster")
@@ -48,8 +48,8 @@ func joinMakesMemberKnown(k *kit) {
 }
 
 // sameServing ignores the order, and the wish for units, which only counts when they are made.
-func sameServing(a, b []outbox.Serving) bool {
-	name := func(s []outbox.Serving) map[string]bool {
+func sameServing(a, b []core.Serving) bool {
+	name := func(s []core.Serving) map[string]bool {
 		out := map[string]bool{}
 		for _, v := range s {
 			out[v.Route] = v.Unable
@@ -64,7 +64,7 @@ func renewalNeedsAMember(k *kit) {
 	watch := k.join(2)
 	m := k.stranger(2)
 	unit := k.units(watch.meet())[0].Unit
-	r := m.meet(moves(outbox.Move{Unit: unit, To: m.self.Session}))
+	r := m.meet(moves(core.Move{Unit: unit, To: m.self.Session}))
 	if r.Known || find(r, m.self.Session) != nil {
 		k.fail("a renewal without Join made a member")
 	}
@@ -79,11 +79,11 @@ func zeroSessionOnlyLooks(k *kit) {
 	other := k.join(2)
 	unit := k.units(m.meet())[0].Unit
 	fresh := k.route + "-fresh"
-	r, err := k.store.Meet(k.ctx, outbox.Meeting{
-		Self: outbox.Member{Serves: []outbox.Serving{{Route: fresh, Units: 4}}}, Join: true,
-		Remove: []outbox.Removal{{Session: other.self.Session, Beat: other.self.Beat}},
-		Flag:   []outbox.Flagging{{Session: other.self.Session, Presence: other.self.Presence}},
-		Moves:  []outbox.Move{{Unit: unit, From: m.self.Session}},
+	r, err := k.store.Meet(k.ctx, core.Meeting{
+		Self: core.Member{Serves: []core.Serving{{Route: fresh, Units: 4}}}, Join: true,
+		Remove: []core.Removal{{Session: other.self.Session, Beat: other.self.Beat}},
+		Flag:   []core.Flagging{{Session: other.self.Session, Presence: other.self.Presence}},
+		Moves:  []core.Move{{Unit: unit, From: m.self.Session}},
 	})
 	k.must("look", err)
 	if r.Known {
@@ -93,10 +93,10 @@ func zeroSessionOnlyLooks(k *kit) {
 	if find(now, m.self.Session) == nil || find(now, other.self.Session) == nil || find(now, other.self.Session).Flag {
 		k.fail("a look removed or flagged a member, or the roster does not show all")
 	}
-	if k.slotsOf(now, m.self.Session) != outbox.AllSlots {
+	if k.slotsOf(now, m.self.Session) != core.AllSlots {
 		k.fail("a look moved a unit, or the roster does not show who owns what")
 	}
-	if slices.ContainsFunc(now.Units, func(u outbox.Owned) bool { return u.Unit.Route == fresh }) {
+	if slices.ContainsFunc(now.Units, func(u core.OwnedUnit) bool { return u.Unit.Route == fresh }) {
 		k.fail("a look made units")
 	}
 }
@@ -121,7 +121,7 @@ func lateRenewalChangesNothing(k *kit) {
 	old := m.self
 	m.self.Beat, m.self.Free = 3, 0
 	m.meet()
-	m.meet(func(x *outbox.Meeting) { x.Self = old })
+	m.meet(func(x *core.Meeting) { x.Self = old })
 	if got := find(other.meet(), m.self.Session); got == nil || got.Beat != 3 || got.Free != 0 {
 		k.fail("an earlier renewal came after a later one, and the roster says %+v", got)
 	}
@@ -132,17 +132,17 @@ func oneOfTwoMovesWins(k *kit) {
 	a, b := k.join(1), k.join(1)
 	unit := k.units(a.meet())[0].Unit
 	for range 20 {
-		var answers [2]outbox.Session
+		var answers [2]core.Session
 		k.parallel(2, func(i int) {
 			m := []*member{a, b}[i]
-			r := m.meet(moves(outbox.Move{Unit: unit, To: m.self.Session}))
+			r := m.meet(moves(core.Move{Unit: unit, To: m.self.Session}))
 			answers[i] = k.units(r)[0].Owner
 		})
 		owner := k.units(k.look())[0].Owner
 		if answers[0] != owner || answers[1] != owner || owner != a.self.Session && owner != b.self.Session {
 			k.fail("two members took one unit at once: one was told that it is session %d's, the other %d's, and it is %d's", answers[0], answers[1], owner)
 		}
-		a.meet(moves(outbox.Move{Unit: unit, From: owner}))
+		a.meet(moves(core.Move{Unit: unit, From: owner}))
 	}
 }
 
@@ -150,9 +150,9 @@ func oneOfTwoMovesWins(k *kit) {
 func meetRepeats(k *kit) {
 	a, b := k.join(4), k.join(4)
 	us := k.units(a.meet())
-	ms := moves(outbox.Move{Unit: us[0].Unit, To: a.self.Session}, outbox.Move{Unit: us[1].Unit, To: b.self.Session})
+	ms := moves(core.Move{Unit: us[0].Unit, To: a.self.Session}, core.Move{Unit: us[1].Unit, To: b.self.Session})
 	a.self.Beat++
-	join := func(x *outbox.Meeting) { x.Join = true }
+	join := func(x *core.Meeting) { x.Join = true }
 	first, second := a.meet(join, ms), a.meet(join, ms)
 	if !reflect.DeepEqual(k.mine(first, a, b), k.mine(second, a, b)) || !reflect.DeepEqual(k.units(first), k.units(second)) {
 		k.fail("a meeting that was sent twice was answered with %+v and %+v", first, second)
@@ -163,7 +163,7 @@ func meetRepeats(k *kit) {
 }
 
 // mine is what a roster says about members of the check.
-func (k *kit) mine(r *outbox.Roster, ms ...*member) (out []outbox.Member) {
+func (k *kit) mine(r *core.Roster, ms ...*member) (out []core.Member) {
 	for _, m := range ms {
 		if got := find(r, m.self.Session); got != nil {
 			out = append(out, *got)
@@ -179,7 +179,7 @@ func unitsAreMadeOnce(k *kit) {
 	for i := range ms {
 		ms[i] = k.stranger(1 << (i % 7))
 	}
-	var made [n][]outbox.Unit
+	var made [n][]core.Unit
 	k.parallel(n, func(i int) {
 		for _, u := range k.units(ms[i].join()) {
 			made[i] = append(made[i], u.Unit)
@@ -209,12 +209,12 @@ func numberOfUnitsIsKept(k *kit) {
 func movesStoreLowForOwnerOnly(k *kit) {
 	a, b := k.join(1), k.join(1)
 	unit := k.units(a.meet())[0].Unit
-	move := func(by *member, from, to outbox.Session, low, careful int64) outbox.Owned {
-		r := by.meet(moves(outbox.Move{Unit: unit, From: from, To: to, Low: low, Careful: careful}))
+	move := func(by *member, from, to core.Session, low, careful int64) core.OwnedUnit {
+		r := by.meet(moves(core.Move{Unit: unit, From: from, To: to, Low: low, Careful: careful}))
 		return k.units(r)[0]
 	}
-	expect := func(what string, got outbox.Owned, owner outbox.Session, low, careful int64) {
-		if got.Term = 0; got != (outbox.Owned{Unit: unit, Owner: owner, Low: low, Careful: careful}) {
+	expect := func(what string, got core.OwnedUnit, owner core.Session, low, careful int64) {
+		if got.Term = 0; got != (core.OwnedUnit{Unit: unit, Owner: owner, Low: low, Careful: careful}) {
 			k.fail("%s: the unit has owner %d, Low %d and Careful %d, want %d, %d and %d", what, got.Owner, got.Low, got.Careful, owner, low, careful)
 		}
 	}
@@ -235,7 +235,7 @@ func lateMoveStoresNothing(k *kit) {
 	unit := k.units(m.meet())[0].Unit
 	for _, c := range []struct{ beat, low, want int64 }{{5, 40, 40}, {6, 10, 10}, {5, 40, 10}, {6, 20, 20}} {
 		m.self.Beat = c.beat
-		r := m.meet(moves(outbox.Move{Unit: unit, From: m.self.Session, To: m.self.Session, Low: c.low, Careful: c.low}))
+		r := m.meet(moves(core.Move{Unit: unit, From: m.self.Session, To: m.self.Session, Low: c.low, Careful: c.low}))
 		if u := k.units(r)[0]; u.Low != c.want || u.Careful != c.want {
 			k.fail("a call of beat %d stored %d, and the unit has Low %d and Careful %d, want %d", c.beat, c.low, u.Low, u.Careful, c.want)
 		}
@@ -247,10 +247,10 @@ func leaveFreesUnits(k *kit) {
 	watch := k.join(2)
 	m := k.owner(2)
 	us := k.units(m.meet())
-	m.meet(moves(outbox.Move{Unit: us[0].Unit, From: m.self.Session, To: m.self.Session, Low: 1, Careful: 2}))
+	m.meet(moves(core.Move{Unit: us[0].Unit, From: m.self.Session, To: m.self.Session, Low: 1, Careful: 2}))
 	rs := m.some(2)
 	m.hold(refs(rs)...)
-	m.meet(leave, moves(outbox.Move{Unit: us[0].Unit, From: m.self.Session, To: m.self.Session, Low: 9, Careful: 2}))
+	m.meet(leave, moves(core.Move{Unit: us[0].Unit, From: m.self.Session, To: m.self.Session, Low: 9, Careful: 2}))
 	r := watch.meet()
 	if find(r, m.self.Session) != nil {
 		k.fail("a member left and is still in the roster")
@@ -263,7 +263,7 @@ func leaveFreesUnits(k *kit) {
 			k.fail("a member left, and its unit has Low %d, want 9, as it said", u.Low)
 		}
 	}
-	watch.claim(outbox.AllSlots)
+	watch.claim(core.AllSlots)
 	watch.holder("its holder left", 0, refs(rs)...)
 	for i := range rs {
 		if got := watch.live(rs[i].Ref); got.Crashes != 0 {

@@ -8,21 +8,20 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // member is one member that a check plays.
 type member struct {
 	k     *kit
-	store outbox.Store
-	self  outbox.Member
+	store core.OutboxStore
+	self  core.Member
 }
 
 // stranger returns a member that has not joined. Every second one uses the second store.
 func (k *kit) stranger(units int) *member {
-	m := &member{k: k, store: k.other(), self: outbox.Member{
-		Session: outbox.Session(rand.Int64N(1<<62) + 1), Name: "outboxtest", Beat: 1, Lease: 10 * time.Second,
-		Serves: []outbox.Serving{{Route: k.route, Units: units}}, Handlers: 1, Free: 1,
+	m := &member{k: k, store: k.other(), self: core.Member{
+		Session: core.Session(rand.Int64N(1<<62) + 1), Name: "outboxtest", Beat: 1, Lease: 10 * time.Second,
+		Serves: []core.Serving{{Route: k.route, Units: units}}, Handlers: 1, Free: 1,
 	}}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -41,20 +40,20 @@ func (k *kit) join(units int) *member {
 	return m
 }
 
-func (m *member) join() *outbox.Roster {
-	return m.meet(func(x *outbox.Meeting) { x.Join = true })
+func (m *member) join() *core.Roster {
+	return m.meet(func(x *core.Meeting) { x.Join = true })
 }
 
 // owner returns a member that owns all of the route, in so many units.
 func (k *kit) owner(units int) *member {
 	m := k.join(units)
-	m.claim(outbox.AllSlots)
+	m.claim(core.AllSlots)
 	return m
 }
 
 // meet renews m and checks what every answer must be like.
-func (m *member) meet(mods ...func(x *outbox.Meeting)) *outbox.Roster {
-	x := outbox.Meeting{Self: m.self}
+func (m *member) meet(mods ...func(x *core.Meeting)) *core.Roster {
+	x := core.Meeting{Self: m.self}
 	for _, mod := range mods {
 		mod(&x)
 	}
@@ -64,27 +63,27 @@ func (m *member) meet(mods ...func(x *outbox.Meeting)) *outbox.Roster {
 	return &r
 }
 
-func moves(ms ...outbox.Move) func(x *outbox.Meeting) {
-	return func(x *outbox.Meeting) { x.Moves = append(x.Moves, ms...) }
+func moves(ms ...core.Move) func(x *core.Meeting) {
+	return func(x *core.Meeting) { x.Moves = append(x.Moves, ms...) }
 }
 
-func (m *member) remove(dead *member) func(x *outbox.Meeting) {
-	return func(x *outbox.Meeting) {
-		x.Remove = append(x.Remove, outbox.Removal{Session: dead.self.Session, Beat: dead.self.Beat})
+func (m *member) remove(dead *member) func(x *core.Meeting) {
+	return func(x *core.Meeting) {
+		x.Remove = append(x.Remove, core.Removal{Session: dead.self.Session, Beat: dead.self.Beat})
 	}
 }
 
 // flag flags m, if its presence is still the given one.
-func (m *member) flag(presence int64) func(x *outbox.Meeting) {
-	return func(x *outbox.Meeting) {
-		x.Flag = append(x.Flag, outbox.Flagging{Session: m.self.Session, Presence: presence})
+func (m *member) flag(presence int64) func(x *core.Meeting) {
+	return func(x *core.Meeting) {
+		x.Flag = append(x.Flag, core.Flagging{Session: m.self.Session, Presence: presence})
 	}
 }
 
-func leave(x *outbox.Meeting) { x.Leave = true }
+func leave(x *core.Meeting) { x.Leave = true }
 
-func (k *kit) checkRoster(r *outbox.Roster) {
-	seen := map[outbox.Session]bool{}
+func (k *kit) checkRoster(r *core.Roster) {
+	seen := map[core.Session]bool{}
 	for i := range r.Members {
 		if s := r.Members[i].Session; s == 0 || seen[s] {
 			k.fail("a roster has the session %d twice, or 0", s)
@@ -95,14 +94,14 @@ func (k *kit) checkRoster(r *outbox.Roster) {
 }
 
 // units returns the units of the check's route, in order; they must cover it exactly once.
-func (k *kit) units(r *outbox.Roster) []outbox.Owned {
-	var own []outbox.Owned
+func (k *kit) units(r *core.Roster) []core.OwnedUnit {
+	var own []core.OwnedUnit
 	for _, u := range r.Units {
 		if u.Unit.Route == k.route {
 			own = append(own, u)
 		}
 	}
-	slices.SortFunc(own, func(a, b outbox.Owned) int { return int(a.Unit.From) - int(b.Unit.From) })
+	slices.SortFunc(own, func(a, b core.OwnedUnit) int { return int(a.Unit.From) - int(b.Unit.From) })
 	next := uint8(0)
 	for _, u := range own {
 		if u.Unit.From != next || u.Unit.To <= u.Unit.From {
@@ -110,27 +109,27 @@ func (k *kit) units(r *outbox.Roster) []outbox.Owned {
 		}
 		next = u.Unit.To
 	}
-	if len(own) > 0 && next != outbox.NumSlots {
-		k.fail("the units of a route cover the slots up to %d, want %d", next, outbox.NumSlots)
+	if len(own) > 0 && next != core.NumSlots {
+		k.fail("the units of a route cover the slots up to %d, want %d", next, core.NumSlots)
 	}
 	return own
 }
 
 // look returns the roster as it is, without being in it.
-func (k *kit) look() *outbox.Roster {
-	r, err := k.store.Meet(k.ctx, outbox.Meeting{})
+func (k *kit) look() *core.Roster {
+	r, err := k.store.Meet(k.ctx, core.Meeting{})
 	k.must("look", err)
 	k.checkRoster(&r)
 	return &r
 }
 
 // claim makes m the owner of all units within slots that are free, and fails if it owns not all of them afterwards.
-func (m *member) claim(slots outbox.Slots) {
+func (m *member) claim(slots core.Slots) {
 	r := m.meet()
-	var ms []outbox.Move
+	var ms []core.Move
 	for _, u := range m.k.units(r) {
 		if u.Owner == 0 && u.Unit.Slots()&^slots == 0 {
-			ms = append(ms, outbox.Move{Unit: u.Unit, To: m.self.Session})
+			ms = append(ms, core.Move{Unit: u.Unit, To: m.self.Session})
 		}
 	}
 	r = m.meet(moves(ms...))
@@ -140,12 +139,12 @@ func (m *member) claim(slots outbox.Slots) {
 }
 
 // free gives up all units within slots by moves.
-func (m *member) free(slots outbox.Slots) {
+func (m *member) free(slots core.Slots) {
 	r := m.meet()
-	var ms []outbox.Move
+	var ms []core.Move
 	for _, u := range m.k.units(r) {
 		if u.Owner == m.self.Session && u.Unit.Slots()&^slots == 0 {
-			ms = append(ms, outbox.Move{Unit: u.Unit, From: m.self.Session})
+			ms = append(ms, core.Move{Unit: u.Unit, From: m.self.Session})
 		}
 	}
 	r = m.meet(moves(ms...))
@@ -155,7 +154,7 @@ func (m *member) free(slots outbox.Slots) {
 }
 
 // slotsOf returns the slots of the check's route that s owns.
-func (k *kit) slotsOf(r *outbox.Roster, s outbox.Session) (slots outbox.Slots) {
+func (k *kit) slotsOf(r *core.Roster, s core.Session) (slots core.Slots) {
 	for _, u := range k.units(r) {
 		if u.Owner == s {
 			slots |= u.Unit.Slots()
@@ -165,7 +164,7 @@ func (k *kit) slotsOf(r *outbox.Roster, s outbox.Session) (slots outbox.Slots) {
 }
 
 // find returns a member of a roster, or nil.
-func find(r *outbox.Roster, s outbox.Session) *outbox.Member {
+func find(r *core.Roster, s core.Session) *core.Member {
 	for i := range r.Members {
 		if r.Members[i].Session == s {
 			return &r.Members[i]
@@ -181,7 +180,7 @@ func (m *member) die(by *member) {
 	})
 }
 
-func (m *member) take(w outbox.Want) []outbox.Taken {
+func (m *member) take(w core.Want) []core.Taken {
 	ts, err := m.store.Take(m.k.ctx, m.self.Session, w)
 	m.k.must("take", err)
 	if len(w.Refs) > 0 && w.N == 0 && len(ts) != len(w.Refs) {
@@ -191,10 +190,10 @@ func (m *member) take(w outbox.Want) []outbox.Taken {
 }
 
 // hold takes refs, each of which must be gripped.
-func (m *member) hold(refs ...outbox.Ref) []outbox.Taken {
-	ts := m.take(outbox.Want{Refs: refs})
+func (m *member) hold(refs ...core.Ref) []core.Taken {
+	ts := m.take(core.Want{Refs: refs})
 	for i := range ts {
-		if ts[i].Grip != outbox.Gripped {
+		if ts[i].Grip != core.GripHeld {
 			m.k.fail("take of record %d of %d answered grip %d, want it gripped", i, len(refs), ts[i].Grip)
 		}
 	}
@@ -202,8 +201,8 @@ func (m *member) hold(refs ...outbox.Ref) []outbox.Taken {
 }
 
 // next takes the next n without a key.
-func (m *member) next(n int, mods ...func(w *outbox.Want)) []outbox.Taken {
-	w := outbox.Want{Part: m.k.all(), N: n, Bytes: 1 << 20}
+func (m *member) next(n int, mods ...func(w *core.Want)) []core.Taken {
+	w := core.Want{Part: m.k.all(), N: n, Bytes: 1 << 20}
 	for _, mod := range mods {
 		mod(&w)
 	}
@@ -213,7 +212,7 @@ func (m *member) next(n int, mods ...func(w *outbox.Want)) []outbox.Taken {
 	}
 	for i := range ts {
 		switch t := &ts[i]; {
-		case t.Grip != outbox.Gripped:
+		case t.Grip != core.GripHeld:
 			m.k.fail("take of the next %d answered grip %d", n, t.Grip)
 		case t.Record == nil || t.Record.Ref != t.Ref:
 			m.k.fail("take of the next %d answered a record without its body, or another one's", n)
@@ -224,10 +223,10 @@ func (m *member) next(n int, mods ...func(w *outbox.Want)) []outbox.Taken {
 	return ts
 }
 
-func (m *member) due(limit int) outbox.DuePage { return m.duePart(m.k.all(), limit) }
+func (m *member) due(limit int) core.DuePage { return m.duePart(m.k.all(), limit) }
 
-func (m *member) duePart(p outbox.Part, limit int) outbox.DuePage {
-	d, err := m.store.Due(m.k.ctx, m.self.Session, []outbox.Part{p}, limit)
+func (m *member) duePart(p core.Part, limit int) core.DuePage {
+	d, err := m.store.Due(m.k.ctx, m.self.Session, []core.Part{p}, limit)
 	m.k.must("due", err)
 	if len(d.Retries) > limit || d.Moved > limit {
 		m.k.fail("due with the limit %d answered %d retries and moved %d timers", limit, len(d.Retries), d.Moved)
@@ -240,12 +239,12 @@ func (m *member) duePart(p outbox.Part, limit int) outbox.DuePage {
 	return d
 }
 
-func (m *member) tryGiveUp(u outbox.Owned, low int64, out ...outbox.Ref) (bool, error) {
+func (m *member) tryGiveUp(u core.OwnedUnit, low int64, out ...core.Ref) (bool, error) {
 	u.Low = low
 	return m.store.GiveUp(m.k.ctx, m.self.Session, u, out)
 }
 
-func (m *member) giveUp(u outbox.Owned, low int64, out ...outbox.Ref) {
+func (m *member) giveUp(u core.OwnedUnit, low int64, out ...core.Ref) {
 	ok, err := m.tryGiveUp(u, low, out...)
 	if m.k.must("give up a unit", err); !ok {
 		m.k.fail("a unit without locked records was not given up")
@@ -253,7 +252,7 @@ func (m *member) giveUp(u outbox.Owned, low int64, out ...outbox.Ref) {
 }
 
 // trySettle persists outcomes and returns their results.
-func (m *member) trySettle(os ...outbox.Outcome) core.Results {
+func (m *member) trySettle(os ...core.Outcome) core.Results {
 	res := m.store.Settle(m.k.ctx, m.self.Session, os)
 	if len(res) != len(os) {
 		m.k.fail("settle returned %d results for %d outcomes", len(res), len(os))
@@ -262,7 +261,7 @@ func (m *member) trySettle(os ...outbox.Outcome) core.Results {
 }
 
 // settle persists outcomes, which must all succeed.
-func (m *member) settle(os ...outbox.Outcome) {
+func (m *member) settle(os ...core.Outcome) {
 	res := m.trySettle(os...)
 	for i := range os {
 		m.k.must(fmt.Sprintf("settle outcome %d of %d (%s)", i, len(os), os[i].Event()), res[i])
@@ -270,7 +269,7 @@ func (m *member) settle(os ...outbox.Outcome) {
 }
 
 // refused settles o, which must be answered with want.
-func (m *member) refused(why string, want error, o outbox.Outcome) {
+func (m *member) refused(why string, want error, o core.Outcome) {
 	if err := m.trySettle(o)[0]; !errors.Is(err, want) {
 		m.k.fail("settle (%s) %s: got %v, want %v", o.Event(), why, err, want)
 	}

@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/outboxtest"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -18,7 +18,7 @@ import (
 // The suite accepts a store that does everything.
 func TestMemory(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string]memory.Options{"deletes": {}, "keeps published": {Retention: core.Retention{Published: core.Forever}}} {
+	for name, opts := range map[string]memory.Options{"deletes": {}, "keeps published": {Retention: waybill.Retention{Published: core.Forever}}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return &harness{newStore(opts)} })
@@ -64,7 +64,7 @@ func TestMemoryReopened(t *testing.T) {
 
 type reopened struct{ harness }
 
-func (r *reopened) Reopen(context.Context) (outbox.Store, error) {
+func (r *reopened) Reopen(context.Context) (core.OutboxStore, error) {
 	second := newBroken(fault{})
 	second.store = r.store
 	return second, nil
@@ -73,7 +73,7 @@ func (r *reopened) Reopen(context.Context) (outbox.Store, error) {
 // frozen is a harness that does not set the database back.
 type frozen struct{ h harness }
 
-func (f *frozen) Store() outbox.Store { return f.h.store }
+func (f *frozen) Store() core.OutboxStore { return f.h.store }
 
 func (f *frozen) Begin(ctx context.Context) (outboxtest.Tx, error) { return f.h.Begin(ctx) }
 
@@ -122,7 +122,7 @@ func newStore(opts memory.Options) *full {
 // harness is the suite's harness around the memory store.
 type harness struct{ store *full }
 
-func (h *harness) Store() outbox.Store { return h.store }
+func (h *harness) Store() core.OutboxStore { return h.store }
 
 func (h *harness) Begin(context.Context) (outboxtest.Tx, error) {
 	return &tx{tx: h.store.Begin(), store: h.store}, nil
@@ -149,7 +149,7 @@ type tx struct {
 	tx    *memory.Tx
 	store *full
 	saved memory.Savepoint
-	tells []outbox.Control
+	tells []core.Control
 }
 
 func (t *tx) Stage(_ context.Context, rows ...core.StagedRow) error {
@@ -169,7 +169,7 @@ func (t *tx) Commit(context.Context) error {
 	return nil
 }
 
-func (t *tx) Tell(_ context.Context, c outbox.Control) error {
+func (t *tx) Tell(_ context.Context, c core.Control) error {
 	t.tells = append(t.tells, c)
 	return nil
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var outcomeChecks = []named{
@@ -24,7 +24,7 @@ func publishedDoesNotComeAgain(k *kit) {
 	m := k.owner(1)
 	rs := m.some(5, key("k"))
 	m.hold(rs[1].Ref)
-	m.settle(outbox.Published(&rs[0]), outbox.Published(&rs[1]), outbox.Published(&rs[3]))
+	m.settle(core.Published(&rs[0]), core.Published(&rs[1]), core.Published(&rs[3]))
 	m.gone("it was published", rs[0].Ref, rs[1].Ref, rs[3].Ref)
 	if got := ids(m.ready()); !slices.Equal(got, []string{rs[2].ID, rs[4].ID}) {
 		k.fail("three of five were published, and %s are ready, want [2 4]", names(got, ids(rs)))
@@ -40,7 +40,7 @@ func retryCountsAndWaits(k *kit) {
 	r := m.one(key("k"))
 	for attempt := 1; attempt <= 3; attempt++ {
 		before := k.now()
-		m.settle(outbox.Retry(&r, errNo, short))
+		m.settle(core.Retry(&r, errNo, short))
 		m.retrying(r.Ref)
 		k.stored("after a failed attempt", r.ID, Stored{State: core.StateFailed, Attempts: attempt, LastError: errNo.Error()})
 		r = m.dueAll(1, 0)[0]
@@ -62,7 +62,7 @@ func retryKeepsLastError(k *kit) {
 		err  error
 		want string
 	}{{errNo, errNo.Error()}, {nil, errNo.Error()}, {errors.New("it said\x00 'no' again"), core.ErrorText(errors.New("it said\x00 'no' again"))}, {errors.New(long), core.ErrorText(errors.New(long))}} {
-		m.settle(outbox.Retry(&r, e.err, 0))
+		m.settle(core.Retry(&r, e.err, 0))
 		k.stored("after a failed attempt", r.ID, Stored{State: core.StateFailed, Attempts: i + 1, LastError: e.want})
 		r = m.dueAll(1, 0)[0]
 	}
@@ -71,17 +71,17 @@ func retryKeepsLastError(k *kit) {
 // Without this a message that was given up is published, or its counts say what did not happen.
 func abandonedIsTerminal(k *kit) {
 	m := k.owner(1)
-	for reason, attempts := range map[core.Reason]int{core.ReasonRejected: 1, core.ReasonAttempts: 1, core.ReasonCrashed: 0, core.ReasonExpired: 0, "an_adapter's_own": 1} {
+	for reason, attempts := range map[waybill.Reason]int{waybill.ReasonRejected: 1, waybill.ReasonAttempts: 1, waybill.ReasonCrashed: 0, waybill.ReasonExpired: 0, "an_adapter's_own": 1} {
 		r := m.one(key("k"))
 		m.hold(r.Ref)
-		m.settle(outbox.Abandon(&r, reason, errNo))
+		m.settle(core.Abandon(&r, reason, errNo))
 		m.gone("it was abandoned", r.Ref)
 		k.stored("it was abandoned", r.ID, Stored{State: core.StateAbandoned, Attempts: attempts, Reason: reason, LastError: errNo.Error()})
 	}
 	m.retries(1, 0)
 	r := m.dueAll(1, 0)[0]
-	m.settle(outbox.Abandon(&r, core.ReasonAttempts, nil))
-	k.stored("it was abandoned after a retry", r.ID, Stored{State: core.StateAbandoned, Attempts: 2, Reason: core.ReasonAttempts, LastError: errNo.Error()})
+	m.settle(core.Abandon(&r, waybill.ReasonAttempts, nil))
+	k.stored("it was abandoned after a retry", r.ID, Stored{State: core.StateAbandoned, Attempts: 2, Reason: waybill.ReasonAttempts, LastError: errNo.Error()})
 	if d := m.due(10); len(d.Retries) > 0 || d.NextIn >= 0 {
 		k.fail("all was abandoned, and %d are due, the next in %s", len(d.Retries), d.NextIn)
 	}
@@ -93,15 +93,15 @@ func withdrawnCountsNothing(k *kit) {
 	m := k.owner(1)
 	k.stage(k.row(key("k"), dedupe("d")))
 	r := m.ready()[0]
-	m.settle(outbox.Withdraw(&r, core.ReasonSkipped))
+	m.settle(core.Withdraw(&r, waybill.ReasonSkipped))
 	m.gone("it was withdrawn", r.Ref)
-	k.stored("it was withdrawn", r.ID, Stored{State: core.StateAbandoned, Reason: core.ReasonSkipped})
+	k.stored("it was withdrawn", r.ID, Stored{State: core.StateAbandoned, Reason: waybill.ReasonSkipped})
 	waiting := m.retries(1, far, key("k"))[0]
 	waiting.Version = m.version(waiting.Ref)
-	m.settle(outbox.Withdraw(&waiting, core.ReasonParked))
+	m.settle(core.Withdraw(&waiting, waybill.ReasonSetAside))
 	m.gone("it was withdrawn while it waited", waiting.Ref)
-	k.stored("it was withdrawn while it waited", waiting.ID, Stored{State: core.StateAbandoned, Attempts: 1, Reason: core.ReasonParked, LastError: errNo.Error()})
-	p := m.read(outbox.Look{Keys: []outbox.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Blocks: []string{k.route}, Limit: 10})
+	k.stored("it was withdrawn while it waited", waiting.ID, Stored{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSetAside, LastError: errNo.Error()})
+	p := m.read(core.Look{Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Blocks: []string{k.route}, Limit: 10})
 	k.expectWaiting("of a key, all of it withdrawn", p.Keys[0].Waiting)
 	if d := m.due(10); len(d.Retries) > 0 || d.NextIn >= 0 {
 		k.fail("all was withdrawn, and %d are due, the next in %s", len(d.Retries), d.NextIn)
@@ -115,7 +115,7 @@ func releaseCostsNothing(k *kit) {
 	r := m.one()
 	for _, unknown := range []bool{false, true} {
 		m.next(1)
-		m.settle(outbox.Release(&r, 0, unknown))
+		m.settle(core.Release(&r, 0, unknown))
 		r = m.released("it was handed back", &r)
 		k.stored("it was released", r.ID, Stored{State: core.StatePending})
 	}
@@ -129,12 +129,12 @@ func releasedRetryWaitsOn(k *kit) {
 	m := k.owner(1)
 	want := m.retries(1, 0, key("k"))[0]
 	r := m.dueAll(1, 0)[0]
-	m.settle(outbox.Release(&r, 0, false))
+	m.settle(core.Release(&r, 0, false))
 	m.retrying(r.Ref)
 	r = m.dueAll(1, 0)[0]
 	k.stored("a retry was released", r.ID, Stored{State: core.StateFailed, Attempts: 1, LastError: errNo.Error()})
 	before := k.now()
-	m.settle(outbox.Release(&r, short, false))
+	m.settle(core.Release(&r, short, false))
 	m.retrying(r.Ref)
 	r = m.dueAll(1, 0)[0]
 	if d := k.now().Sub(before); d < short-k.slack() {
@@ -144,7 +144,7 @@ func releasedRetryWaitsOn(k *kit) {
 		k.fail("a retry was released twice: attempts %d, failed %v, crashes %d, or its number changed", r.Attempts, r.Failed, r.Crashes)
 	}
 	k.stage(k.row(key("k"))) // its hold has ended: others may have it
-	m.settle(outbox.Release(&r, far, false))
+	m.settle(core.Release(&r, far, false))
 	if d := m.due(10); len(d.Retries) > 0 || d.NextIn < far/2 {
 		k.fail("a retry was released for an hour: %d are due, the next in %s", len(d.Retries), d.NextIn)
 	}

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // read asks once and checks what every answer must be like.
-func (m *member) read(l outbox.Look) outbox.Page {
+func (m *member) read(l core.Look) core.Page {
 	p, err := m.store.Read(m.k.ctx, m.self.Session, l)
 	m.k.must("read", err)
 	if !p.Known {
@@ -18,7 +18,7 @@ func (m *member) read(l outbox.Look) outbox.Page {
 	return p
 }
 
-func (k *kit) checkPage(l *outbox.Look, p *outbox.Page) {
+func (k *kit) checkPage(l *core.Look, p *core.Page) {
 	if len(p.Owned) != len(l.Parts) || len(p.Ranges) != len(l.Ranges) || len(p.Keys) != len(l.Keys) {
 		k.fail("a page answers %d parts, %d ranges and %d keys, want %d, %d and %d",
 			len(p.Owned), len(p.Ranges), len(p.Keys), len(l.Parts), len(l.Ranges), len(l.Keys))
@@ -60,7 +60,7 @@ func (k *kit) checkPage(l *outbox.Look, p *outbox.Page) {
 	}
 }
 
-func (k *kit) checkRecords(p *outbox.Page, rs []outbox.Record, from, to int64, limit int) {
+func (k *kit) checkRecords(p *core.Page, rs []core.Record, from, to int64, limit int) {
 	if len(rs) > limit {
 		k.fail("%d records with the limit %d", len(rs), limit)
 	}
@@ -74,7 +74,7 @@ func (k *kit) checkRecords(p *outbox.Page, rs []outbox.Record, from, to int64, l
 	}
 }
 
-func (k *kit) checkRecord(p *outbox.Page, r *outbox.Record) {
+func (k *kit) checkRecord(p *core.Page, r *core.Record) {
 	switch {
 	case r.Seq > p.Last:
 		k.fail("a page has a record with sequence %d and says that the last one is %d", r.Seq, p.Last)
@@ -82,35 +82,35 @@ func (k *kit) checkRecord(p *outbox.Page, r *outbox.Record) {
 		k.fail("a record cannot be read: %w", r.Err)
 	case r.ID != r.Envelope.ID || r.ID == "":
 		k.fail("a record is named %q, and its envelope %q", r.ID, r.Envelope.ID)
-	case r.Slot != outbox.SlotOf(r.Route, r.Envelope.Key, r.ID):
-		k.fail("the record with key %q and id %q of route %q has slot %d, want %d", r.Envelope.Key, r.ID, r.Route, r.Slot, outbox.SlotOf(r.Route, r.Envelope.Key, r.ID))
+	case r.Slot != core.SlotOf(r.Route, r.Envelope.Key, r.ID):
+		k.fail("the record with key %q and id %q of route %q has slot %d, want %d", r.Envelope.Key, r.ID, r.Route, r.Slot, core.SlotOf(r.Route, r.Envelope.Key, r.ID))
 	case r.Age < -k.slack():
 		k.fail("a record has the negative age %s", r.Age)
 	}
 }
 
 // wide is a range of all there is in a part.
-func wide(p outbox.Part) outbox.Range {
-	return outbox.Range{Part: p, To: forever, Limit: 10_000}
+func wide(p core.Part) core.Range {
+	return core.Range{Part: p, To: forever, Limit: 10_000}
 }
 
 // everything is a look at all that is ready on the check's route.
-func (k *kit) everything() outbox.Look {
-	return outbox.Look{Parts: []outbox.Part{k.all()}, Ranges: []outbox.Range{wide(k.all())}, Limit: 1000, Bytes: 1 << 30}
+func (k *kit) everything() core.Look {
+	return core.Look{Parts: []core.Part{k.all()}, Ranges: []core.Range{wide(k.all())}, Limit: 1000, Bytes: 1 << 30}
 }
 
 // ready returns all ready records of the check's route.
-func (m *member) ready() []outbox.Record {
+func (m *member) ready() []core.Record {
 	p := m.read(m.k.everything())
 	return p.Ranges[0].Records
 }
 
 // find returns the ready records with these ids, in this order.
-func (m *member) find(ids ...string) []outbox.Record {
+func (m *member) find(ids ...string) []core.Record {
 	all := m.ready()
-	out := make([]outbox.Record, len(ids))
+	out := make([]core.Record, len(ids))
 	for i, id := range ids {
-		at := slices.IndexFunc(all, func(r outbox.Record) bool { return r.ID == id })
+		at := slices.IndexFunc(all, func(r core.Record) bool { return r.ID == id })
 		if at < 0 {
 			m.k.fail("record %d of %d is not ready", i, len(ids))
 		}
@@ -120,12 +120,12 @@ func (m *member) find(ids ...string) []outbox.Record {
 }
 
 // one stages a row and returns its record.
-func (m *member) one(opts ...option) outbox.Record {
+func (m *member) one(opts ...option) core.Record {
 	return m.find(m.k.stage(m.k.row(opts...))...)[0]
 }
 
 // some stages n rows and returns their records.
-func (m *member) some(n int, opts ...option) []outbox.Record {
+func (m *member) some(n int, opts ...option) []core.Record {
 	return m.find(m.k.stage(m.k.rows(n, opts...)...)...)
 }
 
@@ -139,12 +139,12 @@ func (m *member) none(why string, ids ...string) {
 }
 
 // again asks for refs again.
-func (m *member) again(refs ...outbox.Ref) outbox.Page {
-	return m.read(outbox.Look{Again: refs, Limit: 1000, Bytes: 1 << 30})
+func (m *member) again(refs ...core.Ref) core.Page {
+	return m.read(core.Look{Again: refs, Limit: 1000, Bytes: 1 << 30})
 }
 
 // live returns the one record of refs that is ready.
-func (m *member) live(ref outbox.Ref) outbox.Record {
+func (m *member) live(ref core.Ref) core.Record {
 	p := m.again(ref)
 	if len(p.Again) != 1 || p.Again[0].Seq != ref.Seq || p.Again[0].ID != ref.ID {
 		m.k.fail("a ready record was asked for again: %d answers, and %d that wait", len(p.Again), len(p.AgainWaiting))
@@ -153,7 +153,7 @@ func (m *member) live(ref outbox.Ref) outbox.Record {
 }
 
 // gone fails if the record is ready or waits.
-func (m *member) gone(why string, refs ...outbox.Ref) {
+func (m *member) gone(why string, refs ...core.Ref) {
 	p := m.again(refs...)
 	for i := range p.Again {
 		m.k.fail("record %d is still ready, but %s", p.Again[i].Seq, why)
@@ -162,23 +162,23 @@ func (m *member) gone(why string, refs ...outbox.Ref) {
 		m.k.fail("record %d still waits, but %s", p.AgainWaiting[i].Seq, why)
 	}
 	for _, r := range m.ready() {
-		if slices.ContainsFunc(refs, func(ref outbox.Ref) bool { return ref.Seq == r.Seq && ref.ID == r.ID }) {
+		if slices.ContainsFunc(refs, func(ref core.Ref) bool { return ref.Seq == r.Seq && ref.ID == r.ID }) {
 			m.k.fail("record %d is still in its range, but %s", r.Seq, why)
 		}
 	}
 }
 
 // retrying fails unless the record waits for its next attempt.
-func (m *member) retrying(ref outbox.Ref) {
+func (m *member) retrying(ref core.Ref) {
 	p := m.again(ref)
-	if len(p.Again) != 0 || len(p.AgainWaiting) != 1 || p.AgainWaiting[0].Why != outbox.Retrying {
+	if len(p.Again) != 0 || len(p.AgainWaiting) != 1 || p.AgainWaiting[0].Why != core.ObstacleRetrying {
 		m.k.fail("after a failed attempt %d records are ready and %d wait, want one that waits for its next attempt", len(p.Again), len(p.AgainWaiting))
 	}
 	m.none("it waits for its next attempt", ref.ID)
 }
 
 // holder fails unless each record, which is ready, is held by want.
-func (m *member) holder(when string, want outbox.Session, refs ...outbox.Ref) {
+func (m *member) holder(when string, want core.Session, refs ...core.Ref) {
 	for _, ref := range refs {
 		if got := m.live(ref).Holder; got != want {
 			m.k.fail("%s: a record is held by session %d, want %d", when, got, want)
@@ -186,23 +186,23 @@ func (m *member) holder(when string, want outbox.Session, refs ...outbox.Ref) {
 	}
 }
 
-func refs(rs []outbox.Record) []outbox.Ref {
-	out := make([]outbox.Ref, len(rs))
+func refs(rs []core.Record) []core.Ref {
+	out := make([]core.Ref, len(rs))
 	for i := range rs {
 		out[i] = rs[i].Ref
 	}
 	return out
 }
 
-func takenRefs(ts []outbox.Taken) []outbox.Ref {
-	out := make([]outbox.Ref, len(ts))
+func takenRefs(ts []core.Taken) []core.Ref {
+	out := make([]core.Ref, len(ts))
 	for i := range ts {
 		out[i] = ts[i].Ref
 	}
 	return out
 }
 
-func ids(rs []outbox.Record) []string {
+func ids(rs []core.Record) []string {
 	out := make([]string, len(rs))
 	for i := range rs {
 		out[i] = rs[i].ID

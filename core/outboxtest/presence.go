@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var presenceChecks = []named{
@@ -48,7 +47,7 @@ func flagNeedsTheToken(k *kit) {
 // Without this a member behind a pooler is flagged by all others, for ever.
 func missingNeedsAToken(k *kit) {
 	m := k.join(1)
-	for _, r := range []*outbox.Roster{m.meet(), k.look(), k.join(1).meet()} {
+	for _, r := range []*core.Roster{m.meet(), k.look(), k.join(1).meet()} {
 		if got := find(r, m.self.Session); got == nil || got.Missing {
 			k.fail("a member has no token, and the roster says %+v", got)
 		}
@@ -57,7 +56,7 @@ func missingNeedsAToken(k *kit) {
 
 // attend has m show a token, and returns what is closed when it is lost, and what ends it.
 func (m *member) attend() (lost <-chan struct{}, end context.CancelFunc) {
-	p, ok := core.As[outbox.Presence](m.store)
+	p, ok := core.As[core.Presence](m.store)
 	if !ok {
 		m.k.undeclared("presence")
 	}
@@ -80,7 +79,7 @@ func (m *member) attend() (lost <-chan struct{}, end context.CancelFunc) {
 	return lost, end
 }
 
-func (k *kit) missing(r *outbox.Roster, m *member) bool {
+func (k *kit) missing(r *core.Roster, m *member) bool {
 	got := find(r, m.self.Session)
 	if got == nil || got.Presence != m.self.Presence {
 		k.fail("a member shows the token %d, and the roster says %+v", m.self.Presence, got)
@@ -104,7 +103,7 @@ func attendedTokenIsPresent(k *kit) {
 		m.meet()
 	}
 	for range 3 {
-		for _, r := range []*outbox.Roster{a.meet(), b.meet(), k.look()} {
+		for _, r := range []*core.Roster{a.meet(), b.meet(), k.look()} {
 			if k.missing(r, a) || k.missing(r, b) {
 				k.fail("two members have attended, and one is missing")
 			}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var readChecks = []named{
@@ -82,7 +81,7 @@ func rangeIsInOrder(k *kit) {
 	m := k.owner(4)
 	var want []string
 	for i := range 5 {
-		want = append(want, k.stage(k.rows(7, key(k.keyIn(outbox.AllSlots, i)))...)...)
+		want = append(want, k.stage(k.rows(7, key(k.keyIn(core.AllSlots, i)))...)...)
 		want = append(want, k.stage(k.rows(3)...)...)
 	}
 	if got := ids(m.ready()); !slices.Equal(got, want) {
@@ -101,9 +100,9 @@ func rangeKeepsToItsBounds(k *kit) {
 	}{{0, forever, 0, 6}, {seq(0), forever, 1, 6}, {seq(1), seq(4), 2, 5}, {seq(1) - 1, seq(4) - 1, 1, 4}, {seq(5), forever, 6, 6}, {seq(2), seq(2), 6, 6}} {
 		rg := wide(k.all())
 		rg.From, rg.To = c.from, c.to
-		p := m.read(outbox.Look{
-			Ranges: []outbox.Range{rg}, Limit: 10, Bytes: 1 << 20,
-			Keys: []outbox.KeyRange{{Route: k.route, Key: "k", From: c.from, To: c.to, Limit: 10}},
+		p := m.read(core.Look{
+			Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20,
+			Keys: []core.KeyRange{{Route: k.route, Key: "k", From: c.from, To: c.to, Limit: 10}},
 		})
 		want := ids(rs[c.first:c.past])
 		if a, b := ids(p.Ranges[0].Records), ids(p.Keys[0].Records); !slices.Equal(a, want) || !slices.Equal(b, want) {
@@ -117,11 +116,11 @@ func rangeKeepsToItsBounds(k *kit) {
 func rangeKeepsToItsSlots(k *kit) {
 	m := k.owner(1)
 	rs := m.some(150)
-	for _, s := range []outbox.Slots{outbox.SlotRange(0, 32), outbox.SlotRange(63, 64), 1<<3 | 1<<40 | 1<<41, 0, outbox.AllSlots} {
-		p := m.read(outbox.Look{Ranges: []outbox.Range{wide(k.part(s)), wide(outbox.Part{Route: k.route + "-x", Slots: s})}, Limit: 10, Bytes: 1 << 20})
+	for _, s := range []core.Slots{core.SlotRange(0, 32), core.SlotRange(63, 64), 1<<3 | 1<<40 | 1<<41, 0, core.AllSlots} {
+		p := m.read(core.Look{Ranges: []core.Range{wide(k.part(s)), wide(core.Part{Route: k.route + "-x", Slots: s})}, Limit: 10, Bytes: 1 << 20})
 		var want []string
 		for _, r := range rs {
-			if s.Has(outbox.SlotOf(k.route, "", r.ID)) {
+			if s.Has(core.SlotOf(k.route, "", r.ID)) {
 				want = append(want, r.ID)
 			}
 		}
@@ -141,15 +140,15 @@ func rangeKeepsToItsLimit(k *kit) {
 	for n := 1; n <= 6; n++ {
 		rg := wide(k.all())
 		rg.Limit = n
-		p := m.read(outbox.Look{Ranges: []outbox.Range{rg, wide(k.all())}, Keys: []outbox.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: n}}, Limit: 10, Bytes: 1 << 20})
+		p := m.read(core.Look{Ranges: []core.Range{rg, wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: n}}, Limit: 10, Bytes: 1 << 20})
 		k.checkCut("a range", p.Ranges[0], rs, n)
-		k.checkCut("a key", outbox.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs, n)
+		k.checkCut("a key", core.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs, n)
 		k.checkCut("a range beside one with a limit", p.Ranges[1], rs, 5)
 	}
 }
 
 // checkCut fails unless the answer is the beginning of all, with More set if it is not all. It may be below its limit.
-func (k *kit) checkCut(what string, answer outbox.Records, all []outbox.Record, limit int) {
+func (k *kit) checkCut(what string, answer core.Records, all []core.Record, limit int) {
 	got := answer.Records
 	if len(got) == 0 || len(got) > limit || !slices.Equal(ids(got), ids(all[:len(got)])) {
 		k.fail("%s of %d records with the limit %d answered %s", what, len(all), limit, names(ids(got), ids(all)))
@@ -164,13 +163,13 @@ func rangeKeepsToItsBytes(k *kit) {
 	m := k.owner(1)
 	rs := m.some(5, key("k"), body(1000))
 	for _, most := range []int64{1, 999, 1000, 2500, 1 << 20} {
-		p := m.read(outbox.Look{
-			Ranges: []outbox.Range{wide(k.all()), wide(k.all())}, Keys: []outbox.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 10, Bytes: most,
+		p := m.read(core.Look{
+			Ranges: []core.Range{wide(k.all()), wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 10, Bytes: most,
 		})
 		n := max(1, min(5, int(most/1000)))
 		k.checkCut("a range with a bound of bytes", p.Ranges[0], rs, n)
 		k.checkCut("a second range with a bound of bytes", p.Ranges[1], rs, n)
-		k.checkCut("a key with a bound of bytes", outbox.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs, 5)
+		k.checkCut("a key with a bound of bytes", core.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs, 5)
 	}
 }
 
@@ -184,7 +183,7 @@ func rangeMayLeaveKeysOut(k *kit) {
 	rs := m.find(k.stage(rows...)...)
 	rg := wide(k.all())
 	rg.Leave, rg.Skip = []string{"hot"}, []int64{rs[1].Seq, rs[5].Seq}
-	p := m.read(outbox.Look{Ranges: []outbox.Range{rg}, Limit: 10, Bytes: 1 << 20})
+	p := m.read(core.Look{Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20})
 	got := ids(p.Ranges[0].Records)
 	for i, r := range rs {
 		if may := i%3 == 0 || i == 1 || i == 5; !may && !slices.Contains(got, r.ID) {
@@ -199,7 +198,7 @@ func rangeOfKeyedRecords(k *kit) {
 	rs := m.find(k.stage(k.row(), k.row(key("a")), k.row(), k.row(key("b")))...)
 	rg := wide(k.all())
 	rg.Keyed = true
-	p := m.read(outbox.Look{Ranges: []outbox.Range{rg}, Limit: 10, Bytes: 1 << 20})
+	p := m.read(core.Look{Ranges: []core.Range{rg}, Limit: 10, Bytes: 1 << 20})
 	if got := ids(p.Ranges[0].Records); !slices.Equal(got, []string{rs[1].ID, rs[3].ID}) {
 		k.fail("keyed records of four were asked for, and %s read, want [1 3]", names(got, ids(rs)))
 	}
@@ -210,11 +209,11 @@ func readyIsWhatIsDue(k *kit) {
 	m := k.owner(1)
 	rs := m.some(6, key("k"))
 	timer := k.stage(k.row(key("k"), delay(short)))
-	m.settle(outbox.Published(&rs[0]), outbox.Abandon(&rs[1], "", errNo), outbox.Retry(&rs[2], errNo, far), outbox.Retry(&rs[3], errNo, 0), outbox.Release(&rs[4], 0, false))
+	m.settle(core.Published(&rs[0]), core.Abandon(&rs[1], "", errNo), core.Retry(&rs[2], errNo, far), core.Retry(&rs[3], errNo, 0), core.Release(&rs[4], 0, false))
 	m.hold(rs[5].Ref)
 	k.sleep(2 * short) // what is due has to be put in line by Due first
 	want := ids(rs[4:])
-	p := m.read(outbox.Look{Ranges: []outbox.Range{wide(k.all())}, Keys: []outbox.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 10, Bytes: 1 << 20})
+	p := m.read(core.Look{Ranges: []core.Range{wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 10, Bytes: 1 << 20})
 	for what, got := range map[string][]string{"a range": ids(p.Ranges[0].Records), "a key": ids(p.Keys[0].Records)} {
 		if !slices.Equal(got, want) {
 			k.fail("published, abandoned, two that wait for an attempt, one released, one held, one timer: %s has %s, want [4 5]", what, names(got, append(ids(rs), timer...)))
@@ -265,19 +264,19 @@ func readWaitsForNoLock(k *kit) {
 // Without this a member hands out records of a unit that it lost, or stops at units that it owns.
 func ownedAreTheSlotsOfTheSession(k *kit) {
 	a, b := k.join(4), k.join(4)
-	a.claim(outbox.SlotRange(0, 32))
-	b.claim(outbox.SlotRange(32, 48))
-	look := outbox.Look{Parts: []outbox.Part{k.all(), k.part(outbox.SlotRange(8, 40)), {Route: k.route + "-x", Slots: outbox.AllSlots}, k.part(outbox.SlotRange(48, 64))}, Limit: 1}
-	for m, want := range map[*member][]outbox.Slots{
-		a: {outbox.SlotRange(0, 32), outbox.SlotRange(8, 32), 0, 0},
-		b: {outbox.SlotRange(32, 48), outbox.SlotRange(32, 40), 0, 0},
+	a.claim(core.SlotRange(0, 32))
+	b.claim(core.SlotRange(32, 48))
+	look := core.Look{Parts: []core.Part{k.all(), k.part(core.SlotRange(8, 40)), {Route: k.route + "-x", Slots: core.AllSlots}, k.part(core.SlotRange(48, 64))}, Limit: 1}
+	for m, want := range map[*member][]core.Slots{
+		a: {core.SlotRange(0, 32), core.SlotRange(8, 32), 0, 0},
+		b: {core.SlotRange(32, 48), core.SlotRange(32, 40), 0, 0},
 	} {
 		if got := m.read(look).Owned; !slices.Equal(got, want) {
 			k.fail("a page says that its session owns %b, want %b", got, want)
 		}
 	}
-	a.free(outbox.SlotRange(0, 16))
-	if got := a.read(look).Owned[0]; got != outbox.SlotRange(16, 32) {
+	a.free(core.SlotRange(0, 16))
+	if got := a.read(look).Owned[0]; got != core.SlotRange(16, 32) {
 		k.fail("after a unit was freed a page says %b", got)
 	}
 }
@@ -286,7 +285,7 @@ func ownedAreTheSlotsOfTheSession(k *kit) {
 func epochIsStable(k *kit) {
 	a, b := k.owner(1), k.join(1)
 	first := a.read(k.everything()).Epoch
-	a.settle(outbox.Published(new(a.one())))
+	a.settle(core.Published(new(a.one())))
 	for _, m := range []*member{a, b, k.join(1)} {
 		if p, r := m.read(k.everything()).Epoch, m.meet().Epoch; p != first || r != first {
 			k.fail("the epoch is %q, and then %q in a page and %q in a roster", first, p, r)

@@ -8,41 +8,40 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/outboxtest"
 )
 
-func records(fn func(r *outbox.Record)) fault { return fault{record: fn} }
+func records(fn func(r *core.Record)) fault { return fault{record: fn} }
 
-func looks(fn func(l *outbox.Look)) fault { return fault{look: fn} }
+func looks(fn func(l *core.Look)) fault { return fault{look: fn} }
 
-func pages(fn func(p *outbox.Page)) fault {
-	return fault{page: func(_ *broken, _ *outbox.Look, p *outbox.Page) { fn(p) }}
+func pages(fn func(p *core.Page)) fault {
+	return fault{page: func(_ *broken, _ *core.Look, p *core.Page) { fn(p) }}
 }
 
 // apart reads what belongs together one after the other.
-var apart = fault{read: func(ctx context.Context, b *broken, self outbox.Session, l outbox.Look) (outbox.Page, error) {
+var apart = fault{read: func(ctx context.Context, b *broken, self core.Session, l core.Look) (core.Page, error) {
 	one := l
 	one.Ranges, one.Keys, one.Again, one.Fresh = nil, nil, nil, nil
 	p, err := b.store.Read(ctx, self, one)
-	also := func(l outbox.Look) outbox.Page {
+	also := func(l core.Look) core.Page {
 		time.Sleep(time.Millisecond)
 		p, _ := b.store.Read(ctx, self, l)
 		return p
 	}
 	for i := range l.Ranges {
-		one = outbox.Look{Ranges: l.Ranges[i : i+1], Limit: l.Limit, Bytes: l.Bytes}
+		one = core.Look{Ranges: l.Ranges[i : i+1], Limit: l.Limit, Bytes: l.Bytes}
 		q := also(one)
 		p.Ranges, p.Last = append(p.Ranges, q.Ranges...), max(p.Last, q.Last)
 	}
 	for i := range l.Keys {
-		one = outbox.Look{Keys: l.Keys[i : i+1], Blocks: l.Blocks, Limit: l.Limit, Bytes: l.Bytes}
+		one = core.Look{Keys: l.Keys[i : i+1], Blocks: l.Blocks, Limit: l.Limit, Bytes: l.Bytes}
 		q := also(one)
 		p.Keys, p.Last = append(p.Keys, q.Keys...), max(p.Last, q.Last)
 	}
-	one = outbox.Look{Fresh: l.Fresh, AfterFresh: l.AfterFresh, Blocks: l.Blocks, Limit: l.Limit}
+	one = core.Look{Fresh: l.Fresh, AfterFresh: l.AfterFresh, Blocks: l.Blocks, Limit: l.Limit}
 	p.Waiting = also(one).Waiting
-	one = outbox.Look{Again: l.Again, Limit: l.Limit}
+	one = core.Look{Again: l.Again, Limit: l.Limit}
 	q := also(one)
 	p.Again, p.AgainWaiting = q.Again, q.AgainWaiting
 	if p.Upper == 0 {
@@ -52,11 +51,11 @@ var apart = fault{read: func(ctx context.Context, b *broken, self outbox.Session
 }}
 
 // blind says that all transactions have ended.
-var blind = pages(func(p *outbox.Page) { p.Running, p.Next = nil, p.Upper })
+var blind = pages(func(p *core.Page) { p.Running, p.Next = nil, p.Upper })
 
 // bound promises that nothing appears later than d after its transaction began.
-func bound(d time.Duration) func(*broken, *outbox.Traits) {
-	return func(_ *broken, t *outbox.Traits) { t.Bound = d }
+func bound(d time.Duration) func(*broken, *core.StoreTraits) {
+	return func(_ *broken, t *core.StoreTraits) { t.Bound = d }
 }
 
 // A store with a bound may be wrong about transactions that are younger.
@@ -68,48 +67,48 @@ func TestBounded(t *testing.T) {
 }
 
 var readFaults = []faulty{
-	{"loses the subject", "envelope-comes-back", records(func(r *outbox.Record) { r.Envelope.Subject = "" })},
-	{"cuts long bodies", "envelope-comes-back", records(func(r *outbox.Record) { r.Envelope.Body = r.Envelope.Body[:min(len(r.Envelope.Body), 1<<16-1)] })},
-	{"forgets what is withdrawable", "envelope-comes-back", records(func(r *outbox.Record) { r.Withdrawable = false })},
-	{"has no age", "times-come-back-as-durations", records(func(r *outbox.Record) { r.Age = 0 })},
-	{"has no expiry", "times-come-back-as-durations", records(func(r *outbox.Record) { r.Life = max(r.Life, 0) })},
+	{"loses the subject", "envelope-comes-back", records(func(r *core.Record) { r.Envelope.Subject = "" })},
+	{"cuts long bodies", "envelope-comes-back", records(func(r *core.Record) { r.Envelope.Body = r.Envelope.Body[:min(len(r.Envelope.Body), 1<<16-1)] })},
+	{"forgets what is withdrawable", "envelope-comes-back", records(func(r *core.Record) { r.Withdrawable = false })},
+	{"has no age", "times-come-back-as-durations", records(func(r *core.Record) { r.Age = 0 })},
+	{"has no expiry", "times-come-back-as-durations", records(func(r *core.Record) { r.Life = max(r.Life, 0) })},
 	{"stages backwards", "range-is-in-order", fault{rowsIn: func(rows []core.StagedRow) { slices.Reverse(rows) }}},
-	{"includes the beginning", "range-keeps-to-its-bounds", looks(func(l *outbox.Look) {
+	{"includes the beginning", "range-keeps-to-its-bounds", looks(func(l *core.Look) {
 		for i := range l.Ranges {
 			l.Ranges[i].From--
 		}
 	})},
-	{"excludes the end", "range-keeps-to-its-bounds", looks(func(l *outbox.Look) {
+	{"excludes the end", "range-keeps-to-its-bounds", looks(func(l *core.Look) {
 		for i := range l.Ranges {
 			l.Ranges[i].To--
 		}
 	})},
-	{"ignores slots", "range-keeps-to-its-slots", looks(func(l *outbox.Look) {
+	{"ignores slots", "range-keeps-to-its-slots", looks(func(l *core.Look) {
 		for i := range l.Ranges {
-			l.Ranges[i].Slots = outbox.AllSlots
+			l.Ranges[i].Slots = core.AllSlots
 		}
 	})},
-	{"forgets More", "range-keeps-to-its-limit", pages(func(p *outbox.Page) {
+	{"forgets More", "range-keeps-to-its-limit", pages(func(p *core.Page) {
 		for i := range p.Ranges {
 			p.Ranges[i].More = false
 		}
 	})},
-	{"ignores Bytes", "range-keeps-to-its-bytes", looks(func(l *outbox.Look) { l.Bytes = 1 << 40 })},
-	{"drops what is left out and its neighbour", "range-may-leave-keys-out", fault{page: func(_ *broken, l *outbox.Look, p *outbox.Page) {
+	{"ignores Bytes", "range-keeps-to-its-bytes", looks(func(l *core.Look) { l.Bytes = 1 << 40 })},
+	{"drops what is left out and its neighbour", "range-may-leave-keys-out", fault{page: func(_ *broken, l *core.Look, p *core.Page) {
 		for i := range p.Ranges {
 			if len(l.Ranges[i].Leave) > 0 {
 				p.Ranges[i].Records = p.Ranges[i].Records[:len(p.Ranges[i].Records)-1]
 			}
 		}
 	}}},
-	{"ignores Keyed", "range-of-keyed-records", looks(func(l *outbox.Look) {
+	{"ignores Keyed", "range-of-keyed-records", looks(func(l *core.Look) {
 		for i := range l.Ranges {
 			l.Ranges[i].Keyed = false
 		}
 	})},
-	{"has retries in line", "ready-is-what-is-due", fault{outcome: func(_ *broken, o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+	{"has retries in line", "ready-is-what-is-due", fault{outcome: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome {
 		if o.In() > 0 {
-			return outbox.Release(r, 0, false)
+			return core.Release(r, 0, false)
 		}
 		return o
 	}}},
@@ -121,77 +120,77 @@ var readFaults = []faulty{
 	{"commits what rolls back", "uncommitted-is-not-ready", fault{commits: true}},
 	{"reads behind locks", "read-waits-for-no-lock", fault{waits: "read"}},
 	{"renews behind locks", "read-waits-for-no-lock", fault{waits: "meet"}},
-	{"owns all", "owned-are-the-slots-of-the-session", pages(func(p *outbox.Page) {
+	{"owns all", "owned-are-the-slots-of-the-session", pages(func(p *core.Page) {
 		for i := range p.Owned {
-			p.Owned[i] = outbox.AllSlots
+			p.Owned[i] = core.AllSlots
 		}
 	})},
-	{"changes its epoch", "epoch-is-stable", fault{page: func(b *broken, _ *outbox.Look, p *outbox.Page) {
+	{"changes its epoch", "epoch-is-stable", fault{page: func(b *broken, _ *core.Look, p *core.Page) {
 		b.count++
 		p.Epoch = strconv.Itoa(b.count)
 	}}},
 	{"reads ranges one after the other", "page-is-one-snapshot", apart},
 	{"reads what waits apart", "page-and-waiting-are-one-snapshot", apart},
-	{"answers an older last number", "last-covers-the-page", fault{page: func(_ *broken, l *outbox.Look, p *outbox.Page) { p.Last, p.Upper = l.Last, 0 }}},
+	{"answers an older last number", "last-covers-the-page", fault{page: func(_ *broken, l *core.Look, p *core.Page) { p.Last, p.Upper = l.Last, 0 }}},
 	{"sees no running transactions", "marks-name-a-running-transaction", blind},
-	{"never says that something ended", "marks-come-to-rest", pages(func(p *outbox.Page) { p.Upper += 1 << 40 })},
+	{"never says that something ended", "marks-come-to-rest", pages(func(p *core.Page) { p.Upper += 1 << 40 })},
 	{"sees no running transactions", "marks-hold-for-random-transactions", blind},
-	{"sees only the first that runs", "marks-hold-for-random-transactions", pages(func(p *outbox.Page) { p.Running = p.Running[:min(1, len(p.Running))] })},
+	{"sees only the first that runs", "marks-hold-for-random-transactions", pages(func(p *core.Page) { p.Running = p.Running[:min(1, len(p.Running))] })},
 	{"promises a bound that is too short", "marks-hold-for-random-transactions", fault{page: blind.page, traits: bound(2 * time.Millisecond)}},
-	{"shows some records a page later", "marks-hold-for-random-transactions", fault{page: func(b *broken, _ *outbox.Look, p *outbox.Page) {
+	{"shows some records a page later", "marks-hold-for-random-transactions", fault{page: func(b *broken, _ *core.Look, p *core.Page) {
 		for i := range p.Ranges {
-			p.Ranges[i].Records = slices.DeleteFunc(p.Ranges[i].Records, func(r outbox.Record) bool {
+			p.Ranges[i].Records = slices.DeleteFunc(p.Ranges[i].Records, func(r core.Record) bool {
 				hidden := r.Seq%5 == 0 && !b.hides[r.ID]
 				b.hides[r.ID] = true
 				return hidden
 			})
 		}
 	}}},
-	{"loses records", "marks-hold-for-random-transactions", pages(func(p *outbox.Page) {
+	{"loses records", "marks-hold-for-random-transactions", pages(func(p *core.Page) {
 		for i := range p.Ranges {
-			p.Ranges[i].Records = slices.DeleteFunc(p.Ranges[i].Records, func(r outbox.Record) bool { return r.Seq%50 == 0 })
+			p.Ranges[i].Records = slices.DeleteFunc(p.Ranges[i].Records, func(r core.Record) bool { return r.Seq%50 == 0 })
 		}
 	})},
-	{"forgets the holds of others", "fresh-answers-what-waits", pages(func(p *outbox.Page) {
-		p.Waiting = slices.DeleteFunc(p.Waiting, func(w outbox.Waiting) bool { return w.Why == outbox.Held })
+	{"forgets the holds of others", "fresh-answers-what-waits", pages(func(p *core.Page) {
+		p.Waiting = slices.DeleteFunc(p.Waiting, func(w core.Waiting) bool { return w.Why == core.ObstacleHeld })
 	})},
-	{"forgets retries", "fresh-answers-what-waits", pages(func(p *outbox.Page) {
-		p.Waiting = slices.DeleteFunc(p.Waiting, func(w outbox.Waiting) bool { return w.Why == outbox.Retrying })
+	{"forgets retries", "fresh-answers-what-waits", pages(func(p *core.Page) {
+		p.Waiting = slices.DeleteFunc(p.Waiting, func(w core.Waiting) bool { return w.Why == core.ObstacleRetrying })
 	})},
-	{"never blocks", "fresh-answers-blocking-heads-if-asked", looks(func(l *outbox.Look) { l.Blocks = nil })},
-	{"always blocks", "fresh-answers-blocking-heads-if-asked", looks(func(l *outbox.Look) {
+	{"never blocks", "fresh-answers-blocking-heads-if-asked", looks(func(l *core.Look) { l.Blocks = nil })},
+	{"always blocks", "fresh-answers-blocking-heads-if-asked", looks(func(l *core.Look) {
 		for _, p := range l.Fresh {
 			l.Blocks = append(l.Blocks, p.Route)
 		}
 	})},
-	{"forgets that there is more", "fresh-comes-in-pages", pages(func(p *outbox.Page) { p.MoreWaiting = false })},
-	{"has retries before holds", "fresh-comes-in-pages", fault{page: func(_ *broken, _ *outbox.Look, p *outbox.Page) { slices.Reverse(p.Waiting) }}},
-	{"forgets what holds a key", "key-answers-what-holds-it", pages(func(p *outbox.Page) {
+	{"forgets that there is more", "fresh-comes-in-pages", pages(func(p *core.Page) { p.MoreWaiting = false })},
+	{"has retries before holds", "fresh-comes-in-pages", fault{page: func(_ *broken, _ *core.Look, p *core.Page) { slices.Reverse(p.Waiting) }}},
+	{"forgets what holds a key", "key-answers-what-holds-it", pages(func(p *core.Page) {
 		for i := range p.Keys {
 			p.Keys[i].Waiting = nil
 		}
 	})},
-	{"keeps what is gone", "again-leaves-out-what-is-gone", fault{page: func(_ *broken, l *outbox.Look, p *outbox.Page) {
+	{"keeps what is gone", "again-leaves-out-what-is-gone", fault{page: func(_ *broken, l *core.Look, p *core.Page) {
 		for _, ref := range l.Again[:min(1, len(l.Again))] {
-			p.AgainWaiting = append(p.AgainWaiting, outbox.Waiting{Ref: ref, Why: outbox.Retrying})
+			p.AgainWaiting = append(p.AgainWaiting, core.Waiting{Ref: ref, Why: core.ObstacleRetrying})
 		}
 	}}},
-	{"ignores ids", "again-leaves-out-what-is-gone", fault{look: func(l *outbox.Look) {
+	{"ignores ids", "again-leaves-out-what-is-gone", fault{look: func(l *core.Look) {
 		if n := len(l.Again); n == 7 {
 			l.Again = slices.Clone(l.Again)
 			l.Again[5] = l.Again[4]
 			l.Again[5].Seq++
 		}
-	}, page: func(b *broken, l *outbox.Look, p *outbox.Page) {
+	}, page: func(b *broken, l *core.Look, p *core.Page) {
 		for _, ref := range l.Again {
 			if r := b.at(ref); r != nil && r.ID != ref.ID {
-				r.Slot = outbox.SlotOf(r.Route, r.Envelope.Key, r.ID)
+				r.Slot = core.SlotOf(r.Route, r.Envelope.Key, r.ID)
 				p.Again = append(p.Again, *r)
 			}
 		}
 	}}},
-	{"keeps the holds of the dead", "hold-of-gone-session-is-none", fault{page: func(b *broken, _ *outbox.Look, p *outbox.Page) {
-		eachRecord(p, func(r *outbox.Record) {
+	{"keeps the holds of the dead", "hold-of-gone-session-is-none", fault{page: func(b *broken, _ *core.Look, p *core.Page) {
+		eachRecord(p, func(r *core.Record) {
 			for ref, s := range b.holds {
 				if ref.Seq == r.Seq && r.Holder == 0 {
 					r.Holder = s
@@ -199,20 +198,20 @@ var readFaults = []faulty{
 			}
 		})
 	}}},
-	{"forgets control records", "control-records-come-with-the-page", pages(func(p *outbox.Page) { p.Control = nil })},
-	{"answers control records of all slots", "control-records-come-with-the-page", looks(func(l *outbox.Look) {
+	{"forgets control records", "control-records-come-with-the-page", pages(func(p *core.Page) { p.Control = nil })},
+	{"answers control records of all slots", "control-records-come-with-the-page", looks(func(l *core.Look) {
 		for i := range l.Parts {
-			l.Parts[i].Slots = outbox.AllSlots
+			l.Parts[i].Slots = core.AllSlots
 		}
 	})},
-	{"has control records in line", "control-records-are-no-records", fault{page: func(b *broken, l *outbox.Look, p *outbox.Page) {
+	{"has control records in line", "control-records-are-no-records", fault{page: func(b *broken, l *core.Look, p *core.Page) {
 		if len(l.Fresh) == 0 {
 			return
 		}
-		r, _ := b.store.Meet(context.Background(), outbox.Meeting{})
-		q, _ := b.store.Read(context.Background(), r.Members[0].Session, outbox.Look{Parts: l.Fresh, Limit: 10})
+		r, _ := b.store.Meet(context.Background(), core.Meeting{})
+		q, _ := b.store.Read(context.Background(), r.Members[0].Session, core.Look{Parts: l.Fresh, Limit: 10})
 		for _, c := range q.Control {
-			p.Waiting = append(p.Waiting, outbox.Waiting{Ref: outbox.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, Why: outbox.Blocking})
+			p.Waiting = append(p.Waiting, core.Waiting{Ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, Why: core.ObstacleBlocking})
 		}
 	}}},
 }

@@ -3,7 +3,7 @@ package outboxtest
 import (
 	"errors"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 var removeChecks = []named{
@@ -30,7 +30,7 @@ func removalComparesTheBeat(k *kit) {
 	m.self.Beat++
 	m.meet()
 	r := by.meet(by.remove(&old))
-	if find(r, m.self.Session) == nil || k.slotsOf(r, m.self.Session) != outbox.AllSlots {
+	if find(r, m.self.Session) == nil || k.slotsOf(r, m.self.Session) != core.AllSlots {
 		k.fail("a member was removed, or lost units, by a removal with its former beat")
 	}
 	m.one()
@@ -42,7 +42,7 @@ func removalCountsCrashesOfHolds(k *kit) {
 	m, by := k.owner(2), k.join(2)
 	rs := m.some(6, key("k"))
 	m.hold(refs(rs[:4])...)
-	m.settle(outbox.Release(&rs[3], 0, false))
+	m.settle(core.Release(&rs[3], 0, false))
 	rs[3] = m.live(rs[3].Ref)
 	by.meet() // a renewal of another is no removal
 	k.parallel(8, func(int) { by.meet(by.remove(m)) })
@@ -60,15 +60,15 @@ func removalCountsCrashesOfHolds(k *kit) {
 				i < 3, got.Crashes, got.Holder, got.Attempts, got.Version, rs[i].Version, want)
 		}
 	}
-	by.claim(outbox.AllSlots)
+	by.claim(core.AllSlots)
 	by.hold(refs(by.find(ids(rs)...))...)
 }
 
 // Without this a new owner does not know what the dead one may have had out, and a cancelled record may be delivered.
 func removalMakesUnitsCareful(k *kit) {
 	m, by := k.join(4), k.join(4)
-	m.claim(outbox.SlotRange(0, 32))
-	by.claim(outbox.SlotRange(32, 64))
+	m.claim(core.SlotRange(0, 32))
+	by.claim(core.SlotRange(32, 64))
 	rs := by.some(20)
 	m.die(by)
 	for _, u := range k.units(by.meet()) {
@@ -138,31 +138,31 @@ func removalAndSettleExcludeEachOther(k *kit) {
 				k.sleep(pause / 5)
 			}
 			if j == 0 {
-				err = m.trySettle(outbox.Retry(&r, errNo, 0))[0]
+				err = m.trySettle(core.Retry(&r, errNo, 0))[0]
 			} else {
 				m.die(by)
 			}
 		})
-		by.claim(outbox.AllSlots)
+		by.claim(core.AllSlots)
 		switch {
 		case err == nil:
 			if got := by.dueAll(1, 0)[0]; got.Attempts != 1 || got.Crashes != 0 {
 				k.fail("a member settled and was removed: attempts %d and crashes %d, want 1 and 0", got.Attempts, got.Crashes)
 			}
-		case errors.Is(err, outbox.ErrFenced), errors.Is(err, outbox.ErrBusy): // the removal had locked it
+		case errors.Is(err, core.ErrFenced), errors.Is(err, core.ErrBusy): // the removal had locked it
 			if got := by.live(r.Ref); got.Attempts != 0 || got.Crashes != 1 {
 				k.fail("a member was removed and did not settle any more: attempts %d and crashes %d, want 0 and 1", got.Attempts, got.Crashes)
 			}
 		default:
-			k.fail("a member settled while it was removed: got %v, want nil, outbox.ErrFenced or outbox.ErrBusy", err)
+			k.fail("a member settled while it was removed: got %v, want nil, core.ErrFenced or core.ErrBusy", err)
 		}
-		by.settle(outbox.Published(&r))
-		by.free(outbox.AllSlots)
+		by.settle(core.Published(&r))
+		by.free(core.AllSlots)
 	}
 }
 
 // dead returns a member that was removed, and records of a unit that it owned, as they are then. It held the first one.
-func (k *kit) dead(n int) (m, by *member, rs []outbox.Record) {
+func (k *kit) dead(n int) (m, by *member, rs []core.Record) {
 	m, by = k.owner(1), k.join(1)
 	rs = m.some(n)
 	m.hold(rs[0].Ref)
@@ -183,19 +183,19 @@ func removedSessionIsNotKnown(k *kit) {
 	}
 }
 
-// fenced fails unless err is outbox.ErrFenced.
+// fenced fails unless err is core.ErrFenced.
 func (k *kit) fenced(what string, err error) {
-	if !errors.Is(err, outbox.ErrFenced) {
-		k.fail("a removed session %s: got %v, want outbox.ErrFenced", what, err)
+	if !errors.Is(err, core.ErrFenced) {
+		k.fail("a removed session %s: got %v, want core.ErrFenced", what, err)
 	}
 }
 
 // Without this a removed member hands out records that their new owner hands out too.
 func removedSessionTakesNothing(k *kit) {
 	m, by, rs := k.dead(3)
-	_, err := m.store.Take(k.ctx, m.self.Session, outbox.Want{Refs: refs(rs)})
+	_, err := m.store.Take(k.ctx, m.self.Session, core.Want{Refs: refs(rs)})
 	k.fenced("takes records", err)
-	_, err = m.store.Take(k.ctx, m.self.Session, outbox.Want{Part: k.all(), N: 3, Bytes: 1 << 20})
+	_, err = m.store.Take(k.ctx, m.self.Session, core.Want{Part: k.all(), N: 3, Bytes: 1 << 20})
 	k.fenced("takes the next records", err)
 	by.holder("after a take of a removed session", 0, refs(rs)...)
 }
@@ -204,13 +204,13 @@ func removedSessionTakesNothing(k *kit) {
 func removedSessionBringsNothingDue(k *kit) {
 	m, by := k.owner(1), k.join(1)
 	r := m.one(key("k"))
-	m.settle(outbox.Retry(&r, errNo, 0))
+	m.settle(core.Retry(&r, errNo, 0))
 	k.stage(k.row(delay(short)))
 	m.die(by)
 	k.sleep(2 * short)
-	_, err := m.store.Due(k.ctx, m.self.Session, []outbox.Part{k.all()}, 10)
+	_, err := m.store.Due(k.ctx, m.self.Session, []core.Part{k.all()}, 10)
 	k.fenced("asks for what is due", err)
-	by.claim(outbox.AllSlots)
+	by.claim(core.AllSlots)
 	if d := by.due(10); len(d.Retries) != 1 || d.Moved != 1 {
 		k.fail("after a removed session asked for what is due: %d retries and %d timers, want 1 and 1", len(d.Retries), d.Moved)
 	}
@@ -227,9 +227,9 @@ func removedSessionGivesNothingUp(k *kit) {
 			k.fail("a removed session stored Low")
 		}
 		by.holder("after a removed session gave its unit up", 0, refs(rs)...)
-		by.claim(outbox.AllSlots)
+		by.claim(core.AllSlots)
 	}
-	if k.slotsOf(by.meet(), by.self.Session) != outbox.AllSlots {
+	if k.slotsOf(by.meet(), by.self.Session) != core.AllSlots {
 		k.fail("a removed session freed the unit of its successor")
 	}
 }
@@ -242,17 +242,17 @@ func removedSessionSettlesNothing(k *kit) {
 	for _, o := range every {
 		m, by, rs := k.dead(2)
 		for i := range rs {
-			m.refused("by a removed session", outbox.ErrFenced, o(&rs[i]))
+			m.refused("by a removed session", core.ErrFenced, o(&rs[i]))
 			got := by.live(rs[i].Ref)
 			if got.Version != rs[i].Version || got.Attempts != 0 || got.Failed || got.Holder != 0 {
 				k.fail("a removed session changed a record: version %d after %d, attempts %d", got.Version, rs[i].Version, got.Attempts)
 			}
 		}
-		by.claim(outbox.AllSlots)
+		by.claim(core.AllSlots)
 		by.hold(refs(rs)...)
-		m.refused("of what its successor holds", outbox.ErrFenced, o(&rs[0]))
+		m.refused("of what its successor holds", core.ErrFenced, o(&rs[0]))
 		by.holder("after a settle of a removed session", by.self.Session, refs(rs)...)
-		by.settle(outbox.Published(&rs[0]), outbox.Published(&rs[1]))
+		by.settle(core.Published(&rs[0]), core.Published(&rs[1]))
 		by.meet(leave)
 	}
 }

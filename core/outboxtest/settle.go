@@ -4,8 +4,8 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var settleChecks = []named{
@@ -24,16 +24,16 @@ var settleChecks = []named{
 }
 
 // every is each outcome once, Published first.
-var every = []func(r *outbox.Record) outbox.Outcome{
-	outbox.Published,
-	func(r *outbox.Record) outbox.Outcome { return outbox.Retry(r, errNo, far) },
-	func(r *outbox.Record) outbox.Outcome { return outbox.Abandon(r, core.ReasonAttempts, errNo) },
-	func(r *outbox.Record) outbox.Outcome { return outbox.Release(r, 0, false) },
-	func(r *outbox.Record) outbox.Outcome { return outbox.Withdraw(r, core.ReasonParked) },
+var every = []func(r *core.Record) core.Outcome{
+	core.Published,
+	func(r *core.Record) core.Outcome { return core.Retry(r, errNo, far) },
+	func(r *core.Record) core.Outcome { return core.Abandon(r, waybill.ReasonAttempts, errNo) },
+	func(r *core.Record) core.Outcome { return core.Release(r, 0, false) },
+	func(r *core.Record) core.Outcome { return core.Withdraw(r, waybill.ReasonSetAside) },
 }
 
 // applied fails unless o, an outcome of every, was applied to r, which was new, once.
-func (m *member) applied(when string, o *outbox.Outcome, r *outbox.Record) {
+func (m *member) applied(when string, o *core.Outcome, r *core.Record) {
 	k := m.k
 	switch o.Event() { //nolint:exhaustive // the events of outcomes
 	case core.EventConfirmed:
@@ -43,10 +43,10 @@ func (m *member) applied(when string, o *outbox.Outcome, r *outbox.Record) {
 		k.stored(when, r.ID, Stored{State: core.StateFailed, Attempts: 1, LastError: errNo.Error()})
 	case core.EventGivenUp:
 		m.gone(when+" it was abandoned", r.Ref)
-		k.stored(when, r.ID, Stored{State: core.StateAbandoned, Attempts: 1, Reason: core.ReasonAttempts, LastError: errNo.Error()})
+		k.stored(when, r.ID, Stored{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonAttempts, LastError: errNo.Error()})
 	case core.EventWithdrawn:
 		m.gone(when+" it was withdrawn", r.Ref)
-		k.stored(when, r.ID, Stored{State: core.StateAbandoned, Reason: core.ReasonParked})
+		k.stored(when, r.ID, Stored{State: core.StateAbandoned, Reason: waybill.ReasonSetAside})
 	case core.EventReleased:
 		m.released(when, r)
 		k.stored(when, r.ID, Stored{State: core.StatePending})
@@ -54,7 +54,7 @@ func (m *member) applied(when string, o *outbox.Outcome, r *outbox.Record) {
 }
 
 // untouched fails unless r is ready as it was, held by holder.
-func (m *member) untouched(when string, holder outbox.Session, r *outbox.Record) {
+func (m *member) untouched(when string, holder core.Session, r *core.Record) {
 	got := m.live(r.Ref)
 	if got.Holder != holder || got.Version != r.Version || got.Attempts != r.Attempts || got.Failed != r.Failed || got.Crashes != r.Crashes {
 		m.k.fail("%s: holder %d, version %d after %d, attempts %d, failed %v, crashes %d; want the holder %d and all as it was",
@@ -63,7 +63,7 @@ func (m *member) untouched(when string, holder outbox.Session, r *outbox.Record)
 }
 
 // released fails unless r is ready as it was, held by nobody, with a greater version. It returns it.
-func (m *member) released(when string, r *outbox.Record) outbox.Record {
+func (m *member) released(when string, r *core.Record) core.Record {
 	got := m.live(r.Ref)
 	if got.Version <= r.Version {
 		m.k.fail("%s: a record was released, and has version %d after %d", when, got.Version, r.Version)
@@ -87,21 +87,21 @@ func settleTwiceAppliesOnce(k *kit) {
 			m.settle(o)
 			for range 2 {
 				err := m.trySettle(o)[0]
-				if published := o.Event() == core.EventConfirmed; err != nil && (published || !errors.Is(err, outbox.ErrChanged)) {
-					k.fail("settle (%s) a second time: got %v, want nil, or outbox.ErrChanged if it was not published", o.Event(), err)
+				if published := o.Event() == core.EventConfirmed; err != nil && (published || !errors.Is(err, core.ErrChanged)) {
+					k.fail("settle (%s) a second time: got %v, want nil, or core.ErrChanged if it was not published", o.Event(), err)
 				}
 			}
 			m.applied("after three settles", &o, &r)
 		}
 	}
 	r := m.one()
-	o := outbox.Retry(&r, errNo, 0)
+	o := core.Retry(&r, errNo, 0)
 	m.settle(o)
 	again := m.dueAll(1, 0)[0]
-	if err := m.trySettle(o)[0]; !errors.Is(err, outbox.ErrChanged) {
-		k.fail("a failed attempt was settled again when its retry was out: got %v, want outbox.ErrChanged", err)
+	if err := m.trySettle(o)[0]; !errors.Is(err, core.ErrChanged) {
+		k.fail("a failed attempt was settled again when its retry was out: got %v, want core.ErrChanged", err)
 	}
-	m.settle(outbox.Release(&again, 0, false))
+	m.settle(core.Release(&again, 0, false))
 	if again = m.dueAll(1, 0)[0]; again.Attempts != 1 {
 		k.fail("a failed attempt was settled twice: %d attempts", again.Attempts)
 	}
@@ -112,13 +112,13 @@ func settleAtOnceAppliesOnce(k *kit) {
 	m := k.owner(1)
 	for range 10 {
 		r := m.one(key("k"))
-		o := outbox.Retry(&r, errNo, 0)
+		o := core.Retry(&r, errNo, 0)
 		var applied atomic.Int32
 		k.parallel(4, func(int) {
 			switch err := m.trySettle(o)[0]; {
 			case err == nil:
 				applied.Add(1)
-			case !errors.Is(err, outbox.ErrChanged) && !errors.Is(err, outbox.ErrBusy):
+			case !errors.Is(err, core.ErrChanged) && !errors.Is(err, core.ErrBusy):
 				k.fail("a failed attempt was settled four times at once: got %v", err)
 			}
 		})
@@ -129,7 +129,7 @@ func settleAtOnceAppliesOnce(k *kit) {
 		if got.Attempts != 1 {
 			k.fail("a failed attempt was settled four times at once, and counted %d times", got.Attempts)
 		}
-		m.settle(outbox.Published(&got))
+		m.settle(core.Published(&got))
 	}
 }
 
@@ -139,12 +139,12 @@ func settleOfLockedIsBusyAlone(k *kit) {
 	for _, fn := range every {
 		rs := m.some(3, key("k"))
 		m.hold(refs(rs)...)
-		os := []outbox.Outcome{fn(&rs[0]), fn(&rs[1]), fn(&rs[2])}
+		os := []core.Outcome{fn(&rs[0]), fn(&rs[1]), fn(&rs[2])}
 		unlock := k.lock(rs[1].ID)
 		k.soon("settle", func() {
 			res := m.trySettle(os...)
-			if res[0] != nil || res[2] != nil || !errors.Is(res[1], outbox.ErrBusy) {
-				k.fail("settle (%s) of three, the second locked: got %v, want outbox.ErrBusy for it alone", os[0].Event(), res)
+			if res[0] != nil || res[2] != nil || !errors.Is(res[1], core.ErrBusy) {
+				k.fail("settle (%s) of three, the second locked: got %v, want core.ErrBusy for it alone", os[0].Event(), res)
 			}
 			m.applied("beside a locked one", &os[0], &rs[0])
 			m.applied("beside a locked one", &os[2], &rs[2])
@@ -165,9 +165,9 @@ func staleVersionChangesNothing(k *kit) {
 			m.hold(r.Ref)
 			other := r
 			other.Version += by
-			m.refused("of another version", outbox.ErrChanged, fn(&other))
+			m.refused("of another version", core.ErrChanged, fn(&other))
 			m.untouched("another version was settled", m.self.Session, &r)
-			m.settle(outbox.Published(&r))
+			m.settle(core.Published(&r))
 		}
 	}
 }
@@ -176,11 +176,11 @@ func staleVersionChangesNothing(k *kit) {
 func publishedNeedsNoVersion(k *kit) {
 	m := k.owner(1)
 	rs := m.some(2)
-	m.settle(outbox.Retry(&rs[0], errNo, far))
+	m.settle(core.Retry(&rs[0], errNo, far))
 	rs[1].Version--
-	m.settle(outbox.Published(&rs[0]), outbox.Published(&rs[1]))
+	m.settle(core.Published(&rs[0]), core.Published(&rs[1]))
 	m.gone("it was published", refs(rs)...)
-	if p := m.read(outbox.Look{Fresh: []outbox.Part{k.all()}, Limit: 10}); len(p.Waiting) > 0 {
+	if p := m.read(core.Look{Fresh: []core.Part{k.all()}, Limit: 10}); len(p.Waiting) > 0 {
 		k.fail("all was published, and %d wait", len(p.Waiting))
 	}
 }
@@ -192,11 +192,11 @@ func wrongIDChangesNothing(k *kit) {
 		r := m.one(key("k"))
 		m.hold(r.Ref)
 		other := r
-		other.ID = core.NewID()
+		other.ID = waybill.NewID()
 		other.Envelope.ID = other.ID
-		m.refused("of another id", outbox.ErrChanged, fn(&other))
+		m.refused("of another id", core.ErrChanged, fn(&other))
 		m.untouched("another id was settled", m.self.Session, &r)
-		m.settle(outbox.Published(&r))
+		m.settle(core.Published(&r))
 	}
 }
 
@@ -207,21 +207,21 @@ func lostUnitFencesButPublished(k *kit) {
 	}
 	a, b := k.join(1), k.join(1)
 	for _, taken := range []bool{false, true} {
-		a.claim(outbox.AllSlots)
+		a.claim(core.AllSlots)
 		rs := a.some(len(every), key("k"))
-		a.free(outbox.AllSlots)
-		holder := outbox.Session(0)
+		a.free(core.AllSlots)
+		holder := core.Session(0)
 		if taken {
-			b.claim(outbox.AllSlots)
+			b.claim(core.AllSlots)
 			b.hold(refs(rs)...)
 			holder = b.self.Session
 		}
 		for i, fn := range every[1:] {
-			a.refused("of a unit that was lost", outbox.ErrFenced, fn(&rs[i]))
+			a.refused("of a unit that was lost", core.ErrFenced, fn(&rs[i]))
 			a.untouched("its unit was lost, and its former owner settled it", holder, &rs[i])
 		}
 		for i := range rs {
-			a.settle(outbox.Published(&rs[i]))
+			a.settle(core.Published(&rs[i]))
 			a.gone("its former owner published it", rs[i].Ref)
 		}
 	}
@@ -253,27 +253,27 @@ func (m *member) publishNext(id string) {
 	if len(ts) != 1 || ts[0].Ref.ID != id {
 		m.k.fail("one record was released, and another one, or none, is the next")
 	}
-	m.settle(outbox.Published(ts[0].Record))
+	m.settle(core.Published(ts[0].Record))
 }
 
 // Without this one record that cannot be settled keeps all others from being settled, and they are published again.
 func oneRefusedOutcomeIsAlone(k *kit) {
 	m := k.owner(1)
 	rs := m.some(7, key("k"))
-	os := make([]outbox.Outcome, len(rs))
+	os := make([]core.Outcome, len(rs))
 	for i := range rs {
 		os[i] = every[i%3](&rs[i])
 	}
 	stale, gone := rs[1], rs[3]
 	stale.Version--
-	os[1] = outbox.Retry(&stale, errNo, far)
-	gone.ID = core.NewID()
-	os[3] = outbox.Published(&gone)
+	os[1] = core.Retry(&stale, errNo, far)
+	gone.ID = waybill.NewID()
+	os[3] = core.Published(&gone)
 	for i, err := range m.trySettle(os...) {
 		switch i {
 		case 1, 3:
-			if !errors.Is(err, outbox.ErrChanged) {
-				k.fail("settle of another version, or id, beside others: number %d got %v, want outbox.ErrChanged", i, err)
+			if !errors.Is(err, core.ErrChanged) {
+				k.fail("settle of another version, or id, beside others: number %d got %v, want core.ErrChanged", i, err)
 			}
 			m.untouched("another version, or id, was settled", 0, &rs[i])
 		default:
@@ -295,12 +295,12 @@ func versionGrowsWithChangesOnly(k *kit) {
 			m.hold(r.Ref)
 			m.untouched("it was held", m.self.Session, &r)
 		}
-		m.settle(outbox.Release(&r, 0, false))
+		m.settle(core.Release(&r, 0, false))
 		r = m.released("it was handed back", &r)
 	}
 	last := r.Version
 	for range 3 {
-		m.settle(outbox.Retry(&r, errNo, 0))
+		m.settle(core.Retry(&r, errNo, 0))
 		waiting := m.version(r.Ref)
 		r = m.dueAll(1, 0)[0]
 		if waiting <= last || r.Version != waiting {
@@ -316,15 +316,15 @@ func lateReleaseLeavesANewerHold(k *kit) {
 	for _, by := range []*member{m, other} {
 		old := m.one()
 		m.hold(old.Ref)
-		late := outbox.Release(&old, 0, false)
+		late := core.Release(&old, 0, false)
 		m.settle(late)
 		if ts := by.next(1); len(ts) != 1 || ts[0].Ref.ID != old.ID {
 			k.fail("one record was released, and %d were taken, or another one", len(ts))
 		}
 		now := m.live(old.Ref)
-		m.refused("that was released, and is held anew", outbox.ErrChanged, late)
+		m.refused("that was released, and is held anew", core.ErrChanged, late)
 		m.untouched("it was released again, late", by.self.Session, &now)
-		m.settle(outbox.Published(&now))
+		m.settle(core.Published(&now))
 	}
 }
 
@@ -334,14 +334,14 @@ func publishedOfGoneIsNil(k *kit) {
 	rs := m.some(3, key("k"))
 	m.hold(rs[1].Ref)
 	r := rs[2]
-	m.settle(outbox.Retry(&r, errNo, far))
+	m.settle(core.Retry(&r, errNo, far))
 	for i := range rs {
-		m.settle(outbox.Published(&rs[i]))
-		m.settle(outbox.Published(&rs[i]), outbox.Published(&rs[i]))
-		other.settle(outbox.Published(&rs[i]))
+		m.settle(core.Published(&rs[i]))
+		m.settle(core.Published(&rs[i]), core.Published(&rs[i]))
+		other.settle(core.Published(&rs[i]))
 	}
 	if k.traits.SessionFence {
 		gone.die(m)
-		gone.refused("of what is gone, by a removed session", outbox.ErrFenced, outbox.Published(&rs[0]))
+		gone.refused("of what is gone, by a removed session", core.ErrFenced, core.Published(&rs[0]))
 	}
 }

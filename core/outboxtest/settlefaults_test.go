@@ -6,16 +6,16 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
-func outcomes(fn func(o outbox.Outcome, r *outbox.Record) outbox.Outcome) fault {
-	return fault{outcome: func(_ *broken, o outbox.Outcome, r *outbox.Record) outbox.Outcome { return fn(o, named(&o, r)) }}
+func outcomes(fn func(o core.Outcome, r *core.Record) core.Outcome) fault {
+	return fault{outcome: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome { return fn(o, named(&o, r)) }}
 }
 
-func dues(fn func(b *broken, self outbox.Session, p *outbox.DuePage)) fault {
-	return fault{due: func(ctx context.Context, b *broken, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+func dues(fn func(b *broken, self core.Session, p *core.DuePage)) fault {
+	return fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 		p, err := b.store.Due(ctx, self, parts, limit)
 		fn(b, self, &p)
 		return p, err
@@ -23,7 +23,7 @@ func dues(fn func(b *broken, self outbox.Session, p *outbox.DuePage)) fault {
 }
 
 func results(fn func(res core.Results)) fault {
-	return fault{settle: func(ctx context.Context, b *broken, self outbox.Session, os []outbox.Outcome) core.Results {
+	return fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 		res := b.store.Settle(ctx, self, os)
 		fn(res)
 		return res
@@ -42,7 +42,7 @@ func forgives(why error) fault {
 }
 
 // anyVersion settles whatever the version is.
-var anyVersion = fault{outcome: func(_ *broken, o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+var anyVersion = fault{outcome: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome {
 	if o.Ref().ID != r.ID {
 		return o
 	}
@@ -50,14 +50,14 @@ var anyVersion = fault{outcome: func(_ *broken, o outbox.Outcome, r *outbox.Reco
 }}
 
 // anyID settles whatever has the number.
-var anyID = fault{outcome: func(_ *broken, o outbox.Outcome, r *outbox.Record) outbox.Outcome { return again(&o, r) }}
+var anyID = fault{outcome: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome { return again(&o, r) }}
 
 // ownersOnly refuses what a session holds in the unit of another.
-var ownersOnly = fault{settle: func(ctx context.Context, b *broken, self outbox.Session, os []outbox.Outcome) core.Results {
+var ownersOnly = fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 	res := make(core.Results, len(os))
 	for i := range os {
 		if o := &os[i]; b.owner(o.Ref().Route, o.Slot()) != self {
-			res[i] = outbox.ErrFenced
+			res[i] = core.ErrFenced
 		} else {
 			res[i] = b.store.Settle(ctx, self, os[i:i+1])[0]
 		}
@@ -72,68 +72,68 @@ var allFail = results(func(res core.Results) {
 })
 
 var settleFaults = []faulty{
-	{"does not hold retries", "due-holds-retries", fault{due: func(ctx context.Context, b *broken, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+	{"does not hold retries", "due-holds-retries", fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 		p, err := b.store.Due(ctx, self, parts, limit)
 		for i := range p.Retries {
-			b.store.Settle(ctx, self, []outbox.Outcome{outbox.Release(&p.Retries[i], 0, false)})
+			b.store.Settle(ctx, self, []core.Outcome{core.Release(&p.Retries[i], 0, false)})
 		}
 		return p, err
 	}}},
-	{"forgets attempts", "due-holds-retries", dues(func(_ *broken, _ outbox.Session, p *outbox.DuePage) {
+	{"forgets attempts", "due-holds-retries", dues(func(_ *broken, _ core.Session, p *core.DuePage) {
 		for i := range p.Retries {
 			p.Retries[i].Attempts = 0
 		}
 	})},
-	{"answers retries once", "due-repeats", dues(func(b *broken, _ outbox.Session, p *outbox.DuePage) {
-		p.Retries = slices.DeleteFunc(p.Retries, func(r outbox.Record) bool {
+	{"answers retries once", "due-repeats", dues(func(b *broken, _ core.Session, p *core.DuePage) {
+		p.Retries = slices.DeleteFunc(p.Retries, func(r core.Record) bool {
 			_, was := b.rows[r.ID]
 			b.rows[r.ID] = r
 			return was
 		})
 	})},
-	{"ignores the limit", "due-keeps-to-its-limit", fault{due: func(ctx context.Context, b *broken, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+	{"ignores the limit", "due-keeps-to-its-limit", fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 		return b.store.Due(ctx, self, parts, limit+1)
 	}}},
-	{"forgets that there is more", "due-keeps-to-its-limit", dues(func(_ *broken, _ outbox.Session, p *outbox.DuePage) { p.NextIn = -1 })},
-	{"answers what others hold", "due-leaves-others-retries", dues(func(b *broken, self outbox.Session, p *outbox.DuePage) {
+	{"forgets that there is more", "due-keeps-to-its-limit", dues(func(_ *broken, _ core.Session, p *core.DuePage) { p.NextIn = -1 })},
+	{"answers what others hold", "due-leaves-others-retries", dues(func(b *broken, self core.Session, p *core.DuePage) {
 		for _, st := range b.store.States() {
 			if st.State == core.StateFailed && st.Holder != self && st.Holder != 0 {
-				p.Retries = append(p.Retries, outbox.Record{Ref: outbox.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Holder: self})
+				p.Retries = append(p.Retries, core.Record{Ref: core.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Holder: self})
 			}
 		}
 	})},
-	{"never answers what another held", "due-leaves-others-retries", dues(func(b *broken, self outbox.Session, p *outbox.DuePage) {
-		p.Retries = slices.DeleteFunc(p.Retries, func(r outbox.Record) bool {
-			ref := outbox.Ref{ID: r.ID}
+	{"never answers what another held", "due-leaves-others-retries", dues(func(b *broken, self core.Session, p *core.DuePage) {
+		p.Retries = slices.DeleteFunc(p.Retries, func(r core.Record) bool {
+			ref := core.Ref{ID: r.ID}
 			if b.holds[ref] == 0 {
 				b.holds[ref] = self
 			}
 			return b.holds[ref] != self
 		})
 	})},
-	{"tells each caller of a timer", "timers-get-greater-numbers-once", dues(func(_ *broken, _ outbox.Session, p *outbox.DuePage) { p.Moved *= 2 })},
-	{"puts timers in line with their numbers", "timers-get-greater-numbers-once", fault{record: func(r *outbox.Record) { r.Seq = max(r.Seq-30, 1) }}},
+	{"tells each caller of a timer", "timers-get-greater-numbers-once", dues(func(_ *broken, _ core.Session, p *core.DuePage) { p.Moved *= 2 })},
+	{"puts timers in line with their numbers", "timers-get-greater-numbers-once", fault{record: func(r *core.Record) { r.Seq = max(r.Seq-30, 1) }}},
 	{"has timers in line at once", "timers-get-greater-numbers-once", fault{rowsIn: func(rows []core.StagedRow) {
 		for i := range rows {
 			rows[i].Delay = 0
 		}
 	}}},
 	{"ignores versions", "moved-timer-is-a-new-version", anyVersion},
-	{"is late by 50 ms", "next-in-is-exact", dues(func(_ *broken, _ outbox.Session, p *outbox.DuePage) {
+	{"is late by 50 ms", "next-in-is-exact", dues(func(_ *broken, _ core.Session, p *core.DuePage) {
 		if p.NextIn > 0 {
 			p.NextIn += 50 * time.Millisecond
 		}
 	})},
-	{"answers 0 for nothing", "next-in-is-exact", dues(func(_ *broken, _ outbox.Session, p *outbox.DuePage) { p.NextIn = max(p.NextIn, 0) })},
+	{"answers 0 for nothing", "next-in-is-exact", dues(func(_ *broken, _ core.Session, p *core.DuePage) { p.NextIn = max(p.NextIn, 0) })},
 	{"brings due behind locks", "due-leaves-what-is-locked", fault{waits: "due"}},
-	{"brings due for others", "due-keeps-to-own-slots", fault{due: func(ctx context.Context, b *broken, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
-		var all outbox.DuePage
+	{"brings due for others", "due-keeps-to-own-slots", fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+		var all core.DuePage
 		for _, part := range parts {
-			for s := range uint8(outbox.NumSlots) {
+			for s := range uint8(core.NumSlots) {
 				if part.Slots.Has(s) {
 					part.Slots = 1 << s
-					p, _ := b.store.Due(ctx, b.owner(part.Route, s), []outbox.Part{part}, limit)
-					part.Slots = outbox.AllSlots
+					p, _ := b.store.Due(ctx, b.owner(part.Route, s), []core.Part{part}, limit)
+					part.Slots = core.AllSlots
 					for i := range p.Retries {
 						p.Retries[i].Holder = self
 					}
@@ -143,7 +143,7 @@ var settleFaults = []faulty{
 		}
 		return all, nil
 	}}},
-	{"brings nothing due beside what is another's", "due-keeps-to-own-slots", fault{due: func(ctx context.Context, b *broken, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+	{"brings nothing due beside what is another's", "due-keeps-to-own-slots", fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 		return b.store.Due(ctx, self, parts[:1], limit)
 	}}},
 
@@ -153,18 +153,18 @@ var settleFaults = []faulty{
 	{"fails as a whole", "settle-of-locked-is-busy-alone", allFail},
 	{"says that what is locked has changed", "settle-of-locked-is-busy-alone", results(func(res core.Results) {
 		for i := range res {
-			if errors.Is(res[i], outbox.ErrBusy) {
-				res[i] = outbox.ErrChanged
+			if errors.Is(res[i], core.ErrBusy) {
+				res[i] = core.ErrChanged
 			}
 		}
 	})},
 	{"ignores versions", "stale-version-changes-nothing", anyVersion},
-	{"says that stale outcomes are fine", "stale-version-changes-nothing", forgives(outbox.ErrChanged)},
-	{"compares the version of what was published", "published-needs-no-version", fault{settle: func(ctx context.Context, b *broken, self outbox.Session, os []outbox.Outcome) core.Results {
+	{"says that stale outcomes are fine", "stale-version-changes-nothing", forgives(core.ErrChanged)},
+	{"compares the version of what was published", "published-needs-no-version", fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 		res := make(core.Results, len(os))
 		for i := range os {
 			if r := b.at(os[i].Ref()); r == nil || r.Ref != os[i].Ref() {
-				res[i] = outbox.ErrChanged
+				res[i] = core.ErrChanged
 			} else {
 				res[i] = b.store.Settle(ctx, self, os[i:i+1])[0]
 			}
@@ -172,36 +172,36 @@ var settleFaults = []faulty{
 		return res
 	}}},
 	{"ignores ids", "wrong-id-changes-nothing", anyID},
-	{"says that other ids are fine", "wrong-id-changes-nothing", forgives(outbox.ErrChanged)},
-	{"settles for who lost the unit", "lost-unit-fences-but-published", fault{settle: func(ctx context.Context, b *broken, self outbox.Session, os []outbox.Outcome) core.Results {
+	{"says that other ids are fine", "wrong-id-changes-nothing", forgives(core.ErrChanged)},
+	{"settles for who lost the unit", "lost-unit-fences-but-published", fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 		res := b.store.Settle(ctx, self, os)
 		for i, err := range res {
-			if owner := b.owner(os[i].Ref().Route, os[i].Slot()); errors.Is(err, outbox.ErrFenced) && owner != 0 {
+			if owner := b.owner(os[i].Ref().Route, os[i].Slot()); errors.Is(err, core.ErrFenced) && owner != 0 {
 				b.store.Settle(ctx, owner, os[i:i+1])
 			}
 		}
 		return res
 	}}},
-	{"says that who lost the unit has settled", "lost-unit-fences-but-published", forgives(outbox.ErrFenced)},
+	{"says that who lost the unit has settled", "lost-unit-fences-but-published", forgives(core.ErrFenced)},
 	{"refuses what was published", "lost-unit-fences-but-published", ownersOnly},
 	{"settles for owners only", "hold-settles-without-the-unit", ownersOnly},
 	{"fails as a whole", "one-refused-outcome-is-alone", allFail},
 	{"answers backwards", "one-refused-outcome-is-alone", results(func(res core.Results) { slices.Reverse(res) })},
-	{"has a new version with each hold", "version-grows-with-changes-only", fault{page: func(b *broken, _ *outbox.Look, p *outbox.Page) {
-		eachRecord(p, func(r *outbox.Record) {
+	{"has a new version with each hold", "version-grows-with-changes-only", fault{page: func(b *broken, _ *core.Look, p *core.Page) {
+		eachRecord(p, func(r *core.Record) {
 			if b.holds[r.Ref] != 0 {
 				r.Version++
 			}
 		})
 	}}},
-	{"has one version", "version-grows-with-changes-only", fault{page: func(_ *broken, _ *outbox.Look, p *outbox.Page) {
+	{"has one version", "version-grows-with-changes-only", fault{page: func(_ *broken, _ *core.Look, p *core.Page) {
 		for i := range p.AgainWaiting {
 			p.AgainWaiting[i].Version = 1
 		}
 	}}},
 
 	{"ignores versions", "late-release-leaves-a-newer-hold", anyVersion},
-	{"says that what is gone has changed", "published-of-gone-is-nil", fault{settle: func(ctx context.Context, b *broken, self outbox.Session, os []outbox.Outcome) core.Results {
+	{"says that what is gone has changed", "published-of-gone-is-nil", fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 		gone := make([]bool, len(os))
 		for i := range os {
 			gone[i] = os[i].Event() == core.EventConfirmed && b.at(os[i].Ref()) == nil
@@ -209,79 +209,79 @@ var settleFaults = []faulty{
 		res := b.store.Settle(ctx, self, os)
 		for i := range res {
 			if gone[i] && res[i] == nil {
-				res[i] = outbox.ErrChanged
+				res[i] = core.ErrChanged
 			}
 		}
 		return res
 	}}},
-	{"says to removed sessions that what is gone is published", "published-of-gone-is-nil", forgives(outbox.ErrFenced)},
+	{"says to removed sessions that what is gone is published", "published-of-gone-is-nil", forgives(core.ErrFenced)},
 
-	{"releases what was published", "published-does-not-come-again", outcomes(func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+	{"releases what was published", "published-does-not-come-again", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
 		if o.Event() == core.EventConfirmed {
-			return outbox.Release(r, 0, false)
+			return core.Release(r, 0, false)
 		}
 		return o
 	})},
-	{"retries at once", "retry-counts-and-waits", outcomes(func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+	{"retries at once", "retry-counts-and-waits", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
 		if o.Event() == core.EventRejected {
-			return outbox.Retry(r, errors.New(o.Error()), 0)
+			return core.Retry(r, errors.New(o.Error()), 0)
 		}
 		return o
 	})},
-	{"counts no attempts", "retry-counts-and-waits", dues(func(_ *broken, _ outbox.Session, p *outbox.DuePage) {
+	{"counts no attempts", "retry-counts-and-waits", dues(func(_ *broken, _ core.Session, p *core.DuePage) {
 		for i := range p.Retries {
 			p.Retries[i].Attempts = 1
 		}
 	})},
-	{"stores no error", "retry-keeps-last-error", outcomes(func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+	{"stores no error", "retry-keeps-last-error", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
 		if o.Event() == core.EventRejected {
-			return outbox.Retry(r, nil, o.In())
+			return core.Retry(r, nil, o.In())
 		}
 		return o
 	})},
-	{"tries what was abandoned", "abandoned-is-terminal", outcomes(func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+	{"tries what was abandoned", "abandoned-is-terminal", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
 		if o.State() == core.StateAbandoned {
-			return outbox.Retry(r, errors.New(o.Error()), 0)
+			return core.Retry(r, errors.New(o.Error()), 0)
 		}
 		return o
 	})},
-	{"has one reason", "abandoned-is-terminal", outcomes(func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+	{"has one reason", "abandoned-is-terminal", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
 		if o.State() == core.StateAbandoned {
-			return outbox.Abandon(r, core.ReasonRejected, errors.New(o.Error()))
+			return core.Abandon(r, waybill.ReasonRejected, errors.New(o.Error()))
 		}
 		return o
 	})},
-	{"counts a decision as an attempt", "withdrawn-counts-nothing", outcomes(func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+	{"counts a decision as an attempt", "withdrawn-counts-nothing", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
 		if o.Event() == core.EventWithdrawn {
-			return outbox.Abandon(r, o.Reason(), nil)
+			return core.Abandon(r, o.Reason(), nil)
 		}
 		return o
 	})},
-	{"has one reason for decisions", "withdrawn-counts-nothing", outcomes(func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+	{"has one reason for decisions", "withdrawn-counts-nothing", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
 		if o.Event() == core.EventWithdrawn {
-			return outbox.Withdraw(r, core.ReasonCancelled)
+			return core.Withdraw(r, waybill.ReasonCancelled)
 		}
 		return o
 	})},
-	{"counts a release as an attempt", "release-costs-nothing", outcomes(func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+	{"counts a release as an attempt", "release-costs-nothing", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
 		if o.Event() == core.EventReleased {
-			return outbox.Retry(r, nil, 0)
+			return core.Retry(r, nil, 0)
 		}
 		return o
 	})},
-	{"keeps the hold of what is released", "release-costs-nothing", fault{settle: func(ctx context.Context, b *broken, self outbox.Session, os []outbox.Outcome) core.Results {
+	{"keeps the hold of what is released", "release-costs-nothing", fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 		if os[0].Event() == core.EventReleased {
 			return make(core.Results, len(os))
 		}
 		return b.store.Settle(ctx, self, os)
 	}}},
-	{"ignores the delay of a release", "released-retry-waits-on", outcomes(func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+	{"ignores the delay of a release", "released-retry-waits-on", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
 		if o.Event() == core.EventReleased {
-			return outbox.Release(r, 0, false)
+			return core.Release(r, 0, false)
 		}
 		return o
 	})},
-	{"never heeds", "heeded-deletes-a-control-record", fault{settle: func(ctx context.Context, b *broken, self outbox.Session, os []outbox.Outcome) core.Results {
+	{"never heeds", "heeded-deletes-a-control-record", fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 		res := make(core.Results, len(os))
 		for i := range os {
 			if os[i].Control() == 0 || b.owner(b.store.States()[0].Route, 0) != self {
@@ -290,17 +290,17 @@ var settleFaults = []faulty{
 		}
 		return res
 	}}},
-	{"forgets the reason of a decision", "decision-is-told-with-its-reason", pages(func(p *outbox.Page) {
+	{"forgets the reason of a decision", "decision-is-told-with-its-reason", pages(func(p *core.Page) {
 		for i := range p.Control {
 			p.Control[i].Reason = ""
 		}
 	})},
-	{"takes a decision for another change of its key", "decision-is-told-with-its-reason", pages(func(p *outbox.Page) {
+	{"takes a decision for another change of its key", "decision-is-told-with-its-reason", pages(func(p *core.Page) {
 		for i := range p.Control {
-			p.Control[i].Kind = outbox.ControlKey
+			p.Control[i].Kind = core.ControlKey
 		}
 	})},
-	{"has a control record heeded for all by one", "control-from-waits-for-all-owners", fault{settle: func(ctx context.Context, b *broken, self outbox.Session, os []outbox.Outcome) core.Results {
+	{"has a control record heeded for all by one", "control-from-waits-for-all-owners", fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
 		for i := range os {
 			if b.owner(os[i].Ref().Route, 0) == self {
 				b.store.heed(ctx, b.owner(os[i].Ref().Route, 63), os[i].Control())
@@ -308,34 +308,34 @@ var settleFaults = []faulty{
 		}
 		return b.store.Settle(ctx, self, os)
 	}}},
-	{"tells one owner of what concerns all", "control-from-waits-for-all-owners", fault{page: func(_ *broken, l *outbox.Look, p *outbox.Page) {
+	{"tells one owner of what concerns all", "control-from-waits-for-all-owners", fault{page: func(_ *broken, l *core.Look, p *core.Page) {
 		if !l.Parts[0].Slots.Has(0) {
 			p.Control = nil
 		}
 	}}},
-	{"heeds for removed sessions", "heeded-deletes-a-control-record", forgives(outbox.ErrFenced)},
+	{"heeds for removed sessions", "heeded-deletes-a-control-record", forgives(core.ErrFenced)},
 
-	{"has other slots", "slot-is-the-same-everywhere", records(func(r *outbox.Record) { r.Slot ^= 1 })},
-	{"has other slots for some keys", "slot-is-the-same-everywhere", records(func(r *outbox.Record) {
+	{"has other slots", "slot-is-the-same-everywhere", records(func(r *core.Record) { r.Slot ^= 1 })},
+	{"has other slots for some keys", "slot-is-the-same-everywhere", records(func(r *core.Record) {
 		if r.Envelope.Key == "鍵" {
 			r.Slot ^= 1
 		}
 	})},
-	{"changes its traits", "traits-are-stable", fault{traits: func(b *broken, t *outbox.Traits) {
+	{"changes its traits", "traits-are-stable", fault{traits: func(b *broken, t *core.StoreTraits) {
 		t.Durable = b.count%2 == 1
 		b.count++
 	}}},
-	{"hands its own bodies out", "store-keeps-no-slice", fault{page: func(b *broken, _ *outbox.Look, p *outbox.Page) {
-		eachRecord(p, func(r *outbox.Record) {
+	{"hands its own bodies out", "store-keeps-no-slice", fault{page: func(b *broken, _ *core.Look, p *core.Page) {
+		eachRecord(p, func(r *core.Record) {
 			if first, ok := b.rows[r.ID]; ok {
 				*r = first
 			}
 			b.rows[r.ID] = *r
 		})
 	}}},
-	{"hides a restore", "restore-is-seen", fault{page: func(b *broken, _ *outbox.Look, p *outbox.Page) {
+	{"hides a restore", "restore-is-seen", fault{page: func(b *broken, _ *core.Look, p *core.Page) {
 		b.last = max(b.last, p.Last)
 		p.Epoch, p.Last = "", b.last
-	}, roster: func(_ *broken, _ *outbox.Meeting, r *outbox.Roster) { r.Epoch = "" }}},
+	}, roster: func(_ *broken, _ *core.Meeting, r *core.Roster) { r.Epoch = "" }}},
 	{"ignores ids", "number-drawn-again-is-untouched", anyID},
 }

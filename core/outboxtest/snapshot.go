@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var snapshotChecks = []named{
@@ -19,11 +18,11 @@ var snapshotChecks = []named{
 func pageIsOneSnapshot(k *kit) {
 	const writers, rounds = 4, 40
 	m := k.owner(2)
-	low, high := outbox.SlotRange(0, 32), outbox.SlotRange(32, 64)
-	look := outbox.Look{Ranges: []outbox.Range{wide(k.part(low)), wide(k.part(high))}, Limit: 1000, Bytes: 1 << 30}
+	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
+	look := core.Look{Ranges: []core.Range{wide(k.part(low)), wide(k.part(high))}, Limit: 1000, Bytes: 1 << 30}
 	keys := [2]string{k.keyIn(low, 0), k.keyIn(high, 0)}
 	for _, key := range keys {
-		look.Keys = append(look.Keys, outbox.KeyRange{Route: k.route, Key: key, To: forever, Limit: 10_000})
+		look.Keys = append(look.Keys, core.KeyRange{Route: k.route, Key: key, To: forever, Limit: 10_000})
 	}
 	look.Ranges = append(look.Ranges, look.Ranges[0])
 	var done atomic.Int32
@@ -65,7 +64,7 @@ func pageIsOneSnapshot(k *kit) {
 }
 
 // pairs returns the names of the transactions whose records are among rs.
-func pairs(rs []outbox.Record) map[string]bool {
+func pairs(rs []core.Record) map[string]bool {
 	out := map[string]bool{}
 	for i := range rs {
 		out[rs[i].ID[:len(rs[i].ID)-2]] = true
@@ -82,15 +81,15 @@ func pageAndWaitingAreOneSnapshot(k *kit) {
 		if i == 0 {
 			defer done.Store(true)
 			for j := range rs {
-				m.settle(outbox.Retry(&rs[j], errNo, far))
+				m.settle(core.Retry(&rs[j], errNo, far))
 				k.sleep(pause / 5)
 			}
 			return
 		}
 		for !done.Load() {
-			p := reader.read(outbox.Look{
-				Ranges: []outbox.Range{wide(k.all())}, Keys: []outbox.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 100}},
-				Fresh: []outbox.Part{k.all()}, Again: refs(rs), Limit: 100, Bytes: 1 << 20,
+			p := reader.read(core.Look{
+				Ranges: []core.Range{wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 100}},
+				Fresh: []core.Part{k.all()}, Again: refs(rs), Limit: 100, Bytes: 1 << 20,
 			})
 			n := []int{
 				len(p.Ranges[0].Records) + len(p.Waiting), len(p.Keys[0].Records) + len(p.Keys[0].Waiting), len(p.Again) + len(p.AgainWaiting),

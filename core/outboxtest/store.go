@@ -3,8 +3,8 @@ package outboxtest
 import (
 	"slices"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var storeChecks = []named{
@@ -15,13 +15,13 @@ var storeChecks = []named{
 	{"number-drawn-again-is-untouched", numberDrawnAgainIsUntouched},
 }
 
-// Vector is a test vector of outbox.SlotOf, for adapters whose database computes slots too.
+// Vector is a test vector of core.SlotOf, for adapters whose database computes slots too.
 type Vector struct {
 	Route, Key, ID string
 	Slot           uint8
 }
 
-// Vectors returns the test vectors of outbox.SlotOf.
+// Vectors returns the test vectors of core.SlotOf.
 func Vectors() []Vector {
 	return []Vector{
 		{"default", "order-1", "x", 41},
@@ -37,14 +37,14 @@ func Vectors() []Vector {
 // Without this the records of one key are spread over two owners, and their order is lost.
 func slotIsTheSameEverywhere(k *kit) {
 	for _, v := range Vectors() {
-		if got := outbox.SlotOf(v.Route, v.Key, v.ID); got != v.Slot {
+		if got := core.SlotOf(v.Route, v.Key, v.ID); got != v.Slot {
 			k.fail("route %q, key %q and id %q have the slot %d, want %d", v.Route, v.Key, v.ID, got, v.Slot)
 		}
 	}
 	m := k.owner(1)
 	rows := k.rows(64)
 	for _, s := range []string{"k", "K", "Grüße", " k ", "k'\"\\%", "鍵", "1", "key\x1fkey"} {
-		rows = append(rows, k.row(key(s)), k.row(id(core.NewID()+s)))
+		rows = append(rows, k.row(key(s)), k.row(id(waybill.NewID()+s)))
 	}
 	timer := k.stage(k.row(key("Grüße"), delay(short)))
 	want := k.stage(rows...)
@@ -55,8 +55,8 @@ func slotIsTheSameEverywhere(k *kit) {
 	m.dueAll(0, 1)
 	m.find(timer...)
 	for _, t := range m.next(100) {
-		if r := t.Record; r.Slot != outbox.SlotOf(r.Route, "", r.ID) {
-			k.fail("a record was taken with slot %d, want %d", r.Slot, outbox.SlotOf(r.Route, "", r.ID))
+		if r := t.Record; r.Slot != core.SlotOf(r.Route, "", r.ID) {
+			k.fail("a record was taken with slot %d, want %d", r.Slot, core.SlotOf(r.Route, "", r.ID))
 		}
 	}
 }
@@ -83,7 +83,7 @@ func storeKeepsNoSlice(k *kit) {
 	m.self.Serves[0].Route = k.route
 	r := other.meet()
 	find(r, m.self.Session).Serves[0].Route, r.Units[0].Owner = "x", 99
-	if r = other.meet(); find(r, m.self.Session).Serves[0].Route != k.route || slices.ContainsFunc(r.Units, func(u outbox.Owned) bool { return u.Owner == 99 }) {
+	if r = other.meet(); find(r, m.self.Session).Serves[0].Route != k.route || slices.ContainsFunc(r.Units, func(u core.OwnedUnit) bool { return u.Owner == 99 }) {
 		k.fail("a roster that was answered is still the store's own")
 	}
 	row := k.row(body(10))
@@ -153,7 +153,7 @@ func numberDrawnAgainIsUntouched(k *kit) {
 
 // owner2 returns a member that owns all, if the session of m did not live through a restore; else m.
 func (k *kit) owner2(m *member) *member {
-	if r := m.meet(); r.Known && k.slotsOf(r, m.self.Session) == outbox.AllSlots {
+	if r := m.meet(); r.Known && k.slotsOf(r, m.self.Session) == core.AllSlots {
 		return m
 	}
 	return k.owner(1)

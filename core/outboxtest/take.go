@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var takeChecks = []named{
@@ -24,14 +23,14 @@ func takersNeverShare(k *kit) {
 	for i := range ms {
 		ms[i] = k.join(4)
 	}
-	ms[0].claim(outbox.AllSlots) // whoever owns the slots
+	ms[0].claim(core.AllSlots) // whoever owns the slots
 	want := k.stage(k.rows(n)...)
 	var mu sync.Mutex
 	var got []string
 	k.parallel(takers, func(i int) {
-		var out []outbox.Ref
+		var out []core.Ref
 		for misses := 0; misses < 5; {
-			ts := ms[i].next(3, func(w *outbox.Want) { w.Out = out })
+			ts := ms[i].next(3, func(w *core.Want) { w.Out = out })
 			if len(ts) == 0 {
 				misses++
 				k.sleep(pause)
@@ -65,19 +64,19 @@ func nextIsInOrderWithoutKeys(k *kit) {
 	k.stage(k.row(delay(far)))
 	want := []string{all[0], all[2], all[4], all[6], all[8], all[10]}
 	got := m.next(4)
-	got = append(got, m.next(10, func(w *outbox.Want) { w.Out = takenRefs(got) })...)
+	got = append(got, m.next(10, func(w *core.Want) { w.Out = takenRefs(got) })...)
 	if !slices.Equal(takenIDs(got), want) {
 		k.fail("every second of 12 records has a key, and %s were taken in 4 and the rest, want those without in order", names(takenIDs(got), all))
 	}
 	for i := range got {
-		if r := got[i].Record; r.Slot != outbox.SlotOf(k.route, "", r.ID) || string(r.Envelope.Body) != "body" {
+		if r := got[i].Record; r.Slot != core.SlotOf(k.route, "", r.ID) || string(r.Envelope.Body) != "body" {
 			k.fail("a record was taken with slot %d and %d bytes", r.Slot, len(r.Envelope.Body))
 		}
 	}
 	m.holder("after a take", m.self.Session, takenRefs(got)...)
 }
 
-func takenIDs(ts []outbox.Taken) []string {
+func takenIDs(ts []core.Taken) []string {
 	out := make([]string, len(ts))
 	for i := range ts {
 		out[i] = ts[i].Ref.ID
@@ -94,8 +93,8 @@ func nextBeginsWithOwnHolds(k *kit) {
 	if !slices.Equal(takenIDs(first), takenIDs(again)) || !slices.Equal(takenIDs(first), all[:3]) {
 		k.fail("the next three were asked for twice, and taken were %s and %s, want the first three both times", names(takenIDs(first), all), names(takenIDs(again), all))
 	}
-	out := []outbox.Ref{first[0].Ref, first[2].Ref}
-	third := m.next(3, func(w *outbox.Want) { w.Out = out })
+	out := []core.Ref{first[0].Ref, first[2].Ref}
+	third := m.next(3, func(w *core.Want) { w.Out = out })
 	if want := []string{all[1], all[3], all[4]}; !slices.Equal(takenIDs(third), want) {
 		k.fail("the first three are held and the second is not out; the next three are %s, want [1 3 4]", names(takenIDs(third), all))
 	}
@@ -107,10 +106,10 @@ func nextLeavesOutWhatIsHeld(k *kit) {
 	rs := m.some(6)
 	other.next(2)
 	m.hold(rs[2].Ref)
-	if got := takenIDs(m.next(2, func(w *outbox.Want) { w.Out = refs(rs[2:3]) })); !slices.Equal(got, ids(rs[3:5])) {
+	if got := takenIDs(m.next(2, func(w *core.Want) { w.Out = refs(rs[2:3]) })); !slices.Equal(got, ids(rs[3:5])) {
 		k.fail("two are held by another, one is out, and the next two are %s, want [3 4]", names(got, ids(rs)))
 	}
-	if ts := k.join(1).next(10, func(w *outbox.Want) { w.Part.Slots = outbox.SlotRange(0, 64) &^ (1 << rs[5].Slot) }); len(ts) > 0 {
+	if ts := k.join(1).next(10, func(w *core.Want) { w.Part.Slots = core.SlotRange(0, 64) &^ (1 << rs[5].Slot) }); len(ts) > 0 {
 		k.fail("of other slots than the only free record's %d records were taken", len(ts))
 	}
 	unlock := k.lock(rs[5].ID)
@@ -131,9 +130,9 @@ func nextKeepsToItsBytes(k *kit) {
 	m := k.owner(1)
 	all := k.stage(k.rows(5, body(1000))...)
 	var got []string
-	var out []outbox.Ref
+	var out []core.Ref
 	for _, most := range []int64{1, 2500, 1 << 20} {
-		ts := m.next(5, func(w *outbox.Want) { w.Bytes, w.Out = most, out })
+		ts := m.next(5, func(w *core.Want) { w.Bytes, w.Out = most, out })
 		if n := int64(len(ts)); n == 0 || n > max(1, most/1000) {
 			k.fail("take of bodies of 1000 bytes with the bound %d answered %d", most, n)
 		}
@@ -152,10 +151,10 @@ func nextKeepsToItsBytes(k *kit) {
 func deliveriesCountOnce(k *kit) {
 	m := k.owner(1)
 	rs := m.some(2)
-	deliver := func(w *outbox.Want) { w.Deliver = true }
-	byRef := func() int { return m.take(outbox.Want{Refs: refs(rs[:1]), Deliver: true})[0].Deliveries }
+	deliver := func(w *core.Want) { w.Deliver = true }
+	byRef := func() int { return m.take(core.Want{Refs: refs(rs[:1]), Deliver: true})[0].Deliveries }
 	byNext := func() int {
-		ts := m.next(2, deliver, func(w *outbox.Want) { w.Out = refs(rs[:1]) })
+		ts := m.next(2, deliver, func(w *core.Want) { w.Out = refs(rs[:1]) })
 		if len(ts) != 1 || ts[0].Ref != rs[1].Ref || ts[0].Record.Deliveries != ts[0].Deliveries {
 			k.fail("one of two is out, and %d were taken, or another one, or its counts differ", len(ts))
 		}
@@ -170,7 +169,7 @@ func deliveriesCountOnce(k *kit) {
 		if r := m.live(rs[0].Ref); r.Deliveries != want {
 			k.fail("a record was held %d times for a delivery, and a page says %d", want, r.Deliveries)
 		}
-		m.settle(outbox.Release(&rs[0], 0, false), outbox.Release(&rs[1], 0, false))
+		m.settle(core.Release(&rs[0], 0, false), core.Release(&rs[1], 0, false))
 		rs = m.find(ids(rs)...)
 	}
 	if ts := m.hold(rs[0].Ref); ts[0].Deliveries != 3 {

@@ -7,18 +7,17 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
-func takes(fn func(b *broken, w *outbox.Want)) fault {
-	return fault{take: func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+func takes(fn func(b *broken, w *core.Want)) fault {
+	return fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
 		fn(b, &w)
 		return b.grip(ctx, self, w)
 	}}
 }
 
-func taken(fn func(b *broken, self outbox.Session, ts []outbox.Taken)) fault {
-	return fault{take: func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+func taken(fn func(b *broken, self core.Session, ts []core.Taken)) fault {
+	return fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
 		ts, err := b.grip(ctx, self, w)
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -27,8 +26,8 @@ func taken(fn func(b *broken, self outbox.Session, ts []outbox.Taken)) fault {
 	}}
 }
 
-func grips(from, to outbox.Grip) fault {
-	return taken(func(_ *broken, _ outbox.Session, ts []outbox.Taken) {
+func grips(from, to core.Grip) fault {
+	return taken(func(_ *broken, _ core.Session, ts []core.Taken) {
 		for i := range ts {
 			if ts[i].Grip == from {
 				ts[i].Grip = to
@@ -38,31 +37,31 @@ func grips(from, to outbox.Grip) fault {
 }
 
 // holdless takes the next without looking for holds, and without any.
-var holdless = fault{take: func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+var holdless = fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
 	if w.N == 0 {
 		return b.store.Take(ctx, self, w)
 	}
-	p, err := b.store.Read(ctx, self, outbox.Look{Ranges: []outbox.Range{{Part: w.Part, To: 1 << 60, Limit: 1000}}, Limit: 1, Bytes: 1 << 30})
-	var out []outbox.Taken
+	p, err := b.store.Read(ctx, self, core.Look{Ranges: []core.Range{{Part: w.Part, To: 1 << 60, Limit: 1000}}, Limit: 1, Bytes: 1 << 30})
+	var out []core.Taken
 	if len(p.Ranges) == 0 {
 		return nil, err
 	}
 	for _, r := range p.Ranges[0].Records {
 		if r.Envelope.Key == "" && !slices.Contains(w.Out, r.Ref) && len(out) < w.N {
-			out = append(out, outbox.Taken{Ref: r.Ref, Grip: outbox.Gripped, Record: &r})
+			out = append(out, core.Taken{Ref: r.Ref, Grip: core.GripHeld, Record: &r})
 		}
 	}
 	return out, err
 }}
 
-func giveUps(fn func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error)) fault {
+func giveUps(fn func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error)) fault {
 	return fault{giveUp: fn}
 }
 
 // oneAtATime refuses a give-up that runs beside another.
-func oneAtATime() func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+func oneAtATime() func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
 	met := make(chan struct{})
-	return func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+	return func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
 		select {
 		case met <- struct{}{}:
 			return false, errors.New("another unit is given up")
@@ -75,17 +74,17 @@ func oneAtATime() func(ctx context.Context, b *broken, self outbox.Session, u ou
 
 var takeFaults = []faulty{
 	{"ignores holds", "takers-never-share", holdless},
-	{"forgets records", "takers-never-share", fault{take: func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+	{"forgets records", "takers-never-share", fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
 		ts, err := b.store.Take(ctx, self, w)
-		return slices.DeleteFunc(ts, func(t outbox.Taken) bool { return t.Ref.Seq%50 == 0 }), err
+		return slices.DeleteFunc(ts, func(t core.Taken) bool { return t.Ref.Seq%50 == 0 }), err
 	}}},
-	{"takes backwards", "next-is-in-order-without-keys", taken(func(_ *broken, _ outbox.Session, ts []outbox.Taken) { slices.Reverse(ts) })},
+	{"takes backwards", "next-is-in-order-without-keys", taken(func(_ *broken, _ core.Session, ts []core.Taken) { slices.Reverse(ts) })},
 	{"takes what has a key", "next-is-in-order-without-keys", fault{rowsIn: func(rows []core.StagedRow) { // as if keys were looked at by nobody
 		for i := range rows {
 			rows[i].Envelope.Key = ""
 		}
 	}}},
-	{"leaves out own holds", "next-begins-with-own-holds", fault{take: func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+	{"leaves out own holds", "next-begins-with-own-holds", fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
 		for ref, s := range b.holds {
 			if s == self {
 				w.Out = append(w.Out, ref)
@@ -93,40 +92,40 @@ var takeFaults = []faulty{
 		}
 		return b.grip(ctx, self, w)
 	}}},
-	{"ignores Out", "next-begins-with-own-holds", takes(func(_ *broken, w *outbox.Want) { w.Out = nil })},
+	{"ignores Out", "next-begins-with-own-holds", takes(func(_ *broken, w *core.Want) { w.Out = nil })},
 	{"ignores holds", "next-leaves-out-what-is-held", holdless},
-	{"ignores slots", "next-leaves-out-what-is-held", takes(func(_ *broken, w *outbox.Want) { w.Part.Slots = outbox.AllSlots })},
+	{"ignores slots", "next-leaves-out-what-is-held", takes(func(_ *broken, w *core.Want) { w.Part.Slots = core.AllSlots })},
 	{"takes behind locks", "next-leaves-out-what-is-held", fault{waits: "take"}},
-	{"ignores Bytes", "next-keeps-to-its-bytes", takes(func(_ *broken, w *outbox.Want) { w.Bytes = 1 << 40 })},
-	{"takes nothing that is larger than Bytes", "next-keeps-to-its-bytes", takes(func(_ *broken, w *outbox.Want) {
+	{"ignores Bytes", "next-keeps-to-its-bytes", takes(func(_ *broken, w *core.Want) { w.Bytes = 1 << 40 })},
+	{"takes nothing that is larger than Bytes", "next-keeps-to-its-bytes", takes(func(_ *broken, w *core.Want) {
 		if w.Bytes < 1000 {
 			w.N = 0
 		}
 	})},
-	{"counts each answer as a delivery", "deliveries-count-once", taken(func(b *broken, _ outbox.Session, ts []outbox.Taken) {
+	{"counts each answer as a delivery", "deliveries-count-once", taken(func(b *broken, _ core.Session, ts []core.Taken) {
 		for i := range ts {
 			ts[i].Deliveries += b.count
 		}
 		b.count++
 	})},
-	{"counts no deliveries", "deliveries-count-once", takes(func(_ *broken, w *outbox.Want) { w.Deliver = false })},
-	{"counts each take as a delivery", "deliveries-count-once", takes(func(_ *broken, w *outbox.Want) { w.Deliver = true })},
-	{"answers own holds as locked", "take-repeats", fault{take: func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
+	{"counts no deliveries", "deliveries-count-once", takes(func(_ *broken, w *core.Want) { w.Deliver = false })},
+	{"counts each take as a delivery", "deliveries-count-once", takes(func(_ *broken, w *core.Want) { w.Deliver = true })},
+	{"answers own holds as locked", "take-repeats", fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
 		ts, err := b.store.Take(ctx, self, w)
 		for i := range ts {
 			if b.holds[ts[i].Ref] == self {
-				ts[i].Grip = outbox.Locked
+				ts[i].Grip = core.GripLocked
 			}
 			b.holds[ts[i].Ref] = self
 		}
 		return ts, err
 	}}},
 	{"takes behind locks", "take-answers-what-is-locked", fault{waits: "take"}},
-	{"says that what is locked is gone", "take-answers-what-is-locked", grips(outbox.Locked, outbox.Gone)},
-	{"says that what is locked is held", "take-answers-what-is-locked", grips(outbox.Locked, outbox.Gripped)},
-	{"says that what another holds is gone", "take-answers-what-is-held", grips(outbox.Locked, outbox.Gone)},
-	{"takes what another holds", "take-answers-what-is-held", grips(outbox.Locked, outbox.Gripped)},
-	{"takes any version", "take-answers-what-is-gone", takes(func(b *broken, w *outbox.Want) {
+	{"says that what is locked is gone", "take-answers-what-is-locked", grips(core.GripLocked, core.GripGone)},
+	{"says that what is locked is held", "take-answers-what-is-locked", grips(core.GripLocked, core.GripHeld)},
+	{"says that what another holds is gone", "take-answers-what-is-held", grips(core.GripLocked, core.GripGone)},
+	{"takes what another holds", "take-answers-what-is-held", grips(core.GripLocked, core.GripHeld)},
+	{"takes any version", "take-answers-what-is-gone", takes(func(b *broken, w *core.Want) {
 		w.Refs = slices.Clone(w.Refs)
 		for i := range w.Refs {
 			if r := b.at(w.Refs[i]); r != nil && r.ID == w.Refs[i].ID {
@@ -134,7 +133,7 @@ var takeFaults = []faulty{
 			}
 		}
 	})},
-	{"takes any id", "take-answers-what-is-gone", takes(func(b *broken, w *outbox.Want) {
+	{"takes any id", "take-answers-what-is-gone", takes(func(b *broken, w *core.Want) {
 		w.Refs = slices.Clone(w.Refs)
 		for i := range w.Refs {
 			if r := b.at(w.Refs[i]); r != nil && r.Version == w.Refs[i].Version {
@@ -142,11 +141,11 @@ var takeFaults = []faulty{
 			}
 		}
 	})},
-	{"takes from any unit", "take-keeps-to-own-units", fault{take: func(ctx context.Context, b *broken, self outbox.Session, w outbox.Want) ([]outbox.Taken, error) {
-		var ts []outbox.Taken
+	{"takes from any unit", "take-keeps-to-own-units", fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
+		var ts []core.Taken
 		for i := range w.Refs {
 			if r := b.at(w.Refs[i]); r != nil {
-				one, _ := b.store.Take(ctx, b.owner(r.Route, r.Slot), outbox.Want{Refs: w.Refs[i : i+1]})
+				one, _ := b.store.Take(ctx, b.owner(r.Route, r.Slot), core.Want{Refs: w.Refs[i : i+1]})
 				ts = append(ts, one...)
 			}
 		}
@@ -154,10 +153,10 @@ var takeFaults = []faulty{
 	}}},
 	{"ignores holds", "one-of-two-takers-wins", holdless},
 
-	{"holds nothing", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, _ []outbox.Ref) (bool, error) {
+	{"holds nothing", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, _ []core.Ref) (bool, error) {
 		return b.store.GiveUp(ctx, self, u, nil)
 	})},
-	{"leaves other holds", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+	{"leaves other holds", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
 		for ref, s := range b.holds {
 			if s == self {
 				out = append(out, ref)
@@ -165,18 +164,18 @@ var takeFaults = []faulty{
 		}
 		return b.store.GiveUp(ctx, self, u, out)
 	})},
-	{"stores no Low", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+	{"stores no Low", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
 		u.Low = 0
 		return b.store.GiveUp(ctx, self, u, out)
 	})},
-	{"refuses a repetition", "give-up-repeats", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+	{"refuses a repetition", "give-up-repeats", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
 		if b.given[u.Unit] {
-			return false, outbox.ErrFenced
+			return false, core.ErrFenced
 		}
 		b.given[u.Unit] = true
 		return b.store.GiveUp(ctx, self, u, out)
 	})},
-	{"gives up nothing if something changed", "give-up-leaves-out-what-changed", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+	{"gives up nothing if something changed", "give-up-leaves-out-what-changed", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
 		for _, ref := range out {
 			if r := b.at(ref); r == nil || r.Ref != ref {
 				return false, nil
@@ -184,7 +183,7 @@ var takeFaults = []faulty{
 		}
 		return b.store.GiveUp(ctx, self, u, out)
 	})},
-	{"holds any version", "give-up-leaves-out-what-changed", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+	{"holds any version", "give-up-leaves-out-what-changed", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
 		out = slices.Clone(out)
 		for i := range out {
 			if r := b.at(out[i]); r != nil {
@@ -193,28 +192,28 @@ var takeFaults = []faulty{
 		}
 		return b.store.GiveUp(ctx, self, u, out)
 	})},
-	{"frees a unit with a locked record", "give-up-of-locked-changes-nothing", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+	{"frees a unit with a locked record", "give-up-of-locked-changes-nothing", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
 		ok, err := b.store.GiveUp(ctx, self, u, out)
 		if !ok && err == nil {
 			_, err = b.store.GiveUp(ctx, self, u, nil)
 		}
 		return ok, err
 	})},
-	{"holds what it can", "give-up-of-locked-changes-nothing", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+	{"holds what it can", "give-up-of-locked-changes-nothing", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
 		ok, err := b.store.GiveUp(ctx, self, u, out)
 		if !ok && err == nil {
-			_, err = b.store.Take(ctx, self, outbox.Want{Refs: out})
+			_, err = b.store.Take(ctx, self, core.Want{Refs: out})
 		}
 		return ok, err
 	})},
 	{"gives up behind locks", "give-up-of-locked-changes-nothing", fault{waits: "give up"}},
-	{"gives up for others", "give-up-needs-the-owner", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+	{"gives up for others", "give-up-needs-the-owner", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
 		if owner := b.owner(u.Unit.Route, u.Unit.From); owner != 0 {
 			self = owner
 		}
 		return b.store.GiveUp(ctx, self, u, out)
 	})},
-	{"frees the unit of a successor", "give-up-needs-the-owner", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+	{"frees the unit of a successor", "give-up-needs-the-owner", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
 		if owner := b.owner(u.Unit.Route, u.Unit.From); b.given[u.Unit] {
 			self, u.Term = owner, b.term(u.Unit)
 		}
@@ -222,7 +221,7 @@ var takeFaults = []faulty{
 		b.given[u.Unit] = b.given[u.Unit] || ok
 		return ok, err
 	})},
-	{"ends holds with the unit", "given-up-holds-settle", giveUps(func(ctx context.Context, b *broken, self outbox.Session, u outbox.Owned, _ []outbox.Ref) (bool, error) {
+	{"ends holds with the unit", "given-up-holds-settle", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, _ []core.Ref) (bool, error) {
 		return b.store.GiveUp(ctx, self, u, nil)
 	})},
 	{"settles for owners only", "given-up-holds-settle", ownersOnly},

@@ -3,7 +3,7 @@ package outboxtest
 import (
 	"errors"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 var termChecks = []named{
@@ -17,7 +17,7 @@ func termGrowsWithEachOwner(k *kit) {
 	watch, m, other := k.join(1), k.join(1), k.join(1)
 	unit := k.units(watch.meet())[0].Unit
 	last := int64(0)
-	term := func(what string, grows bool) outbox.Owned {
+	term := func(what string, grows bool) core.OwnedUnit {
 		u := k.units(watch.meet())[0]
 		if grows && u.Term <= last || !grows && u.Term != last {
 			k.fail("%s: the unit's term is %d after %d", what, u.Term, last)
@@ -26,7 +26,7 @@ func termGrowsWithEachOwner(k *kit) {
 		return u
 	}
 	A, B := m.self.Session, other.self.Session
-	move := func(from, to outbox.Session) { m.meet(moves(outbox.Move{Unit: unit, From: from, To: to, Low: 1})) }
+	move := func(from, to core.Session) { m.meet(moves(core.Move{Unit: unit, From: from, To: to, Low: 1})) }
 	term("the unit is new", true)
 	move(0, A)
 	term("a member took it", true)
@@ -41,11 +41,11 @@ func termGrowsWithEachOwner(k *kit) {
 	move(0, A)
 	m.giveUp(term("a member took it again", true), 1)
 	term("it was given up", true)
-	m.claim(outbox.AllSlots)
+	m.claim(core.AllSlots)
 	term("it was taken once more", true)
 	m.meet(leave)
 	term("its owner left", true)
-	other.claim(outbox.AllSlots)
+	other.claim(core.AllSlots)
 	term("another took it", true)
 	other.die(watch)
 	term("its owner was removed", true)
@@ -79,8 +79,8 @@ func giveUpNeedsItsTerm(k *kit) {
 	m, us, low, _ := k.handover()
 	later := us[0]
 	later.Term++
-	if _, err := m.tryGiveUp(later, 42, low[0].Ref); !errors.Is(err, outbox.ErrFenced) {
-		k.fail("a unit was given up in a term that has not begun: got %v, want outbox.ErrFenced", err)
+	if _, err := m.tryGiveUp(later, 42, low[0].Ref); !errors.Is(err, core.ErrFenced) {
+		k.fail("a unit was given up in a term that has not begun: got %v, want core.ErrFenced", err)
 	}
 	if u := k.units(m.meet())[0]; u != us[0] {
 		k.fail("a give-up of another term changed the unit from %+v to %+v", us[0], u)

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var waitingChecks = []named{
@@ -18,9 +18,9 @@ var waitingChecks = []named{
 }
 
 // expectWaiting compares what waits with the records that should.
-func (k *kit) expectWaiting(what string, got []outbox.Waiting, want ...outbox.Waiting) {
+func (k *kit) expectWaiting(what string, got []core.Waiting, want ...core.Waiting) {
 	for _, w := range want {
-		at := slices.IndexFunc(got, func(g outbox.Waiting) bool { return g.Seq == w.Seq && g.Why == w.Why })
+		at := slices.IndexFunc(got, func(g core.Waiting) bool { return g.Seq == w.Seq && g.Why == w.Why })
 		if at < 0 {
 			k.fail("%s: the record %d with key %q waits (%d) and is not answered", what, w.Seq, w.Key, w.Why)
 		}
@@ -33,14 +33,14 @@ func (k *kit) expectWaiting(what string, got []outbox.Waiting, want ...outbox.Wa
 	}
 }
 
-func waits(r *outbox.Record, why outbox.Obstacle, holder outbox.Session, version int64) outbox.Waiting {
+func waits(r *core.Record, why core.Obstacle, holder core.Session, version int64) core.Waiting {
 	ref := r.Ref
 	ref.Version = version
-	return outbox.Waiting{Ref: ref, Slot: r.Slot, Key: r.Envelope.Key, Why: why, Holder: holder}
+	return core.Waiting{Ref: ref, Slot: r.Slot, Key: r.Envelope.Key, Why: why, Holder: holder}
 }
 
 // version asks for the version that a record which waits has now.
-func (m *member) version(ref outbox.Ref) int64 {
+func (m *member) version(ref core.Ref) int64 {
 	p := m.again(ref)
 	if len(p.AgainWaiting) != 1 {
 		m.k.fail("a record that waits was asked for again: %d wait", len(p.AgainWaiting))
@@ -51,26 +51,26 @@ func (m *member) version(ref outbox.Ref) int64 {
 // Without this a new owner hands out a record while an earlier one of its key waits, or is out at somebody else.
 func freshAnswersWhatWaits(k *kit) {
 	a, b := k.join(2), k.join(2)
-	low, high := outbox.SlotRange(0, 32), outbox.SlotRange(32, 64)
+	low, high := core.SlotRange(0, 32), core.SlotRange(32, 64)
 	a.claim(low)
 	b.claim(high)
 	kl, kh := k.keyIn(low, 0), k.keyIn(high, 0)
 	rs := a.find(k.stage(k.row(key(kl)), k.row(key(kh)), k.row(key(kl)), k.row(id(k.idIn(low))), k.row(id(k.idIn(low))), k.row(id(k.idIn(low))), k.row(key(kl)))...)
-	a.settle(outbox.Retry(&rs[0], errNo, far), outbox.Retry(&rs[3], errNo, far))
-	b.settle(outbox.Retry(&rs[1], errNo, far))
+	a.settle(core.Retry(&rs[0], errNo, far), core.Retry(&rs[3], errNo, far))
+	b.settle(core.Retry(&rs[1], errNo, far))
 	k.stage(k.row(key(kl), delay(far)))
 	a.hold(rs[2].Ref, rs[4].Ref)
-	fresh := func(m *member, s outbox.Slots) []outbox.Waiting {
-		p := m.read(outbox.Look{Fresh: []outbox.Part{k.part(s)}, Limit: 100})
+	fresh := func(m *member, s core.Slots) []core.Waiting {
+		p := m.read(core.Look{Fresh: []core.Part{k.part(s)}, Limit: 100})
 		if p.MoreWaiting {
 			k.fail("%d wait, with the limit 100, and the page says that there are more", len(p.Waiting))
 		}
 		return p.Waiting
 	}
-	retry := waits(&rs[0], outbox.Retrying, 0, a.version(rs[0].Ref))
+	retry := waits(&rs[0], core.ObstacleRetrying, 0, a.version(rs[0].Ref))
 	k.expectWaiting("a retry with a key, and own holds", fresh(a, low), retry)
-	k.expectWaiting("for another session", fresh(b, low), retry, waits(&rs[2], outbox.Held, a.self.Session, rs[2].Version), waits(&rs[4], outbox.Held, a.self.Session, rs[4].Version))
-	k.expectWaiting("in other slots", fresh(a, high), waits(&rs[1], outbox.Retrying, 0, b.version(rs[1].Ref)))
+	k.expectWaiting("for another session", fresh(b, low), retry, waits(&rs[2], core.ObstacleHeld, a.self.Session, rs[2].Version), waits(&rs[4], core.ObstacleHeld, a.self.Session, rs[4].Version))
+	k.expectWaiting("in other slots", fresh(a, high), waits(&rs[1], core.ObstacleRetrying, 0, b.version(rs[1].Ref)))
 	k.expectWaiting("in no slot", fresh(a, 0))
 }
 
@@ -79,9 +79,9 @@ func freshAnswersBlockingHeadsIfAsked(k *kit) {
 	m := k.owner(1)
 	rs := m.some(4, key("k"))
 	rs = append(rs, m.one())
-	m.settle(outbox.Abandon(&rs[0], core.ReasonAttempts, errNo), outbox.Abandon(&rs[1], core.ReasonCancelled, errNo), outbox.Published(&rs[2]),
-		outbox.Abandon(&rs[4], core.ReasonAttempts, errNo))
-	look := outbox.Look{Fresh: []outbox.Part{k.all()}, Keys: []outbox.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 100, Bytes: 1 << 20}
+	m.settle(core.Abandon(&rs[0], waybill.ReasonAttempts, errNo), core.Abandon(&rs[1], waybill.ReasonCancelled, errNo), core.Published(&rs[2]),
+		core.Abandon(&rs[4], waybill.ReasonAttempts, errNo))
+	look := core.Look{Fresh: []core.Part{k.all()}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 100, Bytes: 1 << 20}
 	for _, blocks := range [][]string{nil, {k.route + "-x"}} {
 		look.Blocks = blocks
 		p := m.read(look)
@@ -90,8 +90,8 @@ func freshAnswersBlockingHeadsIfAsked(k *kit) {
 	}
 	look.Blocks = []string{k.route}
 	p := m.read(look)
-	for what, got := range map[string][]outbox.Waiting{"on a route that blocks": p.Waiting, "of a key that blocks": p.Keys[0].Waiting} {
-		if len(got) != 1 || got[0].Seq != rs[0].Seq || got[0].Why != outbox.Blocking || got[0].Key != "k" {
+	for what, got := range map[string][]core.Waiting{"on a route that blocks": p.Waiting, "of a key that blocks": p.Keys[0].Waiting} {
+		if len(got) != 1 || got[0].Seq != rs[0].Seq || got[0].Why != core.ObstacleBlocking || got[0].Key != "k" {
 			k.fail("one record was abandoned after its attempts, one cancelled, one published, one without a key abandoned: %s %+v, want the first", what, got)
 		}
 	}
@@ -105,14 +105,14 @@ func freshComesInPages(k *kit) {
 	rs = append(rs, m.some(3)...)
 	for i := range rs {
 		if want = append(want, rs[i].Seq); i < 12 {
-			m.settle(outbox.Retry(&rs[i], errNo, far))
+			m.settle(core.Retry(&rs[i], errNo, far))
 		} else {
 			m.hold(rs[i].Ref)
 		}
 	}
 	for _, limit := range []int{1, 5, 15, 100} {
 		var got []int64
-		look := outbox.Look{Fresh: []outbox.Part{k.part(outbox.SlotRange(0, 20)), k.part(outbox.SlotRange(20, 64))}, Limit: limit}
+		look := core.Look{Fresh: []core.Part{k.part(core.SlotRange(0, 20)), k.part(core.SlotRange(20, 64))}, Limit: limit}
 		for more := true; more; {
 			p := by.read(look)
 			for _, w := range p.Waiting {
@@ -136,16 +136,16 @@ func keyAnswersWhatHoldsIt(k *kit) {
 	m, by := k.owner(1), k.join(1)
 	rs := m.some(4, key("k"))
 	m.some(1, key("other"))
-	m.settle(outbox.Retry(&rs[0], errNo, far))
+	m.settle(core.Retry(&rs[0], errNo, far))
 	m.hold(rs[1].Ref)
 	for _, c := range []struct {
 		m    *member
-		want []outbox.Waiting
+		want []core.Waiting
 	}{
-		{m, []outbox.Waiting{waits(&rs[0], outbox.Retrying, 0, m.version(rs[0].Ref))}},
-		{by, []outbox.Waiting{waits(&rs[0], outbox.Retrying, 0, m.version(rs[0].Ref)), waits(&rs[1], outbox.Held, m.self.Session, rs[1].Version)}},
+		{m, []core.Waiting{waits(&rs[0], core.ObstacleRetrying, 0, m.version(rs[0].Ref))}},
+		{by, []core.Waiting{waits(&rs[0], core.ObstacleRetrying, 0, m.version(rs[0].Ref)), waits(&rs[1], core.ObstacleHeld, m.self.Session, rs[1].Version)}},
 	} {
-		p := c.m.read(outbox.Look{Keys: []outbox.KeyRange{{Route: k.route, Key: "k", From: rs[2].Seq, To: forever, Limit: 10}, {Route: k.route, Key: "none", To: forever, Limit: 10}}, Limit: 1, Bytes: 1 << 20})
+		p := c.m.read(core.Look{Keys: []core.KeyRange{{Route: k.route, Key: "k", From: rs[2].Seq, To: forever, Limit: 10}, {Route: k.route, Key: "none", To: forever, Limit: 10}}, Limit: 1, Bytes: 1 << 20})
 		k.expectWaiting("what holds a key, before the range that was asked for", p.Keys[0].Waiting, c.want...)
 		k.expectWaiting("what holds a key that nobody uses", p.Keys[1].Waiting)
 		if got := ids(p.Keys[0].Records); !slices.Equal(got, ids(rs[3:])) {
@@ -158,21 +158,21 @@ func keyAnswersWhatHoldsIt(k *kit) {
 func againLeavesOutWhatIsGone(k *kit) {
 	m, by := k.owner(1), k.join(1)
 	rs := m.some(6, key("k"))
-	m.settle(outbox.Published(&rs[0]), outbox.Abandon(&rs[1], "", errNo), outbox.Retry(&rs[2], errNo, far))
+	m.settle(core.Published(&rs[0]), core.Abandon(&rs[1], "", errNo), core.Retry(&rs[2], errNo, far))
 	m.hold(rs[3].Ref)
 	wrong := rs[5].Ref
-	wrong.ID = core.NewID()
-	asked := append(refs(rs[:5]), wrong, outbox.Ref{Route: k.route, Seq: rs[5].Seq + 1_000_000, ID: core.NewID(), Version: 1})
+	wrong.ID = waybill.NewID()
+	asked := append(refs(rs[:5]), wrong, core.Ref{Route: k.route, Seq: rs[5].Seq + 1_000_000, ID: waybill.NewID(), Version: 1})
 	for _, c := range []*member{m, by} {
 		p := c.again(asked...)
-		live := map[int64]outbox.Session{}
+		live := map[int64]core.Session{}
 		for i := range p.Again {
 			live[p.Again[i].Seq] = p.Again[i].Holder
 		}
-		if want := map[int64]outbox.Session{rs[3].Seq: m.self.Session, rs[4].Seq: 0}; fmt.Sprint(live) != fmt.Sprint(want) {
+		if want := map[int64]core.Session{rs[3].Seq: m.self.Session, rs[4].Seq: 0}; fmt.Sprint(live) != fmt.Sprint(want) {
 			k.fail("asked again for one published, one abandoned, one that waits, one held, one ready and two that never were: sequences and holders are %v, want %v", live, want)
 		}
-		if len(p.AgainWaiting) != 1 || p.AgainWaiting[0].Seq != rs[2].Seq || p.AgainWaiting[0].Why != outbox.Retrying || p.AgainWaiting[0].Key != "k" {
+		if len(p.AgainWaiting) != 1 || p.AgainWaiting[0].Seq != rs[2].Seq || p.AgainWaiting[0].Why != core.ObstacleRetrying || p.AgainWaiting[0].Key != "k" {
 			k.fail("asked again for one that waits for its next attempt, and others: %+v wait", p.AgainWaiting)
 		}
 	}
@@ -183,16 +183,16 @@ func holdOfGoneSessionIsNone(k *kit) {
 	by := k.join(1)
 	for crashes, end := range []func(m *member){func(m *member) { m.meet(leave) }, func(m *member) { m.die(by) }} {
 		m := k.owner(1)
-		rs := m.some(3, key(core.NewID()))
-		m.settle(outbox.Retry(&rs[0], errNo, 0))
+		rs := m.some(3, key(waybill.NewID()))
+		m.settle(core.Retry(&rs[0], errNo, 0))
 		if d := m.due(10); len(d.Retries) != 1 {
 			k.fail("one retry is due, and %d were answered", len(d.Retries))
 		}
 		m.hold(rs[1].Ref)
 		end(m)
-		by.claim(outbox.AllSlots)
-		p := by.read(outbox.Look{Fresh: []outbox.Part{k.all()}, Ranges: []outbox.Range{wide(k.all())}, Limit: 100, Bytes: 1 << 20})
-		k.expectWaiting("its holder is gone", p.Waiting, waits(&rs[0], outbox.Retrying, 0, by.version(rs[0].Ref)))
+		by.claim(core.AllSlots)
+		p := by.read(core.Look{Fresh: []core.Part{k.all()}, Ranges: []core.Range{wide(k.all())}, Limit: 100, Bytes: 1 << 20})
+		k.expectWaiting("its holder is gone", p.Waiting, waits(&rs[0], core.ObstacleRetrying, 0, by.version(rs[0].Ref)))
 		for _, r := range p.Ranges[0].Records {
 			if r.Holder != 0 {
 				k.fail("its holder is gone, and a record is held by session %d", r.Holder)
@@ -207,7 +207,7 @@ func holdOfGoneSessionIsNone(k *kit) {
 		if r := d.Retries[0]; r.Crashes != crashes || r.Attempts != 1 || !r.Failed {
 			k.fail("a retry that was held has crashes %d, attempts %d, failed %v; want %d crashes", r.Crashes, r.Attempts, r.Failed, crashes)
 		}
-		by.settle(outbox.Published(&d.Retries[0]), outbox.Published(&rs[1]), outbox.Published(&rs[2]))
-		by.free(outbox.AllSlots)
+		by.settle(core.Published(&d.Retries[0]), core.Published(&rs[1]), core.Published(&rs[2]))
+		by.free(core.AllSlots)
 	}
 }

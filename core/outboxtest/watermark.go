@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var watermarkChecks = []named{
@@ -26,7 +25,7 @@ func lastCoversThePage(k *kit) {
 	last := int64(0)
 	for range 5 {
 		rs := m.some(3)
-		p := m.read(outbox.Look{Last: last, Limit: 1, Bytes: 1})
+		p := m.read(core.Look{Last: last, Limit: 1, Bytes: 1})
 		if p.Last < rs[2].Seq || p.Last < last {
 			k.fail("a page says that the last number is %d; %d was seen before, and %d in a record", p.Last, last, rs[2].Seq)
 		}
@@ -54,7 +53,7 @@ type watch struct {
 }
 
 // see takes in a page: it returns the number up to which everything was shown, by this page at the latest.
-func (w *watch) see(p *outbox.Page) int64 {
+func (w *watch) see(p *core.Page) int64 {
 	if p.Upper != 0 {
 		w.open = append(w.open, pending{last: p.Last, from: p.Next, upper: p.Upper, running: slices.Clone(p.Running)})
 	}
@@ -73,7 +72,7 @@ func (w *watch) see(p *outbox.Page) int64 {
 }
 
 // page reads all records, in one page, and follows its marks.
-func (w *watch) page(m *member) (rs []outbox.Record, settled int64) {
+func (w *watch) page(m *member) (rs []core.Record, settled int64) {
 	look := w.k.everything()
 	look.Last = w.last
 	p := m.read(look)
@@ -96,7 +95,7 @@ func marksNameARunningTransaction(k *kit) {
 		k.stageIn(tx, first)
 		later := k.stage(k.row())
 		rs, settled := w.page(m)
-		at := slices.IndexFunc(rs, func(r outbox.Record) bool { return r.ID == later[0] })
+		at := slices.IndexFunc(rs, func(r core.Record) bool { return r.ID == later[0] })
 		if at < 0 {
 			k.fail("a committed record is not ready")
 		}
@@ -109,7 +108,7 @@ func marksNameARunningTransaction(k *kit) {
 		}
 		end(tx)
 		rs, _ = w.page(m)
-		late := slices.IndexFunc(rs, func(r outbox.Record) bool { return r.ID == first.Envelope.ID })
+		late := slices.IndexFunc(rs, func(r core.Record) bool { return r.ID == first.Envelope.ID })
 		if late >= 0 && rs[late].Seq <= settled {
 			k.fail("a record with number %d showed after a page that said that all up to %d is shown", rs[late].Seq, settled)
 		}

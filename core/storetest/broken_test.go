@@ -9,8 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/storetest"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -19,34 +20,34 @@ import (
 type broken struct {
 	inner *memory.Store
 
-	look     func(l *outbox.Look)
-	page     func(b *broken, p *outbox.Page)
-	record   func(r *outbox.Record) // each that is read
-	due      func(d *outbox.DuePage)
-	take     func(want *outbox.Want)
-	settle   func(b *broken, o outbox.Outcome, r *outbox.Record) outbox.Outcome
+	look     func(l *core.Look)
+	page     func(b *broken, p *core.Page)
+	record   func(r *core.Record) // each that is read
+	due      func(d *core.DuePage)
+	take     func(want *core.Want)
+	settle   func(b *broken, o core.Outcome, r *core.Record) core.Outcome
 	results  func(rs core.Results)
-	messages func(msgs []core.Message) []core.Message
-	staged   func(s []core.Staged)
+	messages func(msgs []waybill.Message) []waybill.Message
+	staged   func(s []waybill.Staged)
 	wait     func(ctx context.Context, b *broken, limit time.Duration) (core.WakeCause, error)
-	cancel   func(ctx context.Context, t *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error)
-	counts   func(cs []core.Count)
+	cancel   func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error)
+	counts   func(cs []admin.Count)
 	deaf     bool // ignores contexts
 	lateSend bool // stages at commit
 	commits  bool // commits what should roll back
 	drops    bool // rolls back what should commit
 	clean    func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error)
-	retain   func(r core.Retention) core.Retention
+	retain   func(r waybill.Retention) waybill.Retention
 
 	mu   *sync.Mutex
-	self outbox.Session          // who came last
-	last map[int64]outbox.Record // by sequence
+	self core.Session          // who came last
+	last map[int64]core.Record // by sequence
 	mark int64
 }
 
-func (b *broken) Unwrap() any           { return b.inner }
-func (b *broken) Store() outbox.Store   { return b }
-func (b *broken) Traits() outbox.Traits { return b.inner.Traits() }
+func (b *broken) Unwrap() any              { return b.inner }
+func (b *broken) Store() core.OutboxStore  { return b }
+func (b *broken) Traits() core.StoreTraits { return b.inner.Traits() }
 
 func (b *broken) context(ctx context.Context) context.Context {
 	if b.deaf {
@@ -55,14 +56,14 @@ func (b *broken) context(ctx context.Context) context.Context {
 	return ctx
 }
 
-func (b *broken) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+func (b *broken) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	b.mu.Lock()
 	b.self = m.Self.Session
 	b.mu.Unlock()
 	return b.inner.Meet(b.context(ctx), m)
 }
 
-func (b *broken) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+func (b *broken) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
 	if b.look != nil {
 		b.look(&look)
 	}
@@ -78,7 +79,7 @@ func (b *broken) Read(ctx context.Context, self outbox.Session, look outbox.Look
 	return p, err
 }
 
-func (b *broken) seen(rs []outbox.Record) {
+func (b *broken) seen(rs []core.Record) {
 	for i := range rs {
 		if b.record != nil {
 			b.record(&rs[i])
@@ -87,18 +88,18 @@ func (b *broken) seen(rs []outbox.Record) {
 	}
 }
 
-func (b *broken) Take(ctx context.Context, self outbox.Session, want outbox.Want) ([]outbox.Taken, error) {
+func (b *broken) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
 	if b.take != nil {
 		b.take(&want)
 	}
 	return b.inner.Take(b.context(ctx), self, want)
 }
 
-func (b *broken) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Owned, out []outbox.Ref) (bool, error) {
+func (b *broken) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
 	return b.inner.GiveUp(ctx, self, unit, out)
 }
 
-func (b *broken) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+func (b *broken) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	d, err := b.inner.Due(b.context(ctx), self, parts, limit)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,7 +110,7 @@ func (b *broken) Due(ctx context.Context, self outbox.Session, parts []outbox.Pa
 	return d, err
 }
 
-func (b *broken) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+func (b *broken) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	b.mu.Lock()
 	outcomes = slices.Clone(outcomes)
 	if b.settle != nil {
@@ -136,7 +137,7 @@ func (b *broken) Wait(ctx context.Context, routes []string, limit time.Duration)
 	return b.inner.Wait(ctx, routes, limit)
 }
 
-func (b *broken) Counts(ctx context.Context) ([]core.Count, error) {
+func (b *broken) Counts(ctx context.Context) ([]admin.Count, error) {
 	cs, err := b.inner.Counts(ctx)
 	if b.counts != nil {
 		b.counts(cs)
@@ -165,14 +166,14 @@ func (b *broken) Begin(context.Context) (storetest.Tx, error) {
 type brokenTx struct {
 	b    *broken
 	tx   *memory.Tx
-	msgs []core.Message
+	msgs []waybill.Message
 }
 
-func (t *brokenTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+func (t *brokenTx) Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error) {
 	if t.b.lateSend {
-		var out []core.Staged
+		var out []waybill.Staged
 		for i := range msgs {
-			out = append(out, core.Staged{ID: msgs[i].ID, Route: msgs[i].Routes[0]})
+			out = append(out, waybill.Staged{ID: msgs[i].ID, Route: msgs[i].Routes[0]})
 		}
 		t.msgs = append(t.msgs, msgs...)
 		return out, nil
@@ -187,7 +188,7 @@ func (t *brokenTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Stag
 	return s, err
 }
 
-func (t *brokenTx) Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+func (t *brokenTx) Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
 	if t.b.cancel != nil {
 		return t.b.cancel(ctx, t, keys)
 	}
@@ -237,7 +238,7 @@ func runBroken(t *testing.T, name string, fault *broken) error {
 			t.Fatal(errNew)
 		}
 		b := *fault
-		b.inner, b.mu, b.last = inner, new(sync.Mutex), map[int64]outbox.Record{}
+		b.inner, b.mu, b.last = inner, new(sync.Mutex), map[int64]core.Record{}
 		ctx, cancel := context.WithTimeout(t.Context(), storetest.Timeout)
 		defer cancel()
 		err = c.Run(ctx, &b)
@@ -264,28 +265,28 @@ func TestSuiteCatchesFaults(t *testing.T) { // TE-01 TE-02
 // Each field that is lost or changed on the way is noticed.
 func TestSuiteCatchesLostFields(t *testing.T) { // TE-02 ST-12
 	t.Parallel()
-	for name, spoil := range map[string]func(e *core.Envelope){
-		"Topic":         func(e *core.Envelope) { e.Topic = "other" },
-		"Type":          func(e *core.Envelope) { e.Type = "" },
-		"Source":        func(e *core.Envelope) { e.Source = "" },
-		"Subject":       func(e *core.Envelope) { e.Subject = "" },
-		"Time":          func(e *core.Envelope) { e.Time = e.Time.Truncate(time.Millisecond) },
-		"ContentType":   func(e *core.Envelope) { e.ContentType = "" },
-		"Key":           func(e *core.Envelope) { e.Key = "" },
-		"Tenant":        func(e *core.Envelope) { e.Tenant = "" },
-		"CorrelationID": func(e *core.Envelope) { e.CorrelationID = "" },
-		"CausationID":   func(e *core.Envelope) { e.CausationID = "" },
-		"RunID":         func(e *core.Envelope) { e.RunID = "" },
-		"Lineage": func(e *core.Envelope) {
+	for name, spoil := range map[string]func(e *waybill.Envelope){
+		"Topic":         func(e *waybill.Envelope) { e.Topic = "other" },
+		"Type":          func(e *waybill.Envelope) { e.Type = "" },
+		"Source":        func(e *waybill.Envelope) { e.Source = "" },
+		"Subject":       func(e *waybill.Envelope) { e.Subject = "" },
+		"Time":          func(e *waybill.Envelope) { e.Time = e.Time.Truncate(time.Millisecond) },
+		"ContentType":   func(e *waybill.Envelope) { e.ContentType = "" },
+		"Key":           func(e *waybill.Envelope) { e.Key = "" },
+		"Tenant":        func(e *waybill.Envelope) { e.Tenant = "" },
+		"CorrelationID": func(e *waybill.Envelope) { e.CorrelationID = "" },
+		"CausationID":   func(e *waybill.Envelope) { e.CausationID = "" },
+		"RunID":         func(e *waybill.Envelope) { e.RunID = "" },
+		"Lineage": func(e *waybill.Envelope) {
 			e.Lineage = slices.DeleteFunc(e.Lineage, func(s string) bool { return s == "" })
 		},
-		"HLC":         func(e *core.Envelope) { e.HLC++ },
-		"Expires":     func(e *core.Envelope) { e.Expires = time.Time{} },
-		"Priority":    func(e *core.Envelope) { e.Priority = 0 },
-		"TraceParent": func(e *core.Envelope) { e.TraceParent = "" },
-		"TraceState":  func(e *core.Envelope) { e.TraceState = "" },
-		"Headers":     func(e *core.Envelope) { delete(e.Headers, "empty") },
-		"Body":        func(e *core.Envelope) { e.Body = append(e.Body, 0) },
+		"HLC":         func(e *waybill.Envelope) { e.HLC++ },
+		"Expires":     func(e *waybill.Envelope) { e.Expires = time.Time{} },
+		"Priority":    func(e *waybill.Envelope) { e.Priority = 0 },
+		"TraceParent": func(e *waybill.Envelope) { e.TraceParent = "" },
+		"TraceState":  func(e *waybill.Envelope) { e.TraceState = "" },
+		"Headers":     func(e *waybill.Envelope) { delete(e.Headers, "empty") },
+		"Body":        func(e *waybill.Envelope) { e.Body = append(e.Body, 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -358,10 +359,10 @@ func TestSuiteFollowsCapabilities(t *testing.T) { // TE-01
 	}
 }
 
-// bare is a harness whose store is an outbox.Store and nothing else.
+// bare is a harness whose store is an core.OutboxStore and nothing else.
 type bare struct{ inner *memory.Store }
 
-func (b bare) Store() outbox.Store { return struct{ outbox.Store }{b.inner} }
+func (b bare) Store() core.OutboxStore { return struct{ core.OutboxStore }{b.inner} }
 
 func (b bare) Begin(context.Context) (storetest.Tx, error) {
 	return bareTx{b.inner, b.inner.Begin()}, nil
@@ -372,7 +373,7 @@ type bareTx struct {
 	tx *memory.Tx
 }
 
-func (t bareTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+func (t bareTx) Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error) {
 	return t.s.Stage(ctx, t.tx, msgs...)
 }
 func (t bareTx) Commit(context.Context) error   { return t.tx.Commit() }

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/storetest"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -20,7 +20,7 @@ func (b *broken) Clean(ctx context.Context, owner string, lease time.Duration) (
 }
 
 // WithRetention returns a harness with the same fault.
-func (b *broken) WithRetention(_ context.Context, r core.Retention) (storetest.Harness, error) {
+func (b *broken) WithRetention(_ context.Context, r waybill.Retention) (storetest.Harness, error) {
 	if b.retain != nil {
 		r = b.retain(r)
 	}
@@ -31,13 +31,13 @@ func (b *broken) WithRetention(_ context.Context, r core.Retention) (storetest.H
 }
 
 // settling is a cleaner that settles what was read and is none of its business.
-func settling(outcome func(r *outbox.Record) outbox.Outcome, wanted func(r *outbox.Record) bool) broken {
+func settling(outcome func(r *core.Record) core.Outcome, wanted func(r *core.Record) bool) broken {
 	return broken{clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
 		done, err := b.inner.Clean(ctx, owner, lease)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for _, r := range b.last {
-			if wanted(&r) && b.inner.Settle(ctx, b.self, []outbox.Outcome{outcome(&r)}).FirstErr() == nil {
+			if wanted(&r) && b.inner.Settle(ctx, b.self, []core.Outcome{outcome(&r)}).FirstErr() == nil {
 				done.Expired++
 			}
 		}
@@ -47,38 +47,38 @@ func settling(outcome func(r *outbox.Record) outbox.Outcome, wanted func(r *outb
 
 // owning cleans as if somebody owned all that nobody serves.
 func owning(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
-	roster, err := b.inner.Meet(ctx, outbox.Meeting{})
+	roster, err := b.inner.Meet(ctx, core.Meeting{})
 	if err != nil {
 		return core.Cleaned{}, err
 	}
-	self := outbox.Member{Session: 1, Beat: 1, Lease: time.Hour}
+	self := core.Member{Session: 1, Beat: 1, Lease: time.Hour}
 	for _, route := range roster.Unserved {
-		self.Serves = append(self.Serves, outbox.Serving{Route: route, Units: 1})
+		self.Serves = append(self.Serves, core.Serving{Route: route, Units: 1})
 	}
-	if roster, err = b.inner.Meet(ctx, outbox.Meeting{Self: self, Join: true}); err != nil {
+	if roster, err = b.inner.Meet(ctx, core.Meeting{Self: self, Join: true}); err != nil {
 		return core.Cleaned{}, err
 	}
-	take := outbox.Meeting{Self: self}
+	take := core.Meeting{Self: self}
 	take.Self.Beat++
 	for _, u := range roster.Units {
 		if u.Owner == 0 {
-			take.Moves = append(take.Moves, outbox.Move{Unit: u.Unit, To: self.Session})
+			take.Moves = append(take.Moves, core.Move{Unit: u.Unit, To: self.Session})
 		}
 	}
 	if _, err = b.inner.Meet(ctx, take); err != nil {
 		return core.Cleaned{}, err
 	}
 	done, err := b.inner.Clean(ctx, owner, lease)
-	_, left := b.inner.Meet(ctx, outbox.Meeting{Self: take.Self, Leave: true})
+	_, left := b.inner.Meet(ctx, core.Meeting{Self: take.Self, Leave: true})
 	return done, errors.Join(err, left)
 }
 
 // lonely cleans as if all members had left.
 func lonely(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
-	roster, err := b.inner.Meet(ctx, outbox.Meeting{})
+	roster, err := b.inner.Meet(ctx, core.Meeting{})
 	for i := range roster.Members {
 		if err == nil {
-			_, err = b.inner.Meet(ctx, outbox.Meeting{Self: roster.Members[i], Leave: true})
+			_, err = b.inner.Meet(ctx, core.Meeting{Self: roster.Members[i], Leave: true})
 		}
 	}
 	if err != nil {
@@ -99,38 +99,38 @@ var cleanFaults = []struct {
 		return b.inner.Clean(ctx, owner, time.Hour)
 	}}},
 	{"a lease cannot be renewed", "clean-elects-one", broken{clean: func(ctx context.Context, b *broken, _ string, lease time.Duration) (core.Cleaned, error) {
-		return b.inner.Clean(ctx, core.NewID(), lease)
+		return b.inner.Clean(ctx, waybill.NewID(), lease)
 	}}},
 	{"nothing is swept", "clean-sweeps-what-expired", broken{clean: func(context.Context, *broken, string, time.Duration) (core.Cleaned, error) {
 		return core.Cleaned{Elected: true}, nil
 	}}},
 	{"held ones are swept", "clean-sweeps-what-expired", settling(
-		func(r *outbox.Record) outbox.Outcome {
-			return outbox.Abandon(r, core.ReasonExpired, errors.New("expired"))
+		func(r *core.Record) core.Outcome {
+			return core.Abandon(r, waybill.ReasonExpired, errors.New("expired"))
 		},
-		func(r *outbox.Record) bool { return r.Envelope.Expired(time.Now()) },
+		func(r *core.Record) bool { return r.Envelope.Expired(time.Now()) },
 	)},
 	{"swept ones hold back their key", "clean-frees-the-keys-of-what-it-sweeps", blocksAlways},
 	{"what is due waits for its owner though there is none", "clean-sweeps-what-nobody-owns", broken{clean: owning}},
 	{"nobody counts as owner", "clean-leaves-what-is-due-to-its-owner", broken{clean: lonely}},
-	{"held ones are deleted", "clean-never-deletes-what-is-not-settled", settling(outbox.Published, func(*outbox.Record) bool { return true })},
-	{"nothing is deleted", "clean-never-deletes-what-is-not-settled", broken{retain: func(core.Retention) core.Retention {
-		return core.Retention{Abandoned: -1}
+	{"held ones are deleted", "clean-never-deletes-what-is-not-settled", settling(core.Published, func(*core.Record) bool { return true })},
+	{"nothing is deleted", "clean-never-deletes-what-is-not-settled", broken{retain: func(waybill.Retention) waybill.Retention {
+		return waybill.Retention{Abandoned: -1}
 	}}},
 	{"deleted ones are not counted", "clean-never-deletes-what-is-not-settled", broken{clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
 		done, err := b.inner.Clean(ctx, owner, lease)
 		done.Deleted = nil
 		return done, err
 	}}},
-	{"deleted before their time", "clean-keeps-what-retention-says", broken{retain: func(core.Retention) core.Retention {
-		return core.Retention{Abandoned: 1}
+	{"deleted before their time", "clean-keeps-what-retention-says", broken{retain: func(waybill.Retention) waybill.Retention {
+		return waybill.Retention{Abandoned: 1}
 	}}},
-	{"kept for ever", "clean-keeps-what-retention-says", broken{retain: func(core.Retention) core.Retention { return core.Retention{} }}},
-	{"published ones are not kept", "published-records-are-kept-for-their-retention", broken{retain: func(r core.Retention) core.Retention {
+	{"kept for ever", "clean-keeps-what-retention-says", broken{retain: func(waybill.Retention) waybill.Retention { return waybill.Retention{} }}},
+	{"published ones are not kept", "published-records-are-kept-for-their-retention", broken{retain: func(r waybill.Retention) waybill.Retention {
 		r.Published = 0
 		return r
 	}}},
-	{"published ones are kept for ever", "published-records-are-kept-for-their-retention", broken{retain: func(r core.Retention) core.Retention {
+	{"published ones are kept for ever", "published-records-are-kept-for-their-retention", broken{retain: func(r waybill.Retention) waybill.Retention {
 		r.Published = -1
 		return r
 	}}},
@@ -142,7 +142,7 @@ var cleanFaults = []struct {
 }
 
 // mute tells nobody anything.
-var mute = broken{page: func(_ *broken, p *outbox.Page) { p.Control = nil }}
+var mute = broken{page: func(_ *broken, p *core.Page) { p.Control = nil }}
 
 func TestSuiteCatchesBrokenCleaners(t *testing.T) { // TE-01 TE-02 DB-09 ST-11
 	t.Parallel()

@@ -8,8 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/storetest"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -19,20 +20,20 @@ type brokenOps struct {
 	*broken
 
 	before  func(b *brokenOps) // a redrive
-	list    func(f *core.Filter, p *core.Page)
-	listed  func(l *core.Listing)
-	seen    func(st *core.Stored)
-	redrive func(r *core.RedriveRequest)
-	redrove func(r *core.Redriven, err *error)
+	list    func(f *admin.Filter, p *admin.PageRequest)
+	listed  func(l *admin.Listing)
+	seen    func(st *admin.Stored)
+	redrive func(r *admin.RedriveRequest)
+	redrove func(r *admin.Redriven, err *error)
 	keys    func(block *bool, after *string)
-	blocked func(keys []core.BlockedKey, more *bool)
-	decide  func(b *brokenOps, route, key string, id *string, a *core.HeadAction) bool
+	blocked func(keys []admin.BlockedKey, more *bool)
+	decide  func(b *brokenOps, route, key string, id *string, a *admin.HeadAction) bool
 	decided func(err error) error
 }
 
-func (b *brokenOps) Store() outbox.Store { return b }
+func (b *brokenOps) Store() core.OutboxStore { return b }
 
-func (b *brokenOps) Inspect(ctx context.Context, route, id string) (core.Stored, error) {
+func (b *brokenOps) Inspect(ctx context.Context, route, id string) (admin.Stored, error) {
 	st, err := b.inner.Inspect(ctx, route, id)
 	if b.seen != nil {
 		b.seen(&st)
@@ -40,7 +41,7 @@ func (b *brokenOps) Inspect(ctx context.Context, route, id string) (core.Stored,
 	return st, err
 }
 
-func (b *brokenOps) List(ctx context.Context, f core.Filter, p core.Page) (core.Listing, error) {
+func (b *brokenOps) List(ctx context.Context, f admin.Filter, p admin.PageRequest) (admin.Listing, error) {
 	if b.list != nil {
 		b.list(&f, &p)
 	}
@@ -51,7 +52,7 @@ func (b *brokenOps) List(ctx context.Context, f core.Filter, p core.Page) (core.
 	return l, err
 }
 
-func (b *brokenOps) Redrive(ctx context.Context, req core.RedriveRequest) (core.Redriven, error) {
+func (b *brokenOps) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Redriven, error) {
 	if b.before != nil {
 		b.before(b)
 	}
@@ -65,7 +66,7 @@ func (b *brokenOps) Redrive(ctx context.Context, req core.RedriveRequest) (core.
 	return r, err
 }
 
-func (b *brokenOps) BlockedKeys(ctx context.Context, req core.BlockedKeysRequest) ([]core.BlockedKey, bool, error) {
+func (b *brokenOps) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) ([]admin.BlockedKey, bool, error) {
 	if b.keys != nil {
 		b.keys(&req.BlockAfterAbandon, &req.After)
 	}
@@ -76,7 +77,7 @@ func (b *brokenOps) BlockedKeys(ctx context.Context, req core.BlockedKeysRequest
 	return keys, more, err
 }
 
-func (b *brokenOps) DecideHead(ctx context.Context, route, key, id string, a core.HeadAction) error {
+func (b *brokenOps) DecideHead(ctx context.Context, route, key, id string, a admin.HeadAction) error {
 	if b.decide != nil && b.decide(b, route, key, &id, &a) {
 		return nil
 	}
@@ -102,7 +103,7 @@ func runBrokenOps(t *testing.T, name string, fault *brokenOps) error {
 			below = *b.broken
 		}
 		b.broken = &below
-		b.inner, b.mu, b.last = inner, new(sync.Mutex), map[int64]outbox.Record{}
+		b.inner, b.mu, b.last = inner, new(sync.Mutex), map[int64]core.Record{}
 		ctx, cancel := context.WithTimeout(t.Context(), storetest.Timeout)
 		defer cancel()
 		err = c.Run(ctx, &b)
@@ -115,85 +116,85 @@ var opsFaults = []struct {
 	name, check string
 	store       brokenOps
 }{
-	{"loses the error", "inspect-shows-one", brokenOps{seen: func(st *core.Stored) { st.LastError = "" }}},
-	{"loses the body", "inspect-shows-one", brokenOps{seen: func(st *core.Stored) { st.Envelope.Body = nil }}},
-	{"loses who holds it", "inspect-shows-one", brokenOps{seen: func(st *core.Stored) { st.Owner = "" }}},
-	{"begins again", "list-pages-in-order", brokenOps{list: func(_ *core.Filter, p *core.Page) { p.After = 0 }}},
-	{"ends early", "list-pages-in-order", brokenOps{listed: func(l *core.Listing) { l.Next = 0 }}},
-	{"skips one", "list-pages-in-order", brokenOps{listed: func(l *core.Listing) {
+	{"loses the error", "inspect-shows-one", brokenOps{seen: func(st *admin.Stored) { st.LastError = "" }}},
+	{"loses the body", "inspect-shows-one", brokenOps{seen: func(st *admin.Stored) { st.Envelope.Body = nil }}},
+	{"loses who holds it", "inspect-shows-one", brokenOps{seen: func(st *admin.Stored) { st.Owner = "" }}},
+	{"begins again", "list-pages-in-order", brokenOps{list: func(_ *admin.Filter, p *admin.PageRequest) { p.After = 0 }}},
+	{"ends early", "list-pages-in-order", brokenOps{listed: func(l *admin.Listing) { l.Next = 0 }}},
+	{"skips one", "list-pages-in-order", brokenOps{listed: func(l *admin.Listing) {
 		if l.Next > 0 {
 			l.Next++
 		}
 	}}},
-	{"hands out bodies", "list-pages-in-order", brokenOps{listed: func(l *core.Listing) {
+	{"hands out bodies", "list-pages-in-order", brokenOps{listed: func(l *admin.Listing) {
 		for i := range l.Records {
 			l.Records[i].Envelope.Body = []byte("x")
 		}
 	}}},
-	{"filters by route alone", "list-filters", brokenOps{list: func(f *core.Filter, _ *core.Page) { *f = core.Filter{Routes: f.Routes} }}},
-	{"has no budget", "list-keeps-its-budget", brokenOps{list: func(_ *core.Filter, p *core.Page) { p.Budget = 0 }}},
-	{"gives up at its budget", "list-keeps-its-budget", brokenOps{listed: func(l *core.Listing) { l.Next = 0 }}},
-	{"takes what it gets", "list-refuses-bad-input", brokenOps{list: func(f *core.Filter, p *core.Page) { *f, *p = core.Filter{}, core.Page{} }}},
-	{"does nothing", "redrive-puts-back", brokenOps{redrive: func(r *core.RedriveRequest) { r.DryRun = true }}},
-	{"does nothing", "redrive-wakes", brokenOps{redrive: func(r *core.RedriveRequest) { r.DryRun = true }}},
-	{"takes all at once", "redrive-goes-in-steps", brokenOps{redrive: func(r *core.RedriveRequest) { r.Page.Limit = 0 }}},
-	{"ends after a step", "redrive-goes-in-steps", brokenOps{redrove: func(r *core.Redriven, _ *error) { r.Next = 0 }}},
-	{"filters by route alone", "redrive-filters", brokenOps{redrive: func(r *core.RedriveRequest) { r.Filter = core.Filter{Routes: r.Filter.Routes} }}},
-	{"runs for real", "redrive-dry-run-changes-nothing", brokenOps{redrive: func(r *core.RedriveRequest) { r.DryRun = false }}},
-	{"forces", "redrive-refuses-expired", brokenOps{redrive: func(r *core.RedriveRequest) { r.Force = true }}},
-	{"never forces", "redrive-refuses-expired", brokenOps{redrive: func(r *core.RedriveRequest) { r.Force = false }}},
-	{"forces", "redrive-refuses-beyond-horizon", brokenOps{redrive: func(r *core.RedriveRequest) { r.Force = true }}},
-	{"forces", "redrive-refuses-out-of-order", brokenOps{redrive: func(r *core.RedriveRequest) { r.Force = true }}},
-	{"does not know that the key was blocked", "redrive-refuses-out-of-order", brokenOps{redrive: func(r *core.RedriveRequest) { r.BlockAfterAbandon = false }}},
-	{"takes an empty filter for all", "redrive-asks-for-all", brokenOps{redrive: func(r *core.RedriveRequest) { r.All = true }}},
-	{"hides refusals", "redrive-asks-for-all", brokenOps{redrove: func(_ *core.Redriven, err *error) { *err = nil }}},
-	{"hides what cannot be read", "list-shows-what-cannot-be-read", brokenOps{listed: func(l *core.Listing) {
+	{"filters by route alone", "list-filters", brokenOps{list: func(f *admin.Filter, _ *admin.PageRequest) { *f = admin.Filter{Routes: f.Routes} }}},
+	{"has no budget", "list-keeps-its-budget", brokenOps{list: func(_ *admin.Filter, p *admin.PageRequest) { p.Budget = 0 }}},
+	{"gives up at its budget", "list-keeps-its-budget", brokenOps{listed: func(l *admin.Listing) { l.Next = 0 }}},
+	{"takes what it gets", "list-refuses-bad-input", brokenOps{list: func(f *admin.Filter, p *admin.PageRequest) { *f, *p = admin.Filter{}, admin.PageRequest{} }}},
+	{"does nothing", "redrive-puts-back", brokenOps{redrive: func(r *admin.RedriveRequest) { r.DryRun = true }}},
+	{"does nothing", "redrive-wakes", brokenOps{redrive: func(r *admin.RedriveRequest) { r.DryRun = true }}},
+	{"takes all at once", "redrive-goes-in-steps", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Page.Limit = 0 }}},
+	{"ends after a step", "redrive-goes-in-steps", brokenOps{redrove: func(r *admin.Redriven, _ *error) { r.Next = 0 }}},
+	{"filters by route alone", "redrive-filters", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Filter = admin.Filter{Routes: r.Filter.Routes} }}},
+	{"runs for real", "redrive-dry-run-changes-nothing", brokenOps{redrive: func(r *admin.RedriveRequest) { r.DryRun = false }}},
+	{"forces", "redrive-refuses-expired", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Force = true }}},
+	{"never forces", "redrive-refuses-expired", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Force = false }}},
+	{"forces", "redrive-refuses-beyond-horizon", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Force = true }}},
+	{"forces", "redrive-refuses-out-of-order", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Force = true }}},
+	{"does not know that the key was blocked", "redrive-refuses-out-of-order", brokenOps{redrive: func(r *admin.RedriveRequest) { r.BlockAfterAbandon = false }}},
+	{"takes an empty filter for all", "redrive-asks-for-all", brokenOps{redrive: func(r *admin.RedriveRequest) { r.All = true }}},
+	{"hides refusals", "redrive-asks-for-all", brokenOps{redrove: func(_ *admin.Redriven, err *error) { *err = nil }}},
+	{"hides what cannot be read", "list-shows-what-cannot-be-read", brokenOps{listed: func(l *admin.Listing) {
 		for i := range l.Records {
 			l.Records[i].Err = nil
 		}
 	}}},
 	{"takes what is held", "redrive-takes-no-held", brokenOps{before: func(b *brokenOps) {
 		for _, r := range b.last {
-			b.inner.Settle(context.Background(), b.self, []outbox.Outcome{outbox.Retry(&r, errors.New("taken"), time.Hour)})
+			b.inner.Settle(context.Background(), b.self, []core.Outcome{core.Retry(&r, errors.New("taken"), time.Hour)})
 		}
 	}}},
-	{"refuses without a word", "redrive-minds-dedupe-keys", brokenOps{redrove: func(r *core.Redriven, _ *error) { r.Matched, r.Refused = r.Changed, nil }}},
-	{"forgets that it may have arrived", "redrive-remembers-maybe-sent", brokenOps{broken: new(outcomesOf(core.EventCrashesSpent, func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
-		return outbox.Abandon(r, o.Reason(), errors.New(o.Error()))
+	{"refuses without a word", "redrive-minds-dedupe-keys", brokenOps{redrove: func(r *admin.Redriven, _ *error) { r.Matched, r.Refused = r.Changed, nil }}},
+	{"forgets that it may have arrived", "redrive-remembers-maybe-sent", brokenOps{broken: new(outcomesOf(core.EventCrashesSpent, func(o core.Outcome, r *core.Record) core.Outcome {
+		return core.Abandon(r, o.Reason(), errors.New(o.Error()))
 	}))}},
 	{"tells nobody", "owner-is-told-of-redrive", brokenOps{broken: &mute}},
 	{"tells nobody", "owner-is-told-of-decisions", brokenOps{broken: &mute}},
 	{"always blocks", "blocked-keys-are-listed", brokenOps{keys: func(block *bool, _ *string) { *block = true }}},
 	{"never blocks", "blocked-keys-are-listed", brokenOps{keys: func(block *bool, _ *string) { *block = false }}},
 	{"begins again", "blocked-keys-in-pages", brokenOps{keys: func(_ *bool, after *string) { *after = "" }}},
-	{"says that this is all", "blocked-keys-in-pages", brokenOps{blocked: func(_ []core.BlockedKey, more *bool) { *more = false }}},
-	{"does nothing", "head-skip", brokenOps{decide: func(*brokenOps, string, string, *string, *core.HeadAction) bool { return true }}},
-	{"parks", "head-skip", brokenOps{decide: as(core.HeadPark)}},
-	{"requeues", "head-skip", brokenOps{decide: as(core.HeadRequeue)}},
-	{"skips", "head-park", brokenOps{decide: as(core.HeadSkip)}},
-	{"skips", "head-requeue", brokenOps{decide: as(core.HeadSkip)}},
-	{"skips", "head-of-abandoned-key", brokenOps{decide: as(core.HeadSkip)}},
-	{"does nothing", "head-of-abandoned-key", brokenOps{decide: func(*brokenOps, string, string, *string, *core.HeadAction) bool { return true }}},
-	{"takes the head whatever the id", "head-must-be-the-head", brokenOps{decide: func(b *brokenOps, route, key string, id *string, _ *core.HeadAction) bool {
-		if keys, _, _ := b.inner.BlockedKeys(context.Background(), core.BlockedKeysRequest{Route: route, BlockAfterAbandon: true, Limit: 1}); len(keys) == 1 && keys[0].Key == key {
+	{"says that this is all", "blocked-keys-in-pages", brokenOps{blocked: func(_ []admin.BlockedKey, more *bool) { *more = false }}},
+	{"does nothing", "head-skip", brokenOps{decide: func(*brokenOps, string, string, *string, *admin.HeadAction) bool { return true }}},
+	{"parks", "head-skip", brokenOps{decide: as(admin.HeadSetAside)}},
+	{"requeues", "head-skip", brokenOps{decide: as(admin.HeadRequeue)}},
+	{"skips", "head-park", brokenOps{decide: as(admin.HeadSkip)}},
+	{"skips", "head-requeue", brokenOps{decide: as(admin.HeadSkip)}},
+	{"skips", "head-of-abandoned-key", brokenOps{decide: as(admin.HeadSkip)}},
+	{"does nothing", "head-of-abandoned-key", brokenOps{decide: func(*brokenOps, string, string, *string, *admin.HeadAction) bool { return true }}},
+	{"takes the head whatever the id", "head-must-be-the-head", brokenOps{decide: func(b *brokenOps, route, key string, id *string, _ *admin.HeadAction) bool {
+		if keys, _, _ := b.inner.BlockedKeys(context.Background(), admin.BlockedKeysRequest{Route: route, BlockAfterAbandon: true, Limit: 1}); len(keys) == 1 && keys[0].Key == key {
 			*id = keys[0].Head.Envelope.ID
 		}
 		return false
 	}}},
 	{"says not found of what is in flight", "head-must-be-the-head", brokenOps{decided: func(err error) error {
-		if errors.Is(err, core.ErrInFlight) {
-			return core.ErrNotFound
+		if errors.Is(err, waybill.ErrInFlight) {
+			return waybill.ErrNotFound
 		}
 		return err
 	}}},
-	{"does nothing", "decide-without-owner", brokenOps{decide: func(*brokenOps, string, string, *string, *core.HeadAction) bool { return true }}},
-	{"waits for an owner that is not there", "decide-without-owner", brokenOps{decided: func(err error) error { return errors.Join(err, core.ErrInFlight) }}},
+	{"does nothing", "decide-without-owner", brokenOps{decide: func(*brokenOps, string, string, *string, *admin.HeadAction) bool { return true }}},
+	{"waits for an owner that is not there", "decide-without-owner", brokenOps{decided: func(err error) error { return errors.Join(err, waybill.ErrInFlight) }}},
 	{"tells nobody", "decide-through-owner", brokenOps{broken: &mute}},
-	{"skips", "decide-through-owner", brokenOps{decide: as(core.HeadSkip)}},
-	{"does it instead of the owner", "decide-waits-for-what-is-out", brokenOps{decide: func(b *brokenOps, _, _ string, id *string, _ *core.HeadAction) bool {
+	{"skips", "decide-through-owner", brokenOps{decide: as(admin.HeadSkip)}},
+	{"does it instead of the owner", "decide-waits-for-what-is-out", brokenOps{decide: func(b *brokenOps, _, _ string, id *string, _ *admin.HeadAction) bool {
 		for _, r := range b.last {
 			if r.ID == *id {
-				b.inner.Settle(context.Background(), b.self, []outbox.Outcome{outbox.Withdraw(&r, core.ReasonSkipped)})
+				b.inner.Settle(context.Background(), b.self, []core.Outcome{core.Withdraw(&r, waybill.ReasonSkipped)})
 			}
 		}
 		return true
@@ -204,8 +205,8 @@ var opsFaults = []struct {
 	{"accepts everything", "head-refuses-bad-input", brokenOps{decided: func(error) error { return nil }}},
 }
 
-func as(a core.HeadAction) func(*brokenOps, string, string, *string, *core.HeadAction) bool {
-	return func(_ *brokenOps, _, _ string, _ *string, action *core.HeadAction) bool {
+func as(a admin.HeadAction) func(*brokenOps, string, string, *string, *admin.HeadAction) bool {
+	return func(_ *brokenOps, _, _ string, _ *string, action *admin.HeadAction) bool {
 		*action = a
 		return false
 	}

@@ -6,14 +6,14 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/storetest"
 )
 
 // answers is a fault in what Cancel says.
-func answers(fn func(s core.CancelStatus) core.CancelStatus) broken {
-	return broken{cancel: func(ctx context.Context, t *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error) {
+func answers(fn func(s waybill.CancelStatus) waybill.CancelStatus) broken {
+	return broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
 		got, err := t.b.inner.Cancel(ctx, t.tx, keys...)
 		for i := range got {
 			got[i] = fn(got[i])
@@ -23,22 +23,22 @@ func answers(fn func(s core.CancelStatus) core.CancelStatus) broken {
 }
 
 // stages is a fault in what is staged.
-func stages(fn func(m *core.Message)) broken { return broken{messages: eachMessage(fn)} }
+func stages(fn func(m *waybill.Message)) broken { return broken{messages: eachMessage(fn)} }
 
 var withdrawFaults = []struct {
 	name, check string
 	store       broken
 }{
-	{"ignores dedupe keys", "dedupe-key-makes-duplicate", stages(func(m *core.Message) { m.DedupeKey, m.Replace = "", false })},
-	{"ignores the topic of dedupe keys", "dedupe-key-makes-duplicate", stages(func(m *core.Message) { m.Topic = "one" })},
-	{"names the duplicate instead of the live one", "dedupe-key-makes-duplicate", broken{staged: func(s []core.Staged) {
+	{"ignores dedupe keys", "dedupe-key-makes-duplicate", stages(func(m *waybill.Message) { m.DedupeKey, m.Replace = "", false })},
+	{"ignores the topic of dedupe keys", "dedupe-key-makes-duplicate", stages(func(m *waybill.Message) { m.Topic = "one" })},
+	{"names the duplicate instead of the live one", "dedupe-key-makes-duplicate", broken{staged: func(s []waybill.Staged) {
 		for i := range s {
 			if s[i].Duplicate {
-				s[i].ID = core.NewID()
+				s[i].ID = waybill.NewID()
 			}
 		}
 	}}},
-	{"a call's messages get its first dedupe key", "dedupe-key-beside-others", broken{messages: func(msgs []core.Message) []core.Message {
+	{"a call's messages get its first dedupe key", "dedupe-key-beside-others", broken{messages: func(msgs []waybill.Message) []waybill.Message {
 		for i := range msgs {
 			if msgs[i].DedupeKey != "" {
 				msgs[i].DedupeKey = "same"
@@ -46,32 +46,32 @@ var withdrawFaults = []struct {
 		}
 		return msgs
 	}}},
-	{"dedupe keys are never free again", "dedupe-key-is-free-when-settled", broken{settle: func(_ *broken, o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+	{"dedupe keys are never free again", "dedupe-key-is-free-when-settled", broken{settle: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome {
 		return released(o, r)
 	}}},
-	{"keeps the old one", "replace-takes-the-place", stages(func(m *core.Message) { m.Replace = false })},
-	{"stages beside the old one", "replace-takes-the-place", stages(func(m *core.Message) {
+	{"keeps the old one", "replace-takes-the-place", stages(func(m *waybill.Message) { m.Replace = false })},
+	{"stages beside the old one", "replace-takes-the-place", stages(func(m *waybill.Message) {
 		if m.Replace {
 			m.DedupeKey, m.Replace = "", false
 		}
 	})},
-	{"does not say what became of the old one", "replace-takes-the-place", broken{staged: func(s []core.Staged) {
+	{"does not say what became of the old one", "replace-takes-the-place", broken{staged: func(s []waybill.Staged) {
 		for i := range s {
-			s[i].Replaced = core.CancelNotFound
+			s[i].Replaced = waybill.CancelNotFound
 		}
 	}}},
-	{"drops replacements that meet", "replace-latest-of-many-wins", stages(func(m *core.Message) { m.Replace = false })},
-	{"replaces what is in flight without a word", "replace-of-held-lets-both-live", broken{staged: func(s []core.Staged) {
+	{"drops replacements that meet", "replace-latest-of-many-wins", stages(func(m *waybill.Message) { m.Replace = false })},
+	{"replaces what is in flight without a word", "replace-of-held-lets-both-live", broken{staged: func(s []waybill.Staged) {
 		for i := range s {
-			if s[i].Replaced == core.CancelInFlight {
-				s[i].Replaced = core.CancelDone
+			if s[i].Replaced == waybill.CancelInFlight {
+				s[i].Replaced = waybill.CancelDone
 			}
 		}
 	}}},
-	{"cancels nothing", "cancel-withdraws", broken{cancel: func(_ context.Context, _ *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error) {
-		return slices.Repeat([]core.CancelStatus{core.CancelDone}, len(keys)), nil
+	{"cancels nothing", "cancel-withdraws", broken{cancel: func(_ context.Context, _ *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
+		return slices.Repeat([]waybill.CancelStatus{waybill.CancelDone}, len(keys)), nil
 	}}},
-	{"cancels all topics", "cancel-withdraws", broken{cancel: func(ctx context.Context, t *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error) {
+	{"cancels all topics", "cancel-withdraws", broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
 		keys = slices.Clone(keys)
 		for i := range keys {
 			if keys[i].Topic != "" {
@@ -80,66 +80,66 @@ var withdrawFaults = []struct {
 		}
 		return t.b.inner.Cancel(ctx, t.tx, keys...)
 	}}},
-	{"answers in another order", "cancel-withdraws", broken{cancel: func(ctx context.Context, t *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error) {
+	{"answers in another order", "cancel-withdraws", broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
 		got, err := t.b.inner.Cancel(ctx, t.tx, keys...)
 		slices.Reverse(got)
 		return got, err
 	}}},
-	{"always says maybe", "cancel-withdraws", answers(func(s core.CancelStatus) core.CancelStatus {
-		if s == core.CancelDone {
-			s = core.CancelMaybe
+	{"always says maybe", "cancel-withdraws", answers(func(s waybill.CancelStatus) waybill.CancelStatus {
+		if s == waybill.CancelDone {
+			s = waybill.CancelMaybe
 		}
 		return s
 	})},
-	{"finds nothing that is held", "cancel-of-held-is-in-flight", answers(func(s core.CancelStatus) core.CancelStatus {
-		if s == core.CancelInFlight {
-			s = core.CancelNotFound
+	{"finds nothing that is held", "cancel-of-held-is-in-flight", answers(func(s waybill.CancelStatus) waybill.CancelStatus {
+		if s == waybill.CancelInFlight {
+			s = waybill.CancelNotFound
 		}
 		return s
 	})},
-	{"never says maybe", "cancel-says-maybe", answers(func(s core.CancelStatus) core.CancelStatus {
-		if s == core.CancelMaybe {
-			s = core.CancelDone
+	{"never says maybe", "cancel-says-maybe", answers(func(s waybill.CancelStatus) waybill.CancelStatus {
+		if s == waybill.CancelMaybe {
+			s = waybill.CancelDone
 		}
 		return s
 	})},
-	{"forgets that a result is unknown", "cancel-says-maybe", broken{settle: func(_ *broken, o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+	{"forgets that a result is unknown", "cancel-says-maybe", broken{settle: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome {
 		if o.Unknown() {
 			return released(o, r)
 		}
 		return o
 	}}},
-	{"cancels at once", "cancel-rolled-back-leaves-message", broken{cancel: func(ctx context.Context, t *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error) {
+	{"cancels at once", "cancel-rolled-back-leaves-message", broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
 		tx := t.b.inner.Begin()
 		got, err := t.b.inner.Cancel(ctx, tx, keys...)
 		return got, errors.Join(err, tx.Commit())
 	}}},
-	{"does not see its own messages", "cancel-within-a-transaction", broken{cancel: func(ctx context.Context, t *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error) {
+	{"does not see its own messages", "cancel-within-a-transaction", broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
 		tx := t.b.inner.Begin()
 		defer tx.Rollback()
 		ctx, cancel := context.WithTimeout(ctx, storetest.Timeout/100)
 		defer cancel()
 		return t.b.inner.Cancel(ctx, tx, keys...)
 	}}},
-	{"takes any key", "cancel-refuses-bad-keys", broken{cancel: func(_ context.Context, _ *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error) {
-		return make([]core.CancelStatus, len(keys)), nil
+	{"takes any key", "cancel-refuses-bad-keys", broken{cancel: func(_ context.Context, _ *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
+		return make([]waybill.CancelStatus, len(keys)), nil
 	}}},
-	{"cancels what was sent", "cancel-races-with-hand-out", answers(func(s core.CancelStatus) core.CancelStatus {
-		if s == core.CancelInFlight || s == core.CancelNotFound {
-			s = core.CancelDone
+	{"cancels what was sent", "cancel-races-with-hand-out", answers(func(s waybill.CancelStatus) waybill.CancelStatus {
+		if s == waybill.CancelInFlight || s == waybill.CancelNotFound {
+			s = waybill.CancelDone
 		}
 		return s
 	})},
-	{"ignores dedupe keys", "dedupe-key-of-running-transaction-waits", stages(func(m *core.Message) { m.DedupeKey = "" })},
-	{"keeps the old one", "replace-within-a-transaction", stages(func(m *core.Message) { m.Replace = false })},
+	{"ignores dedupe keys", "dedupe-key-of-running-transaction-waits", stages(func(m *waybill.Message) { m.DedupeKey = "" })},
+	{"keeps the old one", "replace-within-a-transaction", stages(func(m *waybill.Message) { m.Replace = false })},
 	{"replaces at once", "replace-rolled-back-leaves-the-old", broken{commits: true}},
-	{"cancels what may be out", "cancel-of-due-is-in-flight", answers(func(core.CancelStatus) core.CancelStatus { return core.CancelDone })},
-	{"cancels nothing", "cancel-of-head-frees-key", broken{cancel: func(_ context.Context, _ *brokenTx, keys []core.CancelKey) ([]core.CancelStatus, error) {
-		return slices.Repeat([]core.CancelStatus{core.CancelDone}, len(keys)), nil
+	{"cancels what may be out", "cancel-of-due-is-in-flight", answers(func(waybill.CancelStatus) waybill.CancelStatus { return waybill.CancelDone })},
+	{"cancels nothing", "cancel-of-head-frees-key", broken{cancel: func(_ context.Context, _ *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
+		return slices.Repeat([]waybill.CancelStatus{waybill.CancelDone}, len(keys)), nil
 	}}},
-	{"does not say how long a record lives", "expired-is-abandoned", broken{record: func(r *outbox.Record) { r.Life = 0 }}},
+	{"does not say how long a record lives", "expired-is-abandoned", broken{record: func(r *core.Record) { r.Life = 0 }}},
 	{"tells nobody", "owner-is-told-of-cancel", mute},
-	{"has no lanes", "lane-is-handed-out-apart", stages(func(m *core.Message) { m.Lane = core.LaneNormal })},
+	{"has no lanes", "lane-is-handed-out-apart", stages(func(m *waybill.Message) { m.Lane = waybill.LaneNormal })},
 }
 
 func TestSuiteCatchesWithdrawFaults(t *testing.T) { // TE-02 ST-08 ST-09 ST-10 ST-19

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var cancelChecks = []named{
@@ -31,94 +31,94 @@ var cancelChecks = []named{
 func cancelWithdraws(k *kit) {
 	k.canCancel()
 	other := k.other(k.h)
-	ids := stagedIDs(k.stageNow(k.msg(core.DedupeKey("i")), k.msg(core.DedupeKey("k")), k.msg(core.Delay(far)), k.msg(), k.msg(core.DedupeKey("l"), core.Delay(short))))
-	elsewhere := other.msg(core.ID(ids[0]), core.DedupeKey("k"))
+	ids := stagedIDs(k.stageNow(k.msg(waybill.DedupeKey("i")), k.msg(waybill.DedupeKey("k")), k.msg(waybill.Delay(far)), k.msg(), k.msg(waybill.DedupeKey("l"), waybill.Delay(short))))
+	elsewhere := other.msg(waybill.ID(ids[0]), waybill.DedupeKey("k"))
 	other.stageNow(elsewhere)
 	tx := k.begin()
 	got := k.cancelIn(tx, k.byKey("k"), k.byID("never staged"), k.byID(ids[2]), k.byID(ids[0]), k.byKey("never staged"),
-		core.CancelKey{Route: k.route, Topic: "storetest.other", DedupeKey: "l"}, k.byID(ids[0]), k.byKey("l"))
-	want := []core.CancelStatus{
-		core.CancelDone, core.CancelNotFound, core.CancelDone, core.CancelDone, core.CancelNotFound, core.CancelNotFound, core.CancelDone, core.CancelDone,
+		waybill.CancelKey{Route: k.route, Topic: "storetest.other", DedupeKey: "l"}, k.byID(ids[0]), k.byKey("l"))
+	want := []waybill.CancelStatus{
+		waybill.CancelDone, waybill.CancelNotFound, waybill.CancelDone, waybill.CancelDone, waybill.CancelNotFound, waybill.CancelNotFound, waybill.CancelDone, waybill.CancelDone,
 	}
 	if !slices.Equal(got, want) {
 		k.fail("cancel answered %v, want %v", got, want)
 	}
 	k.commit(tx)
-	k.cancel("a second time, by id", core.CancelNotFound, k.byID(ids[0]))
-	k.cancel("a second time, by dedupe key", core.CancelNotFound, k.byKey("k"))
+	k.cancel("a second time, by id", waybill.CancelNotFound, k.byID(ids[0]))
+	k.cancel("a second time, by dedupe key", waybill.CancelNotFound, k.byKey("k"))
 	k.expire(short)
 	rs := k.takeIDs(ids[3:4])
 	k.none("the others were cancelled")
 	k.retry(rs[0], far)
-	k.cancel("one that waits for a retry", core.CancelDone, k.byID(ids[3]))
-	k.cancel("one that waited for a retry, a second time", core.CancelNotFound, k.byID(ids[3]))
+	k.cancel("one that waits for a retry", waybill.CancelDone, k.byID(ids[3]))
+	k.cancel("one that waited for a retry, a second time", waybill.CancelNotFound, k.byID(ids[3]))
 	other.takeIDs([]string{elsewhere.ID})
-	id := k.stage(k.msg(core.DedupeKey("p")))[0]
+	id := k.stage(k.msg(waybill.DedupeKey("p")))[0]
 	k.drainIDs([]string{id})
-	k.cancel("a published one", core.CancelNotFound, k.byID(id))
-	id = k.stage(k.msg(core.DedupeKey("a")))[0]
-	k.abandon(core.ReasonRejected, id)
-	k.cancel("an abandoned one", core.CancelNotFound, k.byID(id))
+	k.cancel("a published one", waybill.CancelNotFound, k.byID(id))
+	id = k.stage(k.msg(waybill.DedupeKey("a")))[0]
+	k.abandon(waybill.ReasonRejected, id)
+	k.cancel("an abandoned one", waybill.CancelNotFound, k.byID(id))
 }
 
 // A due message that is not withdrawable is in flight, since its relay may have it out without a word. It stays. ST-09.
 func cancelOfDueIsInFlight(k *kit) {
 	k.canCancel()
-	ids := k.stage(k.msg(), k.msg(core.Key("a")))
-	k.cancel("a due one", core.CancelInFlight, k.byID(ids[0]))
-	k.cancel("a due one with a key", core.CancelInFlight, k.byID(ids[1]))
+	ids := k.stage(k.msg(), k.msg(waybill.Key("a")))
+	k.cancel("a due one", waybill.CancelInFlight, k.byID(ids[0]))
+	k.cancel("a due one with a key", waybill.CancelInFlight, k.byID(ids[1]))
 	k.drainIDs(ids)
 }
 
 // A message that a member holds is in flight, and nothing waits for the member. ST-09.
 func cancelOfHeldIsInFlight(k *kit) {
 	k.canCancel()
-	m := k.msg(core.DedupeKey("k"))
+	m := k.msg(waybill.DedupeKey("k"))
 	k.stageNow(m)
 	rs := k.takeIDs([]string{m.ID})
-	k.cancel("a held one, by id", core.CancelInFlight, k.byID(m.ID))
-	k.cancel("a held one, by dedupe key", core.CancelInFlight, k.byKey("k"))
+	k.cancel("a held one, by id", waybill.CancelInFlight, k.byID(m.ID))
+	k.cancel("a held one, by dedupe key", waybill.CancelInFlight, k.byKey("k"))
 	k.retry(rs[0], 0)
 	rs = k.takeIDs([]string{m.ID})
-	k.cancel("a retry that is held", core.CancelInFlight, k.byID(m.ID))
+	k.cancel("a retry that is held", waybill.CancelInFlight, k.byID(m.ID))
 	k.published(rs...)
-	k.cancel("a published one", core.CancelNotFound, k.byID(m.ID))
+	k.cancel("a published one", waybill.CancelNotFound, k.byID(m.ID))
 }
 
 // A cancelled message that may have arrived says so: the result of a try is unknown, or its member died and nobody has
 // looked at it since. What is known not to have arrived does not. ST-09.
 func cancelSaysMaybe(k *kit) {
 	k.canCancel()
-	no := func(in time.Duration) func(r *outbox.Record) outbox.Outcome {
-		return func(r *outbox.Record) outbox.Outcome { return outbox.Retry(r, errNo, in) }
+	no := func(in time.Duration) func(r *core.Record) core.Outcome {
+		return func(r *core.Record) core.Outcome { return core.Retry(r, errNo, in) }
 	}
-	put := func(unknown bool) func(r *outbox.Record) outbox.Outcome {
-		return func(r *outbox.Record) outbox.Outcome { return outbox.Release(r, 0, unknown) }
+	put := func(unknown bool) func(r *core.Record) core.Outcome {
+		return func(r *core.Record) core.Outcome { return core.Release(r, 0, unknown) }
 	}
-	type outs = []func(r *outbox.Record) outbox.Outcome
+	type outs = []func(r *core.Record) core.Outcome
 	for i, tc := range []struct {
 		name   string
 		settle outs
-		want   core.CancelStatus
+		want   waybill.CancelStatus
 	}{
-		{"released", outs{put(false)}, core.CancelDone},
-		{"rejected", outs{no(far)}, core.CancelDone},
-		{"unknown", outs{put(true)}, core.CancelMaybe},
-		{"unknown, then rejected", outs{put(true), no(far)}, core.CancelMaybe},
-		{"rejected, with an earlier try unknown", outs{func(r *outbox.Record) outbox.Outcome { return outbox.Retry(r, errNo, far).WithUnknown() }}, core.CancelMaybe},
+		{"released", outs{put(false)}, waybill.CancelDone},
+		{"rejected", outs{no(far)}, waybill.CancelDone},
+		{"unknown", outs{put(true)}, waybill.CancelMaybe},
+		{"unknown, then rejected", outs{put(true), no(far)}, waybill.CancelMaybe},
+		{"rejected, with an earlier try unknown", outs{func(r *core.Record) core.Outcome { return core.Retry(r, errNo, far).WithUnknown() }}, waybill.CancelMaybe},
 	} {
-		id := k.stage(k.msg(core.DedupeKey(strconv.Itoa(i))))[0]
+		id := k.stage(k.msg(waybill.DedupeKey(strconv.Itoa(i))))[0]
 		for _, fn := range tc.settle {
 			k.settle(fn(&k.takeIDs([]string{id})[0]))
 		}
 		k.cancel(tc.name, tc.want, k.byID(id))
 	}
-	ids := k.stage(k.msg(core.DedupeKey("a")), k.msg(core.DedupeKey("b")), k.msg(core.DedupeKey("c")), k.msg(core.DedupeKey("d")))
+	ids := k.stage(k.msg(waybill.DedupeKey("a")), k.msg(waybill.DedupeKey("b")), k.msg(waybill.DedupeKey("c")), k.msg(waybill.DedupeKey("d")))
 	k.crash(ids[:2]...)
-	k.cancel("one that a dead member held", core.CancelMaybe, k.byID(ids[0]))
-	k.cancel("one that a dead member may have had out", core.CancelMaybe, k.byID(ids[2]))
+	k.cancel("one that a dead member held", waybill.CancelMaybe, k.byID(ids[0]))
+	k.cancel("one that a dead member may have had out", waybill.CancelMaybe, k.byID(ids[2]))
 	k.must("pass what a dead member may have had out", k.driver.passed(k.ctx))
-	k.cancel("one that a dead member did not have out", core.CancelDone, k.byID(ids[3]))
+	k.cancel("one that a dead member did not have out", waybill.CancelDone, k.byID(ids[3]))
 	k.drainIDs(ids[1:2])
 	k.none("the others were cancelled")
 }
@@ -126,9 +126,9 @@ func cancelSaysMaybe(k *kit) {
 // A message is withdrawn by the commit: a transaction that rolls back leaves it as it was, at its place. ST-09.
 func cancelRolledBackLeavesMessage(k *kit) {
 	k.canCancel()
-	ids := k.stage(k.msg(core.Key("a"), core.DedupeKey("a")), k.msg(core.DedupeKey("k")), k.msg(core.Delay(short)), k.msg(core.Key("a")))
+	ids := k.stage(k.msg(waybill.Key("a"), waybill.DedupeKey("a")), k.msg(waybill.DedupeKey("k")), k.msg(waybill.Delay(short)), k.msg(waybill.Key("a")))
 	tx := k.begin()
-	if got := k.cancelIn(tx, k.byID(ids[0]), k.byKey("k"), k.byID(ids[2])); slices.ContainsFunc(got, func(s core.CancelStatus) bool { return s != core.CancelDone }) {
+	if got := k.cancelIn(tx, k.byID(ids[0]), k.byKey("k"), k.byID(ids[2])); slices.ContainsFunc(got, func(s waybill.CancelStatus) bool { return s != waybill.CancelDone }) {
 		k.fail("cancel answered %v", got)
 	}
 	k.withheld("all are being cancelled, or wait for one that is")
@@ -149,19 +149,19 @@ func cancelRolledBackLeavesMessage(k *kit) {
 // What a transaction has staged it can cancel, and what it has cancelled it can stage anew. ST-09.
 func cancelWithinATransaction(k *kit) {
 	k.canCancel()
-	m, old := k.msg(core.DedupeKey("k")), k.msg(core.DedupeKey("l"))
+	m, old := k.msg(waybill.DedupeKey("k")), k.msg(waybill.DedupeKey("l"))
 	k.stageNow(old)
 	tx := k.begin()
 	k.mustStage(tx, m)
-	if got := k.cancelIn(tx, k.byKey("k"), k.byKey("l")); got[0] != core.CancelDone || got[1] != core.CancelDone {
+	if got := k.cancelIn(tx, k.byKey("k"), k.byKey("l")); got[0] != waybill.CancelDone || got[1] != waybill.CancelDone {
 		k.fail("cancel answered %v", got)
 	}
-	if got := k.cancelIn(tx, k.byKey("k"), k.byKey("l")); got[0] != core.CancelNotFound || got[1] != core.CancelNotFound {
+	if got := k.cancelIn(tx, k.byKey("k"), k.byKey("l")); got[0] != waybill.CancelNotFound || got[1] != waybill.CancelNotFound {
 		k.fail("cancel answered %v the second time", got)
 	}
-	again, anew := k.msg(core.DedupeKey("k")), k.msg(core.DedupeKey("l"))
+	again, anew := k.msg(waybill.DedupeKey("k")), k.msg(waybill.DedupeKey("l"))
 	for i, s := range k.mustStage(tx, again, anew) {
-		if s.Duplicate || s.Replaced != core.CancelNotFound {
+		if s.Duplicate || s.Replaced != waybill.CancelNotFound {
 			k.fail("message %d, staged after its twin was cancelled, is answered with %+v", i, s)
 		}
 	}
@@ -174,12 +174,12 @@ func cancelWithinATransaction(k *kit) {
 func cancelOfHeadFreesKey(k *kit) {
 	k.canCancel()
 	for _, in := range []time.Duration{0, far} {
-		ids := k.stage(k.msg(core.Key("a"), core.DedupeKey("a")), k.msg(core.Key("a")), k.msg(core.Key("a")))
+		ids := k.stage(k.msg(waybill.Key("a"), waybill.DedupeKey("a")), k.msg(waybill.Key("a")), k.msg(waybill.Key("a")))
 		k.retry(k.take(1)[0], in)
 		if in > 0 {
 			k.none("the head of the key waits for a retry")
 		}
-		k.cancel("the head", core.CancelDone, k.byID(ids[0]))
+		k.cancel("the head", waybill.CancelDone, k.byID(ids[0]))
 		k.drainIDs(ids[1:])
 	}
 	k.none("all were sent or cancelled")
@@ -188,10 +188,10 @@ func cancelOfHeadFreesKey(k *kit) {
 // Keys that name no message in a way that can be meant are refused, and the transaction goes on. ST-09, ST-15.
 func cancelRefusesBadKeys(k *kit) {
 	k.canCancel()
-	long := strings.Repeat("x", core.MaxNameBytes+1)
+	long := strings.Repeat("x", waybill.MaxNameBytes+1)
 	id := k.stage(k.msg())[0]
 	tx := k.begin()
-	for name, key := range map[string]core.CancelKey{
+	for name, key := range map[string]waybill.CancelKey{
 		"neither":     {Route: k.route, Topic: k.topic},
 		"both":        {Route: k.route, ID: id, Topic: k.topic, DedupeKey: "k"},
 		"no topic":    {Route: k.route, DedupeKey: "k"},
@@ -202,17 +202,17 @@ func cancelRefusesBadKeys(k *kit) {
 		"a long lane": {Route: long, ID: id},
 	} {
 		_, err := tx.(Canceller).Cancel(k.ctx, k.byID(id), key) //nolint:forcetypeassert // canCancel has looked
-		if !errors.Is(err, core.ErrInvalid) {
-			k.fail("cancel, %s: got %v, want a match with core.ErrInvalid", name, err)
+		if !errors.Is(err, waybill.ErrInvalid) {
+			k.fail("cancel, %s: got %v, want a match with waybill.ErrInvalid", name, err)
 		}
 	}
-	for name, m := range map[string]core.Message{
-		"replace without key": k.msg(core.Replace("")),
-		"long dedupe key":     k.msg(core.DedupeKey(long)),
-		"not UTF-8":           k.msg(core.DedupeKey("a\xff")),
+	for name, m := range map[string]waybill.Message{
+		"replace without key": k.msg(waybill.Replace("")),
+		"long dedupe key":     k.msg(waybill.DedupeKey(long)),
+		"not UTF-8":           k.msg(waybill.DedupeKey("a\xff")),
 	} {
-		if _, err := tx.Stage(k.ctx, m); !errors.Is(err, core.ErrInvalid) {
-			k.fail("stage, %s: got %v, want a match with core.ErrInvalid", name, err)
+		if _, err := tx.Stage(k.ctx, m); !errors.Is(err, waybill.ErrInvalid) {
+			k.fail("stage, %s: got %v, want a match with waybill.ErrInvalid", name, err)
 		}
 	}
 	k.commit(tx)
@@ -224,9 +224,9 @@ func cancelRefusesBadKeys(k *kit) {
 func cancelRacesWithHandOut(k *kit) {
 	k.canCancel()
 	const n = 48
-	var msgs []core.Message
+	var msgs []waybill.Message
 	for i := range n {
-		msgs = append(msgs, k.msg(core.DedupeKey(strconv.Itoa(i)), core.Key([]string{"", "a", "b"}[i%3])))
+		msgs = append(msgs, k.msg(waybill.DedupeKey(strconv.Itoa(i)), waybill.Key([]string{"", "a", "b"}[i%3])))
 	}
 	k.stageNow(msgs...)
 	var mu sync.Mutex
@@ -253,15 +253,15 @@ func cancelRacesWithHandOut(k *kit) {
 			}
 		}
 		for i := n - w; i >= 0; i -= 4 { // from the end, two at a time
-			keys := []core.CancelKey{k.byID(msgs[i].ID), k.byKey(strconv.Itoa(max(i-2, 0)))}
-			var got []core.CancelStatus
+			keys := []waybill.CancelKey{k.byID(msgs[i].ID), k.byKey(strconv.Itoa(max(i-2, 0)))}
+			var got []waybill.CancelStatus
 			k.must("cancel", k.eager(func(tx Tx) (err error) {
 				got, err = tx.(Canceller).Cancel(k.ctx, keys...) //nolint:forcetypeassert // canCancel has looked
 				return err
 			}))
 			mu.Lock()
 			for j, s := range got {
-				if s == core.CancelDone {
+				if s == waybill.CancelDone {
 					cancelled[msgs[[2]int{i, max(i-2, 0)}[j]].ID]++
 				}
 			}
@@ -278,33 +278,33 @@ func cancelRacesWithHandOut(k *kit) {
 
 // A lane has a name of its own: its messages are handed out apart from those of its route, and cancelled by it. ST-19.
 func laneIsHandedOutApart(k *kit) {
-	high, low, normal := k.msg(core.InLane(core.LaneHigh)), k.msg(core.InLane(core.LaneLow), core.DedupeKey("l")), k.msg()
+	high, low, normal := k.msg(waybill.InLane(waybill.LaneHigh)), k.msg(waybill.InLane(waybill.LaneLow), waybill.DedupeKey("l")), k.msg()
 	staged := k.stageNow(high, low, normal)
-	for i, l := range []core.Lane{core.LaneHigh, core.LaneLow, core.LaneNormal} {
-		if staged[i].Route != core.LaneRoute(k.route, l) {
+	for i, l := range []waybill.Lane{waybill.LaneHigh, waybill.LaneLow, waybill.LaneNormal} {
+		if staged[i].Route != waybill.LaneRoute(k.route, l) {
 			k.fail("a message in lane %q was staged on route %q", l, staged[i].Route)
 		}
 	}
 	k.takeIDs([]string{normal.ID})
 	k.none("the others are in other lanes")
-	k.inLane(core.LaneHigh).drainIDs([]string{high.ID})
+	k.inLane(waybill.LaneHigh).drainIDs([]string{high.ID})
 	tx := k.begin()
 	if _, ok := tx.(Canceller); ok {
-		if got := k.cancelIn(tx, k.byID(low.ID), core.CancelKey{Route: core.LaneRoute(k.route, core.LaneLow), ID: low.ID}); got[0] != core.CancelNotFound || got[1] != core.CancelDone {
+		if got := k.cancelIn(tx, k.byID(low.ID), waybill.CancelKey{Route: waybill.LaneRoute(k.route, waybill.LaneLow), ID: low.ID}); got[0] != waybill.CancelNotFound || got[1] != waybill.CancelDone {
 			k.fail("cancel of a message in a lane, by its route and by its lane: %q", got)
 		}
 		k.commit(tx)
-		k.inLane(core.LaneLow).none("it was cancelled")
+		k.inLane(waybill.LaneLow).none("it was cancelled")
 		return
 	}
 	k.rollback(tx)
-	k.inLane(core.LaneLow).takeIDs([]string{low.ID})
+	k.inLane(waybill.LaneLow).takeIDs([]string{low.ID})
 }
 
 // A message keeps its expiry; one that is given up for it is abandoned with reason expired, at no attempt. ST-11.
 func expiredIsAbandoned(k *kit) {
 	before := time.Now()
-	id := k.stage(k.msg(core.TTL(far)))[0]
+	id := k.stage(k.msg(waybill.TTL(far)))[0]
 	r := k.takeIDs([]string{id})[0]
 	if d := r.Envelope.Expires.Sub(before); d < far-time.Second || d > far+patience {
 		k.fail("a message with a time to live of %s expires in %s", far, d)
@@ -312,9 +312,9 @@ func expiredIsAbandoned(k *kit) {
 	if !r.Expires || r.Life <= 0 || r.Life > far {
 		k.fail("a message with a time to live of %s has %s left, expires: %v", far, r.Life, r.Expires)
 	}
-	k.settle(outbox.Abandon(&r, core.ReasonExpired, errors.New("its time was over")))
+	k.settle(core.Abandon(&r, waybill.ReasonExpired, errors.New("its time was over")))
 	k.none("it was abandoned")
 	if rec, ok := k.stored(id); ok && rec != nil {
-		k.state("after it expired", id, StoredRecord{State: core.StateAbandoned, Reason: core.ReasonExpired, LastError: "its time was over"})
+		k.state("after it expired", id, StoredRecord{State: core.StateAbandoned, Reason: waybill.ReasonExpired, LastError: "its time was over"})
 	}
 }

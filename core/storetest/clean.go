@@ -6,15 +6,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // Retainer is a harness that can open a store of the same kind with another retention, for a store with core.Cleaner.
 type Retainer interface {
 	// WithRetention returns a harness of a store with r. It may use the same tables; what it opens is the harness's to
 	// close.
-	WithRetention(ctx context.Context, r core.Retention) (Harness, error)
+	WithRetention(ctx context.Context, r waybill.Retention) (Harness, error)
 }
 
 var cleanChecks = []named{
@@ -41,7 +41,7 @@ func (k *kit) cleaner() core.Cleaner {
 }
 
 // retaining returns a kit on a store with retention r, on a route of its own.
-func (k *kit) retaining(r core.Retention) *kit {
+func (k *kit) retaining(r waybill.Retention) *kit {
 	k.cleaner()
 	h, ok := core.As[Retainer](k.h)
 	if !ok {
@@ -54,7 +54,7 @@ func (k *kit) retaining(r core.Retention) *kit {
 
 // clean cleans as a new owner until there is no more to do, and returns what was done.
 func (k *kit) clean() core.Cleaned {
-	c, owner := k.cleaner(), "cleaner-"+core.NewID()
+	c, owner := k.cleaner(), "cleaner-"+waybill.NewID()
 	all := core.Cleaned{Deleted: map[core.CleanedKind]int{}}
 	for deadline := time.Now().Add(patience); ; {
 		done, err := c.Clean(k.ctx, owner, short)
@@ -79,7 +79,7 @@ func (k *kit) clean() core.Cleaned {
 }
 
 // is fails unless the stored record has this state and reason; state none: is not stored.
-func (k *kit) is(when, id string, state core.State, reason core.Reason) {
+func (k *kit) is(when, id string, state core.State, reason waybill.Reason) {
 	rec, ok := k.stored(id)
 	switch {
 	case !ok:
@@ -95,7 +95,7 @@ func (k *kit) is(when, id string, state core.State, reason core.Reason) {
 // One of many cleans: the lease is one's, can be renewed, and ends by itself. DB-09.
 func cleanElectsOne(k *kit) {
 	c := k.cleaner()
-	a, b := "a-"+core.NewID(), "b-"+core.NewID()
+	a, b := "a-"+waybill.NewID(), "b-"+waybill.NewID()
 	elected := func(owner string, lease time.Duration) bool {
 		done, err := c.Clean(k.ctx, owner, lease)
 		k.must("clean", err)
@@ -128,7 +128,7 @@ func cleanElectsOne(k *kit) {
 	results := make([]bool, 8)
 	start = time.Now()
 	k.parallel(len(results), func(i int) {
-		done, err := k.cleaner().Clean(k.ctx, "p-"+core.NewID(), short)
+		done, err := k.cleaner().Clean(k.ctx, "p-"+waybill.NewID(), short)
 		k.must("clean", err)
 		results[i] = done.Elected
 	})
@@ -147,11 +147,11 @@ func cleanElectsOne(k *kit) {
 func cleanSweeps(k *kit) {
 	k.clean()
 	const ttl = time.Second
-	held := k.takeIDs(k.stage(k.msg(core.TTL(ttl))))
-	failed := k.stage(k.msg(core.TTL(ttl)))
+	held := k.takeIDs(k.stage(k.msg(waybill.TTL(ttl))))
+	failed := k.stage(k.msg(waybill.TTL(ttl)))
 	k.retry(k.takeIDs(failed)[0], far)
-	lasting := k.stage(k.msg(), k.msg(core.TTL(far)))
-	waiting := k.stage(k.msg(core.TTL(ttl)), k.msg(core.TTL(ttl), core.Delay(ttl/2)))
+	lasting := k.stage(k.msg(), k.msg(waybill.TTL(far)))
+	waiting := k.stage(k.msg(waybill.TTL(ttl)), k.msg(waybill.TTL(ttl), waybill.Delay(ttl/2)))
 	if done := k.clean(); done.Expired != 0 {
 		k.fail("%d were swept before anything had expired", done.Expired)
 	}
@@ -159,9 +159,9 @@ func cleanSweeps(k *kit) {
 	due, scheduled := waiting[0], waiting[1]
 	swept := k.clean().Expired
 	for _, id := range []string{failed[0], scheduled} {
-		k.is("after the sweep", id, core.StateAbandoned, core.ReasonExpired)
+		k.is("after the sweep", id, core.StateAbandoned, waybill.ReasonExpired)
 	}
-	k.is("after the sweep", due, core.StatePending, core.ReasonNone)
+	k.is("after the sweep", due, core.StatePending, waybill.ReasonNone)
 	found := k.drainPast(append(lasting, due), due)
 	if want := len(failed) + len(waiting); swept != 2 || swept+found != want {
 		k.fail("%d were swept, and %d were found expired by their owner, want %d in all", swept, found, want)
@@ -178,14 +178,14 @@ func cleanSweeps(k *kit) {
 func cleanFreesKeys(k *kit) {
 	k.clean()
 	const ttl = 500 * time.Millisecond
-	key := core.Key("k")
-	head := k.stage(k.msg(key, core.TTL(ttl)))
+	key := waybill.Key("k")
+	head := k.stage(k.msg(key, waybill.TTL(ttl)))
 	k.retry(k.takeIDs(head)[0], far)
-	rest := k.stage(k.msg(key, core.TTL(ttl)), k.msg(key), k.msg(key, core.TTL(ttl)), k.msg(key))
+	rest := k.stage(k.msg(key, waybill.TTL(ttl)), k.msg(key), k.msg(key, waybill.TTL(ttl)), k.msg(key))
 	k.none("an earlier one of their key waits for a retry")
 	k.expire(ttl)
 	swept := k.clean().Expired
-	k.is("after the sweep", head[0], core.StateAbandoned, core.ReasonExpired)
+	k.is("after the sweep", head[0], core.StateAbandoned, waybill.ReasonExpired)
 	found := k.drainPast(rest, rest[0], rest[2])
 	if swept != 1 || swept+found != 3 {
 		k.fail("%d were swept, and %d were found expired by their owner, want 1, and 3 in all", swept, found)
@@ -207,8 +207,8 @@ func (k *kit) drainPast(ids []string, expired ...string) (n int) {
 			continue
 		}
 		n++
-		k.settle(outbox.Abandon(&r, core.ReasonExpired, errNo))
-		k.is("found expired by its owner", id, core.StateAbandoned, core.ReasonExpired)
+		k.settle(core.Abandon(&r, waybill.ReasonExpired, errNo))
+		k.is("found expired by its owner", id, core.StateAbandoned, waybill.ReasonExpired)
 	}
 	return n
 }
@@ -217,9 +217,9 @@ func (k *kit) drainPast(ids []string, expired ...string) (n int) {
 func (k *kit) sweepable(ttl time.Duration) (expire []string, lasts string) {
 	const each = 8
 	for i := range each {
-		expire = append(expire, k.stage(k.msg(core.TTL(ttl)), k.msg(core.Key(fmt.Sprint("k", i)), core.TTL(ttl)))...)
+		expire = append(expire, k.stage(k.msg(waybill.TTL(ttl)), k.msg(waybill.Key(fmt.Sprint("k", i)), waybill.TTL(ttl)))...)
 	}
-	return expire, k.stage(k.msg(core.Key("k0")))[0]
+	return expire, k.stage(k.msg(waybill.Key("k0")))[0]
 }
 
 // What is due and expired is abandoned too where nobody owns it: on a route that nobody has served yet, and when its
@@ -234,7 +234,7 @@ func cleanSweepsUnowned(k *kit) {
 			k.fail("%s: %d were swept, want %d", of, done.Expired, len(ids))
 		}
 		for _, id := range ids {
-			k.is(of, id, core.StateAbandoned, core.ReasonExpired)
+			k.is(of, id, core.StateAbandoned, waybill.ReasonExpired)
 		}
 		k.drainIDs([]string{lasts}) // by a member that joins for it
 		k.none("the others are expired")
@@ -247,27 +247,27 @@ func cleanLeavesOwned(k *kit) {
 	k.clean()
 	k.join.Do(func() {}) // not the driver
 	self := newDriver(k.store).self
-	self.Serves = []outbox.Serving{{Route: k.route, Units: 2}}
-	meet := func(m outbox.Meeting) outbox.Roster {
+	self.Serves = []core.Serving{{Route: k.route, Units: 2}}
+	meet := func(m core.Meeting) core.Roster {
 		self.Beat++
 		m.Self = self
 		roster, err := k.store.Meet(k.ctx, m)
 		k.must("meet", err)
 		return roster
 	}
-	units := meet(outbox.Meeting{Join: true}).Units
-	at := slices.IndexFunc(units, func(u outbox.Owned) bool { return u.Unit.Route == k.route })
+	units := meet(core.Meeting{Join: true}).Units
+	at := slices.IndexFunc(units, func(u core.OwnedUnit) bool { return u.Unit.Route == k.route })
 	if at < 0 {
 		k.fail("a route that is served has no unit")
 	}
 	mine := units[at].Unit
-	meet(outbox.Meeting{Moves: []outbox.Move{{Unit: mine, To: self.Session}}})
+	meet(core.Meeting{Moves: []core.Move{{Unit: mine, To: self.Session}}})
 	tx := k.begin()
 	var owned, others []string
 	for len(owned) < 4 || len(others) < 4 {
-		m := k.msg(core.TTL(short))
+		m := k.msg(waybill.TTL(short))
 		k.stageIn(tx, m)
-		if mine.Slots().Has(outbox.SlotOf(k.route, "", m.ID)) {
+		if mine.Slots().Has(core.SlotOf(k.route, "", m.ID)) {
 			owned = append(owned, m.ID)
 		} else {
 			others = append(others, m.ID)
@@ -280,9 +280,9 @@ func cleanLeavesOwned(k *kit) {
 		k.fail("%d were swept, though only %d have no owner", swept, len(others))
 	}
 	for _, id := range owned {
-		k.is("in the unit of a live member", id, core.StatePending, core.ReasonNone)
+		k.is("in the unit of a live member", id, core.StatePending, waybill.ReasonNone)
 	}
-	meet(outbox.Meeting{Leave: true})
+	meet(core.Meeting{Leave: true})
 	swept += k.clean().Expired
 	if want := len(owned) + len(others); swept != want {
 		k.fail("%d were swept, want %d", swept, want)
@@ -291,18 +291,18 @@ func cleanLeavesOwned(k *kit) {
 
 // With no retention at all everything that is not settled stays, and what was abandoned goes, counted by reason. DB-09.
 func cleanKeepsUnsettled(k *kit) {
-	k = k.retaining(core.Retention{Published: atOnce, Abandoned: atOnce, Withdrawn: atOnce})
+	k = k.retaining(waybill.Retention{Published: atOnce, Abandoned: atOnce, Withdrawn: atOnce})
 	abandoned := k.stage(k.msgs(3)...)
-	k.abandon(core.ReasonUnroutable, abandoned...)
+	k.abandon(waybill.ReasonUnroutable, abandoned...)
 	dead := k.stage(k.msg())
 	k.crash(dead...)
 	k.release(k.takeIDs(dead)...)
 	held := k.takeIDs(append(dead, k.stage(k.msg())...))
 	failed := k.stage(k.msg())
 	k.retry(k.takeIDs(failed)[0], far)
-	ready := k.stage(k.msg(), k.msg(core.Delay(far)))
+	ready := k.stage(k.msg(), k.msg(waybill.Delay(far)))
 	done := k.clean()
-	if n := done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: core.ReasonUnroutable}]; n < len(abandoned) {
+	if n := done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: waybill.ReasonUnroutable}]; n < len(abandoned) {
 		k.fail("%d abandoned records were reported as deleted, want %d: %v", n, len(abandoned), done.Deleted)
 	}
 	for kind, n := range done.Deleted {
@@ -311,10 +311,10 @@ func cleanKeepsUnsettled(k *kit) {
 		}
 	}
 	for _, id := range abandoned {
-		k.is("after cleaning", id, core.StateNone, core.ReasonNone)
+		k.is("after cleaning", id, core.StateNone, waybill.ReasonNone)
 	}
-	k.is("after cleaning", failed[0], core.StateFailed, core.ReasonNone)
-	k.is("after cleaning", ready[1], core.StatePending, core.ReasonNone)
+	k.is("after cleaning", failed[0], core.StateFailed, waybill.ReasonNone)
+	k.is("after cleaning", ready[1], core.StatePending, waybill.ReasonNone)
 	k.release(held...)
 	k.drainIDs(append(recordIDs(held), ready[0]))
 	k.none("the others wait")
@@ -324,19 +324,19 @@ func cleanKeepsUnsettled(k *kit) {
 func cleanHeedsRetention(k *kit) {
 	k.cleaner()
 	kept := k.stage(k.msg())
-	k.abandon(core.ReasonRejected, kept...)
-	timed := k.retaining(core.Retention{Abandoned: short})
+	k.abandon(waybill.ReasonRejected, kept...)
+	timed := k.retaining(waybill.Retention{Abandoned: short})
 	start := time.Now()
 	ids := timed.stage(timed.msg())
-	timed.abandon(core.ReasonRejected, ids...)
+	timed.abandon(waybill.ReasonRejected, ids...)
 	k.clean()
-	k.is("with the default retention", kept[0], core.StateAbandoned, core.ReasonRejected)
+	k.is("with the default retention", kept[0], core.StateAbandoned, waybill.ReasonRejected)
 	if timed.clean(); time.Since(start) < short-slack {
-		timed.is("before its time was over", ids[0], core.StateAbandoned, core.ReasonRejected)
+		timed.is("before its time was over", ids[0], core.StateAbandoned, waybill.ReasonRejected)
 	}
 	timed.expire(short)
 	timed.clean()
-	timed.is("after its time was over", ids[0], core.StateNone, core.ReasonNone)
+	timed.is("after its time was over", ids[0], core.StateNone, waybill.ReasonNone)
 	timed.drainIDs(timed.stage(timed.msg()))
 }
 
@@ -345,14 +345,14 @@ func cleanHeedsRetention(k *kit) {
 func publishedAreKept(k *kit) {
 	k.cleaner()
 	const keep = time.Second
-	timed := k.retaining(core.Retention{Published: keep})
+	timed := k.retaining(waybill.Retention{Published: keep})
 	again := func(k *kit, id string) bool {
 		tx := k.begin()
 		defer k.rollback(tx)
-		return k.stageIn(tx, k.msg(core.ID(id)))[0].Duplicate
+		return k.stageIn(tx, k.msg(waybill.ID(id)))[0].Duplicate
 	}
 	start := time.Now()
-	ids := timed.stage(timed.msgs(3, core.Key("k"))...)
+	ids := timed.stage(timed.msgs(3, waybill.Key("k"))...)
 	rs := timed.take(len(ids))
 	timed.published(rs...)
 	timed.published(rs...) // again, as after a lost answer
@@ -372,11 +372,11 @@ func publishedAreKept(k *kit) {
 	if again(timed, ids[0]) {
 		k.fail("a published message could not be staged again after its retention")
 	}
-	always := k.retaining(core.Retention{Published: -1, Abandoned: atOnce})
+	always := k.retaining(waybill.Retention{Published: -1, Abandoned: atOnce})
 	ids = always.stage(always.msg())
 	always.published(always.takeIDs(ids)...)
 	always.clean()
-	always.is("with a retention for ever", ids[0], core.StatePublished, core.ReasonNone)
+	always.is("with a retention for ever", ids[0], core.StatePublished, waybill.ReasonNone)
 	if !again(always, ids[0]) {
 		k.fail("a published message that is kept for ever could be staged again")
 	}

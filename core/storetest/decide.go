@@ -5,8 +5,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var decideChecks = []named{
@@ -21,7 +22,7 @@ var decideChecks = []named{
 const stays = 10 * time.Second
 
 // gone checks that an operator gave id up with reason, after so many attempts.
-func (k *kit) gaveUp(id string, reason core.Reason, attempts int) {
+func (k *kit) gaveUp(id string, reason waybill.Reason, attempts int) {
 	want := StoredRecord{State: core.StateAbandoned, Attempts: attempts, Reason: reason}
 	if attempts > 0 {
 		want.LastError = errNo.Error()
@@ -42,13 +43,13 @@ func (k *kit) attended(fn func()) {
 }
 
 // deciding decides in the background, and returns when the owner was told.
-func (k *kit) deciding(ctx context.Context, key, id string, a core.HeadAction) <-chan error {
+func (k *kit) deciding(ctx context.Context, key, id string, a admin.HeadAction) <-chan error {
 	done := make(chan error, 1)
 	kk := k.keeper()
 	go func() { done <- kk.DecideHead(ctx, k.route, key, id, a) }()
 	for deadline := time.Now().Add(patience / 2); ; k.sleep(pause) {
 		for _, c := range k.controls() {
-			if c.Kind == outbox.ControlDecide && c.ID == id {
+			if c.Kind == core.ControlDecide && c.ID == id {
 				return done
 			}
 		}
@@ -76,7 +77,7 @@ func (k *kit) answer(done <-chan error, within time.Duration) error {
 }
 
 // controls returns the control records of the route.
-func (k *kit) controls() []outbox.Control {
+func (k *kit) controls() []core.Control {
 	cs, err := k.driver.controls(k.ctx, k.route)
 	k.must("control records", err)
 	return cs
@@ -88,21 +89,21 @@ func decideWithoutOwner(k *kit) {
 	never := k.other(k.h) // its route was never served
 	tx, err := k.h.Begin(k.ctx)
 	k.must("begin", err)
-	first := never.mustStage(tx, never.msg(core.Key("a")))[0].ID
+	first := never.mustStage(tx, never.msg(waybill.Key("a")))[0].ID
 	k.commit(tx)
-	never.decided("a", first, core.HeadSkip)
-	never.gaveUp(first, core.ReasonSkipped, 0)
+	never.decided("a", first, admin.HeadSkip)
+	never.gaveUp(first, waybill.ReasonSkipped, 0)
 	never.none("it was skipped")
 
 	ids := k.keys(4, "a")["a"]
 	k.unowned()
-	if err := k.decide("a", ids[1], core.HeadSkip); !errors.Is(err, core.ErrNotFound) {
-		k.fail("a decision about a due message behind another one of its key: %v, want core.ErrNotFound", err)
+	if err := k.decide("a", ids[1], admin.HeadSkip); !errors.Is(err, waybill.ErrNotFound) {
+		k.fail("a decision about a due message behind another one of its key: %v, want waybill.ErrNotFound", err)
 	}
-	k.decided("a", ids[0], core.HeadSkip)
-	k.decided("a", ids[1], core.HeadPark)
-	k.gaveUp(ids[0], core.ReasonSkipped, 0)
-	k.gaveUp(ids[1], core.ReasonParked, 0)
+	k.decided("a", ids[0], admin.HeadSkip)
+	k.decided("a", ids[1], admin.HeadSetAside)
+	k.gaveUp(ids[0], waybill.ReasonSkipped, 0)
+	k.gaveUp(ids[1], waybill.ReasonSetAside, 0)
 	k.drainIDs(ids[2:])
 }
 
@@ -113,18 +114,18 @@ func decideThroughOwner(k *kit) {
 	ids := k.keys(4, "a")["a"]
 	k.release(k.takeIDs(ids[:1])...)
 	k.attended(func() {
-		k.decided("a", ids[0], core.HeadSkip)
-		k.gaveUp(ids[0], core.ReasonSkipped, 0)
-		k.decided("a", ids[1], core.HeadPark)
-		k.gaveUp(ids[1], core.ReasonParked, 0)
+		k.decided("a", ids[0], admin.HeadSkip)
+		k.gaveUp(ids[0], waybill.ReasonSkipped, 0)
+		k.decided("a", ids[1], admin.HeadSetAside)
+		k.gaveUp(ids[1], waybill.ReasonSetAside, 0)
 	})
 	if n := len(k.controls()); n > 0 {
 		k.fail("decisions were carried out, and %d control records are left", n)
 	}
 	k.drainIDs(ids[2:])
-	if _, ok := core.As[core.Redriver](k.store); ok {
-		parked := core.Filter{Reasons: []core.Reason{core.ReasonParked}}
-		k.redriven("a parked one by force", core.RedriveRequest{Filter: parked, Force: true}, 1, nil)
+	if _, ok := core.As[admin.Redriver](k.store); ok {
+		parked := admin.Filter{Reasons: []waybill.Reason{waybill.ReasonSetAside}}
+		k.redriven("a parked one by force", admin.RedriveRequest{Filter: parked, Force: true}, 1, nil)
 		k.drainIDs(ids[1:2])
 	}
 }
@@ -135,24 +136,24 @@ func decideWaitsForWhatIsOut(k *kit) {
 	ids := k.keys(3, "a")["a"]
 	out := k.driver.promise(k.mustLook()[:1])
 	k.attended(func() {
-		done := k.deciding(k.ctx, "a", ids[0], core.HeadSkip)
+		done := k.deciding(k.ctx, "a", ids[0], admin.HeadSkip)
 		k.published(out...)
-		if err := k.answer(done, soon); !errors.Is(err, core.ErrNotFound) {
-			k.fail("a decision about a message that was published meanwhile: %v, want core.ErrNotFound", err)
+		if err := k.answer(done, soon); !errors.Is(err, waybill.ErrNotFound) {
+			k.fail("a decision about a message that was published meanwhile: %v, want waybill.ErrNotFound", err)
 		}
 	})
 	out = k.driver.promise(k.mustLook()[:1])
 	k.attended(func() {
-		done := k.deciding(k.ctx, "a", ids[1], core.HeadPark)
+		done := k.deciding(k.ctx, "a", ids[1], admin.HeadSetAside)
 		k.retry(out[0], far)
 		k.must("decide about a message that failed meanwhile", k.answer(done, soon))
 	})
-	k.gaveUp(ids[1], core.ReasonParked, 1)
+	k.gaveUp(ids[1], waybill.ReasonSetAside, 1)
 	k.drainIDs(ids[2:])
 }
 
 // mustLook returns what is in line.
-func (k *kit) mustLook() []outbox.Record {
+func (k *kit) mustLook() []core.Record {
 	ready, err := k.driver.look(k.ctx, k.route)
 	k.must("read", err)
 	if len(ready) == 0 {
@@ -166,12 +167,12 @@ func (k *kit) mustLook() []outbox.Record {
 func decideStandsWhenNobodyActs(k *kit) {
 	k.keeper()
 	ids := k.keys(2, "a")["a"]
-	done := k.deciding(k.ctx, "a", ids[0], core.HeadSkip)
-	if err := k.answer(done, stays+soon); !errors.Is(err, core.ErrInFlight) {
-		k.fail("a decision that no owner carries out: %v, want core.ErrInFlight", err)
+	done := k.deciding(k.ctx, "a", ids[0], admin.HeadSkip)
+	if err := k.answer(done, stays+soon); !errors.Is(err, waybill.ErrInFlight) {
+		k.fail("a decision that no owner carries out: %v, want waybill.ErrInFlight", err)
 	}
 	k.drainIDs(ids[1:])
-	k.gaveUp(ids[0], core.ReasonSkipped, 0)
+	k.gaveUp(ids[0], waybill.ReasonSkipped, 0)
 }
 
 // Who asked need not wait: an ended context ends the call, and the decision stands. OP-18.
@@ -180,11 +181,11 @@ func decideHeedsItsContext(k *kit) {
 	ids := k.keys(2, "a")["a"]
 	ctx, cancel := context.WithCancel(k.ctx)
 	defer cancel()
-	done := k.deciding(ctx, "a", ids[0], core.HeadPark)
+	done := k.deciding(ctx, "a", ids[0], admin.HeadSetAside)
 	cancel()
 	if err := k.answer(done, soon); err == nil {
 		k.fail("a decision that was not carried out was answered with success when its context ended")
 	}
 	k.drainIDs(ids[1:])
-	k.gaveUp(ids[0], core.ReasonParked, 0)
+	k.gaveUp(ids[0], waybill.ReasonSetAside, 0)
 }

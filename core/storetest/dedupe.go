@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var dedupeChecks = []named{
@@ -28,21 +28,21 @@ var dedupeChecks = []named{
 func dedupeKeyMakesDuplicate(k *kit) {
 	k.canCancel()
 	other := k.other(k.h)
-	first, elsewhere, topic := k.msg(core.DedupeKey("k")), other.msg(core.DedupeKey("k")), k.msg(core.DedupeKey("k"))
+	first, elsewhere, topic := k.msg(waybill.DedupeKey("k")), other.msg(waybill.DedupeKey("k")), k.msg(waybill.DedupeKey("k"))
 	topic.Topic = "storetest.other"
-	dup := func(route string) core.Staged { return core.Staged{ID: first.ID, Route: route, Duplicate: true} }
+	dup := func(route string) waybill.Staged { return waybill.Staged{ID: first.ID, Route: route, Duplicate: true} }
 	tx := k.begin()
-	staged := k.mustStage(tx, first, k.msg(core.DedupeKey("k")), elsewhere, topic, k.msg(core.DedupeKey("l")))
-	k.expect("the first", staged[0], core.Staged{ID: first.ID, Route: k.route})
+	staged := k.mustStage(tx, first, k.msg(waybill.DedupeKey("k")), elsewhere, topic, k.msg(waybill.DedupeKey("l")))
+	k.expect("the first", staged[0], waybill.Staged{ID: first.ID, Route: k.route})
 	k.expect("within one call", staged[1], dup(k.route))
-	k.expect("on another route", staged[2], core.Staged{ID: elsewhere.ID, Route: other.route})
-	k.expect("on another topic", staged[3], core.Staged{ID: topic.ID, Route: k.route})
+	k.expect("on another route", staged[2], waybill.Staged{ID: elsewhere.ID, Route: other.route})
+	k.expect("on another topic", staged[3], waybill.Staged{ID: topic.ID, Route: k.route})
 	if staged[4].Duplicate {
 		k.fail("another key is reported as a duplicate")
 	}
-	k.expect("within one transaction", k.mustStage(tx, k.msg(core.DedupeKey("k")))[0], dup(k.route))
+	k.expect("within one transaction", k.mustStage(tx, k.msg(waybill.DedupeKey("k")))[0], dup(k.route))
 	k.commit(tx)
-	k.expect("in a later transaction", k.stageNow(k.msg(core.DedupeKey("k")))[0], dup(k.route))
+	k.expect("in a later transaction", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], dup(k.route))
 	own := first
 	own.DedupeKey = "m"
 	k.expect("the same id with another key", k.stageNow(own)[0], dup(k.route))
@@ -53,9 +53,9 @@ func dedupeKeyMakesDuplicate(k *kit) {
 	if rs[0].ID != first.ID || rs[1].ID != topic.ID || rs[2].ID != staged[4].ID {
 		k.fail("handed out other messages than those that were staged first")
 	}
-	k.expect("while it is held", k.stageNow(k.msg(core.DedupeKey("k")))[0], dup(k.route))
+	k.expect("while it is held", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], dup(k.route))
 	k.retry(rs[0], far)
-	k.expect("while it waits for a retry", k.stageNow(k.msg(core.DedupeKey("k")))[0], dup(k.route))
+	k.expect("while it waits for a retry", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], dup(k.route))
 	k.none("all are out, wait, or are duplicates")
 }
 
@@ -68,14 +68,14 @@ func dedupeKeyBesideOthers(k *kit) {
 			msgs[i].DedupeKey = strconv.Itoa(i)
 		}
 	}
-	twice := k.msg(core.DedupeKey(msgs[1].DedupeKey))
+	twice := k.msg(waybill.DedupeKey(msgs[1].DedupeKey))
 	staged := k.stageNow(append(slices.Clone(msgs), twice)...)
 	var want []string
 	for i := range msgs {
-		k.expect(fmt.Sprint("message ", i), staged[i], core.Staged{ID: msgs[i].ID, Route: k.route})
+		k.expect(fmt.Sprint("message ", i), staged[i], waybill.Staged{ID: msgs[i].ID, Route: k.route})
 		want = append(want, msgs[i].ID)
 	}
-	k.expect("a duplicate", staged[300], core.Staged{ID: msgs[1].ID, Route: k.route, Duplicate: true})
+	k.expect("a duplicate", staged[300], waybill.Staged{ID: msgs[1].ID, Route: k.route, Duplicate: true})
 	k.takeIDs(want)
 	k.none("the last was a duplicate")
 }
@@ -83,21 +83,21 @@ func dedupeKeyBesideOthers(k *kit) {
 // A dedupe key is free again when its message is published, abandoned or cancelled, or was rolled back. ST-08.
 func dedupeKeyIsFreeWhenSettled(k *kit) {
 	k.canCancel()
-	fresh := func(where string) outbox.Record {
-		m := k.msg(core.DedupeKey("k"))
-		k.expect(where, k.stageNow(m)[0], core.Staged{ID: m.ID, Route: k.route})
+	fresh := func(where string) core.Record {
+		m := k.msg(waybill.DedupeKey("k"))
+		k.expect(where, k.stageNow(m)[0], waybill.Staged{ID: m.ID, Route: k.route})
 		return k.takeIDs([]string{m.ID})[0]
 	}
 	tx := k.begin()
-	k.mustStage(tx, k.msg(core.DedupeKey("k")))
+	k.mustStage(tx, k.msg(waybill.DedupeKey("k")))
 	k.rollback(tx)
 	r := fresh("after a rollback")
 	k.published(r)
 	r = fresh("after publishing")
-	k.settle(outbox.Abandon(&r, core.ReasonRejected, errNo))
+	k.settle(core.Abandon(&r, waybill.ReasonRejected, errNo))
 	r = fresh("after abandoning")
 	k.release(r)
-	k.cancel("the released one", core.CancelDone, k.byKey("k"))
+	k.cancel("the released one", waybill.CancelDone, k.byKey("k"))
 	r = fresh("after cancelling")
 	k.published(r)
 }
@@ -106,19 +106,19 @@ func dedupeKeyIsFreeWhenSettled(k *kit) {
 func dedupeKeyOfRunningTransactionWaits(k *kit) {
 	k.canCancel()
 	for _, commit := range []bool{true, false} {
-		a, b := k.msg(core.DedupeKey("k")), k.msg(core.DedupeKey("k"))
+		a, b := k.msg(waybill.DedupeKey("k")), k.msg(waybill.DedupeKey("k"))
 		first := k.begin()
 		k.mustStage(first, a)
 		second := make(chan error, 1)
-		var got core.Staged
+		var got waybill.Staged
 		go func() {
 			second <- k.eager(func(tx Tx) error { s, err := tx.Stage(k.ctx, b); got = one(s); return err })
 		}()
 		k.sleep(20 * pause)
-		want, id := core.Staged{ID: b.ID, Route: k.route}, b.ID
+		want, id := waybill.Staged{ID: b.ID, Route: k.route}, b.ID
 		if commit {
 			k.commit(first)
-			want, id = core.Staged{ID: a.ID, Route: k.route, Duplicate: true}, a.ID
+			want, id = waybill.Staged{ID: a.ID, Route: k.route, Duplicate: true}, a.ID
 		} else {
 			k.rollback(first)
 		}
@@ -129,9 +129,9 @@ func dedupeKeyOfRunningTransactionWaits(k *kit) {
 	}
 }
 
-func one(s []core.Staged) core.Staged {
+func one(s []waybill.Staged) waybill.Staged {
 	if len(s) != 1 {
-		return core.Staged{}
+		return waybill.Staged{}
 	}
 	return s[0]
 }
@@ -161,41 +161,41 @@ func (k *kit) eager(fn func(tx Tx) error) error {
 // retry, and says what became of it. ST-10.
 func replaceTakesThePlace(k *kit) {
 	k.canCancel()
-	replace := func(where string, want core.CancelStatus, opts ...core.MessageOption) string {
-		m := k.msg(append(opts, core.Replace("k"))...)
-		k.expect(where, k.stageNow(m)[0], core.Staged{ID: m.ID, Route: k.route, Replaced: want})
+	replace := func(where string, want waybill.CancelStatus, opts ...waybill.MessageOption) string {
+		m := k.msg(append(opts, waybill.Replace("k"))...)
+		k.expect(where, k.stageNow(m)[0], waybill.Staged{ID: m.ID, Route: k.route, Replaced: want})
 		return m.ID
 	}
-	replace("nothing to replace", core.CancelNotFound)
-	replace("a pending one", core.CancelDone, core.Delay(far))
-	id := replace("a scheduled one", core.CancelDone)
+	replace("nothing to replace", waybill.CancelNotFound)
+	replace("a pending one", waybill.CancelDone, waybill.Delay(far))
+	id := replace("a scheduled one", waybill.CancelDone)
 	rs := k.takeIDs([]string{id})
 	k.retry(rs[0], far)
-	id = replace("one that waits for a retry", core.CancelDone)
+	id = replace("one that waits for a retry", waybill.CancelDone)
 	rs = k.takeIDs([]string{id})
-	k.settle(outbox.Release(&rs[0], 0, true))
-	id = replace("one that may have arrived", core.CancelMaybe)
-	own := k.msg(core.ID(id), core.Replace("k"))
-	k.expect("its own id again", k.stageNow(own)[0], core.Staged{ID: id, Route: k.route, Duplicate: true})
-	k.expect("a duplicate of it", k.stageNow(k.msg(core.DedupeKey("k")))[0], core.Staged{ID: id, Route: k.route, Duplicate: true})
+	k.settle(core.Release(&rs[0], 0, true))
+	id = replace("one that may have arrived", waybill.CancelMaybe)
+	own := k.msg(waybill.ID(id), waybill.Replace("k"))
+	k.expect("its own id again", k.stageNow(own)[0], waybill.Staged{ID: id, Route: k.route, Duplicate: true})
+	k.expect("a duplicate of it", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], waybill.Staged{ID: id, Route: k.route, Duplicate: true})
 	rs = k.takeIDs([]string{id})
 	k.published(rs...)
 	k.none("the others were replaced")
-	replace("a published one", core.CancelNotFound)
+	replace("a published one", waybill.CancelNotFound)
 }
 
 // Within one transaction and one call, too, the newest wins. ST-10.
 func replaceWithinATransaction(k *kit) {
 	k.canCancel()
-	a, b, c, d, e := k.msg(core.DedupeKey("k")), k.msg(core.Replace("k")), k.msg(core.Replace("k")), k.msg(core.DedupeKey("k")), k.msg(core.Replace("k"))
+	a, b, c, d, e := k.msg(waybill.DedupeKey("k")), k.msg(waybill.Replace("k")), k.msg(waybill.Replace("k")), k.msg(waybill.DedupeKey("k")), k.msg(waybill.Replace("k"))
 	between := k.msg()
 	tx := k.begin()
 	k.mustStage(tx, a)
 	staged := k.mustStage(tx, b, between, c, d)
-	k.expect("of an earlier call", staged[0], core.Staged{ID: b.ID, Route: k.route, Replaced: core.CancelDone})
-	k.expect("of the same call", staged[2], core.Staged{ID: c.ID, Route: k.route, Replaced: core.CancelDone})
-	k.expect("a duplicate after it", staged[3], core.Staged{ID: c.ID, Route: k.route, Duplicate: true})
-	k.expect("of the call before", k.mustStage(tx, e)[0], core.Staged{ID: e.ID, Route: k.route, Replaced: core.CancelDone})
+	k.expect("of an earlier call", staged[0], waybill.Staged{ID: b.ID, Route: k.route, Replaced: waybill.CancelDone})
+	k.expect("of the same call", staged[2], waybill.Staged{ID: c.ID, Route: k.route, Replaced: waybill.CancelDone})
+	k.expect("a duplicate after it", staged[3], waybill.Staged{ID: c.ID, Route: k.route, Duplicate: true})
+	k.expect("of the call before", k.mustStage(tx, e)[0], waybill.Staged{ID: e.ID, Route: k.route, Replaced: waybill.CancelDone})
 	k.commit(tx)
 	k.takeIDs([]string{between.ID, e.ID})
 	k.none("the others were replaced")
@@ -205,11 +205,11 @@ func replaceWithinATransaction(k *kit) {
 // ST-10.
 func replaceOfHeldLetsBothLive(k *kit) {
 	k.canCancel()
-	a, b := k.msg(core.DedupeKey("k")), k.msg(core.Replace("k"))
+	a, b := k.msg(waybill.DedupeKey("k")), k.msg(waybill.Replace("k"))
 	k.stageNow(a)
 	rs := k.takeIDs([]string{a.ID})
-	k.expect("a held one", k.stageNow(b)[0], core.Staged{ID: b.ID, Route: k.route, Replaced: core.CancelInFlight})
-	k.expect("a duplicate of the newer", k.stageNow(k.msg(core.DedupeKey("k")))[0], core.Staged{ID: b.ID, Route: k.route, Duplicate: true})
+	k.expect("a held one", k.stageNow(b)[0], waybill.Staged{ID: b.ID, Route: k.route, Replaced: waybill.CancelInFlight})
+	k.expect("a duplicate of the newer", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], waybill.Staged{ID: b.ID, Route: k.route, Duplicate: true})
 	k.release(rs[0])
 	k.drainIDs([]string{a.ID, b.ID})
 	k.none("both were sent")
@@ -218,13 +218,13 @@ func replaceOfHeldLetsBothLive(k *kit) {
 // A replacement that is rolled back leaves the old message as it was. ST-10.
 func replaceRolledBackLeavesTheOld(k *kit) {
 	k.canCancel()
-	a := k.msg(core.DedupeKey("k"))
+	a := k.msg(waybill.DedupeKey("k"))
 	k.stageNow(a)
 	tx := k.begin()
-	k.mustStage(tx, k.msg(core.Replace("k")))
+	k.mustStage(tx, k.msg(waybill.Replace("k")))
 	k.withheld("it is being replaced")
 	k.rollback(tx)
-	k.expect("after the rollback", k.stageNow(k.msg(core.DedupeKey("k")))[0], core.Staged{ID: a.ID, Route: k.route, Duplicate: true})
+	k.expect("after the rollback", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], waybill.Staged{ID: a.ID, Route: k.route, Duplicate: true})
 	k.drainIDs([]string{a.ID})
 	k.none("the newer one was rolled back")
 }
@@ -238,10 +238,10 @@ func replaceLatestOfManyWins(k *kit) {
 	staged, replaced := map[string]bool{}, 0
 	k.parallel(workers, func(int) {
 		for range rounds {
-			m := k.msg(core.Replace("k"), core.Key("o"))
-			var got core.Staged
+			m := k.msg(waybill.Replace("k"), waybill.Key("o"))
+			var got waybill.Staged
 			k.must("replace", k.eager(func(tx Tx) error {
-				s, err := tx.Stage(k.ctx, m, k.msg(core.DedupeKey("d-"+m.ID)))
+				s, err := tx.Stage(k.ctx, m, k.msg(waybill.DedupeKey("d-"+m.ID)))
 				if err == nil {
 					got = s[0]
 				}
@@ -252,7 +252,7 @@ func replaceLatestOfManyWins(k *kit) {
 			}
 			mu.Lock()
 			staged[m.ID] = true
-			if got.Replaced == core.CancelDone {
+			if got.Replaced == waybill.CancelDone {
 				replaced++
 			}
 			mu.Unlock()

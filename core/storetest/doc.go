@@ -1,6 +1,6 @@
 // Package storetest is the conformance suite for what applications and operators see of a store: staging, dedupe keys,
 // replacing and cancelling, the order of sequences, waiting, cleaning and retention, inspecting, redriving, and the
-// heads of blocked keys. What the engine needs of a store is checked by package core/outboxtest. An adapter author
+// heads of blocked keys. What the engine needs of a store is checked by package coretest. An adapter author
 // calls [Run] from a test with a [Harness] around the store; the capabilities that core.As finds decide what is
 // checked. The suite knows no backend and compares no error texts.
 //

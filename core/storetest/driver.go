@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // pageSize bounds what the driver reads at a time.
@@ -21,11 +20,11 @@ const pageSize = 1000
 // driver plays the engine, as simply as that goes: one member that owns all of the routes that it serves, reads them
 // from the beginning each time, and holds what it hands out. A key waits for what is out of it.
 type driver struct {
-	store outbox.Store
+	store core.OutboxStore
 
 	mu   sync.Mutex // a hand-out, a settle and a change of member exclude each other
-	self outbox.Member
-	out  map[place]outbox.Record // what is handed out
+	self core.Member
+	out  map[place]core.Record // what is handed out
 }
 
 type place struct {
@@ -33,7 +32,7 @@ type place struct {
 	seq   int64
 }
 
-func newDriver(s outbox.Store) *driver {
+func newDriver(s core.OutboxStore) *driver {
 	d := &driver{store: s}
 	d.begin()
 	return d
@@ -41,8 +40,8 @@ func newDriver(s outbox.Store) *driver {
 
 // begin makes d a member that has not joined.
 func (d *driver) begin() {
-	d.out = map[place]outbox.Record{}
-	d.self = outbox.Member{Session: outbox.Session(rand.Int64N(math.MaxInt64) + 1), Name: "storetest", Lease: Timeout, Handlers: 1, Free: 1}
+	d.out = map[place]core.Record{}
+	d.self = core.Member{Session: core.Session(rand.Int64N(math.MaxInt64) + 1), Name: "storetest", Lease: Timeout, Handlers: 1, Free: 1}
 }
 
 // serve makes d the owner of all of the route.
@@ -50,22 +49,22 @@ func (d *driver) serve(ctx context.Context, route string) error {
 	if d.serves(route) {
 		return nil
 	}
-	d.self.Serves = append(d.self.Serves, outbox.Serving{Route: route, Units: 2})
+	d.self.Serves = append(d.self.Serves, core.Serving{Route: route, Units: 2})
 	return d.join(ctx)
 }
 
 // join joins, removes others, and then takes the free units of its routes.
-func (d *driver) join(ctx context.Context, remove ...outbox.Removal) error {
+func (d *driver) join(ctx context.Context, remove ...core.Removal) error {
 	d.self.Beat++
-	roster, err := d.store.Meet(ctx, outbox.Meeting{Self: d.self, Join: true, Remove: remove})
+	roster, err := d.store.Meet(ctx, core.Meeting{Self: d.self, Join: true, Remove: remove})
 	if err != nil {
 		return err
 	}
 	d.self.Beat++
-	then := outbox.Meeting{Self: d.self}
+	then := core.Meeting{Self: d.self}
 	for _, u := range roster.Units {
 		if d.serves(u.Unit.Route) && u.Owner == 0 {
-			then.Moves = append(then.Moves, outbox.Move{Unit: u.Unit, To: d.self.Session})
+			then.Moves = append(then.Moves, core.Move{Unit: u.Unit, To: d.self.Session})
 		}
 	}
 	roster, err = d.store.Meet(ctx, then)
@@ -78,7 +77,7 @@ func (d *driver) join(ctx context.Context, remove ...outbox.Removal) error {
 }
 
 func (d *driver) serves(route string) bool {
-	return slices.ContainsFunc(d.self.Serves, func(s outbox.Serving) bool { return s.Route == route })
+	return slices.ContainsFunc(d.self.Serves, func(s core.Serving) bool { return s.Route == route })
 }
 
 // leave makes d a member no longer. It joins again when it is asked for something.
@@ -88,7 +87,7 @@ func (d *driver) leave(ctx context.Context) error {
 	if len(d.self.Serves) == 0 {
 		return nil
 	}
-	_, err := d.store.Meet(ctx, outbox.Meeting{Self: d.self, Leave: true})
+	_, err := d.store.Meet(ctx, core.Meeting{Self: d.self, Leave: true})
 	d.begin()
 	return err
 }
@@ -100,7 +99,7 @@ func (d *driver) die(ctx context.Context) error {
 	old := d.self
 	d.begin()
 	d.self.Serves = old.Serves
-	return d.join(ctx, outbox.Removal{Session: old.Session, Beat: old.Beat})
+	return d.join(ctx, core.Removal{Session: old.Session, Beat: old.Beat})
 }
 
 // passed notes in the units of d that what its predecessor may have had out has been looked at.
@@ -108,25 +107,25 @@ func (d *driver) passed(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.self.Beat++
-	roster, err := d.store.Meet(ctx, outbox.Meeting{Self: d.self})
+	roster, err := d.store.Meet(ctx, core.Meeting{Self: d.self})
 	if err != nil {
 		return err
 	}
-	var moves []outbox.Move
+	var moves []core.Move
 	for _, u := range roster.Units {
 		if u.Owner == d.self.Session {
-			moves = append(moves, outbox.Move{Unit: u.Unit, From: u.Owner, To: u.Owner})
+			moves = append(moves, core.Move{Unit: u.Unit, From: u.Owner, To: u.Owner})
 		}
 	}
 	d.self.Beat++
-	_, err = d.store.Meet(ctx, outbox.Meeting{Self: d.self, Moves: moves})
+	_, err = d.store.Meet(ctx, core.Meeting{Self: d.self, Moves: moves})
 	return err
 }
 
-func all(route string) []outbox.Part { return []outbox.Part{{Route: route, Slots: outbox.AllSlots}} }
+func all(route string) []core.Part { return []core.Part{{Route: route, Slots: core.AllSlots}} }
 
 // hand hands out up to n records of route, in order, and heeds what control records say.
-func (d *driver) hand(ctx context.Context, route string, n int, blocks []string) ([]outbox.Record, error) {
+func (d *driver) hand(ctx context.Context, route string, n int, blocks []string) ([]core.Record, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.serve(ctx, route); err != nil {
@@ -144,14 +143,14 @@ func (d *driver) hand(ctx context.Context, route string, n int, blocks []string)
 		return nil, fmt.Errorf("read: %w", err)
 	}
 	found = append(found, due.Retries...)
-	slices.SortFunc(found, func(a, b outbox.Record) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(found, func(a, b core.Record) int { return cmp.Compare(a.Seq, b.Seq) })
 	chosen := d.choose(found, waiting, due.Retries, n)
 	return d.take(ctx, chosen, due.Retries)
 }
 
 // read returns what is ready on route and what holds its keys.
-func (d *driver) read(ctx context.Context, route string, blocks []string) (ready []outbox.Record, waiting []outbox.Waiting, err error) {
-	look := outbox.Look{Fresh: all(route), Limit: pageSize, Blocks: blocks, Ranges: []outbox.Range{{Part: all(route)[0], To: math.MaxInt64, Limit: pageSize}}, Bytes: math.MaxInt32}
+func (d *driver) read(ctx context.Context, route string, blocks []string) (ready []core.Record, waiting []core.Waiting, err error) {
+	look := core.Look{Fresh: all(route), Limit: pageSize, Blocks: blocks, Ranges: []core.Range{{Part: all(route)[0], To: math.MaxInt64, Limit: pageSize}}, Bytes: math.MaxInt32}
 	for {
 		p, err := d.store.Read(ctx, d.self.Session, look)
 		switch {
@@ -180,14 +179,14 @@ func (d *driver) read(ctx context.Context, route string, blocks []string) (ready
 }
 
 // choose returns the first n of found that are not out and whose keys nothing holds.
-func (d *driver) choose(found []outbox.Record, waiting []outbox.Waiting, retries []outbox.Record, n int) (chosen []outbox.Record) {
+func (d *driver) choose(found []core.Record, waiting []core.Waiting, retries []core.Record, n int) (chosen []core.Record) {
 	type key struct{ route, key string }
 	held := map[key]bool{}
 	for _, r := range d.out {
 		held[key{r.Route, r.Envelope.Key}] = true
 	}
 	for _, w := range waiting {
-		if !slices.ContainsFunc(retries, func(r outbox.Record) bool { return r.Seq == w.Seq }) {
+		if !slices.ContainsFunc(retries, func(r core.Record) bool { return r.Seq == w.Seq }) {
 			held[key{w.Route, w.Key}] = true
 		}
 	}
@@ -203,8 +202,8 @@ func (d *driver) choose(found []outbox.Record, waiting []outbox.Waiting, retries
 
 // take holds the chosen records and returns those it got. A record that is locked or gone holds back its key. Whatever
 // else it holds now, such as retries from Due, it releases.
-func (d *driver) take(ctx context.Context, chosen, retries []outbox.Record) (got []outbox.Record, err error) {
-	want := outbox.Want{}
+func (d *driver) take(ctx context.Context, chosen, retries []core.Record) (got []core.Record, err error) {
+	want := core.Want{}
 	for i := range chosen {
 		want.Refs = append(want.Refs, chosen[i].Ref)
 	}
@@ -218,7 +217,7 @@ func (d *driver) take(ctx context.Context, chosen, retries []outbox.Record) (got
 	held := slices.Clone(retries)
 	missed := map[string]bool{}
 	for i, r := range chosen {
-		switch gripped := taken[i].Grip == outbox.Gripped; {
+		switch gripped := taken[i].Grip == core.GripHeld; {
 		case !gripped:
 			missed[r.Envelope.Key] = true
 		case r.Envelope.Key != "" && missed[r.Envelope.Key]:
@@ -228,17 +227,17 @@ func (d *driver) take(ctx context.Context, chosen, retries []outbox.Record) (got
 			got = append(got, r)
 		}
 	}
-	var surplus []outbox.Outcome
+	var surplus []core.Outcome
 	for i := range held {
 		if _, out := d.out[place{held[i].Route, held[i].Seq}]; !out {
-			surplus = append(surplus, outbox.Release(&held[i], 0, false))
+			surplus = append(surplus, core.Release(&held[i], 0, false))
 		}
 	}
 	if len(surplus) == 0 {
 		return got, nil
 	}
 	for i, err := range d.store.Settle(ctx, d.self.Session, surplus) {
-		if err != nil && !errors.Is(err, outbox.ErrBusy) && !errors.Is(err, outbox.ErrChanged) {
+		if err != nil && !errors.Is(err, core.ErrBusy) && !errors.Is(err, core.ErrChanged) {
 			return nil, fmt.Errorf("let go of record %d of %d: %w", i, len(surplus), err)
 		}
 	}
@@ -246,7 +245,7 @@ func (d *driver) take(ctx context.Context, chosen, retries []outbox.Record) (got
 }
 
 // settle persists outcomes of what is out. One that is busy is sent again.
-func (d *driver) settle(ctx context.Context, outcomes []outbox.Outcome) core.Results {
+func (d *driver) settle(ctx context.Context, outcomes []core.Outcome) core.Results {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	res := d.store.Settle(ctx, d.self.Session, outcomes)
@@ -254,7 +253,7 @@ func (d *driver) settle(ctx context.Context, outcomes []outbox.Outcome) core.Res
 		if i >= len(outcomes) {
 			break
 		}
-		for end := time.Now().Add(patience); errors.Is(res[i], outbox.ErrBusy) && time.Now().Before(end) && rest(ctx, pause) == nil; {
+		for end := time.Now().Add(patience); errors.Is(res[i], core.ErrBusy) && time.Now().Before(end) && rest(ctx, pause) == nil; {
 			res[i] = d.store.Settle(ctx, d.self.Session, outcomes[i:i+1]).FirstErr()
 		}
 		if res[i] == nil {
@@ -285,7 +284,7 @@ func (d *driver) meet(ctx context.Context, route string) error {
 }
 
 // look reads what is in line on route and changes nothing.
-func (d *driver) look(ctx context.Context, route string) ([]outbox.Record, error) {
+func (d *driver) look(ctx context.Context, route string) ([]core.Record, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	ready, _, err := d.read(ctx, route, nil)
@@ -293,7 +292,7 @@ func (d *driver) look(ctx context.Context, route string) ([]outbox.Record, error
 }
 
 // promise hands out rs as engines mostly do, without a hold.
-func (d *driver) promise(rs []outbox.Record) []outbox.Record {
+func (d *driver) promise(rs []core.Record) []core.Record {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, r := range rs {

@@ -6,16 +6,17 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
-func eachEnvelope(fn func(e *core.Envelope)) broken {
-	return broken{record: func(r *outbox.Record) { fn(&r.Envelope) }}
+func eachEnvelope(fn func(e *waybill.Envelope)) broken {
+	return broken{record: func(r *core.Record) { fn(&r.Envelope) }}
 }
 
-func eachMessage(fn func(m *core.Message)) func(msgs []core.Message) []core.Message {
-	return func(msgs []core.Message) []core.Message {
+func eachMessage(fn func(m *waybill.Message)) func(msgs []waybill.Message) []waybill.Message {
+	return func(msgs []waybill.Message) []waybill.Message {
 		for i := range msgs {
 			fn(&msgs[i])
 		}
@@ -24,8 +25,8 @@ func eachMessage(fn func(m *core.Message)) func(msgs []core.Message) []core.Mess
 }
 
 // outcomesOf spoils the outcomes of one event.
-func outcomesOf(ev core.Event, fn func(o outbox.Outcome, r *outbox.Record) outbox.Outcome) broken {
-	return broken{settle: func(_ *broken, o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+func outcomesOf(ev core.Event, fn func(o core.Outcome, r *core.Record) core.Outcome) broken {
+	return broken{settle: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome {
 		if o.Event() == ev {
 			return fn(o, r)
 		}
@@ -33,10 +34,10 @@ func outcomesOf(ev core.Event, fn func(o outbox.Outcome, r *outbox.Record) outbo
 	}}
 }
 
-func released(_ outbox.Outcome, r *outbox.Record) outbox.Outcome { return outbox.Release(r, 0, false) }
+func released(_ core.Outcome, r *core.Record) core.Outcome { return core.Release(r, 0, false) }
 
-func retried(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
-	return outbox.Retry(r, errors.New(o.Error()), 0)
+func retried(o core.Outcome, r *core.Record) core.Outcome {
+	return core.Retry(r, errors.New(o.Error()), 0)
 }
 
 // Every fault is caught by the check that is there for it.
@@ -51,62 +52,62 @@ var faults = []struct {
 	{"stages backwards", "order-across-transactions", backwards},
 	{"ignores the context of stage", "stage-heeds-its-context", broken{deaf: true}},
 	{"ignores the contexts of calls", "calls-heed-their-context", broken{deaf: true}},
-	{"loses the duplicate flag", "duplicate-is-reported", broken{staged: func(s []core.Staged) {
+	{"loses the duplicate flag", "duplicate-is-reported", broken{staged: func(s []waybill.Staged) {
 		for i := range s {
 			s[i].Duplicate = false
 		}
 	}}},
-	{"makes duplicates", "duplicate-is-reported", broken{messages: eachMessage(func(m *core.Message) {
+	{"makes duplicates", "duplicate-is-reported", broken{messages: eachMessage(func(m *waybill.Message) {
 		if m.ID != "" {
-			m.ID += core.NewID()
+			m.ID += waybill.NewID()
 		}
 	})}},
-	{"ignores delays", "delay-is-honoured", broken{messages: eachMessage(func(m *core.Message) { m.Delay = 0 })}},
-	{"ignores times", "deliver-at-is-honoured", broken{messages: eachMessage(func(m *core.Message) { m.DeliverAt = time.Time{} })}},
-	{"cuts long bodies", "large-body-round-trip", eachEnvelope(func(e *core.Envelope) { e.Body = e.Body[:min(len(e.Body), 1<<20-1)] })},
-	{"loses the scope", "context-fills-scope", eachEnvelope(func(e *core.Envelope) { e.RunID = "" })},
-	{"loses the content type", "empty-fields-are-filled", eachEnvelope(func(e *core.Envelope) { e.Type = "" })},
-	{"trims bad input", "bad-input-is-refused-as-a-whole", broken{messages: eachMessage(func(m *core.Message) { m.ID = "" })}},
-	{"passes by late commits", "late-commit-is-not-skipped", broken{page: func(b *broken, p *outbox.Page) {
+	{"ignores delays", "delay-is-honoured", broken{messages: eachMessage(func(m *waybill.Message) { m.Delay = 0 })}},
+	{"ignores times", "deliver-at-is-honoured", broken{messages: eachMessage(func(m *waybill.Message) { m.DeliverAt = time.Time{} })}},
+	{"cuts long bodies", "large-body-round-trip", eachEnvelope(func(e *waybill.Envelope) { e.Body = e.Body[:min(len(e.Body), 1<<20-1)] })},
+	{"loses the scope", "context-fills-scope", eachEnvelope(func(e *waybill.Envelope) { e.RunID = "" })},
+	{"loses the content type", "empty-fields-are-filled", eachEnvelope(func(e *waybill.Envelope) { e.Type = "" })},
+	{"trims bad input", "bad-input-is-refused-as-a-whole", broken{messages: eachMessage(func(m *waybill.Message) { m.ID = "" })}},
+	{"passes by late commits", "late-commit-is-not-skipped", broken{page: func(b *broken, p *core.Page) {
 		for i := range p.Ranges {
-			p.Ranges[i].Records = slices.DeleteFunc(p.Ranges[i].Records, func(r outbox.Record) bool {
+			p.Ranges[i].Records = slices.DeleteFunc(p.Ranges[i].Records, func(r core.Record) bool {
 				b.mark = max(b.mark, int64(r.Envelope.HLC))
 				return int64(r.Envelope.HLC) < b.mark
 			})
 		}
 	}}},
-	{"drops a record", "many-messages-mixed-topics", broken{page: func(_ *broken, p *outbox.Page) {
+	{"drops a record", "many-messages-mixed-topics", broken{page: func(_ *broken, p *core.Page) {
 		for i := range p.Ranges {
 			if rs := p.Ranges[i].Records; len(rs) > 20 {
 				p.Ranges[i].Records = rs[1:]
 			}
 		}
 	}}},
-	{"loses the second route", "several-routes-of-one-message", broken{messages: eachMessage(func(m *core.Message) { m.Routes = m.Routes[:1] })}},
+	{"loses the second route", "several-routes-of-one-message", broken{messages: eachMessage(func(m *waybill.Message) { m.Routes = m.Routes[:1] })}},
 	{"remembers what was rolled back", "duplicate-of-rolled-back-is-none", broken{commits: true}},
-	{"forgets what was abandoned", "duplicate-of-abandoned-is-reported", broken{staged: func(s []core.Staged) {
+	{"forgets what was abandoned", "duplicate-of-abandoned-is-reported", broken{staged: func(s []waybill.Staged) {
 		for i := range s {
 			s[i].Duplicate = false
 		}
 	}}},
-	{"does not say what was committed meanwhile", "duplicate-of-running-transaction-waits", broken{staged: func(s []core.Staged) {
+	{"does not say what was committed meanwhile", "duplicate-of-running-transaction-waits", broken{staged: func(s []waybill.Staged) {
 		for i := range s {
 			s[i].Duplicate = false
 		}
 	}}},
-	{"hands published ones out again", "concurrent-commits-all-arrive", outcomesOf(core.EventConfirmed, func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
+	{"hands published ones out again", "concurrent-commits-all-arrive", outcomesOf(core.EventConfirmed, func(o core.Outcome, r *core.Record) core.Outcome {
 		if r.Envelope.Key == "" {
 			return o
 		}
 		return released(o, r)
 	})},
-	{"cannot tell what cannot be read", "unreadable-row-is-reported", broken{record: func(r *outbox.Record) { r.Err = nil }}},
-	{"counts the age from the retry", "age-counts-from-due", broken{record: func(r *outbox.Record) {
+	{"cannot tell what cannot be read", "unreadable-row-is-reported", broken{record: func(r *core.Record) { r.Err = nil }}},
+	{"counts the age from the retry", "age-counts-from-due", broken{record: func(r *core.Record) {
 		if r.Failed {
 			r.Age = 0
 		}
 	}}},
-	{"counts what is held as pending", "counts-per-state", broken{counts: func(cs []core.Count) {
+	{"counts what is held as pending", "counts-per-state", broken{counts: func(cs []admin.Count) {
 		for i := range cs {
 			if cs[i].State == core.StateProcessing {
 				cs[i].State = core.StatePending
@@ -115,11 +116,11 @@ var faults = []struct {
 	}}},
 	{"published comes again", "published-is-gone", outcomesOf(core.EventConfirmed, released)},
 	{"retries at once", "retry-is-due-later", outcomesOf(core.EventRejected, retried)},
-	{"loses the last error", "retry-keeps-last-error", outcomesOf(core.EventRejected, func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
-		return outbox.Retry(r, nil, o.In())
+	{"loses the last error", "retry-keeps-last-error", outcomesOf(core.EventRejected, func(o core.Outcome, r *core.Record) core.Outcome {
+		return core.Retry(r, nil, o.In())
 	})},
-	{"a release costs an attempt", "release-costs-nothing", outcomesOf(core.EventReleased, func(o outbox.Outcome, r *outbox.Record) outbox.Outcome {
-		return outbox.Retry(r, nil, o.In())
+	{"a release costs an attempt", "release-costs-nothing", outcomesOf(core.EventReleased, func(o core.Outcome, r *core.Record) core.Outcome {
+		return core.Retry(r, nil, o.In())
 	})},
 	{"abandoned is tried again", "abandoned-is-terminal", outcomesOf(core.EventGivenUp, retried)},
 	{"answers one of two", "settle-heeds-its-context", broken{results: func(rs core.Results) {
@@ -147,21 +148,21 @@ var faults = []struct {
 
 // backwards stages the messages of a call in the other order and does not say so.
 var backwards = broken{
-	messages: func(msgs []core.Message) []core.Message {
+	messages: func(msgs []waybill.Message) []waybill.Message {
 		slices.Reverse(msgs)
 		return msgs
 	},
-	staged: func(s []core.Staged) { slices.Reverse(s) },
+	staged: func(s []waybill.Staged) { slices.Reverse(s) },
 }
 
 // blocksAlways and blocksNever do not ask on which routes an abandoned record holds its key.
 var (
-	blocksAlways = broken{look: func(l *outbox.Look) {
+	blocksAlways = broken{look: func(l *core.Look) {
 		if len(l.Fresh) > 0 {
 			l.Blocks = []string{l.Fresh[0].Route}
 		}
 	}}
-	blocksNever = broken{look: func(l *outbox.Look) { l.Blocks = nil }}
+	blocksNever = broken{look: func(l *core.Look) { l.Blocks = nil }}
 )
 
 func sleepThrough(ctx context.Context, _ *broken, limit time.Duration) (core.WakeCause, error) {

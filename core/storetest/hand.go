@@ -6,12 +6,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // try hands out until there is nothing more for now, or n records came, and returns them.
-func (k *kit) try(n int) (out []outbox.Record) {
+func (k *kit) try(n int) (out []core.Record) {
 	for len(out) < n {
 		rs, err := k.driver.hand(k.ctx, k.route, n-len(out), k.blocks)
 		k.must("hand out", err)
@@ -28,7 +28,7 @@ func (k *kit) try(n int) (out []outbox.Record) {
 }
 
 // take hands out until n records came.
-func (k *kit) take(n int) (out []outbox.Record) {
+func (k *kit) take(n int) (out []core.Record) {
 	for deadline := time.Now().Add(patience); ; k.sleep(pause) {
 		if out = append(out, k.try(n-len(out))...); len(out) >= n {
 			return out
@@ -40,7 +40,7 @@ func (k *kit) take(n int) (out []outbox.Record) {
 }
 
 // takeIDs is take, and the records must have these ids in this order.
-func (k *kit) takeIDs(ids []string) []outbox.Record {
+func (k *kit) takeIDs(ids []string) []core.Record {
 	rs := k.take(len(ids))
 	if got := recordIDs(rs); !slices.Equal(got, ids) {
 		k.fail("handed out %s, want %s", names(got, ids), names(ids, ids))
@@ -80,7 +80,7 @@ func (k *kit) withheld(why string) {
 func (k *kit) expire(d time.Duration) { k.sleep(d + 4*slack) }
 
 // settle persists outcomes, which must all succeed.
-func (k *kit) settle(outcomes ...outbox.Outcome) {
+func (k *kit) settle(outcomes ...core.Outcome) {
 	res := k.driver.settle(k.ctx, outcomes)
 	if len(res) != len(outcomes) {
 		k.fail("settle returned %d results for %d outcomes", len(res), len(outcomes))
@@ -91,20 +91,20 @@ func (k *kit) settle(outcomes ...outbox.Outcome) {
 }
 
 // published settles all of rs as published.
-func (k *kit) published(rs ...outbox.Record) { k.settle(outcomes(rs, outbox.Published)...) }
+func (k *kit) published(rs ...core.Record) { k.settle(outcomes(rs, core.Published)...) }
 
 // retry says of r that an attempt failed, and that it is due again after in.
-func (k *kit) retry(r outbox.Record, in time.Duration) { k.settle(outbox.Retry(&r, errNo, in)) }
+func (k *kit) retry(r core.Record, in time.Duration) { k.settle(core.Retry(&r, errNo, in)) }
 
 // abandon gives all of ids up, which can be handed out now.
-func (k *kit) abandon(reason core.Reason, ids ...string) {
+func (k *kit) abandon(reason waybill.Reason, ids ...string) {
 	rs := k.takeIDs(ids)
-	k.settle(outcomes(rs, func(r *outbox.Record) outbox.Outcome { return outbox.Abandon(r, reason, errNo) })...)
+	k.settle(outcomes(rs, func(r *core.Record) core.Outcome { return core.Abandon(r, reason, errNo) })...)
 }
 
 // release hands rs back.
-func (k *kit) release(rs ...outbox.Record) {
-	k.settle(outcomes(rs, func(r *outbox.Record) outbox.Outcome { return outbox.Release(r, 0, false) })...)
+func (k *kit) release(rs ...core.Record) {
+	k.settle(outcomes(rs, func(r *core.Record) core.Outcome { return core.Release(r, 0, false) })...)
 }
 
 // crash hands ids out to a member that is then removed. Another one follows it.
@@ -117,7 +117,7 @@ func (k *kit) crash(ids ...string) {
 func (k *kit) unowned() { k.must("leave", k.driver.leave(k.ctx)) }
 
 // drain hands out and publishes one after the other until n records came, and returns them in this order.
-func (k *kit) drain(n int) (out []outbox.Record) {
+func (k *kit) drain(n int) (out []core.Record) {
 	for len(out) < n {
 		rs := k.take(1)
 		k.published(rs...)
@@ -133,8 +133,8 @@ func (k *kit) drainIDs(ids []string) {
 	}
 }
 
-func outcomes(rs []outbox.Record, fn func(*outbox.Record) outbox.Outcome) []outbox.Outcome {
-	out := make([]outbox.Outcome, len(rs))
+func outcomes(rs []core.Record, fn func(*core.Record) core.Outcome) []core.Outcome {
+	out := make([]core.Outcome, len(rs))
 	for i := range rs {
 		out[i] = fn(&rs[i])
 	}

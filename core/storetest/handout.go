@@ -7,8 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var timeChecks = []named{
@@ -19,8 +20,8 @@ var timeChecks = []named{
 // A message with a delay is handed out after it, by the store's clock, and holds up nobody. ST-07.
 func delayIsHonoured(k *kit) {
 	start := time.Now()
-	later := k.stage(k.msg(core.Delay(short)))
-	now := k.stage(k.msg(core.Delay(0)))
+	later := k.stage(k.msg(waybill.Delay(short)))
+	now := k.stage(k.msg(waybill.Delay(0)))
 	k.published(k.takeIDs(now)...)
 	k.takeIDs(later)
 	if d := time.Since(start); d < short-slack {
@@ -31,16 +32,16 @@ func delayIsHonoured(k *kit) {
 // A message with a time is handed out from then on; a time in the past is at once. ST-07.
 func deliverAtIsHonoured(k *kit) {
 	at := time.Now().Add(2 * short)
-	later := k.stage(k.msg(core.DeliverAt(at)))
+	later := k.stage(k.msg(waybill.DeliverAt(at)))
 	past := time.Now()
 	k.sleep(pause)
-	k.published(k.takeIDs(k.stage(k.msg(core.DeliverAt(past))))...)
+	k.published(k.takeIDs(k.stage(k.msg(waybill.DeliverAt(past))))...)
 	k.takeIDs(later)
 	// The store's clock may be another machine's; a second is what a test setup can be asked to keep.
 	if d := time.Until(at); d > time.Second {
 		k.fail("a message was handed out %s before its time", d)
 	}
-	k.stage(k.msg(core.DeliverAt(time.Now().Add(far))))
+	k.stage(k.msg(waybill.DeliverAt(time.Now().Add(far))))
 	k.none("it is due in an hour")
 }
 
@@ -64,11 +65,11 @@ func callsHeedTheirContext(k *kit) {
 	cancel()
 	start := time.Now()
 	for what, call := range map[string]func() error{
-		"meet": func() error { _, err := k.store.Meet(ctx, outbox.Meeting{}); return err },
-		"read": func() error { _, err := k.store.Read(ctx, self, outbox.Look{Parts: all(k.route)}); return err },
+		"meet": func() error { _, err := k.store.Meet(ctx, core.Meeting{}); return err },
+		"read": func() error { _, err := k.store.Read(ctx, self, core.Look{Parts: all(k.route)}); return err },
 		"due":  func() error { _, err := k.store.Due(ctx, self, all(k.route), 1); return err },
 		"take": func() error {
-			_, err := k.store.Take(ctx, self, outbox.Want{Refs: []outbox.Ref{ready[0].Ref}})
+			_, err := k.store.Take(ctx, self, core.Want{Refs: []core.Ref{ready[0].Ref}})
 			return err
 		},
 	} {
@@ -101,13 +102,13 @@ func unreadableRowIsReported(k *kit) {
 			k.fail("record %d is unreadable: %v; Record.Err is %v", i, bad, rs[i].Err)
 		}
 	}
-	k.settle(outbox.Published(&rs[0]), outbox.Abandon(&rs[1], core.ReasonUndecodable, rs[1].Err), outbox.Published(&rs[2]))
+	k.settle(core.Published(&rs[0]), core.Abandon(&rs[1], waybill.ReasonUndecodable, rs[1].Err), core.Published(&rs[2]))
 	k.none("one is abandoned, the others are published")
 }
 
 // Record.Age is the time since the record became due, not since a retry or a hand-out. DB-11.
 func ageCountsFromDue(k *kit) {
-	k.stage(k.msg(core.Delay(short)))
+	k.stage(k.msg(waybill.Delay(short)))
 	r := k.take(1)[0]
 	if r.Age > patience {
 		k.fail("a record that was due a moment ago has the age %s", r.Age)
@@ -121,13 +122,13 @@ func ageCountsFromDue(k *kit) {
 
 // Counts per route and state follow the records; what is held is processing. Exact for few records. DB-11.
 func countsPerState(k *kit) {
-	counter, ok := core.As[core.Counter](k.store)
+	counter, ok := core.As[admin.Counter](k.store)
 	if !ok {
-		k.undeclared("core.Counter")
+		k.undeclared("admin.Counter")
 	}
 	ids := k.stage(k.msgs(6)...)
 	rs := k.takeIDs(ids[:4])
-	k.settle(outbox.Published(&rs[0]), outbox.Abandon(&rs[1], core.ReasonRejected, errNo), outbox.Retry(&rs[2], errNo, far))
+	k.settle(core.Published(&rs[0]), core.Abandon(&rs[1], waybill.ReasonRejected, errNo), core.Retry(&rs[2], errNo, far))
 	kept, ok := k.stored(ids[1])
 	counts, err := counter.Counts(k.ctx)
 	k.must("counts", err)
@@ -180,7 +181,7 @@ func retryIsDueLater(k *kit) {
 		k.fail("a fresh record: attempts %d, failed %v", rs[0].Attempts, rs[0].Failed)
 	}
 	start := time.Now()
-	k.settle(outbox.Retry(&rs[0], errNo, short), outbox.Retry(&rs[1], errNo, far))
+	k.settle(core.Retry(&rs[0], errNo, short), core.Retry(&rs[1], errNo, far))
 	k.state("after a failed attempt", ids[0], StoredRecord{State: core.StateFailed, Attempts: 1, LastError: errNo.Error()})
 	r := k.takeIDs(ids[:1])[0]
 	if d := time.Since(start); d < short-slack {
@@ -202,7 +203,7 @@ func retryKeepsLastError(k *kit) {
 	texts := []string{"first", "second ü 🗝 'quoted' \"twice\"", strings.Repeat("ü", 5*core.MaxErrorBytes), "nul \x00 and \xff"}
 	for i, text := range texts {
 		r := k.takeIDs(ids)[0]
-		k.settle(outbox.Retry(&r, errors.New(text), 0))
+		k.settle(core.Retry(&r, errors.New(text), 0))
 		k.state(fmt.Sprintf("after error %d", i), ids[0],
 			StoredRecord{State: core.StateFailed, Attempts: i + 1, LastError: core.ErrorText(errors.New(text))})
 	}
@@ -227,7 +228,7 @@ func releaseCostsNothing(k *kit) {
 		k.fail("after a failed attempt and a release: attempts %d, failed %v", r.Attempts, r.Failed)
 	}
 	start := time.Now()
-	k.settle(outbox.Release(&r, short, false))
+	k.settle(core.Release(&r, short, false))
 	k.takeIDs(ids)
 	if d := time.Since(start); d < short-slack {
 		k.fail("a release for %s was handed out after %s", short, d)
@@ -237,12 +238,12 @@ func releaseCostsNothing(k *kit) {
 // An abandoned record is never handed out again and keeps its reason and error; the attempt counts unless nobody made
 // one. DB-01.
 func abandonedIsTerminal(k *kit) {
-	reasons := []core.Reason{core.ReasonRejected, core.ReasonAttempts, core.ReasonUndecodable, core.ReasonExpired, core.ReasonCrashed, core.Reason("an_adapter's_own")}
+	reasons := []waybill.Reason{waybill.ReasonRejected, waybill.ReasonAttempts, waybill.ReasonUndecodable, waybill.ReasonExpired, waybill.ReasonCrashed, waybill.Reason("an_adapter's_own")}
 	ids := k.stage(k.msgs(len(reasons))...)
 	rs := k.takeIDs(ids)
-	out := make([]outbox.Outcome, len(rs))
+	out := make([]core.Outcome, len(rs))
 	for i := range rs {
-		out[i] = outbox.Abandon(&rs[i], reasons[i], errNo)
+		out[i] = core.Abandon(&rs[i], reasons[i], errNo)
 	}
 	k.settle(out...)
 	k.none("all are abandoned")
@@ -264,7 +265,7 @@ func settleHeedsItsContext(k *kit) {
 	rs := k.takeIDs(ids)
 	ctx, cancel := context.WithCancel(k.ctx)
 	cancel()
-	res := k.store.Settle(ctx, k.driver.self.Session, outcomes(rs, outbox.Published))
+	res := k.store.Settle(ctx, k.driver.self.Session, outcomes(rs, core.Published))
 	if len(res) != 2 || (res[0] == nil) != (res[1] == nil) {
 		k.fail("a settle of two outcomes with an ended context gave %v, want one result for each", res)
 	}
@@ -279,10 +280,10 @@ var blockChecks = []named{
 
 // keys stages n messages each of some keys, in turn, and returns the ids per key.
 func (k *kit) keys(n int, keys ...string) map[string][]string {
-	var msgs []core.Message
+	var msgs []waybill.Message
 	for range n {
 		for _, key := range keys {
-			msgs = append(msgs, k.msg(core.Key(key)))
+			msgs = append(msgs, k.msg(waybill.Key(key)))
 		}
 	}
 	out := map[string][]string{}
@@ -295,7 +296,7 @@ func (k *kit) keys(n int, keys ...string) map[string][]string {
 // After an abandoned message its key goes on. OR-04.
 func keyContinuesAfterAbandoned(k *kit) {
 	ids := k.keys(3, "a")["a"]
-	k.abandon(core.ReasonRejected, ids[0])
+	k.abandon(waybill.ReasonRejected, ids[0])
 	k.drainIDs(ids[1:])
 }
 
@@ -303,7 +304,7 @@ func keyContinuesAfterAbandoned(k *kit) {
 func keyBlocksAfterAbandoned(k *kit) {
 	b := k.blocking()
 	ids := b.keys(3, "a")["a"]
-	b.abandon(core.ReasonRejected, ids[0])
+	b.abandon(waybill.ReasonRejected, ids[0])
 	k.kept(ids[0])
 	b.none("its key is blocked")
 	b.drainIDs(b.keys(2, "b")["b"])

@@ -6,32 +6,32 @@ import (
 	"fmt"
 	"runtime/debug"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // Harness is the store under test and what the suite needs around it. What only some backends can do are optional
 // interfaces: [Inspector], [Corrupter] and [Retainer].
 type Harness interface {
 	// Store returns the store under test, the same one every time. What it has of core's capabilities is checked too.
-	Store() outbox.Store
+	Store() core.OutboxStore
 	// Begin starts a transaction in which messages can be staged.
 	Begin(ctx context.Context) (Tx, error)
 }
 
 // Tx is a transaction of the application.
 type Tx interface {
-	// Stage stages msgs through the store's core.Stager. Of these, only those with a dedupe key may be withdrawable.
-	Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error)
+	// Stage stages msgs through the store's waybill.Stager. Of these, only those with a dedupe key may be withdrawable.
+	Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error)
 	Commit(ctx context.Context) error
 	// Rollback undoes the transaction. After Commit it does nothing.
 	Rollback(ctx context.Context) error
 }
 
-// Canceller is a [Tx] that can withdraw messages, through the store's core.Canceller. Without it the suite does not ask
-// for cancelling and replacing.
+// Canceller is a [Tx] that can withdraw messages, through the store's waybill.Canceller. Without it the suite does not
+// ask for cancelling and replacing.
 type Canceller interface {
-	Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error)
+	Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error)
 }
 
 // Inspector is a harness that can look at stored records. Without it the suite sees only what the store returns.
@@ -47,7 +47,7 @@ type StoredRecord struct {
 	State     core.State
 	Attempts  int
 	Crashes   int
-	Reason    core.Reason
+	Reason    waybill.Reason
 	LastError string
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -19,17 +21,17 @@ var headChecks = []named{
 	{"head-refuses-bad-input", headRefusesBadInput},
 }
 
-func (k *kit) keeper() core.KeyKeeper {
-	kk, ok := core.As[core.KeyKeeper](k.store)
+func (k *kit) keeper() admin.KeyKeeper {
+	kk, ok := core.As[admin.KeyKeeper](k.store)
 	if !ok {
-		k.undeclared("core.KeyKeeper")
+		k.undeclared("admin.KeyKeeper")
 	}
 	return kk
 }
 
 // blockedKeys returns the blocked keys as "key cause id", ids as numbers.
 func (k *kit) blockedKeys(ids []string, block bool) []string {
-	keys, more, err := k.keeper().BlockedKeys(k.ctx, core.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: block, Limit: 100})
+	keys, more, err := k.keeper().BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: block, Limit: 100})
 	k.must("blocked keys", err)
 	if more {
 		k.fail("%d of up to 100 blocked keys, and there are more", len(keys))
@@ -51,11 +53,11 @@ func (k *kit) blocked(when string, ids []string, block bool, want ...string) {
 	}
 }
 
-func (k *kit) decide(key, id string, a core.HeadAction) error {
+func (k *kit) decide(key, id string, a admin.HeadAction) error {
 	return k.keeper().DecideHead(k.ctx, k.route, key, id, a)
 }
 
-func (k *kit) decided(key, id string, a core.HeadAction) {
+func (k *kit) decided(key, id string, a admin.HeadAction) {
 	k.must("decide about a head", k.decide(key, id, a))
 }
 
@@ -69,7 +71,7 @@ func (k *kit) waiting(n int, key string) []string {
 // abandonedHead stages n messages of key and abandons the first one, which blocks the key on a route that blocks.
 func (k *kit) abandonedHead(n int, key string) []string {
 	ids := k.keys(n, key)[key]
-	k.giveUp(core.ReasonRejected, ids[0])
+	k.giveUp(waybill.ReasonRejected, ids[0])
 	return ids
 }
 
@@ -82,20 +84,20 @@ func blockedKeysAreListed(k *kit) {
 	k.blocked("at first", ids, true)
 	ids = append(ids, k.abandonedHead(2, "a")...)
 	ids = append(ids, k.waiting(2, "b")...)
-	ids = append(ids, k.stage(k.msg(core.Key("c")))...)
-	ids = append(ids, k.stage(k.msg(core.Key("d"), core.Delay(far)), k.msg())...)
+	ids = append(ids, k.stage(k.msg(waybill.Key("c")))...)
+	ids = append(ids, k.stage(k.msg(waybill.Key("d"), waybill.Delay(far)), k.msg())...)
 	k.blocked("one abandoned, one waiting, one due, one scheduled, one without key", ids, true, "a abandoned 0", "b retry 2")
 	k.blocked("the same", ids, false, "b retry 2")
-	keys, _, err := k.keeper().BlockedKeys(k.ctx, core.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true})
+	keys, _, err := k.keeper().BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true})
 	k.must("blocked keys", err)
 	if h := &keys[1].Head; h.State != core.StateFailed || h.Attempts != 1 || h.LastError != errNo.Error() || h.DueIn <= 0 {
 		k.fail("the head of a key that waits for a retry is %+v", *h)
 	}
 	k.sleep(4 * slack)
-	if keys, _, err := k.keeper().BlockedKeys(k.ctx, core.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true}); err != nil || keys[0].Since <= 0 || keys[0].Since > long {
+	if keys, _, err := k.keeper().BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true}); err != nil || keys[0].Since <= 0 || keys[0].Since > long {
 		k.fail("a key is blocked for a while: %+v, %v", keys, err)
 	}
-	other, _, err := k.keeper().BlockedKeys(k.ctx, core.BlockedKeysRequest{Route: "another", BlockAfterAbandon: true})
+	other, _, err := k.keeper().BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: "another", BlockAfterAbandon: true})
 	k.must("blocked keys", err)
 	if len(other) > 0 {
 		k.fail("another route has %d blocked keys", len(other))
@@ -119,7 +121,7 @@ func blockedKeysInPages(k *kit) {
 	var got []string
 	after := ""
 	for range 3 {
-		keys, more, err := kk.BlockedKeys(k.ctx, core.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true, After: after, Limit: 2})
+		keys, more, err := kk.BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true, After: after, Limit: 2})
 		k.must("blocked keys", err)
 		if len(keys) > 2 || more != (len(got)+len(keys) < 5) {
 			k.fail("after %q: %d keys of at most 2, more: %v", after, len(keys), more)
@@ -139,10 +141,10 @@ func headSkip(k *kit) {
 	k.keeper()
 	ids := k.waiting(3, "a")
 	k.none("its head waits for a retry")
-	k.decided("a", ids[0], core.HeadSkip)
+	k.decided("a", ids[0], admin.HeadSkip)
 	k.blocked("after the head was skipped", ids, false)
 	k.drainIDs(ids[1:])
-	k.state("skipped", ids[0], StoredRecord{State: core.StateAbandoned, Attempts: 1, Reason: core.ReasonSkipped, LastError: errNo.Error()})
+	k.state("skipped", ids[0], StoredRecord{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSkipped, LastError: errNo.Error()})
 	k.none("it was skipped")
 }
 
@@ -150,13 +152,13 @@ func headSkip(k *kit) {
 func headPark(k *kit) {
 	k.keeper()
 	ids := k.waiting(2, "a")
-	k.decided("a", ids[0], core.HeadPark)
+	k.decided("a", ids[0], admin.HeadSetAside)
 	k.drainIDs(ids[1:])
-	k.state("parked", ids[0], StoredRecord{State: core.StateAbandoned, Attempts: 1, Reason: core.ReasonParked, LastError: errNo.Error()})
+	k.state("parked", ids[0], StoredRecord{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSetAside, LastError: errNo.Error()})
 	k.redriver()
-	parked := core.Filter{Reasons: []core.Reason{core.ReasonParked}}
-	k.redriven("a parked one", core.RedriveRequest{Filter: parked, BlockAfterAbandon: true}, 0, map[string]int{core.RefusedOrder: 1})
-	k.redriven("a parked one by force", core.RedriveRequest{Filter: parked, Force: true}, 1, nil)
+	parked := admin.Filter{Reasons: []waybill.Reason{waybill.ReasonSetAside}}
+	k.redriven("a parked one", admin.RedriveRequest{Filter: parked, BlockAfterAbandon: true}, 0, map[string]int{admin.RefusedOrder: 1})
+	k.redriven("a parked one by force", admin.RedriveRequest{Filter: parked, Force: true}, 1, nil)
 	k.drainIDs(ids[:1])
 }
 
@@ -165,7 +167,7 @@ func headRequeue(k *kit) {
 	k.keeper()
 	ids := k.waiting(3, "a")
 	k.pass(20)
-	k.decided("a", ids[0], core.HeadRequeue)
+	k.decided("a", ids[0], admin.HeadRequeue)
 	k.blocked("after the head was requeued", ids, false)
 	k.state("requeued", ids[0], StoredRecord{State: core.StatePending})
 	r := k.take(1)[0]
@@ -189,7 +191,7 @@ func headOfAbandonedKey(k *kit) {
 		ids := k.abandonedHead(3, key)
 		k.none("its key is blocked")
 		k.decided(key, ids[0], a)
-		if a == core.HeadRequeue {
+		if a == admin.HeadRequeue {
 			k.drainIDs(ids)
 		} else {
 			k.drainIDs(ids[1:])
@@ -199,7 +201,7 @@ func headOfAbandonedKey(k *kit) {
 }
 
 // every is each action once.
-var every = []core.HeadAction{core.HeadSkip, core.HeadPark, core.HeadRequeue}
+var every = []admin.HeadAction{admin.HeadSkip, admin.HeadSetAside, admin.HeadRequeue}
 
 // Only the head of the key can be decided about, by its id, while no member holds it. One that is due can be given up,
 // but not requeued. OR-05.
@@ -208,54 +210,54 @@ func headMustBeTheHead(k *kit) {
 	ids := k.waiting(3, "a")
 	for _, tc := range []struct {
 		why, key, id string
-		actions      []core.HeadAction
+		actions      []admin.HeadAction
 	}{
 		{"not the head", "a", ids[1], every},
 		{"unknown", "a", "unknown", every},
 		{"of another key", "b", ids[0], every},
-		{"due", "c", k.stage(k.msg(core.Key("c")))[0], every[2:]},
+		{"due", "c", k.stage(k.msg(waybill.Key("c")))[0], every[2:]},
 		{"not the first that is due", "d", k.keys(2, "d")["d"][1], every},
 		{"without a key", "e", k.stage(k.msg())[0], every},
-		{"scheduled", "f", k.stage(k.msg(core.Key("f"), core.Delay(far)))[0], every},
+		{"scheduled", "f", k.stage(k.msg(waybill.Key("f"), waybill.Delay(far)))[0], every},
 	} {
 		for _, a := range tc.actions {
-			if err := k.decide(tc.key, tc.id, a); !errors.Is(err, core.ErrNotFound) {
-				k.fail("decision %d about a message that is %s: %v, want core.ErrNotFound", a, tc.why, err)
+			if err := k.decide(tc.key, tc.id, a); !errors.Is(err, waybill.ErrNotFound) {
+				k.fail("decision %d about a message that is %s: %v, want waybill.ErrNotFound", a, tc.why, err)
 			}
 		}
 	}
-	k.decided("a", ids[0], core.HeadRequeue)
+	k.decided("a", ids[0], admin.HeadRequeue)
 	r := k.take(1)[0]
 	for _, a := range every {
-		if err := k.decide("a", ids[0], a); !errors.Is(err, core.ErrInFlight) {
-			k.fail("decision %d about a head that is held: %v, want core.ErrInFlight", a, err)
+		if err := k.decide("a", ids[0], a); !errors.Is(err, waybill.ErrInFlight) {
+			k.fail("decision %d about a head that is held: %v, want waybill.ErrInFlight", a, err)
 		}
 	}
 	k.published(r)
-	if err := k.decide("a", ids[0], core.HeadSkip); !errors.Is(err, core.ErrNotFound) {
-		k.fail("a decision about a published head: %v, want core.ErrNotFound", err)
+	if err := k.decide("a", ids[0], admin.HeadSkip); !errors.Is(err, waybill.ErrNotFound) {
+		k.fail("a decision about a published head: %v, want waybill.ErrNotFound", err)
 	}
 }
 
 // Bad input is refused; a head that has expired is not requeued, since it would be given up at once. OR-05.
 func headRefusesBadInput(k *kit) {
 	kk := k.keeper()
-	if err := k.decide("a", "x", 0); !errors.Is(err, core.ErrInvalid) {
-		k.fail("a decision without an action: %v, want core.ErrInvalid", err)
+	if err := k.decide("a", "x", 0); !errors.Is(err, waybill.ErrInvalid) {
+		k.fail("a decision without an action: %v, want waybill.ErrInvalid", err)
 	}
-	if err := k.decide("", "", core.HeadSkip); !errors.Is(err, core.ErrInvalid) {
-		k.fail("a decision about nothing: %v, want core.ErrInvalid", err)
+	if err := k.decide("", "", admin.HeadSkip); !errors.Is(err, waybill.ErrInvalid) {
+		k.fail("a decision about nothing: %v, want waybill.ErrInvalid", err)
 	}
-	for _, limit := range []int{-1, core.MaxPageLimit + 1} {
-		if _, _, err := kk.BlockedKeys(k.ctx, core.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true, Limit: limit}); !errors.Is(err, core.ErrInvalid) {
-			k.fail("%d blocked keys: %v, want core.ErrInvalid", limit, err)
+	for _, limit := range []int{-1, admin.MaxPageLimit + 1} {
+		if _, _, err := kk.BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true, Limit: limit}); !errors.Is(err, waybill.ErrInvalid) {
+			k.fail("%d blocked keys: %v, want waybill.ErrInvalid", limit, err)
 		}
 	}
-	ids := k.stage(k.msg(core.Key("a"), core.TTL(short)))
+	ids := k.stage(k.msg(waybill.Key("a"), waybill.TTL(short)))
 	k.retry(k.takeIDs(ids)[0], far)
 	k.expire(short)
-	if err := k.decide("a", ids[0], core.HeadRequeue); !errors.Is(err, core.ErrInvalid) {
-		k.fail("a head that has expired is requeued: %v, want core.ErrInvalid", err)
+	if err := k.decide("a", ids[0], admin.HeadRequeue); !errors.Is(err, waybill.ErrInvalid) {
+		k.fail("a head that has expired is requeued: %v, want waybill.ErrInvalid", err)
 	}
-	k.decided("a", ids[0], core.HeadSkip)
+	k.decided("a", ids[0], admin.HeadSkip)
 }

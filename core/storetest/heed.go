@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // heed acts on the control records of route and lets them go. A decision about what is out has to wait.
@@ -17,7 +17,7 @@ func (d *driver) heed(ctx context.Context, route string) error {
 	}
 	for i := range controls {
 		c := &controls[i]
-		if c.Kind == outbox.ControlDecide {
+		if c.Kind == core.ControlDecide {
 			if done, err := d.decide(ctx, c); err != nil || !done {
 				if err != nil {
 					return err
@@ -25,15 +25,15 @@ func (d *driver) heed(ctx context.Context, route string) error {
 				continue
 			}
 		}
-		if err := d.store.Settle(ctx, d.self.Session, []outbox.Outcome{outbox.Heeded(c)}).FirstErr(); err != nil && !errors.Is(err, outbox.ErrChanged) {
+		if err := d.store.Settle(ctx, d.self.Session, []core.Outcome{core.Heeded(c)}).FirstErr(); err != nil && !errors.Is(err, core.ErrChanged) {
 			return fmt.Errorf("heed a control record: %w", err)
 		}
 	}
 	return nil
 }
 
-func (d *driver) controls(ctx context.Context, route string) ([]outbox.Control, error) {
-	p, err := d.store.Read(ctx, d.self.Session, outbox.Look{Parts: all(route), Limit: pageSize, Bytes: math.MaxInt32})
+func (d *driver) controls(ctx context.Context, route string) ([]core.Control, error) {
+	p, err := d.store.Read(ctx, d.self.Session, core.Look{Parts: all(route), Limit: pageSize, Bytes: math.MaxInt32})
 	if err != nil {
 		return nil, fmt.Errorf("read control records: %w", err)
 	}
@@ -41,16 +41,16 @@ func (d *driver) controls(ctx context.Context, route string) ([]outbox.Control, 
 }
 
 // decide carries out what an operator decided about a record, and reports whether that is done with.
-func (d *driver) decide(ctx context.Context, c *outbox.Control) (bool, error) {
+func (d *driver) decide(ctx context.Context, c *core.Control) (bool, error) {
 	if _, out := d.out[place{c.Route, c.Seq}]; out {
 		return false, nil
 	}
-	ref := outbox.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}
-	p, err := d.store.Read(ctx, d.self.Session, outbox.Look{Parts: all(c.Route), Again: []outbox.Ref{ref}, Limit: pageSize, Bytes: math.MaxInt32})
+	ref := core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}
+	p, err := d.store.Read(ctx, d.self.Session, core.Look{Parts: all(c.Route), Again: []core.Ref{ref}, Limit: pageSize, Bytes: math.MaxInt32})
 	if err != nil {
 		return false, fmt.Errorf("read a record that was decided about: %w", err)
 	}
-	var r outbox.Record
+	var r core.Record
 	switch {
 	case len(p.Again) > 0:
 		r = p.Again[0]
@@ -59,11 +59,11 @@ func (d *driver) decide(ctx context.Context, c *outbox.Control) (bool, error) {
 	default:
 		return true, nil
 	}
-	err = d.store.Settle(ctx, d.self.Session, []outbox.Outcome{outbox.Withdraw(&r, c.Reason)}).FirstErr()
+	err = d.store.Settle(ctx, d.self.Session, []core.Outcome{core.Withdraw(&r, c.Reason)}).FirstErr()
 	switch {
-	case err == nil, errors.Is(err, outbox.ErrChanged):
+	case err == nil, errors.Is(err, core.ErrChanged):
 		return true, nil
-	case errors.Is(err, outbox.ErrBusy):
+	case errors.Is(err, core.ErrBusy):
 		return false, nil
 	}
 	return false, fmt.Errorf("withdraw a record that was decided about: %w", err)

@@ -5,8 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var inspectChecks = []named{
@@ -18,29 +19,29 @@ var inspectChecks = []named{
 	{"list-shows-what-cannot-be-read", listShowsWhatCannotBeRead},
 }
 
-func (k *kit) inspector() core.Inspector {
-	in, ok := core.As[core.Inspector](k.store)
+func (k *kit) inspector() admin.Inspector {
+	in, ok := core.As[admin.Inspector](k.store)
 	if !ok {
-		k.undeclared("core.Inspector")
+		k.undeclared("admin.Inspector")
 	}
 	return in
 }
 
 // inspect returns a record of the check's route.
-func (k *kit) inspect(id string) core.Stored {
+func (k *kit) inspect(id string) admin.Stored {
 	st, err := k.inspector().Inspect(k.ctx, k.route, id)
 	k.must("inspect", err)
 	return st
 }
 
 // mine is f on the check's route.
-func (k *kit) mine(f core.Filter) core.Filter {
+func (k *kit) mine(f admin.Filter) admin.Filter {
 	f.Routes = []string{k.route}
 	return f
 }
 
 // list returns the ids of all records of the check's route that f selects, page by page, and how many pages that took.
-func (k *kit) list(f core.Filter, p core.Page) (ids []string, pages int) {
+func (k *kit) list(f admin.Filter, p admin.PageRequest) (ids []string, pages int) {
 	for {
 		l, err := k.inspector().List(k.ctx, k.mine(f), p)
 		k.must("list", err)
@@ -73,7 +74,7 @@ func (k *kit) list(f core.Filter, p core.Page) (ids []string, pages int) {
 }
 
 // giveUp abandons ids, which are due, with reason. The store must keep such records.
-func (k *kit) giveUp(reason core.Reason, ids ...string) {
+func (k *kit) giveUp(reason waybill.Reason, ids ...string) {
 	k.abandon(reason, ids...)
 	k.kept(ids[0])
 }
@@ -88,8 +89,8 @@ func (k *kit) kept(id string) {
 // A record is shown as it is: its envelope, state, counters, who holds it, when it is due, its error and end. DB-11.
 func inspectShowsOne(k *kit) {
 	in := k.inspector()
-	m := k.msg(core.Key("k"), core.Tenant("t"), core.Header("h", "v"), core.Type("ty"), core.CorrelationID("c"))
-	ids := k.stage(m, k.msg(core.Delay(far)))
+	m := k.msg(waybill.Key("k"), waybill.Tenant("t"), waybill.Header("h", "v"), waybill.Type("ty"), waybill.CorrelationID("c"))
+	ids := k.stage(m, k.msg(waybill.Delay(far)))
 	st := k.inspect(ids[0])
 	e := &st.Envelope
 	switch {
@@ -114,15 +115,15 @@ func inspectShowsOne(k *kit) {
 		k.fail("a failed record is %+v", st)
 	}
 	r = k.takeIDs(ids[:1])[0]
-	k.settle(outbox.Abandon(&r, core.ReasonRejected, errNo))
+	k.settle(core.Abandon(&r, waybill.ReasonRejected, errNo))
 	if rec, ok := k.stored(ids[0]); !ok || rec != nil {
-		if st := k.inspect(ids[0]); st.State != core.StateAbandoned || st.Reason != core.ReasonRejected || st.Attempts != 2 || st.SettledAt.IsZero() || st.DueIn != 0 {
+		if st := k.inspect(ids[0]); st.State != core.StateAbandoned || st.Reason != waybill.ReasonRejected || st.Attempts != 2 || st.SettledAt.IsZero() || st.DueIn != 0 {
 			k.fail("an abandoned record is %+v", st)
 		}
 	}
 	for _, name := range []struct{ route, id string }{{k.route, "unknown"}, {"unknown", ids[1]}, {"", ""}} {
-		if _, err := in.Inspect(k.ctx, name.route, name.id); !errors.Is(err, core.ErrNotFound) {
-			k.fail("inspect of a record that is not there: %v, want core.ErrNotFound", err)
+		if _, err := in.Inspect(k.ctx, name.route, name.id); !errors.Is(err, waybill.ErrNotFound) {
+			k.fail("inspect of a record that is not there: %v, want waybill.ErrNotFound", err)
 		}
 	}
 }
@@ -131,19 +132,19 @@ func inspectShowsOne(k *kit) {
 func listPagesInOrder(k *kit) {
 	k.inspector()
 	ids := k.stage(k.msgs(25)...)
-	if got, _ := k.list(core.Filter{}, core.Page{}); !slices.Equal(got, ids) {
+	if got, _ := k.list(admin.Filter{}, admin.PageRequest{}); !slices.Equal(got, ids) {
 		k.fail("listed %s of %d", names(got, ids), len(ids))
 	}
-	got, pages := k.list(core.Filter{}, core.Page{Limit: 10})
+	got, pages := k.list(admin.Filter{}, admin.PageRequest{Limit: 10})
 	if !slices.Equal(got, ids) || pages < 3 {
 		k.fail("listed %s of %d in %d pages of 10", names(got, ids), len(ids), pages)
 	}
-	l, err := k.inspector().List(k.ctx, k.mine(core.Filter{}), core.Page{Limit: 10})
+	l, err := k.inspector().List(k.ctx, k.mine(admin.Filter{}), admin.PageRequest{Limit: 10})
 	k.must("list", err)
 	k.published(k.takeIDs(ids[:12])...)
 	more := k.stage(k.msgs(2)...)
 	want := append(slices.Clone(ids[12:]), more...)
-	if got, _ := k.list(core.Filter{}, core.Page{Limit: 10, After: l.Next}); !slices.Equal(got, want) {
+	if got, _ := k.list(admin.Filter{}, admin.PageRequest{Limit: 10, After: l.Next}); !slices.Equal(got, want) {
 		k.fail("after 12 of 25 were published and 2 staged, the pages after the first have %s", names(got, append(ids, more...)))
 	}
 }
@@ -152,14 +153,14 @@ func listPagesInOrder(k *kit) {
 func listFilters(k *kit) {
 	k.inspector()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
-	a := k.msg(core.Key("a"), core.Tenant("ta"), core.OccurredAt(at))
+	a := k.msg(waybill.Key("a"), waybill.Tenant("ta"), waybill.OccurredAt(at))
 	a.Topic = "topic.a"
-	b := k.msg(core.Key("b"), core.Tenant("tb"), core.OccurredAt(at.Add(time.Second)))
+	b := k.msg(waybill.Key("b"), waybill.Tenant("tb"), waybill.OccurredAt(at.Add(time.Second)))
 	b.Topic = "topic.b"
-	ids := k.stage(a, b, k.msg(core.OccurredAt(at.Add(time.Hour)), core.Delay(far)))
+	ids := k.stage(a, b, k.msg(waybill.OccurredAt(at.Add(time.Hour)), waybill.Delay(far)))
 	for _, r := range k.takeIDs(ids[:2]) {
 		if r.ID == ids[0] {
-			k.settle(outbox.Abandon(&r, core.ReasonTooLarge, errNo))
+			k.settle(core.Abandon(&r, waybill.ReasonTooLarge, errNo))
 		} else {
 			k.retry(r, far)
 		}
@@ -167,37 +168,37 @@ func listFilters(k *kit) {
 	k.kept(ids[0])
 	for _, tc := range []struct {
 		name string
-		f    core.Filter
+		f    admin.Filter
 		want []int
 	}{
-		{"nothing", core.Filter{}, []int{0, 1, 2}},
-		{"ids", core.Filter{IDs: []string{ids[2], "unknown", ids[0]}}, []int{0, 2}},
-		{"states", core.Filter{States: []core.State{core.StateFailed, core.StatePending}}, []int{1, 2}},
-		{"abandoned", core.Filter{States: []core.State{core.StateAbandoned}}, []int{0}},
-		{"reasons", core.Filter{Reasons: []core.Reason{core.ReasonExpired, core.ReasonTooLarge}}, []int{0}},
-		{"another reason", core.Filter{Reasons: []core.Reason{core.ReasonExpired}}, nil},
-		{"topics", core.Filter{Topics: []string{"topic.b", k.topic}}, []int{1, 2}},
-		{"tenants", core.Filter{Tenants: []string{"ta", "tb"}}, []int{0, 1}},
-		{"keys", core.Filter{Keys: []string{"b"}}, []int{1}},
-		{"no key", core.Filter{Keys: []string{""}}, []int{2}},
-		{"since", core.Filter{Since: at.Add(time.Second)}, []int{1, 2}},
-		{"until", core.Filter{Until: at.Add(time.Second)}, []int{0}},
-		{"a time", core.Filter{Since: at, Until: at.Add(time.Microsecond)}, []int{0}},
-		{"several", core.Filter{States: []core.State{core.StateFailed}, Topics: []string{"topic.b"}, Keys: []string{"b"}}, []int{1}},
-		{"several that exclude each other", core.Filter{States: []core.State{core.StateFailed}, Keys: []string{"a"}}, nil},
+		{"nothing", admin.Filter{}, []int{0, 1, 2}},
+		{"ids", admin.Filter{IDs: []string{ids[2], "unknown", ids[0]}}, []int{0, 2}},
+		{"states", admin.Filter{States: []core.State{core.StateFailed, core.StatePending}}, []int{1, 2}},
+		{"abandoned", admin.Filter{States: []core.State{core.StateAbandoned}}, []int{0}},
+		{"reasons", admin.Filter{Reasons: []waybill.Reason{waybill.ReasonExpired, waybill.ReasonTooLarge}}, []int{0}},
+		{"another reason", admin.Filter{Reasons: []waybill.Reason{waybill.ReasonExpired}}, nil},
+		{"topics", admin.Filter{Topics: []string{"topic.b", k.topic}}, []int{1, 2}},
+		{"tenants", admin.Filter{Tenants: []string{"ta", "tb"}}, []int{0, 1}},
+		{"keys", admin.Filter{Keys: []string{"b"}}, []int{1}},
+		{"no key", admin.Filter{Keys: []string{""}}, []int{2}},
+		{"since", admin.Filter{Since: at.Add(time.Second)}, []int{1, 2}},
+		{"until", admin.Filter{Until: at.Add(time.Second)}, []int{0}},
+		{"a time", admin.Filter{Since: at, Until: at.Add(time.Microsecond)}, []int{0}},
+		{"several", admin.Filter{States: []core.State{core.StateFailed}, Topics: []string{"topic.b"}, Keys: []string{"b"}}, []int{1}},
+		{"several that exclude each other", admin.Filter{States: []core.State{core.StateFailed}, Keys: []string{"a"}}, nil},
 	} {
 		var want []string
 		for _, i := range tc.want {
 			want = append(want, ids[i])
 		}
-		if got, _ := k.list(tc.f, core.Page{}); !slices.Equal(got, want) {
+		if got, _ := k.list(tc.f, admin.PageRequest{}); !slices.Equal(got, want) {
 			k.fail("list by %s returned %s, want %v", tc.name, names(got, ids), tc.want)
 		}
 	}
-	if l, err := k.inspector().List(k.ctx, core.Filter{IDs: ids}, core.Page{}); err != nil || len(l.Records) != 3 {
+	if l, err := k.inspector().List(k.ctx, admin.Filter{IDs: ids}, admin.PageRequest{}); err != nil || len(l.Records) != 3 {
 		k.fail("list by ids on whatever route returned %d of 3, %v", len(l.Records), err)
 	}
-	if l, err := k.inspector().List(k.ctx, core.Filter{Routes: []string{"unknown"}, IDs: ids}, core.Page{}); err != nil || len(l.Records) > 0 {
+	if l, err := k.inspector().List(k.ctx, admin.Filter{Routes: []string{"unknown"}, IDs: ids}, admin.PageRequest{}); err != nil || len(l.Records) > 0 {
 		k.fail("list of an unknown route returned %d records, %v", len(l.Records), err)
 	}
 }
@@ -209,14 +210,14 @@ func listKeepsItsBudget(k *kit) {
 	last := k.msg()
 	last.Topic = "topic.last"
 	ids := k.stage(append(k.msgs(30), last)...)
-	f := k.mine(core.Filter{Topics: []string{"topic.last"}})
+	f := k.mine(admin.Filter{Topics: []string{"topic.last"}})
 	first := k.inspect(ids[0])
-	l, err := in.List(k.ctx, f, core.Page{After: first.Seq - 1, Budget: 10})
+	l, err := in.List(k.ctx, f, admin.PageRequest{After: first.Seq - 1, Budget: 10})
 	k.must("list", err)
 	if len(l.Records) > 0 || l.Next <= first.Seq {
 		k.fail("a list that may look at 10 rows returned %d records, though the only one is the 31st row; it says to go on after %d", len(l.Records), l.Next)
 	}
-	got, pages := k.list(core.Filter{Topics: f.Topics}, core.Page{After: first.Seq - 1, Budget: 10})
+	got, pages := k.list(admin.Filter{Topics: f.Topics}, admin.PageRequest{After: first.Seq - 1, Budget: 10})
 	if !slices.Equal(got, ids[30:]) || pages < 4 {
 		k.fail("lists that may look at 10 rows each found %s in %d pages", names(got, ids), pages)
 	}
@@ -224,13 +225,13 @@ func listKeepsItsBudget(k *kit) {
 
 // Bad input is refused with every problem. DB-11.
 func listRefusesBadInput(k *kit) {
-	for _, p := range []core.Page{{Limit: -1}, {Limit: core.MaxPageLimit + 1}, {Budget: -1}, {Budget: core.MaxPageBudget + 1}, {After: -1}} {
-		if _, err := k.inspector().List(k.ctx, k.mine(core.Filter{}), p); !errors.Is(err, core.ErrInvalid) {
-			k.fail("list with %+v: %v, want core.ErrInvalid", p, err)
+	for _, p := range []admin.PageRequest{{Limit: -1}, {Limit: admin.MaxPageLimit + 1}, {Budget: -1}, {Budget: admin.MaxPageBudget + 1}, {After: -1}} {
+		if _, err := k.inspector().List(k.ctx, k.mine(admin.Filter{}), p); !errors.Is(err, waybill.ErrInvalid) {
+			k.fail("list with %+v: %v, want waybill.ErrInvalid", p, err)
 		}
 	}
-	if _, err := k.inspector().List(k.ctx, k.mine(core.Filter{States: []core.State{77}}), core.Page{}); !errors.Is(err, core.ErrInvalid) {
-		k.fail("list of a state that does not exist: %v, want core.ErrInvalid", err)
+	if _, err := k.inspector().List(k.ctx, k.mine(admin.Filter{States: []core.State{77}}), admin.PageRequest{}); !errors.Is(err, waybill.ErrInvalid) {
+		k.fail("list of a state that does not exist: %v, want waybill.ErrInvalid", err)
 	}
 }
 
@@ -242,23 +243,23 @@ func listShowsWhatCannotBeRead(k *kit) {
 	if !ok {
 		k.undeclared("Corrupter")
 	}
-	ids := k.stage(k.msg(core.Tenant("t")), k.msg(core.Tenant("t")))
-	k.giveUp(core.ReasonUndecodable, ids...)
+	ids := k.stage(k.msg(waybill.Tenant("t")), k.msg(waybill.Tenant("t")))
+	k.giveUp(waybill.ReasonUndecodable, ids...)
 	k.must("corrupt", co.Corrupt(k.ctx, k.route, k.inspect(ids[0]).Seq))
 	if st := k.inspect(ids[0]); st.Err == nil || st.Envelope.ID != ids[0] {
 		k.fail("inspect of a row that cannot be read: id %q, error %v", st.Envelope.ID, st.Err)
 	}
-	for _, f := range []core.Filter{{}, {IDs: ids}, {Reasons: []core.Reason{core.ReasonUndecodable}}} {
-		l, err := k.inspector().List(k.ctx, k.mine(f), core.Page{})
+	for _, f := range []admin.Filter{{}, {IDs: ids}, {Reasons: []waybill.Reason{waybill.ReasonUndecodable}}} {
+		l, err := k.inspector().List(k.ctx, k.mine(f), admin.PageRequest{})
 		k.must("list", err)
 		if len(l.Records) != 2 || l.Records[0].Err == nil || l.Records[1].Err != nil {
 			k.fail("list of two rows, the first one unreadable, by %+v: %+v", f, l.Records)
 		}
 	}
-	if _, err := k.inspector().List(k.ctx, k.mine(core.Filter{Tenants: []string{"t"}}), core.Page{}); err != nil {
+	if _, err := k.inspector().List(k.ctx, k.mine(admin.Filter{Tenants: []string{"t"}}), admin.PageRequest{}); err != nil {
 		k.fail("list by tenant stumbles over a row that cannot be read: %v", err)
 	}
-	if _, ok := core.As[core.Redriver](k.store); ok {
-		k.redriven("a row that cannot be read, and another", core.RedriveRequest{}, 2, nil)
+	if _, ok := core.As[admin.Redriver](k.store); ok {
+		k.redriven("a row that cannot be read, and another", admin.RedriveRequest{}, 2, nil)
 	}
 }

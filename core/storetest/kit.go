@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var errNo = errors.New("the broker said no")
@@ -27,7 +27,7 @@ const (
 type kit struct {
 	ctx    context.Context //nolint:containedctx // a kit lives as long as one check
 	h      Harness
-	store  outbox.Store
+	store  core.OutboxStore
 	route  string // the check's own
 	topic  string
 	blocks []string // the route, if an abandoned record holds its key there
@@ -45,7 +45,7 @@ type opened struct {
 
 func newKit(ctx context.Context, h Harness) *kit {
 	s := h.Store()
-	return &kit{ctx: ctx, h: h, store: s, route: "r-" + core.NewID(), topic: "storetest.topic", driver: newDriver(s), opened: &opened{}}
+	return &kit{ctx: ctx, h: h, store: s, route: "r-" + waybill.NewID(), topic: "storetest.topic", driver: newDriver(s), opened: &opened{}}
 }
 
 // other returns a kit on another route of h, for the same check.
@@ -65,9 +65,9 @@ func (k *kit) blocking() *kit {
 }
 
 // inLane returns k with a lane of its route.
-func (k *kit) inLane(l core.Lane) *kit {
+func (k *kit) inLane(l waybill.Lane) *kit {
 	b := *k
-	b.route = core.LaneRoute(k.route, l)
+	b.route = waybill.LaneRoute(k.route, l)
 	return &b
 }
 
@@ -116,13 +116,13 @@ func (k *kit) sleep(d time.Duration) {
 }
 
 // msg returns a message with an id of its own on the check's route and topic.
-func (k *kit) msg(opts ...core.MessageOption) core.Message {
-	own := []core.MessageOption{core.Routes(k.route), core.ID(core.NewID())}
-	return core.RawMessage(k.topic, "text/plain", []byte("body"), append(own, opts...)...)
+func (k *kit) msg(opts ...waybill.MessageOption) waybill.Message {
+	own := []waybill.MessageOption{waybill.Routes(k.route), waybill.ID(waybill.NewID())}
+	return waybill.RawMessage(k.topic, "text/plain", []byte("body"), append(own, opts...)...)
 }
 
-func (k *kit) msgs(n int, opts ...core.MessageOption) []core.Message {
-	out := make([]core.Message, n)
+func (k *kit) msgs(n int, opts ...waybill.MessageOption) []waybill.Message {
+	out := make([]waybill.Message, n)
 	for i := range out {
 		out[i] = k.msg(opts...)
 	}
@@ -140,17 +140,17 @@ func (k *kit) begin() Tx {
 	return tx
 }
 
-func (k *kit) stageIn(tx Tx, msgs ...core.Message) []core.Staged {
+func (k *kit) stageIn(tx Tx, msgs ...waybill.Message) []waybill.Staged {
 	staged, err := tx.Stage(k.ctx, msgs...)
 	k.must("stage", err)
-	var want, got []core.Staged
+	var want, got []waybill.Staged
 	for _, m := range msgs {
 		for _, route := range m.Routes {
-			want = append(want, core.Staged{ID: m.ID, Route: route})
+			want = append(want, waybill.Staged{ID: m.ID, Route: route})
 		}
 	}
 	for _, s := range staged {
-		got = append(got, core.Staged{ID: s.ID, Route: s.Route})
+		got = append(got, waybill.Staged{ID: s.ID, Route: s.Route})
 	}
 	if !slices.Equal(got, want) {
 		k.fail("stage returned %d results for %d messages and routes, or not in their order", len(got), len(want))
@@ -163,7 +163,7 @@ func (k *kit) commit(tx Tx) { k.must("commit", tx.Commit(k.ctx)) }
 func (k *kit) rollback(tx Tx) { k.must("rollback", tx.Rollback(k.ctx)) }
 
 // stage stages msgs in a transaction of their own and returns their ids.
-func (k *kit) stage(msgs ...core.Message) []string {
+func (k *kit) stage(msgs ...waybill.Message) []string {
 	tx := k.begin()
 	staged := k.stageIn(tx, msgs...)
 	k.commit(tx)
@@ -171,7 +171,7 @@ func (k *kit) stage(msgs ...core.Message) []string {
 }
 
 // stageBusy is stage for several writers at once: an outage, such as a busy database, is tried again.
-func (k *kit) stageBusy(msgs ...core.Message) {
+func (k *kit) stageBusy(msgs ...waybill.Message) {
 	for deadline := time.Now().Add(patience); ; k.sleep(pause) {
 		err := k.tryStage(k.ctx, msgs...)
 		if err == nil {
@@ -183,7 +183,7 @@ func (k *kit) stageBusy(msgs ...core.Message) {
 	}
 }
 
-func (k *kit) tryStage(ctx context.Context, msgs ...core.Message) error {
+func (k *kit) tryStage(ctx context.Context, msgs ...waybill.Message) error {
 	tx, err := k.h.Begin(ctx)
 	if err != nil {
 		return err
@@ -227,7 +227,7 @@ func (k *kit) state(when, id string, want StoredRecord) {
 	}
 }
 
-func stagedIDs(ss []core.Staged) []string {
+func stagedIDs(ss []waybill.Staged) []string {
 	out := make([]string, len(ss))
 	for i := range ss {
 		out[i] = ss[i].ID
@@ -235,7 +235,7 @@ func stagedIDs(ss []core.Staged) []string {
 	return out
 }
 
-func recordIDs(rs []outbox.Record) []string {
+func recordIDs(rs []core.Record) []string {
 	out := make([]string, len(rs))
 	for i := range rs {
 		out[i] = rs[i].ID

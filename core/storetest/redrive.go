@@ -4,8 +4,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var redriveChecks = []named{
@@ -23,18 +24,18 @@ var redriveChecks = []named{
 	{"redrive-remembers-maybe-sent", redriveRemembersMaybeSent},
 }
 
-func (k *kit) redriver() core.Redriver {
-	r, ok := core.As[core.Redriver](k.store)
+func (k *kit) redriver() admin.Redriver {
+	r, ok := core.As[admin.Redriver](k.store)
 	if !ok {
-		k.undeclared("core.Redriver")
+		k.undeclared("admin.Redriver")
 	}
 	return r
 }
 
 // redrive runs req on the check's route to the end and returns the sums.
-func (k *kit) redrive(req core.RedriveRequest) core.Redriven {
+func (k *kit) redrive(req admin.RedriveRequest) admin.Redriven {
 	req.Filter = k.mine(req.Filter)
-	var sum core.Redriven
+	var sum admin.Redriven
 	for range 10_000 {
 		got, err := k.redriver().Redrive(k.ctx, req)
 		k.must("redrive", err)
@@ -66,7 +67,7 @@ func (k *kit) redrive(req core.RedriveRequest) core.Redriven {
 }
 
 // redriven is redrive, and it must count so.
-func (k *kit) redriven(why string, req core.RedriveRequest, changed int, refused map[string]int) {
+func (k *kit) redriven(why string, req admin.RedriveRequest, changed int, refused map[string]int) {
 	got := k.redrive(req)
 	same := len(got.Refused) == len(refused)
 	for cause, n := range refused {
@@ -82,11 +83,11 @@ func (k *kit) redriven(why string, req core.RedriveRequest, changed int, refused
 func redrivePutsBack(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msgs(3)...)
-	k.giveUp(core.ReasonRejected, ids[0])
+	k.giveUp(waybill.ReasonRejected, ids[0])
 	k.retry(k.takeIDs(ids[1:2])[0], far)
 	held := k.takeIDs(ids[2:])
 	k.pass(50)
-	k.redriven("one abandoned and one failed record", core.RedriveRequest{}, 2, nil)
+	k.redriven("one abandoned and one failed record", admin.RedriveRequest{}, 2, nil)
 	for _, id := range ids[:2] {
 		k.state("redriven", id, StoredRecord{State: core.StatePending})
 	}
@@ -98,7 +99,7 @@ func redrivePutsBack(k *kit) {
 	}
 	k.none("the third one is held, and was not redriven")
 	k.published(held...)
-	k.redriven("nothing", core.RedriveRequest{}, 0, nil)
+	k.redriven("nothing", admin.RedriveRequest{}, 0, nil)
 }
 
 // pass lets time go on: it stages n messages and publishes them.
@@ -109,10 +110,10 @@ func redriveWakes(k *kit) {
 	k.redriver()
 	k.waiter()
 	ids := k.stage(k.msg())
-	k.giveUp(core.ReasonRejected, ids...)
+	k.giveUp(waybill.ReasonRejected, ids...)
 	k.none("it is abandoned")
 	done := k.wait(k.ctx, far)
-	k.redriven("one", core.RedriveRequest{}, 1, nil)
+	k.redriven("one", admin.RedriveRequest{}, 1, nil)
 	k.woken(done, soon, "after a redrive")
 	k.takeIDs(ids)
 }
@@ -121,8 +122,8 @@ func redriveWakes(k *kit) {
 func redriveGoesInSteps(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msgs(7)...)
-	k.giveUp(core.ReasonForbidden, ids...)
-	req := core.RedriveRequest{Filter: k.mine(core.Filter{Reasons: []core.Reason{core.ReasonForbidden}}), Page: core.Page{Limit: 3}}
+	k.giveUp(waybill.ReasonForbidden, ids...)
+	req := admin.RedriveRequest{Filter: k.mine(admin.Filter{Reasons: []waybill.Reason{waybill.ReasonForbidden}}), Page: admin.PageRequest{Limit: 3}}
 	got, err := k.redriver().Redrive(k.ctx, req)
 	k.must("redrive", err)
 	if got.Changed != 3 || got.Next == 0 {
@@ -139,30 +140,30 @@ func redriveGoesInSteps(k *kit) {
 func redriveFilters(k *kit) {
 	k.redriver()
 	at := time.Now().Add(-time.Minute).Truncate(time.Second)
-	var msgs []core.Message
+	var msgs []waybill.Message
 	for i, tenant := range []string{"x", "y", "z", "w", "v"} {
-		m := k.msg(core.Tenant(tenant), core.OccurredAt(at.Add(time.Duration(i)*time.Second)))
+		m := k.msg(waybill.Tenant(tenant), waybill.OccurredAt(at.Add(time.Duration(i)*time.Second)))
 		m.Topic = "topic." + tenant
 		msgs = append(msgs, m)
 	}
 	ids := k.stage(msgs...)
 	rs := k.takeIDs(ids)
 	for i := range rs {
-		reason := core.ReasonRejected
+		reason := waybill.ReasonRejected
 		if i == 4 {
-			reason = core.ReasonTooLarge
+			reason = waybill.ReasonTooLarge
 		}
-		k.settle(outbox.Abandon(&rs[i], reason, errNo))
+		k.settle(core.Abandon(&rs[i], reason, errNo))
 	}
 	k.kept(ids[0])
-	for i, f := range []core.Filter{
+	for i, f := range []admin.Filter{
 		{IDs: ids[:1]},
 		{Topics: []string{"topic.y"}},
 		{Tenants: []string{"z"}},
 		{Since: at.Add(3 * time.Second), Until: at.Add(4 * time.Second)},
-		{Reasons: []core.Reason{core.ReasonTooLarge}},
+		{Reasons: []waybill.Reason{waybill.ReasonTooLarge}},
 	} {
-		k.redriven("one of five", core.RedriveRequest{Filter: f}, 1, nil)
+		k.redriven("one of five", admin.RedriveRequest{Filter: f}, 1, nil)
 		k.drainIDs(ids[i : i+1])
 	}
 }
@@ -171,29 +172,29 @@ func redriveFilters(k *kit) {
 func redriveDryRunChangesNothing(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msgs(2)...)
-	k.giveUp(core.ReasonRejected, ids...)
+	k.giveUp(waybill.ReasonRejected, ids...)
 	for range 2 {
-		k.redriven("two in a dry run", core.RedriveRequest{DryRun: true}, 2, nil)
+		k.redriven("two in a dry run", admin.RedriveRequest{DryRun: true}, 2, nil)
 	}
 	k.none("the redrive was a dry run")
-	k.state("after a dry run", ids[0], StoredRecord{State: core.StateAbandoned, Attempts: 1, Reason: core.ReasonRejected, LastError: errNo.Error()})
-	if _, err := k.redriver().Redrive(k.ctx, core.RedriveRequest{All: true, DryRun: true}); err != nil {
+	k.state("after a dry run", ids[0], StoredRecord{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonRejected, LastError: errNo.Error()})
+	if _, err := k.redriver().Redrive(k.ctx, admin.RedriveRequest{All: true, DryRun: true}); err != nil {
 		k.fail("a dry run of all: %v", err)
 	}
-	k.redriven("the same two", core.RedriveRequest{}, 2, nil)
+	k.redriven("the same two", admin.RedriveRequest{}, 2, nil)
 }
 
 // What has expired is put back only with Force, and without its expiry. DB-12 ST-11.
 func redriveRefusesExpired(k *kit) {
 	k.redriver()
-	ids := k.stage(k.msg(core.TTL(short)), k.msg(core.TTL(far)))
-	k.giveUp(core.ReasonRejected, ids...)
+	ids := k.stage(k.msg(waybill.TTL(short)), k.msg(waybill.TTL(far)))
+	k.giveUp(waybill.ReasonRejected, ids...)
 	k.expire(short)
-	expired := map[string]int{core.RefusedExpired: 1}
-	k.redriven("two, one of them expired, in a dry run", core.RedriveRequest{DryRun: true}, 1, expired)
-	k.redriven("two, one of them expired", core.RedriveRequest{}, 1, expired)
+	expired := map[string]int{admin.RefusedExpired: 1}
+	k.redriven("two, one of them expired, in a dry run", admin.RedriveRequest{DryRun: true}, 1, expired)
+	k.redriven("two, one of them expired", admin.RedriveRequest{}, 1, expired)
 	k.drainIDs(ids[1:])
-	k.redriven("an expired one by force", core.RedriveRequest{Force: true}, 1, nil)
+	k.redriven("an expired one by force", admin.RedriveRequest{Force: true}, 1, nil)
 	if r := k.takeIDs(ids[:1])[0]; !r.Envelope.Expires.IsZero() {
 		k.fail("an expired record was redriven by force and expires %s", r.Envelope.Expires)
 	}
@@ -203,13 +204,13 @@ func redriveRefusesExpired(k *kit) {
 func redriveRefusesBeyondHorizon(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msg())
-	k.giveUp(core.ReasonRejected, ids...)
+	k.giveUp(waybill.ReasonRejected, ids...)
 	k.expire(short)
-	k.redriven("one that is older than the horizon", core.RedriveRequest{Horizon: short}, 0, map[string]int{core.RefusedHorizon: 1})
+	k.redriven("one that is older than the horizon", admin.RedriveRequest{InboxRetention: short}, 0, map[string]int{admin.RefusedInboxRetention: 1})
 	k.none("it was refused")
-	k.redriven("one that is younger", core.RedriveRequest{Horizon: far}, 1, nil)
-	k.giveUp(core.ReasonRejected, ids...)
-	k.redriven("one by force", core.RedriveRequest{Horizon: short, Force: true}, 1, nil)
+	k.redriven("one that is younger", admin.RedriveRequest{InboxRetention: far}, 1, nil)
+	k.giveUp(waybill.ReasonRejected, ids...)
+	k.redriven("one by force", admin.RedriveRequest{InboxRetention: short, Force: true}, 1, nil)
 	k.takeIDs(ids)
 }
 
@@ -218,39 +219,39 @@ func redriveRefusesBeyondHorizon(k *kit) {
 func redriveRefusesOutOfOrder(k *kit) {
 	k.redriver()
 	ids := k.keys(2, "a")["a"]
-	k.giveUp(core.ReasonRejected, ids[0])
+	k.giveUp(waybill.ReasonRejected, ids[0])
 	k.drainIDs(ids[1:])
-	order := map[string]int{core.RefusedOrder: 1}
-	k.redriven("one whose key went on", core.RedriveRequest{}, 0, order)
+	order := map[string]int{admin.RefusedOrder: 1}
+	k.redriven("one whose key went on", admin.RedriveRequest{}, 0, order)
 	k.none("it was refused")
-	k.redriven("one by force", core.RedriveRequest{Force: true}, 1, nil)
+	k.redriven("one by force", admin.RedriveRequest{Force: true}, 1, nil)
 	k.drainIDs(ids[:1])
 
 	b := k.blocking()
 	blocked := b.keys(3, "b")["b"]
-	b.abandon(core.ReasonRejected, blocked[0])
-	k.redriven("one whose key is blocked, in a dry run", core.RedriveRequest{BlockAfterAbandon: true, DryRun: true}, 1, nil)
-	k.redriven("one whose key is blocked", core.RedriveRequest{BlockAfterAbandon: true}, 1, nil)
+	b.abandon(waybill.ReasonRejected, blocked[0])
+	k.redriven("one whose key is blocked, in a dry run", admin.RedriveRequest{BlockAfterAbandon: true, DryRun: true}, 1, nil)
+	k.redriven("one whose key is blocked", admin.RedriveRequest{BlockAfterAbandon: true}, 1, nil)
 	b.drainIDs(blocked)
 
 	failed := k.keys(2, "c")["c"]
 	k.retry(k.takeIDs(failed[:1])[0], far)
-	k.redriven("a failed one", core.RedriveRequest{}, 1, nil)
+	k.redriven("a failed one", admin.RedriveRequest{}, 1, nil)
 	k.drainIDs(failed)
 }
 
 // An empty filter is refused unless all are meant; states that cannot be redriven are too. DB-12.
 func redriveAsksForAll(k *kit) {
-	for _, req := range []core.RedriveRequest{
+	for _, req := range []admin.RedriveRequest{
 		{},
 		{DryRun: true},
-		{All: true, Page: core.Page{Limit: -1}},
-		{All: true, DryRun: true, Horizon: -1},
-		{Filter: k.mine(core.Filter{States: []core.State{core.StatePending}})},
+		{All: true, Page: admin.PageRequest{Limit: -1}},
+		{All: true, DryRun: true, InboxRetention: -1},
+		{Filter: k.mine(admin.Filter{States: []core.State{core.StatePending}})},
 	} {
 		_, err := k.redriver().Redrive(k.ctx, req)
-		if _, ok := errors.AsType[*core.InvalidError](err); !ok {
-			k.fail("redrive %+v: %v, want a *core.InvalidError", req, err)
+		if _, ok := errors.AsType[*waybill.InvalidError](err); !ok {
+			k.fail("redrive %+v: %v, want a *waybill.InvalidError", req, err)
 		}
 	}
 }
@@ -260,7 +261,7 @@ func redriveTakesNoHeld(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msgs(2)...)
 	r := k.takeIDs(ids[:1])[0]
-	k.redriven("a held and a pending one", core.RedriveRequest{Filter: core.Filter{IDs: ids}, Force: true}, 0, nil)
+	k.redriven("a held and a pending one", admin.RedriveRequest{Filter: admin.Filter{IDs: ids}, Force: true}, 0, nil)
 	k.published(r)
 	k.drainIDs(ids[1:])
 }
@@ -272,21 +273,21 @@ func redriveMindsDedupeKeys(k *kit) {
 	k.canCancel()
 	var ids []string
 	for range 2 {
-		ids = append(ids, k.stage(k.msg(core.DedupeKey("d")))...)
-		k.giveUp(core.ReasonRejected, ids[len(ids)-1])
+		ids = append(ids, k.stage(k.msg(waybill.DedupeKey("d")))...)
+		k.giveUp(waybill.ReasonRejected, ids[len(ids)-1])
 	}
 	if k.inspect(ids[0]).DedupeKey != "d" {
 		k.fail("inspect does not show the dedupe key")
 	}
-	live := k.stage(k.msg(core.DedupeKey("d")))
-	refused := map[string]int{core.RefusedDuplicate: 2}
-	k.redriven("two for which a third one stands", core.RedriveRequest{}, 0, refused)
-	k.redriven("two for which a third one stands, by force", core.RedriveRequest{Force: true}, 0, refused)
+	live := k.stage(k.msg(waybill.DedupeKey("d")))
+	refused := map[string]int{admin.RefusedDuplicate: 2}
+	k.redriven("two for which a third one stands", admin.RedriveRequest{}, 0, refused)
+	k.redriven("two for which a third one stands, by force", admin.RedriveRequest{Force: true}, 0, refused)
 	k.drainIDs(live)
-	one := map[string]int{core.RefusedDuplicate: 1}
-	k.redriven("two with one dedupe key, in a dry run", core.RedriveRequest{DryRun: true}, 1, one)
-	k.redriven("two with one dedupe key", core.RedriveRequest{}, 1, one)
-	if s := k.stageNow(k.msg(core.DedupeKey("d")))[0]; !s.Duplicate || s.ID != ids[0] {
+	one := map[string]int{admin.RefusedDuplicate: 1}
+	k.redriven("two with one dedupe key, in a dry run", admin.RedriveRequest{DryRun: true}, 1, one)
+	k.redriven("two with one dedupe key", admin.RedriveRequest{}, 1, one)
+	if s := k.stageNow(k.msg(waybill.DedupeKey("d")))[0]; !s.Duplicate || s.ID != ids[0] {
 		k.fail("staging the dedupe key of a redriven message answered %+v, want a duplicate of it", s)
 	}
 	k.drainIDs(ids[:1])
@@ -296,9 +297,9 @@ func redriveMindsDedupeKeys(k *kit) {
 func redriveRemembersMaybeSent(k *kit) {
 	k.redriver()
 	k.canCancel()
-	ids := k.stage(k.msg(core.DedupeKey("d")))
-	k.settle(outbox.Abandon(&k.takeIDs(ids)[0], core.ReasonCrashed, errNo).WithUnknown())
+	ids := k.stage(k.msg(waybill.DedupeKey("d")))
+	k.settle(core.Abandon(&k.takeIDs(ids)[0], waybill.ReasonCrashed, errNo).WithUnknown())
 	k.kept(ids[0])
-	k.redriven("one that may have arrived", core.RedriveRequest{}, 1, nil)
-	k.cancel("after a redrive", core.CancelMaybe, k.byID(ids[0]))
+	k.redriven("one that may have arrived", admin.RedriveRequest{}, 1, nil)
+	k.cancel("after a redrive", waybill.CancelMaybe, k.byID(ids[0]))
 }

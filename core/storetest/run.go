@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // Timeout bounds one check in Run.
@@ -77,7 +77,7 @@ func Benchmark(b *testing.B, newHarness func(b *testing.B) Harness) {
 	for _, n := range []int{1, 100, 500} {
 		b.Run(fmt.Sprintf("stage/%d", n), func(b *testing.B) {
 			k := newKit(b.Context(), newHarness(b))
-			msgs := k.msgs(n, core.Key("key"), core.ID("")) // new ids each time
+			msgs := k.msgs(n, waybill.Key("key"), waybill.ID("")) // new ids each time
 			bench(b, n, func() error { return k.tryStage(k.ctx, msgs...) })
 		})
 	}

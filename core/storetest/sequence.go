@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 var sequenceChecks = []named{
@@ -39,10 +39,10 @@ func orderAcrossTransactions(k *kit) {
 // A transaction that staged first and commits last is found, though later ones were published already. OR-08.
 func lateCommitIsNotSkipped(k *kit) {
 	late := k.begin()
-	lateIDs := stagedIDs(k.stageIn(late, k.msg(), k.msg(core.Key("key"))))
+	lateIDs := stagedIDs(k.stageIn(late, k.msg(), k.msg(waybill.Key("key"))))
 	ctx, cancel := context.WithTimeout(k.ctx, time.Second)
 	defer cancel()
-	early := []core.Message{k.msg(core.ID(core.NewID())), k.msg(core.ID(core.NewID()), core.Key("key"))}
+	early := []waybill.Message{k.msg(waybill.ID(waybill.NewID())), k.msg(waybill.ID(waybill.NewID()), waybill.Key("key"))}
 	if err := k.tryStage(ctx, early...); err != nil {
 		k.undeclared(fmt.Sprintf("transactions that stage at the same time (%v)", err))
 	}
@@ -60,7 +60,7 @@ func concurrentCommitsAllArrive(k *kit) {
 	k.parallel(writers+1, func(w int) {
 		if w < writers {
 			for i := range rounds {
-				k.stageBusy(k.msg(core.ID(fmt.Sprintf("%d-%d", w, i))), k.msg(core.ID(fmt.Sprintf("%d-%dk", w, i)), core.Key(strconv.Itoa(i%3))))
+				k.stageBusy(k.msg(waybill.ID(fmt.Sprintf("%d-%d", w, i))), k.msg(waybill.ID(fmt.Sprintf("%d-%dk", w, i)), waybill.Key(strconv.Itoa(i%3))))
 			}
 			return
 		}

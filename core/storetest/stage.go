@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/hlc"
 )
 
@@ -87,7 +87,7 @@ func manyMessagesMixedTopics(k *kit) {
 func severalRoutesOfOneMessage(k *kit) {
 	other := k.other(k.h)
 	tx := k.begin()
-	staged := k.stageIn(tx, k.msg(core.Routes(k.route, other.route)), k.msg(core.Routes(other.route)))
+	staged := k.stageIn(tx, k.msg(waybill.Routes(k.route, other.route)), k.msg(waybill.Routes(other.route)))
 	k.commit(tx)
 	if staged[0].ID != staged[1].ID || staged[0].Route != k.route || staged[1].Route != other.route || staged[2].Route != other.route {
 		k.fail("stage returned %+v, want one result a message and route in the message's order", staged)
@@ -100,8 +100,8 @@ func severalRoutesOfOneMessage(k *kit) {
 // The second stage of one (route, id) writes nothing and says so, within one call, one transaction and across them;
 // the same id on another route is another record. ST-05.
 func duplicateIsReported(k *kit) {
-	id, other := core.NewID(), k.other(k.h)
-	expect := func(where string, staged []core.Staged, want ...bool) {
+	id, other := waybill.NewID(), k.other(k.h)
+	expect := func(where string, staged []waybill.Staged, want ...bool) {
 		for i := range want {
 			if staged[i].Duplicate != want[i] || staged[i].ID != id {
 				k.fail("%s: result %d is %+v, want duplicate %v", where, i, staged[i], want[i])
@@ -109,13 +109,13 @@ func duplicateIsReported(k *kit) {
 		}
 	}
 	tx := k.begin()
-	expect("within one call", k.stageIn(tx, k.msg(core.ID(id)), k.msg(core.ID(id))), false, true)
-	expect("within one transaction", k.stageIn(tx, k.msg(core.ID(id))), true)
-	expect("on another route", k.stageIn(tx, other.msg(core.ID(id))), false)
+	expect("within one call", k.stageIn(tx, k.msg(waybill.ID(id)), k.msg(waybill.ID(id))), false, true)
+	expect("within one transaction", k.stageIn(tx, k.msg(waybill.ID(id))), true)
+	expect("on another route", k.stageIn(tx, other.msg(waybill.ID(id))), false)
 	k.commit(tx)
 	tx = k.begin()
 	fresh := k.msg()
-	staged := k.stageIn(tx, k.msg(core.ID(id)), fresh)
+	staged := k.stageIn(tx, k.msg(waybill.ID(id)), fresh)
 	expect("in a later transaction", staged, true)
 	if staged[1].Duplicate {
 		k.fail("a new message beside a duplicate is reported as a duplicate")
@@ -125,18 +125,18 @@ func duplicateIsReported(k *kit) {
 	k.none("it was a duplicate")
 	other.takeIDs([]string{id})
 	tx = k.begin()
-	expect("while it is held", k.stageIn(tx, k.msg(core.ID(id))), true)
+	expect("while it is held", k.stageIn(tx, k.msg(waybill.ID(id))), true)
 	k.commit(tx)
 }
 
 // What rolled back is no duplicate of anything. ST-05.
 func duplicateOfRolledBackIsNone(k *kit) {
-	id := core.NewID()
+	id := waybill.NewID()
 	tx := k.begin()
-	k.stageIn(tx, k.msg(core.ID(id)))
+	k.stageIn(tx, k.msg(waybill.ID(id)))
 	k.rollback(tx)
 	tx = k.begin()
-	if s := k.stageIn(tx, k.msg(core.ID(id))); s[0].Duplicate {
+	if s := k.stageIn(tx, k.msg(waybill.ID(id))); s[0].Duplicate {
 		k.fail("a message is reported as a duplicate of one that was rolled back")
 	}
 	k.commit(tx)
@@ -146,12 +146,12 @@ func duplicateOfRolledBackIsNone(k *kit) {
 // An abandoned record that is kept still makes a duplicate. ST-05.
 func duplicateOfAbandonedIsReported(k *kit) {
 	ids := k.stage(k.msg())
-	k.abandon(core.ReasonRejected, ids...)
+	k.abandon(waybill.ReasonRejected, ids...)
 	if rec, ok := k.stored(ids[0]); !ok || rec == nil {
 		k.undeclared("abandoned records are not kept, or cannot be seen")
 	}
 	tx := k.begin()
-	if s := k.stageIn(tx, k.msg(core.ID(ids[0]))); !s[0].Duplicate {
+	if s := k.stageIn(tx, k.msg(waybill.ID(ids[0]))); !s[0].Duplicate {
 		k.fail("a second message with the (route, id) of an abandoned record is not reported as a duplicate")
 	}
 	k.commit(tx)
@@ -161,14 +161,14 @@ func duplicateOfAbandonedIsReported(k *kit) {
 // Two transactions that stage one (route, id) at once: exactly one record, whichever commits. ST-05.
 func duplicateOfRunningTransactionWaits(k *kit) {
 	for _, commit := range []bool{true, false} {
-		id := core.NewID()
+		id := waybill.NewID()
 		first := k.begin()
-		k.stageIn(first, k.msg(core.ID(id)))
+		k.stageIn(first, k.msg(waybill.ID(id)))
 		second := make(chan error, 1)
 		var dup bool
 		go func() {
 			second <- k.eager(func(tx Tx) error {
-				s, err := tx.Stage(k.ctx, k.msg(core.ID(id)))
+				s, err := tx.Stage(k.ctx, k.msg(waybill.ID(id)))
 				dup = one(s).Duplicate
 				return err
 			})
@@ -197,19 +197,19 @@ func envelopeRoundTrip(k *kit) {
 	}
 	stamp, err := hlc.New(at.UnixMilli(), 7)
 	k.must("stamp", err)
-	full := k.msg(core.Key("schlüssel/Ω 🗝"), core.Type("com.example.Ereignis"), core.Subject("order/17"), core.Tenant("mandant-ä"),
-		core.CorrelationID("corr"), core.Priority(9), core.Header("plain", "value"), core.Header("Ünï 🗝", "välue\n\t\"'\\ {},;=%\x01"),
-		core.Header("empty", ""), core.OccurredAt(at))
+	full := k.msg(waybill.Key("schlüssel/Ω 🗝"), waybill.Type("com.example.Ereignis"), waybill.Subject("order/17"), waybill.Tenant("mandant-ä"),
+		waybill.CorrelationID("corr"), waybill.Priority(9), waybill.Header("plain", "value"), waybill.Header("Ünï 🗝", "välue\n\t\"'\\ {},;=%\x01"),
+		waybill.Header("empty", ""), waybill.OccurredAt(at))
 	full.Source, full.CausationID, full.RunID = "/other", "cause", "run"
-	full.Lineage = []string{"root,1", "", core.LineageCut, "parent \" ünï \\"}
+	full.Lineage = []string{"root,1", "", waybill.LineageCut, "parent \" ünï \\"}
 	full.HLC, full.Expires = stamp, time.Now().Add(far)
 	full.TraceParent, full.TraceState = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1,b=2"
 	full.Body, full.ContentType = all, "application/x-test; charset=binary"
 	empty := k.msg()
 	empty.Body = nil
-	edge := k.msg(core.ID(strings.Repeat("i", core.MaxNameBytes)), core.Key(strings.Repeat("k", core.MaxNameBytes)))
+	edge := k.msg(waybill.ID(strings.Repeat("i", waybill.MaxNameBytes)), waybill.Key(strings.Repeat("k", waybill.MaxNameBytes)))
 	edge.Body = []byte{}
-	msgs := []core.Message{full, empty, edge}
+	msgs := []waybill.Message{full, empty, edge}
 	ids := k.stage(msgs...)
 	for i, r := range k.takeIDs(ids) {
 		want, got := msgs[i].Envelope, r.Envelope
@@ -240,15 +240,15 @@ func largeBodyRoundTrip(k *kit) {
 // What the application leaves empty is filled at stage time; a message without routes is on the default one. ST-12.
 func emptyFieldsAreFilled(k *kit) {
 	tx := k.begin()
-	staged, err := tx.Stage(k.ctx, k.msg(core.Routes()))
+	staged, err := tx.Stage(k.ctx, k.msg(waybill.Routes()))
 	k.must("stage", err)
-	if len(staged) != 1 || staged[0].Route != core.DefaultRoute {
+	if len(staged) != 1 || staged[0].Route != waybill.DefaultRoute {
 		k.fail("a message without routes went to %+v", staged)
 	}
 	k.rollback(tx) // other relays may serve the default route
 	before := time.Now()
 	tx = k.begin()
-	staged, err = tx.Stage(k.ctx, k.msg(core.ID("")))
+	staged, err = tx.Stage(k.ctx, k.msg(waybill.ID("")))
 	k.must("stage", err)
 	k.commit(tx)
 	e := &k.take(1)[0].Envelope
@@ -262,13 +262,13 @@ func emptyFieldsAreFilled(k *kit) {
 
 // Correlation, causation, tenant, run and lineage come from the context. ST-12.
 func contextFillsScope(k *kit) {
-	scope := core.Scope{CorrelationID: "corr", CausationID: "cause", Tenant: "tenant", RunID: "run", Lineage: []string{"a", "b"}}
+	scope := waybill.Scope{CorrelationID: "corr", CausationID: "cause", Tenant: "tenant", RunID: "run", Lineage: []string{"a", "b"}}
 	tx := k.begin()
-	_, err := tx.Stage(core.WithScope(k.ctx, scope), k.msg())
+	_, err := tx.Stage(waybill.WithScope(k.ctx, scope), k.msg())
 	k.must("stage", err)
 	k.commit(tx)
 	e := &k.take(1)[0].Envelope
-	got := core.Scope{CorrelationID: e.CorrelationID, CausationID: e.CausationID, Tenant: e.Tenant, RunID: e.RunID, Lineage: e.Lineage}
+	got := waybill.Scope{CorrelationID: e.CorrelationID, CausationID: e.CausationID, Tenant: e.Tenant, RunID: e.RunID, Lineage: e.Lineage}
 	if d := cmp.Diff(scope, got); d != "" {
 		k.fail("the context's scope did not reach the message (-want +got):\n%s", d)
 	}
@@ -276,29 +276,29 @@ func contextFillsScope(k *kit) {
 
 // Bad messages are refused with a typed error, the good ones beside them too, and the transaction goes on. ST-15.
 func badInputIsRefusedAsAWhole(k *kit) {
-	bad := map[string]func(m *core.Message){
-		"no topic":           func(m *core.Message) { m.Topic = "" },
-		"long id":            func(m *core.Message) { m.ID = strings.Repeat("x", core.MaxNameBytes+1) },
-		"invalid UTF-8":      func(m *core.Message) { m.Key = "a\xffb" },
-		"NUL":                func(m *core.Message) { m.Subject = "a\x00b" },
-		"NUL in a header":    func(m *core.Message) { m.Headers = map[string]string{"h": "\x00"} },
-		"reserved header":    func(m *core.Message) { m.Headers = map[string]string{"traceparent": "x"} },
-		"empty route":        func(m *core.Message) { m.Routes = []string{""} },
-		"two due times":      func(m *core.Message) { m.Delay, m.DeliverAt = time.Second, time.Now().Add(time.Hour) },
-		"negative delay":     func(m *core.Message) { m.Delay = -1 },
-		"due in 500 years":   func(m *core.Message) { m.DeliverAt = time.Now().AddDate(500, 0, 0) },
-		"too high priority":  func(m *core.Message) { m.Priority = 10 },
-		"has expired":        func(m *core.Message) { m.Expires = time.Now().Add(-time.Hour) },
-		"too long a lineage": func(m *core.Message) { m.Lineage = make([]string, core.MaxLineage+1) },
+	bad := map[string]func(m *waybill.Message){
+		"no topic":           func(m *waybill.Message) { m.Topic = "" },
+		"long id":            func(m *waybill.Message) { m.ID = strings.Repeat("x", waybill.MaxNameBytes+1) },
+		"invalid UTF-8":      func(m *waybill.Message) { m.Key = "a\xffb" },
+		"NUL":                func(m *waybill.Message) { m.Subject = "a\x00b" },
+		"NUL in a header":    func(m *waybill.Message) { m.Headers = map[string]string{"h": "\x00"} },
+		"reserved header":    func(m *waybill.Message) { m.Headers = map[string]string{"traceparent": "x"} },
+		"empty route":        func(m *waybill.Message) { m.Routes = []string{""} },
+		"two due times":      func(m *waybill.Message) { m.Delay, m.DeliverAt = time.Second, time.Now().Add(time.Hour) },
+		"negative delay":     func(m *waybill.Message) { m.Delay = -1 },
+		"due in 500 years":   func(m *waybill.Message) { m.DeliverAt = time.Now().AddDate(500, 0, 0) },
+		"too high priority":  func(m *waybill.Message) { m.Priority = 10 },
+		"has expired":        func(m *waybill.Message) { m.Expires = time.Now().Add(-time.Hour) },
+		"too long a lineage": func(m *waybill.Message) { m.Lineage = make([]string, waybill.MaxLineage+1) },
 	}
 	tx := k.begin()
 	for name, spoil := range bad {
 		m := k.msg()
 		spoil(&m)
 		_, err := tx.Stage(k.ctx, k.msg(), m, k.msg())
-		var invalid *core.InvalidError
-		if !errors.As(err, &invalid) || !errors.Is(err, core.ErrInvalid) {
-			k.fail("%s: got %v, want a *core.InvalidError", name, err)
+		var invalid *waybill.InvalidError
+		if !errors.As(err, &invalid) || !errors.Is(err, waybill.ErrInvalid) {
+			k.fail("%s: got %v, want a *waybill.InvalidError", name, err)
 		}
 	}
 	ids := stagedIDs(k.stageIn(tx, k.msg()))
@@ -309,11 +309,11 @@ func badInputIsRefusedAsAWhole(k *kit) {
 
 // A store does not keep what it was passed, and what it returns belongs to the caller. ST-12.
 func stageCopiesItsInput(k *kit) {
-	m := k.msg(core.Header("h", "v"))
+	m := k.msg(waybill.Header("h", "v"))
 	m.Body, m.Lineage = []byte("body"), []string{"a"}
 	tx := k.begin()
 	k.stageIn(tx, m)
-	spoil := func(e *core.Envelope) {
+	spoil := func(e *waybill.Envelope) {
 		e.Body[0], e.Headers["h"], e.Lineage[0] = 'X', "X", "X"
 	}
 	spoil(&m.Envelope)

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var waitChecks = []named{
@@ -102,7 +102,7 @@ func waitLosesNothing(k *kit) {
 // Who waits finds what comes due: a scheduled message, and a retry. ST-07, DB-10.
 func waitWakesForTimers(k *kit) {
 	k.waiter()
-	follow := func(what, id string, start time.Time) outbox.Record {
+	follow := func(what, id string, start time.Time) core.Record {
 		for time.Since(start) < short+soon {
 			if rs := k.try(1); len(rs) > 0 {
 				if rs[0].ID != id {
@@ -113,10 +113,10 @@ func waitWakesForTimers(k *kit) {
 			k.must("wait", k.woken(k.wait(k.ctx, long), short+soon, "though a record came due").err)
 		}
 		k.fail("%s: following Wait took more than %s, want %s", what, time.Since(start), short)
-		return outbox.Record{}
+		return core.Record{}
 	}
 	start := time.Now()
-	r := follow("a scheduled message", k.stage(k.msg(core.Delay(short)))[0], start)
+	r := follow("a scheduled message", k.stage(k.msg(waybill.Delay(short)))[0], start)
 	start = time.Now()
 	k.retry(r, short)
 	follow("a retry", r.ID, start)
@@ -131,7 +131,7 @@ func waitIsNotWokenInVain(k *kit) {
 		tx := k.begin()
 		k.stageIn(tx, k.msg())
 		k.rollback(tx)
-		k.stage(k.msg(core.Delay(far)))
+		k.stage(k.msg(waybill.Delay(far)))
 		w := k.woken(done, short+soon, "after its limit")
 		k.must("wait", w.err)
 		if w.cause == core.WakeNotify {

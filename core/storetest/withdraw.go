@@ -1,9 +1,9 @@
 package storetest
 
-import "github.com/waybill-go/waybill/core"
+import "github.com/waybill-go/waybill"
 
 // mustStage stages msgs in tx, whatever ids come back.
-func (k *kit) mustStage(tx Tx, msgs ...core.Message) []core.Staged {
+func (k *kit) mustStage(tx Tx, msgs ...waybill.Message) []waybill.Staged {
 	staged, err := tx.Stage(k.ctx, msgs...)
 	k.must("stage", err)
 	n := 0
@@ -16,20 +16,20 @@ func (k *kit) mustStage(tx Tx, msgs ...core.Message) []core.Staged {
 	return staged
 }
 
-func (k *kit) stageNow(msgs ...core.Message) []core.Staged {
+func (k *kit) stageNow(msgs ...waybill.Message) []waybill.Staged {
 	tx := k.begin()
 	staged := k.mustStage(tx, msgs...)
 	k.commit(tx)
 	return staged
 }
 
-func (k *kit) expect(where string, got, want core.Staged) {
+func (k *kit) expect(where string, got, want waybill.Staged) {
 	if got != want {
 		k.fail("%s: stage answered %+v, want %+v", where, got, want)
 	}
 }
 
-func (k *kit) cancelIn(tx Tx, keys ...core.CancelKey) []core.CancelStatus {
+func (k *kit) cancelIn(tx Tx, keys ...waybill.CancelKey) []waybill.CancelStatus {
 	c, ok := tx.(Canceller)
 	if !ok {
 		k.undeclared("cancelling")
@@ -43,7 +43,7 @@ func (k *kit) cancelIn(tx Tx, keys ...core.CancelKey) []core.CancelStatus {
 }
 
 // cancel cancels in a transaction of its own, which must answer want.
-func (k *kit) cancel(where string, want core.CancelStatus, key core.CancelKey) {
+func (k *kit) cancel(where string, want waybill.CancelStatus, key waybill.CancelKey) {
 	tx := k.begin()
 	got := k.cancelIn(tx, key)
 	k.commit(tx)
@@ -59,8 +59,8 @@ func (k *kit) canCancel() {
 	k.rollback(tx)
 }
 
-func (k *kit) byID(id string) core.CancelKey { return core.CancelKey{Route: k.route, ID: id} }
+func (k *kit) byID(id string) waybill.CancelKey { return waybill.CancelKey{Route: k.route, ID: id} }
 
-func (k *kit) byKey(key string) core.CancelKey {
-	return core.CancelKey{Route: k.route, Topic: k.topic, DedupeKey: key}
+func (k *kit) byKey(key string) waybill.CancelKey {
+	return waybill.CancelKey{Route: k.route, Topic: k.topic, DedupeKey: key}
 }

@@ -6,7 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core/transporttest"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
@@ -14,25 +15,25 @@ import (
 // brokenParked is a transport whose operators' part is broken by its hooks.
 type brokenParked struct {
 	*memtransport.Transport
-	list          func(b *brokenParked, ctx context.Context, queue string, f core.ParkedFilter, limit int) ([]core.Parked, error)
-	replay, purge func(b *brokenParked, ctx context.Context, req core.ParkedRequest) (int, error)
+	list          func(b *brokenParked, ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error)
+	replay, purge func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error)
 }
 
-func (b *brokenParked) ListParked(ctx context.Context, queue string, f core.ParkedFilter, limit int) ([]core.Parked, error) {
+func (b *brokenParked) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
 	if b.list != nil {
 		return b.list(b, ctx, queue, f, limit)
 	}
 	return b.Transport.ListParked(ctx, queue, f, limit)
 }
 
-func (b *brokenParked) ReplayParked(ctx context.Context, req core.ParkedRequest) (int, error) {
+func (b *brokenParked) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
 	if b.replay != nil {
 		return b.replay(b, ctx, req)
 	}
 	return b.Transport.ReplayParked(ctx, req)
 }
 
-func (b *brokenParked) PurgeParked(ctx context.Context, req core.ParkedRequest) (int, error) {
+func (b *brokenParked) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
 	if b.purge != nil {
 		return b.purge(b, ctx, req)
 	}
@@ -44,72 +45,72 @@ var brokenParkedQueues = []struct {
 	name, check string
 	broken      brokenParked
 }{
-	{"listing removes", "parked-list", brokenParked{list: func(b *brokenParked, ctx context.Context, queue string, f core.ParkedFilter, limit int) ([]core.Parked, error) {
+	{"listing removes", "parked-list", brokenParked{list: func(b *brokenParked, ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
 		out, err := b.Transport.ListParked(ctx, queue, f, limit)
-		_, _ = b.Transport.PurgeParked(ctx, core.ParkedRequest{Queue: queue, All: true, Limit: 1})
+		_, _ = b.Transport.PurgeParked(ctx, admin.ParkedRequest{Queue: queue, All: true, Limit: 1})
 		return out, err
 	}}},
-	{"listing shows bodies", "parked-list", brokenParked{list: func(b *brokenParked, ctx context.Context, queue string, f core.ParkedFilter, limit int) ([]core.Parked, error) {
+	{"listing shows bodies", "parked-list", brokenParked{list: func(b *brokenParked, ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
 		out, err := b.Transport.ListParked(ctx, queue, f, limit)
 		for i := range out {
 			out[i].Envelope.Body = []byte("body")
 		}
 		return out, err
 	}}},
-	{"listing ignores the filter", "parked-filter", brokenParked{list: func(b *brokenParked, ctx context.Context, queue string, _ core.ParkedFilter, limit int) ([]core.Parked, error) {
-		return b.Transport.ListParked(ctx, queue, core.ParkedFilter{}, limit)
+	{"listing ignores the filter", "parked-filter", brokenParked{list: func(b *brokenParked, ctx context.Context, queue string, _ admin.ParkedFilter, limit int) ([]admin.Parked, error) {
+		return b.Transport.ListParked(ctx, queue, admin.ParkedFilter{}, limit)
 	}}},
-	{"replays to everybody, as a new message", "parked-replay", brokenParked{replay: func(b *brokenParked, ctx context.Context, req core.ParkedRequest) (int, error) {
+	{"replays to everybody, as a new message", "parked-replay", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
 		for _, p := range b.Parked(req.Queue) {
 			e := p.Envelope
-			e.ID = core.NewID()
-			b.Publish(ctx, []core.Envelope{e})
+			e.ID = waybill.NewID()
+			b.Publish(ctx, []waybill.Envelope{e})
 		}
 		return b.Transport.PurgeParked(ctx, req)
 	}}},
-	{"replays and keeps", "parked-replay", brokenParked{replay: func(b *brokenParked, ctx context.Context, req core.ParkedRequest) (int, error) {
+	{"replays and keeps", "parked-replay", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
 		n := 0
 		for _, p := range b.Parked(req.Queue) {
-			b.Publish(ctx, []core.Envelope{p.Envelope})
+			b.Publish(ctx, []waybill.Envelope{p.Envelope})
 			n++
 		}
 		return n, nil
 	}}},
-	{"removes before it replays, and dies", "parked-concurrently", brokenParked{replay: func(b *brokenParked, ctx context.Context, req core.ParkedRequest) (int, error) {
-		if n, err := b.Transport.PurgeParked(ctx, core.ParkedRequest{Queue: req.Queue, All: true, Limit: 1}); err != nil || n == 0 {
+	{"removes before it replays, and dies", "parked-concurrently", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+		if n, err := b.Transport.PurgeParked(ctx, admin.ParkedRequest{Queue: req.Queue, All: true, Limit: 1}); err != nil || n == 0 {
 			return n, err
 		}
 		req.Limit = 6
 		n, err := b.Transport.ReplayParked(ctx, req)
 		return n + 1, err
 	}}},
-	{"takes an empty filter for everything", "parked-refuses", brokenParked{purge: func(b *brokenParked, ctx context.Context, req core.ParkedRequest) (int, error) {
+	{"takes an empty filter for everything", "parked-refuses", brokenParked{purge: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
 		req.All = true
 		return b.Transport.PurgeParked(ctx, req)
 	}}},
-	{"ignores the limit", "parked-limit-and-progress", brokenParked{replay: func(b *brokenParked, ctx context.Context, req core.ParkedRequest) (int, error) {
+	{"ignores the limit", "parked-limit-and-progress", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
 		req.Limit = 0
 		return b.Transport.ReplayParked(ctx, req)
 	}}},
-	{"tells no progress", "parked-limit-and-progress", brokenParked{replay: func(b *brokenParked, ctx context.Context, req core.ParkedRequest) (int, error) {
+	{"tells no progress", "parked-limit-and-progress", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
 		req.Progress = nil
 		return b.Transport.ReplayParked(ctx, req)
 	}}},
-	{"ignores the rate", "parked-rate", brokenParked{replay: func(b *brokenParked, ctx context.Context, req core.ParkedRequest) (int, error) {
+	{"ignores the rate", "parked-rate", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
 		req.PerSecond = 0
 		return b.Transport.ReplayParked(ctx, req)
 	}}},
-	{"replays what is expired", "parked-expired", brokenParked{replay: func(b *brokenParked, ctx context.Context, req core.ParkedRequest) (int, error) {
+	{"replays what is expired", "parked-expired", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
 		n := 0
 		for _, p := range b.Parked(req.Queue) {
-			b.Publish(ctx, []core.Envelope{p.Envelope})
+			b.Publish(ctx, []waybill.Envelope{p.Envelope})
 			n++
 		}
 		_, err := b.Transport.PurgeParked(ctx, req)
 		return n, err
 	}}},
-	{"purges too much", "parked-purge", brokenParked{purge: func(b *brokenParked, ctx context.Context, req core.ParkedRequest) (int, error) {
-		n, err := b.Transport.PurgeParked(ctx, core.ParkedRequest{Queue: req.Queue, All: true})
+	{"purges too much", "parked-purge", brokenParked{purge: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+		n, err := b.Transport.PurgeParked(ctx, admin.ParkedRequest{Queue: req.Queue, All: true})
 		if req.Limit > 0 {
 			n = min(n, req.Limit)
 		}

@@ -8,19 +8,20 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
 // republish is a retry as a naive adapter makes it: publish a changed copy, ack the original. It leaves other verdicts
 // alone.
-func republish(change func(e *core.Envelope)) func(*brokenReceiver, context.Context, []core.Ack) core.Results {
+func republish(change func(e *waybill.Envelope)) func(*brokenReceiver, context.Context, []core.Ack) core.Results {
 	return func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
 		acks = append([]core.Ack(nil), acks...)
 		for i, a := range acks {
 			if a.Verdict == core.VerdictRetry {
 				e := a.Delivery.Envelope.Clone()
 				change(&e)
-				r.b.Transport.Publish(ctx, []core.Envelope{e})
+				r.b.Transport.Publish(ctx, []waybill.Envelope{e})
 				acks[i] = core.AckDone(a.Delivery)
 			}
 		}
@@ -29,8 +30,8 @@ func republish(change func(e *core.Envelope)) func(*brokenReceiver, context.Cont
 }
 
 // changed delivers envelopes that were changed on the way.
-func changed(change func(d *core.Delivery)) func(*brokenReceiver, context.Context, int) ([]*core.Delivery, error) {
-	return func(r *brokenReceiver, ctx context.Context, limit int) ([]*core.Delivery, error) {
+func changed(change func(d *waybill.Delivery)) func(*brokenReceiver, context.Context, int) ([]*waybill.Delivery, error) {
+	return func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 		ds, err := r.Receiver.Receive(ctx, limit)
 		for _, d := range ds {
 			change(d)
@@ -57,7 +58,7 @@ var brokenTransports = []struct {
 	faults faults
 }{
 	{"acks early", "close-returns-unsettled", faults{
-		receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*core.Delivery, error) {
+		receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 			ds, err := r.Receiver.Receive(ctx, limit)
 			r.done(ctx, ds)
 			return ds, err
@@ -67,7 +68,7 @@ var brokenTransports = []struct {
 		},
 	}},
 	{"drops one of a batch and calls it a success", "publish-thousand", faults{
-		publish: func(b *broken, ctx context.Context, batch []core.Envelope) core.Results {
+		publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
 			if len(batch) < 3 {
 				return b.Transport.Publish(ctx, batch)
 			}
@@ -75,7 +76,7 @@ var brokenTransports = []struct {
 		},
 	}},
 	{"reorders a key while publishing", "key-order-batch", faults{
-		publish: func(b *broken, ctx context.Context, batch []core.Envelope) core.Results {
+		publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
 			res := make(core.Results, len(batch))
 			for i := len(batch) - 1; i >= 0; i-- {
 				res[i] = b.Transport.Publish(ctx, batch[i:i+1])[0]
@@ -84,7 +85,7 @@ var brokenTransports = []struct {
 		},
 	}},
 	{"reorders a key while receiving", "key-order-one-by-one", faults{
-		receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*core.Delivery, error) {
+		receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 			ds, err := r.Receiver.Receive(ctx, limit)
 			for i, j := 0, len(ds)-1; i < j; i, j = i+1, j-1 {
 				ds[i], ds[j] = ds[j], ds[i]
@@ -96,10 +97,10 @@ var brokenTransports = []struct {
 		traits: func(t *core.PublisherTraits) { t.KeyOrder = core.KeyOrderPipelinedPrefix },
 	}},
 	{"counts unroutable as published", "publish-unroutable", faults{
-		publish: func(b *broken, ctx context.Context, batch []core.Envelope) core.Results {
+		publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
 			res := b.Transport.Publish(ctx, batch)
 			for i, err := range res {
-				if errors.Is(err, core.ErrUnroutable) {
+				if errors.Is(err, waybill.ErrUnroutable) {
 					res[i] = nil
 				}
 			}
@@ -107,7 +108,7 @@ var brokenTransports = []struct {
 		},
 	}},
 	{"swaps results", "publish-unroutable", faults{
-		publish: func(b *broken, ctx context.Context, batch []core.Envelope) core.Results {
+		publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
 			res := b.Transport.Publish(ctx, batch)
 			for i, j := 0, len(res)-1; i < j; i, j = i+1, j-1 {
 				res[i], res[j] = res[j], res[i]
@@ -116,7 +117,7 @@ var brokenTransports = []struct {
 		},
 	}},
 	{"fails the whole batch", "publish-unroutable", faults{
-		publish: func(b *broken, ctx context.Context, batch []core.Envelope) core.Results {
+		publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
 			res := b.Transport.Publish(ctx, batch)
 			if err := res.FirstErr(); err != nil {
 				return core.AllFailed(len(batch), err)
@@ -125,29 +126,29 @@ var brokenTransports = []struct {
 		},
 	}},
 	{"abandons unroutable at once", "publish-unroutable", faults{
-		publish: func(b *broken, ctx context.Context, batch []core.Envelope) core.Results {
+		publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
 			res := b.Transport.Publish(ctx, batch)
 			for i, err := range res {
-				if errors.Is(err, core.ErrUnroutable) {
-					res[i] = &core.Error{Class: core.ClassPermanent, Err: err}
+				if errors.Is(err, waybill.ErrUnroutable) {
+					res[i] = &waybill.Error{Class: waybill.ClassPermanent, Err: err}
 				}
 			}
 			return res
 		},
 	}},
 	{"calls what cannot be sent an outage", "publish-unsendable", faults{
-		publish: func(b *broken, ctx context.Context, batch []core.Envelope) core.Results {
+		publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
 			res := b.Transport.Publish(ctx, batch)
 			for i, err := range res {
-				if core.ClassOf(err) == core.ClassPermanent {
-					res[i] = &core.Error{Class: core.ClassOutage, Err: err}
+				if waybill.ClassOf(err) == waybill.ClassPermanent {
+					res[i] = &waybill.Error{Class: waybill.ClassOutage, Err: err}
 				}
 			}
 			return res
 		},
 	}},
 	{"crosses the results of concurrent calls", "publish-concurrently", faults{
-		publish: func(b *broken, ctx context.Context, batch []core.Envelope) core.Results {
+		publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
 			res := b.Transport.Publish(ctx, batch)
 			if b.n.Add(1)%4 == 0 {
 				res = append(res[1:], res[0])
@@ -156,7 +157,7 @@ var brokenTransports = []struct {
 		},
 	}},
 	{"returns short results when cancelled", "publish-cancelled", faults{
-		publish: func(b *broken, ctx context.Context, batch []core.Envelope) core.Results {
+		publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
 			if err := ctx.Err(); err != nil {
 				return core.Results{err}
 			}
@@ -164,7 +165,7 @@ var brokenTransports = []struct {
 		},
 	}},
 	{"calls a result that never came a success", "publish-cancelled", faults{
-		publish: func(b *broken, ctx context.Context, batch []core.Envelope) core.Results {
+		publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
 			if ctx.Err() != nil {
 				return make(core.Results, len(batch))
 			}
@@ -172,64 +173,64 @@ var brokenTransports = []struct {
 		},
 	}},
 	{"keeps the caller's body", "publish-keeps-nothing", faults{
-		publish: func(b *broken, ctx context.Context, batch []core.Envelope) core.Results {
+		publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
 			return b.Transport.Publish(ctx, batch)
 		},
 		receive: sharedBodies(),
 	}},
-	{"keeps whole seconds only", "round-trip-every-field", faults{receive: changed(func(d *core.Delivery) { d.Envelope.Time = d.Envelope.Time.Truncate(time.Second) })}},
-	{"loses the priority", "round-trip-every-field", faults{receive: changed(func(d *core.Delivery) { d.Envelope.Priority = 0 })}},
-	{"invents a content type", "round-trip-minimal", faults{receive: changed(func(d *core.Delivery) {
+	{"keeps whole seconds only", "round-trip-every-field", faults{receive: changed(func(d *waybill.Delivery) { d.Envelope.Time = d.Envelope.Time.Truncate(time.Second) })}},
+	{"loses the priority", "round-trip-every-field", faults{receive: changed(func(d *waybill.Delivery) { d.Envelope.Priority = 0 })}},
+	{"invents a content type", "round-trip-minimal", faults{receive: changed(func(d *waybill.Delivery) {
 		if d.Envelope.ContentType == "" {
 			d.Envelope.ContentType = "application/octet-stream"
 		}
 	})}},
-	{"splits lineage at commas", "round-trip-unicode", faults{receive: changed(func(d *core.Delivery) {
+	{"splits lineage at commas", "round-trip-unicode", faults{receive: changed(func(d *waybill.Delivery) {
 		d.Envelope.Lineage = strings.Split(strings.Join(d.Envelope.Lineage, ","), ",")
 	})}},
-	{"lower-cases header names", "round-trip-headers", faults{receive: changed(func(d *core.Delivery) {
+	{"lower-cases header names", "round-trip-headers", faults{receive: changed(func(d *waybill.Delivery) {
 		h := map[string]string{}
 		for k, v := range d.Envelope.Headers {
 			h[strings.ToLower(k)] = v
 		}
 		d.Envelope.Headers = h
 	})}},
-	{"makes bodies valid UTF-8", "round-trip-bodies", faults{receive: changed(func(d *core.Delivery) {
+	{"makes bodies valid UTF-8", "round-trip-bodies", faults{receive: changed(func(d *waybill.Delivery) {
 		d.Envelope.Body = []byte(strings.ToValidUTF8(string(d.Envelope.Body), "?"))
 	})}},
-	{"cuts bodies at 64 KiB", "round-trip-bodies", faults{receive: changed(func(d *core.Delivery) {
+	{"cuts bodies at 64 KiB", "round-trip-bodies", faults{receive: changed(func(d *waybill.Delivery) {
 		d.Envelope.Body = d.Envelope.Body[:min(len(d.Envelope.Body), 64<<10)]
 	})}},
-	{"numbers attempts from 0", "round-trip-every-field", faults{receive: changed(func(d *core.Delivery) { d.Attempt-- })}},
-	{"binds everything", "binding-exact", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
+	{"numbers attempts from 0", "round-trip-every-field", faults{receive: changed(func(d *waybill.Delivery) { d.Attempt-- })}},
+	{"binds everything", "binding-exact", faults{subscribe: func(_ *broken, s waybill.Subscription) waybill.Subscription {
 		for i, b := range s.Bindings {
 			word, _, _ := strings.Cut(b, ".")
 			s.Bindings[i] = word + ".#"
 		}
 		return s
 	}}},
-	{"takes # for one word or more", "binding-wildcards", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
+	{"takes # for one word or more", "binding-wildcards", faults{subscribe: func(_ *broken, s waybill.Subscription) waybill.Subscription {
 		for i, b := range s.Bindings {
 			s.Bindings[i] = strings.ReplaceAll(b, ".#", ".*.#")
 		}
 		return s
 	}}},
-	{"gives every subscriber a queue of its own", "receivers-share-a-queue", faults{subscribe: func(b *broken, s core.Subscription) core.Subscription {
+	{"gives every subscriber a queue of its own", "receivers-share-a-queue", faults{subscribe: func(b *broken, s waybill.Subscription) waybill.Subscription {
 		s.Queue = fmt.Sprintf("%s-%d", s.Queue, b.n.Add(1))
 		return s
 	}}},
-	{"has one queue for all subscriptions", "subscriptions-get-copies", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
+	{"has one queue for all subscriptions", "subscriptions-get-copies", faults{subscribe: func(_ *broken, s waybill.Subscription) waybill.Subscription {
 		s.Queue = "all"
 		return s
 	}}},
-	{"ignores the limit", "receive-limit", faults{receive: func(r *brokenReceiver, ctx context.Context, _ int) ([]*core.Delivery, error) {
+	{"ignores the limit", "receive-limit", faults{receive: func(r *brokenReceiver, ctx context.Context, _ int) ([]*waybill.Delivery, error) {
 		return r.Receiver.Receive(ctx, 100)
 	}}},
-	{"ignores the prefetch", "prefetch", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
+	{"ignores the prefetch", "prefetch", faults{subscribe: func(_ *broken, s waybill.Subscription) waybill.Subscription {
 		s.Prefetch = 1000
 		return s
 	}}},
-	{"returns nothing instead of waiting", "receive-waits", faults{receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*core.Delivery, error) {
+	{"returns nothing instead of waiting", "receive-waits", faults{receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 		c, cancel := context.WithTimeout(ctx, time.Millisecond)
 		defer cancel()
 		ds, err := r.Receiver.Receive(c, limit)
@@ -239,7 +240,7 @@ var brokenTransports = []struct {
 		return ds, err
 	}}},
 	{"loses what a cancelled Receive took", "receive-cancelled-loses-nothing", faults{
-		receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*core.Delivery, error) {
+		receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 			ds, err := r.Receiver.Receive(ctx, limit)
 			if err == nil && r.b.n.Add(1)%5 == 0 {
 				<-ctx.Done()
@@ -248,23 +249,23 @@ var brokenTransports = []struct {
 			return ds, err
 		},
 	}},
-	{"loses headers on retry", "retry-keeps-properties", faults{settle: republish(func(e *core.Envelope) { e.Headers = nil })}},
-	{"does not count attempts", "retry-counts-attempts", faults{settle: republish(func(*core.Envelope) {})}},
+	{"loses headers on retry", "retry-keeps-properties", faults{settle: republish(func(e *waybill.Envelope) { e.Headers = nil })}},
+	{"does not count attempts", "retry-counts-attempts", faults{settle: republish(func(*waybill.Envelope) {})}},
 	{"retries to all queues", "retry-failing-queue-only", faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
 		for _, a := range acks {
 			if a.Verdict == core.VerdictRetry {
-				r.b.Transport.Publish(ctx, []core.Envelope{a.Delivery.Envelope})
+				r.b.Transport.Publish(ctx, []waybill.Envelope{a.Delivery.Envelope})
 			}
 		}
 		return r.Receiver.Settle(ctx, acks)
 	}}},
-	{"shows the queue as topic after a retry", "binding-wildcards", faults{receive: changed(func(d *core.Delivery) {
+	{"shows the queue as topic after a retry", "binding-wildcards", faults{receive: changed(func(d *waybill.Delivery) {
 		if d.Attempt > 1 {
 			d.Envelope.Topic = d.Queue
 		}
 	})}},
 	{"counts giving back as an attempt", "retry-counts-attempts", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
-		if a.Verdict == core.VerdictGiveBack {
+		if a.Verdict == core.VerdictRelease {
 			a.Verdict = core.VerdictRetry
 		}
 	})}},
@@ -296,29 +297,29 @@ var brokenTransports = []struct {
 			a.Verdict = core.VerdictDone
 		}
 	})}},
-	{"parks without the reason", "reject-parks", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) { a.Reason = core.ReasonNone })}},
+	{"parks without the reason", "reject-parks", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) { a.Reason = waybill.ReasonNone })}},
 	{"parks with the first error", "reject-after-retry", faults{settle: acked(func(r *brokenReceiver, a *core.Ack) {
 		if a.Delivery != nil && a.Delivery.Attempt > 1 {
 			a.Err = "first"
 		}
 	})}},
-	{"parks for a subscription that does not", "reject-unparked", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
-		s.Unparked = false
+	{"parks for a subscription that does not", "reject-unparked", faults{subscribe: func(_ *broken, s waybill.Subscription) waybill.Subscription {
+		s.DropFailed = false
 		return s
 	}}},
 	{"redelivers what was rejected", "reject-parks", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
 		if a.Verdict == core.VerdictReject {
-			a.Verdict = core.VerdictGiveBack
+			a.Verdict = core.VerdictRelease
 		}
 	})}},
 	{"drops what is given back", "give-back", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
-		if a.Verdict == core.VerdictGiveBack {
+		if a.Verdict == core.VerdictRelease {
 			a.Verdict = core.VerdictDone
 		}
 	})}},
 	{"settles done as given back", "settle-done", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
 		if a.Verdict == core.VerdictDone {
-			a.Verdict = core.VerdictGiveBack
+			a.Verdict = core.VerdictRelease
 		}
 	})}},
 	{"fails a whole call of Settle", "settle-mixed", faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
@@ -331,7 +332,7 @@ var brokenTransports = []struct {
 	{"settles twice", "settle-twice", faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
 		res := r.Receiver.Settle(ctx, acks)
 		for i, err := range res {
-			if errors.Is(err, core.ErrLeaseLost) {
+			if errors.Is(err, waybill.ErrLeaseLost) {
 				res[i] = nil
 			}
 		}
@@ -340,7 +341,7 @@ var brokenTransports = []struct {
 	{"settles what is not its own", "settle-foreign", faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
 		res := r.Receiver.Settle(ctx, acks)
 		for i, err := range res {
-			if errors.Is(err, core.ErrInvalid) && acks[i].Delivery != nil {
+			if errors.Is(err, waybill.ErrInvalid) && acks[i].Delivery != nil {
 				res[i] = nil
 			}
 		}
@@ -363,31 +364,31 @@ var brokenTransports = []struct {
 		return r.Receiver.Close(ctx)
 	}}},
 	{"keeps the unsettled after close", "close-returns-unsettled", faults{close: func(*brokenReceiver, context.Context) error { return nil }}},
-	{"does not count redeliveries", "close-counts-redeliveries", faults{receive: changed(func(d *core.Delivery) { d.Redeliveries = 0 })}},
+	{"does not count redeliveries", "close-counts-redeliveries", faults{receive: changed(func(d *waybill.Delivery) { d.Redeliveries = 0 })}},
 	{"leaves Receive blocked at close", "close-ends-receive", faults{close: func(*brokenReceiver, context.Context) error { return nil }}},
 	{"cannot close twice", "close-twice", faults{close: func(r *brokenReceiver, ctx context.Context) error {
 		if r.b.n.Add(1) > 1 {
-			return core.ErrClosed
+			return waybill.ErrClosed
 		}
 		return r.Receiver.Close(ctx)
 	}}},
 	{"says closed when it was cancelled", "receive-ends-with-context", faults{
-		receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*core.Delivery, error) {
+		receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 			ds, err := r.Receiver.Receive(ctx, limit)
 			if ctx.Err() != nil {
-				err = core.ErrClosed
+				err = waybill.ErrClosed
 			}
 			return ds, err
 		},
 	}},
-	{"publishes after close", "transport-close", faults{publish: func(b *broken, ctx context.Context, batch []core.Envelope) core.Results {
+	{"publishes after close", "transport-close", faults{publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
 		res := b.Transport.Publish(ctx, batch)
-		if errors.Is(res.FirstErr(), core.ErrClosed) {
+		if errors.Is(res.FirstErr(), waybill.ErrClosed) {
 			return make(core.Results, len(batch))
 		}
 		return res
 	}}},
-	{"accepts a subscription without queue", "subscribe-nonsense", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
+	{"accepts a subscription without queue", "subscribe-nonsense", faults{subscribe: func(_ *broken, s waybill.Subscription) waybill.Subscription {
 		if s.Queue == "" {
 			s.Queue = "default"
 		}
@@ -396,12 +397,12 @@ var brokenTransports = []struct {
 }
 
 // sharedBodies delivers one body to everybody.
-func sharedBodies() func(*brokenReceiver, context.Context, int) ([]*core.Delivery, error) {
+func sharedBodies() func(*brokenReceiver, context.Context, int) ([]*waybill.Delivery, error) {
 	var (
 		mu     sync.Mutex
 		bodies = map[string][]byte{}
 	)
-	return changed(func(d *core.Delivery) {
+	return changed(func(d *waybill.Delivery) {
 		mu.Lock()
 		defer mu.Unlock()
 		if b, ok := bodies[d.Envelope.ID]; ok {

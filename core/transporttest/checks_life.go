@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -20,7 +21,7 @@ var lifeChecks = []named{
 }
 
 func subscribeNonsense(k *kit) {
-	for what, sub := range map[string]core.Subscription{
+	for what, sub := range map[string]waybill.Subscription{
 		"without a queue": {Bindings: []string{k.h.NewName()}},
 		"zero":            {},
 	} {
@@ -31,7 +32,7 @@ func subscribeNonsense(k *kit) {
 		}
 	}
 	name := k.h.NewName()
-	r := k.subscribeTo(core.Subscription{Queue: name, Bindings: []string{name}}) // all defaults
+	r := k.subscribeTo(waybill.Subscription{Queue: name, Bindings: []string{name}}) // all defaults
 	k.publish(message(name, 0))
 	k.consume(r, 1)
 	ctx, cancel := context.WithCancel(k.ctx)
@@ -54,7 +55,7 @@ func receiveEnds(k *kit) {
 	}
 	m := message(name+".a", 0)
 	k.publish(m)
-	k.exactly([]core.Envelope{m}, k.consume(r, 1))
+	k.exactly([]waybill.Envelope{m}, k.consume(r, 1))
 }
 
 // closeReturnsUnsettled: what was received and what was not both go to another receiver. CO-17.
@@ -111,7 +112,7 @@ func (k *kit) endsReceive(r core.Receiver, closing func(context.Context) error) 
 			return closing(ctx)
 		}
 		if ds, err := r.Receive(ctx, 1); !isClosed(err) || len(ds) > 0 {
-			return fmt.Errorf("receive, blocked when the receiver was closed, returned %d deliveries and %q; want core.ErrClosed", len(ds), fmt.Sprint(err))
+			return fmt.Errorf("receive, blocked when the receiver was closed, returned %d deliveries and %q; want waybill.ErrClosed", len(ds), fmt.Sprint(err))
 		}
 		return nil
 	})
@@ -122,7 +123,7 @@ func (k *kit) receiveIsClosed(r core.Receiver) {
 	ctx, cancel := context.WithTimeout(k.ctx, patience)
 	defer cancel()
 	if ds, err := r.Receive(ctx, 1); !isClosed(err) || len(ds) > 0 {
-		k.fail("receive of a closed receiver returned %d deliveries and error %v; want core.ErrClosed", len(ds), err)
+		k.fail("receive of a closed receiver returned %d deliveries and error %v; want waybill.ErrClosed", len(ds), err)
 	}
 }
 
@@ -144,14 +145,14 @@ func transportClose(k *kit) {
 	}
 	for i, err := range k.send(messages(name+".a", 3)) {
 		if !isClosed(err) {
-			k.fail("publish after close: slot %d is %v; want core.ErrClosed", i, err)
+			k.fail("publish after close: slot %d is %v; want waybill.ErrClosed", i, err)
 		}
-		if c := core.ClassOf(err); c != core.ClassOutage {
+		if c := waybill.ClassOf(err); c != waybill.ClassOutage {
 			k.fail("publish after close is of class %s, want outage, which costs no attempt", c)
 		}
 	}
 	if _, err := k.tr.Subscribe(k.ctx, subscription(name)); !isClosed(err) {
-		k.fail("subscribe after close: %v; want core.ErrClosed", err)
+		k.fail("subscribe after close: %v; want waybill.ErrClosed", err)
 	}
 	k.receiveIsClosed(r)
 	if settle(k.ctx, r, core.AckDone(ds[0])) == nil {
@@ -180,12 +181,12 @@ func restart(k *kit) {
 	defer cancel()
 	for _, m := range want[10:] {
 		for {
-			err := k.tr.Publish(ctx, []core.Envelope{m}).FirstErr()
+			err := k.tr.Publish(ctx, []waybill.Envelope{m}).FirstErr()
 			if err == nil {
 				break
 			}
-			if core.ClassOf(err) != core.ClassOutage || ctx.Err() != nil {
-				k.fail("publish while the broker restarts: class %s, want outage: %w", core.ClassOf(err), err)
+			if waybill.ClassOf(err) != waybill.ClassOutage || ctx.Err() != nil {
+				k.fail("publish while the broker restarts: class %s, want outage: %w", waybill.ClassOf(err), err)
 			}
 			k.must("wait for the broker", pause(ctx, quiet))
 		}
@@ -199,7 +200,7 @@ func restart(k *kit) {
 		delete(left, d.Envelope.ID)
 	}
 	for len(left) > 0 {
-		_, err := collect(ctx, r, 1, func(ds []*core.Delivery) error {
+		_, err := collect(ctx, r, 1, func(ds []*waybill.Delivery) error {
 			for _, d := range ds {
 				delete(left, d.Envelope.ID)
 			}

@@ -3,6 +3,7 @@ package transporttest
 import (
 	"fmt"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -24,7 +25,7 @@ func singleActive(k *kit) {
 	for i := range batch { // one at a time, so that the queue's order is known
 		k.publish(batch[i])
 	}
-	inOrder := func(what string, ds []*core.Delivery, from int) {
+	inOrder := func(what string, ds []*waybill.Delivery, from int) {
 		for i, d := range ds {
 			if d.Envelope.ID != batch[from+i].ID {
 				k.fail("%s: %s came at place %d, want %s", what, d.Envelope.ID, i+1, batch[from+i].ID)
@@ -35,7 +36,7 @@ func singleActive(k *kit) {
 	inOrder("the first receiver", ds, 0)
 	k.nothing(second, "another receiver is active")
 	k.settle(first, core.AckDone(ds[0]), core.AckDone(ds[1]))
-	k.settle(first, core.AckGiveBack(ds[2]), core.AckGiveBack(ds[3]), core.AckGiveBack(ds[4]), core.AckGiveBack(ds[5]))
+	k.settle(first, core.AckRelease(ds[2]), core.AckRelease(ds[3]), core.AckRelease(ds[4]), core.AckRelease(ds[5]))
 	ds = k.receive(first, 4)
 	inOrder("after giving back", ds, 2)
 	k.nothing(second, "what was given back belongs to the active receiver")

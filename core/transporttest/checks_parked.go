@@ -7,10 +7,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
-// The checks of the capability core.ParkedQueue: what a transport without it skips. RM-08.
+// The checks of the capability admin.ParkedQueue: what a transport without it skips. RM-08.
 var parkedChecks = []named{
 	{"parked-list", parkedList},
 	{"parked-replay", parkedReplay},
@@ -25,15 +27,15 @@ var parkedChecks = []named{
 }
 
 // parkedQueue returns the capability, or skips the check.
-func (k *kit) parkedQueue() core.ParkedQueue {
-	q, ok := core.As[core.ParkedQueue](k.tr)
-	k.needs(ok && k.sub.Parks, "core.ParkedQueue")
+func (k *kit) parkedQueue() admin.ParkedQueue {
+	q, ok := core.As[admin.ParkedQueue](k.tr)
+	k.needs(ok && k.sub.Parks, "admin.ParkedQueue")
 	return q
 }
 
 // park publishes messages to a new queue and rejects all of them, in their order. It returns the receiver and the
 // queue's name.
-func (k *kit) park(batch func(name string) []core.Envelope) (core.Receiver, string, []core.Envelope) {
+func (k *kit) park(batch func(name string) []waybill.Envelope) (core.Receiver, string, []waybill.Envelope) {
 	r, name := k.queue("a", "b")
 	want := batch(name)
 	k.publish(want...)
@@ -45,7 +47,7 @@ func (k *kit) park(batch func(name string) []core.Envelope) (core.Receiver, stri
 func (k *kit) parkAll(r core.Receiver, n int) {
 	for range n {
 		d := k.receive(r, 1)[0]
-		k.settle(r, core.AckReject(d, core.ReasonRejected, errors.New("no good")))
+		k.settle(r, core.AckReject(d, waybill.ReasonRejected, errors.New("no good")))
 	}
 }
 
@@ -68,7 +70,7 @@ func (k *kit) depth(name string, n int) {
 	}
 }
 
-func (k *kit) list(name string, f core.ParkedFilter, limit int) []core.Parked {
+func (k *kit) list(name string, f admin.ParkedFilter, limit int) []admin.Parked {
 	ctx, cancel := context.WithTimeout(k.ctx, patience)
 	defer cancel()
 	got, err := k.parkedQueue().ListParked(ctx, name, f, limit)
@@ -76,7 +78,7 @@ func (k *kit) list(name string, f core.ParkedFilter, limit int) []core.Parked {
 	return got
 }
 
-func (k *kit) replay(req core.ParkedRequest, want int) {
+func (k *kit) replay(req admin.ParkedRequest, want int) {
 	ctx, cancel := context.WithTimeout(k.ctx, patience)
 	defer cancel()
 	n, err := k.parkedQueue().ReplayParked(ctx, req)
@@ -89,12 +91,12 @@ func (k *kit) replay(req core.ParkedRequest, want int) {
 // parkedList looks several times: nothing changes, and everything that is known is shown.
 func parkedList(k *kit) {
 	start := time.Now()
-	_, name, want := k.park(func(name string) []core.Envelope {
+	_, name, want := k.park(func(name string) []waybill.Envelope {
 		first := full(name + ".a")
-		return append([]core.Envelope{first}, messages(name+".b", 4)...)
+		return append([]waybill.Envelope{first}, messages(name+".b", 4)...)
 	})
 	for range 3 {
-		got := k.list(name, core.ParkedFilter{}, 10)
+		got := k.list(name, admin.ParkedFilter{}, 10)
 		if len(got) != len(want) {
 			k.fail("%d messages are listed, want %d", len(got), len(want))
 		}
@@ -102,7 +104,7 @@ func parkedList(k *kit) {
 			e := want[i].Clone()
 			e.Body = nil
 			k.same(e, p.Envelope, fmt.Sprintf("parked message %d", i))
-			if p.Queue != name || p.Reason != core.ReasonRejected || p.Error != "no good" || p.Attempts != 1 {
+			if p.Queue != name || p.Reason != waybill.ReasonRejected || p.Error != "no good" || p.Attempts != 1 {
 				k.fail("listed with queue %q, reason %q, error %q and %d attempts", p.Queue, p.Reason, p.Error, p.Attempts)
 			}
 			if p.At.Before(start.Add(-time.Minute)) || p.At.After(time.Now().Add(time.Minute)) {
@@ -111,7 +113,7 @@ func parkedList(k *kit) {
 		}
 		k.depth(name, len(want))
 	}
-	if got := k.list(name, core.ParkedFilter{}, 2); len(got) != 2 || got[0].Envelope.ID != want[0].ID {
+	if got := k.list(name, admin.ParkedFilter{}, 2); len(got) != 2 || got[0].Envelope.ID != want[0].ID {
 		k.fail("with limit 2: %d messages are listed", len(got))
 	}
 	k.depth(name, len(want))
@@ -124,12 +126,12 @@ func parkedReplay(k *kit) {
 	want := full(name + ".a")
 	k.publish(want)
 	k.settle(r, core.AckRetry(k.receive(r, 1)[0], tier1, errors.New("first")))
-	k.settle(r, core.AckReject(k.receive(r, 1)[0], core.ReasonAttempts, errors.New("second")))
+	k.settle(r, core.AckReject(k.receive(r, 1)[0], waybill.ReasonAttempts, errors.New("second")))
 	k.depth(name, 1)
-	if got := k.list(name, core.ParkedFilter{}, 1); len(got) != 1 || got[0].Attempts != 2 || got[0].Reason != core.ReasonAttempts {
+	if got := k.list(name, admin.ParkedFilter{}, 1); len(got) != 1 || got[0].Attempts != 2 || got[0].Reason != waybill.ReasonAttempts {
 		k.fail("listed: %+v", got)
 	}
-	k.replay(core.ParkedRequest{Queue: name, Filter: core.ParkedFilter{IDs: []string{want.ID}}}, 1)
+	k.replay(admin.ParkedRequest{Queue: name, Filter: admin.ParkedFilter{IDs: []string{want.ID}}}, 1)
 	d := k.receive(r, 1)[0]
 	k.same(want, d.Envelope, "replayed")
 	if d.Attempt != 1 || d.Queue != name || d.Redeliveries > 0 {
@@ -149,11 +151,11 @@ func parkedReplay(k *kit) {
 // parkedReplayAgain parks what was replayed while the replay goes on: one call replays each once.
 func parkedReplayAgain(k *kit) {
 	const n = 20
-	r, name, want := k.park(func(name string) []core.Envelope { return messages(name+".a", n) })
-	k.replay(core.ParkedRequest{Queue: name, All: true}, n)
+	r, name, want := k.park(func(name string) []waybill.Envelope { return messages(name+".a", n) })
+	k.replay(admin.ParkedRequest{Queue: name, All: true}, n)
 	k.parkAll(r, n)
 	k.depth(name, n)
-	k.replay(core.ParkedRequest{Queue: name, All: true}, n)
+	k.replay(admin.ParkedRequest{Queue: name, All: true}, n)
 	k.exactly(want, k.consume(r, n))
 	k.depth(name, 0)
 	k.nothing(r, "all messages were done")
@@ -165,74 +167,74 @@ func parkedFilter(k *kit) {
 	k.publish(batch...)
 	for range batch {
 		d := k.receive(r, 1)[0]
-		reason := core.ReasonRejected
+		reason := waybill.ReasonRejected
 		if d.Envelope.Topic == name+".b" {
-			reason = core.ReasonUndecodable
+			reason = waybill.ReasonUndecodable
 		}
 		k.settle(r, core.AckReject(d, reason, errors.New("no")))
 	}
 	k.depth(name, 6)
 	for what, c := range map[string]struct {
-		f    core.ParkedFilter
+		f    admin.ParkedFilter
 		want int
 	}{
-		"ids":           {core.ParkedFilter{IDs: []string{batch[1].ID, batch[5].ID}}, 2},
-		"topic":         {core.ParkedFilter{Topics: []string{name + ".a"}}, 3},
-		"reason":        {core.ParkedFilter{Reasons: []core.Reason{core.ReasonUndecodable}}, 3},
-		"id and reason": {core.ParkedFilter{IDs: []string{batch[1].ID}, Reasons: []core.Reason{core.ReasonUndecodable}}, 0},
-		"other":         {core.ParkedFilter{IDs: []string{"nobody"}}, 0},
+		"ids":           {admin.ParkedFilter{IDs: []string{batch[1].ID, batch[5].ID}}, 2},
+		"topic":         {admin.ParkedFilter{Topics: []string{name + ".a"}}, 3},
+		"reason":        {admin.ParkedFilter{Reasons: []waybill.Reason{waybill.ReasonUndecodable}}, 3},
+		"id and reason": {admin.ParkedFilter{IDs: []string{batch[1].ID}, Reasons: []waybill.Reason{waybill.ReasonUndecodable}}, 0},
+		"other":         {admin.ParkedFilter{IDs: []string{"nobody"}}, 0},
 	} {
 		if got := k.list(name, c.f, 10); len(got) != c.want {
 			k.fail("by %s: %d messages are listed, want %d", what, len(got), c.want)
 		}
 	}
 	k.depth(name, 6)
-	k.replay(core.ParkedRequest{Queue: name, Filter: core.ParkedFilter{Reasons: []core.Reason{core.ReasonUndecodable}, IDs: []string{batch[4].ID, batch[0].ID}}}, 1)
+	k.replay(admin.ParkedRequest{Queue: name, Filter: admin.ParkedFilter{Reasons: []waybill.Reason{waybill.ReasonUndecodable}, IDs: []string{batch[4].ID, batch[0].ID}}}, 1)
 	k.exactly(batch[4:5], k.consume(r, 1))
 	k.depth(name, 5)
-	n, err := k.parkedQueue().PurgeParked(k.ctx, core.ParkedRequest{Queue: name, Filter: core.ParkedFilter{Topics: []string{name + ".b"}}})
+	n, err := k.parkedQueue().PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, Filter: admin.ParkedFilter{Topics: []string{name + ".b"}}})
 	k.must("purge", err)
 	if n != 2 {
 		k.fail("purged %d messages, want 2", n)
 	}
 	k.depth(name, 3)
-	k.replay(core.ParkedRequest{Queue: name, All: true}, 3)
+	k.replay(admin.ParkedRequest{Queue: name, All: true}, 3)
 	k.exactly(batch[:3], k.consume(r, 3))
 	k.nothing(r, "the others were purged")
 }
 
 func parkedRefuses(k *kit) {
 	q := k.parkedQueue()
-	_, name, _ := k.park(func(name string) []core.Envelope { return messages(name+".a", 2) })
-	for what, req := range map[string]core.ParkedRequest{
+	_, name, _ := k.park(func(name string) []waybill.Envelope { return messages(name+".a", 2) })
+	for what, req := range map[string]admin.ParkedRequest{
 		"an empty filter":  {Queue: name},
 		"no queue":         {All: true},
 		"a negative limit": {Queue: name, All: true, Limit: -1},
 		"a negative rate":  {Queue: name, All: true, PerSecond: -1},
 	} {
-		for verb, call := range map[string]func(context.Context, core.ParkedRequest) (int, error){"replay": q.ReplayParked, "purge": q.PurgeParked} {
-			if n, err := call(k.ctx, req); !errors.Is(err, core.ErrInvalid) || n != 0 {
+		for verb, call := range map[string]func(context.Context, admin.ParkedRequest) (int, error){"replay": q.ReplayParked, "purge": q.PurgeParked} {
+			if n, err := call(k.ctx, req); !errors.Is(err, waybill.ErrInvalid) || n != 0 {
 				k.fail("%s with %s: %d, %v", verb, what, n, err)
 			}
 		}
 	}
-	if _, err := q.ListParked(k.ctx, name, core.ParkedFilter{}, 0); !errors.Is(err, core.ErrInvalid) {
+	if _, err := q.ListParked(k.ctx, name, admin.ParkedFilter{}, 0); !errors.Is(err, waybill.ErrInvalid) {
 		k.fail("list with limit 0: %w", err)
 	}
 	unknown := k.h.NewName()
-	if _, err := q.ParkedDepth(k.ctx, unknown); !errors.Is(err, core.ErrNotFound) {
+	if _, err := q.ParkedDepth(k.ctx, unknown); !errors.Is(err, waybill.ErrNotFound) {
 		k.fail("depth of a queue that does not exist: %w", err)
 	}
-	if _, err := q.ReplayParked(k.ctx, core.ParkedRequest{Queue: unknown, All: true}); !errors.Is(err, core.ErrNotFound) {
+	if _, err := q.ReplayParked(k.ctx, admin.ParkedRequest{Queue: unknown, All: true}); !errors.Is(err, waybill.ErrNotFound) {
 		k.fail("replay of a queue that does not exist: %w", err)
 	}
 	k.depth(name, 2)
 }
 
 func parkedLimit(k *kit) {
-	r, name, want := k.park(func(name string) []core.Envelope { return messages(name+".a", 10) })
+	r, name, want := k.park(func(name string) []waybill.Envelope { return messages(name+".a", 10) })
 	calls, looked, total := 0, 0, 0
-	k.replay(core.ParkedRequest{Queue: name, All: true, Limit: 4, Progress: func(l, t int) {
+	k.replay(admin.ParkedRequest{Queue: name, All: true, Limit: 4, Progress: func(l, t int) {
 		if l < looked || l > t {
 			k.fail("progress goes from %d to %d of %d", looked, l, t)
 		}
@@ -247,9 +249,9 @@ func parkedLimit(k *kit) {
 }
 
 func parkedRate(k *kit) {
-	r, name, want := k.park(func(name string) []core.Envelope { return messages(name+".a", 10) })
+	r, name, want := k.park(func(name string) []waybill.Envelope { return messages(name+".a", 10) })
 	start := time.Now()
-	k.replay(core.ParkedRequest{Queue: name, All: true, PerSecond: 20}, 10)
+	k.replay(admin.ParkedRequest{Queue: name, All: true, PerSecond: 20}, 10)
 	if took := time.Since(start); took < 400*time.Millisecond {
 		k.fail("ten messages at 20 a second took %s", took)
 	}
@@ -259,7 +261,7 @@ func parkedRate(k *kit) {
 	k.depth(name, 10)
 	ctx, cancel := context.WithTimeout(k.ctx, quiet)
 	defer cancel()
-	n, err := k.parkedQueue().PurgeParked(ctx, core.ParkedRequest{Queue: name, All: true, PerSecond: 10})
+	n, err := k.parkedQueue().PurgeParked(ctx, admin.ParkedRequest{Queue: name, All: true, PerSecond: 10})
 	if err == nil || n == 0 || n > 5 {
 		k.fail("a slow purge that was cancelled: %d, %w", n, err)
 	}
@@ -275,13 +277,13 @@ func parkedExpired(k *kit) {
 	k.parkAll(r, 2)
 	k.depth(name, 2)
 	_ = pause(k.ctx, time.Until(batch[0].Expires)+50*time.Millisecond)
-	k.replay(core.ParkedRequest{Queue: name, All: true}, 1)
+	k.replay(admin.ParkedRequest{Queue: name, All: true}, 1)
 	k.exactly(batch[1:], k.consume(r, 1))
 	k.depth(name, 1)
-	if got := k.list(name, core.ParkedFilter{}, 10); len(got) != 1 || got[0].Envelope.ID != batch[0].ID {
+	if got := k.list(name, admin.ParkedFilter{}, 10); len(got) != 1 || got[0].Envelope.ID != batch[0].ID {
 		k.fail("parked is %+v", got)
 	}
-	n, err := k.parkedQueue().PurgeParked(k.ctx, core.ParkedRequest{Queue: name, All: true})
+	n, err := k.parkedQueue().PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, All: true})
 	k.must("purge", err)
 	if n != 1 {
 		k.fail("purged %d messages, want 1", n)
@@ -290,35 +292,35 @@ func parkedExpired(k *kit) {
 }
 
 func parkedPurge(k *kit) {
-	r, name, _ := k.park(func(name string) []core.Envelope { return messages(name+".a", 5) })
-	n, err := k.parkedQueue().PurgeParked(k.ctx, core.ParkedRequest{Queue: name, All: true, Limit: 2})
+	r, name, _ := k.park(func(name string) []waybill.Envelope { return messages(name+".a", 5) })
+	n, err := k.parkedQueue().PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, All: true, Limit: 2})
 	k.must("purge", err)
 	if n != 2 {
 		k.fail("purged %d messages, want 2", n)
 	}
 	k.depth(name, 3)
-	n, err = k.parkedQueue().PurgeParked(k.ctx, core.ParkedRequest{Queue: name, All: true})
+	n, err = k.parkedQueue().PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, All: true})
 	k.must("purge", err)
 	if n != 3 {
 		k.fail("purged %d messages, want 3", n)
 	}
 	k.depth(name, 0)
 	k.nothing(r, "everything was purged")
-	k.replay(core.ParkedRequest{Queue: name, All: true}, 0)
+	k.replay(admin.ParkedRequest{Queue: name, All: true}, 0)
 }
 
 // parkedConcurrently lists and replays from several goroutines: each message comes back once, and none is left or lost.
 func parkedConcurrently(k *kit) {
 	const n = 100
 	q := k.parkedQueue()
-	r, name, want := k.park(func(name string) []core.Envelope { return messages(name+".a", n) })
+	r, name, want := k.park(func(name string) []waybill.Envelope { return messages(name+".a", n) })
 	var replayed atomic.Int64
 	k.each(6, func(i int) error {
 		ctx, cancel := context.WithTimeout(k.ctx, patience)
 		defer cancel()
 		for round := 0; ctx.Err() == nil; round++ {
 			if i < 3 {
-				if _, err := q.ListParked(ctx, name, core.ParkedFilter{}, 10); err != nil {
+				if _, err := q.ListParked(ctx, name, admin.ParkedFilter{}, 10); err != nil {
 					return err
 				}
 				if round >= 5 {
@@ -326,7 +328,7 @@ func parkedConcurrently(k *kit) {
 				}
 				continue
 			}
-			got, err := q.ReplayParked(ctx, core.ParkedRequest{Queue: name, All: true, Limit: 7})
+			got, err := q.ReplayParked(ctx, admin.ParkedRequest{Queue: name, All: true, Limit: 7})
 			if err != nil {
 				return err
 			}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -51,7 +52,7 @@ func roundTripFull(k *kit) {
 
 func roundTripMinimal(k *kit) {
 	r, name := k.queue("a")
-	want := core.Envelope{ID: "only-an-id-" + name, Topic: name + ".a"}
+	want := waybill.Envelope{ID: "only-an-id-" + name, Topic: name + ".a"}
 	k.publish(want)
 	d := k.consume(r, 1)[0]
 	if d.Err != nil {
@@ -64,7 +65,7 @@ func roundTripUnicode(k *kit) {
 	const text = "größe 日本 🚚 \"quoted\" 50%, a=b;c"
 	name := k.h.NewName()
 	r := k.subscribe(name, name+".größe.日本")
-	want := core.Envelope{
+	want := waybill.Envelope{
 		ID: "id-" + text, Topic: name + ".größe.日本", Type: text, Source: "/" + text, Subject: text, Key: text, Tenant: text,
 		ContentType: "text/plain; charset=utf-8", CorrelationID: text, CausationID: text, RunID: text, Lineage: []string{text, "a,b", "%2C"},
 		Headers: map[string]string{"größe-日本": text}, Body: []byte(text),
@@ -112,7 +113,7 @@ func publishKeepsNothing(k *kit) {
 	want := full(name + ".x")
 	sent := want.Clone()
 	k.publish(sent)
-	spoil := func(e *core.Envelope) {
+	spoil := func(e *waybill.Envelope) {
 		e.Body[0], e.Lineage[0], e.Headers["region"] = '!', "spoilt", "spoilt"
 	}
 	spoil(&sent)
@@ -136,8 +137,8 @@ func publishEmpty(k *kit) {
 func publishUnroutable(k *kit) {
 	k.needs(k.pub.DetectsUnroutable, "PublisherTraits.DetectsUnroutable")
 	r, name := k.queue("bound")
-	batch := make([]core.Envelope, 0, 10)
-	var want []core.Envelope
+	batch := make([]waybill.Envelope, 0, 10)
+	var want []waybill.Envelope
 	for i := range 10 {
 		m := message(name+".unbound", i)
 		if i == 0 || i == 3 || i == 4 || i == 7 {
@@ -160,10 +161,10 @@ func publishUnroutable(k *kit) {
 				k.must("a neighbour of an unroutable message", err)
 			case err == nil:
 				k.fail("a message that no queue is bound for was a success (slot %d)", i)
-			case !errors.Is(err, core.ErrUnroutable):
-				k.fail("the error of an unroutable message does not match core.ErrUnroutable: %w", err)
-			case core.ClassOf(err) != core.ClassRejected:
-				k.fail("an unroutable message is of class %s, want rejected, since a queue may be bound soon: %w", core.ClassOf(err), err)
+			case !errors.Is(err, waybill.ErrUnroutable):
+				k.fail("the error of an unroutable message does not match waybill.ErrUnroutable: %w", err)
+			case waybill.ClassOf(err) != waybill.ClassRejected:
+				k.fail("an unroutable message is of class %s, want rejected, since a queue may be bound soon: %w", waybill.ClassOf(err), err)
 			}
 		}
 	}
@@ -174,7 +175,7 @@ func publishUnroutable(k *kit) {
 // publishUnsendable sends what no retry can help beside what is fine.
 func publishUnsendable(k *kit) {
 	r, name := k.queue("a", "#")
-	bad := []core.Envelope{message(name+"."+strings.Repeat("x", 300), 0)}
+	bad := []waybill.Envelope{message(name+"."+strings.Repeat("x", 300), 0)}
 	if n := k.pub.MaxBodyBytes; n > 0 && n <= 16<<20 {
 		m := message(name+".a", 1)
 		m.Body = make([]byte, n+1)
@@ -182,7 +183,7 @@ func publishUnsendable(k *kit) {
 	}
 	for i, m := range bad {
 		before, after := message(name+".a", 10+i), message(name+".a", 20+i)
-		batch := []core.Envelope{before, m, after}
+		batch := []waybill.Envelope{before, m, after}
 		if k.pub.MaxBatch > 0 && k.pub.MaxBatch < len(batch) {
 			batch = batch[1:2]
 		}
@@ -192,12 +193,12 @@ func publishUnsendable(k *kit) {
 				k.must("a neighbour of a message that cannot be sent", err)
 			case err == nil:
 				k.fail("a message with a topic of %d bytes and a body of %d bytes was a success", len(m.Topic), len(m.Body))
-			case core.ClassOf(err) != core.ClassPermanent && core.ClassOf(err) != core.ClassRejected:
-				k.fail("a message that cannot be sent is of class %s, so it would be tried for ever: %w", core.ClassOf(err), err)
+			case waybill.ClassOf(err) != waybill.ClassPermanent && waybill.ClassOf(err) != waybill.ClassRejected:
+				k.fail("a message that cannot be sent is of class %s, so it would be tried for ever: %w", waybill.ClassOf(err), err)
 			}
 		}
 		if len(batch) > 1 {
-			k.exactly([]core.Envelope{before, after}, k.consume(r, 2))
+			k.exactly([]waybill.Envelope{before, after}, k.consume(r, 2))
 		}
 	}
 	k.publish(message(name+".a", 99))
@@ -218,7 +219,7 @@ func publishConcurrently(k *kit) {
 	r, name := k.queue("bound")
 	var (
 		mu   sync.Mutex
-		want []core.Envelope
+		want []waybill.Envelope
 	)
 	k.each(calls, func(i int) error {
 		ctx, cancel := context.WithTimeout(k.ctx, patience)
@@ -271,8 +272,8 @@ func publishCancelled(k *kit) {
 	sent := map[string]bool{}
 	for i, err := range res {
 		sent[batch[i].ID] = err == nil
-		if err != nil && core.ClassOf(err) != core.ClassOutage {
-			k.fail("a message whose result did not come in time is of class %s, want outage, which costs no attempt: %w", core.ClassOf(err), err)
+		if err != nil && waybill.ClassOf(err) != waybill.ClassOutage {
+			k.fail("a message whose result did not come in time is of class %s, want outage, which costs no attempt: %w", waybill.ClassOf(err), err)
 		}
 	}
 	k.needs(k.pub.Confirmed, "PublisherTraits.Confirmed")
@@ -323,15 +324,15 @@ func keyOrderPrefix(k *kit) {
 		switch failed := err != nil; {
 		case failed != (behind || i == bad):
 			k.fail("message %d of key %s, where message %d of key %s failed: %v", i, batch[i].Key, bad, batch[bad].Key, err)
-		case behind && !errors.Is(err, core.ErrBehind):
-			k.fail("message %d is behind one that failed, and may be sent again: want core.ErrBehind, got: %w", i, err)
+		case behind && !errors.Is(err, waybill.ErrBehind):
+			k.fail("message %d is behind one that failed, and may be sent again: want waybill.ErrBehind, got: %w", i, err)
 		}
 	}
 }
 
 // keyed returns n messages of each of three keys, mixed, on changing topics.
-func keyed(name string, n int) []core.Envelope {
-	batch := make([]core.Envelope, 3*n)
+func keyed(name string, n int) []waybill.Envelope {
+	batch := make([]waybill.Envelope, 3*n)
 	for i := range batch {
 		batch[i] = message(fmt.Sprintf("%s.t%d", name, i%2), i)
 		batch[i].Key = fmt.Sprintf("key-%d", i%3)
@@ -339,7 +340,7 @@ func keyed(name string, n int) []core.Envelope {
 	return batch
 }
 
-func (k *kit) inKeyOrder(sent []core.Envelope, r core.Receiver) {
+func (k *kit) inKeyOrder(sent []waybill.Envelope, r core.Receiver) {
 	want, got := map[string][]string{}, map[string][]string{}
 	for i := range sent {
 		want[sent[i].Key] = append(want[sent[i].Key], sent[i].ID)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -29,7 +30,7 @@ func bindingExact(k *kit) {
 	if !k.sub.Wildcards {
 		other = k.subscribe(k.h.NewName(), name+".a", name+".a.b", name+".a.b.c", name+".b", name+".c")
 	}
-	var all, want []core.Envelope
+	var all, want []waybill.Envelope
 	for i, suffix := range []string{"a", "a.b", "a.b.c", "b", "c"} {
 		m := message(name+"."+suffix, i)
 		all = append(all, m)
@@ -48,7 +49,7 @@ func bindingWildcards(k *kit) {
 	name := k.h.NewName()
 	all := k.subscribe(name+"all", name+".#")
 	topics := []string{"", ".user", ".user.created", ".user.created.eu", ".order.created", ".order.created.eu"}
-	var sent []core.Envelope
+	var sent []waybill.Envelope
 	for i, t := range topics {
 		sent = append(sent, message(name+t, i))
 	}
@@ -68,7 +69,7 @@ func bindingWildcards(k *kit) {
 		k.settle(all, core.AckDone(d))
 	}
 	for b, r := range receivers {
-		var fits []core.Envelope
+		var fits []waybill.Envelope
 		for _, i := range want[b] {
 			fits = append(fits, sent[i])
 		}
@@ -81,7 +82,7 @@ func bindingWildcards(k *kit) {
 }
 
 // topics receives exactly want and looks at the topics.
-func (k *kit) topics(r core.Receiver, want []core.Envelope) []*core.Delivery {
+func (k *kit) topics(r core.Receiver, want []waybill.Envelope) []*waybill.Delivery {
 	ds := k.receive(r, len(want))
 	k.exactly(want, ds)
 	for _, d := range ds {
@@ -113,7 +114,7 @@ func bindingOverlap(k *kit) {
 	r := k.subscribe(name, bindings...)
 	m := message(name+".a", 0)
 	k.publish(m)
-	k.exactly([]core.Envelope{m}, k.consume(r, 1))
+	k.exactly([]waybill.Envelope{m}, k.consume(r, 1))
 	k.nothing(r, "a queue gets one copy, however many bindings fit")
 }
 
@@ -176,9 +177,9 @@ func receiveWaits(k *kit) {
 			if err := pause(ctx, quiet/3); err != nil {
 				return err
 			}
-			return k.tr.Publish(ctx, []core.Envelope{m}).FirstErr()
+			return k.tr.Publish(ctx, []waybill.Envelope{m}).FirstErr()
 		}
-		ds, err := collect(ctx, r, 1, func(ds []*core.Delivery) error { return settle(ctx, r, acks(core.AckDone, ds...)...) })
+		ds, err := collect(ctx, r, 1, func(ds []*waybill.Delivery) error { return settle(ctx, r, acks(core.AckDone, ds...)...) })
 		if err != nil {
 			return fmt.Errorf("receive, blocked before the message was published (got %d): %w", len(ds), err)
 		}
@@ -192,7 +193,7 @@ func receiveCancelled(k *kit) {
 	want := messages(name+".a", 200)
 	var (
 		mu  sync.Mutex
-		got []*core.Delivery
+		got []*waybill.Delivery
 	)
 	k.each(2, func(i int) error {
 		all, cancel := context.WithTimeout(k.ctx, patience)
@@ -230,14 +231,14 @@ func receiveCancelled(k *kit) {
 }
 
 // receiveBriefly calls Receive under a context that ends after d.
-func receiveBriefly(ctx context.Context, r core.Receiver, d time.Duration) ([]*core.Delivery, error) {
+func receiveBriefly(ctx context.Context, r core.Receiver, d time.Duration) ([]*waybill.Delivery, error) {
 	c, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	ds, err := r.Receive(c, 7)
 	switch {
 	case err != nil && len(ds) > 0:
 		return nil, fmt.Errorf("receive returned %d deliveries together with an error: %w", len(ds), err)
-	case err != nil && c.Err() == nil && core.ClassOf(err) != core.ClassOutage:
+	case err != nil && c.Err() == nil && waybill.ClassOf(err) != waybill.ClassOutage:
 		return nil, fmt.Errorf("receive: %w", err)
 	case err == nil && len(ds) == 0:
 		return nil, errors.New("receive returned neither a delivery nor an error")

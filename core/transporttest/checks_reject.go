@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -20,13 +21,13 @@ func rejectParks(k *kit) {
 	k.publish(want, message(name+".a", 1))
 	for _, d := range k.receive(r, 2) {
 		if d.Envelope.ID == want.ID {
-			k.settle(r, core.AckReject(d, core.ReasonUndecodable, errors.New("cannot read größe")))
+			k.settle(r, core.AckReject(d, waybill.ReasonUndecodable, errors.New("cannot read größe")))
 			continue
 		}
 		k.settle(r, core.AckDone(d))
 	}
 	k.nothing(r, "a rejected message does not come again")
-	k.parked(name, want, core.ReasonUndecodable, "cannot read größe")
+	k.parked(name, want, waybill.ReasonUndecodable, "cannot read größe")
 }
 
 func rejectAfterRetry(k *kit) {
@@ -34,13 +35,13 @@ func rejectAfterRetry(k *kit) {
 	want := full(name + ".a")
 	k.publish(want)
 	k.settle(r, core.AckRetry(k.receive(r, 1)[0], tier1, errors.New("first")))
-	k.settle(r, core.AckReject(k.receive(r, 1)[0], core.ReasonAttempts, errors.New("second")))
+	k.settle(r, core.AckReject(k.receive(r, 1)[0], waybill.ReasonAttempts, errors.New("second")))
 	k.nothing(r, "a rejected message does not come again")
-	k.parked(name, want, core.ReasonAttempts, "second")
+	k.parked(name, want, waybill.ReasonAttempts, "second")
 }
 
 // parked checks that want, and nothing else, is parked, if that can be seen.
-func (k *kit) parked(queue string, want core.Envelope, reason core.Reason, text string) {
+func (k *kit) parked(queue string, want waybill.Envelope, reason waybill.Reason, text string) {
 	k.needs(k.sub.Parks, "SubscriberTraits.Parks")
 	l, ok := k.h.(ParkedLister)
 	k.needs(ok, "the harness's ParkedLister")
@@ -72,11 +73,11 @@ func (k *kit) awaitParked(l ParkedLister, queue string) []Parked {
 func rejectUnparked(k *kit) {
 	name := k.h.NewName()
 	sub := subscription(name, name+".a")
-	sub.Unparked = true
+	sub.DropFailed = true
 	r := k.subscribeTo(sub)
 	k.publish(messages(name+".a", 2)...)
 	ds := k.receive(r, 2)
-	k.settle(r, core.AckReject(ds[0], core.ReasonRejected, errors.New("no")), core.AckDone(ds[1]))
+	k.settle(r, core.AckReject(ds[0], waybill.ReasonRejected, errors.New("no")), core.AckDone(ds[1]))
 	k.nothing(r, "a rejected message does not come again")
 	if l, ok := k.h.(ParkedLister); ok {
 		got, err := l.Parked(k.ctx, name)

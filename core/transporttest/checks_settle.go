@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -34,7 +35,7 @@ func settleDone(k *kit) {
 	want := messages(name+".a", 5)
 	k.publish(want...)
 	ds := k.receive(r, 5)
-	var left []core.Envelope
+	var left []waybill.Envelope
 	for i, d := range ds {
 		if i == 1 || i == 3 {
 			left = append(left, d.Envelope)
@@ -51,7 +52,7 @@ func settleDone(k *kit) {
 // CO-14.
 func retryKeepsProperties(k *kit) {
 	r, name := k.queue("placed", "bare")
-	for _, want := range []core.Envelope{full(name + ".placed"), {ID: "bare-" + name, Topic: name + ".bare", Headers: map[string]string{"größe": "日本"}}} {
+	for _, want := range []waybill.Envelope{full(name + ".placed"), {ID: "bare-" + name, Topic: name + ".bare", Headers: map[string]string{"größe": "日本"}}} {
 		k.publish(want)
 		for attempt := 1; attempt <= 3; attempt++ {
 			d := k.receive(r, 1)[0]
@@ -74,20 +75,20 @@ func retryKeepsProperties(k *kit) {
 func retryCounts(k *kit) {
 	r, name := k.queue("a")
 	k.publish(message(name+".a", 0))
-	attempt := func(want int, after string) *core.Delivery {
+	attempt := func(want int, after string) *waybill.Delivery {
 		d := k.receive(r, 1)[0]
 		if d.Attempt != want {
 			k.fail("%s: Attempt is %d, want %d", after, d.Attempt, want)
 		}
 		return d
 	}
-	k.settle(r, core.AckGiveBack(attempt(1, "at first")))
-	k.settle(r, core.AckGiveBack(attempt(1, "given back")))
+	k.settle(r, core.AckRelease(attempt(1, "at first")))
+	k.settle(r, core.AckRelease(attempt(1, "given back")))
 	attempt(1, "given back twice")
 	k.closeReceiver(r)
 	r = k.subscribe(name, name+".a")
 	k.settle(r, core.AckRetry(attempt(1, "after its receiver was closed"), tier1, nil))
-	k.settle(r, core.AckGiveBack(attempt(2, "retried")))
+	k.settle(r, core.AckRelease(attempt(2, "retried")))
 	k.settle(r, core.AckRetry(attempt(2, "retried and given back"), tier1, nil))
 	attempt(3, "retried twice")
 	k.closeReceiver(r)
@@ -113,7 +114,7 @@ func (k *kit) notBefore(r core.Receiver, a core.Ack, delay time.Duration) {
 	if took := time.Since(start); took < delay-5*time.Millisecond { // the broker's clock may count whole milliseconds
 		k.fail("a retry with delay %s came after %s", a.Delay, took)
 	}
-	k.settle(r, core.AckGiveBack(d))
+	k.settle(r, core.AckRelease(d))
 }
 
 // retryRoundsUp asks for a delay between two declared ones: it may be held longer, never shorter.
@@ -185,7 +186,7 @@ func giveBack(k *kit) {
 	for range 3 {
 		r, d := k.either(a, b)
 		k.same(m, d.Envelope, "given back")
-		k.settle(r, core.AckGiveBack(d))
+		k.settle(r, core.AckRelease(d))
 	}
 	r, d := k.either(a, b)
 	k.settle(r, core.AckDone(d))
@@ -194,7 +195,7 @@ func giveBack(k *kit) {
 }
 
 // either returns the next delivery of two receivers.
-func (k *kit) either(rs ...core.Receiver) (core.Receiver, *core.Delivery) {
+func (k *kit) either(rs ...core.Receiver) (core.Receiver, *waybill.Delivery) {
 	ctx, cancel := context.WithTimeout(k.ctx, patience)
 	defer cancel()
 	for i := 0; ctx.Err() == nil; i++ {
@@ -216,8 +217,8 @@ func settleMixed(k *kit) {
 	ds := k.receive(r, 6)
 	k.settle(r, core.AckDone(ds[5]))
 	batch := []core.Ack{
-		core.AckGiveBack(ds[0]), core.AckDone(ds[1]), core.AckDone(ds[5]), core.AckRetry(ds[2], tier1, nil),
-		core.AckReject(ds[3], core.ReasonRejected, nil), core.AckDone(ds[4]),
+		core.AckRelease(ds[0]), core.AckDone(ds[1]), core.AckDone(ds[5]), core.AckRetry(ds[2], tier1, nil),
+		core.AckReject(ds[3], waybill.ReasonRejected, nil), core.AckDone(ds[4]),
 	}
 	res := r.Settle(k.ctx, batch)
 	if len(res) != len(batch) {
@@ -232,7 +233,7 @@ func settleMixed(k *kit) {
 		}
 	}
 	again := k.receive(r, 2)
-	k.exactly([]core.Envelope{ds[0].Envelope, ds[2].Envelope}, again)
+	k.exactly([]waybill.Envelope{ds[0].Envelope, ds[2].Envelope}, again)
 	for _, d := range again {
 		if want := map[string]int{ds[0].Envelope.ID: 1, ds[2].Envelope.ID: 2}[d.Envelope.ID]; d.Attempt != want {
 			k.fail("message %s: Attempt is %d, want %d", d.Envelope.ID, d.Attempt, want)
@@ -256,14 +257,14 @@ func settleTwice(k *kit) {
 	ds := k.receive(r, 2)
 	k.settle(r, core.AckDone(ds[0]))
 	for _, a := range []core.Ack{
-		core.AckDone(ds[0]), core.AckRetry(ds[0], 0, nil), core.AckReject(ds[0], core.ReasonRejected, nil), core.AckGiveBack(ds[0]),
+		core.AckDone(ds[0]), core.AckRetry(ds[0], 0, nil), core.AckReject(ds[0], waybill.ReasonRejected, nil), core.AckRelease(ds[0]),
 	} {
 		if settle(k.ctx, r, a) == nil {
 			k.fail("settling a delivery a second time was a success (verdict %d)", a.Verdict)
 		}
 	}
 	k.settle(r, core.AckRetry(ds[1], tier1, nil))
-	k.exactly([]core.Envelope{ds[1].Envelope}, k.consume(r, 1))
+	k.exactly([]waybill.Envelope{ds[1].Envelope}, k.consume(r, 1))
 	k.nothing(r, "both messages were done")
 }
 
@@ -280,9 +281,9 @@ func settleForeign(k *kit) {
 	}
 }
 
-func (k *kit) foreign(r core.Receiver, d *core.Delivery, others []core.Receiver) {
+func (k *kit) foreign(r core.Receiver, d *waybill.Delivery, others []core.Receiver) {
 	for _, other := range others {
-		for _, a := range []core.Ack{core.AckDone(d), core.AckRetry(d, 0, nil), core.AckReject(d, core.ReasonRejected, nil), core.AckGiveBack(d)} {
+		for _, a := range []core.Ack{core.AckDone(d), core.AckRetry(d, 0, nil), core.AckReject(d, waybill.ReasonRejected, nil), core.AckRelease(d)} {
 			if settle(k.ctx, other, a) == nil {
 				k.fail("settling another receiver's delivery was a success (verdict %d)", a.Verdict)
 			}
@@ -301,8 +302,8 @@ func settleNonsense(k *kit) {
 	d := k.receive(r, 1)[0]
 	for what, a := range map[string]core.Ack{
 		"no delivery":              {Verdict: core.VerdictDone},
-		"a delivery of nobody":     core.AckDone(&core.Delivery{}),
-		"a delivery of a stranger": core.AckDone(&core.Delivery{Handle: "stranger"}),
+		"a delivery of nobody":     core.AckDone(&waybill.Delivery{}),
+		"a delivery of a stranger": core.AckDone(&waybill.Delivery{Handle: "stranger"}),
 		"no verdict":               {Delivery: d},
 		"an unknown verdict":       {Delivery: d, Verdict: 200},
 	} {
@@ -321,15 +322,15 @@ func settleConcurrently(k *kit) {
 	r, name := k.queue("a")
 	want := messages(name+".a", n)
 	k.publish(want...)
-	ch := make(chan *core.Delivery, n)
-	var got []*core.Delivery
+	ch := make(chan *waybill.Delivery, n)
+	var got []*waybill.Delivery
 	k.each(5, func(i int) error {
 		if i == 0 {
 			defer close(ch)
 			ctx, cancel := context.WithTimeout(k.ctx, patience)
 			defer cancel()
 			var err error
-			got, err = collect(ctx, r, n, func(ds []*core.Delivery) error {
+			got, err = collect(ctx, r, n, func(ds []*waybill.Delivery) error {
 				for _, d := range ds {
 					ch <- d
 				}

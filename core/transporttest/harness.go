@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -34,8 +35,8 @@ type Restarter interface {
 
 // Parked is a parked message as [ParkedLister] found it.
 type Parked struct {
-	Envelope core.Envelope
-	Reason   core.Reason
+	Envelope waybill.Envelope
+	Reason   waybill.Reason
 	Err      string
 }
 

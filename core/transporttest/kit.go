@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 )
@@ -55,10 +56,10 @@ func (k *kit) close() {
 }
 
 // subscription returns one for queue with the suite's retry delays.
-func subscription(queue string, bindings ...string) core.Subscription {
-	return core.Subscription{
+func subscription(queue string, bindings ...string) waybill.Subscription {
+	return waybill.Subscription{
 		Queue: queue, Bindings: bindings, Concurrency: 10, Prefetch: 50, MaxDeliveries: 20,
-		RetryDelays: []time.Duration{tier1, tier2}, Retry: core.Schedule(tier1, tier2),
+		RetryDelays: []time.Duration{tier1, tier2}, Retry: waybill.RetryDelays(tier1, tier2),
 	}
 }
 
@@ -66,7 +67,7 @@ func (k *kit) subscribe(queue string, bindings ...string) core.Receiver {
 	return k.subscribeTo(subscription(queue, bindings...))
 }
 
-func (k *kit) subscribeTo(sub core.Subscription) core.Receiver {
+func (k *kit) subscribeTo(sub waybill.Subscription) core.Receiver {
 	ctx, cancel := context.WithTimeout(k.ctx, patience)
 	defer cancel()
 	r, err := k.tr.Subscribe(ctx, sub)
@@ -86,7 +87,7 @@ func (k *kit) queue(suffixes ...string) (core.Receiver, string) {
 }
 
 // send publishes and returns the results, one a message.
-func (k *kit) send(batch []core.Envelope) core.Results {
+func (k *kit) send(batch []waybill.Envelope) core.Results {
 	ctx, cancel := context.WithTimeout(k.ctx, patience)
 	defer cancel()
 	res := k.tr.Publish(ctx, batch)
@@ -97,7 +98,7 @@ func (k *kit) send(batch []core.Envelope) core.Results {
 }
 
 // publish publishes what must succeed, in calls of at most MaxBatch.
-func (k *kit) publish(batch ...core.Envelope) {
+func (k *kit) publish(batch ...waybill.Envelope) {
 	size := len(batch)
 	if k.pub.MaxBatch > 0 {
 		size = min(size, k.pub.MaxBatch)
@@ -110,10 +111,10 @@ func (k *kit) publish(batch ...core.Envelope) {
 }
 
 // receive returns n deliveries.
-func (k *kit) receive(r core.Receiver, n int) []*core.Delivery {
+func (k *kit) receive(r core.Receiver, n int) []*waybill.Delivery {
 	ctx, cancel := context.WithTimeout(k.ctx, patience)
 	defer cancel()
-	got, err := collect(ctx, r, n, func([]*core.Delivery) error { return nil })
+	got, err := collect(ctx, r, n, func([]*waybill.Delivery) error { return nil })
 	if err != nil {
 		k.fail("received %d of %d messages (%s): %w", len(got), n, ids(got), err)
 	}
@@ -121,10 +122,10 @@ func (k *kit) receive(r core.Receiver, n int) []*core.Delivery {
 }
 
 // consume receives n deliveries and settles them as done.
-func (k *kit) consume(r core.Receiver, n int) []*core.Delivery {
+func (k *kit) consume(r core.Receiver, n int) []*waybill.Delivery {
 	ctx, cancel := context.WithTimeout(k.ctx, patience)
 	defer cancel()
-	got, err := collect(ctx, r, n, func(ds []*core.Delivery) error { return settle(ctx, r, acks(core.AckDone, ds...)...) })
+	got, err := collect(ctx, r, n, func(ds []*waybill.Delivery) error { return settle(ctx, r, acks(core.AckDone, ds...)...) })
 	if err != nil {
 		k.fail("received and settled %d of %d messages: %w", len(got), n, err)
 	}
@@ -132,11 +133,11 @@ func (k *kit) consume(r core.Receiver, n int) []*core.Delivery {
 }
 
 // drain receives and settles until nothing comes for a moment.
-func (k *kit) drain(r core.Receiver) []*core.Delivery {
-	var all []*core.Delivery
+func (k *kit) drain(r core.Receiver) []*waybill.Delivery {
+	var all []*waybill.Delivery
 	for {
 		ctx, cancel := context.WithTimeout(k.ctx, quiet)
-		ds, err := collect(ctx, r, 1, func(ds []*core.Delivery) error { return settle(k.ctx, r, acks(core.AckDone, ds...)...) })
+		ds, err := collect(ctx, r, 1, func(ds []*waybill.Delivery) error { return settle(k.ctx, r, acks(core.AckDone, ds...)...) })
 		ended := ctx.Err() != nil
 		cancel()
 		all = append(all, ds...)
@@ -153,7 +154,7 @@ func (k *kit) drain(r core.Receiver) []*core.Delivery {
 func (k *kit) nothing(r core.Receiver, why string) {
 	ctx, cancel := context.WithTimeout(k.ctx, quiet)
 	defer cancel()
-	if got, err := collect(ctx, r, 1, func([]*core.Delivery) error { return nil }); err == nil {
+	if got, err := collect(ctx, r, 1, func([]*waybill.Delivery) error { return nil }); err == nil {
 		k.fail("%s, but message %s came (attempt %d)", why, got[0].Envelope.ID, got[0].Attempt)
 	} else if ctx.Err() == nil {
 		k.must("receive", err)
@@ -161,8 +162,8 @@ func (k *kit) nothing(r core.Receiver, why string) {
 }
 
 // collect calls Receive until n deliveries came and passes them to each as they come. An outage is waited out.
-func collect(ctx context.Context, r core.Receiver, n int, each func([]*core.Delivery) error) ([]*core.Delivery, error) {
-	var got []*core.Delivery
+func collect(ctx context.Context, r core.Receiver, n int, each func([]*waybill.Delivery) error) ([]*waybill.Delivery, error) {
+	var got []*waybill.Delivery
 	for len(got) < n {
 		ds, err := r.Receive(ctx, n-len(got))
 		if len(ds) > n-len(got) {
@@ -181,7 +182,7 @@ func collect(ctx context.Context, r core.Receiver, n int, each func([]*core.Deli
 		if len(ds) > 0 {
 			return got, fmt.Errorf("receive returned %d deliveries together with an error: %w", len(ds), err)
 		}
-		if core.ClassOf(err) != core.ClassOutage || isClosed(err) || ctx.Err() != nil {
+		if waybill.ClassOf(err) != waybill.ClassOutage || isClosed(err) || ctx.Err() != nil {
 			return got, err
 		}
 		if err := pause(ctx, 50*time.Millisecond); err != nil {
@@ -191,7 +192,7 @@ func collect(ctx context.Context, r core.Receiver, n int, each func([]*core.Deli
 	return got, nil
 }
 
-func isClosed(err error) bool { return errors.Is(err, core.ErrClosed) }
+func isClosed(err error) bool { return errors.Is(err, waybill.ErrClosed) }
 
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
@@ -219,7 +220,7 @@ func settle(ctx context.Context, r core.Receiver, a ...core.Ack) error {
 	return res.FirstErr()
 }
 
-func acks(verdict func(*core.Delivery) core.Ack, ds ...*core.Delivery) []core.Ack {
+func acks(verdict func(*waybill.Delivery) core.Ack, ds ...*waybill.Delivery) []core.Ack {
 	out := make([]core.Ack, len(ds))
 	for i, d := range ds {
 		out[i] = verdict(d)
@@ -255,15 +256,15 @@ func (k *kit) each(n int, fn func(i int) error) {
 }
 
 // message returns a small message for topic.
-func message(topic string, i int) core.Envelope {
-	return core.Envelope{
+func message(topic string, i int) waybill.Envelope {
+	return waybill.Envelope{
 		ID: fmt.Sprintf("%s/%d", topic, i), Topic: topic, Type: topic, Source: "/transporttest", ContentType: "text/plain",
 		Body: fmt.Appendf(nil, "body %d", i),
 	}
 }
 
-func messages(topic string, n int) []core.Envelope {
-	out := make([]core.Envelope, n)
+func messages(topic string, n int) []waybill.Envelope {
+	out := make([]waybill.Envelope, n)
 	for i := range out {
 		out[i] = message(topic, i)
 	}
@@ -271,9 +272,9 @@ func messages(topic string, n int) []core.Envelope {
 }
 
 // full returns a message that uses every field.
-func full(topic string) core.Envelope {
-	return core.Envelope{
-		ID: core.NewID(), Topic: topic, Type: "shop.order.placed.v2", Source: "/transporttest", Subject: "order-42",
+func full(topic string) waybill.Envelope {
+	return waybill.Envelope{
+		ID: waybill.NewID(), Topic: topic, Type: "shop.order.placed.v2", Source: "/transporttest", Subject: "order-42",
 		Time: time.Date(2024, 2, 29, 12, 34, 56, 123457000, time.UTC), ContentType: "application/json; charset=utf-8", Key: "order-42",
 		Tenant: "acme", CorrelationID: "corr-1", CausationID: "cause-1", RunID: "run-1", Lineage: []string{"grand,parent", "parent%2C"},
 		HLC: hlc.Timestamp(1_700_000_000_123<<16 | 7), Expires: time.Now().Add(time.Hour).UTC().Truncate(time.Second).Add(123457 * time.Microsecond),
@@ -283,7 +284,7 @@ func full(topic string) core.Envelope {
 }
 
 // same gives up if got is not want. An absent source may have been replaced by the broker's application id.
-func (k *kit) same(want, got core.Envelope, where string) {
+func (k *kit) same(want, got waybill.Envelope, where string) {
 	if want.Source == "" {
 		got.Source = ""
 	}
@@ -293,7 +294,7 @@ func (k *kit) same(want, got core.Envelope, where string) {
 }
 
 // diff names the fields that differ; nil and empty are the same.
-func diff(want, got core.Envelope) string {
+func diff(want, got waybill.Envelope) string {
 	var out []string
 	w, g := reflect.ValueOf(want), reflect.ValueOf(got)
 	for i := range w.NumField() {
@@ -322,7 +323,7 @@ func short(v reflect.Value) string {
 	return fmt.Sprintf("a %s of length %d", v.Type(), v.Len())
 }
 
-func ids(ds []*core.Delivery) string {
+func ids(ds []*waybill.Delivery) string {
 	out := make([]string, 0, len(ds))
 	for _, d := range ds {
 		if len(out) == 20 {
@@ -335,7 +336,7 @@ func ids(ds []*core.Delivery) string {
 }
 
 // exactly gives up unless ds are the wanted messages, each once, in any order.
-func (k *kit) exactly(want []core.Envelope, ds []*core.Delivery) {
+func (k *kit) exactly(want []waybill.Envelope, ds []*waybill.Delivery) {
 	left := make(map[string]int, len(want))
 	for i := range want {
 		left[want[i].ID]++

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
@@ -19,9 +20,9 @@ import (
 // faults breaks a good transport: each hook that is set replaces one thing it does.
 type faults struct {
 	traits    func(*core.PublisherTraits)
-	publish   func(f *broken, ctx context.Context, batch []core.Envelope) core.Results
-	subscribe func(f *broken, sub core.Subscription) core.Subscription
-	receive   func(r *brokenReceiver, ctx context.Context, limit int) ([]*core.Delivery, error)
+	publish   func(f *broken, ctx context.Context, batch []waybill.Envelope) core.Results
+	subscribe func(f *broken, sub waybill.Subscription) waybill.Subscription
+	receive   func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error)
 	settle    func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results
 	close     func(r *brokenReceiver, ctx context.Context) error
 }
@@ -40,14 +41,14 @@ func (b *broken) Traits() core.PublisherTraits {
 	return t
 }
 
-func (b *broken) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+func (b *broken) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	if b.publish != nil {
 		return b.publish(b, ctx, batch)
 	}
 	return b.Transport.Publish(ctx, batch)
 }
 
-func (b *broken) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+func (b *broken) Subscribe(ctx context.Context, sub waybill.Subscription) (core.Receiver, error) {
 	if b.subscribe != nil {
 		sub = b.subscribe(b, sub)
 	}
@@ -62,13 +63,13 @@ type brokenReceiver struct {
 	core.Receiver
 	b    *broken
 	mu   sync.Mutex
-	held []*core.Delivery
+	held []*waybill.Delivery
 }
 
-func (r *brokenReceiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, error) {
+func (r *brokenReceiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	receive := r.Receiver.Receive
 	if f := r.b.receive; f != nil {
-		receive = func(ctx context.Context, limit int) ([]*core.Delivery, error) { return f(r, ctx, limit) }
+		receive = func(ctx context.Context, limit int) ([]*waybill.Delivery, error) { return f(r, ctx, limit) }
 	}
 	ds, err := receive(ctx, limit)
 	r.mu.Lock()
@@ -92,7 +93,7 @@ func (r *brokenReceiver) Close(ctx context.Context) error {
 }
 
 // done settles deliveries behind the suite's back.
-func (r *brokenReceiver) done(ctx context.Context, ds []*core.Delivery) {
+func (r *brokenReceiver) done(ctx context.Context, ds []*waybill.Delivery) {
 	var acks []core.Ack
 	for _, d := range ds {
 		acks = append(acks, core.AckDone(d))
@@ -162,8 +163,8 @@ func TestChecksAreNamed(t *testing.T) {
 		}
 		seen[c.Name] = true
 	}
-	if reflect.TypeFor[core.Envelope]().NumField() != 20 {
-		t.Error("core.Envelope has another number of fields: add the new ones to full and roundTripUnicode")
+	if reflect.TypeFor[waybill.Envelope]().NumField() != 20 {
+		t.Error("waybill.Envelope has another number of fields: add the new ones to full and roundTripUnicode")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -32,7 +33,7 @@ func runAudit(ctx context.Context, cfg config) error {
 	for ctx.Err() == nil {
 		ds, err := in.Receive(ctx, 1)
 		if err != nil {
-			if errors.Is(err, core.ErrClosed) {
+			if errors.Is(err, waybill.ErrClosed) {
 				return err
 			}
 			pause(ctx)
@@ -51,7 +52,7 @@ func runAudit(ctx context.Context, cfg config) error {
 }
 
 // writeDown insists: going on to the next message without it would make a gap.
-func writeDown(ctx context.Context, pool *pgxpool.Pool, d *core.Delivery) error {
+func writeDown(ctx context.Context, pool *pgxpool.Pool, d *waybill.Delivery) error {
 	o, err := OrderPlaced.Decode(&d.Envelope)
 	if err != nil {
 		return err

@@ -6,8 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -32,7 +32,7 @@ func runConsumer(ctx context.Context, cfg config) error {
 		return err
 	}
 	defer bus.Close(context.WithoutCancel(ctx)) //nolint:errcheck // stopping anyway
-	c, err := consumer.New(bus, consumer.Options{Middleware: []core.Middleware{countDeliveries}})
+	c, err := consumer.New(bus, consumer.Options{Middleware: []waybill.Middleware{countDeliveries}})
 	if err != nil {
 		return err
 	}

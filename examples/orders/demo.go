@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -245,7 +245,7 @@ func prepare(ctx context.Context, cfg config) error {
 	if err != nil {
 		return err
 	}
-	for _, sub := range []core.Subscription{billingQueue, auditQueue} {
+	for _, sub := range []waybill.Subscription{billingQueue, auditQueue} {
 		in, err := bus.Subscribe(ctx, sub)
 		if err == nil {
 			err = in.Close(ctx)

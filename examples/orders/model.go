@@ -7,13 +7,13 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/store/postgres"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
 // OrderPlaced is the topic, declared once for both sides.
-var OrderPlaced = core.NewTopic("orders.placed", core.JSON[Order]())
+var OrderPlaced = waybill.NewTopic("orders.placed", waybill.JSON[Order]())
 
 // Order is the N-th order of a customer.
 type Order struct {
@@ -36,8 +36,8 @@ const customers = 100
 
 // The two queues: each gets a copy of every order.
 var (
-	billingQueue = core.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}}
-	auditQueue   = core.Subscription{Queue: "audit.orders", Bindings: []string{"orders.#"}, Prefetch: 1}
+	billingQueue = waybill.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}}
+	auditQueue   = waybill.Subscription{Queue: "audit.orders", Bindings: []string{"orders.#"}, Prefetch: 1}
 )
 
 // config is what every role needs, from the environment.

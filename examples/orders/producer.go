@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -57,7 +57,7 @@ func placeOrder(ctx context.Context, outbox *postgres.Outbox) error {
 	defer cancel()
 	unit := outbox.UnitOfWork()
 	return unit.Do(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		o := Order{ID: core.NewID(), Customer: fmt.Sprintf("customer-%d", rand.N(customers)), Cents: 100 + rand.N(10_000)}
+		o := Order{ID: waybill.NewID(), Customer: fmt.Sprintf("customer-%d", rand.N(customers)), Cents: 100 + rand.N(10_000)}
 		err := tx.QueryRow(ctx, `UPDATE customers SET orders = orders + 1 WHERE id = $1 RETURNING orders`, o.Customer).Scan(&o.N)
 		if err != nil {
 			return err
@@ -65,7 +65,7 @@ func placeOrder(ctx context.Context, outbox *postgres.Outbox) error {
 		if _, err := tx.Exec(ctx, `INSERT INTO orders (id, customer, n, cents) VALUES ($1, $2, $3, $4)`, o.ID, o.Customer, o.N, o.Cents); err != nil {
 			return err
 		}
-		if err := unit.Stage(ctx, OrderPlaced.Message(o, core.Key(o.Customer))); err != nil {
+		if err := unit.Stage(ctx, OrderPlaced.Message(o, waybill.Key(o.Customer))); err != nil {
 			return err
 		}
 		if rand.N(10) == 0 {

@@ -7,7 +7,7 @@ import (
 	"os"
 	"sync/atomic"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // A role prints one letter a happening on its standard output, for the demo to count: what it printed before it was
@@ -24,11 +24,11 @@ func saw(what byte) {
 	}
 }
 
-func countDeliveries(next core.HandleFunc) core.HandleFunc {
-	return func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+func countDeliveries(next waybill.HandleFunc) waybill.HandleFunc {
+	return func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 		saw(sawDelivered)
 		status, err := next(ctx, d)
-		if err == nil && status == core.HandlerDuplicate {
+		if err == nil && status == waybill.HandlerDuplicate {
 			saw(sawDuplicate)
 		}
 		return status, err

@@ -5,7 +5,7 @@ import (
 
 	"github.com/uptrace/bun"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // PlaceWithBun writes o and stages its message. The caller's check may still refuse it.
@@ -14,7 +14,7 @@ func PlaceWithBun(ctx context.Context, db *bun.DB, outbox Outbox, o Order, check
 		if _, err := tx.NewInsert().Model(&o).Exec(ctx); err != nil {
 			return err
 		}
-		if _, err := outbox.Stage(ctx, tx.Tx, OrderPlaced.Message(o, core.Key(o.ID))); err != nil {
+		if _, err := outbox.Stage(ctx, tx.Tx, OrderPlaced.Message(o, waybill.Key(o.ID))); err != nil {
 			return err
 		}
 		return check()

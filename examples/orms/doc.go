@@ -9,7 +9,7 @@ package orms
 import (
 	"database/sql"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // Order is a business row, and the payload of OrderPlaced.
@@ -19,7 +19,7 @@ type Order struct {
 }
 
 // OrderPlaced says that an order was written.
-var OrderPlaced = core.NewTopic("orders.placed", core.JSON[Order]())
+var OrderPlaced = waybill.NewTopic("orders.placed", waybill.JSON[Order]())
 
 // Outbox is what postgres.NewSQLStager returns.
-type Outbox = core.Stager[*sql.Tx]
+type Outbox = waybill.Stager[*sql.Tx]

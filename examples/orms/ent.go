@@ -10,7 +10,7 @@ import (
 	"entgo.io/ent/dialect/sql/sqlgraph"
 	"entgo.io/ent/schema/field"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // EntDriver makes ent work in a transaction that you began yourself. A generated ent.Tx does not show the *sql.Tx below
@@ -52,7 +52,7 @@ func PlaceWithEnt(ctx context.Context, db *sql.DB, outbox Outbox, o Order, check
 	if err := createOrder(ctx, EntDriver(tx), o); err != nil {
 		return err
 	}
-	if _, err := outbox.Stage(ctx, tx, OrderPlaced.Message(o, core.Key(o.ID))); err != nil {
+	if _, err := outbox.Stage(ctx, tx, OrderPlaced.Message(o, waybill.Key(o.ID))); err != nil {
 		return err
 	}
 	if err := check(); err != nil {
@@ -76,7 +76,7 @@ func PlaceWithEntDriver(ctx context.Context, driver *entsql.Driver, outbox Outbo
 	if err != nil {
 		return err
 	}
-	if _, err := outbox.Stage(ctx, below, OrderPlaced.Message(o, core.Key(o.ID))); err != nil {
+	if _, err := outbox.Stage(ctx, below, OrderPlaced.Message(o, waybill.Key(o.ID))); err != nil {
 		return err
 	}
 	if err := check(); err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"gorm.io/gorm"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // GORMTx returns the transaction below tx, with prepared statements (gorm.Config.PrepareStmt) or without. It is an
@@ -33,7 +33,7 @@ func PlaceWithGORM(ctx context.Context, db *gorm.DB, outbox Outbox, o Order, che
 		if err != nil {
 			return err
 		}
-		if _, err := outbox.Stage(ctx, t, OrderPlaced.Message(o, core.Key(o.ID))); err != nil {
+		if _, err := outbox.Stage(ctx, t, OrderPlaced.Message(o, waybill.Key(o.ID))); err != nil {
 			return err
 		}
 		return check()

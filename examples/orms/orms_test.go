@@ -17,7 +17,8 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/examples/orms"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -152,7 +153,7 @@ func compare(t *testing.T, pool *pgxpool.Pool, outbox *postgres.Outbox, when str
 	if err := r.Err(); err != nil {
 		t.Fatal(err)
 	}
-	list, err := outbox.List(ctx, core.Filter{}, core.Page{})
+	list, err := outbox.List(ctx, admin.Filter{}, admin.PageRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +161,7 @@ func compare(t *testing.T, pool *pgxpool.Pool, outbox *postgres.Outbox, when str
 		t.Fatalf("%s: %d rows and %d messages, want %d of each", when, len(rows), len(list.Records), len(want))
 	}
 	for i, o := range want {
-		rec, err := outbox.Inspect(ctx, core.DefaultRoute, list.Records[i].Envelope.ID)
+		rec, err := outbox.Inspect(ctx, waybill.DefaultRoute, list.Records[i].Envelope.ID)
 		if err != nil {
 			t.Fatal(err)
 		}

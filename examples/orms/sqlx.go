@@ -5,7 +5,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // PlaceWithSQLX writes o and stages its message. The caller's check may still refuse it.
@@ -18,7 +18,7 @@ func PlaceWithSQLX(ctx context.Context, db *sqlx.DB, outbox Outbox, o Order, che
 	if _, err := tx.NamedExecContext(ctx, "INSERT INTO orders (id, total) VALUES (:id, :total)", o); err != nil {
 		return err
 	}
-	if _, err := outbox.Stage(ctx, tx.Tx, OrderPlaced.Message(o, core.Key(o.ID))); err != nil {
+	if _, err := outbox.Stage(ctx, tx.Tx, OrderPlaced.Message(o, waybill.Key(o.ID))); err != nil {
 		return err
 	}
 	if err := check(); err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/store/sqlite"
 )
 
@@ -20,7 +20,7 @@ type Order struct {
 }
 
 // OrderPlaced is the topic, declared once for both sides.
-var OrderPlaced = core.NewTopic("orders.placed", core.JSON[Order]())
+var OrderPlaced = waybill.NewTopic("orders.placed", waybill.JSON[Order]())
 
 const tables = `
 CREATE TABLE orders (id TEXT PRIMARY KEY, cents INTEGER NOT NULL);

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/sqlite"
@@ -58,11 +58,11 @@ func runWorker(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	c, err := consumer.New(bus, consumer.Options{Logger: logger, Middleware: []core.Middleware{countDeliveries}})
+	c, err := consumer.New(bus, consumer.Options{Logger: logger, Middleware: []waybill.Middleware{countDeliveries}})
 	if err != nil {
 		return err
 	}
-	err = c.Handle(core.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}}, inbox.Handler(billing, OrderPlaced, bill))
+	err = c.Handle(waybill.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}}, inbox.Handler(billing, OrderPlaced, bill))
 	if err != nil {
 		return err
 	}
@@ -86,11 +86,11 @@ func bill(ctx context.Context, tx *sql.Tx, o Order) error {
 	return nil
 }
 
-func countDeliveries(next core.HandleFunc) core.HandleFunc {
-	return func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+func countDeliveries(next waybill.HandleFunc) waybill.HandleFunc {
+	return func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 		saw(sawDelivered)
 		status, err := next(ctx, d)
-		if err == nil && status == core.HandlerDuplicate {
+		if err == nil && status == waybill.HandlerDuplicate {
 			saw(sawDuplicate)
 		}
 		return status, err

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -23,7 +23,7 @@ import (
 type Order struct{ ID, Customer string }
 
 // OrderPlaced is declared once and used on both sides.
-var OrderPlaced = core.NewTopic("orders.placed", core.JSON[Order]())
+var OrderPlaced = waybill.NewTopic("orders.placed", waybill.JSON[Order]())
 
 // place writes the order and its message in one transaction.
 func place(ctx context.Context, outbox *postgres.Outbox, o Order) error {
@@ -32,7 +32,7 @@ func place(ctx context.Context, outbox *postgres.Outbox, o Order) error {
 		if _, err := tx.Exec(ctx, `INSERT INTO orders (id, customer) VALUES ($1, $2)`, o.ID, o.Customer); err != nil {
 			return err
 		}
-		return unit.Stage(ctx, OrderPlaced.Message(o, core.Key(o.Customer)))
+		return unit.Stage(ctx, OrderPlaced.Message(o, waybill.Key(o.Customer)))
 	})
 }
 
@@ -51,7 +51,7 @@ func runConsumer(ctx context.Context, bus *rabbitmq.Transport, outbox *postgres.
 	if err != nil {
 		return err
 	}
-	err = c.Handle(core.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}},
+	err = c.Handle(waybill.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}},
 		inbox.Handler(billing, OrderPlaced, func(ctx context.Context, tx pgx.Tx, o Order) error {
 			_, err := tx.Exec(ctx, `INSERT INTO bills (order_id) VALUES ($1)`, o.ID)
 			return err
@@ -101,7 +101,7 @@ func run(ctx context.Context, postgresURL, rabbitmqURL string) error {
 			slog.Error("relay ended", "error", err)
 		}
 	}()
-	if err := place(ctx, outbox, Order{ID: core.NewID(), Customer: "c-1"}); err != nil {
+	if err := place(ctx, outbox, Order{ID: waybill.NewID(), Customer: "c-1"}); err != nil {
 		return err
 	}
 	return runConsumer(ctx, bus, outbox, billing)

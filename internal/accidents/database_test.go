@@ -11,7 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
@@ -118,7 +119,7 @@ func TestWithdrawalStaysOpen(t *testing.T) {
 		ids := w.stage(names)
 		var touched []string // a message in the middle of each of half of the keys
 		for _, key := range keys("k", 50) {
-			touched = append(touched, w.stage([]string{key}, core.DedupeKey(key))...)
+			touched = append(touched, w.stage([]string{key}, waybill.DedupeKey(key))...)
 		}
 		w.stage(keys("k", 100))
 		tx, err := w.pool.Begin(ctx)
@@ -127,19 +128,19 @@ func TestWithdrawalStaysOpen(t *testing.T) {
 		}
 		defer func() { _ = tx.Rollback(t.Context()) }()
 		for i, key := range keys("k", 50) {
-			var status core.CancelStatus
+			var status waybill.CancelStatus
 			if i%2 == 0 {
-				var all []core.CancelStatus
-				if all, err = w.o.Cancel(ctx, tx, core.CancelKey{ID: touched[i]}); err == nil {
+				var all []waybill.CancelStatus
+				if all, err = w.o.Cancel(ctx, tx, waybill.CancelKey{ID: touched[i]}); err == nil {
 					status = all[0]
 				}
 			} else {
-				var staged []core.Staged
-				if staged, err = w.stageIn(ctx, tx, []string{key}, core.Replace(key)); err == nil {
+				var staged []waybill.Staged
+				if staged, err = w.stageIn(ctx, tx, []string{key}, waybill.Replace(key)); err == nil {
 					status = staged[0].Replaced
 				}
 			}
-			if err != nil || status != core.CancelDone {
+			if err != nil || status != waybill.CancelDone {
 				t.Fatalf("withdrawing a message of %s: %s, %v", key, status, err)
 			}
 		}
@@ -190,9 +191,9 @@ func TestDecisionsDuringAnOutage(t *testing.T) {
 		wg.Go(func() {
 			for i := worker; i < 20; i += 4 {
 				for depth := range 2 { // the head, and the next one
-					id, action := ids[i+200*depth], []core.HeadAction{core.HeadSkip, core.HeadPark}[i%2]
+					id, action := ids[i+200*depth], []admin.HeadAction{admin.HeadSkip, admin.HeadSetAside}[i%2]
 					began := time.Now()
-					err := w.o.DecideHead(t.Context(), core.DefaultRoute, names[i], id, action)
+					err := w.o.DecideHead(t.Context(), waybill.DefaultRoute, names[i], id, action)
 					took := time.Since(began)
 					mu.Lock()
 					worst = max(worst, took)
@@ -207,12 +208,12 @@ func TestDecisionsDuringAnOutage(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("the longest decision took %s", worst.Round(time.Millisecond))
-	if err := w.o.DecideHead(t.Context(), core.DefaultRoute, names[0], ids[0], core.HeadSkip); !errors.Is(err, core.ErrNotFound) {
+	if err := w.o.DecideHead(t.Context(), waybill.DefaultRoute, names[0], ids[0], admin.HeadSkip); !errors.Is(err, waybill.ErrNotFound) {
 		t.Errorf("the same decision again: %v", err)
 	}
 	w.exec(w.sink, "ALTER TABLE away RENAME TO arrivals")
 	w.allArrive(40*time.Second, gone...)
-	got := list[string](w, w.pool, "SELECT id FROM waybill.waybill_outbox WHERE state = 5 AND reason IN ('skipped', 'parked')")
+	got := list[string](w, w.pool, "SELECT id FROM waybill.waybill_outbox WHERE state = 5 AND reason IN ('skipped', 'set_aside')")
 	slices.Sort(got)
 	slices.Sort(gone)
 	if !slices.Equal(got, gone) {

@@ -19,8 +19,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 	"github.com/waybill-go/waybill/transport/table"
@@ -152,13 +152,13 @@ func keys(prefix string, n int) []string {
 
 // stageIn stages one message for each of names, in their order. A key that holds a slash begins
 // with its route.
-func (w *world) stageIn(ctx context.Context, tx pgx.Tx, names []string, opts ...core.MessageOption) ([]core.Staged, error) {
-	msgs, nums := make([]core.Message, len(names)), make([]int, len(names))
+func (w *world) stageIn(ctx context.Context, tx pgx.Tx, names []string, opts ...waybill.MessageOption) ([]waybill.Staged, error) {
+	msgs, nums := make([]waybill.Message, len(names)), make([]int, len(names))
 	w.mu.Lock()
 	for i, key := range names {
 		w.last[key]++
 		nums[i] = w.last[key]
-		msgs[i] = core.RawMessage("t.x", "text/plain", fmt.Append(nil, nums[i]), append([]core.MessageOption{core.Key(key)}, opts...)...)
+		msgs[i] = waybill.RawMessage("t.x", "text/plain", fmt.Append(nil, nums[i]), append([]waybill.MessageOption{waybill.Key(key)}, opts...)...)
 		if route, _, ok := strings.Cut(key, "/"); ok {
 			msgs[i].Routes = []string{route}
 		}
@@ -180,7 +180,7 @@ func (w *world) stageIn(ctx context.Context, tx pgx.Tx, names []string, opts ...
 }
 
 // stage commits one message for each of names, in one transaction, and returns their ids.
-func (w *world) stage(names []string, opts ...core.MessageOption) (ids []string) {
+func (w *world) stage(names []string, opts ...waybill.MessageOption) (ids []string) {
 	w.Helper()
 	err := pgx.BeginFunc(w.Context(), w.pool, func(tx pgx.Tx) error {
 		staged, err := w.stageIn(w.Context(), tx, names, opts...)
@@ -246,15 +246,15 @@ func (w *world) handle(queue string, handlers int, long time.Duration) (stop fun
 	if err != nil {
 		w.Fatal(err)
 	}
-	h := core.Handler{Name: "t.x", Handle: func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+	h := waybill.Handler{Name: "t.x", Handle: func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 		w.pause(rand.N(long))
 		num, err := strconv.Atoi(string(d.Envelope.Body))
 		if err == nil {
 			_, err = w.sink.Exec(ctx, "INSERT INTO arrivals (id, key, num) VALUES ($1, $2, $3)", d.Envelope.ID, d.Envelope.Key, num)
 		}
-		return core.HandlerProcessed, err
+		return waybill.HandlerProcessed, err
 	}}
-	if err := c.Handle(core.Subscription{Queue: queue, Concurrency: handlers}, h); err != nil {
+	if err := c.Handle(waybill.Subscription{Queue: queue, Concurrency: handlers}, h); err != nil {
 		w.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(w.Context())

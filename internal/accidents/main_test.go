@@ -24,6 +24,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
@@ -122,10 +123,10 @@ func (p *publisher) Traits() core.PublisherTraits {
 	return t
 }
 
-func (p *publisher) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+func (p *publisher) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	began := time.Now()
 	if p.Refuses {
-		return core.AllFailed(len(batch), core.Outage(errors.New("the publisher refuses everything")))
+		return core.AllFailed(len(batch), waybill.Outage(errors.New("the publisher refuses everything")))
 	}
 	ids, names, nums := make([]string, len(batch)), make([]string, len(batch)), make([]int, len(batch))
 	for i := range batch {
@@ -136,21 +137,21 @@ func (p *publisher) Publish(ctx context.Context, batch []core.Envelope) core.Res
 		}
 		num, err := strconv.Atoi(string(m.Body))
 		if err != nil {
-			return core.AllFailed(len(batch), core.Reject(err))
+			return core.AllFailed(len(batch), waybill.Reject(err))
 		}
 		ids[i], names[i], nums[i] = m.ID, m.Key, num
 	}
 	select {
 	case <-time.After(p.Slow):
 	case <-ctx.Done():
-		return core.AllFailed(len(batch), core.Outage(ctx.Err()))
+		return core.AllFailed(len(batch), waybill.Outage(ctx.Err()))
 	}
 	_, err := p.sink.Exec(ctx, `
 INSERT INTO arrivals (id, key, num, pid, began)
 SELECT u.id, u.key, u.num, $4::int, $5::timestamptz FROM unnest($1::text[], $2::text[], $3::int[]) WITH ORDINALITY AS u(id, key, num, i) ORDER BY u.i`,
 		ids, names, nums, os.Getpid(), began)
 	if err != nil {
-		return core.AllFailed(len(batch), core.Outage(err))
+		return core.AllFailed(len(batch), waybill.Outage(err))
 	}
 	return make(core.Results, len(batch))
 }

@@ -11,8 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -21,15 +22,15 @@ import (
 type owner struct {
 	*world
 	o    *postgres.Outbox
-	self outbox.Member
+	self core.Member
 }
 
 // join makes o a member that owns the default route.
 func (w *world) join(o *postgres.Outbox) *owner {
 	w.Helper()
-	m := &owner{w, o, outbox.Member{Session: 7, Beat: 1, Name: "owner", Lease: time.Minute, Handlers: 1, Free: 1, Serves: []outbox.Serving{{Route: core.DefaultRoute, Units: 1}}}}
-	move := outbox.Move{Unit: outbox.Unit{Route: core.DefaultRoute, To: outbox.NumSlots}, To: m.self.Session}
-	for _, x := range []outbox.Meeting{{Self: m.self, Join: true}, {Self: m.self, Moves: []outbox.Move{move}}} {
+	m := &owner{w, o, core.Member{Session: 7, Beat: 1, Name: "owner", Lease: time.Minute, Handlers: 1, Free: 1, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}}
+	move := core.Move{Unit: core.Unit{Route: waybill.DefaultRoute, To: core.NumSlots}, To: m.self.Session}
+	for _, x := range []core.Meeting{{Self: m.self, Join: true}, {Self: m.self, Moves: []core.Move{move}}} {
 		if _, err := o.Meet(w.Context(), x); err != nil {
 			w.Fatal(err)
 		}
@@ -38,10 +39,10 @@ func (w *world) join(o *postgres.Outbox) *owner {
 }
 
 // read returns what is ready after the sequence number from.
-func (m *owner) read(from int64, limit int) []outbox.Record {
+func (m *owner) read(from int64, limit int) []core.Record {
 	m.Helper()
-	part := outbox.Part{Route: core.DefaultRoute, Slots: outbox.AllSlots}
-	look := outbox.Look{Parts: []outbox.Part{part}, Ranges: []outbox.Range{{Part: part, From: from, To: 1 << 60, Limit: limit}}, Bytes: 1 << 30}
+	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	look := core.Look{Parts: []core.Part{part}, Ranges: []core.Range{{Part: part, From: from, To: 1 << 60, Limit: limit}}, Bytes: 1 << 30}
 	p, err := m.o.Read(m.Context(), m.self.Session, look)
 	if err != nil {
 		m.Fatal(err)
@@ -76,7 +77,7 @@ CREATE TRIGGER slow AFTER DELETE ON waybill.waybill_outbox FOR EACH STATEMENT EX
 	for part := range slices.Chunk(records, each) {
 		wg.Go(func() {
 			for i := range part {
-				if err := o.Settle(t.Context(), m.self.Session, []outbox.Outcome{outbox.Published(&part[i])}).FirstErr(); err != nil {
+				if err := o.Settle(t.Context(), m.self.Session, []core.Outcome{core.Published(&part[i])}).FirstErr(); err != nil {
 					t.Error(err)
 				}
 			}
@@ -95,7 +96,7 @@ CREATE TRIGGER slow AFTER DELETE ON waybill.waybill_outbox FOR EACH STATEMENT EX
 		}
 		m.self.Beat++
 		began := time.Now()
-		if _, err := o.Meet(t.Context(), outbox.Meeting{Self: m.self}); err != nil {
+		if _, err := o.Meet(t.Context(), core.Meeting{Self: m.self}); err != nil {
 			t.Fatal(err)
 		}
 		took = append(took, time.Since(began))
@@ -116,21 +117,21 @@ func TestStatementsCarriedOutLate(t *testing.T) {
 	const late = 5 * time.Second
 	for _, tc := range []struct {
 		name    string
-		outcome func(r *outbox.Record) outbox.Outcome
+		outcome func(r *core.Record) core.Outcome
 		again   bool // the member makes it again at once
 		redrive bool // and the record is put back
 		want    string
 	}{
-		{"retry, only late", func(r *outbox.Record) outbox.Outcome { return outbox.Retry(r, errors.New("no"), time.Hour) }, false, false, "attempts 1, state 4"},
-		{"retry", func(r *outbox.Record) outbox.Outcome { return outbox.Retry(r, errors.New("no"), time.Hour) }, true, false, "attempts 1, state 4"},
-		{"abandon", func(r *outbox.Record) outbox.Outcome {
-			return outbox.Abandon(r, core.ReasonRejected, errors.New("no"))
+		{"retry, only late", func(r *core.Record) core.Outcome { return core.Retry(r, errors.New("no"), time.Hour) }, false, false, "attempts 1, state 4"},
+		{"retry", func(r *core.Record) core.Outcome { return core.Retry(r, errors.New("no"), time.Hour) }, true, false, "attempts 1, state 4"},
+		{"abandon", func(r *core.Record) core.Outcome {
+			return core.Abandon(r, waybill.ReasonRejected, errors.New("no"))
 		}, true, false, "attempts 1, state 5"},
-		{"abandon, then put back", func(r *outbox.Record) outbox.Outcome {
-			return outbox.Abandon(r, core.ReasonRejected, errors.New("no"))
+		{"abandon, then put back", func(r *core.Record) core.Outcome {
+			return core.Abandon(r, waybill.ReasonRejected, errors.New("no"))
 		}, true, true, "attempts 0, state 1"},
-		{"release", func(r *outbox.Record) outbox.Outcome { return outbox.Release(r, 0, false) }, true, false, "attempts 0, state 1"},
-		{"published", outbox.Published, true, false, "gone"},
+		{"release", func(r *core.Record) core.Outcome { return core.Release(r, 0, false) }, true, false, "attempts 0, state 1"},
+		{"published", core.Published, true, false, "gone"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -152,17 +153,17 @@ func TestStatementsCarriedOutLate(t *testing.T) {
 			id := w.stage([]string{"first", "k"})[1]
 			m := w.join(behind)
 			records := m.read(0, 2)
-			settle := func(o *postgres.Outbox, r *outbox.Record) error {
+			settle := func(o *postgres.Outbox, r *core.Record) error {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
-				return o.Settle(ctx, m.self.Session, []outbox.Outcome{tc.outcome(r)}).FirstErr()
+				return o.Settle(ctx, m.self.Session, []core.Outcome{tc.outcome(r)}).FirstErr()
 			}
 			if err := settle(behind, &records[0]); err != nil { // the statements are prepared now
 				t.Fatal(err)
 			}
 			proxy.Blackhole(testenv.Up)
 			proxy.Refuse() // a cancellation comes over a connection of its own
-			if err := settle(behind, &records[1]); core.ClassOf(err) != core.ClassOutage {
+			if err := settle(behind, &records[1]); waybill.ClassOf(err) != waybill.ClassOutage {
 				t.Fatalf("a statement that did not arrive: %v", err)
 			}
 			if tc.again {
@@ -171,7 +172,7 @@ func TestStatementsCarriedOutLate(t *testing.T) {
 				}
 			}
 			if tc.redrive {
-				done, err := w.o.Redrive(t.Context(), core.RedriveRequest{Filter: core.Filter{IDs: []string{id}}})
+				done, err := w.o.Redrive(t.Context(), admin.RedriveRequest{Filter: admin.Filter{IDs: []string{id}}})
 				if err != nil || done.Changed != 1 {
 					t.Fatal(done, err)
 				}

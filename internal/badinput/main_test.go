@@ -18,9 +18,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
@@ -46,9 +47,9 @@ const (
 
 // want is what an error must be.
 type want struct {
-	is    error      // matched with errors.Is
-	class core.Class // compared with core.ClassOf
-	says  []string   // the object, the cause and the cure
+	is    error         // matched with errors.Is
+	class waybill.Class // compared with waybill.ClassOf
+	says  []string      // the object, the cause and the cure
 }
 
 // check fails the test unless err is what w says, in one clear text.
@@ -63,7 +64,7 @@ func check(tb testing.TB, err error, w want) {
 	if w.is != nil && !errors.Is(err, w.is) {
 		tb.Errorf("is not %q: %s", w.is, text)
 	}
-	if got := core.ClassOf(err); got != w.class {
+	if got := waybill.ClassOf(err); got != w.class {
 		tb.Errorf("class %s, not %s: %s", got, w.class, text)
 	}
 	for _, s := range w.says {
@@ -85,7 +86,7 @@ func check(tb testing.TB, err error, w want) {
 		}
 		seen[part] = true
 	}
-	if invalid, ok := errors.AsType[*core.InvalidError](err); ok {
+	if invalid, ok := errors.AsType[*waybill.InvalidError](err); ok {
 		for _, p := range invalid.Problems {
 			field, _, _ := strings.Cut(p, ":")
 			twice(field)
@@ -241,17 +242,17 @@ func number(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) int {
 // service is a program with one of the stores, which has a transaction of its own kind.
 type service struct {
 	name  string
-	store outbox.Store
+	store core.OutboxStore
 	// stage stages and commits, or rolls back. use, if not nil, sees the transaction first.
-	stage func(ctx context.Context, msgs ...core.Message) ([]core.Staged, error)
+	stage func(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error)
 	// after stages in a transaction that has been committed.
-	after func(ctx context.Context, msgs ...core.Message) error
+	after func(ctx context.Context, msgs ...waybill.Message) error
 	// none stages without a transaction.
-	none func(ctx context.Context, msgs ...core.Message) error
+	none func(ctx context.Context, msgs ...waybill.Message) error
 }
 
 // outboxes returns an outbox of every kind, with limits.
-func outboxes(tb testing.TB, limits core.Limits) []service {
+func outboxes(tb testing.TB, limits waybill.Limits) []service {
 	tb.Helper()
 	pool := openPool(tb, testenv.Postgres(tb).DSN)
 	migrate(tb, pool)
@@ -268,14 +269,14 @@ func outboxes(tb testing.TB, limits core.Limits) []service {
 	return []service{
 		{
 			name: "postgres", store: pg,
-			stage: func(ctx context.Context, msgs ...core.Message) (staged []core.Staged, err error) {
+			stage: func(ctx context.Context, msgs ...waybill.Message) (staged []waybill.Staged, err error) {
 				err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 					staged, err = pg.Stage(ctx, tx, msgs...)
 					return err
 				})
 				return staged, err
 			},
-			after: func(ctx context.Context, msgs ...core.Message) error {
+			after: func(ctx context.Context, msgs ...waybill.Message) error {
 				tx, err := pool.Begin(ctx)
 				if err == nil {
 					err = tx.Commit(ctx)
@@ -286,14 +287,14 @@ func outboxes(tb testing.TB, limits core.Limits) []service {
 				_, err = pg.Stage(ctx, tx, msgs...)
 				return err
 			},
-			none: func(ctx context.Context, msgs ...core.Message) error {
+			none: func(ctx context.Context, msgs ...waybill.Message) error {
 				_, err := pg.Stage(ctx, nil, msgs...)
 				return err
 			},
 		},
 		{
 			name: "sqlite", store: lite,
-			stage: func(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+			stage: func(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error) {
 				tx, err := lite.DB().BeginTx(ctx, nil)
 				if err != nil {
 					return nil, err
@@ -304,7 +305,7 @@ func outboxes(tb testing.TB, limits core.Limits) []service {
 				}
 				return staged, tx.Commit()
 			},
-			after: func(ctx context.Context, msgs ...core.Message) error {
+			after: func(ctx context.Context, msgs ...waybill.Message) error {
 				tx, err := lite.DB().BeginTx(ctx, nil)
 				if err == nil {
 					err = tx.Commit()
@@ -315,14 +316,14 @@ func outboxes(tb testing.TB, limits core.Limits) []service {
 				_, err = lite.Stage(ctx, tx, msgs...)
 				return err
 			},
-			none: func(ctx context.Context, msgs ...core.Message) error {
+			none: func(ctx context.Context, msgs ...waybill.Message) error {
 				_, err := lite.Stage(ctx, (*sql.Tx)(nil), msgs...)
 				return err
 			},
 		},
 		{
 			name: "memory", store: mem,
-			stage: func(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+			stage: func(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error) {
 				tx := mem.Begin()
 				staged, err := mem.Stage(ctx, tx, msgs...)
 				if err != nil {
@@ -331,7 +332,7 @@ func outboxes(tb testing.TB, limits core.Limits) []service {
 				}
 				return staged, tx.Commit()
 			},
-			after: func(ctx context.Context, msgs ...core.Message) error {
+			after: func(ctx context.Context, msgs ...waybill.Message) error {
 				tx := mem.Begin()
 				if err := tx.Commit(); err != nil {
 					return err
@@ -339,7 +340,7 @@ func outboxes(tb testing.TB, limits core.Limits) []service {
 				_, err := mem.Stage(ctx, tx, msgs...)
 				return err
 			},
-			none: func(ctx context.Context, msgs ...core.Message) error {
+			none: func(ctx context.Context, msgs ...waybill.Message) error {
 				_, err := mem.Stage(ctx, nil, msgs...)
 				return err
 			},
@@ -348,9 +349,9 @@ func outboxes(tb testing.TB, limits core.Limits) []service {
 }
 
 // stored counts the live records of a store.
-func stored(tb testing.TB, store outbox.Store) (n int) {
+func stored(tb testing.TB, store core.OutboxStore) (n int) {
 	tb.Helper()
-	c, ok := core.As[core.Counter](store)
+	c, ok := core.As[admin.Counter](store)
 	if !ok {
 		tb.Fatal("the store does not count")
 	}
@@ -366,11 +367,11 @@ func stored(tb testing.TB, store outbox.Store) (n int) {
 	return n
 }
 
-func raw(topic string, opts ...core.MessageOption) core.Message {
-	return core.RawMessage(topic, "application/json", []byte(`"`+secretPayload+`"`), opts...)
+func raw(topic string, opts ...waybill.MessageOption) waybill.Message {
+	return waybill.RawMessage(topic, "application/json", []byte(`"`+secretPayload+`"`), opts...)
 }
 
-func newRelay(tb testing.TB, store outbox.Store, bus core.Publisher, opts relay.Options) *relay.Relay {
+func newRelay(tb testing.TB, store core.OutboxStore, bus core.Publisher, opts relay.Options) *relay.Relay {
 	tb.Helper()
 	if opts.Logger == nil {
 		opts.Logger, _ = newLog(tb)
@@ -495,7 +496,7 @@ type body struct {
 }
 
 // inboxHandler returns a handler that writes what it gets into table seen, under an inbox on pool.
-func inboxHandler(tb testing.TB, pool *pgxpool.Pool) (core.Handler, *seen) {
+func inboxHandler(tb testing.TB, pool *pgxpool.Pool) (waybill.Handler, *seen) {
 	tb.Helper()
 	store, err := postgres.NewInbox(pool, postgres.InboxOptions{})
 	if err != nil {
@@ -506,8 +507,8 @@ func inboxHandler(tb testing.TB, pool *pgxpool.Pool) (core.Handler, *seen) {
 		tb.Fatal(err)
 	}
 	calls := &seen{}
-	return inbox.Handler(box, core.NewTopic("a.b", core.JSON[body]()), func(ctx context.Context, tx pgx.Tx, b body) error {
-		d, _ := core.DeliveryFrom(ctx)
+	return inbox.Handler(box, waybill.NewTopic("a.b", waybill.JSON[body]()), func(ctx context.Context, tx pgx.Tx, b body) error {
+		d, _ := waybill.DeliveryFrom(ctx)
 		calls.add(d.Envelope.ID)
 		_, err := tx.Exec(ctx, "INSERT INTO seen VALUES ($1, $2)", d.Envelope.ID, b.N)
 		return err

@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -26,7 +26,7 @@ type line struct {
 	ids map[string][]string // by key
 }
 
-func (l *line) Publish(_ context.Context, batch []core.Envelope) core.Results {
+func (l *line) Publish(_ context.Context, batch []waybill.Envelope) core.Results {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range batch {
@@ -86,10 +86,10 @@ func (d *desk) stage(n int) {
 	}
 }
 
-func (d *desk) messages(n int) (msgs []core.Message) {
+func (d *desk) messages(n int) (msgs []waybill.Message) {
 	for range n {
 		d.n++
-		msgs = append(msgs, raw("a.b", core.ID(fmt.Sprintf("m-%05d", d.n)), core.Key(fmt.Sprint("k", d.n%5))))
+		msgs = append(msgs, raw("a.b", waybill.ID(fmt.Sprintf("m-%05d", d.n)), waybill.Key(fmt.Sprint("k", d.n%5))))
 	}
 	return msgs
 }
@@ -185,13 +185,13 @@ func TestSequenceSetBack(t *testing.T) { // DB-22
 	d.stage(200)
 	d.drained("after it was set back")
 
-	later := raw("a.b", core.ID("later"), core.Delay(time.Hour))
+	later := raw("a.b", waybill.ID("later"), waybill.Delay(time.Hour))
 	if _, err := stageOn(t, d.pool, d.o, later); err != nil {
 		t.Fatal(err)
 	}
 	exec(t, d.pool, "SELECT setval('waybill.waybill_outbox_seq', (SELECT min(seq) FROM waybill.waybill_outbox), false)")
 	_, err := stageOn(t, d.pool, d.o, raw("a.b"))
-	check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"waybill/postgres: stage", "sequence", "set it"}})
+	check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"waybill/postgres: stage", "sequence", "set it"}})
 }
 
 // Rows that somebody inserts by hand, with what every column says by default, go like any other.
@@ -240,12 +240,12 @@ func TestRouteRenamed(t *testing.T) { // DB-23
 // twin is the store as a machine sees it that was copied while it ran: its session is that of the original.
 type twin struct {
 	*postgres.Outbox
-	session outbox.Session
+	session core.Session
 }
 
-func (s twin) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+func (s twin) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	mine := m.Self.Session
-	both := func(id *outbox.Session, is, becomes outbox.Session) {
+	both := func(id *core.Session, is, becomes core.Session) {
 		if *id == is {
 			*id = becomes
 		}
@@ -266,9 +266,9 @@ func (s twin) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error)
 	return r, err
 }
 
-func (s twin) Read(ctx context.Context, mine outbox.Session, look outbox.Look) (outbox.Page, error) {
+func (s twin) Read(ctx context.Context, mine core.Session, look core.Look) (core.Page, error) {
 	p, err := s.Outbox.Read(ctx, s.session, look)
-	own := func(records []outbox.Record) {
+	own := func(records []core.Record) {
 		for i := range records {
 			if records[i].Holder == s.session {
 				records[i].Holder = mine
@@ -285,19 +285,19 @@ func (s twin) Read(ctx context.Context, mine outbox.Session, look outbox.Look) (
 	return p, err
 }
 
-func (s twin) Take(ctx context.Context, _ outbox.Session, want outbox.Want) ([]outbox.Taken, error) {
+func (s twin) Take(ctx context.Context, _ core.Session, want core.Want) ([]core.Taken, error) {
 	return s.Outbox.Take(ctx, s.session, want)
 }
 
-func (s twin) Due(ctx context.Context, _ outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+func (s twin) Due(ctx context.Context, _ core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	return s.Outbox.Due(ctx, s.session, parts, limit)
 }
 
-func (s twin) GiveUp(ctx context.Context, _ outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+func (s twin) GiveUp(ctx context.Context, _ core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
 	return s.Outbox.GiveUp(ctx, s.session, u, out)
 }
 
-func (s twin) Settle(ctx context.Context, _ outbox.Session, outcomes []outbox.Outcome) core.Results {
+func (s twin) Settle(ctx context.Context, _ core.Session, outcomes []core.Outcome) core.Results {
 	return s.Outbox.Settle(ctx, s.session, outcomes)
 }
 
@@ -338,7 +338,7 @@ func TestRoleWithoutOneRight(t *testing.T) { // RL-07
 		o := newOutbox(t, pool, postgres.Options{})
 		err := start(t, newRelay(t, o, memoryBus(t), relay.Options{})).end(20 * time.Second)
 		table := strings.TrimPrefix(tc.object, "TABLE waybill.")
-		check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"GRANT ", tc.right, table}})
+		check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"GRANT ", tc.right, table}})
 	}
 	exec(t, admin, m.Grants(postgres.Roles{Relay: name}))
 	if err := newOutbox(t, pool, postgres.Options{}).Check(t.Context()); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
@@ -22,7 +23,7 @@ import (
 // unordered is a transport that keeps no order and, if so told, confirms nothing.
 type unordered struct{ unconfirmed bool }
 
-func (u unordered) Publish(_ context.Context, batch []core.Envelope) core.Results {
+func (u unordered) Publish(_ context.Context, batch []waybill.Envelope) core.Results {
 	return make(core.Results, len(batch))
 }
 
@@ -44,8 +45,8 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 		_, err := relay.New(mem, bus, o)
 		return err
 	}
-	ok := core.HandlerFor(core.NewTopic("a.b", core.JSON[string]()), func(context.Context, string) error { return nil })
-	handle := func(o consumer.Options, sub core.Subscription, h ...core.Handler) error {
+	ok := waybill.HandlerFor(waybill.NewTopic("a.b", waybill.JSON[string]()), func(context.Context, string) error { return nil })
+	handle := func(o consumer.Options, sub waybill.Subscription, h ...waybill.Handler) error {
 		c, err := consumer.New(bus, o)
 		if err != nil {
 			return err
@@ -64,10 +65,10 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 			return newRelay(bus, relay.Options{PollMin: neg, PollMax: neg, Lease: neg, PublishTimeout: neg})
 		}, []string{"PollMin: -1s", "PollMax: -1s", "Lease: -1s", "PublishTimeout: -1s", "is not between"}},
 		{"relay back-off", func() error {
-			return newRelay(bus, relay.Options{Routes: []relay.Route{{Backoff: &core.Backoff{Base: neg, Cap: neg}}}})
+			return newRelay(bus, relay.Options{Routes: []relay.Route{{Backoff: &waybill.Backoff{Base: neg, Cap: neg}}}})
 		}, []string{"Routes[0].Backoff.Base: -1s", "Routes[0].Backoff.Cap: -1s"}},
 		{"relay schedule", func() error {
-			return newRelay(bus, relay.Options{Routes: []relay.Route{{Backoff: core.Schedule(time.Second, neg)}}})
+			return newRelay(bus, relay.Options{Routes: []relay.Route{{Backoff: waybill.RetryDelays(time.Second, neg)}}})
 		}, []string{"Routes[0].Backoff.Delays[1]: -1s"}},
 		{"relay counts", func() error {
 			return newRelay(bus, relay.Options{BatchSize: -1, Window: -1})
@@ -76,13 +77,13 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 			return newRelay(bus, relay.Options{Routes: []relay.Route{{Units: -1}, {Name: "a", Units: 65}}})
 		}, []string{"Routes[0].Units: -1", "Routes[1].Units: 65 is not between 1 and 64"}},
 		{"consumer pause", func() error {
-			return handle(consumer.Options{Pause: core.Backoff{Base: neg, Cap: neg}}, core.Subscription{Queue: "q"}, ok)
+			return handle(consumer.Options{Pause: waybill.Backoff{Base: neg, Cap: neg}}, waybill.Subscription{Queue: "q"}, ok)
 		}, []string{"Pause.Base: -1s", "Pause.Cap: -1s"}},
 		{"consumer retry", func() error {
-			return handle(consumer.Options{Retry: core.Schedule(neg)}, core.Subscription{Queue: "q"}, ok)
+			return handle(consumer.Options{Retry: waybill.RetryDelays(neg)}, waybill.Subscription{Queue: "q"}, ok)
 		}, []string{"Retry.Delays[0]: -1s"}},
 		{"subscription", func() error {
-			return handle(consumer.Options{}, core.Subscription{Queue: "q", Concurrency: -1, Prefetch: -1, RetryDelays: []time.Duration{neg}}, ok)
+			return handle(consumer.Options{}, waybill.Subscription{Queue: "q", Concurrency: -1, Prefetch: -1, RetryDelays: []time.Duration{neg}}, ok)
 		}, []string{`queue "q"`, "Concurrency: -1", "Prefetch: -1", "RetryDelays[0]: -1s"}},
 		{"rabbitmq durations", func() error {
 			return rabbitmq.Options{Heartbeat: neg, ConnectTimeout: neg, ReconnectMax: neg, PublishTimeout: neg}.Validate()
@@ -91,7 +92,7 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 			return rabbitmq.Options{Window: -1, PublishConnections: -1, MaxBodyBytes: -1, QueueType: "stream"}.Validate()
 		}, []string{"Window: -1", "PublishConnections: -1", "MaxBodyBytes: -1", `QueueType: "stream" is unknown; use`}},
 		{"postgres", func() error {
-			return postgres.Options{Source: "/x", TTL: neg, Limits: core.Limits{MaxDelay: neg, MaxBodyBytes: -1, MaxHeaders: -1}}.Validate()
+			return postgres.Options{Source: "/x", TTL: neg, Limits: waybill.Limits{MaxDelay: neg, MaxBodyBytes: -1, MaxHeaders: -1}}.Validate()
 		}, []string{"TTL: -1s", "Limits.MaxDelay: -1s", "Limits.MaxBodyBytes: -1", "Limits.MaxHeaders: -1"}},
 		{"postgres names", func() error {
 			return postgres.Options{Table: "waybill_meta", Schema: "a\x00b"}.Validate()
@@ -107,7 +108,7 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 		// What does not fit together.
 		{
 			"key on a transport without order", func() error { return newRelay(unordered{}, relay.Options{}) },
-			[]string{"Routes[0] (default).Order: per_key", "keeps no order", "choose core.OrderBestEffort"},
+			[]string{"Routes[0] (default).Order: per_key", "keeps no order", "choose waybill.OrderBestEffort"},
 		},
 		{
 			"no confirms", func() error { return newRelay(unordered{unconfirmed: true}, relay.Options{}) },
@@ -115,15 +116,15 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 		},
 		{
 			"hlc order", func() error {
-				return newRelay(bus, relay.Options{Routes: []relay.Route{{Name: "a", Order: core.OrderHLC}, {Name: "a"}}})
+				return newRelay(bus, relay.Options{Routes: []relay.Route{{Name: "a", Order: waybill.OrderHLC}, {Name: "a"}}})
 			},
 			[]string{`Routes[1].Name: "a" is listed twice`},
 		},
 		{"ordered block on best effort", func() error {
-			return newRelay(bus, relay.Options{Routes: []relay.Route{{Order: core.OrderBestEffort, BlockAfterAbandon: true}}})
+			return newRelay(bus, relay.Options{Routes: []relay.Route{{Order: waybill.OrderBestEffort, BlockAfterAbandon: true}}})
 		}, []string{"Routes[0].BlockAfterAbandon: needs Order per_key"}},
 		{"retry on a transport that cannot wait", func() error {
-			return handle(consumer.Options{}, core.Subscription{Queue: "q", RetryDelays: []time.Duration{time.Minute, time.Second}}, ok)
+			return handle(consumer.Options{}, waybill.Subscription{Queue: "q", RetryDelays: []time.Duration{time.Minute, time.Second}}, ok)
 		}, []string{"RetryDelays[1]: 1s is not more than the one before; list them ascending"}},
 
 		// Nothing where something is needed.
@@ -168,38 +169,38 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 		{"empty source", func() error { _, err := postgres.NewOutbox(pool, postgres.Options{}); return err }, []string{"Source: is empty; name"}},
 
 		// Subscriptions.
-		{"empty queue", func() error { return handle(consumer.Options{}, core.Subscription{}, ok) }, []string{"Queue: is empty; name"}},
+		{"empty queue", func() error { return handle(consumer.Options{}, waybill.Subscription{}, ok) }, []string{"Queue: is empty; name"}},
 		{
-			"no handler", func() error { return handle(consumer.Options{}, core.Subscription{Queue: "q"}) },
+			"no handler", func() error { return handle(consumer.Options{}, waybill.Subscription{Queue: "q"}) },
 			[]string{`queue "q"`, "handlers: there are none; give at least one"},
 		},
 		{
 			"nil handler", func() error {
-				return handle(consumer.Options{}, core.Subscription{Queue: "q"}, core.Handler{Name: "a.b"})
+				return handle(consumer.Options{}, waybill.Subscription{Queue: "q"}, waybill.Handler{Name: "a.b"})
 			},
 			[]string{`queue "q"`, `handlers[0]: "a.b" has no function; give`},
 		},
 		{"nil function for an inbox", func() error {
-			return handle(consumer.Options{}, core.Subscription{Queue: "q"}, inbox.Handler[*memory.Tx](nil, core.NewTopic("a.b", core.JSON[int]()), nil))
+			return handle(consumer.Options{}, waybill.Subscription{Queue: "q"}, inbox.Handler[*memory.Tx](nil, waybill.NewTopic("a.b", waybill.JSON[int]()), nil))
 		}, []string{`handlers[0]: "a.b" has no function; `}},
 		{"nil function for a topic", func() error {
-			return handle(consumer.Options{}, core.Subscription{Queue: "q"}, core.HandlerFor[int](core.NewTopic("a.b", core.JSON[int]()), nil))
+			return handle(consumer.Options{}, waybill.Subscription{Queue: "q"}, waybill.HandlerFor[int](waybill.NewTopic("a.b", waybill.JSON[int]()), nil))
 		}, []string{`handlers[0]: "a.b" has no function; `}},
 		{
-			"duplicate handler", func() error { return handle(consumer.Options{}, core.Subscription{Queue: "q"}, ok, ok) },
+			"duplicate handler", func() error { return handle(consumer.Options{}, waybill.Subscription{Queue: "q"}, ok, ok) },
 			[]string{`queue "q"`, `handlers[1]: "a.b" is handled by an earlier one`},
 		},
 		{
 			"nameless handler", func() error {
-				return handle(consumer.Options{}, core.Subscription{Queue: "q"}, core.Handler{Handle: ok.Handle})
+				return handle(consumer.Options{}, waybill.Subscription{Queue: "q"}, waybill.Handler{Handle: ok.Handle})
 			},
 			[]string{"handlers[0]: the name is empty; name"},
 		},
 		{"binding with invalid UTF-8", func() error {
-			return handle(consumer.Options{}, core.Subscription{Queue: "q", Bindings: []string{"a.\xff", ""}}, ok)
+			return handle(consumer.Options{}, waybill.Subscription{Queue: "q", Bindings: []string{"a.\xff", ""}}, ok)
 		}, []string{"Bindings[0]: ", "is not valid UTF-8", "Bindings[1]: is empty; name a topic"}},
 		{"nil middleware", func() error {
-			return handle(consumer.Options{Middleware: []core.Middleware{nil}}, core.Subscription{Queue: "q"}, ok)
+			return handle(consumer.Options{Middleware: []waybill.Middleware{nil}}, waybill.Subscription{Queue: "q"}, ok)
 		}, []string{"Middleware[0]: is nil"}},
 		{"run without a handler", func() error {
 			c, err := consumer.New(bus, consumer.Options{})
@@ -211,7 +212,7 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			check(t, within(t, 5*time.Second, tc.err), want{is: core.ErrInvalid, says: tc.says})
+			check(t, within(t, 5*time.Second, tc.err), want{is: waybill.ErrInvalid, says: tc.says})
 		})
 	}
 }
@@ -222,7 +223,7 @@ func TestBestEffortNeedsNoOrder(t *testing.T) { // OR-01
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := relay.New(mem, unordered{}, relay.Options{Routes: []relay.Route{{Order: core.OrderBestEffort}}}); err != nil {
+	if _, err := relay.New(mem, unordered{}, relay.Options{Routes: []relay.Route{{Order: waybill.OrderBestEffort}}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -231,7 +232,7 @@ func TestBestEffortNeedsNoOrder(t *testing.T) { // OR-01
 func TestNegativeIsOff(t *testing.T) {
 	t.Parallel()
 	for name, err := range map[string]error{
-		"relay":    relay.Options{DrainTimeout: -1, UnroutableHorizon: -1, BatchBytes: -1}.Validate(),
+		"relay":    relay.Options{DrainTimeout: -1, UnroutableTimeout: -1, BatchBytes: -1}.Validate(),
 		"consumer": consumer.Options{DrainTimeout: -1, MaxDeliveries: -1}.Validate(),
 		"inbox":    postgres.InboxOptions{LockTimeout: -1}.Validate(),
 	} {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
@@ -36,9 +37,9 @@ func load(tb testing.TB, pool *pgxpool.Pool, o *postgres.Outbox) (stop func() in
 				return
 			case <-tick.C:
 			}
-			msgs := make([]core.Message, 5)
+			msgs := make([]waybill.Message, 5)
 			for k := range msgs {
-				msgs[k] = core.RawMessage("a.b", "application/json", []byte(`{"n":1}`), core.Key(fmt.Sprint("k", (i+k)%20)))
+				msgs[k] = waybill.RawMessage("a.b", "application/json", []byte(`{"n":1}`), waybill.Key(fmt.Sprint("k", (i+k)%20)))
 			}
 			tx, err := pool.Begin(ctx)
 			if err != nil {
@@ -87,7 +88,7 @@ func consumeAll(tb testing.TB, pool *pgxpool.Pool, bus core.Subscriber) *running
 	tb.Helper()
 	c := newConsumer(tb, bus, consumer.Options{DrainTimeout: time.Second})
 	handler, _ := inboxHandler(tb, pool)
-	if err := c.Handle(core.Subscription{Queue: "q", Bindings: []string{"a.b"}}, handler); err != nil {
+	if err := c.Handle(waybill.Subscription{Queue: "q", Bindings: []string{"a.b"}}, handler); err != nil {
 		tb.Fatal(err)
 	}
 	return start(tb, c)
@@ -96,7 +97,7 @@ func consumeAll(tb testing.TB, pool *pgxpool.Pool, bus core.Subscriber) *running
 // declareAll declares what consumeAll consumes, so that a relay that is there first finds no topic unroutable.
 func declareAll(tb testing.TB, bus core.Subscriber) {
 	tb.Helper()
-	r, err := bus.Subscribe(tb.Context(), core.Subscription{Queue: "q", Bindings: []string{"a.b"}, RetryDelays: consumer.DefaultRetry().Delays})
+	r, err := bus.Subscribe(tb.Context(), waybill.Subscription{Queue: "q", Bindings: []string{"a.b"}, RetryDelays: consumer.DefaultRetry().Delays})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -115,14 +116,14 @@ func TestBrokerDownAtStart(t *testing.T) { // RL-06 P7
 	proxy := testenv.NewProxy(t, strings.Split(strings.SplitN(mq.URL, "@", 2)[1], "/")[0])
 	proxy.Refuse()
 	for range 10 {
-		if _, err := stageOn(t, pool, o, core.RawMessage("a.b", "application/json", []byte(`{"n":1}`), core.Key("k"))); err != nil {
+		if _, err := stageOn(t, pool, o, waybill.RawMessage("a.b", "application/json", []byte(`{"n":1}`), waybill.Key("k"))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// Without Lazy the program is told at once.
 	log, book := newLog(t)
 	_, err := rabbitmq.Dial(t.Context(), proxy.URL(mq.URL), rabbitmq.Options{Logger: log})
-	check(t, err, want{class: core.ClassOutage, says: []string{"waybill/rabbitmq: connect", proxy.Addr(), "check host and port"}})
+	check(t, err, want{class: waybill.ClassOutage, says: []string{"waybill/rabbitmq: connect", proxy.Addr(), "check host and port"}})
 
 	bus := dial(t, proxy.URL(mq.URL), rabbitmq.Options{Lazy: true})
 	rel := start(t, newRelay(t, o, bus, relay.Options{Logger: log, DrainTimeout: time.Second}))
@@ -140,7 +141,7 @@ func TestBrokerDownAtStart(t *testing.T) { // RL-06 P7
 
 	// And it stops while the broker is a black hole.
 	proxy.Blackhole(testenv.Up | testenv.Down)
-	if _, err := stageOn(t, pool, o, core.RawMessage("a.b", "application/json", []byte(`{"n":1}`))); err != nil {
+	if _, err := stageOn(t, pool, o, waybill.RawMessage("a.b", "application/json", []byte(`{"n":1}`))); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 10*time.Second, "it is out for so long that its hold is written", func() bool {

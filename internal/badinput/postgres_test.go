@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
@@ -52,23 +53,23 @@ func TestWrongDatabaseAddress(t *testing.T) { // RL-07 TR-08
 	}{
 		{
 			"no such host", func(u *url.URL) { u.Host, u.User = "no-such-host.invalid:5432", secret },
-			want{class: core.ClassOutage, says: []string{"no-such-host.invalid", "check the address"}},
+			want{class: waybill.ClassOutage, says: []string{"no-such-host.invalid", "check the address"}},
 		},
 		{
 			"nobody listens", func(u *url.URL) { u.Host, u.User = "127.0.0.1:1", secret },
-			want{class: core.ClassOutage, says: []string{"127.0.0.1:1", "refused", "check the address"}},
+			want{class: waybill.ClassOutage, says: []string{"127.0.0.1:1", "refused", "check the address"}},
 		},
 		{
 			"bad password", func(u *url.URL) { u.User = secret },
-			want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"wrong user or password: correct the connection string", `"postgres"`}},
+			want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"wrong user or password: correct the connection string", `"postgres"`}},
 		},
 		{
 			"bad user", func(u *url.URL) { u.User = url.UserPassword("nobody", secretPassword) },
-			want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"wrong user or password: correct the connection string", `"nobody"`}},
+			want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"wrong user or password: correct the connection string", `"nobody"`}},
 		},
 		{
 			"bad database", func(u *url.URL) { u.Path = "/no_such_db" },
-			want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"the database is missing: create it", `"no_such_db"`}},
+			want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"the database is missing: create it", `"no_such_db"`}},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -130,9 +131,9 @@ func TestNoPermissionInDatabase(t *testing.T) { //nolint:tparallel // the roles 
 			o := newOutbox(t, pool, postgres.Options{})
 			return start(t, newRelay(t, o, memoryBus(t), relay.Options{})).end(20 * time.Second)
 		}
-		check(t, run(), want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{`role "relay_`, `GRANT USAGE ON SCHEMA "waybill" TO "relay_`}})
+		check(t, run(), want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{`role "relay_`, `GRANT USAGE ON SCHEMA "waybill" TO "relay_`}})
 		exec(t, admin, m.Grants(postgres.Roles{Producer: name}))
-		check(t, run(), want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{
+		check(t, run(), want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{
 			`GRANT SELECT, UPDATE, DELETE ON "waybill"."waybill_outbox" TO "relay_`, `GRANT UPDATE ON "waybill"."waybill_outbox_wake"`,
 			`GRANT UPDATE ON "waybill"."waybill_meta"`, `GRANT SELECT, INSERT, UPDATE, DELETE ON "waybill"."waybill_outbox_members"`,
 		}})
@@ -146,10 +147,10 @@ func TestNoPermissionInDatabase(t *testing.T) { //nolint:tparallel // the roles 
 		pool, name := role(t, pg, admin, "producer")
 		o := newOutbox(t, pool, postgres.Options{})
 		_, err := stageOn(t, pool, o, raw("a.b"))
-		check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"schema waybill", "Migrations.Grants"}})
+		check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"schema waybill", "Migrations.Grants"}})
 		exec(t, admin, "GRANT USAGE ON SCHEMA waybill TO "+pgx.Identifier{name}.Sanitize())
 		_, err = stageOn(t, pool, o, raw("a.b"))
-		check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"permission denied for table waybill_", "Migrations.Grants"}})
+		check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"permission denied for table waybill_", "Migrations.Grants"}})
 		db := stdlib.OpenDBFromPool(pool)
 		defer func() { _ = db.Close() }()
 		tx, err := db.BeginTx(t.Context(), nil)
@@ -157,7 +158,7 @@ func TestNoPermissionInDatabase(t *testing.T) { //nolint:tparallel // the roles 
 			t.Fatal(err)
 		}
 		_, err = o.SQL().Stage(t.Context(), tx, raw("a.b"))
-		check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"permission denied for table waybill_", "Migrations.Grants"}})
+		check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"permission denied for table waybill_", "Migrations.Grants"}})
 		_ = tx.Rollback()
 		exec(t, admin, m.Grants(postgres.Roles{Producer: name}))
 		if _, err := stageOn(t, pool, o, raw("a.b")); err != nil {
@@ -172,13 +173,13 @@ func TestNoPermissionInDatabase(t *testing.T) { //nolint:tparallel // the roles 
 		}
 		key := core.InboxKey{Consumer: "c", Source: "/s", ID: "1"}
 		nothing := func(context.Context, pgx.Tx) error { return nil }
-		check(t, box.Check(t.Context()), want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{`role "consumer_`, `GRANT USAGE ON SCHEMA "waybill" TO "consumer_`}})
+		check(t, box.Check(t.Context()), want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{`role "consumer_`, `GRANT USAGE ON SCHEMA "waybill" TO "consumer_`}})
 		exec(t, admin, m.Grants(postgres.Roles{Producer: name}))
-		check(t, box.Check(t.Context()), want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{
+		check(t, box.Check(t.Context()), want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{
 			`GRANT SELECT, INSERT ON "waybill"."waybill_inbox" TO "consumer_`,
 		}})
 		_, err = box.Do(t.Context(), key, nothing)
-		check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"permission denied for table waybill_inbox", "Migrations.Grants"}})
+		check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"permission denied for table waybill_inbox", "Migrations.Grants"}})
 		exec(t, admin, m.Grants(postgres.Roles{Consumer: name}))
 		if err := box.Check(t.Context()); err != nil {
 			t.Error(err)
@@ -193,7 +194,7 @@ func TestNoPermissionInDatabase(t *testing.T) { //nolint:tparallel // the roles 
 		if err != nil {
 			t.Fatal(err)
 		}
-		check(t, own.Up(t.Context(), pool), want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"migrate up", "permission denied for database", "grant the role CREATE"}})
+		check(t, own.Up(t.Context(), pool), want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"migrate up", "permission denied for database", "grant the role CREATE"}})
 	})
 }
 
@@ -249,7 +250,7 @@ func TestWrongTables(t *testing.T) { // RL-07
 			o := newOutbox(t, pool, postgres.Options{})
 			if tc.check != nil {
 				err := start(t, newRelay(t, o, memoryBus(t), relay.Options{})).end(20 * time.Second)
-				check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: append(tc.check, "waybill/relay: store: postgres: check")})
+				check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: append(tc.check, "waybill/relay: store: postgres: check")})
 			}
 			_, err := stageOn(t, pool, o, raw("a.b"))
 			if tc.stage == nil {
@@ -258,7 +259,7 @@ func TestWrongTables(t *testing.T) { // RL-07
 				}
 				return
 			}
-			check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: append(tc.stage, "waybill/postgres: stage")})
+			check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: append(tc.stage, "waybill/postgres: stage")})
 		})
 	}
 }
@@ -275,9 +276,9 @@ func TestWrongFile(t *testing.T) { //nolint:tparallel // quick // RL-07
 		return s, err
 	}
 	_, err := open(filepath.Join(dir, "none", "app.db"), sqlite.Options{})
-	check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"waybill/sqlite: open", "none/app.db", "does not exist: create it"}})
+	check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"waybill/sqlite: open", "none/app.db", "does not exist: create it"}})
 	_, err = open(dir, sqlite.Options{})
-	check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"is a directory: name a file in it"}})
+	check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"is a directory: name a file in it"}})
 
 	for _, tc := range []struct {
 		name, prepare string
@@ -311,7 +312,7 @@ func TestWrongFile(t *testing.T) { //nolint:tparallel // quick // RL-07
 			if err == nil {
 				err = start(t, newRelay(t, s, memoryBus(t), relay.Options{})).end(20 * time.Second)
 			}
-			check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: tc.says})
+			check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: tc.says})
 			if s == nil {
 				return
 			}
@@ -321,7 +322,7 @@ func TestWrongFile(t *testing.T) { //nolint:tparallel // quick // RL-07
 			}
 			defer func() { _ = tx.Rollback() }()
 			if _, err = s.Stage(t.Context(), tx, raw("a.b")); err != nil {
-				check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: tc.says[:1]})
+				check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: tc.says[:1]})
 			}
 		})
 	}
@@ -332,9 +333,9 @@ func TestUnreadableRows(t *testing.T) { // RL-04 DB-18
 	pool := openPool(t, testenv.Postgres(t).DSN)
 	migrate(t, pool)
 	o := newOutbox(t, pool, postgres.Options{})
-	var msgs []core.Message
+	var msgs []waybill.Message
 	for range 9 {
-		msgs = append(msgs, raw("a.b", core.Key("k"), core.Header("h", "v")))
+		msgs = append(msgs, raw("a.b", waybill.Key("k"), waybill.Header("h", "v")))
 	}
 	if _, err := stageOn(t, pool, o, msgs...); err != nil {
 		t.Fatal(err)

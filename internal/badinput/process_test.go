@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
@@ -29,7 +30,7 @@ const relayProcess = "WAYBILL_BADINPUT_RELAY"
 // slow holds back the answers of a publisher, so that a kill finds records in flight.
 type slow struct{ core.Publisher }
 
-func (s slow) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+func (s slow) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	res := s.Publisher.Publish(ctx, batch)
 	select {
 	case <-time.After(50 * time.Millisecond):
@@ -77,20 +78,20 @@ func TestRelayKilled(t *testing.T) { // P2 P3 P4
 	bus := dial(t, mq.URL, rabbitmq.Options{})
 	declareAll(t, bus)
 	var delivered atomic.Int64
-	c := newConsumer(t, bus, consumer.Options{DrainTimeout: time.Second, Middleware: []core.Middleware{func(next core.HandleFunc) core.HandleFunc {
-		return func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+	c := newConsumer(t, bus, consumer.Options{DrainTimeout: time.Second, Middleware: []waybill.Middleware{func(next waybill.HandleFunc) waybill.HandleFunc {
+		return func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 			delivered.Add(1)
 			return next(ctx, d)
 		}
 	}}})
 	handler, _ := inboxHandler(t, pool)
-	if err := c.Handle(core.Subscription{Queue: "q", Bindings: []string{"a.b"}}, handler); err != nil {
+	if err := c.Handle(waybill.Subscription{Queue: "q", Bindings: []string{"a.b"}}, handler); err != nil {
 		t.Fatal(err)
 	}
 	con := start(t, c)
-	var msgs []core.Message
+	var msgs []waybill.Message
 	for i := range 1000 {
-		msgs = append(msgs, core.RawMessage("a.b", "application/json", []byte(`{"n":1}`), core.Key(fmt.Sprint("k", i%50))))
+		msgs = append(msgs, waybill.RawMessage("a.b", "application/json", []byte(`{"n":1}`), waybill.Key(fmt.Sprint("k", i%50))))
 	}
 	if _, err := stageOn(t, pool, o, msgs...); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
@@ -69,21 +70,21 @@ func TestWrongBrokerAddress(t *testing.T) { // TR-08
 		name, url string
 		want      want
 	}{
-		{"bad scheme", "http://guest:" + secretPassword + "@host:5672/", want{is: core.ErrInvalid, says: []string{"url: ", "scheme is not amqp", "amqp://user:password@host"}}},
-		{"no scheme", "guest:" + secretPassword + "@host:5672/", want{is: core.ErrInvalid, says: []string{"url: ", "amqp://user:password@host"}}},
-		{"unparsable", "amqp://guest:" + secretPassword + "%zz@host:port/", want{is: core.ErrInvalid, says: []string{"url: cannot be read", "escape special characters"}}},
-		{"slash in the password", "amqp://guest:" + secretPassword + "/x@host:5672/", want{is: core.ErrInvalid, says: []string{"url: ", "escape special characters"}}},
-		{"empty", "", want{is: core.ErrInvalid, says: []string{"url: ", "amqp://user:password@host"}}},
-		{"no host", "amqp:///x", want{is: core.ErrInvalid, says: []string{"url: names no host"}}},
-		{"no such host", "amqp://guest:" + secretPassword + "@no-such-host.invalid/", want{class: core.ClassOutage, says: []string{"cannot reach no-such-host.invalid:5672", "check "}}},
-		{"nobody listens", "amqp://guest:" + secretPassword + "@127.0.0.1:1/", want{class: core.ClassOutage, says: []string{"cannot reach 127.0.0.1:1", "refused", "check "}}},
+		{"bad scheme", "http://guest:" + secretPassword + "@host:5672/", want{is: waybill.ErrInvalid, says: []string{"url: ", "scheme is not amqp", "amqp://user:password@host"}}},
+		{"no scheme", "guest:" + secretPassword + "@host:5672/", want{is: waybill.ErrInvalid, says: []string{"url: ", "amqp://user:password@host"}}},
+		{"unparsable", "amqp://guest:" + secretPassword + "%zz@host:port/", want{is: waybill.ErrInvalid, says: []string{"url: cannot be read", "escape special characters"}}},
+		{"slash in the password", "amqp://guest:" + secretPassword + "/x@host:5672/", want{is: waybill.ErrInvalid, says: []string{"url: ", "escape special characters"}}},
+		{"empty", "", want{is: waybill.ErrInvalid, says: []string{"url: ", "amqp://user:password@host"}}},
+		{"no host", "amqp:///x", want{is: waybill.ErrInvalid, says: []string{"url: names no host"}}},
+		{"no such host", "amqp://guest:" + secretPassword + "@no-such-host.invalid/", want{class: waybill.ClassOutage, says: []string{"cannot reach no-such-host.invalid:5672", "check "}}},
+		{"nobody listens", "amqp://guest:" + secretPassword + "@127.0.0.1:1/", want{class: waybill.ClassOutage, says: []string{"cannot reach 127.0.0.1:1", "refused", "check "}}},
 		{
 			"bad password", edit(func(u *url.URL) { u.User = url.UserPassword(mq.User, secretPassword) }),
-			want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"refused the user or its password: check both"}},
+			want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"refused the user or its password: check both"}},
 		},
 		{
 			"bad virtual host", edit(func(u *url.URL) { u.Path = "/nowhere" }),
-			want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"virtual host", "nowhere", "create it"}},
+			want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"virtual host", "nowhere", "create it"}},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -95,15 +96,15 @@ func TestWrongBrokerAddress(t *testing.T) { // TR-08
 			})
 			tc.want.says = append(tc.want.says, "rabbitmq: ")
 			check(t, err, tc.want)
-			if tc.want.is != core.ErrMisconfigured { //nolint:errorlint // one of ours
+			if tc.want.is != waybill.ErrMisconfigured { //nolint:errorlint // one of ours
 				return
 			}
 			// Lazy, the same ends Run on first contact.
 			bus := dial(t, tc.url, rabbitmq.Options{Lazy: true})
-			store := outboxes(t, core.Limits{})[2].store
+			store := outboxes(t, waybill.Limits{})[2].store
 			check(t, start(t, newRelay(t, store, bus, relay.Options{})).end(20*time.Second), want{is: tc.want.is, class: tc.want.class, says: tc.want.says})
 			c := newConsumer(t, bus, consumer.Options{})
-			if err := c.Handle(core.Subscription{Queue: "q"}, core.HandlerFor(core.NewTopic("a.b", core.JSON[string]()), ignore)); err != nil {
+			if err := c.Handle(waybill.Subscription{Queue: "q"}, waybill.HandlerFor(waybill.NewTopic("a.b", waybill.JSON[string]()), ignore)); err != nil {
 				t.Fatal(err)
 			}
 			check(t, start(t, c).end(20*time.Second), want{is: tc.want.is, class: tc.want.class, says: tc.want.says})
@@ -129,26 +130,26 @@ func TestNoPermissionAtTheBroker(t *testing.T) { // RM-05
 		}
 	}
 	limited := mq.URLFor(user, secretPassword)
-	handler := core.HandlerFor(core.NewTopic("a.b", core.JSON[string]()), ignore)
+	handler := waybill.HandlerFor(waybill.NewTopic("a.b", waybill.JSON[string]()), ignore)
 	consume := func() error {
 		c := newConsumer(t, dial(t, limited, rabbitmq.Options{Lazy: true}), consumer.Options{})
-		if err := c.Handle(core.Subscription{Queue: "q", Bindings: []string{"a.b"}}, handler); err != nil {
+		if err := c.Handle(waybill.Subscription{Queue: "q", Bindings: []string{"a.b"}}, handler); err != nil {
 			t.Fatal(err)
 		}
 		return start(t, c).end(20 * time.Second)
 	}
 	log, _ := newLog(t)
 	_, err := rabbitmq.Dial(t.Context(), limited, rabbitmq.Options{Logger: log})
-	check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"virtual host", mq.VHost, "permission"}})
+	check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"virtual host", mq.VHost, "permission"}})
 
 	permit("", "", "")
 	_, err = rabbitmq.Dial(t.Context(), limited, rabbitmq.Options{Logger: log})
-	check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{`topic exchange "waybill"`, "create it, or permit the user to configure it"}})
-	check(t, consume(), want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{`topic exchange "waybill"`, "create it, or permit"}})
+	check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{`topic exchange "waybill"`, "create it, or permit the user to configure it"}})
+	check(t, consume(), want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{`topic exchange "waybill"`, "create it, or permit"}})
 
 	// Everything is there, but the user may not use it.
 	admin := dial(t, mq.URL, rabbitmq.Options{})
-	rcv, err := admin.Subscribe(t.Context(), core.Subscription{Queue: "q", Bindings: []string{"a.b"}, RetryDelays: consumer.DefaultRetry().Delays})
+	rcv, err := admin.Subscribe(t.Context(), waybill.Subscription{Queue: "q", Bindings: []string{"a.b"}, RetryDelays: consumer.DefaultRetry().Delays})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,15 +157,15 @@ func TestNoPermissionAtTheBroker(t *testing.T) { // RM-05
 		t.Fatal(err)
 	}
 	bus := dial(t, limited, rabbitmq.Options{})
-	err = bus.Publish(t.Context(), []core.Envelope{{ID: "1", Topic: "a.b", Body: []byte(secretPayload)}}).FirstErr()
-	check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{`exchange "waybill"`, "extend its write permission"}})
+	err = bus.Publish(t.Context(), []waybill.Envelope{{ID: "1", Topic: "a.b", Body: []byte(secretPayload)}}).FirstErr()
+	check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{`exchange "waybill"`, "extend its write permission"}})
 	permit("", ".*", "^waybill.*")
-	check(t, consume(), want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{`queue "q"`, "read"}})
+	check(t, consume(), want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{`queue "q"`, "read"}})
 }
 
 func TestQueueWithOtherArguments(t *testing.T) { // RM-05
 	t.Parallel()
-	handler := core.HandlerFor(core.NewTopic("a.b", core.JSON[string]()), ignore)
+	handler := waybill.HandlerFor(waybill.NewTopic("a.b", waybill.JSON[string]()), ignore)
 	for _, tc := range []struct {
 		name    string
 		prepare func(ch *amqp.Channel) error
@@ -190,10 +191,10 @@ func TestQueueWithOtherArguments(t *testing.T) { // RM-05
 				t.Fatal(err)
 			}
 			c := newConsumer(t, dial(t, mq.URL, rabbitmq.Options{Lazy: true}), consumer.Options{})
-			if err := c.Handle(core.Subscription{Queue: "q"}, handler); err != nil {
+			if err := c.Handle(waybill.Subscription{Queue: "q"}, handler); err != nil {
 				t.Fatal(err)
 			}
-			check(t, start(t, c).end(20*time.Second), want{is: core.ErrMisconfigured, class: core.ClassOutage, says: append(tc.says, "waybill/rabbitmq: declare")})
+			check(t, start(t, c).end(20*time.Second), want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: append(tc.says, "waybill/rabbitmq: declare")})
 		})
 	}
 }
@@ -206,38 +207,38 @@ func TestTooLargeAndUnroutable(t *testing.T) { // RL-03 RL-06
 	o := newOutbox(t, pool, postgres.Options{})
 	const limit = 1000
 	bus := dial(t, mq.URL, rabbitmq.Options{MaxBodyBytes: limit})
-	rcv, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q", Bindings: []string{"a.b"}})
+	rcv, err := bus.Subscribe(t.Context(), waybill.Subscription{Queue: "q", Bindings: []string{"a.b"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = rcv.Close(t.Context()) }()
 
 	// 300 MB straight to the transport, between two others.
-	ok := core.Envelope{ID: "1", Topic: "a.b", Body: make([]byte, limit)}
-	huge := core.Envelope{ID: "2", Topic: "a.b", Body: make([]byte, 300<<20)}
+	ok := waybill.Envelope{ID: "1", Topic: "a.b", Body: make([]byte, limit)}
+	huge := waybill.Envelope{ID: "2", Topic: "a.b", Body: make([]byte, 300<<20)}
 	res := within(t, 30*time.Second, func() core.Results {
-		return bus.Publish(t.Context(), []core.Envelope{ok, huge, {ID: "3", Topic: "a.b"}, {ID: "4", Topic: "no\xffwhere"}, {ID: "5", Topic: strings.Repeat("x", 256)}, {ID: "6", Topic: "no.where"}})
+		return bus.Publish(t.Context(), []waybill.Envelope{ok, huge, {ID: "3", Topic: "a.b"}, {ID: "4", Topic: "no\xffwhere"}, {ID: "5", Topic: strings.Repeat("x", 256)}, {ID: "6", Topic: "no.where"}})
 	})
 	if res[0] != nil || res[2] != nil {
 		t.Errorf("%v, %v", res[0], res[2])
 	}
-	check(t, res[1], want{class: core.ClassPermanent, says: []string{`"a.b"`, "314572800 bytes", "Options.MaxBodyBytes", "raise"}})
-	if got := core.ReasonOf(res[1]); got != core.ReasonTooLarge {
+	check(t, res[1], want{class: waybill.ClassPermanent, says: []string{`"a.b"`, "314572800 bytes", "Options.MaxBodyBytes", "raise"}})
+	if got := waybill.ReasonOf(res[1]); got != waybill.ReasonTooLarge {
 		t.Errorf("reason %q", got)
 	}
-	check(t, res[3], want{is: core.ErrUnroutable, class: core.ClassRejected, says: []string{`"no\xffwhere"`}}) // AMQP takes any bytes; Stage does not
-	check(t, res[4], want{class: core.ClassPermanent, says: []string{"topic has 256 bytes", "at most 255"}})
-	check(t, res[5], want{is: core.ErrUnroutable, class: core.ClassRejected, says: []string{`"no.where"`, `bind one to exchange "waybill"`}})
+	check(t, res[3], want{is: waybill.ErrUnroutable, class: waybill.ClassRejected, says: []string{`"no\xffwhere"`}}) // AMQP takes any bytes; Stage does not
+	check(t, res[4], want{class: waybill.ClassPermanent, says: []string{"topic has 256 bytes", "at most 255"}})
+	check(t, res[5], want{is: waybill.ErrUnroutable, class: waybill.ClassRejected, says: []string{`"no.where"`, `bind one to exchange "waybill"`}})
 
 	// The same through the outbox.
-	msgs := []core.Message{
-		raw("a.b", core.Key("k")), core.RawMessage("a.b", "text/plain", []byte(strings.Repeat(secretPayload, 100)), core.Key("k")), raw("a.b", core.Key("k")),
-		raw("c.d", core.ID("unroutable")), raw("a.b", core.Key("other")),
+	msgs := []waybill.Message{
+		raw("a.b", waybill.Key("k")), waybill.RawMessage("a.b", "text/plain", []byte(strings.Repeat(secretPayload, 100)), waybill.Key("k")), raw("a.b", waybill.Key("k")),
+		raw("c.d", waybill.ID("unroutable")), raw("a.b", waybill.Key("other")),
 	}
 	if _, err := stageOn(t, pool, o, msgs...); err != nil {
 		t.Fatal(err)
 	}
-	fast := &core.Backoff{Kind: core.BackoffConstant, Base: 200 * time.Millisecond, Jitter: core.JitterOff}
+	fast := &waybill.Backoff{Kind: waybill.BackoffConstant, Base: 200 * time.Millisecond, Jitter: waybill.JitterNone}
 	run := start(t, newRelay(t, o, bus, relay.Options{Routes: []relay.Route{{Backoff: fast}}}))
 	eventually(t, 20*time.Second, "three published", func() bool {
 		return number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 2 &&
@@ -281,7 +282,7 @@ func TestForeignMessages(t *testing.T) { // CO-01 IN-06
 	bus := dial(t, mq.URL, rabbitmq.Options{})
 	c := newConsumer(t, bus, consumer.Options{})
 	handler, _ := inboxHandler(t, pool)
-	if err := c.Handle(core.Subscription{Queue: "q", Bindings: []string{"#"}}, handler); err != nil {
+	if err := c.Handle(waybill.Subscription{Queue: "q", Bindings: []string{"#"}}, handler); err != nil {
 		t.Fatal(err)
 	}
 	run := start(t, c)
@@ -360,7 +361,7 @@ func TestInboxTableMissing(t *testing.T) { // RL-07
 	exec(t, pool, "CREATE TABLE seen (id text, n int)")
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	sub := core.Subscription{Queue: "q", Bindings: []string{"a.b"}, RetryDelays: consumer.DefaultRetry().Delays}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"a.b"}, RetryDelays: consumer.DefaultRetry().Delays}
 	rcv, err := bus.Subscribe(t.Context(), sub)
 	if err != nil {
 		t.Fatal(err)
@@ -368,9 +369,9 @@ func TestInboxTableMissing(t *testing.T) { // RL-07
 	if err := rcv.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var batch []core.Envelope
+	var batch []waybill.Envelope
 	for range 5 {
-		batch = append(batch, core.Envelope{ID: core.NewID(), Topic: "a.b", Source: "/s", ContentType: "application/json", Body: []byte(`{"n":1}`)})
+		batch = append(batch, waybill.Envelope{ID: waybill.NewID(), Topic: "a.b", Source: "/s", ContentType: "application/json", Body: []byte(`{"n":1}`)})
 	}
 	if err := bus.Publish(t.Context(), batch).FirstErr(); err != nil {
 		t.Fatal(err)
@@ -381,7 +382,7 @@ func TestInboxTableMissing(t *testing.T) { // RL-07
 		t.Fatal(err)
 	}
 	err = start(t, c).end(20 * time.Second)
-	check(t, err, want{is: core.ErrMisconfigured, class: core.ClassOutage, says: []string{"waybill/consumer: queue q: ", `schema "waybill"`, "run the migrations"}})
+	check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"waybill/consumer: queue q: ", `schema "waybill"`, "run the migrations"}})
 	ch := rawChannel(t, mq.URL)
 	eventually(t, 10*time.Second, "the messages are in the queue", func() bool { return depth(t, ch, "q") == len(batch) })
 	if calls.len() > 0 {
@@ -393,7 +394,7 @@ func TestInboxTableMissing(t *testing.T) { // RL-07
 	// The table goes away while it runs: nothing is lost, nothing is parked.
 	exec(t, pool, "ALTER TABLE waybill.waybill_inbox RENAME TO gone")
 	for i := range batch {
-		batch[i].ID = core.NewID()
+		batch[i].ID = waybill.NewID()
 	}
 	if err := bus.Publish(t.Context(), batch).FirstErr(); err != nil {
 		t.Fatal(err)

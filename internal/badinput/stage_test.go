@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -18,42 +18,42 @@ import (
 func TestStage(t *testing.T) { //nolint:tparallel // the cases count the records of one store // ST-15 ST-16
 	t.Parallel()
 	const limit = 1000
-	many := make([]core.Message, core.MaxMessages+1)
+	many := make([]waybill.Message, waybill.MaxMessages+1)
 	for i := range many {
 		many[i] = raw("a.b")
 	}
-	body := func(n int) core.Message { return core.RawMessage("a.b", "text/plain", make([]byte, n)) }
+	body := func(n int) waybill.Message { return waybill.RawMessage("a.b", "text/plain", make([]byte, n)) }
 	cases := []struct {
 		name string
-		msgs []core.Message
+		msgs []waybill.Message
 		says []string // nil: it is fine
 	}{
-		{"invalid UTF-8 topic", []core.Message{raw("a.\xff\xfe")}, []string{"Topic: ", "is not valid UTF-8"}},
+		{"invalid UTF-8 topic", []waybill.Message{raw("a.\xff\xfe")}, []string{"Topic: ", "is not valid UTF-8"}},
 		{
 			"invalid UTF-8 in others",
-			[]core.Message{raw("a.b", core.Key("\xff"), core.ID("\x00"), core.Header("h", "\xc3("))},
+			[]waybill.Message{raw("a.b", waybill.Key("\xff"), waybill.ID("\x00"), waybill.Header("h", "\xc3("))},
 			[]string{"Key: ", "ID: ", `Headers["h"]: `, "is not valid UTF-8", "control character 0x00"},
 		},
-		{"empty topic", []core.Message{raw("")}, []string{"Topic: is empty; name the routing key"}},
-		{"wildcard topic", []core.Message{raw("a.*")}, []string{`Topic: "a.*" holds a wildcard; only bindings may`}},
-		{"reserved header", []core.Message{raw("a.b", core.Header("X-Death", "1"))}, []string{`Headers["X-Death"]: the name is reserved`, "choose another"}},
-		{"long id", []core.Message{raw("a.b"), raw("a.b", core.ID(strings.Repeat("x", 256)))}, []string{"messages[1].ID: has 256 bytes; at most 255 are allowed"}},
-		{"negative delay", []core.Message{raw("a.b", core.Delay(-time.Second))}, []string{"Delay: -1s is negative"}},
-		{"time and delay", []core.Message{raw("a.b", core.Delay(time.Second), core.DeliverAt(time.Now()))}, []string{"DeliverAt: set together with Delay; choose one"}},
-		{"far future", []core.Message{raw("a.b", core.DeliverAt(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)))}, []string{"DeliverAt: year 9999", "Limits.MaxDelay"}},
-		{"body at the limit", []core.Message{body(limit)}, nil},
-		{"body over the limit", []core.Message{body(limit + 1)}, []string{"Body: has 1001 bytes; at most 1000 are allowed", "raise Limits.MaxBodyBytes"}},
-		{"300 MB", []core.Message{body(300 << 20)}, []string{"Body: has 314572800 bytes; at most 1000 are allowed", "send a reference"}},
+		{"empty topic", []waybill.Message{raw("")}, []string{"Topic: is empty; name the routing key"}},
+		{"wildcard topic", []waybill.Message{raw("a.*")}, []string{`Topic: "a.*" holds a wildcard; only bindings may`}},
+		{"reserved header", []waybill.Message{raw("a.b", waybill.Header("X-Death", "1"))}, []string{`Headers["X-Death"]: the name is reserved`, "choose another"}},
+		{"long id", []waybill.Message{raw("a.b"), raw("a.b", waybill.ID(strings.Repeat("x", 256)))}, []string{"messages[1].ID: has 256 bytes; at most 255 are allowed"}},
+		{"negative delay", []waybill.Message{raw("a.b", waybill.Delay(-time.Second))}, []string{"Delay: -1s is negative"}},
+		{"time and delay", []waybill.Message{raw("a.b", waybill.Delay(time.Second), waybill.DeliverAt(time.Now()))}, []string{"DeliverAt: set together with Delay; choose one"}},
+		{"far future", []waybill.Message{raw("a.b", waybill.DeliverAt(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)))}, []string{"DeliverAt: year 9999", "Limits.MaxDelay"}},
+		{"body at the limit", []waybill.Message{body(limit)}, nil},
+		{"body over the limit", []waybill.Message{body(limit + 1)}, []string{"Body: has 1001 bytes; at most 1000 are allowed", "raise Limits.MaxBodyBytes"}},
+		{"300 MB", []waybill.Message{body(300 << 20)}, []string{"Body: has 314572800 bytes; at most 1000 are allowed", "send a reference"}},
 		{"10,001 messages", many, []string{"10001 messages in one call; at most 10000 are allowed: split the call"}},
 		{
 			"codec error",
-			[]core.Message{core.NewTopic("a.b", core.JSON[chan int]()).Message(make(chan int))},
+			[]waybill.Message{waybill.NewTopic("a.b", waybill.JSON[chan int]()).Message(make(chan int))},
 			[]string{"Body: ", `encode chan int for topic "a.b"`, "unsupported type"},
 		},
-		{"no codec", []core.Message{core.Topic[int]{}.Message(1)}, []string{"Body: ", "declare it with core.NewTopic"}},
-		{"one bad of three", []core.Message{raw("a.b"), raw(""), raw("a.b")}, []string{"messages[1].Topic: is empty"}},
+		{"no codec", []waybill.Message{waybill.Topic[int]{}.Message(1)}, []string{"Body: ", "declare it with waybill.NewTopic"}},
+		{"one bad of three", []waybill.Message{raw("a.b"), raw(""), raw("a.b")}, []string{"messages[1].Topic: is empty"}},
 	}
-	for _, o := range outboxes(t, core.Limits{MaxBodyBytes: limit}) {
+	for _, o := range outboxes(t, waybill.Limits{MaxBodyBytes: limit}) {
 		t.Run(o.name, func(t *testing.T) {
 			for _, tc := range cases {
 				t.Run(tc.name, func(t *testing.T) {
@@ -68,17 +68,17 @@ func TestStage(t *testing.T) { //nolint:tparallel // the cases count the records
 						}
 						return
 					}
-					check(t, err, want{is: core.ErrInvalid, says: append(tc.says, "waybill: stage")})
+					check(t, err, want{is: waybill.ErrInvalid, says: append(tc.says, "waybill: stage")})
 					if n := stored(t, o.store); n != before {
 						t.Errorf("%d records, there were %d", n, before)
 					}
 				})
 			}
 			t.Run("no transaction", func(t *testing.T) {
-				check(t, o.none(t.Context(), raw("a.b")), want{is: core.ErrInvalid, says: []string{"waybill/" + o.name + ": stage", "tx: is nil; "}})
+				check(t, o.none(t.Context(), raw("a.b")), want{is: waybill.ErrInvalid, says: []string{"waybill/" + o.name + ": stage", "tx: is nil; "}})
 			})
 			t.Run("closed transaction", func(t *testing.T) {
-				check(t, o.after(t.Context(), raw("a.b")), want{is: core.ErrInvalid, says: []string{"waybill/" + o.name + ": stage", "the transaction ", "before its commit"}})
+				check(t, o.after(t.Context(), raw("a.b")), want{is: waybill.ErrInvalid, says: []string{"waybill/" + o.name + ": stage", "the transaction ", "before its commit"}})
 			})
 		})
 	}
@@ -99,7 +99,7 @@ func TestStageInTransactionThatCannot(t *testing.T) { // ST-01
 			t.Fatal("no error")
 		}
 		_, err = o.Stage(t.Context(), tx, raw("a.b"))
-		check(t, err, want{is: core.ErrInvalid, says: []string{
+		check(t, err, want{is: waybill.ErrInvalid, says: []string{
 			"waybill/postgres: stage", "an earlier statement of this transaction failed", "return that statement's error",
 		}})
 		_ = tx.Rollback(bg)
@@ -109,7 +109,7 @@ func TestStageInTransactionThatCannot(t *testing.T) { // ST-01
 			t.Fatal(err)
 		}
 		if _, err = o.Stage(t.Context(), ro, raw("a.b")); err != nil {
-			check(t, err, want{class: core.ClassOutage, says: []string{"waybill/postgres: stage", "read-only"}})
+			check(t, err, want{class: waybill.ClassOutage, says: []string{"waybill/postgres: stage", "read-only"}})
 		} else {
 			t.Error("staged in a read-only transaction")
 		}
@@ -135,7 +135,7 @@ func TestStageInTransactionThatCannot(t *testing.T) { // ST-01
 
 	// database/sql.
 	if _, err := o.SQL().Stage(t.Context(), (*sql.Tx)(nil), raw("a.b")); true {
-		check(t, err, want{is: core.ErrInvalid, says: []string{"tx: is nil; pass the open *sql.Tx"}})
+		check(t, err, want{is: waybill.ErrInvalid, says: []string{"tx: is nil; pass the open *sql.Tx"}})
 	}
 	if n := number(t, pool, "SELECT count(*) FROM waybill.waybill_outbox"); n != 1 {
 		t.Errorf("%d records", n)
@@ -144,8 +144,8 @@ func TestStageInTransactionThatCannot(t *testing.T) { // ST-01
 
 func stageOn(tb testing.TB, pool interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
-}, o core.Stager[pgx.Tx], msgs ...core.Message,
-) (staged []core.Staged, err error) {
+}, o waybill.Stager[pgx.Tx], msgs ...waybill.Message,
+) (staged []waybill.Staged, err error) {
 	tb.Helper()
 	err = pgx.BeginFunc(tb.Context(), pool, func(tx pgx.Tx) error {
 		staged, err = o.Stage(tb.Context(), tx, msgs...)

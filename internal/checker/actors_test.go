@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/checker"
 	"github.com/waybill-go/waybill/store/memory"
@@ -18,14 +19,14 @@ import (
 func (w *world) produce(i int) {
 	d := checker.NewDice(w.seed, uint64(10+i), &w.calm)
 	n := 0
-	var mine []core.Message
+	var mine []waybill.Message
 	replaced := map[string]checker.Ref{} // the newest of each dedupe key, which is this producer's own
 	for range w.txs {
 		time.Sleep(d.Up(w.lasts / time.Duration(w.txs)))
 		led, tx := w.l.Begin(), w.mem.Begin()
 		before := maps.Clone(replaced)
 		var fresh []checker.Ref
-		var msgs []core.Message
+		var msgs []waybill.Message
 		ok := true
 		key := ""
 		if d.N(2) == 0 { // several of one key
@@ -53,7 +54,7 @@ func (w *world) produce(i int) {
 				break
 			}
 			ref := checker.Ref{Route: staged[0].Route, ID: staged[0].ID}
-			if m.Replace && staged[0].Replaced != core.CancelNotFound {
+			if m.Replace && staged[0].Replaced != waybill.CancelNotFound {
 				led.Withdrawn(replaced[ref.Route+m.Topic+m.DedupeKey], staged[0].Replaced)
 			}
 			if again {
@@ -91,7 +92,7 @@ func (w *world) produce(i int) {
 }
 
 // inVain stages a message like m and rolls it back alone.
-func (w *world) inVain(led *checker.Tx, tx *memory.Tx, m core.Message) {
+func (w *world) inVain(led *checker.Tx, tx *memory.Tx, m waybill.Message) {
 	at, sp := led.Savepoint(), tx.Savepoint()
 	m.ID += "-in-vain"
 	staged, err := w.mem.Stage(w.t.Context(), tx, m)
@@ -107,7 +108,7 @@ func (w *world) inVain(led *checker.Tx, tx *memory.Tx, m core.Message) {
 }
 
 // message returns a random message.
-func (w *world) message(d *checker.Dice, id string) core.Message {
+func (w *world) message(d *checker.Dice, id string) waybill.Message {
 	key := ""
 	switch k := d.N(10); {
 	case k < 4:
@@ -115,7 +116,7 @@ func (w *world) message(d *checker.Dice, id string) core.Message {
 	case k < 9:
 		key = "k" + strconv.Itoa(d.N(w.keys))
 	}
-	m := core.RawMessage("t."+strconv.Itoa(d.N(2)), "text/plain", []byte(id), core.ID(id), core.Key(key), core.Routes(w.routes[d.N(len(w.routes))].Name))
+	m := waybill.RawMessage("t."+strconv.Itoa(d.N(2)), "text/plain", []byte(id), waybill.ID(id), waybill.Key(key), waybill.Routes(w.routes[d.N(len(w.routes))].Name))
 	if d.N(6) == 0 {
 		m.Delay = time.Millisecond + d.Up(5*time.Second)
 	}
@@ -128,7 +129,7 @@ func (w *world) message(d *checker.Dice, id string) core.Message {
 // delivery is what a consumer gets.
 type delivery struct {
 	route string
-	env   core.Envelope
+	env   waybill.Envelope
 }
 
 var errHandler = errors.New("checker: the handler fails")

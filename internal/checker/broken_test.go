@@ -13,63 +13,63 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
 // brokenStore is a store with one of its promises broken.
 type brokenStore struct {
-	outbox.Store
-	meet   func(ctx context.Context, s outbox.Store, m *outbox.Meeting)
-	met    func(m *outbox.Meeting, r *outbox.Roster)
-	read   func(self outbox.Session, page *outbox.Page)
-	giveUp func(u *outbox.Owned, out []outbox.Ref) []outbox.Ref
-	settle func(o []outbox.Outcome) []outbox.Outcome
+	core.OutboxStore
+	meet   func(ctx context.Context, s core.OutboxStore, m *core.Meeting)
+	met    func(m *core.Meeting, r *core.Roster)
+	read   func(self core.Session, page *core.Page)
+	giveUp func(u *core.OwnedUnit, out []core.Ref) []core.Ref
+	settle func(o []core.Outcome) []core.Outcome
 }
 
-func (b *brokenStore) Unwrap() any { return b.Store }
+func (b *brokenStore) Unwrap() any { return b.OutboxStore }
 
-func (b *brokenStore) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+func (b *brokenStore) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	if b.meet != nil {
-		b.meet(ctx, b.Store, &m)
+		b.meet(ctx, b.OutboxStore, &m)
 	}
-	r, err := b.Store.Meet(ctx, m)
+	r, err := b.OutboxStore.Meet(ctx, m)
 	if err == nil && b.met != nil {
 		b.met(&m, &r)
 	}
 	return r, err
 }
 
-func (b *brokenStore) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
-	p, err := b.Store.Read(ctx, self, look)
+func (b *brokenStore) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+	p, err := b.OutboxStore.Read(ctx, self, look)
 	if err == nil && b.read != nil {
 		b.read(self, &p)
 	}
 	return p, err
 }
 
-func (b *brokenStore) GiveUp(ctx context.Context, self outbox.Session, u outbox.Owned, out []outbox.Ref) (bool, error) {
+func (b *brokenStore) GiveUp(ctx context.Context, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
 	if b.giveUp != nil {
 		out = b.giveUp(&u, out)
 	}
-	return b.Store.GiveUp(ctx, self, u, out)
+	return b.OutboxStore.GiveUp(ctx, self, u, out)
 }
 
-func (b *brokenStore) Settle(ctx context.Context, self outbox.Session, o []outbox.Outcome) core.Results {
+func (b *brokenStore) Settle(ctx context.Context, self core.Session, o []core.Outcome) core.Results {
 	if b.settle == nil {
-		return b.Store.Settle(ctx, self, o)
+		return b.OutboxStore.Settle(ctx, self, o)
 	}
 	stored := b.settle(o)
-	return append(b.Store.Settle(ctx, self, stored), make(core.Results, len(o)-len(stored))...) // the others have the answer too that all is well
+	return append(b.OutboxStore.Settle(ctx, self, stored), make(core.Results, len(o)-len(stored))...) // the others have the answer too that all is well
 }
 
 type brokenBus struct {
 	core.Publisher
-	publish func(ctx context.Context, p core.Publisher, batch []core.Envelope) core.Results
+	publish func(ctx context.Context, p core.Publisher, batch []waybill.Envelope) core.Results
 }
 
-func (b brokenBus) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+func (b brokenBus) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	return b.publish(ctx, b.Publisher, batch)
 }
 
@@ -92,16 +92,16 @@ func seldom(n int64) func() bool {
 func TestBroken(t *testing.T) {
 	t.Parallel()
 	store := func(make func() *brokenStore) breaks {
-		return breaks{store: func(s outbox.Store) outbox.Store {
+		return breaks{store: func(s core.OutboxStore) core.OutboxStore {
 			b := make()
-			b.Store = s
+			b.OutboxStore = s
 			return b
 		}}
 	}
-	bus := func(n int64, publish func(ctx context.Context, p core.Publisher, batch []core.Envelope) core.Results) breaks {
+	bus := func(n int64, publish func(ctx context.Context, p core.Publisher, batch []waybill.Envelope) core.Results) breaks {
 		now := seldom(n)
 		return breaks{bus: func(p core.Publisher) core.Publisher {
-			return brokenBus{p, func(ctx context.Context, p core.Publisher, batch []core.Envelope) core.Results {
+			return brokenBus{p, func(ctx context.Context, p core.Publisher, batch []waybill.Envelope) core.Results {
 				if !now() {
 					return p.Publish(ctx, batch)
 				}
@@ -120,7 +120,7 @@ func TestBroken(t *testing.T) {
 	}{
 		{"pages leave a record out", "order|late|stalled", store(func() *brokenStore {
 			now := seldom(10)
-			return &brokenStore{read: func(_ outbox.Session, p *outbox.Page) {
+			return &brokenStore{read: func(_ core.Session, p *core.Page) {
 				for i := range p.Ranges {
 					if r := &p.Ranges[i]; len(r.Records) > 1 && now() {
 						r.Records = r.Records[1:]
@@ -129,28 +129,28 @@ func TestBroken(t *testing.T) {
 			}}
 		})},
 		{"units are taken from their owners", "units", store(func() *brokenStore {
-			return &brokenStore{meet: func(ctx context.Context, s outbox.Store, m *outbox.Meeting) {
-				r, err := s.Meet(ctx, outbox.Meeting{})
+			return &brokenStore{meet: func(ctx context.Context, s core.OutboxStore, m *core.Meeting) {
+				r, err := s.Meet(ctx, core.Meeting{})
 				if err != nil {
 					return
 				}
 				for i := range r.Units {
 					if u := &r.Units[i]; u.Owner != 0 && u.Owner != m.Self.Session {
-						m.Moves = append(m.Moves, outbox.Move{Unit: u.Unit, From: u.Owner, To: m.Self.Session})
+						m.Moves = append(m.Moves, core.Move{Unit: u.Unit, From: u.Owner, To: m.Self.Session})
 					}
 				}
 			}}
 		})},
 		{"the beats of others stand still", "removed", store(func() *brokenStore {
-			first := map[outbox.Session]int64{}
-			real := map[outbox.Session]int64{}
+			first := map[core.Session]int64{}
+			real := map[core.Session]int64{}
 			return &brokenStore{
-				meet: func(_ context.Context, _ outbox.Store, m *outbox.Meeting) {
+				meet: func(_ context.Context, _ core.OutboxStore, m *core.Meeting) {
 					for i := range m.Remove {
 						m.Remove[i].Beat = real[m.Remove[i].Session]
 					}
 				},
-				met: func(m *outbox.Meeting, r *outbox.Roster) {
+				met: func(m *core.Meeting, r *core.Roster) {
 					for i := range r.Members {
 						x := &r.Members[i]
 						if real[x.Session] = x.Beat; x.Session == m.Self.Session {
@@ -165,64 +165,64 @@ func TestBroken(t *testing.T) {
 			}
 		})},
 		{"units are given up without holds", "two", store(func() *brokenStore {
-			return &brokenStore{giveUp: func(*outbox.Owned, []outbox.Ref) []outbox.Ref { return nil }}
+			return &brokenStore{giveUp: func(*core.OwnedUnit, []core.Ref) []core.Ref { return nil }}
 		})},
 		{"free units are shown to nobody", "late|stalled|shares", store(func() *brokenStore {
-			return &brokenStore{met: func(_ *outbox.Meeting, r *outbox.Roster) {
-				r.Units = slices.DeleteFunc(r.Units, func(u outbox.Owned) bool { return u.Owner == 0 && u.Term > 1 })
+			return &brokenStore{met: func(_ *core.Meeting, r *core.Roster) {
+				r.Units = slices.DeleteFunc(r.Units, func(u core.OwnedUnit) bool { return u.Owner == 0 && u.Term > 1 })
 			}}
 		})},
 		{"open transactions count as ended", "late|stalled|order", store(func() *brokenStore {
-			return &brokenStore{read: func(_ outbox.Session, p *outbox.Page) { p.Running = nil }}
+			return &brokenStore{read: func(_ core.Session, p *core.Page) { p.Running = nil }}
 		})},
 		{"nobody hears of commands", "late|stalled", store(func() *brokenStore {
-			return &brokenStore{read: func(_ outbox.Session, p *outbox.Page) { p.Control = nil }}
+			return &brokenStore{read: func(_ core.Session, p *core.Page) { p.Control = nil }}
 		})},
 		{"holds of others are not shown", "two|overlap|fencing|order", store(func() *brokenStore {
-			return &brokenStore{read: func(self outbox.Session, p *outbox.Page) {
-				hide := func(records []outbox.Record) {
+			return &brokenStore{read: func(self core.Session, p *core.Page) {
+				hide := func(records []core.Record) {
 					for i := range records {
 						if records[i].Holder != self {
 							records[i].Holder = 0
 						}
 					}
 				}
-				p.Waiting = slices.DeleteFunc(p.Waiting, func(w outbox.Waiting) bool { return w.Why == outbox.Held })
+				p.Waiting = slices.DeleteFunc(p.Waiting, func(w core.Waiting) bool { return w.Why == core.ObstacleHeld })
 				for i := range p.Ranges {
 					hide(p.Ranges[i].Records)
 				}
 				for i := range p.Keys {
 					hide(p.Keys[i].Records)
-					p.Keys[i].Waiting = slices.DeleteFunc(p.Keys[i].Waiting, func(w outbox.Waiting) bool { return w.Why == outbox.Held })
+					p.Keys[i].Waiting = slices.DeleteFunc(p.Keys[i].Waiting, func(w core.Waiting) bool { return w.Why == core.ObstacleHeld })
 				}
 				hide(p.Again)
 			}}
 		})},
 		{"a settle stores retries as published", "lost", store(func() *brokenStore {
-			return &brokenStore{settle: func(o []outbox.Outcome) []outbox.Outcome {
+			return &brokenStore{settle: func(o []core.Outcome) []core.Outcome {
 				o = slices.Clone(o)
 				for i := range o {
 					if o[i].Event() == core.EventRejected {
-						o[i] = outbox.Published(&outbox.Record{Ref: o[i].Ref(), Slot: o[i].Slot()})
+						o[i] = core.Published(&core.Record{Ref: o[i].Ref(), Slot: o[i].Slot()})
 					}
 				}
 				return o
 			}}
 		})},
 		{"settles are not stored", "stalled|overlap|fencing|lost", store(func() *brokenStore {
-			return &brokenStore{settle: func(o []outbox.Outcome) []outbox.Outcome { return o[:0] }}
+			return &brokenStore{settle: func(o []core.Outcome) []core.Outcome { return o[:0] }}
 		})},
-		{"confirmed, but not routed", "lost", bus(20, func(_ context.Context, _ core.Publisher, batch []core.Envelope) core.Results {
+		{"confirmed, but not routed", "lost", bus(20, func(_ context.Context, _ core.Publisher, batch []waybill.Envelope) core.Results {
 			return make(core.Results, len(batch))
 		})},
-		{"bodies get mixed up", "changed", bus(20, func(ctx context.Context, p core.Publisher, batch []core.Envelope) core.Results {
+		{"bodies get mixed up", "changed", bus(20, func(ctx context.Context, p core.Publisher, batch []waybill.Envelope) core.Results {
 			for i := range batch {
 				batch[i].Body = batch[0].Body
 				batch[i].Key = "x"
 			}
 			return p.Publish(ctx, batch)
 		})},
-		{"refusals of the broker's own making", "attempts|state", bus(20, func(_ context.Context, _ core.Publisher, batch []core.Envelope) core.Results {
+		{"refusals of the broker's own making", "attempts|state", bus(20, func(_ context.Context, _ core.Publisher, batch []waybill.Envelope) core.Results {
 			return core.AllFailed(len(batch), errors.New("no"))
 		})},
 		{"an inbox without marks", "effects", box(func(s *memory.Store, ctx context.Context, _ core.InboxKey, fn func(context.Context, *memory.Tx) error) (core.InboxStatus, error) {
@@ -270,12 +270,12 @@ var mutations = []struct {
 	name, file, old, mutated string
 	spare                    bool
 }{
-	{"an outage counts as a refusal", "relay/publish.go", "case core.ClassOutage:\n\t\tif !e.stopping", "case core.ClassOutage + 100:\n\t\tif !e.stopping", false},
+	{"an outage counts as a refusal", "relay/publish.go", "case waybill.ClassOutage:\n\t\tif !e.stopping", "case waybill.ClassOutage + 100:\n\t\tif !e.stopping", false},
 	{"a late publish starts anyway", "relay/publish.go", "if !c.lease.holds() {", "if false {", true},
-	{"a lost answer counts as success", "relay/publish.go", "if res[i] == nil {", "if res[i] == nil || classify(res[i]) == core.ClassOutage {", false},
+	{"a lost answer counts as success", "relay/publish.go", "if res[i] == nil {", "if res[i] == nil || classify(res[i]) == waybill.ClassOutage {", false},
 	{"what was behind a lost answer counts as unsent", "relay/publish.go", "c.ended(err):\n\t\t\te.release(it, true)", "c.ended(err):\n\t\t\te.release(it, false)", true},
 	{"a key goes on beside the one before", "dispatch/key.go", "for k.busy < rt.Pipelined &&", "for k.busy <= rt.Pipelined &&", false},
-	{"a retry does not hold its key", "dispatch/settle.go", "k.hold(it.Record.Seq, outbox.Retrying)", "_ = k", false},
+	{"a retry does not hold its key", "dispatch/settle.go", "k.hold(it.Record.Seq, core.ObstacleRetrying)", "_ = k", false},
 	{"abandoned records block nothing", "dispatch/settle.go", "case o.State() == core.StateAbandoned && rt.Blocks &&", "case false &&", false},
 	{"members are removed at sight", "dispatch/member.go", "c.sent.Sub(p.since) >= lease {", "c.sent.Sub(p.since) >= 0 {", false},
 	{"units are given up without what is out", "dispatch/giveup.go", "it.state == itemOut {", "it.state == itemOut && false {", false},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -14,18 +15,18 @@ type Queue struct {
 	// Traits are those of the publishers.
 	Traits core.PublisherTraits
 	// Deliver is told of every arrival, in order; it must not block.
-	Deliver func(e core.Envelope)
+	Deliver func(e waybill.Envelope)
 
 	ledger *Ledger
 	mu     sync.Mutex
 }
 
 // NewQueue returns the queue of a route.
-func NewQueue(l *Ledger, route string, traits core.PublisherTraits, deliver func(core.Envelope)) *Queue {
+func NewQueue(l *Ledger, route string, traits core.PublisherTraits, deliver func(waybill.Envelope)) *Queue {
 	return &Queue{Route: route, Traits: traits, Deliver: deliver, ledger: l}
 }
 
-func (q *Queue) arrive(e *core.Envelope) {
+func (q *Queue) arrive(e *waybill.Envelope) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.ledger.Arrived(q.Route, e)
@@ -49,7 +50,7 @@ func NewPublisher(q *Queue, p *Process, f *Faults, seed, actor uint64) *Publishe
 func (b *Publisher) Traits() core.PublisherTraits { return b.q.Traits }
 
 // Publish lets the batch arrive, or some of it, and tells the truth, or nothing.
-func (b *Publisher) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+func (b *Publisher) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	b.p.stand(ctx)
 	defer b.p.stand(ctx)
 	if b.p.dead.Load() || ctx.Err() != nil {
@@ -60,9 +61,9 @@ func (b *Publisher) Publish(ctx context.Context, batch []core.Envelope) core.Res
 	return b.send(ctx, batch)
 }
 
-func (b *Publisher) send(ctx context.Context, batch []core.Envelope) core.Results {
+func (b *Publisher) send(ctx context.Context, batch []waybill.Envelope) core.Results {
 	d, n := b.dice, len(batch)
-	own := make([]core.Envelope, n)
+	own := make([]waybill.Envelope, n)
 	for i := range batch {
 		own[i] = batch[i].Clone()
 	}
@@ -116,7 +117,7 @@ func (b *Publisher) send(ctx context.Context, batch []core.Envelope) core.Result
 }
 
 // batch lets the first messages of a batch arrive, those that are not refused.
-func (b *Publisher) batch(batch []core.Envelope, arrive int) core.Results {
+func (b *Publisher) batch(batch []waybill.Envelope, arrive int) core.Results {
 	res := make(core.Results, len(batch))
 	failed := map[string]error{}
 	for i := range batch[:arrive] {
@@ -137,7 +138,7 @@ func (b *Publisher) batch(batch []core.Envelope, arrive int) core.Results {
 }
 
 // answer says what the broker thinks of a message.
-func (b *Publisher) answer(e *core.Envelope) error {
+func (b *Publisher) answer(e *waybill.Envelope) error {
 	refuse := func(err error) error {
 		b.q.ledger.Refused(b.q.Route, e.ID, err)
 		return err
@@ -145,15 +146,15 @@ func (b *Publisher) answer(e *core.Envelope) error {
 	d := b.dice
 	switch {
 	case d.Roll(b.f.Reject):
-		return refuse(&core.Error{Op: "checker", Class: core.ClassRejected, Err: errors.New("refused")})
+		return refuse(&waybill.Error{Op: "checker", Class: waybill.ClassRejected, Err: errors.New("refused")})
 	case d.Roll(b.f.Reject / 4):
 		return refuse(errors.New("checker: of no known kind"))
 	case d.Roll(b.f.Permanent):
-		return refuse(&core.Error{Op: "checker", Class: core.ClassPermanent, Reason: core.ReasonTooLarge, Err: errors.New("refused for good")})
+		return refuse(&waybill.Error{Op: "checker", Class: waybill.ClassPermanent, Reason: waybill.ReasonTooLarge, Err: errors.New("refused for good")})
 	case d.Roll(b.f.Unroutable):
-		return refuse(&core.Error{Op: "checker", Class: core.ClassRejected, Err: core.ErrUnroutable})
+		return refuse(&waybill.Error{Op: "checker", Class: waybill.ClassRejected, Err: waybill.ErrUnroutable})
 	case d.Roll(b.f.TopicOnly):
-		return &core.Error{Op: "checker", Class: core.ClassOutage, TopicOnly: true, Err: errors.New("the queue is full")}
+		return &waybill.Error{Op: "checker", Class: waybill.ClassOutage, TopicOnly: true, Err: errors.New("the queue is full")}
 	}
 	return nil
 }
@@ -177,7 +178,7 @@ func NewRefuser(next core.Publisher, p *Process, route string, perMille int, see
 func (r *Refuser) Unwrap() any { return r.Publisher }
 
 // Publish publishes what it does not refuse, and nothing behind a refused message of its key.
-func (r *Refuser) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+func (r *Refuser) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	r.p.stand(ctx)
 	if r.p.dead.Load() {
 		return core.AllFailed(len(batch), errDown)
@@ -185,16 +186,16 @@ func (r *Refuser) Publish(ctx context.Context, batch []core.Envelope) core.Resul
 	r.p.ledger.sending(r.p, r.route, batch)
 	defer r.p.ledger.landed(r.p, r.route, batch)
 	res := make(core.Results, len(batch))
-	var rest []core.Envelope
+	var rest []waybill.Envelope
 	var at []int
 	refused := map[string]bool{}
 	for i := range batch {
 		if refused[batch[i].Key] {
-			res[i] = core.ErrBehind
+			res[i] = waybill.ErrBehind
 			continue
 		}
 		if r.dice.Roll(r.perMille) {
-			res[i] = &core.Error{Op: "checker", Class: core.ClassRejected, Err: errors.New("refused")}
+			res[i] = &waybill.Error{Op: "checker", Class: waybill.ClassRejected, Err: errors.New("refused")}
 			refused[batch[i].Key] = batch[i].Key != "" && r.Traits().KeyOrder == core.KeyOrderPipelinedPrefix
 			continue
 		}
@@ -206,7 +207,7 @@ func (r *Refuser) Publish(ctx context.Context, batch []core.Envelope) core.Resul
 		}
 	}
 	for i, err := range res {
-		if err != nil && core.ClassOf(err) != core.ClassOutage && !errors.Is(err, core.ErrBehind) {
+		if err != nil && waybill.ClassOf(err) != waybill.ClassOutage && !errors.Is(err, waybill.ErrBehind) {
 			r.p.ledger.Refused(r.route, batch[i].ID, err)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/checker"
 	"github.com/waybill-go/waybill/relay"
@@ -85,11 +87,11 @@ func (w *world) orderOut() {
 		if r.State != core.StatePending || r.Envelope.Key == "" || w.dice.N(3) > 0 {
 			continue
 		}
-		w.l.Ordered(checker.Ref{Route: r.Route, ID: r.Envelope.ID}, core.ReasonSkipped)
+		w.l.Ordered(checker.Ref{Route: r.Route, ID: r.Envelope.ID}, waybill.ReasonSkipped)
 		ctx, cancel := context.WithTimeout(w.t.Context(), w.dice.Up(w.opts.Lease))
 		w.over.Go(func() {
 			defer cancel()
-			err := w.mem.DecideHead(ctx, r.Route, r.Envelope.Key, r.Envelope.ID, core.HeadSkip)
+			err := w.mem.DecideHead(ctx, r.Route, r.Envelope.Key, r.Envelope.ID, admin.HeadSkip)
 			w.l.Note("ordered out: %s/%s: %v", r.Route, r.Envelope.ID, err)
 		})
 		return
@@ -99,10 +101,10 @@ func (w *world) orderOut() {
 // operate decides about the heads of blocked keys.
 func (w *world) operate(failed bool) {
 	for _, r := range w.routes {
-		if r.Order != core.OrderPerKey {
+		if r.Order != waybill.OrderPerKey {
 			continue
 		}
-		keys, _, err := w.mem.BlockedKeys(w.t.Context(), core.BlockedKeysRequest{Route: r.Name, BlockAfterAbandon: r.BlockAfterAbandon, Limit: 10})
+		keys, _, err := w.mem.BlockedKeys(w.t.Context(), admin.BlockedKeysRequest{Route: r.Name, BlockAfterAbandon: r.BlockAfterAbandon, Limit: 10})
 		if err != nil {
 			w.t.Error(err)
 		}
@@ -111,14 +113,14 @@ func (w *world) operate(failed bool) {
 			if !failed && k.Cause != "abandoned" {
 				continue
 			}
-			action := core.HeadAction(1 + w.dice.N(3))
-			reason := map[core.HeadAction]core.Reason{core.HeadSkip: core.ReasonSkipped, core.HeadPark: core.ReasonParked}[action]
+			action := admin.HeadAction(1 + w.dice.N(3))
+			reason := map[admin.HeadAction]waybill.Reason{admin.HeadSkip: waybill.ReasonSkipped, admin.HeadSetAside: waybill.ReasonSetAside}[action]
 			w.l.Decide(checker.Ref{Route: r.Name, ID: k.Head.Envelope.ID}, reason, false, func() bool {
 				if !w.blocks(&r, k) {
 					return false // its owner would have to be waited for
 				}
 				err := w.mem.DecideHead(w.t.Context(), r.Name, k.Key, k.Head.Envelope.ID, action)
-				if err != nil && !errors.Is(err, core.ErrNotFound) && !errors.Is(err, core.ErrInFlight) && !errors.Is(err, core.ErrInvalid) {
+				if err != nil && !errors.Is(err, waybill.ErrNotFound) && !errors.Is(err, waybill.ErrInFlight) && !errors.Is(err, waybill.ErrInvalid) {
 					w.t.Errorf("decide: %v", err)
 				}
 				return err == nil
@@ -128,12 +130,12 @@ func (w *world) operate(failed bool) {
 }
 
 // blocks reports whether the head still blocks its key.
-func (w *world) blocks(r *relay.Route, k *core.BlockedKey) bool {
-	keys, _, err := w.mem.BlockedKeys(w.t.Context(), core.BlockedKeysRequest{Route: r.Name, BlockAfterAbandon: r.BlockAfterAbandon, Limit: 100})
+func (w *world) blocks(r *relay.Route, k *admin.BlockedKey) bool {
+	keys, _, err := w.mem.BlockedKeys(w.t.Context(), admin.BlockedKeysRequest{Route: r.Name, BlockAfterAbandon: r.BlockAfterAbandon, Limit: 100})
 	if err != nil {
 		w.t.Error(err)
 	}
-	return slices.ContainsFunc(keys, func(now core.BlockedKey) bool { return now.Head.Envelope.ID == k.Head.Envelope.ID })
+	return slices.ContainsFunc(keys, func(now admin.BlockedKey) bool { return now.Head.Envelope.ID == k.Head.Envelope.ID })
 }
 
 // redrive puts back some of what was abandoned.
@@ -144,9 +146,9 @@ func (w *world) redrive() {
 		}
 		force := w.dice.N(2) == 0
 		block := slices.ContainsFunc(w.routes, func(x relay.Route) bool { return x.Name == r.Route && x.BlockAfterAbandon })
-		w.l.Decide(checker.Ref{Route: r.Route, ID: r.Envelope.ID}, core.ReasonNone, force, func() bool {
-			done, err := w.mem.Redrive(w.t.Context(), core.RedriveRequest{
-				Filter: core.Filter{IDs: []string{r.Envelope.ID}, Routes: []string{r.Route}}, Force: force, BlockAfterAbandon: block,
+		w.l.Decide(checker.Ref{Route: r.Route, ID: r.Envelope.ID}, waybill.ReasonNone, force, func() bool {
+			done, err := w.mem.Redrive(w.t.Context(), admin.RedriveRequest{
+				Filter: admin.Filter{IDs: []string{r.Envelope.ID}, Routes: []string{r.Route}}, Force: force, BlockAfterAbandon: block,
 			})
 			if err != nil {
 				w.t.Errorf("redrive: %v", err)
@@ -183,10 +185,10 @@ func (w *world) cancel() {
 	if !w.cancels || len(refs) == 0 {
 		return
 	}
-	var keys []core.CancelKey
+	var keys []waybill.CancelKey
 	for range 1 + w.dice.N(3) {
 		r := refs[len(refs)-1-w.dice.N(min(len(refs), 10))]
-		keys = append(keys, core.CancelKey{Route: r.Route, ID: r.ID})
+		keys = append(keys, waybill.CancelKey{Route: r.Route, ID: r.ID})
 	}
 	led, tx := w.l.Begin(), w.mem.Begin()
 	statuses, err := w.mem.Cancel(w.t.Context(), tx, keys...)

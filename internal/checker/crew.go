@@ -5,14 +5,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // crew is who is a member and who owns what, as the answers of the store tell. Only an exact ledger knows it.
 type crew struct {
-	members map[outbox.Session]*member
-	owners  map[outbox.Unit]ownership
+	members map[core.Session]*member
+	owners  map[core.Unit]ownership
 }
 
 // member is a session of a process: its latest beat, and when the store heard of it.
@@ -24,22 +24,22 @@ type member struct {
 }
 
 type ownership struct {
-	owner outbox.Session
+	owner core.Session
 	term  int64
 }
 
 // hold is who holds a message. It is not sure if the store may have left it out.
 type hold struct {
-	by   outbox.Session
+	by   core.Session
 	sure bool
 }
 
 func newCrew() crew {
-	return crew{members: map[outbox.Session]*member{}, owners: map[outbox.Unit]ownership{}}
+	return crew{members: map[core.Session]*member{}, owners: map[core.Unit]ownership{}}
 }
 
 // of returns the process of a session that is a member, or nil.
-func (c *crew) of(s outbox.Session) *Process {
+func (c *crew) of(s core.Session) *Process {
 	if m := c.members[s]; m != nil {
 		return m.p
 	}
@@ -47,8 +47,8 @@ func (c *crew) of(s outbox.Session) *Process {
 }
 
 // owner returns the session that owns a message's unit; 0 = nobody.
-func (c *crew) owner(m *message) outbox.Session {
-	slot := outbox.SlotOf(m.Route, m.key, m.ID)
+func (c *crew) owner(m *message) core.Session {
+	slot := core.SlotOf(m.Route, m.key, m.ID)
 	for u, o := range c.owners {
 		if u.Route == m.Route && u.Slots().Has(slot) {
 			return o.owner
@@ -67,7 +67,7 @@ func (c *crew) has(p *Process) bool {
 	return false
 }
 
-func (c *crew) name(s outbox.Session) string {
+func (c *crew) name(s core.Session) string {
 	switch p := c.of(s); {
 	case s == 0:
 		return "nobody"
@@ -79,11 +79,11 @@ func (c *crew) name(s outbox.Session) string {
 }
 
 // met notes a roster. The ledger is locked.
-func (l *Ledger) met(p *Process, m *outbox.Meeting, r *outbox.Roster) {
+func (l *Ledger) met(p *Process, m *core.Meeting, r *core.Roster) {
 	if !l.opts.Exact {
 		return
 	}
-	c, now, there := &l.crew, l.opts.Now(), map[outbox.Session]bool{}
+	c, now, there := &l.crew, l.opts.Now(), map[core.Session]bool{}
 	for i := range r.Members {
 		x := &r.Members[i]
 		there[x.Session] = true
@@ -101,7 +101,7 @@ func (l *Ledger) met(p *Process, m *outbox.Meeting, r *outbox.Roster) {
 		if there[s] {
 			continue
 		}
-		removed := slices.ContainsFunc(m.Remove, func(o outbox.Removal) bool { return o.Session == s })
+		removed := slices.ContainsFunc(m.Remove, func(o core.Removal) bool { return o.Session == s })
 		l.note("gone: %s as %x, says %s; removed: %v", x.p.Name, uint16(s), p.Name, removed)
 		switch age := now.Sub(x.at); {
 		case s == m.Self.Session:
@@ -118,7 +118,7 @@ func (l *Ledger) met(p *Process, m *outbox.Meeting, r *outbox.Roster) {
 }
 
 // moved notes who owns a unit.
-func (l *Ledger) moved(p *Process, u *outbox.Owned) {
+func (l *Ledger) moved(p *Process, u *core.OwnedUnit) {
 	c := &l.crew
 	old, known := c.owners[u.Unit]
 	if now := (ownership{u.Owner, u.Term}); !known || old != now {
@@ -137,7 +137,7 @@ func (l *Ledger) moved(p *Process, u *outbox.Owned) {
 }
 
 // gaveUp notes that a unit was given up with what was out.
-func (l *Ledger) gaveUp(p *Process, self outbox.Session, u outbox.Owned, out []outbox.Ref) {
+func (l *Ledger) gaveUp(p *Process, self core.Session, u core.OwnedUnit, out []core.Ref) {
 	l.note("%s gives up %v, term %d, with %d out", p.Name, u.Unit, u.Term, len(out))
 	old := l.crew.owners[u.Unit]
 	if !l.opts.Exact || old.term > u.Term {
@@ -145,7 +145,7 @@ func (l *Ledger) gaveUp(p *Process, self outbox.Session, u outbox.Owned, out []o
 	}
 	l.crew.owners[u.Unit] = ownership{0, old.term + 1}
 	for _, m := range l.msgs {
-		if m.hold.by == self && m.Route == u.Unit.Route && u.Unit.Slots().Has(outbox.SlotOf(m.Route, m.key, m.ID)) {
+		if m.hold.by == self && m.Route == u.Unit.Route && u.Unit.Slots().Has(core.SlotOf(m.Route, m.key, m.ID)) {
 			m.hold = hold{}
 		}
 	}
@@ -157,7 +157,7 @@ func (l *Ledger) gaveUp(p *Process, self outbox.Session, u outbox.Owned, out []o
 }
 
 // read notes what a page shows. The ledger is locked.
-func (l *Ledger) read(p *Process, page *outbox.Page) {
+func (l *Ledger) read(p *Process, page *core.Page) {
 	for i := range page.Ranges {
 		l.saw(p, page.Ranges[i].Records)
 	}
@@ -167,7 +167,7 @@ func (l *Ledger) read(p *Process, page *outbox.Page) {
 	l.saw(p, page.Again)
 }
 
-func (l *Ledger) saw(p *Process, records []outbox.Record) {
+func (l *Ledger) saw(p *Process, records []core.Record) {
 	for i := range records {
 		r := &records[i]
 		m := l.get(Ref{r.Route, r.Envelope.ID})
@@ -195,23 +195,23 @@ func (l *Ledger) saw(p *Process, records []outbox.Record) {
 }
 
 // took notes holds that were written. The ledger is locked.
-func (l *Ledger) took(p *Process, self outbox.Session, taken []outbox.Taken) {
+func (l *Ledger) took(p *Process, self core.Session, taken []core.Taken) {
 	for _, t := range taken {
-		if t.Grip == outbox.Gripped {
+		if t.Grip == core.GripHeld {
 			l.grip(p, self, t.Ref)
 		}
 	}
 }
 
 // due notes retries that a member holds now.
-func (l *Ledger) due(p *Process, self outbox.Session, page *outbox.DuePage) {
+func (l *Ledger) due(p *Process, self core.Session, page *core.DuePage) {
 	for i := range page.Retries {
 		l.grip(p, self, page.Retries[i].Ref)
 	}
 	l.saw(p, page.Retries)
 }
 
-func (l *Ledger) grip(p *Process, self outbox.Session, ref outbox.Ref) {
+func (l *Ledger) grip(p *Process, self core.Session, ref core.Ref) {
 	m := l.get(Ref{ref.Route, ref.ID})
 	l.note("held by %s: %s/%s", p.Name, m.Route, m.ID)
 	if other := l.crew.of(m.hold.by); l.opts.Exact && m.hold.sure && other != nil && m.hold.by != self {
@@ -221,7 +221,7 @@ func (l *Ledger) grip(p *Process, self outbox.Session, ref outbox.Ref) {
 }
 
 // settled notes an outcome that was stored.
-func (l *Ledger) settled(p *Process, self outbox.Session, o *outbox.Outcome) {
+func (l *Ledger) settled(p *Process, self core.Session, o *core.Outcome) {
 	ref := o.Ref()
 	m := l.get(Ref{ref.Route, ref.ID})
 	l.note("settle by %s: %s/%s %s %s in %s version %d", p.Name, m.Route, m.ID, o.Event(), o.Reason(), o.In(), ref.Version)
@@ -246,7 +246,7 @@ func (l *Ledger) settled(p *Process, self outbox.Session, o *outbox.Outcome) {
 }
 
 // fenced reports an outcome that should have been refused.
-func (l *Ledger) fenced(p *Process, self outbox.Session, m *message, o *outbox.Outcome) {
+func (l *Ledger) fenced(p *Process, self core.Session, m *message, o *core.Outcome) {
 	ref := o.Ref()
 	switch {
 	case l.crew.members[self] == nil:
@@ -260,7 +260,7 @@ func (l *Ledger) fenced(p *Process, self outbox.Session, m *message, o *outbox.O
 }
 
 // sending notes that a process begins to publish, and landed that it has the result.
-func (l *Ledger) sending(p *Process, route string, batch []core.Envelope) {
+func (l *Ledger) sending(p *Process, route string, batch []waybill.Envelope) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range batch {
@@ -280,7 +280,7 @@ func (l *Ledger) sending(p *Process, route string, batch []core.Envelope) {
 	}
 }
 
-func (l *Ledger) landed(p *Process, route string, batch []core.Envelope) {
+func (l *Ledger) landed(p *Process, route string, batch []waybill.Envelope) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range batch {
@@ -322,11 +322,11 @@ func (m *message) blocks() bool {
 
 // Shares returns an error if the units are not shared fairly among the members that are able: one has two more than
 // another.
-func Shares(r *outbox.Roster) error {
-	count := map[outbox.Session]int{}
+func Shares(r *core.Roster) error {
+	count := map[core.Session]int{}
 	for i := range r.Members {
 		m := &r.Members[i]
-		if slices.ContainsFunc(m.Serves, func(s outbox.Serving) bool { return s.Unable }) {
+		if slices.ContainsFunc(m.Serves, func(s core.Serving) bool { return s.Unable }) {
 			return nil
 		}
 		count[m.Session] = 0

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // Faults says how often what goes wrong, in per mille of the calls.
@@ -63,7 +63,7 @@ func (d *Dice) Up(limit time.Duration) time.Duration {
 }
 
 // errDown is what a call gets whose other side does not answer.
-var errDown = &core.Error{Op: "checker", Class: core.ClassOutage, Err: errors.New("no answer")}
+var errDown = &waybill.Error{Op: "checker", Class: waybill.ClassOutage, Err: errors.New("no answer")}
 
 var errSpell = errors.New("checker: an error of no known kind")
 

@@ -15,8 +15,8 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/checker"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
@@ -24,7 +24,7 @@ import (
 
 // breaks are what a test breaks on purpose. Nil fields break nothing.
 type breaks struct {
-	store func(outbox.Store) outbox.Store
+	store func(core.OutboxStore) core.OutboxStore
 	bus   func(core.Publisher) core.Publisher
 	inbox func(core.Inbox[*memory.Tx]) core.Inbox[*memory.Tx]
 }
@@ -66,20 +66,20 @@ func newPlan(seed uint64) *plan {
 		PollMax: lease / 2, DrainTimeout: time.Duration(pick(-1, 300, 1000)) * time.Millisecond,
 	}
 	if rng.IntN(3) == 0 {
-		p.opts.UnroutableHorizon = ms(-1, 2000)
+		p.opts.UnroutableTimeout = ms(-1, 2000)
 	}
 	names := []string{"ordered", "blocking", "loose", "stamped"}
 	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	units := pick(1, 3, 16, 64)
 	for _, name := range names[:1+rng.IntN(3)] {
-		r := relay.Route{Name: name, Units: units, Backoff: &core.Backoff{Base: ms(20, 200), Cap: ms(200, 2000), Attempts: pick(-1, 2, 4)}}
+		r := relay.Route{Name: name, Units: units, Backoff: &waybill.Backoff{Base: ms(20, 200), Cap: ms(200, 2000), Attempts: pick(-1, 2, 4)}}
 		switch name {
 		case "blocking":
 			r.BlockAfterAbandon = true
 		case "loose":
-			r.Order = core.OrderBestEffort
+			r.Order = waybill.OrderBestEffort
 		case "stamped":
-			r.Order = core.OrderHLC
+			r.Order = waybill.OrderHLC
 		}
 		p.routes = append(p.routes, r)
 	}
@@ -140,7 +140,7 @@ func history(t *testing.T, seed uint64, broken *breaks) (problems []string, l *c
 func (w *world) run() []string {
 	rules := map[string]checker.Rule{}
 	for _, r := range w.routes {
-		rules[r.Name] = checker.Rule{PerKey: r.Order == core.OrderPerKey, Block: r.BlockAfterAbandon}
+		rules[r.Name] = checker.Rule{PerKey: r.Order == waybill.OrderPerKey, Block: r.BlockAfterAbandon}
 	}
 	w.l = checker.NewLedger(checker.Options{Routes: rules, Now: w.now, Exact: true, Zombies: w.zombies, Limit: w.limit()})
 	w.dice = checker.NewDice(w.seed, 1, &w.calm)
@@ -158,7 +158,7 @@ func (w *world) run() []string {
 	}
 	arrivals := make(chan *delivery, 1<<12)
 	for _, r := range w.routes {
-		w.queues[r.Name] = checker.NewQueue(w.l, r.Name, traits, func(e core.Envelope) { arrivals <- &delivery{r.Name, e} })
+		w.queues[r.Name] = checker.NewQueue(w.l, r.Name, traits, func(e waybill.Envelope) { arrivals <- &delivery{r.Name, e} })
 	}
 	var consumers, producers sync.WaitGroup
 	for i := range 2 {
@@ -197,7 +197,7 @@ func (w *world) start() {
 	w.born++
 	name := "r" + strconv.Itoa(int(w.born))
 	p := checker.NewProcess(w.l, name, w.seed, 1000+w.born, &w.calm)
-	var inner outbox.Store = w.mem
+	var inner core.OutboxStore = w.mem
 	if w.broken != nil && w.broken.store != nil {
 		inner = w.broken.store(inner)
 	}
@@ -273,7 +273,7 @@ func (w *world) share() {
 	limit := 10*w.opts.Lease + time.Duration(4*len(w.routes)*w.routes[0].Units)*w.store.Latency
 	var unfair error
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(w.opts.Lease) {
-		r, err := w.mem.Meet(w.t.Context(), outbox.Meeting{})
+		r, err := w.mem.Meet(w.t.Context(), core.Meeting{})
 		if err != nil {
 			w.t.Error(err)
 		}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // Ref names a message on a route.
@@ -98,12 +98,12 @@ type message struct {
 
 // giving is a time for which a message was abandoned.
 type giving struct {
-	reason   core.Reason
+	reason   waybill.Reason
 	from, to int // positions; to 0 = for good
 }
 
 type withdrawal struct {
-	status core.CancelStatus
+	status waybill.CancelStatus
 	pos    int
 	sure   bool // its transaction was committed for sure
 }
@@ -211,12 +211,12 @@ func (l *Ledger) Refused(route, id string, err error) {
 	defer l.mu.Unlock()
 	m := l.get(Ref{route, id})
 	m.refusals++
-	m.unroutable = m.unroutable || errors.Is(err, core.ErrUnroutable)
+	m.unroutable = m.unroutable || errors.Is(err, waybill.ErrUnroutable)
 	l.note("refused %s/%s: %v", route, id, err)
 }
 
 // Arrived notes that a message stands in the queue.
-func (l *Ledger) Arrived(route string, e *core.Envelope) {
+func (l *Ledger) Arrived(route string, e *waybill.Envelope) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := l.get(Ref{route, e.ID})

@@ -3,11 +3,11 @@ package checker
 import (
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // Decide makes an operator's decision by means of fn: the message was skipped or parked (reason), or requeued (none).
-func (l *Ledger) Decide(ref Ref, reason core.Reason, forced bool, fn func() (done bool)) {
+func (l *Ledger) Decide(ref Ref, reason waybill.Reason, forced bool, fn func() (done bool)) {
 	var done bool
 	l.Do(func() { done = fn() }, func() {
 		if !done {
@@ -20,7 +20,7 @@ func (l *Ledger) Decide(ref Ref, reason core.Reason, forced bool, fn func() (don
 		}
 		m.forced, m.decided, m.due = m.forced || forced, false, time.Time{}
 		l.moves(m, 0)
-		if reason != core.ReasonNone {
+		if reason != waybill.ReasonNone {
 			m.givenUp = append(m.givenUp, giving{reason: reason, from: l.pos})
 		}
 	})
@@ -28,7 +28,7 @@ func (l *Ledger) Decide(ref Ref, reason core.Reason, forced bool, fn func() (don
 
 // Ordered notes that an operator orders a message out that is due. Its owner takes it out, sooner or later, or it was
 // handed out before.
-func (l *Ledger) Ordered(ref Ref, reason core.Reason) {
+func (l *Ledger) Ordered(ref Ref, reason waybill.Reason) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.note("ordered out: %s/%s: %s", ref.Route, ref.ID, reason)
@@ -42,7 +42,7 @@ func (l *Ledger) Swept(refs func() []Ref) {
 		for _, r := range gone {
 			m := l.get(r)
 			l.note("swept %s/%s", r.Route, r.ID)
-			m.givenUp = append(m.givenUp, giving{reason: core.ReasonExpired, from: l.pos})
+			m.givenUp = append(m.givenUp, giving{reason: waybill.ReasonExpired, from: l.pos})
 			l.moves(m, 0)
 		}
 	})

@@ -21,6 +21,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/checker"
 	"github.com/waybill-go/waybill/internal/testenv"
@@ -149,7 +151,7 @@ type pgTx struct {
 	o *postgres.Outbox
 }
 
-func (x pgTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+func (x pgTx) Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error) {
 	return x.o.Stage(ctx, x.Tx, msgs...)
 }
 
@@ -280,8 +282,8 @@ func (s *pgSide) Rows(ctx context.Context, routes []string) (int, map[checker.Re
 	return live, final, rows.Err()
 }
 
-func (s *pgSide) Keeper() core.KeyKeeper {
-	k, _ := core.As[core.KeyKeeper](s.outbox)
+func (s *pgSide) Keeper() admin.KeyKeeper {
+	k, _ := core.As[admin.KeyKeeper](s.outbox)
 	return k
 }
 
@@ -296,7 +298,7 @@ func (s *pgSide) Drain(w *realWorld) (map[checker.Ref]int, error) {
 				return err
 			}
 			key, _ := m.Headers["cloudEvents_partitionkey"].(string)
-			e := core.Envelope{ID: m.MessageId, Source: "/checker", Key: key, Body: m.Body}
+			e := waybill.Envelope{ID: m.MessageId, Source: "/checker", Key: key, Body: m.Body}
 			route := strings.ReplaceAll(m.RoutingKey, ".", "-")
 			w.l.Arrived(route, &e)
 			got = append(got, delivery{route, e})
@@ -416,8 +418,8 @@ func runChildRelay(ctx context.Context) error {
 		order, _ := strconv.Atoi(f[1])
 		attempts, _ := strconv.Atoi(f[3])
 		o.Routes = append(o.Routes, relay.Route{
-			Name: f[0], Order: core.Order(order), BlockAfterAbandon: f[2] == "true",
-			Backoff: &core.Backoff{Base: 20 * time.Millisecond, Cap: 100 * time.Millisecond, Attempts: attempts},
+			Name: f[0], Order: waybill.Order(order), BlockAfterAbandon: f[2] == "true",
+			Backoff: &waybill.Backoff{Base: 20 * time.Millisecond, Cap: 100 * time.Millisecond, Attempts: attempts},
 		})
 	}
 	r, err := relay.New(outbox, bus, o)

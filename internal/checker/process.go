@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // Process is one life of a relay, from its start to its end or kill, and the dice of its calls.
@@ -106,7 +106,7 @@ func (p *Process) stand(ctx context.Context) {
 func (p *Process) isCut() bool { return time.Now().UnixNano() < p.cut.Load() }
 
 // renewed notes that a renewal was answered that was sent at a time.
-func (p *Process) renewed(sent time.Time, m *outbox.Member) {
+func (p *Process) renewed(sent time.Time, m *core.Member) {
 	if until := sent.Add(m.Lease).UnixNano(); until > p.deadline.Load() {
 		p.deadline.Store(until)
 	}

@@ -12,8 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/checker"
 	"github.com/waybill-go/waybill/relay"
 )
@@ -27,7 +28,7 @@ const (
 
 // tx is a producer's transaction on a real store.
 type tx interface {
-	Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error)
+	Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error)
 	// Exec runs a statement, as for a savepoint.
 	Exec(ctx context.Context, sql string) error
 	Commit(ctx context.Context) error
@@ -45,7 +46,7 @@ type side interface {
 	// Rows returns how many records are live and how the others stand. It is not called while there is harm.
 	Rows(ctx context.Context, routes []string) (live int, final map[checker.Ref]checker.Final, err error)
 	// Keeper decides about blocked keys.
-	Keeper() core.KeyKeeper
+	Keeper() admin.KeyKeeper
 	// Drain tells the ledger what stands in the queue, in its order, once, and gives each message its effect.
 	Drain(w *realWorld) (effects map[checker.Ref]int, err error)
 }
@@ -85,10 +86,10 @@ func newRealWorld(t *testing.T, seed uint64, name string, s side, unseen bool) *
 	kinds := []string{"ordered", "blocking", "loose"}
 	rules := map[string]checker.Rule{}
 	for _, k := range kinds[:1+d.N(3)] {
-		r := relay.Route{Name: name + "-" + k, Backoff: &core.Backoff{Base: 20 * time.Millisecond, Cap: 100 * time.Millisecond, Attempts: []int{-1, 3}[d.N(2)]}}
+		r := relay.Route{Name: name + "-" + k, Backoff: &waybill.Backoff{Base: 20 * time.Millisecond, Cap: 100 * time.Millisecond, Attempts: []int{-1, 3}[d.N(2)]}}
 		r.BlockAfterAbandon, r.Units = k == "blocking", []int{1, 4, 16, 64}[d.N(4)]
 		if k == "loose" {
-			r.Order = core.OrderBestEffort
+			r.Order = waybill.OrderBestEffort
 		}
 		w.routes, w.names = append(w.routes, r), append(w.names, r.Name)
 		rules[r.Name] = checker.Rule{PerKey: k != "loose", Block: k == "blocking"}
@@ -203,10 +204,10 @@ func (w *realWorld) operate(ctx context.Context, failed bool) {
 		return
 	}
 	for _, r := range w.routes {
-		if r.Order != core.OrderPerKey {
+		if r.Order != waybill.OrderPerKey {
 			continue
 		}
-		keys, _, err := keeper.BlockedKeys(ctx, core.BlockedKeysRequest{Route: r.Name, BlockAfterAbandon: r.BlockAfterAbandon, Limit: 10})
+		keys, _, err := keeper.BlockedKeys(ctx, admin.BlockedKeysRequest{Route: r.Name, BlockAfterAbandon: r.BlockAfterAbandon, Limit: 10})
 		if err != nil {
 			continue // the database is away, maybe
 		}
@@ -215,12 +216,12 @@ func (w *realWorld) operate(ctx context.Context, failed bool) {
 			if !failed && k.Cause != "abandoned" {
 				continue
 			}
-			action := core.HeadAction(1 + w.dice.N(3))
-			reason := map[core.HeadAction]core.Reason{core.HeadSkip: core.ReasonSkipped, core.HeadPark: core.ReasonParked}[action]
+			action := admin.HeadAction(1 + w.dice.N(3))
+			reason := map[admin.HeadAction]waybill.Reason{admin.HeadSkip: waybill.ReasonSkipped, admin.HeadSetAside: waybill.ReasonSetAside}[action]
 			w.l.Decide(checker.Ref{Route: r.Name, ID: k.Head.Envelope.ID}, reason, false, func() bool {
 				err := keeper.DecideHead(ctx, r.Name, k.Key, k.Head.Envelope.ID, action)
 				// After an outage it may have been done.
-				return err == nil || core.ClassOf(err) == core.ClassOutage
+				return err == nil || waybill.ClassOf(err) == waybill.ClassOutage
 			})
 		}
 	}
@@ -230,7 +231,7 @@ func (w *realWorld) operate(ctx context.Context, failed bool) {
 // long; some messages are staged again.
 func (w *realWorld) produce(ctx context.Context, i int) {
 	d := checker.NewDice(w.seed, uint64(10+i), &w.calm)
-	var mine []core.Message
+	var mine []waybill.Message
 	for n := range 3 + d.N(6) {
 		time.Sleep(d.Up(realTrouble / 8))
 		led := w.l.Begin()
@@ -239,7 +240,7 @@ func (w *realWorld) produce(ctx context.Context, i int) {
 			continue
 		}
 		ok := true
-		var fresh []core.Message
+		var fresh []waybill.Message
 		one := d.N(2) == 0 // several of one key
 		for j := range 1 + d.N(6) {
 			key := ""
@@ -251,7 +252,7 @@ func (w *realWorld) produce(ctx context.Context, i int) {
 			}
 			id := fmt.Sprintf("p%d-%d%02d", i, n%10, j)
 			r := w.names[d.N(len(w.names))]
-			m := core.RawMessage(strings.ReplaceAll(r, "-", "."), "text/plain", []byte(id), core.ID(id), core.Key(key), core.Routes(r))
+			m := waybill.RawMessage(strings.ReplaceAll(r, "-", "."), "text/plain", []byte(id), waybill.ID(id), waybill.Key(key), waybill.Routes(r))
 			if d.N(8) == 0 {
 				m.Delay = d.Up(time.Second) + time.Millisecond
 			}
@@ -265,7 +266,7 @@ func (w *realWorld) produce(ctx context.Context, i int) {
 				err = db.Exec(ctx, "SAVEPOINT vain")
 			}
 			at := led.Savepoint()
-			var staged []core.Staged
+			var staged []waybill.Staged
 			if err == nil {
 				staged, err = db.Stage(ctx, m)
 			}
@@ -299,7 +300,7 @@ func (w *realWorld) produce(ctx context.Context, i int) {
 }
 
 // goRelay runs a relay in this process, over a store and publishers of its own. done is called when it has ended.
-func (w *realWorld) goRelay(n int, store outbox.Store, publisher func(p *checker.Process, route string, i int) core.Publisher, done func()) (*runner, error) {
+func (w *realWorld) goRelay(n int, store core.OutboxStore, publisher func(p *checker.Process, route string, i int) core.Publisher, done func()) (*runner, error) {
 	p := checker.NewProcess(w.l, "r"+strconv.Itoa(n), w.seed, 1000+uint64(n), &w.calm)
 	s, err := checker.NewStore(store, p, &w.faults)
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/checker"
 	"github.com/waybill-go/waybill/internal/testenv"
@@ -36,7 +38,7 @@ type liteTx struct {
 	s *sqlite.Store
 }
 
-func (x liteTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+func (x liteTx) Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error) {
 	return x.s.Stage(ctx, x.Tx, msgs...)
 }
 
@@ -88,8 +90,8 @@ func (s *lite) Rows(ctx context.Context, routes []string) (int, map[checker.Ref]
 	return live, final, rows.Err()
 }
 
-func (s *lite) Keeper() core.KeyKeeper {
-	k, _ := core.As[core.KeyKeeper](s.store)
+func (s *lite) Keeper() admin.KeyKeeper {
+	k, _ := core.As[admin.KeyKeeper](s.store)
 	return k
 }
 
@@ -152,7 +154,7 @@ func TestSQLiteHistories(t *testing.T) {
 		s.bus = checker.Faults{Before: rate, After: rate, Late: rate, Partial: rate, Delay: rate, MaxDelay: time.Second, Reject: w.refuse}
 		traits := core.PublisherTraits{Confirmed: true, DetectsUnroutable: true, KeyOrder: core.KeyOrderSerial}
 		for _, r := range w.names {
-			s.queues[r] = checker.NewQueue(w.l, r, traits, func(e core.Envelope) {
+			s.queues[r] = checker.NewQueue(w.l, r, traits, func(e waybill.Envelope) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				s.got = append(s.got, delivery{r, e})

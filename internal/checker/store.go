@@ -7,28 +7,27 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 var (
-	_ outbox.Store    = (*Store)(nil)
-	_ outbox.Presence = (*Store)(nil)
-	_ core.Waiter     = (*Store)(nil)
+	_ core.OutboxStore = (*Store)(nil)
+	_ core.Presence    = (*Store)(nil)
+	_ core.Waiter      = (*Store)(nil)
 )
 
 // Store decorates the store of one process with faults, and keeps the ledger.
 type Store struct {
-	inner    outbox.Store
+	inner    core.OutboxStore
 	waiter   core.Waiter
-	presence outbox.Presence // nil if there is none
+	presence core.Presence // nil if there is none
 	p        *Process
 	f        *Faults
 }
 
 // NewStore returns inner as p sees it. inner must be a core.Waiter.
-func NewStore(inner outbox.Store, p *Process, f *Faults) (*Store, error) {
+func NewStore(inner core.OutboxStore, p *Process, f *Faults) (*Store, error) {
 	s := &Store{inner: inner, p: p, f: f}
-	s.presence, _ = core.As[outbox.Presence](inner)
+	s.presence, _ = core.As[core.Presence](inner)
 	var ok bool
 	if s.waiter, ok = core.As[core.Waiter](inner); !ok {
 		return nil, errors.New("checker: the store cannot wait")
@@ -37,7 +36,7 @@ func NewStore(inner outbox.Store, p *Process, f *Faults) (*Store, error) {
 }
 
 // Traits returns those of the store.
-func (s *Store) Traits() outbox.Traits { return s.inner.Traits() }
+func (s *Store) Traits() core.StoreTraits { return s.inner.Traits() }
 
 // answer is what a call of the store came to.
 type answer[T any] struct {
@@ -63,10 +62,10 @@ func call[T any](ctx context.Context, s *Store, die int, name string, fn func(ct
 }
 
 // Meet meets, if it is let.
-func (s *Store) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	m.Remove, m.Moves, m.Flag, m.Self.Serves = slices.Clone(m.Remove), slices.Clone(m.Moves), slices.Clone(m.Flag), slices.Clone(m.Self.Serves)
 	sent := time.Now()
-	r, err := call(ctx, s, 0, "meet", func(ctx context.Context) (outbox.Roster, error) { return s.inner.Meet(ctx, m) }, func(r outbox.Roster) {
+	r, err := call(ctx, s, 0, "meet", func(ctx context.Context) (core.Roster, error) { return s.inner.Meet(ctx, m) }, func(r core.Roster) {
 		s.p.ledger.met(s.p, &m, &r)
 	})
 	if err == nil && r.Known && !m.Leave {
@@ -76,25 +75,25 @@ func (s *Store) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, erro
 }
 
 // Read reads, if it is let.
-func (s *Store) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
-	return call(ctx, s, 1, "read", func(ctx context.Context) (outbox.Page, error) { return s.inner.Read(ctx, self, look) }, func(p outbox.Page) {
+func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+	return call(ctx, s, 1, "read", func(ctx context.Context) (core.Page, error) { return s.inner.Read(ctx, self, look) }, func(p core.Page) {
 		s.p.ledger.read(s.p, &p)
 	})
 }
 
 // Take takes, if it is let.
-func (s *Store) Take(ctx context.Context, self outbox.Session, want outbox.Want) ([]outbox.Taken, error) {
+func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
 	if s.spell(s.p.dice[2]) {
 		return nil, errSpell
 	}
 	want.Refs, want.Out = slices.Clone(want.Refs), slices.Clone(want.Out)
-	return call(ctx, s, 2, "take", func(ctx context.Context) ([]outbox.Taken, error) { return s.inner.Take(ctx, self, want) }, func(taken []outbox.Taken) {
+	return call(ctx, s, 2, "take", func(ctx context.Context) ([]core.Taken, error) { return s.inner.Take(ctx, self, want) }, func(taken []core.Taken) {
 		s.p.ledger.took(s.p, self, taken)
 	})
 }
 
 // GiveUp gives a unit up, if it is let. Who is doomed is killed by it.
-func (s *Store) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Owned, out []outbox.Ref) (bool, error) {
+func (s *Store) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
 	if s.p.doomed.Load() {
 		if s.p.dice[3].N(2) == 0 {
 			s.p.Kill()
@@ -114,17 +113,17 @@ func (s *Store) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Own
 }
 
 // Due asks what is due, if it is let.
-func (s *Store) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	if s.spell(s.p.dice[4]) {
-		return outbox.DuePage{}, errSpell
+		return core.DuePage{}, errSpell
 	}
-	return call(ctx, s, 4, "due", func(ctx context.Context) (outbox.DuePage, error) { return s.inner.Due(ctx, self, parts, limit) }, func(p outbox.DuePage) {
+	return call(ctx, s, 4, "due", func(ctx context.Context) (core.DuePage, error) { return s.inner.Due(ctx, self, parts, limit) }, func(p core.DuePage) {
 		s.p.ledger.due(s.p, self, &p)
 	})
 }
 
 // Settle settles, if it is let: all, some of it, or nothing.
-func (s *Store) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	d := s.p.dice[5]
 	mine := slices.Clone(outcomes) // a late call must not see what becomes of the caller's
 	if s.spell(d) {
@@ -140,7 +139,7 @@ func (s *Store) Settle(ctx context.Context, self outbox.Session, outcomes []outb
 	return s.settle(ctx, self, mine)
 }
 
-func (s *Store) settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+func (s *Store) settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	res, err := call(ctx, s, 5, "settle", func(ctx context.Context) (core.Results, error) { return s.inner.Settle(ctx, self, outcomes), nil }, func(res core.Results) {
 		for i := range outcomes {
 			if res[i] == nil && outcomes[i].Control() == 0 {

@@ -3,7 +3,7 @@ package checker
 import (
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // Tx is a producer's transaction as the ledger sees it. It belongs to one goroutine.
@@ -18,7 +18,7 @@ type Tx struct {
 
 type pendingWithdrawal struct {
 	ref    Ref
-	status core.CancelStatus
+	status waybill.CancelStatus
 }
 
 // Begin notes that a transaction begins.
@@ -31,7 +31,7 @@ func (l *Ledger) Begin() *Tx {
 }
 
 // Staged notes that m was staged on its one route, with this answer. Call it before the commit.
-func (tx *Tx) Staged(m *core.Message, s core.Staged) {
+func (tx *Tx) Staged(m *waybill.Message, s waybill.Staged) {
 	if s.Duplicate {
 		return
 	}
@@ -46,7 +46,7 @@ func (tx *Tx) Staged(m *core.Message, s core.Staged) {
 }
 
 // Again notes that a message was staged once more. If the first one is gone, it is a new one.
-func (tx *Tx) Again(m *core.Message, s core.Staged) {
+func (tx *Tx) Again(m *waybill.Message, s waybill.Staged) {
 	if tx.again == nil {
 		tx.again = map[Ref]time.Duration{}
 	}
@@ -64,7 +64,7 @@ func (tx *Tx) RollbackTo(savepoint int) {
 }
 
 // Withdrawn notes the answer to a Cancel or a Replace of a message in the transaction.
-func (tx *Tx) Withdrawn(ref Ref, status core.CancelStatus) {
+func (tx *Tx) Withdrawn(ref Ref, status waybill.CancelStatus) {
 	tx.withdrawn = append(tx.withdrawn, pendingWithdrawal{ref, status})
 }
 
@@ -96,11 +96,11 @@ func (tx *Tx) end(f fate) {
 	for _, w := range tx.withdrawn {
 		l.note("withdrawn %s/%s: %s, transaction %d", w.ref.Route, w.ref.ID, w.status, f)
 		for _, m := range tx.staged { // it may be of the same transaction
-			if m.Ref == w.ref && w.status == core.CancelDone {
+			if m.Ref == w.ref && w.status == waybill.CancelDone {
 				m.fate = rolledBack
 			}
 		}
-		if m := l.msgs[w.ref]; m != nil && f != rolledBack && (w.status == core.CancelDone || w.status == core.CancelMaybe) {
+		if m := l.msgs[w.ref]; m != nil && f != rolledBack && (w.status == waybill.CancelDone || w.status == waybill.CancelMaybe) {
 			m.withdrawn = append(m.withdrawn, withdrawal{w.status, l.pos, f == committed})
 			l.moves(m, 0)
 		}

@@ -6,13 +6,14 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
 // Final is how a message stands in the store at the end.
 type Final struct {
 	State             core.State
-	Reason            core.Reason
+	Reason            waybill.Reason
 	Attempts, Crashes int
 }
 
@@ -77,7 +78,7 @@ func (l *Ledger) delivered(m *message, f Final, stored bool) { //nolint:revive /
 	}
 	gone := false // withdrawn, and so deleted
 	for _, w := range m.withdrawn {
-		if w.status == core.CancelDone && w.sure && m.first > 0 {
+		if w.status == waybill.CancelDone && w.sure && m.first > 0 {
 			l.problem("withdrawn: %s/%s was cancelled unsent; it arrived", m.Route, m.ID)
 		}
 		gone = true
@@ -97,19 +98,19 @@ func (l *Ledger) legal(m *message, f Final) {
 	case core.StateAbandoned:
 		var ok bool
 		switch f.Reason {
-		case core.ReasonExpired:
+		case waybill.ReasonExpired:
 			ok = m.mayExpire
-		case core.ReasonUnroutable:
+		case waybill.ReasonUnroutable:
 			ok = m.unroutable || l.opts.Unseen
-		case core.ReasonRejected, core.ReasonAttempts, core.ReasonTooLarge, core.ReasonForbidden, core.ReasonUndecodable:
+		case waybill.ReasonRejected, waybill.ReasonAttempts, waybill.ReasonTooLarge, waybill.ReasonForbidden, waybill.ReasonUndecodable:
 			ok = m.refusals > 0 || l.opts.Unseen
-		case core.ReasonCrashed:
+		case waybill.ReasonCrashed:
 			ok = f.Crashes >= core.MaxCrashes
-		case core.ReasonSkipped, core.ReasonParked:
+		case waybill.ReasonSkipped, waybill.ReasonSetAside:
 			ok = len(m.givenUp) > 0 || m.ordered
-		case core.ReasonCancelled, core.ReasonReplaced:
+		case waybill.ReasonCancelled, waybill.ReasonReplaced:
 			ok = len(m.withdrawn) > 0
-		case core.ReasonNone, core.ReasonDeliveries, core.ReasonNoHandler, core.ReasonNoID, core.ReasonIDConflict, core.ReasonRetryPolicy:
+		case waybill.ReasonNone, waybill.ReasonDeliveries, waybill.ReasonNoHandler, waybill.ReasonNoID, waybill.ReasonIDConflict, waybill.ReasonRetryPolicy:
 		}
 		if !ok {
 			l.problem("state: %s/%s was abandoned (%s) without cause: %d refusals, %d crashes", m.Route, m.ID, f.Reason, m.refusals, f.Crashes)
@@ -184,7 +185,7 @@ func (l *Ledger) excused(m *message) bool {
 		return false
 	}
 	return len(m.givenUp) > 0 || m.ordered || slices.ContainsFunc(m.withdrawn, func(w withdrawal) bool {
-		return w.status == core.CancelMaybe && m.first > 0 && w.pos <= l.arrivals[m.first-1].pos
+		return w.status == waybill.CancelMaybe && m.first > 0 && w.pos <= l.arrivals[m.first-1].pos
 	})
 }
 

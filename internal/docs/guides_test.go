@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
@@ -21,7 +23,7 @@ import (
 
 type Mail struct{ To string }
 
-var MailWanted = core.NewTopic("mails.wanted", core.JSON[Mail]())
+var MailWanted = waybill.NewTopic("mails.wanted", waybill.JSON[Mail]())
 
 func must[T any](v T, err error) T {
 	if err != nil {
@@ -39,21 +41,21 @@ func Example_redrive() {
 	bus := must(memtransport.New(memtransport.Options{}))
 	r := must(relay.New(outbox, bus, relay.Options{
 		Logger:            slog.New(slog.DiscardHandler),
-		UnroutableHorizon: -1, // no queue is bound: give up at once
+		UnroutableTimeout: -1, // no queue is bound: give up at once
 		Routes: []relay.Route{
-			{Name: "default", Backoff: &core.Backoff{Base: 5 * time.Second, Cap: 10 * time.Minute, Attempts: 50}},
+			{Name: "default", Backoff: &waybill.Backoff{Base: 5 * time.Second, Cap: 10 * time.Minute, Attempts: 50}},
 		},
 	}))
 	tx := outbox.Begin()
-	must(outbox.Stage(ctx, tx, MailWanted.Message(Mail{"a@example.com"}, core.ID("m-1")), MailWanted.Message(Mail{"b@example.com"}, core.ID("m-2"))))
+	must(outbox.Stage(ctx, tx, MailWanted.Message(Mail{"a@example.com"}, waybill.ID("m-1")), MailWanted.Message(Mail{"b@example.com"}, waybill.ID("m-2"))))
 	if err := tx.Commit(); err != nil {
 		panic(err)
 	}
 	fmt.Println("abandoned:", must(r.RunOnce(ctx)).Abandoned)
 
 	read := func() error {
-		abandoned := core.Filter{States: []core.State{core.StateAbandoned}, Reasons: []core.Reason{core.ReasonUnroutable}}
-		page := core.Page{Limit: 100}
+		abandoned := admin.Filter{States: []core.State{core.StateAbandoned}, Reasons: []waybill.Reason{waybill.ReasonUnroutable}}
+		page := admin.PageRequest{Limit: 100}
 		for {
 			list, err := outbox.List(ctx, abandoned, page)
 			if err != nil {
@@ -77,11 +79,11 @@ func Example_redrive() {
 	}
 
 	putBack := func(dryRun bool) error {
-		req := core.RedriveRequest{
-			Filter:  core.Filter{Reasons: []core.Reason{core.ReasonUnroutable}, Topics: []string{"mails.wanted"}},
-			Horizon: inbox.DefaultRetention, // older ones could have their effect twice
-			Page:    core.Page{Limit: 500},
-			DryRun:  dryRun,
+		req := admin.RedriveRequest{
+			Filter:         admin.Filter{Reasons: []waybill.Reason{waybill.ReasonUnroutable}, Topics: []string{"mails.wanted"}},
+			InboxRetention: inbox.DefaultRetention, // older ones could have their effect twice
+			Page:           admin.PageRequest{Limit: 500},
+			DryRun:         dryRun,
 		}
 		for pace := time.NewTicker(100 * time.Millisecond); ; <-pace.C {
 			done, err := outbox.Redrive(ctx, req)
@@ -118,31 +120,31 @@ func Example_parked() {
 	bus := must(memtransport.New(memtransport.Options{Queues: []memtransport.Queue{{Name: "mailer", Bindings: []string{"mails.*"}}}}))
 	failing := true
 	c := must(consumer.New(bus, consumer.Options{Logger: slog.New(slog.DiscardHandler), IdleTimeout: 20 * time.Millisecond}))
-	send := core.HandlerFor(MailWanted, func(context.Context, Mail) error {
+	send := waybill.HandlerFor(MailWanted, func(context.Context, Mail) error {
 		if failing {
-			return core.Reject(errors.New("no such mailbox"))
+			return waybill.Reject(errors.New("no such mailbox"))
 		}
 		return nil
 	})
-	err := c.Handle(core.Subscription{
+	err := c.Handle(waybill.Subscription{
 		Queue:     "mailer",
-		Retry:     core.Schedule(10*time.Second, time.Minute, 10*time.Minute), // three retries by the broker, then park
-		InProcess: core.Schedule(50*time.Millisecond, 500*time.Millisecond),   // and before each of them two here
+		Retry:     waybill.RetryDelays(10*time.Second, time.Minute, 10*time.Minute), // three retries by the broker, then park
+		InProcess: waybill.RetryDelays(50*time.Millisecond, 500*time.Millisecond),   // and before each of them two here
 	}, send)
 	if err != nil {
 		panic(err)
 	}
-	bus.Publish(ctx, []core.Envelope{MailWanted.Message(Mail{"a@example.com"}, core.ID("m-1")).Envelope})
+	bus.Publish(ctx, []waybill.Envelope{MailWanted.Message(Mail{"a@example.com"}, waybill.ID("m-1")).Envelope})
 	if err := c.Run(ctx); err != nil {
 		panic(err)
 	}
 
 	repair := func() error {
-		parked, ok := core.As[core.ParkedQueue](bus)
+		parked, ok := core.As[admin.ParkedQueue](bus)
 		if !ok {
 			return errors.New("this transport does not list what is parked")
 		}
-		list, err := parked.ListParked(ctx, "mailer", core.ParkedFilter{}, 100)
+		list, err := parked.ListParked(ctx, "mailer", admin.ParkedFilter{}, 100)
 		if err != nil {
 			return err
 		}
@@ -150,13 +152,13 @@ func Example_parked() {
 			fmt.Println(p.Envelope.ID, p.Envelope.Topic, p.Reason, p.Attempts, p.Error)
 		}
 
-		replayed, err := parked.ReplayParked(ctx, core.ParkedRequest{Queue: "mailer", All: true, PerSecond: 50})
+		replayed, err := parked.ReplayParked(ctx, admin.ParkedRequest{Queue: "mailer", All: true, PerSecond: 50})
 		if err != nil {
 			return err
 		}
 		fmt.Println("replayed:", replayed)
 
-		purged, err := parked.PurgeParked(ctx, core.ParkedRequest{Queue: "mailer", Filter: core.ParkedFilter{Reasons: []core.Reason{core.ReasonExpired}}})
+		purged, err := parked.PurgeParked(ctx, admin.ParkedRequest{Queue: "mailer", Filter: admin.ParkedFilter{Reasons: []waybill.Reason{waybill.ReasonExpired}}})
 		fmt.Println("purged:", purged)
 		return err
 	}
@@ -214,7 +216,7 @@ func Example_movingConsumers() {
 	store := must(memory.New(memory.Options{Source: "/billing"}))
 
 	// Old messages carry their id in a header, new ones where CloudEvents has it.
-	box, err := inbox.New(store, "billing", inbox.Options{ID: func(d *core.Delivery) string {
+	box, err := inbox.New(store, "billing", inbox.Options{ID: func(d *waybill.Delivery) string {
 		if id := d.Envelope.Headers["event_id"]; id != "" {
 			return id
 		}
@@ -223,8 +225,8 @@ func Example_movingConsumers() {
 	if err != nil {
 		panic(err)
 	}
-	oldOne := &core.Delivery{Queue: "billing", Envelope: core.Envelope{Source: "/orders", Headers: map[string]string{"event_id": "m-1"}}}
-	newOne := &core.Delivery{Queue: "billing", Envelope: core.Envelope{Source: "/orders", ID: "m-1"}}
+	oldOne := &waybill.Delivery{Queue: "billing", Envelope: waybill.Envelope{Source: "/orders", Headers: map[string]string{"event_id": "m-1"}}}
+	newOne := &waybill.Delivery{Queue: "billing", Envelope: waybill.Envelope{Source: "/orders", ID: "m-1"}}
 	fmt.Println(must(box.Key(oldOne)) == must(box.Key(newOne)))
 
 	// The old consumer, for as long as it runs: the same marks, in its own transaction.
@@ -250,13 +252,13 @@ func Example_movingConsumers() {
 }
 
 // Slow work has a queue of its own, as docs/handlers.md tells it.
-func subscribe(c *consumer.Consumer, send, render core.Handler) error {
+func subscribe(c *consumer.Consumer, send, render waybill.Handler) error {
 	err := errors.Join(
-		c.Handle(core.Subscription{Queue: "mailer", Bindings: []string{"mails.*"}}, send),
-		c.Handle(core.Subscription{
+		c.Handle(waybill.Subscription{Queue: "mailer", Bindings: []string{"mails.*"}}, send),
+		c.Handle(waybill.Subscription{
 			Queue: "reports", Bindings: []string{"reports.*"},
 			Concurrency: 2, Prefetch: 2, // nothing waits in the buffer
-			Retry: core.Schedule(5*time.Minute, time.Hour),
+			Retry: waybill.RetryDelays(5*time.Minute, time.Hour),
 		}, render))
 	return err
 }
@@ -277,9 +279,9 @@ func Example_handlers() {
 	context.AfterFunc(ctx, stop) // the next signal is not caught
 
 	bus := must(memtransport.New(memtransport.Options{}))
-	c := must(consumer.New(bus, consumer.Options{Middleware: []core.Middleware{consumer.Timeout(time.Minute)}}))
-	render := core.Handler{Name: "reports.wanted", Handle: func(context.Context, *core.Delivery) (core.HandlerStatus, error) { return 0, nil }}
-	fmt.Println(subscribe(c, core.HandlerFor(MailWanted, func(context.Context, Mail) error { return nil }), render))
+	c := must(consumer.New(bus, consumer.Options{Middleware: []waybill.Middleware{consumer.Timeout(time.Minute)}}))
+	render := waybill.Handler{Name: "reports.wanted", Handle: func(context.Context, *waybill.Delivery) (waybill.HandlerStatus, error) { return 0, nil }}
+	fmt.Println(subscribe(c, waybill.HandlerFor(MailWanted, func(context.Context, Mail) error { return nil }), render))
 	_ = printGrants
 	// Output: <nil>
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
@@ -58,7 +60,7 @@ func TestMovingOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, migrate := range []core.Migrator{outbox, marks} {
+	for _, migrate := range []admin.Migrator{outbox, marks} {
 		if err := migrate.Migrate(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -76,8 +78,8 @@ func TestMovingOver(t *testing.T) {
 	exec(`INSERT INTO outbox_events (id, event_type, aggregate_id, payload) VALUES (4, 'orders.placed', 'order-1', '{}')`) // old code goes on
 
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		status, err := outbox.Cancel(ctx, tx, core.CancelKey{Route: "mails", Topic: "mails.send", DedupeKey: "now"})
-		if err == nil && status[0] != core.CancelDone {
+		status, err := outbox.Cancel(ctx, tx, waybill.CancelKey{Route: "mails", Topic: "mails.send", DedupeKey: "now"})
+		if err == nil && status[0] != waybill.CancelDone {
 			t.Errorf("cancelling a job that is due by its unique key: %s", status[0])
 		}
 		return err
@@ -119,7 +121,7 @@ func TestMovingOver(t *testing.T) {
 	if job, err := outbox.Inspect(ctx, "mails", "22"); err != nil || job.DueIn < 23*time.Hour {
 		t.Errorf("the scheduled job is due in %s, %v", job.DueIn, err)
 	}
-	done, err := outbox.Redrive(ctx, core.RedriveRequest{All: true, DryRun: true})
+	done, err := outbox.Redrive(ctx, admin.RedriveRequest{All: true, DryRun: true})
 	if err != nil || done.Changed != 1 {
 		t.Errorf("the abandoned message: %+v, %v", done, err)
 	}
@@ -152,10 +154,10 @@ func (s sentTo) of(route string) *publisher {
 // publisher keeps what it is given.
 type publisher struct {
 	mu   sync.Mutex
-	sent []core.Envelope
+	sent []waybill.Envelope
 }
 
-func (p *publisher) Publish(_ context.Context, batch []core.Envelope) core.Results {
+func (p *publisher) Publish(_ context.Context, batch []waybill.Envelope) core.Results {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sent = append(p.sent, batch...)

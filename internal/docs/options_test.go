@@ -19,10 +19,10 @@ var options = []struct{ pkg, name string }{
 	{"relay", "Options"},
 	{"relay", "Route"},
 	{"consumer", "Options"},
-	{"core", "Subscription"},
-	{"core", "Backoff"},
-	{"core", "Limits"},
-	{"core", "Retention"},
+	{".", "Subscription"},
+	{".", "Backoff"},
+	{".", "Limits"},
+	{".", "Retention"},
 	{"inbox", "Options"},
 	{"inbox", "BatchOptions"},
 	{"store/postgres", "Options"},
@@ -46,7 +46,7 @@ func TestOptionsPage(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Options\n\nGenerated from the doc comments by `make generate`; do not edit. The zero value of every field is its default, as said\nin its row.\n")
 	for _, o := range options {
-		fmt.Fprintf(&b, "\n## %s.%s\n\n", filepath.Base(o.pkg), o.name)
+		fmt.Fprintf(&b, "\n## %s.%s\n\n", strings.Replace(filepath.Base(o.pkg), ".", "waybill", 1), o.name)
 		if filepath.Dir(o.pkg) != "." {
 			fmt.Fprintf(&b, "Package `%s`.\n\n", o.pkg)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -33,7 +34,7 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (c
 	if lease < time.Millisecond {
 		p = append(p, fmt.Sprintf("lease: %s; at least a millisecond", lease))
 	}
-	if err := core.Invalid("waybill/memory: clean", p...); err != nil {
+	if err := waybill.Invalid("waybill/memory: clean", p...); err != nil {
 		return core.Cleaned{}, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -69,7 +70,7 @@ func (s *Store) sweep(now time.Time) int {
 	}
 	for _, r := range list {
 		tell := r.env.Key != "" && !r.timer()
-		s.giveUp(r, core.ReasonExpired, now)
+		s.giveUp(r, waybill.ReasonExpired, now)
 		if tell {
 			s.tellOwner(r)
 		}
@@ -82,7 +83,7 @@ func (s *Store) purge(kind int, now time.Time, deleted map[core.CleanedKind]int)
 	var list []*record
 	for _, name := range s.names() {
 		for r := range s.routes[name].settled[kind].all() {
-			if now.Sub(r.settledAt) < s.retention.Of(r.state, r.reason) || len(list) == cleanBatch {
+			if now.Sub(r.settledAt) < core.KeepFor(s.retention, r.state, r.reason) || len(list) == cleanBatch {
 				break
 			}
 			if r.lock == nil {

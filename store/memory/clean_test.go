@@ -4,8 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -41,36 +42,36 @@ func TestCleanSweeps(t *testing.T) { // ST-11
 	k.same("its owner is told of the retry", k.told(1), []string{"key c"})
 	for _, id := range []string{"retry", "timer"} {
 		st := k.inspect(id)
-		k.fact(id, st.State == core.StateAbandoned && st.Reason == core.ReasonExpired)
+		k.fact(id, st.State == core.StateAbandoned && st.Reason == waybill.ReasonExpired)
 	}
 	tx.Rollback()
 	k.fact("what was locked", k.clean().Expired == 1)
-	_, err := k.GiveUp(t.Context(), 1, outbox.Owned{Unit: unit, Term: 2, Low: 0}, []outbox.Ref{k.get(1, "held").Ref})
+	_, err := k.GiveUp(t.Context(), 1, core.OwnedUnit{Unit: unit, Term: 2, Low: 0}, []core.Ref{k.get(1, "held").Ref})
 	k.no(err)
-	k.fact("what is due and has no owner", k.clean().Expired == 1 && k.inspect("due").Reason == core.ReasonExpired)
+	k.fact("what is due and has no owner", k.clean().Expired == 1 && k.inspect("due").Reason == waybill.ReasonExpired)
 	k.same("the rest", ids(k.read(1)), []string{"held", "lasts", "never"})
 }
 
 func TestCleanHeedsRetention(t *testing.T) { // DB-09
 	t.Parallel()
-	k := newKit(t, memory.Options{Retention: core.Retention{Published: time.Second, Abandoned: 2 * time.Second, Withdrawn: 3 * time.Second}})
+	k := newKit(t, memory.Options{Retention: waybill.Retention{Published: time.Second, Abandoned: 2 * time.Second, Withdrawn: 3 * time.Second}})
 	k.join(1, unit)
 	k.put(row("published", ""), row("abandoned", "x"), row("skipped", "y"), withdrawable(row("cancelled", "z")))
-	k.no(k.settle(1, outbox.Published(k.get(1, "published")))[0])
-	k.abandon("abandoned", core.ReasonRejected)
+	k.no(k.settle(1, core.Published(k.get(1, "published")))[0])
+	k.abandon("abandoned", waybill.ReasonRejected)
 	k.retry("skipped", time.Hour)
-	k.no(k.DecideHead(t.Context(), route, "y", "skipped", core.HeadSkip))
-	k.fact("cancelled", k.cancel("cancelled") == core.CancelDone && k.inspect("cancelled").Reason == core.ReasonCancelled)
-	k.fact("cancelled once", k.cancel("cancelled") == core.CancelNotFound)
+	k.no(k.DecideHead(t.Context(), route, "y", "skipped", admin.HeadSkip))
+	k.fact("cancelled", k.cancel("cancelled") == waybill.CancelDone && k.inspect("cancelled").Reason == waybill.ReasonCancelled)
+	k.fact("cancelled once", k.cancel("cancelled") == waybill.CancelNotFound)
 	k.fact("a duplicate of what was published", k.stage(msg("published"))[0].Duplicate)
-	for _, c := range k.look(1, outbox.Look{Parts: []outbox.Part{all}}).Control {
-		k.no(k.settle(1, outbox.Heeded(&c))[0])
+	for _, c := range k.look(1, core.Look{Parts: []core.Part{all}}).Control {
+		k.no(k.settle(1, core.Heeded(&c))[0])
 	}
 	for i, want := range []map[core.CleanedKind]int{
 		{},
 		{{State: core.StatePublished}: 1},
-		{{State: core.StateAbandoned, Reason: core.ReasonRejected}: 1, {State: core.StateAbandoned, Reason: core.ReasonSkipped}: 1},
-		{{State: core.StateAbandoned, Reason: core.ReasonCancelled}: 1},
+		{{State: core.StateAbandoned, Reason: waybill.ReasonRejected}: 1, {State: core.StateAbandoned, Reason: waybill.ReasonSkipped}: 1},
+		{{State: core.StateAbandoned, Reason: waybill.ReasonCancelled}: 1},
 	} {
 		got := k.clean().Deleted
 		for kind, n := range want {
@@ -98,5 +99,5 @@ func TestCleanElectsOne(t *testing.T) { // DB-09
 	k.now = k.now.Add(time.Second)
 	k.fact("the other", elected("b") && !elected("a"))
 	_, err := k.Clean(t.Context(), "", 0)
-	k.is("bad input", err, core.ErrInvalid)
+	k.is("bad input", err, waybill.ErrInvalid)
 }

@@ -10,8 +10,9 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // TestIndex compares an index with a sorted list.
@@ -81,7 +82,7 @@ type world struct {
 	txs []*Tx
 	img *Image
 	ids int
-	old []outbox.Record
+	old []core.Record
 }
 
 func newWorld(t *testing.T, keep bool) *world {
@@ -89,7 +90,7 @@ func newWorld(t *testing.T, keep bool) *world {
 	w := &world{t: t, now: time.Unix(1e9, 0)}
 	opts := Options{Source: "/test", Now: func() time.Time { return w.now }}
 	if keep {
-		opts.Retention = core.Retention{Published: core.Forever, Abandoned: time.Second, Withdrawn: time.Second}
+		opts.Retention = waybill.Retention{Published: core.Forever, Abandoned: time.Second, Withdrawn: time.Second}
 	}
 	s, err := New(opts)
 	if err != nil {
@@ -103,10 +104,10 @@ func newWorld(t *testing.T, keep bool) *world {
 // step does one thing, chosen by dice, and returns all that it answered.
 func (w *world) step(d []int) string {
 	ctx := w.t.Context()
-	self := outbox.Session(d[1]%3 + 1)
-	part := outbox.Part{Route: "r", Slots: outbox.AllSlots}
+	self := core.Session(d[1]%3 + 1)
+	part := core.Part{Route: "r", Slots: core.AllSlots}
 	if d[1]%5 == 0 {
-		part.Slots = outbox.SlotRange(0, 32)
+		part.Slots = core.SlotRange(0, 32)
 	}
 	id := "m" + strconv.Itoa(d[2]%max(w.ids, 1)+1)
 	tx := func() *Tx {
@@ -149,29 +150,29 @@ func (w *world) step(d []int) string {
 		}
 		return fmt.Sprint(t.Commit())
 	case 7, 8:
-		m := outbox.Meeting{Self: outbox.Member{Session: self, Beat: int64(d[4])}, Join: true, Leave: d[5]%20 == 0}
-		m.Self.Serves = []outbox.Serving{{Route: "r", Units: 2}}
-		for _, u := range outbox.Split("r", 2) {
-			m.Moves = append(m.Moves, outbox.Move{Unit: u, To: self})
+		m := core.Meeting{Self: core.Member{Session: self, Beat: int64(d[4])}, Join: true, Leave: d[5]%20 == 0}
+		m.Self.Serves = []core.Serving{{Route: "r", Units: 2}}
+		for _, u := range core.SplitRoute("r", 2) {
+			m.Moves = append(m.Moves, core.Move{Unit: u, To: self})
 		}
-		if other := w.members[outbox.Session(d[2]%3+1)]; other != nil && d[5]%5 == 0 {
-			m.Remove = []outbox.Removal{{Session: other.Session, Beat: other.Beat}}
+		if other := w.members[core.Session(d[2]%3+1)]; other != nil && d[5]%5 == 0 {
+			m.Remove = []core.Removal{{Session: other.Session, Beat: other.Beat}}
 		}
 		roster, err := w.Meet(ctx, m)
 		return fmt.Sprint(roster, err)
 	case 9, 10:
-		p, err := w.Read(ctx, self, outbox.Look{
-			Parts: []outbox.Part{part}, Fresh: []outbox.Part{part}, Ranges: []outbox.Range{{Part: part, To: 1 << 40, Limit: 5}},
-			Keys: []outbox.KeyRange{{Route: "r", Key: "x", To: 1 << 40, Limit: 3}}, Blocks: []string{"r"}, Limit: 3,
+		p, err := w.Read(ctx, self, core.Look{
+			Parts: []core.Part{part}, Fresh: []core.Part{part}, Ranges: []core.Range{{Part: part, To: 1 << 40, Limit: 5}},
+			Keys: []core.KeyRange{{Route: "r", Key: "x", To: 1 << 40, Limit: 3}}, Blocks: []string{"r"}, Limit: 3,
 		})
 		for _, rs := range p.Ranges {
 			w.old = append(w.old, rs.Records...)
 		}
 		return fmt.Sprint(p, err)
 	case 11, 12:
-		want := outbox.Want{Part: part, N: d[2] % 3, Deliver: true}
+		want := core.Want{Part: part, N: d[2] % 3, Deliver: true}
 		if len(w.old) > 0 {
-			want.Refs = []outbox.Ref{w.old[d[4]%len(w.old)].Ref}
+			want.Refs = []core.Ref{w.old[d[4]%len(w.old)].Ref}
 		}
 		got, err := w.Take(ctx, self, want)
 		out := []any{err}
@@ -181,7 +182,7 @@ func (w *world) step(d []int) string {
 		return fmt.Sprint(out...)
 	case 13:
 		w.now = w.now.Add(time.Duration(d[2]%1500) * time.Millisecond)
-		p, err := w.Due(ctx, self, []outbox.Part{part}, d[4]%4)
+		p, err := w.Due(ctx, self, []core.Part{part}, d[4]%4)
 		w.old = append(w.old, p.Retries...)
 		return fmt.Sprint(p, err)
 	case 14:
@@ -189,16 +190,16 @@ func (w *world) step(d []int) string {
 			return ""
 		}
 		r := &w.old[d[4]%len(w.old)]
-		o := []outbox.Outcome{
-			outbox.Published(r), outbox.Retry(r, nil, time.Second), outbox.Abandon(r, core.ReasonRejected, nil), outbox.Release(r, time.Second, true),
+		o := []core.Outcome{
+			core.Published(r), core.Retry(r, nil, time.Second), core.Abandon(r, waybill.ReasonRejected, nil), core.Release(r, time.Second, true),
 		}[d[5]%4]
-		return fmt.Sprint(w.Settle(ctx, self, []outbox.Outcome{o}))
+		return fmt.Sprint(w.Settle(ctx, self, []core.Outcome{o}))
 	case 15:
 		done, err := w.Clean(ctx, "c", time.Second)
 		return fmt.Sprint(done, err)
 	case 16:
 		if d[2]%2 == 0 {
-			done, err := w.Redrive(ctx, core.RedriveRequest{All: true, Page: core.Page{Limit: 2}, Force: d[3]%2 == 0})
+			done, err := w.Redrive(ctx, admin.RedriveRequest{All: true, Page: admin.PageRequest{Limit: 2}, Force: d[3]%2 == 0})
 			return fmt.Sprint(done, err)
 		}
 		key := []string{"x", "y", "z"}[d[4]%3]
@@ -207,7 +208,7 @@ func (w *world) step(d []int) string {
 		}
 		for _, r := range []*record{w.routes["r"].keys[key].head(d[5]%2 == 0), w.routes["r"].keys[key].next()} {
 			if r != nil {
-				c, err := w.Decide("r", key, r.env.ID, core.HeadAction(1+d[3]%3))
+				c, err := w.Decide("r", key, r.env.ID, admin.HeadAction(1+d[3]%3))
 				return fmt.Sprint(c != nil, err)
 			}
 		}
@@ -221,7 +222,7 @@ func (w *world) step(d []int) string {
 			w.txs = nil
 		case len(w.old) > 0:
 			r := w.old[d[4]%len(w.old)].Ref
-			ok, err := w.GiveUp(ctx, self, outbox.Owned{Unit: outbox.Split("r", 2)[d[5]%2], Term: int64(d[3] % 4), Low: r.Seq}, []outbox.Ref{r})
+			ok, err := w.GiveUp(ctx, self, core.OwnedUnit{Unit: core.SplitRoute("r", 2)[d[5]%2], Term: int64(d[3] % 4), Low: r.Seq}, []core.Ref{r})
 			return fmt.Sprint(ok, err)
 		}
 		return ""

@@ -4,26 +4,26 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // maxControl bounds Page.Control.
 const maxControl = 1000
 
 // about returns a new control record about the key of r, or about r itself if it has none.
-func (s *Store) about(r *record) *outbox.Control {
+func (s *Store) about(r *record) *core.Control {
 	s.told++
-	c := &outbox.Control{
-		Number: s.told, Kind: outbox.ControlKey, Route: r.route.name, Slot: r.slot, Key: r.env.Key, ID: r.env.ID, Seq: r.seq,
+	c := &core.Control{
+		Number: s.told, Kind: core.ControlKey, Route: r.route.name, Slot: r.slot, Key: r.env.Key, ID: r.env.ID, Seq: r.seq,
 	}
 	if r.env.Key == "" {
-		c.Kind = outbox.ControlRecord
+		c.Kind = core.ControlRecord
 	}
 	return c
 }
 
 // tell makes a control record visible.
-func (s *Store) tell(c *outbox.Control) {
+func (s *Store) tell(c *core.Control) {
 	i, _ := slices.BinarySearchFunc(s.control, c.Number, byNumber)
 	s.control = slices.Insert(s.control, i, c)
 	s.news(s.route(c.Route))
@@ -37,16 +37,16 @@ func (s *Store) tellOwner(r *record) {
 	}
 }
 
-func byNumber(c *outbox.Control, number int64) int { return cmp.Compare(c.Number, number) }
+func byNumber(c *core.Control, number int64) int { return cmp.Compare(c.Number, number) }
 
 // controls returns the control records of parts, by number.
-func (s *Store) controls(parts []outbox.Part) (out []outbox.Control) {
+func (s *Store) controls(parts []core.Part) (out []core.Control) {
 	for _, c := range s.control {
 		if len(out) == maxControl {
 			break
 		}
-		if slices.ContainsFunc(parts, func(p outbox.Part) bool {
-			return p.Route == c.Route && (p.Slots.Has(c.Slot) || c.Kind == outbox.ControlFrom && p.Slots != 0)
+		if slices.ContainsFunc(parts, func(p core.Part) bool {
+			return p.Route == c.Route && (p.Slots.Has(c.Slot) || c.Kind == core.ControlFrom && p.Slots != 0)
 		}) {
 			out = append(out, *c)
 		}
@@ -55,7 +55,7 @@ func (s *Store) controls(parts []outbox.Part) (out []outbox.Control) {
 }
 
 // heeded deletes a control record, if it is still the one that was read.
-func (s *Store) heeded(number int64, ref outbox.Ref) {
+func (s *Store) heeded(number int64, ref core.Ref) {
 	i, found := slices.BinarySearchFunc(s.control, number, byNumber)
 	if !found {
 		return

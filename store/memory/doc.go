@@ -2,8 +2,9 @@
 // transactions over all three. It is for tests and for programs that need no durability: nothing survives the process.
 // It is the reference that other stores are compared with.
 //
-// A [Store] is an outbox.Store, a core.Stager[*Tx], a core.Inbox[*Tx], and has the capabilities core.Waiter,
-// core.Counter, core.Canceller[*Tx], core.Inspector, core.Redriver, core.KeyKeeper and core.Cleaner, among others.
+// A [Store] is an core.OutboxStore, a waybill.Stager[*Tx], a core.Inbox[*Tx], and has the capabilities core.Waiter,
+// admin.Counter, waybill.Canceller[*Tx], admin.Inspector, admin.Redriver, admin.KeyKeeper and core.Cleaner, among
+// others.
 //
 // # Guarantees
 //
@@ -13,9 +14,9 @@
 // that the marks of a page are exact. Two transactions that stage the same (route, id) or dedupe key, withdraw the same
 // message, or mark the same inbox key, meet: the second waits until the first has ended.
 //
-// The seven methods of outbox.Store wait for nobody: what a transaction has locked is answered as busy, or locked. The
-// answers to the same calls are the same: nothing depends on a wall clock, if Options.Now is given, on goroutines, or
-// on the order of a map.
+// The seven methods of core.OutboxStore wait for nobody: what a transaction has locked is answered as busy, or locked.
+// The answers to the same calls are the same: nothing depends on a wall clock, if Options.Now is given, on goroutines,
+// or on the order of a map.
 //
 // Published records are gone with their settle and abandoned ones are kept with reason and error, unless
 // Options.Retention says otherwise; [Store.Clean] deletes what was kept for long enough, and abandons what expired

@@ -6,22 +6,22 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
-// Due looks for what has come due, as outbox.Store says. What is locked counts as more that is due already.
-func (s *Store) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+// Due looks for what has come due, as core.OutboxStore says. What is locked counts as more that is due already.
+func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	if err := ctx.Err(); err != nil {
-		return outbox.DuePage{}, outage("due", err)
+		return core.DuePage{}, outage("due", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.members[self]
 	if m == nil {
-		return outbox.DuePage{}, fenced("due", self)
+		return core.DuePage{}, fenced("due", self)
 	}
 	d := dueScan{now: s.now(), limit: max(limit, 0), next: -1}
-	for _, part := range merge(slices.DeleteFunc(slices.Clone(parts), func(p outbox.Part) bool {
+	for _, part := range merge(slices.DeleteFunc(slices.Clone(parts), func(p core.Part) bool {
 		rt := s.routes[p.Route]
 		return rt == nil || p.Slots&^rt.owned(self) != 0
 	})) {
@@ -35,7 +35,7 @@ func (s *Store) Due(ctx context.Context, self outbox.Session, parts []outbox.Par
 	slices.SortFunc(d.mine, byDue)
 	retries, moreRetries := d.cut(append(d.mine, sorted(d.retries)...))
 	timers, moreTimers := d.cut(sorted(d.timers))
-	p := outbox.DuePage{Moved: len(timers), NextIn: d.next}
+	p := core.DuePage{Moved: len(timers), NextIn: d.next}
 	for _, r := range retries {
 		s.hold(r, self)
 		p.Retries = append(p.Retries, r.record(d.now))
@@ -59,7 +59,7 @@ type dueScan struct {
 
 // scan adds what is due and nobody holds to list, up to one more than the limit, and looks how long the next one
 // waits.
-func (d *dueScan) scan(list []*record, by *index, slots outbox.Slots) []*record {
+func (d *dueScan) scan(list []*record, by *index, slots core.Slots) []*record {
 	n := 0
 	for r := range by.all() {
 		if !slots.Has(r.slot) || r.holder != 0 {

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -15,7 +15,7 @@ func TestDueRetries(t *testing.T) {
 	k.put(row("a", "x"), row("b", "y"), row("c", ""))
 	k.fact("nothing waits", k.due(1, 9).NextIn < 0)
 	for i, r := range k.read(1) {
-		k.no(k.settle(1, outbox.Retry(&r, errNo, time.Duration(3-i)*time.Second))[0])
+		k.no(k.settle(1, core.Retry(&r, errNo, time.Duration(3-i)*time.Second))[0])
 	}
 	p := k.due(1, 9)
 	k.fact("next is exact", len(p.Retries) == 0 && p.NextIn == time.Second)
@@ -33,8 +33,8 @@ func TestDueRetries(t *testing.T) {
 	k.fact("nothing more", k.due(1, 9).NextIn < 0)
 
 	r := &p.Retries[0]
-	k.no(k.settle(1, outbox.Release(r, time.Minute, true))[0])
-	k.is("a repeated release", k.settle(1, outbox.Release(r, time.Hour, false))[0], outbox.ErrChanged)
+	k.no(k.settle(1, core.Release(r, time.Minute, true))[0])
+	k.is("a repeated release", k.settle(1, core.Release(r, time.Hour, false))[0], core.ErrChanged)
 	p = k.due(1, 9)
 	k.fact("released: it waits on", len(p.Retries) == 2 && p.NextIn == time.Minute)
 	k.fact("and costs nothing", k.state("c").Attempts == 1 && k.state("c").Maybe && k.state("c").Version == r.Version+1)
@@ -45,7 +45,7 @@ func TestDueLocked(t *testing.T) {
 	k := newKit(t, memory.Options{})
 	k.join(1, unit)
 	k.put(row("a", "x"), later(row("b", "y"), 0), later(row("c", "y"), time.Second))
-	k.no(k.settle(1, outbox.Retry(k.get(1, "a"), errNo, 0))[0])
+	k.no(k.settle(1, core.Retry(k.get(1, "a"), errNo, 0))[0])
 	k.now = k.now.Add(time.Second)
 	tx := k.Begin()
 	k.no(tx.Lock(route, "a"))
@@ -65,22 +65,22 @@ func TestDueTimers(t *testing.T) {
 	at.DeliverAt = k.now.Add(time.Second)
 	k.put(later(row("a", "x"), 3*time.Second), later(row("b", "x"), 2*time.Second), at, row("d", "x"))
 	k.now = k.now.Add(3 * time.Second)
-	_, err := k.Due(t.Context(), 1, []outbox.Part{{Route: "other", Slots: 1}}, 9)
+	_, err := k.Due(t.Context(), 1, []core.Part{{Route: "other", Slots: 1}}, 9)
 	k.no(err)
 	p := k.due(1, 2)
 	k.fact("two, and more", p.Moved == 2 && p.NextIn == 0)
 	p = k.due(1, 2)
 	k.fact("one, and none", p.Moved == 1 && p.NextIn < 0)
 	k.same("new numbers by due time", ids(k.read(1)), []string{"d", "c", "b", "a"})
-	k.fact("greater than any before", k.get(1, "c").Seq == 5 && k.look(1, outbox.Look{}).Last == 7)
+	k.fact("greater than any before", k.get(1, "c").Seq == 5 && k.look(1, core.Look{}).Last == 7)
 	k.fact("age since due", k.get(1, "c").Age == 2*time.Second && k.get(1, "c").Version == 2)
 }
 
 func TestDueOfAnother(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	two := outbox.Split(route, 2)
-	k.meet(outbox.Meeting{Self: member(1, 1, 2), Join: true, Moves: []outbox.Move{{Unit: two[0], To: 1}}})
+	two := core.SplitRoute(route, 2)
+	k.meet(core.Meeting{Self: member(1, 1, 2), Join: true, Moves: []core.Move{{Unit: two[0], To: 1}}})
 	k.put(later(row("a", ""), time.Second))
 	k.now = k.now.Add(time.Second)
 	p := k.due(1, 9)

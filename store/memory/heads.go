@@ -6,11 +6,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
-var _ core.KeyKeeper = (*Store)(nil)
+var _ admin.KeyKeeper = (*Store)(nil)
 
 // obstructed returns why r keeps later messages of its key waiting: "retry", "abandoned" (if block), or "". A retry
 // does so until a member holds it.
@@ -47,8 +48,8 @@ func (k *keyed) next() *record {
 
 // BlockedKeys lists keys whose head waits. Since counts from the end of an abandoned head; of one that waits for a
 // retry, from when it was first due.
-func (s *Store) BlockedKeys(ctx context.Context, req core.BlockedKeysRequest) (keys []core.BlockedKey, more bool, err error) {
-	req, err = core.CheckBlockedKeys(req)
+func (s *Store) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (keys []admin.BlockedKey, more bool, err error) {
+	req, err = admin.CheckBlockedKeys(req)
 	if err != nil {
 		return nil, false, err
 	}
@@ -67,13 +68,13 @@ func (s *Store) BlockedKeys(ctx context.Context, req core.BlockedKeysRequest) (k
 		if r == nil || key <= req.After {
 			continue
 		}
-		b := core.BlockedKey{Route: req.Route, Key: key, Head: s.show(r, now), Cause: r.obstructed(req.BlockAfterAbandon)}
+		b := admin.BlockedKey{Route: req.Route, Key: key, Head: s.show(r, now), Cause: r.obstructed(req.BlockAfterAbandon)}
 		if b.Since = max(b.Head.Age, 0); r.state == core.StateAbandoned {
 			b.Since = max(now.Sub(r.settledAt), 0)
 		}
 		keys = append(keys, b)
 	}
-	slices.SortFunc(keys, func(a, b core.BlockedKey) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(keys, func(a, b admin.BlockedKey) int { return strings.Compare(a.Key, b.Key) })
 	if len(keys) > req.Limit {
 		keys, more = keys[:req.Limit], true
 	}
@@ -95,8 +96,8 @@ const (
 // The first due record of the key can be skipped and parked too. Its owner does that as soon as it is not out, and
 // DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If nobody owns the
 // key's unit, no relay can have the record out, and DecideHead does it alone.
-func (s *Store) DecideHead(ctx context.Context, route, key, id string, action core.HeadAction) error {
-	if err := core.CheckDecide(route, key, id, action); err != nil {
+func (s *Store) DecideHead(ctx context.Context, route, key, id string, action admin.HeadAction) error {
+	if err := admin.CheckDecide(route, key, id, action); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -111,7 +112,7 @@ func (s *Store) DecideHead(ctx context.Context, route, key, id string, action co
 
 // Decide is DecideHead for a model, which cannot wait: it returns what the owner was told, or nil if the decision is
 // carried out.
-func (s *Store) Decide(route, key, id string, action core.HeadAction) (*outbox.Control, error) {
+func (s *Store) Decide(route, key, id string, action admin.HeadAction) (*core.Control, error) {
 	const op = decideOp
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,26 +120,26 @@ func (s *Store) Decide(route, key, id string, action core.HeadAction) (*outbox.C
 	r := s.stored(route, id)
 	switch {
 	case r == nil || r.env.Key != key:
-		return nil, core.NotHead(op, route, key, id)
+		return nil, admin.NotHead(op, route, key, id)
 	case r.holder != 0 || r.lock != nil:
-		return nil, core.HeadInFlight(op, route, key, id)
-	case !r.isHead(), r.ready() && action == core.HeadRequeue:
-		return nil, core.NotHead(op, route, key, id)
+		return nil, admin.HeadInFlight(op, route, key, id)
+	case !r.isHead(), r.ready() && action == admin.HeadRequeue:
+		return nil, admin.NotHead(op, route, key, id)
 	case r.ready() && !r.untended():
 		c := s.about(r)
-		c.Kind, c.Reason = outbox.ControlDecide, headReason(action)
+		c.Kind, c.Reason = core.ControlDecide, headReason(action)
 		s.tell(c)
 		return c, nil
 	}
 	switch action {
-	case core.HeadSkip, core.HeadPark:
+	case admin.HeadSkip, admin.HeadSetAside:
 		s.giveUp(r, headReason(action), now)
-	case core.HeadRequeue:
+	case admin.HeadRequeue:
 		if r.env.Expired(now) {
-			return nil, core.HeadExpired(id, r.env.Expires)
+			return nil, admin.HeadExpired(id, r.env.Expires)
 		}
 		if s.outlived(r) {
-			return nil, core.HeadDuplicate(id)
+			return nil, admin.HeadDuplicate(id)
 		}
 		s.requeue(r, now)
 	}
@@ -146,15 +147,15 @@ func (s *Store) Decide(route, key, id string, action core.HeadAction) (*outbox.C
 	return nil, nil //nolint:nilnil // nobody needs to be waited for
 }
 
-func headReason(action core.HeadAction) core.Reason {
-	if action == core.HeadPark {
-		return core.ReasonParked
+func headReason(action admin.HeadAction) waybill.Reason {
+	if action == admin.HeadSetAside {
+		return waybill.ReasonSetAside
 	}
-	return core.ReasonSkipped
+	return waybill.ReasonSkipped
 }
 
 // decided waits until the owner has carried out a decision, and says what came of it.
-func (s *Store) decided(ctx context.Context, told *outbox.Control) error {
+func (s *Store) decided(ctx context.Context, told *core.Control) error {
 	look := time.NewTicker(decideLook)
 	defer look.Stop()
 	for limit := time.Now().Add(decideLimit); ; {
@@ -163,7 +164,7 @@ func (s *Store) decided(ctx context.Context, told *outbox.Control) error {
 			return err
 		}
 		if time.Now().After(limit) {
-			return core.HeadPending(decideOp, told.Route, told.Key, told.ID)
+			return admin.HeadPending(decideOp, told.Route, told.Key, told.ID)
 		}
 		select {
 		case <-ctx.Done():
@@ -174,7 +175,7 @@ func (s *Store) decided(ctx context.Context, told *outbox.Control) error {
 }
 
 // outcomeOf reports whether a decision is still to be carried out, and else what came of it.
-func (s *Store) outcomeOf(told *outbox.Control) (pending bool, err error) {
+func (s *Store) outcomeOf(told *core.Control) (pending bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, pending = slices.BinarySearchFunc(s.control, told.Number, byNumber); pending {
@@ -184,7 +185,7 @@ func (s *Store) outcomeOf(told *outbox.Control) (pending bool, err error) {
 	if r != nil && r.reason == told.Reason {
 		return false, nil
 	}
-	return false, core.NotHead(decideOp, told.Route, told.Key, told.ID)
+	return false, admin.NotHead(decideOp, told.Route, told.Key, told.ID)
 }
 
 // isHead reports whether an operator can decide about r, which nobody holds and nobody has locked.
@@ -197,7 +198,7 @@ func (r *record) isHead() bool {
 }
 
 // giveUp abandons r, or gives another reason for it, so that its key goes on. Its retention counts from now.
-func (s *Store) giveUp(r *record, reason core.Reason, now time.Time) {
+func (s *Store) giveUp(r *record, reason waybill.Reason, now time.Time) {
 	s.unplace(r)
 	s.retire(r, core.StateAbandoned, reason, now)
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // State is a record as it is stored, for tests of engines to look at.
@@ -20,13 +20,13 @@ type State struct {
 	// State is what is stored: a hold does not show in it.
 	State core.State
 	// Reason is why it was abandoned, and LastError what its last failed attempt said.
-	Reason                        core.Reason
+	Reason                        waybill.Reason
 	LastError                     string
 	Attempts, Crashes, Deliveries int
 	// Waits reports a timer or a retry; it is due after DueIn.
 	Waits  bool
 	DueIn  time.Duration
-	Holder outbox.Session
+	Holder core.Session
 	// Maybe reports that it may have been delivered, and Locked that an open transaction has locked it.
 	Maybe, Locked bool
 }
@@ -80,9 +80,9 @@ func (s *Store) SetSequence(n int64) {
 type Image struct {
 	seq, mark, told int64
 	rows            []record
-	units           []outbox.Owned
+	units           []core.OwnedUnit
 	members         []member
-	control         []outbox.Control
+	control         []core.Control
 	values          map[string]string
 	inbox           inboxMarks
 	cleaner         election
@@ -100,7 +100,7 @@ func (s *Store) Snapshot() *Image {
 	}
 	for _, name := range s.names() {
 		for _, u := range s.routes[name].units {
-			img.units = append(img.units, u.Owned)
+			img.units = append(img.units, u.OwnedUnit)
 		}
 	}
 	for _, m := range s.members {
@@ -126,7 +126,7 @@ func (s *Store) Restore(img *Image) {
 		tx.end()
 	}
 	s.control = nil
-	s.routes, s.members, s.holders = map[string]*route{}, map[outbox.Session]*member{}, map[liveKey]*record{}
+	s.routes, s.members, s.holders = map[string]*route{}, map[core.Session]*member{}, map[liveKey]*record{}
 	s.values, s.inbox, s.cleaner = maps.Clone(img.values), img.inbox.copy(), img.cleaner
 	s.seq, s.mark, s.told = img.seq, img.mark, img.told
 	s.restores++

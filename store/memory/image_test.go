@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -22,7 +22,7 @@ func TestRestore(t *testing.T) {
 	k.no(err)
 	k.no(tx.Lock(route, "a"))
 	img, then := k.Snapshot(), k.States()
-	before := k.meet(outbox.Meeting{Self: outbox.Member{Session: 1}})
+	before := k.meet(core.Meeting{Self: core.Member{Session: 1}})
 
 	k.put(row("d", "x"))
 	d := k.get(1, "d")
@@ -35,22 +35,22 @@ func TestRestore(t *testing.T) {
 			then[i].Locked = false
 		}
 		k.fact("as it was", reflect.DeepEqual(k.States(), then))
-		k.is("open transactions are gone", tx.Commit(), core.ErrClosed)
-		after := k.meet(outbox.Meeting{Self: outbox.Member{Session: 1}})
+		k.is("open transactions are gone", tx.Commit(), waybill.ErrClosed)
+		after := k.meet(core.Meeting{Self: core.Member{Session: 1}})
 		k.fact("another epoch", after.Epoch != before.Epoch)
 		before.Epoch = after.Epoch
 		k.fact("units and members as they were", reflect.DeepEqual(before, after))
-		p := k.look(1, outbox.Look{})
+		p := k.look(1, core.Look{})
 		k.fact("nobody runs", len(p.Running) == 0 && p.Last == 4 && p.Next == 3)
 
 		k.put(row("e", "x"))
 		k.fact("e has the number that d had", k.get(1, "e").Seq == 5)
-		k.is("published", k.settle(1, outbox.Published(d))[0], outbox.ErrChanged)
-		k.is("retry", k.settle(1, outbox.Retry(d, errNo, 0))[0], outbox.ErrChanged)
-		k.fact("take", k.take(1, outbox.Want{Refs: []outbox.Ref{d.Ref}})[0].Grip == outbox.Gone)
+		k.is("published", k.settle(1, core.Published(d))[0], core.ErrChanged)
+		k.is("retry", k.settle(1, core.Retry(d, errNo, 0))[0], core.ErrChanged)
+		k.fact("take", k.take(1, core.Want{Refs: []core.Ref{d.Ref}})[0].Grip == core.GripGone)
 		k.fact("e is untouched", k.state("e").Version == 1 && k.state("e").State == core.StatePending)
 		k.fact("the hold is known", len(k.due(1, 9).Retries) == 0)
-		k.no(k.settle(1, outbox.Published(k.get(1, "a")))[0])
+		k.no(k.settle(1, core.Published(k.get(1, "a")))[0])
 	}
 }
 
@@ -77,14 +77,14 @@ func TestDrain(t *testing.T) {
 	k.fill(n / 2)
 	start, got, from := time.Now(), 0, int64(0)
 	for {
-		p := k.look(1, outbox.Look{Last: from, Ranges: []outbox.Range{{Part: all, From: from, To: 1 << 60, Limit: 500}}})
+		p := k.look(1, core.Look{Last: from, Ranges: []core.Range{{Part: all, From: from, To: 1 << 60, Limit: 500}}})
 		recs := p.Ranges[0].Records
 		if len(recs) == 0 {
 			break
 		}
-		outs := make([]outbox.Outcome, len(recs))
+		outs := make([]core.Outcome, len(recs))
 		for i := range recs {
-			outs[i] = outbox.Published(&recs[i])
+			outs[i] = core.Published(&recs[i])
 		}
 		k.no(k.settle(1, outs...).FirstErr())
 		got, from = got+len(recs), recs[len(recs)-1].Seq

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // Do runs fn once for key, as core.Inbox says. A panic of fn goes on to the caller after the rollback. fn must not end
@@ -35,9 +37,9 @@ func checkKey(key *core.InboxKey) error {
 	for _, f := range [...]struct{ name, value string }{{"Consumer", key.Consumer}, {"Source", key.Source}, {"ID", key.ID}} {
 		if f.value == "" {
 			p = append(p, f.name+": is empty")
-		} else if s := core.CheckName(f.value); s != "" {
+		} else if s := check.Name(f.value); s != "" {
 			p = append(p, fmt.Sprintf("%s: %s", f.name, s))
 		}
 	}
-	return core.Invalid("waybill/memory: inbox key", p...)
+	return waybill.Invalid("waybill/memory: inbox key", p...)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -139,7 +140,7 @@ func (s *Store) PurgeInbox(ctx context.Context, consumer string, age time.Durati
 	if limit < 1 {
 		p = append(p, fmt.Sprintf("limit: %d is less than 1", limit))
 	}
-	if err := core.Invalid("waybill/memory: purge the inbox", p...); err != nil {
+	if err := waybill.Invalid("waybill/memory: purge the inbox", p...); err != nil {
 		return 0, err
 	}
 	if err := ctx.Err(); err != nil {

@@ -6,27 +6,28 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 )
 
 var (
-	_ core.Inspector   = (*Store)(nil)
-	_ core.Counter     = (*Store)(nil)
+	_ admin.Inspector  = (*Store)(nil)
+	_ admin.Counter    = (*Store)(nil)
 	_ core.ClockSeeder = (*Store)(nil)
 )
 
 // Inspect returns the record of a message on a route. What a member holds is processing: Owner is the member's name,
 // and LeaseIn the member's lease. A record that a relay has out without a hold is shown as due.
-func (s *Store) Inspect(ctx context.Context, route, id string) (core.Stored, error) {
+func (s *Store) Inspect(ctx context.Context, route, id string) (admin.Stored, error) {
 	if err := ctx.Err(); err != nil {
-		return core.Stored{}, outage("inspect", err)
+		return admin.Stored{}, outage("inspect", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.stored(route, id)
 	if r == nil {
-		return core.Stored{}, core.NoRecord("waybill/memory: inspect", route, id)
+		return admin.Stored{}, admin.NoRecord("waybill/memory: inspect", route, id)
 	}
 	st := s.show(r, s.now())
 	st.Envelope.Body = slices.Clone(r.env.Body)
@@ -34,10 +35,10 @@ func (s *Store) Inspect(ctx context.Context, route, id string) (core.Stored, err
 }
 
 // show returns r for people, without its body.
-func (s *Store) show(r *record, now time.Time) core.Stored {
+func (s *Store) show(r *record, now time.Time) admin.Stored {
 	env := r.env
 	env.Body = nil
-	st := core.Stored{
+	st := admin.Stored{
 		Envelope: env.Clone(), Route: r.route.name, Seq: r.seq, State: r.shown(), Reason: r.reason, Attempts: r.attempts, Crashes: r.crashes,
 		DedupeKey: r.dedupe, Age: now.Sub(r.since), LastError: r.lastErr, LastErrorAt: r.errAt, SettledAt: r.settledAt, Err: r.unreadable,
 	}
@@ -51,7 +52,7 @@ func (s *Store) show(r *record, now time.Time) core.Stored {
 
 // walk calls fn with the records after page.After in staging order, up to page.Budget of them, until fn returns false,
 // and returns where to go on. The store sorts its records for it.
-func (s *Store) walk(page core.Page, fn func(r *record) bool) (next int64) {
+func (s *Store) walk(page admin.PageRequest, fn func(r *record) bool) (next int64) {
 	rows := slices.DeleteFunc(s.rows(), func(r *record) bool { return r.seq <= page.After })
 	for i, r := range rows {
 		if i == page.Budget {
@@ -65,17 +66,17 @@ func (s *Store) walk(page core.Page, fn func(r *record) bool) (next int64) {
 }
 
 // List returns a page of the records that match f. Every record after page.After counts as looked at.
-func (s *Store) List(ctx context.Context, f core.Filter, page core.Page) (core.Listing, error) {
-	page, err := core.CheckList(&f, page)
+func (s *Store) List(ctx context.Context, f admin.Filter, page admin.PageRequest) (admin.Listing, error) {
+	page, err := admin.CheckList(&f, page)
 	if err != nil {
-		return core.Listing{}, err
+		return admin.Listing{}, err
 	}
 	if err := ctx.Err(); err != nil {
-		return core.Listing{}, outage("list", err)
+		return admin.Listing{}, outage("list", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out core.Listing
+	var out admin.Listing
 	now := s.now()
 	out.Next = s.walk(page, func(r *record) bool {
 		if st := s.show(r, now); f.Matches(&st) {
@@ -87,24 +88,24 @@ func (s *Store) List(ctx context.Context, f core.Filter, page core.Page) (core.L
 }
 
 // Counts returns the exact numbers of records per route and state.
-func (s *Store) Counts(ctx context.Context) ([]core.Count, error) {
+func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, outage("counts", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	var out []core.Count
+	var out []admin.Count
 	for _, rt := range s.routes {
 		for state, n := range rt.counts {
 			if n > 0 {
-				c := core.Count{Route: rt.name, State: core.State(state), N: n}
+				c := admin.Count{Route: rt.name, State: core.State(state), N: n}
 				c.Oldest = rt.oldest(c.State, now)
 				out = append(out, c)
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b core.Count) int {
+	slices.SortFunc(out, func(a, b admin.Count) int {
 		return cmp.Or(cmp.Compare(a.Route, b.Route), cmp.Compare(a.State, b.State))
 	})
 	return out, nil

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -17,9 +17,9 @@ const route = "orders"
 
 // all is every slot of the route, and everything a range of all of it.
 var (
-	all        = outbox.Part{Route: route, Slots: outbox.AllSlots}
-	everything = outbox.Range{Part: all, To: math.MaxInt64}
-	unit       = outbox.Unit{Route: route, From: 0, To: 64}
+	all        = core.Part{Route: route, Slots: core.AllSlots}
+	everything = core.Range{Part: all, To: math.MaxInt64}
+	unit       = core.Unit{Route: route, From: 0, To: 64}
 	errNo      = errors.New("no")
 )
 
@@ -44,7 +44,7 @@ func newKit(tb testing.TB, opts memory.Options) *kit {
 
 // row returns a row of the route with the key.
 func row(id, key string) core.StagedRow {
-	return core.StagedRow{Route: route, Envelope: core.Envelope{ID: id, Key: key, Topic: "t", Body: []byte("body")}}
+	return core.StagedRow{Route: route, Envelope: waybill.Envelope{ID: id, Key: key, Topic: "t", Body: []byte("body")}}
 }
 
 func later(r core.StagedRow, d time.Duration) core.StagedRow {
@@ -90,7 +90,7 @@ func (k *kit) no(err error) {
 	}
 }
 
-func (k *kit) meet(m outbox.Meeting) outbox.Roster {
+func (k *kit) meet(m core.Meeting) core.Roster {
 	k.Helper()
 	r, err := k.Meet(k.Context(), m)
 	k.no(err)
@@ -98,31 +98,31 @@ func (k *kit) meet(m outbox.Meeting) outbox.Roster {
 }
 
 // member is a member that serves the route with n units.
-func member(session outbox.Session, beat int64, n int) outbox.Member {
-	return outbox.Member{Session: session, Beat: beat, Serves: []outbox.Serving{{Route: route, Units: n}}}
+func member(session core.Session, beat int64, n int) core.Member {
+	return core.Member{Session: session, Beat: beat, Serves: []core.Serving{{Route: route, Units: n}}}
 }
 
 // join makes session the owner of units.
-func (k *kit) join(session outbox.Session, units ...outbox.Unit) {
+func (k *kit) join(session core.Session, units ...core.Unit) {
 	k.Helper()
-	m := outbox.Meeting{Self: member(session, 1, 1), Join: true}
+	m := core.Meeting{Self: member(session, 1, 1), Join: true}
 	for _, u := range units {
-		m.Moves = append(m.Moves, outbox.Move{Unit: u, To: session})
+		m.Moves = append(m.Moves, core.Move{Unit: u, To: session})
 	}
 	k.meet(m)
 }
 
 // bury makes by remove session.
-func (k *kit) bury(by, session outbox.Session) {
+func (k *kit) bury(by, session core.Session) {
 	k.Helper()
-	for _, m := range k.meet(outbox.Meeting{}).Members {
+	for _, m := range k.meet(core.Meeting{}).Members {
 		if m.Session == session {
-			k.meet(outbox.Meeting{Self: outbox.Member{Session: by}, Remove: []outbox.Removal{{Session: session, Beat: m.Beat}}})
+			k.meet(core.Meeting{Self: core.Member{Session: by}, Remove: []core.Removal{{Session: session, Beat: m.Beat}}})
 		}
 	}
 }
 
-func (k *kit) look(self outbox.Session, look outbox.Look) outbox.Page {
+func (k *kit) look(self core.Session, look core.Look) core.Page {
 	k.Helper()
 	p, err := k.Read(k.Context(), self, look)
 	k.no(err)
@@ -130,13 +130,13 @@ func (k *kit) look(self outbox.Session, look outbox.Look) outbox.Page {
 }
 
 // read returns all ready records.
-func (k *kit) read(self outbox.Session) []outbox.Record {
+func (k *kit) read(self core.Session) []core.Record {
 	k.Helper()
-	return k.look(self, outbox.Look{Ranges: []outbox.Range{everything}}).Ranges[0].Records
+	return k.look(self, core.Look{Ranges: []core.Range{everything}}).Ranges[0].Records
 }
 
 // get returns the ready record with the id.
-func (k *kit) get(self outbox.Session, id string) *outbox.Record {
+func (k *kit) get(self core.Session, id string) *core.Record {
 	k.Helper()
 	for _, r := range k.read(self) {
 		if r.ID == id {
@@ -147,12 +147,12 @@ func (k *kit) get(self outbox.Session, id string) *outbox.Record {
 	return nil
 }
 
-func (k *kit) settle(self outbox.Session, o ...outbox.Outcome) core.Results {
+func (k *kit) settle(self core.Session, o ...core.Outcome) core.Results {
 	k.Helper()
 	return k.Settle(k.Context(), self, o)
 }
 
-func (k *kit) take(self outbox.Session, want outbox.Want) []outbox.Taken {
+func (k *kit) take(self core.Session, want core.Want) []core.Taken {
 	k.Helper()
 	got, err := k.Take(k.Context(), self, want)
 	k.no(err)
@@ -160,22 +160,22 @@ func (k *kit) take(self outbox.Session, want outbox.Want) []outbox.Taken {
 }
 
 // hold makes self hold records, which must succeed.
-func (k *kit) hold(self outbox.Session, records ...*outbox.Record) {
+func (k *kit) hold(self core.Session, records ...*core.Record) {
 	k.Helper()
-	want := outbox.Want{}
+	want := core.Want{}
 	for _, r := range records {
 		want.Refs = append(want.Refs, r.Ref)
 	}
 	for _, g := range k.take(self, want) {
-		if g.Grip != outbox.Gripped {
+		if g.Grip != core.GripHeld {
 			k.Fatalf("%s: grip %d", g.Ref.ID, g.Grip)
 		}
 	}
 }
 
-func (k *kit) due(self outbox.Session, limit int) outbox.DuePage {
+func (k *kit) due(self core.Session, limit int) core.DuePage {
 	k.Helper()
-	p, err := k.Due(k.Context(), self, []outbox.Part{all}, limit)
+	p, err := k.Due(k.Context(), self, []core.Part{all}, limit)
 	k.no(err)
 	return p
 }
@@ -189,7 +189,7 @@ func (k *kit) state(id string) *memory.State {
 	return nil
 }
 
-func ids(records []outbox.Record) []string {
+func ids(records []core.Record) []string {
 	out := []string{}
 	for i := range records {
 		out = append(out, records[i].ID)

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // errDeadlock reports that two transactions wait for each other.
@@ -15,15 +16,15 @@ var errDeadlock = errors.New("deadlock: two transactions wait for each other's r
 // owns returns why tx cannot be used with this store.
 func (s *Store) owns(tx *Tx) error {
 	if tx == nil {
-		return core.Invalid("tx", "is nil; begin one with Store.Begin")
+		return waybill.Invalid("tx", "is nil; begin one with Store.Begin")
 	}
 	if tx.s != s {
-		return core.Invalid("tx", "belongs to another store; begin one of this store")
+		return waybill.Invalid("tx", "belongs to another store; begin one of this store")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if tx.ended {
-		return fmt.Errorf("%w: the transaction has ended already; use it before its commit or rollback (%w)", core.ErrInvalid, core.ErrClosed)
+		return fmt.Errorf("%w: the transaction has ended already; use it before its commit or rollback (%w)", waybill.ErrInvalid, waybill.ErrClosed)
 	}
 	return nil
 }
@@ -83,7 +84,7 @@ func (tx *Tx) reserve(name any) (wait *Tx) {
 }
 
 // Lock locks a committed record until the transaction ends, as a caller's SELECT … FOR UPDATE does. It fails with
-// outbox.ErrBusy if another one has.
+// core.ErrBusy if another one has.
 func (tx *Tx) Lock(route, id string) error {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()
@@ -92,7 +93,7 @@ func (tx *Tx) Lock(route, id string) error {
 	}
 	r := tx.committed(route, id)
 	if r == nil {
-		return core.NoRecord("waybill/memory: lock", route, id)
+		return admin.NoRecord("waybill/memory: lock", route, id)
 	}
 	if r.lock != nil && r.lock != tx {
 		return busy("lock", r.env.ID, route)
@@ -119,5 +120,5 @@ func (tx *Tx) committed(route, id string) *record {
 
 func busy(op, id, route string) error {
 	return fmt.Errorf("waybill/memory: %s: %q on route %q: another transaction has it: try again when that one has ended: %w",
-		op, id, route, outbox.ErrBusy)
+		op, id, route, core.ErrBusy)
 }

@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -17,11 +16,11 @@ import (
 type unseen struct {
 	id   string
 	mark int64
-	page outbox.Page
+	page core.Page
 }
 
 // over reports whether everything that the page's marks warned of has ended, as a later page says.
-func (u *unseen) over(later *outbox.Page) bool {
+func (u *unseen) over(later *core.Page) bool {
 	ended := func(mark int64) bool { return mark < later.Next && !slices.Contains(later.Running, mark) }
 	for _, m := range u.page.Running {
 		if !ended(m) {
@@ -117,7 +116,7 @@ func TestMarksNeverLie(t *testing.T) {
 				drop(tx)
 			},
 			"read": func(rt *rapid.T) {
-				p := k.look(1, outbox.Look{Last: last, Ranges: []outbox.Range{everything}})
+				p := k.look(1, core.Look{Last: last, Ranges: []core.Range{everything}})
 				seen := map[string]bool{}
 				for _, r := range p.Ranges[0].Records {
 					if r.Seq > p.Last {

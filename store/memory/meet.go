@@ -6,17 +6,17 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // maxUnserved bounds Roster.Unserved.
 const maxUnserved = 100
 
-// Meet joins, renews or looks, as outbox.Store says. Who is not a member changes nothing. The flags come after the
+// Meet joins, renews or looks, as core.OutboxStore says. Who is not a member changes nothing. The flags come after the
 // moves, and leaving comes last.
-func (s *Store) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	if err := ctx.Err(); err != nil {
-		return outbox.Roster{}, outage("meet", err)
+		return core.Roster{}, outage("meet", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,7 +45,7 @@ func (s *Store) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, erro
 }
 
 // renew reports whether the caller is a member. A renewal that comes late, behind a later one, changes nothing.
-func (s *Store) renew(m *outbox.Meeting) bool {
+func (s *Store) renew(m *core.Meeting) bool {
 	self := s.members[m.Self.Session]
 	switch {
 	case m.Self.Session == 0:
@@ -65,13 +65,13 @@ func (s *Store) renew(m *outbox.Meeting) bool {
 	return true
 }
 
-func (s *Store) makeUnits(sv outbox.Serving) {
+func (s *Store) makeUnits(sv core.Serving) {
 	rt := s.route(sv.Route)
 	if len(rt.units) > 0 {
 		return
 	}
-	for _, u := range outbox.Split(sv.Route, sv.Units) {
-		rt.addUnit(&unit{outbox.Owned{Unit: u, Term: 1}})
+	for _, u := range core.SplitRoute(sv.Route, sv.Units) {
+		rt.addUnit(&unit{core.OwnedUnit{Unit: u, Term: 1}})
 	}
 }
 
@@ -83,9 +83,9 @@ func (rt *route) addUnit(u *unit) {
 }
 
 // unit returns the unit, or nil if there is none with exactly these slots.
-func (s *Store) unit(u outbox.Unit) *unit {
+func (s *Store) unit(u core.Unit) *unit {
 	rt := s.routes[u.Route]
-	if rt == nil || u.From >= outbox.NumSlots {
+	if rt == nil || u.From >= core.NumSlots {
 		return nil
 	}
 	if found := rt.bySlot[u.From]; found != nil && found.Unit == u {
@@ -128,7 +128,7 @@ func (s *Store) end(m *member) {
 
 // move leaves out what does not apply: another owner than From, a new owner who is not a member, and what self stores
 // late.
-func (s *Store) move(self *outbox.Member, m *outbox.Move) {
+func (s *Store) move(self *core.Member, m *core.Move) {
 	u := s.unit(m.Unit)
 	if u == nil || u.Owner != m.From {
 		return
@@ -146,28 +146,28 @@ func (s *Store) move(self *outbox.Member, m *outbox.Move) {
 }
 
 // give changes the owner, and so begins another term.
-func (u *unit) give(to outbox.Session) {
+func (u *unit) give(to core.Session) {
 	u.Owner = to
 	u.Term++
 }
 
-func (s *Store) roster(self outbox.Session) outbox.Roster {
-	out := outbox.Roster{Known: s.members[self] != nil, Epoch: s.epoch()}
+func (s *Store) roster(self core.Session) core.Roster {
+	out := core.Roster{Known: s.members[self] != nil, Epoch: s.epoch()}
 	for _, m := range s.members {
 		member := m.Member
 		member.Serves = slices.Clone(m.Serves)
 		out.Members = append(out.Members, member)
 	}
-	slices.SortFunc(out.Members, func(a, b outbox.Member) int { return cmp.Compare(a.Session, b.Session) })
+	slices.SortFunc(out.Members, func(a, b core.Member) int { return cmp.Compare(a.Session, b.Session) })
 	now, names, units := s.now(), s.names(), 0
 	for _, name := range names {
 		units += len(s.routes[name].units)
 	}
-	out.Units = make([]outbox.Owned, 0, units)
+	out.Units = make([]core.OwnedUnit, 0, units)
 	for _, name := range names {
 		rt := s.routes[name]
 		for _, u := range rt.units {
-			out.Units = append(out.Units, u.Owned)
+			out.Units = append(out.Units, u.OwnedUnit)
 		}
 		if len(rt.units) > 0 || len(out.Unserved) == maxUnserved {
 			continue

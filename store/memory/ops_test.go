@@ -8,16 +8,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
 // told returns what the control records of the route are about.
-func (k *kit) told(self outbox.Session) (out []string) {
+func (k *kit) told(self core.Session) (out []string) {
 	k.Helper()
-	for _, c := range k.look(self, outbox.Look{Parts: []outbox.Part{all}}).Control {
-		if c.Kind == outbox.ControlKey {
+	for _, c := range k.look(self, core.Look{Parts: []core.Part{all}}).Control {
+		if c.Kind == core.ControlKey {
 			out = append(out, "key "+c.Key)
 		} else {
 			out = append(out, "record "+c.ID)
@@ -26,19 +27,19 @@ func (k *kit) told(self outbox.Session) (out []string) {
 	return out
 }
 
-func (k *kit) inspect(id string) core.Stored {
+func (k *kit) inspect(id string) admin.Stored {
 	k.Helper()
 	st, err := k.Inspect(k.Context(), route, id)
 	k.no(err)
 	return st
 }
 
-func (k *kit) abandon(id string, reason core.Reason) {
+func (k *kit) abandon(id string, reason waybill.Reason) {
 	k.Helper()
-	k.no(k.settle(1, outbox.Abandon(k.get(1, id), reason, errNo))[0])
+	k.no(k.settle(1, core.Abandon(k.get(1, id), reason, errNo))[0])
 }
 
-func (k *kit) redrive(req core.RedriveRequest) core.Redriven {
+func (k *kit) redrive(req admin.RedriveRequest) admin.Redriven {
 	k.Helper()
 	req.Filter.Routes = []string{route}
 	got, err := k.Redrive(k.Context(), req)
@@ -49,10 +50,10 @@ func (k *kit) redrive(req core.RedriveRequest) core.Redriven {
 func TestInspect(t *testing.T) { // DB-11
 	t.Parallel()
 	k := newKit(t, memory.Options{})
-	m := outbox.Meeting{Self: member(1, 1, 1), Join: true, Moves: []outbox.Move{{Unit: unit, To: 1}}}
+	m := core.Meeting{Self: member(1, 1, 1), Join: true, Moves: []core.Move{{Unit: unit, To: 1}}}
 	m.Self.Name, m.Self.Lease = "relay-1", time.Second
 	k.meet(m)
-	k.stage(msg("a", core.Delay(time.Minute)), msg("b", core.DedupeKey("d")))
+	k.stage(msg("a", waybill.Delay(time.Minute)), msg("b", waybill.DedupeKey("d")))
 	st := k.inspect("a")
 	k.fact("scheduled", st.State == core.StatePending && st.DueIn == time.Minute && st.Age == -time.Minute && string(st.Envelope.Body) == "body")
 	b := k.get(1, "b")
@@ -62,7 +63,7 @@ func TestInspect(t *testing.T) { // DB-11
 	k.hold(1, b)
 	st = k.inspect("b")
 	k.fact("held", st.State == core.StateProcessing && st.Owner == "relay-1" && st.LeaseIn == time.Second)
-	k.no(k.settle(1, outbox.Retry(b, errNo, time.Hour))[0])
+	k.no(k.settle(1, core.Retry(b, errNo, time.Hour))[0])
 	st = k.inspect("b")
 	k.fact("failed", st.State == core.StateFailed && st.DueIn == time.Hour && st.LastError == "no" && st.LastErrorAt.Equal(k.now) && st.Age == time.Second && st.Owner == "")
 	k.now = k.now.Add(time.Hour)
@@ -72,8 +73,8 @@ func TestInspect(t *testing.T) { // DB-11
 	_, err := k.Stage(t.Context(), tx, msg("c"))
 	k.no(err)
 	_, err = k.Inspect(t.Context(), route, "c")
-	k.is("not committed", err, core.ErrNotFound)
-	l, err := k.List(t.Context(), core.Filter{States: []core.State{core.StateProcessing}}, core.Page{})
+	k.is("not committed", err, waybill.ErrNotFound)
+	l, err := k.List(t.Context(), admin.Filter{States: []core.State{core.StateProcessing}}, admin.PageRequest{})
 	k.fact("list by what is shown", err == nil && len(l.Records) == 1 && l.Records[0].Envelope.ID == "b" && l.Records[0].Envelope.Body == nil)
 }
 
@@ -87,8 +88,8 @@ func TestCounts(t *testing.T) { // DB-11
 	k.hold(1, k.get(1, "a"))
 	k.retry("b", time.Second)
 	k.retry("c", time.Hour)
-	k.abandon("f", core.ReasonRejected)
-	k.no(k.settle(1, outbox.Published(k.get(1, "g")))[0])
+	k.abandon("f", waybill.ReasonRejected)
+	k.no(k.settle(1, core.Published(k.get(1, "g")))[0])
 	count := func() string {
 		got, err := k.Counts(t.Context())
 		k.no(err)
@@ -112,21 +113,21 @@ func TestRedriveTellsTheOwner(t *testing.T) { // DB-12
 	k := newKit(t, memory.Options{})
 	k.join(1, unit)
 	k.put(row("a", "x"), row("b", "x"), row("c", ""), row("d", ""), row("e", "y"), row("f", "y"), row("g", ""))
-	k.abandon("a", core.ReasonRejected)
-	k.abandon("b", core.ReasonRejected)
-	k.abandon("c", core.ReasonUndecodable)
+	k.abandon("a", waybill.ReasonRejected)
+	k.abandon("b", waybill.ReasonRejected)
+	k.abandon("c", waybill.ReasonUndecodable)
 	k.retry("d", time.Hour)
 	k.retry("e", 0)
 	k.due(1, 1)
 	tx := k.Begin()
 	k.no(tx.Lock(route, "c"))
-	req := core.RedriveRequest{All: true}
-	k.fact("locked and held ones are left out", k.redrive(core.RedriveRequest{All: true, DryRun: true}).Matched == 3 && len(k.told(1)) == 0)
+	req := admin.RedriveRequest{All: true}
+	k.fact("locked and held ones are left out", k.redrive(admin.RedriveRequest{All: true, DryRun: true}).Matched == 3 && len(k.told(1)) == 0)
 	got := k.redrive(req)
-	k.fact("what may be out of order is refused", got.Changed == 1 && got.Refused[core.RefusedOrder] == 2)
+	k.fact("what may be out of order is refused", got.Changed == 1 && got.Refused[admin.RefusedOrder] == 2)
 	k.same("told", k.told(1), []string{"record d"})
 	req.BlockAfterAbandon = true
-	k.fact("in steps", k.redrive(core.RedriveRequest{All: true, BlockAfterAbandon: true, Page: core.Page{Limit: 1}}).Next == 1)
+	k.fact("in steps", k.redrive(admin.RedriveRequest{All: true, BlockAfterAbandon: true, Page: admin.PageRequest{Limit: 1}}).Next == 1)
 	tx.Rollback()
 	k.fact("the rest", k.redrive(req).Changed == 2)
 	k.same("told", k.told(1), []string{"record d", "key x", "key x", "record c"})
@@ -138,7 +139,7 @@ func TestRedriveTellsTheOwner(t *testing.T) { // DB-12
 
 func (k *kit) blocked(block bool) (out []string) {
 	k.Helper()
-	keys, _, err := k.BlockedKeys(k.Context(), core.BlockedKeysRequest{Route: route, BlockAfterAbandon: block})
+	keys, _, err := k.BlockedKeys(k.Context(), admin.BlockedKeysRequest{Route: route, BlockAfterAbandon: block})
 	k.no(err)
 	for i := range keys {
 		out = append(out, keys[i].Key+" "+keys[i].Cause+" "+keys[i].Head.Envelope.ID)
@@ -152,31 +153,31 @@ func TestHeads(t *testing.T) { // OR-05 OP-18
 	k.join(1, unit)
 	k.put(row("a", "x"), row("b", "x"), row("c", "y"), row("d", "y"), row("e", "z"), row("f", "z"), row("g", "u"))
 	k.retry("a", time.Hour)
-	k.abandon("c", core.ReasonRejected)
+	k.abandon("c", waybill.ReasonRejected)
 	k.retry("e", 0)
 	k.same("without blocking", k.blocked(false), []string{"x retry a", "z retry e"})
 	k.due(1, 1)
 	k.same("with blocking; what is held is no head", k.blocked(true), []string{"x retry a", "y abandoned c"})
-	decide := func(key, id string, a core.HeadAction) error {
+	decide := func(key, id string, a admin.HeadAction) error {
 		return k.DecideHead(t.Context(), route, key, id, a)
 	}
-	k.is("held", decide("z", "e", core.HeadSkip), core.ErrInFlight)
-	c, err := k.Decide(route, "u", "g", core.HeadPark)
+	k.is("held", decide("z", "e", admin.HeadSkip), waybill.ErrInFlight)
+	c, err := k.Decide(route, "u", "g", admin.HeadSetAside)
 	k.no(err)
-	k.fact("due: its owner is told", c.Kind == outbox.ControlDecide && c.ID == "g" && c.Reason == core.ReasonParked)
+	k.fact("due: its owner is told", c.Kind == core.ControlDecide && c.ID == "g" && c.Reason == waybill.ReasonSetAside)
 	g := k.get(1, "g")
-	k.no(k.settle(1, outbox.Withdraw(g, c.Reason), outbox.Heeded(c))[0])
-	k.fact("parked", k.inspect("g").Reason == core.ReasonParked)
-	k.is("not the head", decide("x", "b", core.HeadSkip), core.ErrNotFound)
+	k.no(k.settle(1, core.Withdraw(g, c.Reason), core.Heeded(c))[0])
+	k.fact("parked", k.inspect("g").Reason == waybill.ReasonSetAside)
+	k.is("not the head", decide("x", "b", admin.HeadSkip), waybill.ErrNotFound)
 	tx := k.Begin()
 	k.no(tx.Lock(route, "a"))
-	k.is("locked", decide("x", "a", core.HeadSkip), core.ErrInFlight)
+	k.is("locked", decide("x", "a", admin.HeadSkip), waybill.ErrInFlight)
 	tx.Rollback()
-	k.no(decide("x", "a", core.HeadSkip))
-	k.no(decide("y", "c", core.HeadRequeue))
+	k.no(decide("x", "a", admin.HeadSkip))
+	k.no(decide("y", "c", admin.HeadRequeue))
 	k.same("told", k.told(1), []string{"key x", "key y"})
 	st := k.inspect("a")
-	k.fact("skipped", st.State == core.StateAbandoned && st.Reason == core.ReasonSkipped && st.SettledAt.Equal(k.now))
+	k.fact("skipped", st.State == core.StateAbandoned && st.Reason == waybill.ReasonSkipped && st.SettledAt.Equal(k.now))
 	k.same("in line", ids(k.read(1)), []string{"b", "c", "d", "f"})
 }
 
@@ -184,11 +185,11 @@ func TestHeads(t *testing.T) { // OR-05 OP-18
 func TestDecisionIsWaitedFor(t *testing.T) { // OP-18
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		of   func(r *outbox.Record) outbox.Outcome
+		of   func(r *core.Record) core.Outcome
 		want error
 	}{
-		"carried out":         {func(r *outbox.Record) outbox.Outcome { return outbox.Withdraw(r, core.ReasonSkipped) }, nil},
-		"published meanwhile": {outbox.Published, core.ErrNotFound},
+		"carried out":         {func(r *core.Record) core.Outcome { return core.Withdraw(r, waybill.ReasonSkipped) }, nil},
+		"published meanwhile": {core.Published, waybill.ErrNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -197,10 +198,10 @@ func TestDecisionIsWaitedFor(t *testing.T) { // OP-18
 				k.join(1, unit)
 				k.put(row("a", "x"))
 				answer := make(chan error)
-				go func() { answer <- k.DecideHead(t.Context(), route, "x", "a", core.HeadSkip) }()
+				go func() { answer <- k.DecideHead(t.Context(), route, "x", "a", admin.HeadSkip) }()
 				synctest.Wait()
-				page := k.look(1, outbox.Look{Parts: []outbox.Part{all}})
-				k.no(k.settle(1, tc.of(k.get(1, "a")), outbox.Heeded(&page.Control[0]))[0])
+				page := k.look(1, core.Look{Parts: []core.Part{all}})
+				k.no(k.settle(1, tc.of(k.get(1, "a")), core.Heeded(&page.Control[0]))[0])
 				k.is("answer", <-answer, tc.want)
 			})
 		})
@@ -209,7 +210,7 @@ func TestDecisionIsWaitedFor(t *testing.T) { // OP-18
 		k := newKit(t, memory.Options{})
 		k.join(1, unit)
 		k.put(row("a", "x"))
-		k.is("not carried out yet", k.DecideHead(t.Context(), route, "x", "a", core.HeadSkip), core.ErrInFlight)
+		k.is("not carried out yet", k.DecideHead(t.Context(), route, "x", "a", admin.HeadSkip), waybill.ErrInFlight)
 	})
 }
 
@@ -217,20 +218,20 @@ func TestHeadsWithoutAnOwner(t *testing.T) { // OP-18
 	t.Parallel()
 	k := newKit(t, memory.Options{})
 	k.put(row("a", "x"), row("b", "x"), row("c", ""))
-	decide := func(id string, a core.HeadAction) error { return k.DecideHead(t.Context(), route, "x", id, a) }
+	decide := func(id string, a admin.HeadAction) error { return k.DecideHead(t.Context(), route, "x", id, a) }
 	k.same("nothing blocks", k.blocked(true), nil)
-	k.is("the second", decide("b", core.HeadSkip), core.ErrNotFound)
-	k.no(decide("a", core.HeadPark))
-	k.is("due already", decide("b", core.HeadRequeue), core.ErrNotFound)
-	k.fact("nobody needs to be told", k.inspect("a").Reason == core.ReasonParked && slices.Equal(k.told(0), nil))
+	k.is("the second", decide("b", admin.HeadSkip), waybill.ErrNotFound)
+	k.no(decide("a", admin.HeadSetAside))
+	k.is("due already", decide("b", admin.HeadRequeue), waybill.ErrNotFound)
+	k.fact("nobody needs to be told", k.inspect("a").Reason == waybill.ReasonSetAside && slices.Equal(k.told(0), nil))
 	k.join(1, unit)
 	k.hold(1, k.get(1, "b"))
 	k.no(func() error {
-		_, err := k.GiveUp(t.Context(), 1, outbox.Owned{Unit: unit, Term: 2, Low: 0}, []outbox.Ref{k.get(1, "b").Ref})
+		_, err := k.GiveUp(t.Context(), 1, core.OwnedUnit{Unit: unit, Term: 2, Low: 0}, []core.Ref{k.get(1, "b").Ref})
 		return err
 	}())
-	k.is("somebody holds it", decide("b", core.HeadSkip), core.ErrInFlight)
-	k.no(k.settle(1, outbox.Release(k.get(1, "b"), 0, false))[0])
-	k.no(decide("b", core.HeadSkip))
+	k.is("somebody holds it", decide("b", admin.HeadSkip), waybill.ErrInFlight)
+	k.no(k.settle(1, core.Release(k.get(1, "b"), 0, false))[0])
+	k.no(decide("b", admin.HeadSkip))
 	k.same("the next owner is told", k.told(1), []string{"key x"})
 }

@@ -3,8 +3,8 @@ package memory
 import (
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // route is what belongs to one route.
@@ -25,7 +25,7 @@ type route struct {
 	counts  [core.StateAbandoned + 1]int64 // by the state that is shown
 
 	units  []*unit
-	bySlot [outbox.NumSlots]*unit
+	bySlot [core.NumSlots]*unit
 
 	version uint64    // Store.changes when a member last got something to do
 	seen    uint64    // the version that all who own units of it have seen
@@ -36,7 +36,7 @@ type route struct {
 type keyed struct{ ready, odd index }
 
 // unit is a unit and its owner.
-type unit struct{ outbox.Owned }
+type unit struct{ core.OwnedUnit }
 
 func (s *Store) route(name string) *route {
 	rt := s.routes[name]
@@ -48,7 +48,7 @@ func (s *Store) route(name string) *route {
 }
 
 // find returns the stored record that ref names, whatever its version, or nil.
-func (s *Store) find(ref outbox.Ref) *record {
+func (s *Store) find(ref core.Ref) *record {
 	rt := s.routes[ref.Route]
 	if rt == nil {
 		return nil
@@ -60,7 +60,7 @@ func (s *Store) find(ref outbox.Ref) *record {
 }
 
 // renumbered reports whether the number of ref is another record's.
-func (s *Store) renumbered(ref outbox.Ref) bool {
+func (s *Store) renumbered(ref core.Ref) bool {
 	rt := s.routes[ref.Route]
 	return rt != nil && rt.bySeq[ref.Seq] != nil && rt.bySeq[ref.Seq].env.ID != ref.ID
 }
@@ -160,7 +160,7 @@ func (s *Store) ends(r *record) (x *index, at int64) {
 	switch {
 	case r.live() && !r.env.Expires.IsZero():
 		return &r.route.expires, s.at(r.env.Expires)
-	case r.live(), s.retention.Of(r.state, r.reason) == core.Forever:
+	case r.live(), core.KeepFor(s.retention, r.state, r.reason) == core.Forever:
 		return nil, 0
 	case r.state == core.StatePublished:
 		x = &r.route.settled[0]
@@ -173,7 +173,7 @@ func (s *Store) ends(r *record) (x *index, at int64) {
 }
 
 // hold makes session the holder of r; 0 = nobody. It is no change of the record's version.
-func (s *Store) hold(r *record, session outbox.Session) {
+func (s *Store) hold(r *record, session core.Session) {
 	if r.holder == session {
 		return
 	}
@@ -186,7 +186,7 @@ func (s *Store) hold(r *record, session outbox.Session) {
 }
 
 // setHolder is hold between unplace and place.
-func (s *Store) setHolder(r *record, session outbox.Session) {
+func (s *Store) setHolder(r *record, session core.Session) {
 	if m := s.members[r.holder]; m != nil {
 		delete(m.held, r)
 	}
@@ -216,11 +216,11 @@ func (s *Store) uncover(r *record) {
 }
 
 // retire makes r, which is in no index, terminal, for good or for its retention.
-func (s *Store) retire(r *record, state core.State, reason core.Reason, now time.Time) {
+func (s *Store) retire(r *record, state core.State, reason waybill.Reason, now time.Time) {
 	s.release(r)
 	r.state, r.reason, r.settledAt, r.waiting = state, reason, now, false
 	r.version++
-	if s.retention.Of(state, reason) == 0 && (state == core.StatePublished || reason.Withdrawn()) {
+	if core.KeepFor(s.retention, state, reason) == 0 && (state == core.StatePublished || reason.Withdrawn()) {
 		s.forget(r)
 	} else {
 		s.place(r)
@@ -231,7 +231,7 @@ func (s *Store) retire(r *record, state core.State, reason core.Reason, now time
 func (s *Store) requeue(r *record, now time.Time) {
 	s.unplace(r)
 	r.maybe = r.maybe || r.crashes > 0
-	r.state, r.reason, r.lastErr = core.StatePending, core.ReasonNone, ""
+	r.state, r.reason, r.lastErr = core.StatePending, waybill.ReasonNone, ""
 	r.errAt, r.settledAt = time.Time{}, time.Time{}
 	r.attempts, r.crashes, r.deliveries = 0, 0, 0
 	r.waiting, r.due = false, now

@@ -7,22 +7,22 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
-// Read answers all parts of look, as outbox.Store says. A limit that is not above 0 is none.
-func (s *Store) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+// Read answers all parts of look, as core.OutboxStore says. A limit that is not above 0 is none.
+func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
 	if err := ctx.Err(); err != nil {
-		return outbox.Page{}, outage("read", err)
+		return core.Page{}, outage("read", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.members[self]
 	if m == nil {
-		return outbox.Page{}, nil
+		return core.Page{}, nil
 	}
 	rd := reader{s: s, self: self, look: &look, now: s.now()}
-	p := outbox.Page{Known: true, Flag: m.Flag, Epoch: s.epoch(), Last: s.seq, Next: s.mark + 1}
+	p := core.Page{Known: true, Flag: m.Flag, Epoch: s.epoch(), Last: s.seq, Next: s.mark + 1}
 	if s.seq != look.Last {
 		p.Upper = p.Next
 	}
@@ -30,7 +30,7 @@ func (s *Store) Read(ctx context.Context, self outbox.Session, look outbox.Look)
 		p.Running = append(p.Running, tx.mark)
 	}
 	for _, part := range look.Parts {
-		var own outbox.Slots
+		var own core.Slots
 		if rt := s.routes[part.Route]; rt != nil {
 			own = rt.owned(self) & part.Slots
 		}
@@ -52,13 +52,13 @@ func (s *Store) Read(ctx context.Context, self outbox.Session, look outbox.Look)
 // reader answers the parts of one Look.
 type reader struct {
 	s    *Store
-	self outbox.Session
-	look *outbox.Look
+	self core.Session
+	look *core.Look
 	now  time.Time
 }
 
 // fresh returns what waits of Look.Fresh, by sequence.
-func (rd *reader) fresh() (waiting []outbox.Waiting, more bool) {
+func (rd *reader) fresh() (waiting []core.Waiting, more bool) {
 	limit := rd.look.Limit
 	for _, part := range merge(rd.look.Fresh) {
 		rt := rd.s.routes[part.Route]
@@ -79,7 +79,7 @@ func (rd *reader) fresh() (waiting []outbox.Waiting, more bool) {
 			}
 		}
 	}
-	slices.SortStableFunc(waiting, func(a, b outbox.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortStableFunc(waiting, func(a, b core.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
 	if limit <= 0 || len(waiting) <= limit {
 		return waiting, false
 	}
@@ -87,10 +87,10 @@ func (rd *reader) fresh() (waiting []outbox.Waiting, more bool) {
 }
 
 // span answers a range.
-func (rd *reader) span(rg *outbox.Range) outbox.Records {
+func (rd *reader) span(rg *core.Range) core.Records {
 	rt := rd.s.routes[rg.Route]
 	if rt == nil {
-		return outbox.Records{}
+		return core.Records{}
 	}
 	leave, skip := set(rg.Leave), set(rg.Skip)
 	return rd.collect(rt.ready.after(0, rg.From), rg.To, rg.Limit, func(r *record) bool {
@@ -102,7 +102,7 @@ func (rd *reader) span(rg *outbox.Range) outbox.Records {
 }
 
 // key answers a range of a key.
-func (rd *reader) key(kr *outbox.KeyRange) (out outbox.KeyRecords) {
+func (rd *reader) key(kr *core.KeyRange) (out core.KeyRecords) {
 	rt := rd.s.routes[kr.Route]
 	if rt == nil || rt.keys[kr.Key] == nil {
 		return out
@@ -120,7 +120,7 @@ func (rd *reader) key(kr *outbox.KeyRange) (out outbox.KeyRecords) {
 }
 
 // collect returns the wanted ones of records up to sequence to, within the limits.
-func (rd *reader) collect(records iter.Seq[*record], to int64, limit int, wanted func(*record) bool) (out outbox.Records) {
+func (rd *reader) collect(records iter.Seq[*record], to int64, limit int, wanted func(*record) bool) (out core.Records) {
 	var bytes int64
 	for r := range records {
 		if r.seq > to {
@@ -140,7 +140,7 @@ func (rd *reader) collect(records iter.Seq[*record], to int64, limit int, wanted
 }
 
 // again answers Look.Again. Versions do not count: what the caller remembers may have been changed.
-func (rd *reader) again(p *outbox.Page) {
+func (rd *reader) again(p *core.Page) {
 	for _, ref := range rd.look.Again {
 		r := rd.s.find(ref)
 		if r == nil {
@@ -152,7 +152,7 @@ func (rd *reader) again(p *outbox.Page) {
 		case ok:
 			p.AgainWaiting = append(p.AgainWaiting, w)
 		case r.retry():
-			w.Why = outbox.Retrying // without a key it holds none, and waits all the same
+			w.Why = core.ObstacleRetrying // without a key it holds none, and waits all the same
 			p.AgainWaiting = append(p.AgainWaiting, w)
 		}
 	}

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -14,22 +14,22 @@ func TestReadRange(t *testing.T) {
 	k := newKit(t, memory.Options{})
 	k.join(1, unit)
 	k.put(row("a", "x"), row("b", ""), row("c", "y"), later(row("d", "x"), time.Minute), row("e", "x"))
-	read := func(change func(*outbox.Range), size int64) outbox.Records {
+	read := func(change func(*core.Range), size int64) core.Records {
 		rg := everything
 		change(&rg)
-		return k.look(1, outbox.Look{Ranges: []outbox.Range{rg}, Bytes: size}).Ranges[0]
+		return k.look(1, core.Look{Ranges: []core.Range{rg}, Bytes: size}).Ranges[0]
 	}
-	k.same("all", ids(read(func(*outbox.Range) {}, 0).Records), []string{"a", "b", "c", "e"})
-	k.same("from, to", ids(read(func(r *outbox.Range) { r.From, r.To = 1, 3 }, 0).Records), []string{"b", "c"})
-	k.same("left out", ids(read(func(r *outbox.Range) { r.Leave, r.Skip = []string{"x"}, []int64{2} }, 0).Records), []string{"c"})
-	k.same("keyed", ids(read(func(r *outbox.Range) { r.Keyed = true }, 0).Records), []string{"a", "c", "e"})
-	k.same("slot", ids(read(func(r *outbox.Range) { r.Slots = 1 << outbox.SlotOf(route, "x", "") }, 0).Records), []string{"a", "e"})
-	two := read(func(r *outbox.Range) { r.Limit = 2 }, 0)
+	k.same("all", ids(read(func(*core.Range) {}, 0).Records), []string{"a", "b", "c", "e"})
+	k.same("from, to", ids(read(func(r *core.Range) { r.From, r.To = 1, 3 }, 0).Records), []string{"b", "c"})
+	k.same("left out", ids(read(func(r *core.Range) { r.Leave, r.Skip = []string{"x"}, []int64{2} }, 0).Records), []string{"c"})
+	k.same("keyed", ids(read(func(r *core.Range) { r.Keyed = true }, 0).Records), []string{"a", "c", "e"})
+	k.same("slot", ids(read(func(r *core.Range) { r.Slots = 1 << core.SlotOf(route, "x", "") }, 0).Records), []string{"a", "e"})
+	two := read(func(r *core.Range) { r.Limit = 2 }, 0)
 	k.same("limit", ids(two.Records), []string{"a", "b"})
 	k.fact("more", two.More)
-	k.fact("no more", !read(func(r *outbox.Range) { r.Limit = 4 }, 0).More)
-	k.same("bytes", ids(read(func(*outbox.Range) {}, 9).Records), []string{"a", "b"})
-	k.same("at least one", ids(read(func(*outbox.Range) {}, 1).Records), []string{"a"})
+	k.fact("no more", !read(func(r *core.Range) { r.Limit = 4 }, 0).More)
+	k.same("bytes", ids(read(func(*core.Range) {}, 9).Records), []string{"a", "b"})
+	k.same("at least one", ids(read(func(*core.Range) {}, 1).Records), []string{"a"})
 }
 
 func TestReadIsOneSnapshot(t *testing.T) {
@@ -42,14 +42,14 @@ func TestReadIsOneSnapshot(t *testing.T) {
 	}
 	k.fact("nothing is seen before the commit", len(k.read(1)) == 0)
 	k.put(row("c", ""))
-	p := k.look(1, outbox.Look{})
+	p := k.look(1, core.Look{})
 	k.fact("marks", p.Last == 3 && p.Next == 3 && p.Upper == 3 && len(p.Running) == 1 && p.Running[0] == tx.Mark())
-	k.fact("at rest there is no upper mark", k.look(1, outbox.Look{Last: 3}).Upper == 0)
+	k.fact("at rest there is no upper mark", k.look(1, core.Look{Last: 3}).Upper == 0)
 	k.no(tx.Commit())
-	p = k.look(1, outbox.Look{Last: 3, Ranges: []outbox.Range{
+	p = k.look(1, core.Look{Last: 3, Ranges: []core.Range{
 		{Part: all, To: 1},
 		{Part: all, From: 1, To: 9},
-	}, Keys: []outbox.KeyRange{{Route: route, Key: "x", To: 9}}})
+	}, Keys: []core.KeyRange{{Route: route, Key: "x", To: 9}}})
 	k.same("range 0", ids(p.Ranges[0].Records), []string{"a"})
 	k.same("range 1", ids(p.Ranges[1].Records), []string{"b", "c"})
 	k.same("key", ids(p.Keys[0].Records), []string{"a", "b"})
@@ -61,28 +61,28 @@ func TestReadWaiting(t *testing.T) {
 	k := newKit(t, memory.Options{})
 	k.join(1, unit)
 	k.put(row("a", "x"), row("b", "x"), row("c", "y"), row("d", ""), row("e", ""), row("f", "z"))
-	out := map[string]*outbox.Record{}
+	out := map[string]*core.Record{}
 	for _, r := range k.read(1) {
 		out[r.ID] = &r
 	}
 	k.no(k.settle(1,
-		outbox.Retry(out["a"], errNo, time.Minute), outbox.Abandon(out["c"], core.ReasonRejected, errNo), outbox.Retry(out["e"], errNo, 0),
+		core.Retry(out["a"], errNo, time.Minute), core.Abandon(out["c"], waybill.ReasonRejected, errNo), core.Retry(out["e"], errNo, 0),
 	).FirstErr())
-	ok, err := k.GiveUp(t.Context(), 1, outbox.Owned{Unit: unit, Term: 2, Low: 0}, []outbox.Ref{out["b"].Ref, out["d"].Ref})
+	ok, err := k.GiveUp(t.Context(), 1, core.OwnedUnit{Unit: unit, Term: 2, Low: 0}, []core.Ref{out["b"].Ref, out["d"].Ref})
 	k.fact("given up", ok && err == nil)
 	k.join(2, unit)
-	why := func(list []outbox.Waiting) (s []string) {
+	why := func(list []core.Waiting) (s []string) {
 		for _, w := range list {
 			s = append(s, w.ID+string(rune('0'+w.Why)))
 		}
 		return s
 	}
-	look := outbox.Look{
-		Parts: []outbox.Part{all}, Fresh: []outbox.Part{all}, Blocks: []string{route}, Limit: 9,
-		Keys: []outbox.KeyRange{{Route: route, Key: "x", To: 9}},
+	look := core.Look{
+		Parts: []core.Part{all}, Fresh: []core.Part{all}, Blocks: []string{route}, Limit: 9,
+		Keys: []core.KeyRange{{Route: route, Key: "x", To: 9}},
 	}
 	p := k.look(2, look)
-	k.fact("owned", p.Owned[0] == outbox.AllSlots)
+	k.fact("owned", p.Owned[0] == core.AllSlots)
 	k.same("fresh", why(p.Waiting), []string{"a1", "b3", "c2", "d3"})
 	k.same("key's records", ids(p.Keys[0].Records), []string{"b"})
 	k.same("key's obstacles", why(p.Keys[0].Waiting), []string{"a1", "b3"})
@@ -94,7 +94,7 @@ func TestReadWaiting(t *testing.T) {
 	p = k.look(2, look)
 	k.same("the rest, of a route that does not block", why(p.Waiting), []string{"b3", "d3"})
 
-	again := outbox.Look{Blocks: []string{route}, Again: []outbox.Ref{
+	again := core.Look{Blocks: []string{route}, Again: []core.Ref{
 		out["a"].Ref, out["b"].Ref, out["c"].Ref, out["f"].Ref, {Route: route, Seq: 2, ID: "a"},
 	}}
 	p = k.look(2, again)
@@ -120,5 +120,5 @@ func TestRecord(t *testing.T) {
 	k.fact("copied", string(got.Envelope.Body) == "body")
 	got.Envelope.Body[0] = 'X'
 	k.fact("copied again", string(k.get(1, "a").Envelope.Body) == "body")
-	k.fact("slot", got.Slot == outbox.SlotOf(route, "x", "a"))
+	k.fact("slot", got.Slot == core.SlotOf(route, "x", "a"))
 }

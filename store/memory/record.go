@@ -3,21 +3,21 @@ package memory
 import (
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // record is a row. Only [Store.place] and [Store.unplace] know in which indexes it is.
 type record struct {
 	route  *route
-	env    core.Envelope // never changed, but for the expiry that a redrive by force takes away
+	env    waybill.Envelope // never changed, but for the expiry that a redrive by force takes away
 	slot   uint8
 	mark   int64 // of the transaction that staged it
 	dedupe string
 
 	seq, version                  int64
 	state                         core.State // pending, failed, published or abandoned
-	reason                        core.Reason
+	reason                        waybill.Reason
 	lastErr                       string
 	errAt, settledAt              time.Time
 	attempts, deliveries, crashes int
@@ -27,9 +27,9 @@ type record struct {
 	withdrawable                  bool
 	unreadable                    error
 
-	holder outbox.Session // a member, or 0
-	left   bool           // the session that held it last has ended
-	maybe  bool           // it may have been delivered
+	holder core.Session // a member, or 0
+	left   bool         // the session that held it last has ended
+	maybe  bool         // it may have been delivered
 
 	staging *Tx     // it is staged and not committed
 	shadows *record // the committed one with its id, which its own transaction has withdrawn
@@ -69,8 +69,8 @@ func (r *record) obstacle() bool {
 	return r.holder != 0 || r.env.Key != "" && (r.retry() || r.blocks())
 }
 
-func (r *record) ref() outbox.Ref {
-	return outbox.Ref{Route: r.route.name, Seq: r.seq, ID: r.env.ID, Version: r.version}
+func (r *record) ref() core.Ref {
+	return core.Ref{Route: r.route.name, Seq: r.seq, ID: r.env.ID, Version: r.version}
 }
 
 // careful reports whether a member that died may have had it out, and no window has passed it yet.
@@ -80,7 +80,7 @@ func (r *record) careful() bool {
 }
 
 // owned reports whether self, which is a member, owns the record's unit.
-func (r *record) owned(self outbox.Session) bool {
+func (r *record) owned(self core.Session) bool {
 	u := r.route.bySlot[r.slot]
 	return u != nil && u.Owner == self
 }
@@ -92,8 +92,8 @@ func (r *record) untended() bool {
 }
 
 // record returns r as the contract shows it.
-func (r *record) record(now time.Time) outbox.Record {
-	out := outbox.Record{
+func (r *record) record(now time.Time) core.Record {
+	out := core.Record{
 		Ref: r.ref(), Envelope: r.env.Clone(), Slot: r.slot, Attempts: r.attempts, Deliveries: r.deliveries, Crashes: r.crashes,
 		Failed: r.state == core.StateFailed, Withdrawable: r.withdrawable, Holder: r.holder, Age: max(now.Sub(r.since), 0), Err: r.unreadable,
 	}
@@ -104,15 +104,15 @@ func (r *record) record(now time.Time) outbox.Record {
 }
 
 // obstructs returns r as what holds its key, seen by self, if it does. Blocking ones count if block.
-func (r *record) obstructs(self outbox.Session, block bool) (outbox.Waiting, bool) {
-	w := outbox.Waiting{Ref: r.ref(), Slot: r.slot, Key: r.env.Key, Holder: r.holder}
+func (r *record) obstructs(self core.Session, block bool) (core.Waiting, bool) {
+	w := core.Waiting{Ref: r.ref(), Slot: r.slot, Key: r.env.Key, Holder: r.holder}
 	switch {
 	case r.holder != 0 && r.holder != self:
-		w.Why = outbox.Held
+		w.Why = core.ObstacleHeld
 	case r.retry() && r.env.Key != "":
-		w.Why = outbox.Retrying
+		w.Why = core.ObstacleRetrying
 	case r.blocks() && r.env.Key != "" && block:
-		w.Why = outbox.Blocking
+		w.Why = core.ObstacleBlocking
 	default:
 		return w, false
 	}

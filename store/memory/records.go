@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
 // StoredRecord is a record as it is stored, for tests to look at.
 type StoredRecord struct {
-	Envelope core.Envelope
+	Envelope waybill.Envelope
 	Route    string
 	Seq      int64
 	// State is core.StateProcessing while a member holds it. A relay holds few of the records that it has out.
@@ -20,7 +21,7 @@ type StoredRecord struct {
 	Crashes int
 	// Due is when it is due, or became due.
 	Due         time.Time
-	Reason      core.Reason
+	Reason      waybill.Reason
 	LastError   string
 	LastErrorAt time.Time
 }

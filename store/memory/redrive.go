@@ -4,25 +4,26 @@ import (
 	"context"
 	"time"
 
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
-var _ core.Redriver = (*Store)(nil)
+var _ admin.Redriver = (*Store)(nil)
 
 // Redrive puts failed and abandoned records back, one bounded step. It takes what waits for a retry, due or not, and
 // what was abandoned, and tells the owner of its slot, who hands it out. What a member holds is neither failed nor
 // abandoned, and what a transaction has locked is left out.
-func (s *Store) Redrive(ctx context.Context, req core.RedriveRequest) (core.Redriven, error) {
-	req, err := core.CheckRedrive(req)
+func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Redriven, error) {
+	req, err := admin.CheckRedrive(req)
 	if err != nil {
-		return core.Redriven{}, err
+		return admin.Redriven{}, err
 	}
 	if err := ctx.Err(); err != nil {
-		return core.Redriven{}, outage("redrive", err)
+		return admin.Redriven{}, outage("redrive", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out core.Redriven
+	var out admin.Redriven
 	now, live := s.now(), map[liveKey]bool{} // dedupe keys that this step gives a live message
 	told := map[[2]string]bool{}             // routes and keys whose owner has been told
 	out.Next = s.walk(req.Page, func(r *record) bool {
@@ -33,7 +34,7 @@ func (s *Store) Redrive(ctx context.Context, req core.RedriveRequest) (core.Redr
 		cause := s.refusal(r, &req, now)
 		if cause == "" && r.dedupe != "" {
 			if live[r.liveKey()] {
-				cause = core.RefusedDuplicate
+				cause = admin.RefusedDuplicate
 			}
 			live[r.liveKey()] = true
 		}
@@ -61,18 +62,18 @@ func (s *Store) redrive(r *record, now time.Time) {
 }
 
 // refusal returns why r is not to be put back, or "".
-func (s *Store) refusal(r *record, req *core.RedriveRequest, now time.Time) string {
+func (s *Store) refusal(r *record, req *admin.RedriveRequest, now time.Time) string {
 	switch {
 	case s.outlived(r):
-		return core.RefusedDuplicate
+		return admin.RefusedDuplicate
 	case req.Force:
 		return ""
 	case r.env.Expired(now):
-		return core.RefusedExpired
-	case req.Horizon > 0 && now.Sub(r.since) > req.Horizon:
-		return core.RefusedHorizon
+		return admin.RefusedExpired
+	case req.InboxRetention > 0 && now.Sub(r.since) > req.InboxRetention:
+		return admin.RefusedInboxRetention
 	case r.state == core.StateAbandoned && r.env.Key != "" && r.seq < s.seq && (!req.BlockAfterAbandon || !r.reason.Blocks()):
-		return core.RefusedOrder
+		return admin.RefusedOrder
 	}
 	return ""
 }

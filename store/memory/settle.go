@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// Settle persists outcomes, as outbox.Store says. An outcome that is stale is outbox.ErrChanged even if its unit is
-// another's or the record is locked; one of another's unit is outbox.ErrFenced even if the record is locked.
-func (s *Store) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+// Settle persists outcomes, as core.OutboxStore says. An outcome that is stale is core.ErrChanged even if its unit is
+// another's or the record is locked; one of another's unit is core.ErrFenced even if the record is locked.
+func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	if err := ctx.Err(); err != nil {
 		return core.AllFailed(len(outcomes), outage("settle", err))
 	}
@@ -28,7 +28,7 @@ func (s *Store) Settle(ctx context.Context, self outbox.Session, outcomes []outb
 	return res
 }
 
-func (s *Store) settle(self outbox.Session, o *outbox.Outcome, now time.Time) error {
+func (s *Store) settle(self core.Session, o *core.Outcome, now time.Time) error {
 	if n := o.Control(); n != 0 {
 		s.heeded(n, o.Ref())
 		return nil
@@ -36,7 +36,7 @@ func (s *Store) settle(self outbox.Session, o *outbox.Outcome, now time.Time) er
 	switch o.State() {
 	case core.StatePending, core.StateFailed, core.StatePublished, core.StateAbandoned:
 	case core.StateNone, core.StateProcessing:
-		return core.Invalid("waybill/memory: settle", "outcome: not built by Published, Retry, Abandon, Withdraw, Release or Heeded")
+		return waybill.Invalid("waybill/memory: settle", "outcome: not built by Published, Retry, Abandon, Withdraw, Release or Heeded")
 	}
 	ref := o.Ref()
 	published := o.Event() == core.EventConfirmed
@@ -45,11 +45,11 @@ func (s *Store) settle(self outbox.Session, o *outbox.Outcome, now time.Time) er
 	case published && (r == nil && !s.renumbered(ref) || r != nil && r.state == core.StatePublished):
 		return nil
 	case r == nil, !r.live(), !published && r.version != ref.Version:
-		return refused(ref, outbox.ErrChanged)
+		return refused(ref, core.ErrChanged)
 	case !published && r.holder != self && !r.owned(self):
-		return refused(ref, outbox.ErrFenced)
+		return refused(ref, core.ErrFenced)
 	case r.lock != nil:
-		return refused(ref, outbox.ErrBusy)
+		return refused(ref, core.ErrBusy)
 	}
 	s.unplace(r)
 	s.change(r, self, o, now)
@@ -57,7 +57,7 @@ func (s *Store) settle(self outbox.Session, o *outbox.Outcome, now time.Time) er
 }
 
 // change makes r, which is in no index, what o says.
-func (s *Store) change(r *record, self outbox.Session, o *outbox.Outcome, now time.Time) {
+func (s *Store) change(r *record, self core.Session, o *core.Outcome, now time.Time) {
 	r.maybe = r.maybe || o.Unknown()
 	if o.Event() == core.EventReleased {
 		s.letGo(r, self, o, now)
@@ -86,7 +86,7 @@ func (s *Store) change(r *record, self outbox.Session, o *outbox.Outcome, now ti
 }
 
 // letGo ends self's hold. A hold of another one stays.
-func (s *Store) letGo(r *record, self outbox.Session, o *outbox.Outcome, now time.Time) {
+func (s *Store) letGo(r *record, self core.Session, o *core.Outcome, now time.Time) {
 	if r.holder == self || r.holder == 0 {
 		r.version++
 	}
@@ -100,6 +100,6 @@ func (s *Store) letGo(r *record, self outbox.Session, o *outbox.Outcome, now tim
 	s.place(r)
 }
 
-func refused(ref outbox.Ref, why error) error {
+func refused(ref core.Ref, why error) error {
 	return fmt.Errorf("waybill/memory: settle %q on route %q: %w", ref.ID, ref.Route, why)
 }

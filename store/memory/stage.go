@@ -4,14 +4,14 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
-// Stage writes msgs in tx, as core.Stager says. If another transaction has staged the same (route, id) or dedupe key,
-// or withdraws it, and has not ended, Stage waits for it. A message with a dedupe key is withdrawable: it can be
+// Stage writes msgs in tx, as waybill.Stager says. If another transaction has staged the same (route, id) or dedupe
+// key, or withdraws it, and has not ended, Stage waits for it. A message with a dedupe key is withdrawable: it can be
 // cancelled and replaced while it is due.
-func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...core.Message) (_ []core.Staged, err error) {
+func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...waybill.Message) (_ []waybill.Staged, err error) {
 	if err := s.owns(tx); err != nil {
 		return nil, fmt.Errorf("waybill/memory: stage: %w", err)
 	}
@@ -24,7 +24,7 @@ func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...core.Message) (_ []co
 	if err != nil {
 		return nil, err
 	}
-	staged := make([]core.Staged, 0, len(rows))
+	staged := make([]waybill.Staged, 0, len(rows))
 	err = s.whenFree(ctx, tx, "stage", func() (wait *Tx, err error) {
 		for len(staged) < len(rows) {
 			one, _, wait, err := tx.stage(&rows[len(staged)])
@@ -42,9 +42,9 @@ func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...core.Message) (_ []co
 	return staged, nil
 }
 
-// Stage writes rows, as of a stamper, and returns their sequence numbers. An empty Route is core.DefaultRoute; Fresh
+// Stage writes rows, as of a stamper, and returns their sequence numbers. An empty Route is waybill.DefaultRoute; Fresh
 // is ignored. A duplicate writes nothing; its number is 0, and one was drawn
-// in vain. Stage fails as a whole, with outbox.ErrBusy where [Store.Stage] would wait.
+// in vain. Stage fails as a whole, with core.ErrBusy where [Store.Stage] would wait.
 func (tx *Tx) Stage(rows ...core.StagedRow) ([]int64, error) {
 	s := tx.s
 	s.mu.Lock()
@@ -66,16 +66,16 @@ func (tx *Tx) Stage(rows ...core.StagedRow) ([]int64, error) {
 }
 
 // stage writes a row, unless it is a duplicate, or returns the transaction that tx must wait for.
-func (tx *Tx) stage(row *core.StagedRow) (out core.Staged, seq int64, wait *Tx, err error) {
+func (tx *Tx) stage(row *core.StagedRow) (out waybill.Staged, seq int64, wait *Tx, err error) {
 	s := tx.s
 	if err := tx.begin("stage"); err != nil {
 		return out, 0, nil, err
 	}
 	name := row.Route
 	if name == "" {
-		name = core.DefaultRoute
+		name = waybill.DefaultRoute
 	}
-	out = core.Staged{ID: row.Envelope.ID, Route: name}
+	out = waybill.Staged{ID: row.Envelope.ID, Route: name}
 	rt := s.route(name)
 	s.seq++
 	seq = s.seq
@@ -112,7 +112,7 @@ func (tx *Tx) stage(row *core.StagedRow) (out core.Staged, seq int64, wait *Tx, 
 func (s *Store) newRecord(rt *route, row *core.StagedRow, seq int64) *record {
 	now := s.now()
 	r := &record{
-		route: rt, env: row.Envelope.Clone(), slot: outbox.SlotOf(rt.name, row.Envelope.Key, row.Envelope.ID), dedupe: row.DedupeKey, seq: seq, version: 1,
+		route: rt, env: row.Envelope.Clone(), slot: core.SlotOf(rt.name, row.Envelope.Key, row.Envelope.ID), dedupe: row.DedupeKey, seq: seq, version: 1,
 		state: core.StatePending, since: now, withdrawable: row.Withdrawable || row.DedupeKey != "",
 	}
 	due := now.Add(row.Delay)
@@ -127,12 +127,12 @@ func (s *Store) newRecord(rt *route, row *core.StagedRow, seq int64) *record {
 
 // vacates reports whether tx has withdrawn r, so that its id is free in tx when nothing of it is to be kept.
 func (tx *Tx) vacates(r *record) bool {
-	return r.staging == nil && tx.made[r].withdraws() && tx.s.retention.Of(core.StateAbandoned, core.ReasonCancelled) == 0
+	return r.staging == nil && tx.made[r].withdraws() && core.KeepFor(tx.s.retention, core.StateAbandoned, waybill.ReasonCancelled) == 0
 }
 
 // dedupe decides about a row with a dedupe key: it is a duplicate, or takes the place of another, or is new. Else it
 // returns the transaction that tx must wait for.
-func (tx *Tx) dedupe(route string, row *core.StagedRow, out *core.Staged) (wait *Tx) {
+func (tx *Tx) dedupe(route string, row *core.StagedRow, out *waybill.Staged) (wait *Tx) {
 	key := liveKey{route, row.Envelope.Topic, row.DedupeKey}
 	if wait := tx.reserve(key); wait != nil {
 		return wait

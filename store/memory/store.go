@@ -9,16 +9,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/hlc"
 )
 
 var (
-	_ outbox.Store     = (*Store)(nil)
-	_ core.Stager[*Tx] = (*Store)(nil)
-	_ core.Inbox[*Tx]  = (*Store)(nil)
-	_ core.Checker     = (*Store)(nil)
+	_ core.OutboxStore    = (*Store)(nil)
+	_ waybill.Stager[*Tx] = (*Store)(nil)
+	_ core.Inbox[*Tx]     = (*Store)(nil)
+	_ core.Checker        = (*Store)(nil)
 )
 
 // Options configures a Store.
@@ -27,14 +27,14 @@ type Options struct {
 	Source string
 	// Retention says how long settled records are kept. Published ones are gone with the settle itself unless it says
 	// otherwise; the rest of it is [Store.Clean]'s.
-	Retention core.Retention
+	Retention waybill.Retention
 	// Clock gives the HLC stamps; nil means a clock of its own.
 	Clock *hlc.Clock
 	// Limits bounds what can be staged.
-	Limits core.Limits
+	Limits waybill.Limits
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
 	TTL time.Duration
-	// Withdrawable are routes. A caller can cancel every message on them although it is due; see core.Message.
+	// Withdrawable are routes. A caller can cancel every message on them although it is due; see waybill.Message.
 	Withdrawable []string
 	// Now is the store's clock and the producer's; nil means time.Now, which is virtual under testing/synctest. Wait
 	// uses real timers whatever stands here. Safe for concurrent use.
@@ -48,7 +48,7 @@ type Store struct {
 	stamper   *core.Stamper
 	now       func() time.Time // without a monotonic part: one time line with the times that messages carry
 	born      time.Time        // the origin of what the indexes by time count
-	retention core.Retention
+	retention waybill.Retention
 
 	mu       sync.Mutex // never held while anything waits
 	seq      int64      // the last sequence that was drawn
@@ -57,9 +57,9 @@ type Store struct {
 	restores int
 	routes   map[string]*route
 	holders  map[liveKey]*record // live records with a dedupe key
-	members  map[outbox.Session]*member
-	control  []*outbox.Control // by number
-	running  []*Tx             // open ones that have a mark, by mark
+	members  map[core.Session]*member
+	control  []*core.Control // by number
+	running  []*Tx           // open ones that have a mark, by mark
 	open     map[*Tx]struct{}
 	locks    map[any]*Tx // dedupe keys, inbox keys and withdrawn ids that an open transaction works with
 	values   map[string]string
@@ -73,12 +73,12 @@ type Store struct {
 
 // member is a member and what it holds.
 type member struct {
-	outbox.Member
+	core.Member
 	held map[*record]struct{}
 	seen map[string]uint64 // the versions of routes when it last looked
 }
 
-func newMember(m outbox.Member) *member {
+func newMember(m core.Member) *member {
 	m.Serves = slices.Clone(m.Serves)
 	return &member{Member: m, held: map[*record]struct{}{}, seen: map[string]uint64{}}
 }
@@ -98,13 +98,13 @@ func New(opts Options) (*Store, error) {
 	wall := func() time.Time { return now().Round(0) }
 	return &Store{
 		stamper: stamper, now: wall, born: wall(), retention: opts.Retention,
-		routes: map[string]*route{}, holders: map[liveKey]*record{}, members: map[outbox.Session]*member{}, open: map[*Tx]struct{}{},
+		routes: map[string]*route{}, holders: map[liveKey]*record{}, members: map[core.Session]*member{}, open: map[*Tx]struct{}{},
 		locks: map[any]*Tx{}, values: map[string]string{}, inbox: newInboxMarks(), signal: make(chan struct{}),
 	}, nil
 }
 
 // Traits declares exact marks and a fence by session; nothing is durable or shared with other processes.
-func (s *Store) Traits() outbox.Traits { return outbox.Traits{SessionFence: true} }
+func (s *Store) Traits() core.StoreTraits { return core.StoreTraits{SessionFence: true} }
 
 // Check finds nothing wrong: there is nothing outside of the process.
 func (s *Store) Check(ctx context.Context) error {
@@ -123,8 +123,8 @@ func (s *Store) epoch() string { return strconv.Itoa(s.restores + 1) }
 func (s *Store) names() []string { return slices.Sorted(maps.Keys(s.routes)) }
 
 // owned returns the slots of the route that self owns.
-func (rt *route) owned(self outbox.Session) outbox.Slots {
-	var own outbox.Slots
+func (rt *route) owned(self core.Session) core.Slots {
+	var own core.Slots
 	for _, u := range rt.units {
 		if u.Owner == self && self != 0 {
 			own |= u.Unit.Slots()
@@ -134,10 +134,10 @@ func (rt *route) owned(self outbox.Session) outbox.Slots {
 }
 
 // merge joins the parts of each route into one, in the order in which routes are first named.
-func merge(parts []outbox.Part) []outbox.Part {
-	var out []outbox.Part
+func merge(parts []core.Part) []core.Part {
+	var out []core.Part
 	for _, p := range parts {
-		i := slices.IndexFunc(out, func(q outbox.Part) bool { return q.Route == p.Route })
+		i := slices.IndexFunc(out, func(q core.Part) bool { return q.Route == p.Route })
 		if i < 0 {
 			out = append(out, p)
 		} else {
@@ -148,9 +148,9 @@ func merge(parts []outbox.Part) []outbox.Part {
 }
 
 func outage(op string, err error) error {
-	return &core.Error{Op: "waybill/memory: " + op, Class: core.ClassOutage, Err: err}
+	return &waybill.Error{Op: "waybill/memory: " + op, Class: waybill.ClassOutage, Err: err}
 }
 
-func fenced(op string, self outbox.Session) error {
-	return fmt.Errorf("waybill/memory: %s: session %d is not a member: join under a new one: %w", op, self, outbox.ErrFenced)
+func fenced(op string, self core.Session) error {
+	return fmt.Errorf("waybill/memory: %s: session %d is not a member: join under a new one: %w", op, self, core.ErrFenced)
 }

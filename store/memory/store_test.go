@@ -5,7 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -18,7 +18,7 @@ func newStore(tb testing.TB) *memory.Store {
 	return s
 }
 
-func stage(tb testing.TB, s *memory.Store, msgs ...core.Message) []core.Staged {
+func stage(tb testing.TB, s *memory.Store, msgs ...waybill.Message) []waybill.Staged {
 	tb.Helper()
 	tx := s.Begin()
 	defer tx.Rollback()
@@ -41,7 +41,7 @@ func TestBusinessWriteAndMessageCommitTogether(t *testing.T) { // ST-01
 	for _, commit := range []bool{false, true} {
 		tx := s.Begin()
 		tx.Put("order", "1")
-		if _, err := s.Stage(t.Context(), tx, core.RawMessage("orders.placed", "text/plain", []byte("1"))); err != nil {
+		if _, err := s.Stage(t.Context(), tx, waybill.RawMessage("orders.placed", "text/plain", []byte("1"))); err != nil {
 			t.Fatal(err)
 		}
 		if v, _ := tx.Get("order"); v != "1" {
@@ -78,13 +78,13 @@ func TestFailedStatementSpoilsTransaction(t *testing.T) {
 	if err := tx.Commit(); err == nil {
 		t.Error("a second commit succeeded")
 	}
-	if _, err := s.Stage(t.Context(), tx, core.RawMessage("a", "", nil)); err == nil {
+	if _, err := s.Stage(t.Context(), tx, waybill.RawMessage("a", "", nil)); err == nil {
 		t.Error("stage in an ended transaction succeeded")
 	}
-	if _, err := s.Stage(t.Context(), nil, core.RawMessage("a", "", nil)); err == nil {
+	if _, err := s.Stage(t.Context(), nil, waybill.RawMessage("a", "", nil)); err == nil {
 		t.Error("stage without a transaction succeeded")
 	}
-	if _, err := s.Stage(t.Context(), newStore(t).Begin(), core.RawMessage("a", "", nil)); err == nil {
+	if _, err := s.Stage(t.Context(), newStore(t).Begin(), waybill.RawMessage("a", "", nil)); err == nil {
 		t.Error("stage in another store's transaction succeeded")
 	}
 }
@@ -95,7 +95,7 @@ func TestDeadlockIsReported(t *testing.T) {
 		s := newStore(t)
 		a, b := s.Begin(), s.Begin()
 		put := func(tx *memory.Tx, id string) error {
-			_, err := s.Stage(t.Context(), tx, core.RawMessage("t", "", nil, core.ID(id)))
+			_, err := s.Stage(t.Context(), tx, waybill.RawMessage("t", "", nil, waybill.ID(id)))
 			return err
 		}
 		if err := put(a, "1"); err != nil {
@@ -107,7 +107,7 @@ func TestDeadlockIsReported(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- put(a, "2") }()
 		synctest.Wait()
-		if err := put(b, "1"); core.ClassOf(err) != core.ClassOutage {
+		if err := put(b, "1"); waybill.ClassOf(err) != waybill.ClassOutage {
 			t.Errorf("got %v, want an outage", err)
 		}
 		b.Rollback()
@@ -121,7 +121,7 @@ func TestDeadlockIsReported(t *testing.T) {
 func TestHighWater(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
-	stage(t, s, core.RawMessage("a", "", nil), core.RawMessage("b", "", nil))
+	stage(t, s, waybill.RawMessage("a", "", nil), waybill.RawMessage("b", "", nil))
 	if stamp, err := s.HighWater(t.Context()); err != nil || stamp != s.Records()[1].Envelope.HLC {
 		t.Errorf("the highest stamp is %v (%v), want that of the second message", stamp, err)
 	}
@@ -132,7 +132,7 @@ func TestHighWater(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	t.Parallel()
-	if _, err := memory.New(memory.Options{TTL: -1}); !errors.Is(err, core.ErrInvalid) {
+	if _, err := memory.New(memory.Options{TTL: -1}); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("a store without a source and with a negative TTL: %v", err)
 	}
 }

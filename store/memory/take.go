@@ -5,12 +5,12 @@ import (
 	"context"
 	"slices"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
-// Take writes holds, as outbox.Store says. What is of a unit that is not self's, and not held by self, is gone for
+// Take writes holds, as core.OutboxStore says. What is of a unit that is not self's, and not held by self, is gone for
 // self. What self holds already is gripped, even if a transaction has locked it: nothing needs to be written.
-func (s *Store) Take(ctx context.Context, self outbox.Session, want outbox.Want) ([]outbox.Taken, error) {
+func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, outage("take", err)
 	}
@@ -20,7 +20,7 @@ func (s *Store) Take(ctx context.Context, self outbox.Session, want outbox.Want)
 	if m == nil {
 		return nil, fenced("take", self)
 	}
-	out := make([]outbox.Taken, 0, len(want.Refs)+max(want.N, 0))
+	out := make([]core.Taken, 0, len(want.Refs)+max(want.N, 0))
 	for _, ref := range want.Refs {
 		out = append(out, s.take(self, ref, want.Deliver))
 	}
@@ -31,8 +31,8 @@ func (s *Store) Take(ctx context.Context, self outbox.Session, want outbox.Want)
 	return append(out, next...), nil
 }
 
-func (s *Store) take(self outbox.Session, ref outbox.Ref, deliver bool) outbox.Taken {
-	out := outbox.Taken{Ref: ref, Grip: outbox.Gone}
+func (s *Store) take(self core.Session, ref core.Ref, deliver bool) core.Taken {
+	out := core.Taken{Ref: ref, Grip: core.GripGone}
 	r := s.find(ref)
 	switch {
 	case r == nil, !r.live(), r.version != ref.Version:
@@ -41,16 +41,16 @@ func (s *Store) take(self outbox.Session, ref outbox.Ref, deliver bool) outbox.T
 	case !r.owned(self):
 		return out
 	case r.lock != nil, r.holder != 0:
-		out.Grip = outbox.Locked
+		out.Grip = core.GripLocked
 		return out
 	default:
 		s.grip(r, self, deliver)
 	}
-	out.Grip, out.Deliveries = outbox.Gripped, r.deliveries
+	out.Grip, out.Deliveries = core.GripHeld, r.deliveries
 	return out
 }
 
-func (s *Store) grip(r *record, self outbox.Session, deliver bool) { //nolint:revive // Want's
+func (s *Store) grip(r *record, self core.Session, deliver bool) { //nolint:revive // Want's
 	s.hold(r, self)
 	if deliver {
 		r.deliveries++
@@ -58,7 +58,7 @@ func (s *Store) grip(r *record, self outbox.Session, deliver bool) { //nolint:re
 }
 
 // takeNext takes the next N without a key: first what self holds and does not know of.
-func (s *Store) takeNext(m *member, want *outbox.Want) (out []outbox.Taken) {
+func (s *Store) takeNext(m *member, want *core.Want) (out []core.Taken) {
 	rt := s.routes[want.Part.Route]
 	if rt == nil || want.N <= 0 {
 		return nil
@@ -98,7 +98,7 @@ func (s *Store) takeNext(m *member, want *outbox.Want) (out []outbox.Taken) {
 			s.grip(r, m.Session, want.Deliver)
 		}
 		rec := r.record(now)
-		out = append(out, outbox.Taken{Ref: rec.Ref, Grip: outbox.Gripped, Record: &rec, Deliveries: r.deliveries})
+		out = append(out, core.Taken{Ref: rec.Ref, Grip: core.GripHeld, Record: &rec, Deliveries: r.deliveries})
 	}
 	return out
 }
@@ -115,9 +115,9 @@ func (m *member) holds(wanted func(*record) bool) (out []*record) {
 
 func bySeq(a, b *record) int { return cmp.Compare(a.seq, b.seq) }
 
-// GiveUp frees a unit, as outbox.Store says. It reports false too if a record is locked of which self's hold would
+// GiveUp frees a unit, as core.OutboxStore says. It reports false too if a record is locked of which self's hold would
 // have to end.
-func (s *Store) GiveUp(ctx context.Context, self outbox.Session, what outbox.Owned, out []outbox.Ref) (bool, error) {
+func (s *Store) GiveUp(ctx context.Context, self core.Session, what core.OwnedUnit, out []core.Ref) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, outage("give up", err)
 	}
@@ -133,7 +133,7 @@ func (s *Store) GiveUp(ctx context.Context, self outbox.Session, what outbox.Own
 	case u != nil && u.Term > what.Term:
 		return true, nil
 	case u == nil || u.Owner != self || u.Term != what.Term:
-		return false, outbox.ErrFenced
+		return false, core.ErrFenced
 	}
 	slots := name.Slots()
 	keep := map[*record]bool{}

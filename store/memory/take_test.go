@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -14,19 +14,19 @@ func TestTakeIsDisjointAndComplete(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, memory.Options{})
 	for i := range 16 {
-		k.join(outbox.Session(i + 1))
+		k.join(core.Session(i + 1))
 	}
 	k.fill(100)
 	k.fill(10, "x")
 	var mu sync.Mutex
-	got := map[string]outbox.Session{}
+	got := map[string]core.Session{}
 	var wg sync.WaitGroup
 	for i := range 16 {
-		self := outbox.Session(i + 1)
+		self := core.Session(i + 1)
 		wg.Go(func() {
-			var out []outbox.Ref
+			var out []core.Ref
 			for {
-				taken, err := k.Take(t.Context(), self, outbox.Want{Part: all, N: 3, Out: out, Deliver: true})
+				taken, err := k.Take(t.Context(), self, core.Want{Part: all, N: 3, Out: out, Deliver: true})
 				if err != nil || len(taken) == 0 {
 					return
 				}
@@ -54,10 +54,10 @@ func TestTakeAgain(t *testing.T) {
 	k.join(1, unit)
 	k.join(2)
 	k.fill(5)
-	want := outbox.Want{Part: all, N: 2, Deliver: true}
+	want := core.Want{Part: all, N: 2, Deliver: true}
 	first, second := k.take(1, want), k.take(1, want)
 	k.fact("a lost answer is answered again", len(second) == 2 && first[0].Ref == second[0].Ref && second[1].Deliveries == 1)
-	want.Out = []outbox.Ref{first[0].Ref}
+	want.Out = []core.Ref{first[0].Ref}
 	third := k.take(1, want)
 	k.fact("first what is not out", len(third) == 2 && third[0].Ref == first[1].Ref && third[1].Ref.Seq == 3)
 
@@ -66,22 +66,22 @@ func TestTakeAgain(t *testing.T) {
 	m4, m5 := k.get(1, "m4").Ref, k.get(1, "m5").Ref
 	stale := m5
 	stale.Version++
-	refs := []outbox.Ref{m4, stale, first[0].Ref, m5}
-	grips := func(self outbox.Session) (g []outbox.Grip) {
-		for _, x := range k.take(self, outbox.Want{Refs: refs}) {
+	refs := []core.Ref{m4, stale, first[0].Ref, m5}
+	grips := func(self core.Session) (g []core.Grip) {
+		for _, x := range k.take(self, core.Want{Refs: refs}) {
 			g = append(g, x.Grip)
 		}
 		return g
 	}
-	k.fact("locked, gone, held, held", slices.Equal(grips(1), []outbox.Grip{outbox.Locked, outbox.Gone, outbox.Gripped, outbox.Gripped}))
-	k.fact("the same again", slices.Equal(grips(1), []outbox.Grip{outbox.Locked, outbox.Gone, outbox.Gripped, outbox.Gripped}))
-	k.fact("nothing of another's unit", slices.Equal(grips(2), []outbox.Grip{outbox.Gone, outbox.Gone, outbox.Gone, outbox.Gone}))
-	k.fact("locked ones are passed over", len(k.take(2, outbox.Want{Part: all, N: 9})) == 0)
+	k.fact("locked, gone, held, held", slices.Equal(grips(1), []core.Grip{core.GripLocked, core.GripGone, core.GripHeld, core.GripHeld}))
+	k.fact("the same again", slices.Equal(grips(1), []core.Grip{core.GripLocked, core.GripGone, core.GripHeld, core.GripHeld}))
+	k.fact("nothing of another's unit", slices.Equal(grips(2), []core.Grip{core.GripGone, core.GripGone, core.GripGone, core.GripGone}))
+	k.fact("locked ones are passed over", len(k.take(2, core.Want{Part: all, N: 9})) == 0)
 	tx.Rollback()
-	got := k.take(2, outbox.Want{Part: all, N: 9})
+	got := k.take(2, core.Want{Part: all, N: 9})
 	k.fact("and are there again", len(got) == 1 && got[0].Ref.ID == "m4")
-	k.fact("who holds can settle", k.settle(2, outbox.Published(got[0].Record))[0] == nil)
-	k.fact("another's hold is locked", k.take(1, outbox.Want{Refs: []outbox.Ref{k.get(1, "m5").Ref}})[0].Grip == outbox.Gripped)
+	k.fact("who holds can settle", k.settle(2, core.Published(got[0].Record))[0] == nil)
+	k.fact("another's hold is locked", k.take(1, core.Want{Refs: []core.Ref{k.get(1, "m5").Ref}})[0].Grip == core.GripHeld)
 }
 
 func TestTakeBytes(t *testing.T) {
@@ -89,8 +89,8 @@ func TestTakeBytes(t *testing.T) {
 	k := newKit(t, memory.Options{})
 	k.join(1)
 	k.fill(5)
-	k.fact("bodies of 4 bytes", len(k.take(1, outbox.Want{Part: all, N: 5, Bytes: 9})) == 2)
-	k.fact("at least one", len(k.take(1, outbox.Want{Part: all, N: 5, Bytes: 1})) == 1)
+	k.fact("bodies of 4 bytes", len(k.take(1, core.Want{Part: all, N: 5, Bytes: 9})) == 2)
+	k.fact("at least one", len(k.take(1, core.Want{Part: all, N: 5, Bytes: 1})) == 1)
 }
 
 func TestTakeHeldByAnother(t *testing.T) {
@@ -99,12 +99,12 @@ func TestTakeHeldByAnother(t *testing.T) {
 	k.join(1, unit)
 	k.join(2)
 	k.fill(1)
-	k.fact("taken", len(k.take(2, outbox.Want{Part: all, N: 1})) == 1)
+	k.fact("taken", len(k.take(2, core.Want{Part: all, N: 1})) == 1)
 	r := k.get(1, "m1")
-	k.fact("held", r.Holder == 2 && k.take(1, outbox.Want{Refs: []outbox.Ref{r.Ref}})[0].Grip == outbox.Locked)
+	k.fact("held", r.Holder == 2 && k.take(1, core.Want{Refs: []core.Ref{r.Ref}})[0].Grip == core.GripLocked)
 	k.bury(1, 2)
-	k.fact("another version after the crash", k.take(1, outbox.Want{Refs: []outbox.Ref{r.Ref}})[0].Grip == outbox.Gone)
-	k.fact("free", k.take(1, outbox.Want{Refs: []outbox.Ref{k.get(1, "m1").Ref}})[0].Grip == outbox.Gripped)
+	k.fact("another version after the crash", k.take(1, core.Want{Refs: []core.Ref{r.Ref}})[0].Grip == core.GripGone)
+	k.fact("free", k.take(1, core.Want{Refs: []core.Ref{k.get(1, "m1").Ref}})[0].Grip == core.GripHeld)
 }
 
 func TestGiveUp(t *testing.T) {
@@ -117,8 +117,8 @@ func TestGiveUp(t *testing.T) {
 	a, b, c, d := k.get(1, "a").Ref, k.get(1, "b").Ref, k.get(1, "c").Ref, k.get(1, "d").Ref
 	stale := d
 	stale.Version++
-	give := func(self outbox.Session) (bool, error) {
-		return k.GiveUp(t.Context(), self, outbox.Owned{Unit: unit, Term: 2, Low: 42}, []outbox.Ref{a, b, c, stale})
+	give := func(self core.Session) (bool, error) {
+		return k.GiveUp(t.Context(), self, core.OwnedUnit{Unit: unit, Term: 2, Low: 42}, []core.Ref{a, b, c, stale})
 	}
 	holders := func() string {
 		var s []byte
@@ -128,7 +128,7 @@ func TestGiveUp(t *testing.T) {
 		return string(s)
 	}
 	_, err := give(2)
-	k.is("another's", err, outbox.ErrFenced)
+	k.is("another's", err, core.ErrFenced)
 	tx := k.Begin()
 	k.no(tx.Lock(route, "c"))
 	ok, err := give(1)
@@ -141,23 +141,23 @@ func TestGiveUp(t *testing.T) {
 	ok, err = give(1)
 	k.fact("given up", ok && err == nil)
 	k.fact("holds for exactly what is out: "+holders(), holders() == "11100")
-	k.fact("free", owner(k.meet(outbox.Meeting{}), unit) == outbox.Owned{Unit: unit, Term: 3, Low: 42})
-	k.meet(outbox.Meeting{Self: member(2, 5, 1), Moves: []outbox.Move{{Unit: unit, To: 2}}})
+	k.fact("free", owner(k.meet(core.Meeting{}), unit) == core.OwnedUnit{Unit: unit, Term: 3, Low: 42})
+	k.meet(core.Meeting{Self: member(2, 5, 1), Moves: []core.Move{{Unit: unit, To: 2}}})
 	ok, err = give(1)
-	k.fact("again: the same", ok && err == nil && owner(k.meet(outbox.Meeting{}), unit).Owner == 2)
+	k.fact("again: the same", ok && err == nil && owner(k.meet(core.Meeting{}), unit).Owner == 2)
 	k.no(func() error {
-		_, err := k.GiveUp(t.Context(), 2, outbox.Owned{Unit: unit, Term: 4}, nil)
+		_, err := k.GiveUp(t.Context(), 2, core.OwnedUnit{Unit: unit, Term: 4}, nil)
 		return err
 	}())
-	k.meet(outbox.Meeting{Self: member(1, 6, 1), Moves: []outbox.Move{{Unit: unit, To: 1}}})
+	k.meet(core.Meeting{Self: member(1, 6, 1), Moves: []core.Move{{Unit: unit, To: 1}}})
 	ok, err = give(1)
-	k.fact("late, after self has taken it again: nothing changes", ok && err == nil && owner(k.meet(outbox.Meeting{}), unit).Owner == 1)
-	k.meet(outbox.Meeting{Self: member(1, 7, 1), Moves: []outbox.Move{{Unit: unit, From: 1, To: 2}}})
-	ok, err = k.GiveUp(t.Context(), 1, outbox.Owned{Unit: outbox.Unit{Route: route, From: 0, To: 3}, Term: 2}, nil)
+	k.fact("late, after self has taken it again: nothing changes", ok && err == nil && owner(k.meet(core.Meeting{}), unit).Owner == 1)
+	k.meet(core.Meeting{Self: member(1, 7, 1), Moves: []core.Move{{Unit: unit, From: 1, To: 2}}})
+	ok, err = k.GiveUp(t.Context(), 1, core.OwnedUnit{Unit: core.Unit{Route: route, From: 0, To: 3}, Term: 2}, nil)
 	k.fact("no such unit", !ok)
-	k.is("no such unit", err, outbox.ErrFenced)
+	k.is("no such unit", err, core.ErrFenced)
 	rec := k.get(1, "a")
-	k.fact("what is held can be settled after the unit is another's", k.settle(1, outbox.Retry(rec, errNo, time.Second))[0] == nil)
-	k.is("what is not, cannot", k.settle(1, outbox.Release(k.get(1, "d"), 0, false))[0], outbox.ErrFenced)
-	k.fact("but what was published can", k.settle(1, outbox.Published(k.get(1, "d")))[0] == nil)
+	k.fact("what is held can be settled after the unit is another's", k.settle(1, core.Retry(rec, errNo, time.Second))[0] == nil)
+	k.is("what is not, cannot", k.settle(1, core.Release(k.get(1, "d"), 0, false))[0], core.ErrFenced)
+	k.fact("but what was published can", k.settle(1, core.Published(k.get(1, "d")))[0] == nil)
 }

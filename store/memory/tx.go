@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // Tx is a transaction over everything in a Store. Begin one with [Store.Begin] and end it with Commit or Rollback. It
@@ -63,7 +63,7 @@ type step struct {
 	kind     stepKind
 	r        *record
 	was, now verdict
-	control  *outbox.Control
+	control  *core.Control
 	undo     func() // of stepWrite
 }
 
@@ -86,7 +86,7 @@ func (tx *Tx) Mark() int64 {
 // usable returns why nothing can be written in tx any more. The store is locked.
 func (tx *Tx) usable(op string) error {
 	if tx.ended {
-		return fmt.Errorf("waybill/memory: %s: the transaction has ended: begin another: %w", op, core.ErrClosed)
+		return fmt.Errorf("waybill/memory: %s: the transaction has ended: begin another: %w", op, waybill.ErrClosed)
 	}
 	if tx.failed != nil {
 		return fmt.Errorf("waybill/memory: %s: an earlier statement of the transaction had failed: roll back: %w", op, tx.failed)
@@ -170,10 +170,10 @@ func (tx *Tx) RollbackTo(sp Savepoint) error {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()
 	if tx.ended {
-		return fmt.Errorf("waybill/memory: rollback to savepoint: the transaction has ended: %w", core.ErrClosed)
+		return fmt.Errorf("waybill/memory: rollback to savepoint: the transaction has ended: %w", waybill.ErrClosed)
 	}
 	if sp < 0 || int(sp) > len(tx.steps) {
-		return core.Invalid("waybill/memory: rollback to savepoint", "the savepoint is gone: the transaction was rolled back to an earlier one")
+		return waybill.Invalid("waybill/memory: rollback to savepoint", "the savepoint is gone: the transaction was rolled back to an earlier one")
 	}
 	tx.undo(int(sp))
 	return nil
@@ -206,13 +206,13 @@ func (tx *Tx) undo(n int) {
 }
 
 // Commit makes everything that was written visible at once. It fails, with everything rolled back, if a statement of
-// the transaction had failed, and with core.ErrClosed if it had ended already.
+// the transaction had failed, and with waybill.ErrClosed if it had ended already.
 func (tx *Tx) Commit() error {
 	s := tx.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if tx.ended {
-		return fmt.Errorf("waybill/memory: commit: the transaction has ended: %w", core.ErrClosed)
+		return fmt.Errorf("waybill/memory: commit: the transaction has ended: %w", waybill.ErrClosed)
 	}
 	defer tx.end()
 	if tx.failed != nil {
@@ -258,10 +258,10 @@ func (s *Store) apply(r *record, v verdict, now time.Time) {
 	switch v {
 	case cancelled:
 		s.unplace(r)
-		s.retire(r, core.StateAbandoned, core.ReasonCancelled, now)
+		s.retire(r, core.StateAbandoned, waybill.ReasonCancelled, now)
 	case replaced:
 		s.unplace(r)
-		s.retire(r, core.StateAbandoned, core.ReasonReplaced, now)
+		s.retire(r, core.StateAbandoned, waybill.ReasonReplaced, now)
 	case requeued:
 		s.requeue(r, now)
 	case freed:

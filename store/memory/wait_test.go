@@ -6,8 +6,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // waited is what a Wait of an hour on the route said, and when.
@@ -46,14 +47,14 @@ func TestWaitIsTold(t *testing.T) { // DB-10
 			name    string
 			happens func()
 		}{
-			{"a commit", func() { k.stage(msg("a", core.Key("x"))) }},
+			{"a commit", func() { k.stage(msg("a", waybill.Key("x"))) }},
 			{"a retry", func() { k.retry("a", 0) }},
-			{"a release", func() { k.no(k.settle(1, outbox.Release(&k.due(1, 1).Retries[0], 0, false))[0]) }},
+			{"a release", func() { k.no(k.settle(1, core.Release(&k.due(1, 1).Retries[0], 0, false))[0]) }},
 			{"a decision", func() {
-				k.no(k.settle(1, outbox.Retry(&k.due(1, 1).Retries[0], errNo, time.Hour))[0])
-				k.no(k.DecideHead(t.Context(), route, "x", "a", core.HeadSkip))
+				k.no(k.settle(1, core.Retry(&k.due(1, 1).Retries[0], errNo, time.Hour))[0])
+				k.no(k.DecideHead(t.Context(), route, "x", "a", admin.HeadSkip))
 			}},
-			{"a redrive", func() { k.fact("redriven", k.redrive(core.RedriveRequest{All: true, Force: true}).Changed == 1) }},
+			{"a redrive", func() { k.fact("redriven", k.redrive(admin.RedriveRequest{All: true, Force: true}).Changed == 1) }},
 		} {
 			first, second := wait(), wait()
 			time.Sleep(time.Second)
@@ -68,13 +69,13 @@ func TestWaitIsTold(t *testing.T) { // DB-10
 			k.due(1, 9)
 			idle := wait()
 			k.fact("nothing new", len(idle) == 0)
-			k.stage(msg(core.NewID()))
+			k.stage(msg(waybill.NewID()))
 			<-idle
 			k.read(1)
 		}
 		k.stage(msg("b"))
 		k.fact("what came between two calls", (<-wait()).after == 0)
-		k.meet(outbox.Meeting{Self: member(1, 2, 1), Leave: true})
+		k.meet(core.Meeting{Self: member(1, 2, 1), Leave: true})
 		k.fact("of a route that nobody owns", (<-wait()).after == 0)
 		idle := wait()
 		k.fact("once", len(idle) == 0)
@@ -89,18 +90,18 @@ func TestWaitIsToldUntilAllHaveLooked(t *testing.T) { // DB-10
 	bubble(t, func(t *testing.T, k *kit, _ func() <-chan waited) {
 		t.Helper()
 		const other = "another"
-		low, high := outbox.Unit{Route: other, To: 32}, outbox.Unit{Route: other, From: 32, To: 64}
-		for i, u := range []outbox.Unit{low, high} {
-			m := outbox.Member{Session: outbox.Session(10 + i), Beat: 1, Serves: []outbox.Serving{{Route: other, Units: 2}}}
-			k.meet(outbox.Meeting{Self: m, Join: true, Moves: []outbox.Move{{Unit: u, To: m.Session}}})
+		low, high := core.Unit{Route: other, To: 32}, core.Unit{Route: other, From: 32, To: 64}
+		for i, u := range []core.Unit{low, high} {
+			m := core.Member{Session: core.Session(10 + i), Beat: 1, Serves: []core.Serving{{Route: other, Units: 2}}}
+			k.meet(core.Meeting{Self: m, Join: true, Moves: []core.Move{{Unit: u, To: m.Session}}})
 		}
-		k.stage(msg("a", core.Routes(other)))
+		k.stage(msg("a", waybill.Routes(other)))
 		told := func() bool {
 			cause, err := k.Wait(t.Context(), []string{route, other}, time.Second)
 			k.no(err)
 			return cause == core.WakeNotify
 		}
-		look := outbox.Look{Ranges: []outbox.Range{{Part: outbox.Part{Route: other, Slots: outbox.AllSlots}, To: 9}}}
+		look := core.Look{Ranges: []core.Range{{Part: core.Part{Route: other, Slots: core.AllSlots}, To: 9}}}
 		k.fact("nobody has looked", told())
 		k.fact("still nobody has looked", told())
 		k.look(10, look)
@@ -120,7 +121,7 @@ func TestWaitSleepsUntilScheduledMessage(t *testing.T) { // DB-10
 		_, err := k.Stage(t.Context(), tx, msg("z"))
 		k.no(err)
 		tx.Rollback()
-		k.stage(msg("a", core.Delay(time.Minute)))
+		k.stage(msg("a", waybill.Delay(time.Minute)))
 		if got := <-done; got != (waited{core.WakeTimer, time.Minute + time.Second}) {
 			t.Errorf("%+v", got)
 		}

@@ -4,19 +4,21 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
-var _ core.Canceller[*Tx] = (*Store)(nil)
+var _ waybill.Canceller[*Tx] = (*Store)(nil)
 
-// Cancel withdraws staged messages in tx, as core.Canceller says: what is scheduled, waits for a retry, or is
+// Cancel withdraws staged messages in tx, as waybill.Canceller says: what is scheduled, waits for a retry, or is
 // withdrawable. So it does with what a session held that has ended, and with what a member that died may have had out:
 // these may have been delivered. What a member holds is in flight, and so is what else is due, since its relay may have
 // it out without saying so. Until tx ends what it withdraws cannot be taken, and later messages of its key wait.
 //
 // A key that names a message which an earlier key of the call named too gets the same answer. If another transaction
 // has locked the message, Cancel waits for its end. The commit tells the owner of the message's key.
-func (s *Store) Cancel(ctx context.Context, tx *Tx, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+func (s *Store) Cancel(ctx context.Context, tx *Tx, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
 	if err := s.owns(tx); err != nil {
 		return nil, fmt.Errorf("waybill/memory: cancel: %w", err)
 	}
@@ -24,8 +26,8 @@ func (s *Store) Cancel(ctx context.Context, tx *Tx, keys ...core.CancelKey) ([]c
 	if err != nil || len(keys) == 0 {
 		return nil, err
 	}
-	out := make([]core.CancelStatus, 0, len(keys))
-	seen := map[any]core.CancelStatus{} // by rowKey and liveKey
+	out := make([]waybill.CancelStatus, 0, len(keys))
+	seen := map[any]waybill.CancelStatus{} // by rowKey and liveKey
 	err = s.whenFree(ctx, tx, "cancel", func() (wait *Tx, err error) {
 		for len(out) < len(keys) {
 			status, wait, err := tx.cancel(&keys[len(out)], seen)
@@ -44,7 +46,7 @@ func (s *Store) Cancel(ctx context.Context, tx *Tx, keys ...core.CancelKey) ([]c
 }
 
 // cancel cancels what key names, or returns the transaction that tx must wait for.
-func (tx *Tx) cancel(key *core.CancelKey, seen map[any]core.CancelStatus) (status core.CancelStatus, wait *Tx, err error) {
+func (tx *Tx) cancel(key *waybill.CancelKey, seen map[any]waybill.CancelStatus) (status waybill.CancelStatus, wait *Tx, err error) {
 	if err := tx.begin("cancel"); err != nil {
 		return 0, nil, err
 	}
@@ -73,21 +75,21 @@ func (tx *Tx) cancel(key *core.CancelKey, seen map[any]core.CancelStatus) (statu
 	return status, nil, nil
 }
 
-// Cancel withdraws a record in the transaction, as [Store.Cancel] does. It fails with outbox.ErrBusy where that one
+// Cancel withdraws a record in the transaction, as [Store.Cancel] does. It fails with core.ErrBusy where that one
 // would wait.
-func (tx *Tx) Cancel(route, id string) (core.CancelStatus, error) {
+func (tx *Tx) Cancel(route, id string) (waybill.CancelStatus, error) {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()
 	if err := tx.begin("cancel"); err != nil {
-		return core.CancelNotFound, err
+		return waybill.CancelNotFound, err
 	}
 	r := tx.live(route, id)
 	if r == nil {
-		return core.CancelNotFound, nil
+		return waybill.CancelNotFound, nil
 	}
 	status, wait := tx.withdraw(r, cancelled)
 	if wait != nil {
-		return core.CancelNotFound, busy("cancel", id, route)
+		return waybill.CancelNotFound, busy("cancel", id, route)
 	}
 	return status, nil
 }
@@ -107,24 +109,24 @@ func (tx *Tx) live(route, id string) *record {
 
 // withdraw takes a live record back, or returns the transaction that has locked it. One that is in flight stays, but
 // gives up its dedupe key if it is to be replaced.
-func (tx *Tx) withdraw(r *record, why verdict) (status core.CancelStatus, wait *Tx) {
+func (tx *Tx) withdraw(r *record, why verdict) (status waybill.CancelStatus, wait *Tx) {
 	if r.staging == tx {
 		tx.reserve(r.rowKey()) // it may come back, by a rollback to a savepoint
 		r.dropped = true
 		tx.s.uncover(r)
 		tx.disown(r)
 		tx.steps = append(tx.steps, step{kind: stepDrop, r: r})
-		return core.CancelDone, nil
+		return waybill.CancelDone, nil
 	}
 	if r.lock != nil && r.lock != tx {
-		return core.CancelNotFound, r.lock
+		return waybill.CancelNotFound, r.lock
 	}
 	careful := r.careful()
 	if tx.made[r] != requeued && (r.holder != 0 || !r.waits() && !r.withdrawable && !r.left && !careful) {
 		if why == replaced {
 			tx.decide(r, freed)
 		}
-		return core.CancelInFlight, nil
+		return waybill.CancelInFlight, nil
 	}
 	tx.take(r)
 	tx.decide(r, why)
@@ -132,13 +134,13 @@ func (tx *Tx) withdraw(r *record, why verdict) (status core.CancelStatus, wait *
 		tx.tell(r)
 	}
 	if r.maybe || careful {
-		return core.CancelMaybe, nil
+		return waybill.CancelMaybe, nil
 	}
-	return core.CancelDone, nil
+	return waybill.CancelDone, nil
 }
 
 // Redrive puts a failed or an abandoned record back in line, with its counts at zero, and tells the owner of its slot.
-// What a member holds is core.ErrInFlight. It is for tests of engines; operators have [Store.Redrive].
+// What a member holds is waybill.ErrInFlight. It is for tests of engines; operators have [Store.Redrive].
 func (tx *Tx) Redrive(route, id string) error {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()
@@ -148,13 +150,13 @@ func (tx *Tx) Redrive(route, id string) error {
 	r := tx.committed(route, id)
 	switch {
 	case r == nil:
-		return core.NoRecord("waybill/memory: redrive", route, id)
+		return admin.NoRecord("waybill/memory: redrive", route, id)
 	case r.holder != 0:
-		return fmt.Errorf("waybill/memory: redrive %q on route %q: %w", id, route, core.ErrInFlight)
+		return fmt.Errorf("waybill/memory: redrive %q on route %q: %w", id, route, waybill.ErrInFlight)
 	case tx.made[r] == requeued, r.state != core.StateFailed && r.state != core.StateAbandoned:
-		return core.Invalid("waybill/memory: redrive", fmt.Sprintf("%q on route %q: is neither failed nor abandoned", id, route))
+		return waybill.Invalid("waybill/memory: redrive", fmt.Sprintf("%q on route %q: is neither failed nor abandoned", id, route))
 	case r.state == core.StateAbandoned && r.dedupe != "":
-		return core.Invalid("waybill/memory: redrive", fmt.Sprintf("%q on route %q: has a dedupe key, which only Store.Redrive minds", id, route))
+		return waybill.Invalid("waybill/memory: redrive", fmt.Sprintf("%q on route %q: has a dedupe key, which only Store.Redrive minds", id, route))
 	case r.lock != nil && r.lock != tx:
 		return busy("redrive", id, route)
 	}

@@ -4,13 +4,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
 // cancel cancels in a transaction of its own.
-func (k *kit) cancel(id string) core.CancelStatus {
+func (k *kit) cancel(id string) waybill.CancelStatus {
 	k.Helper()
 	tx := k.Begin()
 	st, err := tx.Cancel(route, id)
@@ -24,40 +24,40 @@ func TestCancel(t *testing.T) {
 	for name, tc := range map[string]struct {
 		row     core.StagedRow
 		prepare func(k *kit)
-		want    core.CancelStatus
+		want    waybill.CancelStatus
 		control int
 	}{
-		"none":                  {row("z", "x"), func(*kit) {}, core.CancelNotFound, 0},
-		"scheduled":             {later(row("a", "x"), time.Hour), func(*kit) {}, core.CancelDone, 0},
-		"due":                   {row("a", "x"), func(*kit) {}, core.CancelInFlight, 0},
-		"withdrawable":          {withdrawable(row("a", "x")), func(*kit) {}, core.CancelDone, 1},
-		"withdrawable, no key":  {withdrawable(row("a", "")), func(*kit) {}, core.CancelDone, 0},
-		"withdrawable and held": {withdrawable(row("a", "x")), func(k *kit) { k.hold(1, k.get(1, "a")) }, core.CancelInFlight, 0},
-		"waits for a retry":     {row("a", "x"), func(k *kit) { k.retry("a", time.Hour) }, core.CancelDone, 1},
+		"none":                  {row("z", "x"), func(*kit) {}, waybill.CancelNotFound, 0},
+		"scheduled":             {later(row("a", "x"), time.Hour), func(*kit) {}, waybill.CancelDone, 0},
+		"due":                   {row("a", "x"), func(*kit) {}, waybill.CancelInFlight, 0},
+		"withdrawable":          {withdrawable(row("a", "x")), func(*kit) {}, waybill.CancelDone, 1},
+		"withdrawable, no key":  {withdrawable(row("a", "")), func(*kit) {}, waybill.CancelDone, 0},
+		"withdrawable and held": {withdrawable(row("a", "x")), func(k *kit) { k.hold(1, k.get(1, "a")) }, waybill.CancelInFlight, 0},
+		"waits for a retry":     {row("a", "x"), func(k *kit) { k.retry("a", time.Hour) }, waybill.CancelDone, 1},
 		"retry that is held": {row("a", "x"), func(k *kit) {
 			k.retry("a", 0)
 			k.due(1, 1)
-		}, core.CancelInFlight, 0},
+		}, waybill.CancelInFlight, 0},
 		"sent without an answer": {withdrawable(row("a", "x")), func(k *kit) {
-			k.no(k.settle(1, outbox.Release(k.get(1, "a"), 0, true))[0])
-		}, core.CancelMaybe, 1},
+			k.no(k.settle(1, core.Release(k.get(1, "a"), 0, true))[0])
+		}, waybill.CancelMaybe, 1},
 		"held by a dead one": {row("a", "x"), func(k *kit) {
 			k.hold(1, k.get(1, "a"))
 			k.bury(2, 1)
-			k.meet(outbox.Meeting{Self: member(2, 5, 1), Moves: []outbox.Move{{Unit: unit, To: 2}, {Unit: unit, From: 2, To: 2}}})
-		}, core.CancelMaybe, 1},
-		"a dead one had the unit": {row("a", "x"), func(k *kit) { k.bury(2, 1) }, core.CancelMaybe, 1},
+			k.meet(core.Meeting{Self: member(2, 5, 1), Moves: []core.Move{{Unit: unit, To: 2}, {Unit: unit, From: 2, To: 2}}})
+		}, waybill.CancelMaybe, 1},
+		"a dead one had the unit": {row("a", "x"), func(k *kit) { k.bury(2, 1) }, waybill.CancelMaybe, 1},
 		"retry of a dead one's unit": {row("a", "x"), func(k *kit) {
 			k.retry("a", 0)
 			k.bury(2, 1)
-		}, core.CancelMaybe, 1},
+		}, waybill.CancelMaybe, 1},
 		"a window has passed it": {row("a", "x"), func(k *kit) {
 			k.bury(2, 1)
-			k.meet(outbox.Meeting{Self: member(2, 5, 1), Moves: []outbox.Move{{Unit: unit, To: 2}, {Unit: unit, From: 2, To: 2}}})
-		}, core.CancelInFlight, 0},
+			k.meet(core.Meeting{Self: member(2, 5, 1), Moves: []core.Move{{Unit: unit, To: 2}, {Unit: unit, From: 2, To: 2}}})
+		}, waybill.CancelInFlight, 0},
 		"abandoned": {row("a", "x"), func(k *kit) {
-			k.no(k.settle(1, outbox.Abandon(k.get(1, "a"), core.ReasonRejected, nil))[0])
-		}, core.CancelNotFound, 0},
+			k.no(k.settle(1, core.Abandon(k.get(1, "a"), waybill.ReasonRejected, nil))[0])
+		}, waybill.CancelNotFound, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -70,19 +70,19 @@ func TestCancel(t *testing.T) {
 			if got != tc.want {
 				t.Errorf("%v, want %v", got, tc.want)
 			}
-			if got == core.CancelDone || got == core.CancelMaybe {
+			if got == waybill.CancelDone || got == waybill.CancelMaybe {
 				k.fact("it is gone", k.state("a") == nil && len(k.read(2)) == 0)
 			} else {
 				k.fact("it stays", len(k.States()) == 1)
 			}
-			k.fact("control records", len(k.look(2, outbox.Look{Parts: []outbox.Part{all}}).Control) == tc.control)
+			k.fact("control records", len(k.look(2, core.Look{Parts: []core.Part{all}}).Control) == tc.control)
 		})
 	}
 }
 
 func (k *kit) retry(id string, in time.Duration) {
 	k.Helper()
-	k.no(k.settle(1, outbox.Retry(k.get(1, id), errNo, in))[0])
+	k.no(k.settle(1, core.Retry(k.get(1, id), errNo, in))[0])
 }
 
 func TestCancelInATransaction(t *testing.T) {
@@ -93,32 +93,32 @@ func TestCancelInATransaction(t *testing.T) {
 	tx, other := k.Begin(), k.Begin()
 	sp := tx.Savepoint()
 	st, err := tx.Cancel(route, "a")
-	k.fact("done", st == core.CancelDone && err == nil)
+	k.fact("done", st == waybill.CancelDone && err == nil)
 	st, err = tx.Cancel(route, "a")
-	k.fact("it is gone for the transaction", st == core.CancelNotFound && err == nil)
+	k.fact("it is gone for the transaction", st == waybill.CancelNotFound && err == nil)
 	_, err = other.Cancel(route, "a")
-	k.is("another one would wait", err, outbox.ErrBusy)
+	k.is("another one would wait", err, core.ErrBusy)
 	k.same("the committed version is read", ids(k.read(1)), []string{"a"})
-	k.fact("it is locked", k.take(1, outbox.Want{Refs: []outbox.Ref{k.get(1, "a").Ref}})[0].Grip == outbox.Locked)
+	k.fact("it is locked", k.take(1, core.Want{Refs: []core.Ref{k.get(1, "a").Ref}})[0].Grip == core.GripLocked)
 	k.no(tx.RollbackTo(sp))
-	k.fact("free again", k.take(1, outbox.Want{Refs: []outbox.Ref{k.get(1, "a").Ref}})[0].Grip == outbox.Gripped)
+	k.fact("free again", k.take(1, core.Want{Refs: []core.Ref{k.get(1, "a").Ref}})[0].Grip == core.GripHeld)
 	st, err = tx.Cancel(route, "a")
-	k.fact("in flight", st == core.CancelInFlight && err == nil)
+	k.fact("in flight", st == waybill.CancelInFlight && err == nil)
 
 	_, err = tx.Stage(row("b", ""))
 	k.no(err)
 	_, err = other.Stage(row("c", ""), row("b", ""))
-	k.is("another one would wait", err, outbox.ErrBusy)
+	k.is("another one would wait", err, core.ErrBusy)
 	sp = tx.Savepoint()
 	st, err = tx.Cancel(route, "b")
-	k.fact("its own", st == core.CancelDone && err == nil)
+	k.fact("its own", st == waybill.CancelDone && err == nil)
 	seqs, err := tx.Stage(row("b", "y"), row("a", "x"))
 	k.fact("staged anew, and a duplicate", err == nil && seqs[0] > 0 && seqs[1] == 0)
 	k.no(tx.RollbackTo(sp))
 	k.no(tx.Commit())
 	k.same("ready", ids(k.read(1)), []string{"a", "b"})
 	k.fact("the first one", k.get(1, "b").Envelope.Key == "")
-	k.is("twice", tx.Commit(), core.ErrClosed)
+	k.is("twice", tx.Commit(), waybill.ErrClosed)
 	other.Rollback()
 	other.Rollback()
 	seqs = k.put(row("c", ""))
@@ -131,14 +131,14 @@ func TestRedriveRefused(t *testing.T) {
 	k.join(1, unit)
 	k.put(row("a", "x"))
 	tx := k.Begin()
-	k.is("pending", tx.Redrive(route, "a"), core.ErrInvalid)
-	k.is("none", tx.Redrive(route, "z"), core.ErrNotFound)
+	k.is("pending", tx.Redrive(route, "a"), waybill.ErrInvalid)
+	k.is("none", tx.Redrive(route, "z"), waybill.ErrNotFound)
 	k.retry("a", 0)
 	k.no(tx.Redrive(route, "a"))
-	k.is("twice", tx.Redrive(route, "a"), core.ErrInvalid)
+	k.is("twice", tx.Redrive(route, "a"), waybill.ErrInvalid)
 	other := k.Begin()
-	k.is("locked", other.Redrive(route, "a"), outbox.ErrBusy)
+	k.is("locked", other.Redrive(route, "a"), core.ErrBusy)
 	tx.Rollback()
 	k.due(1, 1)
-	k.is("held", other.Redrive(route, "a"), core.ErrInFlight)
+	k.is("held", other.Redrive(route, "a"), waybill.ErrInFlight)
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // attrs are the attributes that few messages have. They share one JSON column, so that the others need not carry them.
@@ -21,7 +21,7 @@ type attrs struct {
 }
 
 // encodeAttrs returns the JSON text of e's rarer attributes, "" if it has none.
-func encodeAttrs(e *core.Envelope) (string, error) {
+func encodeAttrs(e *waybill.Envelope) (string, error) {
 	if e.Subject == "" && e.Tenant == "" && e.CausationID == "" && e.RunID == "" && len(e.Lineage) == 0 && e.TraceState == "" && e.Priority == 0 && len(e.Headers) == 0 {
 		return "", nil
 	}
@@ -33,7 +33,7 @@ func encodeAttrs(e *core.Envelope) (string, error) {
 }
 
 // decodeAttrs sets e's rarer attributes from text.
-func decodeAttrs(e *core.Envelope, text []byte) error {
+func decodeAttrs(e *waybill.Envelope, text []byte) error {
 	if len(text) == 0 {
 		return nil
 	}
@@ -52,5 +52,5 @@ func decodeAttrs(e *core.Envelope, text []byte) error {
 }
 
 func undecodable(op string, err error) error {
-	return &core.Error{Op: "waybill/postgres: " + op, Class: core.ClassPermanent, Reason: core.ReasonUndecodable, Err: err}
+	return &waybill.Error{Op: "waybill/postgres: " + op, Class: waybill.ClassPermanent, Reason: waybill.ReasonUndecodable, Err: err}
 }

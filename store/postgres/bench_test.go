@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -23,7 +23,7 @@ func fill(tb testing.TB, s *postgres.Outbox, begin func() (pgx.Tx, error), route
 			if keys > 0 {
 				key = "k" + strconv.Itoa((i+j)%keys)
 			}
-			rows[j] = row(route, core.NewID(), key)
+			rows[j] = row(route, waybill.NewID(), key)
 			rows[j].Fresh = true
 		}
 		tx, err := begin()
@@ -51,17 +51,17 @@ func BenchmarkDrain(b *testing.B) {
 			b.ResetTimer()
 			for done := 0; done < b.N; {
 				began := time.Now()
-				p, err := s.Read(b.Context(), self, outbox.Look{
-					Parts: []outbox.Part{all("r")}, Ranges: []outbox.Range{{Part: all("r"), From: from, To: 1 << 62, Limit: page}}, Bytes: 1 << 24,
+				p, err := s.Read(b.Context(), self, core.Look{
+					Parts: []core.Part{all("r")}, Ranges: []core.Range{{Part: all("r"), From: from, To: 1 << 62, Limit: page}}, Bytes: 1 << 24,
 				})
 				if err != nil {
 					b.Fatal(err)
 				}
 				reading += time.Since(began)
 				rs := p.Ranges[0].Records
-				outcomes := make([]outbox.Outcome, len(rs))
+				outcomes := make([]core.Outcome, len(rs))
 				for i := range rs {
-					outcomes[i] = outbox.Published(&rs[i])
+					outcomes[i] = core.Published(&rs[i])
 				}
 				if err := s.Settle(b.Context(), self, outcomes).FirstErr(); err != nil || len(rs) == 0 {
 					b.Fatal(err, len(rs))
@@ -78,21 +78,21 @@ func BenchmarkReadNothing(b *testing.B) {
 	for _, routes := range []int{1, 100, 1000} {
 		b.Run(fmt.Sprintf("routes=%d", routes), func(b *testing.B) {
 			s, _ := newOutbox(b, postgres.Options{})
-			m := outbox.Member{Session: newSession(), Beat: 1, Lease: time.Second, Handlers: 1, Free: 1}
-			look := outbox.Look{Bytes: 1 << 24}
-			var moves []outbox.Move
+			m := core.Member{Session: newSession(), Beat: 1, Lease: time.Second, Handlers: 1, Free: 1}
+			look := core.Look{Bytes: 1 << 24}
+			var moves []core.Move
 			for i := range routes {
 				p := all("r" + strconv.Itoa(i))
-				m.Serves = append(m.Serves, outbox.Serving{Route: p.Route, Units: 1})
-				moves = append(moves, outbox.Move{Unit: outbox.Unit{Route: p.Route, To: 64}, To: m.Session})
-				look.Parts, look.Ranges = append(look.Parts, p), append(look.Ranges, outbox.Range{Part: p, To: 1 << 62, Limit: 100})
+				m.Serves = append(m.Serves, core.Serving{Route: p.Route, Units: 1})
+				moves = append(moves, core.Move{Unit: core.Unit{Route: p.Route, To: 64}, To: m.Session})
+				look.Parts, look.Ranges = append(look.Parts, p), append(look.Ranges, core.Range{Part: p, To: 1 << 62, Limit: 100})
 			}
-			if _, err := s.Meet(b.Context(), outbox.Meeting{Self: m, Join: true, Moves: moves}); err != nil {
+			if _, err := s.Meet(b.Context(), core.Meeting{Self: m, Join: true, Moves: moves}); err != nil {
 				b.Fatal(err)
 			}
 			b.Run("Read", func(b *testing.B) {
 				for range b.N {
-					if p, err := s.Read(b.Context(), m.Session, look); err != nil || p.Owned[0] != outbox.AllSlots {
+					if p, err := s.Read(b.Context(), m.Session, look); err != nil || p.Owned[0] != core.AllSlots {
 						b.Fatal(err)
 					}
 				}
@@ -100,14 +100,14 @@ func BenchmarkReadNothing(b *testing.B) {
 			b.Run("Meet", func(b *testing.B) {
 				for range b.N {
 					m.Beat++
-					if r, err := s.Meet(b.Context(), outbox.Meeting{Self: m}); err != nil || len(r.Units) != routes {
+					if r, err := s.Meet(b.Context(), core.Meeting{Self: m}); err != nil || len(r.Units) != routes {
 						b.Fatal(err)
 					}
 				}
 			})
 			b.Run("look", func(b *testing.B) {
 				for range b.N {
-					if _, err := s.Meet(b.Context(), outbox.Meeting{}); err != nil {
+					if _, err := s.Meet(b.Context(), core.Meeting{}); err != nil {
 						b.Fatal(err)
 					}
 				}

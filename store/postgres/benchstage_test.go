@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -45,9 +45,9 @@ func BenchmarkStage(b *testing.B) {
 	body := make([]byte, 256)
 	for _, n := range []int{1, 10, 100, 500} {
 		b.Run(fmt.Sprintf("messages=%d", n), func(b *testing.B) {
-			msgs := make([]core.Message, n)
+			msgs := make([]waybill.Message, n)
 			for i := range msgs {
-				msgs[i] = core.RawMessage("t.x", "application/json", body, core.Key(fmt.Sprint("key-", i)))
+				msgs[i] = waybill.RawMessage("t.x", "application/json", body, waybill.Key(fmt.Sprint("key-", i)))
 			}
 			var ours, raw, viaSQL time.Duration
 			for range b.N {
@@ -70,7 +70,7 @@ func BenchmarkStage(b *testing.B) {
 	}
 }
 
-func stageSQL(ctx context.Context, db *sql.DB, s core.Stager[*sql.Tx], msgs []core.Message) error {
+func stageSQL(ctx context.Context, db *sql.DB, s waybill.Stager[*sql.Tx], msgs []waybill.Message) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -100,10 +100,10 @@ func BenchmarkDedupe(b *testing.B) {
 	for _, n := range []int{1, 100} {
 		b.Run(fmt.Sprintf("messages=%d", n), func(b *testing.B) {
 			var bare, plain, keyed, replaced time.Duration
-			stageAll := func(o *postgres.Outbox, opts func(i int) core.MessageOption) time.Duration {
-				msgs := make([]core.Message, n)
+			stageAll := func(o *postgres.Outbox, opts func(i int) waybill.MessageOption) time.Duration {
+				msgs := make([]waybill.Message, n)
 				for i := range msgs {
-					msgs[i] = core.RawMessage("t.x", "application/json", make([]byte, 256), opts(i))
+					msgs[i] = waybill.RawMessage("t.x", "application/json", make([]byte, 256), opts(i))
 				}
 				return timed(b, func() error {
 					return pgx.BeginFunc(b.Context(), pool, func(tx pgx.Tx) error {
@@ -112,12 +112,12 @@ func BenchmarkDedupe(b *testing.B) {
 					})
 				})
 			}
-			none := func(int) core.MessageOption { return core.Priority(0) }
+			none := func(int) waybill.MessageOption { return waybill.Priority(0) }
 			for range b.N {
 				bare += stageAll(without, none)
 				plain += stageAll(with, none)
-				keyed += stageAll(with, func(int) core.MessageOption { return core.DedupeKey(core.NewID()) })
-				replaced += stageAll(with, func(i int) core.MessageOption { return core.Replace(fmt.Sprint("k", i)) })
+				keyed += stageAll(with, func(int) waybill.MessageOption { return waybill.DedupeKey(waybill.NewID()) })
+				replaced += stageAll(with, func(i int) waybill.MessageOption { return waybill.Replace(fmt.Sprint("k", i)) })
 			}
 			b.ReportMetric(float64(plain.Microseconds())/float64(b.N), "µs/plain")
 			b.ReportMetric(plain.Seconds()/bare.Seconds(), "plain/bare")

@@ -9,12 +9,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 var (
-	_ core.Canceller[pgx.Tx]  = (*Outbox)(nil)
-	_ core.Canceller[*sql.Tx] = (*sqlStager)(nil)
+	_ waybill.Canceller[pgx.Tx]  = (*Outbox)(nil)
+	_ waybill.Canceller[*sql.Tx] = (*sqlStager)(nil)
 )
 
 // newest is among how many of the newest numbers a message is looked for whose id Waybill made and that is simply
@@ -53,25 +55,25 @@ WITH k AS MATERIALIZED (
     SELECT f.* FROM (
         SELECT DISTINCT f.route, f.seq, f.id, f.version, f.hold, f.slot, f.key, f.tell FROM f WHERE f.status <> 3 ORDER BY f.route, f.seq
     ) f ` + lockFoundSQL + `
-), ` + withdrawSQL(core.ReasonCancelled, keep) + `
+), ` + withdrawSQL(waybill.ReasonCancelled, keep) + `
 SELECT f.n, CASE WHEN f.status = 3 OR t.seq IS NOT NULL THEN f.status END FROM f LEFT JOIN t ON t.route = f.route AND t.seq = f.seq`
 }
 
 // maxLooks bounds how often Cancel asks again for a message that changes hands while it looks.
 const maxLooks = 20
 
-// Cancel withdraws staged messages in tx, by id or by dedupe key, in one statement; see [core.Canceller]. It withdraws
-// what is scheduled, what waits for a retry, and what was staged as withdrawable, which a dedupe key implies; other
-// messages that are due are in flight, as is what a relay holds. Until tx ends nobody is handed what it withdraws, and
-// later messages of their keys wait. Keys that name the same message get the same answer. It waits for nobody but other
-// transactions that have locked the same message. A message is either handed out or withdrawn, unless the answer is
-// core.CancelMaybe. The role needs what [Migrations.Grants] gives a canceller.
+// Cancel withdraws staged messages in tx, by id or by dedupe key, in one statement; see [waybill.Canceller]. It
+// withdraws what is scheduled, what waits for a retry, and what was staged as withdrawable, which a dedupe key implies;
+// other messages that are due are in flight, as is what a relay holds. Until tx ends nobody is handed what it
+// withdraws, and later messages of their keys wait. Keys that name the same message get the same answer. It waits for
+// nobody but other transactions that have locked the same message. A message is either handed out or withdrawn, unless
+// the answer is waybill.CancelMaybe. The role needs what [Migrations.Grants] gives a canceller.
 //
 // A message that is due, whose id Waybill made and that is not withdrawable is known by its id only as long as fewer
 // than 10,000 were staged after it; from then on it is not found.
-func (o *Outbox) Cancel(ctx context.Context, tx pgx.Tx, keys ...core.CancelKey) ([]core.CancelStatus, error) {
-	if core.IsNil(tx) {
-		return nil, core.Invalid("waybill/postgres: cancel", "tx: is nil; pass the open pgx.Tx with which the cancelling is to be decided")
+func (o *Outbox) Cancel(ctx context.Context, tx pgx.Tx, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
+	if check.Nil(tx) {
+		return nil, waybill.Invalid("waybill/postgres: cancel", "tx: is nil; pass the open pgx.Tx with which the cancelling is to be decided")
 	}
 	if err := o.ready(ctx); err != nil {
 		return nil, err
@@ -79,10 +81,10 @@ func (o *Outbox) Cancel(ctx context.Context, tx pgx.Tx, keys ...core.CancelKey) 
 	return o.stager.cancel(ctx, keys, pgxQuery(tx))
 }
 
-// Cancel is [Outbox.Cancel] for database/sql. Find it with core.As[core.Canceller[*sql.Tx]].
-func (s *sqlStager) Cancel(ctx context.Context, tx *sql.Tx, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+// Cancel is [Outbox.Cancel] for database/sql. Find it with core.As[waybill.Canceller[*sql.Tx]].
+func (s *sqlStager) Cancel(ctx context.Context, tx *sql.Tx, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
 	if tx == nil {
-		return nil, core.Invalid("waybill/postgres: cancel", "tx: is nil; pass the open *sql.Tx with which the cancelling is to be decided")
+		return nil, waybill.Invalid("waybill/postgres: cancel", "tx: is nil; pass the open *sql.Tx with which the cancelling is to be decided")
 	}
 	if err := s.ready(ctx); err != nil {
 		return nil, err
@@ -91,19 +93,19 @@ func (s *sqlStager) Cancel(ctx context.Context, tx *sql.Tx, keys ...core.CancelK
 }
 
 // cancel is Cancel for any driver.
-func (s *stager) cancel(ctx context.Context, keys []core.CancelKey, query queryFunc) ([]core.CancelStatus, error) {
+func (s *stager) cancel(ctx context.Context, keys []waybill.CancelKey, query queryFunc) ([]waybill.CancelStatus, error) {
 	keys, err := core.CheckCancelKeys(keys)
 	if err != nil || len(keys) == 0 {
 		return nil, err
 	}
-	out := make([]core.CancelStatus, len(keys))
+	out := make([]waybill.CancelStatus, len(keys))
 	ask := make([]int, len(keys))
 	for i := range ask {
 		ask[i] = i
 	}
 	for look := 0; len(ask) > 0; look++ {
 		if look == maxLooks {
-			return nil, &core.Error{Op: "waybill/postgres: cancel", Class: core.ClassOutage, Err: errors.New(
+			return nil, &waybill.Error{Op: "waybill/postgres: cancel", Class: waybill.ClassOutage, Err: errors.New(
 				"a message changes hands faster than it can be cancelled: roll back and try again")}
 		}
 		if ask, err = s.cancelOnce(ctx, keys, ask, out, query); err != nil {
@@ -114,7 +116,7 @@ func (s *stager) cancel(ctx context.Context, keys []core.CancelKey, query queryF
 }
 
 // cancelOnce answers keys[ask] and returns those to ask for again.
-func (s *stager) cancelOnce(ctx context.Context, keys []core.CancelKey, ask []int, out []core.CancelStatus, query queryFunc) ([]int, error) {
+func (s *stager) cancelOnce(ctx context.Context, keys []waybill.CancelKey, ask []int, out []waybill.CancelStatus, query queryFunc) ([]int, error) {
 	n := len(ask)
 	text := make([]string, 4*n)
 	col := func(i int) []string { return text[i*n : (i+1)*n : (i+1)*n] }
@@ -131,7 +133,7 @@ func (s *stager) cancelOnce(ctx context.Context, keys []core.CancelKey, ask []in
 		if j := ask[at-1]; status == nil {
 			again = append(again, j)
 		} else {
-			out[j] = core.CancelStatus(*status)
+			out[j] = waybill.CancelStatus(*status)
 		}
 		return nil
 	})

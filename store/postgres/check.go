@@ -54,9 +54,9 @@ var inboxColumns = []column{{"consumer", "text"}, {"source", "text"}, {"id", "te
 // privilege is what a role needs on an object.
 type privilege struct{ object, kind, names string }
 
-// Check reports whether a relay can work on the outbox: an error that matches core.ErrMisconfigured names every table,
-// column or permission that is missing and what to do, and an old schema version; a newer one is fine. A producer needs
-// less than a relay, and learns at its first Stage.
+// Check reports whether a relay can work on the outbox: an error that matches waybill.ErrMisconfigured names every
+// table, column or permission that is missing and what to do, and an old schema version; a newer one is fine. A
+// producer needs less than a relay, and learns at its first Stage.
 func (o *Outbox) Check(ctx context.Context) error {
 	if err := o.ready(ctx); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -105,16 +106,16 @@ const (
 	classWithdrawn retentionClass = 2
 )
 
-// keeps returns for how long the records of class are kept; see [core.Retention.Of].
+// keeps returns for how long the records of class are kept; see [waybill.Retention.Of].
 func (o *Outbox) keeps(class retentionClass) time.Duration {
 	switch class {
 	case classPublished:
-		return o.opts.Retention.Of(core.StatePublished, core.ReasonNone)
+		return core.KeepFor(o.opts.Retention, core.StatePublished, waybill.ReasonNone)
 	case classWithdrawn:
-		return o.opts.Retention.Of(core.StateAbandoned, core.ReasonCancelled)
+		return core.KeepFor(o.opts.Retention, core.StateAbandoned, waybill.ReasonCancelled)
 	case classAbandoned:
 	}
-	return o.opts.Retention.Of(core.StateAbandoned, core.ReasonRejected)
+	return core.KeepFor(o.opts.Retention, core.StateAbandoned, waybill.ReasonRejected)
 }
 
 var _ core.Cleaner = (*Outbox)(nil)
@@ -132,7 +133,7 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 	if lease < time.Millisecond || lease > maxCleanLease {
 		p = append(p, fmt.Sprintf("lease: %s is not between a millisecond and %s", lease, maxCleanLease))
 	}
-	if err := core.Invalid("waybill/postgres: clean", p...); err != nil {
+	if err := waybill.Invalid("waybill/postgres: clean", p...); err != nil {
 		return core.Cleaned{}, err
 	}
 	var done core.Cleaned

@@ -6,8 +6,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -15,12 +16,12 @@ import (
 // owner.
 func TestCleanExpires(t *testing.T) {
 	t.Parallel()
-	o, pool := newOutbox(t, postgres.Options{Retention: core.Retention{Abandoned: time.Hour}})
-	ttl := core.TTL(50 * time.Millisecond)
-	stage(t, pool, o, message(core.ID("scheduled"), core.Delay(time.Hour), ttl), message(core.ID("retry"), core.Key("a"), ttl), message(core.ID("held"), core.Key("b"), ttl),
-		message(core.ID("due"), ttl), message(core.ID("lives"), core.Delay(time.Hour)))
+	o, pool := newOutbox(t, postgres.Options{Retention: waybill.Retention{Abandoned: time.Hour}})
+	ttl := waybill.TTL(50 * time.Millisecond)
+	stage(t, pool, o, message(waybill.ID("scheduled"), waybill.Delay(time.Hour), ttl), message(waybill.ID("retry"), waybill.Key("a"), ttl), message(waybill.ID("held"), waybill.Key("b"), ttl),
+		message(waybill.ID("due"), ttl), message(waybill.ID("lives"), waybill.Delay(time.Hour)))
 	c := claim(t, o, want(10))
-	settle(t, o, outbox.Retry(&c.Records[0], errNo, time.Hour), outbox.Release(&c.Records[2], 0, false))
+	settle(t, o, core.Retry(&c.Records[0], errNo, time.Hour), core.Release(&c.Records[2], 0, false))
 	eventually(t, "they expire", func() bool {
 		return queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox WHERE expires_at > clock_timestamp()") == 0
 	})
@@ -40,7 +41,7 @@ func TestCleanExpires(t *testing.T) {
 	exec(t, pool, "UPDATE waybill.waybill_outbox SET settled_at = settled_at - interval '2 hours' WHERE settled_at IS NOT NULL")
 	exec(t, pool, "DELETE FROM waybill.waybill_outbox_control")
 	done, err = o.Clean(t.Context(), "me", time.Minute)
-	if n := done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: core.ReasonExpired}]; err != nil || n != 2 {
+	if n := done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: waybill.ReasonExpired}]; err != nil || n != 2 {
 		t.Errorf("%+v, %v", done, err)
 	}
 	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox_control WHERE kind = 1 AND key = 'a'`); n != 1 {
@@ -52,54 +53,54 @@ func TestCleanExpires(t *testing.T) {
 func TestOperatorsTellOwners(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
-	self := session(t, o, core.DefaultRoute)
-	abandon := func(msgs ...core.Message) {
+	self := session(t, o, waybill.DefaultRoute)
+	abandon := func(msgs ...waybill.Message) {
 		stage(t, pool, o, msgs...)
-		for _, r := range read(t, o, self, core.DefaultRoute).Ranges[0].Records {
-			settleBy(t, o, self, outbox.Abandon(&r, core.ReasonRejected, errNo))
+		for _, r := range read(t, o, self, waybill.DefaultRoute).Ranges[0].Records {
+			settleBy(t, o, self, core.Abandon(&r, waybill.ReasonRejected, errNo))
 		}
 	}
-	controls := func() (kinds []outbox.ControlKind) {
-		p := read(t, o, self, core.DefaultRoute)
+	controls := func() (kinds []core.ControlKind) {
+		p := read(t, o, self, waybill.DefaultRoute)
 		for i := range p.Control {
 			kinds = append(kinds, p.Control[i].Kind)
-			settleBy(t, o, self, outbox.Heeded(&p.Control[i]))
+			settleBy(t, o, self, core.Heeded(&p.Control[i]))
 		}
 		return kinds
 	}
-	abandon(message(core.ID("a"), core.Key("k")), message(core.ID("b"), core.Key("k")), message(core.ID("c")))
-	keys, _, err := o.BlockedKeys(t.Context(), core.BlockedKeysRequest{Route: core.DefaultRoute, BlockAfterAbandon: true, Limit: 10})
+	abandon(message(waybill.ID("a"), waybill.Key("k")), message(waybill.ID("b"), waybill.Key("k")), message(waybill.ID("c")))
+	keys, _, err := o.BlockedKeys(t.Context(), admin.BlockedKeysRequest{Route: waybill.DefaultRoute, BlockAfterAbandon: true, Limit: 10})
 	if err != nil || len(keys) != 1 || keys[0].Head.Envelope.ID != "a" {
 		t.Fatalf("%+v, %v", keys, err)
 	}
-	if err := o.DecideHead(t.Context(), core.DefaultRoute, "k", "a", core.HeadSkip); err != nil {
+	if err := o.DecideHead(t.Context(), waybill.DefaultRoute, "k", "a", admin.HeadSkip); err != nil {
 		t.Fatal(err)
 	}
-	if got := controls(); len(got) != 1 || got[0] != outbox.ControlKey {
+	if got := controls(); len(got) != 1 || got[0] != core.ControlKey {
 		t.Errorf("a skipped head told %v", got)
 	}
-	if err := o.DecideHead(t.Context(), core.DefaultRoute, "k", "b", core.HeadRequeue); err != nil {
+	if err := o.DecideHead(t.Context(), waybill.DefaultRoute, "k", "b", admin.HeadRequeue); err != nil {
 		t.Fatal(err)
 	}
-	if got := controls(); len(got) != 1 || got[0] != outbox.ControlKey {
+	if got := controls(); len(got) != 1 || got[0] != core.ControlKey {
 		t.Errorf("a requeued head told %v", got)
 	}
-	if rs := read(t, o, self, core.DefaultRoute).Ranges[0].Records; len(rs) != 1 || rs[0].ID != "b" || rs[0].Attempts != 0 {
+	if rs := read(t, o, self, waybill.DefaultRoute).Ranges[0].Records; len(rs) != 1 || rs[0].ID != "b" || rs[0].Attempts != 0 {
 		t.Errorf("ready: %+v", rs)
 	}
-	done, err := o.Redrive(t.Context(), core.RedriveRequest{Filter: core.Filter{IDs: []string{"c"}}})
+	done, err := o.Redrive(t.Context(), admin.RedriveRequest{Filter: admin.Filter{IDs: []string{"c"}}})
 	if err != nil || done.Changed != 1 {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	if got := controls(); len(got) != 1 || got[0] != outbox.ControlRecord {
+	if got := controls(); len(got) != 1 || got[0] != core.ControlRecord {
 		t.Errorf("a redrive told %v", got)
 	}
 	exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, body, state, settled_at, reason) SELECT 't', '', 5, now(), 'rejected' FROM generate_series(1, 200)`)
-	if done, err = o.Redrive(t.Context(), core.RedriveRequest{All: true, Page: core.Page{Limit: 1000}}); err != nil || done.Changed < 200 {
+	if done, err = o.Redrive(t.Context(), admin.RedriveRequest{All: true, Page: admin.PageRequest{Limit: 1000}}); err != nil || done.Changed < 200 {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	got := controls()
-	if len(got) == 0 || got[len(got)-1] != outbox.ControlFrom {
+	if len(got) == 0 || got[len(got)-1] != core.ControlFrom {
 		t.Errorf("a large redrive told %v", got)
 	}
 }
@@ -122,7 +123,7 @@ func TestRestored(t *testing.T) {
 func TestCancelWithAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
-	stage(t, pool, o, message(core.ID("a"), core.DedupeKey("d")))
+	stage(t, pool, o, message(waybill.ID("a"), waybill.DedupeKey("d")))
 	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +133,7 @@ func TestCancelWithAnOldSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	claim(t, o, want(1))
-	if got, err := o.Cancel(t.Context(), tx, core.CancelKey{ID: "a"}); core.ClassOf(err) != core.ClassOutage {
+	if got, err := o.Cancel(t.Context(), tx, waybill.CancelKey{ID: "a"}); waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("%v, %v", got, err)
 	}
 }

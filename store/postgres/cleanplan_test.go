@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -52,8 +53,8 @@ func TestCleanPlans(t *testing.T) {
 			t.Fatal(done, err)
 		}
 		more = done.More
-		one := done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: core.ReasonCancelled}] +
-			done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: core.ReasonReplaced}]
+		one := done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: waybill.ReasonCancelled}] +
+			done.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: waybill.ReasonReplaced}]
 		withdrawn += one
 		published += done.Deleted[core.CleanedKind{State: core.StatePublished}]
 		expired += done.Expired

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 )
@@ -51,7 +52,7 @@ func (o *Outbox) queueMark(b *batch, stamp int64) {
 func (o *Outbox) HighWater(ctx context.Context) (hlc.Timestamp, error) {
 	var mark hlc.Timestamp
 	err := o.transact(ctx, "read the clock's mark", readSQL, func(b *batch) {
-		b.query(seedSQL, []string{core.DefaultRoute}).QueryRow(func(row pgx.Row) (err error) {
+		b.query(seedSQL, []string{waybill.DefaultRoute}).QueryRow(func(row pgx.Row) (err error) {
 			mark, err = o.stager.seeded(row.Scan)
 			return err
 		})

@@ -6,8 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -25,7 +25,7 @@ func TestClockContinuesAfterRestart(t *testing.T) {
 		}
 		o := outboxOn(t, pool, postgres.Options{Clock: clock})
 		err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			_, err := o.Stage(t.Context(), tx, message(core.ID(core.NewID()), core.Routes("restarted")))
+			_, err := o.Stage(t.Context(), tx, message(waybill.ID(waybill.NewID()), waybill.Routes("restarted")))
 			return err
 		})
 		if err != nil {
@@ -41,7 +41,7 @@ func TestClockContinuesAfterRestart(t *testing.T) {
 	restart()
 	c := claim(t, first, want(1))
 	last = c.Records[0].Envelope.HLC
-	settle(t, first, outbox.Published(&c.Records[0]))
+	settle(t, first, core.Published(&c.Records[0]))
 	if mark, err := first.HighWater(t.Context()); err != nil || mark < last {
 		t.Fatalf("mark %s below %s: %v", mark, last, err)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/outboxtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -32,8 +31,8 @@ func newHarness(tb testing.TB, pool *pgxpool.Pool) *harness {
 	return &harness{pool, outboxOn(tb, pool, opts), outboxOn(tb, openPool(tb, pool.Config().ConnString()), opts)}
 }
 
-func (h *harness) Store() outbox.Store                          { return h.store }
-func (h *harness) Reopen(context.Context) (outbox.Store, error) { return h.second, nil }
+func (h *harness) Store() core.OutboxStore                          { return h.store }
+func (h *harness) Reopen(context.Context) (core.OutboxStore, error) { return h.second, nil }
 
 func (h *harness) Begin(ctx context.Context) (outboxtest.Tx, error) {
 	tx, err := h.pool.Begin(ctx)
@@ -119,9 +118,9 @@ INSERT INTO {control} (kind, route, slot, slots, key, id, seq) SELECT 2, route, 
 	return err
 }
 
-func (t *testTx) Tell(ctx context.Context, c outbox.Control) error {
+func (t *testTx) Tell(ctx context.Context, c core.Control) error {
 	slots := int64(1) << c.Slot
-	if c.Kind == outbox.ControlFrom {
+	if c.Kind == core.ControlFrom {
 		slots = -1
 	}
 	_, err := t.tx.Exec(ctx, t.h.sql(`INSERT INTO {control} (kind, route, slot, slots, key, id, seq, reason) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`),

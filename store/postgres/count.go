@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -52,13 +53,13 @@ GROUP BY p.route, p.state ORDER BY p.route, p.state`
 // each of three indexes; a larger number is an estimate, from the time of the latest vacuum or analyze, and says so.
 // Oldest is that of the rows it looked at, the first by sequence. Published rows that Options.Retention keeps are not
 // counted.
-func (o *Outbox) Counts(ctx context.Context) ([]core.Count, error) {
-	var counts []core.Count
+func (o *Outbox) Counts(ctx context.Context) ([]admin.Count, error) {
+	var counts []admin.Count
 	in := func(suffix string) string { return pgx.Identifier{o.names.schema, o.names.outbox + suffix}.Sanitize() }
 	err := o.transact(ctx, "count", readSQL, func(b *batch) {
 		counts = nil
 		b.each(func(rows pgx.Rows) error {
-			var c core.Count
+			var c admin.Count
 			var state int16
 			var age int64
 			err := rows.Scan(&c.Route, &state, &c.N, &c.Estimated, &age)

@@ -6,8 +6,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // headSQL is the message $2 of key $3, if it waits, is abandoned, is held, or is the first of its key that is due.
@@ -86,26 +87,26 @@ const (
 	decideOp = "waybill/postgres: decide head"
 )
 
-// DecideHead skips, parks or requeues the head of a blocked key; see [core.KeyKeeper]. It compares and sets: whatever
+// DecideHead skips, parks or requeues the head of a blocked key; see [admin.KeyKeeper]. It compares and sets: whatever
 // relays do at the same time, either they have the head or the decision holds. It waits for a transaction that cancels
 // the head, for at most two seconds.
 //
 // The first message of a key that is due can be skipped and parked too. If a relay owns the key, that relay does it as
 // soon as it is not sending the message. DecideHead waits for it, for at most ten seconds; then its error says that the
 // decision stands.
-func (o *Outbox) DecideHead(ctx context.Context, route, key, id string, action core.HeadAction) error {
-	if err := core.CheckDecide(route, key, id, action); err != nil {
+func (o *Outbox) DecideHead(ctx context.Context, route, key, id string, action admin.HeadAction) error {
+	if err := admin.CheckDecide(route, key, id, action); err != nil {
 		return err
 	}
-	told := outbox.Control{Kind: outbox.ControlDecide, Route: route, Key: key, ID: id}
-	told.Reason = map[core.HeadAction]core.Reason{core.HeadSkip: core.ReasonSkipped, core.HeadPark: core.ReasonParked}[action]
+	told := core.Control{Kind: core.ControlDecide, Route: route, Key: key, ID: id}
+	told.Reason = map[admin.HeadAction]waybill.Reason{admin.HeadSkip: waybill.ReasonSkipped, admin.HeadSetAside: waybill.ReasonSetAside}[action]
 	var held, head, duplicate, done bool
 	var expired *time.Time
 	err := o.again(func() error {
 		return o.transact(ctx, "decide head", writeSQL, func(b *batch) {
 			held, head, duplicate, done, expired, told.Number = false, false, false, false, nil, 0
 			b.query(lockHeadSQL, route, id, key)
-			if told.Reason != core.ReasonNone {
+			if told.Reason != waybill.ReasonNone {
 				b.query(keepUnservedSQL, route, id, key)
 				b.query(keepRouteSQL, route)
 				b.query(keepUnitSQL, route, id, key)
@@ -113,7 +114,7 @@ func (o *Outbox) DecideHead(ctx context.Context, route, key, id string, action c
 			b.each(func(rows pgx.Rows) error {
 				return rows.Scan(&held, &head, &expired, &duplicate, &done, &told.Number, &told.Seq, nil)
 			},
-				decideSQL(action == core.HeadRequeue), route, id, key, string(told.Reason), !o.opts.NotifyOff)
+				decideSQL(action == admin.HeadRequeue), route, id, key, string(told.Reason), !o.opts.DisableNotify)
 		})
 	})
 	switch {
@@ -123,25 +124,25 @@ func (o *Outbox) DecideHead(ctx context.Context, route, key, id string, action c
 		o.waiter.wake()
 		return nil
 	case held:
-		return core.HeadInFlight(decideOp, route, key, id)
+		return admin.HeadInFlight(decideOp, route, key, id)
 	case told.Number != 0:
 		o.waiter.wake()
 		return o.decided(ctx, &told)
 	case head && expired != nil:
-		return core.HeadExpired(id, *expired)
+		return admin.HeadExpired(id, *expired)
 	case head && duplicate:
-		return core.HeadDuplicate(id)
+		return admin.HeadDuplicate(id)
 	}
-	return core.NotHead(decideOp, route, key, id)
+	return admin.NotHead(decideOp, route, key, id)
 }
 
 // decided waits until the owner has carried out a decision, and says what came of it.
-func (o *Outbox) decided(ctx context.Context, told *outbox.Control) error {
+func (o *Outbox) decided(ctx context.Context, told *core.Control) error {
 	look := time.NewTicker(decideLook)
 	defer look.Stop()
 	for limit := time.Now().Add(decideLimit); ; {
 		var pending bool
-		var reason core.Reason
+		var reason waybill.Reason
 		err := o.transact(ctx, "decide head", readSQL, func(b *batch) {
 			b.query(decidedSQL, told.Number, told.Route, told.Seq, told.ID).
 				QueryRow(func(row pgx.Row) error { return row.Scan(&pending, &reason) })
@@ -152,9 +153,9 @@ func (o *Outbox) decided(ctx context.Context, told *outbox.Control) error {
 		case !pending && reason == told.Reason:
 			return nil
 		case !pending:
-			return core.NotHead(decideOp, told.Route, told.Key, told.ID)
+			return admin.NotHead(decideOp, told.Route, told.Key, told.ID)
 		case time.Now().After(limit):
-			return core.HeadPending(decideOp, told.Route, told.Key, told.ID)
+			return admin.HeadPending(decideOp, told.Route, told.Key, told.ID)
 		}
 		select {
 		case <-ctx.Done():

@@ -8,8 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -20,7 +21,7 @@ func reasonOf(tb testing.TB, pool *pgxpool.Pool, id string) string {
 }
 
 func skip(ctx context.Context, o *postgres.Outbox, key, id string) error {
-	return o.DecideHead(ctx, core.DefaultRoute, key, id, core.HeadSkip)
+	return o.DecideHead(ctx, waybill.DefaultRoute, key, id, admin.HeadSkip)
 }
 
 // OP-18 OR-05: what is due and owned by nobody is decided about at once, if it is the first of its key.
@@ -34,33 +35,33 @@ func TestDecideWithoutAnOwner(t *testing.T) {
 			t.Parallel()
 			o, pool := newOutbox(t, postgres.Options{})
 			if tc.units {
-				join := outbox.Member{Session: newSession(), Serves: []outbox.Serving{{Route: core.DefaultRoute, Units: 4}}}
-				if _, err := o.Meet(t.Context(), outbox.Meeting{Self: join, Join: true}); err != nil {
+				join := core.Member{Session: newSession(), Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 4}}}
+				if _, err := o.Meet(t.Context(), core.Meeting{Self: join, Join: true}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			var ids []string
-			for _, s := range stage(t, pool, o, message(core.Key("k")), message(core.Key("k"), core.ID("2")), message(core.Key("k")), message(core.Key("other"), core.ID("4"))) {
+			for _, s := range stage(t, pool, o, message(waybill.Key("k")), message(waybill.Key("k"), waybill.ID("2")), message(waybill.Key("k")), message(waybill.Key("other"), waybill.ID("4"))) {
 				ids = append(ids, s.ID)
 			}
 			for _, err := range []error{
 				skip(t.Context(), o, "k", ids[1]), skip(t.Context(), o, "k", "no such"), skip(t.Context(), o, "other", ids[0]),
-				o.DecideHead(t.Context(), core.DefaultRoute, "k", ids[0], core.HeadRequeue), o.DecideHead(t.Context(), "no such", "k", ids[0], core.HeadSkip),
+				o.DecideHead(t.Context(), waybill.DefaultRoute, "k", ids[0], admin.HeadRequeue), o.DecideHead(t.Context(), "no such", "k", ids[0], admin.HeadSkip),
 			} {
-				if !errors.Is(err, core.ErrNotFound) {
+				if !errors.Is(err, waybill.ErrNotFound) {
 					t.Errorf("decided: %v", err)
 				}
 			}
 			if err := skip(t.Context(), o, "k", ids[0]); err != nil {
 				t.Fatal(err)
 			}
-			if err := o.DecideHead(t.Context(), core.DefaultRoute, "k", ids[1], core.HeadPark); err != nil {
+			if err := o.DecideHead(t.Context(), waybill.DefaultRoute, "k", ids[1], admin.HeadSetAside); err != nil {
 				t.Fatal(err)
 			}
-			if err := skip(t.Context(), o, "k", ids[0]); !errors.Is(err, core.ErrNotFound) {
+			if err := skip(t.Context(), o, "k", ids[0]); !errors.Is(err, waybill.ErrNotFound) {
 				t.Errorf("decided twice: %v", err)
 			}
-			if a, b, c := reasonOf(t, pool, ids[0]), reasonOf(t, pool, ids[1]), reasonOf(t, pool, ids[2]); a != "skipped" || b != "parked" || c != "" {
+			if a, b, c := reasonOf(t, pool, ids[0]), reasonOf(t, pool, ids[1]), reasonOf(t, pool, ids[2]); a != "skipped" || b != "set_aside" || c != "" {
 				t.Errorf("the reasons are %q, %q, %q", a, b, c)
 			}
 			if n := query[int](t, pool, "SELECT count(*) FROM waybill.waybill_outbox_routes WHERE route = 'no such'"); n != 0 {
@@ -80,16 +81,16 @@ func TestDecideWhileAMemberJoins(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			o, pool := newOutbox(t, postgres.Options{})
-			id := stage(t, pool, o, message(core.Key("k")))[0].ID
-			m := outbox.Member{Session: newSession(), Beat: 1, Lease: time.Minute, Serves: []outbox.Serving{{Route: core.DefaultRoute, Units: 1}}}
-			unit := outbox.Unit{Route: core.DefaultRoute, To: 64}
+			id := stage(t, pool, o, message(waybill.Key("k")))[0].ID
+			m := core.Member{Session: newSession(), Beat: 1, Lease: time.Minute, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
+			unit := core.Unit{Route: waybill.DefaultRoute, To: 64}
 			if tc.units {
-				if _, err := o.Meet(t.Context(), outbox.Meeting{Self: m, Join: true}); err != nil {
+				if _, err := o.Meet(t.Context(), core.Meeting{Self: m, Join: true}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if tc.leave {
-				if _, err := o.Meet(t.Context(), outbox.Meeting{Self: m, Leave: true}); err != nil {
+				if _, err := o.Meet(t.Context(), core.Meeting{Self: m, Leave: true}); err != nil {
 					t.Fatal(err)
 				}
 				m.Session = newSession()
@@ -101,12 +102,12 @@ func TestDecideWhileAMemberJoins(t *testing.T) {
 			eventually(t, "it is being decided", func() bool {
 				return query[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database())")
 			})
-			take := outbox.Meeting{Self: m, Join: true, Moves: []outbox.Move{{Unit: unit, To: m.Session}}}
+			take := core.Meeting{Self: m, Join: true, Moves: []core.Move{{Unit: unit, To: m.Session}}}
 			if _, err := o.Meet(t.Context(), take); err != nil {
 				t.Fatal(err)
 			}
-			p := read(t, o, m.Session, core.DefaultRoute)
-			if len(p.Ranges[0].Records) != 0 || p.Owned[0] != outbox.AllSlots {
+			p := read(t, o, m.Session, waybill.DefaultRoute)
+			if len(p.Ranges[0].Records) != 0 || p.Owned[0] != core.AllSlots {
 				t.Errorf("read %+v of slots %b", p.Ranges[0].Records, p.Owned)
 			}
 			if err := <-decided; err != nil || reasonOf(t, pool, id) != "skipped" {
@@ -120,19 +121,19 @@ func TestDecideWhileAMemberJoins(t *testing.T) {
 func TestDecideTellsTheOwner(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
-	self := session(t, o, core.DefaultRoute)
-	ids := stage(t, pool, o, message(core.Key("a")), message(core.Key("b")), message(core.Key("c"), core.DedupeKey("d")))
+	self := session(t, o, waybill.DefaultRoute)
+	ids := stage(t, pool, o, message(waybill.Key("a")), message(waybill.Key("b")), message(waybill.Key("c"), waybill.DedupeKey("d")))
 	// decide decides, and lets the owner answer.
-	decide := func(key, id string, action core.HeadAction, answer func(r *outbox.Record, c *outbox.Control) []outbox.Outcome) error {
+	decide := func(key, id string, action admin.HeadAction, answer func(r *core.Record, c *core.Control) []core.Outcome) error {
 		decided := make(chan error, 1)
-		go func() { decided <- o.DecideHead(t.Context(), core.DefaultRoute, key, id, action) }()
-		var p outbox.Page
+		go func() { decided <- o.DecideHead(t.Context(), waybill.DefaultRoute, key, id, action) }()
+		var p core.Page
 		eventually(t, "the owner is told", func() bool {
-			p = read(t, o, self, core.DefaultRoute)
+			p = read(t, o, self, waybill.DefaultRoute)
 			return len(p.Control) > 0
 		})
 		c := &p.Control[0]
-		if c.Kind != outbox.ControlDecide || c.Key != key || c.ID != id || c.Route != core.DefaultRoute || len(p.Control) != 1 {
+		if c.Kind != core.ControlDecide || c.Key != key || c.ID != id || c.Route != waybill.DefaultRoute || len(p.Control) != 1 {
 			t.Fatalf("told %+v", p.Control)
 		}
 		for i := range p.Ranges[0].Records {
@@ -144,22 +145,22 @@ func TestDecideTellsTheOwner(t *testing.T) {
 		t.Fatalf("%+v is about no record", c)
 		return nil
 	}
-	withdraw := func(r *outbox.Record, c *outbox.Control) []outbox.Outcome {
-		return []outbox.Outcome{outbox.Withdraw(r, c.Reason), outbox.Heeded(c)}
+	withdraw := func(r *core.Record, c *core.Control) []core.Outcome {
+		return []core.Outcome{core.Withdraw(r, c.Reason), core.Heeded(c)}
 	}
-	if err := decide("a", ids[0].ID, core.HeadPark, withdraw); err != nil || reasonOf(t, pool, ids[0].ID) != "parked" {
+	if err := decide("a", ids[0].ID, admin.HeadSetAside, withdraw); err != nil || reasonOf(t, pool, ids[0].ID) != "set_aside" {
 		t.Errorf("parked: %v", err)
 	}
-	err := decide("b", ids[1].ID, core.HeadSkip, func(r *outbox.Record, c *outbox.Control) []outbox.Outcome {
-		return []outbox.Outcome{outbox.Published(r), outbox.Heeded(c)} // it was being sent
+	err := decide("b", ids[1].ID, admin.HeadSkip, func(r *core.Record, c *core.Control) []core.Outcome {
+		return []core.Outcome{core.Published(r), core.Heeded(c)} // it was being sent
 	})
-	if !errors.Is(err, core.ErrNotFound) || reasonOf(t, pool, ids[1].ID) != "gone" {
+	if !errors.Is(err, waybill.ErrNotFound) || reasonOf(t, pool, ids[1].ID) != "gone" {
 		t.Errorf("published meanwhile: %v", err)
 	}
-	if err := decide("c", ids[2].ID, core.HeadSkip, withdraw); err != nil {
+	if err := decide("c", ids[2].ID, admin.HeadSkip, withdraw); err != nil {
 		t.Error(err)
 	}
-	if s := stage(t, pool, o, message(core.DedupeKey("d"))); s[0].Duplicate {
+	if s := stage(t, pool, o, message(waybill.DedupeKey("d"))); s[0].Duplicate {
 		t.Error("the dedupe key of what was withdrawn is not free")
 	}
 	if n := query[int](t, pool, "SELECT sum(attempts) FROM waybill.waybill_outbox"); n != 0 {
@@ -171,18 +172,18 @@ func TestDecideTellsTheOwner(t *testing.T) {
 func TestDecisionStands(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
-	self := session(t, o, core.DefaultRoute)
-	ids := stage(t, pool, o, message(core.Key("a")), message(core.Key("b")))
+	self := session(t, o, waybill.DefaultRoute)
+	ids := stage(t, pool, o, message(waybill.Key("a")), message(waybill.Key("b")))
 	began := time.Now()
-	if err := skip(t.Context(), o, "a", ids[0].ID); !errors.Is(err, core.ErrInFlight) || time.Since(began) < 10*time.Second {
+	if err := skip(t.Context(), o, "a", ids[0].ID); !errors.Is(err, waybill.ErrInFlight) || time.Since(began) < 10*time.Second {
 		t.Errorf("after %s: %v", time.Since(began), err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if err := skip(ctx, o, "b", ids[1].ID); core.ClassOf(err) != core.ClassOutage || !errors.Is(err, context.DeadlineExceeded) {
+	if err := skip(ctx, o, "b", ids[1].ID); waybill.ClassOf(err) != waybill.ClassOutage || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("its context ended: %v", err)
 	}
-	if p := read(t, o, self, core.DefaultRoute); len(p.Control) != 2 || len(p.Ranges[0].Records) != 2 {
+	if p := read(t, o, self, waybill.DefaultRoute); len(p.Control) != 2 || len(p.Ranges[0].Records) != 2 {
 		t.Errorf("told %+v", p.Control)
 	}
 }
@@ -191,16 +192,16 @@ func TestDecisionStands(t *testing.T) {
 func TestDecideAboutWhatIsHeld(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
-	self := session(t, o, core.DefaultRoute)
-	id := stage(t, pool, o, message(core.Key("a")))[0].ID
-	r := read(t, o, self, core.DefaultRoute).Ranges[0].Records[0]
-	if ok, err := o.GiveUp(t.Context(), self, unitsOf(t, o, core.DefaultRoute)[0], []outbox.Ref{r.Ref}); !ok || err != nil {
+	self := session(t, o, waybill.DefaultRoute)
+	id := stage(t, pool, o, message(waybill.Key("a")))[0].ID
+	r := read(t, o, self, waybill.DefaultRoute).Ranges[0].Records[0]
+	if ok, err := o.GiveUp(t.Context(), self, unitsOf(t, o, waybill.DefaultRoute)[0], []core.Ref{r.Ref}); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	if err := skip(t.Context(), o, "a", id); !errors.Is(err, core.ErrInFlight) {
+	if err := skip(t.Context(), o, "a", id); !errors.Is(err, waybill.ErrInFlight) {
 		t.Errorf("held: %v", err)
 	}
-	settle(t, o, outbox.Release(&r, 0, false))
+	settle(t, o, core.Release(&r, 0, false))
 	if err := skip(t.Context(), o, "a", id); err != nil || reasonOf(t, pool, id) != "skipped" {
 		t.Errorf("released: %v", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -27,8 +28,8 @@ func anyKeyed(rows []core.StagedRow) bool {
 // stageKeyed stages rows some of which have a dedupe key, as if one after the other: in one statement, unless a message
 // replaces one of the same call, or names its id again. Only if another transaction gets in between it asks once
 // more. A producer that replaces nothing needs no right to update or delete.
-func (s *stager) stageKeyed(ctx context.Context, rows []core.StagedRow, query queryFunc) ([]core.Staged, error) {
-	staged := make([]core.Staged, len(rows))
+func (s *stager) stageKeyed(ctx context.Context, rows []core.StagedRow, query queryFunc) ([]waybill.Staged, error) {
+	staged := make([]waybill.Staged, len(rows))
 	for from, rewinds := 0, 0; from < len(rows); {
 		to := chunkEnd(rows, from)
 		c := chunk{stager: s, rows: rows[from:to], staged: staged[from:to], query: query}
@@ -41,7 +42,7 @@ func (s *stager) stageKeyed(ctx context.Context, rows []core.StagedRow, query qu
 			continue
 		}
 		if rewinds++; rewinds > maxRewinds {
-			return nil, &core.Error{Op: "waybill/postgres: stage", Class: core.ClassOutage, Err: errors.New(
+			return nil, &waybill.Error{Op: "waybill/postgres: stage", Class: waybill.ClassOutage, Err: errors.New(
 				"other transactions keep taking a dedupe key that this one replaces: roll back and try again")}
 		}
 	}
@@ -68,12 +69,12 @@ func chunkEnd(rows []core.StagedRow, from int) int {
 type chunk struct {
 	*stager
 	rows   []core.StagedRow
-	staged []core.Staged
+	staged []waybill.Staged
 	query  queryFunc
 
 	inserted, known []bool
 	holder          []string // the id of the live message with the row's key
-	status          []core.CancelStatus
+	status          []waybill.CancelStatus
 }
 
 // stage returns how many of the rows are done with: all, or those before the first whose key another transaction took.
@@ -85,13 +86,13 @@ func (c *chunk) stage(ctx context.Context) (int, error) {
 	var raced []int // duplicates of what was committed after the statement had begun
 	for i := range c.rows {
 		row, out, key := &c.rows[i], &c.staged[i], liveKeyOf(&c.rows[i])
-		*out = core.Staged{ID: row.Envelope.ID, Route: row.Route, Duplicate: !c.inserted[i], Replaced: max(out.Replaced, c.status[i])}
+		*out = waybill.Staged{ID: row.Envelope.ID, Route: row.Route, Duplicate: !c.inserted[i], Replaced: max(out.Replaced, c.status[i])}
 		switch {
 		case c.inserted[i]:
 			live[key] = out.ID
-		case row.DedupeKey == "", c.known[i] && out.Replaced == core.CancelNotFound:
-		case c.known[i], row.Replace && c.status[i] != core.CancelNotFound: // what it replaced would be lost
-			return 0, &core.Error{Class: core.ClassOutage, Err: errors.New("another transaction staged the same id at the same time: roll back and try again")}
+		case row.DedupeKey == "", c.known[i] && out.Replaced == waybill.CancelNotFound:
+		case c.known[i], row.Replace && c.status[i] != waybill.CancelNotFound: // what it replaced would be lost
+			return 0, &waybill.Error{Class: waybill.ClassOutage, Err: errors.New("another transaction staged the same id at the same time: roll back and try again")}
 		case row.Replace:
 			if err := c.resolve(ctx, raced); err != nil {
 				return 0, err
@@ -111,7 +112,7 @@ func (c *chunk) stage(ctx context.Context) (int, error) {
 // run runs the statement and reads what became of the rows.
 func (c *chunk) run(ctx context.Context) error {
 	n := len(c.rows)
-	c.inserted, c.known, c.holder, c.status = make([]bool, n), make([]bool, n), make([]string, n), make([]core.CancelStatus, n)
+	c.inserted, c.known, c.holder, c.status = make([]bool, n), make([]bool, n), make([]string, n), make([]waybill.CancelStatus, n)
 	args, _, err := columns(c.rows)
 	if err != nil {
 		return err
@@ -141,7 +142,7 @@ func (c *chunk) run(ctx context.Context) error {
 		case 1:
 			c.known[at-1] = true
 		case 2:
-			c.holder[at-1], c.status[at-1] = id, core.CancelStatus(status)
+			c.holder[at-1], c.status[at-1] = id, waybill.CancelStatus(status)
 		default:
 			i, ok := place[[2]string{route, id}]
 			if !ok {

@@ -1,6 +1,6 @@
 package postgres
 
-import "github.com/waybill-go/waybill/core"
+import "github.com/waybill-go/waybill"
 
 // Messages with a dedupe key are staged by a statement of their own; those without never pay for it.
 
@@ -69,7 +69,7 @@ WITH r AS MATERIALIZED (
     SELECT f.* FROM (SELECT f.* FROM f WHERE f.replace ORDER BY f.route, f.seq) f ` + lockFoundSQL + `
 ), t AS MATERIALIZED (
     SELECT l.* FROM l WHERE l.status <> 3
-), ` + withdrawSQL(core.ReasonReplaced, keep) + `, g AS (
+), ` + withdrawSQL(waybill.ReasonReplaced, keep) + `, g AS (
     UPDATE {outbox} o SET dedupe_key = '' FROM l WHERE o.route = l.route AND o.seq = l.seq AND l.status = 3 RETURNING 1
 ), ` + insertKeyedSQL(notify, `
     WHERE NOT r.known AND (SELECT count(*) FROM x) + (SELECT count(*) FROM g) >= 0`) + `

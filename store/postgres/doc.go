@@ -1,5 +1,5 @@
 // Package postgres keeps an outbox in PostgreSQL 13 or later, for engines that own units instead of leasing rows; see
-// package core/outbox. It is the reference store.
+// package core. It is the reference store.
 //
 // An application stages with [Outbox.Stage] in its own pgx transaction, in the transactions of [Outbox.UnitOfWork], or
 // over database/sql with [Outbox.SQL] or [NewSQLStager]; a relay reads and settles through the same [Outbox].
@@ -8,11 +8,11 @@
 //
 // # Guarantees
 //
-//   - Stage and each method of [outbox.Store] are one round trip, whatever the number of messages. (The first Stage of
-//     a process asks once more, to seed its clock. Removing a member takes one more. A Settle that meets a lock, or
+//   - Stage and each method of [core.OutboxStore] are one round trip, whatever the number of messages. (The first Stage
+//     of a process asks once more, to seed its clock. Removing a member takes one more. A Settle that meets a lock, or
 //     what the database refuses, is sent again in halves.) What is staged through [Outbox.UnitOfWork] goes with the
 //     COMMIT.
-//   - No method of [outbox.Store] waits for a lock that a caller's transaction holds on a record.
+//   - No method of [core.OutboxStore] waits for a lock that a caller's transaction holds on a record.
 //   - Our own transactions leave nothing in the session and end after ten seconds. They work through poolers that
 //     share connections by transaction, if pgx does: set default_query_exec_mode to exec, or simple_protocol. Only
 //     LISTEN does not; [Outbox.Wait] notices and polls.
@@ -34,10 +34,11 @@
 //
 // # Marks
 //
-// The marks of [outbox.Page] are ids of top-level transactions. A read takes one snapshot for all its parts, looks up
+// The marks of [core.Page] are ids of top-level transactions. A read takes one snapshot for all its parts, looks up
 // the last number that was drawn, and then, if numbers were drawn since the caller's last read, draws an id itself.
 // Whoever drew one of these numbers has a lower id. Two-phase commit and savepoints need nothing more. But a Stage that
-// meets a relay that sleeps notifies it, and PostgreSQL refuses to prepare such a transaction: set Options.NotifyOff.
+// meets a relay that sleeps notifies it, and PostgreSQL refuses to prepare such a transaction: set
+// Options.DisableNotify.
 //
 // # Fence
 //
@@ -65,7 +66,7 @@
 // by indexes, in bounded steps: a page has a limit, and a budget of rows to look at. A filter of ids, or of abandoned
 // records (by reasons, or only that state), finds its rows by an index; others are looked for in staging order, page by
 // page, as much of each route. What is put back becomes ready at its place, and its owner is told by a control record
-// in the same transaction. What a relay holds it keeps: the decision is then core.ErrInFlight, or the redrive passes
+// in the same transaction. What a relay holds it keeps: the decision is then waybill.ErrInFlight, or the redrive passes
 // over.
 //
 // # Cleaning
@@ -90,7 +91,7 @@
 // [Outbox.Attend] takes a session-level advisory lock on a connection of its own. It has proven that this connection is
 // direct: a notification reached it. Others see at once when the lock is gone, and never wait for it. Its number is
 // random and above 2^62; programs of yours that take advisory locks of 64 bits should stay below. Behind a pooler that
-// shares connections by transaction, and with Options.NotifyOff, there is no presence.
+// shares connections by transaction, and with Options.DisableNotify, there is no presence.
 //
 // # Restores and failover
 //

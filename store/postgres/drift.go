@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/admin"
 )
 
 // shapeText is the shape that the newest migrations make, as shapeSQL describes it: a line for each object, with its
@@ -146,8 +146,8 @@ func (m *Migrations) metaRows() []string {
 // matter for speed only), triggers, and rows of waybill_meta. What the owner added is ignored, but for columns that
 // staging would have to fill. It reads the catalogs alone, so any role that may connect can ask; the rows of
 // waybill_meta are looked at if the role may read them. It takes no locks that writers would wait for.
-func (m *Migrations) Drift(ctx context.Context, db DB) ([]core.Difference, error) {
-	var diffs []core.Difference
+func (m *Migrations) Drift(ctx context.Context, db DB) ([]admin.Difference, error) {
+	var diffs []admin.Difference
 	err := m.read(ctx, db, "drift", func(tx pgx.Tx) error {
 		have, err := m.shape(ctx, tx)
 		if err != nil {
@@ -171,7 +171,7 @@ func (m *Migrations) Drift(ctx context.Context, db DB) ([]core.Difference, error
 		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		for _, name := range m.metaRows() {
 			if !slices.Contains(names, name) {
-				diffs = append(diffs, core.Difference{Object: metaTable + " row " + name, Want: "a row", Have: "missing"})
+				diffs = append(diffs, admin.Difference{Object: metaTable + " row " + name, Want: "a row", Have: "missing"})
 			}
 		}
 		return err
@@ -180,20 +180,20 @@ func (m *Migrations) Drift(ctx context.Context, db DB) ([]core.Difference, error
 }
 
 // compare returns the differences between have and what is needed.
-func (m *Migrations) compare(have []object) []core.Difference {
+func (m *Migrations) compare(have []object) []admin.Difference {
 	real := strings.NewReplacer("{meta}", metaTable, "{outbox}", m.names.outbox, "{inbox}", m.names.inbox, "{sequence}", m.names.sql("{sequence_text}"))
 	live := make(map[string]*object, len(have))
 	for i := range have {
 		live[have[i].name] = &have[i]
 	}
-	var diffs []core.Difference
+	var diffs []admin.Difference
 	wanted := map[string]bool{}
 	for _, o := range m.wantedShape() {
 		wanted[o.name] = true
 		if o.parent != "" && live[o.parent] == nil {
 			continue // its table is missing, which is said once
 		}
-		d := core.Difference{Object: real.Replace(o.name), Want: real.Replace(o.definition), Have: "missing"}
+		d := admin.Difference{Object: real.Replace(o.name), Want: real.Replace(o.definition), Have: "missing"}
 		if strings.Contains(o.name, " storage option ") {
 			d.Want += " (for speed only)"
 		}
@@ -213,19 +213,19 @@ func (m *Migrations) compare(have []object) []core.Difference {
 	}
 	for i := range have {
 		if o := &have[i]; o.alien && !wanted[o.name] {
-			diffs = append(diffs, core.Difference{Object: real.Replace(o.name), Want: "a default, or nullable: Waybill does not fill it", Have: o.definition})
+			diffs = append(diffs, admin.Difference{Object: real.Replace(o.name), Want: "a default, or nullable: Waybill does not fill it", Have: o.definition})
 		}
 	}
 	return diffs
 }
 
 var (
-	_ core.DriftChecker = (*Outbox)(nil)
-	_ core.DriftChecker = (*Inbox)(nil)
+	_ admin.DriftChecker = (*Outbox)(nil)
+	_ admin.DriftChecker = (*Inbox)(nil)
 )
 
 // Drift returns how the outbox's schema differs from what this release makes; see [Migrations.Drift].
-func (o *Outbox) Drift(ctx context.Context) ([]core.Difference, error) {
+func (o *Outbox) Drift(ctx context.Context) ([]admin.Difference, error) {
 	m, err := o.migrations()
 	if err != nil {
 		return nil, err
@@ -234,7 +234,7 @@ func (o *Outbox) Drift(ctx context.Context) ([]core.Difference, error) {
 }
 
 // Drift returns how the inbox's schema differs from what this release makes; see [Migrations.Drift].
-func (i *Inbox) Drift(ctx context.Context) ([]core.Difference, error) {
+func (i *Inbox) Drift(ctx context.Context) ([]admin.Difference, error) {
 	m, err := i.migrations()
 	if err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 const (
@@ -65,18 +65,18 @@ FROM p CROSS JOIN LATERAL (
 )
 
 // Due holds retries and puts timers in line that are due in parts.
-func (o *Outbox) Due(ctx context.Context, self outbox.Session, of []outbox.Part, limit int) (outbox.DuePage, error) {
+func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.Part, limit int) (core.DuePage, error) {
 	type retry struct {
-		outbox.Record
+		core.Record
 		due time.Time
 	}
-	var page outbox.DuePage
+	var page core.DuePage
 	var now time.Time
 	var own, next []retry
 	routes, slots := parts(of)
 	limit = orDefault(limit)
 	err := o.transact(ctx, "due", writeSQL, func(b *batch) {
-		page, own, next = outbox.DuePage{}, nil, nil
+		page, own, next = core.DuePage{}, nil, nil
 		b.fence(self, &now)
 		var due time.Time
 		d := o.reader(&due)
@@ -104,10 +104,10 @@ func (o *Outbox) Due(ctx context.Context, self outbox.Session, of []outbox.Part,
 		})
 	})
 	if err != nil {
-		return outbox.DuePage{}, err
+		return core.DuePage{}, err
 	}
 	if now.IsZero() {
-		return outbox.DuePage{}, errFenced("due")
+		return core.DuePage{}, errFenced("due")
 	}
 	slices.SortStableFunc(next, func(x, y retry) int { return x.due.Compare(y.due) })
 	for _, r := range append(own, next...) {

@@ -12,28 +12,28 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // classes maps SQLSTATEs, or their first two letters, to what they mean. The longer one wins. What is permanent here
 // is a misconfiguration in errors of our own statements; see failure.
-var classes = map[string]core.Class{
-	"08":    core.ClassOutage,    // connection
-	"53":    core.ClassOutage,    // too many connections, out of memory, disk full
-	"57":    core.ClassOutage,    // shutdown, cannot connect now, cancelled
-	"58":    core.ClassOutage,    // the server's own input and output
-	"25006": core.ClassOutage,    // read only: a standby, a failover is under way
-	"40":    core.ClassOutage,    // serialisation failure, deadlock: retried here first
-	"55P03": core.ClassRejected,  // lock timeout
-	"26000": core.ClassPermanent, // a prepared statement is on another connection: a pooler
-	"42P05": core.ClassPermanent, // the same
-	"28":    core.ClassPermanent, // wrong user or password
-	"3D":    core.ClassPermanent, // no such database
-	"3F":    core.ClassPermanent, // no such schema
-	"42":    core.ClassPermanent, // no such table or column, no permission, not our SQL
-	"22":    core.ClassRejected,  // a value that the database does not take
-	"23":    core.ClassRejected,  // a constraint, somebody's trigger
-	"P0":    core.ClassRejected,  // raised by somebody's trigger
+var classes = map[string]waybill.Class{
+	"08":    waybill.ClassOutage,    // connection
+	"53":    waybill.ClassOutage,    // too many connections, out of memory, disk full
+	"57":    waybill.ClassOutage,    // shutdown, cannot connect now, cancelled
+	"58":    waybill.ClassOutage,    // the server's own input and output
+	"25006": waybill.ClassOutage,    // read only: a standby, a failover is under way
+	"40":    waybill.ClassOutage,    // serialisation failure, deadlock: retried here first
+	"55P03": waybill.ClassRejected,  // lock timeout
+	"26000": waybill.ClassPermanent, // a prepared statement is on another connection: a pooler
+	"42P05": waybill.ClassPermanent, // the same
+	"28":    waybill.ClassPermanent, // wrong user or password
+	"3D":    waybill.ClassPermanent, // no such database
+	"3F":    waybill.ClassPermanent, // no such schema
+	"42":    waybill.ClassPermanent, // no such table or column, no permission, not our SQL
+	"22":    waybill.ClassRejected,  // a value that the database does not take
+	"23":    waybill.ClassRejected,  // a constraint, somebody's trigger
+	"P0":    waybill.ClassRejected,  // raised by somebody's trigger
 }
 
 const behindPooler = "a pooler shares connections by transaction: set default_query_exec_mode=exec in the connection string"
@@ -62,18 +62,18 @@ func failure(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := errors.AsType[*core.Error](err); ok {
+	if _, ok := errors.AsType[*waybill.Error](err); ok {
 		return err
 	}
-	e := &core.Error{Op: "waybill/postgres: " + op, Class: class(err), Err: err}
+	e := &waybill.Error{Op: "waybill/postgres: " + op, Class: class(err), Err: err}
 	cure := cures[sqlState(err)]
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok && cure == "" && sqlState(err) == "" {
 		cure = "cannot connect: check the address in the connection string, and that the server runs"
 	}
 	switch {
 	case again(err):
-		e.Err = fmt.Errorf("%w (%w)", core.ErrRetryTx, err)
-	case e.Class == core.ClassPermanent:
+		e.Err = fmt.Errorf("%w (%w)", waybill.ErrRetryTx, err)
+	case e.Class == waybill.ClassPermanent:
 		if cure == "" {
 			cure = "the database does not know or not allow what is asked"
 		}
@@ -84,13 +84,13 @@ func failure(op string, err error) error {
 	return e
 }
 
-// misconfigured makes an error that matches core.ErrMisconfigured.
-func misconfigured(op, format string, args ...any) *core.Error {
-	return &core.Error{Op: "waybill/postgres: " + op, Class: core.ClassOutage, Err: fmt.Errorf("%w: "+format, append([]any{core.ErrMisconfigured}, args...)...)}
+// misconfigured makes an error that matches waybill.ErrMisconfigured.
+func misconfigured(op, format string, args ...any) *waybill.Error {
+	return &waybill.Error{Op: "waybill/postgres: " + op, Class: waybill.ClassOutage, Err: fmt.Errorf("%w: "+format, append([]any{waybill.ErrMisconfigured}, args...)...)}
 }
 
 // class returns what an error of the database means, also of one that a handler got from its own statements.
-func class(err error) core.Class {
+func class(err error) waybill.Class {
 	if state := sqlState(err); state != "" {
 		if c, ok := classes[state]; ok {
 			return c
@@ -98,12 +98,12 @@ func class(err error) core.Class {
 		if len(state) == 5 {
 			return classes[state[:2]] // unknown if absent
 		}
-		return core.ClassUnknown
+		return waybill.ClassUnknown
 	}
 	if unreachable(err) {
-		return core.ClassOutage
+		return waybill.ClassOutage
 	}
-	return core.ClassUnknown
+	return waybill.ClassUnknown
 }
 
 // sqlState returns the SQLSTATE in err's chain: pgx's, or that of any driver whose error has a method for it (lib/pq).
@@ -140,10 +140,10 @@ func again(err error) bool {
 func notOpen(op string, err error) error {
 	switch {
 	case errors.Is(err, pgx.ErrTxClosed), errors.Is(err, sql.ErrTxDone):
-		return fmt.Errorf("waybill/postgres: %s: %w: the transaction has ended already; use it before its commit or rollback (%w)", op, core.ErrInvalid, err)
+		return fmt.Errorf("waybill/postgres: %s: %w: the transaction has ended already; use it before its commit or rollback (%w)", op, waybill.ErrInvalid, err)
 	case sqlState(err) == "25P02":
 		return fmt.Errorf("waybill/postgres: %s: %w: an earlier statement of this transaction failed; return that statement's error and roll back, "+
-			"or run it in a savepoint (%w)", op, core.ErrInvalid, err)
+			"or run it in a savepoint (%w)", op, waybill.ErrInvalid, err)
 	}
 	return nil
 }
@@ -151,8 +151,8 @@ func notOpen(op string, err error) error {
 // commitError explains why the transaction that fn was given was not committed.
 func commitError(op string, err error) error {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
-		return &core.Error{
-			Op: "waybill/postgres: " + op, Class: core.ClassRejected,
+		return &waybill.Error{
+			Op: "waybill/postgres: " + op, Class: waybill.ClassRejected,
 			Err: fmt.Errorf("the database rolled back, since the code went on after a failed statement: return that statement's error, or use a savepoint: %w", err),
 		}
 	}

@@ -6,21 +6,21 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
 // Stage in the transaction that writes the business rows.
 func ExampleOutbox_Stage() {
 	type order struct{ ID string }
-	placed := core.NewTopic("orders.placed", core.JSON[order]())
+	placed := waybill.NewTopic("orders.placed", waybill.JSON[order]())
 
 	place := func(ctx context.Context, pool *pgxpool.Pool, outbox *postgres.Outbox, o order) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, `INSERT INTO orders (id) VALUES ($1)`, o.ID); err != nil {
 				return err
 			}
-			_, err := outbox.Stage(ctx, tx, placed.Message(o, core.Key(o.ID)))
+			_, err := outbox.Stage(ctx, tx, placed.Message(o, waybill.Key(o.ID)))
 			return err
 		})
 	}
@@ -31,10 +31,10 @@ func ExampleOutbox_Stage() {
 // COMMIT.
 func ExampleOutbox_UnitOfWork() {
 	type order struct{ ID string }
-	placed := core.NewTopic("orders.placed", core.JSON[order]())
+	placed := waybill.NewTopic("orders.placed", waybill.JSON[order]())
 
 	announce := func(ctx context.Context, outbox *postgres.Outbox, o order) error {
-		return outbox.UnitOfWork().Stage(ctx, placed.Message(o, core.Key(o.ID)))
+		return outbox.UnitOfWork().Stage(ctx, placed.Message(o, waybill.Key(o.ID)))
 	}
 	place := func(ctx context.Context, outbox *postgres.Outbox, o order) error {
 		return outbox.UnitOfWork().Do(ctx, func(ctx context.Context, tx pgx.Tx) error {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // lockUnitSQL is a statement of its own, so that giveUpSQL sees what those did who had the lock.
@@ -45,7 +45,7 @@ SELECT CASE WHEN EXISTS (SELECT FROM can) THEN 1 WHEN EXISTS (SELECT FROM un) TH
 
 // GiveUp writes holds of self for exactly the records of out in the unit and frees it, or reports that one of them,
 // or of self's other holds in the unit, is locked.
-func (o *Outbox) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Owned, out []outbox.Ref) (bool, error) {
+func (o *Outbox) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
 	var now time.Time
 	var answer int
 	c, u := refs(out), unit.Unit

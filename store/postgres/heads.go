@@ -6,10 +6,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
-var _ core.KeyKeeper = (*Outbox)(nil)
+var _ admin.KeyKeeper = (*Outbox)(nil)
 
 // keySteps is how many keys one statement of BlockedKeys looks at.
 const keySteps = 1000
@@ -49,16 +50,16 @@ SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
 ) h ON true
 WHERE k.key IS NOT NULL ORDER BY k.i`
 
-// BlockedKeys lists keys whose head waits; see [core.KeyKeeper]. Keys are in the order of their bytes. It
+// BlockedKeys lists keys whose head waits; see [admin.KeyKeeper]. Keys are in the order of their bytes. It
 // goes from key to key by index, over those that hold back or have abandoned messages. Since counts from the end of an
 // abandoned head; of one that waits for a retry, from when it was first due.
-func (o *Outbox) BlockedKeys(ctx context.Context, req core.BlockedKeysRequest) (keys []core.BlockedKey, more bool, err error) {
-	req, err = core.CheckBlockedKeys(req)
+func (o *Outbox) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (keys []admin.BlockedKey, more bool, err error) {
+	req, err = admin.CheckBlockedKeys(req)
 	if err != nil {
 		return nil, false, err
 	}
 	for {
-		var found []core.BlockedKey
+		var found []admin.BlockedKey
 		var steps int
 		last := req.After
 		err := o.transact(ctx, "blocked keys", readSQL, func(b *batch) {
@@ -68,7 +69,7 @@ func (o *Outbox) BlockedKeys(ctx context.Context, req core.BlockedKeysRequest) (
 				if rows.RawValues()[1] == nil { // it goes on
 					return rows.Scan(append([]any{&last}, make([]any, len(rows.FieldDescriptions())-1)...)...)
 				}
-				b := core.BlockedKey{Route: req.Route}
+				b := admin.BlockedKey{Route: req.Route}
 				var settled int64
 				var err error
 				if b.Head, err = scanStored(rows, o.opts.Source, []any{&b.Key, &b.Cause, &settled}, nil); err != nil {

@@ -10,7 +10,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // DefaultLockTimeout is how long Do waits for a concurrent Do of the same key.
@@ -27,13 +30,13 @@ type InboxOptions struct {
 	AutoMigrate bool
 }
 
-// Validate reports all problems of o at once, as an error that matches core.ErrInvalid.
+// Validate reports all problems of o at once, as an error that matches waybill.ErrInvalid.
 func (o InboxOptions) Validate() error {
 	p := checkNames(o.Schema, "Table", o.Table)
 	if o.LockTimeout > 0 && (o.LockTimeout < time.Millisecond || o.LockTimeout > 24*time.Hour) {
 		p = append(p, fmt.Sprintf("LockTimeout: %s is not between 1ms and 24h", o.LockTimeout))
 	}
-	return core.Invalid("waybill/postgres: inbox options", p...)
+	return waybill.Invalid("waybill/postgres: inbox options", p...)
 }
 
 func (o *InboxOptions) lockTimeout() string {
@@ -71,13 +74,13 @@ type Inbox struct {
 var (
 	_ core.Inbox[pgx.Tx] = (*Inbox)(nil)
 	_ core.Checker       = (*Inbox)(nil)
-	_ core.Migrator      = (*Inbox)(nil)
+	_ admin.Migrator     = (*Inbox)(nil)
 )
 
 // NewInbox returns the inbox that opts names, over pool, which stays the caller's to close. It does not connect.
 func NewInbox(pool *pgxpool.Pool, opts InboxOptions) (*Inbox, error) {
 	if pool == nil {
-		return nil, core.Invalid("waybill/postgres: inbox", "pool: is nil; pass an open *pgxpool.Pool")
+		return nil, waybill.Invalid("waybill/postgres: inbox", "pool: is nil; pass an open *pgxpool.Pool")
 	}
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -169,24 +172,24 @@ func checkKey(key core.InboxKey) error {
 	for _, f := range [...]struct{ name, value string }{{"Consumer", key.Consumer}, {"Source", key.Source}, {"ID", key.ID}} {
 		if f.value == "" {
 			p = append(p, f.name+": is empty")
-		} else if s := core.CheckName(f.value); s != "" {
+		} else if s := check.Name(f.value); s != "" {
 			p = append(p, f.name+": "+s)
 		}
 	}
-	return core.Invalid("waybill/postgres: inbox key", p...)
+	return waybill.Invalid("waybill/postgres: inbox key", p...)
 }
 
 // handlerError gives a handler's error the class of the database error in it, if it says nothing else: a handler that
 // meets an outage in the transaction has met the inbox's outage.
 func handlerError(err error) error {
-	var own *core.Error
-	if errors.As(err, &own) || class(err) != core.ClassOutage {
+	var own *waybill.Error
+	if errors.As(err, &own) || class(err) != waybill.ClassOutage {
 		return err
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err // maybe the handler's own
 	}
-	return &core.Error{Op: "waybill/postgres: inbox", Class: core.ClassOutage, Err: err}
+	return &waybill.Error{Op: "waybill/postgres: inbox", Class: waybill.ClassOutage, Err: err}
 }
 
 // Migrate creates the inbox table or brings it to the newest version; see [Migrations] for more.

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/inboxtest"
 	"github.com/waybill-go/waybill/internal/testenv"
@@ -118,7 +119,7 @@ func TestInboxKeysAreChecked(t *testing.T) {
 	t.Parallel()
 	in, _ := newInbox(t, postgres.InboxOptions{})
 	for _, k := range []core.InboxKey{{}, {Consumer: "c", Source: "s"}, {Consumer: "c", Source: "s", ID: strings.Repeat("x", 256)}, {Consumer: "c", Source: "s", ID: "\xff"}} {
-		if _, err := in.Do(t.Context(), k, nil); !errors.Is(err, core.ErrInvalid) {
+		if _, err := in.Do(t.Context(), k, nil); !errors.Is(err, waybill.ErrInvalid) {
 			t.Errorf("%v", err)
 		}
 	}
@@ -143,7 +144,7 @@ func TestInboxLockTimeout(t *testing.T) {
 	}()
 	<-started
 	status, err := in.Do(t.Context(), key("1"), func(context.Context, pgx.Tx) error { return errors.New("must not run") })
-	if status != core.InboxNone || core.ClassOf(err) != core.ClassRejected {
+	if status != core.InboxNone || waybill.ClassOf(err) != waybill.ClassRejected {
 		t.Errorf("%v %v", status, err)
 	}
 	close(release)
@@ -191,7 +192,7 @@ func TestInboxConnectionLost(t *testing.T) {
 		exec(t, pool, `SELECT pg_terminate_backend($1)`, int64(tx.Conn().PgConn().PID()))
 		return nil
 	})
-	if core.ClassOf(err) != core.ClassOutage {
+	if waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("lost before the commit: %v", err)
 	}
 	_, err = in.Do(t.Context(), key("1"), func(ctx context.Context, tx pgx.Tx) error {
@@ -199,7 +200,7 @@ func TestInboxConnectionLost(t *testing.T) {
 		_, err := tx.Exec(ctx, `SELECT 1`)
 		return fmt.Errorf("step: %w", err)
 	})
-	if core.ClassOf(err) != core.ClassOutage {
+	if waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("lost in the handler: %v", err)
 	}
 	if n := queryInt(t, pool, `SELECT count(*) FROM effects`); n != 0 {

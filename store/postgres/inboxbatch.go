@@ -10,7 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // maxBatchKeys bounds the keys of one DoBatch and the marks of one PurgeInbox.
@@ -59,7 +61,7 @@ type keyBatch struct {
 
 func newKeyBatch(keys []core.InboxKey) (*keyBatch, error) {
 	if len(keys) > maxBatchKeys {
-		return nil, core.Invalid("waybill/postgres: inbox batch", fmt.Sprintf("%d keys in one batch; at most %d are allowed: split it", len(keys), maxBatchKeys))
+		return nil, waybill.Invalid("waybill/postgres: inbox batch", fmt.Sprintf("%d keys in one batch; at most %d are allowed: split it", len(keys), maxBatchKeys))
 	}
 	b := &keyBatch{keys: keys, order: make([]int, len(keys))}
 	for i := range keys {
@@ -154,8 +156,8 @@ func (i *Inbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx context
 // that marks the same key, up to LockTimeout. If it fails, tx can only be rolled back. In a transaction that is not
 // READ COMMITTED a mark that was committed meanwhile is a serialisation failure: roll back and begin again.
 func (i *Inbox) Mark(ctx context.Context, tx pgx.Tx, key core.InboxKey) (core.InboxStatus, error) {
-	if core.IsNil(tx) {
-		return core.InboxNone, core.Invalid("waybill/postgres: inbox: mark", "tx: is nil; pass the transaction of the handler's writes")
+	if check.Nil(tx) {
+		return core.InboxNone, waybill.Invalid("waybill/postgres: inbox: mark", "tx: is nil; pass the transaction of the handler's writes")
 	}
 	if err := checkKey(key); err != nil {
 		return core.InboxNone, err
@@ -210,7 +212,7 @@ func checkPurge(age time.Duration, limit int) error {
 	if limit < 1 || limit > maxBatchKeys {
 		p = append(p, fmt.Sprintf("limit: %d is not between 1 and %d", limit, maxBatchKeys))
 	}
-	return core.Invalid("waybill/postgres: inbox: purge", p...)
+	return waybill.Invalid("waybill/postgres: inbox: purge", p...)
 }
 
 func purgeArgs(consumer string, age time.Duration, limit int) (text string, args []any) {

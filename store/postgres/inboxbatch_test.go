@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -55,7 +56,7 @@ func TestInboxBatchLockTimeout(t *testing.T) {
 	}
 	keys := []core.InboxKey{key("3"), key("2"), key("1")}
 	_, err = in.DoBatch(t.Context(), keys, func(context.Context, pgx.Tx, []int) error { t.Error("ran"); return nil })
-	if core.ClassOf(err) != core.ClassRejected {
+	if waybill.ClassOf(err) != waybill.ClassRejected {
 		t.Errorf("%v", err)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
@@ -70,13 +71,13 @@ func TestInboxBatchLockTimeout(t *testing.T) {
 	if err != nil || st[0] != core.InboxProcessed || st[1] != core.InboxDuplicate || st[2] != core.InboxProcessed {
 		t.Error(st, err)
 	}
-	if _, err := in.Mark(t.Context(), tx, key("4")); !errors.Is(err, core.ErrInvalid) {
+	if _, err := in.Mark(t.Context(), tx, key("4")); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("in an ended transaction: %v", err)
 	}
-	if _, err := in.Mark(t.Context(), nil, key("4")); !errors.Is(err, core.ErrInvalid) {
+	if _, err := in.Mark(t.Context(), nil, key("4")); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("without a transaction: %v", err)
 	}
-	if _, err := in.DoBatch(t.Context(), make([]core.InboxKey, 100_001), nil); !errors.Is(err, core.ErrInvalid) {
+	if _, err := in.DoBatch(t.Context(), make([]core.InboxKey, 100_001), nil); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("too many: %v", err)
 	}
 }
@@ -89,7 +90,7 @@ func TestInboxBatchSwallowedFailure(t *testing.T) {
 		_, _ = tx.Exec(ctx, `INSERT INTO effects VALUES (NULL)`)
 		return nil
 	})
-	if core.ClassOf(err) != core.ClassRejected {
+	if waybill.ClassOf(err) != waybill.ClassRejected {
 		t.Error(err)
 	}
 	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_inbox`); n != 0 {

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // insertForm is the form of a statement that writes rows without dedupe keys, all of a call in one. What is known of
@@ -191,7 +190,7 @@ func columns(rows []core.StagedRow) (args []any, timed bool, err error) {
 }
 
 func slotOf(r *core.StagedRow) int64 {
-	return int64(outbox.SlotOf(r.Route, r.Envelope.Key, r.Envelope.ID))
+	return int64(core.SlotOf(r.Route, r.Envelope.Key, r.Envelope.ID))
 }
 
 // times returns the columns of rows some of which are scheduled.

@@ -7,11 +7,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 )
 
-var _ core.Inspector = (*Outbox)(nil)
+var _ admin.Inspector = (*Outbox)(nil)
 
 // stateSQL is the state of a row o: what a member holds is being processed.
 const stateSQL = `CASE WHEN ` + liveHoldSQL + ` THEN 2 ELSE o.state END`
@@ -67,7 +68,7 @@ const (
 	walkIDs                   // by route and id
 )
 
-func walkOf(f *core.Filter) walk {
+func walkOf(f *admin.Filter) walk {
 	switch {
 	case len(f.IDs) > 0:
 		return walkIDs
@@ -142,7 +143,7 @@ LEFT JOIN (SELECT` + storedSQL + ` FROM p CROSS JOIN LATERAL (SELECT o.* FROM {o
 }
 
 // filterArgs are the parameters of a walk and a filter.
-func filterArgs(f *core.Filter, page core.Page) []any {
+func filterArgs(f *admin.Filter, page admin.PageRequest) []any {
 	text := func(list []string) []string { return append(make([]string, 0, len(list)), list...) }
 	states := make([]int16, len(f.States))
 	for i, s := range f.States {
@@ -166,8 +167,8 @@ func filterArgs(f *core.Filter, page core.Page) []any {
 
 // Inspect returns the record of a message on a route. It finds it by an index, unless the message is simply due and
 // Waybill made its id: then it goes through all that is due on the route.
-func (o *Outbox) Inspect(ctx context.Context, route, id string) (core.Stored, error) {
-	var st core.Stored
+func (o *Outbox) Inspect(ctx context.Context, route, id string) (admin.Stored, error) {
+	var st admin.Stored
 	found := false
 	err := o.transact(ctx, "inspect", readSQL, func(b *batch) {
 		found = false
@@ -180,21 +181,21 @@ func (o *Outbox) Inspect(ctx context.Context, route, id string) (core.Stored, er
 		}, inspectSQL, route, id)
 	})
 	if err == nil && !found {
-		err = core.NoRecord("waybill/postgres: inspect", route, id)
+		err = admin.NoRecord("waybill/postgres: inspect", route, id)
 	}
 	return st, err
 }
 
 // List returns a page of the records that f selects, without bodies. It finds ids by their index, and abandoned records
 // (f names reasons, or only that state) by theirs; anything else it looks for by sequence, at most page.Budget rows.
-func (o *Outbox) List(ctx context.Context, f core.Filter, page core.Page) (core.Listing, error) {
-	page, err := core.CheckList(&f, page)
+func (o *Outbox) List(ctx context.Context, f admin.Filter, page admin.PageRequest) (admin.Listing, error) {
+	page, err := admin.CheckList(&f, page)
 	if err != nil {
-		return core.Listing{}, err
+		return admin.Listing{}, err
 	}
-	var out core.Listing
+	var out admin.Listing
 	err = o.transact(ctx, "list", readSQL, func(b *batch) {
-		out = core.Listing{}
+		out = admin.Listing{}
 		b.each(func(rows pgx.Rows) error {
 			if rows.RawValues()[1] == nil { // nothing matches
 				return rows.Scan(append([]any{&out.Next}, make([]any, len(rows.FieldDescriptions())-1)...)...)
@@ -209,9 +210,9 @@ func (o *Outbox) List(ctx context.Context, f core.Filter, page core.Page) (core.
 
 // scanStored reads storedSQL, between what stands before and after. What the row holds may be unreadable; then it
 // says so.
-func scanStored(row pgx.Row, source string, before, after []any) (core.Stored, error) {
+func scanStored(row pgx.Row, source string, before, after []any) (admin.Stored, error) {
 	var (
-		st                  core.Stored
+		st                  admin.Stored
 		stamp               int64
 		state               int16
 		age, due, lease     int64
@@ -224,7 +225,7 @@ func scanStored(row pgx.Row, source string, before, after []any) (core.Stored, e
 		&attrs, &state, &st.Reason, &st.Attempts, &st.Crashes, &st.DedupeKey, &st.LastError, &failed, &at, &age, &due, &st.Owner, &lease,
 	}, after)
 	if err := row.Scan(dest...); err != nil {
-		return core.Stored{}, err
+		return admin.Stored{}, err
 	}
 	if e.Type == "" {
 		e.Type = e.Topic

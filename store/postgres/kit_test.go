@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -47,7 +47,7 @@ func query[T any](tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) T 
 // row returns a row that is due at once.
 func row(route, id, key string) core.StagedRow {
 	return core.StagedRow{
-		Route: route, Envelope: core.Envelope{
+		Route: route, Envelope: waybill.Envelope{
 			ID: id, Topic: "t.x", Type: "t.x", Source: "/test", Key: key, ContentType: "text/plain", Time: time.Now().UTC().Truncate(time.Microsecond), Body: []byte("body " + id),
 		},
 	}
@@ -62,52 +62,52 @@ func stageRows(tb testing.TB, pool *pgxpool.Pool, s *postgres.Outbox, rows ...co
 	}
 }
 
-func newSession() outbox.Session { return outbox.Session(rand.Int64N(1<<62) + 1) }
+func newSession() core.Session { return core.Session(rand.Int64N(1<<62) + 1) }
 
 // join makes a member that owns all of route.
-func join(tb testing.TB, s *postgres.Outbox, route string, units int) outbox.Session {
+func join(tb testing.TB, s *postgres.Outbox, route string, units int) core.Session {
 	tb.Helper()
 	self := newSession()
-	m := outbox.Member{Session: self, Name: "test", Beat: 1, Lease: 10 * time.Second, Serves: []outbox.Serving{{Route: route, Units: units}}, Handlers: 1, Free: 1}
-	r, err := s.Meet(tb.Context(), outbox.Meeting{Self: m, Join: true})
+	m := core.Member{Session: self, Name: "test", Beat: 1, Lease: 10 * time.Second, Serves: []core.Serving{{Route: route, Units: units}}, Handlers: 1, Free: 1}
+	r, err := s.Meet(tb.Context(), core.Meeting{Self: m, Join: true})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	var moves []outbox.Move
+	var moves []core.Move
 	for _, u := range r.Units {
 		if u.Unit.Route == route {
-			moves = append(moves, outbox.Move{Unit: u.Unit, From: u.Owner, To: self})
+			moves = append(moves, core.Move{Unit: u.Unit, From: u.Owner, To: self})
 		}
 	}
-	if _, err := s.Meet(tb.Context(), outbox.Meeting{Self: m, Moves: moves}); err != nil {
+	if _, err := s.Meet(tb.Context(), core.Meeting{Self: m, Moves: moves}); err != nil {
 		tb.Fatal(err)
 	}
 	return self
 }
 
 // unitsOf returns the units of route.
-func unitsOf(tb testing.TB, o *postgres.Outbox, route string) []outbox.Owned {
+func unitsOf(tb testing.TB, o *postgres.Outbox, route string) []core.OwnedUnit {
 	tb.Helper()
-	r, err := o.Meet(tb.Context(), outbox.Meeting{})
+	r, err := o.Meet(tb.Context(), core.Meeting{})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return slices.DeleteFunc(r.Units, func(u outbox.Owned) bool { return u.Unit.Route != route })
+	return slices.DeleteFunc(r.Units, func(u core.OwnedUnit) bool { return u.Unit.Route != route })
 }
 
-func all(route string) outbox.Part { return outbox.Part{Route: route, Slots: outbox.AllSlots} }
+func all(route string) core.Part { return core.Part{Route: route, Slots: core.AllSlots} }
 
 // read reads a route from its beginning.
-func read(tb testing.TB, s *postgres.Outbox, self outbox.Session, route string) outbox.Page {
+func read(tb testing.TB, s *postgres.Outbox, self core.Session, route string) core.Page {
 	tb.Helper()
-	p, err := s.Read(tb.Context(), self, outbox.Look{Parts: []outbox.Part{all(route)}, Ranges: []outbox.Range{{Part: all(route), To: 1 << 62, Limit: 10_000}}})
+	p, err := s.Read(tb.Context(), self, core.Look{Parts: []core.Part{all(route)}, Ranges: []core.Range{{Part: all(route), To: 1 << 62, Limit: 10_000}}})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return p
 }
 
-func settleBy(tb testing.TB, s *postgres.Outbox, self outbox.Session, outcomes ...outbox.Outcome) core.Results {
+func settleBy(tb testing.TB, s *postgres.Outbox, self core.Session, outcomes ...core.Outcome) core.Results {
 	tb.Helper()
 	return s.Settle(tb.Context(), self, outcomes)
 }
@@ -157,9 +157,9 @@ func outboxOn(tb testing.TB, pool *pgxpool.Pool, opts postgres.Options) *postgre
 }
 
 // stage commits msgs in a transaction of their own.
-func stage(tb testing.TB, pool *pgxpool.Pool, o *postgres.Outbox, msgs ...core.Message) []core.Staged {
+func stage(tb testing.TB, pool *pgxpool.Pool, o *postgres.Outbox, msgs ...waybill.Message) []waybill.Staged {
 	tb.Helper()
-	var staged []core.Staged
+	var staged []waybill.Staged
 	err := pgx.BeginFunc(tb.Context(), pool, func(tx pgx.Tx) (err error) {
 		staged, err = o.Stage(tb.Context(), tx, msgs...)
 		return err
@@ -170,8 +170,8 @@ func stage(tb testing.TB, pool *pgxpool.Pool, o *postgres.Outbox, msgs ...core.M
 	return staged
 }
 
-func message(opts ...core.MessageOption) core.Message {
-	return core.RawMessage("t.x", "text/plain", []byte("body"), opts...)
+func message(opts ...waybill.MessageOption) waybill.Message {
+	return waybill.RawMessage("t.x", "text/plain", []byte("body"), opts...)
 }
 
 func queryInt(tb testing.TB, pool *pgxpool.Pool, sql string, args ...any) int64 {
@@ -202,24 +202,24 @@ type request struct {
 }
 
 // want asks for n records of the default route.
-func want(n int) request { return request{n, []string{core.DefaultRoute}} }
+func want(n int) request { return request{n, []string{waybill.DefaultRoute}} }
 
 // claimed is the answer to a claim.
-type claimed struct{ Records []outbox.Record }
+type claimed struct{ Records []core.Record }
 
 // sessions are those of claim, by outbox.
 var sessions sync.Map
 
 // session returns the session of o that owns all of routes.
-func session(tb testing.TB, o *postgres.Outbox, routes ...string) outbox.Session {
+func session(tb testing.TB, o *postgres.Outbox, routes ...string) core.Session {
 	tb.Helper()
 	s, _ := sessions.LoadOrStore(o, newSession())
-	self := s.(outbox.Session)
-	r, err := o.Meet(tb.Context(), outbox.Meeting{})
+	self := s.(core.Session)
+	r, err := o.Meet(tb.Context(), core.Meeting{})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	m := outbox.Member{Session: self, Name: "test", Beat: 1, Lease: 10 * time.Second, Handlers: 1, Free: 1}
+	m := core.Member{Session: self, Name: "test", Beat: 1, Lease: 10 * time.Second, Handlers: 1, Free: 1}
 	known := false
 	for _, v := range r.Members {
 		if v.Session == self {
@@ -227,23 +227,23 @@ func session(tb testing.TB, o *postgres.Outbox, routes ...string) outbox.Session
 		}
 	}
 	for _, route := range routes {
-		if !slices.ContainsFunc(m.Serves, func(sv outbox.Serving) bool { return sv.Route == route }) {
-			m.Serves, known = append(m.Serves, outbox.Serving{Route: route, Units: 1}), false
+		if !slices.ContainsFunc(m.Serves, func(sv core.Serving) bool { return sv.Route == route }) {
+			m.Serves, known = append(m.Serves, core.Serving{Route: route, Units: 1}), false
 		}
 	}
 	if known {
 		return self
 	}
-	if r, err = o.Meet(tb.Context(), outbox.Meeting{Self: m, Join: true}); err != nil {
+	if r, err = o.Meet(tb.Context(), core.Meeting{Self: m, Join: true}); err != nil {
 		tb.Fatal(err)
 	}
-	var moves []outbox.Move
+	var moves []core.Move
 	for _, u := range r.Units {
 		if u.Owner == 0 && slices.Contains(routes, u.Unit.Route) {
-			moves = append(moves, outbox.Move{Unit: u.Unit, To: self})
+			moves = append(moves, core.Move{Unit: u.Unit, To: self})
 		}
 	}
-	if _, err := o.Meet(tb.Context(), outbox.Meeting{Self: m, Moves: moves}); err != nil {
+	if _, err := o.Meet(tb.Context(), core.Meeting{Self: m, Moves: moves}); err != nil {
 		tb.Fatal(err)
 	}
 	return self
@@ -259,11 +259,11 @@ func claim(tb testing.TB, o *postgres.Outbox, q request) claimed {
 	return c
 }
 
-func tryClaim(ctx context.Context, o *postgres.Outbox, self outbox.Session, q request) (c claimed, err error) {
-	look := outbox.Look{Limit: 1000}
+func tryClaim(ctx context.Context, o *postgres.Outbox, self core.Session, q request) (c claimed, err error) {
+	look := core.Look{Limit: 1000}
 	for _, r := range q.routes {
 		look.Parts = append(look.Parts, all(r))
-		look.Ranges = append(look.Ranges, outbox.Range{Part: all(r), To: 1 << 62, Limit: 10_000})
+		look.Ranges = append(look.Ranges, core.Range{Part: all(r), To: 1 << 62, Limit: 10_000})
 	}
 	d, err := o.Due(ctx, self, look.Parts, q.n)
 	if err != nil {
@@ -281,22 +281,22 @@ func tryClaim(ctx context.Context, o *postgres.Outbox, self outbox.Session, q re
 			}
 		}
 	}
-	slices.SortFunc(found, func(x, y outbox.Record) int { return cmp.Compare(x.Seq, y.Seq) })
+	slices.SortFunc(found, func(x, y core.Record) int { return cmp.Compare(x.Seq, y.Seq) })
 	found = found[:min(len(found), q.n)]
-	refs := make([]outbox.Ref, len(found))
+	refs := make([]core.Ref, len(found))
 	for i := range found {
 		refs[i] = found[i].Ref
 	}
-	taken, err := o.Take(ctx, self, outbox.Want{Refs: refs})
+	taken, err := o.Take(ctx, self, core.Want{Refs: refs})
 	for i := range taken {
-		if taken[i].Grip == outbox.Gripped {
+		if taken[i].Grip == core.GripHeld {
 			c.Records = append(c.Records, found[i])
 		}
 	}
 	return c, err
 }
 
-func settle(tb testing.TB, o *postgres.Outbox, outcomes ...outbox.Outcome) {
+func settle(tb testing.TB, o *postgres.Outbox, outcomes ...core.Outcome) {
 	tb.Helper()
 	if err := o.Settle(tb.Context(), session(tb, o), outcomes).FirstErr(); err != nil {
 		tb.Fatal(err)

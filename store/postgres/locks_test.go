@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -47,11 +47,11 @@ func TestLockedRecords(t *testing.T) {
 	begin(t, pool, "SELECT FROM waybill.waybill_outbox WHERE id = 'b' FOR UPDATE")
 	const limit = 200 * time.Millisecond // 50 ms, on a machine that is not busy
 	read(t, s, self, "r")
-	refs := []outbox.Ref{rs[0].Ref, rs[1].Ref}
-	_, _ = s.Take(t.Context(), self, outbox.Want{Refs: refs[:1]}) // statements are prepared
+	refs := []core.Ref{rs[0].Ref, rs[1].Ref}
+	_, _ = s.Take(t.Context(), self, core.Want{Refs: refs[:1]}) // statements are prepared
 	within(t, limit, "Take", func() {
-		taken, err := s.Take(t.Context(), self, outbox.Want{Refs: refs})
-		if err != nil || taken[0].Grip != outbox.Gripped || taken[1].Grip != outbox.Locked {
+		taken, err := s.Take(t.Context(), self, core.Want{Refs: refs})
+		if err != nil || taken[0].Grip != core.GripHeld || taken[1].Grip != core.GripLocked {
 			t.Errorf("took %v, %v", taken, err)
 		}
 	})
@@ -62,25 +62,25 @@ func TestLockedRecords(t *testing.T) {
 		}
 	})
 	within(t, limit, "Settle", func() {
-		results := settleBy(t, s, self, outbox.Retry(&rs[0], errors.New("no"), 0), outbox.Retry(&rs[1], errors.New("no"), 0))
-		if results[0] != nil || !errors.Is(results[1], outbox.ErrBusy) {
+		results := settleBy(t, s, self, core.Retry(&rs[0], errors.New("no"), 0), core.Retry(&rs[1], errors.New("no"), 0))
+		if results[0] != nil || !errors.Is(results[1], core.ErrBusy) {
 			t.Errorf("settled %v", results)
 		}
 	})
 	within(t, limit, "Settle of what was published", func() {
-		results := settleBy(t, s, self, outbox.Published(&rs[1]), outbox.Published(&rs[2]))
-		if results[1] != nil || !errors.Is(results[0], outbox.ErrBusy) {
+		results := settleBy(t, s, self, core.Published(&rs[1]), core.Published(&rs[2]))
+		if results[1] != nil || !errors.Is(results[0], core.ErrBusy) {
 			t.Errorf("settled %v", results)
 		}
 	})
 	within(t, limit, "Due", func() {
-		if d, err := s.Due(t.Context(), self, []outbox.Part{all("r")}, 10); err != nil || len(d.Retries) != 1 {
+		if d, err := s.Due(t.Context(), self, []core.Part{all("r")}, 10); err != nil || len(d.Retries) != 1 {
 			t.Errorf("due %v, %v", d, err)
 		}
 	})
 	other := join(t, s, "q", 1)
 	within(t, limit, "removal", func() {
-		r, err := s.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: other, Beat: 2}, Remove: []outbox.Removal{{Session: self, Beat: 1}}})
+		r, err := s.Meet(t.Context(), core.Meeting{Self: core.Member{Session: other, Beat: 2}, Remove: []core.Removal{{Session: self, Beat: 1}}})
 		if err != nil || len(r.Members) != 1 {
 			t.Errorf("a locked record kept its owner from being removed: %+v, %v", r, err)
 		}
@@ -101,20 +101,20 @@ func TestStuckSettle(t *testing.T) {
 	rs := read(t, s, self, "r").Ranges[0].Records
 	settled := make(chan core.Results)
 	go func() {
-		settled <- s.Settle(t.Context(), self, []outbox.Outcome{outbox.Retry(&rs[0], errors.New("no"), 0), outbox.Retry(&rs[1], errors.New("no"), 0)})
+		settled <- s.Settle(t.Context(), self, []core.Outcome{core.Retry(&rs[0], errors.New("no"), 0), core.Retry(&rs[1], errors.New("no"), 0)})
 	}()
 	for query[int](t, pool, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 0 {
 		if t.Context().Err() != nil {
 			t.Fatal("no settle")
 		}
 	}
-	m := outbox.Member{Session: self, Beat: 2, Serves: []outbox.Serving{{Route: "r", Units: 1}}}
+	m := core.Member{Session: self, Beat: 2, Serves: []core.Serving{{Route: "r", Units: 1}}}
 	within(t, 500*time.Millisecond, "a renewal beside a stuck settle", func() {
-		if r, err := s.Meet(t.Context(), outbox.Meeting{Self: m}); err != nil || !r.Known {
+		if r, err := s.Meet(t.Context(), core.Meeting{Self: m}); err != nil || !r.Known {
 			t.Error(r, err)
 		}
 	})
-	remove := outbox.Meeting{Self: outbox.Member{Session: other, Beat: 2}, Remove: []outbox.Removal{{Session: self, Beat: 2}}}
+	remove := core.Meeting{Self: core.Member{Session: other, Beat: 2}, Remove: []core.Removal{{Session: self, Beat: 2}}}
 	within(t, 500*time.Millisecond, "a removal beside a stuck settle", func() {
 		if r, err := s.Meet(t.Context(), remove); err != nil || len(r.Members) != 2 {
 			t.Error(r, err)
@@ -127,7 +127,7 @@ func TestStuckSettle(t *testing.T) {
 	if r, err := s.Meet(t.Context(), remove); err != nil || len(r.Members) != 1 {
 		t.Error(r, err)
 	}
-	if results := settleBy(t, s, self, outbox.Published(&rs[0])); !errors.Is(results[0], outbox.ErrFenced) {
+	if results := settleBy(t, s, self, core.Published(&rs[0])); !errors.Is(results[0], core.ErrFenced) {
 		t.Errorf("settled %v after its removal", results)
 	}
 }
@@ -139,9 +139,9 @@ func TestMoveFromALiveMember(t *testing.T) {
 	self, other := join(t, s, "r", 1), join(t, s, "q", 1)
 	stageRows(t, pool, s, row("r", "a", ""))
 	rs := read(t, s, self, "r").Ranges[0].Records
-	move := outbox.Meeting{
-		Self:  outbox.Member{Session: other, Beat: 2, Serves: []outbox.Serving{{Route: "r", Units: 1}}},
-		Moves: []outbox.Move{{Unit: outbox.Unit{Route: "r", To: 64}, From: self, To: other}},
+	move := core.Meeting{
+		Self:  core.Member{Session: other, Beat: 2, Serves: []core.Serving{{Route: "r", Units: 1}}},
+		Moves: []core.Move{{Unit: core.Unit{Route: "r", To: 64}, From: self, To: other}},
 	}
 	owner := func() int64 {
 		return query[int64](t, pool, "SELECT owner FROM waybill.waybill_outbox_units WHERE route = 'r'")
@@ -156,7 +156,7 @@ func TestMoveFromALiveMember(t *testing.T) {
 	if _, err := s.Meet(t.Context(), move); err != nil || owner() != int64(other) {
 		t.Fatal("it did not move", err)
 	}
-	if results := settleBy(t, s, self, outbox.Retry(&rs[0], errors.New("no"), 0)); !errors.Is(results[0], outbox.ErrFenced) {
+	if results := settleBy(t, s, self, core.Retry(&rs[0], errors.New("no"), 0)); !errors.Is(results[0], core.ErrFenced) {
 		t.Errorf("settled %v what is another's", results)
 	}
 }
@@ -171,24 +171,24 @@ func TestRefusedOutcome(t *testing.T) {
 	exec(t, pool, `CREATE TRIGGER no BEFORE UPDATE OR DELETE ON waybill.waybill_outbox FOR EACH ROW EXECUTE FUNCTION no()`)
 	var rows []core.StagedRow
 	for i := range 20 {
-		rows = append(rows, row("r", core.NewID(), []string{"yes", "no"}[min(i%7, 1)^1]))
+		rows = append(rows, row("r", waybill.NewID(), []string{"yes", "no"}[min(i%7, 1)^1]))
 	}
 	stageRows(t, pool, s, rows...)
 	rs := read(t, s, self, "r").Ranges[0].Records
-	var outcomes []outbox.Outcome
+	var outcomes []core.Outcome
 	for i := range rs {
 		if i < 10 {
-			outcomes = append(outcomes, outbox.Published(&rs[i]))
+			outcomes = append(outcomes, core.Published(&rs[i]))
 		} else {
-			outcomes = append(outcomes, outbox.Abandon(&rs[i], core.ReasonRejected, errors.New("no")))
+			outcomes = append(outcomes, core.Abandon(&rs[i], waybill.ReasonRejected, errors.New("no")))
 		}
 	}
 	for i, err := range append(s.Settle(t.Context(), self, outcomes[:10]), s.Settle(t.Context(), self, outcomes[5:])...) {
 		if i >= 10 {
 			i -= 5
 		}
-		e, _ := errors.AsType[*core.Error](err)
-		if refused := rs[i].Envelope.Key == "no"; refused != (err != nil) || refused && e.Class != core.ClassRejected {
+		e, _ := errors.AsType[*waybill.Error](err)
+		if refused := rs[i].Envelope.Key == "no"; refused != (err != nil) || refused && e.Class != waybill.ClassRejected {
 			t.Errorf("outcome %d: %v", i, err)
 		}
 	}
@@ -200,21 +200,21 @@ func TestControlFrom(t *testing.T) {
 	s, pool := newOutbox(t, postgres.Options{})
 	a := join(t, s, "r", 2)
 	b := join(t, s, "q", 1)
-	unit := outbox.Unit{Route: "r", From: 32, To: 64}
+	unit := core.Unit{Route: "r", From: 32, To: 64}
 	if _, err := s.GiveUp(t.Context(), a, unitsOf(t, s, "r")[1], nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: b, Beat: 2}, Moves: []outbox.Move{{Unit: unit, To: b}}}); err != nil {
+	if _, err := s.Meet(t.Context(), core.Meeting{Self: core.Member{Session: b, Beat: 2}, Moves: []core.Move{{Unit: unit, To: b}}}); err != nil {
 		t.Fatal(err)
 	}
 	exec(t, pool, "INSERT INTO waybill.waybill_outbox_control (kind, route, slots, seq) VALUES (3, 'r', -1, 5)")
-	for i, self := range []outbox.Session{a, b} {
-		part := outbox.Part{Route: "r", Slots: outbox.SlotRange(uint8(32*i), uint8(32*i+32))}
-		p, err := s.Read(t.Context(), self, outbox.Look{Parts: []outbox.Part{part}})
-		if err != nil || len(p.Control) != 1 || p.Control[0].Kind != outbox.ControlFrom || p.Control[0].Seq != 5 || p.Owned[0] != part.Slots {
+	for i, self := range []core.Session{a, b} {
+		part := core.Part{Route: "r", Slots: core.SlotRange(uint8(32*i), uint8(32*i+32))}
+		p, err := s.Read(t.Context(), self, core.Look{Parts: []core.Part{part}})
+		if err != nil || len(p.Control) != 1 || p.Control[0].Kind != core.ControlFrom || p.Control[0].Seq != 5 || p.Owned[0] != part.Slots {
 			t.Fatalf("read %+v, %v", p, err)
 		}
-		if err := settleBy(t, s, self, outbox.Heeded(&p.Control[0])).FirstErr(); err != nil {
+		if err := settleBy(t, s, self, core.Heeded(&p.Control[0])).FirstErr(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -226,11 +226,11 @@ func TestControlFrom(t *testing.T) {
 // Published records are kept if the options say so, and come no more.
 func TestKeepPublished(t *testing.T) {
 	t.Parallel()
-	s, pool := newOutbox(t, postgres.Options{Retention: core.Retention{Published: time.Hour}})
+	s, pool := newOutbox(t, postgres.Options{Retention: waybill.Retention{Published: time.Hour}})
 	self := join(t, s, "r", 1)
 	stageRows(t, pool, s, row("r", "a", "k"))
 	rs := read(t, s, self, "r").Ranges[0].Records
-	if err := settleBy(t, s, self, outbox.Published(&rs[0])).FirstErr(); err != nil {
+	if err := settleBy(t, s, self, core.Published(&rs[0])).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(read(t, s, self, "r").Ranges[0].Records); n != 0 {
@@ -252,11 +252,11 @@ func TestNotMigrated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Read(t.Context(), 1, outbox.Look{})
-	if !errors.Is(err, core.ErrMisconfigured) {
+	_, err = s.Read(t.Context(), 1, core.Look{})
+	if !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Error(err)
 	}
-	if err := s.Settle(t.Context(), 1, []outbox.Outcome{outbox.Published(&outbox.Record{})})[0]; !errors.Is(err, core.ErrMisconfigured) {
+	if err := s.Settle(t.Context(), 1, []core.Outcome{core.Published(&core.Record{})})[0]; !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Error(err)
 	}
 	if err := s.Migrate(t.Context()); err != nil {
@@ -285,13 +285,13 @@ func TestHalfABatch(t *testing.T) {
 		_, err := pool.Exec(t.Context(), "SELECT FROM waybill.waybill_outbox_members FOR UPDATE NOWAIT")
 		return err != nil
 	})
-	b := outbox.Member{Session: newSession(), Lease: time.Second}
-	if _, err := s.Meet(t.Context(), outbox.Meeting{Self: b, Join: true}); err != nil {
+	b := core.Member{Session: newSession(), Lease: time.Second}
+	if _, err := s.Meet(t.Context(), core.Meeting{Self: b, Join: true}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "it is removed", func() bool {
 		b.Beat++
-		r, err := s.Meet(t.Context(), outbox.Meeting{Self: b, Remove: []outbox.Removal{{Session: a, Beat: 1}}})
+		r, err := s.Meet(t.Context(), core.Meeting{Self: b, Remove: []core.Removal{{Session: a, Beat: 1}}})
 		return err == nil && len(r.Members) == 1
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -37,7 +37,7 @@ func TestMarksNeverLie(t *testing.T) {
 	self := join(t, s, "r", 64)
 
 	type seen struct {
-		page outbox.Page
+		page core.Page
 		seqs map[int64]bool
 	}
 	var pages []seen
@@ -67,8 +67,8 @@ func TestMarksNeverLie(t *testing.T) {
 			running = false
 		default:
 		}
-		p, err := s.Read(t.Context(), self, outbox.Look{
-			Last: last, Parts: []outbox.Part{all("r")}, Ranges: []outbox.Range{{Part: all("r"), From: max(last-2000, 0), To: 1 << 62, Limit: 10_000}},
+		p, err := s.Read(t.Context(), self, core.Look{
+			Last: last, Parts: []core.Part{all("r")}, Ranges: []core.Range{{Part: all("r"), From: max(last-2000, 0), To: 1 << 62, Limit: 10_000}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -79,7 +79,7 @@ func TestMarksNeverLie(t *testing.T) {
 			if r.Seq > p.Last {
 				t.Fatalf("record %d is above the last number %d", r.Seq, p.Last)
 			}
-			if r.Slot != outbox.SlotOf("r", r.Envelope.Key, r.ID) {
+			if r.Slot != core.SlotOf("r", r.Envelope.Key, r.ID) {
 				t.Fatalf("record %s has slot %d", r.ID, r.Slot)
 			}
 		}
@@ -140,7 +140,7 @@ func randomTransaction(t *testing.T, pool *pgxpool.Pool, s *postgres.Outbox, nam
 		case 0:
 			_, err = sub.Exec(ctx, "INSERT INTO waybill.waybill_outbox (route, topic, body) SELECT 'r', $2, '' FROM generate_series(1, $1)", rand.IntN(5)+1, name)
 		default:
-			r := row("r", core.NewID(), []string{"", "k"}[rand.IntN(2)])
+			r := row("r", waybill.NewID(), []string{"", "k"}[rand.IntN(2)])
 			r.Fresh, r.Envelope.Topic = true, name
 			err = s.StageRows(ctx, sub, r)
 		}

@@ -9,16 +9,16 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // Meet joins, renews or looks. It is one transaction, but for removals: each is one of its own after the renewal, so
 // that no renewal waits for what a removal waits for. Of a member whose records a transaction has locked, the holds
 // on these stay, as holds of nobody, uncounted.
-func (o *Outbox) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
-	var roster outbox.Roster
+func (o *Outbox) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
+	var roster core.Roster
 	if m.Self.Session == 0 {
-		m = outbox.Meeting{} // it only looks
+		m = core.Meeting{} // it only looks
 	}
 	if len(m.Remove) > 0 {
 		err := o.transact(ctx, "meet", writeSQL, func(b *batch) {
@@ -26,7 +26,7 @@ func (o *Outbox) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, err
 			queueRoster(b, &m, &roster)
 		})
 		if err != nil {
-			return outbox.Roster{}, err
+			return core.Roster{}, err
 		}
 		if !roster.Known {
 			return roster, nil
@@ -42,7 +42,7 @@ func (o *Outbox) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, err
 				}
 			}
 			if err != nil && !locked(err) { // who is still locked is left out
-				return outbox.Roster{}, err
+				return core.Roster{}, err
 			}
 		}
 	}
@@ -59,7 +59,7 @@ func (o *Outbox) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, err
 		queueRoster(b, &m, &roster)
 	})
 	if err != nil {
-		return outbox.Roster{}, err
+		return core.Roster{}, err
 	}
 	return roster, nil
 }
@@ -68,7 +68,7 @@ func (o *Outbox) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, err
 func locked(err error) bool { return sqlState(err) == "55P03" }
 
 // queueSelf joins, renews or ends self, sets the flags and makes units.
-func queueSelf(b *batch, m *outbox.Meeting) {
+func queueSelf(b *batch, m *core.Meeting) {
 	self := &m.Self
 	switch {
 	case self.Session == 0:
@@ -78,7 +78,7 @@ func queueSelf(b *batch, m *outbox.Meeting) {
 		n := len(self.Serves)
 		routes, units, unable := make([]string, n), make([]int16, n), make([]bool, n)
 		for i, sv := range self.Serves {
-			routes[i], units[i], unable[i] = sv.Route, int16(min(max(sv.Units, 1), outbox.NumSlots)), sv.Unable
+			routes[i], units[i], unable[i] = sv.Route, int16(min(max(sv.Units, 1), core.NumSlots)), sv.Unable
 		}
 		sql := renewSQL
 		if m.Join {
@@ -99,7 +99,7 @@ func queueSelf(b *batch, m *outbox.Meeting) {
 
 // queueEnd ends a session: that of a member that leaves, or of one that is removed if its beat is still the given
 // one, or if it has no row. Each statement sees what was committed before the lock.
-func queueEnd(b *batch, session outbox.Session, beat int64, removed bool) { //nolint:revive // a leave or a removal
+func queueEnd(b *batch, session core.Session, beat int64, removed bool) { //nolint:revive // a leave or a removal
 	lock, crashes := lockMemberSQL, 0
 	if removed {
 		lock, crashes = lockMemberSQL+" NOWAIT", 1
@@ -112,8 +112,8 @@ func queueEnd(b *batch, session outbox.Session, beat int64, removed bool) { //no
 }
 
 // queueMoves makes the moves: those of one unit in their order, and units in the order in which all lock them.
-func queueMoves(b *batch, m *outbox.Meeting) {
-	moves := slices.SortedStableFunc(slices.Values(m.Moves), func(x, y outbox.Move) int {
+func queueMoves(b *batch, m *core.Meeting) {
+	moves := slices.SortedStableFunc(slices.Values(m.Moves), func(x, y core.Move) int {
 		return cmp.Or(strings.Compare(x.Unit.Route, y.Unit.Route), cmp.Compare(x.Unit.From, y.Unit.From))
 	})
 	for _, v := range moves {
@@ -122,16 +122,16 @@ func queueMoves(b *batch, m *outbox.Meeting) {
 }
 
 // queueRoster reads who is there and who owns what.
-func queueRoster(b *batch, m *outbox.Meeting, roster *outbox.Roster) {
-	*roster = outbox.Roster{}
+func queueRoster(b *batch, m *core.Meeting, roster *core.Roster) {
+	*roster = core.Roster{}
 	b.each(func(rows pgx.Rows) error {
-		var u outbox.Owned
+		var u core.OwnedUnit
 		err := rows.Scan(&u.Unit.Route, &u.Unit.From, &u.Unit.To, (*int64)(&u.Owner), &u.Term, &u.Low, &u.Careful)
 		roster.Units = append(roster.Units, u)
 		return err
 	}, rosterUnitsSQL)
 	b.each(func(rows pgx.Rows) error {
-		var v outbox.Member
+		var v core.Member
 		var lease int64
 		var routes []string
 		var units []int16
@@ -142,7 +142,7 @@ func queueRoster(b *batch, m *outbox.Meeting, roster *outbox.Roster) {
 		}
 		v.Lease = time.Duration(lease) * time.Microsecond
 		for i := range min(len(routes), len(units), len(unable)) {
-			v.Serves = append(v.Serves, outbox.Serving{Route: routes[i], Units: int(units[i]), Unable: unable[i]})
+			v.Serves = append(v.Serves, core.Serving{Route: routes[i], Units: int(units[i]), Unable: unable[i]})
 		}
 		roster.Members = append(roster.Members, v)
 		roster.Known = roster.Known || v.Session == m.Self.Session

@@ -28,7 +28,7 @@ INSERT INTO {routes} (route) SELECT DISTINCT x.route FROM unnest($2::text[]) AS 
 WHERE ` + aliveSQL + ` AND NOT EXISTS (SELECT FROM {routes} r WHERE r.route = x.route) ORDER BY x.route
 ON CONFLICT DO NOTHING`
 
-	// unitsSQL makes the units of routes that have none, as outbox.Split does, under the lock of the route's row: of
+	// unitsSQL makes the units of routes that have none, as core.SplitRoute does, under the lock of the route's row: of
 	// two members that do so one is first.
 	unitsSQL = `
 WITH n AS MATERIALIZED (

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 //go:embed migrations/*.sql
@@ -67,7 +67,7 @@ func NewMigrations(opts MigrationOptions) (*Migrations, error) {
 			p = append(p, fmt.Sprintf("Parts[%d]: %q is unknown; choose base, outbox or inbox", i, part))
 		}
 	}
-	if err := core.Invalid("waybill/postgres: migration options", p...); err != nil {
+	if err := waybill.Invalid("waybill/postgres: migration options", p...); err != nil {
 		return nil, err
 	}
 	if len(opts.Parts) == 0 {

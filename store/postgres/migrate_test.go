@@ -14,8 +14,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -154,22 +155,22 @@ func TestGrants(t *testing.T) {
 		return o, as[role]
 	}
 	producer, producerPool := open(roles.Producer)
-	stage(t, producerPool, producer, message(core.Key("k")), message(core.Delay(time.Hour)))
-	stage(t, producerPool, producer, message(core.Delay(time.Hour), core.DedupeKey("d")))
+	stage(t, producerPool, producer, message(waybill.Key("k")), message(waybill.Delay(time.Hour)))
+	stage(t, producerPool, producer, message(waybill.Delay(time.Hour), waybill.DedupeKey("d")))
 	canceller, cancellerPool := open(roles.Canceller)
 	for _, keep := range []time.Duration{0, time.Hour} { // deleted at once, or kept
 		if keep > 0 {
-			o, err := postgres.NewOutbox(cancellerPool, postgres.Options{Source: "/test", Retention: core.Retention{Withdrawn: keep}})
+			o, err := postgres.NewOutbox(cancellerPool, postgres.Options{Source: "/test", Retention: waybill.Retention{Withdrawn: keep}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			canceller = o
 		}
-		if s := stage(t, cancellerPool, canceller, message(core.Delay(time.Hour), core.Replace("d"))); s[0].Replaced != core.CancelDone {
+		if s := stage(t, cancellerPool, canceller, message(waybill.Delay(time.Hour), waybill.Replace("d"))); s[0].Replaced != waybill.CancelDone {
 			t.Fatalf("a canceller's replacement: %+v", s)
 		}
-		id := stage(t, cancellerPool, canceller, message(core.Delay(time.Hour)))[0].ID
-		if got := cancel(t, cancellerPool, canceller, core.CancelKey{ID: id}); got[0] != core.CancelDone {
+		id := stage(t, cancellerPool, canceller, message(waybill.Delay(time.Hour)))[0].ID
+		if got := cancel(t, cancellerPool, canceller, waybill.CancelKey{ID: id}); got[0] != waybill.CancelDone {
 			t.Fatalf("a canceller's cancel: %q", got)
 		}
 	}
@@ -181,16 +182,16 @@ func TestGrants(t *testing.T) {
 	if len(c.Records) != 1 {
 		t.Fatalf("claimed %d records", len(c.Records))
 	}
-	settle(t, relay, outbox.Published(&c.Records[0]))
+	settle(t, relay, core.Published(&c.Records[0]))
 	claim(t, relay, want(10))
-	if _, err := relay.Wait(t.Context(), []string{core.DefaultRoute}, 10*time.Millisecond); err != nil {
+	if _, err := relay.Wait(t.Context(), []string{waybill.DefaultRoute}, 10*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := relay.Counts(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	operator, _ := open(roles.Operator)
-	if _, err := operator.Redrive(t.Context(), core.RedriveRequest{All: true}); err != nil {
+	if _, err := operator.Redrive(t.Context(), admin.RedriveRequest{All: true}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := operator.Clean(t.Context(), "me", time.Minute); err != nil {
@@ -200,21 +201,21 @@ func TestGrants(t *testing.T) {
 		t.Fatal("a producer reads bodies")
 	}
 	// What is not granted is refused, and the error says what to do.
-	if _, err := producer.Read(t.Context(), 1, outbox.Look{}); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "grant") {
+	if _, err := producer.Read(t.Context(), 1, core.Look{}); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "grant") {
 		t.Fatalf("a producer's read: %v", err)
 	}
-	if err := producer.Check(t.Context()); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "GRANT SELECT, UPDATE, DELETE") {
+	if err := producer.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "GRANT SELECT, UPDATE, DELETE") {
 		t.Fatalf("a producer's check: %v", err)
 	}
 	err := pgx.BeginFunc(t.Context(), producerPool, func(tx pgx.Tx) error {
-		_, err := producer.Cancel(t.Context(), tx, core.CancelKey{ID: "x"})
+		_, err := producer.Cancel(t.Context(), tx, waybill.CancelKey{ID: "x"})
 		return err
 	})
-	if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "grant") {
+	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "grant") {
 		t.Fatalf("a producer's cancel: %v", err)
 	}
 	nobody, _ := open("nobody " + suffix)
-	if err := nobody.Check(t.Context()); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "GRANT USAGE") {
+	if err := nobody.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "GRANT USAGE") {
 		t.Fatalf("nobody's check: %v", err)
 	}
 }
@@ -257,7 +258,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 				}
 				return
 			}
-			if !errors.Is(err, core.ErrMisconfigured) || core.ClassOf(err) != core.ClassOutage || !strings.Contains(err.Error(), tc.want) {
+			if !errors.Is(err, waybill.ErrMisconfigured) || waybill.ClassOf(err) != waybill.ClassOutage || !strings.Contains(err.Error(), tc.want) {
 				t.Fatalf("%v, want it to say %q", err, tc.want)
 			}
 		})
@@ -271,13 +272,13 @@ func TestMissingTableIsMisconfigured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, claimErr := o.Read(t.Context(), 1, outbox.Look{})
+	_, claimErr := o.Read(t.Context(), 1, core.Look{})
 	stageErr := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := o.Stage(t.Context(), tx, message())
 		return err
 	})
 	for _, err := range []error{claimErr, stageErr} {
-		if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "run the migrations") {
+		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "run the migrations") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -306,9 +307,9 @@ func TestWrongDSN(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = o.Read(t.Context(), 1, outbox.Look{})
-			if core.ClassOf(err) != core.ClassOutage || errors.Is(err, core.ErrMisconfigured) != tc.misconfigured {
-				t.Errorf("class %s: %v", core.ClassOf(err), err)
+			_, err = o.Read(t.Context(), 1, core.Look{})
+			if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) != tc.misconfigured {
+				t.Errorf("class %s: %v", waybill.ClassOf(err), err)
 			}
 			if strings.Contains(err.Error(), "wrong-secret") || strings.Contains(err.Error(), secret) {
 				t.Errorf("a password in %v", err)
@@ -333,7 +334,7 @@ func TestNames(t *testing.T) {
 		outboxes = append(outboxes, o)
 	}
 	for i, o := range outboxes {
-		stage(t, pool, o, message(core.ID("same"), core.Key("k")), message(core.ID(fmt.Sprint("own-", i)), core.Delay(time.Millisecond)))
+		stage(t, pool, o, message(waybill.ID("same"), waybill.Key("k")), message(waybill.ID(fmt.Sprint("own-", i)), waybill.Delay(time.Millisecond)))
 	}
 	for i, o := range outboxes {
 		var got []string
@@ -341,7 +342,7 @@ func TestNames(t *testing.T) {
 			c := claim(t, o, want(10))
 			for j := range c.Records {
 				got = append(got, c.Records[j].Envelope.ID)
-				settle(t, o, outbox.Published(&c.Records[j]))
+				settle(t, o, core.Published(&c.Records[j]))
 			}
 			return len(got) == 2
 		})
@@ -357,7 +358,7 @@ func TestNames(t *testing.T) {
 	}
 	long := strings.Repeat("x", 49)
 	err := postgres.Options{Schema: strings.Repeat("s", 64), Table: long, TTL: -1}.Validate()
-	if !errors.Is(err, core.ErrInvalid) {
+	if !errors.Is(err, waybill.ErrInvalid) {
 		t.Fatal(err)
 	}
 	for _, field := range []string{"Source", "Schema", "Table", "TTL"} {
@@ -368,7 +369,7 @@ func TestNames(t *testing.T) {
 	const brace = "a{schema}b" // statements have such places for names
 	_, err = postgres.NewMigrations(postgres.MigrationOptions{Outbox: brace, Inbox: brace})
 	for _, field := range []string{"Outbox", "Inbox"} {
-		if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), field+": holds a NUL or {") {
+		if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), field+": holds a NUL or {") {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
@@ -376,7 +377,7 @@ func TestNames(t *testing.T) {
 		"outbox": postgres.Options{Source: "/s", Schema: brace, Table: brace}.Validate(),
 	} {
 		for _, field := range []string{"Schema", "Table"} {
-			if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), field+": holds a NUL or {") {
+			if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), field+": holds a NUL or {") {
 				t.Errorf("%s, %s: %v", name, field, err)
 			}
 		}

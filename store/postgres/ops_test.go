@@ -11,8 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -35,7 +36,7 @@ func (c *crowd) fail(format string, a ...any) {
 }
 
 // relay claims without regard to keys, and settles at random.
-func (c *crowd) relay(ctx context.Context, o *postgres.Outbox, self outbox.Session) {
+func (c *crowd) relay(ctx context.Context, o *postgres.Outbox, self core.Session) {
 	for ctx.Err() == nil {
 		claim, err := tryClaim(ctx, o, self, want(8))
 		if err != nil {
@@ -44,7 +45,7 @@ func (c *crowd) relay(ctx context.Context, o *postgres.Outbox, self outbox.Sessi
 			}
 			return
 		}
-		var out []outbox.Outcome
+		var out []core.Outcome
 		cut := map[string]bool{}
 		c.mu.Lock()
 		for i := range claim.Records {
@@ -56,13 +57,13 @@ func (c *crowd) relay(ctx context.Context, o *postgres.Outbox, self outbox.Sessi
 			c.holds[id] = true
 			switch n := rand.IntN(10); {
 			case cut[key]:
-				out = append(out, outbox.Release(r, 0, false))
+				out = append(out, core.Release(r, 0, false))
 			case n < 2:
-				out, cut[key] = append(out, outbox.Retry(r, errors.New("no"), time.Duration(rand.IntN(20))*time.Millisecond)), true
+				out, cut[key] = append(out, core.Retry(r, errors.New("no"), time.Duration(rand.IntN(20))*time.Millisecond)), true
 			case n < 4:
-				out, cut[key] = append(out, outbox.Abandon(r, core.ReasonRejected, errors.New("no"))), true
+				out, cut[key] = append(out, core.Abandon(r, waybill.ReasonRejected, errors.New("no"))), true
 			default:
-				out = append(out, outbox.Published(r))
+				out = append(out, core.Published(r))
 				c.published[key] = append(c.published[key], r.Seq)
 			}
 		}
@@ -79,7 +80,7 @@ func (c *crowd) relay(ctx context.Context, o *postgres.Outbox, self outbox.Sessi
 		}
 		c.mu.Unlock()
 		for i, err := range o.Settle(context.WithoutCancel(ctx), self, out) {
-			for errors.Is(err, outbox.ErrBusy) { // an operator's command has locked it
+			for errors.Is(err, core.ErrBusy) { // an operator's command has locked it
 				err = o.Settle(context.WithoutCancel(ctx), self, out[i:i+1])[0]
 			}
 			if err != nil {
@@ -99,9 +100,9 @@ func (c *crowd) relay(ctx context.Context, o *postgres.Outbox, self outbox.Sessi
 
 // operator lists blocked keys and decides about heads: about the one that was listed, later ones of the key, and what a
 // relay may hold by now. It also redrives.
-func (c *crowd) operator(ctx context.Context, ids []string, actions []core.HeadAction, force bool) {
+func (c *crowd) operator(ctx context.Context, ids []string, actions []admin.HeadAction, force bool) {
 	for ctx.Err() == nil {
-		keys, _, err := c.o.BlockedKeys(ctx, core.BlockedKeysRequest{Route: core.DefaultRoute, BlockAfterAbandon: true, Limit: 5})
+		keys, _, err := c.o.BlockedKeys(ctx, admin.BlockedKeysRequest{Route: waybill.DefaultRoute, BlockAfterAbandon: true, Limit: 5})
 		for i := range keys {
 			if err != nil {
 				break
@@ -110,17 +111,17 @@ func (c *crowd) operator(ctx context.Context, ids []string, actions []core.HeadA
 			if rand.IntN(4) == 0 {
 				id = ids[rand.IntN(len(ids))]
 			}
-			err = c.o.DecideHead(ctx, core.DefaultRoute, keys[i].Key, id, actions[rand.IntN(len(actions))])
-			if errors.Is(err, core.ErrNotFound) || errors.Is(err, core.ErrInFlight) {
+			err = c.o.DecideHead(ctx, waybill.DefaultRoute, keys[i].Key, id, actions[rand.IntN(len(actions))])
+			if errors.Is(err, waybill.ErrNotFound) || errors.Is(err, waybill.ErrInFlight) {
 				err = nil
 			}
 		}
 		if err == nil {
-			f := core.Filter{Routes: []string{core.DefaultRoute}}
+			f := admin.Filter{Routes: []string{waybill.DefaultRoute}}
 			if rand.IntN(2) == 0 {
 				f.IDs = ids
 			}
-			_, err = c.o.Redrive(ctx, core.RedriveRequest{Filter: f, BlockAfterAbandon: true, Force: force, Page: core.Page{Limit: 20}})
+			_, err = c.o.Redrive(ctx, admin.RedriveRequest{Filter: f, BlockAfterAbandon: true, Force: force, Page: admin.PageRequest{Limit: 20}})
 		}
 		if err != nil {
 			if ctx.Err() == nil {
@@ -135,15 +136,15 @@ func (c *crowd) operator(ctx context.Context, ids []string, actions []core.HeadA
 	}
 }
 
-func runCrowd(t *testing.T, actions []core.HeadAction, force bool) (*crowd, []string) {
+func runCrowd(t *testing.T, actions []admin.HeadAction, force bool) (*crowd, []string) {
 	t.Helper()
 	o, pool := newOutbox(t, postgres.Options{})
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	c := &crowd{t: t, o: o, stop: stop, holds: map[string]bool{}, published: map[string][]int64{}, times: map[string]int{}}
-	var msgs []core.Message
+	var msgs []waybill.Message
 	for i := range 400 {
-		msgs = append(msgs, message(core.Key(fmt.Sprint("k", i%20)), core.ID(strconv.Itoa(i))))
+		msgs = append(msgs, message(waybill.Key(fmt.Sprint("k", i%20)), waybill.ID(strconv.Itoa(i))))
 	}
 	var ids []string
 	for _, s := range stage(t, pool, o, msgs...) {
@@ -151,7 +152,7 @@ func runCrowd(t *testing.T, actions []core.HeadAction, force bool) (*crowd, []st
 	}
 	c.left = len(ids)
 	var wg sync.WaitGroup
-	self := session(t, o, core.DefaultRoute)
+	self := session(t, o, waybill.DefaultRoute)
 	wg.Go(func() { c.relay(ctx, o, self) })
 	for range 2 {
 		wg.Go(func() { c.operator(ctx, ids, actions, force) })
@@ -172,7 +173,7 @@ func runCrowd(t *testing.T, actions []core.HeadAction, force bool) (*crowd, []st
 // relay that holds it.
 func TestDecisionsRaceWithClaims(t *testing.T) {
 	t.Parallel()
-	runCrowd(t, []core.HeadAction{core.HeadSkip, core.HeadPark, core.HeadRequeue}, true)
+	runCrowd(t, []admin.HeadAction{admin.HeadSkip, admin.HeadSetAside, admin.HeadRequeue}, true)
 }
 
 // DB-11: counts beyond 10,000 say that they are estimates, and are near; below they are exact. The age is that of the

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -19,9 +21,9 @@ func TestOperatorPlans(t *testing.T) {
 	insert(15_000, "state, settled_at, reason, blocks, key", "5, now(), 'rejected', true, 'a' || i % 500")
 	insert(5000, "state, retry, due_at, attempts, key", "4, true, now() + interval '1 hour', 1, 'b' || i % 500")
 
-	page := core.Page{After: 20_000, Limit: 100, Budget: 1000}
-	list := func(f core.Filter) (string, []any) { return listSQL(walkOf(&f)), filterArgs(&f, page) }
-	redrive := func(f core.Filter, dry bool) (string, []any) {
+	page := admin.PageRequest{After: 20_000, Limit: 100, Budget: 1000}
+	list := func(f admin.Filter) (string, []any) { return listSQL(walkOf(&f)), filterArgs(&f, page) }
+	redrive := func(f admin.Filter, dry bool) (string, []any) {
 		return redriveSQL(walkOf(&f), dry), append(filterArgs(&f, page), false, true, int64(0), false, true)
 	}
 	type query struct {
@@ -38,11 +40,11 @@ func TestOperatorPlans(t *testing.T) {
 		sql, args := fn()
 		add(name, buffers, sql, args)
 	}
-	nothing := core.Filter{Topics: []string{"other"}}
-	abandoned := core.Filter{Reasons: []core.Reason{core.ReasonRejected}}
-	none := core.Filter{States: []core.State{core.StateAbandoned}, Topics: []string{"other"}}
-	ids := core.Filter{IDs: []string{"000000001", "000000002", "unknown"}}
-	with("list: a page", 1000, func() (string, []any) { return list(core.Filter{}) })
+	nothing := admin.Filter{Topics: []string{"other"}}
+	abandoned := admin.Filter{Reasons: []waybill.Reason{waybill.ReasonRejected}}
+	none := admin.Filter{States: []core.State{core.StateAbandoned}, Topics: []string{"other"}}
+	ids := admin.Filter{IDs: []string{"000000001", "000000002", "unknown"}}
+	with("list: a page", 1000, func() (string, []any) { return list(admin.Filter{}) })
 	with("list: a budget without a match", 2500, func() (string, []any) { return list(nothing) })
 	with("list: abandoned", 1500, func() (string, []any) { return list(abandoned) })
 	with("list: abandoned without a match", 2500, func() (string, []any) { return list(none) })
@@ -51,18 +53,18 @@ func TestOperatorPlans(t *testing.T) {
 	page.After = 40_000
 	with("redrive: abandoned", 6000, func() (string, []any) { return redrive(abandoned, false) })
 	with("redrive: a page", 6000, func() (string, []any) {
-		return redrive(core.Filter{States: []core.State{core.StateFailed, core.StateAbandoned}}, false)
+		return redrive(admin.Filter{States: []core.State{core.StateFailed, core.StateAbandoned}}, false)
 	})
 	with("redrive: a dry run", 3000, func() (string, []any) { return redrive(abandoned, true) })
 	with("redrive: ids", 200, func() (string, []any) { return redrive(ids, false) })
-	add("inspect", 20, inspectSQL, []any{core.DefaultRoute, "000000007"})
-	add("blocked keys", 800, blockedSQL, []any{core.DefaultRoute, "a1", true, 20})
-	add("lock a head", 40, lockHeadSQL, []any{core.DefaultRoute, "000000007", "k7"})
-	add("keep that a route is unserved", 60, keepUnservedSQL, []any{core.DefaultRoute, "000000007", "k7"})
-	add("keep the owner of a head", 60, keepUnitSQL, []any{core.DefaultRoute, "000000007", "k7"})
-	add("whether a decision was carried out", 20, decidedSQL, []any{int64(1), core.DefaultRoute, int64(7), "000000007"})
-	add("skip a head", 200, decideSQL(false), []any{core.DefaultRoute, "000000007", "k7", "skipped", true})
-	add("requeue a head", 200, decideSQL(true), []any{core.DefaultRoute, "000000007", "k7", "", true})
+	add("inspect", 20, inspectSQL, []any{waybill.DefaultRoute, "000000007"})
+	add("blocked keys", 800, blockedSQL, []any{waybill.DefaultRoute, "a1", true, 20})
+	add("lock a head", 40, lockHeadSQL, []any{waybill.DefaultRoute, "000000007", "k7"})
+	add("keep that a route is unserved", 60, keepUnservedSQL, []any{waybill.DefaultRoute, "000000007", "k7"})
+	add("keep the owner of a head", 60, keepUnitSQL, []any{waybill.DefaultRoute, "000000007", "k7"})
+	add("whether a decision was carried out", 20, decidedSQL, []any{int64(1), waybill.DefaultRoute, int64(7), "000000007"})
+	add("skip a head", 200, decideSQL(false), []any{waybill.DefaultRoute, "000000007", "k7", "skipped", true})
+	add("requeue a head", 200, decideSQL(true), []any{waybill.DefaultRoute, "000000007", "k7", "", true})
 	for _, when := range []string{"unknown", "analyzed"} {
 		for _, q := range queries {
 			p := explain(t, pool, o.names, q.sql, q.args...)
@@ -85,7 +87,7 @@ func TestSettlePlan(t *testing.T) {
 		seqs, ids = append(seqs, i), append(ids, fmt.Sprintf("%09d", i))
 	}
 	for _, when := range []string{"unknown", "analyzed"} {
-		p := explain(t, pool, o.names, deleteNearSQL, int64(1), core.DefaultRoute, seqs[0], seqs[499], seqs, ids)
+		p := explain(t, pool, o.names, deleteNearSQL, int64(1), waybill.DefaultRoute, seqs[0], seqs[499], seqs, ids)
 		p.check(t, when, 1600)
 		hashed := false
 		p.walk(func(n *plan) { hashed = hashed || strings.Contains(n.Filter, "hashed") })

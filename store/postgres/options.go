@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 )
@@ -30,20 +31,20 @@ type Options struct {
 	// characters but NUL and {, case counts; Table has at most 48 bytes.
 	Schema, Table string
 	// Limits bounds what can be staged.
-	Limits core.Limits
+	Limits waybill.Limits
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
 	TTL time.Duration
-	// Withdrawable are routes. A caller can cancel every message on them although it is due; see core.Message.
+	// Withdrawable are routes. A caller can cancel every message on them although it is due; see waybill.Message.
 	Withdrawable []string
 	// Retention says how long settled records are kept. Published ones are deleted by the settle itself unless it says
 	// otherwise; the rest of it is [Outbox.Clean]'s. All programs that share the table should say the same.
-	Retention core.Retention
+	Retention waybill.Retention
 	// Clock gives the HLC stamps. Everything in one process should share one; nil means one of its own.
 	Clock *hlc.Clock
 	// Now is the producer's clock; nil means time.Now. It never decides what is due: the database's does.
 	Now func() time.Time
-	// NotifyOff turns LISTEN and NOTIFY off: relays then find new messages by polling every 500 ms.
-	NotifyOff bool
+	// DisableNotify turns LISTEN and NOTIFY off: relays then find new messages by polling every 500 ms.
+	DisableNotify bool
 	// AutoMigrate makes the first use create or upgrade the tables, for development. In production migrate on purpose:
 	// it needs the right to create tables.
 	AutoMigrate bool
@@ -53,16 +54,16 @@ type Options struct {
 	TracerProvider core.TracerProvider
 }
 
-// Validate reports all problems of o at once, as an error that matches core.ErrInvalid.
+// Validate reports all problems of o at once, as an error that matches waybill.ErrInvalid.
 func (o Options) Validate() error {
 	_, err := o.stamper()
 	p := checkNames(o.Schema, "Table", o.Table)
-	if invalid, ok := err.(*core.InvalidError); ok { //nolint:errorlint // NewStamper returns it unwrapped
+	if invalid, ok := err.(*waybill.InvalidError); ok { //nolint:errorlint // NewStamper returns it unwrapped
 		p = append(invalid.Problems, p...)
 	} else if err != nil {
 		return err
 	}
-	return core.Invalid("waybill/postgres: outbox options", p...)
+	return waybill.Invalid("waybill/postgres: outbox options", p...)
 }
 
 func (o *Options) stamper() (*core.Stamper, error) {

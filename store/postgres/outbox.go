@@ -8,8 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // Outbox is an outbox in a PostgreSQL database: it stages in the caller's transactions, and the engine of a relay reads
@@ -26,23 +27,23 @@ type Outbox struct {
 	pooled atomic.Int32 // how often in a row Attend found no direct connection
 	large  atomic.Int64 // for how many more reads bodies are large
 	once   once         // AutoMigrate
-	unit   *core.UnitOfWork[pgx.Tx]
+	unit   *waybill.UnitOfWork[pgx.Tx]
 }
 
 var (
-	_ outbox.Store        = (*Outbox)(nil)
-	_ core.Stager[pgx.Tx] = (*Outbox)(nil)
-	_ core.Waiter         = (*Outbox)(nil)
-	_ core.Checker        = (*Outbox)(nil)
-	_ core.Migrator       = (*Outbox)(nil)
-	_ core.Counter        = (*Outbox)(nil)
+	_ core.OutboxStore       = (*Outbox)(nil)
+	_ waybill.Stager[pgx.Tx] = (*Outbox)(nil)
+	_ core.Waiter            = (*Outbox)(nil)
+	_ core.Checker           = (*Outbox)(nil)
+	_ admin.Migrator         = (*Outbox)(nil)
+	_ admin.Counter          = (*Outbox)(nil)
 )
 
 // NewOutbox returns the outbox that opts names, over pool, which stays the caller's to close. It does not connect: use
 // [Outbox.Check] to see whether it can work.
 func NewOutbox(pool *pgxpool.Pool, opts Options) (*Outbox, error) {
 	if pool == nil {
-		return nil, core.Invalid("waybill/postgres: outbox", "pool: is nil; pass an open *pgxpool.Pool")
+		return nil, waybill.Invalid("waybill/postgres: outbox", "pool: is nil; pass an open *pgxpool.Pool")
 	}
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -52,17 +53,17 @@ func NewOutbox(pool *pgxpool.Pool, opts Options) (*Outbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &Outbox{pool: pool, opts: opts, names: n, keep: opts.Retention.Of(core.StatePublished, core.ReasonNone) != 0, stager: s}
+	o := &Outbox{pool: pool, opts: opts, names: n, keep: core.KeepFor(opts.Retention, core.StatePublished, waybill.ReasonNone) != 0, stager: s}
 	o.waiter.init(n)
-	if o.unit, err = core.NewUnitOfWork(unit{o}, unit{o}.run); err != nil {
+	if o.unit, err = waybill.NewUnitOfWork(unit{o}, unit{o}.run); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
 // Traits declares what the outbox promises.
-func (o *Outbox) Traits() outbox.Traits {
-	return outbox.Traits{SessionFence: true, Durable: true, SharedAcrossProcesses: true}
+func (o *Outbox) Traits() core.StoreTraits {
+	return core.StoreTraits{SessionFence: true, Durable: true, SharedAcrossProcesses: true}
 }
 
 // ready does what AutoMigrate asks for, once.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // DB-10: behind a pooler that shares connections by transaction, LISTEN goes to a session that is not ours. The relay
@@ -21,7 +21,7 @@ func TestDeadListenIsNoticed(t *testing.T) {
 	o.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	o.waiter.listen = `LISTEN "of somebody else"`
 	t.Cleanup(func() { _ = o.Close(context.Background()) })
-	routes := []string{core.DefaultRoute}
+	routes := []string{waybill.DefaultRoute}
 	look := func() int {
 		t.Helper()
 		if _, err := o.Wait(t.Context(), routes, time.Second); err != nil {
@@ -40,7 +40,7 @@ func TestDeadListenIsNoticed(t *testing.T) {
 		look()
 	}
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		_, err := o.Stage(t.Context(), tx, core.RawMessage("t.x", "text/plain", nil))
+		_, err := o.Stage(t.Context(), tx, waybill.RawMessage("t.x", "text/plain", nil))
 		return err
 	})
 	if err != nil {
@@ -72,7 +72,7 @@ func TestBusyRelayKnowsWhetherItListens(t *testing.T) {
 			t.Cleanup(func() { _ = o.Close(context.Background()) })
 			for end := time.Now().Add(2 * selfTimeout); time.Now().Before(end); {
 				o.Wake() // it never gets to sleep
-				if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, time.Second); err != nil {
+				if _, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, time.Second); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := pool.Exec(t.Context(), `SELECT pg_sleep(0.02)`); err != nil { // the work

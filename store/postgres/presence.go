@@ -9,10 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
-var _ outbox.Presence = (*Outbox)(nil)
+var _ core.Presence = (*Outbox)(nil)
 
 const (
 	// A token is the number of an advisory lock. These numbers belong to all programs that use the database: what they
@@ -28,12 +28,12 @@ const (
 	missingSQL = `CASE WHEN presence <> 0 THEN pg_try_advisory_xact_lock_shared(presence) ELSE false END`
 )
 
-// Attend takes a session-level advisory lock on a connection of its own; see [outbox.Presence]. The lock ends with the
+// Attend takes a session-level advisory lock on a connection of its own; see [core.Presence]. The lock ends with the
 // connection, and so with the process. Attend returns no token if a pooler shares connections by transaction: the lock
 // would be that of the pooler. It finds out by a notification to itself, which takes two seconds then, and twice at
-// most. It returns none with Options.NotifyOff either.
+// most. It returns none with Options.DisableNotify either.
 func (o *Outbox) Attend(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
-	if o.opts.NotifyOff || o.pooled.Load() >= maxDeaf {
+	if o.opts.DisableNotify || o.pooled.Load() >= maxDeaf {
 		return 0, nil, nil
 	}
 	setup, cancel := context.WithTimeout(ctx, 2*selfTimeout)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -24,19 +24,19 @@ func attend(ctx context.Context, tb testing.TB, o *postgres.Outbox) (int64, <-ch
 }
 
 // present is a member that shows its presence.
-func present(tb testing.TB, o *postgres.Outbox, token int64) outbox.Member {
+func present(tb testing.TB, o *postgres.Outbox, token int64) core.Member {
 	tb.Helper()
-	m := outbox.Member{Session: newSession(), Name: "present", Beat: 1, Lease: 10 * time.Second, Handlers: 1, Free: 1, Presence: token}
-	if _, err := o.Meet(tb.Context(), outbox.Meeting{Self: m, Join: true}); err != nil {
+	m := core.Member{Session: newSession(), Name: "present", Beat: 1, Lease: 10 * time.Second, Handlers: 1, Free: 1, Presence: token}
+	if _, err := o.Meet(tb.Context(), core.Meeting{Self: m, Join: true}); err != nil {
 		tb.Fatal(err)
 	}
 	return m
 }
 
 // seen returns a member as a look shows it.
-func seen(tb testing.TB, o *postgres.Outbox, session outbox.Session) outbox.Member {
+func seen(tb testing.TB, o *postgres.Outbox, session core.Session) core.Member {
 	tb.Helper()
-	r, err := o.Meet(tb.Context(), outbox.Meeting{})
+	r, err := o.Meet(tb.Context(), core.Meeting{})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func seen(tb testing.TB, o *postgres.Outbox, session outbox.Session) outbox.Memb
 		}
 	}
 	tb.Fatal("no such member")
-	return outbox.Member{}
+	return core.Member{}
 }
 
 func closes(tb testing.TB, what string, lost <-chan struct{}) {
@@ -95,7 +95,7 @@ func TestPresence(t *testing.T) {
 	}
 	again, back := attend(ctx, t, other)
 	b.Presence, b.Beat = again, 2
-	if r, err := other.Meet(t.Context(), outbox.Meeting{Self: b}); err != nil || !r.Known || again == second {
+	if r, err := other.Meet(t.Context(), core.Meeting{Self: b}); err != nil || !r.Known || again == second {
 		t.Fatal(err, again)
 	}
 	if seen(t, o, b.Session).Missing {
@@ -120,7 +120,7 @@ func TestMissingIsSeenByAll(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 20 {
-				r, err := o.Meet(t.Context(), outbox.Meeting{})
+				r, err := o.Meet(t.Context(), core.Meeting{})
 				if err != nil || len(r.Members) != 1 || !r.Members[0].Missing {
 					t.Errorf("%+v, %v", r.Members, err)
 				}
@@ -138,8 +138,8 @@ func TestFlag(t *testing.T) {
 	flag := func(presence int64) bool {
 		t.Helper()
 		observer.Beat++
-		f := outbox.Flagging{Session: m.Session, Presence: presence}
-		if _, err := o.Meet(t.Context(), outbox.Meeting{Self: observer, Flag: []outbox.Flagging{f}}); err != nil {
+		f := core.Flagging{Session: m.Session, Presence: presence}
+		if _, err := o.Meet(t.Context(), core.Meeting{Self: observer, Flag: []core.Flagging{f}}); err != nil {
 			t.Fatal(err)
 		}
 		return seen(t, o, m.Session).Flag
@@ -148,7 +148,7 @@ func TestFlag(t *testing.T) {
 		t.Helper()
 		m.Beat++
 		m.Presence = presence
-		if _, err := o.Meet(t.Context(), outbox.Meeting{Self: m}); err != nil {
+		if _, err := o.Meet(t.Context(), core.Meeting{Self: m}); err != nil {
 			t.Fatal(err)
 		}
 		return seen(t, o, m.Session).Flag
@@ -177,12 +177,12 @@ func TestPresenceOutlivesTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "it is missed", func() bool {
-		r, err := o.Meet(t.Context(), outbox.Meeting{})
+		r, err := o.Meet(t.Context(), core.Meeting{})
 		return err == nil && len(r.Members) == 1 && r.Members[0].Missing
 	})
 	m.Presence, _ = attend(t.Context(), t, o)
 	m.Beat++
-	if _, err := o.Meet(t.Context(), outbox.Meeting{Self: m}); err != nil || seen(t, o, m.Session).Missing {
+	if _, err := o.Meet(t.Context(), core.Meeting{Self: m}); err != nil || seen(t, o, m.Session).Missing {
 		t.Error("it is missed with its new token", err)
 	}
 }
@@ -213,7 +213,7 @@ func TestNoPresenceBehindAPooler(t *testing.T) {
 // Who turned LISTEN and NOTIFY off has no presence.
 func TestNoPresenceWithoutNotify(t *testing.T) {
 	t.Parallel()
-	o, _ := newOutbox(t, postgres.Options{NotifyOff: true})
+	o, _ := newOutbox(t, postgres.Options{DisableNotify: true})
 	if token, lost, err := o.Attend(t.Context()); token != 0 || lost != nil || err != nil {
 		t.Fatalf("attended with %d, %v, %v", token, lost != nil, err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -26,7 +27,7 @@ func (l *looker) Traits() core.PublisherTraits {
 	return core.PublisherTraits{Confirmed: true, KeyOrder: core.KeyOrderSerial}
 }
 
-func (l *looker) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+func (l *looker) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	out := make(core.Results, len(batch))
 	err := l.look(ctx)
 	for i := range out {
@@ -66,7 +67,7 @@ func TestPublishOutsideTransactions(t *testing.T) {
 	o, pool := newOutbox(t, postgres.Options{})
 	watch := openPool(t, pool.Config().ConnString())
 	for i := range 5 {
-		stage(t, pool, o, message(core.Key(fmt.Sprint("k", i%2))), message())
+		stage(t, pool, o, message(waybill.Key(fmt.Sprint("k", i%2))), message())
 	}
 	bus := &looker{watch: watch, patience: 10 * time.Second}
 	r, err := relay.New(o, bus, relay.Options{BatchSize: 3, PublishTimeout: 20 * time.Second})
@@ -92,7 +93,7 @@ func TestPublishOutsideTransactions(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 	bus.patience = 50 * time.Millisecond
-	if err := bus.Publish(t.Context(), make([]core.Envelope, 1)).FirstErr(); err == nil {
+	if err := bus.Publish(t.Context(), make([]waybill.Envelope, 1)).FirstErr(); err == nil {
 		t.Error("an open transaction was not seen")
 	}
 }

@@ -5,23 +5,23 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dispatch"
 )
 
 // pump is a relay without a broker: it drives a dispatcher, and publishes by calling send on goroutines of their own.
 type pump struct {
 	d       *dispatch.Dispatcher
-	store   outbox.Store
+	store   core.OutboxStore
 	routes  []string
 	answers chan func()
-	outcome func(it *dispatch.Item) outbox.Outcome // of what was sent
+	outcome func(it *dispatch.Item) core.Outcome // of what was sent
 }
 
-func newPump(store outbox.Store, opts dispatch.Options) *pump {
-	opts.NewSession = func() outbox.Session { return outbox.Session(rand.Int64N(1<<62) + 1) }
+func newPump(store core.OutboxStore, opts dispatch.Options) *pump {
+	opts.NewSession = func() core.Session { return core.Session(rand.Int64N(1<<62) + 1) }
 	p := &pump{d: dispatch.New(store.Traits(), opts), store: store, answers: make(chan func(), 256)}
-	p.outcome = func(it *dispatch.Item) outbox.Outcome { return outbox.Published(&it.Record) }
+	p.outcome = func(it *dispatch.Item) core.Outcome { return core.Published(&it.Record) }
 	for _, r := range opts.Routes {
 		p.routes = append(p.routes, r.Name)
 	}

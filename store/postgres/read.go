@@ -9,14 +9,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // defaultLimit is for limits that are not set.
 const defaultLimit = 1000
 
 // Read answers all parts of look from one snapshot and locks nothing.
-func (o *Outbox) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+func (o *Outbox) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
 	shared := o.large.Add(-1) < 0
 	page, cut, err := o.readOnce(ctx, self, &look, shared)
 	if cut {
@@ -26,7 +26,7 @@ func (o *Outbox) Read(ctx context.Context, self outbox.Session, look outbox.Look
 		}
 	}
 	if err != nil || !page.Known {
-		return outbox.Page{}, err
+		return core.Page{}, err
 	}
 	o.waiter.read(&look, &page.Page, page.told)
 	return page.Page, nil
@@ -36,22 +36,22 @@ func (o *Outbox) Read(ctx context.Context, self outbox.Session, look outbox.Look
 const largeReads = 100
 
 // empty reports whether a range has more records and none was returned.
-func empty(page *outbox.Page) bool {
-	return slices.ContainsFunc(page.Ranges, func(r outbox.Records) bool { return r.More && len(r.Records) == 0 }) ||
-		slices.ContainsFunc(page.Keys, func(k outbox.KeyRecords) bool { return k.More && len(k.Records) == 0 })
+func empty(page *core.Page) bool {
+	return slices.ContainsFunc(page.Ranges, func(r core.Records) bool { return r.More && len(r.Records) == 0 }) ||
+		slices.ContainsFunc(page.Keys, func(k core.KeyRecords) bool { return k.More && len(k.Records) == 0 })
 }
 
 // page is a page, and the number of the last control record.
 type page struct {
-	outbox.Page
+	core.Page
 	told int64
 }
 
 // readOnce reads a page. If shared, what is behind a body that has more than its share of the bytes is cut off.
-func (o *Outbox) readOnce(ctx context.Context, self outbox.Session, look *outbox.Look, shared bool) (p page, cut bool, err error) {
+func (o *Outbox) readOnce(ctx context.Context, self core.Session, look *core.Look, shared bool) (p page, cut bool, err error) {
 	var now time.Time
 	err = o.transact(ctx, "read", readSQL, func(b *batch) {
-		p = page{Page: outbox.Page{Owned: []outbox.Slots{}, Ranges: make([]outbox.Records, len(look.Ranges)), Keys: make([]outbox.KeyRecords, len(look.Keys))}}
+		p = page{Page: core.Page{Owned: []core.Slots{}, Ranges: make([]core.Records, len(look.Ranges)), Keys: make([]core.KeyRecords, len(look.Keys))}}
 		cut = false
 		queuePage(b, self, look, &p, &now)
 		b.query(upperSQL, look.Last).QueryRow(func(row pgx.Row) error { return row.Scan(&p.Upper) })
@@ -80,7 +80,7 @@ func (c collector) sql(head, records string) string {
 }
 
 // read reads a row. It appends the record, unless it or one before it only says that there are more.
-func (c collector) read(d *recordReader, rows pgx.Rows, to func(n int) (records *[]outbox.Record, more *bool, route string, limit int)) error {
+func (c collector) read(d *recordReader, rows pgx.Rows, to func(n int) (records *[]core.Record, more *bool, route string, limit int)) error {
 	r, err := d.read(rows, *c.now)
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (c collector) read(d *recordReader, rows pgx.Rows, to func(n int) (records 
 }
 
 // parts returns the columns of parts.
-func parts(of []outbox.Part) (routes []string, slots []int64) {
+func parts(of []core.Part) (routes []string, slots []int64) {
 	routes, slots = make([]string, len(of)), make([]int64, len(of))
 	for i, p := range of {
 		routes[i], slots[i] = p.Route, bits(p.Slots)
@@ -112,9 +112,9 @@ func parts(of []outbox.Part) (routes []string, slots []int64) {
 }
 
 // bits returns slots as the database has them.
-func bits(s outbox.Slots) int64 { return int64(s) }
+func bits(s core.Slots) int64 { return int64(s) }
 
-func queuePage(b *batch, self outbox.Session, look *outbox.Look, page *page, now *time.Time) {
+func queuePage(b *batch, self core.Session, look *core.Look, page *page, now *time.Time) {
 	routes, slots := parts(look.Parts)
 	b.query(pageSQL, int64(self), routes, slots).QueryRow(func(row pgx.Row) error {
 		var owned []int64
@@ -123,7 +123,7 @@ func queuePage(b *batch, self outbox.Session, look *outbox.Look, page *page, now
 			return err
 		}
 		for _, o := range owned {
-			page.Owned = append(page.Owned, outbox.Slots(o))
+			page.Owned = append(page.Owned, core.Slots(o))
 		}
 		if control == nil {
 			return nil
@@ -132,7 +132,7 @@ func queuePage(b *batch, self outbox.Session, look *outbox.Look, page *page, now
 	})
 }
 
-func (o *Outbox) queueRanges(b *batch, look *outbox.Look, page *outbox.Page, c collector) {
+func (o *Outbox) queueRanges(b *batch, look *core.Look, page *core.Page, c collector) {
 	n := len(look.Ranges)
 	if n == 0 {
 		return
@@ -149,14 +149,14 @@ func (o *Outbox) queueRanges(b *batch, look *outbox.Look, page *outbox.Page, c c
 		records, args = records+skipSQL, append(args, skip)
 	}
 	d := o.reader()
-	to := func(n int) (*[]outbox.Record, *bool, string, int) {
+	to := func(n int) (*[]core.Record, *bool, string, int) {
 		p := &page.Ranges[n]
 		return &p.Records, &p.More, routes[n], limit[n]
 	}
 	b.each(func(rows pgx.Rows) error { return c.read(d, rows, to) }, c.sql(rangesSQL, records), args...)
 }
 
-func (o *Outbox) queueKeys(b *batch, self outbox.Session, look *outbox.Look, page *outbox.Page, c collector) {
+func (o *Outbox) queueKeys(b *batch, self core.Session, look *core.Look, page *core.Page, c collector) {
 	n := len(look.Keys)
 	if n == 0 {
 		return
@@ -167,7 +167,7 @@ func (o *Outbox) queueKeys(b *batch, self outbox.Session, look *outbox.Look, pag
 		at[i], routes[i], keys[i], lo[i], hi[i], limit[i] = i, k.Route, k.Key, k.From, k.To, orDefault(k.Limit)
 	}
 	d := o.reader()
-	to := func(n int) (*[]outbox.Record, *bool, string, int) {
+	to := func(n int) (*[]core.Record, *bool, string, int) {
 		p := &page.Keys[n]
 		return &p.Records, &p.More, routes[n], limit[n]
 	}
@@ -181,7 +181,7 @@ func (o *Outbox) queueKeys(b *batch, self outbox.Session, look *outbox.Look, pag
 	}, keysWaitingSQL, int64(self), at, routes, keys, notNil(look.Blocks))
 }
 
-func queueFresh(b *batch, self outbox.Session, look *outbox.Look, page *outbox.Page) {
+func queueFresh(b *batch, self core.Session, look *core.Look, page *core.Page) {
 	if len(look.Fresh) == 0 {
 		return
 	}
@@ -198,7 +198,7 @@ func queueFresh(b *batch, self outbox.Session, look *outbox.Look, page *outbox.P
 	}, freshSQL, int64(self), routes, slots, look.AfterFresh, limit+1, notNil(look.Blocks))
 }
 
-func (o *Outbox) queueAgain(b *batch, self outbox.Session, look *outbox.Look, page *outbox.Page, now *time.Time) {
+func (o *Outbox) queueAgain(b *batch, self core.Session, look *core.Look, page *core.Page, now *time.Time) {
 	if len(look.Again) == 0 {
 		return
 	}
@@ -215,7 +215,7 @@ func (o *Outbox) queueAgain(b *batch, self outbox.Session, look *outbox.Look, pa
 			page.Again = append(page.Again, *r)
 		} else {
 			page.AgainWaiting = append(page.AgainWaiting,
-				outbox.Waiting{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Why: outbox.Obstacle(why), Holder: r.Holder})
+				core.Waiting{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Why: core.Obstacle(why), Holder: r.Holder})
 		}
 		return nil
 	}, againSQL, int64(self), c.n, c.routes, c.seqs, c.ids, notNil(look.Blocks))
@@ -230,7 +230,7 @@ type refColumns struct {
 	versions []int64
 }
 
-func refs(of []outbox.Ref) refColumns {
+func refs(of []core.Ref) refColumns {
 	n := len(of)
 	c := refColumns{make([]int, n), make([]string, n), make([]int64, n), make([]string, n), make([]int64, n)}
 	for i := range of {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 )
 
@@ -17,7 +17,7 @@ const recordSQL = `r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.c
 type recordReader struct {
 	n       int // the number of the row read last
 	source  string
-	record  outbox.Record
+	record  core.Record
 	stamp   int64
 	since   time.Time
 	expires *time.Time
@@ -38,8 +38,8 @@ func (o *Outbox) reader(more ...any) *recordReader {
 
 // read reads a row, but for its route. The record is that of d until the next row. The body is nil if the statement
 // left it out.
-func (d *recordReader) read(rows pgx.Rows, now time.Time) (*outbox.Record, error) {
-	d.record, d.expires, d.attrs = outbox.Record{}, nil, nil
+func (d *recordReader) read(rows pgx.Rows, now time.Time) (*core.Record, error) {
+	d.record, d.expires, d.attrs = core.Record{}, nil, nil
 	if err := rows.Scan(d.dest...); err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ const waitingSQL = `r.route, r.seq, r.id, r.version, r.slot, r.key, r.why, r.hol
 // null if nothing does.
 const whySQL = `CASE WHEN ` + holderSQL + ` NOT IN (0, $1::bigint) THEN 3 WHEN r.retry AND r.key <> '' THEN 1 END`
 
-func readWaiting(rows pgx.Rows) (n int, w outbox.Waiting, err error) {
+func readWaiting(rows pgx.Rows) (n int, w core.Waiting, err error) {
 	err = rows.Scan(&n, &w.Route, &w.Seq, &w.ID, &w.Version, &w.Slot, &w.Key, (*uint8)(&w.Why), (*int64)(&w.Holder))
 	return n, w, err
 }

@@ -5,13 +5,15 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
-var _ core.Redriver = (*Outbox)(nil)
+var _ admin.Redriver = (*Outbox)(nil)
 
-// notBlocking are the reasons of abandoned rows that do not block their key; see core.Reason.Blocks.
-const notBlocking = `('cancelled', 'replaced', 'skipped', 'parked')`
+// notBlocking are the reasons of abandoned rows that do not block their key; see waybill.Reason.Blocks.
+const notBlocking = `('cancelled', 'replaced', 'skipped', 'set_aside')`
 
 // requeueSQL puts a row back: ready at its place. Its owner learns of it by a control record.
 const requeueSQL = `
@@ -46,17 +48,17 @@ func redriveSQL(w walk, dry bool) string { //nolint:revive // a variant of one s
     SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
         SELECT o.route, o.seq, o.topic, o.dedupe_key, CASE
             WHEN o.dedupe_key <> '' AND o.state = 5 AND EXISTS (SELECT FROM {outbox} d WHERE d.route = o.route AND d.topic = o.topic
-                AND d.dedupe_key = o.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL) THEN '` + core.RefusedDuplicate + `'
+                AND d.dedupe_key = o.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL) THEN '` + admin.RefusedDuplicate + `'
             WHEN $14::boolean THEN ''
-            WHEN o.expires_at <= statement_timestamp() THEN '` + core.RefusedExpired + `'
-            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond' THEN '` + core.RefusedHorizon + `'
-            WHEN o.state = 5 AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN ` + notBlocking + `) AND o.seq < ` + lastSQL + ` THEN '` + core.RefusedOrder + `'
+            WHEN o.expires_at <= statement_timestamp() THEN '` + admin.RefusedExpired + `'
+            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond' THEN '` + admin.RefusedInboxRetention + `'
+            WHEN o.state = 5 AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN ` + notBlocking + `) AND o.seq < ` + lastSQL + ` THEN '` + admin.RefusedOrder + `'
             ELSE '' END AS cause
         FROM {outbox} o WHERE o.route = p.route AND o.seq = p.seq AND ` + takesSQL + ` ` + lock + `
     ) o
 ), v AS MATERIALIZED (
     SELECT l.route, l.seq, CASE WHEN l.cause = '' AND l.dedupe_key <> '' AND row_number() OVER (
-        PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq) > 1 THEN '` + core.RefusedDuplicate + `' ELSE l.cause END AS cause FROM l
+        PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq) > 1 THEN '` + admin.RefusedDuplicate + `' ELSE l.cause END AS cause FROM l
 ), u AS (` + u + `), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > ` + tellFromSQL + `
 ), c AS (
@@ -71,21 +73,21 @@ SELECT n.next, coalesce(v.cause, ''), count(v.seq), ` + notifySQL + `$17::boolea
 FROM (SELECT ` + onSQL + ` AS next) n LEFT JOIN v ON true GROUP BY 1, 2`
 }
 
-// Redrive puts failed and abandoned records back, in one bounded step; see [core.Redriver]. It finds them as List does.
-// It never touches what a relay holds, and passes over rows that another transaction has locked at this moment: run it
-// again. The relays that own the records are told, and those that sleep are woken, unless Options.NotifyOff.
-func (o *Outbox) Redrive(ctx context.Context, req core.RedriveRequest) (core.Redriven, error) {
-	req, err := core.CheckRedrive(req)
+// Redrive puts failed and abandoned records back, in one bounded step; see [admin.Redriver]. It finds them as List
+// does. It never touches what a relay holds, and passes over rows that another transaction has locked at this moment:
+// run it again. The relays that own the records are told, and those that sleep are woken, unless Options.DisableNotify.
+func (o *Outbox) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Redriven, error) {
+	req, err := admin.CheckRedrive(req)
 	if err != nil {
-		return core.Redriven{}, err
+		return admin.Redriven{}, err
 	}
 	sql := redriveSQL(walkOf(&req.Filter), req.DryRun)
-	args := append(filterArgs(&req.Filter, req.Page), req.Takes(core.StateAbandoned, core.ReasonCancelled), req.Force, req.Horizon.Microseconds(),
-		req.BlockAfterAbandon, !o.opts.NotifyOff && !req.DryRun)
-	var out core.Redriven
+	args := append(filterArgs(&req.Filter, req.Page), req.Takes(core.StateAbandoned, waybill.ReasonCancelled), req.Force, req.InboxRetention.Microseconds(),
+		req.BlockAfterAbandon, !o.opts.DisableNotify && !req.DryRun)
+	var out admin.Redriven
 	err = o.again(func() error {
 		return o.transact(ctx, "redrive", writeSQL, func(b *batch) {
-			out = core.Redriven{}
+			out = admin.Redriven{}
 			b.each(func(rows pgx.Rows) error {
 				var cause string
 				var n int

@@ -11,8 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/dispatch"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -97,10 +98,10 @@ func idsOf(prefix string, n int) []string {
 }
 
 // batch returns n messages of 10 keys; their ids begin with prefix and sort in their order.
-func batch(prefix string, n int) []core.Message {
-	msgs := make([]core.Message, n)
+func batch(prefix string, n int) []waybill.Message {
+	msgs := make([]waybill.Message, n)
 	for i, id := range idsOf(prefix, n) {
-		msgs[i] = message(core.ID(id), core.Key(fmt.Sprint("k", i%10)))
+		msgs[i] = message(waybill.ID(id), waybill.Key(fmt.Sprint("k", i%10)))
 	}
 	return msgs
 }
@@ -110,23 +111,23 @@ func batch(prefix string, n int) []core.Message {
 func TestOrderOfALongTransaction(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
-	bus := runPump(t, o, core.DefaultRoute)
+	bus := runPump(t, o, waybill.DefaultRoute)
 	for round, pause := range []time.Duration{50 * time.Millisecond, 1500 * time.Millisecond} { // it is watched by itself after a second
 		long := begin(t, pool, "SELECT 1")
 		in := func(id string) {
 			t.Helper()
-			if _, err := o.Stage(t.Context(), long, message(core.ID(fmt.Sprint(id, round)), core.Key("k"))); err != nil {
+			if _, err := o.Stage(t.Context(), long, message(waybill.ID(fmt.Sprint(id, round)), waybill.Key("k"))); err != nil {
 				t.Fatal(err)
 			}
 		}
 		in("first")
 		for i, end := 0, time.Now().Add(pause); time.Now().Before(end); i++ {
 			id := fmt.Sprint("other", round, "-", i)
-			stage(t, pool, o, message(core.ID(id), core.Key("other")), message())
+			stage(t, pool, o, message(waybill.ID(id), waybill.Key("other")), message())
 			bus.has(t, id)
 		}
 		in("second")
-		stage(t, pool, o, message(core.ID(fmt.Sprint("b", round)), core.Key("b")))
+		stage(t, pool, o, message(waybill.ID(fmt.Sprint("b", round)), waybill.Key("b")))
 		bus.has(t, fmt.Sprint("b", round))
 		in("third")
 		if err := long.Commit(t.Context()); err != nil {
@@ -151,8 +152,8 @@ func TestManyDueDrain(t *testing.T) {
 			SELECT 't', 'x', lpad(i::text, 9, '0'), 'k' || i % 2, `+at+` FROM generate_series($1::int, $2::int) i`, from, to)
 	}
 	fill(1, due, "now() - interval '1 hour' + i * interval '1 ms'")
-	self := session(t, o, core.DefaultRoute)
-	parts := []outbox.Part{all(core.DefaultRoute)}
+	self := session(t, o, waybill.DefaultRoute)
+	parts := []core.Part{all(waybill.DefaultRoute)}
 	for steps, left := 0, int64(due); left > 0; steps++ {
 		d, err := o.Due(t.Context(), self, parts, 1000)
 		if err != nil || d.Moved == 0 || steps > due/1000 {
@@ -161,10 +162,10 @@ func TestManyDueDrain(t *testing.T) {
 		left -= int64(d.Moved)
 	}
 	fill(due+1, due+later, "NULL::timestamptz")
-	if _, err := o.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: self}, Leave: true}); err != nil {
+	if _, err := o.Meet(t.Context(), core.Meeting{Self: core.Member{Session: self}, Leave: true}); err != nil {
 		t.Fatal(err)
 	}
-	bus := runPump(t, o, core.DefaultRoute)
+	bus := runPump(t, o, waybill.DefaultRoute)
 	eventually(t, "all of them", func() bool { return bus.count() == due+later })
 	for _, key := range []string{"k0", "k1"} {
 		if ids := bus.of(key); !slices.IsSorted(ids) {
@@ -185,22 +186,22 @@ func TestOldSnapshotSlowsNobody(t *testing.T) {
 	if _, err := old.Exec(t.Context(), `SELECT 1`); err != nil {
 		t.Fatal(err)
 	}
-	self := session(t, o, core.DefaultRoute)
+	self := session(t, o, waybill.DefaultRoute)
 	var from int64
 	round := func() time.Duration {
 		exec(t, pool, `INSERT INTO waybill.waybill_outbox (topic, body) SELECT 't.x', '' FROM generate_series(1, 3000)`)
 		var took time.Duration
 		for done := 0; done < 3000; {
 			began := time.Now()
-			p, err := o.Read(t.Context(), self, outbox.Look{Last: from, Ranges: []outbox.Range{{Part: all(core.DefaultRoute), From: from, To: 1 << 62, Limit: 500}}})
+			p, err := o.Read(t.Context(), self, core.Look{Last: from, Ranges: []core.Range{{Part: all(waybill.DefaultRoute), From: from, To: 1 << 62, Limit: 500}}})
 			took += time.Since(began)
 			if err != nil {
 				t.Fatal(err)
 			}
 			rs := p.Ranges[0].Records
-			out := make([]outbox.Outcome, len(rs))
+			out := make([]core.Outcome, len(rs))
 			for i := range rs {
-				out[i] = outbox.Published(&rs[i])
+				out[i] = core.Published(&rs[i])
 			}
 			settle(t, o, out...)
 			done += len(rs)
@@ -223,22 +224,22 @@ func TestOldSnapshotSlowsNobody(t *testing.T) {
 func TestRequeuesRaceWithARelay(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
-	var msgs []core.Message
+	var msgs []waybill.Message
 	for i := range 400 {
-		msgs = append(msgs, message(core.Key(fmt.Sprint("k", i%20)), core.ID(fmt.Sprintf("%03d", i))))
+		msgs = append(msgs, message(waybill.Key(fmt.Sprint("k", i%20)), waybill.ID(fmt.Sprintf("%03d", i))))
 	}
 	stage(t, pool, o, msgs...)
 	b := &bus{ids: map[string][]string{}}
-	p := newPump(o, dispatch.Options{Routes: []dispatch.Route{{Name: core.DefaultRoute, Units: 4, Blocks: true}}, PollMax: 20 * time.Millisecond})
-	p.outcome = func(it *dispatch.Item) outbox.Outcome {
+	p := newPump(o, dispatch.Options{Routes: []dispatch.Route{{Name: waybill.DefaultRoute, Units: 4, Blocks: true}}, PollMax: 20 * time.Millisecond})
+	p.outcome = func(it *dispatch.Item) core.Outcome {
 		switch n := rand.IntN(10); {
 		case n < 2:
-			return outbox.Retry(&it.Record, errNo, time.Duration(rand.IntN(20))*time.Millisecond)
+			return core.Retry(&it.Record, errNo, time.Duration(rand.IntN(20))*time.Millisecond)
 		case n < 4:
-			return outbox.Abandon(&it.Record, core.ReasonRejected, errNo)
+			return core.Abandon(&it.Record, waybill.ReasonRejected, errNo)
 		}
 		b.take([]*dispatch.Item{it})
-		return outbox.Published(&it.Record)
+		return core.Published(&it.Record)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	c := &crowd{t: t, o: o, stop: stop}
@@ -251,7 +252,7 @@ func TestRequeuesRaceWithARelay(t *testing.T) {
 		ids = append(ids, msgs[i].ID)
 	}
 	for range 2 {
-		wg.Go(func() { c.operator(ctx, ids, []core.HeadAction{core.HeadRequeue}, false) })
+		wg.Go(func() { c.operator(ctx, ids, []admin.HeadAction{admin.HeadRequeue}, false) })
 	}
 	for end := time.Now().Add(time.Minute); b.count() < len(msgs); {
 		if time.Now().After(end) || ctx.Err() != nil {

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -59,7 +59,7 @@ func TestRestoreUnderARunningRelay(t *testing.T) {
 			o, pool := newOutbox(t, postgres.Options{})
 			var bus *bus
 			if tc.published {
-				bus = runPump(t, o, core.DefaultRoute)
+				bus = runPump(t, o, waybill.DefaultRoute)
 			}
 			stage(t, pool, o, batch("a", tc.before)...)
 			if tc.published {
@@ -68,7 +68,7 @@ func TestRestoreUnderARunningRelay(t *testing.T) {
 			}
 			exec(t, pool, backup)
 			if !tc.published {
-				bus = runPump(t, o, core.DefaultRoute)
+				bus = runPump(t, o, waybill.DefaultRoute)
 			}
 			stage(t, pool, o, batch("b", tc.after)...)
 			bus.has(t, append(idsOf("a", tc.before), idsOf("b", tc.after)...)...)
@@ -119,11 +119,11 @@ func TestRestoredSessions(t *testing.T) {
 	}
 	exec(t, pool, backup)
 	exec(t, pool, "UPDATE saved_meta SET value = value + 7200000000 WHERE name LIKE '%.cleaner'") // from a server whose clock was ahead
-	self := session(t, o, core.DefaultRoute)
+	self := session(t, o, waybill.DefaultRoute)
 	c := claim(t, o, want(10))
 	exec(t, pool, restoreSQL)
-	for _, out := range []outbox.Outcome{outbox.Published(&c.Records[0]), outbox.Retry(&c.Records[1], errNo, 0)} {
-		if err := o.Settle(t.Context(), self, []outbox.Outcome{out})[0]; core.ClassOf(err) != core.ClassRejected {
+	for _, out := range []core.Outcome{core.Published(&c.Records[0]), core.Retry(&c.Records[1], errNo, 0)} {
+		if err := o.Settle(t.Context(), self, []core.Outcome{out})[0]; waybill.ClassOf(err) != waybill.ClassRejected {
 			t.Errorf("a settle from before the restore: %v", err)
 		}
 	}

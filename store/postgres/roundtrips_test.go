@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -56,7 +57,7 @@ func TestUnitOfWorkRoundTrips(t *testing.T) {
 			o := outboxOn(t, pool, postgres.Options{})
 			unit := o.UnitOfWork()
 			exec(t, pool, "CREATE TABLE shops (name text)")
-			trips := func(msgs ...core.Message) int64 {
+			trips := func(msgs ...waybill.Message) int64 {
 				t.Helper()
 				before := sent.Load()
 				err := unit.Do(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
@@ -70,7 +71,7 @@ func TestUnitOfWorkRoundTrips(t *testing.T) {
 				}
 				return sent.Load() - before
 			}
-			one, several := message(core.Key("k"), core.Header("a", "b'\\c")), []core.Message{message(), message(core.Delay(time.Hour)), message()}
+			one, several := message(waybill.Key("k"), waybill.Header("a", "b'\\c")), []waybill.Message{message(), message(waybill.Delay(time.Hour)), message()}
 			trips(one) // seeds the clock and prepares the statements
 			trips(several...)
 			if without := trips(); without != 2 {
@@ -82,7 +83,7 @@ func TestUnitOfWorkRoundTrips(t *testing.T) {
 			if n := trips(several...); n != 2 {
 				t.Errorf("%d round trips with several messages, want 2", n)
 			}
-			if n := trips(one, message(core.DedupeKey("live"))); mode != "cache_statement" && mode != "cache_describe" && n != 3 {
+			if n := trips(one, message(waybill.DedupeKey("live"))); mode != "cache_statement" && mode != "cache_describe" && n != 3 {
 				t.Errorf("%d round trips with a dedupe key, want 3", n)
 			}
 			if n := queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox"); n != 10 {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -22,39 +22,39 @@ func TestKillAndRestart(t *testing.T) {
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{})
 	pool := openPool(t, server.DSN("postgres"))
 	o := outboxOn(t, pool, postgres.Options{})
-	self := session(t, o, core.DefaultRoute)
-	stage(t, pool, o, message(core.ID("1"), core.Key("k")), message(core.ID("2"), core.Key("k")))
+	self := session(t, o, waybill.DefaultRoute)
+	stage(t, pool, o, message(waybill.ID("1"), waybill.Key("k")), message(waybill.ID("2"), waybill.Key("k")))
 	c := claim(t, o, want(1))
-	settle(t, o, outbox.Retry(&c.Records[0], errNo, 0))
+	settle(t, o, core.Retry(&c.Records[0], errNo, 0))
 	c = claim(t, o, want(1))
 	open := begin(t, pool, "SELECT 1")
-	if _, err := o.Stage(t.Context(), open, message(core.ID("uncommitted"))); err != nil {
+	if _, err := o.Stage(t.Context(), open, message(waybill.ID("uncommitted"))); err != nil {
 		t.Fatal(err)
 	}
 	server.Kill()
 	if err := open.Commit(t.Context()); err == nil {
 		t.Fatal("committed on a dead server")
 	}
-	if _, err := o.Read(t.Context(), self, outbox.Look{}); core.ClassOf(err) != core.ClassOutage {
+	if _, err := o.Read(t.Context(), self, core.Look{}); waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("read: %v", err)
 	}
-	if _, err := o.Meet(t.Context(), outbox.Meeting{}); core.ClassOf(err) != core.ClassOutage {
+	if _, err := o.Meet(t.Context(), core.Meeting{}); waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("meet: %v", err)
 	}
-	for _, err := range o.Settle(t.Context(), self, []outbox.Outcome{outbox.Published(&c.Records[0]), outbox.Release(&c.Records[0], 0, false)}) {
-		if core.ClassOf(err) != core.ClassOutage {
+	for _, err := range o.Settle(t.Context(), self, []core.Outcome{core.Published(&c.Records[0]), core.Release(&c.Records[0], 0, false)}) {
+		if waybill.ClassOf(err) != waybill.ClassOutage {
 			t.Errorf("settle: %v", err)
 		}
 	}
 	eventually(t, "a wait says so", func() bool {
-		_, err := o.Wait(t.Context(), []string{core.DefaultRoute}, time.Second)
-		return core.ClassOf(err) == core.ClassOutage
+		_, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, time.Second)
+		return waybill.ClassOf(err) == waybill.ClassOutage
 	})
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the session and its hold are still there", func() bool {
-		return o.Settle(t.Context(), self, []outbox.Outcome{outbox.Retry(&c.Records[0], errors.New("no"), 0)}).FirstErr() == nil
+		return o.Settle(t.Context(), self, []core.Outcome{core.Retry(&c.Records[0], errors.New("no"), 0)}).FirstErr() == nil
 	})
 	c = claim(t, o, want(10))
 	if len(c.Records) != 2 || c.Records[0].Attempts != 2 || c.Records[0].ID != "1" || c.Records[1].ID != "2" {
@@ -68,7 +68,7 @@ func TestCrashRecovery(t *testing.T) {
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{})
 	pool := openPool(t, server.DSN("postgres"))
 	o := outboxOn(t, pool, postgres.Options{})
-	bus := runPump(t, o, core.DefaultRoute)
+	bus := runPump(t, o, waybill.DefaultRoute)
 	stage(t, pool, o, batch("a", 300)...)
 	eventually(t, "it publishes", func() bool { return bus.count() > 0 })
 	server.Kill()
@@ -95,7 +95,7 @@ func TestTLS(t *testing.T) {
 	if c := claim(t, o, want(1)); len(c.Records) != 1 {
 		t.Fatal("nothing claimed")
 	}
-	if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, time.Millisecond); err != nil {
+	if _, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	if n := queryInt(t, pool, `SELECT count(*) FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid) WHERE a.backend_type = 'client backend' AND NOT s.ssl`); n != 0 {

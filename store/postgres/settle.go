@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 const (
@@ -72,12 +72,12 @@ UPDATE {control} c SET slots = l.rest FROM l WHERE c.number = l.number AND l.kin
 
 // Settle persists outcomes in one transaction. If the database refuses that, each half is tried alone, so that what
 // is refused fails alone.
-func (o *Outbox) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+func (o *Outbox) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	results := make(core.Results, len(outcomes))
 	at := make([]int, 0, len(outcomes))
 	for i := range outcomes {
 		if outcomes[i].Event() == core.EventNone && outcomes[i].Control() == 0 {
-			results[i] = core.Invalid("waybill/postgres: settle", "outcome: is zero; build it with outbox.Published, Retry, Abandon, Withdraw, Release or Heeded")
+			results[i] = waybill.Invalid("waybill/postgres: settle", "outcome: is zero; build it with core.Published, Retry, Abandon, Withdraw, Release or Heeded")
 		} else {
 			at = append(at, i)
 		}
@@ -87,7 +87,7 @@ func (o *Outbox) Settle(ctx context.Context, self outbox.Session, outcomes []out
 }
 
 // settle persists the outcomes whose indexes are in at.
-func (o *Outbox) settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome, at []int, results core.Results) {
+func (o *Outbox) settle(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, results core.Results) {
 	if len(at) == 0 {
 		return
 	}
@@ -95,8 +95,8 @@ func (o *Outbox) settle(ctx context.Context, self outbox.Session, outcomes []out
 	switch {
 	case err == nil:
 	case len(at) == 1 || ctx.Err() != nil || isOutage(err):
-		if e, ok := errors.AsType[*core.Error](err); ok && sqlState(err) == tookTooLong && ctx.Err() == nil {
-			e.Class = core.ClassRejected
+		if e, ok := errors.AsType[*waybill.Error](err); ok && sqlState(err) == tookTooLong && ctx.Err() == nil {
+			e.Class = waybill.ClassRejected
 		}
 		for _, i := range at {
 			results[i] = err
@@ -107,7 +107,7 @@ func (o *Outbox) settle(ctx context.Context, self outbox.Session, outcomes []out
 	}
 }
 
-func (o *Outbox) settleOnce(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome, at []int, results core.Results) error {
+func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, results core.Results) error {
 	var records []int
 	var heeded []int64
 	var stamp int64
@@ -148,7 +148,7 @@ func (o *Outbox) settleOnce(ctx context.Context, self outbox.Session, outcomes [
 }
 
 func errFenced(op string) error {
-	return &core.Error{Op: "waybill/postgres: " + op, Class: core.ClassRejected, Err: outbox.ErrFenced}
+	return &waybill.Error{Op: "waybill/postgres: " + op, Class: waybill.ClassRejected, Err: core.ErrFenced}
 }
 
 // leftAlone returns the error of an outcome that was not applied.
@@ -156,7 +156,7 @@ func leftAlone(why int) error {
 	if why == 0 {
 		return nil
 	}
-	return &core.Error{Op: "waybill/postgres: settle", Class: core.ClassRejected, Err: [...]error{1: outbox.ErrChanged, 2: outbox.ErrBusy, 3: outbox.ErrFenced}[why]}
+	return &waybill.Error{Op: "waybill/postgres: settle", Class: waybill.ClassRejected, Err: [...]error{1: core.ErrChanged, 2: core.ErrBusy, 3: core.ErrFenced}[why]}
 }
 
 // near is how many numbers a range may hold for each record in it to be gone over.
@@ -164,7 +164,7 @@ const near = 4
 
 // deleteAll deletes published records. It expects that all of them are there and that nobody has locked one. If that is
 // not so, it reports false: it may have deleted some then.
-func (o *Outbox) deleteAll(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome, at []int, stamp int64) (done bool, err error) {
+func (o *Outbox) deleteAll(ctx context.Context, self core.Session, outcomes []core.Outcome, at []int, stamp int64) (done bool, err error) {
 	var now time.Time
 	n := len(at)
 	routes, seqs, ids := make([]string, n), make([]int64, n), make([]string, n)
@@ -191,23 +191,23 @@ func (o *Outbox) deleteAll(ctx context.Context, self outbox.Session, outcomes []
 }
 
 func isOutage(err error) bool {
-	e, ok := errors.AsType[*core.Error](err)
-	return ok && e.Class == core.ClassOutage && sqlState(err) != tookTooLong
+	e, ok := errors.AsType[*waybill.Error](err)
+	return ok && e.Class == waybill.ClassOutage && sqlState(err) != tookTooLong
 }
 
 // tookTooLong is the state of a statement that the server ended, such as for somebody's trigger that waits.
 const tookTooLong = "57014"
 
 // refsOf are the refs of the outcomes whose indexes are in at, as columns.
-func refsOf(outcomes []outbox.Outcome, at []int) refColumns {
-	of := make([]outbox.Ref, len(at))
+func refsOf(outcomes []core.Outcome, at []int) refColumns {
+	of := make([]core.Ref, len(at))
 	for j, i := range at {
 		of[j] = outcomes[i].Ref()
 	}
 	return refs(of)
 }
 
-func (o *Outbox) queueRecords(b *batch, self outbox.Session, outcomes []outbox.Outcome, at []int, results core.Results) {
+func (o *Outbox) queueRecords(b *batch, self core.Session, outcomes []core.Outcome, at []int, results core.Results) {
 	n := len(at)
 	if n == 0 {
 		return

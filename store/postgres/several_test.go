@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -52,7 +52,7 @@ type traffic struct {
 	n  map[string]int
 }
 
-func (a *traffic) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+func (a *traffic) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	res := a.Publisher.Publish(ctx, batch)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -95,7 +95,7 @@ func TestSeveralDatabases(t *testing.T) {
 		pg := testenv.Postgres(t)
 		x := &tenant{name: name, pool: openPool(t, pg.DSN)}
 		x.proxy = testenv.NewProxy(t, x.pool.Config().ConnConfig.Host+fmt.Sprint(":", x.pool.Config().ConnConfig.Port))
-		opts := postgres.Options{Source: "/" + name, Retention: core.Retention{Published: time.Hour}}
+		opts := postgres.Options{Source: "/" + name, Retention: waybill.Retention{Published: time.Hour}}
 		x.store = outboxOn(t, x.pool, opts)
 		through := outboxOn(t, openPool(t, x.proxy.URL(pg.DSN)), opts)
 		r, err := relay.New(through, bus, relay.Options{Name: name + " to shop", PollMin: 10 * time.Millisecond, PollMax: 200 * time.Millisecond})
@@ -112,7 +112,7 @@ func TestSeveralDatabases(t *testing.T) {
 	send := func(x *tenant, n int) {
 		t.Helper()
 		for range n {
-			stage(t, x.pool, x.store, message(core.Key("k")))
+			stage(t, x.pool, x.store, message(waybill.Key("k")))
 		}
 	}
 	arrived := func(x *tenant, n int) {
@@ -137,7 +137,7 @@ func TestSeveralDatabases(t *testing.T) {
 	}
 	arrived(two, 40)
 	for _, x := range tenants {
-		r, err := x.store.Meet(t.Context(), outbox.Meeting{})
+		r, err := x.store.Meet(t.Context(), core.Meeting{})
 		if err != nil || len(r.Members) != 1 || r.Members[0].Name != x.name+" to shop" {
 			t.Errorf("the members of %s are %+v, %v", x.name, r.Members, err)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -26,13 +27,13 @@ var _ core.Inbox[*sql.Tx] = (*SQLInbox)(nil)
 // refused: use Migrations.
 func NewSQLInbox(db *sql.DB, opts InboxOptions) (*SQLInbox, error) {
 	if db == nil {
-		return nil, core.Invalid("waybill/postgres: inbox", "db: is nil; pass an open *sql.DB")
+		return nil, waybill.Invalid("waybill/postgres: inbox", "db: is nil; pass an open *sql.DB")
 	}
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
 	if opts.AutoMigrate {
-		return nil, core.Invalid("waybill/postgres: inbox options", "AutoMigrate: is offered only over pgx; use Migrations")
+		return nil, waybill.Invalid("waybill/postgres: inbox options", "AutoMigrate: is offered only over pgx; use Migrations")
 	}
 	n := newNames(opts.Schema, "", opts.Table)
 	return &SQLInbox{db: db, opts: opts, names: n, wait: opts.lockTimeout(), mark: n.sql(markInboxSQL), markAll: n.sql(fmt.Sprintf(markBatchSQL, "$2", keysOfJSON))}, nil

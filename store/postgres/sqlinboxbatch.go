@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -65,7 +66,7 @@ func (i *SQLInbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx cont
 // Mark is [Inbox.Mark] for database/sql.
 func (i *SQLInbox) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.InboxStatus, error) {
 	if tx == nil {
-		return core.InboxNone, core.Invalid("waybill/postgres: inbox: mark", "tx: is nil; pass the transaction of the handler's writes")
+		return core.InboxNone, waybill.Invalid("waybill/postgres: inbox: mark", "tx: is nil; pass the transaction of the handler's writes")
 	}
 	if err := checkKey(key); err != nil {
 		return core.InboxNone, err

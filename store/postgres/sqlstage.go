@@ -7,20 +7,20 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // SQL returns the same outbox for transactions of database/sql, whatever the driver.
-func (o *Outbox) SQL() core.Stager[*sql.Tx] { return &sqlStager{o.stager, o.ready} }
+func (o *Outbox) SQL() waybill.Stager[*sql.Tx] { return &sqlStager{o.stager, o.ready} }
 
 // NewSQLStager returns an outbox that only stages, for programs that have a database/sql connection and no pgx pool:
 // GORM, sqlx, ent, bun and the like. Options.AutoMigrate is refused, since it has no connection of its own.
-func NewSQLStager(opts Options) (core.Stager[*sql.Tx], error) {
+func NewSQLStager(opts Options) (waybill.Stager[*sql.Tx], error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
 	if opts.AutoMigrate {
-		return nil, core.Invalid("waybill/postgres: outbox options", "AutoMigrate: a stager has no connection of its own; use Migrations")
+		return nil, waybill.Invalid("waybill/postgres: outbox options", "AutoMigrate: a stager has no connection of its own; use Migrations")
 	}
 	s, err := newStager(&opts, newNames(opts.Schema, opts.Table, ""))
 	if err != nil {
@@ -35,7 +35,7 @@ type sqlStager struct {
 }
 
 // Stage is [Outbox.Stage] for database/sql.
-func (s *sqlStager) Stage(ctx context.Context, tx *sql.Tx, msgs ...core.Message) ([]core.Staged, error) {
+func (s *sqlStager) Stage(ctx context.Context, tx *sql.Tx, msgs ...waybill.Message) ([]waybill.Staged, error) {
 	if tx == nil {
 		return nil, errNoTx("*sql.Tx")
 	}

@@ -10,8 +10,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // stager is what the stagers of all drivers share: the statements, the stamper, and whether the clock was seeded.
@@ -19,7 +21,7 @@ type stager struct {
 	stamper     *core.Stamper
 	names       names
 	inserts     map[insertForm]string
-	notify      bool   // as Options.NotifyOff says
+	notify      bool   // as Options.DisableNotify says
 	keep        bool   // withdrawn messages
 	newest      int    // version of the schema that this program knows
 	table       string // for errors
@@ -36,8 +38,8 @@ func newStager(opts *Options, n names) (*stager, error) {
 		return nil, err
 	}
 	s := &stager{
-		stamper: stamper, names: n, inserts: map[insertForm]string{}, notify: !opts.NotifyOff,
-		keep: opts.Retention.Of(core.StateAbandoned, core.ReasonCancelled) != 0, newest: newest, table: n.sql("{outbox}"),
+		stamper: stamper, names: n, inserts: map[insertForm]string{}, notify: !opts.DisableNotify,
+		keep: core.KeepFor(opts.Retention, core.StateAbandoned, waybill.ReasonCancelled) != 0, newest: newest, table: n.sql("{outbox}"),
 	}
 	for _, d := range []due{atOnce, delayed, scheduled} {
 		for b := range 8 {
@@ -58,7 +60,7 @@ type queryFunc func(ctx context.Context, sql string, args []any, each func(scan 
 
 // stage is Stage for any driver. The insert of messages without dedupe keys is the last statement, and write may run
 // it later: then nobody hears of duplicates.
-func (s *stager) stage(ctx context.Context, msgs []core.Message, query, write queryFunc) (staged []core.Staged, err error) {
+func (s *stager) stage(ctx context.Context, msgs []waybill.Message, query, write queryFunc) (staged []waybill.Staged, err error) {
 	if len(msgs) == 0 {
 		return nil, nil
 	}
@@ -78,9 +80,9 @@ func (s *stager) stage(ctx context.Context, msgs []core.Message, query, write qu
 	if err != nil {
 		return nil, err
 	}
-	staged = make([]core.Staged, len(rows))
+	staged = make([]waybill.Staged, len(rows))
 	for i := range rows {
-		staged[i] = core.Staged{ID: rows[i].Envelope.ID, Route: rows[i].Route, Duplicate: !form.fresh}
+		staged[i] = waybill.Staged{ID: rows[i].Envelope.ID, Route: rows[i].Route, Duplicate: !form.fresh}
 	}
 	// The new rows come back in input order, so each belongs to the next input with its name.
 	next := 0
@@ -109,14 +111,14 @@ func (s *stager) stage(ctx context.Context, msgs []core.Message, query, write qu
 }
 
 // seedOnce raises the clock above what the outbox remembers, before the first stamp of the process.
-func (s *stager) seedOnce(ctx context.Context, msgs []core.Message, query queryFunc) error {
+func (s *stager) seedOnce(ctx context.Context, msgs []waybill.Message, query queryFunc) error {
 	if s.clockSeeded.Load() {
 		return nil
 	}
-	routes := []string{core.DefaultRoute}
+	routes := []string{waybill.DefaultRoute}
 	for i := range msgs {
 		for _, r := range msgs[i].Routes {
-			routes = append(routes, core.LaneRoute(r, msgs[i].Lane))
+			routes = append(routes, waybill.LaneRoute(r, msgs[i].Lane))
 		}
 	}
 	slices.Sort(routes)
@@ -133,7 +135,7 @@ func (s *stager) seedOnce(ctx context.Context, msgs []core.Message, query queryF
 
 func (s *stager) seed(mark hlc.Timestamp) error {
 	if err := s.stamper.Clock().Seed(mark); err != nil {
-		return &core.Error{Op: "waybill/postgres: seed the clock from the outbox", Class: core.ClassOutage, Err: err}
+		return &waybill.Error{Op: "waybill/postgres: seed the clock from the outbox", Class: waybill.ClassOutage, Err: err}
 	}
 	s.clockSeeded.Store(true)
 	return nil
@@ -147,7 +149,7 @@ func (s *stager) failure(op string, err error) error {
 		return misconfigured(op, "the sequence of outbox %s gives numbers that are there already, as if it was set back: set it above the "+
 			"greatest one: %s (%w)", s.table, s.names.sql("SELECT setval({sequence_text}, (SELECT max(seq) FROM {outbox}))"), err)
 	}
-	if class(err) == core.ClassPermanent {
+	if class(err) == waybill.ClassPermanent {
 		op += ": outbox " + s.table
 	}
 	return failure(op, err)
@@ -157,7 +159,7 @@ func (s *stager) failure(op string, err error) error {
 const uniqueViolation = "23505"
 
 func errNoTx(kind string) error {
-	return core.Invalid("waybill/postgres: stage", "tx: is nil; pass the open "+kind+" in which the business rows are written")
+	return waybill.Invalid("waybill/postgres: stage", "tx: is nil; pass the open "+kind+" in which the business rows are written")
 }
 
 // Stage writes msgs in tx, one row a message and route, in one statement whatever their number. It reports as
@@ -168,8 +170,8 @@ func errNoTx(kind string) error {
 //
 // If tx sits on a savepoint that is rolled back, the messages are gone with it and nobody was woken. A statement that
 // failed earlier in tx, or a tx that ended, makes Stage fail.
-func (o *Outbox) Stage(ctx context.Context, tx pgx.Tx, msgs ...core.Message) ([]core.Staged, error) {
-	if core.IsNil(tx) {
+func (o *Outbox) Stage(ctx context.Context, tx pgx.Tx, msgs ...waybill.Message) ([]waybill.Staged, error) {
+	if check.Nil(tx) {
 		return nil, errNoTx("pgx.Tx")
 	}
 	if err := o.ready(ctx); err != nil {

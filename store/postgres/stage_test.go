@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // Staging pays for the search for duplicates, and for looking whether a relay sleeps, only where there may be one.
@@ -16,27 +16,29 @@ func TestInsertForm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	off, err := newStager(&Options{Source: "/test", NotifyOff: true}, n)
+	off, err := newStager(&Options{Source: "/test", DisableNotify: true}, n)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := func(opts ...core.MessageOption) core.Message { return core.RawMessage("t", "text/plain", nil, opts...) }
+	m := func(opts ...waybill.MessageOption) waybill.Message {
+		return waybill.RawMessage("t", "text/plain", nil, opts...)
+	}
 	for name, tc := range map[string]struct {
 		stager *stager
-		msgs   []core.Message
+		msgs   []waybill.Message
 		want   insertForm
 	}{
-		"one":                    {s, []core.Message{m()}, insertForm{one: true, fresh: true, notify: true}},
-		"several":                {s, []core.Message{m(), m()}, insertForm{fresh: true, notify: true}},
-		"two routes":             {s, []core.Message{m(core.Routes("a", "b"))}, insertForm{fresh: true, notify: true}},
-		"a route twice":          {s, []core.Message{m(core.Routes("a", "a"))}, insertForm{notify: true}},
-		"the caller's id":        {s, []core.Message{m(core.ID("a"))}, insertForm{one: true, notify: true}},
-		"one id is the caller's": {s, []core.Message{m(), m(core.ID("a"))}, insertForm{notify: true}},
-		"due soon":               {s, []core.Message{m(core.Delay(time.Millisecond))}, insertForm{due: delayed, one: true, fresh: true, notify: true}},
-		"due later":              {s, []core.Message{m(core.Delay(time.Second))}, insertForm{due: delayed, one: true, fresh: true}},
-		"scheduled":              {s, []core.Message{m(core.DeliverAt(time.Now().Add(time.Hour)))}, insertForm{due: scheduled, one: true, fresh: true, notify: true}},
-		"one is due later":       {s, []core.Message{m(), m(core.Delay(time.Hour))}, insertForm{due: scheduled, fresh: true, notify: true}},
-		"without NOTIFY":         {off, []core.Message{m()}, insertForm{one: true, fresh: true}},
+		"one":                    {s, []waybill.Message{m()}, insertForm{one: true, fresh: true, notify: true}},
+		"several":                {s, []waybill.Message{m(), m()}, insertForm{fresh: true, notify: true}},
+		"two routes":             {s, []waybill.Message{m(waybill.Routes("a", "b"))}, insertForm{fresh: true, notify: true}},
+		"a route twice":          {s, []waybill.Message{m(waybill.Routes("a", "a"))}, insertForm{notify: true}},
+		"the caller's id":        {s, []waybill.Message{m(waybill.ID("a"))}, insertForm{one: true, notify: true}},
+		"one id is the caller's": {s, []waybill.Message{m(), m(waybill.ID("a"))}, insertForm{notify: true}},
+		"due soon":               {s, []waybill.Message{m(waybill.Delay(time.Millisecond))}, insertForm{due: delayed, one: true, fresh: true, notify: true}},
+		"due later":              {s, []waybill.Message{m(waybill.Delay(time.Second))}, insertForm{due: delayed, one: true, fresh: true}},
+		"scheduled":              {s, []waybill.Message{m(waybill.DeliverAt(time.Now().Add(time.Hour)))}, insertForm{due: scheduled, one: true, fresh: true, notify: true}},
+		"one is due later":       {s, []waybill.Message{m(), m(waybill.Delay(time.Hour))}, insertForm{due: scheduled, fresh: true, notify: true}},
+		"without NOTIFY":         {off, []waybill.Message{m()}, insertForm{one: true, fresh: true}},
 	} {
 		rows, err := tc.stager.stamper.Stamp(t.Context(), tc.msgs)
 		if err != nil {

@@ -15,8 +15,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -28,11 +28,11 @@ func TestStageRefusesUnusableTransactions(t *testing.T) {
 	t.Cleanup(func() { _ = db.Close() })
 	var none *pgxpool.Tx
 	for _, tx := range []pgx.Tx{nil, none} {
-		if _, err := o.Stage(t.Context(), tx, message()); !errors.Is(err, core.ErrInvalid) {
+		if _, err := o.Stage(t.Context(), tx, message()); !errors.Is(err, waybill.ErrInvalid) {
 			t.Errorf("nil transaction: %v", err)
 		}
 	}
-	if _, err := o.SQL().Stage(t.Context(), nil, message()); !errors.Is(err, core.ErrInvalid) {
+	if _, err := o.SQL().Stage(t.Context(), nil, message()); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("nil *sql.Tx: %v", err)
 	}
 	tx, err := pool.Begin(t.Context())
@@ -65,23 +65,23 @@ func TestEveryFieldIsStored(t *testing.T) {
 	t.Cleanup(func() { _ = db.Close() })
 	odd := `ö "quoted" \back\ {a,b} NULL '`
 	when := time.Date(2030, 1, 2, 3, 4, 5, 678901000, time.UTC)
-	full := func() core.Message {
-		m := core.RawMessage("t.x", "application/json; "+odd, []byte{0, 1, 0xff, '"', '\\'}, core.Key(odd), core.ID(core.NewID()+odd), core.Type(odd),
-			core.Subject(odd), core.Header("h", odd+"\n\t"), core.Header("empty", ""), core.OccurredAt(when), core.Priority(7), core.Tenant(odd), core.CorrelationID(odd))
+	full := func() waybill.Message {
+		m := waybill.RawMessage("t.x", "application/json; "+odd, []byte{0, 1, 0xff, '"', '\\'}, waybill.Key(odd), waybill.ID(waybill.NewID()+odd), waybill.Type(odd),
+			waybill.Subject(odd), waybill.Header("h", odd+"\n\t"), waybill.Header("empty", ""), waybill.OccurredAt(when), waybill.Priority(7), waybill.Tenant(odd), waybill.CorrelationID(odd))
 		m.Source, m.CausationID, m.RunID, m.Lineage, m.Expires = odd, odd, odd, []string{"a", odd}, when.Add(time.Hour)
 		m.TraceParent, m.TraceState = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=b"
 		return m
 	}
-	m1, m2, m3 := full(), full(), core.RawMessage("t.x", "", nil)
+	m1, m2, m3 := full(), full(), waybill.RawMessage("t.x", "", nil)
 	stage(t, pool, o, m1)
-	if err := stageSQL(t.Context(), db, o.SQL(), []core.Message{m2, m3}); err != nil {
+	if err := stageSQL(t.Context(), db, o.SQL(), []waybill.Message{m2, m3}); err != nil {
 		t.Fatal(err)
 	}
 	c := claim(t, o, want(10))
 	if len(c.Records) != 3 {
 		t.Fatalf("claimed %d", len(c.Records))
 	}
-	for i, sent := range []core.Envelope{m1.Envelope, m2.Envelope} {
+	for i, sent := range []waybill.Envelope{m1.Envelope, m2.Envelope} {
 		got := c.Records[i].Envelope
 		sent.HLC = got.HLC
 		if diff := cmp.Diff(sent, got); diff != "" || got.HLC == 0 {
@@ -97,8 +97,8 @@ func TestEveryFieldIsStored(t *testing.T) {
 func TestDuplicatesByMessage(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
-	stage(t, pool, o, message(core.ID("b")))
-	staged := stage(t, pool, o, message(core.ID("a")), message(core.ID("b")), message(core.ID("a")), message(core.ID("c"), core.Routes("r1", "r2", "r1")))
+	stage(t, pool, o, message(waybill.ID("b")))
+	staged := stage(t, pool, o, message(waybill.ID("a")), message(waybill.ID("b")), message(waybill.ID("a")), message(waybill.ID("c"), waybill.Routes("r1", "r2", "r1")))
 	var got []string
 	for _, s := range staged {
 		got = append(got, fmt.Sprintf("%s/%s/%v", s.ID, s.Route, s.Duplicate))
@@ -127,7 +127,7 @@ func TestStageSpan(t *testing.T) {
 	c := claim(t, o, want(1))
 	span := spans.Ended()[0]
 	if span.Name() != "waybill stage" || span.Parent().SpanID() != root.SpanContext().SpanID() ||
-		c.Records[0].Envelope.SpanContext().SpanID() != span.SpanContext().SpanID() {
+		core.SpanContextOf(&c.Records[0].Envelope).SpanID() != span.SpanContext().SpanID() {
 		t.Fatalf("span %s, message %s", span.Name(), c.Records[0].Envelope.TraceParent)
 	}
 }
@@ -152,11 +152,11 @@ func TestSlots(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
 	keys := []string{"", "order-1", "Grüße", `a\b'c"`, strings.Repeat("long", 40)}
-	var several []core.Message
+	var several []waybill.Message
 	for i, key := range keys {
-		stage(t, pool, o, message(core.Key(key)))
-		stage(t, pool, o, message(core.Key(key), core.DedupeKey("d"+key)), message(core.Key(key), core.Replace(fmt.Sprint("r", i))))
-		several = append(several, message(core.Key(key), core.Routes("r", "orders")), message(core.Key(key), core.Delay(time.Hour)))
+		stage(t, pool, o, message(waybill.Key(key)))
+		stage(t, pool, o, message(waybill.Key(key), waybill.DedupeKey("d"+key)), message(waybill.Key(key), waybill.Replace(fmt.Sprint("r", i))))
+		several = append(several, message(waybill.Key(key), waybill.Routes("r", "orders")), message(waybill.Key(key), waybill.Delay(time.Hour)))
 		exec(t, pool, "INSERT INTO waybill.waybill_outbox (topic, body, key, route) VALUES ('t', '', $1, 'by hand')", key)
 		exec(t, pool, "INSERT INTO waybill.waybill_outbox (topic, body, key, route) VALUES ('t', '', 'old', 'old')")
 		exec(t, pool, "UPDATE waybill.waybill_outbox SET route = 'changed', key = $1 WHERE route = 'old'", key)
@@ -176,7 +176,7 @@ func TestSlots(t *testing.T) {
 	n := 0
 	_, err = pgx.ForEachRow(rows, []any{&route, &key, &id, &slot}, func() error {
 		n++
-		if want := outbox.SlotOf(route, key, id); slot != want {
+		if want := core.SlotOf(route, key, id); slot != want {
 			t.Errorf("a record of route %q with key %q and id %q has slot %d, want %d", route, key, id, slot, want)
 		}
 		return nil

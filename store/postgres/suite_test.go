@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/storetest"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -23,7 +23,7 @@ type suite struct {
 	db    *sql.DB // not nil: stages through database/sql
 }
 
-func (h *suite) Store() outbox.Store { return h.store }
+func (h *suite) Store() core.OutboxStore { return h.store }
 
 func (h *suite) Begin(ctx context.Context) (storetest.Tx, error) {
 	if h.db != nil {
@@ -49,7 +49,7 @@ func (h *suite) Records(ctx context.Context, route string) ([]storetest.StoredRe
 }
 
 // WithRetention makes the harness a storetest.Retainer.
-func (h *suite) WithRetention(_ context.Context, r core.Retention) (storetest.Harness, error) {
+func (h *suite) WithRetention(_ context.Context, r waybill.Retention) (storetest.Harness, error) {
 	o, err := postgres.NewOutbox(h.pool, postgres.Options{Source: "/test", Retention: r})
 	return &suite{h.pool, o, h.db}, err
 }
@@ -59,27 +59,27 @@ type pgxTx struct {
 	outbox *postgres.Outbox
 }
 
-func (t *pgxTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+func (t *pgxTx) Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error) {
 	return t.outbox.Stage(ctx, t.tx, msgs...)
 }
 
-func (t *pgxTx) Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+func (t *pgxTx) Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
 	return t.outbox.Cancel(ctx, t.tx, keys...)
 }
 
 type sqlTx struct {
-	stager core.Stager[*sql.Tx]
+	stager waybill.Stager[*sql.Tx]
 	tx     *sql.Tx
 }
 
-func (t *sqlTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+func (t *sqlTx) Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error) {
 	return t.stager.Stage(ctx, t.tx, msgs...)
 }
 
-func (t *sqlTx) Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error) {
-	c, ok := core.As[core.Canceller[*sql.Tx]](t.stager)
+func (t *sqlTx) Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
+	c, ok := core.As[waybill.Canceller[*sql.Tx]](t.stager)
 	if !ok {
-		return nil, core.ErrUnsupported
+		return nil, waybill.ErrUnsupported
 	}
 	return c.Cancel(ctx, t.tx, keys...)
 }

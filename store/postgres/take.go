@@ -7,14 +7,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 const (
 	// holdSQL writes a hold of $1.
 	holdSQL = `hold = $1, held_since = CASE WHEN r.hold = $1 THEN r.held_since ELSE clock_timestamp() END`
 
-	// takeSQL holds records that are named, and says for each what it found: see outbox.Grip.
+	// takeSQL holds records that are named, and says for each what it found: see core.Grip.
 	takeSQL = `
 WITH u AS MATERIALIZED (
     SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[]) AS u(n, route, seq, id, version)
@@ -55,21 +55,21 @@ RETURNING c.nr, ` + recordSQL + `, r.body`
 )
 
 // Take writes holds. A record that is locked by somebody's transaction is answered as such, without waiting for it.
-func (o *Outbox) Take(ctx context.Context, self outbox.Session, want outbox.Want) ([]outbox.Taken, error) {
+func (o *Outbox) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
 	var now time.Time
 	type found struct {
 		nr int
-		outbox.Taken
+		core.Taken
 	}
-	var taken []outbox.Taken
+	var taken []core.Taken
 	var next []found
 	err := o.transact(ctx, "take", writeSQL, func(b *batch) {
-		taken, next = make([]outbox.Taken, len(want.Refs)), nil
+		taken, next = make([]core.Taken, len(want.Refs)), nil
 		b.fence(self, &now)
 		if c := refs(want.Refs); len(c.n) > 0 {
 			b.each(func(rows pgx.Rows) error {
 				var n int
-				var t outbox.Taken
+				var t core.Taken
 				if err := rows.Scan(&n, (*uint8)(&t.Grip), &t.Deliveries); err != nil {
 					return err
 				}
@@ -85,7 +85,7 @@ func (o *Outbox) Take(ctx context.Context, self outbox.Session, want outbox.Want
 				if err == nil {
 					r.Route = want.Part.Route
 					record := *r
-					next = append(next, found{d.n, outbox.Taken{Ref: r.Ref, Grip: outbox.Gripped, Record: &record, Deliveries: r.Deliveries}})
+					next = append(next, found{d.n, core.Taken{Ref: r.Ref, Grip: core.GripHeld, Record: &record, Deliveries: r.Deliveries}})
 				}
 				return err
 			}, nextSQL, int64(self), want.Part.Route, bits(want.Part.Slots), want.N, refs(want.Out).seqs, orAll(want.Bytes), want.Deliver)

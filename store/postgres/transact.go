@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 const (
@@ -88,7 +88,7 @@ func (b *batch) query(sql string, args ...any) *pgx.QueuedQuery {
 }
 
 // fence queues the lock of self's row. Now is set to the database's time, and stays zero if self is not a member.
-func (b *batch) fence(self outbox.Session, now *time.Time) {
+func (b *batch) fence(self core.Session, now *time.Time) {
 	*now = time.Time{}
 	b.query(fenceSQL, int64(self)).QueryRow(func(row pgx.Row) error {
 		if err := row.Scan(now); !errors.Is(err, pgx.ErrNoRows) {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // UnitOfWork returns the unit of work on the outbox's pool. It sends the BEGIN together with the first statement, if
@@ -22,9 +22,9 @@ import (
 // lost or the context ended in the commit: then it is an outage, and nobody knows. A statement that another goroutine
 // still runs is waited for; after the end the transaction reaches no connection.
 //
-// This needs a pipeline, which database/sql does not have: there, use [core.NewUnitOfWork] with [Outbox.SQL]. For
+// This needs a pipeline, which database/sql does not have: there, use [waybill.NewUnitOfWork] with [Outbox.SQL]. For
 // another isolation, or to run the function again after a serialisation failure, use it with [pgx.BeginTxFunc].
-func (o *Outbox) UnitOfWork() *core.UnitOfWork[pgx.Tx] { return o.unit }
+func (o *Outbox) UnitOfWork() *waybill.UnitOfWork[pgx.Tx] { return o.unit }
 
 // unit is what the outbox's unit of work consists of.
 type unit struct{ *Outbox }
@@ -44,7 +44,7 @@ func (u unit) run(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) e
 		if failed := t.run.beginError(); failed != nil {
 			return errors.Join(failed, err)
 		}
-		if again(err) && !errors.Is(err, core.ErrRetryTx) {
+		if again(err) && !errors.Is(err, waybill.ErrRetryTx) {
 			return failure("unit of work", err)
 		}
 		return err
@@ -60,7 +60,7 @@ func (u unit) run(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) e
 }
 
 // Stage is for the unit of work alone, at the end of fn. It does not say what is a duplicate.
-func (u unit) Stage(ctx context.Context, tx pgx.Tx, msgs ...core.Message) ([]core.Staged, error) {
+func (u unit) Stage(ctx context.Context, tx pgx.Tx, msgs ...waybill.Message) ([]waybill.Staged, error) {
 	t := tx.(*unitTx) // run made it
 	if err := t.usable(); err != nil {
 		return nil, commitError("unit of work: stage", err)

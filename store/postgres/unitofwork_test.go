@@ -14,23 +14,24 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
 // shop is an aggregate.
-type shop struct{ core.Recorder }
+type shop struct{ waybill.Recorder }
 
 // ST-03 ST-14: the unit of work and recorders on real transactions: all or nothing, whatever fails, with the outbox's
 // own unit and with one over pgx.BeginFunc.
 func TestUnitOfWork(t *testing.T) {
 	t.Parallel()
-	for name, unitOf := range map[string]func(o *postgres.Outbox, pool *pgxpool.Pool) (*core.UnitOfWork[pgx.Tx], error){
-		"one round trip": func(o *postgres.Outbox, _ *pgxpool.Pool) (*core.UnitOfWork[pgx.Tx], error) {
+	for name, unitOf := range map[string]func(o *postgres.Outbox, pool *pgxpool.Pool) (*waybill.UnitOfWork[pgx.Tx], error){
+		"one round trip": func(o *postgres.Outbox, _ *pgxpool.Pool) (*waybill.UnitOfWork[pgx.Tx], error) {
 			return o.UnitOfWork(), nil
 		},
-		"BeginFunc": func(o *postgres.Outbox, pool *pgxpool.Pool) (*core.UnitOfWork[pgx.Tx], error) {
-			return core.NewUnitOfWork(o, func(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
+		"BeginFunc": func(o *postgres.Outbox, pool *pgxpool.Pool) (*waybill.UnitOfWork[pgx.Tx], error) {
+			return waybill.NewUnitOfWork(o, func(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
 				return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return fn(ctx, tx) })
 			})
 		},
@@ -48,17 +49,17 @@ func TestUnitOfWork(t *testing.T) {
 	}
 }
 
-func allOrNothing(t *testing.T, pool *pgxpool.Pool, unit *core.UnitOfWork[pgx.Tx]) {
+func allOrNothing(t *testing.T, pool *pgxpool.Pool, unit *waybill.UnitOfWork[pgx.Tx]) {
 	t.Helper()
 	var s shop
-	s.Record(message(core.ID("recorded")))
+	s.Record(message(waybill.ID("recorded")))
 	no := errors.New("no")
 	for name, tc := range map[string]struct {
 		fn   func(ctx context.Context) error
 		want error
 	}{
 		"the function fails": {func(context.Context) error { return no }, no},
-		"a bad message":      {func(ctx context.Context) error { return unit.Stage(ctx, message(core.Replace(""))) }, core.ErrInvalid},
+		"a bad message":      {func(ctx context.Context) error { return unit.Stage(ctx, message(waybill.Replace(""))) }, waybill.ErrInvalid},
 		"all is well":        {func(context.Context) error { return nil }, nil},
 	} {
 		err := unit.Do(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
@@ -88,11 +89,11 @@ func TestUnitOfWorkStagesInOrder(t *testing.T) {
 	unit := o.UnitOfWork()
 	var want []string
 	err := unit.Do(t.Context(), func(ctx context.Context, _ pgx.Tx) error {
-		for i := range 2*core.MaxMessages + 2 {
+		for i := range 2*waybill.MaxMessages + 2 {
 			id := strconv.Itoa(i)
-			opts := []core.MessageOption{core.ID(id)}
-			if i >= 2*core.MaxMessages {
-				opts = append(opts, core.DedupeKey(id))
+			opts := []waybill.MessageOption{waybill.ID(id)}
+			if i >= 2*waybill.MaxMessages {
+				opts = append(opts, waybill.DedupeKey(id))
 			}
 			if err := unit.Stage(ctx, message(opts...)); err != nil {
 				return err
@@ -143,23 +144,23 @@ func TestUnitOfWorkFails(t *testing.T) {
 	cases := []struct {
 		name  string
 		fn    func(ctx context.Context, tx pgx.Tx) error
-		msgs  []core.Message
+		msgs  []waybill.Message
 		want  error
 		state string // if want is nil
-		class core.Class
+		class waybill.Class
 	}{
-		{"the insert fails", nothing, []core.Message{core.RawMessage("t.refused", "text/plain", nil)}, nil, "23514", core.ClassRejected},
-		{"a deferred constraint", run("INSERT INTO parts VALUES (7)"), []core.Message{message()}, nil, "23503", core.ClassRejected},
-		{"a serialisation failure", run("INSERT INTO races VALUES (1)"), []core.Message{message()}, nil, "40001", core.ClassOutage},
-		{"the backend dies", run("INSERT INTO kills VALUES (1)"), []core.Message{message()}, nil, "57P01", core.ClassOutage},
-		{"a swallowed error", swallow, []core.Message{message()}, pgx.ErrTxCommitRollback, "", core.ClassRejected},
-		{"a swallowed error, with a dedupe key", swallow, []core.Message{message(core.DedupeKey("d"))}, pgx.ErrTxCommitRollback, "", core.ClassRejected},
-		{"a swallowed error, nothing staged", swallow, nil, pgx.ErrTxCommitRollback, "", core.ClassRejected},
-		{"its own Commit", func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) }, []core.Message{message()}, core.ErrInvalid, "", core.ClassUnknown},
-		{"its own Rollback", func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, []core.Message{message()}, pgx.ErrTxClosed, "", core.ClassUnknown},
-		{"its own Rollback, nothing staged", func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, nil, pgx.ErrTxClosed, "", core.ClassUnknown},
-		{"its own ROLLBACK", run("ROLLBACK"), []core.Message{message()}, pgx.ErrTxClosed, "", core.ClassUnknown},
-		{"its own ROLLBACK, nothing staged", run("ROLLBACK"), nil, pgx.ErrTxClosed, "", core.ClassUnknown},
+		{"the insert fails", nothing, []waybill.Message{waybill.RawMessage("t.refused", "text/plain", nil)}, nil, "23514", waybill.ClassRejected},
+		{"a deferred constraint", run("INSERT INTO parts VALUES (7)"), []waybill.Message{message()}, nil, "23503", waybill.ClassRejected},
+		{"a serialisation failure", run("INSERT INTO races VALUES (1)"), []waybill.Message{message()}, nil, "40001", waybill.ClassOutage},
+		{"the backend dies", run("INSERT INTO kills VALUES (1)"), []waybill.Message{message()}, nil, "57P01", waybill.ClassOutage},
+		{"a swallowed error", swallow, []waybill.Message{message()}, pgx.ErrTxCommitRollback, "", waybill.ClassRejected},
+		{"a swallowed error, with a dedupe key", swallow, []waybill.Message{message(waybill.DedupeKey("d"))}, pgx.ErrTxCommitRollback, "", waybill.ClassRejected},
+		{"a swallowed error, nothing staged", swallow, nil, pgx.ErrTxCommitRollback, "", waybill.ClassRejected},
+		{"its own Commit", func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) }, []waybill.Message{message()}, waybill.ErrInvalid, "", waybill.ClassUnknown},
+		{"its own Rollback", func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, []waybill.Message{message()}, pgx.ErrTxClosed, "", waybill.ClassUnknown},
+		{"its own Rollback, nothing staged", func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, nil, pgx.ErrTxClosed, "", waybill.ClassUnknown},
+		{"its own ROLLBACK", run("ROLLBACK"), []waybill.Message{message()}, pgx.ErrTxClosed, "", waybill.ClassUnknown},
+		{"its own ROLLBACK, nothing staged", run("ROLLBACK"), nil, pgx.ErrTxClosed, "", waybill.ClassUnknown},
 	}
 	for _, mode := range queryExecModes {
 		t.Run(mode, func(t *testing.T) {
@@ -182,8 +183,8 @@ func TestUnitOfWorkFails(t *testing.T) {
 				if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 					state = pgErr.Code
 				}
-				if tc.want != nil && !errors.Is(err, tc.want) || state != tc.state || core.ClassOf(err) != tc.class {
-					t.Errorf("%s: got %v (%v), want %v %s (%v)", tc.name, err, core.ClassOf(err), tc.want, tc.state, tc.class)
+				if tc.want != nil && !errors.Is(err, tc.want) || state != tc.state || waybill.ClassOf(err) != tc.class {
+					t.Errorf("%s: got %v (%v), want %v %s (%v)", tc.name, err, waybill.ClassOf(err), tc.want, tc.state, tc.class)
 				}
 				if err := run("SELECT 1")(t.Context(), used); !errors.Is(err, pgx.ErrTxClosed) {
 					t.Errorf("%s: afterwards its transaction says %v", tc.name, err)
@@ -217,7 +218,7 @@ func TestUnitOfWorkAbandoned(t *testing.T) {
 	if panicked, _ := do(func(context.CancelFunc, pgx.Tx) { panic("no") }); panicked != "no" {
 		t.Errorf("panic: %v", panicked)
 	}
-	if _, err := do(func(cancel context.CancelFunc, _ pgx.Tx) { cancel() }); !errors.Is(err, context.Canceled) || core.ClassOf(err) != core.ClassOutage {
+	if _, err := do(func(cancel context.CancelFunc, _ pgx.Tx) { cancel() }); !errors.Is(err, context.Canceled) || waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("context ended: %v", err)
 	}
 	if _, err := do(func(_ context.CancelFunc, tx pgx.Tx) { tx.QueryRow(t.Context(), "SELECT 1") }); err == nil {
@@ -408,7 +409,7 @@ func TestUnitOfWorkConflict(t *testing.T) {
 					}
 					return unit.Stage(ctx, message())
 				})
-				if !errors.Is(err, core.ErrRetryTx) {
+				if !errors.Is(err, waybill.ErrRetryTx) {
 					if err != nil {
 						t.Error(err)
 					}

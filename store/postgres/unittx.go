@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // unitRun is what a transaction of a unit of work and its savepoints share.
@@ -137,7 +137,7 @@ func (r firstRow) Scan(dest ...any) error {
 
 // Commit fails: see [Outbox.UnitOfWork].
 func (*unitTx) Commit(context.Context) error {
-	return core.Invalid("waybill/postgres: unit of work", "Commit: the unit of work commits, with what was staged; return nil from the function of Do")
+	return waybill.Invalid("waybill/postgres: unit of work", "Commit: the unit of work commits, with what was staged; return nil from the function of Do")
 }
 
 // Rollback ends the transaction. In an ended one it does nothing.

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -45,13 +45,13 @@ func TestUnitOfWorkBegins(t *testing.T) {
 	}
 	cases := map[string]struct {
 		fn   func(context.Context, pgx.Tx) error
-		msgs []core.Message
+		msgs []waybill.Message
 		want int64 // round trips
 	}{
 		"nothing":                {nil, nil, 0},
-		"only a message":         {nil, []core.Message{message()}, 1},
+		"only a message":         {nil, []waybill.Message{message()}, 1},
 		"a statement":            {statement, nil, 3}, // without arguments it may be several
-		"a row":                  {row(nil, "SELECT $1::int + 1", 7), []core.Message{message()}, 2},
+		"a row":                  {row(nil, "SELECT $1::int + 1", 7), []waybill.Message{message()}, 2},
 		"no row":                 {row(pgx.ErrNoRows, "SELECT $1::int WHERE false", 7), nil, 2},
 		"a row without argument": {row(nil, "SELECT 8"), nil, 3},
 		"rows":                   {rows, nil, 3},
@@ -196,8 +196,8 @@ func TestUnitOfWorkDeadConnection(t *testing.T) {
 		err = unit.Do(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 			return errors.Join(fn(ctx, tx), unit.Stage(ctx, message()))
 		})
-		if err == nil || core.ClassOf(err) != core.ClassOutage {
-			t.Errorf("%s: class %v: %v", name, core.ClassOf(err), err)
+		if err == nil || waybill.ClassOf(err) != waybill.ClassOutage {
+			t.Errorf("%s: class %v: %v", name, waybill.ClassOf(err), err)
 		}
 	}
 	if n := queryInt(t, pool, "SELECT (SELECT count(*) FROM shops) + (SELECT count(*) FROM waybill.waybill_outbox)"); n != 0 {

@@ -15,8 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
@@ -79,7 +80,7 @@ func upgradeOutbox(t *testing.T, pool *pgxpool.Pool) *Outbox {
 func work(ctx context.Context, pool *pgxpool.Pool, o *Outbox, n int) error {
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		for i := range n {
-			msg := core.RawMessage("t.x", "text/plain", []byte("body"), core.Key(fmt.Sprint("k", i%5)), core.TTL(time.Hour))
+			msg := waybill.RawMessage("t.x", "text/plain", []byte("body"), waybill.Key(fmt.Sprint("k", i%5)), waybill.TTL(time.Hour))
 			if _, err := o.Stage(ctx, tx, msg); err != nil {
 				return err
 			}
@@ -89,10 +90,10 @@ func work(ctx context.Context, pool *pgxpool.Pool, o *Outbox, n int) error {
 	if err != nil {
 		return err
 	}
-	unit := outbox.Unit{Route: core.DefaultRoute, To: outbox.NumSlots}
-	part := outbox.Part{Route: core.DefaultRoute, Slots: outbox.AllSlots}
-	self := outbox.Member{Session: outbox.Session(rand.Int64N(1<<62) + 1), Beat: 1, Lease: time.Minute, Serves: []outbox.Serving{{Route: core.DefaultRoute, Units: 1}}}
-	if _, err := o.Meet(ctx, outbox.Meeting{Self: self, Join: true, Moves: []outbox.Move{{Unit: unit, To: self.Session}}}); err != nil {
+	unit := core.Unit{Route: waybill.DefaultRoute, To: core.NumSlots}
+	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	self := core.Member{Session: core.Session(rand.Int64N(1<<62) + 1), Beat: 1, Lease: time.Minute, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
+	if _, err := o.Meet(ctx, core.Meeting{Self: self, Join: true, Moves: []core.Move{{Unit: unit, To: self.Session}}}); err != nil {
 		return err
 	}
 	published := 0
@@ -100,30 +101,30 @@ func work(ctx context.Context, pool *pgxpool.Pool, o *Outbox, n int) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%d of %d were published in time", published, n)
 		}
-		due, err := o.Due(ctx, self.Session, []outbox.Part{part}, 10)
+		due, err := o.Due(ctx, self.Session, []core.Part{part}, 10)
 		if err != nil {
 			return err
 		}
-		page, err := o.Read(ctx, self.Session, outbox.Look{Ranges: []outbox.Range{{Part: part, To: math.MaxInt64, Limit: 50}}})
+		page, err := o.Read(ctx, self.Session, core.Look{Ranges: []core.Range{{Part: part, To: math.MaxInt64, Limit: 50}}})
 		if err != nil {
 			return err
 		}
-		var out []outbox.Outcome
+		var out []core.Outcome
 		for i := range due.Retries {
-			out = append(out, outbox.Abandon(&due.Retries[i], core.ReasonRejected, errors.New("never")))
+			out = append(out, core.Abandon(&due.Retries[i], waybill.ReasonRejected, errors.New("never")))
 		}
 		for i := range page.Ranges[0].Records {
 			r := &page.Ranges[0].Records[i]
 			switch {
 			case i == 0 && published == 0:
-				out = append(out, outbox.Retry(r, errors.New("not yet"), time.Millisecond))
+				out = append(out, core.Retry(r, errors.New("not yet"), time.Millisecond))
 			case i == 1 && published == 0:
-				if _, err := o.Take(ctx, self.Session, outbox.Want{Refs: []outbox.Ref{r.Ref}}); err != nil {
+				if _, err := o.Take(ctx, self.Session, core.Want{Refs: []core.Ref{r.Ref}}); err != nil {
 					return err
 				}
-				out = append(out, outbox.Release(r, 0, false))
+				out = append(out, core.Release(r, 0, false))
 			default:
-				out = append(out, outbox.Published(r))
+				out = append(out, core.Published(r))
 				published++
 			}
 		}
@@ -131,13 +132,13 @@ func work(ctx context.Context, pool *pgxpool.Pool, o *Outbox, n int) error {
 			return err
 		}
 	}
-	if _, err := o.Meet(ctx, outbox.Meeting{Self: self, Leave: true}); err != nil {
+	if _, err := o.Meet(ctx, core.Meeting{Self: self, Leave: true}); err != nil {
 		return err
 	}
 	if _, err := o.Counts(ctx); err != nil {
 		return err
 	}
-	if _, err := o.Wait(ctx, []string{core.DefaultRoute}, time.Millisecond); err != nil {
+	if _, err := o.Wait(ctx, []string{waybill.DefaultRoute}, time.Millisecond); err != nil {
 		return err
 	}
 	_, err = o.Clean(ctx, "test", time.Minute)
@@ -200,7 +201,7 @@ func TestWorksBesideANewerSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := own.Down(t.Context(), pool, 0); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "newer release") {
+	if err := own.Down(t.Context(), pool, 0); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "newer release") {
 		t.Errorf("going back with the older release: %v", err)
 	}
 }
@@ -216,7 +217,7 @@ func TestRefusesAnIncompatibleSchema(t *testing.T) {
 	o := upgradeOutbox(t, pool)
 	stage := func() error {
 		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			_, err := upgradeOutbox(t, pool).Stage(t.Context(), tx, core.RawMessage("t.x", "text/plain", nil))
+			_, err := upgradeOutbox(t, pool).Stage(t.Context(), tx, waybill.RawMessage("t.x", "text/plain", nil))
 			return err
 		})
 	}
@@ -232,11 +233,11 @@ func TestRefusesAnIncompatibleSchema(t *testing.T) {
 				return err
 			}
 			defer func() { _ = tx.Rollback() }()
-			_, err = o.SQL().Stage(t.Context(), tx, core.RawMessage("t.x", "text/plain", nil))
+			_, err = o.SQL().Stage(t.Context(), tx, waybill.RawMessage("t.x", "text/plain", nil))
 			return err
 		}(),
 	} {
-		if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "know version 90") || !strings.Contains(err.Error(), "use a newer release") {
+		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "know version 90") || !strings.Contains(err.Error(), "use a newer release") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -259,18 +260,18 @@ func TestOlderSchemaSaysWhatToRun(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), `UPDATE waybill.waybill_meta SET value = 1 WHERE name = 'waybill_outbox.version'; ALTER TABLE waybill.waybill_outbox DROP COLUMN expires_at`); err != nil {
 		t.Fatal(err)
 	}
-	part := outbox.Part{Route: core.DefaultRoute, Slots: outbox.AllSlots}
-	self := outbox.Member{Session: 1, Beat: 1, Lease: time.Minute}
-	if _, err := o.Meet(t.Context(), outbox.Meeting{Self: self, Join: true}); err != nil {
+	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	self := core.Member{Session: 1, Beat: 1, Lease: time.Minute}
+	if _, err := o.Meet(t.Context(), core.Meeting{Self: self, Join: true}); err != nil {
 		t.Fatal(err)
 	}
-	_, readErr := o.Read(t.Context(), self.Session, outbox.Look{Ranges: []outbox.Range{{Part: part, To: 1, Limit: 1}}})
+	_, readErr := o.Read(t.Context(), self.Session, core.Look{Ranges: []core.Range{{Part: part, To: 1, Limit: 1}}})
 	stageErr := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		_, err := o.Stage(t.Context(), tx, core.RawMessage("t.x", "text/plain", nil))
+		_, err := o.Stage(t.Context(), tx, waybill.RawMessage("t.x", "text/plain", nil))
 		return err
 	})
 	for name, err := range map[string]error{"check": o.Check(t.Context()), "read": readErr, "stage": stageErr} {
-		if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "run the migrations") {
+		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "run the migrations") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -307,7 +308,7 @@ func TestUpgradeFromEveryVersion(t *testing.T) {
 			}
 			o := upgradeOutbox(t, pool)
 			defer func() { _ = o.Close(context.WithoutCancel(t.Context())) }()
-			if r, err := o.List(t.Context(), core.Filter{}, core.Page{}); err != nil || len(r.Records) != 1 || r.Records[0].Envelope.Topic != "t.x" {
+			if r, err := o.List(t.Context(), admin.Filter{}, admin.PageRequest{}); err != nil || len(r.Records) != 1 || r.Records[0].Envelope.Topic != "t.x" {
 				t.Fatalf("listed %+v, %v", r, err)
 			}
 			if _, err := pool.Exec(t.Context(), all.names.sql("DELETE FROM {outbox}")); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 const (
@@ -87,7 +87,7 @@ func (w *waiter) init(n names) {
 }
 
 // read notes what a read saw of the routes that it read up to the last number, and that it had records.
-func (w *waiter) read(look *outbox.Look, page *outbox.Page, told int64) {
+func (w *waiter) read(look *core.Look, page *core.Page, told int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := seen{last: page.Last, told: w.told} // the number of control records was looked up after the snapshot: it may not show the newest ones
@@ -244,7 +244,7 @@ func (o *Outbox) ask(ctx context.Context, routes []string, sql string, arg int64
 		if err == nil {
 			return w.changed(routes, last, told, xmin), nil
 		}
-		if class(err) != core.ClassOutage || ctx.Err() != nil {
+		if class(err) != waybill.ClassOutage || ctx.Err() != nil {
 			return false, err
 		}
 		o.lost(ctx, err)
@@ -341,7 +341,7 @@ func (w *waiter) take(payload string, routes []string) bool {
 // keepListening opens the connection that listens, if there is none and it is time.
 func (o *Outbox) keepListening(ctx context.Context) {
 	w := &o.waiter
-	if o.opts.NotifyOff || w.conn != nil || w.deaf >= maxDeaf || time.Now().Before(w.relisten) {
+	if o.opts.DisableNotify || w.conn != nil || w.deaf >= maxDeaf || time.Now().Before(w.relisten) {
 		return
 	}
 	if err := o.startListening(ctx); err != nil && ctx.Err() == nil {
@@ -389,7 +389,7 @@ func (o *Outbox) lost(ctx context.Context, err error) {
 	w.relisten = time.Now().Add(w.backoff)
 	level, retry := slog.LevelWarn, w.backoff.String()
 	if w.deaf >= maxDeaf {
-		retry = "never: connect to the server itself, or set NotifyOff"
+		retry = "never: connect to the server itself, or set DisableNotify"
 	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "57P01" {

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -32,7 +32,7 @@ func sleepThen(t *testing.T, o *postgres.Outbox, limit time.Duration, wake func(
 	go func() {
 		for range 3 { // the first waits settle: they connect, and see what was staged before
 			claim(t, o, want(10))
-			if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, 20*time.Millisecond); err != nil {
+			if _, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, 20*time.Millisecond); err != nil {
 				t.Error(err)
 			}
 		}
@@ -40,7 +40,7 @@ func sleepThen(t *testing.T, o *postgres.Outbox, limit time.Duration, wake func(
 		for {
 			claim(t, o, want(10))
 			began := time.Now()
-			cause, err := o.Wait(t.Context(), []string{core.DefaultRoute}, limit)
+			cause, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, limit)
 			if err == nil && cause != core.WakeNotify && !begun.Load() {
 				continue // the end of some other test's transaction woke it
 			}
@@ -146,7 +146,7 @@ func TestWakeUp(t *testing.T) {
 				if err := inner.Rollback(t.Context()); err != nil {
 					return err
 				}
-				_, err = o.Stage(t.Context(), tx, message(core.Delay(time.Hour)))
+				_, err = o.Stage(t.Context(), tx, message(waybill.Delay(time.Hour)))
 				return err
 			})
 			if err != nil {
@@ -162,7 +162,7 @@ func TestWakeUp(t *testing.T) {
 	})
 	t.Run("without NOTIFY", func(t *testing.T) {
 		t.Parallel()
-		o, pool := newOutbox(t, postgres.Options{NotifyOff: true})
+		o, pool := newOutbox(t, postgres.Options{DisableNotify: true})
 		w := sleepThen(t, o, 3*time.Second, func() { stage(t, pool, o, message()) })
 		if w.cause != core.WakePoll || w.after > 2*time.Second {
 			t.Fatalf("%+v", w)
@@ -174,7 +174,7 @@ func TestWakeUp(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		for {
-			cause, err := o.Wait(ctx, []string{core.DefaultRoute}, time.Minute)
+			cause, err := o.Wait(ctx, []string{waybill.DefaultRoute}, time.Minute)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -195,7 +195,7 @@ func TestNotifiesOnlySleepers(t *testing.T) {
 	if after := queryInt(t, pool, `SELECT last_value FROM waybill.waybill_outbox_wake`); after != before {
 		t.Fatalf("staging moved the wake-up sequence from %d to %d", before, after)
 	}
-	if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, time.Millisecond); err != nil {
+	if _, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	until := time.UnixMilli(queryInt(t, pool, `SELECT last_value FROM waybill.waybill_outbox_wake`))
@@ -226,9 +226,9 @@ func tracedPool(tb testing.TB, dsn string) (*pgxpool.Pool, *counter) {
 }
 
 // look reads the default route from its beginning, as a relay does.
-func look(tb testing.TB, o *postgres.Outbox, self outbox.Session) int {
+func look(tb testing.TB, o *postgres.Outbox, self core.Session) int {
 	tb.Helper()
-	return len(read(tb, o, self, core.DefaultRoute).Ranges[0].Records)
+	return len(read(tb, o, self, waybill.DefaultRoute).Ranges[0].Records)
 }
 
 // DB-10: an idle relay makes at most two queries a second.
@@ -237,12 +237,12 @@ func TestIdleQueries(t *testing.T) {
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{}) // transactions of others make a relay look
 	pool, count := tracedPool(t, server.DSN("postgres"))
 	o := outboxOn(t, pool, postgres.Options{})
-	self := session(t, o, core.DefaultRoute)
+	self := session(t, o, waybill.DefaultRoute)
 	idle := func(d time.Duration) int64 {
 		before, end := count.n.Load(), time.Now().Add(d)
 		for time.Now().Before(end) {
 			look(t, o, self)
-			if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, time.Until(end)); err != nil {
+			if _, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, time.Until(end)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -260,10 +260,10 @@ func TestWaitHearsWhatWasOpen(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnPostgres(t, testenv.PostgresOptions{}) // transactions of others make a relay look
 	pool := openPool(t, server.DSN("postgres"))
-	o := outboxOn(t, pool, postgres.Options{NotifyOff: true})
+	o := outboxOn(t, pool, postgres.Options{DisableNotify: true})
 	wait := func(limit time.Duration) core.WakeCause {
 		t.Helper()
-		cause, err := o.Wait(t.Context(), []string{core.DefaultRoute}, limit)
+		cause, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, limit)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -273,7 +273,7 @@ func TestWaitHearsWhatWasOpen(t *testing.T) {
 		t.Helper()
 		eventually(t, "nothing to do", func() bool {
 			for _, r := range claim(t, o, want(10)).Records {
-				settle(t, o, outbox.Published(&r))
+				settle(t, o, core.Published(&r))
 			}
 			return wait(100*time.Millisecond) == core.WakeTimer
 		})
@@ -304,7 +304,7 @@ func TestWaitHearsWhatWasOpen(t *testing.T) {
 		if c := claim(t, o, want(10)); len(c.Records) != 1 {
 			t.Errorf("%s: nothing to claim", name)
 		} else {
-			settle(t, o, outbox.Published(&c.Records[0]))
+			settle(t, o, core.Published(&c.Records[0]))
 		}
 	}
 }
@@ -317,9 +317,9 @@ func TestRoundTrips(t *testing.T) {
 	if err := o.Seed(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	msgs := make([]core.Message, 500)
+	msgs := make([]waybill.Message, 500)
 	for i := range msgs {
-		msgs[i] = message(core.Key(strings.Repeat("k", i%7)))
+		msgs[i] = message(waybill.Key(strings.Repeat("k", i%7)))
 	}
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
@@ -335,23 +335,23 @@ func TestRoundTrips(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	self := session(t, o, core.DefaultRoute)
+	self := session(t, o, waybill.DefaultRoute)
 	before = count.n.Load()
-	c := read(t, o, self, core.DefaultRoute).Ranges[0]
+	c := read(t, o, self, waybill.DefaultRoute).Ranges[0]
 	if n := count.n.Load() - before; n != 1 || len(c.Records) != 500 {
 		t.Errorf("reading %d records made %d round trips", len(c.Records), n)
 	}
-	var out []outbox.Outcome
+	var out []core.Outcome
 	for i := range c.Records {
 		switch i % 4 {
 		case 0:
-			out = append(out, outbox.Published(&c.Records[i]))
+			out = append(out, core.Published(&c.Records[i]))
 		case 1:
-			out = append(out, outbox.Retry(&c.Records[i], context.DeadlineExceeded, time.Second))
+			out = append(out, core.Retry(&c.Records[i], context.DeadlineExceeded, time.Second))
 		case 2:
-			out = append(out, outbox.Abandon(&c.Records[i], core.ReasonRejected, context.DeadlineExceeded))
+			out = append(out, core.Abandon(&c.Records[i], waybill.ReasonRejected, context.DeadlineExceeded))
 		default:
-			out = append(out, outbox.Release(&c.Records[i], 0, false))
+			out = append(out, core.Release(&c.Records[i], 0, false))
 		}
 	}
 	before = count.n.Load()
@@ -370,7 +370,7 @@ func TestListenLost(t *testing.T) {
 		return queryInt(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%set' || 'val(%' AND pid <> pg_backend_pid()`)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	self := session(t, o, core.DefaultRoute)
+	self := session(t, o, waybill.DefaultRoute)
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -378,7 +378,7 @@ func TestListenLost(t *testing.T) {
 			if _, err := tryClaim(ctx, o, self, want(1)); err != nil && ctx.Err() == nil {
 				t.Error(err)
 			}
-			if _, err := o.Wait(ctx, []string{core.DefaultRoute}, time.Second); err != nil && ctx.Err() == nil {
+			if _, err := o.Wait(ctx, []string{waybill.DefaultRoute}, time.Second); err != nil && ctx.Err() == nil {
 				t.Error(err)
 			}
 		}
@@ -398,14 +398,14 @@ func TestListenLost(t *testing.T) {
 func TestBusyRelayIsNotNotified(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
-	routes := []string{core.DefaultRoute}
+	routes := []string{waybill.DefaultRoute}
 	wait := func(limit time.Duration) {
 		t.Helper()
 		if _, err := o.Wait(t.Context(), routes, limit); err != nil {
 			t.Fatal(err)
 		}
 	}
-	self := session(t, o, core.DefaultRoute)
+	self := session(t, o, waybill.DefaultRoute)
 	wait(time.Millisecond) // it connects
 	told := func() int64 { return queryInt(t, pool, "SELECT last_value FROM waybill.waybill_outbox_wake") }
 	judged := 0
@@ -427,7 +427,7 @@ func TestBusyRelayIsNotNotified(t *testing.T) {
 	before := told()
 	eventually(t, "a relay without work says that it sleeps", func() bool { // the ends of other tests' transactions wake it
 		for _, r := range claim(t, o, want(10)).Records {
-			settle(t, o, outbox.Published(&r))
+			settle(t, o, core.Published(&r))
 		}
 		wait(200 * time.Millisecond)
 		return told() != before
@@ -446,7 +446,7 @@ func TestCalmRelayIsNotified(t *testing.T) {
 	wait := func(limit time.Duration) (queries int64) {
 		t.Helper()
 		before := count.n.Load()
-		if _, err := o.Wait(t.Context(), []string{core.DefaultRoute}, limit); err != nil {
+		if _, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, limit); err != nil {
 			t.Fatal(err)
 		}
 		return count.n.Load() - before
@@ -456,7 +456,7 @@ func TestCalmRelayIsNotified(t *testing.T) {
 		wait(300 * time.Millisecond)
 		for range 2 { // what had not ended when the first read was made has by then
 			for _, r := range claim(t, o, want(10)).Records {
-				settle(t, o, outbox.Published(&r))
+				settle(t, o, core.Published(&r))
 			}
 		}
 		if n := wait(15 * time.Millisecond); i > 1 && n > 4 {

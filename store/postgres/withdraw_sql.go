@@ -1,6 +1,6 @@
 package postgres
 
-import "github.com/waybill-go/waybill/core"
+import "github.com/waybill-go/waybill"
 
 // What Cancel, and messages that replace others, have in common. A record o can be withdrawn unless it is in flight:
 // while nobody holds it, what waits for a time, what was staged as withdrawable and is therefore held before it is
@@ -18,7 +18,7 @@ const (
 	// ownRowSQL is whether this transaction staged record o, outside of savepoints.
 	ownRowSQL = `o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid`
 
-	// statusSQL is the core.CancelStatus of record o: 3 in flight, 2 maybe delivered, 1 done.
+	// statusSQL is the waybill.CancelStatus of record o: 3 in flight, 2 maybe delivered, 1 done.
 	statusSQL = `CASE WHEN ` + ownRowSQL + ` THEN 1 WHEN ` + liveHoldSQL + ` THEN 3 WHEN o.hold <> 0 OR ` + carefulSQL + ` THEN 2
         WHEN o.due_at IS NULL AND NOT o.withdrawable THEN 3 WHEN o.maybe_sent OR o.crashes > 0 THEN 2 ELSE 1 END`
 
@@ -33,7 +33,7 @@ const (
 )
 
 // withdrawSQL takes the records of t away, and tells the owners of their keys.
-func withdrawSQL(reason core.Reason, keep bool) string { //nolint:revive // a variant of one statement
+func withdrawSQL(reason waybill.Reason, keep bool) string { //nolint:revive // a variant of one statement
 	x := `DELETE FROM {outbox} o USING t`
 	if keep {
 		x = `UPDATE {outbox} o SET state = 5, reason = '` + string(reason) + `', due_at = NULL, retry = false, hold = 0, held_since = NULL,

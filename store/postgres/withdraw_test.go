@@ -15,16 +15,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
 // cancel cancels in a transaction of its own.
-func cancel(tb testing.TB, pool *pgxpool.Pool, o *postgres.Outbox, keys ...core.CancelKey) []core.CancelStatus {
+func cancel(tb testing.TB, pool *pgxpool.Pool, o *postgres.Outbox, keys ...waybill.CancelKey) []waybill.CancelStatus {
 	tb.Helper()
-	var got []core.CancelStatus
+	var got []waybill.CancelStatus
 	err := pgx.BeginFunc(tb.Context(), pool, func(tx pgx.Tx) (err error) {
 		got, err = o.Cancel(tb.Context(), tx, keys...)
 		return err
@@ -41,9 +41,9 @@ func TestCancelAndClaimRace(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
 	const n = 600
-	msgs := make([]core.Message, n)
+	msgs := make([]waybill.Message, n)
 	for i := range msgs {
-		msgs[i] = message(core.ID(strconv.Itoa(i)), core.DedupeKey(fmt.Sprint("d", i)))
+		msgs[i] = message(waybill.ID(strconv.Itoa(i)), waybill.DedupeKey(fmt.Sprint("d", i)))
 		if i%2 == 0 {
 			msgs[i].Key = fmt.Sprint("k", i%6)
 		}
@@ -55,7 +55,7 @@ func TestCancelAndClaimRace(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
 	defer stop()
 	errs := make(chan error, 4)
-	self := session(t, o, core.DefaultRoute)
+	self := session(t, o, waybill.DefaultRoute)
 	for range 1 {
 		go func() {
 			for all() < n && ctx.Err() == nil {
@@ -64,11 +64,11 @@ func TestCancelAndClaimRace(t *testing.T) {
 					errs <- err
 					return
 				}
-				var out []outbox.Outcome
+				var out []core.Outcome
 				mu.Lock()
 				for i := range c.Records {
 					claimed[c.Records[i].Envelope.ID]++
-					out = append(out, outbox.Published(&c.Records[i]))
+					out = append(out, core.Published(&c.Records[i]))
 				}
 				mu.Unlock()
 				if err := o.Settle(ctx, self, out).FirstErr(); err != nil {
@@ -83,8 +83,8 @@ func TestCancelAndClaimRace(t *testing.T) {
 	for w := range 3 {
 		go func() {
 			for i := n - 1 - w; i >= 0; i -= 3 {
-				keys := []core.CancelKey{{ID: strconv.Itoa(i)}, {Topic: "t.x", DedupeKey: fmt.Sprint("d", max(i-1, 0))}, {ID: strconv.Itoa(max(i-2, 0))}}
-				var got []core.CancelStatus
+				keys := []waybill.CancelKey{{ID: strconv.Itoa(i)}, {Topic: "t.x", DedupeKey: fmt.Sprint("d", max(i-1, 0))}, {ID: strconv.Itoa(max(i-2, 0))}}
+				var got []waybill.CancelStatus
 				err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
 					if got, err = o.Cancel(ctx, tx, keys...); err == nil && i%5 == 0 {
 						return undo
@@ -100,7 +100,7 @@ func TestCancelAndClaimRace(t *testing.T) {
 				}
 				mu.Lock()
 				for j := range got {
-					if got[j] == core.CancelDone && (j == 0 || i-j >= 0) {
+					if got[j] == waybill.CancelDone && (j == 0 || i-j >= 0) {
 						cancelled[strconv.Itoa(max(i-j, 0))]++
 					}
 				}
@@ -136,10 +136,10 @@ func TestCancelInFlightHoldsNobodyUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if got, err := o.Cancel(t.Context(), tx, core.CancelKey{ID: id}); err != nil || got[0] != core.CancelInFlight {
+	if got, err := o.Cancel(t.Context(), tx, waybill.CancelKey{ID: id}); err != nil || got[0] != waybill.CancelInFlight {
 		t.Fatalf("got %q, %v", got, err)
 	}
-	settle(t, o, outbox.Published(&c.Records[0])) // with tx open
+	settle(t, o, core.Published(&c.Records[0])) // with tx open
 }
 
 // ST-10: a message that replaces one which another transaction stages at the same time waits for that, wins, and
@@ -152,15 +152,15 @@ func TestReplaceMeetsRunningTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = first.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := o.Stage(t.Context(), first, message(core.ID("old"), core.DedupeKey("k"))); err != nil {
+	if _, err := o.Stage(t.Context(), first, message(waybill.ID("old"), waybill.DedupeKey("k"))); err != nil {
 		t.Fatal(err)
 	}
-	var staged []core.Staged
+	var staged []waybill.Staged
 	done := make(chan error, 1)
 	go func() {
 		done <- pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) (err error) {
-			staged, err = o.Stage(t.Context(), tx, message(core.ID("before"), core.Key("o")), message(core.ID("new"), core.Key("o"), core.Replace("k")),
-				message(core.ID("after"), core.Key("o")), message(core.ID("other"), core.Key("o"), core.DedupeKey("l")))
+			staged, err = o.Stage(t.Context(), tx, message(waybill.ID("before"), waybill.Key("o")), message(waybill.ID("new"), waybill.Key("o"), waybill.Replace("k")),
+				message(waybill.ID("after"), waybill.Key("o")), message(waybill.ID("other"), waybill.Key("o"), waybill.DedupeKey("l")))
 			return err
 		})
 	}()
@@ -174,9 +174,9 @@ func TestReplaceMeetsRunningTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, s := range staged {
-		want := core.CancelNotFound
+		want := waybill.CancelNotFound
 		if i == 1 {
-			want = core.CancelDone
+			want = waybill.CancelDone
 		}
 		if s.Duplicate || s.Replaced != want {
 			t.Errorf("message %d: %+v", i, s)
@@ -196,15 +196,15 @@ func TestStageWithDedupeKeysIsOneStatement(t *testing.T) {
 	t.Parallel()
 	pool, count := tracedPool(t, testenv.Postgres(t).DSN)
 	o := outboxOn(t, pool, postgres.Options{})
-	stage(t, pool, o, message(core.DedupeKey("a")), message(core.DedupeKey("b")))
+	stage(t, pool, o, message(waybill.DedupeKey("a")), message(waybill.DedupeKey("b")))
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	msgs := []core.Message{message(core.DedupeKey("a")), message(core.Replace("b")), message(core.Delay(time.Hour))}
+	msgs := []waybill.Message{message(waybill.DedupeKey("a")), message(waybill.Replace("b")), message(waybill.Delay(time.Hour))}
 	for i := range 200 {
-		msgs = append(msgs, message(core.Key("k")), message(core.DedupeKey(strconv.Itoa(i))), message(core.DedupeKey(strconv.Itoa(i))))
+		msgs = append(msgs, message(waybill.Key("k")), message(waybill.DedupeKey(strconv.Itoa(i))), message(waybill.DedupeKey(strconv.Itoa(i))))
 	}
 	before := count.n.Load()
 	staged, err := o.Stage(t.Context(), tx, msgs...)
@@ -220,13 +220,13 @@ func TestStageWithDedupeKeysIsOneStatement(t *testing.T) {
 			dups++
 		}
 	}
-	if dups != 201 || staged[1].Replaced != core.CancelDone {
+	if dups != 201 || staged[1].Replaced != waybill.CancelDone {
 		t.Errorf("%d duplicates, want 201; the replacement: %+v", dups, staged[1])
 	}
 	before = count.n.Load()
-	keys := make([]core.CancelKey, len(staged))
+	keys := make([]waybill.CancelKey, len(staged))
 	for i := range staged {
-		keys[i] = core.CancelKey{ID: staged[i].ID}
+		keys[i] = waybill.CancelKey{ID: staged[i].ID}
 	}
 	if _, err := o.Cancel(t.Context(), tx, keys...); err != nil {
 		t.Fatal(err)
@@ -241,9 +241,9 @@ func TestWithdrawPlansUseIndexes(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
 	for range 5 {
-		msgs := make([]core.Message, 2000)
+		msgs := make([]waybill.Message, 2000)
 		for i := range msgs {
-			msgs[i] = message(core.DedupeKey(core.NewID()))
+			msgs[i] = message(waybill.DedupeKey(waybill.NewID()))
 		}
 		stage(t, pool, o, msgs...)
 	}
@@ -253,8 +253,8 @@ func TestWithdrawPlansUseIndexes(t *testing.T) {
 	})
 	before := queryInt(t, pool, read)
 	for i := range 30 { // beyond the custom plans of a prepared statement
-		s := stage(t, pool, o, message(core.Replace("r")), message(core.DedupeKey(strconv.Itoa(i))))
-		cancel(t, pool, o, core.CancelKey{ID: s[1].ID}, core.CancelKey{Topic: "t.x", DedupeKey: "none"})
+		s := stage(t, pool, o, message(waybill.Replace("r")), message(waybill.DedupeKey(strconv.Itoa(i))))
+		cancel(t, pool, o, waybill.CancelKey{ID: s[1].ID}, waybill.CancelKey{Topic: "t.x", DedupeKey: "none"})
 	}
 	exec(t, pool, "SELECT pg_stat_force_next_flush()")
 	eventually(t, "statistics", func() bool {
@@ -268,13 +268,13 @@ func TestWithdrawPlansUseIndexes(t *testing.T) {
 // ST-09 ST-10 DB-09: with a retention, what was withdrawn stays with its reason, and is neither live nor in the way.
 func TestWithdrawnAreKeptOnRequest(t *testing.T) {
 	t.Parallel()
-	o, pool := newOutbox(t, postgres.Options{Retention: core.Retention{Withdrawn: time.Hour}})
-	stage(t, pool, o, message(core.ID("a"), core.DedupeKey("k"), core.Key("o")), message(core.ID("b"), core.Key("o"), core.DedupeKey("l")),
-		message(core.ID("c"), core.Key("o")))
-	if s := stage(t, pool, o, message(core.ID("d"), core.Replace("k"))); s[0].Replaced != core.CancelDone {
+	o, pool := newOutbox(t, postgres.Options{Retention: waybill.Retention{Withdrawn: time.Hour}})
+	stage(t, pool, o, message(waybill.ID("a"), waybill.DedupeKey("k"), waybill.Key("o")), message(waybill.ID("b"), waybill.Key("o"), waybill.DedupeKey("l")),
+		message(waybill.ID("c"), waybill.Key("o")))
+	if s := stage(t, pool, o, message(waybill.ID("d"), waybill.Replace("k"))); s[0].Replaced != waybill.CancelDone {
 		t.Fatalf("%+v", s)
 	}
-	if got := cancel(t, pool, o, core.CancelKey{ID: "b"}, core.CancelKey{ID: "a"}); got[0] != core.CancelDone || got[1] != core.CancelNotFound {
+	if got := cancel(t, pool, o, waybill.CancelKey{ID: "b"}, waybill.CancelKey{ID: "a"}); got[0] != waybill.CancelDone || got[1] != waybill.CancelNotFound {
 		t.Fatalf("%q", got)
 	}
 	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox WHERE (id, reason) IN (('a', 'replaced'), ('b', 'cancelled')) AND state = 5 AND settled_at IS NOT NULL`); n != 2 {
@@ -287,7 +287,7 @@ func TestWithdrawnAreKeptOnRequest(t *testing.T) {
 	if len(c.Records) != 2 || c.Records[0].Envelope.ID != "c" || c.Records[1].Envelope.ID != "d" {
 		t.Errorf("claimed %d records", len(c.Records))
 	}
-	if s := stage(t, pool, o, message(core.ID("b"))); !s[0].Duplicate {
+	if s := stage(t, pool, o, message(waybill.ID("b"))); !s[0].Duplicate {
 		t.Error("the id of a cancelled message that is kept is no duplicate")
 	}
 }
@@ -300,7 +300,7 @@ func TestSQLStagerCancels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	canceller, ok := core.As[core.Canceller[*sql.Tx]](s)
+	canceller, ok := core.As[waybill.Canceller[*sql.Tx]](s)
 	if !ok {
 		t.Fatal("it cannot cancel")
 	}
@@ -312,21 +312,21 @@ func TestSQLStagerCancels(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback() }()
 	odd := `a"b\c{}, ' ü`
-	if _, err := s.Stage(t.Context(), tx, message(core.DedupeKey(odd)), message(core.ID(odd))); err != nil {
+	if _, err := s.Stage(t.Context(), tx, message(waybill.DedupeKey(odd)), message(waybill.ID(odd))); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := s.Stage(t.Context(), tx, message(core.Replace(odd))); err != nil || st[0].Replaced != core.CancelDone {
+	if st, err := s.Stage(t.Context(), tx, message(waybill.Replace(odd))); err != nil || st[0].Replaced != waybill.CancelDone {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	got, err := canceller.Cancel(t.Context(), tx, core.CancelKey{Topic: "t.x", DedupeKey: odd}, core.CancelKey{ID: odd})
-	if err != nil || got[0] != core.CancelDone || got[1] != core.CancelDone {
+	got, err := canceller.Cancel(t.Context(), tx, waybill.CancelKey{Topic: "t.x", DedupeKey: odd}, waybill.CancelKey{ID: odd})
+	if err != nil || got[0] != waybill.CancelDone || got[1] != waybill.CancelDone {
 		t.Fatalf("%q, %v", got, err)
 	}
-	if _, err := canceller.Cancel(t.Context(), nil, core.CancelKey{ID: "x"}); !errors.Is(err, core.ErrInvalid) {
+	if _, err := canceller.Cancel(t.Context(), nil, waybill.CancelKey{ID: "x"}); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("without a transaction: %v", err)
 	}
 	_ = tx.Rollback()
-	if _, err := canceller.Cancel(t.Context(), tx, core.CancelKey{ID: "x"}); !errors.Is(err, core.ErrInvalid) {
+	if _, err := canceller.Cancel(t.Context(), tx, waybill.CancelKey{ID: "x"}); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("in an ended transaction: %v", err)
 	}
 }
@@ -335,7 +335,7 @@ func TestSQLStagerCancels(t *testing.T) {
 func TestDefaultTTL(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{TTL: time.Hour})
-	stage(t, pool, o, message(), message(core.TTL(time.Minute)), message(core.TTL(-1)))
+	stage(t, pool, o, message(), message(waybill.TTL(time.Minute)), message(waybill.TTL(-1)))
 	for i, in := range []time.Duration{time.Hour, time.Minute, 0} {
 		e := &claim(t, o, want(1)).Records[0].Envelope
 		if in == 0 && !e.Expires.IsZero() || in > 0 && time.Until(e.Expires).Round(time.Minute) != in {

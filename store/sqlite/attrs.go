@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -18,8 +19,8 @@ type storedAttrs struct {
 // inColumns are the attributes that have columns of their own, or are implied.
 var inColumns = map[string]bool{core.AttrSpecVersion: true, core.AttrID: true, core.AttrKey: true, core.AttrHLC: true}
 
-func encodeAttrs(e *core.Envelope) (string, error) {
-	list := e.AppendAttributes(make([]core.Attribute, 0, 16))
+func encodeAttrs(e *waybill.Envelope) (string, error) {
+	list := core.AppendAttributes(make([]core.Attribute, 0, 16), e)
 	a := storedAttrs{Attributes: make(map[string]string, len(list)), Headers: e.Headers, Priority: e.Priority}
 	for _, at := range list {
 		if !inColumns[at.Name] {
@@ -34,14 +35,14 @@ func encodeAttrs(e *core.Envelope) (string, error) {
 }
 
 // decodeAttrs sets what encodeAttrs wrote. Whatever can be read is set, also if there is an error.
-func decodeAttrs(e *core.Envelope, text string) error {
+func decodeAttrs(e *waybill.Envelope, text string) error {
 	var a storedAttrs
 	if err := json.Unmarshal([]byte(text), &a); err != nil {
 		return fmt.Errorf("column attrs holds %d bytes that are not the JSON that Stage writes", len(text))
 	}
 	var first error
 	for name, value := range a.Attributes {
-		if known, err := e.SetAttribute(name, value); err != nil && first == nil {
+		if known, err := core.SetAttribute(e, name, value); err != nil && first == nil {
 			first = fmt.Errorf("column attrs: %w", err)
 		} else if !known && first == nil {
 			first = fmt.Errorf("column attrs: attribute %q is unknown", core.ErrorText(errors.New(name)))

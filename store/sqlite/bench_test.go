@@ -6,18 +6,18 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // Staging, and reading and settling in pages of 500, of 1,000 keys, beside a backlog of another route.
 func BenchmarkDrain(b *testing.B) {
 	s := open(b, Options{})
 	self := join(b, s, route).Session
-	msgs := func(route string) []core.Message {
-		out := make([]core.Message, 1000)
+	msgs := func(route string) []waybill.Message {
+		out := make([]waybill.Message, 1000)
 		for i := range out {
-			out[i] = core.RawMessage("t.x", "text/plain", make([]byte, 200), core.Key(strconv.Itoa(i)), core.Routes(route))
+			out[i] = waybill.RawMessage("t.x", "text/plain", make([]byte, 200), waybill.Key(strconv.Itoa(i)), waybill.Routes(route))
 		}
 		return out
 	}
@@ -40,7 +40,7 @@ func BenchmarkDrain(b *testing.B) {
 		var last int64
 		n := 0
 		for range b.N {
-			p, err := s.Read(b.Context(), self, outbox.Look{Last: last, Parts: []outbox.Part{all(route)}, Ranges: []outbox.Range{{Part: all(route), To: 1 << 62, Limit: 500}}})
+			p, err := s.Read(b.Context(), self, core.Look{Last: last, Parts: []core.Part{all(route)}, Ranges: []core.Range{{Part: all(route), To: 1 << 62, Limit: 500}}})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -51,9 +51,9 @@ func BenchmarkDrain(b *testing.B) {
 				b.StartTimer()
 				continue
 			}
-			out := make([]outbox.Outcome, len(rs))
+			out := make([]core.Outcome, len(rs))
 			for i := range rs {
-				out[i] = outbox.Published(&rs[i])
+				out[i] = core.Published(&rs[i])
 			}
 			settle(b, s, self, out...)
 			n += len(rs)
@@ -63,28 +63,28 @@ func BenchmarkDrain(b *testing.B) {
 	})
 	b.Run("look", func(b *testing.B) {
 		for range b.N {
-			if _, err := s.Read(b.Context(), self, outbox.Look{Parts: []outbox.Part{all(route)}, Ranges: []outbox.Range{{Part: all(route), From: 1 << 60, To: 1 << 62}}}); err != nil {
+			if _, err := s.Read(b.Context(), self, core.Look{Parts: []core.Part{all(route)}, Ranges: []core.Range{{Part: all(route), From: 1 << 60, To: 1 << 62}}}); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 	b.Run("due", func(b *testing.B) {
 		for range b.N {
-			if _, err := s.Due(b.Context(), self, []outbox.Part{all(route)}, 100); err != nil {
+			if _, err := s.Due(b.Context(), self, []core.Part{all(route)}, 100); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 	b.Run("beat", func(b *testing.B) {
-		m := outbox.Member{Session: self, Name: "bench", Serves: []outbox.Serving{{Route: route, Units: 64}}}
+		m := core.Member{Session: self, Name: "bench", Serves: []core.Serving{{Route: route, Units: 64}}}
 		for i := range b.N {
 			m.Beat = int64(i) + 2
-			meet(b, s, outbox.Meeting{Self: m})
+			meet(b, s, core.Meeting{Self: m})
 		}
 	})
 	b.Run("roster", func(b *testing.B) {
 		for range b.N {
-			meet(b, s, outbox.Meeting{})
+			meet(b, s, core.Meeting{})
 		}
 	})
 }

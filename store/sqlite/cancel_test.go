@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
-const route = core.DefaultRoute
+const route = waybill.DefaultRoute
 
 var errNo = errors.New("no")
 
@@ -31,9 +31,9 @@ func in(tb testing.TB, s *Store, fn func(ctx context.Context, tx *sql.Tx) error)
 	}
 }
 
-func cancel(tb testing.TB, s *Store, key core.CancelKey) core.CancelStatus {
+func cancel(tb testing.TB, s *Store, key waybill.CancelKey) waybill.CancelStatus {
 	tb.Helper()
-	var got []core.CancelStatus
+	var got []waybill.CancelStatus
 	in(tb, s, func(ctx context.Context, tx *sql.Tx) (err error) {
 		got, err = s.Cancel(ctx, tx, key)
 		return err
@@ -42,13 +42,13 @@ func cancel(tb testing.TB, s *Store, key core.CancelKey) core.CancelStatus {
 }
 
 // bury makes by remove dead and own what it owned.
-func bury(tb testing.TB, s *Store, by, dead *outbox.Member) {
+func bury(tb testing.TB, s *Store, by, dead *core.Member) {
 	tb.Helper()
 	by.Beat++
-	m := outbox.Meeting{Self: *by, Remove: []outbox.Removal{{Session: dead.Session, Beat: dead.Beat}}}
+	m := core.Meeting{Self: *by, Remove: []core.Removal{{Session: dead.Session, Beat: dead.Beat}}}
 	for _, u := range meet(tb, s, m).Units {
 		if u.Owner == 0 {
-			m.Moves = append(m.Moves, outbox.Move{Unit: u.Unit, To: by.Session})
+			m.Moves = append(m.Moves, core.Move{Unit: u.Unit, To: by.Session})
 		}
 	}
 	m.Remove = nil
@@ -56,26 +56,26 @@ func bury(tb testing.TB, s *Store, by, dead *outbox.Member) {
 }
 
 // pass says that a window has passed all.
-func pass(tb testing.TB, s *Store, by *outbox.Member) {
+func pass(tb testing.TB, s *Store, by *core.Member) {
 	tb.Helper()
-	m := outbox.Meeting{Self: *by}
+	m := core.Meeting{Self: *by}
 	for _, u := range meet(tb, s, m).Units {
-		m.Moves = append(m.Moves, outbox.Move{Unit: u.Unit, From: by.Session, To: by.Session})
+		m.Moves = append(m.Moves, core.Move{Unit: u.Unit, From: by.Session, To: by.Session})
 	}
 	meet(tb, s, m)
 }
 
-func hold(tb testing.TB, s *Store, self outbox.Session, r *outbox.Record) {
+func hold(tb testing.TB, s *Store, self core.Session, r *core.Record) {
 	tb.Helper()
-	got, err := s.Take(tb.Context(), self, outbox.Want{Refs: []outbox.Ref{r.Ref}})
-	if err != nil || got[0].Grip != outbox.Gripped {
+	got, err := s.Take(tb.Context(), self, core.Want{Refs: []core.Ref{r.Ref}})
+	if err != nil || got[0].Grip != core.GripHeld {
 		tb.Fatal(got, err)
 	}
 }
 
-func dueNow(tb testing.TB, s *Store, self outbox.Session) outbox.DuePage {
+func dueNow(tb testing.TB, s *Store, self core.Session) core.DuePage {
 	tb.Helper()
-	p, err := s.Due(tb.Context(), self, []outbox.Part{all(route)}, 10)
+	p, err := s.Due(tb.Context(), self, []core.Part{all(route)}, 10)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -88,82 +88,82 @@ func TestCancel(t *testing.T) {
 	type world struct {
 		*Store
 		t        *testing.T
-		one, two outbox.Member
+		one, two core.Member
 	}
 	retry := func(w *world, in time.Duration) {
-		settle(w.t, w.Store, w.one.Session, outbox.Retry(get(w.t, w.Store, w.one.Session, route, "a"), errNo, in))
+		settle(w.t, w.Store, w.one.Session, core.Retry(get(w.t, w.Store, w.one.Session, route, "a"), errNo, in))
 	}
 	for name, tc := range map[string]struct {
-		msg     core.Message
+		msg     waybill.Message
 		opts    Options
 		prepare func(w *world)
-		want    core.CancelStatus
+		want    waybill.CancelStatus
 		control int
 	}{
-		"scheduled":            {raw("a", "x", core.Delay(time.Hour)), Options{}, nil, core.CancelDone, 0},
-		"due":                  {raw("a", "x"), Options{}, nil, core.CancelInFlight, 0},
-		"with a dedupe key":    {raw("a", "x", core.DedupeKey("d")), Options{}, nil, core.CancelDone, 1},
-		"withdrawable":         {raw("a", "x"), Options{Withdrawable: []string{route}}, nil, core.CancelDone, 1},
-		"withdrawable, no key": {raw("a", "", core.DedupeKey("d")), Options{}, nil, core.CancelDone, 0},
-		"held": {raw("a", "x", core.DedupeKey("d")), Options{}, func(w *world) {
+		"scheduled":            {raw("a", "x", waybill.Delay(time.Hour)), Options{}, nil, waybill.CancelDone, 0},
+		"due":                  {raw("a", "x"), Options{}, nil, waybill.CancelInFlight, 0},
+		"with a dedupe key":    {raw("a", "x", waybill.DedupeKey("d")), Options{}, nil, waybill.CancelDone, 1},
+		"withdrawable":         {raw("a", "x"), Options{Withdrawable: []string{route}}, nil, waybill.CancelDone, 1},
+		"withdrawable, no key": {raw("a", "", waybill.DedupeKey("d")), Options{}, nil, waybill.CancelDone, 0},
+		"held": {raw("a", "x", waybill.DedupeKey("d")), Options{}, func(w *world) {
 			hold(w.t, w.Store, w.one.Session, get(w.t, w.Store, w.one.Session, route, "a"))
-		}, core.CancelInFlight, 0},
-		"waits for a retry": {raw("a", "x"), Options{}, func(w *world) { retry(w, time.Hour) }, core.CancelDone, 1},
+		}, waybill.CancelInFlight, 0},
+		"waits for a retry": {raw("a", "x"), Options{}, func(w *world) { retry(w, time.Hour) }, waybill.CancelDone, 1},
 		"retry that is held": {raw("a", "x"), Options{}, func(w *world) {
 			retry(w, 0)
 			dueNow(w.t, w.Store, w.one.Session)
-		}, core.CancelInFlight, 0},
-		"sent without an answer": {raw("a", "x", core.DedupeKey("d")), Options{}, func(w *world) {
-			settle(w.t, w.Store, w.one.Session, outbox.Release(get(w.t, w.Store, w.one.Session, route, "a"), 0, true))
-		}, core.CancelMaybe, 1},
+		}, waybill.CancelInFlight, 0},
+		"sent without an answer": {raw("a", "x", waybill.DedupeKey("d")), Options{}, func(w *world) {
+			settle(w.t, w.Store, w.one.Session, core.Release(get(w.t, w.Store, w.one.Session, route, "a"), 0, true))
+		}, waybill.CancelMaybe, 1},
 		"held by a dead one": {raw("a", "x"), Options{}, func(w *world) {
 			hold(w.t, w.Store, w.one.Session, get(w.t, w.Store, w.one.Session, route, "a"))
 			bury(w.t, w.Store, &w.two, &w.one)
 			pass(w.t, w.Store, &w.two)
-		}, core.CancelMaybe, 1},
-		"a dead one had the unit": {raw("a", "x"), Options{}, func(w *world) { bury(w.t, w.Store, &w.two, &w.one) }, core.CancelMaybe, 1},
+		}, waybill.CancelMaybe, 1},
+		"a dead one had the unit": {raw("a", "x"), Options{}, func(w *world) { bury(w.t, w.Store, &w.two, &w.one) }, waybill.CancelMaybe, 1},
 		"retry of a dead one's unit": {raw("a", "x"), Options{}, func(w *world) {
 			retry(w, 0)
 			bury(w.t, w.Store, &w.two, &w.one)
-		}, core.CancelMaybe, 1},
-		"scheduled in a dead one's unit": {raw("a", "x", core.Delay(time.Hour)), Options{}, func(w *world) { bury(w.t, w.Store, &w.two, &w.one) }, core.CancelDone, 0},
+		}, waybill.CancelMaybe, 1},
+		"scheduled in a dead one's unit": {raw("a", "x", waybill.Delay(time.Hour)), Options{}, func(w *world) { bury(w.t, w.Store, &w.two, &w.one) }, waybill.CancelDone, 0},
 		"a window has passed it": {raw("a", "x"), Options{}, func(w *world) {
 			bury(w.t, w.Store, &w.two, &w.one)
 			pass(w.t, w.Store, &w.two)
-		}, core.CancelInFlight, 0},
+		}, waybill.CancelInFlight, 0},
 		"the dead one's units are gone": {raw("a", "x"), Options{}, func(w *world) {
-			meet(w.t, w.Store, outbox.Meeting{Self: w.two, Leave: true})
+			meet(w.t, w.Store, core.Meeting{Self: w.two, Leave: true})
 			other := join(w.t, w.Store)
 			bury(w.t, w.Store, &other, &w.one)
 			w.two = join(w.t, w.Store)
-		}, core.CancelMaybe, 1},
+		}, waybill.CancelMaybe, 1},
 		"abandoned": {raw("a", "x"), Options{}, func(w *world) {
-			settle(w.t, w.Store, w.one.Session, outbox.Abandon(get(w.t, w.Store, w.one.Session, route, "a"), core.ReasonRejected, nil))
-		}, core.CancelNotFound, 0},
+			settle(w.t, w.Store, w.one.Session, core.Abandon(get(w.t, w.Store, w.one.Session, route, "a"), waybill.ReasonRejected, nil))
+		}, waybill.CancelNotFound, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := open(t, tc.opts)
 			w := &world{Store: s, t: t, one: join(t, s, route)}
 			w.two = join(t, s, route)
-			bury(t, s, &w.one, &outbox.Member{}) // nobody: it takes what is free
-			m := outbox.Meeting{Self: w.one}
+			bury(t, s, &w.one, &core.Member{}) // nobody: it takes what is free
+			m := core.Meeting{Self: w.one}
 			for _, u := range meet(t, s, m).Units {
-				m.Moves = append(m.Moves, outbox.Move{Unit: u.Unit, From: u.Owner, To: w.one.Session})
+				m.Moves = append(m.Moves, core.Move{Unit: u.Unit, From: u.Owner, To: w.one.Session})
 			}
 			meet(t, s, m)
 			stage(t, s, tc.msg)
 			if tc.prepare != nil {
 				tc.prepare(w)
 			}
-			if got := cancel(t, s, core.CancelKey{ID: "a"}); got != tc.want {
+			if got := cancel(t, s, waybill.CancelKey{ID: "a"}); got != tc.want {
 				t.Errorf("%v, want %v", got, tc.want)
 			}
 			if n := len(page(t, s, w.two.Session, route).Control); n != tc.control {
 				t.Errorf("%d control records, want %d", n, tc.control)
 			}
 			_, err := s.Inspect(t.Context(), route, "a")
-			if gone := tc.want == core.CancelDone || tc.want == core.CancelMaybe; errors.Is(err, core.ErrNotFound) != gone {
+			if gone := tc.want == waybill.CancelDone || tc.want == waybill.CancelMaybe; errors.Is(err, waybill.ErrNotFound) != gone {
 				t.Errorf("stored: %v", err)
 			}
 		})
@@ -175,30 +175,30 @@ func TestReplace(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
 	self := join(t, s, route).Session
-	stage(t, s, raw("a", "x", core.DedupeKey("d")), raw("b", "x"))
-	replace := func(id string, want core.CancelStatus) {
+	stage(t, s, raw("a", "x", waybill.DedupeKey("d")), raw("b", "x"))
+	replace := func(id string, want waybill.CancelStatus) {
 		t.Helper()
-		if got := stage(t, s, raw(id, "x", core.Replace("d")))[0]; got.Replaced != want || got.Duplicate {
+		if got := stage(t, s, raw(id, "x", waybill.Replace("d")))[0]; got.Replaced != want || got.Duplicate {
 			t.Errorf("%s: %+v, want %v", id, got, want)
 		}
 	}
-	replace("c", core.CancelDone)
+	replace("c", waybill.CancelDone)
 	if got := ids(read(t, s, self, route)); got != "b c " {
 		t.Errorf("ready: %s", got)
 	}
-	if cs := page(t, s, self, route).Control; len(cs) != 1 || cs[0].Kind != outbox.ControlKey || cs[0].Key != "x" {
+	if cs := page(t, s, self, route).Control; len(cs) != 1 || cs[0].Kind != core.ControlKey || cs[0].Key != "x" {
 		t.Errorf("control records: %+v", cs)
 	}
 	hold(t, s, self, get(t, s, self, route, "c"))
-	replace("e", core.CancelInFlight)
+	replace("e", waybill.CancelInFlight)
 	if got := ids(read(t, s, self, route)); got != "b c e " {
 		t.Errorf("ready: %s", got)
 	}
-	if got := stage(t, s, raw("f", "", core.DedupeKey("d")))[0]; !got.Duplicate || got.ID != "e" {
+	if got := stage(t, s, raw("f", "", waybill.DedupeKey("d")))[0]; !got.Duplicate || got.ID != "e" {
 		t.Errorf("%+v", got)
 	}
-	settle(t, s, self, outbox.Published(get(t, s, self, route, "e")))
-	if got := stage(t, s, raw("f", "", core.DedupeKey("d")))[0]; got.Duplicate {
+	settle(t, s, self, core.Published(get(t, s, self, route, "e")))
+	if got := stage(t, s, raw("f", "", waybill.DedupeKey("d")))[0]; got.Duplicate {
 		t.Errorf("%+v", got)
 	}
 }
@@ -206,16 +206,16 @@ func TestReplace(t *testing.T) {
 // ST-09 ST-10 DB-09: with a retention, what was withdrawn stays with its reason, and is neither live nor in the way.
 func TestWithdrawnAreKeptOnRequest(t *testing.T) {
 	t.Parallel()
-	s := open(t, Options{Retention: core.Retention{Withdrawn: time.Hour}})
+	s := open(t, Options{Retention: waybill.Retention{Withdrawn: time.Hour}})
 	self := join(t, s, route).Session
-	stage(t, s, raw("a", "o", core.DedupeKey("k")), raw("b", "o", core.DedupeKey("l")), raw("c", "o"))
-	if got := stage(t, s, raw("d", "", core.Replace("k")))[0]; got.Replaced != core.CancelDone {
+	stage(t, s, raw("a", "o", waybill.DedupeKey("k")), raw("b", "o", waybill.DedupeKey("l")), raw("c", "o"))
+	if got := stage(t, s, raw("d", "", waybill.Replace("k")))[0]; got.Replaced != waybill.CancelDone {
 		t.Errorf("%+v", got)
 	}
-	if got := cancel(t, s, core.CancelKey{Topic: "orders.placed", DedupeKey: "l"}); got != core.CancelDone {
+	if got := cancel(t, s, waybill.CancelKey{Topic: "orders.placed", DedupeKey: "l"}); got != waybill.CancelDone {
 		t.Error(got)
 	}
-	for id, reason := range map[string]core.Reason{"a": core.ReasonReplaced, "b": core.ReasonCancelled} {
+	for id, reason := range map[string]waybill.Reason{"a": waybill.ReasonReplaced, "b": waybill.ReasonCancelled} {
 		if st, err := s.Inspect(t.Context(), route, id); err != nil || st.State != core.StateAbandoned || st.Reason != reason || st.SettledAt.IsZero() {
 			t.Errorf("%+v %v", st, err)
 		}
@@ -233,7 +233,7 @@ func TestWithdrawnAreKeptOnRequest(t *testing.T) {
 func TestCancelNeedsTransaction(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
-	if _, err := s.Cancel(t.Context(), nil, core.CancelKey{ID: "x"}); !errors.Is(err, core.ErrInvalid) {
+	if _, err := s.Cancel(t.Context(), nil, waybill.CancelKey{ID: "x"}); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("without a transaction: %v", err)
 	}
 	tx, err := s.DB().BeginTx(t.Context(), nil)
@@ -241,10 +241,10 @@ func TestCancelNeedsTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = tx.Rollback()
-	if _, err := s.Cancel(t.Context(), tx, core.CancelKey{ID: "x"}); !errors.Is(err, core.ErrInvalid) {
+	if _, err := s.Cancel(t.Context(), tx, waybill.CancelKey{ID: "x"}); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("in an ended transaction: %v", err)
 	}
-	if _, err := s.Stage(t.Context(), tx, core.RawMessage("t", "", nil, core.Replace("k"))); !errors.Is(err, core.ErrInvalid) {
+	if _, err := s.Stage(t.Context(), tx, waybill.RawMessage("t", "", nil, waybill.Replace("k"))); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("stage in an ended transaction: %v", err)
 	}
 }
@@ -253,7 +253,7 @@ func TestCancelNeedsTransaction(t *testing.T) {
 func TestUnitOfWork(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
-	u, err := core.NewUnitOfWork(s, func(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	u, err := waybill.NewUnitOfWork(s, func(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 		tx, err := s.DB().BeginTx(ctx, nil)
 		if err != nil {
 			return err
@@ -269,7 +269,7 @@ func TestUnitOfWork(t *testing.T) {
 	}
 	work := func(fail error, id string) error {
 		return u.Do(t.Context(), func(ctx context.Context, _ *sql.Tx) error {
-			return errors.Join(u.Stage(ctx, raw(id, "k", core.Routes(route, "other"))), fail)
+			return errors.Join(u.Stage(ctx, raw(id, "k", waybill.Routes(route, "other"))), fail)
 		})
 	}
 	if err := errors.Join(work(nil, "a"), work(nil, "a")); err != nil {

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 const (
@@ -45,7 +45,9 @@ const (
 )
 
 // keeps reports whether published records stay when they are settled.
-func (s *Store) keeps() bool { return s.opts.Retention.Of(core.StatePublished, core.ReasonNone) != 0 }
+func (s *Store) keeps() bool {
+	return core.KeepFor(s.opts.Retention, core.StatePublished, waybill.ReasonNone) != 0
+}
 
 var _ core.Cleaner = (*Store)(nil)
 
@@ -62,7 +64,7 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (c
 	if lease < time.Millisecond || lease > maxCleanLease {
 		p = append(p, fmt.Sprintf("lease: %s is not between a millisecond and %s", lease, maxCleanLease))
 	}
-	if err := core.Invalid("waybill/sqlite: clean", p...); err != nil {
+	if err := waybill.Invalid("waybill/sqlite: clean", p...); err != nil {
 		return core.Cleaned{}, err
 	}
 	var done core.Cleaned
@@ -97,9 +99,9 @@ func (c *cleaner) run(ctx context.Context, owner string, lease time.Duration) er
 	}
 	for class, of := range [...]struct {
 		state  core.State
-		reason core.Reason
-	}{classPublished: {core.StatePublished, core.ReasonNone}, classAbandoned: {core.StateAbandoned, core.ReasonRejected}, classWithdrawn: {core.StateAbandoned, core.ReasonCancelled}} {
-		if keep := c.s.opts.Retention.Of(of.state, of.reason); keep != core.Forever {
+		reason waybill.Reason
+	}{classPublished: {core.StatePublished, waybill.ReasonNone}, classAbandoned: {core.StateAbandoned, waybill.ReasonRejected}, classWithdrawn: {core.StateAbandoned, waybill.ReasonCancelled}} {
+		if keep := core.KeepFor(c.s.opts.Retention, of.state, of.reason); keep != core.Forever {
 			if err := c.purge(ctx, class, of.state, c.now-keep.Microseconds()); err != nil {
 				return err
 			}
@@ -126,7 +128,7 @@ func (c *cleaner) expire(ctx context.Context) error {
 			return err
 		}
 		if r.key != "" {
-			if err := c.tell(ctx, outbox.ControlKey, r); err != nil {
+			if err := c.tell(ctx, core.ControlKey, r); err != nil {
 				return err
 			}
 		}
@@ -142,7 +144,7 @@ func (c *cleaner) purge(ctx context.Context, class int, state core.State, until 
 	var freed []row
 	err := c.each(ctx, func(rows *sql.Rows) (bool, error) {
 		var r row
-		var reason core.Reason
+		var reason waybill.Reason
 		if err := r.scan(rows, &reason); err != nil {
 			return false, err
 		}
@@ -156,7 +158,7 @@ func (c *cleaner) purge(ctx context.Context, class int, state core.State, until 
 		return err
 	}
 	for i := range freed {
-		if err := c.tell(ctx, outbox.ControlKey, &freed[i]); err != nil {
+		if err := c.tell(ctx, core.ControlKey, &freed[i]); err != nil {
 			return err
 		}
 	}

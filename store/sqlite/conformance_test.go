@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/outboxtest"
 )
@@ -32,7 +33,7 @@ func TestConformanceOnOwnDatabase(t *testing.T) {
 	}
 	t.Cleanup(func() { db.Close() })
 	clk := newClock()
-	s, err := New(db, Options{Source: "/own", AutoMigrate: true, Prefix: "own_", Retention: core.Retention{Published: core.Forever}, Now: clk.Now})
+	s, err := New(db, Options{Source: "/own", AutoMigrate: true, Prefix: "own_", Retention: waybill.Retention{Published: core.Forever}, Now: clk.Now})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,10 +6,11 @@ import (
 	"database/sql"
 	"slices"
 
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
-var _ core.Counter = (*Store)(nil)
+var _ admin.Counter = (*Store)(nil)
 
 // countLimit is how many rows of a kind are counted one by one.
 const countLimit = 10_000
@@ -31,15 +32,15 @@ const (
 // 10,000 that wait for a retry and 10,000 abandoned ones a route. Beyond that they are marked as estimates: those in
 // line are the span of their sequences, the others at least that many. Held ones are processing. Published ones that
 // Options.Retention keeps are not counted.
-func (s *Store) Counts(ctx context.Context) ([]core.Count, error) {
-	var out []core.Count
+func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
+	var out []admin.Count
 	err := s.read(ctx, "counts", func(w *work) error {
 		routes, err := w.routes(ctx)
 		if err != nil {
 			return err
 		}
 		for _, route := range routes {
-			t := tally{work: w, route: route, counts: map[core.State]*core.Count{}}
+			t := tally{work: w, route: route, counts: map[core.State]*admin.Count{}}
 			if err := t.run(ctx); err != nil {
 				return err
 			}
@@ -52,7 +53,7 @@ func (s *Store) Counts(ctx context.Context) ([]core.Count, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(out, func(a, b core.Count) int {
+	slices.SortFunc(out, func(a, b admin.Count) int {
 		return cmp.Or(cmp.Compare(a.Route, b.Route), cmp.Compare(a.State, b.State))
 	})
 	return out, nil
@@ -62,7 +63,7 @@ func (s *Store) Counts(ctx context.Context) ([]core.Count, error) {
 type tally struct {
 	*work
 	route  string
-	counts map[core.State]*core.Count
+	counts map[core.State]*admin.Count
 }
 
 func (t *tally) run(ctx context.Context) error {
@@ -88,7 +89,7 @@ func (t *tally) run(ctx context.Context) error {
 // add counts up to countLimit rows with query, and reports whether there are more.
 func (t *tally) add(ctx context.Context, query string) (many bool, err error) {
 	total := int64(0)
-	var touched []*core.Count
+	var touched []*admin.Count
 	err = t.each(ctx, func(rows *sql.Rows) (bool, error) {
 		var state core.State
 		var n int64
@@ -98,7 +99,7 @@ func (t *tally) add(ctx context.Context, query string) (many bool, err error) {
 		}
 		c := t.counts[state]
 		if c == nil {
-			c = &core.Count{Route: t.route, State: state}
+			c = &admin.Count{Route: t.route, State: state}
 			t.counts[state] = c
 		}
 		c.N += n

@@ -5,8 +5,9 @@ import (
 	"database/sql"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 const (
@@ -26,19 +27,19 @@ const (
 	untoldText    = `SELECT 1 FROM waybill_outbox_control WHERE number = ?1`
 )
 
-// DecideHead skips, parks or requeues the head of a blocked key; see [core.KeyKeeper]. It is one transaction with
+// DecideHead skips, parks or requeues the head of a blocked key; see [admin.KeyKeeper]. It is one transaction with
 // SQLite's write lock. The owner of the key is told by a control record.
 //
 // The first due record of a key can be skipped and parked too. Its owner does that as soon as it is not out, and
 // DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If nobody owns the
 // key's unit, nobody can have the record out, and DecideHead does it alone.
-func (s *Store) DecideHead(ctx context.Context, route, key, id string, action core.HeadAction) error {
-	if err := core.CheckDecide(route, key, id, action); err != nil {
+func (s *Store) DecideHead(ctx context.Context, route, key, id string, action admin.HeadAction) error {
+	if err := admin.CheckDecide(route, key, id, action); err != nil {
 		return err
 	}
-	d := decision{route: route, key: key, id: id, action: action, reason: core.ReasonSkipped}
-	if action == core.HeadPark {
-		d.reason = core.ReasonParked
+	d := decision{route: route, key: key, id: id, action: action, reason: waybill.ReasonSkipped}
+	if action == admin.HeadSetAside {
+		d.reason = waybill.ReasonSetAside
 	}
 	err := s.write(ctx, "decide head", func(w *work) (changed bool, err error) {
 		err = d.carryOut(ctx, w)
@@ -57,15 +58,15 @@ func (s *Store) DecideHead(ctx context.Context, route, key, id string, action co
 // decision is one call of DecideHead.
 type decision struct {
 	route, key, id string
-	action         core.HeadAction
-	reason         core.Reason // of a skip or a park
-	told           int64       // the control record that tells the owner to do it
-	answer         error       // not the database's
+	action         admin.HeadAction
+	reason         waybill.Reason // of a skip or a park
+	told           int64          // the control record that tells the owner to do it
+	answer         error          // not the database's
 }
 
 const decideOp = "waybill/sqlite: decide head"
 
-func (d *decision) notHead() error { return core.NotHead(decideOp, d.route, d.key, d.id) }
+func (d *decision) notHead() error { return admin.NotHead(decideOp, d.route, d.key, d.id) }
 
 // carryOut does it, or tells the owner of a record that may be out.
 func (d *decision) carryOut(ctx context.Context, w *work) error {
@@ -78,16 +79,16 @@ func (d *decision) carryOut(ctx context.Context, w *work) error {
 		d.answer = d.notHead()
 		return nil
 	case r.State == core.StateProcessing:
-		d.answer = core.HeadInFlight(decideOp, d.route, d.key, d.id)
+		d.answer = admin.HeadInFlight(decideOp, d.route, d.key, d.id)
 		return nil
 	}
 	isHead, isNext, err := w.isHead(ctx, r)
 	switch {
 	case err != nil:
 		return err
-	case isHead && d.action == core.HeadRequeue:
+	case isHead && d.action == admin.HeadRequeue:
 		return d.requeue(ctx, w, r)
-	case !isHead && (!isNext || d.action == core.HeadRequeue):
+	case !isHead && (!isNext || d.action == admin.HeadRequeue):
 		d.answer = d.notHead()
 		return nil
 	}
@@ -98,7 +99,7 @@ func (d *decision) carryOut(ctx context.Context, w *work) error {
 			return err
 		}
 		if tended {
-			_, err = w.one(ctx, []any{&d.told}, tellOwnerText, int64(outbox.ControlDecide), d.route, int64(r.row.slot), d.key, d.id, r.Seq, string(d.reason))
+			_, err = w.one(ctx, []any{&d.told}, tellOwnerText, int64(core.ControlDecide), d.route, int64(r.row.slot), d.key, d.id, r.Seq, string(d.reason))
 			return err
 		}
 	}
@@ -125,7 +126,7 @@ func (w *work) isHead(ctx context.Context, r *stored) (head, next bool, err erro
 func (d *decision) requeue(ctx context.Context, w *work, r *stored) error {
 	w.s.decode(r)
 	if r.Envelope.Expired(time.UnixMicro(w.now)) {
-		d.answer = core.HeadExpired(d.id, r.Envelope.Expires)
+		d.answer = admin.HeadExpired(d.id, r.Envelope.Expires)
 		return nil
 	}
 	taken, err := w.outlived(ctx, r)
@@ -133,7 +134,7 @@ func (d *decision) requeue(ctx context.Context, w *work, r *stored) error {
 		return err
 	}
 	if taken {
-		d.answer = core.HeadDuplicate(d.id)
+		d.answer = admin.HeadDuplicate(d.id)
 		return nil
 	}
 	return w.requeue(ctx, &r.row)
@@ -160,7 +161,7 @@ func (s *Store) carriedOut(ctx context.Context, d *decision) error {
 		case pending == 0:
 			return d.notHead()
 		case time.Now().After(limit):
-			return core.HeadPending(decideOp, d.route, d.key, d.id)
+			return admin.HeadPending(decideOp, d.route, d.key, d.id)
 		}
 		if err := pause(ctx, decideLook); err != nil {
 			return outage("decide head", err)
@@ -169,12 +170,12 @@ func (s *Store) carriedOut(ctx context.Context, d *decision) error {
 }
 
 // putAway gives r, which nobody holds, up for a reason that does not block its key.
-func (w *work) putAway(ctx context.Context, r *row, reason core.Reason) error {
+func (w *work) putAway(ctx context.Context, r *row, reason waybill.Reason) error {
 	if _, err := w.exec(ctx, putAwayText, r.Seq, w.now, string(reason)); err != nil {
 		return err
 	}
 	if r.key == "" {
 		return nil
 	}
-	return w.tell(ctx, outbox.ControlKey, r)
+	return w.tell(ctx, core.ControlKey, r)
 }

@@ -7,11 +7,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
-func expectAbandoned(tb testing.TB, s *Store, id string, reason core.Reason) {
+func expectAbandoned(tb testing.TB, s *Store, id string, reason waybill.Reason) {
 	tb.Helper()
 	if r, err := s.Inspect(tb.Context(), route, id); err != nil || r.State != core.StateAbandoned || r.Reason != reason || r.Attempts != 0 {
 		tb.Errorf("%s: %s %s, %d attempts, %v", id, r.State, r.Reason, r.Attempts, err)
@@ -25,37 +26,37 @@ func TestDecideDueWithoutAnOwner(t *testing.T) {
 		"nobody serves the route": func(*Store) {},
 		"the unit is free": func(s *Store) {
 			m := join(t, s, route)
-			moves := []outbox.Move{}
-			for _, u := range meet(t, s, outbox.Meeting{}).Units {
-				moves = append(moves, outbox.Move{Unit: u.Unit, From: m.Session})
+			moves := []core.Move{}
+			for _, u := range meet(t, s, core.Meeting{}).Units {
+				moves = append(moves, core.Move{Unit: u.Unit, From: m.Session})
 			}
-			meet(t, s, outbox.Meeting{Self: m, Moves: moves})
+			meet(t, s, core.Meeting{Self: m, Moves: moves})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := open(t, Options{})
 			serve(s)
-			stage(t, s, raw("a", "k"), raw("b", "k"), raw("c", "k"), raw("timer", "t", core.Delay(time.Hour)))
+			stage(t, s, raw("a", "k"), raw("b", "k"), raw("c", "k"), raw("timer", "t", waybill.Delay(time.Hour)))
 			for _, tc := range []struct {
 				key, id string
-				action  core.HeadAction
+				action  admin.HeadAction
 				want    error
 			}{
-				{"k", "b", core.HeadSkip, core.ErrNotFound},
-				{"other", "a", core.HeadSkip, core.ErrNotFound},
-				{"t", "timer", core.HeadSkip, core.ErrNotFound},
-				{"k", "a", core.HeadRequeue, core.ErrNotFound},
-				{"k", "a", core.HeadSkip, nil},
-				{"k", "b", core.HeadPark, nil},
-				{"k", "b", core.HeadPark, core.ErrNotFound},
+				{"k", "b", admin.HeadSkip, waybill.ErrNotFound},
+				{"other", "a", admin.HeadSkip, waybill.ErrNotFound},
+				{"t", "timer", admin.HeadSkip, waybill.ErrNotFound},
+				{"k", "a", admin.HeadRequeue, waybill.ErrNotFound},
+				{"k", "a", admin.HeadSkip, nil},
+				{"k", "b", admin.HeadSetAside, nil},
+				{"k", "b", admin.HeadSetAside, waybill.ErrNotFound},
 			} {
-				if err := s.DecideHead(t.Context(), route, tc.key, tc.id, tc.action); !errors.Is(err, tc.want) || errors.Is(err, core.ErrInFlight) {
+				if err := s.DecideHead(t.Context(), route, tc.key, tc.id, tc.action); !errors.Is(err, tc.want) || errors.Is(err, waybill.ErrInFlight) {
 					t.Errorf("%s %d: %v", tc.id, tc.action, err)
 				}
 			}
-			expectAbandoned(t, s, "a", core.ReasonSkipped)
-			expectAbandoned(t, s, "b", core.ReasonParked)
+			expectAbandoned(t, s, "a", waybill.ReasonSkipped)
+			expectAbandoned(t, s, "b", waybill.ReasonSetAside)
 			self := join(t, s, route).Session
 			if got := ids(read(t, s, self, route)); got != "c " {
 				t.Errorf("ready: %s", got)
@@ -65,7 +66,7 @@ func TestDecideDueWithoutAnOwner(t *testing.T) {
 }
 
 // decide decides about a, and hands the control record that its owner is told by to owner.
-func decide(tb testing.TB, s *Store, self outbox.Session, action core.HeadAction, owner func(c *outbox.Control)) error {
+func decide(tb testing.TB, s *Store, self core.Session, action admin.HeadAction, owner func(c *core.Control)) error {
 	tb.Helper()
 	done := make(chan error, 1)
 	go func() { done <- s.DecideHead(tb.Context(), route, "k", "a", action) }()
@@ -86,32 +87,32 @@ func decide(tb testing.TB, s *Store, self outbox.Session, action core.HeadAction
 func TestDecideDueOfAnOwner(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		settle func(r *outbox.Record) outbox.Outcome
+		settle func(r *core.Record) core.Outcome
 		want   error
 	}{
-		"it does it":           {func(r *outbox.Record) outbox.Outcome { return outbox.Withdraw(r, core.ReasonParked) }, nil},
-		"it was published":     {outbox.Published, core.ErrNotFound},
-		"it waits for a retry": {func(r *outbox.Record) outbox.Outcome { return outbox.Retry(r, errNo, time.Hour) }, core.ErrNotFound},
+		"it does it":           {func(r *core.Record) core.Outcome { return core.Withdraw(r, waybill.ReasonSetAside) }, nil},
+		"it was published":     {core.Published, waybill.ErrNotFound},
+		"it waits for a retry": {func(r *core.Record) core.Outcome { return core.Retry(r, errNo, time.Hour) }, waybill.ErrNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := open(t, Options{})
 			self := join(t, s, route).Session
-			stage(t, s, raw("a", "k", core.DedupeKey("d")))
+			stage(t, s, raw("a", "k", waybill.DedupeKey("d")))
 			r := get(t, s, self, route, "a")
-			err := decide(t, s, self, core.HeadPark, func(c *outbox.Control) {
-				want := outbox.Control{Number: c.Number, Kind: outbox.ControlDecide, Route: route, Slot: r.Slot, Key: "k", ID: "a", Seq: r.Seq, Reason: core.ReasonParked}
+			err := decide(t, s, self, admin.HeadSetAside, func(c *core.Control) {
+				want := core.Control{Number: c.Number, Kind: core.ControlDecide, Route: route, Slot: r.Slot, Key: "k", ID: "a", Seq: r.Seq, Reason: waybill.ReasonSetAside}
 				if *c != want {
 					t.Errorf("told %+v, want %+v", *c, want)
 				}
-				settle(t, s, self, tc.settle(r), outbox.Heeded(c))
+				settle(t, s, self, tc.settle(r), core.Heeded(c))
 			})
 			if !errors.Is(err, tc.want) {
 				t.Errorf("got %v, want %v", err, tc.want)
 			}
 			if tc.want == nil {
-				expectAbandoned(t, s, "a", core.ReasonParked)
-				if got := stage(t, s, raw("b", "k", core.DedupeKey("d")))[0]; got.Duplicate {
+				expectAbandoned(t, s, "a", waybill.ReasonSetAside)
+				if got := stage(t, s, raw("b", "k", waybill.DedupeKey("d")))[0]; got.Duplicate {
 					t.Error("what was withdrawn keeps its dedupe key")
 				}
 			}
@@ -127,17 +128,17 @@ func TestDecideDueInVain(t *testing.T) {
 		self := join(t, s, route).Session
 		stage(t, s, raw("a", "k"))
 		began := time.Now()
-		err := s.DecideHead(t.Context(), route, "k", "a", core.HeadSkip)
-		if !errors.Is(err, core.ErrInFlight) || time.Since(began) < decideLimit || time.Since(began) > decideLimit+time.Second {
+		err := s.DecideHead(t.Context(), route, "k", "a", admin.HeadSkip)
+		if !errors.Is(err, waybill.ErrInFlight) || time.Since(began) < decideLimit || time.Since(began) > decideLimit+time.Second {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := s.DecideHead(ctx, route, "k", "a", core.HeadPark); core.ClassOf(err) != core.ClassOutage || !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.DecideHead(ctx, route, "k", "a", admin.HeadSetAside); waybill.ClassOf(err) != waybill.ClassOutage || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("its context ended: %v", err)
 		}
 		hold(t, s, self, get(t, s, self, route, "a"))
-		if err := s.DecideHead(t.Context(), route, "k", "a", core.HeadSkip); !errors.Is(err, core.ErrInFlight) || time.Since(began) > decideLimit+3*time.Second {
+		if err := s.DecideHead(t.Context(), route, "k", "a", admin.HeadSkip); !errors.Is(err, waybill.ErrInFlight) || time.Since(began) > decideLimit+3*time.Second {
 			t.Errorf("held: %v", err)
 		}
 		if got, want := told(t, s, self), "4k:a 4k:a "; got != want {

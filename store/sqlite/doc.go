@@ -1,10 +1,10 @@
-// Package sqlite is the embedded store behind the contract of package core/outbox: an outbox and an inbox in one
+// Package sqlite is the embedded store behind the contract of package core: an outbox and an inbox in one
 // SQLite file, in pure Go, without a server. Several processes of one machine may share the file.
 //
 // [Open] opens a file with the settings that the guarantees need and is the way to begin; [New] uses a *sql.DB of the
-// application's own. A [Store] is an outbox.Store, a core.Stager[*sql.Tx], a core.Inbox[*sql.Tx], and has the
-// capabilities core.Waiter, core.Checker, core.Migrator, core.DriftChecker, core.ClockSeeder, core.Counter,
-// core.Cleaner, core.Inspector, core.Canceller[*sql.Tx], core.Redriver and core.KeyKeeper, among others.
+// application's own. A [Store] is an core.OutboxStore, a waybill.Stager[*sql.Tx], a core.Inbox[*sql.Tx], and has the
+// capabilities core.Waiter, core.Checker, admin.Migrator, admin.DriftChecker, core.ClockSeeder, admin.Counter,
+// core.Cleaner, admin.Inspector, waybill.Canceller[*sql.Tx], admin.Redriver and admin.KeyKeeper, among others.
 //
 // # Guarantees
 //
@@ -17,7 +17,7 @@
 // Options.Retention says otherwise. The window in which a (route, id) is known as a duplicate is the time for which
 // its row exists.
 //
-// Dedupe keys, replacing ([core.Replace]) and [Store.Cancel] act in the caller's transaction. Withdrawn records are
+// Dedupe keys, replacing ([waybill.Replace]) and [Store.Cancel] act in the caller's transaction. Withdrawn records are
 // deleted at once unless Options.Retention keeps them. Whoever changes what an owner remembers writes a control
 // record: Cancel, Replace, Redrive, DecideHead and Clean do.
 //
@@ -40,7 +40,7 @@
 //
 // A Store is safe for concurrent use. Within a process its writes queue for their turn; between processes, and with
 // business transactions, they wait for SQLite's lock, at most for Options.BusyTimeout, and then fail as an outage. So
-// no record is ever locked alone, and no outcome is outbox.ErrBusy; but a transaction that stays open stops every
+// no record is ever locked alone, and no outcome is core.ErrBusy; but a transaction that stays open stops every
 // other writer of the file, the renewals of members included. Keep transactions much shorter than a lease, and never
 // call a network within one. Read, Meet without a session, and Due with nothing due take no lock.
 //

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/admin"
 )
 
 // metaRows are the rows of the meta table that the store needs.
@@ -102,12 +102,12 @@ func wantedShape(ctx context.Context, prefix string) ([]object, error) {
 	return shape(ctx, db, prefix)
 }
 
-var _ core.DriftChecker = (*Store)(nil)
+var _ admin.DriftChecker = (*Store)(nil)
 
 // Drift compares the tables with what this release makes, and returns every difference: tables, columns with type,
 // nullability and default, indexes with their columns, uniqueness and predicates, and rows of the meta table. What the
 // owner added is ignored, but for columns that staging would have to fill. It changes nothing and takes no write lock.
-func (s *Store) Drift(ctx context.Context) ([]core.Difference, error) {
+func (s *Store) Drift(ctx context.Context) ([]admin.Difference, error) {
 	diffs, err := s.drift(ctx)
 	if err != nil {
 		return nil, s.classify("drift", err)
@@ -115,7 +115,7 @@ func (s *Store) Drift(ctx context.Context) ([]core.Difference, error) {
 	return diffs, nil
 }
 
-func (s *Store) drift(ctx context.Context) ([]core.Difference, error) {
+func (s *Store) drift(ctx context.Context) ([]admin.Difference, error) {
 	if s.closed.Load() {
 		return nil, sql.ErrConnDone
 	}
@@ -131,20 +131,20 @@ func (s *Store) drift(ctx context.Context) ([]core.Difference, error) {
 	for i := range have {
 		live[have[i].name] = &have[i]
 	}
-	var diffs []core.Difference
+	var diffs []admin.Difference
 	for _, o := range want {
 		wanted[o.name] = true
 		switch h := live[o.name]; {
 		case o.table != "" && live[o.table] == nil: // that is said once
 		case h == nil:
-			diffs = append(diffs, core.Difference{Object: o.name, Want: o.definition, Have: "missing"})
+			diffs = append(diffs, admin.Difference{Object: o.name, Want: o.definition, Have: "missing"})
 		case h.definition != o.definition:
-			diffs = append(diffs, core.Difference{Object: o.name, Want: o.definition, Have: h.definition})
+			diffs = append(diffs, admin.Difference{Object: o.name, Want: o.definition, Have: h.definition})
 		}
 	}
 	for _, o := range have {
 		if o.alien && !wanted[o.name] {
-			diffs = append(diffs, core.Difference{Object: o.name, Want: "a default, or nullable: Waybill does not fill it", Have: o.definition})
+			diffs = append(diffs, admin.Difference{Object: o.name, Want: "a default, or nullable: Waybill does not fill it", Have: o.definition})
 		}
 	}
 	meta := s.opts.Prefix + "meta"
@@ -153,7 +153,7 @@ func (s *Store) drift(ctx context.Context) ([]core.Difference, error) {
 	}
 	missing, err := s.missing(ctx, "SELECT name FROM "+meta+" WHERE ?1 = ?1", meta, metaRows)
 	for _, name := range missing {
-		diffs = append(diffs, core.Difference{Object: meta + " row " + name, Want: "a row", Have: "missing"})
+		diffs = append(diffs, admin.Difference{Object: meta + " row " + name, Want: "a row", Have: "missing"})
 	}
 	return diffs, err
 }

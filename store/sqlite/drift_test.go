@@ -9,8 +9,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // DB-07
@@ -19,17 +20,17 @@ func TestDrift(t *testing.T) {
 	const inbox = "DROP TABLE o_inbox; CREATE TABLE o_inbox "
 	for name, tc := range map[string]struct {
 		change string
-		want   []core.Difference
+		want   []admin.Difference
 	}{
 		"nothing":           {"SELECT 1", nil},
 		"the owner's own":   {"ALTER TABLE o_outbox ADD mine TEXT; CREATE INDEX mine ON o_outbox (topic); CREATE TABLE other (a)", nil},
 		"written otherwise": {"DROP INDEX o_outbox_id; CREATE UNIQUE INDEX IF NOT EXISTS o_outbox_id on o_outbox(route,\n id )", nil},
 		"a column that staging cannot fill": {"ALTER TABLE o_outbox ADD mine TEXT NOT NULL DEFAULT 'x'; " + inbox +
 			"(consumer TEXT NOT NULL, source TEXT NOT NULL, id TEXT NOT NULL, handled_at INTEGER NOT NULL, mine TEXT NOT NULL, PRIMARY KEY (consumer, source, id)) STRICT, WITHOUT ROWID;" +
-			"CREATE INDEX o_inbox_handled ON o_inbox (consumer, handled_at)", []core.Difference{
+			"CREATE INDEX o_inbox_handled ON o_inbox (consumer, handled_at)", []admin.Difference{
 			{Object: "o_inbox.mine", Want: "a default, or nullable: Waybill does not fill it", Have: "TEXT not null"},
 		}},
-		"type, nullability, key, options": {inbox + "(consumer TEXT NOT NULL, source TEXT, id INTEGER NOT NULL, PRIMARY KEY (source, consumer))", []core.Difference{
+		"type, nullability, key, options": {inbox + "(consumer TEXT NOT NULL, source TEXT, id INTEGER NOT NULL, PRIMARY KEY (source, consumer))", []admin.Difference{
 			{Object: "o_inbox", Want: "table, strict, without rowid", Have: "table"},
 			{Object: "o_inbox.consumer", Want: "TEXT primary key 1 not null", Have: "TEXT primary key 2 not null"},
 			{Object: "o_inbox.handled_at", Want: "INTEGER not null", Have: "missing"},
@@ -37,14 +38,14 @@ func TestDrift(t *testing.T) {
 			{Object: "o_inbox.source", Want: "TEXT primary key 2 not null", Have: "TEXT primary key 1"},
 			{Object: "o_inbox_handled", Want: "index (consumer, handled_at)", Have: "missing"},
 		}},
-		"a table is gone": {"DROP TABLE o_inbox", []core.Difference{{Object: "o_inbox", Want: "table, strict, without rowid", Have: "missing"}}},
-		"uniqueness": {"DROP INDEX o_outbox_id; CREATE INDEX o_outbox_id ON o_outbox (route, id)", []core.Difference{
+		"a table is gone": {"DROP TABLE o_inbox", []admin.Difference{{Object: "o_inbox", Want: "table, strict, without rowid", Have: "missing"}}},
+		"uniqueness": {"DROP INDEX o_outbox_id; CREATE INDEX o_outbox_id ON o_outbox (route, id)", []admin.Difference{
 			{Object: "o_outbox_id", Want: "unique index (route, id)", Have: "index (route, id)"},
 		}},
-		"predicate": {"DROP INDEX o_outbox_hold; CREATE INDEX o_outbox_hold ON o_outbox (hold)", []core.Difference{
+		"predicate": {"DROP INDEX o_outbox_hold; CREATE INDEX o_outbox_hold ON o_outbox (hold)", []admin.Difference{
 			{Object: "o_outbox_hold", Want: "index (hold) WHERE hold <> 0", Have: "index (hold)"},
 		}},
-		"a row": {"DELETE FROM o_meta WHERE name = 'epoch'", []core.Difference{{Object: "o_meta row epoch", Want: "a row", Have: "missing"}}},
+		"a row": {"DELETE FROM o_meta WHERE name = 'epoch'", []admin.Difference{{Object: "o_meta row epoch", Want: "a row", Have: "missing"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -73,7 +74,7 @@ func TestDriftOfAnEmptyFile(t *testing.T) {
 		t.Errorf("%v %v, want the tables", got, err)
 	}
 	run(t, s.DB(), "CREATE TABLE waybill_outbox (id INTEGER PRIMARY KEY)")
-	if got, err = s.Drift(t.Context()); err != nil || len(got) < 20 || !slices.ContainsFunc(got, func(d core.Difference) bool {
+	if got, err = s.Drift(t.Context()); err != nil || len(got) < 20 || !slices.ContainsFunc(got, func(d admin.Difference) bool {
 		return d.Want == "table, strict, autoincrement" && d.Object == "waybill_outbox"
 	}) {
 		t.Errorf("%v %v, want the columns of the records", got, err)
@@ -99,8 +100,8 @@ func TestNewerSchema(t *testing.T) {
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}
-		_, meetErr := s.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1}, Join: true})
-		_, readErr := s.Read(t.Context(), 1, outbox.Look{})
+		_, meetErr := s.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1}, Join: true})
+		_, readErr := s.Read(t.Context(), 1, core.Look{})
 		_, cleanErr := s.Clean(t.Context(), "test", time.Minute)
 		return s, map[string]error{"check": s.Check(t.Context()), "stage": stageErr, "meet": meetErr, "read": readErr, "clean": cleanErr}
 	}
@@ -116,7 +117,7 @@ func TestNewerSchema(t *testing.T) {
 	run(t, db, "INSERT INTO waybill_meta (name, value) VALUES ('compatible', 90)")
 	_, errs = work()
 	for name, err := range errs {
-		if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "know version 90") || !strings.Contains(err.Error(), "use a newer release") {
+		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "know version 90") || !strings.Contains(err.Error(), "use a newer release") {
 			t.Errorf("%s beside an incompatible schema: %v", name, err)
 		}
 	}

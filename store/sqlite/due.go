@@ -6,7 +6,7 @@ import (
 	"database/sql"
 	"slices"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 const (
@@ -28,11 +28,11 @@ const (
 	drawText   = `UPDATE sqlite_sequence SET seq = ?1 WHERE name = 'waybill_outbox'`
 )
 
-// Due looks for what has come due, as outbox.Store says. It takes SQLite's write lock only if there is something.
-func (s *Store) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+// Due looks for what has come due, as core.OutboxStore says. It takes SQLite's write lock only if there is something.
+func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	var d due
 	look := func(w *work) (bool, error) {
-		d = due{work: w, self: self, limit: max(limit, 0), page: outbox.DuePage{NextIn: -1}}
+		d = due{work: w, self: self, limit: max(limit, 0), page: core.DuePage{NextIn: -1}}
 		known, _, err := w.member(ctx, self)
 		switch {
 		case err != nil:
@@ -55,7 +55,7 @@ func (s *Store) Due(ctx context.Context, self outbox.Session, parts []outbox.Par
 		})
 	}
 	if err != nil {
-		return outbox.DuePage{}, err
+		return core.DuePage{}, err
 	}
 	return d.page, nil
 }
@@ -63,14 +63,14 @@ func (s *Store) Due(ctx context.Context, self outbox.Session, parts []outbox.Par
 // due is one call of Due in its transaction.
 type due struct {
 	*work
-	self            outbox.Session
+	self            core.Session
 	limit           int
 	retries, timers []row // up to the limit
-	page            outbox.DuePage
+	page            core.DuePage
 }
 
 // look finds what is due, and when the next is.
-func (d *due) look(ctx context.Context, parts []outbox.Part) error {
+func (d *due) look(ctx context.Context, parts []core.Part) error {
 	mine, err := d.mine(ctx)
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (d *due) mine(ctx context.Context) (out []row, err error) {
 }
 
 // scan adds what is due of a part, up to one more than the limit, and looks how long the next one waits.
-func (d *due) scan(ctx context.Context, list []row, part *outbox.Part, due, next string) ([]row, error) {
+func (d *due) scan(ctx context.Context, list []row, part *core.Part, due, next string) ([]row, error) {
 	n := 0
 	err := d.each(ctx, func(rows *sql.Rows) (bool, error) {
 		var r row

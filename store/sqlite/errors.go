@@ -11,8 +11,8 @@ import (
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // kind is what a result code of SQLite means here.
@@ -41,8 +41,8 @@ func kindOf(code int) kind {
 
 // classify wraps an error of the driver in what it means for the caller.
 func classify(op string, err error) error {
-	var known *core.Error
-	if err == nil || errors.As(err, &known) || errors.Is(err, core.ErrInvalid) {
+	var known *waybill.Error
+	if err == nil || errors.As(err, &known) || errors.Is(err, waybill.ErrInvalid) {
 		return err
 	}
 	var se *sqlite.Error
@@ -52,42 +52,42 @@ func classify(op string, err error) error {
 			strings.HasSuffix(err.Error(), "statement is closed"): // database/sql closed it with the transaction, since the context ended
 			return outage(op, err)
 		}
-		return &core.Error{Op: "waybill/sqlite: " + op, Err: err}
+		return &waybill.Error{Op: "waybill/sqlite: " + op, Err: err}
 	}
 	switch kindOf(se.Code()) {
 	case kindOutage:
 		if busy(err) {
-			err = fmt.Errorf("%w (%w)", core.ErrRetryTx, err)
+			err = fmt.Errorf("%w (%w)", waybill.ErrRetryTx, err)
 		}
 		return outage(op, err)
 	case kindMisconfigured:
 		return misconfigured(op, fmt.Errorf("restore the file, or make it and its directory readable and writable for this user (%w)", err))
 	case kindTooBig:
-		return &core.Error{Op: "waybill/sqlite: " + op, Class: core.ClassPermanent, Reason: core.ReasonTooLarge, Err: err}
+		return &waybill.Error{Op: "waybill/sqlite: " + op, Class: waybill.ClassPermanent, Reason: waybill.ReasonTooLarge, Err: err}
 	case kindUnknown:
 		if text := se.Error(); strings.Contains(text, "no such table") || strings.Contains(text, "no such column") ||
 			strings.Contains(text, "has no column named") || strings.Contains(text, "no such index") || strings.Contains(text, "ON CONFLICT clause does not match") {
 			return misconfigured(op, fmt.Errorf("the schema is missing, old or not Waybill's: run Migrate on this file, or set Options.AutoMigrate, or choose another Options.Prefix (%w)", err))
 		}
 	}
-	return &core.Error{Op: "waybill/sqlite: " + op, Err: err}
+	return &waybill.Error{Op: "waybill/sqlite: " + op, Err: err}
 }
 
 // classify is the same, but knows that a store that was closed fails for that reason.
 func (s *Store) classify(op string, err error) error {
 	if err != nil && s.closed.Load() {
-		return fmt.Errorf("waybill/sqlite: %s: %w", op, core.ErrClosed)
+		return fmt.Errorf("waybill/sqlite: %s: %w", op, waybill.ErrClosed)
 	}
 	return classify(op, err)
 }
 
 func outage(op string, err error) error {
-	return &core.Error{Op: "waybill/sqlite: " + op, Class: core.ClassOutage, Err: err}
+	return &waybill.Error{Op: "waybill/sqlite: " + op, Class: waybill.ClassOutage, Err: err}
 }
 
-// misconfigured makes an error that matches core.ErrMisconfigured. Its class is outage: it is nobody's attempt.
+// misconfigured makes an error that matches waybill.ErrMisconfigured. Its class is outage: it is nobody's attempt.
 func misconfigured(op string, err error) error {
-	return &core.Error{Op: "waybill/sqlite: " + op, Class: core.ClassOutage, Err: fmt.Errorf("%w: %w", core.ErrMisconfigured, err)}
+	return &waybill.Error{Op: "waybill/sqlite: " + op, Class: waybill.ClassOutage, Err: fmt.Errorf("%w: %w", waybill.ErrMisconfigured, err)}
 }
 
 // busy reports that another connection holds a lock.
@@ -98,5 +98,5 @@ func busy(err error) bool {
 
 // isAnswer reports an error that says what became of an outcome.
 func isAnswer(err error) bool {
-	return errors.Is(err, outbox.ErrChanged) || errors.Is(err, outbox.ErrFenced)
+	return errors.Is(err, core.ErrChanged) || errors.Is(err, core.ErrFenced)
 }

@@ -7,8 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/store/sqlite"
 )
 
@@ -16,7 +16,7 @@ type order struct {
 	ID string `json:"id"`
 }
 
-var orderPlaced = core.NewTopic("orders.placed", core.JSON[order]())
+var orderPlaced = waybill.NewTopic("orders.placed", waybill.JSON[order]())
 
 func Example() {
 	ctx := context.Background()
@@ -38,7 +38,7 @@ func Example() {
 		}
 		defer tx.Rollback()
 		// Business rows go here, in the same transaction.
-		if _, err := store.Stage(ctx, tx, orderPlaced.Message(o, core.Key(o.ID))); err != nil {
+		if _, err := store.Stage(ctx, tx, orderPlaced.Message(o, waybill.Key(o.ID))); err != nil {
 			return err
 		}
 		return tx.Commit()
@@ -46,13 +46,13 @@ func Example() {
 	fmt.Println(place(order{ID: "o-1"}))
 
 	// What the engine of a relay does: it joins, takes the units of the route, reads, publishes and settles.
-	self := outbox.Member{Session: 1, Name: "example", Serves: []outbox.Serving{{Route: core.DefaultRoute, Units: 1}}}
-	unit := outbox.Split(core.DefaultRoute, 1)[0]
-	if _, err := store.Meet(ctx, outbox.Meeting{Self: self, Join: true, Moves: []outbox.Move{{Unit: unit, To: 1}}}); err != nil {
+	self := core.Member{Session: 1, Name: "example", Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
+	unit := core.SplitRoute(waybill.DefaultRoute, 1)[0]
+	if _, err := store.Meet(ctx, core.Meeting{Self: self, Join: true, Moves: []core.Move{{Unit: unit, To: 1}}}); err != nil {
 		panic(err)
 	}
-	part := outbox.Part{Route: core.DefaultRoute, Slots: outbox.AllSlots}
-	page, err := store.Read(ctx, 1, outbox.Look{Ranges: []outbox.Range{{Part: part, To: 1 << 62, Limit: 100}}})
+	part := core.Part{Route: waybill.DefaultRoute, Slots: core.AllSlots}
+	page, err := store.Read(ctx, 1, core.Look{Ranges: []core.Range{{Part: part, To: 1 << 62, Limit: 100}}})
 	if err != nil {
 		panic(err)
 	}
@@ -65,7 +65,7 @@ func Example() {
 			})
 			fmt.Println(status == core.InboxDuplicate, err)
 		}
-		fmt.Println(e.Topic, store.Settle(ctx, 1, []outbox.Outcome{outbox.Published(&r)}).FirstErr())
+		fmt.Println(e.Topic, store.Settle(ctx, 1, []core.Outcome{core.Published(&r)}).FirstErr())
 	}
 	// Output:
 	// <nil>

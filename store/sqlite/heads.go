@@ -5,10 +5,11 @@ import (
 	"database/sql"
 	"time"
 
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
-var _ core.KeyKeeper = (*Store)(nil)
+var _ admin.KeyKeeper = (*Store)(nil)
 
 const (
 	// headsText is what keeps later messages of a key waiting: a retry, or an abandoned message if the route blocks
@@ -23,11 +24,11 @@ const (
 			SELECT min(r.key) FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key WHERE r.route = ?1 AND r.key > ?2 AND r.blocks = 1)`
 )
 
-// BlockedKeys lists keys whose head waits; see [core.KeyKeeper]. Keys are in the order of their bytes. It goes from key
-// to key of what waits, is held, or blocks, by index, in one snapshot. Since counts from the end of an abandoned
+// BlockedKeys lists keys whose head waits; see [admin.KeyKeeper]. Keys are in the order of their bytes. It goes from
+// key to key of what waits, is held, or blocks, by index, in one snapshot. Since counts from the end of an abandoned
 // head; of one that waits for a retry, from when it was first due.
-func (s *Store) BlockedKeys(ctx context.Context, req core.BlockedKeysRequest) (keys []core.BlockedKey, more bool, err error) {
-	req, err = core.CheckBlockedKeys(req)
+func (s *Store) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (keys []admin.BlockedKey, more bool, err error) {
+	req, err = admin.CheckBlockedKeys(req)
 	if err != nil {
 		return nil, false, err
 	}
@@ -74,9 +75,9 @@ func (w *work) head(ctx context.Context, route, key string, block bool) (head *s
 	return head, cause, err
 }
 
-func (w *work) blocked(head *stored, cause string) core.BlockedKey {
+func (w *work) blocked(head *stored, cause string) admin.BlockedKey {
 	w.s.decode(head)
-	k := core.BlockedKey{Route: head.Route, Key: head.Envelope.Key, Head: head.Stored, Cause: cause, Since: max(head.Age, 0)}
+	k := admin.BlockedKey{Route: head.Route, Key: head.Envelope.Key, Head: head.Stored, Cause: cause, Since: max(head.Age, 0)}
 	if head.State == core.StateAbandoned {
 		k.Since = max(time.UnixMicro(w.now).Sub(head.SettledAt), 0)
 	}

@@ -7,7 +7,9 @@ import (
 
 	"modernc.org/sqlite"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 const inboxText = `INSERT INTO waybill_inbox (consumer, source, id, handled_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING`
@@ -52,7 +54,7 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 // that costs no attempt.
 func handlerError(err error) error {
 	var se *sqlite.Error
-	if core.ClassOf(err) == core.ClassUnknown && errors.As(err, &se) && kindOf(se.Code()) == kindOutage {
+	if waybill.ClassOf(err) == waybill.ClassUnknown && errors.As(err, &se) && kindOf(se.Code()) == kindOutage {
 		return outage("inbox", err)
 	}
 	return err
@@ -63,9 +65,9 @@ func checkKey(key *core.InboxKey) error {
 	for _, f := range [...]struct{ name, value string }{{"Consumer", key.Consumer}, {"Source", key.Source}, {"ID", key.ID}} {
 		if f.value == "" {
 			p = append(p, f.name+": is empty")
-		} else if s := core.CheckName(f.value); s != "" {
+		} else if s := check.Name(f.value); s != "" {
 			p = append(p, f.name+": "+s)
 		}
 	}
-	return core.Invalid("waybill/sqlite: inbox key", p...)
+	return waybill.Invalid("waybill/sqlite: inbox key", p...)
 }

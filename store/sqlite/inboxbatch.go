@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -37,7 +38,7 @@ func (s *Store) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ctx c
 		return nil, nil
 	}
 	if len(keys) > maxBatchKeys {
-		return nil, core.Invalid("waybill/sqlite: inbox batch", fmt.Sprintf("%d keys in one batch; at most %d are allowed: split it", len(keys), maxBatchKeys))
+		return nil, waybill.Invalid("waybill/sqlite: inbox batch", fmt.Sprintf("%d keys in one batch; at most %d are allowed: split it", len(keys), maxBatchKeys))
 	}
 	list := make([][3]string, len(keys))
 	for i := range keys {
@@ -123,7 +124,7 @@ func (s *Store) commitInbox(ctx context.Context, tx *sql.Tx) error {
 // lock at once (BEGIN IMMEDIATE, as [Store.DB] does), or a concurrent writer may make it fail as busy.
 func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.InboxStatus, error) {
 	if tx == nil {
-		return core.InboxNone, core.Invalid("waybill/sqlite: mark", "tx: is nil; pass the transaction of the handler's writes")
+		return core.InboxNone, waybill.Invalid("waybill/sqlite: mark", "tx: is nil; pass the transaction of the handler's writes")
 	}
 	if err := checkKey(&key); err != nil {
 		return core.InboxNone, err
@@ -152,7 +153,7 @@ func (s *Store) PurgeInbox(ctx context.Context, consumer string, age time.Durati
 	if limit < 1 || limit > maxBatchKeys {
 		p = append(p, fmt.Sprintf("limit: %d is not between 1 and %d", limit, maxBatchKeys))
 	}
-	if err := core.Invalid("waybill/sqlite: purge the inbox", p...); err != nil {
+	if err := waybill.Invalid("waybill/sqlite: purge the inbox", p...); err != nil {
 		return 0, err
 	}
 	if _, err := s.prepared(ctx, "inbox"); err != nil {

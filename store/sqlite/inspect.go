@@ -7,11 +7,13 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 )
 
-var _ core.Inspector = (*Store)(nil)
+var _ admin.Inspector = (*Store)(nil)
 
 const (
 	// storedSQL are the columns that people see, of record r. For how long a hold lasts is when its holder's lease
@@ -33,7 +35,7 @@ const (
 
 // stored is a record as people see it.
 type stored struct {
-	core.Stored
+	admin.Stored
 	row   row
 	attrs string
 }
@@ -86,7 +88,7 @@ func (w *work) lookup(ctx context.Context, after []any, text string, args ...any
 }
 
 // Inspect returns the record of a message on a route, by the index on both. A record that somebody holds is processing.
-func (s *Store) Inspect(ctx context.Context, route, id string) (core.Stored, error) {
+func (s *Store) Inspect(ctx context.Context, route, id string) (admin.Stored, error) {
 	var body []byte
 	var r *stored
 	err := s.read(ctx, "inspect", func(w *work) (err error) {
@@ -95,9 +97,9 @@ func (s *Store) Inspect(ctx context.Context, route, id string) (core.Stored, err
 	})
 	switch {
 	case err != nil:
-		return core.Stored{}, err
+		return admin.Stored{}, err
 	case r == nil:
-		return core.Stored{}, core.NoRecord("waybill/sqlite: inspect", route, id)
+		return admin.Stored{}, admin.NoRecord("waybill/sqlite: inspect", route, id)
 	}
 	s.decode(r)
 	r.Envelope.Body = body
@@ -106,16 +108,16 @@ func (s *Store) Inspect(ctx context.Context, route, id string) (core.Stored, err
 
 // List returns a page of the records that f selects, without bodies. It finds ids by their index, and abandoned records
 // (f names reasons, or only that state) by theirs; anything else it looks for by sequence, at most page.Budget rows.
-func (s *Store) List(ctx context.Context, f core.Filter, page core.Page) (core.Listing, error) {
-	page, err := core.CheckList(&f, page)
+func (s *Store) List(ctx context.Context, f admin.Filter, page admin.PageRequest) (admin.Listing, error) {
+	page, err := admin.CheckList(&f, page)
 	if err != nil {
-		return core.Listing{}, err
+		return admin.Listing{}, err
 	}
-	return s.list(ctx, "list", &f, page, func(core.State, core.Reason) bool { return true })
+	return s.list(ctx, "list", &f, page, func(core.State, waybill.Reason) bool { return true })
 }
 
 // list returns a page of what f and takes select.
-func (s *Store) list(ctx context.Context, op string, f *core.Filter, page core.Page, takes func(core.State, core.Reason) bool) (out core.Listing, err error) {
+func (s *Store) list(ctx context.Context, op string, f *admin.Filter, page admin.PageRequest, takes func(core.State, waybill.Reason) bool) (out admin.Listing, err error) {
 	err = s.read(ctx, op, func(w *work) (err error) {
 		if len(f.IDs) > 0 {
 			out, err = w.listIDs(ctx, f, page, takes)
@@ -125,13 +127,13 @@ func (s *Store) list(ctx context.Context, op string, f *core.Filter, page core.P
 		return err
 	})
 	if err != nil {
-		return core.Listing{}, err
+		return admin.Listing{}, err
 	}
 	return out, nil
 }
 
 // walk goes from record to record.
-func (w *work) walk(ctx context.Context, f *core.Filter, page core.Page, takes func(core.State, core.Reason) bool) (out core.Listing, err error) {
+func (w *work) walk(ctx context.Context, f *admin.Filter, page admin.PageRequest, takes func(core.State, waybill.Reason) bool) (out admin.Listing, err error) {
 	text := walkText
 	if f.OnlyAbandoned() {
 		text = walkGoneText
@@ -156,7 +158,7 @@ func (w *work) walk(ctx context.Context, f *core.Filter, page core.Page, takes f
 }
 
 // listIDs looks for f.IDs on f.Routes, or on every route.
-func (w *work) listIDs(ctx context.Context, f *core.Filter, page core.Page, takes func(core.State, core.Reason) bool) (out core.Listing, err error) {
+func (w *work) listIDs(ctx context.Context, f *admin.Filter, page admin.PageRequest, takes func(core.State, waybill.Reason) bool) (out admin.Listing, err error) {
 	routes := f.Routes
 	if len(routes) == 0 {
 		if routes, err = w.routes(ctx); err != nil {
@@ -181,7 +183,7 @@ func (w *work) listIDs(ctx context.Context, f *core.Filter, page core.Page, take
 			out.Records = append(out.Records, r.Stored)
 		}
 	}
-	slices.SortFunc(out.Records, func(a, b core.Stored) int { return int(a.Seq - b.Seq) })
+	slices.SortFunc(out.Records, func(a, b admin.Stored) int { return int(a.Seq - b.Seq) })
 	if len(out.Records) > page.Limit {
 		out.Records = out.Records[:page.Limit]
 		out.Next = out.Records[page.Limit-1].Seq
@@ -201,8 +203,8 @@ func (w *work) routes(ctx context.Context) (routes []string, err error) {
 }
 
 // matches reports whether f selects r, and decodes r if it may.
-func (s *Store) matches(f *core.Filter, r *stored) bool {
-	columns := core.Filter{IDs: f.IDs, Routes: f.Routes, States: f.States, Reasons: f.Reasons, Topics: f.Topics, Keys: f.Keys}
+func (s *Store) matches(f *admin.Filter, r *stored) bool {
+	columns := admin.Filter{IDs: f.IDs, Routes: f.Routes, States: f.States, Reasons: f.Reasons, Topics: f.Topics, Keys: f.Keys}
 	if !columns.Matches(&r.Stored) {
 		return false
 	}

@@ -13,8 +13,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/outboxtest"
 )
 
@@ -60,11 +61,11 @@ func openAt(tb testing.TB, path string, opts Options) *Store {
 	return s
 }
 
-func raw(id, key string, opts ...core.MessageOption) core.Message {
-	return core.RawMessage("orders.placed", "text/plain", []byte("body of "+id), append(opts, core.ID(id), core.Key(key))...)
+func raw(id, key string, opts ...waybill.MessageOption) waybill.Message {
+	return waybill.RawMessage("orders.placed", "text/plain", []byte("body of "+id), append(opts, waybill.ID(id), waybill.Key(key))...)
 }
 
-func stage(tb testing.TB, s *Store, msgs ...core.Message) []core.Staged {
+func stage(tb testing.TB, s *Store, msgs ...waybill.Message) []waybill.Staged {
 	tb.Helper()
 	staged, err := tryStage(tb.Context(), s, msgs...)
 	if err != nil {
@@ -73,7 +74,7 @@ func stage(tb testing.TB, s *Store, msgs ...core.Message) []core.Staged {
 	return staged
 }
 
-func tryStage(ctx context.Context, s *Store, msgs ...core.Message) ([]core.Staged, error) {
+func tryStage(ctx context.Context, s *Store, msgs ...waybill.Message) ([]waybill.Staged, error) {
 	tx, err := s.DB().BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
@@ -93,9 +94,9 @@ func run(tb testing.TB, db *sql.DB, text string, args ...any) {
 	}
 }
 
-func all(route string) outbox.Part { return outbox.Part{Route: route, Slots: outbox.AllSlots} }
+func all(route string) core.Part { return core.Part{Route: route, Slots: core.AllSlots} }
 
-func meet(tb testing.TB, s *Store, m outbox.Meeting) outbox.Roster {
+func meet(tb testing.TB, s *Store, m core.Meeting) core.Roster {
 	tb.Helper()
 	r, err := s.Meet(tb.Context(), m)
 	if err != nil {
@@ -107,31 +108,31 @@ func meet(tb testing.TB, s *Store, m outbox.Meeting) outbox.Roster {
 var sessions atomic.Int64
 
 // join makes a member that owns all of the routes.
-func join(tb testing.TB, s *Store, routes ...string) outbox.Member {
+func join(tb testing.TB, s *Store, routes ...string) core.Member {
 	tb.Helper()
-	m := outbox.Member{Session: outbox.Session(sessions.Add(1)), Name: "tester", Beat: 1, Lease: 10 * time.Second, Handlers: 1, Free: 1}
+	m := core.Member{Session: core.Session(sessions.Add(1)), Name: "tester", Beat: 1, Lease: 10 * time.Second, Handlers: 1, Free: 1}
 	for _, r := range routes {
-		m.Serves = append(m.Serves, outbox.Serving{Route: r, Units: 2})
+		m.Serves = append(m.Serves, core.Serving{Route: r, Units: 2})
 	}
-	r := meet(tb, s, outbox.Meeting{Self: m, Join: true})
-	var moves []outbox.Move
+	r := meet(tb, s, core.Meeting{Self: m, Join: true})
+	var moves []core.Move
 	for _, u := range r.Units {
 		for _, route := range routes {
 			if u.Unit.Route == route {
-				moves = append(moves, outbox.Move{Unit: u.Unit, From: u.Owner, To: m.Session})
+				moves = append(moves, core.Move{Unit: u.Unit, From: u.Owner, To: m.Session})
 			}
 		}
 	}
-	meet(tb, s, outbox.Meeting{Self: m, Moves: moves})
+	meet(tb, s, core.Meeting{Self: m, Moves: moves})
 	return m
 }
 
 // page reads a route from its beginning.
-func page(tb testing.TB, s *Store, self outbox.Session, route string) outbox.Page {
+func page(tb testing.TB, s *Store, self core.Session, route string) core.Page {
 	tb.Helper()
-	p, err := s.Read(tb.Context(), self, outbox.Look{
-		Parts: []outbox.Part{all(route)}, Fresh: []outbox.Part{all(route)}, Blocks: []string{route},
-		Ranges: []outbox.Range{{Part: all(route), To: 1 << 62}},
+	p, err := s.Read(tb.Context(), self, core.Look{
+		Parts: []core.Part{all(route)}, Fresh: []core.Part{all(route)}, Blocks: []string{route},
+		Ranges: []core.Range{{Part: all(route), To: 1 << 62}},
 	})
 	if err != nil {
 		tb.Fatal(err)
@@ -139,12 +140,12 @@ func page(tb testing.TB, s *Store, self outbox.Session, route string) outbox.Pag
 	return p
 }
 
-func read(tb testing.TB, s *Store, self outbox.Session, route string) []outbox.Record {
+func read(tb testing.TB, s *Store, self core.Session, route string) []core.Record {
 	tb.Helper()
 	return page(tb, s, self, route).Ranges[0].Records
 }
 
-func get(tb testing.TB, s *Store, self outbox.Session, route, id string) *outbox.Record {
+func get(tb testing.TB, s *Store, self core.Session, route, id string) *core.Record {
 	tb.Helper()
 	for _, r := range read(tb, s, self, route) {
 		if r.ID == id {
@@ -155,14 +156,14 @@ func get(tb testing.TB, s *Store, self outbox.Session, route, id string) *outbox
 	return nil
 }
 
-func settle(tb testing.TB, s *Store, self outbox.Session, out ...outbox.Outcome) {
+func settle(tb testing.TB, s *Store, self core.Session, out ...core.Outcome) {
 	tb.Helper()
 	if err := s.Settle(tb.Context(), self, out).FirstErr(); err != nil {
 		tb.Fatal(err)
 	}
 }
 
-func ids(records []outbox.Record) string {
+func ids(records []core.Record) string {
 	var out strings.Builder
 	for i := range records {
 		out.WriteString(records[i].ID + " ")
@@ -176,9 +177,9 @@ type harness struct {
 	dir           string
 }
 
-func (h *harness) Store() outbox.Store                          { return h.store }
-func (h *harness) Reopen(context.Context) (outbox.Store, error) { return h.second, nil }
-func (h *harness) SingleWriter() bool                           { return true }
+func (h *harness) Store() core.OutboxStore                          { return h.store }
+func (h *harness) Reopen(context.Context) (core.OutboxStore, error) { return h.second, nil }
+func (h *harness) SingleWriter() bool                               { return true }
 
 func (h *harness) Begin(ctx context.Context) (outboxtest.Tx, error) {
 	tx, err := h.store.DB().BeginTx(ctx, nil)
@@ -267,7 +268,7 @@ func (t *testTx) Redrive(ctx context.Context, route, id string) error {
 	w := &work{s: t.store, tx: t.tx, now: t.store.now()}
 	r, err := w.lookup(ctx, []any{new([]byte)}, inspectText, route, id)
 	if err == nil && r == nil {
-		err = core.NoRecord("test", route, id)
+		err = admin.NoRecord("test", route, id)
 	}
 	if err != nil {
 		return err
@@ -276,7 +277,7 @@ func (t *testTx) Redrive(ctx context.Context, route, id string) error {
 }
 
 // Tell writes a control record, as DecideHead does.
-func (t *testTx) Tell(ctx context.Context, c outbox.Control) error {
+func (t *testTx) Tell(ctx context.Context, c core.Control) error {
 	_, err := t.tx.ExecContext(ctx, t.store.sql(`INSERT INTO waybill_outbox_control (kind, route, slot, key, id, seq, reason) VALUES (?, ?, ?, ?, ?, ?, ?)`),
 		int64(c.Kind), c.Route, int64(c.Slot), c.Key, c.ID, c.Seq, string(c.Reason))
 	return err

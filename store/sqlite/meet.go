@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 const (
@@ -26,10 +26,10 @@ const (
 		AND EXISTS (SELECT 1 FROM waybill_outbox_members WHERE session = ?5 AND beat <= ?6)`
 )
 
-// Meet joins, renews or looks, as outbox.Store says. Who is not a member changes nothing. The flags come after the
+// Meet joins, renews or looks, as core.OutboxStore says. Who is not a member changes nothing. The flags come after the
 // moves, and leaving comes last. Whoever only looks takes no lock.
-func (s *Store) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
-	var roster outbox.Roster
+func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
+	var roster core.Roster
 	var err error
 	if m.Self.Session == 0 {
 		err = s.read(ctx, "meet", func(w *work) (err error) {
@@ -46,13 +46,13 @@ func (s *Store) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, erro
 		})
 	}
 	if err != nil {
-		return outbox.Roster{}, err
+		return core.Roster{}, err
 	}
 	return roster, nil
 }
 
 // meet does what m asks for and reports whether the caller is a member, or was until now.
-func (w *work) meet(ctx context.Context, m *outbox.Meeting) (known bool, err error) {
+func (w *work) meet(ctx context.Context, m *core.Meeting) (known bool, err error) {
 	if known, err = w.renew(ctx, m); err != nil || !known {
 		return false, err
 	}
@@ -83,7 +83,7 @@ func (w *work) meet(ctx context.Context, m *outbox.Meeting) (known bool, err err
 }
 
 // renew reports whether the caller is a member. A renewal that comes late, behind a later one, changes nothing.
-func (w *work) renew(ctx context.Context, m *outbox.Meeting) (known bool, err error) {
+func (w *work) renew(ctx context.Context, m *core.Meeting) (known bool, err error) {
 	self := &m.Self
 	var beat, presence int64
 	var flag bool
@@ -104,7 +104,7 @@ func (w *work) renew(ctx context.Context, m *outbox.Meeting) (known bool, err er
 }
 
 // makeUnits makes the units of a route that has none.
-func (w *work) makeUnits(ctx context.Context, sv outbox.Serving) error {
+func (w *work) makeUnits(ctx context.Context, sv core.Serving) error {
 	var one int
 	if some, err := w.one(ctx, []any{&one}, anyUnitText, sv.Route); err != nil || some {
 		return err
@@ -113,7 +113,7 @@ func (w *work) makeUnits(ctx context.Context, sv outbox.Serving) error {
 	if _, err := w.one(ctx, []any{&low, &careful, &term}, hintText, sv.Route); err != nil {
 		return err
 	}
-	for _, u := range outbox.Split(sv.Route, sv.Units) {
+	for _, u := range core.SplitRoute(sv.Route, sv.Units) {
 		if _, err := w.exec(ctx, makeUnitText, u.Route, u.From, u.To, low, careful, term+1); err != nil {
 			return err
 		}
@@ -123,7 +123,7 @@ func (w *work) makeUnits(ctx context.Context, sv outbox.Serving) error {
 }
 
 // remove removes a member that is dead, if its beat is still the given one.
-func (w *work) remove(ctx context.Context, r outbox.Removal) error {
+func (w *work) remove(ctx context.Context, r core.Removal) error {
 	var beat, presence int64
 	var flag bool
 	found, err := w.one(ctx, []any{&beat, &presence, &flag}, beatText, int64(r.Session))
@@ -135,10 +135,10 @@ func (w *work) remove(ctx context.Context, r outbox.Removal) error {
 
 // move leaves out what does not apply: another owner than From, a new owner who is not a member, and what self stores
 // late.
-func (w *work) move(ctx context.Context, self *outbox.Member, m *outbox.Move) error {
+func (w *work) move(ctx context.Context, self *core.Member, m *core.Move) error {
 	var owner, term int64
 	found, err := w.one(ctx, []any{&owner, &term}, ownerText, m.Unit.Route, m.Unit.From, m.Unit.To)
-	if err != nil || !found || outbox.Session(owner) != m.From {
+	if err != nil || !found || core.Session(owner) != m.From {
 		return err
 	}
 	if m.To != 0 {
@@ -162,7 +162,7 @@ type serving struct {
 	Unable bool   `json:"unable,omitempty"`
 }
 
-func encodeServes(list []outbox.Serving) (string, error) {
+func encodeServes(list []core.Serving) (string, error) {
 	out := make([]serving, len(list))
 	for i, sv := range list {
 		out[i] = serving(sv)
@@ -171,11 +171,11 @@ func encodeServes(list []outbox.Serving) (string, error) {
 	return string(text), err
 }
 
-func decodeServes(text string) (out []outbox.Serving, err error) {
+func decodeServes(text string) (out []core.Serving, err error) {
 	var list []serving
 	err = json.Unmarshal([]byte(text), &list)
 	for _, sv := range list {
-		out = append(out, outbox.Serving(sv))
+		out = append(out, core.Serving(sv))
 	}
 	return out, err
 }

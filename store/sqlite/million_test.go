@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // fill writes n rows with plain SQL. Their ids ascend, as those of Waybill do.
@@ -40,11 +40,11 @@ func TestMillionRows(t *testing.T) {
 		return db
 	}
 	db := openFile(file)
-	s := newStore(t, db, Options{Source: "/big", AutoMigrate: true, Retention: core.Retention{Abandoned: core.Forever}})
+	s := newStore(t, db, Options{Source: "/big", AutoMigrate: true, Retention: waybill.Retention{Abandoned: core.Forever}})
 	other := join(t, s, "elsewhere")
 	m := join(t, s, route)
 	stage(t, s, raw("head", "blocked"))
-	settle(t, s, m.Session, outbox.Retry(get(t, s, m.Session, route, "head"), errNo, time.Hour))
+	settle(t, s, m.Session, core.Retry(get(t, s, m.Session, route, "head"), errNo, time.Hour))
 	began := time.Now()
 	later := time.Now().Add(time.Hour).UnixMicro()
 	big := openFile(file + "&_pragma=cache_size(-300000)") // 300 MB: with the usual 2 MB it takes half as long again
@@ -61,7 +61,7 @@ func TestMillionRows(t *testing.T) {
 		fn()
 		slowest[name] = max(slowest[name], time.Since(began))
 	}
-	look := func(l outbox.Look) (p outbox.Page) {
+	look := func(l core.Look) (p core.Page) {
 		p, err := s.Read(t.Context(), m.Session, l)
 		if err != nil || !p.Known {
 			t.Fatal(p.Known, err)
@@ -69,11 +69,11 @@ func TestMillionRows(t *testing.T) {
 		return p
 	}
 	// What an owner has passed it does not read again: it is at the front from then on.
-	var front outbox.Page
+	var front core.Page
 	from, pages := int64(0), 0
 	for more := true; more; pages++ {
 		timed("page of the backlog", func() {
-			front = look(outbox.Look{Ranges: []outbox.Range{{Part: all(route), From: from, To: 1 << 62, Limit: 500, Leave: []string{"blocked"}}}, Bytes: 1 << 20})
+			front = look(core.Look{Ranges: []core.Range{{Part: all(route), From: from, To: 1 << 62, Limit: 500, Leave: []string{"blocked"}}}, Bytes: 1 << 20})
 		})
 		if rs := front.Ranges[0].Records; len(rs) > 0 {
 			from = rs[len(rs)-1].Seq
@@ -85,11 +85,11 @@ func TestMillionRows(t *testing.T) {
 	for i := range 50 {
 		id, key := fmt.Sprint("new", i), fmt.Sprint("key", i)
 		timed("stage", func() { stage(t, s, raw(id, key)) })
-		var p outbox.Page
+		var p core.Page
 		timed("read", func() {
-			p = look(outbox.Look{
-				Last: last, Parts: []outbox.Part{all(route)}, Ranges: []outbox.Range{{Part: all(route), From: last, To: 1 << 62, Limit: 500}},
-				Keys: []outbox.KeyRange{{Route: route, Key: key, To: 1 << 62, Limit: 100}}, Blocks: []string{route},
+			p = look(core.Look{
+				Last: last, Parts: []core.Part{all(route)}, Ranges: []core.Range{{Part: all(route), From: last, To: 1 << 62, Limit: 500}},
+				Keys: []core.KeyRange{{Route: route, Key: key, To: 1 << 62, Limit: 100}}, Blocks: []string{route},
 			})
 		})
 		rs := p.Ranges[0].Records
@@ -103,20 +103,20 @@ func TestMillionRows(t *testing.T) {
 				t.Fatalf("due: %+v", d)
 			}
 		})
-		timed("settle", func() { settle(t, s, m.Session, outbox.Published(&rs[0])) })
+		timed("settle", func() { settle(t, s, m.Session, core.Published(&rs[0])) })
 		timed("beat", func() {
 			m.Beat++
-			meet(t, s, outbox.Meeting{Self: m})
+			meet(t, s, core.Meeting{Self: m})
 		})
 	}
 	timed("fresh", func() {
-		p := look(outbox.Look{Fresh: []outbox.Part{all(route)}, Limit: 1000})
+		p := look(core.Look{Fresh: []core.Part{all(route)}, Limit: 1000})
 		if len(p.Waiting) != 1000 || !p.MoreWaiting || p.Waiting[0].ID != "head" {
 			t.Errorf("%d wait, more %v", len(p.Waiting), p.MoreWaiting)
 		}
 	})
 	timed("next without a key", func() {
-		if taken, err := s.Take(t.Context(), m.Session, outbox.Want{Part: all(route), N: 10}); err != nil || len(taken) > 0 {
+		if taken, err := s.Take(t.Context(), m.Session, core.Want{Part: all(route), N: 10}); err != nil || len(taken) > 0 {
 			t.Errorf("%v %v", taken, err)
 		}
 	})
@@ -126,7 +126,7 @@ func TestMillionRows(t *testing.T) {
 		}
 	})
 	timed("give up", func() {
-		for _, u := range meet(t, s, outbox.Meeting{}).Units {
+		for _, u := range meet(t, s, core.Meeting{}).Units {
 			if u.Owner != m.Session {
 				continue
 			}

@@ -7,17 +7,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 // told returns what the owner of all is told, as kind, key and id.
-func told(tb testing.TB, s *Store, self outbox.Session) string {
+func told(tb testing.TB, s *Store, self core.Session) string {
 	tb.Helper()
 	var out strings.Builder
 	for _, c := range page(tb, s, self, route).Control {
 		fmt.Fprintf(&out, "%d%s:%s ", c.Kind, c.Key, c.ID)
-		settle(tb, s, self, outbox.Heeded(&c))
+		settle(tb, s, self, core.Heeded(&c))
 	}
 	return out.String()
 }
@@ -29,11 +30,11 @@ func TestHeads(t *testing.T) {
 	s := open(t, Options{Now: clk.Now})
 	self := join(t, s, route).Session
 	stage(t, s, raw("a", "x"), raw("b", "y"), raw("c", "z"), raw("d", ""), raw("e", "x"), raw("f", "w"))
-	settle(t, s, self, outbox.Retry(get(t, s, self, route, "a"), errNo, time.Hour), outbox.Abandon(get(t, s, self, route, "b"), core.ReasonRejected, errNo),
-		outbox.Retry(get(t, s, self, route, "c"), errNo, 0), outbox.Retry(get(t, s, self, route, "d"), errNo, time.Hour), outbox.Abandon(get(t, s, self, route, "f"), core.ReasonParked, nil))
+	settle(t, s, self, core.Retry(get(t, s, self, route, "a"), errNo, time.Hour), core.Abandon(get(t, s, self, route, "b"), waybill.ReasonRejected, errNo),
+		core.Retry(get(t, s, self, route, "c"), errNo, 0), core.Retry(get(t, s, self, route, "d"), errNo, time.Hour), core.Abandon(get(t, s, self, route, "f"), waybill.ReasonSetAside, nil))
 	blocked := func(block bool) string {
 		var out strings.Builder
-		keys, more, err := s.BlockedKeys(t.Context(), core.BlockedKeysRequest{Route: route, BlockAfterAbandon: block, Limit: 10})
+		keys, more, err := s.BlockedKeys(t.Context(), admin.BlockedKeysRequest{Route: route, BlockAfterAbandon: block, Limit: 10})
 		if err != nil || more {
 			t.Fatal(err, more)
 		}
@@ -56,16 +57,16 @@ func TestHeads(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		key, id string
-		action  core.HeadAction
+		action  admin.HeadAction
 		want    error
 		told    string
 	}{
-		{"x", "e", core.HeadSkip, core.ErrNotFound, ""},
-		{"z", "c", core.HeadSkip, core.ErrInFlight, ""},
-		{"w", "f", core.HeadSkip, core.ErrNotFound, ""},
-		{"y", "b", core.HeadSkip, nil, "1y:b "},
-		{"x", "a", core.HeadRequeue, nil, "1x:a "},
-		{"x", "a", core.HeadRequeue, core.ErrNotFound, ""},
+		{"x", "e", admin.HeadSkip, waybill.ErrNotFound, ""},
+		{"z", "c", admin.HeadSkip, waybill.ErrInFlight, ""},
+		{"w", "f", admin.HeadSkip, waybill.ErrNotFound, ""},
+		{"y", "b", admin.HeadSkip, nil, "1y:b "},
+		{"x", "a", admin.HeadRequeue, nil, "1x:a "},
+		{"x", "a", admin.HeadRequeue, waybill.ErrNotFound, ""},
 	} {
 		if err := s.DecideHead(t.Context(), route, tc.key, tc.id, tc.action); !errors.Is(err, tc.want) {
 			t.Errorf("%s %s: %v", tc.key, tc.id, err)
@@ -92,10 +93,10 @@ func TestRedriveTells(t *testing.T) {
 	s := open(t, Options{})
 	self := join(t, s, route).Session
 	stage(t, s, raw("a", "x"), raw("b", ""), raw("c", "y"), raw("d", ""))
-	settle(t, s, self, outbox.Abandon(get(t, s, self, route, "a"), core.ReasonAttempts, errNo), outbox.Abandon(get(t, s, self, route, "b"), core.ReasonAttempts, errNo),
-		outbox.Retry(get(t, s, self, route, "c"), errNo, time.Hour), outbox.Retry(get(t, s, self, route, "d"), errNo, 0))
+	settle(t, s, self, core.Abandon(get(t, s, self, route, "a"), waybill.ReasonAttempts, errNo), core.Abandon(get(t, s, self, route, "b"), waybill.ReasonAttempts, errNo),
+		core.Retry(get(t, s, self, route, "c"), errNo, time.Hour), core.Retry(get(t, s, self, route, "d"), errNo, 0))
 	dueNow(t, s, self) // holds d
-	got, err := s.Redrive(t.Context(), core.RedriveRequest{All: true, Force: true})
+	got, err := s.Redrive(t.Context(), admin.RedriveRequest{All: true, Force: true})
 	if err != nil || got.Changed != 3 || got.Matched != 3 {
 		t.Fatalf("%+v %v", got, err)
 	}
@@ -111,11 +112,11 @@ func TestRedriveTells(t *testing.T) {
 func TestClean(t *testing.T) {
 	t.Parallel()
 	clk := newClock()
-	s := open(t, Options{Now: clk.Now, Retention: core.Retention{Abandoned: time.Hour}})
+	s := open(t, Options{Now: clk.Now, Retention: waybill.Retention{Abandoned: time.Hour}})
 	self := join(t, s, route).Session
-	ttl := core.TTL(time.Minute)
-	stage(t, s, raw("ready", "", ttl), raw("retry", "x", ttl), raw("unserved", "y", ttl, core.Routes("other")), raw("later", "x"), raw("held", "z", ttl))
-	settle(t, s, self, outbox.Retry(get(t, s, self, route, "retry"), errNo, time.Hour), outbox.Retry(get(t, s, self, route, "held"), errNo, 0))
+	ttl := waybill.TTL(time.Minute)
+	stage(t, s, raw("ready", "", ttl), raw("retry", "x", ttl), raw("unserved", "y", ttl, waybill.Routes("other")), raw("later", "x"), raw("held", "z", ttl))
+	settle(t, s, self, core.Retry(get(t, s, self, route, "retry"), errNo, time.Hour), core.Retry(get(t, s, self, route, "held"), errNo, 0))
 	clk.advance(time.Second)
 	dueNow(t, s, self)
 	clk.advance(2 * time.Minute)
@@ -131,11 +132,11 @@ func TestClean(t *testing.T) {
 	if got := told(t, s, self); got != "1x:retry " {
 		t.Errorf("told %q", got)
 	}
-	if w := page(t, s, self, route).Waiting; len(w) != 2 || w[0].Why != outbox.Blocking || w[0].ID != "retry" {
+	if w := page(t, s, self, route).Waiting; len(w) != 2 || w[0].Why != core.ObstacleBlocking || w[0].ID != "retry" {
 		t.Errorf("%+v", w)
 	}
 	clk.advance(2 * time.Hour)
-	if got, err = s.Clean(t.Context(), "cleaner", time.Second); err != nil || got.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: core.ReasonExpired}] != 2 {
+	if got, err = s.Clean(t.Context(), "cleaner", time.Second); err != nil || got.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: waybill.ReasonExpired}] != 2 {
 		t.Fatalf("%+v %v", got, err)
 	}
 	if got := told(t, s, self); got != "1x:retry " {

@@ -6,8 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // Defaults of Options.
@@ -34,13 +35,13 @@ type Options struct {
 	PollInterval time.Duration
 	// Retention says how long settled records are kept. Published ones are deleted by the settle itself unless it says
 	// otherwise; the rest of it is [Store.Clean]'s. All programs that share the file should say the same.
-	Retention core.Retention
-	// Withdrawable are routes. A caller can cancel every message on them although it is due; see core.Message.
+	Retention waybill.Retention
+	// Withdrawable are routes. A caller can cancel every message on them although it is due; see waybill.Message.
 	Withdrawable []string
 	// Clock gives the HLC stamps; nil means a clock of its own.
 	Clock *hlc.Clock
 	// Limits bounds what can be staged.
-	Limits core.Limits
+	Limits waybill.Limits
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
 	TTL time.Duration
 	// Now is the store's clock and the producer's; nil means time.Now. Wait uses real timers whatever stands here. Safe
@@ -50,12 +51,12 @@ type Options struct {
 
 var prefixPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,39}$`)
 
-// Validate reports all problems of o as one error that matches core.ErrInvalid.
+// Validate reports all problems of o as one error that matches waybill.ErrInvalid.
 func (o Options) Validate() error {
 	var p []string
 	if o.Source == "" {
 		p = append(p, "Source: is empty; name the producing service, such as \"/orders\"")
-	} else if s := core.CheckName(o.Source); s != "" {
+	} else if s := check.Name(o.Source); s != "" {
 		p = append(p, "Source: "+s)
 	}
 	if o.Prefix != "" && (!prefixPattern.MatchString(o.Prefix) || strings.HasPrefix(strings.ToLower(o.Prefix), "sqlite_")) {
@@ -71,7 +72,7 @@ func (o Options) Validate() error {
 		p = append(p, fmt.Sprintf("TTL: %s is negative; 0 means none", o.TTL))
 	}
 	p = append(p, o.Limits.Validate("Limits")...)
-	return core.Invalid("waybill/sqlite: options", p...)
+	return waybill.Invalid("waybill/sqlite: options", p...)
 }
 
 func (o Options) withDefaults() Options {

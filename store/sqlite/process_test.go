@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/relay"
 )
@@ -83,7 +84,7 @@ func (f *effects) Traits() core.PublisherTraits {
 	return core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true}
 }
 
-func (f *effects) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+func (f *effects) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	res := make(core.Results, len(batch))
 	for i := range batch {
 		e := &batch[i]

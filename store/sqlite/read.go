@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // maxControl bounds Page.Control.
@@ -45,8 +45,8 @@ const (
 // Read answers all parts of look from one snapshot and locks nothing. SQLite has one writer at a time, so that the
 // order of numbers is the order of commits: the marks say that nothing is under way. A limit that is not above 0 is
 // none.
-func (s *Store) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
-	var page outbox.Page
+func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+	var page core.Page
 	err := s.read(ctx, "read", func(w *work) error {
 		rd := reader{work: w, self: self, look: &look}
 		if err := rd.head(ctx); err != nil || !rd.page.Known {
@@ -59,7 +59,7 @@ func (s *Store) Read(ctx context.Context, self outbox.Session, look outbox.Look)
 		return nil
 	})
 	if err != nil {
-		return outbox.Page{}, err
+		return core.Page{}, err
 	}
 	return page, nil
 }
@@ -67,9 +67,9 @@ func (s *Store) Read(ctx context.Context, self outbox.Session, look outbox.Look)
 // reader answers one Look in its transaction.
 type reader struct {
 	*work
-	self outbox.Session
-	look *outbox.Look
-	page outbox.Page
+	self core.Session
+	look *core.Look
+	page core.Page
 }
 
 // head fills in what a page says besides records.
@@ -155,7 +155,7 @@ func (rd *reader) fresh(ctx context.Context) error {
 			}
 		}
 	}
-	slices.SortFunc(p.Waiting, func(a, b outbox.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(p.Waiting, func(a, b core.Waiting) int { return cmp.Compare(a.Seq, b.Seq) })
 	if limit > 0 && len(p.Waiting) > limit {
 		p.Waiting, p.MoreWaiting = p.Waiting[:limit], true
 	}
@@ -163,13 +163,13 @@ func (rd *reader) fresh(ctx context.Context) error {
 }
 
 // span answers a range.
-func (rd *reader) span(ctx context.Context, rg *outbox.Range) (outbox.Records, error) {
+func (rd *reader) span(ctx context.Context, rg *core.Range) (core.Records, error) {
 	return rd.collect(ctx, rg.Limit, func(r *row) bool { return rg.Slots.Has(r.slot) },
 		rangeText, rg.Route, bits(rg.Slots), rg.From, rg.To, rg.Keyed, list(rg.Skip), list(rg.Leave))
 }
 
 // key answers a range of a key.
-func (rd *reader) key(ctx context.Context, kr *outbox.KeyRange) (out outbox.KeyRecords, err error) {
+func (rd *reader) key(ctx context.Context, kr *core.KeyRange) (out core.KeyRecords, err error) {
 	got, err := rd.collect(ctx, kr.Limit, func(*row) bool { return true }, keyRangeText, kr.Route, kr.Key, kr.From, kr.To)
 	if err != nil {
 		return out, err
@@ -195,7 +195,7 @@ func (rd *reader) key(ctx context.Context, kr *outbox.KeyRange) (out outbox.KeyR
 }
 
 // collect returns the wanted ones of the records that text selects, within the limits.
-func (rd *reader) collect(ctx context.Context, limit int, wanted func(*row) bool, text string, args ...any) (out outbox.Records, err error) {
+func (rd *reader) collect(ctx context.Context, limit int, wanted func(*row) bool, text string, args ...any) (out core.Records, err error) {
 	var bytes int64
 	err = rd.each(ctx, func(rows *sql.Rows) (bool, error) {
 		r, rec, err := rd.record(rows)
@@ -237,7 +237,7 @@ func (rd *reader) again(ctx context.Context) error {
 		case ok:
 			p.AgainWaiting = append(p.AgainWaiting, w)
 		case r.retry():
-			w.Why = outbox.Retrying // without a key it holds none, and waits all the same
+			w.Why = core.ObstacleRetrying // without a key it holds none, and waits all the same
 			p.AgainWaiting = append(p.AgainWaiting, w)
 		}
 	}
@@ -245,14 +245,14 @@ func (rd *reader) again(ctx context.Context) error {
 }
 
 // controls returns the control records of parts, by number.
-func (w *work) controls(ctx context.Context, parts []outbox.Part) (out []outbox.Control, err error) {
+func (w *work) controls(ctx context.Context, parts []core.Part) (out []core.Control, err error) {
 	var one int
 	if some, err := w.one(ctx, []any{&one}, anyControlText); err != nil || !some {
 		return nil, err
 	}
 	for _, part := range parts {
 		err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
-			var c outbox.Control
+			var c core.Control
 			err := rows.Scan(&c.Number, &c.Kind, &c.Route, &c.Slot, &c.Key, &c.ID, &c.Seq, &c.Reason)
 			out = append(out, c)
 			return true, err
@@ -261,7 +261,7 @@ func (w *work) controls(ctx context.Context, parts []outbox.Part) (out []outbox.
 			return nil, err
 		}
 	}
-	slices.SortFunc(out, func(a, b outbox.Control) int { return cmp.Compare(a.Number, b.Number) })
+	slices.SortFunc(out, func(a, b core.Control) int { return cmp.Compare(a.Number, b.Number) })
 	return out[:min(len(out), maxControl)], nil
 }
 

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/hlc"
 )
 
@@ -30,11 +30,11 @@ const (
 
 // row is a record as the database has it, without its message.
 type row struct {
-	outbox.Ref
+	core.Ref
 	key                                   string
 	slot                                  uint8
 	state                                 core.State // pending, failed, published or abandoned
-	holder                                outbox.Session
+	holder                                core.Session
 	due                                   int64 // if it waits
 	waits                                 bool
 	blocks, withdrawable, orphaned, maybe bool
@@ -61,22 +61,22 @@ func (r *row) scan(rows *sql.Rows, after ...any) error {
 		return err
 	}
 	r.slot = uint8(r.slotColumn)
-	if r.slotColumn < 0 || r.slotColumn >= outbox.NumSlots {
-		r.slot = outbox.SlotOf(r.Route, r.key, r.ID)
+	if r.slotColumn < 0 || r.slotColumn >= core.NumSlots {
+		r.slot = core.SlotOf(r.Route, r.key, r.ID)
 	}
 	return nil
 }
 
 // obstructs returns r as what holds its key, seen by self, if it does. Blocking ones count if block.
-func (r *row) obstructs(self outbox.Session, block bool) (outbox.Waiting, bool) {
-	w := outbox.Waiting{Ref: r.Ref, Slot: r.slot, Key: r.key, Holder: r.holder}
+func (r *row) obstructs(self core.Session, block bool) (core.Waiting, bool) {
+	w := core.Waiting{Ref: r.Ref, Slot: r.slot, Key: r.key, Holder: r.holder}
 	switch {
 	case r.holder != 0 && r.holder != self:
-		w.Why = outbox.Held
+		w.Why = core.ObstacleHeld
 	case r.retry() && r.key != "":
-		w.Why = outbox.Retrying
+		w.Why = core.ObstacleRetrying
 	case r.blocks && block:
-		w.Why = outbox.Blocking
+		w.Why = core.ObstacleBlocking
 	default:
 		return w, false
 	}
@@ -84,7 +84,7 @@ func (r *row) obstructs(self outbox.Session, block bool) (outbox.Waiting, bool) 
 }
 
 // record reads recordSQL.
-func (w *work) record(rows *sql.Rows) (r row, rec outbox.Record, err error) {
+func (w *work) record(rows *sql.Rows) (r row, rec core.Record, err error) {
 	var expires sql.NullInt64
 	var since, stamp int64
 	var attrs string
@@ -110,7 +110,7 @@ func (w *work) record(rows *sql.Rows) (r row, rec outbox.Record, err error) {
 }
 
 // complete fills in what a row that plain SQL inserted does not say.
-func (s *Store) complete(e *core.Envelope) {
+func (s *Store) complete(e *waybill.Envelope) {
 	if e.Type == "" {
 		e.Type = e.Topic
 	}
@@ -120,7 +120,7 @@ func (s *Store) complete(e *core.Envelope) {
 }
 
 // find returns the record that ref names, whatever its version, or nil.
-func (w *work) find(ctx context.Context, ref outbox.Ref) (*row, error) {
+func (w *work) find(ctx context.Context, ref core.Ref) (*row, error) {
 	var r row
 	found := false
 	err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
@@ -134,7 +134,7 @@ func (w *work) find(ctx context.Context, ref outbox.Ref) (*row, error) {
 }
 
 // load returns the whole record at seq, which is there.
-func (w *work) load(ctx context.Context, seq int64) (rec outbox.Record, err error) {
+func (w *work) load(ctx context.Context, seq int64) (rec core.Record, err error) {
 	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
 		var err error
 		_, rec, err = w.record(rows)
@@ -144,7 +144,7 @@ func (w *work) load(ctx context.Context, seq int64) (rec outbox.Record, err erro
 }
 
 // member reports whether the session is a member, and its flag.
-func (w *work) member(ctx context.Context, session outbox.Session) (known, flag bool, err error) {
+func (w *work) member(ctx context.Context, session core.Session) (known, flag bool, err error) {
 	if session == 0 {
 		return false, false, nil
 	}
@@ -153,11 +153,11 @@ func (w *work) member(ctx context.Context, session outbox.Session) (known, flag 
 }
 
 // owns returns the slots of the route that self owns. A work asks for one session only.
-func (w *work) owns(ctx context.Context, self outbox.Session, route string) (outbox.Slots, error) {
+func (w *work) owns(ctx context.Context, self core.Session, route string) (core.Slots, error) {
 	if w.own == nil {
-		w.own = map[string]outbox.Slots{}
+		w.own = map[string]core.Slots{}
 		err := w.each(ctx, func(rows *sql.Rows) (bool, error) {
-			var u outbox.Unit
+			var u core.Unit
 			if err := rows.Scan(&u.Route, &u.From, &u.To); err != nil {
 				return false, err
 			}
@@ -172,8 +172,8 @@ func (w *work) owns(ctx context.Context, self outbox.Session, route string) (out
 }
 
 // merge joins the parts of each route into one, in the order in which routes are first named.
-func merge(parts []outbox.Part) []outbox.Part {
-	var out []outbox.Part
+func merge(parts []core.Part) []core.Part {
+	var out []core.Part
 	at := map[string]int{}
 	for _, p := range parts {
 		if i, ok := at[p.Route]; ok {
@@ -187,10 +187,10 @@ func merge(parts []outbox.Part) []outbox.Part {
 }
 
 // bits returns slots as the database has them.
-func bits(s outbox.Slots) int64 { return int64(s) }
+func bits(s core.Slots) int64 { return int64(s) }
 
 func errFenced(op string) error {
-	return &core.Error{Op: "waybill/sqlite: " + op, Class: core.ClassRejected, Err: outbox.ErrFenced}
+	return &waybill.Error{Op: "waybill/sqlite: " + op, Class: waybill.ClassRejected, Err: core.ErrFenced}
 }
 
 // micros returns d in microseconds, at least one if it is above 0.

@@ -4,11 +4,11 @@ import (
 	"context"
 	"time"
 
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
-var _ core.Redriver = (*Store)(nil)
+var _ admin.Redriver = (*Store)(nil)
 
 const (
 	// requeueText puts a record back in line, at its place. An expiry that has passed goes.
@@ -21,26 +21,26 @@ const (
 	outlivedText = `SELECT 1 FROM waybill_outbox WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL`
 )
 
-// Redrive puts failed and abandoned records back, in one bounded step; see [core.Redriver]. It finds them as List does,
-// before it takes SQLite's write lock, and then looks at each again. It never touches what a member holds. The owners
-// of the records are told by control records.
-func (s *Store) Redrive(ctx context.Context, req core.RedriveRequest) (core.Redriven, error) {
-	req, err := core.CheckRedrive(req)
+// Redrive puts failed and abandoned records back, in one bounded step; see [admin.Redriver]. It finds them as List
+// does, before it takes SQLite's write lock, and then looks at each again. It never touches what a member holds. The
+// owners of the records are told by control records.
+func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Redriven, error) {
+	req, err := admin.CheckRedrive(req)
 	if err != nil {
-		return core.Redriven{}, err
+		return admin.Redriven{}, err
 	}
 	found, err := s.list(ctx, "redrive", &req.Filter, req.Page, req.Takes)
 	if err != nil {
-		return core.Redriven{}, err
+		return admin.Redriven{}, err
 	}
 	d := redriver{}
 	step := func(w *work) error {
-		d = redriver{work: w, req: &req, out: core.Redriven{Next: found.Next}, live: map[[3]string]bool{}}
+		d = redriver{work: w, req: &req, out: admin.Redriven{Next: found.Next}, live: map[[3]string]bool{}}
 		return d.run(ctx, found.Records)
 	}
 	switch {
 	case len(found.Records) == 0:
-		return core.Redriven{Next: found.Next}, nil
+		return admin.Redriven{Next: found.Next}, nil
 	case req.DryRun:
 		err = s.read(ctx, "redrive", step)
 	default:
@@ -48,7 +48,7 @@ func (s *Store) Redrive(ctx context.Context, req core.RedriveRequest) (core.Redr
 		s.Wake()
 	}
 	if err != nil {
-		return core.Redriven{}, err
+		return admin.Redriven{}, err
 	}
 	return d.out, nil
 }
@@ -56,13 +56,13 @@ func (s *Store) Redrive(ctx context.Context, req core.RedriveRequest) (core.Redr
 // redriver is one step of Redrive in its transaction.
 type redriver struct {
 	*work
-	req       *core.RedriveRequest
+	req       *admin.RedriveRequest
 	lastDrawn int64
-	out       core.Redriven
+	out       admin.Redriven
 	live      map[[3]string]bool // dedupe keys that this step gave a live message
 }
 
-func (d *redriver) run(ctx context.Context, found []core.Stored) (err error) {
+func (d *redriver) run(ctx context.Context, found []admin.Stored) (err error) {
 	if d.lastDrawn, err = d.last(ctx); err != nil {
 		return err
 	}
@@ -98,9 +98,9 @@ func (w *work) requeue(ctx context.Context, r *row) error {
 	if _, err := w.exec(ctx, requeueText, r.Seq, w.now); err != nil {
 		return err
 	}
-	kind := outbox.ControlRecord
+	kind := core.ControlRecord
 	if r.key != "" {
-		kind = outbox.ControlKey
+		kind = core.ControlKey
 	}
 	return w.tell(ctx, kind, r)
 }
@@ -109,21 +109,21 @@ func (w *work) requeue(ctx context.Context, r *row) error {
 func (d *redriver) refusal(ctx context.Context, r *stored) (string, error) {
 	taken, err := d.outlived(ctx, r)
 	age := time.Duration(0)
-	if d.req.Horizon > 0 {
+	if d.req.InboxRetention > 0 {
 		age = r.Age
 	}
 	switch {
 	case err != nil:
 		return "", err
 	case taken || r.DedupeKey != "" && d.live[dedupeKey(r)]:
-		return core.RefusedDuplicate, nil
+		return admin.RefusedDuplicate, nil
 	case d.req.Force:
 	case r.Envelope.Expired(time.UnixMicro(d.now)):
-		return core.RefusedExpired, nil
-	case age > d.req.Horizon:
-		return core.RefusedHorizon, nil
+		return admin.RefusedExpired, nil
+	case age > d.req.InboxRetention:
+		return admin.RefusedInboxRetention, nil
 	case r.State == core.StateAbandoned && r.Envelope.Key != "" && r.Seq < d.lastDrawn && (!d.req.BlockAfterAbandon || !r.Reason.Blocks()):
-		return core.RefusedOrder, nil
+		return admin.RefusedOrder, nil
 	}
 	return "", nil
 }

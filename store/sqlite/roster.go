@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 // maxUnserved bounds Roster.Unserved.
@@ -34,7 +34,7 @@ const (
 )
 
 // roster returns who is there and who owns what.
-func (w *work) roster(ctx context.Context, self outbox.Session) (out outbox.Roster, err error) {
+func (w *work) roster(ctx context.Context, self core.Session) (out core.Roster, err error) {
 	if out.Epoch, err = w.epoch(ctx); err != nil {
 		return out, err
 	}
@@ -56,9 +56,9 @@ func (w *work) roster(ctx context.Context, self outbox.Session) (out outbox.Rost
 	return out, err
 }
 
-func (w *work) members(ctx context.Context) (out []outbox.Member, err error) {
+func (w *work) members(ctx context.Context) (out []core.Member, err error) {
 	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
-		var m outbox.Member
+		var m core.Member
 		var lease int64
 		var serves string
 		if err := rows.Scan((*int64)(&m.Session), &m.Name, &m.Beat, &lease, &m.Handlers, &m.Free, &m.Presence, &m.Flag, &serves); err != nil {
@@ -74,9 +74,9 @@ func (w *work) members(ctx context.Context) (out []outbox.Member, err error) {
 	return out, err
 }
 
-func (w *work) units(ctx context.Context) (out []outbox.Owned, err error) {
+func (w *work) units(ctx context.Context) (out []core.OwnedUnit, err error) {
 	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
-		var u outbox.Owned
+		var u core.OwnedUnit
 		err := rows.Scan(&u.Unit.Route, &u.Unit.From, &u.Unit.To, (*int64)(&u.Owner), &u.Term, &u.Low, &u.Careful)
 		out = append(out, u)
 		return true, err
@@ -86,7 +86,7 @@ func (w *work) units(ctx context.Context) (out []outbox.Owned, err error) {
 
 // end frees what a member owns and holds. What it held may have been delivered. If it died, a crash is counted for
 // that, and its units keep how far it may have read.
-func (w *work) end(ctx context.Context, session outbox.Session, died bool) error { //nolint:revive // a leave or a removal
+func (w *work) end(ctx context.Context, session core.Session, died bool) error { //nolint:revive // a leave or a removal
 	var crashes, careful int64
 	if died {
 		var err error

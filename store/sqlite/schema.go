@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 //go:embed migrations/*.sql
@@ -68,7 +68,7 @@ func (s *Store) Migrate(ctx context.Context) error { return s.migrate(ctx, newes
 // MigrateTo brings the tables up or down to version; 0 removes them with all they hold.
 func (s *Store) MigrateTo(ctx context.Context, version int) error {
 	if version < 0 || version > newest() {
-		return core.Invalid("waybill/sqlite: migrate", fmt.Sprintf("version: %d is not between 0 and %d", version, newest()))
+		return waybill.Invalid("waybill/sqlite: migrate", fmt.Sprintf("version: %d is not between 0 and %d", version, newest()))
 	}
 	have, err := s.version(ctx, s.db)
 	if err != nil {

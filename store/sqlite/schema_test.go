@@ -16,8 +16,8 @@ import (
 
 	"modernc.org/sqlite"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 func fresh(tb testing.TB, params string) *sql.DB {
@@ -81,7 +81,7 @@ func TestMigrateUpAndDown(t *testing.T) {
 		t.Errorf("up again: %s, want %s", got, up)
 	}
 	stage(t, s, raw("a", ""))
-	if err := s.MigrateTo(t.Context(), newest()+1); !errors.Is(err, core.ErrInvalid) {
+	if err := s.MigrateTo(t.Context(), newest()+1); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("unknown version: %v", err)
 	}
 	ups, err := fs.Glob(Migrations(), "*.up.sql")
@@ -110,7 +110,7 @@ func TestCheckNamesTheCure(t *testing.T) {
 			}
 			run(t, s.DB(), tt.spoil)
 			err := s.Check(t.Context())
-			if !errors.Is(err, core.ErrMisconfigured) || core.ClassOf(err) != core.ClassOutage ||
+			if !errors.Is(err, waybill.ErrMisconfigured) || waybill.ClassOf(err) != waybill.ClassOutage ||
 				!strings.Contains(err.Error(), tt.object) || !strings.Contains(err.Error(), tt.cause) {
 				t.Errorf("check: %v", err)
 			}
@@ -122,7 +122,7 @@ func TestCheckRefusesUnsafeSettings(t *testing.T) {
 	t.Parallel()
 	for _, params := range []string{"&_pragma=journal_mode(MEMORY)", "&_pragma=journal_mode(OFF)", "&_pragma=synchronous(OFF)"} {
 		s := newStore(t, fresh(t, params), Options{AutoMigrate: true})
-		if err := s.Check(t.Context()); !errors.Is(err, core.ErrMisconfigured) {
+		if err := s.Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) {
 			t.Errorf("%s: %v", params, err)
 		}
 	}
@@ -138,16 +138,16 @@ func TestUseWithoutTables(t *testing.T) {
 	}
 	_, stageErr := s.Stage(t.Context(), tx, raw("a", ""))
 	tx.Rollback()
-	_, meetErr := s.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1}, Join: true})
-	_, readErr := s.Read(t.Context(), 1, outbox.Look{})
+	_, meetErr := s.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1}, Join: true})
+	_, readErr := s.Read(t.Context(), 1, core.Look{})
 	_, doErr := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(context.Context, *sql.Tx) error { return nil })
 	_, waitErr := s.Wait(t.Context(), []string{"default"}, time.Second)
 	_, countErr := s.Counts(t.Context())
 	for name, err := range map[string]error{
 		"stage": stageErr, "meet": meetErr, "read": readErr, "do": doErr, "wait": waitErr, "counts": countErr, "check": s.Check(t.Context()),
-		"settle": s.Settle(t.Context(), 1, []outbox.Outcome{outbox.Published(&outbox.Record{})}).FirstErr(),
+		"settle": s.Settle(t.Context(), 1, []core.Outcome{core.Published(&core.Record{})}).FirstErr(),
 	} {
-		if !errors.Is(err, core.ErrMisconfigured) || core.ClassOf(err) != core.ClassOutage || !strings.Contains(err.Error(), "Migrate") {
+		if !errors.Is(err, waybill.ErrMisconfigured) || waybill.ClassOf(err) != waybill.ClassOutage || !strings.Contains(err.Error(), "Migrate") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -199,7 +199,7 @@ func TestOwnDatabase(t *testing.T) {
 	if cause, err := s.Wait(t.Context(), []string{"default"}, 30*time.Second); cause != core.WakeNotify || err != nil {
 		t.Fatal(cause, err)
 	}
-	settle(t, s, self, outbox.Published(get(t, s, self, "default", "a")))
+	settle(t, s, self, core.Published(get(t, s, self, "default", "a")))
 	if st, err := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(context.Context, *sql.Tx) error { return nil }); st != core.InboxProcessed || err != nil {
 		t.Fatal(st, err)
 	}
@@ -208,7 +208,7 @@ func TestOwnDatabase(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Read(t.Context(), self, outbox.Look{}); !errors.Is(err, core.ErrClosed) {
+	if _, err := s.Read(t.Context(), self, core.Look{}); !errors.Is(err, waybill.ErrClosed) {
 		t.Errorf("read after close: %v", err)
 	}
 	if err := db.PingContext(t.Context()); err != nil {
@@ -229,14 +229,14 @@ func TestOpenRefuses(t *testing.T) {
 		opts Options
 		want error
 	}{
-		{":memory:", good, core.ErrInvalid},
-		{"", good, core.ErrInvalid},
-		{"file:x.db", good, core.ErrInvalid},
-		{filepath.Join(dir, "no", "x.db"), good, core.ErrMisconfigured},
-		{dir, good, core.ErrMisconfigured},
-		{notADatabase, good, core.ErrMisconfigured},
-		{filepath.Join(dir, "x.db"), Options{Prefix: "a b", BusyTimeout: -1, PollInterval: time.Hour, TTL: -1, Limits: core.Limits{MaxHeaders: -1}}, core.ErrInvalid},
-		{filepath.Join(dir, "x.db"), Options{Source: "/s", Prefix: "sqlite_"}, core.ErrInvalid},
+		{":memory:", good, waybill.ErrInvalid},
+		{"", good, waybill.ErrInvalid},
+		{"file:x.db", good, waybill.ErrInvalid},
+		{filepath.Join(dir, "no", "x.db"), good, waybill.ErrMisconfigured},
+		{dir, good, waybill.ErrMisconfigured},
+		{notADatabase, good, waybill.ErrMisconfigured},
+		{filepath.Join(dir, "x.db"), Options{Prefix: "a b", BusyTimeout: -1, PollInterval: time.Hour, TTL: -1, Limits: waybill.Limits{MaxHeaders: -1}}, waybill.ErrInvalid},
+		{filepath.Join(dir, "x.db"), Options{Source: "/s", Prefix: "sqlite_"}, waybill.ErrInvalid},
 	} {
 		s, err := Open(t.Context(), tt.path, tt.opts)
 		if !errors.Is(err, tt.want) {
@@ -246,7 +246,7 @@ func TestOpenRefuses(t *testing.T) {
 			s.Close()
 		}
 	}
-	err := Options{Prefix: "a b", BusyTimeout: -1, PollInterval: time.Hour, TTL: -1, Limits: core.Limits{MaxHeaders: -1}}.Validate()
+	err := Options{Prefix: "a b", BusyTimeout: -1, PollInterval: time.Hour, TTL: -1, Limits: waybill.Limits{MaxHeaders: -1}}.Validate()
 	for _, field := range []string{"Source", "Prefix", "BusyTimeout", "PollInterval", "TTL", "Limits.MaxHeaders"} {
 		if !strings.Contains(err.Error(), field+":") {
 			t.Errorf("%s is missing in %v", field, err)
@@ -287,12 +287,12 @@ func TestErrorClasses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.Meet(t.Context(), outbox.Meeting{Self: outbox.Member{Session: 1}, Join: true})
-	if core.ClassOf(err) != core.ClassOutage || errors.Is(err, core.ErrMisconfigured) {
+	_, err = b.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1}, Join: true})
+	if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) {
 		t.Errorf("locked: %v", err)
 	}
 	_, err = b.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(context.Context, *sql.Tx) error { return nil })
-	if core.ClassOf(err) != core.ClassOutage {
+	if waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("locked: %v", err)
 	}
 	tx.Rollback()
@@ -306,23 +306,23 @@ func TestErrorClasses(t *testing.T) {
 	if tx, err = db.BeginTx(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	_, err = full.Stage(t.Context(), tx, core.RawMessage("big", "", make([]byte, 200_000)))
+	_, err = full.Stage(t.Context(), tx, waybill.RawMessage("big", "", make([]byte, 200_000)))
 	tx.Rollback()
-	if core.ClassOf(err) != core.ClassOutage {
+	if waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("full: %v", err)
 	}
 	_, err = full.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO own VALUES (zeroblob(200000))")
 		return fmt.Errorf("handler: %w", err)
 	})
-	if core.ClassOf(err) != core.ClassOutage {
+	if waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("full in a handler: %v", err)
 	}
 	_, err = full.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO not_there VALUES (1)")
 		return err
 	})
-	if err == nil || core.ClassOf(err) != core.ClassUnknown {
+	if err == nil || waybill.ClassOf(err) != waybill.ClassUnknown {
 		t.Errorf("a mistake of the handler's own: %v", err)
 	}
 }
@@ -331,7 +331,7 @@ func TestErrorClasses(t *testing.T) {
 func TestStageNeedsAnOpenTransaction(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
-	if _, err := s.Stage(t.Context(), nil, raw("a", "")); !errors.Is(err, core.ErrInvalid) {
+	if _, err := s.Stage(t.Context(), nil, raw("a", "")); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("nil: %v", err)
 	}
 	tx, err := s.DB().BeginTx(t.Context(), nil)
@@ -339,7 +339,7 @@ func TestStageNeedsAnOpenTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	tx.Rollback()
-	if _, err := s.Stage(t.Context(), tx, raw("a", "")); !errors.Is(err, sql.ErrTxDone) || !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "use it before its commit") {
+	if _, err := s.Stage(t.Context(), tx, raw("a", "")); !errors.Is(err, sql.ErrTxDone) || !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "use it before its commit") {
 		t.Errorf("ended: %v", err)
 	}
 }
@@ -349,7 +349,7 @@ func TestStageNeedsAnOpenTransaction(t *testing.T) {
 func TestStageMany(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
-	msgs := make([]core.Message, core.MaxMessages)
+	msgs := make([]waybill.Message, waybill.MaxMessages)
 	for i := range msgs {
 		msgs[i] = raw(strconv.Itoa(i%(len(msgs)-1)), strconv.Itoa(i%10))
 	}
@@ -380,7 +380,7 @@ func TestFirstUseInATransaction(t *testing.T) {
 			return err
 		},
 		"cancel": func(ctx context.Context, s *Store, tx *sql.Tx) error {
-			_, err := s.Cancel(ctx, tx, core.CancelKey{ID: "a"})
+			_, err := s.Cancel(ctx, tx, waybill.CancelKey{ID: "a"})
 			return err
 		},
 		"mark": func(ctx context.Context, s *Store, tx *sql.Tx) error { _, err := s.Mark(ctx, tx, key); return err },
@@ -438,7 +438,7 @@ func TestLockedIsToBeRunAgain(t *testing.T) {
 		_, err = db.ExecContext(t.Context(), "BEGIN IMMEDIATE")
 		errs = append(errs, err)
 	}
-	if err := classify("test", errs[1]); errs[0] != nil || !errors.Is(err, core.ErrRetryTx) || core.ClassOf(err) != core.ClassOutage {
+	if err := classify("test", errs[1]); errs[0] != nil || !errors.Is(err, waybill.ErrRetryTx) || waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("%v, then %v", errs[0], err)
 	}
 }

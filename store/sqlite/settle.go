@@ -6,8 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 const (
@@ -34,9 +34,9 @@ const (
 	savepointText, releasePointText = `SAVEPOINT waybill_settle`, `RELEASE waybill_settle`
 )
 
-// Settle persists outcomes, as outbox.Store says, in one transaction. An outcome that is stale is outbox.ErrChanged
+// Settle persists outcomes, as core.OutboxStore says, in one transaction. An outcome that is stale is core.ErrChanged
 // even if its unit is another's. What the database refuses, such as a trigger of the application, fails alone.
-func (s *Store) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	if len(outcomes) == 0 {
 		return core.Results{}
 	}
@@ -65,8 +65,8 @@ func (s *Store) Settle(ctx context.Context, self outbox.Session, outcomes []outb
 // settler is one Settle in its transaction.
 type settler struct {
 	*work
-	self     outbox.Session
-	outcomes []outbox.Outcome
+	self     core.Session
+	outcomes []core.Outcome
 	res      core.Results
 	keeps    bool // published records stay
 	changed  bool
@@ -83,7 +83,7 @@ func (st *settler) run(ctx context.Context) error {
 		case o.Control() == 0 && o.Event() == core.EventConfirmed:
 			published = append(published, i)
 		case o.Control() == 0 && o.Event() == core.EventNone:
-			st.res[i] = core.Invalid("waybill/sqlite: settle", "outcome: is zero; build it with outbox.Published, Retry, Abandon, Withdraw, Release or Heeded")
+			st.res[i] = waybill.Invalid("waybill/sqlite: settle", "outcome: is zero; build it with core.Published, Retry, Abandon, Withdraw, Release or Heeded")
 		default:
 			err := st.other(ctx, o)
 			if st.res[i], err = st.alone(ctx, err); err != nil {
@@ -104,7 +104,7 @@ func (st *settler) alone(ctx context.Context, err error) (of, fatal error) {
 		return err, nil
 	}
 	err = st.s.classify("settle", err)
-	if core.ClassOf(err) == core.ClassOutage {
+	if waybill.ClassOf(err) == waybill.ClassOutage {
 		return nil, err
 	}
 	// SQLite may have rolled all back, and what follows would not be in a transaction.
@@ -116,7 +116,7 @@ func (st *settler) alone(ctx context.Context, err error) (of, fatal error) {
 }
 
 // other persists what is not published.
-func (st *settler) other(ctx context.Context, o *outbox.Outcome) error {
+func (st *settler) other(ctx context.Context, o *core.Outcome) error {
 	ref := o.Ref()
 	if o.Control() != 0 {
 		return st.heeded(ctx, o)
@@ -126,14 +126,14 @@ func (st *settler) other(ctx context.Context, o *outbox.Outcome) error {
 	case err != nil:
 		return err
 	case r == nil, !r.live(), r.Version != ref.Version:
-		return refused(ref, outbox.ErrChanged)
+		return refused(ref, core.ErrChanged)
 	case r.holder != st.self:
 		own, err := st.owns(ctx, st.self, ref.Route)
 		if err != nil {
 			return err
 		}
 		if !own.Has(r.slot) {
-			return refused(ref, outbox.ErrFenced)
+			return refused(ref, core.ErrFenced)
 		}
 	}
 	if o.Event() == core.EventReleased {
@@ -156,7 +156,7 @@ func (st *settler) other(ctx context.Context, o *outbox.Outcome) error {
 }
 
 // release ends self's hold. What another one holds stays as it is.
-func (st *settler) release(ctx context.Context, r *row, o *outbox.Outcome) error {
+func (st *settler) release(ctx context.Context, r *row, o *core.Outcome) error {
 	if r.holder != 0 && r.holder != st.self {
 		return nil
 	}
@@ -165,7 +165,7 @@ func (st *settler) release(ctx context.Context, r *row, o *outbox.Outcome) error
 }
 
 // heeded deletes a control record. One of kind 3 concerns all slots of a route: it goes when all owners have heeded it.
-func (st *settler) heeded(ctx context.Context, o *outbox.Outcome) error {
+func (st *settler) heeded(ctx context.Context, o *core.Outcome) error {
 	own, err := st.owns(ctx, st.self, o.Ref().Route)
 	if err != nil {
 		return err
@@ -236,7 +236,7 @@ func (st *settler) publishAll(ctx context.Context, at []int) error {
 				return err
 			}
 		case id != ref.ID:
-			st.res[j] = refused(ref, outbox.ErrChanged)
+			st.res[j] = refused(ref, core.ErrChanged)
 		default:
 			st.res[j] = nil
 		}
@@ -245,7 +245,7 @@ func (st *settler) publishAll(ctx context.Context, at []int) error {
 }
 
 // published answers for a published record that was not live: it may be gone, or kept, and all is well.
-func (st *settler) published(ctx context.Context, ref outbox.Ref) (answer, err error) {
+func (st *settler) published(ctx context.Context, ref core.Ref) (answer, err error) {
 	var r row
 	there := false
 	err = st.each(ctx, func(rows *sql.Rows) (bool, error) {
@@ -253,7 +253,7 @@ func (st *settler) published(ctx context.Context, ref outbox.Ref) (answer, err e
 		return false, r.scan(rows)
 	}, findText, ref.Seq)
 	if there && (r.ID != ref.ID || r.Route != ref.Route || r.state != core.StatePublished) {
-		answer = refused(ref, outbox.ErrChanged)
+		answer = refused(ref, core.ErrChanged)
 	}
 	return answer, err
 }
@@ -273,6 +273,6 @@ func (st *settler) stamp(ctx context.Context) error {
 	return err
 }
 
-func refused(ref outbox.Ref, why error) error {
-	return &core.Error{Op: fmt.Sprintf("waybill/sqlite: settle %q on route %q", ref.ID, ref.Route), Class: core.ClassRejected, Err: why}
+func refused(ref core.Ref, why error) error {
+	return &waybill.Error{Op: fmt.Sprintf("waybill/sqlite: settle %q on route %q", ref.ID, ref.Route), Class: waybill.ClassRejected, Err: why}
 }

@@ -5,8 +5,8 @@ import (
 	"database/sql"
 	"strings"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/hlc"
 )
 
@@ -26,9 +26,9 @@ const (
 
 // Stage writes msgs in tx, which must be a transaction in the file that the store uses, from whatever *sql.DB. It never
 // begins, commits or rolls back. Delays count from now by the store's clock.
-func (s *Store) Stage(ctx context.Context, tx *sql.Tx, msgs ...core.Message) (_ []core.Staged, err error) {
+func (s *Store) Stage(ctx context.Context, tx *sql.Tx, msgs ...waybill.Message) (_ []waybill.Staged, err error) {
 	if tx == nil {
-		return nil, core.Invalid("waybill/sqlite: stage", "tx: is nil; begin a transaction, stage in it, commit it")
+		return nil, waybill.Invalid("waybill/sqlite: stage", "tx: is nil; begin a transaction, stage in it, commit it")
 	}
 	if len(msgs) == 0 {
 		return nil, nil
@@ -43,15 +43,15 @@ func (s *Store) Stage(ctx context.Context, tx *sql.Tx, msgs ...core.Message) (_ 
 }
 
 // StageRows is Stage for rows that are stamped already, with one answer a row.
-func (s *Store) StageRows(ctx context.Context, tx *sql.Tx, rows ...core.StagedRow) ([]core.Staged, error) {
+func (s *Store) StageRows(ctx context.Context, tx *sql.Tx, rows ...core.StagedRow) ([]waybill.Staged, error) {
 	if tx == nil {
-		return nil, core.Invalid("waybill/sqlite: stage", "tx: is nil; begin a transaction, stage in it, commit it")
+		return nil, waybill.Invalid("waybill/sqlite: stage", "tx: is nil; begin a transaction, stage in it, commit it")
 	}
 	if err := s.readyIn(ctx, tx); err != nil {
 		return nil, s.classify("stage", ended("stage", err))
 	}
 	w := s.withdrawer(tx)
-	staged := make([]core.Staged, len(rows))
+	staged := make([]waybill.Staged, len(rows))
 	for from := 0; from < len(rows); {
 		to := from + 1
 		if !rows[from].Replace {
@@ -80,8 +80,8 @@ func runEnd(rows []core.StagedRow, from int) int {
 }
 
 // stage writes a run of rows, or one that replaces.
-func (w *withdrawer) stage(ctx context.Context, rows []core.StagedRow, staged []core.Staged) error {
-	status := core.CancelNotFound
+func (w *withdrawer) stage(ctx context.Context, rows []core.StagedRow, staged []waybill.Staged) error {
+	status := waybill.CancelNotFound
 	if r := &rows[0]; r.Replace {
 		var err error
 		if status, err = w.replace(ctx, r); err != nil {
@@ -94,7 +94,7 @@ func (w *withdrawer) stage(ctx context.Context, rows []core.StagedRow, staged []
 	}
 	for i := range rows {
 		r := &rows[i]
-		staged[i] = core.Staged{ID: r.Envelope.ID, Route: r.Route, Duplicate: !fresh[[2]string{r.Route, r.Envelope.ID}], Replaced: status}
+		staged[i] = waybill.Staged{ID: r.Envelope.ID, Route: r.Route, Duplicate: !fresh[[2]string{r.Route, r.Envelope.ID}], Replaced: status}
 		if !staged[i].Duplicate || r.DedupeKey == "" {
 			continue
 		}
@@ -130,7 +130,7 @@ func (w *work) insert(ctx context.Context, rows []core.StagedRow) (map[[2]string
 			body = []byte{}
 		}
 		keyed = keyed || r.DedupeKey != ""
-		args = append(args, r.Route, e.ID, e.Topic, e.Key, int64(outbox.SlotOf(r.Route, e.Key, e.ID)), due, since, int64(e.HLC), attrs, body, expiry(e),
+		args = append(args, r.Route, e.ID, e.Topic, e.Key, int64(core.SlotOf(r.Route, e.Key, e.ID)), due, since, int64(e.HLC), attrs, body, expiry(e),
 			r.Withdrawable, nullable(r.DedupeKey))
 	}
 	end := insertEnd
@@ -148,7 +148,7 @@ func (w *work) insert(ctx context.Context, rows []core.StagedRow) (map[[2]string
 }
 
 // expiry returns when e expires as stored, or nil.
-func expiry(e *core.Envelope) any {
+func expiry(e *waybill.Envelope) any {
 	if e.Expires.IsZero() {
 		return nil
 	}

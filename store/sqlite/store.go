@@ -16,8 +16,9 @@ import (
 
 	_ "modernc.org/sqlite" // the driver that Open uses
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/hlc"
 )
 
@@ -41,10 +42,10 @@ type Store struct {
 }
 
 var (
-	_ outbox.Store               = (*Store)(nil)
-	_ core.Stager[*sql.Tx]       = (*Store)(nil)
+	_ core.OutboxStore           = (*Store)(nil)
+	_ waybill.Stager[*sql.Tx]    = (*Store)(nil)
 	_ core.Checker               = (*Store)(nil)
-	_ core.Migrator              = (*Store)(nil)
+	_ admin.Migrator             = (*Store)(nil)
 	_ core.ClockSeeder           = (*Store)(nil)
 	_ interface{ Close() error } = (*Store)(nil)
 )
@@ -85,7 +86,7 @@ func Open(ctx context.Context, path string, opts Options) (*Store, error) {
 // The store keeps one connection of db for itself while a relay waits, unless db is limited to one. It never closes db.
 func New(db *sql.DB, opts Options) (*Store, error) {
 	if db == nil {
-		return nil, core.Invalid("waybill/sqlite: new", "db: is nil; pass an open *sql.DB, or use Open")
+		return nil, waybill.Invalid("waybill/sqlite: new", "db: is nil; pass an open *sql.DB, or use Open")
 	}
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -106,7 +107,7 @@ func New(db *sql.DB, opts Options) (*Store, error) {
 // dataSource returns the driver's name for path.
 func dataSource(path string, busy time.Duration) (string, error) {
 	if path == "" || strings.Contains(path, ":memory:") || strings.HasPrefix(path, "file:") || strings.ContainsRune(path, 0) {
-		return "", core.Invalid("waybill/sqlite: open",
+		return "", waybill.Invalid("waybill/sqlite: open",
 			"path: must be the name of a file, not a URI or :memory:; use New for your own data source, or package store/memory")
 	}
 	abs, err := filepath.Abs(path)
@@ -180,8 +181,8 @@ func (s *Store) Close() error {
 
 // Traits declares exact marks, a fence by session, and durability. With New, durability is what the application's
 // settings make of it.
-func (s *Store) Traits() outbox.Traits {
-	return outbox.Traits{SessionFence: true, Durable: true, SharedAcrossProcesses: true}
+func (s *Store) Traits() core.StoreTraits {
+	return core.StoreTraits{SessionFence: true, Durable: true, SharedAcrossProcesses: true}
 }
 
 // now returns the store's time in microseconds.

@@ -11,8 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/hlc"
 )
 
@@ -31,7 +32,7 @@ func TestStageReadSettle(t *testing.T) {
 		t.Fatal(err)
 	}
 	tx.Rollback()
-	got := stage(t, s, raw("a", "k"), raw("b", "k"), raw("a", "k"), raw("c", "", core.Routes("default", "other")))
+	got := stage(t, s, raw("a", "k"), raw("b", "k"), raw("a", "k"), raw("c", "", waybill.Routes("default", "other")))
 	if want := "[{a default false not found} {b default false not found} {a default true not found} {c default false not found} {c other false not found}]"; fmt.Sprint(got) != want {
 		t.Fatalf("staged %v, want %s", got, want)
 	}
@@ -43,9 +44,9 @@ func TestStageReadSettle(t *testing.T) {
 	if ids(rs) != "a b c " || string(rs[0].Envelope.Body) != "body of a" || rs[0].Envelope.Source != "/test" {
 		t.Fatalf("read %+v", rs)
 	}
-	settle(t, s, self, outbox.Published(&rs[0]), outbox.Retry(&rs[1], errNo, time.Hour), outbox.Release(&rs[2], 0, false))
-	for i, err := range s.Settle(t.Context(), self, []outbox.Outcome{outbox.Published(&rs[0]), outbox.Release(&rs[1], 0, false), outbox.Release(&rs[2], 0, false)}) {
-		if i == 0 && err != nil || i > 0 && !errors.Is(err, outbox.ErrChanged) {
+	settle(t, s, self, core.Published(&rs[0]), core.Retry(&rs[1], errNo, time.Hour), core.Release(&rs[2], 0, false))
+	for i, err := range s.Settle(t.Context(), self, []core.Outcome{core.Published(&rs[0]), core.Release(&rs[1], 0, false), core.Release(&rs[2], 0, false)}) {
+		if i == 0 && err != nil || i > 0 && !errors.Is(err, core.ErrChanged) {
 			t.Errorf("settle of %d again: %v", i, err)
 		}
 	}
@@ -58,7 +59,7 @@ func TestStageReadSettle(t *testing.T) {
 func TestDefaultTTL(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{TTL: time.Hour})
-	stage(t, s, raw("a", ""), raw("b", "", core.TTL(time.Minute)), raw("c", "", core.TTL(-1)))
+	stage(t, s, raw("a", ""), raw("b", "", waybill.TTL(time.Minute)), raw("c", "", waybill.TTL(-1)))
 	for i, r := range read(t, s, join(t, s, route).Session, route) {
 		want := []time.Duration{time.Hour, time.Minute, 0}[i]
 		if r.Expires != (want > 0) || r.Envelope.Expires.IsZero() != (want == 0) || want > 0 && (r.Life.Round(time.Minute) != want || time.Until(r.Envelope.Expires).Round(time.Minute) != want) {
@@ -75,9 +76,9 @@ func TestPlainSQL(t *testing.T) {
 	stage(t, s, raw("a", "k"))
 	run(t, s.DB(), `INSERT INTO waybill_outbox (id, topic, key, body) VALUES ('b', 'plain.sql', 'k', x'6869'), ('c', 'plain.sql', '', x''), ('d', 'plain.sql', 'k', NULL);
 		INSERT INTO waybill_outbox (topic, key) VALUES ('plain.sql', 'other')`)
-	slot := outbox.SlotOf(route, "k", "")
-	part := outbox.Part{Route: route, Slots: 1 << slot}
-	p, err := s.Read(t.Context(), self, outbox.Look{Ranges: []outbox.Range{{Part: part, To: 1 << 62, Limit: 2}, {Part: part, From: 2, To: 1 << 62}}})
+	slot := core.SlotOf(route, "k", "")
+	part := core.Part{Route: route, Slots: 1 << slot}
+	p, err := s.Read(t.Context(), self, core.Look{Ranges: []core.Range{{Part: part, To: 1 << 62, Limit: 2}, {Part: part, From: 2, To: 1 << 62}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,11 +90,11 @@ func TestPlainSQL(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 	hold(t, s, self, &b)
-	taken, err := s.Take(t.Context(), self, outbox.Want{Part: all(route), N: 5})
-	if err != nil || len(taken) != 1 || taken[0].Ref.ID != "c" || taken[0].Record.Slot != outbox.SlotOf(route, "", "c") {
+	taken, err := s.Take(t.Context(), self, core.Want{Part: all(route), N: 5})
+	if err != nil || len(taken) != 1 || taken[0].Ref.ID != "c" || taken[0].Record.Slot != core.SlotOf(route, "", "c") {
 		t.Errorf("%+v %v", taken, err)
 	}
-	settle(t, s, self, outbox.Retry(&b, errNo, 0), outbox.Published(taken[0].Record))
+	settle(t, s, self, core.Retry(&b, errNo, 0), core.Published(taken[0].Record))
 	if d := dueNow(t, s, self); len(d.Retries) != 1 || d.Retries[0].Slot != slot {
 		t.Errorf("%+v", d)
 	}
@@ -108,11 +109,11 @@ func TestRefusedBySQL(t *testing.T) {
 	run(t, s.DB(), `CREATE TRIGGER refuse BEFORE UPDATE OF state ON waybill_outbox WHEN old.id IN ('b') BEGIN SELECT RAISE(ABORT, 'not this one'); END;
 		CREATE TRIGGER refuse_too BEFORE DELETE ON waybill_outbox WHEN old.id = 'd' BEGIN SELECT RAISE(ABORT, 'nor this one'); END`)
 	rs := read(t, s, self, route)
-	res := s.Settle(t.Context(), self, []outbox.Outcome{
-		outbox.Published(&rs[0]), outbox.Retry(&rs[1], errNo, time.Hour), outbox.Abandon(&rs[2], "", errNo), outbox.Published(&rs[3]), outbox.Published(&rs[4]),
+	res := s.Settle(t.Context(), self, []core.Outcome{
+		core.Published(&rs[0]), core.Retry(&rs[1], errNo, time.Hour), core.Abandon(&rs[2], "", errNo), core.Published(&rs[3]), core.Published(&rs[4]),
 	})
 	for i, err := range res {
-		if refused := i == 1 || i == 3; refused != (err != nil) || refused && core.ClassOf(err) == core.ClassOutage {
+		if refused := i == 1 || i == 3; refused != (err != nil) || refused && waybill.ClassOf(err) == waybill.ClassOutage {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
@@ -120,7 +121,7 @@ func TestRefusedBySQL(t *testing.T) {
 		t.Errorf("left: %s", got)
 	}
 	run(t, s.DB(), `DROP TRIGGER refuse; CREATE TRIGGER refuse BEFORE UPDATE OF state ON waybill_outbox BEGIN SELECT RAISE(ROLLBACK, 'all'); END; DROP TRIGGER refuse_too`)
-	for i, err := range s.Settle(t.Context(), self, []outbox.Outcome{outbox.Retry(&rs[1], errNo, time.Hour), outbox.Published(&rs[3])}) {
+	for i, err := range s.Settle(t.Context(), self, []core.Outcome{core.Retry(&rs[1], errNo, time.Hour), core.Published(&rs[3])}) {
 		if err == nil {
 			t.Errorf("%d was settled", i)
 		}
@@ -152,7 +153,7 @@ func TestTwoStoresTake(t *testing.T) {
 		for range 2 {
 			wg.Go(func() {
 				for count.Load() < 2*n && !t.Failed() {
-					taken, err := s.Take(t.Context(), self, outbox.Want{Part: all(route), N: 1, Deliver: true})
+					taken, err := s.Take(t.Context(), self, core.Want{Part: all(route), N: 1, Deliver: true})
 					if err != nil {
 						t.Error(err)
 						return
@@ -167,7 +168,7 @@ func TestTwoStoresTake(t *testing.T) {
 							continue // it is held by this session: another goroutine of it has it
 						}
 						count.Add(1)
-						if err := s.Settle(t.Context(), self, []outbox.Outcome{outbox.Published(g.Record)})[0]; err != nil {
+						if err := s.Settle(t.Context(), self, []core.Outcome{core.Published(g.Record)})[0]; err != nil {
 							t.Error(g.Ref.ID, err)
 						}
 					}
@@ -185,7 +186,7 @@ func TestHighWater(t *testing.T) {
 	self := join(t, s, route).Session
 	stage(t, s, raw("a", ""))
 	r := get(t, s, self, route, "a")
-	settle(t, s, self, outbox.Published(r))
+	settle(t, s, self, core.Published(r))
 	if ts, err := s.HighWater(t.Context()); err != nil || ts != r.Envelope.HLC || ts == hlc.Timestamp(0) {
 		t.Errorf("%v %v, want %v", ts, err, r.Envelope.HLC)
 	}
@@ -197,10 +198,10 @@ func TestUnitsOfUnservedRoutes(t *testing.T) {
 	s := open(t, Options{})
 	m := join(t, s, route)
 	stage(t, s, raw("a", "k"))
-	units := outbox.Split(route, 2)
-	owned := meet(t, s, outbox.Meeting{}).Units
-	meet(t, s, outbox.Meeting{Self: m, Moves: []outbox.Move{{Unit: units[0], From: m.Session, To: m.Session, Low: 3, Careful: 5}, {Unit: units[1], From: m.Session, To: m.Session, Low: 2, Careful: 4}}})
-	r := meet(t, s, outbox.Meeting{Self: m, Leave: true})
+	units := core.SplitRoute(route, 2)
+	owned := meet(t, s, core.Meeting{}).Units
+	meet(t, s, core.Meeting{Self: m, Moves: []core.Move{{Unit: units[0], From: m.Session, To: m.Session, Low: 3, Careful: 5}, {Unit: units[1], From: m.Session, To: m.Session, Low: 2, Careful: 4}}})
+	r := meet(t, s, core.Meeting{Self: m, Leave: true})
 	if len(r.Units) != 0 || !slices.Equal(r.Unserved, []string{route}) || r.Known {
 		t.Errorf("%+v", r)
 	}
@@ -210,7 +211,7 @@ func TestUnitsOfUnservedRoutes(t *testing.T) {
 			t.Errorf("a give-up of a former term: %v %v", ok, err)
 		}
 		next = join(t, s, route)
-		for i, u := range meet(t, s, outbox.Meeting{}).Units {
+		for i, u := range meet(t, s, core.Meeting{}).Units {
 			if u.Low != 2 || u.Careful != 5 || u.Owner != next.Session || u.Term <= owned[i].Term {
 				t.Errorf("%+v", u)
 			}
@@ -223,11 +224,11 @@ func TestControlFrom(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
 	a, b := join(t, s, route), join(t, s, route)
-	unit := outbox.Split(route, 2)[1]
-	meet(t, s, outbox.Meeting{Self: a, Moves: []outbox.Move{{Unit: unit, From: b.Session, To: a.Session}}})
+	unit := core.SplitRoute(route, 2)[1]
+	meet(t, s, core.Meeting{Self: a, Moves: []core.Move{{Unit: unit, From: b.Session, To: a.Session}}})
 	run(t, s.DB(), "INSERT INTO waybill_outbox_control (kind, route, seq) VALUES (3, 'default', 7)")
-	control := func(of outbox.Member, slots outbox.Slots) []outbox.Control {
-		p, err := s.Read(t.Context(), of.Session, outbox.Look{Parts: []outbox.Part{{Route: route, Slots: slots}}})
+	control := func(of core.Member, slots core.Slots) []core.Control {
+		p, err := s.Read(t.Context(), of.Session, core.Look{Parts: []core.Part{{Route: route, Slots: slots}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,16 +236,16 @@ func TestControlFrom(t *testing.T) {
 	}
 	own := unit.Slots()
 	cs := control(a, own)
-	if len(cs) != 1 || cs[0].Kind != outbox.ControlFrom || cs[0].Seq != 7 {
+	if len(cs) != 1 || cs[0].Kind != core.ControlFrom || cs[0].Seq != 7 {
 		t.Fatalf("%+v", cs)
 	}
 	for range 2 {
-		settle(t, s, a.Session, outbox.Heeded(&cs[0]))
+		settle(t, s, a.Session, core.Heeded(&cs[0]))
 	}
 	if len(control(a, own)) != 0 || len(control(b, ^own)) != 1 {
 		t.Error("it is there for the other owner only")
 	}
-	settle(t, s, b.Session, outbox.Heeded(&cs[0]))
+	settle(t, s, b.Session, core.Heeded(&cs[0]))
 	var n int
 	if err := s.DB().QueryRowContext(t.Context(), "SELECT count(*) FROM waybill_outbox_control").Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d left, %v", n, err)
@@ -275,9 +276,9 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 		if late := time.Since(<-staged); late > 2*time.Second {
 			t.Fatalf("woke %s after the commit", late)
 		}
-		settle(t, a, self, outbox.Published(get(t, a, self, route, strconv.Itoa(i))))
+		settle(t, a, self, core.Published(get(t, a, self, route, strconv.Itoa(i))))
 	}
-	stage(t, b, raw("timer", "", core.Delay(200*time.Millisecond)))
+	stage(t, b, raw("timer", "", waybill.Delay(200*time.Millisecond)))
 	began := time.Now()
 	if cause, err := a.Wait(t.Context(), []string{route}, 30*time.Second); err != nil || cause == core.WakeStop || time.Since(began) > 5*time.Second {
 		t.Errorf("a timer: %s %v after %s", cause, err, time.Since(began))
@@ -286,11 +287,11 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 	if cause, err := a.Wait(t.Context(), []string{route, "other"}, 30*time.Second); err != nil || cause != core.WakeNotify {
 		t.Fatal(cause, err)
 	}
-	settle(t, a, self, outbox.Abandon(get(t, a, self, route, "head"), core.ReasonRejected, errNo))
+	settle(t, a, self, core.Abandon(get(t, a, self, route, "head"), waybill.ReasonRejected, errNo))
 	if cause, err := a.Wait(t.Context(), []string{"other"}, 300*time.Millisecond); err != nil || cause != core.WakeTimer {
 		t.Errorf("nothing is there: %s %v", cause, err)
 	}
-	if err := b.DecideHead(t.Context(), route, "k", "head", core.HeadPark); err != nil {
+	if err := b.DecideHead(t.Context(), route, "k", "head", admin.HeadSetAside); err != nil {
 		t.Fatal(err)
 	}
 	began = time.Now()

@@ -6,15 +6,15 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/storetest"
 )
 
 // suiteHarness is the harness of core/storetest.
 type suiteHarness struct{ store *Store }
 
-func (h suiteHarness) Store() outbox.Store { return h.store }
+func (h suiteHarness) Store() core.OutboxStore { return h.store }
 
 func (h suiteHarness) Begin(ctx context.Context) (storetest.Tx, error) {
 	tx, err := h.store.DB().BeginTx(ctx, nil)
@@ -35,7 +35,7 @@ func (h suiteHarness) Corrupt(ctx context.Context, route string, seq int64) erro
 }
 
 // WithRetention makes the harness a storetest.Retainer.
-func (h suiteHarness) WithRetention(_ context.Context, r core.Retention) (storetest.Harness, error) {
+func (h suiteHarness) WithRetention(_ context.Context, r waybill.Retention) (storetest.Harness, error) {
 	s, err := New(h.store.DB(), Options{Source: "/test", Retention: r})
 	return suiteHarness{s}, err
 }
@@ -45,11 +45,11 @@ type suiteTx struct {
 	tx    *sql.Tx
 }
 
-func (x suiteTx) Stage(ctx context.Context, msgs ...core.Message) ([]core.Staged, error) {
+func (x suiteTx) Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error) {
 	return x.store.Stage(ctx, x.tx, msgs...)
 }
 
-func (x suiteTx) Cancel(ctx context.Context, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+func (x suiteTx) Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
 	return x.store.Cancel(ctx, x.tx, keys...)
 }
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"database/sql"
 
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/core"
 )
 
 const (
@@ -20,10 +20,10 @@ const (
 	giveUpText = `UPDATE waybill_outbox_units SET owner = 0, term = term + 1, low = ?3 WHERE route = ?1 AND from_slot = ?2`
 )
 
-// Take writes holds, as outbox.Store says. What is of a unit that is not self's, and not held by self, is gone for
+// Take writes holds, as core.OutboxStore says. What is of a unit that is not self's, and not held by self, is gone for
 // self. Nothing is locked by others: SQLite has one writer.
-func (s *Store) Take(ctx context.Context, self outbox.Session, want outbox.Want) ([]outbox.Taken, error) {
-	var out []outbox.Taken
+func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
+	var out []core.Taken
 	err := s.write(ctx, "take", func(w *work) (bool, error) {
 		if known, _, err := w.member(ctx, self); err != nil || !known {
 			if err == nil {
@@ -54,15 +54,15 @@ func (s *Store) Take(ctx context.Context, self outbox.Session, want outbox.Want)
 // taker is one Take in its transaction.
 type taker struct {
 	*work
-	self    outbox.Session
-	want    *outbox.Want
-	out     []outbox.Taken
+	self    core.Session
+	want    *core.Want
+	out     []core.Taken
 	changed bool
 }
 
 // named takes a record that was named.
-func (t *taker) named(ctx context.Context, ref outbox.Ref) error {
-	found := outbox.Taken{Ref: ref, Grip: outbox.Gone}
+func (t *taker) named(ctx context.Context, ref core.Ref) error {
+	found := core.Taken{Ref: ref, Grip: core.GripGone}
 	defer func() { t.out = append(t.out, found) }()
 	r, err := t.find(ctx, ref)
 	if err != nil || r == nil || !r.live() || r.Version != ref.Version {
@@ -74,14 +74,14 @@ func (t *taker) named(ctx context.Context, ref outbox.Ref) error {
 			return err
 		}
 		if r.holder != 0 {
-			found.Grip = outbox.Locked
+			found.Grip = core.GripLocked
 			return nil
 		}
 		if err := t.grip(ctx, r); err != nil {
 			return err
 		}
 	}
-	found.Grip, found.Deliveries = outbox.Gripped, r.deliveries
+	found.Grip, found.Deliveries = core.GripHeld, r.deliveries
 	return nil
 }
 
@@ -134,13 +134,13 @@ func (t *taker) next(ctx context.Context) error {
 			}
 		}
 		rec.Holder, rec.Deliveries = t.self, r.deliveries
-		t.out = append(t.out, outbox.Taken{Ref: rec.Ref, Grip: outbox.Gripped, Record: &rec, Deliveries: rec.Deliveries})
+		t.out = append(t.out, core.Taken{Ref: rec.Ref, Grip: core.GripHeld, Record: &rec, Deliveries: rec.Deliveries})
 	}
 	return nil
 }
 
 // held returns those that the session holds and that are wanted, by sequence.
-func (w *work) held(ctx context.Context, self outbox.Session, wanted func(*row) bool) (out []row, err error) {
+func (w *work) held(ctx context.Context, self core.Session, wanted func(*row) bool) (out []row, err error) {
 	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
 		var r row
 		if err := r.scan(rows); err != nil {
@@ -174,9 +174,9 @@ func (t *taker) free(ctx context.Context, n int) (out []row, err error) {
 	return out, err
 }
 
-// GiveUp frees a unit, as outbox.Store says. It never reports false: nothing is locked by others. A route of which the
-// units are gone has kept their greatest term.
-func (s *Store) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Owned, out []outbox.Ref) (bool, error) {
+// GiveUp frees a unit, as core.OutboxStore says. It never reports false: nothing is locked by others. A route of which
+// the units are gone has kept their greatest term.
+func (s *Store) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
 	u := unit.Unit
 	err := s.write(ctx, "give a unit up", func(w *work) (bool, error) {
 		known, _, err := w.member(ctx, self)
@@ -193,7 +193,7 @@ func (s *Store) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Own
 			return false, err
 		case known && term > unit.Term:
 			return false, nil // it was given up before
-		case known && term == unit.Term && outbox.Session(owner) == self:
+		case known && term == unit.Term && core.Session(owner) == self:
 			return true, w.giveUp(ctx, self, u, unit.Low, out)
 		}
 		return false, errFenced("give a unit up")
@@ -201,7 +201,7 @@ func (s *Store) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Own
 	return err == nil, err
 }
 
-func (w *work) giveUp(ctx context.Context, self outbox.Session, unit outbox.Unit, low int64, out []outbox.Ref) error {
+func (w *work) giveUp(ctx context.Context, self core.Session, unit core.Unit, low int64, out []core.Ref) error {
 	slots := unit.Slots()
 	keep := map[int64]bool{}
 	for _, ref := range out {

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
 const (
@@ -159,7 +159,7 @@ type work struct {
 	tx    *sql.Tx
 	ready statements // none in a transaction of the application
 	now   int64
-	own   map[string]outbox.Slots // what self owns; nil = not looked up yet
+	own   map[string]core.Slots // what self owns; nil = not looked up yet
 }
 
 func (w *work) query(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
@@ -217,7 +217,7 @@ func (w *work) last(ctx context.Context) (last int64, err error) {
 // ended explains a transaction that cannot be used any more.
 func ended(op string, err error) error {
 	if errors.Is(err, sql.ErrTxDone) {
-		return fmt.Errorf("waybill/sqlite: %s: %w: the transaction has ended already; use it before its commit or rollback (%w)", op, core.ErrInvalid, err)
+		return fmt.Errorf("waybill/sqlite: %s: %w: the transaction has ended already; use it before its commit or rollback (%w)", op, waybill.ErrInvalid, err)
 	}
 	return err
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"database/sql"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 )
 
-var _ core.Canceller[*sql.Tx] = (*Store)(nil)
+var _ waybill.Canceller[*sql.Tx] = (*Store)(nil)
 
 const (
 	byIDText  = `SELECT ` + rowSQL + `, r.topic, coalesce(r.dedupe_key, '') FROM waybill_outbox r WHERE r.route = ?1 AND r.id = ?2 AND r.settled_at IS NULL`
@@ -37,7 +37,7 @@ type withdrawer struct {
 }
 
 func (s *Store) withdrawer(tx *sql.Tx) *withdrawer {
-	return &withdrawer{work{s: s, tx: tx, now: s.now()}, s.opts.Retention.Of(core.StateAbandoned, core.ReasonCancelled) != 0}
+	return &withdrawer{work{s: s, tx: tx, now: s.now()}, core.KeepFor(s.opts.Retention, core.StateAbandoned, waybill.ReasonCancelled) != 0}
 }
 
 // target is a live message that is to be withdrawn.
@@ -56,13 +56,13 @@ func (w *withdrawer) target(ctx context.Context, text string, args ...any) (*tar
 	return t, err
 }
 
-// Cancel withdraws staged messages in tx, by id or by dedupe key; see [core.Canceller]. What is scheduled, waits for a
-// retry, or was staged as withdrawable can be withdrawn, and so can what a member that died may have had out: that is
-// core.CancelMaybe. What a member holds, and what else is due, is core.CancelInFlight. Keys that name the same
+// Cancel withdraws staged messages in tx, by id or by dedupe key; see [waybill.Canceller]. What is scheduled, waits for
+// a retry, or was staged as withdrawable can be withdrawn, and so can what a member that died may have had out: that is
+// waybill.CancelMaybe. What a member holds, and what else is due, is waybill.CancelInFlight. Keys that name the same
 // message get the same answer. It takes the write lock.
-func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, keys ...core.CancelKey) ([]core.CancelStatus, error) {
+func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
 	if tx == nil {
-		return nil, core.Invalid("waybill/sqlite: cancel", "tx: is nil; begin a transaction, cancel in it, commit it")
+		return nil, waybill.Invalid("waybill/sqlite: cancel", "tx: is nil; begin a transaction, cancel in it, commit it")
 	}
 	keys, err := core.CheckCancelKeys(keys)
 	if err != nil || len(keys) == 0 {
@@ -75,8 +75,8 @@ func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, keys ...core.CancelKey) 
 	if _, err := w.exec(ctx, lockText); err != nil {
 		return nil, s.classify("cancel", ended("cancel", err))
 	}
-	out := make([]core.CancelStatus, len(keys))
-	seen := map[core.CancelKey]core.CancelStatus{}
+	out := make([]waybill.CancelStatus, len(keys))
+	seen := map[waybill.CancelKey]waybill.CancelStatus{}
 	for i := range keys {
 		if out[i], err = w.cancel(ctx, &keys[i], seen); err != nil {
 			return nil, s.classify("cancel", ended("cancel", err))
@@ -85,7 +85,7 @@ func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, keys ...core.CancelKey) 
 	return out, nil
 }
 
-func (w *withdrawer) cancel(ctx context.Context, key *core.CancelKey, seen map[core.CancelKey]core.CancelStatus) (core.CancelStatus, error) {
+func (w *withdrawer) cancel(ctx context.Context, key *waybill.CancelKey, seen map[waybill.CancelKey]waybill.CancelStatus) (waybill.CancelStatus, error) {
 	var t *target
 	var err error
 	short := *key
@@ -96,32 +96,32 @@ func (w *withdrawer) cancel(ctx context.Context, key *core.CancelKey, seen map[c
 		t, err = w.target(ctx, byIDText, key.Route, key.ID)
 	}
 	if err != nil {
-		return core.CancelNotFound, err
+		return waybill.CancelNotFound, err
 	}
 	if t == nil {
 		return seen[short], nil
 	}
-	status, err := w.withdraw(ctx, t, core.ReasonCancelled)
-	if err == nil && status != core.CancelInFlight {
-		seen[core.CancelKey{Route: t.Route, ID: t.ID}] = status
+	status, err := w.withdraw(ctx, t, waybill.ReasonCancelled)
+	if err == nil && status != waybill.CancelInFlight {
+		seen[waybill.CancelKey{Route: t.Route, ID: t.ID}] = status
 		if t.dedupe != "" {
-			seen[core.CancelKey{Route: t.Route, Topic: t.topic, DedupeKey: t.dedupe}] = status
+			seen[waybill.CancelKey{Route: t.Route, Topic: t.topic, DedupeKey: t.dedupe}] = status
 		}
 	}
 	return status, err
 }
 
 // withdraw takes a message away, if nobody may have it out.
-func (w *withdrawer) withdraw(ctx context.Context, t *target, reason core.Reason) (core.CancelStatus, error) {
+func (w *withdrawer) withdraw(ctx context.Context, t *target, reason waybill.Reason) (waybill.CancelStatus, error) {
 	if t.holder != 0 {
-		return core.CancelInFlight, nil
+		return waybill.CancelInFlight, nil
 	}
 	careful, err := w.careful(ctx, &t.row)
 	if err != nil {
-		return core.CancelNotFound, err
+		return waybill.CancelNotFound, err
 	}
 	if !t.waits && !t.withdrawable && !t.orphaned && !careful {
-		return core.CancelInFlight, nil
+		return waybill.CancelInFlight, nil
 	}
 	if w.keep {
 		_, err = w.exec(ctx, withdrawText, t.Seq, string(reason), w.now)
@@ -129,12 +129,12 @@ func (w *withdrawer) withdraw(ctx context.Context, t *target, reason core.Reason
 		_, err = w.exec(ctx, deleteText, t.Seq)
 	}
 	if err == nil && t.key != "" && !t.timer() {
-		err = w.tell(ctx, outbox.ControlKey, &t.row)
+		err = w.tell(ctx, core.ControlKey, &t.row)
 	}
 	if t.maybe || t.crashes > 0 || careful {
-		return core.CancelMaybe, err
+		return waybill.CancelMaybe, err
 	}
-	return core.CancelDone, err
+	return waybill.CancelDone, err
 }
 
 // careful reports whether a member that died may have had r out, and no window has passed it yet.
@@ -148,26 +148,26 @@ func (w *work) careful(ctx context.Context, r *row) (bool, error) {
 }
 
 // tell writes a control record about r.
-func (w *work) tell(ctx context.Context, kind outbox.ControlKind, r *row) error {
+func (w *work) tell(ctx context.Context, kind core.ControlKind, r *row) error {
 	_, err := w.exec(ctx, tellText, int64(kind), r.Route, int64(r.slot), r.key, r.ID, r.Seq)
 	return err
 }
 
 // replace makes room for r, unless it is staged already. What a member holds gives up its dedupe key.
-func (w *withdrawer) replace(ctx context.Context, r *core.StagedRow) (core.CancelStatus, error) {
+func (w *withdrawer) replace(ctx context.Context, r *core.StagedRow) (waybill.CancelStatus, error) {
 	if _, err := w.exec(ctx, lockText); err != nil {
-		return core.CancelNotFound, err
+		return waybill.CancelNotFound, err
 	}
 	var one int
 	if staged, err := w.one(ctx, []any{&one}, stagedText, r.Route, r.Envelope.ID); err != nil || staged {
-		return core.CancelNotFound, err
+		return waybill.CancelNotFound, err
 	}
 	t, err := w.target(ctx, byKeyText, r.Route, r.Envelope.Topic, r.DedupeKey)
 	if err != nil || t == nil {
-		return core.CancelNotFound, err
+		return waybill.CancelNotFound, err
 	}
-	status, err := w.withdraw(ctx, t, core.ReasonReplaced)
-	if err == nil && status == core.CancelInFlight {
+	status, err := w.withdraw(ctx, t, waybill.ReasonReplaced)
+	if err == nil && status == waybill.CancelInFlight {
 		_, err = w.exec(ctx, giveUpKeyText, t.Seq)
 	}
 	return status, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -45,7 +46,7 @@ func (t *Transport) await(ctx context.Context, r *receipt) error {
 		return r.err
 	}
 	r.withdrawn = true
-	return &core.Error{Op: "waybill/memory: publish", Class: core.ClassOutage, Err: errors.Join(errors.New("not handled in time"), ctx.Err())}
+	return &waybill.Error{Op: "waybill/memory: publish", Class: waybill.ClassOutage, Err: errors.Join(errors.New("not handled in time"), ctx.Err())}
 }
 
 // forget fails the publishes that wait for messages of the queue, those in receivers' hands included.
@@ -63,13 +64,13 @@ func (q *queue) forget() {
 }
 
 func retryLater(a *core.Ack) error {
-	return &core.Error{
-		Op: "waybill/memory: handle", Class: core.ClassRejected, After: max(a.Delay, time.Millisecond), Err: errors.New(cause(a, "the handler asked to retry")),
+	return &waybill.Error{
+		Op: "waybill/memory: handle", Class: waybill.ClassRejected, After: max(a.Delay, time.Millisecond), Err: errors.New(cause(a, "the handler asked to retry")),
 	}
 }
 
 func rejected(a *core.Ack) error {
-	return &core.Error{Op: "waybill/memory: handle", Class: core.ClassPermanent, Reason: a.Reason, Err: errors.New(cause(a, "rejected by the handler"))}
+	return &waybill.Error{Op: "waybill/memory: handle", Class: waybill.ClassPermanent, Reason: a.Reason, Err: errors.New(cause(a, "rejected by the handler"))}
 }
 
 func cause(a *core.Ack, otherwise string) string {

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/transport/memory"
 )
@@ -16,18 +17,18 @@ import (
 // TR-06
 func TestConfirmHandled(t *testing.T) {
 	t.Parallel()
-	sub := func(q string) core.Subscription { return core.Subscription{Queue: q, Bindings: []string{"a"}} }
+	sub := func(q string) waybill.Subscription { return waybill.Subscription{Queue: q, Bindings: []string{"a"}} }
 	cause := errors.New("no")
 	for name, c := range map[string]struct {
-		first, second func(*core.Delivery) core.Ack
-		class         core.Class
-		reason        core.Reason
+		first, second func(*waybill.Delivery) core.Ack
+		class         waybill.Class
+		reason        waybill.Reason
 		ok            bool
 	}{
 		"both done":   {core.AckDone, core.AckDone, 0, "", true},
-		"one retries": {core.AckDone, func(d *core.Delivery) core.Ack { return core.AckRetry(d, time.Minute, cause) }, core.ClassRejected, "", false},
+		"one retries": {core.AckDone, func(d *waybill.Delivery) core.Ack { return core.AckRetry(d, time.Minute, cause) }, waybill.ClassRejected, "", false},
 		"one rejects": {
-			func(d *core.Delivery) core.Ack { return core.AckReject(d, core.ReasonNoHandler, cause) }, core.AckDone, core.ClassPermanent, core.ReasonNoHandler, false,
+			func(d *waybill.Delivery) core.Ack { return core.AckReject(d, waybill.ReasonNoHandler, cause) }, core.AckDone, waybill.ClassPermanent, waybill.ReasonNoHandler, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -40,8 +41,8 @@ func TestConfirmHandled(t *testing.T) {
 				ctx := t.Context()
 				results := make(chan core.Results, 1)
 				receivers := []core.Receiver{mustSubscribe(t, bus, sub("one")), mustSubscribe(t, bus, sub("two"))}
-				go func() { results <- bus.Publish(ctx, []core.Envelope{{ID: "1", Topic: "a"}}) }()
-				for i, ack := range []func(*core.Delivery) core.Ack{c.first, c.second} {
+				go func() { results <- bus.Publish(ctx, []waybill.Envelope{{ID: "1", Topic: "a"}}) }()
+				for i, ack := range []func(*waybill.Delivery) core.Ack{c.first, c.second} {
 					ds, err := receivers[i].Receive(ctx, 1)
 					if err != nil {
 						t.Fatal(err)
@@ -55,8 +56,8 @@ func TestConfirmHandled(t *testing.T) {
 					}
 				}
 				err = (<-results).FirstErr()
-				if (err == nil) != c.ok || core.ClassOf(err) != c.class || core.ReasonOf(err) != c.reason {
-					t.Errorf("published with %v, class %s", err, core.ClassOf(err))
+				if (err == nil) != c.ok || waybill.ClassOf(err) != c.class || waybill.ReasonOf(err) != c.reason {
+					t.Errorf("published with %v, class %s", err, waybill.ClassOf(err))
 				}
 				if d := bus.Depth("one"); d != (memory.Depth{}) {
 					t.Errorf("the queue still holds %+v", d)
@@ -75,10 +76,10 @@ func TestConfirmHandledGivesUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		in := mustSubscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+		in := mustSubscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"a"}})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := bus.Publish(ctx, []core.Envelope{{ID: "1", Topic: "a"}}).FirstErr(); core.ClassOf(err) != core.ClassOutage {
+		if err := bus.Publish(ctx, []waybill.Envelope{{ID: "1", Topic: "a"}}).FirstErr(); waybill.ClassOf(err) != waybill.ClassOutage {
 			t.Errorf("timed out with %v, want an outage", err)
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
@@ -87,18 +88,18 @@ func TestConfirmHandledGivesUp(t *testing.T) {
 			t.Errorf("received %d withdrawn messages", len(ds))
 		}
 		results := make(chan core.Results, 1)
-		go func() { results <- bus.Publish(t.Context(), []core.Envelope{{ID: "2", Topic: "a"}}) }()
+		go func() { results <- bus.Publish(t.Context(), []waybill.Envelope{{ID: "2", Topic: "a"}}) }()
 		synctest.Wait()
 		if err := bus.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := (<-results).FirstErr(); !errors.Is(err, core.ErrClosed) {
+		if err := (<-results).FirstErr(); !errors.Is(err, waybill.ErrClosed) {
 			t.Errorf("closed with %v", err)
 		}
 	})
 }
 
-func mustSubscribe(t *testing.T, bus *memory.Transport, sub core.Subscription) core.Receiver {
+func mustSubscribe(t *testing.T, bus *memory.Transport, sub waybill.Subscription) core.Receiver {
 	t.Helper()
 	in, err := bus.Subscribe(t.Context(), sub)
 	if err != nil {

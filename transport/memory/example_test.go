@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
@@ -19,11 +20,11 @@ func Example() {
 	}
 	defer bus.Close(ctx)
 
-	results := bus.Publish(ctx, []core.Envelope{{ID: "1", Topic: "orders.placed"}, {ID: "2", Topic: "users.created"}})
+	results := bus.Publish(ctx, []waybill.Envelope{{ID: "1", Topic: "orders.placed"}, {ID: "2", Topic: "users.created"}})
 	fmt.Println(results[0])
 	fmt.Println(results[1])
 
-	r, err := bus.Subscribe(ctx, core.Subscription{Queue: "billing"})
+	r, err := bus.Subscribe(ctx, waybill.Subscription{Queue: "billing"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -33,7 +34,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	r.Settle(ctx, []core.Ack{core.AckReject(ds[0], core.ReasonNoHandler, nil)})
+	r.Settle(ctx, []core.Ack{core.AckReject(ds[0], waybill.ReasonNoHandler, nil)})
 	for _, p := range bus.Parked("billing") {
 		fmt.Println(p.Envelope.ID, p.Envelope.Topic, p.Reason)
 	}

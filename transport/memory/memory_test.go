@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -20,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestOptionsValidate(t *testing.T) {
 	t.Parallel()
 	_, err := New(Options{Queues: []Queue{{Bindings: []string{""}}, {Name: "a\x00"}}, MaxBodyBytes: -1})
-	if !errors.Is(err, core.ErrInvalid) {
+	if !errors.Is(err, waybill.ErrInvalid) {
 		t.Fatalf("got %v", err)
 	}
 	for _, want := range []string{"Queues[0].Name", "Queues[0].Bindings[0]", "Queues[1].Name", "MaxBodyBytes"} {
@@ -99,24 +100,24 @@ func TestFullQueue(t *testing.T) {
 	t.Parallel()
 	tr := newTransport(t, Options{MaxMessages: 2, MaxBodyBytes: 3, Queues: []Queue{{"small", []string{"a"}}, {"all", []string{"#"}}}})
 	ctx := t.Context()
-	batch := []core.Envelope{{Topic: "a"}, {Topic: "a"}, {Topic: "a"}, {Topic: "b", Body: []byte("1234")}}
+	batch := []waybill.Envelope{{Topic: "a"}, {Topic: "a"}, {Topic: "a"}, {Topic: "b", Body: []byte("1234")}}
 	res := tr.Publish(ctx, batch)
-	var e *core.Error
-	if res[0] != nil || res[1] != nil || !errors.As(res[2], &e) || e.Class != core.ClassOutage || !e.TopicOnly {
+	var e *waybill.Error
+	if res[0] != nil || res[1] != nil || !errors.As(res[2], &e) || e.Class != waybill.ClassOutage || !e.TopicOnly {
 		t.Fatalf("got %v", res)
 	}
-	if core.ClassOf(res[3]) != core.ClassPermanent || core.ReasonOf(res[3]) != core.ReasonTooLarge {
+	if waybill.ClassOf(res[3]) != waybill.ClassPermanent || waybill.ReasonOf(res[3]) != waybill.ReasonTooLarge {
 		t.Errorf("too large: %v", res[3])
 	}
 	if got := tr.Depth("all"); got.Ready != 2 {
 		t.Errorf("a message for a full queue reached another one: %+v", got)
 	}
-	r := subscribe(t, tr, core.Subscription{Queue: "small"})
+	r := subscribe(t, tr, waybill.Subscription{Queue: "small"})
 	ds, err := r.Receive(ctx, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := subscribe(t, tr, core.Subscription{Queue: "all"})
+	all := subscribe(t, tr, waybill.Subscription{Queue: "all"})
 	more, err := all.Receive(ctx, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -135,9 +136,9 @@ func TestRetryIsHeldUntilDue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tr := newTransport(t, Options{Queues: []Queue{{"q", []string{"#"}}}})
-		r := subscribe(t, tr, core.Subscription{Queue: "q"})
+		r := subscribe(t, tr, waybill.Subscription{Queue: "q"})
 		ctx := t.Context()
-		tr.Publish(ctx, []core.Envelope{{Topic: "a", ID: "1"}, {Topic: "a", ID: "2"}})
+		tr.Publish(ctx, []waybill.Envelope{{Topic: "a", ID: "1"}, {Topic: "a", ID: "2"}})
 		ds, err := r.Receive(ctx, 10)
 		if err != nil {
 			t.Fatal(err)
@@ -170,18 +171,18 @@ func TestParkedCopies(t *testing.T) {
 	t.Parallel()
 	tr := newTransport(t, Options{Queues: []Queue{{"q", []string{"#"}}, {"drop", []string{"#"}}}})
 	ctx := t.Context()
-	env := core.Envelope{Topic: "a", ID: "1", Body: []byte("x"), Headers: map[string]string{"k": "v"}}
+	env := waybill.Envelope{Topic: "a", ID: "1", Body: []byte("x"), Headers: map[string]string{"k": "v"}}
 	sent := env.Clone()
-	tr.Publish(ctx, []core.Envelope{sent})
+	tr.Publish(ctx, []waybill.Envelope{sent})
 	sent.Body[0], sent.Headers["k"] = 'y', "w"
-	for _, sub := range []core.Subscription{{Queue: "q"}, {Queue: "drop", Unparked: true}} {
+	for _, sub := range []waybill.Subscription{{Queue: "q"}, {Queue: "drop", DropFailed: true}} {
 		r := subscribe(t, tr, sub)
 		ds, err := r.Receive(ctx, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ds[0].Envelope.Body[0] = 'z'
-		r.Settle(ctx, []core.Ack{core.AckReject(ds[0], core.ReasonUndecodable, errors.New("bad"))})
+		r.Settle(ctx, []core.Ack{core.AckReject(ds[0], waybill.ReasonUndecodable, errors.New("bad"))})
 	}
 	for range 2 {
 		got := tr.Parked("q")
@@ -189,14 +190,14 @@ func TestParkedCopies(t *testing.T) {
 			t.Fatalf("parked %d", len(got))
 		}
 		got[0].At = time.Time{}
-		want := Parked{Envelope: env, Queue: "q", Attempt: 1, Reason: core.ReasonUndecodable, Err: "bad"}
+		want := Parked{Envelope: env, Queue: "q", Attempt: 1, Reason: waybill.ReasonUndecodable, Err: "bad"}
 		if d := cmp.Diff(want, got[0]); d != "" {
 			t.Error(d)
 		}
 		got[0].Envelope.Body[0] = 'q'
 	}
 	if got := tr.Depth("drop"); got != (Depth{}) {
-		t.Errorf("Unparked: %+v", got)
+		t.Errorf("DropFailed: %+v", got)
 	}
 	if tr.Parked("none") != nil || tr.Depth("none") != (Depth{}) {
 		t.Error("there is no such queue")
@@ -207,17 +208,17 @@ func TestRedeliveries(t *testing.T) {
 	t.Parallel()
 	tr := newTransport(t, Options{Queues: []Queue{{"q", []string{"#"}}}})
 	ctx := t.Context()
-	tr.Publish(ctx, []core.Envelope{{Topic: "a", ID: "1"}, {Topic: "a", ID: "2"}, {Topic: "a", ID: "3"}})
-	r := subscribe(t, tr, core.Subscription{Queue: "q"})
+	tr.Publish(ctx, []waybill.Envelope{{Topic: "a", ID: "1"}, {Topic: "a", ID: "2"}, {Topic: "a", ID: "3"}})
+	r := subscribe(t, tr, waybill.Subscription{Queue: "q"})
 	ds, err := r.Receive(ctx, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Settle(ctx, []core.Ack{core.AckGiveBack(ds[1])})
+	r.Settle(ctx, []core.Ack{core.AckRelease(ds[1])})
 	if err := r.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	ds, err = subscribe(t, tr, core.Subscription{Queue: "q"}).Receive(ctx, 10)
+	ds, err = subscribe(t, tr, waybill.Subscription{Queue: "q"}).Receive(ctx, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +241,7 @@ func newTransport(t *testing.T, o Options) *Transport {
 	return tr
 }
 
-func subscribe(t *testing.T, tr *Transport, sub core.Subscription) core.Receiver {
+func subscribe(t *testing.T, tr *Transport, sub waybill.Subscription) core.Receiver {
 	t.Helper()
 	r, err := tr.Subscribe(t.Context(), sub)
 	if err != nil {

@@ -6,10 +6,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 )
 
-var _ core.ParkedQueue = (*Transport)(nil)
+var _ admin.ParkedQueue = (*Transport)(nil)
 
 // parked is a parked message and its number in the order of parking.
 type parked struct {
@@ -22,7 +23,7 @@ func (q *queue) park(p Parked) {
 	q.parked = append(q.parked, parked{p, q.t.nextPlace()})
 }
 
-// ParkedDepth implements core.ParkedQueue. A queue that was never declared is core.ErrNotFound.
+// ParkedDepth implements admin.ParkedQueue. A queue that was never declared is waybill.ErrNotFound.
 func (t *Transport) ParkedDepth(_ context.Context, queue string) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -33,10 +34,10 @@ func (t *Transport) ParkedDepth(_ context.Context, queue string) (int, error) {
 	return len(q.parked), nil
 }
 
-// ListParked implements core.ParkedQueue; oldest first.
-func (t *Transport) ListParked(_ context.Context, queue string, f core.ParkedFilter, limit int) ([]core.Parked, error) {
+// ListParked implements admin.ParkedQueue; oldest first.
+func (t *Transport) ListParked(_ context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
 	if limit < 1 {
-		return nil, core.Invalid("waybill/memory: list parked", fmt.Sprintf("limit: %d is less than 1", limit))
+		return nil, waybill.Invalid("waybill/memory: list parked", fmt.Sprintf("limit: %d is less than 1", limit))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -44,7 +45,7 @@ func (t *Transport) ListParked(_ context.Context, queue string, f core.ParkedFil
 	if err != nil {
 		return nil, err
 	}
-	var out []core.Parked
+	var out []admin.Parked
 	for i := range q.parked {
 		p := q.parked[i].forOperators()
 		if len(out) == limit {
@@ -59,14 +60,14 @@ func (t *Transport) ListParked(_ context.Context, queue string, f core.ParkedFil
 	return out, nil
 }
 
-// ReplayParked implements core.ParkedQueue. A message that finds its queue full stays parked and ends the replay with
+// ReplayParked implements admin.ParkedQueue. A message that finds its queue full stays parked and ends the replay with
 // an outage.
-func (t *Transport) ReplayParked(ctx context.Context, req core.ParkedRequest) (int, error) {
-	matches := func(p *core.Parked) bool { return !p.Envelope.Expired(time.Now()) && req.Filter.Matches(p) }
+func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
+	matches := func(p *admin.Parked) bool { return !p.Envelope.Expired(time.Now()) && req.Filter.Matches(p) }
 	return t.changeParked(ctx, "replay parked", &req, matches, func(q *queue, p *parked) error {
 		if t.maxMessages > 0 && q.size() >= t.maxMessages {
-			return &core.Error{
-				Op: "waybill/memory: replay parked", Class: core.ClassOutage,
+			return &waybill.Error{
+				Op: "waybill/memory: replay parked", Class: waybill.ClassOutage,
 				Err: fmt.Errorf("queue %q is full with %d messages: consume them, or raise Options.MaxMessages", q.name, q.size()),
 			}
 		}
@@ -78,15 +79,15 @@ func (t *Transport) ReplayParked(ctx context.Context, req core.ParkedRequest) (i
 	})
 }
 
-// PurgeParked implements core.ParkedQueue.
-func (t *Transport) PurgeParked(ctx context.Context, req core.ParkedRequest) (int, error) {
+// PurgeParked implements admin.ParkedQueue.
+func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
 	return t.changeParked(ctx, "purge parked", &req, req.Filter.Matches, func(*queue, *parked) error { return nil })
 }
 
 // changeParked does do with every message that matches and was parked before the call, one after the other, and removes
 // it.
-func (t *Transport) changeParked(ctx context.Context, op string, req *core.ParkedRequest, matches func(*core.Parked) bool, do func(*queue, *parked) error) (int, error) {
-	if err := core.Invalid("waybill/memory: "+op, req.Problems()...); err != nil {
+func (t *Transport) changeParked(ctx context.Context, op string, req *admin.ParkedRequest, matches func(*admin.Parked) bool, do func(*queue, *parked) error) (int, error) {
+	if err := waybill.Invalid("waybill/memory: "+op, req.Problems()...); err != nil {
 		return 0, err
 	}
 	t.mu.Lock()
@@ -128,7 +129,7 @@ func (t *Transport) changeParked(ctx context.Context, op string, req *core.Parke
 
 // changeNext looks at the first message that was parked after number after and not after last, and returns its number;
 // 0 if there is none.
-func (t *Transport) changeNext(q *queue, after, last uint64, matches func(*core.Parked) bool, do func(*queue, *parked) error) (number uint64, changed bool, err error) {
+func (t *Transport) changeNext(q *queue, after, last uint64, matches func(*admin.Parked) bool, do func(*queue, *parked) error) (number uint64, changed bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -156,14 +157,14 @@ func (t *Transport) parkedIn(name string) (*queue, error) {
 	}
 	q := t.queues[name]
 	if q == nil {
-		return nil, &core.Error{
-			Op: "waybill/memory: parked", Class: core.ClassPermanent, Err: fmt.Errorf("%w: there is no queue %q: check the name, or declare it", core.ErrNotFound, name),
+		return nil, &waybill.Error{
+			Op: "waybill/memory: parked", Class: waybill.ClassPermanent, Err: fmt.Errorf("%w: there is no queue %q: check the name, or declare it", waybill.ErrNotFound, name),
 		}
 	}
 	return q, nil
 }
 
 // forOperators shares the envelope.
-func (p *parked) forOperators() core.Parked {
-	return core.Parked{Envelope: p.Envelope, Queue: p.Queue, Reason: p.Reason, Error: p.Err, Attempts: p.Attempt, At: p.At}
+func (p *parked) forOperators() admin.Parked {
+	return admin.Parked{Envelope: p.Envelope, Queue: p.Queue, Reason: p.Reason, Error: p.Err, Attempts: p.Attempt, At: p.At}
 }

@@ -6,15 +6,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // item is one message in one queue.
 type item struct {
-	env          *core.Envelope // shared with other queues: read only
-	receipt      *receipt       // nil unless Options.ConfirmHandled
-	place        uint64         // in the queue; unique
-	due          time.Time      // of a delayed one
+	env          *waybill.Envelope // shared with other queues: read only
+	receipt      *receipt          // nil unless Options.ConfirmHandled
+	place        uint64            // in the queue; unique
+	due          time.Time         // of a delayed one
 	attempt      int
 	redeliveries int
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -27,9 +28,9 @@ type holding struct {
 }
 
 // Receive waits for deliveries; see core.Receiver. Deliveries are taken from the queue only as it returns them.
-func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, error) {
+func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	if limit < 1 {
-		return nil, core.Invalid("waybill/memory: receive", fmt.Sprintf("limit: %d is less than 1", limit))
+		return nil, waybill.Invalid("waybill/memory: receive", fmt.Sprintf("limit: %d is less than 1", limit))
 	}
 	for {
 		if err := ctx.Err(); err != nil {
@@ -47,7 +48,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, er
 
 // take returns up to limit deliveries. If there are none it returns a channel that is closed at the next change, and
 // the time until the next retry is due, or less than 0.
-func (r *receiver) take(limit int) (got []*core.Delivery, changed <-chan struct{}, due time.Duration, err error) {
+func (r *receiver) take(limit int) (got []*waybill.Delivery, changed <-chan struct{}, due time.Duration, err error) {
 	q := r.q
 	q.t.mu.Lock()
 	defer q.t.mu.Unlock()
@@ -67,7 +68,7 @@ func (r *receiver) take(limit int) (got []*core.Delivery, changed <-chan struct{
 		h := &holding{r: r, it: it}
 		r.held[h] = struct{}{}
 		q.held++
-		got = append(got, &core.Delivery{
+		got = append(got, &waybill.Delivery{
 			Envelope: it.env.Clone(), Queue: q.name, Attempt: it.attempt, Redeliveries: it.redeliveries, Handle: h,
 		})
 	}
@@ -100,7 +101,7 @@ func wait(ctx context.Context, changed <-chan struct{}, due time.Duration) error
 // Settle ends deliveries; see core.Receiver. It never blocks.
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	if err := ctx.Err(); err != nil {
-		return core.AllFailed(len(acks), &core.Error{Op: "waybill/memory: settle", Class: core.ClassOutage, Err: err})
+		return core.AllFailed(len(acks), &waybill.Error{Op: "waybill/memory: settle", Class: waybill.ClassOutage, Err: err})
 	}
 	r.q.t.mu.Lock()
 	defer r.q.t.mu.Unlock()
@@ -111,7 +112,7 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	now := time.Now()
 	for i := range acks {
 		if err := r.settle(&acks[i], now); err != nil {
-			results[i] = &core.Error{Op: "waybill/memory: settle", Class: core.ClassRejected, Err: err}
+			results[i] = &waybill.Error{Op: "waybill/memory: settle", Class: waybill.ClassRejected, Err: err}
 		}
 	}
 	r.q.wakeAll()
@@ -124,10 +125,10 @@ func (r *receiver) settle(a *core.Ack, now time.Time) error {
 		h, _ = a.Delivery.Handle.(*holding)
 	}
 	if h == nil || h.r != r {
-		return fmt.Errorf("%w: the delivery is not of this receiver", core.ErrInvalid)
+		return fmt.Errorf("%w: the delivery is not of this receiver", waybill.ErrInvalid)
 	}
 	if _, ok := r.held[h]; !ok {
-		return core.ErrLeaseLost
+		return waybill.ErrLeaseLost
 	}
 	q, it := r.q, h.it
 	switch a.Verdict {
@@ -152,12 +153,12 @@ func (r *receiver) settle(a *core.Ack, now time.Time) error {
 		default:
 			q.park(Parked{Envelope: it.env.Clone(), Queue: q.name, Attempt: it.attempt, Reason: a.Reason, Err: a.Err, At: now})
 		}
-	case core.VerdictGiveBack:
+	case core.VerdictRelease:
 		q.ready.push(it)
 	case core.VerdictNone:
-		return errors.Join(core.ErrInvalid, errors.New("the ack has no verdict: build it with core.AckDone and the like"))
+		return errors.Join(waybill.ErrInvalid, errors.New("the ack has no verdict: build it with core.AckDone and the like"))
 	default:
-		return fmt.Errorf("%w: verdict %d is unknown", core.ErrInvalid, a.Verdict)
+		return fmt.Errorf("%w: verdict %d is unknown", waybill.ErrInvalid, a.Verdict)
 	}
 	delete(r.held, h)
 	q.held--

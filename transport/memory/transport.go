@@ -6,7 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 var _ core.Transport = (*Transport)(nil)
@@ -38,7 +40,7 @@ type Queue struct {
 	Bindings []string
 }
 
-// Validate reports all problems of o at once; the error matches core.ErrInvalid.
+// Validate reports all problems of o at once; the error matches waybill.ErrInvalid.
 func (o Options) Validate() error {
 	var p []string
 	for i, q := range o.Queues {
@@ -47,20 +49,20 @@ func (o Options) Validate() error {
 	if o.MaxBodyBytes < 0 {
 		p = append(p, fmt.Sprintf("MaxBodyBytes: %d is negative; leave it 0 for no bound", o.MaxBodyBytes))
 	}
-	return core.Invalid("waybill/memory: options", p...)
+	return waybill.Invalid("waybill/memory: options", p...)
 }
 
 func checkQueue(field, name string, bindings []string) []string {
 	var p []string
 	if name == "" {
 		p = append(p, field+".Name: is empty; name the queue")
-	} else if s := core.CheckName(name); s != "" {
+	} else if s := check.Name(name); s != "" {
 		p = append(p, field+".Name: "+s)
 	}
 	for i, b := range bindings {
 		if b == "" {
 			p = append(p, fmt.Sprintf("%s.Bindings[%d]: is empty; name a topic, or # for all", field, i))
-		} else if s := core.CheckName(b); s != "" {
+		} else if s := check.Name(b); s != "" {
 			p = append(p, fmt.Sprintf("%s.Bindings[%d]: %s", field, i, s))
 		}
 	}
@@ -97,7 +99,7 @@ func New(opts Options) (*Transport, error) {
 
 // Declare makes a queue, if there is none of this name, and adds bindings to it. It is idempotent.
 func (t *Transport) Declare(queue string, bindings ...string) error {
-	if err := core.Invalid("waybill/memory: declare", checkQueue("Queue", queue, bindings)...); err != nil {
+	if err := waybill.Invalid("waybill/memory: declare", checkQueue("Queue", queue, bindings)...); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -136,7 +138,7 @@ func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 
 // Publish puts copies of the messages into all queues that are bound for their topics, in the order of the batch. It
 // never blocks, unless Options.ConfirmHandled. Concurrent calls are queued one after the other.
-func (t *Transport) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+func (t *Transport) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	results, receipts := t.enqueue(ctx, batch)
 	for i, r := range receipts {
 		if r != nil {
@@ -147,9 +149,9 @@ func (t *Transport) Publish(ctx context.Context, batch []core.Envelope) core.Res
 }
 
 // enqueue also returns the receipts to wait for: one a message, nil for a message that failed, or none at all.
-func (t *Transport) enqueue(ctx context.Context, batch []core.Envelope) (core.Results, []*receipt) {
+func (t *Transport) enqueue(ctx context.Context, batch []waybill.Envelope) (core.Results, []*receipt) {
 	if err := ctx.Err(); err != nil {
-		return core.AllFailed(len(batch), &core.Error{Op: "waybill/memory: publish", Class: core.ClassOutage, Err: err}), nil
+		return core.AllFailed(len(batch), &waybill.Error{Op: "waybill/memory: publish", Class: waybill.ClassOutage, Err: err}), nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -177,15 +179,15 @@ func (t *Transport) enqueue(ctx context.Context, batch []core.Envelope) (core.Re
 }
 
 // publish queues one message. The receipt is nil unless Options.ConfirmHandled.
-func (t *Transport) publish(e *core.Envelope, now time.Time) (*receipt, error) {
-	fail := func(class core.Class, reason core.Reason, err error) (*receipt, error) {
-		return nil, &core.Error{Op: "waybill/memory: publish", Class: class, Reason: reason, Err: err}
+func (t *Transport) publish(e *waybill.Envelope, now time.Time) (*receipt, error) {
+	fail := func(class waybill.Class, reason waybill.Reason, err error) (*receipt, error) {
+		return nil, &waybill.Error{Op: "waybill/memory: publish", Class: class, Reason: reason, Err: err}
 	}
-	if s := core.CheckTopic(e.Topic); s != "" {
-		return fail(core.ClassPermanent, core.ReasonRejected, fmt.Errorf("topic %s", s))
+	if s := check.Topic(e.Topic); s != "" {
+		return fail(waybill.ClassPermanent, waybill.ReasonRejected, fmt.Errorf("topic %s", s))
 	}
 	if t.maxBodyBytes > 0 && len(e.Body) > t.maxBodyBytes {
-		return fail(core.ClassPermanent, core.ReasonTooLarge, fmt.Errorf("the body has %d bytes; Options.MaxBodyBytes is %d", len(e.Body), t.maxBodyBytes))
+		return fail(waybill.ClassPermanent, waybill.ReasonTooLarge, fmt.Errorf("the body has %d bytes; Options.MaxBodyBytes is %d", len(e.Body), t.maxBodyBytes))
 	}
 	var to []*queue
 	for _, q := range t.order {
@@ -193,15 +195,15 @@ func (t *Transport) publish(e *core.Envelope, now time.Time) (*receipt, error) {
 			continue
 		}
 		if t.maxMessages > 0 && q.size() >= t.maxMessages {
-			return nil, &core.Error{
-				Op: "waybill/memory: publish", Class: core.ClassOutage, TopicOnly: true,
+			return nil, &waybill.Error{
+				Op: "waybill/memory: publish", Class: waybill.ClassOutage, TopicOnly: true,
 				Err: fmt.Errorf("queue %q is full with %d messages: consume them, or raise Options.MaxMessages", q.name, q.size()),
 			}
 		}
 		to = append(to, q)
 	}
 	if len(to) == 0 {
-		return fail(core.ClassRejected, core.ReasonUnroutable, fmt.Errorf("topic %q: %w: bind one", e.Topic, core.ErrUnroutable))
+		return fail(waybill.ClassRejected, waybill.ReasonUnroutable, fmt.Errorf("topic %q: %w: bind one", e.Topic, waybill.ErrUnroutable))
 	}
 	env := e.Clone() // shared by the queues, which never change it
 	var r *receipt
@@ -224,16 +226,16 @@ func (t *Transport) nextPlace() uint64 {
 // Subscribe declares the queue, if need be, adds the bindings, and opens a receiver. Retry delays are held exactly,
 // whatever Subscription.RetryDelays says. With Subscription.InOrder, which all receivers of a queue must share, the
 // deliveries go to the one that subscribed first, until it is closed.
-func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+func (t *Transport) Subscribe(ctx context.Context, sub waybill.Subscription) (core.Receiver, error) {
 	p := checkQueue("Subscription", sub.Queue, sub.Bindings)
 	if sub.Prefetch < 0 || sub.Concurrency < 0 {
 		p = append(p, "Subscription: Prefetch and Concurrency must not be negative; leave them 0 for the defaults")
 	}
-	if err := core.Invalid("waybill/memory: subscribe", p...); err != nil {
+	if err := waybill.Invalid("waybill/memory: subscribe", p...); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, &core.Error{Op: "waybill/memory: subscribe", Class: core.ClassOutage, Err: err}
+		return nil, &waybill.Error{Op: "waybill/memory: subscribe", Class: waybill.ClassOutage, Err: err}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -241,18 +243,18 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		return nil, closed("subscribe")
 	}
 	if q := t.queues[sub.Queue]; q != nil && len(q.receivers) > 0 && q.receivers[0].inOrder != sub.InOrder {
-		return nil, &core.Error{
-			Op: "waybill/memory: subscribe", Class: core.ClassOutage,
+		return nil, &waybill.Error{
+			Op: "waybill/memory: subscribe", Class: waybill.ClassOutage,
 			Err: fmt.Errorf("%w: queue %q has a receiver with Subscription.InOrder %t, this one has %t: order holds only if all have it",
-				core.ErrMisconfigured, sub.Queue, !sub.InOrder, sub.InOrder),
+				waybill.ErrMisconfigured, sub.Queue, !sub.InOrder, sub.InOrder),
 		}
 	}
-	r := &receiver{inOrder: sub.InOrder, q: t.declare(sub.Queue, sub.Bindings), prefetch: prefetch(sub), drop: sub.Unparked, held: map[*holding]struct{}{}}
+	r := &receiver{inOrder: sub.InOrder, q: t.declare(sub.Queue, sub.Bindings), prefetch: prefetch(sub), drop: sub.DropFailed, held: map[*holding]struct{}{}}
 	r.q.receivers = append(r.q.receivers, r)
 	return r, nil
 }
 
-func prefetch(sub core.Subscription) int {
+func prefetch(sub waybill.Subscription) int {
 	switch {
 	case sub.Prefetch > 0:
 		return sub.Prefetch
@@ -286,13 +288,13 @@ func (t *Transport) Close(context.Context) error {
 // Parked is a message that was rejected.
 type Parked struct {
 	// Envelope is the message as it was published.
-	Envelope core.Envelope
+	Envelope waybill.Envelope
 	// Queue is where it was rejected.
 	Queue string
 	// Attempt is the number of the attempt that was rejected.
 	Attempt int
 	// Reason and Err say why.
-	Reason core.Reason
+	Reason waybill.Reason
 	Err    string
 	// At is when, by this process's clock.
 	At time.Time
@@ -335,5 +337,5 @@ func (t *Transport) Depth(queue string) Depth {
 }
 
 func closed(op string) error {
-	return &core.Error{Op: "waybill/memory: " + op, Class: core.ClassOutage, Err: core.ErrClosed}
+	return &waybill.Error{Op: "waybill/memory: " + op, Class: waybill.ClassOutage, Err: waybill.ErrClosed}
 }

@@ -7,6 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -202,8 +203,8 @@ func (b *batch) result(f *inFlight) {
 	}
 	b.pc.takeReturn(f)
 	b.msgs.failed(f.index)
-	b.results[f.index] = &core.Error{
-		Op: "waybill/rabbitmq: publish", Class: core.ClassOutage, TopicOnly: true,
+	b.results[f.index] = &waybill.Error{
+		Op: "waybill/rabbitmq: publish", Class: waybill.ClassOutage, TopicOnly: true,
 		Err: errNacked,
 	}
 }
@@ -267,8 +268,8 @@ func confirmDone(f *inFlight) <-chan struct{} {
 
 // returnedError is the error of a message that the broker returned before confirming it.
 func returnedError(r returnInfo) error {
-	return &core.Error{
-		Op: "waybill/rabbitmq: publish", Class: core.ClassRejected, Reason: core.ReasonUnroutable,
-		Err: fmt.Errorf("topic %q: %w: bind one to exchange %q (%d %s)", clip(r.key), core.ErrUnroutable, r.exchange, r.code, r.text),
+	return &waybill.Error{
+		Op: "waybill/rabbitmq: publish", Class: waybill.ClassRejected, Reason: waybill.ReasonUnroutable,
+		Err: fmt.Errorf("topic %q: %w: bind one to exchange %q (%d %s)", clip(r.key), waybill.ErrUnroutable, r.exchange, r.code, r.text),
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/testenv"
 )
 
@@ -88,9 +88,9 @@ func TestBufferIsBounded(t *testing.T) {
 	}()
 	proxy.Blackhole(testenv.Up)
 	const large = 2 << 20
-	list := make([]core.Envelope, sendChunk)
+	list := make([]waybill.Envelope, sendChunk)
 	for i, body := 0, make([]byte, large); i < len(list); i++ {
-		list[i] = core.Envelope{ID: core.NewID(), Topic: "a", Body: body}
+		list[i] = waybill.Envelope{ID: waybill.NewID(), Topic: "a", Body: body}
 	}
 	done := make(chan error, 1)
 	go func() { done <- bus.Publish(t.Context(), list).FirstErr() }()
@@ -110,7 +110,7 @@ func TestBufferIsBounded(t *testing.T) {
 		t.Errorf("%d MiB are held", n>>20)
 	}
 	proxy.Cut()
-	if err := <-done; core.ClassOf(err) != core.ClassOutage {
+	if err := <-done; waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("publish: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -75,7 +76,7 @@ func newBench(tb testing.TB) *pubBench {
 	tb.Helper()
 	url := testenv.OwnRabbitMQ(tb, testenv.RabbitMQOptions{AllCPUs: true, Config: []string{"vm_memory_high_watermark.absolute = 4GB"}}).AMQPURL("/")
 	bus := dial(tb, url, rabbitmq.Options{})
-	r, err := bus.Subscribe(tb.Context(), core.Subscription{Queue: "bench", Bindings: []string{"bench.#"}})
+	r, err := bus.Subscribe(tb.Context(), waybill.Subscription{Queue: "bench", Bindings: []string{"bench.#"}})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -143,9 +144,9 @@ func (p *pubBench) transport(tb testing.TB, n, conc int, s *spent) {
 	now := time.Now()
 	for c := range conc {
 		wg.Go(func() {
-			batch := make([]core.Envelope, benchBatch)
+			batch := make([]waybill.Envelope, benchBatch)
 			for i := range batch {
-				batch[i] = core.Envelope{
+				batch[i] = waybill.Envelope{
 					ID: fmt.Sprintf("0190d3f2-7b1c-7000-8%03d-%012d", c, i), Topic: "bench.ours", Type: "bench.ours", Source: "/bench",
 					ContentType: "application/json", Time: now, Key: "key", HLC: 1 << 50, Body: p.body,
 				}
@@ -194,7 +195,7 @@ func BenchmarkConsume(b *testing.B) {
 		bench.transport(b, n, 2, &filling)
 		func() {
 			defer ours.since(time.Now(), cpu())
-			r, err := bus.Subscribe(b.Context(), core.Subscription{Queue: "bench", Prefetch: 500})
+			r, err := bus.Subscribe(b.Context(), waybill.Subscription{Queue: "bench", Prefetch: 500})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/internal/testenv"
@@ -96,7 +97,7 @@ func (h harness) Parked(_ context.Context, queue string) ([]transporttest.Parked
 		d := rabbitmq.Decode(&m, queue, "", time.Now())
 		reason, _ := m.Headers["waybill-reason"].(string)
 		text, _ := m.Headers["waybill-error"].(string)
-		list = append(list, transporttest.Parked{Envelope: d.Envelope, Reason: core.Reason(reason), Err: text})
+		list = append(list, transporttest.Parked{Envelope: d.Envelope, Reason: waybill.Reason(reason), Err: text})
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 func (e Exchange) declare(ch *amqp.Channel) error {
@@ -34,14 +34,14 @@ func (b Binding) declare(ch *amqp.Channel) error {
 }
 
 // Declare makes what topology names, or finds it as it should be: for a program that provisions a broker. What may not
-// be made, or is there with other properties, is an error that matches core.ErrMisconfigured and names the object, the
-// cause and the cure. Options.Passive refuses it.
+// be made, or is there with other properties, is an error that matches waybill.ErrMisconfigured and names the object,
+// the cause and the cure. Options.Passive refuses it.
 func (t *Transport) Declare(ctx context.Context, topology Topology) error {
 	if t.opts.Passive {
-		return core.Invalid("waybill/rabbitmq: declare", "Passive: declares nothing; use a transport without it")
+		return waybill.Invalid("waybill/rabbitmq: declare", "Passive: declares nothing; use a transport without it")
 	}
 	if isClosed(t.closing) {
-		return outage("declare", core.ErrClosed)
+		return outage("declare", waybill.ErrClosed)
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.opts.ConnectTimeout+t.opts.ReconnectMax)
 	defer cancel()
@@ -215,7 +215,7 @@ func (t *Topology) copiesTo() []string {
 func (s *scratch) mayWrite(ctx context.Context, exchange string) (bool, error) {
 	err := s.run(ctx, func(ch *amqp.Channel) error {
 		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
-		if err := ch.PublishWithContext(ctx, exchange, "", false, false, amqp.Publishing{UserId: "nobody-" + core.NewID(), Expiration: "none"}); err != nil {
+		if err := ch.PublishWithContext(ctx, exchange, "", false, false, amqp.Publishing{UserId: "nobody-" + waybill.NewID(), Expiration: "none"}); err != nil {
 			return err
 		}
 		if err := ch.ExchangeDeclarePassive(exchange, "", true, false, false, false, nil); err == nil {
@@ -249,7 +249,7 @@ func (o Options) verify(ctx context.Context, m *management, topology *Topology, 
 		found, err = m.addLimits(ctx, topology.names.exchange, found)
 	}
 	switch {
-	case errors.Is(err, core.ErrMisconfigured):
+	case errors.Is(err, waybill.ErrMisconfigured):
 		return nil, false, err
 	case err != nil:
 		o.Logger.Warn("waybill/rabbitmq: arguments and bindings were not verified", "event", "rabbitmq.unverified", "error", err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -15,9 +16,9 @@ import (
 // RM-07: the exports, as they are. An import into a real broker is TestRolesDoTheirJob.
 func TestExportsGolden(t *testing.T) {
 	t.Parallel()
-	topology := newTopology(t, rabbitmq.Options{Exchange: "shop"}, core.Subscription{
-		Queue: "billing", Bindings: []string{"orders.*", "users.#"}, Retry: core.Schedule(500*time.Millisecond, time.Minute),
-	}, core.Subscription{Queue: "mail", Bindings: []string{"#"}, Retry: core.Schedule(time.Minute), InOrder: true})
+	topology := newTopology(t, rabbitmq.Options{Exchange: "shop"}, waybill.Subscription{
+		Queue: "billing", Bindings: []string{"orders.*", "users.#"}, Retry: waybill.RetryDelays(500*time.Millisecond, time.Minute),
+	}, waybill.Subscription{Queue: "mail", Bindings: []string{"#"}, Retry: waybill.RetryDelays(time.Minute), InOrder: true})
 	users := rabbitmq.Users{Relay: "shop-relay", Consumer: "shop-consumer", Operator: "shop-operator"}
 	file, err := topology.Definitions("shop", users)
 	if err != nil {
@@ -31,8 +32,8 @@ func TestExportsGolden(t *testing.T) {
 // own.
 func TestExportsQuote(t *testing.T) {
 	t.Parallel()
-	topology := newTopology(t, rabbitmq.Options{}, core.Subscription{Queue: `a"${b}%{c}\<&>`, Bindings: []string{`#`, `$x`, `größe.*`}, Retry: core.Schedule()},
-		core.Subscription{Queue: "9.lives", Retry: core.Schedule()}, core.Subscription{Queue: "9-lives", Retry: core.Schedule()}, core.Subscription{Queue: "9 lives", Retry: core.Schedule()})
+	topology := newTopology(t, rabbitmq.Options{}, waybill.Subscription{Queue: `a"${b}%{c}\<&>`, Bindings: []string{`#`, `$x`, `größe.*`}, Retry: waybill.RetryDelays()},
+		waybill.Subscription{Queue: "9.lives", Retry: waybill.RetryDelays()}, waybill.Subscription{Queue: "9-lives", Retry: waybill.RetryDelays()}, waybill.Subscription{Queue: "9 lives", Retry: waybill.RetryDelays()})
 	tf := topology.Terraform(`v"h`, rabbitmq.Users{})
 	for _, want := range []string{`name  = "a\"$${b}%%{c}\\<&>"`, `routing_key      = "$x"`, `routing_key      = "größe.*"`, `vhost = "v\"h"`, `"_9_lives"`, `"_9-lives"`, `"_9_lives_2"`} {
 		if !strings.Contains(tf, want) {
@@ -61,10 +62,10 @@ func TestExportsQuote(t *testing.T) {
 // What a topology cannot be made of is refused, with every problem.
 func TestTopologyRefuses(t *testing.T) {
 	t.Parallel()
-	_, err := rabbitmq.NewTopology(rabbitmq.Options{Window: -1, ManagementURL: "x"}, core.Subscription{}, core.Subscription{Queue: "q", Retry: &core.Backoff{Base: -1}},
-		core.Subscription{Queue: "twice", Retry: core.Schedule()}, core.Subscription{Queue: "twice", Retry: core.Schedule()},
-		core.Subscription{Queue: "long", Retry: core.Schedule(60 * 24 * time.Hour)})
-	if !errors.Is(err, core.ErrInvalid) {
+	_, err := rabbitmq.NewTopology(rabbitmq.Options{Window: -1, ManagementURL: "x"}, waybill.Subscription{}, waybill.Subscription{Queue: "q", Retry: &waybill.Backoff{Base: -1}},
+		waybill.Subscription{Queue: "twice", Retry: waybill.RetryDelays()}, waybill.Subscription{Queue: "twice", Retry: waybill.RetryDelays()},
+		waybill.Subscription{Queue: "long", Retry: waybill.RetryDelays(60 * 24 * time.Hour)})
+	if !errors.Is(err, waybill.ErrInvalid) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"Window: ", "ManagementURL: ", "subscriptions[0].Queue: is empty", "subscriptions[0].Retry: neither", "subscriptions[1].Retry", "subscriptions[3].Queue: \"twice\"", "subscriptions[4].RetryDelays[0]"} {
@@ -72,8 +73,8 @@ func TestTopologyRefuses(t *testing.T) {
 			t.Errorf("%v\ndoes not say %s", err, want)
 		}
 	}
-	_, err = rabbitmq.NewTopology(rabbitmq.Options{}, core.Subscription{Queue: "q", Retry: core.Schedule()}, core.Subscription{Queue: "q.dlq", Retry: core.Schedule()})
-	if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), `queue "q.dlq" is needed twice`) {
+	_, err = rabbitmq.NewTopology(rabbitmq.Options{}, waybill.Subscription{Queue: "q", Retry: waybill.RetryDelays()}, waybill.Subscription{Queue: "q.dlq", Retry: waybill.RetryDelays()})
+	if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), `queue "q.dlq" is needed twice`) {
 		t.Errorf("a queue that is another one's dead-letter queue: %v", err)
 	}
 }
@@ -81,7 +82,7 @@ func TestTopologyRefuses(t *testing.T) {
 // RM-07: rabbitmqctl imports the file too.
 func testImportByRabbitmqctl(t *testing.T, broker *testenv.RabbitMQServer) {
 	t.Helper()
-	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}}
 	file, err := newTopology(t, rabbitmq.Options{}, sub).Definitions("fresh", rabbitmq.Users{Relay: broker.User, Consumer: broker.User, Operator: broker.User})
 	if err != nil {
 		t.Fatal(err)

@@ -23,12 +23,12 @@
 //
 // # Parked messages
 //
-// A Transport is a core.ParkedQueue: depth, list, replay and purge of a dead-letter queue. See docs/rabbitmq.md.
+// A Transport is a admin.ParkedQueue: depth, list, replay and purge of a dead-letter queue. See docs/rabbitmq.md.
 //
 // # Guarantees
 //
 //   - A nil slot of Publish means that the broker confirmed the message and routed it. Unroutable is
-//     core.ErrUnroutable; a message whose confirm did not come is an outage with an unknown result.
+//     waybill.ErrUnroutable; a message whose confirm did not come is an outage with an unknown result.
 //   - A message that makes the broker close the channel is found: what was in flight is sent again one at a time, and
 //     only the culprit fails.
 //   - A retry and a rejection are acknowledged only after the broker confirmed and routed the copy. The copy keeps

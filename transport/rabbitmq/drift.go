@@ -9,12 +9,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 )
 
 // deviation is a difference and what it means.
 type deviation struct {
-	core.Difference
+	admin.Difference
 	extra bool   // there is more than there must be; no reason not to start
 	cure  string // what to do
 }
@@ -34,8 +35,8 @@ const (
 // Drift compares what the transport's exchange and its open subscriptions need with the live broker, and returns every
 // difference: what is missing, has other arguments, or is bound too much. With Options.PipelineKeys queues with a
 // length limit are differences, too. Other policies are not looked at. It needs Options.ManagementURL, and implements
-// core.DriftChecker.
-func (t *Transport) Drift(ctx context.Context) ([]core.Difference, error) {
+// admin.DriftChecker.
+func (t *Transport) Drift(ctx context.Context) ([]admin.Difference, error) {
 	return t.DriftFrom(ctx, t.Topology())
 }
 
@@ -43,9 +44,9 @@ func (t *Transport) Drift(ctx context.Context) ([]core.Difference, error) {
 func (t *Transport) Topology() Topology {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var subs []core.Subscription
+	var subs []waybill.Subscription
 	for _, r := range t.receivers {
-		if !slices.ContainsFunc(subs, func(s core.Subscription) bool { return s.Queue == r.sub.Queue }) {
+		if !slices.ContainsFunc(subs, func(s waybill.Subscription) bool { return s.Queue == r.sub.Queue }) {
 			subs = append(subs, r.sub)
 		}
 	}
@@ -53,9 +54,9 @@ func (t *Transport) Topology() Topology {
 }
 
 // DriftFrom compares topology with the live broker, as Drift does.
-func (t *Transport) DriftFrom(ctx context.Context, topology Topology) ([]core.Difference, error) {
+func (t *Transport) DriftFrom(ctx context.Context, topology Topology) ([]admin.Difference, error) {
 	if t.management == nil {
-		return nil, core.Invalid("waybill/rabbitmq: drift", "ManagementURL: is not set; arguments and bindings can be seen only by the management API, such as "+exampleManagementURL)
+		return nil, waybill.Invalid("waybill/rabbitmq: drift", "ManagementURL: is not set; arguments and bindings can be seen only by the management API, such as "+exampleManagementURL)
 	}
 	found, err := t.management.compare(ctx, &topology)
 	if err == nil && t.opts.PipelineKeys {
@@ -64,7 +65,7 @@ func (t *Transport) DriftFrom(ctx context.Context, topology Topology) ([]core.Di
 	if err != nil {
 		return nil, err
 	}
-	var out []core.Difference
+	var out []admin.Difference
 	for _, d := range found {
 		out = append(out, d.Difference)
 	}
@@ -104,7 +105,7 @@ func (m *management) compare(ctx context.Context, t *Topology) ([]deviation, err
 	var out []deviation
 	add := func(object, want, have, cure string) {
 		if want != have {
-			out = append(out, deviation{Difference: core.Difference{Object: object, Want: want, Have: have}, cure: cure})
+			out = append(out, deviation{Difference: admin.Difference{Object: object, Want: want, Have: have}, cure: cure})
 		}
 	}
 	for _, e := range t.Exchanges {
@@ -161,17 +162,17 @@ func (a *asking) bindings(ctx context.Context, t *Topology, queue string) ([]dev
 		}
 		elsewhere := slices.Contains(t.queues, queue) && t.boundElsewhere(queue) && b.Source != t.names.dlx()
 		if (!slices.Contains(t.Bindings, is) || len(b.Arguments) > 0) && !elsewhere {
-			out = append(out, deviation{Difference: core.Difference{Object: is.String(), Want: "none", Have: "there"}, extra: true})
+			out = append(out, deviation{Difference: admin.Difference{Object: is.String(), Want: "none", Have: "there"}, extra: true})
 		}
 	}
 	for _, b := range t.Bindings {
 		if b.Queue == queue && !has[b] {
-			out = append(out, deviation{Difference: core.Difference{Object: b.String(), Want: "there", Have: missing}, cure: provision})
+			out = append(out, deviation{Difference: admin.Difference{Object: b.String(), Want: "there", Have: missing}, cure: provision})
 		}
 	}
 	if slices.Contains(t.queues, queue) && t.boundElsewhere(queue) && !fed {
 		out = append(out, deviation{
-			Difference: core.Difference{Object: Queue{Name: queue}.String(), Want: "bound to an exchange", Have: "bound to nothing"},
+			Difference: admin.Difference{Object: Queue{Name: queue}.String(), Want: "bound to an exchange", Have: "bound to nothing"},
 			cure:       "no message can reach it: name its topics in Subscription.Bindings, or bind it",
 		})
 	}

@@ -8,24 +8,24 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // errLost is the cause of an outage when the connection ended before the broker answered.
 var errLost = errors.New("the connection was lost before the broker answered; the result is unknown")
 
-func outage(op string, err error) *core.Error {
-	return &core.Error{Op: "waybill/rabbitmq: " + op, Class: core.ClassOutage, Err: err}
+func outage(op string, err error) *waybill.Error {
+	return &waybill.Error{Op: "waybill/rabbitmq: " + op, Class: waybill.ClassOutage, Err: err}
 }
 
-func permanent(op string, reason core.Reason, err error) *core.Error {
-	return &core.Error{Op: "waybill/rabbitmq: " + op, Class: core.ClassPermanent, Reason: reason, Err: err}
+func permanent(op string, reason waybill.Reason, err error) *waybill.Error {
+	return &waybill.Error{Op: "waybill/rabbitmq: " + op, Class: waybill.ClassPermanent, Reason: reason, Err: err}
 }
 
 // misconfigured is an outage to an engine that has worked before, and the end of Run on first contact: the message is
 // not at fault.
-func misconfigured(op, format string, args ...any) *core.Error {
-	return outage(op, fmt.Errorf("%w: "+format, append([]any{core.ErrMisconfigured}, args...)...))
+func misconfigured(op, format string, args ...any) *waybill.Error {
+	return outage(op, fmt.Errorf("%w: "+format, append([]any{waybill.ErrMisconfigured}, args...)...))
 }
 
 // amqpError returns the broker's or the driver's error in err's chain, or nil.
@@ -50,7 +50,7 @@ func blames(e *amqp.Error) bool {
 }
 
 // culprit returns the error of a message that, sent alone, made the broker close the channel or the connection with e.
-func culprit(e *amqp.Error, exchange, key string) *core.Error {
+func culprit(e *amqp.Error, exchange, key string) *waybill.Error {
 	const op = "publish"
 	reason := strings.ToLower(e.Reason)
 	switch e.Code {
@@ -58,23 +58,23 @@ func culprit(e *amqp.Error, exchange, key string) *core.Error {
 		return misconfigured(op, "exchange %q does not exist: declare it, or permit the user to configure it (%w)", exchange, e)
 	case amqp.AccessRefused:
 		if strings.Contains(reason, "to topic") || strings.Contains(reason, "topic '") {
-			return permanent(op, core.ReasonForbidden, fmt.Errorf("the user may not publish topic %q to exchange %q: extend its topic permissions (%w)", clip(key), exchange, e))
+			return permanent(op, waybill.ReasonForbidden, fmt.Errorf("the user may not publish topic %q to exchange %q: extend its topic permissions (%w)", clip(key), exchange, e))
 		}
 		return misconfigured(op, "the user may not write to exchange %q: extend its write permission (%w)", exchange, e)
 	case amqp.ContentTooLarge:
-		return permanent(op, core.ReasonTooLarge, e)
+		return permanent(op, waybill.ReasonTooLarge, e)
 	case amqp.PreconditionFailed:
 		if strings.Contains(reason, "larger than") || strings.Contains(reason, "max size") {
-			return permanent(op, core.ReasonTooLarge, e)
+			return permanent(op, waybill.ReasonTooLarge, e)
 		}
 	}
-	return &core.Error{Op: "waybill/rabbitmq: " + op, Class: core.ClassRejected, Reason: core.ReasonRejected, Err: e}
+	return &waybill.Error{Op: "waybill/rabbitmq: " + op, Class: waybill.ClassRejected, Reason: waybill.ReasonRejected, Err: e}
 }
 
 // dialError classifies a failed attempt to connect.
-func dialError(err error) *core.Error {
+func dialError(err error) *waybill.Error {
 	const op = "connect"
-	if ce, ok := errors.AsType[*core.Error](err); ok {
+	if ce, ok := errors.AsType[*waybill.Error](err); ok {
 		return ce
 	}
 	if e := amqpError(err); e != nil {
@@ -93,7 +93,7 @@ func dialError(err error) *core.Error {
 }
 
 // declareError classifies the failure of a declare or a bind.
-func declareError(object string, err error) *core.Error {
+func declareError(object string, err error) *waybill.Error {
 	const op = "declare"
 	e := amqpError(err)
 	if e == nil || !e.Server {
@@ -136,7 +136,7 @@ func await(ctx context.Context, fn func() error, late func()) error {
 }
 
 // errBehind is the error of a message behind a failed one of its key, with Options.PipelineKeys.
-var errBehind = outage("publish", core.ErrBehind)
+var errBehind = outage("publish", waybill.ErrBehind)
 
 // errNacked is the cause of an outage of one topic: a queue refused a message, since it is full or has no leader.
 var errNacked = errors.New("a queue did not take the message (basic.nack): it is full, or its leader is not available")

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -28,20 +29,20 @@ func TestClasses(t *testing.T) {
 	for _, c := range []struct {
 		err     *amqp.Error
 		blames  bool // it closed a channel because of a message
-		class   core.Class
-		reason  core.Reason
+		class   waybill.Class
+		reason  waybill.Reason
 		misconf bool
 	}{
-		{server(404, "NOT_FOUND - no exchange 'waybill' in vhost '/'"), true, core.ClassOutage, "", true},
-		{server(403, "ACCESS_REFUSED - write access to exchange 'waybill' in vhost '/' refused for user 'a'"), true, core.ClassOutage, "", true},
-		{server(403, "ACCESS_REFUSED - write access to topic 'a.b' in exchange 'waybill' in vhost '/' refused for user 'a'"), true, core.ClassPermanent, core.ReasonForbidden, false},
-		{server(406, "PRECONDITION_FAILED - message size 5 is larger than configured max size 4"), true, core.ClassPermanent, core.ReasonTooLarge, false},
-		{server(406, "PRECONDITION_FAILED - message size 5 larger than max size 4"), true, core.ClassPermanent, core.ReasonTooLarge, false},
-		{server(311, "CONTENT_TOO_LARGE"), true, core.ClassPermanent, core.ReasonTooLarge, false},
-		{server(406, "PRECONDITION_FAILED - invalid expiration 'x'"), true, core.ClassRejected, core.ReasonRejected, false},
-		{server(501, "FRAME_ERROR"), true, core.ClassRejected, core.ReasonRejected, false},
-		{server(502, "SYNTAX_ERROR"), true, core.ClassRejected, core.ReasonRejected, false},
-		{server(540, "NOT_IMPLEMENTED"), true, core.ClassRejected, core.ReasonRejected, false},
+		{server(404, "NOT_FOUND - no exchange 'waybill' in vhost '/'"), true, waybill.ClassOutage, "", true},
+		{server(403, "ACCESS_REFUSED - write access to exchange 'waybill' in vhost '/' refused for user 'a'"), true, waybill.ClassOutage, "", true},
+		{server(403, "ACCESS_REFUSED - write access to topic 'a.b' in exchange 'waybill' in vhost '/' refused for user 'a'"), true, waybill.ClassPermanent, waybill.ReasonForbidden, false},
+		{server(406, "PRECONDITION_FAILED - message size 5 is larger than configured max size 4"), true, waybill.ClassPermanent, waybill.ReasonTooLarge, false},
+		{server(406, "PRECONDITION_FAILED - message size 5 larger than max size 4"), true, waybill.ClassPermanent, waybill.ReasonTooLarge, false},
+		{server(311, "CONTENT_TOO_LARGE"), true, waybill.ClassPermanent, waybill.ReasonTooLarge, false},
+		{server(406, "PRECONDITION_FAILED - invalid expiration 'x'"), true, waybill.ClassRejected, waybill.ReasonRejected, false},
+		{server(501, "FRAME_ERROR"), true, waybill.ClassRejected, waybill.ReasonRejected, false},
+		{server(502, "SYNTAX_ERROR"), true, waybill.ClassRejected, waybill.ReasonRejected, false},
+		{server(540, "NOT_IMPLEMENTED"), true, waybill.ClassRejected, waybill.ReasonRejected, false},
 		{err: server(320, "CONNECTION_FORCED - broker forced connection closure")},
 		{err: server(506, "RESOURCE_ERROR")},
 		{err: server(541, "INTERNAL_ERROR")},
@@ -56,8 +57,8 @@ func TestClasses(t *testing.T) {
 			continue
 		}
 		err := rabbitmq.Culprit(c.err, "waybill", "a.b")
-		if core.ClassOf(err) != c.class || core.ReasonOf(err) != c.reason || errors.Is(err, core.ErrMisconfigured) != c.misconf {
-			t.Errorf("%v: class %s, reason %q, misconfigured %t", c.err, core.ClassOf(err), core.ReasonOf(err), errors.Is(err, core.ErrMisconfigured))
+		if waybill.ClassOf(err) != c.class || waybill.ReasonOf(err) != c.reason || errors.Is(err, waybill.ErrMisconfigured) != c.misconf {
+			t.Errorf("%v: class %s, reason %q, misconfigured %t", c.err, waybill.ClassOf(err), waybill.ReasonOf(err), errors.Is(err, waybill.ErrMisconfigured))
 		}
 		if !errors.Is(err, c.err) {
 			t.Errorf("%v hides the broker's error", err)
@@ -78,12 +79,12 @@ func TestClasses(t *testing.T) {
 		{context.DeadlineExceeded, false},
 	} {
 		err := rabbitmq.DialError(c.err)
-		if core.ClassOf(err) != core.ClassOutage || errors.Is(err, core.ErrMisconfigured) != c.misconf {
-			t.Errorf("connect, %v: class %s, misconfigured %t", c.err, core.ClassOf(err), errors.Is(err, core.ErrMisconfigured))
+		if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) != c.misconf {
+			t.Errorf("connect, %v: class %s, misconfigured %t", c.err, waybill.ClassOf(err), errors.Is(err, waybill.ErrMisconfigured))
 		}
 	}
 	for code, misconf := range map[int]bool{406: true, 403: true, 404: true, 405: true, 530: true, 541: false, 320: false} {
-		if err := rabbitmq.DeclareErr("queue \"q\"", server(code, "x")); errors.Is(err, core.ErrMisconfigured) != misconf || !strings.Contains(err.Error(), `queue "q"`) {
+		if err := rabbitmq.DeclareErr("queue \"q\"", server(code, "x")); errors.Is(err, waybill.ErrMisconfigured) != misconf || !strings.Contains(err.Error(), `queue "q"`) {
 			t.Errorf("declare, %d: %v", code, err)
 		}
 	}
@@ -107,7 +108,7 @@ func TestURLErrors(t *testing.T) {
 		if strings.Contains(err.Error(), "hunter2") && !strings.HasSuffix(url, "hunter2") || strings.Contains(err.Error(), "er2@") {
 			t.Errorf("the error holds the password: %v", err)
 		}
-		if !errors.Is(err, core.ErrInvalid) && core.ClassOf(err) != core.ClassOutage {
+		if !errors.Is(err, waybill.ErrInvalid) && waybill.ClassOf(err) != waybill.ClassOutage {
 			t.Errorf("%v", err)
 		}
 		t.Log(err)
@@ -156,7 +157,7 @@ func testTLS(t *testing.T, broker *testenv.RabbitMQServer, certs *testenv.TLS) {
 		t.Fatal(err)
 	}
 	bus := dial(t, broker.TLSURL("/"), rabbitmq.Options{TLS: good})
-	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
+	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}})
 	if err := bus.Publish(t.Context(), envelopes(100, "a")).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +170,7 @@ func testTLS(t *testing.T, broker *testenv.RabbitMQServer, certs *testenv.TLS) {
 		t.Fatal(err)
 	}
 	files.Set("keyfile", certs.CAFile)
-	if _, err := rabbitmq.Dial(t.Context(), broker.TLSURL("/")+"?"+files.Encode(), rabbitmq.Options{}); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "keyfile") {
+	if _, err := rabbitmq.Dial(t.Context(), broker.TLSURL("/")+"?"+files.Encode(), rabbitmq.Options{}); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "keyfile") {
 		t.Errorf("a key file without a key: %v", err)
 	}
 	anonymous, stranger := good.Clone(), good.Clone()
@@ -180,7 +181,7 @@ func testTLS(t *testing.T, broker *testenv.RabbitMQServer, certs *testenv.TLS) {
 		cancel()
 		if err == nil {
 			t.Errorf("%s: connected", name)
-		} else if !errors.Is(err, core.ErrMisconfigured) {
+		} else if !errors.Is(err, waybill.ErrMisconfigured) {
 			t.Errorf("%s: not named a misconfiguration: %v", name, err)
 		}
 	}
@@ -197,7 +198,7 @@ func TestTLSWithoutAnAnswer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	_, err = rabbitmq.Dial(ctx, "amqps://u:p@"+l.Addr().String()+"/", rabbitmq.Options{Logger: quiet()})
-	if core.ClassOf(err) != core.ClassOutage || errors.Is(err, core.ErrMisconfigured) {
+	if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) {
 		t.Errorf("%v", err)
 	}
 }
@@ -233,7 +234,7 @@ func TestConnectionLostInAHandshake(t *testing.T) {
 		if err == nil {
 			_ = bus.Close(t.Context())
 			t.Errorf("%s: it connected", what)
-		} else if core.ClassOf(err) != core.ClassOutage || errors.Is(err, core.ErrMisconfigured) {
+		} else if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -6,7 +6,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
@@ -39,7 +40,7 @@ func ExampleDial_passive() {
 func ExampleNewTopology() {
 	save := func(string, []byte) {}
 	topology, err := rabbitmq.NewTopology(rabbitmq.Options{Exchange: "shop"},
-		core.Subscription{Queue: "billing", Bindings: []string{"orders.*"}, Retry: core.Schedule(10*time.Second, time.Minute)},
+		waybill.Subscription{Queue: "billing", Bindings: []string{"orders.*"}, Retry: waybill.RetryDelays(10*time.Second, time.Minute)},
 	)
 	if err != nil {
 		fmt.Println(err)
@@ -84,16 +85,16 @@ func ExampleTransport_ReplayParked() {
 		bus *rabbitmq.Transport
 	)
 	repair := func() error {
-		parked, err := bus.ListParked(ctx, "billing", core.ParkedFilter{Reasons: []core.Reason{core.ReasonAttempts}}, 100)
+		parked, err := bus.ListParked(ctx, "billing", admin.ParkedFilter{Reasons: []waybill.Reason{waybill.ReasonAttempts}}, 100)
 		if err != nil {
 			return err
 		}
 		for _, p := range parked {
 			fmt.Println(p.Envelope.ID, p.Envelope.Topic, p.Reason, p.Attempts, p.At, p.Error)
 		}
-		replayed, err := bus.ReplayParked(ctx, core.ParkedRequest{
+		replayed, err := bus.ReplayParked(ctx, admin.ParkedRequest{
 			Queue:     "billing",
-			Filter:    core.ParkedFilter{Topics: []string{"orders.placed"}},
+			Filter:    admin.ParkedFilter{Topics: []string{"orders.placed"}},
 			PerSecond: 50,
 			Progress:  func(looked, total int) { fmt.Printf("%d of %d\n", looked, total) },
 		})

@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -19,7 +20,7 @@ import (
 func testSuspects(t *testing.T, broker *testenv.RabbitMQServer) {
 	t.Helper()
 	bus := dial(t, vhost(t, broker).URL, rabbitmq.Options{})
-	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 1000})
+	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 1000})
 	const n = 200
 	batch := envelopes(n, "a.b")
 	bad := map[int]bool{0: true, 70: true, 71: true, n - 1: true}
@@ -29,15 +30,15 @@ func testSuspects(t *testing.T, broker *testenv.RabbitMQServer) {
 	var wg sync.WaitGroup
 	wg.Go(func() { // a neighbour on the same channel
 		for i := range 20 {
-			if err := bus.Publish(t.Context(), []core.Envelope{envelope(fmt.Sprintf("n%05d", i), "a.c")}).FirstErr(); err != nil {
+			if err := bus.Publish(t.Context(), []waybill.Envelope{envelope(fmt.Sprintf("n%05d", i), "a.c")}).FirstErr(); err != nil {
 				t.Errorf("neighbour %d: %v", i, err)
 			}
 		}
 	})
 	for i, err := range bus.Publish(t.Context(), batch) {
 		switch {
-		case bad[i] && (core.ClassOf(err) != core.ClassPermanent || core.ReasonOf(err) != core.ReasonTooLarge):
-			t.Errorf("slot %d: class %s, reason %q: %v", i, core.ClassOf(err), core.ReasonOf(err), err)
+		case bad[i] && (waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonTooLarge):
+			t.Errorf("slot %d: class %s, reason %q: %v", i, waybill.ClassOf(err), waybill.ReasonOf(err), err)
 		case !bad[i] && err != nil:
 			t.Errorf("slot %d: %v", i, err)
 		}
@@ -58,23 +59,23 @@ func TestMissingAndForbidden(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
+	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}})
 	if err := raw(t, mq.URL).ExchangeDelete("waybill", false, false); err != nil {
 		t.Fatal(err)
 	}
 	for i, err := range bus.Publish(t.Context(), envelopes(10, "a")) { // the exchange is there again, its bindings are not
-		if !errors.Is(err, core.ErrUnroutable) {
+		if !errors.Is(err, waybill.ErrUnroutable) {
 			t.Errorf("slot %d: %v", i, err)
 		}
 	}
 	if err := r.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
+	subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}})
 	if err := bus.Publish(t.Context(), envelopes(10, "a")).FirstErr(); err != nil {
 		t.Error(err)
 	}
-	user := "u" + core.NewID()
+	user := "u" + waybill.NewID()
 	if err := mq.CreateUser(t.Context(), user, "secret-password"); err != nil {
 		t.Fatal(err)
 	}
@@ -90,13 +91,13 @@ func TestMissingAndForbidden(t *testing.T) {
 	if err := restricted.Publish(t.Context(), envelopes(3, "a")).FirstErr(); err != nil {
 		t.Error(err)
 	}
-	if _, err := restricted.Subscribe(t.Context(), core.Subscription{Queue: "other"}); !errors.Is(err, core.ErrMisconfigured) {
+	if _, err := restricted.Subscribe(t.Context(), waybill.Subscription{Queue: "other"}); !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Errorf("subscribe to a missing queue: %v", err)
 	}
 	permit("^$", "^$", "")
 	eventually(t, "forbidden", func() bool {
 		err := restricted.Publish(t.Context(), envelopes(3, "a")).FirstErr()
-		if errors.Is(err, core.ErrMisconfigured) && core.ClassOf(err) == core.ClassOutage {
+		if errors.Is(err, waybill.ErrMisconfigured) && waybill.ClassOf(err) == waybill.ClassOutage {
 			return true
 		}
 		if _, err := mq.CloseConnections(t.Context(), mq.VHost); err != nil { // permissions are cached by connections; young ones are not listed yet
@@ -114,8 +115,8 @@ func TestOtherArguments(t *testing.T) {
 	if _, err := raw(t, mq.URL).QueueDeclare("q", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	_, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q"})
-	if !errors.Is(err, core.ErrMisconfigured) {
+	_, err := bus.Subscribe(t.Context(), waybill.Subscription{Queue: "q"})
+	if !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Fatal(err)
 	}
 	t.Log(err)
@@ -128,7 +129,7 @@ func TestConnectionCut(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	proxy := testenv.NewProxy(t, hostOf(t, mq.URL))
 	bus := dial(t, proxy.URL(mq.URL), rabbitmq.Options{ReconnectMax: 200 * time.Millisecond})
-	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 100})
+	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 100})
 	published := map[string]bool{}
 	for round := range 5 {
 		batch := envelopes(50, "a")
@@ -145,12 +146,12 @@ func TestConnectionCut(t *testing.T) {
 			proxy.CutAfter(testenv.Down, 100)
 		}
 		for pass := 0; len(batch) > 0; pass++ {
-			var again []core.Envelope
+			var again []waybill.Envelope
 			for i, err := range bus.Publish(t.Context(), batch) {
 				switch {
 				case err == nil:
 					published[batch[i].ID] = true
-				case core.ClassOf(err) != core.ClassOutage:
+				case waybill.ClassOf(err) != waybill.ClassOutage:
 					t.Fatalf("round %d: %v", round, err)
 				default:
 					again = append(again, batch[i])
@@ -175,14 +176,14 @@ func TestStaleDelivery(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	proxy := testenv.NewProxy(t, hostOf(t, mq.URL))
 	bus := dial(t, proxy.URL(mq.URL), rabbitmq.Options{ReconnectMax: 200 * time.Millisecond})
-	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
+	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}})
 	if err := bus.Publish(t.Context(), envelopes(2, "a")).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 	old := receive(t, r, 2)
 	proxy.Cut()
 	again := receive(t, r, 2)
-	if err := r.Settle(t.Context(), []core.Ack{core.AckDone(old[0])}).FirstErr(); core.ClassOf(err) != core.ClassOutage {
+	if err := r.Settle(t.Context(), []core.Ack{core.AckDone(old[0])}).FirstErr(); waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("settle of a stale delivery: %v", err)
 	}
 	if again[0].Redeliveries != 1 || again[0].Attempt != 1 {
@@ -200,9 +201,9 @@ func TestStaleDelivery(t *testing.T) {
 func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 	t.Helper()
 	bus := dial(t, vhost(t, broker).URL, rabbitmq.Options{Heartbeat: time.Second, ReconnectMax: 300 * time.Millisecond, ConnectTimeout: 2 * time.Second})
-	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
+	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}})
 	declared := time.Now()
-	publish := func(limit time.Duration, want core.Class) {
+	publish := func(limit time.Duration, want waybill.Class) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
@@ -211,11 +212,11 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 		if took := time.Since(start); took > limit+500*time.Millisecond {
 			t.Errorf("publish took %s with a limit of %s", took, limit)
 		}
-		if (err == nil) != (want == core.ClassUnknown) || core.ClassOf(err) != want {
-			t.Errorf("class %s, want %s: %v", core.ClassOf(err), want, err)
+		if (err == nil) != (want == waybill.ClassUnknown) || waybill.ClassOf(err) != want {
+			t.Errorf("class %s, want %s: %v", waybill.ClassOf(err), want, err)
 		}
 	}
-	publish(10*time.Second, core.ClassUnknown)
+	publish(10*time.Second, waybill.ClassUnknown)
 	held := receive(t, r, 5)
 	large := dial(t, vhost(t, broker).URL, rabbitmq.Options{PublishConnections: 1, PublishTimeout: 20 * time.Second})
 
@@ -228,12 +229,12 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 	}
 	begin := time.Now()
 	err := large.Publish(t.Context(), append(list, envelopes(1, "a")...))[len(list)]
-	if took := time.Since(begin); took > 5*time.Second || core.ClassOf(err) != core.ClassOutage {
+	if took := time.Since(begin); took > 5*time.Second || waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("a large publish to a broker that blocks took %s: %v", took, err)
 	}
 	for range 3 {
 		start := time.Now()
-		publish(10*time.Second, core.ClassOutage)
+		publish(10*time.Second, waybill.ClassOutage)
 		if took := time.Since(start); took > 5*time.Second {
 			t.Errorf("publish to a blocked broker took %s", took)
 		}
@@ -249,7 +250,7 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 		eventually(t, "publish after "+what, func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
-			return bus.Publish(ctx, []core.Envelope{envelope(what, "a")}).FirstErr() == nil
+			return bus.Publish(ctx, []waybill.Envelope{envelope(what, "a")}).FirstErr() == nil
 		})
 		for {
 			d := receive(t, r, 1)[0]
@@ -262,15 +263,15 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 	working("alarm")
 
 	broker.Pause()
-	publish(time.Second, core.ClassOutage)
-	publish(time.Second, core.ClassOutage)
+	publish(time.Second, waybill.ClassOutage)
+	publish(time.Second, waybill.ClassOutage)
 	broker.Resume()
 	working("pause")
 
 	<-time.After(testenv.DefinitionsOnDisk - time.Since(declared))
-	publish(10*time.Second, core.ClassUnknown)
+	publish(10*time.Second, waybill.ClassUnknown)
 	broker.Kill()
-	publish(time.Second, core.ClassOutage)
+	publish(time.Second, waybill.ClassOutage)
 	if err := broker.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +285,7 @@ func TestFailedCopyWaits(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 10}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 10}
 	r := subscribe(t, bus, sub)
 	if err := mq.SetPolicy(t.Context(), mq.VHost, "full", `^q\.dlq$`, "queues", map[string]any{"max-length": 1}); err != nil {
 		t.Fatal(err)
@@ -303,9 +304,9 @@ func TestFailedCopyWaits(t *testing.T) {
 	if err := bus.Publish(t.Context(), envelopes(2, "a")).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	reject := func(d *core.Delivery) {
+	reject := func(d *waybill.Delivery) {
 		t.Helper()
-		if err := r.Settle(t.Context(), []core.Ack{core.AckReject(d, core.ReasonRejected, errors.New("no"))}).FirstErr(); core.ClassOf(err) != core.ClassOutage {
+		if err := r.Settle(t.Context(), []core.Ack{core.AckReject(d, waybill.ReasonRejected, errors.New("no"))}).FirstErr(); waybill.ClassOf(err) != waybill.ClassOutage {
 			t.Fatalf("parked in a full queue: %v", err)
 		}
 	}
@@ -345,14 +346,14 @@ func TestFullQueue(t *testing.T) {
 	if err := mq.SetPolicy(t.Context(), mq.VHost, "full", "^full$", "queues", map[string]any{"max-length": 1}); err != nil {
 		t.Fatal(err)
 	}
-	full := subscribe(t, bus, core.Subscription{Queue: "full", Bindings: []string{"full"}})
-	subscribe(t, bus, core.Subscription{Queue: "free", Bindings: []string{"free"}})
+	full := subscribe(t, bus, waybill.Subscription{Queue: "full", Bindings: []string{"full"}})
+	subscribe(t, bus, waybill.Subscription{Queue: "free", Bindings: []string{"free"}})
 	if err := full.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a nack", func() bool {
-		res := bus.Publish(t.Context(), []core.Envelope{envelope("a", "full"), envelope("b", "free"), envelope("c", "full")})
-		var e *core.Error
-		return res[1] == nil && errors.As(res[2], &e) && e.Class == core.ClassOutage && e.TopicOnly
+		res := bus.Publish(t.Context(), []waybill.Envelope{envelope("a", "full"), envelope("b", "free"), envelope("c", "full")})
+		var e *waybill.Error
+		return res[1] == nil && errors.As(res[2], &e) && e.Class == waybill.ClassOutage && e.TopicOnly
 	})
 }

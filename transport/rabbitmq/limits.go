@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/admin"
 )
 
 const unlimit = "with Options.PipelineKeys the queue may refuse a message when it is full and take a later one of the same key: remove the limit, or leave PipelineKeys off"
@@ -78,7 +78,7 @@ func (q *liveQueue) limits(name string) []deviation {
 	var out []deviation
 	add := func(object string, values map[string]any, limit string) {
 		if have := valueText(values, limit); have != "none" {
-			out = append(out, deviation{Difference: core.Difference{Object: object, Want: "none", Have: have}, cure: unlimit})
+			out = append(out, deviation{Difference: admin.Difference{Object: object, Want: "none", Have: have}, cure: unlimit})
 		}
 	}
 	policy, _ := q.Effective.(map[string]any)

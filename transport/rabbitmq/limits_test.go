@@ -10,7 +10,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -52,7 +53,7 @@ func TestPipelineKeysRefusesLimits(t *testing.T) {
 	opts := rabbitmq.Options{PipelineKeys: true, ManagementURL: mq.ManagementURL, Logger: quiet()}
 	_, err := rabbitmq.Dial(t.Context(), mq.URL, opts)
 	t.Log(err)
-	if !errors.Is(err, core.ErrMisconfigured) {
+	if !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Fatalf("got %v", err)
 	}
 	for _, want := range []string{`queue "near" argument x-max-length is 10, want none: with Options.PipelineKeys`, `queue "far" argument x-max-length-bytes is 1000, want none`, "remove the limit, or leave PipelineKeys off"} {
@@ -65,11 +66,11 @@ func TestPipelineKeysRefusesLimits(t *testing.T) {
 	}
 	opts.Lazy = true
 	bus := dial(t, mq.URL, opts)
-	if err := bus.Publish(t.Context(), envelopes(1, "c")).FirstErr(); !errors.Is(err, core.ErrMisconfigured) {
+	if err := bus.Publish(t.Context(), envelopes(1, "c")).FirstErr(); !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Errorf("publish: %v", err)
 	}
-	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"c"}}) // to empty a queue is no harm
-	found, err := bus.DriftFrom(t.Context(), newTopology(t, rabbitmq.Options{}, core.Subscription{Queue: "near", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}))
+	subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"c"}}) // to empty a queue is no harm
+	found, err := bus.DriftFrom(t.Context(), newTopology(t, rabbitmq.Options{}, waybill.Subscription{Queue: "near", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,15 +91,15 @@ func TestPipelineKeysRefusesLimitsByPolicy(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	opts := rabbitmq.Options{PipelineKeys: true, ManagementURL: mq.ManagementURL, PublishConnections: 2, Logger: quiet()}
 	bus := dial(t, mq.URL, opts)
-	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+	subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"a"}})
 	if found, err := bus.Drift(t.Context()); err != nil || len(found) != 0 {
 		t.Fatalf("drift: %v, %v", found, err)
 	}
 	if err := mq.SetPolicy(t.Context(), mq.VHost, "cap", "^q$", "queues", map[string]any{"max-length": 1000}); err != nil {
 		t.Fatal(err)
 	}
-	want := []core.Difference{{Object: `queue "q" max-length by policy "cap"`, Want: "none", Have: "1000"}}
-	var found []core.Difference
+	want := []admin.Difference{{Object: `queue "q" max-length by policy "cap"`, Want: "none", Have: "1000"}}
+	var found []admin.Difference
 	for deadline := time.Now().Add(30 * time.Second); !slices.Equal(found, want); { // the management API knows it about ten seconds later
 		if time.Now().After(deadline) {
 			t.Fatalf("drift: got %v, want %v", found, want)
@@ -110,7 +111,7 @@ func TestPipelineKeysRefusesLimitsByPolicy(t *testing.T) {
 		<-time.After(50 * time.Millisecond)
 	}
 	_, err := rabbitmq.Dial(t.Context(), mq.URL, opts)
-	if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), `queue "q" max-length by policy "cap" is 1000, want none: with Options.PipelineKeys`) {
+	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), `queue "q" max-length by policy "cap" is 1000, want none: with Options.PipelineKeys`) {
 		t.Errorf("got %v", err)
 	}
 	done := make(chan error, 8)

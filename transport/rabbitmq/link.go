@@ -9,7 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // link is one connection that is opened when needed and opened again after a loss. Publishing and consuming have a link
@@ -87,14 +87,14 @@ func (l *link) backOff(ctx context.Context) error {
 	defer t.Stop()
 	select {
 	case <-l.closing:
-		return outage("connect", core.ErrClosed)
+		return outage("connect", waybill.ErrClosed)
 	case <-ctx.Done():
 		return outage("connect", context.Cause(ctx))
 	case <-t.C:
 	}
 	select {
 	case <-l.closing:
-		return outage("connect", core.ErrClosed)
+		return outage("connect", waybill.ErrClosed)
 	default:
 		return nil
 	}
@@ -106,7 +106,7 @@ func (l *link) opened(c *conn, err error) error {
 	defer l.mu.Unlock()
 	if err != nil {
 		l.failures++
-		b := core.Backoff{Base: 100 * time.Millisecond, Cap: max(l.opts.ReconnectMax, 100*time.Millisecond), Attempts: -1}
+		b := waybill.Backoff{Base: 100 * time.Millisecond, Cap: max(l.opts.ReconnectMax, 100*time.Millisecond), Attempts: -1}
 		d, _, _ := b.Next(l.failures, err)
 		l.retryAt = time.Now().Add(min(d, l.opts.ReconnectMax))
 		return dialError(err)
@@ -114,7 +114,7 @@ func (l *link) opened(c *conn, err error) error {
 	select {
 	case <-l.closing:
 		go func() { _ = c.Close() }()
-		return outage("connect", core.ErrClosed)
+		return outage("connect", waybill.ErrClosed)
 	default:
 	}
 	if l.conn != nil || l.failures > 0 {

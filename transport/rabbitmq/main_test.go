@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -48,7 +49,7 @@ func closeLater(tb testing.TB, c interface{ Close(context.Context) error }) {
 	})
 }
 
-func subscribe(tb testing.TB, bus *rabbitmq.Transport, sub core.Subscription) core.Receiver {
+func subscribe(tb testing.TB, bus *rabbitmq.Transport, sub waybill.Subscription) core.Receiver {
 	tb.Helper()
 	r, err := bus.Subscribe(tb.Context(), sub)
 	if err != nil {
@@ -59,15 +60,15 @@ func subscribe(tb testing.TB, bus *rabbitmq.Transport, sub core.Subscription) co
 }
 
 // envelope returns a complete small message.
-func envelope(id, topic string) core.Envelope {
-	return core.Envelope{
+func envelope(id, topic string) waybill.Envelope {
+	return waybill.Envelope{
 		ID: id, Topic: topic, Type: topic, Source: "/test", ContentType: "application/json", Time: time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC),
 		Body: []byte(`{"id":"` + id + `"}`),
 	}
 }
 
-func envelopes(n int, topic string) []core.Envelope {
-	list := make([]core.Envelope, n)
+func envelopes(n int, topic string) []waybill.Envelope {
+	list := make([]waybill.Envelope, n)
 	for i := range list {
 		list[i] = envelope(fmt.Sprintf("m%05d", i), topic)
 	}
@@ -75,11 +76,11 @@ func envelopes(n int, topic string) []core.Envelope {
 }
 
 // receive returns the next n deliveries, or fails after a while.
-func receive(tb testing.TB, r core.Receiver, n int) []*core.Delivery {
+func receive(tb testing.TB, r core.Receiver, n int) []*waybill.Delivery {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
 	defer cancel()
-	var all []*core.Delivery
+	var all []*waybill.Delivery
 	for len(all) < n {
 		got, err := r.Receive(ctx, n-len(all))
 		if err != nil {
@@ -107,7 +108,7 @@ func settle(tb testing.TB, r core.Receiver, acks ...core.Ack) {
 	}
 }
 
-func ids(list []*core.Delivery) string {
+func ids(list []*waybill.Delivery) string {
 	var s []string
 	for _, d := range list {
 		s = append(s, d.Envelope.ID)

@@ -8,7 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // QueueType is the type of the queues that are declared.
@@ -138,14 +139,16 @@ func (o Options) withDefaults() Options {
 }
 
 // Validate returns an error that lists all problems of o, or nil.
-func (o Options) Validate() error { return core.Invalid("waybill/rabbitmq: options", o.problems()...) }
+func (o Options) Validate() error {
+	return waybill.Invalid("waybill/rabbitmq: options", o.problems()...)
+}
 
 func (o Options) problems() []string {
 	var p []string
 	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
 	o = o.withDefaults()
 	for _, f := range []struct{ name, value string }{{"Exchange", o.Exchange}, {"Prefix", o.Prefix}, {"Name", o.Name}} {
-		if s := core.CheckName(f.value); s != "" {
+		if s := check.Name(f.value); s != "" {
 			bad("%s: %s", f.name, s)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -27,8 +29,8 @@ const (
 	putBackTime = 5 * time.Second
 )
 
-// ParkedDepth implements core.ParkedQueue. What somebody looks at in this moment is not counted. A queue that does not
-// exist is core.ErrNotFound.
+// ParkedDepth implements admin.ParkedQueue. What somebody looks at in this moment is not counted. A queue that does not
+// exist is waybill.ErrNotFound.
 func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) {
 	w, err := t.walkParked(ctx, queue)
 	if err != nil {
@@ -38,12 +40,12 @@ func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) 
 	return w.total, nil
 }
 
-// ListParked implements core.ParkedQueue. It takes messages out without acknowledging them, and puts them back in their
-// order when it is done; in the meantime nobody else sees them. It looks at the 100,000 oldest at most. Should it die,
-// the broker puts them back.
-func (t *Transport) ListParked(ctx context.Context, queue string, f core.ParkedFilter, limit int) ([]core.Parked, error) {
+// ListParked implements admin.ParkedQueue. It takes messages out without acknowledging them, and puts them back in
+// their order when it is done; in the meantime nobody else sees them. It looks at the 100,000 oldest at most. Should it
+// die, the broker puts them back.
+func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
 	if limit < 1 {
-		return nil, core.Invalid("waybill/rabbitmq: list parked", fmt.Sprintf("limit: %d is less than 1", limit))
+		return nil, waybill.Invalid("waybill/rabbitmq: list parked", fmt.Sprintf("limit: %d is less than 1", limit))
 	}
 	w, err := t.walkParked(ctx, queue)
 	if err != nil {
@@ -51,7 +53,7 @@ func (t *Transport) ListParked(ctx context.Context, queue string, f core.ParkedF
 	}
 	defer w.close(ctx)
 	w.total = min(w.total, maxListed)
-	var out []core.Parked
+	var out []admin.Parked
 	for len(out) < limit {
 		_, p, err := w.next(ctx)
 		if err != nil {
@@ -68,14 +70,14 @@ func (t *Transport) ListParked(ctx context.Context, queue string, f core.ParkedF
 	return out, nil
 }
 
-// ReplayParked implements core.ParkedQueue. The messages go to the queue through the dead-letter exchange, without the
+// ReplayParked implements admin.ParkedQueue. The messages go to the queue through the dead-letter exchange, without the
 // headers that they were parked with, and each is removed after the broker confirmed and routed it. It ends with the
 // first error. Messages that do not match, or are expired, are held until the end and put back; with more than 30
 // minutes of that the broker may close the channel (consumer_timeout), which puts them back too.
-func (t *Transport) ReplayParked(ctx context.Context, req core.ParkedRequest) (int, error) {
+func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
 	done := 0
-	matches := func(p *core.Parked) bool {
-		return p.Reason != core.ReasonExpired && !p.Envelope.Expired(time.Now()) && req.Filter.Matches(p)
+	matches := func(p *admin.Parked) bool {
+		return p.Reason != waybill.ReasonExpired && !p.Envelope.Expired(time.Now()) && req.Filter.Matches(p)
 	}
 	err := t.changeParked(ctx, "replay parked", &req, matches, func(w *parkedWalk, batch []parkedMessage) error {
 		send := copies{list: make([]copyToSend, len(batch))}
@@ -100,8 +102,8 @@ func (t *Transport) ReplayParked(ctx context.Context, req core.ParkedRequest) (i
 	return done, err
 }
 
-// PurgeParked implements core.ParkedQueue.
-func (t *Transport) PurgeParked(ctx context.Context, req core.ParkedRequest) (int, error) {
+// PurgeParked implements admin.ParkedQueue.
+func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
 	done := 0
 	err := t.changeParked(ctx, "purge parked", &req, req.Filter.Matches, func(w *parkedWalk, batch []parkedMessage) error {
 		for _, m := range batch {
@@ -118,14 +120,14 @@ func (t *Transport) PurgeParked(ctx context.Context, req core.ParkedRequest) (in
 // parkedMessage is a parked message that was taken out.
 type parkedMessage struct {
 	raw *amqp.Delivery
-	*core.Parked
+	*admin.Parked
 }
 
 // changeParked passes what matches to do, in batches and at the rate of req.
-func (t *Transport) changeParked(ctx context.Context, op string, req *core.ParkedRequest, matches func(*core.Parked) bool,
+func (t *Transport) changeParked(ctx context.Context, op string, req *admin.ParkedRequest, matches func(*admin.Parked) bool,
 	do func(*parkedWalk, []parkedMessage) error,
 ) error {
-	if err := core.Invalid("waybill/rabbitmq: "+op, req.Problems()...); err != nil {
+	if err := waybill.Invalid("waybill/rabbitmq: "+op, req.Problems()...); err != nil {
 		return err
 	}
 	w, err := t.walkParked(ctx, req.Queue)
@@ -209,10 +211,10 @@ type parkedWalk struct {
 func (t *Transport) walkParked(ctx context.Context, queue string) (*parkedWalk, error) {
 	const op = "parked"
 	if isClosed(t.closing) {
-		return nil, outage(op, core.ErrClosed)
+		return nil, outage(op, waybill.ErrClosed)
 	}
-	if p := subscriptionProblems(&core.Subscription{Queue: queue}, t.opts); len(p) > 0 {
-		return nil, core.Invalid("waybill/rabbitmq: "+op, p...)
+	if p := subscriptionProblems(&waybill.Subscription{Queue: queue}, t.opts); len(p) > 0 {
+		return nil, waybill.Invalid("waybill/rabbitmq: "+op, p...)
 	}
 	w := &parkedWalk{t: t, name: queue, queue: t.opts.names().queue(queue)}
 	w.dlq = deadLetterQueue(w.queue)
@@ -234,7 +236,7 @@ func (t *Transport) walkParked(ctx context.Context, queue string) (*parkedWalk, 
 	case err == nil:
 		return w, nil
 	case refused(err, amqp.NotFound):
-		return nil, permanent(op, core.ReasonNone, fmt.Errorf("%w: queue %q does not exist: check the subscription's name and Options.Prefix, or declare the subscription (%w)", core.ErrNotFound, w.dlq, err))
+		return nil, permanent(op, waybill.ReasonNone, fmt.Errorf("%w: queue %q does not exist: check the subscription's name and Options.Prefix, or declare the subscription (%w)", waybill.ErrNotFound, w.dlq, err))
 	case refused(err, amqp.AccessRefused):
 		return nil, w.forbidden(err)
 	}
@@ -247,7 +249,7 @@ func (w *parkedWalk) forbidden(err error) error {
 }
 
 // next takes the next message out; nil if there are no more of those that were there at the beginning.
-func (w *parkedWalk) next(ctx context.Context) (*amqp.Delivery, *core.Parked, error) {
+func (w *parkedWalk) next(ctx context.Context) (*amqp.Delivery, *admin.Parked, error) {
 	for w.taken < w.total {
 		var raw amqp.Delivery
 		var ok bool
@@ -279,7 +281,7 @@ func (w *parkedWalk) next(ctx context.Context) (*amqp.Delivery, *core.Parked, er
 
 // refresh puts a copy of a parked message at the end of its queue, where nobody has looked at it yet, and reports
 // whether it replaced the message.
-func (w *parkedWalk) refresh(ctx context.Context, raw *amqp.Delivery, p *core.Parked) bool {
+func (w *parkedWalk) refresh(ctx context.Context, raw *amqp.Delivery, p *admin.Parked) bool {
 	c := copyOf(raw, p.Envelope.Topic, p.Envelope.Expires)
 	maps.Copy(c.Headers, amqp.Table{headerAttempt: int64(p.Attempts), headerReason: string(p.Reason), headerError: p.Error, headerQueue: w.queue})
 	if !p.At.IsZero() {
@@ -322,10 +324,10 @@ func (w *parkedWalk) close(ctx context.Context) {
 
 // parkedOf reads a parked message. One that the broker dead-lettered itself (its time was over in the queue) has the
 // broker's words for why.
-func parkedOf(raw *amqp.Delivery, name, queue, dlx string) core.Parked {
+func parkedOf(raw *amqp.Delivery, name, queue, dlx string) admin.Parked {
 	d := decode(raw, name, dlx, time.Now())
-	p := core.Parked{
-		Envelope: d.Envelope, Queue: name, Reason: core.Reason(text(raw.Headers[headerReason])), Error: text(raw.Headers[headerError]), Attempts: d.Attempt,
+	p := admin.Parked{
+		Envelope: d.Envelope, Queue: name, Reason: waybill.Reason(text(raw.Headers[headerReason])), Error: text(raw.Headers[headerError]), Attempts: d.Attempt,
 	}
 	if at, err := time.Parse(time.RFC3339Nano, text(raw.Headers[headerParkedAt])); err == nil {
 		p.At = at
@@ -338,11 +340,11 @@ func parkedOf(raw *amqp.Delivery, name, queue, dlx string) core.Parked {
 		}
 		switch why := text(death["reason"]); why {
 		case "expired":
-			p.Reason, p.Error = core.ReasonExpired, "its time was over in the queue"
+			p.Reason, p.Error = waybill.ReasonExpired, "its time was over in the queue"
 		case "delivery_limit":
-			p.Reason, p.Error = core.ReasonDeliveries, "the broker's delivery limit"
+			p.Reason, p.Error = waybill.ReasonDeliveries, "the broker's delivery limit"
 		default:
-			p.Reason, p.Error = core.ReasonRejected, "dead-lettered by the broker: "+why
+			p.Reason, p.Error = waybill.ReasonRejected, "dead-lettered by the broker: "+why
 		}
 		p.At, _ = death["time"].(time.Time)
 		if keys, _ := death["routing-keys"].([]any); len(keys) > 0 && raw.Headers[prefixCE+core.AttrTopic] == nil && raw.Headers[prefixColon+core.AttrTopic] == nil {

@@ -11,13 +11,15 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
 // park puts messages into the dead-letter queue of queue q, in their order.
-func park(t *testing.T, mq *testenv.MQ, bus *rabbitmq.Transport, sub core.Subscription, batch []core.Envelope) core.Receiver {
+func park(t *testing.T, mq *testenv.MQ, bus *rabbitmq.Transport, sub waybill.Subscription, batch []waybill.Envelope) core.Receiver {
 	t.Helper()
 	sub.Prefetch = 100
 	r := subscribe(t, bus, sub)
@@ -25,7 +27,7 @@ func park(t *testing.T, mq *testenv.MQ, bus *rabbitmq.Transport, sub core.Subscr
 		t.Fatal(err)
 	}
 	for range batch {
-		settle(t, r, core.AckReject(receive(t, r, 1)[0], core.ReasonRejected, errors.New("no")))
+		settle(t, r, core.AckReject(receive(t, r, 1)[0], waybill.ReasonRejected, errors.New("no")))
 	}
 	parkedCount(t, bus, sub.Queue, len(batch))
 	return r
@@ -41,7 +43,7 @@ func parkedCount(t *testing.T, bus *rabbitmq.Transport, queue string, want int) 
 
 func listed(t *testing.T, bus *rabbitmq.Transport, queue string) []string {
 	t.Helper()
-	list, err := bus.ListParked(t.Context(), queue, core.ParkedFilter{}, 1000)
+	list, err := bus.ListParked(t.Context(), queue, admin.ParkedFilter{}, 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,15 +61,15 @@ func TestListingPushesNothingOut(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
 	bus.RefreshAt(10)
-	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}}
 	batch := envelopes(3, "a.b")
 	park(t, mq, bus, sub, batch)
-	first, err := bus.ListParked(t.Context(), "q", core.ParkedFilter{}, 10)
+	first, err := bus.ListParked(t.Context(), "q", admin.ParkedFilter{}, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 35 {
-		list, err := bus.ListParked(t.Context(), "q", core.ParkedFilter{}, 10)
+		list, err := bus.ListParked(t.Context(), "q", admin.ParkedFilter{}, 10)
 		if err != nil || len(list) != 3 {
 			t.Fatalf("look %d: %d messages, %v", i, len(list), err)
 		}
@@ -75,7 +77,7 @@ func TestListingPushesNothingOut(t *testing.T) {
 			t.Errorf("look %d: %s is first", i, list[0].Envelope.ID)
 		}
 		for _, p := range list {
-			k := slices.IndexFunc(first, func(f core.Parked) bool { return f.Envelope.ID == p.Envelope.ID })
+			k := slices.IndexFunc(first, func(f admin.Parked) bool { return f.Envelope.ID == p.Envelope.ID })
 			if fmt.Sprint(first[k]) != fmt.Sprint(p) {
 				t.Errorf("look %d: %+v, want %+v", i, p, first[k])
 			}
@@ -99,7 +101,7 @@ func TestReplayInterrupted(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	const n = 400
-	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}}
 	r := park(t, mq, dial(t, mq.URL, rabbitmq.Options{}), sub, envelopes(n, "a"))
 	proxy := testenv.NewProxy(t, hostOf(t, mq.URL))
 	operator := dial(t, proxy.URL(mq.URL), rabbitmq.Options{ReconnectMax: 50 * time.Millisecond, Lazy: true})
@@ -115,11 +117,11 @@ func TestReplayInterrupted(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		replayed, err := operator.ReplayParked(ctx, core.ParkedRequest{Queue: "q", All: true})
+		replayed, err := operator.ReplayParked(ctx, admin.ParkedRequest{Queue: "q", All: true})
 		t.Logf("replayed %d: %v", replayed, err)
 		if err != nil {
 			interrupted++
-			if core.ClassOf(err) != core.ClassOutage {
+			if waybill.ClassOf(err) != waybill.ClassOutage {
 				t.Errorf("interrupted with %v", err)
 			}
 			return false
@@ -145,13 +147,13 @@ func TestParkedByTheBroker(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}}
 	if err := subscribe(t, bus, sub).Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ours := envelope("ours", "a.b")
 	ours.Expires = time.Now().Add(100 * time.Millisecond)
-	if err := bus.Publish(t.Context(), []core.Envelope{ours}).FirstErr(); err != nil {
+	if err := bus.Publish(t.Context(), []waybill.Envelope{ours}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 	foreign := amqp.Publishing{MessageId: "foreign", Expiration: "50"}
@@ -159,7 +161,7 @@ func TestParkedByTheBroker(t *testing.T) {
 		t.Fatal(err)
 	}
 	parkedCount(t, bus, "q", 2)
-	list, err := bus.ListParked(t.Context(), "q", core.ParkedFilter{Reasons: []core.Reason{core.ReasonExpired}}, 10)
+	list, err := bus.ListParked(t.Context(), "q", admin.ParkedFilter{Reasons: []waybill.Reason{waybill.ReasonExpired}}, 10)
 	if err != nil || len(list) != 2 {
 		t.Fatal(list, err)
 	}
@@ -169,7 +171,7 @@ func TestParkedByTheBroker(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	}
-	if n, err := bus.ReplayParked(t.Context(), core.ParkedRequest{Queue: "q", All: true}); n != 0 || err != nil {
+	if n, err := bus.ReplayParked(t.Context(), admin.ParkedRequest{Queue: "q", All: true}); n != 0 || err != nil {
 		t.Errorf("replayed %d, %v", n, err)
 	}
 	parkedCount(t, bus, "q", 2)
@@ -180,7 +182,7 @@ func TestReplayedOnTheWire(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	sub := core.Subscription{Queue: "q", Bindings: []string{"a.*"}, RetryDelays: []time.Duration{20 * time.Millisecond}}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"a.*"}, RetryDelays: []time.Duration{20 * time.Millisecond}}
 	r := subscribe(t, bus, sub)
 	sent := amqp.Publishing{
 		Headers: amqp.Table{"n": int32(5), "list": []any{"x"}}, ContentType: "text/plain", ContentEncoding: "gzip", Priority: 4, CorrelationId: "c", ReplyTo: "r", Expiration: "60000",
@@ -193,12 +195,12 @@ func TestReplayedOnTheWire(t *testing.T) {
 	d := receive(t, r, 1)[0]
 	expires := d.Envelope.Expires
 	settle(t, r, core.AckRetry(d, time.Millisecond, errors.New("first")))
-	settle(t, r, core.AckReject(receive(t, r, 1)[0], core.ReasonAttempts, errors.New("no")))
+	settle(t, r, core.AckReject(receive(t, r, 1)[0], waybill.ReasonAttempts, errors.New("no")))
 	if err := r.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	parkedCount(t, bus, "q", 1)
-	if n, err := bus.ReplayParked(t.Context(), core.ParkedRequest{Queue: "q", All: true}); n != 1 || err != nil {
+	if n, err := bus.ReplayParked(t.Context(), admin.ParkedRequest{Queue: "q", All: true}); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	m, ok, err := ch.Get("q", false)
@@ -233,11 +235,11 @@ func TestRetriedOnTheWire(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Hour}})
+	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Hour}})
 	want := envelope("m", "a.b")
 	want.Priority, want.CorrelationID, want.Headers = 7, "c", map[string]string{"h": "v"}
 	want.Expires = time.Now().Add(20 * time.Second).Truncate(time.Microsecond)
-	if err := bus.Publish(t.Context(), []core.Envelope{want}).FirstErr(); err != nil {
+	if err := bus.Publish(t.Context(), []waybill.Envelope{want}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 	d := receive(t, r, 1)[0]
@@ -262,12 +264,12 @@ func TestReplayWithoutTheWayBack(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	park(t, mq, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}}, envelopes(5, "a"))
+	park(t, mq, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}}, envelopes(5, "a"))
 	if err := raw(t, mq.URL).QueueUnbind("q", "q.return", "waybill.dlx", nil); err != nil {
 		t.Fatal(err)
 	}
-	n, err := bus.ReplayParked(t.Context(), core.ParkedRequest{Queue: "q", All: true})
-	if n != 0 || !errors.Is(err, core.ErrUnroutable) || !strings.Contains(err.Error(), "waybill.dlx") {
+	n, err := bus.ReplayParked(t.Context(), admin.ParkedRequest{Queue: "q", All: true})
+	if n != 0 || !errors.Is(err, waybill.ErrUnroutable) || !strings.Contains(err.Error(), "waybill.dlx") {
 		t.Errorf("%d, %v", n, err)
 	}
 	if got := listed(t, bus, "q"); len(got) != 5 || got[0] != "m00000" {
@@ -280,7 +282,7 @@ func TestReplayWithoutTheWayBack(t *testing.T) {
 func TestInOrder(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
-	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, InOrder: true, Prefetch: 3}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}, InOrder: true, Prefetch: 3}
 	one, two := dial(t, mq.URL, rabbitmq.Options{}), dial(t, mq.URL, rabbitmq.Options{})
 	if !one.SubscriberTraits().SingleActive {
 		t.Error("the traits do not say so")
@@ -300,7 +302,7 @@ func TestInOrder(t *testing.T) {
 				t.Errorf("round %d: %d redeliveries", i, d.Redeliveries)
 			}
 		}
-		settle(t, active, core.AckGiveBack(ds[0]), core.AckGiveBack(ds[1]), core.AckGiveBack(ds[2]))
+		settle(t, active, core.AckRelease(ds[0]), core.AckRelease(ds[1]), core.AckRelease(ds[2]))
 	}
 	ds := receive(t, active, 3)
 	settle(t, active, core.AckDone(ds[0]))
@@ -314,8 +316,8 @@ func TestInOrder(t *testing.T) {
 		}
 		settle(t, waiting, core.AckDone(d))
 	}
-	_, err := one.Subscribe(t.Context(), core.Subscription{Queue: "q", Bindings: []string{"#"}})
-	if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "x-single-active-consumer") {
+	_, err := one.Subscribe(t.Context(), waybill.Subscription{Queue: "q", Bindings: []string{"#"}})
+	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "x-single-active-consumer") {
 		t.Errorf("the same queue without order: %v", err)
 	}
 }
@@ -325,7 +327,7 @@ func TestInOrderGiveBackComesFirst(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, InOrder: true, Prefetch: 10})
+	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}, InOrder: true, Prefetch: 10})
 	if err := bus.Publish(t.Context(), envelopes(6, "a")).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
@@ -335,7 +337,7 @@ func TestInOrderGiveBackComesFirst(t *testing.T) {
 		return err == nil && q.Messages == 0
 	})
 	ds := receive(t, r, 3)
-	settle(t, r, core.AckGiveBack(ds[2]), core.AckGiveBack(ds[0]), core.AckDone(ds[1]))
+	settle(t, r, core.AckRelease(ds[2]), core.AckRelease(ds[0]), core.AckDone(ds[1]))
 	ds = receive(t, r, 5)
 	if got := ids(ds); got != "m00000 m00002 m00003 m00004 m00005" {
 		t.Errorf("got %s", got)
@@ -352,17 +354,17 @@ func TestParkedAttemptsInPlace(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, InOrder: true})
+	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}, InOrder: true})
 	if err := bus.Publish(t.Context(), envelopes(1, "a")).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 	d := receive(t, r, 1)[0]
 	d.Attempt = 3
-	settle(t, r, core.AckReject(d, core.ReasonAttempts, errors.New("no")))
-	var list []core.Parked
+	settle(t, r, core.AckReject(d, waybill.ReasonAttempts, errors.New("no")))
+	var list []admin.Parked
 	eventually(t, "parked", func() bool {
 		var err error
-		list, err = bus.ListParked(t.Context(), "q", core.ParkedFilter{}, 1)
+		list, err = bus.ListParked(t.Context(), "q", admin.ParkedFilter{}, 1)
 		return err == nil && len(list) == 1
 	})
 	if list[0].Attempts != 3 {
@@ -375,7 +377,7 @@ func TestBatchAcks(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 500}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 500}
 	r := subscribe(t, bus, sub)
 	if err := bus.Publish(t.Context(), envelopes(300, "a")).FirstErr(); err != nil {
 		t.Fatal(err)

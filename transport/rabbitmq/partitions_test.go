@@ -13,6 +13,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -38,9 +39,9 @@ func TestPartitionsByKey(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	opts := rabbitmq.Options{Exchange: "shop"}
-	var subs []core.Subscription
+	var subs []waybill.Subscription
 	for _, queue := range []string{"billing-0", "billing-1", "billing-2"} {
-		subs = append(subs, core.Subscription{Queue: queue, InOrder: true, RetryDelays: []time.Duration{100 * time.Millisecond}})
+		subs = append(subs, waybill.Subscription{Queue: queue, InOrder: true, RetryDelays: []time.Duration{100 * time.Millisecond}})
 	}
 	_, relayURL, consumerURL, _ := provision(t, mq, newTopology(t, opts, subs...))
 	ch := raw(t, mq.URL)
@@ -57,7 +58,7 @@ func TestPartitionsByKey(t *testing.T) {
 	relay, consumer := dial(t, relayURL, opts), dial(t, consumerURL, opts)
 
 	const keys, each, unkeyed, retried = 60, 6, 120, "k07-1"
-	var batch []core.Envelope
+	var batch []waybill.Envelope
 	for n := range each {
 		for k := range keys {
 			e := envelope(fmt.Sprintf("k%02d-%d", k, n), "orders.placed")

@@ -15,7 +15,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -44,12 +45,12 @@ func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, 
 // the cause and the cure.
 func TestPassiveStartErrors(t *testing.T) {
 	t.Parallel()
-	sub := core.Subscription{Queue: "billing", Bindings: []string{"orders.*", "users.#"}, RetryDelays: []time.Duration{time.Second}}
+	sub := waybill.Subscription{Queue: "billing", Bindings: []string{"orders.*", "users.#"}, RetryDelays: []time.Duration{time.Second}}
 	const missing = "does not exist: create it"
 	for _, c := range []struct {
 		name       string
 		spoil      func(t *testing.T, mq *testenv.MQ, ch *amqp.Channel, user string) error
-		sub        func(*core.Subscription)
+		sub        func(*waybill.Subscription)
 		management bool
 		says       []string
 	}{
@@ -92,8 +93,8 @@ func TestPassiveStartErrors(t *testing.T) {
 		}, nil, true, []string{`exchange "waybill.delay_1s" is direct, auto-delete, want fanout`}},
 		{"bound to nothing", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
 			return errors.Join(ch.QueueUnbind("billing", "users.#", "waybill", nil), ch.QueueUnbind("billing", "orders.*", "waybill", nil))
-		}, func(s *core.Subscription) { s.Bindings = nil }, true, []string{`queue "billing" is bound to nothing`, "no message can reach it: name its topics in Subscription.Bindings, or bind it"}},
-		{"in order or not", func(*testing.T, *testenv.MQ, *amqp.Channel, string) error { return nil }, func(s *core.Subscription) { s.InOrder = true }, true, []string{`queue "billing" argument x-single-active-consumer is none, want true`}},
+		}, func(s *waybill.Subscription) { s.Bindings = nil }, true, []string{`queue "billing" is bound to nothing`, "no message can reach it: name its topics in Subscription.Bindings, or bind it"}},
+		{"in order or not", func(*testing.T, *testenv.MQ, *amqp.Channel, string) error { return nil }, func(s *waybill.Subscription) { s.InOrder = true }, true, []string{`queue "billing" argument x-single-active-consumer is none, want true`}},
 		{"permission to read", permit("^$", "^waybill", "^waybill"), nil, false, []string{`the user may not read queue "billing": extend its read permission`}},
 		{"permission to park", permit("^$", "^waybill.delay", "^billing$"), nil, false, []string{`exchange "waybill.dlx": the user may not write to it`, "permit it as Topology.Permissions says"}},
 		{"permission to retry", permit("^$", "^waybill.dlx$", "^billing$"), nil, false, []string{`exchange "waybill.delay_1s": the user may not write to it`}},
@@ -121,7 +122,7 @@ func TestPassiveStartErrors(t *testing.T) {
 			}
 			closeLater(t, bus)
 			_, err = bus.Subscribe(t.Context(), sub)
-			if !errors.Is(err, core.ErrMisconfigured) {
+			if !errors.Is(err, waybill.ErrMisconfigured) {
 				t.Fatalf("got %v", err)
 			}
 			for _, want := range c.says {
@@ -148,7 +149,7 @@ func permit(configure, write, read string) func(*testing.T, *testenv.MQ, *amqp.C
 func TestPassiveSaysWhatIsUnverified(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
-	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
 	_, _, url, _ := provision(t, mq, newTopology(t, rabbitmq.Options{}, sub))
 	var without, with logged
 	subscribe(t, dial(t, url, rabbitmq.Options{Passive: true, Logger: without.logger()}), sub)
@@ -162,17 +163,17 @@ func TestPassiveSaysWhatIsUnverified(t *testing.T) {
 		t.Errorf("the log says\n%s", with.String())
 	}
 	bus := dial(t, mq.URL, rabbitmq.Options{Passive: true, Lazy: true}) // may configure, and does not
-	if _, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "other"}); !errors.Is(err, core.ErrMisconfigured) {
+	if _, err := bus.Subscribe(t.Context(), waybill.Subscription{Queue: "other"}); !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Error(err)
 	}
-	if err := bus.Declare(t.Context(), newTopology(t, rabbitmq.Options{}, sub)); !errors.Is(err, core.ErrInvalid) {
+	if err := bus.Declare(t.Context(), newTopology(t, rabbitmq.Options{}, sub)); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("declare in passive mode: %v", err)
 	}
 	if _, err := raw(t, mq.URL).QueueDeclarePassive("other", true, false, false, false, nil); err == nil {
 		t.Error("a queue was made in passive mode")
 	}
 	_, err := rabbitmq.Dial(t.Context(), mq.URL, rabbitmq.Options{Passive: true, Exchange: "other", Logger: quiet()})
-	if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), `topic exchange "other" does not exist`) {
+	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), `topic exchange "other" does not exist`) {
 		t.Errorf("a missing exchange: %v", err)
 	}
 }
@@ -182,7 +183,7 @@ func TestPassiveSaysWhatIsUnverified(t *testing.T) {
 func TestManagementTrouble(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
-	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
 	users, _, url, _ := provision(t, mq, newTopology(t, rabbitmq.Options{}, sub))
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
 	huge := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -223,7 +224,7 @@ func TestManagementTrouble(t *testing.T) {
 			bus := dial(t, url, rabbitmq.Options{Passive: true, Lazy: true, ManagementURL: c.url, Logger: log.logger(), ConnectTimeout: 5 * time.Second})
 			_, err := bus.Subscribe(t.Context(), sub)
 			text := fmt.Sprint(err) + log.String()
-			if errors.Is(err, core.ErrMisconfigured) != c.misconfigured || err != nil && !c.misconfigured {
+			if errors.Is(err, waybill.ErrMisconfigured) != c.misconfigured || err != nil && !c.misconfigured {
 				t.Errorf("got %v", err)
 			}
 			if !strings.Contains(text, c.says) || strings.Contains(text, password) {
@@ -237,7 +238,7 @@ func TestManagementTrouble(t *testing.T) {
 	}
 	for _, bad := range []string{"host:15672", "ftp://u:" + password + "@h", "http://u:" + password + "@/", "http://u:" + password + " @h", "http://u:" + password + "%zz@h", "http://u:" + password + "@h?x=1"} {
 		_, err := rabbitmq.NewTopology(rabbitmq.Options{ManagementURL: bad})
-		if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), "ManagementURL: ") || strings.Contains(err.Error(), password) {
+		if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "ManagementURL: ") || strings.Contains(err.Error(), password) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -247,19 +248,19 @@ func TestManagementTrouble(t *testing.T) {
 func TestUserThatMayNotBind(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
-	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
 	users, _, url, _ := provision(t, mq, newTopology(t, rabbitmq.Options{}, sub))
 	if err := mq.SetPermissions(t.Context(), mq.VHost, users.Consumer, "^$", `^waybill\.(dlx|delay_1s)$`, ".*"); err != nil {
 		t.Fatal(err)
 	}
 	_, err := dial(t, url, rabbitmq.Options{}).Subscribe(t.Context(), sub)
-	if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "the user may not bind") || !strings.Contains(err.Error(), "set Options.Passive") {
+	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "the user may not bind") || !strings.Contains(err.Error(), "set Options.Passive") {
 		t.Errorf("got %v", err)
 	}
 	subscribe(t, dial(t, url, rabbitmq.Options{ManagementURL: mq.ManagementURL}), sub)
 	sub.Bindings = append(sub.Bindings, "b")
 	_, err = dial(t, url, rabbitmq.Options{ManagementURL: mq.ManagementURL}).Subscribe(t.Context(), sub)
-	if !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), `with key "b" does not exist`) {
+	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), `with key "b" does not exist`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -269,18 +270,18 @@ func TestBoundToNothing(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	var log logged
-	subscribe(t, dial(t, mq.URL, rabbitmq.Options{Logger: log.logger()}), core.Subscription{Queue: "q"})
+	subscribe(t, dial(t, mq.URL, rabbitmq.Options{Logger: log.logger()}), waybill.Subscription{Queue: "q"})
 	if !strings.Contains(log.String(), "that queue q is bound to anything") {
 		t.Errorf("the log says %s", log.String())
 	}
 	bus := dial(t, mq.URL, rabbitmq.Options{ManagementURL: mq.ManagementURL})
-	if _, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q"}); !errors.Is(err, core.ErrMisconfigured) || !strings.Contains(err.Error(), "bound to nothing") {
+	if _, err := bus.Subscribe(t.Context(), waybill.Subscription{Queue: "q"}); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "bound to nothing") {
 		t.Errorf("got %v", err)
 	}
 	if err := raw(t, mq.URL).QueueBind("q", "a", "amq.topic", false, nil); err != nil {
 		t.Fatal(err)
 	}
-	subscribe(t, bus, core.Subscription{Queue: "q"}) // bound elsewhere
+	subscribe(t, bus, waybill.Subscription{Queue: "q"}) // bound elsewhere
 }
 
 // RM-07: every difference is listed, and nothing else.
@@ -288,10 +289,10 @@ func TestDrift(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{ManagementURL: mq.ManagementURL})
-	sub := core.Subscription{Queue: "q", Bindings: []string{"a", "b"}, RetryDelays: []time.Duration{time.Second, time.Minute}}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"a", "b"}, RetryDelays: []time.Duration{time.Second, time.Minute}}
 	subscribe(t, bus, sub)
 	subscribe(t, bus, sub)
-	check := func(want ...core.Difference) {
+	check := func(want ...admin.Difference) {
 		t.Helper()
 		got, err := bus.Drift(t.Context())
 		if err != nil {
@@ -315,12 +316,12 @@ func TestDrift(t *testing.T) {
 		}
 	}
 	check(
-		core.Difference{Object: `fanout exchange "waybill.delay_1s"`, Want: "there", Have: "missing"},
-		core.Difference{Object: `binding of queue "q.dlq" to exchange "amq.fanout" with key "x"`, Want: "none", Have: "there"},
-		core.Difference{Object: `binding of queue "q" to exchange "waybill" with key "c"`, Want: "none", Have: "there"},
-		core.Difference{Object: `binding of queue "q" to exchange "waybill" with key "b"`, Want: "there", Have: "missing"},
-		core.Difference{Object: `binding of queue "waybill.delay_1s" to exchange "waybill.delay_1s" with key ""`, Want: "there", Have: "missing"},
-		core.Difference{Object: `queue "waybill.delay_1m"`, Want: "there", Have: "missing"},
+		admin.Difference{Object: `fanout exchange "waybill.delay_1s"`, Want: "there", Have: "missing"},
+		admin.Difference{Object: `binding of queue "q.dlq" to exchange "amq.fanout" with key "x"`, Want: "none", Have: "there"},
+		admin.Difference{Object: `binding of queue "q" to exchange "waybill" with key "c"`, Want: "none", Have: "there"},
+		admin.Difference{Object: `binding of queue "q" to exchange "waybill" with key "b"`, Want: "there", Have: "missing"},
+		admin.Difference{Object: `binding of queue "waybill.delay_1s" to exchange "waybill.delay_1s" with key ""`, Want: "there", Have: "missing"},
+		admin.Difference{Object: `queue "waybill.delay_1m"`, Want: "there", Have: "missing"},
 	)
 	topology := newTopology(t, rabbitmq.Options{}, sub)
 	if got, err := bus.DriftFrom(t.Context(), topology); err != nil || len(got) != 6 {
@@ -332,12 +333,12 @@ func TestDrift(t *testing.T) {
 	if got, err := bus.DriftFrom(t.Context(), topology); err != nil || len(got) != 2 { // what is too much is not taken away
 		t.Errorf("got %v, %v", got, err)
 	}
-	if _, err := dial(t, mq.URL, rabbitmq.Options{}).Drift(t.Context()); !errors.Is(err, core.ErrInvalid) {
+	if _, err := dial(t, mq.URL, rabbitmq.Options{}).Drift(t.Context()); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("without an address: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := bus.Drift(ctx); core.ClassOf(err) != core.ClassOutage {
+	if _, err := bus.Drift(ctx); waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("cancelled: %v", err)
 	}
 }

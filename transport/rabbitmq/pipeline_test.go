@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -16,7 +16,7 @@ func TestPipelineKeysStops(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{PipelineKeys: true})
-	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"a"}})
 	batch := envelopes(12, "a")
 	keys := []string{"k", "other", ""}
 	for i := range batch {
@@ -33,7 +33,7 @@ func TestPipelineKeysStops(t *testing.T) {
 		switch {
 		case err == nil:
 			want = append(want, batch[i].ID)
-		case batch[i].Key == "k" && i > first && !errors.Is(err, core.ErrBehind):
+		case batch[i].Key == "k" && i > first && !errors.Is(err, waybill.ErrBehind):
 			t.Errorf("message %d: %v", i, err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -111,7 +112,7 @@ func (p *publisher) investigate(ctx context.Context, suspects []int, msgs outgoi
 		err := culprit(run.cause, exchange, key)
 		results[i] = err
 		msgs.failed(i)
-		if errors.Is(err, core.ErrMisconfigured) { // about the exchange: the others would fare no better
+		if errors.Is(err, waybill.ErrMisconfigured) { // about the exchange: the others would fare no better
 			fail(results, suspects[k:], err)
 			return err
 		}

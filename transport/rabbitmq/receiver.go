@@ -11,7 +11,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 const (
@@ -27,7 +29,7 @@ const (
 // receiver is an open subscription. It has a session with the broker, which is replaced after a loss.
 type receiver struct {
 	t     *Transport
-	sub   core.Subscription
+	sub   waybill.Subscription
 	queue string // with prefix
 	dlx   string
 	tiers []time.Duration
@@ -52,7 +54,7 @@ type session struct {
 	wake chan struct{} // capacity 1: there is something in ready, or the session ended
 
 	mu    sync.Mutex
-	ready []*core.Delivery
+	ready []*waybill.Delivery
 	ended bool
 	done  chan struct{} // closed when the pump has ended
 }
@@ -70,15 +72,15 @@ type handle struct {
 
 // item is a delivery and its handle in one allocation.
 type item struct {
-	delivery core.Delivery
+	delivery waybill.Delivery
 	handle   handle
 }
 
 // Subscribe implements core.Subscriber. It declares the exchanges, the queue, its dead-letter queue and the delay
 // queues, or with Options.Passive verifies that they are there; see the package's documentation.
-func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+func (t *Transport) Subscribe(ctx context.Context, sub waybill.Subscription) (core.Receiver, error) {
 	if isClosed(t.closing) {
-		return nil, outage("subscribe", core.ErrClosed)
+		return nil, outage("subscribe", waybill.ErrClosed)
 	}
 	if err := checkSubscription(&sub, t.opts); err != nil {
 		return nil, err
@@ -101,20 +103,20 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	t.mu.Unlock()
 	if isClosed(t.closing) {
 		_ = r.Close(ctx)
-		return nil, outage("subscribe", core.ErrClosed)
+		return nil, outage("subscribe", waybill.ErrClosed)
 	}
 	return r, nil
 }
 
-func checkSubscription(sub *core.Subscription, opts Options) error {
-	return core.Invalid("waybill/rabbitmq: subscription", subscriptionProblems(sub, opts)...)
+func checkSubscription(sub *waybill.Subscription, opts Options) error {
+	return waybill.Invalid("waybill/rabbitmq: subscription", subscriptionProblems(sub, opts)...)
 }
 
-func subscriptionProblems(sub *core.Subscription, opts Options) []string {
+func subscriptionProblems(sub *waybill.Subscription, opts Options) []string {
 	var p []string
 	if sub.Queue == "" {
 		p = append(p, "Queue: is empty; name the queue, such as \"billing.orders\"")
-	} else if s := core.CheckName(sub.Queue); s != "" {
+	} else if s := check.Name(sub.Queue); s != "" {
 		p = append(p, "Queue: "+s)
 	} else if strings.HasSuffix(sub.Queue, returnKey("")) {
 		p = append(p, fmt.Sprintf("Queue: %q ends in %q: the way back to the queue without this ending has that key, so that what this one parks would go there; choose another name", clip(sub.Queue), returnKey("")))
@@ -122,7 +124,7 @@ func subscriptionProblems(sub *core.Subscription, opts Options) []string {
 		p = append(p, fmt.Sprintf("Queue: has %d bytes with its prefix; at most %d are allowed", n, maxStem))
 	}
 	for i, b := range sub.Bindings {
-		if s := core.CheckName(b); s != "" {
+		if s := check.Name(b); s != "" {
 			p = append(p, fmt.Sprintf("Bindings[%d]: %s", i, s))
 		}
 	}
@@ -163,7 +165,7 @@ func (r *receiver) session(ctx context.Context) (*session, error) {
 	}
 	if r.closed {
 		go func() { _ = s.ch.Close() }()
-		return nil, core.ErrClosed
+		return nil, waybill.ErrClosed
 	}
 	if old := r.sess; old != nil && !old.ch.IsClosed() { // the broker cancelled its consumer
 		old.retire()
@@ -176,7 +178,7 @@ func (r *receiver) current() (*session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return nil, core.ErrClosed
+		return nil, waybill.ErrClosed
 	}
 	if r.sess != nil && !r.sess.over() {
 		return r.sess, nil
@@ -201,7 +203,7 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	s := &session{
-		ch: ch, acks: acks{ch: ch, open: map[uint64]struct{}{}}, tag: "waybill-" + core.NewID(), wake: make(chan struct{}, 1), done: make(chan struct{}),
+		ch: ch, acks: acks{ch: ch, open: map[uint64]struct{}{}}, tag: "waybill-" + waybill.NewID(), wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	var deliveries <-chan amqp.Delivery
 	err = await(ctx, func() (err error) {
@@ -270,7 +272,7 @@ func (s *session) over() bool {
 }
 
 // take returns up to limit deliveries that are ready. Those of a closed channel are left: they come again.
-func (s *session) take(limit int) []*core.Delivery {
+func (s *session) take(limit int) []*waybill.Delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ch.IsClosed() {
@@ -281,7 +283,7 @@ func (s *session) take(limit int) []*core.Delivery {
 	if n == 0 {
 		return nil
 	}
-	out := append(make([]*core.Delivery, 0, n), s.ready[:n]...)
+	out := append(make([]*waybill.Delivery, 0, n), s.ready[:n]...)
 	rest := copy(s.ready, s.ready[n:])
 	clear(s.ready[rest:])
 	s.ready = s.ready[:rest]
@@ -292,7 +294,7 @@ func (s *session) take(limit int) []*core.Delivery {
 }
 
 // Receive implements core.Receiver. After a lost connection it reconnects by itself, with back-off, until ctx ends.
-func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, error) {
+func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	limit = max(limit, 1)
 	for {
 		if err := ctx.Err(); err != nil {
@@ -320,15 +322,15 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, er
 // recoverable waits before another attempt to open a session, or returns the error that ends Receive.
 func (r *receiver) recoverable(ctx context.Context, err error) error {
 	switch {
-	case errors.Is(err, core.ErrClosed):
-		return core.ErrClosed
+	case errors.Is(err, waybill.ErrClosed):
+		return waybill.ErrClosed
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case core.ClassOf(err) != core.ClassOutage, errors.Is(err, core.ErrMisconfigured), r.t.foreign:
+	case waybill.ClassOf(err) != waybill.ClassOutage, errors.Is(err, waybill.ErrMisconfigured), r.t.foreign:
 		return err
 	}
 	r.mu.Lock()
-	b := core.Backoff{Base: 100 * time.Millisecond, Cap: max(r.t.opts.ReconnectMax, 100*time.Millisecond), Attempts: -1}
+	b := waybill.Backoff{Base: 100 * time.Millisecond, Cap: max(r.t.opts.ReconnectMax, 100*time.Millisecond), Attempts: -1}
 	d, _, _ := b.Next(r.failures, err)
 	r.mu.Unlock()
 	r.t.opts.Logger.Warn("waybill/rabbitmq: subscription interrupted", "event", "rabbitmq.interrupted", "queue", r.queue, "retry_in", d, "error", err)
@@ -337,7 +339,7 @@ func (r *receiver) recoverable(ctx context.Context, err error) error {
 	select {
 	case <-t.C:
 	case <-r.closing:
-		return core.ErrClosed
+		return waybill.ErrClosed
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -395,7 +397,7 @@ func (r *receiver) Close(ctx context.Context) error {
 		s.mu.Unlock()
 		acks := make([]core.Ack, len(rest))
 		for i, d := range rest {
-			acks[i] = core.AckGiveBack(d)
+			acks[i] = core.AckRelease(d)
 		}
 		_ = r.Settle(ctx, acks) // what fails goes back with the channel
 		err = await(ctx, s.ch.Close, nil)

@@ -14,6 +14,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -24,7 +26,7 @@ const password = "hunter2-secret"
 // newUser makes a user that may use the management API but has no permission, and deletes it at the end.
 func newUser(t *testing.T, mq *testenv.MQ, role string) string {
 	t.Helper()
-	user := role + "-" + core.NewID()
+	user := role + "-" + waybill.NewID()
 	if err := mq.Do(t.Context(), http.MethodPut, "/api/users/"+user, map[string]string{"password": password, "tags": "management"}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +49,7 @@ func provision(t *testing.T, mq *testenv.MQ, topology rabbitmq.Topology) (users 
 	return users, mq.URLFor(users.Relay, password), mq.URLFor(users.Consumer, password), mq.URLFor(users.Operator, password)
 }
 
-func newTopology(t *testing.T, opts rabbitmq.Options, subs ...core.Subscription) rabbitmq.Topology {
+func newTopology(t *testing.T, opts rabbitmq.Options, subs ...waybill.Subscription) rabbitmq.Topology {
 	t.Helper()
 	topology, err := rabbitmq.NewTopology(opts, subs...)
 	if err != nil {
@@ -64,7 +66,7 @@ func TestRolesDoTheirJob(t *testing.T) {
 		t.Run(opts.Prefix, func(t *testing.T) {
 			t.Parallel()
 			mq := testenv.RabbitMQ(t)
-			sub := core.Subscription{Queue: "bill[ing]", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{50 * time.Millisecond}}
+			sub := waybill.Subscription{Queue: "bill[ing]", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{50 * time.Millisecond}}
 			_, relayURL, consumerURL, operatorURL := provision(t, mq, newTopology(t, opts, sub))
 			opts.Passive, opts.ManagementURL = true, mq.ManagementURL
 			relay, consumer, operator := dial(t, relayURL, opts), dial(t, consumerURL, opts), dial(t, operatorURL, opts)
@@ -74,10 +76,10 @@ func TestRolesDoTheirJob(t *testing.T) {
 				t.Fatal(err)
 			}
 			ds := receive(t, r, 5)
-			settle(t, r, core.AckDone(ds[0]), core.AckRetry(ds[1], 40*time.Millisecond, nil), core.AckRetry(ds[2], 0, nil), core.AckGiveBack(ds[3]), core.AckReject(ds[4], core.ReasonRejected, errors.New("no")))
+			settle(t, r, core.AckDone(ds[0]), core.AckRetry(ds[1], 40*time.Millisecond, nil), core.AckRetry(ds[2], 0, nil), core.AckRelease(ds[3]), core.AckReject(ds[4], waybill.ReasonRejected, errors.New("no")))
 			for range 2 { // given back twice, a copy is made
 				for _, d := range receive(t, r, 1) {
-					settle(t, r, core.AckGiveBack(d))
+					settle(t, r, core.AckRelease(d))
 				}
 			}
 			for _, d := range receive(t, r, 3) {
@@ -90,15 +92,15 @@ func TestRolesDoTheirJob(t *testing.T) {
 				n, err := operator.ParkedDepth(t.Context(), sub.Queue)
 				return err == nil && n == 1
 			})
-			if list, err := operator.ListParked(t.Context(), sub.Queue, core.ParkedFilter{}, 10); err != nil || len(list) != 1 || list[0].Envelope.Topic != "orders.placed" {
+			if list, err := operator.ListParked(t.Context(), sub.Queue, admin.ParkedFilter{}, 10); err != nil || len(list) != 1 || list[0].Envelope.Topic != "orders.placed" {
 				t.Fatalf("%v, %v", list, err)
 			}
-			if n, err := operator.ReplayParked(t.Context(), core.ParkedRequest{Queue: sub.Queue, All: true}); err != nil || n != 1 {
+			if n, err := operator.ReplayParked(t.Context(), admin.ParkedRequest{Queue: sub.Queue, All: true}); err != nil || n != 1 {
 				t.Fatalf("%d, %v", n, err)
 			}
-			settle(t, r, core.AckReject(receive(t, r, 1)[0], core.ReasonRejected, nil))
+			settle(t, r, core.AckReject(receive(t, r, 1)[0], waybill.ReasonRejected, nil))
 			eventually(t, "purged", func() bool {
-				n, err := operator.PurgeParked(t.Context(), core.ParkedRequest{Queue: sub.Queue, All: true})
+				n, err := operator.PurgeParked(t.Context(), admin.ParkedRequest{Queue: sub.Queue, All: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -106,13 +108,13 @@ func TestRolesDoTheirJob(t *testing.T) {
 			})
 
 			// And nobody does another one's.
-			if _, err := relay.Subscribe(t.Context(), sub); !errors.Is(err, core.ErrMisconfigured) {
+			if _, err := relay.Subscribe(t.Context(), sub); !errors.Is(err, waybill.ErrMisconfigured) {
 				t.Errorf("the relay subscribed: %v", err)
 			}
-			if err := consumer.Publish(t.Context(), envelopes(1, "orders.placed")).FirstErr(); !errors.Is(err, core.ErrMisconfigured) {
+			if err := consumer.Publish(t.Context(), envelopes(1, "orders.placed")).FirstErr(); !errors.Is(err, waybill.ErrMisconfigured) {
 				t.Errorf("the consumer published: %v", err)
 			}
-			if _, err := consumer.ListParked(t.Context(), sub.Queue, core.ParkedFilter{}, 1); !errors.Is(err, core.ErrMisconfigured) && !empty(t, mq, opts.Prefix+sub.Queue+".dlq") {
+			if _, err := consumer.ListParked(t.Context(), sub.Queue, admin.ParkedFilter{}, 1); !errors.Is(err, waybill.ErrMisconfigured) && !empty(t, mq, opts.Prefix+sub.Queue+".dlq") {
 				t.Errorf("the consumer listed what is parked: %v", err)
 			}
 		})
@@ -130,7 +132,7 @@ func empty(t *testing.T, mq *testenv.MQ, queue string) bool {
 func TestRolesDoNothingElse(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
-	subs := []core.Subscription{
+	subs := []waybill.Subscription{
 		{Queue: "billing.orders", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second, time.Minute}},
 		{Queue: "mail", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}},
 	}
@@ -223,7 +225,7 @@ func TestRolesDoNothingElse(t *testing.T) {
 // RM-06: the expressions match exactly the names, whatever characters these have.
 func TestPermissionPatterns(t *testing.T) {
 	t.Parallel()
-	odd := core.Subscription{Queue: `a.b*c+d?e|f(g)h[i]j{k}l\m^n$o-p q/r`, RetryDelays: []time.Duration{time.Second}}
+	odd := waybill.Subscription{Queue: `a.b*c+d?e|f(g)h[i]j{k}l\m^n$o-p q/r`, RetryDelays: []time.Duration{time.Second}}
 	p := newTopology(t, rabbitmq.Options{Prefix: "p."}, odd).Permissions()
 	for _, c := range []struct {
 		pattern string
@@ -260,7 +262,7 @@ func TestPermissionPatterns(t *testing.T) {
 // A user with several roles has all of their permissions in one.
 func TestOneUserForAll(t *testing.T) {
 	t.Parallel()
-	topology := newTopology(t, rabbitmq.Options{}, core.Subscription{Queue: "q", RetryDelays: []time.Duration{}})
+	topology := newTopology(t, rabbitmq.Options{}, waybill.Subscription{Queue: "q", RetryDelays: []time.Duration{}})
 	file, err := topology.Definitions("/", rabbitmq.Users{Relay: "a", Consumer: "a", Operator: "a"})
 	if err != nil {
 		t.Fatal(err)

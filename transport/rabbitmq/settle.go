@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -67,14 +68,14 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 		case core.VerdictDone:
 			done.add(i, h)
 		case core.VerdictReject:
-			if r.sub.Unparked {
+			if r.sub.DropFailed {
 				done.add(i, h)
 				continue
 			}
 			send.list = append(send.list, r.parked(i, a, h, now))
 		case core.VerdictRetry:
 			send.list = append(send.list, r.retried(i, a, h, now))
-		case core.VerdictGiveBack:
+		case core.VerdictRelease:
 			if r.sub.InOrder {
 				back = append(back, h)
 				continue
@@ -102,7 +103,7 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 			results[i] = settled(h.sess.acks.ack(h.raw.DeliveryTag))
 			continue
 		}
-		if acks[i].Verdict == core.VerdictGiveBack {
+		if acks[i].Verdict == core.VerdictRelease {
 			_ = h.sess.acks.requeue(h.raw.DeliveryTag) // on a closed channel the broker did so itself
 			continue
 		}
@@ -136,7 +137,7 @@ func (r *receiver) putBack(handles []*handle) {
 			it := &item{handle: handle{raw: h.raw, topic: h.topic, expires: h.expires, attempt: h.attempt, redeliveries: h.redeliveries, from: r, sess: s}}
 			it.delivery = decode(&it.handle.raw, r.sub.Queue, r.dlx, time.Now())
 			it.delivery.Envelope.Expires, it.delivery.Redeliveries, it.delivery.Handle = h.expires, h.redeliveries, &it.handle
-			at, _ := slices.BinarySearchFunc(s.ready, h.raw.DeliveryTag, func(d *core.Delivery, tag uint64) int {
+			at, _ := slices.BinarySearchFunc(s.ready, h.raw.DeliveryTag, func(d *waybill.Delivery, tag uint64) int {
 				return cmp.Compare(d.Handle.(*handle).raw.DeliveryTag, tag)
 			})
 			s.ready = slices.Insert(s.ready, at, &it.delivery)
@@ -188,13 +189,13 @@ func (r *receiver) claim(a *core.Ack) (*handle, error) {
 	}
 	switch {
 	case h == nil || h.from != r:
-		return nil, core.Invalid("waybill/rabbitmq: settle", "Delivery: did not come from this receiver")
-	case a.Verdict == core.VerdictNone || a.Verdict > core.VerdictGiveBack:
-		return nil, core.Invalid("waybill/rabbitmq: settle", "Verdict: is none of done, retry, reject and give back")
+		return nil, waybill.Invalid("waybill/rabbitmq: settle", "Delivery: did not come from this receiver")
+	case a.Verdict == core.VerdictNone || a.Verdict > core.VerdictRelease:
+		return nil, waybill.Invalid("waybill/rabbitmq: settle", "Verdict: is none of done, retry, reject and give back")
 	case h.sess.ch.IsClosed():
 		return nil, outage("settle", errStale)
 	case !h.settled.CompareAndSwap(false, true):
-		return nil, core.Invalid("waybill/rabbitmq: settle", errSettled.Error())
+		return nil, waybill.Invalid("waybill/rabbitmq: settle", errSettled.Error())
 	}
 	return h, nil
 }

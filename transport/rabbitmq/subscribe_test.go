@@ -8,6 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -19,9 +20,9 @@ func TestGivenBackIsNotACrash(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}}
 	r := subscribe(t, bus, sub)
-	if err := bus.Publish(t.Context(), []core.Envelope{envelope("m", "a.b")}).FirstErr(); err != nil {
+	if err := bus.Publish(t.Context(), []waybill.Envelope{envelope("m", "a.b")}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 25 {
@@ -29,7 +30,7 @@ func TestGivenBackIsNotACrash(t *testing.T) {
 		if d.Redeliveries > 1 || d.Attempt != 1 || d.Envelope.Topic != "a.b" {
 			t.Fatalf("after %d give-backs: redeliveries %d, attempt %d, topic %s", i, d.Redeliveries, d.Attempt, d.Envelope.Topic)
 		}
-		settle(t, r, core.AckGiveBack(d))
+		settle(t, r, core.AckRelease(d))
 		if i%5 == 4 { // a stop with the message prefetched, and not seen
 			if err := r.Close(t.Context()); err != nil {
 				t.Fatal(err)
@@ -48,7 +49,7 @@ func TestGivenBackIsNotACrash(t *testing.T) {
 	if d.Redeliveries < 6 || d.Redeliveries > 7 {
 		t.Errorf("redeliveries %d after 6 losses", d.Redeliveries)
 	}
-	settle(t, r, core.AckGiveBack(d)) // takes the count along
+	settle(t, r, core.AckRelease(d)) // takes the count along
 	d = receive(t, r, 1)[0]
 	if d.Redeliveries < 5 || d.Redeliveries > 7 {
 		t.Errorf("redeliveries %d after 6 losses and a give-back", d.Redeliveries)
@@ -68,9 +69,9 @@ func TestRetryGoesToOneQueue(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{Exchange: "shop", Prefix: "test."})
 	delays := []time.Duration{20 * time.Millisecond, 100 * time.Millisecond}
-	a := subscribe(t, bus, core.Subscription{Queue: "a", Bindings: []string{"user.*"}, RetryDelays: delays})
-	b := subscribe(t, bus, core.Subscription{Queue: "b", Bindings: []string{"#"}, RetryDelays: delays})
-	if err := bus.Publish(t.Context(), []core.Envelope{envelope("m", "user.created")}).FirstErr(); err != nil {
+	a := subscribe(t, bus, waybill.Subscription{Queue: "a", Bindings: []string{"user.*"}, RetryDelays: delays})
+	b := subscribe(t, bus, waybill.Subscription{Queue: "b", Bindings: []string{"#"}, RetryDelays: delays})
+	if err := bus.Publish(t.Context(), []waybill.Envelope{envelope("m", "user.created")}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 	settle(t, b, core.AckDone(receive(t, b, 1)[0]))
@@ -101,12 +102,12 @@ func TestExpiry(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Hour}}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Hour}}
 	r := subscribe(t, bus, sub)
 	short, over := envelope("short", "a"), envelope("over", "a")
 	short.Expires, over.Expires = time.Now().Add(3*time.Second), time.Now().Add(-time.Second)
-	res := bus.Publish(t.Context(), []core.Envelope{short, over})
-	if res[0] != nil || core.ReasonOf(res[1]) != core.ReasonExpired || core.ClassOf(res[1]) != core.ClassPermanent {
+	res := bus.Publish(t.Context(), []waybill.Envelope{short, over})
+	if res[0] != nil || waybill.ReasonOf(res[1]) != waybill.ReasonExpired || waybill.ClassOf(res[1]) != waybill.ClassPermanent {
 		t.Fatal(res)
 	}
 	d := receive(t, r, 1)[0]
@@ -116,12 +117,12 @@ func TestExpiry(t *testing.T) {
 	if !d.Envelope.Expired(time.Now()) || time.Since(short.Expires) > 2*time.Second || d.Attempt != 2 {
 		t.Errorf("came back %s after its expiry, attempt %d", time.Since(short.Expires), d.Attempt)
 	}
-	settle(t, r, core.AckReject(d, core.ReasonExpired, nil))
+	settle(t, r, core.AckReject(d, waybill.ReasonExpired, nil))
 	if err := r.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	short.Expires = time.Now().Add(50 * time.Millisecond)
-	if err := bus.Publish(t.Context(), []core.Envelope{short}).FirstErr(); err != nil {
+	if err := bus.Publish(t.Context(), []waybill.Envelope{short}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 	ch := raw(t, mq.URL)
@@ -137,7 +138,7 @@ func TestExpiry(t *testing.T) {
 func TestDeadConsumer(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
-	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 10}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 10}
 	proxy := testenv.NewProxy(t, hostOf(t, mq.URL))
 	dying := subscribe(t, dial(t, proxy.URL(mq.URL), rabbitmq.Options{}), sub)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
@@ -158,7 +159,7 @@ func TestQueueDeleted(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
+	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}})
 	first := rabbitmq.ChannelOf(r)
 	if _, err := raw(t, mq.URL).QueueDelete("q", false, false, false); err != nil {
 		t.Fatal(err)
@@ -176,8 +177,8 @@ func TestSameIDInFlight(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"bound"}})
-	batch := make([]core.Envelope, 300)
+	subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"bound"}})
+	batch := make([]waybill.Envelope, 300)
 	for i := range batch {
 		batch[i] = envelope("same", "bound")
 		if i%3 == 1 {
@@ -185,7 +186,7 @@ func TestSameIDInFlight(t *testing.T) {
 		}
 	}
 	for i, err := range bus.Publish(t.Context(), batch) {
-		if errors.Is(err, core.ErrUnroutable) != (i%3 == 1) || i%3 != 1 && err != nil {
+		if errors.Is(err, waybill.ErrUnroutable) != (i%3 == 1) || i%3 != 1 && err != nil {
 			t.Errorf("slot %d: %v", i, err)
 		}
 	}
@@ -194,7 +195,7 @@ func TestSameIDInFlight(t *testing.T) {
 // New refuses what it cannot work with.
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
-	if _, err := rabbitmq.New(nil, rabbitmq.Options{}); !errors.Is(err, core.ErrInvalid) {
+	if _, err := rabbitmq.New(nil, rabbitmq.Options{}); !errors.Is(err, waybill.ErrInvalid) {
 		t.Error(err)
 	}
 	mq := testenv.RabbitMQ(t)
@@ -203,7 +204,7 @@ func TestNewRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	if _, err := rabbitmq.New(conn, rabbitmq.Options{}); !errors.Is(err, core.ErrInvalid) {
+	if _, err := rabbitmq.New(conn, rabbitmq.Options{}); !errors.Is(err, waybill.ErrInvalid) {
 		t.Error(err)
 	}
 }

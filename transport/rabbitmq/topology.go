@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 )
 
 // The topology, with every argument. {exchange} and {queue} include Options.Prefix.
@@ -150,7 +150,7 @@ func (b Binding) String() string {
 // NewTopology returns what publishing and the subscriptions need with these options. A subscription without RetryDelays
 // gets those of its Retry; one of them must be set, since a consumer fills them in before it subscribes: give what the
 // consumer is given (consumer.DefaultRetry if nothing). The error lists all problems.
-func NewTopology(opts Options, subs ...core.Subscription) (Topology, error) {
+func NewTopology(opts Options, subs ...waybill.Subscription) (Topology, error) {
 	problems := opts.problems()
 	opts = opts.withDefaults()
 	seen := map[string]bool{}
@@ -159,7 +159,7 @@ func NewTopology(opts Options, subs ...core.Subscription) (Topology, error) {
 		at := fmt.Sprintf("subscriptions[%d].", i)
 		switch {
 		case sub.Retry == nil && sub.RetryDelays == nil:
-			problems = append(problems, at+"Retry: neither it nor RetryDelays is set, so that the delay queues are unknown: give the consumer's (consumer.DefaultRetry, or core.Schedule() for no retries)")
+			problems = append(problems, at+"Retry: neither it nor RetryDelays is set, so that the delay queues are unknown: give the consumer's (consumer.DefaultRetry, or waybill.RetryDelays() for no retries)")
 		case len(sub.RetryDelays) == 0 && sub.Retry != nil:
 			if p := sub.Retry.Validate(at + "Retry"); len(p) > 0 {
 				problems = append(problems, p...)
@@ -178,7 +178,7 @@ func NewTopology(opts Options, subs ...core.Subscription) (Topology, error) {
 		subs[i] = sub
 	}
 	if len(problems) > 0 {
-		return Topology{}, core.Invalid("waybill/rabbitmq: topology", problems...)
+		return Topology{}, waybill.Invalid("waybill/rabbitmq: topology", problems...)
 	}
 	t := newTopology(opts, subs...)
 	args := map[string]Queue{}
@@ -188,11 +188,11 @@ func NewTopology(opts Options, subs ...core.Subscription) (Topology, error) {
 		}
 		args[q.Name] = q
 	}
-	return t, core.Invalid("waybill/rabbitmq: topology", problems...)
+	return t, waybill.Invalid("waybill/rabbitmq: topology", problems...)
 }
 
 // newTopology is the table above: the one place that knows every argument.
-func newTopology(opts Options, subs ...core.Subscription) Topology {
+func newTopology(opts Options, subs ...waybill.Subscription) Topology {
 	n := opts.names()
 	t := Topology{Exchanges: []Exchange{{n.exchange, "topic"}}, names: n}
 	if len(subs) > 0 {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
@@ -22,7 +22,7 @@ import (
 func TestTopologyGolden(t *testing.T) {
 	t.Parallel()
 	opts := rabbitmq.Options{Exchange: "waybill", QueueType: rabbitmq.QueueQuorum}
-	sub := core.Subscription{Queue: "billing", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{500 * time.Millisecond, 90 * time.Second}}
+	sub := waybill.Subscription{Queue: "billing", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{500 * time.Millisecond, 90 * time.Second}}
 	var b strings.Builder
 	topology, err := rabbitmq.NewTopology(opts, sub)
 	if err != nil {
@@ -47,15 +47,15 @@ func TestTopologyGolden(t *testing.T) {
 // to the parked ones.
 func TestReturnIsNoQueueName(t *testing.T) {
 	t.Parallel()
-	retry := core.Schedule()
-	_, err := rabbitmq.NewTopology(rabbitmq.Options{}, core.Subscription{Queue: "orders", Retry: retry}, core.Subscription{Queue: "orders.return", Retry: retry})
-	if !errors.Is(err, core.ErrInvalid) || !strings.Contains(err.Error(), `subscriptions[1].Queue: "orders.return" ends in ".return"`) || !strings.Contains(err.Error(), "choose another name") {
+	retry := waybill.RetryDelays()
+	_, err := rabbitmq.NewTopology(rabbitmq.Options{}, waybill.Subscription{Queue: "orders", Retry: retry}, waybill.Subscription{Queue: "orders.return", Retry: retry})
+	if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), `subscriptions[1].Queue: "orders.return" ends in ".return"`) || !strings.Contains(err.Error(), "choose another name") {
 		t.Errorf("got %v", err)
 	}
-	if p := rabbitmq.SubscriptionProblems(&core.Subscription{Queue: "orders.return"}, rabbitmq.Options{}); len(p) != 1 {
+	if p := rabbitmq.SubscriptionProblems(&waybill.Subscription{Queue: "orders.return"}, rabbitmq.Options{}); len(p) != 1 {
 		t.Errorf("a subscription: %v", p)
 	}
-	if p := rabbitmq.SubscriptionProblems(&core.Subscription{Queue: "orders.returns"}, rabbitmq.Options{}); len(p) != 0 {
+	if p := rabbitmq.SubscriptionProblems(&waybill.Subscription{Queue: "orders.returns"}, rabbitmq.Options{}); len(p) != 0 {
 		t.Errorf("another name: %v", p)
 	}
 }

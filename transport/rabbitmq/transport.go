@@ -12,6 +12,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -35,20 +37,20 @@ var (
 	_ core.Transport = (*Transport)(nil)
 	_ core.Checker   = (*Transport)(nil)
 
-	_ core.ParkedQueue  = (*Transport)(nil)
-	_ core.DriftChecker = (*Transport)(nil)
+	_ admin.ParkedQueue  = (*Transport)(nil)
+	_ admin.DriftChecker = (*Transport)(nil)
 )
 
 // Dial connects to the broker at address, a URL such as amqp://user:password@host:5672/vhost, or amqps:// for TLS, and
 // returns a transport that reconnects by itself. Publishing and receiving have connections of their own; the latter is
 // opened by the first Subscribe. An error has a class: outage if the broker cannot be reached, and it matches
-// core.ErrMisconfigured if another attempt is pointless. It never holds the URL.
+// waybill.ErrMisconfigured if another attempt is pointless. It never holds the URL.
 func Dial(ctx context.Context, address string, opts Options) (*Transport, error) {
 	problems := opts.problems()
 	if s := checkURL(address, opts); s != "" {
 		problems = append(problems, s)
 	}
-	if err := core.Invalid("waybill/rabbitmq: options", problems...); err != nil {
+	if err := waybill.Invalid("waybill/rabbitmq: options", problems...); err != nil {
 		return nil, err
 	}
 	opts = opts.withDefaults()
@@ -84,7 +86,7 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	if opts.TLS != nil {
 		problems = append(problems, "TLS: belongs to the connection; set it when dialling")
 	}
-	if err := core.Invalid("waybill/rabbitmq: options", problems...); err != nil {
+	if err := waybill.Invalid("waybill/rabbitmq: options", problems...); err != nil {
 		return nil, err
 	}
 	opts = opts.withDefaults()
@@ -99,7 +101,7 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 // Check connects for publishing, declares the exchange or verifies it, and reports what is wrong, as Dial does.
 func (t *Transport) Check(ctx context.Context) error {
 	if isClosed(t.closing) {
-		return outage("check", core.ErrClosed)
+		return outage("check", waybill.ErrClosed)
 	}
 	_, err := t.pubs[0].channel(ctx)
 	return err
@@ -123,10 +125,10 @@ func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 }
 
 // Publish implements core.Publisher. The messages are sent in order, pipelined on one channel, persistent and
-// mandatory. A message that no queue is bound for is core.ErrUnroutable; one that a queue refused is an outage of its
-// topic. If the context ends, or PublishTimeout passes, before a message was confirmed, its slot is an outage and its
-// result is unknown.
-func (t *Transport) Publish(ctx context.Context, envelopes []core.Envelope) core.Results {
+// mandatory. A message that no queue is bound for is waybill.ErrUnroutable; one that a queue refused is an outage of
+// its topic. If the context ends, or PublishTimeout passes, before a message was confirmed, its slot is an outage and
+// its result is unknown.
+func (t *Transport) Publish(ctx context.Context, envelopes []waybill.Envelope) core.Results {
 	results := make(core.Results, len(envelopes))
 	if len(envelopes) == 0 {
 		return results
@@ -140,7 +142,7 @@ func (t *Transport) Publish(ctx context.Context, envelopes []core.Envelope) core
 }
 
 // failBehind fails what was confirmed behind a failed message of its key, as core.KeyOrderPipelinedPrefix promises.
-func failBehind(envelopes []core.Envelope, results core.Results) {
+func failBehind(envelopes []waybill.Envelope, results core.Results) {
 	var failed map[string]bool
 	for i := range envelopes {
 		switch key := envelopes[i].Key; {
@@ -161,7 +163,7 @@ func failBehind(envelopes []core.Envelope, results core.Results) {
 // publish sends n messages and fills results.
 func (t *Transport) publish(ctx context.Context, n int, msgs outgoing, results core.Results) {
 	if isClosed(t.closing) {
-		fill(results, outage("publish", core.ErrClosed))
+		fill(results, outage("publish", waybill.ErrClosed))
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.opts.PublishTimeout)
@@ -222,7 +224,7 @@ type envelopeBatch struct {
 	maxBody   int
 	prefix    bool            // nothing is sent behind a failed message of its key
 	broken    map[string]bool // the keys of those
-	envelopes []core.Envelope
+	envelopes []waybill.Envelope
 }
 
 func (b *envelopeBatch) failed(i int) {
@@ -240,7 +242,7 @@ func (b *envelopeBatch) fill(i int, now time.Time, table amqp.Table) (exchange, 
 		return "", "", p, errBehind
 	}
 	if len(e.Body) > b.maxBody {
-		return "", "", p, permanent("publish", core.ReasonTooLarge, fmt.Errorf("topic %q: the body has %d bytes; Options.MaxBodyBytes allows %d: raise it within what the broker takes, "+
+		return "", "", p, permanent("publish", waybill.ReasonTooLarge, fmt.Errorf("topic %q: the body has %d bytes; Options.MaxBodyBytes allows %d: raise it within what the broker takes, "+
 			"or store the content elsewhere and send a reference", clip(e.Topic), len(e.Body), b.maxBody))
 	}
 	p, err = encode(e, now, table)

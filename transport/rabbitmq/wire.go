@@ -14,6 +14,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -47,10 +48,10 @@ const (
 const maxExpiration = math.MaxUint32 // milliseconds; RabbitMQ takes no more
 
 // encode fills table with the headers of e, and returns the message to publish. The table belongs to the message.
-func encode(e *core.Envelope, now time.Time, table amqp.Table) (amqp.Publishing, error) {
+func encode(e *waybill.Envelope, now time.Time, table amqp.Table) (amqp.Publishing, error) {
 	table[prefixCE+core.AttrSpecVersion] = core.SpecVersion
 	var buf [24]core.Attribute
-	for _, a := range e.AppendAttributes(buf[:0]) {
+	for _, a := range core.AppendAttributes(buf[:0], e) {
 		if name, ok := headerNames[a.Name]; ok {
 			table[name] = a.Value
 		}
@@ -87,7 +88,7 @@ func expiration(expires, now time.Time) (string, error) {
 	}
 	left := expires.Sub(now)
 	if left <= 0 {
-		return "", permanent("publish", core.ReasonExpired, errExpired)
+		return "", permanent("publish", waybill.ReasonExpired, errExpired)
 	}
 	ms := int64((left + time.Millisecond - 1) / time.Millisecond)
 	if ms > maxExpiration {
@@ -103,7 +104,7 @@ func checkStrings(key string, p *amqp.Publishing) error {
 		if len(s) <= 255 {
 			return nil
 		}
-		return permanent("publish", core.ReasonRejected, fmt.Errorf("%s has %d bytes; AMQP carries at most 255", field, len(s)))
+		return permanent("publish", waybill.ReasonRejected, fmt.Errorf("%s has %d bytes; AMQP carries at most 255", field, len(s)))
 	}
 	for _, f := range [...]struct{ name, value string }{
 		{"topic", key},
@@ -129,8 +130,8 @@ func checkStrings(key string, p *amqp.Publishing) error {
 }
 
 // decode makes a delivery of what arrived. It never fails: what cannot be used as it is says so in Delivery.Err.
-func decode(d *amqp.Delivery, queue, dlx string, now time.Time) core.Delivery {
-	out := core.Delivery{Queue: queue, Attempt: 1, Redeliveries: redeliveries(d)}
+func decode(d *amqp.Delivery, queue, dlx string, now time.Time) waybill.Delivery {
+	out := waybill.Delivery{Queue: queue, Attempt: 1, Redeliveries: redeliveries(d)}
 	e := &out.Envelope
 	var topic string
 	for name, value := range d.Headers {
@@ -145,7 +146,7 @@ func decode(d *amqp.Delivery, queue, dlx string, now time.Time) core.Delivery {
 		e.Topic = topic
 	}
 	if d.MessageId != "" && e.ID != "" && d.MessageId != e.ID {
-		out.Err = permanent("receive", core.ReasonIDConflict, fmt.Errorf("property message-id %q and attribute id %q differ: let the producer send one of them, or both alike", clip(d.MessageId), clip(e.ID)))
+		out.Err = permanent("receive", waybill.ReasonIDConflict, fmt.Errorf("property message-id %q and attribute id %q differ: let the producer send one of them, or both alike", clip(d.MessageId), clip(e.ID)))
 	}
 	setIfEmpty(&e.ID, d.MessageId)
 	setIfEmpty(&e.Type, d.Type)
@@ -166,7 +167,7 @@ func decode(d *amqp.Delivery, queue, dlx string, now time.Time) core.Delivery {
 }
 
 // readHeader puts one header where it belongs. Headers of Waybill and of the broker stay in the raw message.
-func readHeader(e *core.Envelope, name string, value any, topic *string) {
+func readHeader(e *waybill.Envelope, name string, value any, topic *string) {
 	attr, isCE := strings.CutPrefix(name, prefixCE)
 	if !isCE {
 		attr, isCE = strings.CutPrefix(name, prefixColon)
@@ -176,10 +177,10 @@ func readHeader(e *core.Envelope, name string, value any, topic *string) {
 		*topic = text(value)
 		return
 	case isCE || name == core.AttrTraceParent || name == core.AttrTraceState:
-		if known, err := e.SetAttribute(attr, text(value)); known && err == nil {
+		if known, err := core.SetAttribute(e, attr, text(value)); known && err == nil {
 			return
 		} // else it stays as a header
-	case core.ReservedHeader(name):
+	case waybill.ReservedHeader(name):
 		return
 	}
 	if e.Headers == nil {

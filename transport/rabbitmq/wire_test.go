@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/internal/testenv"
@@ -20,8 +21,8 @@ import (
 
 var wireTime = time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC)
 
-func fullEnvelope() core.Envelope {
-	return core.Envelope{
+func fullEnvelope() waybill.Envelope {
+	return waybill.Envelope{
 		ID: "0190d3f2-7b1c-7000-8000-000000000001", Topic: "orders.placed", Type: "com.example.order.placed", Source: "/orders", Subject: "order/42",
 		Time: wireTime, ContentType: "application/json", Key: "order-42", Tenant: "acme", CorrelationID: "conversation-7",
 		CausationID: "0190d3f2-7b1c-7000-8000-000000000000", RunID: "run-9", Lineage: []string{"root", "0190d3f2-7b1c-7000-8000-000000000000"},
@@ -74,26 +75,26 @@ func TestDecode(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		in   amqp.Delivery
-		want core.Delivery
+		want waybill.Delivery
 	}{
-		{"full", arrived, core.Delivery{Envelope: full, Attempt: 1}},
-		{"colon", colon, core.Delivery{Envelope: full, Attempt: 1}},
-		{"bare", amqp.Delivery{RoutingKey: "a.b", Exchange: "x", Body: []byte("hi")}, core.Delivery{Envelope: core.Envelope{Topic: "a.b", Body: []byte("hi")}, Attempt: 1}},
-		{"properties only", amqp.Delivery{RoutingKey: "a.b", Exchange: "x", MessageId: "1", Type: "t", AppId: "app", CorrelationId: "c", Timestamp: time.Unix(100, 0), ContentType: "text/plain", Expiration: "5000"}, core.Delivery{Envelope: core.Envelope{ID: "1", Topic: "a.b", Type: "t", Source: "app", CorrelationID: "c", Time: time.Unix(100, 0).UTC(), ContentType: "text/plain", Expires: now.Add(5 * time.Second)}, Attempt: 1}},
+		{"full", arrived, waybill.Delivery{Envelope: full, Attempt: 1}},
+		{"colon", colon, waybill.Delivery{Envelope: full, Attempt: 1}},
+		{"bare", amqp.Delivery{RoutingKey: "a.b", Exchange: "x", Body: []byte("hi")}, waybill.Delivery{Envelope: waybill.Envelope{Topic: "a.b", Body: []byte("hi")}, Attempt: 1}},
+		{"properties only", amqp.Delivery{RoutingKey: "a.b", Exchange: "x", MessageId: "1", Type: "t", AppId: "app", CorrelationId: "c", Timestamp: time.Unix(100, 0), ContentType: "text/plain", Expiration: "5000"}, waybill.Delivery{Envelope: waybill.Envelope{ID: "1", Topic: "a.b", Type: "t", Source: "app", CorrelationID: "c", Time: time.Unix(100, 0).UTC(), ContentType: "text/plain", Expires: now.Add(5 * time.Second)}, Attempt: 1}},
 		{"odd types", amqp.Delivery{RoutingKey: "a", Exchange: "x", Headers: amqp.Table{
 			"int": int32(-5), "long": int64(1) << 60, "bool": true, "nil": nil, "bytes": []byte{0xff, 0xfe}, "text": []byte("text"), "time": time.Unix(100, 0), "float": 1.5,
 			"decimal": amqp.Decimal{Scale: 2, Value: 12345}, "array": []any{int32(1), "two", nil, []any{}}, "table": amqp.Table{"a": amqp.Table{"b": []byte("c")}}, "byte": byte(7),
 			"cloudEvents_id": int64(42), "cloudEvents_time": "yesterday", "cloudEvents_unknown": "kept", "cloudEvents_hlc": nil, "waybill-attempt": "nonsense", "x-death": []any{"?"},
-		}}, core.Delivery{Envelope: core.Envelope{ID: "42", Topic: "a", Headers: map[string]string{
+		}}, waybill.Delivery{Envelope: waybill.Envelope{ID: "42", Topic: "a", Headers: map[string]string{
 			"int": "-5", "long": "1152921504606846976", "bool": "true", "nil": "", "bytes": "//4=", "text": "text", "time": "1970-01-01T00:01:40Z", "float": "1.5", "decimal": "123.45",
 			"array": `[1,"two",null,[]]`, "table": `{"a":{"b":"c"}}`, "byte": "7", "cloudEvents_time": "yesterday", "cloudEvents_unknown": "kept", "cloudEvents_hlc": "",
 		}}, Attempt: 1}},
-		{"retried", amqp.Delivery{RoutingKey: "q", Exchange: "", Headers: amqp.Table{"cloudEvents_topic": "a.b", "waybill-attempt": int64(3)}}, core.Delivery{Envelope: core.Envelope{Topic: "a.b"}, Attempt: 3}},
-		{"foreign attribute topic", amqp.Delivery{RoutingKey: "a.b", Exchange: "x", Headers: amqp.Table{"cloudEvents_topic": "other"}}, core.Delivery{Envelope: core.Envelope{Topic: "a.b"}, Attempt: 1}},
-		{"count of 3.10", amqp.Delivery{Redelivered: true, Headers: amqp.Table{"x-delivery-count": int64(2), "waybill-redeliveries": int64(5)}}, core.Delivery{Attempt: 1, Redeliveries: 7}},
-		{"given back on 4.3", amqp.Delivery{Redelivered: true, Headers: amqp.Table{"x-acquired-count": int64(2)}}, core.Delivery{Attempt: 1}},
-		{"crashed on 4.3", amqp.Delivery{Redelivered: true, Headers: amqp.Table{"x-acquired-count": int64(3), "x-delivery-count": int64(2)}}, core.Delivery{Attempt: 1, Redeliveries: 2}},
-		{"redelivered by a classic queue", amqp.Delivery{Redelivered: true}, core.Delivery{Attempt: 1, Redeliveries: -1}},
+		{"retried", amqp.Delivery{RoutingKey: "q", Exchange: "", Headers: amqp.Table{"cloudEvents_topic": "a.b", "waybill-attempt": int64(3)}}, waybill.Delivery{Envelope: waybill.Envelope{Topic: "a.b"}, Attempt: 3}},
+		{"foreign attribute topic", amqp.Delivery{RoutingKey: "a.b", Exchange: "x", Headers: amqp.Table{"cloudEvents_topic": "other"}}, waybill.Delivery{Envelope: waybill.Envelope{Topic: "a.b"}, Attempt: 1}},
+		{"count of 3.10", amqp.Delivery{Redelivered: true, Headers: amqp.Table{"x-delivery-count": int64(2), "waybill-redeliveries": int64(5)}}, waybill.Delivery{Attempt: 1, Redeliveries: 7}},
+		{"given back on 4.3", amqp.Delivery{Redelivered: true, Headers: amqp.Table{"x-acquired-count": int64(2)}}, waybill.Delivery{Attempt: 1}},
+		{"crashed on 4.3", amqp.Delivery{Redelivered: true, Headers: amqp.Table{"x-acquired-count": int64(3), "x-delivery-count": int64(2)}}, waybill.Delivery{Attempt: 1, Redeliveries: 2}},
+		{"redelivered by a classic queue", amqp.Delivery{Redelivered: true}, waybill.Delivery{Attempt: 1, Redeliveries: -1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -104,7 +105,7 @@ func TestDecode(t *testing.T) {
 		})
 	}
 	conflict := amqp.Delivery{MessageId: "1", Headers: amqp.Table{"cloudEvents_id": "2"}}
-	if d := rabbitmq.Decode(&conflict, "", "dlx", now); core.ReasonOf(d.Err) != core.ReasonIDConflict || core.ClassOf(d.Err) != core.ClassPermanent {
+	if d := rabbitmq.Decode(&conflict, "", "dlx", now); waybill.ReasonOf(d.Err) != waybill.ReasonIDConflict || waybill.ClassOf(d.Err) != waybill.ClassPermanent {
 		t.Errorf("two ids: %v", d.Err)
 	}
 }
@@ -114,7 +115,7 @@ func TestCopiesKeepEverything(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a.*"}, RetryDelays: []time.Duration{50 * time.Millisecond}})
+	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"a.*"}, RetryDelays: []time.Duration{50 * time.Millisecond}})
 	ch := raw(t, mq.URL)
 	headers := amqp.Table{
 		"int": int32(-5), "long": int64(1) << 60, "bool": true, "nil": nil, "bytes": []byte{0xff, 0xfe}, "time": time.Unix(100, 0), "float": 1.5, "short": int16(3), "byte": byte(7),
@@ -141,7 +142,7 @@ func TestCopiesKeepEverything(t *testing.T) {
 			d = receive(t, r, 1)[0]
 		}
 	}
-	settle(t, r, core.AckReject(d, core.ReasonRejected, errors.New("no good")))
+	settle(t, r, core.AckReject(d, waybill.ReasonRejected, errors.New("no good")))
 	var parked amqp.Delivery
 	eventually(t, "parked", func() bool {
 		m, ok, err := ch.Get("q.dlq", true)

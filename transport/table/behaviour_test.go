@@ -15,9 +15,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	memstore "github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/transport/table"
 )
@@ -40,7 +40,7 @@ func TestTimersFireWhenDue(t *testing.T) {
 			mu.Lock()
 			due[id] = d
 			mu.Unlock()
-			stage(t, s, message(id, core.Delay(d-time.Since(begin))))
+			stage(t, s, message(id, waybill.Delay(d-time.Since(begin))))
 		}
 		for i := range 20 {
 			at(time.Duration(i+1) * 137 * time.Millisecond)
@@ -98,7 +98,7 @@ func TestPolling(t *testing.T) {
 			}
 		}
 		staged := time.Now()
-		stage(t, s, message("now"), message("later", core.Delay(100*time.Minute)))
+		stage(t, s, message("now"), message("later", waybill.Delay(100*time.Minute)))
 		settled(t, r, core.AckDone(receive(t, r, 1)[0]))
 		if took := time.Since(begin); took > time.Minute+10*time.Second {
 			t.Errorf("found after %s", took)
@@ -135,7 +135,7 @@ func TestCrash(t *testing.T) {
 		if took := time.Since(begin); d.Envelope.ID != "a" || d.Redeliveries != 1 || d.Attempt != 1 || took < 600*time.Millisecond || took > 2*time.Second {
 			t.Errorf("%s came after %s with %d redeliveries, attempt %d", d.Envelope.ID, took, d.Redeliveries, d.Attempt)
 		}
-		settled(t, r, core.AckGiveBack(d), core.AckGiveBack(first[0]), core.AckGiveBack(first[1]))
+		settled(t, r, core.AckRelease(d), core.AckRelease(first[0]), core.AckRelease(first[1]))
 		if err := r.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +164,7 @@ func TestSlowHandlers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)
-		stage(t, s, message("a"), message("b", core.Key("k")), message("c", core.Key("k")))
+		stage(t, s, message("a"), message("b", waybill.Key("k")), message("c", waybill.Key("k")))
 		var logged bytes.Buffer
 		tr := newTable(t, s, table.Options{Lease: time.Second, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 		r := subscribe(t, tr)
@@ -186,9 +186,9 @@ func TestSlowHandlers(t *testing.T) {
 // TQ-05
 func TestLeaseLost(t *testing.T) {
 	t.Parallel()
-	for phase, ack := range map[string]func(*core.Delivery) core.Ack{
+	for phase, ack := range map[string]func(*waybill.Delivery) core.Ack{
 		"settle": core.AckDone,
-		"retry":  func(d *core.Delivery) core.Ack { return core.AckRetry(d, time.Second, nil) },
+		"retry":  func(d *waybill.Delivery) core.Ack { return core.AckRetry(d, time.Second, nil) },
 		"renew":  core.AckDone,
 	} {
 		t.Run(phase, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestLeaseLost(t *testing.T) {
 					time.Sleep(time.Second) // virtual time
 				}
 				err := r.Settle(t.Context(), []core.Ack{ack(d)}).FirstErr()
-				if !errors.Is(err, core.ErrLeaseLost) {
+				if !errors.Is(err, waybill.ErrLeaseLost) {
 					t.Errorf("settled with %v", err)
 				}
 				st := tr.Stats()
@@ -238,22 +238,22 @@ func TestOutage(t *testing.T) {
 		stage(t, s, message("a"), message("b"), message("c"))
 		r := subscribe(t, newTable(t, s, table.Options{}))
 		ds := receive(t, r, 3)
-		s.set(func() { s.settle = func([]outbox.Outcome) error { return errDown } })
+		s.set(func() { s.settle = func([]core.Outcome) error { return errDown } })
 		begin := time.Now()
 		time.AfterFunc(30*time.Second, func() { s.set(func() { s.settle = nil }) })
 		settled(t, r, core.AckDone(ds[0]), core.AckRetry(ds[1], time.Hour, nil))
 		if took := time.Since(begin); took < 30*time.Second || took > 36*time.Second {
 			t.Errorf("settled after %s", took)
 		}
-		s.set(func() { s.settle = func([]outbox.Outcome) error { return errDown } })
+		s.set(func() { s.settle = func([]core.Outcome) error { return errDown } })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := r.Settle(ctx, []core.Ack{core.AckDone(ds[2])}).FirstErr(); core.ClassOf(err) != core.ClassOutage {
+		if err := r.Settle(ctx, []core.Ack{core.AckDone(ds[2])}).FirstErr(); waybill.ClassOf(err) != waybill.ClassOutage {
 			t.Errorf("given up with %v", err)
 		}
 		synctest.Wait() // it is tried for the last time
 		s.set(func() { s.settle = nil; s.call = func(string) error { return errDown } })
-		if _, err := r.Receive(t.Context(), 1); core.ClassOf(err) != core.ClassOutage {
+		if _, err := r.Receive(t.Context(), 1); waybill.ClassOf(err) != waybill.ClassOutage {
 			t.Errorf("received with %v", err)
 		}
 		s.set(func() { s.call = nil })
@@ -311,7 +311,7 @@ func TestKeyOrder(t *testing.T) {
 		var order [keys][]int
 		var running [keys]int
 		tries := map[string]int{}
-		handler := core.Handler{Name: "mail.send", Handle: func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+		handler := waybill.Handler{Name: "mail.send", Handle: func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 			var k, n int
 			if _, err := fmt.Sscanf(d.Envelope.ID, "%d-%d", &k, &n); err != nil {
 				return 0, err
@@ -336,13 +336,13 @@ func TestKeyOrder(t *testing.T) {
 			case n%7 == 3 && first:
 				return 0, errors.New("try again")
 			case n%7 == 5:
-				return 0, core.Reject(errors.New("no"))
+				return 0, waybill.Reject(errors.New("no"))
 			}
 			return 0, nil
 		}}
 		for n := range each {
 			for k := range keys {
-				stage(t, s, message(fmt.Sprintf("%d-%d", k, n), core.Key(fmt.Sprint("key", k))))
+				stage(t, s, message(fmt.Sprintf("%d-%d", k, n), waybill.Key(fmt.Sprint("key", k))))
 			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -352,7 +352,7 @@ func TestKeyOrder(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.Handle(core.Subscription{Queue: "mails", Prefetch: 100}, handler); err != nil {
+			if err := c.Handle(waybill.Subscription{Queue: "mails", Prefetch: 100}, handler); err != nil {
 				t.Fatal(err)
 			}
 			wg.Go(func() {
@@ -370,7 +370,7 @@ func TestKeyOrder(t *testing.T) {
 			}
 		}
 		for _, r := range s.Records() {
-			if r.State != core.StateAbandoned || r.Reason != core.ReasonRejected {
+			if r.State != core.StateAbandoned || r.Reason != waybill.ReasonRejected {
 				t.Errorf("%s is left %s", r.Envelope.ID, r.State)
 			}
 		}
@@ -385,21 +385,21 @@ func TestParkedBlocksItsKeyInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)
-		stage(t, s, message("a", core.Key("k")), message("b", core.Key("k")), message("c", core.Key("k")), message("d", core.Key("l")))
+		stage(t, s, message("a", waybill.Key("k")), message("b", waybill.Key("k")), message("c", waybill.Key("k")), message("d", waybill.Key("l")))
 		c, err := consumer.New(newTable(t, s, table.Options{BlockAfterAbandon: true}), consumer.Options{Logger: quiet})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var mu sync.Mutex
 		var got []string
-		if err := c.Handle(core.Subscription{Queue: "mails", InOrder: true}, core.Handler{Name: core.AnyMessage, Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+		if err := c.Handle(waybill.Subscription{Queue: "mails", InOrder: true}, waybill.Handler{Name: waybill.AnyMessage, Handle: func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			got = append(got, d.Envelope.ID)
 			if d.Envelope.ID == "a" {
-				return 0, core.Reject(errors.New("no"))
+				return 0, waybill.Reject(errors.New("no"))
 			}
-			return core.HandlerProcessed, nil
+			return waybill.HandlerProcessed, nil
 		}}); err != nil {
 			t.Fatal(err)
 		}
@@ -432,14 +432,14 @@ func TestParks(t *testing.T) {
 			}
 			p.die()
 		}
-		stage(t, s, message("fails"), core.RawMessage("mail.other", "", nil, core.ID("other"), core.Routes("mails")),
-			message("expires", core.Delay(time.Second), core.TTL(time.Millisecond)))
-		c, err := consumer.New(newTable(t, s, table.Options{}), consumer.Options{Logger: quiet, Retry: core.Schedule(time.Second, time.Minute), MaxDeliveries: 3})
+		stage(t, s, message("fails"), waybill.RawMessage("mail.other", "", nil, waybill.ID("other"), waybill.Routes("mails")),
+			message("expires", waybill.Delay(time.Second), waybill.TTL(time.Millisecond)))
+		c, err := consumer.New(newTable(t, s, table.Options{}), consumer.Options{Logger: quiet, Retry: waybill.RetryDelays(time.Second, time.Minute), MaxDeliveries: 3})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ran := 0
-		err = c.Handle(core.Subscription{Queue: "mails"}, core.Handler{Name: "mail.send", Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+		err = c.Handle(waybill.Subscription{Queue: "mails"}, waybill.Handler{Name: "mail.send", Handle: func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 			if ran++; d.Envelope.ID != "fails" {
 				t.Errorf("%s was handled", d.Envelope.ID)
 			}
@@ -453,13 +453,13 @@ func TestParks(t *testing.T) {
 		if err := c.Run(ctx); err != nil {
 			t.Fatal(err)
 		}
-		got := map[string]core.Reason{}
+		got := map[string]waybill.Reason{}
 		for _, r := range s.Records() {
 			if r.State == core.StateAbandoned && r.LastError != "" {
 				got[r.Envelope.ID] = r.Reason
 			}
 		}
-		want := map[string]core.Reason{"fails": core.ReasonAttempts, "crashes": core.ReasonDeliveries, "other": core.ReasonNoHandler, "expires": core.ReasonExpired}
+		want := map[string]waybill.Reason{"fails": waybill.ReasonAttempts, "crashes": waybill.ReasonDeliveries, "other": waybill.ReasonNoHandler, "expires": waybill.ReasonExpired}
 		if diff := cmp.Diff(want, got); diff != "" || ran != 3 {
 			t.Errorf("ran %d times; parked: %s", ran, diff)
 		}
@@ -481,7 +481,7 @@ func TestSubscriptionsDoNotWakeLate(t *testing.T) {
 			for i := range 5 {
 				stage(t, s, message(fmt.Sprint("noise", i))) // nobody receives these
 			}
-			stage(t, s, core.RawMessage("mail.send", "", nil, core.ID("b"), core.Routes("idle")))
+			stage(t, s, waybill.RawMessage("mail.send", "", nil, waybill.ID("b"), waybill.Routes("idle")))
 		}()
 		begin := time.Now()
 		receive(t, idle, 1)
@@ -500,7 +500,7 @@ func TestBadInput(t *testing.T) {
 	t.Parallel()
 	has := func(err error, want ...string) {
 		t.Helper()
-		if err == nil || !errors.Is(err, core.ErrInvalid) {
+		if err == nil || !errors.Is(err, waybill.ErrInvalid) {
 			t.Fatalf("got %v", err)
 		}
 		for _, w := range want {
@@ -513,13 +513,13 @@ func TestBadInput(t *testing.T) {
 	has(err, "store: is nil")
 	_, err = table.New(newStore(t), table.Options{
 		BatchSize: -1, PollMin: time.Minute, PollMax: time.Second, Lease: time.Millisecond, Order: 9, Owner: "a\x00",
-		Queues: map[string]table.QueueOptions{"": {}, "q": {BatchSize: 20_000, Order: core.OrderBestEffort, BlockAfterAbandon: true, PollMin: -1}},
+		Queues: map[string]table.QueueOptions{"": {}, "q": {BatchSize: 20_000, Order: waybill.OrderBestEffort, BlockAfterAbandon: true, PollMin: -1}},
 	})
 	has(err, "BatchSize", "PollMax", "Lease", "Order: 9", "Owner", `Queues[""]`, `Queues["q"].BatchSize`, `Queues["q"].BlockAfterAbandon`, `Queues["q"].PollMin`)
-	tr := newTable(t, newStore(t), table.Options{Queues: map[string]table.QueueOptions{"loose": {Order: core.OrderBestEffort}}})
-	_, err = tr.Subscribe(t.Context(), core.Subscription{Queue: "q", Bindings: []string{"mail.*"}})
+	tr := newTable(t, newStore(t), table.Options{Queues: map[string]table.QueueOptions{"loose": {Order: waybill.OrderBestEffort}}})
+	_, err = tr.Subscribe(t.Context(), waybill.Subscription{Queue: "q", Bindings: []string{"mail.*"}})
 	has(err, "wildcard")
-	_, err = tr.Subscribe(t.Context(), core.Subscription{Queue: "loose", InOrder: true})
+	_, err = tr.Subscribe(t.Context(), waybill.Subscription{Queue: "loose", InOrder: true})
 	has(err, "InOrder")
 	_, err = subscribe(t, tr).Receive(t.Context(), 0)
 	has(err, "limit")

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/transport/table"
 )
@@ -39,20 +39,20 @@ func TestConformanceRealTime(t *testing.T) {
 
 // backend is a store and how to stage in it.
 type backend struct {
-	store outbox.Store
-	stage func(context.Context, ...core.Message) error
+	store core.OutboxStore
+	stage func(context.Context, ...waybill.Message) error
 }
 
 // harness makes a whole transport of a table: publishing is staging on the route of every queue that is bound for the
 // topic.
 type harness struct {
 	*table.Transport
-	stage func(context.Context, ...core.Message) error
+	stage func(context.Context, ...waybill.Message) error
 
 	mu     sync.Mutex
 	closed bool
-	bound  map[string][]string             // queue → bindings
-	empty  map[string]func(*core.Envelope) // what staging filled in, by id
+	bound  map[string][]string                // queue → bindings
+	empty  map[string]func(*waybill.Envelope) // what staging filled in, by id
 }
 
 var names atomic.Int64
@@ -64,7 +64,7 @@ func newHarness(tb testing.TB, b backend) *harness {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = tr.Close(context.Background()) })
-	return &harness{Transport: tr, stage: b.stage, bound: map[string][]string{}, empty: map[string]func(*core.Envelope){}}
+	return &harness{Transport: tr, stage: b.stage, bound: map[string][]string{}, empty: map[string]func(*waybill.Envelope){}}
 }
 
 // suite is what the suite sees of a harness.
@@ -100,15 +100,15 @@ func (h *harness) Traits() core.PublisherTraits {
 }
 
 // Publish stages.
-func (h *harness) Publish(ctx context.Context, batch []core.Envelope) core.Results {
+func (h *harness) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	outage := func(err error) error { return &core.Error{Op: "stage", Class: core.ClassOutage, Err: err} }
+	outage := func(err error) error { return &waybill.Error{Op: "stage", Class: waybill.ClassOutage, Err: err} }
 	if h.closed {
-		return core.AllFailed(len(batch), outage(core.ErrClosed))
+		return core.AllFailed(len(batch), outage(waybill.ErrClosed))
 	}
 	res := make(core.Results, len(batch))
-	msgs, slots := make([]core.Message, 0, len(batch)), make([]int, 0, len(batch))
+	msgs, slots := make([]waybill.Message, 0, len(batch)), make([]int, 0, len(batch))
 	for i, e := range batch {
 		var routes []string
 		for q, bindings := range h.bound {
@@ -118,15 +118,15 @@ func (h *harness) Publish(ctx context.Context, batch []core.Envelope) core.Resul
 				routes = append(routes, q)
 			}
 		}
-		if len(routes) == 0 && len(e.Topic) <= core.MaxNameBytes {
-			res[i] = &core.Error{Op: "stage", Class: core.ClassRejected, Err: core.ErrUnroutable}
+		if len(routes) == 0 && len(e.Topic) <= waybill.MaxNameBytes {
+			res[i] = &waybill.Error{Op: "stage", Class: waybill.ClassRejected, Err: waybill.ErrUnroutable}
 			continue
 		}
 		slices.Sort(routes)
 		h.empty[e.ID] = unfill(&e)
-		msgs, slots = append(msgs, core.Message{Envelope: e, Routes: routes}), append(slots, i)
+		msgs, slots = append(msgs, waybill.Message{Envelope: e, Routes: routes}), append(slots, i)
 	}
-	if err := h.stage(ctx, msgs...); err == nil || !errors.Is(err, core.ErrInvalid) {
+	if err := h.stage(ctx, msgs...); err == nil || !errors.Is(err, waybill.ErrInvalid) {
 		for _, i := range slots {
 			if err != nil {
 				res[i] = outage(err)
@@ -136,8 +136,8 @@ func (h *harness) Publish(ctx context.Context, batch []core.Envelope) core.Resul
 	}
 	for j, m := range msgs { // one of them is bad
 		switch err := h.stage(ctx, m); {
-		case errors.Is(err, core.ErrInvalid):
-			res[slots[j]] = &core.Error{Op: "stage", Class: core.ClassPermanent, Err: err}
+		case errors.Is(err, waybill.ErrInvalid):
+			res[slots[j]] = &waybill.Error{Op: "stage", Class: waybill.ClassPermanent, Err: err}
 		case err != nil:
 			res[slots[j]] = outage(err)
 		}
@@ -146,9 +146,9 @@ func (h *harness) Publish(ctx context.Context, batch []core.Envelope) core.Resul
 }
 
 // unfill returns what takes away from a copy of e what staging gives it.
-func unfill(e *core.Envelope) func(*core.Envelope) {
+func unfill(e *waybill.Envelope) func(*waybill.Envelope) {
 	sent := *e
-	return func(got *core.Envelope) {
+	return func(got *waybill.Envelope) {
 		if sent.Type == "" {
 			got.Type = ""
 		}
@@ -165,7 +165,7 @@ func unfill(e *core.Envelope) func(*core.Envelope) {
 }
 
 // Subscribe notes the bindings, which say where to stage.
-func (h *harness) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+func (h *harness) Subscribe(ctx context.Context, sub waybill.Subscription) (core.Receiver, error) {
 	bindings := sub.Bindings
 	sub.Bindings = nil
 	sub.Concurrency = sub.Prefetch // the suite has no handlers: whatever it may hold is handled
@@ -191,7 +191,7 @@ type receiver struct {
 	h *harness
 }
 
-func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, error) {
+func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	ds, err := r.Receiver.Receive(ctx, limit)
 	r.h.mu.Lock()
 	defer r.h.mu.Unlock()

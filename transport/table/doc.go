@@ -1,11 +1,11 @@
-// Package table makes the outbox itself the queue: it gives any [outbox.Store] to the consumer runner as a
+// Package table makes the outbox itself the queue: it gives any [core.OutboxStore] to the consumer runner as a
 // [core.Subscriber]. There is no broker and no relay; handlers, retry policies and the inbox are the same as elsewhere.
 //
-// A queue is a route: what is staged with core.Routes("mails") is received by a subscription of queue "mails". Which
+// A queue is a route: what is staged with waybill.Routes("mails") is received by a subscription of queue "mails". Which
 // topics a queue gets is decided at stage: Subscription.Bindings filter nothing. Leave them empty, or list topics as
 // documentation; a wildcard is refused. A message of another topic reaches the handler of that topic or type, or is
-// treated as one that no handler is for. A priority lane is a queue of its own, see [core.LaneRoute]. A route belongs
-// to one queue: run no relay on it.
+// treated as one that no handler is for. A priority lane is a queue of its own, see [waybill.LaneRoute]. A route
+// belongs to one queue: run no relay on it.
 //
 // # Guarantees
 //
@@ -27,7 +27,8 @@
 //     on a message goes alone, when nothing else of its subscription is held, and nothing else is taken while it is.
 //     Subscription.MaxDeliveries parks it in the end. With MaxDeliveries off it comes again for ever.
 //   - A settle that comes too late, since others took the process for dead, changes nothing, and is
-//     [core.ErrLeaseLost]: logged with event lease_lost and its phase (settle, retry or renew), and counted in [Stats].
+//     [waybill.ErrLeaseLost]: logged with event lease_lost and its phase (settle, retry or
+//     renew), and counted in [Stats].
 //   - A timer or a retry comes when it is due: the store says when the next one is. One that is staged meanwhile, or a
 //     retry that another process asked for, is at most half a second late.
 //   - While the database is away nothing is lost and no attempt is spent: settles are tried again. An outage takes no
@@ -49,7 +50,7 @@
 //
 // # Ownership
 //
-// The store is the caller's; Close ends receivers and leaves it open. A [core.Delivery] belongs to the caller of
+// The store is the caller's; Close ends receivers and leaves it open. A [waybill.Delivery] belongs to the caller of
 // Receive.
 //
 // # Limits

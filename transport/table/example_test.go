@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/store/memory"
 	postgres "github.com/waybill-go/waybill/store/postgres"
@@ -20,11 +20,11 @@ import (
 type Mail struct{ To, Text string }
 
 // The route is the queue.
-var SendMail = core.NewTopic("mails.send", core.JSON[Mail]()).On("mails")
+var SendMail = waybill.NewTopic("mails.send", waybill.JSON[Mail]()).On("mails")
 
 // remind stages a mail for tomorrow, in the caller's transaction.
 func remind(ctx context.Context, box *postgres.Outbox, tx pgx.Tx, m Mail) error {
-	_, err := box.Stage(ctx, tx, SendMail.Message(m, core.Key(m.To), core.Delay(24*time.Hour)))
+	_, err := box.Stage(ctx, tx, SendMail.Message(m, waybill.Key(m.To), waybill.Delay(24*time.Hour)))
 	return err
 }
 
@@ -42,7 +42,7 @@ func work(ctx context.Context, pool *pgxpool.Pool, marks *inbox.Inbox[pgx.Tx]) e
 	if err != nil {
 		return err
 	}
-	err = c.Handle(core.Subscription{Queue: "mails", Concurrency: 4},
+	err = c.Handle(waybill.Subscription{Queue: "mails", Concurrency: 4},
 		inbox.Handler(marks, SendMail, func(ctx context.Context, tx pgx.Tx, m Mail) error {
 			_, err := tx.Exec(ctx, "INSERT INTO sent_mails (recipient, body) VALUES ($1, $2)", m.To, m.Text)
 			return err
@@ -54,11 +54,11 @@ func work(ctx context.Context, pool *pgxpool.Pool, marks *inbox.Inbox[pgx.Tx]) e
 }
 
 // tuned gives two queues options of their own.
-func tuned(store outbox.Store) (*table.Transport, error) {
+func tuned(store core.OutboxStore) (*table.Transport, error) {
 	return table.New(store, table.Options{
 		Queues: map[string]table.QueueOptions{
-			"reports": {BatchSize: 1, Lease: 10 * time.Minute},       // few and slow
-			"clicks":  {BatchSize: 500, Order: core.OrderBestEffort}, // many, and no order
+			"reports": {BatchSize: 1, Lease: 10 * time.Minute},          // few and slow
+			"clicks":  {BatchSize: 500, Order: waybill.OrderBestEffort}, // many, and no order
 		},
 	})
 }
@@ -91,7 +91,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	err = c.Handle(core.Subscription{Queue: "mails"}, core.HandlerFor(SendMail, func(_ context.Context, m Mail) error {
+	err = c.Handle(waybill.Subscription{Queue: "mails"}, waybill.HandlerFor(SendMail, func(_ context.Context, m Mail) error {
 		fmt.Println("to", m.To)
 		cancel()
 		return nil

@@ -10,8 +10,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/internal/testenv"
 	memstore "github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/transport/table"
@@ -23,14 +23,14 @@ func TestMain(m *testing.M) {
 
 var (
 	quiet   = slog.New(slog.DiscardHandler)
-	errDown = &core.Error{Op: "test", Class: core.ClassOutage, Err: errors.New("down")}
+	errDown = &waybill.Error{Op: "test", Class: waybill.ClassOutage, Err: errors.New("down")}
 )
 
 // store is a memory store whose calls a test can fail.
 type store struct {
 	*memstore.Store
 	mu     sync.Mutex
-	settle func([]outbox.Outcome) error
+	settle func([]core.Outcome) error
 	call   func(what string) error // of all but settle
 }
 
@@ -43,7 +43,7 @@ func newStore(tb testing.TB) *store {
 	return &store{Store: s}
 }
 
-func (s *store) stage(ctx context.Context, msgs ...core.Message) error {
+func (s *store) stage(ctx context.Context, msgs ...waybill.Message) error {
 	tx := s.Begin()
 	defer tx.Rollback()
 	if _, err := s.Stage(ctx, tx, msgs...); err != nil {
@@ -62,35 +62,35 @@ func (s *store) fails(what string) error {
 	return f(what)
 }
 
-func (s *store) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+func (s *store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	if err := s.fails("meet"); err != nil {
-		return outbox.Roster{}, err
+		return core.Roster{}, err
 	}
 	return s.Store.Meet(ctx, m)
 }
 
-func (s *store) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+func (s *store) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
 	if err := s.fails("read"); err != nil {
-		return outbox.Page{}, err
+		return core.Page{}, err
 	}
 	return s.Store.Read(ctx, self, look)
 }
 
-func (s *store) Take(ctx context.Context, self outbox.Session, want outbox.Want) ([]outbox.Taken, error) {
+func (s *store) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
 	if err := s.fails("take"); err != nil {
 		return nil, err
 	}
 	return s.Store.Take(ctx, self, want)
 }
 
-func (s *store) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+func (s *store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	if err := s.fails("due"); err != nil {
-		return outbox.DuePage{}, err
+		return core.DuePage{}, err
 	}
 	return s.Store.Due(ctx, self, parts, limit)
 }
 
-func (s *store) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+func (s *store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	s.mu.Lock()
 	f := s.settle
 	s.mu.Unlock()
@@ -136,42 +136,42 @@ func (p *process) live() {
 	p.gone = false
 }
 
-func (p *process) Meet(ctx context.Context, m outbox.Meeting) (outbox.Roster, error) {
+func (p *process) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	if err := p.dead(); err != nil {
-		return outbox.Roster{}, err
+		return core.Roster{}, err
 	}
 	return p.store.Meet(ctx, m)
 }
 
-func (p *process) Read(ctx context.Context, self outbox.Session, look outbox.Look) (outbox.Page, error) {
+func (p *process) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
 	if err := p.dead(); err != nil {
-		return outbox.Page{}, err
+		return core.Page{}, err
 	}
 	return p.store.Read(ctx, self, look)
 }
 
-func (p *process) Take(ctx context.Context, self outbox.Session, want outbox.Want) ([]outbox.Taken, error) {
+func (p *process) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
 	if err := p.dead(); err != nil {
 		return nil, err
 	}
 	return p.store.Take(ctx, self, want)
 }
 
-func (p *process) Due(ctx context.Context, self outbox.Session, parts []outbox.Part, limit int) (outbox.DuePage, error) {
+func (p *process) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	if err := p.dead(); err != nil {
-		return outbox.DuePage{}, err
+		return core.DuePage{}, err
 	}
 	return p.store.Due(ctx, self, parts, limit)
 }
 
-func (p *process) GiveUp(ctx context.Context, self outbox.Session, unit outbox.Owned, out []outbox.Ref) (bool, error) {
+func (p *process) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
 	if err := p.dead(); err != nil {
 		return false, err
 	}
 	return p.store.GiveUp(ctx, self, unit, out)
 }
 
-func (p *process) Settle(ctx context.Context, self outbox.Session, outcomes []outbox.Outcome) core.Results {
+func (p *process) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	if err := p.dead(); err != nil {
 		return core.AllFailed(len(outcomes), err)
 	}
@@ -179,20 +179,20 @@ func (p *process) Settle(ctx context.Context, self outbox.Session, outcomes []ou
 }
 
 // plain hides everything that is optional.
-type plain struct{ outbox.Store }
+type plain struct{ core.OutboxStore }
 
-func stage(t *testing.T, s *store, msgs ...core.Message) {
+func stage(t *testing.T, s *store, msgs ...waybill.Message) {
 	t.Helper()
 	if err := s.stage(t.Context(), msgs...); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func message(id string, opts ...core.MessageOption) core.Message {
-	return core.RawMessage("mail.send", "text/plain", []byte(id), append([]core.MessageOption{core.ID(id), core.Routes("mails")}, opts...)...)
+func message(id string, opts ...waybill.MessageOption) waybill.Message {
+	return waybill.RawMessage("mail.send", "text/plain", []byte(id), append([]waybill.MessageOption{waybill.ID(id), waybill.Routes("mails")}, opts...)...)
 }
 
-func newTable(t *testing.T, s outbox.Store, opts table.Options) *table.Transport {
+func newTable(t *testing.T, s core.OutboxStore, opts table.Options) *table.Transport {
 	t.Helper()
 	if opts.Logger == nil {
 		opts.Logger = quiet
@@ -216,7 +216,7 @@ func subscribe(t *testing.T, tr *table.Transport) core.Receiver {
 
 func subscribeTo(t *testing.T, tr *table.Transport, queue string) core.Receiver {
 	t.Helper()
-	r, err := tr.Subscribe(t.Context(), core.Subscription{Queue: queue})
+	r, err := tr.Subscribe(t.Context(), waybill.Subscription{Queue: queue})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,14 +224,14 @@ func subscribeTo(t *testing.T, tr *table.Transport, queue string) core.Receiver 
 }
 
 // receive returns the next n deliveries.
-func receive(t *testing.T, r core.Receiver, n int) []*core.Delivery {
+func receive(t *testing.T, r core.Receiver, n int) []*waybill.Delivery {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 	defer cancel()
-	var all []*core.Delivery
+	var all []*waybill.Delivery
 	for len(all) < n {
 		ds, err := r.Receive(ctx, n-len(all))
-		if err != nil && (core.ClassOf(err) != core.ClassOutage || ctx.Err() != nil) {
+		if err != nil && (waybill.ClassOf(err) != waybill.ClassOutage || ctx.Err() != nil) {
 			t.Fatalf("after %d of %d: %v", len(all), n, err)
 		}
 		all = append(all, ds...)

@@ -7,7 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // The defaults of Options.
@@ -35,7 +36,7 @@ type Options struct {
 	// how late a message comes whose process was killed.
 	Lease time.Duration
 	// Order is the order of a queue; default per key.
-	Order core.Order
+	Order waybill.Order
 	// BlockAfterAbandon makes a parked message block its key until an operator decides. OrderPerKey only.
 	BlockAfterAbandon bool
 	// Queues overrides all of this for single queues.
@@ -56,19 +57,19 @@ type QueueOptions struct {
 	// Lease is as in Options.
 	Lease time.Duration
 	// Order is as in Options.
-	Order core.Order
+	Order waybill.Order
 	// BlockAfterAbandon is as in Options.
 	BlockAfterAbandon bool
 }
 
 // Validate reports all problems of o at once, or nil.
 func (o Options) Validate() error {
-	return core.Invalid("waybill/table: options", o.problems()...)
+	return waybill.Invalid("waybill/table: options", o.problems()...)
 }
 
 func (o Options) problems() []string {
 	var p []string
-	if s := core.CheckName(o.Owner); s != "" {
+	if s := check.Name(o.Owner); s != "" {
 		p = append(p, "Owner: "+s)
 	}
 	p = append(p, o.base().problems("")...)
@@ -132,10 +133,10 @@ func (q QueueOptions) problems(prefix string) []string {
 	if q.Lease < minLease || q.Lease > maxLease {
 		bad("Lease: %s is not between %s and %s", q.Lease, minLease, maxLease)
 	}
-	if q.Order > core.OrderHLC {
+	if q.Order > waybill.OrderHLC {
 		bad("Order: %d is unknown", q.Order)
 	}
-	if q.BlockAfterAbandon && q.Order != core.OrderPerKey {
+	if q.BlockAfterAbandon && q.Order != waybill.OrderPerKey {
 		bad("BlockAfterAbandon: only OrderPerKey has keys that can block")
 	}
 	return p

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
@@ -60,7 +61,7 @@ func postgresOn(tb testing.TB, pool *pgxpool.Pool) backend {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = o.Close(context.Background()) })
-	return backend{o, func(ctx context.Context, msgs ...core.Message) error {
+	return backend{o, func(ctx context.Context, msgs ...waybill.Message) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			_, err := o.Stage(ctx, tx, msgs...)
 			return err
@@ -68,17 +69,17 @@ func postgresOn(tb testing.TB, pool *pgxpool.Pool) backend {
 	}}
 }
 
-var mail = core.NewTopic("mail.send", core.JSON[int]()).On("mails")
+var mail = waybill.NewTopic("mail.send", waybill.JSON[int]()).On("mails")
 
 // run runs a consumer of queue until done is closed, and returns when it has stopped.
-func run(t *testing.T, sub core.Subscriber, done <-chan struct{}, handlers map[string]core.Handler) {
+func run(t *testing.T, sub core.Subscriber, done <-chan struct{}, handlers map[string]waybill.Handler) {
 	t.Helper()
 	c, err := consumer.New(sub, consumer.Options{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for queue, h := range handlers {
-		if err := c.Handle(core.Subscription{Queue: queue}, h); err != nil {
+		if err := c.Handle(waybill.Subscription{Queue: queue}, h); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -112,7 +113,7 @@ func TestSmallPool(t *testing.T) {
 			}
 			const total = 60
 			for n := range total {
-				if err := b.stage(t.Context(), mail.Message(n, core.Key(strconv.Itoa(n%20)))); err != nil {
+				if err := b.stage(t.Context(), mail.Message(n, waybill.Key(strconv.Itoa(n%20)))); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -124,12 +125,12 @@ func TestSmallPool(t *testing.T) {
 					return err
 				}
 				if _, again := failed.LoadOrStore(n, true); !again && n%20 == 7 {
-					return core.RetryAfter(errors.New("once more"), 10*time.Millisecond)
+					return waybill.RetryAfter(errors.New("once more"), 10*time.Millisecond)
 				}
 				return nil
 			})
 			inner := h.Handle
-			h.Handle = func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+			h.Handle = func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 				st, err := inner(ctx, d)
 				if err == nil && ok.Add(1) == total {
 					close(done)
@@ -137,7 +138,7 @@ func TestSmallPool(t *testing.T) {
 				return st, err
 			}
 			tr := newTable(t, b.store, table.Options{})
-			run(t, tr, done, map[string]core.Handler{"mails": h})
+			run(t, tr, done, map[string]waybill.Handler{"mails": h})
 			var rows, distinct, left int
 			err := pool.QueryRow(t.Context(), "SELECT count(*), count(DISTINCT n), (SELECT count(*) FROM waybill.waybill_outbox) FROM effects").Scan(&rows, &distinct, &left)
 			if err != nil || rows != total || distinct != total || left != 0 {
@@ -172,16 +173,16 @@ func TestConnections(t *testing.T) {
 	const queues, each = 5, 40
 	for n := range each {
 		for q := range queues {
-			if err := shared.stage(t.Context(), core.RawMessage("mail.send", "", nil, core.Routes(fmt.Sprint("q", q)), core.ID(fmt.Sprint(q, "-", n)))); err != nil {
+			if err := shared.stage(t.Context(), waybill.RawMessage("mail.send", "", nil, waybill.Routes(fmt.Sprint("q", q)), waybill.ID(fmt.Sprint(q, "-", n)))); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	done := make(chan struct{})
 	var n atomic.Int64
-	handlers := map[string]core.Handler{}
+	handlers := map[string]waybill.Handler{}
 	for q := range queues {
-		handlers[fmt.Sprint("q", q)] = core.Handler{Name: "mail.send", Handle: func(ctx context.Context, _ *core.Delivery) (core.HandlerStatus, error) {
+		handlers[fmt.Sprint("q", q)] = waybill.Handler{Name: "mail.send", Handle: func(ctx context.Context, _ *waybill.Delivery) (waybill.HandlerStatus, error) {
 			if n.Add(1) == queues*each {
 				close(done)
 			}
@@ -211,9 +212,9 @@ func TestTimersPostgres(t *testing.T) {
 	begin := time.Now().Add(1500 * time.Millisecond)
 	at := func(i int) time.Time { return begin.Add(time.Duration(i) * 10 * time.Millisecond) }
 	stage := func(from, step int) error {
-		var msgs []core.Message
+		var msgs []waybill.Message
 		for i := from; i < n; i += step {
-			msgs = append(msgs, mail.Message(i, core.ID(strconv.Itoa(i)), core.DeliverAt(at(i))))
+			msgs = append(msgs, mail.Message(i, waybill.ID(strconv.Itoa(i)), waybill.DeliverAt(at(i))))
 		}
 		return b.stage(t.Context(), msgs...)
 	}
@@ -229,7 +230,7 @@ func TestTimersPostgres(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	run(t, tr, done, map[string]core.Handler{"mails": {Name: "mail.send", Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+	run(t, tr, done, map[string]waybill.Handler{"mails": {Name: "mail.send", Handle: func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 		var i int
 		if _, err := fmt.Sscan(d.Envelope.ID, &i); err != nil {
 			return 0, err
@@ -257,7 +258,7 @@ func TestTimersPostgres(t *testing.T) {
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
 	b, pool := postgresBackend(t, 4)
-	if err := b.stage(t.Context(), mail.Message(1, core.ID("a")), mail.Message(2, core.ID("b"), core.Key("k"))); err != nil {
+	if err := b.stage(t.Context(), mail.Message(1, waybill.ID("a")), mail.Message(2, waybill.ID("b"), waybill.Key("k"))); err != nil {
 		t.Fatal(err)
 	}
 	cfg := pool.Config()
@@ -288,7 +289,7 @@ func TestFreeProcessesTakeAllPostgres(t *testing.T) {
 	release, began, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	var mu sync.Mutex
 	runs, busy := map[string]int{}, 0
-	handler := core.Handler{Name: "mail.send", Handle: func(ctx context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+	handler := waybill.Handler{Name: "mail.send", Handle: func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 		mu.Lock()
 		if runs[d.Envelope.ID]++; runs[d.Envelope.ID] > 1 {
 			t.Errorf("%s runs again", d.Envelope.ID)
@@ -306,7 +307,7 @@ func TestFreeProcessesTakeAllPostgres(t *testing.T) {
 		if long {
 			<-release
 		}
-		return core.HandlerProcessed, nil
+		return waybill.HandlerProcessed, nil
 	}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -315,7 +316,7 @@ func TestFreeProcessesTakeAllPostgres(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Handle(core.Subscription{Queue: "mails", Concurrency: 1}, handler); err != nil {
+		if err := c.Handle(waybill.Subscription{Queue: "mails", Concurrency: 1}, handler); err != nil {
 			t.Fatal(err)
 		}
 		wg.Go(func() {
@@ -324,9 +325,9 @@ func TestFreeProcessesTakeAllPostgres(t *testing.T) {
 			}
 		})
 	}
-	var msgs []core.Message
+	var msgs []waybill.Message
 	for i := range slow {
-		msgs = append(msgs, mail.Message(i, core.ID(fmt.Sprint("slow", i))))
+		msgs = append(msgs, mail.Message(i, waybill.ID(fmt.Sprint("slow", i))))
 	}
 	if err := b.stage(t.Context(), msgs...); err != nil {
 		t.Fatal(err)
@@ -341,7 +342,7 @@ func TestFreeProcessesTakeAllPostgres(t *testing.T) {
 	wait("slow ones", began)
 	msgs = nil
 	for i := range quick {
-		msgs = append(msgs, mail.Message(i, core.ID(fmt.Sprint("quick", i))))
+		msgs = append(msgs, mail.Message(i, waybill.ID(fmt.Sprint("quick", i))))
 	}
 	start := time.Now()
 	if err := b.stage(t.Context(), msgs...); err != nil {

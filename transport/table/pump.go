@@ -6,9 +6,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/dispatch"
+	"github.com/waybill-go/waybill/internal/errtext"
 )
 
 // longHeld is after how many leases a log says that a handler is slow, or never returns.
@@ -126,14 +127,14 @@ func (r *receiver) answered(c *dispatch.Call, ended error) {
 		if !settles {
 			r.err = nil
 		}
-	case r.base.Err() != nil || errors.Is(err, outbox.ErrFenced):
+	case r.base.Err() != nil || errors.Is(err, core.ErrFenced):
 	case settles:
 		r.t.log.Warn("settling failed; trying again", "event", "settle_retry", "queue", r.queue, "error", core.ErrorText(err))
 	default:
 		if ended != nil { // whatever the driver made of it
-			err = &core.Error{Class: core.ClassOutage, Err: err}
+			err = &waybill.Error{Class: waybill.ClassOutage, Err: err}
 		}
-		r.err = core.Within("waybill/table: receive: queue "+r.queue, err)
+		r.err = errtext.Within("waybill/table: receive: queue "+r.queue, err)
 		r.notify()
 	}
 	if r.closed {

@@ -9,9 +9,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/dispatch"
+	"github.com/waybill-go/waybill/internal/errtext"
 )
 
 const defaultConcurrency = 10 // of a subscription that nobody completed
@@ -62,9 +63,9 @@ type receiver struct {
 	timer   *time.Timer
 }
 
-func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q QueueOptions) *receiver {
+func newReceiver(ctx context.Context, t *Transport, sub *waybill.Subscription, q QueueOptions) *receiver {
 	r := &receiver{
-		t: t, opts: q, queue: sub.Queue, handlers: sub.Concurrency, prefetch: sub.Prefetch, drop: sub.Unparked,
+		t: t, opts: q, queue: sub.Queue, handlers: sub.Concurrency, prefetch: sub.Prefetch, drop: sub.DropFailed,
 		changed: make(chan struct{}), out: map[*dispatch.Item]*holding{},
 	}
 	if r.handlers == 0 {
@@ -94,12 +95,12 @@ func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q Qu
 	return r
 }
 
-func newSession() outbox.Session { return outbox.Session(rand.Int64N(math.MaxInt64-1) + 1) }
+func newSession() core.Session { return core.Session(rand.Int64N(math.MaxInt64-1) + 1) }
 
 // Receive waits for deliveries; see core.Receiver.
-func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, error) {
+func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	if limit < 1 {
-		return nil, core.Invalid("waybill/table: receive", fmt.Sprintf("limit: %d is less than 1", limit))
+		return nil, waybill.Invalid("waybill/table: receive", fmt.Sprintf("limit: %d is less than 1", limit))
 	}
 	defer r.rest()
 	for {
@@ -117,7 +118,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*core.Delivery, er
 }
 
 // look returns what is there, or else says what to wait for.
-func (r *receiver) look(limit int) ([]*core.Delivery, <-chan struct{}, error) {
+func (r *receiver) look(limit int) ([]*waybill.Delivery, <-chan struct{}, error) {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
 	if r.closed {
@@ -161,12 +162,12 @@ func (r *receiver) free() int {
 }
 
 // take hands out what is ready. mu is held.
-func (r *receiver) take(now time.Time) []*core.Delivery {
-	var ds []*core.Delivery
+func (r *receiver) take(now time.Time) []*waybill.Delivery {
+	var ds []*waybill.Delivery
 	for _, it := range r.d.Hand(now, r.queue, r.free()) {
 		rec := &it.Record
 		h := &holding{r: r, item: it, since: now}
-		ds = append(ds, &core.Delivery{Envelope: rec.Envelope, Queue: r.queue, Attempt: rec.Attempts + 1, Redeliveries: rec.Crashes, Err: rec.Err, Handle: h})
+		ds = append(ds, &waybill.Delivery{Envelope: rec.Envelope, Queue: r.queue, Attempt: rec.Attempts + 1, Redeliveries: rec.Crashes, Err: rec.Err, Handle: h})
 		r.out[it] = h
 		r.busy++
 	}
@@ -240,7 +241,7 @@ func (r *receiver) Close(ctx context.Context) error {
 		<-ended // at once
 	}
 	if !left {
-		return core.Within("waybill/table: close: messages come again after the lease", &core.Error{Class: core.ClassOutage, Err: errors.Join(ctx.Err(), r.d.Err())})
+		return errtext.Within("waybill/table: close: messages come again after the lease", &waybill.Error{Class: waybill.ClassOutage, Err: errors.Join(ctx.Err(), r.d.Err())})
 	}
 	return nil
 }

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
 	"github.com/waybill-go/waybill/dispatch"
 )
 
@@ -47,7 +47,7 @@ func (s *settling) answer(err error) {
 // cannot be reached Settle waits for it, until ctx ends or the receiver is closed.
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	outage := func(err error) error {
-		return &core.Error{Op: "waybill/table: settle", Class: core.ClassOutage, Err: err}
+		return &waybill.Error{Op: "waybill/table: settle", Class: waybill.ClassOutage, Err: err}
 	}
 	if err := ctx.Err(); err != nil {
 		return core.AllFailed(len(acks), outage(err))
@@ -63,7 +63,7 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	for i := range acks {
 		s, err := r.accept(q, i, &acks[i])
 		if err != nil {
-			q.results[i] = &core.Error{Op: "waybill/table: settle", Class: core.ClassRejected, Err: err}
+			q.results[i] = &waybill.Error{Op: "waybill/table: settle", Class: waybill.ClassRejected, Err: err}
 			continue
 		}
 		all = append(all, s)
@@ -101,19 +101,19 @@ func (r *receiver) accept(q *request, slot int, a *core.Ack) (*settling, error) 
 	}
 	switch {
 	case h == nil || h.r != r:
-		return nil, fmt.Errorf("%w: the delivery is not of this receiver", core.ErrInvalid)
+		return nil, fmt.Errorf("%w: the delivery is not of this receiver", waybill.ErrInvalid)
 	case h.state != handed:
-		return nil, core.ErrLeaseLost
+		return nil, waybill.ErrLeaseLost
 	case a.Verdict == core.VerdictNone:
-		return nil, fmt.Errorf("%w: the ack has no verdict: build it with core.AckDone and the like", core.ErrInvalid)
-	case a.Verdict > core.VerdictGiveBack:
-		return nil, fmt.Errorf("%w: verdict %d is unknown", core.ErrInvalid, a.Verdict)
+		return nil, fmt.Errorf("%w: the ack has no verdict: build it with core.AckDone and the like", waybill.ErrInvalid)
+	case a.Verdict > core.VerdictRelease:
+		return nil, fmt.Errorf("%w: verdict %d is unknown", waybill.ErrInvalid, a.Verdict)
 	case h.lost: // known since it was
 		r.forget(h)
-		return nil, core.ErrLeaseLost
+		return nil, waybill.ErrLeaseLost
 	}
 	s := &settling{h: h, ack: a, req: q, slot: slot, retry: a.Verdict == core.VerdictRetry}
-	s.back = s.retry || a.Verdict == core.VerdictGiveBack
+	s.back = s.retry || a.Verdict == core.VerdictRelease
 	if s.retry {
 		s.delay = a.Delay
 	}
@@ -145,7 +145,7 @@ func (r *receiver) conclude(all []*settling) {
 	}
 }
 
-func (s *settling) outcome(drop bool) outbox.Outcome { //nolint:revive // the subscription's
+func (s *settling) outcome(drop bool) core.Outcome { //nolint:revive // the subscription's
 	rec := &s.h.item.Record
 	var cause error
 	if s.ack.Err != "" {
@@ -153,16 +153,16 @@ func (s *settling) outcome(drop bool) outbox.Outcome { //nolint:revive // the su
 	}
 	switch s.ack.Verdict {
 	case core.VerdictRetry:
-		return outbox.Retry(rec, cause, s.ack.Delay)
+		return core.Retry(rec, cause, s.ack.Delay)
 	case core.VerdictReject:
 		if !drop {
-			return outbox.Abandon(rec, s.ack.Reason, cause)
+			return core.Abandon(rec, s.ack.Reason, cause)
 		}
-	case core.VerdictGiveBack:
-		return outbox.Release(rec, 0, false)
+	case core.VerdictRelease:
+		return core.Release(rec, 0, false)
 	case core.VerdictDone, core.VerdictNone:
 	}
-	return outbox.Published(rec)
+	return core.Published(rec)
 }
 
 // settled is told by the dispatcher what became of a delivery. mu is held.
@@ -189,7 +189,7 @@ func (r *receiver) settled(it *dispatch.Item, err error) {
 			phase = "retry"
 		}
 		r.t.leaseLost(h, phase)
-		err = &core.Error{Op: "waybill/table: settle", Class: core.ClassRejected, Err: core.ErrLeaseLost}
+		err = &waybill.Error{Op: "waybill/table: settle", Class: waybill.ClassRejected, Err: waybill.ErrLeaseLost}
 	}
 	r.forget(h)
 	s.answer(err)

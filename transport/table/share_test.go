@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/transport/table"
 )
 
@@ -24,7 +24,7 @@ func TestFreeProcessesTakeAll(t *testing.T) {
 		var longest, keyed time.Duration
 		staged, runs, slow := map[string]time.Time{}, map[string]int{}, 0
 		running := map[string]bool{}
-		handler := core.Handler{Name: "mail.send", Handle: func(_ context.Context, d *core.Delivery) (core.HandlerStatus, error) {
+		handler := waybill.Handler{Name: "mail.send", Handle: func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
 			mu.Lock()
 			id := d.Envelope.ID
 			waited := time.Since(staged[id])
@@ -52,7 +52,7 @@ func TestFreeProcessesTakeAll(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			delete(running, d.Envelope.Key)
-			return core.HandlerProcessed, nil
+			return waybill.HandlerProcessed, nil
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -61,7 +61,7 @@ func TestFreeProcessesTakeAll(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.Handle(core.Subscription{Queue: "mails", Concurrency: 1}, handler); err != nil {
+			if err := c.Handle(waybill.Subscription{Queue: "mails", Concurrency: 1}, handler); err != nil {
 				t.Fatal(err)
 			}
 			wg.Go(func() {
@@ -70,7 +70,7 @@ func TestFreeProcessesTakeAll(t *testing.T) {
 				}
 			})
 		}
-		put := func(id string, opts ...core.MessageOption) {
+		put := func(id string, opts ...waybill.MessageOption) {
 			mu.Lock()
 			staged[id] = time.Now()
 			mu.Unlock()
@@ -83,7 +83,7 @@ func TestFreeProcessesTakeAll(t *testing.T) {
 		time.Sleep(3 * time.Second) // virtual time
 		for i := range 600 {
 			if i%3 == 0 {
-				put(fmt.Sprint("keyed", i), core.Key(fmt.Sprint("k", i%90)))
+				put(fmt.Sprint("keyed", i), waybill.Key(fmt.Sprint("k", i%90)))
 			} else {
 				put(fmt.Sprint("quick", i))
 			}

@@ -10,8 +10,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/core/outbox"
+	"github.com/waybill-go/waybill/internal/check"
+	"github.com/waybill-go/waybill/internal/errtext"
 )
 
 var (
@@ -24,7 +26,7 @@ const maxCalls = 2
 
 // Transport hands out the records of a store. Make it with [New].
 type Transport struct {
-	store  outbox.Store
+	store  core.OutboxStore
 	waiter core.Waiter // nil if the store is none
 	opts   Options
 	log    *slog.Logger
@@ -57,9 +59,9 @@ type Stats struct {
 }
 
 // New returns a transport over store, or an error that lists all problems of opts.
-func New(store outbox.Store, opts Options) (*Transport, error) {
-	if core.IsNil(store) {
-		return nil, core.Invalid("waybill/table", "store: is nil; give an outbox store")
+func New(store core.OutboxStore, opts Options) (*Transport, error) {
+	if check.Nil(store) {
+		return nil, waybill.Invalid("waybill/table", "store: is nil; give an outbox store")
 	}
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -77,9 +79,9 @@ func New(store outbox.Store, opts Options) (*Transport, error) {
 
 // SubscriberTraits declares what receivers promise. KeyOrder and SingleActive hold where every queue has OrderPerKey.
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
-	perKey := t.opts.Order == core.OrderPerKey
+	perKey := t.opts.Order == waybill.OrderPerKey
 	for _, q := range t.opts.Queues {
-		perKey = perKey && q.Order == core.OrderPerKey
+		perKey = perKey && q.Order == waybill.OrderPerKey
 	}
 	return core.SubscriberTraits{KeyOrder: perKey, SingleActive: perKey, RetryLater: true, Parks: true, CountsRedeliveries: true}
 }
@@ -93,13 +95,13 @@ func (t *Transport) Stats() Stats {
 
 // Subscribe opens a receiver of the route sub.Queue. It declares nothing: a route exists as soon as something is
 // staged on it. The first call asks the store, if it is a core.Checker, whether it can work at all.
-func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+func (t *Transport) Subscribe(ctx context.Context, sub waybill.Subscription) (core.Receiver, error) {
 	q := t.opts.queue(sub.Queue)
-	if err := core.Invalid(fmt.Sprintf("waybill/table: subscription of queue %q", sub.Queue), check(&sub, &q)...); err != nil {
+	if err := waybill.Invalid(fmt.Sprintf("waybill/table: subscription of queue %q", sub.Queue), subscriptionProblems(&sub, &q)...); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, &core.Error{Op: "waybill/table: subscribe", Class: core.ClassOutage, Err: err}
+		return nil, &waybill.Error{Op: "waybill/table: subscribe", Class: waybill.ClassOutage, Err: err}
 	}
 	if err := t.checkStore(ctx); err != nil {
 		return nil, err
@@ -118,11 +120,11 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	return r, nil
 }
 
-func check(sub *core.Subscription, q *QueueOptions) []string {
+func subscriptionProblems(sub *waybill.Subscription, q *QueueOptions) []string {
 	var p []string
 	if sub.Queue == "" {
 		p = append(p, "Queue: is empty; name the route that messages are staged on")
-	} else if s := core.CheckName(sub.Queue); s != "" {
+	} else if s := check.Name(sub.Queue); s != "" {
 		p = append(p, "Queue: "+s)
 	}
 	for i, b := range sub.Bindings {
@@ -133,7 +135,7 @@ func check(sub *core.Subscription, q *QueueOptions) []string {
 	if sub.Prefetch < 0 || sub.Concurrency < 0 {
 		p = append(p, "Prefetch, Concurrency: must not be negative; leave them 0 for the defaults")
 	}
-	if sub.InOrder && q.Order != core.OrderPerKey {
+	if sub.InOrder && q.Order != waybill.OrderPerKey {
 		p = append(p, fmt.Sprintf("InOrder: needs Order OrderPerKey for the queue, not %s", q.Order))
 	}
 	return p
@@ -150,13 +152,13 @@ func (t *Transport) checkStore(ctx context.Context) error {
 	case t.checks <- struct{}{}:
 		defer func() { <-t.checks }()
 	case <-ctx.Done():
-		return &core.Error{Op: "waybill/table: subscribe", Class: core.ClassOutage, Err: ctx.Err()}
+		return &waybill.Error{Op: "waybill/table: subscribe", Class: waybill.ClassOutage, Err: ctx.Err()}
 	}
 	if t.checked {
 		return nil
 	}
 	if err := c.Check(ctx); err != nil {
-		return core.Within("waybill/table: subscribe", err)
+		return errtext.Within("waybill/table: subscribe", err)
 	}
 	t.checked = true
 	return nil
@@ -176,5 +178,5 @@ func (t *Transport) Close(ctx context.Context) error {
 }
 
 func errClosed(op string) error {
-	return &core.Error{Op: "waybill/table: " + op, Class: core.ClassOutage, Err: core.ErrClosed}
+	return &waybill.Error{Op: "waybill/table: " + op, Class: waybill.ClassOutage, Err: waybill.ErrClosed}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -69,7 +70,7 @@ func (t *Transport) heard(asleep []*receiver, news bool, err error) {
 	switch {
 	case err != nil:
 		t.waitFails++
-		d, _, _ := (&core.Backoff{Base: t.opts.base().PollMin, Cap: time.Minute, Attempts: -1}).Next(t.waitFails, err)
+		d, _, _ := (&waybill.Backoff{Base: t.opts.base().PollMin, Cap: time.Minute, Attempts: -1}).Next(t.waitFails, err)
 		t.waitAt = now.Add(d)
 		t.log.Warn("the store cannot wake receivers; polling meanwhile", "event", "polling", "retry_in", d, "error", core.ErrorText(err))
 	case !news:

@@ -1,0 +1,56 @@
+package core
+
+import (
+	"crypto/md5" //nolint:gosec // not for security: every database has it, and it never changes
+	"math/bits"
+)
+
+// NumSlots is the number of slots of a route. It is part of the stored data and never changes.
+const NumSlots = 64
+
+// SlotSeparator stands between the route and the key, or the id, in what [SlotOf] hashes.
+const SlotSeparator = "\x1f"
+
+// SlotOf returns the slot of a record: the first 6 bits of the MD5 of route, SlotSeparator and key; without a key of
+// route, Separator and id. Databases compute the same for rows that were inserted by hand.
+func SlotOf(route, key, id string) uint8 {
+	if key == "" {
+		key = id
+	}
+	buf := make([]byte, 0, 128)
+	buf = append(buf, route...)
+	buf = append(buf, SlotSeparator...)
+	buf = append(buf, key...)
+	sum := md5.Sum(buf) //nolint:gosec // see above
+	return sum[0] >> 2
+}
+
+// Slots is a set of slots: bit n is slot n.
+type Slots uint64
+
+// AllSlots is every slot of a route.
+const AllSlots = ^Slots(0)
+
+// SlotRange returns the slots [from, to).
+func SlotRange(from, to uint8) Slots {
+	if from >= to {
+		return 0
+	}
+	return AllSlots >> (NumSlots - (to - from)) << from
+}
+
+// Has reports whether slot n is in the set.
+func (s Slots) Has(n uint8) bool { return s>>n&1 != 0 }
+
+// Len returns the number of slots in the set.
+func (s Slots) Len() int { return bits.OnesCount64(uint64(s)) }
+
+// SplitRoute returns n units that cover the slots of a route exactly once; n is 1 to 64.
+func SplitRoute(route string, n int) []Unit {
+	n = min(max(n, 1), NumSlots)
+	units := make([]Unit, n)
+	for i := range units {
+		units[i] = Unit{route, uint8(i * NumSlots / n), uint8((i + 1) * NumSlots / n)}
+	}
+	return units
+}

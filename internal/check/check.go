@@ -1,0 +1,86 @@
+// Package check holds the checks of values that every package makes in the same words.
+//
+// # Guarantees
+//
+// Every check returns what is wrong and how to fix it, or "". The text quotes at most 80 bytes of the value.
+//
+// # Concurrency
+//
+// All functions are safe for concurrent use.
+//
+// # Ownership
+//
+// Nothing is kept.
+//
+// # Limits
+//
+// Names have at most [MaxNameBytes].
+package check
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"unicode/utf8"
+)
+
+// MaxNameBytes bounds ids, topics, types, sources, keys, routes and the like: what an AMQP short string holds.
+const MaxNameBytes = 255
+
+// Nil reports whether v is nil, or an interface that holds a nil pointer: what a constructor returned whose error was
+// not looked at. Constructors refuse both.
+func Nil(v any) bool {
+	if v == nil {
+		return true
+	}
+	r := reflect.ValueOf(v)
+	return r.Kind() == reflect.Pointer && r.IsNil()
+}
+
+// Topic returns what is wrong with a topic name, or "".
+func Topic(name string) string {
+	switch {
+	case name == "":
+		return "is empty; name the routing key, such as \"orders.placed\""
+	case strings.ContainsAny(name, "*#"):
+		return fmt.Sprintf("%q holds a wildcard; only bindings may", Clip(name, 80))
+	}
+	return Name(name)
+}
+
+// Name returns what is wrong with a name that must be storable and sendable everywhere, or "". Empty is fine.
+func Name(s string) string {
+	if len(s) > MaxNameBytes {
+		return fmt.Sprintf("has %d bytes; at most %d are allowed: shorten it", len(s), MaxNameBytes)
+	}
+	return Text(s)
+}
+
+// Text returns what is wrong with a text that must be storable and sendable everywhere, or "". Empty is fine.
+func Text(s string) string {
+	if !utf8.ValidString(s) {
+		return fmt.Sprintf("%q is not valid UTF-8: encode it, as base64 say", Clip(s, 80))
+	}
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] == 0x7f {
+			return fmt.Sprintf("%q holds the control character 0x%02x: remove it", Clip(s, 80), s[i])
+		}
+	}
+	return ""
+}
+
+// Clip cuts s to at most n bytes at a character boundary and makes it storable.
+func Clip(s string, n int) string {
+	clean := make([]rune, 0, min(len(s), n))
+	size := 0
+	for _, r := range s {
+		if r == 0 {
+			r = utf8.RuneError
+		}
+		if size += utf8.RuneLen(r); size > n {
+			break
+		}
+		clean = append(clean, r)
+	}
+	return string(clean)
+}

@@ -1,0 +1,92 @@
+package waybill
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybill-go/waybill/internal/check"
+)
+
+// Limits bounds what can be staged. Zero fields mean the default.
+type Limits struct {
+	// MaxBodyBytes bounds a body; default 1 MiB, at most 128 MiB.
+	MaxBodyBytes int
+	// MaxHeaders bounds the number of headers; default 64.
+	MaxHeaders int
+	// MaxHeaderBytes bounds the sum of header names and values; default 16 KiB.
+	MaxHeaderBytes int
+	// MaxDelay bounds how far in the future a message may be due; default 10 years.
+	MaxDelay time.Duration
+}
+
+// MaxNameBytes bounds ids, topics, types, sources, keys, routes and the like: what an AMQP short string holds.
+const MaxNameBytes = check.MaxNameBytes
+
+// MaxMessages bounds the messages of one Stage call.
+const MaxMessages = 10_000
+
+const (
+	defaultMaxBody        = 1 << 20
+	maxMaxBody            = 128 << 20
+	defaultMaxHeaders     = 64
+	defaultMaxHeaderBytes = 16 << 10
+	defaultMaxDelay       = 10 * 366 * 24 * time.Hour
+)
+
+// WithDefaults returns l with the default for every zero field.
+func (l Limits) WithDefaults() Limits {
+	set := func(p *int, v int) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	set(&l.MaxBodyBytes, defaultMaxBody)
+	set(&l.MaxHeaders, defaultMaxHeaders)
+	set(&l.MaxHeaderBytes, defaultMaxHeaderBytes)
+	if l.MaxDelay == 0 {
+		l.MaxDelay = defaultMaxDelay
+	}
+	return l
+}
+
+// Validate reports all problems of l, prefixed with field.
+func (l Limits) Validate(field string) []string {
+	var p []string
+	if l.MaxBodyBytes < 0 || l.MaxBodyBytes > maxMaxBody {
+		p = append(p, fmt.Sprintf("%s.MaxBodyBytes: %d is not between 0 (default) and %d", field, l.MaxBodyBytes, maxMaxBody))
+	}
+	for _, n := range [...]struct {
+		name  string
+		value int
+	}{{"MaxHeaders", l.MaxHeaders}, {"MaxHeaderBytes", l.MaxHeaderBytes}} {
+		if n.value < 0 {
+			p = append(p, fmt.Sprintf("%s.%s: %d is negative; leave it 0 for the default", field, n.name, n.value))
+		}
+	}
+	if l.MaxDelay < 0 {
+		p = append(p, fmt.Sprintf("%s.MaxDelay: %s is negative; leave it 0 for the default", field, l.MaxDelay))
+	}
+	return p
+}
+
+// reserved header names, compared in lower case: they would collide with what transports write.
+var (
+	reservedNames    = []string{"traceparent", "tracestate", "x-death", "x-acquired-count"}
+	reservedPrefixes = []string{"cloudevents_", "cloudevents:", "ce_", "ce-", "waybill-", "x-first-death-", "x-last-death-", "x-delivery-"}
+)
+
+// ReservedHeader reports whether name belongs to Waybill or to a broker, so that an application cannot set it.
+func ReservedHeader(name string) bool {
+	n := strings.ToLower(name)
+	if slices.Contains(reservedNames, n) {
+		return true
+	}
+	for _, p := range reservedPrefixes {
+		if strings.HasPrefix(n, p) {
+			return true
+		}
+	}
+	return false
+}

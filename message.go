@@ -1,0 +1,216 @@
+package waybill
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/waybill-go/waybill/hlc"
+)
+
+// DefaultRoute is the route of a message that names none.
+const DefaultRoute = "default"
+
+// Envelope is everything about a message that travels: CloudEvents 1.0 attributes, Waybill's extensions, the
+// application's headers and the body. Empty fields are absent on the wire. A foreign producer may have left any of them
+// out.
+type Envelope struct {
+	// ID identifies the message together with Source. A UUIDv7 unless the application chose one.
+	ID string
+	// Topic is the routing key, such as "orders.placed".
+	Topic string
+	// Type is the CloudEvents type; the topic's name unless the application chose one.
+	Type string
+	// Source is the CloudEvents source: the producing service, such as "/orders".
+	Source string
+	// Subject is the CloudEvents subject: what the message is about, such as an aggregate id.
+	Subject string
+	// Time is when the event happened, by the producer's clock, to the microsecond.
+	Time time.Time
+	// ContentType is the media type of Body, as the codec declared it.
+	ContentType string
+	// Key is the ordering key. Messages of one key reach the queue in staged order. Empty means unordered.
+	Key string
+	// Tenant is the tenant on whose behalf the message was staged.
+	Tenant string
+	// CorrelationID is common to all messages of one business conversation.
+	CorrelationID string
+	// CausationID is the id of the message whose handling staged this one.
+	CausationID string
+	// RunID identifies one execution (of a workflow, a batch) that staged the message.
+	RunID string
+	// Lineage is the chain of ancestor ids, oldest first, cut from the middle beyond MaxLineage.
+	Lineage []string
+	// HLC is the hybrid logical clock stamp given at stage time; zero if the producer has no clock.
+	HLC hlc.Timestamp
+	// Expires is when the message loses its value; zero = never. The producer's clock.
+	Expires time.Time
+	// Priority is 0 (normal) to 9, for brokers that have priorities.
+	Priority uint8
+	// TraceParent and TraceState are the W3C trace context of the span that staged the message.
+	TraceParent, TraceState string
+	// Headers are the application's own. Names are case-sensitive.
+	Headers map[string]string
+	// Body is the encoded payload.
+	Body []byte
+}
+
+// Size returns the bytes that the envelope adds to a batch: the body and a fair count of the rest.
+func (e *Envelope) Size() int {
+	n := len(e.Body) + len(e.ID) + len(e.Topic) + len(e.Type) + len(e.Source) + len(e.Subject) + len(e.ContentType) + len(e.Key) +
+		len(e.Tenant) + len(e.CorrelationID) + len(e.CausationID) + len(e.RunID) + len(e.TraceParent) + len(e.TraceState)
+	for _, id := range e.Lineage {
+		n += len(id) + 1
+	}
+	for k, v := range e.Headers {
+		n += len(k) + len(v)
+	}
+	return n
+}
+
+// Clone returns a deep copy.
+func (e *Envelope) Clone() Envelope {
+	c := *e
+	c.Lineage = slices.Clone(e.Lineage)
+	c.Body = slices.Clone(e.Body)
+	if e.Headers != nil {
+		c.Headers = maps.Clone(e.Headers)
+	}
+	return c
+}
+
+// Expired reports whether the envelope has an expiry and now has reached it.
+func (e *Envelope) Expired(now time.Time) bool { return !e.Expires.IsZero() && !now.Before(e.Expires) }
+
+// Message is what an application stages: an envelope and what the outbox should do with it. Build one with
+// [Topic.Message] or [RawMessage]; fields left empty are filled at stage time by the [core.Stamper].
+type Message struct {
+	Envelope
+	// Routes are the lanes to send it on; one record a route. Nil means DefaultRoute.
+	Routes []string
+	// DeliverAt is the earliest time of publishing, compared with the store's clock. Not together with Delay.
+	DeliverAt time.Time
+	// Delay is the earliest time of publishing counted from staging, by the store's clock. Not negative.
+	Delay time.Duration
+	// TTL bounds the total time until Expires, counted from staging by the producer's clock. Zero means the store's
+	// default; negative means none. Not together with Expires.
+	TTL time.Duration
+	// DedupeKey, if set, makes this the only live (not yet settled) message with it on the route and topic: staging a
+	// second one is a no-op that says so, see [Staged].
+	DedupeKey string
+	// Replace makes the newest win instead: the live message with the same DedupeKey is withdrawn with [ReasonReplaced]
+	// and this one staged. One that a relay holds cannot be withdrawn; Staged.Replaced says so. Needs a DedupeKey.
+	Replace bool
+	// Withdrawable lets a caller cancel the message although it is due, as long as no relay has it out. It costs the
+	// relay a statement. A dedupe key implies it; what is scheduled or waits for a retry can be cancelled in any case.
+	Withdrawable bool
+	// Lane is the priority lane: a lane of a route is handed out apart from the others, more or less often. Messages of
+	// one key are ordered within a lane. Empty means [LaneNormal].
+	Lane Lane
+
+	err  error  // a codec's error, reported by Stage
+	kind string // the topic's declaration: type and codec; empty for a raw message
+}
+
+// EncodeError returns the error of the codec that encoded the body, or nil. Stage reports it.
+func (m *Message) EncodeError() error { return m.err }
+
+// Declaration describes the declaration of the message's topic: its type and codec. It is empty for a raw message.
+func (m *Message) Declaration() string { return m.kind }
+
+// RawMessage returns a message for topic with a body that is already encoded as contentType. The body is kept, not
+// copied, until it was staged.
+func RawMessage(topic, contentType string, body []byte, opts ...MessageOption) Message {
+	m := Message{Envelope: Envelope{Topic: topic, ContentType: contentType, Body: body}}
+	for _, o := range opts {
+		o(&m)
+	}
+	return m
+}
+
+// MessageOption sets one field of a message that is being built.
+type MessageOption func(*Message)
+
+// Key sets the ordering key.
+func Key(key string) MessageOption { return func(m *Message) { m.Key = key } }
+
+// ID sets the message id instead of a fresh UUIDv7. Staging the same (route, id) twice is a no-op.
+func ID(id string) MessageOption { return func(m *Message) { m.ID = id } }
+
+// Type sets the CloudEvents type instead of the topic's name.
+func Type(t string) MessageOption { return func(m *Message) { m.Type = t } }
+
+// Subject sets the CloudEvents subject.
+func Subject(s string) MessageOption { return func(m *Message) { m.Subject = s } }
+
+// Routes names the routes to send the message on instead of DefaultRoute.
+func Routes(routes ...string) MessageOption { return func(m *Message) { m.Routes = routes } }
+
+// Header sets one application header.
+func Header(name, value string) MessageOption {
+	return func(m *Message) {
+		if m.Headers == nil {
+			m.Headers = map[string]string{}
+		}
+		m.Headers[name] = value
+	}
+}
+
+// DeliverAt sets the earliest time of publishing, compared with the store's clock.
+func DeliverAt(t time.Time) MessageOption { return func(m *Message) { m.DeliverAt = t } }
+
+// Delay sets the earliest time of publishing, counted from staging by the store's clock.
+func Delay(d time.Duration) MessageOption { return func(m *Message) { m.Delay = d } }
+
+// TTL bounds the message's total time, retries and delay queues included.
+func TTL(d time.Duration) MessageOption { return func(m *Message) { m.TTL = d } }
+
+// OccurredAt sets the event's time instead of the time of staging.
+func OccurredAt(t time.Time) MessageOption { return func(m *Message) { m.Time = t } }
+
+// Priority sets the broker priority, 0 to 9.
+func Priority(p uint8) MessageOption { return func(m *Message) { m.Priority = p } }
+
+// Tenant sets the tenant instead of the context's.
+func Tenant(t string) MessageOption { return func(m *Message) { m.Tenant = t } }
+
+// CorrelationID sets the correlation id instead of the context's.
+func CorrelationID(id string) MessageOption { return func(m *Message) { m.CorrelationID = id } }
+
+// Withdrawable lets a caller cancel the message although it is due.
+func Withdrawable() MessageOption { return func(m *Message) { m.Withdrawable = true } }
+
+// DedupeKey makes the message the only live one with this key on its route and topic.
+func DedupeKey(key string) MessageOption { return func(m *Message) { m.DedupeKey = key } }
+
+// Replace makes the message take the place of the live one with this dedupe key on its route and topic.
+func Replace(dedupeKey string) MessageOption {
+	return func(m *Message) { m.DedupeKey, m.Replace = dedupeKey, true }
+}
+
+// InLane puts the message in a priority lane.
+func InLane(l Lane) MessageOption { return func(m *Message) { m.Lane = l } }
+
+// Lane is a priority lane of a route.
+type Lane string
+
+// The lanes. A relay that serves the lanes of a route gives them 6, 3 and 1 of 10 messages while all have work, so that
+// none starves.
+const (
+	LaneHigh   Lane = "high"
+	LaneNormal Lane = ""
+	LaneLow    Lane = "low"
+)
+
+// LaneRoute returns the name under which a store keeps a lane of route: route itself, or route + "/" + lane.
+func LaneRoute(route string, l Lane) string {
+	if l == LaneNormal {
+		return route
+	}
+	return route + "/" + string(l)
+}
+
+// NewID returns a fresh UUIDv7 as text. It is safe for concurrent use.
+func NewID() string { return uuid.Must(uuid.NewV7()).String() }

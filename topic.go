@@ -1,0 +1,146 @@
+package waybill
+
+import (
+	"encoding/json"
+	"fmt"
+	"mime"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/waybill-go/waybill/internal/check"
+)
+
+// Codec turns values of one type into bytes and back. It must be safe for concurrent use. Encode's result belongs to
+// the caller; Decode must not keep data.
+type Codec[T any] interface {
+	// ContentType is the media type of what Encode writes. Empty means that the codec takes any.
+	ContentType() string
+	Encode(v T) ([]byte, error)
+	Decode(data []byte) (T, error)
+}
+
+// Topic is a routing key together with the type of its messages, declared once and used on both sides. It is immutable
+// and safe for concurrent use.
+type Topic[T any] struct {
+	name   string
+	codec  Codec[T]
+	kind   string
+	routes []string
+
+	withdrawable bool
+}
+
+// NewTopic declares a topic. The name is a routing key: words separated by dots, at most 255 bytes; a bad name is
+// reported when a message is staged or a handler is registered. Declare a topic once: an outbox refuses messages of one
+// topic that come from declarations with different types or codecs.
+func NewTopic[T any](name string, codec Codec[T]) Topic[T] {
+	return Topic[T]{name: name, codec: codec, kind: fmt.Sprintf("%s with codec %T", reflect.TypeFor[T](), codec)}
+}
+
+// On returns the topic with default routes for messages that name none.
+func (t Topic[T]) On(routes ...string) Topic[T] {
+	t.routes = slices.Clone(routes)
+	return t
+}
+
+// Withdrawable returns the topic with messages that a caller can cancel although they are due; see [Message].
+func (t Topic[T]) Withdrawable() Topic[T] {
+	t.withdrawable = true
+	return t
+}
+
+// Name returns the routing key.
+func (t Topic[T]) Name() string { return t.name }
+
+// Message returns a message that carries v. An encoding error is kept in the message and reported by Stage.
+func (t Topic[T]) Message(v T, opts ...MessageOption) Message {
+	if t.codec == nil {
+		return Message{Envelope: Envelope{Topic: t.name}, err: fmt.Errorf("topic %q has no codec: declare it with waybill.NewTopic", t.name)}
+	}
+	body, err := t.codec.Encode(v)
+	ct := t.codec.ContentType()
+	if ct == "" {
+		ct = "application/octet-stream"
+	}
+	m := RawMessage(t.name, ct, body, opts...)
+	m.kind = t.kind
+	m.Withdrawable = m.Withdrawable || t.withdrawable
+	if len(m.Routes) == 0 {
+		m.Routes = t.routes
+	}
+	if err != nil {
+		m.err = fmt.Errorf("encode %T for topic %q: %w", v, t.name, err)
+	}
+	return m
+}
+
+// Decode returns the value that e carries. An error is Permanent with reason undecodable and holds no payload bytes.
+func (t Topic[T]) Decode(e *Envelope) (T, error) {
+	var zero T
+	if t.codec == nil {
+		return zero, undecodable(fmt.Errorf("topic %q has no codec: declare it with waybill.NewTopic", t.name))
+	}
+	if want := t.codec.ContentType(); want != "" && e.ContentType != "" && !sameMediaType(want, e.ContentType) {
+		return zero, undecodable(fmt.Errorf("topic %q: content type is %q, its codec reads %q: producer and consumer must agree", t.name, check.Clip(e.ContentType, 100), want))
+	}
+	v, err := t.codec.Decode(e.Body)
+	if err != nil {
+		return zero, undecodable(fmt.Errorf("topic %q: %T from %d bytes: %w", t.name, zero, len(e.Body), err))
+	}
+	return v, nil
+}
+
+func undecodable(err error) error {
+	return &Error{Op: "waybill: decode", Class: ClassPermanent, Reason: ReasonUndecodable, Err: err}
+}
+
+func sameMediaType(want, got string) bool {
+	w, _, err1 := mime.ParseMediaType(want)
+	g, _, err2 := mime.ParseMediaType(got)
+	if err1 != nil || err2 != nil {
+		return strings.EqualFold(want, got)
+	}
+	return w == g || strings.HasSuffix(g, "+json") && w == "application/json" || w == "application/protobuf" && g == "application/x-protobuf"
+}
+
+type jsonCodec[T any] struct{}
+
+// JSON returns the codec for application/json by encoding/json. Decoding errors name offsets and types, never content.
+func JSON[T any]() Codec[T] { return jsonCodec[T]{} }
+
+func (jsonCodec[T]) ContentType() string { return "application/json" }
+
+func (jsonCodec[T]) Encode(v T) ([]byte, error) { return json.Marshal(v) }
+
+func (jsonCodec[T]) Decode(data []byte) (T, error) {
+	var v T
+	if err := json.Unmarshal(data, &v); err != nil {
+		return v, redactJSON(err)
+	}
+	return v, nil
+}
+
+// redactJSON drops the parts of an encoding/json error that quote the document.
+func redactJSON(err error) error {
+	switch e := err.(type) { //nolint:errorlint // encoding/json returns these unwrapped
+	case *json.SyntaxError:
+		return fmt.Errorf("invalid JSON at byte %d", e.Offset)
+	case *json.UnmarshalTypeError:
+		return fmt.Errorf("JSON at byte %d does not fit %s (field %q)", e.Offset, e.Type, e.Field)
+	default:
+		return fmt.Errorf("JSON refused by %T", err)
+	}
+}
+
+type bytesCodec struct{ contentType string }
+
+// Bytes returns the codec that passes bytes through. An empty contentType means application/octet-stream when writing
+// and anything when reading.
+func Bytes(contentType string) Codec[[]byte] { return bytesCodec{contentType} }
+
+func (c bytesCodec) ContentType() string { return c.contentType }
+
+func (bytesCodec) Encode(v []byte) ([]byte, error) { return v, nil }
+
+func (bytesCodec) Decode(data []byte) ([]byte, error) { return append([]byte(nil), data...), nil }

@@ -1,0 +1,235 @@
+package waybill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/waybill-go/waybill/internal/check"
+	"github.com/waybill-go/waybill/internal/errtext"
+	"github.com/waybill-go/waybill/internal/obs"
+)
+
+// UnitOfWork runs functions in transactions and stages at their end, in one call, what they and the code that they
+// called have staged through it: code that knows the context but not the transaction. It is safe for concurrent use,
+// and so is the context of one Do.
+//
+// It returns no [Staged]: code that must know whether a message was a duplicate stages with the Stager itself.
+type UnitOfWork[Tx any] struct {
+	stager   Stager[Tx]
+	transact func(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error
+}
+
+// NewUnitOfWork returns a unit of work that stages through stager. transact runs fn in a new transaction, commits if fn
+// returns nil, and rolls back otherwise, also if fn panics; it may run fn again in another transaction if the database
+// asks for that, see [ErrRetryTx]. It gives fn a context, which carries the session for drivers that find their
+// transaction there; others pass their own on. With pgx:
+//
+//	func(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
+//		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return fn(ctx, tx) })
+//	}
+//
+// Package store/postgres has one for pgx, ready made, that saves round trips.
+func NewUnitOfWork[Tx any](
+	stager Stager[Tx], transact func(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error,
+) (*UnitOfWork[Tx], error) {
+	var p []string
+	if check.Nil(stager) {
+		p = append(p, "stager: is nil; pass the outbox")
+	}
+	if transact == nil {
+		p = append(p, "transact: is nil; pass a function that runs another one in a transaction")
+	}
+	if err := Invalid("waybill: unit of work", p...); err != nil {
+		return nil, err
+	}
+	return &UnitOfWork[Tx]{stager: stager, transact: transact}, nil
+}
+
+// work is one run of a unit of work.
+type work[Tx any] struct {
+	tx Tx
+
+	mu      sync.Mutex
+	ended   bool
+	failed  error // a nested Do failed, so that nothing may be committed
+	entries []workEntry
+}
+
+// workEntry is what one call staged: messages, or whatever a recorder holds at the end.
+type workEntry struct {
+	ctx      context.Context //nolint:containedctx // what messages inherit is the scope and the span of the call
+	msgs     []Message
+	recorder *Recorder
+}
+
+// workKey finds the run of a unit of work in a context. Two units of work do not meet.
+type workKey struct{ unit any }
+
+// Do runs fn in a transaction, under the context of that. When fn has returned nil, everything that was staged with
+// [UnitOfWork.Stage] and [UnitOfWork.StageRecorded] under fn's context is staged in one call (one for each
+// [MaxMessages] messages), in order, and the transaction is committed. If fn or that call fails, or fn panics, the
+// transaction is rolled back. Bad messages are reported here, not where they were staged. What aggregates had recorded
+// is forgotten after the commit.
+//
+// A Do within a Do of the same unit of work joins it: it runs in the same transaction, and its messages are staged at
+// the end of the outermost one. If it fails the whole is rolled back, even if its error is swallowed.
+func (u *UnitOfWork[Tx]) Do(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error {
+	if outer := u.work(ctx); outer != nil {
+		return u.join(ctx, outer, fn)
+	}
+	var last *work[Tx]
+	err := u.transact(ctx, func(ctx context.Context, tx Tx) error {
+		w := &work[Tx]{tx: tx} // a new one each time fn runs
+		last = w
+		defer w.close()
+		if err := fn(context.WithValue(ctx, workKey{u}, w), tx); err != nil {
+			return err
+		}
+		msgs, err := w.end()
+		if err != nil {
+			return err
+		}
+		for len(msgs) > 0 {
+			n := min(len(msgs), MaxMessages)
+			if _, err := u.stager.Stage(ctx, tx, msgs[:n]...); err != nil {
+				return errtext.Within("waybill: unit of work", err)
+			}
+			msgs = msgs[n:]
+		}
+		return nil
+	})
+	if err != nil || last == nil {
+		return err
+	}
+	for _, e := range last.entries {
+		if e.recorder != nil {
+			e.recorder.forget()
+		}
+	}
+	return nil
+}
+
+func (u *UnitOfWork[Tx]) join(ctx context.Context, w *work[Tx], fn func(ctx context.Context, tx Tx) error) error {
+	if err := w.add(); err != nil {
+		return err
+	}
+	done := false
+	defer func() {
+		if !done {
+			w.fail(errors.New("a nested call panicked"))
+		}
+	}()
+	err := fn(ctx, w.tx)
+	done = true
+	if err != nil {
+		w.fail(err)
+	}
+	return err
+}
+
+// Stage adds msgs to what the running Do stages at its end. Correlation, tenant, lineage and the like, and the trace,
+// are those of ctx. It fails if ctx is not one that a running Do gave to its function, or one derived from that.
+func (u *UnitOfWork[Tx]) Stage(ctx context.Context, msgs ...Message) error {
+	return u.add(ctx, workEntry{ctx: ctx, msgs: append([]Message(nil), msgs...)})
+}
+
+// StageRecorded adds what aggregates have recorded, and what they record until the end of the Do, to what the running
+// Do stages, at this place. They forget it after the commit: if the transaction is rolled back they keep it, for
+// another try. Aggregates belong to the Do until it ends.
+func (u *UnitOfWork[Tx]) StageRecorded(ctx context.Context, aggregates ...Aggregate) error {
+	entries := make([]workEntry, len(aggregates))
+	for i, a := range aggregates {
+		if check.Nil(a) {
+			return Invalid("waybill: unit of work", fmt.Sprintf("aggregates[%d]: is nil", i))
+		}
+		entries[i] = workEntry{ctx: ctx, recorder: a.recorded()}
+	}
+	return u.add(ctx, entries...)
+}
+
+func (u *UnitOfWork[Tx]) add(ctx context.Context, entries ...workEntry) error {
+	w := u.work(ctx)
+	if w == nil {
+		return fmt.Errorf("waybill: unit of work: %w: staged outside of a transaction: call Do, and stage under the context that it gives to its function", ErrInvalid)
+	}
+	return w.add(entries...)
+}
+
+func (u *UnitOfWork[Tx]) work(ctx context.Context) *work[Tx] {
+	w, _ := ctx.Value(workKey{u}).(*work[Tx])
+	return w
+}
+
+func (w *work[Tx]) add(entries ...workEntry) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		return fmt.Errorf("waybill: unit of work: %w: the Do of this context has ended already; stage before its function returns (%w)", ErrInvalid, ErrClosed)
+	}
+	w.entries = append(w.entries, entries...)
+	return nil
+}
+
+func (w *work[Tx]) fail(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.failed == nil {
+		w.failed = errtext.Within("waybill: unit of work: rolled back, since a nested call had failed", err)
+	}
+}
+
+// close ends the run, whatever became of it.
+func (w *work[Tx]) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+}
+
+// end closes the run and returns what it staged. A recorder that was added twice counts once.
+func (w *work[Tx]) end() ([]Message, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+	if w.failed != nil {
+		return nil, w.failed
+	}
+	var msgs []Message
+	seen := map[*Recorder]bool{}
+	for i := range w.entries {
+		e := &w.entries[i]
+		from := len(msgs)
+		if e.recorder == nil {
+			msgs = append(msgs, e.msgs...)
+		} else if !seen[e.recorder] {
+			seen[e.recorder] = true
+			msgs = append(msgs, e.recorder.take()...)
+		}
+		for j := from; j < len(msgs); j++ {
+			inherit(&msgs[j], e.ctx)
+		}
+	}
+	return msgs, nil
+}
+
+// inherit gives m what it would get if it were staged under ctx.
+func inherit(m *Message, ctx context.Context) { //nolint:revive // the message is what it is about
+	scope := ScopeFrom(ctx)
+	for _, f := range [...]struct {
+		field *string
+		value string
+	}{{&m.CorrelationID, scope.CorrelationID}, {&m.CausationID, scope.CausationID}, {&m.Tenant, scope.Tenant}, {&m.RunID, scope.RunID}} {
+		if *f.field == "" {
+			*f.field = f.value
+		}
+	}
+	if m.Lineage == nil {
+		m.Lineage = scope.Lineage
+	}
+	if sc := trace.SpanContextFromContext(ctx); m.TraceParent == "" && sc.IsValid() {
+		m.TraceParent, m.TraceState = obs.TraceParent(sc), sc.TraceState().String()
+	}
+}
