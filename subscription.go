@@ -1,8 +1,6 @@
 package waybill
 
-import "time"
-
-// Subscription says what to receive. The consumer completes it before it reaches a transport.
+// Subscription says what an application wants to receive, and how.
 type Subscription struct {
 	// Queue is the queue's name, shared by all replicas of a service. Required.
 	Queue string
@@ -15,17 +13,14 @@ type Subscription struct {
 	// Retry decides about the next attempt after a failure; nil means the runner's default.
 	Retry *Backoff
 	// InProcess, if not nil, repeats a failed handler in this process before the broker sees the failure, each time in
-	// a fresh transaction if it has one; nil means the runner's. Of no interest to transports.
+	// a fresh transaction if it has one; nil means the runner's.
 	InProcess *Backoff
-	// RetryDelays are the delays the transport must be able to hold, ascending; filled from Retry.
-	RetryDelays []time.Duration
 	// MaxDeliveries is how often a message may be delivered without an outcome before it is parked; default 20,
 	// negative = off.
 	MaxDeliveries int
 	// InOrder keeps the order of a key up to the handler: a failed message is retried in place while its key waits, and
-	// one receiver at a time gets deliveries (single active consumer). Refused where SubscriberTraits.SingleActive is
-	// not promised.
+	// one receiver at a time gets deliveries (single active consumer). Refused where the transport cannot do that.
 	InOrder bool
-	// DropFailed: do not park what fails for good: drop it. The default is to park.
+	// DropFailed drops what fails for good, instead of parking it.
 	DropFailed bool
 }

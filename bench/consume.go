@@ -46,7 +46,7 @@ func consumed(ctx context.Context, env *servers, n int, loop func(context.Contex
 		return s, err
 	}
 	defer bus.Close(ctx) //nolint:errcheck // done with it
-	in, err := bus.Subscribe(ctx, waybill.Subscription{Queue: queue, Bindings: []string{"#"}, Prefetch: 1})
+	in, err := bus.Subscribe(ctx, core.Subscription{Queue: queue, Bindings: []string{"#"}, Prefetch: 1})
 	if err != nil {
 		return s, err
 	}

@@ -38,7 +38,7 @@ func newFeed(n, keys int) *feed {
 	return f
 }
 
-func (f *feed) Subscribe(context.Context, waybill.Subscription) (core.Receiver, error) { return f, nil }
+func (f *feed) Subscribe(context.Context, core.Subscription) (core.Receiver, error) { return f, nil }
 
 func (*feed) SubscriberTraits() core.SubscriberTraits {
 	return core.SubscriberTraits{RetryLater: true, Parks: true}

@@ -35,6 +35,7 @@ type Consumer struct {
 // registration is a subscription with its handlers.
 type registration struct {
 	sub        waybill.Subscription
+	asked      core.Subscription          // what the transport is asked for
 	handlers   map[string]waybill.Handler // with middleware
 	checks     []func(context.Context) error
 	background []func(context.Context)
@@ -74,7 +75,7 @@ func (c *Consumer) Handle(sub waybill.Subscription, handlers ...waybill.Handler)
 	if err := waybill.Invalid(fmt.Sprintf("waybill/consumer: subscription of queue %q", sub.Queue), p...); err != nil {
 		return err
 	}
-	reg := &registration{sub: sub, handlers: make(map[string]waybill.Handler, len(handlers))}
+	reg := &registration{sub: sub, asked: request(&sub), handlers: make(map[string]waybill.Handler, len(handlers))}
 	for _, h := range handlers {
 		for _, m := range slices.Backward(c.opts.Middleware) {
 			h.Handle = m(h.Handle)

@@ -16,9 +16,9 @@
 //   - A handler's error decides: [waybill.Reject] parks, [waybill.RetryAfter] delays, [waybill.Outage] gives back at no
 //     cost and pauses the subscription, any other (a panic too) is retried by the policy until its attempts are spent.
 //     A custom policy gets the error in hand. One that panics, answers nonsense, does not answer within 5 s, or asks
-//     for more than the transport can hold parks the message. A transport with fixed delays holds one for the next of
-//     [waybill.Subscription].RetryDelays that is not shorter, or else for the last: the declared delays are those of
-//     the policy before jitter, or the default policy's for a custom one that declares none.
+//     for more than the transport can hold parks the message. A transport with fixed delays holds one for the next
+//     declared delay that is not shorter, or else for the last. Declared are the delays of the policy before jitter; of
+//     a custom one its Delays, or the default policy's if it has none.
 //   - With Options.InProcess a failed handler is first repeated in the process, the inbox's transaction included, each
 //     time through all middleware. The broker sees one attempt.
 //   - A batch handler's batch that fails is handled one by one, through the ordinary path.

@@ -81,7 +81,7 @@ func (w *world) run(t *testing.T) error {
 		}
 		return nil
 	}
-	b.subscribe = func(waybill.Subscription) error {
+	b.subscribe = func(core.Subscription) error {
 		if d.hit(3) {
 			return outage
 		}

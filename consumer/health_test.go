@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
 )
 
 // RL-13: Health before, during and after a run.
@@ -75,7 +76,7 @@ func TestHealth(t *testing.T) {
 		stop()
 		expect(true, false, "run", waybill.HealthFailed, "not running")
 
-		b.subscribe = func(waybill.Subscription) error { return fmt.Errorf("queue gone: %w", waybill.ErrMisconfigured) }
+		b.subscribe = func(core.Subscription) error { return fmt.Errorf("queue gone: %w", waybill.ErrMisconfigured) }
 		if err := c.Run(t.Context()); err == nil {
 			t.Error("no error")
 		}

@@ -33,7 +33,7 @@ var (
 type bus struct {
 	*memtransport.Transport
 	traits    func(*core.SubscriberTraits)
-	subscribe func(waybill.Subscription) error
+	subscribe func(core.Subscription) error
 	receive   func() error
 	settle    func([]core.Ack) error
 	redeliver func(*waybill.Delivery) // changes what is received
@@ -63,7 +63,7 @@ func (b *bus) SubscriberTraits() core.SubscriberTraits {
 	return traits
 }
 
-func (b *bus) Subscribe(ctx context.Context, sub waybill.Subscription) (core.Receiver, error) {
+func (b *bus) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	b.mu.Lock()
 	b.attempts++
 	b.mu.Unlock()

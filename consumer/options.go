@@ -236,15 +236,16 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 	if sub.InProcess == nil {
 		sub.InProcess = o.InProcess
 	}
-	if len(sub.RetryDelays) == 0 {
-		sub.RetryDelays = sub.Retry.Tiers()
-		if len(sub.RetryDelays) == 0 && sub.Retry.Kind == waybill.BackoffCustom {
-			sub.RetryDelays = DefaultRetry().Delays // so that a transport with fixed delays has some to round to
-		}
-	} else {
-		sub.RetryDelays = slices.Clone(sub.RetryDelays)
-	}
 	return sub
+}
+
+// request returns what the transport is asked for on behalf of a completed subscription.
+func request(sub *waybill.Subscription) core.Subscription {
+	asked := core.SubscriptionOf(sub)
+	if len(asked.RetryDelays) == 0 && sub.Retry.Kind == waybill.BackoffCustom {
+		asked.RetryDelays = DefaultRetry().Delays // so that a transport with fixed delays has some to round to
+	}
+	return asked
 }
 
 // subscriptionProblems returns everything that is wrong with a completed subscription and its handlers.
@@ -293,13 +294,8 @@ func checkDelays(sub *waybill.Subscription, traits core.SubscriberTraits) []stri
 	if retries && !traits.RetryLater && !sub.InOrder {
 		p = append(p, "Retry: this transport cannot deliver again later; use waybill.RetryDelays() to park at the first failure, or choose another transport")
 	}
-	for i, d := range sub.RetryDelays {
-		switch {
-		case d < 0:
-			p = append(p, fmt.Sprintf("RetryDelays[%d]: %s is negative", i, d))
-		case i > 0 && d <= sub.RetryDelays[i-1]:
-			p = append(p, fmt.Sprintf("RetryDelays[%d]: %s is not more than the one before; list them ascending, or leave them to Retry", i, d))
-		case retries && traits.MaxRetryDelay > 0 && d > traits.MaxRetryDelay:
+	for _, d := range request(sub).RetryDelays {
+		if retries && traits.MaxRetryDelay > 0 && d > traits.MaxRetryDelay {
 			p = append(p, fmt.Sprintf("Retry: the delay %s is more than the %s that this transport can hold; shorten it", d, traits.MaxRetryDelay))
 		}
 	}

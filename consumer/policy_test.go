@@ -255,7 +255,7 @@ func TestRunOnceWithoutBroker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
-		b.subscribe = func(waybill.Subscription) error { return waybill.Outage(errBoom) }
+		b.subscribe = func(core.Subscription) error { return waybill.Outage(errBoom) }
 		c := newConsumer(t, b, consumer.Options{})
 		if err := c.Handle(waybill.Subscription{Queue: queue}, handle(func(context.Context, *waybill.Delivery) error { return nil })); err != nil {
 			t.Fatal(err)

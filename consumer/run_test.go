@@ -85,8 +85,8 @@ func TestSubscriptionIsCompleted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
-		var got seen[waybill.Subscription]
-		b.subscribe = func(s waybill.Subscription) error { got.add(s); return nil }
+		var got seen[core.Subscription]
+		b.subscribe = func(s core.Subscription) error { got.add(s); return nil }
 		retry := &waybill.Backoff{Kind: waybill.BackoffCustom, Custom: func(int, error) (time.Duration, bool) { return 0, false }}
 		stop := start(t, b, consumer.Options{}, waybill.Subscription{Retry: retry, Bindings: []string{"a"}}, nothing)
 		settle()
@@ -127,7 +127,7 @@ func TestMisconfiguredEndsRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBus(t)
-		b.subscribe = func(s waybill.Subscription) error {
+		b.subscribe = func(s core.Subscription) error {
 			switch s.Queue {
 			case "slow":
 				time.Sleep(time.Second)
@@ -168,7 +168,7 @@ func TestTransportFailures(t *testing.T) {
 					return nil
 				}
 				b.receive = fail
-				b.subscribe = func(waybill.Subscription) error { return fail() }
+				b.subscribe = func(core.Subscription) error { return fail() }
 				var handled atomic.Int32
 				stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
 					handled.Add(1)
@@ -203,7 +203,7 @@ func TestBrokerDownAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		up := time.Now().Add(time.Minute)
-		b.subscribe = func(waybill.Subscription) error {
+		b.subscribe = func(core.Subscription) error {
 			if time.Now().Before(up) {
 				return errBoom
 			}

@@ -18,6 +18,7 @@ import (
 type runner struct {
 	c        *Consumer
 	sub      *waybill.Subscription
+	asked    *core.Subscription
 	log      *logs
 	tel      *queueTelemetry
 	handlers map[string]*entry
@@ -70,7 +71,7 @@ func (s *signal) set() {
 
 func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 	r := &runner{
-		c: c, sub: &reg.sub, tel: c.tel.forQueue(&reg.sub), handlers: make(map[string]*entry, len(reg.handlers)), stopCtx: ctx, active: time.Now(),
+		c: c, sub: &reg.sub, asked: &reg.asked, tel: c.tel.forQueue(&reg.asked), handlers: make(map[string]*entry, len(reg.handlers)), stopCtx: ctx, active: time.Now(),
 		log:  &logs{Logger: c.opts.Logger.With(slog.String("queue", reg.sub.Queue))},
 		wake: make(chan any, 1), jobs: make(chan *item, reg.sub.Concurrency), settles: make(chan *session, 1), ended: make(chan struct{}), idle: signal{ch: make(chan struct{})}, settled: signal{ch: make(chan struct{})},
 		checks:   reg.checks,
@@ -178,8 +179,7 @@ func (r *runner) subscribe(ctx context.Context) (core.Receiver, error) {
 		cancel()
 		return nil, err
 	}
-	sub := *r.sub
-	rcv, err := r.c.bus.Subscribe(attempt, sub)
+	rcv, err := r.c.bus.Subscribe(attempt, *r.asked)
 	if err != nil {
 		cancel()
 		return nil, err

@@ -96,7 +96,7 @@ type queueTelemetry struct {
 	spanOptions []trace.SpanStartOption
 }
 
-func (t *telemetry) forQueue(sub *waybill.Subscription) *queueTelemetry {
+func (t *telemetry) forQueue(sub *core.Subscription) *queueTelemetry {
 	queue := attribute.String("queue", sub.Queue)
 	set := metric.WithAttributeSet(attribute.NewSet(queue))
 	q := &queueTelemetry{

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -58,7 +59,7 @@ type Subscriber interface {
 	// Subscribe opens the subscription's queue, declaring what is missing and allowed, and starts receiving. It reports
 	// an object that is missing, forbidden or declared with other arguments as waybill.ErrMisconfigured, naming the
 	// object, the cause and the cure.
-	Subscribe(ctx context.Context, sub waybill.Subscription) (Receiver, error)
+	Subscribe(ctx context.Context, sub Subscription) (Receiver, error)
 	// SubscriberTraits declares what the subscriber promises.
 	SubscriberTraits() SubscriberTraits
 }
@@ -88,6 +89,38 @@ type Transport interface {
 	Subscriber
 	// Close ends receivers and publishes in progress, and closes what the transport opened. It is idempotent.
 	Close(ctx context.Context) error
+}
+
+// Subscription is what a transport is asked for: a [waybill.Subscription] that a consumer has completed.
+type Subscription struct {
+	// Queue is the queue's name, shared by all replicas of a service.
+	Queue string
+	// Bindings are the topics to receive; wildcards where the transport has them. Empty: the queue is bound elsewhere.
+	Bindings []string
+	// Concurrency is how many handlers run at a time, and Prefetch bounds the deliveries held but not settled; 0 = what
+	// suits the transport.
+	Concurrency, Prefetch int
+	// RetryDelays are the delays that the transport must be able to hold, ascending.
+	RetryDelays []time.Duration
+	// MaxDeliveries is how often a message may be delivered without an outcome before the consumer parks it; not above
+	// 0 = no bound.
+	MaxDeliveries int
+	// InOrder: one receiver at a time gets the deliveries of a key, as SubscriberTraits.SingleActive says.
+	InOrder bool
+	// DropFailed: what is rejected is dropped, and not parked.
+	DropFailed bool
+}
+
+// SubscriptionOf returns what a transport is asked for on behalf of sub: without a Retry, no delays.
+func SubscriptionOf(sub *waybill.Subscription) Subscription {
+	var delays []time.Duration
+	if sub.Retry != nil {
+		delays = sub.Retry.Tiers()
+	}
+	return Subscription{
+		Queue: sub.Queue, Bindings: slices.Clone(sub.Bindings), Concurrency: sub.Concurrency, Prefetch: sub.Prefetch,
+		RetryDelays: delays, MaxDeliveries: sub.MaxDeliveries, InOrder: sub.InOrder, DropFailed: sub.DropFailed,
+	}
 }
 
 // Receiver is an open subscription. Receive is called by one goroutine at a time; Settle concurrently with it and with

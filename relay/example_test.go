@@ -98,7 +98,7 @@ func ExampleRoute_lanes() {
 	orPanic(tx.Commit())
 
 	must(r.RunOnce(ctx))
-	rcv := must(bus.Subscribe(ctx, waybill.Subscription{Queue: "q"}))
+	rcv := must(bus.Subscribe(ctx, core.Subscription{Queue: "q"}))
 	place := slices.IndexFunc(must(rcv.Receive(ctx, 1000)), func(d *waybill.Delivery) bool { return d.Envelope.ID == "alarm" })
 	fmt.Println("the alarm was among the first twenty:", place < 20) // lanes are published side by side
 	// Output: the alarm was among the first twenty: true

@@ -202,31 +202,31 @@ var brokenTransports = []struct {
 		d.Envelope.Body = d.Envelope.Body[:min(len(d.Envelope.Body), 64<<10)]
 	})}},
 	{"numbers attempts from 0", "round-trip-every-field", faults{receive: changed(func(d *waybill.Delivery) { d.Attempt-- })}},
-	{"binds everything", "binding-exact", faults{subscribe: func(_ *broken, s waybill.Subscription) waybill.Subscription {
+	{"binds everything", "binding-exact", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
 		for i, b := range s.Bindings {
 			word, _, _ := strings.Cut(b, ".")
 			s.Bindings[i] = word + ".#"
 		}
 		return s
 	}}},
-	{"takes # for one word or more", "binding-wildcards", faults{subscribe: func(_ *broken, s waybill.Subscription) waybill.Subscription {
+	{"takes # for one word or more", "binding-wildcards", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
 		for i, b := range s.Bindings {
 			s.Bindings[i] = strings.ReplaceAll(b, ".#", ".*.#")
 		}
 		return s
 	}}},
-	{"gives every subscriber a queue of its own", "receivers-share-a-queue", faults{subscribe: func(b *broken, s waybill.Subscription) waybill.Subscription {
+	{"gives every subscriber a queue of its own", "receivers-share-a-queue", faults{subscribe: func(b *broken, s core.Subscription) core.Subscription {
 		s.Queue = fmt.Sprintf("%s-%d", s.Queue, b.n.Add(1))
 		return s
 	}}},
-	{"has one queue for all subscriptions", "subscriptions-get-copies", faults{subscribe: func(_ *broken, s waybill.Subscription) waybill.Subscription {
+	{"has one queue for all subscriptions", "subscriptions-get-copies", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
 		s.Queue = "all"
 		return s
 	}}},
 	{"ignores the limit", "receive-limit", faults{receive: func(r *brokenReceiver, ctx context.Context, _ int) ([]*waybill.Delivery, error) {
 		return r.Receiver.Receive(ctx, 100)
 	}}},
-	{"ignores the prefetch", "prefetch", faults{subscribe: func(_ *broken, s waybill.Subscription) waybill.Subscription {
+	{"ignores the prefetch", "prefetch", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
 		s.Prefetch = 1000
 		return s
 	}}},
@@ -303,7 +303,7 @@ var brokenTransports = []struct {
 			a.Err = "first"
 		}
 	})}},
-	{"parks for a subscription that does not", "reject-unparked", faults{subscribe: func(_ *broken, s waybill.Subscription) waybill.Subscription {
+	{"parks for a subscription that does not", "reject-unparked", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
 		s.DropFailed = false
 		return s
 	}}},
@@ -388,7 +388,7 @@ var brokenTransports = []struct {
 		}
 		return res
 	}}},
-	{"accepts a subscription without queue", "subscribe-nonsense", faults{subscribe: func(_ *broken, s waybill.Subscription) waybill.Subscription {
+	{"accepts a subscription without queue", "subscribe-nonsense", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
 		if s.Queue == "" {
 			s.Queue = "default"
 		}

@@ -21,7 +21,7 @@ var lifeChecks = []named{
 }
 
 func subscribeNonsense(k *kit) {
-	for what, sub := range map[string]waybill.Subscription{
+	for what, sub := range map[string]core.Subscription{
 		"without a queue": {Bindings: []string{k.h.NewName()}},
 		"zero":            {},
 	} {
@@ -32,7 +32,7 @@ func subscribeNonsense(k *kit) {
 		}
 	}
 	name := k.h.NewName()
-	r := k.subscribeTo(waybill.Subscription{Queue: name, Bindings: []string{name}}) // all defaults
+	r := k.subscribeTo(core.Subscription{Queue: name, Bindings: []string{name}}) // all defaults
 	k.publish(message(name, 0))
 	k.consume(r, 1)
 	ctx, cancel := context.WithCancel(k.ctx)

@@ -56,10 +56,10 @@ func (k *kit) close() {
 }
 
 // subscription returns one for queue with the suite's retry delays.
-func subscription(queue string, bindings ...string) waybill.Subscription {
-	return waybill.Subscription{
+func subscription(queue string, bindings ...string) core.Subscription {
+	return core.Subscription{
 		Queue: queue, Bindings: bindings, Concurrency: 10, Prefetch: 50, MaxDeliveries: 20,
-		RetryDelays: []time.Duration{tier1, tier2}, Retry: waybill.RetryDelays(tier1, tier2),
+		RetryDelays: []time.Duration{tier1, tier2},
 	}
 }
 
@@ -67,7 +67,7 @@ func (k *kit) subscribe(queue string, bindings ...string) core.Receiver {
 	return k.subscribeTo(subscription(queue, bindings...))
 }
 
-func (k *kit) subscribeTo(sub waybill.Subscription) core.Receiver {
+func (k *kit) subscribeTo(sub core.Subscription) core.Receiver {
 	ctx, cancel := context.WithTimeout(k.ctx, patience)
 	defer cancel()
 	r, err := k.tr.Subscribe(ctx, sub)

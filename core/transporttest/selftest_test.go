@@ -21,7 +21,7 @@ import (
 type faults struct {
 	traits    func(*core.PublisherTraits)
 	publish   func(f *broken, ctx context.Context, batch []waybill.Envelope) core.Results
-	subscribe func(f *broken, sub waybill.Subscription) waybill.Subscription
+	subscribe func(f *broken, sub core.Subscription) core.Subscription
 	receive   func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error)
 	settle    func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results
 	close     func(r *brokenReceiver, ctx context.Context) error
@@ -48,7 +48,7 @@ func (b *broken) Publish(ctx context.Context, batch []waybill.Envelope) core.Res
 	return b.Transport.Publish(ctx, batch)
 }
 
-func (b *broken) Subscribe(ctx context.Context, sub waybill.Subscription) (core.Receiver, error) {
+func (b *broken) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	if b.subscribe != nil {
 		sub = b.subscribe(b, sub)
 	}

@@ -26,7 +26,7 @@ func runAudit(ctx context.Context, cfg config) error {
 		return err
 	}
 	defer bus.Close(context.WithoutCancel(ctx)) //nolint:errcheck // stopping anyway
-	in, err := bus.Subscribe(ctx, auditQueue)
+	in, err := bus.Subscribe(ctx, core.SubscriptionOf(&auditQueue))
 	if err != nil {
 		return err
 	}

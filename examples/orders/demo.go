@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/store/postgres"
 )
@@ -246,7 +247,7 @@ func prepare(ctx context.Context, cfg config) error {
 		return err
 	}
 	for _, sub := range []waybill.Subscription{billingQueue, auditQueue} {
-		in, err := bus.Subscribe(ctx, sub)
+		in, err := bus.Subscribe(ctx, core.SubscriptionOf(&sub))
 		if err == nil {
 			err = in.Close(ctx)
 		}

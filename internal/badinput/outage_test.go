@@ -97,7 +97,7 @@ func consumeAll(tb testing.TB, pool *pgxpool.Pool, bus core.Subscriber) *running
 // declareAll declares what consumeAll consumes, so that a relay that is there first finds no topic unroutable.
 func declareAll(tb testing.TB, bus core.Subscriber) {
 	tb.Helper()
-	r, err := bus.Subscribe(tb.Context(), waybill.Subscription{Queue: "q", Bindings: []string{"a.b"}, RetryDelays: consumer.DefaultRetry().Delays})
+	r, err := bus.Subscribe(tb.Context(), core.Subscription{Queue: "q", Bindings: []string{"a.b"}, RetryDelays: consumer.DefaultRetry().Delays})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -149,7 +149,7 @@ func TestNoPermissionAtTheBroker(t *testing.T) { // RM-05
 
 	// Everything is there, but the user may not use it.
 	admin := dial(t, mq.URL, rabbitmq.Options{})
-	rcv, err := admin.Subscribe(t.Context(), waybill.Subscription{Queue: "q", Bindings: []string{"a.b"}, RetryDelays: consumer.DefaultRetry().Delays})
+	rcv, err := admin.Subscribe(t.Context(), core.Subscription{Queue: "q", Bindings: []string{"a.b"}, RetryDelays: consumer.DefaultRetry().Delays})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func TestTooLargeAndUnroutable(t *testing.T) { // RL-03 RL-06
 	o := newOutbox(t, pool, postgres.Options{})
 	const limit = 1000
 	bus := dial(t, mq.URL, rabbitmq.Options{MaxBodyBytes: limit})
-	rcv, err := bus.Subscribe(t.Context(), waybill.Subscription{Queue: "q", Bindings: []string{"a.b"}})
+	rcv, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q", Bindings: []string{"a.b"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -361,7 +361,7 @@ func TestInboxTableMissing(t *testing.T) { // RL-07
 	exec(t, pool, "CREATE TABLE seen (id text, n int)")
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"a.b"}, RetryDelays: consumer.DefaultRetry().Delays}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"a.b"}, RetryDelays: consumer.DefaultRetry().Delays}
 	rcv, err := bus.Subscribe(t.Context(), sub)
 	if err != nil {
 		t.Fatal(err)
@@ -378,7 +378,7 @@ func TestInboxTableMissing(t *testing.T) { // RL-07
 	}
 	handler, calls := inboxHandler(t, pool)
 	c := newConsumer(t, bus, consumer.Options{})
-	if err := c.Handle(sub, handler); err != nil {
+	if err := c.Handle(waybill.Subscription{Queue: sub.Queue, Bindings: sub.Bindings}, handler); err != nil {
 		t.Fatal(err)
 	}
 	err = start(t, c).end(20 * time.Second)

@@ -17,7 +17,7 @@ import (
 // TR-06
 func TestConfirmHandled(t *testing.T) {
 	t.Parallel()
-	sub := func(q string) waybill.Subscription { return waybill.Subscription{Queue: q, Bindings: []string{"a"}} }
+	sub := func(q string) core.Subscription { return core.Subscription{Queue: q, Bindings: []string{"a"}} }
 	cause := errors.New("no")
 	for name, c := range map[string]struct {
 		first, second func(*waybill.Delivery) core.Ack
@@ -76,7 +76,7 @@ func TestConfirmHandledGivesUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		in := mustSubscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"a"}})
+		in := mustSubscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := bus.Publish(ctx, []waybill.Envelope{{ID: "1", Topic: "a"}}).FirstErr(); waybill.ClassOf(err) != waybill.ClassOutage {
@@ -99,7 +99,7 @@ func TestConfirmHandledGivesUp(t *testing.T) {
 	})
 }
 
-func mustSubscribe(t *testing.T, bus *memory.Transport, sub waybill.Subscription) core.Receiver {
+func mustSubscribe(t *testing.T, bus *memory.Transport, sub core.Subscription) core.Receiver {
 	t.Helper()
 	in, err := bus.Subscribe(t.Context(), sub)
 	if err != nil {

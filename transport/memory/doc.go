@@ -11,7 +11,7 @@
 // goes back to its old place. A retry is held until it is due, keeps every field, and joins the end of the queue as the
 // next attempt. A rejected delivery is parked with its reason and can be listed with [Transport.Parked]. Giving back
 // costs nothing: neither an attempt nor a redelivery, and the message keeps its place. With
-// [waybill.Subscription].InOrder one receiver of a queue at a time gets deliveries.
+// [core.Subscription].InOrder one receiver of a queue at a time gets deliveries.
 //
 // # Concurrency
 //

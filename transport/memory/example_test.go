@@ -24,7 +24,7 @@ func Example() {
 	fmt.Println(results[0])
 	fmt.Println(results[1])
 
-	r, err := bus.Subscribe(ctx, waybill.Subscription{Queue: "billing"})
+	r, err := bus.Subscribe(ctx, core.Subscription{Queue: "billing"})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -112,12 +112,12 @@ func TestFullQueue(t *testing.T) {
 	if got := tr.Depth("all"); got.Ready != 2 {
 		t.Errorf("a message for a full queue reached another one: %+v", got)
 	}
-	r := subscribe(t, tr, waybill.Subscription{Queue: "small"})
+	r := subscribe(t, tr, core.Subscription{Queue: "small"})
 	ds, err := r.Receive(ctx, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := subscribe(t, tr, waybill.Subscription{Queue: "all"})
+	all := subscribe(t, tr, core.Subscription{Queue: "all"})
 	more, err := all.Receive(ctx, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func TestRetryIsHeldUntilDue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		tr := newTransport(t, Options{Queues: []Queue{{"q", []string{"#"}}}})
-		r := subscribe(t, tr, waybill.Subscription{Queue: "q"})
+		r := subscribe(t, tr, core.Subscription{Queue: "q"})
 		ctx := t.Context()
 		tr.Publish(ctx, []waybill.Envelope{{Topic: "a", ID: "1"}, {Topic: "a", ID: "2"}})
 		ds, err := r.Receive(ctx, 10)
@@ -175,7 +175,7 @@ func TestParkedCopies(t *testing.T) {
 	sent := env.Clone()
 	tr.Publish(ctx, []waybill.Envelope{sent})
 	sent.Body[0], sent.Headers["k"] = 'y', "w"
-	for _, sub := range []waybill.Subscription{{Queue: "q"}, {Queue: "drop", DropFailed: true}} {
+	for _, sub := range []core.Subscription{{Queue: "q"}, {Queue: "drop", DropFailed: true}} {
 		r := subscribe(t, tr, sub)
 		ds, err := r.Receive(ctx, 1)
 		if err != nil {
@@ -209,7 +209,7 @@ func TestRedeliveries(t *testing.T) {
 	tr := newTransport(t, Options{Queues: []Queue{{"q", []string{"#"}}}})
 	ctx := t.Context()
 	tr.Publish(ctx, []waybill.Envelope{{Topic: "a", ID: "1"}, {Topic: "a", ID: "2"}, {Topic: "a", ID: "3"}})
-	r := subscribe(t, tr, waybill.Subscription{Queue: "q"})
+	r := subscribe(t, tr, core.Subscription{Queue: "q"})
 	ds, err := r.Receive(ctx, 2)
 	if err != nil {
 		t.Fatal(err)
@@ -218,7 +218,7 @@ func TestRedeliveries(t *testing.T) {
 	if err := r.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	ds, err = subscribe(t, tr, waybill.Subscription{Queue: "q"}).Receive(ctx, 10)
+	ds, err = subscribe(t, tr, core.Subscription{Queue: "q"}).Receive(ctx, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func newTransport(t *testing.T, o Options) *Transport {
 	return tr
 }
 
-func subscribe(t *testing.T, tr *Transport, sub waybill.Subscription) core.Receiver {
+func subscribe(t *testing.T, tr *Transport, sub core.Subscription) core.Receiver {
 	t.Helper()
 	r, err := tr.Subscribe(t.Context(), sub)
 	if err != nil {

@@ -226,7 +226,7 @@ func (t *Transport) nextPlace() uint64 {
 // Subscribe declares the queue, if need be, adds the bindings, and opens a receiver. Retry delays are held exactly,
 // whatever Subscription.RetryDelays says. With Subscription.InOrder, which all receivers of a queue must share, the
 // deliveries go to the one that subscribed first, until it is closed.
-func (t *Transport) Subscribe(ctx context.Context, sub waybill.Subscription) (core.Receiver, error) {
+func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	p := checkQueue("Subscription", sub.Queue, sub.Bindings)
 	if sub.Prefetch < 0 || sub.Concurrency < 0 {
 		p = append(p, "Subscription: Prefetch and Concurrency must not be negative; leave them 0 for the defaults")
@@ -254,7 +254,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub waybill.Subscription) (co
 	return r, nil
 }
 
-func prefetch(sub waybill.Subscription) int {
+func prefetch(sub core.Subscription) int {
 	switch {
 	case sub.Prefetch > 0:
 		return sub.Prefetch

@@ -76,7 +76,7 @@ func newBench(tb testing.TB) *pubBench {
 	tb.Helper()
 	url := testenv.OwnRabbitMQ(tb, testenv.RabbitMQOptions{AllCPUs: true, Config: []string{"vm_memory_high_watermark.absolute = 4GB"}}).AMQPURL("/")
 	bus := dial(tb, url, rabbitmq.Options{})
-	r, err := bus.Subscribe(tb.Context(), waybill.Subscription{Queue: "bench", Bindings: []string{"bench.#"}})
+	r, err := bus.Subscribe(tb.Context(), core.Subscription{Queue: "bench", Bindings: []string{"bench.#"}})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func BenchmarkConsume(b *testing.B) {
 		bench.transport(b, n, 2, &filling)
 		func() {
 			defer ours.since(time.Now(), cpu())
-			r, err := bus.Subscribe(b.Context(), waybill.Subscription{Queue: "bench", Prefetch: 500})
+			r, err := bus.Subscribe(b.Context(), core.Subscription{Queue: "bench", Prefetch: 500})
 			if err != nil {
 				b.Fatal(err)
 			}

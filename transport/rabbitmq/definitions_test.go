@@ -16,9 +16,9 @@ import (
 // RM-07: the exports, as they are. An import into a real broker is TestRolesDoTheirJob.
 func TestExportsGolden(t *testing.T) {
 	t.Parallel()
-	topology := newTopology(t, rabbitmq.Options{Exchange: "shop"}, waybill.Subscription{
-		Queue: "billing", Bindings: []string{"orders.*", "users.#"}, Retry: waybill.RetryDelays(500*time.Millisecond, time.Minute),
-	}, waybill.Subscription{Queue: "mail", Bindings: []string{"#"}, Retry: waybill.RetryDelays(time.Minute), InOrder: true})
+	topology := newTopology(t, rabbitmq.Options{Exchange: "shop"}, core.Subscription{
+		Queue: "billing", Bindings: []string{"orders.*", "users.#"}, RetryDelays: []time.Duration{500 * time.Millisecond, time.Minute},
+	}, core.Subscription{Queue: "mail", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Minute}, InOrder: true})
 	users := rabbitmq.Users{Relay: "shop-relay", Consumer: "shop-consumer", Operator: "shop-operator"}
 	file, err := topology.Definitions("shop", users)
 	if err != nil {
@@ -32,8 +32,8 @@ func TestExportsGolden(t *testing.T) {
 // own.
 func TestExportsQuote(t *testing.T) {
 	t.Parallel()
-	topology := newTopology(t, rabbitmq.Options{}, waybill.Subscription{Queue: `a"${b}%{c}\<&>`, Bindings: []string{`#`, `$x`, `größe.*`}, Retry: waybill.RetryDelays()},
-		waybill.Subscription{Queue: "9.lives", Retry: waybill.RetryDelays()}, waybill.Subscription{Queue: "9-lives", Retry: waybill.RetryDelays()}, waybill.Subscription{Queue: "9 lives", Retry: waybill.RetryDelays()})
+	topology := newTopology(t, rabbitmq.Options{}, core.Subscription{Queue: `a"${b}%{c}\<&>`, Bindings: []string{`#`, `$x`, `größe.*`}, RetryDelays: []time.Duration{}},
+		core.Subscription{Queue: "9.lives", RetryDelays: []time.Duration{}}, core.Subscription{Queue: "9-lives", RetryDelays: []time.Duration{}}, core.Subscription{Queue: "9 lives", RetryDelays: []time.Duration{}})
 	tf := topology.Terraform(`v"h`, rabbitmq.Users{})
 	for _, want := range []string{`name  = "a\"$${b}%%{c}\\<&>"`, `routing_key      = "$x"`, `routing_key      = "größe.*"`, `vhost = "v\"h"`, `"_9_lives"`, `"_9-lives"`, `"_9_lives_2"`} {
 		if !strings.Contains(tf, want) {
@@ -82,7 +82,7 @@ func TestTopologyRefuses(t *testing.T) {
 // RM-07: rabbitmqctl imports the file too.
 func testImportByRabbitmqctl(t *testing.T, broker *testenv.RabbitMQServer) {
 	t.Helper()
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}}
 	file, err := newTopology(t, rabbitmq.Options{}, sub).Definitions("fresh", rabbitmq.Users{Relay: broker.User, Consumer: broker.User, Operator: broker.User})
 	if err != nil {
 		t.Fatal(err)

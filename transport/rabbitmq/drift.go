@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
 )
 
 // deviation is a difference and what it means.
@@ -44,9 +45,9 @@ func (t *Transport) Drift(ctx context.Context) ([]admin.Difference, error) {
 func (t *Transport) Topology() Topology {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var subs []waybill.Subscription
+	var subs []core.Subscription
 	for _, r := range t.receivers {
-		if !slices.ContainsFunc(subs, func(s waybill.Subscription) bool { return s.Queue == r.sub.Queue }) {
+		if !slices.ContainsFunc(subs, func(s core.Subscription) bool { return s.Queue == r.sub.Queue }) {
 			subs = append(subs, r.sub)
 		}
 	}

@@ -157,7 +157,7 @@ func testTLS(t *testing.T, broker *testenv.RabbitMQServer, certs *testenv.TLS) {
 		t.Fatal(err)
 	}
 	bus := dial(t, broker.TLSURL("/"), rabbitmq.Options{TLS: good})
-	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	if err := bus.Publish(t.Context(), envelopes(100, "a")).FirstErr(); err != nil {
 		t.Fatal(err)
 	}

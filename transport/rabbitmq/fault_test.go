@@ -20,7 +20,7 @@ import (
 func testSuspects(t *testing.T, broker *testenv.RabbitMQServer) {
 	t.Helper()
 	bus := dial(t, vhost(t, broker).URL, rabbitmq.Options{})
-	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 1000})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 1000})
 	const n = 200
 	batch := envelopes(n, "a.b")
 	bad := map[int]bool{0: true, 70: true, 71: true, n - 1: true}
@@ -59,7 +59,7 @@ func TestMissingAndForbidden(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	if err := raw(t, mq.URL).ExchangeDelete("waybill", false, false); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestMissingAndForbidden(t *testing.T) {
 	if err := r.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}})
+	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	if err := bus.Publish(t.Context(), envelopes(10, "a")).FirstErr(); err != nil {
 		t.Error(err)
 	}
@@ -91,7 +91,7 @@ func TestMissingAndForbidden(t *testing.T) {
 	if err := restricted.Publish(t.Context(), envelopes(3, "a")).FirstErr(); err != nil {
 		t.Error(err)
 	}
-	if _, err := restricted.Subscribe(t.Context(), waybill.Subscription{Queue: "other"}); !errors.Is(err, waybill.ErrMisconfigured) {
+	if _, err := restricted.Subscribe(t.Context(), core.Subscription{Queue: "other"}); !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Errorf("subscribe to a missing queue: %v", err)
 	}
 	permit("^$", "^$", "")
@@ -115,7 +115,7 @@ func TestOtherArguments(t *testing.T) {
 	if _, err := raw(t, mq.URL).QueueDeclare("q", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	_, err := bus.Subscribe(t.Context(), waybill.Subscription{Queue: "q"})
+	_, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q"})
 	if !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestConnectionCut(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	proxy := testenv.NewProxy(t, hostOf(t, mq.URL))
 	bus := dial(t, proxy.URL(mq.URL), rabbitmq.Options{ReconnectMax: 200 * time.Millisecond})
-	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 100})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 100})
 	published := map[string]bool{}
 	for round := range 5 {
 		batch := envelopes(50, "a")
@@ -176,7 +176,7 @@ func TestStaleDelivery(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	proxy := testenv.NewProxy(t, hostOf(t, mq.URL))
 	bus := dial(t, proxy.URL(mq.URL), rabbitmq.Options{ReconnectMax: 200 * time.Millisecond})
-	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	if err := bus.Publish(t.Context(), envelopes(2, "a")).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestStaleDelivery(t *testing.T) {
 func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 	t.Helper()
 	bus := dial(t, vhost(t, broker).URL, rabbitmq.Options{Heartbeat: time.Second, ReconnectMax: 300 * time.Millisecond, ConnectTimeout: 2 * time.Second})
-	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	declared := time.Now()
 	publish := func(limit time.Duration, want waybill.Class) {
 		t.Helper()
@@ -285,7 +285,7 @@ func TestFailedCopyWaits(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 10}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 10}
 	r := subscribe(t, bus, sub)
 	if err := mq.SetPolicy(t.Context(), mq.VHost, "full", `^q\.dlq$`, "queues", map[string]any{"max-length": 1}); err != nil {
 		t.Fatal(err)
@@ -346,8 +346,8 @@ func TestFullQueue(t *testing.T) {
 	if err := mq.SetPolicy(t.Context(), mq.VHost, "full", "^full$", "queues", map[string]any{"max-length": 1}); err != nil {
 		t.Fatal(err)
 	}
-	full := subscribe(t, bus, waybill.Subscription{Queue: "full", Bindings: []string{"full"}})
-	subscribe(t, bus, waybill.Subscription{Queue: "free", Bindings: []string{"free"}})
+	full := subscribe(t, bus, core.Subscription{Queue: "full", Bindings: []string{"full"}})
+	subscribe(t, bus, core.Subscription{Queue: "free", Bindings: []string{"free"}})
 	if err := full.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}

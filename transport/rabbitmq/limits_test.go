@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -69,8 +70,8 @@ func TestPipelineKeysRefusesLimits(t *testing.T) {
 	if err := bus.Publish(t.Context(), envelopes(1, "c")).FirstErr(); !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Errorf("publish: %v", err)
 	}
-	subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"c"}}) // to empty a queue is no harm
-	found, err := bus.DriftFrom(t.Context(), newTopology(t, rabbitmq.Options{}, waybill.Subscription{Queue: "near", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}))
+	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"c"}}) // to empty a queue is no harm
+	found, err := bus.DriftFrom(t.Context(), newTopology(t, rabbitmq.Options{}, core.Subscription{Queue: "near", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +92,7 @@ func TestPipelineKeysRefusesLimitsByPolicy(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	opts := rabbitmq.Options{PipelineKeys: true, ManagementURL: mq.ManagementURL, PublishConnections: 2, Logger: quiet()}
 	bus := dial(t, mq.URL, opts)
-	subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"a"}})
+	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
 	if found, err := bus.Drift(t.Context()); err != nil || len(found) != 0 {
 		t.Fatalf("drift: %v, %v", found, err)
 	}

@@ -49,7 +49,7 @@ func closeLater(tb testing.TB, c interface{ Close(context.Context) error }) {
 	})
 }
 
-func subscribe(tb testing.TB, bus *rabbitmq.Transport, sub waybill.Subscription) core.Receiver {
+func subscribe(tb testing.TB, bus *rabbitmq.Transport, sub core.Subscription) core.Receiver {
 	tb.Helper()
 	r, err := bus.Subscribe(tb.Context(), sub)
 	if err != nil {

@@ -213,7 +213,7 @@ func (t *Transport) walkParked(ctx context.Context, queue string) (*parkedWalk, 
 	if isClosed(t.closing) {
 		return nil, outage(op, waybill.ErrClosed)
 	}
-	if p := subscriptionProblems(&waybill.Subscription{Queue: queue}, t.opts); len(p) > 0 {
+	if p := subscriptionProblems(&core.Subscription{Queue: queue}, t.opts); len(p) > 0 {
 		return nil, waybill.Invalid("waybill/rabbitmq: "+op, p...)
 	}
 	w := &parkedWalk{t: t, name: queue, queue: t.opts.names().queue(queue)}

@@ -19,7 +19,7 @@ import (
 )
 
 // park puts messages into the dead-letter queue of queue q, in their order.
-func park(t *testing.T, mq *testenv.MQ, bus *rabbitmq.Transport, sub waybill.Subscription, batch []waybill.Envelope) core.Receiver {
+func park(t *testing.T, mq *testenv.MQ, bus *rabbitmq.Transport, sub core.Subscription, batch []waybill.Envelope) core.Receiver {
 	t.Helper()
 	sub.Prefetch = 100
 	r := subscribe(t, bus, sub)
@@ -61,7 +61,7 @@ func TestListingPushesNothingOut(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
 	bus.RefreshAt(10)
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}}
 	batch := envelopes(3, "a.b")
 	park(t, mq, bus, sub, batch)
 	first, err := bus.ListParked(t.Context(), "q", admin.ParkedFilter{}, 10)
@@ -101,7 +101,7 @@ func TestReplayInterrupted(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	const n = 400
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}}
 	r := park(t, mq, dial(t, mq.URL, rabbitmq.Options{}), sub, envelopes(n, "a"))
 	proxy := testenv.NewProxy(t, hostOf(t, mq.URL))
 	operator := dial(t, proxy.URL(mq.URL), rabbitmq.Options{ReconnectMax: 50 * time.Millisecond, Lazy: true})
@@ -147,7 +147,7 @@ func TestParkedByTheBroker(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}}
 	if err := subscribe(t, bus, sub).Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestReplayedOnTheWire(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"a.*"}, RetryDelays: []time.Duration{20 * time.Millisecond}}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"a.*"}, RetryDelays: []time.Duration{20 * time.Millisecond}}
 	r := subscribe(t, bus, sub)
 	sent := amqp.Publishing{
 		Headers: amqp.Table{"n": int32(5), "list": []any{"x"}}, ContentType: "text/plain", ContentEncoding: "gzip", Priority: 4, CorrelationId: "c", ReplyTo: "r", Expiration: "60000",
@@ -235,7 +235,7 @@ func TestRetriedOnTheWire(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Hour}})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Hour}})
 	want := envelope("m", "a.b")
 	want.Priority, want.CorrelationID, want.Headers = 7, "c", map[string]string{"h": "v"}
 	want.Expires = time.Now().Add(20 * time.Second).Truncate(time.Microsecond)
@@ -264,7 +264,7 @@ func TestReplayWithoutTheWayBack(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	park(t, mq, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}}, envelopes(5, "a"))
+	park(t, mq, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}}, envelopes(5, "a"))
 	if err := raw(t, mq.URL).QueueUnbind("q", "q.return", "waybill.dlx", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +282,7 @@ func TestReplayWithoutTheWayBack(t *testing.T) {
 func TestInOrder(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}, InOrder: true, Prefetch: 3}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, InOrder: true, Prefetch: 3}
 	one, two := dial(t, mq.URL, rabbitmq.Options{}), dial(t, mq.URL, rabbitmq.Options{})
 	if !one.SubscriberTraits().SingleActive {
 		t.Error("the traits do not say so")
@@ -316,7 +316,7 @@ func TestInOrder(t *testing.T) {
 		}
 		settle(t, waiting, core.AckDone(d))
 	}
-	_, err := one.Subscribe(t.Context(), waybill.Subscription{Queue: "q", Bindings: []string{"#"}})
+	_, err := one.Subscribe(t.Context(), core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "x-single-active-consumer") {
 		t.Errorf("the same queue without order: %v", err)
 	}
@@ -327,7 +327,7 @@ func TestInOrderGiveBackComesFirst(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}, InOrder: true, Prefetch: 10})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, InOrder: true, Prefetch: 10})
 	if err := bus.Publish(t.Context(), envelopes(6, "a")).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +354,7 @@ func TestParkedAttemptsInPlace(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}, InOrder: true})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, InOrder: true})
 	if err := bus.Publish(t.Context(), envelopes(1, "a")).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
@@ -377,7 +377,7 @@ func TestBatchAcks(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 500}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 500}
 	r := subscribe(t, bus, sub)
 	if err := bus.Publish(t.Context(), envelopes(300, "a")).FirstErr(); err != nil {
 		t.Fatal(err)

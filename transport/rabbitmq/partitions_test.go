@@ -39,9 +39,9 @@ func TestPartitionsByKey(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	opts := rabbitmq.Options{Exchange: "shop"}
-	var subs []waybill.Subscription
+	var subs []core.Subscription
 	for _, queue := range []string{"billing-0", "billing-1", "billing-2"} {
-		subs = append(subs, waybill.Subscription{Queue: queue, InOrder: true, RetryDelays: []time.Duration{100 * time.Millisecond}})
+		subs = append(subs, core.Subscription{Queue: queue, InOrder: true, RetryDelays: []time.Duration{100 * time.Millisecond}})
 	}
 	_, relayURL, consumerURL, _ := provision(t, mq, newTopology(t, opts, subs...))
 	ch := raw(t, mq.URL)

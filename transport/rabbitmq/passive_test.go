@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -45,12 +46,12 @@ func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, 
 // the cause and the cure.
 func TestPassiveStartErrors(t *testing.T) {
 	t.Parallel()
-	sub := waybill.Subscription{Queue: "billing", Bindings: []string{"orders.*", "users.#"}, RetryDelays: []time.Duration{time.Second}}
+	sub := core.Subscription{Queue: "billing", Bindings: []string{"orders.*", "users.#"}, RetryDelays: []time.Duration{time.Second}}
 	const missing = "does not exist: create it"
 	for _, c := range []struct {
 		name       string
 		spoil      func(t *testing.T, mq *testenv.MQ, ch *amqp.Channel, user string) error
-		sub        func(*waybill.Subscription)
+		sub        func(*core.Subscription)
 		management bool
 		says       []string
 	}{
@@ -93,8 +94,8 @@ func TestPassiveStartErrors(t *testing.T) {
 		}, nil, true, []string{`exchange "waybill.delay_1s" is direct, auto-delete, want fanout`}},
 		{"bound to nothing", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
 			return errors.Join(ch.QueueUnbind("billing", "users.#", "waybill", nil), ch.QueueUnbind("billing", "orders.*", "waybill", nil))
-		}, func(s *waybill.Subscription) { s.Bindings = nil }, true, []string{`queue "billing" is bound to nothing`, "no message can reach it: name its topics in Subscription.Bindings, or bind it"}},
-		{"in order or not", func(*testing.T, *testenv.MQ, *amqp.Channel, string) error { return nil }, func(s *waybill.Subscription) { s.InOrder = true }, true, []string{`queue "billing" argument x-single-active-consumer is none, want true`}},
+		}, func(s *core.Subscription) { s.Bindings = nil }, true, []string{`queue "billing" is bound to nothing`, "no message can reach it: name its topics in Subscription.Bindings, or bind it"}},
+		{"in order or not", func(*testing.T, *testenv.MQ, *amqp.Channel, string) error { return nil }, func(s *core.Subscription) { s.InOrder = true }, true, []string{`queue "billing" argument x-single-active-consumer is none, want true`}},
 		{"permission to read", permit("^$", "^waybill", "^waybill"), nil, false, []string{`the user may not read queue "billing": extend its read permission`}},
 		{"permission to park", permit("^$", "^waybill.delay", "^billing$"), nil, false, []string{`exchange "waybill.dlx": the user may not write to it`, "permit it as Topology.Permissions says"}},
 		{"permission to retry", permit("^$", "^waybill.dlx$", "^billing$"), nil, false, []string{`exchange "waybill.delay_1s": the user may not write to it`}},
@@ -149,7 +150,7 @@ func permit(configure, write, read string) func(*testing.T, *testenv.MQ, *amqp.C
 func TestPassiveSaysWhatIsUnverified(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
 	_, _, url, _ := provision(t, mq, newTopology(t, rabbitmq.Options{}, sub))
 	var without, with logged
 	subscribe(t, dial(t, url, rabbitmq.Options{Passive: true, Logger: without.logger()}), sub)
@@ -163,7 +164,7 @@ func TestPassiveSaysWhatIsUnverified(t *testing.T) {
 		t.Errorf("the log says\n%s", with.String())
 	}
 	bus := dial(t, mq.URL, rabbitmq.Options{Passive: true, Lazy: true}) // may configure, and does not
-	if _, err := bus.Subscribe(t.Context(), waybill.Subscription{Queue: "other"}); !errors.Is(err, waybill.ErrMisconfigured) {
+	if _, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "other"}); !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Error(err)
 	}
 	if err := bus.Declare(t.Context(), newTopology(t, rabbitmq.Options{}, sub)); !errors.Is(err, waybill.ErrInvalid) {
@@ -183,7 +184,7 @@ func TestPassiveSaysWhatIsUnverified(t *testing.T) {
 func TestManagementTrouble(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
 	users, _, url, _ := provision(t, mq, newTopology(t, rabbitmq.Options{}, sub))
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
 	huge := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -248,7 +249,7 @@ func TestManagementTrouble(t *testing.T) {
 func TestUserThatMayNotBind(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
 	users, _, url, _ := provision(t, mq, newTopology(t, rabbitmq.Options{}, sub))
 	if err := mq.SetPermissions(t.Context(), mq.VHost, users.Consumer, "^$", `^waybill\.(dlx|delay_1s)$`, ".*"); err != nil {
 		t.Fatal(err)
@@ -270,18 +271,18 @@ func TestBoundToNothing(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	var log logged
-	subscribe(t, dial(t, mq.URL, rabbitmq.Options{Logger: log.logger()}), waybill.Subscription{Queue: "q"})
+	subscribe(t, dial(t, mq.URL, rabbitmq.Options{Logger: log.logger()}), core.Subscription{Queue: "q"})
 	if !strings.Contains(log.String(), "that queue q is bound to anything") {
 		t.Errorf("the log says %s", log.String())
 	}
 	bus := dial(t, mq.URL, rabbitmq.Options{ManagementURL: mq.ManagementURL})
-	if _, err := bus.Subscribe(t.Context(), waybill.Subscription{Queue: "q"}); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "bound to nothing") {
+	if _, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q"}); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "bound to nothing") {
 		t.Errorf("got %v", err)
 	}
 	if err := raw(t, mq.URL).QueueBind("q", "a", "amq.topic", false, nil); err != nil {
 		t.Fatal(err)
 	}
-	subscribe(t, bus, waybill.Subscription{Queue: "q"}) // bound elsewhere
+	subscribe(t, bus, core.Subscription{Queue: "q"}) // bound elsewhere
 }
 
 // RM-07: every difference is listed, and nothing else.
@@ -289,7 +290,7 @@ func TestDrift(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{ManagementURL: mq.ManagementURL})
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"a", "b"}, RetryDelays: []time.Duration{time.Second, time.Minute}}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"a", "b"}, RetryDelays: []time.Duration{time.Second, time.Minute}}
 	subscribe(t, bus, sub)
 	subscribe(t, bus, sub)
 	check := func(want ...admin.Difference) {

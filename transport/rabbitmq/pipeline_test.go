@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -16,7 +17,7 @@ func TestPipelineKeysStops(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{PipelineKeys: true})
-	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"a"}})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
 	batch := envelopes(12, "a")
 	keys := []string{"k", "other", ""}
 	for i := range batch {

@@ -29,7 +29,7 @@ const (
 // receiver is an open subscription. It has a session with the broker, which is replaced after a loss.
 type receiver struct {
 	t     *Transport
-	sub   waybill.Subscription
+	sub   core.Subscription
 	queue string // with prefix
 	dlx   string
 	tiers []time.Duration
@@ -78,7 +78,7 @@ type item struct {
 
 // Subscribe implements core.Subscriber. It declares the exchanges, the queue, its dead-letter queue and the delay
 // queues, or with Options.Passive verifies that they are there; see the package's documentation.
-func (t *Transport) Subscribe(ctx context.Context, sub waybill.Subscription) (core.Receiver, error) {
+func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	if isClosed(t.closing) {
 		return nil, outage("subscribe", waybill.ErrClosed)
 	}
@@ -108,11 +108,11 @@ func (t *Transport) Subscribe(ctx context.Context, sub waybill.Subscription) (co
 	return r, nil
 }
 
-func checkSubscription(sub *waybill.Subscription, opts Options) error {
+func checkSubscription(sub *core.Subscription, opts Options) error {
 	return waybill.Invalid("waybill/rabbitmq: subscription", subscriptionProblems(sub, opts)...)
 }
 
-func subscriptionProblems(sub *waybill.Subscription, opts Options) []string {
+func subscriptionProblems(sub *core.Subscription, opts Options) []string {
 	var p []string
 	if sub.Queue == "" {
 		p = append(p, "Queue: is empty; name the queue, such as \"billing.orders\"")

@@ -49,9 +49,18 @@ func provision(t *testing.T, mq *testenv.MQ, topology rabbitmq.Topology) (users 
 	return users, mq.URLFor(users.Relay, password), mq.URLFor(users.Consumer, password), mq.URLFor(users.Operator, password)
 }
 
-func newTopology(t *testing.T, opts rabbitmq.Options, subs ...waybill.Subscription) rabbitmq.Topology {
+// asUser returns the subscription that a user would write for what a transport is asked for.
+func asUser(sub *core.Subscription) waybill.Subscription {
+	return waybill.Subscription{Queue: sub.Queue, Bindings: sub.Bindings, InOrder: sub.InOrder, Retry: waybill.RetryDelays(sub.RetryDelays...)}
+}
+
+func newTopology(t *testing.T, opts rabbitmq.Options, subs ...core.Subscription) rabbitmq.Topology {
 	t.Helper()
-	topology, err := rabbitmq.NewTopology(opts, subs...)
+	asked := make([]waybill.Subscription, len(subs))
+	for i := range subs {
+		asked[i] = asUser(&subs[i])
+	}
+	topology, err := rabbitmq.NewTopology(opts, asked...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +75,7 @@ func TestRolesDoTheirJob(t *testing.T) {
 		t.Run(opts.Prefix, func(t *testing.T) {
 			t.Parallel()
 			mq := testenv.RabbitMQ(t)
-			sub := waybill.Subscription{Queue: "bill[ing]", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{50 * time.Millisecond}}
+			sub := core.Subscription{Queue: "bill[ing]", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{50 * time.Millisecond}}
 			_, relayURL, consumerURL, operatorURL := provision(t, mq, newTopology(t, opts, sub))
 			opts.Passive, opts.ManagementURL = true, mq.ManagementURL
 			relay, consumer, operator := dial(t, relayURL, opts), dial(t, consumerURL, opts), dial(t, operatorURL, opts)
@@ -132,7 +141,7 @@ func empty(t *testing.T, mq *testenv.MQ, queue string) bool {
 func TestRolesDoNothingElse(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
-	subs := []waybill.Subscription{
+	subs := []core.Subscription{
 		{Queue: "billing.orders", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second, time.Minute}},
 		{Queue: "mail", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}},
 	}
@@ -225,7 +234,7 @@ func TestRolesDoNothingElse(t *testing.T) {
 // RM-06: the expressions match exactly the names, whatever characters these have.
 func TestPermissionPatterns(t *testing.T) {
 	t.Parallel()
-	odd := waybill.Subscription{Queue: `a.b*c+d?e|f(g)h[i]j{k}l\m^n$o-p q/r`, RetryDelays: []time.Duration{time.Second}}
+	odd := core.Subscription{Queue: `a.b*c+d?e|f(g)h[i]j{k}l\m^n$o-p q/r`, RetryDelays: []time.Duration{time.Second}}
 	p := newTopology(t, rabbitmq.Options{Prefix: "p."}, odd).Permissions()
 	for _, c := range []struct {
 		pattern string
@@ -262,7 +271,7 @@ func TestPermissionPatterns(t *testing.T) {
 // A user with several roles has all of their permissions in one.
 func TestOneUserForAll(t *testing.T) {
 	t.Parallel()
-	topology := newTopology(t, rabbitmq.Options{}, waybill.Subscription{Queue: "q", RetryDelays: []time.Duration{}})
+	topology := newTopology(t, rabbitmq.Options{}, core.Subscription{Queue: "q", RetryDelays: []time.Duration{}})
 	file, err := topology.Definitions("/", rabbitmq.Users{Relay: "a", Consumer: "a", Operator: "a"})
 	if err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ func TestGivenBackIsNotACrash(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}}
 	r := subscribe(t, bus, sub)
 	if err := bus.Publish(t.Context(), []waybill.Envelope{envelope("m", "a.b")}).FirstErr(); err != nil {
 		t.Fatal(err)
@@ -69,8 +69,8 @@ func TestRetryGoesToOneQueue(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{Exchange: "shop", Prefix: "test."})
 	delays := []time.Duration{20 * time.Millisecond, 100 * time.Millisecond}
-	a := subscribe(t, bus, waybill.Subscription{Queue: "a", Bindings: []string{"user.*"}, RetryDelays: delays})
-	b := subscribe(t, bus, waybill.Subscription{Queue: "b", Bindings: []string{"#"}, RetryDelays: delays})
+	a := subscribe(t, bus, core.Subscription{Queue: "a", Bindings: []string{"user.*"}, RetryDelays: delays})
+	b := subscribe(t, bus, core.Subscription{Queue: "b", Bindings: []string{"#"}, RetryDelays: delays})
 	if err := bus.Publish(t.Context(), []waybill.Envelope{envelope("m", "user.created")}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestExpiry(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Hour}}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Hour}}
 	r := subscribe(t, bus, sub)
 	short, over := envelope("short", "a"), envelope("over", "a")
 	short.Expires, over.Expires = time.Now().Add(3*time.Second), time.Now().Add(-time.Second)
@@ -138,7 +138,7 @@ func TestExpiry(t *testing.T) {
 func TestDeadConsumer(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
-	sub := waybill.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 10}
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: 10}
 	proxy := testenv.NewProxy(t, hostOf(t, mq.URL))
 	dying := subscribe(t, dial(t, proxy.URL(mq.URL), rabbitmq.Options{}), sub)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
@@ -159,7 +159,7 @@ func TestQueueDeleted(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"#"}})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	first := rabbitmq.ChannelOf(r)
 	if _, err := raw(t, mq.URL).QueueDelete("q", false, false, false); err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestSameIDInFlight(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"bound"}})
+	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"bound"}})
 	batch := make([]waybill.Envelope, 300)
 	for i := range batch {
 		batch[i] = envelope("same", "bound")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 )
 
 // The topology, with every argument. {exchange} and {queue} include Options.Prefix.
@@ -147,40 +148,35 @@ func (b Binding) String() string {
 	return fmt.Sprintf("binding of queue %q to exchange %q with key %q", b.Queue, b.Exchange, b.Key)
 }
 
-// NewTopology returns what publishing and the subscriptions need with these options. A subscription without RetryDelays
-// gets those of its Retry; one of them must be set, since a consumer fills them in before it subscribes: give what the
-// consumer is given (consumer.DefaultRetry if nothing). The error lists all problems.
+// NewTopology returns what publishing and the subscriptions need with these options. Each subscription must have its
+// Retry, which says what delay queues there are: give that of the consumer (consumer.DefaultRetry if it has none). The
+// error lists all problems.
 func NewTopology(opts Options, subs ...waybill.Subscription) (Topology, error) {
 	problems := opts.problems()
 	opts = opts.withDefaults()
 	seen := map[string]bool{}
+	asked := make([]core.Subscription, len(subs))
 	for i := range subs {
-		sub := subs[i]
 		at := fmt.Sprintf("subscriptions[%d].", i)
-		switch {
-		case sub.Retry == nil && sub.RetryDelays == nil:
-			problems = append(problems, at+"Retry: neither it nor RetryDelays is set, so that the delay queues are unknown: give the consumer's (consumer.DefaultRetry, or waybill.RetryDelays() for no retries)")
-		case len(sub.RetryDelays) == 0 && sub.Retry != nil:
-			if p := sub.Retry.Validate(at + "Retry"); len(p) > 0 {
-				problems = append(problems, p...)
-				continue
-			}
-			sub.RetryDelays = sub.Retry.Tiers()
+		if retry := subs[i].Retry; retry == nil {
+			problems = append(problems, at+"Retry: is not set, so that the delay queues are unknown: give the consumer's (consumer.DefaultRetry, or waybill.RetryDelays() for no retries)")
+		} else if p := retry.Validate(at + "Retry"); len(p) > 0 {
+			problems = append(problems, p...)
+			continue
 		}
-		for _, p := range subscriptionProblems(&sub, opts) {
+		asked[i] = core.SubscriptionOf(&subs[i])
+		for _, p := range subscriptionProblems(&asked[i], opts) {
 			problems = append(problems, at+p)
 		}
-		if seen[sub.Queue] {
-			problems = append(problems, fmt.Sprintf("%sQueue: %q stands in an earlier one too", at, clip(sub.Queue)))
+		if queue := subs[i].Queue; seen[queue] {
+			problems = append(problems, fmt.Sprintf("%sQueue: %q stands in an earlier one too", at, clip(queue)))
 		}
-		seen[sub.Queue] = true
-		subs = slices.Clone(subs)
-		subs[i] = sub
+		seen[subs[i].Queue] = true
 	}
 	if len(problems) > 0 {
 		return Topology{}, waybill.Invalid("waybill/rabbitmq: topology", problems...)
 	}
-	t := newTopology(opts, subs...)
+	t := newTopology(opts, asked...)
 	args := map[string]Queue{}
 	for _, q := range t.Queues {
 		if other, ok := args[q.Name]; ok && !maps.Equal(other.Arguments, q.Arguments) {
@@ -192,7 +188,7 @@ func NewTopology(opts Options, subs ...waybill.Subscription) (Topology, error) {
 }
 
 // newTopology is the table above: the one place that knows every argument.
-func newTopology(opts Options, subs ...waybill.Subscription) Topology {
+func newTopology(opts Options, subs ...core.Subscription) Topology {
 	n := opts.names()
 	t := Topology{Exchanges: []Exchange{{n.exchange, "topic"}}, names: n}
 	if len(subs) > 0 {

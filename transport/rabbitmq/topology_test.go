@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
@@ -22,9 +23,9 @@ import (
 func TestTopologyGolden(t *testing.T) {
 	t.Parallel()
 	opts := rabbitmq.Options{Exchange: "waybill", QueueType: rabbitmq.QueueQuorum}
-	sub := waybill.Subscription{Queue: "billing", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{500 * time.Millisecond, 90 * time.Second}}
+	sub := core.Subscription{Queue: "billing", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{500 * time.Millisecond, 90 * time.Second}}
 	var b strings.Builder
-	topology, err := rabbitmq.NewTopology(opts, sub)
+	topology, err := rabbitmq.NewTopology(opts, asUser(&sub))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,10 +53,10 @@ func TestReturnIsNoQueueName(t *testing.T) {
 	if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), `subscriptions[1].Queue: "orders.return" ends in ".return"`) || !strings.Contains(err.Error(), "choose another name") {
 		t.Errorf("got %v", err)
 	}
-	if p := rabbitmq.SubscriptionProblems(&waybill.Subscription{Queue: "orders.return"}, rabbitmq.Options{}); len(p) != 1 {
+	if p := rabbitmq.SubscriptionProblems(&core.Subscription{Queue: "orders.return"}, rabbitmq.Options{}); len(p) != 1 {
 		t.Errorf("a subscription: %v", p)
 	}
-	if p := rabbitmq.SubscriptionProblems(&waybill.Subscription{Queue: "orders.returns"}, rabbitmq.Options{}); len(p) != 0 {
+	if p := rabbitmq.SubscriptionProblems(&core.Subscription{Queue: "orders.returns"}, rabbitmq.Options{}); len(p) != 0 {
 		t.Errorf("another name: %v", p)
 	}
 }

@@ -17,7 +17,7 @@ func TestPublishReceiveSettle(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	r := subscribe(t, bus, waybill.Subscription{Queue: "billing", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{200 * time.Millisecond}})
+	r := subscribe(t, bus, core.Subscription{Queue: "billing", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{200 * time.Millisecond}})
 	if err := bus.Publish(t.Context(), envelopes(3, "orders.placed")).FirstErr(); err != nil {
 		t.Fatal(err)
 	}

@@ -115,7 +115,7 @@ func TestCopiesKeepEverything(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	r := subscribe(t, bus, waybill.Subscription{Queue: "q", Bindings: []string{"a.*"}, RetryDelays: []time.Duration{50 * time.Millisecond}})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a.*"}, RetryDelays: []time.Duration{50 * time.Millisecond}})
 	ch := raw(t, mq.URL)
 	headers := amqp.Table{
 		"int": int32(-5), "long": int64(1) << 60, "bool": true, "nil": nil, "bytes": []byte{0xff, 0xfe}, "time": time.Unix(100, 0), "float": 1.5, "short": int16(3), "byte": byte(7),

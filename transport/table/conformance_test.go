@@ -165,7 +165,7 @@ func unfill(e *waybill.Envelope) func(*waybill.Envelope) {
 }
 
 // Subscribe notes the bindings, which say where to stage.
-func (h *harness) Subscribe(ctx context.Context, sub waybill.Subscription) (core.Receiver, error) {
+func (h *harness) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	bindings := sub.Bindings
 	sub.Bindings = nil
 	sub.Concurrency = sub.Prefetch // the suite has no handlers: whatever it may hold is handled

@@ -216,7 +216,7 @@ func subscribe(t *testing.T, tr *table.Transport) core.Receiver {
 
 func subscribeTo(t *testing.T, tr *table.Transport, queue string) core.Receiver {
 	t.Helper()
-	r, err := tr.Subscribe(t.Context(), waybill.Subscription{Queue: queue})
+	r, err := tr.Subscribe(t.Context(), core.Subscription{Queue: queue})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ type receiver struct {
 	timer   *time.Timer
 }
 
-func newReceiver(ctx context.Context, t *Transport, sub *waybill.Subscription, q QueueOptions) *receiver {
+func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q QueueOptions) *receiver {
 	r := &receiver{
 		t: t, opts: q, queue: sub.Queue, handlers: sub.Concurrency, prefetch: sub.Prefetch, drop: sub.DropFailed,
 		changed: make(chan struct{}), out: map[*dispatch.Item]*holding{},

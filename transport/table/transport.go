@@ -95,7 +95,7 @@ func (t *Transport) Stats() Stats {
 
 // Subscribe opens a receiver of the route sub.Queue. It declares nothing: a route exists as soon as something is
 // staged on it. The first call asks the store, if it is a core.Checker, whether it can work at all.
-func (t *Transport) Subscribe(ctx context.Context, sub waybill.Subscription) (core.Receiver, error) {
+func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
 	q := t.opts.queue(sub.Queue)
 	if err := waybill.Invalid(fmt.Sprintf("waybill/table: subscription of queue %q", sub.Queue), subscriptionProblems(&sub, &q)...); err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub waybill.Subscription) (co
 	return r, nil
 }
 
-func subscriptionProblems(sub *waybill.Subscription, q *QueueOptions) []string {
+func subscriptionProblems(sub *core.Subscription, q *QueueOptions) []string {
 	var p []string
 	if sub.Queue == "" {
 		p = append(p, "Queue: is empty; name the route that messages are staged on")
