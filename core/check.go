@@ -150,3 +150,66 @@ func checkTimes(p []string, where string, l *waybill.Limits, m *waybill.Message,
 	}
 	return p
 }
+
+// Bounds of what stores are asked for.
+const (
+	// MaxInboxKeys bounds the keys of one DoBatch and the marks of one PurgeInbox.
+	MaxInboxKeys = 100_000
+	// MinCleanLease and MaxCleanLease bound the cleaner's lease. A lease that ends later than MaxCleanLease from now
+	// was left by a clock that was wrong, and is none.
+	MinCleanLease, MaxCleanLease = time.Millisecond, time.Hour
+)
+
+// CheckInboxKeys returns an [*waybill.InvalidError] if keys cannot be marked: too many of them, or one that lacks a
+// part. Every method of an inbox that takes keys begins with it.
+func CheckInboxKeys(keys ...InboxKey) error {
+	if len(keys) > MaxInboxKeys {
+		return waybill.Invalid("waybill: inbox",
+			fmt.Sprintf("%d keys in one batch; at most %d are allowed: split it", len(keys), MaxInboxKeys))
+	}
+	var p []string
+	for i := range keys {
+		where := ""
+		if len(keys) > 1 {
+			where = fmt.Sprintf("keys[%d].", i)
+		}
+		for _, f := range [...]struct{ name, value string }{
+			{"Consumer", keys[i].Consumer}, {"Source", keys[i].Source}, {"ID", keys[i].ID},
+		} {
+			if f.value == "" {
+				p = append(p, where+f.name+": is empty")
+			} else if s := check.Name(f.value); s != "" {
+				p = append(p, where+f.name+": "+s)
+			}
+		}
+		if len(p) >= 20 {
+			p = append(p, "and maybe more")
+			break
+		}
+	}
+	return waybill.Invalid("waybill: inbox key", p...)
+}
+
+// CheckPurge returns an [*waybill.InvalidError] that lists every problem of a PurgeInbox. Every inbox begins with it.
+func CheckPurge(age time.Duration, limit int) error {
+	var p []string
+	if age <= 0 {
+		p = append(p, fmt.Sprintf("age: %s is not positive; every mark would go, and with it the memory of what was handled", age))
+	}
+	if limit < 1 || limit > MaxInboxKeys {
+		p = append(p, fmt.Sprintf("limit: %d is not between 1 and %d", limit, MaxInboxKeys))
+	}
+	return waybill.Invalid("waybill: purge the inbox", p...)
+}
+
+// CheckClean returns an [*waybill.InvalidError] that lists every problem of a Clean. Every cleaner begins with it.
+func CheckClean(owner string, lease time.Duration) error {
+	var p []string
+	if owner == "" {
+		p = append(p, "owner: is empty; name the process that cleans")
+	}
+	if lease < MinCleanLease || lease > MaxCleanLease {
+		p = append(p, fmt.Sprintf("lease: %s is not between %s and %s", lease, MinCleanLease, MaxCleanLease))
+	}
+	return waybill.Invalid("waybill: clean", p...)
+}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/enum"
 )
 
 // Cleaned is what one call of Clean did.
@@ -33,17 +34,58 @@ type Cleaner interface {
 	Clean(ctx context.Context, owner string, lease time.Duration) (Cleaned, error)
 }
 
-// Forever is what [KeepFor] returns for records that are never deleted.
+// Forever is what [RetentionClass.KeptFor] returns for records that are never deleted.
 const Forever time.Duration = -1
 
-// KeepFor returns how long a record in the terminal state s with reason is kept: 0 = not at all, Forever = always.
-func KeepFor(r waybill.Retention, s State, reason waybill.Reason) time.Duration {
-	d, atOnce := r.Abandoned, false
+// RetentionClass groups the terminal records that are kept equally long: those of one field of [waybill.Retention].
+// The numbers are stored in indexes and never change.
+type RetentionClass uint8
+
+// The classes.
+const (
+	RetentionPublished RetentionClass = 0
+	RetentionAbandoned RetentionClass = 1
+	RetentionWithdrawn RetentionClass = 2 // abandoned, since its application took it back
+)
+
+// RetentionClasses returns every class, by number.
+func RetentionClasses() []RetentionClass {
+	return []RetentionClass{RetentionPublished, RetentionAbandoned, RetentionWithdrawn}
+}
+
+// RetentionClassOf returns the class of records in the terminal state s that were abandoned with reason, if they were.
+func RetentionClassOf(s State, reason waybill.Reason) RetentionClass {
 	switch {
 	case s == StatePublished:
-		d, atOnce = r.Published, true
+		return RetentionPublished
 	case reason.Withdrawn():
+		return RetentionWithdrawn
+	}
+	return RetentionAbandoned
+}
+
+// String returns the name of the class.
+func (c RetentionClass) String() string {
+	return enum.Name("RetentionClass", c, 0, "published", "abandoned", "withdrawn")
+}
+
+// State returns the terminal state of the records.
+func (c RetentionClass) State() State {
+	if c == RetentionPublished {
+		return StatePublished
+	}
+	return StateAbandoned
+}
+
+// KeptFor returns how long r keeps the records: 0 = not at all, [Forever] = always.
+func (c RetentionClass) KeptFor(r waybill.Retention) time.Duration {
+	d, atOnce := r.Abandoned, false
+	switch c {
+	case RetentionPublished:
+		d, atOnce = r.Published, true
+	case RetentionWithdrawn:
 		d, atOnce = r.Withdrawn, true
+	case RetentionAbandoned:
 	}
 	switch {
 	case d < 0 || d == 0 && !atOnce:
@@ -52,4 +94,10 @@ func KeepFor(r waybill.Retention, s State, reason waybill.Reason) time.Duration 
 		return 0
 	}
 	return d
+}
+
+// DroppedAtOnce reports whether the statement that ends a record of this class deletes it: if r does not keep it, and
+// nobody waits to see it. What is abandoned is there until the next cleaning.
+func (c RetentionClass) DroppedAtOnce(r waybill.Retention) bool {
+	return c != RetentionAbandoned && c.KeptFor(r) == 0
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // DB-09
-func TestKeepFor(t *testing.T) {
+func TestRetentionClasses(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		r      waybill.Retention
@@ -30,7 +30,7 @@ func TestKeepFor(t *testing.T) {
 		{waybill.Retention{Published: time.Hour, Abandoned: 2, Withdrawn: time.Minute}, StateAbandoned, waybill.ReasonRejected, 2},
 		{waybill.Retention{Published: time.Hour, Abandoned: 2, Withdrawn: time.Minute}, StateAbandoned, waybill.ReasonCancelled, time.Minute},
 	} {
-		if got := KeepFor(tc.r, tc.state, tc.reason); got != tc.want {
+		if got := RetentionClassOf(tc.state, tc.reason).KeptFor(tc.r); got != tc.want {
 			t.Errorf("%+v of %s %q: %s, want %s", tc.r, tc.state, tc.reason, got, tc.want)
 		}
 	}

@@ -2,7 +2,6 @@ package memory
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -27,14 +26,7 @@ var _ core.Cleaner = (*Store)(nil)
 // Of what has expired it takes what is scheduled or waits for a retry, and what is due in units that nobody owns. What
 // a member holds is that member's, and other due records are their owner's, who gives them up when they are their turn.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
-	var p []string
-	if owner == "" {
-		p = append(p, "owner: is empty; name the process that cleans")
-	}
-	if lease < time.Millisecond {
-		p = append(p, fmt.Sprintf("lease: %s; at least a millisecond", lease))
-	}
-	if err := waybill.Invalid("waybill/memory: clean", p...); err != nil {
+	if err := core.CheckClean(owner, lease); err != nil {
 		return core.Cleaned{}, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -49,8 +41,8 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (c
 	s.cleaner = election{owner, now.Add(lease)}
 	done := core.Cleaned{Elected: true, Expired: s.sweep(now), Deleted: map[core.CleanedKind]int{}}
 	done.More = done.Expired >= cleanBatch
-	for i := range (&route{}).settled {
-		done.More = s.purge(i, now, done.Deleted) >= cleanBatch || done.More
+	for _, class := range core.RetentionClasses() {
+		done.More = s.purge(class, now, done.Deleted) >= cleanBatch || done.More
 	}
 	return done, nil
 }
@@ -78,12 +70,12 @@ func (s *Store) sweep(now time.Time) int {
 	return len(list)
 }
 
-// purge deletes what was settled long enough ago, of one kind, the oldest of each route first.
-func (s *Store) purge(kind int, now time.Time, deleted map[core.CleanedKind]int) int {
+// purge deletes what was settled long enough ago, of one class, the oldest of each route first.
+func (s *Store) purge(class core.RetentionClass, now time.Time, deleted map[core.CleanedKind]int) int {
 	var list []*record
 	for _, name := range s.names() {
-		for r := range s.routes[name].settled[kind].all() {
-			if now.Sub(r.settledAt) < core.KeepFor(s.retention, r.state, r.reason) || len(list) == cleanBatch {
+		for r := range s.routes[name].settled[class].all() {
+			if now.Sub(r.settledAt) < r.class().KeptFor(s.retention) || len(list) == cleanBatch {
 				break
 			}
 			if r.lock == nil {

@@ -2,17 +2,14 @@ package memory
 
 import (
 	"context"
-	"fmt"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/internal/check"
 )
 
 // Do runs fn once for key, as core.Inbox says. A panic of fn goes on to the caller after the rollback. fn must not end
 // the transaction itself.
 func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx *Tx) error) (core.InboxStatus, error) {
-	if err := checkKey(&key); err != nil {
+	if err := core.CheckInboxKeys(key); err != nil {
 		return core.InboxNone, err
 	}
 	tx := s.Begin()
@@ -30,16 +27,4 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 		return core.InboxNone, err
 	}
 	return core.InboxProcessed, nil
-}
-
-func checkKey(key *core.InboxKey) error {
-	var p []string
-	for _, f := range [...]struct{ name, value string }{{"Consumer", key.Consumer}, {"Source", key.Source}, {"ID", key.ID}} {
-		if f.value == "" {
-			p = append(p, f.name+": is empty")
-		} else if s := check.Name(f.value); s != "" {
-			p = append(p, fmt.Sprintf("%s: %s", f.name, s))
-		}
-	}
-	return waybill.Invalid("waybill/memory: inbox key", p...)
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -80,11 +79,11 @@ func (s *Store) markKey(ctx context.Context, tx *Tx, key core.InboxKey) (st core
 
 // DoBatch runs fn once for the keys that are new, as core.BatchInbox says.
 func (s *Store) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ctx context.Context, tx *Tx, fresh []int) error) ([]core.InboxStatus, error) {
+	if err := core.CheckInboxKeys(keys...); err != nil {
+		return nil, err
+	}
 	order := make([]int, len(keys))
 	for i := range keys {
-		if err := checkKey(&keys[i]); err != nil {
-			return nil, err
-		}
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(x, y int) int { // so that two batches never wait for each other
@@ -125,7 +124,7 @@ func (s *Store) Mark(ctx context.Context, tx *Tx, key core.InboxKey) (core.Inbox
 	if err := s.owns(tx); err != nil {
 		return core.InboxNone, fmt.Errorf("waybill/memory: mark: %w", err)
 	}
-	if err := checkKey(&key); err != nil {
+	if err := core.CheckInboxKeys(key); err != nil {
 		return core.InboxNone, err
 	}
 	return s.markKey(ctx, tx, key)
@@ -133,14 +132,7 @@ func (s *Store) Mark(ctx context.Context, tx *Tx, key core.InboxKey) (core.Inbox
 
 // PurgeInbox deletes old marks, as core.InboxPurger says.
 func (s *Store) PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (int, error) {
-	var p []string
-	if age <= 0 {
-		p = append(p, fmt.Sprintf("age: %s is not positive; every mark would go, and with it the memory of what was handled", age))
-	}
-	if limit < 1 {
-		p = append(p, fmt.Sprintf("limit: %d is less than 1", limit))
-	}
-	if err := waybill.Invalid("waybill/memory: purge the inbox", p...); err != nil {
+	if err := core.CheckPurge(age, limit); err != nil {
 		return 0, err
 	}
 	if err := ctx.Err(); err != nil {

@@ -21,7 +21,7 @@ type route struct {
 	odd     index                          // what holds a key, or is held, by sequence
 	aged    index                          // those of ready that nobody holds, by when they first became due
 	expires index                          // live ones that expire, by when
-	settled [3]index                       // those whose retention ends some day, by when they were settled: published, abandoned, withdrawn
+	settled [3]index                       // those whose retention ends some day, by class and by when they were settled
 	counts  [core.StateAbandoned + 1]int64 // by the state that is shown
 
 	units  []*unit
@@ -160,16 +160,10 @@ func (s *Store) ends(r *record) (x *index, at int64) {
 	switch {
 	case r.live() && !r.env.Expires.IsZero():
 		return &r.route.expires, s.at(r.env.Expires)
-	case r.live(), core.KeepFor(s.retention, r.state, r.reason) == core.Forever:
+	case r.live(), r.class().KeptFor(s.retention) == core.Forever:
 		return nil, 0
-	case r.state == core.StatePublished:
-		x = &r.route.settled[0]
-	case r.reason.Withdrawn():
-		x = &r.route.settled[2]
-	default:
-		x = &r.route.settled[1]
 	}
-	return x, s.at(r.settledAt)
+	return &r.route.settled[r.class()], s.at(r.settledAt)
 }
 
 // hold makes session the holder of r; 0 = nobody. It is no change of the record's version.
@@ -220,7 +214,7 @@ func (s *Store) retire(r *record, state core.State, reason waybill.Reason, now t
 	s.release(r)
 	r.state, r.reason, r.settledAt, r.waiting = state, reason, now, false
 	r.version++
-	if core.KeepFor(s.retention, state, reason) == 0 && (state == core.StatePublished || reason.Withdrawn()) {
+	if r.class().DroppedAtOnce(s.retention) {
 		s.forget(r)
 	} else {
 		s.place(r)

@@ -46,11 +46,15 @@ type (
 func (r *record) rowKey() rowKey   { return rowKey{r.route.name, r.env.ID} }
 func (r *record) liveKey() liveKey { return liveKey{r.route.name, r.env.Topic, r.dedupe} }
 
-func (r *record) live() bool   { return !r.state.Terminal() }
-func (r *record) waits() bool  { return r.live() && r.waiting }
-func (r *record) ready() bool  { return r.live() && !r.waiting }
-func (r *record) retry() bool  { return r.waits() && r.state == core.StateFailed }
-func (r *record) timer() bool  { return r.waits() && r.state == core.StatePending }
+func (r *record) live() bool  { return !r.state.Terminal() }
+func (r *record) waits() bool { return r.live() && r.waiting }
+func (r *record) ready() bool { return r.live() && !r.waiting }
+func (r *record) retry() bool { return r.waits() && r.state == core.StateFailed }
+func (r *record) timer() bool { return r.waits() && r.state == core.StatePending }
+
+// class is that of a settled record.
+func (r *record) class() core.RetentionClass { return core.RetentionClassOf(r.state, r.reason) }
+
 func (r *record) blocks() bool { return r.state == core.StateAbandoned && r.reason.Blocks() }
 
 // shown is the state as people see it: what a member holds is being processed.

@@ -127,7 +127,7 @@ func (s *Store) newRecord(rt *route, row *core.StagedRow, seq int64) *record {
 
 // vacates reports whether tx has withdrawn r, so that its id is free in tx when nothing of it is to be kept.
 func (tx *Tx) vacates(r *record) bool {
-	return r.staging == nil && tx.made[r].withdraws() && core.KeepFor(tx.s.retention, core.StateAbandoned, waybill.ReasonCancelled) == 0
+	return r.staging == nil && tx.made[r].withdraws() && core.RetentionWithdrawn.DroppedAtOnce(tx.s.retention)
 }
 
 // dedupe decides about a row with a dedupe key: it is a duplicate, or takes the place of another, or is new. Else it

@@ -110,12 +110,12 @@ const (
 func (o *Outbox) keeps(class retentionClass) time.Duration {
 	switch class {
 	case classPublished:
-		return core.KeepFor(o.opts.Retention, core.StatePublished, waybill.ReasonNone)
+		return core.RetentionPublished.KeptFor(o.opts.Retention)
 	case classWithdrawn:
-		return core.KeepFor(o.opts.Retention, core.StateAbandoned, waybill.ReasonCancelled)
+		return core.RetentionWithdrawn.KeptFor(o.opts.Retention)
 	case classAbandoned:
 	}
-	return core.KeepFor(o.opts.Retention, core.StateAbandoned, waybill.ReasonRejected)
+	return core.RetentionAbandoned.KeptFor(o.opts.Retention)
 }
 
 var _ core.Cleaner = (*Outbox)(nil)

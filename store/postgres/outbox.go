@@ -53,7 +53,7 @@ func NewOutbox(pool *pgxpool.Pool, opts Options) (*Outbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &Outbox{pool: pool, opts: opts, names: n, keep: core.KeepFor(opts.Retention, core.StatePublished, waybill.ReasonNone) != 0, stager: s}
+	o := &Outbox{pool: pool, opts: opts, names: n, keep: !core.RetentionPublished.DroppedAtOnce(opts.Retention), stager: s}
 	o.waiter.init(n)
 	if o.unit, err = waybill.NewUnitOfWork(unit{o}, unit{o}.run); err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ func newStager(opts *Options, n names) (*stager, error) {
 	}
 	s := &stager{
 		stamper: stamper, names: n, inserts: map[insertForm]string{}, notify: !opts.DisableNotify,
-		keep: core.KeepFor(opts.Retention, core.StateAbandoned, waybill.ReasonCancelled) != 0, newest: newest, table: n.sql("{outbox}"),
+		keep: !core.RetentionWithdrawn.DroppedAtOnce(opts.Retention), newest: newest, table: n.sql("{outbox}"),
 	}
 	for _, d := range []due{atOnce, delayed, scheduled} {
 		for b := range 8 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -14,16 +13,6 @@ import (
 const (
 	// cleanBatch bounds the rows of each kind that one call of Clean touches: expired, published, abandoned, withdrawn.
 	cleanBatch = 1000
-	// maxCleanLease bounds the cleaner's lease, so that a lease far in the future, left by a clock that was wrong, is
-	// known to be none.
-	maxCleanLease = time.Hour
-)
-
-// The first column of the index of settled rows.
-const (
-	classPublished = 0
-	classAbandoned = 1
-	classWithdrawn = 2
 )
 
 const (
@@ -46,7 +35,7 @@ const (
 
 // keeps reports whether published records stay when they are settled.
 func (s *Store) keeps() bool {
-	return core.KeepFor(s.opts.Retention, core.StatePublished, waybill.ReasonNone) != 0
+	return !core.RetentionPublished.DroppedAtOnce(s.opts.Retention)
 }
 
 var _ core.Cleaner = (*Store)(nil)
@@ -57,14 +46,7 @@ var _ core.Cleaner = (*Store)(nil)
 // lock for some milliseconds. The lease is a row of the meta table, from a millisecond to an hour long. The space is
 // used again; SQLite returns it to the disk with VACUUM only.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
-	var p []string
-	if owner == "" {
-		p = append(p, "owner: is empty; name the process that cleans")
-	}
-	if lease < time.Millisecond || lease > maxCleanLease {
-		p = append(p, fmt.Sprintf("lease: %s is not between a millisecond and %s", lease, maxCleanLease))
-	}
-	if err := waybill.Invalid("waybill/sqlite: clean", p...); err != nil {
+	if err := core.CheckClean(owner, lease); err != nil {
 		return core.Cleaned{}, err
 	}
 	var done core.Cleaned
@@ -89,7 +71,7 @@ type cleaner struct {
 }
 
 func (c *cleaner) run(ctx context.Context, owner string, lease time.Duration) error {
-	n, err := c.exec(ctx, electText, owner, c.now, micros(lease), maxCleanLease.Microseconds())
+	n, err := c.exec(ctx, electText, owner, c.now, micros(lease), core.MaxCleanLease.Microseconds())
 	if err != nil || n == 0 {
 		return err
 	}
@@ -97,12 +79,9 @@ func (c *cleaner) run(ctx context.Context, owner string, lease time.Duration) er
 	if err := c.expire(ctx); err != nil {
 		return err
 	}
-	for class, of := range [...]struct {
-		state  core.State
-		reason waybill.Reason
-	}{classPublished: {core.StatePublished, waybill.ReasonNone}, classAbandoned: {core.StateAbandoned, waybill.ReasonRejected}, classWithdrawn: {core.StateAbandoned, waybill.ReasonCancelled}} {
-		if keep := core.KeepFor(c.s.opts.Retention, of.state, of.reason); keep != core.Forever {
-			if err := c.purge(ctx, class, of.state, c.now-keep.Microseconds()); err != nil {
+	for _, class := range core.RetentionClasses() {
+		if keep := class.KeptFor(c.s.opts.Retention); keep != core.Forever {
+			if err := c.purge(ctx, class, c.now-keep.Microseconds()); err != nil {
 				return err
 			}
 		}
@@ -139,7 +118,7 @@ func (c *cleaner) expire(ctx context.Context) error {
 }
 
 // purge deletes the oldest rows of class that were settled by until. A key that one of them held goes on.
-func (c *cleaner) purge(ctx context.Context, class int, state core.State, until int64) error {
+func (c *cleaner) purge(ctx context.Context, class core.RetentionClass, until int64) error {
 	total := 0
 	var freed []row
 	err := c.each(ctx, func(rows *sql.Rows) (bool, error) {
@@ -153,7 +132,7 @@ func (c *cleaner) purge(ctx context.Context, class int, state core.State, until 
 			freed = append(freed, r)
 		}
 		return true, nil
-	}, purgeText, class, until, int64(state), cleanBatch)
+	}, purgeText, int64(class), until, int64(class.State()), cleanBatch)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/internal/check"
 )
 
 const inboxText = `INSERT INTO waybill_inbox (consumer, source, id, handled_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING`
@@ -18,7 +17,7 @@ const inboxText = `INSERT INTO waybill_inbox (consumer, source, id, handled_at) 
 // write lock from then on: a concurrent Do, of any key, waits. A panic of fn goes on to the caller after the
 // rollback. fn must neither end the transaction nor write to the file by other means, which would wait for itself.
 func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx *sql.Tx) error) (core.InboxStatus, error) {
-	if err := checkKey(&key); err != nil {
+	if err := core.CheckInboxKeys(key); err != nil {
 		return core.InboxNone, err
 	}
 	st, err := s.prepared(ctx, "inbox")
@@ -58,16 +57,4 @@ func handlerError(err error) error {
 		return outage("inbox", err)
 	}
 	return err
-}
-
-func checkKey(key *core.InboxKey) error {
-	var p []string
-	for _, f := range [...]struct{ name, value string }{{"Consumer", key.Consumer}, {"Source", key.Source}, {"ID", key.ID}} {
-		if f.value == "" {
-			p = append(p, f.name+": is empty")
-		} else if s := check.Name(f.value); s != "" {
-			p = append(p, f.name+": "+s)
-		}
-	}
-	return waybill.Invalid("waybill/sqlite: inbox key", p...)
 }

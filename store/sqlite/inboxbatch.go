@@ -18,9 +18,6 @@ var (
 	_ core.InboxPurger         = (*Store)(nil)
 )
 
-// maxBatchKeys bounds the keys of one DoBatch and the marks of one PurgeInbox.
-const maxBatchKeys = 100_000
-
 // The texts of the inbox's statements; table is Options.Prefix + "inbox". An OR IGNORE would hide other faults.
 func markBatchSQL(table string) string {
 	return "INSERT INTO " + table + " (consumer, source, id, handled_at) SELECT value->>0, value->>1, value->>2, ?2 FROM json_each(?1) WHERE true" +
@@ -37,14 +34,11 @@ func (s *Store) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ctx c
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	if len(keys) > maxBatchKeys {
-		return nil, waybill.Invalid("waybill/sqlite: inbox batch", fmt.Sprintf("%d keys in one batch; at most %d are allowed: split it", len(keys), maxBatchKeys))
+	if err := core.CheckInboxKeys(keys...); err != nil {
+		return nil, err
 	}
 	list := make([][3]string, len(keys))
 	for i := range keys {
-		if err := checkKey(&keys[i]); err != nil {
-			return nil, err
-		}
 		list[i] = [3]string{keys[i].Consumer, keys[i].Source, keys[i].ID}
 	}
 	text, err := json.Marshal(list)
@@ -126,7 +120,7 @@ func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.I
 	if tx == nil {
 		return core.InboxNone, waybill.Invalid("waybill/sqlite: mark", "tx: is nil; pass the transaction of the handler's writes")
 	}
-	if err := checkKey(&key); err != nil {
+	if err := core.CheckInboxKeys(key); err != nil {
 		return core.InboxNone, err
 	}
 	if err := s.readyIn(ctx, tx); err != nil {
@@ -146,14 +140,7 @@ func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.I
 
 // PurgeInbox deletes old marks; see [core.InboxPurger]. At most 100,000 at a time, during which nobody else can write.
 func (s *Store) PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (int, error) {
-	var p []string
-	if age <= 0 {
-		p = append(p, fmt.Sprintf("age: %s is not positive; every mark would go, and with it the memory of what was handled", age))
-	}
-	if limit < 1 || limit > maxBatchKeys {
-		p = append(p, fmt.Sprintf("limit: %d is not between 1 and %d", limit, maxBatchKeys))
-	}
-	if err := waybill.Invalid("waybill/sqlite: purge the inbox", p...); err != nil {
+	if err := core.CheckPurge(age, limit); err != nil {
 		return 0, err
 	}
 	if _, err := s.prepared(ctx, "inbox"); err != nil {

@@ -37,7 +37,7 @@ type withdrawer struct {
 }
 
 func (s *Store) withdrawer(tx *sql.Tx) *withdrawer {
-	return &withdrawer{work{s: s, tx: tx, now: s.now()}, core.KeepFor(s.opts.Retention, core.StateAbandoned, waybill.ReasonCancelled) != 0}
+	return &withdrawer{work{s: s, tx: tx, now: s.now()}, !core.RetentionWithdrawn.DroppedAtOnce(s.opts.Retention)}
 }
 
 // target is a live message that is to be withdrawn.
