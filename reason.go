@@ -26,6 +26,15 @@ const (
 	ReasonRetryPolicy Reason = "retry_policy" // the retry policy failed or asked for the impossible
 )
 
+// Reasons returns the reasons above, without ReasonNone.
+func Reasons() []Reason {
+	return []Reason{
+		ReasonRejected, ReasonAttempts, ReasonUndecodable, ReasonTooLarge, ReasonForbidden, ReasonUnroutable, ReasonExpired,
+		ReasonCrashed, ReasonCancelled, ReasonReplaced, ReasonSkipped, ReasonSetAside, ReasonDeliveries, ReasonNoHandler,
+		ReasonNoID, ReasonIDConflict, ReasonRetryPolicy,
+	}
+}
+
 // Withdrawn reports whether r is of a record that its application took back, for which [Retention] has a field of its
 // own.
 func (r Reason) Withdrawn() bool { return r == ReasonCancelled || r == ReasonReplaced }

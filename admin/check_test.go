@@ -126,3 +126,39 @@ func TestFilterMatches(t *testing.T) {
 		}
 	}
 }
+
+// DB-11: what a redrive refuses, and what Force changes about it.
+func TestRedriveRefuses(t *testing.T) {
+	t.Parallel()
+	abandoned := Candidate{State: core.StateAbandoned, Reason: waybill.ReasonAttempts, Age: time.Hour, Keyed: true}
+	with := func(change func(c *Candidate)) Candidate {
+		c := abandoned
+		change(&c)
+		return c
+	}
+	for _, tc := range []struct {
+		what  string
+		req   RedriveRequest
+		c     Candidate
+		want  string
+		force string
+	}{
+		{"later ones of its key", RedriveRequest{}, abandoned, RefusedOrder, ""},
+		{"the last one", RedriveRequest{}, with(func(c *Candidate) { c.Last = true }), "", ""},
+		{"no key", RedriveRequest{}, with(func(c *Candidate) { c.Keyed = false }), "", ""},
+		{"a failed one", RedriveRequest{}, with(func(c *Candidate) { c.State, c.Reason = core.StateFailed, "" }), "", ""},
+		{"one that blocked its key", RedriveRequest{BlockAfterAbandon: true}, abandoned, "", ""},
+		{"one that was skipped", RedriveRequest{BlockAfterAbandon: true}, with(func(c *Candidate) { c.Reason = waybill.ReasonSkipped }), RefusedOrder, ""},
+		{"an expired one", RedriveRequest{}, with(func(c *Candidate) { c.Expired = true }), RefusedExpired, ""},
+		{"an old one", RedriveRequest{InboxRetention: time.Minute}, abandoned, RefusedInboxRetention, ""},
+		{"a taken dedupe key", RedriveRequest{}, with(func(c *Candidate) { c.Taken = true }), RefusedDuplicate, RefusedDuplicate},
+	} {
+		if got := tc.req.Refusal(&tc.c); got != tc.want {
+			t.Errorf("%s: %q, want %q", tc.what, got, tc.want)
+		}
+		tc.req.Force = true
+		if got := tc.req.Refusal(&tc.c); got != tc.force {
+			t.Errorf("%s, forced: %q, want %q", tc.what, got, tc.force)
+		}
+	}
+}

@@ -42,10 +42,40 @@ type Redriven struct {
 
 // The causes in Redriven.Refused.
 const (
-	RefusedExpired        = "expired"      // its time is over
-	RefusedInboxRetention = "horizon"      // older than the inbox remembers
-	RefusedOrder          = "out of order" // later messages of its key were sent
+	RefusedExpired        = "expired"         // its time is over
+	RefusedInboxRetention = "inbox retention" // older than the inbox remembers
+	RefusedOrder          = "out of order"    // later messages of its key were sent
 )
+
+// Candidate is what decides whether a record can be put back.
+type Candidate struct {
+	State  core.State
+	Reason waybill.Reason
+	// Age counts from when it was first due. Expired says that its expiry has passed.
+	Age     time.Duration
+	Expired bool
+	// Keyed says that it has a key, and Last that no message at all was staged after it.
+	Keyed, Last bool
+	// Taken says that a live message has its dedupe key.
+	Taken bool
+}
+
+// Refusal returns why c needs Force, or cannot be put back at all ([RefusedDuplicate]); "" = it can.
+func (r *RedriveRequest) Refusal(c *Candidate) string {
+	switch {
+	case c.Taken:
+		return RefusedDuplicate
+	case r.Force:
+		return ""
+	case c.Expired:
+		return RefusedExpired
+	case r.InboxRetention > 0 && c.Age > r.InboxRetention:
+		return RefusedInboxRetention
+	case c.State == core.StateAbandoned && c.Keyed && !c.Last && (!r.BlockAfterAbandon || !c.Reason.Blocks()):
+		return RefusedOrder
+	}
+	return ""
+}
 
 // Redriver puts failed and abandoned records back.
 type Redriver interface {

@@ -155,9 +155,11 @@ func checkTimes(p []string, where string, l *waybill.Limits, m *waybill.Message,
 const (
 	// MaxInboxKeys bounds the keys of one DoBatch and the marks of one PurgeInbox.
 	MaxInboxKeys = 100_000
-	// MinCleanLease and MaxCleanLease bound the cleaner's lease. A lease that ends later than MaxCleanLease from now
-	// was left by a clock that was wrong, and is none.
-	MinCleanLease, MaxCleanLease = time.Millisecond, time.Hour
+	// MinCleanLease is the shortest lease of a cleaner.
+	MinCleanLease = time.Millisecond
+	// MaxCleanLease is the longest one. A lease that ends later than that from now was left by a clock that was wrong,
+	// and is none.
+	MaxCleanLease = time.Hour
 )
 
 // CheckInboxKeys returns an [*waybill.InvalidError] if keys cannot be marked: too many of them, or one that lacks a

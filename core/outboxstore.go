@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -19,6 +20,20 @@ var (
 	// ErrFenced reports a session that was removed, or that neither owns the record's unit nor holds the record.
 	ErrFenced = errors.New("fenced: the session was removed, or the record's unit is another's")
 )
+
+// Refused says that nothing was done about ref because of why: [ErrBusy], [ErrChanged] or [ErrFenced]. The class is
+// rejected. op says where: "waybill/postgres: settle".
+func Refused(op string, ref Ref, why error) error {
+	return &waybill.Error{
+		Op: fmt.Sprintf("%s %q on route %q", op, ref.ID, ref.Route), Class: waybill.ClassRejected, Err: why,
+	}
+}
+
+// Fenced says that a session that is no member any more, or does not own what it asks for, changed nothing. It matches
+// [ErrFenced]; the class is rejected.
+func Fenced(op string, self Session) error {
+	return &waybill.Error{Op: fmt.Sprintf("%s by session %d", op, self), Class: waybill.ClassRejected, Err: ErrFenced}
+}
 
 // OutboxStore is what the engine needs of a database.
 type OutboxStore interface {

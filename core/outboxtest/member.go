@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -270,7 +271,11 @@ func (m *member) settle(os ...core.Outcome) {
 
 // refused settles o, which must be answered with want.
 func (m *member) refused(why string, want error, o core.Outcome) {
-	if err := m.trySettle(o)[0]; !errors.Is(err, want) {
+	err := m.trySettle(o)[0]
+	if !errors.Is(err, want) {
 		m.k.fail("settle (%s) %s: got %v, want %v", o.Event(), why, err, want)
+	}
+	if class := waybill.ClassOf(err); class != waybill.ClassRejected {
+		m.k.fail("settle (%s) %s: %v has the class %s, want rejected: build it with core.Refused or core.Fenced", o.Event(), why, err, class)
 	}
 }

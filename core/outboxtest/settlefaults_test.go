@@ -41,6 +41,15 @@ func forgives(why error) fault {
 	})
 }
 
+// unclassed answers refusals without a class.
+var unclassed = results(func(res core.Results) {
+	for i, err := range res {
+		if e, ok := errors.AsType[*waybill.Error](err); ok && e.Class == waybill.ClassRejected {
+			res[i] = e.Err
+		}
+	}
+})
+
 // anyVersion settles whatever the version is.
 var anyVersion = fault{outcome: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome {
 	if o.Ref().ID != r.ID {
@@ -182,6 +191,8 @@ var settleFaults = []faulty{
 		}
 		return res
 	}}},
+	{"refuses without a class", "lost-unit-fences-but-published", unclassed},
+	{"refuses stale versions without a class", "stale-version-changes-nothing", unclassed},
 	{"says that who lost the unit has settled", "lost-unit-fences-but-published", forgives(core.ErrFenced)},
 	{"refuses what was published", "lost-unit-fences-but-published", ownersOnly},
 	{"settles for owners only", "hold-settles-without-the-unit", ownersOnly},

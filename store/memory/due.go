@@ -18,7 +18,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	defer s.mu.Unlock()
 	m := s.members[self]
 	if m == nil {
-		return core.DuePage{}, fenced("due", self)
+		return core.DuePage{}, core.Fenced("waybill/memory: due", self)
 	}
 	d := dueScan{now: s.now(), limit: max(limit, 0), next: -1}
 	for _, part := range merge(slices.DeleteFunc(slices.Clone(parts), func(p core.Part) bool {

@@ -31,11 +31,8 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Re
 		if r.lock != nil || !req.Takes(st.State, r.reason) || !req.Filter.Matches(&st) {
 			return true
 		}
-		cause := s.refusal(r, &req, now)
+		cause := s.refusal(r, &req, r.dedupe != "" && live[r.liveKey()], now)
 		if cause == "" && r.dedupe != "" {
-			if live[r.liveKey()] {
-				cause = admin.RefusedDuplicate
-			}
 			live[r.liveKey()] = true
 		}
 		out.Count(cause)
@@ -62,20 +59,11 @@ func (s *Store) redrive(r *record, now time.Time) {
 }
 
 // refusal returns why r is not to be put back, or "".
-func (s *Store) refusal(r *record, req *admin.RedriveRequest, now time.Time) string {
-	switch {
-	case s.outlived(r):
-		return admin.RefusedDuplicate
-	case req.Force:
-		return ""
-	case r.env.Expired(now):
-		return admin.RefusedExpired
-	case req.InboxRetention > 0 && now.Sub(r.since) > req.InboxRetention:
-		return admin.RefusedInboxRetention
-	case r.state == core.StateAbandoned && r.env.Key != "" && r.seq < s.seq && (!req.BlockAfterAbandon || !r.reason.Blocks()):
-		return admin.RefusedOrder
-	}
-	return ""
+func (s *Store) refusal(r *record, req *admin.RedriveRequest, taken bool, now time.Time) string {
+	return req.Refusal(&admin.Candidate{
+		State: r.state, Reason: r.reason, Age: now.Sub(r.since), Expired: r.env.Expired(now),
+		Keyed: r.env.Key != "", Last: r.seq >= s.seq, Taken: taken || s.outlived(r),
+	})
 }
 
 // outlived reports whether another message has, or is about to have, the dedupe key of the abandoned record r.

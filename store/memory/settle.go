@@ -2,7 +2,6 @@ package memory
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -18,7 +17,7 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.members[self] == nil {
-		return core.AllFailed(len(outcomes), fenced("settle", self))
+		return core.AllFailed(len(outcomes), core.Fenced("waybill/memory: settle", self))
 	}
 	now := s.now()
 	res := make(core.Results, len(outcomes))
@@ -45,11 +44,11 @@ func (s *Store) settle(self core.Session, o *core.Outcome, now time.Time) error 
 	case published && (r == nil && !s.renumbered(ref) || r != nil && r.state == core.StatePublished):
 		return nil
 	case r == nil, !r.live(), !published && r.version != ref.Version:
-		return refused(ref, core.ErrChanged)
+		return core.Refused("waybill/memory: settle", ref, core.ErrChanged)
 	case !published && r.holder != self && !r.owned(self):
-		return refused(ref, core.ErrFenced)
+		return core.Refused("waybill/memory: settle", ref, core.ErrFenced)
 	case r.lock != nil:
-		return refused(ref, core.ErrBusy)
+		return core.Refused("waybill/memory: settle", ref, core.ErrBusy)
 	}
 	s.unplace(r)
 	s.change(r, self, o, now)
@@ -98,8 +97,4 @@ func (s *Store) letGo(r *record, self core.Session, o *core.Outcome, now time.Ti
 		defer s.changed(r)
 	}
 	s.place(r)
-}
-
-func refused(ref core.Ref, why error) error {
-	return fmt.Errorf("waybill/memory: settle %q on route %q: %w", ref.ID, ref.Route, why)
 }

@@ -2,7 +2,6 @@ package memory
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -149,8 +148,4 @@ func merge(parts []core.Part) []core.Part {
 
 func outage(op string, err error) error {
 	return &waybill.Error{Op: "waybill/memory: " + op, Class: waybill.ClassOutage, Err: err}
-}
-
-func fenced(op string, self core.Session) error {
-	return fmt.Errorf("waybill/memory: %s: session %d is not a member: join under a new one: %w", op, self, core.ErrFenced)
 }

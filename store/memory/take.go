@@ -18,7 +18,7 @@ func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]
 	defer s.mu.Unlock()
 	m := s.members[self]
 	if m == nil {
-		return nil, fenced("take", self)
+		return nil, core.Fenced("waybill/memory: take", self)
 	}
 	out := make([]core.Taken, 0, len(want.Refs)+max(want.N, 0))
 	for _, ref := range want.Refs {
@@ -125,7 +125,7 @@ func (s *Store) GiveUp(ctx context.Context, self core.Session, what core.OwnedUn
 	defer s.mu.Unlock()
 	m := s.members[self]
 	if m == nil {
-		return false, fenced("give up", self)
+		return false, core.Fenced("waybill/memory: give up", self)
 	}
 	name := what.Unit
 	u := s.unit(name)
@@ -133,7 +133,7 @@ func (s *Store) GiveUp(ctx context.Context, self core.Session, what core.OwnedUn
 	case u != nil && u.Term > what.Term:
 		return true, nil
 	case u == nil || u.Owner != self || u.Term != what.Term:
-		return false, core.ErrFenced
+		return false, core.Fenced("waybill/memory: give up", self)
 	}
 	slots := name.Slots()
 	keep := map[*record]bool{}

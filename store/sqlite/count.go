@@ -19,11 +19,11 @@ const (
 	countReadyText = `SELECT state, count(*), min(since) FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
 		FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL LIMIT ?2) GROUP BY state`
 	countTimersText = `SELECT 1, count(*), min(since) FROM (SELECT ready_since AS since
-		FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = 1 LIMIT ?2)`
+		FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = {pending} LIMIT ?2)`
 	countRetriesText = `SELECT state, count(*), min(since) FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
-		FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = 4 LIMIT ?2) GROUP BY state`
+		FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = {failed} LIMIT ?2) GROUP BY state`
 	countAbandonedText = `SELECT 5, count(*), min(since) FROM (SELECT ready_since AS since
-		FROM waybill_outbox INDEXED BY waybill_outbox_abandoned WHERE route = ?1 AND state = 5 LIMIT ?2)`
+		FROM waybill_outbox INDEXED BY waybill_outbox_abandoned WHERE route = ?1 AND state = {abandoned} LIMIT ?2)`
 	spanText = `SELECT (SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL ORDER BY seq DESC LIMIT 1)
 		- (SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL ORDER BY seq LIMIT 1) + 1`
 )

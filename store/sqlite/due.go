@@ -13,16 +13,16 @@ const (
 	// ownRetriesText is the due retries that self holds already; retriesText those that nobody holds; timersText what
 	// is scheduled and due.
 	ownRetriesText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_hold
-		WHERE r.hold = ?1 AND r.hold <> 0 AND r.state = 4 AND r.due_at <= ?2`
+		WHERE r.hold = ?1 AND r.hold <> 0 AND r.state = {failed} AND r.due_at <= ?2`
 	retriesText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_retry
-		WHERE r.route = ?1 AND r.state = 4 AND r.due_at <= ?3 AND r.hold = 0 AND ` + slotSQL + ` ORDER BY r.due_at, r.seq`
+		WHERE r.route = ?1 AND r.state = {failed} AND r.due_at <= ?3 AND r.hold = 0 AND ` + slotSQL + ` ORDER BY r.due_at, r.seq`
 	timersText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_timer
-		WHERE r.route = ?1 AND r.due_at IS NOT NULL AND r.state = 1 AND r.due_at <= ?3 AND ` + slotSQL + ` ORDER BY r.due_at, r.seq`
+		WHERE r.route = ?1 AND r.due_at IS NOT NULL AND r.state = {pending} AND r.due_at <= ?3 AND ` + slotSQL + ` ORDER BY r.due_at, r.seq`
 	// nextRetryText and nextTimerText are what is due after that.
 	nextRetryText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_retry
-		WHERE r.route = ?1 AND r.state = 4 AND r.due_at > ?3 AND r.hold = 0 AND ` + slotSQL + ` ORDER BY r.due_at`
+		WHERE r.route = ?1 AND r.state = {failed} AND r.due_at > ?3 AND r.hold = 0 AND ` + slotSQL + ` ORDER BY r.due_at`
 	nextTimerText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_timer
-		WHERE r.route = ?1 AND r.due_at IS NOT NULL AND r.state = 1 AND r.due_at > ?3 AND ` + slotSQL + ` ORDER BY r.due_at`
+		WHERE r.route = ?1 AND r.due_at IS NOT NULL AND r.state = {pending} AND r.due_at > ?3 AND ` + slotSQL + ` ORDER BY r.due_at`
 
 	inLineText = `UPDATE waybill_outbox SET seq = ?2, due_at = NULL, version = version + 1 WHERE seq = ?1`
 	drawText   = `UPDATE sqlite_sequence SET seq = ?1 WHERE name = 'waybill_outbox'`
@@ -38,7 +38,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 		case err != nil:
 			return false, err
 		case !known:
-			return false, errFenced("due")
+			return false, core.Fenced("waybill/sqlite: due", self)
 		}
 		return true, d.look(ctx, parts)
 	}

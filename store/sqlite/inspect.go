@@ -24,7 +24,7 @@ const (
 	inspectText  = `SELECT ` + storedSQL + `, r.body FROM waybill_outbox r WHERE r.route = ?1 AND r.id = ?2`
 	storedText   = `SELECT ` + storedSQL + ` FROM waybill_outbox r WHERE r.seq = ?1`
 	walkText     = `SELECT ` + storedSQL + ` FROM waybill_outbox r WHERE r.seq > ?1 ORDER BY r.seq LIMIT ?2`
-	walkGoneText = `SELECT ` + storedSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_gone WHERE r.seq > ?1 AND r.state = 5 ORDER BY r.seq LIMIT ?2`
+	walkGoneText = `SELECT ` + storedSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_gone WHERE r.seq > ?1 AND r.state = {abandoned} ORDER BY r.seq LIMIT ?2`
 
 	// routesText goes from route to route.
 	routesText = `WITH RECURSIVE n(route) AS (

@@ -28,12 +28,12 @@ const (
 		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL AND r.settled_at IS NULL ORDER BY r.seq`
 	// keyWaitingText and keyBlockingText are what may hold a key.
 	keyWaitingText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
-		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = 4 OR r.hold <> 0) ORDER BY r.seq`
+		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = {failed} OR r.hold <> 0) ORDER BY r.seq`
 	keyBlockingText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key
 		WHERE r.route = ?1 AND r.key = ?2 AND r.blocks = 1 ORDER BY r.seq`
 	// waitingText and blockingText are the same of a part.
 	waitingText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_waiting
-		WHERE r.route = ?1 AND r.seq > ?3 AND (r.state = 4 OR r.hold <> 0) AND ` + slotSQL + ` ORDER BY r.seq`
+		WHERE r.route = ?1 AND r.seq > ?3 AND (r.state = {failed} OR r.hold <> 0) AND ` + slotSQL + ` ORDER BY r.seq`
 	blockingText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_blocking
 		WHERE r.route = ?1 AND r.seq > ?3 AND r.blocks = 1 AND ` + slotSQL + ` ORDER BY r.seq`
 

@@ -189,10 +189,6 @@ func merge(parts []core.Part) []core.Part {
 // bits returns slots as the database has them.
 func bits(s core.Slots) int64 { return int64(s) }
 
-func errFenced(op string) error {
-	return &waybill.Error{Op: "waybill/sqlite: " + op, Class: waybill.ClassRejected, Err: core.ErrFenced}
-}
-
 // micros returns d in microseconds, at least one if it is above 0.
 func micros(d time.Duration) int64 {
 	if d > 0 {

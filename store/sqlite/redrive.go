@@ -12,12 +12,12 @@ var _ admin.Redriver = (*Store)(nil)
 
 const (
 	// requeueText puts a record back in line, at its place. An expiry that has passed goes.
-	requeueText = `UPDATE waybill_outbox SET state = 1, due_at = NULL, settled_at = NULL, orphaned = 0, version = version + 1, blocks = 0,
+	requeueText = `UPDATE waybill_outbox SET state = {pending}, due_at = NULL, settled_at = NULL, orphaned = 0, version = version + 1, blocks = 0,
 		maybe_sent = maybe_sent OR crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = NULL, error = NULL, error_at = NULL,
 		expires_at = CASE WHEN expires_at > ?2 THEN expires_at END,
 		attrs = CASE WHEN expires_at <= ?2 AND json_valid(attrs) THEN json_remove(attrs, '$.a.expirytime') ELSE attrs END
-		WHERE seq = ?1 AND hold = 0 AND state IN (1, 4, 5)`
-	putAwayText  = `UPDATE waybill_outbox SET state = 5, due_at = NULL, orphaned = 0, version = version + 1, blocks = 0, reason = ?3, settled_at = ?2 WHERE seq = ?1 AND hold = 0`
+		WHERE seq = ?1 AND hold = 0 AND state IN ({pending}, {failed}, {abandoned})`
+	putAwayText  = `UPDATE waybill_outbox SET state = {abandoned}, due_at = NULL, orphaned = 0, version = version + 1, blocks = 0, reason = ?3, settled_at = ?2 WHERE seq = ?1 AND hold = 0`
 	outlivedText = `SELECT 1 FROM waybill_outbox WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL`
 )
 
@@ -108,24 +108,13 @@ func (w *work) requeue(ctx context.Context, r *row) error {
 // refusal returns why r is not to be put back, or "".
 func (d *redriver) refusal(ctx context.Context, r *stored) (string, error) {
 	taken, err := d.outlived(ctx, r)
-	age := time.Duration(0)
-	if d.req.InboxRetention > 0 {
-		age = r.Age
-	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", err
-	case taken || r.DedupeKey != "" && d.live[dedupeKey(r)]:
-		return admin.RefusedDuplicate, nil
-	case d.req.Force:
-	case r.Envelope.Expired(time.UnixMicro(d.now)):
-		return admin.RefusedExpired, nil
-	case age > d.req.InboxRetention:
-		return admin.RefusedInboxRetention, nil
-	case r.State == core.StateAbandoned && r.Envelope.Key != "" && r.Seq < d.lastDrawn && (!d.req.BlockAfterAbandon || !r.Reason.Blocks()):
-		return admin.RefusedOrder, nil
 	}
-	return "", nil
+	return d.req.Refusal(&admin.Candidate{
+		State: r.State, Reason: r.Reason, Age: r.Age, Expired: r.Envelope.Expired(time.UnixMicro(d.now)),
+		Keyed: r.Envelope.Key != "", Last: r.Seq >= d.lastDrawn, Taken: taken || r.DedupeKey != "" && d.live[dedupeKey(r)],
+	}), nil
 }
 
 func dedupeKey(r *stored) [3]string { return [3]string{r.Route, r.Envelope.Topic, r.DedupeKey} }

@@ -21,8 +21,8 @@ const (
 			UNION ALL SELECT (SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id WHERE r.route > n.route) FROM n WHERE n.route IS NOT NULL)
 		SELECT n.route FROM n WHERE n.route IS NOT NULL AND NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = n.route) AND (
 			EXISTS (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_ready WHERE r.route = n.route AND r.due_at IS NULL AND r.settled_at IS NULL)
-			OR EXISTS (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_timer WHERE r.route = n.route AND r.due_at IS NOT NULL AND r.state = 1 AND r.due_at <= ?1)
-			OR EXISTS (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_retry WHERE r.route = n.route AND r.state = 4 AND r.due_at <= ?1))
+			OR EXISTS (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_timer WHERE r.route = n.route AND r.due_at IS NOT NULL AND r.state = {pending} AND r.due_at <= ?1)
+			OR EXISTS (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_retry WHERE r.route = n.route AND r.state = {failed} AND r.due_at <= ?1))
 		LIMIT ?2`
 
 	endHoldsText = `UPDATE waybill_outbox SET hold = 0, held_since = NULL, orphaned = 1, maybe_sent = 1, crashes = crashes + ?2, version = version + ?2 WHERE hold = ?1 AND hold <> 0`

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"fmt"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -17,14 +16,14 @@ const (
 
 	publishText = `DELETE FROM waybill_outbox` + publishedSQL
 	// keepText is for a retention of published records: they stay.
-	keepText = `UPDATE waybill_outbox SET state = 3, version = version + 1, due_at = NULL, settled_at = ?2, hold = 0, held_since = NULL, orphaned = 0` + publishedSQL
+	keepText = `UPDATE waybill_outbox SET state = {published}, version = version + 1, due_at = NULL, settled_at = ?2, hold = 0, held_since = NULL, orphaned = 0` + publishedSQL
 
 	settleText = `UPDATE waybill_outbox SET state = ?2, version = version + 1, due_at = ?3, settled_at = ?4, hold = 0, held_since = NULL, orphaned = 0,
-		attempts = attempts + ?5, crashes = CASE WHEN ?2 = 4 THEN 0 ELSE crashes END, reason = ?6, blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8,
+		attempts = attempts + ?5, crashes = CASE WHEN ?2 = {failed} THEN 0 ELSE crashes END, reason = ?6, blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8,
 		error = coalesce(?9, error), error_at = CASE WHEN ?9 IS NULL THEN error_at ELSE ?10 END WHERE seq = ?1`
 	// releaseText ends the hold of ?3, if there is one. Then what waits for a retry waits on, until ?2.
 	releaseText = `UPDATE waybill_outbox SET hold = 0, held_since = NULL, version = version + 1, maybe_sent = maybe_sent OR ?4,
-		due_at = CASE WHEN state = 4 AND hold = ?3 THEN ?2 ELSE due_at END WHERE seq = ?1`
+		due_at = CASE WHEN state = {failed} AND hold = ?3 THEN ?2 ELSE due_at END WHERE seq = ?1`
 	// What was abandoned, or published and kept, may have a stamp above all that are left.
 	stampText = `UPDATE waybill_meta SET value = ?1 WHERE name = 'hlc' AND value < ?1`
 
@@ -47,7 +46,7 @@ func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.O
 		case err != nil:
 			return false, err
 		case !known:
-			return false, errFenced("settle")
+			return false, core.Fenced("waybill/sqlite: settle", self)
 		}
 		st := settler{work: w, self: self, outcomes: outcomes, res: make(core.Results, len(outcomes)), keeps: s.keeps()}
 		if err := st.run(ctx); err != nil {
@@ -126,14 +125,14 @@ func (st *settler) other(ctx context.Context, o *core.Outcome) error {
 	case err != nil:
 		return err
 	case r == nil, !r.live(), r.Version != ref.Version:
-		return refused(ref, core.ErrChanged)
+		return core.Refused("waybill/sqlite: settle", ref, core.ErrChanged)
 	case r.holder != st.self:
 		own, err := st.owns(ctx, st.self, ref.Route)
 		if err != nil {
 			return err
 		}
 		if !own.Has(r.slot) {
-			return refused(ref, core.ErrFenced)
+			return core.Refused("waybill/sqlite: settle", ref, core.ErrFenced)
 		}
 	}
 	if o.Event() == core.EventReleased {
@@ -236,7 +235,7 @@ func (st *settler) publishAll(ctx context.Context, at []int) error {
 				return err
 			}
 		case id != ref.ID:
-			st.res[j] = refused(ref, core.ErrChanged)
+			st.res[j] = core.Refused("waybill/sqlite: settle", ref, core.ErrChanged)
 		default:
 			st.res[j] = nil
 		}
@@ -253,7 +252,7 @@ func (st *settler) published(ctx context.Context, ref core.Ref) (answer, err err
 		return false, r.scan(rows)
 	}, findText, ref.Seq)
 	if there && (r.ID != ref.ID || r.Route != ref.Route || r.state != core.StatePublished) {
-		answer = refused(ref, core.ErrChanged)
+		answer = core.Refused("waybill/sqlite: settle", ref, core.ErrChanged)
 	}
 	return answer, err
 }
@@ -271,8 +270,4 @@ func (st *settler) stamp(ctx context.Context) error {
 	}
 	_, err := st.exec(ctx, stampText, stamp)
 	return err
-}
-
-func refused(ref core.Ref, why error) error {
-	return &waybill.Error{Op: fmt.Sprintf("waybill/sqlite: settle %q on route %q", ref.ID, ref.Route), Class: waybill.ClassRejected, Err: why}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/sqltext"
 )
 
 // Store is an outbox and an inbox in an SQLite file. It is safe for concurrent use.
@@ -34,6 +35,9 @@ type Store struct {
 	fit     atomic.Bool // this program knows the schema well enough
 
 	migrated atomic.Bool
+
+	words *strings.Replacer // what stands in the places of statements
+	texts sync.Map          // statements with it, by statement
 
 	mu    sync.Mutex // guards what follows
 	stmts statements
@@ -99,6 +103,7 @@ func New(db *sql.DB, opts Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{db: db, opts: opts, stamper: stamper, gate: make(chan struct{}, 1), hint: make(chan struct{}, 1)}
+	s.words = strings.NewReplacer(append(sqltext.Words(), DefaultPrefix, opts.Prefix)...)
 	s.watch.seen = map[string]sight{}
 	s.watch.lock = make(chan struct{}, 1)
 	return s, nil

@@ -27,7 +27,7 @@ func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]
 	err := s.write(ctx, "take", func(w *work) (bool, error) {
 		if known, _, err := w.member(ctx, self); err != nil || !known {
 			if err == nil {
-				err = errFenced("take")
+				err = core.Fenced("waybill/sqlite: take", self)
 			}
 			return false, err
 		}
@@ -196,7 +196,7 @@ func (s *Store) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUn
 		case known && term == unit.Term && core.Session(owner) == self:
 			return true, w.giveUp(ctx, self, u, unit.Low, out)
 		}
-		return false, errFenced("give a unit up")
+		return false, core.Fenced("waybill/sqlite: give a unit up", self)
 	})
 	return err == nil, err
 }

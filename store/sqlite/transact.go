@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -71,12 +70,14 @@ func (s *Store) prepared(ctx context.Context, op string) (statements, error) {
 	return st, nil
 }
 
-// sql returns a text with the store's prefix.
+// sql returns a text with the store's prefix, and with the words of package sqltext in their places.
 func (s *Store) sql(text string) string {
-	if s.opts.Prefix == DefaultPrefix {
-		return text
+	if done, ok := s.texts.Load(text); ok {
+		return done.(string)
 	}
-	return strings.ReplaceAll(text, DefaultPrefix, s.opts.Prefix)
+	done := s.words.Replace(text)
+	s.texts.Store(text, done)
+	return done
 }
 
 // enter waits for this process's turn to write, so that its writers queue instead of polling for SQLite's lock.

@@ -24,8 +24,8 @@ const (
 		OR EXISTS (SELECT 1 FROM waybill_outbox_control INDEXED BY waybill_outbox_control_route WHERE route = ?1 AND number > ?3)`
 	// peekText is whether anything of a route is in line, and when the next schedule and the next retry are due.
 	peekText = `SELECT EXISTS (SELECT 1 FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL),
-		(SELECT min(due_at) FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = 1),
-		(SELECT due_at FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = 4 AND hold = 0 ORDER BY due_at LIMIT 1)`
+		(SELECT min(due_at) FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = {pending}),
+		(SELECT due_at FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = {failed} AND hold = 0 ORDER BY due_at LIMIT 1)`
 )
 
 // watcher notices commits of other connections.

@@ -16,7 +16,7 @@ const (
 		WHERE r.route = ?1 AND r.topic = ?2 AND r.dedupe_key = ?3 AND r.dedupe_key IS NOT NULL AND r.settled_at IS NULL`
 	stagedText    = `SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?2`
 	deleteText    = `DELETE FROM waybill_outbox WHERE seq = ?1`
-	withdrawText  = `UPDATE waybill_outbox SET state = 5, due_at = NULL, version = version + 1, orphaned = 0, reason = ?2, settled_at = ?3 WHERE seq = ?1`
+	withdrawText  = `UPDATE waybill_outbox SET state = {abandoned}, due_at = NULL, version = version + 1, orphaned = 0, reason = ?2, settled_at = ?3 WHERE seq = ?1`
 	giveUpKeyText = `UPDATE waybill_outbox SET dedupe_key = NULL WHERE seq = ?1`
 	// holderText is the live message with a dedupe key, unless the id is staged.
 	holderText = `SELECT id FROM waybill_outbox WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL
