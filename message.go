@@ -1,6 +1,7 @@
 package waybill
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"time"
@@ -112,6 +113,8 @@ type Message struct {
 
 	err  error  // a codec's error, reported by Stage
 	kind string // the topic's declaration: type and codec; empty for a raw message
+
+	under context.Context //nolint:containedctx // a unit of work stages later, and under another one
 }
 
 // EncodeError returns the error of the codec that encoded the body, or nil. Stage reports it.
@@ -119,6 +122,10 @@ func (m *Message) EncodeError() error { return m.err }
 
 // Declaration describes the declaration of the message's topic: its type and codec. It is empty for a raw message.
 func (m *Message) Declaration() string { return m.kind }
+
+// Context returns the context under which the message was given to a [UnitOfWork], which stages it later; else nil. The
+// trace of the message is that of it.
+func (m *Message) Context() context.Context { return m.under }
 
 // RawMessage returns a message for topic with a body that is already encoded as contentType. The body is kept, not
 // copied, until it was staged.

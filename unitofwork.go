@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"sync"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/waybill-go/waybill/internal/check"
 	"github.com/waybill-go/waybill/internal/errtext"
-	"github.com/waybill-go/waybill/internal/obs"
 )
 
 // UnitOfWork runs functions in transactions and stages at their end, in one call, what they and the code that they
@@ -229,7 +226,5 @@ func inherit(m *Message, ctx context.Context) { //nolint:revive // the message i
 	if m.Lineage == nil {
 		m.Lineage = scope.Lineage
 	}
-	if sc := trace.SpanContextFromContext(ctx); m.TraceParent == "" && sc.IsValid() {
-		m.TraceParent, m.TraceState = obs.TraceParent(sc), sc.TraceState().String()
-	}
+	m.under = ctx
 }

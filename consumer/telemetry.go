@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/obs"
 )
 
 // status is how the handling of a delivery ended, as metrics name it.
@@ -53,8 +54,8 @@ func newTelemetry(o *Options) (*telemetry, error) {
 	if tp == nil {
 		tp = otel.GetTracerProvider()
 	}
-	m := mp.Meter(core.TracerName)
-	t := &telemetry{tracer: tp.Tracer(core.TracerName)}
+	m := mp.Meter(obs.Scope)
+	t := &telemetry{tracer: tp.Tracer(obs.Scope)}
 	var errs [10]error
 	t.received, errs[0] = m.Int64Counter("waybill.consumer.received", metric.WithUnit("{message}"),
 		metric.WithDescription("Deliveries received."))

@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill/hlc"
@@ -44,6 +45,46 @@ type Waiter interface {
 	// early for no reason. It must not lose a message staged between the caller's last look and this call. One call at
 	// a time per store value.
 	Wait(ctx context.Context, routes []string, limit time.Duration) (WakeCause, error)
+}
+
+// System is OpenTelemetry's messaging.system of what has none of its own: the outbox, and transports that are no
+// [Describer].
+const System = "waybill"
+
+// Describer says how telemetry names what a transport talks to. Without it the name is [System].
+type Describer interface {
+	// Describe returns the same at any time.
+	Describe() Description
+}
+
+// Description names a messaging system in the terms of OpenTelemetry's conventions.
+type Description struct {
+	// System is messaging.system, such as "rabbitmq".
+	System string
+	// Address and Port are server.address and server.port; empty and 0 if there is no such thing.
+	Address string
+	Port    int
+	// Exchange stands before the topic in messaging.destination.name; empty if there is no such thing.
+	Exchange string
+}
+
+// DescriptionOf returns the description of transport, or of what it decorates.
+func DescriptionOf(transport any) Description {
+	if d, ok := As[Describer](transport); ok {
+		return d.Describe()
+	}
+	return Description{System: System}
+}
+
+// Destination returns the messaging.destination.name of topic, and of the queue on the consumer's side.
+func (d *Description) Destination(topic, queue string) string {
+	parts := make([]string, 0, 3)
+	for _, part := range [...]string{d.Exchange, topic, queue} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, ":")
 }
 
 // Checker tests at start whether an adapter can work at all. Without it the first use finds out.

@@ -7,9 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill"
@@ -17,9 +16,6 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 	"github.com/waybill-go/waybill/internal/obs"
 )
-
-// TracerName is the instrumentation scope of all spans and metrics.
-const TracerName = "github.com/waybill-go/waybill"
 
 // StamperOptions configures a Stamper.
 type StamperOptions struct {
@@ -38,7 +34,7 @@ type StamperOptions struct {
 	Now func() time.Time
 	// NewID makes message ids; nil means NewID.
 	NewID func() string
-	// TracerProvider makes the stage span; nil means the global one.
+	// TracerProvider makes the spans of staging; nil means the global one.
 	TracerProvider trace.TracerProvider
 }
 
@@ -81,11 +77,7 @@ func NewStamper(opts StamperOptions) (*Stamper, error) {
 	if fresh {
 		opts.NewID = waybill.NewID
 	}
-	tp := opts.TracerProvider
-	if tp == nil {
-		tp = otel.GetTracerProvider()
-	}
-	return &Stamper{opts: opts, tracer: tp.Tracer(TracerName), fresh: fresh}, nil
+	return &Stamper{opts: opts, tracer: obs.Tracer(opts.TracerProvider), fresh: fresh}, nil
 }
 
 // Clock returns the clock that stamps.
@@ -107,14 +99,32 @@ type StagedRow struct {
 	Withdrawable bool
 }
 
-// Start begins the span of a Stage call; messages stamped under the returned context carry it. The caller ends it with
-// [EndSpan]. Without a configured tracer it costs next to nothing.
+// Start begins the span of a Stage call, under which the messages are stamped. The caller ends it with [EndSpan].
+// Without a configured tracer it costs next to nothing.
 func (s *Stamper) Start(ctx context.Context, messages int) (context.Context, trace.Span) {
 	ctx, span := s.tracer.Start(ctx, "waybill stage", trace.WithSpanKind(trace.SpanKindInternal))
 	if span.IsRecording() {
-		span.SetAttributes(attribute.Int("messaging.batch.message_count", messages))
+		span.SetAttributes(semconv.MessagingBatchMessageCount(messages))
 	}
 	return ctx, span
+}
+
+// create gives e its creation context, as OpenTelemetry's conventions for messaging call it: that of a span of its own,
+// or what the message was given. ctx is the one under which it was staged.
+func (s *Stamper) create(ctx context.Context, e *waybill.Envelope) {
+	if e.TraceParent != "" {
+		return // the caller's own
+	}
+	if trace.SpanFromContext(ctx).IsRecording() {
+		var span trace.Span
+		ctx, span = s.tracer.Start(ctx, "create "+e.Topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
+			semconv.MessagingSystemKey.String(System), semconv.MessagingOperationName("create"),
+			semconv.MessagingOperationTypeCreate, semconv.MessagingDestinationName(e.Topic), semconv.MessagingMessageID(e.ID)))
+		defer span.End()
+	}
+	c := obs.Carried{Headers: e.Headers}
+	c.Inject(ctx)
+	e.TraceParent, e.TraceState, e.Headers = c.Parent, c.State, c.Headers
 }
 
 // EndSpan ends span, recording err if there is one.
@@ -134,11 +144,6 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRo
 	if err := s.checkAll(msgs, now, &scope); err != nil {
 		return nil, err
 	}
-	sc := trace.SpanContextFromContext(ctx)
-	var parent, state string
-	if sc.IsValid() {
-		parent, state = obs.TraceParent(sc), sc.TraceState().String()
-	}
 	rows := make([]StagedRow, 0, len(msgs))
 	for i := range msgs {
 		row := StagedRow{
@@ -146,9 +151,7 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRo
 			DedupeKey: msgs[i].DedupeKey, Replace: msgs[i].Replace, Withdrawable: msgs[i].Withdrawable || msgs[i].DedupeKey != "", Fresh: s.fresh && msgs[i].ID == "",
 		}
 		s.fill(&row.Envelope, &msgs[i], now, &scope)
-		if row.Envelope.TraceParent == "" {
-			row.Envelope.TraceParent, row.Envelope.TraceState = parent, state
-		}
+		s.create(under(&msgs[i], ctx), &row.Envelope)
 		routes := msgs[i].Routes
 		if len(routes) == 0 {
 			routes = noRoutes
@@ -243,10 +246,25 @@ func (s *Stamper) fill(e *waybill.Envelope, m *waybill.Message, now time.Time, s
 	}
 }
 
-// SpanContextOf returns the remote span context that e carries; invalid if it carries none.
+// ContextOf returns ctx with the context that e carries: the span that created the message, and what the application's
+// global propagator reads of its headers, such as baggage.
+func ContextOf(ctx context.Context, e *waybill.Envelope) context.Context {
+	c := obs.Carried{Parent: e.TraceParent, State: e.TraceState, Headers: e.Headers}
+	return c.Extract(ctx)
+}
+
+// SpanContextOf returns the context of the span that created e; invalid if it carries none.
 func SpanContextOf(e *waybill.Envelope) trace.SpanContext {
-	return obs.SpanContext(e.TraceParent, e.TraceState)
+	return trace.SpanContextFromContext(ContextOf(context.Background(), e)) //nolint:forbidigo // nothing waits for it
 }
 
 // TracerProvider is OpenTelemetry's, named here so that adapters need not import it.
 type TracerProvider = trace.TracerProvider
+
+// under returns the context whose trace m belongs to.
+func under(m *waybill.Message, ctx context.Context) context.Context { //nolint:revive // the message is what it is about
+	if own := m.Context(); own != nil {
+		return own
+	}
+	return ctx
+}

@@ -10,8 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -190,12 +192,35 @@ func TestStampCarriesTraceContext(t *testing.T) { // ST-12
 	ctx, span := s.Start(t.Context(), 1)
 	e := stampOne(t, s, ctx, waybill.RawMessage("t", "", nil)).Envelope
 	core.EndSpan(span, waybill.ErrClosed)
-	sc := core.SpanContextOf(&e)
-	if sc.TraceID() != span.SpanContext().TraceID() || sc.SpanID() != span.SpanContext().SpanID() || !sc.IsSampled() || !sc.IsRemote() {
-		t.Errorf("%q is not the span's", e.TraceParent)
+	ended := spans.Ended()
+	if len(ended) != 2 || ended[1].Status().Description == "" {
+		t.Fatalf("spans: %v", ended)
 	}
-	if ended := spans.Ended(); len(ended) != 1 || ended[0].Status().Description == "" {
-		t.Errorf("spans: %v", ended)
+	created := ended[0]
+	if created.Name() != "create t" || created.SpanKind() != trace.SpanKindProducer || created.Parent().SpanID() != span.SpanContext().SpanID() {
+		t.Errorf("the creation span is %s of kind %s, parent %s", created.Name(), created.SpanKind(), created.Parent().SpanID())
+	}
+	want := map[attribute.Key]string{
+		"messaging.system": "waybill", "messaging.operation.name": "create", "messaging.operation.type": "create",
+		"messaging.destination.name": "t", "messaging.message.id": e.ID,
+	}
+	for _, a := range created.Attributes() {
+		if v, ok := want[a.Key]; !ok || v != a.Value.AsString() {
+			t.Errorf("attribute %s = %q, want %q", a.Key, a.Value.AsString(), v)
+		}
+		delete(want, a.Key)
+	}
+	if len(want) > 0 {
+		t.Errorf("no attributes %v", want)
+	}
+	sc := core.SpanContextOf(&e)
+	if sc.TraceID() != span.SpanContext().TraceID() || sc.SpanID() != created.SpanContext().SpanID() || !sc.IsSampled() || !sc.IsRemote() {
+		t.Errorf("%q is not the creation span's", e.TraceParent)
+	}
+	own := waybill.RawMessage("t", "", nil)
+	own.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	if got := stampOne(t, s, ctx, own).Envelope.TraceParent; got != own.TraceParent || len(spans.Ended()) != 2 {
+		t.Errorf("the caller's own creation context %s became %s", own.TraceParent, got)
 	}
 	for _, bad := range []string{
 		"", "00", strings.Repeat("0", 55), "00-00000000000000000000000000000000-b7ad6b7169203331-01",

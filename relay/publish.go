@@ -29,9 +29,9 @@ func (e *engine) send(c *call) {
 				e.finish(c, core.AllFailed(len(c.items), errLate), 0)
 			}
 		}
-		ctx, trace := e.tel.startPublish(ctx, c)
+		spans := e.tel.startPublish(ctx, c)
 		res := e.publish(ctx, c)
-		trace.end(res)
+		spans.end(res)
 		c.ask(res)
 		took := time.Since(start)
 		return func() { e.finish(c, res, took) }

@@ -7,14 +7,15 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/obs"
 )
 
 // telemetry is the relay's instruments. Names and labels are public; docs/operating.md explains them.
@@ -30,19 +31,9 @@ type telemetry struct {
 	causes                             map[core.WakeCause][]metric.AddOption
 }
 
-// buckets are in seconds: 1 ms to 1 day.
-var buckets = metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400)
-
 func newTelemetry(o *Options) (*telemetry, error) {
-	mp, tp := o.MeterProvider, o.TracerProvider
-	if mp == nil {
-		mp = otel.GetMeterProvider()
-	}
-	if tp == nil {
-		tp = otel.GetTracerProvider()
-	}
-	m := mp.Meter(core.TracerName)
-	t := &telemetry{meter: m, tracer: tp.Tracer(core.TracerName), causes: map[core.WakeCause][]metric.AddOption{}}
+	m := obs.Meter(o.MeterProvider)
+	t := &telemetry{meter: m, tracer: obs.Tracer(o.TracerProvider), causes: map[core.WakeCause][]metric.AddOption{}}
 	if o.Name != "" {
 		t.common = []attribute.KeyValue{attribute.String("relay", o.Name)}
 		t.plain = []metric.RecordOption{t.label()}
@@ -59,7 +50,7 @@ func newTelemetry(o *Options) (*telemetry, error) {
 	t.breakers, errs[5] = m.Int64UpDownCounter("waybill.relay.breaker.state", metric.WithDescription("Open breakers: the route's and those of its topics"))
 	t.cleans, errs[10] = m.Int64Counter("waybill.relay.cleaned", metric.WithUnit("{record}"), metric.WithDescription("Settled records deleted when their retention was over"))
 	histogram := func(name, text string) (metric.Float64Histogram, error) {
-		return m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(text), buckets)
+		return m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(text), obs.Buckets())
 	}
 	t.ages, errs[6] = histogram("waybill.relay.message.age", "Time from when a message was due to its confirm")
 	t.reads, errs[7] = histogram("waybill.relay.read.duration", "Time of a read of the store")
@@ -225,51 +216,62 @@ func (r *Relay) observe(ctx context.Context, c admin.Counter, o metric.Observer,
 	return nil
 }
 
-// publishSpans are the spans of one Publish call: one of the call, and one of each message that was staged in a sampled
-// trace, as a child of the span that staged it.
-type publishSpans struct {
-	call     trace.Span
-	messages []trace.Span // by index; nil where there is none
-}
+// publishSpans are the spans of the messages of one Publish call, by index; nil where there is none.
+type publishSpans []trace.Span
 
-// startPublish begins the spans of c and puts their context into the envelopes that are about to travel. Without a
-// tracer it costs one call.
-func (t *telemetry) startPublish(ctx context.Context, c *call) (context.Context, publishSpans) {
-	ctx, span := t.tracer.Start(ctx, "waybill publish", trace.WithSpanKind(trace.SpanKindClient))
-	s := publishSpans{call: span}
-	if !span.SpanContext().IsValid() {
-		return ctx, s
-	}
-	span.SetAttributes(attribute.String("waybill.route", c.route.Name), attribute.Int("messaging.batch.message_count", len(c.envs)))
-	link := trace.Link{SpanContext: span.SpanContext()}
+// startPublish begins a span for each message of c that was staged in a sampled trace: a child of the span that created
+// the message, and linked to it. What travels is the context of that one, which nobody changes on the way.
+func (t *telemetry) startPublish(ctx context.Context, c *call) (spans publishSpans) {
+	var common []attribute.KeyValue
+	var d core.Description
 	for i := range c.envs {
 		env := &c.envs[i]
-		parent := core.SpanContextOf(env)
-		if !parent.IsSampled() {
+		if env.TraceParent == "" {
 			continue
 		}
-		if s.messages == nil {
-			s.messages = make([]trace.Span, len(c.envs))
+		created := core.SpanContextOf(env)
+		if !created.IsSampled() {
+			continue
 		}
-		_, m := t.tracer.Start(trace.ContextWithRemoteSpanContext(ctx, parent), "publish "+env.Topic, trace.WithSpanKind(trace.SpanKindProducer), trace.WithLinks(link),
-			trace.WithAttributes(attribute.String("messaging.operation.name", "publish"), attribute.String("messaging.destination.name", env.Topic),
-				attribute.String("messaging.message.id", env.ID), attribute.Int("waybill.attempt", attempt(c.items[i]))))
-		s.messages[i] = m
-		sc := m.SpanContext()
-		env.TraceParent = fmt.Sprintf("00-%s-%s-%s", sc.TraceID(), sc.SpanID(), sc.TraceFlags())
-		env.TraceState = sc.TraceState().String()
+		if spans == nil {
+			spans = make(publishSpans, len(c.envs))
+			d = core.DescriptionOf(c.route.Publisher)
+			common = describe(&d, "publish", semconv.MessagingOperationTypeSend, attribute.String("waybill.route", c.route.Name))
+		}
+		destination := d.Destination(env.Topic, "")
+		_, span := t.tracer.Start(trace.ContextWithRemoteSpanContext(ctx, created), "publish "+destination,
+			trace.WithSpanKind(trace.SpanKindClient), trace.WithLinks(trace.Link{SpanContext: created}),
+			trace.WithAttributes(common...), trace.WithAttributes(semconv.MessagingDestinationName(destination),
+				semconv.MessagingMessageID(env.ID), semconv.MessagingMessageBodySize(len(env.Body)),
+				attribute.Int("waybill.attempt", attempt(c.items[i]))))
+		if d.System == semconv.MessagingSystemRabbitMQ.Value.AsString() {
+			span.SetAttributes(semconv.MessagingRabbitMQDestinationRoutingKey(env.Topic))
+		}
+		spans[i] = span
 	}
-	return ctx, s
+	return spans
+}
+
+// describe returns the attributes that every span of an operation has.
+func describe(d *core.Description, operation string, kind attribute.KeyValue, more ...attribute.KeyValue) []attribute.KeyValue {
+	all := append(more, semconv.MessagingSystemKey.String(d.System), semconv.MessagingOperationName(operation), kind)
+	if d.Address != "" {
+		all = append(all, semconv.ServerAddress(d.Address), semconv.ServerPort(d.Port))
+	}
+	return all
 }
 
 // end ends the spans with their results.
 func (s publishSpans) end(res core.Results) {
-	for i, m := range s.messages {
-		if m != nil {
-			core.EndSpan(m, res[i])
+	for i, span := range s {
+		if span == nil {
+			continue
 		}
+		if res[i] != nil {
+			span.SetAttributes(semconv.ErrorTypeKey.String(errorType(res[i])))
+		}
+		core.EndSpan(span, res[i])
 	}
-	core.EndSpan(s.call, res.FirstErr())
 }
 
 // limiter thins out repeated warnings: of each event the first five in ten seconds pass.

@@ -125,10 +125,10 @@ func TestStageSpan(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := claim(t, o, want(1))
-	span := spans.Ended()[0]
-	if span.Name() != "waybill stage" || span.Parent().SpanID() != root.SpanContext().SpanID() ||
-		core.SpanContextOf(&c.Records[0].Envelope).SpanID() != span.SpanContext().SpanID() {
-		t.Fatalf("span %s, message %s", span.Name(), c.Records[0].Envelope.TraceParent)
+	created, span := spans.Ended()[0], spans.Ended()[1]
+	if span.Name() != "waybill stage" || span.Parent().SpanID() != root.SpanContext().SpanID() || created.Parent().SpanID() != span.SpanContext().SpanID() ||
+		core.SpanContextOf(&c.Records[0].Envelope).SpanID() != created.SpanContext().SpanID() {
+		t.Fatalf("spans %s and %s, message %s", created.Name(), span.Name(), c.Records[0].Envelope.TraceParent)
 	}
 }
 

@@ -1,0 +1,103 @@
+package obs
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// The fields of W3C's trace context. They have places of their own in an envelope; what else the application's
+// propagator writes, such as baggage, travels in the headers.
+const (
+	traceParent = "traceparent"
+	traceState  = "tracestate"
+)
+
+// Carried is the context that a message carries. It is a [propagation.TextMapCarrier]. It is not safe for concurrent
+// use.
+type Carried struct {
+	Parent, State string
+	// Headers are the application's. They are copied before they are changed.
+	Headers map[string]string
+
+	own bool // Headers is a copy
+}
+
+// Get returns a field.
+func (c *Carried) Get(key string) string {
+	switch key {
+	case traceParent:
+		return c.Parent
+	case traceState:
+		return c.State
+	}
+	return c.Headers[key]
+}
+
+// Set sets a field, unless the application has set a header of that name.
+func (c *Carried) Set(key, value string) {
+	switch key {
+	case traceParent:
+		c.Parent = value
+		return
+	case traceState:
+		c.State = value
+		return
+	}
+	if _, taken := c.Headers[key]; taken || value == "" {
+		return
+	}
+	if !c.own {
+		c.Headers, c.own = maps.Clone(c.Headers), true
+		if c.Headers == nil {
+			c.Headers = map[string]string{}
+		}
+	}
+	c.Headers[key] = value
+}
+
+// Keys returns the names of all fields that are set.
+func (c *Carried) Keys() []string {
+	keys := slices.Collect(maps.Keys(c.Headers))
+	if c.Parent != "" {
+		keys = append(keys, traceParent)
+	}
+	if c.State != "" {
+		keys = append(keys, traceState)
+	}
+	return keys
+}
+
+// Inject puts the trace context of ctx into c, and what else the application's global propagator knows. The trace
+// context travels even if the application has set no propagator.
+func (c *Carried) Inject(ctx context.Context) {
+	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
+		c.Parent, c.State = TraceParent(sc), sc.TraceState().String()
+	}
+	if p := otel.GetTextMapPropagator(); more(p) {
+		parent, state := c.Parent, c.State
+		p.Inject(ctx, c)
+		c.Parent, c.State = parent, state
+	}
+}
+
+// Extract returns ctx with what c carries: the trace context, and what else the application's global propagator reads.
+// If that one finds another span context, such as of B3, that one counts.
+func (c *Carried) Extract(ctx context.Context) context.Context {
+	if sc := SpanContext(c.Parent, c.State); sc.IsValid() {
+		ctx = trace.ContextWithRemoteSpanContext(ctx, sc)
+	}
+	if p := otel.GetTextMapPropagator(); more(p) {
+		ctx = p.Extract(ctx, c)
+	}
+	return ctx
+}
+
+// more reports whether p knows fields that are not of the trace context.
+func more(p propagation.TextMapPropagator) bool {
+	return slices.ContainsFunc(p.Fields(), func(f string) bool { return f != traceParent && f != traceState })
+}
