@@ -22,7 +22,6 @@ func checkMessage(p []string, where string, l *waybill.Limits, m *waybill.Messag
 	for _, f := range [...]struct{ name, value string }{
 		{"ID", m.ID},
 		{"Type", m.Type},
-		{"Source", m.Source},
 		{"Subject", m.Subject},
 		{"ContentType", m.ContentType},
 		{"Key", m.Key},
@@ -37,6 +36,9 @@ func checkMessage(p []string, where string, l *waybill.Limits, m *waybill.Messag
 				bad(f.name, s)
 			}
 		}
+	}
+	if s := check.Source(m.Source); s != "" {
+		bad("Source", s)
 	}
 	for i, r := range m.Routes {
 		if r == "" {

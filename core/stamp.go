@@ -52,7 +52,7 @@ func NewStamper(opts StamperOptions) (*Stamper, error) {
 	var p []string
 	if opts.Source == "" {
 		p = append(p, "Source: is empty; name the producing service, such as \"/orders\"")
-	} else if s := check.Name(opts.Source); s != "" {
+	} else if s := check.Source(opts.Source); s != "" {
 		p = append(p, "Source: "+s)
 	}
 	if opts.TTL < 0 {

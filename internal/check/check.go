@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -44,8 +45,22 @@ func Topic(name string) string {
 		return "is empty; name the routing key, such as \"orders.placed\""
 	case strings.ContainsAny(name, "*#"):
 		return fmt.Sprintf("%q holds a wildcard; only bindings may", Clip(name, 80))
+	case strings.ContainsFunc(name, unicode.IsSpace):
+		return fmt.Sprintf("%q holds a space; write words with dots between them, such as \"orders.placed\"", Clip(name, 80))
 	}
 	return Name(name)
+}
+
+// Source returns what is wrong with a CloudEvents source, or "". It is a URI reference by RFC 3986. Empty is fine.
+func Source(s string) string {
+	const allowed = "-._~:/?#[]@!$&'()*+,;=%"
+	for _, r := range s {
+		if r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(allowed, r) {
+			return fmt.Sprintf("%q is not a URI reference, as CloudEvents asks: %q must not stand in it; write it such as \"/orders\"",
+				Clip(s, 80), string(r))
+		}
+	}
+	return Name(s)
 }
 
 // Name returns what is wrong with a name that must be storable and sendable everywhere, or "". Empty is fine.
