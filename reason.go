@@ -40,7 +40,7 @@ func Reasons() []Reason {
 func (r Reason) Withdrawn() bool { return r == ReasonCancelled || r == ReasonReplaced }
 
 // Blocks reports whether an abandoned record with reason r blocks its key on a route with BlockAfterAbandon. One that
-// somebody took out on purpose does not: cancelled, replaced, skipped, parked.
+// somebody took out on purpose does not: cancelled, replaced, skipped, set aside.
 func (r Reason) Blocks() bool {
 	return r != ReasonNone && !r.Withdrawn() && r != ReasonSkipped && r != ReasonSetAside
 }

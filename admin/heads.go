@@ -24,13 +24,13 @@ type HeadAction uint8
 // The decisions.
 const (
 	HeadSkip     HeadAction = 1 // give it up with reason skipped; the key goes on
-	HeadSetAside HeadAction = 2 // give it up with reason parked, to be redriven some day; the key goes on
+	HeadSetAside HeadAction = 2 // give it up with reason set_aside, to be redriven some day; the key goes on
 	HeadRequeue  HeadAction = 3 // pending at once, at its place, attempts and crashes reset
 )
 
 // String returns the name of the decision.
 func (a HeadAction) String() string {
-	return enum.Name("HeadAction", a, 0, "none", "skip", "park", "requeue")
+	return enum.Name("HeadAction", a, 0, "none", "skip", "set aside", "requeue")
 }
 
 // BlockedKeysRequest asks for the blocked keys of a route.

@@ -69,8 +69,8 @@ var transitions = []Transition{
 	{StateProcessing, EventReleased, StatePending, "costs nothing; failed again if it had failed before"},
 	{StateProcessing, EventHolderRemoved, StatePending, "counted as a crash, not as an attempt; failed again if it had failed before"},
 	{StateProcessing, EventCrashesSpent, StateAbandoned, "before it is sent, reason crashed"},
-	{StatePending, EventWithdrawn, StateAbandoned, "reason expired, cancelled, replaced, skipped or parked"},
-	{StateFailed, EventWithdrawn, StateAbandoned, "reason expired, cancelled, replaced, skipped or parked"},
+	{StatePending, EventWithdrawn, StateAbandoned, "reason expired, cancelled, replaced, skipped or set aside"},
+	{StateFailed, EventWithdrawn, StateAbandoned, "reason expired, cancelled, replaced, skipped or set aside"},
 	{StateFailed, EventRequeued, StatePending, "attempts and crashes reset"},
 	{StateAbandoned, EventRequeued, StatePending, "attempts and crashes reset"},
 }

@@ -93,7 +93,7 @@ const (
 // The owner of the key is told, and reads the key anew. What a member holds, and what a transaction has locked, is in
 // flight.
 //
-// The first due record of the key can be skipped and parked too. Its owner does that as soon as it is not out, and
+// The first due record of the key can be skipped and set aside too. Its owner does that as soon as it is not out, and
 // DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If nobody owns the
 // key's unit, no relay can have the record out, and DecideHead does it alone.
 func (s *Store) DecideHead(ctx context.Context, route, key, id string, action admin.HeadAction) error {

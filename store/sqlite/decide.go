@@ -30,7 +30,7 @@ const (
 // DecideHead skips, parks or requeues the head of a blocked key; see [admin.KeyKeeper]. It is one transaction with
 // SQLite's write lock. The owner of the key is told by a control record.
 //
-// The first due record of a key can be skipped and parked too. Its owner does that as soon as it is not out, and
+// The first due record of a key can be skipped and set aside too. Its owner does that as soon as it is not out, and
 // DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If nobody owns the
 // key's unit, nobody can have the record out, and DecideHead does it alone.
 func (s *Store) DecideHead(ctx context.Context, route, key, id string, action admin.HeadAction) error {
