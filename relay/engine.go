@@ -147,7 +147,7 @@ func (e *engine) newRoute(o *served) *route {
 	}
 	rt.unroute = unroutableBackoff(rt.Backoff)
 	rt.checker, _ = core.As[core.Checker](o.Publisher)
-	rt.labels = e.tel.routeLabels(o.Name, rt.transport)
+	rt.labels = e.tel.routeLabels(e.base, o.Name, rt.transport, core.DescriptionOf(o.Publisher))
 	return rt
 }
 

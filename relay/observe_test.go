@@ -168,21 +168,34 @@ func TestTelemetry(t *testing.T) {
 		for _, m := range sm.Metrics {
 			switch d := m.Data.(type) {
 			case metricdata.Sum[int64]:
-				p := d.DataPoints[0]
-				got[m.Name] = fmt.Sprint(p.Value, " ", p.Attributes.Encoded(attribute.DefaultEncoder()))
+				zero := 0
+				for _, p := range d.DataPoints {
+					if p.Value == 0 {
+						zero++
+						continue
+					}
+					got[m.Name] += fmt.Sprint(p.Value, " ", p.Attributes.Encoded(attribute.DefaultEncoder()), "; ")
+				}
+				got[m.Name] += fmt.Sprint(zero, " at 0")
 			case metricdata.Histogram[float64]:
 				got[m.Name] = strconv.FormatBool(d.DataPoints[0].Count > 0)
+				if strings.HasPrefix(m.Name, "messaging.") {
+					got[m.Name] = d.DataPoints[0].Attributes.Encoded(attribute.DefaultEncoder())
+				}
 			}
 		}
 	}
 	want := map[string]string{
-		"waybill.relay.published":        "1 route=default,transport=relay_test",
-		"waybill.relay.failures":         "1 class=rejected,error.type=rejected,route=default,transport=relay_test",
-		"waybill.relay.breaker.state":    "0 route=default,transport=relay_test",
-		"waybill.relay.message.age":      "true",
-		"waybill.relay.read.duration":    "true",
-		"waybill.relay.publish.duration": "true",
-		"waybill.relay.settle.duration":  "true",
+		"waybill.relay.published":     "1 route=default,transport=relay_test; 0 at 0",
+		"waybill.relay.failures":      "1 class=rejected,error.type=rejected,route=default,transport=relay_test; 6 at 0",
+		"waybill.relay.abandoned":     "10 at 0",
+		"waybill.relay.lease.lost":    "1 at 0",
+		"waybill.relay.breaker.state": "1 at 0",
+		"waybill.relay.message.age":   "true",
+		"waybill.relay.read.duration": "true",
+		"messaging.client.operation.duration": "messaging.operation.name=publish,messaging.operation.type=send," +
+			"messaging.system=waybill,route=default",
+		"waybill.relay.settle.duration": "true",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)

@@ -54,21 +54,67 @@ func newTelemetry(o *Options) (*telemetry, error) {
 	}
 	t.ages, errs[6] = histogram("waybill.relay.message.age", "Time from when a message was due to its confirm")
 	t.reads, errs[7] = histogram("waybill.relay.read.duration", "Time of a read of the store")
-	t.publishes, errs[8] = histogram("waybill.relay.publish.duration", "Time of a publish call")
+	t.publishes, errs[8] = histogram("messaging.client.operation.duration", "Time of a publish call")
 	t.settleTime, errs[9] = histogram("waybill.relay.settle.duration", "Time of a settle")
 	return t, errors.Join(errs[:]...)
 }
 
 // routeLabels are a route's attribute sets, made once.
 type routeLabels struct {
-	set    attribute.Set
-	add    []metric.AddOption
-	record []metric.RecordOption
+	set     attribute.Set
+	add     []metric.AddOption
+	record  []metric.RecordOption
+	publish []metric.RecordOption // of a publish call, by the conventions for messaging
 }
 
-func (t *telemetry) routeLabels(route, transport string) routeLabels {
+// routeLabels makes the attribute sets of a route, and begins its counters at 0: a counter that begins with its first
+// event never shows that event to an alert on its increase.
+func (t *telemetry) routeLabels(ctx context.Context, route, transport string, d core.Description) routeLabels {
 	set := t.set(attribute.String("route", route), attribute.String("transport", transport))
-	return routeLabels{set: set, add: []metric.AddOption{metric.WithAttributeSet(set)}, record: []metric.RecordOption{metric.WithAttributeSet(set)}}
+	call := t.set(describe(&d, "publish", semconv.MessagingOperationTypeSend, attribute.String("route", route))...)
+	l := routeLabels{
+		set: set, add: []metric.AddOption{metric.WithAttributeSet(set)}, record: []metric.RecordOption{metric.WithAttributeSet(set)},
+		publish: []metric.RecordOption{metric.WithAttributeSet(call)},
+	}
+	t.sent.Add(ctx, 0, l.add...)
+	t.lost.Add(ctx, 0, l.add...)
+	t.breakers.Add(ctx, 0, l.add...)
+	for _, reason := range abandonReasons {
+		t.abandons.Add(ctx, 0, t.abandonLabels(route, reason))
+	}
+	for _, f := range failureKinds {
+		t.failures.Add(ctx, 0, t.failureLabels(route, transport, f.class, f.name))
+	}
+	return l
+}
+
+// abandonReasons are those with which a relay gives records up.
+var abandonReasons = [...]waybill.Reason{
+	waybill.ReasonRejected, waybill.ReasonAttempts, waybill.ReasonUndecodable, waybill.ReasonTooLarge, waybill.ReasonForbidden,
+	waybill.ReasonUnroutable, waybill.ReasonExpired, waybill.ReasonCrashed, waybill.ReasonSkipped, waybill.ReasonSetAside,
+}
+
+// failureKinds are the failures that every transport has.
+var failureKinds = [...]struct {
+	class waybill.Class
+	name  string
+}{
+	{waybill.ClassOutage, "outage"},
+	{waybill.ClassOutage, "timeout"},
+	{waybill.ClassOutage, "misconfigured"},
+	{waybill.ClassRejected, "rejected"},
+	{waybill.ClassRejected, "unroutable"},
+	{waybill.ClassPermanent, "permanent"},
+	{waybill.ClassUnknown, "unknown"},
+}
+
+func (t *telemetry) abandonLabels(route string, reason waybill.Reason) metric.MeasurementOption {
+	return t.label(attribute.String("route", route), attribute.String("reason", string(reason)))
+}
+
+func (t *telemetry) failureLabels(route, transport string, class waybill.Class, kind string) metric.MeasurementOption {
+	return t.label(attribute.String("route", route), attribute.String("transport", transport),
+		attribute.String("class", class.String()), semconv.ErrorTypeKey.String(kind))
 }
 
 func (t *telemetry) set(kv ...attribute.KeyValue) attribute.Set {
@@ -97,7 +143,7 @@ func transportName(p any) string {
 }
 
 func (t *telemetry) published(ctx context.Context, rt *route, n int, took time.Duration) {
-	t.publishes.Record(ctx, took.Seconds(), rt.labels.record...)
+	t.publishes.Record(ctx, took.Seconds(), rt.labels.publish...)
 	if n > 0 {
 		t.sent.Add(ctx, int64(n), rt.labels.add...)
 	}
@@ -108,8 +154,7 @@ func (t *telemetry) age(ctx context.Context, rt *route, d time.Duration) {
 }
 
 func (t *telemetry) failed(ctx context.Context, rt *route, class waybill.Class, err error) {
-	t.failures.Add(ctx, 1, t.label(attribute.String("route", rt.Name), attribute.String("transport", rt.transport),
-		attribute.String("class", class.String()), attribute.String("error.type", errorType(err))))
+	t.failures.Add(ctx, 1, t.failureLabels(rt.Name, rt.transport, class, errorType(err)))
 }
 
 // errorType is a bounded name for err: what it matches, its reason, or its class; never its text.
@@ -135,7 +180,7 @@ func errorType(err error) string {
 }
 
 func (t *telemetry) abandoned(ctx context.Context, rt *route, reason waybill.Reason) {
-	t.abandons.Add(ctx, 1, t.label(attribute.String("route", rt.Name), attribute.String("reason", string(reason))))
+	t.abandons.Add(ctx, 1, t.abandonLabels(rt.Name, reason))
 }
 
 func (t *telemetry) leaseLost(ctx context.Context, rt *route) { t.lost.Add(ctx, 1, rt.labels.add...) }
@@ -201,11 +246,24 @@ func (r *Relay) observe(ctx context.Context, c admin.Counter, o metric.Observer,
 	if err != nil {
 		return err
 	}
+	seen := map[string]bool{}
 	for _, n := range counts {
+		seen[n.Route+" "+n.State.String()] = true
 		set := t.label(attribute.String("route", n.Route), attribute.String("state", n.State.String()))
 		o.ObserveInt64(records, n.N, set)
 		if n.State == core.StatePending || n.State == core.StateFailed {
 			o.ObserveFloat64(oldest, n.Oldest.Seconds(), set)
+		}
+	}
+	for i := range r.routes { // what has no records is 0, so that an absent series means that no relay runs
+		for _, s := range [...]core.State{core.StatePending, core.StateFailed, core.StateAbandoned} {
+			if route := r.routes[i].Name; !seen[route+" "+s.String()] {
+				set := t.label(attribute.String("route", route), attribute.String("state", s.String()))
+				o.ObserveInt64(records, 0, set)
+				if s != core.StateAbandoned {
+					o.ObserveFloat64(oldest, 0, set)
+				}
+			}
 		}
 	}
 	if r.opts.StaleAfter > 0 {

@@ -13,7 +13,7 @@ var (
 	eventName  = regexp.MustCompile(`(?:"event", |slog\.String\("event", |warn\([A-Za-z.]+, |event = |event, text = |slog\.Level[A-Za-z]+, )"([a-z_.]+)"|event := "([a-z_]+)"`)
 	ofEngines  = regexp.MustCompile(`/(relay|consumer|inbox|store|transport)/`)
 	ofOthers   = regexp.MustCompile(`/(examples|bench|internal)/`)
-	metricName = regexp.MustCompile(`"(waybill\.(?:relay|consumer)\.[a-z.]+[a-z])"`)
+	metricName = regexp.MustCompile(`"((?:waybill\.(?:relay|consumer)|messaging\.(?:client|process))\.[a-z.]+[a-z])"`)
 )
 
 // OP-03: every event of the log and every metric is explained in docs/operating.md, and nothing else is.
