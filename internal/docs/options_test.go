@@ -30,6 +30,8 @@ var options = []struct{ pkg, name string }{
 	{"store/sqlite", "Options"},
 	{"store/memory", "Options"},
 	{"transport/rabbitmq", "Options"},
+	{"transport/rabbitmq/topology", "Options"},
+	{"transport/rabbitmq/topology", "BrokerOptions"},
 	{"transport/memory", "Options"},
 	{"transport/table", "Options"},
 	{"transport/table", "QueueOptions"},

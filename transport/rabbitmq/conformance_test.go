@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
+	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
 // TR-02, CO-14, CO-17, RM-04, OR-01.
@@ -26,7 +27,7 @@ func TestConformance(t *testing.T) {
 		new  func(*testing.T, *testenv.MQ, rabbitmq.Options) *rabbitmq.Transport
 	}{
 		{"quorum", rabbitmq.Options{}, nil},
-		{"classic, prefix", rabbitmq.Options{QueueType: rabbitmq.QueueClassic, Prefix: "test.", Exchange: "shop"}, nil},
+		{"classic, prefix", rabbitmq.Options{QueueType: topology.Classic, Prefix: "test.", Exchange: "shop"}, nil},
 		{"bring your own connection, pipelined keys", rabbitmq.Options{PipelineKeys: true}, own},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/transport/rabbitmq/internal/tlserr"
 )
 
 // dial opens a connection. TLS is ours and not the driver's: then a burst is encrypted in one piece, and we see the
@@ -60,7 +62,7 @@ func (l *link) dial(ctx context.Context) (*conn, error) {
 	if err != nil {
 		if out != nil {
 			_ = out.Close()
-			if cause := out.readError(); cause != nil && (errors.Is(err, amqp.ErrClosed) || tlsProblem(cause) || supposed(err) && !refusal(cause, time.Since(began))) {
+			if cause := out.readError(); cause != nil && (errors.Is(err, amqp.ErrClosed) || tlserr.Is(cause) || supposed(err) && !refusal(cause, time.Since(began))) {
 				err = cause
 			}
 		}
@@ -122,17 +124,4 @@ func (o *Options) tlsClient(uri amqp.URI) (*tls.Config, error) {
 		c.ServerName = uri.Host
 	}
 	return c, nil
-}
-
-func tlsProblem(err error) bool {
-	var (
-		unknown  x509.UnknownAuthorityError
-		hostname x509.HostnameError
-		invalid  x509.CertificateInvalidError
-		verify   *tls.CertificateVerificationError
-		record   tls.RecordHeaderError
-		remote   *net.OpError // an alert: its type is not exported
-	)
-	return errors.As(err, &unknown) || errors.As(err, &hostname) || errors.As(err, &invalid) || errors.As(err, &verify) || errors.As(err, &record) ||
-		errors.As(err, &remote) && remote.Op == "remote error"
 }

@@ -4,39 +4,36 @@
 //
 // # Topology
 //
-// Messages go to one durable topic exchange, by topic. Each subscription has a durable queue, a dead-letter queue, and
-// shares one delay queue a distinct retry delay with all others:
+// Package topology describes the exchanges, queues and bindings, with every argument. The transport declares them, or
+// with Options.Passive looks for them, so that a user that may configure nothing will do.
 //
-//	{exchange}                    topic exchange
-//	{exchange}.dlx                direct exchange to the dead-letter queues
-//	{exchange}.delay_{d}          fanout exchange to the delay queue of the same name (500ms, 1m30s, ...)
-//	{queue}, {queue}.dlq          queues of a subscription
-//
-// Every argument stands in the table at the top of topology.go and in docs/rabbitmq.md. A retried message is published
-// to the delay exchange with its queue's name as routing key; the delay queue dead-letters without a key of its own
-// through the default exchange, so that the message returns to the one queue it came from. Its real routing key travels
-// in a header. What goes back at once takes the dead-letter exchange, with {queue}.return.
-//
-// A [Topology] holds all of this as a value: it is what is declared, verified, compared with a live broker (Drift), and
-// exported as Terraform, as a definitions file and as the permissions of each role. With Options.Passive nothing is
-// declared, and a user that may configure nothing will do.
+// A retried message is published to the delay exchange with its queue's name as routing key. The delay queue
+// dead-letters it through the default exchange without a key of its own, so the message returns to the one queue it
+// came from. Its real routing key travels in a header. What goes back at once takes the dead-letter exchange, with
+// {queue}.return.
 //
 // # Parked messages
 //
-// A Transport is a admin.ParkedQueue: depth, list, replay and purge of a dead-letter queue. See docs/rabbitmq.md.
+// A Transport is an admin.ParkedQueue: depth, list, replay and purge of a dead-letter queue. See docs/rabbitmq.md.
+//
+// # Log
+//
+// Every line has an attribute "event": rabbitmq.connected, rabbitmq.lost, rabbitmq.blocked, rabbitmq.unblocked,
+// rabbitmq.interrupted, rabbitmq.verify_failed, rabbitmq.unverified or rabbitmq.surplus. docs/operating.md says what
+// they mean.
 //
 // # Guarantees
 //
 //   - A nil slot of Publish means that the broker confirmed the message and routed it. Unroutable is
 //     waybill.ErrUnroutable; a message whose confirm did not come is an outage with an unknown result.
-//   - A message that makes the broker close the channel is found: what was in flight is sent again one at a time, and
-//     only the culprit fails.
+//   - A message that makes the broker close the channel is found: the messages in flight are sent again one at a time,
+//     and only that one fails.
 //   - A retry and a rejection are acknowledged only after the broker confirmed and routed the copy. The copy keeps
-//     every property and header. If it cannot be published, the delivery comes again after a second, and nothing is
+//     every property and header. If it cannot be published, the delivery comes again after a second, and no attempt is
 //     counted.
-//   - A batch of deliveries that are done is acknowledged with one frame where nothing below the last of them is open.
-//   - With Subscription.InOrder one receiver at a time gets the messages of a queue, in queue order, and what goes back
-//     comes first again.
+//   - A batch of deliveries that are done is acknowledged with one frame if all deliveries before it are settled.
+//   - With Subscription.InOrder one receiver at a time gets the messages of a queue, in queue order. A message that is
+//     given back is delivered first again.
 //   - A replayed message is removed from its dead-letter queue after the broker confirmed and routed the copy.
 //   - Queues dead-letter at least once (quorum queues), and refuse what does not fit instead of dropping it.
 //   - Connections, channels, topology and consumers come back by themselves after a loss, with a jittered back-off.
@@ -55,8 +52,8 @@
 //
 // # Limits
 //
-// What AMQP cannot tell (arguments, bindings) is verified only with Options.ManagementURL; policies are not, but for
-// length limits with Options.PipelineKeys. While parked messages are listed or replayed, others do not see them. With
+// Arguments and bindings, which AMQP cannot show, are verified only with Options.ManagementURL. Of policies only length
+// limits are, with Options.PipelineKeys. While parked messages are listed or replayed, others do not see them. With
 // InOrder, up to RabbitMQ 4.2, what a receiver holds when it is closed counts as redelivered.
 //
 // One message whose headers nest deeper than 32 levels cannot be read by the driver: it ends the connection that all

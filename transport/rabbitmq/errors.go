@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/transport/rabbitmq/internal/tlserr"
 )
 
 // errLost is the cause of an outage when the connection ended before the broker answered.
@@ -86,7 +87,7 @@ func dialError(err error) *waybill.Error {
 		}
 		return outage(op, e)
 	}
-	if tlsProblem(err) {
+	if tlserr.Is(err) {
 		return misconfigured(op, "TLS: %w: check Options.TLS (authorities, server name, client certificate)", err)
 	}
 	return outage(op, fmt.Errorf("%w: check host and port, and that the broker runs; the URL must look like %s", err, exampleURL))

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
@@ -200,27 +199,6 @@ func TestTLSWithoutAnAnswer(t *testing.T) {
 	_, err = rabbitmq.Dial(ctx, "amqps://u:p@"+l.Addr().String()+"/", rabbitmq.Options{Logger: quiet()})
 	if waybill.ClassOf(err) != waybill.ClassOutage || errors.Is(err, waybill.ErrMisconfigured) {
 		t.Errorf("%v", err)
-	}
-}
-
-// RM-03, CO-04.
-func TestDelays(t *testing.T) {
-	t.Parallel()
-	for d, want := range map[time.Duration]string{
-		time.Millisecond: "1ms", 500 * time.Millisecond: "500ms", 90 * time.Second: "1m30s", time.Minute: "1m", time.Hour: "1h", 36*time.Hour + 5*time.Millisecond: "1d12h5ms", 49 * 24 * time.Hour: "49d",
-	} {
-		if got := rabbitmq.DelayName(d); got != want {
-			t.Errorf("%s is named %s, want %s", d, got, want)
-		}
-	}
-	list := rabbitmq.Tiers([]time.Duration{0, 1, time.Millisecond, time.Second, time.Second, time.Minute})
-	if diff := cmp.Diff([]time.Duration{time.Millisecond, time.Second, time.Minute}, list); diff != "" {
-		t.Error(diff)
-	}
-	for d, want := range map[time.Duration]time.Duration{0: 0, 1: time.Millisecond, time.Second: time.Second, time.Second + 1: time.Minute, time.Hour: time.Minute} {
-		if got := rabbitmq.TierFor(list, d); got != want {
-			t.Errorf("a delay of %s takes tier %s, want %s", d, got, want)
-		}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
@@ -34,48 +33,6 @@ func ExampleDial_passive() {
 		return
 	}
 	_ = bus.Close(ctx)
-}
-
-// What a pipeline provisions: the same subscriptions as the service has.
-func ExampleNewTopology() {
-	save := func(string, []byte) {}
-	topology, err := rabbitmq.NewTopology(rabbitmq.Options{Exchange: "shop"},
-		waybill.Subscription{Queue: "billing", Bindings: []string{"orders.*"}, Retry: waybill.RetryDelays(10*time.Second, time.Minute)},
-	)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	users := rabbitmq.Users{Relay: "shop-relay", Consumer: "shop-billing", Operator: "shop-operator"}
-	fmt.Println(topology.Permissions().Consumer)
-	definitions, err := topology.Definitions("shop", users) // rabbitmqctl import_definitions
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	save("definitions.json", definitions)
-	save("rabbitmq.tf", []byte(topology.Terraform("shop", users)))
-	// Output: {^$ ^(shop\.dlx|shop\.delay_10s|shop\.delay_1m)$ ^billing$}
-}
-
-// What is on the broker and should not be, or the other way round.
-func ExampleTransport_DriftFrom() {
-	var (
-		ctx      context.Context
-		bus      *rabbitmq.Transport
-		topology rabbitmq.Topology
-	)
-	check := func() error {
-		differences, err := bus.DriftFrom(ctx, topology)
-		if err != nil {
-			return err
-		}
-		for _, d := range differences {
-			fmt.Printf("%s: want %s, have %s\n", d.Object, d.Want, d.Have)
-		}
-		return nil
-	}
-	_ = check
 }
 
 // Parked messages: read, fix, replay.

@@ -8,19 +8,16 @@ import (
 
 // What the tests of package rabbitmq_test need to see.
 var (
+	AddLimits  = addLimits
 	Decode     = decode
 	Encode     = encode
 	Culprit    = culprit
 	Blames     = blames
 	DialError  = dialError
-	DelayName  = delayName
-	Tiers      = tiers
-	TierFor    = tierFor
 	CheckURL   = checkURL
 	DeclareErr = declareError
 
-	SubscriptionProblems = subscriptionProblems
-	FailedCopyPause      = failedCopyPause
+	FailedCopyPause = failedCopyPause
 )
 
 // RefreshAt makes t copy a parked message anew after so many looks.

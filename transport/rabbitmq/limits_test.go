@@ -15,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
+	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
 // RM-06: with PipelineKeys and a management address a queue that messages may reach and that has a length limit is an
@@ -71,7 +72,12 @@ func TestPipelineKeysRefusesLimits(t *testing.T) {
 		t.Errorf("publish: %v", err)
 	}
 	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"c"}}) // to empty a queue is no harm
-	found, err := bus.DriftFrom(t.Context(), newTopology(t, rabbitmq.Options{}, core.Subscription{Queue: "near", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}))
+	want := newTopology(t, topology.Options{}, core.Subscription{Queue: "near", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}})
+	found, err := broker(t, mq).Compare(t.Context(), want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err = rabbitmq.AddLimits(t.Context(), broker(t, mq), want, found)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func (l *link) opened(c *conn, err error) error {
 	default:
 	}
 	if l.conn != nil || l.failures > 0 {
-		l.opts.Logger.Info("waybill/rabbitmq: connected again", "event", "rabbitmq.connected", "link", l.name, "failed_attempts", l.failures)
+		l.opts.Logger.Info("connected again", "event", "rabbitmq.connected", "link", l.name, "failed_attempts", l.failures)
 	}
 	l.conn, l.failures = c, 0
 	go c.watch(l)
@@ -132,13 +132,13 @@ func (c *conn) watch(l *link) {
 	for b := range blocks { // closed with the connection
 		c.setBlocked(b)
 		if b.Active {
-			l.opts.Logger.Warn("waybill/rabbitmq: connection blocked by the broker", "event", "rabbitmq.blocked", "link", l.name, "cause", b.Reason)
+			l.opts.Logger.Warn("the broker blocks the connection", "event", "rabbitmq.blocked", "link", l.name, "cause", b.Reason)
 		} else {
-			l.opts.Logger.Info("waybill/rabbitmq: connection unblocked", "event", "rabbitmq.unblocked", "link", l.name)
+			l.opts.Logger.Info("the broker unblocked the connection", "event", "rabbitmq.unblocked", "link", l.name)
 		}
 	}
 	if err, ok := <-closed; ok && err != nil {
-		l.opts.Logger.Warn("waybill/rabbitmq: connection lost", "event", "rabbitmq.lost", "link", l.name, "error", err)
+		l.opts.Logger.Warn("the connection is lost", "event", "rabbitmq.lost", "link", l.name, "error", err)
 	}
 }
 

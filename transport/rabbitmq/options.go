@@ -10,18 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/check"
-)
-
-// QueueType is the type of the queues that are declared.
-type QueueType string
-
-// The queue types.
-const (
-	// QueueQuorum is a replicated queue that dead-letters at least once and counts deliveries. The default.
-	QueueQuorum QueueType = "quorum"
-	// QueueClassic is a durable classic queue. The broker dead-letters from it at most once, and does not count
-	// redeliveries.
-	QueueClassic QueueType = "classic"
+	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
 // Options configures a transport. The zero value is ready for use. It is a value; changes after Dial or New have no
@@ -30,10 +19,10 @@ type Options struct {
 	// Exchange is the topic exchange that messages are published to, and the stem of the other exchanges' names;
 	// default "waybill".
 	Exchange string
-	// Prefix is put before the name of every exchange and queue, such as "staging."; default none.
+	// Prefix stands before the name of every exchange and queue, such as "staging."; default none.
 	Prefix string
-	// QueueType is the type of the queues of subscriptions; default QueueQuorum.
-	QueueType QueueType
+	// QueueType is the type of the queues of subscriptions; default topology.Quorum.
+	QueueType topology.QueueType
 	// TLS is the client's side of TLS for amqps:// URLs: own authorities, client certificate, server name. Nil means
 	// the system's authorities.
 	TLS *tls.Config
@@ -65,12 +54,12 @@ type Options struct {
 	MaxBodyBytes int
 	// Name is shown in the broker's list of connections; default "waybill".
 	Name string
-	// Lazy makes Dial return without connecting: the first use connects. Then a broker that is down at the start is an
-	// outage as any other.
+	// Lazy leaves it to the first use to connect, so that Dial returns at once. Then a broker that is down at the start
+	// is an outage as any other.
 	Lazy bool
-	// Passive declares nothing: what is needed must be there, and is looked for at the start, so that a user without
-	// the right to configure will do. Without ManagementURL only exchanges, queues and the right to write can be
-	// verified; what was not is said in an INFO log.
+	// Passive looks for the topology with passive declares, and makes nothing: it must be there at the start. So a user
+	// without the right to configure will do. Without ManagementURL only exchanges, queues and the right to write are
+	// verified; an INFO log lists the rest.
 	Passive bool
 	// ManagementURL is the address of the management API, such as https://user:password@host:15671, for what AMQP
 	// cannot tell: arguments and bindings. Without a user it is that of the AMQP URL, which needs the tag "management".
@@ -84,7 +73,7 @@ type Options struct {
 
 // The defaults and bounds of Options.
 const (
-	DefaultExchange       = "waybill"
+	DefaultExchange       = topology.DefaultExchange
 	DefaultHeartbeat      = 10 * time.Second
 	DefaultConnectTimeout = 10 * time.Second
 	DefaultReconnectMax   = time.Second
@@ -105,7 +94,7 @@ func (o Options) withDefaults() Options {
 		o.Exchange = DefaultExchange
 	}
 	if o.QueueType == "" {
-		o.QueueType = QueueQuorum
+		o.QueueType = topology.Quorum
 	}
 	if o.Name == "" {
 		o.Name = "waybill"
@@ -140,27 +129,16 @@ func (o Options) withDefaults() Options {
 
 // Validate returns an error that lists all problems of o, or nil.
 func (o Options) Validate() error {
-	return waybill.Invalid("waybill/rabbitmq: options", o.problems()...)
+	_, problems := o.management("any", "", "") // Dial takes the user of the AMQP URL
+	return waybill.Invalid("waybill/rabbitmq: options", append(o.problems(), problems...)...)
 }
 
 func (o Options) problems() []string {
-	var p []string
-	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
 	o = o.withDefaults()
-	for _, f := range []struct{ name, value string }{{"Exchange", o.Exchange}, {"Prefix", o.Prefix}, {"Name", o.Name}} {
-		if s := check.Name(f.value); s != "" {
-			bad("%s: %s", f.name, s)
-		}
-	}
-	full := o.Prefix + o.Exchange
-	if len(full) > maxStem {
-		bad("Exchange: %q has %d bytes with its prefix; at most %d are allowed, so that the names derived from it fit", clip(full), len(full), maxStem)
-	}
-	if strings.HasPrefix(full, "amq.") {
-		bad("Exchange: names that begin with \"amq.\" belong to the broker; choose another")
-	}
-	if o.QueueType != QueueQuorum && o.QueueType != QueueClassic {
-		bad("QueueType: %q is unknown; use QueueQuorum or QueueClassic", clip(string(o.QueueType)))
+	p := o.TopologyOptions().Problems()
+	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
+	if s := check.Name(o.Name); s != "" {
+		bad("Name: %s", s)
 	}
 	atLeast := func(name string, d, least time.Duration) {
 		if d < least {
@@ -180,10 +158,41 @@ func (o Options) problems() []string {
 	if o.MaxBodyBytes < 1 || o.MaxBodyBytes > maxMaxBodyBytes {
 		bad("MaxBodyBytes: %d is not between 1 and %d; leave it 0 for %d", o.MaxBodyBytes, maxMaxBodyBytes, DefaultMaxBodyBytes)
 	}
-	if s := o.managementProblem(); s != "" {
-		p = append(p, s)
-	}
 	return p
+}
+
+// TopologyOptions returns the options of the transport's topology.
+func (o Options) TopologyOptions() topology.Options {
+	return topology.Options{Exchange: o.Exchange, Prefix: o.Prefix, QueueType: o.QueueType}
+}
+
+// management returns the broker as the management API shows it, nil without ManagementURL, and what is wrong with the
+// options for it. The user is that of the AMQP connection unless the URL names one.
+func (o Options) management(user, password, vhost string) (*topology.Broker, []string) {
+	if o.ManagementURL == "" {
+		if o.ManagementTLS != nil {
+			return nil, []string{"ManagementTLS: is set, but ManagementURL is not"}
+		}
+		return nil, nil
+	}
+	b := topology.BrokerOptions{
+		URL: o.ManagementURL, User: user, Password: password, VHost: vhost, TLS: o.ManagementTLS, Timeout: max(o.ConnectTimeout, 0),
+	}
+	if u, err := url.Parse(o.ManagementURL); err == nil && u.Scheme == "https" && b.TLS == nil {
+		b.TLS = o.TLS
+	}
+	problems := b.Problems()
+	for i, p := range problems {
+		problems[i] = "Management" + p
+	}
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	broker, err := topology.NewBroker(b)
+	if err != nil {
+		return nil, []string{err.Error()}
+	}
+	return broker, nil
 }
 
 // checkURL returns what is wrong with an AMQP URL, or "". Its answer never holds any part of the URL, since a badly

@@ -83,7 +83,7 @@ func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (
 		send := copies{list: make([]copyToSend, len(batch))}
 		now := time.Now()
 		for i, m := range batch {
-			send.list[i] = copyToSend{slot: i, exchange: t.opts.names().dlx(), key: returnKey(w.queue), p: replayCopy(m, now)}
+			send.list[i] = copyToSend{slot: i, exchange: t.names.DeadLetterExchange(), key: t.names.ReturnKey(w.name), p: replayCopy(m, now)}
 		}
 		results := make(core.Results, len(batch))
 		t.publish(ctx, len(batch), &send, results)
@@ -216,8 +216,7 @@ func (t *Transport) walkParked(ctx context.Context, queue string) (*parkedWalk, 
 	if p := subscriptionProblems(&core.Subscription{Queue: queue}, t.opts); len(p) > 0 {
 		return nil, waybill.Invalid("waybill/rabbitmq: "+op, p...)
 	}
-	w := &parkedWalk{t: t, name: queue, queue: t.opts.names().queue(queue)}
-	w.dlq = deadLetterQueue(w.queue)
+	w := &parkedWalk{t: t, name: queue, queue: t.names.Queue(queue), dlq: t.names.DeadLetterQueue(queue)}
 	connecting, cancel := context.WithTimeout(ctx, t.opts.ConnectTimeout+t.opts.ReconnectMax)
 	defer cancel()
 	c, err := t.in.get(connecting)
@@ -266,7 +265,7 @@ func (w *parkedWalk) next(ctx context.Context) (*amqp.Delivery, *admin.Parked, e
 			return nil, nil, nil
 		}
 		w.taken++
-		p := parkedOf(&raw, w.name, w.queue, w.t.opts.names().dlx())
+		p := parkedOf(&raw, w.name, w.queue, w.t.names.DeadLetterExchange())
 		if number(raw.Headers[headerDeliveryCount]) >= w.t.refreshAt {
 			if fresh := w.refresh(ctx, &raw, &p); fresh {
 				w.total++ // it comes once more, at the end
@@ -287,7 +286,7 @@ func (w *parkedWalk) refresh(ctx context.Context, raw *amqp.Delivery, p *admin.P
 	if !p.At.IsZero() {
 		c.Headers[headerParkedAt] = p.At.UTC().Format(time.RFC3339Nano)
 	}
-	send := copies{list: []copyToSend{{exchange: w.t.opts.names().dlx(), key: w.queue, p: c}}}
+	send := copies{list: []copyToSend{{exchange: w.t.names.DeadLetterExchange(), key: w.queue, p: c}}}
 	results := make(core.Results, 1)
 	w.t.publish(ctx, 1, &send, results)
 	return results[0] == nil && w.remove(ctx, raw.DeliveryTag) == nil

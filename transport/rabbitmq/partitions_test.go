@@ -43,7 +43,7 @@ func TestPartitionsByKey(t *testing.T) {
 	for _, queue := range []string{"billing-0", "billing-1", "billing-2"} {
 		subs = append(subs, core.Subscription{Queue: queue, InOrder: true, RetryDelays: []time.Duration{100 * time.Millisecond}})
 	}
-	_, relayURL, consumerURL, _ := provision(t, mq, newTopology(t, opts, subs...))
+	_, relayURL, consumerURL, _ := provision(t, mq, newTopology(t, opts.TopologyOptions(), subs...))
 	ch := raw(t, mq.URL)
 	needHashExchanges(t, mq)
 	if err := partitionByKey(ch, "billing-0", "billing-1"); err != nil {

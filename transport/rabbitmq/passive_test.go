@@ -20,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
+	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
 // logged keeps a log.
@@ -103,8 +104,7 @@ func TestPassiveStartErrors(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			mq := testenv.RabbitMQ(t)
-			topology := newTopology(t, rabbitmq.Options{}, sub)
-			users, _, url, _ := provision(t, mq, topology)
+			users, _, url, _ := provision(t, mq, newTopology(t, topology.Options{}, sub))
 			opts := rabbitmq.Options{Passive: true}
 			if c.management || strings.Contains(c.says[0], missing) { // what a user may not touch it may not see either, since RabbitMQ 4.3
 				opts.ManagementURL = mq.ManagementURL
@@ -151,7 +151,7 @@ func TestPassiveSaysWhatIsUnverified(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
-	_, _, url, _ := provision(t, mq, newTopology(t, rabbitmq.Options{}, sub))
+	_, _, url, _ := provision(t, mq, newTopology(t, topology.Options{}, sub))
 	var without, with logged
 	subscribe(t, dial(t, url, rabbitmq.Options{Passive: true, Logger: without.logger()}), sub)
 	for _, want := range []string{"level=INFO", "not verified without Options.ManagementURL", "arguments of queue q", "kind of exchange waybill", `binding of queue`} {
@@ -167,7 +167,7 @@ func TestPassiveSaysWhatIsUnverified(t *testing.T) {
 	if _, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "other"}); !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Error(err)
 	}
-	if err := bus.Declare(t.Context(), newTopology(t, rabbitmq.Options{}, sub)); !errors.Is(err, waybill.ErrInvalid) {
+	if err := bus.Declare(t.Context(), newTopology(t, topology.Options{}, sub)); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("declare in passive mode: %v", err)
 	}
 	if _, err := raw(t, mq.URL).QueueDeclarePassive("other", true, false, false, false, nil); err == nil {
@@ -185,7 +185,7 @@ func TestManagementTrouble(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
-	users, _, url, _ := provision(t, mq, newTopology(t, rabbitmq.Options{}, sub))
+	users, _, url, _ := provision(t, mq, newTopology(t, topology.Options{}, sub))
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
 	huge := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for range 100 {
@@ -211,7 +211,7 @@ func TestManagementTrouble(t *testing.T) {
 		name, url, says string
 		misconfigured   bool
 	}{
-		{"down", with("http://127.0.0.1:1"), "check host and port of Options.ManagementURL", false},
+		{"down", with("http://127.0.0.1:1"), "check host and port of the management URL", false},
 		{"something else", with(elsewhere.URL), "leads to the management API", false},
 		{"too much", with(huge.URL), "has more than", false},
 		{"redirect", with(moved.URL), "status 302", false},
@@ -238,7 +238,7 @@ func TestManagementTrouble(t *testing.T) {
 		})
 	}
 	for _, bad := range []string{"host:15672", "ftp://u:" + password + "@h", "http://u:" + password + "@/", "http://u:" + password + " @h", "http://u:" + password + "%zz@h", "http://u:" + password + "@h?x=1"} {
-		_, err := rabbitmq.NewTopology(rabbitmq.Options{ManagementURL: bad})
+		err := rabbitmq.Options{ManagementURL: bad}.Validate()
 		if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "ManagementURL: ") || strings.Contains(err.Error(), password) {
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -250,7 +250,7 @@ func TestUserThatMayNotBind(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
-	users, _, url, _ := provision(t, mq, newTopology(t, rabbitmq.Options{}, sub))
+	users, _, url, _ := provision(t, mq, newTopology(t, topology.Options{}, sub))
 	if err := mq.SetPermissions(t.Context(), mq.VHost, users.Consumer, "^$", `^waybill\.(dlx|delay_1s)$`, ".*"); err != nil {
 		t.Fatal(err)
 	}
@@ -324,14 +324,14 @@ func TestDrift(t *testing.T) {
 		admin.Difference{Object: `binding of queue "waybill.delay_1s" to exchange "waybill.delay_1s" with key ""`, Want: "there", Have: "missing"},
 		admin.Difference{Object: `queue "waybill.delay_1m"`, Want: "there", Have: "missing"},
 	)
-	topology := newTopology(t, rabbitmq.Options{}, sub)
-	if got, err := bus.DriftFrom(t.Context(), topology); err != nil || len(got) != 6 {
+	want, broker := newTopology(t, topology.Options{}, sub), broker(t, mq)
+	if got, err := broker.Compare(t.Context(), want); err != nil || len(got) != 6 {
 		t.Errorf("got %v, %v", got, err)
 	}
-	if err := bus.Declare(t.Context(), topology); err != nil {
+	if err := bus.Declare(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := bus.DriftFrom(t.Context(), topology); err != nil || len(got) != 2 { // what is too much is not taken away
+	if got, err := broker.Compare(t.Context(), want); err != nil || len(got) != 2 { // what is too much is not taken away
 		t.Errorf("got %v, %v", got, err)
 	}
 	if _, err := dial(t, mq.URL, rabbitmq.Options{}).Drift(t.Context()); !errors.Is(err, waybill.ErrInvalid) {
@@ -347,4 +347,14 @@ func TestDrift(t *testing.T) {
 func deleteQueue(ch *amqp.Channel, name string) error {
 	_, err := ch.QueueDelete(name, false, false, false)
 	return err
+}
+
+// broker returns the virtual host as the management API shows it.
+func broker(t *testing.T, mq *testenv.MQ) *topology.Broker {
+	t.Helper()
+	b, err := topology.NewBroker(topology.BrokerOptions{URL: mq.ManagementURL, User: mq.User, Password: mq.Password, VHost: mq.VHost})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
 // blockedGrace is how long messages in flight may still be confirmed after the broker blocked the connection.
@@ -30,8 +31,8 @@ type publisher struct {
 	link *link
 	opts Options
 
-	management *management  // nil without Options.ManagementURL
-	verified   *atomic.Bool // shared by the publishers of a transport: the start is verified once
+	prepare  preparation
+	verified *atomic.Bool // shared by the publishers of a transport: the start is verified once
 
 	calls   atomic.Int32  // in progress
 	opening chan struct{} // capacity 1: held by who opens the channel
@@ -39,8 +40,11 @@ type publisher struct {
 	main    *pubChannel
 }
 
-func newPublisher(l *link, opts Options, m *management, verified *atomic.Bool) *publisher {
-	return &publisher{link: l, opts: opts, management: m, verified: verified, opening: make(chan struct{}, 1)}
+func newPublisher(l *link, opts Options, broker *topology.Broker, verified *atomic.Bool) *publisher {
+	return &publisher{
+		link: l, opts: opts, verified: verified, opening: make(chan struct{}, 1),
+		prepare: preparation{opts: opts, broker: broker, want: topology.Of(opts.TopologyOptions()), limits: opts.PipelineKeys},
+	}
 }
 
 // publish sends messages 0 to n-1 and fills results. Messages that were in flight when one of them made the broker
@@ -175,8 +179,7 @@ func (p *publisher) open(ctx context.Context) (*pubChannel, error) {
 	if isClosed(c.whenBlocked()) {
 		return nil, outage("publish", c.blockedError())
 	}
-	topology := newTopology(p.opts)
-	if err := p.opts.prepare(ctx, c, p.management, &topology, !p.verified.Load()); err != nil {
+	if err := p.prepare.run(ctx, c, !p.verified.Load()); err != nil {
 		return nil, err
 	}
 	p.verified.Store(true)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,7 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/internal/check"
+	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
 const (
@@ -28,11 +27,12 @@ const (
 
 // receiver is an open subscription. It has a session with the broker, which is replaced after a loss.
 type receiver struct {
-	t     *Transport
-	sub   core.Subscription
-	queue string // with prefix
-	dlx   string
-	tiers []time.Duration
+	t       *Transport
+	sub     core.Subscription
+	queue   string // with prefix
+	dlx     string
+	delays  topology.Delays
+	prepare preparation
 
 	closing chan struct{}
 	closeMu sync.Mutex // one Close at a time
@@ -92,8 +92,10 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		}
 	}
 	r := &receiver{
-		t: t, sub: sub, queue: t.opts.names().queue(sub.Queue), dlx: t.opts.names().dlx(), tiers: tiers(sub.RetryDelays), closing: make(chan struct{}),
-		opening: make(chan struct{}, 1),
+		t: t, sub: sub, queue: t.names.Queue(sub.Queue), dlx: t.names.DeadLetterExchange(), delays: topology.DelaysOf(sub.RetryDelays),
+		// A queue with a length limit is no error here: consumers may start, to empty a full queue.
+		prepare: preparation{opts: t.opts, broker: t.broker, want: topology.Of(t.opts.TopologyOptions(), sub)},
+		closing: make(chan struct{}), opening: make(chan struct{}, 1),
 	}
 	if _, err := r.session(ctx); err != nil {
 		return nil, err
@@ -113,31 +115,9 @@ func checkSubscription(sub *core.Subscription, opts Options) error {
 }
 
 func subscriptionProblems(sub *core.Subscription, opts Options) []string {
-	var p []string
-	if sub.Queue == "" {
-		p = append(p, "Queue: is empty; name the queue, such as \"billing.orders\"")
-	} else if s := check.Name(sub.Queue); s != "" {
-		p = append(p, "Queue: "+s)
-	} else if strings.HasSuffix(sub.Queue, returnKey("")) {
-		p = append(p, fmt.Sprintf("Queue: %q ends in %q: the way back to the queue without this ending has that key, so that what this one parks would go there; choose another name", clip(sub.Queue), returnKey("")))
-	} else if n := len(opts.Prefix) + len(sub.Queue); n > maxStem {
-		p = append(p, fmt.Sprintf("Queue: has %d bytes with its prefix; at most %d are allowed", n, maxStem))
-	}
-	for i, b := range sub.Bindings {
-		if s := check.Name(b); s != "" {
-			p = append(p, fmt.Sprintf("Bindings[%d]: %s", i, s))
-		}
-	}
+	p := opts.TopologyOptions().SubscriptionProblems(sub)
 	if sub.Prefetch < 0 || sub.Prefetch > maxPrefetch {
 		p = append(p, fmt.Sprintf("Prefetch: %d is not between 0 and %d", sub.Prefetch, maxPrefetch))
-	}
-	for i, d := range sub.RetryDelays {
-		if d < 0 || d > maxDelay {
-			p = append(p, fmt.Sprintf("RetryDelays[%d]: %s is not between 0 and %s, which is as long as RabbitMQ holds a message", i, d, maxDelay))
-		}
-		if i > 0 && d < sub.RetryDelays[i-1] {
-			p = append(p, fmt.Sprintf("RetryDelays[%d]: %s is less than the one before; sort them", i, d))
-		}
 	}
 	return p
 }
@@ -193,8 +173,7 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	topology := newTopology(r.t.opts, r.sub)
-	if err := r.t.opts.prepare(ctx, c, r.t.management, &topology, !r.verified); err != nil {
+	if err := r.prepare.run(ctx, c, !r.verified); err != nil {
 		return nil, err
 	}
 	r.verified = true // by who holds opening
@@ -232,8 +211,8 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
 	defer close(s.done)
 	for raw := range deliveries {
-		it := &item{handle: handle{raw: raw, from: r, sess: s}}
-		d, h := &it.delivery, &it.handle
+		both := &item{handle: handle{raw: raw, from: r, sess: s}}
+		d, h := &both.delivery, &both.handle
 		*d = decode(&h.raw, r.sub.Queue, r.dlx, time.Now())
 		d.Handle = h
 		s.acks.arrived(raw.DeliveryTag)
@@ -333,7 +312,8 @@ func (r *receiver) recoverable(ctx context.Context, err error) error {
 	b := waybill.Backoff{Base: 100 * time.Millisecond, Cap: max(r.t.opts.ReconnectMax, 100*time.Millisecond), Attempts: -1}
 	d, _, _ := b.Next(r.failures, err)
 	r.mu.Unlock()
-	r.t.opts.Logger.Warn("waybill/rabbitmq: subscription interrupted", "event", "rabbitmq.interrupted", "queue", r.queue, "retry_in", d, "error", err)
+	r.t.opts.Logger.Warn("the subscription is interrupted",
+		"event", "rabbitmq.interrupted", "queue", r.queue, "retry_in", d, "error", err)
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

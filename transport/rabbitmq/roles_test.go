@@ -6,9 +6,9 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"regexp"
+	"os"
+	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +19,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
+	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
 const password = "hunter2-secret"
@@ -36,10 +37,10 @@ func newUser(t *testing.T, mq *testenv.MQ, role string) string {
 
 // provision imports the definitions of a topology, permissions included, as a pipeline would, and returns the users'
 // AMQP URLs.
-func provision(t *testing.T, mq *testenv.MQ, topology rabbitmq.Topology) (users rabbitmq.Users, relay, consumer, operator string) {
+func provision(t *testing.T, mq *testenv.MQ, want topology.Topology) (users topology.Users, relay, consumer, operator string) {
 	t.Helper()
-	users = rabbitmq.Users{Relay: newUser(t, mq, "relay"), Consumer: newUser(t, mq, "consumer"), Operator: newUser(t, mq, "operator")}
-	file, err := topology.Definitions(mq.VHost, users)
+	users = topology.Users{Relay: newUser(t, mq, "relay"), Consumer: newUser(t, mq, "consumer"), Operator: newUser(t, mq, "operator")}
+	file, err := want.Definitions(mq.VHost, users)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,34 +50,33 @@ func provision(t *testing.T, mq *testenv.MQ, topology rabbitmq.Topology) (users 
 	return users, mq.URLFor(users.Relay, password), mq.URLFor(users.Consumer, password), mq.URLFor(users.Operator, password)
 }
 
-// asUser returns the subscription that a user would write for what a transport is asked for.
-func asUser(sub *core.Subscription) waybill.Subscription {
-	return waybill.Subscription{Queue: sub.Queue, Bindings: sub.Bindings, InOrder: sub.InOrder, Retry: waybill.RetryDelays(sub.RetryDelays...)}
-}
-
-func newTopology(t *testing.T, opts rabbitmq.Options, subs ...core.Subscription) rabbitmq.Topology {
+// newTopology returns the topology of what a transport is asked for, as a user would make it.
+func newTopology(t *testing.T, opts topology.Options, subs ...core.Subscription) topology.Topology {
 	t.Helper()
 	asked := make([]waybill.Subscription, len(subs))
 	for i := range subs {
-		asked[i] = asUser(&subs[i])
+		sub := &subs[i]
+		asked[i] = waybill.Subscription{
+			Queue: sub.Queue, Bindings: sub.Bindings, InOrder: sub.InOrder, Retry: waybill.RetryDelays(sub.RetryDelays...),
+		}
 	}
-	topology, err := rabbitmq.NewTopology(opts, asked...)
+	made, err := topology.New(opts, asked...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return topology
+	return made
 }
 
 // RM-06, RM-07: definitions are imported into a real broker; then a relay, a consumer and an operator, each with the
 // permissions that were generated and no right to configure anything, do all of their work.
 func TestRolesDoTheirJob(t *testing.T) {
 	t.Parallel()
-	for _, opts := range []rabbitmq.Options{{}, {Prefix: "test (1).", Exchange: "sh.p|$+", QueueType: rabbitmq.QueueClassic}} {
+	for _, opts := range []rabbitmq.Options{{}, {Prefix: "test (1).", Exchange: "sh.p|$+", QueueType: topology.Classic}} {
 		t.Run(opts.Prefix, func(t *testing.T) {
 			t.Parallel()
 			mq := testenv.RabbitMQ(t)
 			sub := core.Subscription{Queue: "bill[ing]", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{50 * time.Millisecond}}
-			_, relayURL, consumerURL, operatorURL := provision(t, mq, newTopology(t, opts, sub))
+			_, relayURL, consumerURL, operatorURL := provision(t, mq, newTopology(t, opts.TopologyOptions(), sub))
 			opts.Passive, opts.ManagementURL = true, mq.ManagementURL
 			relay, consumer, operator := dial(t, relayURL, opts), dial(t, consumerURL, opts), dial(t, operatorURL, opts)
 
@@ -145,8 +145,8 @@ func TestRolesDoNothingElse(t *testing.T) {
 		{Queue: "billing.orders", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second, time.Minute}},
 		{Queue: "mail", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}},
 	}
-	topology := newTopology(t, rabbitmq.Options{Exchange: "shop"}, subs...)
-	users, _, _, _ := provision(t, mq, topology)
+	shop := newTopology(t, topology.Options{Exchange: "shop"}, subs...)
+	users, _, _, _ := provision(t, mq, shop)
 	admin := raw(t, mq.URL)
 	exchanges, queues := []string{"", "amq.topic", "shopX", "Xshop", "shop.dlxX", "shop.delay_1sX", "shopXdlx", "shop.delay_1m1s"}, []string{"billing.ordersX", "billingXorders", "Xmail", "mail.dlqX", "other"}
 	for _, e := range exchanges[2:] {
@@ -159,10 +159,10 @@ func TestRolesDoNothingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, e := range topology.Exchanges {
+	for _, e := range shop.Exchanges {
 		exchanges = append(exchanges, e.Name)
 	}
-	for _, q := range topology.Queues {
+	for _, q := range shop.Queues {
 		queues = append(queues, q.Name)
 	}
 	for _, c := range []struct {
@@ -231,58 +231,6 @@ func TestRolesDoNothingElse(t *testing.T) {
 	}
 }
 
-// RM-06: the expressions match exactly the names, whatever characters these have.
-func TestPermissionPatterns(t *testing.T) {
-	t.Parallel()
-	odd := core.Subscription{Queue: `a.b*c+d?e|f(g)h[i]j{k}l\m^n$o-p q/r`, RetryDelays: []time.Duration{time.Second}}
-	p := newTopology(t, rabbitmq.Options{Prefix: "p."}, odd).Permissions()
-	for _, c := range []struct {
-		pattern string
-		names   []string
-	}{
-		{p.Relay.Configure, nil},
-		{p.Relay.Write, []string{"p.waybill"}},
-		{p.Relay.Read, nil},
-		{p.Consumer.Configure, nil},
-		{p.Consumer.Write, []string{"p.waybill.dlx", "p.waybill.delay_1s"}},
-		{p.Consumer.Read, []string{"p." + odd.Queue}},
-		{p.Operator.Configure, nil},
-		{p.Operator.Write, []string{"p.waybill.dlx"}},
-		{p.Operator.Read, []string{"p." + odd.Queue + ".dlq"}},
-	} {
-		re, err := regexp.Compile(c.pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range []string{"p.waybill", "p.waybill.dlx", "p.waybill.delay_1s", "p." + odd.Queue, "p." + odd.Queue + ".dlq", "amq.default", "waybill", "pXwaybill", "p.waybill2", "p.a.b"} {
-			if re.MatchString(name) != slices.Contains(c.names, name) {
-				t.Errorf("%s matches %q: %t", c.pattern, name, re.MatchString(name))
-			}
-		}
-		if !strings.HasPrefix(c.pattern, "^") || !strings.HasSuffix(c.pattern, "$") {
-			t.Errorf("%s is not anchored", c.pattern)
-		}
-	}
-	if p := newTopology(t, rabbitmq.Options{}).Permissions(); p.Consumer != (rabbitmq.Permission{Configure: "^$", Write: "^$", Read: "^$"}) || p.Operator != p.Consumer {
-		t.Errorf("without subscriptions: %+v", p)
-	}
-}
-
-// A user with several roles has all of their permissions in one.
-func TestOneUserForAll(t *testing.T) {
-	t.Parallel()
-	topology := newTopology(t, rabbitmq.Options{}, core.Subscription{Queue: "q", RetryDelays: []time.Duration{}})
-	file, err := topology.Definitions("/", rabbitmq.Users{Relay: "a", Consumer: "a", Operator: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{`"write": "^(waybill|waybill\\.dlx)$"`, `"read": "^(q|q\\.dlq)$"`} {
-		if strings.Count(string(file), want) != 1 {
-			t.Errorf("no %s in %s", want, file)
-		}
-	}
-}
-
 // managementURL returns the address of the management API with a user.
 func managementURL(t *testing.T, mq *testenv.MQ, user, password string) string {
 	t.Helper()
@@ -292,4 +240,43 @@ func managementURL(t *testing.T, mq *testenv.MQ, user, password string) string {
 	}
 	u.User = url.UserPassword(user, password)
 	return u.String()
+}
+
+// RM-07: rabbitmqctl imports the file too.
+func testImportByRabbitmqctl(t *testing.T, broker *testenv.RabbitMQServer) {
+	t.Helper()
+	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}}
+	file, err := newTopology(t, topology.Options{}, sub).Definitions("fresh", topology.Users{Relay: broker.User, Consumer: broker.User, Operator: broker.User})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.Ctl(t.Context(), "import_definitions", writeFile(t, file)); err != nil {
+		t.Fatal(err)
+	}
+	bus := dial(t, broker.AMQPURL("fresh"), rabbitmq.Options{Passive: true, ManagementURL: broker.ManagementURL})
+	r := subscribe(t, bus, sub)
+	if err := bus.Publish(t.Context(), envelopes(1, "a")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	settle(t, r, core.AckDone(receive(t, r, 1)[0]))
+	if drift, err := bus.Drift(t.Context()); err != nil || len(drift) > 0 {
+		t.Errorf("%v, %v", drift, err)
+	}
+}
+
+func writeFile(t *testing.T, content []byte) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "waybill-definitions-") //nolint:usetesting // readable for the broker's tools, unlike t.TempDir
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "definitions.json")
+	if err := os.WriteFile(path, content, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

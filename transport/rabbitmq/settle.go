@@ -134,13 +134,15 @@ func (r *receiver) putBack(handles []*handle) {
 			if lost {
 				continue
 			}
-			it := &item{handle: handle{raw: h.raw, topic: h.topic, expires: h.expires, attempt: h.attempt, redeliveries: h.redeliveries, from: r, sess: s}}
-			it.delivery = decode(&it.handle.raw, r.sub.Queue, r.dlx, time.Now())
-			it.delivery.Envelope.Expires, it.delivery.Redeliveries, it.delivery.Handle = h.expires, h.redeliveries, &it.handle
+			again := &item{handle: handle{
+				raw: h.raw, topic: h.topic, expires: h.expires, attempt: h.attempt, redeliveries: h.redeliveries, from: r, sess: s,
+			}}
+			again.delivery = decode(&again.handle.raw, r.sub.Queue, r.dlx, time.Now())
+			again.delivery.Envelope.Expires, again.delivery.Redeliveries, again.delivery.Handle = h.expires, h.redeliveries, &again.handle
 			at, _ := slices.BinarySearchFunc(s.ready, h.raw.DeliveryTag, func(d *waybill.Delivery, tag uint64) int {
 				return cmp.Compare(d.Handle.(*handle).raw.DeliveryTag, tag)
 			})
-			s.ready = slices.Insert(s.ready, at, &it.delivery)
+			s.ready = slices.Insert(s.ready, at, &again.delivery)
 		}
 		s.mu.Unlock()
 		s.signal()
@@ -228,10 +230,10 @@ func (r *receiver) retried(slot int, a *core.Ack, h *handle, now time.Time) copy
 		p.Headers[headerError] = a.Err
 	}
 	p.Expiration = remaining(h.expires, now)
-	if d := tierFor(r.tiers, a.Delay); d > 0 {
-		return copyToSend{slot: slot, exchange: r.t.opts.names().delay(d), key: r.queue, p: p}
+	if d := r.delays.For(a.Delay); d > 0 {
+		return copyToSend{slot: slot, exchange: r.t.names.DelayExchange(d), key: r.queue, p: p}
 	}
-	return copyToSend{slot: slot, exchange: r.dlx, key: returnKey(r.queue), p: p}
+	return copyToSend{slot: slot, exchange: r.dlx, key: r.t.names.ReturnKey(r.sub.Queue), p: p}
 }
 
 // givenBack makes a copy to give back instead of a requeue, if one is needed: up to RabbitMQ 4.2 a requeue adds to the
@@ -253,7 +255,7 @@ func (r *receiver) givenBack(slot int, h *handle, now time.Time) (copyToSend, bo
 		p.Headers[headerRedeliveries] = n
 	}
 	p.Expiration = remaining(h.expires, now)
-	return copyToSend{slot: slot, exchange: r.dlx, key: returnKey(r.queue), p: p}, true
+	return copyToSend{slot: slot, exchange: r.dlx, key: r.t.names.ReturnKey(r.sub.Queue), p: p}, true
 }
 
 // remaining is what remains of a copy's time: at least a millisecond, since the consumer decides about what is expired.

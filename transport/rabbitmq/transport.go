@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
 // Transport is a RabbitMQ transport. It is safe for concurrent use.
@@ -23,9 +23,10 @@ type Transport struct {
 	pubs    []*publisher
 	in      *link // connection of the receivers
 	foreign bool
-	// management is nil without Options.ManagementURL.
-	management *management
-	refreshAt  int64 // see parkedWalk.next
+	names   topology.Names
+	// broker is nil without Options.ManagementURL.
+	broker    *topology.Broker
+	refreshAt int64 // see parkedWalk.next
 
 	closing   chan struct{}
 	closeOnce sync.Once
@@ -50,15 +51,24 @@ func Dial(ctx context.Context, address string, opts Options) (*Transport, error)
 	if s := checkURL(address, opts); s != "" {
 		problems = append(problems, s)
 	}
+	user := amqp.URI{Username: "any"}
+	if u, err := amqp.ParseURI(address); err == nil {
+		user = u
+	}
+	broker, more := opts.management(user.Username, user.Password, user.Vhost)
+	problems = append(problems, more...)
 	if err := waybill.Invalid("waybill/rabbitmq: options", problems...); err != nil {
 		return nil, err
 	}
 	opts = opts.withDefaults()
 	closing := make(chan struct{})
-	t := &Transport{opts: opts, closing: closing, in: newLink("consume", address, opts, closing), management: managementOf(opts, address), refreshAt: refreshCount}
+	t := &Transport{
+		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: newLink("consume", address, opts, closing),
+		broker: broker, refreshAt: refreshCount,
+	}
 	var verified atomic.Bool
 	for range opts.PublishConnections {
-		t.pubs = append(t.pubs, newPublisher(newLink("publish", address, opts, closing), opts, t.management, &verified))
+		t.pubs = append(t.pubs, newPublisher(newLink("publish", address, opts, closing), opts, broker, &verified))
 	}
 	if opts.Lazy {
 		return t, nil
@@ -80,12 +90,15 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	case connection.IsRecoveryEnabled():
 		problems = append(problems, "connection: has amqp091's own recovery; open it without Config.Recovery, or use Dial")
 	}
-	if u, err := url.Parse(opts.ManagementURL); err == nil && opts.ManagementURL != "" && u.User == nil {
-		problems = append(problems, "ManagementURL: names no user; it must look like "+exampleManagementURL)
-	}
 	if opts.TLS != nil {
 		problems = append(problems, "TLS: belongs to the connection; set it when dialling")
 	}
+	var host string
+	if connection != nil {
+		host = connection.Config.Vhost
+	}
+	broker, more := opts.management("", "", host)
+	problems = append(problems, more...)
 	if err := waybill.Invalid("waybill/rabbitmq: options", problems...); err != nil {
 		return nil, err
 	}
@@ -94,8 +107,10 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	l := newLink("shared", "", opts, closing)
 	l.foreign, l.conn = true, &conn{Connection: connection, blocked: make(chan struct{})}
 	go l.conn.watch(l)
-	m := newManagement(opts, "", "", connection.Config.Vhost)
-	return &Transport{opts: opts, closing: closing, pubs: []*publisher{newPublisher(l, opts, m, new(atomic.Bool))}, in: l, foreign: true, management: m, refreshAt: refreshCount}, nil
+	return &Transport{
+		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: l, foreign: true, broker: broker, refreshAt: refreshCount,
+		pubs: []*publisher{newPublisher(l, opts, broker, new(atomic.Bool))},
+	}, nil
 }
 
 // Check connects for publishing, declares the exchange or verifies it, and reports what is wrong, as Dial does.
@@ -119,8 +134,8 @@ func (t *Transport) Traits() core.PublisherTraits {
 // SubscriberTraits implements core.Subscriber.
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	return core.SubscriberTraits{
-		KeyOrder: true, RetryLater: true, MaxRetryDelay: maxDelay, Parks: true, CountsRedeliveries: t.opts.QueueType == QueueQuorum, SingleActive: true,
-		Wildcards: true,
+		KeyOrder: true, RetryLater: true, MaxRetryDelay: topology.MaxDelay, Parks: true, SingleActive: true, Wildcards: true,
+		CountsRedeliveries: t.opts.QueueType == topology.Quorum,
 	}
 }
 
@@ -133,7 +148,7 @@ func (t *Transport) Publish(ctx context.Context, envelopes []waybill.Envelope) c
 	if len(envelopes) == 0 {
 		return results
 	}
-	b := &envelopeBatch{exchange: t.opts.names().exchange, maxBody: t.opts.MaxBodyBytes, prefix: t.opts.PipelineKeys, envelopes: envelopes}
+	b := &envelopeBatch{exchange: t.names.Exchange(), maxBody: t.opts.MaxBodyBytes, prefix: t.opts.PipelineKeys, envelopes: envelopes}
 	t.publish(ctx, len(envelopes), b, results)
 	if b.prefix {
 		failBehind(envelopes, results)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -179,5 +180,32 @@ func TestCopiesKeepEverything(t *testing.T) {
 	sent.Headers, sent.Expiration = nil, ""
 	if diff := cmp.Diff(sent, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// golden compares got with the file at path, and checks that the document, if there is one, holds it.
+func golden(t *testing.T, path, got, document string) {
+	t.Helper()
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("a contract changed (-want +got); UPDATE_GOLDEN=1 accepts it:\n%s", diff)
+	}
+	if document == "" {
+		return
+	}
+	doc, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(doc), "```\n"+string(want)+"```\n") {
+		t.Errorf("%s does not hold the content of %s", document, path)
 	}
 }

@@ -1,25 +1,25 @@
-package rabbitmq
+package topology
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-
-	"github.com/waybill-go/waybill/admin"
 )
 
-const unlimit = "with Options.PipelineKeys the queue may refuse a message when it is full and take a later one of the same key: remove the limit, or leave PipelineKeys off"
+const unlimit = "with Options.PipelineKeys a full queue may refuse a message and take a later one of the same key: " +
+	"remove the limit, or leave PipelineKeys off"
 
-// addLimits appends to found a deviation for every length limit of a queue that messages to exchange may reach, also
-// through other exchanges, by bindings and alternate exchanges. The policies of a queue are known about ten seconds
-// late. An exchange's own policies are not followed.
-func (m *management) addLimits(ctx context.Context, exchange string, found []deviation) ([]deviation, error) {
-	ask := m.begin()
+// Limits returns a difference for every length limit, by argument or policy, of a queue that messages to the exchange
+// of t may reach: also through other exchanges, by bindings and alternate exchanges. The policies of an exchange are
+// not followed. A queue with a limit may refuse one message and take the next, which rabbitmq.Options.PipelineKeys
+// cannot do with.
+func (b *Broker) Limits(ctx context.Context, t Topology) ([]Difference, error) {
+	ask := b.begin()
 	defer ask.end()
+	var out []Difference
 	seen := map[destination]bool{}
-	for todo := []destination{{exchange, "exchange"}}; len(todo) > 0; {
+	for todo := []destination{{t.names.Exchange(), "exchange"}}; len(todo) > 0; {
 		at := todo[0]
 		todo = todo[1:]
 		if seen[at] {
@@ -38,13 +38,9 @@ func (m *management) addLimits(ctx context.Context, exchange string, found []dev
 		if err := ask.get(ctx, &live, "queues", at.Name); err != nil && !errors.Is(err, errNotFound) {
 			return nil, err
 		}
-		for _, d := range live.limits(at.Name) {
-			if !slices.ContainsFunc(found, func(f deviation) bool { return f.Difference == d.Difference }) { // of a queue of the topology
-				found = append(found, d)
-			}
-		}
+		out = append(out, live.limits(at.Name)...)
 	}
-	return found, nil
+	return out, nil
 }
 
 // destination is what an exchange sends messages to.
@@ -54,12 +50,12 @@ type destination struct {
 }
 
 // destinations returns where exchange sends messages; nothing if it does not exist.
-func (a *asking) destinations(ctx context.Context, exchange string) ([]destination, error) {
+func (q *inquiry) destinations(ctx context.Context, exchange string) ([]destination, error) {
 	var live liveExchange
 	var out []destination
-	err := a.get(ctx, &live, "exchanges", exchange)
+	err := q.get(ctx, &live, "exchanges", exchange)
 	if err == nil {
-		err = a.get(ctx, &out, "exchanges", exchange, "bindings", "source")
+		err = q.get(ctx, &out, "exchanges", exchange, "bindings", "source")
 	}
 	if err != nil && !errors.Is(err, errNotFound) {
 		return nil, err
@@ -71,14 +67,14 @@ func (a *asking) destinations(ctx context.Context, exchange string) ([]destinati
 }
 
 // limits returns the length limits of a queue. A stream has none: it drops its oldest messages, and refuses nothing.
-func (q *liveQueue) limits(name string) []deviation {
+func (q *liveQueue) limits(name string) []Difference {
 	if q.Type == "stream" {
 		return nil
 	}
-	var out []deviation
+	var out []Difference
 	add := func(object string, values map[string]any, limit string) {
 		if have := valueText(values, limit); have != "none" {
-			out = append(out, deviation{Difference: admin.Difference{Object: object, Want: "none", Have: have}, cure: unlimit})
+			out = append(out, differs(object, "none", have, unlimit))
 		}
 	}
 	policy, _ := q.Effective.(map[string]any)

@@ -1,4 +1,4 @@
-package rabbitmq_test
+package topology_test
 
 import (
 	"encoding/json"
@@ -9,32 +9,31 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/internal/testenv"
-	"github.com/waybill-go/waybill/transport/rabbitmq"
+	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
 // RM-07: the exports, as they are. An import into a real broker is TestRolesDoTheirJob.
 func TestExportsGolden(t *testing.T) {
 	t.Parallel()
-	topology := newTopology(t, rabbitmq.Options{Exchange: "shop"}, core.Subscription{
+	shop := newTopology(t, topology.Options{Exchange: "shop"}, core.Subscription{
 		Queue: "billing", Bindings: []string{"orders.*", "users.#"}, RetryDelays: []time.Duration{500 * time.Millisecond, time.Minute},
 	}, core.Subscription{Queue: "mail", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Minute}, InOrder: true})
-	users := rabbitmq.Users{Relay: "shop-relay", Consumer: "shop-consumer", Operator: "shop-operator"}
-	file, err := topology.Definitions("shop", users)
+	users := topology.Users{Relay: "shop-relay", Consumer: "shop-consumer", Operator: "shop-operator"}
+	file, err := shop.Definitions("shop", users)
 	if err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "testdata/definitions.golden", string(file), "")
-	golden(t, "testdata/terraform.golden", topology.Terraform("shop", users), "")
+	golden(t, "testdata/terraform.golden", shop.Terraform("shop", users), "")
 }
 
 // Names with characters that mean something in HCL and JSON stay what they are, and every resource has a label of its
 // own.
 func TestExportsQuote(t *testing.T) {
 	t.Parallel()
-	topology := newTopology(t, rabbitmq.Options{}, core.Subscription{Queue: `a"${b}%{c}\<&>`, Bindings: []string{`#`, `$x`, `größe.*`}, RetryDelays: []time.Duration{}},
+	shop := newTopology(t, topology.Options{}, core.Subscription{Queue: `a"${b}%{c}\<&>`, Bindings: []string{`#`, `$x`, `größe.*`}, RetryDelays: []time.Duration{}},
 		core.Subscription{Queue: "9.lives", RetryDelays: []time.Duration{}}, core.Subscription{Queue: "9-lives", RetryDelays: []time.Duration{}}, core.Subscription{Queue: "9 lives", RetryDelays: []time.Duration{}})
-	tf := topology.Terraform(`v"h`, rabbitmq.Users{})
+	tf := shop.Terraform(`v"h`, topology.Users{})
 	for _, want := range []string{`name  = "a\"$${b}%%{c}\\<&>"`, `routing_key      = "$x"`, `routing_key      = "größe.*"`, `vhost = "v\"h"`, `"_9_lives"`, `"_9-lives"`, `"_9_lives_2"`} {
 		if !strings.Contains(tf, want) {
 			t.Errorf("no %s in\n%s", want, tf)
@@ -47,7 +46,7 @@ func TestExportsQuote(t *testing.T) {
 		}
 		seen[line] = true
 	}
-	file, err := topology.Definitions(`v"h`, rabbitmq.Users{})
+	file, err := shop.Definitions(`v"h`, topology.Users{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,41 +61,19 @@ func TestExportsQuote(t *testing.T) {
 // What a topology cannot be made of is refused, with every problem.
 func TestTopologyRefuses(t *testing.T) {
 	t.Parallel()
-	_, err := rabbitmq.NewTopology(rabbitmq.Options{Window: -1, ManagementURL: "x"}, waybill.Subscription{}, waybill.Subscription{Queue: "q", Retry: &waybill.Backoff{Base: -1}},
+	_, err := topology.New(topology.Options{Exchange: "amq.x", QueueType: "x"}, waybill.Subscription{}, waybill.Subscription{Queue: "q", Retry: &waybill.Backoff{Base: -1}},
 		waybill.Subscription{Queue: "twice", Retry: waybill.RetryDelays()}, waybill.Subscription{Queue: "twice", Retry: waybill.RetryDelays()},
 		waybill.Subscription{Queue: "long", Retry: waybill.RetryDelays(60 * 24 * time.Hour)})
 	if !errors.Is(err, waybill.ErrInvalid) {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"Window: ", "ManagementURL: ", "subscriptions[0].Queue: is empty", "subscriptions[0].Retry: neither", "subscriptions[1].Retry", "subscriptions[3].Queue: \"twice\"", "subscriptions[4].RetryDelays[0]"} {
+	for _, want := range []string{"Exchange: ", "QueueType: ", "subscriptions[0].Queue: is empty", "subscriptions[0].Retry: is not set", "subscriptions[1].Retry", "subscriptions[3].Queue: \"twice\"", "subscriptions[4].RetryDelays[0]"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\ndoes not say %s", err, want)
 		}
 	}
-	_, err = rabbitmq.NewTopology(rabbitmq.Options{}, waybill.Subscription{Queue: "q", Retry: waybill.RetryDelays()}, waybill.Subscription{Queue: "q.dlq", Retry: waybill.RetryDelays()})
+	_, err = topology.New(topology.Options{}, waybill.Subscription{Queue: "q", Retry: waybill.RetryDelays()}, waybill.Subscription{Queue: "q.dlq", Retry: waybill.RetryDelays()})
 	if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), `queue "q.dlq" is needed twice`) {
 		t.Errorf("a queue that is another one's dead-letter queue: %v", err)
-	}
-}
-
-// RM-07: rabbitmqctl imports the file too.
-func testImportByRabbitmqctl(t *testing.T, broker *testenv.RabbitMQServer) {
-	t.Helper()
-	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}}
-	file, err := newTopology(t, rabbitmq.Options{}, sub).Definitions("fresh", rabbitmq.Users{Relay: broker.User, Consumer: broker.User, Operator: broker.User})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := broker.Ctl(t.Context(), "import_definitions", writeFile(t, file)); err != nil {
-		t.Fatal(err)
-	}
-	bus := dial(t, broker.AMQPURL("fresh"), rabbitmq.Options{Passive: true, ManagementURL: broker.ManagementURL})
-	r := subscribe(t, bus, sub)
-	if err := bus.Publish(t.Context(), envelopes(1, "a")).FirstErr(); err != nil {
-		t.Fatal(err)
-	}
-	settle(t, r, core.AckDone(receive(t, r, 1)[0]))
-	if drift, err := bus.Drift(t.Context()); err != nil || len(drift) > 0 {
-		t.Errorf("%v, %v", drift, err)
 	}
 }

@@ -1,0 +1,61 @@
+// Package topology describes what RabbitMQ must hold for a set of subscriptions: exchanges, queues, bindings, names and
+// permissions. It needs no AMQP client, so that a command-line tool can use it.
+//
+//	shop, err := topology.New(topology.Options{Exchange: "shop"}, subscriptions...)
+//	definitions, err := shop.Definitions("/", users)   // for rabbitmqctl import_definitions
+//	hcl := shop.Terraform("/", users)
+//	differences, err := broker.Compare(ctx, shop)      // with a live broker
+//
+// # Objects
+//
+// Messages go to one durable topic exchange, by topic. Each subscription has a queue and a dead-letter queue. All
+// subscriptions share one delay queue for each distinct retry delay. {exchange} and {queue} include Options.Prefix:
+//
+//	exchange {exchange}            topic, durable
+//	exchange {exchange}.dlx        direct, durable
+//	exchange {exchange}.delay_{d}  fanout, durable; one for each distinct delay (500ms, 1m30s, ...)
+//
+//	queue {exchange}.delay_{d}     quorum; bound to its exchange
+//	    x-message-ttl={d}
+//	    x-dead-letter-exchange="" (the default exchange)
+//	    x-dead-letter-strategy=at-least-once, x-overflow=reject-publish, x-delivery-limit=1000000
+//
+//	queue {queue}                  quorum; bound to {exchange} with the subscription's bindings,
+//	                               and to {exchange}.dlx with {queue}.return
+//	    x-dead-letter-exchange={exchange}.dlx, x-dead-letter-routing-key={queue}
+//	    x-dead-letter-strategy=at-least-once, x-overflow=reject-publish, x-delivery-limit=1000000
+//	    x-single-active-consumer=true with Subscription.InOrder
+//
+//	queue {queue}.dlq              quorum; bound to {exchange}.dlx with {queue}
+//	    x-overflow=reject-publish, x-delivery-limit=1000000
+//
+// Classic queues have x-queue-type, x-message-ttl, x-overflow and the dead-letter exchange and key only: the broker
+// takes no more.
+//
+// A message that is to be retried is published to the delay exchange with the queue's name as its routing key. The
+// delay queue has no dead-letter routing key. So when the delay is over, the message goes by its own key through the
+// default exchange to that one queue. What comes back at once (a retry without a delay, a replay) goes through
+// {exchange}.dlx with {queue}.return. So nobody needs the permission to write to the default exchange, which reaches
+// every queue.
+//
+// # Guarantees
+//
+//   - The transport declares and verifies the same [Topology] that is exported and compared.
+//   - Equal options and subscriptions make an equal topology, in the same order.
+//   - The permissions match the names they are for, and no other name.
+//   - Errors and exports hold no password and no part of the management URL.
+//
+// # Concurrency
+//
+// A Topology, a Names and a Broker are safe for concurrent use as long as nobody changes a Topology's slices.
+//
+// # Ownership
+//
+// The caller owns what New and the exports return. A Broker keeps no connection open between calls.
+//
+// # Limits
+//
+// The name of a subscription's queue may not end in ".return". Names of exchanges and queues, prefix included, have at
+// most 200 bytes, and a delay is at most 49 days. [Broker.Compare] does not look at policies; [Broker.Limits] looks at
+// length limits only. The management API knows the policies of a queue about ten seconds late.
+package topology

@@ -1,0 +1,4 @@
+package topology
+
+// DelayName is what the tests of package topology_test need to see.
+var DelayName = delayName

@@ -1,0 +1,92 @@
+package topology
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// MaxDelay is the longest time that RabbitMQ holds a message for: 49 days.
+const MaxDelay = math.MaxUint32 * time.Millisecond
+
+const (
+	deadLetterSuffix = ".dlq"
+	returnSuffix     = ".return"
+)
+
+// Names makes the names of the objects of a topology. Queues are asked for by the subscription's name, which has no
+// prefix; every answer has it.
+type Names struct{ prefix, exchange string }
+
+// Names returns the names with these options.
+func (o Options) Names() Names {
+	o = o.withDefaults()
+	return Names{o.Prefix, o.Prefix + o.Exchange}
+}
+
+// Exchange is the topic exchange that messages are published to.
+func (n Names) Exchange() string { return n.exchange }
+
+// DeadLetterExchange is the direct exchange to the dead-letter queues, and back to the queues at once.
+func (n Names) DeadLetterExchange() string { return n.exchange + ".dlx" }
+
+// DelayExchange is the fanout exchange to the delay queue of the same name; d is one of [DelaysOf].
+func (n Names) DelayExchange(d time.Duration) string { return n.exchange + ".delay_" + delayName(d) }
+
+// Queue is the queue of a subscription, and the routing key to its dead-letter queue.
+func (n Names) Queue(subscription string) string { return n.prefix + subscription }
+
+// DeadLetterQueue is the dead-letter queue of a subscription.
+func (n Names) DeadLetterQueue(subscription string) string {
+	return n.prefix + subscription + deadLetterSuffix
+}
+
+// ReturnKey is the routing key by which the dead-letter exchange leads back to the queue of a subscription.
+func (n Names) ReturnKey(subscription string) string { return n.prefix + subscription + returnSuffix }
+
+// delayName writes a delay readably: 500ms, 1m30s, 1d12h. It is unambiguous for whole milliseconds.
+func delayName(d time.Duration) string {
+	var b strings.Builder
+	for _, u := range []struct {
+		unit time.Duration
+		name string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
+		if n := int64(d / u.unit); n > 0 {
+			b.WriteString(strconv.FormatInt(n, 10) + u.name)
+			d %= u.unit
+		}
+	}
+	if b.Len() == 0 {
+		return "0ms"
+	}
+	return b.String()
+}
+
+// Delays are the delays that have a delay queue: whole milliseconds, at least one, ascending, each once.
+type Delays []time.Duration
+
+// DelaysOf returns the delays to declare for the retry delays of a subscription, which are ascending.
+func DelaysOf(retryDelays []time.Duration) Delays {
+	var out Delays
+	for _, d := range retryDelays {
+		d = max(d+time.Millisecond-1, time.Millisecond).Truncate(time.Millisecond)
+		if len(out) == 0 || d > out[len(out)-1] {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// For returns the delay to use for d: the first that is not shorter, else the last; 0 if there is none or d is 0.
+func (delays Delays) For(d time.Duration) time.Duration {
+	if d <= 0 || len(delays) == 0 {
+		return 0
+	}
+	for _, longer := range delays {
+		if longer >= d {
+			return longer
+		}
+	}
+	return delays[len(delays)-1]
+}

@@ -1,0 +1,129 @@
+package topology
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/check"
+)
+
+// QueueType is the type of the queues of subscriptions.
+type QueueType string
+
+// The queue types.
+const (
+	// Quorum is a replicated queue that dead-letters at least once and counts deliveries. The default.
+	Quorum QueueType = "quorum"
+	// Classic is a durable classic queue. The broker dead-letters from it at most once, and does not count
+	// redeliveries.
+	Classic QueueType = "classic"
+)
+
+// DefaultExchange is the default of Options.Exchange.
+const DefaultExchange = "waybill"
+
+// maxStem bounds the name of an exchange or a queue in bytes, so that the names derived from it fit into 255.
+const maxStem = 200
+
+// Options are the choices that a topology depends on. The zero value is ready for use.
+type Options struct {
+	// Exchange is the topic exchange that messages are published to, and the stem of the other exchanges' names;
+	// default "waybill".
+	Exchange string
+	// Prefix stands before the name of every exchange and queue, such as "staging."; default none.
+	Prefix string
+	// QueueType is the type of the queues of subscriptions; default Quorum.
+	QueueType QueueType
+}
+
+func (o Options) withDefaults() Options {
+	if o.Exchange == "" {
+		o.Exchange = DefaultExchange
+	}
+	if o.QueueType == "" {
+		o.QueueType = Quorum
+	}
+	return o
+}
+
+// Problems returns what is wrong with o: nothing if it is valid.
+func (o Options) Problems() []string {
+	var p []string
+	o = o.withDefaults()
+	for _, f := range []struct{ name, value string }{{"Exchange", o.Exchange}, {"Prefix", o.Prefix}} {
+		if s := check.Name(f.value); s != "" {
+			p = append(p, f.name+": "+s)
+		}
+	}
+	full := o.Prefix + o.Exchange
+	if len(full) > maxStem {
+		p = append(p, fmt.Sprintf("Exchange: %q has %d bytes with its prefix; at most %d are allowed, so that the names derived from it fit",
+			clip(full), len(full), maxStem))
+	}
+	if strings.HasPrefix(full, "amq.") {
+		p = append(p, "Exchange: names that begin with \"amq.\" belong to the broker; choose another")
+	}
+	if o.QueueType != Quorum && o.QueueType != Classic {
+		p = append(p, fmt.Sprintf("QueueType: %q is unknown; use topology.Quorum or topology.Classic", clip(string(o.QueueType))))
+	}
+	return p
+}
+
+// SubscriptionProblems returns what is wrong with sub for a topology with these options: nothing if it is valid.
+func (o Options) SubscriptionProblems(sub *core.Subscription) []string {
+	var p []string
+	const returns = returnSuffix
+	if sub.Queue == "" {
+		p = append(p, "Queue: is empty; name the queue, such as \"billing.orders\"")
+	} else if s := check.Name(sub.Queue); s != "" {
+		p = append(p, "Queue: "+s)
+	} else if strings.HasSuffix(sub.Queue, returns) {
+		p = append(p, fmt.Sprintf("Queue: %q ends in %q: retries of the queue without this ending have that routing key, "+
+			"so that messages would get into the wrong queue; choose another name", clip(sub.Queue), returns))
+	} else if n := len(o.Prefix) + len(sub.Queue); n > maxStem {
+		p = append(p, fmt.Sprintf("Queue: has %d bytes with its prefix; at most %d are allowed", n, maxStem))
+	}
+	for i, b := range sub.Bindings {
+		if s := check.Name(b); s != "" {
+			p = append(p, fmt.Sprintf("Bindings[%d]: %s", i, s))
+		}
+	}
+	for i, d := range sub.RetryDelays {
+		if d < 0 || d > MaxDelay {
+			p = append(p, fmt.Sprintf("RetryDelays[%d]: %s is not between 0 and %s, which is as long as RabbitMQ holds a message", i, d, MaxDelay))
+		}
+		if i > 0 && d < sub.RetryDelays[i-1] {
+			p = append(p, fmt.Sprintf("RetryDelays[%d]: %s is less than the one before; sort them", i, d))
+		}
+	}
+	return p
+}
+
+// subscriptions returns subs as a transport gets them, and what is wrong with them.
+func (o Options) subscriptions(subs []waybill.Subscription) (asked []core.Subscription, problems []string) {
+	seen := map[string]bool{}
+	asked = make([]core.Subscription, len(subs))
+	for i := range subs {
+		at := fmt.Sprintf("subscriptions[%d].", i)
+		if retry := subs[i].Retry; retry == nil {
+			problems = append(problems, at+"Retry: is not set, so that the delay queues are unknown: "+
+				"give the consumer's (consumer.DefaultRetry, or waybill.RetryDelays() for no retries)")
+		} else if p := retry.Validate(at + "Retry"); len(p) > 0 {
+			problems = append(problems, p...)
+			continue
+		}
+		asked[i] = core.SubscriptionOf(&subs[i])
+		for _, p := range o.SubscriptionProblems(&asked[i]) {
+			problems = append(problems, at+p)
+		}
+		if queue := subs[i].Queue; seen[queue] {
+			problems = append(problems, fmt.Sprintf("%sQueue: %q is the queue of an earlier one too", at, clip(queue)))
+		}
+		seen[subs[i].Queue] = true
+	}
+	return asked, problems
+}
+
+func clip(s string) string { return check.Clip(s, 80) }
