@@ -12,61 +12,61 @@ type acker interface {
 	Nack(tag uint64, multiple, requeue bool) error
 }
 
-// acks settles the deliveries of one channel. It knows which of them are not settled, so that a batch can be
-// acknowledged with one frame: basic.ack with multiple means every delivery up to the tag, so it is sent only if
-// nothing else below is open. A batch that ended before an earlier one waits for it a moment.
+// acks acknowledges the deliveries of one channel. It knows which of them are unacknowledged, so that one frame can
+// acknowledge a batch. A basic.ack with multiple means every delivery up to the tag. So it is sent only if all
+// deliveries below the tag are done. A batch that ended before an earlier one waits for it a moment.
 type acks struct {
 	ch acker
 
-	mu    sync.Mutex // held while writing: what another call is about to settle counts as open until its frame was written
-	open  map[uint64]struct{}
-	late  []uint64 // of batches: done, and something below is open
-	timer *time.Timer
+	mu      sync.Mutex // held while writing: a delivery counts as unacknowledged until its frame was written
+	unacked map[uint64]struct{}
+	waiting []uint64 // done, and waiting for a delivery below
+	timer   *time.Timer
 }
 
 const (
-	// shareOfOpen bounds the search for open deliveries: with more of them for each one to settle, single frames cost
-	// less.
-	shareOfOpen = 16
-	// minLate is from how many acknowledgements on it is worth to wait for what is below.
-	minLate = 16
-	// lateTime is how long they wait at most. What they lose if the process ends meanwhile comes again, as after a lost
-	// connection.
-	lateTime = 20 * time.Millisecond
+	// maxUnackedPerTag bounds the search for unacknowledged deliveries. With more of them for each tag to acknowledge,
+	// single frames cost less.
+	maxUnackedPerTag = 16
+	// minWaiting is the least number of acknowledgements that wait for deliveries below. Fewer are written one by one.
+	minWaiting = 16
+	// maxWait is how long they wait at most. If the process ends meanwhile, the broker delivers them again, as after a
+	// lost connection.
+	maxWait = 20 * time.Millisecond
 )
 
 // arrived notes a delivery. It must be called for every one, in order.
 func (a *acks) arrived(tag uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.open[tag] = struct{}{}
+	a.unacked[tag] = struct{}{}
 }
 
 func (a *acks) ack(tag uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.open, tag)
+	delete(a.unacked, tag)
 	return a.ch.Ack(tag, false)
 }
 
 func (a *acks) requeue(tag uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.open, tag)
+	delete(a.unacked, tag)
 	return a.ch.Nack(tag, false, true)
 }
 
-// ackAll acknowledges tags: those below the first other open one with a single frame. If many are left, they wait for
-// what is below.
+// ackAll acknowledges tags: those below the first unacknowledged one with a single frame. If many are left, they wait
+// for the deliveries below.
 func (a *acks) ackAll(tags []uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, tag := range tags {
-		delete(a.open, tag)
+		delete(a.unacked, tag)
 	}
-	waited := len(a.late) > 0
-	tags = append(tags, a.late...)
-	a.late = a.late[:0]
+	waited := len(a.waiting) > 0
+	tags = append(tags, a.waiting...)
+	a.waiting = a.waiting[:0]
 	slices.Sort(tags)
 	if n := a.below(tags); n > 1 {
 		if err := a.ch.Ack(tags[n-1], true); err != nil {
@@ -74,26 +74,26 @@ func (a *acks) ackAll(tags []uint64) error {
 		}
 		tags = tags[n:]
 	}
-	if len(tags) < minLate {
+	if len(tags) < minWaiting {
 		return a.each(tags)
 	}
-	a.late = append(a.late, tags...)
+	a.waiting = append(a.waiting, tags...)
 	switch {
 	case a.timer == nil:
-		a.timer = time.AfterFunc(lateTime, func() { a.flush() })
+		a.timer = time.AfterFunc(maxWait, func() { a.flush() })
 	case !waited:
-		a.timer.Reset(lateTime)
+		a.timer.Reset(maxWait)
 	}
 	return nil
 }
 
-// flush acknowledges what waits, and returns how many these were. It fails with the channel, whose deliveries come
-// again.
+// flush acknowledges what waits, and returns how many these were. On a closed channel it does nothing: the broker
+// delivers them again.
 func (a *acks) flush() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	tags := a.late
-	a.late = nil
+	tags := a.waiting
+	a.waiting = nil
 	_ = a.each(tags)
 	return len(tags)
 }
@@ -107,13 +107,13 @@ func (a *acks) each(tags []uint64) error {
 	return nil
 }
 
-// below returns how many of tags, which are sorted and no longer open, are below every open one.
+// below returns how many of tags, which are sorted, are below every unacknowledged one.
 func (a *acks) below(tags []uint64) int {
-	if len(tags) < 2 || len(a.open) > shareOfOpen*len(tags) {
+	if len(tags) < 2 || len(a.unacked) > maxUnackedPerTag*len(tags) {
 		return 0
 	}
 	first := tags[len(tags)-1] + 1
-	for tag := range a.open {
+	for tag := range a.unacked {
 		first = min(first, tag)
 	}
 	n, _ := slices.BinarySearch(tags, first)

@@ -51,7 +51,7 @@ func TestMultipleAckTakesNothingElse(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
-		a := acks{ch: broker, open: map[uint64]struct{}{}, timer: time.NewTimer(time.Hour)} // flush is an action
+		a := acks{ch: broker, unacked: map[uint64]struct{}{}, timer: time.NewTimer(time.Hour)} // flush is an action
 		var held []uint64
 		next := uint64(0)
 		want := map[uint64]bool{} // what was asked to be acknowledged
@@ -105,9 +105,9 @@ func TestMultipleAckTakesNothingElse(t *testing.T) {
 				if broker.unknown {
 					t.Fatal("a tag was settled twice")
 				}
-				late := slices.Clone(a.late)
+				late := slices.Clone(a.waiting)
 				slices.Sort(late)
-				if len(slices.Compact(late)) != len(a.late) {
+				if len(slices.Compact(late)) != len(a.waiting) {
 					t.Fatalf("a tag waits twice: %v", late)
 				}
 				for tag, n := range broker.acked {
@@ -136,7 +136,7 @@ func heldBy(a *acks, broker *brokerModel, n uint64) (tags []uint64) {
 func TestMultipleAckIsOneFrame(t *testing.T) {
 	t.Parallel()
 	broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
-	a := acks{ch: broker, open: map[uint64]struct{}{}}
+	a := acks{ch: broker, unacked: map[uint64]struct{}{}}
 	tags := heldBy(&a, broker, 100)
 	if err := a.ackAll(tags); err != nil || broker.frames != 1 || len(broker.acked) != 100 {
 		t.Errorf("%d frames for %d acknowledgements: %v", broker.frames, len(broker.acked), err)
@@ -149,7 +149,7 @@ func TestMultipleAckWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
-		a := acks{ch: broker, open: map[uint64]struct{}{}}
+		a := acks{ch: broker, unacked: map[uint64]struct{}{}}
 		tags := heldBy(&a, broker, 300)
 		if err := a.ackAll(tags[100:200]); err != nil || broker.frames != 0 {
 			t.Fatalf("%d frames: %v", broker.frames, err)
@@ -160,7 +160,7 @@ func TestMultipleAckWaits(t *testing.T) {
 		if err := a.ackAll(tags[201:300]); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(lateTime)
+		time.Sleep(maxWait)
 		synctest.Wait()
 		if len(broker.acked) != 299 || len(broker.unacked) != 1 {
 			t.Fatalf("%d acknowledged, %d open", len(broker.acked), len(broker.unacked))

@@ -9,8 +9,8 @@ import (
 
 // batchConn is a net.Conn whose Write never waits for the network: it appends to a buffer, and one goroutine writes
 // what has gathered. The driver flushes after every message; this turns the flushes of a burst into few system calls,
-// and keeps a publish from hanging when the broker stops reading. What it may hold is bounded by the callers: a
-// publisher waits while more than maxUnwritten bytes are held.
+// and keeps a publish from hanging when the broker stops reading. The callers bound the buffer: a publisher waits while
+// it holds more than maxUnwritten bytes.
 type batchConn struct {
 	net.Conn
 
@@ -32,9 +32,9 @@ const (
 	maxUnwritten   = 4 << 20         // above it publishers wait
 	keepBuffer     = 256 << 10       // larger buffers are not kept
 	closeFlushTime = 2 * time.Second // how long Close waits for the rest to be written
-	// lastWords is how long after a failed write the reader may still learn what the broker had to say: a TLS alert,
-	// say.
-	lastWords = 100 * time.Millisecond
+	// readGrace is how long after a failed write the reader may still receive the broker's last words, such as a TLS
+	// alert.
+	readGrace = 100 * time.Millisecond
 )
 
 var errConnClosed = errors.New("connection closed")
@@ -145,7 +145,7 @@ func (b *batchConn) writeAll() bool {
 		}
 		b.mu.Unlock()
 		if err != nil {
-			time.AfterFunc(lastWords, func() { _ = b.Conn.Close() }) // the driver's reader ends with an error and reports the loss
+			time.AfterFunc(readGrace, func() { _ = b.Conn.Close() }) // the driver's reader ends with an error and reports the loss
 			return false
 		}
 	}

@@ -31,7 +31,7 @@ func (t *Transport) Declare(ctx context.Context, want topology.Topology) error {
 }
 
 // declare declares in order, on a channel of its own, since a failure closes the channel. A user that may not configure
-// is served too, as long as everything is there: after a refusal a passive declare looks for the object. There is no
+// is served too, as long as everything is there: after a lateClose a passive declare looks for the object. There is no
 // passive form of a binding: verify looks for bindings, with the management API.
 func (p *preparation) declare(ctx context.Context, c *conn) error {
 	s := probe{c: c}

@@ -19,9 +19,9 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq/internal/tlserr"
 )
 
-// dial opens a connection. TLS is ours and not the driver's: then a burst is encrypted in one piece, and we see the
-// alert by which the broker refuses a client's certificate. With TLS 1.3 it comes after the handshake, when the driver
-// may just say that the connection is closed.
+// dial opens a connection. TLS is ours and not the driver's. So a burst is encrypted in one piece, and we see the alert
+// by which the broker refuses a client's certificate. With TLS 1.3 the alert comes after the handshake, when the driver
+// may only report a closed connection.
 func (l *link) dial(ctx context.Context) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.opts.ConnectTimeout)
 	defer cancel()
@@ -62,7 +62,8 @@ func (l *link) dial(ctx context.Context) (*conn, error) {
 	if err != nil {
 		if out != nil {
 			_ = out.Close()
-			if cause := out.readError(); cause != nil && (errors.Is(err, amqp.ErrClosed) || tlserr.Is(cause) || supposed(err) && !refusal(cause, time.Since(began))) {
+			cause := out.readError()
+			if cause != nil && (errors.Is(err, amqp.ErrClosed) || tlserr.Is(cause) || madeUp(err) && !refusal(cause, time.Since(began))) {
 				err = cause
 			}
 		}
@@ -74,16 +75,16 @@ func (l *link) dial(ctx context.Context) (*conn, error) {
 	return &conn{Connection: ac, out: out, blocked: make(chan struct{})}, nil
 }
 
-// supposed reports an error that the driver makes up when a handshake ends without a word from the broker.
-func supposed(err error) bool { return err == amqp.ErrCredentials || err == amqp.ErrVhost } //nolint:errorlint // these very ones
+// madeUp reports an error that the driver makes up when a handshake ends without an answer of the broker.
+func madeUp(err error) bool { return err == amqp.ErrCredentials || err == amqp.ErrVhost } //nolint:errorlint // these very ones
 
-// silence is less than the three seconds after which RabbitMQ closes the connection of a user that it refuses.
-const silence = 2500 * time.Millisecond
+// refusalDelay is less than the three seconds after which RabbitMQ closes the connection of a user that it refuses.
+const refusalDelay = 2500 * time.Millisecond
 
-// refusal reports that the other side closed the connection so long after the attempt began that it may be the broker,
-// which refuses the user. A connection that was cut, or took too long, says nothing about the user.
+// refusal reports that the other side closed the connection so long after the attempt began that the broker may have
+// refused the user. A connection that was cut, or took too long, says nothing about the user.
 func refusal(err error, after time.Duration) bool {
-	return after >= silence && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET))
+	return after >= refusalDelay && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET))
 }
 
 // secure returns raw with TLS on it, after the handshake.

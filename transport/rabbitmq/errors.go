@@ -23,8 +23,8 @@ func permanent(op string, reason waybill.Reason, err error) *waybill.Error {
 	return &waybill.Error{Op: "waybill/rabbitmq: " + op, Class: waybill.ClassPermanent, Reason: reason, Err: err}
 }
 
-// misconfigured is an outage to an engine that has worked before, and the end of Run on first contact: the message is
-// not at fault.
+// misconfigured is an error about the broker or the options, not about a message. An engine that has worked before
+// takes it for an outage; on first contact it ends Run.
 func misconfigured(op, format string, args ...any) *waybill.Error {
 	return outage(op, fmt.Errorf("%w: "+format, append([]any{waybill.ErrMisconfigured}, args...)...))
 }
@@ -35,23 +35,23 @@ func amqpError(err error) *amqp.Error {
 	return e
 }
 
-// blames reports whether the broker closed a channel or a connection because of what it was sent, so that one of the
-// messages in flight is at fault. A shutdown (320), a lack of resources (506) and an internal error (541) say nothing
-// about a message.
-func blames(e *amqp.Error) bool {
+// closedByMessage reports whether the broker closed a channel or a connection because of one of the messages in flight.
+// A shutdown (320), a lack of resources (506) and an internal error (541) say nothing about a message.
+func closedByMessage(e *amqp.Error) bool {
 	if e == nil || !e.Server {
 		return false
 	}
 	switch e.Code {
-	case amqp.ContentTooLarge, amqp.NoConsumers, amqp.AccessRefused, amqp.NotFound, amqp.PreconditionFailed, amqp.FrameError, amqp.SyntaxError,
-		amqp.CommandInvalid, amqp.UnexpectedFrame, amqp.NotAllowed, amqp.NotImplemented:
+	case amqp.ContentTooLarge, amqp.NoConsumers, amqp.AccessRefused, amqp.NotFound, amqp.PreconditionFailed, amqp.FrameError,
+		amqp.SyntaxError, amqp.CommandInvalid, amqp.UnexpectedFrame, amqp.NotAllowed, amqp.NotImplemented:
 		return true
 	}
 	return false
 }
 
-// culprit returns the error of a message that, sent alone, made the broker close the channel or the connection with e.
-func culprit(e *amqp.Error, exchange, key string) *waybill.Error {
+// messageError returns the error of a message that, sent alone, made the broker close the channel or the connection
+// with e.
+func messageError(e *amqp.Error, exchange, key string) *waybill.Error {
 	const op = "publish"
 	reason := strings.ToLower(e.Reason)
 	switch e.Code {
@@ -59,7 +59,8 @@ func culprit(e *amqp.Error, exchange, key string) *waybill.Error {
 		return misconfigured(op, "exchange %q does not exist: declare it, or permit the user to configure it (%w)", exchange, e)
 	case amqp.AccessRefused:
 		if strings.Contains(reason, "to topic") || strings.Contains(reason, "topic '") {
-			return permanent(op, waybill.ReasonForbidden, fmt.Errorf("the user may not publish topic %q to exchange %q: extend its topic permissions (%w)", clip(key), exchange, e))
+			return permanent(op, waybill.ReasonForbidden, fmt.Errorf("the user may not publish topic %q to exchange %q: "+
+				"extend its topic permissions (%w)", clip(key), exchange, e))
 		}
 		return misconfigured(op, "the user may not write to exchange %q: extend its write permission (%w)", exchange, e)
 	case amqp.ContentTooLarge:
@@ -81,9 +82,11 @@ func dialError(err error) *waybill.Error {
 	if e := amqpError(err); e != nil {
 		switch e.Code {
 		case amqp.AccessRefused:
-			return misconfigured(op, "the broker refused the user or its password: check both, and that the user may connect from here (%w)", e)
+			return misconfigured(op, "the broker refused the user or its password: check both, "+
+				"and that the user may connect from here (%w)", e)
 		case amqp.NotAllowed, amqp.NotFound:
-			return misconfigured(op, "the virtual host does not exist, or the user has no permission on it: create it, or permit the user (%w)", e)
+			return misconfigured(op, "the virtual host does not exist, or the user has no permission on it: "+
+				"create it, or permit the user (%w)", e)
 		}
 		return outage(op, e)
 	}
@@ -102,13 +105,15 @@ func declareError(object string, err error) *waybill.Error {
 	}
 	switch e.Code {
 	case amqp.PreconditionFailed, amqp.NotAllowed:
-		return misconfigured(op, "%s exists with other properties: change the options to match, or delete it when it is empty and start again (%w)", object, e)
+		return misconfigured(op, "%s exists with other properties: change the options to match, "+
+			"or delete it when it is empty and start again (%w)", object, e)
 	case amqp.AccessRefused:
-		return misconfigured(op, "%s does not exist or may not be changed by this user: create it, or permit the user to configure it, or set Options.Passive if it is there (%w)", object, e)
+		return misconfigured(op, "%s does not exist or may not be changed by this user: create it, "+
+			"or permit the user to configure it, or set Options.Passive if it is there (%w)", object, e)
 	case amqp.NotFound:
-		return misconfigured(op, "%s cannot be made: something it refers to does not exist (%w)", object, e)
+		return misconfigured(op, "%s cannot be made: an object that it refers to does not exist (%w)", object, e)
 	case amqp.ResourceLocked:
-		return misconfigured(op, "%s belongs to another connection alone: delete it or choose another name (%w)", object, e)
+		return misconfigured(op, "%s is exclusive to another connection: delete it or choose another name (%w)", object, e)
 	}
 	return outage(op, fmt.Errorf("%s: %w", object, e))
 }
@@ -140,4 +145,4 @@ func await(ctx context.Context, fn func() error, late func()) error {
 var errBehind = outage("publish", waybill.ErrBehind)
 
 // errNacked is the cause of an outage of one topic: a queue refused a message, since it is full or has no leader.
-var errNacked = errors.New("a queue did not take the message (basic.nack): it is full, or its leader is not available")
+var errNacked = errors.New("a queue refused the message (basic.nack): it is full, or its leader is not available")

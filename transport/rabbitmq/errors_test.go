@@ -49,13 +49,13 @@ func TestClasses(t *testing.T) {
 		{err: amqp.ErrClosed},
 		{err: nil},
 	} {
-		if got := rabbitmq.Blames(c.err); got != c.blames {
+		if got := rabbitmq.ClosedByMessage(c.err); got != c.blames {
 			t.Errorf("%v: blames %t", c.err, got)
 		}
 		if !c.blames {
 			continue
 		}
-		err := rabbitmq.Culprit(c.err, "waybill", "a.b")
+		err := rabbitmq.MessageError(c.err, "waybill", "a.b")
 		if waybill.ClassOf(err) != c.class || waybill.ReasonOf(err) != c.reason || errors.Is(err, waybill.ErrMisconfigured) != c.misconf {
 			t.Errorf("%v: class %s, reason %q, misconfigured %t", c.err, waybill.ClassOf(err), waybill.ReasonOf(err), errors.Is(err, waybill.ErrMisconfigured))
 		}

@@ -8,14 +8,14 @@ import (
 
 // What the tests of package rabbitmq_test need to see.
 var (
-	AddLimits  = addLimits
-	Decode     = decode
-	Encode     = encode
-	Culprit    = culprit
-	Blames     = blames
-	DialError  = dialError
-	CheckURL   = checkURL
-	DeclareErr = declareError
+	AddLimits       = addLimits
+	Decode          = decode
+	Encode          = encode
+	MessageError    = messageError
+	ClosedByMessage = closedByMessage
+	DialError       = dialError
+	CheckURL        = checkURL
+	DeclareErr      = declareError
 
 	FailedCopyPause = failedCopyPause
 )

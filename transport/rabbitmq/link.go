@@ -12,15 +12,15 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// link is one connection that is opened when needed and opened again after a loss. Publishing and consuming have a link
-// each, since a broker that is short of memory blocks a connection as a whole once it publishes.
+// link is one connection. It is opened when it is needed, and again after a loss. Publishing and consuming have a link
+// each, since a broker that is short of memory blocks every connection that publishes as a whole.
 type link struct {
-	name    string
-	url     string
-	opts    Options
-	foreign bool          // the connection is the caller's
-	closing chan struct{} // closed by Transport.Close
-	opening chan struct{} // capacity 1: held by who connects
+	name     string
+	url      string
+	opts     Options
+	borrowed bool          // the connection is the caller's
+	closing  chan struct{} // closed by Transport.Close
+	opening  chan struct{} // capacity 1: held while connecting
 
 	mu       sync.Mutex
 	conn     *conn
@@ -47,8 +47,9 @@ func (l *link) get(ctx context.Context) (*conn, error) {
 	if c := l.current(); c != nil {
 		return c, nil
 	}
-	if l.foreign {
-		return nil, outage("connect", errors.New("the connection passed to New is closed: make a new transport with a new connection, or use Dial, which reconnects"))
+	if l.borrowed {
+		return nil, outage("connect", errors.New("the connection passed to New is closed: "+
+			"make a new transport with a new connection, or use Dial, which reconnects"))
 	}
 	select {
 	case l.opening <- struct{}{}:
@@ -185,10 +186,10 @@ func (c *conn) channel(ctx context.Context) (*amqp.Channel, error) {
 	return ch, nil
 }
 
-// close ends the connection: politely within ctx, else at once.
+// close closes the connection: with a handshake within ctx, else at once.
 func (l *link) close(ctx context.Context) {
 	c := l.current()
-	if c == nil || l.foreign {
+	if c == nil || l.borrowed {
 		return
 	}
 	deadline, ok := ctx.Deadline()

@@ -43,10 +43,10 @@ type Options struct {
 	Window int
 	// PipelineKeys sends messages of one key without waiting for the confirm of the one before, so that a hot key is as
 	// fast as any other; default false: one at a time. The order of a key then survives relays that die and connections
-	// that are lost, since what is lost is the end of what was sent. It does not survive a queue that refuses one
-	// message and takes a later one: one with a length limit, one that is declared, bound or deleted while relays run,
-	// or one that has no leader for a while, as after a broker's failure. What was sent behind a message that failed is
-	// sent again behind it. With ManagementURL a queue with a length limit, by argument or policy, is an error at a
+	// that are lost, since only the end of what was sent is lost. It does not survive a queue that refuses one message
+	// and takes a later one: one with a length limit, one that is declared, bound or deleted while relays run, or one
+	// that has no leader for a while, as after a broker's failure. The messages behind one that failed are sent again
+	// behind it. With ManagementURL a queue with a length limit, by argument or policy, is an error at a
 	// publisher's start, and a difference for Drift. It has no effect on routes with BlockAfterAbandon.
 	PipelineKeys bool
 	// MaxBodyBytes bounds a body; a larger one is refused for good with reason too_large and not sent. Default 16 MiB,
@@ -61,13 +61,13 @@ type Options struct {
 	// without the right to configure will do. Without ManagementURL only exchanges, queues and the right to write are
 	// verified; an INFO log lists the rest.
 	Passive bool
-	// ManagementURL is the address of the management API, such as https://user:password@host:15671, for what AMQP
-	// cannot tell: arguments and bindings. Without a user it is that of the AMQP URL, which needs the tag "management".
+	// ManagementURL is the address of the management API, such as https://user:password@host:15671. It shows arguments
+	// and bindings, which AMQP does not. Without a user the AMQP URL's is used; the user needs the tag "management".
 	// Used at the start and by Drift, with the virtual host of the connection. Default none.
 	ManagementURL string
 	// ManagementTLS is the client's side of TLS for an https:// ManagementURL; nil means that of TLS.
 	ManagementTLS *tls.Config
-	// Logger is told of lost and restored connections; nil means slog.Default.
+	// Logger gets the log; nil means slog.Default.
 	Logger *slog.Logger
 }
 
@@ -200,7 +200,8 @@ func (o Options) management(user, password, vhost string) (*topology.Broker, []s
 func checkURL(raw string, o Options) string {
 	u, err := url.Parse(raw)
 	if err != nil || strings.ContainsAny(raw, " \t\r\n") {
-		return "url: cannot be read; escape special characters in user and password (net/url.UserPassword does); it must look like " + exampleURL
+		return "url: cannot be read; escape special characters in user and password (net/url.UserPassword does); " +
+			"it must look like " + exampleURL
 	}
 	switch {
 	case u.Scheme != "amqp" && u.Scheme != "amqps":

@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -18,11 +15,11 @@ import (
 const (
 	defaultPrefetch = 20
 	maxPrefetch     = 65_535
-	// returnTime is how long Close waits for what was just given back: if this is the only consumer, the broker sends
-	// it here again, and what arrives after the consumer was cancelled is lost with the channel, which counts as a
-	// crash. It also waits for many single acks: the broker's channel keeps those beyond some tens to itself for a
+	// requeueTime is how long Close waits after a requeue. If this is the only consumer, the broker delivers the
+	// message here again. What arrives after the consumer was cancelled is lost with the channel, which counts as a
+	// crash. Close also waits after many single acks: the broker's channel holds those beyond some tens back for a
 	// moment, and loses them if it is closed.
-	returnTime = 50 * time.Millisecond
+	requeueTime = 50 * time.Millisecond
 )
 
 // receiver is an open subscription. It has a session with the broker, which is replaced after a loss.
@@ -37,43 +34,13 @@ type receiver struct {
 	closing chan struct{}
 	closeMu sync.Mutex // one Close at a time
 
-	opening  chan struct{} // capacity 1: held by who opens a session
-	mu       sync.Mutex
-	sess     *session
-	closed   bool
-	failures int
-	gaveBack time.Time // when a delivery was given back last
-	verified bool
-}
-
-// session is one channel with one consumer. One goroutine moves what arrives to ready; the prefetch bounds it.
-type session struct {
-	ch   *amqp.Channel
-	acks acks
-	tag  string
-	wake chan struct{} // capacity 1: there is something in ready, or the session ended
-
-	mu    sync.Mutex
-	ready []*waybill.Delivery
-	ended bool
-	done  chan struct{} // closed when the pump has ended
-}
-
-// handle is what a delivery keeps for its settlement, apart from what the consumer may change.
-type handle struct {
-	raw                   amqp.Delivery
-	topic                 string
-	expires               time.Time
-	attempt, redeliveries int
-	from                  *receiver
-	sess                  *session
-	settled               atomic.Bool
-}
-
-// item is a delivery and its handle in one allocation.
-type item struct {
-	delivery waybill.Delivery
-	handle   handle
+	opening    chan struct{} // capacity 1: held while a session is opened
+	mu         sync.Mutex
+	sess       *session
+	closed     bool
+	failures   int
+	requeuedAt time.Time // the last one
+	verified   bool
 }
 
 // Subscribe implements core.Subscriber. It declares the exchanges, the queue, its dead-letter queue and the delay
@@ -122,156 +89,6 @@ func subscriptionProblems(sub *core.Subscription, opts Options) []string {
 	return p
 }
 
-// session returns the session, opening one if there is none.
-func (r *receiver) session(ctx context.Context) (*session, error) {
-	if s, err := r.current(); s != nil || err != nil {
-		return s, err
-	}
-	select {
-	case r.opening <- struct{}{}:
-		defer func() { <-r.opening }()
-	case <-ctx.Done():
-		return nil, outage("subscribe", context.Cause(ctx))
-	}
-	if s, err := r.current(); s != nil || err != nil {
-		return s, err
-	}
-	s, err := r.open(ctx)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err != nil {
-		r.failures++
-		return nil, err
-	}
-	if r.closed {
-		go func() { _ = s.ch.Close() }()
-		return nil, waybill.ErrClosed
-	}
-	if old := r.sess; old != nil && !old.ch.IsClosed() { // the broker cancelled its consumer
-		old.retire()
-	}
-	r.sess, r.failures = s, 0
-	return s, nil
-}
-
-func (r *receiver) current() (*session, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return nil, waybill.ErrClosed
-	}
-	if r.sess != nil && !r.sess.over() {
-		return r.sess, nil
-	}
-	return nil, nil
-}
-
-func (r *receiver) open(ctx context.Context) (*session, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout+r.t.opts.ReconnectMax)
-	defer cancel()
-	c, err := r.t.in.get(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.prepare.run(ctx, c, !r.verified); err != nil {
-		return nil, err
-	}
-	r.verified = true // by who holds opening
-	ch, err := c.channel(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s := &session{
-		ch: ch, acks: acks{ch: ch, open: map[uint64]struct{}{}}, tag: "waybill-" + waybill.NewID(), wake: make(chan struct{}, 1), done: make(chan struct{}),
-	}
-	var deliveries <-chan amqp.Delivery
-	err = await(ctx, func() (err error) {
-		if err = ch.Qos(r.sub.Prefetch, 0, false); err != nil {
-			return err
-		}
-		deliveries, err = ch.Consume(r.queue, s.tag, false, false, false, false, nil)
-		return err
-	}, func() { _ = ch.Close() })
-	if err != nil {
-		if e := amqpError(err); e != nil && e.Server {
-			switch e.Code {
-			case amqp.AccessRefused:
-				return nil, misconfigured("subscribe", "the user may not read queue %q: extend its read permission (%w)", r.queue, e)
-			case amqp.NotFound, amqp.ResourceLocked:
-				return nil, misconfigured("subscribe", "queue %q cannot be consumed (%w)", r.queue, e)
-			}
-		}
-		return nil, outage("subscribe", err)
-	}
-	go r.pump(s, deliveries)
-	return s, nil
-}
-
-// pump moves deliveries to s.ready until the consumer ends.
-func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
-	defer close(s.done)
-	for raw := range deliveries {
-		both := &item{handle: handle{raw: raw, from: r, sess: s}}
-		d, h := &both.delivery, &both.handle
-		*d = decode(&h.raw, r.sub.Queue, r.dlx, time.Now())
-		d.Handle = h
-		s.acks.arrived(raw.DeliveryTag)
-		h.topic, h.expires, h.attempt, h.redeliveries = d.Envelope.Topic, d.Envelope.Expires, d.Attempt, d.Redeliveries
-		s.mu.Lock()
-		s.ready = append(s.ready, d)
-		s.mu.Unlock()
-		s.signal()
-	}
-	s.mu.Lock()
-	s.ended = true
-	s.mu.Unlock()
-	s.signal()
-}
-
-func (s *session) signal() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// retire closes the channel of a consumer that the broker cancelled. What is still held of it comes again.
-func (s *session) retire() {
-	go func() {
-		s.acks.flush()
-		_ = s.ch.Close()
-	}()
-}
-
-// over reports whether the session can deliver nothing more.
-func (s *session) over() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ch.IsClosed() || s.ended && len(s.ready) == 0
-}
-
-// take returns up to limit deliveries that are ready. Those of a closed channel are left: they come again.
-func (s *session) take(limit int) []*waybill.Delivery {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ch.IsClosed() {
-		s.ready = nil
-		return nil
-	}
-	n := min(limit, len(s.ready))
-	if n == 0 {
-		return nil
-	}
-	out := append(make([]*waybill.Delivery, 0, n), s.ready[:n]...)
-	rest := copy(s.ready, s.ready[n:])
-	clear(s.ready[rest:])
-	s.ready = s.ready[:rest]
-	if rest > 0 {
-		s.signal()
-	}
-	return out
-}
-
 // Receive implements core.Receiver. After a lost connection it reconnects by itself, with back-off, until ctx ends.
 func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	limit = max(limit, 1)
@@ -305,7 +122,7 @@ func (r *receiver) recoverable(ctx context.Context, err error) error {
 		return waybill.ErrClosed
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case waybill.ClassOf(err) != waybill.ClassOutage, errors.Is(err, waybill.ErrMisconfigured), r.t.foreign:
+	case waybill.ClassOf(err) != waybill.ClassOutage, errors.Is(err, waybill.ErrMisconfigured), r.t.borrowed:
 		return err
 	}
 	r.mu.Lock()
@@ -326,8 +143,8 @@ func (r *receiver) recoverable(ctx context.Context, err error) error {
 	return nil
 }
 
-// Close implements core.Receiver. What was received and not returned by Receive is given back first, then the channel
-// is closed, so that the broker gives back the rest.
+// Close implements core.Receiver. It requeues the deliveries that Receive did not return, and then closes the channel,
+// so that the broker requeues the rest.
 func (r *receiver) Close(ctx context.Context) error {
 	r.closeMu.Lock()
 	defer r.closeMu.Unlock()
@@ -337,7 +154,7 @@ func (r *receiver) Close(ctx context.Context) error {
 		return nil
 	}
 	r.closed = true
-	s, gaveBack := r.sess, r.gaveBack
+	s, requeuedAt := r.sess, r.requeuedAt
 	close(r.closing)
 	r.mu.Unlock()
 	r.t.forget(r)
@@ -347,9 +164,9 @@ func (r *receiver) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout)
 	defer cancel()
 	if s.acks.flush() > 0 {
-		gaveBack = time.Now()
+		requeuedAt = time.Now()
 	}
-	if wait := time.Until(gaveBack.Add(returnTime)); wait > 0 {
+	if wait := time.Until(requeuedAt.Add(requeueTime)); wait > 0 {
 		t := time.NewTimer(wait)
 		defer t.Stop()
 		select {
@@ -357,7 +174,8 @@ func (r *receiver) Close(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
-	if r.sub.InOrder { // all at once, and in order: a cancelled consumer would let the next one begin before its messages are back
+	// With InOrder all go back at once, and in order. A cancelled consumer would let the next one begin before that.
+	if r.sub.InOrder {
 		if err := await(ctx, s.ch.Close, nil); err != nil && amqpError(err) == nil {
 			return outage("close", err)
 		}

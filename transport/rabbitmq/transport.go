@@ -1,13 +1,9 @@
 package rabbitmq
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -19,11 +15,11 @@ import (
 
 // Transport is a RabbitMQ transport. It is safe for concurrent use.
 type Transport struct {
-	opts    Options
-	pubs    []*publisher
-	in      *link // connection of the receivers
-	foreign bool
-	names   topology.Names
+	opts     Options
+	pubs     []*publisher
+	in       *link // connection of the receivers
+	borrowed bool
+	names    topology.Names
 	// broker is nil without Options.ManagementURL.
 	broker    *topology.Broker
 	refreshAt int64 // see parkedWalk.next
@@ -105,10 +101,10 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	opts = opts.withDefaults()
 	closing := make(chan struct{})
 	l := newLink("shared", "", opts, closing)
-	l.foreign, l.conn = true, &conn{Connection: connection, blocked: make(chan struct{})}
+	l.borrowed, l.conn = true, &conn{Connection: connection, blocked: make(chan struct{})}
 	go l.conn.watch(l)
 	return &Transport{
-		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: l, foreign: true, broker: broker, refreshAt: refreshCount,
+		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: l, borrowed: true, broker: broker, refreshAt: refreshCount,
 		pubs: []*publisher{newPublisher(l, opts, broker, new(atomic.Bool))},
 	}, nil
 }
@@ -139,141 +135,6 @@ func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	}
 }
 
-// Publish implements core.Publisher. The messages are sent in order, pipelined on one channel, persistent and
-// mandatory. A message that no queue is bound for is waybill.ErrUnroutable; one that a queue refused is an outage of
-// its topic. If the context ends, or PublishTimeout passes, before a message was confirmed, its slot is an outage and
-// its result is unknown.
-func (t *Transport) Publish(ctx context.Context, envelopes []waybill.Envelope) core.Results {
-	results := make(core.Results, len(envelopes))
-	if len(envelopes) == 0 {
-		return results
-	}
-	b := &envelopeBatch{exchange: t.names.Exchange(), maxBody: t.opts.MaxBodyBytes, prefix: t.opts.PipelineKeys, envelopes: envelopes}
-	t.publish(ctx, len(envelopes), b, results)
-	if b.prefix {
-		failBehind(envelopes, results)
-	}
-	return results
-}
-
-// failBehind fails what was confirmed behind a failed message of its key, as core.KeyOrderPipelinedPrefix promises.
-func failBehind(envelopes []waybill.Envelope, results core.Results) {
-	var failed map[string]bool
-	for i := range envelopes {
-		switch key := envelopes[i].Key; {
-		case key == "":
-		case failed[key]:
-			if results[i] == nil {
-				results[i] = errBehind
-			}
-		case results[i] != nil:
-			if failed == nil {
-				failed = map[string]bool{}
-			}
-			failed[key] = true
-		}
-	}
-}
-
-// publish sends n messages and fills results.
-func (t *Transport) publish(ctx context.Context, n int, msgs outgoing, results core.Results) {
-	if isClosed(t.closing) {
-		fill(results, outage("publish", waybill.ErrClosed))
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, t.opts.PublishTimeout)
-	defer cancel()
-	if !t.foreign {
-		t.idlest().publish(ctx, n, msgs, results)
-		return
-	}
-	// A write to the caller's connection may block for as long as the broker does not read. Then this call ends with
-	// its context, and the stuck write goes on with copies.
-	if m, ok := msgs.(*envelopeBatch); ok {
-		msgs = m.clone()
-	}
-	mine, done := make(core.Results, n), make(chan struct{})
-	go func() {
-		defer close(done)
-		t.pubs[0].publish(ctx, n, msgs, mine)
-	}()
-	select {
-	case <-done:
-		copy(results, mine)
-		return
-	case <-ctx.Done():
-	}
-	grace := time.NewTimer(stuckGrace) // it ends by itself unless it is stuck in a write
-	defer grace.Stop()
-	select {
-	case <-done:
-		copy(results, mine)
-	case <-grace.C:
-		fill(results, outage("publish", fmt.Errorf("no confirm in time; the result is unknown: %w", context.Cause(ctx))))
-	}
-}
-
-// idlest returns the publisher with the fewest calls in progress.
-func (t *Transport) idlest() *publisher {
-	best := t.pubs[0]
-	for _, p := range t.pubs[1:] {
-		if p.calls.Load() < best.calls.Load() {
-			best = p
-		}
-	}
-	return best
-}
-
-// stuckGrace is how long a Publish on a caller's connection waits after its context ended for what is known already.
-const stuckGrace = 200 * time.Millisecond
-
-func fill(results core.Results, err error) {
-	for i := range results {
-		results[i] = err
-	}
-}
-
-// envelopeBatch is a batch of envelopes for the exchange.
-type envelopeBatch struct {
-	exchange  string
-	maxBody   int
-	prefix    bool            // nothing is sent behind a failed message of its key
-	broken    map[string]bool // the keys of those
-	envelopes []waybill.Envelope
-}
-
-func (b *envelopeBatch) failed(i int) {
-	if key := b.envelopes[i].Key; b.prefix && key != "" {
-		if b.broken == nil {
-			b.broken = map[string]bool{}
-		}
-		b.broken[key] = true
-	}
-}
-
-func (b *envelopeBatch) fill(i int, now time.Time, table amqp.Table) (exchange, key string, p amqp.Publishing, err error) {
-	e := &b.envelopes[i]
-	if b.broken[e.Key] {
-		return "", "", p, errBehind
-	}
-	if len(e.Body) > b.maxBody {
-		return "", "", p, permanent("publish", waybill.ReasonTooLarge, fmt.Errorf("topic %q: the body has %d bytes; Options.MaxBodyBytes allows %d: raise it within what the broker takes, "+
-			"or store the content elsewhere and send a reference", clip(e.Topic), len(e.Body), b.maxBody))
-	}
-	p, err = encode(e, now, table)
-	return b.exchange, e.Topic, p, err
-}
-
-func (b *envelopeBatch) clone() *envelopeBatch {
-	c := &envelopeBatch{exchange: b.exchange, maxBody: b.maxBody, prefix: b.prefix, envelopes: slices.Clone(b.envelopes)}
-	for i := range c.envelopes {
-		e := b.envelopes[i].Clone()
-		e.Body = bytes.Clone(b.envelopes[i].Body)
-		c.envelopes[i] = e
-	}
-	return c
-}
-
 // Close implements core.Transport. Publishes in progress end with the connection; receivers give back what they hold.
 // What New was given stays open.
 func (t *Transport) Close(ctx context.Context) error {
@@ -287,7 +148,7 @@ func (t *Transport) Close(ctx context.Context) error {
 		wg.Go(func() { _ = r.Close(ctx) })
 	}
 	wg.Wait()
-	if t.foreign {
+	if t.borrowed {
 		if pc := t.pubs[0].current(); pc != nil {
 			_ = await(ctx, pc.ch.Close, nil)
 		}

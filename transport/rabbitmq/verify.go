@@ -187,7 +187,9 @@ func (p *preparation) logUnverified(objects []string) {
 }
 
 // addLimits appends the queues with a length limit to what a comparison found.
-func addLimits(ctx context.Context, broker *topology.Broker, want topology.Topology, found []topology.Difference) ([]topology.Difference, error) {
+func addLimits(
+	ctx context.Context, broker *topology.Broker, want topology.Topology, found []topology.Difference,
+) ([]topology.Difference, error) {
 	more, err := broker.Limits(ctx, want)
 	if err != nil {
 		return nil, err

@@ -84,7 +84,8 @@ func NewBroker(opts BrokerOptions) (*Broker, error) {
 		return nil, waybill.Invalid("waybill/rabbitmq: management API", "URL: cannot be read")
 	}
 	b := &Broker{
-		user: opts.User, password: opts.Password, vhost: cmp.Or(opts.VHost, "/"), timeout: cmp.Or(opts.Timeout, defaultTimeout), tls: opts.TLS,
+		user: opts.User, password: opts.Password, vhost: cmp.Or(opts.VHost, "/"),
+		timeout: cmp.Or(opts.Timeout, defaultTimeout), tls: opts.TLS,
 	}
 	if u.User != nil {
 		b.user = u.User.Username()

@@ -59,8 +59,8 @@ func (o Options) Problems() []string {
 	}
 	full := o.Prefix + o.Exchange
 	if len(full) > maxStem {
-		p = append(p, fmt.Sprintf("Exchange: %q has %d bytes with its prefix; at most %d are allowed, so that the names derived from it fit",
-			clip(full), len(full), maxStem))
+		p = append(p, fmt.Sprintf("Exchange: %q has %d bytes with its prefix; at most %d are allowed, "+
+			"so that the names derived from it fit", clip(full), len(full), maxStem))
 	}
 	if strings.HasPrefix(full, "amq.") {
 		p = append(p, "Exchange: names that begin with \"amq.\" belong to the broker; choose another")
@@ -74,14 +74,13 @@ func (o Options) Problems() []string {
 // SubscriptionProblems returns what is wrong with sub for a topology with these options: nothing if it is valid.
 func (o Options) SubscriptionProblems(sub *core.Subscription) []string {
 	var p []string
-	const returns = returnSuffix
 	if sub.Queue == "" {
 		p = append(p, "Queue: is empty; name the queue, such as \"billing.orders\"")
 	} else if s := check.Name(sub.Queue); s != "" {
 		p = append(p, "Queue: "+s)
-	} else if strings.HasSuffix(sub.Queue, returns) {
+	} else if strings.HasSuffix(sub.Queue, returnSuffix) {
 		p = append(p, fmt.Sprintf("Queue: %q ends in %q: retries of the queue without this ending have that routing key, "+
-			"so that messages would get into the wrong queue; choose another name", clip(sub.Queue), returns))
+			"so that messages would get into the wrong queue; choose another name", clip(sub.Queue), returnSuffix))
 	} else if n := len(o.Prefix) + len(sub.Queue); n > maxStem {
 		p = append(p, fmt.Sprintf("Queue: has %d bytes with its prefix; at most %d are allowed", n, maxStem))
 	}
@@ -92,7 +91,8 @@ func (o Options) SubscriptionProblems(sub *core.Subscription) []string {
 	}
 	for i, d := range sub.RetryDelays {
 		if d < 0 || d > MaxDelay {
-			p = append(p, fmt.Sprintf("RetryDelays[%d]: %s is not between 0 and %s, which is as long as RabbitMQ holds a message", i, d, MaxDelay))
+			p = append(p, fmt.Sprintf("RetryDelays[%d]: %s is not between 0 and %s, which is as long as RabbitMQ holds a message",
+				i, d, MaxDelay))
 		}
 		if i > 0 && d < sub.RetryDelays[i-1] {
 			p = append(p, fmt.Sprintf("RetryDelays[%d]: %s is less than the one before; sort them", i, d))

@@ -68,7 +68,8 @@ func New(opts Options, subs ...waybill.Subscription) (Topology, error) {
 	args := map[string]Queue{}
 	for _, q := range t.Queues {
 		if other, ok := args[q.Name]; ok && !maps.Equal(other.Arguments, q.Arguments) {
-			problems = append(problems, fmt.Sprintf("queue %q is needed twice, with different arguments: rename a subscription's queue", q.Name))
+			problems = append(problems, fmt.Sprintf("queue %q is needed twice, with different arguments: "+
+				"rename a subscription's queue", q.Name))
 		}
 		args[q.Name] = q
 	}
@@ -164,9 +165,10 @@ func (t Topology) RetryExchanges() []string {
 // BoundElsewhere returns the queues of subscriptions without bindings: somebody else has to bind them.
 func (t Topology) BoundElsewhere() []string {
 	var out []string
+	dlx := t.names.DeadLetterExchange()
 	for _, sub := range t.subscriptions {
 		queue := t.names.Queue(sub)
-		if !slices.ContainsFunc(t.Bindings, func(b Binding) bool { return b.Queue == queue && b.Exchange != t.names.DeadLetterExchange() }) {
+		if !slices.ContainsFunc(t.Bindings, func(b Binding) bool { return b.Queue == queue && b.Exchange != dlx }) {
 			out = append(out, queue)
 		}
 	}

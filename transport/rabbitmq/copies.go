@@ -1,0 +1,130 @@
+package rabbitmq
+
+import (
+	"maps"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// copies are messages to publish on behalf of deliveries.
+type copies struct {
+	list []copyToSend
+}
+
+type copyToSend struct {
+	slot          int // in the acks
+	exchange, key string
+	p             amqp.Publishing
+}
+
+func (c *copies) fill(i int, _ time.Time, table amqp.Table) (exchange, key string, p amqp.Publishing, err error) {
+	m := &c.list[i]
+	p = m.p
+	maps.Copy(table, m.p.Headers)
+	p.Headers = table
+	return m.exchange, m.key, p, nil
+}
+
+func (*copies) failed(int) {} // copies have no order
+
+// deadLetterCopy makes the copy for the dead-letter queue. It never expires.
+func (r *receiver) deadLetterCopy(slot int, a *core.Ack, h *handle, now time.Time) copyToSend {
+	p := copyOf(&h.raw, h.topic, h.expires)
+	p.Headers[headerAttempt] = int64(max(h.attempt, a.Delivery.Attempt)) // retries in place count, too
+	p.Headers[headerReason] = string(a.Reason)
+	p.Headers[headerError] = a.Err
+	p.Headers[headerQueue] = r.queue
+	p.Headers[headerParkedAt] = now.UTC().Format(time.RFC3339Nano)
+	return copyToSend{slot: slot, exchange: r.dlx, key: r.queue, p: p}
+}
+
+// retryCopy makes the copy for a delay queue, or for the queue itself if there is no delay. A copy that expires before
+// the delay is over comes back then at the earliest. The broker looks at the head of a delay queue only, so the copy
+// may come with the one before it. The consumer finds that it is expired.
+func (r *receiver) retryCopy(slot int, a *core.Ack, h *handle, now time.Time) copyToSend {
+	p := copyOf(&h.raw, h.topic, h.expires)
+	setAttempt(p.Headers, h.attempt+1)
+	if a.Err != "" {
+		p.Headers[headerError] = a.Err
+	}
+	p.Expiration = remaining(h.expires, now)
+	if d := r.delays.For(a.Delay); d > 0 {
+		return copyToSend{slot: slot, exchange: r.t.names.DelayExchange(d), key: r.queue, p: p}
+	}
+	return copyToSend{slot: slot, exchange: r.dlx, key: r.t.names.ReturnKey(r.sub.Queue), p: p}
+}
+
+// requeueCopy makes a copy to publish instead of a requeue, if one is needed. Up to RabbitMQ 4.2 a requeue counts like
+// a crash. So a message that is requeued at each stop and each pause would look like one that kills its consumers. The
+// first requeue is free. A message with a count is replaced by a fresh copy, which carries the count less the one that
+// may be that requeue's. With Subscription.InOrder a requeue or a copy would come behind messages that the broker has
+// pushed already: there makeReady is used.
+func (r *receiver) requeueCopy(slot int, h *handle, now time.Time) (copyToSend, bool) {
+	count := number(h.raw.Headers[headerDeliveryCount])
+	if _, apart := h.raw.Headers[headerAcquiredCount]; apart || count <= 0 || !h.expires.IsZero() && !now.Before(h.expires) {
+		return copyToSend{}, false
+	}
+	p := copyOf(&h.raw, h.topic, h.expires)
+	setAttempt(p.Headers, h.attempt)
+	if e, ok := h.raw.Headers[headerError]; ok {
+		p.Headers[headerError] = e
+	}
+	if n := int64(h.redeliveries) - 1; n > 0 {
+		p.Headers[headerRedeliveries] = n
+	}
+	p.Expiration = remaining(h.expires, now)
+	return copyToSend{slot: slot, exchange: r.dlx, key: r.t.names.ReturnKey(r.sub.Queue), p: p}, true
+}
+
+// remaining is the rest of a copy's time: at least a millisecond, since the consumer decides what is expired.
+func remaining(expires, now time.Time) string {
+	s, err := expiration(expires, now)
+	if err != nil {
+		return "1"
+	}
+	return s
+}
+
+// brokersOwn reports whether a header was put there by the broker on this message's way, so that a copy must not carry
+// it.
+func brokersOwn(name string) bool {
+	return name == headerDeliveryCount || name == headerAcquiredCount || name == "x-death" || strings.HasPrefix(name, "x-first-death-") ||
+		strings.HasPrefix(name, "x-last-death-")
+}
+
+// copyOf returns a copy of d to publish again: every property and header, without the broker's own headers and
+// Waybill's counters. It adds the real routing key and the absolute expiry, so that the copy's time goes on instead of
+// starting again.
+func copyOf(d *amqp.Delivery, topic string, expires time.Time) amqp.Publishing {
+	table := make(amqp.Table, len(d.Headers)+8)
+	for k, v := range d.Headers {
+		switch {
+		case brokersOwn(k), k == headerTag, k == headerAttempt, k == headerRedeliveries, k == headerError:
+		default:
+			table[k] = v
+		}
+	}
+	table[prefixCE+core.AttrTopic] = topic
+	if !expires.IsZero() && table[prefixCE+core.AttrExpires] == nil && table[prefixColon+core.AttrExpires] == nil {
+		table[prefixCE+core.AttrExpires] = expires.UTC().Format(time.RFC3339Nano)
+	}
+	if d.UserId != "" {
+		table[headerUserID] = d.UserId
+	}
+	return amqp.Publishing{
+		Headers: table, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: amqp.Persistent, Priority: d.Priority,
+		CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, MessageId: d.MessageId, Timestamp: d.Timestamp, Type: d.Type,
+		AppId: d.AppId, Body: d.Body,
+	}
+}
+
+// setAttempt writes the number of the attempt, unless it is the first.
+func setAttempt(table amqp.Table, attempt int) {
+	if attempt > 1 {
+		table[headerAttempt] = int64(attempt)
+	}
+}
