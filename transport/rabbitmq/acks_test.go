@@ -116,7 +116,8 @@ func TestMultipleAckTakesNothingElse(t *testing.T) {
 					}
 				}
 				if len(broker.acked)+len(late) != len(want) || len(broker.unacked) != len(held)+len(late) {
-					t.Fatalf("%d acknowledged and %d wait, want %d; %d open, want %d", len(broker.acked), len(late), len(want), len(broker.unacked), len(held))
+					t.Fatalf("%d acknowledged and %d wait, want %d; %d open, want %d", len(broker.acked), len(late), len(want),
+						len(broker.unacked), len(held))
 				}
 			},
 		})

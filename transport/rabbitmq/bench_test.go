@@ -74,7 +74,9 @@ type pubBench struct {
 // newBench starts a broker with memory enough never to block.
 func newBench(tb testing.TB) *pubBench {
 	tb.Helper()
-	url := testenv.OwnRabbitMQ(tb, testenv.RabbitMQOptions{AllCPUs: true, Config: []string{"vm_memory_high_watermark.absolute = 4GB"}}).AMQPURL("/")
+	url := testenv.OwnRabbitMQ(tb, testenv.RabbitMQOptions{
+		AllCPUs: true, Config: []string{"vm_memory_high_watermark.absolute = 4GB"},
+	}).AMQPURL("/")
 	bus := dial(tb, url, rabbitmq.Options{})
 	r, err := bus.Subscribe(tb.Context(), core.Subscription{Queue: "bench", Bindings: []string{"bench.#"}})
 	if err != nil {
@@ -115,12 +117,14 @@ func (p *pubBench) raw(tb testing.TB, n int, headers bool, s *spent) {
 		}
 		id := fmt.Sprintf("0190d3f2-7b1c-7000-8000-%012d", i)
 		m := amqp.Publishing{
-			ContentType: "application/json", DeliveryMode: amqp.Persistent, MessageId: id, Timestamp: now, Type: "bench.raw", AppId: "/bench", Body: p.body,
+			ContentType: "application/json", DeliveryMode: amqp.Persistent, MessageId: id, Timestamp: now, Type: "bench.raw",
+			AppId: "/bench", Body: p.body,
 		}
 		if headers {
 			m.Headers = amqp.Table{
 				"cloudEvents_specversion": "1.0",
-				"cloudEvents_time":        now.Format(time.RFC3339Nano), "cloudEvents_partitionkey": "key", "cloudEvents_hlc": "01125899906842624-00000",
+				"cloudEvents_time":        now.Format(time.RFC3339Nano), "cloudEvents_partitionkey": "key",
+				"cloudEvents_hlc": "01125899906842624-00000",
 			}
 		}
 		c, err := p.ch.PublishWithDeferredConfirm("waybill", "bench.raw", true, false, m)

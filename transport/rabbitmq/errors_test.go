@@ -33,10 +33,22 @@ func TestClasses(t *testing.T) {
 		misconf bool
 	}{
 		{server(404, "NOT_FOUND - no exchange 'waybill' in vhost '/'"), true, waybill.ClassOutage, "", true},
-		{server(403, "ACCESS_REFUSED - write access to exchange 'waybill' in vhost '/' refused for user 'a'"), true, waybill.ClassOutage, "", true},
-		{server(403, "ACCESS_REFUSED - write access to topic 'a.b' in exchange 'waybill' in vhost '/' refused for user 'a'"), true, waybill.ClassPermanent, waybill.ReasonForbidden, false},
-		{server(406, "PRECONDITION_FAILED - message size 5 is larger than configured max size 4"), true, waybill.ClassPermanent, waybill.ReasonTooLarge, false},
-		{server(406, "PRECONDITION_FAILED - message size 5 larger than max size 4"), true, waybill.ClassPermanent, waybill.ReasonTooLarge, false},
+		{
+			server(403, "ACCESS_REFUSED - write access to exchange 'waybill' in vhost '/' refused for user 'a'"), true, waybill.ClassOutage,
+			"", true,
+		},
+		{
+			server(403, "ACCESS_REFUSED - write access to topic 'a.b' in exchange 'waybill' in vhost '/' refused for user 'a'"), true,
+			waybill.ClassPermanent, waybill.ReasonForbidden, false,
+		},
+		{
+			server(406, "PRECONDITION_FAILED - message size 5 is larger than configured max size 4"), true, waybill.ClassPermanent,
+			waybill.ReasonTooLarge, false,
+		},
+		{
+			server(406, "PRECONDITION_FAILED - message size 5 larger than max size 4"), true, waybill.ClassPermanent,
+			waybill.ReasonTooLarge, false,
+		},
 		{server(311, "CONTENT_TOO_LARGE"), true, waybill.ClassPermanent, waybill.ReasonTooLarge, false},
 		{server(406, "PRECONDITION_FAILED - invalid expiration 'x'"), true, waybill.ClassRejected, waybill.ReasonRejected, false},
 		{server(501, "FRAME_ERROR"), true, waybill.ClassRejected, waybill.ReasonRejected, false},
@@ -57,7 +69,8 @@ func TestClasses(t *testing.T) {
 		}
 		err := rabbitmq.MessageError(c.err, "waybill", "a.b")
 		if waybill.ClassOf(err) != c.class || waybill.ReasonOf(err) != c.reason || errors.Is(err, waybill.ErrMisconfigured) != c.misconf {
-			t.Errorf("%v: class %s, reason %q, misconfigured %t", c.err, waybill.ClassOf(err), waybill.ReasonOf(err), errors.Is(err, waybill.ErrMisconfigured))
+			t.Errorf("%v: class %s, reason %q, misconfigured %t", c.err, waybill.ClassOf(err), waybill.ReasonOf(err),
+				errors.Is(err, waybill.ErrMisconfigured))
 		}
 		if !errors.Is(err, c.err) {
 			t.Errorf("%v hides the broker's error", err)
@@ -83,7 +96,8 @@ func TestClasses(t *testing.T) {
 		}
 	}
 	for code, misconf := range map[int]bool{406: true, 403: true, 404: true, 405: true, 530: true, 541: false, 320: false} {
-		if err := rabbitmq.DeclareErr("queue \"q\"", server(code, "x")); errors.Is(err, waybill.ErrMisconfigured) != misconf || !strings.Contains(err.Error(), `queue "q"`) {
+		if err := rabbitmq.DeclareErr("queue \"q\"", server(code, "x")); errors.Is(err, waybill.ErrMisconfigured) != misconf ||
+			!strings.Contains(err.Error(), `queue "q"`) {
 			t.Errorf("declare, %d: %v", code, err)
 		}
 	}
@@ -95,7 +109,8 @@ func TestURLErrors(t *testing.T) {
 	broker := testenv.RabbitMQ(t)
 	host := hostOf(t, broker.URL)
 	for _, url := range []string{
-		"", "amqp://", "http://u:hunter2@h/", "amqp://u:hunter2@h:port/", "amqp://u:hunt/er2@h/", "amqp://u:hunter2%zz@h", "amqp://u:hunter2 @h/", "://hunter2", "amqp://u:hunter2@127.0.0.1:1/",
+		"", "amqp://", "http://u:hunter2@h/", "amqp://u:hunter2@h:port/", "amqp://u:hunt/er2@h/", "amqp://u:hunter2%zz@h",
+		"amqp://u:hunter2 @h/", "://hunter2", "amqp://u:hunter2@127.0.0.1:1/",
 		"amqp://nobody:hunter2@" + host + "/", strings.Replace(broker.URL, "@", "hunter2@", 1), broker.URL + "hunter2",
 	} {
 		bus, err := rabbitmq.Dial(t.Context(), url, rabbitmq.Options{Logger: quiet()})
@@ -112,7 +127,10 @@ func TestURLErrors(t *testing.T) {
 		}
 		t.Log(err)
 	}
-	if _, err := rabbitmq.Dial(t.Context(), broker.URL, rabbitmq.Options{TLS: &tls.Config{MinVersion: tls.VersionTLS12}, Heartbeat: -1, Window: -1, MaxBodyBytes: -1, Exchange: "amq.x", QueueType: "x"}); err == nil ||
+	if _, err := rabbitmq.Dial(t.Context(), broker.URL, rabbitmq.Options{
+		TLS: &tls.Config{MinVersion: tls.VersionTLS12}, Heartbeat: -1,
+		Window: -1, MaxBodyBytes: -1, Exchange: "amq.x", QueueType: "x",
+	}); err == nil ||
 		strings.Count(err.Error(), ";") < 5 {
 		t.Errorf("not all problems are listed: %v", err)
 	}
@@ -169,12 +187,16 @@ func testTLS(t *testing.T, broker *testenv.RabbitMQServer, certs *testenv.TLS) {
 		t.Fatal(err)
 	}
 	files.Set("keyfile", certs.CAFile)
-	if _, err := rabbitmq.Dial(t.Context(), broker.TLSURL("/")+"?"+files.Encode(), rabbitmq.Options{}); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "keyfile") {
+	_, err = rabbitmq.Dial(t.Context(), broker.TLSURL("/")+"?"+files.Encode(), rabbitmq.Options{})
+	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "keyfile") {
 		t.Errorf("a key file without a key: %v", err)
 	}
 	anonymous, stranger := good.Clone(), good.Clone()
 	anonymous.Certificates, stranger.RootCAs = nil, x509.NewCertPool()
-	for name, cfg := range map[string]*tls.Config{"no client certificate": anonymous, "unknown authority": stranger, "system's authorities": nil} {
+	for name, cfg := range map[string]*tls.Config{
+		"no client certificate": anonymous, "unknown authority": stranger,
+		"system's authorities": nil,
+	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		_, err := rabbitmq.Dial(ctx, broker.TLSURL("/"), rabbitmq.Options{TLS: cfg, Logger: quiet()})
 		cancel()
@@ -208,7 +230,10 @@ func TestConnectionLostInAHandshake(t *testing.T) {
 	broker := testenv.RabbitMQ(t)
 	proxy := testenv.NewProxy(t, hostOf(t, broker.URL))
 	dial := func(what string) {
-		bus, err := rabbitmq.Dial(t.Context(), proxy.URL(broker.URL), rabbitmq.Options{Logger: quiet(), ConnectTimeout: 300 * time.Millisecond})
+		bus, err := rabbitmq.Dial(t.Context(), proxy.URL(broker.URL), rabbitmq.Options{
+			Logger:         quiet(),
+			ConnectTimeout: 300 * time.Millisecond,
+		})
 		if err == nil {
 			_ = bus.Close(t.Context())
 			t.Errorf("%s: it connected", what)

@@ -100,7 +100,8 @@ func TestMissingAndForbidden(t *testing.T) {
 		if errors.Is(err, waybill.ErrMisconfigured) && waybill.ClassOf(err) == waybill.ClassOutage {
 			return true
 		}
-		if _, err := mq.CloseConnections(t.Context(), mq.VHost); err != nil { // permissions are cached by connections; young ones are not listed yet
+		// Connections cache permissions; young ones are not listed yet.
+		if _, err := mq.CloseConnections(t.Context(), mq.VHost); err != nil {
 			t.Fatal(err)
 		}
 		return false
@@ -200,7 +201,10 @@ func TestStaleDelivery(t *testing.T) {
 // costs time only.
 func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 	t.Helper()
-	bus := dial(t, vhost(t, broker).URL, rabbitmq.Options{Heartbeat: time.Second, ReconnectMax: 300 * time.Millisecond, ConnectTimeout: 2 * time.Second})
+	bus := dial(t, vhost(t, broker).URL, rabbitmq.Options{
+		Heartbeat: time.Second, ReconnectMax: 300 * time.Millisecond,
+		ConnectTimeout: 2 * time.Second,
+	})
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	declared := time.Now()
 	publish := func(limit time.Duration, want waybill.Class) {
@@ -306,7 +310,8 @@ func TestFailedCopyWaits(t *testing.T) {
 	}
 	reject := func(d *waybill.Delivery) {
 		t.Helper()
-		if err := r.Settle(t.Context(), []core.Ack{core.AckReject(d, waybill.ReasonRejected, errors.New("no"))}).FirstErr(); waybill.ClassOf(err) != waybill.ClassOutage {
+		reject := core.AckReject(d, waybill.ReasonRejected, errors.New("no"))
+		if err := r.Settle(t.Context(), []core.Ack{reject}).FirstErr(); waybill.ClassOf(err) != waybill.ClassOutage {
 			t.Fatalf("parked in a full queue: %v", err)
 		}
 	}

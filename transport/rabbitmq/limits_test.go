@@ -58,7 +58,10 @@ func TestPipelineKeysRefusesLimits(t *testing.T) {
 	if !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Fatalf("got %v", err)
 	}
-	for _, want := range []string{`queue "near" argument x-max-length is 10, want none: with Options.PipelineKeys`, `queue "far" argument x-max-length-bytes is 1000, want none`, "remove the limit, or leave PipelineKeys off"} {
+	for _, want := range []string{
+		`queue "near" argument x-max-length is 10, want none: with Options.PipelineKeys`,
+		`queue "far" argument x-max-length-bytes is 1000, want none`, "remove the limit, or leave PipelineKeys off",
+	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\ndoes not say %s", err, want)
 		}
@@ -72,7 +75,10 @@ func TestPipelineKeysRefusesLimits(t *testing.T) {
 		t.Errorf("publish: %v", err)
 	}
 	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"c"}}) // to empty a queue is no harm
-	want := newTopology(t, topology.Options{}, core.Subscription{Queue: "near", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}})
+	want := newTopology(t, topology.Options{}, core.Subscription{
+		Queue: "near", Bindings: []string{"a"},
+		RetryDelays: []time.Duration{time.Second},
+	})
 	found, err := broker(t, mq).Compare(t.Context(), want)
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +87,8 @@ func TestPipelineKeysRefusesLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := fmt.Sprint(found); strings.Count(text, `"near" argument x-max-length `) != 1 || !strings.Contains(text, `"far"`) { // near is in the topology, too
+	if text := fmt.Sprint(found); strings.Count(text, `"near" argument x-max-length `) != 1 ||
+		!strings.Contains(text, `"far"`) { // near is in the topology, too
 		t.Errorf("drift: %s", text)
 	}
 	if err := errors.Join(deleteQueue(ch, "near"), deleteQueue(ch, "far")); err != nil {
@@ -118,7 +125,8 @@ func TestPipelineKeysRefusesLimitsByPolicy(t *testing.T) {
 		<-time.After(50 * time.Millisecond)
 	}
 	_, err := rabbitmq.Dial(t.Context(), mq.URL, opts)
-	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), `queue "q" max-length by policy "cap" is 1000, want none: with Options.PipelineKeys`) {
+	if !errors.Is(err, waybill.ErrMisconfigured) ||
+		!strings.Contains(err.Error(), `queue "q" max-length by policy "cap" is 1000, want none: with Options.PipelineKeys`) {
 		t.Errorf("got %v", err)
 	}
 	done := make(chan error, 8)

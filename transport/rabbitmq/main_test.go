@@ -62,7 +62,8 @@ func subscribe(tb testing.TB, bus *rabbitmq.Transport, sub core.Subscription) co
 // envelope returns a complete small message.
 func envelope(id, topic string) waybill.Envelope {
 	return waybill.Envelope{
-		ID: id, Topic: topic, Type: topic, Source: "/test", ContentType: "application/json", Time: time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC),
+		ID: id, Topic: topic, Type: topic, Source: "/test", ContentType: "application/json",
+		Time: time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC),
 		Body: []byte(`{"id":"` + id + `"}`),
 	}
 }

@@ -185,7 +185,8 @@ func TestReplayedOnTheWire(t *testing.T) {
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a.*"}, RetryDelays: []time.Duration{20 * time.Millisecond}}
 	r := subscribe(t, bus, sub)
 	sent := amqp.Publishing{
-		Headers: amqp.Table{"n": int32(5), "list": []any{"x"}}, ContentType: "text/plain", ContentEncoding: "gzip", Priority: 4, CorrelationId: "c", ReplyTo: "r", Expiration: "60000",
+		Headers: amqp.Table{"n": int32(5), "list": []any{"x"}}, ContentType: "text/plain", ContentEncoding: "gzip", Priority: 4,
+		CorrelationId: "c", ReplyTo: "r", Expiration: "60000",
 		MessageId: "m", Timestamp: time.Unix(1000, 0), Type: "t", AppId: "app", Body: []byte("body"),
 	}
 	ch := raw(t, mq.URL)
@@ -212,8 +213,10 @@ func TestReplayedOnTheWire(t *testing.T) {
 			t.Errorf("header %s: %v", name, m.Headers[name])
 		}
 	}
-	if m.Headers["n"] != int32(5) || m.Headers["cloudEvents_topic"] != "a.b" || m.ContentType != "text/plain" || m.ContentEncoding != "gzip" || m.Priority != 4 || m.CorrelationId != "c" ||
-		m.ReplyTo != "r" || m.MessageId != "m" || m.Timestamp.Unix() != 1000 || m.Type != "t" || m.AppId != "app" || string(m.Body) != "body" || m.DeliveryMode != 2 {
+	if m.Headers["n"] != int32(5) || m.Headers["cloudEvents_topic"] != "a.b" || m.ContentType != "text/plain" ||
+		m.ContentEncoding != "gzip" || m.Priority != 4 || m.CorrelationId != "c" ||
+		m.ReplyTo != "r" || m.MessageId != "m" || m.Timestamp.Unix() != 1000 || m.Type != "t" || m.AppId != "app" ||
+		string(m.Body) != "body" || m.DeliveryMode != 2 {
 		t.Errorf("%+v", m)
 	}
 	if left := remaining(t, &m); left > time.Until(expires)+5*time.Second || left < 40*time.Second {
@@ -249,7 +252,8 @@ func TestRetriedOnTheWire(t *testing.T) {
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	if m.MessageId != "m" || m.ContentType != want.ContentType || m.Priority != 7 || m.CorrelationId != "c" || m.Type != want.Type || m.AppId != want.Source || m.Headers["h"] != "v" ||
+	if m.MessageId != "m" || m.ContentType != want.ContentType || m.Priority != 7 || m.CorrelationId != "c" || m.Type != want.Type ||
+		m.AppId != want.Source || m.Headers["h"] != "v" ||
 		m.Headers["cloudEvents_topic"] != "a.b" || m.Headers["waybill-attempt"] != int64(2) || m.Headers["waybill-error"] != "later" ||
 		m.Headers["cloudEvents_expirytime"] != want.Expires.UTC().Format(time.RFC3339Nano) {
 		t.Errorf("%+v", m)

@@ -22,10 +22,12 @@ import (
 // partitionByKey spreads messages over queues that are there.
 func partitionByKey(ch *amqp.Channel, queues ...string) error {
 	err := errors.Join(
-		ch.ExchangeDeclare("billing.by-key", "x-consistent-hash", true, false, false, false, amqp.Table{"hash-header": "cloudEvents_partitionkey"}),
+		ch.ExchangeDeclare("billing.by-key", "x-consistent-hash", true, false, false, false,
+			amqp.Table{"hash-header": "cloudEvents_partitionkey"}),
 		ch.ExchangeDeclare("billing.by-id", "x-consistent-hash", true, false, false, false, amqp.Table{"hash-property": "message_id"}))
 	for _, queue := range queues { // "1" is the weight; a queue with "2" gets twice as many keys
-		err = errors.Join(err, ch.QueueBind(queue, "1", "billing.by-key", false, nil), ch.QueueBind(queue, "1", "billing.by-id", false, nil))
+		err = errors.Join(err, ch.QueueBind(queue, "1", "billing.by-key", false, nil),
+			ch.QueueBind(queue, "1", "billing.by-id", false, nil))
 	}
 	return errors.Join(err, // last, when there is a way to the queues
 		ch.ExchangeBind("billing.by-key", "orders.#", "shop", false, nil), // topics with keys
@@ -161,8 +163,10 @@ func needHashExchanges(t *testing.T, mq *testenv.MQ) {
 	var refused *amqp.Error
 	switch {
 	case err == nil:
-	case errors.As(err, &refused) && refused.Code == amqp.CommandInvalid && os.Getenv("WAYBILL_TEST_RABBITMQ") != "" && os.Getenv("CI") != "true":
-		t.Skipf("SKIPPED, NOT TESTED: the broker has no consistent hash exchanges: rabbitmq-plugins enable rabbitmq_consistent_hash_exchange (%v)", err)
+	case errors.As(err, &refused) && refused.Code == amqp.CommandInvalid && os.Getenv("WAYBILL_TEST_RABBITMQ") != "" &&
+		os.Getenv("CI") != "true":
+		t.Skipf("SKIPPED, NOT TESTED: the broker has no consistent hash exchanges: "+
+			"rabbitmq-plugins enable rabbitmq_consistent_hash_exchange (%v)", err)
 	default:
 		t.Fatalf("consistent hash exchanges: %v", err)
 	}

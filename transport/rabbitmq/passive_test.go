@@ -81,7 +81,8 @@ func TestPassiveStartErrors(t *testing.T) {
 			if _, err := ch.QueueDelete("billing.dlq", false, false, false); err != nil {
 				return err
 			}
-			if _, err := ch.QueueDeclare("billing.dlq", true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-message-ttl": 1000}); err != nil {
+			if _, err := ch.QueueDeclare("billing.dlq", true, false, false, false,
+				amqp.Table{"x-queue-type": "quorum", "x-message-ttl": 1000}); err != nil {
 				return err
 			}
 			return ch.QueueBind("billing.dlq", "billing", "waybill.dlx", false, nil)
@@ -90,16 +91,33 @@ func TestPassiveStartErrors(t *testing.T) {
 			`queue "billing.dlq" argument x-overflow is none, want "reject-publish"`, `argument x-delivery-limit is none, want 1000000`,
 		}},
 		{"kind of the exchange", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
-			return errors.Join(ch.ExchangeDelete("waybill.delay_1s", false, false), ch.ExchangeDeclare("waybill.delay_1s", "direct", true, true, false, false, nil),
+			return errors.Join(ch.ExchangeDelete("waybill.delay_1s", false, false),
+				ch.ExchangeDeclare("waybill.delay_1s", "direct", true, true, false, false, nil),
 				ch.QueueBind("waybill.delay_1s", "", "waybill.delay_1s", false, nil))
 		}, nil, true, []string{`exchange "waybill.delay_1s" is direct, auto-delete, want fanout`}},
 		{"bound to nothing", func(_ *testing.T, _ *testenv.MQ, ch *amqp.Channel, _ string) error {
 			return errors.Join(ch.QueueUnbind("billing", "users.#", "waybill", nil), ch.QueueUnbind("billing", "orders.*", "waybill", nil))
-		}, func(s *core.Subscription) { s.Bindings = nil }, true, []string{`queue "billing" is bound to nothing`, "no message can reach it: name its topics in Subscription.Bindings, or bind it"}},
-		{"in order or not", func(*testing.T, *testenv.MQ, *amqp.Channel, string) error { return nil }, func(s *core.Subscription) { s.InOrder = true }, true, []string{`queue "billing" argument x-single-active-consumer is none, want true`}},
-		{"permission to read", permit("^$", "^waybill", "^waybill"), nil, false, []string{`the user may not read queue "billing": extend its read permission`}},
-		{"permission to park", permit("^$", "^waybill.delay", "^billing$"), nil, false, []string{`exchange "waybill.dlx": the user may not write to it`, "permit it as Topology.Permissions says"}},
-		{"permission to retry", permit("^$", "^waybill.dlx$", "^billing$"), nil, false, []string{`exchange "waybill.delay_1s": the user may not write to it`}},
+		}, func(s *core.Subscription) { s.Bindings = nil }, true, []string{
+			`queue "billing" is bound to nothing`,
+			"no message can reach it: name its topics in Subscription.Bindings, or bind it",
+		}},
+		{
+			"in order or not", func(*testing.T, *testenv.MQ, *amqp.Channel, string) error { return nil },
+			func(s *core.Subscription) { s.InOrder = true }, true,
+			[]string{`queue "billing" argument x-single-active-consumer is none, want true`},
+		},
+		{
+			"permission to read", permit("^$", "^waybill", "^waybill"), nil, false,
+			[]string{`the user may not read queue "billing": extend its read permission`},
+		},
+		{
+			"permission to park", permit("^$", "^waybill.delay", "^billing$"), nil, false,
+			[]string{`exchange "waybill.dlx": the user may not write to it`, "permit it as Topology.Permissions says"},
+		},
+		{
+			"permission to retry", permit("^$", "^waybill.dlx$", "^billing$"), nil, false,
+			[]string{`exchange "waybill.delay_1s": the user may not write to it`},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -154,7 +172,10 @@ func TestPassiveSaysWhatIsUnverified(t *testing.T) {
 	_, _, url, _ := provision(t, mq, newTopology(t, topology.Options{}, sub))
 	var without, with logged
 	subscribe(t, dial(t, url, rabbitmq.Options{Passive: true, Logger: without.logger()}), sub)
-	for _, want := range []string{"level=INFO", "not verified without Options.ManagementURL", "arguments of queue q", "kind of exchange waybill", `binding of queue`} {
+	for _, want := range []string{
+		"level=INFO", "not verified without Options.ManagementURL", "arguments of queue q",
+		"kind of exchange waybill", `binding of queue`,
+	} {
 		if !strings.Contains(without.String(), want) {
 			t.Errorf("the log does not say %q:\n%s", want, without.String())
 		}
@@ -222,7 +243,10 @@ func TestManagementTrouble(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			var log logged
-			bus := dial(t, url, rabbitmq.Options{Passive: true, Lazy: true, ManagementURL: c.url, Logger: log.logger(), ConnectTimeout: 5 * time.Second})
+			bus := dial(t, url, rabbitmq.Options{
+				Passive: true, Lazy: true, ManagementURL: c.url, Logger: log.logger(),
+				ConnectTimeout: 5 * time.Second,
+			})
 			_, err := bus.Subscribe(t.Context(), sub)
 			text := fmt.Sprint(err) + log.String()
 			if errors.Is(err, waybill.ErrMisconfigured) != c.misconfigured || err != nil && !c.misconfigured {
@@ -237,9 +261,13 @@ func TestManagementTrouble(t *testing.T) {
 			}
 		})
 	}
-	for _, bad := range []string{"host:15672", "ftp://u:" + password + "@h", "http://u:" + password + "@/", "http://u:" + password + " @h", "http://u:" + password + "%zz@h", "http://u:" + password + "@h?x=1"} {
+	for _, bad := range []string{
+		"host:15672", "ftp://u:" + password + "@h", "http://u:" + password + "@/",
+		"http://u:" + password + " @h", "http://u:" + password + "%zz@h", "http://u:" + password + "@h?x=1",
+	} {
 		err := rabbitmq.Options{ManagementURL: bad}.Validate()
-		if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "ManagementURL: ") || strings.Contains(err.Error(), password) {
+		if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "ManagementURL: ") ||
+			strings.Contains(err.Error(), password) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -255,7 +283,8 @@ func TestUserThatMayNotBind(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := dial(t, url, rabbitmq.Options{}).Subscribe(t.Context(), sub)
-	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "the user may not bind") || !strings.Contains(err.Error(), "set Options.Passive") {
+	if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "the user may not bind") ||
+		!strings.Contains(err.Error(), "set Options.Passive") {
 		t.Errorf("got %v", err)
 	}
 	subscribe(t, dial(t, url, rabbitmq.Options{ManagementURL: mq.ManagementURL}), sub)
@@ -276,7 +305,8 @@ func TestBoundToNothing(t *testing.T) {
 		t.Errorf("the log says %s", log.String())
 	}
 	bus := dial(t, mq.URL, rabbitmq.Options{ManagementURL: mq.ManagementURL})
-	if _, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q"}); !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "bound to nothing") {
+	if _, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q"}); !errors.Is(err, waybill.ErrMisconfigured) ||
+		!strings.Contains(err.Error(), "bound to nothing") {
 		t.Errorf("got %v", err)
 	}
 	if err := raw(t, mq.URL).QueueBind("q", "a", "amq.topic", false, nil); err != nil {
@@ -321,7 +351,10 @@ func TestDrift(t *testing.T) {
 		admin.Difference{Object: `binding of queue "q.dlq" to exchange "amq.fanout" with key "x"`, Want: "none", Have: "there"},
 		admin.Difference{Object: `binding of queue "q" to exchange "waybill" with key "c"`, Want: "none", Have: "there"},
 		admin.Difference{Object: `binding of queue "q" to exchange "waybill" with key "b"`, Want: "there", Have: "missing"},
-		admin.Difference{Object: `binding of queue "waybill.delay_1s" to exchange "waybill.delay_1s" with key ""`, Want: "there", Have: "missing"},
+		admin.Difference{
+			Object: `binding of queue "waybill.delay_1s" to exchange "waybill.delay_1s" with key ""`, Want: "there",
+			Have: "missing",
+		},
 		admin.Difference{Object: `queue "waybill.delay_1m"`, Want: "there", Have: "missing"},
 	)
 	want, broker := newTopology(t, topology.Options{}, sub), broker(t, mq)

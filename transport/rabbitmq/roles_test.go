@@ -28,7 +28,8 @@ const password = "hunter2-secret"
 func newUser(t *testing.T, mq *testenv.MQ, role string) string {
 	t.Helper()
 	user := role + "-" + waybill.NewID()
-	if err := mq.Do(t.Context(), http.MethodPut, "/api/users/"+user, map[string]string{"password": password, "tags": "management"}, nil); err != nil {
+	properties := map[string]string{"password": password, "tags": "management"}
+	if err := mq.Do(t.Context(), http.MethodPut, "/api/users/"+user, properties, nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = mq.DeleteUser(context.WithoutCancel(t.Context()), user) })
@@ -75,7 +76,10 @@ func TestRolesDoTheirJob(t *testing.T) {
 		t.Run(opts.Prefix, func(t *testing.T) {
 			t.Parallel()
 			mq := testenv.RabbitMQ(t)
-			sub := core.Subscription{Queue: "bill[ing]", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{50 * time.Millisecond}}
+			sub := core.Subscription{
+				Queue: "bill[ing]", Bindings: []string{"orders.*"},
+				RetryDelays: []time.Duration{50 * time.Millisecond},
+			}
 			_, relayURL, consumerURL, operatorURL := provision(t, mq, newTopology(t, opts.TopologyOptions(), sub))
 			opts.Passive, opts.ManagementURL = true, mq.ManagementURL
 			relay, consumer, operator := dial(t, relayURL, opts), dial(t, consumerURL, opts), dial(t, operatorURL, opts)
@@ -85,7 +89,8 @@ func TestRolesDoTheirJob(t *testing.T) {
 				t.Fatal(err)
 			}
 			ds := receive(t, r, 5)
-			settle(t, r, core.AckDone(ds[0]), core.AckRetry(ds[1], 40*time.Millisecond, nil), core.AckRetry(ds[2], 0, nil), core.AckRelease(ds[3]), core.AckReject(ds[4], waybill.ReasonRejected, errors.New("no")))
+			settle(t, r, core.AckDone(ds[0]), core.AckRetry(ds[1], 40*time.Millisecond, nil), core.AckRetry(ds[2], 0, nil),
+				core.AckRelease(ds[3]), core.AckReject(ds[4], waybill.ReasonRejected, errors.New("no")))
 			for range 2 { // given back twice, a copy is made
 				for _, d := range receive(t, r, 1) {
 					settle(t, r, core.AckRelease(d))
@@ -101,7 +106,8 @@ func TestRolesDoTheirJob(t *testing.T) {
 				n, err := operator.ParkedDepth(t.Context(), sub.Queue)
 				return err == nil && n == 1
 			})
-			if list, err := operator.ListParked(t.Context(), sub.Queue, admin.ParkedFilter{}, 10); err != nil || len(list) != 1 || list[0].Envelope.Topic != "orders.placed" {
+			if list, err := operator.ListParked(t.Context(), sub.Queue, admin.ParkedFilter{}, 10); err != nil || len(list) != 1 ||
+				list[0].Envelope.Topic != "orders.placed" {
 				t.Fatalf("%v, %v", list, err)
 			}
 			if n, err := operator.ReplayParked(t.Context(), admin.ParkedRequest{Queue: sub.Queue, All: true}); err != nil || n != 1 {
@@ -123,7 +129,8 @@ func TestRolesDoTheirJob(t *testing.T) {
 			if err := consumer.Publish(t.Context(), envelopes(1, "orders.placed")).FirstErr(); !errors.Is(err, waybill.ErrMisconfigured) {
 				t.Errorf("the consumer published: %v", err)
 			}
-			if _, err := consumer.ListParked(t.Context(), sub.Queue, admin.ParkedFilter{}, 1); !errors.Is(err, waybill.ErrMisconfigured) && !empty(t, mq, opts.Prefix+sub.Queue+".dlq") {
+			_, err := consumer.ListParked(t.Context(), sub.Queue, admin.ParkedFilter{}, 1)
+			if !errors.Is(err, waybill.ErrMisconfigured) && !empty(t, mq, opts.Prefix+sub.Queue+".dlq") {
 				t.Errorf("the consumer listed what is parked: %v", err)
 			}
 		})
@@ -148,7 +155,8 @@ func TestRolesDoNothingElse(t *testing.T) {
 	shop := newTopology(t, topology.Options{Exchange: "shop"}, subs...)
 	users, _, _, _ := provision(t, mq, shop)
 	admin := raw(t, mq.URL)
-	exchanges, queues := []string{"", "amq.topic", "shopX", "Xshop", "shop.dlxX", "shop.delay_1sX", "shopXdlx", "shop.delay_1m1s"}, []string{"billing.ordersX", "billingXorders", "Xmail", "mail.dlqX", "other"}
+	exchanges, queues := []string{"", "amq.topic", "shopX", "Xshop", "shop.dlxX", "shop.delay_1sX", "shopXdlx", "shop.delay_1m1s"},
+		[]string{"billing.ordersX", "billingXorders", "Xmail", "mail.dlqX", "other"}
 	for _, e := range exchanges[2:] {
 		if err := admin.ExchangeDeclare(e, "fanout", true, false, false, false, nil); err != nil {
 			t.Fatal(err)
@@ -246,7 +254,8 @@ func managementURL(t *testing.T, mq *testenv.MQ, user, password string) string {
 func testImportByRabbitmqctl(t *testing.T, broker *testenv.RabbitMQServer) {
 	t.Helper()
 	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}}
-	file, err := newTopology(t, topology.Options{}, sub).Definitions("fresh", topology.Users{Relay: broker.User, Consumer: broker.User, Operator: broker.User})
+	file, err := newTopology(t, topology.Options{}, sub).Definitions("fresh",
+		topology.Users{Relay: broker.User, Consumer: broker.User, Operator: broker.User})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ type Transport struct {
 	opts     Options
 	pubs     []*publisher
 	in       *link // connection of the receivers
-	borrowed bool
+	borrowed bool  // the connection is the caller's
 	names    topology.Names
 	// broker is nil without Options.ManagementURL.
 	broker    *topology.Broker
@@ -135,7 +135,7 @@ func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	}
 }
 
-// Close implements core.Transport. Publishes in progress end with the connection; receivers give back what they hold.
+// Close implements core.Transport. Publishes in progress end with the connection; receivers requeue what they hold.
 // What New was given stays open.
 func (t *Transport) Close(ctx context.Context) error {
 	t.closeOnce.Do(func() { close(t.closing) })

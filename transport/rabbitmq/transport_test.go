@@ -17,7 +17,10 @@ func TestPublishReceiveSettle(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	r := subscribe(t, bus, core.Subscription{Queue: "billing", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{200 * time.Millisecond}})
+	r := subscribe(t, bus, core.Subscription{
+		Queue: "billing", Bindings: []string{"orders.*"},
+		RetryDelays: []time.Duration{200 * time.Millisecond},
+	})
 	if err := bus.Publish(t.Context(), envelopes(3, "orders.placed")).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +28,8 @@ func TestPublishReceiveSettle(t *testing.T) {
 	if s := ids(got); s != "m00000 m00001 m00002" {
 		t.Fatalf("received %s", s)
 	}
-	settle(t, r, core.AckDone(got[0]), core.AckRetry(got[1], 150*time.Millisecond, errors.New("later")), core.AckReject(got[2], waybill.ReasonRejected, errors.New("bad")))
+	settle(t, r, core.AckDone(got[0]), core.AckRetry(got[1], 150*time.Millisecond, errors.New("later")),
+		core.AckReject(got[2], waybill.ReasonRejected, errors.New("bad")))
 	again := receive(t, r, 1)[0]
 	want := got[1].Envelope
 	if diff := cmp.Diff(want, again.Envelope); diff != "" {

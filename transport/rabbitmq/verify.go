@@ -222,7 +222,7 @@ func (t *Transport) Topology() topology.Topology {
 func (t *Transport) Drift(ctx context.Context) ([]admin.Difference, error) {
 	if t.broker == nil {
 		return nil, waybill.Invalid("waybill/rabbitmq: drift", "ManagementURL: is not set; "+
-			"only the management API shows arguments and bindings; set it to an address such as "+topology.ExampleURL)
+			"only the management API shows arguments and bindings; set it, such as https://user:password@host:15671")
 	}
 	want := t.Topology()
 	found, err := t.broker.Compare(ctx, want)

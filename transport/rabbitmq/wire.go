@@ -24,7 +24,7 @@ const (
 	headerTag = "waybill-tag"
 	// headerAttempt is the number of the attempt that a delivery is, from 1. Absent on the first.
 	headerAttempt = "waybill-attempt"
-	// headerRedeliveries carries a count of redeliveries over a copy that was given back.
+	// headerRedeliveries carries a count of redeliveries over to a copy that replaces a requeue.
 	headerRedeliveries = "waybill-redeliveries"
 	// headerReason, headerError, headerQueue and headerParkedAt travel with a parked message; headerError with a
 	// retried one too.

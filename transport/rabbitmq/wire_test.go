@@ -24,12 +24,15 @@ var wireTime = time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC)
 
 func fullEnvelope() waybill.Envelope {
 	return waybill.Envelope{
-		ID: "0190d3f2-7b1c-7000-8000-000000000001", Topic: "orders.placed", Type: "com.example.order.placed", Source: "/orders", Subject: "order/42",
-		Time: wireTime, ContentType: "application/json", Key: "order-42", Tenant: "acme", CorrelationID: "conversation-7",
-		CausationID: "0190d3f2-7b1c-7000-8000-000000000000", RunID: "run-9", Lineage: []string{"root", "0190d3f2-7b1c-7000-8000-000000000000"},
-		HLC: hlc.Timestamp(wireTime.UnixMilli()<<16 | 7), Expires: wireTime.Add(time.Minute), Priority: 5,
-		TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", TraceState: "vendor=1", Headers: map[string]string{"region": "eu"},
-		Body: []byte(`{"order":42}`),
+		ID: "0190d3f2-7b1c-7000-8000-000000000001", Topic: "orders.placed", Type: "com.example.order.placed", Source: "/orders",
+		Subject: "order/42",
+		Time:    wireTime, ContentType: "application/json", Key: "order-42", Tenant: "acme", CorrelationID: "conversation-7",
+		CausationID: "0190d3f2-7b1c-7000-8000-000000000000", RunID: "run-9",
+		Lineage: []string{"root", "0190d3f2-7b1c-7000-8000-000000000000"},
+		HLC:     hlc.Timestamp(wireTime.UnixMilli()<<16 | 7), Expires: wireTime.Add(time.Minute), Priority: 5,
+		TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", TraceState: "vendor=1",
+		Headers: map[string]string{"region": "eu"},
+		Body:    []byte(`{"order":42}`),
 	}
 }
 
@@ -44,7 +47,22 @@ func TestWireGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	for _, f := range [][2]any{{"exchange", "waybill"}, {"routing-key", e.Topic}, {"mandatory", true}, {"", ""}, {"content-type", p.ContentType}, {"delivery-mode", p.DeliveryMode}, {"priority", p.Priority}, {"correlation-id", p.CorrelationId}, {"expiration", p.Expiration}, {"message-id", p.MessageId}, {"timestamp", p.Timestamp.Unix()}, {"type", p.Type}, {"app-id", p.AppId}, {"", ""}} {
+	for _, f := range [][2]any{
+		{"exchange", "waybill"},
+		{"routing-key", e.Topic},
+		{"mandatory", true},
+		{"", ""},
+		{"content-type", p.ContentType},
+		{"delivery-mode", p.DeliveryMode},
+		{"priority", p.Priority},
+		{"correlation-id", p.CorrelationId},
+		{"expiration", p.Expiration},
+		{"message-id", p.MessageId},
+		{"timestamp", p.Timestamp.Unix()},
+		{"type", p.Type},
+		{"app-id", p.AppId},
+		{"", ""},
+	} {
 		b.WriteString(strings.TrimRight(fmt.Sprintf("%-17v %v", f[0], f[1]), " ") + "\n")
 	}
 	for _, k := range slices.Sorted(maps.Keys(p.Headers)) {
@@ -65,8 +83,10 @@ func TestDecode(t *testing.T) {
 		t.Fatal(err)
 	}
 	arrived := amqp.Delivery{
-		Headers: p.Headers, ContentType: p.ContentType, Priority: p.Priority, CorrelationId: p.CorrelationId, Expiration: p.Expiration, MessageId: p.MessageId,
-		Timestamp: time.Unix(p.Timestamp.Unix(), 0), Type: p.Type, AppId: p.AppId, Exchange: "waybill", RoutingKey: full.Topic, Body: p.Body,
+		Headers: p.Headers, ContentType: p.ContentType, Priority: p.Priority, CorrelationId: p.CorrelationId, Expiration: p.Expiration,
+		MessageId: p.MessageId,
+		Timestamp: time.Unix(p.Timestamp.Unix(), 0), Type: p.Type, AppId: p.AppId, Exchange: "waybill", RoutingKey: full.Topic,
+		Body: p.Body,
 	}
 	colon := arrived
 	colon.Headers = amqp.Table{}
@@ -80,21 +100,57 @@ func TestDecode(t *testing.T) {
 	}{
 		{"full", arrived, waybill.Delivery{Envelope: full, Attempt: 1}},
 		{"colon", colon, waybill.Delivery{Envelope: full, Attempt: 1}},
-		{"bare", amqp.Delivery{RoutingKey: "a.b", Exchange: "x", Body: []byte("hi")}, waybill.Delivery{Envelope: waybill.Envelope{Topic: "a.b", Body: []byte("hi")}, Attempt: 1}},
-		{"properties only", amqp.Delivery{RoutingKey: "a.b", Exchange: "x", MessageId: "1", Type: "t", AppId: "app", CorrelationId: "c", Timestamp: time.Unix(100, 0), ContentType: "text/plain", Expiration: "5000"}, waybill.Delivery{Envelope: waybill.Envelope{ID: "1", Topic: "a.b", Type: "t", Source: "app", CorrelationID: "c", Time: time.Unix(100, 0).UTC(), ContentType: "text/plain", Expires: now.Add(5 * time.Second)}, Attempt: 1}},
+		{
+			"bare",
+			amqp.Delivery{RoutingKey: "a.b", Exchange: "x", Body: []byte("hi")},
+			waybill.Delivery{Envelope: waybill.Envelope{Topic: "a.b", Body: []byte("hi")}, Attempt: 1},
+		},
+		{
+			"properties only",
+			amqp.Delivery{
+				RoutingKey: "a.b", Exchange: "x", MessageId: "1", Type: "t", AppId: "app", CorrelationId: "c",
+				Timestamp: time.Unix(100, 0), ContentType: "text/plain", Expiration: "5000",
+			},
+			waybill.Delivery{Envelope: waybill.Envelope{
+				ID: "1", Topic: "a.b", Type: "t", Source: "app", CorrelationID: "c",
+				Time: time.Unix(100, 0).UTC(), ContentType: "text/plain", Expires: now.Add(5 * time.Second),
+			}, Attempt: 1},
+		},
 		{"odd types", amqp.Delivery{RoutingKey: "a", Exchange: "x", Headers: amqp.Table{
-			"int": int32(-5), "long": int64(1) << 60, "bool": true, "nil": nil, "bytes": []byte{0xff, 0xfe}, "text": []byte("text"), "time": time.Unix(100, 0), "float": 1.5,
-			"decimal": amqp.Decimal{Scale: 2, Value: 12345}, "array": []any{int32(1), "two", nil, []any{}}, "table": amqp.Table{"a": amqp.Table{"b": []byte("c")}}, "byte": byte(7),
-			"cloudEvents_id": int64(42), "cloudEvents_time": "yesterday", "cloudEvents_unknown": "kept", "cloudEvents_hlc": nil, "waybill-attempt": "nonsense", "x-death": []any{"?"},
+			"int": int32(-5), "long": int64(1) << 60, "bool": true, "nil": nil, "bytes": []byte{0xff, 0xfe}, "text": []byte("text"),
+			"time": time.Unix(100, 0), "float": 1.5,
+			"decimal": amqp.Decimal{Scale: 2, Value: 12345}, "array": []any{int32(1), "two", nil, []any{}},
+			"table": amqp.Table{"a": amqp.Table{"b": []byte("c")}}, "byte": byte(7),
+			"cloudEvents_id": int64(42), "cloudEvents_time": "yesterday", "cloudEvents_unknown": "kept", "cloudEvents_hlc": nil,
+			"waybill-attempt": "nonsense", "x-death": []any{"?"},
 		}}, waybill.Delivery{Envelope: waybill.Envelope{ID: "42", Topic: "a", Headers: map[string]string{
-			"int": "-5", "long": "1152921504606846976", "bool": "true", "nil": "", "bytes": "//4=", "text": "text", "time": "1970-01-01T00:01:40Z", "float": "1.5", "decimal": "123.45",
-			"array": `[1,"two",null,[]]`, "table": `{"a":{"b":"c"}}`, "byte": "7", "cloudEvents_time": "yesterday", "cloudEvents_unknown": "kept", "cloudEvents_hlc": "",
+			"int": "-5", "long": "1152921504606846976", "bool": "true", "nil": "", "bytes": "//4=", "text": "text",
+			"time": "1970-01-01T00:01:40Z", "float": "1.5", "decimal": "123.45",
+			"array": `[1,"two",null,[]]`, "table": `{"a":{"b":"c"}}`, "byte": "7", "cloudEvents_time": "yesterday",
+			"cloudEvents_unknown": "kept", "cloudEvents_hlc": "",
 		}}, Attempt: 1}},
-		{"retried", amqp.Delivery{RoutingKey: "q", Exchange: "", Headers: amqp.Table{"cloudEvents_topic": "a.b", "waybill-attempt": int64(3)}}, waybill.Delivery{Envelope: waybill.Envelope{Topic: "a.b"}, Attempt: 3}},
-		{"foreign attribute topic", amqp.Delivery{RoutingKey: "a.b", Exchange: "x", Headers: amqp.Table{"cloudEvents_topic": "other"}}, waybill.Delivery{Envelope: waybill.Envelope{Topic: "a.b"}, Attempt: 1}},
-		{"count of 3.10", amqp.Delivery{Redelivered: true, Headers: amqp.Table{"x-delivery-count": int64(2), "waybill-redeliveries": int64(5)}}, waybill.Delivery{Attempt: 1, Redeliveries: 7}},
-		{"given back on 4.3", amqp.Delivery{Redelivered: true, Headers: amqp.Table{"x-acquired-count": int64(2)}}, waybill.Delivery{Attempt: 1}},
-		{"crashed on 4.3", amqp.Delivery{Redelivered: true, Headers: amqp.Table{"x-acquired-count": int64(3), "x-delivery-count": int64(2)}}, waybill.Delivery{Attempt: 1, Redeliveries: 2}},
+		{"retried", amqp.Delivery{RoutingKey: "q", Exchange: "", Headers: amqp.Table{
+			"cloudEvents_topic": "a.b",
+			"waybill-attempt":   int64(3),
+		}}, waybill.Delivery{Envelope: waybill.Envelope{Topic: "a.b"}, Attempt: 3}},
+		{
+			"foreign attribute topic",
+			amqp.Delivery{RoutingKey: "a.b", Exchange: "x", Headers: amqp.Table{"cloudEvents_topic": "other"}},
+			waybill.Delivery{Envelope: waybill.Envelope{Topic: "a.b"}, Attempt: 1},
+		},
+		{"count of 3.10", amqp.Delivery{Redelivered: true, Headers: amqp.Table{
+			"x-delivery-count":     int64(2),
+			"waybill-redeliveries": int64(5),
+		}}, waybill.Delivery{Attempt: 1, Redeliveries: 7}},
+		{
+			"given back on 4.3",
+			amqp.Delivery{Redelivered: true, Headers: amqp.Table{"x-acquired-count": int64(2)}},
+			waybill.Delivery{Attempt: 1},
+		},
+		{"crashed on 4.3", amqp.Delivery{Redelivered: true, Headers: amqp.Table{
+			"x-acquired-count": int64(3),
+			"x-delivery-count": int64(2),
+		}}, waybill.Delivery{Attempt: 1, Redeliveries: 2}},
 		{"redelivered by a classic queue", amqp.Delivery{Redelivered: true}, waybill.Delivery{Attempt: 1, Redeliveries: -1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -106,7 +162,8 @@ func TestDecode(t *testing.T) {
 		})
 	}
 	conflict := amqp.Delivery{MessageId: "1", Headers: amqp.Table{"cloudEvents_id": "2"}}
-	if d := rabbitmq.Decode(&conflict, "", "dlx", now); waybill.ReasonOf(d.Err) != waybill.ReasonIDConflict || waybill.ClassOf(d.Err) != waybill.ClassPermanent {
+	if d := rabbitmq.Decode(&conflict, "", "dlx", now); waybill.ReasonOf(d.Err) != waybill.ReasonIDConflict ||
+		waybill.ClassOf(d.Err) != waybill.ClassPermanent {
 		t.Errorf("two ids: %v", d.Err)
 	}
 }
@@ -119,11 +176,14 @@ func TestCopiesKeepEverything(t *testing.T) {
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a.*"}, RetryDelays: []time.Duration{50 * time.Millisecond}})
 	ch := raw(t, mq.URL)
 	headers := amqp.Table{
-		"int": int32(-5), "long": int64(1) << 60, "bool": true, "nil": nil, "bytes": []byte{0xff, 0xfe}, "time": time.Unix(100, 0), "float": 1.5, "short": int16(3), "byte": byte(7),
-		"array": []any{int32(1), "two", nil}, "table": amqp.Table{"a": amqp.Table{"b": []byte("c")}}, "cloudEvents_unknown": "kept", "decimal": amqp.Decimal{Scale: 1, Value: 5},
+		"int": int32(-5), "long": int64(1) << 60, "bool": true, "nil": nil, "bytes": []byte{0xff, 0xfe}, "time": time.Unix(100, 0),
+		"float": 1.5, "short": int16(3), "byte": byte(7),
+		"array": []any{int32(1), "two", nil}, "table": amqp.Table{"a": amqp.Table{"b": []byte("c")}}, "cloudEvents_unknown": "kept",
+		"decimal": amqp.Decimal{Scale: 1, Value: 5},
 	}
 	sent := amqp.Publishing{
-		Headers: headers, ContentType: "text/plain", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 4, CorrelationId: "c", ReplyTo: "r", Expiration: "30000",
+		Headers: headers, ContentType: "text/plain", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 4, CorrelationId: "c",
+		ReplyTo: "r", Expiration: "30000",
 		MessageId: "m", Timestamp: time.Unix(1000, 0), Type: "t", AppId: "app", Body: []byte("body"),
 	}
 	if err := ch.PublishWithContext(t.Context(), "waybill", "a.b", true, false, sent); err != nil {
@@ -156,7 +216,8 @@ func TestCopiesKeepEverything(t *testing.T) {
 		}
 		delete(parked.Headers, k)
 	}
-	if at, err := time.Parse(time.RFC3339Nano, fmt.Sprint(parked.Headers["waybill-parked-at"])); err != nil || time.Since(at) > time.Minute {
+	if at, err := time.Parse(time.RFC3339Nano, fmt.Sprint(parked.Headers["waybill-parked-at"])); err != nil ||
+		time.Since(at) > time.Minute {
 		t.Errorf("parked at %v", parked.Headers["waybill-parked-at"])
 	}
 	for _, k := range []string{"waybill-parked-at", "cloudEvents_expirytime"} {
@@ -167,14 +228,17 @@ func TestCopiesKeepEverything(t *testing.T) {
 	}
 	delete(parked.Headers, "x-delivery-count") // the broker's
 	want := amqp.Table{
-		"waybill-reason": "rejected", "waybill-error": "no good", "waybill-queue": "q", "waybill-attempt": int64(3), "cloudEvents_topic": "a.b",
+		"waybill-reason": "rejected", "waybill-error": "no good", "waybill-queue": "q", "waybill-attempt": int64(3),
+		"cloudEvents_topic": "a.b",
 	}
 	if diff := cmp.Diff(want, parked.Headers); diff != "" {
 		t.Errorf("headers of the parked message: -want +got:\n%s", diff)
 	}
 	got := amqp.Publishing{
-		ContentType: parked.ContentType, ContentEncoding: parked.ContentEncoding, DeliveryMode: parked.DeliveryMode, Priority: parked.Priority,
-		CorrelationId: parked.CorrelationId, ReplyTo: parked.ReplyTo, Expiration: parked.Expiration, MessageId: parked.MessageId, Timestamp: parked.Timestamp, Type: parked.Type,
+		ContentType: parked.ContentType, ContentEncoding: parked.ContentEncoding, DeliveryMode: parked.DeliveryMode,
+		Priority:      parked.Priority,
+		CorrelationId: parked.CorrelationId, ReplyTo: parked.ReplyTo, Expiration: parked.Expiration, MessageId: parked.MessageId,
+		Timestamp: parked.Timestamp, Type: parked.Type,
 		AppId: parked.AppId, Body: parked.Body,
 	}
 	sent.Headers, sent.Expiration = nil, ""

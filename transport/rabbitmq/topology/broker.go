@@ -17,8 +17,8 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq/internal/tlserr"
 )
 
-// ExampleURL is a management URL as errors show it.
-const ExampleURL = "https://user:password@host:15671" //nolint:gosec // an example, no credentials
+// exampleURL is what errors show instead of the URL, which holds a password.
+const exampleURL = "https://user:password@host:15671" //nolint:gosec // an example, no credentials
 
 const (
 	defaultTimeout = 10 * time.Second
@@ -47,15 +47,15 @@ func (o BrokerOptions) Problems() []string {
 	u, err := url.Parse(o.URL)
 	switch {
 	case err != nil || strings.ContainsAny(o.URL, " \t\r\n"):
-		p = append(p, "URL: cannot be read; escape special characters in user and password; it must look like "+ExampleURL)
+		p = append(p, "URL: cannot be read; escape special characters in user and password; it must look like "+exampleURL)
 	case u.Scheme != "http" && u.Scheme != "https":
-		p = append(p, "URL: the scheme is not http or https; it must look like "+ExampleURL)
+		p = append(p, "URL: the scheme is not http or https; it must look like "+exampleURL)
 	case u.Hostname() == "":
-		p = append(p, "URL: names no host; it must look like "+ExampleURL)
+		p = append(p, "URL: names no host; it must look like "+exampleURL)
 	case u.RawQuery != "" || u.Fragment != "":
-		p = append(p, "URL: has a query or a fragment; it must look like "+ExampleURL)
+		p = append(p, "URL: has a query or a fragment; it must look like "+exampleURL)
 	case u.User == nil && o.User == "":
-		p = append(p, "URL: names no user; it must look like "+ExampleURL)
+		p = append(p, "URL: names no user; it must look like "+exampleURL)
 	case u.Scheme == "http" && o.TLS != nil:
 		p = append(p, "TLS: is set, but the URL says http://, which is not encrypted; use https://")
 	}

@@ -31,10 +31,18 @@ func TestExportsGolden(t *testing.T) {
 // own.
 func TestExportsQuote(t *testing.T) {
 	t.Parallel()
-	shop := newTopology(t, topology.Options{}, core.Subscription{Queue: `a"${b}%{c}\<&>`, Bindings: []string{`#`, `$x`, `größe.*`}, RetryDelays: []time.Duration{}},
-		core.Subscription{Queue: "9.lives", RetryDelays: []time.Duration{}}, core.Subscription{Queue: "9-lives", RetryDelays: []time.Duration{}}, core.Subscription{Queue: "9 lives", RetryDelays: []time.Duration{}})
+	shop := newTopology(t, topology.Options{}, core.Subscription{
+		Queue: `a"${b}%{c}\<&>`, Bindings: []string{`#`, `$x`, `größe.*`},
+		RetryDelays: []time.Duration{},
+	},
+		core.Subscription{Queue: "9.lives", RetryDelays: []time.Duration{}},
+		core.Subscription{Queue: "9-lives", RetryDelays: []time.Duration{}},
+		core.Subscription{Queue: "9 lives", RetryDelays: []time.Duration{}})
 	tf := shop.Terraform(`v"h`, topology.Users{})
-	for _, want := range []string{`name  = "a\"$${b}%%{c}\\<&>"`, `routing_key      = "$x"`, `routing_key      = "größe.*"`, `vhost = "v\"h"`, `"_9_lives"`, `"_9-lives"`, `"_9_lives_2"`} {
+	for _, want := range []string{
+		`name  = "a\"$${b}%%{c}\\<&>"`, `routing_key      = "$x"`, `routing_key      = "größe.*"`,
+		`vhost = "v\"h"`, `"_9_lives"`, `"_9-lives"`, `"_9_lives_2"`,
+	} {
 		if !strings.Contains(tf, want) {
 			t.Errorf("no %s in\n%s", want, tf)
 		}
@@ -53,7 +61,8 @@ func TestExportsQuote(t *testing.T) {
 	var back struct {
 		Queues []struct{ Name, VHost string }
 	}
-	if err := json.Unmarshal(file, &back); err != nil || len(back.Queues) != 8 || back.Queues[1].Name != `a"${b}%{c}\<&>` || back.Queues[0].VHost != `v"h` {
+	if err := json.Unmarshal(file, &back); err != nil || len(back.Queues) != 8 || back.Queues[1].Name != `a"${b}%{c}\<&>` ||
+		back.Queues[0].VHost != `v"h` {
 		t.Errorf("%+v, %v", back, err)
 	}
 }
@@ -61,18 +70,24 @@ func TestExportsQuote(t *testing.T) {
 // What a topology cannot be made of is refused, with every problem.
 func TestTopologyRefuses(t *testing.T) {
 	t.Parallel()
-	_, err := topology.New(topology.Options{Exchange: "amq.x", QueueType: "x"}, waybill.Subscription{}, waybill.Subscription{Queue: "q", Retry: &waybill.Backoff{Base: -1}},
-		waybill.Subscription{Queue: "twice", Retry: waybill.RetryDelays()}, waybill.Subscription{Queue: "twice", Retry: waybill.RetryDelays()},
+	_, err := topology.New(topology.Options{Exchange: "amq.x", QueueType: "x"}, waybill.Subscription{},
+		waybill.Subscription{Queue: "q", Retry: &waybill.Backoff{Base: -1}},
+		waybill.Subscription{Queue: "twice", Retry: waybill.RetryDelays()},
+		waybill.Subscription{Queue: "twice", Retry: waybill.RetryDelays()},
 		waybill.Subscription{Queue: "long", Retry: waybill.RetryDelays(60 * 24 * time.Hour)})
 	if !errors.Is(err, waybill.ErrInvalid) {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"Exchange: ", "QueueType: ", "subscriptions[0].Queue: is empty", "subscriptions[0].Retry: is not set", "subscriptions[1].Retry", "subscriptions[3].Queue: \"twice\"", "subscriptions[4].RetryDelays[0]"} {
+	for _, want := range []string{
+		"Exchange: ", "QueueType: ", "subscriptions[0].Queue: is empty", "subscriptions[0].Retry: is not set",
+		"subscriptions[1].Retry", "subscriptions[3].Queue: \"twice\"", "subscriptions[4].RetryDelays[0]",
+	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\ndoes not say %s", err, want)
 		}
 	}
-	_, err = topology.New(topology.Options{}, waybill.Subscription{Queue: "q", Retry: waybill.RetryDelays()}, waybill.Subscription{Queue: "q.dlq", Retry: waybill.RetryDelays()})
+	_, err = topology.New(topology.Options{}, waybill.Subscription{Queue: "q", Retry: waybill.RetryDelays()},
+		waybill.Subscription{Queue: "q.dlq", Retry: waybill.RetryDelays()})
 	if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), `queue "q.dlq" is needed twice`) {
 		t.Errorf("a queue that is another one's dead-letter queue: %v", err)
 	}

@@ -23,7 +23,10 @@ import (
 func TestTopologyGolden(t *testing.T) {
 	t.Parallel()
 	opts := topology.Options{Exchange: "waybill", QueueType: topology.Quorum}
-	sub := core.Subscription{Queue: "billing", Bindings: []string{"orders.*"}, RetryDelays: []time.Duration{500 * time.Millisecond, 90 * time.Second}}
+	sub := core.Subscription{
+		Queue: "billing", Bindings: []string{"orders.*"},
+		RetryDelays: []time.Duration{500 * time.Millisecond, 90 * time.Second},
+	}
 	var b strings.Builder
 	shop := newTopology(t, opts, sub)
 	for _, e := range shop.Exchanges {
@@ -46,8 +49,11 @@ func TestTopologyGolden(t *testing.T) {
 func TestReturnIsNoQueueName(t *testing.T) {
 	t.Parallel()
 	retry := waybill.RetryDelays()
-	_, err := topology.New(topology.Options{}, waybill.Subscription{Queue: "orders", Retry: retry}, waybill.Subscription{Queue: "orders.return", Retry: retry})
-	if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), `subscriptions[1].Queue: "orders.return" ends in ".return"`) || !strings.Contains(err.Error(), "choose another name") {
+	_, err := topology.New(topology.Options{}, waybill.Subscription{Queue: "orders", Retry: retry},
+		waybill.Subscription{Queue: "orders.return", Retry: retry})
+	if !errors.Is(err, waybill.ErrInvalid) ||
+		!strings.Contains(err.Error(), `subscriptions[1].Queue: "orders.return" ends in ".return"`) ||
+		!strings.Contains(err.Error(), "choose another name") {
 		t.Errorf("got %v", err)
 	}
 	if p := (topology.Options{}).SubscriptionProblems(&core.Subscription{Queue: "orders.return"}); len(p) != 1 {
@@ -79,7 +85,8 @@ func newTopology(t *testing.T, opts topology.Options, subs ...core.Subscription)
 func TestDelays(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{
-		time.Millisecond: "1ms", 500 * time.Millisecond: "500ms", 90 * time.Second: "1m30s", time.Minute: "1m", time.Hour: "1h", 36*time.Hour + 5*time.Millisecond: "1d12h5ms", 49 * 24 * time.Hour: "49d",
+		time.Millisecond: "1ms", 500 * time.Millisecond: "500ms", 90 * time.Second: "1m30s", time.Minute: "1m", time.Hour: "1h",
+		36*time.Hour + 5*time.Millisecond: "1d12h5ms", 49 * 24 * time.Hour: "49d",
 	} {
 		if got := topology.DelayName(d); got != want {
 			t.Errorf("%s is named %s, want %s", d, got, want)
@@ -89,7 +96,10 @@ func TestDelays(t *testing.T) {
 	if diff := cmp.Diff(topology.Delays{time.Millisecond, time.Second, time.Minute}, list); diff != "" {
 		t.Error(diff)
 	}
-	for d, want := range map[time.Duration]time.Duration{0: 0, 1: time.Millisecond, time.Second: time.Second, time.Second + 1: time.Minute, time.Hour: time.Minute} {
+	for d, want := range map[time.Duration]time.Duration{
+		0: 0, 1: time.Millisecond, time.Second: time.Second,
+		time.Second + 1: time.Minute, time.Hour: time.Minute,
+	} {
 		if got := list.For(d); got != want {
 			t.Errorf("a delay of %s takes %s, want %s", d, got, want)
 		}
@@ -119,7 +129,10 @@ func TestPermissionPatterns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range []string{"p.waybill", "p.waybill.dlx", "p.waybill.delay_1s", "p." + odd.Queue, "p." + odd.Queue + ".dlq", "amq.default", "waybill", "pXwaybill", "p.waybill2", "p.a.b"} {
+		for _, name := range []string{
+			"p.waybill", "p.waybill.dlx", "p.waybill.delay_1s", "p." + odd.Queue, "p." + odd.Queue + ".dlq",
+			"amq.default", "waybill", "pXwaybill", "p.waybill2", "p.a.b",
+		} {
 			if re.MatchString(name) != slices.Contains(c.names, name) {
 				t.Errorf("%s matches %q: %t", c.pattern, name, re.MatchString(name))
 			}
@@ -128,7 +141,8 @@ func TestPermissionPatterns(t *testing.T) {
 			t.Errorf("%s is not anchored", c.pattern)
 		}
 	}
-	if p := newTopology(t, topology.Options{}).Permissions(); p.Consumer != (topology.Permission{Configure: "^$", Write: "^$", Read: "^$"}) || p.Operator != p.Consumer {
+	nothing := topology.Permission{Configure: "^$", Write: "^$", Read: "^$"}
+	if p := newTopology(t, topology.Options{}).Permissions(); p.Consumer != nothing || p.Operator != nothing {
 		t.Errorf("without subscriptions: %+v", p)
 	}
 }
