@@ -91,9 +91,9 @@ const (
 // relays do at the same time, either they have the head or the decision holds. It waits for a transaction that cancels
 // the head, for at most two seconds.
 //
-// The first message of a key that is due can be skipped and set aside too. If a relay owns the key, that relay does it as
-// soon as it is not sending the message. DecideHead waits for it, for at most ten seconds; then its error says that the
-// decision stands.
+// The first message of a key that is due can be skipped and set aside too. If a relay owns the key, that relay does it
+// as soon as it is not sending the message. DecideHead waits for it, for at most ten seconds; then its error says that
+// the decision stands.
 func (o *Outbox) DecideHead(ctx context.Context, route, key, id string, action admin.HeadAction) error {
 	if err := admin.CheckDecide(route, key, id, action); err != nil {
 		return err
