@@ -71,7 +71,8 @@ func TestWrongBrokerAddress(t *testing.T) { // TR-08
 		want      want
 	}{
 		{"bad scheme", "http://guest:" + secretPassword + "@host:5672/", want{is: waybill.ErrInvalid, says: []string{"url: ", "scheme is not amqp", "amqp://user:password@host"}}},
-		{"no scheme", "guest:" + secretPassword + "@host:5672/", want{is: waybill.ErrInvalid, says: []string{"url: ", "amqp://user:password@host"}}},
+		{"no scheme", "guest:" + secretPassword + "@host:5672/", want{is: waybill.ErrInvalid, says: []string{"url: has no scheme; put amqp://", "amqp://user:password@host"}}},
+		{"only an address", "127.0.0.1:55472", want{is: waybill.ErrInvalid, says: []string{"url: has no scheme; put amqp://"}}},
 		{"unparsable", "amqp://guest:" + secretPassword + "%zz@host:port/", want{is: waybill.ErrInvalid, says: []string{"url: cannot be read", "escape special characters"}}},
 		{"slash in the password", "amqp://guest:" + secretPassword + "/x@host:5672/", want{is: waybill.ErrInvalid, says: []string{"url: ", "escape special characters"}}},
 		{"empty", "", want{is: waybill.ErrInvalid, says: []string{"url: ", "amqp://user:password@host"}}},

@@ -198,6 +198,9 @@ func (o Options) management(user, password, vhost string) (*topology.Broker, []s
 // checkURL returns what is wrong with an AMQP URL, or "". Its answer never holds any part of the URL, since a badly
 // escaped password can turn up in any part.
 func checkURL(raw string, o Options) string {
+	if scheme, _, ok := strings.Cut(raw, "://"); !ok || strings.ContainsAny(scheme, ":@/") {
+		return "url: has no scheme; put amqp:// or amqps:// before the host, such as " + exampleURL
+	}
 	u, err := url.Parse(raw)
 	if err != nil || strings.ContainsAny(raw, " \t\r\n") {
 		return "url: cannot be read; escape special characters in user and password (net/url.UserPassword does); " +

@@ -22,7 +22,9 @@ type Transport struct {
 	names    topology.Names
 	// broker is nil without Options.ManagementURL.
 	broker    *topology.Broker
-	refreshAt int64 // see parkedWalk.next
+	refreshAt int64  // see parkedWalk.next
+	address   string // of the broker, and its port; empty and 0 on the caller's connection
+	port      int
 
 	closing   chan struct{}
 	closeOnce sync.Once
@@ -33,6 +35,7 @@ type Transport struct {
 var (
 	_ core.Transport = (*Transport)(nil)
 	_ core.Checker   = (*Transport)(nil)
+	_ core.Describer = (*Transport)(nil)
 
 	_ admin.ParkedQueue  = (*Transport)(nil)
 	_ admin.DriftChecker = (*Transport)(nil)
@@ -60,7 +63,7 @@ func Dial(ctx context.Context, address string, opts Options) (*Transport, error)
 	closing := make(chan struct{})
 	t := &Transport{
 		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: newLink("consume", address, opts, closing),
-		broker: broker, refreshAt: refreshCount,
+		broker: broker, refreshAt: refreshCount, address: user.Host, port: user.Port,
 	}
 	var verified atomic.Bool
 	for range opts.PublishConnections {
@@ -73,6 +76,11 @@ func Dial(ctx context.Context, address string, opts Options) (*Transport, error)
 		return nil, err
 	}
 	return t, nil
+}
+
+// Describe names the broker for telemetry.
+func (t *Transport) Describe() core.Description {
+	return core.Description{System: "rabbitmq", Address: t.address, Port: t.port, Exchange: t.opts.Exchange}
 }
 
 // New returns a transport on the caller's open connection, which Close leaves open. It cannot reconnect: once the
