@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 // column is a column that the statements need, with its type as format_type writes it.
@@ -94,9 +96,9 @@ SELECT current_setting('server_encoding'), (SELECT s.seqcache FROM pg_sequence s
 	case err != nil:
 		return err
 	case encoding != "UTF8":
-		return misconfigured("check", "the database is encoded in %s: the slots of records are computed from UTF-8; create the database with ENCODING 'UTF8'", encoding)
+		return dberr.Misconfigured("check", "the database is encoded in %s: the slots of records are computed from UTF-8; create the database with ENCODING 'UTF8'", encoding)
 	case cache != 1:
-		return misconfigured("check", "sequence %s has CACHE %d, and records would be read in another order than staged, or not at all: ALTER SEQUENCE %s CACHE 1",
+		return dberr.Misconfigured("check", "sequence %s has CACHE %d, and records would be read in another order than staged, or not at all: ALTER SEQUENCE %s CACHE 1",
 			o.names.sql("{sequence}"), cache, o.names.sql("{sequence}"))
 	}
 	return nil
@@ -117,7 +119,7 @@ func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, 
 		var usable *bool
 		if err := tx.QueryRow(ctx, "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = $1", m.names.schema).Scan(&usable); err != nil {
 			if err == pgx.ErrNoRows { //nolint:errorlint // QueryRow returns it as it is
-				return misconfigured("check", "schema %q is missing: run the migrations (Migrate, or `waybill migrate up`), or correct Options.Schema", m.names.schema)
+				return dberr.Misconfigured("check", "schema %q is missing: run the migrations (Migrate), or correct Options.Schema", m.names.schema)
 			}
 			return err
 		}
@@ -138,7 +140,7 @@ func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, 
 				case err != nil:
 					return err
 				case !exists:
-					return misconfigured("check", "%s is missing: run the migrations (Migrate, or `waybill migrate up`)", p.object)
+					return dberr.Misconfigured("check", "%s is missing: run the migrations (Migrate)", p.object)
 				case granted == nil || !*granted:
 					kinds = append(kinds, kind)
 				}
@@ -161,7 +163,7 @@ func lacksPermission(ctx context.Context, tx pgx.Tx, what []string) error {
 		return err
 	}
 	to := " TO " + pgx.Identifier{role}.Sanitize()
-	return misconfigured("check", "the role %q lacks permissions: as an administrator, GRANT %s", role, strings.Join(what, to+"; GRANT ")+to)
+	return dberr.Misconfigured("check", "the role %q lacks permissions: as an administrator, GRANT %s", role, strings.Join(what, to+"; GRANT ")+to)
 }
 
 // maxListed bounds the columns that one error lists.
@@ -174,7 +176,7 @@ func wrongColumns(ctx context.Context, tx pgx.Tx, table string, want []column) e
 		return err
 	}
 	if !exists {
-		return misconfigured("check", "table %s is missing: run the migrations (Migrate, or `waybill migrate up`), or correct the name in the options", table)
+		return dberr.Misconfigured("check", "table %s is missing: run the migrations (Migrate), or correct the name in the options", table)
 	}
 	rows, err := tx.Query(ctx, `SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute
 		WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, table)
@@ -208,6 +210,6 @@ func wrongColumns(ctx context.Context, tx pgx.Tx, table string, want []column) e
 	if n := len(problems) - maxListed; n > 0 {
 		problems = append(problems[:maxListed], fmt.Sprintf("and %d more", n))
 	}
-	return misconfigured("check", "table %s has another shape: %s: if it is Waybill's, run the migrations (Migrate, or `waybill migrate up`), else correct the name in the options",
+	return dberr.Misconfigured("check", "table %s has another shape: %s: if it is Waybill's, run the migrations (Migrate), else correct the name in the options",
 		table, strings.Join(problems, ", "))
 }

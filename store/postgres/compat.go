@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 // A schema may be newer than the program, so that a rolling upgrade is possible: migrate first, then replace the
@@ -54,7 +55,7 @@ func (m *Migrations) checkVersion(ctx context.Context, tx pgx.Tx, part Part, tab
 	}
 	newest := m.Newest(part)
 	if applied[part] < newest {
-		return misconfigured("check", "%s has schema version %d, this release needs %d: run the migrations (Migrate, or `waybill migrate up`)", table, applied[part], newest)
+		return dberr.Misconfigured("check", "%s has schema version %d, this release needs %d: run the migrations (Migrate)", table, applied[part], newest)
 	}
 	var least int
 	if err := tx.QueryRow(ctx, m.names.sql("SELECT coalesce(max(value), 0) FROM {meta} WHERE name = $1"), m.compatibleKey(part)).Scan(&least); err != nil {
@@ -68,8 +69,8 @@ func tooOld(table string, least, newest int) error {
 	if least <= newest {
 		return nil
 	}
-	return misconfigured("check", "%s has a schema that only programs which know version %d of it may use, this release knows %d: "+
-		"use a newer release, or take the schema back with one (`waybill migrate down`)", table, least, newest)
+	return dberr.Misconfigured("check", "%s has a schema that only programs which know version %d of it may use, this release knows %d: "+
+		"use a newer release, or take the schema back with one (Migrations.Down)", table, least, newest)
 }
 
 // seedSQL is what a process asks before its first work: the clock's mark, the version that it must know, and whether
@@ -91,7 +92,7 @@ func (s *stager) seeded(scan func(...any) error) (hlc.Timestamp, error) {
 		return 0, err
 	}
 	if !unique {
-		return 0, misconfigured("stage", "outbox %s: %s", s.table, cures["42P10"])
+		return 0, dberr.Misconfigured("stage", "outbox %s: %s", s.table, dberr.NoUniqueIndex)
 	}
 	return hlc.Timestamp(mark), nil
 }

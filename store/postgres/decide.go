@@ -9,6 +9,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 // headSQL is the message $2 of key $3, if it waits, is abandoned, is held, or is the first of its key that is due.
@@ -159,7 +160,7 @@ func (o *Outbox) decided(ctx context.Context, told *core.Control) error {
 		}
 		select {
 		case <-ctx.Done():
-			return failure("decide head", ctx.Err())
+			return dberr.Failure("decide head", ctx.Err())
 		case <-look.C:
 		}
 	}

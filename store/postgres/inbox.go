@@ -14,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/check"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 // DefaultLockTimeout is how long Do waits for a concurrent Do of the same key.
@@ -131,7 +132,7 @@ func (i *Inbox) inTx(ctx context.Context, begin *pgx.Batch, fresh func() bool, f
 	tx := results.Tx()
 	defer func() { _ = rollback(ctx, tx.Rollback) }() // after a commit it does nothing
 	if err := results.Close(); err != nil {
-		return failure("inbox: mark", err)
+		return dberr.Failure("inbox: mark", err)
 	}
 	if !fresh() {
 		return nil
@@ -140,7 +141,7 @@ func (i *Inbox) inTx(ctx context.Context, begin *pgx.Batch, fresh func() bool, f
 		return handlerError(err)
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return commitError("inbox: commit", err)
+		return dberr.CommitError("inbox: commit", err)
 	}
 	return nil
 }
@@ -161,7 +162,7 @@ func readMark(row interface{ Scan(dest ...any) error }) (core.InboxStatus, error
 func restart[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	for attempt := 1; ; attempt++ {
 		status, err := do()
-		if err == nil || !again(err) || attempt == maxRestarts || ctx.Err() != nil {
+		if err == nil || !dberr.Again(err) || attempt == maxRestarts || ctx.Err() != nil {
 			return status, err
 		}
 	}
@@ -183,7 +184,7 @@ func checkKey(key core.InboxKey) error {
 // meets an outage in the transaction has met the inbox's outage.
 func handlerError(err error) error {
 	var own *waybill.Error
-	if errors.As(err, &own) || class(err) != waybill.ClassOutage {
+	if errors.As(err, &own) || dberr.Class(err) != waybill.ClassOutage {
 		return err
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

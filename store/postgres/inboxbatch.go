@@ -13,6 +13,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/check"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 // maxBatchKeys bounds the keys of one DoBatch and the marks of one PurgeInbox.
@@ -176,10 +177,10 @@ func (i *Inbox) Mark(ctx context.Context, tx pgx.Tx, key core.InboxKey) (core.In
 }
 
 func markError(err error) error {
-	if bad := notOpen("inbox: mark", err); bad != nil {
+	if bad := dberr.NotOpen("inbox: mark", err); bad != nil {
 		return bad
 	}
-	return failure("inbox: mark", err)
+	return dberr.Failure("inbox: mark", err)
 }
 
 // PurgeInbox deletes old marks; see [core.InboxPurger]. At most 100,000 at a time. The index on (consumer, handled_at)
@@ -199,7 +200,7 @@ func (i *Inbox) PurgeInbox(ctx context.Context, consumer string, age time.Durati
 		return err
 	})
 	if err != nil {
-		return 0, failure("inbox: purge", err)
+		return 0, dberr.Failure("inbox: purge", err)
 	}
 	return int(n), nil
 }

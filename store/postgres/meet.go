@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 // Meet joins, renews or looks. It is one transaction, but for removals: each is one of its own after the renewal, so
@@ -65,7 +66,7 @@ func (o *Outbox) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) 
 }
 
 // locked reports a row that another transaction has locked.
-func locked(err error) bool { return sqlState(err) == "55P03" }
+func locked(err error) bool { return dberr.SQLState(err) == "55P03" }
 
 // queueSelf joins, renews or ends self, sets the flags and makes units.
 func queueSelf(b *batch, m *core.Meeting) {

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 //go:embed migrations/*.sql
@@ -195,7 +196,7 @@ func (m *Migrations) Down(ctx context.Context, db DB, version int) error {
 		}
 		for _, part := range m.parts {
 			if newest := m.Newest(part); applied[part] > newest {
-				return misconfigured("migrate down", "the schema of %q has version %d, this release knows %d: go back with the newer release", m.key(part), applied[part], newest)
+				return dberr.Misconfigured("migrate down", "the schema of %q has version %d, this release knows %d: go back with the newer release", m.key(part), applied[part], newest)
 			}
 		}
 		for i := len(m.files) - 1; i >= 0; i-- {
@@ -266,7 +267,7 @@ func (db readCommitted) Begin(ctx context.Context) (pgx.Tx, error) {
 
 // read is run without the lock.
 func (m *Migrations) read(ctx context.Context, db DB, op string, fn func(tx pgx.Tx) error) error {
-	return failure(op, pgx.BeginFunc(ctx, db, fn))
+	return dberr.Failure(op, pgx.BeginFunc(ctx, db, fn))
 }
 
 func (m *Migrations) run(ctx context.Context, db DB, op string, fn func(tx pgx.Tx) error) error {
@@ -279,11 +280,11 @@ func (m *Migrations) run(ctx context.Context, db DB, op string, fn func(tx pgx.T
 		}
 		return fn(tx)
 	})
-	if sqlState(err) == "42501" {
-		return misconfigured(op, "the role may not create schemas and tables: "+
+	if dberr.SQLState(err) == "42501" {
+		return dberr.Misconfigured(op, "the role may not create schemas and tables: "+
 			"run the migrations as the owner of the database, or grant the role CREATE on it (%w)", err)
 	}
-	return failure(op, err)
+	return dberr.Failure(op, err)
 }
 
 // SQL returns all up migrations as one script, for people who apply changes themselves.
@@ -360,7 +361,7 @@ func (m *Migrations) upAside(ctx context.Context, pool *pgxpool.Pool) error {
 	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = 1, 0, 0
 	aside, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
-		return failure("migrate up", err)
+		return dberr.Failure("migrate up", err)
 	}
 	defer aside.Close()
 	return m.Up(ctx, aside)

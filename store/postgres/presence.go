@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 var _ core.Presence = (*Outbox)(nil)
@@ -40,19 +41,19 @@ func (o *Outbox) Attend(ctx context.Context) (token int64, lost <-chan struct{},
 	defer cancel()
 	conn, err := o.connect(setup)
 	if err != nil {
-		return 0, nil, failure("attend", err)
+		return 0, nil, dberr.Failure("attend", err)
 	}
 	token = tokenFrom + rand.Int64N(tokenFrom)
 	direct, err := o.isDirect(setup, conn, token)
 	if err == nil && direct {
 		var ok bool
 		if err = conn.QueryRow(setup, "SELECT pg_try_advisory_lock($1)", token).Scan(&ok); err == nil && !ok {
-			err = misconfigured("attend", "somebody has advisory lock %d: no other program may use numbers from 2^62 on", token)
+			err = dberr.Misconfigured("attend", "somebody has advisory lock %d: no other program may use numbers from 2^62 on", token)
 		}
 	}
 	if err != nil || !direct {
 		closeConn(ctx, conn)
-		return 0, nil, failure("attend", err)
+		return 0, nil, dberr.Failure("attend", err)
 	}
 	gone := make(chan struct{})
 	go attend(ctx, conn, gone)

@@ -8,6 +8,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 var _ admin.Redriver = (*Outbox)(nil)
@@ -109,7 +110,7 @@ func (o *Outbox) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.R
 func (o *Outbox) again(fn func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := fn()
-		if sqlState(err) != uniqueViolation || attempt == maxRestarts {
+		if dberr.SQLState(err) != uniqueViolation || attempt == maxRestarts {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 const (
@@ -95,7 +96,7 @@ func (o *Outbox) settle(ctx context.Context, self core.Session, outcomes []core.
 	switch {
 	case err == nil:
 	case len(at) == 1 || ctx.Err() != nil || isOutage(err):
-		if e, ok := errors.AsType[*waybill.Error](err); ok && sqlState(err) == tookTooLong && ctx.Err() == nil {
+		if e, ok := errors.AsType[*waybill.Error](err); ok && dberr.SQLState(err) == tookTooLong && ctx.Err() == nil {
 			e.Class = waybill.ClassRejected
 		}
 		for _, i := range at {
@@ -192,7 +193,7 @@ func (o *Outbox) deleteAll(ctx context.Context, self core.Session, outcomes []co
 
 func isOutage(err error) bool {
 	e, ok := errors.AsType[*waybill.Error](err)
-	return ok && e.Class == waybill.ClassOutage && sqlState(err) != tookTooLong
+	return ok && e.Class == waybill.ClassOutage && dberr.SQLState(err) != tookTooLong
 }
 
 // tookTooLong is the state of a statement that the server ended, such as for somebody's trigger that waits.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 // SQLInbox is an inbox for handlers that write with database/sql, whatever the driver. It is safe for concurrent use.
@@ -50,12 +51,12 @@ func (i *SQLInbox) Do(ctx context.Context, key core.InboxKey, fn func(ctx contex
 func (i *SQLInbox) do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx *sql.Tx) error) (core.InboxStatus, error) {
 	tx, err := i.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		return core.InboxNone, failure("inbox: begin", err)
+		return core.InboxNone, dberr.Failure("inbox: begin", err)
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
 	status, err := readMark(tx.QueryRowContext(ctx, i.mark, key.Consumer, key.Source, key.ID, i.wait))
 	if err != nil {
-		return core.InboxNone, failure("inbox: mark", err)
+		return core.InboxNone, dberr.Failure("inbox: mark", err)
 	}
 	if status == core.InboxDuplicate {
 		return status, nil
@@ -64,11 +65,11 @@ func (i *SQLInbox) do(ctx context.Context, key core.InboxKey, fn func(ctx contex
 		return core.InboxNone, handlerError(err)
 	}
 	// A driver may report a commit that became a rollback as a success; a statement in an aborted transaction fails.
-	if _, err := tx.ExecContext(ctx, "SELECT 1"); err != nil && sqlState(err) == "25P02" {
-		return core.InboxNone, commitError("inbox: commit", pgx.ErrTxCommitRollback)
+	if _, err := tx.ExecContext(ctx, "SELECT 1"); err != nil && dberr.SQLState(err) == "25P02" {
+		return core.InboxNone, dberr.CommitError("inbox: commit", pgx.ErrTxCommitRollback)
 	}
 	if err := tx.Commit(); err != nil {
-		return core.InboxNone, commitError("inbox: commit", err)
+		return core.InboxNone, dberr.CommitError("inbox: commit", err)
 	}
 	return core.InboxProcessed, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 var (
@@ -33,7 +34,7 @@ func (i *SQLInbox) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ct
 func (i *SQLInbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx context.Context, tx *sql.Tx, fresh []int) error) ([]core.InboxStatus, error) {
 	tx, err := i.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		return nil, failure("inbox: begin", err)
+		return nil, dberr.Failure("inbox: begin", err)
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
 	list := make([][3]string, len(keys.order))
@@ -42,11 +43,11 @@ func (i *SQLInbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx cont
 	}
 	text, err := json.Marshal(list)
 	if err != nil {
-		return nil, failure("inbox: mark", err)
+		return nil, dberr.Failure("inbox: mark", err)
 	}
 	statuses, fresh, err := keys.read(tx.QueryRowContext(ctx, i.markAll, string(text), i.wait))
 	if err != nil {
-		return nil, failure("inbox: mark", err)
+		return nil, dberr.Failure("inbox: mark", err)
 	}
 	if len(fresh) == 0 {
 		return statuses, nil
@@ -54,11 +55,11 @@ func (i *SQLInbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx cont
 	if err := fn(ctx, tx, fresh); err != nil {
 		return nil, handlerError(err)
 	}
-	if _, err := tx.ExecContext(ctx, "SELECT 1"); err != nil && sqlState(err) == "25P02" { // as in do
-		return nil, commitError("inbox: commit", pgx.ErrTxCommitRollback)
+	if _, err := tx.ExecContext(ctx, "SELECT 1"); err != nil && dberr.SQLState(err) == "25P02" { // as in do
+		return nil, dberr.CommitError("inbox: commit", pgx.ErrTxCommitRollback)
 	}
 	if err := tx.Commit(); err != nil {
-		return nil, commitError("inbox: commit", err)
+		return nil, dberr.CommitError("inbox: commit", err)
 	}
 	return statuses, nil
 }
@@ -89,19 +90,19 @@ func (i *SQLInbox) PurgeInbox(ctx context.Context, consumer string, age time.Dur
 	text, args := purgeArgs(consumer, age, limit)
 	tx, err := i.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
-		return 0, failure("inbox: begin", err)
+		return 0, dberr.Failure("inbox: begin", err)
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
 	result, err := tx.ExecContext(ctx, i.names.sql(text), args...)
 	if err != nil {
-		return 0, failure("inbox: purge", err)
+		return 0, dberr.Failure("inbox: purge", err)
 	}
 	n, err := result.RowsAffected()
 	if err != nil {
-		return 0, failure("inbox: purge", err)
+		return 0, dberr.Failure("inbox: purge", err)
 	}
 	if err := tx.Commit(); err != nil {
-		return 0, failure("inbox: purge", err)
+		return 0, dberr.Failure("inbox: purge", err)
 	}
 	return int(n), nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/internal/check"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 // stager is what the stagers of all drivers share: the statements, the stamper, and whether the clock was seeded.
@@ -142,17 +143,17 @@ func (s *stager) seed(mark hlc.Timestamp) error {
 }
 
 func (s *stager) failure(op string, err error) error {
-	if e := notOpen(op, err); e != nil {
+	if e := dberr.NotOpen(op, err); e != nil {
 		return e
 	}
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == uniqueViolation && strings.HasSuffix(e.ConstraintName, "_pkey") {
-		return misconfigured(op, "the sequence of outbox %s gives numbers that are there already, as if it was set back: set it above the "+
+		return dberr.Misconfigured(op, "the sequence of outbox %s gives numbers that are there already, as if it was set back: set it above the "+
 			"greatest one: %s (%w)", s.table, s.names.sql("SELECT setval({sequence_text}, (SELECT max(seq) FROM {outbox}))"), err)
 	}
-	if class(err) == waybill.ClassPermanent {
+	if dberr.Class(err) == waybill.ClassPermanent {
 		op += ": outbox " + s.table
 	}
-	return failure(op, err)
+	return dberr.Failure(op, err)
 }
 
 // uniqueViolation is the SQLSTATE of a number or a name that is there already.

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 const (
@@ -64,8 +65,8 @@ func (o *Outbox) transact(ctx context.Context, op, begin string, queue func(b *b
 		if err == nil {
 			return nil
 		}
-		if !again(err) || attempt == maxRestarts || ctx.Err() != nil {
-			return failure(op, err)
+		if !dberr.Again(err) || attempt == maxRestarts || ctx.Err() != nil {
+			return dberr.Failure(op, err)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 // UnitOfWork returns the unit of work on the outbox's pool. It sends the BEGIN together with the first statement, if
@@ -35,7 +36,7 @@ func (u unit) run(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) e
 	}
 	conn, err := u.pool.Acquire(ctx)
 	if err != nil {
-		return failure("unit of work: connect", err)
+		return dberr.Failure("unit of work: connect", err)
 	}
 	defer conn.Release() // closes it if it is not idle
 	t := &unitTx{savepoint{run: &unitRun{ctx: ctx, conn: conn, queued: &pgx.Batch{}}}}
@@ -44,8 +45,8 @@ func (u unit) run(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) e
 		if failed := t.run.beginError(); failed != nil {
 			return errors.Join(failed, err)
 		}
-		if again(err) && !errors.Is(err, waybill.ErrRetryTx) {
-			return failure("unit of work", err)
+		if dberr.Again(err) && !errors.Is(err, waybill.ErrRetryTx) {
+			return dberr.Failure("unit of work", err)
 		}
 		return err
 	}
@@ -54,7 +55,7 @@ func (u unit) run(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) e
 		return failed
 	}
 	if err != nil {
-		return commitError("unit of work: stage and commit", err)
+		return dberr.CommitError("unit of work: stage and commit", err)
 	}
 	return nil
 }
@@ -63,7 +64,7 @@ func (u unit) run(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) e
 func (u unit) Stage(ctx context.Context, tx pgx.Tx, msgs ...waybill.Message) ([]waybill.Staged, error) {
 	t := tx.(*unitTx) // run made it
 	if err := t.usable(); err != nil {
-		return nil, commitError("unit of work: stage", err)
+		return nil, dberr.CommitError("unit of work: stage", err)
 	}
 	_, err := u.stager.stage(ctx, msgs, t.query, t.later)
 	return nil, err

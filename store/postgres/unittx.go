@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 // unitRun is what a transaction of a unit of work and its savepoints share.
@@ -43,7 +44,7 @@ func (r *unitRun) beginError() error {
 	if r.failed == nil {
 		return nil
 	}
-	return failure("unit of work: begin", r.failed)
+	return dberr.Failure("unit of work: begin", r.failed)
 }
 
 // begin begins the transaction, unless somebody has. Its context is that of Do: one statement's may end earlier.

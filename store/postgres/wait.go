@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
 const (
@@ -169,7 +170,7 @@ func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration)
 		case ctx.Err() != nil:
 			continue
 		case err != nil:
-			return core.WakePoll, failure("wait", err)
+			return core.WakePoll, dberr.Failure("wait", err)
 		case notified:
 			return core.WakeNotify, nil
 		case changed:
@@ -244,7 +245,7 @@ func (o *Outbox) ask(ctx context.Context, routes []string, sql string, arg int64
 		if err == nil {
 			return w.changed(routes, last, told, xmin), nil
 		}
-		if class(err) != waybill.ClassOutage || ctx.Err() != nil {
+		if dberr.Class(err) != waybill.ClassOutage || ctx.Err() != nil {
 			return false, err
 		}
 		o.lost(ctx, err)

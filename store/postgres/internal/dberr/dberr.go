@@ -1,4 +1,4 @@
-package postgres
+package dberr
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 )
 
 // classes maps SQLSTATEs, or their first two letters, to what they mean. The longer one wins. What is permanent here
-// is a misconfiguration in errors of our own statements; see failure.
+// is a misconfiguration in errors of our own statements; see Failure.
 var classes = map[string]waybill.Class{
 	"08":    waybill.ClassOutage,    // connection
 	"53":    waybill.ClassOutage,    // too many connections, out of memory, disk full
@@ -36,20 +36,23 @@ var classes = map[string]waybill.Class{
 	"P0":    waybill.ClassRejected,  // raised by somebody's trigger
 }
 
+// NoUniqueIndex says what to do about ids that are not unique.
+const NoUniqueIndex = "the unique index on (route, id) is missing: run the migrations"
+
 const behindPooler = "a pooler shares connections by transaction: set default_query_exec_mode=exec in the connection string"
 
 // cures says what to do about a misconfiguration.
 var cures = map[string]string{
-	"42P01": "a table is missing: run the migrations (Migrate, or `waybill migrate up`)",
+	"42P01": "a table is missing: run the migrations (Migrate)",
 	"42703": "a column is missing: the schema is older or of another shape: run the migrations",
 	"42883": "a function or operator is missing: the schema is of another shape, or the server is older than PostgreSQL 13",
-	"42P10": "the unique index on (route, id) is missing: run the migrations",
+	"42P10": NoUniqueIndex,
 	"26000": behindPooler,
 	"42P05": behindPooler,
 	"08P01": behindPooler,
 	"55000": "the server is a standby: connect to the primary",
 	"42804": "a column has another type: the schema is of another shape: run the migrations",
-	"3F000": "the schema is missing: run the migrations (Migrate, or `waybill migrate up`), or correct Options.Schema",
+	"3F000": "the schema is missing: run the migrations (Migrate), or correct Options.Schema",
 	"42501": "the role lacks a permission: grant what Migrations.Grants prints",
 	"3D000": "the database is missing: create it, or correct the connection string",
 	"25006": "the server or the transaction is read only: connect to the primary, or begin a transaction that may write",
@@ -57,41 +60,41 @@ var cures = map[string]string{
 	"28000": "the server does not let this user in: check the user, TLS and pg_hba.conf",
 }
 
-// failure wraps err with the operation and its class.
-func failure(op string, err error) error {
+// Failure wraps err with the operation and its class.
+func Failure(op string, err error) error {
 	if err == nil {
 		return nil
 	}
 	if _, ok := errors.AsType[*waybill.Error](err); ok {
 		return err
 	}
-	e := &waybill.Error{Op: "waybill/postgres: " + op, Class: class(err), Err: err}
-	cure := cures[sqlState(err)]
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok && cure == "" && sqlState(err) == "" {
+	e := &waybill.Error{Op: "waybill/postgres: " + op, Class: Class(err), Err: err}
+	cure := cures[SQLState(err)]
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok && cure == "" && SQLState(err) == "" {
 		cure = "cannot connect: check the address in the connection string, and that the server runs"
 	}
 	switch {
-	case again(err):
+	case Again(err):
 		e.Err = fmt.Errorf("%w (%w)", waybill.ErrRetryTx, err)
 	case e.Class == waybill.ClassPermanent:
 		if cure == "" {
 			cure = "the database does not know or not allow what is asked"
 		}
-		*e = *misconfigured(op, "%s (%w)", cure, err)
+		*e = *Misconfigured(op, "%s (%w)", cure, err)
 	case cure != "":
 		e.Err = fmt.Errorf("%s (%w)", cure, err)
 	}
 	return e
 }
 
-// misconfigured makes an error that matches waybill.ErrMisconfigured.
-func misconfigured(op, format string, args ...any) *waybill.Error {
+// Misconfigured makes an error that matches waybill.ErrMisconfigured.
+func Misconfigured(op, format string, args ...any) *waybill.Error {
 	return &waybill.Error{Op: "waybill/postgres: " + op, Class: waybill.ClassOutage, Err: fmt.Errorf("%w: "+format, append([]any{waybill.ErrMisconfigured}, args...)...)}
 }
 
-// class returns what an error of the database means, also of one that a handler got from its own statements.
-func class(err error) waybill.Class {
-	if state := sqlState(err); state != "" {
+// Class returns what an error of the database means, also of one that a handler got from its own statements.
+func Class(err error) waybill.Class {
+	if state := SQLState(err); state != "" {
 		if c, ok := classes[state]; ok {
 			return c
 		}
@@ -106,8 +109,8 @@ func class(err error) waybill.Class {
 	return waybill.ClassUnknown
 }
 
-// sqlState returns the SQLSTATE in err's chain: pgx's, or that of any driver whose error has a method for it (lib/pq).
-func sqlState(err error) string {
+// SQLState returns the SQLSTATE in err's chain: pgx's, or that of any driver whose error has a method for it (lib/pq).
+func SQLState(err error) string {
 	var e interface{ SQLState() string }
 	if errors.As(err, &e) {
 		return e.SQLState()
@@ -127,29 +130,29 @@ func unreachable(err error) bool {
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// again reports whether the whole transaction may simply be run again: it was rolled back for the sake of another one.
-func again(err error) bool {
-	switch sqlState(err) {
+// Again reports whether the whole transaction may simply be run again: it was rolled back for the sake of another one.
+func Again(err error) bool {
+	switch SQLState(err) {
 	case "40001", "40P01":
 		return true
 	}
 	return false
 }
 
-// notOpen explains a transaction that cannot be used; nil if err is something else.
-func notOpen(op string, err error) error {
+// NotOpen explains a transaction that cannot be used; nil if err is something else.
+func NotOpen(op string, err error) error {
 	switch {
 	case errors.Is(err, pgx.ErrTxClosed), errors.Is(err, sql.ErrTxDone):
 		return fmt.Errorf("waybill/postgres: %s: %w: the transaction has ended already; use it before its commit or rollback (%w)", op, waybill.ErrInvalid, err)
-	case sqlState(err) == "25P02":
+	case SQLState(err) == "25P02":
 		return fmt.Errorf("waybill/postgres: %s: %w: an earlier statement of this transaction failed; return that statement's error and roll back, "+
 			"or run it in a savepoint (%w)", op, waybill.ErrInvalid, err)
 	}
 	return nil
 }
 
-// commitError explains why the transaction that fn was given was not committed.
-func commitError(op string, err error) error {
+// CommitError explains why the transaction that fn was given was not committed.
+func CommitError(op string, err error) error {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return &waybill.Error{
 			Op: "waybill/postgres: " + op, Class: waybill.ClassRejected,
@@ -159,5 +162,5 @@ func commitError(op string, err error) error {
 	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {
 		return fmt.Errorf("waybill/postgres: %s: the code ended the transaction itself; leave that to whoever began it: %w", op, err)
 	}
-	return failure(op, err)
+	return Failure(op, err)
 }

@@ -1,4 +1,4 @@
-package postgres
+package dberr
 
 import (
 	"context"
@@ -54,15 +54,15 @@ func TestClasses(t *testing.T) {
 		{context.DeadlineExceeded, waybill.ClassOutage, false},
 		{errors.New("something"), waybill.ClassUnknown, false},
 	} {
-		err := failure("test", tc.err)
+		err := Failure("test", tc.err)
 		if waybill.ClassOf(err) != tc.class || errors.Is(err, waybill.ErrMisconfigured) != tc.misconfigured || !errors.Is(err, tc.err) {
 			t.Errorf("%v: class %s, misconfigured %v", tc.err, waybill.ClassOf(err), errors.Is(err, waybill.ErrMisconfigured))
 		}
-		if state := sqlState(tc.err); errors.Is(err, waybill.ErrRetryTx) != (state == "40001" || state == "40P01") {
+		if state := SQLState(tc.err); errors.Is(err, waybill.ErrRetryTx) != (state == "40001" || state == "40P01") {
 			t.Errorf("%v: to be run again: %v", tc.err, errors.Is(err, waybill.ErrRetryTx))
 		}
 	}
-	if failure("test", nil) != nil {
+	if Failure("test", nil) != nil {
 		t.Error("no error became one")
 	}
 }
