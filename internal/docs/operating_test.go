@@ -12,7 +12,7 @@ import (
 var (
 	eventName  = regexp.MustCompile(`(?:"event", |slog\.String\("event", |warn\([A-Za-z.]+, |event = |event, text = |slog\.Level[A-Za-z]+, )"([a-z_.]+)"|event := "([a-z_]+)"`)
 	ofEngines  = regexp.MustCompile(`/(relay|consumer|inbox|store|transport)/`)
-	ofOthers   = regexp.MustCompile(`/(examples|bench|internal)/`)
+	ofOthers   = regexp.MustCompile(`^(\.\./)+(examples|bench|internal)/`)
 	metricName = regexp.MustCompile(`"((?:waybill\.(?:relay|consumer)|messaging\.(?:client|process))\.[a-z.]+[a-z])"`)
 )
 

@@ -22,7 +22,8 @@ type attrs struct {
 
 // encodeAttrs returns the JSON text of e's rarer attributes, "" if it has none.
 func encodeAttrs(e *waybill.Envelope) (string, error) {
-	if e.Subject == "" && e.Tenant == "" && e.CausationID == "" && e.RunID == "" && len(e.Lineage) == 0 && e.TraceState == "" && e.Priority == 0 && len(e.Headers) == 0 {
+	if e.Subject == "" && e.Tenant == "" && e.CausationID == "" && e.RunID == "" && len(e.Lineage) == 0 && e.TraceState == "" &&
+		e.Priority == 0 && len(e.Headers) == 0 {
 		return "", nil
 	}
 	text, err := json.Marshal(attrs{e.Subject, e.Tenant, e.CausationID, e.RunID, e.Lineage, e.TraceState, e.Priority, e.Headers})
@@ -43,8 +44,8 @@ func decodeAttrs(e *waybill.Envelope, text []byte) error {
 		if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && e.Field != "" {
 			field = fmt.Sprintf(" (field %q)", e.Field)
 		}
-		return undecodable("read a record", fmt.Errorf("column attrs holds %d bytes that are not the JSON that Stage writes%s: find out who else writes to the table",
-			len(text), field))
+		return undecodable("read a record", fmt.Errorf("column attrs holds %d bytes that are not the JSON that Stage writes%s: "+
+			"find out who else writes to the table", len(text), field))
 	}
 	e.Subject, e.Tenant, e.CausationID, e.RunID = a.Subject, a.Tenant, a.Causation, a.Run
 	e.Lineage, e.TraceState, e.Priority, e.Headers = a.Lineage, a.TraceState, a.Priority, a.Headers

@@ -35,7 +35,8 @@ const newest = "10000"
 func cancelSQL(keep bool) string {
 	return `
 WITH k AS MATERIALIZED (
-    SELECT k.*, k.id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-7' AS made FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS k(route, id, topic, dedupe_key, n)
+    SELECT k.*, k.id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-7' AS made
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS k(route, id, topic, dedupe_key, n)
 ), i AS MATERIALIZED (
     SELECT k.n, ` + foundSQL + `, ` + statusSQL + ` AS status FROM k CROSS JOIN LATERAL ` + byIDSQL + ` o WHERE k.id <> ''
     UNION ALL
@@ -48,15 +49,17 @@ WITH k AS MATERIALIZED (
     SELECT k.n, ` + foundSQL + `, ` + statusSQL + ` AS status
     FROM m CROSS JOIN LATERAL (
         SELECT ` + lookedUpSQL + ` FROM {outbox} o
-        WHERE o.route = m.route AND o.seq > ` + lastSQL + ` - ` + newest + ` AND o.due_at IS NULL AND o.settled_at IS NULL AND NOT o.own_id
+        WHERE o.route = m.route AND o.seq > {last} - ` + newest + ` AND o.due_at IS NULL AND o.settled_at IS NULL AND NOT o.own_id
         ORDER BY o.seq DESC LIMIT ` + newest + `
     ) o JOIN k ON k.route = o.route AND k.id = o.id AND k.made
 ), t AS MATERIALIZED (
     SELECT f.* FROM (
-        SELECT DISTINCT f.route, f.seq, f.id, f.version, f.hold, f.slot, f.key, f.tell FROM f WHERE f.status <> 3 ORDER BY f.route, f.seq
+        SELECT DISTINCT f.route, f.seq, f.id, f.version, f.hold, f.slot, f.key, f.tell
+        FROM f WHERE f.status <> {in_flight} ORDER BY f.route, f.seq
     ) f ` + lockFoundSQL + `
 ), ` + withdrawSQL(waybill.ReasonCancelled, keep) + `
-SELECT f.n, CASE WHEN f.status = 3 OR t.seq IS NOT NULL THEN f.status END FROM f LEFT JOIN t ON t.route = f.route AND t.seq = f.seq`
+SELECT f.n, CASE WHEN f.status = {in_flight} OR t.seq IS NOT NULL THEN f.status END
+FROM f LEFT JOIN t ON t.route = f.route AND t.seq = f.seq`
 }
 
 // maxLooks bounds how often Cancel asks again for a message that changes hands while it looks.
@@ -124,7 +127,7 @@ func (s *stager) cancelOnce(ctx context.Context, keys []waybill.CancelKey, ask [
 		col(0)[i], col(1)[i], col(2)[i], col(3)[i] = keys[j].Route, keys[j].ID, keys[j].Topic, keys[j].DedupeKey
 	}
 	var again []int
-	err := query(ctx, s.names.sql(cancelSQL(s.keep)), []any{replan{}, col(0), col(1), col(2), col(3)}, func(scan func(...any) error) error {
+	err := query(ctx, s.sql.cancel, []any{replan{}, col(0), col(1), col(2), col(3)}, func(scan func(...any) error) error {
 		var at int64
 		var status *int
 		if err := scan(&at, &status); err != nil {

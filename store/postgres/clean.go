@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
 const (
@@ -46,7 +47,8 @@ WITH RECURSIVE f AS (
 ), w AS MATERIALIZED (
     SELECT x.route, x.seq FROM n CROSS JOIN LATERAL (
         SELECT o.route, o.seq FROM {outbox} o
-        WHERE o.route = n.route AND ` + expiresSQL + ` AND ` + inLineSQL + ` = 0 AND o.expires_at <= statement_timestamp() AND NOT ` + liveHoldSQL + `
+        WHERE o.route = n.route AND ` + expiresSQL + ` AND ` + inLineSQL + ` = 0 AND o.expires_at <= statement_timestamp()
+          AND NOT ` + liveHoldSQL + `
         ORDER BY o.expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
     ) x
     LIMIT 1000
@@ -59,13 +61,15 @@ WITH RECURSIVE f AS (
     ) x
     WHERE n.slots <> 0 LIMIT 1000 - (SELECT count(*) FROM w)
 ), u AS (
-    UPDATE {outbox} o SET state = 5, reason = 'expired', blocks = o.key <> '', due_at = NULL, retry = false, hold = 0, held_since = NULL,
+    UPDATE {outbox} o
+    SET state = {abandoned}, reason = {expired}, blocks = o.key <> '', due_at = NULL, retry = false, hold = 0, held_since = NULL,
         settled_at = clock_timestamp(), version = o.version + 1
-    FROM (SELECT w.*, true AS tell FROM w UNION ALL SELECT x.*, false FROM x) d WHERE o.route = d.route AND o.seq = d.seq
+    FROM (SELECT w.*, true AS tell FROM w UNION ALL SELECT x.*, false FROM x) d
+    WHERE o.route = d.route AND o.seq = d.seq
     RETURNING o.route, o.seq, o.id, o.key, o.slot, d.tell
 ), c AS (
     INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
-    SELECT 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u WHERE u.key <> '' AND u.tell
+    SELECT {tell_key}, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u WHERE u.key <> '' AND u.tell
 )
 SELECT count(*) FROM u`
 
@@ -78,21 +82,23 @@ const (
 
 // purgeSQL deletes settled rows of one class, the oldest first. Of a row that holds its key the owner is told.
 func purgeSQL(class retentionClass) string {
-	terminal := core.StateAbandoned
+	terminal := "{abandoned}"
 	if class == classPublished {
-		terminal = core.StatePublished
+		terminal = "{published}"
 	}
 	return fmt.Sprintf(`
 WITH d AS MATERIALIZED (
     SELECT e.route, e.seq FROM {outbox} e
-    WHERE CASE WHEN e.reason = '' THEN 0 WHEN e.reason IN ('cancelled', 'replaced') THEN 2 ELSE 1 END = %d
-      AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1 * interval '1 microsecond' AND e.state = %d
+    WHERE CASE WHEN e.reason = '' THEN 0 WHEN e.reason IN {withdrawn} THEN 2 ELSE 1 END = %d
+      AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1 * interval '1 microsecond' AND e.state = %s
     ORDER BY e.settled_at LIMIT %d FOR UPDATE SKIP LOCKED
 ), x AS (
-    DELETE FROM {outbox} o USING d WHERE o.route = d.route AND o.seq = d.seq AND o.settled_at IS NOT NULL RETURNING o.*
+    DELETE FROM {outbox} o USING d
+    WHERE o.route = d.route AND o.seq = d.seq AND o.settled_at IS NOT NULL
+    RETURNING o.*
 ), c AS (
     INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
-    SELECT 1, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
+    SELECT {tell_key}, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
 )
 SELECT x.state, x.reason, count(*) FROM x GROUP BY 1, 2`, class, terminal, cleanBatch)
 }
@@ -105,6 +111,19 @@ const (
 	classAbandoned retentionClass = 1
 	classWithdrawn retentionClass = 2
 )
+
+type cleanStatements struct {
+	elect, sweep string
+	purge        [classWithdrawn + 1]string
+}
+
+func newCleanStatements(n schema.Names) cleanStatements {
+	s := cleanStatements{elect: n.SQL(electSQL), sweep: n.SQL(sweepSQL)}
+	for class := range s.purge {
+		s.purge[class] = n.SQL(purgeSQL(retentionClass(class)))
+	}
+	return s
+}
 
 // keeps returns for how long the records of class are kept; see [waybill.Retention.Of].
 func (o *Outbox) keeps(class retentionClass) time.Duration {
@@ -139,14 +158,15 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 	var done core.Cleaned
 	err := o.transact(ctx, "clean: take the lease", writeSQL, func(b *batch) {
 		done = core.Cleaned{}
-		b.each(func(pgx.Rows) error { done.Elected = true; return nil }, electSQL, core.ErrorText(errors.New(owner)), micros(lease), micros(maxCleanLease))
+		b.each(func(pgx.Rows) error { done.Elected = true; return nil }, b.sql.clean.elect,
+			core.ErrorText(errors.New(owner)), micros(lease), micros(maxCleanLease))
 	})
 	if err != nil || !done.Elected {
 		return done, err
 	}
 	err = o.transact(ctx, "clean", writeSQL, func(b *batch) {
 		done = core.Cleaned{Elected: true, Deleted: map[core.CleanedKind]int{}}
-		b.query(sweepSQL).QueryRow(func(row pgx.Row) error {
+		b.Queue(b.sql.clean.sweep).QueryRow(func(row pgx.Row) error {
 			err := row.Scan(&done.Expired)
 			done.More = done.More || done.Expired >= cleanBatch
 			return err
@@ -156,7 +176,7 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 			if keep == core.Forever {
 				continue
 			}
-			b.query(purgeSQL(class), keep.Microseconds()).Query(func(rows pgx.Rows) error { return readPurged(rows, &done) })
+			b.Queue(b.sql.clean.purge[class], keep.Microseconds()).Query(func(rows pgx.Rows) error { return readPurged(rows, &done) })
 		}
 	})
 	if err != nil {

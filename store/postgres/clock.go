@@ -9,10 +9,9 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
-
-// lastSQL is the last sequence that was drawn.
-const lastSQL = `(SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FROM {sequence} se)`
 
 // highWaterSQL is the highest stamp the outbox remembers: the mark that settling leaves, and the stamps of what has
 // one of the newest 1,000 numbers, on routes that are or were served and on those of $1. So it reads a bounded number
@@ -20,12 +19,34 @@ const lastSQL = `(SELECT CASE WHEN se.is_called THEN se.last_value ELSE 0 END FR
 const highWaterSQL = `
 SELECT greatest(0, (SELECT value FROM {meta} WHERE name = {hlc_name}), (
     SELECT max(n.hlc) FROM (SELECT ro.route FROM {routes} ro UNION SELECT unnest($1::text[])) r
-    CROSS JOIN LATERAL (SELECT o.hlc FROM {outbox} o WHERE o.route = r.route AND o.seq > ` + lastSQL + ` - 1000 ORDER BY o.seq DESC LIMIT 1000) n))`
+    CROSS JOIN LATERAL (
+        SELECT o.hlc FROM {outbox} o
+        WHERE o.route = r.route AND o.seq > {last} - 1000
+        ORDER BY o.seq DESC LIMIT 1000
+    ) n))`
+
+// seedSQL is what a process asks before its first work: the clock's mark, the version that it must know, and whether
+// ids are unique, which not every insert would find out. Its parameter is for highWaterSQL.
+const seedSQL = `
+SELECT (` + highWaterSQL + `), (SELECT coalesce(max(value), 0) FROM {meta} WHERE name = {compatible}), EXISTS (
+    SELECT FROM pg_index x
+    WHERE x.indrelid = {outbox_text}::regclass AND x.indisunique AND x.indisvalid AND x.indnatts = 2
+      AND coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id') = 'own_id'
+      AND (SELECT count(*) FROM pg_attribute a
+           WHERE a.attrelid = x.indrelid AND a.attnum = ANY (x.indkey) AND a.attname IN ('route', 'id')) = 2)`
 
 // markSQL is the last statement of its transaction, and waits for nobody.
 const markSQL = `
 UPDATE {meta} SET value = $1
 WHERE name = (SELECT m.name FROM {meta} m WHERE m.name = {hlc_name} AND m.value < $1 FOR NO KEY UPDATE SKIP LOCKED)`
+
+const restoredSQL = `UPDATE {meta} SET value = value + 1 WHERE name = {epoch}`
+
+type clockStatements struct{ mark, restored string }
+
+func newClockStatements(n schema.Names) clockStatements {
+	return clockStatements{mark: n.SQL(markSQL), restored: n.SQL(restoredSQL)}
+}
 
 // markEvery is how often at most a process writes the clock's mark.
 const markEvery = time.Second
@@ -42,8 +63,25 @@ func (o *Outbox) markDue(stamp int64) bool {
 // queueMark queues the clock's mark for stamp, if it is time.
 func (o *Outbox) queueMark(b *batch, stamp int64) {
 	if o.markDue(stamp) {
-		b.query(markSQL, stamp)
+		b.Queue(b.sql.clock.mark, stamp)
 	}
+}
+
+// seeded reads what seedSQL answers.
+func (s *stager) seeded(scan func(...any) error) (hlc.Timestamp, error) {
+	var mark int64
+	var least int
+	var unique bool
+	if err := scan(&mark, &least, &unique); err != nil {
+		return 0, err
+	}
+	if err := schema.TooOld(s.table, least, schema.Newest(schema.PartOutbox)); err != nil {
+		return 0, err
+	}
+	if !unique {
+		return 0, dberr.Misconfigured("stage", "outbox %s: %s", s.table, dberr.NoUniqueIndex)
+	}
+	return hlc.Timestamp(mark), nil
 }
 
 // HighWater returns the highest HLC stamp that the outbox remembers: of what has one of its newest 1,000 sequences
@@ -52,7 +90,7 @@ func (o *Outbox) queueMark(b *batch, stamp int64) {
 func (o *Outbox) HighWater(ctx context.Context) (hlc.Timestamp, error) {
 	var mark hlc.Timestamp
 	err := o.transact(ctx, "read the clock's mark", readSQL, func(b *batch) {
-		b.query(seedSQL, []string{waybill.DefaultRoute}).QueryRow(func(row pgx.Row) (err error) {
+		b.Queue(o.stager.sql.seed, []string{waybill.DefaultRoute}).QueryRow(func(row pgx.Row) (err error) {
 			mark, err = o.stager.seeded(row.Scan)
 			return err
 		})
@@ -80,6 +118,6 @@ var _ core.ClockSeeder = (*Outbox)(nil)
 // another timeline need not be declared.
 func (o *Outbox) Restored(ctx context.Context) error {
 	return o.transact(ctx, "declare a restore", writeSQL, func(b *batch) {
-		b.query("UPDATE {meta} SET value = value + 1 WHERE name = {epoch}")
+		b.Queue(b.sql.clock.restored)
 	})
 }

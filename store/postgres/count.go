@@ -30,19 +30,24 @@ WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
         (SELECT 'abandoned', o.state, o.ready_since FROM {outbox} o WHERE o.route = r.route AND o.reason <> '' ORDER BY o.seq LIMIT $1)
     ) x
 ), parts AS (
-    SELECT route, part, state, count(*) AS n, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen FROM rows GROUP BY 1, 2, 3
+    SELECT route, part, state, count(*) AS n, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen
+    FROM rows GROUP BY 1, 2, 3
 ), often AS (
     SELECT f.route, f.freq FROM pg_stats s CROSS JOIN LATERAL unnest(s.most_common_vals::text::text[], s.most_common_freqs) AS f(route, freq)
     WHERE s.schemaname = $2 AND s.tablename = $3 AND s.attname = 'route'
 ), sizes AS (
-    SELECT v.part, CASE WHEN v.part = 'ready' THEN c.reltuples - coalesce((SELECT sum(greatest(i.reltuples, 0)) FROM pg_class i WHERE i.oid IN
-        (to_regclass($4), to_regclass($5), to_regclass($6))), 0) ELSE c.reltuples END AS n
-    FROM (VALUES ('ready', to_regclass($7)), ('due', to_regclass($4)), ('retry', to_regclass($5)), ('abandoned', to_regclass($8))) AS v(part, oid)
+    SELECT v.part, CASE WHEN v.part = 'ready' THEN c.reltuples - coalesce((
+            SELECT sum(greatest(i.reltuples, 0)) FROM pg_class i WHERE i.oid IN (to_regclass($4), to_regclass($5), to_regclass($6))
+        ), 0) ELSE c.reltuples END AS n
+    FROM (VALUES ('ready', to_regclass($7)), ('due', to_regclass($4)), ('retry', to_regclass($5)), ('abandoned', to_regclass($8)))
+         AS v(part, oid)
     LEFT JOIN pg_class c ON c.oid = v.oid
 ), big AS (
     SELECT b.route, b.part, b.seen, greatest(z.n - coalesce((SELECT sum(x.n) FROM parts x WHERE x.part = b.part AND x.seen < $1), 0), 0)
         * coalesce(f.freq, 0.001) / sum(coalesce(f.freq, 0.001)) OVER (PARTITION BY b.part) AS total
-    FROM (SELECT DISTINCT route, part, seen FROM parts WHERE seen >= $1) b LEFT JOIN often f ON f.route = b.route LEFT JOIN sizes z ON z.part = b.part
+    FROM (SELECT DISTINCT route, part, seen FROM parts WHERE seen >= $1) b
+    LEFT JOIN often f ON f.route = b.route
+    LEFT JOIN sizes z ON z.part = b.part
 )
 SELECT p.route, p.state, sum(CASE WHEN b.route IS NULL THEN p.n ELSE p.n * greatest(b.seen, b.total) / b.seen END)::bigint,
        bool_or(b.route IS NOT NULL), coalesce((extract(epoch FROM clock_timestamp() - min(p.oldest)) * 1000000)::bigint, 0)
@@ -55,7 +60,7 @@ GROUP BY p.route, p.state ORDER BY p.route, p.state`
 // counted.
 func (o *Outbox) Counts(ctx context.Context) ([]admin.Count, error) {
 	var counts []admin.Count
-	in := func(suffix string) string { return pgx.Identifier{o.names.schema, o.names.outbox + suffix}.Sanitize() }
+	in := func(suffix string) string { return pgx.Identifier{o.names.Schema, o.names.Outbox + suffix}.Sanitize() }
 	err := o.transact(ctx, "count", readSQL, func(b *batch) {
 		counts = nil
 		b.each(func(rows pgx.Rows) error {
@@ -66,7 +71,7 @@ func (o *Outbox) Counts(ctx context.Context) ([]admin.Count, error) {
 			c.State, c.Oldest = core.State(state), max(time.Duration(age)*time.Microsecond, 0)
 			counts = append(counts, c)
 			return err
-		}, countSQL, countExact+1, o.names.schema, o.names.outbox, in("_due"), in("_retry"), in("_settled"), in(""), in("_abandoned"))
+		}, b.sql.admin.count, countExact+1, o.names.Schema, o.names.Outbox, in("_due"), in("_retry"), in("_settled"), in(""), in("_abandoned"))
 	})
 	return counts, err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
 // headSQL is the message $2 of key $3, if it waits, is abandoned, is held, or is the first of its key that is due.
@@ -19,7 +20,9 @@ const headSQL = `(
         SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.id = $2 AND o.key = $3 AND ` + inFoundSQL + `
         UNION ALL
         SELECT o.* FROM (
-            SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL ORDER BY o.seq LIMIT 1
+            SELECT o.* FROM {outbox} o
+            WHERE o.route = $1 AND o.key = $3 AND o.key <> '' AND o.due_at IS NULL AND o.settled_at IS NULL
+            ORDER BY o.seq LIMIT 1
         ) o WHERE o.id = $2 AND NOT o.own_id AND NOT (o.withdrawable OR o.hold <> 0)
     )`
 
@@ -49,7 +52,8 @@ ON CONFLICT DO NOTHING`
 //	c  what the key's owner is told
 func decideSQL(requeue bool) string { //nolint:revive // a variant of one statement
 	set, can := `
-    state = 5, reason = $4::text, due_at = NULL, retry = false, blocks = false, settled_at = statement_timestamp(), hold = 0, held_since = NULL, version = o.version + 1`,
+    state = {abandoned}, reason = $4::text, due_at = NULL, retry = false, blocks = false, settled_at = statement_timestamp(),
+    hold = 0, held_since = NULL, version = o.version + 1`,
 		`(h.head OR h.due AND NOT h.owned)`
 	if requeue {
 		set, can = requeueSQL, `h.head AND h.expired IS NULL AND NOT h.duplicate AND $4::text = ''`
@@ -62,22 +66,41 @@ WITH h AS MATERIALIZED (
             AND d.dedupe_key = e.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL) AS duplicate,
         (` + retryWaits + ` OR ` + abandonedWaits + `) IS TRUE
         AND NOT EXISTS (SELECT FROM {outbox} e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND ` + retryWaits + `)
-        AND (h.settled_at IS NULL OR NOT EXISTS (SELECT FROM {outbox} e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND ` + abandonedWaits + `)) AS head,
+        AND (h.settled_at IS NULL
+            OR NOT EXISTS (SELECT FROM {outbox} e WHERE e.route = $1 AND e.key = $3 AND e.seq < h.seq AND ` + abandonedWaits + `)) AS head,
         h.due_at IS NULL AND h.settled_at IS NULL
-        AND NOT EXISTS (SELECT FROM {outbox} e WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq < h.seq)
-        AND NOT EXISTS (SELECT FROM {outbox} e WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.retry OR ` + heldWaits + `)) AS due,
+        AND NOT EXISTS (SELECT FROM {outbox} e
+            WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND e.due_at IS NULL AND e.settled_at IS NULL AND e.seq < h.seq)
+        AND NOT EXISTS (SELECT FROM {outbox} e
+            WHERE e.route = $1 AND e.key = $3 AND e.key <> '' AND (e.retry OR e.hold <> 0) AND (e.retry OR ` + heldWaits + `)) AS due,
         EXISTS (SELECT FROM {units} un WHERE un.route = $1 AND (un.slots >> e.slot) & 1 = 1 AND un.owner <> 0) AS owned
     FROM ` + headSQL + ` h CROSS JOIN LATERAL (SELECT h.*) e
 ), u AS (
     UPDATE {outbox} o SET` + set + ` FROM h WHERE o.route = $1 AND o.seq = h.seq AND NOT h.held AND ` + can + ` RETURNING o.seq
 ), c AS (
     INSERT INTO {control} (kind, route, slot, slots, key, id, seq, reason)
-    SELECT CASE WHEN u.seq IS NULL THEN 4 ELSE 1 END, $1, h.slot, 1::bigint << h.slot, $3, $2, h.seq, CASE WHEN u.seq IS NULL THEN $4::text ELSE '' END
+    SELECT CASE WHEN u.seq IS NULL THEN {tell_decide} ELSE {tell_key} END, $1, h.slot, 1::bigint << h.slot, $3, $2, h.seq,
+        CASE WHEN u.seq IS NULL THEN $4::text ELSE '' END
     FROM h LEFT JOIN u ON true WHERE u.seq IS NOT NULL OR h.due AND h.owned AND NOT h.held AND $4::text <> ''
     RETURNING number, kind, route
 )
-SELECT h.held, h.head, h.expired, h.duplicate, EXISTS (SELECT FROM u), coalesce((SELECT c.number FROM c WHERE c.kind = 4), 0), h.seq,
+SELECT h.held, h.head, h.expired, h.duplicate, EXISTS (SELECT FROM u),
+    coalesce((SELECT c.number FROM c WHERE c.kind = {tell_decide}), 0), h.seq,
     (SELECT count(pg_notify({channel}, c.route)) FROM c WHERE $5::boolean) FROM h`
+}
+
+type decideStatements struct {
+	lockHead, keepUnserved, keepRoute, keepUnit string
+	end, requeue                                string
+	decided                                     string
+}
+
+func newDecideStatements(n schema.Names) decideStatements {
+	return decideStatements{
+		lockHead: n.SQL(lockHeadSQL), keepUnserved: n.SQL(keepUnservedSQL), keepRoute: n.SQL(keepRouteSQL), keepUnit: n.SQL(keepUnitSQL),
+		end: n.SQL(decideSQL(false)), requeue: n.SQL(decideSQL(true)),
+		decided: n.SQL(decidedSQL),
+	}
 }
 
 const (
@@ -100,34 +123,39 @@ func (o *Outbox) DecideHead(ctx context.Context, route, key, id string, action a
 		return err
 	}
 	told := core.Control{Kind: core.ControlDecide, Route: route, Key: key, ID: id}
-	told.Reason = map[admin.HeadAction]waybill.Reason{admin.HeadSkip: waybill.ReasonSkipped, admin.HeadSetAside: waybill.ReasonSetAside}[action]
+	told.Reason = map[admin.HeadAction]waybill.Reason{
+		admin.HeadSkip: waybill.ReasonSkipped, admin.HeadSetAside: waybill.ReasonSetAside,
+	}[action]
+	decide := o.sql.decide.end
+	if action == admin.HeadRequeue {
+		decide = o.sql.decide.requeue
+	}
 	var held, head, duplicate, done bool
 	var expired *time.Time
 	err := o.again(func() error {
 		return o.transact(ctx, "decide head", writeSQL, func(b *batch) {
 			held, head, duplicate, done, expired, told.Number = false, false, false, false, nil, 0
-			b.query(lockHeadSQL, route, id, key)
+			b.Queue(b.sql.decide.lockHead, route, id, key)
 			if told.Reason != waybill.ReasonNone {
-				b.query(keepUnservedSQL, route, id, key)
-				b.query(keepRouteSQL, route)
-				b.query(keepUnitSQL, route, id, key)
+				b.Queue(b.sql.decide.keepUnserved, route, id, key)
+				b.Queue(b.sql.decide.keepRoute, route)
+				b.Queue(b.sql.decide.keepUnit, route, id, key)
 			}
 			b.each(func(rows pgx.Rows) error {
 				return rows.Scan(&held, &head, &expired, &duplicate, &done, &told.Number, &told.Seq, nil)
-			},
-				decideSQL(action == admin.HeadRequeue), route, id, key, string(told.Reason), !o.opts.DisableNotify)
+			}, decide, route, id, key, string(told.Reason), !o.opts.DisableNotify)
 		})
 	})
 	switch {
 	case err != nil:
 		return err
 	case done:
-		o.waiter.wake()
+		o.waiter.Wake()
 		return nil
 	case held:
 		return admin.HeadInFlight(decideOp, route, key, id)
 	case told.Number != 0:
-		o.waiter.wake()
+		o.waiter.Wake()
 		return o.decided(ctx, &told)
 	case head && expired != nil:
 		return admin.HeadExpired(id, *expired)
@@ -145,7 +173,7 @@ func (o *Outbox) decided(ctx context.Context, told *core.Control) error {
 		var pending bool
 		var reason waybill.Reason
 		err := o.transact(ctx, "decide head", readSQL, func(b *batch) {
-			b.query(decidedSQL, told.Number, told.Route, told.Seq, told.ID).
+			b.Queue(b.sql.decide.decided, told.Number, told.Route, told.Seq, told.ID).
 				QueryRow(func(row pgx.Row) error { return row.Scan(&pending, &reason) })
 		})
 		switch {

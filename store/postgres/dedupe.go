@@ -92,7 +92,8 @@ func (c *chunk) stage(ctx context.Context) (int, error) {
 			live[key] = out.ID
 		case row.DedupeKey == "", c.known[i] && out.Replaced == waybill.CancelNotFound:
 		case c.known[i], row.Replace && c.status[i] != waybill.CancelNotFound: // what it replaced would be lost
-			return 0, &waybill.Error{Class: waybill.ClassOutage, Err: errors.New("another transaction staged the same id at the same time: roll back and try again")}
+			return 0, &waybill.Error{Class: waybill.ClassOutage, Err: errors.New(
+				"another transaction staged the same id at the same time: roll back and try again")}
 		case row.Replace:
 			if err := c.resolve(ctx, raced); err != nil {
 				return 0, err
@@ -112,7 +113,8 @@ func (c *chunk) stage(ctx context.Context) (int, error) {
 // run runs the statement and reads what became of the rows.
 func (c *chunk) run(ctx context.Context) error {
 	n := len(c.rows)
-	c.inserted, c.known, c.holder, c.status = make([]bool, n), make([]bool, n), make([]string, n), make([]waybill.CancelStatus, n)
+	c.inserted, c.known = make([]bool, n), make([]bool, n)
+	c.holder, c.status = make([]string, n), make([]waybill.CancelStatus, n)
 	args, _, err := columns(c.rows)
 	if err != nil {
 		return err
@@ -126,12 +128,13 @@ func (c *chunk) run(ctx context.Context) error {
 		replacing, own = replacing || r.Replace, own || r.Replace || !r.Fresh
 		place[[2]string{r.Route, r.Envelope.ID}] = i
 	}
-	sql := keyedSQL(c.notify)
+	sql := c.sql.keyed
 	if replacing {
-		sql = replacingSQL(c.notify, c.keep)
+		sql = c.sql.replacing
 	}
 	at, delay := times(c.rows)
-	return c.query(ctx, c.names.sql(sql), append(append([]any{replan{}}, args...), at, delay, keys, replace, own), func(scan func(...any) error) error {
+	args = append(append([]any{replan{}}, args...), at, delay, keys, replace, own)
+	return c.query(ctx, sql, args, func(scan func(...any) error) error {
 		var kind, status int
 		var at int64
 		var route, id string
@@ -163,7 +166,7 @@ func (c *chunk) resolve(ctx context.Context, at []int) error {
 	for i, j := range at {
 		routes[i], topics[i], keys[i] = c.rows[j].Route, c.rows[j].Envelope.Topic, c.rows[j].DedupeKey
 	}
-	return c.query(ctx, c.names.sql(holdersSQL), []any{replan{}, routes, topics, keys}, func(scan func(...any) error) error {
+	return c.query(ctx, c.sql.holders, []any{replan{}, routes, topics, keys}, func(scan func(...any) error) error {
 		var n int64
 		var id string
 		if err := scan(&n, &id); err != nil {
@@ -187,7 +190,7 @@ func (c *chunk) unstage(ctx context.Context, from int) error {
 		return nil
 	}
 	left := len(ids)
-	err := c.query(ctx, c.names.sql(unstageSQL), []any{replan{}, routes, ids}, func(scan func(...any) error) error {
+	err := c.query(ctx, c.sql.unstage, []any{replan{}, routes, ids}, func(scan func(...any) error) error {
 		left--
 		return scan(nil)
 	})

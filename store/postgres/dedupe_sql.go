@@ -6,7 +6,8 @@ import "github.com/waybill-go/waybill"
 
 const (
 	keyedFromSQL = `unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
-        $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[], $17::timestamptz[], $18::bigint[], $19::text[], $20::boolean[]) WITH ORDINALITY
+        $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[],
+        $17::timestamptz[], $18::bigint[], $19::text[], $20::boolean[]) WITH ORDINALITY
         AS r(` + insertedSQL + `, at, delay, dedupe_key, replace, n)`
 
 	// knownSQL is true if the id of r is there already on its route.
@@ -16,7 +17,8 @@ const (
 	holderOfSQL  = `CROSS JOIN LATERAL (SELECT ` + lookedUpSQL + liveOfKeySQL
 	holderIDSQL  = `CROSS JOIN LATERAL (SELECT o.id` + liveOfKeySQL
 	liveOfKeySQL = ` FROM {outbox} o
-        WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL LIMIT 1
+        WHERE o.route = r.route AND o.topic = r.topic AND o.dedupe_key = r.dedupe_key AND o.dedupe_key <> '' AND o.settled_at IS NULL
+        LIMIT 1
     ) o`
 )
 
@@ -64,13 +66,16 @@ func replacingSQL(notify, keep bool) string {
 WITH r AS MATERIALIZED (
     SELECT r.*, coalesce(` + knownSQL + `, false) AS known FROM ` + keyedFromSQL + `
 ), f AS MATERIALIZED (
-    SELECT r.n, r.replace AND NOT r.known AS replace, ` + foundSQL + `, ` + statusSQL + ` AS status FROM r ` + holderOfSQL + ` WHERE r.dedupe_key <> ''
+    SELECT r.n, r.replace AND NOT r.known AS replace, ` + foundSQL + `, ` + statusSQL + ` AS status
+    FROM r ` + holderOfSQL + ` WHERE r.dedupe_key <> ''
 ), l AS MATERIALIZED (
     SELECT f.* FROM (SELECT f.* FROM f WHERE f.replace ORDER BY f.route, f.seq) f ` + lockFoundSQL + `
 ), t AS MATERIALIZED (
-    SELECT l.* FROM l WHERE l.status <> 3
+    SELECT l.* FROM l WHERE l.status <> {in_flight}
 ), ` + withdrawSQL(waybill.ReasonReplaced, keep) + `, g AS (
-    UPDATE {outbox} o SET dedupe_key = '' FROM l WHERE o.route = l.route AND o.seq = l.seq AND l.status = 3 RETURNING 1
+    UPDATE {outbox} o SET dedupe_key = '' FROM l
+    WHERE o.route = l.route AND o.seq = l.seq AND l.status = {in_flight}
+    RETURNING 1
 ), ` + insertKeyedSQL(notify, `
     WHERE NOT r.known AND (SELECT count(*) FROM x) + (SELECT count(*) FROM g) >= 0`) + `
 UNION ALL SELECT 1, r.n, '', '', 0 FROM r WHERE r.known
@@ -83,4 +88,6 @@ SELECT r.n, o.id FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY
 
 // unstageSQL takes back what this transaction has just staged.
 const unstageSQL = `
-DELETE FROM {outbox} o USING unnest($1::text[], $2::text[]) AS r(route, id) WHERE o.route = r.route AND o.id = r.id AND o.own_id RETURNING 1`
+DELETE FROM {outbox} o USING unnest($1::text[], $2::text[]) AS r(route, id)
+WHERE o.route = r.route AND o.id = r.id AND o.own_id
+RETURNING 1`

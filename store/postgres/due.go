@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
 const (
@@ -16,7 +17,8 @@ const (
 	ownPartsSQL = `
 WITH p AS MATERIALIZED (
     SELECT p.n, p.route, p.slots FROM unnest($2::text[], $3::bigint[]) WITH ORDINALITY AS p(route, slots, n)
-    WHERE ` + aliveSQL + ` AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = p.route AND un.owner = $1), 0) = 0
+    WHERE ` + aliveSQL + `
+      AND p.slots & ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = p.route AND un.owner = $1), 0) = 0
 )`
 
 	// ownRetriesSQL are the due retries that self holds already.
@@ -29,11 +31,14 @@ ORDER BY r.due_at, r.seq LIMIT $4 FOR NO KEY UPDATE OF r SKIP LOCKED`
 	retriesSQL = ownPartsSQL + `, l AS MATERIALIZED (
     SELECT p.n, x.at FROM p CROSS JOIN LATERAL (
         SELECT r.ctid AS at, r.due_at, r.seq FROM {outbox} r
-        WHERE r.route = p.route AND r.retry AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1 AND ` + holderSQL + ` = 0
+        WHERE r.route = p.route AND r.retry AND r.due_at <= statement_timestamp() AND (p.slots >> r.slot) & 1 = 1
+          AND ` + holderSQL + ` = 0
         ORDER BY r.due_at, r.seq LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED
     ) x
-    ORDER BY x.due_at, x.seq LIMIT greatest($4 - (SELECT count(*) FROM p, {outbox} r
-        WHERE r.hold = $1 AND r.hold <> 0 AND r.retry AND r.due_at <= statement_timestamp() AND r.route = p.route AND (p.slots >> r.slot) & 1 = 1), 0)
+    ORDER BY x.due_at, x.seq LIMIT greatest($4 - (
+        SELECT count(*) FROM p, {outbox} r
+        WHERE r.hold = $1 AND r.hold <> 0 AND r.retry AND r.due_at <= statement_timestamp() AND r.route = p.route
+          AND (p.slots >> r.slot) & 1 = 1), 0)
 )
 UPDATE {outbox} r SET ` + holdSQL + ` FROM l WHERE r.ctid = l.at
 RETURNING l.n, ` + recordSQL + `, r.body, r.due_at`
@@ -43,26 +48,38 @@ RETURNING l.n, ` + recordSQL + `, r.body, r.due_at`
 	timersSQL = ownPartsSQL + `, l AS MATERIALIZED (
     SELECT x.* FROM p CROSS JOIN LATERAL (
         SELECT r.ctid AS at, r.due_at, r.seq FROM {outbox} r
-        WHERE r.route = p.route AND r.due_at <= statement_timestamp() AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1
+        WHERE r.route = p.route AND r.due_at <= statement_timestamp() AND r.due_at IS NOT NULL AND NOT r.retry
+          AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1
         ORDER BY r.due_at, r.seq LIMIT $4 FOR UPDATE SKIP LOCKED
     ) x
     ORDER BY x.due_at, x.seq LIMIT $4
 ), n AS MATERIALIZED (
-    SELECT l.at, (pg_current_xact_id() IS NULL)::int + nextval({sequence_text}) AS seq FROM (SELECT l.at FROM l ORDER BY l.due_at, l.seq) l
+    SELECT l.at, (pg_current_xact_id() IS NULL)::int + nextval({sequence_text}) AS seq
+    FROM (SELECT l.at FROM l ORDER BY l.due_at, l.seq) l
 )
 UPDATE {outbox} r SET seq = n.seq, due_at = NULL, version = r.version + 1 FROM n WHERE r.ctid = n.at`
 
 	// nextDueSQL is how long until something else is due, in microseconds.
 	nextDueSQL = ownPartsSQL + `
-SELECT CASE WHEN min(d.due_at) IS NULL THEN -1 ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * 1000000)::bigint, 0) END
+SELECT CASE WHEN min(d.due_at) IS NULL THEN -1
+            ELSE greatest(ceil(extract(epoch FROM min(d.due_at) - clock_timestamp()) * 1000000)::bigint, 0) END
 FROM p CROSS JOIN LATERAL (
     (SELECT r.due_at FROM {outbox} r
-     WHERE r.route = p.route AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1 ORDER BY r.due_at LIMIT 1)
+     WHERE r.route = p.route AND r.due_at IS NOT NULL AND NOT r.retry AND r.settled_at IS NULL AND (p.slots >> r.slot) & 1 = 1
+     ORDER BY r.due_at LIMIT 1)
     UNION ALL
     (SELECT r.due_at FROM {outbox} r
      WHERE r.route = p.route AND r.retry AND (p.slots >> r.slot) & 1 = 1 AND ` + holderSQL + ` = 0 ORDER BY r.due_at LIMIT 1)
 ) d`
 )
+
+type dueStatements struct{ ownRetries, retries, timers, nextDue string }
+
+func newDueStatements(n schema.Names) dueStatements {
+	return dueStatements{
+		ownRetries: n.SQL(ownRetriesSQL), retries: n.SQL(retriesSQL), timers: n.SQL(timersSQL), nextDue: n.SQL(nextDueSQL),
+	}
+}
 
 // Due holds retries and puts timers in line that are due in parts.
 func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.Part, limit int) (core.DuePage, error) {
@@ -90,13 +107,13 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.Part, lim
 				return err
 			}
 		}
-		b.each(read(&own), ownRetriesSQL, int64(self), routes, slots, limit)
-		b.each(read(&next), retriesSQL, int64(self), routes, slots, limit)
-		b.query(timersSQL, int64(self), routes, slots, limit).Exec(func(tag pgconn.CommandTag) error {
+		b.each(read(&own), b.sql.due.ownRetries, int64(self), routes, slots, limit)
+		b.each(read(&next), b.sql.due.retries, int64(self), routes, slots, limit)
+		b.Queue(b.sql.due.timers, int64(self), routes, slots, limit).Exec(func(tag pgconn.CommandTag) error {
 			page.Moved = int(tag.RowsAffected())
 			return nil
 		})
-		b.query(nextDueSQL, int64(self), routes, slots).QueryRow(func(row pgx.Row) error {
+		b.Queue(b.sql.due.nextDue, int64(self), routes, slots).QueryRow(func(row pgx.Row) error {
 			var in int64
 			err := row.Scan(&in)
 			page.NextIn = time.Duration(in) * time.Microsecond

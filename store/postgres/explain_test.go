@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
 // plan is a node of EXPLAIN's JSON.
@@ -29,7 +30,7 @@ type plan struct {
 
 // explain runs sql within our settings, with the plan for any arguments as in production, rolls it back, and
 // returns its plan with what it really did.
-func explain(tb testing.TB, pool *pgxpool.Pool, n names, sql string, args ...any) plan {
+func explain(tb testing.TB, pool *pgxpool.Pool, n schema.Names, sql string, args ...any) plan {
 	tb.Helper()
 	ctx := tb.Context()
 	tx, err := pool.Begin(ctx)
@@ -41,7 +42,7 @@ func explain(tb testing.TB, pool *pgxpool.Pool, n names, sql string, args ...any
 		tb.Fatal(err)
 	}
 	var text string
-	if _, err := tx.Exec(ctx, "PREPARE explained AS "+n.sql(sql)); err != nil {
+	if _, err := tx.Exec(ctx, "PREPARE explained AS "+n.SQL(sql)); err != nil {
 		tb.Fatalf("%v\n%s", err, sql)
 	}
 	holes := make([]string, len(args))

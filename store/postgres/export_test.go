@@ -1,14 +1,16 @@
 package postgres
 
+import "github.com/waybill-go/waybill/store/postgres/internal/schema"
+
 // SQL returns the statement with the names of s in their places.
-func SQL(s *Outbox, text string) string { return s.names.sql(text) }
+func SQL(s *Outbox, text string) string { return s.names.SQL(text) }
 
 // Statements whose plans are tested.
 var (
 	SetSQL           = setSQL
-	RangesSQL        = collector{shared: true}.sql(rangesSQL, ofRangesSQL)
-	BoundedRangesSQL = collector{}.sql(rangesSQL, ofRangesSQL)
-	KeysSQL          = collector{shared: true}.sql(keysSQL, ofKeysSQL)
+	RangesSQL        = newBounded(schema.Names{}, rangesSQL, ofRangesSQL).shared
+	BoundedRangesSQL = newBounded(schema.Names{}, rangesSQL, ofRangesSQL).added
+	KeysSQL          = newBounded(schema.Names{}, keysSQL, ofKeysSQL).shared
 	KeysWaitingSQL   = keysWaitingSQL
 	FreshSQL         = freshSQL
 	DeleteAllSQL     = deleteAllSQL

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
 // lockUnitSQL is a statement of its own, so that giveUpSQL sees what those did who had the lock.
@@ -21,7 +22,8 @@ WITH un AS MATERIALIZED (
 ), wanted AS MATERIALIZED (
     SELECT r.seq, true AS out FROM un, unnest($6::text[], $7::bigint[], $8::text[], $9::bigint[]) AS u(route, seq, id, version)
     JOIN {outbox} r ON r.route = u.route AND r.seq = u.seq
-    WHERE r.route = $2 AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND (un.slots >> r.slot) & 1 = 1 AND ` + holderSQL + ` IN (0, $1::bigint)
+    WHERE r.route = $2 AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND (un.slots >> r.slot) & 1 = 1
+      AND ` + holderSQL + ` IN (0, $1::bigint)
     UNION ALL
     SELECT r.seq, false FROM un, {outbox} r
     WHERE r.hold = $1 AND r.hold <> 0 AND r.route = $2 AND (un.slots >> r.slot) & 1 = 1 AND r.seq NOT IN (SELECT unnest($7::bigint[]))
@@ -43,6 +45,12 @@ SELECT CASE WHEN EXISTS (SELECT FROM can) THEN 1 WHEN EXISTS (SELECT FROM un) TH
                           (SELECT ro.term FROM {routes} ro WHERE ro.route = $2 AND ro.units = 0), 0) > $10 THEN 1
             ELSE 3 END`
 
+type giveUpStatements struct{ lockUnit, giveUp string }
+
+func newGiveUpStatements(n schema.Names) giveUpStatements {
+	return giveUpStatements{lockUnit: n.SQL(lockUnitSQL), giveUp: n.SQL(giveUpSQL)}
+}
+
 // GiveUp writes holds of self for exactly the records of out in the unit and frees it, or reports that one of them,
 // or of self's other holds in the unit, is locked.
 func (o *Outbox) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
@@ -51,8 +59,8 @@ func (o *Outbox) GiveUp(ctx context.Context, self core.Session, unit core.OwnedU
 	c, u := refs(out), unit.Unit
 	err := o.transact(ctx, "give a unit up", writeSQL, func(b *batch) {
 		b.fence(self, &now)
-		b.query(lockUnitSQL, u.Route, int16(u.From))
-		b.query(giveUpSQL, int64(self), u.Route, int16(u.From), int16(u.To), unit.Low, c.routes, c.seqs, c.ids, c.versions, unit.Term).
+		b.Queue(b.sql.giveUp.lockUnit, u.Route, int16(u.From))
+		b.Queue(b.sql.giveUp.giveUp, int64(self), u.Route, int16(u.From), int16(u.To), unit.Low, c.routes, c.seqs, c.ids, c.versions, unit.Term).
 			QueryRow(func(row pgx.Row) error { return row.Scan(&answer) })
 	})
 	if err == nil && (now.IsZero() || answer == 3) {

@@ -40,11 +40,15 @@ WITH RECURSIVE k AS (
     SELECT (` + nextKeySQL("k.key") + `), k.i + 1 FROM k WHERE k.key IS NOT NULL AND k.i < $4::int
 )
 SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
-    SELECT w.cause, CASE WHEN o.settled_at IS NULL THEN 0 ELSE (extract(epoch FROM statement_timestamp() - o.settled_at) * 1000000)::bigint END AS settled,` + storedSQL + `
+    SELECT w.cause,
+        CASE WHEN o.settled_at IS NULL THEN 0 ELSE (extract(epoch FROM statement_timestamp() - o.settled_at) * 1000000)::bigint END AS settled,
+        ` + storedSQL + `
     FROM (
-        (SELECT e.seq, 'retry' AS cause FROM {outbox} e WHERE e.route = $1 AND e.key = k.key AND ` + retryWaits + ` ORDER BY e.seq LIMIT 1)
+        (SELECT e.seq, 'retry' AS cause FROM {outbox} e
+         WHERE e.route = $1 AND e.key = k.key AND ` + retryWaits + ` ORDER BY e.seq LIMIT 1)
         UNION ALL
-        (SELECT e.seq, 'abandoned' FROM {outbox} e WHERE $3 AND e.route = $1 AND e.key = k.key AND ` + abandonedWaits + ` ORDER BY e.seq LIMIT 1)
+        (SELECT e.seq, 'abandoned' FROM {outbox} e
+         WHERE $3 AND e.route = $1 AND e.key = k.key AND ` + abandonedWaits + ` ORDER BY e.seq LIMIT 1)
         ORDER BY seq LIMIT 1
     ) w JOIN {outbox} o ON o.route = $1 AND o.seq = w.seq
 ) h ON true
@@ -81,7 +85,7 @@ func (o *Outbox) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) 
 				}
 				found = append(found, b)
 				return nil
-			}, blockedSQL, req.Route, req.After, req.BlockAfterAbandon, keySteps)
+			}, b.sql.admin.blocked, req.Route, req.After, req.BlockAfterAbandon, keySteps)
 		})
 		if err != nil {
 			return nil, false, err

@@ -11,10 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/check"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
 // DefaultLockTimeout is how long Do waits for a concurrent Do of the same key.
@@ -33,7 +33,7 @@ type InboxOptions struct {
 
 // Validate reports all problems of o at once, as an error that matches waybill.ErrInvalid.
 func (o InboxOptions) Validate() error {
-	p := checkNames(o.Schema, "Table", o.Table)
+	p := schema.CheckNames(o.Schema, "Table", o.Table)
 	if o.LockTimeout > 0 && (o.LockTimeout < time.Millisecond || o.LockTimeout > 24*time.Hour) {
 		p = append(p, fmt.Sprintf("LockTimeout: %s is not between 1ms and 24h", o.LockTimeout))
 	}
@@ -55,27 +55,37 @@ func (o *InboxOptions) lockTimeout() string {
 const (
 	markInboxSQL = `
 INSERT INTO {inbox} (consumer, source, id) SELECT $1, $2, $3
-WHERE CASE WHEN set_config('waybill.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL THEN set_config('lock_timeout', $4, true) IS NOT NULL END
+WHERE CASE WHEN set_config('waybill.lock_timeout', current_setting('lock_timeout'), true) IS NOT NULL
+           THEN set_config('lock_timeout', $4, true) IS NOT NULL END
 ON CONFLICT DO NOTHING RETURNING ` + restored
 	restoreSQL = `SELECT ` + restored
 	restored   = `set_config('lock_timeout', current_setting('waybill.lock_timeout'), true)`
 )
 
+// inboxStatements are the texts of an inbox. They are rendered once.
+type inboxStatements struct{ mark, markAll, purge, purgeAll string }
+
+// newInboxStatements returns the texts for keys that come in this form, and a lock timeout that is this parameter.
+func newInboxStatements(n schema.Names, timeout, keys string) inboxStatements {
+	return inboxStatements{
+		mark: n.SQL(markInboxSQL), markAll: n.SQL(fmt.Sprintf(markBatchSQL, timeout, keys)),
+		purge: n.SQL(purgeInboxSQL), purgeAll: n.SQL(purgeInboxAllSQL),
+	}
+}
+
 // Inbox is an inbox in a PostgreSQL database, for handlers that write with pgx. It is safe for concurrent use.
 type Inbox struct {
-	pool    *pgxpool.Pool
-	opts    InboxOptions
-	names   names
-	mark    string
-	markAll string
-	wait    string // the lock timeout
-	once    once
+	pool  *pgxpool.Pool
+	opts  InboxOptions
+	names schema.Names
+	sql   inboxStatements
+	wait  string // the lock timeout
+	once  once
 }
 
 var (
 	_ core.Inbox[pgx.Tx] = (*Inbox)(nil)
 	_ core.Checker       = (*Inbox)(nil)
-	_ admin.Migrator     = (*Inbox)(nil)
 )
 
 // NewInbox returns the inbox that opts names, over pool, which stays the caller's to close. It does not connect.
@@ -87,7 +97,7 @@ func NewInbox(pool *pgxpool.Pool, opts InboxOptions) (*Inbox, error) {
 		return nil, err
 	}
 	n := newNames(opts.Schema, "", opts.Table)
-	return &Inbox{pool: pool, opts: opts, names: n, wait: opts.lockTimeout(), mark: n.sql(markInboxSQL), markAll: n.sql(fmt.Sprintf(markBatchSQL, "$4", keysOfArrays))}, nil
+	return &Inbox{pool: pool, opts: opts, names: n, sql: newInboxStatements(n, "$4", keysOfArrays), wait: opts.lockTimeout()}, nil
 }
 
 // Do runs fn in a READ COMMITTED transaction together with the mark; see [core.Inbox]. A concurrent Do of the same key
@@ -107,7 +117,7 @@ func (i *Inbox) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 func (i *Inbox) do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx pgx.Tx) error) (core.InboxStatus, error) {
 	var status core.InboxStatus
 	begin := newMarkBatch()
-	begin.Queue(i.mark, key.Consumer, key.Source, key.ID, i.wait).QueryRow(func(row pgx.Row) (err error) {
+	begin.Queue(i.sql.mark, key.Consumer, key.Source, key.ID, i.wait).QueryRow(func(row pgx.Row) (err error) {
 		status, err = readMark(row)
 		return err
 	})
@@ -191,17 +201,4 @@ func handlerError(err error) error {
 		return err // maybe the handler's own
 	}
 	return &waybill.Error{Op: "waybill/postgres: inbox", Class: waybill.ClassOutage, Err: err}
-}
-
-// Migrate creates the inbox table or brings it to the newest version; see [Migrations] for more.
-func (i *Inbox) Migrate(ctx context.Context) error {
-	m, err := i.migrations()
-	if err != nil {
-		return err
-	}
-	return m.Up(ctx, i.pool)
-}
-
-func (i *Inbox) migrations() (*Migrations, error) {
-	return NewMigrations(MigrationOptions{Schema: i.names.schema, Inbox: i.names.inbox, Parts: []Part{PartInbox}})
 }

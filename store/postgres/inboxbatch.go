@@ -142,7 +142,7 @@ func (i *Inbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx context
 	var fresh []int
 	consumers, sources, ids := keys.columns()
 	begin := newMarkBatch()
-	begin.Queue(i.markAll, consumers, sources, ids, i.wait).QueryRow(func(row pgx.Row) (err error) {
+	begin.Queue(i.sql.markAll, consumers, sources, ids, i.wait).QueryRow(func(row pgx.Row) (err error) {
 		statuses, fresh, err = keys.read(row)
 		return err
 	})
@@ -166,7 +166,7 @@ func (i *Inbox) Mark(ctx context.Context, tx pgx.Tx, key core.InboxKey) (core.In
 	if err := i.ready(ctx); err != nil {
 		return core.InboxNone, err
 	}
-	status, err := readMark(tx.QueryRow(ctx, i.mark, key.Consumer, key.Source, key.ID, i.wait))
+	status, err := readMark(tx.QueryRow(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait))
 	if status == core.InboxDuplicate {
 		_, err = tx.Exec(ctx, restoreSQL)
 	}
@@ -192,10 +192,10 @@ func (i *Inbox) PurgeInbox(ctx context.Context, consumer string, age time.Durati
 	if err := i.ready(ctx); err != nil {
 		return 0, err
 	}
-	text, args := purgeArgs(consumer, age, limit)
+	text, args := i.sql.purgeArgs(consumer, age, limit)
 	var n int64
 	err := pgx.BeginTxFunc(ctx, i.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, i.names.sql(text), args...)
+		tag, err := tx.Exec(ctx, text, args...)
 		n = tag.RowsAffected()
 		return err
 	})
@@ -216,11 +216,11 @@ func checkPurge(age time.Duration, limit int) error {
 	return waybill.Invalid("waybill/postgres: inbox: purge", p...)
 }
 
-func purgeArgs(consumer string, age time.Duration, limit int) (text string, args []any) {
+func (s *inboxStatements) purgeArgs(consumer string, age time.Duration, limit int) (text string, args []any) {
 	if consumer == "" {
-		return purgeInboxAllSQL, []any{age.Microseconds(), limit}
+		return s.purgeAll, []any{age.Microseconds(), limit}
 	}
-	return purgeInboxSQL, []any{consumer, age.Microseconds(), limit}
+	return s.purge, []any{consumer, age.Microseconds(), limit}
 }
 
 // ready migrates first, if Options say so.
@@ -229,10 +229,10 @@ func (i *Inbox) ready(ctx context.Context) error {
 		return nil
 	}
 	return i.once.do(func() error {
-		m, err := i.migrations()
+		m, err := inboxSchema(i.names)
 		if err != nil {
 			return err
 		}
-		return m.upAside(ctx, i.pool)
+		return upAside(ctx, i.pool, m)
 	})
 }

@@ -28,12 +28,12 @@ func TestPurgeInboxPlan(t *testing.T) {
 	for _, sql := range []string{
 		`INSERT INTO {inbox} (consumer, source, id) SELECT 'c' || i % 3, '/s', i::text FROM generate_series(1, 10000) i`, `ANALYZE {inbox}`,
 	} {
-		if _, err := conn.Exec(t.Context(), n.sql(sql)); err != nil {
+		if _, err := conn.Exec(t.Context(), n.SQL(sql)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for text, args := range map[string][]any{purgeInboxSQL: {"c1", int64(1e12), 1000}, purgeInboxAllSQL: {int64(1e12), 1000}} {
-		rows, err := conn.Query(t.Context(), "EXPLAIN "+n.sql(text), args...)
+		rows, err := conn.Query(t.Context(), "EXPLAIN "+n.SQL(text), args...)
 		if err != nil {
 			t.Fatal(err)
 		}

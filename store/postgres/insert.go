@@ -24,7 +24,8 @@ const (
 	scheduled     // at a time; of several rows, some are delayed or scheduled
 )
 
-const insertedSQL = "route, id, topic, key, type, source, content_type, correlation_id, trace_parent, occurred_at, hlc, expires_at, attrs, body, slot, withdrawable"
+const insertedSQL = "route, id, topic, key, type, source, content_type, correlation_id, trace_parent, " +
+	"occurred_at, hlc, expires_at, attrs, body, slot, withdrawable"
 
 func (f insertForm) sql() string {
 	if f.one {
@@ -47,8 +48,8 @@ func (f insertForm) oneSQL() string {
 	columns, values = f.more(columns, values, "$1::text", at)
 	return `
 INSERT INTO {outbox} (` + insertedSQL + columns + `)
-VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text, $10::timestamptz, $11::bigint, $12::timestamptz,
-        $13::json, $14::bytea, $15::bigint, $16::boolean` + values + `)` + f.duplicatesSQL("true")
+VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean` + values + `)` + f.duplicatesSQL("true")
 }
 
 func (f insertForm) manySQL() string {
@@ -103,8 +104,8 @@ func wakeSQL(route, at string) string {
 	if at != "" { // first, since it is cheap
 		soon = "coalesce(" + at + " < clock_timestamp() + interval '1 second', true) AND "
 	}
-	return "CASE WHEN " + soon + "(SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM {wake} w) THEN pg_notify({channel}, " +
-		route + ") IS NULL ELSE false END"
+	return "CASE WHEN " + soon + "(SELECT w.last_value > date_part('epoch', clock_timestamp()) * 1000 FROM {wake} w) " +
+		"THEN pg_notify({channel}, " + route + ") IS NULL ELSE false END"
 }
 
 // statement returns the form of the insert for rows without dedupe keys, and its arguments: one value a column, or
@@ -147,7 +148,10 @@ func values(r *core.StagedRow) ([]any, error) {
 	if body == nil {
 		body = []byte{}
 	}
-	args := []any{r.Route, e.ID, e.Topic, e.Key, kind, e.Source, e.ContentType, e.CorrelationID, e.TraceParent, e.Time, int64(e.HLC), nil, nil, body, slotOf(r), r.Withdrawable, nil}
+	args := []any{
+		r.Route, e.ID, e.Topic, e.Key, kind, e.Source, e.ContentType, e.CorrelationID, e.TraceParent,
+		e.Time, int64(e.HLC), nil, nil, body, slotOf(r), r.Withdrawable, nil,
+	}
 	if !e.Expires.IsZero() {
 		args[11] = e.Expires
 	}
@@ -186,7 +190,10 @@ func columns(rows []core.StagedRow) (args []any, timed bool, err error) {
 		}
 		timed = timed || !rows[i].DeliverAt.IsZero() || rows[i].Delay > 0
 	}
-	return []any{col(0), col(1), col(2), col(3), col(4), col(5), col(6), col(7), col(8), occurred, stamps, expires, col(9), bodies, slots, withdrawable}, timed, nil
+	return []any{
+		col(0), col(1), col(2), col(3), col(4), col(5), col(6), col(7), col(8),
+		occurred, stamps, expires, col(9), bodies, slots, withdrawable,
+	}, timed, nil
 }
 
 func slotOf(r *core.StagedRow) int64 {

@@ -10,19 +10,22 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
 var _ admin.Inspector = (*Outbox)(nil)
 
 // stateSQL is the state of a row o: what a member holds is being processed.
-const stateSQL = `CASE WHEN ` + liveHoldSQL + ` THEN 2 ELSE o.state END`
+const stateSQL = `CASE WHEN ` + liveHoldSQL + ` THEN {processing} ELSE o.state END`
 
 // storedSQL are the columns of a row o that people see.
 const storedSQL = `
-    o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent, o.occurred_at, o.hlc, o.expires_at,
-    o.attrs, ` + stateSQL + `, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
+    o.seq, o.route, o.id, o.topic, o.key, o.type, o.source, o.content_type, o.correlation_id, o.trace_parent,
+    o.occurred_at, o.hlc, o.expires_at, o.attrs,
+    ` + stateSQL + `, o.reason, o.attempts, o.crashes, o.dedupe_key, o.last_error, o.last_error_at, o.settled_at,
     (extract(epoch FROM statement_timestamp() - o.ready_since) * 1000000)::bigint,
-    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp() THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
+    CASE WHEN o.settled_at IS NULL AND o.due_at > statement_timestamp()
+         THEN (extract(epoch FROM o.due_at - statement_timestamp()) * 1000000)::bigint ELSE 0 END,
     coalesce((SELECT me.name FROM {members} me WHERE me.session = o.hold AND o.hold <> 0), ''),
     coalesce((SELECT greatest(me.lease - (extract(epoch FROM statement_timestamp() - me.renewed_at) * 1000000)::bigint, 0)
               FROM {members} me WHERE me.session = o.hold AND o.hold <> 0), 0)`
@@ -34,15 +37,18 @@ const inspectSQL = `SELECT` + storedSQL + `, o.body FROM (
     UNION ALL
     SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.id = $2 AND ` + inFoundSQL + `
     UNION ALL
-    SELECT o.* FROM {outbox} o WHERE o.route = $1 AND o.id = $2 AND o.seq > 0 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
+    SELECT o.* FROM {outbox} o
+    WHERE o.route = $1 AND o.id = $2 AND o.seq > 0 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
     LIMIT 1
 ) o`
 
 // matchSQL is a filter, whose fields are the parameters from $4 on; see filterArgs.
 const matchSQL = `
     (cardinality($4::text[]) = 0 OR o.id = ANY ($4)) AND (cardinality($5::text[]) = 0 OR o.route = ANY ($5))
-    AND (cardinality($6::smallint[]) = 0 OR ` + stateSQL + ` = ANY ($6)) AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
-    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8)) AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
+    AND (cardinality($6::smallint[]) = 0 OR ` + stateSQL + ` = ANY ($6))
+    AND (cardinality($7::text[]) = 0 OR o.reason = ANY ($7))
+    AND (cardinality($8::text[]) = 0 OR o.topic = ANY ($8))
+    AND (cardinality($9::text[]) = 0 OR coalesce(o.attrs ->> 'tenant', '') = ANY ($9))
     AND (cardinality($10::text[]) = 0 OR o.key = ANY ($10))
     AND ($11::timestamptz IS NULL OR o.occurred_at >= $11) AND ($12::timestamptz IS NULL OR o.occurred_at < $12)`
 
@@ -52,9 +58,11 @@ const allRoutesSQL = `known AS MATERIALIZED (
     SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT ro.route FROM {routes} ro) k
 ), others AS (
-    SELECT (SELECT o.route FROM {outbox} o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next FROM known k
+    SELECT (SELECT o.route FROM {outbox} o WHERE o.route > k.route AND o.route < k.next ORDER BY o.route LIMIT 1) AS route, k.next
+    FROM known k
     UNION ALL
-    SELECT (SELECT o.route FROM {outbox} o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next FROM others x WHERE x.route IS NOT NULL
+    SELECT (SELECT o.route FROM {outbox} o WHERE o.route > x.route AND o.route < x.next ORDER BY o.route LIMIT 1), x.next
+    FROM others x WHERE x.route IS NOT NULL
 ), routes AS MATERIALIZED (
     SELECT k.route FROM known k WHERE k.route <> '' UNION ALL SELECT x.route FROM others x WHERE x.route IS NOT NULL
 )`
@@ -90,8 +98,11 @@ func (w walk) sql(match string, others bool) string { //nolint:revive // a varia
 	if w == walkIDs {
 		among := `
         UNION ALL
-        SELECT o.* FROM (SELECT o.* FROM {outbox} o WHERE o.route = r.route AND o.seq > $1 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
-                         ORDER BY o.seq LIMIT $2) o WHERE o.id = ANY ($4) AND NOT o.withdrawable AND o.hold = 0`
+        SELECT o.* FROM (
+            SELECT o.* FROM {outbox} o
+            WHERE o.route = r.route AND o.seq > $1 AND NOT o.own_id AND o.due_at IS NULL AND o.settled_at IS NULL
+            ORDER BY o.seq LIMIT $2
+        ) o WHERE o.id = ANY ($4) AND NOT o.withdrawable AND o.hold = 0`
 		if others {
 			among = ``
 		}
@@ -102,7 +113,9 @@ WITH RECURSIVE ` + allRoutesSQL + `, ` + filteredRoutesSQL + `, w AS MATERIALIZE
         CROSS JOIN LATERAL (SELECT o.* FROM {outbox} o WHERE o.route = r.route AND o.id = i.id AND o.own_id LIMIT 1) o
         UNION ALL
         SELECT o.* FROM (SELECT DISTINCT unnest($4::text[]) AS id) i
-        CROSS JOIN LATERAL (SELECT o.* FROM {outbox} o WHERE o.route = r.route AND o.id = i.id AND ` + inFoundSQL + ` LIMIT 1) o` + among + `
+        CROSS JOIN LATERAL (
+            SELECT o.* FROM {outbox} o WHERE o.route = r.route AND o.id = i.id AND ` + inFoundSQL + ` LIMIT 1
+        ) o` + among + `
     ) o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
 ), e AS MATERIALIZED (
     SELECT max(w.seq) AS seq FROM w HAVING count(*) >= $2
@@ -118,10 +131,13 @@ WITH RECURSIVE ` + allRoutesSQL + `, ` + filteredRoutesSQL + `, share AS MATERIA
     SELECT greatest($2::int / greatest(count(*), 1), 1) AS n FROM asked
 ), a AS MATERIALIZED (
     SELECT r.route, o.seq, o.ok FROM asked r CROSS JOIN LATERAL (
-        SELECT o.seq, ` + match + ` AS ok FROM {outbox} o WHERE o.route = r.route AND o.seq > $1` + only + ` ORDER BY o.seq LIMIT (SELECT n FROM share)
+        SELECT o.seq, ` + match + ` AS ok FROM {outbox} o
+        WHERE o.route = r.route AND o.seq > $1` + only + `
+        ORDER BY o.seq LIMIT (SELECT n FROM share)
     ) o
 ), e AS MATERIALIZED (
-    SELECT min(x.seq) AS seq FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
+    SELECT min(x.seq) AS seq
+    FROM (SELECT max(a.seq) AS seq FROM a GROUP BY a.route HAVING count(*) >= (SELECT n FROM share)) x
 ), w AS MATERIALIZED (
     SELECT a.* FROM a CROSS JOIN e WHERE e.seq IS NULL OR a.seq <= e.seq
 )` + matchedSQL
@@ -134,12 +150,32 @@ const matchedSQL = `, p AS MATERIALIZED (
 
 // onSQL says where to go on after p: behind its last row if it is full, else behind the last row that was looked at if
 // there may be more.
-const onSQL = `coalesce(CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0)`
+const onSQL = `coalesce(
+    CASE WHEN (SELECT count(*) FROM p) >= $3 THEN (SELECT max(p.seq) FROM p) ELSE (SELECT e.seq FROM e) END, 0)`
 
 func listSQL(w walk) string {
 	return w.sql(matchSQL, false) + `
 SELECT n.next, s.* FROM (SELECT ` + onSQL + ` AS next) n
-LEFT JOIN (SELECT` + storedSQL + ` FROM p CROSS JOIN LATERAL (SELECT o.* FROM {outbox} o WHERE o.route = p.route AND o.seq = p.seq LIMIT 1) o) s ON true ORDER BY s.seq`
+LEFT JOIN (
+    SELECT` + storedSQL + `
+    FROM p CROSS JOIN LATERAL (SELECT o.* FROM {outbox} o WHERE o.route = p.route AND o.seq = p.seq LIMIT 1) o
+) s ON true ORDER BY s.seq`
+}
+
+// adminStatements are those of looking and of putting back, by walk.
+type adminStatements struct {
+	inspect, blocked, count string
+	list                    [walkIDs + 1]string
+	redrive, dryRun         [walkIDs + 1]string
+}
+
+func newAdminStatements(n schema.Names) adminStatements {
+	s := adminStatements{inspect: n.SQL(inspectSQL), blocked: n.SQL(blockedSQL), count: n.SQL(countSQL)}
+	for i := range s.list {
+		w := walk(i)
+		s.list[w], s.redrive[w], s.dryRun[w] = n.SQL(listSQL(w)), n.SQL(redriveSQL(w, false)), n.SQL(redriveSQL(w, true))
+	}
+	return s
 }
 
 // filterArgs are the parameters of a walk and a filter.
@@ -178,7 +214,7 @@ func (o *Outbox) Inspect(ctx context.Context, route, id string) (admin.Stored, e
 			st, err = scanStored(rows, o.opts.Source, nil, []any{&body})
 			st.Envelope.Body = body
 			return err
-		}, inspectSQL, route, id)
+		}, b.sql.admin.inspect, route, id)
 	})
 	if err == nil && !found {
 		err = admin.NoRecord("waybill/postgres: inspect", route, id)
@@ -203,7 +239,7 @@ func (o *Outbox) List(ctx context.Context, f admin.Filter, page admin.PageReques
 			st, err := scanStored(rows, o.opts.Source, []any{&out.Next}, nil)
 			out.Records = append(out.Records, st)
 			return err
-		}, listSQL(walkOf(&f)), filterArgs(&f, page)...)
+		}, b.sql.admin.list[walkOf(&f)], filterArgs(&f, page)...)
 	})
 	return out, err
 }
@@ -221,8 +257,9 @@ func scanStored(row pgx.Row, source string, before, after []any) (admin.Stored, 
 	)
 	e := &st.Envelope
 	dest := slices.Concat(before, []any{
-		&st.Seq, &st.Route, &e.ID, &e.Topic, &e.Key, &e.Type, &e.Source, &e.ContentType, &e.CorrelationID, &e.TraceParent, &e.Time, &stamp, &expires,
-		&attrs, &state, &st.Reason, &st.Attempts, &st.Crashes, &st.DedupeKey, &st.LastError, &failed, &at, &age, &due, &st.Owner, &lease,
+		&st.Seq, &st.Route, &e.ID, &e.Topic, &e.Key, &e.Type, &e.Source, &e.ContentType, &e.CorrelationID, &e.TraceParent,
+		&e.Time, &stamp, &expires, &attrs,
+		&state, &st.Reason, &st.Attempts, &st.Crashes, &st.DedupeKey, &st.LastError, &failed, &at, &age, &due, &st.Owner, &lease,
 	}, after)
 	if err := row.Scan(dest...); err != nil {
 		return admin.Stored{}, err

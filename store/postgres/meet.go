@@ -38,7 +38,7 @@ func (o *Outbox) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) 
 			}
 			err := remove()
 			if locked(err) {
-				if err = o.transact(ctx, "end what a member left open", writeSQL, func(b *batch) { b.query(reapSQL) }); err == nil {
+				if err = o.transact(ctx, "end what a member left open", writeSQL, func(b *batch) { b.Queue(b.sql.meet.reap) }); err == nil {
 					err = remove()
 				}
 			}
@@ -81,35 +81,36 @@ func queueSelf(b *batch, m *core.Meeting) {
 		for i, sv := range self.Serves {
 			routes[i], units[i], unable[i] = sv.Route, int16(min(max(sv.Units, 1), core.NumSlots)), sv.Unable
 		}
-		sql := renewSQL
+		sql := b.sql.meet.renew
 		if m.Join {
-			sql = joinSQL
+			sql = b.sql.meet.join
 		}
-		b.query(sql, int64(self.Session), self.Beat, self.Lease.Microseconds(), self.Presence, self.Handlers, self.Free, self.Name, routes, units, unable)
-		b.query(routesSQL, int64(self.Session), routes)
-		b.query(unitsSQL, int64(self.Session), routes, units)
+		b.Queue(sql, int64(self.Session), self.Beat, self.Lease.Microseconds(), self.Presence, self.Handlers, self.Free, self.Name,
+			routes, units, unable)
+		b.Queue(b.sql.meet.routes, int64(self.Session), routes)
+		b.Queue(b.sql.meet.units, int64(self.Session), routes, units)
 	}
 	if len(m.Flag) > 0 {
 		sessions, tokens := make([]int64, len(m.Flag)), make([]int64, len(m.Flag))
 		for i, f := range m.Flag {
 			sessions[i], tokens[i] = int64(f.Session), f.Presence
 		}
-		b.query(flagSQL, int64(self.Session), sessions, tokens)
+		b.Queue(b.sql.meet.flag, int64(self.Session), sessions, tokens)
 	}
 }
 
 // queueEnd ends a session: that of a member that leaves, or of one that is removed if its beat is still the given
 // one, or if it has no row. Each statement sees what was committed before the lock.
 func queueEnd(b *batch, session core.Session, beat int64, removed bool) { //nolint:revive // a leave or a removal
-	lock, crashes := lockMemberSQL, 0
+	lock, crashes := b.sql.meet.lockMember, 0
 	if removed {
-		lock, crashes = lockMemberSQL+" NOWAIT", 1
+		lock, crashes = b.sql.meet.lockMemberNow, 1
 	}
-	b.query(lock, int64(session))
-	b.query(endHoldsSQL, int64(session), beat, crashes)
-	b.query(endUnitsSQL, int64(session), beat, crashes)
-	b.query(endSQL, int64(session), beat, crashes)
-	b.query(tidySQL)
+	b.Queue(lock, int64(session))
+	b.Queue(b.sql.meet.endHolds, int64(session), beat, crashes)
+	b.Queue(b.sql.meet.endUnits, int64(session), beat, crashes)
+	b.Queue(b.sql.meet.end, int64(session), beat, crashes)
+	b.Queue(b.sql.meet.tidy)
 }
 
 // queueMoves makes the moves: those of one unit in their order, and units in the order in which all lock them.
@@ -118,7 +119,8 @@ func queueMoves(b *batch, m *core.Meeting) {
 		return cmp.Or(strings.Compare(x.Unit.Route, y.Unit.Route), cmp.Compare(x.Unit.From, y.Unit.From))
 	})
 	for _, v := range moves {
-		b.query(moveSQL, int64(m.Self.Session), v.Unit.Route, int16(v.Unit.From), int16(v.Unit.To), int64(v.From), int64(v.To), v.Low, v.Careful, m.Self.Beat)
+		b.Queue(b.sql.meet.move, int64(m.Self.Session), v.Unit.Route, int16(v.Unit.From), int16(v.Unit.To),
+			int64(v.From), int64(v.To), v.Low, v.Careful, m.Self.Beat)
 	}
 }
 
@@ -130,14 +132,15 @@ func queueRoster(b *batch, m *core.Meeting, roster *core.Roster) {
 		err := rows.Scan(&u.Unit.Route, &u.Unit.From, &u.Unit.To, (*int64)(&u.Owner), &u.Term, &u.Low, &u.Careful)
 		roster.Units = append(roster.Units, u)
 		return err
-	}, rosterUnitsSQL)
+	}, b.sql.meet.rosterUnits)
 	b.each(func(rows pgx.Rows) error {
 		var v core.Member
 		var lease int64
 		var routes []string
 		var units []int16
 		var unable []bool
-		err := rows.Scan((*int64)(&v.Session), &v.Name, &v.Beat, &lease, &v.Handlers, &v.Free, &v.Presence, &v.Missing, &v.Flag, &routes, &units, &unable)
+		err := rows.Scan((*int64)(&v.Session), &v.Name, &v.Beat, &lease, &v.Handlers, &v.Free, &v.Presence, &v.Missing, &v.Flag,
+			&routes, &units, &unable)
 		if err != nil {
 			return err
 		}
@@ -148,6 +151,6 @@ func queueRoster(b *batch, m *core.Meeting, roster *core.Roster) {
 		roster.Members = append(roster.Members, v)
 		roster.Known = roster.Known || v.Session == m.Self.Session
 		return nil
-	}, rosterMembersSQL)
-	b.query(rosterSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&roster.Epoch, &roster.Unserved) })
+	}, b.sql.meet.rosterMembers)
+	b.Queue(b.sql.meet.roster).QueryRow(func(row pgx.Row) error { return row.Scan(&roster.Epoch, &roster.Unserved) })
 }

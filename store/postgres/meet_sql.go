@@ -1,17 +1,44 @@
 package postgres
 
+import "github.com/waybill-go/waybill/store/postgres/internal/schema"
+
+type meetStatements struct {
+	join, renew, flag, routes, units string
+	lockMember, lockMemberNow, reap  string
+	endHolds, endUnits, end, tidy    string
+	move                             string
+	rosterUnits, rosterMembers       string
+	roster                           string
+}
+
+func newMeetStatements(n schema.Names) meetStatements {
+	return meetStatements{
+		join: n.SQL(joinSQL), renew: n.SQL(renewSQL), flag: n.SQL(flagSQL), routes: n.SQL(routesSQL), units: n.SQL(unitsSQL),
+		lockMember: n.SQL(lockMemberSQL), lockMemberNow: n.SQL(lockMemberSQL + " NOWAIT"), reap: n.SQL(reapSQL),
+		endHolds: n.SQL(endHoldsSQL), endUnits: n.SQL(endUnitsSQL), end: n.SQL(endSQL), tidy: n.SQL(tidySQL),
+		move:        n.SQL(moveSQL),
+		rosterUnits: n.SQL(rosterUnitsSQL), rosterMembers: n.SQL(rosterMembersSQL), roster: n.SQL(rosterSQL),
+	}
+}
+
+// missingSQL is whether nobody has the lock of a token. It waits for nobody: whoever asks shares the lock for an
+// instant with others who ask. To look it up in pg_locks would take every partition of the server's lock table.
+const missingSQL = `CASE WHEN presence <> 0 THEN pg_try_advisory_xact_lock_shared(presence) ELSE false END`
+
 const (
 	joinSQL = `
 INSERT INTO {members} AS m (session, beat, lease, presence, handlers, free, name, routes, units, unable)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (session) DO UPDATE SET beat = excluded.beat, lease = excluded.lease, presence = excluded.presence, handlers = excluded.handlers, free = excluded.free,
-    name = excluded.name, routes = excluded.routes, units = excluded.units, unable = excluded.unable, renewed_at = clock_timestamp(),
+ON CONFLICT (session) DO UPDATE SET beat = excluded.beat, lease = excluded.lease, presence = excluded.presence,
+    handlers = excluded.handlers, free = excluded.free, name = excluded.name,
+    routes = excluded.routes, units = excluded.units, unable = excluded.unable, renewed_at = clock_timestamp(),
     flag = m.flag AND excluded.presence = m.presence
 WHERE m.beat < excluded.beat`
 
 	// A renewal that comes late changes nothing, and neither does a look, which has the beat of the latest one.
 	renewSQL = `
-UPDATE {members} m SET beat = $2, lease = $3, presence = $4::bigint, handlers = $5, free = $6, name = $7, routes = $8, units = $9, unable = $10,
+UPDATE {members} m SET beat = $2, lease = $3, presence = $4::bigint, handlers = $5, free = $6, name = $7,
+    routes = $8, units = $9, unable = $10,
     renewed_at = clock_timestamp(), flag = m.flag AND $4::bigint = m.presence
 WHERE m.session = $1 AND m.beat < $2`
 
@@ -35,11 +62,15 @@ WITH n AS MATERIALIZED (
     SELECT r.* FROM {routes} r WHERE r.route = ANY ($2::text[]) AND r.units = 0 AND ` + aliveSQL + ` ORDER BY r.route FOR UPDATE
 ), x AS MATERIALIZED (
     SELECT n.route, n.low, n.careful, n.term + 1 AS term, s.units, i * 64 / s.units AS from_slot, (i + 1) * 64 / s.units AS to_slot
-    FROM n CROSS JOIN LATERAL (SELECT max(s.units) AS units FROM unnest($2::text[], $3::smallint[]) AS s(route, units) WHERE s.route = n.route) s,
-         generate_series(0, s.units - 1) i
+    FROM n CROSS JOIN LATERAL (
+        SELECT max(s.units) AS units FROM unnest($2::text[], $3::smallint[]) AS s(route, units) WHERE s.route = n.route
+    ) s, generate_series(0, s.units - 1) i
 ), i AS (
     INSERT INTO {units} (route, from_slot, to_slot, slots, low, careful, term)
-    SELECT x.route, x.from_slot, x.to_slot, (-1::bigint << x.from_slot) & ~CASE x.to_slot WHEN 64 THEN 0 ELSE -1::bigint << x.to_slot END, x.low, x.careful, x.term FROM x
+    SELECT x.route, x.from_slot, x.to_slot,
+        (-1::bigint << x.from_slot) & ~CASE x.to_slot WHEN 64 THEN 0 ELSE -1::bigint << x.to_slot END,
+        x.low, x.careful, x.term
+    FROM x
 )
 UPDATE {routes} r SET units = x.units, low = 0 FROM x WHERE r.route = x.route`
 
@@ -49,7 +80,10 @@ UPDATE {routes} r SET units = x.units, low = 0 FROM x WHERE r.route = x.route`
 	// frozen, or cut off, while it sent a batch. No timeout of the server ends these before version 17.
 	reapSQL = `
 SELECT pg_terminate_backend(a.pid)
-FROM (SELECT DISTINCT l.pid FROM pg_locks l WHERE l.relation = {members_text}::regclass AND l.mode = 'RowShareLock' AND l.granted) l JOIN pg_stat_activity a ON a.pid = l.pid
+FROM (
+    SELECT DISTINCT l.pid FROM pg_locks l
+    WHERE l.relation = {members_text}::regclass AND l.mode = 'RowShareLock' AND l.granted
+) l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid() AND a.wait_event_type = 'Client'
     AND a.state_change < clock_timestamp() - interval '1 second'`
 
@@ -57,7 +91,8 @@ WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> p
 	endedSQL = `($3::int = 0 OR NOT EXISTS (SELECT FROM {members} me WHERE me.session = $1 AND me.beat <> $2))`
 
 	endHoldsSQL = `
-UPDATE {outbox} r SET hold = 0, held_since = NULL, maybe_sent = true, crashes = r.crashes + $3::int, version = r.version + $3::int
+UPDATE {outbox} r
+SET hold = 0, held_since = NULL, maybe_sent = true, crashes = r.crashes + $3::int, version = r.version + $3::int
 FROM (
     SELECT h.route, h.seq FROM {outbox} h WHERE h.hold = $1 AND h.hold <> 0 AND ` + endedSQL + `
     FOR NO KEY UPDATE SKIP LOCKED
@@ -65,7 +100,8 @@ FROM (
 WHERE r.route = h.route AND r.seq = h.seq`
 
 	endUnitsSQL = `
-UPDATE {units} u SET owner = 0, term = u.term + 1, careful = CASE WHEN $3::int = 0 THEN u.careful ELSE greatest(u.careful, ` + lastSQL + `) END
+UPDATE {units} u
+SET owner = 0, term = u.term + 1, careful = CASE WHEN $3::int = 0 THEN u.careful ELSE greatest(u.careful, {last}) END
 FROM (
     SELECT o.route, o.from_slot FROM {units} o WHERE o.owner = $1 AND o.owner <> 0 AND ` + endedSQL + `
     ORDER BY o.route, o.from_slot FOR NO KEY UPDATE
@@ -101,7 +137,9 @@ WITH o AS MATERIALIZED (
       AND ($5 IN (0, $1::bigint) OR EXISTS (SELECT FROM o) OR NOT EXISTS (SELECT FROM {members} m WHERE m.session = $5))
     FOR NO KEY UPDATE
 )
-UPDATE {units} u SET owner = $6, term = u.term + ($6 <> $5)::int, low = CASE WHEN $6 = $5 THEN $7::bigint ELSE u.low END, careful = CASE WHEN $6 = $5 THEN $8::bigint ELSE u.careful END
+UPDATE {units} u
+SET owner = $6, term = u.term + ($6 <> $5)::int,
+    low = CASE WHEN $6 = $5 THEN $7::bigint ELSE u.low END, careful = CASE WHEN $6 = $5 THEN $8::bigint ELSE u.careful END
 FROM l WHERE u.route = $2 AND u.from_slot = $3 AND u.owner = $5`
 
 	rosterUnitsSQL = `SELECT route, from_slot, to_slot, owner, term, low, careful FROM {units} ORDER BY route, from_slot`
@@ -117,15 +155,18 @@ WITH RECURSIVE k AS (
     SELECT k.route, coalesce(lead(k.route) OVER (ORDER BY k.route), U&'\+10FFFF') AS next
     FROM (SELECT '' COLLATE "C" AS route UNION SELECT r.route FROM {routes} r WHERE r.units > 0) k
 ), f AS (
-    SELECT (SELECT r.route FROM {outbox} r WHERE r.route > k.route AND r.route < k.next ORDER BY r.route LIMIT 1) AS route, k.next FROM k
+    SELECT (SELECT r.route FROM {outbox} r WHERE r.route > k.route AND r.route < k.next ORDER BY r.route LIMIT 1) AS route, k.next
+    FROM k
     UNION ALL
-    SELECT (SELECT r.route FROM {outbox} r WHERE r.route > f.route AND r.route < f.next ORDER BY r.route LIMIT 1), f.next FROM f WHERE f.route IS NOT NULL
+    SELECT (SELECT r.route FROM {outbox} r WHERE r.route > f.route AND r.route < f.next ORDER BY r.route LIMIT 1), f.next
+    FROM f WHERE f.route IS NOT NULL
 )
 SELECT ` + epochSQL + `, ARRAY(
     SELECT f.route FROM f
     WHERE coalesce(
         (SELECT true FROM {outbox} r WHERE r.route = f.route AND r.due_at IS NULL AND r.settled_at IS NULL LIMIT 1),
-        (SELECT true FROM {outbox} r WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND NOT r.retry AND r.settled_at IS NULL LIMIT 1),
+        (SELECT true FROM {outbox} r
+         WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND NOT r.retry AND r.settled_at IS NULL LIMIT 1),
         (SELECT true FROM {outbox} r WHERE r.route = f.route AND r.due_at <= statement_timestamp() AND r.retry LIMIT 1))
     LIMIT 100)`
 )

@@ -1,25 +1,20 @@
 package postgres
 
 import (
-	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
 // Defaults of the names.
 const (
-	DefaultSchema      = "waybill"
-	DefaultOutboxTable = "waybill_outbox"
-	DefaultInboxTable  = "waybill_inbox"
-
-	metaTable = "waybill_meta"
-	// maxTableName leaves room for the suffixes of index names within Postgres' 63 bytes.
-	maxTableName = 48
+	DefaultSchema      = schema.DefaultSchema
+	DefaultOutboxTable = schema.DefaultOutbox
+	DefaultInboxTable  = schema.DefaultInbox
 )
 
 // Options configures an outbox. The zero value of each field is the documented default.
@@ -57,20 +52,25 @@ type Options struct {
 // Validate reports all problems of o at once, as an error that matches waybill.ErrInvalid.
 func (o Options) Validate() error {
 	_, err := o.stamper()
-	p := checkNames(o.Schema, "Table", o.Table)
-	if invalid, ok := err.(*waybill.InvalidError); ok { //nolint:errorlint // NewStamper returns it unwrapped
-		p = append(invalid.Problems, p...)
-	} else if err != nil {
-		return err
-	}
-	return waybill.Invalid("waybill/postgres: outbox options", p...)
+	return err
 }
 
+// stamper returns the stamper that o asks for, or all problems of o.
 func (o *Options) stamper() (*core.Stamper, error) {
-	return core.NewStamper(core.StamperOptions{
+	s, err := core.NewStamper(core.StamperOptions{
 		Source: o.Source, Clock: o.Clock, Limits: o.Limits, TTL: o.TTL, Now: o.Now, TracerProvider: o.TracerProvider,
 		Withdrawable: o.Withdrawable,
 	})
+	p := schema.CheckNames(o.Schema, "Table", o.Table)
+	if invalid, ok := err.(*waybill.InvalidError); ok { //nolint:errorlint // NewStamper returns it unwrapped
+		p = append(invalid.Problems, p...)
+	} else if err != nil {
+		return nil, err
+	}
+	if err := waybill.Invalid("waybill/postgres: outbox options", p...); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 func (o *Options) logger() *slog.Logger {
@@ -78,24 +78,4 @@ func (o *Options) logger() *slog.Logger {
 		return slog.Default()
 	}
 	return o.Logger
-}
-
-func checkNames(schema, field, table string) []string {
-	var p []string
-	if len(schema) > 63 {
-		p = append(p, fmt.Sprintf("Schema: has %d bytes; at most 63 are allowed", len(schema)))
-	}
-	if strings.ContainsAny(schema, "\x00{") {
-		p = append(p, "Schema: holds a NUL or {")
-	}
-	if len(table) > maxTableName {
-		p = append(p, fmt.Sprintf("%s: has %d bytes; at most %d are allowed, since index names add to it", field, len(table), maxTableName))
-	}
-	if strings.ContainsAny(table, "\x00{") {
-		p = append(p, field+": holds a NUL or {")
-	}
-	if table == metaTable {
-		p = append(p, field+": "+metaTable+" is taken; choose another")
-	}
-	return p
 }

@@ -11,22 +11,26 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/conns"
+	"github.com/waybill-go/waybill/store/postgres/internal/listen"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
 // Outbox is an outbox in a PostgreSQL database: it stages in the caller's transactions, and the engine of a relay reads
 // and settles through it. It is safe for concurrent use. It has nothing to close but what Wait opens; see
 // [Outbox.Wait].
 type Outbox struct {
-	pool   *pgxpool.Pool
+	conns  conns.Source
 	opts   Options
-	names  names
+	names  schema.Names
+	sql    *statements
 	keep   bool // published records
 	stager *stager
-	waiter waiter
-	marked atomic.Int64 // wall clock in ns of the latest mark
-	pooled atomic.Int32 // how often in a row Attend found no direct connection
-	large  atomic.Int64 // for how many more reads bodies are large
-	once   once         // AutoMigrate
+	waiter *listen.Waiter
+	marked atomic.Int64                    // wall clock in ns of the latest mark
+	large  atomic.Int64                    // for how many more reads bodies are large
+	auto   func(ctx context.Context) error // AutoMigrate; nil = not asked for
+	once   once
 	unit   *waybill.UnitOfWork[pgx.Tx]
 }
 
@@ -35,7 +39,6 @@ var (
 	_ waybill.Stager[pgx.Tx] = (*Outbox)(nil)
 	_ core.Waiter            = (*Outbox)(nil)
 	_ core.Checker           = (*Outbox)(nil)
-	_ admin.Migrator         = (*Outbox)(nil)
 	_ admin.Counter          = (*Outbox)(nil)
 )
 
@@ -45,16 +48,33 @@ func NewOutbox(pool *pgxpool.Pool, opts Options) (*Outbox, error) {
 	if pool == nil {
 		return nil, waybill.Invalid("waybill/postgres: outbox", "pool: is nil; pass an open *pgxpool.Pool")
 	}
-	if err := opts.Validate(); err != nil {
-		return nil, err
-	}
-	n := newNames(opts.Schema, opts.Table, "")
-	s, err := newStager(&opts, n)
+	o, err := newOutbox(conns.Pool(pool), opts)
 	if err != nil {
 		return nil, err
 	}
-	o := &Outbox{pool: pool, opts: opts, names: n, keep: !core.RetentionPublished.DroppedAtOnce(opts.Retention), stager: s}
-	o.waiter.init(n)
+	if opts.AutoMigrate {
+		o.auto = func(ctx context.Context) error {
+			m, err := outboxSchema(o.names)
+			if err != nil {
+				return err
+			}
+			return upAside(ctx, pool, m)
+		}
+	}
+	return o, nil
+}
+
+func newOutbox(source conns.Source, opts Options) (*Outbox, error) {
+	stamper, err := opts.stamper()
+	if err != nil {
+		return nil, err
+	}
+	n := newNames(opts.Schema, opts.Table, "")
+	o := &Outbox{
+		conns: source, opts: opts, names: n, sql: newStatements(n), stager: newStager(&opts, stamper, n),
+		keep: !core.RetentionPublished.DroppedAtOnce(opts.Retention),
+	}
+	o.waiter = listen.New(listen.Options{Conns: source, Names: n, Off: opts.DisableNotify, Logger: o.opts.logger})
 	if o.unit, err = waybill.NewUnitOfWork(unit{o}, unit{o}.run); err != nil {
 		return nil, err
 	}
@@ -68,16 +88,10 @@ func (o *Outbox) Traits() core.StoreTraits {
 
 // ready does what AutoMigrate asks for, once.
 func (o *Outbox) ready(ctx context.Context) error {
-	if !o.opts.AutoMigrate {
+	if o.auto == nil {
 		return nil
 	}
-	return o.once.do(func() error {
-		m, err := o.migrations()
-		if err != nil {
-			return err
-		}
-		return m.upAside(ctx, o.pool)
-	})
+	return o.once.do(func() error { return o.auto(ctx) })
 }
 
 // once runs a function until it succeeded once. It is safe for concurrent use.

@@ -28,7 +28,7 @@ func (o *Outbox) Read(ctx context.Context, self core.Session, look core.Look) (c
 	if err != nil || !page.Known {
 		return core.Page{}, err
 	}
-	o.waiter.read(&look, &page.Page, page.told)
+	o.waiter.Read(&look, &page.Page, page.told)
 	return page.Page, nil
 }
 
@@ -51,10 +51,12 @@ type page struct {
 func (o *Outbox) readOnce(ctx context.Context, self core.Session, look *core.Look, shared bool) (p page, cut bool, err error) {
 	var now time.Time
 	err = o.transact(ctx, "read", readSQL, func(b *batch) {
-		p = page{Page: core.Page{Owned: []core.Slots{}, Ranges: make([]core.Records, len(look.Ranges)), Keys: make([]core.KeyRecords, len(look.Keys))}}
+		p = page{Page: core.Page{
+			Owned: []core.Slots{}, Ranges: make([]core.Records, len(look.Ranges)), Keys: make([]core.KeyRecords, len(look.Keys)),
+		}}
 		cut = false
 		queuePage(b, self, look, &p, &now)
-		b.query(upperSQL, look.Last).QueryRow(func(row pgx.Row) error { return row.Scan(&p.Upper) })
+		b.Queue(b.sql.read.upper, look.Last).QueryRow(func(row pgx.Row) error { return row.Scan(&p.Upper) })
 		c := collector{shared: shared, now: &now, cut: &cut}
 		o.queueRanges(b, look, &p.Page, c)
 		o.queueKeys(b, self, look, &p.Page, c)
@@ -69,14 +71,6 @@ type collector struct {
 	shared bool
 	now    *time.Time
 	cut    *bool // set if a body had more than its share
-}
-
-// sql puts a statement together.
-func (c collector) sql(head, records string) string {
-	if c.shared {
-		return head + shareSQL + records + orderSQL + sharedSQL
-	}
-	return head + boundSQL + records + orderSQL + boundedSQL
 }
 
 // read reads a row. It appends the record, unless it or one before it only says that there are more.
@@ -116,7 +110,7 @@ func bits(s core.Slots) int64 { return int64(s) }
 
 func queuePage(b *batch, self core.Session, look *core.Look, page *page, now *time.Time) {
 	routes, slots := parts(look.Parts)
-	b.query(pageSQL, int64(self), routes, slots).QueryRow(func(row pgx.Row) error {
+	b.Queue(b.sql.read.page, int64(self), routes, slots).QueryRow(func(row pgx.Row) error {
 		var owned []int64
 		var control []byte
 		if err := row.Scan(&page.Known, &page.Flag, &page.Epoch, &page.Last, now, &page.Next, &page.Running, &owned, &page.told, &control); err != nil {
@@ -144,16 +138,16 @@ func (o *Outbox) queueRanges(b *batch, look *core.Look, page *core.Page, c colle
 		at[i], routes[i], slots[i], lo[i], hi[i], keyed[i], limit[i] = i, r.Route, bits(r.Slots), r.From, r.To, r.Keyed, orDefault(r.Limit)
 		skip = append(skip, r.Skip...)
 	}
-	records, args := ofRangesSQL, []any{orAll(look.Bytes), at, routes, slots, lo, hi, keyed, limit}
+	sql, args := &b.sql.read.ranges, []any{orAll(look.Bytes), at, routes, slots, lo, hi, keyed, limit}
 	if len(skip) > 0 {
-		records, args = records+skipSQL, append(args, skip)
+		sql, args = &b.sql.read.rangesBut, append(args, skip)
 	}
 	d := o.reader()
 	to := func(n int) (*[]core.Record, *bool, string, int) {
 		p := &page.Ranges[n]
 		return &p.Records, &p.More, routes[n], limit[n]
 	}
-	b.each(func(rows pgx.Rows) error { return c.read(d, rows, to) }, c.sql(rangesSQL, records), args...)
+	b.each(func(rows pgx.Rows) error { return c.read(d, rows, to) }, sql.of(c.shared), args...)
 }
 
 func (o *Outbox) queueKeys(b *batch, self core.Session, look *core.Look, page *core.Page, c collector) {
@@ -171,14 +165,15 @@ func (o *Outbox) queueKeys(b *batch, self core.Session, look *core.Look, page *c
 		p := &page.Keys[n]
 		return &p.Records, &p.More, routes[n], limit[n]
 	}
-	b.each(func(rows pgx.Rows) error { return c.read(d, rows, to) }, c.sql(keysSQL, ofKeysSQL), orAll(look.Bytes), at, routes, keys, lo, hi, limit)
+	b.each(func(rows pgx.Rows) error { return c.read(d, rows, to) }, b.sql.read.keys.of(c.shared),
+		orAll(look.Bytes), at, routes, keys, lo, hi, limit)
 	b.each(func(rows pgx.Rows) error {
 		n, w, err := readWaiting(rows)
 		if err == nil {
 			page.Keys[n].Waiting = append(page.Keys[n].Waiting, w)
 		}
 		return err
-	}, keysWaitingSQL, int64(self), at, routes, keys, notNil(look.Blocks))
+	}, b.sql.read.keysWaiting, int64(self), at, routes, keys, notNil(look.Blocks))
 }
 
 func queueFresh(b *batch, self core.Session, look *core.Look, page *core.Page) {
@@ -195,7 +190,7 @@ func queueFresh(b *batch, self core.Session, look *core.Look, page *core.Page) {
 			page.MoreWaiting = true
 		}
 		return err
-	}, freshSQL, int64(self), routes, slots, look.AfterFresh, limit+1, notNil(look.Blocks))
+	}, b.sql.read.fresh, int64(self), routes, slots, look.AfterFresh, limit+1, notNil(look.Blocks))
 }
 
 func (o *Outbox) queueAgain(b *batch, self core.Session, look *core.Look, page *core.Page, now *time.Time) {
@@ -218,7 +213,7 @@ func (o *Outbox) queueAgain(b *batch, self core.Session, look *core.Look, page *
 				core.Waiting{Ref: r.Ref, Slot: r.Slot, Key: r.Envelope.Key, Why: core.Obstacle(why), Holder: r.Holder})
 		}
 		return nil
-	}, againSQL, int64(self), c.n, c.routes, c.seqs, c.ids, notNil(look.Blocks))
+	}, b.sql.read.again, int64(self), c.n, c.routes, c.seqs, c.ids, notNil(look.Blocks))
 }
 
 // refColumns are refs as columns.

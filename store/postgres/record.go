@@ -11,7 +11,8 @@ import (
 
 // recordSQL are the columns of record r that recordReader reads; the body follows.
 const recordSQL = `r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.crashes, r.withdrawable, ` + holderSQL + ` AS holder,
-    r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at, r.ready_since, r.attrs`
+    r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
+    r.ready_since, r.attrs`
 
 // recordReader reads rows of a number, recordSQL, a body, and maybe more.
 type recordReader struct {
@@ -31,7 +32,8 @@ func (o *Outbox) reader(more ...any) *recordReader {
 	r, e := &d.record, &d.record.Envelope
 	d.dest = append([]any{
 		&d.n, &r.Seq, &r.ID, &r.Version, &r.Slot, &r.Attempts, &r.Deliveries, &r.Crashes, &r.Withdrawable, (*int64)(&r.Holder),
-		&e.Topic, &e.Key, &e.Type, &e.Source, &e.ContentType, &e.CorrelationID, &e.TraceParent, &e.Time, &d.stamp, &d.expires, &d.since, &d.attrs, &e.Body,
+		&e.Topic, &e.Key, &e.Type, &e.Source, &e.ContentType, &e.CorrelationID, &e.TraceParent, &e.Time, &d.stamp, &d.expires,
+		&d.since, &d.attrs, &e.Body,
 	}, more...)
 	return d
 }
@@ -68,9 +70,9 @@ func (d *recordReader) read(rows pgx.Rows, now time.Time) (*core.Record, error) 
 // waitingSQL are the columns of record r that readWaiting reads, after one of its own.
 const waitingSQL = `r.route, r.seq, r.id, r.version, r.slot, r.key, r.why, r.holder`
 
-// whySQL says what makes record r hold its key, if it is live: 3 another session holds it, 1 it waits for a retry;
-// null if nothing does.
-const whySQL = `CASE WHEN ` + holderSQL + ` NOT IN (0, $1::bigint) THEN 3 WHEN r.retry AND r.key <> '' THEN 1 END`
+// whySQL says what makes record r hold its key, if it is live: another session holds it, or it waits for a retry; null
+// if nothing does.
+const whySQL = `CASE WHEN ` + holderSQL + ` NOT IN (0, $1::bigint) THEN {held} WHEN r.retry AND r.key <> '' THEN {retrying} END`
 
 func readWaiting(rows pgx.Rows) (n int, w core.Waiting, err error) {
 	err = rows.Scan(&n, &w.Route, &w.Seq, &w.ID, &w.Version, &w.Slot, &w.Key, (*uint8)(&w.Why), (*int64)(&w.Holder))

@@ -13,20 +13,19 @@ import (
 
 var _ admin.Redriver = (*Outbox)(nil)
 
-// notBlocking are the reasons of abandoned rows that do not block their key; see waybill.Reason.Blocks.
-const notBlocking = `('cancelled', 'replaced', 'skipped', 'set_aside')`
-
 // requeueSQL puts a row back: ready at its place. Its owner learns of it by a control record.
 const requeueSQL = `
-    state = 1, due_at = NULL, retry = false, blocks = false, settled_at = NULL, hold = 0, held_since = NULL, version = o.version + 1,
-    maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '', last_error = '', last_error_at = NULL,
+    state = {pending}, due_at = NULL, retry = false, blocks = false, settled_at = NULL, hold = 0, held_since = NULL,
+    version = o.version + 1, maybe_sent = o.maybe_sent OR o.crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = '',
+    last_error = '', last_error_at = NULL,
     expires_at = CASE WHEN o.expires_at <= statement_timestamp() THEN NULL ELSE o.expires_at END`
 
 // notifySQL, with a condition behind it, wakes relays that sleep.
 const notifySQL = `(SELECT count(pg_notify({channel}, x.route)) FROM (SELECT DISTINCT u.route FROM u) x WHERE `
 
 // takesSQL are the rows that a redrive may select, $13: withdrawn ones too.
-const takesSQL = `(o.state = 4 AND o.settled_at IS NULL AND NOT ` + liveHoldSQL + ` OR o.state = 5 AND ($13::boolean OR o.reason NOT IN ('cancelled', 'replaced')))`
+const takesSQL = `(o.state = {failed} AND o.settled_at IS NULL AND NOT ` + liveHoldSQL + `
+    OR o.state = {abandoned} AND ($13::boolean OR o.reason NOT IN {withdrawn}))`
 
 // tellFromSQL is from how many rows of a route without a key on a redrive tells the owners of the whole route to read
 // again, instead of those of each row.
@@ -48,27 +47,36 @@ func redriveSQL(w walk, dry bool) string { //nolint:revive // a variant of one s
 	return w.sql(takesSQL+` AND `+matchSQL, true) + `, l AS MATERIALIZED (
     SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
         SELECT o.route, o.seq, o.topic, o.dedupe_key, CASE
-            WHEN o.dedupe_key <> '' AND o.state = 5 AND EXISTS (SELECT FROM {outbox} d WHERE d.route = o.route AND d.topic = o.topic
-                AND d.dedupe_key = o.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL) THEN '` + admin.RefusedDuplicate + `'
+            WHEN o.dedupe_key <> '' AND o.state = {abandoned} AND EXISTS (
+                SELECT FROM {outbox} d
+                WHERE d.route = o.route AND d.topic = o.topic
+                  AND d.dedupe_key = o.dedupe_key AND d.dedupe_key <> '' AND d.settled_at IS NULL
+            ) THEN '` + admin.RefusedDuplicate + `'
             WHEN $14::boolean THEN ''
             WHEN o.expires_at <= statement_timestamp() THEN '` + admin.RefusedExpired + `'
-            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond' THEN '` + admin.RefusedInboxRetention + `'
-            WHEN o.state = 5 AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN ` + notBlocking + `) AND o.seq < ` + lastSQL + ` THEN '` + admin.RefusedOrder + `'
+            WHEN $15::bigint > 0 AND o.ready_since < statement_timestamp() - $15::bigint * interval '1 microsecond'
+            THEN '` + admin.RefusedInboxRetention + `'
+            WHEN o.state = {abandoned} AND o.key <> '' AND NOT ($16::boolean AND o.reason NOT IN {unblocking}) AND o.seq < {last}
+            THEN '` + admin.RefusedOrder + `'
             ELSE '' END AS cause
         FROM {outbox} o WHERE o.route = p.route AND o.seq = p.seq AND ` + takesSQL + ` ` + lock + `
     ) o
 ), v AS MATERIALIZED (
     SELECT l.route, l.seq, CASE WHEN l.cause = '' AND l.dedupe_key <> '' AND row_number() OVER (
-        PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq) > 1 THEN '` + admin.RefusedDuplicate + `' ELSE l.cause END AS cause FROM l
+            PARTITION BY l.cause, l.dedupe_key, l.topic, l.route ORDER BY l.seq
+        ) > 1 THEN '` + admin.RefusedDuplicate + `' ELSE l.cause END AS cause
+    FROM l
 ), u AS (` + u + `), many AS MATERIALIZED (
     SELECT u.route, min(u.seq) AS seq FROM u WHERE u.key = '' GROUP BY u.route HAVING count(*) > ` + tellFromSQL + `
 ), c AS (
     INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
-    (SELECT DISTINCT ON (u.route, u.key) 1, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
+    (SELECT DISTINCT ON (u.route, u.key) {tell_key}, u.route, u.slot, 1::bigint << u.slot, u.key, u.id, u.seq
+     FROM u WHERE u.key <> '' ORDER BY u.route, u.key, u.seq)
     UNION ALL
-    SELECT 2, u.route, u.slot, 1::bigint << u.slot, '', u.id, u.seq FROM u WHERE u.key = '' AND u.route NOT IN (SELECT many.route FROM many)
+    SELECT {tell_record}, u.route, u.slot, 1::bigint << u.slot, '', u.id, u.seq
+    FROM u WHERE u.key = '' AND u.route NOT IN (SELECT many.route FROM many)
     UNION ALL
-    SELECT 3, many.route, 0, -1, '', '', many.seq FROM many
+    SELECT {tell_from}, many.route, 0, -1, '', '', many.seq FROM many
 )
 SELECT n.next, coalesce(v.cause, ''), count(v.seq), ` + notifySQL + `$17::boolean)
 FROM (SELECT ` + onSQL + ` AS next) n LEFT JOIN v ON true GROUP BY 1, 2`
@@ -82,9 +90,13 @@ func (o *Outbox) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.R
 	if err != nil {
 		return admin.Redriven{}, err
 	}
-	sql := redriveSQL(walkOf(&req.Filter), req.DryRun)
-	args := append(filterArgs(&req.Filter, req.Page), req.Takes(core.StateAbandoned, waybill.ReasonCancelled), req.Force, req.InboxRetention.Microseconds(),
-		req.BlockAfterAbandon, !o.opts.DisableNotify && !req.DryRun)
+	walk := walkOf(&req.Filter)
+	sql := o.sql.admin.redrive[walk]
+	if req.DryRun {
+		sql = o.sql.admin.dryRun[walk]
+	}
+	args := append(filterArgs(&req.Filter, req.Page), req.Takes(core.StateAbandoned, waybill.ReasonCancelled), req.Force,
+		req.InboxRetention.Microseconds(), req.BlockAfterAbandon, !o.opts.DisableNotify && !req.DryRun)
 	var out admin.Redriven
 	err = o.again(func() error {
 		return o.transact(ctx, "redrive", writeSQL, func(b *batch) {
@@ -101,7 +113,7 @@ func (o *Outbox) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.R
 		})
 	})
 	if err == nil && out.Changed > 0 && !req.DryRun {
-		o.waiter.wake()
+		o.waiter.Wake()
 	}
 	return out, err
 }

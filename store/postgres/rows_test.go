@@ -35,7 +35,7 @@ func (o *Outbox) StageRows(ctx context.Context, tx pgx.Tx, rows ...core.StagedRo
 		return err
 	}
 	at, delay := times(rows)
-	if _, err = tx.Exec(ctx, o.names.sql(rowsSQL), append(args, at, delay, own, dedupe)...); err != nil {
+	if _, err = tx.Exec(ctx, o.names.SQL(rowsSQL), append(args, at, delay, own, dedupe)...); err != nil {
 		return o.stager.failure("stage", err)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
 const (
@@ -28,48 +29,64 @@ WHERE r.route = $2 AND r.seq BETWEEN $3 AND $4 AND r.settled_at IS NULL AND ` + 
 DELETE FROM {outbox} r USING unnest($2::text[], $3::bigint[], $4::text[]) AS u(route, seq, id)
 WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.settled_at IS NULL AND ` + aliveSQL
 
-	// settleSQL persists any outcomes, and says for each 0 done, 1 changed, 2 busy, 3 fenced. Published (state 3) needs
-	// neither the version nor the unit, and is done if there is no row any more, or it was published already. It is
-	// deleted unless $15. A retry waits on when it is released.
+	// settleSQL persists any outcomes, and says for each 0 done, 1 changed, 2 busy, 3 fenced. Published needs neither
+	// the version nor the unit, and is done if there is no row any more, or it was published already. It is deleted
+	// unless $15. A retry waits on when it is released.
 	settleSQL = `
 WITH u AS MATERIALIZED (
-    SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::smallint[], $8::int[], $9::text[], $10::text[], $11::bigint[], $12::boolean[], $13::boolean[], $14::boolean[])
+    SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::smallint[], $8::int[], $9::text[],
+                         $10::text[], $11::bigint[], $12::boolean[], $13::boolean[], $14::boolean[])
         AS u(n, route, seq, id, version, state, attempt, reason, error, wait, rejected, blocks, unknown)
 ), l AS MATERIALIZED (
     SELECT u.*, r.ctid AS at FROM u JOIN {outbox} r ON r.route = u.route AND r.seq = u.seq
-    WHERE r.id = u.id AND r.settled_at IS NULL AND ` + aliveSQL + ` AND (u.state = 3 OR r.version = u.version AND (r.hold = $1 OR ` + ownsSQL + `))
+    WHERE r.id = u.id AND r.settled_at IS NULL AND ` + aliveSQL + `
+      AND (u.state = {published} OR r.version = u.version AND (r.hold = $1 OR ` + ownsSQL + `))
     FOR UPDATE OF r SKIP LOCKED
 ), d AS (
-    DELETE FROM {outbox} r USING l WHERE r.ctid = l.at AND l.state = 3 AND NOT $15::boolean RETURNING l.n
+    DELETE FROM {outbox} r USING l WHERE r.ctid = l.at AND l.state = {published} AND NOT $15::boolean RETURNING l.n
 ), w AS (
     UPDATE {outbox} r
     SET state = l.state, version = r.version + 1, hold = 0, held_since = NULL,
-        attempts = r.attempts + l.attempt, crashes = CASE WHEN l.rejected THEN 0 ELSE r.crashes END, reason = l.reason, blocks = l.blocks AND r.key <> '', maybe_sent = r.maybe_sent OR l.unknown OR r.crashes > 0,
-        settled_at = CASE WHEN l.state IN (3, 5) THEN clock_timestamp() END,
-        retry = l.state NOT IN (3, 5) AND (l.rejected OR r.retry),
-        due_at = CASE WHEN l.state NOT IN (3, 5) AND (l.rejected OR r.retry) THEN clock_timestamp() + l.wait * interval '1 microsecond' END,
+        attempts = r.attempts + l.attempt, crashes = CASE WHEN l.rejected THEN 0 ELSE r.crashes END,
+        reason = l.reason, blocks = l.blocks AND r.key <> '', maybe_sent = r.maybe_sent OR l.unknown OR r.crashes > 0,
+        settled_at = CASE WHEN l.state IN {terminal} THEN clock_timestamp() END,
+        retry = l.state NOT IN {terminal} AND (l.rejected OR r.retry),
+        due_at = CASE WHEN l.state NOT IN {terminal} AND (l.rejected OR r.retry)
+                      THEN clock_timestamp() + l.wait * interval '1 microsecond' END,
         last_error = CASE WHEN l.error <> '' THEN l.error ELSE r.last_error END,
         last_error_at = CASE WHEN l.error <> '' THEN clock_timestamp() ELSE r.last_error_at END
-    FROM l WHERE r.ctid = l.at AND (l.state <> 3 OR $15)
+    FROM l WHERE r.ctid = l.at AND (l.state <> {published} OR $15)
     RETURNING l.n
 )
 SELECT u.n, CASE WHEN u.n IN (SELECT d.n FROM d UNION ALL SELECT w.n FROM w) THEN 0 ELSE coalesce((
-    SELECT CASE WHEN u.state = 3 AND r.state = 3 AND r.id = u.id THEN 0 WHEN r.id <> u.id OR r.settled_at IS NOT NULL OR u.state <> 3 AND r.version <> u.version THEN 1
-                WHEN u.state = 3 OR r.hold = $1 OR ` + ownsSQL + ` THEN 2 ELSE 3 END
-    FROM {outbox} r WHERE r.route = u.route AND r.seq = u.seq), (u.state <> 3)::int) END
+    SELECT CASE WHEN u.state = {published} AND r.state = {published} AND r.id = u.id THEN 0
+                WHEN r.id <> u.id OR r.settled_at IS NOT NULL OR u.state <> {published} AND r.version <> u.version THEN 1
+                WHEN u.state = {published} OR r.hold = $1 OR ` + ownsSQL + ` THEN 2
+                ELSE 3 END
+    FROM {outbox} r WHERE r.route = u.route AND r.seq = u.seq), (u.state <> {published})::int) END
 FROM u`
 
-	// heededSQL deletes control records. One of kind 3 concerns all slots of a route: it goes when all their owners
-	// have heeded it.
+	// heededSQL deletes control records. A core.ControlFrom concerns all slots of a route: it goes when all their
+	// owners have heeded it.
 	heededSQL = `
 WITH l AS MATERIALIZED (
-    SELECT c.number, c.slots & ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = c.route AND un.owner = $1), 0) AS rest, c.kind
+    SELECT c.number, c.kind,
+        c.slots & ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = c.route AND un.owner = $1), 0) AS rest
     FROM {control} c WHERE c.number = ANY ($2::bigint[]) AND ` + aliveSQL + ` FOR UPDATE OF c SKIP LOCKED
 ), d AS (
-    DELETE FROM {control} c USING l WHERE c.number = l.number AND (l.kind <> 3 OR l.rest = 0)
+    DELETE FROM {control} c USING l WHERE c.number = l.number AND (l.kind <> {tell_from} OR l.rest = 0)
 )
-UPDATE {control} c SET slots = l.rest FROM l WHERE c.number = l.number AND l.kind = 3 AND l.rest <> 0`
+UPDATE {control} c SET slots = l.rest FROM l WHERE c.number = l.number AND l.kind = {tell_from} AND l.rest <> 0`
 )
+
+type settleStatements struct{ hurry, deleteNear, deleteAll, settle, heeded string }
+
+func newSettleStatements(n schema.Names) settleStatements {
+	return settleStatements{
+		hurry: hurrySQL, deleteNear: n.SQL(deleteNearSQL), deleteAll: n.SQL(deleteAllSQL),
+		settle: n.SQL(settleSQL), heeded: n.SQL(heededSQL),
+	}
+}
 
 // Settle persists outcomes in one transaction. If the database refuses that, each half is tried alone, so that what
 // is refused fails alone.
@@ -78,7 +95,8 @@ func (o *Outbox) Settle(ctx context.Context, self core.Session, outcomes []core.
 	at := make([]int, 0, len(outcomes))
 	for i := range outcomes {
 		if outcomes[i].Event() == core.EventNone && outcomes[i].Control() == 0 {
-			results[i] = waybill.Invalid("waybill/postgres: settle", "outcome: is zero; build it with core.Published, Retry, Abandon, Withdraw, Release or Heeded")
+			results[i] = waybill.Invalid("waybill/postgres: settle",
+				"outcome: is zero; build it with core.Published, Retry, Abandon, Withdraw, Release or Heeded")
 		} else {
 			at = append(at, i)
 		}
@@ -136,7 +154,7 @@ func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []c
 		b.fence(self, &now)
 		o.queueRecords(b, self, outcomes, records, results)
 		if len(heeded) > 0 {
-			b.query(heededSQL, int64(self), heeded)
+			b.Queue(b.sql.settle.heeded, int64(self), heeded)
 		}
 		o.queueMark(b, stamp)
 	})
@@ -157,7 +175,10 @@ func leftAlone(why int) error {
 	if why == 0 {
 		return nil
 	}
-	return &waybill.Error{Op: "waybill/postgres: settle", Class: waybill.ClassRejected, Err: [...]error{1: core.ErrChanged, 2: core.ErrBusy, 3: core.ErrFenced}[why]}
+	return &waybill.Error{
+		Op: "waybill/postgres: settle", Class: waybill.ClassRejected,
+		Err: [...]error{1: core.ErrChanged, 2: core.ErrBusy, 3: core.ErrFenced}[why],
+	}
 }
 
 // near is how many numbers a range may hold for each record in it to be gone over.
@@ -173,16 +194,16 @@ func (o *Outbox) deleteAll(ctx context.Context, self core.Session, outcomes []co
 		r := outcomes[i].Ref()
 		routes[j], seqs[j], ids[j] = r.Route, r.Seq, r.ID
 	}
-	sql, args := deleteAllSQL, []any{int64(self), routes, seqs, ids}
+	sql, args := o.sql.settle.deleteAll, []any{int64(self), routes, seqs, ids}
 	from, to := slices.Min(seqs), slices.Max(seqs)
 	if to-from < int64(near*n) && !slices.ContainsFunc(routes, func(r string) bool { return r != routes[0] }) {
-		sql, args = deleteNearSQL, []any{int64(self), routes[0], from, to, seqs, ids}
+		sql, args = o.sql.settle.deleteNear, []any{int64(self), routes[0], from, to, seqs, ids}
 	}
 	err = o.transact(ctx, "settle", writeSQL, func(b *batch) {
 		done = false
 		b.fence(self, &now)
-		b.query(hurrySQL)
-		b.query(sql, args...).Exec(func(tag pgconn.CommandTag) error {
+		b.Queue(b.sql.settle.hurry)
+		b.Queue(sql, args...).Exec(func(tag pgconn.CommandTag) error {
 			done = tag.RowsAffected() == int64(n)
 			return nil
 		})
@@ -213,7 +234,8 @@ func (o *Outbox) queueRecords(b *batch, self core.Session, outcomes []core.Outco
 	if n == 0 {
 		return
 	}
-	states, attempts, reasons, errs, waits := make([]int16, n), make([]int32, n), make([]string, n), make([]string, n), make([]int64, n)
+	states, attempts, waits := make([]int16, n), make([]int32, n), make([]int64, n)
+	reasons, errs := make([]string, n), make([]string, n)
 	rejected, blocks, unknown := make([]bool, n), make([]bool, n), make([]bool, n)
 	for j, i := range at {
 		out := &outcomes[i]
@@ -231,7 +253,8 @@ func (o *Outbox) queueRecords(b *batch, self core.Session, outcomes []core.Outco
 			results[at[n]] = leftAlone(why)
 		}
 		return err
-	}, settleSQL, int64(self), c.n, c.routes, c.seqs, c.ids, c.versions, states, attempts, reasons, errs, waits, rejected, blocks, unknown, o.keep)
+	}, b.sql.settle.settle, int64(self), c.n, c.routes, c.seqs, c.ids, c.versions,
+		states, attempts, reasons, errs, waits, rejected, blocks, unknown, o.keep)
 }
 
 // micros returns d in microseconds, at least one if it is above 0.

@@ -3,29 +3,28 @@ package postgres
 import (
 	"context"
 	"database/sql"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
 // SQLInbox is an inbox for handlers that write with database/sql, whatever the driver. It is safe for concurrent use.
 type SQLInbox struct {
-	db      *sql.DB
-	opts    InboxOptions
-	names   names
-	mark    string
-	markAll string
-	wait    string // the lock timeout
+	db    *sql.DB
+	opts  InboxOptions
+	names schema.Names
+	sql   inboxStatements
+	wait  string // the lock timeout
 }
 
 var _ core.Inbox[*sql.Tx] = (*SQLInbox)(nil)
 
-// NewSQLInbox returns the inbox that opts names, over db, which stays the caller's to close. Options.AutoMigrate is
-// refused: use Migrations.
+// NewSQLInbox returns the inbox that opts names, over db, which stays the caller's to close. InboxOptions.AutoMigrate
+// is refused: use Migrations.
 func NewSQLInbox(db *sql.DB, opts InboxOptions) (*SQLInbox, error) {
 	if db == nil {
 		return nil, waybill.Invalid("waybill/postgres: inbox", "db: is nil; pass an open *sql.DB")
@@ -37,7 +36,7 @@ func NewSQLInbox(db *sql.DB, opts InboxOptions) (*SQLInbox, error) {
 		return nil, waybill.Invalid("waybill/postgres: inbox options", "AutoMigrate: is offered only over pgx; use Migrations")
 	}
 	n := newNames(opts.Schema, "", opts.Table)
-	return &SQLInbox{db: db, opts: opts, names: n, wait: opts.lockTimeout(), mark: n.sql(markInboxSQL), markAll: n.sql(fmt.Sprintf(markBatchSQL, "$2", keysOfJSON))}, nil
+	return &SQLInbox{db: db, opts: opts, names: n, sql: newInboxStatements(n, "$2", keysOfJSON), wait: opts.lockTimeout()}, nil
 }
 
 // Do is [Inbox.Do] for database/sql. It takes a round trip more, to find out whether the transaction can be committed.
@@ -54,7 +53,7 @@ func (i *SQLInbox) do(ctx context.Context, key core.InboxKey, fn func(ctx contex
 		return core.InboxNone, dberr.Failure("inbox: begin", err)
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	status, err := readMark(tx.QueryRowContext(ctx, i.mark, key.Consumer, key.Source, key.ID, i.wait))
+	status, err := readMark(tx.QueryRowContext(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait))
 	if err != nil {
 		return core.InboxNone, dberr.Failure("inbox: mark", err)
 	}

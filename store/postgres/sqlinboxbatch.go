@@ -45,7 +45,7 @@ func (i *SQLInbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx cont
 	if err != nil {
 		return nil, dberr.Failure("inbox: mark", err)
 	}
-	statuses, fresh, err := keys.read(tx.QueryRowContext(ctx, i.markAll, string(text), i.wait))
+	statuses, fresh, err := keys.read(tx.QueryRowContext(ctx, i.sql.markAll, string(text), i.wait))
 	if err != nil {
 		return nil, dberr.Failure("inbox: mark", err)
 	}
@@ -72,7 +72,7 @@ func (i *SQLInbox) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (cor
 	if err := checkKey(key); err != nil {
 		return core.InboxNone, err
 	}
-	status, err := readMark(tx.QueryRowContext(ctx, i.mark, key.Consumer, key.Source, key.ID, i.wait))
+	status, err := readMark(tx.QueryRowContext(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait))
 	if status == core.InboxDuplicate {
 		_, err = tx.ExecContext(ctx, restoreSQL)
 	}
@@ -87,13 +87,13 @@ func (i *SQLInbox) PurgeInbox(ctx context.Context, consumer string, age time.Dur
 	if err := checkPurge(age, limit); err != nil {
 		return 0, err
 	}
-	text, args := purgeArgs(consumer, age, limit)
+	text, args := i.sql.purgeArgs(consumer, age, limit)
 	tx, err := i.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return 0, dberr.Failure("inbox: begin", err)
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	result, err := tx.ExecContext(ctx, i.names.sql(text), args...)
+	result, err := tx.ExecContext(ctx, text, args...)
 	if err != nil {
 		return 0, dberr.Failure("inbox: purge", err)
 	}

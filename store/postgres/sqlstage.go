@@ -16,17 +16,14 @@ func (o *Outbox) SQL() waybill.Stager[*sql.Tx] { return &sqlStager{o.stager, o.r
 // NewSQLStager returns an outbox that only stages, for programs that have a database/sql connection and no pgx pool:
 // GORM, sqlx, ent, bun and the like. Options.AutoMigrate is refused, since it has no connection of its own.
 func NewSQLStager(opts Options) (waybill.Stager[*sql.Tx], error) {
-	if err := opts.Validate(); err != nil {
+	stamper, err := opts.stamper()
+	if err != nil {
 		return nil, err
 	}
 	if opts.AutoMigrate {
 		return nil, waybill.Invalid("waybill/postgres: outbox options", "AutoMigrate: a stager has no connection of its own; use Migrations")
 	}
-	s, err := newStager(&opts, newNames(opts.Schema, opts.Table, ""))
-	if err != nil {
-		return nil, err
-	}
-	return &sqlStager{s, func(context.Context) error { return nil }}, nil
+	return &sqlStager{newStager(&opts, stamper, newNames(opts.Schema, opts.Table, "")), func(context.Context) error { return nil }}, nil
 }
 
 type sqlStager struct {

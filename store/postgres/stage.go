@@ -15,40 +15,49 @@ import (
 	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/internal/check"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
 // stager is what the stagers of all drivers share: the statements, the stamper, and whether the clock was seeded.
 type stager struct {
 	stamper     *core.Stamper
-	names       names
-	inserts     map[insertForm]string
+	sql         stageStatements
 	notify      bool   // as Options.DisableNotify says
-	keep        bool   // withdrawn messages
-	newest      int    // version of the schema that this program knows
 	table       string // for errors
 	clockSeeded atomic.Bool
 }
 
-func newStager(opts *Options, n names) (*stager, error) {
-	stamper, err := opts.stamper()
-	if err != nil {
-		return nil, err
-	}
-	newest, err := newestOutbox(n)
-	if err != nil {
-		return nil, err
-	}
-	s := &stager{
-		stamper: stamper, names: n, inserts: map[insertForm]string{}, notify: !opts.DisableNotify,
-		keep: !core.RetentionWithdrawn.DroppedAtOnce(opts.Retention), newest: newest, table: n.sql("{outbox}"),
+// stageStatements are the texts of staging and withdrawing. They are rendered once.
+type stageStatements struct {
+	seed                               string
+	inserts                            map[insertForm]string
+	keyed, replacing, holders, unstage string
+	cancel                             string
+	raise                              string // for errors
+}
+
+func newStageStatements(n schema.Names, opts *Options) stageStatements {
+	notify := !opts.DisableNotify
+	keep := !core.RetentionWithdrawn.DroppedAtOnce(opts.Retention) // withdrawn messages
+	s := stageStatements{
+		seed: n.SQL(seedSQL), inserts: map[insertForm]string{},
+		keyed: n.SQL(keyedSQL(notify)), replacing: n.SQL(replacingSQL(notify, keep)), holders: n.SQL(holdersSQL), unstage: n.SQL(unstageSQL),
+		cancel: n.SQL(cancelSQL(keep)),
+		raise:  n.SQL("SELECT setval({sequence_text}, (SELECT max(seq) FROM {outbox}))"),
 	}
 	for _, d := range []due{atOnce, delayed, scheduled} {
 		for b := range 8 {
 			f := insertForm{due: d, one: b&1 != 0, fresh: b&2 != 0, notify: b&4 != 0}
-			s.inserts[f] = n.sql(f.sql())
+			if !f.notify || notify {
+				s.inserts[f] = n.SQL(f.sql())
+			}
 		}
 	}
-	return s, nil
+	return s
+}
+
+func newStager(opts *Options, stamper *core.Stamper, n schema.Names) *stager {
+	return &stager{stamper: stamper, sql: newStageStatements(n, opts), notify: !opts.DisableNotify, table: n.SQL("{outbox}")}
 }
 
 // replan, as the first argument of a statement, asks to plan it anew: a cached plan may be from when the table was so
@@ -87,7 +96,7 @@ func (s *stager) stage(ctx context.Context, msgs []waybill.Message, query, write
 	}
 	// The new rows come back in input order, so each belongs to the next input with its name.
 	next := 0
-	err = write(ctx, s.inserts[form], args, func(scan func(...any) error) error {
+	err = write(ctx, s.sql.inserts[form], args, func(scan func(...any) error) error {
 		if form.one {
 			staged[0].Duplicate = false
 			return nil
@@ -124,7 +133,7 @@ func (s *stager) seedOnce(ctx context.Context, msgs []waybill.Message, query que
 	}
 	slices.Sort(routes)
 	var mark hlc.Timestamp
-	err := query(ctx, s.names.sql(seedSQL), []any{replan{}, slices.Compact(routes)}, func(scan func(...any) error) (err error) {
+	err := query(ctx, s.sql.seed, []any{replan{}, slices.Compact(routes)}, func(scan func(...any) error) (err error) {
 		mark, err = s.seeded(scan)
 		return err
 	})
@@ -148,7 +157,7 @@ func (s *stager) failure(op string, err error) error {
 	}
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == uniqueViolation && strings.HasSuffix(e.ConstraintName, "_pkey") {
 		return dberr.Misconfigured(op, "the sequence of outbox %s gives numbers that are there already, as if it was set back: set it above the "+
-			"greatest one: %s (%w)", s.table, s.names.sql("SELECT setval({sequence_text}, (SELECT max(seq) FROM {outbox}))"), err)
+			"greatest one: %s (%w)", s.table, s.sql.raise, err)
 	}
 	if dberr.Class(err) == waybill.ClassPermanent {
 		op += ": outbox " + s.table

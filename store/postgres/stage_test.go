@@ -11,15 +11,14 @@ import (
 // Staging pays for the search for duplicates, and for looking whether a relay sleeps, only where there may be one.
 func TestInsertForm(t *testing.T) {
 	t.Parallel()
-	n := newNames("waybill", "waybill_outbox", "")
-	s, err := newStager(&Options{Source: "/test"}, n)
-	if err != nil {
-		t.Fatal(err)
+	of := func(opts Options) *stager {
+		stamper, err := opts.stamper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return newStager(&opts, stamper, newNames("", "", ""))
 	}
-	off, err := newStager(&Options{Source: "/test", DisableNotify: true}, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, off := of(Options{Source: "/test"}), of(Options{Source: "/test", DisableNotify: true})
 	m := func(opts ...waybill.MessageOption) waybill.Message {
 		return waybill.RawMessage("t", "text/plain", nil, opts...)
 	}
@@ -48,7 +47,7 @@ func TestInsertForm(t *testing.T) {
 		if err != nil || got != tc.want {
 			t.Errorf("%s: form %+v (%v), want %+v", name, got, err, tc.want)
 		}
-		text := tc.stager.inserts[got]
+		text := tc.stager.sql.inserts[got]
 		if strings.Contains(text, "ON CONFLICT") == got.fresh || strings.Contains(text, "pg_notify") != got.notify {
 			t.Errorf("%s: %+v is%s", name, got, text)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
 const (
@@ -20,16 +21,19 @@ WITH u AS MATERIALIZED (
     SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[]) AS u(n, route, seq, id, version)
 ), l AS MATERIALIZED (
     SELECT r.ctid AS at FROM u JOIN {outbox} r ON r.route = u.route AND r.seq = u.seq
-    WHERE r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND ` + aliveSQL + ` AND (r.hold = $1 OR ` + holderSQL + ` = 0 AND ` + ownsSQL + `)
+    WHERE r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND ` + aliveSQL + `
+      AND (r.hold = $1 OR ` + holderSQL + ` = 0 AND ` + ownsSQL + `)
     FOR NO KEY UPDATE OF r SKIP LOCKED
 ), w AS (
     UPDATE {outbox} r SET ` + holdSQL + `, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
     FROM l WHERE r.ctid = l.at
     RETURNING r.route, r.seq, r.deliveries
 )
-SELECT u.n, CASE WHEN w.seq IS NOT NULL THEN 1 WHEN EXISTS (
-    SELECT FROM {outbox} r
-    WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL AND (r.hold = $1 OR ` + ownsSQL + `)) THEN 2 ELSE 3 END,
+SELECT u.n, CASE WHEN w.seq IS NOT NULL THEN {grip_held} WHEN EXISTS (
+        SELECT FROM {outbox} r
+        WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.version = u.version AND r.settled_at IS NULL
+          AND (r.hold = $1 OR ` + ownsSQL + `)
+    ) THEN {grip_locked} ELSE {grip_gone} END,
     coalesce(w.deliveries, 0)
 FROM u LEFT JOIN w ON w.route = u.route AND w.seq = u.seq`
 
@@ -45,7 +49,8 @@ WITH own AS MATERIALIZED (
     ORDER BY r.seq LIMIT greatest($4 - (SELECT count(*) FROM own), 0) FOR NO KEY UPDATE SKIP LOCKED
 ), c AS MATERIALIZED (
     SELECT a.at, row_number() OVER w AS nr, sum(a.size) OVER w AS sum
-    FROM (SELECT own.*, 0 AS turn FROM own UNION ALL SELECT next.*, 1 FROM next) a WINDOW w AS (ORDER BY a.turn, a.seq ROWS UNBOUNDED PRECEDING)
+    FROM (SELECT own.*, 0 AS turn FROM own UNION ALL SELECT next.*, 1 FROM next) a
+    WINDOW w AS (ORDER BY a.turn, a.seq ROWS UNBOUNDED PRECEDING)
 )
 UPDATE {outbox} r SET ` + holdSQL + `, deliveries = r.deliveries + ($7::boolean AND r.hold <> $1)::int
 FROM c WHERE r.ctid = c.at AND (c.sum <= $6 OR c.nr = 1)
@@ -53,6 +58,12 @@ RETURNING c.nr, ` + recordSQL + `, r.body`
 
 	keylessSQL = `r.key = '' AND r.due_at IS NULL AND r.settled_at IS NULL AND ($3::bigint >> r.slot) & 1 = 1 AND ` + aliveSQL
 )
+
+type takeStatements struct{ take, next string }
+
+func newTakeStatements(n schema.Names) takeStatements {
+	return takeStatements{take: n.SQL(takeSQL), next: n.SQL(nextSQL)}
+}
 
 // Take writes holds. A record that is locked by somebody's transaction is answered as such, without waiting for it.
 func (o *Outbox) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
@@ -76,7 +87,7 @@ func (o *Outbox) Take(ctx context.Context, self core.Session, want core.Want) ([
 				t.Ref = want.Refs[n]
 				taken[n] = t
 				return nil
-			}, takeSQL, int64(self), c.n, c.routes, c.seqs, c.ids, c.versions, want.Deliver)
+			}, b.sql.take.take, int64(self), c.n, c.routes, c.seqs, c.ids, c.versions, want.Deliver)
 		}
 		if want.N > 0 {
 			d := o.reader()
@@ -88,7 +99,7 @@ func (o *Outbox) Take(ctx context.Context, self core.Session, want core.Want) ([
 					next = append(next, found{d.n, core.Taken{Ref: r.Ref, Grip: core.GripHeld, Record: &record, Deliveries: r.Deliveries}})
 				}
 				return err
-			}, nextSQL, int64(self), want.Part.Route, bits(want.Part.Slots), want.N, refs(want.Out).seqs, orAll(want.Bytes), want.Deliver)
+			}, b.sql.take.next, int64(self), want.Part.Route, bits(want.Part.Slots), want.N, refs(want.Out).seqs, orAll(want.Bytes), want.Deliver)
 		}
 	})
 	if err != nil {

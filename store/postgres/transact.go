@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
@@ -24,7 +23,8 @@ const (
 	// statement may wait for, other than its own member's short transactions, are locks of somebody's triggers: these
 	// must not keep the member's row locked for long.
 	setSQL = `
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('plan_cache_mode', 'force_generic_plan', true),
        set_config('jit', 'off', true), set_config('lock_timeout', '2s', true), set_config('statement_timeout', '10s', true)`
 
 	// fenceSQL keeps the member from being removed until the transaction ends. The statements after it look for the row
@@ -50,15 +50,18 @@ func (o *Outbox) transact(ctx context.Context, op, begin string, queue func(b *b
 		return err
 	}
 	for attempt := 1; ; attempt++ {
-		err := o.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-			b := batch{names: o.names}
+		err := o.conns.Use(ctx, func(c *pgx.Conn) error {
+			b := batch{sql: o.sql}
 			b.Queue(begin)
 			b.Queue(setSQL)
 			queue(&b)
 			b.Queue("COMMIT")
 			err := c.SendBatch(ctx, &b.Batch).Close()
-			if err != nil && !c.Conn().IsClosed() && c.Conn().PgConn().TxStatus() != 'I' {
-				return errors.Join(err, rollback(ctx, func(ctx context.Context) error { _, err := c.Exec(ctx, "ROLLBACK"); return err }))
+			if err != nil && !c.IsClosed() && c.PgConn().TxStatus() != 'I' {
+				return errors.Join(err, rollback(ctx, func(ctx context.Context) error {
+					_, err := c.Exec(ctx, "ROLLBACK")
+					return err
+				}))
 			}
 			return err
 		})
@@ -78,20 +81,16 @@ func rollback(ctx context.Context, roll func(ctx context.Context) error) error {
 	return roll(ctx)
 }
 
-// batch is a batch of statements with names in braces.
+// batch is a batch of these statements.
 type batch struct {
 	pgx.Batch
-	names names
-}
-
-func (b *batch) query(sql string, args ...any) *pgx.QueuedQuery {
-	return b.Queue(b.names.sql(sql), args...)
+	sql *statements
 }
 
 // fence queues the lock of self's row. Now is set to the database's time, and stays zero if self is not a member.
 func (b *batch) fence(self core.Session, now *time.Time) {
 	*now = time.Time{}
-	b.query(fenceSQL, int64(self)).QueryRow(func(row pgx.Row) error {
+	b.Queue(b.sql.fence, int64(self)).QueryRow(func(row pgx.Row) error {
 		if err := row.Scan(now); !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
@@ -101,7 +100,7 @@ func (b *batch) fence(self core.Session, now *time.Time) {
 
 // each queues a statement and calls fn for each of its rows.
 func (b *batch) each(fn func(rows pgx.Rows) error, sql string, args ...any) {
-	b.query(sql, args...).Query(func(rows pgx.Rows) error {
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			if err := fn(rows); err != nil {
 				return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
+	"github.com/waybill-go/waybill/store/postgres/internal/pipetx"
 )
 
 // UnitOfWork returns the unit of work on the outbox's pool. It sends the BEGIN together with the first statement, if
@@ -34,25 +35,32 @@ func (u unit) run(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) e
 	if err := u.ready(ctx); err != nil {
 		return err
 	}
-	conn, err := u.pool.Acquire(ctx)
-	if err != nil {
+	connected := false
+	err := u.conns.Use(ctx, func(conn *pgx.Conn) error {
+		connected = true
+		return u.runOn(ctx, conn, fn)
+	})
+	if !connected {
 		return dberr.Failure("unit of work: connect", err)
 	}
-	defer conn.Release() // closes it if it is not idle
-	t := &unitTx{savepoint{run: &unitRun{ctx: ctx, conn: conn, queued: &pgx.Batch{}}}}
+	return err
+}
+
+func (u unit) runOn(ctx context.Context, conn *pgx.Conn, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	t := pipetx.Begin(ctx, conn)
 	defer func() { _ = t.Rollback(ctx) }() // after a commit it does nothing
 	if err := fn(ctx, t); err != nil {
-		if failed := t.run.beginError(); failed != nil {
-			return errors.Join(failed, err)
+		if failed := t.BeginError(); failed != nil {
+			return errors.Join(dberr.Failure(beginOp, failed), err)
 		}
 		if dberr.Again(err) && !errors.Is(err, waybill.ErrRetryTx) {
 			return dberr.Failure("unit of work", err)
 		}
 		return err
 	}
-	err = t.commit(ctx)
-	if failed := t.run.beginError(); failed != nil {
-		return failed
+	err := t.End(ctx)
+	if failed := t.BeginError(); failed != nil {
+		return dberr.Failure(beginOp, failed)
 	}
 	if err != nil {
 		return dberr.CommitError("unit of work: stage and commit", err)
@@ -60,12 +68,24 @@ func (u unit) run(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) e
 	return nil
 }
 
+const beginOp = "unit of work: begin"
+
 // Stage is for the unit of work alone, at the end of fn. It does not say what is a duplicate.
 func (u unit) Stage(ctx context.Context, tx pgx.Tx, msgs ...waybill.Message) ([]waybill.Staged, error) {
-	t := tx.(*unitTx) // run made it
-	if err := t.usable(); err != nil {
+	t := tx.(*pipetx.Tx) // run made it
+	if err := t.Usable(); err != nil {
 		return nil, dberr.CommitError("unit of work: stage", err)
 	}
-	_, err := u.stager.stage(ctx, msgs, t.query, t.later)
+	now := func(ctx context.Context, sql string, args []any, each func(func(...any) error) error) error {
+		if err := t.Flush(ctx); err != nil {
+			return err
+		}
+		return pgxQuery(t)(ctx, sql, args, each)
+	}
+	later := func(_ context.Context, sql string, args []any, _ func(func(...any) error) error) error {
+		t.Queue(sql, args...)
+		return nil
+	}
+	_, err := u.stager.stage(ctx, msgs, now, later)
 	return nil, err
 }

@@ -18,9 +18,13 @@ const (
 	// ownRowSQL is whether this transaction staged record o, outside of savepoints.
 	ownRowSQL = `o.xmin = (pg_current_xact_id_if_assigned()::text::bigint & 4294967295)::text::xid`
 
-	// statusSQL is the waybill.CancelStatus of record o: 3 in flight, 2 maybe delivered, 1 done.
-	statusSQL = `CASE WHEN ` + ownRowSQL + ` THEN 1 WHEN ` + liveHoldSQL + ` THEN 3 WHEN o.hold <> 0 OR ` + carefulSQL + ` THEN 2
-        WHEN o.due_at IS NULL AND NOT o.withdrawable THEN 3 WHEN o.maybe_sent OR o.crashes > 0 THEN 2 ELSE 1 END`
+	// statusSQL is the waybill.CancelStatus of record o.
+	statusSQL = `CASE WHEN ` + ownRowSQL + ` THEN {done}
+        WHEN ` + liveHoldSQL + ` THEN {in_flight}
+        WHEN o.hold <> 0 OR ` + carefulSQL + ` THEN {maybe}
+        WHEN o.due_at IS NULL AND NOT o.withdrawable THEN {in_flight}
+        WHEN o.maybe_sent OR o.crashes > 0 THEN {maybe}
+        ELSE {done} END`
 
 	// foundSQL are the columns of record o that lockFoundSQL and withdrawSQL go by.
 	foundSQL = `o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell`
@@ -28,7 +32,9 @@ const (
 	// lockFoundSQL locks those of f that are still as they were found. A record that changed hands meanwhile is left
 	// out: then the snapshot of this statement is too old to judge it.
 	lockFoundSQL = `CROSS JOIN LATERAL (
-        SELECT FROM {outbox} o WHERE o.route = f.route AND o.seq = f.seq AND o.version = f.version AND o.hold = f.hold AND o.settled_at IS NULL FOR UPDATE
+        SELECT FROM {outbox} o
+        WHERE o.route = f.route AND o.seq = f.seq AND o.version = f.version AND o.hold = f.hold AND o.settled_at IS NULL
+        FOR UPDATE
     ) o`
 )
 
@@ -36,13 +42,15 @@ const (
 func withdrawSQL(reason waybill.Reason, keep bool) string { //nolint:revive // a variant of one statement
 	x := `DELETE FROM {outbox} o USING t`
 	if keep {
-		x = `UPDATE {outbox} o SET state = 5, reason = '` + string(reason) + `', due_at = NULL, retry = false, hold = 0, held_since = NULL,
+		x = `UPDATE {outbox} o
+    SET state = {abandoned}, reason = ` + word(reason) + `, due_at = NULL, retry = false, hold = 0, held_since = NULL,
         settled_at = clock_timestamp(), version = o.version + 1 FROM t`
 	}
 	return `x AS (
     ` + x + ` WHERE o.route = t.route AND o.seq = t.seq RETURNING 1
 ), c AS (
-    INSERT INTO {control} (kind, route, slot, slots, key, id, seq) SELECT 1, t.route, t.slot, 1::bigint << t.slot, t.key, t.id, t.seq FROM t WHERE t.tell
+    INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
+    SELECT {tell_key}, t.route, t.slot, 1::bigint << t.slot, t.key, t.id, t.seq FROM t WHERE t.tell
 )`
 }
 
@@ -51,9 +59,11 @@ const lookedUpSQL = `o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.d
 
 // byIDSQL is the live record of a route and an id, if it is in an index of ids.
 const byIDSQL = `(
-        (SELECT ` + lookedUpSQL + ` FROM {outbox} o WHERE o.route = k.route AND o.id = k.id AND o.own_id AND o.settled_at IS NULL LIMIT 1)
+        (SELECT ` + lookedUpSQL + ` FROM {outbox} o
+         WHERE o.route = k.route AND o.id = k.id AND o.own_id AND o.settled_at IS NULL LIMIT 1)
         UNION ALL
-        (SELECT ` + lookedUpSQL + ` FROM {outbox} o WHERE o.route = k.route AND o.id = k.id AND ` + inFoundSQL + ` AND o.settled_at IS NULL LIMIT 1)
+        (SELECT ` + lookedUpSQL + ` FROM {outbox} o
+         WHERE o.route = k.route AND o.id = k.id AND ` + inFoundSQL + ` AND o.settled_at IS NULL LIMIT 1)
         LIMIT 1
     )`
 

@@ -1,17 +1,15 @@
-package postgres
+package schema
 
 import (
 	"context"
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
@@ -30,9 +28,9 @@ const (
 	PartInbox  Part = "inbox"
 )
 
-// MigrationOptions names what to migrate. Zero fields mean the defaults of Options and InboxOptions. No name may hold
+// Options names what to migrate. Zero fields mean the defaults of Options and InboxOptions. No name may hold
 // a NUL or {.
-type MigrationOptions struct {
+type Options struct {
 	Schema, Outbox, Inbox string
 	// Parts selects; empty means outbox and inbox.
 	Parts []Part
@@ -41,7 +39,7 @@ type MigrationOptions struct {
 // Migrations creates, upgrades and removes the schema: embedded files, numbered, applied in order under a lock, each
 // version kept in the table waybill_meta by part.
 type Migrations struct {
-	names names
+	names Names
 	parts []Part
 	files []migration
 }
@@ -60,9 +58,9 @@ type DB interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// NewMigrations returns the migrations for opts.
-func NewMigrations(opts MigrationOptions) (*Migrations, error) {
-	p := append(checkNames(opts.Schema, "Outbox", opts.Outbox), checkNames("", "Inbox", opts.Inbox)...)
+// New returns the migrations for opts.
+func New(opts Options) (*Migrations, error) {
+	p := append(CheckNames(opts.Schema, "Outbox", opts.Outbox), CheckNames("", "Inbox", opts.Inbox)...)
 	for i, part := range opts.Parts {
 		if part != PartBase && part != PartOutbox && part != PartInbox {
 			p = append(p, fmt.Sprintf("Parts[%d]: %q is unknown; choose base, outbox or inbox", i, part))
@@ -74,38 +72,57 @@ func NewMigrations(opts MigrationOptions) (*Migrations, error) {
 	if len(opts.Parts) == 0 {
 		opts.Parts = []Part{PartOutbox, PartInbox}
 	}
-	m := &Migrations{names: newNames(opts.Schema, opts.Outbox, opts.Inbox), parts: append([]Part{PartBase}, opts.Parts...)}
+	m := &Migrations{names: NewNames(opts.Schema, opts.Outbox, opts.Inbox), parts: append([]Part{PartBase}, opts.Parts...)}
 	return m, m.load()
 }
 
-// load reads the embedded files: NNNN_part_name.up.sql and .down.sql.
-func (m *Migrations) load() error {
-	ups, err := fs.Glob(migrationFiles, "migrations/*.up.sql")
-	if err != nil {
-		return err
-	}
-	slices.Sort(ups)
-	for _, path := range ups {
-		name := strings.TrimSuffix(strings.TrimPrefix(path, "migrations/"), ".up.sql")
+// embedded returns what is said of each migration by the names of the embedded files, NNNN_part_name.up.sql and
+// .down.sql, in their order.
+func embedded() []migration {
+	entries, _ := migrationFiles.ReadDir("migrations") // sorted by name
+	var all []migration
+	for _, e := range entries {
+		name, up := strings.CutSuffix(e.Name(), ".up.sql")
 		number, rest, _ := strings.Cut(name, "_")
 		part, _, _ := strings.Cut(rest, "_")
-		version, err := strconv.Atoi(number)
-		if err != nil {
-			return fmt.Errorf("waybill/postgres: migration %s: %w", name, err)
+		version, err := strconv.Atoi(number) // a test looks at all names
+		if up && err == nil {
+			all = append(all, migration{version: version, part: Part(part), name: name})
 		}
-		if !slices.Contains(m.parts, Part(part)) {
+	}
+	return all
+}
+
+// Newest returns the newest version of part.
+func Newest(part Part) int { return newest(embedded(), part) }
+
+func newest(files []migration, part Part) int {
+	v := 0
+	for i := range files {
+		if files[i].part == part {
+			v = max(v, files[i].version)
+		}
+	}
+	return v
+}
+
+// load reads the files of the selected parts.
+func (m *Migrations) load() error {
+	for _, mig := range embedded() {
+		if !slices.Contains(m.parts, mig.part) {
 			continue
 		}
-		up, err1 := migrationFiles.ReadFile(path)
-		down, err2 := migrationFiles.ReadFile(strings.TrimSuffix(path, ".up.sql") + ".down.sql")
+		up, err1 := migrationFiles.ReadFile("migrations/" + mig.name + ".up.sql")
+		down, err2 := migrationFiles.ReadFile("migrations/" + mig.name + ".down.sql")
 		if err := errors.Join(err1, err2); err != nil {
 			return err
 		}
-		least, err := compatible(string(up))
-		if err != nil {
-			return fmt.Errorf("waybill/postgres: migration %s: %w", name, err)
+		var err error
+		if mig.compatible, err = compatible(string(up)); err != nil {
+			return fmt.Errorf("waybill/postgres: migration %s: %w", mig.name, err)
 		}
-		m.files = append(m.files, migration{version, Part(part), name, m.names.sql(string(up)), m.names.sql(string(down)), least})
+		mig.up, mig.down = m.names.SQL(string(up)), m.names.SQL(string(down))
+		m.files = append(m.files, mig)
 	}
 	return nil
 }
@@ -113,9 +130,9 @@ func (m *Migrations) load() error {
 func (m *Migrations) key(part Part) string {
 	switch part {
 	case PartOutbox:
-		return m.names.outbox + ".version"
+		return m.names.Outbox + ".version"
 	case PartInbox:
-		return m.names.inbox + ".version"
+		return m.names.Inbox + ".version"
 	case PartBase:
 	}
 	return "version"
@@ -124,12 +141,12 @@ func (m *Migrations) key(part Part) string {
 // record notes in the table of versions that mig was applied. The clock's mark, the epoch and the cleaner's lease are
 // made here, so that a relay needs no right to insert them.
 func (m *Migrations) record(mig *migration) string {
-	value := quoteText(m.key(mig.part)) + ", " + strconv.Itoa(mig.version)
+	value := QuoteText(m.key(mig.part)) + ", " + strconv.Itoa(mig.version)
 	s := "INSERT INTO {meta} (name, value) VALUES (" + value + ") ON CONFLICT (name) DO UPDATE SET value = excluded.value;\n"
 	if mig.part == PartOutbox {
 		s += "INSERT INTO {meta} (name, value) VALUES ({hlc_name}, 0), ({epoch}, 1), ({cleaner}, 0) ON CONFLICT (name) DO NOTHING;\n"
 	}
-	s = m.names.sql(s)
+	s = m.names.SQL(s)
 	if mig.compatible > 0 {
 		s += m.declare([]migration{*mig}, mig.part)
 	}
@@ -147,23 +164,15 @@ func (m *Migrations) forget(i int) string {
 	case mig.part == PartBase && before == 0:
 		return "" // its table is gone
 	case before > 0:
-		return m.names.sql(fmt.Sprintf("UPDATE {meta} SET value = %d WHERE name = %s;\n", before, quoteText(m.key(mig.part)))) + undeclare
+		return m.names.SQL(fmt.Sprintf("UPDATE {meta} SET value = %d WHERE name = %s;\n", before, QuoteText(m.key(mig.part)))) + undeclare
 	case mig.part == PartOutbox:
-		return m.names.sql("DELETE FROM {meta} WHERE name IN ("+quoteText(m.key(mig.part))+", {hlc_name}, {epoch}, {cleaner});\n") + undeclare
+		return m.names.SQL("DELETE FROM {meta} WHERE name IN ("+QuoteText(m.key(mig.part))+", {hlc_name}, {epoch}, {cleaner});\n") + undeclare
 	}
-	return m.names.sql("DELETE FROM {meta} WHERE name = "+quoteText(m.key(mig.part))+";\n") + undeclare
+	return m.names.SQL("DELETE FROM {meta} WHERE name = "+QuoteText(m.key(mig.part))+";\n") + undeclare
 }
 
 // Newest returns the newest version of part.
-func (m *Migrations) Newest(part Part) int {
-	v := 0
-	for i := range m.files {
-		if m.files[i].part == part {
-			v = max(v, m.files[i].version)
-		}
-	}
-	return v
-}
+func (m *Migrations) Newest(part Part) int { return newest(m.files, part) }
 
 // Up applies what is missing, in one transaction under an advisory lock. It may be called by many processes at once,
 // and again at any time.
@@ -206,7 +215,7 @@ func (m *Migrations) Down(ctx context.Context, db DB, version int) error {
 			}
 			if mig.part == PartBase {
 				var used bool
-				if err := tx.QueryRow(ctx, m.names.sql(`SELECT EXISTS (SELECT FROM {meta} WHERE name LIKE '%.version')`)).Scan(&used); err != nil {
+				if err := tx.QueryRow(ctx, m.names.SQL(`SELECT EXISTS (SELECT FROM {meta} WHERE name LIKE '%.version')`)).Scan(&used); err != nil {
 					return err
 				}
 				if used {
@@ -234,12 +243,12 @@ func (m *Migrations) Applied(ctx context.Context, db DB) (map[Part]int, error) {
 func (m *Migrations) applied(ctx context.Context, tx pgx.Tx) (map[Part]int, error) {
 	applied := map[Part]int{}
 	var exists bool
-	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", pgx.Identifier{m.names.schema, metaTable}.Sanitize()).Scan(&exists); err != nil || !exists {
+	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", pgx.Identifier{m.names.Schema, metaTable}.Sanitize()).Scan(&exists); err != nil || !exists {
 		return applied, err
 	}
 	for _, part := range m.parts {
 		var v int
-		err := tx.QueryRow(ctx, m.names.sql("SELECT value FROM {meta} WHERE name = $1"), m.key(part)).Scan(&v)
+		err := tx.QueryRow(ctx, m.names.SQL("SELECT value FROM {meta} WHERE name = $1"), m.key(part)).Scan(&v)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return nil, err
 		}
@@ -285,113 +294,6 @@ func (m *Migrations) run(ctx context.Context, db DB, op string, fn func(tx pgx.T
 			"run the migrations as the owner of the database, or grant the role CREATE on it (%w)", err)
 	}
 	return dberr.Failure(op, err)
-}
-
-// SQL returns all up migrations as one script, for people who apply changes themselves.
-func (m *Migrations) SQL() string {
-	var b strings.Builder
-	for i := range m.files {
-		fmt.Fprintf(&b, "-- %s\n%s%s\n", m.files[i].name, m.files[i].up, m.record(&m.files[i]))
-	}
-	return b.String()
-}
-
-// Roles names the database roles that Grants grants to; an empty one is left out.
-type Roles struct {
-	Producer  string // stages
-	Canceller string // stages, and withdraws what it or others staged: Cancel, and messages that replace others
-	Relay     string // reads and settles
-	Consumer  string // marks in the inbox
-	Operator  string // inspects, requeues, purges
-}
-
-// Grants returns the SQL that gives each role what it needs and no more.
-func (m *Migrations) Grants(r Roles) string {
-	var b strings.Builder
-	grant := func(role, what string) {
-		if role != "" {
-			b.WriteString(m.names.sql("GRANT " + what + " TO " + pgx.Identifier{role}.Sanitize() + ";\n"))
-		}
-	}
-	for _, role := range []string{r.Producer, r.Canceller, r.Relay, r.Consumer, r.Operator} {
-		grant(role, "USAGE ON SCHEMA {schema}")
-		grant(role, "SELECT ON {meta}")
-	}
-	if slices.Contains(m.parts, PartOutbox) {
-		for _, role := range []string{r.Producer, r.Canceller} {
-			grant(role, "INSERT, SELECT (seq, hlc, route, id, topic, dedupe_key, settled_at, own_id) ON {outbox}")
-			grant(role, "USAGE, SELECT ON SEQUENCE {sequence}")
-			grant(role, "SELECT ON {wake}")
-			grant(role, "SELECT ON {routes}")
-		}
-		grant(r.Canceller, "DELETE, SELECT (xmin, slot, key, version, hold, due_at, retry, withdrawable, maybe_sent, crashes), "+
-			"UPDATE (state, reason, due_at, retry, hold, held_since, version, settled_at, dedupe_key) ON {outbox}")
-		grant(r.Canceller, "SELECT (session) ON {members}")
-		grant(r.Canceller, "SELECT ON {units}")
-		grant(r.Canceller, "INSERT ON {control}")
-		for _, role := range []string{r.Relay, r.Operator} {
-			grant(role, "SELECT, UPDATE, DELETE ON {outbox}")
-			grant(role, "USAGE, SELECT ON SEQUENCE {sequence}")
-			grant(role, "SELECT ON {told}")
-			grant(role, "SELECT, UPDATE ON {wake}")
-			grant(role, "UPDATE ON {meta}")
-			grant(role, "SELECT, INSERT, UPDATE, DELETE ON {members}, {routes}, {units}, {control}")
-		}
-	}
-	if slices.Contains(m.parts, PartInbox) {
-		grant(r.Consumer, "SELECT, INSERT, DELETE ON {inbox}") // it purges what its retention is over for
-		grant(r.Operator, "SELECT, DELETE ON {inbox}")
-	}
-	return b.String()
-}
-
-// Migrate creates the outbox's tables or brings them to the newest version; see [Migrations] for more.
-func (o *Outbox) Migrate(ctx context.Context) error {
-	m, err := o.migrations()
-	if err != nil {
-		return err
-	}
-	return m.Up(ctx, o.pool)
-}
-
-// upAside is Up on a connection of its own, made like those of pool, whose connections may all be held by
-// transactions that wait for it.
-func (m *Migrations) upAside(ctx context.Context, pool *pgxpool.Pool) error {
-	cfg := pool.Config()
-	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = 1, 0, 0
-	aside, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return dberr.Failure("migrate up", err)
-	}
-	defer aside.Close()
-	return m.Up(ctx, aside)
-}
-
-func (o *Outbox) migrations() (*Migrations, error) {
-	return NewMigrations(MigrationOptions{Schema: o.names.schema, Outbox: o.names.outbox, Parts: []Part{PartOutbox}})
-}
-
-// FS returns the migrations as files NNNN_part_name.up.sql and .down.sql with the names filled in, as golang-migrate
-// reads them. For goose, which wants both directions in one file, use [Migrations.GooseFS]. Those tools keep the
-// versions; the files keep waybill_meta in step, so that Check works.
-func (m *Migrations) FS() fs.FS {
-	files := textFS{}
-	for i := range m.files {
-		mig := &m.files[i]
-		files[mig.name+".up.sql"] = mig.up + m.record(mig)
-		files[mig.name+".down.sql"] = mig.down + m.forget(i)
-	}
-	return files
-}
-
-// GooseFS returns the migrations as files NNNN_part_name.sql with goose's annotations.
-func (m *Migrations) GooseFS() fs.FS {
-	files := textFS{}
-	for i := range m.files {
-		mig := &m.files[i]
-		files[mig.name+".sql"] = "-- +goose Up\n" + mig.up + m.record(mig) + "\n-- +goose Down\n" + mig.down + m.forget(i)
-	}
-	return files
 }
 
 // before returns the version of the same part before that of file i.

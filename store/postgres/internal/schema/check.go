@@ -1,4 +1,4 @@
-package postgres
+package schema
 
 import (
 	"context"
@@ -56,75 +56,65 @@ var inboxColumns = []column{{"consumer", "text"}, {"source", "text"}, {"id", "te
 // privilege is what a role needs on an object.
 type privilege struct{ object, kind, names string }
 
-// Check reports whether a relay can work on the outbox: an error that matches waybill.ErrMisconfigured names every
-// table, column or permission that is missing and what to do, and an old schema version; a newer one is fine. A
-// producer needs less than a relay, and learns at its first Stage.
-func (o *Outbox) Check(ctx context.Context) error {
-	if err := o.ready(ctx); err != nil {
-		return err
-	}
-	m, err := o.migrations()
-	if err != nil {
-		return err
-	}
-	in := func(name string) string { return pgx.Identifier{o.names.schema, name}.Sanitize() }
+// CheckOutbox reports whether a relay can work on the outbox: an error that matches waybill.ErrMisconfigured names
+// every table, column or permission that is missing and what to do, and an old schema version; a newer one is fine.
+func (m *Migrations) CheckOutbox(ctx context.Context, db DB) error {
+	in := func(suffix string) string { return pgx.Identifier{m.names.Schema, m.names.Outbox + suffix}.Sanitize() }
 	needs := []privilege{
-		{in(o.names.outbox), "table", "SELECT,UPDATE,DELETE"},
-		{in(metaTable), "table", "SELECT,UPDATE"},
-		{in(o.names.outbox + "_seq"), "sequence", "SELECT,USAGE"},
-		{in(o.names.outbox + "_control_seq"), "sequence", "SELECT"},
-		{in(o.names.outbox + "_wake"), "sequence", "SELECT,UPDATE"},
+		{in(""), "table", "SELECT,UPDATE,DELETE"},
+		{m.names.SQL("{meta}"), "table", "SELECT,UPDATE"},
+		{in("_seq"), "sequence", "SELECT,USAGE"},
+		{in("_control_seq"), "sequence", "SELECT"},
+		{in("_wake"), "sequence", "SELECT,UPDATE"},
 	}
 	for _, t := range tables {
-		needs = append(needs, privilege{in(o.names.outbox + "_" + t), "table", "SELECT,INSERT,UPDATE,DELETE"})
+		needs = append(needs, privilege{in("_" + t), "table", "SELECT,INSERT,UPDATE,DELETE"})
 	}
-	err = m.check(ctx, o.pool, PartOutbox, in(o.names.outbox), outboxColumns, needs)
-	if err != nil {
+	if err := m.check(ctx, db, PartOutbox, in(""), outboxColumns, needs); err != nil {
 		return err
 	}
-	return m.read(ctx, o.pool, "check", func(tx pgx.Tx) error { return o.checkServer(ctx, tx) })
+	return m.read(ctx, db, "check", func(tx pgx.Tx) error { return m.checkServer(ctx, tx) })
 }
 
 // checkServer looks for what would make relays lose messages or their order without an error: numbers that processes
 // keep for later, and another encoding, in which slots would not be those of package outbox.
-func (o *Outbox) checkServer(ctx context.Context, tx pgx.Tx) error {
+func (m *Migrations) checkServer(ctx context.Context, tx pgx.Tx) error {
 	var encoding string
 	var cache int64
-	err := tx.QueryRow(ctx, o.names.sql(`
-SELECT current_setting('server_encoding'), (SELECT s.seqcache FROM pg_sequence s WHERE s.seqrelid = {sequence_text}::regclass)`)).Scan(&encoding, &cache)
+	err := tx.QueryRow(ctx, m.names.SQL(`
+SELECT current_setting('server_encoding'),
+       (SELECT s.seqcache FROM pg_sequence s WHERE s.seqrelid = {sequence_text}::regclass)`)).Scan(&encoding, &cache)
 	switch {
 	case err != nil:
 		return err
 	case encoding != "UTF8":
-		return dberr.Misconfigured("check", "the database is encoded in %s: the slots of records are computed from UTF-8; create the database with ENCODING 'UTF8'", encoding)
+		return dberr.Misconfigured("check", "the database is encoded in %s: the slots of records are computed from UTF-8; "+
+			"create the database with ENCODING 'UTF8'", encoding)
 	case cache != 1:
-		return dberr.Misconfigured("check", "sequence %s has CACHE %d, and records would be read in another order than staged, or not at all: ALTER SEQUENCE %s CACHE 1",
-			o.names.sql("{sequence}"), cache, o.names.sql("{sequence}"))
+		sequence := m.names.SQL("{sequence}")
+		return dberr.Misconfigured("check", "sequence %s has CACHE %d, and records would be read in another order than staged, or not at all: "+
+			"ALTER SEQUENCE %s CACHE 1", sequence, cache, sequence)
 	}
 	return nil
 }
 
-// Check reports whether the inbox can work, as [Outbox.Check] does.
-func (i *Inbox) Check(ctx context.Context) error {
-	m, err := i.migrations()
-	if err != nil {
-		return err
-	}
-	table := pgx.Identifier{i.names.schema, i.names.inbox}.Sanitize()
-	return m.check(ctx, i.pool, PartInbox, table, inboxColumns, []privilege{{table, "table", "SELECT,INSERT"}})
+// CheckInbox reports whether the inbox can work, as CheckOutbox does.
+func (m *Migrations) CheckInbox(ctx context.Context, db DB) error {
+	table := m.names.SQL("{inbox}")
+	return m.check(ctx, db, PartInbox, table, inboxColumns, []privilege{{table, "table", "SELECT,INSERT"}})
 }
 
 func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, columns []column, privileges []privilege) error {
 	return m.read(ctx, db, "check", func(tx pgx.Tx) error {
 		var usable *bool
-		if err := tx.QueryRow(ctx, "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = $1", m.names.schema).Scan(&usable); err != nil {
+		if err := tx.QueryRow(ctx, "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = $1", m.names.Schema).Scan(&usable); err != nil {
 			if err == pgx.ErrNoRows { //nolint:errorlint // QueryRow returns it as it is
-				return dberr.Misconfigured("check", "schema %q is missing: run the migrations (Migrate), or correct Options.Schema", m.names.schema)
+				return dberr.Misconfigured("check", "schema %q is missing: run the migrations (Migrate), or correct Options.Schema", m.names.Schema)
 			}
 			return err
 		}
 		if !*usable {
-			return lacksPermission(ctx, tx, []string{m.names.sql("USAGE ON SCHEMA {schema}")})
+			return lacksPermission(ctx, tx, []string{m.names.SQL("USAGE ON SCHEMA {schema}")})
 		}
 		var lacks []string
 		if err := wrongColumns(ctx, tx, table, columns); err != nil {

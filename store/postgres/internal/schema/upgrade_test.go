@@ -1,4 +1,4 @@
-package postgres
+package schema_test
 
 import (
 	"context"
@@ -19,23 +19,21 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/store/postgres"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
 // newerRelease returns the migrations of a release to come, which this one knows nothing of. Its outbox has one version
 // more, made by up; down undoes that.
-func newerRelease(t *testing.T, up, down string) *Migrations {
+func newerRelease(t *testing.T, up, down string) *schema.Migrations {
 	t.Helper()
-	m, err := NewMigrations(MigrationOptions{})
+	m, err := schema.New(schema.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	least, err := compatible(up)
-	if err != nil {
+	if err := m.Add(up, down); err != nil {
 		t.Fatal(err)
 	}
-	m.files = append(m.files, migration{
-		version: 90, part: PartOutbox, name: "0090_outbox_later", up: m.names.sql(up), down: m.names.sql(down), compatible: least,
-	})
 	return m
 }
 
@@ -66,9 +64,9 @@ func upgradePool(t *testing.T) *pgxpool.Pool {
 	return pool
 }
 
-func upgradeOutbox(t *testing.T, pool *pgxpool.Pool) *Outbox {
+func upgradeOutbox(t *testing.T, pool *pgxpool.Pool) *postgres.Outbox {
 	t.Helper()
-	o, err := NewOutbox(pool, Options{Source: "/test"})
+	o, err := postgres.NewOutbox(pool, postgres.Options{Source: "/test"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +75,7 @@ func upgradeOutbox(t *testing.T, pool *pgxpool.Pool) *Outbox {
 
 // work stages n messages. One is retried, one released, one abandoned; the rest is published. Then it does whatever
 // else a release does with its tables.
-func work(ctx context.Context, pool *pgxpool.Pool, o *Outbox, n int) error {
+func work(ctx context.Context, pool *pgxpool.Pool, o *postgres.Outbox, n int) error {
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		for i := range n {
 			msg := waybill.RawMessage("t.x", "text/plain", []byte("body"), waybill.Key(fmt.Sprint("k", i%5)), waybill.TTL(time.Hour))
@@ -197,7 +195,7 @@ func TestWorksBesideANewerSchema(t *testing.T) {
 	if err != nil || len(diffs) != 1 || !strings.Contains(diffs[0].Object, "fillfactor") {
 		t.Errorf("drift %v %v, want the fill factor alone", diffs, err)
 	}
-	own, err := fresh.migrations()
+	own, err := schema.New(schema.Options{Parts: []schema.Part{schema.PartOutbox}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,23 +279,18 @@ func TestOlderSchemaSaysWhatToRun(t *testing.T) {
 // staged. Released migrations are never edited; the tables of each version are made with them.
 func TestUpgradeFromEveryVersion(t *testing.T) {
 	t.Parallel()
-	all, err := NewMigrations(MigrationOptions{})
+	all, err := schema.New(schema.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range all.files {
-		if all.files[i].part != PartOutbox {
-			continue
-		}
-		t.Run(all.files[i].name, func(t *testing.T) {
+	for _, name := range schema.Embedded(schema.PartOutbox) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := upgradePool(t)
-			earlier := *all
-			earlier.files = all.files[:i+1]
-			if err := earlier.Up(t.Context(), pool); err != nil {
+			if err := all.UpTo(name).Up(t.Context(), pool); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := pool.Exec(t.Context(), all.names.sql("INSERT INTO {outbox} (topic, body) VALUES ('t.x', 'old')")); err != nil {
+			if _, err := pool.Exec(t.Context(), all.Render("INSERT INTO {outbox} (topic, body) VALUES ('t.x', 'old')")); err != nil {
 				t.Fatal(err)
 			}
 			if err := all.Up(t.Context(), pool); err != nil {
@@ -311,7 +304,7 @@ func TestUpgradeFromEveryVersion(t *testing.T) {
 			if r, err := o.List(t.Context(), admin.Filter{}, admin.PageRequest{}); err != nil || len(r.Records) != 1 || r.Records[0].Envelope.Topic != "t.x" {
 				t.Fatalf("listed %+v, %v", r, err)
 			}
-			if _, err := pool.Exec(t.Context(), all.names.sql("DELETE FROM {outbox}")); err != nil {
+			if _, err := pool.Exec(t.Context(), all.Render("DELETE FROM {outbox}")); err != nil {
 				t.Fatal(err)
 			}
 			if err := work(t.Context(), pool, o, 20); err != nil {

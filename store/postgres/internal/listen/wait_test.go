@@ -1,4 +1,4 @@
-package postgres
+package listen
 
 import (
 	"context"
@@ -7,24 +7,54 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/store/postgres/internal/conns"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(testenv.Background))
+}
+
+// newWaiter returns a Waiter on a fresh outbox, and what it logs.
+func newWaiter(t *testing.T) (*Waiter, *pgxpool.Pool, *strings.Builder) {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), testenv.Postgres(t).DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	m, err := schema.New(schema.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Up(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	log := &strings.Builder{}
+	logger := slog.New(slog.NewTextHandler(log, nil))
+	w := New(Options{
+		Conns: conns.Pool(pool), Names: schema.NewNames("", "", ""),
+		Logger: func() *slog.Logger { return logger },
+	})
+	t.Cleanup(func() { w.Close(context.Background()) })
+	return w, pool, log
+}
 
 // DB-10: behind a pooler that shares connections by transaction, LISTEN goes to a session that is not ours. The relay
 // notices that a notification to itself does not arrive, says so, and polls.
 func TestDeadListenIsNoticed(t *testing.T) {
 	t.Parallel()
-	o, pool := newPlanOutbox(t)
-	var log strings.Builder
-	o.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	o.waiter.listen = `LISTEN "of somebody else"`
-	t.Cleanup(func() { _ = o.Close(context.Background()) })
+	w, pool, log := newWaiter(t)
+	w.listener.listen = `LISTEN "of somebody else"`
 	routes := []string{waybill.DefaultRoute}
 	look := func() int {
 		t.Helper()
-		if _, err := o.Wait(t.Context(), routes, time.Second); err != nil {
+		if _, err := w.Wait(t.Context(), routes, time.Second); err != nil {
 			t.Fatal(err)
 		}
 		var n int
@@ -39,11 +69,7 @@ func TestDeadListenIsNoticed(t *testing.T) {
 		}
 		look()
 	}
-	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		_, err := o.Stage(t.Context(), tx, waybill.RawMessage("t.x", "text/plain", nil))
-		return err
-	})
-	if err != nil {
+	if _, err := pool.Exec(t.Context(), "INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('t.x', '')"); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(5 * time.Second); look() == 0; {
@@ -63,16 +89,13 @@ func TestBusyRelayKnowsWhetherItListens(t *testing.T) {
 	}{{"alive", false}, {"dead", true}} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			o, pool := newPlanOutbox(t)
-			var log strings.Builder
-			o.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			w, pool, log := newWaiter(t)
 			if tc.dead {
-				o.waiter.listen = `LISTEN "of somebody else"`
+				w.listener.listen = `LISTEN "of somebody else"`
 			}
-			t.Cleanup(func() { _ = o.Close(context.Background()) })
 			for end := time.Now().Add(2 * selfTimeout); time.Now().Before(end); {
-				o.Wake() // it never gets to sleep
-				if _, err := o.Wait(t.Context(), []string{waybill.DefaultRoute}, time.Second); err != nil {
+				w.Wake() // it never gets to sleep
+				if _, err := w.Wait(t.Context(), []string{waybill.DefaultRoute}, time.Second); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := pool.Exec(t.Context(), `SELECT pg_sleep(0.02)`); err != nil { // the work
@@ -82,7 +105,7 @@ func TestBusyRelayKnowsWhetherItListens(t *testing.T) {
 			if noticed := strings.Contains(log.String(), "did not arrive"); noticed != tc.dead {
 				t.Fatalf("lost: %v: %s", noticed, log.String())
 			}
-			if listens := o.waiter.conn != nil && o.waiter.self == ""; listens == tc.dead {
+			if listens := w.listener.works(); listens == tc.dead {
 				t.Fatalf("it listens: %v", listens)
 			}
 		})

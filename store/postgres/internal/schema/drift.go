@@ -1,4 +1,4 @@
-package postgres
+package schema
 
 import (
 	"cmp"
@@ -83,13 +83,13 @@ func (m *Migrations) shape(ctx context.Context, tx pgx.Tx) ([]object, error) {
 	tags, tables := []string{"{meta}"}, []string{metaTable}
 	if slices.Contains(m.parts, PartOutbox) {
 		for _, suffix := range outboxRelations {
-			tags, tables = append(tags, "{outbox}"+suffix), append(tables, m.names.outbox+suffix)
+			tags, tables = append(tags, "{outbox}"+suffix), append(tables, m.names.Outbox+suffix)
 		}
 	}
 	if slices.Contains(m.parts, PartInbox) {
-		tags, tables = append(tags, "{inbox}"), append(tables, m.names.inbox)
+		tags, tables = append(tags, "{inbox}"), append(tables, m.names.Inbox)
 	}
-	rows, err := tx.Query(ctx, shapeSQL, m.names.schema, tags, tables)
+	rows, err := tx.Query(ctx, shapeSQL, m.names.Schema, tags, tables)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func (m *Migrations) metaRows() []string {
 		part := m.files[i].part
 		rows = append(rows, m.key(part))
 		if part == PartOutbox {
-			rows = append(rows, m.names.outbox+".hlc", m.names.outbox+".epoch", m.names.outbox+".cleaner")
+			rows = append(rows, m.names.Outbox+".hlc", m.names.Outbox+".epoch", m.names.Outbox+".cleaner")
 		}
 	}
 	slices.Sort(rows)
@@ -154,10 +154,10 @@ func (m *Migrations) Drift(ctx context.Context, db DB) ([]admin.Difference, erro
 			return err
 		}
 		diffs = m.compare(have)
-		meta := pgx.Identifier{m.names.schema, metaTable}.Sanitize()
+		meta := pgx.Identifier{m.names.Schema, metaTable}.Sanitize()
 		var readable *bool
 		err = tx.QueryRow(ctx, `SELECT has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE')
-			FROM pg_namespace n LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = $2 WHERE n.nspname = $1`, m.names.schema, metaTable).Scan(&readable)
+			FROM pg_namespace n LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = $2 WHERE n.nspname = $1`, m.names.Schema, metaTable).Scan(&readable)
 		if err != nil && err != pgx.ErrNoRows { //nolint:errorlint // QueryRow returns it as it is
 			return err
 		}
@@ -181,7 +181,7 @@ func (m *Migrations) Drift(ctx context.Context, db DB) ([]admin.Difference, erro
 
 // compare returns the differences between have and what is needed.
 func (m *Migrations) compare(have []object) []admin.Difference {
-	real := strings.NewReplacer("{meta}", metaTable, "{outbox}", m.names.outbox, "{inbox}", m.names.inbox, "{sequence}", m.names.sql("{sequence_text}"))
+	real := strings.NewReplacer("{meta}", metaTable, "{outbox}", m.names.Outbox, "{inbox}", m.names.Inbox, "{sequence}", m.names.SQL("{sequence_text}"))
 	live := make(map[string]*object, len(have))
 	for i := range have {
 		live[have[i].name] = &have[i]
@@ -217,27 +217,4 @@ func (m *Migrations) compare(have []object) []admin.Difference {
 		}
 	}
 	return diffs
-}
-
-var (
-	_ admin.DriftChecker = (*Outbox)(nil)
-	_ admin.DriftChecker = (*Inbox)(nil)
-)
-
-// Drift returns how the outbox's schema differs from what this release makes; see [Migrations.Drift].
-func (o *Outbox) Drift(ctx context.Context) ([]admin.Difference, error) {
-	m, err := o.migrations()
-	if err != nil {
-		return nil, err
-	}
-	return m.Drift(ctx, o.pool)
-}
-
-// Drift returns how the inbox's schema differs from what this release makes; see [Migrations.Drift].
-func (i *Inbox) Drift(ctx context.Context) ([]admin.Difference, error) {
-	m, err := i.migrations()
-	if err != nil {
-		return nil, err
-	}
-	return m.Drift(ctx, i.pool)
 }

@@ -1,4 +1,4 @@
-package postgres
+package schema
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
@@ -40,11 +39,11 @@ func (m *Migrations) declare(files []migration, part Part) string {
 			value = files[i].compatible
 		}
 	}
-	name := quoteText(m.compatibleKey(part))
+	name := QuoteText(m.compatibleKey(part))
 	if value == 0 {
-		return m.names.sql("DELETE FROM {meta} WHERE name = " + name + ";\n")
+		return m.names.SQL("DELETE FROM {meta} WHERE name = " + name + ";\n")
 	}
-	return m.names.sql("INSERT INTO {meta} (name, value) VALUES (" + name + ", " + strconv.Itoa(value) + ") ON CONFLICT (name) DO UPDATE SET value = excluded.value;\n")
+	return m.names.SQL("INSERT INTO {meta} (name, value) VALUES (" + name + ", " + strconv.Itoa(value) + ") ON CONFLICT (name) DO UPDATE SET value = excluded.value;\n")
 }
 
 // checkVersion reports a schema that is too old for this program, or for which this program is too old.
@@ -58,50 +57,17 @@ func (m *Migrations) checkVersion(ctx context.Context, tx pgx.Tx, part Part, tab
 		return dberr.Misconfigured("check", "%s has schema version %d, this release needs %d: run the migrations (Migrate)", table, applied[part], newest)
 	}
 	var least int
-	if err := tx.QueryRow(ctx, m.names.sql("SELECT coalesce(max(value), 0) FROM {meta} WHERE name = $1"), m.compatibleKey(part)).Scan(&least); err != nil {
+	if err := tx.QueryRow(ctx, m.names.SQL("SELECT coalesce(max(value), 0) FROM {meta} WHERE name = $1"), m.compatibleKey(part)).Scan(&least); err != nil {
 		return err
 	}
-	return tooOld(table, least, newest)
+	return TooOld(table, least, newest)
 }
 
-// tooOld returns an error if a schema needs programs that know version least, and this one knows newest.
-func tooOld(table string, least, newest int) error {
+// TooOld returns an error if a schema needs programs that know version least, and this one knows newest.
+func TooOld(table string, least, newest int) error {
 	if least <= newest {
 		return nil
 	}
 	return dberr.Misconfigured("check", "%s has a schema that only programs which know version %d of it may use, this release knows %d: "+
 		"use a newer release, or take the schema back with one (Migrations.Down)", table, least, newest)
-}
-
-// seedSQL is what a process asks before its first work: the clock's mark, the version that it must know, and whether
-// ids are unique, which not every insert would find out. Its parameter is for highWaterSQL.
-const seedSQL = `
-SELECT (` + highWaterSQL + `), (SELECT coalesce(max(value), 0) FROM {meta} WHERE name = {compatible}), EXISTS (
-    SELECT FROM pg_index x WHERE x.indrelid = {outbox_text}::regclass AND x.indisunique AND x.indisvalid AND x.indnatts = 2 AND coalesce(pg_get_expr(x.indpred, x.indrelid), 'own_id') = 'own_id'
-    AND (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = x.indrelid AND a.attnum = ANY (x.indkey) AND a.attname IN ('route', 'id')) = 2)`
-
-// seeded reads what seedSQL answers.
-func (s *stager) seeded(scan func(...any) error) (hlc.Timestamp, error) {
-	var mark int64
-	var least int
-	var unique bool
-	if err := scan(&mark, &least, &unique); err != nil {
-		return 0, err
-	}
-	if err := tooOld(s.table, least, s.newest); err != nil {
-		return 0, err
-	}
-	if !unique {
-		return 0, dberr.Misconfigured("stage", "outbox %s: %s", s.table, dberr.NoUniqueIndex)
-	}
-	return hlc.Timestamp(mark), nil
-}
-
-// newestOutbox returns the version of the outbox that this program knows.
-func newestOutbox(n names) (int, error) {
-	m, err := NewMigrations(MigrationOptions{Schema: n.schema, Outbox: n.outbox, Parts: []Part{PartOutbox}})
-	if err != nil {
-		return 0, err
-	}
-	return m.Newest(PartOutbox), nil
 }

@@ -1,4 +1,4 @@
-package postgres
+package schema_test
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"flag"
 	"net/url"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,48 +16,43 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/store/postgres"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
 var update = flag.Bool("update", false, "write shape.txt anew from a migrated database")
 
 // The description that Drift compares with is that of the newest migrations. After a change of them run
 //
-//	go test ./store/postgres -run TestShape -update
+//	go test ./store/postgres/internal/schema -run TestShape -update
 //
 // DB-07
 func TestShape(t *testing.T) {
 	t.Parallel()
-	m, pool := newDriftDatabase(t, MigrationOptions{Schema: `Odd "schema"`, Outbox: `Odd "table" 'x'`, Inbox: "in"})
-	var b strings.Builder
-	err := m.read(t.Context(), pool, "test", func(tx pgx.Tx) error {
-		have, err := m.shape(t.Context(), tx)
-		for _, o := range have {
-			b.WriteString(o.parent + "\t" + o.name + "\t" + o.definition + "\n")
-		}
-		return err
-	})
+	m, pool := newDriftDatabase(t, schema.Options{Schema: `Odd "schema"`, Outbox: `Odd "table" 'x'`, Inbox: "in"})
+	live, err := m.Live(t.Context(), pool)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if *update {
-		if err := os.WriteFile("shape.txt", []byte(b.String()), 0o600); err != nil {
+		if err := os.WriteFile("shape.txt", []byte(live), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	if d := cmp.Diff(shapeText, b.String()); d != "" {
+	if d := cmp.Diff(schema.ShapeText, live); d != "" {
 		t.Errorf("the migrations make another shape than shape.txt says; run this test with -update and look at the change (-was +is)\n%s", d)
 	}
 }
 
-func newDriftDatabase(t *testing.T, opts MigrationOptions) (*Migrations, *pgxpool.Pool) {
+func newDriftDatabase(t *testing.T, opts schema.Options) (*schema.Migrations, *pgxpool.Pool) {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), testenv.Postgres(t).DSN)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	m, err := NewMigrations(opts)
+	m, err := schema.New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +136,7 @@ func TestDrift(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m, pool := newDriftDatabase(t, MigrationOptions{})
+			m, pool := newDriftDatabase(t, schema.Options{})
 			if _, err := pool.Exec(t.Context(), tc.change); err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +160,7 @@ func TestDrift(t *testing.T) {
 // DB-07: the parts are apart, and a role that may do nothing but connect can ask.
 func TestDriftAsLeastPrivilegedUser(t *testing.T) {
 	t.Parallel()
-	_, pool := newDriftDatabase(t, MigrationOptions{Schema: "S", Outbox: "o", Parts: []Part{PartOutbox}})
+	_, pool := newDriftDatabase(t, schema.Options{Schema: "S", Outbox: "o", Parts: []schema.Part{schema.PartOutbox}})
 	if _, err := pool.Exec(t.Context(), `ALTER TABLE "S".o ALTER topic DROP NOT NULL`); err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +180,7 @@ func TestDriftAsLeastPrivilegedUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer mine.Close()
-	o, err := NewOutbox(mine, Options{Source: "/test", Schema: "S", Table: "o"})
+	o, err := postgres.NewOutbox(mine, postgres.Options{Source: "/test", Schema: "S", Table: "o"})
 	if err != nil {
 		t.Fatal(err)
 	}

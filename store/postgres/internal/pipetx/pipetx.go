@@ -1,4 +1,4 @@
-package postgres
+package pipetx
 
 import (
 	"context"
@@ -7,16 +7,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
-// unitRun is what a transaction of a unit of work and its savepoints share.
-type unitRun struct {
-	ctx  context.Context //nolint:containedctx // of Do, for the BEGIN
-	conn *pgxpool.Conn
+// run is what a transaction and its savepoints share.
+type run struct {
+	ctx  context.Context //nolint:containedctx // of Begin, for the BEGIN
+	conn *pgx.Conn
 
 	mu     sync.RWMutex // held for reading by whoever uses the connection, so that nobody does after the end
 	tx     pgx.Tx       // nil before the BEGIN
@@ -27,28 +25,18 @@ type unitRun struct {
 }
 
 // fresh reports whether the BEGIN is still to be sent. mu is held.
-func (r *unitRun) fresh() bool { return r.tx == nil && r.failed == nil && !r.ended }
+func (r *run) fresh() bool { return r.tx == nil && r.failed == nil && !r.ended }
 
 // open reports whether neither the transaction's methods nor the statements COMMIT and ROLLBACK have ended it. mu is
 // held.
-func (r *unitRun) open() bool {
+func (r *run) open() bool {
 	return !r.ended && r.failed == nil && (r.tx == nil || r.status() != 'I')
 }
 
-func (r *unitRun) status() byte { return r.conn.Conn().PgConn().TxStatus() }
+func (r *run) status() byte { return r.conn.PgConn().TxStatus() }
 
-// beginError returns the error of the BEGIN.
-func (r *unitRun) beginError() error {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if r.failed == nil {
-		return nil
-	}
-	return dberr.Failure("unit of work: begin", r.failed)
-}
-
-// begin begins the transaction, unless somebody has. Its context is that of Do: one statement's may end earlier.
-func (r *unitRun) begin() {
+// begin begins the transaction, unless somebody has. Its context is that of Begin: one statement's may end earlier.
+func (r *run) begin() {
 	r.mu.RLock()
 	fresh := r.fresh()
 	r.mu.RUnlock()
@@ -67,7 +55,7 @@ func (r *unitRun) begin() {
 // the statement cannot be sent so. Then it is run in the usual way, which also says what is wrong with it. If the
 // connection is lost, or the statement's context has ended on the way, which costs the connection, there is no
 // transaction any more, and read gets the error.
-func (r *unitRun) beginWith(ctx context.Context, sql string, args []any, read func(results pgx.BatchResults)) bool {
+func (r *run) beginWith(ctx context.Context, sql string, args []any, read func(results pgx.BatchResults)) bool {
 	if len(args) == 0 { // it may be several statements
 		return false
 	}
@@ -86,7 +74,7 @@ func (r *unitRun) beginWith(ctx context.Context, sql string, args []any, read fu
 	results := r.conn.SendBatch(ctx, b)
 	if _, err := results.Exec(); err != nil { // neither has run, or it is not known
 		_ = results.Close()
-		if !r.conn.Conn().IsClosed() {
+		if !r.conn.IsClosed() {
 			return false
 		}
 		r.failed = err
@@ -98,10 +86,23 @@ func (r *unitRun) beginWith(ctx context.Context, sql string, args []any, read fu
 	return true
 }
 
-// unitTx is the transaction of a unit of work.
-type unitTx struct{ savepoint }
+// Tx is the transaction. Make it with Begin.
+type Tx struct{ savepoint }
 
-func (t *unitTx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+// Begin returns a transaction on conn. Nothing is sent yet: the BEGIN goes with the first statement, and has ctx.
+func Begin(ctx context.Context, conn *pgx.Conn) *Tx {
+	return &Tx{savepoint{run: &run{ctx: ctx, conn: conn, queued: &pgx.Batch{}}}}
+}
+
+// BeginError returns the error of the BEGIN, if it was sent and failed.
+func (t *Tx) BeginError() error {
+	t.run.mu.RLock()
+	defer t.run.mu.RUnlock()
+	return t.run.failed
+}
+
+// Exec runs a statement, and the BEGIN with it if it is the first.
+func (t *Tx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	first := func(results pgx.BatchResults) {
 		tag, err = results.Exec()
 		if closed := results.Close(); err == nil {
@@ -114,7 +115,8 @@ func (t *unitTx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.
 	return t.savepoint.Exec(ctx, sql, args...)
 }
 
-func (t *unitTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+// QueryRow runs a statement, and the BEGIN with it if it is the first.
+func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	var row firstRow
 	if t.run.beginWith(ctx, sql, args, func(results pgx.BatchResults) { row = firstRow{results.QueryRow(), results} }) {
 		return row
@@ -136,13 +138,14 @@ func (r firstRow) Scan(dest ...any) error {
 	return err
 }
 
-// Commit fails: see [Outbox.UnitOfWork].
-func (*unitTx) Commit(context.Context) error {
-	return waybill.Invalid("waybill/postgres: unit of work", "Commit: the unit of work commits, with what was staged; return nil from the function of Do")
+// Commit fails: whoever began it ends it.
+func (*Tx) Commit(context.Context) error {
+	return waybill.Invalid("waybill/postgres: unit of work",
+		"Commit: the unit of work commits, with what was staged; return nil from the function of Do")
 }
 
 // Rollback ends the transaction. In an ended one it does nothing.
-func (t *unitTx) Rollback(ctx context.Context) error {
+func (t *Tx) Rollback(ctx context.Context) error {
 	t.run.mu.Lock()
 	defer t.run.mu.Unlock()
 	if t.run.ended {
@@ -155,8 +158,8 @@ func (t *unitTx) Rollback(ctx context.Context) error {
 	return t.run.tx.Rollback(ctx)
 }
 
-// usable tells how the commit would fail.
-func (t *unitTx) usable() error {
+// Usable returns how the commit would fail.
+func (t *Tx) Usable() error {
 	t.run.mu.Lock()
 	defer t.run.mu.Unlock()
 	switch {
@@ -168,33 +171,25 @@ func (t *unitTx) usable() error {
 	return nil
 }
 
-// later queues an insert. Nobody looks at its rows: when they come, the transaction is committed.
-func (t *unitTx) later(_ context.Context, sql string, args []any, _ func(func(...any) error) error) error {
-	t.run.queued.Queue(sql, args...)
-	return nil
-}
+// Queue keeps a statement for the commit. Nobody looks at its rows: when they come, the transaction is committed.
+func (t *Tx) Queue(sql string, args ...any) { t.run.queued.Queue(sql, args...) }
 
-// query runs a statement at once, after what is queued.
-func (t *unitTx) query(ctx context.Context, sql string, args []any, each func(func(...any) error) error) error {
-	if err := t.flush(ctx, t); err != nil {
-		return err
-	}
-	return pgxQuery(t)(ctx, sql, args, each)
-}
+// Flush sends what is queued.
+func (t *Tx) Flush(ctx context.Context) error { return t.flush(ctx, t) }
 
-func (t *unitTx) flush(ctx context.Context, tx pgx.Tx) error {
+func (t *Tx) flush(ctx context.Context, tx pgx.Tx) error {
 	return tx.SendBatch(ctx, t.run.takeQueued()).Close()
 }
 
-func (r *unitRun) takeQueued() *pgx.Batch {
+func (r *run) takeQueued() *pgx.Batch {
 	b := r.queued
 	r.queued = &pgx.Batch{}
 	return b
 }
 
-// commit sends what is queued and the COMMIT in one round trip, and if nothing was sent before, the BEGIN too. After
-// an error the server skips the rest of a batch.
-func (t *unitTx) commit(ctx context.Context) error {
+// End sends what is queued and the COMMIT in one round trip, and if nothing was sent before, the BEGIN too. It fails
+// with [pgx.ErrTxCommitRollback] if a statement failed before, and with [pgx.ErrTxClosed] if somebody ended it.
+func (t *Tx) End(ctx context.Context) error {
 	r := t.run
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -236,7 +231,7 @@ func (t *unitTx) commit(ctx context.Context) error {
 // savepoint is a savepoint, or the transaction itself, that lasts as long as its run.
 type savepoint struct {
 	tx  pgx.Tx // nil: the transaction
-	run *unitRun
+	run *run
 }
 
 // closedTx answers everything as pgx does after the end.

@@ -1,0 +1,25 @@
+// Package listen lets a relay sleep until there may be something to do: it listens for notifications, looks for itself,
+// and says in a sequence until when it sleeps, so that staging notifies sleepers only. It also keeps the lock that
+// shows others that a process is there.
+//
+// # Guarantees
+//
+//   - What was staged after the latest read that [Waiter.Read] was told of ends a [Waiter.Wait]: at once if LISTEN
+//     works, else within half a second.
+//   - While nothing happens there are two queries a second.
+//   - A LISTEN that a pooler swallows is noticed by a notification to itself.
+//   - The lock of [Waiter.Attend] ends with its connection, and so with the process.
+//
+// # Concurrency
+//
+// One Wait at a time; everything else is safe for concurrent use.
+//
+// # Ownership
+//
+// A Waiter owns the connection that Wait opens, until its context ends or [Waiter.Close], and one for each Attend,
+// until its context ends.
+//
+// # Limits
+//
+// Behind a pooler that shares connections by transaction it polls, and there is no presence.
+package listen

@@ -1,0 +1,34 @@
+package postgres
+
+import "github.com/waybill-go/waybill/store/postgres/internal/schema"
+
+// statements are the texts of an outbox, with its names in their places. They are rendered once.
+type statements struct {
+	fence  string
+	clock  clockStatements
+	read   readStatements
+	settle settleStatements
+	take   takeStatements
+	due    dueStatements
+	giveUp giveUpStatements
+	meet   meetStatements
+	clean  cleanStatements
+	admin  adminStatements
+	decide decideStatements
+}
+
+func newStatements(n schema.Names) *statements {
+	return &statements{
+		fence:  n.SQL(fenceSQL),
+		clock:  newClockStatements(n),
+		read:   newReadStatements(n),
+		settle: newSettleStatements(n),
+		take:   newTakeStatements(n),
+		due:    newDueStatements(n),
+		giveUp: newGiveUpStatements(n),
+		meet:   newMeetStatements(n),
+		clean:  newCleanStatements(n),
+		admin:  newAdminStatements(n),
+		decide: newDecideStatements(n),
+	}
+}
