@@ -21,6 +21,13 @@
 //     of the system's locales makes an index wrong, and what is unique stays so.
 //   - Deadlocks and serialisation failures of our own transactions are run again, at no cost to the message.
 //
+// # database/sql
+//
+// A service whose one pool is a *sql.DB (GORM, sqlx, ent, bun) makes its outbox with [NewSQLOutbox], its inbox with
+// [NewSQLInbox], and migrates over [SQLDB]. The relay then takes pgx's connections out of that pool, which must have
+// been opened with pgx's driver. It needs some for long: see [NewSQLOutbox] before you bound the pool. Only staging,
+// and the inbox once its table is there, work with any driver: [NewSQLStager], [NewSQLInbox].
+//
 // # Records
 //
 // There is one row a message and route, in one table. Ready is what has neither a due time nor a settling time. A row's
@@ -117,7 +124,8 @@
 // # Ownership
 //
 // Pools and databases stay the caller's. An Outbox owns one connection, which Wait opens and which ends with Wait's
-// context or [Outbox.Close], and one for each Attend, which ends with its context. Bodies and headers that were passed
+// context or [Outbox.Close], and one for each Attend, which ends with its context. Over a pgx pool these are beside the
+// pool; over a *sql.DB they are taken from it. Bodies and headers that were passed
 // to Stage are not kept.
 //
 // # Limits

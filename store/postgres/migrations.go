@@ -2,12 +2,14 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"io/fs"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill/admin"
+	"github.com/waybill-go/waybill/store/postgres/internal/conns"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
@@ -34,10 +36,14 @@ type MigrationOptions struct {
 // version kept in the table waybill_meta by part.
 type Migrations struct{ m *schema.Migrations }
 
-// DB is what Migrations need: a *pgxpool.Pool or *pgx.Conn.
+// DB is what Migrations need: a *pgxpool.Pool, a *pgx.Conn, or [SQLDB] of a *sql.DB.
 type DB interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
+
+// SQLDB returns db as Migrations need it. Its driver must be pgx's; for another one print [Migrations.SQL], or give
+// [Migrations.FS] to a tool.
+func SQLDB(db *sql.DB) DB { return conns.SQL(db) }
 
 // NewMigrations returns the migrations for opts.
 func NewMigrations(opts MigrationOptions) (*Migrations, error) {
@@ -136,6 +142,8 @@ func upAside(ctx context.Context, pool *pgxpool.Pool, m *schema.Migrations) erro
 var (
 	_ admin.DriftChecker = (*Outbox)(nil)
 	_ admin.DriftChecker = (*Inbox)(nil)
+	_ admin.DriftChecker = (*SQLInbox)(nil)
+	_ admin.Migrator     = (*SQLInbox)(nil)
 	_ admin.Migrator     = (*Inbox)(nil)
 	_ admin.Migrator     = (*Outbox)(nil)
 )
@@ -197,4 +205,24 @@ func (i *Inbox) Check(ctx context.Context) error {
 		return err
 	}
 	return m.CheckInbox(ctx, i.pool)
+}
+
+// Migrate creates the inbox table or brings it to the newest version. Of the database's driver it needs that it is
+// pgx's; see [SQLDB].
+func (i *SQLInbox) Migrate(ctx context.Context) error {
+	m, err := inboxSchema(i.names)
+	if err != nil {
+		return err
+	}
+	return m.Up(ctx, SQLDB(i.db))
+}
+
+// Drift returns how the inbox's schema differs from what this release makes; see [Migrations.Drift]. It needs pgx's
+// driver.
+func (i *SQLInbox) Drift(ctx context.Context) ([]admin.Difference, error) {
+	m, err := inboxSchema(i.names)
+	if err != nil {
+		return nil, err
+	}
+	return m.Drift(ctx, SQLDB(i.db))
 }

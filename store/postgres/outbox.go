@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"sync"
 	"sync/atomic"
 
@@ -62,6 +63,25 @@ func NewOutbox(pool *pgxpool.Pool, opts Options) (*Outbox, error) {
 		}
 	}
 	return o, nil
+}
+
+// NewSQLOutbox is [NewOutbox] over db, for services whose one pool is a *sql.DB, such as with GORM, sqlx, ent and bun:
+// with [Outbox.SQL] they stage in its transactions, and a relay or a table queue takes its connections from it too. The
+// driver must be pgx's: sql.Open("pgx", …), stdlib.OpenDB or stdlib.OpenDBFromPool. The first use says so if it is not.
+// To stage with another driver, use [NewSQLStager].
+//
+// A relay or a table queue holds two connections of db for as long as it runs: one listens, and one shows that it is
+// there. It takes others for moments. If SetMaxOpenConns bounds db, leave room for five beside the service's own
+// transactions. With fewer it waits for these, and its lease may run out meanwhile. Options.DisableNotify spares the
+// two. Options.AutoMigrate is refused, since there is no connection beside db: call [Outbox.Migrate].
+func NewSQLOutbox(db *sql.DB, opts Options) (*Outbox, error) {
+	if db == nil {
+		return nil, waybill.Invalid("waybill/postgres: outbox", "db: is nil; pass an open *sql.DB")
+	}
+	if opts.AutoMigrate {
+		return nil, waybill.Invalid("waybill/postgres: outbox options", "AutoMigrate: is offered only over a pgx pool; call Migrate")
+	}
+	return newOutbox(conns.SQL(db), opts)
 }
 
 func newOutbox(source conns.Source, opts Options) (*Outbox, error) {

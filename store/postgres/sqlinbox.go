@@ -24,7 +24,7 @@ type SQLInbox struct {
 var _ core.Inbox[*sql.Tx] = (*SQLInbox)(nil)
 
 // NewSQLInbox returns the inbox that opts names, over db, which stays the caller's to close. InboxOptions.AutoMigrate
-// is refused: use Migrations.
+// is refused: call [SQLInbox.Migrate].
 func NewSQLInbox(db *sql.DB, opts InboxOptions) (*SQLInbox, error) {
 	if db == nil {
 		return nil, waybill.Invalid("waybill/postgres: inbox", "db: is nil; pass an open *sql.DB")
@@ -33,7 +33,7 @@ func NewSQLInbox(db *sql.DB, opts InboxOptions) (*SQLInbox, error) {
 		return nil, err
 	}
 	if opts.AutoMigrate {
-		return nil, waybill.Invalid("waybill/postgres: inbox options", "AutoMigrate: is offered only over pgx; use Migrations")
+		return nil, waybill.Invalid("waybill/postgres: inbox options", "AutoMigrate: is offered only over a pgx pool; call Migrate")
 	}
 	n := newNames(opts.Schema, "", opts.Table)
 	return &SQLInbox{db: db, opts: opts, names: n, sql: newInboxStatements(n, "$2", keysOfJSON), wait: opts.lockTimeout()}, nil

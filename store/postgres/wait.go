@@ -15,7 +15,7 @@ func (o *Outbox) Wake() { o.waiter.Wake() }
 
 // Wait blocks until there may be something to hand out on routes; see [core.Waiter]. It opens a connection of its own
 // to LISTEN on, with the pool's configuration, and keeps it for the next call; it closes it when ctx ends, as does
-// [Outbox.Close]. While nothing happens it makes two queries a
+// [Outbox.Close]. (Over a *sql.DB it is one of the pool's connections.) While nothing happens it makes two queries a
 // second; under load, for 20 ms after a read that had records, one a millisecond. If LISTEN does not work (it was lost,
 // or there is a pooler that shares connections by transaction), Wait polls, and tries again from time to time; if twice
 // in a row a notification to itself did not arrive, no more.

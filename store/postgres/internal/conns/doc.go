@@ -1,4 +1,4 @@
-// Package conns gives connections of pgx.
+// Package conns gives connections of pgx, whoever pools them: a pgxpool.Pool, or a sql.DB whose driver is pgx's.
 //
 // # Guarantees
 //
@@ -12,9 +12,10 @@
 // # Ownership
 //
 // The pool stays the caller's to close. Over a pgxpool.Pool an own connection is beside the pool, made with its
-// configuration.
+// configuration. Over a sql.DB it is one of the pool's, which counts in SetMaxOpenConns until it ends: only so its
+// password, TLS and hooks are those of the pool.
 //
 // # Limits
 //
-// An own connection is not counted by the pool.
+// A sql.DB of another driver, and one whose driver wraps pgx's, cannot be used: the first use says so.
 package conns
