@@ -76,7 +76,8 @@ const maxLooks = 20
 // than 10,000 were staged after it; from then on it is not found.
 func (o *Outbox) Cancel(ctx context.Context, tx pgx.Tx, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
 	if check.Nil(tx) {
-		return nil, waybill.Invalid("waybill/postgres: cancel", "tx: is nil; pass the open pgx.Tx with which the cancelling is to be decided")
+		return nil, waybill.Invalid("waybill/postgres: cancel",
+			"tx: is nil; pass the open pgx.Tx with which the cancelling is to be decided")
 	}
 	if err := o.ready(ctx); err != nil {
 		return nil, err
@@ -87,7 +88,8 @@ func (o *Outbox) Cancel(ctx context.Context, tx pgx.Tx, keys ...waybill.CancelKe
 // Cancel is [Outbox.Cancel] for database/sql. Find it with core.As[waybill.Canceller[*sql.Tx]].
 func (s *sqlStager) Cancel(ctx context.Context, tx *sql.Tx, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
 	if tx == nil {
-		return nil, waybill.Invalid("waybill/postgres: cancel", "tx: is nil; pass the open *sql.Tx with which the cancelling is to be decided")
+		return nil, waybill.Invalid("waybill/postgres: cancel",
+			"tx: is nil; pass the open *sql.Tx with which the cancelling is to be decided")
 	}
 	if err := s.ready(ctx); err != nil {
 		return nil, err
@@ -119,7 +121,9 @@ func (s *stager) cancel(ctx context.Context, keys []waybill.CancelKey, query que
 }
 
 // cancelOnce answers keys[ask] and returns those to ask for again.
-func (s *stager) cancelOnce(ctx context.Context, keys []waybill.CancelKey, ask []int, out []waybill.CancelStatus, query queryFunc) ([]int, error) {
+func (s *stager) cancelOnce(
+	ctx context.Context, keys []waybill.CancelKey, ask []int, out []waybill.CancelStatus, query queryFunc,
+) ([]int, error) {
 	n := len(ask)
 	text := make([]string, 4*n)
 	col := func(i int) []string { return text[i*n : (i+1)*n : (i+1)*n] }

@@ -40,7 +40,8 @@ const sweepSQL = `
 WITH RECURSIVE f AS (
     (SELECT o.route FROM {outbox} o WHERE ` + expiresSQL + ` ORDER BY o.route LIMIT 1)
     UNION ALL
-    SELECT (SELECT o.route FROM {outbox} o WHERE ` + expiresSQL + ` AND o.route > f.route ORDER BY o.route LIMIT 1) FROM f WHERE f.route IS NOT NULL
+    SELECT (SELECT o.route FROM {outbox} o WHERE ` + expiresSQL + ` AND o.route > f.route ORDER BY o.route LIMIT 1)
+    FROM f WHERE f.route IS NOT NULL
 ), n AS MATERIALIZED (
     SELECT f.route, ~coalesce((SELECT bit_or(un.slots) FROM {units} un WHERE un.route = f.route AND un.owner <> 0), 0) AS slots
     FROM f WHERE f.route IS NOT NULL

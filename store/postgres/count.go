@@ -33,7 +33,8 @@ WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
     SELECT route, part, state, count(*) AS n, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen
     FROM rows GROUP BY 1, 2, 3
 ), often AS (
-    SELECT f.route, f.freq FROM pg_stats s CROSS JOIN LATERAL unnest(s.most_common_vals::text::text[], s.most_common_freqs) AS f(route, freq)
+    SELECT f.route, f.freq
+    FROM pg_stats s CROSS JOIN LATERAL unnest(s.most_common_vals::text::text[], s.most_common_freqs) AS f(route, freq)
     WHERE s.schemaname = $2 AND s.tablename = $3 AND s.attname = 'route'
 ), sizes AS (
     SELECT v.part, CASE WHEN v.part = 'ready' THEN c.reltuples - coalesce((
@@ -71,7 +72,8 @@ func (o *Outbox) Counts(ctx context.Context) ([]admin.Count, error) {
 			c.State, c.Oldest = core.State(state), max(time.Duration(age)*time.Microsecond, 0)
 			counts = append(counts, c)
 			return err
-		}, b.sql.admin.count, countExact+1, o.names.Schema, o.names.Outbox, in("_due"), in("_retry"), in("_settled"), in(""), in("_abandoned"))
+		}, b.sql.admin.count, countExact+1, o.names.Schema, o.names.Outbox,
+			in("_due"), in("_retry"), in("_settled"), in(""), in("_abandoned"))
 	})
 	return counts, err
 }

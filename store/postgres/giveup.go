@@ -60,7 +60,8 @@ func (o *Outbox) GiveUp(ctx context.Context, self core.Session, unit core.OwnedU
 	err := o.transact(ctx, "give a unit up", writeSQL, func(b *batch) {
 		b.fence(self, &now)
 		b.Queue(b.sql.giveUp.lockUnit, u.Route, int16(u.From))
-		b.Queue(b.sql.giveUp.giveUp, int64(self), u.Route, int16(u.From), int16(u.To), unit.Low, c.routes, c.seqs, c.ids, c.versions, unit.Term).
+		b.Queue(b.sql.giveUp.giveUp, int64(self), u.Route, int16(u.From), int16(u.To), unit.Low,
+			c.routes, c.seqs, c.ids, c.versions, unit.Term).
 			QueryRow(func(row pgx.Row) error { return row.Scan(&answer) })
 	})
 	if err == nil && (now.IsZero() || answer == 3) {

@@ -41,7 +41,8 @@ WITH RECURSIVE k AS (
 )
 SELECT k.key, h.* FROM k LEFT JOIN LATERAL (
     SELECT w.cause,
-        CASE WHEN o.settled_at IS NULL THEN 0 ELSE (extract(epoch FROM statement_timestamp() - o.settled_at) * 1000000)::bigint END AS settled,
+        CASE WHEN o.settled_at IS NULL THEN 0
+             ELSE (extract(epoch FROM statement_timestamp() - o.settled_at) * 1000000)::bigint END AS settled,
         ` + storedSQL + `
     FROM (
         (SELECT e.seq, 'retry' AS cause FROM {outbox} e

@@ -40,18 +40,29 @@ SELECT n.marked, set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.befor
        (SELECT json_agg(k.n ORDER BY k.n)::text FROM k JOIN i USING (consumer, source, id) WHERE n.marked < (SELECT count(*) FROM k))
 FROM n, s`
 	keysOfArrays = `SELECT * FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (consumer, source, id, n)`
-	keysOfJSON   = `SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, n FROM json_array_elements($1::json) WITH ORDINALITY AS k (v, n)`
+	keysOfJSON   = `SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, n
+    FROM json_array_elements($1::json) WITH ORDINALITY AS k (v, n)`
 
 	// A stable time, so that the index ends the search. Two purges at a time take the same rows in the same order; the
 	// second waits for the first and finds less.
-	purgeInboxSQL = `DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
-	SELECT ctid FROM {inbox} WHERE consumer = $1 AND handled_at < statement_timestamp() - $2 * interval '1 microsecond' ORDER BY handled_at LIMIT $3))`
-	purgeInboxAllSQL = `WITH RECURSIVE c (consumer) AS (
-	(SELECT consumer FROM {inbox} ORDER BY consumer LIMIT 1)
-	UNION ALL SELECT (SELECT i.consumer FROM {inbox} i WHERE i.consumer > c.consumer ORDER BY i.consumer LIMIT 1) FROM c WHERE c.consumer IS NOT NULL)
+	purgeInboxSQL = `
 DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
-	SELECT d.ctid FROM c CROSS JOIN LATERAL (SELECT i.ctid FROM {inbox} i
-		WHERE i.consumer = c.consumer AND i.handled_at < statement_timestamp() - $1 * interval '1 microsecond' ORDER BY i.handled_at LIMIT $2) d LIMIT $2))`
+    SELECT ctid FROM {inbox}
+    WHERE consumer = $1 AND handled_at < statement_timestamp() - $2 * interval '1 microsecond'
+    ORDER BY handled_at LIMIT $3))`
+	purgeInboxAllSQL = `
+WITH RECURSIVE c (consumer) AS (
+    (SELECT consumer FROM {inbox} ORDER BY consumer LIMIT 1)
+    UNION ALL
+    SELECT (SELECT i.consumer FROM {inbox} i WHERE i.consumer > c.consumer ORDER BY i.consumer LIMIT 1)
+    FROM c WHERE c.consumer IS NOT NULL
+)
+DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
+    SELECT d.ctid FROM c CROSS JOIN LATERAL (
+        SELECT i.ctid FROM {inbox} i
+        WHERE i.consumer = c.consumer AND i.handled_at < statement_timestamp() - $1 * interval '1 microsecond'
+        ORDER BY i.handled_at LIMIT $2
+    ) d LIMIT $2))`
 )
 
 // keyBatch is the distinct keys of a batch in the order in which they are marked.
@@ -62,7 +73,8 @@ type keyBatch struct {
 
 func newKeyBatch(keys []core.InboxKey) (*keyBatch, error) {
 	if len(keys) > maxBatchKeys {
-		return nil, waybill.Invalid("waybill/postgres: inbox batch", fmt.Sprintf("%d keys in one batch; at most %d are allowed: split it", len(keys), maxBatchKeys))
+		return nil, waybill.Invalid("waybill/postgres: inbox batch",
+			fmt.Sprintf("%d keys in one batch; at most %d are allowed: split it", len(keys), maxBatchKeys))
 	}
 	b := &keyBatch{keys: keys, order: make([]int, len(keys))}
 	for i := range keys {
@@ -123,7 +135,9 @@ func (b *keyBatch) read(row interface{ Scan(dest ...any) error }) (statuses []co
 
 // DoBatch is [Inbox.Do] for many keys: one transaction, one INSERT for all marks; see [core.BatchInbox]. At most
 // 100,000 keys.
-func (i *Inbox) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ctx context.Context, tx pgx.Tx, fresh []int) error) ([]core.InboxStatus, error) {
+func (i *Inbox) DoBatch(
+	ctx context.Context, keys []core.InboxKey, fn func(ctx context.Context, tx pgx.Tx, fresh []int) error,
+) ([]core.InboxStatus, error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
@@ -137,7 +151,9 @@ func (i *Inbox) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ctx c
 	return restart(ctx, func() ([]core.InboxStatus, error) { return i.doBatch(ctx, b, fn) })
 }
 
-func (i *Inbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx context.Context, tx pgx.Tx, fresh []int) error) ([]core.InboxStatus, error) {
+func (i *Inbox) doBatch(
+	ctx context.Context, keys *keyBatch, fn func(ctx context.Context, tx pgx.Tx, fresh []int) error,
+) ([]core.InboxStatus, error) {
 	var statuses []core.InboxStatus
 	var fresh []int
 	consumers, sources, ids := keys.columns()

@@ -49,7 +49,8 @@ func (f insertForm) oneSQL() string {
 	return `
 INSERT INTO {outbox} (` + insertedSQL + columns + `)
 VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text,
-        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean` + values + `)` + f.duplicatesSQL("true")
+        $10::timestamptz, $11::bigint, $12::timestamptz, $13::json, $14::bytea, $15::bigint, $16::boolean` + values + `)` +
+		f.duplicatesSQL("true")
 }
 
 func (f insertForm) manySQL() string {
@@ -64,8 +65,8 @@ CROSS JOIN LATERAL (SELECT coalesce(r.at, clock_timestamp() + nullif(r.delay, 0)
 	columns, values = f.more(columns, values, "r.route", at)
 	return `
 INSERT INTO {outbox} (` + insertedSQL + columns + `)
-SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent, r.occurred_at, r.hlc, r.expires_at,
-       nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable` + values + `
+SELECT r.route, r.id, r.topic, r.key, r.type, r.source, r.content_type, r.correlation_id, r.trace_parent,
+       r.occurred_at, r.hlc, r.expires_at, nullif(r.attrs, '')::json, r.body, r.slot, r.withdrawable` + values + `
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
             $10::timestamptz[], $11::bigint[], $12::timestamptz[], $13::text[], $14::bytea[], $15::bigint[], $16::boolean[]` + arrays + `)
      AS r(` + insertedSQL + names + `)` + from + f.duplicatesSQL("route, id")

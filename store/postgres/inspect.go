@@ -280,7 +280,8 @@ func scanStored(row pgx.Row, source string, before, after []any) (admin.Stored, 
 	utc(&st.LastErrorAt, failed)
 	utc(&st.SettledAt, at)
 	micro := time.Microsecond
-	st.State, st.Age, st.DueIn, st.LeaseIn = core.State(state), time.Duration(age)*micro, time.Duration(due)*micro, time.Duration(lease)*micro
+	st.State, st.Age = core.State(state), time.Duration(age)*micro
+	st.DueIn, st.LeaseIn = time.Duration(due)*micro, time.Duration(lease)*micro
 	st.Err = decodeAttrs(e, attrs)
 	if st.Err == nil && stamp < 0 {
 		st.Err = undecodable("column hlc", hlc.ErrInvalid)

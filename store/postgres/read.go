@@ -74,7 +74,9 @@ type collector struct {
 }
 
 // read reads a row. It appends the record, unless it or one before it only says that there are more.
-func (c collector) read(d *recordReader, rows pgx.Rows, to func(n int) (records *[]core.Record, more *bool, route string, limit int)) error {
+func (c collector) read(
+	d *recordReader, rows pgx.Rows, to func(n int) (records *[]core.Record, more *bool, route string, limit int),
+) error {
 	r, err := d.read(rows, *c.now)
 	if err != nil {
 		return err
@@ -113,7 +115,8 @@ func queuePage(b *batch, self core.Session, look *core.Look, page *page, now *ti
 	b.Queue(b.sql.read.page, int64(self), routes, slots).QueryRow(func(row pgx.Row) error {
 		var owned []int64
 		var control []byte
-		if err := row.Scan(&page.Known, &page.Flag, &page.Epoch, &page.Last, now, &page.Next, &page.Running, &owned, &page.told, &control); err != nil {
+		err := row.Scan(&page.Known, &page.Flag, &page.Epoch, &page.Last, now, &page.Next, &page.Running, &owned, &page.told, &control)
+		if err != nil {
 			return err
 		}
 		for _, o := range owned {
@@ -155,7 +158,8 @@ func (o *Outbox) queueKeys(b *batch, self core.Session, look *core.Look, page *c
 	if n == 0 {
 		return
 	}
-	at, routes, keys, lo, hi, limit := make([]int, n), make([]string, n), make([]string, n), make([]int64, n), make([]int64, n), make([]int, n)
+	at, routes, keys := make([]int, n), make([]string, n), make([]string, n)
+	lo, hi, limit := make([]int64, n), make([]int64, n), make([]int, n)
 	for i := range look.Keys {
 		k := &look.Keys[i]
 		at[i], routes[i], keys[i], lo[i], hi[i], limit[i] = i, k.Route, k.Key, k.From, k.To, orDefault(k.Limit)

@@ -20,7 +20,9 @@ var (
 )
 
 // DoBatch is [Inbox.DoBatch] for database/sql.
-func (i *SQLInbox) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ctx context.Context, tx *sql.Tx, fresh []int) error) ([]core.InboxStatus, error) {
+func (i *SQLInbox) DoBatch(
+	ctx context.Context, keys []core.InboxKey, fn func(ctx context.Context, tx *sql.Tx, fresh []int) error,
+) ([]core.InboxStatus, error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
@@ -31,7 +33,9 @@ func (i *SQLInbox) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ct
 	return restart(ctx, func() ([]core.InboxStatus, error) { return i.doBatch(ctx, b, fn) })
 }
 
-func (i *SQLInbox) doBatch(ctx context.Context, keys *keyBatch, fn func(ctx context.Context, tx *sql.Tx, fresh []int) error) ([]core.InboxStatus, error) {
+func (i *SQLInbox) doBatch(
+	ctx context.Context, keys *keyBatch, fn func(ctx context.Context, tx *sql.Tx, fresh []int) error,
+) ([]core.InboxStatus, error) {
 	tx, err := i.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return nil, dberr.Failure("inbox: begin", err)

@@ -21,7 +21,8 @@ func NewSQLStager(opts Options) (waybill.Stager[*sql.Tx], error) {
 		return nil, err
 	}
 	if opts.AutoMigrate {
-		return nil, waybill.Invalid("waybill/postgres: outbox options", "AutoMigrate: a stager has no connection of its own; use Migrations")
+		return nil, waybill.Invalid("waybill/postgres: outbox options",
+			"AutoMigrate: a stager has no connection of its own; use Migrations")
 	}
 	return &sqlStager{newStager(&opts, stamper, newNames(opts.Schema, opts.Table, "")), func(context.Context) error { return nil }}, nil
 }

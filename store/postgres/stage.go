@@ -41,7 +41,8 @@ func newStageStatements(n schema.Names, opts *Options) stageStatements {
 	keep := !core.RetentionWithdrawn.DroppedAtOnce(opts.Retention) // withdrawn messages
 	s := stageStatements{
 		seed: n.SQL(seedSQL), inserts: map[insertForm]string{},
-		keyed: n.SQL(keyedSQL(notify)), replacing: n.SQL(replacingSQL(notify, keep)), holders: n.SQL(holdersSQL), unstage: n.SQL(unstageSQL),
+		keyed: n.SQL(keyedSQL(notify)), replacing: n.SQL(replacingSQL(notify, keep)),
+		holders: n.SQL(holdersSQL), unstage: n.SQL(unstageSQL),
 		cancel: n.SQL(cancelSQL(keep)),
 		raise:  n.SQL("SELECT setval({sequence_text}, (SELECT max(seq) FROM {outbox}))"),
 	}
@@ -156,8 +157,8 @@ func (s *stager) failure(op string, err error) error {
 		return e
 	}
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == uniqueViolation && strings.HasSuffix(e.ConstraintName, "_pkey") {
-		return dberr.Misconfigured(op, "the sequence of outbox %s gives numbers that are there already, as if it was set back: set it above the "+
-			"greatest one: %s (%w)", s.table, s.sql.raise, err)
+		return dberr.Misconfigured(op, "the sequence of outbox %s gives numbers that are there already, as if it was set back: "+
+			"set it above the greatest one: %s (%w)", s.table, s.sql.raise, err)
 	}
 	if dberr.Class(err) == waybill.ClassPermanent {
 		op += ": outbox " + s.table

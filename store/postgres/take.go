@@ -99,7 +99,8 @@ func (o *Outbox) Take(ctx context.Context, self core.Session, want core.Want) ([
 					next = append(next, found{d.n, core.Taken{Ref: r.Ref, Grip: core.GripHeld, Record: &record, Deliveries: r.Deliveries}})
 				}
 				return err
-			}, b.sql.take.next, int64(self), want.Part.Route, bits(want.Part.Slots), want.N, refs(want.Out).seqs, orAll(want.Bytes), want.Deliver)
+			}, b.sql.take.next, int64(self), want.Part.Route, bits(want.Part.Slots), want.N, refs(want.Out).seqs,
+				orAll(want.Bytes), want.Deliver)
 		}
 	})
 	if err != nil {

@@ -55,7 +55,8 @@ func withdrawSQL(reason waybill.Reason, keep bool) string { //nolint:revive // a
 }
 
 // lookedUpSQL are the columns of a record o that the above needs.
-const lookedUpSQL = `o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent, o.crashes, o.xmin`
+const lookedUpSQL = `o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.due_at, o.retry, o.withdrawable, o.maybe_sent,
+    o.crashes, o.xmin`
 
 // byIDSQL is the live record of a route and an id, if it is in an index of ids.
 const byIDSQL = `(

@@ -89,7 +89,10 @@ func Failure(op string, err error) error {
 
 // Misconfigured makes an error that matches waybill.ErrMisconfigured.
 func Misconfigured(op, format string, args ...any) *waybill.Error {
-	return &waybill.Error{Op: "waybill/postgres: " + op, Class: waybill.ClassOutage, Err: fmt.Errorf("%w: "+format, append([]any{waybill.ErrMisconfigured}, args...)...)}
+	return &waybill.Error{
+		Op: "waybill/postgres: " + op, Class: waybill.ClassOutage,
+		Err: fmt.Errorf("%w: "+format, append([]any{waybill.ErrMisconfigured}, args...)...),
+	}
 }
 
 // Class returns what an error of the database means, also of one that a handler got from its own statements.
@@ -143,10 +146,11 @@ func Again(err error) bool {
 func NotOpen(op string, err error) error {
 	switch {
 	case errors.Is(err, pgx.ErrTxClosed), errors.Is(err, sql.ErrTxDone):
-		return fmt.Errorf("waybill/postgres: %s: %w: the transaction has ended already; use it before its commit or rollback (%w)", op, waybill.ErrInvalid, err)
+		return fmt.Errorf("waybill/postgres: %s: %w: the transaction has ended already; use it before its commit or rollback (%w)",
+			op, waybill.ErrInvalid, err)
 	case SQLState(err) == "25P02":
-		return fmt.Errorf("waybill/postgres: %s: %w: an earlier statement of this transaction failed; return that statement's error and roll back, "+
-			"or run it in a savepoint (%w)", op, waybill.ErrInvalid, err)
+		return fmt.Errorf("waybill/postgres: %s: %w: an earlier statement of this transaction failed; "+
+			"return that statement's error and roll back, or run it in a savepoint (%w)", op, waybill.ErrInvalid, err)
 	}
 	return nil
 }
@@ -156,7 +160,8 @@ func CommitError(op string, err error) error {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return &waybill.Error{
 			Op: "waybill/postgres: " + op, Class: waybill.ClassRejected,
-			Err: fmt.Errorf("the database rolled back, since the code went on after a failed statement: return that statement's error, or use a savepoint: %w", err),
+			Err: fmt.Errorf("the database rolled back, since the code went on after a failed statement: "+
+				"return that statement's error, or use a savepoint: %w", err),
 		}
 	}
 	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {

@@ -92,8 +92,8 @@ SELECT current_setting('server_encoding'),
 			"create the database with ENCODING 'UTF8'", encoding)
 	case cache != 1:
 		sequence := m.names.SQL("{sequence}")
-		return dberr.Misconfigured("check", "sequence %s has CACHE %d, and records would be read in another order than staged, or not at all: "+
-			"ALTER SEQUENCE %s CACHE 1", sequence, cache, sequence)
+		return dberr.Misconfigured("check", "sequence %s has CACHE %d, and records would be read in another order than staged, "+
+			"or not at all: ALTER SEQUENCE %s CACHE 1", sequence, cache, sequence)
 	}
 	return nil
 }
@@ -107,9 +107,11 @@ func (m *Migrations) CheckInbox(ctx context.Context, db DB) error {
 func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, columns []column, privileges []privilege) error {
 	return m.read(ctx, db, "check", func(tx pgx.Tx) error {
 		var usable *bool
-		if err := tx.QueryRow(ctx, "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = $1", m.names.Schema).Scan(&usable); err != nil {
+		const askUsage = "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = $1"
+		if err := tx.QueryRow(ctx, askUsage, m.names.Schema).Scan(&usable); err != nil {
 			if err == pgx.ErrNoRows { //nolint:errorlint // QueryRow returns it as it is
-				return dberr.Misconfigured("check", "schema %q is missing: run the migrations (Migrate), or correct Options.Schema", m.names.Schema)
+				return dberr.Misconfigured("check", "schema %q is missing: run the migrations (Migrate), or correct Options.Schema",
+					m.names.Schema)
 			}
 			return err
 		}
@@ -125,7 +127,8 @@ func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, 
 			for kind := range strings.SplitSeq(p.names, ",") {
 				var exists bool
 				var granted *bool
-				err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL, has_"+p.kind+"_privilege(to_regclass($1), $2)", p.object, kind).Scan(&exists, &granted)
+				ask := "SELECT to_regclass($1) IS NOT NULL, has_" + p.kind + "_privilege(to_regclass($1), $2)"
+				err := tx.QueryRow(ctx, ask, p.object, kind).Scan(&exists, &granted)
 				switch {
 				case err != nil:
 					return err
@@ -153,7 +156,8 @@ func lacksPermission(ctx context.Context, tx pgx.Tx, what []string) error {
 		return err
 	}
 	to := " TO " + pgx.Identifier{role}.Sanitize()
-	return dberr.Misconfigured("check", "the role %q lacks permissions: as an administrator, GRANT %s", role, strings.Join(what, to+"; GRANT ")+to)
+	return dberr.Misconfigured("check", "the role %q lacks permissions: as an administrator, GRANT %s",
+		role, strings.Join(what, to+"; GRANT ")+to)
 }
 
 // maxListed bounds the columns that one error lists.
@@ -200,6 +204,6 @@ func wrongColumns(ctx context.Context, tx pgx.Tx, table string, want []column) e
 	if n := len(problems) - maxListed; n > 0 {
 		problems = append(problems[:maxListed], fmt.Sprintf("and %d more", n))
 	}
-	return dberr.Misconfigured("check", "table %s has another shape: %s: if it is Waybill's, run the migrations (Migrate), else correct the name in the options",
-		table, strings.Join(problems, ", "))
+	return dberr.Misconfigured("check", "table %s has another shape: %s: if it is Waybill's, run the migrations (Migrate), "+
+		"else correct the name in the options", table, strings.Join(problems, ", "))
 }

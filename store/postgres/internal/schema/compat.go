@@ -43,7 +43,8 @@ func (m *Migrations) declare(files []migration, part Part) string {
 	if value == 0 {
 		return m.names.SQL("DELETE FROM {meta} WHERE name = " + name + ";\n")
 	}
-	return m.names.SQL("INSERT INTO {meta} (name, value) VALUES (" + name + ", " + strconv.Itoa(value) + ") ON CONFLICT (name) DO UPDATE SET value = excluded.value;\n")
+	return m.names.SQL("INSERT INTO {meta} (name, value) VALUES (" + name + ", " + strconv.Itoa(value) + ") " +
+		"ON CONFLICT (name) DO UPDATE SET value = excluded.value;\n")
 }
 
 // checkVersion reports a schema that is too old for this program, or for which this program is too old.
@@ -54,10 +55,12 @@ func (m *Migrations) checkVersion(ctx context.Context, tx pgx.Tx, part Part, tab
 	}
 	newest := m.Newest(part)
 	if applied[part] < newest {
-		return dberr.Misconfigured("check", "%s has schema version %d, this release needs %d: run the migrations (Migrate)", table, applied[part], newest)
+		return dberr.Misconfigured("check", "%s has schema version %d, this release needs %d: run the migrations (Migrate)",
+			table, applied[part], newest)
 	}
 	var least int
-	if err := tx.QueryRow(ctx, m.names.SQL("SELECT coalesce(max(value), 0) FROM {meta} WHERE name = $1"), m.compatibleKey(part)).Scan(&least); err != nil {
+	ask := m.names.SQL("SELECT coalesce(max(value), 0) FROM {meta} WHERE name = $1")
+	if err := tx.QueryRow(ctx, ask, m.compatibleKey(part)).Scan(&least); err != nil {
 		return err
 	}
 	return TooOld(table, least, newest)

@@ -166,7 +166,8 @@ func (m *Migrations) forget(i int) string {
 	case before > 0:
 		return m.names.SQL(fmt.Sprintf("UPDATE {meta} SET value = %d WHERE name = %s;\n", before, QuoteText(m.key(mig.part)))) + undeclare
 	case mig.part == PartOutbox:
-		return m.names.SQL("DELETE FROM {meta} WHERE name IN ("+QuoteText(m.key(mig.part))+", {hlc_name}, {epoch}, {cleaner});\n") + undeclare
+		return m.names.SQL("DELETE FROM {meta} "+
+			"WHERE name IN ("+QuoteText(m.key(mig.part))+", {hlc_name}, {epoch}, {cleaner});\n") + undeclare
 	}
 	return m.names.SQL("DELETE FROM {meta} WHERE name = "+QuoteText(m.key(mig.part))+";\n") + undeclare
 }
@@ -205,7 +206,8 @@ func (m *Migrations) Down(ctx context.Context, db DB, version int) error {
 		}
 		for _, part := range m.parts {
 			if newest := m.Newest(part); applied[part] > newest {
-				return dberr.Misconfigured("migrate down", "the schema of %q has version %d, this release knows %d: go back with the newer release", m.key(part), applied[part], newest)
+				return dberr.Misconfigured("migrate down", "the schema of %q has version %d, this release knows %d: "+
+					"go back with the newer release", m.key(part), applied[part], newest)
 			}
 		}
 		for i := len(m.files) - 1; i >= 0; i-- {
@@ -215,7 +217,8 @@ func (m *Migrations) Down(ctx context.Context, db DB, version int) error {
 			}
 			if mig.part == PartBase {
 				var used bool
-				if err := tx.QueryRow(ctx, m.names.SQL(`SELECT EXISTS (SELECT FROM {meta} WHERE name LIKE '%.version')`)).Scan(&used); err != nil {
+				ask := m.names.SQL(`SELECT EXISTS (SELECT FROM {meta} WHERE name LIKE '%.version')`)
+				if err := tx.QueryRow(ctx, ask).Scan(&used); err != nil {
 					return err
 				}
 				if used {
@@ -243,7 +246,7 @@ func (m *Migrations) Applied(ctx context.Context, db DB) (map[Part]int, error) {
 func (m *Migrations) applied(ctx context.Context, tx pgx.Tx) (map[Part]int, error) {
 	applied := map[Part]int{}
 	var exists bool
-	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", pgx.Identifier{m.names.Schema, metaTable}.Sanitize()).Scan(&exists); err != nil || !exists {
+	if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", m.names.SQL("{meta}")).Scan(&exists); err != nil || !exists {
 		return applied, err
 	}
 	for _, part := range m.parts {

@@ -31,7 +31,8 @@ var tables = [...]string{"members", "routes", "units", "control"}
 
 // indexes are the indexes of the outbox table, and its constraints, by their suffix.
 var indexes = [...]string{
-	"pkey", "times", "key", "id", "found", "dedupe", "due", "retry", "hold", "waiting", "waiting_key", "blocking", "abandoned", "settled", "expires",
+	"pkey", "times", "key", "id", "found", "dedupe", "due", "retry", "hold", "waiting", "waiting_key", "blocking",
+	"abandoned", "settled", "expires",
 }
 
 // NewNames returns the names for a schema, the table of an outbox and that of an inbox; an empty one is the default.
