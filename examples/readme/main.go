@@ -1,5 +1,5 @@
-// Command readme holds the README's example, so that it compiles. It needs a Postgres and a RabbitMQ; examples/orders
-// is the same story complete, with its own servers.
+// Command readme is the README's example: producer, relay and consumer in one process. It needs a Postgres and a
+// RabbitMQ; examples/orders is the same story complete, with its own servers.
 package main
 
 import (
@@ -7,6 +7,8 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -26,8 +28,8 @@ type Order struct{ ID, Customer string }
 var OrderPlaced = waybill.NewTopic("orders.placed", waybill.JSON[Order]())
 
 // place writes the order and its message in one transaction.
-func place(ctx context.Context, outbox *postgres.Outbox, o Order) error {
-	unit := outbox.UnitOfWork()
+func place(ctx context.Context, store *postgres.Store, o Order) error {
+	unit := store.UnitOfWork() // always the same one
 	return unit.Do(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `INSERT INTO orders (id, customer) VALUES ($1, $2)`, o.ID, o.Customer); err != nil {
 			return err
@@ -36,73 +38,37 @@ func place(ctx context.Context, outbox *postgres.Outbox, o Order) error {
 	})
 }
 
-// runRelay moves messages to the broker, in a process of its own or beside the producer.
-func runRelay(ctx context.Context, outbox *postgres.Outbox, bus *rabbitmq.Transport) error {
-	r, err := relay.New(outbox, bus, relay.Options{})
-	if err != nil {
-		return err
-	}
-	return r.Run(ctx)
+// bill is the handler: its writes and the inbox mark are one transaction.
+func bill(ctx context.Context, tx pgx.Tx, o Order) error {
+	_, err := tx.Exec(ctx, `INSERT INTO bills (order_id) VALUES ($1)`, o.ID)
+	return err
 }
 
-// runConsumer gives each message exactly one effect: the handler's writes and the inbox mark are one transaction.
-func runConsumer(ctx context.Context, bus *rabbitmq.Transport, outbox *postgres.Outbox, billing *inbox.Inbox[pgx.Tx]) error {
-	c, err := consumer.New(bus, consumer.Options{Clock: outbox.Clock()})
-	if err != nil {
+// run works until ctx ends, and finishes what it has begun.
+func run(ctx context.Context) error {
+	pool, err1 := pgxpool.New(ctx, os.Getenv("POSTGRES_URL"))
+	bus, err2 := rabbitmq.Dial(ctx, os.Getenv("RABBITMQ_URL"), rabbitmq.Options{Exchange: "shop"})
+	store, err3 := postgres.New(pool, postgres.Options{Source: "/orders", AutoMigrate: true})
+	billing, err4 := inbox.New(store, "billing", inbox.Options{})
+	r, err5 := relay.New(store, bus, relay.Options{})
+	c, err6 := consumer.New(bus, consumer.Options{})
+	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
 		return err
 	}
-	err = c.Handle(waybill.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}},
-		inbox.Handler(billing, OrderPlaced, func(ctx context.Context, tx pgx.Tx, o Order) error {
-			_, err := tx.Exec(ctx, `INSERT INTO bills (order_id) VALUES ($1)`, o.ID)
-			return err
-		}))
-	if err != nil {
+	orders := waybill.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}}
+	if err := c.Handle(orders, inbox.Handler(billing, OrderPlaced, bill)); err != nil {
 		return err
 	}
-	return c.Run(ctx)
+	if err := place(ctx, store, Order{ID: waybill.NewID(), Customer: "c-1"}); err != nil {
+		return err
+	}
+	return errors.Join(waybill.Run(ctx, c, r), bus.Close(context.WithoutCancel(ctx)))
 }
 
 func main() {
-	if err := run(context.Background(), os.Getenv("POSTGRES_URL"), os.Getenv("RABBITMQ_URL")); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
 		slog.Error("stopped", "error", err)
-		os.Exit(1)
 	}
-}
-
-// run wires the three together in one process.
-func run(ctx context.Context, postgresURL, rabbitmqURL string) error {
-	pool, err := pgxpool.New(ctx, postgresURL)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	outbox, err := postgres.NewOutbox(pool, postgres.Options{Source: "/orders"})
-	if err != nil {
-		return err
-	}
-	marks, err := postgres.NewInbox(pool, postgres.InboxOptions{})
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(outbox.Migrate(ctx), marks.Migrate(ctx)); err != nil {
-		return err
-	}
-	billing, err := inbox.New(marks, "billing", inbox.Options{})
-	if err != nil {
-		return err
-	}
-	bus, err := rabbitmq.Dial(ctx, rabbitmqURL, rabbitmq.Options{Exchange: "shop", Lazy: true})
-	if err != nil {
-		return err
-	}
-	defer bus.Close(context.WithoutCancel(ctx)) //nolint:errcheck // ending anyway
-	go func() {
-		if err := runRelay(ctx, outbox, bus); err != nil {
-			slog.Error("relay ended", "error", err)
-		}
-	}()
-	if err := place(ctx, outbox, Order{ID: waybill.NewID(), Customer: "c-1"}); err != nil {
-		return err
-	}
-	return runConsumer(ctx, bus, outbox, billing)
 }

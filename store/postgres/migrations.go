@@ -200,6 +200,9 @@ func (i *Inbox) Drift(ctx context.Context) ([]admin.Difference, error) {
 
 // Check reports whether the inbox can work, as [Outbox.Check] does.
 func (i *Inbox) Check(ctx context.Context) error {
+	if err := i.ready(ctx); err != nil {
+		return err
+	}
 	m, err := inboxSchema(i.names)
 	if err != nil {
 		return err
