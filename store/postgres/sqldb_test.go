@@ -6,7 +6,10 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +22,7 @@ import (
 	"github.com/waybill-go/waybill/core/outboxtest"
 	"github.com/waybill-go/waybill/core/storetest"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
@@ -176,6 +180,56 @@ func TestWaitOverSQLDB(t *testing.T) {
 	}
 	cancel()
 	<-lost
+	if err := o.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "the connections are given back", func() bool { return db.Stats().InUse == 0 })
+}
+
+// taker is a publisher that takes everything.
+type taker struct{ sent atomic.Int64 }
+
+func (*taker) Traits() core.PublisherTraits {
+	return core.PublisherTraits{Confirmed: true, KeyOrder: core.KeyOrderSerial}
+}
+
+func (p *taker) Publish(_ context.Context, batch []waybill.Envelope) core.Results {
+	p.sent.Add(int64(len(batch)))
+	return make(core.Results, len(batch))
+}
+
+// DB-14: a relay that runs over a *sql.DB of four connections publishes what is staged in its transactions, and gives
+// all of them back.
+func TestRelayOverSQLDB(t *testing.T) {
+	t.Parallel()
+	db := openDB(t, testenv.Postgres(t).DSN, 4)
+	o := sqlOutboxOn(t, db, postgres.Options{})
+	bus := &taker{}
+	r, err := relay.New(o, bus, relay.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.Run(ctx) }()
+	const total = 40
+	for n := range total {
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := o.SQL().Stage(t.Context(), tx, message(waybill.Key(strconv.Itoa(n%3)))); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "everything is published", func() bool { return bus.sent.Load() >= total })
+	cancel()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
 	if err := o.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -2,31 +2,33 @@ package conns
 
 import (
 	"context"
+	"database/sql"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Source gives connections.
-type Source interface {
-	// Use runs fn with a connection of the pool that nobody else uses meanwhile.
-	Use(ctx context.Context, fn func(conn *pgx.Conn) error) error
-	// Own returns a connection for as long as the caller likes, and what ends it.
-	Own(ctx context.Context) (conn *pgx.Conn, end func(ctx context.Context), err error)
-	// Begin begins a transaction on a connection of the pool, with the isolation of the connection.
-	Begin(ctx context.Context) (pgx.Tx, error)
-	// BeginTx begins a transaction with opts.
-	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
+// Source gives the connections of a pool. Make it with Pool or SQL. It is no interface, so that what is passed to Use
+// costs no memory.
+type Source struct {
+	pool *pgxpool.Pool
+	db   *sql.DB // if pool is nil
 }
 
 // Pool returns the connections of pool.
-func Pool(pool *pgxpool.Pool) Source { return pgxSource{pool} }
+func Pool(pool *pgxpool.Pool) Source { return Source{pool: pool} }
 
-type pgxSource struct{ *pgxpool.Pool }
+// SQL returns the connections of db, whose driver must be pgx's: it was opened with sql.Open("pgx", …),
+// stdlib.OpenDB or stdlib.OpenDBFromPool.
+func SQL(db *sql.DB) Source { return Source{db: db} }
 
-func (s pgxSource) Use(ctx context.Context, fn func(conn *pgx.Conn) error) error {
-	c, err := s.Acquire(ctx)
+// Use runs fn with a connection of the pool that nobody else uses meanwhile.
+func (s Source) Use(ctx context.Context, fn func(conn *pgx.Conn) error) error {
+	if s.pool == nil {
+		return useSQL(ctx, s.db, fn)
+	}
+	c, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
@@ -34,8 +36,12 @@ func (s pgxSource) Use(ctx context.Context, fn func(conn *pgx.Conn) error) error
 	return fn(c.Conn())
 }
 
-func (s pgxSource) Own(ctx context.Context) (conn *pgx.Conn, end func(ctx context.Context), err error) {
-	cfg := s.Config()
+// Own returns a connection for as long as the caller likes, and what ends it.
+func (s Source) Own(ctx context.Context) (conn *pgx.Conn, end func(ctx context.Context), err error) {
+	if s.pool == nil {
+		return ownSQL(ctx, s.db)
+	}
+	cfg := s.pool.Config()
 	c := cfg.ConnConfig.Copy()
 	c.OnNotification = nil
 	if cfg.BeforeConnect != nil {
@@ -47,6 +53,17 @@ func (s pgxSource) Own(ctx context.Context) (conn *pgx.Conn, end func(ctx contex
 		return nil, nil, err
 	}
 	return conn, func(ctx context.Context) { closeConn(ctx, conn) }, nil
+}
+
+// Begin begins a transaction on a connection of the pool, with the isolation of the connection.
+func (s Source) Begin(ctx context.Context) (pgx.Tx, error) { return s.BeginTx(ctx, pgx.TxOptions{}) }
+
+// BeginTx begins a transaction with opts.
+func (s Source) BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error) {
+	if s.pool == nil {
+		return beginSQL(ctx, s.db, opts)
+	}
+	return s.pool.BeginTx(ctx, opts)
 }
 
 // closeConn closes conn although ctx has ended, but does not take long.

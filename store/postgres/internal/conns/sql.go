@@ -11,12 +11,6 @@ import (
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
-// SQL returns the connections of db, whose driver must be pgx's: it was opened with sql.Open("pgx", …),
-// stdlib.OpenDB or stdlib.OpenDBFromPool.
-func SQL(db *sql.DB) Source { return sqlSource{db} }
-
-type sqlSource struct{ db *sql.DB }
-
 // pgxConn returns the connection of pgx in one of database/sql.
 func pgxConn(driverConn any) (*pgx.Conn, error) {
 	c, ok := driverConn.(interface{ Conn() *pgx.Conn }) // *stdlib.Conn
@@ -27,8 +21,9 @@ func pgxConn(driverConn any) (*pgx.Conn, error) {
 	return c.Conn(), nil
 }
 
-func (s sqlSource) Use(ctx context.Context, fn func(conn *pgx.Conn) error) error {
-	c, err := s.db.Conn(ctx)
+// useSQL is Use for db.
+func useSQL(ctx context.Context, db *sql.DB, fn func(conn *pgx.Conn) error) error {
+	c, err := db.Conn(ctx)
 	if err != nil {
 		return err
 	}
@@ -51,8 +46,9 @@ func (s sqlSource) Use(ctx context.Context, fn func(conn *pgx.Conn) error) error
 	return err
 }
 
-func (s sqlSource) Own(ctx context.Context) (conn *pgx.Conn, end func(ctx context.Context), err error) {
-	conn, release, err := s.hold(ctx)
+// ownSQL is Own for db.
+func ownSQL(ctx context.Context, db *sql.DB) (conn *pgx.Conn, end func(ctx context.Context), err error) {
+	conn, release, err := hold(ctx, db)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -63,11 +59,11 @@ func (s sqlSource) Own(ctx context.Context) (conn *pgx.Conn, end func(ctx contex
 }
 
 // hold takes a connection until release is called. It stays inside of Raw meanwhile, as database/sql asks.
-func (s sqlSource) hold(ctx context.Context) (conn *pgx.Conn, release func(), err error) {
+func hold(ctx context.Context, db *sql.DB) (conn *pgx.Conn, release func(), err error) {
 	got, done, over := make(chan error, 1), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(over)
-		got <- s.Use(ctx, func(c *pgx.Conn) error {
+		got <- useSQL(ctx, db, func(c *pgx.Conn) error {
 			conn = c
 			got <- nil
 			<-done
@@ -80,10 +76,9 @@ func (s sqlSource) hold(ctx context.Context) (conn *pgx.Conn, release func(), er
 	return conn, func() { close(done); <-over }, nil
 }
 
-func (s sqlSource) Begin(ctx context.Context) (pgx.Tx, error) { return s.BeginTx(ctx, pgx.TxOptions{}) }
-
-func (s sqlSource) BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error) {
-	conn, release, err := s.hold(ctx)
+// beginSQL is BeginTx for db.
+func beginSQL(ctx context.Context, db *sql.DB, opts pgx.TxOptions) (pgx.Tx, error) {
+	conn, release, err := hold(ctx, db)
 	if err != nil {
 		return nil, err
 	}
