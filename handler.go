@@ -23,7 +23,7 @@ func (s HandlerStatus) String() string {
 }
 
 // HandleFunc handles one delivery. A nil error settles it as done. The error decides otherwise: [Reject] parks,
-// [RetryAfter] delays, [Outage] gives back and pauses; any other is retried by policy. It must return soon after ctx
+// [RetryAfter] delays, [Outage] releases and pauses; any other is retried by policy. It must return soon after ctx
 // ends.
 type HandleFunc func(ctx context.Context, d *Delivery) (HandlerStatus, error)
 
@@ -43,7 +43,7 @@ type Handler struct {
 	Check func(ctx context.Context) error
 	// Batch, if not nil, handles several deliveries at a time instead of Handle. It returns one status a delivery, in
 	// input order. An error means that nothing had an effect: the runner then calls Handle for each, so that one bad
-	// message does not fail its neighbours, unless the error is an outage, which gives all of them back. Deliveries of
+	// message does not fail its neighbours, unless the error is an outage, which releases all of them. Deliveries of
 	// one key come in their order, and no other handler has one of that key at the time. Middleware wraps Handle only.
 	Batch func(ctx context.Context, ds []*Delivery) ([]HandlerStatus, error)
 	// BatchSize bounds the deliveries of a batch; default 100, at most the subscription's prefetch. BatchWait is how

@@ -291,7 +291,7 @@ func TestBatchFallsBack(t *testing.T) {
 	}
 }
 
-// CO-05: an outage gives the whole batch back at no cost and pauses; afterwards everything is handled.
+// CO-05: an outage releases the whole batch at no cost and pauses; afterwards everything is handled.
 func TestBatchOutage(t *testing.T) {
 	t.Parallel()
 	for _, inOrder := range []bool{false, true} {
@@ -338,12 +338,12 @@ func TestInboxBatch(t *testing.T) {
 		var sizes seen[int]
 		h := inbox.BatchHandler(box, topic, func(ctx context.Context, tx *memory.Tx, items []inbox.Item[note]) error {
 			sizes.add(len(items))
-			for _, it := range items {
-				if it.Value.N == 13 {
+			for _, item := range items {
+				if item.Value.N == 13 {
 					return errBoom
 				}
-				tx.Put(it.Delivery.Envelope.ID, "done")
-				if _, err := store.Stage(it.Context(ctx), tx, topic.Message(note{}, waybill.ID("re-"+it.Delivery.Envelope.ID))); err != nil {
+				tx.Put(item.Delivery.Envelope.ID, "done")
+				if _, err := store.Stage(item.Context(ctx), tx, topic.Message(note{}, waybill.ID("re-"+item.Delivery.Envelope.ID))); err != nil {
 					return err
 				}
 			}
@@ -384,7 +384,7 @@ func TestInboxBatch(t *testing.T) {
 	})
 }
 
-// A stop in the middle of a fallback gives back what was not started, and keeps what was done.
+// A stop in the middle of a fallback releases what was not started, and keeps what was done.
 func TestStopInFallback(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

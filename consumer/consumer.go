@@ -16,9 +16,6 @@ import (
 // startWait bounds how long subscriptions that could be opened wait for the others before they begin.
 const startWait = 10 * time.Second
 
-// checkTimeout bounds the check of what handlers need.
-const checkTimeout = 10 * time.Second
-
 // Consumer runs handlers on subscriptions. Register them with Handle, then call Run.
 type Consumer struct {
 	bus  core.Subscriber

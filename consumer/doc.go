@@ -1,19 +1,19 @@
-// Package consumer runs handlers on what a [core.Subscriber] delivers: receive, check, lane of the key, middleware,
-// handler, settle.
+// Package consumer runs handlers on what a [core.Subscriber] delivers: receive, check, queue of the key,
+// middleware, handler, settle.
 //
 // # Guarantees
 //
 //   - A delivery is settled as done only after its handler returned nil. With package inbox that is after the commit.
 //   - Nothing is dropped: what cannot be handled is parked with a reason, what failed comes again, what was not started
-//     at a stop goes back at once.
+//     at a stop is released at once.
 //   - A message without a handler is parked, or handled by the one for [waybill.AnyMessage], or dropped with a warning
 //     if Options.Unknown says so. One that expired, one that the transport marked as unusable, and one that was
 //     delivered [waybill.Subscription].MaxDeliveries times without an outcome, are parked without running a handler.
 //     From half of that number on a message is a suspect and is handled alone: nothing else of its subscription runs,
-//     everything else is given back first and nothing more is received, so that a message that kills its process cannot
+//     everything else is released first and nothing more is received, so that a message that kills its process cannot
 //     spend the budget of others. A broker that pushes ahead of Receive still counts what it pushed; suspects are
 //     therefore handled in random order.
-//   - A handler's error decides: [waybill.Reject] parks, [waybill.RetryAfter] delays, [waybill.Outage] gives back at no
+//   - A handler's error decides: [waybill.Reject] parks, [waybill.RetryAfter] delays, [waybill.Outage] releases at no
 //     cost and pauses the subscription, any other (a panic too) is retried by the policy until its attempts are spent.
 //     A custom policy gets the error in hand. One that panics, answers nonsense, does not answer within 5 s, or asks
 //     for more than the transport can hold parks the message. A transport with fixed delays holds one for the next
@@ -24,20 +24,20 @@
 //   - A batch handler's batch that fails is handled one by one, through the ordinary path.
 //   - With [waybill.Subscription].InOrder a message of a key is handled only when the one before it is done or parked,
 //     also through failures, outages, stops and a take-over by another consumer: a retry waits in place, with its key
-//     behind it and other keys going on, and what goes back goes back in order. A message that was handled may come
+//     behind it and other keys going on, and what is released is released in order. A message that was handled may come
 //     again, later ones of its key too: the inbox absorbs it.
-//   - While a subscription is paused it gives back what it has not started, and probes with one message at a time after
+//   - While a subscription is paused it releases what it has not started, and probes with one message at a time after
 //     1 s, doubled up to 30 s; the first that shows no outage ends the pause.
 //   - Neither a message, nor a failed settle, nor a lost broker ends Run. Only an error of configuration before a
 //     subscription's first success does, and then Run reports those of all subscriptions.
-//   - When Run's context ends, every subscription at once stops receiving, gives back what it has not started, and lets
-//     running handlers finish for Options.DrainTimeout; then it cancels their contexts, and what they give up goes
-//     back.
+//   - When Run's context ends, every subscription at once stops receiving, releases what it has not started, and lets
+//     running handlers finish for Options.DrainTimeout; then it cancels their contexts, and what they give up is
+//     released.
 //
 // # Concurrency
 //
 // Up to Subscription.Concurrency handlers of one subscription run at a time. Deliveries of one ordering key are handled
-// one at a time in the order of their arrival; a message that is retried later or given back does not hold up the next
+// one at a time in the order of their arrival; a message that is retried later or released does not hold up the next
 // of its key. There is no goroutine and no memory for a key that has nothing in progress. A batch counts as one
 // handler.
 //
@@ -50,9 +50,9 @@
 //
 // # Limits
 //
-// A handler may run as long as the transport leaves a delivery with its receiver; deliveries are not extended. A
+// A handler may run as long as the transport leaves a delivery with its receiver; deliveries are not renewed. A
 // handler that does not return within 5 s after its context was cancelled is left behind and Run returns without it:
-// its delivery goes back to the queue, and its late result settles nothing.
+// its delivery is released, and its late result settles nothing.
 //
 // While a subscription is paused a broker that pushes ahead of Receive may hold up to Prefetch messages for it; other
 // consumers of the queue do not get these until the pause ends. A probe runs as long as its handler does.

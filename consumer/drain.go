@@ -13,40 +13,26 @@ const (
 	settleGrace  = 5 * time.Second
 )
 
-// giveBackAll gives back everything that was not started.
-func (r *runner) giveBackAll() {
+// releaseAll releases everything that was not started.
+func (r *runner) releaseAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.giveBackWaiting()
+	r.releaseWaiting()
 }
 
-func (r *runner) giveBackWaiting() {
-	for _, it := range r.takeAll() {
-		r.giveBack(it)
-	}
-	if r.kicker != nil {
-		r.kicker.Stop()
-		r.kicksAt = time.Time{}
-	}
+// releaseWaiting is releaseAll. mu is held.
+func (r *runner) releaseWaiting() {
+	r.release(r.takeAll())
+	r.alarm.stop()
 }
 
-// drain gives back what was not started, lets running handlers finish, settles, and closes the receiver of s, if any.
+// drain releases what was not started, lets running handlers finish, settles, and closes the receiver of s, if any.
 func (r *runner) drain(ctx context.Context, s *session) {
 	begin := time.Now()
-	r.mu.Lock()
-	r.stopping = true
-	r.giveBackWaiting()
-	running := r.running
-	if running == 0 {
-		r.idle.set()
-		if r.unsettled == 0 {
-			r.settled.set()
-		}
-	}
-	r.mu.Unlock()
+	running := r.beginStop()
 	detached := r.settleCtx
 	r.log.LogAttrs(detached, slog.LevelInfo, "subscription stops", slog.String("event", "consumer.stop"), slog.Int("running", running))
-	if !await(r.idle.ch, max(r.c.opts.DrainTimeout, 0)) {
+	if !await(r.idle.ch, max(r.opts.DrainTimeout, 0)) {
 		r.cutHandlers()
 		if !await(r.idle.ch, handlerGrace) {
 			r.mu.Lock()
@@ -63,18 +49,19 @@ func (r *runner) drain(ctx context.Context, s *session) {
 	r.log.LogAttrs(detached, slog.LevelInfo, "subscription stopped", slog.String("event", "consumer.stopped"), slog.Duration("took", time.Since(begin)))
 }
 
-func (r *runner) closeReceiver(ctx context.Context, s *session) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleGrace)
-	defer cancel()
-	if err := s.rcv.Close(ctx); err != nil {
-		r.log.warn(ctx, "consumer.close", "cannot close the receiver", errAttr(err))
+// beginStop lets nothing new start, and returns how many jobs run.
+func (r *runner) beginStop() (running int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopping = true
+	r.releaseWaiting()
+	if r.running == 0 {
+		r.idle.set()
+		if r.load.unsettled == 0 {
+			r.settled.set()
+		}
 	}
-}
-
-// pauseDelay returns the delay after failure n in a row.
-func (r *runner) pauseDelay(n int) time.Duration {
-	d, _, _ := r.c.opts.Pause.Next(n, nil) // neither custom nor bounded: it cannot fail
-	return d
+	return r.running
 }
 
 // await waits for ch, for d at most, and reports whether it was closed.

@@ -82,7 +82,7 @@ func Example_errors() {
 		case o.Total == 0:
 			return waybill.RetryAfter(fmt.Errorf("order %s has no total yet", o.ID), 30*time.Second)
 		case ctx.Err() != nil:
-			return waybill.Outage(ctx.Err()) // what it needs is down: give it back, pause, probe
+			return waybill.Outage(ctx.Err()) // what it needs is down: release it, pause, probe
 		case o.Total > 1000:
 			return fmt.Errorf("order %s is too large for one charge", o.ID) // retried by the subscription's policy
 		}

@@ -184,7 +184,7 @@ func TestLanes(t *testing.T) {
 	})
 }
 
-// CO-05: an outage costs no attempt, gives everything back, pauses, probes with one message, and heals by itself.
+// CO-05: an outage costs no attempt, releases everything, pauses, probes with one message, and heals by itself.
 func TestOutagePauses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -220,7 +220,7 @@ func TestOutagePauses(t *testing.T) {
 		}
 		wantDepth(t, b, memtransport.Depth{Ready: 100})
 		if n := b.verdicts()[core.VerdictRelease]; n > 2*20+len(got) {
-			t.Errorf("%d given back for %d probes", n, len(got))
+			t.Errorf("%d released for %d probes", n, len(got))
 		}
 		time.Sleep(2 * time.Minute)
 		stop()
@@ -231,7 +231,7 @@ func TestOutagePauses(t *testing.T) {
 	})
 }
 
-// CO-05: what is given back is not run again before the pause is over, and a probe that says nothing about the outage
+// CO-05: what is released is not run again before the pause is over, and a probe that says nothing about the outage
 // leads to the next at once.
 func TestProbes(t *testing.T) {
 	t.Parallel()
@@ -263,7 +263,7 @@ func TestProbes(t *testing.T) {
 }
 
 // CO-05: what was received but not started does not run in an outage; a probe that says nothing leads to the next.
-func TestOutageGivesBackUnstarted(t *testing.T) {
+func TestOutageReleasesUnstarted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
@@ -304,7 +304,7 @@ func TestOutageGivesBackUnstarted(t *testing.T) {
 	})
 }
 
-// CO-08: a suspect runs alone, after everything else was settled or given back, and nothing is received meanwhile.
+// CO-08: a suspect runs alone, after everything else was settled or released, and nothing is received meanwhile.
 func TestSuspectsAreHandledAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -405,7 +405,7 @@ func TestPoisonDoesNotTakeInnocents(t *testing.T) {
 	})
 }
 
-// CO-17: two consumers share a queue; what one gives back reaches the other at once.
+// CO-17: two consumers share a queue; what one releases reaches the other at once.
 func TestConsumersShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,6 +13,8 @@ type condition struct {
 	opened  bool      // the subscription was open at least once
 	since   time.Time // it is open, or down, since then
 	downErr string    // why it is down
+	down    bool      // the broker cannot be reached
+	active  time.Time // when something was received or settled, or the connection changed, last
 }
 
 // setCondition notes whether the broker can be reached. mu is held.
@@ -25,7 +27,7 @@ func (r *runner) setCondition(down bool, err error) { //nolint:revive // a fact,
 	if r.down != down || r.since.IsZero() {
 		r.since = time.Now()
 	}
-	r.down = down
+	r.down, r.active = down, time.Now()
 }
 
 // Health says how the consumer is. The checks are "run" and "queue NAME" for each subscription. It asks nobody and
@@ -62,7 +64,7 @@ func (r *runner) health(h *waybill.Health) {
 	ago := func(t time.Time) time.Duration { return time.Since(t).Round(time.Millisecond) }
 	switch {
 	case r.stopping:
-		h.Add(name, waybill.HealthFailed, "stopping; %d deliveries held", r.held)
+		h.Add(name, waybill.HealthFailed, "stopping; %d deliveries held", r.load.held)
 	case r.down:
 		h.Add(name, waybill.HealthFailed, "the broker cannot be reached for %s: %s", ago(r.since), r.downErr)
 	case !r.opened:
@@ -70,7 +72,7 @@ func (r *runner) health(h *waybill.Health) {
 	case r.pause.state != open:
 		h.Add(name, waybill.HealthDegraded, "paused, as something that handlers need is down, %d probes so far; the latest: %s", r.pause.n, r.pause.cause)
 	default:
-		h.Add(name, waybill.HealthOK, "subscribed; %d deliveries held, the latest activity %s ago", r.held, ago(r.active))
+		h.Add(name, waybill.HealthOK, "subscribed; %d deliveries held, the latest activity %s ago", r.load.held, ago(r.active))
 	}
 }
 

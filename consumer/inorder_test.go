@@ -64,9 +64,9 @@ func TestInOrderRetriesInPlace(t *testing.T) {
 	})
 }
 
-// OR-09: at a stop what waits behind a message goes back after it, so that a queue that puts back at its head keeps the
-// order.
-func TestInOrderGivesBackInOrder(t *testing.T) {
+// OR-09: at a stop what waits behind a message is released after it, so that a queue that puts back at its head keeps
+// the order.
+func TestInOrderReleasesInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)

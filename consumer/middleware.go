@@ -35,7 +35,7 @@ func Timeout(d time.Duration) waybill.Middleware {
 
 // Throttle returns a middleware that lets at most perSecond handlers begin a second, all users of it together, and
 // burst at once (at least 1). The others wait with their place taken; give the rate of a whole service divided by its
-// replicas. When the context ends meanwhile, the message goes back at no cost. Put it outside of Timeout, or its wait
+// replicas. When the context ends meanwhile, the message is released at no cost. Put it outside of Timeout, or its wait
 // counts. A rate of zero or less, or one that is no number, means no limit.
 func Throttle(perSecond float64, burst int) waybill.Middleware {
 	var (

@@ -5,16 +5,13 @@ import (
 	"log/slog"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
-	"github.com/waybill-go/waybill/internal/check"
 )
 
 // The defaults of Options.
@@ -160,7 +157,7 @@ func checkInProcess(b *waybill.Backoff) []string {
 	case !ends:
 		return []string{"InProcess.Attempts: without a bound the broker would never see the failure; set a few"}
 	case total > maxInProcess:
-		return []string{fmt.Sprintf("InProcess: its delays add up to %s, more than %s, while which a handler's place is taken; "+
+		return []string{fmt.Sprintf("InProcess: its delays add up to %s, and a handler's place is taken all the time; at most %s are allowed: "+
 			"use fewer or shorter ones, and Retry for the rest", total, maxInProcess)}
 	}
 	return nil
@@ -202,133 +199,6 @@ func checkCounts(prefix string, concurrency, prefetch int) []string {
 	}
 	if concurrency > 0 && prefetch > 0 && prefetch < concurrency {
 		p = append(p, fmt.Sprintf("%sPrefetch: %d is less than Concurrency %d, so that handlers would idle; raise it or leave it 0", prefix, prefetch, concurrency))
-	}
-	return p
-}
-
-// complete fills sub from the options and from what its handlers ask for.
-func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler) waybill.Subscription {
-	sub.Bindings = slices.Clone(sub.Bindings)
-	if sub.Concurrency == 0 {
-		sub.Concurrency = orElse(o.Concurrency, DefaultConcurrency)
-		if sub.Prefetch > 0 {
-			sub.Concurrency = min(sub.Concurrency, sub.Prefetch)
-		} else if o.Concurrency == 0 && o.Prefetch > 0 {
-			sub.Concurrency = min(sub.Concurrency, o.Prefetch)
-		}
-	}
-	if sub.Prefetch == 0 {
-		if sub.Prefetch = o.Prefetch; sub.Prefetch < sub.Concurrency {
-			sub.Prefetch = min(2*sub.Concurrency, maxPrefetch)
-		}
-		for i := range handlers { // every handler may have a full batch, while the next one arrives or waits to be acknowledged
-			if handlers[i].Batch != nil && sub.Concurrency > 0 && sub.Concurrency <= maxConcurrency && handlers[i].BatchSize <= maxPrefetch {
-				sub.Prefetch = min(max(sub.Prefetch, 2*sub.Concurrency*batchSize(&handlers[i])), maxPrefetch)
-			}
-		}
-	}
-	if sub.MaxDeliveries == 0 {
-		sub.MaxDeliveries = o.MaxDeliveries
-	}
-	if sub.Retry == nil {
-		sub.Retry = o.Retry
-	}
-	if sub.InProcess == nil {
-		sub.InProcess = o.InProcess
-	}
-	return sub
-}
-
-// request returns what the transport is asked for on behalf of a completed subscription.
-func request(sub *waybill.Subscription) core.Subscription {
-	asked := core.SubscriptionOf(sub)
-	if len(asked.RetryDelays) == 0 && sub.Retry.Kind == waybill.BackoffCustom {
-		asked.RetryDelays = DefaultRetry().Delays // so that a transport with fixed delays has some to round to
-	}
-	return asked
-}
-
-// subscriptionProblems returns everything that is wrong with a completed subscription and its handlers.
-func subscriptionProblems(sub *waybill.Subscription, handlers []waybill.Handler, traits core.SubscriberTraits) []string {
-	var p []string
-	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
-	if sub.Queue == "" {
-		bad("Queue: is empty; name the queue that all replicas of the service share")
-	} else if s := check.Name(sub.Queue); s != "" {
-		bad("Queue: %s", s)
-	}
-	for i, b := range sub.Bindings {
-		switch s := check.Name(b); {
-		case b == "":
-			bad("Bindings[%d]: is empty; name a topic", i)
-		case s != "":
-			bad("Bindings[%d]: %s", i, s)
-		case !traits.Wildcards && strings.ContainsAny(b, "*#"):
-			bad("Bindings[%d]: %q holds a wildcard, which this transport does not have; list the topics", i, b)
-		}
-	}
-	p = append(p, checkCounts("", sub.Concurrency, sub.Prefetch)...)
-	problems := sub.Retry.Validate("Retry")
-	p = append(p, problems...)
-	if len(problems) == 0 {
-		p = append(p, checkDelays(sub, traits)...)
-	}
-	if !sub.DropFailed && !traits.Parks {
-		bad("DropFailed: this transport cannot park what fails for good; set DropFailed to drop it, or choose another transport")
-	}
-	p = append(p, checkInProcess(sub.InProcess)...)
-	if sub.InOrder && (!traits.SingleActive || !traits.KeyOrder) {
-		bad("InOrder: this transport does not promise that the deliveries of a key go to one receiver at a time, in queue order; leave it off, or choose another transport")
-	}
-	return append(p, checkHandlers(sub, handlers)...)
-}
-
-// DefaultBatchSize is that of batch handlers that set none, unless a set Prefetch is less.
-const DefaultBatchSize = 100
-
-func batchSize(h *waybill.Handler) int { return orElse(h.BatchSize, DefaultBatchSize) }
-
-func checkDelays(sub *waybill.Subscription, traits core.SubscriberTraits) []string {
-	var p []string
-	retries := sub.Retry.MaxAttempts() != 1
-	if retries && !traits.RetryLater && !sub.InOrder {
-		p = append(p, "Retry: this transport cannot deliver again later; use waybill.RetryDelays() to park at the first failure, or choose another transport")
-	}
-	for _, d := range request(sub).RetryDelays {
-		if retries && traits.MaxRetryDelay > 0 && d > traits.MaxRetryDelay {
-			p = append(p, fmt.Sprintf("Retry: the delay %s is more than the %s that this transport can hold; shorten it", d, traits.MaxRetryDelay))
-		}
-	}
-	return p
-}
-
-func checkHandlers(sub *waybill.Subscription, handlers []waybill.Handler) []string {
-	var p []string
-	if len(handlers) == 0 {
-		p = append(p, "handlers: there are none; give at least one")
-	}
-	seen := map[string]bool{}
-	for i, h := range handlers {
-		name := h.Name
-		if s := check.Topic(name); s != "" && name != waybill.AnyMessage {
-			p = append(p, fmt.Sprintf("handlers[%d]: the name %s", i, s))
-		} else if seen[name] {
-			p = append(p, fmt.Sprintf("handlers[%d]: %q is handled by an earlier one; a message reaches one handler of a queue", i, name))
-		}
-		seen[name] = true
-		if h.Handle == nil {
-			p = append(p, fmt.Sprintf("handlers[%d]: %q has no function; give one", i, name))
-		}
-		if h.Batch != nil && (h.BatchSize < 0 || h.BatchSize > sub.Prefetch) {
-			p = append(p, fmt.Sprintf("handlers[%d]: BatchSize %d of %q is not between 0 (default) and Prefetch, %d", i, h.BatchSize, name, sub.Prefetch))
-		}
-		if h.BatchWait < 0 || h.BatchWait > time.Minute {
-			p = append(p, fmt.Sprintf("handlers[%d]: BatchWait %s of %q is not between 0 and 1m", i, h.BatchWait, name))
-		}
-		if total, _ := totalDelay(sub.Retry); h.MaxRetryTime > 0 && total > h.MaxRetryTime {
-			p = append(p, fmt.Sprintf("handlers[%d]: the delays of Retry add up to %s, more than the %s that the retention of the inbox of %q leaves: "+
-				"a duplicate that comes later has its effect twice; shorten the policy, or raise the inbox's Retention", i, total, h.MaxRetryTime, name))
-		}
 	}
 	return p
 }

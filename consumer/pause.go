@@ -16,51 +16,87 @@ const (
 	probing                   // one message at a time, until one shows no outage
 )
 
-// pause is an outage of something the handlers need. The runner's mu guards it.
+// pause is an outage of something that the handlers need. The runner's mu guards it.
 type pause struct {
 	state pauseState
 	n     int           // pauses in a row
 	delay time.Duration // of the current pause
 	until time.Time     // its end, by the monotonic clock
-	probe *item         // the message that probes
+	probe *message      // the message that probes
 	cause string        // the latest outage
 }
 
-// observe lets the pause follow from what became of it, and reports whether its state changed. mu is held.
-func (r *runner) observe(it *item, v *verdict) bool {
-	p := &r.pause
-	probe := p.probe == it
-	if probe {
-		p.probe = nil
-	}
-	switch {
-	case v.outage && !r.stopping && (probe || p.state == open):
-		p.n++
-		p.cause = core.ErrorText(v.err)
-		p.delay = r.pauseDelay(p.n)
-		p.until = time.Now().Add(p.delay)
-		p.state = paused
-		if !r.sub.InOrder { // else everything stays where it is
-			r.giveBackWaiting()
-		}
-		return true
-	case probe && v.healthy:
-		*p = pause{}
-		return true
-	}
-	if probe {
-		r.wakeReceiver() // the next one probes
-	}
-	return false
+// begin pauses for delay.
+func (p *pause) begin(delay time.Duration, cause error) {
+	p.n++
+	p.cause = core.ErrorText(cause)
+	p.delay = delay
+	p.until = time.Now().Add(p.delay)
+	p.state = paused
 }
 
-func (r *runner) logPause(state pauseState, delay time.Duration, err error) {
-	switch state {
+// endProbe reports whether m was the probe. It is none any more.
+func (p *pause) endProbe(m *message) bool {
+	if p.probe != m {
+		return false
+	}
+	p.probe = nil
+	return true
+}
+
+// waits reports whether the delay of a pause is not over.
+func (p *pause) waits() bool { return p.state == paused && time.Now().Before(p.until) }
+
+// turn is a change of the pause, for the log.
+type turn struct {
+	changed bool
+	state   pauseState
+	delay   time.Duration
+	err     error
+}
+
+// observe lets the pause follow from what became of m. mu is held.
+func (r *runner) observe(m *message, v *verdict) turn {
+	p := &r.pause
+	probed := p.endProbe(m)
+	switch {
+	case v.outage && !r.stopping && (probed || p.state == open):
+		p.begin(r.pauseDelay(p.n+1), v.err)
+		if !r.sub.InOrder { // else everything stays where it is
+			r.releaseWaiting()
+		}
+	case probed && v.healthy:
+		*p = pause{}
+	default:
+		if probed {
+			r.bell.ring() // the next one probes
+		}
+		return turn{}
+	}
+	r.bell.ring()
+	return turn{changed: true, state: p.state, delay: p.delay, err: v.err}
+}
+
+// announce logs a change of the pause, and tells who wants to know of an outage.
+func (r *runner) announce(t turn) {
+	if !t.changed {
+		return
+	}
+	switch t.state {
 	case paused:
 		r.log.warn(r.settleCtx, "consumer.pause", "something that handlers need is down: paused, will probe",
-			slog.Duration("probe_in", delay), errAttr(err))
+			slog.Duration("probe_in", t.delay), errAttr(t.err))
+		if r.trouble != nil {
+			r.trouble(t.err)
+		}
 	case open:
 		r.log.LogAttrs(r.settleCtx, slog.LevelInfo, "the outage is over: resumed", slog.String("event", "consumer.resume"))
 	case probing:
 	}
+}
+
+// pauseDelay returns the delay after failure n in a row.
+func (r *runner) pauseDelay(n int) time.Duration {
+	d, _, _ := r.opts.Pause.Next(n, nil) // neither custom nor bounded: it cannot fail
+	return d
 }

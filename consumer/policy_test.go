@@ -237,7 +237,7 @@ func TestIdleAndRunOnce(t *testing.T) {
 		b.publish(t, 1)
 		begin = time.Now()
 		got, err = c.RunOnce(t.Context())
-		if !errors.Is(err, errBoom) || got.GivenBack != 1 || time.Since(begin) > 5*time.Second {
+		if !errors.Is(err, errBoom) || got.Released != 1 || time.Since(begin) > 5*time.Second {
 			t.Errorf("at an outage: %+v, error %v after %s", got, err, time.Since(begin))
 		}
 		wantDepth(t, b, memtransport.Depth{Ready: 1})
@@ -266,7 +266,7 @@ func TestRunOnceWithoutBroker(t *testing.T) {
 	})
 }
 
-// CO-13: at most so many a second begin, with a burst; nonsense means no limit; a stop gives back what waits.
+// CO-13: at most so many a second begin, with a burst; nonsense means no limit; a stop releases what waits.
 func TestThrottle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

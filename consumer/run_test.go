@@ -332,7 +332,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// CO-11: at the drain timeout the handlers' contexts are cancelled, and what they give up goes back at no cost.
+// CO-11: at the drain timeout the handlers' contexts are cancelled, and what they give up is released at no cost.
 func TestDrainTimeout(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ timeout, want time.Duration }{{0, 15 * time.Second}, {3 * time.Second, 3 * time.Second}, {-1, 0}} {
@@ -363,7 +363,7 @@ func TestDrainTimeout(t *testing.T) {
 	}
 }
 
-// CO-11: a handler that ignores its context is left behind; its message goes back and its late result settles nothing.
+// CO-11: a handler that ignores its context is left behind; its message is released, its late result ignored.
 func TestDrainLeavesHandlerBehind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

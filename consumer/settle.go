@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// session is one receiver and the acks that go to it. Its fields but rcv and trouble are guarded by the runner's mu.
+// session is one receiver and the acks that go to it. The runner's mu guards its fields, but rcv and trouble.
 type session struct {
 	rcv     core.Receiver
 	pending acks // what the next settle takes
@@ -29,72 +29,105 @@ type acks struct {
 // troubles returns how many settles in a row failed altogether.
 func (s *session) troubles() int { return int(s.trouble.Load()) }
 
-// settle queues ack. One settle is in progress at a time; what comes meanwhile goes with the next. mu is held.
-func (r *runner) settle(it *item, ack core.Ack) {
-	s := it.session
+// settling is the state of the goroutine that waits for something to settle. The runner's mu guards it.
+type settling struct {
+	sessions chan *session // what it waits for
+	waits    bool          // there is one
+}
+
+// settle queues ack. One settle of a session is in progress at a time. What comes meanwhile goes with the next one. mu
+// is held.
+func (r *runner) settle(m *message, ack core.Ack) {
+	s := m.session
 	s.pending.list = append(s.pending.list, ack)
-	s.pending.since = append(s.pending.since, it.since)
-	r.unsettled++
+	s.pending.since = append(s.pending.since, m.since)
+	r.load.unsettled++
 	if s.busy {
 		return
 	}
 	s.busy = true
-	if !r.settler {
-		go r.flush(s)
+	if !r.settling.waits {
+		go r.settleAll(s)
 		return
 	}
-	r.settler = false
-	r.settles <- s
+	r.settling.waits = false
+	r.settling.sessions <- s
 }
 
-// flush settles until nothing is pending, and then waits for more, if nobody else does.
-func (r *runner) flush(s *session) {
-	for {
-		r.mu.Lock()
-		if len(s.pending.list) == 0 {
-			s.busy = false
-			wait := !r.settler
-			r.settler = true
-			r.mu.Unlock()
-			if !wait {
-				return
-			}
-			select {
-			case s = <-r.settles:
-				continue
-			case <-r.ended:
-				r.mu.Lock()
-				r.settler = false
-				r.mu.Unlock()
-				select {
-				case s = <-r.settles: // of a handler that outlived the run
-					continue
-				default:
-					return
-				}
-			}
-		}
-		batch := s.pending
-		s.pending = acks{s.spare.list[:0], s.spare.since[:0]}
-		r.mu.Unlock()
-
-		r.settleBatch(r.settleCtx, s, batch)
-
-		n := len(batch.list)
-		clear(batch.list)
-		r.mu.Lock()
-		s.spare = batch
-		r.active = time.Now()
-		r.held -= n
-		if r.unsettled -= n; r.unsettled == 0 && r.stopping && r.running == 0 {
-			r.settled.set()
-		}
-		if len(r.suspects) > 0 && !r.stopping {
-			r.kick() // a suspect waits until everything is settled
-		}
-		r.wakeReceiver()
-		r.mu.Unlock()
+// release releases messages that were not started. mu is held.
+func (r *runner) release(messages []*message) {
+	for _, m := range messages {
+		r.pause.endProbe(m)
+		r.settle(m, core.AckRelease(m.d))
 	}
+}
+
+// settleAll settles until nothing is pending. Then it waits for more, if nobody else does.
+func (r *runner) settleAll(s *session) {
+	for s != nil {
+		batch, waits := r.takePending(s)
+		switch {
+		case len(batch.list) > 0:
+			r.settleBatch(r.settleCtx, s, batch)
+			r.settledBatch(s, batch)
+		case waits:
+			s = r.awaitSession()
+		default:
+			return
+		}
+	}
+}
+
+// takePending returns what is to be settled. If that is nothing, the session is idle, and waits says whether to wait
+// for another one.
+func (r *runner) takePending(s *session) (batch acks, waits bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(s.pending.list) > 0 {
+		batch = s.pending
+		s.pending = acks{s.spare.list[:0], s.spare.since[:0]}
+		return batch, false
+	}
+	s.busy = false
+	waits = !r.settling.waits
+	r.settling.waits = true
+	return acks{}, waits
+}
+
+// awaitSession returns a session that has something to settle, or nil if the run is over.
+func (r *runner) awaitSession() *session {
+	select {
+	case s := <-r.settling.sessions:
+		return s
+	case <-r.ended:
+	}
+	r.mu.Lock()
+	r.settling.waits = false
+	r.mu.Unlock()
+	select {
+	case s := <-r.settling.sessions: // of a handler that outlived the run
+		return s
+	default:
+		return nil
+	}
+}
+
+// settledBatch lets follow what waited for a settle.
+func (r *runner) settledBatch(s *session, batch acks) {
+	n := len(batch.list)
+	clear(batch.list)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.spare = batch
+	r.active = time.Now()
+	r.load.held -= n
+	if r.load.unsettled -= n; r.load.unsettled == 0 && r.stopping && r.running == 0 {
+		r.settled.set()
+	}
+	if len(r.suspects) > 0 && !r.stopping {
+		r.kick() // a suspect waits until everything is settled
+	}
+	r.bell.ring()
 }
 
 var errNoResult = errors.New("the transport returned no result for it")

@@ -25,7 +25,7 @@ const (
 	statusDuplicate               // it had had its effect before
 	statusRetried                 // comes again later
 	statusParked                  // parked, handled or not
-	statusFailed                  // gave up at an outage or a stop; given back
+	statusFailed                  // gave up at an outage or a stop; released
 	statusDropped                 // without a handler, and settled as done, as Options.Unknown says
 	statuses
 )

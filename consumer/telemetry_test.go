@@ -82,7 +82,7 @@ func TestMetrics(t *testing.T) {
 			case "id-4":
 				return waybill.HandlerProcessed, waybill.Reject(errBoom)
 			case "id-5":
-				time.Sleep(time.Second) // so that it is given back alone
+				time.Sleep(time.Second) // so that it is released alone
 				return waybill.HandlerProcessed, waybill.Outage(errBoom)
 			}
 			return waybill.HandlerProcessed, nil

@@ -156,7 +156,7 @@ const (
 
 // String returns the name of the verdict.
 func (v Verdict) String() string {
-	return enum.Name("Verdict", v, 0, "none", "done", "retry", "reject", "give back")
+	return enum.Name("Verdict", v, 0, "none", "done", "retry", "reject", "release")
 }
 
 // Ack settles one delivery. Build it with [AckDone], [AckRetry], [AckReject] or [AckRelease].
@@ -184,5 +184,5 @@ func AckReject(d *waybill.Delivery, reason waybill.Reason, err error) Ack {
 	return Ack{Delivery: d, Verdict: VerdictReject, Reason: reason, Err: ErrorText(err)}
 }
 
-// AckRelease puts d back for anyone, at no cost.
+// AckRelease releases d for anyone, at no cost.
 func AckRelease(d *waybill.Delivery) Ack { return Ack{Delivery: d, Verdict: VerdictRelease} }

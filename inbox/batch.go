@@ -36,7 +36,7 @@ func (i *Item[T]) Context(ctx context.Context) context.Context {
 // transaction, which is many times cheaper than one a message. fn gets the messages that are new, in the order of their
 // arrival, those of one key in theirs; duplicates and messages that cannot be decoded are left out. If fn fails, or
 // panics, nothing had an effect, and every message of the batch is handled alone: fn is then called with one item, as
-// Handler would, so that one bad message does not fail its neighbours. An outage gives all of them back instead.
+// Handler would, so that one bad message does not fail its neighbours. An outage releases all of them instead.
 //
 // Messages staged under ctx have no cause; use [Item.Context]. With a store that has no [core.BatchInbox], fn always
 // gets one item.

@@ -211,9 +211,9 @@ func TestBatchHandler(t *testing.T) {
 	store := newStore(t)
 	sum := 0
 	fn := func(_ context.Context, _ *memory.Tx, items []inbox.Item[payment]) error {
-		for _, it := range items {
-			sum += it.Value.Amount
-			if it.Delivery.Envelope.ID == "bad" {
+		for _, item := range items {
+			sum += item.Value.Amount
+			if item.Delivery.Envelope.ID == "bad" {
 				return errBoom
 			}
 		}

@@ -18,7 +18,7 @@ type Result struct {
 	Status waybill.HandlerStatus
 	// Err is the handler's error; a panic is an error with its stack.
 	Err error
-	// Verdict is what the runner would do: done, retry (if the policy has attempts left), reject (park), or give back
+	// Verdict is what the runner would do: done, retry (if the policy has attempts left), reject (park), or release
 	// and pause.
 	Verdict core.Verdict
 	// Reason is why it would be parked.

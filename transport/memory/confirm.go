@@ -52,13 +52,13 @@ func (t *Transport) await(ctx context.Context, r *receipt) error {
 // forget fails the publishes that wait for messages of the queue, those in receivers' hands included.
 func (q *queue) forget() {
 	for _, items := range [][]*item{q.ready, q.delayed} {
-		for _, it := range items {
-			it.receipt.settle(closed("publish"))
+		for _, msg := range items {
+			msg.receipt.settle(closed("publish"))
 		}
 	}
 	for _, r := range q.receivers {
 		for h := range r.held {
-			h.it.receipt.settle(closed("publish"))
+			h.msg.receipt.settle(closed("publish"))
 		}
 	}
 }

@@ -9,7 +9,7 @@
 // is bound for is an error ([waybill.ErrUnroutable]), and so is one for a full queue (an outage of that topic only): it
 // then reached no queue at all. A delivery stays its receiver's until it is settled or the receiver is closed; then it
 // goes back to its old place. A retry is held until it is due, keeps every field, and joins the end of the queue as the
-// next attempt. A rejected delivery is parked with its reason and can be listed with [Transport.Parked]. Giving back
+// next attempt. A rejected delivery is parked with its reason and can be listed with [Transport.Parked]. A release
 // costs nothing: neither an attempt nor a redelivery, and the message keeps its place. With
 // [core.Subscription].InOrder one receiver of a queue at a time gets deliveries.
 //

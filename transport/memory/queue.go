@@ -75,9 +75,9 @@ func (q *queue) size() int { return len(q.ready) + len(q.delayed) + q.held }
 // promote moves what is due by now from delayed to the end of ready.
 func (q *queue) promote(now time.Time) {
 	for len(q.delayed) > 0 && !q.delayed[0].due.After(now) {
-		it := q.delayed.pop()
-		it.place = q.t.nextPlace()
-		q.ready.push(it)
+		msg := q.delayed.pop()
+		msg.place = q.t.nextPlace()
+		q.ready.push(msg)
 	}
 }
 
@@ -102,11 +102,11 @@ type (
 	byDue   []*item
 )
 
-func (h *byPlace) push(it *item) { heap.Push(h, it) }
+func (h *byPlace) push(msg *item) { heap.Push(h, msg) }
 
 func (h *byPlace) pop() *item {
-	it, _ := heap.Pop(h).(*item)
-	return it
+	msg, _ := heap.Pop(h).(*item)
+	return msg
 }
 
 // Len, Less, Swap, Push and Pop are for container/heap.
@@ -117,17 +117,17 @@ func (h *byPlace) Push(x any)        { *h = append(*h, x.(*item)) }
 
 func (h *byPlace) Pop() any {
 	n := len(*h) - 1
-	it := (*h)[n]
+	msg := (*h)[n]
 	(*h)[n] = nil
 	*h = (*h)[:n]
-	return it
+	return msg
 }
 
-func (h *byDue) push(it *item) { heap.Push(h, it) }
+func (h *byDue) push(msg *item) { heap.Push(h, msg) }
 
 func (h *byDue) pop() *item {
-	it, _ := heap.Pop(h).(*item)
-	return it
+	msg, _ := heap.Pop(h).(*item)
+	return msg
 }
 
 // Len, Less, Swap, Push and Pop are for container/heap.
@@ -145,8 +145,8 @@ func (h *byDue) Push(x any)   { *h = append(*h, x.(*item)) }
 
 func (h *byDue) Pop() any {
 	n := len(*h) - 1
-	it := (*h)[n]
+	msg := (*h)[n]
 	(*h)[n] = nil
 	*h = (*h)[:n]
-	return it
+	return msg
 }

@@ -23,8 +23,8 @@ type receiver struct {
 
 // holding is one delivery of an item: a Delivery's Handle.
 type holding struct {
-	r  *receiver
-	it *item
+	r   *receiver
+	msg *item
 }
 
 // Receive waits for deliveries; see core.Receiver. Deliveries are taken from the queue only as it returns them.
@@ -61,15 +61,15 @@ func (r *receiver) take(limit int) (got []*waybill.Delivery, changed <-chan stru
 	now := time.Now()
 	q.promote(now)
 	for len(q.ready) > 0 && len(got) < limit && len(r.held) < r.prefetch {
-		it := q.ready.pop()
-		if it.receipt.gone() {
+		msg := q.ready.pop()
+		if msg.receipt.gone() {
 			continue
 		}
-		h := &holding{r: r, it: it}
+		h := &holding{r: r, msg: msg}
 		r.held[h] = struct{}{}
 		q.held++
 		got = append(got, &waybill.Delivery{
-			Envelope: it.env.Clone(), Queue: q.name, Attempt: it.attempt, Redeliveries: it.redeliveries, Handle: h,
+			Envelope: msg.env.Clone(), Queue: q.name, Attempt: msg.attempt, Redeliveries: msg.redeliveries, Handle: h,
 		})
 	}
 	if len(got) > 0 {
@@ -130,31 +130,31 @@ func (r *receiver) settle(a *core.Ack, now time.Time) error {
 	if _, ok := r.held[h]; !ok {
 		return waybill.ErrLeaseLost
 	}
-	q, it := r.q, h.it
+	q, msg := r.q, h.msg
 	switch a.Verdict {
 	case core.VerdictDone:
-		it.receipt.settle(nil)
+		msg.receipt.settle(nil)
 	case core.VerdictRetry:
-		if it.receipt != nil {
-			it.receipt.settle(retryLater(a))
+		if msg.receipt != nil {
+			msg.receipt.settle(retryLater(a))
 			break
 		}
-		it.attempt++
-		it.redeliveries = 0
-		it.due = now.Add(max(a.Delay, 0))
-		it.place = q.t.nextPlace()
-		q.delayed.push(it)
+		msg.attempt++
+		msg.redeliveries = 0
+		msg.due = now.Add(max(a.Delay, 0))
+		msg.place = q.t.nextPlace()
+		q.delayed.push(msg)
 	case core.VerdictReject:
 		switch {
 		case r.drop:
-			it.receipt.settle(nil)
-		case it.receipt != nil:
-			it.receipt.settle(rejected(a))
+			msg.receipt.settle(nil)
+		case msg.receipt != nil:
+			msg.receipt.settle(rejected(a))
 		default:
-			q.park(Parked{Envelope: it.env.Clone(), Queue: q.name, Attempt: it.attempt, Reason: a.Reason, Err: a.Err, At: now})
+			q.park(Parked{Envelope: msg.env.Clone(), Queue: q.name, Attempt: msg.attempt, Reason: a.Reason, Err: a.Err, At: now})
 		}
 	case core.VerdictRelease:
-		q.ready.push(it)
+		q.ready.push(msg)
 	case core.VerdictNone:
 		return errors.Join(waybill.ErrInvalid, errors.New("the ack has no verdict: build it with core.AckDone and the like"))
 	default:
@@ -175,8 +175,8 @@ func (r *receiver) Close(context.Context) error {
 	}
 	r.closed = true
 	for h := range r.held {
-		h.it.redeliveries++
-		q.ready.push(h.it)
+		h.msg.redeliveries++
+		q.ready.push(h.msg)
 	}
 	q.held -= len(r.held)
 	clear(r.held)

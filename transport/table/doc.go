@@ -10,7 +10,7 @@
 // # Guarantees
 //
 //   - A delivery is held in the database before it is handed out, and until it is settled, however long that takes.
-//     Done deletes the row (or keeps it, as the store's retention says), a retry is a due time in the row, a give-back
+//     Done deletes the row (or keeps it, as the store's retention says), a retry is a due time in the row, a release
 //     ends the hold, which costs nothing. A rejected message is parked where it is: the row stays as abandoned, with
 //     reason and error, and can be listed and redriven like any other.
 //   - Messages without a key go to whoever has a free handler, in staged order. No process takes more than it can

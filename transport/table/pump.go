@@ -21,8 +21,8 @@ func (r *receiver) pump() {
 		return
 	}
 	now := time.Now()
-	if !r.stirAt.IsZero() && !now.Before(r.stirAt) {
-		r.stirAt = time.Time{}
+	if !r.wakeups.stirAt.IsZero() && !now.Before(r.wakeups.stirAt) {
+		r.wakeups.stirAt = time.Time{}
 		r.d.Wake(now)
 	}
 	r.d.SetFree(r.free())
@@ -34,12 +34,12 @@ func (r *receiver) pump() {
 	}
 	if r.asleep() {
 		r.t.listen()
-		if r.stirAt.IsZero() && r.t.shared(r.queue) {
-			r.stirAt = now.Add(sharedPoll)
+		if r.wakeups.stirAt.IsZero() && r.t.shared(r.queue) {
+			r.wakeups.stirAt = now.Add(sharedPoll)
 		}
 	}
 	next := r.d.Next()
-	for _, at := range []time.Time{r.stirAt, r.listenAt()} {
+	for _, at := range []time.Time{r.wakeups.stirAt, r.listenAt()} {
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
@@ -47,14 +47,14 @@ func (r *receiver) pump() {
 	if next.IsZero() {
 		return
 	}
-	if d := max(next.Sub(now), 0); r.timer == nil {
-		r.timer = time.AfterFunc(d, func() {
+	if d := max(next.Sub(now), 0); r.wakeups.timer == nil {
+		r.wakeups.timer = time.AfterFunc(d, func() {
 			r.t.mu.Lock()
 			defer r.t.mu.Unlock()
 			r.pump()
 		})
 	} else {
-		r.timer.Reset(d)
+		r.wakeups.timer.Reset(d)
 	}
 }
 
@@ -68,7 +68,7 @@ func (r *receiver) listenAt() time.Time {
 
 // asleep reports whether somebody waits in Receive and nothing was found for it.
 func (r *receiver) asleep() bool {
-	return r.limit > 0 && r.looking == 0 && !r.closed && r.d.Ready(r.queue) == 0 && r.d.Session() != 0
+	return r.limit > 0 && r.calls.looking == 0 && !r.closed && r.d.Ready(r.queue) == 0 && r.d.Session() != 0
 }
 
 // wake makes the receiver look again. mu is held.
@@ -80,9 +80,9 @@ func (r *receiver) wake(now time.Time) {
 // call makes a call to the store, on a goroutine of its own. mu is held.
 func (r *receiver) call(c *dispatch.Call) {
 	looks := c.Name() == "read" || c.Name() == "take"
-	r.running++
+	r.calls.running++
 	if looks {
-		r.looking++
+		r.calls.looking++
 	}
 	t := r.t
 	go func() {
@@ -98,9 +98,9 @@ func (r *receiver) call(c *dispatch.Call) {
 		ended := ctx.Err()
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		r.running--
+		r.calls.running--
 		if looks {
-			r.looking--
+			r.calls.looking--
 		}
 		r.answered(c, ended)
 	}()

@@ -56,11 +56,21 @@ type receiver struct {
 	out     map[*dispatch.Item]*holding
 	busy    int   // of them in the caller's hands
 	err     error // of a call, to be returned by Receive
-	running int   // calls in progress,
-	looking int   // and those of them that may bring something
-	hasty   int   // wake-ups in a row that led to nothing
-	stirAt  time.Time
-	timer   *time.Timer
+	calls   calls
+	wakeups wakeups
+}
+
+// calls are the calls to the store in progress.
+type calls struct {
+	running int
+	looking int // those of them that may bring something
+}
+
+// wakeups say when a receiver looks again.
+type wakeups struct {
+	hasty  int // how many in a row led to nothing
+	stirAt time.Time
+	timer  *time.Timer
 }
 
 func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q QueueOptions) *receiver {
@@ -164,15 +174,15 @@ func (r *receiver) free() int {
 // take hands out what is ready. mu is held.
 func (r *receiver) take(now time.Time) []*waybill.Delivery {
 	var ds []*waybill.Delivery
-	for _, it := range r.d.Hand(now, r.queue, r.free()) {
-		rec := &it.Record
-		h := &holding{r: r, item: it, since: now}
+	for _, item := range r.d.Hand(now, r.queue, r.free()) {
+		rec := &item.Record
+		h := &holding{r: r, item: item, since: now}
 		ds = append(ds, &waybill.Delivery{Envelope: rec.Envelope, Queue: r.queue, Attempt: rec.Attempts + 1, Redeliveries: rec.Crashes, Err: rec.Err, Handle: h})
-		r.out[it] = h
+		r.out[item] = h
 		r.busy++
 	}
 	if len(ds) > 0 {
-		r.err, r.hasty = nil, 0
+		r.err, r.wakeups.hasty = nil, 0
 		r.t.stats.Claimed += int64(len(ds))
 	}
 	return ds
@@ -197,7 +207,7 @@ func (r *receiver) notify() {
 	r.changed = make(chan struct{})
 }
 
-// Close gives back what was not handed out, at no cost, and lets others have what was at once: that counts as a
+// Close releases what was not handed out, at no cost, and lets others have what was at once: that counts as a
 // redelivery. If the store cannot be reached they get it after the lease, which the error says.
 func (r *receiver) Close(ctx context.Context) error {
 	t := r.t
@@ -218,14 +228,14 @@ func (r *receiver) Close(ctx context.Context) error {
 	}
 	left := !r.started || r.d.Left()
 	r.cancel()
-	for r.running > 0 { // they end now
+	for r.calls.running > 0 { // they end now
 		changed := r.changed
 		t.mu.Unlock()
 		<-changed
 		t.mu.Lock()
 	}
-	if r.timer != nil {
-		r.timer.Stop()
+	if r.wakeups.timer != nil {
+		r.wakeups.timer.Stop()
 	}
 	for _, h := range r.out {
 		if h.pending != nil {

@@ -166,8 +166,8 @@ func (s *settling) outcome(drop bool) core.Outcome { //nolint:revive // the subs
 }
 
 // settled is told by the dispatcher what became of a delivery. mu is held.
-func (r *receiver) settled(it *dispatch.Item, err error) {
-	h := r.out[it]
+func (r *receiver) settled(item *dispatch.Item, err error) {
+	h := r.out[item]
 	if h == nil {
 		return // it was not handed out
 	}

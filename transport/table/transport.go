@@ -53,7 +53,7 @@ type Stats struct {
 	// that were handed out.
 	Claims, Settles, Claimed int64
 	// LostAtSettle, LostAtRetry and LostAtRenew count deliveries found lost, by phase: when settling one that was
-	// handled, given back or parked; when asking for its retry; when the process learnt that it had been taken for
+	// handled, released or parked; when asking for its retry; when the process learnt that it had been taken for
 	// dead.
 	LostAtSettle, LostAtRetry, LostAtRenew int64
 }

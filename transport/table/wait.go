@@ -80,7 +80,7 @@ func (t *Transport) heard(asleep []*receiver, news bool, err error) {
 		t.waitFails = 0
 	}
 	for _, r := range asleep {
-		if r.hasty++; r.hasty > maxHasty && t.waitAt.Before(now.Add(hastyPause)) {
+		if r.wakeups.hasty++; r.wakeups.hasty > maxHasty && t.waitAt.Before(now.Add(hastyPause)) {
 			t.waitAt = now.Add(hastyPause)
 		}
 		r.wake(now)
@@ -93,8 +93,8 @@ func (t *Transport) stir(from *receiver, d time.Duration) {
 		if r == from || r.queue != from.queue || r.closed {
 			continue
 		}
-		if at := time.Now().Add(d); r.stirAt.IsZero() || at.Before(r.stirAt) {
-			r.stirAt = at
+		if at := time.Now().Add(d); r.wakeups.stirAt.IsZero() || at.Before(r.wakeups.stirAt) {
+			r.wakeups.stirAt = at
 			r.pump()
 		}
 	}

@@ -4,12 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"runtime/debug"
 	"time"
-
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -25,20 +20,28 @@ type verdict struct {
 	healthy bool // the handler ran, and nothing it needs is down
 }
 
+// judge decides what becomes of deliveries. It keeps no state.
+type judge struct {
+	sub      *waybill.Subscription
+	handlers handlers
+	unknown  UnknownPolicy
+	traits   core.SubscriberTraits
+}
+
 // refuse returns what becomes of a delivery that must not reach a handler, or nil.
-func (r *runner) refuse(d *waybill.Delivery) *verdict {
+func (j *judge) refuse(d *waybill.Delivery) *verdict {
 	e := &d.Envelope
 	switch {
 	case d.Err != nil:
 		return new(park(d, orElse(waybill.ReasonOf(d.Err), waybill.ReasonUndecodable), d.Err))
 	case !e.Expires.IsZero() && e.Expired(time.Now()):
 		return new(park(d, waybill.ReasonExpired, errors.New("expired at "+e.Expires.UTC().Format(time.RFC3339))))
-	case r.sub.MaxDeliveries > 0 && d.Redeliveries >= r.sub.MaxDeliveries:
+	case j.sub.MaxDeliveries > 0 && d.Redeliveries >= j.sub.MaxDeliveries:
 		return new(park(d, waybill.ReasonDeliveries, fmt.Errorf("delivered %d times before without an outcome; at most %d are allowed: "+
-			"its handler may end the process", d.Redeliveries, r.sub.MaxDeliveries)))
-	case r.find(e) == nil:
-		v := park(d, waybill.ReasonNoHandler, fmt.Errorf("no handler of queue %q is for type %.100q or topic %.100q: register one, or narrow the bindings", r.sub.Queue, e.Type, e.Topic))
-		if r.c.opts.Unknown == UnknownDrop {
+			"its handler may end the process", d.Redeliveries, j.sub.MaxDeliveries)))
+	case j.handlers.find(e) == nil:
+		v := park(d, waybill.ReasonNoHandler, fmt.Errorf("no handler of queue %q is for type %.100q or topic %.100q: register one, or narrow the bindings", j.sub.Queue, e.Type, e.Topic))
+		if j.unknown == UnknownDrop {
 			v.ack, v.status = core.AckDone(d), statusDropped
 		}
 		return &v
@@ -46,85 +49,17 @@ func (r *runner) refuse(d *waybill.Delivery) *verdict {
 	return nil
 }
 
+// suspects reports whether d may be what ends the process: half of its deliveries are spent.
+func (j *judge) suspects(d *waybill.Delivery) bool {
+	return d.Redeliveries > 0 && j.sub.MaxDeliveries > 0 && 2*d.Redeliveries >= j.sub.MaxDeliveries
+}
+
 func park(d *waybill.Delivery, reason waybill.Reason, err error) verdict {
 	return verdict{ack: core.AckReject(d, reason, err), status: statusParked, err: err}
 }
 
-// process runs it's handler and returns what follows.
-func (r *runner) process(it *item) verdict {
-	d := it.d
-	e := &d.Envelope
-	ctx := r.handlerCtx
-	r.merge(it)
-	if e.TraceParent != "" {
-		if sc := core.SpanContextOf(e); sc.IsValid() {
-			ctx = trace.ContextWithRemoteSpanContext(ctx, sc)
-		}
-	}
-	ctx, span := r.tel.tracer.Start(ctx, "waybill process", r.tel.spanOptions...)
-	if span.IsRecording() {
-		span.SetAttributes(attribute.String("messaging.message.id", e.ID), attribute.String("messaging.destination.name", e.Topic),
-			attribute.Int("waybill.attempt", d.Attempt))
-	}
-	r.tel.active.Add(ctx, 1, r.tel.plain...)
-	st, err := r.attempts(waybill.WithDelivery(ctx, d), it)
-	r.tel.active.Add(ctx, -1, r.tel.plain...)
-	core.EndSpan(span, err)
-	v := r.decide(d, st, err)
-	r.report(r.handlerCtx, d, &v)
-	return v
-}
-
-// merge merges it's stamp into the clock, once.
-func (r *runner) merge(it *item) {
-	e := &it.d.Envelope
-	clock := r.c.opts.Clock
-	if clock == nil || e.HLC.IsZero() || it.merged {
-		return
-	}
-	it.merged = true
-	if _, err := clock.Observe(e.HLC); err != nil {
-		r.tel.count(r.handlerCtx, r.tel.drift, 1)
-		r.log.warn(r.handlerCtx, "consumer.drift", "a message's stamp was refused; it is handled all the same", slog.String("id", e.ID), errAttr(err))
-	}
-}
-
-// errGoexit is the failure of a handler that ended its goroutine.
-var errGoexit = errors.New("the handler called runtime.Goexit")
-
-// panicError is a handler's panic as an error: a failure like any other, whatever the value was. The stack is for the
-// log.
-type panicError struct {
-	value any
-	stack []byte
-}
-
-func (p *panicError) Error() string { return fmt.Sprintf("the handler panicked: %v", p.value) }
-
-// call runs the handler; a panic is an error.
-func call(ctx context.Context, it *item) (st waybill.HandlerStatus, err error) {
-	defer recovered(&err)
-	st, err = it.h.handle(ctx, it.d)
-	probe(err)
-	return st, err
-}
-
-// probe asks err what will be asked of it later, so that one that panics, such as a nil pointer to a type of the
-// handler's, does so where that is a failure like any other.
-func probe(err error) {
-	if err != nil {
-		_, _ = err.Error(), waybill.ClassOf(err)
-	}
-}
-
-func recovered(err *error) {
-	if p := recover(); p != nil {
-		*err = &panicError{value: p, stack: debug.Stack()}
-	}
-}
-
-// decide maps a handler's result to what becomes of the delivery.
-func (r *runner) decide(d *waybill.Delivery, st waybill.HandlerStatus, err error) verdict {
+// decide maps a handler's result to what becomes of the delivery. ctx is that of all handlers: its end is a stop.
+func (j *judge) decide(ctx context.Context, d *waybill.Delivery, st waybill.HandlerStatus, err error) verdict {
 	if err == nil {
 		v := verdict{ack: core.AckDone(d), status: statusSuccess, healthy: true}
 		if st == waybill.HandlerDuplicate {
@@ -139,36 +74,36 @@ func (r *runner) decide(d *waybill.Delivery, st waybill.HandlerStatus, err error
 		v.healthy = reason != waybill.ReasonUndecodable && reason != waybill.ReasonNoID // those say nothing about what the handler needs
 		return v
 	}
-	if r.handlerCtx.Err() != nil { // cut off by a stop
+	if ctx.Err() != nil { // cut off by a stop
 		return verdict{ack: core.AckRelease(d), status: statusFailed, err: err}
 	}
 	if class == waybill.ClassOutage {
-		return verdict{ack: core.AckRelease(d), status: statusFailed, err: err, outage: true, inPlace: r.sub.InOrder}
+		return verdict{ack: core.AckRelease(d), status: statusFailed, err: err, outage: true, inPlace: j.sub.InOrder}
 	}
-	v := r.retry(d, err)
+	v := j.retry(d, err)
 	v.healthy = true
 	return v
 }
 
 // retry asks the policy about a failed attempt.
-func (r *runner) retry(d *waybill.Delivery, cause error) verdict {
-	policy, attempt := r.sub.Retry, max(d.Attempt, 1)
+func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
+	policy, attempt := j.sub.Retry, max(d.Attempt, 1)
 	limit := policy.MaxAttempts()
 	if limit > 0 && attempt >= limit {
 		return park(d, waybill.ReasonAttempts, cause)
 	}
 	delay, asked := after(cause)
-	longest := r.tel.traits.MaxRetryDelay
-	inPlace := r.sub.InOrder && (d.Envelope.Key != "" || !r.tel.traits.RetryLater)
+	longest := j.traits.MaxRetryDelay
+	inPlace := j.sub.InOrder && (d.Envelope.Key != "" || !j.traits.RetryLater)
 	if inPlace {
 		longest = 0 // nobody but this process holds it
 	}
 	switch {
 	case inPlace && asked:
-	case asked && !r.tel.traits.RetryLater:
+	case asked && !j.traits.RetryLater:
 		return park(d, waybill.ReasonRetryPolicy, fmt.Errorf("this transport cannot deliver again later: %w", cause))
 	case !asked:
-		next, again, err := r.ask(policy, attempt, cause)
+		next, again, err := ask(policy, attempt, cause)
 		switch {
 		case err != nil:
 			return park(d, waybill.ReasonRetryPolicy, fmt.Errorf("%w; the handler had failed: %w", err, cause))
@@ -190,7 +125,7 @@ func (r *runner) retry(d *waybill.Delivery, cause error) verdict {
 const policyTimeout = 5 * time.Second
 
 // ask is policy.Next for policies that may not return: then the goroutine they run in is left behind.
-func (r *runner) ask(policy *waybill.Backoff, attempt int, cause error) (delay time.Duration, again bool, err error) {
+func ask(policy *waybill.Backoff, attempt int, cause error) (delay time.Duration, again bool, err error) {
 	if policy.Kind != waybill.BackoffCustom {
 		return policy.Next(attempt, cause)
 	}

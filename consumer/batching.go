@@ -1,0 +1,215 @@
+package consumer
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// batching stands between the schedule and the workers. It makes jobs of what the schedule has ready: one delivery, or
+// a batch for one handler. The runner's mu guards it.
+type batching struct {
+	schedule
+	load    load
+	limit   int // how many jobs run at a time
+	running int // how many run; a batch counts once, whatever its size
+}
+
+// load is what a subscription has in hand.
+type load struct {
+	prefetch  int // how many it may hold
+	held      int // received and not settled
+	unsettled int // of these, decided and not settled
+}
+
+// full reports whether nothing more will arrive before something is settled.
+func (l *load) full() bool { return l.held >= l.prefetch }
+
+// job is what a worker handles. The zero job is none.
+type job struct {
+	lead  *message
+	batch *batch // what is handled together, lead among it; nil if lead goes alone
+}
+
+// none reports whether there is nothing to do.
+func (j job) none() bool { return j.lead == nil }
+
+// pick is what batching decides.
+type pick struct {
+	job     job        // what to run now; it counts as running
+	release []*message // what must go back before a suspect can run alone
+	again   time.Time  // when to look again, since a batch fills until then; zero = not
+}
+
+// next decides what to run. A suspect runs when nothing else runs and everything is settled.
+func (b *batching) next() pick {
+	if b.ready.len() == 0 || b.alone || b.running >= b.limit {
+		return pick{}
+	}
+	at, again := b.eligible()
+	if at < 0 {
+		return pick{again: again}
+	}
+	lead := b.ready.list[at]
+	if lead != nil {
+		b.ready.remove(at)
+		return pick{job: b.begin(lead)}
+	}
+	if b.running > 0 || b.load.unsettled > 0 {
+		return pick{}
+	}
+	suspect, others := b.isolate(at)
+	if !b.alone {
+		return pick{release: others}
+	}
+	return pick{job: b.begin(suspect)}
+}
+
+// eligible returns the index in ready of what may run now: the first one that need not wait for its batch to fill. If
+// there is none it returns -1, and when to look again.
+func (b *batching) eligible() (at int, again time.Time) {
+	if first := b.ready.peek(); first == nil || first.h.wait == 0 {
+		return b.ready.head, again
+	}
+	now := time.Now()
+	for at := b.ready.head; at < len(b.ready.list); at++ {
+		m := b.ready.list[at]
+		if m == nil || m.h.wait == 0 || m.h.waiting >= m.h.size || b.load.full() {
+			return at, again
+		}
+		end := m.since.Add(m.h.wait)
+		if !end.After(now) {
+			return at, again
+		}
+		if again.IsZero() || end.Before(again) {
+			again = end
+		}
+	}
+	return -1, again
+}
+
+// begin makes a job of lead, which was taken out, and of what may be handled with it.
+func (b *batching) begin(lead *message) job {
+	b.running++
+	lead.h.waiting--
+	if lead.h.batch == nil || lead.suspect || lead.h.waiting == 0 {
+		return job{lead: lead}
+	}
+	members := b.collect(lead)
+	if len(members) == 1 {
+		return job{lead: lead}
+	}
+	return job{lead: lead, batch: newBatch(members)}
+}
+
+// collect returns lead and what may be handled with it, in the order of arrival: what is ready for the same handler,
+// and behind each of these what its key has for that handler.
+func (b *batching) collect(lead *message) []*message {
+	h := lead.h
+	members := append(make([]*message, 0, min(h.size, h.waiting+1)), lead)
+	members = b.follow(members, lead)
+	if len(members) < h.size {
+		kept := b.ready.list[b.ready.head:b.ready.head]
+		for _, m := range b.ready.list[b.ready.head:] {
+			if len(members) == h.size || m == nil || m.h != h {
+				kept = append(kept, m)
+				continue
+			}
+			h.waiting--
+			members = b.follow(append(members, m), m)
+		}
+		b.ready.cut(b.ready.head + len(kept))
+	}
+	slices.SortFunc(members, func(x, y *message) int { return cmp.Compare(x.seq, y.seq) })
+	return members
+}
+
+// follow appends to members what waits behind m, as far as it is for the same handler and there is room.
+func (b *batching) follow(members []*message, m *message) []*message {
+	h, key := m.h, m.key()
+	if key == "" {
+		return members
+	}
+	q := b.keys[key]
+	n := 0
+	for n < len(q.behind) && len(members) < h.size && q.behind[n].h == h && !q.behind[n].suspect {
+		members = append(members, q.behind[n])
+		q.behind[n] = nil
+		n++
+	}
+	if n > 0 {
+		h.waiting -= n
+		b.behind -= n
+		q.behind = q.behind[n:]
+		b.keys[key] = q
+	}
+	return members
+}
+
+// done ends a job, and makes ready what waits behind its deliveries. A delivery that waits for its retry in place keeps
+// its key. It reports whether there is one.
+func (b *batching) done(j job) (held bool) {
+	b.running--
+	if j.batch == nil {
+		if j.lead.suspect {
+			b.alone, j.lead.suspect = false, false // if it waits for a retry: it has not ended the process
+		}
+		if held = b.held(j.lead); !held {
+			b.advance(j.lead)
+		}
+		return held
+	}
+	for n, m := range j.batch.members {
+		if j.batch.states[n] == memberEnded {
+			b.advance(m)
+		} else {
+			held = true
+		}
+	}
+	return held
+}
+
+// holdMember takes member n, which is held, out of its batch. What the batch has behind it of its key goes back behind
+// it.
+func (b *batching) holdMember(t *batch, n int) {
+	t.states[n] = memberLeft
+	b.putBack(t.members[n], t.leave(n))
+}
+
+// batch is what is handled together. It belongs to its worker.
+type batch struct {
+	members []*message // in the order of arrival
+	states  []memberState
+}
+
+// memberState is how far a member of a batch is.
+type memberState uint8
+
+const (
+	memberOpen  memberState = iota // not decided yet
+	memberEnded                    // settled
+	memberLeft                     // in the schedule again: it waits for a retry in place, or behind one that does
+)
+
+func newBatch(members []*message) *batch {
+	return &batch{members: members, states: make([]memberState, len(members))}
+}
+
+// open reports whether member n is not decided yet.
+func (t *batch) open(n int) bool { return t.states[n] == memberOpen }
+
+// leave takes out of the batch what is open behind member n and has its key.
+func (t *batch) leave(n int) []*message {
+	key := t.members[n].key()
+	if key == "" {
+		return nil
+	}
+	var left []*message
+	for i, m := range t.members {
+		if i > n && t.open(i) && m.key() == key {
+			t.states[i] = memberLeft
+			left = append(left, m)
+		}
+	}
+	return left
+}

@@ -1,0 +1,108 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/errtext"
+)
+
+// checkTimeout bounds the check of what handlers need.
+const checkTimeout = 10 * time.Second
+
+// source opens receivers.
+type source struct {
+	bus    core.Subscriber
+	asked  *core.Subscription
+	checks []func(context.Context) error // still to be asked before the first subscription
+}
+
+// subscribe opens a receiver. ctx ends only the attempt; the receiver lives as long as life.
+func (s *source) subscribe(ctx, life context.Context) (core.Receiver, error) {
+	attempt, cancel := context.WithCancel(life)
+	defer context.AfterFunc(ctx, cancel)()
+	if err := s.check(attempt); err != nil {
+		cancel()
+		return nil, err
+	}
+	rcv, err := s.bus.Subscribe(attempt, *s.asked)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return rcv, nil // attempt goes on, as a receiver may hold on to it; it ends with life
+}
+
+// check asks, once, whether what the handlers need is there.
+func (s *source) check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	for len(s.checks) > 0 {
+		if err := s.checks[0](ctx); err != nil {
+			return errtext.Within("waybill/consumer: queue "+s.asked.Queue, err)
+		}
+		s.checks = s.checks[1:]
+	}
+	return nil
+}
+
+// open subscribes until it succeeds, ctx ends (nil, nil), or the subscription is misconfigured and has never worked:
+// then first is not nil or was not answered yet, and the error is returned.
+func (r *runner) open(ctx context.Context, first chan<- error) (*session, error) {
+	tell := func(err error) {
+		if first != nil {
+			first <- err
+			first = nil
+		}
+	}
+	fatal := first != nil
+	for n := 1; ; n++ {
+		rcv, err := r.source.subscribe(ctx, r.settleCtx)
+		switch {
+		case err == nil:
+			tell(nil)
+			r.setDown(false, nil)
+			if n > 1 || !fatal {
+				r.log.LogAttrs(ctx, slog.LevelInfo, "subscription is open again", slog.String("event", "consumer.reconnect"))
+			}
+			return &session{rcv: rcv}, nil
+		case ctx.Err() != nil:
+			tell(nil)
+			return nil, nil //nolint:nilerr // stopped before there was a session
+		case fatal && (errors.Is(err, waybill.ErrMisconfigured) || errors.Is(err, waybill.ErrInvalid) || errors.Is(err, waybill.ErrUnsupported)):
+			tell(err)
+			return nil, err
+		}
+		tell(nil)
+		r.setDown(true, err)
+		delay := r.pauseDelay(n)
+		r.log.warn(ctx, "consumer.subscribe", "cannot subscribe, will try again", slog.Duration("retry_in", delay), errAttr(err))
+		r.tel.failed(ctx, "subscribe", err)
+		if !sleep(ctx, delay) {
+			return nil, nil
+		}
+	}
+}
+
+// closeReceiver closes the receiver of s. It does not wait for ever.
+func (r *runner) closeReceiver(ctx context.Context, s *session) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleGrace)
+	defer cancel()
+	if err := s.rcv.Close(ctx); err != nil {
+		r.log.warn(ctx, "consumer.close", "cannot close the receiver", errAttr(err))
+	}
+}
+
+// setDown notes whether the broker can be reached.
+func (r *runner) setDown(down bool, err error) { //nolint:revive // a fact, not a mode
+	r.mu.Lock()
+	r.setCondition(down, err)
+	r.mu.Unlock()
+	if down && r.trouble != nil {
+		r.trouble(err)
+	}
+}

@@ -1,0 +1,121 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// process runs m's handler and returns what follows.
+func (r *runner) process(m *message) verdict {
+	d := m.d
+	e := &d.Envelope
+	ctx := r.handlerCtx
+	r.merge(m)
+	if e.TraceParent != "" {
+		if sc := core.SpanContextOf(e); sc.IsValid() {
+			ctx = trace.ContextWithRemoteSpanContext(ctx, sc)
+		}
+	}
+	ctx, span := r.tel.tracer.Start(ctx, "waybill process", r.tel.spanOptions...)
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("messaging.message.id", e.ID), attribute.String("messaging.destination.name", e.Topic),
+			attribute.Int("waybill.attempt", d.Attempt))
+	}
+	r.tel.active.Add(ctx, 1, r.tel.plain...)
+	st, err := r.attempts(waybill.WithDelivery(ctx, d), m)
+	r.tel.active.Add(ctx, -1, r.tel.plain...)
+	core.EndSpan(span, err)
+	v := r.judge.decide(r.handlerCtx, d, st, err)
+	r.report(r.handlerCtx, d, &v)
+	return v
+}
+
+// merge merges m's stamp into the clock, once.
+func (r *runner) merge(m *message) {
+	e := &m.d.Envelope
+	clock := r.opts.Clock
+	if clock == nil || e.HLC.IsZero() || m.merged {
+		return
+	}
+	m.merged = true
+	if _, err := clock.Observe(e.HLC); err != nil {
+		r.tel.count(r.handlerCtx, r.tel.drift, 1)
+		r.log.warn(r.handlerCtx, "consumer.drift", "a message's stamp was refused; it is handled all the same", slog.String("id", e.ID), errAttr(err))
+	}
+}
+
+// attempts runs m's handler, and again while the policy for retries in the process says so: each time through the
+// inbox, if it has one, in a transaction of its own.
+func (r *runner) attempts(ctx context.Context, m *message) (st waybill.HandlerStatus, err error) {
+	policy := r.sub.InProcess
+	for n := 1; ; n++ {
+		begin := time.Now()
+		st, err = call(ctx, m)
+		r.tel.duration.Record(ctx, time.Since(begin).Seconds(), r.tel.plainRecord...)
+		if err == nil || policy == nil || !repeatable(err) || r.stopCtx.Err() != nil {
+			return st, err
+		}
+		delay, again, errPolicy := policy.Next(n, err)
+		if !again || errPolicy != nil {
+			return st, err
+		}
+		r.tel.count(ctx, r.tel.repeats, 1)
+		r.log.repeated(ctx, m.d, n, delay, err)
+		if !sleep(r.stopCtx, delay) {
+			return st, err
+		}
+	}
+}
+
+// repeatable reports whether a failure is left to the policy: neither the handler nor its store has decided.
+func repeatable(err error) bool {
+	if _, asked := after(err); asked {
+		return false
+	}
+	class := waybill.ClassOf(err)
+	return class == waybill.ClassUnknown || class == waybill.ClassRejected
+}
+
+// call runs the handler; a panic is an error.
+func call(ctx context.Context, m *message) (st waybill.HandlerStatus, err error) {
+	defer recovered(&err)
+	st, err = m.h.handle(ctx, m.d)
+	probe(err)
+	return st, err
+}
+
+// probe asks err what will be asked of it later. An error that panics, such as a nil pointer to a type of the
+// handler's, does so here, where that is a failure like any other.
+func probe(err error) {
+	if err != nil {
+		_, _ = err.Error(), waybill.ClassOf(err)
+	}
+}
+
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = &panicError{value: p, stack: debug.Stack()}
+	}
+}
+
+// errGoexit is the failure of a handler that ended its goroutine.
+var errGoexit = errors.New("the handler called runtime.Goexit")
+
+// panicError is a handler's panic as an error: a failure like any other, whatever the value was. The stack is for the
+// log.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (p *panicError) Error() string { return fmt.Sprintf("the handler panicked: %v", p.value) }

@@ -1,0 +1,182 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// bell wakes the receive loop. The runner's mu guards waiting.
+type bell struct {
+	ch      chan struct{}
+	waiting bool // the loop waits
+}
+
+// ring tells a waiting loop to look again.
+func (b *bell) ring() {
+	if b.waiting {
+		b.waiting = false
+		select {
+		case b.ch <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// receive receives until ctx ends and returns the session that is open then, or nil.
+func (r *runner) receive(ctx context.Context, s *session) *session {
+	failures := 0
+	for {
+		limit, ok := r.awaitRoom(ctx)
+		if !ok {
+			return s
+		}
+		ds, err := s.rcv.Receive(ctx, limit)
+		r.accept(ctx, s, ds)
+		if ctx.Err() != nil {
+			return s
+		}
+		if err == nil {
+			if failures > 0 {
+				failures = 0
+				r.setDown(false, nil)
+			}
+			if n := s.troubles(); n > 0 && !sleep(ctx, r.pauseDelay(n)) { // settles fail: do not spin on redeliveries
+				return s
+			}
+			continue
+		}
+		failures++
+		r.setDown(true, err)
+		delay := r.pauseDelay(failures)
+		r.log.warn(ctx, "consumer.receive", "cannot receive, will try again", slog.Duration("retry_in", delay), errAttr(err))
+		r.tel.failed(ctx, "receive", err)
+		if !sleep(ctx, delay) {
+			return s
+		}
+		if errors.Is(err, waybill.ErrClosed) || errors.Is(err, waybill.ErrMisconfigured) || waybill.ClassOf(err) != waybill.ClassOutage { // open it anew
+			r.releaseAll()
+			r.closeReceiver(ctx, s)
+			if s, _ = r.open(ctx, nil); s == nil {
+				return nil
+			}
+		}
+	}
+}
+
+// awaitRoom waits until something may be received and returns how much; false if ctx ended.
+func (r *runner) awaitRoom(ctx context.Context) (int, bool) {
+	for {
+		r.mu.Lock()
+		limit, wait := r.room()
+		r.bell.waiting = limit == 0
+		r.mu.Unlock()
+		if ctx.Err() != nil {
+			return 0, false
+		}
+		if limit > 0 {
+			return limit, true
+		}
+		if wait > 0 { // paused
+			if !sleep(ctx, wait) {
+				return 0, false
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return 0, false
+		case <-r.bell.ch:
+		}
+	}
+}
+
+// room returns how much may be received now. If that is nothing because of a pause it returns how long the pause goes
+// on. mu is held.
+func (r *runner) room() (limit int, wait time.Duration) {
+	p := &r.pause
+	limit = max(r.load.prefetch-r.load.held, 0)
+	if r.sub.InOrder && p.state != open && r.load.held > 0 {
+		return 0, 0 // what is held probes
+	}
+	switch p.state {
+	case paused:
+		if wait = time.Until(p.until); wait > 0 {
+			return 0, wait
+		}
+		p.state = probing
+		return 1, 0
+	case probing:
+		if p.probe != nil {
+			return 0, 0
+		}
+		return min(limit, 1), 0
+	case open:
+	}
+	if len(r.suspects) > 0 || r.alone {
+		return 0, 0 // what is received now would be counted against if a suspect ends the process
+	}
+	if limit < r.load.prefetch/4 && r.running == r.limit {
+		return 0, 0 // nobody is free to handle it: wait for a worthwhile number
+	}
+	return limit, 0
+}
+
+// accept takes in what was received: it settles what must not reach a handler, and schedules the rest.
+func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery) {
+	if len(ds) == 0 {
+		return
+	}
+	r.tel.count(ctx, r.tel.received, len(ds))
+	r.counts.received.Add(int64(len(ds)))
+	now := time.Now()
+	messages := make([]message, len(ds))
+	for n, d := range ds {
+		m := &messages[n]
+		m.d, m.session, m.since = d, s, now
+		if m.refused = r.judge.refuse(d); m.refused == nil {
+			m.h = r.judge.handlers.find(&d.Envelope)
+			m.suspect = r.judge.suspects(d)
+		}
+	}
+	for n := range messages {
+		if v := messages[n].refused; v != nil {
+			r.report(ctx, messages[n].d, v)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.load.held += len(ds)
+	r.active = now
+	r.place(ctx, messages)
+	r.kick()
+}
+
+// place settles, releases or schedules what was received. While a subscription is paused all is released, but for one
+// that probes. If the order is kept, what is held probes, and what comes waits for it. mu is held.
+func (r *runner) place(ctx context.Context, messages []message) {
+	p := &r.pause
+	if p.state == paused && !p.waits() {
+		p.state = probing // it was in Receive all the time
+	}
+	probes := p.state == probing && !r.sub.InOrder
+	back := r.stopping || ctx.Err() != nil || p.state == paused && !r.sub.InOrder
+	for n := range messages {
+		m := &messages[n]
+		switch {
+		case m.refused != nil:
+			r.settle(m, m.refused.ack)
+		case back, probes && p.probe != nil:
+			r.settle(m, core.AckRelease(m.d))
+		default:
+			if probes {
+				p.probe = m
+			}
+			r.add(m)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// workBatch handles a batch, at once if that works, else one by one, and returns what to handle next.
+func (r *runner) workBatch(j job) job {
+	t := j.batch
+	verdicts := r.processBatch(t.members)
+	r.announce(r.applyAll(t, verdicts))
+	for n, m := range t.members {
+		if !t.open(n) || !r.startAlone(t, n) {
+			continue
+		}
+		v := r.process(m)
+		r.mu.Lock()
+		turn := r.applyMember(t, n, &v)
+		r.mu.Unlock()
+		r.announce(turn)
+	}
+	return r.finishBatch(j)
+}
+
+// finishBatch ends j, all of whose members are decided, and returns what to handle next.
+func (r *runner) finishBatch(j job) job {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.proceed(j)
+}
+
+// applyAll applies the verdicts of a batch. Members without one stay open.
+func (r *runner) applyAll(t *batch, verdicts []verdict) (last turn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for n := range verdicts {
+		if t.open(n) && verdicts[n].ack.Verdict != core.VerdictNone {
+			if turn := r.applyMember(t, n, &verdicts[n]); turn.changed {
+				last = turn
+			}
+		}
+	}
+	return last
+}
+
+// applyMember is apply for member n of a batch. mu is held.
+func (r *runner) applyMember(t *batch, n int, v *verdict) turn {
+	held, turn := r.apply(t.members[n], v)
+	if held {
+		r.holdMember(t, n)
+	} else {
+		t.states[n] = memberEnded
+	}
+	return turn
+}
+
+// startAlone reports whether member n, which was left over of a batch, may be handled now. If not, it is released or
+// held.
+func (r *runner) startAlone(t *batch, n int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := t.members[n]
+	switch {
+	case r.stopping, r.pause.state == paused && !r.sub.InOrder:
+		r.settle(m, core.AckRelease(m.d))
+		t.states[n] = memberEnded
+	case r.pause.state == paused:
+		r.holdFor(m, time.Until(r.pause.until))
+		r.holdMember(t, n)
+	default:
+		return true
+	}
+	return false
+}
+
+// processBatch runs the batch handler of ms and returns a verdict for each; none for those that must go one by one.
+func (r *runner) processBatch(ms []*message) []verdict {
+	verdicts := make([]verdict, len(ms))
+	ds := make([]*waybill.Delivery, len(ms))
+	for i, m := range ms {
+		ds[i] = m.d
+		r.merge(m)
+	}
+	statuses, err := r.callBatch(ms[0].h, ds)
+	if err != nil {
+		switch v := r.judge.decide(r.handlerCtx, ds[0], waybill.HandlerProcessed, err); {
+		case v.outage, v.ack.Verdict == core.VerdictRelease: // something is down, or it is the end: not a message's fault
+			for i, d := range ds {
+				verdicts[i] = v
+				verdicts[i].ack.Delivery = d
+				verdicts[i].inPlace = v.outage && r.sub.InOrder
+			}
+			r.reportAll(ds, verdicts)
+		default:
+			r.log.batchFailed(r.handlerCtx, len(ds), err)
+		}
+		return verdicts
+	}
+	for i, d := range ds {
+		if statuses[i] != waybill.HandlerLeftOut {
+			verdicts[i] = r.judge.decide(r.handlerCtx, d, statuses[i], nil)
+		}
+	}
+	r.reportAll(ds, verdicts)
+	return verdicts
+}
+
+// callBatch runs a batch handler, with its span and its time.
+func (r *runner) callBatch(h *entry, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
+	ctx, span := r.tel.tracer.Start(r.handlerCtx, "waybill process", r.tel.spanOptions...)
+	if span.IsRecording() {
+		span.SetAttributes(attribute.Int("messaging.batch.message_count", len(ds)), attribute.String("messaging.destination.name", ds[0].Envelope.Topic))
+		for _, d := range ds {
+			if sc := core.SpanContextOf(&d.Envelope); sc.IsValid() {
+				span.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{attribute.String("messaging.message.id", d.Envelope.ID)}})
+			}
+		}
+	}
+	r.tel.active.Add(ctx, 1, r.tel.plain...)
+	begin := time.Now()
+	statuses, err := callBatch(ctx, h, ds)
+	took := time.Since(begin)
+	r.tel.active.Add(ctx, -1, r.tel.plain...)
+	r.tel.duration.Record(ctx, took.Seconds(), r.tel.plainRecord...)
+	if err == nil && len(statuses) != len(ds) {
+		err = fmt.Errorf("the batch handler returned %d statuses for %d messages", len(statuses), len(ds))
+	}
+	core.EndSpan(span, err)
+	return statuses, err
+}
+
+// callBatch runs the batch handler; a panic is an error.
+func callBatch(ctx context.Context, h *entry, ds []*waybill.Delivery) (st []waybill.HandlerStatus, err error) {
+	defer recovered(&err)
+	st, err = h.batch(ctx, ds)
+	probe(err)
+	return st, err
+}
