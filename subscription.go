@@ -1,5 +1,7 @@
 package waybill
 
+import "time"
+
 // Subscription says what an application wants to receive, and how.
 type Subscription struct {
 	// Queue is the queue's name, shared by all replicas of a service. Required.
@@ -10,6 +12,10 @@ type Subscription struct {
 	Concurrency int
 	// Prefetch bounds the deliveries held but not settled; default twice Concurrency.
 	Prefetch int
+	// Timeout limits one run of a handler; default 0 = no limit. The handler's context ends with it. A handler that
+	// fails then has failed an attempt, whatever its error was, unless that is a [Reject]. A handler that ignores its
+	// context runs on.
+	Timeout time.Duration
 	// Retry decides about the next attempt after a failure; nil means the runner's default.
 	Retry *Backoff
 	// InProcess, if not nil, repeats a failed handler in this process before the broker sees the failure, each time in

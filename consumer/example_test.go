@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"strconv"
 	"time"
 
@@ -99,19 +100,71 @@ func Example_errors() {
 	// unknown <nil>
 }
 
-// A retry policy that sees the error, a bound on handlers' time, and a middleware.
+// A middleware that logs how each handler ended, and a time limit for the handlers of a queue.
+func Example_middleware() {
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: timeless}))
+	logged := func(next waybill.HandleFunc) waybill.HandleFunc {
+		return func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
+			begin := time.Now()
+			status, err := next(ctx, d)
+			logger.InfoContext(ctx, "handled", "topic", d.Envelope.Topic, "id", d.Envelope.ID, "attempt", d.Attempt,
+				"status", status, "error", err, "took", time.Since(begin))
+			return status, err
+		}
+	}
+	bus, err := memtransport.New(memtransport.Options{Queues: []memtransport.Queue{{Name: "mails", Bindings: []string{"orders.*"}}}})
+	if err != nil {
+		panic(err)
+	}
+	c, err := consumer.New(bus, consumer.Options{
+		Middleware: []waybill.Middleware{logged}, // around the handlers of all queues
+		Logger:     slog.New(slog.DiscardHandler), Concurrency: 1,
+	})
+	if err != nil {
+		panic(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	placed := waybill.HandlerFor(OrderPlaced, func(ctx context.Context, _ Order) error {
+		<-ctx.Done() // the mail server does not answer
+		return ctx.Err()
+	})
+	placed.Handle = consumer.Timeout(10 * time.Millisecond)(placed.Handle) // around one handler
+	err = c.Handle(waybill.Subscription{
+		Queue: "mails", Bindings: []string{"orders.*"}, Retry: waybill.RetryDelays(),
+		Timeout: time.Minute, // of all handlers of this queue
+	}, placed, waybill.HandlerFor(OrderCancelled, func(context.Context, Order) error {
+		cancel() // the example ends here
+		return nil
+	}))
+	if err != nil {
+		panic(err)
+	}
+	bus.Publish(ctx, []waybill.Envelope{
+		OrderPlaced.Message(Order{ID: "A-1"}, waybill.ID("m-1")).Envelope, OrderCancelled.Message(Order{ID: "A-1"}, waybill.ID("m-2")).Envelope,
+	})
+	if err := c.Run(ctx); err != nil {
+		panic(err)
+	}
+	// Output:
+	// level=INFO msg=handled topic=orders.placed id=m-1 attempt=1 status=processed error="waybill/consumer: timeout: the handler took longer than 10ms: context deadline exceeded"
+	// level=INFO msg=handled topic=orders.cancelled id=m-2 attempt=1 status=processed error=<nil>
+}
+
+// timeless leaves out of a log what differs from run to run.
+func timeless(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.TimeKey || a.Key == "took" {
+		return slog.Attr{}
+	}
+	return a
+}
+
+// A retry policy that sees the error.
 func ExampleNew() {
 	bus, err := memtransport.New(memtransport.Options{})
 	if err != nil {
 		panic(err)
 	}
-	audit := func(next waybill.HandleFunc) waybill.HandleFunc {
-		return func(ctx context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
-			fmt.Println("handling", d.Envelope.ID, "attempt", d.Attempt)
-			return next(ctx, d)
-		}
-	}
-	c, err := consumer.New(bus, consumer.Options{Middleware: []waybill.Middleware{audit, consumer.Timeout(time.Minute)}})
+	c, err := consumer.New(bus, consumer.Options{})
 	if err != nil {
 		panic(err)
 	}

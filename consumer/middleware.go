@@ -12,7 +12,8 @@ import (
 )
 
 // Timeout returns a middleware that ends the handler's context after d. A handler that fails then is retried by policy,
-// even if it took the end of its context for an outage. A d of zero or less means no limit.
+// even if it took the end of its context for an outage. A d of zero or less means no limit. For all handlers of a
+// subscription, batches included, there is [waybill.Subscription].Timeout.
 func Timeout(d time.Duration) waybill.Middleware {
 	return func(next waybill.HandleFunc) waybill.HandleFunc {
 		if d <= 0 {
@@ -22,15 +23,18 @@ func Timeout(d time.Duration) waybill.Middleware {
 			limited, cancel := context.WithTimeout(ctx, d)
 			defer cancel()
 			st, err := next(limited, del)
-			if err == nil || ctx.Err() != nil || waybill.ClassOf(err) == waybill.ClassPermanent || !errors.Is(limited.Err(), context.DeadlineExceeded) {
-				return st, err
-			}
-			return st, &waybill.Error{
-				Op: "waybill/consumer: timeout", Class: waybill.ClassRejected,
-				Err: errtext.Within(fmt.Sprintf("the handler took longer than %s", d), err),
-			}
+			return st, overrun(ctx, limited, err, "the handler took longer than %s", d)
 		}
 	}
+}
+
+// overrun returns err, or a failure of class rejected if err came after limited had reached its deadline. ctx is the
+// parent of limited. The text says that the handler took longer than limit.
+func overrun(ctx, limited context.Context, err error, text string, limit time.Duration) error {
+	if err == nil || ctx.Err() != nil || waybill.ClassOf(err) == waybill.ClassPermanent || !errors.Is(limited.Err(), context.DeadlineExceeded) {
+		return err
+	}
+	return &waybill.Error{Op: "waybill/consumer: timeout", Class: waybill.ClassRejected, Err: errtext.Within(fmt.Sprintf(text, limit), err)}
 }
 
 // Throttle returns a middleware that lets at most perSecond handlers begin a second, all users of it together, and

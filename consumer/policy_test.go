@@ -298,6 +298,113 @@ func TestThrottle(t *testing.T) {
 	})
 }
 
+// CO-13: Subscription.Timeout ends the context of one run of a handler. A handler that returned because of it has
+// failed an attempt, whatever class its error has. Each retry in the process has the whole time. A handler that was
+// quick, and one that decided for good, are not concerned.
+func TestSubscriptionTimeout(t *testing.T) {
+	t.Parallel()
+	const limit = 30 * time.Second
+	untilEnd := func(ctx context.Context, _ *waybill.Delivery) error { <-ctx.Done(); return ctx.Err() }
+	for name, c := range map[string]struct {
+		handle func(ctx context.Context, d *waybill.Delivery) error
+		sub    waybill.Subscription
+		reason waybill.Reason // with which the message is parked; empty = it is done
+		text   string         // of its error
+		took   time.Duration
+	}{
+		"returns at the end": {
+			handle: untilEnd, reason: waybill.ReasonAttempts, took: limit,
+			text: "waybill/consumer: timeout: the handler ran longer than Subscription.Timeout, 30s: context deadline exceeded",
+		},
+		"takes it for an outage": {
+			handle: func(ctx context.Context, d *waybill.Delivery) error { return waybill.Outage(untilEnd(ctx, d)) },
+			reason: waybill.ReasonAttempts, took: limit, text: "the handler ran longer than Subscription.Timeout, 30s",
+		},
+		"each retry in the process": {
+			handle: untilEnd, sub: waybill.Subscription{InProcess: waybill.RetryDelays(time.Second)},
+			reason: waybill.ReasonAttempts, took: 2*limit + time.Second, text: "the handler ran longer than Subscription.Timeout, 30s",
+		},
+		"decides for good": {
+			handle: func(ctx context.Context, d *waybill.Delivery) error { return waybill.Reject(untilEnd(ctx, d)) },
+			reason: waybill.ReasonRejected, took: limit, text: "context deadline exceeded",
+		},
+		"late, but done": {handle: func(ctx context.Context, d *waybill.Delivery) error { _ = untilEnd(ctx, d); return nil }, took: limit},
+		"quick":          {handle: func(context.Context, *waybill.Delivery) error { time.Sleep(limit - 1); return nil }, took: limit - 1},
+		"quick failure": {
+			handle: func(context.Context, *waybill.Delivery) error { time.Sleep(limit - 1); return errBoom },
+			reason: waybill.ReasonAttempts, took: limit - 1, text: "boom",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := declared(t)
+				begin, took := time.Now(), time.Duration(0)
+				b.settle = func([]core.Ack) error { took = time.Since(begin); return nil }
+				c.sub.Timeout, c.sub.Retry = limit, waybill.RetryDelays()
+				stop := start(t, b, consumer.Options{}, c.sub, handle(c.handle))
+				b.publish(t, 1)
+				time.Sleep(10 * limit)
+				stop()
+				if took != c.took {
+					t.Errorf("settled after %s, want %s", took, c.took)
+				}
+				if c.reason == "" {
+					wantDepth(t, b, memtransport.Depth{})
+					return
+				}
+				wantParked(t, b, c.reason, 1)
+				if p := b.Parked(queue); len(p) == 1 && !strings.Contains(p[0].Err, c.text) {
+					t.Errorf("parked with %q, want %q", p[0].Err, c.text)
+				}
+			})
+		})
+	}
+}
+
+// CO-13, CO-11: a handler that a stop cut off is no timeout: its message is released.
+func TestSubscriptionTimeoutIsNoStop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		stop := start(t, b, consumer.Options{DrainTimeout: -1}, waybill.Subscription{Timeout: time.Minute},
+			handle(func(ctx context.Context, _ *waybill.Delivery) error { <-ctx.Done(); return ctx.Err() }))
+		b.publish(t, 1)
+		settle()
+		stop()
+		wantDepth(t, b, memtransport.Depth{Ready: 1})
+	})
+}
+
+// CO-13: a batch has one time limit. When that is over its messages are handled one by one, each with a limit.
+func TestSubscriptionTimeoutOfABatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		var at seen[time.Duration]
+		begin := time.Now()
+		h := handle(func(ctx context.Context, _ *waybill.Delivery) error {
+			deadline, _ := ctx.Deadline()
+			at.add(deadline.Sub(begin))
+			time.Sleep(time.Second)
+			return nil
+		})
+		h.Batch = func(ctx context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
+			<-ctx.Done()
+			return nil, waybill.Outage(ctx.Err())
+		}
+		b.publish(t, 3)
+		stop := start(t, b, consumer.Options{Concurrency: 1}, waybill.Subscription{Timeout: 10 * time.Second}, h)
+		time.Sleep(time.Minute)
+		stop()
+		want := []time.Duration{20 * time.Second, 21 * time.Second, 22 * time.Second}
+		if diff := cmp.Diff(want, at.all()); diff != "" {
+			t.Error(diff)
+		}
+		wantDepth(t, b, memtransport.Depth{})
+	})
+}
+
 // TQ-05: a delivery that was lost meanwhile is logged and counted.
 func TestLeaseLost(t *testing.T) {
 	t.Parallel()

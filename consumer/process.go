@@ -60,7 +60,7 @@ func (r *runner) attempts(ctx context.Context, m *message) (st waybill.HandlerSt
 	policy := r.sub.InProcess
 	for n := 1; ; n++ {
 		begin := time.Now()
-		st, err = call(ctx, m)
+		st, err = r.attempt(ctx, m)
 		r.tel.duration.Record(ctx, time.Since(begin).Seconds(), r.tel.plainRecord...)
 		if err == nil || policy == nil || !repeatable(err) || r.stopCtx.Err() != nil {
 			return st, err
@@ -76,6 +76,20 @@ func (r *runner) attempts(ctx context.Context, m *message) (st waybill.HandlerSt
 		}
 	}
 }
+
+// attempt runs m's handler once, within the time limit.
+func (r *runner) attempt(ctx context.Context, m *message) (waybill.HandlerStatus, error) {
+	if r.sub.Timeout == 0 {
+		return call(ctx, m)
+	}
+	limited, cancel := context.WithTimeout(ctx, r.sub.Timeout)
+	defer cancel()
+	st, err := call(limited, m)
+	return st, overrun(ctx, limited, err, tooLong, r.sub.Timeout)
+}
+
+// tooLong is the error of a handler that ran longer than its subscription allows.
+const tooLong = "the handler ran longer than Subscription.Timeout, %s"
 
 // repeatable reports whether a failure is left to the policy: neither the handler nor its store has decided.
 func repeatable(err error) bool {

@@ -73,6 +73,9 @@ func subscriptionProblems(sub *waybill.Subscription, handlers []waybill.Handler,
 		}
 	}
 	p = append(p, checkCounts("", sub.Concurrency, sub.Prefetch)...)
+	if sub.Timeout < 0 {
+		bad("Timeout: %s is negative; leave it 0 for no limit", sub.Timeout)
+	}
 	problems := sub.Retry.Validate("Retry")
 	p = append(p, problems...)
 	if len(problems) == 0 {

@@ -126,7 +126,7 @@ func (r *runner) callBatch(h *entry, ds []*waybill.Delivery) ([]waybill.HandlerS
 	}
 	r.tel.active.Add(ctx, 1, r.tel.plain...)
 	begin := time.Now()
-	statuses, err := callBatch(ctx, h, ds)
+	statuses, err := r.attemptBatch(ctx, h, ds)
 	took := time.Since(begin)
 	r.tel.active.Add(ctx, -1, r.tel.plain...)
 	r.tel.duration.Record(ctx, took.Seconds(), r.tel.plainRecord...)
@@ -135,6 +135,17 @@ func (r *runner) callBatch(h *entry, ds []*waybill.Delivery) ([]waybill.HandlerS
 	}
 	core.EndSpan(span, err)
 	return statuses, err
+}
+
+// attemptBatch runs a batch handler within the time limit.
+func (r *runner) attemptBatch(ctx context.Context, h *entry, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
+	if r.sub.Timeout == 0 {
+		return callBatch(ctx, h, ds)
+	}
+	limited, cancel := context.WithTimeout(ctx, r.sub.Timeout)
+	defer cancel()
+	statuses, err := callBatch(limited, h, ds)
+	return statuses, overrun(ctx, limited, err, tooLong, r.sub.Timeout)
 }
 
 // callBatch runs the batch handler; a panic is an error.

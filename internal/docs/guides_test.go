@@ -258,7 +258,8 @@ func subscribe(c *consumer.Consumer, send, render waybill.Handler) error {
 		c.Handle(waybill.Subscription{
 			Queue: "reports", Bindings: []string{"reports.*"},
 			Concurrency: 2, Prefetch: 2, // nothing waits in the buffer
-			Retry: waybill.RetryDelays(5*time.Minute, time.Hour),
+			Timeout: 20 * time.Minute,
+			Retry:   waybill.RetryDelays(5*time.Minute, time.Hour),
 		}, render))
 	return err
 }
@@ -279,7 +280,7 @@ func Example_handlers() {
 	context.AfterFunc(ctx, stop) // the next signal is not caught
 
 	bus := must(memtransport.New(memtransport.Options{}))
-	c := must(consumer.New(bus, consumer.Options{Middleware: []waybill.Middleware{consumer.Timeout(time.Minute)}}))
+	c := must(consumer.New(bus, consumer.Options{}))
 	render := waybill.Handler{Name: "reports.wanted", Handle: func(context.Context, *waybill.Delivery) (waybill.HandlerStatus, error) { return 0, nil }}
 	fmt.Println(subscribe(c, waybill.HandlerFor(MailWanted, func(context.Context, Mail) error { return nil }), render))
 	_ = printGrants
