@@ -37,6 +37,9 @@ const AnyMessage = "#"
 type Handler struct {
 	// Name is the topic or the CloudEvents type, or [AnyMessage].
 	Name string
+	// NameIsTopic says that Name is a topic, as [HandlerFor] knows. A subscription with bindings none of which matches
+	// it is refused then: nothing would reach the handler. By default Name may be a type, and nothing is checked.
+	NameIsTopic bool
 	// Handle does the work.
 	Handle HandleFunc
 	// Check, if not nil, tells before the first message whether what Handle needs is there, as [core.Checker] does.
@@ -62,9 +65,9 @@ type Handler struct {
 // must be idempotent. Package inbox has the exactly-once one.
 func HandlerFor[T any](topic Topic[T], fn func(ctx context.Context, v T) error) Handler {
 	if fn == nil {
-		return Handler{Name: topic.Name()} // without Handle: the consumer refuses it by name
+		return Handler{Name: topic.Name(), NameIsTopic: true} // without Handle: the consumer refuses it by name
 	}
-	return Handler{Name: topic.Name(), Handle: func(ctx context.Context, d *Delivery) (HandlerStatus, error) {
+	return Handler{Name: topic.Name(), NameIsTopic: true, Handle: func(ctx context.Context, d *Delivery) (HandlerStatus, error) {
 		v, err := topic.Decode(&d.Envelope)
 		if err != nil {
 			return HandlerProcessed, err

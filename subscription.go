@@ -6,7 +6,8 @@ import "time"
 type Subscription struct {
 	// Queue is the queue's name, shared by all replicas of a service. Required.
 	Queue string
-	// Bindings are the topics to receive; wildcards where the transport has them. Empty: the queue is bound elsewhere.
+	// Bindings are the topics to receive. Where the transport has wildcards, * stands for one word and # for any number
+	// of words, and a handler for a topic that no binding matches is refused. Empty: the queue is bound elsewhere.
 	Bindings []string
 	// Concurrency is how many handlers run at a time; default 10.
 	Concurrency int

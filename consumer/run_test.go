@@ -15,10 +15,73 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/store/memory"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
 
 var nothing = handle(func(context.Context, *waybill.Delivery) error { return nil })
+
+// CO-01: a handler for a topic that no binding matches is refused, where that is certain.
+func TestHandleRefusesWhatNothingReaches(t *testing.T) {
+	t.Parallel()
+	placed := waybill.HandlerFor(waybill.NewTopic("orders.placed", waybill.JSON[note]()), func(context.Context, note) error { return nil })
+	any, byType := placed, placed
+	any.Name, byType.NameIsTopic = waybill.AnyMessage, false
+	store, err := memory.New(memory.Options{Source: "/s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := inbox.New(store, "c", inbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exactly := func(name string) waybill.Handler {
+		return inbox.Handler(box, waybill.NewTopic(name, waybill.JSON[note]()), func(context.Context, *memory.Tx, note) error { return nil })
+	}
+	batch := inbox.BatchHandler(box, waybill.NewTopic("orders.placed", waybill.JSON[note]()),
+		func(context.Context, *memory.Tx, []inbox.Item[note]) error { return nil }, inbox.BatchOptions{})
+	for name, c := range map[string]struct {
+		bindings []string
+		handlers []waybill.Handler
+		want     []string // in the error; none = accepted
+	}{
+		"another word": {
+			[]string{"users.*"},
+			[]waybill.Handler{placed},
+			[]string{`handlers[0]: topic "orders.placed" matches none of the Bindings ["users.*"]`, "add the topic to them"},
+		},
+		"inbox":           {[]string{"users.*", "orders"}, []waybill.Handler{exactly("users.new"), exactly("orders.placed")}, []string{`handlers[1]: topic "orders.placed"`, `["users.*" "orders"]`}},
+		"batches":         {[]string{"users.*"}, []waybill.Handler{batch}, []string{`topic "orders.placed"`}},
+		"one word only":   {[]string{"*"}, []waybill.Handler{placed}, []string{`topic "orders.placed"`}},
+		"every one":       {[]string{"a.b"}, []waybill.Handler{exactly("x"), exactly("y")}, []string{`topic "x"`, `topic "y"`}},
+		"itself":          {[]string{"orders.placed"}, []waybill.Handler{placed}, nil},
+		"star":            {[]string{"users.*", "*.placed"}, []waybill.Handler{placed}, nil},
+		"hash":            {[]string{"#"}, []waybill.Handler{placed}, nil},
+		"hash behind":     {[]string{"orders.placed.#"}, []waybill.Handler{placed}, nil},
+		"bound elsewhere": {nil, []waybill.Handler{placed}, nil},
+		"any message":     {[]string{"users.*"}, []waybill.Handler{any}, nil},
+		"may be a type":   {[]string{"users.*"}, []waybill.Handler{byType}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := newConsumer(t, newBus(t), consumer.Options{}).Handle(waybill.Subscription{Queue: queue, Bindings: c.bindings}, c.handlers...)
+			if errors.Is(err, waybill.ErrInvalid) != (c.want != nil) {
+				t.Fatalf("error: %v", err)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q is missing in %q", want, err)
+				}
+			}
+		})
+	}
+	b := newBus(t)
+	b.traits = func(tr *core.SubscriberTraits) { tr.Wildcards = false } // its bindings may be no more than documentation
+	if err := newConsumer(t, b, consumer.Options{}).Handle(waybill.Subscription{Queue: queue, Bindings: []string{"users.new"}}, placed); err != nil {
+		t.Error(err)
+	}
+}
 
 // TR-09, CO-01: every problem at once, with what to do.
 func TestHandleReportsEveryProblem(t *testing.T) {

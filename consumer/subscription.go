@@ -88,7 +88,11 @@ func subscriptionProblems(sub *waybill.Subscription, handlers []waybill.Handler,
 	if sub.InOrder && (!traits.SingleActive || !traits.KeyOrder) {
 		bad("InOrder: this transport does not promise that the deliveries of a key go to one receiver at a time, in queue order; leave it off, or choose another transport")
 	}
-	return append(p, checkHandlers(sub, handlers)...)
+	p = append(p, checkHandlers(sub, handlers)...)
+	if traits.Wildcards { // else bindings may filter nothing, as those of a table queue
+		p = append(p, checkReach(sub, handlers)...)
+	}
+	return p
 }
 
 // DefaultBatchSize is that of batch handlers that set none, unless a set Prefetch is less.
@@ -136,6 +140,23 @@ func checkHandlers(sub *waybill.Subscription, handlers []waybill.Handler) []stri
 		if total, _ := totalDelay(sub.Retry); h.MaxRetryTime > 0 && total > h.MaxRetryTime {
 			p = append(p, fmt.Sprintf("handlers[%d]: the delays of Retry add up to %s, more than the %s that the retention of the inbox of %q leaves: "+
 				"a duplicate that comes later has its effect twice; shorten the policy, or raise the inbox's Retention", i, total, h.MaxRetryTime, name))
+		}
+	}
+	return p
+}
+
+// checkReach returns which handlers nothing can reach: their name is a topic, and no binding matches it. A queue
+// without bindings is bound elsewhere.
+func checkReach(sub *waybill.Subscription, handlers []waybill.Handler) []string {
+	var p []string
+	for i, h := range handlers {
+		if !h.NameIsTopic || h.Name == waybill.AnyMessage || len(sub.Bindings) == 0 || check.Topic(h.Name) != "" {
+			continue
+		}
+		topic := strings.Split(h.Name, ".")
+		matches := func(binding string) bool { return check.Matches(strings.Split(binding, "."), topic) }
+		if !slices.ContainsFunc(sub.Bindings, matches) {
+			p = append(p, fmt.Sprintf("handlers[%d]: topic %q matches none of the Bindings %q, so nothing would reach the handler; add the topic to them", i, h.Name, sub.Bindings))
 		}
 	}
 	return p

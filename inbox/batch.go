@@ -42,7 +42,7 @@ func (i *Item[T]) Context(ctx context.Context) context.Context {
 // gets one item.
 func BatchHandler[Tx, T any](box *Inbox[Tx], topic waybill.Topic[T], fn func(ctx context.Context, tx Tx, items []Item[T]) error, opts BatchOptions) waybill.Handler {
 	if box == nil || fn == nil {
-		return waybill.Handler{Name: topic.Name()} // without Handle: the consumer refuses it by name
+		return waybill.Handler{Name: topic.Name(), NameIsTopic: true} // without Handle: the consumer refuses it by name
 	}
 	single := func(ctx context.Context, tx Tx, v T) error {
 		d, _ := waybill.DeliveryFrom(ctx)

@@ -148,7 +148,7 @@ func noID(text string) error {
 // delivery, and messages staged with tx are caused by it. An error rolls back; what becomes of the message then is the
 // consumer's to decide, by the error ([waybill.Reject], [waybill.RetryAfter], [waybill.Outage]) or its retry policy.
 func Handler[Tx, T any](box *Inbox[Tx], topic waybill.Topic[T], fn func(ctx context.Context, tx Tx, v T) error) waybill.Handler {
-	h := waybill.Handler{Name: topic.Name()}
+	h := waybill.Handler{Name: topic.Name(), NameIsTopic: true}
 	if box == nil || fn == nil {
 		return h // without Handle: the consumer refuses it by name
 	}

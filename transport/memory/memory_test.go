@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
-	"pgregory.net/rapid"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -29,71 +28,6 @@ func TestOptionsValidate(t *testing.T) {
 			t.Errorf("%q does not name %s", err, want)
 		}
 	}
-}
-
-func TestMatch(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		binding, topic string
-		want           bool
-	}{
-		{"a.b", "a.b", true},
-		{"a.b", "a.b.c", false},
-		{"a.b.c", "a.b", false},
-		{"a.*", "a.b", true},
-		{"a.*", "a", false},
-		{"a.*", "a.b.c", false},
-		{"*", "a", true},
-		{"*.*", "a.b", true},
-		{"#", "a", true},
-		{"#", "a.b.c", true},
-		{"a.#", "a", true},
-		{"a.#", "a.b.c", true},
-		{"a.#", "b", false},
-		{"#.c", "c", true},
-		{"#.c", "a.b.c", true},
-		{"#.c", "a.c.b", false},
-		{"a.#.c", "a.c", true},
-		{"a.#.c", "a.b.c.c", true},
-		{"a.#.#", "a", true},
-		{"#.b.*", "a.b.b.c", true},
-		{"#.*", "a", true},
-		{"*.#.*", "a", false},
-		{"*.#.*", "a.b", true},
-		{"a*", "ab", false},
-	} {
-		if got := match(strings.Split(c.binding, "."), strings.Split(c.topic, ".")); got != c.want {
-			t.Errorf("match(%q, %q) = %v", c.binding, c.topic, got)
-		}
-	}
-	many := strings.Split(strings.Repeat("#.a.", 60)+"b", ".")
-	if match(many, strings.Split(strings.Repeat("a.", 120)+"c", ".")) {
-		t.Error("matched")
-	}
-}
-
-// naive is match as one would explain it.
-func naive(binding, topic []string) bool {
-	switch {
-	case len(binding) == 0:
-		return len(topic) == 0
-	case binding[0] == "#":
-		return naive(binding[1:], topic) || len(topic) > 0 && naive(binding, topic[1:])
-	case len(topic) == 0:
-		return false
-	}
-	return (binding[0] == "*" || binding[0] == topic[0]) && naive(binding[1:], topic[1:])
-}
-
-func TestMatchAgainstNaive(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		binding := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "*", "#"}), 1, 6).Draw(t, "binding")
-		topic := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b"}), 1, 8).Draw(t, "topic")
-		if got, want := match(binding, topic), naive(binding, topic); got != want {
-			t.Fatalf("match is %v, want %v", got, want)
-		}
-	})
 }
 
 func TestFullQueue(t *testing.T) {

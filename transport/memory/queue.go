@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/check"
 )
 
 // item is one message in one queue.
@@ -41,33 +42,7 @@ func (q *queue) bind(binding string) {
 
 func (q *queue) receives(topic string) bool {
 	words := strings.Split(topic, ".")
-	return slices.ContainsFunc(q.bindings, func(b []string) bool { return match(b, words) })
-}
-
-// match reports whether topic fits binding, both split into words: * is one word, # any number, none included. It goes
-// back only to the last #, so it takes at most len(binding)×len(topic) steps.
-func match(binding, topic []string) bool {
-	b, w := 0, 0
-	hash, mark := -1, 0 // last # seen, and the word after those it swallowed
-	for w < len(topic) {
-		switch {
-		case b < len(binding) && binding[b] == "#":
-			hash, mark = b, w
-			b++
-		case b < len(binding) && (binding[b] == "*" || binding[b] == topic[w]):
-			b++
-			w++
-		case hash >= 0:
-			mark++
-			b, w = hash+1, mark
-		default:
-			return false
-		}
-	}
-	for b < len(binding) && binding[b] == "#" {
-		b++
-	}
-	return b == len(binding)
+	return slices.ContainsFunc(q.bindings, func(b []string) bool { return check.Matches(b, words) })
 }
 
 func (q *queue) size() int { return len(q.ready) + len(q.delayed) + q.held }
