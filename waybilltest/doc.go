@@ -1,10 +1,12 @@
 // Package waybilltest tests applications that use Waybill, in the style of net/http/httptest: everything in memory, no
 // server, no sleeping.
 //
-// There are three ways, from the smallest to the most real:
+// There are four ways, from the smallest to the most real:
 //
 //   - [Deliver] calls one handler with one delivery, whatever its database, and says what the runner would do with the
 //     result. [Delivery] makes deliveries of a topic's value; build the raw, foreign or poison ones by hand.
+//   - [NewRecorder] makes a [Recorder]: a waybill.Stager of any transaction that keeps what is staged, for producers.
+//     [Require] and [Values] read it.
 //   - [New] makes an [Env]: an outbox, an inbox and a table of strings in memory. What a transaction stages is handled
 //     when it is committed, before [Env.Do] returns: step by step, on the test's goroutine. What is scheduled fires at
 //     once; when it was due is in [Sent]. A handler's error is returned to the test.
@@ -20,8 +22,9 @@
 //
 // # Concurrency
 //
-// An Env and a [Loop] belong to the test's goroutine. A handler may stage and call Env.Do; what that stages is handled
-// when the present handler has returned. The lists that methods return are copies.
+// A [Recorder] is safe for concurrent use. An Env and a [Loop] belong to the test's goroutine. A handler may stage and
+// call Env.Do; what that stages is handled when the present handler has returned. The lists that methods return are
+// copies.
 //
 // # Ownership
 //
@@ -29,8 +32,8 @@
 //
 // # Limits
 //
-// An Env has no leases, no concurrency, no order by key beyond staged order, and no transport: bindings do not filter,
-// and a message without a handler counts as sent. Use Run for these. SQL is not run: a handler with another transaction
-// than *memory.Tx needs its own database, or Deliver with a handler made of its inner function. This package imports
-// testing; do not import it from code that goes into a binary.
+// An Env has no leases, no concurrency, no order by key beyond staged order, and no transport: bindings do not filter.
+// Use Run for these. A Recorder does not know whether a transaction was committed. SQL is not run: a handler with
+// another transaction than *memory.Tx needs its own database, or Deliver with a handler made of its inner function.
+// This package imports testing; do not import it from code that goes into a binary.
 package waybilltest

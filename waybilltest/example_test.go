@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/waybilltest"
 )
@@ -24,7 +25,7 @@ func (printer) Errorf(format string, a ...any) { fmt.Printf(format+"\n", a...) }
 func (printer) Fatalf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
 
 func ExampleNew() {
-	env := waybilltest.New(t, waybilltest.Options{})
+	env := waybilltest.New(t, waybilltest.Options{AllowUnhandled: true}) // receipts and reminders are for others
 	handlers, err := billing(env.Store)
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -52,7 +53,7 @@ func ExampleNew() {
 }
 
 func ExampleEnv_Redeliver() {
-	env := waybilltest.New(t, waybilltest.Options{})
+	env := waybilltest.New(t, waybilltest.Options{AllowUnhandled: true}) // receipts and reminders are for others
 	handlers, err := billing(env.Store)
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -61,15 +62,38 @@ func ExampleEnv_Redeliver() {
 	env.Stage(OrderPlaced.Message(Order{ID: "o-1", Cents: 990}, waybill.ID("m-1")))
 
 	again := env.Redeliver("m-1")
-	fmt.Println("duplicate:", again.Status == waybill.HandlerDuplicate)
+	fmt.Println("again:", again.Status)
 	fmt.Println("receipts:", len(waybilltest.Values(env, ReceiptReady)))
 
 	poison := env.Deliver(waybill.Envelope{ID: "m-2", Source: "/foreign", Topic: "orders.placed", Body: []byte("not JSON")})
 	fmt.Println("parked:", poison.Reason)
 	// Output:
-	// duplicate: true
+	// again: duplicate
 	// receipts: 1
 	// parked: undecodable
+}
+
+// PlaceOrder is a producer on a real database: it takes the transaction of its driver.
+func PlaceOrder(ctx context.Context, outbox waybill.Stager[pgx.Tx], tx pgx.Tx, o Order) error {
+	// … the INSERT of the order
+	_, err := outbox.Stage(ctx, tx, OrderPlaced.Message(o, waybill.Key(o.ID)), Reminder.Message(o, waybill.Delay(24*time.Hour)))
+	return err
+}
+
+func ExampleRecorder() {
+	outbox := waybilltest.NewRecorder[pgx.Tx](t)
+	var tx pgx.Tx // none is needed, unless the producer uses it: then give that of your test database
+	if err := PlaceOrder(t.Context(), outbox, tx, Order{ID: "o-1", Cents: 990}); err != nil {
+		t.Fatalf("%v", err)
+	}
+	fmt.Println("placed:", waybilltest.Require(outbox, OrderPlaced)) // fails the test unless there is exactly one
+	for _, r := range outbox.Recorded() {
+		fmt.Println(r.Envelope.Topic, r.Route, r.Envelope.Key, r.Delay)
+	}
+	// Output:
+	// placed: {o-1 990}
+	// orders.placed default o-1 0s
+	// orders.reminder default  24h0m0s
 }
 
 func ExampleDeliver() {
@@ -81,11 +105,11 @@ func ExampleDeliver() {
 		return waybill.Reject(errors.New("no printer"))
 	})
 	d := waybilltest.Delivery(t, OrderPlaced, Order{ID: "o-1", Cents: 990})
-	fmt.Println(waybilltest.Deliver(t.Context(), handler, d).Verdict == core.VerdictRetry)
+	fmt.Println(waybilltest.Deliver(t.Context(), handler, d).Verdict)
 	d.Attempt = 3
 	fmt.Println(waybilltest.Deliver(t.Context(), handler, d).Reason)
 	// Output:
-	// true
+	// retry
 	// rejected
 }
 

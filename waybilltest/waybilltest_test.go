@@ -17,6 +17,7 @@ import (
 
 func newEnv(t *testing.T, opts waybilltest.Options) *waybilltest.Env {
 	t.Helper()
+	opts.AllowUnhandled = true // receipts and reminders are for others
 	env := waybilltest.New(t, opts)
 	handlers, err := billing(env.Store)
 	if err != nil {
@@ -165,7 +166,7 @@ func TestRetryPolicy(t *testing.T) {
 // TE-04
 func TestStagedOrder(t *testing.T) {
 	t.Parallel()
-	env := waybilltest.New(t, waybilltest.Options{})
+	env := waybilltest.New(t, waybilltest.Options{AllowUnhandled: true})
 	env.Stage(OrderPlaced.Message(Order{"o-1", 1}, waybill.Routes("b")), OrderPlaced.Message(Order{"o-2", 2}, waybill.Routes("a"), waybill.Delay(time.Minute)),
 		OrderPlaced.Message(Order{"o-3", 3}, waybill.Routes("b"), waybill.Delay(time.Minute)), OrderPlaced.Message(Order{"o-4", 4}, waybill.Routes("a")))
 	var got []string
@@ -184,7 +185,7 @@ func TestStagedOrder(t *testing.T) {
 // TestLocked: what an open transaction has withdrawn is left alone, alone, until the transaction has ended.
 func TestLocked(t *testing.T) {
 	t.Parallel()
-	env := waybilltest.New(t, waybilltest.Options{KeepScheduled: true})
+	env := waybilltest.New(t, waybilltest.Options{AllowUnhandled: true, KeepScheduled: true})
 	env.Stage(OrderPlaced.Message(Order{"o-1", 1}, waybill.ID("m-1"), waybill.Delay(time.Minute)), OrderPlaced.Message(Order{"o-2", 2}, waybill.Delay(time.Minute)))
 	tx := env.Store.Begin()
 	statuses, err := env.Store.Cancel(t.Context(), tx, waybill.CancelKey{ID: "m-1"})

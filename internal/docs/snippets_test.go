@@ -40,7 +40,8 @@ var link = regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
 func TestLinksLeadSomewhere(t *testing.T) {
 	t.Parallel()
 	for _, page := range pages(t) {
-		for _, m := range link.FindAllStringSubmatch(read(t, page), -1) {
+		text := goBlock.ReplaceAllString(read(t, page), "") // f[T](x) is no link
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
 			if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
 				continue
 			}
