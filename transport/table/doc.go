@@ -46,7 +46,7 @@
 // connection.
 //
 // A store value has one waiter at a time: give a relay, or a second transport, in the same process a store value of its
-// own.
+// own. New does not refuse a shared value: it cannot see who else has it, and some stores let several wait.
 //
 // # Ownership
 //
