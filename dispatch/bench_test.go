@@ -35,7 +35,7 @@ func BenchmarkDrain(b *testing.B) {
 			if err := tx.Commit(); err != nil {
 				b.Fatal(err)
 			}
-			d := dispatch.New(st.Traits(), dispatch.Options{NewSession: func() core.Session { return 1 }, Routes: []dispatch.Route{{Name: "default"}}})
+			d := dispatch.New(dispatch.Options{NewSession: func() core.Session { return 1 }, Routes: []dispatch.Route{{Name: "default"}}})
 			b.ReportAllocs()
 			b.ResetTimer()
 			for done := 0; done < b.N; {
@@ -44,8 +44,8 @@ func BenchmarkDrain(b *testing.B) {
 					d.Done(now, c)
 				}
 				items := d.Hand(now, "default", 500)
-				for _, it := range items {
-					d.Conclude(now, it, core.Published(&it.Record))
+				for _, item := range items {
+					d.Conclude(now, item, core.Published(&item.Record))
 				}
 				if done += len(items); len(items) == 0 {
 					now = now.Add(time.Millisecond)

@@ -33,7 +33,7 @@ func newSmall(t *testing.T) *small {
 
 // start makes the dispatcher.
 func (w *small) start(off rule) {
-	w.d = New(w.st.Traits(), Options{
+	w.d = New(Options{
 		Routes: []Route{{Name: "r", Units: 1}}, Lease: time.Second, NewSession: func() core.Session { return 100 },
 	})
 	w.d.off = off
@@ -60,8 +60,8 @@ func (w *small) run(d time.Duration) (ids []string) {
 			w.call(c)
 			w.d.Done(w.now, c)
 		}
-		for _, it := range w.d.Hand(w.now, "r", 10) {
-			ids = append(ids, it.Record.Envelope.ID)
+		for _, item := range w.d.Hand(w.now, "r", 10) {
+			ids = append(ids, item.Record.Envelope.ID)
 		}
 	}
 	return ids
@@ -332,9 +332,9 @@ func TestExpiredOfAKeyAreStoredTogether(t *testing.T) { // ST-11
 	}
 	for n := 0; n < len(ids); {
 		w.step()
-		for _, it := range w.d.Hand(w.now, "r", 10) {
+		for _, item := range w.d.Hand(w.now, "r", 10) {
 			n++
-			w.d.Conclude(w.now, it, core.Abandon(&it.Record, waybill.ReasonExpired, nil))
+			w.d.Conclude(w.now, item, core.Abandon(&item.Record, waybill.ReasonExpired, nil))
 		}
 	}
 	w.run(100 * time.Millisecond)
@@ -377,14 +377,14 @@ func TestLockedRecordStopsNoHandOver(t *testing.T) { // DB-25 DB-24
 		}
 	}
 	w.stage("", ids...)
-	w.d = New(w.st.Traits(), Options{Routes: []Route{{Name: "r", Units: 4}}, Lease: 3 * time.Second, NewSession: func() core.Session { return 100 }})
+	w.d = New(Options{Routes: []Route{{Name: "r", Units: 4}}, Lease: 3 * time.Second, NewSession: func() core.Session { return 100 }})
 	items := w.hand(4)
 	tx := w.st.Begin()
-	for _, it := range items {
-		if it.Record.ID != slots[0] {
-			w.must(tx.Lock("r", it.Record.ID))
+	for _, item := range items {
+		if item.Record.ID != slots[0] {
+			w.must(tx.Lock("r", item.Record.ID))
 		}
-		w.d.Conclude(w.now, it, core.Published(&it.Record))
+		w.d.Conclude(w.now, item, core.Published(&item.Record))
 	}
 	_, err := w.st.Meet(t.Context(), core.Meeting{Self: core.Member{Session: 1, Beat: 1, Lease: time.Minute, Serves: []core.Serving{{Route: "r", Units: 4}}}, Join: true})
 	w.must(err)
@@ -415,7 +415,7 @@ func TestTwoDecisions(t *testing.T) { // OP-18
 	w := newSmall(t)
 	w.stage("k", "a")
 	w.start(0)
-	it := w.hand(1)[0]
+	item := w.hand(1)[0]
 	for range 2 {
 		told, err := w.st.Decide("r", "k", "a", admin.HeadSkip)
 		w.must(err)
@@ -425,7 +425,7 @@ func TestTwoDecisions(t *testing.T) { // OP-18
 		w.d.Wake(w.now)
 		w.run(20 * time.Millisecond)
 	}
-	w.d.Conclude(w.now, it, core.Release(&it.Record, 0, false))
+	w.d.Conclude(w.now, item, core.Release(&item.Record, 0, false))
 	w.run(time.Second)
 	if st := w.state("a"); st.Reason != waybill.ReasonSkipped {
 		t.Errorf("a is %s %s", st.State, st.Reason)
@@ -452,8 +452,8 @@ func TestNeverCalledUnsent(t *testing.T) { // ST-09
 	w.stage("", "new")
 	w.d.Wake(w.now)
 	items = append(items, w.hand(1)...)
-	for _, it := range items {
-		w.d.Conclude(w.now, it, core.Retry(&it.Record, errLost, time.Hour))
+	for _, item := range items {
+		w.d.Conclude(w.now, item, core.Retry(&item.Record, errLost, time.Hour))
 	}
 	w.run(2 * time.Second) // the unit is not said to be careful any more
 	for id, want := range map[string]waybill.CancelStatus{"old": waybill.CancelMaybe, "new": waybill.CancelDone} {
@@ -475,7 +475,7 @@ func TestHandedBackDuringAGiveUp(t *testing.T) { // DB-23
 		w := newSmall(t)
 		w.stage("k", "a")
 		w.start(0)
-		it := w.hand(1)[0]
+		item := w.hand(1)[0]
 		able := core.Member{Session: 1, Beat: 1, Lease: time.Minute, Serves: []core.Serving{{Route: "r", Units: 1}}}
 		_, err := w.st.Meet(t.Context(), core.Meeting{Self: able, Join: true})
 		w.must(err)
@@ -484,7 +484,7 @@ func TestHandedBackDuringAGiveUp(t *testing.T) { // DB-23
 			c.Do(t.Context(), w.st)
 			if c.Name() == "give up" && !gave {
 				gave = true
-				w.d.Conclude(w.now, it, core.Release(&it.Record, 0, true))
+				w.d.Conclude(w.now, item, core.Release(&item.Record, 0, true))
 				if !answered {
 					c.Lose(errLost)
 				}

@@ -5,6 +5,31 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
+// controls knows the control records under way: by them operators tell owners what they have changed. A control record
+// is done once, and then deleted together with outcomes.
+type controls struct {
+	open     map[int64]*core.Control // by number: done, and not deleted yet
+	lowering []core.Control          // to be deleted when a hint is lowered
+}
+
+func newControls() controls { return controls{open: map[int64]*core.Control{}} }
+
+// reset forgets what the session has done.
+func (cs *controls) reset() { *cs = newControls() }
+
+// forget has a control record done again if it is seen once more.
+func (cs *controls) forget(c *core.Control) { delete(cs.open, c.Number) }
+
+// from returns the least sequence from which on a route is to be read again, but at most low.
+func (cs *controls) from(route string, low int64) int64 {
+	for _, c := range cs.open {
+		if c.Kind == core.ControlFrom && c.Route == route {
+			low = min(low, max(c.Seq-1, 0))
+		}
+	}
+	return low
+}
+
 // control does what control records say.
 func (d *Dispatcher) control(page *core.Page) {
 	if !d.has(ruleControl) {
@@ -13,50 +38,57 @@ func (d *Dispatcher) control(page *core.Page) {
 	for i := range page.Control {
 		c := page.Control[i]
 		rt := d.byName[c.Route]
-		if rt == nil || d.heeding[c.Number] != nil || !d.minds(rt, &c) {
+		if rt == nil || d.controls.open[c.Number] != nil || !rt.minds(&c) {
 			continue
 		}
-		d.heeding[c.Number] = &c
-		switch c.Kind {
-		case core.ControlDecide:
+		d.controls.open[c.Number] = &c
+		if c.Kind == core.ControlDecide {
 			d.decide(rt, &c)
 			continue
-		case core.ControlKey:
-			d.recheck(rt, &c)
-			if g := rt.groupOf(c.Slot); g != nil && !rt.ordered() { // nothing is remembered of keys
-				g.addWalk(max(c.Seq-1, 0), g.cursor)
-				rt.readAt = d.now
-			}
-		case core.ControlRecord:
-			if c.Key != "" && rt.ordered() {
-				d.recheck(rt, &c)
-			} else if it := rt.known[c.Seq]; it != nil {
-				it.recheck = true
-			} else if rt.anyones(c.Key) {
-				rt.lookNext(d.now)
-			} else {
-				rt.visit(&revisit{ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, at: d.now})
-			}
-		case core.ControlFrom:
-			rt.lookNext(d.now)
-			for _, g := range rt.groups {
-				g.addWalk(max(c.Seq-1, 0), g.cursor)
-			}
 		}
-		d.dueAt = d.now
+		d.lookAgain(rt, &c)
+		d.timers.at = d.now
 		if d.has(ruleLower) && rt.isHinted(&c) {
-			d.unheard, d.freshBeat = append(d.unheard, c), true
+			d.controls.lowering, d.self.beatNow = append(d.controls.lowering, c), true
 		} else {
-			d.heed(&c)
+			d.settles.heed(&c)
+		}
+	}
+}
+
+// lookAgain has what a control record is about read again.
+func (d *Dispatcher) lookAgain(rt *route, c *core.Control) {
+	switch c.Kind {
+	case core.ControlDecide:
+	case core.ControlKey:
+		d.recheck(rt, c)
+		if g := rt.groupOf(c.Slot); g != nil && !rt.ordered() { // nothing is remembered of keys
+			g.addWalk(max(c.Seq-1, 0), g.cursor)
+			rt.pace.readAt = d.now
+		}
+	case core.ControlRecord:
+		if c.Key != "" && rt.ordered() {
+			d.recheck(rt, c)
+		} else if item := rt.known[c.Seq]; item != nil {
+			item.recheck = true
+		} else if rt.anyones(c.Key) {
+			rt.queue.lookNext(d.now)
+		} else {
+			rt.visit(&revisit{ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, at: d.now})
+		}
+	case core.ControlFrom:
+		rt.queue.lookNext(d.now)
+		for _, g := range rt.groups {
+			g.addWalk(max(c.Seq-1, 0), g.cursor)
 		}
 	}
 }
 
 // minds reports whether a control record is the member's to act on. Those of a unit that is being given up are its next
 // owner's. A give-up whose answer was lost may still be carried out, and then stores the hint that it was sent with.
-func (d *Dispatcher) minds(rt *route, c *core.Control) bool {
+func (rt *route) minds(c *core.Control) bool {
 	switch {
-	case !d.has(ruleTheirs):
+	case !rt.has(ruleTheirs):
 		return true
 	case c.Kind == core.ControlFrom:
 		return len(rt.groups) > 0 && rt.leaving == 0
@@ -86,13 +118,13 @@ func (d *Dispatcher) lowered() (moves []core.Move) {
 	for _, rt := range d.routes {
 		for _, u := range rt.sortedUnits() {
 			low := u.low
-			for i := range d.unheard {
-				if c := &d.unheard[i]; c.Route == rt.Name && u.minds(c) {
+			for i := range d.controls.lowering {
+				if c := &d.controls.lowering[i]; c.Route == rt.Name && u.minds(c) {
 					low = min(low, c.Seq-1)
 				}
 			}
 			if low = max(low, 0); low < u.low {
-				moves = append(moves, d.hint(u, low))
+				moves = append(moves, u.hint(low))
 			}
 		}
 	}
@@ -100,30 +132,30 @@ func (d *Dispatcher) lowered() (moves []core.Move) {
 }
 
 // hasLowered takes in that moves were made for the sake of control records.
-func (d *Dispatcher) hasLowered(moves []core.Move, unheard []core.Control) {
+func (d *Dispatcher) hasLowered(moves []core.Move, controls []core.Control) {
 	for _, m := range moves {
 		if u := d.byName[m.Unit.Route].units[m.Unit]; u != nil {
 			u.low = m.Low
 		}
 	}
-	for i := range unheard {
-		c := &unheard[i]
-		if d.minds(d.byName[c.Route], c) {
-			d.heed(c)
+	for i := range controls {
+		c := &controls[i]
+		if d.byName[c.Route].minds(c) {
+			d.settles.heed(c)
 		} else {
-			delete(d.heeding, c.Number)
+			d.controls.forget(c)
 		}
 	}
 }
 
 // recheck has a key read anew, once now and once more when what is being stored of it is.
 func (d *Dispatcher) recheck(rt *route, c *core.Control) {
-	for _, it := range rt.known {
-		if it.Record.Envelope.Key == c.Key && it.state == itemSettling {
-			it.recheck = true
+	for _, item := range rt.known {
+		if item.Record.Envelope.Key == c.Key && item.state == itemSettling {
+			item.recheck = true
 		}
 	}
-	d.renew(rt, c.Key, c.Slot)
+	d.reread(rt, c.Key, c.Slot)
 }
 
 // An operator decides about a record that is due by a control record. The owner withdraws the record when it is not
@@ -132,41 +164,40 @@ func (d *Dispatcher) recheck(rt *route, c *core.Control) {
 // decide does what an operator decided about a record. If there is another decision about it, this one is looked at
 // when that is carried out.
 func (d *Dispatcher) decide(rt *route, c *core.Control) {
-	it, v := rt.known[c.Seq], rt.again[c.Seq]
-	if it != nil && it.decision != nil || v != nil && v.decision != nil {
-		delete(d.heeding, c.Number)
+	item, v := rt.known[c.Seq], rt.again[c.Seq]
+	if item != nil && item.decision != nil || v != nil && v.decision != nil {
+		d.controls.forget(c)
 		return
 	}
-	if it == nil || it.Record.ID != c.ID {
+	if item == nil || item.Record.ID != c.ID {
 		rt.again[c.Seq] = &revisit{ref: core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, key: c.Key, at: d.now, decision: c}
 		return
 	}
-	it.decision = c
-	if it.state != itemOut && it.state != itemSettling { // else it is withdrawn when it comes back, if it does
-		d.withdraw(it)
+	item.decision = c
+	if !item.isBusy() { // else it is withdrawn when it comes back, if it does
+		d.withdraw(item)
 	}
 }
 
 // withdraw ends an item that is not out, as an operator decided.
-func (d *Dispatcher) withdraw(it *Item) {
-	rt, k := it.route, it.key
-	d.remove(it)
-	rt.known[it.Record.Seq] = it
-	rt.bytes += int64(len(it.Record.Envelope.Body))
-	rt.held++
-	it.state, it.outcome = itemSettling, core.Withdraw(&it.Record, it.decision.Reason)
-	if it.unknown {
-		it.outcome = it.outcome.WithUnknown()
+func (d *Dispatcher) withdraw(item *Item) {
+	rt, k := item.route, item.key
+	d.remove(item)
+	rt.keep(item)
+	rt.load.held++
+	item.state, item.outcome = itemSettling, core.Withdraw(&item.Record, item.decision.Reason)
+	if item.unknown {
+		item.outcome = item.outcome.WithUnknown()
 	}
 	if k != nil {
-		k.limbo = append(k.limbo, it)
+		k.unstored = append(k.unstored, item)
 	}
-	d.pend(it)
+	d.settles.add(item)
 	d.advance(k)
 }
 
-// decided takes in what became of a record that an operator decided about and that was not in memory.
-func (d *Dispatcher) decided(rt *route, v *revisit, rec *core.Record, w *core.Waiting) {
+// decideRead takes in what became of a record that an operator decided about and that was not in memory.
+func (d *Dispatcher) decideRead(rt *route, v *revisit, rec *core.Record, w *core.Waiting) {
 	c := v.decision
 	switch {
 	case rt.known[c.Seq] != nil && rt.known[c.Seq].Record.ID == c.ID:
@@ -176,43 +207,25 @@ func (d *Dispatcher) decided(rt *route, v *revisit, rec *core.Record, w *core.Wa
 	case w != nil && w.Why == core.ObstacleRetrying: // it failed meanwhile
 		rec = &core.Record{Ref: w.Ref, Slot: w.Slot, Envelope: waybill.Envelope{ID: w.ID, Key: w.Key}}
 	default:
-		d.heed(c)
-		d.renew(rt, c.Key, c.Slot)
+		d.settles.heed(c)
+		d.reread(rt, c.Key, c.Slot)
 		return
 	}
-	it := d.item(rt, rec)
-	it.state = itemSettling // in no list; remove counts it as one beyond its queue
-	rt.held++
+	item := rt.newItem(rec)
+	item.state = itemSettling // in no list; remove counts it as one beyond its queue
+	rt.load.held++
 	if rt.ordered() && rec.Envelope.Key != "" {
-		it.key = rt.key(rec.Envelope.Key, rec.Slot)
-		delete(it.key.holds, rec.Seq)
+		item.key = rt.key(rec.Envelope.Key, rec.Slot)
+		delete(item.key.holds, rec.Seq)
 	}
-	it.decision = c
-	d.withdraw(it)
+	item.decision = c
+	d.withdraw(item)
 }
 
-// overrule replaces an outcome after which the record would go on.
-func (it *Item) overrule(o core.Outcome) core.Outcome {
-	if it.decision == nil || o.State().Terminal() {
-		return o
+// endDecision ends a decision: it is carried out, or needless, or the next owner's.
+func (d *Dispatcher) endDecision(item *Item) {
+	if c := item.decision; c != nil {
+		item.decision = nil
+		d.settles.heed(c)
 	}
-	w := core.Withdraw(&it.Record, it.decision.Reason)
-	if o.Unknown() {
-		w = w.WithUnknown()
-	}
-	return w
-}
-
-// undecided ends a decision: it is carried out, or needless, or the next owner's.
-func (d *Dispatcher) undecided(it *Item) {
-	if c := it.decision; c != nil {
-		it.decision = nil
-		d.heed(c)
-	}
-}
-
-// heed has a control record deleted.
-func (d *Dispatcher) heed(c *core.Control) {
-	d.heeded = append(d.heeded, *c)
-	d.pendedAt = earliest(d.pendedAt, d.now)
 }

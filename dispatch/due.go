@@ -2,37 +2,47 @@ package dispatch
 
 import (
 	"context"
+	"time"
 
 	"github.com/waybill-go/waybill/core"
 )
 
+const (
+	// dueLimit bounds the records of one Due.
+	dueLimit = 500
+	// duePoll is how often what became due is looked for although nobody said so.
+	duePoll = time.Second
+	// dueAgain is the least pause when something is due and could not be held.
+	dueAgain = 20 * time.Millisecond
+	// duePause is how long after a Due a wake-up has the next one made.
+	duePause = 50 * time.Millisecond
+)
+
+// timers knows when the store is to be asked for what came due: timers, and retries.
+type timers struct {
+	at   time.Time
+	sent time.Time // when it was asked the last time
+	none bool      // nothing more was due then
+}
+
+// reset forgets what the store said to a session that has ended.
+func (t *timers) reset() { t.at, t.none = time.Time{}, false }
+
+// askBy has the store asked by then.
+func (t *timers) askBy(at time.Time) { t.at = earliest(t.at, at) }
+
+// wake has the store asked now, or at the end of a pause since it was asked the last time.
+func (t *timers) wake(now time.Time, pause time.Duration) { t.askBy(later(t.sent.Add(pause), now)) }
+
 // due returns the next Due, or nil.
 func (d *Dispatcher) due() *Call {
-	if d.dueing != nil || len(d.giving) > 0 || d.dueAt.IsZero() || d.dueAt.After(d.now) || !d.room() {
+	if d.calls.busy(callDue) || d.giving.busy() || d.timers.at.IsZero() || d.timers.at.After(d.now) || !d.room() {
 		return nil
 	}
-	var parts []core.Part
-	limit := dueLimit
-	for _, rt := range d.routes {
-		room := d.routeRoom(rt)
-		if s := rt.slots(); s != 0 && room > 0 {
-			parts = append(parts, core.Part{Route: rt.Name, Slots: s})
-			limit = min(limit, room)
-			if rt.Queue {
-				limit = min(limit, max(d.free, dueAhead))
-			}
-		}
-	}
+	parts, limit := d.dueParts()
 	if len(parts) == 0 {
-		d.dueAt = d.now.Add(duePoll)
+		d.timers.at = d.now.Add(duePoll)
 		return nil
-	}
-	for _, rt := range d.routes { // what is held already is answered first, and brings nothing
-		for _, it := range rt.known {
-			if it.retry {
-				limit++
-			}
-		}
 	}
 	c := &Call{kind: callDue}
 	session := d.session
@@ -42,39 +52,64 @@ func (d *Dispatcher) due() *Call {
 		return err
 	}
 	c.done = func() { d.dueDone(&page, c) }
-	d.dueing, d.dueSent = c, d.now
+	d.calls.begin(c)
+	d.timers.sent = d.now
 	for _, rt := range d.routes {
-		clear(rt.recentDue)
+		clear(rt.recent.due)
 	}
-	d.dueAt = d.now.Add(duePoll)
+	d.timers.at = d.now.Add(duePoll)
 	return c
 }
 
+// dueParts returns the slots to be asked for, and how many retries may come.
+func (d *Dispatcher) dueParts() (parts []core.Part, limit int) {
+	limit = dueLimit
+	for _, rt := range d.routes {
+		room := rt.room()
+		if s := rt.slots(); s != 0 && room > 0 {
+			parts = append(parts, core.Part{Route: rt.Name, Slots: s})
+			limit = min(limit, room)
+			if rt.Queue {
+				limit = min(limit, max(d.handlers.free, dueAhead))
+			}
+		}
+	}
+	for _, rt := range d.routes { // what is held already is answered first, and brings nothing
+		for _, item := range rt.known {
+			if item.retry {
+				limit++
+			}
+		}
+	}
+	return parts, limit
+}
+
+// dueDone takes in what came due.
 func (d *Dispatcher) dueDone(page *core.DuePage, c *Call) {
 	if c.err != nil {
 		if fenced(c.err) {
 			d.rejoin()
 			return
 		}
-		d.dueAt = d.now.Add(d.backoff(callDue))
+		d.timers.at = d.now.Add(d.calls.backoff(callDue))
 		return
 	}
 	fresh := page.Moved > 0
 	for i := range page.Retries {
 		fresh = d.retried(&page.Retries[i]) || fresh
 	}
-	d.dueSeen = page.NextIn != 0 && !fresh
+	d.timers.none = page.NextIn != 0 && !fresh
 	if page.NextIn >= 0 {
 		next := c.sent.Add(page.NextIn)
 		if page.NextIn == 0 && !fresh {
 			next = d.now.Add(dueAgain)
 		}
-		d.dueAt = earliest(d.dueAt, next)
+		d.timers.askBy(next)
 	}
 	if page.Moved > 0 {
 		for _, rt := range d.routes {
-			rt.readAt, rt.idle = d.now, 0
-			rt.lookNext(d.now)
+			rt.pace.wake(d.now)
+			rt.queue.lookNext(d.now)
 		}
 	}
 }
@@ -82,22 +117,22 @@ func (d *Dispatcher) dueDone(page *core.DuePage, c *Call) {
 // retried takes in a retry that came due and is held.
 func (d *Dispatcher) retried(rec *core.Record) (fresh bool) {
 	rt := d.byName[rec.Route]
-	if rt == nil || rt.known[rec.Seq] != nil || rt.recentDue[rec.Seq] {
+	if rt == nil || rt.known[rec.Seq] != nil || rt.recent.due[rec.Seq] {
 		return false
 	}
 	if g := rt.groupOf(rec.Slot); g == nil || !g.loaded {
 		return false
 	}
-	it := d.item(rt, rec)
-	it.held, it.retry = true, true
+	item := rt.newItem(rec)
+	item.held, item.retry = true, true
 	if !rt.ordered() || rec.Envelope.Key == "" {
-		d.hand(it)
+		d.hand(item)
 		return true
 	}
 	k := rt.key(rec.Envelope.Key, rec.Slot)
-	it.key = k
+	item.key = k
 	delete(k.holds, rec.Seq)
-	k.insert(it)
+	k.insert(item)
 	d.advance(k)
 	return true
 }

@@ -1,9 +1,9 @@
 package dispatch
 
 import (
-	"cmp"
 	"context"
 	"slices"
+	"time"
 
 	"github.com/waybill-go/waybill/core"
 )
@@ -11,36 +11,83 @@ import (
 // maxGiving is how many units are given up side by side: each is a transaction of its own.
 const maxGiving = 8
 
-// giveUps returns the calls that give units up. While they are under way nothing else of the member is, but Meet and
-// what must be stored first.
-func (d *Dispatcher) giveUps() (calls []*Call) {
-	if len(d.giving) == 0 {
-		d.giving, d.givingTill = d.toGive(maxGiving), d.now.Add(lockedAfter)
+// giving knows the units that are given up, and those that went.
+type giving struct {
+	*env
+	units []*unit // under way
+	until time.Time
+	some  bool                    // some went, and others were not told yet
+	went  map[core.Unit]time.Time // units that went, and when
+}
+
+func newGiving(e *env) giving { return giving{env: e, went: map[core.Unit]time.Time{}} }
+
+// reset forgets the give-ups of a session that has ended.
+func (g *giving) reset() {
+	g.units = nil
+	clear(g.went)
+}
+
+// busy reports whether units are given up now: nothing else begins meanwhile but Meet and what must be stored first.
+func (g *giving) busy() bool { return len(g.units) > 0 }
+
+// patience returns until when the units that are given up wait for other calls; zero = they do not.
+func (g *giving) patience() time.Time {
+	if g.busy() && g.now.Before(g.until) {
+		return g.until
 	}
-	if len(d.giving) > 0 && !d.now.Before(d.givingTill) { // something takes its time: the others go on meanwhile
-		for _, u := range slices.Clone(d.giving) {
+	return time.Time{}
+}
+
+// ended ends a try to give a unit up.
+func (g *giving) ended(u *unit) {
+	u.asked = false
+	g.units = slices.DeleteFunc(g.units, func(v *unit) bool { return v == u })
+}
+
+// wentAfter reports whether a unit went after c was sent.
+func (g *giving) wentAfter(u core.Unit, c *Call) bool {
+	at, ok := g.went[u]
+	return ok && !c.sent.After(at)
+}
+
+// covers reports whether a give-up of the slot's unit may be under way, which would end the hold of what is handed out
+// now.
+func (g *giving) covers(rt *route, slot uint8) bool {
+	if rt.leaving.Has(slot) {
+		for _, u := range rt.units {
+			if u.Slots().Has(slot) {
+				return u.unsure || slices.Contains(g.units, u)
+			}
+		}
+	}
+	return false
+}
+
+// giveUps returns the calls that give units up.
+func (d *Dispatcher) giveUps() (calls []*Call) {
+	g := &d.giving
+	if !g.busy() {
+		g.units, g.until = d.toGive(maxGiving), d.now.Add(lockedAfter)
+	}
+	if g.busy() && !d.now.Before(g.until) { // something takes its time: the others go on meanwhile
+		for _, u := range slices.Clone(g.units) {
 			if !u.asked {
-				d.gave(u)
-				d.stay(u)
+				g.ended(u)
+				u.stay(d.nextTry())
 			}
 		}
 		return nil
 	}
-	if d.reading != nil || d.taking != nil || d.dueing != nil || d.settling != nil {
+	if !d.calls.quiet() {
 		return nil
 	}
-	for _, u := range d.giving {
-		if !u.asked && len(d.pendingOf(u)) == 0 {
+	for _, u := range g.units {
+		if !u.asked && len(d.settles.of(u)) == 0 {
 			calls = append(calls, d.giveUp(u))
 		}
 	}
 	return calls
-}
-
-// gave ends a try to give a unit up.
-func (d *Dispatcher) gave(u *unit) {
-	u.asked = false
-	d.giving = slices.DeleteFunc(d.giving, func(v *unit) bool { return v == u })
 }
 
 // giveUp returns the call that gives a unit up.
@@ -48,12 +95,12 @@ func (d *Dispatcher) giveUp(u *unit) *Call {
 	rt := u.route
 	var out []core.Ref
 	for _, seq := range sortedSeqs(rt.known) {
-		if it := rt.known[seq]; u.Slots().Has(it.Record.Slot) && it.state == itemOut {
-			out = append(out, it.Record.Ref)
-			it.held = true // whatever becomes of the answer: if it is handed back meanwhile, that must be stored
+		if item := rt.known[seq]; u.Slots().Has(item.Record.Slot) && item.state == itemOut {
+			out = append(out, item.Record.Ref)
+			item.held = true // whatever becomes of the answer: if it is released meanwhile, that must be stored
 		}
 	}
-	owned := core.OwnedUnit{Unit: u.Unit, Owner: d.session, Term: u.term, Low: d.lowest(rt, u.Slots())}
+	owned := core.OwnedUnit{Unit: u.Unit, Owner: d.session, Term: u.term, Low: rt.lowest(u.Slots())}
 	session := d.session
 	done := false
 	c := &Call{kind: callGiveUp}
@@ -61,35 +108,33 @@ func (d *Dispatcher) giveUp(u *unit) *Call {
 		done, err = s.GiveUp(ctx, session, owned, out)
 		return err
 	}
-	c.done = func() {
-		d.gave(u)
-		u.unsure = u.unsure || c.err != nil // another answer says nothing about one that was lost
-		switch {
-		case fenced(c.err):
-			d.meetAt = d.now
-			d.drop(rt, u.Slots())
-		case c.err != nil || !done:
-			d.stay(u)
-		default:
-			d.drop(rt, u.Slots())
-			d.gaveSome = true
-		}
-		if d.gaveSome && len(d.giving) == 0 && len(d.toGive(1)) == 0 { // others are told of all at once
-			d.gaveSome, d.meetAt = false, d.now
-		}
-	}
+	c.done = func() { d.gaveUp(u, done, c) }
 	u.asked = true
 	return c
 }
 
-// stay ends the try to give a unit up: something of it is locked. What it has is handed out on. Another unit may go
-// instead, or this one later, unless an earlier try may still be carried out.
-func (d *Dispatcher) stay(u *unit) {
-	u.tryAt = d.now.Add(max(lockedAfter, d.backoff(callGiveUp)))
-	if !u.unsure {
-		u.leaving = false
-		u.route.leaving &^= u.Slots()
+// gaveUp takes in whether a unit went. If not, something of it is locked: what it has is handed out on.
+func (d *Dispatcher) gaveUp(u *unit, done bool, c *Call) {
+	d.giving.ended(u)
+	u.unsure = u.unsure || c.err != nil // another answer says nothing about one that was lost
+	switch {
+	case fenced(c.err):
+		d.peers.lookAt = d.now
+		d.drop(u.route, u.Slots())
+	case c.err != nil || !done:
+		u.stay(d.nextTry())
+	default:
+		d.drop(u.route, u.Slots())
+		d.giving.some = true
 	}
+	if d.giving.some && !d.giving.busy() && len(d.toGive(1)) == 0 { // others are told of all at once
+		d.giving.some, d.peers.lookAt = false, d.now
+	}
+}
+
+// nextTry returns when a unit that did not go may be given up again.
+func (d *Dispatcher) nextTry() time.Time {
+	return d.now.Add(max(lockedAfter, d.calls.backoff(callGiveUp)))
 }
 
 // toGive returns up to limit units that are to be given up now.
@@ -111,24 +156,3 @@ func (d *Dispatcher) toGive(limit int) (units []*unit) {
 	}
 	return units
 }
-
-// pendingOf returns what is to be stored of a unit before it can be given up.
-func (d *Dispatcher) pendingOf(u *unit) (items []*Item) {
-	for _, it := range d.pending {
-		if it.route == u.route && u.Slots().Has(it.Record.Slot) {
-			items = append(items, it)
-		}
-	}
-	return items
-}
-
-func (rt *route) sortedUnits() []*unit {
-	units := make([]*unit, 0, len(rt.units))
-	for _, u := range rt.units {
-		units = append(units, u)
-	}
-	slices.SortFunc(units, byFrom)
-	return units
-}
-
-func byFrom(a, b *unit) int { return cmp.Compare(a.From, b.From) }

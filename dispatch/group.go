@@ -9,16 +9,10 @@ import (
 )
 
 const (
-	// watchAfter is how long a transaction may hold the late range back. Then it is watched by itself.
-	watchAfter = time.Second
-	// maxWatched bounds the watched transactions. Beyond it they hold the late range back.
-	maxWatched = 1000
 	// step is how many numbers a range covers at once where rows may be dead.
 	step = 50_000
 	// againAfter is when a record that another holds is read again.
 	againAfter = time.Second
-	// maxHorizons bounds what is remembered of pages; beyond it the newest two become one.
-	maxHorizons = 4096
 )
 
 // group is slots of a route that are read from one place.
@@ -35,7 +29,7 @@ type group struct {
 	late, goal int64
 	hazards    int64 // hazard for the page that is taken in
 	walks      []*walk
-	watch      map[int64]int64 // by watched mark: what it may show has greater sequences
+	watch      map[int64]int64 // by watched transaction: what it may show has greater sequences
 	// The sweep under way, and when it made its latest step.
 	sweep          int64
 	sweepAt, swept time.Time
@@ -44,40 +38,32 @@ type group struct {
 // walk is a second pass over a range, because something may have appeared in it.
 type walk struct{ pos, to int64 }
 
-// horizon is what a page said about what it could not show: transactions with a mark below upper may show numbers up
-// to last.
-type horizon struct{ last, upper int64 }
-
 // addSlots makes a group of units that the member has just got.
 func (d *Dispatcher) addSlots(rt *route, slots core.Slots, low int64) {
-	if d.distrust { // the hint may be of another life of the database
+	if d.db.wentBack { // the hint may be of another life of the database
 		low = 0
 	}
-	for _, c := range d.heeding { // it is about these slots, too, and is deleted for them with the others
-		if c.Kind == core.ControlFrom && c.Route == rt.Name {
-			low = min(low, max(c.Seq-1, 0))
-		}
-	}
+	low = d.controls.from(rt.Name, low) // it is about these slots, too, and is deleted for them with the others
 	g := &group{route: rt, slots: slots, cursor: low, low: low, late: low, watch: map[int64]int64{}}
-	for m := range d.watched {
-		g.watch[m] = low // the hint is below whatever its transactions may show
+	for id := range d.db.watched {
+		g.watch[id] = low // the hint is below whatever its transactions may show
 	}
 	rt.groups = append(rt.groups, g)
-	rt.readAt = d.now
+	rt.pace.readAt = d.now
 	d.adopt(rt, slots)
 }
 
 // adopt joins what is still out of slots that come back to the keys.
 func (d *Dispatcher) adopt(rt *route, slots core.Slots) {
 	for _, seq := range sortedSeqs(rt.known) {
-		it := rt.known[seq]
-		if !slots.Has(it.Record.Slot) || it.key != nil || !rt.ordered() || it.Record.Envelope.Key == "" {
+		item := rt.known[seq]
+		if !slots.Has(item.Record.Slot) || item.key != nil || !rt.ordered() || item.Record.Envelope.Key == "" {
 			continue
 		}
-		k := rt.key(it.Record.Envelope.Key, it.Record.Slot)
-		it.key = k
-		if it.state == itemSettling {
-			k.limbo = append(k.limbo, it)
+		k := rt.key(item.Record.Envelope.Key, item.Record.Slot)
+		item.key = k
+		if item.state == itemSettling {
+			k.unstored = append(k.unstored, item)
 		} else {
 			k.busy++
 		}
@@ -113,66 +99,34 @@ func (g *group) addWalk(from, to int64) {
 	g.walks = append(g.walks, &walk{from, to})
 }
 
-// marks takes in what page says about transactions, before its records are. It returns the greatest sequence up to
-// which everything is visible.
-func (d *Dispatcher) marks(page *core.Page) (visible int64) {
-	for m := range d.running {
-		if m < page.Next && !slices.Contains(page.Running, m) {
-			delete(d.running, m)
-		}
-	}
-	least := page.Next
-	for _, m := range page.Running {
-		since, ok := d.running[m]
-		if !ok {
-			since = d.now
-			d.running[m] = since
-		}
-		if !d.watched[m] && d.now.Sub(since) >= watchAfter && len(d.watched) < maxWatched {
-			d.watched[m] = true
-			for _, rt := range d.routes {
-				for _, g := range rt.groups {
-					g.watch[m] = g.low
-				}
-			}
-		}
-		if !d.watched[m] {
-			least = min(least, m)
-		}
-	}
-	for m := range d.watched {
-		if m < page.Next && !slices.Contains(page.Running, m) {
-			delete(d.watched, m)
-			for _, rt := range d.routes {
-				for _, g := range rt.groups {
-					if from, ok := g.watch[m]; ok {
-						delete(g.watch, m)
-						g.addWalk(from, max(g.cursor, 0))
-						rt.readAt = d.now
-					}
-				}
+// transactions takes in what page says about transactions, before its records are. It returns the greatest sequence up
+// to which everything is visible.
+func (d *Dispatcher) transactions(page *core.Page) (visible int64) {
+	watch, least := d.db.observe(page)
+	for _, id := range watch {
+		for _, rt := range d.routes {
+			for _, g := range rt.groups {
+				g.watch[id] = g.low
 			}
 		}
 	}
-	if upper := page.Upper; upper > 0 {
-		if !d.has(ruleUpper) {
-			upper = page.Next
-		}
-		if n := len(d.horizons); n >= maxHorizons {
-			d.horizons[n-1] = horizon{page.Last, upper}
-		} else {
-			d.horizons = append(d.horizons, horizon{page.Last, upper})
+	for _, id := range d.db.unwatch(page) {
+		for _, rt := range d.routes {
+			rt.walkFor(id)
 		}
 	}
-	n := 0
-	for n < len(d.horizons) && d.horizons[n].upper <= least {
-		n++
+	return d.db.visible(page, least)
+}
+
+// walkFor begins walks for what a watched transaction has shown, which has ended.
+func (rt *route) walkFor(id int64) {
+	for _, g := range rt.groups {
+		if from, ok := g.watch[id]; ok {
+			delete(g.watch, id)
+			g.addWalk(from, max(g.cursor, 0))
+			rt.pace.readAt = rt.now
+		}
 	}
-	if n > 0 {
-		visible = d.horizons[n-1].last
-		d.horizons = d.horizons[n-1:] // the last that is resolved stays: it says what is visible
-	}
-	return visible
 }
 
 // passDone moves low: the late pass is at its end, and all that was visible when it began was read.
@@ -199,24 +153,24 @@ func (rt *route) merge(last int64) {
 		first.sweep, first.sweepAt = 0, time.Time{}
 		first.low = min(first.low, g.low)
 		first.late = first.low
-		for m, from := range g.watch {
-			if old, ok := first.watch[m]; ok {
+		for id, from := range g.watch {
+			if old, ok := first.watch[id]; ok {
 				from = min(from, old)
 			}
-			first.watch[m] = from
+			first.watch[id] = from
 		}
 		return true
 	})
 }
 
 // lowest returns the hint with which slots of a route are handed on: whoever begins behind it misses nothing.
-func (d *Dispatcher) lowest(rt *route, slots core.Slots) int64 {
+func (rt *route) lowest(slots core.Slots) int64 {
 	low := int64(math.MaxInt64)
 	for _, g := range rt.groups {
 		if g.slots&slots == 0 {
 			continue
 		}
-		if !d.has(ruleHint) {
+		if !rt.has(ruleHint) {
 			low = min(low, g.cursor)
 			continue
 		}
@@ -228,8 +182,8 @@ func (d *Dispatcher) lowest(rt *route, slots core.Slots) int64 {
 			low = min(low, from)
 		}
 	}
-	for seq, it := range rt.known {
-		if slots.Has(it.Record.Slot) && !rt.anyones(it.Record.Envelope.Key) {
+	for seq, item := range rt.known {
+		if slots.Has(item.Record.Slot) && !rt.anyones(item.Record.Envelope.Key) {
 			low = min(low, seq-1)
 		}
 	}
@@ -238,7 +192,7 @@ func (d *Dispatcher) lowest(rt *route, slots core.Slots) int64 {
 			low = min(low, k.resume-1)
 		}
 	}
-	for _, seq := range rt.passed {
+	for _, seq := range rt.topics.passed {
 		low = min(low, seq-1)
 	}
 	for seq, r := range rt.again {

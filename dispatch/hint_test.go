@@ -18,7 +18,7 @@ var whole = core.Unit{Route: "r", From: 0, To: 64}
 
 // member makes a dispatcher of a route that blocks; it is the one that w lets run.
 func (w *small) member(session core.Session, off rule) {
-	w.d = New(w.st.Traits(), Options{
+	w.d = New(Options{
 		Routes: []Route{{Name: "r", Units: 1, Blocks: true}}, Lease: time.Second, NewSession: func() core.Session { return session },
 	})
 	w.d.off = off
@@ -213,7 +213,7 @@ func TestHintThatIsLate(t *testing.T) { // OR-04
 		w.d.Wake(w.now)
 		w.run(50 * time.Millisecond)
 		if !minds {
-			st.late.Self.Beat = w.d.beat
+			st.late.Self.Beat = w.d.self.beat
 		}
 		_, err := w.st.Meet(t.Context(), *st.late)
 		w.must(err)
@@ -270,9 +270,9 @@ func TestUnitThatComesWhileAControlRecordGoes(t *testing.T) { // DB-23
 	w := newSmall(t)
 	w.member(100, 0)
 	w.run(50 * time.Millisecond)
-	w.d.heeding[1] = &core.Control{Number: 1, Kind: core.ControlFrom, Route: "r", Seq: 5}
-	w.d.heeding[2] = &core.Control{Number: 2, Kind: core.ControlFrom, Route: "another", Seq: 3}
-	w.d.heeding[3] = &core.Control{Number: 3, Kind: core.ControlKey, Route: "r", Seq: 2, Key: "k"}
+	w.d.controls.open[1] = &core.Control{Number: 1, Kind: core.ControlFrom, Route: "r", Seq: 5}
+	w.d.controls.open[2] = &core.Control{Number: 2, Kind: core.ControlFrom, Route: "another", Seq: 3}
+	w.d.controls.open[3] = &core.Control{Number: 3, Kind: core.ControlKey, Route: "r", Seq: 2, Key: "k"}
 	rt := w.d.byName["r"]
 	w.d.addSlots(rt, 1, 100)
 	if g := rt.groups[len(rt.groups)-1]; g.low != 4 || g.cursor != 4 {

@@ -1,203 +1,99 @@
 package dispatch
 
 import (
-	"slices"
 	"time"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
-// Ready returns how many records of a route wait to be handed out.
-func (d *Dispatcher) Ready(route string) int {
-	if rt := d.byName[route]; rt != nil {
-		return len(rt.ready)
-	}
-	return 0
+// Item is a record on its way.
+type Item struct {
+	// Record is what is handed out. It is not changed.
+	Record core.Record
+	// Suspect: it may be what killed a member.
+	Suspect bool
+
+	session core.Session
+	route   *route
+	key     *key // nil if it is handed out without regard to others
+	state   itemState
+	held    bool // a hold of this session is written
+	retry   bool // Due answered it
+	lost    bool // of an ended session, or of a unit that is another's
+	alone   bool // the only one that may be out
+	// unknown: it was out before, and may have arrived.
+	unknown bool
+	recheck bool // somebody changed it while its outcome was on the way
+	tries   int
+	at      time.Time // when it was handed out, or is to be tried again
+
+	outcome  core.Outcome
+	decision *core.Control // an operator's, to be carried out when it is not out
 }
 
-// Out returns how many records are handed out and not concluded.
-func (d *Dispatcher) Out() int { return d.out }
+type itemState uint8
 
-// Hand hands out up to limit records of a route, in the order in which they were found. It hands out nothing after
-// StartBy.
-func (d *Dispatcher) Hand(now time.Time, route string, limit int) (items []*Item) {
-	d.tick(now)
-	rt := d.byName[route]
-	if rt == nil || !d.joined || d.stopping || !d.starts() {
-		return nil
+const (
+	itemQueued   itemState = iota // behind others of its key
+	itemSuspect                   // waits for a window
+	itemWanting                   // waits for its hold
+	itemReady                     // to be handed out
+	itemOut                       // handed out
+	itemSettling                  // concluded
+)
+
+// Route returns the name of its route.
+func (item *Item) Route() string { return item.route.Name }
+
+// Lost reports that its session has ended, or that its unit is another's: nothing more should be done with it.
+func (item *Item) Lost() bool { return item.lost }
+
+// isBusy reports whether the item is handed out, or its outcome is not stored yet.
+func (item *Item) isBusy() bool { return item.state == itemOut || item.state == itemSettling }
+
+// isSuspect reports whether a record may be what killed a member.
+func (item *Item) isSuspect() bool {
+	r := &item.Record
+	if item.route.Queue { // what was out is known: it was held
+		return r.Crashes >= aloneAfter
 	}
-	for at := 0; len(items) < limit && at < len(rt.ready); {
-		it := rt.ready[at]
-		if !d.mayGo(it) || rt.Queue && d.givesUp(rt, it.Record.Slot) {
-			break
-		}
-		if rt.isLeaving(it.Record.Slot) && !rt.Queue { // goes with its unit, or when that stays
-			at++
-			continue
-		}
-		if at == 0 {
-			rt.ready[0] = nil
-			rt.ready = rt.ready[1:]
-		} else {
-			rt.ready = slices.Delete(rt.ready, at, at+1)
-		}
-		if rt.topics[it.Record.Envelope.Topic] && !it.held {
-			d.takeBack(it)
-			continue
-		}
-		it.state, it.at = itemOut, now
-		d.worked = now
-		d.out++
-		items = append(items, it)
-	}
-	return items
+	return r.Crashes < core.MaxCrashes && (r.Crashes > 0 || r.Seq <= item.route.careful[r.Slot])
 }
 
-// mayGo reports whether it may be handed out beside what is out: a record that is alone goes alone.
-func (d *Dispatcher) mayGo(it *Item) bool {
-	if it.alone {
-		return d.out == 0
-	}
-	return !slices.ContainsFunc(d.window, (*Item).bars)
+// isPlain reports whether an item is handed out as soon as nothing of its key is before it: nothing is written before.
+func (item *Item) isPlain() bool {
+	return !item.isSuspect() && (item.held || !item.Record.Withdrawable && !item.route.Hold)
 }
 
-// takeBack puts an item that was ready, and is not to go now, where it can be found again.
-func (d *Dispatcher) takeBack(it *Item) {
-	rt, topic := it.route, it.Record.Envelope.Topic
-	if rt.Pipelined > 1 {
-		d.recall(it)
-	}
-	it.state = itemSettling // not in rt.ready any more
-	delete(rt.known, it.Record.Seq)
-	rt.bytes -= int64(len(it.Record.Envelope.Body))
-	rt.held--
-	if it.key == nil {
-		rt.passTopic(topic, it.Record.Seq)
-		return
-	}
-	k := it.key
-	k.busy--
-	k.topic = topic
-	k.passFrom(it.Record.Seq)
-	d.passQueue(k)
-	d.advance(k)
+// bars reports whether nothing may be handed out together with the item: what is ready goes before a suspect of a
+// queue, and nobody waits for one whose route is not handed out.
+func (item *Item) bars() bool {
+	return item.alone && (!item.route.Queue || item.state != itemWanting) && (!item.route.shut || item.isBusy())
 }
 
-// BlockTopic keeps records of a topic from being handed out, or lets them go again.
-func (d *Dispatcher) BlockTopic(route, topic string, blocked bool) { //nolint:revive // a state, not a mode
-	rt := d.byName[route]
-	if rt == nil || rt.topics[topic] == blocked {
-		return
-	}
-	if blocked {
-		rt.topics[topic] = true
-		return
-	}
-	delete(rt.topics, topic)
-	if seq, ok := rt.passed[topic]; ok {
-		delete(rt.passed, topic)
-		for _, g := range rt.groups {
-			g.addWalk(seq-1, g.cursor)
-		}
-	}
-	for _, name := range sortedNames(rt.keys) {
-		if k := rt.keys[name]; k != nil && k.topic == topic {
-			k.topic = ""
-			d.advance(k)
-		}
-	}
-	rt.readAt = d.now
+// topicBlocked reports whether the item waits for its topic. What is held already goes on.
+func (item *Item) topicBlocked() bool {
+	return item.route.topics.blocked[item.Record.Envelope.Topic] && !item.held
 }
 
-func sortedNames[V any](m map[string]V) []string {
-	names := make([]string, 0, len(m))
-	for name := range m {
-		names = append(names, name)
+// isLost reports whether the unit of a concluded item is another's by now.
+func (item *Item) isLost() bool { return item.lost || !item.route.owned().Has(item.Record.Slot) }
+
+// overrule replaces an outcome after which the record would go on, if an operator has ended it.
+func (item *Item) overrule(o core.Outcome) core.Outcome {
+	if item.decision == nil || o.State().Terminal() {
+		return o
 	}
-	slices.Sort(names)
-	return names
+	w := core.Withdraw(&item.Record, item.decision.Reason)
+	if o.Unknown() {
+		w = w.WithUnknown()
+	}
+	return w
 }
 
-// Conclude says what became of an item that was handed out: o is an outcome of its Record. A released one is handed
-// out again. What is ready of its key behind one that was not published waits for it; who has several records of a key
-// concludes the last of them first.
-func (d *Dispatcher) Conclude(now time.Time, it *Item, o core.Outcome) {
-	d.tick(now)
-	if it.state != itemOut || it.session != d.session {
-		return // of a session that has ended
+// freeKey ends the wait of the key for what became of the item.
+func (item *Item) freeKey() {
+	if item.key != nil {
+		item.key.unstored = without(item.key.unstored, item)
 	}
-	if it.route.Pipelined > 1 && o.Event() != core.EventConfirmed {
-		d.recall(it)
-	}
-	d.out--
-	if it.key != nil {
-		it.key.busy--
-	}
-	if it.unknown = it.unknown || o.Unknown(); it.unknown {
-		o = o.WithUnknown()
-	}
-	o = it.overrule(o)
-	if o.Event() == core.EventReleased && !it.held {
-		d.putBack(it)
-		return
-	}
-	it.state, it.outcome = itemSettling, o
-	d.pend(it)
-	k := it.key
-	if k == nil {
-		return
-	}
-	switch {
-	case o.Event() == core.EventConfirmed:
-	case o.State() != core.StateAbandoned || it.route.Blocks && o.Reason().Blocks():
-		k.limbo = append(k.limbo, it)
-		d.passQueue(k)
-	case d.has(ruleLimbo) && o.Reason() != waybill.ReasonExpired: // whoever reads an expired one again gives it up again
-		k.limbo = append(k.limbo, it)
-	}
-	d.advance(k)
-}
-
-// putBack makes an item ready again, before all others. It was out, and nothing was written about it.
-func (d *Dispatcher) putBack(it *Item) {
-	rt := it.route
-	it.tries = 0
-	d.window = slices.DeleteFunc(d.window, func(o *Item) bool { return o == it })
-	it.Suspect, it.alone = false, false
-	rt.held--
-	if k := it.key; k != nil {
-		it.state = itemQueued
-		k.insert(it)
-		d.advance(k)
-		return
-	}
-	if it.lost || !rt.owned().Has(it.Record.Slot) { // its unit was given up: whoever has it reads it
-		it.state = itemSettling
-		rt.held++
-		d.finish(it)
-		return
-	}
-	if topic := it.Record.Envelope.Topic; rt.topics[topic] {
-		it.state = itemSettling
-		rt.held++
-		d.finish(it)
-		rt.passTopic(topic, it.Record.Seq)
-		return
-	}
-	d.hand(it)
-	if last := len(rt.ready) - 1; it.state == itemReady && rt.Order != waybill.OrderHLC { // from the end to the front
-		copy(rt.ready[1:], rt.ready[:last])
-		rt.ready[0] = it
-	}
-}
-
-// pend has an outcome stored.
-func (d *Dispatcher) pend(it *Item) {
-	it.tries, it.at = 0, d.now
-	d.pendedAt = earliest(d.pendedAt, d.now)
-	if it.outcome.Event() != core.EventConfirmed && it.outcome.Reason() != waybill.ReasonExpired || it.key != nil && it.Record.Withdrawable {
-		d.urgent = true
-	}
-	d.pending = append(d.pending, it)
 }

@@ -11,10 +11,6 @@ import (
 const (
 	// keyDepth is how many records of a key may wait in memory; as many are read at once when half of them are gone.
 	keyDepth = 128
-	// queueDepth is how many windows of records may wait behind their keys in memory. Beyond it the front only
-	// notes where a key goes on. From half of it on nothing is read while half of the window is out or ready: what
-	// comes behind could not go sooner.
-	queueDepth = 8
 	// keyReads bounds the keys of one read, and maxLeave those that a range leaves out.
 	keyReads = 100
 	maxLeave = 16
@@ -25,20 +21,20 @@ type key struct {
 	route *route
 	name  string
 	slot  uint8
-	queue []*Item // in the order of their sequence
+	queue []*Item // the key queue: in the order of their sequence
 	busy  int     // beyond the queue and not concluded
 	// single: what is busy is held first, so that it is the only one.
-	single bool
-	limbo  []*Item // concluded with something that holds the key until it is stored
-	holds  map[int64]core.Obstacle
+	single   bool
+	unstored []*Item // concluded with something that holds the key until it is stored
+	holds    map[int64]core.Obstacle
 	// resume is the first sequence that was passed, 0 if none was: from there on its records are read by key.
 	resume  int64
-	asked   int64 // resume when the read under way was sent
-	passed  int   // records since then
-	anew    bool  // its next page begins at its beginning, and says all that holds it
-	stale   bool  // the page under way says nothing
-	listed  bool  // in toRead, or in a read under way
-	gone    bool
+	asked   int64  // resume when the read under way was sent
+	passed  int    // records since then
+	anew    bool   // its next page begins at its beginning, and says all that holds it
+	stale   bool   // the page under way says nothing
+	listed  bool   // in toRead, or in a read under way
+	dropped bool   // nothing refers to it any more
 	touched bool   // to be advanced when the page is taken in
 	topic   string // blocked one of its head
 }
@@ -55,10 +51,27 @@ func (rt *route) key(name string, slot uint8) *key {
 
 // forget drops a key when there is nothing about it to remember.
 func (k *key) forget() {
-	if len(k.queue) == 0 && k.busy == 0 && len(k.limbo) == 0 && len(k.holds) == 0 && k.resume == 0 && !k.listed && !k.gone {
-		k.gone = true
+	if len(k.queue) == 0 && k.busy == 0 && len(k.unstored) == 0 && len(k.holds) == 0 && k.resume == 0 && !k.listed && !k.dropped {
+		k.dropped = true
 		delete(k.route.keys, k.name)
 	}
+}
+
+// dropKeys forgets all keys of slots that are no longer the member's.
+func (rt *route) dropKeys(slots core.Slots) {
+	for name, k := range rt.keys {
+		if !slots.Has(k.slot) {
+			continue
+		}
+		delete(rt.keys, name)
+		k.dropped = true
+		for _, item := range rt.known {
+			if item.key == k {
+				item.key = nil
+			}
+		}
+	}
+	rt.toRead = slices.DeleteFunc(rt.toRead, func(k *key) bool { return k.dropped })
 }
 
 // passFrom notes that records from seq on are to be read by key.
@@ -69,28 +82,28 @@ func (k *key) passFrom(seq int64) {
 	k.passed++
 }
 
-// pass drops what waits in memory, to be read again.
+// passQueue drops what waits in memory of a key, to be read again.
 func (d *Dispatcher) passQueue(k *key) {
 	if len(k.queue) == 0 {
 		return
 	}
 	kept := k.queue[:0:0]
-	for _, it := range slices.Clone(k.queue) {
-		if it.retry || it.held {
-			kept = append(kept, it) // its hold is written: nothing but memory has it
+	for _, item := range slices.Clone(k.queue) {
+		if item.retry || item.held {
+			kept = append(kept, item) // its hold is written: nothing but memory has it
 			continue
 		}
-		k.passFrom(it.Record.Seq)
-		d.remove(it)
+		k.passFrom(item.Record.Seq)
+		d.remove(item)
 	}
 	k.queue = kept
 }
 
-// insert puts it into the queue, in order.
-func (k *key) insert(it *Item) {
-	i, _ := slices.BinarySearchFunc(k.queue, it.Record.Seq, func(o *Item, seq int64) int { return int(min(max(o.Record.Seq-seq, -1), 1)) })
-	k.queue = slices.Insert(k.queue, i, it)
-	k.route.queued++
+// insert puts an item into the key queue, in order.
+func (k *key) insert(item *Item) {
+	i, _ := slices.BinarySearchFunc(k.queue, item.Record.Seq, func(o *Item, seq int64) int { return int(min(max(o.Record.Seq-seq, -1), 1)) })
+	k.queue = slices.Insert(k.queue, i, item)
+	k.route.load.queued++
 }
 
 // hold notes that a stored record holds the key.
@@ -102,14 +115,14 @@ func (k *key) hold(seq int64, why core.Obstacle) {
 }
 
 // heldBefore reports whether something before seq holds the key.
-func (d *Dispatcher) heldBefore(k *key, seq int64) bool {
+func (k *key) heldBefore(seq int64) bool {
 	for s, why := range k.holds {
-		if s < seq && (why != core.ObstacleRetrying || d.has(ruleTwoRetries) || !k.hasRetry(seq)) {
+		if s < seq && (why != core.ObstacleRetrying || k.route.has(ruleTwoRetries) || !k.hasRetry(seq)) {
 			return true
 		}
 	}
-	for _, it := range k.limbo {
-		if it.Record.Seq < seq {
+	for _, item := range k.unstored {
+		if item.Record.Seq < seq {
 			return true
 		}
 	}
@@ -117,45 +130,45 @@ func (d *Dispatcher) heldBefore(k *key, seq int64) bool {
 }
 
 func (k *key) hasRetry(seq int64) bool {
-	return slices.ContainsFunc(k.queue, func(it *Item) bool { return it.retry && it.Record.Seq == seq })
+	return slices.ContainsFunc(k.queue, func(item *Item) bool { return item.retry && item.Record.Seq == seq })
 }
 
 // blocked reports whether nothing of the key that is read now could be handed out.
-func (k *key) blocked() bool { return len(k.holds) > 0 || len(k.limbo) > 0 || k.topic != "" }
+func (k *key) blocked() bool { return len(k.holds) > 0 || len(k.unstored) > 0 || k.topic != "" }
 
 // advance hands on what the key lets go, and has its next page read when it is time.
 func (d *Dispatcher) advance(k *key) {
-	if k == nil || k.gone {
+	if k == nil || k.dropped {
 		return
 	}
-	if d.paging { // until all that the page brought is in its place
+	if d.reads.paging { // until all that the page brought is in its place
 		if !k.touched {
 			k.touched = true
-			d.touched = append(d.touched, k)
+			d.reads.touched = append(d.reads.touched, k)
 		}
 		return
 	}
 	rt := k.route
 	for k.busy < rt.Pipelined && len(k.queue) > 0 {
-		it := k.queue[0]
-		seq := it.Record.Seq
-		if k.resume != 0 && k.resume <= seq && !it.retry || d.heldBefore(k, seq) {
+		item := k.queue[0]
+		seq := item.Record.Seq
+		if k.resume != 0 && k.resume <= seq && !item.retry || k.heldBefore(seq) {
 			break
 		}
-		if k.topic = ""; rt.topics[it.Record.Envelope.Topic] && !it.held {
-			k.topic = it.Record.Envelope.Topic
+		if k.topic = ""; item.topicBlocked() {
+			k.topic = item.Record.Envelope.Topic
 			d.passQueue(k)
 			break
 		}
-		single := d.isSuspect(it) || !rt.Hold && !d.isPlain(it)
+		single := item.isSuspect() || !rt.Hold && !item.isPlain()
 		if k.busy > 0 && (single || k.single) { // it takes longer until it goes: nothing of the key may pass it
 			break
 		}
 		k.single = single
 		k.queue = k.queue[1:]
-		rt.queued--
+		rt.load.queued--
 		k.busy++
-		d.hand(it)
+		d.hand(item)
 	}
 	short := len(k.queue) < d.keyDepth/2 || k.resume <= k.queue[0].Record.Seq
 	if k.resume != 0 && !k.listed && short && (!k.blocked() || k.anew) {
@@ -165,63 +178,57 @@ func (d *Dispatcher) advance(k *key) {
 	k.forget()
 }
 
-// isPlain reports whether an item is handed out as soon as it is its turn: nothing is written before.
-func (d *Dispatcher) isPlain(it *Item) bool {
-	return !d.isSuspect(it) && (it.held || !it.Record.Withdrawable && !it.route.Hold)
-}
-
 // hand puts an item that nothing of its key holds where it belongs.
-func (d *Dispatcher) hand(it *Item) {
-	rt := it.route
-	rt.held++
+func (d *Dispatcher) hand(item *Item) {
+	rt := item.route
+	rt.load.held++
 	switch {
-	case d.isSuspect(it):
-		it.state = itemSuspect
-		d.suspects = append(d.suspects, it)
-	case !d.isPlain(it):
-		it.state, it.at = itemWanting, d.now
-		rt.wants = append(rt.wants, it)
+	case item.isSuspect():
+		item.state = itemSuspect
+		d.holds.suspects = append(d.holds.suspects, item)
+	case !item.isPlain():
+		item.state, item.at = itemWanting, d.now
+		rt.wants = append(rt.wants, item)
 	default:
-		d.makeReady(it)
+		rt.makeReady(item)
 	}
 }
 
 // makeReady puts an item in line to be handed out.
-func (d *Dispatcher) makeReady(it *Item) {
-	rt := it.route
-	it.state = itemReady
+func (rt *route) makeReady(item *Item) {
+	item.state = itemReady
 	at := len(rt.ready)
 	switch {
-	case it.alone: // the others wait for it
+	case item.alone: // the others wait for it
 		at = 0
 	case rt.Order == waybill.OrderHLC:
-		at, _ = slices.BinarySearchFunc(rt.ready, it, func(a, b *Item) int {
+		at, _ = slices.BinarySearchFunc(rt.ready, item, func(a, b *Item) int {
 			return cmp.Or(cmp.Compare(a.Record.Envelope.HLC, b.Record.Envelope.HLC), cmp.Compare(a.Record.Seq, b.Record.Seq))
 		})
 	}
-	rt.ready = slices.Insert(rt.ready, at, it)
+	rt.ready = slices.Insert(rt.ready, at, item)
 }
 
 // admit takes in a ready record that a range brought. hazard is the least position of a walk: what is behind it may
 // lack earlier records of its transaction.
 func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
-	if rt.known[rec.Seq] != nil || rt.recent[rec.Seq] && d.has(ruleRecent) {
+	if rt.known[rec.Seq] != nil || rt.recent.read[rec.Seq] && d.has(ruleRecent) {
 		return
 	}
 	ordered := rt.ordered() && rec.Envelope.Key != ""
-	foreign := rec.Holder != 0 && rec.Holder != d.session && d.has(ruleForeignHold)
+	foreign := d.foreign(rec.Holder) && d.has(ruleForeignHold)
 	if foreign {
-		d.visitLater(rt, rec.Ref, rec.Slot, rec.Envelope.Key)
+		rt.visitLater(rec.Ref, rec.Slot, rec.Envelope.Key)
 	}
 	if !ordered {
 		if foreign {
 			return
 		}
-		if rt.topics[rec.Envelope.Topic] {
-			rt.passTopic(rec.Envelope.Topic, rec.Seq)
+		if rt.topics.blocked[rec.Envelope.Topic] {
+			rt.topics.pass(rec.Envelope.Topic, rec.Seq)
 			return
 		}
-		d.hand(d.item(rt, rec))
+		d.hand(rt.newItem(rec))
 		return
 	}
 	k := rt.key(rec.Envelope.Key, rec.Slot)
@@ -232,49 +239,20 @@ func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 		k.passed++
 	case hazard < rec.Seq && d.has(rulePassHazard):
 		k.passFrom(hazard + 1)
-	case k.blocked(), len(k.queue) >= d.keyDepth, rt.queued >= queueDepth*d.opts.Window && k.busy+len(k.queue) > 0:
+	case k.blocked(), len(k.queue) >= d.keyDepth, rt.load.queued >= queueDepth*d.opts.Window && k.busy+len(k.queue) > 0:
 		k.passFrom(rec.Seq)
 	default:
-		it := d.item(rt, rec)
-		it.key = k
-		k.insert(it)
+		item := rt.newItem(rec)
+		item.key = k
+		k.insert(item)
 	}
 	d.advance(k)
-}
-
-// item makes an item of a record that was read.
-func (d *Dispatcher) item(rt *route, rec *core.Record) *Item {
-	it := &Item{Record: *rec, session: d.session, route: rt, held: rec.Holder != 0 && rec.Holder == d.session}
-	it.unknown = !rt.Queue && rec.Seq <= rt.careful[rec.Slot] // it may have been out at a member that died
-	rt.known[rec.Seq] = it
-	rt.bytes += int64(len(rec.Envelope.Body))
-	return it
-}
-
-func (rt *route) passTopic(topic string, seq int64) {
-	if first, ok := rt.passed[topic]; !ok || seq < first {
-		rt.passed[topic] = seq
-	}
-}
-
-// visit has a record read again, if it is not to be read anyhow for the sake of a decision.
-func (rt *route) visit(v *revisit) {
-	if old := rt.again[v.ref.Seq]; old == nil || old.decision == nil {
-		rt.again[v.ref.Seq] = v
-	}
-}
-
-// visitLater has a record read again that another holds.
-func (d *Dispatcher) visitLater(rt *route, ref core.Ref, slot uint8, name string) {
-	if rt.again[ref.Seq] == nil && d.has(ruleAgain) && !rt.anyones(name) {
-		rt.again[ref.Seq] = &revisit{ref: ref, slot: slot, key: name, at: d.now.Add(againAfter)}
-	}
 }
 
 // takeKey takes in the page of a key that was read from From up to To.
 func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page *core.KeyRecords, hazard int64) {
 	k.listed = false
-	if k.gone {
+	if k.dropped {
 		return
 	}
 	if stale := k.stale; stale || k.resume < k.asked { // something earlier was passed meanwhile
@@ -291,28 +269,28 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 	if anew {
 		k.anew = false
 		for seq := range k.holds {
-			if !rt.recent[seq] {
+			if !rt.recent.read[seq] {
 				delete(k.holds, seq)
 			}
 		}
 	}
 	for i := range page.Waiting {
-		d.wait(rt, &page.Waiting[i])
+		rt.wait(&page.Waiting[i])
 	}
 	k.resume, k.passed = 0, 0
 	for i := range page.Records {
 		rec := &page.Records[i]
-		if rt.known[rec.Seq] != nil || rt.recent[rec.Seq] && d.has(ruleRecent) {
+		if rt.known[rec.Seq] != nil || rt.recent.read[rec.Seq] && d.has(ruleRecent) {
 			continue
 		}
-		if rec.Holder != 0 && rec.Holder != d.session && d.has(ruleForeignHold) {
+		if d.foreign(rec.Holder) && d.has(ruleForeignHold) {
 			k.hold(rec.Seq, core.ObstacleHeld)
-			d.visitLater(rt, rec.Ref, rec.Slot, k.name)
+			rt.visitLater(rec.Ref, rec.Slot, k.name)
 			continue
 		}
-		it := d.item(rt, rec)
-		it.key = k
-		k.insert(it)
+		item := rt.newItem(rec)
+		item.key = k
+		k.insert(item)
 	}
 	switch {
 	case page.More && len(page.Records) > 0:
@@ -329,13 +307,13 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 }
 
 // wait takes in a record that waits, and so holds its key.
-func (d *Dispatcher) wait(rt *route, w *core.Waiting) {
-	if rt.known[w.Seq] != nil || rt.recent[w.Seq] {
+func (rt *route) wait(w *core.Waiting) {
+	if rt.known[w.Seq] != nil || rt.recent.read[w.Seq] {
 		return
 	}
-	foreign := w.Holder != 0 && w.Holder != d.session
+	foreign := rt.foreign(w.Holder)
 	if foreign {
-		d.visitLater(rt, w.Ref, w.Slot, w.Key)
+		rt.visitLater(w.Ref, w.Slot, w.Key)
 	}
 	if w.Key == "" || !rt.ordered() || w.Why == core.ObstacleHeld && !foreign {
 		return
@@ -347,8 +325,8 @@ func (d *Dispatcher) wait(rt *route, w *core.Waiting) {
 	k.hold(w.Seq, w.Why)
 }
 
-// renew has everything of a key read again, from its beginning.
-func (d *Dispatcher) renew(rt *route, name string, slot uint8) {
+// reread has everything of a key read again, from its beginning.
+func (d *Dispatcher) reread(rt *route, name string, slot uint8) {
 	if name == "" || !rt.ordered() {
 		return
 	}

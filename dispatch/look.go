@@ -23,10 +23,6 @@ const (
 	sweepPause = time.Second
 	// lookEvery is how often owners and control records are looked at when nothing is read.
 	lookEvery = 400 * time.Millisecond
-	// restEvery is how often a member that has nothing to do looks at the roster, while something was going on within
-	// stirredFor. Later its renewals show it all it must know.
-	restEvery  = time.Second
-	stirredFor = 10 * time.Second
 )
 
 type rangeKind uint8
@@ -58,6 +54,17 @@ type reading struct {
 	routes []*route // those whose ranges are read
 }
 
+// reads knows the read under way, and what is put off until its page is taken in.
+type reads struct {
+	routes  []*route // whose ranges are read
+	count   int      // ranges read, to give sweeps their share
+	paging  bool     // a page is being taken in
+	touched []*key   // to be advanced then
+}
+
+// reset forgets the read of a session that has ended.
+func (r *reads) reset() { r.paging, r.touched = false, nil }
+
 // readDue returns when the next read is due; zero = none.
 func (d *Dispatcher) readDue() time.Time {
 	var at time.Time
@@ -65,50 +72,43 @@ func (d *Dispatcher) readDue() time.Time {
 		if len(rt.groups) == 0 {
 			continue
 		}
-		at = earliest(at, d.routeDue(rt))
+		at = earliest(at, rt.readDue())
 	}
-	if !at.IsZero() && at.Before(d.readAt) {
-		return d.readAt
+	if !at.IsZero() && at.Before(d.calls.notBefore[callRead]) {
+		return d.calls.notBefore[callRead]
 	}
 	return at
 }
 
-// routeDue returns when a route is to be read.
-func (d *Dispatcher) routeDue(rt *route) time.Time {
+// readDue returns when a route is to be read.
+func (rt *route) readDue() time.Time {
 	if slices.ContainsFunc(rt.groups, func(g *group) bool { return !g.loaded }) {
-		return d.now
+		return rt.now
 	}
-	at := rt.readAt
-	if d.routeRoom(rt) <= 0 {
-		at = later(at, rt.lookedAt.Add(lookEvery))
-	} else if rt.more || len(rt.toRead) > 0 {
-		return d.now
+	at := rt.pace.readAt
+	if rt.room() <= 0 {
+		at = later(at, rt.pace.lookedAt.Add(lookEvery))
+	} else if rt.pace.more || len(rt.toRead) > 0 {
+		return rt.now
 	}
 	for _, r := range rt.again {
 		at = earliest(at, r.at)
 	}
 	for _, g := range rt.groups {
-		if d.has(ruleSweep) && g.low > 0 && !d.now.Before(g.sweepAt) && d.routeRoom(rt) > 0 {
-			at = earliest(at, later(d.now, g.swept.Add(sweepPause)))
+		if rt.has(ruleSweep) && g.low > 0 && !rt.now.Before(g.sweepAt) && rt.room() > 0 {
+			at = earliest(at, later(rt.now, g.swept.Add(sweepPause)))
 		}
 	}
 	return at
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
 // read returns the next read, or nil.
 func (d *Dispatcher) read() *Call {
-	if at := d.readDue(); d.reading != nil || len(d.giving) > 0 || at.IsZero() || at.After(d.now) {
+	if at := d.readDue(); d.calls.busy(callRead) || d.giving.busy() || at.IsZero() || at.After(d.now) {
 		return nil
 	}
 	r := d.newReading()
-	d.ranges++
+	d.reads.count++
 	c := &Call{kind: callRead}
 	session := d.session
 	var page core.Page
@@ -117,20 +117,21 @@ func (d *Dispatcher) read() *Call {
 		return err
 	}
 	c.done = func() { d.readDone(r, &page, c) }
-	d.reading, d.readFor = c, r.routes
+	d.calls.begin(c)
+	d.reads.routes = r.routes
 	for _, rt := range d.routes {
-		clear(rt.recent)
+		clear(rt.recent.read)
 	}
 	return c
 }
 
 // newReading puts together what is to be read now.
 func (d *Dispatcher) newReading() *reading {
-	r := &reading{look: core.Look{Last: d.last, Limit: waitingPage, Bytes: d.opts.Bytes / 4}}
+	r := &reading{look: core.Look{Last: d.db.last, Limit: waitingPage, Bytes: d.opts.Bytes / 4}}
 	keys := keyReads
 	after := int64(-1)
 	for _, rt := range d.routes {
-		at := d.routeDue(rt)
+		at := rt.readDue()
 		if len(rt.groups) == 0 {
 			continue
 		}
@@ -151,9 +152,9 @@ func (d *Dispatcher) newReading() *reading {
 		if at.After(d.now) {
 			continue
 		}
-		rt.lookedAt = d.now
+		rt.pace.lookedAt = d.now
 		r.routes = append(r.routes, rt)
-		if room := d.routeRoom(rt); room > 0 {
+		if room := rt.room(); room > 0 {
 			left := d.addRanges(r, rt, room)
 			keys -= d.addKeys(r, rt, keys, left) // only beside the late range: see hazard
 		}
@@ -190,11 +191,11 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string
 			q.Limit += len(q.Skip)
 		}
 		to := int64(math.MaxInt64)
-		if d.last > g.cursor+step {
+		if d.db.last > g.cursor+step {
 			to = g.cursor + step
 		}
 		q := add(g, rangeFront, nil, g.cursor, to, limit)
-		q.Leave = d.deepKeys(rt, g)
+		q.Leave = rt.deepKeys(g)
 		for _, k := range q.Leave {
 			left[k] = true
 		}
@@ -204,28 +205,17 @@ func (d *Dispatcher) addRanges(r *reading, rt *route, room int) (left map[string
 
 // sweeps reports whether the next step of a sweep is due.
 func (g *group) sweeps(d *Dispatcher) bool {
-	return d.has(ruleSweep) && g.sweep < g.low && !d.now.Before(g.sweepAt) && (d.ranges%sweepShare == 0 || d.now.Sub(g.swept) >= sweepPause)
-}
-
-// knownIn returns the sequences of (from, to] that are in memory.
-func (rt *route) knownIn(g *group, from, to int64) (seqs []int64) {
-	for seq, it := range rt.known {
-		if seq > from && seq <= to && g.slots.Has(it.Record.Slot) {
-			seqs = append(seqs, seq)
-		}
-	}
-	slices.Sort(seqs)
-	return seqs
+	return d.has(ruleSweep) && g.sweep < g.low && !d.now.Before(g.sweepAt) && (d.reads.count%sweepShare == 0 || d.now.Sub(g.swept) >= sweepPause)
 }
 
 // deepKeys returns the keys with the most records that the front has passed.
-func (d *Dispatcher) deepKeys(rt *route, g *group) (names []string) {
+func (rt *route) deepKeys(g *group) (names []string) {
 	if len(rt.keys) == 0 {
 		return nil
 	}
 	var deep []*key
 	for _, k := range rt.keys {
-		if k.passed > d.keyDepth/4 && k.resume > 0 && k.resume <= g.cursor && g.slots.Has(k.slot) {
+		if k.passed > rt.keyDepth/4 && k.resume > 0 && k.resume <= g.cursor && g.slots.Has(k.slot) {
 			deep = append(deep, k)
 		}
 	}

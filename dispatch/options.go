@@ -33,7 +33,7 @@ type Options struct {
 	Handlers int
 	// Settled, if not nil, is called from Done when it is known what became of an item that was concluded, with nil if
 	// that was stored; or when an item that is out is lost with its session. It must not call the Dispatcher.
-	Settled func(it *Item, err error)
+	Settled func(item *Item, err error)
 }
 
 // Route is a route to serve.
@@ -45,7 +45,7 @@ type Route struct {
 	Blocks bool
 	// Units is how many units the route is made of, if this member is the first to serve it; default 64.
 	Units int
-	// Pipelined lets up to so many records of a key be out at once; default 1. Whoever gets them must give back what
+	// Pipelined lets up to so many records of a key be out at once; default 1. Whoever gets them must release what
 	// follows a failed one.
 	Pipelined int
 	// Hold has every record held before it is handed out.
@@ -55,6 +55,7 @@ type Route struct {
 	Queue bool
 }
 
+// withDefaults returns o with the defaults set.
 func (o Options) withDefaults() Options {
 	o.Lease = orElse(o.Lease, 10*time.Second)
 	o.Window = orElse(o.Window, 2000)
@@ -78,6 +79,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// orElse returns v, or def if v is zero.
 func orElse[T int | int64 | time.Duration](v, def T) T {
 	if v == 0 {
 		return def

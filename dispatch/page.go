@@ -19,67 +19,65 @@ func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
 			d.rejoin()
 			return
 		}
-		d.readAt = d.now.Add(d.backoff(callRead))
+		d.calls.pause(callRead)
 		return
 	}
-	if !page.Known || d.has(ruleRestore) && (page.Epoch != d.epoch && d.epoch != "" || page.Last < d.last) {
-		d.distrust = true
+	if !page.Known || d.has(ruleRestore) && d.db.isOlder(page) {
+		d.db.wentBack = true
 		d.rejoin()
 		return
 	}
-	d.epoch, d.last = page.Epoch, max(d.last, page.Last)
+	d.db.epoch, d.db.last = page.Epoch, max(d.db.last, page.Last)
 	d.noteFlag(page.Flag, c)
 	moved := page.Upper > 0
-	visible := d.marks(page)
+	visible := d.transactions(page)
 	if d.has(ruleUnitFence) {
 		for i, rt := range r.parts {
 			if lost := r.look.Parts[i].Slots &^ page.Owned[i] & rt.owned(); lost != 0 {
 				d.drop(rt, lost)
-				d.meetAt = d.now
+				d.peers.lookAt = d.now
 			}
 		}
 	}
-	d.paging = true
+	d.reads.paging = true
 	d.control(page)
 	d.loadFresh(r, page)
 	found := map[*route]bool{}
 	d.positions(r, page, visible)
 	d.keyPages(r, page)
 	d.records(r, page, found)
-	d.revisits(r, page)
-	d.paging = false
-	touched := d.touched
-	d.touched = nil
+	d.takeRevisits(r, page)
+	d.reads.paging = false
+	touched := d.reads.touched
+	d.reads.touched = nil
 	for _, k := range touched {
 		k.touched = false
 		d.advance(k)
 	}
 	for _, rt := range r.routes {
-		rt.rest(d, found[rt] || moved && rt.unresolved())
+		rt.rest(found[rt] || moved && rt.unresolved())
 		rt.merge(page.Last)
 	}
 	for _, g := range r.fresh {
 		if g.loaded {
-			g.route.readAt = d.now // nothing of it was read
+			g.route.pace.readAt = d.now // nothing of it was read
 		}
 	}
 }
 
 // rest decides when a route is read again.
-func (rt *route) rest(d *Dispatcher, found bool) { //nolint:revive // a fact
+func (rt *route) rest(found bool) { //nolint:revive // a fact
 	if found {
-		rt.idle = 0
+		rt.pace.idle = 0
 	} else {
-		rt.idle = min(rt.idle+1, 12)
+		rt.pace.idle = min(rt.pace.idle+1, 12)
 	}
-	pause := min(d.opts.PollMin<<max(rt.idle-1, 0), d.opts.PollMax)
+	pause := min(rt.opts.PollMin<<max(rt.pace.idle-1, 0), rt.opts.PollMax)
 	if rt.unresolved() {
-		pause = min(pause, 10*d.opts.PollMin)
+		pause = min(pause, 10*rt.opts.PollMin)
 	}
-	rt.readAt = d.now.Add(pause)
+	rt.pace.readAt = rt.now.Add(pause)
 }
-
-func (rt *route) unresolved() bool { return slices.ContainsFunc(rt.groups, (*group).unresolved) }
 
 // loadFresh takes in what waits in units that are new.
 func (d *Dispatcher) loadFresh(r *reading, page *core.Page) {
@@ -93,7 +91,7 @@ func (d *Dispatcher) loadFresh(r *reading, page *core.Page) {
 			continue
 		}
 		if g := rt.groupOf(w.Slot); g != nil && slices.Contains(r.fresh, g) {
-			d.wait(rt, w)
+			rt.wait(w)
 		}
 	}
 	for _, g := range r.fresh {
@@ -110,8 +108,8 @@ func (d *Dispatcher) loadFresh(r *reading, page *core.Page) {
 				g.route.careful[s] = min(g.route.careful[s], page.Last)
 			}
 		}
-		g.route.more = true
-		d.dueAt = d.now
+		g.route.pace.more = true
+		d.timers.at = d.now
 	}
 }
 
@@ -119,7 +117,7 @@ func (d *Dispatcher) loadFresh(r *reading, page *core.Page) {
 func (d *Dispatcher) positions(r *reading, page *core.Page, visible int64) {
 	late := map[*group]bool{}
 	for _, rt := range r.routes {
-		rt.more = false
+		rt.pace.more = false
 		for _, g := range rt.groups {
 			g.hazards = math.MaxInt64
 		}
@@ -140,7 +138,7 @@ func (d *Dispatcher) positions(r *reading, page *core.Page, visible int64) {
 				end = page.Last
 			}
 			g.cursor = max(g.cursor, end)
-			g.route.more = g.route.more || !done || g.cursor < page.Last
+			g.route.pace.more = g.route.pace.more || !done || g.cursor < page.Last
 		case rangeLate:
 			late[g] = true
 			if a.from == g.low {
@@ -154,7 +152,7 @@ func (d *Dispatcher) positions(r *reading, page *core.Page, visible int64) {
 			if done && end >= a.walk.to {
 				g.walks = slices.DeleteFunc(g.walks, func(w *walk) bool { return w == a.walk })
 			}
-			g.route.more = g.route.more || len(g.walks) > 0
+			g.route.pace.more = g.route.pace.more || len(g.walks) > 0
 		case rangeSweep:
 			if g.sweep = end; done && end >= g.low {
 				g.sweep, g.sweepAt = 0, d.now.Add(sweepEvery)
@@ -175,13 +173,13 @@ func (d *Dispatcher) positions(r *reading, page *core.Page, visible int64) {
 		case g.late >= r.ranges[i].from: // up to where the front began
 			g.passDone()
 		default:
-			g.route.more = true
+			g.route.pace.more = true
 		}
 	}
 	for _, rt := range r.routes {
 		for _, g := range rt.groups {
 			g.hazards = min(g.hazards, g.hazard())
-			rt.more = rt.more || g.loaded && g.cursor < page.Last // one that was just loaded, too
+			rt.pace.more = rt.pace.more || g.loaded && g.cursor < page.Last // one that was just loaded, too
 		}
 	}
 }
@@ -191,7 +189,7 @@ func (d *Dispatcher) keyPages(r *reading, page *core.Page) {
 	for i, k := range r.keys {
 		q := &r.look.Keys[i]
 		g := k.route.groupOf(k.slot)
-		if k.gone || g == nil {
+		if k.dropped || g == nil {
 			k.listed = false
 			continue
 		}
@@ -227,17 +225,17 @@ func (d *Dispatcher) records(r *reading, page *core.Page, found map[*route]bool)
 		}
 		found[rt] = true
 		if all[i].sweep && rt.ordered() && rec.Envelope.Key != "" {
-			d.forgotten(rt, rec)
+			d.readForgotten(rt, rec)
 			continue
 		}
 		d.admit(rt, rec, g.hazards)
 	}
 }
 
-// forgotten has a key read from a record on that a sweep found, if nothing accounts for it.
-func (d *Dispatcher) forgotten(rt *route, rec *core.Record) {
+// readForgotten has a key read from a record on that a sweep found, if nothing accounts for it.
+func (d *Dispatcher) readForgotten(rt *route, rec *core.Record) {
 	k := rt.keys[rec.Envelope.Key]
-	if rt.recent[rec.Seq] || k != nil && (k.resume != 0 && k.resume <= rec.Seq || k.holds[rec.Seq] != 0) {
+	if rt.recent.read[rec.Seq] || k != nil && (k.resume != 0 && k.resume <= rec.Seq || k.holds[rec.Seq] != 0) {
 		return
 	}
 	k = rt.key(rec.Envelope.Key, rec.Slot)
@@ -245,8 +243,8 @@ func (d *Dispatcher) forgotten(rt *route, rec *core.Record) {
 	d.advance(k)
 }
 
-// revisits takes in what became of records that others held.
-func (d *Dispatcher) revisits(r *reading, page *core.Page) {
+// takeRevisits takes in what became of records that others held.
+func (d *Dispatcher) takeRevisits(r *reading, page *core.Page) {
 	type place struct {
 		route string
 		seq   int64
@@ -264,21 +262,21 @@ func (d *Dispatcher) revisits(r *reading, page *core.Page) {
 	for i, rt := range r.again {
 		seq := r.look.Again[i].Seq
 		v := rt.again[seq]
-		if v == nil || v.ref.ID != r.look.Again[i].ID || rt.recent[seq] {
+		if v == nil || v.ref.ID != r.look.Again[i].ID || rt.recent.read[seq] {
 			continue
 		}
 		at := place{rt.Name, seq}
 		w, rec := waits[at], live[at]
-		if w != nil && w.Holder != 0 && w.Holder != d.session || rec != nil && rec.Holder != 0 && rec.Holder != d.session {
+		if w != nil && d.foreign(w.Holder) || rec != nil && d.foreign(rec.Holder) {
 			continue // still
 		}
 		delete(rt.again, seq)
 		if v.decision != nil {
-			d.decided(rt, v, rec, w)
+			d.decideRead(rt, v, rec, w)
 			continue
 		}
 		if w != nil && w.Why != core.ObstacleHeld {
-			d.dueAt = earliest(d.dueAt, d.now)
+			d.timers.askBy(d.now)
 		}
 		if v.key == "" || !rt.ordered() {
 			if rec != nil {
@@ -286,6 +284,6 @@ func (d *Dispatcher) revisits(r *reading, page *core.Page) {
 			}
 			continue
 		}
-		d.renew(rt, v.key, v.slot)
+		d.reread(rt, v.key, v.slot)
 	}
 }

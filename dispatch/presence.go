@@ -17,8 +17,9 @@ import (
 // grace is how long a member may be flagged and say nothing.
 const grace = 500 * time.Millisecond
 
-// presence is what a member shows of itself, and has seen of others.
+// presence is what the member shows of itself, and whom it misses.
 type presence struct {
+	*env
 	token    int64     // to be shown
 	shown    int64     // what the store may have; 0: others go by the lease alone
 	flagged  bool      // somebody misses it
@@ -26,15 +27,34 @@ type presence struct {
 	flags    []core.Flagging
 }
 
+// reset forgets what the session showed. The token stays.
+func (p *presence) reset() {
+	p.shown, p.flagged, p.answered, p.flags = 0, false, time.Time{}, nil
+}
+
+// startBy returns until when something may be started, if the lease lasts until deadline.
+func (p *presence) startBy(deadline time.Time) time.Time {
+	switch {
+	case deadline.IsZero() || p.shown == 0:
+		return deadline
+	case p.flagged:
+		return time.Time{}
+	}
+	if until := p.answered.Add(grace); until.Before(deadline) && p.has(rulePresence) {
+		return until
+	}
+	return deadline
+}
+
 // SetPresence says which token shows that the process is there; 0 = none. See [core.Presence].
 func (d *Dispatcher) SetPresence(token int64) {
 	if token == d.presence.token {
 		return
 	}
-	d.presence.token, d.freshBeat = token, true
-	for s, p := range d.peers { // the server may have been restarted, and have lost all of them
+	d.presence.token, d.self.beatNow = token, true
+	for s, p := range d.peers.seen { // the server may have been restarted, and have lost all of them
 		p.attended, p.flagged = false, time.Time{}
-		d.peers[s] = p
+		d.peers.seen[s] = p
 	}
 }
 
@@ -42,19 +62,7 @@ func (d *Dispatcher) SetPresence(token int64) {
 func (d *Dispatcher) Presence() int64 { return d.presence.token }
 
 // StartBy returns until when something may be started: the deadline, or sooner where a member shows a token.
-func (d *Dispatcher) StartBy() time.Time {
-	by := d.Deadline()
-	if by.IsZero() || d.presence.shown == 0 {
-		return by
-	}
-	if d.presence.flagged {
-		return time.Time{}
-	}
-	if until := d.presence.answered.Add(grace); until.Before(by) && d.has(rulePresence) {
-		return until
-	}
-	return by
-}
+func (d *Dispatcher) StartBy() time.Time { return d.presence.startBy(d.Deadline()) }
 
 // starts reports whether something may be started now.
 func (d *Dispatcher) starts() bool { return !d.has(ruleDeadline) || d.now.Before(d.StartBy()) }
@@ -77,52 +85,46 @@ func (d *Dispatcher) noteOwn(token int64, renewed bool, c *Call) { //nolint:revi
 	if renewed {
 		d.presence.shown, d.presence.flagged = token, false
 	}
-	for i := range d.roster.Members {
-		if m := &d.roster.Members[i]; m.Session == d.session {
-			d.noteFlag(m.Flag && m.Presence == d.presence.shown, c)
-		}
+	if m := d.peers.member(d.session); m != nil {
+		d.noteFlag(m.Flag && m.Presence == d.presence.shown, c)
 	}
 }
 
 // noteFlag takes in whether an answer showed the member's flag.
 func (d *Dispatcher) noteFlag(flag bool, c *Call) { //nolint:revive // the answer's
-	if !flag || c.sent.Before(d.beatSent) || d.presence.shown == 0 || !d.has(rulePresence) {
+	if !flag || c.sent.Before(d.self.beatSent) || d.presence.shown == 0 || !d.has(rulePresence) {
 		return
 	}
-	d.presence.flagged, d.presence.token, d.freshBeat = true, 0, true
+	d.presence.flagged, d.presence.token, d.self.beatNow = true, 0, true
 }
 
-// missed takes in whether another member's token is there. Only who has a token of its own can tell: a server that was
+// observeToken takes in whether another member's token is there. Only who has a token of its own can tell: a server that was
 // restarted has lost them all. It returns whether the member is dead.
-func (d *Dispatcher) missed(m *core.Member, p *peer, present bool, c *Call) bool {
+func (d *Dispatcher) observeToken(m *core.Member, p *peer, shown bool, c *Call) bool {
 	if m.Presence != p.token {
 		p.token, p.attended, p.flagged = m.Presence, false, time.Time{}
 	}
 	switch {
 	case m.Presence == 0:
-	case !present:
+	case !shown:
 		p.attended, p.flagged = false, time.Time{}
 	case !m.Missing:
 		p.attended, p.flagged = true, time.Time{}
 	case !p.attended:
 	case !m.Flag:
 		d.presence.flags = append(d.presence.flags, core.Flagging{Session: m.Session, Presence: m.Presence})
-		p.flagged, d.meetAt = time.Time{}, d.now
+		p.flagged, d.peers.lookAt = time.Time{}, d.now
 	case p.flagged.IsZero() || p.beat != m.Beat:
 		p.flagged = d.now
-		d.meetAt = earliest(d.meetAt, d.now.Add(grace))
+		d.peers.lookBy(d.now.Add(grace))
 	default:
 		return c.sent.Sub(p.flagged) >= grace
 	}
 	return false
 }
 
-// present reports whether the roster shows the member's own token.
-func (d *Dispatcher) present() bool {
-	for i := range d.roster.Members {
-		if m := &d.roster.Members[i]; m.Session == d.session {
-			return m.Presence != 0 && m.Presence == d.presence.token && !m.Missing
-		}
-	}
-	return false
+// showsPresence reports whether the roster shows the member's own token.
+func (d *Dispatcher) showsPresence() bool {
+	m := d.peers.member(d.session)
+	return m != nil && m.Presence != 0 && m.Presence == d.presence.token && !m.Missing
 }

@@ -41,7 +41,7 @@ func (m *simMember) setFree() {
 // noteFree notes since when a member that is awake is free.
 func (s *sim) noteFree() {
 	for _, m := range s.members {
-		if !m.dead && !s.now.Before(m.frozen) && m.d.joined && !m.d.stopping && m.freeHands() > 0 {
+		if !m.dead && !s.now.Before(m.frozen) && m.d.self.joined && !m.d.self.stopping && m.freeHands() > 0 {
 			if s.hands.freeSince.IsZero() {
 				s.hands.freeSince = s.now
 			}
@@ -52,12 +52,12 @@ func (s *sim) noteFree() {
 }
 
 // handle is a handler.
-func (m *simMember) handle(it *Item, msg *simMsg) {
+func (m *simMember) handle(item *Item, msg *simMsg) {
 	s, h := m.s, &m.s.hands
 	if h.began == nil {
 		h.began, h.deaths = map[*simMsg]int{}, map[*simMsg]int{}
 	}
-	if !it.held {
+	if !item.held {
 		s.fail("not-held", "%s", msg.id)
 	}
 	if m.freeHands() <= 0 {
@@ -71,10 +71,10 @@ func (m *simMember) handle(it *Item, msg *simMsg) {
 			}
 		}
 	}
-	if !it.retry {
+	if !item.retry {
 		h.began[msg]++
 	}
-	if r := &it.Record; r.Deliveries < h.began[msg] && !msg.redriven {
+	if r := &item.Record; r.Deliveries < h.began[msg] && !msg.redriven {
 		s.fail("deliveries", "%s (seq %d) was handed out %d times, counted %d", msg.id, r.Seq, h.began[msg], r.Deliveries)
 	} else if !msg.retried && !msg.redriven && (r.Crashes < h.deaths[msg] || msg.poison && s.cfg.calmButPoison() && r.Crashes != h.deaths[msg]) {
 		s.fail("crashes", "%s (seq %d): %d members died of it, counted %d", msg.id, r.Seq, h.deaths[msg], r.Crashes)
@@ -87,10 +87,10 @@ func (m *simMember) handle(it *Item, msg *simMsg) {
 		}
 		h.longest = max(h.longest, s.now.Sub(since))
 	}
-	m.out[it] = true
-	s.logf("member %d handles %s (seq %d, key %s)", m.name, msg.id, it.Record.Seq, msg.key)
-	if it.Record.Crashes >= maxRuns && msg.poison {
-		s.after(time.Millisecond, func() { m.do(func() { m.conclude(it, core.Abandon(&it.Record, waybill.ReasonCrashed, nil)) }) })
+	m.out[item] = true
+	s.logf("member %d handles %s (seq %d, key %s)", m.name, msg.id, item.Record.Seq, msg.key)
+	if item.Record.Crashes >= maxRuns && msg.poison {
+		s.after(time.Millisecond, func() { m.do(func() { m.conclude(item, core.Abandon(&item.Record, waybill.ReasonCrashed, nil)) }) })
 		return
 	}
 	if msg.poison {
@@ -109,18 +109,18 @@ func (m *simMember) handle(it *Item, msg *simMsg) {
 	}
 	s.after(takes, func() {
 		m.do(func() {
-			switch r := &it.Record; {
+			switch r := &item.Record; {
 			case back:
 				msg.unknown = true
-				m.conclude(it, core.Release(r, 0, false))
+				m.conclude(item, core.Release(r, 0, false))
 			case fails && s.chance(0.1):
 				msg.abandoned = true
-				m.conclude(it, core.Abandon(r, waybill.ReasonRejected, errors.New("no")))
+				m.conclude(item, core.Abandon(r, waybill.ReasonRejected, errors.New("no")))
 			case fails:
 				msg.retried = true
-				m.conclude(it, core.Retry(r, errors.New("not now"), s.between(0, 400*time.Millisecond)))
+				m.conclude(item, core.Retry(r, errors.New("not now"), s.between(0, 400*time.Millisecond)))
 			default:
-				m.conclude(it, core.Published(r))
+				m.conclude(item, core.Published(r))
 			}
 		})
 	})
@@ -140,9 +140,9 @@ func (m *simMember) perish() {
 		return
 	}
 	m.end()
-	for it := range m.out {
-		if m.s.cfg.handlers > 0 && !it.Lost() {
-			m.s.hands.deaths[m.s.msgs[it.Record.Envelope.ID]]++
+	for item := range m.out {
+		if m.s.cfg.handlers > 0 && !item.Lost() {
+			m.s.hands.deaths[m.s.msgs[item.Record.Envelope.ID]]++
 		}
 	}
 }
@@ -157,7 +157,7 @@ func queueConfig(seed uint64) simConfig {
 	cfg := randomConfig(seed)
 	bit := func(n uint64) bool { return seed*0xD1342543DE82EF95>>(30+n)&1 != 0 }
 	cfg.handlers, cfg.members, cfg.slow = 1+int(seed%3), 2+int(seed%5), bit(0)
-	cfg.pipeline, cfg.restore, cfg.limbo, cfg.owner = false, cfg.restore && bit(1), false, false
+	cfg.pipeline, cfg.restore, cfg.unstored, cfg.owner = false, cfg.restore && bit(1), false, false
 	cfg.poison, cfg.order = bit(2) && bit(3), waybill.OrderPerKey
 	cfg.settle += 10 * time.Second
 	return cfg

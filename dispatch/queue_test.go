@@ -13,7 +13,7 @@ func newQueue(t *testing.T, handlers int) *small {
 	t.Helper()
 	w := newSmall(t)
 	w.start(0)
-	w.d = New(w.st.Traits(), Options{
+	w.d = New(Options{
 		Routes: []Route{{Name: "r", Units: 1, Queue: true}}, Lease: time.Second, Handlers: handlers, NewSession: func() core.Session { return 100 },
 	})
 	w.d.SetFree(handlers)
@@ -73,8 +73,8 @@ func TestQueueTakesNothingTwice(t *testing.T) {
 	w := newQueue(t, 2)
 	w.stage("", "a")
 	w.until(1)
-	it := w.d.Hand(w.now, "r", 1)[0]
-	w.d.Conclude(w.now, it, core.Release(&it.Record, 0, false))
+	item := w.d.Hand(w.now, "r", 1)[0]
+	w.d.Conclude(w.now, item, core.Release(&item.Record, 0, false))
 	w.now = w.now.Add(50 * time.Millisecond)
 	w.d.Wake(w.now, "r")
 	calls := w.d.Calls(w.now)

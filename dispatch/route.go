@@ -4,123 +4,87 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
-// route is what the member knows of a route.
+// queueDepth is how many windows of records may wait behind their keys in memory. Beyond it the front only notes where
+// a key goes on. From half of it on nothing is read while half of the window is out or ready: what comes behind could
+// not go sooner.
+const queueDepth = 8
+
+// route is what the member knows of a route. A member that joins anew begins with new ones.
 type route struct {
+	*env
 	Route
 	units   map[core.Unit]*unit
-	leaving core.Slots // of units that are to be given up
+	leaving core.Slots           // of units that are to be given up
+	careful [core.NumSlots]int64 // by slot: what is up to here may have been out at a member that died
 	groups  []*group
-	known   map[int64]*Item // by sequence: all that is in memory
-	keys    map[string]*key
-	// recent are records that were settled after the read under way was sent, and recentDue the same for Due.
-	recent, recentDue map[int64]bool
-	careful           [core.NumSlots]int64 // what is up to it may have been out at a member that died
-	again             map[int64]*revisit
+	pace    pace
 
+	known  map[int64]*Item // by sequence: all that is in memory
+	load   load
 	ready  []*Item // to be handed out, in order
 	wants  []*Item // to be held first
-	toRead []*key  // keys whose next page is to be read
-	held   int     // items beyond their key's queue
-	queued int     // items in queues
-	bytes  int64
+	recent recent
+	again  map[int64]*revisit
 
+	keys   map[string]*key
+	toRead []*key // keys whose next page is to be read
 	queue  queue
-	passed map[string]int64 // by blocked topic: the first sequence of a record without a key that was passed
-	topics map[string]bool  // blocked ones
-	shut   bool             // nothing of it is handed out for now
+	topics topics
+	shut   bool // nothing of it is handed out for now
+}
 
+// load counts what a route has in memory. Who puts an item into known, or takes one out, counts it.
+type load struct {
+	held   int // items beyond their key's queue
+	queued int // items in queues
+	bytes  int64
+}
+
+// pace says when a route is read.
+type pace struct {
 	idle     int // reads in a row that found nothing
 	readAt   time.Time
 	lookedAt time.Time
 	more     bool // the latest read left something
 }
 
-// unit is what the member owns of a route.
-type unit struct {
-	core.Unit
-	route   *route
-	term    int64
-	leaving bool      // to be given up
-	asked   bool      // a give-up is under way
-	unsure  bool      // the answer to a give-up was lost: it may still be carried out
-	tryAt   time.Time // not before
-	low     int64     // the greatest hint that may be stored
+// wake has the route read at once.
+func (p *pace) wake(now time.Time) { p.readAt, p.idle = now, 0 }
+
+// recent are the records that were settled while a call was under way, which may say something else of them. Each call
+// begins with none.
+type recent struct{ read, due map[int64]bool }
+
+// topics are the blocked ones of a route.
+type topics struct {
+	blocked map[string]bool
+	passed  map[string]int64 // by blocked topic: the first sequence of a record without a key that was passed
 }
 
-// careful is up to where a member that died may have had its records out; 0 = nowhere.
-func (u *unit) careful() (care int64) {
-	for s := u.From; s < u.To; s++ {
-		care = max(care, u.route.careful[s])
+// pass notes that a record without a key was passed, since its topic is blocked.
+func (t *topics) pass(topic string, seq int64) {
+	if first, ok := t.passed[topic]; !ok || seq < first {
+		t.passed[topic] = seq
 	}
-	return care
 }
 
-// minds reports whether a control record of its route concerns it.
-func (u *unit) minds(c *core.Control) bool {
-	return c.Kind == core.ControlFrom || u.Slots().Has(c.Slot)
-}
-
-// revisit is a record that another session holds, or that was locked: it is read again.
-type revisit struct {
-	ref  core.Ref
-	slot uint8
-	key  string
-	at   time.Time
-	// decision is an operator's, if that is why.
-	decision *core.Control
-}
-
-// Item is a record on its way.
-type Item struct {
-	// Record is what is handed out. It is not changed.
-	Record core.Record
-	// Suspect: it may be what killed a member.
-	Suspect bool
-
-	session core.Session
-	route   *route
-	key     *key // nil if it is handed out without regard to others
-	state   itemState
-	held    bool // a hold of this session is written
-	retry   bool // Due answered it
-	lost    bool // of an ended session, or of a unit that is another's
-	alone   bool // the only one that may be out
-	// unknown: it was out before, and may have arrived.
-	unknown bool
-	recheck bool // somebody changed it while its outcome was on the way
-	tries   int
-	at      time.Time // when it was handed out, or is to be tried again
-
-	outcome  core.Outcome
-	decision *core.Control // an operator's, to be carried out when it is not out
-}
-
-type itemState uint8
-
-const (
-	itemQueued   itemState = iota // behind others of its key
-	itemSuspect                   // waits for a window
-	itemWanting                   // waits for its hold
-	itemReady                     // to be handed out
-	itemOut                       // handed out
-	itemSettling                  // concluded
-)
-
-// Route returns the name of its route.
-func (it *Item) Route() string { return it.route.Name }
-
-// Lost reports that its session has ended, or that its unit is another's: nothing more should be done with it.
-func (it *Item) Lost() bool { return it.lost }
-
-func newRoute(r Route) *route {
+// newRoute returns a route that owns nothing.
+func newRoute(e *env, r Route) *route {
 	return &route{
-		Route: r, units: map[core.Unit]*unit{}, known: map[int64]*Item{}, keys: map[string]*key{}, recent: map[int64]bool{}, recentDue: map[int64]bool{},
-		again: map[int64]*revisit{}, passed: map[string]int64{}, topics: map[string]bool{},
+		env: e, Route: r, units: map[core.Unit]*unit{}, known: map[int64]*Item{}, keys: map[string]*key{}, again: map[int64]*revisit{},
+		recent: recent{map[int64]bool{}, map[int64]bool{}}, topics: topics{map[string]bool{}, map[string]int64{}},
 	}
 }
+
+// ordered reports whether records of the route wait for earlier ones of their key.
+func (rt *route) ordered() bool { return rt.Order == waybill.OrderPerKey }
+
+// anyones reports whether a record with this key may go to any member.
+func (rt *route) anyones(key string) bool { return rt.Queue && key == "" }
 
 // slots returns the slots that the member owns and has loaded, without those it is giving up.
 func (rt *route) slots() (s core.Slots) {
@@ -153,69 +117,65 @@ func (rt *route) groupOf(slot uint8) *group {
 // isLeaving reports whether the slot belongs to a unit that is being given up.
 func (rt *route) isLeaving(slot uint8) bool { return rt.leaving.Has(slot) }
 
+// unresolved reports whether something may still appear behind a cursor.
+func (rt *route) unresolved() bool { return slices.ContainsFunc(rt.groups, (*group).unresolved) }
+
 // room is how many more records may be read.
-func (d *Dispatcher) routeRoom(rt *route) int {
-	if rt.bytes >= d.opts.Bytes || len(rt.keys) >= d.opts.MaxKeys {
+func (rt *route) room() int {
+	if rt.load.bytes >= rt.opts.Bytes || len(rt.keys) >= rt.opts.MaxKeys {
 		return 0
 	}
-	if rt.held >= (d.opts.Window+1)/2 && rt.queued >= queueDepth*d.opts.Window/2 {
+	if rt.load.held >= (rt.opts.Window+1)/2 && rt.load.queued >= queueDepth*rt.opts.Window/2 {
 		return 0
 	}
-	return d.opts.Window - rt.held
+	return rt.opts.Window - rt.load.held
 }
 
+// room reports whether more records of any route may be read.
 func (d *Dispatcher) room() bool {
-	return slices.ContainsFunc(d.routes, func(rt *route) bool { return d.routeRoom(rt) > 0 })
+	return slices.ContainsFunc(d.routes, func(rt *route) bool { return rt.room() > 0 })
 }
 
-// drop forgets slots that are no longer the member's. What is out stays out: its hold, if it has one, lets it settle.
-func (d *Dispatcher) drop(rt *route, slots core.Slots) {
-	rt.leaving &^= slots
-	for u := range rt.units {
-		if u.Slots()&slots != 0 {
-			delete(rt.units, u)
-			d.lost[u] = d.now
+// knownIn returns the sequences of (from, to] that are in memory.
+func (rt *route) knownIn(g *group, from, to int64) (seqs []int64) {
+	for seq, item := range rt.known {
+		if seq > from && seq <= to && g.slots.Has(item.Record.Slot) {
+			seqs = append(seqs, seq)
 		}
 	}
-	for _, g := range rt.groups {
-		g.slots &^= slots
-	}
-	rt.groups = slices.DeleteFunc(rt.groups, func(g *group) bool { return g.slots == 0 })
-	for _, seq := range sortedSeqs(rt.known) {
-		it := rt.known[seq]
-		if !slots.Has(it.Record.Slot) || it.state == itemOut || it.state == itemSettling {
-			continue
-		}
-		it.lost = true
-		d.remove(it)
-	}
-	for name, k := range rt.keys {
-		if slots.Has(k.slot) {
-			delete(rt.keys, name)
-			k.gone = true
-			for _, it := range rt.known {
-				if it.key == k {
-					it.key = nil
-				}
-			}
-		}
-	}
-	rt.toRead = slices.DeleteFunc(rt.toRead, func(k *key) bool { return k.gone })
-	for seq, r := range rt.again {
-		if slots.Has(r.slot) {
-			if r.decision != nil { // the next owner's
-				delete(d.heeding, r.decision.Number)
-			}
-			delete(rt.again, seq)
-		}
-	}
-	for s := range uint8(core.NumSlots) {
-		if slots.Has(s) {
-			rt.careful[s] = 0
-		}
-	}
+	slices.Sort(seqs)
+	return seqs
 }
 
+// knownSlots are the slots that have something in memory.
+func (rt *route) knownSlots() (s core.Slots) {
+	for _, item := range rt.known {
+		s |= 1 << item.Record.Slot
+	}
+	return s
+}
+
+// newItem makes an item of a record that was read.
+func (rt *route) newItem(rec *core.Record) *Item {
+	item := &Item{Record: *rec, session: rt.session, route: rt, held: rec.Holder != 0 && rec.Holder == rt.session}
+	item.unknown = !rt.Queue && rec.Seq <= rt.careful[rec.Slot] // it may have been out at a member that died
+	rt.keep(item)
+	return item
+}
+
+// keep counts an item among those in memory.
+func (rt *route) keep(item *Item) {
+	rt.known[item.Record.Seq] = item
+	rt.load.bytes += int64(len(item.Record.Envelope.Body))
+}
+
+// unkeep undoes keep.
+func (rt *route) unkeep(item *Item) {
+	delete(rt.known, item.Record.Seq)
+	rt.load.bytes -= int64(len(item.Record.Envelope.Body))
+}
+
+// sortedSeqs returns the sequences that are keys of m, in order.
 func sortedSeqs[V any](m map[int64]V) []int64 {
 	seqs := make([]int64, 0, len(m))
 	for seq := range m {
@@ -223,51 +183,4 @@ func sortedSeqs[V any](m map[int64]V) []int64 {
 	}
 	slices.Sort(seqs)
 	return seqs
-}
-
-// finish takes it out of memory for good: what a call under way says of it is old.
-func (d *Dispatcher) finish(it *Item) {
-	if d.reading != nil {
-		it.route.recent[it.Record.Seq] = true
-	}
-	if d.dueing != nil {
-		it.route.recentDue[it.Record.Seq] = true
-	}
-	d.remove(it)
-}
-
-// remove takes it out of memory, whatever its state is. Its key stays.
-func (d *Dispatcher) remove(it *Item) {
-	rt, seq := it.route, it.Record.Seq
-	if rt.known[seq] != it {
-		return
-	}
-	delete(rt.known, seq)
-	rt.bytes -= int64(len(it.Record.Envelope.Body))
-	isIt := func(o *Item) bool { return o == it }
-	switch it.state {
-	case itemQueued:
-		rt.queued--
-		if it.key != nil {
-			it.key.queue = slices.DeleteFunc(it.key.queue, isIt)
-		}
-		return
-	case itemSuspect:
-		d.suspects = slices.DeleteFunc(d.suspects, isIt)
-	case itemWanting:
-		rt.wants = slices.DeleteFunc(rt.wants, isIt)
-		d.window = slices.DeleteFunc(d.window, isIt)
-	case itemReady:
-		rt.ready = slices.DeleteFunc(rt.ready, isIt)
-		d.window = slices.DeleteFunc(d.window, isIt)
-	case itemOut:
-		d.out--
-		d.window = slices.DeleteFunc(d.window, isIt)
-	case itemSettling:
-		d.window = slices.DeleteFunc(d.window, isIt)
-	}
-	rt.held--
-	if it.key != nil && it.state != itemSettling {
-		it.key.busy--
-	}
 }

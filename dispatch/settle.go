@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -18,41 +19,106 @@ const (
 	maxTries  = 6
 )
 
+// settles knows what is to be stored: outcomes, and control records that are to be deleted.
+type settles struct {
+	*env
+	items    []*Item // concluded
+	controls []core.Control
+	since    time.Time // when the oldest of it was concluded, or is to be tried again
+	urgent   bool      // somebody waits for one of items
+}
+
+// reset forgets the outcomes of a session that has ended.
+func (s *settles) reset() { s.items, s.controls = nil, nil }
+
+// empty reports whether nothing waits to be stored.
+func (s *settles) empty() bool { return len(s.items) == 0 && len(s.controls) == 0 }
+
+// add has the outcome of an item stored.
+func (s *settles) add(item *Item) {
+	item.tries, item.at = 0, s.now
+	s.since = earliest(s.since, s.now)
+	if item.outcome.Event() != core.EventConfirmed && item.outcome.Reason() != waybill.ReasonExpired || item.key != nil && item.Record.Withdrawable {
+		s.urgent = true
+	}
+	s.items = append(s.items, item)
+}
+
+// heed has a control record deleted.
+func (s *settles) heed(c *core.Control) {
+	s.controls = append(s.controls, *c)
+	s.since = earliest(s.since, s.now)
+}
+
+// of returns what is to be stored of a unit before it can be given up.
+func (s *settles) of(u *unit) (items []*Item) {
+	for _, item := range s.items {
+		if item.route == u.route && u.Slots().Has(item.Record.Slot) {
+			items = append(items, item)
+		}
+	}
+	return items
+}
+
+// pick chooses the items that are settled now: what waits for a lock is tried again in time.
+func (s *settles) pick() (items, rest []*Item) {
+	for i, item := range s.items {
+		if len(items) >= maxSettle {
+			return items, append(rest, s.items[i:]...)
+		}
+		if item.at.After(s.now) {
+			rest = append(rest, item)
+		} else {
+			items = append(items, item)
+		}
+	}
+	return items, rest
+}
+
+// schedule says when what is left is due.
+func (s *settles) schedule() {
+	for _, item := range s.items {
+		s.since = earliest(s.since, item.at)
+	}
+}
+
 // settleDue returns when the next settle is due; zero = none.
 func (d *Dispatcher) settleDue() time.Time {
-	if len(d.pending) == 0 && len(d.heeded) == 0 {
+	s := &d.settles
+	if s.empty() {
 		return time.Time{}
 	}
-	at := d.pendedAt
-	if !d.urgent && d.going() && len(d.pending) < d.opts.Batch && len(d.giving) == 0 && !d.stopping {
+	at := s.since
+	if !s.urgent && d.going() && len(s.items) < d.opts.Batch && !d.giving.busy() && !d.self.stopping {
 		at = at.Add(d.opts.Gather)
 	}
-	return later(at, d.settleAt)
+	return later(at, d.calls.notBefore[callSettle])
 }
 
 // going reports whether more outcomes are about to come.
 func (d *Dispatcher) going() bool {
-	return d.out > 0 || slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.ready) > 0 })
+	return d.work.out > 0 || slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.ready) > 0 })
 }
 
 // settle returns the next settle, or nil.
 func (d *Dispatcher) settle() *Call {
-	if at := d.settleDue(); d.settling != nil || at.IsZero() || at.After(d.now) {
+	if at := d.settleDue(); d.calls.busy(callSettle) || at.IsZero() || at.After(d.now) {
 		return nil
 	}
-	items, rest := d.pick()
-	heeded := d.heeded
-	if len(items) == 0 && len(heeded) == 0 {
+	s := &d.settles
+	items, rest := s.pick()
+	controls := s.controls
+	if len(items) == 0 && len(controls) == 0 {
 		return nil
 	}
-	d.pending, d.heeded, d.urgent, d.pendedAt = rest, nil, false, time.Time{}
-	d.pendAgain()
-	outcomes := make([]core.Outcome, 0, len(items)+len(heeded))
-	for _, it := range items {
-		outcomes = append(outcomes, it.outcome)
+	s.items, s.controls, s.urgent, s.since = rest, nil, false, time.Time{}
+	s.schedule()
+	outcomes := make([]core.Outcome, 0, len(items)+len(controls))
+	for _, item := range items {
+		outcomes = append(outcomes, item.outcome)
 	}
-	for i := range heeded {
-		outcomes = append(outcomes, core.Heeded(&heeded[i]))
+	for i := range controls {
+		outcomes = append(outcomes, core.Heeded(&controls[i]))
 	}
 	c := &Call{kind: callSettle}
 	session := d.session
@@ -64,173 +130,147 @@ func (d *Dispatcher) settle() *Call {
 		}
 		return nil
 	}
-	c.done = func() { d.settled(items, heeded, res, c) }
-	d.settling = c
+	c.done = func() { d.settled(items, controls, res, c) }
+	d.calls.begin(c)
 	return c
 }
 
-// pick chooses what is settled now: what waits for a lock is tried again in time.
-func (d *Dispatcher) pick() (items, rest []*Item) {
-	for i, it := range d.pending {
-		if len(items) >= maxSettle {
-			return items, append(rest, d.pending[i:]...)
-		}
-		if it.at.After(d.now) {
-			rest = append(rest, it)
-		} else {
-			items = append(items, it)
-		}
-	}
-	return items, rest
-}
-
-// pendAgain says when what is left of pending is due.
-func (d *Dispatcher) pendAgain() {
-	for _, it := range d.pending {
-		d.pendedAt = earliest(d.pendedAt, it.at)
-	}
-}
-
 // settled takes in the results of a settle.
-func (d *Dispatcher) settled(items []*Item, heeded []core.Control, res core.Results, c *Call) {
+func (d *Dispatcher) settled(items []*Item, controls []core.Control, res core.Results, c *Call) {
+	s := &d.settles
 	if c.err != nil {
-		res = core.AllFailed(len(items)+len(heeded), c.err)
+		res = core.AllFailed(len(items)+len(controls), c.err)
 	}
 	var again []*Item
 	outages := 0
-	for i, it := range items {
+	for i, item := range items {
 		switch err := res[i]; {
 		case err == nil:
-			d.stored(it)
+			d.stored(item)
 		case errors.Is(err, core.ErrChanged):
-			d.changed(it)
+			d.changed(item)
 		case fenced(err):
-			d.fencedOff(it)
+			d.fencedOff(item)
 		default:
 			if !errors.Is(err, core.ErrBusy) {
 				d.err = err
 				outages++
 			}
-			it.at = d.now.Add(lockedFor << min(it.tries, maxTries))
-			it.tries++
-			again = append(again, it)
+			item.at = d.now.Add(lockedFor << min(item.tries, maxTries))
+			item.tries++
+			again = append(again, item)
 		}
 	}
-	for i := range heeded {
+	for i := range controls {
 		if err := res[len(items)+i]; err != nil && !fenced(err) && !errors.Is(err, core.ErrChanged) {
-			d.heeded = append(d.heeded, heeded[i])
+			s.controls = append(s.controls, controls[i])
 		} else {
-			delete(d.heeding, heeded[i].Number)
+			d.controls.forget(&controls[i])
 		}
 	}
-	d.pending = append(again, d.pending...)
-	if len(d.heeded) > 0 {
-		d.pendedAt = earliest(d.pendedAt, d.now.Add(lockedFor))
+	s.items = append(again, s.items...)
+	if len(s.controls) > 0 {
+		s.since = earliest(s.since, d.now.Add(lockedFor))
 	}
-	d.pendAgain()
-	d.settleAt = time.Time{}
+	s.schedule()
+	d.calls.notBefore[callSettle] = time.Time{}
 	if outages > 0 && outages == len(items) {
-		d.fails[callSettle] = max(d.fails[callSettle], 1)
-		d.settleAt = d.now.Add(d.backoff(callSettle))
+		d.calls.fails[callSettle] = max(d.calls.fails[callSettle], 1)
+		d.calls.pause(callSettle)
 	}
 }
 
 // stored is called when the store knows what became of it.
-func (d *Dispatcher) stored(it *Item) {
-	k, rt := it.key, it.route
-	o := &it.outcome
-	d.leaveLimbo(it)
-	d.tell(it, nil)
-	d.freed(it)
-	d.undecided(it)
-	if it.lost || !rt.owned().Has(it.Record.Slot) {
-		d.finish(it)
+func (d *Dispatcher) stored(item *Item) {
+	k, rt := item.key, item.route
+	o := &item.outcome
+	item.freeKey()
+	d.tell(item, nil)
+	if rt.anyones(item.Record.Envelope.Key) { // it may be anybody's again
+		rt.queue.lookNext(d.now)
+	}
+	d.endDecision(item)
+	if item.isLost() {
+		d.finish(item)
 		d.advance(k)
 		return
 	}
 	switch {
-	case it.recheck:
-		d.revise(it)
-	case o.Event() == core.EventReleased && !it.retry && !rt.anyones(it.Record.Envelope.Key): // its hold is gone
-		it.held = false
-		it.Record.Holder = 0
-		it.Record.Version++
-		d.putBack(it)
+	case item.recheck:
+		d.revise(item)
+	case o.Event() == core.EventReleased && !item.retry && !rt.anyones(item.Record.Envelope.Key): // its hold is gone
+		item.held = false
+		item.Record.Holder = 0
+		item.Record.Version++
+		d.putBack(item)
 		return
 	case o.Event() == core.EventRejected, o.Event() == core.EventReleased:
-		d.finish(it)
-		d.dueAt = earliest(d.dueAt, d.now.Add(o.In()))
+		d.finish(item)
+		d.timers.askBy(d.now.Add(o.In()))
 		if k != nil {
-			k.hold(it.Record.Seq, core.ObstacleRetrying)
+			k.hold(item.Record.Seq, core.ObstacleRetrying)
 		}
 	case o.State() == core.StateAbandoned && rt.Blocks && o.Reason().Blocks():
-		d.finish(it)
+		d.finish(item)
 		if k != nil {
-			k.hold(it.Record.Seq, core.ObstacleBlocking)
+			k.hold(item.Record.Seq, core.ObstacleBlocking)
 		}
 	default:
-		d.finish(it)
+		d.finish(item)
 	}
 	d.advance(k)
 }
 
 // revise forgets a record that may be something else by now, and has it read again.
-func (d *Dispatcher) revise(it *Item) {
-	d.finish(it)
-	if it.key != nil {
-		d.renew(it.route, it.key.name, it.key.slot)
+func (d *Dispatcher) revise(item *Item) {
+	d.finish(item)
+	if item.key != nil {
+		d.reread(item.route, item.key.name, item.key.slot)
 		return
 	}
-	if it.route.anyones(it.Record.Envelope.Key) {
-		it.route.lookNext(d.now)
+	if item.route.anyones(item.Record.Envelope.Key) {
+		item.route.queue.lookNext(d.now)
 		return
 	}
-	it.route.visit(&revisit{ref: it.Record.Ref, slot: it.Record.Slot, at: d.now})
-}
-
-// leaveLimbo ends the wait of its key for what became of it.
-func (d *Dispatcher) leaveLimbo(it *Item) {
-	if it.key != nil {
-		it.key.limbo = slices.DeleteFunc(it.key.limbo, func(o *Item) bool { return o == it })
-	}
+	item.route.visit(&revisit{ref: item.Record.Ref, slot: item.Record.Slot, at: d.now})
 }
 
 // changed is called when the record is no longer what was handed out: what is known of its key is read anew.
-func (d *Dispatcher) changed(it *Item) {
-	rt, k := it.route, it.key
-	d.leaveLimbo(it)
-	if it.tries > 0 { // it was sent before, and may have been stored then
-		d.tell(it, nil)
+func (d *Dispatcher) changed(item *Item) {
+	rt, k := item.route, item.key
+	item.freeKey()
+	if item.tries > 0 { // it was sent before, and may have been stored then
+		d.tell(item, nil)
 	} else {
-		d.tell(it, core.ErrChanged)
+		d.tell(item, core.ErrChanged)
 	}
-	d.finish(it)
-	if c := it.decision; c != nil { // look what it is now
-		it.decision = nil
+	d.finish(item)
+	if c := item.decision; c != nil { // look what it is now
+		item.decision = nil
 		d.decide(rt, c)
 	}
-	if it.lost || !rt.owned().Has(it.Record.Slot) {
+	if item.isLost() {
 		return
 	}
-	if it.outcome.Event() != core.EventConfirmed || it.recheck {
-		d.revise(it)
+	if item.outcome.Event() != core.EventConfirmed || item.recheck {
+		d.revise(item)
 	}
-	d.dueAt = earliest(d.dueAt, d.now)
+	d.timers.askBy(d.now)
 	d.advance(k)
 }
 
 // fencedOff is called when the record is another's.
-func (d *Dispatcher) fencedOff(it *Item) {
-	k := it.key
-	d.leaveLimbo(it)
-	d.tell(it, core.ErrFenced)
-	if it.lost = true; it.decision != nil { // the owner's
-		delete(d.heeding, it.decision.Number)
+func (d *Dispatcher) fencedOff(item *Item) {
+	k := item.key
+	item.freeKey()
+	d.tell(item, core.ErrFenced)
+	if item.lost = true; item.decision != nil { // the owner's
+		d.controls.forget(item.decision)
 	}
-	d.finish(it)
-	d.meetAt = d.now // who owns what?
-	if k != nil && !k.gone {
-		d.renew(it.route, k.name, k.slot)
+	d.finish(item)
+	d.peers.lookAt = d.now // who owns what?
+	if k != nil && !k.dropped {
+		d.reread(item.route, k.name, k.slot)
 	}
 	d.advance(k)
 }

@@ -21,17 +21,16 @@ type tally struct {
 // one to another who has at least two fewer.
 func (d *Dispatcher) share() {
 	t := d.tally()
-	free := d.freeUnits()
-	for _, o := range free {
+	for _, o := range d.peers.freeUnits() {
 		to := t.least(o.Unit.Route)
 		if to == nil {
 			continue
 		}
 		t.add(to.Session, o.Unit.Route, 1)
-		if to.Session == d.session && !d.stopping {
-			d.moves = append(d.moves, core.Move{Unit: o.Unit, From: o.Owner, To: d.session})
+		if to.Session == d.session && !d.self.stopping {
+			d.peers.moves = append(d.peers.moves, core.Move{Unit: o.Unit, From: o.Owner, To: d.session})
 			if o.Owner != 0 {
-				d.haunted[o.Unit] = true
+				d.peers.orphaned[o.Unit] = true
 			}
 		}
 	}
@@ -48,19 +47,6 @@ func (d *Dispatcher) share() {
 	}
 }
 
-// freeUnits returns the units that nobody owns, of routes that the member serves.
-func (d *Dispatcher) freeUnits() (free []core.OwnedUnit) {
-	for i := range d.roster.Units {
-		if o := d.roster.Units[i]; o.Owner == 0 || d.vanished[o.Owner] {
-			free = append(free, o)
-		}
-	}
-	slices.SortFunc(free, func(a, b core.OwnedUnit) int {
-		return cmp.Or(cmp.Compare(a.Unit.Route, b.Unit.Route), cmp.Compare(a.Unit.From, b.Unit.From))
-	})
-	return free
-}
-
 // leave marks one unit of a route to be given up: if possible one that has nothing in memory, else one that has nothing
 // to be stored.
 func (d *Dispatcher) leave(rt *route) {
@@ -71,7 +57,7 @@ func (d *Dispatcher) leave(rt *route) {
 	slices.Reverse(units)
 	for _, fits := range []func(u *unit) bool{
 		func(u *unit) bool { return busy&u.Slots() == 0 },
-		func(u *unit) bool { return !u.tryAt.After(d.now) && len(d.pendingOf(u)) == 0 },
+		func(u *unit) bool { return !u.tryAt.After(d.now) && len(d.settles.of(u)) == 0 },
 		func(u *unit) bool { return !u.tryAt.After(d.now) },
 	} {
 		if at := slices.IndexFunc(units, func(u *unit) bool { return !u.leaving && fits(u) }); at >= 0 {
@@ -82,23 +68,15 @@ func (d *Dispatcher) leave(rt *route) {
 	}
 }
 
-// knownSlots are the slots that have something in memory.
-func (rt *route) knownSlots() (s core.Slots) {
-	for _, it := range rt.known {
-		s |= 1 << it.Record.Slot
-	}
-	return s
-}
-
 // tally counts who owns what, as far as it is not on its way to somebody else.
 func (d *Dispatcher) tally() *tally {
 	t := &tally{load: map[core.Session]int{}, counts: map[core.Session]map[string]int{}, serves: map[core.Session]map[string]bool{}}
 	dead := map[core.Session]bool{}
-	for _, r := range d.removals {
+	for _, r := range d.peers.removals {
 		dead[r.Session] = true
 	}
-	for i := range d.roster.Members {
-		m := &d.roster.Members[i]
+	for i := range d.peers.roster.Members {
+		m := &d.peers.roster.Members[i]
 		if dead[m.Session] || t.serves[m.Session] != nil {
 			continue
 		}
@@ -107,14 +85,14 @@ func (d *Dispatcher) tally() *tally {
 		for _, s := range m.Serves {
 			able := !s.Unable && (m.Free > 0 || m.Handlers == 0)
 			if m.Session == d.session {
-				able = !d.unable[s.Route] && !d.stopping && d.hasFree()
+				able = !d.self.unable[s.Route] && !d.self.stopping && d.handlers.hasFree()
 			}
 			t.serves[m.Session][s.Route] = able
 		}
 	}
 	slices.SortFunc(t.members, func(a, b *core.Member) int { return cmp.Compare(a.Session, b.Session) })
-	for i := range d.roster.Units {
-		o := &d.roster.Units[i]
+	for i := range d.peers.roster.Units {
+		o := &d.peers.roster.Units[i]
 		if t.counts[o.Owner] == nil {
 			continue
 		}
@@ -125,8 +103,8 @@ func (d *Dispatcher) tally() *tally {
 		}
 		t.add(o.Owner, o.Unit.Route, 1)
 	}
-	for i := range d.roster.Units {
-		if route := d.roster.Units[i].Unit.Route; i == 0 || route != d.roster.Units[i-1].Unit.Route {
+	for i := range d.peers.roster.Units {
+		if route := d.peers.roster.Units[i].Unit.Route; i == 0 || route != d.peers.roster.Units[i-1].Unit.Route {
 			t.routes = append(t.routes, route)
 		}
 	}

@@ -60,7 +60,7 @@ type simConfig struct {
 	cancel, freeze, kill, loseAnswers, restore, outage   bool
 	refuse, redrive, join, delay, block, pipeline, owner bool
 	poison                                               bool // one record kills whoever sends it
-	limbo                                                bool // who gives up a message dies
+	unstored                                             bool // who gives up a message dies
 	blackout                                             bool // the database is down for longer than a lease
 	slow                                                 bool // some publishes take longer than a lease
 	routes, depth                                        int
@@ -220,7 +220,7 @@ func (s *sim) join() {
 			routes[i].Pipelined = 4
 		}
 	}
-	m.d = New(s.store.Traits(), Options{
+	m.d = New(Options{
 		Name: strconv.Itoa(m.name), Routes: routes, Lease: s.cfg.lease, Batch: s.cfg.batch, Window: 4 * s.cfg.batch, Gather: 3 * time.Millisecond, Handlers: s.cfg.handlers,
 		NewSession: func() core.Session { s.sessions++; return core.Session(s.sessions) },
 	})
@@ -316,8 +316,8 @@ func (m *simMember) pump() {
 		}
 		sent := 0
 		for _, rt := range m.d.opts.Routes {
-			for _, it := range m.d.Hand(s.now, rt.Name, m.limit()) {
-				if m.send(it); m.dead {
+			for _, item := range m.d.Hand(s.now, rt.Name, m.limit()) {
+				if m.send(item); m.dead {
 					return
 				}
 				sent++
@@ -385,9 +385,9 @@ func (m *simMember) call(c *Call) {
 }
 
 // send publishes an item.
-func (m *simMember) send(it *Item) {
+func (m *simMember) send(item *Item) {
 	s := m.s
-	msg := s.msgs[it.Record.Envelope.ID]
+	msg := s.msgs[item.Record.Envelope.ID]
 	if !s.now.Before(m.d.StartBy()) {
 		s.fail("deadline", "member %d starts %s after its deadline", m.name, msg.id)
 	}
@@ -402,13 +402,13 @@ func (m *simMember) send(it *Item) {
 		}
 	}
 	if s.cfg.handlers > 0 {
-		m.handle(it, msg)
+		m.handle(item, msg)
 		return
 	}
-	m.out[it] = true
-	s.logf("member %d sends %s (seq %d, key %s)", m.name, msg.id, it.Record.Seq, msg.key)
-	if it.Record.Crashes >= core.MaxCrashes {
-		s.after(time.Millisecond, func() { m.do(func() { m.conclude(it, core.Abandon(&it.Record, waybill.ReasonCrashed, nil)) }) })
+	m.out[item] = true
+	s.logf("member %d sends %s (seq %d, key %s)", m.name, msg.id, item.Record.Seq, msg.key)
+	if item.Record.Crashes >= core.MaxCrashes {
+		s.after(time.Millisecond, func() { m.do(func() { m.conclude(item, core.Abandon(&item.Record, waybill.ReasonCrashed, nil)) }) })
 		return
 	}
 	if msg.poison {
@@ -425,11 +425,11 @@ func (m *simMember) send(it *Item) {
 		ok, arrives = false, s.chance(0.5)
 	}
 	if s.cfg.pipeline && m.broken[msg.key] != nil { // it follows one that failed: the broker does not take it
-		m.behind[msg.key] = append(m.behind[msg.key], it)
+		m.behind[msg.key] = append(m.behind[msg.key], item)
 		return
 	}
 	if s.cfg.pipeline && !arrives {
-		m.broken[msg.key] = it
+		m.broken[msg.key] = item
 	}
 	if arrives {
 		s.arrive(msg) // the broker takes what one connection sends in order
@@ -440,28 +440,28 @@ func (m *simMember) send(it *Item) {
 	}
 	s.after(takes, func() {
 		m.do(func() {
-			if m.broken[msg.key] == it {
+			if m.broken[msg.key] == item {
 				for _, behind := range slices.Backward(m.behind[msg.key]) { // the last one first
 					m.conclude(behind, core.Release(&behind.Record, 0, false))
 				}
 				delete(m.broken, msg.key)
 				delete(m.behind, msg.key)
 			}
-			switch r := &it.Record; {
+			switch r := &item.Record; {
 			case ok:
-				m.conclude(it, core.Published(r))
+				m.conclude(item, core.Published(r))
 			case arrives || s.chance(0.3):
 				msg.unknown = true
-				m.conclude(it, core.Release(r, 0, true))
-			case s.chance(0.1) || s.cfg.limbo || s.cfg.requeue && s.chance(0.5):
+				m.conclude(item, core.Release(r, 0, true))
+			case s.chance(0.1) || s.cfg.unstored || s.cfg.requeue && s.chance(0.5):
 				msg.abandoned = true
-				if s.cfg.limbo {
+				if s.cfg.unstored {
 					s.after(s.between(0, 3*time.Millisecond), m.die)
 				}
-				m.conclude(it, core.Abandon(r, waybill.ReasonRejected, errors.New("no")))
+				m.conclude(item, core.Abandon(r, waybill.ReasonRejected, errors.New("no")))
 			default:
 				msg.retried = true
-				m.conclude(it, core.Retry(r, errors.New("not now"), s.between(0, 400*time.Millisecond)))
+				m.conclude(item, core.Retry(r, errors.New("not now"), s.between(0, 400*time.Millisecond)))
 			}
 		})
 	})
@@ -476,10 +476,10 @@ func (m *simMember) die() {
 	}
 }
 
-func (m *simMember) conclude(it *Item, o core.Outcome) {
-	delete(m.out, it)
-	m.s.logf("member %d concludes %s: %s", m.name, it.Record.Envelope.ID, o.Event())
-	m.d.Conclude(m.s.now, it, o)
+func (m *simMember) conclude(item *Item, o core.Outcome) {
+	delete(m.out, item)
+	m.s.logf("member %d concludes %s: %s", m.name, item.Record.Envelope.ID, o.Event())
+	m.d.Conclude(m.s.now, item, o)
 }
 
 func (s *sim) arrive(msg *simMsg) {
@@ -500,7 +500,7 @@ func (s *sim) arrive(msg *simMsg) {
 // calm reports whether nothing may arrive twice in this world.
 func (s *sim) calm() bool {
 	c := &s.cfg
-	return !c.freeze && !c.kill && !c.requeue && !c.loseAnswers && !c.restore && !c.outage && !c.poison && !c.slow && !c.blackout && !c.limbo
+	return !c.freeze && !c.kill && !c.requeue && !c.loseAnswers && !c.restore && !c.outage && !c.poison && !c.slow && !c.blackout && !c.unstored
 }
 
 // calmer reports whether no member that is awake may be removed in this world.
@@ -770,7 +770,7 @@ func (s *sim) fault() {
 		return
 	}
 	s.after(s.between(50*time.Millisecond, 600*time.Millisecond), s.fault)
-	alive := slices.DeleteFunc(slices.Clone(s.members), func(m *simMember) bool { return m.dead || m.d.stopping })
+	alive := slices.DeleteFunc(slices.Clone(s.members), func(m *simMember) bool { return m.dead || m.d.self.stopping })
 	if len(alive) == 0 {
 		return
 	}
@@ -832,8 +832,8 @@ func (s *sim) goBack() {
 	s.images = append(s.images, image{at: s.now})
 	s.undone = map[*Item]bool{} // the database does not know any more that they are out
 	for _, m := range s.members {
-		for it := range m.out {
-			s.undone[it] = true
+		for item := range m.out {
+			s.undone[item] = true
 		}
 	}
 	for _, msg := range s.msgs {

@@ -61,8 +61,8 @@ func (b *breaker) rest() { b.until, b.half, b.trial = time.Time{}, false, nil }
 
 // outage notes that a call which began at generation met an outage, and opens the breaker concerned unless it opened
 // after the call had begun.
-func (e *engine) outage(it *dispatch.Item, err error, generation uint64) {
-	rt, topic := e.routes[it.Route()], it.Record.Envelope.Topic
+func (e *engine) outage(item *dispatch.Item, err error, generation uint64) {
+	rt, topic := e.routes[item.Route()], item.Record.Envelope.Topic
 	b := &rt.breaker
 	var ce *waybill.Error
 	if !errors.As(err, &ce) || !ce.TopicOnly || topic == "" {
@@ -86,7 +86,7 @@ func (e *engine) outage(it *dispatch.Item, err error, generation uint64) {
 		e.unpark(rt)
 	}
 	e.observer.tell(e.opts.Hooks.OnBreaker, Event{Route: rt.Name, Topic: topic, RetryIn: d, Err: err})
-	e.warn(it, "breaker_open", "publishing is paused by an outage", err, "topic_only", topic != "", "probe_in", d)
+	e.warn(item, "breaker_open", "publishing is paused by an outage", err, "topic_only", topic != "", "probe_in", d)
 }
 
 // addTopic returns a breaker for topic, or nil if too many are open. It forgets one that rests if it must.
@@ -109,8 +109,8 @@ func (e *engine) addTopic(rt *route, topic string) *breaker {
 }
 
 // sent notes that a call which began at generation published a record: what was open before the call is closed.
-func (e *engine) sent(it *dispatch.Item, generation uint64) {
-	rt, topic := e.routes[it.Route()], it.Record.Envelope.Topic
+func (e *engine) sent(item *dispatch.Item, generation uint64) {
+	rt, topic := e.routes[item.Route()], item.Record.Envelope.Topic
 	if rt.breaker.failures > 0 && rt.breaker.opened <= generation {
 		e.closeBreaker(rt, "")
 		rt.breaker = breaker{opened: rt.breaker.opened}
@@ -218,18 +218,18 @@ func (e *engine) check(rt *route) {
 
 // tried notes that it has an outcome. If it was on trial and neither published nor met an outage, the breaker rests:
 // the other side answers at least. If it is handed back, the next one is tried.
-func (e *engine) tried(rt *route, it *dispatch.Item, back bool) { //nolint:revive // a fact about it
+func (e *engine) tried(rt *route, item *dispatch.Item, back bool) { //nolint:revive // a fact about it
 	ended := func(b *breaker) {
 		if b.trial = nil; !back {
 			b.rest()
 		}
 	}
-	if rt.breaker.trial == it {
+	if rt.breaker.trial == item {
 		ended(&rt.breaker)
 	}
 	if len(rt.topics) > 0 {
-		topic := it.Record.Envelope.Topic
-		if b := rt.topics[topic]; b != nil && b.trial == it {
+		topic := item.Record.Envelope.Topic
+		if b := rt.topics[topic]; b != nil && b.trial == item {
 			ended(b)
 			e.d.BlockTopic(rt.Name, topic, false)
 		}

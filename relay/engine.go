@@ -124,7 +124,7 @@ func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 		o.Routes = append(o.Routes, dr)
 	}
 	e.groups = newGroups(e.order, r.limits)
-	e.d = dispatch.New(r.store.Traits(), o)
+	e.d = dispatch.New(o)
 	e.startUpkeep()
 	return e
 }
@@ -281,8 +281,8 @@ func (e *engine) stopTurn() time.Time {
 		return earliest(e.givenUpAt, e.finalAt)
 	}
 	for c := range e.calls { // no result came: not sent as far as is known
-		for _, it := range c.items {
-			e.release(it, true)
+		for _, item := range c.items {
+			e.release(item, true)
 		}
 		delete(e.calls, c)
 		e.running--
@@ -325,18 +325,18 @@ func (e *engine) held() (n int) {
 }
 
 // warn logs a warning about it (nil = about no record in particular), unless there were too many like it of late.
-func (e *engine) warn(it *dispatch.Item, event, text string, err error, more ...any) {
+func (e *engine) warn(item *dispatch.Item, event, text string, err error, more ...any) {
 	key := event
-	if it != nil {
-		key += it.Route()
+	if item != nil {
+		key += item.Route()
 	}
 	suppressed, ok := e.limiter.allow(e.now, key)
 	if !ok {
 		return
 	}
 	args := []any{"event", event}
-	if it != nil {
-		args = append(args, "route", it.Route(), "id", it.Record.Envelope.ID, "attempt", attempt(it), "topic", it.Record.Envelope.Topic)
+	if item != nil {
+		args = append(args, "route", item.Route(), "id", item.Record.Envelope.ID, "attempt", attempt(item), "topic", item.Record.Envelope.Topic)
 	}
 	args = append(append(args, more...), "error", core.ErrorText(err))
 	if suppressed > 0 {

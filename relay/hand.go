@@ -15,17 +15,17 @@ import (
 // maxCalls bounds the Publish calls in progress of one route. Beyond it ready records gather for the next call.
 const maxCalls = 16
 
-func attempt(it *dispatch.Item) int { return it.Record.Attempts + 1 }
+func attempt(item *dispatch.Item) int { return item.Record.Attempts + 1 }
 
-func event(it *dispatch.Item) Event {
-	m := &it.Record.Envelope
-	return Event{Route: it.Route(), ID: m.ID, Topic: m.Topic, Key: m.Key, Attempt: attempt(it), Age: it.Record.Age}
+func event(item *dispatch.Item) Event {
+	m := &item.Record.Envelope
+	return Event{Route: item.Route(), ID: m.ID, Topic: m.Topic, Key: m.Key, Attempt: attempt(item), Age: item.Record.Age}
 }
 
 // event is what hooks are told of it.
-func (e *engine) event(it *dispatch.Item) Event {
-	ev := event(it)
-	ev.Age = e.age(it)
+func (e *engine) event(item *dispatch.Item) Event {
+	ev := event(item)
+	ev.Age = e.age(item)
 	return ev
 }
 
@@ -49,9 +49,9 @@ type plan struct {
 	broken error
 }
 
-func (c *call) add(it *dispatch.Item) {
-	c.items = append(c.items, it)
-	c.envs = append(c.envs, it.Record.Envelope)
+func (c *call) add(item *dispatch.Item) {
+	c.items = append(c.items, item)
+	c.envs = append(c.envs, item.Record.Envelope)
 }
 
 func (e *engine) newCall(rt *route) *call {
@@ -109,17 +109,17 @@ func (e *engine) fill(c *call, limit int) {
 			break
 		}
 		e.counts.Claimed += len(items)
-		for _, it := range items {
-			key := it.Record.Envelope.Key
+		for _, item := range items {
+			key := item.Record.Envelope.Key
 			switch {
 			case rt.pipelined && turned[key]:
-				e.release(it, false)
-			case !e.screen(it):
-				turned[key] = turned[key] || key != "" && rt.blocked(it.Record.Envelope.Topic)
-			case e.mustPark(c, it):
-				rt.parked[it.Record.Envelope.Key] = append(rt.parked[it.Record.Envelope.Key], it)
+				e.release(item, false)
+			case !e.screen(item):
+				turned[key] = turned[key] || key != "" && rt.blocked(item.Record.Envelope.Topic)
+			case e.mustPark(c, item):
+				rt.parked[item.Record.Envelope.Key] = append(rt.parked[item.Record.Envelope.Key], item)
 			default:
-				e.take(c, it)
+				e.take(c, item)
 			}
 		}
 	}
@@ -129,22 +129,22 @@ func (e *engine) fill(c *call, limit int) {
 }
 
 // take puts it into c.
-func (e *engine) take(c *call, it *dispatch.Item) {
+func (e *engine) take(c *call, item *dispatch.Item) {
 	rt := c.route
-	c.add(it)
-	if rt.pipelined && it.Record.Envelope.Key != "" {
-		rt.flying[it.Record.Envelope.Key]++
+	c.add(item)
+	if rt.pipelined && item.Record.Envelope.Key != "" {
+		rt.flying[item.Record.Envelope.Key]++
 	}
-	if b := rt.topics[it.Record.Envelope.Topic]; b != nil && b.half && b.trial == nil {
-		b.trial = it
-		e.d.BlockTopic(rt.Name, it.Record.Envelope.Topic, true) // until it is known what becomes of it
+	if b := rt.topics[item.Record.Envelope.Topic]; b != nil && b.half && b.trial == nil {
+		b.trial = item
+		e.d.BlockTopic(rt.Name, item.Record.Envelope.Topic, true) // until it is known what becomes of it
 	}
 }
 
 // mustPark reports whether records of its key are in another call. It waits for their results: a pipelining publisher
 // keeps the order inside a call only.
-func (e *engine) mustPark(c *call, it *dispatch.Item) bool {
-	key := it.Record.Envelope.Key
+func (e *engine) mustPark(c *call, item *dispatch.Item) bool {
+	key := item.Record.Envelope.Key
 	if !c.route.pipelined || key == "" {
 		return false
 	}
@@ -162,9 +162,9 @@ func (e *engine) fillParked(c *call, limit int) bool {
 			continue
 		}
 		n := min(limit-len(c.items), len(items))
-		for _, it := range items[:n] {
-			if e.screen(it) {
-				e.take(c, it)
+		for _, item := range items[:n] {
+			if e.screen(item) {
+				e.take(c, item)
 			}
 		}
 		if rest := items[n:]; len(rest) > 0 {
@@ -188,29 +188,29 @@ func (e *engine) unpark(rt *route, keys ...string) {
 	for _, key := range keys {
 		items := rt.parked[key]
 		delete(rt.parked, key)
-		for _, it := range slices.Backward(items) {
-			e.release(it, false)
+		for _, item := range slices.Backward(items) {
+			e.release(item, false)
 		}
 	}
 }
 
 // screen reports whether it may be sent; if not, it gives it its outcome.
-func (e *engine) screen(it *dispatch.Item) bool {
-	rt, rec := e.routes[it.Route()], &it.Record
+func (e *engine) screen(item *dispatch.Item) bool {
+	rt, rec := e.routes[item.Route()], &item.Record
 	switch {
-	case it.Lost():
-		e.itemLost(it)
-		e.conclude(it, core.Release(rec, 0, false))
+	case item.Lost():
+		e.itemLost(item)
+		e.conclude(item, core.Release(rec, 0, false))
 	case rec.Err != nil:
-		e.abandon(it, waybill.ReasonUndecodable, rec.Err)
+		e.abandon(item, waybill.ReasonUndecodable, rec.Err)
 	case rec.Crashes >= core.MaxCrashes:
-		e.abandon(it, waybill.ReasonCrashed, fmt.Errorf("%d relays died while they had it", rec.Crashes))
+		e.abandon(item, waybill.ReasonCrashed, fmt.Errorf("%d relays died while they had it", rec.Crashes))
 	case rt.blocked(rec.Envelope.Topic):
-		e.release(it, false)
-	case e.expired(it):
-		e.abandon(it, waybill.ReasonExpired, fmt.Errorf("expired at %s", rec.Envelope.Expires.Format(time.RFC3339)))
+		e.release(item, false)
+	case e.expired(item):
+		e.abandon(item, waybill.ReasonExpired, fmt.Errorf("expired at %s", rec.Envelope.Expires.Format(time.RFC3339)))
 	case rt.maxBody > 0 && len(rec.Envelope.Body) > rt.maxBody:
-		e.abandon(it, waybill.ReasonTooLarge, fmt.Errorf("the body has %d bytes; the publisher of route %s takes at most %d: raise its limit, "+
+		e.abandon(item, waybill.ReasonTooLarge, fmt.Errorf("the body has %d bytes; the publisher of route %s takes at most %d: raise its limit, "+
 			"or store the content elsewhere and send a reference", len(rec.Envelope.Body), rt.Name, rt.maxBody))
 	default:
 		return true
@@ -219,46 +219,46 @@ func (e *engine) screen(it *dispatch.Item) bool {
 }
 
 // conclude gives it its outcome.
-func (e *engine) conclude(it *dispatch.Item, o core.Outcome) {
-	rt := e.routes[it.Route()]
-	e.tried(rt, it, o.Event() == core.EventReleased)
-	e.d.Conclude(e.now, it, o)
+func (e *engine) conclude(item *dispatch.Item, o core.Outcome) {
+	rt := e.routes[item.Route()]
+	e.tried(rt, item, o.Event() == core.EventReleased)
+	e.d.Conclude(e.now, item, o)
 }
 
 // release hands it back. A retry of a blocked topic waits for the topic: it would come back at once.
-func (e *engine) release(it *dispatch.Item, unknown bool) {
+func (e *engine) release(item *dispatch.Item, unknown bool) {
 	e.counts.Released++
 	in := time.Duration(0)
-	if b := e.routes[it.Route()].topics[it.Record.Envelope.Topic]; b != nil && it.Record.Failed {
+	if b := e.routes[item.Route()].topics[item.Record.Envelope.Topic]; b != nil && item.Record.Failed {
 		in = max(b.until.Sub(e.now), e.opts.PollMin)
 	}
-	e.conclude(it, core.Release(&it.Record, in, unknown))
+	e.conclude(item, core.Release(&item.Record, in, unknown))
 }
 
-func (e *engine) retry(it *dispatch.Item, err error, in time.Duration) {
+func (e *engine) retry(item *dispatch.Item, err error, in time.Duration) {
 	e.counts.Failed++
-	e.conclude(it, core.Retry(&it.Record, err, in))
-	e.warn(it, "retry", "publishing failed; it will be tried again", err, "class", waybill.ClassOf(err).String(), "retry_in", in)
+	e.conclude(item, core.Retry(&item.Record, err, in))
+	e.warn(item, "retry", "publishing failed; it will be tried again", err, "class", waybill.ClassOf(err).String(), "retry_in", in)
 	if e.opts.Hooks.OnRetry != nil {
-		ev := e.event(it)
+		ev := e.event(item)
 		ev.Err, ev.RetryIn = err, in
 		e.observer.tell(e.opts.Hooks.OnRetry, ev)
 	}
 }
 
 // abandon gives it up. Its key goes on when that is stored, unless the route says that it blocks.
-func (e *engine) abandon(it *dispatch.Item, reason waybill.Reason, err error) {
+func (e *engine) abandon(item *dispatch.Item, reason waybill.Reason, err error) {
 	e.counts.Abandoned++
-	e.conclude(it, core.Abandon(&it.Record, reason, err))
-	e.tel.abandoned(e.base, e.routes[it.Route()], reason)
+	e.conclude(item, core.Abandon(&item.Record, reason, err))
+	e.tel.abandoned(e.base, e.routes[item.Route()], reason)
 	event := "abandoned"
 	if reason == waybill.ReasonUndecodable {
 		event = "undecodable"
 	}
-	e.log.Error("message abandoned", "event", event, "route", it.Route(), "id", it.Record.Envelope.ID, "attempt", attempt(it),
-		"topic", it.Record.Envelope.Topic, "reason", string(reason), "error", core.ErrorText(err))
+	e.log.Error("message abandoned", "event", event, "route", item.Route(), "id", item.Record.Envelope.ID, "attempt", attempt(item),
+		"topic", item.Record.Envelope.Topic, "reason", string(reason), "error", core.ErrorText(err))
 	if e.opts.Hooks.OnAbandoned != nil {
-		ev := e.event(it)
+		ev := e.event(item)
 		ev.Err, ev.Reason = err, reason
 		e.observer.tell(e.opts.Hooks.OnAbandoned, ev)
 	}

@@ -65,10 +65,10 @@ func shift(records []core.Record, d time.Duration) {
 }
 
 // age is the time since the record became due, and expired whether it has expired, both by the store's clock.
-func (e *engine) age(it *dispatch.Item) time.Duration { return it.Record.Age + e.now.Sub(e.began) }
+func (e *engine) age(item *dispatch.Item) time.Duration { return item.Record.Age + e.now.Sub(e.began) }
 
-func (e *engine) expired(it *dispatch.Item) bool {
-	return it.Record.Expires && it.Record.Life <= e.now.Sub(e.began)
+func (e *engine) expired(item *dispatch.Item) bool {
+	return item.Record.Expires && item.Record.Life <= e.now.Sub(e.began)
 }
 
 // callStore makes the calls that the dispatcher wants now, and returns when it wants more.
@@ -204,12 +204,12 @@ func (e *engine) sessionLost() {
 }
 
 // itemLost notes that a record that was out is another's.
-func (e *engine) itemLost(it *dispatch.Item) {
-	rt := e.routes[it.Route()]
+func (e *engine) itemLost(item *dispatch.Item) {
+	rt := e.routes[item.Route()]
 	e.tel.leaseLost(e.base, rt)
-	e.warn(it, "lease_lost", "the record went to another relay while it was here; it may arrive twice", core.ErrFenced)
+	e.warn(item, "lease_lost", "the record went to another relay while it was here; it may arrive twice", core.ErrFenced)
 	if e.opts.Hooks.OnLeaseLost != nil {
-		e.observer.tell(e.opts.Hooks.OnLeaseLost, event(it))
+		e.observer.tell(e.opts.Hooks.OnLeaseLost, event(item))
 	}
 }
 

@@ -97,13 +97,13 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 	}
 	delete(e.calls, c)
 	confirmed := 0
-	for i, it := range c.items {
-		if it.Lost() {
-			e.itemLost(it)
+	for i, item := range c.items {
+		if item.Lost() {
+			e.itemLost(item)
 		}
 		if res[i] == nil {
 			confirmed++
-			e.published(it, c)
+			e.published(item, c)
 		}
 	}
 	if confirmed > 0 {
@@ -111,8 +111,8 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 		rt.sentAt = e.now
 	}
 	failed := c.failures(res)
-	for i, it := range slices.Backward(c.items) { // the last of a key first: what goes back stands behind what went back later
-		key := it.Record.Envelope.Key
+	for i, item := range slices.Backward(c.items) { // the last of a key first: what goes back stands behind what went back later
+		key := item.Record.Envelope.Key
 		first, ok := failed[key]
 		if ok && first == i {
 			e.unpark(rt, key)
@@ -120,13 +120,13 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 		switch err := res[i]; {
 		case err == nil:
 		case c.late:
-			e.release(it, false)
+			e.release(item, false)
 		case ok && first < i && classify(err) == waybill.ClassOutage, errors.Is(err, waybill.ErrBehind), c.ended(err):
-			e.release(it, true)
+			e.release(item, true)
 		case ok && first < i: // the error is that of an earlier one
-			e.release(it, false)
+			e.release(item, false)
 		default:
-			e.failed(it, err, c)
+			e.failed(item, err, c)
 		}
 	}
 	if !c.late {
@@ -140,8 +140,8 @@ func (c *call) land() {
 	if !c.route.pipelined {
 		return
 	}
-	for _, it := range c.items {
-		key := it.Record.Envelope.Key
+	for _, item := range c.items {
+		key := item.Record.Envelope.Key
 		if key == "" {
 			continue
 		}
@@ -175,18 +175,18 @@ func (c *call) ended(err error) bool {
 	return c.under.Err() != nil && classify(err) == waybill.ClassOutage
 }
 
-func (e *engine) published(it *dispatch.Item, c *call) {
+func (e *engine) published(item *dispatch.Item, c *call) {
 	e.counts.Published++
-	e.tel.age(e.base, c.route, e.age(it))
-	e.conclude(it, core.Published(&it.Record))
-	e.sent(it, c.generation)
+	e.tel.age(e.base, c.route, e.age(item))
+	e.conclude(item, core.Published(&item.Record))
+	e.sent(item, c.generation)
 	if e.opts.Hooks.OnPublished != nil {
-		e.observer.tell(e.opts.Hooks.OnPublished, e.event(it))
+		e.observer.tell(e.opts.Hooks.OnPublished, e.event(item))
 	}
 }
 
 // failed decides what an error means for it.
-func (e *engine) failed(it *dispatch.Item, err error, c *call) {
+func (e *engine) failed(item *dispatch.Item, err error, c *call) {
 	rt := c.route
 	class := classify(err)
 	e.tel.failed(e.base, rt, class, err)
@@ -196,17 +196,17 @@ func (e *engine) failed(it *dispatch.Item, err error, c *call) {
 	switch class {
 	case waybill.ClassOutage:
 		if !e.stopping {
-			e.outage(it, err, c.generation)
+			e.outage(item, err, c.generation)
 		}
-		e.release(it, true)
+		e.release(item, true)
 	case waybill.ClassPermanent:
 		reason := waybill.ReasonOf(err)
 		if reason == waybill.ReasonNone {
 			reason = waybill.ReasonRejected
 		}
-		e.abandon(it, reason, err)
+		e.abandon(item, reason, err)
 	case waybill.ClassRejected, waybill.ClassUnknown:
-		e.rejected(it, err, c)
+		e.rejected(item, err, c)
 	}
 }
 
@@ -226,33 +226,33 @@ func classify(err error) waybill.Class {
 }
 
 // rejected plans the next attempt, or gives up.
-func (e *engine) rejected(it *dispatch.Item, err error, c *call) {
+func (e *engine) rejected(item *dispatch.Item, err error, c *call) {
 	policy := c.route.Backoff
 	if errors.Is(err, waybill.ErrUnroutable) {
 		// After a long outage all that waited is old at its first attempt.
-		if h := e.opts.UnroutableTimeout; h < 0 || e.age(it) >= h && attempt(it) >= waybill.DefaultBackoffAttempts {
-			e.abandon(it, waybill.ReasonUnroutable, err)
+		if h := e.opts.UnroutableTimeout; h < 0 || e.age(item) >= h && attempt(item) >= waybill.DefaultBackoffAttempts {
+			e.abandon(item, waybill.ReasonUnroutable, err)
 			return
 		}
 		policy = &c.route.unroute
 	}
-	p, asked := c.plans[it]
+	p, asked := c.plans[item]
 	if !asked {
-		p.in, p.again, p.broken = policy.Next(attempt(it), err)
+		p.in, p.again, p.broken = policy.Next(attempt(item), err)
 	}
 	in, again, broken := p.in, p.again, p.broken
 	if !again {
-		e.abandon(it, waybill.ReasonAttempts, err)
+		e.abandon(item, waybill.ReasonAttempts, err)
 		return
 	}
 	if broken != nil {
-		e.warn(it, "backoff_broken", "retrying at the cap", broken)
+		e.warn(item, "backoff_broken", "retrying at the cap", broken)
 	}
 	var ce *waybill.Error
 	if errors.As(err, &ce) && ce.After > 0 {
 		in = ce.After
 	}
-	e.retry(it, err, in)
+	e.retry(item, err, in)
 }
 
 // unroutableBackoff spaces the attempts of unroutable records: as b, but without a bound of its own.

@@ -20,7 +20,7 @@ type pump struct {
 
 func newPump(store core.OutboxStore, opts dispatch.Options) *pump {
 	opts.NewSession = func() core.Session { return core.Session(rand.Int64N(1<<62) + 1) }
-	p := &pump{d: dispatch.New(store.Traits(), opts), store: store, answers: make(chan func(), 256)}
+	p := &pump{d: dispatch.New(opts), store: store, answers: make(chan func(), 256)}
 	p.outcome = func(it *dispatch.Item) core.Outcome { return core.Published(&it.Record) }
 	for _, r := range opts.Routes {
 		p.routes = append(p.routes, r.Name)

@@ -101,7 +101,7 @@ func newReceiver(ctx context.Context, t *Transport, sub *core.Subscription, q Qu
 	if t.waiter != nil {
 		o.PollMin = o.PollMax
 	}
-	r.d = dispatch.New(t.store.Traits(), o)
+	r.d = dispatch.New(o)
 	return r
 }
 

@@ -1,0 +1,115 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+const (
+	// watchAfter is how long a transaction may hold the late range back. Then it is watched by itself.
+	watchAfter = time.Second
+	// maxWatched bounds the watched transactions. Beyond it they hold the late range back.
+	maxWatched = 1000
+	// maxHorizons bounds what is remembered of pages; beyond it the newest two become one.
+	maxHorizons = 4096
+)
+
+// database is what pages say of the database as a whole: how far it has come, and which transactions may still show
+// records.
+type database struct {
+	*env
+	epoch    string
+	wentBack bool  // it was restored once: hints say nothing
+	last     int64 // the greatest Page.Last
+	horizons []horizon
+	running  map[int64]time.Time // ids of running transactions, since when they are seen
+	watched  map[int64]bool
+}
+
+// horizon is what a page said about what it could not show: transactions with an id below upper may show numbers up to
+// last.
+type horizon struct{ last, upper int64 }
+
+func newDatabase(e *env) database {
+	return database{env: e, running: map[int64]time.Time{}, watched: map[int64]bool{}}
+}
+
+// reset forgets what the session has read. That the database went back stays known.
+func (db *database) reset() {
+	db.epoch, db.last, db.horizons = "", 0, nil
+	clear(db.running)
+	clear(db.watched)
+}
+
+// isOlder reports whether a page is of a database that went back.
+func (db *database) isOlder(page *core.Page) bool {
+	return page.Epoch != db.epoch && db.epoch != "" || page.Last < db.last
+}
+
+// observe takes in which transactions run. It returns those that are watched from now on, and the least id of those
+// that hold the late range back.
+func (db *database) observe(page *core.Page) (watch []int64, least int64) {
+	for id := range db.running {
+		if hasEnded(page, id) {
+			delete(db.running, id)
+		}
+	}
+	least = page.Next
+	for _, id := range page.Running {
+		since, ok := db.running[id]
+		if !ok {
+			since = db.now
+			db.running[id] = since
+		}
+		if !db.watched[id] && db.now.Sub(since) >= watchAfter && len(db.watched) < maxWatched {
+			db.watched[id] = true
+			watch = append(watch, id)
+		}
+		if !db.watched[id] {
+			least = min(least, id)
+		}
+	}
+	return watch, least
+}
+
+// unwatch returns the watched transactions that have ended, and watches them no longer.
+func (db *database) unwatch(page *core.Page) (ended []int64) {
+	for id := range db.watched {
+		if hasEnded(page, id) {
+			delete(db.watched, id)
+			ended = append(ended, id)
+		}
+	}
+	return ended
+}
+
+// hasEnded reports whether a page says that a transaction has ended.
+func hasEnded(page *core.Page, id int64) bool {
+	return id < page.Next && !slices.Contains(page.Running, id)
+}
+
+// visible takes in what a page could not show, and returns the greatest sequence up to which everything is visible, but
+// for watched transactions: what transactions below least could show is settled.
+func (db *database) visible(page *core.Page, least int64) (seq int64) {
+	if upper := page.Upper; upper > 0 {
+		if !db.has(ruleUpper) {
+			upper = page.Next
+		}
+		if n := len(db.horizons); n >= maxHorizons {
+			db.horizons[n-1] = horizon{page.Last, upper}
+		} else {
+			db.horizons = append(db.horizons, horizon{page.Last, upper})
+		}
+	}
+	n := 0
+	for n < len(db.horizons) && db.horizons[n].upper <= least {
+		n++
+	}
+	if n > 0 {
+		seq = db.horizons[n-1].last
+		db.horizons = db.horizons[n-1:] // the last that is resolved stays: it says what is visible
+	}
+	return seq
+}

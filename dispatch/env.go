@@ -1,0 +1,77 @@
+package dispatch
+
+import (
+	"errors"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// env is what every part of a Dispatcher may read: its options, the time, its session, and the rules that a test has
+// switched off. Only the Dispatcher changes it.
+type env struct {
+	opts    Options
+	now     time.Time
+	session core.Session // 0: to join
+	off     rule         // rules that a test has switched off
+	// keyDepth is the constant; tests make it small.
+	keyDepth int
+}
+
+// tick takes in the time, which never goes back.
+func (e *env) tick(now time.Time) {
+	if now.After(e.now) {
+		e.now = now
+	}
+}
+
+// has reports whether a rule is on.
+func (e *env) has(r rule) bool { return e.off&r == 0 }
+
+// rule is one of the rules that keep the promises; a test switches each off, to see that it is needed.
+type rule uint64
+
+const (
+	ruleLoadHeld    rule = 1 << iota // a new unit's waiting records come first
+	ruleHint                         // a unit's hint is below all that may still appear
+	ruleUpper                        // what may be running goes up to a mark drawn after the snapshot
+	ruleHazardKeys                   // a key's page behind a walk is thrown away
+	rulePassHazard                   // keyed records behind a walk are read by key
+	ruleRecent                       // what was settled after a read was sent is not taken from it
+	ruleForeignHold                  // what another session holds is not handed out
+	ruleRestore                      // a database that went back ends the session
+	ruleTakeLocked                   // what is locked holds its key
+	ruleControl                      // control records are heeded
+	ruleTwoRetries                   // of several retries of a key the first goes first
+	ruleUnitFence                    // a unit that is another's is dropped
+	ruleLoadOut                      // what others have out comes with a unit
+	ruleGapped                       // who comes late removes nobody
+	ruleUnstored                     // a key goes on when the end of a record is stored
+	ruleAgain                        // what another held is read again
+	ruleDeadline                     // nothing is handed out after the deadline
+	rulePresence                     // who is flagged starts nothing
+	ruleLower                        // a hint is lowered before a control record goes
+	ruleTheirs                       // control records of a unit that goes are its next owner's
+	ruleSweep                        // sweeps find what was forgotten; nothing else should rely on them
+)
+
+// foreign reports whether a record is held by another session.
+func (e *env) foreign(holder core.Session) bool { return holder != 0 && holder != e.session }
+
+func fenced(err error) bool { return errors.Is(err, core.ErrFenced) }
+
+// earliest returns the earlier of two times; zero is never.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// later returns the later of two times.
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

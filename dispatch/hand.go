@@ -1,0 +1,213 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// Hand hands out up to limit records of a route, in the order in which they were found. It hands out nothing after
+// StartBy.
+func (d *Dispatcher) Hand(now time.Time, route string, limit int) (items []*Item) {
+	d.tick(now)
+	rt := d.byName[route]
+	if rt == nil || !d.self.joined || d.self.stopping || !d.starts() {
+		return nil
+	}
+	for at := 0; len(items) < limit && at < len(rt.ready); {
+		item := rt.ready[at]
+		if !d.mayGo(item) || rt.Queue && d.giving.covers(rt, item.Record.Slot) {
+			break
+		}
+		if rt.isLeaving(item.Record.Slot) && !rt.Queue { // goes with its unit, or when that stays
+			at++
+			continue
+		}
+		if at == 0 {
+			rt.ready[0] = nil
+			rt.ready = rt.ready[1:]
+		} else {
+			rt.ready = slices.Delete(rt.ready, at, at+1)
+		}
+		if item.topicBlocked() {
+			d.takeBack(item)
+			continue
+		}
+		item.state, item.at = itemOut, now
+		d.work.handedAt = now
+		d.work.out++
+		items = append(items, item)
+	}
+	return items
+}
+
+// mayGo reports whether an item may be handed out now: one that goes alone waits until nothing is out.
+func (d *Dispatcher) mayGo(item *Item) bool {
+	if item.alone {
+		return d.work.out == 0
+	}
+	return !slices.ContainsFunc(d.holds.window, (*Item).bars)
+}
+
+// takeBack puts an item that was ready, and is not to go now, where it can be found again.
+func (d *Dispatcher) takeBack(item *Item) {
+	rt, topic := item.route, item.Record.Envelope.Topic
+	if rt.Pipelined > 1 {
+		d.recall(item)
+	}
+	item.state = itemSettling // not in rt.ready any more
+	rt.unkeep(item)
+	rt.load.held--
+	if item.key == nil {
+		rt.topics.pass(topic, item.Record.Seq)
+		return
+	}
+	k := item.key
+	k.busy--
+	k.topic = topic
+	k.passFrom(item.Record.Seq)
+	d.passQueue(k)
+	d.advance(k)
+}
+
+// BlockTopic keeps records of a topic from being handed out, or lets them go again.
+func (d *Dispatcher) BlockTopic(route, topic string, blocked bool) { //nolint:revive // a state, not a mode
+	rt := d.byName[route]
+	if rt == nil || rt.topics.blocked[topic] == blocked {
+		return
+	}
+	if blocked {
+		rt.topics.blocked[topic] = true
+		return
+	}
+	delete(rt.topics.blocked, topic)
+	if seq, ok := rt.topics.passed[topic]; ok {
+		delete(rt.topics.passed, topic)
+		for _, g := range rt.groups {
+			g.addWalk(seq-1, g.cursor)
+		}
+	}
+	for _, name := range sortedNames(rt.keys) {
+		if k := rt.keys[name]; k != nil && k.topic == topic {
+			k.topic = ""
+			d.advance(k)
+		}
+	}
+	rt.pace.readAt = d.now
+}
+
+// sortedNames returns the keys of m, in order.
+func sortedNames[V any](m map[string]V) []string {
+	names := make([]string, 0, len(m))
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Conclude says what became of an item that was handed out: o is an outcome of its Record. A released one is handed
+// out again. What is ready of its key behind one that was not published waits for it; who has several records of a key
+// concludes the last of them first.
+func (d *Dispatcher) Conclude(now time.Time, item *Item, o core.Outcome) {
+	d.tick(now)
+	if item.state != itemOut || item.session != d.session {
+		return // of a session that has ended
+	}
+	if item.route.Pipelined > 1 && o.Event() != core.EventConfirmed {
+		d.recall(item)
+	}
+	d.work.out--
+	if item.key != nil {
+		item.key.busy--
+	}
+	if item.unknown = item.unknown || o.Unknown(); item.unknown {
+		o = o.WithUnknown()
+	}
+	o = item.overrule(o)
+	if o.Event() == core.EventReleased && !item.held {
+		d.putBack(item)
+		return
+	}
+	item.state, item.outcome = itemSettling, o
+	d.settles.add(item)
+	k := item.key
+	if k == nil {
+		return
+	}
+	switch {
+	case o.Event() == core.EventConfirmed:
+	case o.State() != core.StateAbandoned || item.route.Blocks && o.Reason().Blocks():
+		k.unstored = append(k.unstored, item)
+		d.passQueue(k)
+	case d.has(ruleUnstored) && o.Reason() != waybill.ReasonExpired: // whoever reads an expired one again gives it up again
+		k.unstored = append(k.unstored, item)
+	}
+	d.advance(k)
+}
+
+// putBack makes an item ready again, before all others. It was out, and nothing was written about it.
+func (d *Dispatcher) putBack(item *Item) {
+	rt := item.route
+	item.tries = 0
+	d.holds.window = without(d.holds.window, item)
+	item.Suspect, item.alone = false, false
+	rt.load.held--
+	if k := item.key; k != nil {
+		item.state = itemQueued
+		k.insert(item)
+		d.advance(k)
+		return
+	}
+	topic := item.Record.Envelope.Topic
+	if item.isLost() || rt.topics.blocked[topic] {
+		item.state = itemSettling
+		rt.load.held++
+		d.finish(item)
+		if !item.isLost() { // else whoever has its unit reads it
+			rt.topics.pass(topic, item.Record.Seq)
+		}
+		return
+	}
+	d.hand(item)
+	if last := len(rt.ready) - 1; item.state == itemReady && rt.Order != waybill.OrderHLC { // from the end to the front
+		copy(rt.ready[1:], rt.ready[:last])
+		rt.ready[0] = item
+	}
+}
+
+// recall takes back what is ready of the item's key and stands behind it, so that it is handed out after it.
+func (d *Dispatcher) recall(item *Item) {
+	k, rt := item.key, item.route
+	if k == nil {
+		return
+	}
+	for seq, o := range rt.known {
+		if o.key != k || o == item || seq < item.Record.Seq || o.state == itemQueued || o.isBusy() {
+			continue
+		}
+		d.unline(o)
+		o.state, o.Suspect, o.alone = itemQueued, false, false
+		rt.load.held--
+		k.busy--
+		k.insert(o)
+	}
+}
+
+// tell says what became of an item that was handed out.
+func (d *Dispatcher) tell(item *Item, err error) {
+	if d.opts.Settled != nil {
+		d.opts.Settled(item, err)
+	}
+}
+
+// tellLost says that all that is out, or on its way to the store, is lost with the session.
+func (d *Dispatcher) tellLost(rt *route) {
+	for _, seq := range sortedSeqs(rt.known) {
+		if item := rt.known[seq]; item.isBusy() {
+			d.tell(item, core.ErrFenced)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package dispatch
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+const (
+	// hintEvery is how many beats there are to one that stores how far the member has come, for whoever takes over from
+	// a dead one.
+	hintEvery = 10
+	// restEvery is how often a member that has nothing to do looks at the roster, while something was going on within
+	// activeFor. Later its renewals show it all it must know.
+	restEvery = time.Second
+	activeFor = 10 * time.Second
+)
+
+// meetDue returns when the next Meet is due.
+func (d *Dispatcher) meetDue() time.Time {
+	at := earliest(d.self.renewAt(), d.peers.lookAt)
+	at = earliest(earliest(at, d.handlers.tellAt(d.peers.others())), d.staleAt())
+	if !d.self.joined || len(d.peers.removals) > 0 || len(d.peers.moves) > 0 || d.self.beatNow || d.self.stopping && d.idleForLeave() {
+		at = d.now
+	}
+	return later(at, d.calls.notBefore[callMeet])
+}
+
+// idleForLeave reports whether a member that stops has nothing left to store or to wait for.
+func (d *Dispatcher) idleForLeave() bool {
+	return (d.work.out == 0 || d.self.quitting) && d.settles.empty() && d.calls.quiet() && !d.giving.busy()
+}
+
+// meet returns the next Meet, or nil.
+func (d *Dispatcher) meet() *Call {
+	if d.calls.busy(callMeet) || d.meetDue().After(d.now) {
+		return nil
+	}
+	renews := d.renews()
+	m := core.Meeting{Self: d.introduce(renews), Join: !d.self.joined}
+	m.Leave = d.self.stopping && (!d.self.joined || d.idleForLeave())
+	if !d.self.gapped || !d.has(ruleGapped) {
+		m.Remove, m.Flag = d.peers.removals, d.presence.flags
+	}
+	if m.Leave && d.work.out > 0 { // as if it had died
+		m.Leave, m.Remove = false, []core.Removal{{Session: d.session, Beat: d.self.beat}}
+	}
+	m.Moves = d.peers.moves
+	if renews && d.self.beat%hintEvery == 0 || m.Leave {
+		m.Moves = append(m.Moves, d.hints(m.Leave)...)
+	}
+	if renews {
+		m.Moves = append(m.Moves, d.endCare()...)
+	}
+	lowered, waiting := d.lowered(), d.controls.lowering
+	m.Moves = append(m.Moves, lowered...)
+	d.peers.removals, d.peers.moves, d.presence.flags = nil, nil, nil
+	d.controls.lowering, d.self.beatNow = nil, false
+	c := &Call{kind: callMeet}
+	var roster core.Roster
+	c.do = func(ctx context.Context, s core.OutboxStore) (err error) {
+		roster, err = s.Meet(ctx, m)
+		return err
+	}
+	c.done = func() {
+		if d.met(&m, &roster, c, renews); c.err != nil {
+			d.controls.lowering = append(waiting, d.controls.lowering...)
+			return
+		}
+		d.hasLowered(lowered, waiting)
+	}
+	d.calls.begin(c)
+	return c
+}
+
+// renews reports whether the next Meet is a beat. Else it only looks at the roster.
+func (d *Dispatcher) renews() bool {
+	return !d.self.joined || d.self.beatNow || len(d.presence.flags) > 0 || !d.now.Before(d.self.renewAt()) ||
+		len(d.peers.moves)+len(d.peers.removals) > 0 || d.self.stopping
+}
+
+// introduce returns what the member says of itself at a Meet.
+func (d *Dispatcher) introduce(renews bool) core.Member { //nolint:revive // a fact
+	if d.session == 0 {
+		d.session = d.opts.NewSession()
+	}
+	m := core.Member{Name: d.opts.Name, Lease: d.opts.Lease, Handlers: max(d.opts.Handlers, 1), Free: d.handlers.worth(), Session: d.session, Presence: d.presence.token}
+	m.Beat = d.self.arrived // the latest one may not have arrived
+	if renews {
+		d.self.nextBeat()
+		m.Beat, d.handlers.shown = d.self.beat, m.Free
+		if m.Presence != 0 {
+			d.presence.shown = m.Presence
+		}
+	}
+	for _, rt := range d.routes {
+		m.Serves = append(m.Serves, core.Serving{Route: rt.Name, Units: rt.Units, Unable: d.self.unable[rt.Name] || d.self.stopping})
+	}
+	return m
+}
+
+// hints are moves that store how far the member has come.
+func (d *Dispatcher) hints(all bool) (moves []core.Move) { //nolint:revive // whether small steps count
+	for _, rt := range d.routes {
+		for _, u := range rt.sortedUnits() {
+			low := rt.lowest(u.Slots())
+			if !rt.hasLoaded(u) || low <= u.low || !all && low < u.low+step {
+				continue
+			}
+			u.low = low
+			moves = append(moves, u.hint(low))
+		}
+	}
+	return moves
+}
+
+// endCare ends the care for slots when nothing is left in them that a dead member may have had out. It returns the
+// moves that store it.
+func (d *Dispatcher) endCare() (moves []core.Move) {
+	for _, rt := range d.routes {
+		if slices.Max(rt.careful[:]) == 0 {
+			continue
+		}
+		for _, u := range rt.sortedUnits() {
+			care := u.careful()
+			if care == 0 || !rt.hasLoaded(u) {
+				continue
+			}
+			low := rt.lowest(u.Slots())
+			if low < care {
+				continue
+			}
+			for s := u.From; s < u.To; s++ {
+				rt.careful[s] = 0
+			}
+			u.low = max(u.low, low)
+			moves = append(moves, u.hint(low))
+		}
+	}
+	return moves
+}
+
+// met takes in a roster.
+func (d *Dispatcher) met(m *core.Meeting, roster *core.Roster, c *Call, renewed bool) { //nolint:revive // a fact
+	if c.err != nil {
+		d.calls.pause(callMeet)
+		d.self.beatNow = true
+		return
+	}
+	if m.Leave || d.self.quitting && !roster.Known {
+		d.self.left = true
+		return
+	}
+	if !roster.Known || d.has(ruleRestore) && d.db.epoch != "" && roster.Epoch != "" && roster.Epoch != d.db.epoch {
+		d.db.wentBack = d.db.wentBack || roster.Known
+		d.rejoin()
+		return
+	}
+	if !d.self.joined {
+		d.work.activeAt = d.now
+	}
+	d.self.joined, d.db.epoch, d.peers.roster = true, roster.Epoch, *roster
+	if renewed {
+		d.self.beatSent, d.self.arrived = c.sent, m.Self.Beat
+	}
+	d.noteOwn(m.Self.Presence, renewed, c)
+	d.peers.lookAt = time.Time{}
+	d.observe(c)
+	d.own(c)
+	d.share()
+	if pause := d.lookPause(); pause > 0 {
+		d.peers.lookBy(c.sent.Add(pause))
+	}
+	if c := d.holdLate(); c != nil {
+		d.calls.late = c
+	}
+}
+
+// lookPause is how long until the roster is looked at again, other than by a renewal; 0 = it is not. While there are
+// others it is not long as long as there is something to do here, since there will be at who died, too.
+func (d *Dispatcher) lookPause() time.Duration {
+	busy := d.now.Sub(d.work.handedAt) < time.Second || slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.known)+len(rt.keys)+len(rt.again) > 0 })
+	switch {
+	case busy && d.peers.others():
+		return lookEvery
+	case busy, d.now.Sub(later(d.work.handedAt, d.work.activeAt)) < activeFor, slices.ContainsFunc(d.routes, func(rt *route) bool { return rt.Queue }):
+		return restEvery
+	}
+	return 0
+}

@@ -1,0 +1,97 @@
+package dispatch
+
+import (
+	"math"
+	"slices"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// own takes in which units are the member's.
+func (d *Dispatcher) own(c *Call) {
+	type part struct {
+		slots core.Slots
+		low   int64
+	}
+	fresh := map[*route]*part{}
+	for i := range d.peers.roster.Units {
+		o := &d.peers.roster.Units[i]
+		rt := d.byName[o.Unit.Route]
+		if rt == nil {
+			continue
+		}
+		u, mine := rt.units[o.Unit], o.Owner == d.session
+		switch {
+		case u != nil && mine && o.Term > u.term && !d.giving.wentAfter(o.Unit, c): // it went, and came back
+			d.drop(rt, o.Unit.Slots())
+		case u == nil && mine && !d.giving.wentAfter(o.Unit, c): // else the roster is older than that
+			d.acquire(rt, o)
+			p := fresh[rt]
+			if p == nil {
+				p = &part{low: o.Low}
+				fresh[rt] = p
+			}
+			p.slots |= o.Unit.Slots()
+			p.low = min(p.low, o.Low)
+		case u != nil && !mine && d.has(ruleUnitFence):
+			d.drop(rt, o.Unit.Slots())
+		}
+	}
+	for _, rt := range d.routes {
+		if p := fresh[rt]; p != nil {
+			d.addSlots(rt, p.slots, p.low)
+		}
+	}
+}
+
+// acquire notes that a unit is the member's now.
+func (d *Dispatcher) acquire(rt *route, o *core.OwnedUnit) {
+	rt.units[o.Unit] = &unit{Unit: o.Unit, route: rt, term: o.Term, low: o.Low}
+	care := o.Careful
+	if d.peers.orphaned[o.Unit] { // its owner vanished without a removal, which would have said how far to take care
+		care = math.MaxInt64
+	}
+	delete(d.giving.went, o.Unit)
+	delete(d.peers.orphaned, o.Unit)
+	if care > 0 {
+		d.holds.windows = 0
+	}
+	for s := o.Unit.From; s < o.Unit.To; s++ {
+		rt.careful[s] = care
+	}
+}
+
+// drop forgets slots that are no longer the member's. What is out stays out: its hold, if it has one, lets it settle.
+func (d *Dispatcher) drop(rt *route, slots core.Slots) {
+	rt.leaving &^= slots
+	for u := range rt.units {
+		if u.Slots()&slots != 0 {
+			delete(rt.units, u)
+			d.giving.went[u] = d.now
+		}
+	}
+	for _, g := range rt.groups {
+		g.slots &^= slots
+	}
+	rt.groups = slices.DeleteFunc(rt.groups, func(g *group) bool { return g.slots == 0 })
+	for _, seq := range sortedSeqs(rt.known) {
+		if item := rt.known[seq]; slots.Has(item.Record.Slot) && !item.isBusy() {
+			item.lost = true
+			d.remove(item)
+		}
+	}
+	rt.dropKeys(slots)
+	for seq, v := range rt.again {
+		if slots.Has(v.slot) {
+			if v.decision != nil { // the next owner's
+				d.controls.forget(v.decision)
+			}
+			delete(rt.again, seq)
+		}
+	}
+	for s := range uint8(core.NumSlots) {
+		if slots.Has(s) {
+			rt.careful[s] = 0
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package dispatch
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// peers is what the member has seen of the others, and what it is going to do about them at the next Meet.
+type peers struct {
+	seen     map[core.Session]peer
+	rowless  map[core.Session]time.Time // owners without a row, since when
+	vanished map[core.Session]bool      // those of which it was too long
+	orphaned map[core.Unit]bool         // units that were theirs
+	roster   core.Roster
+	lookAt   time.Time // when the roster is to be looked at
+	removals []core.Removal
+	moves    []core.Move
+}
+
+// peer is another member, as it was seen: since when its beat stands still.
+type peer struct {
+	beat     int64
+	since    time.Time // the answer that first showed this beat
+	token    int64     // of its presence
+	attended bool      // that was there once
+	flagged  time.Time // since when it is flagged and says nothing
+}
+
+func newPeers() peers {
+	return peers{seen: map[core.Session]peer{}, rowless: map[core.Session]time.Time{}, vanished: map[core.Session]bool{}, orphaned: map[core.Unit]bool{}}
+}
+
+// reset forgets what the session saw.
+func (p *peers) reset() { *p = newPeers() }
+
+// lookBy has the roster looked at by then.
+func (p *peers) lookBy(at time.Time) { p.lookAt = earliest(p.lookAt, at) }
+
+// others reports whether there are other members.
+func (p *peers) others() bool { return len(p.roster.Members) > 1 }
+
+// member returns a member of the roster, or nil.
+func (p *peers) member(s core.Session) *core.Member {
+	for i := range p.roster.Members {
+		if m := &p.roster.Members[i]; m.Session == s {
+			return m
+		}
+	}
+	return nil
+}
+
+// observe notes whose beat stands still, and who is dead.
+func (d *Dispatcher) observe(c *Call) {
+	present := map[core.Session]bool{d.session: true}
+	shown := d.showsPresence()
+	for i := range d.peers.roster.Members {
+		if m := &d.peers.roster.Members[i]; !present[m.Session] {
+			present[m.Session] = true
+			d.observePeer(m, shown, c)
+		}
+	}
+	for s := range d.peers.seen {
+		if !present[s] {
+			delete(d.peers.seen, s)
+			d.work.activeAt = d.now
+		}
+	}
+	d.observeRowless(present, c)
+}
+
+// observePeer notes how another member stands. It is removed when it is dead.
+func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
+	p, known := d.peers.seen[m.Session]
+	dead := d.observeToken(m, &p, shown, c)
+	if !known {
+		d.work.activeAt = d.now
+	}
+	if !known || p.beat != m.Beat || d.self.gapped && d.has(ruleGapped) {
+		p.beat, p.since = m.Beat, d.now
+		d.peers.seen[m.Session] = p
+		return
+	}
+	d.peers.seen[m.Session] = p
+	lease := m.Lease
+	if lease <= 0 {
+		lease = d.opts.Lease
+	}
+	if dead || c.sent.Sub(p.since) >= lease {
+		d.peers.removals = append(d.peers.removals, core.Removal{Session: m.Session, Beat: m.Beat})
+	} else {
+		d.peers.lookBy(p.since.Add(lease))
+	}
+}
+
+// observeRowless notes which owners of units are not among those that are present. After a lease their units are free.
+func (d *Dispatcher) observeRowless(present map[core.Session]bool, c *Call) {
+	rowless := map[core.Session]bool{}
+	for i := range d.peers.roster.Units {
+		u := &d.peers.roster.Units[i]
+		if u.Owner == 0 || present[u.Owner] || d.byName[u.Unit.Route] == nil {
+			continue
+		}
+		rowless[u.Owner] = true
+		since, ok := d.peers.rowless[u.Owner]
+		if !ok || d.self.gapped {
+			d.peers.rowless[u.Owner] = d.now
+		} else if c.sent.Sub(since) >= d.opts.Lease {
+			d.peers.vanished[u.Owner] = true // and its units are free to take
+			continue
+		}
+		d.peers.lookBy(d.peers.rowless[u.Owner].Add(d.opts.Lease))
+	}
+	for s := range d.peers.rowless {
+		if !rowless[s] {
+			delete(d.peers.rowless, s)
+		}
+	}
+}
+
+// freeUnits returns the units that nobody owns, in order.
+func (p *peers) freeUnits() (free []core.OwnedUnit) {
+	for i := range p.roster.Units {
+		if o := p.roster.Units[i]; o.Owner == 0 || p.vanished[o.Owner] {
+			free = append(free, o)
+		}
+	}
+	slices.SortFunc(free, func(a, b core.OwnedUnit) int {
+		return cmp.Or(cmp.Compare(a.Unit.Route, b.Unit.Route), cmp.Compare(a.Unit.From, b.Unit.From))
+	})
+	return free
+}

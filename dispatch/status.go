@@ -1,0 +1,120 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// RouteStatus says how a route stands at this member.
+type RouteStatus struct {
+	// Owned and Units are the units that this member owns, and all there are; Units is 0 if nobody serves the route.
+	Owned, Units int
+	// Ready, Out and Waiting count records: to be handed out, handed out, and read but behind others of their key.
+	Ready, Out, Waiting int
+	// Keys is how many keys are remembered, and Elsewhere how many records others hold that this member will look at
+	// again.
+	Keys, Elsewhere int
+	// Behind reports that there is more to read.
+	Behind bool
+}
+
+// Status returns how a route stands.
+func (d *Dispatcher) Status(route string) (st RouteStatus) {
+	rt := d.byName[route]
+	if rt == nil {
+		return st
+	}
+	st.Owned, st.Ready, st.Waiting, st.Keys, st.Elsewhere = len(rt.units), len(rt.ready), rt.load.queued, len(rt.keys), len(rt.again)
+	st.Behind = rt.pace.more || len(rt.toRead) > 0
+	for _, item := range rt.known {
+		if item.state == itemOut {
+			st.Out++
+		}
+	}
+	for i := range d.peers.roster.Units {
+		if d.peers.roster.Units[i].Unit.Route == route {
+			st.Units++
+		}
+	}
+	return st
+}
+
+// Roster returns who was there and who owned what when the store was last asked. It must not be changed.
+func (d *Dispatcher) Roster() *core.Roster { return &d.peers.roster }
+
+// Ready returns how many records of a route wait to be handed out.
+func (d *Dispatcher) Ready(route string) int {
+	if rt := d.byName[route]; rt != nil {
+		return len(rt.ready)
+	}
+	return 0
+}
+
+// Out returns how many records are handed out and not concluded.
+func (d *Dispatcher) Out() int { return d.work.out }
+
+// Idle reports that everything of a route was read that could be, and that no read of it is due or under way. What is
+// staged from now on is found at the next poll, or after a Wake.
+func (d *Dispatcher) Idle(now time.Time, route string) bool {
+	rt := d.byName[route]
+	if rt == nil || !d.self.joined || d.calls.busy(callRead) && slices.Contains(d.reads.routes, rt) {
+		return false
+	}
+	return len(rt.groups) > 0 && rt.room() > 0 && rt.readDue().After(now)
+}
+
+// Unsettled returns how many outcomes wait to be stored, as far as no call is under way with them.
+func (d *Dispatcher) Unsettled() int {
+	if d.calls.busy(callSettle) {
+		return len(d.settles.items) + 1
+	}
+	return len(d.settles.items)
+}
+
+// More reports that there is more of a route to read.
+func (d *Dispatcher) More(route string) bool {
+	rt := d.byName[route]
+	return rt != nil && (rt.pace.more || len(rt.toRead) > 0)
+}
+
+// Resting reports that the member owns what it can get, has read all of it, holds nothing, and that nothing of it is
+// due. What waits on barred routes does not count: nothing of these is to be handed out now.
+func (d *Dispatcher) Resting(barred []string) bool {
+	if !d.self.joined || d.calls.busy(callMeet) || !d.calls.quiet() || d.giving.busy() || !d.timers.none ||
+		len(d.peers.moves)+len(d.peers.removals) > 0 || !d.settles.empty() {
+		return false
+	}
+	for i := range d.peers.roster.Units {
+		if o := &d.peers.roster.Units[i]; o.Owner == 0 && d.byName[o.Unit.Route] != nil {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(d.routes, func(rt *route) bool { return !rt.rests(slices.Contains(barred, rt.Name), d.db.last) })
+}
+
+// rests reports whether nothing of a route is left to do, when last is the greatest sequence there is.
+func (rt *route) rests(barred bool, last int64) bool { //nolint:revive // a fact
+	if barred {
+		for _, item := range rt.known {
+			if item.isBusy() {
+				return false
+			}
+		}
+		return true
+	}
+	return !rt.pace.more && len(rt.toRead)+len(rt.known) == 0 && !rt.unresolved() &&
+		!slices.ContainsFunc(rt.groups, func(g *group) bool { return !g.loaded || g.cursor < last })
+}
+
+// Elsewhere returns the units of the member's routes that others own, by owner.
+func (d *Dispatcher) Elsewhere() map[core.Session]int {
+	owners := map[core.Session]int{}
+	for i := range d.peers.roster.Units {
+		if o := &d.peers.roster.Units[i]; o.Owner != 0 && o.Owner != d.session && d.byName[o.Unit.Route] != nil {
+			owners[o.Owner]++
+		}
+	}
+	return owners
+}
