@@ -156,7 +156,7 @@ func (d *Dispatcher) newReading() *reading {
 		r.routes = append(r.routes, rt)
 		if room := rt.room(); room > 0 {
 			left := d.addRanges(r, rt, room)
-			keys -= d.addKeys(r, rt, keys, left) // only beside the late range: see hazard
+			keys -= d.addKeys(r, rt, keys, left) // only together with the late range: see hazard
 		}
 	}
 	return r

@@ -98,8 +98,8 @@ func (d *Dispatcher) noteFlag(flag bool, c *Call) { //nolint:revive // the answe
 	d.presence.flagged, d.presence.token, d.self.beatNow = true, 0, true
 }
 
-// observeToken takes in whether another member's token is there. Only who has a token of its own can tell: a server that was
-// restarted has lost them all. It returns whether the member is dead.
+// observeToken takes in whether another member's token is there. Only who has a token of its own can tell: a server
+// that was restarted has lost them all. It returns whether the member is dead.
 func (d *Dispatcher) observeToken(m *core.Member, p *peer, shown bool, c *Call) bool {
 	if m.Presence != p.token {
 		p.token, p.attended, p.flagged = m.Presence, false, time.Time{}

@@ -23,6 +23,14 @@ var (
 	checks = waybill.Backoff{Base: 200 * time.Millisecond, Cap: time.Second, Attempts: -1}
 )
 
+// breakers are those of a route: its own, and those of its topics.
+type breakers struct {
+	route    breaker
+	topics   map[string]*breaker
+	checker  core.Checker // of the publisher; nil if it has none
+	checking bool
+}
+
 // breaker pauses a route or one topic of it. It is closed (the zero value), open until a time, or half open: records
 // are handed out one by one until one is published.
 type breaker struct {
@@ -30,7 +38,7 @@ type breaker struct {
 	checks   int       // checks in a row that failed
 	cause    string    // the latest
 	since    time.Time // of the first
-	told     time.Time // when the log said so
+	warnedAt time.Time // when the log said so
 	until    time.Time // open before it
 	half     bool
 	trial    *dispatch.Item // the record that is tried while half open
@@ -44,7 +52,7 @@ func (b *breaker) open(now time.Time, cause error, generation uint64) time.Durat
 	if b.failures++; b.failures == 1 {
 		b.since = now
 	}
-	b.told = now
+	b.warnedAt = now
 	b.checks = 0
 	b.cause = core.ErrorText(cause)
 	d, _, _ := probes.Next(b.failures, cause)
@@ -56,20 +64,20 @@ func (b *breaker) open(now time.Time, cause error, generation uint64) time.Durat
 	return d
 }
 
-// rest closes the breaker without a success: the next outage opens it for longer than the last.
-func (b *breaker) rest() { b.until, b.half, b.trial = time.Time{}, false, nil }
+// close closes the breaker without a success: the next outage opens it for longer than the last.
+func (b *breaker) close() { b.until, b.half, b.trial = time.Time{}, false, nil }
 
 // outage notes that a call which began at generation met an outage, and opens the breaker concerned unless it opened
 // after the call had begun.
 func (e *engine) outage(item *dispatch.Item, err error, generation uint64) {
 	rt, topic := e.routes[item.Route()], item.Record.Envelope.Topic
-	b := &rt.breaker
+	b := &rt.breakers.route
 	var ce *waybill.Error
 	if !errors.As(err, &ce) || !ce.TopicOnly || topic == "" {
 		topic = ""
-	} else if b = rt.topics[topic]; b == nil {
+	} else if b = rt.breakers.topics[topic]; b == nil {
 		if b = e.addTopic(rt, topic); b == nil {
-			b, topic = &rt.breaker, ""
+			b, topic = &rt.breakers.route, ""
 		}
 	}
 	if b.opened > generation {
@@ -78,8 +86,8 @@ func (e *engine) outage(item *dispatch.Item, err error, generation uint64) {
 	if b.failures == 0 {
 		e.tel.breaker(e.base, rt, 1)
 	}
-	e.openings++
-	d := b.open(e.now, err, e.openings)
+	e.publishes.openings++
+	d := b.open(e.now, err, e.publishes.openings)
 	if topic != "" {
 		e.d.BlockTopic(rt.Name, topic, true)
 	} else {
@@ -89,42 +97,43 @@ func (e *engine) outage(item *dispatch.Item, err error, generation uint64) {
 	e.warn(item, "breaker_open", "publishing is paused by an outage", err, "topic_only", topic != "", "probe_in", d)
 }
 
-// addTopic returns a breaker for topic, or nil if too many are open. It forgets one that rests if it must.
+// addTopic returns a breaker for topic, or nil if too many are open. It forgets one that is closed if it must.
 func (e *engine) addTopic(rt *route, topic string) *breaker {
-	if len(rt.topics) >= maxTopicBreakers {
-		for name, b := range rt.topics {
+	if len(rt.breakers.topics) >= maxTopicBreakers {
+		for name, b := range rt.breakers.topics {
 			if b.closed() {
-				delete(rt.topics, name)
+				delete(rt.breakers.topics, name)
 				e.tel.breaker(e.base, rt, -1)
 				break
 			}
 		}
 	}
-	if len(rt.topics) >= maxTopicBreakers {
+	if len(rt.breakers.topics) >= maxTopicBreakers {
 		return nil
 	}
 	b := &breaker{}
-	rt.topics[topic] = b
+	rt.breakers.topics[topic] = b
 	return b
 }
 
-// sent notes that a call which began at generation published a record: what was open before the call is closed.
-func (e *engine) sent(item *dispatch.Item, generation uint64) {
+// noteSent notes that a call which began at generation published a record: what was open before the call is closed.
+func (e *engine) noteSent(item *dispatch.Item, generation uint64) {
 	rt, topic := e.routes[item.Route()], item.Record.Envelope.Topic
-	if rt.breaker.failures > 0 && rt.breaker.opened <= generation {
+	if rt.breakers.route.failures > 0 && rt.breakers.route.opened <= generation {
 		e.closeBreaker(rt, "")
-		rt.breaker = breaker{opened: rt.breaker.opened}
+		rt.breakers.route = breaker{opened: rt.breakers.route.opened}
 	}
-	if len(rt.topics) == 0 {
+	if len(rt.breakers.topics) == 0 {
 		return
 	}
-	if b := rt.topics[topic]; b != nil && b.opened <= generation {
-		delete(rt.topics, topic)
+	if b := rt.breakers.topics[topic]; b != nil && b.opened <= generation {
+		delete(rt.breakers.topics, topic)
 		e.d.BlockTopic(rt.Name, topic, false)
 		e.closeBreaker(rt, topic)
 	}
 }
 
+// closeBreaker tells that the breaker of a route, or of one topic of it, is closed.
 func (e *engine) closeBreaker(rt *route, topic string) {
 	e.tel.breaker(e.base, rt, -1)
 	e.observer.tell(e.opts.Hooks.OnBreaker, Event{Route: rt.Name, Topic: topic})
@@ -133,19 +142,19 @@ func (e *engine) closeBreaker(rt *route, topic string) {
 
 // barred reports whether nothing of the route is to be handed out now.
 func (rt *route) barred() bool {
-	return rt.paused || !rt.breaker.until.IsZero() || rt.breaker.half && rt.breaker.trial != nil
+	return rt.paused || !rt.breakers.route.until.IsZero() || rt.breakers.route.half && rt.breakers.route.trial != nil
 }
 
 // blocked reports whether records of a topic may not be sent now.
 func (rt *route) blocked(topic string) bool {
-	b := rt.topics[topic]
+	b := rt.breakers.topics[topic]
 	return b != nil && (!b.until.IsZero() || b.half && b.trial != nil)
 }
 
 // able tells the dispatcher whether the route should have units, if another relay can have them. One that tries
 // whether its broker works needs a record to try it with.
 func (e *engine) able(rt *route) (next time.Time) {
-	b := &rt.breaker
+	b := &rt.breakers.route
 	able := !rt.paused
 	if !b.until.IsZero() {
 		if at := b.since.Add(ableFor); e.now.Before(at) {
@@ -158,8 +167,8 @@ func (e *engine) able(rt *route) (next time.Time) {
 	return next
 }
 
-// tick makes breakers whose time has come half open, and returns when the next one comes.
-func (e *engine) tick(rt *route) (next time.Time) {
+// stepBreakers makes breakers whose time has come half open, and returns when the next one comes.
+func (e *engine) stepBreakers(rt *route) (next time.Time) {
 	defer func() { next = earliest(next, e.able(rt)) }()
 	due := func(b *breaker) bool {
 		if b.until.IsZero() {
@@ -171,14 +180,14 @@ func (e *engine) tick(rt *route) (next time.Time) {
 		}
 		return true
 	}
-	if b := &rt.breaker; due(b) && !rt.checking && !e.stopping {
-		if rt.checker != nil {
+	if b := &rt.breakers.route; due(b) && !rt.breakers.checking && !e.drain.begun {
+		if rt.breakers.checker != nil {
 			e.check(rt)
 		} else {
 			b.until, b.half = time.Time{}, true
 		}
 	}
-	for topic, b := range rt.topics {
+	for topic, b := range rt.breakers.topics {
 		if due(b) {
 			b.until, b.half = time.Time{}, true
 			e.d.BlockTopic(rt.Name, topic, false)
@@ -189,14 +198,14 @@ func (e *engine) tick(rt *route) (next time.Time) {
 
 // check asks the publisher whether it works again before anything is sent to it.
 func (e *engine) check(rt *route) {
-	rt.checking = true
+	rt.breakers.checking = true
 	e.async(func() func() {
-		ctx, cancel := e.timeout(e.upkeepCtx, e.opts.PublishTimeout) // nothing is in flight that a stop would wait for
+		ctx, cancel := e.timeout(e.upkeep.ctx, e.opts.PublishTimeout) // nothing is in flight that a stop would wait for
 		defer cancel()
-		err := guardErr("check", func() error { return rt.checker.Check(ctx) })
+		err := guardErr("check", func() error { return rt.breakers.checker.Check(ctx) })
 		return func() {
-			rt.checking = false
-			b := &rt.breaker
+			rt.breakers.checking = false
+			b := &rt.breakers.route
 			if b.until.IsZero() {
 				return
 			}
@@ -205,8 +214,8 @@ func (e *engine) check(rt *route) {
 				b.cause = core.ErrorText(err)
 				d, _, _ := checks.Next(b.checks, err)
 				b.until = e.now.Add(d)
-				if e.now.Sub(b.told) >= remindAfter {
-					b.told = e.now
+				if e.now.Sub(b.warnedAt) >= remindAfter {
+					b.warnedAt = e.now
 					e.log.Warn("publishing is still paused by an outage", "event", "breaker_open", "route", rt.Name, "for", round(e.now.Sub(b.since)), "error", b.cause)
 				}
 				return
@@ -216,20 +225,20 @@ func (e *engine) check(rt *route) {
 	})
 }
 
-// tried notes that it has an outcome. If it was on trial and neither published nor met an outage, the breaker rests:
-// the other side answers at least. If it is handed back, the next one is tried.
-func (e *engine) tried(rt *route, item *dispatch.Item, back bool) { //nolint:revive // a fact about it
+// endTrial notes that an item has an outcome. If it was on trial and neither published nor met an outage, the breaker
+// closes: the other side answers at least. If it is released, the next one is tried.
+func (e *engine) endTrial(rt *route, item *dispatch.Item, back bool) { //nolint:revive // a fact about it
 	ended := func(b *breaker) {
 		if b.trial = nil; !back {
-			b.rest()
+			b.close()
 		}
 	}
-	if rt.breaker.trial == item {
-		ended(&rt.breaker)
+	if rt.breakers.route.trial == item {
+		ended(&rt.breakers.route)
 	}
-	if len(rt.topics) > 0 {
+	if len(rt.breakers.topics) > 0 {
 		topic := item.Record.Envelope.Topic
-		if b := rt.topics[topic]; b != nil && b.trial == item {
+		if b := rt.breakers.topics[topic]; b != nil && b.trial == item {
 			ended(b)
 			e.d.BlockTopic(rt.Name, topic, false)
 		}
@@ -238,8 +247,8 @@ func (e *engine) tried(rt *route, item *dispatch.Item, back bool) { //nolint:rev
 
 // openBreakers is how many breakers of the route count as open.
 func (rt *route) openBreakers() int {
-	n := len(rt.topics)
-	if rt.breaker.failures > 0 {
+	n := len(rt.breakers.topics)
+	if rt.breakers.route.failures > 0 {
 		n++
 	}
 	return n

@@ -6,7 +6,7 @@
 // # Guarantees
 //
 //   - A record counts as published only after the publisher said that the broker confirmed and routed it. Every record
-//     that was taken up is published, retried, abandoned with a reason, or handed back.
+//     that was taken up is published, retried, abandoned with a reason, or released.
 //   - No publish starts later than a lease after the latest successful beat was sent, by the relay's own monotonic
 //     clock, and what goes on then is cancelled. A lost lease is logged and counted; the relay joins anew.
 //   - What a relay owned that was killed goes on at others: within 1.5 s where both are connected to a store that is an
@@ -42,6 +42,10 @@
 //
 // Routes of equal weight do not wait for each other. If weights differ, or a route has lanes, those that have work
 // divide one window of records in flight. The lanes of a limited route share its tokens.
+//
+// The files are layers, from the API down to the options; see engine.go. The state of a run is divided into structs,
+// each with one job: tasks, member, publishes, waits, presence, upkeep, pass and drain, and for each route keys and
+// breakers.
 //
 // # Concurrency
 //

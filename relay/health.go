@@ -35,7 +35,7 @@ func (r *Relay) Health(ctx context.Context) waybill.Health {
 	switch {
 	case e != nil && e.ask(ctx.Done(), func() { found = e.health() }):
 		h = found
-	case e != nil && ctx.Err() != nil && !closed(e.gone):
+	case e != nil && ctx.Err() != nil && !closed(e.closed):
 		h.Live = caller.Err() != nil // who does not wait learns nothing
 		h.Add("run", waybill.HealthFailed, "the loop does not answer")
 	case failed != nil:
@@ -53,6 +53,7 @@ func (r *Relay) Health(ctx context.Context) waybill.Health {
 	return h
 }
 
+// closed reports whether a channel is closed.
 func closed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -67,25 +68,25 @@ func (e *engine) health() waybill.Health {
 	h := waybill.Health{Live: true, Ready: true}
 	what := "running"
 	status := waybill.HealthOK
-	if e.stopping {
+	if e.drain.begun {
 		what, status = "stopping", waybill.HealthFailed
 	}
 	h.Add("run", status, "%s; %d records held", what, e.held())
 	switch {
-	case len(e.failing) > 0:
+	case len(e.member.failing) > 0:
 		var worst string
-		for name, t := range e.failing {
-			if worst == "" || t.since.Before(e.failing[worst].since) {
+		for name, t := range e.member.failing {
+			if worst == "" || t.since.Before(e.member.failing[worst].since) {
 				worst = name
 			}
 		}
-		h.Add("store", waybill.HealthFailed, "%s has failed for %s: %s", worst, round(e.now.Sub(e.failing[worst].since)), e.failing[worst].text)
-	case e.answered.IsZero():
+		h.Add("store", waybill.HealthFailed, "%s has failed for %s: %s", worst, round(e.now.Sub(e.member.failing[worst].since)), e.member.failing[worst].text)
+	case e.member.answered.IsZero():
 		h.Add("store", waybill.HealthFailed, "starting; it has not answered yet")
-	case e.d.Session() == 0 || !e.lease.holds():
+	case e.d.Session() == 0 || !e.member.lease.holds():
 		h.Add("store", waybill.HealthFailed, "the lease has ended; joining anew")
 	default:
-		h.Add("store", waybill.HealthOK, "latest answer %s", e.ago(e.answered))
+		h.Add("store", waybill.HealthOK, "latest answer %s", e.ago(e.member.answered))
 	}
 	for _, rt := range e.order {
 		name, latest := "route "+rt.Name, "nothing published yet"
@@ -96,17 +97,17 @@ func (e *engine) health() waybill.Health {
 		switch {
 		case rt.paused:
 			h.Add(name, waybill.HealthDegraded, "paused; %s", latest)
-		case rt.breaker.failures > 0:
-			h.Add(name, waybill.HealthDegraded, "breaker open for %s, latest: %s; %s", round(e.now.Sub(rt.breaker.since)), rt.breaker.cause, latest)
-		case len(rt.topics) > 0:
-			topics := slices.Sorted(maps.Keys(rt.topics))
-			h.Add(name, waybill.HealthDegraded, "breaker open for topics %s, latest: %s; %s", strings.Join(topics, ", "), rt.topics[topics[0]].cause, latest)
+		case rt.breakers.route.failures > 0:
+			h.Add(name, waybill.HealthDegraded, "breaker open for %s, latest: %s; %s", round(e.now.Sub(rt.breakers.route.since)), rt.breakers.route.cause, latest)
+		case len(rt.breakers.topics) > 0:
+			topics := slices.Sorted(maps.Keys(rt.breakers.topics))
+			h.Add(name, waybill.HealthDegraded, "breaker open for topics %s, latest: %s; %s", strings.Join(topics, ", "), rt.breakers.topics[topics[0]].cause, latest)
 		default:
 			h.Add(name, waybill.HealthOK, "%s", latest)
 		}
 	}
-	if e.cleanErr != "" {
-		h.Add("cleanup", waybill.HealthDegraded, "latest attempt failed: %s", e.cleanErr)
+	if e.upkeep.cleanErr != "" {
+		h.Add("cleanup", waybill.HealthDegraded, "latest attempt failed: %s", e.upkeep.cleanErr)
 	}
 	return h
 }
@@ -123,13 +124,6 @@ func (e *engine) ownership(rt *route) string {
 
 // ago says when t was, by the loop's clock.
 func (e *engine) ago(t time.Time) string { return round(e.now.Sub(t)).String() + " ago" }
-
-func round(d time.Duration) time.Duration {
-	if d > 10*time.Second {
-		return d.Round(time.Second)
-	}
-	return d.Round(time.Millisecond)
-}
 
 // backlog is the store's part.
 func (r *Relay) backlog(ctx context.Context, h *waybill.Health) {
@@ -182,47 +176,4 @@ func (r *Relay) backlog(ctx context.Context, h *waybill.Health) {
 	} else {
 		h.Add("unserved", waybill.HealthOK, "none")
 	}
-}
-
-func (r *Relay) serves(route string) bool {
-	return slices.ContainsFunc(r.routes, func(rt served) bool { return rt.Name == route })
-}
-
-// neglected is a route with due records that the relay does not serve.
-type neglected struct {
-	route   string
-	waiting int64
-	oldest  time.Duration
-}
-
-// unserved finds them: those with a record that is due for longer than StaleAfter.
-func (r *Relay) unserved(counts []admin.Count) (out []neglected) {
-	byRoute := map[string]neglected{}
-	for i := range counts {
-		n := &counts[i]
-		if n.State != core.StatePending && n.State != core.StateFailed || r.serves(n.Route) {
-			continue
-		}
-		l := byRoute[n.Route]
-		byRoute[n.Route] = neglected{n.Route, l.waiting + n.N, max(l.oldest, n.Oldest)}
-	}
-	for _, name := range slices.Sorted(maps.Keys(byRoute)) {
-		if l := byRoute[name]; l.oldest > r.opts.StaleAfter {
-			out = append(out, l)
-		}
-	}
-	return out
-}
-
-// hint says what waits, and how it may have come about.
-func (n *neglected) hint(r *Relay) string {
-	s := fmt.Sprintf("%d waiting, the oldest due one for %s", n.waiting, round(n.oldest))
-	for i := range r.routes {
-		for _, l := range lanes[:] {
-			if !r.routes[i].Lanes && waybill.LaneRoute(r.routes[i].Name, l.lane) == n.route {
-				return s + ": a priority lane; set Lanes of route " + r.routes[i].Name
-			}
-		}
-	}
-	return s
 }

@@ -48,6 +48,7 @@ type observer struct {
 	warned  bool
 }
 
+// newObserver returns what runs the hooks, nil if there is none.
 func newObserver(h Hooks, log *slog.Logger) *observer {
 	if h.OnPublished == nil && h.OnRetry == nil && h.OnAbandoned == nil && h.OnLeaseLost == nil && h.OnBreaker == nil {
 		return nil
@@ -76,6 +77,7 @@ func (o *observer) tell(hook func(Event), ev Event) {
 	}
 }
 
+// run runs one call of a hook.
 func (o *observer) run(call func()) {
 	defer func() {
 		if p := recover(); p != nil && !o.warned {

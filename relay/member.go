@@ -3,8 +3,6 @@ package relay
 import (
 	"context"
 	"errors"
-	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -22,6 +20,7 @@ type timed struct {
 	refused []core.Outcome // outcomes of records that are another's
 }
 
+// Read is that of the store.
 func (s *timed) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
 	page, err := s.OutboxStore.Read(ctx, self, look)
 	d := time.Since(s.began)
@@ -35,12 +34,14 @@ func (s *timed) Read(ctx context.Context, self core.Session, look core.Look) (co
 	return page, err
 }
 
+// Due is that of the store.
 func (s *timed) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	page, err := s.OutboxStore.Due(ctx, self, parts, limit)
 	shift(page.Retries, time.Since(s.began))
 	return page, err
 }
 
+// Settle is that of the store.
 func (s *timed) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	res := s.OutboxStore.Settle(ctx, self, outcomes)
 	guardEach("an error of the store", res)
@@ -64,11 +65,18 @@ func shift(records []core.Record, d time.Duration) {
 	}
 }
 
-// age is the time since the record became due, and expired whether it has expired, both by the store's clock.
-func (e *engine) age(item *dispatch.Item) time.Duration { return item.Record.Age + e.now.Sub(e.began) }
+// member is what the store says of this relay.
+type member struct {
+	session  core.Session // as the loop knows it
+	lease    *lease
+	failing  map[string]*trouble // by method of the store
+	answered time.Time           // the latest answer of the store
+}
 
-func (e *engine) expired(item *dispatch.Item) bool {
-	return item.Record.Expires && item.Record.Life <= e.now.Sub(e.began)
+// trouble is a method of the store that fails.
+type trouble struct {
+	since time.Time
+	text  string
 }
 
 // callStore makes the calls that the dispatcher wants now, and returns when it wants more.
@@ -88,7 +96,7 @@ func (e *engine) callStore() time.Time {
 func (e *engine) call(c *dispatch.Call) {
 	from := e.base
 	if c.Name() == "read" {
-		from = e.upkeepCtx
+		from = e.upkeep.ctx
 	}
 	ctx, cancel := e.timeout(from, c.Limit())
 	s := &timed{OutboxStore: e.store, began: e.began}
@@ -102,12 +110,12 @@ func (e *engine) call(c *dispatch.Call) {
 		if err != nil {
 			c.Lose(err)
 		}
-		return func() { e.took(c, s, sent) }
+		return func() { e.takeAnswer(c, s, sent) }
 	})
 }
 
-// took takes in the answer of the store.
-func (e *engine) took(c *dispatch.Call, s *timed, sent time.Time) {
+// takeAnswer takes in the answer of the store.
+func (e *engine) takeAnswer(c *dispatch.Call, s *timed, sent time.Time) {
 	e.d.Done(e.now, c)
 	err := c.Err()
 	switch c.Name() {
@@ -129,11 +137,11 @@ func (e *engine) took(c *dispatch.Call, s *timed, sent time.Time) {
 	} else {
 		e.storeFails(c.Name(), err)
 	}
-	if e.session != 0 && e.d.Session() != e.session && !e.d.Left() {
+	if e.member.session != 0 && e.d.Session() != e.member.session && !e.d.Left() {
 		e.sessionLost()
 	}
-	e.session = e.d.Session()
-	e.lease.renew(e.sendCtx, e.d.Deadline(), e.d.StartBy())
+	e.member.session = e.d.Session()
+	e.member.lease.renew(e.drain.sendCtx, e.d.Deadline(), e.d.StartBy())
 }
 
 // countUnits says, once, which routes have another number of units than this relay asked for.
@@ -156,38 +164,34 @@ func (e *engine) countUnits() {
 	}
 }
 
-// trouble is a method of the store that fails.
-type trouble struct {
-	since time.Time
-	text  string
-}
-
+// storeWorks notes that a method of the store works.
 func (e *engine) storeWorks(method string) {
-	if e.failing[method] != nil {
-		delete(e.failing, method)
-		if len(e.failing) == 0 {
+	if e.member.failing[method] != nil {
+		delete(e.member.failing, method)
+		if len(e.member.failing) == 0 {
 			e.log.Info("the store answers again", "event", "store_available")
 		}
 	}
 	e.worked.store[method] = true
-	e.answered = e.now
+	e.member.answered = e.now
 }
 
+// storeFails notes that a method of the store failed. Before it has worked, that may end the run.
 func (e *engine) storeFails(method string, err error) {
-	if !e.stopping && (e.once || errors.Is(err, waybill.ErrMisconfigured) && !e.worked.store[method]) {
+	if !e.drain.begun && (e.once || errors.Is(err, waybill.ErrMisconfigured) && !e.worked.store[method]) {
 		e.fail(errtext.Within("waybill/relay: store", err))
 		return
 	}
-	if e.stopping && method == "read" {
+	if e.drain.begun && method == "read" {
 		return // it was cancelled
 	}
-	if e.stopping && method == "meet" && e.d.Out()+e.d.Unsettled() == 0 {
-		e.noLeave = true // nothing but the leave is left: others find out
+	if e.drain.begun && method == "meet" && e.d.Out()+e.d.Unsettled() == 0 {
+		e.drain.noLeave = true // nothing but the leave is left: others find out
 	}
-	t := e.failing[method]
+	t := e.member.failing[method]
 	if t == nil {
 		t = &trouble{since: e.now}
-		e.failing[method] = t
+		e.member.failing[method] = t
 	}
 	t.text = core.ErrorText(err)
 	e.warn(nil, "store_unavailable", "the store failed; trying again", err, "call", method, "class", waybill.ClassOf(err).String())
@@ -199,18 +203,8 @@ func (e *engine) sessionLost() {
 		e.tel.leaseLost(e.base, rt)
 		e.unpark(rt)
 	}
-	e.lease = &lease{} // what is out keeps the old one
-	e.warn(nil, "lease_lost", "the relay was taken for dead, or its database went back; it joins anew", errors.New("the session has ended"), "out", len(e.calls))
-}
-
-// itemLost notes that a record that was out is another's.
-func (e *engine) itemLost(item *dispatch.Item) {
-	rt := e.routes[item.Route()]
-	e.tel.leaseLost(e.base, rt)
-	e.warn(item, "lease_lost", "the record went to another relay while it was here; it may arrive twice", core.ErrFenced)
-	if e.opts.Hooks.OnLeaseLost != nil {
-		e.observer.tell(e.opts.Hooks.OnLeaseLost, event(item))
-	}
+	e.member.lease = &lease{} // what is out keeps the old one
+	e.warn(nil, "lease_lost", "the relay was taken for dead, or its database went back; it joins anew", errors.New("the session has ended"), "out", len(e.publishes.inFlight))
 }
 
 // refused notes an outcome that the store refused, since the record is another's.
@@ -226,47 +220,3 @@ func (e *engine) refused(o *core.Outcome) {
 		e.observer.tell(e.opts.Hooks.OnLeaseLost, Event{Route: ref.Route, ID: ref.ID})
 	}
 }
-
-// lease is what a session may do until when. No publish begins after its end, and what goes on then is cancelled.
-type lease struct {
-	until  atomic.Pointer[time.Time] // when the next publish must have begun
-	last   time.Time                 // when all must have ended
-	ctx    context.Context           //nolint:containedctx // ends with the lease
-	cancel context.CancelFunc
-	timer  *time.Timer
-}
-
-// holds reports whether a publish may begin. Any goroutine may ask.
-func (l *lease) holds() bool {
-	until := l.until.Load()
-	return until != nil && time.Now().Before(*until)
-}
-
-// renew makes the lease last until a time, and has publishes begin until another; zero = it is not known to be longer.
-func (l *lease) renew(parent context.Context, until, start time.Time) {
-	if until.IsZero() {
-		return
-	}
-	l.until.Store(&start)
-	if !until.After(l.last) {
-		return
-	}
-	l.last = until
-	if l.timer != nil && l.timer.Stop() { // it has not ended anything, and will not
-		l.timer.Reset(time.Until(until))
-		return
-	}
-	ctx, cancel := context.WithCancel(parent)
-	l.ctx, l.cancel = ctx, cancel
-	l.timer = time.AfterFunc(time.Until(until), cancel)
-}
-
-func (l *lease) end() {
-	if l.timer != nil {
-		l.timer.Stop()
-		l.cancel()
-	}
-}
-
-// errLate is why a publish did not begin.
-var errLate = fmt.Errorf("the lease ended before the publish began: %w", core.ErrFenced)

@@ -23,19 +23,19 @@ type pass struct {
 	beats    map[core.Session]int64 // of members that own units, as they were first seen
 }
 
-// endPass stops a RunOnce when there is nothing more to do: nothing is due, or what is due is not to be had.
-func (e *engine) endPass() (next time.Time) {
-	if !e.once || e.stopping || e.counting || len(e.calls) > 0 {
+// stepOnce stops a RunOnce when there is nothing more to do: nothing is due, or what is due is not to be had.
+func (e *engine) stepOnce() (next time.Time) {
+	if !e.once || e.drain.begun || e.pass.counting || len(e.publishes.inFlight) > 0 {
 		return time.Time{}
 	}
 	var barred []string
 	outage := false
 	for _, rt := range e.order {
-		open := !rt.breaker.closed()
+		open := !rt.breakers.route.closed()
 		if rt.paused || open {
 			barred = append(barred, rt.Name)
 		}
-		for _, b := range rt.topics {
+		for _, b := range rt.breakers.topics {
 			open = open || !b.closed()
 		}
 		outage = outage || open && !rt.paused
@@ -48,17 +48,17 @@ func (e *engine) endPass() (next time.Time) {
 		e.stop()
 		return time.Time{}
 	}
-	if e.now.Before(e.countAt) {
-		return e.countAt
+	if e.now.Before(e.pass.countAt) {
+		return e.pass.countAt
 	}
 	doubt := !outage && e.doubtful(owners)
 	counter, _ := core.As[admin.Counter](e.store)
-	e.counting = true
+	e.pass.counting = true
 	e.async(func() func() {
 		var counts []admin.Count
 		var err error
 		if counter != nil {
-			ctx, cancel := context.WithTimeout(e.upkeepCtx, lookTimeout)
+			ctx, cancel := context.WithTimeout(e.upkeep.ctx, lookTimeout)
 			defer cancel()
 			err = guardErr("count", func() (err error) {
 				counts, err = counter.Counts(ctx)
@@ -66,21 +66,21 @@ func (e *engine) endPass() (next time.Time) {
 			})
 		}
 		return func() {
-			e.counting = false
-			if e.stopping {
+			e.pass.counting = false
+			if e.drain.begun {
 				return
 			}
 			if err != nil {
 				e.fail(errtext.Within("waybill/relay: store", err))
 				return
 			}
-			left := e.left(counts, counter != nil)
+			left := e.leftOver(counts, counter != nil)
 			if left != "" && doubt { // a dead relay's units will be ours
-				e.countAt = e.now.Add(leftEvery)
+				e.pass.countAt = e.now.Add(leftEvery)
 				return
 			}
 			if left != "" {
-				e.fatal = &waybill.Error{Op: "waybill/relay: run once", Class: waybill.ClassOutage, Err: fmt.Errorf("%s is left: %s", left, e.why(owners))}
+				e.drain.fatal = &waybill.Error{Op: "waybill/relay: run once", Class: waybill.ClassOutage, Err: fmt.Errorf("%s is left: %s", left, e.whoHas(owners))}
 			}
 			e.stop()
 		}
@@ -95,8 +95,8 @@ func (e *engine) othersHold() bool {
 
 // doubtful reports whether an owner of units may be dead: its beat was not seen to rise yet.
 func (e *engine) doubtful(owners map[core.Session]int) (doubt bool) {
-	if e.beats == nil {
-		e.beats = map[core.Session]int64{}
+	if e.pass.beats == nil {
+		e.pass.beats = map[core.Session]int64{}
 	}
 	beats := map[core.Session]int64{}
 	for i := range e.d.Roster().Members {
@@ -104,19 +104,19 @@ func (e *engine) doubtful(owners map[core.Session]int) (doubt bool) {
 		beats[m.Session] = m.Beat
 	}
 	for s := range owners {
-		first, seen := e.beats[s]
+		first, seen := e.pass.beats[s]
 		if !seen {
-			e.beats[s] = beats[s]
+			e.pass.beats[s] = beats[s]
 		}
 		doubt = doubt || !seen || first == beats[s]
 	}
 	return doubt
 }
 
-// left says what is due and was not published, empty if nothing is.
-func (e *engine) left(counts []admin.Count, counted bool) string { //nolint:revive // whether counts say anything
+// leftOver says what is due and was not published, empty if nothing is.
+func (e *engine) leftOver(counts []admin.Count, counted bool) string { //nolint:revive // whether counts say anything
 	if !counted {
-		return fmt.Sprintf("what others own, and %d due", e.known())
+		return fmt.Sprintf("what others own, and %d due", e.inMemory())
 	}
 	var parts []string
 	for i := range counts {
@@ -135,14 +135,14 @@ func (e *engine) left(counts []admin.Count, counted bool) string { //nolint:revi
 		case core.StateNone, core.StatePublished, core.StateAbandoned:
 		}
 	}
-	if n := e.known(); len(parts) == 0 && n > 0 {
+	if n := e.inMemory(); len(parts) == 0 && n > 0 {
 		parts = append(parts, fmt.Sprintf("%d due", n))
 	}
 	return strings.Join(parts, " and ")
 }
 
-// known is how many records of routes that are not paused are in memory.
-func (e *engine) known() (n int) {
+// inMemory is how many records of routes that are not paused are in memory.
+func (e *engine) inMemory() (n int) {
 	for _, rt := range e.order {
 		if st := e.d.Status(rt.Name); !rt.paused {
 			n += st.Ready + st.Waiting
@@ -151,17 +151,17 @@ func (e *engine) known() (n int) {
 	return n
 }
 
-// why says who has what is left.
-func (e *engine) why(owners map[core.Session]int) string {
+// whoHas says who has what is left.
+func (e *engine) whoHas(owners map[core.Session]int) string {
 	var parts []string
 	for _, rt := range e.order {
 		if rt.paused {
 			continue
 		}
-		if rt.breaker.failures > 0 {
-			parts = append(parts, fmt.Sprintf("publishing on route %s is paused by an outage: %s", rt.Name, rt.breaker.cause))
+		if rt.breakers.route.failures > 0 {
+			parts = append(parts, fmt.Sprintf("publishing on route %s is paused by an outage: %s", rt.Name, rt.breakers.route.cause))
 		}
-		for topic, b := range rt.topics {
+		for topic, b := range rt.breakers.topics {
 			parts = append(parts, fmt.Sprintf("publishing to topic %s on route %s is paused by an outage: %s", topic, rt.Name, b.cause))
 		}
 	}

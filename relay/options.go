@@ -90,7 +90,7 @@ type Options struct {
 	TracerProvider trace.TracerProvider
 }
 
-// Route is one lane of the outbox and where it leads.
+// Route is one route of the outbox and where it leads.
 type Route struct {
 	// Name is the route's name; default waybill.DefaultRoute.
 	Name string
@@ -124,6 +124,7 @@ type Route struct {
 // Defaults returns the options that the zero value stands for, without Name, which depends on the host.
 func Defaults() Options { return Options{}.withDefaults() }
 
+// withDefaults returns o with the defaults set.
 func (o Options) withDefaults() Options {
 	setInt(&o.BatchSize, DefaultBatchSize)
 	setInt(&o.Window, DefaultWindow)
@@ -150,6 +151,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// setInt sets *p to v if it is zero.
 func setInt[T int | int64 | time.Duration](p *T, v T) {
 	if *p == 0 {
 		*p = v

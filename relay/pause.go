@@ -18,6 +18,7 @@ func (r *Relay) Pause(route string) error { return r.setPaused("pause", route, t
 // Resume ends a Pause; see there.
 func (r *Relay) Resume(route string) error { return r.setPaused("resume", route, false) }
 
+// setPaused pauses or resumes a route, or all its lanes.
 func (r *Relay) setPaused(what, route string, paused bool) error {
 	r.mu.Lock()
 	known := false
@@ -39,25 +40,6 @@ func (r *Relay) setPaused(what, route string, paused bool) error {
 		e.ask(nil, e.applyPauses)
 	}
 	return nil
-}
-
-// ask runs f on the loop and returns when that is done. It reports whether it was: not if the loop has ended or is
-// ended by giveUp.
-func (e *engine) ask(giveUp <-chan struct{}, f func()) bool {
-	done := make(chan struct{})
-	select {
-	case e.asks <- func() { f(); close(done) }:
-	case <-e.gone:
-		return false
-	case <-giveUp:
-		return false
-	}
-	select {
-	case <-done:
-		return true
-	case <-e.gone:
-		return false
-	}
 }
 
 // applyPauses takes over what Pause and Resume have set.

@@ -29,16 +29,16 @@ type presence struct {
 	pause  time.Duration
 }
 
-// attend keeps a token shown. It returns when to look again.
-func (e *engine) attend() time.Time {
+// keepPresence keeps a token shown. It returns when to look again.
+func (e *engine) keepPresence() time.Time {
 	p := &e.presence
 	switch {
 	case p.store == nil || e.once: // a run to the end is not worth a connection
 		return time.Time{}
-	case p.busy && (e.stopping && (e.d.Left() || e.noLeave) || p.token != 0 && e.d.Presence() != p.token): // another relay missed it
+	case p.busy && (e.drain.begun && (e.d.Left() || e.drain.noLeave) || p.token != 0 && e.d.Presence() != p.token): // another relay missed it
 		p.cancel()
 		return time.Time{}
-	case p.busy || e.stopping:
+	case p.busy || e.drain.begun:
 		return time.Time{}
 	case e.now.Before(p.nextAt):
 		return p.nextAt

@@ -13,11 +13,63 @@ import (
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
+// publishes knows the Publish calls in progress.
+type publishes struct {
+	inFlight map[*call]struct{}
+	free     []*call // to be used again
+	openings uint64  // breakers opened so far
+}
+
+// call is one Publish: records of a route, one of a key unless the publisher pipelines, then a run of it.
+type call struct {
+	route      *route
+	items      []*dispatch.Item
+	envs       []waybill.Envelope
+	lease      *lease
+	under      context.Context //nolint:containedctx // that of the lease when it began
+	generation uint64          // breakers opened when it began
+	lost       bool            // given up at the drain limit
+	late       bool            // it did not begin: the lease had ended
+	plans      map[*dispatch.Item]plan
+}
+
+// plan is what a custom back-off said.
+type plan struct {
+	in     time.Duration
+	again  bool
+	broken error
+}
+
+// add puts an item into the call.
+func (c *call) add(item *dispatch.Item) {
+	c.items = append(c.items, item)
+	c.envs = append(c.envs, item.Record.Envelope)
+}
+
+// newCall returns an empty call.
+func (e *engine) newCall(rt *route) *call {
+	if n := len(e.publishes.free); n > 0 {
+		c := e.publishes.free[n-1]
+		e.publishes.free = e.publishes.free[:n-1]
+		c.route, c.generation, c.lease = rt, e.publishes.openings, e.member.lease
+		return c
+	}
+	return &call{route: rt, generation: e.publishes.openings, lease: e.member.lease}
+}
+
+// freeCall keeps a call to be used again.
+func (e *engine) freeCall(c *call) {
+	clear(c.items)
+	clear(c.envs)
+	c.items, c.envs, c.plans, c.late = c.items[:0], c.envs[:0], nil, false
+	e.publishes.free = append(e.publishes.free, c)
+}
+
 // send publishes c on a goroutine of its own.
 func (e *engine) send(c *call) {
 	c.route.calls++
 	c.route.out += len(c.items)
-	e.calls[c] = struct{}{}
+	e.publishes.inFlight[c] = struct{}{}
 	c.under = c.lease.ctx
 	ctx, cancel := e.timeout(c.under, e.opts.PublishTimeout)
 	e.async(func() func() {
@@ -92,10 +144,10 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 	rt.out -= len(c.items)
 	c.land()
 	if c.lost {
-		e.running++ // was taken off when it was given up
+		e.inProgress++ // was taken off when it was given up
 		return
 	}
-	delete(e.calls, c)
+	delete(e.publishes.inFlight, c)
 	confirmed := 0
 	for i, item := range c.items {
 		if item.Lost() {
@@ -145,8 +197,8 @@ func (c *call) land() {
 		if key == "" {
 			continue
 		}
-		if c.route.flying[key]--; c.route.flying[key] == 0 {
-			delete(c.route.flying, key)
+		if c.route.keys.flying[key]--; c.route.keys.flying[key] == 0 {
+			delete(c.route.keys.flying, key)
 		}
 	}
 }
@@ -175,17 +227,18 @@ func (c *call) ended(err error) bool {
 	return c.under.Err() != nil && classify(err) == waybill.ClassOutage
 }
 
+// published notes that an item was published.
 func (e *engine) published(item *dispatch.Item, c *call) {
 	e.counts.Published++
 	e.tel.age(e.base, c.route, e.age(item))
 	e.conclude(item, core.Published(&item.Record))
-	e.sent(item, c.generation)
+	e.noteSent(item, c.generation)
 	if e.opts.Hooks.OnPublished != nil {
 		e.observer.tell(e.opts.Hooks.OnPublished, e.event(item))
 	}
 }
 
-// failed decides what an error means for it.
+// failed decides what an error means for an item.
 func (e *engine) failed(item *dispatch.Item, err error, c *call) {
 	rt := c.route
 	class := classify(err)
@@ -195,7 +248,7 @@ func (e *engine) failed(item *dispatch.Item, err error, c *call) {
 	}
 	switch class {
 	case waybill.ClassOutage:
-		if !e.stopping {
+		if !e.drain.begun {
 			e.outage(item, err, c.generation)
 		}
 		e.release(item, true)
@@ -208,21 +261,6 @@ func (e *engine) failed(item *dispatch.Item, err error, c *call) {
 	case waybill.ClassRejected, waybill.ClassUnknown:
 		e.rejected(item, err, c)
 	}
-}
-
-// classify is waybill.ClassOf with what only the relay knows: the end of a call's context is a result that never came,
-// and what was once right and is now misconfigured will be right again.
-func classify(err error) waybill.Class {
-	class := waybill.ClassOf(err)
-	switch {
-	case errors.Is(err, waybill.ErrUnroutable) && class != waybill.ClassOutage:
-		return waybill.ClassRejected
-	case errors.Is(err, waybill.ErrMisconfigured):
-		return waybill.ClassOutage
-	case class == waybill.ClassUnknown && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, waybill.ErrClosed)):
-		return waybill.ClassOutage
-	}
-	return class
 }
 
 // rejected plans the next attempt, or gives up.
@@ -253,16 +291,4 @@ func (e *engine) rejected(item *dispatch.Item, err error, c *call) {
 		in = ce.After
 	}
 	e.retry(item, err, in)
-}
-
-// unroutableBackoff spaces the attempts of unroutable records: as b, but without a bound of its own.
-func unroutableBackoff(b *waybill.Backoff) waybill.Backoff {
-	u := *b
-	switch b.Kind {
-	case waybill.BackoffExponential, waybill.BackoffLinear, waybill.BackoffConstant:
-	case waybill.BackoffDelays, waybill.BackoffNone, waybill.BackoffCustom:
-		u = waybill.Backoff{}
-	}
-	u.Attempts = -1
-	return u
 }

@@ -72,7 +72,7 @@ type worked struct{ store, routes map[string]bool }
 // Counts is what one pass did, in records.
 type Counts struct {
 	// Claimed counts records that were taken up, Published confirms, Failed attempts that will be repeated, Abandoned
-	// what was given up, Released what was handed back at no cost.
+	// what was given up, Released what was given back at no cost.
 	Claimed, Published, Failed, Abandoned, Released int
 }
 
@@ -132,7 +132,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	} else {
 		defer stop()
 	}
-	r.log.Info("relay started", "event", "start", "routes", e.names)
+	r.log.Info("relay started", "event", "start", "routes", e.names())
 	err = e.run(ctx)
 	r.log.Info("relay stopped", "event", "stop", "claimed", e.counts.Claimed, "published", e.counts.Published,
 		"failed", e.counts.Failed, "abandoned", e.counts.Abandoned, "released", e.counts.Released)
@@ -221,27 +221,4 @@ func (r *Relay) check(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// guardErr runs f and turns a panic into an error, also one of the error that f returns, such as a nil pointer of its
-// type.
-func guardErr(what string, f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("waybill/relay: %s panicked: %v", what, p)
-		}
-	}()
-	if err = f(); err != nil {
-		_, _ = err.Error(), classify(err)
-	}
-	return err
-}
-
-// guardEach does the same for each of res.
-func guardEach(what string, res core.Results) {
-	for i, err := range res {
-		if err != nil {
-			res[i] = guardErr(what, func() error { return err })
-		}
-	}
 }

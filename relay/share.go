@@ -22,7 +22,7 @@ type group struct {
 	routes   []*route
 	limit    *bucket // nil = unbounded
 	weighted bool
-	turn     float64 // the virtual time: the count of the lane that was chosen last
+	virtual  float64 // the virtual time: what the route had got that was chosen last
 }
 
 // newGroups spreads routes over groups.
@@ -42,7 +42,7 @@ func newGroups(routes []*route, limits map[string]*bucket) []*group {
 		g.weighted = g.weighted || rt.Lanes || rt.Weight != g.routes[0].Weight
 		for _, k := range routes {
 			if k.base == rt.base {
-				rt.kin = append(rt.kin, k)
+				rt.lanes = append(rt.lanes, k)
 			}
 		}
 	}
@@ -52,7 +52,7 @@ func newGroups(routes []*route, limits map[string]*bucket) []*group {
 // handOut sends what is ready on the routes of g, and returns when more may be sent; zero = after a result.
 func (e *engine) handOut(g *group) (next time.Time) {
 	if g.limit != nil {
-		return e.pace(g)
+		return e.handLimited(g)
 	}
 	for progress := true; progress; {
 		progress = false
@@ -67,14 +67,14 @@ func (e *engine) handOut(g *group) (next time.Time) {
 
 // busy reports whether the route has more to send than it may.
 func (e *engine) busy(rt *route) bool {
-	return !rt.barred() && (e.d.Ready(rt.Name) > 0 || len(rt.parked) > 0 || e.d.More(rt.Name))
+	return !rt.barred() && (e.d.Ready(rt.Name) > 0 || len(rt.keys.parked) > 0 || e.d.More(rt.Name))
 }
 
 // share is how much of the group the route is to get, in comparison with other busy routes. Lanes that are not busy
 // leave their part to their siblings.
 func (e *engine) share(rt *route) float64 {
 	parts := rt.part
-	for _, k := range rt.kin {
+	for _, k := range rt.lanes {
 		if k != rt && e.busy(k) {
 			parts += k.part
 		}
@@ -97,8 +97,8 @@ func (e *engine) window(g *group, rt *route) int {
 	return max(int(float64(window)*e.share(rt)/sum), 1)
 }
 
-// pace sends what is ready on the routes of a limited group as its tokens allow, and returns when to go on.
-func (e *engine) pace(g *group) time.Time {
+// handLimited sends what is ready on the routes of a limited group as its tokens allow, and returns when to go on.
+func (e *engine) handLimited(g *group) time.Time {
 	stuck := map[*route]bool{}
 	for {
 		var rt *route
@@ -108,7 +108,7 @@ func (e *engine) pace(g *group) time.Time {
 				continue
 			}
 			ready += e.d.Ready(r.Name)
-			if r.count = max(r.count, g.turn); rt == nil || r.count < rt.count { // who rested has no claim on what others got
+			if r.got = max(r.got, g.virtual); rt == nil || r.got < rt.got { // who rested has no claim on what others got
 				rt = r
 			}
 		}
@@ -119,14 +119,14 @@ func (e *engine) pace(g *group) time.Time {
 		if n == 0 {
 			return at
 		}
-		g.turn = rt.count
+		g.virtual = rt.got
 		share := e.share(rt)
 		sent := e.feed(rt, min(n, rt.maxCall))
 		if sent == 0 {
 			stuck[rt] = true
 			continue
 		}
-		rt.count += float64(sent) / share
+		rt.got += float64(sent) / share
 		g.limit.tokens -= float64(sent)
 	}
 }

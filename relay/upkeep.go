@@ -26,11 +26,11 @@ const (
 	remindAfter = 30 * time.Minute
 )
 
-// upkeep is what a running relay does beside relaying: cleaning the store, and looking for routes that nobody serves.
+// upkeep is what a running relay does besides relaying: cleaning the store, and looking for routes that nobody serves.
 // Neither delays a message or ends the relay.
 type upkeep struct {
-	upkeepCtx context.Context //nolint:containedctx // ends when the engine stops
-	endUpkeep context.CancelFunc
+	ctx context.Context //nolint:containedctx // ends when the engine stops
+	end context.CancelFunc
 
 	cleaner  core.Cleaner
 	cleaning bool
@@ -38,47 +38,48 @@ type upkeep struct {
 	round    core.Cleaned // what the present round did
 	cleanErr string       // of the latest attempt
 
-	counter admin.Counter
-	looking bool
-	lookAt  time.Time
-	told    map[string]time.Time // when a route was warned of
+	counter  admin.Counter
+	looking  bool
+	lookAt   time.Time
+	warnedAt map[string]time.Time // when a route was warned of
 }
 
+// startUpkeep plans the first cleaning and the first look.
 func (e *engine) startUpkeep() {
 	ctx, cancel := context.WithCancel(e.base)
-	e.upkeepCtx, e.endUpkeep = ctx, cancel
+	e.upkeep = upkeep{ctx: ctx, end: cancel}
 	if e.once {
 		return
 	}
 	if d := e.opts.CleanInterval; d > 0 {
-		e.cleaner, _ = core.As[core.Cleaner](e.store)
-		e.cleanAt = e.now.Add(rand.N(d))
+		e.upkeep.cleaner, _ = core.As[core.Cleaner](e.store)
+		e.upkeep.cleanAt = e.now.Add(rand.N(d))
 	}
 	if d := e.opts.StaleAfter; d > 0 {
-		e.counter, _ = core.As[admin.Counter](e.store)
-		e.lookAt, e.told = e.now.Add(jitter(e.lookEvery())), map[string]time.Time{}
+		e.upkeep.counter, _ = core.As[admin.Counter](e.store)
+		e.upkeep.lookAt, e.upkeep.warnedAt = e.now.Add(jitter(e.lookEvery())), map[string]time.Time{}
 	}
 }
 
-func (e *engine) stopUpkeep() { e.endUpkeep() }
+func (e *engine) stopUpkeep() { e.upkeep.end() }
 
 // keepUp starts what is due and returns what comes next.
 func (e *engine) keepUp() (next time.Time) {
-	if e.stopping {
+	if e.drain.begun {
 		return time.Time{}
 	}
-	if e.cleaner != nil && !e.cleaning {
-		if e.now.Before(e.cleanAt) {
-			next = e.cleanAt
+	if e.upkeep.cleaner != nil && !e.upkeep.cleaning {
+		if e.now.Before(e.upkeep.cleanAt) {
+			next = e.upkeep.cleanAt
 		} else {
 			e.clean()
 		}
 	}
-	if e.counter != nil && !e.looking {
-		if e.now.Before(e.lookAt) {
-			next = earliest(next, e.lookAt)
+	if e.upkeep.counter != nil && !e.upkeep.looking {
+		if e.now.Before(e.upkeep.lookAt) {
+			next = earliest(next, e.upkeep.lookAt)
 		} else {
-			e.look()
+			e.lookForUnserved()
 		}
 	}
 	return next
@@ -86,34 +87,34 @@ func (e *engine) keepUp() (next time.Time) {
 
 // clean makes one step of a round.
 func (e *engine) clean() {
-	e.cleaning = true
+	e.upkeep.cleaning = true
 	interval := e.opts.CleanInterval
 	lease := min(max(2*interval, minCleanLease), maxCleanLease)
 	e.async(func() func() {
-		ctx, cancel := context.WithTimeout(e.upkeepCtx, cleanTimeout)
+		ctx, cancel := context.WithTimeout(e.upkeep.ctx, cleanTimeout)
 		defer cancel()
 		var done core.Cleaned
 		err := guardErr("clean", func() (err error) {
-			done, err = e.cleaner.Clean(ctx, e.cleanerName, lease)
+			done, err = e.upkeep.cleaner.Clean(ctx, e.cleanerName, lease)
 			return err
 		})
 		return func() {
-			e.cleaning = false
+			e.upkeep.cleaning = false
 			e.cleaned(&done)
 			switch {
 			case err != nil:
-				e.cleanAt = e.now.Add(jitter(interval))
-				if !e.stopping {
-					e.cleanErr = core.ErrorText(err)
-					e.warn(nil, "clean_failed", "cleaning the store failed; trying again later", err, "retry_in", e.cleanAt.Sub(e.now))
+				e.upkeep.cleanAt = e.now.Add(jitter(interval))
+				if !e.drain.begun {
+					e.upkeep.cleanErr = core.ErrorText(err)
+					e.warn(nil, "clean_failed", "cleaning the store failed; trying again later", err, "retry_in", e.upkeep.cleanAt.Sub(e.now))
 				}
-			case done.Elected && done.More && !e.stopping:
-				e.cleanErr = ""
-				e.cleanAt = e.now.Add(cleanPause)
+			case done.Elected && done.More && !e.drain.begun:
+				e.upkeep.cleanErr = ""
+				e.upkeep.cleanAt = e.now.Add(cleanPause)
 				return
 			default:
-				e.cleanErr = ""
-				e.cleanAt = e.now.Add(jitter(interval))
+				e.upkeep.cleanErr = ""
+				e.upkeep.cleanAt = e.now.Add(jitter(interval))
 			}
 			e.cleanedRound()
 		}
@@ -123,12 +124,12 @@ func (e *engine) clean() {
 // cleaned counts what one step did.
 func (e *engine) cleaned(done *core.Cleaned) {
 	e.tel.cleaned(e.base, done)
-	e.round.Expired += done.Expired
+	e.upkeep.round.Expired += done.Expired
 	for kind, n := range done.Deleted {
-		if e.round.Deleted == nil {
-			e.round.Deleted = map[core.CleanedKind]int{}
+		if e.upkeep.round.Deleted == nil {
+			e.upkeep.round.Deleted = map[core.CleanedKind]int{}
 		}
-		e.round.Deleted[kind] += n
+		e.upkeep.round.Deleted[kind] += n
 	}
 }
 
@@ -136,20 +137,21 @@ func (e *engine) cleaned(done *core.Cleaned) {
 func (e *engine) cleanedRound() {
 	total := 0
 	var kinds []any
-	for _, k := range slices.SortedFunc(maps.Keys(e.round.Deleted), func(a, b core.CleanedKind) int {
+	for _, k := range slices.SortedFunc(maps.Keys(e.upkeep.round.Deleted), func(a, b core.CleanedKind) int {
 		return strings.Compare(kindName(a), kindName(b))
 	}) {
-		if n := e.round.Deleted[k]; n > 0 {
+		if n := e.upkeep.round.Deleted[k]; n > 0 {
 			total += n
 			kinds = append(kinds, slog.Int(kindName(k), n))
 		}
 	}
-	if total > 0 || e.round.Expired > 0 {
-		e.log.Info("store cleaned", append([]any{"event", "clean", "deleted", total, "expired", e.round.Expired}, kinds...)...)
+	if total > 0 || e.upkeep.round.Expired > 0 {
+		e.log.Info("store cleaned", append([]any{"event", "clean", "deleted", total, "expired", e.upkeep.round.Expired}, kinds...)...)
 	}
-	e.round = core.Cleaned{}
+	e.upkeep.round = core.Cleaned{}
 }
 
+// kindName is how the log names a kind of records.
 func kindName(k core.CleanedKind) string {
 	if k.Reason == waybill.ReasonNone {
 		return k.State.String()
@@ -162,19 +164,19 @@ func (e *engine) lookEvery() time.Duration {
 	return min(max(e.opts.StaleAfter/5, time.Second), time.Minute)
 }
 
-// look warns of routes with due records that this relay does not serve.
-func (e *engine) look() {
-	e.looking = true
+// lookForUnserved warns of routes with due records that this relay does not serve.
+func (e *engine) lookForUnserved() {
+	e.upkeep.looking = true
 	e.async(func() func() {
-		ctx, cancel := context.WithTimeout(e.upkeepCtx, lookTimeout)
+		ctx, cancel := context.WithTimeout(e.upkeep.ctx, lookTimeout)
 		defer cancel()
 		var counts []admin.Count
 		err := guardErr("count", func() (err error) {
-			counts, err = e.counter.Counts(ctx)
+			counts, err = e.upkeep.counter.Counts(ctx)
 			return err
 		})
 		return func() {
-			e.looking, e.lookAt = false, e.now.Add(jitter(e.lookEvery()))
+			e.upkeep.looking, e.upkeep.lookAt = false, e.now.Add(jitter(e.lookEvery()))
 			if err != nil { // other calls will say so, if it matters
 				e.log.Debug("counting failed", "event", "count_failed", "error", core.ErrorText(err))
 				return
@@ -182,13 +184,13 @@ func (e *engine) look() {
 			lost := e.unserved(counts)
 			for i := range lost {
 				n := &lost[i]
-				if at, ok := e.told[n.route]; ok && e.now.Sub(at) < remindAfter {
+				if at, ok := e.upkeep.warnedAt[n.route]; ok && e.now.Sub(at) < remindAfter {
 					continue
 				}
-				if len(e.told) >= maxTold {
-					clear(e.told)
+				if len(e.upkeep.warnedAt) >= maxWarned {
+					clear(e.upkeep.warnedAt)
 				}
-				e.told[n.route] = e.now
+				e.upkeep.warnedAt[n.route] = e.now
 				e.log.Warn("messages wait on a route that this relay does not serve: is it misspelt, or does its relay not run?", "event", "unserved_route",
 					"route", n.route, "records", n.waiting, "oldest", n.oldest, "hint", n.hint(e.Relay))
 			}
@@ -197,4 +199,4 @@ func (e *engine) look() {
 }
 
 // maxTold bounds what is remembered of warnings.
-const maxTold = 1000
+const maxWarned = 1000

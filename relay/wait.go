@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -11,30 +10,30 @@ import (
 
 // maxHasty is how many wake-ups in a row may bring nothing and follow each other at once. From then on they are PollMin
 // apart, whoever gives them.
-const maxHasty = 4
+const maxFruitless = 4
 
 // waits is how the store wakes the relay.
 type waits struct {
-	waiter     core.Waiter
-	waiting    bool
-	cancelWait context.CancelFunc
-	waitFails  int
-	waitAt     time.Time
-	hintAt     time.Time // a hint that was put off; zero = none
-	hinted     time.Time // the latest hint
-	hasty      int
-	claimed    int // counts.Claimed then
+	waiter    core.Waiter
+	waiting   bool
+	cancel    context.CancelFunc
+	fails     int
+	notBefore time.Time
+	hintAt    time.Time // a hint that was put off; zero = none
+	hinted    time.Time // the latest hint
+	fruitless int       // wake-ups in a row that brought nothing and followed each other at once
+	claimed   int       // counts.Claimed then
 }
 
 // wait asks the store to wake the relay for the routes that it has read to the end. It returns when to look again.
 func (e *engine) wait() (next time.Time) {
-	if !e.hintAt.IsZero() {
-		if e.now.Before(e.hintAt) {
-			return e.hintAt
+	if !e.waits.hintAt.IsZero() {
+		if e.now.Before(e.waits.hintAt) {
+			return e.waits.hintAt
 		}
 		e.wakeNow(nil)
 	}
-	if e.waiter == nil || e.once || e.stopping {
+	if e.waits.waiter == nil || e.once || e.drain.begun {
 		return time.Time{}
 	}
 	var names []string
@@ -47,13 +46,13 @@ func (e *engine) wait() (next time.Time) {
 		missed = missed || !rt.awaited
 	}
 	switch {
-	case e.waiting && missed:
-		e.cancelWait()
+	case e.waits.waiting && missed:
+		e.waits.cancel()
 		return time.Time{}
-	case e.waiting || len(names) == 0:
+	case e.waits.waiting || len(names) == 0:
 		return time.Time{}
-	case e.now.Before(e.waitAt):
-		return e.waitAt
+	case e.now.Before(e.waits.notBefore):
+		return e.waits.notBefore
 	}
 	for _, rt := range e.order {
 		rt.awaited = false
@@ -63,11 +62,11 @@ func (e *engine) wait() (next time.Time) {
 	}
 	began := e.now
 	ctx, cancel := context.WithCancel(e.base)
-	e.waiting, e.cancelWait = true, cancel
+	e.waits.waiting, e.waits.cancel = true, cancel
 	e.async(func() func() {
 		var cause core.WakeCause
 		err := guardErr("wait", func() (err error) {
-			cause, err = e.waiter.Wait(ctx, names, e.opts.PollMax)
+			cause, err = e.waits.waiter.Wait(ctx, names, e.opts.PollMax)
 			return err
 		})
 		if ctx.Err() != nil {
@@ -81,26 +80,28 @@ func (e *engine) wait() (next time.Time) {
 	return time.Time{}
 }
 
+// endWait ends the wait in progress, if there is one.
 func (e *engine) endWait() {
-	if e.cancelWait != nil {
-		e.cancelWait()
+	if e.waits.cancel != nil {
+		e.waits.cancel()
 	}
 }
 
+// woken takes in why a wait has ended.
 func (e *engine) woken(cause core.WakeCause, err error, names []string, began time.Time) {
-	e.waiting, e.cancelWait = false, nil
-	if cause == core.WakeStop || e.stopping {
+	e.waits.waiting, e.waits.cancel = false, nil
+	if cause == core.WakeStop || e.drain.begun {
 		return
 	}
 	if err != nil {
-		e.waitFails++
+		e.waits.fails++
 		backoff := waybill.Backoff{Base: 2 * e.opts.PollMin, Cap: max(e.opts.PollMax, 2*e.opts.PollMin), Attempts: -1}
-		d, _, _ := backoff.Next(e.waitFails, err)
-		e.waitAt = e.now.Add(d)
+		d, _, _ := backoff.Next(e.waits.fails, err)
+		e.waits.notBefore = e.now.Add(d)
 		e.warn(nil, "polling", "the store cannot wake the relay; polling meanwhile", err)
 		return
 	}
-	e.waitFails = 0
+	e.waits.fails = 0
 	e.tel.woke(e.base, cause)
 	if e.now.Sub(began) >= e.opts.PollMax { // it is the limit: the dispatcher polls by itself
 		return
@@ -112,17 +113,17 @@ func (e *engine) woken(cause core.WakeCause, err error, names []string, began ti
 // put off.
 func (e *engine) hint(names []string) {
 	switch {
-	case e.counts.Claimed > e.claimed:
-		e.hasty = 0
-	case e.now.Sub(e.hinted) < e.opts.PollMin/2:
-		e.hasty++
-	case e.now.Sub(e.hinted) > 4*e.opts.PollMin:
-		e.hasty = 0
+	case e.counts.Claimed > e.waits.claimed:
+		e.waits.fruitless = 0
+	case e.now.Sub(e.waits.hinted) < e.opts.PollMin/2:
+		e.waits.fruitless++
+	case e.now.Sub(e.waits.hinted) > 4*e.opts.PollMin:
+		e.waits.fruitless = 0
 	}
-	e.claimed = e.counts.Claimed
-	if e.hasty > maxHasty {
-		e.hintAt = e.hinted.Add(jitter(e.opts.PollMin))
-		e.waitAt = e.hintAt
+	e.waits.claimed = e.counts.Claimed
+	if e.waits.fruitless > maxFruitless {
+		e.waits.hintAt = e.waits.hinted.Add(jitter(e.opts.PollMin))
+		e.waits.notBefore = e.waits.hintAt
 		return
 	}
 	e.wakeNow(names)
@@ -130,9 +131,6 @@ func (e *engine) hint(names []string) {
 
 // wakeNow passes a hint on.
 func (e *engine) wakeNow(names []string) {
-	e.hintAt, e.hinted = time.Time{}, e.now
+	e.waits.hintAt, e.waits.hinted = time.Time{}, e.now
 	e.d.Wake(e.now, names...)
 }
-
-// jitter shortens d by up to a quarter, so that relays do not poll in step.
-func jitter(d time.Duration) time.Duration { return d - rand.N(d/4+1) }

@@ -1,0 +1,130 @@
+package relay
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/dispatch"
+)
+
+// maxCalls bounds the Publish calls in progress of one route. Beyond it ready records gather for the next call.
+const maxCalls = 16
+
+// mayHand reports whether records of the route may be sent now.
+func (e *engine) mayHand(rt *route) bool {
+	return !e.drain.begun && !rt.barred() && rt.calls < maxCalls && e.member.lease.holds()
+}
+
+// feed sends up to n records of a route that are ready, and returns how many it sent.
+func (e *engine) feed(rt *route, n int) (sent int) {
+	for sent < n && e.mayHand(rt) {
+		c := e.newCall(rt)
+		e.fill(c, min(n-sent, rt.maxCall))
+		if len(c.items) == 0 {
+			e.publishes.free = append(e.publishes.free, c)
+			break
+		}
+		sent += len(c.items)
+		e.send(c)
+	}
+	return sent
+}
+
+// fill moves what is ready into c. Records that must not be sent get their outcome instead.
+func (e *engine) fill(c *call, limit int) {
+	rt := c.route
+	if rt.breakers.route.half {
+		limit = 1
+	}
+	for len(rt.keys.parked) > 0 && len(c.items) < limit {
+		if !e.fillParked(c, limit) {
+			break
+		}
+	}
+	refused := map[string]bool{} // keys with a record that was not sent: what follows waits for it
+	for len(c.items) < limit {
+		items := e.d.Hand(e.now, rt.Name, limit-len(c.items))
+		if len(items) == 0 {
+			break
+		}
+		e.counts.Claimed += len(items)
+		for _, item := range items {
+			key := item.Record.Envelope.Key
+			switch {
+			case rt.pipelined && refused[key]:
+				e.release(item, false)
+			case !e.screen(item):
+				refused[key] = refused[key] || key != "" && rt.blocked(item.Record.Envelope.Topic)
+			case e.mustPark(c, item):
+				rt.keys.parked[item.Record.Envelope.Key] = append(rt.keys.parked[item.Record.Envelope.Key], item)
+			default:
+				e.take(c, item)
+			}
+		}
+	}
+	if rt.breakers.route.half && len(c.items) > 0 {
+		rt.breakers.route.trial = c.items[0]
+	}
+}
+
+// take puts an item into c.
+func (e *engine) take(c *call, item *dispatch.Item) {
+	rt := c.route
+	c.add(item)
+	if rt.pipelined && item.Record.Envelope.Key != "" {
+		rt.keys.flying[item.Record.Envelope.Key]++
+	}
+	if b := rt.breakers.topics[item.Record.Envelope.Topic]; b != nil && b.half && b.trial == nil {
+		b.trial = item
+		e.d.BlockTopic(rt.Name, item.Record.Envelope.Topic, true) // until it is known what becomes of it
+	}
+}
+
+// fillParked moves what is parked of one key that may go on into c. It reports whether there was one.
+func (e *engine) fillParked(c *call, limit int) bool {
+	rt := c.route
+	for key, items := range rt.keys.parked {
+		if rt.keys.flying[key] > 0 {
+			continue
+		}
+		n := min(limit-len(c.items), len(items))
+		for _, item := range items[:n] {
+			if e.screen(item) {
+				e.take(c, item)
+			}
+		}
+		if rest := items[n:]; len(rest) > 0 {
+			rt.keys.parked[key] = rest
+		} else {
+			delete(rt.keys.parked, key)
+		}
+		return true
+	}
+	return false
+}
+
+// screen reports whether an item may be sent. If not, the item gets its outcome.
+func (e *engine) screen(item *dispatch.Item) bool {
+	rt, rec := e.routes[item.Route()], &item.Record
+	switch {
+	case item.Lost():
+		e.itemLost(item)
+		e.conclude(item, core.Release(rec, 0, false))
+	case rec.Err != nil:
+		e.abandon(item, waybill.ReasonUndecodable, rec.Err)
+	case rec.Crashes >= core.MaxCrashes:
+		e.abandon(item, waybill.ReasonCrashed, fmt.Errorf("%d relays died while they had it", rec.Crashes))
+	case rt.blocked(rec.Envelope.Topic):
+		e.release(item, false)
+	case e.expired(item):
+		e.abandon(item, waybill.ReasonExpired, fmt.Errorf("expired at %s", rec.Envelope.Expires.Format(time.RFC3339)))
+	case rt.maxBody > 0 && len(rec.Envelope.Body) > rt.maxBody:
+		e.abandon(item, waybill.ReasonTooLarge, fmt.Errorf("the body has %d bytes; the publisher of route %s takes at most %d: raise its limit, "+
+			"or store the content elsewhere and send a reference", len(rec.Envelope.Body), rt.Name, rt.maxBody))
+	default:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,129 @@
+package relay
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/dispatch"
+)
+
+// minPause keeps the loop from spinning, whatever the dispatcher says.
+const minPause = time.Millisecond
+
+// newEngine returns what serves one Run.
+func newEngine(ctx context.Context, r *Relay, once bool) *engine {
+	e := &engine{
+		Relay: r, tasks: newTasks(), once: once, observer: newObserver(r.opts.Hooks, r.log), limiter: limiter{}, routes: map[string]*route{},
+		member: member{lease: &lease{}, failing: map[string]*trouble{}}, publishes: publishes{inFlight: map[*call]struct{}{}},
+	}
+	e.now = time.Now()
+	e.began = e.now
+	e.base = context.WithoutCancel(ctx)
+	e.drain.sendCtx, e.drain.stopSend = context.WithCancel(e.base)
+	e.waits.waiter, _ = core.As[core.Waiter](r.store)
+	e.presence.store, _ = core.As[core.Presence](r.store)
+	o := dispatch.Options{
+		Name: r.opts.Name, NewSession: func() core.Session { return core.Session(rand.Int64N(1<<62) + 1) }, Lease: r.opts.Lease,
+		Window: r.opts.Window * r.opts.BatchSize, Batch: r.opts.BatchSize, Bytes: r.opts.bytes(), PollMin: r.opts.PollMin, PollMax: r.opts.PollMax,
+	}
+	for i := range r.routes {
+		rt := e.newRoute(&r.routes[i])
+		e.routes[rt.Name] = rt
+		e.order = append(e.order, rt)
+		dr := dispatch.Route{Name: rt.Name, Order: rt.Order, Blocks: rt.BlockAfterAbandon, Units: rt.Units}
+		if rt.pipelined {
+			dr.Pipelined = rt.maxCall
+		}
+		o.Routes = append(o.Routes, dr)
+	}
+	e.groups = newGroups(e.order, r.limits)
+	e.d = dispatch.New(o)
+	e.startUpkeep()
+	return e
+}
+
+// run is the loop: start what may start, then take the next result, the end of ctx, or the next point in time.
+func (e *engine) run(ctx context.Context) error {
+	defer e.end()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	done := ctx.Done()
+	for {
+		e.now = time.Now()
+		next := e.step()
+		if e.finished() {
+			return e.drain.fatal
+		}
+		var tick <-chan time.Time
+		if !next.IsZero() {
+			timer.Reset(max(time.Until(next), 0))
+			tick = timer.C
+		}
+		select {
+		case then := <-e.results:
+			e.now = time.Now()
+			e.inProgress--
+			then()
+		case f := <-e.requests:
+			e.now = time.Now()
+			f()
+		case <-e.wakes:
+			e.now = time.Now()
+			e.hint(nil)
+		case <-done:
+			done = nil
+			e.now = time.Now()
+			e.stop()
+		case <-tick:
+		}
+	}
+}
+
+// step starts everything that may start now and returns when to look again; zero = only after a result.
+func (e *engine) step() (next time.Time) {
+	if e.drain.begun {
+		next = e.stopStep()
+	}
+	for _, rt := range e.order {
+		next = earliest(next, e.stepBreakers(rt))
+	}
+	for _, g := range e.groups {
+		at := e.handOut(g)
+		next = earliest(next, at)
+		for _, rt := range g.routes {
+			e.d.SetHanding(rt.Name, !rt.barred() && at.IsZero())
+		}
+	}
+	next = earliest(next, e.callStore())
+	next = earliest(next, e.wait())
+	next = earliest(next, e.keepPresence())
+	next = earliest(next, e.stepOnce())
+	return earliest(next, e.keepUp())
+}
+
+// finished reports whether the loop has nothing left to do.
+func (e *engine) finished() bool {
+	if !e.drain.begun {
+		return false
+	}
+	return (e.d.Left() || e.drain.noLeave) && e.inProgress == 0 || !e.now.Before(e.drain.finalAt)
+}
+
+// end lets go of what the run has, and says what is left.
+func (e *engine) end() {
+	e.drain.stopSend()
+	e.stopUpkeep()
+	e.presence.leave()
+	e.member.lease.end()
+	close(e.closed)
+	for _, rt := range e.order {
+		e.tel.breaker(e.base, rt, -rt.openBreakers())
+	}
+	if n := e.d.Out() + e.d.Unsettled(); n > 0 {
+		e.log.Warn("stopped with records unsettled; they come back when the lease ends", "event", "stop_unsettled", "records", n)
+	}
+	e.observer.close(stopGrace)
+	e.ended(e.drain.fatal, e.once)
+}

@@ -1,0 +1,67 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/dispatch"
+)
+
+// conclude gives an item its outcome.
+func (e *engine) conclude(item *dispatch.Item, o core.Outcome) {
+	rt := e.routes[item.Route()]
+	e.endTrial(rt, item, o.Event() == core.EventReleased)
+	e.d.Conclude(e.now, item, o)
+}
+
+// release gives an item back at no cost. A retry of a blocked topic waits for the topic: it would come back at once.
+func (e *engine) release(item *dispatch.Item, unknown bool) {
+	e.counts.Released++
+	in := time.Duration(0)
+	if b := e.routes[item.Route()].breakers.topics[item.Record.Envelope.Topic]; b != nil && item.Record.Failed {
+		in = max(b.until.Sub(e.now), e.opts.PollMin)
+	}
+	e.conclude(item, core.Release(&item.Record, in, unknown))
+}
+
+// retry has an item tried again later.
+func (e *engine) retry(item *dispatch.Item, err error, in time.Duration) {
+	e.counts.Failed++
+	e.conclude(item, core.Retry(&item.Record, err, in))
+	e.warn(item, "retry", "publishing failed; it will be tried again", err, "class", waybill.ClassOf(err).String(), "retry_in", in)
+	if e.opts.Hooks.OnRetry != nil {
+		ev := e.event(item)
+		ev.Err, ev.RetryIn = err, in
+		e.observer.tell(e.opts.Hooks.OnRetry, ev)
+	}
+}
+
+// abandon ends an item for good, with a reason. Its key goes on when that is stored, unless the route says that it
+// blocks.
+func (e *engine) abandon(item *dispatch.Item, reason waybill.Reason, err error) {
+	e.counts.Abandoned++
+	e.conclude(item, core.Abandon(&item.Record, reason, err))
+	e.tel.abandoned(e.base, e.routes[item.Route()], reason)
+	event := "abandoned"
+	if reason == waybill.ReasonUndecodable {
+		event = "undecodable"
+	}
+	e.log.Error("message abandoned", "event", event, "route", item.Route(), "id", item.Record.Envelope.ID, "attempt", attempt(item),
+		"topic", item.Record.Envelope.Topic, "reason", string(reason), "error", core.ErrorText(err))
+	if e.opts.Hooks.OnAbandoned != nil {
+		ev := e.event(item)
+		ev.Err, ev.Reason = err, reason
+		e.observer.tell(e.opts.Hooks.OnAbandoned, ev)
+	}
+}
+
+// itemLost notes that a record that was out is another's.
+func (e *engine) itemLost(item *dispatch.Item) {
+	rt := e.routes[item.Route()]
+	e.tel.leaseLost(e.base, rt)
+	e.warn(item, "lease_lost", "the record went to another relay while it was here; it may arrive twice", core.ErrFenced)
+	if e.opts.Hooks.OnLeaseLost != nil {
+		e.observer.tell(e.opts.Hooks.OnLeaseLost, event(item))
+	}
+}

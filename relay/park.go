@@ -1,0 +1,45 @@
+package relay
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/waybill-go/waybill/dispatch"
+)
+
+// keys knows the keys of a route whose publisher pipelines: it keeps the order inside a call only. So records of a key
+// that is in a call are parked until that call has its results.
+type keys struct {
+	flying map[string]int              // records in calls
+	parked map[string][]*dispatch.Item // that wait, by key
+}
+
+// mustPark reports whether records of its key are in another call. It waits for their results: a pipelining publisher
+// keeps the order inside a call only.
+func (e *engine) mustPark(c *call, item *dispatch.Item) bool {
+	key := item.Record.Envelope.Key
+	if !c.route.pipelined || key == "" {
+		return false
+	}
+	if len(c.route.keys.parked[key]) > 0 {
+		return true
+	}
+	return c.route.keys.flying[key] > 0 && !slices.ContainsFunc(c.items, func(o *dispatch.Item) bool { return o.Record.Envelope.Key == key })
+}
+
+// unpark releases what is parked of some keys of a route, or of all if none is named.
+func (e *engine) unpark(rt *route, keys ...string) {
+	if len(rt.keys.parked) == 0 {
+		return
+	}
+	if len(keys) == 0 {
+		keys = slices.Sorted(maps.Keys(rt.keys.parked))
+	}
+	for _, key := range keys {
+		items := rt.keys.parked[key]
+		delete(rt.keys.parked, key)
+		for _, item := range slices.Backward(items) {
+			e.release(item, false)
+		}
+	}
+}

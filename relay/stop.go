@@ -1,0 +1,73 @@
+package relay
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	// stopGrace is how long after the drain limit cancelled publishes may still report.
+	stopGrace = time.Second
+	// stopSettle bounds the settles after that, and the leave.
+	stopSettle = 5 * time.Second
+)
+
+// drain is the end of a run: what was sent gets time for its outcome, and the rest is released.
+type drain struct {
+	begun    bool
+	noLeave  bool            // the store did not take the leave
+	fatal    error           // why the run ends
+	sendCtx  context.Context //nolint:containedctx // of all publishes: it is cancelled at cancelAt
+	stopSend context.CancelFunc
+	cancelAt time.Time // cancel publishes
+	giveUpAt time.Time // stop waiting for them
+	finalAt  time.Time // stop settling
+}
+
+// stop begins the end: nothing more is read or sent. When what is out has an outcome that is stored, the member leaves.
+func (e *engine) stop() {
+	if e.drain.begun {
+		return
+	}
+	e.drain.begun = true
+	e.drain.cancelAt = e.now.Add(max(e.opts.DrainTimeout, 0))
+	e.drain.giveUpAt = e.drain.cancelAt.Add(stopGrace)
+	e.drain.finalAt = e.drain.giveUpAt.Add(stopSettle)
+	e.endWait()
+	e.stopUpkeep()
+	e.d.Stop()
+	for _, rt := range e.order {
+		e.unpark(rt)
+	}
+}
+
+// stopStep does what is due while stopping and returns what comes next.
+func (e *engine) stopStep() time.Time {
+	if len(e.publishes.inFlight) == 0 {
+		e.drain.finalAt = earliest(e.drain.finalAt, e.now.Add(stopSettle))
+	}
+	switch {
+	case e.now.Before(e.drain.cancelAt):
+		return earliest(e.drain.cancelAt, e.drain.finalAt)
+	case e.now.Before(e.drain.giveUpAt):
+		e.drain.stopSend()
+		return earliest(e.drain.giveUpAt, e.drain.finalAt)
+	}
+	for c := range e.publishes.inFlight { // no result came: not sent as far as is known
+		for _, item := range c.items {
+			e.release(item, true)
+		}
+		delete(e.publishes.inFlight, c)
+		e.inProgress--
+		c.lost = true
+	}
+	return e.drain.finalAt
+}
+
+// fail ends the run with err.
+func (e *engine) fail(err error) {
+	if e.drain.fatal == nil {
+		e.drain.fatal = err
+	}
+	e.stop()
+}
