@@ -71,8 +71,8 @@ type OutboxStore interface {
 
 // StoreTraits are a store's promises. The zero value promises nothing.
 type StoreTraits struct {
-	// Bound is zero if Page's marks are exact. Else a transaction may show records later than the marks say, but none
-	// that began longer ago than this.
+	// Bound is zero if Page's transaction ids are exact. Else a transaction may show records later than they say, but
+	// none that began longer ago than this.
 	Bound time.Duration
 	// SessionFence: a session that was removed, and one that lost the unit, settles nothing. Without it only the
 	// version protects a record.

@@ -74,9 +74,10 @@ type Page struct {
 	// Last is the last sequence that was drawn when the snapshot was taken, or later: no record of the snapshot has a
 	// greater one.
 	Last int64
-	// The marks tell what the snapshot does not show yet. A transaction has its mark before it draws its first number.
-	// One that can still show a number up to Last has a mark below Upper. One with a mark below Next that is not in
-	// Running has ended, and the snapshot shows what it committed. Upper is 0 if no number was drawn since Look.Last.
+	// The transaction ids tell what the snapshot does not show yet. A transaction has its id before it draws its first
+	// number. One that can still show a number up to Last has an id below Upper. One with an id below Next that is not
+	// in Running has ended, and the snapshot shows what it committed. Upper is 0 if no number was drawn since
+	// Look.Last.
 	Next, Upper int64
 	Running     []int64
 }

@@ -34,7 +34,7 @@ type rule uint64
 const (
 	ruleLoadHeld    rule = 1 << iota // a new unit's waiting records come first
 	ruleHint                         // a unit's hint is below all that may still appear
-	ruleUpper                        // what may be running goes up to a mark drawn after the snapshot
+	ruleUpper                        // what may be running goes up to a transaction id drawn after the snapshot
 	ruleHazardKeys                   // a key's page behind a walk is thrown away
 	rulePassHazard                   // keyed records behind a walk are read by key
 	ruleRecent                       // what was settled after a read was sent is not taken from it

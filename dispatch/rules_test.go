@@ -22,7 +22,7 @@ var rules = []struct {
 	{"HazardKeys", ruleHazardKeys, func(c *simConfig) { c.refuse, c.long = true, true }},
 	{"PassHazard", rulePassHazard, func(c *simConfig) { c.long = true }},
 	{"Recent", ruleRecent, func(c *simConfig) {}},
-	{"Limbo", ruleUnstored, func(c *simConfig) { c.refuse, c.unstored = true, true }},
+	{"Unstored", ruleUnstored, func(c *simConfig) { c.refuse, c.unstored = true, true }},
 	{"DueRepeat", 0, func(c *simConfig) { c.refuse, c.loseAnswers, c.broken = true, true, "DueRepeat" }},
 	{"TakeLocked", ruleTakeLocked, func(c *simConfig) { c.cancel = true }},
 	{"Control", ruleControl, func(c *simConfig) { c.cancel, c.refuse, c.redrive = true, true, true }},

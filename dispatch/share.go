@@ -47,8 +47,8 @@ func (d *Dispatcher) share() {
 	}
 }
 
-// leave marks one unit of a route to be given up: if possible one that has nothing in memory, else one that has nothing
-// to be stored.
+// leave chooses one unit of a route to be given up: if possible one that has nothing in memory, else one that has
+// nothing to be stored.
 func (d *Dispatcher) leave(rt *route) {
 	if rt == nil {
 		return

@@ -7,8 +7,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// simStore is the store as members see it. Its marks are as coarse as those of Postgres, whose snapshots do not name
-// the transactions above the latest that has ended. It breaks a rule of the contract if it is told to.
+// simStore is the store as members see it. Its transaction ids are as coarse as those of Postgres, whose snapshots do
+// not name the transactions above the latest that has ended. It breaks a rule of the contract if it is told to.
 type simStore struct {
 	core.OutboxStore
 	s     *sim
