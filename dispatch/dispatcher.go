@@ -193,30 +193,3 @@ func (d *Dispatcher) Quit() { d.self.stopping, d.self.quitting = true, true }
 
 // Left reports that the member has left after Stop.
 func (d *Dispatcher) Left() bool { return d.self.left }
-
-// rejoin ends the session: what it held is somebody else's now. What is out is not taken back; its outcomes are
-// ignored.
-func (d *Dispatcher) rejoin() {
-	d.session = 0
-	d.self.reset()
-	d.peers.reset()
-	d.presence.reset()
-	d.calls.reset()
-	d.db.reset()
-	d.reads.reset()
-	d.timers.reset()
-	d.holds.reset()
-	d.settles.reset()
-	d.controls.reset()
-	d.giving.reset()
-	d.work.out = 0
-	for i, rt := range d.routes {
-		d.tellLost(rt)
-		for _, item := range rt.known {
-			item.lost = true
-		}
-		fresh := newRoute(d.env, rt.Route)
-		fresh.topics.blocked, fresh.shut = rt.topics.blocked, rt.shut
-		d.routes[i], d.byName[rt.Name] = fresh, fresh
-	}
-}

@@ -5,9 +5,10 @@
 // ([Dispatcher.Calls]), takes in the answers ([Dispatcher.Done]), and is told the time with each.
 //
 // The Dispatcher is made of parts, each with a file of its own. env.go: what all of them may read. self.go, peers.go,
-// presence.go, meet.go, own.go and share.go: membership, and who owns what. database.go, group.go, look.go and page.go:
-// reading. route.go, unit.go, item.go, key.go and revisit.go: what is in memory. queue.go: queues. hold.go, hand.go,
-// settle.go, control.go, due.go and giveup.go: what happens to records. call.go: the calls of the store.
+// presence.go, meet.go, own.go, share.go and rejoin.go: membership, and who owns what. database.go, group.go, look.go
+// and page.go: reading. route.go, unit.go, item.go, key.go, revisit.go and forget.go: what is in memory. queue.go:
+// queues. hold.go, hand.go, settle.go, control.go, due.go and giveup.go: what happens to records. call.go: the calls of
+// the store.
 //
 // # Guarantees
 //

@@ -1,6 +1,10 @@
 package dispatch
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/waybill-go/waybill/core"
+)
 
 // finish takes an item out of memory for good: what a call under way says of it is old.
 func (d *Dispatcher) finish(item *Item) {
@@ -52,7 +56,37 @@ func (d *Dispatcher) unline(item *Item) {
 	d.holds.window = without(d.holds.window, item)
 }
 
-// without returns items without one of them, in place.
-func without(items []*Item, item *Item) []*Item {
-	return slices.DeleteFunc(items, func(o *Item) bool { return o == item })
+// drop forgets slots that are no longer the member's. What is out stays out: its hold, if it has one, lets it settle.
+func (d *Dispatcher) drop(rt *route, slots core.Slots) {
+	rt.leaving &^= slots
+	for u := range rt.units {
+		if u.Slots()&slots != 0 {
+			delete(rt.units, u)
+			d.giving.went[u] = d.now
+		}
+	}
+	for _, g := range rt.groups {
+		g.slots &^= slots
+	}
+	rt.groups = slices.DeleteFunc(rt.groups, func(g *group) bool { return g.slots == 0 })
+	for _, seq := range sortedSeqs(rt.known) {
+		if item := rt.known[seq]; slots.Has(item.Record.Slot) && !item.isBusy() {
+			item.lost = true
+			d.remove(item)
+		}
+	}
+	rt.dropKeys(slots)
+	for seq, v := range rt.again {
+		if slots.Has(v.slot) {
+			if v.decision != nil { // the next owner's
+				d.controls.forget(v.decision)
+			}
+			delete(rt.again, seq)
+		}
+	}
+	for s := range uint8(core.NumSlots) {
+		if slots.Has(s) {
+			rt.careful[s] = 0
+		}
+	}
 }

@@ -195,19 +195,3 @@ func (d *Dispatcher) recall(item *Item) {
 		k.insert(o)
 	}
 }
-
-// tell says what became of an item that was handed out.
-func (d *Dispatcher) tell(item *Item, err error) {
-	if d.opts.Settled != nil {
-		d.opts.Settled(item, err)
-	}
-}
-
-// tellLost says that all that is out, or on its way to the store, is lost with the session.
-func (d *Dispatcher) tellLost(rt *route) {
-	for _, seq := range sortedSeqs(rt.known) {
-		if item := rt.known[seq]; item.isBusy() {
-			d.tell(item, core.ErrFenced)
-		}
-	}
-}

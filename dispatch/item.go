@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill/core"
@@ -96,4 +97,9 @@ func (item *Item) freeKey() {
 	if item.key != nil {
 		item.key.unstored = without(item.key.unstored, item)
 	}
+}
+
+// without returns items without one of them, in place.
+func without(items []*Item, item *Item) []*Item {
+	return slices.DeleteFunc(items, func(o *Item) bool { return o == item })
 }

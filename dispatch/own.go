@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"math"
-	"slices"
 
 	"github.com/waybill-go/waybill/core"
 )
@@ -58,40 +57,5 @@ func (d *Dispatcher) acquire(rt *route, o *core.OwnedUnit) {
 	}
 	for s := o.Unit.From; s < o.Unit.To; s++ {
 		rt.careful[s] = care
-	}
-}
-
-// drop forgets slots that are no longer the member's. What is out stays out: its hold, if it has one, lets it settle.
-func (d *Dispatcher) drop(rt *route, slots core.Slots) {
-	rt.leaving &^= slots
-	for u := range rt.units {
-		if u.Slots()&slots != 0 {
-			delete(rt.units, u)
-			d.giving.went[u] = d.now
-		}
-	}
-	for _, g := range rt.groups {
-		g.slots &^= slots
-	}
-	rt.groups = slices.DeleteFunc(rt.groups, func(g *group) bool { return g.slots == 0 })
-	for _, seq := range sortedSeqs(rt.known) {
-		if item := rt.known[seq]; slots.Has(item.Record.Slot) && !item.isBusy() {
-			item.lost = true
-			d.remove(item)
-		}
-	}
-	rt.dropKeys(slots)
-	for seq, v := range rt.again {
-		if slots.Has(v.slot) {
-			if v.decision != nil { // the next owner's
-				d.controls.forget(v.decision)
-			}
-			delete(rt.again, seq)
-		}
-	}
-	for s := range uint8(core.NumSlots) {
-		if slots.Has(s) {
-			rt.careful[s] = 0
-		}
 	}
 }
