@@ -73,7 +73,8 @@ func NewOutbox(pool *pgxpool.Pool, opts Options) (*Outbox, error) {
 // A relay or a table queue holds two connections of db for as long as it runs: one listens, and one shows that it is
 // there. It takes others for moments. If SetMaxOpenConns bounds db, leave room for five beside the service's own
 // transactions. With fewer it waits for these, and its lease may run out meanwhile. Options.DisableNotify spares the
-// two. Options.AutoMigrate is refused, since there is no connection beside db: call [Outbox.Migrate].
+// two. With pgx's hook OnNotification set the relay polls. Options.AutoMigrate is refused, since there is no connection
+// beside db: call [Outbox.Migrate].
 func NewSQLOutbox(db *sql.DB, opts Options) (*Outbox, error) {
 	if db == nil {
 		return nil, waybill.Invalid("waybill/postgres: outbox", "db: is nil; pass an open *sql.DB")

@@ -17,5 +17,6 @@
 //
 // # Limits
 //
-// A sql.DB of another driver, and one whose driver wraps pgx's, cannot be used: the first use says so.
+// A sql.DB of another driver, and one whose driver wraps pgx's, cannot be used: the first use says so. If the
+// configuration of a sql.DB has a hook OnNotification, that gets the notifications of an own connection.
 package conns
