@@ -47,7 +47,7 @@ func New(bus core.Subscriber, opts Options) (*Consumer, error) {
 		return nil, err
 	}
 	opts = opts.withDefaults()
-	tel, err := newTelemetry(&opts)
+	tel, err := newTelemetry(&opts, bus)
 	if err != nil {
 		return nil, fmt.Errorf("waybill/consumer: metrics: %w", err)
 	}

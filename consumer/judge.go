@@ -17,6 +17,7 @@ type verdict struct {
 	err     error
 	outage  bool // something the handler needs is down
 	inPlace bool // it is held, and its key with it, until the retry
+	took    time.Duration
 	healthy bool // the handler ran, and nothing it needs is down
 }
 

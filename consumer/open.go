@@ -80,7 +80,7 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 		tell(nil)
 		r.setDown(true, err)
 		delay := r.pauseDelay(n)
-		r.log.warn(ctx, "consumer.subscribe", "cannot subscribe, will try again", slog.Duration("retry_in", delay), errAttr(err))
+		r.log.Event(ctx, slog.LevelWarn, "consumer.subscribe", "cannot subscribe, will try again", slog.Duration("retry_in", round(delay)), errAttr(err))
 		r.tel.failed(ctx, "subscribe", err)
 		if !sleep(ctx, delay) {
 			return nil, nil
@@ -93,7 +93,7 @@ func (r *runner) closeReceiver(ctx context.Context, s *session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleGrace)
 	defer cancel()
 	if err := s.rcv.Close(ctx); err != nil {
-		r.log.warn(ctx, "consumer.close", "cannot close the receiver", errAttr(err))
+		r.log.Event(ctx, slog.LevelWarn, "consumer.close", "cannot close the receiver", errAttr(err))
 	}
 }
 

@@ -84,7 +84,7 @@ func (r *runner) announce(t turn) {
 	}
 	switch t.state {
 	case paused:
-		r.log.warn(r.settleCtx, "consumer.pause", "something that handlers need is down: paused, will probe",
+		r.log.Event(r.settleCtx, slog.LevelWarn, "consumer.pause", "something that handlers need is down: paused, will probe",
 			slog.Duration("probe_in", t.delay), errAttr(t.err))
 		if r.trouble != nil {
 			r.trouble(t.err)

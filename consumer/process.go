@@ -8,35 +8,22 @@ import (
 	"runtime/debug"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/core"
 )
 
 // process runs m's handler and returns what follows.
 func (r *runner) process(m *message) verdict {
 	d := m.d
-	e := &d.Envelope
-	ctx := r.handlerCtx
 	r.merge(m)
-	if e.TraceParent != "" {
-		if sc := core.SpanContextOf(e); sc.IsValid() {
-			ctx = trace.ContextWithRemoteSpanContext(ctx, sc)
-		}
-	}
-	ctx, span := r.tel.tracer.Start(ctx, "waybill process", r.tel.spanOptions...)
-	if span.IsRecording() {
-		span.SetAttributes(attribute.String("messaging.message.id", e.ID), attribute.String("messaging.destination.name", e.Topic),
-			attribute.Int("waybill.attempt", d.Attempt))
-	}
+	begin := time.Now()
+	ctx, span := r.tel.start(r.handlerCtx, d)
 	r.tel.active.Add(ctx, 1, r.tel.plain...)
 	st, err := r.attempts(waybill.WithDelivery(ctx, d), m)
 	r.tel.active.Add(ctx, -1, r.tel.plain...)
-	core.EndSpan(span, err)
+	endSpan(span, err)
 	v := r.judge.decide(r.handlerCtx, d, st, err)
-	r.report(r.handlerCtx, d, &v)
+	v.took = time.Since(begin)
+	r.report(ctx, d, &v)
 	return v
 }
 
@@ -50,7 +37,8 @@ func (r *runner) merge(m *message) {
 	m.merged = true
 	if _, err := clock.Observe(e.HLC); err != nil {
 		r.tel.count(r.handlerCtx, r.tel.drift, 1)
-		r.log.warn(r.handlerCtx, "consumer.drift", "a message's stamp was refused; it is handled all the same", slog.String("id", e.ID), errAttr(err))
+		r.log.Event(r.tel.under(r.handlerCtx, m.d), slog.LevelWarn, "consumer.drift",
+			"a message's stamp was refused; it is handled all the same", append(ofMessage(m.d), errAttr(err))...)
 	}
 }
 
@@ -70,7 +58,7 @@ func (r *runner) attempts(ctx context.Context, m *message) (st waybill.HandlerSt
 			return st, err
 		}
 		r.tel.count(ctx, r.tel.repeats, 1)
-		r.log.repeated(ctx, m.d, n, delay, err)
+		r.logRepeat(ctx, m.d, n, delay, err)
 		if !sleep(r.stopCtx, delay) {
 			return st, err
 		}

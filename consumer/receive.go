@@ -53,7 +53,7 @@ func (r *runner) receive(ctx context.Context, s *session) *session {
 		failures++
 		r.setDown(true, err)
 		delay := r.pauseDelay(failures)
-		r.log.warn(ctx, "consumer.receive", "cannot receive, will try again", slog.Duration("retry_in", delay), errAttr(err))
+		r.log.Event(ctx, slog.LevelWarn, "consumer.receive", "cannot receive, will try again", slog.Duration("retry_in", round(delay)), errAttr(err))
 		r.tel.failed(ctx, "receive", err)
 		if !sleep(ctx, delay) {
 			return s
@@ -145,7 +145,7 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 	}
 	for n := range messages {
 		if v := messages[n].refused; v != nil {
-			r.report(ctx, messages[n].d, v)
+			r.report(r.tel.under(ctx, messages[n].d), messages[n].d, v)
 		}
 	}
 	r.mu.Lock()

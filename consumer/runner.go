@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/obs"
 )
 
 // runner runs one subscription during one Run. Its goroutines: the one of run, which receives; up to sub.Concurrency
@@ -17,7 +18,7 @@ import (
 type runner struct {
 	opts    *Options
 	sub     *waybill.Subscription
-	log     *logs
+	log     *obs.Logger
 	tel     *queueTelemetry
 	judge   judge
 	source  source
@@ -81,8 +82,8 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 	r := &runner{
 		opts:     &c.opts,
 		sub:      sub,
-		log:      &logs{Logger: c.opts.Logger.With(slog.String("queue", sub.Queue))},
-		tel:      c.tel.forQueue(&reg.asked),
+		log:      obs.NewLogger(c.opts.Logger.With(slog.String("queue", sub.Queue))),
+		tel:      c.tel.forQueue(ctx, &reg.asked),
 		judge:    judge{sub: sub, handlers: newHandlers(sub, reg.handlers), unknown: c.opts.Unknown, traits: c.tel.traits},
 		source:   source{bus: c.bus, asked: &reg.asked, checks: reg.checks},
 		contexts: newContexts(ctx),

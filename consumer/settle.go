@@ -149,13 +149,13 @@ func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) {
 		d, step := acks[i].Delivery, steps[acks[i].Verdict]
 		if errors.Is(err, waybill.ErrLeaseLost) {
 			r.tel.count(ctx, r.tel.lost, 1)
-			r.log.warn(ctx, "lease_lost", "the message is no longer this consumer's; another one has it, or it was settled", slog.String("phase", "settle"),
-				slog.String("step", step), slog.String("id", d.Envelope.ID), slog.Int("attempt", d.Attempt), slog.Duration("held", time.Since(batch.since[i])), errAttr(err))
+			r.log.Event(r.tel.under(ctx, d), slog.LevelWarn, "consumer.lease_lost", "the message is no longer this consumer's; another one has it, or it was settled",
+				append(ofMessage(d), slog.String("phase", "settle"), slog.String("step", step), slog.Duration("held", round(time.Since(batch.since[i]))), errAttr(err))...)
 			continue
 		}
 		r.tel.failed(ctx, step, err)
-		r.log.warn(ctx, "consumer.settle", "cannot settle a message; it will come again", slog.String("step", step),
-			slog.String("id", d.Envelope.ID), slog.Int("attempt", d.Attempt), errAttr(err))
+		r.log.Event(r.tel.under(ctx, d), slog.LevelWarn, "consumer.settle", "cannot settle a message; it will come again",
+			append(ofMessage(d), slog.String("step", step), errAttr(err))...)
 	}
 	if failed < len(acks) {
 		s.trouble.Store(0)
@@ -166,5 +166,5 @@ func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) {
 
 // steps names the verdicts in metrics and logs.
 var steps = [...]string{
-	core.VerdictNone: "none", core.VerdictDone: "ack", core.VerdictRetry: "retry", core.VerdictReject: "park", core.VerdictRelease: "give_back",
+	core.VerdictNone: "none", core.VerdictDone: "ack", core.VerdictRetry: "retry", core.VerdictReject: "park", core.VerdictRelease: "release",
 }

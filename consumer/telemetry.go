@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
+	"slices"
 	"time"
 
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill"
@@ -32,11 +32,9 @@ const (
 
 var statusNames = [statuses]string{"success", "duplicate", "retried", "parked", "failed", "dropped"}
 
-// buckets of durations in seconds, 1 ms to 1 day.
-var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 14400, 86400}
-
 // telemetry holds the instruments of a consumer.
 type telemetry struct {
+	system                              core.Description
 	tracer                              trace.Tracer
 	traits                              core.SubscriberTraits
 	received, processed, retries, drift metric.Int64Counter
@@ -46,16 +44,9 @@ type telemetry struct {
 	duration                            metric.Float64Histogram
 }
 
-func newTelemetry(o *Options) (*telemetry, error) {
-	mp, tp := o.MeterProvider, o.TracerProvider
-	if mp == nil {
-		mp = otel.GetMeterProvider()
-	}
-	if tp == nil {
-		tp = otel.GetTracerProvider()
-	}
-	m := mp.Meter(obs.Scope)
-	t := &telemetry{tracer: tp.Tracer(obs.Scope)}
+func newTelemetry(o *Options, bus core.Subscriber) (*telemetry, error) {
+	m := obs.Meter(o.MeterProvider)
+	t := &telemetry{tracer: obs.Tracer(o.TracerProvider), system: core.DescriptionOf(bus)}
 	var errs [10]error
 	t.received, errs[0] = m.Int64Counter("waybill.consumer.received", metric.WithUnit("{message}"),
 		metric.WithDescription("Deliveries received."))
@@ -66,11 +57,11 @@ func newTelemetry(o *Options) (*telemetry, error) {
 	t.drift, errs[3] = m.Int64Counter("waybill.consumer.hlc.rejected", metric.WithUnit("{message}"),
 		metric.WithDescription("Messages whose clock stamp was too far ahead and was not merged."))
 	t.failures, errs[4] = m.Int64Counter("waybill.consumer.publish.failures", metric.WithUnit("{failure}"),
-		metric.WithDescription("Failed calls of the transport by step: subscribe, receive, ack, retry, park, give_back."))
+		metric.WithDescription("Failed calls of the transport by step: subscribe, receive, ack, retry, park, release."))
 	t.active, errs[5] = m.Int64UpDownCounter("waybill.consumer.active", metric.WithUnit("{handler}"),
 		metric.WithDescription("Handlers that run."))
-	t.duration, errs[6] = m.Float64Histogram("waybill.consumer.handler.duration", metric.WithUnit("s"),
-		metric.WithDescription("Time in handlers."), metric.WithExplicitBucketBoundaries(buckets...))
+	t.duration, errs[6] = m.Float64Histogram("messaging.process.duration", metric.WithUnit("s"),
+		metric.WithDescription("Time in handlers."), obs.Buckets())
 	t.repeats, errs[7] = m.Int64Counter("waybill.consumer.repeats", metric.WithUnit("{message}"),
 		metric.WithDescription("Retries in the process, before the broker saw the failure."))
 	t.lost, errs[8] = m.Int64Counter("waybill.consumer.lease.lost", metric.WithUnit("{message}"),
@@ -95,25 +86,103 @@ type queueTelemetry struct {
 	delays      []time.Duration
 	byDelay     [][]metric.AddOption // one for each of delays
 	spanOptions []trace.SpanStartOption
+	name        string // of spans
+	queueName   string
 }
 
-func (t *telemetry) forQueue(sub *core.Subscription) *queueTelemetry {
+// forQueue makes the options of a queue, and begins its counters at 0: a counter that begins with its first event never
+// shows that event to an alert on its increase.
+func (t *telemetry) forQueue(ctx context.Context, sub *core.Subscription) *queueTelemetry {
 	queue := attribute.String("queue", sub.Queue)
 	set := metric.WithAttributeSet(attribute.NewSet(queue))
+	common := []attribute.KeyValue{
+		semconv.MessagingSystemKey.String(t.system.System), semconv.MessagingOperationName("process"),
+		semconv.MessagingOperationTypeProcess, semconv.MessagingConsumerGroupName(sub.Queue),
+	}
 	q := &queueTelemetry{
-		telemetry: t, queue: queue, plain: []metric.AddOption{set}, plainRecord: []metric.RecordOption{set}, delays: sub.RetryDelays,
-		spanOptions: []trace.SpanStartOption{
-			trace.WithSpanKind(trace.SpanKindConsumer),
-			trace.WithAttributes(attribute.String("messaging.operation.type", "process"), attribute.String("messaging.consumer.group.name", sub.Queue)),
-		},
+		telemetry: t, queue: queue, plain: []metric.AddOption{set}, delays: sub.RetryDelays, name: "process " + sub.Queue, queueName: sub.Queue,
+		plainRecord: []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(append(common, queue)...))},
+		spanOptions: []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(common...)},
 	}
 	for s, name := range statusNames {
 		q.byStatus[s] = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(queue, attribute.String("status", name)))}
+		t.processed.Add(ctx, 0, q.byStatus[s]...)
 	}
 	for _, d := range sub.RetryDelays {
 		q.byDelay = append(q.byDelay, []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(queue, attribute.String("delay", d.String())))})
+		t.retries.Add(ctx, 0, q.byDelay[len(q.byDelay)-1]...)
+	}
+	for _, c := range [...]metric.Int64Counter{t.received, t.drift, t.repeats, t.lost} {
+		c.Add(ctx, 0, q.plain...)
+	}
+	for _, step := range [...]string{"subscribe", "receive", "ack", "retry", "park", "release"} {
+		for _, class := range [...]waybill.Class{waybill.ClassUnknown, waybill.ClassOutage, waybill.ClassRejected} {
+			t.failures.Add(ctx, 0, q.ofFailure(step, class))
+		}
 	}
 	return q
+}
+
+// start begins the span of a handler, under what d carries: a child of the span that created the message, linked to it.
+func (q *queueTelemetry) start(ctx context.Context, d *waybill.Delivery) (context.Context, trace.Span) {
+	e := &d.Envelope
+	ctx = q.under(ctx, d)
+	options := q.spanOptions
+	if created := trace.SpanContextFromContext(ctx); created.IsValid() {
+		options = append(slices.Clip(options), trace.WithLinks(trace.Link{SpanContext: created}))
+	}
+	ctx, span := q.tracer.Start(ctx, q.name, options...)
+	if span.IsRecording() {
+		span.SetAttributes(semconv.MessagingMessageID(e.ID), semconv.MessagingDestinationName(q.system.Destination(e.Topic, q.queueName)),
+			semconv.MessagingMessageBodySize(len(e.Body)), attribute.Int("waybill.attempt", d.Attempt))
+		q.address(span)
+		if e.CorrelationID != "" {
+			span.SetAttributes(semconv.MessagingMessageConversationID(e.CorrelationID))
+		}
+	}
+	return ctx, span
+}
+
+// startBatch begins the span of a batch handler, linked to the spans that created its messages.
+func (q *queueTelemetry) startBatch(ctx context.Context, ds []*waybill.Delivery) (context.Context, trace.Span) {
+	ctx, span := q.tracer.Start(ctx, q.name, q.spanOptions...)
+	if !span.IsRecording() {
+		return ctx, span
+	}
+	span.SetAttributes(semconv.MessagingBatchMessageCount(len(ds)), semconv.MessagingDestinationName(q.system.Destination(ds[0].Envelope.Topic, q.queueName)))
+	q.address(span)
+	for _, d := range ds {
+		if created := core.SpanContextOf(&d.Envelope); created.IsValid() {
+			span.AddLink(trace.Link{SpanContext: created, Attributes: []attribute.KeyValue{semconv.MessagingMessageID(d.Envelope.ID)}})
+		}
+	}
+	return ctx, span
+}
+
+func (q *queueTelemetry) address(span trace.Span) {
+	if q.system.Address != "" {
+		span.SetAttributes(semconv.ServerAddress(q.system.Address), semconv.ServerPort(q.system.Port))
+	}
+}
+
+// under returns ctx with what d carries, so that log lines about d are of its trace.
+func (*queueTelemetry) under(ctx context.Context, d *waybill.Delivery) context.Context {
+	if d.Envelope.TraceParent == "" && len(d.Envelope.Headers) == 0 {
+		return ctx
+	}
+	return core.ContextOf(ctx, &d.Envelope)
+}
+
+// endSpan ends span with the result of a handler.
+func endSpan(span trace.Span, err error) {
+	if err != nil && span.IsRecording() {
+		span.SetAttributes(semconv.ErrorTypeKey.String(waybill.ClassOf(err).String()))
+	}
+	core.EndSpan(span, err)
+}
+
+func (q *queueTelemetry) ofFailure(step string, class waybill.Class) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(q.queue, attribute.String("step", step), semconv.ErrorTypeKey.String(class.String())))
 }
 
 func (q *queueTelemetry) count(ctx context.Context, c metric.Int64Counter, n int) {
@@ -121,8 +190,7 @@ func (q *queueTelemetry) count(ctx context.Context, c metric.Int64Counter, n int
 }
 
 func (q *queueTelemetry) failed(ctx context.Context, step string, err error) {
-	q.failures.Add(ctx, 1, metric.WithAttributeSet(attribute.NewSet(q.queue, attribute.String("step", step),
-		attribute.String("error.type", waybill.ClassOf(err).String()))))
+	q.failures.Add(ctx, 1, q.ofFailure(step, waybill.ClassOf(err)))
 }
 
 // retried counts a retry by the declared delay that it is rounded to, so that the label stays bounded.
@@ -153,7 +221,7 @@ func (r *runner) reportAll(ds []*waybill.Delivery, vs []verdict) {
 		}
 		n[vs[i].status]++
 		if debug || vs[i].err != nil {
-			r.logVerdict(r.handlerCtx, ds[i], &vs[i])
+			r.logVerdict(r.tel.under(r.handlerCtx, ds[i]), ds[i], &vs[i])
 		}
 	}
 	for s, n := range n {
@@ -182,7 +250,7 @@ func (r *runner) logVerdict(ctx context.Context, d *waybill.Delivery, v *verdict
 			event, text = "consumer.dropped", "message dropped, since the subscription does not park"
 		}
 	case statusFailed:
-		level, event, text = slog.LevelWarn, "consumer.given_back", "handler gave up at an outage or a stop; the message goes back"
+		level, event, text = slog.LevelWarn, "consumer.released", "handler gave up at an outage or a stop; the message goes back"
 		if v.inPlace {
 			event, text = "consumer.held", "handler met an outage; the message waits in its place"
 		}
@@ -193,11 +261,12 @@ func (r *runner) logVerdict(ctx context.Context, d *waybill.Delivery, v *verdict
 	if !r.log.Enabled(ctx, level) {
 		return
 	}
-	attrs := []slog.Attr{
-		slog.String("id", d.Envelope.ID), slog.String("topic", d.Envelope.Topic), slog.Int("attempt", d.Attempt),
+	attrs := ofMessage(d)
+	if v.took > 0 {
+		attrs = append(attrs, slog.Duration("took", v.took.Round(time.Microsecond)))
 	}
 	if v.ack.Verdict == core.VerdictRetry {
-		attrs = append(attrs, slog.Duration("retry_in", v.ack.Delay))
+		attrs = append(attrs, slog.Duration("retry_in", round(v.ack.Delay)))
 	}
 	if v.ack.Reason != "" {
 		attrs = append(attrs, slog.String("reason", string(v.ack.Reason)))
@@ -208,86 +277,39 @@ func (r *runner) logVerdict(ctx context.Context, d *waybill.Delivery, v *verdict
 	if p, ok := errors.AsType[*panicError](v.err); ok {
 		attrs = append(attrs, slog.String("stack", string(p.stack)))
 	}
-	r.log.limited(ctx, level, event, text, attrs...)
+	r.log.Event(ctx, level, event, text, attrs...)
 }
 
 func errAttr(err error) slog.Attr { return slog.String("error", core.ErrorText(err)) }
 
-// At most logBurst lines of one event are written in logWindow; the next line after that says how many were left out.
-const (
-	logBurst  = 10
-	logWindow = 10 * time.Second
-)
-
-// logs is a logger that limits repeated warnings.
-type logs struct {
-	*slog.Logger
-	mu     sync.Mutex
-	events map[string]*logCount
+// logRepeat logs a retry in the process.
+func (r *runner) logRepeat(ctx context.Context, d *waybill.Delivery, n int, delay time.Duration, err error) {
+	r.log.Event(ctx, slog.LevelWarn, "consumer.repeat", "handler failed; it is tried again in this process",
+		append(ofMessage(d), slog.Int("try", n), slog.Duration("retry_in", round(delay)), errAttr(err))...)
 }
 
-type logCount struct {
-	begin          time.Time
-	lines, dropped int
-}
-
-// repeated logs a retry in the process.
-func (l *logs) repeated(ctx context.Context, d *waybill.Delivery, n int, delay time.Duration, err error) {
-	l.warn(ctx, "consumer.repeat", "handler failed; it is tried again in this process", slog.String("id", d.Envelope.ID),
-		slog.Int("attempt", d.Attempt), slog.Int("try", n), slog.Duration("retry_in", delay), errAttr(err))
-}
-
-// batchFailed logs that a batch goes one by one.
-func (l *logs) batchFailed(ctx context.Context, n int, err error) {
+// logBatch logs that a batch goes one by one.
+func (r *runner) logBatch(ctx context.Context, n int, err error) {
 	attrs := []slog.Attr{slog.Int("messages", n), errAttr(err)}
 	if p, ok := errors.AsType[*panicError](err); ok {
 		attrs = append(attrs, slog.String("stack", string(p.stack)))
 	}
-	l.warn(ctx, "consumer.batch", "batch failed; its messages are handled one by one", attrs...)
+	r.log.Event(ctx, slog.LevelWarn, "consumer.batch", "batch failed; its messages are handled one by one", attrs...)
 }
 
-func (l *logs) warn(ctx context.Context, event, text string, attrs ...slog.Attr) {
-	l.limited(ctx, slog.LevelWarn, event, text, attrs...)
+// ofMessage names d in a log line.
+func ofMessage(d *waybill.Delivery) []slog.Attr {
+	e := &d.Envelope
+	attrs := make([]slog.Attr, 0, 10)
+	attrs = append(attrs, slog.String("id", e.ID), slog.String("topic", e.Topic), slog.Int("attempt", d.Attempt))
+	if e.Key != "" {
+		attrs = append(attrs, slog.String("key", e.Key))
+	}
+	if e.Tenant != "" {
+		attrs = append(attrs, slog.String("tenant", e.Tenant))
+	}
+	return attrs
 }
 
-// limited writes a line unless there were too many of its event. Debug lines are not limited.
-func (l *logs) limited(ctx context.Context, level slog.Level, event, text string, attrs ...slog.Attr) {
-	if !l.Enabled(ctx, level) {
-		return
-	}
-	attrs = append(attrs, slog.String("event", event))
-	if level > slog.LevelDebug {
-		dropped, ok := l.allow(event)
-		if !ok {
-			return
-		}
-		if dropped > 0 {
-			attrs = append(attrs, slog.Int("left_out", dropped))
-		}
-	}
-	l.LogAttrs(ctx, level, text, attrs...)
-}
-
-func (l *logs) allow(event string) (dropped int, ok bool) {
-	now := time.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := l.events[event]
-	if c == nil {
-		if l.events == nil {
-			l.events = map[string]*logCount{}
-		}
-		c = &logCount{begin: now}
-		l.events[event] = c
-	}
-	if now.Sub(c.begin) >= logWindow {
-		dropped = c.dropped
-		*c = logCount{begin: now}
-	}
-	if c.lines >= logBurst {
-		c.dropped++
-		return 0, false
-	}
-	c.lines++
-	return dropped, true
-}
+// round makes a duration readable in a log line.
+func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

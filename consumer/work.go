@@ -109,7 +109,7 @@ func (r *runner) work(j job) {
 func (r *runner) goexited(j job) job {
 	decide := func(m *message) verdict {
 		v := r.judge.decide(r.handlerCtx, m.d, waybill.HandlerProcessed, errGoexit)
-		r.report(r.handlerCtx, m.d, &v)
+		r.report(r.tel.under(r.handlerCtx, m.d), m.d, &v)
 		return v
 	}
 	if j.batch == nil {

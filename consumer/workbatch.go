@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
@@ -100,7 +97,7 @@ func (r *runner) processBatch(ms []*message) []verdict {
 			}
 			r.reportAll(ds, verdicts)
 		default:
-			r.log.batchFailed(r.handlerCtx, len(ds), err)
+			r.logBatch(r.handlerCtx, len(ds), err)
 		}
 		return verdicts
 	}
@@ -115,15 +112,7 @@ func (r *runner) processBatch(ms []*message) []verdict {
 
 // callBatch runs a batch handler, with its span and its time.
 func (r *runner) callBatch(h *entry, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
-	ctx, span := r.tel.tracer.Start(r.handlerCtx, "waybill process", r.tel.spanOptions...)
-	if span.IsRecording() {
-		span.SetAttributes(attribute.Int("messaging.batch.message_count", len(ds)), attribute.String("messaging.destination.name", ds[0].Envelope.Topic))
-		for _, d := range ds {
-			if sc := core.SpanContextOf(&d.Envelope); sc.IsValid() {
-				span.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{attribute.String("messaging.message.id", d.Envelope.ID)}})
-			}
-		}
-	}
+	ctx, span := r.tel.startBatch(r.handlerCtx, ds)
 	r.tel.active.Add(ctx, 1, r.tel.plain...)
 	begin := time.Now()
 	statuses, err := r.attemptBatch(ctx, h, ds)
@@ -133,7 +122,7 @@ func (r *runner) callBatch(h *entry, ds []*waybill.Delivery) ([]waybill.HandlerS
 	if err == nil && len(statuses) != len(ds) {
 		err = fmt.Errorf("the batch handler returned %d statuses for %d messages", len(statuses), len(ds))
 	}
-	core.EndSpan(span, err)
+	endSpan(span, err)
 	return statuses, err
 }
 

@@ -94,7 +94,7 @@ func (e *engine) outage(item *dispatch.Item, err error, generation uint64) {
 		e.unpark(rt)
 	}
 	e.observer.tell(e.opts.Hooks.OnBreaker, Event{Route: rt.Name, Topic: topic, RetryIn: d, Err: err})
-	e.warn(item, "breaker_open", "publishing is paused by an outage", err, "topic_only", topic != "", "probe_in", d)
+	e.warn(item, "relay.breaker_open", "publishing is paused by an outage", err, "topic_only", topic != "", "probe_in", d)
 }
 
 // addTopic returns a breaker for topic, or nil if too many are open. It forgets one that is closed if it must.
@@ -137,7 +137,7 @@ func (e *engine) noteSent(item *dispatch.Item, generation uint64) {
 func (e *engine) closeBreaker(rt *route, topic string) {
 	e.tel.breaker(e.base, rt, -1)
 	e.observer.tell(e.opts.Hooks.OnBreaker, Event{Route: rt.Name, Topic: topic})
-	e.log.Info("publishing resumed", "event", "breaker_closed", "route", rt.Name, "topic", topic)
+	e.log.Info("publishing resumed", "event", "relay.breaker_closed", "route", rt.Name, "topic", topic)
 }
 
 // barred reports whether nothing of the route is to be handed out now.
@@ -216,7 +216,7 @@ func (e *engine) check(rt *route) {
 				b.until = e.now.Add(d)
 				if e.now.Sub(b.warnedAt) >= remindAfter {
 					b.warnedAt = e.now
-					e.log.Warn("publishing is still paused by an outage", "event", "breaker_open", "route", rt.Name, "for", round(e.now.Sub(b.since)), "error", b.cause)
+					e.log.Warn("publishing is still paused by an outage", "event", "relay.breaker_open", "route", rt.Name, "for", round(e.now.Sub(b.since)), "error", b.cause)
 				}
 				return
 			}

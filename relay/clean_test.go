@@ -45,7 +45,7 @@ func TestCleaning(t *testing.T) {
 		if n := states(s.Store)[core.StatePublished]; n != 2500 {
 			t.Errorf("%d kept", n)
 		}
-		if l := buf.take(); strings.Count(l, "event=clean ") != 1 || !strings.Contains(l, "deleted=0 expired=1") {
+		if l := buf.take(); strings.Count(l, "event=relay.clean ") != 1 || !strings.Contains(l, "deleted=0 expired=1") {
 			t.Errorf("%s", l)
 		}
 		calls := s.calls()
@@ -59,7 +59,7 @@ func TestCleaning(t *testing.T) {
 		if n := s.calls() - calls; n < 5 || n > 9 {
 			t.Errorf("%d calls for three batches", n)
 		}
-		if l := buf.take(); strings.Count(l, "event=clean ") != 1 || !strings.Contains(l, "level=INFO") || !strings.Contains(l, "deleted=2500 expired=0 published=2500") {
+		if l := buf.take(); strings.Count(l, "event=relay.clean ") != 1 || !strings.Contains(l, "level=INFO") || !strings.Contains(l, "deleted=2500 expired=0 published=2500") {
 			t.Errorf("%s", l)
 		}
 		time.Sleep(2 * time.Hour)

@@ -7,6 +7,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/dispatch"
+	"github.com/waybill-go/waybill/internal/obs"
 )
 
 // The files of this package are layers: a function calls what is in its own file or in one further down, and rarely
@@ -23,7 +24,7 @@ type engine struct {
 	now      time.Time       // of this step of the loop
 	began    time.Time       // what ages and lives of records count from; see timed
 	observer *observer
-	limiter  limiter
+	limiter  obs.Limiter
 	counts   Counts
 
 	d      *dispatch.Dispatcher
@@ -114,17 +115,30 @@ func (e *engine) warn(item *dispatch.Item, event, text string, err error, more .
 	if item != nil {
 		key += item.Route()
 	}
-	suppressed, ok := e.limiter.allow(e.now, key)
+	suppressed, ok := e.limiter.Allow(e.now, key)
 	if !ok {
 		return
 	}
-	args := []any{"event", event}
+	ctx, args := e.base, []any{"event", event}
 	if item != nil {
-		args = append(args, "route", item.Route(), "id", item.Record.Envelope.ID, "attempt", attempt(item), "topic", item.Record.Envelope.Topic)
+		ctx, args = core.ContextOf(ctx, &item.Record.Envelope), append(args, ofMessage(item)...)
 	}
 	args = append(append(args, more...), "error", core.ErrorText(err))
 	if suppressed > 0 {
-		args = append(args, "suppressed", suppressed)
+		args = append(args, obs.Suppressed, suppressed)
 	}
-	e.log.Warn(text, args...)
+	e.log.WarnContext(ctx, text, args...)
+}
+
+// ofMessage names the message of item in a log line.
+func ofMessage(item *dispatch.Item) []any {
+	env := &item.Record.Envelope
+	args := []any{"route", item.Route(), "id", env.ID, "attempt", attempt(item), "topic", env.Topic}
+	if env.Key != "" {
+		args = append(args, "key", env.Key)
+	}
+	if env.Tenant != "" {
+		args = append(args, "tenant", env.Tenant)
+	}
+	return args
 }

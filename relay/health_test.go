@@ -253,7 +253,7 @@ func TestUnservedRoutes(t *testing.T) {
 			t.Error(err)
 		}
 		l := buf.take()
-		if n := strings.Count(l, "event=unserved_route route=odrers"); n < 2 || n > 4 {
+		if n := strings.Count(l, "event=relay.unserved_route route=odrers"); n < 2 || n > 4 {
 			t.Errorf("%d warnings in an hour:\n%s", n, l)
 		}
 		if strings.Contains(l, "tomorrow") {

@@ -72,7 +72,7 @@ func (o *observer) tell(hook func(Event), ev Event) {
 	case o.queue <- func() { hook(ev) }:
 	default:
 		if o.dropped++; o.dropped == 1 {
-			o.log.Warn("a hook is too slow; it will miss events", "event", "hook_slow", "route", ev.Route, "id", ev.ID, "attempt", ev.Attempt)
+			o.log.Warn("a hook is too slow; it will miss events", "event", "relay.hook_slow", "route", ev.Route, "id", ev.ID, "attempt", ev.Attempt)
 		}
 	}
 }
@@ -82,7 +82,7 @@ func (o *observer) run(call func()) {
 	defer func() {
 		if p := recover(); p != nil && !o.warned {
 			o.warned = true
-			o.log.Error("a hook panicked; more panics are not logged", "event", "hook_panic", "panic", p)
+			o.log.Error("a hook panicked; more panics are not logged", "event", "relay.hook_panic", "panic", p)
 		}
 	}()
 	call()

@@ -15,7 +15,7 @@ const minPause = time.Millisecond
 // newEngine returns what serves one Run.
 func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	e := &engine{
-		Relay: r, tasks: newTasks(), once: once, observer: newObserver(r.opts.Hooks, r.log), limiter: limiter{}, routes: map[string]*route{},
+		Relay: r, tasks: newTasks(), once: once, observer: newObserver(r.opts.Hooks, r.log), routes: map[string]*route{},
 		member: member{lease: &lease{}, failing: map[string]*trouble{}}, publishes: publishes{inFlight: map[*call]struct{}{}},
 	}
 	e.now = time.Now()
@@ -122,7 +122,7 @@ func (e *engine) end() {
 		e.tel.breaker(e.base, rt, -rt.openBreakers())
 	}
 	if n := e.d.Out() + e.d.Unsettled(); n > 0 {
-		e.log.Warn("stopped with records unsettled; they come back when the lease ends", "event", "stop_unsettled", "records", n)
+		e.log.Warn("stopped with records unsettled; they come back when the lease ends", "event", "relay.stop_unsettled", "records", n)
 	}
 	e.observer.close(stopGrace)
 	e.ended(e.drain.fatal, e.once)

@@ -159,7 +159,7 @@ func (e *engine) countUnits() {
 		}
 		if rt.counted = n > 0; rt.counted && n != asked {
 			e.log.Warn("the route has another number of units than this relay asked for: it keeps those that it was first served with",
-				"event", "units_differ", "route", rt.Name, "units", n, "asked", asked)
+				"event", "relay.units_differ", "route", rt.Name, "units", n, "asked", asked)
 		}
 	}
 }
@@ -169,7 +169,7 @@ func (e *engine) storeWorks(method string) {
 	if e.member.failing[method] != nil {
 		delete(e.member.failing, method)
 		if len(e.member.failing) == 0 {
-			e.log.Info("the store answers again", "event", "store_available")
+			e.log.Info("the store answers again", "event", "relay.store_available")
 		}
 	}
 	e.worked.store[method] = true
@@ -194,7 +194,7 @@ func (e *engine) storeFails(method string, err error) {
 		e.member.failing[method] = t
 	}
 	t.text = core.ErrorText(err)
-	e.warn(nil, "store_unavailable", "the store failed; trying again", err, "call", method, "class", waybill.ClassOf(err).String())
+	e.warn(nil, "relay.store_unavailable", "the store failed; trying again", err, "call", method, "class", waybill.ClassOf(err).String())
 }
 
 // sessionLost notes that the session has ended: what is out may be sent by others, too. The dispatcher joins anew.
@@ -204,7 +204,7 @@ func (e *engine) sessionLost() {
 		e.unpark(rt)
 	}
 	e.member.lease = &lease{} // what is out keeps the old one
-	e.warn(nil, "lease_lost", "the relay was taken for dead, or its database went back; it joins anew", errors.New("the session has ended"), "out", len(e.publishes.inFlight))
+	e.warn(nil, "relay.lease_lost", "the relay was taken for dead, or its database went back; it joins anew", errors.New("the session has ended"), "out", len(e.publishes.inFlight))
 }
 
 // refused notes an outcome that the store refused, since the record is another's.
@@ -215,7 +215,7 @@ func (e *engine) refused(o *core.Outcome) {
 		return
 	}
 	e.tel.leaseLost(e.base, rt)
-	e.warn(nil, "lease_lost", "an outcome was refused: the record went to another relay", core.ErrFenced, "route", ref.Route, "id", ref.ID)
+	e.warn(nil, "relay.lease_lost", "an outcome was refused: the record went to another relay", core.ErrFenced, "route", ref.Route, "id", ref.ID)
 	if e.opts.Hooks.OnLeaseLost != nil {
 		e.observer.tell(e.opts.Hooks.OnLeaseLost, Event{Route: ref.Route, ID: ref.ID})
 	}

@@ -108,7 +108,7 @@ func TestLog(t *testing.T) {
 			event, _ := l["event"].(string)
 			lines[fmt.Sprint(l["level"], " ", event)]++
 			for _, k := range []string{"route", "id", "attempt"} {
-				if _, ok := l[k]; !ok && (event == "retry" || event == "abandoned") {
+				if _, ok := l[k]; !ok && (event == "relay.retry" || event == "relay.abandoned") {
 					t.Errorf("no %s in %s", k, line)
 				}
 			}
@@ -116,7 +116,8 @@ func TestLog(t *testing.T) {
 				suppressed += n
 			}
 		}
-		if lines["ERROR abandoned"] != 1 || lines["INFO start"] != 1 || lines["INFO stop"] != 1 || lines["WARN retry"] < 5 || lines["WARN retry"] > 160 {
+		if lines["ERROR relay.abandoned"] != 1 || lines["INFO relay.start"] != 1 || lines["INFO relay.stop"] != 1 ||
+			lines["WARN relay.retry"] < 5 || lines["WARN relay.retry"] > 160 {
 			t.Errorf("%v", lines)
 		}
 		if suppressed < 1000 {

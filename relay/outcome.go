@@ -29,7 +29,7 @@ func (e *engine) release(item *dispatch.Item, unknown bool) {
 func (e *engine) retry(item *dispatch.Item, err error, in time.Duration) {
 	e.counts.Failed++
 	e.conclude(item, core.Retry(&item.Record, err, in))
-	e.warn(item, "retry", "publishing failed; it will be tried again", err, "class", waybill.ClassOf(err).String(), "retry_in", in)
+	e.warn(item, "relay.retry", "publishing failed; it will be tried again", err, "class", waybill.ClassOf(err).String(), "retry_in", in)
 	if e.opts.Hooks.OnRetry != nil {
 		ev := e.event(item)
 		ev.Err, ev.RetryIn = err, in
@@ -43,12 +43,12 @@ func (e *engine) abandon(item *dispatch.Item, reason waybill.Reason, err error) 
 	e.counts.Abandoned++
 	e.conclude(item, core.Abandon(&item.Record, reason, err))
 	e.tel.abandoned(e.base, e.routes[item.Route()], reason)
-	event := "abandoned"
+	event := "relay.abandoned"
 	if reason == waybill.ReasonUndecodable {
-		event = "undecodable"
+		event = "relay.undecodable"
 	}
-	e.log.Error("message abandoned", "event", event, "route", item.Route(), "id", item.Record.Envelope.ID, "attempt", attempt(item),
-		"topic", item.Record.Envelope.Topic, "reason", string(reason), "error", core.ErrorText(err))
+	e.log.ErrorContext(core.ContextOf(e.base, &item.Record.Envelope), "message abandoned",
+		append([]any{"event", event, "reason", string(reason), "error", core.ErrorText(err)}, ofMessage(item)...)...)
 	if e.opts.Hooks.OnAbandoned != nil {
 		ev := e.event(item)
 		ev.Err, ev.Reason = err, reason
@@ -60,7 +60,7 @@ func (e *engine) abandon(item *dispatch.Item, reason waybill.Reason, err error) 
 func (e *engine) itemLost(item *dispatch.Item) {
 	rt := e.routes[item.Route()]
 	e.tel.leaseLost(e.base, rt)
-	e.warn(item, "lease_lost", "the record went to another relay while it was here; it may arrive twice", core.ErrFenced)
+	e.warn(item, "relay.lease_lost", "the record went to another relay while it was here; it may arrive twice", core.ErrFenced)
 	if e.opts.Hooks.OnLeaseLost != nil {
 		e.observer.tell(e.opts.Hooks.OnLeaseLost, event(item))
 	}

@@ -54,9 +54,9 @@ func (e *engine) applyPauses() {
 		rt.paused = paused
 		if paused {
 			e.unpark(rt)
-			e.log.Info("route paused", "event", "pause", "route", rt.Name)
+			e.log.Info("route paused", "event", "relay.pause", "route", rt.Name)
 			continue
 		}
-		e.log.Info("route resumed", "event", "resume", "route", rt.Name)
+		e.log.Info("route resumed", "event", "relay.resume", "route", rt.Name)
 	}
 }

@@ -63,12 +63,12 @@ func (e *engine) attended(ctx context.Context, token int64, lost <-chan struct{}
 	switch {
 	case err != nil:
 		if ctx.Err() == nil {
-			e.warn(nil, "presence_failed", "the relay cannot show that it is there; if it is killed now, others wait for its lease", err)
+			e.warn(nil, "relay.presence_failed", "the relay cannot show that it is there; if it is killed now, others wait for its lease", err)
 		}
 		e.absent()
 		return
 	case token == 0:
-		e.log.Info("the store cannot tell whether this process is there, as behind a pooler; if it is killed, others wait for its lease", "event", "presence_off")
+		e.log.Info("the store cannot tell whether this process is there, as behind a pooler; if it is killed, others wait for its lease", "event", "relay.presence_off")
 		p.cancel()
 		p.store, p.busy = nil, false
 		return
@@ -82,7 +82,7 @@ func (e *engine) attended(ctx context.Context, token int64, lost <-chan struct{}
 		}
 		return func() {
 			if ctx.Err() == nil {
-				e.warn(nil, "presence_lost", "the connection that shows that the relay is there has ended; taking another", errAbsent)
+				e.warn(nil, "relay.presence_lost", "the connection that shows that the relay is there has ended; taking another", errAbsent)
 			}
 			e.absent()
 		}

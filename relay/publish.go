@@ -95,7 +95,7 @@ func (e *engine) send(c *call) {
 func (e *engine) publish(ctx context.Context, c *call) (res core.Results) {
 	n := len(c.envs)
 	broken := func(what string) core.Results {
-		e.log.Error("the publisher broke its contract", "event", "publisher_broken", "route", c.route.Name, "id", c.items[0].Record.Envelope.ID,
+		e.log.Error("the publisher broke its contract", "event", "relay.publisher_broken", "route", c.route.Name, "id", c.items[0].Record.Envelope.ID,
 			"attempt", attempt(c.items[0]), "records", n, "error", what)
 		class := waybill.ClassOutage
 		if n == 1 {
@@ -284,7 +284,7 @@ func (e *engine) rejected(item *dispatch.Item, err error, c *call) {
 		return
 	}
 	if broken != nil {
-		e.warn(item, "backoff_broken", "retrying at the cap", broken)
+		e.warn(item, "relay.backoff_broken", "retrying at the cap", broken)
 	}
 	var ce *waybill.Error
 	if errors.As(err, &ce) && ce.After > 0 {

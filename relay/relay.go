@@ -128,13 +128,13 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	counter, _ := core.As[admin.Counter](r.store)
 	if stop, err := r.gauges(counter, e); err != nil {
-		r.log.Warn("no gauges", "event", "metrics_failed", "error", core.ErrorText(err))
+		r.log.Warn("no gauges", "event", "relay.metrics_failed", "error", core.ErrorText(err))
 	} else {
 		defer stop()
 	}
-	r.log.Info("relay started", "event", "start", "routes", e.names())
+	r.log.Info("relay started", "event", "relay.start", "routes", e.names())
 	err = e.run(ctx)
-	r.log.Info("relay stopped", "event", "stop", "claimed", e.counts.Claimed, "published", e.counts.Published,
+	r.log.Info("relay stopped", "event", "relay.stop", "claimed", e.counts.Claimed, "published", e.counts.Published,
 		"failed", e.counts.Failed, "abandoned", e.counts.Abandoned, "released", e.counts.Released)
 	return err
 }
@@ -217,7 +217,7 @@ func (r *Relay) check(ctx context.Context) error {
 		case errors.Is(err, waybill.ErrMisconfigured):
 			return errtext.Within("waybill/relay: "+p.name, err)
 		case err != nil:
-			r.log.Warn("not reachable at start; trying on", "event", "check_failed", "part", p.name, "error", core.ErrorText(err))
+			r.log.Warn("not reachable at start; trying on", "event", "relay.check_failed", "part", p.name, "error", core.ErrorText(err))
 		}
 	}
 	return nil

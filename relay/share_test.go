@@ -342,12 +342,12 @@ func TestUnitsDiffer(t *testing.T) {
 			if i == 2 {
 				want = 4
 			}
-			if n := strings.Count(logs[i].String(), "event=units_differ"); n != want {
+			if n := strings.Count(logs[i].String(), "event=relay.units_differ"); n != want {
 				t.Errorf("relay %d warned %d times, want %d:\n%s", i, n, want, logs[i].String())
 			}
 		}
 		for _, name := range []string{waybill.DefaultRoute, "lanes", "lanes/high", "lanes/low"} {
-			if line := "event=units_differ route=" + name + " units=4 asked=8"; !strings.Contains(logs[2].String(), line) {
+			if line := "event=relay.units_differ route=" + name + " units=4 asked=8"; !strings.Contains(logs[2].String(), line) {
 				t.Errorf("no line %q", line)
 			}
 		}

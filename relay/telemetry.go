@@ -331,35 +331,3 @@ func (s publishSpans) end(res core.Results) {
 		core.EndSpan(span, res[i])
 	}
 }
-
-// limiter thins out repeated warnings: of each event the first five in ten seconds pass.
-type limiter map[string]*warnings
-
-type warnings struct {
-	since              time.Time
-	passed, suppressed int
-}
-
-const (
-	warnBurst  = 5
-	warnWindow = 10 * time.Second
-)
-
-// allow reports whether a warning may be logged now, and how many were not since the last one.
-func (l limiter) allow(now time.Time, event string) (suppressed int, ok bool) {
-	w := l[event]
-	if w == nil {
-		w = &warnings{since: now}
-		l[event] = w
-	}
-	if now.Sub(w.since) >= warnWindow {
-		w.since, w.passed = now, 0
-	}
-	if w.passed >= warnBurst {
-		w.suppressed++
-		return 0, false
-	}
-	w.passed++
-	suppressed, w.suppressed = w.suppressed, 0
-	return suppressed, true
-}

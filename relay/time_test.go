@@ -225,7 +225,7 @@ func TestSessionLost(t *testing.T) {
 		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
 			t.Error(err)
 		}
-		if len(lost) != 1 || lost[0] != "m00005" || !strings.Contains(log.take(), "event=lease_lost") {
+		if len(lost) != 1 || lost[0] != "m00005" || !strings.Contains(log.take(), "event=relay.lease_lost") {
 			t.Errorf("lost %v", lost)
 		}
 	})

@@ -106,7 +106,7 @@ func (e *engine) clean() {
 				e.upkeep.cleanAt = e.now.Add(jitter(interval))
 				if !e.drain.begun {
 					e.upkeep.cleanErr = core.ErrorText(err)
-					e.warn(nil, "clean_failed", "cleaning the store failed; trying again later", err, "retry_in", e.upkeep.cleanAt.Sub(e.now))
+					e.warn(nil, "relay.clean_failed", "cleaning the store failed; trying again later", err, "retry_in", e.upkeep.cleanAt.Sub(e.now))
 				}
 			case done.Elected && done.More && !e.drain.begun:
 				e.upkeep.cleanErr = ""
@@ -146,7 +146,7 @@ func (e *engine) cleanedRound() {
 		}
 	}
 	if total > 0 || e.upkeep.round.Expired > 0 {
-		e.log.Info("store cleaned", append([]any{"event", "clean", "deleted", total, "expired", e.upkeep.round.Expired}, kinds...)...)
+		e.log.Info("store cleaned", append([]any{"event", "relay.clean", "deleted", total, "expired", e.upkeep.round.Expired}, kinds...)...)
 	}
 	e.upkeep.round = core.Cleaned{}
 }
@@ -178,7 +178,7 @@ func (e *engine) lookForUnserved() {
 		return func() {
 			e.upkeep.looking, e.upkeep.lookAt = false, e.now.Add(jitter(e.lookEvery()))
 			if err != nil { // other calls will say so, if it matters
-				e.log.Debug("counting failed", "event", "count_failed", "error", core.ErrorText(err))
+				e.log.Debug("counting failed", "event", "relay.count_failed", "error", core.ErrorText(err))
 				return
 			}
 			lost := e.unserved(counts)
@@ -191,7 +191,7 @@ func (e *engine) lookForUnserved() {
 					clear(e.upkeep.warnedAt)
 				}
 				e.upkeep.warnedAt[n.route] = e.now
-				e.log.Warn("messages wait on a route that this relay does not serve: is it misspelt, or does its relay not run?", "event", "unserved_route",
+				e.log.Warn("messages wait on a route that this relay does not serve: is it misspelt, or does its relay not run?", "event", "relay.unserved_route",
 					"route", n.route, "records", n.waiting, "oldest", n.oldest, "hint", n.hint(e.Relay))
 			}
 		}

@@ -98,7 +98,7 @@ func (e *engine) woken(cause core.WakeCause, err error, names []string, began ti
 		backoff := waybill.Backoff{Base: 2 * e.opts.PollMin, Cap: max(e.opts.PollMax, 2*e.opts.PollMin), Attempts: -1}
 		d, _, _ := backoff.Next(e.waits.fails, err)
 		e.waits.notBefore = e.now.Add(d)
-		e.warn(nil, "polling", "the store cannot wake the relay; polling meanwhile", err)
+		e.warn(nil, "relay.polling", "the store cannot wake the relay; polling meanwhile", err)
 		return
 	}
 	e.waits.fails = 0

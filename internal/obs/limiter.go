@@ -7,10 +7,12 @@ import (
 	"time"
 )
 
-// Of each event, [Burst] lines are written in a [Window]. The next line after that says how many were not.
+// Of each event, [Burst] lines are written in a [Window]. While it goes on repeating, one line is written in windows
+// that double, up to [MaxWindow]. The next line that is written says how many were not.
 const (
-	Burst  = 5
-	Window = 10 * time.Second
+	Burst     = 5
+	Window    = 10 * time.Second
+	MaxWindow = 5 * time.Minute
 )
 
 // Suppressed is the attribute that says how many lines of the same event were not written since the one before.
@@ -20,11 +22,11 @@ const Suppressed = "suppressed"
 // [NewLogger]. It is safe for concurrent use.
 type Logger struct {
 	*slog.Logger
-	limits *limits
+	limits Limiter
 }
 
 // NewLogger returns a logger that writes through l.
-func NewLogger(l *slog.Logger) *Logger { return &Logger{l, &limits{events: map[string]*count{}}} }
+func NewLogger(l *slog.Logger) *Logger { return &Logger{Logger: l} }
 
 // With returns a logger with more attributes. It counts repeats apart from l.
 func (l *Logger) With(args ...any) *Logger { return NewLogger(l.Logger.With(args...)) }
@@ -37,7 +39,7 @@ func (l *Logger) Event(ctx context.Context, level slog.Level, event, text string
 	}
 	attrs = append(attrs, slog.String("event", event))
 	if level >= slog.LevelWarn {
-		n, ok := l.limits.allow(time.Now(), event)
+		n, ok := l.limits.Allow(time.Now(), event)
 		if !ok {
 			return
 		}
@@ -48,29 +50,41 @@ func (l *Logger) Event(ctx context.Context, level slog.Level, event, text string
 	l.LogAttrs(ctx, level, text, attrs...)
 }
 
-type limits struct {
+// Limiter counts lines by event. Its zero value is ready. It is safe for concurrent use.
+type Limiter struct {
 	mu     sync.Mutex
 	events map[string]*count
 }
 
 type count struct {
-	since              time.Time
-	passed, suppressed int
+	since, last               time.Time
+	window                    time.Duration
+	burst, passed, suppressed int
 }
 
-// allow reports whether a line of event may be written now, and how many were not since the last one.
-func (l *limits) allow(now time.Time, event string) (suppressed int, ok bool) {
+// Allow reports whether a line of event may be written now, and how many were not since the last one.
+func (l *Limiter) Allow(now time.Time, event string) (suppressed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.events[event]
 	if c == nil {
-		c = &count{since: now}
+		if l.events == nil {
+			l.events = map[string]*count{}
+		}
+		c = &count{}
 		l.events[event] = c
 	}
-	if now.Sub(c.since) >= Window {
-		c.since, c.passed = now, 0
+	switch {
+	case now.Sub(c.last) >= Window: // it is new, or was quiet
+		c.since, c.window, c.burst, c.passed = now, Window, Burst, 0
+	case now.Sub(c.since) < c.window:
+	case c.suppressed > 0:
+		c.since, c.window, c.burst, c.passed = now, min(2*c.window, MaxWindow), 1, 0
+	default:
+		c.since, c.window, c.burst, c.passed = now, Window, Burst, 0
 	}
-	if c.passed >= Burst {
+	c.last = now
+	if c.passed >= c.burst {
 		c.suppressed++
 		return 0, false
 	}

@@ -37,6 +37,23 @@ func TestRepeatedWarningsAreLimited(t *testing.T) {
 	})
 }
 
+// An outage that goes on for an hour, with a warning a second, takes few lines.
+func TestLongRepetitionIsQuiet(t *testing.T) {
+	t.Parallel()
+	l, now := &Limiter{}, time.Now()
+	lines, suppressed := 0, 0
+	for range 3600 {
+		now = now.Add(time.Second)
+		if n, ok := l.Allow(now, "x.failed"); ok {
+			lines++
+			suppressed += n
+		}
+	}
+	if lines < 15 || lines > 25 || lines+suppressed < 3300 {
+		t.Errorf("%d lines, %d suppressed", lines, suppressed)
+	}
+}
+
 func TestTraceContextTravelsWithoutAPropagator(t *testing.T) {
 	t.Parallel()
 	sc := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})

@@ -389,7 +389,7 @@ func TestListenLost(t *testing.T) {
 	eventually(t, "it listens again", func() bool { return listening() == 1 })
 	stop()
 	<-over
-	if !strings.Contains(log.String(), "event=listen_lost") {
+	if !strings.Contains(log.String(), "event=postgres.listen_lost") {
 		t.Errorf("not logged: %s", log.String())
 	}
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/obs"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
@@ -30,6 +32,7 @@ type receiver struct {
 	dlx     string
 	delays  topology.Delays
 	prepare preparation
+	log     *obs.Logger
 
 	closing chan struct{}
 	closeMu sync.Mutex // one Close at a time
@@ -62,7 +65,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		t: t, sub: sub, queue: t.names.Queue(sub.Queue), dlx: t.names.DeadLetterExchange(), delays: topology.DelaysOf(sub.RetryDelays),
 		// A queue with a length limit is no error here: consumers may start, to empty a full queue.
 		prepare: preparation{opts: t.opts, broker: t.broker, want: topology.Of(t.opts.TopologyOptions(), sub)},
-		closing: make(chan struct{}), opening: make(chan struct{}, 1),
+		log:     obs.NewLogger(t.opts.Logger), closing: make(chan struct{}), opening: make(chan struct{}, 1),
 	}
 	if _, err := r.session(ctx); err != nil {
 		return nil, err
@@ -129,8 +132,8 @@ func (r *receiver) recoverable(ctx context.Context, err error) error {
 	b := waybill.Backoff{Base: 100 * time.Millisecond, Cap: max(r.t.opts.ReconnectMax, 100*time.Millisecond), Attempts: -1}
 	d, _, _ := b.Next(r.failures, err)
 	r.mu.Unlock()
-	r.t.opts.Logger.Warn("the subscription is interrupted",
-		"event", "rabbitmq.interrupted", "queue", r.queue, "retry_in", d, "error", err)
+	r.log.Event(ctx, slog.LevelWarn, "rabbitmq.interrupted", "the subscription is interrupted",
+		slog.String("queue", r.queue), slog.Duration("retry_in", d.Round(time.Millisecond)), slog.Any("error", err))
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -174,7 +174,7 @@ func TestSlowHandlers(t *testing.T) {
 		settled(t, r, core.AckDone(ds[0]), core.AckDone(ds[1]))
 		settled(t, r, core.AckDone(receive(t, r, 1)[0])) // it waited behind its key, with a lease
 		none(t, other, 10*time.Second)
-		if st := tr.Stats(); st.LostAtRenew+st.LostAtSettle > 0 || !strings.Contains(logged.String(), "event=held_long") {
+		if st := tr.Stats(); st.LostAtRenew+st.LostAtSettle > 0 || !strings.Contains(logged.String(), "event=table.held_long") {
 			t.Errorf("%+v; log: %s", st, logged.String())
 		}
 	})
@@ -219,7 +219,7 @@ func TestLeaseLost(t *testing.T) {
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Error(diff)
 				}
-				for _, attr := range []string{"event=lease_lost", "phase=" + phase, "id=a", "queue=mails", "attempt=1", "held="} {
+				for _, attr := range []string{"event=table.lease_lost", "phase=" + phase, "id=a", "queue=mails", "attempt=1", "held="} {
 					if !strings.Contains(logged.String(), attr) {
 						t.Errorf("%s is not in the log: %s", attr, logged.String())
 					}

@@ -129,7 +129,8 @@ func (r *receiver) answered(c *dispatch.Call, ended error) {
 		}
 	case r.base.Err() != nil || errors.Is(err, core.ErrFenced):
 	case settles:
-		r.t.log.Warn("settling failed; trying again", "event", "settle_retry", "queue", r.queue, "error", core.ErrorText(err))
+		r.t.log.Event(r.base, slog.LevelWarn, "table.settle_retry", "settling failed; trying again",
+			slog.String("queue", r.queue), slog.String("error", core.ErrorText(err)))
 	default:
 		if ended != nil { // whatever the driver made of it
 			err = &waybill.Error{Class: waybill.ClassOutage, Err: err}
@@ -150,8 +151,8 @@ func (r *receiver) sayLong() {
 		if held := now.Sub(h.since); h.state == handed && !h.lost && !h.logged && held >= longHeld*r.opts.Lease {
 			h.logged = true
 			rec := &h.item.Record
-			r.t.log.LogAttrs(r.base, slog.LevelWarn, "a message is held for long: its handler is slow, or never returns", slog.String("event", "held_long"),
-				slog.String("id", rec.Envelope.ID), slog.String("queue", r.queue), slog.Int("attempt", rec.Attempts+1), slog.Duration("held", held))
+			r.t.log.Event(core.ContextOf(r.base, &rec.Envelope), slog.LevelWarn, "table.held_long",
+				"a message is held for long: its handler is slow, or never returns", ofRecord(rec, r.queue, held)...)
 		}
 	}
 }

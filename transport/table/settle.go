@@ -206,7 +206,21 @@ func (t *Transport) leaseLost(h *holding, phase string) {
 		t.stats.LostAtSettle++
 	}
 	rec := &h.item.Record
-	t.log.LogAttrs(t.base, slog.LevelWarn, "another process has the message", slog.String("event", "lease_lost"), slog.String("phase", phase),
-		slog.String("id", rec.Envelope.ID), slog.String("queue", h.r.queue), slog.Int("attempt", rec.Attempts+1),
-		slog.Duration("held", time.Since(h.since)))
+	t.log.Event(core.ContextOf(t.base, &rec.Envelope), slog.LevelWarn, "table.lease_lost", "another process has the message",
+		append(ofRecord(rec, h.r.queue, time.Since(h.since)), slog.String("phase", phase))...)
+}
+
+// ofRecord names a record that has been held for some time in a log line.
+func ofRecord(rec *core.Record, queue string, held time.Duration) []slog.Attr {
+	attrs := []slog.Attr{
+		slog.String("id", rec.Envelope.ID), slog.String("topic", rec.Envelope.Topic), slog.String("queue", queue),
+		slog.Int("attempt", rec.Attempts+1), slog.Duration("held", held.Round(time.Millisecond)),
+	}
+	if rec.Envelope.Key != "" {
+		attrs = append(attrs, slog.String("key", rec.Envelope.Key))
+	}
+	if rec.Envelope.Tenant != "" {
+		attrs = append(attrs, slog.String("tenant", rec.Envelope.Tenant))
+	}
+	return attrs
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/check"
 	"github.com/waybill-go/waybill/internal/errtext"
+	"github.com/waybill-go/waybill/internal/obs"
 )
 
 var (
@@ -29,7 +30,7 @@ type Transport struct {
 	store  core.OutboxStore
 	waiter core.Waiter // nil if the store is none
 	opts   Options
-	log    *slog.Logger
+	log    *obs.Logger
 
 	calls   chan struct{} // held during a call to the store
 	checks  chan struct{} // held during the check at start
@@ -72,7 +73,7 @@ func New(store core.OutboxStore, opts Options) (*Transport, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	t := &Transport{store: store, opts: opts, log: opts.Logger, calls: make(chan struct{}, maxCalls), checks: make(chan struct{}, 1)}
+	t := &Transport{store: store, opts: opts, log: obs.NewLogger(opts.Logger), calls: make(chan struct{}, maxCalls), checks: make(chan struct{}, 1)}
 	t.waiter, _ = core.As[core.Waiter](store)
 	return t, nil
 }

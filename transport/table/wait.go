@@ -2,6 +2,7 @@ package table
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -72,7 +73,8 @@ func (t *Transport) heard(asleep []*receiver, news bool, err error) {
 		t.waitFails++
 		d, _, _ := (&waybill.Backoff{Base: t.opts.base().PollMin, Cap: time.Minute, Attempts: -1}).Next(t.waitFails, err)
 		t.waitAt = now.Add(d)
-		t.log.Warn("the store cannot wake receivers; polling meanwhile", "event", "polling", "retry_in", d, "error", core.ErrorText(err))
+		t.log.Event(t.base, slog.LevelWarn, "table.polling", "the store cannot wake receivers; polling meanwhile",
+			slog.Duration("retry_in", d.Round(time.Millisecond)), slog.String("error", core.ErrorText(err)))
 	case !news:
 		t.waitFails = 0
 		return

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/obs"
 	"github.com/waybill-go/waybill/store/postgres/internal/conns"
 )
 
@@ -31,6 +32,7 @@ type listener struct {
 	conns          conns.Source
 	off            bool
 	logger         func() *slog.Logger
+	repeats        *obs.Limiter
 	listen, notify string
 
 	conn     *pgx.Conn // nil if there is none
@@ -45,7 +47,7 @@ type listener struct {
 
 func newListener(o Options) listener {
 	return listener{
-		conns: o.Conns, off: o.Off, logger: o.Logger,
+		conns: o.Conns, off: o.Off, logger: o.Logger, repeats: &obs.Limiter{},
 		listen: "LISTEN " + pgx.Identifier{o.Names.Channel()}.Sanitize(), notify: o.Names.SQL("SELECT pg_notify({channel}, $1)"),
 	}
 }
@@ -125,8 +127,12 @@ func (l *listener) lost(ctx context.Context, err error) {
 	if errors.As(err, &pgErr) && pgErr.Code == "57P01" {
 		level = slog.LevelInfo // an operator's restart
 	}
-	l.logger().Log(ctx, level, "waybill/postgres: LISTEN lost, polling meanwhile",
-		"event", "listen_lost", "retry_in", retry, "error", core.ErrorText(err))
+	n, ok := l.repeats.Allow(time.Now(), "listen_lost")
+	if !ok {
+		return
+	}
+	l.logger().Log(ctx, level, "LISTEN lost, polling meanwhile",
+		"event", "postgres.listen_lost", "retry_in", retry, obs.Suppressed, n, "error", core.ErrorText(err))
 }
 
 func (l *listener) close(ctx context.Context) {

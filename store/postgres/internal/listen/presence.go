@@ -88,8 +88,8 @@ func (p *presence) isDirect(ctx context.Context, conn *pgx.Conn, token int64) (b
 		return false, err
 	}
 	if p.pooled.Add(1) >= maxDeaf {
-		p.logger().WarnContext(ctx, "waybill/postgres: a process that is killed is missed only when its lease is over: "+
-			"a notification to ourselves did not arrive: is there a pooler that shares connections by transaction?", "event", "no_presence")
+		p.logger().WarnContext(ctx, "a process that is killed is missed only when its lease is over: "+
+			"a notification to ourselves did not arrive: is there a pooler that shares connections by transaction?", "event", "postgres.no_presence")
 	}
 	return false, nil
 }
