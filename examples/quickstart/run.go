@@ -32,7 +32,7 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer store.Close() //nolint:errcheck // the folder goes too
+	defer store.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the folder goes too
 	if _, err := store.DB().ExecContext(ctx, tables); err != nil {
 		return err
 	}

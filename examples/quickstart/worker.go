@@ -37,7 +37,7 @@ func runWorker(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	defer store.Close() //nolint:errcheck // ending anyway
+	defer store.Close(context.WithoutCancel(ctx)) //nolint:errcheck // ending anyway
 
 	// ConfirmHandled: a message leaves the outbox when it was handled. Memory dies with the process, the outbox does
 	// not.

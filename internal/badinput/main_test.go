@@ -261,7 +261,7 @@ func outboxes(tb testing.TB, limits waybill.Limits) []service {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { _ = lite.Close() })
+	tb.Cleanup(func() { _ = lite.Close(context.WithoutCancel(tb.Context())) })
 	mem, err := memory.New(memory.Options{Source: "/badinput", Limits: limits})
 	if err != nil {
 		tb.Fatal(err)

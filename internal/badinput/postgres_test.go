@@ -271,7 +271,7 @@ func TestWrongFile(t *testing.T) { //nolint:tparallel // quick // RL-07
 		o.Source = "/x"
 		s, err := sqlite.Open(t.Context(), path, o)
 		if err == nil {
-			t.Cleanup(func() { _ = s.Close() })
+			t.Cleanup(func() { _ = s.Close(context.WithoutCancel(t.Context())) })
 		}
 		return s, err
 	}
@@ -296,7 +296,7 @@ func TestWrongFile(t *testing.T) { //nolint:tparallel // quick // RL-07
 				if err != nil {
 					t.Fatal(err)
 				}
-				_ = s.Close()
+				_ = s.Close(t.Context())
 			}
 			if tc.prepare != "" {
 				db, err := sql.Open("sqlite", path)

@@ -64,7 +64,7 @@ func (s *lite) Relay(w *realWorld, n int) (*runner, error) {
 	}
 	return w.goRelay(n, store, func(p *checker.Process, route string, i int) core.Publisher {
 		return checker.NewPublisher(s.queues[route], p, &s.bus, w.seed, uint64(n<<4+i))
-	}, func() { _ = store.Close() })
+	}, func() { _ = store.Close(context.WithoutCancel(w.t.Context())) })
 }
 
 func (s *lite) Harm(*realWorld, *checker.Dice, bool) {}
@@ -148,7 +148,7 @@ func TestSQLiteHistories(t *testing.T) {
 		if s.store, err = s.open(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = s.store.Close() })
+		t.Cleanup(func() { _ = s.store.Close(context.WithoutCancel(t.Context())) })
 		w := newRealWorld(t, seed, "h"+strconv.Itoa(i), s, false)
 		rate := w.faults.Before
 		s.bus = checker.Faults{Before: rate, After: rate, Late: rate, Partial: rate, Delay: rate, MaxDelay: time.Second, Reject: w.refuse}

@@ -49,7 +49,7 @@ func (s *Store) Check(ctx context.Context) error {
 
 func (s *Store) check(ctx context.Context) error {
 	cure := "run Migrate on this file, or set Options.AutoMigrate"
-	have, err := s.version(ctx, s.db)
+	have, err := s.migrations.applied(ctx, s.db)
 	if err != nil {
 		return err
 	}
@@ -62,8 +62,8 @@ func (s *Store) check(ctx context.Context) error {
 		}
 		return misconfigured("check", fmt.Errorf("table %soutbox does not exist: %s", s.opts.Prefix, cure))
 	}
-	if have < newest() {
-		return misconfigured("check", fmt.Errorf("the schema of %soutbox has version %d, this program needs %d: %s", s.opts.Prefix, have, newest(), cure))
+	if have < s.migrations.Newest() {
+		return misconfigured("check", fmt.Errorf("the schema of %soutbox has version %d, this program needs %d: %s", s.opts.Prefix, have, s.migrations.Newest(), cure))
 	}
 	if err := s.fits(ctx, s.db); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (s *Store) check(ctx context.Context) error {
 		return err
 	}
 	if len(missing) > 0 {
-		return misconfigured("check", fmt.Errorf("table %soutbox lacks the indexes %s: create them again as Migrations() says", s.opts.Prefix, strings.Join(missing, ", ")))
+		return misconfigured("check", fmt.Errorf("table %soutbox lacks the indexes %s: create them again as Migrations.SQL says", s.opts.Prefix, strings.Join(missing, ", ")))
 	}
 	return s.checkSettings(ctx)
 }

@@ -37,7 +37,7 @@ func TestConformanceOnOwnDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Close() })
+	t.Cleanup(func() { s.Close(context.WithoutCancel(t.Context())) })
 	h := &clocked{harness{s, s, dir}, clk}
 	outboxtest.Run(t, func(*testing.T) outboxtest.Harness { return h })
 }

@@ -83,23 +83,17 @@ func shape(ctx context.Context, q querier, prefix string) ([]object, error) {
 }
 
 // wantedShape is what the newest migrations make, in a database of its own in memory.
-func wantedShape(ctx context.Context, prefix string) ([]object, error) {
-	all, err := steps(prefix)
-	if err != nil {
-		return nil, err
-	}
+func wantedShape(ctx context.Context, m *Migrations) ([]object, error) {
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = db.Close() }()
 	db.SetMaxOpenConns(1) // each connection would have a database of its own
-	for i := range all {
-		if _, err := db.ExecContext(ctx, all[i].up); err != nil {
-			return nil, fmt.Errorf("version %d: %w", all[i].version, err)
-		}
+	if err := m.Up(ctx, db); err != nil {
+		return nil, err
 	}
-	return shape(ctx, db, prefix)
+	return shape(ctx, db, m.prefix)
 }
 
 var _ admin.DriftChecker = (*Store)(nil)
@@ -119,7 +113,7 @@ func (s *Store) drift(ctx context.Context) ([]admin.Difference, error) {
 	if s.closed.Load() {
 		return nil, sql.ErrConnDone
 	}
-	want, err := wantedShape(ctx, s.opts.Prefix)
+	want, err := wantedShape(ctx, s.migrations)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +163,7 @@ func (s *Store) fits(ctx context.Context, q querier) error {
 	if err != nil {
 		return nil //nolint:nilerr // see above
 	}
-	if known := newest(); least > known {
+	if known := s.migrations.Newest(); least > known {
 		return misconfigured("check", fmt.Errorf("the schema of %soutbox may only be used by programs that know version %d of it, this one knows %d: "+
 			"use a newer release, or take the schema back with one", s.opts.Prefix, least, known))
 	}

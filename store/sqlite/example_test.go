@@ -29,7 +29,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	defer store.Close()
+	defer store.Close(ctx)
 
 	place := func(o order) error {
 		tx, err := store.DB().BeginTx(ctx, nil)

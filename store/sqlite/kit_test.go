@@ -1,10 +1,12 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -25,6 +27,9 @@ func TestMain(m *testing.M) {
 	}
 	goleak.VerifyTestMain(m)
 }
+
+// quiet is the logger of tests that look at no log.
+var quiet = slog.New(slog.DiscardHandler)
 
 // clock is a time that tests move.
 type clock struct{ us atomic.Int64 }
@@ -49,12 +54,13 @@ func openAt(tb testing.TB, path string, opts Options) *Store {
 		opts.Source = "/test"
 	}
 	opts.AutoMigrate = true
+	opts.Logger = cmp.Or(opts.Logger, quiet)
 	s, err := Open(tb.Context(), path, opts)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
-		if err := s.Close(); err != nil {
+		if err := s.Close(context.WithoutCancel(tb.Context())); err != nil {
 			tb.Error(err)
 		}
 	})

@@ -2,11 +2,13 @@ package sqlite
 
 import (
 	"fmt"
+	"log/slog"
 	"regexp"
 	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/internal/check"
 )
@@ -47,6 +49,10 @@ type Options struct {
 	// Now is the store's clock and the producer's; nil means time.Now. Wait uses real timers whatever stands here. Safe
 	// for concurrent use.
 	Now func() time.Time
+	// Logger gets rare events, such as tables that were created; nil means slog.Default().
+	Logger *slog.Logger
+	// TracerProvider makes the stage spans; nil means the global one.
+	TracerProvider core.TracerProvider
 }
 
 var prefixPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,39}$`)
@@ -59,9 +65,7 @@ func (o Options) Validate() error {
 	} else if s := check.Name(o.Source); s != "" {
 		p = append(p, "Source: "+s)
 	}
-	if o.Prefix != "" && (!prefixPattern.MatchString(o.Prefix) || strings.HasPrefix(strings.ToLower(o.Prefix), "sqlite_")) {
-		p = append(p, fmt.Sprintf("Prefix: %q is not a name of letters, digits and underscores, at most 40, or begins with sqlite_", o.Prefix))
-	}
+	p = append(p, checkPrefix(o.Prefix)...)
 	if o.BusyTimeout != 0 && (o.BusyTimeout < 10*time.Millisecond || o.BusyTimeout > time.Hour) {
 		p = append(p, fmt.Sprintf("BusyTimeout: %s is not between 10ms and 1h", o.BusyTimeout))
 	}
@@ -73,6 +77,14 @@ func (o Options) Validate() error {
 	}
 	p = append(p, o.Limits.Validate("Limits")...)
 	return waybill.Invalid("waybill/sqlite: options", p...)
+}
+
+func checkPrefix(prefix string) []string {
+	if prefix == "" || prefixPattern.MatchString(prefix) && !strings.HasPrefix(strings.ToLower(prefix), "sqlite_") {
+		return nil
+	}
+	return []string{fmt.Sprintf("Prefix: %q is not a name of letters, digits and underscores, at most 40, "+
+		"or begins with sqlite_", prefix)}
 }
 
 func (o Options) withDefaults() Options {

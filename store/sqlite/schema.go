@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -13,155 +14,178 @@ import (
 )
 
 //go:embed migrations/*.sql
-var migrations embed.FS
+var migrationFiles embed.FS
 
-// Migrations returns the migrations as files NNNN_name.up.sql and NNNN_name.down.sql with the default prefix, for
-// goose, golang-migrate and readers.
-func Migrations() fs.FS {
-	sub, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return migrations
-	}
-	return sub
+// MigrationOptions names what to migrate.
+type MigrationOptions struct {
+	// Prefix is that of Options; default "waybill_".
+	Prefix string
+}
+
+// Migrations creates, upgrades and removes the tables. They are embedded files, numbered, and applied in order in one
+// transaction that holds SQLite's write lock. The row "version" of the meta table keeps the version.
+type Migrations struct {
+	prefix string
+	files  []migration
 }
 
 // migration is one version of the schema.
 type migration struct {
 	version  int
+	name     string // without direction
 	up, down string
 }
 
-// steps returns the migrations in order. Their numbers are 1, 2, 3, …: a test looks.
-func steps(prefix string) ([]migration, error) {
-	names, err := fs.Glob(migrations, "migrations/*.up.sql")
-	if err != nil {
+// NewMigrations returns the migrations for opts.
+func NewMigrations(opts MigrationOptions) (*Migrations, error) {
+	if err := waybill.Invalid("waybill/sqlite: migration options", checkPrefix(opts.Prefix)...); err != nil {
 		return nil, err
 	}
-	slices.Sort(names)
-	out := make([]migration, 0, len(names))
-	for i, name := range names {
-		up, err := migrations.ReadFile(name)
-		if err != nil {
-			return nil, err
+	if opts.Prefix == "" {
+		opts.Prefix = DefaultPrefix
+	}
+	m := &Migrations{prefix: opts.Prefix}
+	return m, m.load()
+}
+
+// load reads the embedded files. Their numbers are 1, 2, 3, …: a test looks.
+func (m *Migrations) load() error {
+	paths, err := fs.Glob(migrationFiles, "migrations/*.up.sql")
+	if err != nil {
+		return err
+	}
+	slices.Sort(paths)
+	for i, path := range paths {
+		base := strings.TrimSuffix(path, ".up.sql")
+		up, err1 := migrationFiles.ReadFile(path)
+		down, err2 := migrationFiles.ReadFile(base + ".down.sql")
+		if err := errors.Join(err1, err2); err != nil {
+			return err
 		}
-		down, err := migrations.ReadFile(strings.TrimSuffix(name, ".up.sql") + ".down.sql")
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, migration{
-			version: i + 1, up: strings.ReplaceAll(string(up), DefaultPrefix, prefix), down: strings.ReplaceAll(string(down), DefaultPrefix, prefix),
+		m.files = append(m.files, migration{
+			version: i + 1, name: strings.TrimPrefix(base, "migrations/"),
+			up: m.text(up), down: m.text(down),
 		})
 	}
-	return out, nil
+	return nil
 }
 
-// newest returns the newest version of the schema that this package knows.
-func newest() int {
-	names, _ := fs.Glob(migrations, "migrations/*.up.sql")
-	return len(names)
+// text returns a file with the prefix filled in.
+func (m *Migrations) text(file []byte) string {
+	return strings.ReplaceAll(string(file), DefaultPrefix, m.prefix)
 }
 
-// Migrate brings the tables to the newest version, in one transaction that holds SQLite's write lock, so that several
-// processes may do it at once. It changes nothing if they are newer.
-func (s *Store) Migrate(ctx context.Context) error { return s.migrate(ctx, newest()) }
+// Newest returns the newest version.
+func (m *Migrations) Newest() int { return len(m.files) }
 
-// MigrateTo brings the tables up or down to version; 0 removes them with all they hold.
-func (s *Store) MigrateTo(ctx context.Context, version int) error {
-	if version < 0 || version > newest() {
-		return waybill.Invalid("waybill/sqlite: migrate", fmt.Sprintf("version: %d is not between 0 and %d", version, newest()))
-	}
-	have, err := s.version(ctx, s.db)
+// Up applies what is missing. Many processes can call it at once, and again at any time. It changes nothing if the
+// tables are newer.
+func (m *Migrations) Up(ctx context.Context, db *sql.DB) error {
+	have, err := m.applied(ctx, db)
 	if err != nil {
-		return s.classify("migrate", err)
+		return classify("migrate up", err)
 	}
-	if have <= version {
-		return s.migrate(ctx, version)
+	if have >= m.Newest() {
+		return nil // without taking the lock
 	}
-	all, err := steps(s.opts.Prefix)
+	return m.run(ctx, db, "migrate up", func(tx *sql.Tx) error { return m.up(ctx, tx) })
+}
+
+// up applies what is missing in tx.
+func (m *Migrations) up(ctx context.Context, tx *sql.Tx) error {
+	have, err := m.applied(ctx, tx) // another process may have been here
 	if err != nil {
-		return s.classify("migrate", err)
+		return err
 	}
-	return s.ddl(ctx, func(tx *sql.Tx) error {
-		have, err := s.version(ctx, tx)
+	for v := have + 1; v <= m.Newest(); v++ {
+		//nolint:gosec // embedded files, and a number
+		if _, err := tx.ExecContext(ctx, m.files[v-1].up+m.record(v)); err != nil {
+			return fmt.Errorf("version %d: %w", v, err)
+		}
+	}
+	return nil
+}
+
+// Down goes back to version: it undoes every later one, newest first. Version 0 removes the tables WITH ALL MESSAGES
+// AND MARKS in them.
+func (m *Migrations) Down(ctx context.Context, db *sql.DB, version int) error {
+	if version < 0 || version > m.Newest() {
+		return waybill.Invalid("waybill/sqlite: migrate down",
+			fmt.Sprintf("version: %d is not between 0 and %d", version, m.Newest()))
+	}
+	return m.run(ctx, db, "migrate down", func(tx *sql.Tx) error {
+		have, err := m.applied(ctx, tx)
 		if err != nil {
 			return err
 		}
-		if have > len(all) {
-			return misconfigured("migrate", fmt.Errorf("the schema has version %d, this program knows %d: use the newer program to go back", have, len(all)))
+		if have > m.Newest() {
+			return misconfigured("migrate down", fmt.Errorf("the schema has version %d, this release knows %d: "+
+				"go back with the newer release", have, m.Newest()))
 		}
 		for v := have; v > version; v-- {
-			if _, err := tx.ExecContext(ctx, all[v-1].down); err != nil {
-				return err
-			}
+			text := m.files[v-1].down
 			if v > 1 {
-				if err := s.setVersion(ctx, tx, v-1); err != nil {
-					return err
-				}
+				text += m.record(v - 1)
+			}
+			if _, err := tx.ExecContext(ctx, text); err != nil {
+				return fmt.Errorf("version %d: %w", v, err)
 			}
 		}
 		return nil
 	})
 }
 
-func (s *Store) migrate(ctx context.Context, version int) error {
-	have, err := s.version(ctx, s.db)
+// Applied returns the version of the tables in db; 0 if there are none.
+func (m *Migrations) Applied(ctx context.Context, db *sql.DB) (int, error) {
+	v, err := m.applied(ctx, db)
+	return v, classify("read the schema version", err)
+}
+
+// SQL returns all up migrations as one script, for people who apply changes themselves.
+func (m *Migrations) SQL() string {
+	var b strings.Builder
+	for i := range m.files {
+		fmt.Fprintf(&b, "-- %s\n%s%s\n", m.files[i].name, m.files[i].up, m.record(m.files[i].version))
+	}
+	return b.String()
+}
+
+// FS returns the migrations as files NNNN_name.up.sql and NNNN_name.down.sql, for golang-migrate and for readers. They
+// have the default prefix, whatever MigrationOptions.Prefix is.
+func (m *Migrations) FS() fs.FS {
+	sub, err := fs.Sub(migrationFiles, "migrations")
 	if err != nil {
-		return s.classify("migrate", err)
+		return migrationFiles
 	}
-	if have >= version {
-		return nil // without taking the lock
-	}
-	return s.ddl(ctx, func(tx *sql.Tx) error { return s.up(ctx, tx, version) })
+	return sub
 }
 
-// up brings the tables up to version in tx.
-func (s *Store) up(ctx context.Context, tx *sql.Tx, version int) error {
-	all, err := steps(s.opts.Prefix)
+// record notes the version in the meta table.
+func (m *Migrations) record(version int) string {
+	return fmt.Sprintf("UPDATE %smeta SET value = %d WHERE name = 'version';\n", m.prefix, version)
+}
+
+// run runs fn in a transaction that holds the write lock from its beginning.
+func (m *Migrations) run(ctx context.Context, db *sql.DB, op string, fn func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
-		return err
+		return classify(op, err)
 	}
-	have, err := s.version(ctx, tx) // another process may have been here
-	if err != nil {
-		return err
+	defer func() { _ = tx.Rollback() }() // nothing is left to roll back after a commit
+	if err := m.lock(ctx, tx); err != nil {
+		return classify(op, err)
 	}
-	for v := have + 1; v <= version; v++ {
-		if _, err := tx.ExecContext(ctx, all[v-1].up); err != nil {
-			return fmt.Errorf("version %d: %w", v, err)
-		}
-		if err := s.setVersion(ctx, tx, v); err != nil {
-			return err
-		}
+	if err := fn(tx); err != nil {
+		return classify(op, err)
 	}
-	return nil
+	return classify(op, tx.Commit())
 }
 
-// readyIn does what AutoMigrate asks for in a transaction of the application, which may hold the write lock and the
-// only connection: so it waits for nobody. A rollback undoes it, so that the next transaction looks again.
-func (s *Store) readyIn(ctx context.Context, tx *sql.Tx) error {
-	if s.opts.AutoMigrate && !s.owned && !s.migrated.Load() {
-		if err := s.up(ctx, tx, newest()); err != nil {
-			return err
-		}
-	}
-	return s.fits(ctx, tx)
-}
-
-// ddl runs fn in a transaction that holds the write lock from its beginning.
-func (s *Store) ddl(ctx context.Context, fn func(tx *sql.Tx) error) error {
-	return s.alone(ctx, "migrate", func(tx *sql.Tx) (bool, error) {
-		// A write that changes nothing: it takes the lock where transactions begin deferred.
-		if _, err := tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS "+s.opts.Prefix+"lock (x INTEGER); DROP TABLE "+s.opts.Prefix+"lock"); err != nil { //nolint:gosec // nothing foreign in the text but Options.Prefix, which Validate has checked
-			return false, err
-		}
-		if err := fn(tx); err != nil {
-			return false, err
-		}
-		return true, nil
-	})
-}
-
-func (s *Store) setVersion(ctx context.Context, tx *sql.Tx, v int) error {
-	_, err := tx.ExecContext(ctx, "UPDATE "+s.opts.Prefix+"meta SET value = ? WHERE name = 'version'", v) //nolint:gosec // the text holds nothing foreign but Options.Prefix, which Validate has checked
+// lock takes the write lock, also where transactions begin deferred: it writes, but changes nothing.
+func (m *Migrations) lock(ctx context.Context, tx *sql.Tx) error {
+	table := m.prefix + "lock"
+	//nolint:gosec // nothing foreign in the text but the prefix, which was checked
+	_, err := tx.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS "+table+" (x INTEGER); DROP TABLE "+table)
 	return err
 }
 
@@ -171,18 +195,51 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// version returns the version of the schema; 0 if there is none.
-func (s *Store) version(ctx context.Context, q querier) (int, error) {
-	var n int
-	if err := q.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?", s.opts.Prefix+"meta").Scan(&n); err != nil {
+// applied returns the version of the tables; 0 if there are none.
+func (m *Migrations) applied(ctx context.Context, q querier) (int, error) {
+	const tables = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?"
+	meta := m.prefix + "meta"
+	var n, v int
+	if err := q.QueryRowContext(ctx, tables, meta).Scan(&n); err != nil || n == 0 {
 		return 0, err
 	}
-	if n == 0 {
-		return 0, nil
-	}
-	var v int
-	if err := q.QueryRowContext(ctx, s.sql(versionText)).Scan(&v); err != nil {
-		return 0, misconfigured("schema", fmt.Errorf("table %smeta is not Waybill's or holds no version (%w): choose another Options.Prefix", s.opts.Prefix, err))
+	if err := q.QueryRowContext(ctx, "SELECT value FROM "+meta+" WHERE name = 'version'").Scan(&v); err != nil {
+		return 0, misconfigured("schema", fmt.Errorf("table %s is not Waybill's or holds no version (%w): "+
+			"choose another Options.Prefix", meta, err))
 	}
 	return v, nil
+}
+
+// Migrate brings the tables to the newest version, as [Migrations.Up] does, in this process's turn to write.
+func (s *Store) Migrate(ctx context.Context) error {
+	have, err := s.migrations.applied(ctx, s.db)
+	if err != nil {
+		return s.classify("migrate", err)
+	}
+	if have >= s.migrations.Newest() {
+		return nil // without taking the lock
+	}
+	err = s.alone(ctx, "migrate", func(tx *sql.Tx) (bool, error) {
+		if err := s.migrations.lock(ctx, tx); err != nil {
+			return false, err
+		}
+		return true, s.migrations.up(ctx, tx)
+	})
+	if err != nil {
+		return err
+	}
+	s.logger().InfoContext(ctx, "waybill/sqlite: tables created or upgraded", "prefix", s.opts.Prefix,
+		"from_version", have, "to_version", s.migrations.Newest())
+	return nil
+}
+
+// readyIn does what AutoMigrate asks for in a transaction of the application, which may hold the write lock and the
+// only connection: so it waits for nobody. A rollback undoes it, so that the next transaction looks again.
+func (s *Store) readyIn(ctx context.Context, tx *sql.Tx) error {
+	if s.opts.AutoMigrate && !s.owned && !s.migrated.Load() {
+		if err := s.migrations.up(ctx, tx); err != nil {
+			return err
+		}
+	}
+	return s.fits(ctx, tx)
 }

@@ -1,11 +1,14 @@
 package sqlite
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"modernc.org/sqlite"
 
 	"github.com/waybill-go/waybill"
@@ -33,11 +38,12 @@ func fresh(tb testing.TB, params string) *sql.DB {
 func newStore(tb testing.TB, db *sql.DB, opts Options) *Store {
 	tb.Helper()
 	opts.Source = "/test"
+	opts.Logger = cmp.Or(opts.Logger, quiet)
 	s, err := New(db, opts)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { s.Close() })
+	tb.Cleanup(func() { s.Close(context.WithoutCancel(tb.Context())) })
 	return s
 }
 
@@ -68,26 +74,105 @@ func TestMigrateUpAndDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	stage(t, s, raw("a", ""))
-	if err := s.MigrateTo(t.Context(), 0); err != nil {
+	m, err := NewMigrations(MigrationOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := m.Applied(t.Context(), s.DB()); v != m.Newest() || err != nil {
+		t.Errorf("applied %d, %v", v, err)
+	}
+	if err := m.Down(t.Context(), s.DB(), 0); err != nil {
 		t.Fatal(err)
 	}
 	if got := schema(t, s.DB()); got != "" {
 		t.Errorf("after all the way down: %s", got)
 	}
-	if err := s.Migrate(t.Context()); err != nil {
+	if v, err := m.Applied(t.Context(), s.DB()); v != 0 || err != nil {
+		t.Errorf("applied after all the way down: %d, %v", v, err)
+	}
+	if err := m.Up(t.Context(), s.DB()); err != nil {
 		t.Fatal(err)
 	}
 	if got := schema(t, s.DB()); got != up {
 		t.Errorf("up again: %s, want %s", got, up)
 	}
 	stage(t, s, raw("a", ""))
-	if err := s.MigrateTo(t.Context(), newest()+1); !errors.Is(err, waybill.ErrInvalid) {
+	if err := m.Down(t.Context(), s.DB(), m.Newest()+1); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("unknown version: %v", err)
 	}
-	ups, err := fs.Glob(Migrations(), "*.up.sql")
-	if err != nil || len(ups) != newest() || !strings.HasPrefix(ups[0], "0001_") {
+	ups, err := fs.Glob(m.FS(), "*.up.sql")
+	if err != nil || len(ups) != m.Newest() || !strings.HasPrefix(ups[0], "0001_") {
 		t.Errorf("migrations %v, %v", ups, err)
 	}
+}
+
+// DB-06: the script makes what Migrate makes, under any prefix.
+func TestMigrationsAsScript(t *testing.T) {
+	t.Parallel()
+	m, err := NewMigrations(MigrationOptions{Prefix: "shop_"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := fresh(t, "")
+	run(t, db, m.SQL())
+	s := newStore(t, db, Options{Prefix: "shop_"})
+	if err := s.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if diffs, err := s.Drift(t.Context()); len(diffs) > 0 || err != nil {
+		t.Errorf("%v, %v", diffs, err)
+	}
+	if _, err := NewMigrations(MigrationOptions{Prefix: "a b"}); !errors.Is(err, waybill.ErrInvalid) {
+		t.Errorf("bad prefix: %v", err)
+	}
+}
+
+// OP-03: the log says once that tables were created.
+func TestMigrateIsLogged(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	s := newStore(t, fresh(t, ""), Options{Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	for range 2 {
+		if err := s.Migrate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := out.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "prefix=waybill_ from_version=0 to_version=1") {
+		t.Errorf("log: %s", text)
+	}
+}
+
+// OP-04: staging makes a span that the message carries.
+func TestStageSpan(t *testing.T) {
+	t.Parallel()
+	spans := tracetest.NewSpanRecorder()
+	tp := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+	s := open(t, Options{TracerProvider: tp})
+	ctx, root := tp.Tracer("test").Start(t.Context(), "business")
+	if _, err := tryStage(ctx, s, raw("a", "")); err != nil {
+		t.Fatal(err)
+	}
+	root.End()
+	r := get(t, s, join(t, s, "default").Session, "default", "a")
+	created, span := spans.Ended()[0], spans.Ended()[1]
+	if span.Name() != "waybill stage" || span.Parent().SpanID() != root.SpanContext().SpanID() ||
+		created.Parent().SpanID() != span.SpanContext().SpanID() ||
+		core.SpanContextOf(&r.Envelope).SpanID() != created.SpanContext().SpanID() {
+		t.Fatalf("spans %s and %s, message %s", created.Name(), span.Name(), r.Envelope.TraceParent)
+	}
+}
+
+// Close does not wait for longer than its context allows.
+func TestCloseEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, fresh(t, ""), Options{AutoMigrate: true})
+	s.watch.lock <- struct{}{} // as a query does
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := s.Close(ctx); !errors.Is(err, context.DeadlineExceeded) || waybill.ClassOf(err) != waybill.ClassOutage {
+		t.Errorf("%v", err)
+	}
+	<-s.watch.lock
 }
 
 // DB-06: a schema that is missing, old or somebody else's gives one error with object, cause and cure.
@@ -170,7 +255,11 @@ func TestPrefixesDoNotMeet(t *testing.T) {
 	if strings.Contains(schema(t, db), "waybill") {
 		t.Errorf("schema: %s", schema(t, db))
 	}
-	if err := b.MigrateTo(t.Context(), 0); err != nil {
+	m, err := NewMigrations(MigrationOptions{Prefix: "b_"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Down(t.Context(), db, 0); err != nil {
 		t.Fatal(err)
 	}
 	if rs := read(t, a, join(t, a, "default").Session, "default"); ids(rs) != "only in a " {
@@ -204,7 +293,7 @@ func TestOwnDatabase(t *testing.T) {
 		t.Fatal(st, err)
 	}
 	for range 2 {
-		if err := s.Close(); err != nil {
+		if err := s.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -243,7 +332,7 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("%q: %v", tt.path, err)
 		}
 		if s != nil {
-			s.Close()
+			s.Close(t.Context())
 		}
 	}
 	err := Options{Prefix: "a b", BusyTimeout: -1, PollInterval: time.Hour, TTL: -1, Limits: waybill.Limits{MaxHeaders: -1}}.Validate()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -34,7 +35,8 @@ type Store struct {
 	closed  atomic.Bool
 	fit     atomic.Bool // this program knows the schema well enough
 
-	migrated atomic.Bool
+	migrations *Migrations
+	migrated   atomic.Bool
 
 	words *strings.Replacer // what stands in the places of statements
 	texts sync.Map          // statements with it, by statement
@@ -46,12 +48,11 @@ type Store struct {
 }
 
 var (
-	_ core.OutboxStore           = (*Store)(nil)
-	_ waybill.Stager[*sql.Tx]    = (*Store)(nil)
-	_ core.Checker               = (*Store)(nil)
-	_ admin.Migrator             = (*Store)(nil)
-	_ core.ClockSeeder           = (*Store)(nil)
-	_ interface{ Close() error } = (*Store)(nil)
+	_ core.OutboxStore        = (*Store)(nil)
+	_ waybill.Stager[*sql.Tx] = (*Store)(nil)
+	_ core.Checker            = (*Store)(nil)
+	_ admin.Migrator          = (*Store)(nil)
+	_ core.ClockSeeder        = (*Store)(nil)
 )
 
 // Open opens the file at path, or creates it, with WAL, synchronous=FULL, foreign keys on, and transactions that begin
@@ -97,12 +98,20 @@ func New(db *sql.DB, opts Options) (*Store, error) {
 	}
 	opts = opts.withDefaults()
 	stamper, err := core.NewStamper(core.StamperOptions{
-		Source: opts.Source, Clock: opts.Clock, Limits: opts.Limits, TTL: opts.TTL, Now: opts.Now, Withdrawable: opts.Withdrawable,
+		Source: opts.Source, Clock: opts.Clock, Limits: opts.Limits, TTL: opts.TTL, Now: opts.Now,
+		TracerProvider: opts.TracerProvider, Withdrawable: opts.Withdrawable,
 	})
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{db: db, opts: opts, stamper: stamper, gate: make(chan struct{}, 1), hint: make(chan struct{}, 1)}
+	migrations, err := NewMigrations(MigrationOptions{Prefix: opts.Prefix})
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		db: db, opts: opts, stamper: stamper, migrations: migrations,
+		gate: make(chan struct{}, 1), hint: make(chan struct{}, 1),
+	}
 	s.words = strings.NewReplacer(append(sqltext.Words(), DefaultPrefix, opts.Prefix)...)
 	s.watch.seen = map[string]sight{}
 	s.watch.lock = make(chan struct{}, 1)
@@ -166,11 +175,32 @@ func (s *Store) DB() *sql.DB { return s.db }
 // Clock returns the clock that stamps what is staged.
 func (s *Store) Clock() *hlc.Clock { return s.stamper.Clock() }
 
-// Close releases what the store holds, and closes the database if Open opened it. It is idempotent.
-func (s *Store) Close() error {
+func (s *Store) logger() *slog.Logger {
+	if s.opts.Logger == nil {
+		return slog.Default()
+	}
+	return s.opts.Logger
+}
+
+// Close releases the statements and the connection of the store, and closes the database if Open opened it. Queries
+// that run already end first. If ctx ends before, Close returns an error, and the rest is done without it. It is
+// idempotent.
+func (s *Store) Close(ctx context.Context) error {
 	if s.closed.Swap(true) {
 		return nil
 	}
+	done := make(chan error, 1)
+	go func() { done <- s.release() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return outage("close", ctx.Err())
+	}
+}
+
+// release does the work of Close.
+func (s *Store) release() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stmts.close()

@@ -12,7 +12,6 @@ import (
 )
 
 const (
-	versionText = `SELECT value FROM waybill_meta WHERE name = 'version'`
 	// lockText changes nothing. It takes SQLite's write lock before anything is read, also where transactions begin
 	// deferred.
 	lockText = `UPDATE waybill_meta SET value = value WHERE name = 'version'`
@@ -49,7 +48,7 @@ func (s *Store) prepared(ctx context.Context, op string) (statements, error) {
 		return s.stmts, nil
 	}
 	if s.opts.AutoMigrate && !s.migrated.Load() {
-		if err := s.migrate(ctx, newest()); err != nil {
+		if err := s.Migrate(ctx); err != nil {
 			return nil, err
 		}
 		s.migrated.Store(true)
