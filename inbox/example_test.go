@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -37,4 +38,34 @@ func ExampleHandler() {
 	// false <nil>
 	// true <nil>
 	// 5 true
+}
+
+// An inbox in a transaction of the caller's own, for messages that no consumer of Waybill delivers.
+func ExampleNew() {
+	ctx := context.Background()
+	store, err := memory.New(memory.Options{Source: "/billing"})
+	if err != nil {
+		panic(err)
+	}
+	billing, err := inbox.New(store, "billing", inbox.Options{})
+	if err != nil {
+		panic(err)
+	}
+	for range 2 { // the same message arrives twice
+		tx := store.Begin()
+		status, err := billing.Mark(ctx, tx, "/payments", "m-1")
+		if err != nil {
+			panic(err)
+		}
+		if status == core.InboxProcessed {
+			tx.Put("balance", "5")
+		}
+		if err := tx.Commit(); err != nil {
+			panic(err)
+		}
+		fmt.Println(status)
+	}
+	// Output:
+	// processed
+	// duplicate
 }

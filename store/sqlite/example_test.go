@@ -74,3 +74,61 @@ func Example() {
 	// true <nil>
 	// orders.placed <nil>
 }
+
+// Open a file and stage a message in the transaction that writes the business rows.
+func ExampleOpen() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "waybill")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	store, err := sqlite.Open(ctx, filepath.Join(dir, "shop.db"), sqlite.Options{Source: "/orders", AutoMigrate: true})
+	if err != nil {
+		panic(err)
+	}
+	defer store.Close(ctx)
+
+	tx, err := store.DB().BeginTx(ctx, nil)
+	if err != nil {
+		panic(err)
+	}
+	defer tx.Rollback() // does nothing after the commit
+	// Write the business rows here, with tx.
+	staged, err := store.Stage(ctx, tx, orderPlaced.Message(order{ID: "o-1"}, waybill.ID("m-1")))
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(staged[0].ID, tx.Commit())
+	// Output: m-1 <nil>
+}
+
+// Use a database that the application has opened. Migrate as a step of the deployment.
+func ExampleNew() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "waybill")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "shop.db")+"?_txlock=immediate"+
+		"&_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)")
+	if err != nil {
+		panic(err)
+	}
+	defer db.Close()
+	migrations, err := sqlite.NewMigrations(sqlite.MigrationOptions{})
+	if err != nil {
+		panic(err)
+	}
+	if err := migrations.Up(ctx, db); err != nil {
+		panic(err)
+	}
+	store, err := sqlite.New(db, sqlite.Options{Source: "/orders"})
+	if err != nil {
+		panic(err)
+	}
+	defer store.Close(ctx) // leaves db open
+	fmt.Println(store.Check(ctx))
+	// Output: <nil>
+}
