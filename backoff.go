@@ -28,7 +28,7 @@ func (k BackoffKind) String() string {
 	return enum.Name("BackoffKind", k, 0, "exponential", "linear", "constant", "schedule", "none", "custom")
 }
 
-// JitterKind is how delays are spread, so that what failed together does not come back together.
+// JitterKind says how delays are spread, so that messages that failed together do not come back together.
 type JitterKind uint8
 
 // The kinds of jitter, with d for the computed delay.
@@ -62,8 +62,8 @@ type Backoff struct {
 	Factor float64
 	// Cap bounds every delay before jitter; default 5 min (BackoffDelays: none). At most 366 days.
 	Cap time.Duration
-	// Attempts bounds the attempts, the first included; default 20, negative = no bound. BackoffDelays makes
-	// len(Delays)+1 and BackoffNone makes 1, whatever stands here.
+	// Attempts bounds the attempts, the first included; default 20, negative = no bound. It is ignored by
+	// BackoffDelays, which makes len(Delays)+1 attempts, and by BackoffNone, which makes 1.
 	Attempts int
 	// Jitter spreads the delays. Schedules are not jittered.
 	Jitter JitterKind
@@ -71,8 +71,9 @@ type Backoff struct {
 	Share float64
 	// Delays are the delays of BackoffDelays.
 	Delays []time.Duration
-	// Custom is asked by BackoffCustom: attempt attempt failed with err; when is the next, if at all? If it panics or
-	// returns a delay that is negative or longer than 366 days, Next says so. Safe for concurrent use.
+	// Custom decides for BackoffCustom, after the given attempt failed with err: it returns the delay before the next
+	// attempt and true, or false to give up. Next returns an error if Custom panics, or returns a delay that is
+	// negative or longer than 366 days. It must be safe for concurrent use.
 	Custom func(attempt int, err error) (time.Duration, bool)
 }
 
@@ -145,8 +146,9 @@ func (b *Backoff) Delay(n int) time.Duration {
 	return time.Duration(d)
 }
 
-// Next decides after attempt (≥ 1) failed with cause: the jittered delay and true, or false to give up. An error means
-// that Custom panicked or answered nonsense; the delay is then the cap, and the caller decides what that means.
+// Next decides after attempt (≥ 1) failed with cause: it returns the jittered delay and true, or false to give up. It
+// returns an error if Custom panicked or returned an invalid delay. The delay is then the cap, and the caller decides
+// how to react.
 func (b *Backoff) Next(attempt int, cause error) (time.Duration, bool, error) {
 	attempt = max(attempt, 1)
 	if limit := b.MaxAttempts(); limit > 0 && attempt >= limit {
@@ -178,7 +180,7 @@ func (b *Backoff) MaxAttempts() int {
 	}
 }
 
-// Tiers returns the distinct delays without jitter, ascending, at most 64: what a transport with fixed delays declares.
+// Tiers returns the distinct delays without jitter, ascending, at most 64. Transports with fixed delays declare them.
 func (b *Backoff) Tiers() []time.Duration {
 	var all []time.Duration
 	if b.Kind == BackoffDelays || b.Kind == BackoffCustom {

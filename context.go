@@ -14,7 +14,7 @@ const MaxLineage = 32
 // LineageCut marks the place where a long lineage was cut.
 const LineageCut = "..."
 
-// Scope is what messages staged under a context inherit when they do not say otherwise.
+// Scope holds the values that messages staged under a context inherit, unless they set their own.
 type Scope struct {
 	CorrelationID, CausationID, Tenant, RunID string
 	Lineage                                   []string
@@ -56,17 +56,17 @@ func WithRunID(ctx context.Context, id string) context.Context {
 	return WithScope(ctx, s)
 }
 
-// WithLineageRoot returns a context under which the lineage of messages begins with id: of a request, a job, a saga. It
-// leads the chain; messages that are caused by others inherit theirs.
+// WithLineageRoot returns a context under which the lineage of messages begins with id, such as the id of a request, a
+// job or a saga. A message that is caused by another one inherits the lineage of that one.
 func WithLineageRoot(ctx context.Context, id string) context.Context {
 	s := ScopeFrom(ctx)
 	s.Lineage = []string{id}
 	return WithScope(ctx, s)
 }
 
-// WithDelivery returns the context in which a handler runs: DeliveryFrom finds d, and messages staged under it are
+// WithDelivery returns the context in which a handler runs. DeliveryFrom finds d in it. Messages staged under it are
 // caused by d: they share its correlation (its own id if it has none), tenant and run, and carry its lineage and id.
-// What could not be staged, such as a foreign producer's tenant with a control character in it, they do not inherit.
+// They do not inherit values that cannot be staged, such as a foreign producer's tenant that holds a control character.
 func WithDelivery(ctx context.Context, d *Delivery) context.Context {
 	e := &d.Envelope
 	id := inheritable(e.ID)
@@ -85,7 +85,7 @@ func DeliveryFrom(ctx context.Context) (*Delivery, bool) {
 	return d, ok
 }
 
-// inheritable returns s, or nothing if it could not be staged.
+// inheritable returns s, or "" if s cannot be staged.
 func inheritable(s string) string {
 	if check.Name(s) != "" {
 		return ""

@@ -2,18 +2,18 @@ package waybill
 
 // Delivery is a message that arrived. It belongs to the caller of Receive until it is settled.
 type Delivery struct {
-	// Envelope is what arrived. Its Topic is the routing key the message was published with, after retries too. Source
-	// falls back to the broker's application id; it may be empty on a foreign message.
+	// Envelope is the message. Its Topic is the routing key with which the message was published, after retries too.
+	// Source falls back to the broker's application id. Source can be empty on a foreign message.
 	Envelope Envelope
-	// Queue it came from.
+	// Queue is the queue that delivered it.
 	Queue string
-	// Attempt is the number of this attempt, from 1. Retries by policy count; redeliveries do not.
+	// Attempt is the number of this attempt, from 1. Retries by policy raise it; redeliveries do not.
 	Attempt int
-	// Redeliveries is how often it was delivered before without an outcome, as far as is known; -1 = unknown.
+	// Redeliveries counts earlier deliveries that had no outcome; -1 = unknown.
 	Redeliveries int
-	// Err is not nil if the message cannot be used as it is (two different ids, say). It is parked without reaching a
-	// handler; ReasonOf(Err) is the reason.
+	// Err is not nil if the message is unusable, for example because it has two different ids. Such a message is parked
+	// with ReasonOf(Err) and reaches no handler.
 	Err error
-	// Handle is the transport's own. Nobody else touches it.
+	// Handle belongs to the transport. Others must not touch it.
 	Handle any
 }

@@ -1,6 +1,6 @@
-// Package waybill is what an application types: topics, messages, handlers and the errors that decide about them.
-// Waybill is a transactional outbox and inbox. A service writes rows and messages in one transaction, a relay moves the
-// messages to a broker, and a consumer gives each of them exactly one effect.
+// Package waybill is the API for applications: topics, messages, handlers, and the errors by which a handler decides
+// about a message. Waybill is a transactional outbox and inbox. A service writes rows and messages in one transaction.
+// A relay sends the messages to a broker. A consumer gives each message exactly one effect.
 //
 //	var OrderPlaced = waybill.NewTopic("orders.placed", waybill.JSON[Order]()) // used on both sides
 //
@@ -20,29 +20,29 @@
 //		}))
 //	err = c.Run(ctx)
 //
-// The program that belongs to it is in examples/readme. Adapters are in the folders store and transport. Who writes one
-// reads package core; who operates a service reads package admin.
+// The complete program is in examples/readme. Adapters are in the folders store and transport. To write an adapter,
+// read package core. To operate a service, read package admin.
 //
 // # Words
 //
-// A [Message] is what the application stages: an [Envelope], which is everything that travels, and directives for the
-// outbox. A topic is the routing key ("orders.placed"). A key is the ordering key. A route is a named part of an outbox
-// ("default" if none), which a relay serves. docs/glossary.md has the rest.
+// A [Message] is an [Envelope], which travels with all its fields, and directives for the outbox. A topic is the
+// routing key ("orders.placed"). A key is the ordering key. A route is a named part of an outbox ("default" if none is
+// named); a relay serves routes. docs/glossary.md has the other words.
 //
 // # Guarantees
 //
-// [ClassOf] is the one question about an error: outage, rejected, permanent or unknown. Bad input gets one
-// [InvalidError] that lists all problems, and nothing is done.
+// [ClassOf] sorts every error into outage, rejected, permanent or unknown. Bad input gets one [InvalidError] that lists
+// all problems, and nothing is done.
 //
 // # Concurrency
 //
 // [Topic], [UnitOfWork] and codecs are safe for concurrent use. Values (Envelope, Message, options) are not
-// synchronised: whoever holds one owns it.
+// synchronised: the caller must not share one between goroutines without a lock.
 //
 // # Ownership
 //
-// A callee never keeps or changes a slice, map or byte slice that it was passed after it returned, unless its comment
-// says so. What it returns belongs to the caller.
+// A function never keeps or changes a slice, map or byte slice of its caller after it returned, unless its comment says
+// so. Results belong to the caller.
 //
 // # Limits
 //

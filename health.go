@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// Health is how an engine is, as its method Health answers. It holds no secrets and no payload, and may be shown as
-// JSON.
+// Health is the state of an engine, as its method Health returns it. It holds no secrets and no payload, and can be
+// shown as JSON.
 type Health struct {
-	// Live is false if only a restart helps: the engine is stuck, or ended with an error.
+	// Live is false if only a restart helps: the engine hangs, or ended with an error.
 	Live bool `json:"live"`
-	// Ready is true if the engine does its work: no check has failed.
+	// Ready is true if the engine works: no check has failed.
 	Ready bool `json:"ready"`
-	// Checks are the reasons, in a stable order.
+	// Checks are the findings, in a stable order.
 	Checks []HealthCheck `json:"checks"`
 }
 
@@ -35,7 +35,7 @@ const (
 	HealthFailed   HealthStatus = "failed"   // does not work
 )
 
-// Add appends a check. One that failed ends Ready.
+// Add appends a check. A failed check sets Ready to false.
 func (h *Health) Add(name string, status HealthStatus, format string, args ...any) {
 	h.Checks = append(h.Checks, HealthCheck{Name: name, Status: status, Text: fmt.Sprintf(format, args...)})
 	if status == HealthFailed {
@@ -53,7 +53,7 @@ func (h *Health) Check(name string) (HealthCheck, bool) {
 	return HealthCheck{}, false
 }
 
-// String returns everything, a line a check.
+// String returns all checks, one a line.
 func (h Health) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "live: %t, ready: %t\n", h.Live, h.Ready)

@@ -17,11 +17,11 @@ type Limits struct {
 	MaxHeaders int
 	// MaxHeaderBytes bounds the sum of header names and values; default 16 KiB.
 	MaxHeaderBytes int
-	// MaxDelay bounds how far in the future a message may be due; default 10 years.
+	// MaxDelay bounds how far in the future a message can be due; default 10 years.
 	MaxDelay time.Duration
 }
 
-// MaxNameBytes bounds ids, topics, types, sources, keys, routes and the like: what an AMQP short string holds.
+// MaxNameBytes bounds ids, topics, types, sources, keys, routes and the like: the length of an AMQP short string.
 const MaxNameBytes = check.MaxNameBytes
 
 // MaxMessages bounds the messages of one Stage call.
@@ -71,13 +71,13 @@ func (l Limits) Validate(field string) []string {
 	return p
 }
 
-// reserved header names, compared in lower case: they would collide with what transports write.
+// reserved header names, compared in lower case: they would collide with headers that transports write.
 var (
 	reservedNames    = []string{"traceparent", "tracestate", "x-death", "x-acquired-count"}
 	reservedPrefixes = []string{"cloudevents_", "cloudevents:", "ce_", "ce-", "waybill-", "x-first-death-", "x-last-death-", "x-delivery-"}
 )
 
-// ReservedHeader reports whether name belongs to Waybill or to a broker, so that an application cannot set it.
+// ReservedHeader reports whether name belongs to Waybill or to a broker. Applications cannot set such a header.
 func ReservedHeader(name string) bool {
 	n := strings.ToLower(name)
 	if slices.Contains(reservedNames, n) {

@@ -14,19 +14,18 @@ import (
 // DefaultRoute is the route of a message that names none.
 const DefaultRoute = "default"
 
-// Envelope is everything about a message that travels: CloudEvents 1.0 attributes, Waybill's extensions, the
-// application's headers and the body. Empty fields are absent on the wire. A foreign producer may have left any of them
-// out.
+// Envelope is the part of a message that travels: CloudEvents 1.0 attributes, Waybill's extensions, the application's
+// headers and the body. Empty fields are absent on the wire. A message of a foreign producer can lack any of them.
 type Envelope struct {
-	// ID identifies the message together with Source. A UUIDv7 unless the application chose one.
+	// ID identifies the message together with Source. It is a UUIDv7 unless the application chose one.
 	ID string
 	// Topic is the routing key, such as "orders.placed".
 	Topic string
-	// Type is the CloudEvents type; the topic's name unless the application chose one.
+	// Type is the CloudEvents type. It is the topic's name unless the application chose one.
 	Type string
 	// Source is the CloudEvents source: the producing service, such as "/orders".
 	Source string
-	// Subject is the CloudEvents subject: what the message is about, such as an aggregate id.
+	// Subject is the CloudEvents subject, such as the id of the aggregate.
 	Subject string
 	// Time is when the event happened, by the producer's clock, to the microsecond.
 	Time time.Time
@@ -34,7 +33,7 @@ type Envelope struct {
 	ContentType string
 	// Key is the ordering key. Messages of one key reach the queue in staged order. Empty means unordered.
 	Key string
-	// Tenant is the tenant on whose behalf the message was staged.
+	// Tenant is the tenant for whom the message was staged.
 	Tenant string
 	// CorrelationID is common to all messages of one business conversation.
 	CorrelationID string
@@ -46,7 +45,7 @@ type Envelope struct {
 	Lineage []string
 	// HLC is the hybrid logical clock stamp given at stage time; zero if the producer has no clock.
 	HLC hlc.Timestamp
-	// Expires is when the message loses its value; zero = never. The producer's clock.
+	// Expires is when the message expires, by the producer's clock; zero = never.
 	Expires time.Time
 	// Priority is 0 (normal) to 9, for brokers that have priorities.
 	Priority uint8
@@ -82,32 +81,33 @@ func (e *Envelope) Clone() Envelope {
 	return c
 }
 
-// Expired reports whether the envelope has an expiry and now has reached it.
+// Expired reports whether the envelope has an expiry that is not after now.
 func (e *Envelope) Expired(now time.Time) bool { return !e.Expires.IsZero() && !now.Before(e.Expires) }
 
-// Message is what an application stages: an envelope and what the outbox should do with it. Build one with
-// [Topic.Message] or [RawMessage]; fields left empty are filled at stage time by the [core.Stamper].
+// Message is an envelope with directives for the outbox. Build one with [Topic.Message] or [RawMessage]. The
+// [core.Stamper] fills empty fields when the message is staged.
 type Message struct {
 	Envelope
-	// Routes are the lanes to send it on; one record a route. Nil means DefaultRoute.
+	// Routes are the routes to send it on; each gets a record. Nil means DefaultRoute.
 	Routes []string
 	// DeliverAt is the earliest time of publishing, compared with the store's clock. Not together with Delay.
 	DeliverAt time.Time
-	// Delay is the earliest time of publishing counted from staging, by the store's clock. Not negative.
+	// Delay is the time from staging to the earliest publishing, by the store's clock. Not negative.
 	Delay time.Duration
 	// TTL bounds the total time until Expires, counted from staging by the producer's clock. Zero means the store's
 	// default; negative means none. Not together with Expires.
 	TTL time.Duration
-	// DedupeKey, if set, makes this the only live (not yet settled) message with it on the route and topic: staging a
-	// second one is a no-op that says so, see [Staged].
+	// DedupeKey, if set, makes this the only live (not yet settled) message with it on the route and topic. Staging a
+	// second one does nothing and is reported in [Staged].Duplicate.
 	DedupeKey string
-	// Replace makes the newest win instead: the live message with the same DedupeKey is withdrawn with [ReasonReplaced]
-	// and this one staged. One that a relay holds cannot be withdrawn; Staged.Replaced says so. Needs a DedupeKey.
+	// Replace lets the newest message win: Stage withdraws the live message with the same DedupeKey with
+	// [ReasonReplaced] and stages this one. A message that a relay holds cannot be withdrawn; Staged.Replaced reports
+	// that. Replace needs a DedupeKey.
 	Replace bool
-	// Withdrawable lets a caller cancel the message although it is due, as long as no relay has it out. It costs the
-	// relay a statement. A dedupe key implies it; what is scheduled or waits for a retry can be cancelled in any case.
+	// Withdrawable allows cancelling the message although it is due, as long as no relay has it out. It costs the relay
+	// a statement. A dedupe key implies it. A message that is scheduled or waits for a retry can always be cancelled.
 	Withdrawable bool
-	// Lane is the priority lane: a lane of a route is handed out apart from the others, more or less often. Messages of
+	// Lane is the priority lane. The lanes of a route are handed out separately and with different weights. Messages of
 	// one key are ordered within a lane. Empty means [LaneNormal].
 	Lane Lane
 
@@ -124,11 +124,11 @@ func (m *Message) EncodeError() error { return m.err }
 func (m *Message) Declaration() string { return m.kind }
 
 // Context returns the context under which the message was given to a [UnitOfWork], which stages it later; else nil. The
-// trace of the message is that of it.
+// message belongs to the trace of that context.
 func (m *Message) Context() context.Context { return m.under }
 
-// RawMessage returns a message for topic with a body that is already encoded as contentType. The body is kept, not
-// copied, until it was staged.
+// RawMessage returns a message for topic with a body that is already encoded as contentType. It keeps the body without
+// a copy. Do not change the body before the message is staged.
 func RawMessage(topic, contentType string, body []byte, opts ...MessageOption) Message {
 	m := Message{Envelope: Envelope{Topic: topic, ContentType: contentType, Body: body}}
 	for _, o := range opts {
@@ -137,13 +137,13 @@ func RawMessage(topic, contentType string, body []byte, opts ...MessageOption) M
 	return m
 }
 
-// MessageOption sets one field of a message that is being built.
+// MessageOption sets one field of a new message.
 type MessageOption func(*Message)
 
 // Key sets the ordering key.
 func Key(key string) MessageOption { return func(m *Message) { m.Key = key } }
 
-// ID sets the message id instead of a fresh UUIDv7. Staging the same (route, id) twice is a no-op.
+// ID sets the message id instead of a fresh UUIDv7. Staging the same (route, id) a second time does nothing.
 func ID(id string) MessageOption { return func(m *Message) { m.ID = id } }
 
 // Type sets the CloudEvents type instead of the topic's name.
@@ -186,13 +186,13 @@ func Tenant(t string) MessageOption { return func(m *Message) { m.Tenant = t } }
 // CorrelationID sets the correlation id instead of the context's.
 func CorrelationID(id string) MessageOption { return func(m *Message) { m.CorrelationID = id } }
 
-// Withdrawable lets a caller cancel the message although it is due.
+// Withdrawable allows cancelling the message although it is due.
 func Withdrawable() MessageOption { return func(m *Message) { m.Withdrawable = true } }
 
-// DedupeKey makes the message the only live one with this key on its route and topic.
+// DedupeKey makes the message the only live one with this key on its route and topic; see [Message].
 func DedupeKey(key string) MessageOption { return func(m *Message) { m.DedupeKey = key } }
 
-// Replace makes the message take the place of the live one with this dedupe key on its route and topic.
+// Replace withdraws the live message with this dedupe key on its route and topic, and stages this one; see [Message].
 func Replace(dedupeKey string) MessageOption {
 	return func(m *Message) { m.DedupeKey, m.Replace = dedupeKey, true }
 }
@@ -203,8 +203,8 @@ func InLane(l Lane) MessageOption { return func(m *Message) { m.Lane = l } }
 // Lane is a priority lane of a route.
 type Lane string
 
-// The lanes. A relay that serves the lanes of a route gives them 6, 3 and 1 of 10 messages while all have work, so that
-// none starves.
+// The lanes. A relay that serves the lanes of a route gives them 6, 3 and 1 of 10 messages while all have messages, so
+// that no lane starves.
 const (
 	LaneHigh   Lane = "high"
 	LaneNormal Lane = ""

@@ -35,12 +35,11 @@ func Reasons() []Reason {
 	}
 }
 
-// Withdrawn reports whether r is of a record that its application took back, for which [Retention] has a field of its
-// own.
+// Withdrawn reports whether the application took the record back. [Retention] has a field of its own for such records.
 func (r Reason) Withdrawn() bool { return r == ReasonCancelled || r == ReasonReplaced }
 
-// Blocks reports whether an abandoned record with reason r blocks its key on a route with BlockAfterAbandon. One that
-// somebody took out on purpose does not: cancelled, replaced, skipped, set aside.
+// Blocks reports whether an abandoned record with reason r blocks its key on a route with BlockAfterAbandon. A record
+// that somebody took out on purpose does not: cancelled, replaced, skipped, set aside.
 func (r Reason) Blocks() bool {
 	return r != ReasonNone && !r.Withdrawn() && r != ReasonSkipped && r != ReasonSetAside
 }

@@ -9,21 +9,21 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 )
 
-// Recorder keeps the events of an aggregate until they are staged. Embed it, by value, in the aggregate's struct and
-// call Record where something happens; the aggregate then is an [Aggregate]. Its zero value is ready. It is not safe
-// for concurrent use. encoding/json does not see it.
+// Recorder keeps the events of an aggregate until they are staged. Embed it, by value, in the aggregate's struct, and
+// call Record where an event happens. The struct then is an [Aggregate]. The zero value is ready to use. A Recorder is
+// not safe for concurrent use. encoding/json ignores it.
 type Recorder struct {
 	events []Message
 	staged int // of these, how many the latest StageRecorded took
 }
 
-// Aggregate is what embeds a [Recorder]; pass a pointer to it.
+// Aggregate is a struct that embeds a [Recorder]. Pass a pointer to it.
 type Aggregate interface{ recorded() *Recorder }
 
 func (r *Recorder) recorded() *Recorder { return r }
 
-// Record keeps msgs until they are staged. Each gets its id and its time now, unless it has them, so that staging it
-// again after a transaction that failed, or whose commit is in doubt, stages the same message.
+// Record keeps msgs until they are staged. Each message gets its id and its time now, unless it has them. So a second
+// transaction stages the same messages, after a first one that failed or whose commit is in doubt.
 func (r *Recorder) Record(msgs ...Message) {
 	for i := range msgs {
 		m := msgs[i]
@@ -37,10 +37,10 @@ func (r *Recorder) Record(msgs ...Message) {
 	}
 }
 
-// Recorded returns what is recorded and not forgotten yet, in order.
+// Recorded returns the messages that were recorded and not yet forgotten, in order.
 func (r *Recorder) Recorded() []Message { return slices.Clone(r.events) }
 
-// take returns what is to be staged and remembers how much it was.
+// take returns the messages to stage and remembers their number.
 func (r *Recorder) take() []Message {
 	r.staged = len(r.events)
 	return slices.Clone(r.events)
@@ -51,9 +51,10 @@ func (r *Recorder) forget() {
 	r.staged = 0
 }
 
-// StageRecorded stages in tx what aggregates have recorded, in one call: aggregate by aggregate, each in its own order.
-// They keep it until [ForgetRecorded], to be called after the commit: a transaction that is rolled back and tried again
-// stages the same messages. With a [UnitOfWork] all of it is one call, see [UnitOfWork.StageRecorded].
+// StageRecorded stages in tx the recorded messages of aggregates, in one call: aggregate by aggregate, each in its own
+// order. The aggregates keep them until [ForgetRecorded], which the caller calls after the commit. A transaction that
+// is rolled back and tried again stages the same messages. With a [UnitOfWork] use [UnitOfWork.StageRecorded], which
+// does both.
 func StageRecorded[Tx any](ctx context.Context, stager Stager[Tx], tx Tx, aggregates ...Aggregate) ([]Staged, error) {
 	var msgs []Message
 	seen := map[*Recorder]bool{}
@@ -72,7 +73,7 @@ func StageRecorded[Tx any](ctx context.Context, stager Stager[Tx], tx Tx, aggreg
 	return stager.Stage(ctx, tx, msgs...)
 }
 
-// ForgetRecorded makes aggregates forget what the latest StageRecorded staged. What they recorded since then they keep.
+// ForgetRecorded makes aggregates forget the messages that the latest StageRecorded staged. They keep later ones.
 func ForgetRecorded(aggregates ...Aggregate) {
 	for _, a := range aggregates {
 		if !check.Nil(a) {

@@ -2,13 +2,13 @@ package waybill
 
 import "time"
 
-// Retention says how long terminal records are kept. Per field: 0 = the default, negative = for ever; the least
-// positive duration means at once.
+// Retention says how long terminal records are kept. In each field 0 means the default, and a negative value means for
+// ever. A nanosecond, the least positive duration, means at once.
 type Retention struct {
-	// Published: default at once: deleted by the settle itself, at no extra cost.
+	// Published is for published records; default at once: the settle itself deletes them, at no extra cost.
 	Published time.Duration
-	// Abandoned: default for ever. It holds for every reason but those of Withdrawn. At once means at the next
-	// cleaning. When one that blocks its key is deleted, the key goes on.
+	// Abandoned is for abandoned records of every reason but those of Withdrawn; default for ever. At once means at the
+	// next cleaning. When a record that blocks its key is deleted, the key goes on.
 	Abandoned time.Duration
 	// Withdrawn is for cancelled and replaced records; default at once.
 	Withdrawn time.Duration

@@ -2,15 +2,15 @@ package waybill
 
 import "context"
 
-// Staged is what Stage did with one message on one route.
+// Staged is the result of Stage for one message on one route.
 type Staged struct {
-	// ID is the message's id, Route its route, a lane included. Of a Duplicate by DedupeKey, ID is that of the live
-	// message that stands for it.
+	// ID is the message's id, and Route its route, a lane included. For a Duplicate by DedupeKey, ID is the id of the
+	// live message that has the key.
 	ID, Route string
 	// Duplicate reports that nothing was written: a record with this (route, id), or a live one with this (route,
-	// topic, dedupe key), existed already.
+	// topic, dedupe key), exists already.
 	Duplicate bool
-	// Replaced says what became of the message that this one replaces; CancelNotFound if there was none.
+	// Replaced is the outcome for the message that this one replaces; CancelNotFound if there was none.
 	Replaced CancelStatus
 }
 
@@ -18,7 +18,7 @@ type Staged struct {
 // route is [LaneRoute]).
 type CancelKey struct{ Route, ID, Topic, DedupeKey string }
 
-// CancelStatus is what became of a message that was to be withdrawn.
+// CancelStatus is the outcome for a message that was to be withdrawn.
 type CancelStatus uint8
 
 // The answers of Cancel.
@@ -44,17 +44,17 @@ func (s CancelStatus) String() string {
 	return "unknown"
 }
 
-// Order is how the records of a route are handed out.
+// Order says how the records of a route are handed out.
 type Order uint8
 
 // The orders of a route.
 const (
-	// OrderPerKey keeps messages of one key in staged order through failure, retry, several relays and crashes: later
-	// ones wait while an earlier one is out or waits for a retry. Messages without a key are unordered.
+	// OrderPerKey keeps messages of one key in staged order through failure, retry, several relays and crashes. Later
+	// messages wait while an earlier one is out or waits for a retry. Messages without a key are unordered.
 	OrderPerKey Order = iota
-	// OrderBestEffort hands out in staging order, but a message that is being retried does not stall its key.
+	// OrderBestEffort hands out in staging order, but a message that waits for a retry does not stall its key.
 	OrderBestEffort
-	// OrderHLC is OrderBestEffort with due records taken in (HLC, sequence) order.
+	// OrderHLC is OrderBestEffort, but takes due records in (HLC, sequence) order.
 	OrderHLC
 )
 
@@ -72,20 +72,20 @@ func (o Order) String() string {
 }
 
 // Stager writes messages through the caller's open transaction, typed per database driver. It is safe for concurrent
-// use as far as the transactions are different.
+// use with different transactions.
 type Stager[Tx any] interface {
-	// Stage writes msgs in tx, in one round trip whatever their number; it never begins, commits or rolls back. It
+	// Stage writes msgs in tx, in one round trip for any number of messages. It never begins, commits or rolls back. It
 	// returns one Staged a message and route, in input order, routes in the message's order. Bad input is refused as a
-	// whole with an [*InvalidError] before the database is asked. After any other error the transaction must be rolled
-	// back.
+	// whole with an [*InvalidError] before the database is asked. After any other error the caller must roll the
+	// transaction back.
 	Stage(ctx context.Context, tx Tx, msgs ...Message) ([]Staged, error)
 }
 
-// Canceller withdraws staged messages through the caller's transaction, which decides with its commit.
+// Canceller withdraws staged messages through the caller's transaction. The withdrawal takes effect with the commit.
 type Canceller[Tx any] interface {
-	// Cancel withdraws the messages with reason cancelled and returns one status a key, in input order: what is
-	// scheduled, waits for a retry, or was staged so that it can be withdrawn while it is due. It waits for no relay: a
-	// message that is held, and one that its relay may have out without a hold, is CancelInFlight. After an error the
-	// transaction must be rolled back.
+	// Cancel withdraws the messages with reason cancelled and returns one status a key, in input order. It withdraws
+	// messages that are scheduled, that wait for a retry, or that are due and withdrawable. It waits for no relay: a
+	// message that is held, or that its relay can have out without a hold, is CancelInFlight. After an error the caller
+	// must roll the transaction back.
 	Cancel(ctx context.Context, tx Tx, keys ...CancelKey) ([]CancelStatus, error)
 }

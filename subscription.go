@@ -2,7 +2,7 @@ package waybill
 
 import "time"
 
-// Subscription says what an application wants to receive, and how.
+// Subscription describes the messages that an application wants to receive, and how.
 type Subscription struct {
 	// Queue is the queue's name, shared by all replicas of a service. Required.
 	Queue string
@@ -19,15 +19,15 @@ type Subscription struct {
 	Timeout time.Duration
 	// Retry decides about the next attempt after a failure; nil means the runner's default.
 	Retry *Backoff
-	// InProcess, if not nil, repeats a failed handler in this process before the broker sees the failure, each time in
-	// a fresh transaction if it has one; nil means the runner's.
+	// InProcess, if not nil, repeats a failed handler in this process before the broker sees the failure. Each try has
+	// a fresh transaction if the handler has one. Nil means the runner's.
 	InProcess *Backoff
-	// MaxDeliveries is how often a message may be delivered without an outcome before it is parked; default 20,
-	// negative = off.
+	// MaxDeliveries bounds the deliveries of a message without an outcome. A message that exceeds it is parked. Default
+	// 20, negative = no bound.
 	MaxDeliveries int
-	// InOrder keeps the order of a key up to the handler: a failed message is retried in place while its key waits, and
-	// one receiver at a time gets deliveries (single active consumer). Refused where the transport cannot do that.
+	// InOrder keeps the order of a key up to the handler. A failed message is retried in place while its key waits, and
+	// one receiver at a time gets deliveries (single active consumer). It is refused if the transport cannot do that.
 	InOrder bool
-	// DropFailed drops what fails for good, instead of parking it.
+	// DropFailed drops messages that fail for good, instead of parking them.
 	DropFailed bool
 }

@@ -11,17 +11,17 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 )
 
-// Codec turns values of one type into bytes and back. It must be safe for concurrent use. Encode's result belongs to
-// the caller; Decode must not keep data.
+// Codec turns values of one type into bytes and back. It must be safe for concurrent use. The caller owns the result of
+// Encode. Decode must not keep data.
 type Codec[T any] interface {
-	// ContentType is the media type of what Encode writes. Empty means that the codec takes any.
+	// ContentType is the media type that Encode writes. Empty means that the codec takes any.
 	ContentType() string
 	Encode(v T) ([]byte, error)
 	Decode(data []byte) (T, error)
 }
 
-// Topic is a routing key together with the type of its messages, declared once and used on both sides. It is immutable
-// and safe for concurrent use.
+// Topic is a routing key together with the type of its messages. Declare it once, and use it in the producer and in the
+// consumer. It is immutable and safe for concurrent use.
 type Topic[T any] struct {
 	name   string
 	codec  Codec[T]
@@ -31,20 +31,21 @@ type Topic[T any] struct {
 	withdrawable bool
 }
 
-// NewTopic declares a topic. The name is a routing key: words separated by dots, at most 255 bytes; a bad name is
+// NewTopic declares a topic. The name is a routing key: words separated by dots, at most 255 bytes. A bad name is
 // reported when a message is staged or a handler is registered. Declare a topic once: an outbox refuses messages of one
 // topic that come from declarations with different types or codecs.
 func NewTopic[T any](name string, codec Codec[T]) Topic[T] {
 	return Topic[T]{name: name, codec: codec, kind: fmt.Sprintf("%s with codec %T", reflect.TypeFor[T](), codec)}
 }
 
-// On returns the topic with default routes for messages that name none.
+// On returns the topic with default routes, for messages that name none.
 func (t Topic[T]) On(routes ...string) Topic[T] {
 	t.routes = slices.Clone(routes)
 	return t
 }
 
-// Withdrawable returns the topic with messages that a caller can cancel although they are due; see [Message].
+// Withdrawable returns the topic with withdrawable messages: they can be cancelled although they are due; see
+// [Message].
 func (t Topic[T]) Withdrawable() Topic[T] {
 	t.withdrawable = true
 	return t
@@ -75,7 +76,7 @@ func (t Topic[T]) Message(v T, opts ...MessageOption) Message {
 	return m
 }
 
-// Decode returns the value that e carries. An error is Permanent with reason undecodable and holds no payload bytes.
+// Decode returns the value that e carries. An error is Permanent with reason undecodable and contains no payload bytes.
 func (t Topic[T]) Decode(e *Envelope) (T, error) {
 	var zero T
 	if t.codec == nil {
@@ -135,8 +136,8 @@ func redactJSON(err error) error {
 
 type bytesCodec struct{ contentType string }
 
-// Bytes returns the codec that passes bytes through. An empty contentType means application/octet-stream when writing
-// and anything when reading.
+// Bytes returns the codec that passes bytes through. An empty contentType means application/octet-stream for writing
+// and any type for reading.
 func Bytes(contentType string) Codec[[]byte] { return bytesCodec{contentType} }
 
 func (c bytesCodec) ContentType() string { return c.contentType }

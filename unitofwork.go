@@ -10,26 +10,25 @@ import (
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
-// UnitOfWork runs functions in transactions and stages at their end, in one call, what they and the code that they
-// called have staged through it: code that knows the context but not the transaction. It is safe for concurrent use,
-// and so is the context of one Do.
+// UnitOfWork runs functions in transactions and stages their messages at the end, in one call. It is for code that has
+// the context but not the transaction. It is safe for concurrent use, and so is the context of one Do.
 //
-// It returns no [Staged]: code that must know whether a message was a duplicate stages with the Stager itself.
+// It returns no [Staged]. Code that must know whether a message was a duplicate stages with the Stager itself.
 type UnitOfWork[Tx any] struct {
 	stager   Stager[Tx]
 	transact func(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error
 }
 
-// NewUnitOfWork returns a unit of work that stages through stager. transact runs fn in a new transaction, commits if fn
-// returns nil, and rolls back otherwise, also if fn panics; it may run fn again in another transaction if the database
-// asks for that, see [ErrRetryTx]. It gives fn a context, which carries the session for drivers that find their
-// transaction there; others pass their own on. With pgx:
+// NewUnitOfWork returns a unit of work that stages through stager. transact must run fn in a new transaction, commit if
+// fn returns nil, and otherwise roll back, also if fn panics. It can run fn again in another transaction if the
+// database asks for that; see [ErrRetryTx]. It passes a context to fn. Drivers that find their transaction in the
+// context pass one that carries the session; others pass their own context on. With pgx:
 //
 //	func(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
 //		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return fn(ctx, tx) })
 //	}
 //
-// Package store/postgres has one for pgx, ready made, that saves round trips.
+// Package store/postgres has a ready-made one for pgx that saves round trips.
 func NewUnitOfWork[Tx any](
 	stager Stager[Tx], transact func(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error,
 ) (*UnitOfWork[Tx], error) {
@@ -56,24 +55,24 @@ type work[Tx any] struct {
 	entries []workEntry
 }
 
-// workEntry is what one call staged: messages, or whatever a recorder holds at the end.
+// workEntry is one call to stage: messages, or a recorder whose messages are taken at the end.
 type workEntry struct {
 	ctx      context.Context //nolint:containedctx // what messages inherit is the scope and the span of the call
 	msgs     []Message
 	recorder *Recorder
 }
 
-// workKey finds the run of a unit of work in a context. Two units of work do not meet.
+// workKey finds the run of a unit of work in a context. Each unit of work has its own.
 type workKey struct{ unit any }
 
-// Do runs fn in a transaction, under the context of that. When fn has returned nil, everything that was staged with
-// [UnitOfWork.Stage] and [UnitOfWork.StageRecorded] under fn's context is staged in one call (one for each
-// [MaxMessages] messages), in order, and the transaction is committed. If fn or that call fails, or fn panics, the
-// transaction is rolled back. Bad messages are reported here, not where they were staged. What aggregates had recorded
-// is forgotten after the commit.
+// Do runs fn in a transaction, with the context of that transaction. When fn has returned nil, Do stages everything
+// that was passed to [UnitOfWork.Stage] and [UnitOfWork.StageRecorded] under fn's context, in order and in one call
+// (one for each [MaxMessages] messages), and commits. If fn or that call fails, or fn panics, the transaction is rolled
+// back. Bad messages are reported by Do, not by Stage. After the commit the aggregates forget their recorded messages.
 //
 // A Do within a Do of the same unit of work joins it: it runs in the same transaction, and its messages are staged at
-// the end of the outermost one. If it fails the whole is rolled back, even if its error is swallowed.
+// the end of the outermost Do. If the inner Do fails, the whole transaction is rolled back, even if its error is
+// swallowed.
 func (u *UnitOfWork[Tx]) Do(ctx context.Context, fn func(ctx context.Context, tx Tx) error) error {
 	if outer := u.work(ctx); outer != nil {
 		return u.join(ctx, outer, fn)
@@ -128,15 +127,16 @@ func (u *UnitOfWork[Tx]) join(ctx context.Context, w *work[Tx], fn func(ctx cont
 	return err
 }
 
-// Stage adds msgs to what the running Do stages at its end. Correlation, tenant, lineage and the like, and the trace,
-// are those of ctx. It fails if ctx is not one that a running Do gave to its function, or one derived from that.
+// Stage adds msgs to the messages that the running Do stages at its end. They take correlation, tenant, lineage and the
+// like, and the trace, from ctx. It fails unless ctx is the one that a running Do passed to its function, or is derived
+// from it.
 func (u *UnitOfWork[Tx]) Stage(ctx context.Context, msgs ...Message) error {
 	return u.add(ctx, workEntry{ctx: ctx, msgs: append([]Message(nil), msgs...)})
 }
 
-// StageRecorded adds what aggregates have recorded, and what they record until the end of the Do, to what the running
-// Do stages, at this place. They forget it after the commit: if the transaction is rolled back they keep it, for
-// another try. Aggregates belong to the Do until it ends.
+// StageRecorded adds the recorded messages of aggregates to those that the running Do stages, at this place. That
+// includes messages recorded until the end of the Do. The aggregates forget them after the commit. After a rollback
+// they keep them, for another try. The Do owns the aggregates until it ends.
 func (u *UnitOfWork[Tx]) StageRecorded(ctx context.Context, aggregates ...Aggregate) error {
 	entries := make([]workEntry, len(aggregates))
 	for i, a := range aggregates {
@@ -179,14 +179,14 @@ func (w *work[Tx]) fail(err error) {
 	}
 }
 
-// close ends the run, whatever became of it.
+// close ends the run, also after a failure.
 func (w *work[Tx]) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ended = true
 }
 
-// end closes the run and returns what it staged. A recorder that was added twice counts once.
+// end closes the run and returns its messages. A recorder that was added twice counts once.
 func (w *work[Tx]) end() ([]Message, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -212,7 +212,7 @@ func (w *work[Tx]) end() ([]Message, error) {
 	return msgs, nil
 }
 
-// inherit gives m what it would get if it were staged under ctx.
+// inherit gives m the values that it would get if it were staged under ctx.
 func inherit(m *Message, ctx context.Context) { //nolint:revive // the message is what it is about
 	scope := ScopeFrom(ctx)
 	for _, f := range [...]struct {

@@ -8,7 +8,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Bounds and defaults of what operators ask for.
+// Bounds and defaults of the requests of operators.
 const (
 	DefaultPageLimit  = 100
 	MaxPageLimit      = 1000
@@ -25,9 +25,9 @@ func CheckList(f *Filter, page PageRequest) (PageRequest, error) {
 	return page, waybill.Invalid("waybill: list", p...)
 }
 
-// CheckRedrive returns req with the page's defaults filled in, and with the states it is about if it names none, or an
-// [*waybill.InvalidError] that lists every problem. Every store's Redrive begins with it. The argument's slices are not
-// changed.
+// CheckRedrive returns req with the defaults of its page filled in, and with its states if it names none, or an
+// [*waybill.InvalidError] that lists every problem. Every store's Redrive begins with it. It does not change the
+// argument's slices.
 func CheckRedrive(req RedriveRequest) (RedriveRequest, error) {
 	var p []string
 	if req.Filter.IsZero() && !req.All {
@@ -48,8 +48,7 @@ func CheckRedrive(req RedriveRequest) (RedriveRequest, error) {
 	return req, waybill.Invalid("waybill: redrive", p...)
 }
 
-// CheckBlockedKeys returns req with the default of its limit filled in, as that of a page, or an
-// [*waybill.InvalidError].
+// CheckBlockedKeys returns req with the default limit of a page filled in, or an [*waybill.InvalidError].
 func CheckBlockedKeys(req BlockedKeysRequest) (BlockedKeysRequest, error) {
 	page := PageRequest{Limit: req.Limit}
 	p := page.check(nil)
@@ -60,7 +59,7 @@ func CheckBlockedKeys(req BlockedKeysRequest) (BlockedKeysRequest, error) {
 	return req, waybill.Invalid("waybill: blocked keys", p...)
 }
 
-// CheckDecide returns an [*waybill.InvalidError] if DecideHead cannot mean anything with these arguments.
+// CheckDecide returns an [*waybill.InvalidError] if the arguments of a DecideHead are unusable.
 func CheckDecide(route, key, id string, action HeadAction) error {
 	var p []string
 	for _, f := range [...]struct{ name, value string }{{"route", route}, {"key", key}, {"id", id}} {
@@ -86,20 +85,20 @@ func HeadInFlight(op, route, key, id string) error {
 		"decide again when that is over (%w)", id, key, route, waybill.ErrInFlight)}
 }
 
-// HeadPending explains that the decision about id is stored and was not carried out yet: an error that matches
+// HeadPending explains that the decision about id is stored, but not yet carried out: an error that matches
 // waybill.ErrInFlight.
 func HeadPending(op, route, key, id string) error {
 	return &waybill.Error{Op: op, Class: waybill.ClassRejected, Err: fmt.Errorf("the decision about message %q of key %q of route %q is stored; the relay "+
 		"that owns the key carries it out when the message is not being sent: look again later (%w)", id, key, route, waybill.ErrInFlight)}
 }
 
-// HeadExpired explains that id cannot be requeued since it would be given up again at once.
+// HeadExpired explains that id cannot be requeued, because it would be given up again at once.
 func HeadExpired(id string, expires time.Time) error {
-	return waybill.Invalid("waybill: decide head", fmt.Sprintf("id: message %q expired at %s and would be given up again at once: skip it, park it, "+
+	return waybill.Invalid("waybill: decide head", fmt.Sprintf("id: message %q expired at %s and would be given up again at once: skip it, set it aside, "+
 		"or redrive it with Force, which removes the expiry", id, expires.UTC().Format(time.RFC3339)))
 }
 
-// HeadDuplicate explains that id cannot be requeued since a live message with its dedupe key stands for it.
+// HeadDuplicate explains that id cannot be requeued, because a live message has its dedupe key.
 func HeadDuplicate(id string) error {
 	return waybill.Invalid("waybill: decide head", fmt.Sprintf("id: a live message with the dedupe key of message %q exists: cancel that one first, "+
 		"or skip this one", id))

@@ -1,14 +1,13 @@
-// Package admin is what operators ask an adapter, and what they get: stored records, blocked keys, parked messages,
-// counts, the schema.
+// Package admin is the API for operators: stored records, blocked keys, parked messages, counts, the schema.
 //
 // # Capabilities
 //
 //   - [Inspector] shows stored records, [Redriver] puts failed and abandoned ones back, [Counter] counts them.
-//   - [KeyKeeper] lists the keys that wait behind a message, and decides about that message.
-//   - [ParkedQueue] lists, replays and purges what consumers gave up.
-//   - [Migrator] creates and upgrades the schema, and [DriftChecker] compares it with what the adapter needs.
+//   - [KeyKeeper] lists keys that wait behind a message, and decides about that message.
+//   - [ParkedQueue] lists, replays and purges messages that consumers gave up.
+//   - [Migrator] creates and upgrades the schema, and [DriftChecker] compares the schema with the adapter's needs.
 //
-// A store or a transport has those of them that it can have. Find them with [core.As]:
+// Each store and each transport has some of them. Find them with [core.As]:
 //
 //	inspector, ok := core.As[admin.Inspector](outbox)
 //
@@ -23,7 +22,7 @@
 //
 // # Ownership
 //
-// What a method returns belongs to the caller. An adapter keeps nothing that it was passed.
+// Results belong to the caller. An adapter keeps none of its arguments.
 //
 // # Limits
 //

@@ -7,18 +7,18 @@ import (
 	"github.com/waybill-go/waybill/internal/enum"
 )
 
-// BlockedKey is a key of a route with per-key order whose head waits, so that later messages wait behind it.
+// BlockedKey is a key of a route with per-key order whose head waits, so that later messages of the key wait, too.
 type BlockedKey struct {
 	Route, Key string
 	// Head is the record that blocks, without its body.
 	Head Stored
 	// Cause is "retry" or "abandoned".
 	Cause string
-	// Since is for how long it has been the head that blocks, by the store's clock.
+	// Since is how long the head has blocked the key, by the store's clock.
 	Since time.Duration
 }
 
-// HeadAction is what an operator decides about the head of a key.
+// HeadAction is an operator's decision about the head of a key.
 type HeadAction uint8
 
 // The decisions.
@@ -36,7 +36,7 @@ func (a HeadAction) String() string {
 // BlockedKeysRequest asks for the blocked keys of a route.
 type BlockedKeysRequest struct {
 	Route string
-	// BlockAfterAbandon is that of the relay's route: with it an abandoned head blocks its key, too.
+	// BlockAfterAbandon is the option of the relay's route. With it an abandoned head blocks its key, too.
 	BlockAfterAbandon bool
 	// After is the last key of the page before.
 	After string
@@ -46,12 +46,13 @@ type BlockedKeysRequest struct {
 
 // KeyKeeper lists and frees blocked keys.
 type KeyKeeper interface {
-	// BlockedKeys returns keys of a route, in the order of keys, and whether there are more.
+	// BlockedKeys returns blocked keys of a route, ordered by key, and whether there are more.
 	BlockedKeys(ctx context.Context, req BlockedKeysRequest) (keys []BlockedKey, more bool, err error)
-	// DecideHead does action with the head of key, if that is still the message with id. It answers waybill.ErrNotFound
-	// if id is not the head, waybill.ErrInFlight if a relay holds it. HeadSkip and HeadSetAside also take the first
-	// message of key that is due, which its relay may have out: that relay carries it out as soon as the message is not
-	// out, and DecideHead waits for it, for up to ten seconds; then waybill.ErrInFlight says that the decision stands.
-	// waybill.ErrNotFound says that the message was published meanwhile. Without a relay DecideHead does it alone.
+	// DecideHead does action with the head of key, if the head is still the message with id. It returns
+	// waybill.ErrNotFound if id is not the head, and waybill.ErrInFlight if a relay holds it. HeadSkip and HeadSetAside
+	// also apply to the first due message of key, which its relay can have out. That relay carries out the decision as
+	// soon as the message is not out. DecideHead waits for it up to ten seconds. After that it returns
+	// waybill.ErrInFlight, and the decision stands. It returns waybill.ErrNotFound if the message was published
+	// meanwhile. If no relay runs, DecideHead carries out the decision alone.
 	DecideHead(ctx context.Context, route, key, id string, action HeadAction) error
 }

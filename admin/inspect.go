@@ -11,7 +11,7 @@ import (
 )
 
 // The capabilities in this file are for operators: look, put back, withdraw, clean up. All of them are optional, safe
-// for concurrent use, and bounded: none holds a lock while it waits for its caller, none reads a whole table.
+// for concurrent use, and bounded. None holds a lock while it waits for its caller. None reads a whole table.
 
 // Stored is a stored record as an operator sees it. Times are by the store's clock.
 type Stored struct {
@@ -22,17 +22,17 @@ type Stored struct {
 	State    core.State
 	// Reason says why it was abandoned; empty otherwise.
 	Reason waybill.Reason
-	// Attempts counts how often the broker or the handler said no, Crashes how often a member was removed while it held
+	// Attempts counts refusals by the broker or the handler. Crashes counts members that were removed while they held
 	// it.
 	Attempts, Crashes int
-	// DedupeKey is the one it was staged with.
+	// DedupeKey is the key with which it was staged.
 	DedupeKey string
 	// Age is the time since it was first due; negative if it is scheduled for later.
 	Age time.Duration
 	// DueIn is the time until its schedule or retry is due; 0 = at once, or not waiting.
 	DueIn time.Duration
-	// Owner is the member that holds it, and LeaseIn for how long that one still counts as alive if nothing more is
-	// heard of it; empty if nobody holds it.
+	// Owner is the member that holds it; empty if nobody does. LeaseIn is how long that member counts as alive without
+	// another sign of life.
 	Owner   string
 	LeaseIn time.Duration
 	// LastError is the latest error, and LastErrorAt when that was; empty and zero if there was none.
@@ -64,20 +64,20 @@ func (f *Filter) IsZero() bool {
 
 // PageRequest bounds one call over many records. The zero value starts at the beginning with the defaults.
 type PageRequest struct {
-	// After is the sequence to go on after: the Next of the page before.
+	// After is the sequence after which the page begins: the Next of the page before.
 	After int64
 	// Limit bounds the records of the answer; default 100, at most 1,000.
 	Limit int
-	// Budget bounds the rows to look at, so that a filter that fits few answers early with what it found; default
-	// 10,000, at most 1,000,000.
+	// Budget bounds the rows to look at. A call with a filter that few records match returns early, with the records
+	// found so far. Default 10,000, at most 1,000,000.
 	Budget int
 }
 
 // Listing is one page of records in staging order.
 type Listing struct {
 	Records []Stored
-	// Next is where to go on, by Page.After; 0 = the end was reached. It may be set on an empty page: the budget was
-	// spent.
+	// Next is the value of PageRequest.After for the next page; 0 = the end was reached. An empty page has a Next if
+	// the budget was spent.
 	Next int64
 }
 
@@ -89,7 +89,7 @@ type Inspector interface {
 	List(ctx context.Context, f Filter, p PageRequest) (Listing, error)
 }
 
-// Matches reports whether f selects s. Adapters that have no query language of their own filter with it.
+// Matches reports whether f selects s. Adapters without a query language filter with it.
 func (f *Filter) Matches(s *Stored) bool {
 	in := func(list []string, v string) bool { return len(list) == 0 || slices.Contains(list, v) }
 	e := &s.Envelope
@@ -98,7 +98,8 @@ func (f *Filter) Matches(s *Stored) bool {
 		(f.Since.IsZero() || !e.Time.Before(f.Since)) && (f.Until.IsZero() || e.Time.Before(f.Until))
 }
 
-// OnlyAbandoned reports whether all that f can match is abandoned, so that an index of abandoned records finds it.
+// OnlyAbandoned reports whether f can match only abandoned records. Then an index of abandoned records finds all of
+// them.
 func (f *Filter) OnlyAbandoned() bool {
 	return len(f.Reasons) > 0 && !slices.Contains(f.Reasons, waybill.ReasonNone) || len(f.States) == 1 && f.States[0] == core.StateAbandoned
 }

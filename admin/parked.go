@@ -10,13 +10,13 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// Parked is a message that was given up at the consumer, as an operator sees it.
+// Parked is a message that a consumer gave up, as an operator sees it.
 type Parked struct {
 	// Envelope is the message. ListParked leaves out its Body.
 	Envelope waybill.Envelope
-	// Queue it was parked from.
+	// Queue is the queue from which it was parked.
 	Queue string
-	// Reason and Error are those it was parked with; Attempts how often it was tried; At when it was parked.
+	// Reason and Error say why it was parked, Attempts counts its attempts, and At is when it was parked.
 	Reason   waybill.Reason
 	Error    string
 	Attempts int
@@ -50,8 +50,8 @@ type ParkedRequest struct {
 	Limit int
 	// PerSecond bounds the rate; 0 = no bound.
 	PerSecond float64
-	// Progress, if not nil, is called on the caller's goroutine after each step with how many were looked at, of how
-	// many that were parked at the beginning.
+	// Progress, if not nil, is called on the caller's goroutine after each step. looked is the number of messages
+	// looked at, and total the number of messages that were parked at the beginning.
 	Progress func(looked, total int)
 }
 
@@ -73,7 +73,7 @@ func (r *ParkedRequest) Problems() []string {
 	return p
 }
 
-// Pace returns how long to wait before the next message after done of them, since started. It keeps to PerSecond.
+// Pace returns how long to wait before the next message, after done messages since started. It keeps to PerSecond.
 func (r *ParkedRequest) Pace(done int, started, now time.Time) time.Duration {
 	if r.PerSecond <= 0 {
 		return 0
@@ -82,17 +82,17 @@ func (r *ParkedRequest) Pace(done int, started, now time.Time) time.Duration {
 	return max(time.Duration(due)-now.Sub(started), 0)
 }
 
-// ParkedQueue lists, replays and purges what was parked.
+// ParkedQueue lists, replays and purges parked messages.
 type ParkedQueue interface {
 	// ParkedDepth returns how many messages are parked for queue.
 	ParkedDepth(ctx context.Context, queue string) (int, error)
 	// ListParked returns up to limit parked messages that match, oldest first where the broker keeps the order. They
 	// stay parked.
 	ListParked(ctx context.Context, queue string, f ParkedFilter, limit int) ([]Parked, error)
-	// ReplayParked puts messages back to the queue they were parked from, as first attempts, and returns how many. Each
-	// is removed only after the queue confirmed it: a crash between makes a duplicate, which the inbox absorbs. An
-	// expired message is left. An empty filter without All is an [*waybill.InvalidError].
+	// ReplayParked puts messages back into the queue from which they were parked, as first attempts, and returns their
+	// number. It removes each only after the queue confirmed it. A crash in between makes a duplicate, which the inbox
+	// absorbs. Expired messages stay parked. An empty filter without All is an [*waybill.InvalidError].
 	ReplayParked(ctx context.Context, req ParkedRequest) (int, error)
-	// PurgeParked deletes messages and returns how many. An empty filter without All is an [*waybill.InvalidError].
+	// PurgeParked deletes messages and returns their number. An empty filter without All is an [*waybill.InvalidError].
 	PurgeParked(ctx context.Context, req ParkedRequest) (int, error)
 }

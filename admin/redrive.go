@@ -12,31 +12,31 @@ import (
 type RedriveRequest struct {
 	// Filter selects among failed and abandoned records. It must not be empty unless All.
 	Filter Filter
-	// All says that an empty filter is meant.
+	// All confirms that an empty filter is intended.
 	All bool
 	// Page bounds one call. Call again with Next for the rest, at the rate you like.
 	Page PageRequest
 	// DryRun counts and changes nothing.
 	DryRun bool
-	// Force also takes what is refused by default: a record whose expiry has passed (it is given none), one older than
-	// InboxRetention, and one of whose key later messages may have been published. Stores delete what was published, so
-	// that they cannot know the last: an abandoned record with a key counts as out of order unless no message at all
-	// was staged after it, or BlockAfterAbandon held them back. A failed one is in order.
+	// Force also takes records that are refused by default: an expired one (its expiry is removed), one older than
+	// InboxRetention, and one after which messages of its key can have been published. Stores delete published records,
+	// so they cannot know about the last case. An abandoned record with a key therefore counts as out of order, unless
+	// no message at all was staged after it, or BlockAfterAbandon held later ones back. A failed record is in order.
 	Force bool
-	// InboxRetention is the retention of the consumers' inboxes: an older record might have its effect twice. 0 = not
-	// checked. Age counts from when it was first due.
+	// InboxRetention is the retention of the consumers' inboxes: an older record could have its effect twice. 0 = not
+	// checked. Age counts from the time when the record was first due.
 	InboxRetention time.Duration
-	// BlockAfterAbandon says that the routes are served with it, so that nothing followed an abandoned record of a key,
-	// unless it was skipped or parked.
+	// BlockAfterAbandon says that the routes are served with this option. Then no message followed an abandoned record
+	// of a key, unless the record was skipped or set aside.
 	BlockAfterAbandon bool
 }
 
-// Redriven is what one call of Redrive did, or would do.
+// Redriven is the result of one call of Redrive, or with DryRun the result that it would have.
 type Redriven struct {
-	// Matched is how many records matched; Changed how many were put back; Refused how many need Force, by cause.
+	// Matched is how many records matched, Changed how many were put back, and Refused how many need Force, by cause.
 	Matched, Changed int
 	Refused          map[string]int
-	// Next is where to go on; 0 = the end was reached.
+	// Next is the value of Page.After for the next call; 0 = the end was reached.
 	Next int64
 }
 
@@ -47,20 +47,20 @@ const (
 	RefusedOrder          = "out of order"    // later messages of its key were sent
 )
 
-// Candidate is what decides whether a record can be put back.
+// Candidate holds the facts that decide whether a record can be put back.
 type Candidate struct {
 	State  core.State
 	Reason waybill.Reason
-	// Age counts from when it was first due. Expired says that its expiry has passed.
+	// Age counts from the time when it was first due. Expired reports that its expiry has passed.
 	Age     time.Duration
 	Expired bool
-	// Keyed says that it has a key, and Last that no message at all was staged after it.
+	// Keyed reports that it has a key. Last reports that no message at all was staged after it.
 	Keyed, Last bool
-	// Taken says that a live message has its dedupe key.
+	// Taken reports that a live message has its dedupe key.
 	Taken bool
 }
 
-// Refusal returns why c needs Force, or cannot be put back at all ([RefusedDuplicate]); "" = it can.
+// Refusal returns why c needs Force, or cannot be put back at all ([RefusedDuplicate]); "" = it can be put back.
 func (r *RedriveRequest) Refusal(c *Candidate) string {
 	switch {
 	case c.Taken:
@@ -83,17 +83,18 @@ type Redriver interface {
 	Redrive(ctx context.Context, req RedriveRequest) (Redriven, error)
 }
 
-// RefusedDuplicate counts, in Redriven.Refused, records for which a live one with their dedupe key stands. Force does
-// not help: cancel that one first.
+// RefusedDuplicate counts, in Redriven.Refused, records whose dedupe key a live record has. Force does not help: cancel
+// the live one first.
 const RefusedDuplicate = "duplicate"
 
-// Takes reports whether a redrive may select a record with state s and reason r at all: failed and abandoned ones, but
-// what the application took back (cancelled, replaced) only if the filter names its reason or its id.
+// Takes reports whether a redrive can select a record with state s and reason r at all. It can select failed and
+// abandoned records. It selects a record that the application took back (cancelled, replaced) only if the filter names
+// the reason or the id.
 func (r *RedriveRequest) Takes(s core.State, reason waybill.Reason) bool {
 	return s == core.StateFailed || s == core.StateAbandoned && (!reason.Withdrawn() || len(r.Filter.Reasons) > 0 || len(r.Filter.IDs) > 0)
 }
 
-// Count counts one record that matched: put back if cause is empty, else refused for it.
+// Count counts one matching record: as put back if cause is empty, else as refused for the cause.
 func (r *Redriven) Count(cause string) {
 	r.Matched++
 	if cause == "" {

@@ -6,17 +6,17 @@ import "context"
 type Difference struct {
 	// Object is the table, column, index or constraint, such as "waybill_outbox.key".
 	Object string
-	// Want and Have describe it; Have is "missing" if it is not there.
+	// Want and Have describe it. Have is "missing" if it is not there.
 	Want, Have string
 }
 
-// DriftChecker compares the live schema with what the adapter needs. An owner's own columns and indexes are fine.
+// DriftChecker compares the live schema with the adapter's needs. It ignores columns and indexes that the owner added.
 type DriftChecker interface {
 	// Drift returns every difference, or nil.
 	Drift(ctx context.Context) ([]Difference, error)
 }
 
-// Migrator creates and upgrades what an adapter needs. Without it the documentation says what to create.
+// Migrator creates and upgrades the schema of an adapter. Without it the documentation says how to create the schema.
 type Migrator interface {
 	// Migrate brings the schema to the newest version, under a lock, idempotently.
 	Migrate(ctx context.Context) error

@@ -10,7 +10,7 @@ import (
 
 // CheckCancelKeys returns keys with the default routes filled in, or an [*waybill.InvalidError] that lists every
 // problem: neither or both of ID and DedupeKey, a DedupeKey without its Topic, names that cannot have been staged, more
-// than MaxMessages keys. Every store's Cancel begins with it. The argument is not changed.
+// than MaxMessages keys. Every store's Cancel begins with it. It does not change its argument.
 func CheckCancelKeys(keys []waybill.CancelKey) ([]waybill.CancelKey, error) {
 	if len(keys) > waybill.MaxMessages {
 		return nil, waybill.Invalid("waybill: cancel", fmt.Sprintf("%d keys in one call; at most %d are allowed: split the call", len(keys), waybill.MaxMessages))

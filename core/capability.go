@@ -8,8 +8,8 @@ import (
 	"github.com/waybill-go/waybill/hlc"
 )
 
-// As returns the capability T of v: v itself if it has it, else that of what v decorates, following Unwrap() any. A
-// decorator that must not pass a capability on implements it.
+// As returns the capability T of v: v itself if v has it, else the capability of the value that v decorates, following
+// Unwrap() any. A decorator that must not pass a capability on implements that capability itself.
 func As[T any](v any) (T, bool) {
 	for v != nil {
 		if t, ok := v.(T); ok {
@@ -25,8 +25,8 @@ func As[T any](v any) (T, bool) {
 	return zero, false
 }
 
-// The capabilities below are optional. Find them with [core.As], never by a type assertion, so that decorators may hide
-// nothing.
+// The capabilities below are optional. Find them with [core.As], never by a type assertion, so that no decorator hides
+// one.
 
 // WakeCause says why a Wait returned.
 type WakeCause string
@@ -41,34 +41,33 @@ const (
 
 // Waiter lets a relay sleep until a message is staged. Without it the relay polls with adaptive back-off.
 type Waiter interface {
-	// Wait blocks until there may be something to hand out on routes, limit has passed, or ctx ends. It may return
-	// early for no reason. It must not lose a message staged between the caller's last look and this call. One call at
-	// a time per store value.
+	// Wait blocks until there can be something to hand out on routes, limit has passed, or ctx ends. It can return
+	// early for no reason. It must not miss a message that was staged between the caller's last look and this call. It
+	// is called once at a time per store value.
 	Wait(ctx context.Context, routes []string, limit time.Duration) (WakeCause, error)
 }
 
-// System is OpenTelemetry's messaging.system of what has none of its own: the outbox, and transports that are no
-// [Describer].
+// System is OpenTelemetry's messaging.system for the outbox, and for transports that are no [Describer].
 const System = "waybill"
 
-// Describer says how telemetry names what a transport talks to. Without it the name is [System].
+// Describer names the system behind a transport for telemetry. Without it the name is [System].
 type Describer interface {
-	// Describe returns the same at any time.
+	// Describe always returns the same description.
 	Describe() Description
 }
 
-// Description names a messaging system in the terms of OpenTelemetry's conventions.
+// Description names a messaging system as OpenTelemetry's conventions do.
 type Description struct {
 	// System is messaging.system, such as "rabbitmq".
 	System string
-	// Address and Port are server.address and server.port; empty and 0 if there is no such thing.
+	// Address and Port are server.address and server.port; empty and 0 if there are none.
 	Address string
 	Port    int
-	// Exchange stands before the topic in messaging.destination.name; empty if there is no such thing.
+	// Exchange is the part before the topic in messaging.destination.name; empty if there is none.
 	Exchange string
 }
 
-// DescriptionOf returns the description of transport, or of what it decorates.
+// DescriptionOf returns the description of transport, or of the transport that it decorates.
 func DescriptionOf(transport any) Description {
 	if d, ok := As[Describer](transport); ok {
 		return d.Describe()
@@ -87,14 +86,14 @@ func (d *Description) Destination(topic, queue string) string {
 	return strings.Join(parts, ":")
 }
 
-// Checker tests at start whether an adapter can work at all. Without it the first use finds out.
+// Checker tests at the start whether an adapter can work at all. Without it the first use reports a problem.
 type Checker interface {
 	// Check returns nil, an error that matches waybill.ErrMisconfigured naming the object, the cause and the cure, or
 	// an error of class outage.
 	Check(ctx context.Context) error
 }
 
-// ClockSeeder knows a mark above which a restarted clock must continue. Without it a clock starts at the wall clock.
+// ClockSeeder knows a stamp above which a restarted clock must continue. Without it a clock starts at the wall clock.
 type ClockSeeder interface {
 	// HighWater returns the highest stamp the store remembers; zero if none.
 	HighWater(ctx context.Context) (hlc.Timestamp, error)

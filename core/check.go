@@ -69,7 +69,7 @@ func checkMessage(p []string, where string, l *waybill.Limits, m *waybill.Messag
 	return checkTimes(checkHeaders(p, where, l, m.Headers), where, l, m, now)
 }
 
-// checkScope appends the problems of what messages inherit from their context.
+// checkScope appends the problems of the values that messages inherit from their context.
 func checkScope(p []string, s *waybill.Scope) []string {
 	for _, f := range [...]struct{ name, value string }{
 		{"CorrelationID", s.CorrelationID}, {"CausationID", s.CausationID}, {"Tenant", s.Tenant}, {"RunID", s.RunID},
@@ -153,19 +153,19 @@ func checkTimes(p []string, where string, l *waybill.Limits, m *waybill.Message,
 	return p
 }
 
-// Bounds of what stores are asked for.
+// Bounds of the arguments of stores.
 const (
 	// MaxInboxKeys bounds the keys of one DoBatch and the marks of one PurgeInbox.
 	MaxInboxKeys = 100_000
 	// MinCleanLease is the shortest lease of a cleaner.
 	MinCleanLease = time.Millisecond
-	// MaxCleanLease is the longest one. A lease that ends later than that from now was left by a clock that was wrong,
-	// and is none.
+	// MaxCleanLease is the longest lease of a cleaner. A stored lease that ends later than that from now is ignored: a
+	// wrong clock wrote it.
 	MaxCleanLease = time.Hour
 )
 
-// CheckInboxKeys returns an [*waybill.InvalidError] if keys cannot be marked: too many of them, or one that lacks a
-// part. Every method of an inbox that takes keys begins with it.
+// CheckInboxKeys returns an [*waybill.InvalidError] if keys cannot be marked: there are too many of them, or one lacks
+// a part. Every method of an inbox that takes keys begins with it.
 func CheckInboxKeys(keys ...InboxKey) error {
 	if len(keys) > MaxInboxKeys {
 		return waybill.Invalid("waybill: inbox",

@@ -8,11 +8,11 @@ import (
 	"github.com/waybill-go/waybill/internal/enum"
 )
 
-// Cleaned is what one call of Clean did.
+// Cleaned is the result of one call of Clean.
 type Cleaned struct {
 	// Elected reports whether the caller holds the cleaner's lease. If not, somebody else cleans.
 	Elected bool
-	// Expired counts records that were abandoned since their expiry had passed; Deleted what was deleted, by state and
+	// Expired counts records that were abandoned because they had expired. Deleted counts deleted records by state and
 	// reason.
 	Expired int
 	Deleted map[CleanedKind]int
@@ -20,24 +20,25 @@ type Cleaned struct {
 	More bool
 }
 
-// CleanedKind labels what was deleted.
+// CleanedKind labels deleted records.
 type CleanedKind struct {
 	State  State
 	Reason waybill.Reason
 }
 
-// Cleaner keeps a store small: it deletes what its retention is over for, and abandons what expired while it waited.
-// The relay calls it at an interval. Without it nothing is ever deleted but what settles delete.
+// Cleaner keeps a store small: it deletes records whose retention has expired, and abandons records that expired while
+// they waited. The relay calls it at an interval. Without it records are deleted only by their settle.
 type Cleaner interface {
-	// Clean takes or renews the cleaner's lease for owner, an expiring row, never a session's lock; if owner has it, it
-	// does one bounded batch in a transaction of its own. It never deletes an unsettled record.
+	// Clean takes or renews the cleaner's lease for owner. The lease is a row that expires, never a session's lock. If
+	// owner has the lease, Clean does one bounded batch in a transaction of its own. It never deletes an unsettled
+	// record.
 	Clean(ctx context.Context, owner string, lease time.Duration) (Cleaned, error)
 }
 
 // Forever is what [RetentionClass.KeptFor] returns for records that are never deleted.
 const Forever time.Duration = -1
 
-// RetentionClass groups the terminal records that are kept equally long: those of one field of [waybill.Retention].
+// RetentionClass groups terminal records that are kept equally long: the records of one field of [waybill.Retention].
 // The numbers are stored in indexes and never change.
 type RetentionClass uint8
 
@@ -53,7 +54,7 @@ func RetentionClasses() []RetentionClass {
 	return []RetentionClass{RetentionPublished, RetentionAbandoned, RetentionWithdrawn}
 }
 
-// RetentionClassOf returns the class of records in the terminal state s that were abandoned with reason, if they were.
+// RetentionClassOf returns the class of records in the terminal state s. reason is the reason of abandoned ones.
 func RetentionClassOf(s State, reason waybill.Reason) RetentionClass {
 	switch {
 	case s == StatePublished:
@@ -77,7 +78,7 @@ func (c RetentionClass) State() State {
 	return StateAbandoned
 }
 
-// KeptFor returns how long r keeps the records: 0 = not at all, [Forever] = always.
+// KeptFor returns how long r keeps the records: 0 = they are not kept, [Forever] = always.
 func (c RetentionClass) KeptFor(r waybill.Retention) time.Duration {
 	d, atOnce := r.Abandoned, false
 	switch c {
@@ -96,8 +97,8 @@ func (c RetentionClass) KeptFor(r waybill.Retention) time.Duration {
 	return d
 }
 
-// DroppedAtOnce reports whether the statement that ends a record of this class deletes it: if r does not keep it, and
-// nobody waits to see it. What is abandoned is there until the next cleaning.
+// DroppedAtOnce reports whether the statement that ends a record of this class also deletes it. It does so if r does
+// not keep the record, and nobody waits to see it. An abandoned record stays until the next cleaning.
 func (c RetentionClass) DroppedAtOnce(r waybill.Retention) bool {
 	return c != RetentionAbandoned && c.KeptFor(r) == 0
 }

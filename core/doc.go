@@ -1,5 +1,6 @@
-// Package core is the contract for adapters: what the engines (packages relay, consumer, inbox and dispatch) need of a
-// database or a broker. An application needs package waybill, not this one. An adapter author needs both.
+// Package core is the contract for adapters: the interfaces through which the engines (packages relay, consumer, inbox
+// and dispatch) use a database or a broker. An application needs package waybill, not this one. An adapter author needs
+// both.
 //
 // # Where to begin
 //
@@ -11,34 +12,35 @@
 // # Records and members
 //
 // A record is a stored envelope with its [State]. A sequence is the store's staging order. The records of a route are
-// spread over 64 slots. A [Member], which is one run of one process, owns units: ranges of slots of a route. Inside its
-// units it is alone: it reads in staging order, remembers what it handed out, and settles. A hand-out is written down,
-// as a hold, only where somebody else must see it. All policy is the engine's: who owns what, who is dead, what is
-// handed out when. A store reads, compares and writes.
+// spread over 64 slots. A [Member], which is one run of one process, owns units: ranges of slots of a route. It alone
+// works in its units: it reads in staging order, remembers the records it handed out, and settles them. It stores a
+// hand-out as a hold only where others must see it. The engine makes all policy decisions: who owns a unit, who is
+// dead, when a record is handed out. A store reads, compares and writes.
 //
 // # Guarantees
 //
-//   - One table decides every change of state ([Next]); stores persist an outcome, they never decide.
+//   - One table decides every change of state ([Next]). Stores persist an outcome; they never decide.
 //   - A batch has exactly one place for errors: its [Results], one slot a message in input order.
-//   - Traits are promises. Their zero value promises nothing; the conformance suites test exactly what is declared.
-//   - Every method of an OutboxStore is atomic. It may be sent again after a lost answer: the second call changes
-//     nothing that the first one changed. No method waits for a lock that a caller's transaction holds on a record.
-//   - What a store must refuse is refused by the session, by the owner of the unit and by the version of the record,
-//     never by a clock.
+//   - Traits are promises. Their zero value promises nothing. The conformance suites test exactly the declared ones.
+//   - Every method of an OutboxStore is atomic. The engine can repeat a call after a lost answer: the second call
+//     changes nothing that the first one changed. No method waits for a lock that a caller's transaction holds on a
+//     record.
+//   - A store refuses a stale call by the session, by the owner of the unit and by the version of the record, never by
+//     a clock.
 //
 // # Concurrency
 //
-// Interfaces say per method what is called concurrently. The methods of an OutboxStore are called from several
-// goroutines and several processes at once. [Stamper] is safe for concurrent use. Values are not synchronised: whoever
-// holds one owns it.
+// Each interface says which methods are called concurrently. The methods of an OutboxStore are called from several
+// goroutines and several processes at once. [Stamper] is safe for concurrent use. Values are not synchronised: the
+// caller must not share one between goroutines without a lock.
 //
 // # Ownership
 //
-// A callee never keeps or changes a slice, map or byte slice that it was passed after it returned, unless its comment
-// says so. What it returns belongs to the caller. An adapter closes only what it opened.
+// A function never keeps or changes a slice, map or byte slice of its caller after it returned, unless its comment says
+// so. Results belong to the caller. An adapter closes only what it opened.
 //
 // # Limits
 //
-// No time crosses the contract of stores, only durations: no two clocks are compared. Text is UTF-8 without NUL. Times
-// of messages are kept to the microsecond. Error texts are capped at [MaxErrorBytes] and carry no payload.
+// Times do not cross the contract of stores, only durations do: no two clocks are compared. Text is UTF-8 without NUL.
+// Times of messages are kept to the microsecond. Error texts are capped at [MaxErrorBytes] and carry no payload.
 package core

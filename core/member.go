@@ -5,46 +5,48 @@ import "time"
 // Member is one run of one process.
 type Member struct {
 	Session Session
-	// Name is for people.
+	// Name is shown to operators.
 	Name string
 	// Beat rises with each renewal.
 	Beat int64
-	// Lease is what the others wait for before they take its beat for dead, each with its own. For people.
+	// Lease is shown to operators. Other members wait for their own lease, not for this one, before they take the
+	// member for dead.
 	Lease time.Duration
 	// Serves are the routes it serves.
 	Serves []Serving
-	// Handlers is how many records it can have out at once, and Free how many more it could take now. A relay says 1
-	// and 1.
+	// Handlers is the number of records that the member can have out at once, and Free the number that it can take now.
+	// A relay says 1 and 1.
 	Handlers, Free int
-	// Presence is the token of something that ends with its connection, see [Presence]; 0 = none.
+	// Presence is the token of a resource that ends with the member's connection, see [Presence]; 0 = none.
 	Presence int64
-	// Missing: nobody has that token, as the roster was read. It says nothing about why: a connection that is lost is
-	// not a dead process, and a server that was restarted has lost all of them. False without a token.
+	// Missing reports that nobody had that token when the roster was read; false without a token. It does not name the
+	// cause: a lost connection does not mean a dead process, and a restarted server has lost all tokens.
 	Missing bool
-	// Flag was set by another member, who misses its presence. A renewal with another Presence clears it, 0 included.
+	// Flag was set by another member that misses the presence. A renewal with another Presence clears it, also with 0.
 	Flag bool
 }
 
 // Serving is a route that a member serves.
 type Serving struct {
 	Route string
-	// Units is the number of units it would make, if the route has none.
+	// Units is the number of units that the member makes if the route has none.
 	Units int
-	// Unable: it cannot hand out now, being paused or its broker out of order; it should own nothing of it if another
-	// can.
+	// Unable reports that the member cannot hand out now, because it is paused or its broker is away. It should own no
+	// unit of the route if another member can.
 	Unable bool
 }
 
 // Meeting is one call of Meet.
 type Meeting struct {
-	// Self joins if it is unknown and Join is set, and is renewed if it is known and its beat has risen. One that only
-	// looks has its latest beat. A zero Session only looks, too.
+	// Self joins if it is unknown and Join is set. It is renewed if it is known and its beat has risen. A member that
+	// only looks passes its latest beat. A zero Session only looks, too.
 	Self Member
 	Join bool
-	// Leave removes Self, after Moves: its holds end, uncounted, and its units are free; their Careful is as it was.
+	// Leave removes Self, after Moves: its holds end without counting crashes, its units become free, and their Careful
+	// stays.
 	Leave  bool
 	Remove []Removal
-	// Flag sets the flag of members whose Presence is still the one given.
+	// Flag sets the flag of members that still have the given Presence.
 	Flag  []Flagging
 	Moves []Move
 }
@@ -61,19 +63,19 @@ type Flagging struct {
 	Presence int64
 }
 
-// Move gives a unit to To, if From owns it; 0 is nobody. A move from a session to itself stores Low and Careful, if it
-// does not come late: a call whose Self.Beat is below the one that is stored stores none.
+// Move gives a unit to To, if From owns it; 0 is nobody. A move from a session to itself stores Low and Careful. A late
+// call stores nothing: one whose Self.Beat is below the stored beat.
 type Move struct {
 	Unit     Unit
 	From, To Session
-	// Low: what a new owner must look at has a greater sequence. Careful: what is up to it may have been handed out by
-	// a member that died. Both only count in a move from a session to itself.
+	// Low: a new owner must look at records with a greater sequence. Careful: a member that died can have handed out
+	// records up to this sequence. Both count only in a move from a session to itself.
 	Low, Careful int64
 }
 
-// Roster is who is there and who owns what.
+// Roster lists the members and the units with their owners.
 type Roster struct {
-	// Known: the caller's session is a member. If not, it was removed, or never joined.
+	// Known reports that the caller's session is a member. If not, it was removed, or it never joined.
 	Known   bool
 	Epoch   string
 	Members []Member

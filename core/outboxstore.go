@@ -10,76 +10,75 @@ import (
 	"github.com/waybill-go/waybill/internal/enum"
 )
 
-// What became of an outcome that was not applied; matched with errors.Is. They are answers, not failures.
+// The reasons why an outcome was not applied; matched with errors.Is. They are answers, not failures.
 var (
-	// ErrBusy reports a record that a caller's transaction has locked, alone: send the outcome again.
+	// ErrBusy reports a record that a caller's transaction has locked alone: send the outcome again.
 	ErrBusy = errors.New("busy: a transaction has locked the record")
-	// ErrChanged reports a record that is no longer what the outcome names: it is gone, settled, or has another
-	// version.
+	// ErrChanged reports a record that no longer matches the outcome: it is gone, settled, or has another version.
 	ErrChanged = errors.New("changed: the record is no longer what was handed out")
 	// ErrFenced reports a session that was removed, or that neither owns the record's unit nor holds the record.
 	ErrFenced = errors.New("fenced: the session was removed, or the record's unit is another's")
 )
 
-// Refused says that nothing was done about ref because of why: [ErrBusy], [ErrChanged] or [ErrFenced]. The class is
-// rejected. op says where: "waybill/postgres: settle".
+// Refused returns the error for an outcome of ref that changed nothing. why is [ErrBusy], [ErrChanged] or [ErrFenced].
+// The class is rejected. op is the operation: "waybill/postgres: settle".
 func Refused(op string, ref Ref, why error) error {
 	return &waybill.Error{
 		Op: fmt.Sprintf("%s %q on route %q", op, ref.ID, ref.Route), Class: waybill.ClassRejected, Err: why,
 	}
 }
 
-// Fenced says that a session that is no member any more, or does not own what it asks for, changed nothing. It matches
-// [ErrFenced]; the class is rejected.
+// Fenced returns the error for a session that changed nothing because it is no longer a member, or does not own what it
+// asks for. It matches [ErrFenced]; the class is rejected.
 func Fenced(op string, self Session) error {
 	return &waybill.Error{Op: fmt.Sprintf("%s by session %d", op, self), Class: waybill.ClassRejected, Err: ErrFenced}
 }
 
-// OutboxStore is what the engine needs of a database.
+// OutboxStore is the interface of a database for the engine.
 type OutboxStore interface {
 	// Meet joins, renews or looks, in one transaction and in this order: it renews m.Self, makes the units of routes
-	// that have none, removes m.Remove, makes m.Moves, and returns the roster as it is then. A removal that meets a
-	// lock, or a member whose beat is no longer the given one, is left out; so is a move whose unit has another owner
-	// than From. Removing a member counts a crash for each record it holds, ends its holds, frees its units, and sets
-	// their Careful to the last sequence drawn. Self may be among Remove: it ends as others do.
+	// that have none, removes m.Remove, makes m.Moves, and returns the resulting roster. It leaves out a removal that
+	// meets a lock, or whose member has another beat now. It leaves out a move whose unit has another owner than
+	// From. Removing a member counts a crash for each record it holds, ends its holds, frees its units, and sets their
+	// Careful to the last sequence drawn. Remove can contain Self: its removal is no exception.
 	Meet(ctx context.Context, m Meeting) (Roster, error)
 	// Read answers all parts of look from one snapshot and locks nothing.
 	Read(ctx context.Context, self Session, look Look) (Page, error)
-	// Take writes holds. A record that is locked by somebody's transaction is answered as such, without waiting for it.
-	// A session that was removed is answered with ErrFenced.
+	// Take writes holds. It does not wait for a record that a transaction has locked, but answers GripLocked. A removed
+	// session gets ErrFenced.
 	Take(ctx context.Context, self Session, want Want) ([]Taken, error)
-	// GiveUp writes holds of self for exactly the records of out in the unit, ends self's other holds in it, stores
-	// unit.Low, and frees the unit: all of it or nothing. It reports false, and changes nothing, if one of out is
-	// locked. A record of out that is no longer the Ref is left out. If the unit's term is greater than unit.Term, it
-	// was given up before: that is true, and nothing changes, though self may own it again. A removed session, and a
-	// unit that is another's in this term, is ErrFenced. Several give-ups of a member may run at once, each of another
-	// unit.
+	// GiveUp does all of the following or nothing: it writes holds of self for exactly the records of out in the unit,
+	// ends self's other holds in it, stores unit.Low, and frees the unit. It returns false, and changes nothing, if a
+	// record of out is locked. It leaves out a record of out that no longer matches the Ref. If the unit's term is
+	// greater than unit.Term, the unit was given up before: GiveUp returns true and changes nothing, even if self owns
+	// the unit again. A removed session gets ErrFenced, and so does one whose unit has another owner in this term.
+	// Several give-ups of a member, each of another unit, can run at once.
 	GiveUp(ctx context.Context, self Session, unit OwnedUnit, out []Ref) (bool, error)
-	// Due looks for what has come due in parts; slots that self does not own are left out. It holds and answers up to
-	// limit retries, first those that self holds already. It gives up to limit timers a new number, greater than any
-	// drawn before; they are ready from then on, and the engine reads them like anything staged. Locked ones are left
-	// for later.
+	// Due looks for records that have come due in parts; it leaves out slots that self does not own. It holds and
+	// returns up to limit retries, first those that self holds already. It gives up to limit timers a new number,
+	// greater than any drawn before. These are then ready, and the engine reads them like any staged record. Locked
+	// records are left for later.
 	Due(ctx context.Context, self Session, parts []Part, limit int) (DuePage, error)
-	// Settle persists outcomes and returns one result each: nil, ErrBusy, ErrChanged, ErrFenced, or why it could not be
-	// stored. One that fails leaves the others alone, unless the error is an outage. EventConfirmed needs a live
-	// session and (sequence, id), and is nil for a record that is gone. All others also need the version, and that self
-	// owns the record's unit or holds the record.
+	// Settle persists outcomes and returns one result each: nil, ErrBusy, ErrChanged, ErrFenced, or the error that
+	// prevented it. One failed outcome leaves the others alone, unless the error is an outage. EventConfirmed needs a
+	// live session and (sequence, id); it returns nil for a record that is gone. All others also need the version, and
+	// that self owns the record's unit or holds the record.
 	Settle(ctx context.Context, self Session, outcomes []Outcome) Results
-	// Traits declares what the store promises.
+	// Traits declares the store's promises.
 	Traits() StoreTraits
 }
 
 // StoreTraits are a store's promises. The zero value promises nothing.
 type StoreTraits struct {
-	// Bound is zero if Page's transaction ids are exact. Else a transaction may show records later than they say, but
-	// none that began longer ago than this.
+	// Bound is zero if the transaction ids of a Page are exact. Otherwise a transaction can show records although the
+	// ids say that it has ended, but only if it began no longer ago than this.
 	Bound time.Duration
-	// SessionFence: a session that was removed, and one that lost the unit, settles nothing. Without it only the
-	// version protects a record.
+	// SessionFence: a session that was removed, or that lost the unit, settles nothing. Without it only the version
+	// protects a record.
 	SessionFence bool
-	// Durable: what was committed survives a crash of the process and of the database.
+	// Durable: committed data survives a crash of the process and of the database.
 	Durable bool
-	// SharedAcrossProcesses: members of several processes may meet in it.
+	// SharedAcrossProcesses: members of several processes can meet in it.
 	SharedAcrossProcesses bool
 }
 
@@ -92,7 +91,7 @@ type Part struct {
 	Slots Slots
 }
 
-// Unit is what is owned: the slots [From, To) of a route.
+// Unit is the range of slots [From, To) of a route. One member owns it.
 type Unit struct {
 	Route    string
 	From, To uint8
@@ -101,17 +100,17 @@ type Unit struct {
 // Slots returns the unit's slots.
 func (u Unit) Slots() Slots { return SlotRange(u.From, u.To) }
 
-// Presence is a store on which a member can show that its process is there. Without it, a member that was killed is
-// dead only when its lease is over.
+// Presence is a store on which a member can show that its process is alive. Without it, other members notice that a
+// member was killed only when its lease is over.
 type Presence interface {
-	// Attend takes something that the database lets go of when the process ends or its connection is lost, and returns
-	// its token, above 0 and never used before, for Member.Presence. It returns 0 where there is no such thing, as
-	// behind a pooler. lost is closed when it is gone; it is also given back when ctx ends. Attend waits for no other
-	// member.
+	// Attend acquires a resource that the database releases when the process ends or its connection is lost. It returns
+	// the token of the resource for Member.Presence: above 0 and never used before. It returns 0 if the database has no
+	// such resource, for example behind a pooler. lost is closed when the resource is gone. When ctx ends, the resource
+	// is given back, too. Attend waits for no other member.
 	Attend(ctx context.Context) (token int64, lost <-chan struct{}, err error)
 }
 
-// Ref names one version of a record. The version grows with every change but a hold: with every outcome, Release too.
+// Ref names one version of a record. Every change but a hold raises the version: every outcome does, Release too.
 type Ref struct {
 	Route   string
 	Seq     int64
@@ -122,28 +121,28 @@ type Ref struct {
 // Record is a stored message that was read.
 type Record struct {
 	Ref
-	// Envelope is what to publish. If Err is set, it is what could be read.
+	// Envelope is the message to publish. If Err is set, it holds the parts that could be read.
 	Envelope waybill.Envelope
 	Slot     uint8
-	// Attempts counts how often the broker or the handler said no, Deliveries how often a Want with Deliver held it,
-	// Crashes how often a member was removed while it held it.
+	// Attempts counts refusals by the broker or the handler, Deliveries counts holds by a Want with Deliver, and
+	// Crashes counts the members that were removed while they held it.
 	Attempts, Deliveries, Crashes int
 	// Failed reports that it has an error from an earlier attempt.
 	Failed bool
-	// Withdrawable: a caller may cancel or replace it although it is due, so it must be held before it is handed out.
+	// Withdrawable: it can be cancelled or replaced although it is due, so it must be held before it is handed out.
 	Withdrawable bool
-	// Holder is the live session that holds it; 0 = none. The hold of a session that is gone is no hold.
+	// Holder is the live session that holds it; 0 = none. A hold of a removed session does not count.
 	Holder Session
 	// Age is the time since it first became due, retries notwithstanding, by the store's clock.
 	Age time.Duration
-	// Life is what remains until it expires, by the store's clock: not above 0 = expired. Meaningful if Expires.
+	// Life is the time until it expires, by the store's clock; 0 or less = expired. Valid only if Expires is set.
 	Expires bool
 	Life    time.Duration
 	// Err is not nil when the store could not read the row. It must be abandoned with [waybill.ReasonUndecodable].
 	Err error
 }
 
-// Obstacle says what keeps a record, and with it its key, from being handed out.
+// Obstacle is the reason why a record, and with it its key, is not handed out.
 type Obstacle uint8
 
 // The obstacles.
@@ -158,7 +157,7 @@ func (o Obstacle) String() string {
 	return enum.Name("Obstacle", o, 1, "retrying", "blocking", "held")
 }
 
-// Waiting is a record that holds its key.
+// Waiting is a record that blocks its key.
 type Waiting struct {
 	Ref
 	Slot   uint8

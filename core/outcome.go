@@ -6,8 +6,8 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// Outcome is what the engine decided about one record. It is built only by [Published], [Retry], [Abandon],
-// [Withdraw], [Release] and [Heeded]; stores persist it. The zero value is not an outcome.
+// Outcome is the engine's decision about one record. It is built only by [Published], [Retry], [Abandon], [Withdraw],
+// [Release] and [Heeded]; stores persist it. The zero value is not an outcome.
 type Outcome struct {
 	ref     Ref
 	slot    uint8
@@ -26,11 +26,11 @@ func outcome(r *Record, ev Event) Outcome {
 	return Outcome{ref: r.Ref, slot: r.Slot, stamp: int64(r.Envelope.HLC), event: ev, state: to}
 }
 
-// Published says that the broker confirmed the record and routed it, or that its handler succeeded.
+// Published reports that the broker confirmed the record and routed it, or that its handler succeeded.
 func Published(r *Record) Outcome { return outcome(r, EventConfirmed) }
 
-// Retry says that an attempt failed with err and that the record is due again after in, by the store's clock. The
-// attempt counts. A negative delay counts as none.
+// Retry reports that an attempt failed with err. The record is due again after in, by the store's clock. The attempt
+// counts. A negative delay counts as none.
 func Retry(r *Record, err error, in time.Duration) Outcome {
 	o := outcome(r, EventRejected)
 	o.err, o.in = ErrorText(err), max(in, 0)
@@ -59,9 +59,9 @@ func Withdraw(r *Record, reason waybill.Reason) Outcome {
 	return o
 }
 
-// Release ends the hold on a record that is handed back. It costs nothing: attempts, crashes and the stored error
-// stay. Its version grows. A retry waits on, and is due after in; for any other record in says nothing. If unknown, it
-// was sent and no result came, so that it may have arrived; the store remembers that for whoever cancels it.
+// Release ends the hold on a record that is handed back. It costs nothing: attempts, crashes and the stored error stay.
+// Its version grows. A retry waits on and is due after in; for other records in is ignored. unknown reports that the
+// record was sent, but no result came, so it can have arrived. The store remembers that for a later Cancel.
 func Release(r *Record, in time.Duration, unknown bool) Outcome {
 	o := outcome(r, EventReleased)
 	o.in, o.unknown = max(in, 0), unknown
@@ -71,13 +71,13 @@ func Release(r *Record, in time.Duration, unknown bool) Outcome {
 	return o
 }
 
-// Heeded says that a control record was acted on and can go. It needs a live session and nothing else.
+// Heeded reports that a control record was acted on. The store deletes it. It needs only a live session.
 func Heeded(c *Control) Outcome {
 	return Outcome{ref: Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}, slot: c.Slot, control: c.Number}
 }
 
-// WithUnknown marks o: the record was sent before, no result came, and it may have arrived. The store remembers that
-// for whoever cancels the record.
+// WithUnknown marks o: the record was sent before, but no result came, so it can have arrived. The store remembers that
+// for a later Cancel.
 func (o Outcome) WithUnknown() Outcome {
 	o.unknown = true
 	return o
@@ -89,13 +89,13 @@ func (o *Outcome) Ref() Ref { return o.ref }
 // Slot returns the record's slot.
 func (o *Outcome) Slot() uint8 { return o.slot }
 
-// Control returns the number of the control record that was heeded; 0 for the outcome of a record.
+// Control returns the number of the control record that was acted on; 0 for the outcome of a record.
 func (o *Outcome) Control() int64 { return o.control }
 
 // Stamp returns the record's HLC stamp (0 = none), for stores that keep a high-water mark.
 func (o *Outcome) Stamp() int64 { return o.stamp }
 
-// Event returns what happened.
+// Event returns the event of the state machine.
 func (o *Outcome) Event() Event { return o.event }
 
 // State returns the record's new state.
@@ -104,13 +104,13 @@ func (o *Outcome) State() State { return o.state }
 // Reason returns why the record was abandoned, or waybill.ReasonNone.
 func (o *Outcome) Reason() waybill.Reason { return o.reason }
 
-// Error returns the text to store as last error, capped and without payload. Empty means: keep the stored one.
+// Error returns the text to store as last error, capped and without payload. Empty means that the stored one stays.
 func (o *Outcome) Error() string { return o.err }
 
 // In returns the delay until the record is due again, by the store's clock.
 func (o *Outcome) In() time.Duration { return o.in }
 
-// Unknown reports whether the record may have arrived although the outcome is none of success.
+// Unknown reports whether the record can have arrived although the outcome is not a success.
 func (o *Outcome) Unknown() bool { return o.unknown }
 
 // CountsAttempt reports whether the store must add one to the record's attempts.

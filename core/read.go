@@ -9,41 +9,42 @@ import (
 
 // Look is one call of Read.
 type Look struct {
-	// Last is the greatest Page.Last that the caller has seen of this Epoch. The page has Upper if more numbers were
+	// Last is the greatest Page.Last of this Epoch that the caller has seen. The page has Upper if more numbers were
 	// drawn since.
 	Last int64
-	// Parts are slots whose owners are asked for.
+	// Parts are slots; the page tells which of them the session owns.
 	Parts []Part
-	// Fresh asks for all that waits in these slots: retries and blocking records that have a key, and what other live
-	// sessions hold, keyed or not. It comes by sequence, above AfterFresh, up to Limit.
+	// Fresh asks for everything in these slots that waits: retries and blocking records that have a key, and the
+	// records, keyed or not, that other live sessions hold. They come by sequence, above AfterFresh, up to Limit.
 	Fresh      []Part
 	AfterFresh int64
-	// Blocks are the routes on which an abandoned record holds its key, as [waybill.Reason.Blocks] says.
+	// Blocks are the routes on which an abandoned record blocks its key, as [waybill.Reason.Blocks] says.
 	Blocks []string
-	// Ranges, Keys and Again are what to read.
+	// Ranges, Keys and Again are the records to read.
 	Ranges []Range
 	Keys   []KeyRange
 	Again  []Ref
-	// Limit bounds Page.Waiting, and Bytes the bodies of one range; at least one record is returned whatever its size.
+	// Limit bounds Page.Waiting. Bytes bounds the bodies of one range; at least one record is returned whatever its
+	// size.
 	Limit int
 	Bytes int64
 }
 
-// Range asks for the ready records of a part with From < sequence ≤ To, in order. Ready is what is due, and neither
-// settled nor waiting for a time. Records that somebody holds are ready too.
+// Range asks for the ready records of a part with From < sequence ≤ To, in order. A record is ready if it is due, and
+// neither settled nor waiting for a time. Records that somebody holds are ready, too.
 type Range struct {
 	Part
 	From, To int64
-	// Leave are keys to leave out, and Skip sequences; a store may ignore both.
+	// Leave lists keys to leave out, and Skip sequences. A store can ignore both.
 	Leave []string
 	Skip  []int64
-	// Keyed leaves out what has no key.
+	// Keyed leaves out records without a key.
 	Keyed bool
 	Limit int
 }
 
-// KeyRange asks for the ready records of one key with From < sequence ≤ To, in order, and for all that holds the key,
-// whatever its sequence.
+// KeyRange asks for the ready records of one key with From < sequence ≤ To, in order, and for all records that block
+// the key, whatever their sequence.
 type KeyRange struct {
 	Route, Key string
 	From, To   int64
@@ -52,37 +53,37 @@ type KeyRange struct {
 
 // Page is the answer to a Look, from one snapshot.
 type Page struct {
-	// Known: the session is a member. Flag is its flag. If it is not known, nothing else is answered.
+	// Known reports that the session is a member. Flag is its flag. If it is not known, the rest is empty.
 	Known, Flag bool
-	// Epoch is another one after a database went back: after a fail-over, or a restore that was declared.
+	// Epoch changes after a database went back: after a fail-over, or a restore that was declared.
 	Epoch string
 	// Owned are the slots of Look.Parts that the session owns, one for each.
 	Owned []Slots
-	// Waiting is what waits of Look.Fresh, and MoreWaiting that there is more of it.
+	// Waiting are the waiting records of Look.Fresh. MoreWaiting reports that there are more.
 	Waiting     []Waiting
 	MoreWaiting bool
-	// Ranges and Keys answer those of the Look, one for each.
+	// Ranges and Keys answer those of the Look, one each.
 	Ranges []Records
 	Keys   []KeyRecords
-	// Again are those of Look.Again that are still live: ready or held as records, waiting ones as such. Who is not
-	// among them is gone.
+	// Again are the records of Look.Again that are still live: ready or held ones as records, waiting ones as Waiting.
+	// The others are gone.
 	Again        []Record
 	AgainWaiting []Waiting
 	// Control are the control records of Look.Parts, the first 1,000 of them.
 	Control []Control
 
-	// Last is the last sequence that was drawn when the snapshot was taken, or later: no record of the snapshot has a
-	// greater one.
+	// Last is the last sequence that was drawn when the snapshot was taken, or a later one. No record of the snapshot
+	// has a greater one.
 	Last int64
-	// The transaction ids tell what the snapshot does not show yet. A transaction has its id before it draws its first
-	// number. One that can still show a number up to Last has an id below Upper. One with an id below Next that is not
-	// in Running has ended, and the snapshot shows what it committed. Upper is 0 if no number was drawn since
-	// Look.Last.
+	// Next, Upper and Running are transaction ids. They tell which numbers the snapshot does not show yet. A
+	// transaction has its id before it draws its first number. A transaction that can still show a number up to Last
+	// has an id below Upper. A transaction with an id below Next that is not in Running has ended, and the snapshot
+	// shows its committed records. Upper is 0 if no number was drawn since Look.Last.
 	Next, Upper int64
 	Running     []int64
 }
 
-// Records are the answer to a Range. More says that a limit cut them: there may be more behind the last.
+// Records are the answer to a Range. More reports that a limit cut them: there can be more after the last one.
 type Records struct {
 	Records []Record
 	More    bool
@@ -95,7 +96,7 @@ type KeyRecords struct {
 	Waiting []Waiting
 }
 
-// ControlKind says what a control record is about.
+// ControlKind is the kind of a control record.
 type ControlKind uint8
 
 // The kinds of control records.
@@ -111,9 +112,9 @@ func (k ControlKind) String() string {
 	return enum.Name("ControlKind", k, 1, "key", "record", "from", "decide")
 }
 
-// Control tells the owner of a slot that somebody changed what it remembers. It is written in the transaction of that
-// change, and the owner deletes it, by an outcome of [Heeded]. A ControlFrom concerns all owners of its route, and is
-// there until each of them has heeded it.
+// Control tells the owner of a slot that somebody changed a record that the owner remembers. The transaction of the
+// change writes it. The owner deletes it by an outcome of [Heeded]. A ControlFrom concerns all owners of its route; it
+// stays until each of them has heeded it.
 type Control struct {
 	Number int64
 	Kind   ControlKind
@@ -127,11 +128,11 @@ type Control struct {
 
 // Want is one call of Take.
 type Want struct {
-	// Refs are records of self's units to hold, each if it is still the Ref, is live, and is held by nobody else. They
-	// may be out already.
+	// Refs are records of self's units to hold: each that still matches the Ref, is live, and is held by nobody else.
+	// They can be out already.
 	Refs []Ref
-	// N asks for the next N ready records of Part that have no key and that nobody holds, whoever owns the slots, in
-	// order: first those that self holds and that are not in Out.
+	// N asks for the next N ready records of Part that have no key and that nobody else holds, whoever owns the slots,
+	// in order: first those that self holds and that are not in Out.
 	Part  Part
 	N     int
 	Out   []Ref
@@ -140,20 +141,20 @@ type Want struct {
 	Deliver bool
 }
 
-// Grip says what a Take found.
+// Grip is the result of a Take for one record.
 type Grip uint8
 
-// What a Take found.
+// The results of a Take.
 const (
 	GripHeld   Grip = iota + 1 // it is held by self
 	GripLocked                 // a transaction has locked it, or another session holds it: ask again
 	GripGone                   // it is no longer the Ref
 )
 
-// String returns the name of what was found.
+// String returns the name of the result.
 func (g Grip) String() string { return enum.Name("Grip", g, 1, "gripped", "locked", "gone") }
 
-// Taken is one record of a Take: one for each of Want.Refs, in their order, or what N found, with its record.
+// Taken is one record of a Take: one for each of Want.Refs, in their order, or one of the N with its record.
 type Taken struct {
 	Ref    Ref
 	Grip   Grip
@@ -164,10 +165,10 @@ type Taken struct {
 
 // DuePage is the answer to Due.
 type DuePage struct {
-	// Retries are held by the caller. Of what a transaction had locked nothing is said; it is due at once again.
+	// Retries are held by the caller. Retries that a transaction had locked are missing; they are due again at once.
 	Retries []Record
-	// Moved counts timers that were put in line.
+	// Moved counts timers that became ready.
 	Moved int
-	// NextIn is how long until something more is due, 0 if there is more already; negative if nothing waits for a time.
+	// NextIn is the time until more records are due; 0 if there are more already, negative if nothing waits for a time.
 	NextIn time.Duration
 }

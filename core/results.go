@@ -1,7 +1,7 @@
 package core
 
-// Results holds one error a message, in input order; nil means that it succeeded. It is the only place for a batch's
-// errors: a call that failed as a whole fills every slot.
+// Results holds one error a message, in input order; nil means success. It is the only place for a batch's errors: a
+// call that failed as a whole fills every slot.
 type Results []error
 
 // AllFailed returns n slots that all hold err.

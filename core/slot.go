@@ -8,11 +8,11 @@ import (
 // NumSlots is the number of slots of a route. It is part of the stored data and never changes.
 const NumSlots = 64
 
-// SlotSeparator stands between the route and the key, or the id, in what [SlotOf] hashes.
+// SlotSeparator separates the route from the key, or from the id, in the text that [SlotOf] hashes.
 const SlotSeparator = "\x1f"
 
-// SlotOf returns the slot of a record: the first 6 bits of the MD5 of route, SlotSeparator and key; without a key of
-// route, Separator and id. Databases compute the same for rows that were inserted by hand.
+// SlotOf returns the slot of a record: the first 6 bits of the MD5 of route, SlotSeparator and key. A record without a
+// key has its id in place of the key. Databases compute the same for rows that were inserted by hand.
 func SlotOf(route, key, id string) uint8 {
 	if key == "" {
 		key = id

@@ -25,8 +25,8 @@ type StamperOptions struct {
 	Clock *hlc.Clock
 	// Limits bounds what can be staged.
 	Limits waybill.Limits
-	// TTL is the total time of messages that set neither TTL nor Expires, counted from when they are due, so that a
-	// message that is scheduled for later than that does not expire before it can be sent; 0 = none.
+	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none. It counts from the time when they
+	// are due, so that a message that is scheduled for a later time does not expire before it can be sent.
 	TTL time.Duration
 	// Withdrawable are routes. Every message on them is withdrawable.
 	Withdrawable []string
@@ -38,8 +38,8 @@ type StamperOptions struct {
 	TracerProvider trace.TracerProvider
 }
 
-// Stamper completes messages at stage time: it checks them, fills ids, times, stamps and what the context carries, and
-// spreads them over their routes. Every store's Stage uses one. It is safe for concurrent use.
+// Stamper completes messages when they are staged. It checks them, fills in ids, times, stamps and the values of the
+// context, and spreads them over their routes. Every store's Stage uses one. It is safe for concurrent use.
 type Stamper struct {
 	opts   StamperOptions
 	tracer trace.Tracer
@@ -80,27 +80,27 @@ func NewStamper(opts StamperOptions) (*Stamper, error) {
 	return &Stamper{opts: opts, tracer: obs.Tracer(opts.TracerProvider), fresh: fresh}, nil
 }
 
-// Clock returns the clock that stamps.
+// Clock returns the clock of the stamps.
 func (s *Stamper) Clock() *hlc.Clock { return s.opts.Clock }
 
 // StagedRow is one row to write: a stamped message on one route.
 type StagedRow struct {
 	Envelope waybill.Envelope
 	Route    string
-	// Fresh says that the id was made here, by NewID, so that no other row has it on this route.
+	// Fresh reports that the stamper made the id with NewID, so that no other row has it on this route.
 	Fresh bool
-	// DeliverAt, or else Delay from now by the store's clock, is when it is due; both zero = at once.
+	// DeliverAt, or else Delay from now by the store's clock, is when the message is due; both zero = at once.
 	DeliverAt time.Time
 	Delay     time.Duration
 	// DedupeKey and Replace are the message's.
 	DedupeKey string
 	Replace   bool
-	// Withdrawable says that it can be cancelled and replaced although it is due.
+	// Withdrawable allows cancelling and replacing the message although it is due.
 	Withdrawable bool
 }
 
-// Start begins the span of a Stage call, under which the messages are stamped. The caller ends it with [EndSpan].
-// Without a configured tracer it costs next to nothing.
+// Start begins the span of a Stage call. The messages are stamped under it. The caller ends it with [EndSpan]. Without
+// a configured tracer it costs next to nothing.
 func (s *Stamper) Start(ctx context.Context, messages int) (context.Context, trace.Span) {
 	ctx, span := s.tracer.Start(ctx, "waybill stage", trace.WithSpanKind(trace.SpanKindInternal))
 	if span.IsRecording() {
@@ -109,8 +109,8 @@ func (s *Stamper) Start(ctx context.Context, messages int) (context.Context, tra
 	return ctx, span
 }
 
-// create gives e its creation context, as OpenTelemetry's conventions for messaging call it: that of a span of its own,
-// or what the message was given. ctx is the one under which it was staged.
+// create gives e its creation context, as OpenTelemetry's conventions for messaging call it: the context of a span of
+// its own, or the one that the message has already. ctx is the context under which the message was staged.
 func (s *Stamper) create(ctx context.Context, e *waybill.Envelope) {
 	if e.TraceParent != "" {
 		return // the caller's own
@@ -246,8 +246,8 @@ func (s *Stamper) fill(e *waybill.Envelope, m *waybill.Message, now time.Time, s
 	}
 }
 
-// ContextOf returns ctx with the context that e carries: the span that created the message, and what the application's
-// global propagator reads of its headers, such as baggage.
+// ContextOf returns ctx with the context that e carries: the span that created the message, and the values, such as
+// baggage, that the application's global propagator reads from its headers.
 func ContextOf(ctx context.Context, e *waybill.Envelope) context.Context {
 	c := obs.Carried{Parent: e.TraceParent, State: e.TraceState, Headers: e.Headers}
 	return c.Extract(ctx)
@@ -258,7 +258,7 @@ func SpanContextOf(e *waybill.Envelope) trace.SpanContext {
 	return trace.SpanContextFromContext(ContextOf(context.Background(), e)) //nolint:forbidigo // nothing waits for it
 }
 
-// TracerProvider is OpenTelemetry's, named here so that adapters need not import it.
+// TracerProvider is OpenTelemetry's type, named here so that adapters need not import OpenTelemetry.
 type TracerProvider = trace.TracerProvider
 
 // under returns the context whose trace m belongs to.

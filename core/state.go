@@ -5,7 +5,7 @@ import "github.com/waybill-go/waybill/internal/enum"
 // MaxCrashes is the number of crashes at which a record is abandoned with [waybill.ReasonCrashed].
 const MaxCrashes = 10
 
-// State is where a stored message is in its life. The numbers are stored by adapters and never change.
+// State is the state of a stored message. Adapters store the numbers. They never change.
 type State uint8
 
 // The states of a record.
@@ -78,8 +78,8 @@ var transitions = []Transition{
 // Transitions returns a copy of the state machine's table, in the order of the documentation.
 func Transitions() []Transition { return append([]Transition(nil), transitions...) }
 
-// Next returns the state that follows from on event, and whether the table has such a row. A record that comes back
-// after an earlier failed attempt is an exception that the table notes: it is failed again.
+// Next returns the state that follows from on event, and whether the table has such a row. The table notes one
+// exception: a record that comes back after an earlier failed attempt is failed again.
 func Next(from State, event Event) (State, bool) {
 	for _, t := range transitions {
 		if t.From == from && t.Event == event {

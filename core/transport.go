@@ -9,23 +9,23 @@ import (
 	"github.com/waybill-go/waybill/internal/enum"
 )
 
-// Publisher sends messages to a broker. A relay needs nothing else of a transport.
+// Publisher sends messages to a broker. It is the only part of a transport that a relay needs.
 type Publisher interface {
 	// Publish sends batch and blocks until every message has a result or ctx ends. A nil slot means that the broker
-	// confirmed the message and routed it to at least one queue; anything less is an error. A result that never came
-	// (the connection died before the confirm) is an outage, never success. Messages of one key must be sent in the
-	// order of the batch. Safe for concurrent use: calls in progress share the connection and are pipelined.
+	// confirmed the message and routed it to at least one queue. Anything less is an error. A missing result (the
+	// connection died before the confirm) is an outage, never success. Messages of one key must be sent in the order of
+	// the batch. Publish is safe for concurrent use: calls in progress share the connection and are pipelined.
 	Publish(ctx context.Context, batch []waybill.Envelope) Results
-	// Traits declares what the publisher promises.
+	// Traits declares the publisher's promises.
 	Traits() PublisherTraits
 }
 
-// KeyOrder is what a publisher promises about messages of one key.
+// KeyOrder is a publisher's promise about messages of one key.
 type KeyOrder uint8
 
 // The kinds of key order.
 const (
-	// KeyOrderNone: messages of one key may arrive in any order.
+	// KeyOrderNone: messages of one key can arrive in any order.
 	KeyOrderNone KeyOrder = iota
 	// KeyOrderSerial: order holds if one message of a key is in flight at a time.
 	KeyOrderSerial
@@ -46,7 +46,7 @@ type PublisherTraits struct {
 	// Confirmed: a nil result means that the broker has taken responsibility for the message. Without it a relay
 	// refuses the publisher.
 	Confirmed bool
-	// DetectsUnroutable: a message that no queue is bound for is an error, not a success.
+	// DetectsUnroutable: a message without a bound queue is an error, not a success.
 	DetectsUnroutable bool
 	// MaxBatch bounds the messages of one Publish; 0 = unbounded.
 	MaxBatch int
@@ -54,13 +54,13 @@ type PublisherTraits struct {
 	MaxBodyBytes int
 }
 
-// Subscriber opens subscriptions. A consumer needs nothing else of a transport.
+// Subscriber opens subscriptions. It is the only part of a transport that a consumer needs.
 type Subscriber interface {
-	// Subscribe opens the subscription's queue, declaring what is missing and allowed, and starts receiving. It reports
-	// an object that is missing, forbidden or declared with other arguments as waybill.ErrMisconfigured, naming the
-	// object, the cause and the cure.
+	// Subscribe opens the subscription's queue, declares missing objects if that is allowed, and starts receiving. If
+	// an object is missing, forbidden or declared with other arguments, it returns an error that matches
+	// waybill.ErrMisconfigured and names the object, the cause and the cure.
 	Subscribe(ctx context.Context, sub Subscription) (Receiver, error)
-	// SubscriberTraits declares what the subscriber promises.
+	// SubscriberTraits declares the subscriber's promises.
 	SubscriberTraits() SubscriberTraits
 }
 
@@ -68,22 +68,22 @@ type Subscriber interface {
 type SubscriberTraits struct {
 	// KeyOrder: deliveries of one key to a single receiver come in queue order, until a redelivery.
 	KeyOrder bool
-	// RetryLater: AckRetry is held by the broker, so that it survives the consumer.
+	// RetryLater: the broker holds the delivery of an AckRetry, so that it survives the consumer.
 	RetryLater bool
 	// MaxRetryDelay bounds the delay of AckRetry; 0 = unbounded.
 	MaxRetryDelay time.Duration
-	// Parks: AckReject keeps the message where it can be listed and replayed.
+	// Parks: AckReject keeps the message in a place where it can be listed and replayed.
 	Parks bool
 	// CountsRedeliveries: Delivery.Redeliveries is known and counts crashes.
 	CountsRedeliveries bool
-	// SingleActive: with Subscription.InOrder the deliveries of a queue, or of a key, go to one receiver at a time, in
+	// SingleActive: with Subscription.InOrder one receiver at a time gets the deliveries of a queue, or of a key, in
 	// queue order.
 	SingleActive bool
-	// Wildcards: bindings may hold * (one word) and # (any number of words).
+	// Wildcards: bindings can hold * (one word) and # (any number of words).
 	Wildcards bool
 }
 
-// Transport is both ends and what they share.
+// Transport is a Publisher and a Subscriber that share a connection.
 type Transport interface {
 	Publisher
 	Subscriber
@@ -91,27 +91,28 @@ type Transport interface {
 	Close(ctx context.Context) error
 }
 
-// Subscription is what a transport is asked for: a [waybill.Subscription] that a consumer has completed.
+// Subscription is a [waybill.Subscription] that a consumer has completed for a transport.
 type Subscription struct {
 	// Queue is the queue's name, shared by all replicas of a service.
 	Queue string
-	// Bindings are the topics to receive; wildcards where the transport has them. Empty: the queue is bound elsewhere.
+	// Bindings are the topics to receive, with wildcards if the transport has them. Empty: the queue is bound
+	// elsewhere.
 	Bindings []string
-	// Concurrency is how many handlers run at a time, and Prefetch bounds the deliveries held but not settled; 0 = what
-	// suits the transport.
+	// Concurrency is how many handlers run at a time, and Prefetch bounds the deliveries held but not settled; 0 = the
+	// transport decides.
 	Concurrency, Prefetch int
 	// RetryDelays are the delays that the transport must be able to hold, ascending.
 	RetryDelays []time.Duration
-	// MaxDeliveries is how often a message may be delivered without an outcome before the consumer parks it; not above
-	// 0 = no bound.
+	// MaxDeliveries bounds the deliveries of a message without an outcome. The consumer parks a message that exceeds
+	// it. 0 or less = no bound.
 	MaxDeliveries int
 	// InOrder: one receiver at a time gets the deliveries of a key, as SubscriberTraits.SingleActive says.
 	InOrder bool
-	// DropFailed: what is rejected is dropped, and not parked.
+	// DropFailed: rejected deliveries are dropped, not parked.
 	DropFailed bool
 }
 
-// SubscriptionOf returns what a transport is asked for on behalf of sub: without a Retry, no delays.
+// SubscriptionOf returns sub for a transport; without a Retry it has no delays.
 func SubscriptionOf(sub *waybill.Subscription) Subscription {
 	var delays []time.Duration
 	if sub.Retry != nil {
@@ -123,26 +124,26 @@ func SubscriptionOf(sub *waybill.Subscription) Subscription {
 	}
 }
 
-// Receiver is an open subscription. Receive is called by one goroutine at a time; Settle concurrently with it and with
-// itself.
+// Receiver is an open subscription. One goroutine at a time calls Receive. Settle is called concurrently with Receive
+// and with itself.
 type Receiver interface {
 	// Receive blocks until there is at least one delivery, ctx ends, or the receiver is closed (waybill.ErrClosed), and
-	// returns at most limit deliveries. A cancelled Receive loses nothing. After a lost connection it goes on by
-	// itself; it returns an error of class outage if it wants the caller to back off and call again.
+	// returns at most limit deliveries. A cancelled Receive loses nothing. After a lost connection it reconnects by
+	// itself. It returns an error of class outage if the caller should back off and call again.
 	Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error)
-	// Settle ends deliveries. A slot with an error means that the delivery was not settled and will come again.
+	// Settle ends deliveries. An error in a slot means that the delivery was not settled and will come again.
 	Settle(ctx context.Context, acks []Ack) Results
-	// Close stops receiving. Deliveries that were not settled go back to the queue. It is idempotent.
+	// Close stops receiving. Unsettled deliveries go back to the queue. It is idempotent.
 	Close(ctx context.Context) error
 }
 
 // DeliveryRenewer keeps deliveries invisible for longer. Without it the transport's limit bounds a handler's time.
 type DeliveryRenewer interface {
-	// RenewDeliveries makes deliveries stay the receiver's for d from now.
+	// RenewDeliveries extends the receiver's ownership of deliveries until d from now.
 	RenewDeliveries(ctx context.Context, deliveries []*waybill.Delivery, d time.Duration) Results
 }
 
-// Verdict is what should become of a delivery.
+// Verdict is the consumer's decision about a delivery.
 type Verdict uint8
 
 // The verdicts.
@@ -174,7 +175,7 @@ type Ack struct {
 func AckDone(d *waybill.Delivery) Ack { return Ack{Delivery: d, Verdict: VerdictDone} }
 
 // AckRetry asks for d again after delay, as its next attempt. The copy keeps every property. A transport with fixed
-// delays rounds up to the next of Subscription.RetryDelays, and down to the last.
+// delays rounds up to the next of Subscription.RetryDelays, and a greater delay down to the last one.
 func AckRetry(d *waybill.Delivery, delay time.Duration, err error) Ack {
 	return Ack{Delivery: d, Verdict: VerdictRetry, Delay: max(delay, 0), Err: ErrorText(err)}
 }

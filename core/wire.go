@@ -11,9 +11,9 @@ import (
 )
 
 // The names of the attributes that travel beside the body: CloudEvents 1.0 context attributes, its partitioning
-// extension, and Waybill's own extensions. Transports put their prefix in front ("cloudEvents_" on AMQP, "ce_" in
-// Redis); traceparent and tracestate travel unprefixed as W3C says, and the content type in the broker's own property
-// if it has one. docs/wire-format.md is the reference.
+// extension, and Waybill's own extensions. Transports add a prefix ("cloudEvents_" on AMQP, "ce_" in Redis).
+// traceparent and tracestate travel without a prefix, as W3C says. The content type travels in the broker's own
+// property if it has one. docs/wire-format.md is the reference.
 const (
 	AttrSpecVersion   = "specversion" // always "1.0"
 	AttrID            = "id"
@@ -76,9 +76,9 @@ func AppendAttributes(dst []Attribute, e *waybill.Envelope) []Attribute {
 	return dst
 }
 
-// SetAttribute sets the field of e that attribute name (without prefix) stands for, and reports whether there is one. A
-// value that cannot be read is an error, and the field stays as it was: a foreign producer's odd time or stamp is no
-// reason to lose a message, so callers keep such an attribute as a header.
+// SetAttribute sets the field of e for the attribute name (without prefix), and reports whether there is such a field.
+// An unreadable value is an error, and the field keeps its value. A foreign producer's odd time or stamp is no reason
+// to lose a message, so callers keep such an attribute as a header.
 func SetAttribute(e *waybill.Envelope, name, value string) (known bool, err error) {
 	switch name {
 	case AttrSpecVersion:
@@ -106,7 +106,7 @@ func SetAttribute(e *waybill.Envelope, name, value string) (known bool, err erro
 	return true, nil
 }
 
-// textField returns the text field that attribute name stands for, or nil.
+// textField returns the text field of e for the attribute name, or nil.
 func textField(e *waybill.Envelope, name string) *string {
 	switch name {
 	case AttrID:
