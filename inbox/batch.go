@@ -13,8 +13,8 @@ import (
 type BatchOptions struct {
 	// Size bounds the messages of one transaction; default 100.
 	Size int
-	// Wait is how long a message waits for its batch to fill; default 0: a batch is what is there when a handler is
-	// free.
+	// Wait is how long a message waits for its batch to fill; default 0: a batch holds the messages that are there when
+	// a handler is free.
 	Wait time.Duration
 }
 
@@ -22,21 +22,21 @@ type BatchOptions struct {
 type Item[T any] struct {
 	// Value is the decoded body.
 	Value T
-	// Delivery is what arrived. It is read only.
+	// Delivery is the delivered message. Do not change it.
 	Delivery *waybill.Delivery
 }
 
-// Context returns the context under which messages that are staged in reaction to this item of a batch are caused by
-// it.
+// Context returns a context for reactions to this item: messages that are staged under it are caused by the item.
 func (i *Item[T]) Context(ctx context.Context) context.Context {
 	return waybill.WithDelivery(ctx, i.Delivery)
 }
 
 // BatchHandler is [Handler] for many messages at a time: fn's writes through tx and the marks of all items are one
-// transaction, which is many times cheaper than one a message. fn gets the messages that are new, in the order of their
-// arrival, those of one key in theirs; duplicates and messages that cannot be decoded are left out. If fn fails, or
-// panics, nothing had an effect, and every message of the batch is handled alone: fn is then called with one item, as
-// Handler would, so that one bad message does not fail its neighbours. An outage releases all of them instead.
+// transaction. That is many times cheaper than one transaction a message. fn gets the new messages in the order of
+// their arrival, and messages of one key in their order. Duplicates and messages that cannot be decoded are left out.
+// If fn fails or panics, nothing had an effect, and every message of the batch is handled alone: fn is then called with
+// one item, as Handler would do. So one bad message does not fail its neighbours. An outage releases all of them
+// instead.
 //
 // Messages staged under ctx have no cause; use [Item.Context]. With a store that has no [core.BatchInbox], fn always
 // gets one item.

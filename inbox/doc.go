@@ -1,45 +1,53 @@
-// Package inbox gives handlers exactly one effect a message. [Handler] turns a typed function into a [waybill.Handler]
-// that runs in one transaction with the mark that says the message was handled; a [core.Inbox] of a store keeps the
-// marks.
+// Package inbox gives handlers exactly one effect a message. [Handler] turns a typed function into a [waybill.Handler].
+//
+//	billing, err := inbox.New(store, "billing", inbox.Options{}) // store is a *sqlite.Store, or a *postgres.Inbox
+//	err = c.Handle(waybill.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}},
+//		inbox.Handler(billing, orderPlaced, func(ctx context.Context, tx *sql.Tx, o Order) error {
+//			_, err := tx.ExecContext(ctx, "INSERT INTO bills (order_id) VALUES (?)", o.ID)
+//			return err
+//		}))
+//
+// The function runs in the same transaction as the mark, which records that the message was handled. A [core.Inbox] of
+// a store keeps the marks.
 //
 // # Guarantees
 //
-//   - The handler's writes and the mark are committed together or not at all: a message that is delivered again after
-//     the commit is a duplicate, one that is delivered again after a failure runs again.
+//   - The handler's writes and the mark are committed together or not at all. A message that is delivered again after
+//     the commit is a duplicate; one that is delivered again after a failure runs again.
 //   - The mark's key is (consumer, source, id): the inbox's consumer name, the message's CloudEvents source (the queue
-//     for a message without one), and its id, or what [Options.ID] returns. The ordering key is never used.
+//     for a message without one), and its id, or the result of [Options.ID]. The ordering key is never used.
 //   - A message without an id is refused with [waybill.ReasonNoID] before a transaction is begun, so that the consumer
-//     parks it. So is a body that cannot be decoded, with [waybill.ReasonUndecodable].
+//     parks it. A body that cannot be decoded is refused with [waybill.ReasonUndecodable].
 //   - Messages staged in the transaction under the handler's context carry causation, correlation, tenant, run and
-//     lineage of the message that is being handled. The stamps of the hybrid logical clock are merged by the consumer:
-//     give its Options.Clock the clock of the outbox.
+//     lineage of the handled message. The consumer merges the stamps of the hybrid logical clock: set its Options.Clock
+//     to the clock of the outbox.
 //   - [BatchHandler] does the same for many messages in one transaction. A batch that fails has no effect, and its
 //     messages are handled one by one.
-//   - Marks are deleted after [Options].Retention, 30 days by default, and with them the knowledge of the message: what
-//     comes again later has its effect again. A retention that relay, broker or retry policy may outlast is refused, by
-//     [New] and by the consumer. Replaying parked messages or redriving an outbox beyond it must be asked for
-//     expressly: give the retention as [admin.RedriveRequest].InboxRetention, and look at [admin.Parked].At.
-//   - [Inbox.Mark] marks in a transaction of the caller's own, for handlers that are not run by Waybill.
+//   - Marks are deleted after [Options].Retention, 30 days by default. A message that comes again after that has its
+//     effect again. [New] and the consumer refuse a retention that relay, broker or retry policy can outlast. Replaying
+//     parked messages or redriving an outbox after a longer time must be asked for expressly: pass the retention as
+//     [admin.RedriveRequest].InboxRetention, and check [admin.Parked].At.
+//   - [Inbox.Mark] marks in a transaction of the caller, for handlers that Waybill does not run.
 //
 // Effects outside the transaction (mails, calls to other services) happen at least once.
 //
 // # Concurrency
 //
-// An [Inbox] and its handlers are safe for concurrent use, as far as their function is. Two deliveries of one message
-// at a time: the second waits for the first, and then is a duplicate or, if the first rolled back, runs.
+// An [Inbox] and its handlers are safe for concurrent use if their functions are. Of two deliveries of one message at a
+// time the second waits for the first. Then it is a duplicate, or it runs if the first rolled back.
 //
 // # Ownership
 //
 // The transaction belongs to the inbox: a handler neither commits nor rolls it back, and does not keep it. The function
-// may run again in a fresh transaction if the database asks for it (serialisation failure, deadlock), so it changes
-// nothing outside the transaction that it cannot change twice.
+// can run again in a fresh transaction if the database asks for it (serialisation failure, deadlock). So it must not
+// change anything outside the transaction that it cannot change twice.
 //
-// A consumer that runs a handler of an inbox also deletes its old marks, beside the handlers and as long as it runs, at
-// an interval and in batches of 1,000, each a transaction of its own, with rests between them. Where no consumer runs,
-// call [Inbox.Purge] or [Inbox.RunPurge]. There is no goroutine that nobody waits for.
+// A consumer that runs a handler of an inbox also deletes the inbox's old marks: beside the handlers, at an interval,
+// in batches of 1,000, each in a transaction of its own, with rests between them. Without a consumer, call
+// [Inbox.Purge] or [Inbox.RunPurge]. The package leaves no goroutine behind.
 //
 // # Limits
 //
-// Consumer, source and id have at most 255 bytes each. Two handlers of one message need two consumer names; all
-// handlers of one consumer may share an inbox, since a message reaches one of them only.
+// Consumer, source and id have at most 255 bytes each. Two handlers of one message need two consumer names. All
+// handlers of one consumer can share an inbox, because a message reaches only one of them.
 package inbox

@@ -14,23 +14,24 @@ import (
 
 // Options configures an [Inbox]. The zero value is a good choice.
 type Options struct {
-	// ID returns the id that tells messages of one source apart, for producers that put it elsewhere: a header, a
-	// subject. It replaces the envelope's id; an empty result means that there is none. Nil means the envelope's id:
-	// the CloudEvents id, or else the broker's message id. It must be safe for concurrent use and must not change d.
+	// ID returns the id of a message, for producers that put it elsewhere: into a header or a subject. It replaces the
+	// envelope's id. An empty result means that there is none. Nil means the envelope's id: the CloudEvents id, or else
+	// the broker's message id. It must be safe for concurrent use and must not change d.
 	ID func(d *waybill.Delivery) string
-	// Retention is how long a mark is kept, and so how long a message that comes again is known for a duplicate;
-	// default 30 days, negative = for ever. It must be longer than RedeliveryWindow, and what is left over is the bound
-	// of the retry policy of subscriptions. A store that cannot purge keeps everything, and refuses a Retention.
+	// Retention is how long marks are kept, and so how long a duplicate is recognised; default 30 days, negative = for
+	// ever. It must be longer than RedeliveryWindow. The difference bounds the retry policy of subscriptions. A store
+	// that cannot purge keeps all marks, and a Retention is refused.
 	Retention time.Duration
-	// RedeliveryWindow is how long after its effect the same message may come again without anybody's doing, retries at
-	// the consumer not counted: how long the producers' outboxes may publish it again, and how long the broker may
-	// deliver it again. Default 26 h, for the relay's defaults: 24 h for what is unroutable, 1 h of retries, and 1 h
-	// for the broker. Declare more for relays with other policies, or for a broker that holds messages for longer.
+	// RedeliveryWindow is how long after its effect the same message can come again without an operator's command;
+	// retries at the consumer do not count. It covers how long the producers' outboxes can publish the message again,
+	// and how long the broker can deliver it again. The default of 26 h fits the relay's defaults: 24 h for unroutable
+	// messages, 1 h of retries, and 1 h for the broker. Declare more for relays with other policies, or for a broker
+	// that holds messages for longer.
 	RedeliveryWindow time.Duration
 	// PurgeEvery is how often old marks are deleted, in batches of 1,000, while a consumer runs a handler of the inbox
 	// or [Inbox.RunPurge] runs; default 1 h, negative = only by [Inbox.Purge].
 	PurgeEvery time.Duration
-	// Logger is for what the purge meets; nil means slog.Default().
+	// Logger gets the failures of the purge; nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -77,7 +78,7 @@ func (o *Options) horizon() time.Duration {
 	return o.RedeliveryWindow
 }
 
-// Inbox is a store's inbox under a consumer name.
+// Inbox keeps the marks of one consumer name in a store.
 type Inbox[Tx any] struct {
 	store    core.Inbox[Tx]
 	consumer string
@@ -85,8 +86,8 @@ type Inbox[Tx any] struct {
 	purge    purge
 }
 
-// New returns an inbox that keeps its marks in store under consumerName, which names the service and must not change
-// between releases: under another name every message is new.
+// New returns an inbox that keeps its marks in store under consumerName. The name stands for the service and must not
+// change between releases: under another name every message is new.
 func New[Tx any](store core.Inbox[Tx], consumerName string, opts Options) (*Inbox[Tx], error) {
 	p := opts.problems()
 	if check.Nil(store) {
@@ -145,8 +146,8 @@ func noID(text string) error {
 
 // Handler returns a handler for topic that runs fn exactly once a message: fn's writes through tx and the mark are one
 // transaction. The value is decoded before the transaction is begun. Under ctx [waybill.DeliveryFrom] finds the
-// delivery, and messages staged with tx are caused by it. An error rolls back; what becomes of the message then is the
-// consumer's to decide, by the error ([waybill.Reject], [waybill.RetryAfter], [waybill.Outage]) or its retry policy.
+// delivery, and messages staged with tx are caused by it. An error rolls back. The consumer then decides about the
+// message, by the error ([waybill.Reject], [waybill.RetryAfter], [waybill.Outage]) or by its retry policy.
 func Handler[Tx, T any](box *Inbox[Tx], topic waybill.Topic[T], fn func(ctx context.Context, tx Tx, v T) error) waybill.Handler {
 	h := waybill.Handler{Name: topic.Name(), NameIsTopic: true}
 	if box == nil || fn == nil {
@@ -205,10 +206,10 @@ func (b *Inbox[Tx]) complete(h *waybill.Handler) {
 	}
 }
 
-// Mark marks the message (source, id) in tx, a transaction of the caller's own, for handlers that Waybill does not run.
-// With [core.InboxProcessed] do the work in tx and commit both; [core.InboxDuplicate] means that the message had its
-// effect before. It waits for a concurrent transaction that marks the same message. An error matches
-// [waybill.ErrUnsupported] if the store cannot do it; after any other, roll tx back.
+// Mark marks the message (source, id) in tx, a transaction of the caller, for handlers that Waybill does not run. With
+// [core.InboxProcessed] do the work in tx and commit both; [core.InboxDuplicate] means that the message had its effect
+// before. It waits for a concurrent transaction that marks the same message. An error matches [waybill.ErrUnsupported]
+// if the store does not support it; after any other error, roll tx back.
 func (b *Inbox[Tx]) Mark(ctx context.Context, tx Tx, source, id string) (core.InboxStatus, error) {
 	m, ok := core.As[core.Marker[Tx]](b.store)
 	if !ok {

@@ -18,7 +18,7 @@ const (
 	firstPurge = time.Minute      // at most until the first of a run
 )
 
-// purge deletes what the retention is over for.
+// purge deletes marks whose retention has expired.
 type purge struct {
 	store    core.InboxPurger // nil: cannot
 	consumer string
@@ -26,16 +26,16 @@ type purge struct {
 	turn     chan struct{} // held by the one RunPurge that purges
 }
 
-// Purge deletes every mark of the consumer that is older than the retention and returns how many. It goes on in bounded
-// batches, each a transaction of its own, and rests after each for as long as it took, until nothing is left or ctx
-// ends. It does nothing if marks are kept for ever. A message whose mark was deleted has its effect again when it is
-// replayed: replay what is older than the retention only if that is meant.
+// Purge deletes every mark of the consumer that is older than the retention, and returns their number. It deletes in
+// bounded batches, each in a transaction of its own, and rests after each batch for as long as that took, until nothing
+// is left or ctx ends. It does nothing if marks are kept for ever. A message whose mark was deleted has its effect
+// again when it is replayed. Replay messages older than the retention only if that is intended.
 func (b *Inbox[Tx]) Purge(ctx context.Context) (int, error) { return b.purge.all(ctx) }
 
 // RunPurge purges every Options.PurgeEvery, with some jitter, the first time within a minute, and returns when ctx
-// ends. A consumer calls it while it runs a handler of the inbox; call it yourself only where no consumer runs. Of
-// several calls at a time, in one process, one purges; several processes may. What fails is logged and tried again the
-// next time.
+// ends. A consumer calls it while it runs a handler of the inbox. Call it yourself only if no consumer runs. Of several
+// calls at a time in one process one purges; several processes can purge at a time. A failure is logged, and the next
+// purge tries again.
 func (b *Inbox[Tx]) RunPurge(ctx context.Context) { b.purge.run(ctx) }
 
 func (p *purge) all(ctx context.Context) (int, error) {
@@ -94,7 +94,7 @@ func (p *purge) run(ctx context.Context) {
 	}
 }
 
-// sleep waits for d and reports whether ctx did not end before.
+// sleep waits for d and reports whether ctx was still alive at the end.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// ContentType is the media type of what the codec writes.
+// ContentType is the media type that the codec writes.
 const ContentType = "application/protobuf"
 
 // Codec returns the codec for messages of type T, a pointer to a generated struct.
@@ -41,7 +41,7 @@ func (codec[T]) Decode(data []byte) (T, error) {
 	return v, nil
 }
 
-// newOf makes an empty message of zero's type. A type that knows its descriptor at run time only, such as
+// newOf makes an empty message of zero's type. A type that knows its descriptor only at run time, such as
 // dynamicpb.Message, cannot do that, and panics.
 func newOf[T proto.Message](zero T) (v T, err error) {
 	defer func() {

@@ -1,23 +1,23 @@
-// Package proto is the Protobuf codec for topics. It is a package of its own so that programs without Protobuf do not
+// Package proto is the Protobuf codec for topics. It is a separate package so that programs without Protobuf do not
 // link it.
 //
 //	var OrderPlaced = waybill.NewTopic("orders.placed", proto.Codec[*orderspb.Placed]())
 //
 // # Guarantees
 //
-// The content type is application/protobuf, and reading takes application/x-protobuf too. Fields that the reader's
+// The content type is application/protobuf; decoding also accepts application/x-protobuf. Fields that the reader's
 // schema does not know are kept in the decoded message. Errors name the type and the cause, never content.
 //
 // # Concurrency
 //
-// A codec is safe for concurrent use, a message is not.
+// A codec is safe for concurrent use; a message is not.
 //
 // # Ownership
 //
-// Encode returns fresh bytes. Decode returns a fresh message that keeps nothing of its input.
+// Encode returns fresh bytes. Decode returns a fresh message that shares no memory with its input.
 //
 // # Limits
 //
-// The type must be a concrete message, such as *orderspb.Placed; another one is an error when a message is encoded or
-// decoded. Nil messages are refused.
+// The type must be a concrete message, such as *orderspb.Placed; with another type encoding and decoding fail. Nil
+// messages are refused.
 package proto

@@ -68,7 +68,7 @@ func traitsAreStable(k *kit) {
 		k.fail("the traits are %+v, and then %+v and %+v", a, b, c)
 	}
 	if k.traits.Bound < 0 {
-		k.fail("the bound of the marks is negative: %s", k.traits.Bound)
+		k.fail("the bound of the transaction ids is negative: %s", k.traits.Bound)
 	}
 }
 

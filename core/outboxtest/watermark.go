@@ -13,9 +13,9 @@ import (
 
 var watermarkChecks = []named{
 	{"last-covers-the-page", lastCoversThePage},
-	{"marks-name-a-running-transaction", marksNameARunningTransaction},
-	{"marks-come-to-rest", marksComeToRest},
-	{"marks-hold-for-random-transactions", marksHoldForRandomTransactions},
+	{"page-names-a-running-transaction", pageNamesARunningTransaction},
+	{"transactions-come-to-rest", transactionsComeToRest},
+	{"page-holds-for-random-transactions", pageHoldsForRandomTransactions},
 }
 
 // Without this the engine reads on from a number that is too low and hands a record out twice, or does not see that the
@@ -39,12 +39,12 @@ func lastCoversThePage(k *kit) {
 // pending is a page up to whose last number transactions may still show something.
 type pending struct {
 	last    int64
-	from    int64 // marks from here to upper, and
+	from    int64 // ids from here to upper, and
 	upper   int64
 	running []int64
 }
 
-// watch follows the marks of pages. Each was asked for after the one before was answered.
+// watch follows the transaction ids of pages. Each was asked for after the one before was answered.
 type watch struct {
 	k       *kit
 	open    []pending
@@ -58,11 +58,11 @@ func (w *watch) see(p *core.Page) int64 {
 		w.open = append(w.open, pending{last: p.Last, from: p.Next, upper: p.Upper, running: slices.Clone(p.Running)})
 	}
 	w.last = max(w.last, p.Last)
-	lives := func(mark int64) bool { return mark >= p.Next || slices.Contains(p.Running, mark) }
+	lives := func(id int64) bool { return id >= p.Next || slices.Contains(p.Running, id) }
 	w.open = slices.DeleteFunc(w.open, func(o pending) bool {
-		ended := !slices.ContainsFunc(o.running, func(mark int64) bool { return mark < o.upper && lives(mark) })
+		ended := !slices.ContainsFunc(o.running, func(id int64) bool { return id < o.upper && lives(id) })
 		ended = ended && (o.from >= o.upper || p.Next >= o.upper) &&
-			!slices.ContainsFunc(p.Running, func(mark int64) bool { return mark >= o.from && mark < o.upper })
+			!slices.ContainsFunc(p.Running, func(id int64) bool { return id >= o.from && id < o.upper })
 		if ended {
 			w.settled = max(w.settled, o.last)
 		}
@@ -71,7 +71,7 @@ func (w *watch) see(p *core.Page) int64 {
 	return w.settled
 }
 
-// page reads all records, in one page, and follows its marks.
+// page reads all records, in one page, and follows its transaction ids.
 func (w *watch) page(m *member) (rs []core.Record, settled int64) {
 	look := w.k.everything()
 	look.Last = w.last
@@ -80,12 +80,12 @@ func (w *watch) page(m *member) (rs []core.Record, settled int64) {
 }
 
 // Without this a record that commits late is passed over for as long as nobody walks over its range again.
-func marksNameARunningTransaction(k *kit) {
+func pageNamesARunningTransaction(k *kit) {
 	if k.single() {
 		k.undeclared("two transactions at once")
 	}
 	if k.traits.Bound > 0 {
-		k.undeclared("exact marks")
+		k.undeclared("exact transaction ids")
 	}
 	m := k.owner(1)
 	for _, end := range []func(Tx){k.commit, k.rollback} {
@@ -112,14 +112,14 @@ func marksNameARunningTransaction(k *kit) {
 		if late >= 0 && rs[late].Seq <= settled {
 			k.fail("a record with number %d showed after a page that said that all up to %d is shown", rs[late].Seq, settled)
 		}
-		k.until("the marks say that a transaction has ended", func() bool { _, s := w.page(m); return s >= later2 })
+		k.until("a page says that the transaction has ended", func() bool { _, s := w.page(m); return s >= later2 })
 	}
 }
 
 // Without this the engine reads the same range over and over although nothing can appear in it.
-func marksComeToRest(k *kit) {
+func transactionsComeToRest(k *kit) {
 	if k.traits.Bound > patience/2 {
-		k.undeclared("marks that come to rest within seconds")
+		k.undeclared("transactions that come to rest within seconds")
 	}
 	m := k.owner(1)
 	for range 3 {
@@ -128,7 +128,7 @@ func marksComeToRest(k *kit) {
 		tx := k.begin()
 		k.stageIn(tx, k.row())
 		k.rollback(tx)
-		k.until("the marks say that no transaction runs", func() bool { _, s := w.page(m); return s >= rs[1].Seq })
+		k.until("a page says that no transaction runs", func() bool { _, s := w.page(m); return s >= rs[1].Seq })
 	}
 }
 
@@ -140,7 +140,7 @@ type storm struct {
 }
 
 // Without this a record is lost: it appears behind the place from which its owner reads on.
-func marksHoldForRandomTransactions(k *kit) {
+func pageHoldsForRandomTransactions(k *kit) {
 	const writers, rounds = 8, 20
 	readers := []*member{k.owner(3), k.join(3)}
 	s := &storm{committed: map[string]bool{}, began: map[string]time.Time{}}

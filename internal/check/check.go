@@ -1,8 +1,8 @@
-// Package check holds the checks of values that every package makes in the same words.
+// Package check holds the checks of values that all packages share, with their texts.
 //
 // # Guarantees
 //
-// Every check returns what is wrong and how to fix it, or "". The text quotes at most 80 bytes of the value.
+// Every check returns the problem and its cure, or "". The text quotes at most 80 bytes of the value.
 //
 // # Concurrency
 //
@@ -25,11 +25,11 @@ import (
 	"unicode/utf8"
 )
 
-// MaxNameBytes bounds ids, topics, types, sources, keys, routes and the like: what an AMQP short string holds.
+// MaxNameBytes bounds ids, topics, types, sources, keys, routes and the like: the length of an AMQP short string.
 const MaxNameBytes = 255
 
-// Nil reports whether v is nil, or an interface that holds a nil pointer: what a constructor returned whose error was
-// not looked at. Constructors refuse both.
+// Nil reports whether v is nil, or an interface that holds a nil pointer: a constructor returned it with an error that
+// nobody checked. Constructors refuse both.
 func Nil(v any) bool {
 	if v == nil {
 		return true
@@ -38,7 +38,7 @@ func Nil(v any) bool {
 	return r.Kind() == reflect.Pointer && r.IsNil()
 }
 
-// Topic returns what is wrong with a topic name, or "".
+// Topic returns the problem of a topic name, or "".
 func Topic(name string) string {
 	switch {
 	case name == "":
@@ -51,7 +51,7 @@ func Topic(name string) string {
 	return Name(name)
 }
 
-// Source returns what is wrong with a CloudEvents source, or "". It is a URI reference by RFC 3986. Empty is fine.
+// Source returns the problem of a CloudEvents source, or "". It is a URI reference by RFC 3986. Empty is fine.
 func Source(s string) string {
 	const allowed = "-._~:/?#[]@!$&'()*+,;=%"
 	for _, r := range s {
@@ -63,7 +63,7 @@ func Source(s string) string {
 	return Name(s)
 }
 
-// Name returns what is wrong with a name that must be storable and sendable everywhere, or "". Empty is fine.
+// Name returns the problem of a name that must be storable and sendable everywhere, or "". Empty is fine.
 func Name(s string) string {
 	if len(s) > MaxNameBytes {
 		return fmt.Sprintf("has %d bytes; at most %d are allowed: shorten it", len(s), MaxNameBytes)
@@ -71,7 +71,7 @@ func Name(s string) string {
 	return Text(s)
 }
 
-// Text returns what is wrong with a text that must be storable and sendable everywhere, or "". Empty is fine.
+// Text returns the problem of a text that must be storable and sendable everywhere, or "". Empty is fine.
 func Text(s string) string {
 	if !utf8.ValidString(s) {
 		return fmt.Sprintf("%q is not valid UTF-8: encode it, as base64 say", Clip(s, 80))

@@ -19,7 +19,7 @@ package enum
 
 import "fmt"
 
-// Name returns the name of v, where names begin with that of the value first. A value without a name is "Kind(v)".
+// Name returns the name of v. The first of names is the name of the value first. A value without a name is "Kind(v)".
 func Name[T ~uint8](kind string, v T, first uint8, names ...string) string {
 	if n := uint8(v); n >= first && int(n-first) < len(names) {
 		return names[n-first]

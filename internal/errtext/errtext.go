@@ -1,4 +1,4 @@
-// Package errtext says where an error happened, in the words of all packages.
+// Package errtext adds the place to an error, in the same form in all packages.
 //
 // # Guarantees
 //
@@ -10,17 +10,17 @@
 //
 // # Ownership
 //
-// The returned error keeps the one that was passed.
+// The returned error keeps its cause.
 //
 // # Limits
 //
-// The text is as long as that of the error, and the place.
+// The text is as long as the place and the text of the cause.
 package errtext
 
 import "strings"
 
-// Within says where err happened, as fmt.Errorf("%s: %w", where, err) does, but its text says only once that it is
-// Waybill's: "waybill/relay: store: postgres: read: …".
+// Within adds the place to err, as fmt.Errorf("%s: %w", where, err) does, but drops a second "waybill" from the text:
+// "waybill/relay: store: postgres: read: …".
 func Within(where string, err error) error { return &withinError{where, err} }
 
 type withinError struct {

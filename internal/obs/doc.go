@@ -11,7 +11,7 @@
 //
 // # Ownership
 //
-// Nothing that is passed is kept but the logger and the providers.
+// Of the arguments only the logger and the providers are kept.
 //
 // # Limits
 //

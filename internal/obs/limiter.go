@@ -15,11 +15,11 @@ const (
 	MaxWindow = 5 * time.Minute
 )
 
-// Suppressed is the attribute that says how many lines of the same event were not written since the one before.
+// Suppressed is the attribute with the number of lines of the same event that were suppressed since the line before.
 const Suppressed = "suppressed"
 
-// Logger writes log lines that have an event, and limits those that repeat. The zero value is not usable; see
-// [NewLogger]. It is safe for concurrent use.
+// Logger writes log lines with an event, and limits repeated ones. The zero value is not usable; see [NewLogger]. It is
+// safe for concurrent use.
 type Logger struct {
 	*slog.Logger
 	limits Limiter
@@ -31,8 +31,8 @@ func NewLogger(l *slog.Logger) *Logger { return &Logger{Logger: l} }
 // With returns a logger with more attributes. It counts repeats apart from l.
 func (l *Logger) With(args ...any) *Logger { return NewLogger(l.Logger.With(args...)) }
 
-// Event writes a line of event, which is written "component.what", unless it is a warning or more and there were too
-// many of them.
+// Event writes a line of event, which has the form "component.verb". It suppresses a line of level warning or higher if
+// there were too many of the event.
 func (l *Logger) Event(ctx context.Context, level slog.Level, event, text string, attrs ...slog.Attr) {
 	if !l.Enabled(ctx, level) {
 		return

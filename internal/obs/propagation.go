@@ -10,18 +10,17 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// The fields of W3C's trace context. They have places of their own in an envelope; what else the application's
-// propagator writes, such as baggage, travels in the headers.
+// The fields of W3C's trace context. They have fields of their own in an envelope. Other values that the application's
+// propagator writes, such as baggage, travel in the headers.
 const (
 	traceParent = "traceparent"
 	traceState  = "tracestate"
 )
 
-// Carried is the context that a message carries. It is a [propagation.TextMapCarrier]. It is not safe for concurrent
-// use.
+// Carried is the trace context in a message. It is a [propagation.TextMapCarrier]. It is not safe for concurrent use.
 type Carried struct {
 	Parent, State string
-	// Headers are the application's. They are copied before they are changed.
+	// Headers are the application's. They are copied before the first change.
 	Headers map[string]string
 
 	own bool // Headers is a copy
@@ -60,7 +59,7 @@ func (c *Carried) Set(key, value string) {
 	c.Headers[key] = value
 }
 
-// Keys returns the names of all fields that are set.
+// Keys returns the names of all set fields.
 func (c *Carried) Keys() []string {
 	keys := slices.Collect(maps.Keys(c.Headers))
 	if c.Parent != "" {
@@ -72,7 +71,7 @@ func (c *Carried) Keys() []string {
 	return keys
 }
 
-// Inject puts the trace context of ctx into c, and what else the application's global propagator knows. The trace
+// Inject writes the trace context of ctx into c, and the other values of the application's global propagator. The trace
 // context travels even if the application has set no propagator.
 func (c *Carried) Inject(ctx context.Context) {
 	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
@@ -85,8 +84,8 @@ func (c *Carried) Inject(ctx context.Context) {
 	}
 }
 
-// Extract returns ctx with what c carries: the trace context, and what else the application's global propagator reads.
-// If that one finds another span context, such as of B3, that one counts.
+// Extract returns ctx with the values of c: the trace context, and the values that the application's global propagator
+// reads. If the propagator finds another span context, such as one of B3, that one wins.
 func (c *Carried) Extract(ctx context.Context) context.Context {
 	if sc := SpanContext(c.Parent, c.State); sc.IsValid() {
 		ctx = trace.ContextWithRemoteSpanContext(ctx, sc)
@@ -97,7 +96,7 @@ func (c *Carried) Extract(ctx context.Context) context.Context {
 	return ctx
 }
 
-// more reports whether p knows fields that are not of the trace context.
+// more reports whether p has fields other than those of the trace context.
 func more(p propagation.TextMapPropagator) bool {
 	return slices.ContainsFunc(p.Fields(), func(f string) bool { return f != traceParent && f != traceState })
 }

@@ -13,7 +13,7 @@ import (
 // Scope is the instrumentation scope of all spans and metrics.
 const Scope = "github.com/waybill-go/waybill"
 
-// version is that of the module in the running program.
+// version is the version of this module in the running program.
 var version = sync.OnceValue(func() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -46,7 +46,7 @@ func Meter(mp metric.MeterProvider) metric.Meter {
 	return mp.Meter(Scope, metric.WithInstrumentationVersion(version()), metric.WithSchemaURL(semconv.SchemaURL))
 }
 
-// Buckets are those of every histogram, in seconds: 1 ms to 1 day.
+// Buckets are the bounds of every histogram, in seconds: 1 ms to 1 day.
 func Buckets() metric.HistogramOption {
 	return metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10,
 		30, 60, 300, 900, 3600, 21600, 86400)

@@ -1,9 +1,9 @@
-// Package sqltext puts the numbers and words of the contract into SQL, so that no statement repeats a rule that package
-// core or package waybill decides.
+// Package sqltext puts the numbers and words of the contract into SQL, so that no statement repeats a rule of package
+// core or package waybill.
 //
 // # Guarantees
 //
-// A statement names a state as {failed} and a list of reasons as {withdrawn}; [Words] says what stands there.
+// A statement names a state as {failed} and a list of reasons as {withdrawn}. [Words] has the replacements.
 //
 // # Concurrency
 //
@@ -15,7 +15,7 @@
 //
 // # Limits
 //
-// Files with migrations are not rendered: what they say is on disks, and never changes.
+// Files with migrations are not rendered: they are on disks already, and never change.
 package sqltext
 
 import (
@@ -26,9 +26,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Words returns pairs of a place and what stands there, for strings.NewReplacer: the number of each state, such as
-// {failed}; each reason as text, such as {'expired'}; the lists {withdrawn}, of the reasons of what an application took
-// back, and {unblocking}, of those with which an abandoned record does not block its key.
+// Words returns pairs of a placeholder and its replacement, for strings.NewReplacer: the number of each state, such as
+// {failed}; each reason as text, such as {'expired'}; the list {withdrawn}, of the reasons with which an application
+// took a record back; and the list {unblocking}, of the reasons with which an abandoned record does not block its key.
 func Words() []string {
 	var words []string
 	for s := core.StatePending; s <= core.StateAbandoned; s++ {

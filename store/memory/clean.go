@@ -11,7 +11,7 @@ import (
 // cleanBatch bounds the records of each kind that one call of Clean touches: expired, published, abandoned, withdrawn.
 const cleanBatch = 1000
 
-// election is who cleans.
+// election is the cleaner's lease.
 type election struct {
 	owner string
 	until time.Time // end of the owner's lease
@@ -20,11 +20,11 @@ type election struct {
 var _ core.Cleaner = (*Store)(nil)
 
 // Clean keeps the store small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
-// waited, and deletes up to 1,000 records each of those published, abandoned and withdrawn whose time in
-// Options.Retention is over. Who owns a key is told what becomes of a record that held it.
+// waited. It deletes up to 1,000 records each of those published, abandoned and withdrawn whose retention has expired.
+// The owner of a key is told about a record that blocked the key.
 //
-// Of what has expired it takes what is scheduled or waits for a retry, and what is due in units that nobody owns. What
-// a member holds is that member's, and other due records are their owner's, who gives them up when they are their turn.
+// It abandons expired records that are scheduled or wait for a retry, and due ones in units without owner. Records that
+// a member holds, and other due records, are left to their owner, which abandons them when it is their turn.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
 	if err := core.CheckClean(owner, lease); err != nil {
 		return core.Cleaned{}, err
@@ -47,7 +47,7 @@ func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (c
 	return done, nil
 }
 
-// sweep abandons what expired while it waited.
+// sweep abandons records that expired while they waited.
 func (s *Store) sweep(now time.Time) int {
 	var list []*record
 	for _, name := range s.names() {
@@ -70,7 +70,7 @@ func (s *Store) sweep(now time.Time) int {
 	return len(list)
 }
 
-// purge deletes what was settled long enough ago, of one class, the oldest of each route first.
+// purge deletes records of one class that were settled long enough ago, the oldest of each route first.
 func (s *Store) purge(class core.RetentionClass, now time.Time, deleted map[core.CleanedKind]int) int {
 	var list []*record
 	for _, name := range s.names() {

@@ -331,11 +331,11 @@ func (w *world) check(t *rapid.T) {
 	if held != 0 {
 		t.Fatalf("%d holds too few", held)
 	}
-	marks := []int64{}
+	ids := []int64{}
 	for _, tx := range w.running {
-		marks = append(marks, tx.mark)
+		ids = append(ids, tx.id)
 	}
-	if !slices.IsSorted(marks) {
-		t.Fatalf("running: %v", marks)
+	if !slices.IsSorted(ids) {
+		t.Fatalf("running: %v", ids)
 	}
 }

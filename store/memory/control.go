@@ -29,8 +29,8 @@ func (s *Store) tell(c *core.Control) {
 	s.news(s.route(c.Route))
 }
 
-// tellOwner tells the owner of r, now or later, that a command has changed it. A route that was never served has no
-// units, and nobody remembers anything of it.
+// tellOwner tells the owner of r, now or later, that a command has changed r. A route that was never served has no
+// units, and nobody remembers its records.
 func (s *Store) tellOwner(r *record) {
 	if len(r.route.units) > 0 {
 		s.tell(s.about(r))

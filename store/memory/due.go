@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Due looks for what has come due, as core.OutboxStore says. What is locked counts as more that is due already.
+// Due looks for records that have come due, as core.OutboxStore says. Locked records count as more that are due.
 func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	if err := ctx.Err(); err != nil {
 		return core.DuePage{}, outage("due", err)
@@ -49,7 +49,7 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 	return p, nil
 }
 
-// dueScan collects what is due.
+// dueScan collects due records.
 type dueScan struct {
 	now                   time.Time
 	limit                 int
@@ -57,8 +57,8 @@ type dueScan struct {
 	next                  time.Duration
 }
 
-// scan adds what is due and nobody holds to list, up to one more than the limit, and looks how long the next one
-// waits.
+// scan adds to list the due records that nobody holds, up to one more than the limit, and finds out how long the next
+// one waits.
 func (d *dueScan) scan(list []*record, by *index, slots core.Slots) []*record {
 	n := 0
 	for r := range by.all() {
@@ -90,7 +90,7 @@ func (d *dueScan) cut(records []*record) (out []*record, more bool) {
 	return records[:d.limit], true
 }
 
-// putInLine gives a timer a new number: it is ready from now on.
+// putInLine makes a timer ready, with a new number.
 func (s *Store) putInLine(r *record) {
 	s.unplace(r)
 	delete(r.route.bySeq, r.seq)

@@ -14,7 +14,7 @@ import (
 var _ admin.KeyKeeper = (*Store)(nil)
 
 // obstructed returns why r keeps later messages of its key waiting: "retry", "abandoned" (if block), or "". A retry
-// does so until a member holds it.
+// stops doing so when a member holds it.
 func (r *record) obstructed(block bool) string {
 	switch {
 	case r.env.Key == "", r.holder != 0, r.withdrawn():
@@ -36,7 +36,7 @@ func (k *keyed) head(block bool) *record { //nolint:revive // block is the route
 	return nil
 }
 
-// next returns the first record of the key that is due, if nothing keeps it waiting, or nil.
+// next returns the first record of the key that is due, if no other record keeps it waiting, or nil.
 func (k *keyed) next() *record {
 	for r := range k.odd.all() {
 		if r.holder != 0 || r.retry() {
@@ -46,8 +46,8 @@ func (k *keyed) next() *record {
 	return k.ready.first()
 }
 
-// BlockedKeys lists keys whose head waits. Since counts from the end of an abandoned head; of one that waits for a
-// retry, from when it was first due.
+// BlockedKeys lists keys whose head waits. Since counts from the end of an abandoned head, and from the first due time
+// of a head that waits for a retry.
 func (s *Store) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (keys []admin.BlockedKey, more bool, err error) {
 	req, err = admin.CheckBlockedKeys(req)
 	if err != nil {
@@ -89,13 +89,13 @@ const (
 	decideLook  = 50 * time.Millisecond
 )
 
-// DecideHead skips, parks or requeues the head of a blocked key: what waits for a retry, or was abandoned and blocks.
-// The owner of the key is told, and reads the key anew. What a member holds, and what a transaction has locked, is in
-// flight.
+// DecideHead skips, sets aside or requeues the head of a blocked key: a record that waits for a retry, or was abandoned
+// and blocks. The owner of the key is told, and reads the key again. A record that a member holds, or that a
+// transaction has locked, is in flight.
 //
-// The first due record of the key can be skipped and set aside too. Its owner does that as soon as it is not out, and
-// DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If nobody owns the
-// key's unit, no relay can have the record out, and DecideHead does it alone.
+// The first due record of the key can be skipped and set aside, too. Its owner does that as soon as the record is not
+// out. DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If the key's unit
+// has no owner, no relay can have the record out, and DecideHead does it alone.
 func (s *Store) DecideHead(ctx context.Context, route, key, id string, action admin.HeadAction) error {
 	if err := admin.CheckDecide(route, key, id, action); err != nil {
 		return err
@@ -110,8 +110,8 @@ func (s *Store) DecideHead(ctx context.Context, route, key, id string, action ad
 	return s.decided(ctx, told)
 }
 
-// Decide is DecideHead for a model, which cannot wait: it returns what the owner was told, or nil if the decision is
-// carried out.
+// Decide is DecideHead for a model, which cannot wait: it returns the control record for the owner, or nil if the
+// decision is carried out.
 func (s *Store) Decide(route, key, id string, action admin.HeadAction) (*core.Control, error) {
 	const op = decideOp
 	s.mu.Lock()
@@ -154,7 +154,7 @@ func headReason(action admin.HeadAction) waybill.Reason {
 	return waybill.ReasonSkipped
 }
 
-// decided waits until the owner has carried out a decision, and says what came of it.
+// decided waits until the owner has carried out a decision, and returns the result.
 func (s *Store) decided(ctx context.Context, told *core.Control) error {
 	look := time.NewTicker(decideLook)
 	defer look.Stop()
@@ -174,7 +174,7 @@ func (s *Store) decided(ctx context.Context, told *core.Control) error {
 	}
 }
 
-// outcomeOf reports whether a decision is still to be carried out, and else what came of it.
+// outcomeOf reports whether a decision is still to be carried out, and otherwise its result.
 func (s *Store) outcomeOf(told *core.Control) (pending bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

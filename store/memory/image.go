@@ -10,16 +10,16 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// State is a record as it is stored, for tests of engines to look at.
+// State is a record as it is stored, for tests of engines.
 type State struct {
 	Route, ID, Key string
 	Seq, Version   int64
-	// Mark is that of the transaction that staged it.
-	Mark int64
+	// TxID is the id of the transaction that staged it.
+	TxID int64
 	Slot uint8
-	// State is what is stored: a hold does not show in it.
+	// State is the stored state: a hold does not change it.
 	State core.State
-	// Reason is why it was abandoned, and LastError what its last failed attempt said.
+	// Reason says why it was abandoned. LastError is the error of its last failed attempt.
 	Reason                        waybill.Reason
 	LastError                     string
 	Attempts, Crashes, Deliveries int
@@ -27,7 +27,7 @@ type State struct {
 	Waits  bool
 	DueIn  time.Duration
 	Holder core.Session
-	// Maybe reports that it may have been delivered, and Locked that an open transaction has locked it.
+	// Maybe reports that it can have been delivered, and Locked that an open transaction has locked it.
 	Maybe, Locked bool
 }
 
@@ -43,7 +43,7 @@ func (s *Store) States() []State {
 	out := make([]State, len(rows))
 	for i, r := range rows {
 		out[i] = State{
-			Route: r.route.name, ID: r.env.ID, Key: r.env.Key, Seq: r.seq, Version: r.version, Mark: r.mark, Slot: r.slot, State: r.state,
+			Route: r.route.name, ID: r.env.ID, Key: r.env.Key, Seq: r.seq, Version: r.version, TxID: r.txID, Slot: r.slot, State: r.state,
 			Reason: r.reason, LastError: r.lastErr, Attempts: r.attempts, Crashes: r.crashes, Deliveries: r.deliveries, Waits: r.waits(),
 			Holder: r.holder, Maybe: r.maybe, Locked: r.lock != nil,
 		}
@@ -76,24 +76,24 @@ func (s *Store) SetSequence(n int64) {
 	s.seq = n
 }
 
-// Image is a copy of everything committed.
+// Image is a copy of all committed data.
 type Image struct {
-	seq, mark, told int64
-	rows            []record
-	units           []core.OwnedUnit
-	members         []member
-	control         []core.Control
-	values          map[string]string
-	inbox           inboxMarks
-	cleaner         election
+	seq, lastTx, told int64
+	rows              []record
+	units             []core.OwnedUnit
+	members           []member
+	control           []core.Control
+	values            map[string]string
+	inbox             inboxMarks
+	cleaner           election
 }
 
-// Snapshot returns a copy of everything committed.
+// Snapshot returns a copy of all committed data.
 func (s *Store) Snapshot() *Image {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	img := &Image{
-		seq: s.seq, mark: s.mark, told: s.told, values: maps.Clone(s.values), inbox: s.inbox.copy(), cleaner: s.cleaner,
+		seq: s.seq, lastTx: s.lastTx, told: s.told, values: maps.Clone(s.values), inbox: s.inbox.copy(), cleaner: s.cleaner,
 	}
 	for _, r := range s.rows() {
 		img.rows = append(img.rows, *r)
@@ -117,8 +117,8 @@ func (m *member) copy() member {
 	return *c
 }
 
-// Restore makes the database what it was at img, as a fail-over or a restore does. Open transactions are gone; the
-// epoch is another one.
+// Restore sets the database back to img, as a fail-over or a restore does. Open transactions end, and the epoch
+// changes.
 func (s *Store) Restore(img *Image) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (s *Store) Restore(img *Image) {
 	s.control = nil
 	s.routes, s.members, s.holders = map[string]*route{}, map[core.Session]*member{}, map[liveKey]*record{}
 	s.values, s.inbox, s.cleaner = maps.Clone(img.values), img.inbox.copy(), img.cleaner
-	s.seq, s.mark, s.told = img.seq, img.mark, img.told
+	s.seq, s.lastTx, s.told = img.seq, img.lastTx, img.told
 	s.restores++
 	for i := range img.members {
 		m := img.members[i].copy()

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// chunkSize bounds what an insertion moves.
+// chunkSize bounds the entries that an insertion moves.
 const chunkSize = 256
 
-// entry is a record at its place in an index: by at, then by seq. Indexes by sequence alone leave at zero.
+// entry is a record at its place in an index: by at, then by seq. In indexes by sequence alone at is zero.
 type entry struct {
 	at, seq int64
 	r       *record
@@ -19,7 +19,7 @@ type entry struct {
 
 func (e *entry) before(at, seq int64) bool { return e.at < at || e.at == at && e.seq < seq }
 
-// index is an ordered list of records, cut into chunks so that it may be long. No chunk is empty.
+// index is an ordered list of records, cut into chunks so that it can be long. No chunk is empty.
 type index struct{ chunks [][]entry }
 
 func (x *index) empty() bool { return len(x.chunks) == 0 }

@@ -17,8 +17,8 @@ var (
 	_ core.ClockSeeder = (*Store)(nil)
 )
 
-// Inspect returns the record of a message on a route. What a member holds is processing: Owner is the member's name,
-// and LeaseIn the member's lease. A record that a relay has out without a hold is shown as due.
+// Inspect returns the record of a message on a route. A record that a member holds is processing: Owner is the member's
+// name, and LeaseIn the member's lease. A record that a relay has out without a hold is shown as due.
 func (s *Store) Inspect(ctx context.Context, route, id string) (admin.Stored, error) {
 	if err := ctx.Err(); err != nil {
 		return admin.Stored{}, outage("inspect", err)
@@ -34,7 +34,7 @@ func (s *Store) Inspect(ctx context.Context, route, id string) (admin.Stored, er
 	return st, nil
 }
 
-// show returns r for people, without its body.
+// show returns r for operators, without its body.
 func (s *Store) show(r *record, now time.Time) admin.Stored {
 	env := r.env
 	env.Body = nil

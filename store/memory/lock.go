@@ -69,7 +69,7 @@ func (s *Store) tryFree(tx *Tx, op string, fn func() (wait *Tx, err error)) (wai
 	return wait, err
 }
 
-// reserve makes tx the only one that works with name, until it ends, or returns who does.
+// reserve makes tx the only one that works with name until it ends, or returns the transaction that does.
 func (tx *Tx) reserve(name any) (wait *Tx) {
 	switch holder := tx.s.locks[name]; holder {
 	case nil:
@@ -84,7 +84,7 @@ func (tx *Tx) reserve(name any) (wait *Tx) {
 }
 
 // Lock locks a committed record until the transaction ends, as a caller's SELECT … FOR UPDATE does. It fails with
-// core.ErrBusy if another one has.
+// core.ErrBusy if another transaction has locked it.
 func (tx *Tx) Lock(route, id string) error {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 // maxUnserved bounds Roster.Unserved.
 const maxUnserved = 100
 
-// Meet joins, renews or looks, as core.OutboxStore says. Who is not a member changes nothing. The flags come after the
-// moves, and leaving comes last.
+// Meet joins, renews or looks, as core.OutboxStore says. A session that is not a member changes nothing. The flags come
+// after the moves, and leaving comes last.
 func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	if err := ctx.Err(); err != nil {
 		return core.Roster{}, outage("meet", err)
@@ -44,7 +44,7 @@ func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	return s.roster(m.Self.Session), nil
 }
 
-// renew reports whether the caller is a member. A renewal that comes late, behind a later one, changes nothing.
+// renew reports whether the caller is a member. A late renewal, behind a later one, changes nothing.
 func (s *Store) renew(m *core.Meeting) bool {
 	self := s.members[m.Self.Session]
 	switch {
@@ -94,7 +94,7 @@ func (s *Store) unit(u core.Unit) *unit {
 	return nil
 }
 
-// remove ends the session of a member that is dead.
+// remove ends the session of a dead member.
 func (s *Store) remove(m *member) {
 	for r := range m.held {
 		r.crashes++
@@ -110,7 +110,7 @@ func (s *Store) remove(m *member) {
 	s.end(m)
 }
 
-// end frees what a member owns and holds. What it held may have been delivered.
+// end frees the units and the records of a member. The records that it held can have been delivered.
 func (s *Store) end(m *member) {
 	for r := range maps.Clone(m.held) {
 		s.hold(r, 0)
@@ -126,8 +126,7 @@ func (s *Store) end(m *member) {
 	delete(s.members, m.Session)
 }
 
-// move leaves out what does not apply: another owner than From, a new owner who is not a member, and what self stores
-// late.
+// move leaves out moves that do not apply: From is not the owner, the new owner is not a member, or self stores late.
 func (s *Store) move(self *core.Member, m *core.Move) {
 	u := s.unit(m.Unit)
 	if u == nil || u.Owner != m.From {

@@ -7,7 +7,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// route is what belongs to one route.
+// route is a route with its records and units.
 type route struct {
 	name  string
 	byID  map[string]*record // staged ones too
@@ -32,7 +32,7 @@ type route struct {
 	rung    time.Time // the time up to which a Wait has reported what is due
 }
 
-// keyed is what belongs to one key of a route.
+// keyed is a key of a route with its records.
 type keyed struct{ ready, odd index }
 
 // unit is a unit and its owner.
@@ -59,7 +59,7 @@ func (s *Store) find(ref core.Ref) *record {
 	return nil
 }
 
-// renumbered reports whether the number of ref is another record's.
+// renumbered reports whether another record has the number of ref.
 func (s *Store) renumbered(ref core.Ref) bool {
 	rt := s.routes[ref.Route]
 	return rt != nil && rt.bySeq[ref.Seq] != nil && rt.bySeq[ref.Seq].env.ID != ref.ID
@@ -78,7 +78,7 @@ func (s *Store) stored(route, id string) *record {
 	return r
 }
 
-// place puts r into the indexes that its state belongs to.
+// place puts r into the indexes of its state.
 func (s *Store) place(r *record) {
 	rt := r.route
 	rt.counts[r.shown()]++
@@ -119,7 +119,7 @@ func (s *Store) place(r *record) {
 	}
 }
 
-// unplace takes r out of its indexes. Whoever changes a record does so between unplace and place.
+// unplace takes r out of its indexes. A function that changes a record does so between unplace and place.
 func (s *Store) unplace(r *record) {
 	rt := r.route
 	rt.counts[r.shown()]--
@@ -155,7 +155,8 @@ func (s *Store) unplace(r *record) {
 	}
 }
 
-// ends returns the index and the place in it of what time alone will end: an expiry, or a retention. It may be nil.
+// ends returns the index of records that time alone will end, and the place of r in it: an expiry, or a retention. It
+// can be nil.
 func (s *Store) ends(r *record) (x *index, at int64) {
 	switch {
 	case r.live() && !r.env.Expires.IsZero():
@@ -166,7 +167,7 @@ func (s *Store) ends(r *record) (x *index, at int64) {
 	return &r.route.settled[r.class()], s.at(r.settledAt)
 }
 
-// hold makes session the holder of r; 0 = nobody. It is no change of the record's version.
+// hold makes session the holder of r; 0 = nobody. The version of the record stays.
 func (s *Store) hold(r *record, session core.Session) {
 	if r.holder == session {
 		return
@@ -200,7 +201,7 @@ func (s *Store) forget(r *record) {
 	delete(rt.bySeq, r.seq)
 }
 
-// uncover makes the id of r that of the record that r had taken it from.
+// uncover gives the id of r back to the record from which r had taken it.
 func (s *Store) uncover(r *record) {
 	if r.shadows != nil {
 		r.route.byID[r.env.ID] = r.shadows
@@ -209,7 +210,7 @@ func (s *Store) uncover(r *record) {
 	}
 }
 
-// retire makes r, which is in no index, terminal, for good or for its retention.
+// retire makes r, which is in no index, terminal. It deletes r, or keeps it for its retention.
 func (s *Store) retire(r *record, state core.State, reason waybill.Reason, now time.Time) {
 	s.release(r)
 	r.state, r.reason, r.settledAt, r.waiting = state, reason, now, false
@@ -221,7 +222,7 @@ func (s *Store) retire(r *record, state core.State, reason waybill.Reason, now t
 	}
 }
 
-// requeue puts r back in line, with its counts at zero.
+// requeue makes r ready again, with its counts at zero.
 func (s *Store) requeue(r *record, now time.Time) {
 	s.unplace(r)
 	r.maybe = r.maybe || r.crashes > 0
@@ -237,7 +238,7 @@ func (s *Store) requeue(r *record, now time.Time) {
 	s.changed(r)
 }
 
-// release gives the dedupe key of r free.
+// release frees the dedupe key of r.
 func (s *Store) release(r *record) {
 	if r.dedupe != "" && s.holders[r.liveKey()] == r {
 		delete(s.holders, r.liveKey())

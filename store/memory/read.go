@@ -10,7 +10,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Read answers all parts of look, as core.OutboxStore says. A limit that is not above 0 is none.
+// Read answers all parts of look, as core.OutboxStore says. A limit of 0 or less is no limit.
 func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
 	if err := ctx.Err(); err != nil {
 		return core.Page{}, outage("read", err)
@@ -22,12 +22,12 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (co
 		return core.Page{}, nil
 	}
 	rd := reader{s: s, self: self, look: &look, now: s.now()}
-	p := core.Page{Known: true, Flag: m.Flag, Epoch: s.epoch(), Last: s.seq, Next: s.mark + 1}
+	p := core.Page{Known: true, Flag: m.Flag, Epoch: s.epoch(), Last: s.seq, Next: s.lastTx + 1}
 	if s.seq != look.Last {
 		p.Upper = p.Next
 	}
 	for _, tx := range s.running {
-		p.Running = append(p.Running, tx.mark)
+		p.Running = append(p.Running, tx.id)
 	}
 	for _, part := range look.Parts {
 		var own core.Slots
@@ -57,7 +57,7 @@ type reader struct {
 	now  time.Time
 }
 
-// fresh returns what waits of Look.Fresh, by sequence.
+// fresh returns the waiting records of Look.Fresh, by sequence.
 func (rd *reader) fresh() (waiting []core.Waiting, more bool) {
 	limit := rd.look.Limit
 	for _, part := range merge(rd.look.Fresh) {
@@ -139,7 +139,7 @@ func (rd *reader) collect(records iter.Seq[*record], to int64, limit int, wanted
 	return out
 }
 
-// again answers Look.Again. Versions do not count: what the caller remembers may have been changed.
+// again answers Look.Again. It ignores versions: a record that the caller remembers can have been changed.
 func (rd *reader) again(p *core.Page) {
 	for _, ref := range rd.look.Again {
 		r := rd.s.find(ref)

@@ -43,8 +43,8 @@ func TestReadIsOneSnapshot(t *testing.T) {
 	k.fact("nothing is seen before the commit", len(k.read(1)) == 0)
 	k.put(row("c", ""))
 	p := k.look(1, core.Look{})
-	k.fact("marks", p.Last == 3 && p.Next == 3 && p.Upper == 3 && len(p.Running) == 1 && p.Running[0] == tx.Mark())
-	k.fact("at rest there is no upper mark", k.look(1, core.Look{Last: 3}).Upper == 0)
+	k.fact("transaction ids", p.Last == 3 && p.Next == 3 && p.Upper == 3 && len(p.Running) == 1 && p.Running[0] == tx.ID())
+	k.fact("at rest there is no upper bound", k.look(1, core.Look{Last: 3}).Upper == 0)
 	k.no(tx.Commit())
 	p = k.look(1, core.Look{Last: 3, Ranges: []core.Range{
 		{Part: all, To: 1},

@@ -12,7 +12,7 @@ type record struct {
 	route  *route
 	env    waybill.Envelope // never changed, but for the expiry that a redrive by force takes away
 	slot   uint8
-	mark   int64 // of the transaction that staged it
+	txID   int64 // id of the transaction that staged it
 	dedupe string
 
 	seq, version                  int64
@@ -37,7 +37,7 @@ type record struct {
 	lock    *Tx     // a transaction has locked it
 }
 
-// rowKey is what only one record may have, and liveKey what only one live record may have.
+// rowKey identifies one record, and liveKey one live record.
 type (
 	rowKey  struct{ route, id string }
 	liveKey struct{ route, topic, dedupe string }
@@ -52,12 +52,12 @@ func (r *record) ready() bool { return r.live() && !r.waiting }
 func (r *record) retry() bool { return r.waits() && r.state == core.StateFailed }
 func (r *record) timer() bool { return r.waits() && r.state == core.StatePending }
 
-// class is that of a settled record.
+// class returns the retention class of a settled record.
 func (r *record) class() core.RetentionClass { return core.RetentionClassOf(r.state, r.reason) }
 
 func (r *record) blocks() bool { return r.state == core.StateAbandoned && r.reason.Blocks() }
 
-// shown is the state as people see it: what a member holds is being processed.
+// shown is the state for operators: a record that a member holds is processing.
 func (r *record) shown() core.State {
 	if r.holder != 0 && r.live() {
 		return core.StateProcessing
@@ -68,7 +68,7 @@ func (r *record) shown() core.State {
 // withdrawn reports whether an open transaction has withdrawn it.
 func (r *record) withdrawn() bool { return r.lock != nil && r.lock.made[r].withdraws() }
 
-// obstacle reports whether it may hold its key, or is held.
+// obstacle reports whether it can block its key, or is held.
 func (r *record) obstacle() bool {
 	return r.holder != 0 || r.env.Key != "" && (r.retry() || r.blocks())
 }
@@ -77,7 +77,7 @@ func (r *record) ref() core.Ref {
 	return core.Ref{Route: r.route.name, Seq: r.seq, ID: r.env.ID, Version: r.version}
 }
 
-// careful reports whether a member that died may have had it out, and no window has passed it yet.
+// careful reports whether a dead member can have had it out, and no crash window has passed it yet.
 func (r *record) careful() bool {
 	u := r.route.bySlot[r.slot]
 	return u != nil && r.seq <= u.Careful && !r.timer()
@@ -107,7 +107,8 @@ func (r *record) record(now time.Time) core.Record {
 	return out
 }
 
-// obstructs returns r as what holds its key, seen by self, if it does. Blocking ones count if block.
+// obstructs returns r as a record that blocks its key, seen by self, or nil. Blocking abandoned ones count if block is
+// set.
 func (r *record) obstructs(self core.Session, block bool) (core.Waiting, bool) {
 	w := core.Waiting{Ref: r.ref(), Slot: r.slot, Key: r.env.Key, Holder: r.holder}
 	switch {

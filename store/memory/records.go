@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// StoredRecord is a record as it is stored, for tests to look at.
+// StoredRecord is a record as it is stored, for tests.
 type StoredRecord struct {
 	Envelope waybill.Envelope
 	Route    string
@@ -19,7 +19,7 @@ type StoredRecord struct {
 	Attempts int
 	// Crashes counts members that were removed while they held it.
 	Crashes int
-	// Due is when it is due, or became due.
+	// Due is when it is or became due.
 	Due         time.Time
 	Reason      waybill.Reason
 	LastError   string
@@ -41,7 +41,7 @@ func (s *Store) Records() []StoredRecord {
 	return out
 }
 
-// Corrupt makes the record with this sequence unreadable, for tests: from now on it is read with Record.Err.
+// Corrupt makes the record with this sequence unreadable, for tests: from then on it is read with Record.Err.
 func (s *Store) Corrupt(seq int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

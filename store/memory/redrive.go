@@ -10,9 +10,9 @@ import (
 
 var _ admin.Redriver = (*Store)(nil)
 
-// Redrive puts failed and abandoned records back, one bounded step. It takes what waits for a retry, due or not, and
-// what was abandoned, and tells the owner of its slot, who hands it out. What a member holds is neither failed nor
-// abandoned, and what a transaction has locked is left out.
+// Redrive puts failed and abandoned records back, in one bounded step. It takes records that wait for a retry, due or
+// not, and abandoned ones, and tells the owner of the slot, which hands them out. It leaves out records that a member
+// holds, which are neither failed nor abandoned, and records that a transaction has locked.
 func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Redriven, error) {
 	req, err := admin.CheckRedrive(req)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Re
 	return out, nil
 }
 
-// redrive puts r back in line. An expiry that has passed is taken away.
+// redrive makes r ready again. It removes an expiry that has passed.
 func (s *Store) redrive(r *record, now time.Time) {
 	if r.env.Expired(now) {
 		s.unplace(r)
@@ -58,7 +58,7 @@ func (s *Store) redrive(r *record, now time.Time) {
 	s.requeue(r, now)
 }
 
-// refusal returns why r is not to be put back, or "".
+// refusal returns why r cannot be put back, or "".
 func (s *Store) refusal(r *record, req *admin.RedriveRequest, taken bool, now time.Time) string {
 	return req.Refusal(&admin.Candidate{
 		State: r.state, Reason: r.reason, Age: now.Sub(r.since), Expired: r.env.Expired(now),

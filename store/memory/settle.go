@@ -8,8 +8,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Settle persists outcomes, as core.OutboxStore says. An outcome that is stale is core.ErrChanged even if its unit is
-// another's or the record is locked; one of another's unit is core.ErrFenced even if the record is locked.
+// Settle persists outcomes, as core.OutboxStore says. A stale outcome is core.ErrChanged even if its unit has another
+// owner or the record is locked. An outcome of a unit with another owner is core.ErrFenced even if the record is
+// locked.
 func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	if err := ctx.Err(); err != nil {
 		return core.AllFailed(len(outcomes), outage("settle", err))
@@ -55,7 +56,7 @@ func (s *Store) settle(self core.Session, o *core.Outcome, now time.Time) error 
 	return nil
 }
 
-// change makes r, which is in no index, what o says.
+// change applies o to r, which is in no index.
 func (s *Store) change(r *record, self core.Session, o *core.Outcome, now time.Time) {
 	r.maybe = r.maybe || o.Unknown()
 	if o.Event() == core.EventReleased {
@@ -84,7 +85,7 @@ func (s *Store) change(r *record, self core.Session, o *core.Outcome, now time.T
 	s.changed(r)
 }
 
-// letGo ends self's hold. A hold of another one stays.
+// letGo ends self's hold. A hold of another session stays.
 func (s *Store) letGo(r *record, self core.Session, o *core.Outcome, now time.Time) {
 	if r.holder == self || r.holder == 0 {
 		r.version++

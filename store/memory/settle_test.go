@@ -55,7 +55,7 @@ func TestSettleTwice(t *testing.T) {
 				return
 			}
 			k.fact("applied once", *before == *after)
-			tc.want.Route, tc.want.ID, tc.want.Key, tc.want.Seq, tc.want.Mark, tc.want.Slot = route, "a", "x", 1, 1, r.Slot
+			tc.want.Route, tc.want.ID, tc.want.Key, tc.want.Seq, tc.want.TxID, tc.want.Slot = route, "a", "x", 1, 1, r.Slot
 			if *after != *tc.want {
 				t.Errorf("%+v, want %+v", *after, *tc.want)
 			}

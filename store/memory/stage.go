@@ -9,8 +9,8 @@ import (
 )
 
 // Stage writes msgs in tx, as waybill.Stager says. If another transaction has staged the same (route, id) or dedupe
-// key, or withdraws it, and has not ended, Stage waits for it. A message with a dedupe key is withdrawable: it can be
-// cancelled and replaced while it is due.
+// key, or withdraws it, Stage waits until that transaction ends. A message with a dedupe key is withdrawable: it can be
+// cancelled and replaced although it is due.
 func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...waybill.Message) (_ []waybill.Staged, err error) {
 	if err := s.owns(tx); err != nil {
 		return nil, fmt.Errorf("waybill/memory: stage: %w", err)
@@ -42,9 +42,9 @@ func (s *Store) Stage(ctx context.Context, tx *Tx, msgs ...waybill.Message) (_ [
 	return staged, nil
 }
 
-// Stage writes rows, as of a stamper, and returns their sequence numbers. An empty Route is waybill.DefaultRoute; Fresh
-// is ignored. A duplicate writes nothing; its number is 0, and one was drawn
-// in vain. Stage fails as a whole, with core.ErrBusy where [Store.Stage] would wait.
+// Stage writes rows, such as those of a stamper, and returns their sequence numbers. An empty Route is
+// waybill.DefaultRoute. Fresh is ignored. A duplicate writes nothing: its number is 0, although one was drawn. Stage
+// fails as a whole, with core.ErrBusy where [Store.Stage] would wait.
 func (tx *Tx) Stage(rows ...core.StagedRow) ([]int64, error) {
 	s := tx.s
 	s.mu.Lock()
@@ -102,7 +102,7 @@ func (tx *Tx) stage(row *core.StagedRow) (out waybill.Staged, seq int64, wait *T
 			row.Envelope.ID, seq, name, other.env.ID)
 	}
 	r := s.newRecord(rt, row, seq)
-	r.mark, r.staging, r.shadows = tx.mark, tx, twin
+	r.txID, r.staging, r.shadows = tx.id, tx, twin
 	rt.byID[r.env.ID], rt.bySeq[seq] = r, r
 	tx.own(r)
 	tx.steps = append(tx.steps, step{kind: stepStage, r: r})
@@ -125,13 +125,13 @@ func (s *Store) newRecord(rt *route, row *core.StagedRow, seq int64) *record {
 	return r
 }
 
-// vacates reports whether tx has withdrawn r, so that its id is free in tx when nothing of it is to be kept.
+// vacates reports whether tx has withdrawn r, so that its id is free in tx if no part of it is to be kept.
 func (tx *Tx) vacates(r *record) bool {
 	return r.staging == nil && tx.made[r].withdraws() && core.RetentionWithdrawn.DroppedAtOnce(tx.s.retention)
 }
 
-// dedupe decides about a row with a dedupe key: it is a duplicate, or takes the place of another, or is new. Else it
-// returns the transaction that tx must wait for.
+// dedupe decides about a row with a dedupe key: it is a duplicate, replaces another, or is new. Otherwise it returns
+// the transaction for which tx must wait.
 func (tx *Tx) dedupe(route string, row *core.StagedRow, out *waybill.Staged) (wait *Tx) {
 	key := liveKey{route, row.Envelope.Topic, row.DedupeKey}
 	if wait := tx.reserve(key); wait != nil {

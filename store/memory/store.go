@@ -24,8 +24,8 @@ var (
 type Options struct {
 	// Source is the CloudEvents source of messages that name none, such as "/orders". Required.
 	Source string
-	// Retention says how long settled records are kept. Published ones are gone with the settle itself unless it says
-	// otherwise; the rest of it is [Store.Clean]'s.
+	// Retention says how long settled records are kept. By default the settle itself deletes published ones;
+	// [Store.Clean] deletes all others.
 	Retention waybill.Retention
 	// Clock gives the HLC stamps; nil means a clock of its own.
 	Clock *hlc.Clock
@@ -33,10 +33,10 @@ type Options struct {
 	Limits waybill.Limits
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
 	TTL time.Duration
-	// Withdrawable are routes. A caller can cancel every message on them although it is due; see waybill.Message.
+	// Withdrawable lists routes. Every message on them can be cancelled although it is due; see waybill.Message.
 	Withdrawable []string
-	// Now is the store's clock and the producer's; nil means time.Now, which is virtual under testing/synctest. Wait
-	// uses real timers whatever stands here. Safe for concurrent use.
+	// Now is the clock of the store and of the producer; nil means time.Now, which is virtual under testing/synctest.
+	// It must be safe for concurrent use. Wait uses real timers in any case.
 	Now func() time.Time
 	// TracerProvider makes the stage spans; nil means the global one.
 	TracerProvider core.TracerProvider
@@ -46,31 +46,31 @@ type Options struct {
 type Store struct {
 	stamper   *core.Stamper
 	now       func() time.Time // without a monotonic part: one time line with the times that messages carry
-	born      time.Time        // the origin of what the indexes by time count
+	born      time.Time        // the origin of the indexes by time
 	retention waybill.Retention
 
 	mu       sync.Mutex // never held while anything waits
 	seq      int64      // the last sequence that was drawn
-	mark     int64      // the last mark that was drawn
+	lastTx   int64      // the last transaction id that was drawn
 	told     int64      // the number of the last control record
 	restores int
 	routes   map[string]*route
 	holders  map[liveKey]*record // live records with a dedupe key
 	members  map[core.Session]*member
 	control  []*core.Control // by number
-	running  []*Tx           // open ones that have a mark, by mark
+	running  []*Tx           // open ones that have an id, by id
 	open     map[*Tx]struct{}
 	locks    map[any]*Tx // dedupe keys, inbox keys and withdrawn ids that an open transaction works with
 	values   map[string]string
 	inbox    inboxMarks
 	cleaner  election
 	stamp    hlc.Timestamp // the highest of a record that was committed
-	changes  uint64        // how often something changed that somebody may wait for
+	changes  uint64        // how often something changed for which somebody can wait
 	signal   chan struct{} // closed and replaced when somebody listens and a route's version or timers change
 	listened bool
 }
 
-// member is a member and what it holds.
+// member is a member and the records it holds.
 type member struct {
 	core.Member
 	held map[*record]struct{}
@@ -102,10 +102,10 @@ func New(opts Options) (*Store, error) {
 	}, nil
 }
 
-// Traits declares exact marks and a fence by session; nothing is durable or shared with other processes.
+// Traits declares exact transaction ids and a fence by session; nothing is durable or shared with other processes.
 func (s *Store) Traits() core.StoreTraits { return core.StoreTraits{SessionFence: true} }
 
-// Check finds nothing wrong: there is nothing outside of the process.
+// Check returns nil unless ctx has ended: there is nothing outside of the process to check.
 func (s *Store) Check(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return outage("check", err)
@@ -113,7 +113,7 @@ func (s *Store) Check(ctx context.Context) error {
 	return nil
 }
 
-// at is a time as the indexes by time count it.
+// at returns a time in the unit of the indexes by time.
 func (s *Store) at(t time.Time) int64 { return int64(t.Sub(s.born)) }
 
 func (s *Store) epoch() string { return strconv.Itoa(s.restores + 1) }

@@ -8,8 +8,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Take writes holds, as core.OutboxStore says. What is of a unit that is not self's, and not held by self, is gone for
-// self. What self holds already is gripped, even if a transaction has locked it: nothing needs to be written.
+// Take writes holds, as core.OutboxStore says. A record that self neither holds nor owns by its unit is GripGone. A
+// record that self holds already is GripHeld, even if a transaction has locked it: nothing needs to be written.
 func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, outage("take", err)
@@ -57,7 +57,7 @@ func (s *Store) grip(r *record, self core.Session, deliver bool) { //nolint:revi
 	}
 }
 
-// takeNext takes the next N without a key: first what self holds and does not know of.
+// takeNext takes the next N without a key: first records that self holds and does not know.
 func (s *Store) takeNext(m *member, want *core.Want) (out []core.Taken) {
 	rt := s.routes[want.Part.Route]
 	if rt == nil || want.N <= 0 {
@@ -103,7 +103,7 @@ func (s *Store) takeNext(m *member, want *core.Want) (out []core.Taken) {
 	return out
 }
 
-// holds returns those that the member holds and that are wanted, in no order.
+// holds returns the wanted ones of the records that the member holds, in no order.
 func (m *member) holds(wanted func(*record) bool) (out []*record) {
 	for r := range m.held {
 		if wanted(r) {
@@ -115,8 +115,8 @@ func (m *member) holds(wanted func(*record) bool) (out []*record) {
 
 func bySeq(a, b *record) int { return cmp.Compare(a.seq, b.seq) }
 
-// GiveUp frees a unit, as core.OutboxStore says. It reports false too if a record is locked of which self's hold would
-// have to end.
+// GiveUp frees a unit, as core.OutboxStore says. It also returns false if self would have to end its hold on a locked
+// record.
 func (s *Store) GiveUp(ctx context.Context, self core.Session, what core.OwnedUnit, out []core.Ref) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, outage("give up", err)

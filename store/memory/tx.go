@@ -10,16 +10,16 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Tx is a transaction over everything in a Store. Begin one with [Store.Begin] and end it with Commit or Rollback. It
+// Tx is a transaction over all data of a Store. Begin one with [Store.Begin] and end it with Commit or Rollback. It
 // sees committed data and its own writes. It belongs to one goroutine at a time.
 //
-// Applications stage and cancel with the methods of the Store, which wait for other transactions. The methods of Tx by
-// these names are for tests of engines: they wait for nothing.
+// Applications stage and cancel with the methods of the Store, which wait for other transactions. The methods of Tx
+// with these names are for tests of engines: they do not wait.
 type Tx struct {
 	s      *Store
 	done   chan struct{} // closed when it has ended
 	waits  *Tx           // whom it waits for
-	mark   int64
+	id     int64         // 0 = none yet
 	ended  bool
 	failed error
 	steps  []step
@@ -33,7 +33,7 @@ type Tx struct {
 // Savepoint is a place in a transaction to which it can roll back.
 type Savepoint int
 
-// verdict is what a transaction has made of a committed record.
+// verdict is the decision of a transaction about a committed record.
 type verdict uint8
 
 const (
@@ -47,7 +47,7 @@ const (
 // withdraws reports whether the record goes away.
 func (v verdict) withdraws() bool { return v == cancelled || v == replaced }
 
-// stepKind is what one step of a transaction did.
+// stepKind is the kind of one step of a transaction.
 type stepKind uint8
 
 const (
@@ -76,14 +76,14 @@ func (s *Store) Begin() *Tx {
 	return tx
 }
 
-// Mark returns the mark of the transaction; 0 if it has staged, cancelled and locked nothing.
-func (tx *Tx) Mark() int64 {
+// ID returns the id of the transaction; 0 if it has staged, cancelled and locked nothing.
+func (tx *Tx) ID() int64 {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()
-	return tx.mark
+	return tx.id
 }
 
-// usable returns why nothing can be written in tx any more. The store is locked.
+// usable returns why tx accepts no more writes, or nil. The store is locked.
 func (tx *Tx) usable(op string) error {
 	if tx.ended {
 		return fmt.Errorf("waybill/memory: %s: the transaction has ended: begin another: %w", op, waybill.ErrClosed)
@@ -94,20 +94,20 @@ func (tx *Tx) usable(op string) error {
 	return nil
 }
 
-// begin checks that the transaction can write, and draws its mark.
+// begin checks that the transaction can write, and draws its id.
 func (tx *Tx) begin(op string) error {
 	if err := tx.usable(op); err != nil {
 		return err
 	}
-	if tx.mark == 0 {
-		tx.s.mark++
-		tx.mark = tx.s.mark
+	if tx.id == 0 {
+		tx.s.lastTx++
+		tx.id = tx.s.lastTx
 		tx.s.running = append(tx.s.running, tx)
 	}
 	return nil
 }
 
-// Fail makes the transaction one in which a statement has failed: Commit will roll back, whatever else succeeds. The
+// Fail makes tx a transaction with a failed statement: Commit will roll back, even if all other statements succeed. The
 // first cause is kept.
 func (tx *Tx) Fail(cause error) {
 	tx.s.mu.Lock()
@@ -157,15 +157,15 @@ func (s *Store) Get(key string) (string, bool) {
 	return v, ok
 }
 
-// Savepoint returns the place where the transaction is.
+// Savepoint returns the current place in the transaction.
 func (tx *Tx) Savepoint() Savepoint {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()
 	return Savepoint(len(tx.steps))
 }
 
-// RollbackTo forgets what was written after the savepoint and gives back its locks of records. Numbers and the mark
-// stay drawn; dedupe keys and inbox keys stay locked.
+// RollbackTo undoes all writes after the savepoint and releases their locks of records. Numbers and the transaction id
+// stay drawn. Dedupe keys and inbox keys stay locked.
 func (tx *Tx) RollbackTo(sp Savepoint) error {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()
@@ -205,8 +205,8 @@ func (tx *Tx) undo(n int) {
 	tx.steps = slices.Delete(tx.steps, n, len(tx.steps))
 }
 
-// Commit makes everything that was written visible at once. It fails, with everything rolled back, if a statement of
-// the transaction had failed, and with waybill.ErrClosed if it had ended already.
+// Commit makes all writes visible at once. If a statement of the transaction had failed, it rolls everything back and
+// fails. It fails with waybill.ErrClosed if the transaction had ended already.
 func (tx *Tx) Commit() error {
 	s := tx.s
 	s.mu.Lock()
@@ -253,7 +253,7 @@ func (s *Store) admit(r *record) {
 	s.changed(r)
 }
 
-// apply makes what a transaction has decided about r so.
+// apply carries out the decision of a transaction about r.
 func (s *Store) apply(r *record, v verdict, now time.Time) {
 	switch v {
 	case cancelled:
@@ -271,7 +271,7 @@ func (s *Store) apply(r *record, v verdict, now time.Time) {
 	}
 }
 
-// Rollback forgets everything that was written. After the end of the transaction it does nothing.
+// Rollback undoes all writes. After the end of the transaction it does nothing.
 func (tx *Tx) Rollback() {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()

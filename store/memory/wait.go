@@ -11,9 +11,9 @@ import (
 
 var _ core.Waiter = (*Store)(nil)
 
-// Wait blocks until there may be something to do on routes, a timer or a retry of them is due, limit has passed, or ctx
-// ends. It needs no session. It returns at once until all who own units of a route have read what is new there, and
-// have asked for what is due; of a route that nobody owns it tells once.
+// Wait blocks until there can be something to do on routes, a timer or a retry of them is due, limit has passed, or ctx
+// ends. It needs no session. It returns at once until all owners of units of a route have read its new records and have
+// asked for its due ones. For a route without owners it does so only once.
 func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
 	alarm := time.NewTimer(max(limit, 0))
 	defer alarm.Stop()
@@ -50,8 +50,8 @@ func (s *Store) known(routes []string) map[string]uint64 {
 	return known
 }
 
-// watch tells whether a route has another version than is known, else the time until the next timer of the routes
-// (negative: none) and a channel that is closed when either may have changed.
+// watch reports whether a route has another version than the known one. Otherwise it returns the time until the next
+// timer of the routes (negative: none) and a channel that is closed when either can have changed.
 func (s *Store) watch(known map[string]uint64) (signal <-chan struct{}, next time.Duration, news bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,8 +84,8 @@ func (rt *route) served() bool {
 	return slices.ContainsFunc(rt.units, func(u *unit) bool { return u.Owner != 0 })
 }
 
-// nextDue returns the first record of an index by due time that nobody holds, or nil. Of a route that nobody serves it
-// leaves out what a Wait has told.
+// nextDue returns the first record of an index by due time that nobody holds, or nil. On a route that nobody serves it
+// leaves out records that a Wait has reported.
 func (s *Store) nextDue(rt *route, x *index) *record {
 	from := int64(math.MinInt64)
 	if !rt.served() && !rt.rung.IsZero() {
@@ -99,7 +99,7 @@ func (s *Store) nextDue(rt *route, x *index) *record {
 	return nil
 }
 
-// ring notes that a Wait has told what is due on routes.
+// ring notes that a Wait has reported the due records of routes.
 func (s *Store) ring(routes []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,7 @@ func (s *Store) ring(routes []string) {
 	}
 }
 
-// looked notes that the member has looked at what is ready on the route.
+// looked notes that the member has looked at the ready records of the route.
 func (s *Store) looked(m *member, route string) {
 	rt := s.routes[route]
 	if rt == nil || rt.seen == rt.version {
@@ -124,7 +124,7 @@ func (s *Store) looked(m *member, route string) {
 	rt.seen = rt.version
 }
 
-// changed tells those who wait what has become of r: it is ready, or waits for another time.
+// changed tells waiting callers that r is ready, or waits for another time.
 func (s *Store) changed(r *record) {
 	switch {
 	case r.ready(), r.waits() && !r.due.After(s.now()):
@@ -134,14 +134,14 @@ func (s *Store) changed(r *record) {
 	}
 }
 
-// news tells those who wait that there may be something to do on the route.
+// news tells waiting callers that there can be something to do on the route.
 func (s *Store) news(rt *route) {
 	s.changes++
 	rt.version = s.changes
 	s.retime()
 }
 
-// retime tells those who wait to look at the timers again.
+// retime tells waiting callers to look at the timers again.
 func (s *Store) retime() {
 	if s.listened {
 		s.listened = false

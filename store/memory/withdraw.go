@@ -11,13 +11,14 @@ import (
 
 var _ waybill.Canceller[*Tx] = (*Store)(nil)
 
-// Cancel withdraws staged messages in tx, as waybill.Canceller says: what is scheduled, waits for a retry, or is
-// withdrawable. So it does with what a session held that has ended, and with what a member that died may have had out:
-// these may have been delivered. What a member holds is in flight, and so is what else is due, since its relay may have
-// it out without saying so. Until tx ends what it withdraws cannot be taken, and later messages of its key wait.
+// Cancel withdraws staged messages in tx, as waybill.Canceller says: messages that are scheduled, wait for a retry, or
+// are withdrawable. It also withdraws messages that a session held that has ended, or that a dead member can have had
+// out: these can have been delivered. A message that a member holds is in flight. So is every other due one, because
+// its relay can have it out without a hold. Until tx ends, a withdrawn message cannot be taken, and later messages of
+// its key wait.
 //
-// A key that names a message which an earlier key of the call named too gets the same answer. If another transaction
-// has locked the message, Cancel waits for its end. The commit tells the owner of the message's key.
+// A key that names the same message as an earlier key of the call gets the same answer. If another transaction has
+// locked the message, Cancel waits for its end. The commit tells the owner of the message's key.
 func (s *Store) Cancel(ctx context.Context, tx *Tx, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
 	if err := s.owns(tx); err != nil {
 		return nil, fmt.Errorf("waybill/memory: cancel: %w", err)
@@ -75,7 +76,7 @@ func (tx *Tx) cancel(key *waybill.CancelKey, seen map[any]waybill.CancelStatus) 
 	return status, nil, nil
 }
 
-// Cancel withdraws a record in the transaction, as [Store.Cancel] does. It fails with core.ErrBusy where that one
+// Cancel withdraws a record in the transaction, as [Store.Cancel] does. It fails with core.ErrBusy where [Store.Cancel]
 // would wait.
 func (tx *Tx) Cancel(route, id string) (waybill.CancelStatus, error) {
 	tx.s.mu.Lock()
@@ -107,8 +108,8 @@ func (tx *Tx) live(route, id string) *record {
 	return nil
 }
 
-// withdraw takes a live record back, or returns the transaction that has locked it. One that is in flight stays, but
-// gives up its dedupe key if it is to be replaced.
+// withdraw takes a live record back, or returns the transaction that has locked it. A record in flight stays, but gives
+// up its dedupe key if it is to be replaced.
 func (tx *Tx) withdraw(r *record, why verdict) (status waybill.CancelStatus, wait *Tx) {
 	if r.staging == tx {
 		tx.reserve(r.rowKey()) // it may come back, by a rollback to a savepoint
@@ -139,8 +140,8 @@ func (tx *Tx) withdraw(r *record, why verdict) (status waybill.CancelStatus, wai
 	return waybill.CancelDone, nil
 }
 
-// Redrive puts a failed or an abandoned record back in line, with its counts at zero, and tells the owner of its slot.
-// What a member holds is waybill.ErrInFlight. It is for tests of engines; operators have [Store.Redrive].
+// Redrive makes a failed or an abandoned record ready again, with its counts at zero, and tells the owner of its slot.
+// A record that a member holds is waybill.ErrInFlight. It is for tests of engines; operators have [Store.Redrive].
 func (tx *Tx) Redrive(route, id string) error {
 	tx.s.mu.Lock()
 	defer tx.s.mu.Unlock()

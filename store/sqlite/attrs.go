@@ -16,7 +16,7 @@ type storedAttrs struct {
 	Priority   uint8             `json:"p,omitempty"`
 }
 
-// inColumns are the attributes that have columns of their own, or are implied.
+// inColumns are the attributes that have columns of their own, or follow from others.
 var inColumns = map[string]bool{core.AttrSpecVersion: true, core.AttrID: true, core.AttrKey: true, core.AttrHLC: true}
 
 func encodeAttrs(e *waybill.Envelope) (string, error) {
@@ -34,7 +34,7 @@ func encodeAttrs(e *waybill.Envelope) (string, error) {
 	return string(b), err
 }
 
-// decodeAttrs sets what encodeAttrs wrote. Whatever can be read is set, also if there is an error.
+// decodeAttrs sets the attributes that encodeAttrs wrote. It sets every readable one, also if it returns an error.
 func decodeAttrs(e *waybill.Envelope, text string) error {
 	var a storedAttrs
 	if err := json.Unmarshal([]byte(text), &a); err != nil {

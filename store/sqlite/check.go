@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// needed names the columns of every table, in the order of the newest migration. The owner may add others.
+// needed names the columns of every table, in the order of the newest migration. The owner can add others.
 var needed = []struct {
 	table   string
 	columns []string
@@ -30,8 +30,8 @@ var neededIndexes = []string{
 	"outbox_blocking", "outbox_blocking_key", "outbox_abandoned", "outbox_gone", "outbox_settled", "outbox_expires", "outbox_units_owner", "outbox_control_route", "inbox_handled",
 }
 
-// Check reports tables that are missing, of an old version or of another shape, and settings under which a transaction
-// is none. With AutoMigrate it migrates first.
+// Check reports missing tables, tables of an old version or of another shape, and settings with which transactions are
+// not atomic or not durable. With AutoMigrate it migrates first.
 func (s *Store) Check(ctx context.Context) error {
 	if s.closed.Load() {
 		return s.classify("check", sql.ErrConnDone)

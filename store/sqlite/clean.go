@@ -18,11 +18,12 @@ const (
 const (
 	electText = `UPDATE waybill_meta SET owner = ?1, value = ?2 + ?3 WHERE name = 'cleaner' AND (owner = ?1 OR value NOT BETWEEN ?2 AND ?2 + ?4)`
 
-	// expiredText is what expired while it waits. What is in line, its owner has in hand, if the route has one.
+	// expiredText selects records that expired while they wait. Other ready records are left to the owner, if there is
+	// one.
 	expiredText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_expires
 		WHERE r.expires_at IS NOT NULL AND r.settled_at IS NULL AND r.expires_at <= ?1 AND r.hold = 0
 		AND (r.due_at IS NOT NULL OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = r.route AND u.owner <> 0)) ORDER BY r.expires_at LIMIT ?2`
-	// expireText keeps the key held where an abandoned message does.
+	// expireText leaves the key blocked if abandoned messages block it.
 	expireText = `UPDATE waybill_outbox SET state = {abandoned}, due_at = NULL, orphaned = 0, version = version + 1, blocks = key <> '', reason = {'expired'}, settled_at = ?2 WHERE seq = ?1`
 
 	purgeText = `DELETE FROM waybill_outbox AS r WHERE r.seq IN (
@@ -40,11 +41,11 @@ func (s *Store) keeps() bool {
 
 var _ core.Cleaner = (*Store)(nil)
 
-// Clean keeps the file small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
-// waited for a time, or for somebody who serves their route, and deletes up to 1,000 records each of those published,
-// abandoned and withdrawn whose time in Options.Retention is over. It is one transaction, and so holds SQLite's write
-// lock for some milliseconds. The lease is a row of the meta table, from a millisecond to an hour long. The space is
-// used again; SQLite returns it to the disk with VACUUM only.
+// Clean keeps the file small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they waited
+// for a time, or for a member that serves their route. It deletes up to 1,000 records each of those published,
+// abandoned and withdrawn whose retention has expired. It is one transaction, so it holds SQLite's write lock for some
+// milliseconds. The lease is a row of the meta table, from a millisecond to an hour long. SQLite uses the space again;
+// only VACUUM returns it to the disk.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
 	if err := core.CheckClean(owner, lease); err != nil {
 		return core.Cleaned{}, err
@@ -89,7 +90,7 @@ func (c *cleaner) run(ctx context.Context, owner string, lease time.Duration) er
 	return nil
 }
 
-// expire abandons what expired, and tells the owners of keys that were held.
+// expire abandons expired records, and tells the owners of keys that were blocked.
 func (c *cleaner) expire(ctx context.Context) error {
 	var expired []row
 	err := c.each(ctx, func(rows *sql.Rows) (bool, error) {
@@ -117,7 +118,7 @@ func (c *cleaner) expire(ctx context.Context) error {
 	return nil
 }
 
-// purge deletes the oldest rows of class that were settled by until. A key that one of them held goes on.
+// purge deletes the oldest rows of class that were settled by until. A key that one of them blocked goes on.
 func (c *cleaner) purge(ctx context.Context, class core.RetentionClass, until int64) error {
 	total := 0
 	var freed []row

@@ -28,9 +28,9 @@ const (
 		- (SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL ORDER BY seq LIMIT 1) + 1`
 )
 
-// Counts returns the numbers of records per route and state: exact up to 10,000 that are in line, 10,000 scheduled,
-// 10,000 that wait for a retry and 10,000 abandoned ones a route. Beyond that they are marked as estimates: those in
-// line are the span of their sequences, the others at least that many. Held ones are processing. Published ones that
+// Counts returns the numbers of records per route and state. They are exact up to 10,000 ready, 10,000 scheduled,
+// 10,000 failed and 10,000 abandoned ones a route. Greater numbers are marked as estimates: for ready records the span
+// of their sequences, for others the least number. Held records are processing. Published records that
 // Options.Retention keeps are not counted.
 func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 	var out []admin.Count

@@ -17,7 +17,7 @@ const (
 )
 
 const (
-	// nextText is the first record of a key that is due, if nothing keeps it waiting.
+	// nextText selects the first record of a key that is due, if no other record keeps it waiting.
 	nextText = `SELECT r.seq FROM waybill_outbox r INDEXED BY waybill_outbox_key
 		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND NOT EXISTS (
 			SELECT 1 FROM waybill_outbox x INDEXED BY waybill_outbox_waiting_key WHERE x.route = ?1 AND x.key = ?2 AND x.key <> '' AND (x.state = {failed} OR x.hold <> 0))
@@ -27,12 +27,12 @@ const (
 	untoldText    = `SELECT 1 FROM waybill_outbox_control WHERE number = ?1`
 )
 
-// DecideHead skips, parks or requeues the head of a blocked key; see [admin.KeyKeeper]. It is one transaction with
-// SQLite's write lock. The owner of the key is told by a control record.
+// DecideHead skips, sets aside or requeues the head of a blocked key; see [admin.KeyKeeper]. It is one transaction with
+// SQLite's write lock. A control record tells the owner of the key.
 //
-// The first due record of a key can be skipped and set aside too. Its owner does that as soon as it is not out, and
-// DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If nobody owns the
-// key's unit, nobody can have the record out, and DecideHead does it alone.
+// The first due record of a key can be skipped and set aside, too. Its owner does that as soon as the record is not
+// out. DecideHead waits for it, at most ten seconds; then the decision stands, and the error says so. If the key's unit
+// has no owner, nobody can have the record out, and DecideHead does it alone.
 func (s *Store) DecideHead(ctx context.Context, route, key, id string, action admin.HeadAction) error {
 	if err := admin.CheckDecide(route, key, id, action); err != nil {
 		return err
@@ -68,7 +68,7 @@ const decideOp = "waybill/sqlite: decide head"
 
 func (d *decision) notHead() error { return admin.NotHead(decideOp, d.route, d.key, d.id) }
 
-// carryOut does it, or tells the owner of a record that may be out.
+// carryOut carries out the decision, or tells the owner of a record that can be out.
 func (d *decision) carryOut(ctx context.Context, w *work) error {
 	var body sql.RawBytes
 	r, err := w.lookup(ctx, []any{&body}, inspectText, d.route, d.id)
@@ -112,7 +112,7 @@ func (w *work) isHead(ctx context.Context, r *stored) (head, next bool, err erro
 	if _, err := w.one(ctx, []any{&retry, &gone}, headsText, r.Route, r.Envelope.Key); err != nil {
 		return false, false, err
 	}
-	// An abandoned one before a retry does not count: the route may go on after those.
+	// An abandoned record before a retry does not count: the route goes on after it, if it does not block.
 	isRetry := retry.Valid && retry.Int64 == r.Seq
 	isGone := gone.Valid && gone.Int64 == r.Seq && (!retry.Valid || r.Seq < retry.Int64)
 	if isRetry || isGone {
@@ -140,7 +140,7 @@ func (d *decision) requeue(ctx context.Context, w *work, r *stored) error {
 	return w.requeue(ctx, &r.row)
 }
 
-// carriedOut waits until the owner has carried out d, and says what came of it.
+// carriedOut waits until the owner has carried out d, and returns the result.
 func (s *Store) carriedOut(ctx context.Context, d *decision) error {
 	for limit := time.Now().Add(decideLimit); ; {
 		var pending int
@@ -169,7 +169,7 @@ func (s *Store) carriedOut(ctx context.Context, d *decision) error {
 	}
 }
 
-// putAway gives r, which nobody holds, up for a reason that does not block its key.
+// putAway abandons r, which nobody holds, for a reason that does not block its key.
 func (w *work) putAway(ctx context.Context, r *row, reason waybill.Reason) error {
 	if _, err := w.exec(ctx, putAwayText, r.Seq, w.now, string(reason)); err != nil {
 		return err

@@ -20,7 +20,7 @@ type object struct {
 	alien                   bool // a column that must be filled: in a foreign one staging would fail
 }
 
-// shape describes the tables with prefix and what belongs to them.
+// shape describes the tables with prefix, with their columns and indexes.
 func shape(ctx context.Context, q querier, prefix string) ([]object, error) {
 	var all []object
 	read := func(query, table string, scan func(rows *sql.Rows) (object, error)) error {
@@ -82,7 +82,7 @@ func shape(ctx context.Context, q querier, prefix string) ([]object, error) {
 	return all, nil
 }
 
-// wantedShape is what the newest migrations make, in a database of its own in memory.
+// wantedShape returns the shape that the migrations make, in a database of its own in memory.
 func wantedShape(ctx context.Context, m *Migrations) ([]object, error) {
 	db, err := sql.Open("sqlite", ":memory:")
 	if err != nil {
@@ -98,9 +98,10 @@ func wantedShape(ctx context.Context, m *Migrations) ([]object, error) {
 
 var _ admin.DriftChecker = (*Store)(nil)
 
-// Drift compares the tables with what this release makes, and returns every difference: tables, columns with type,
-// nullability and default, indexes with their columns, uniqueness and predicates, and rows of the meta table. What the
-// owner added is ignored, but for columns that staging would have to fill. It changes nothing and takes no write lock.
+// Drift compares the tables with the schema of this release, and returns every difference: tables, columns with type,
+// nullability and default, indexes with their columns, uniqueness and predicates, and rows of the meta table. It
+// ignores additions of the owner, except columns that staging would have to fill. It changes nothing and takes no write
+// lock.
 func (s *Store) Drift(ctx context.Context) ([]admin.Difference, error) {
 	diffs, err := s.drift(ctx)
 	if err != nil {
@@ -152,8 +153,8 @@ func (s *Store) drift(ctx context.Context) ([]admin.Difference, error) {
 	return diffs, err
 }
 
-// fits refuses a schema that says that programs must know a newer version than this one does. It asks once. A schema
-// that cannot be asked is left to the statement that follows.
+// fits refuses a schema that requires programs to know a newer version than this one does. It asks once. If the query
+// fails, the statement that follows reports the problem.
 func (s *Store) fits(ctx context.Context, q querier) error {
 	if s.fit.Load() {
 		return nil

@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// ownRetriesText is the due retries that self holds already; retriesText those that nobody holds; timersText what
-	// is scheduled and due.
+	// ownRetriesText selects the due retries that self holds already, retriesText those that nobody holds, and
+	// timersText the timers that are due.
 	ownRetriesText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_hold
 		WHERE r.hold = ?1 AND r.hold <> 0 AND r.state = {failed} AND r.due_at <= ?2`
 	retriesText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_retry
 		WHERE r.route = ?1 AND r.state = {failed} AND r.due_at <= ?3 AND r.hold = 0 AND ` + slotSQL + ` ORDER BY r.due_at, r.seq`
 	timersText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_timer
 		WHERE r.route = ?1 AND r.due_at IS NOT NULL AND r.state = {pending} AND r.due_at <= ?3 AND ` + slotSQL + ` ORDER BY r.due_at, r.seq`
-	// nextRetryText and nextTimerText are what is due after that.
+	// nextRetryText and nextTimerText return when the next one is due.
 	nextRetryText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_retry
 		WHERE r.route = ?1 AND r.state = {failed} AND r.due_at > ?3 AND r.hold = 0 AND ` + slotSQL + ` ORDER BY r.due_at`
 	nextTimerText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_timer
@@ -28,7 +28,8 @@ const (
 	drawText   = `UPDATE sqlite_sequence SET seq = ?1 WHERE name = 'waybill_outbox'`
 )
 
-// Due looks for what has come due, as core.OutboxStore says. It takes SQLite's write lock only if there is something.
+// Due looks for records that have come due, as core.OutboxStore says. It takes SQLite's write lock only if there are
+// any.
 func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	var d due
 	look := func(w *work) (bool, error) {
@@ -69,7 +70,7 @@ type due struct {
 	page            core.DuePage
 }
 
-// look finds what is due, and when the next is.
+// look finds the due records, and when the next one is due.
 func (d *due) look(ctx context.Context, parts []core.Part) error {
 	mine, err := d.mine(ctx)
 	if err != nil {
@@ -77,7 +78,7 @@ func (d *due) look(ctx context.Context, parts []core.Part) error {
 	}
 	var held, retries, timers []row
 	for _, part := range merge(parts) {
-		// A part that is not all self's is left out; of those of one route each counts alone.
+		// A part that self does not own completely is left out. Each of several parts of one route counts alone.
 		part.Slots = 0
 		own, err := d.owns(ctx, d.self, part.Route)
 		if err != nil {
@@ -120,7 +121,7 @@ func (d *due) mine(ctx context.Context) (out []row, err error) {
 	return out, err
 }
 
-// scan adds what is due of a part, up to one more than the limit, and looks how long the next one waits.
+// scan adds the due records of a part, up to one more than the limit, and finds out how long the next one waits.
 func (d *due) scan(ctx context.Context, list []row, part *core.Part, due, next string) ([]row, error) {
 	n := 0
 	err := d.each(ctx, func(rows *sql.Rows) (bool, error) {
@@ -158,7 +159,7 @@ func (d *due) cut(list []row) []row {
 	return list[:d.limit]
 }
 
-// take holds the retries and puts the timers in line.
+// take holds the retries and makes the timers ready.
 func (d *due) take(ctx context.Context) error {
 	for _, r := range d.retries {
 		if r.holder != d.self {

@@ -15,7 +15,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// kind is what a result code of SQLite means here.
+// kind is the meaning of a result code of SQLite.
 type kind uint8
 
 const (
@@ -25,7 +25,7 @@ const (
 	kindTooBig                    // beyond what a row can hold
 )
 
-// kindOf maps primary result codes. What is not named is unknown.
+// kindOf maps primary result codes. All others are unknown.
 func kindOf(code int) kind {
 	switch code & 0xff {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_ABORT,
@@ -39,7 +39,7 @@ func kindOf(code int) kind {
 	return kindUnknown
 }
 
-// classify wraps an error of the driver in what it means for the caller.
+// classify wraps an error of the driver with its class.
 func classify(op string, err error) error {
 	var known *waybill.Error
 	if err == nil || errors.As(err, &known) || errors.Is(err, waybill.ErrInvalid) {
@@ -73,7 +73,7 @@ func classify(op string, err error) error {
 	return &waybill.Error{Op: "waybill/sqlite: " + op, Err: err}
 }
 
-// classify is the same, but knows that a store that was closed fails for that reason.
+// classify does the same, but reports every error of a closed store as waybill.ErrClosed.
 func (s *Store) classify(op string, err error) error {
 	if err != nil && s.closed.Load() {
 		return fmt.Errorf("waybill/sqlite: %s: %w", op, waybill.ErrClosed)
@@ -85,7 +85,7 @@ func outage(op string, err error) error {
 	return &waybill.Error{Op: "waybill/sqlite: " + op, Class: waybill.ClassOutage, Err: err}
 }
 
-// misconfigured makes an error that matches waybill.ErrMisconfigured. Its class is outage: it is nobody's attempt.
+// misconfigured makes an error that matches waybill.ErrMisconfigured. Its class is outage: it costs no attempt.
 func misconfigured(op string, err error) error {
 	return &waybill.Error{Op: "waybill/sqlite: " + op, Class: waybill.ClassOutage, Err: fmt.Errorf("%w: %w", waybill.ErrMisconfigured, err)}
 }
@@ -96,7 +96,7 @@ func busy(err error) bool {
 	return errors.As(err, &se) && (se.Code()&0xff == sqlite3.SQLITE_BUSY || se.Code()&0xff == sqlite3.SQLITE_LOCKED)
 }
 
-// isAnswer reports an error that says what became of an outcome.
+// isAnswer reports whether err is an answer about an outcome, and not a failure.
 func isAnswer(err error) bool {
 	return errors.Is(err, core.ErrChanged) || errors.Is(err, core.ErrFenced)
 }

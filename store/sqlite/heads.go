@@ -12,21 +12,21 @@ import (
 var _ admin.KeyKeeper = (*Store)(nil)
 
 const (
-	// headsText is what keeps later messages of a key waiting: a retry, or an abandoned message if the route blocks
-	// then. A retry that somebody holds is being sent.
+	// headsText selects the record that keeps later messages of a key waiting: a retry, or an abandoned message if the
+	// route blocks then. A retry that somebody holds is being sent.
 	headsText = `SELECT (SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
 			WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = {failed} OR r.hold <> 0) AND r.state = {failed} AND r.hold = 0),
 		(SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key WHERE r.route = ?1 AND r.key = ?2 AND r.blocks = 1)`
-	// nextKeyText is the next key with a row that waits or blocks.
+	// nextKeyText selects the next key with a row that waits or blocks.
 	nextKeyText = `SELECT min(x) FROM (
 			SELECT min(r.key) AS x FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key WHERE r.route = ?1 AND r.key > ?2 AND r.key <> '' AND (r.state = {failed} OR r.hold <> 0)
 			UNION ALL
 			SELECT min(r.key) FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key WHERE r.route = ?1 AND r.key > ?2 AND r.blocks = 1)`
 )
 
-// BlockedKeys lists keys whose head waits; see [admin.KeyKeeper]. Keys are in the order of their bytes. It goes from
-// key to key of what waits, is held, or blocks, by index, in one snapshot. Since counts from the end of an abandoned
-// head; of one that waits for a retry, from when it was first due.
+// BlockedKeys lists keys whose head waits; see [admin.KeyKeeper]. Keys are in the order of their bytes. It goes by
+// index from key to key with a record that waits, is held, or blocks, in one snapshot. Since counts from the end of an
+// abandoned head, and from the first due time of a head that waits for a retry.
 func (s *Store) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (keys []admin.BlockedKey, more bool, err error) {
 	req, err = admin.CheckBlockedKeys(req)
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *Store) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (
 	return keys, false, nil
 }
 
-// head returns what blocks a key and why, or nil.
+// head returns the record that blocks a key and the cause, or nil.
 func (w *work) head(ctx context.Context, route, key string, block bool) (head *stored, cause string, err error) { //nolint:revive // the route's option
 	var retry, gone sql.NullInt64
 	if _, err := w.one(ctx, []any{&retry, &gone}, headsText, route, key); err != nil {

@@ -49,8 +49,8 @@ func (s *Store) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.C
 	return core.InboxProcessed, nil
 }
 
-// handlerError returns the handler's own error, unless it is one of SQLite that says that the file cannot be used now:
-// that costs no attempt.
+// handlerError returns the handler's own error, unless SQLite reports that the file cannot be used now: that costs no
+// attempt.
 func handlerError(err error) error {
 	var se *sqlite.Error
 	if waybill.ClassOf(err) == waybill.ClassUnknown && errors.As(err, &se) && kindOf(se.Code()) == kindOutage {

@@ -114,8 +114,8 @@ func (s *Store) commitInbox(ctx context.Context, tx *sql.Tx) error {
 	return s.classify("inbox: commit", err)
 }
 
-// Mark marks key in tx, a transaction of the caller's own; see [core.Marker]. Begin it so that it takes the write
-// lock at once (BEGIN IMMEDIATE, as [Store.DB] does), or a concurrent writer may make it fail as busy.
+// Mark marks key in tx, a transaction of the caller; see [core.Marker]. Begin it so that it takes the write lock at
+// once (BEGIN IMMEDIATE, as [Store.DB] does). Otherwise a concurrent writer can make it fail as busy.
 func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.InboxStatus, error) {
 	if tx == nil {
 		return core.InboxNone, waybill.Invalid("waybill/sqlite: mark", "tx: is nil; pass the transaction of the handler's writes")
@@ -138,7 +138,7 @@ func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.I
 	return core.InboxProcessed, nil
 }
 
-// PurgeInbox deletes old marks; see [core.InboxPurger]. At most 100,000 at a time, during which nobody else can write.
+// PurgeInbox deletes old marks; see [core.InboxPurger]. At most 100,000 at a time. Meanwhile nobody else can write.
 func (s *Store) PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (int, error) {
 	if err := core.CheckPurge(age, limit); err != nil {
 		return 0, err
@@ -175,7 +175,7 @@ func (s *Store) PurgeInbox(ctx context.Context, consumer string, age time.Durati
 	return total, nil
 }
 
-// consumers lists who has marks, one step in the index each.
+// consumers lists the consumers that have marks, with one step in the index each.
 func (s *Store) consumers(ctx context.Context, table string) ([]string, error) {
 	rows, err := s.db.QueryContext(ctx, "WITH RECURSIVE c (consumer) AS (SELECT min(consumer) FROM "+table+ //nolint:gosec // nothing foreign but Options.Prefix, which Validate has checked
 		" UNION ALL SELECT (SELECT min(i.consumer) FROM "+table+" i WHERE i.consumer > c.consumer) FROM c WHERE c.consumer IS NOT NULL)"+

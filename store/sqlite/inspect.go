@@ -16,8 +16,8 @@ import (
 var _ admin.Inspector = (*Store)(nil)
 
 const (
-	// storedSQL are the columns that people see, of record r. For how long a hold lasts is when its holder's lease
-	// ends, if it is renewed no more.
+	// storedSQL are the columns of record r for operators. A hold lasts until its holder's lease ends, if that is not
+	// renewed.
 	storedSQL = rowSQL + `, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''), r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
 	coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''), coalesce((SELECT m.renewed_at + m.lease FROM waybill_outbox_members m WHERE m.session = r.hold), 0)`
 
@@ -33,14 +33,14 @@ const (
 		SELECT route FROM n WHERE route IS NOT NULL LIMIT 10000`
 )
 
-// stored is a record as people see it.
+// stored is a record as operators see it.
 type stored struct {
 	admin.Stored
 	row   row
 	attrs string
 }
 
-// stored reads storedSQL, and what stands after it, but not yet the attributes.
+// stored reads storedSQL and the columns after it, but not yet the attributes.
 func (w *work) stored(rows *sql.Rows, after ...any) (*stored, error) {
 	var r stored
 	var settled, failed sql.NullInt64
@@ -70,7 +70,7 @@ func (w *work) stored(rows *sql.Rows, after ...any) (*stored, error) {
 	return &r, nil
 }
 
-// decode sets the attributes. What cannot be read is left out, and Err says so.
+// decode sets the attributes. It leaves out unreadable ones and reports them in Err.
 func (s *Store) decode(r *stored) {
 	if err := decodeAttrs(&r.Envelope, r.attrs); err != nil {
 		r.Err = fmt.Errorf("waybill/sqlite: row %d of %soutbox: %w", r.Seq, s.opts.Prefix, err)
@@ -78,7 +78,7 @@ func (s *Store) decode(r *stored) {
 	s.complete(&r.Envelope)
 }
 
-// lookup returns the record that text selects, or nil. What stands after storedSQL goes to after.
+// lookup returns the record that text selects, or nil. The columns after storedSQL go to after.
 func (w *work) lookup(ctx context.Context, after []any, text string, args ...any) (r *stored, err error) {
 	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
 		r, err = w.stored(rows, after...)
@@ -107,7 +107,7 @@ func (s *Store) Inspect(ctx context.Context, route, id string) (admin.Stored, er
 }
 
 // List returns a page of the records that f selects, without bodies. It finds ids by their index, and abandoned records
-// (f names reasons, or only that state) by theirs; anything else it looks for by sequence, at most page.Budget rows.
+// (f names reasons, or only that state) by theirs. It looks for all others by sequence, at most page.Budget rows.
 func (s *Store) List(ctx context.Context, f admin.Filter, page admin.PageRequest) (admin.Listing, error) {
 	page, err := admin.CheckList(&f, page)
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *Store) List(ctx context.Context, f admin.Filter, page admin.PageRequest
 	return s.list(ctx, "list", &f, page, func(core.State, waybill.Reason) bool { return true })
 }
 
-// list returns a page of what f and takes select.
+// list returns a page of the records that f and takes select.
 func (s *Store) list(ctx context.Context, op string, f *admin.Filter, page admin.PageRequest, takes func(core.State, waybill.Reason) bool) (out admin.Listing, err error) {
 	err = s.read(ctx, op, func(w *work) (err error) {
 		if len(f.IDs) > 0 {
@@ -202,7 +202,7 @@ func (w *work) routes(ctx context.Context) (routes []string, err error) {
 	return routes, err
 }
 
-// matches reports whether f selects r, and decodes r if it may.
+// matches reports whether f selects r, and decodes r if it can.
 func (s *Store) matches(f *admin.Filter, r *stored) bool {
 	columns := admin.Filter{IDs: f.IDs, Routes: f.Routes, States: f.States, Reasons: f.Reasons, Topics: f.Topics, Keys: f.Keys}
 	if !columns.Matches(&r.Stored) {

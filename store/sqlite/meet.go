@@ -26,8 +26,8 @@ const (
 		AND EXISTS (SELECT 1 FROM waybill_outbox_members WHERE session = ?5 AND beat <= ?6)`
 )
 
-// Meet joins, renews or looks, as core.OutboxStore says. Who is not a member changes nothing. The flags come after the
-// moves, and leaving comes last. Whoever only looks takes no lock.
+// Meet joins, renews or looks, as core.OutboxStore says. A session that is not a member changes nothing. The flags come
+// after the moves, and leaving comes last. A call that only looks takes no lock.
 func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	var roster core.Roster
 	var err error
@@ -51,7 +51,7 @@ func (s *Store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
 	return roster, nil
 }
 
-// meet does what m asks for and reports whether the caller is a member, or was until now.
+// meet carries out m and reports whether the caller is a member, or was one at the beginning.
 func (w *work) meet(ctx context.Context, m *core.Meeting) (known bool, err error) {
 	if known, err = w.renew(ctx, m); err != nil || !known {
 		return false, err
@@ -82,7 +82,7 @@ func (w *work) meet(ctx context.Context, m *core.Meeting) (known bool, err error
 	return true, err
 }
 
-// renew reports whether the caller is a member. A renewal that comes late, behind a later one, changes nothing.
+// renew reports whether the caller is a member. A late renewal, behind a later one, changes nothing.
 func (w *work) renew(ctx context.Context, m *core.Meeting) (known bool, err error) {
 	self := &m.Self
 	var beat, presence int64
@@ -122,7 +122,7 @@ func (w *work) makeUnits(ctx context.Context, sv core.Serving) error {
 	return err
 }
 
-// remove removes a member that is dead, if its beat is still the given one.
+// remove removes a dead member, if its beat is still the given one.
 func (w *work) remove(ctx context.Context, r core.Removal) error {
 	var beat, presence int64
 	var flag bool
@@ -133,8 +133,7 @@ func (w *work) remove(ctx context.Context, r core.Removal) error {
 	return w.end(ctx, r.Session, true)
 }
 
-// move leaves out what does not apply: another owner than From, a new owner who is not a member, and what self stores
-// late.
+// move leaves out moves that do not apply: From is not the owner, the new owner is not a member, or self stores late.
 func (w *work) move(ctx context.Context, self *core.Member, m *core.Move) error {
 	var owner, term int64
 	found, err := w.one(ctx, []any{&owner, &term}, ownerText, m.Unit.Route, m.Unit.From, m.Unit.To)

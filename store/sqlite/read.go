@@ -15,23 +15,23 @@ import (
 const maxControl = 1000
 
 const (
-	// pageText is what a page says besides records.
+	// pageText selects the fields of a page other than records.
 	pageText = `SELECT (SELECT value FROM waybill_meta WHERE name = 'database'), (SELECT value FROM waybill_meta WHERE name = 'epoch')`
 
-	// rangeText is the ready records of a part, in order.
+	// rangeText selects the ready records of a part, in order.
 	rangeText = `SELECT ` + recordSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_ready
 		WHERE r.route = ?1 AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL AND r.settled_at IS NULL AND ` + slotSQL + ` AND (r.key <> '' OR NOT ?5)
 		AND r.seq NOT IN (SELECT value FROM json_each(?6)) AND (r.key = '' OR r.key NOT IN (SELECT value FROM json_each(?7)))
 		ORDER BY r.seq`
-	// keyRangeText is the ready records of a key, in order.
+	// keyRangeText selects the ready records of a key, in order.
 	keyRangeText = `SELECT ` + recordSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_key
 		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL AND r.settled_at IS NULL ORDER BY r.seq`
-	// keyWaitingText and keyBlockingText are what may hold a key.
+	// keyWaitingText and keyBlockingText select records that can block a key.
 	keyWaitingText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
 		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = {failed} OR r.hold <> 0) ORDER BY r.seq`
 	keyBlockingText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key
 		WHERE r.route = ?1 AND r.key = ?2 AND r.blocks = 1 ORDER BY r.seq`
-	// waitingText and blockingText are the same of a part.
+	// waitingText and blockingText do the same for a part.
 	waitingText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_waiting
 		WHERE r.route = ?1 AND r.seq > ?3 AND (r.state = {failed} OR r.hold <> 0) AND ` + slotSQL + ` ORDER BY r.seq`
 	blockingText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_blocking
@@ -42,9 +42,8 @@ const (
 		WHERE route = ?1 AND CASE WHEN kind = 3 THEN slots ELSE 1 << slot END & ?2 <> 0 ORDER BY number LIMIT ?3`
 )
 
-// Read answers all parts of look from one snapshot and locks nothing. SQLite has one writer at a time, so that the
-// order of numbers is the order of commits: the marks say that nothing is under way. A limit that is not above 0 is
-// none.
+// Read answers all parts of look from one snapshot and locks nothing. SQLite has one writer at a time, so the order of
+// numbers is the order of commits: the transaction ids say that no transaction runs. A limit of 0 or less is no limit.
 func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
 	var page core.Page
 	err := s.read(ctx, "read", func(w *work) error {
@@ -72,7 +71,7 @@ type reader struct {
 	page core.Page
 }
 
-// head fills in what a page says besides records.
+// head fills in the fields of a page other than records.
 func (rd *reader) head(ctx context.Context) (err error) {
 	p := &rd.page
 	if p.Known, p.Flag, err = rd.member(ctx, rd.self); err != nil || !p.Known {
@@ -99,7 +98,7 @@ func (rd *reader) head(ctx context.Context) (err error) {
 	return err
 }
 
-// epoch returns what is another one in another database, and after a restore that was declared.
+// epoch returns a text that differs in another database, and after a restore that was declared.
 func (w *work) epoch(ctx context.Context) (string, error) {
 	var database, epoch int64
 	_, err := w.one(ctx, []any{&database, &epoch}, pageText)
@@ -194,7 +193,7 @@ func (rd *reader) key(ctx context.Context, kr *core.KeyRange) (out core.KeyRecor
 	return out, nil
 }
 
-// collect returns the wanted ones of the records that text selects, within the limits.
+// collect returns those of the records that text selects which the Look wants, within the limits.
 func (rd *reader) collect(ctx context.Context, limit int, wanted func(*row) bool, text string, args ...any) (out core.Records, err error) {
 	var bytes int64
 	err = rd.each(ctx, func(rows *sql.Rows) (bool, error) {
@@ -216,7 +215,7 @@ func (rd *reader) collect(ctx context.Context, limit int, wanted func(*row) bool
 	return out, err
 }
 
-// again answers Look.Again. Versions do not count: what the caller remembers may have been changed.
+// again answers Look.Again. It ignores versions: a record that the caller remembers can have been changed.
 func (rd *reader) again(ctx context.Context) error {
 	p := &rd.page
 	for _, ref := range rd.look.Again {

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// rowSQL are the columns of record r that say what may be done with it.
+	// rowSQL are the columns of record r that the engine's rules need.
 	rowSQL = `r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0), r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes`
-	// recordSQL are those of the whole record.
+	// recordSQL are the columns of the whole record.
 	recordSQL = rowSQL + `, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body`
 
 	findText = `SELECT ` + rowSQL + ` FROM waybill_outbox r WHERE r.seq = ?1`
 	loadText = `SELECT ` + recordSQL + ` FROM waybill_outbox r WHERE r.seq = ?1`
 
-	// slotSQL is whether record r is of the slots ?2, or was inserted by hand: then its slot is computed here.
+	// slotSQL is true if record r is in the slots ?2, or was inserted by hand: then the program computes its slot.
 	slotSQL = `((?2 >> r.slot) & 1 = 1 OR r.slot IS NULL)`
 
 	memberText = `SELECT flag FROM waybill_outbox_members WHERE session = ?1`
@@ -47,7 +47,7 @@ func (r *row) retry() bool { return r.state == core.StateFailed }
 func (r *row) timer() bool { return r.waits && r.state == core.StatePending }
 func (r *row) ready() bool { return r.live() && !r.waits }
 
-// dest is where rowSQL goes.
+// dest returns the destinations of rowSQL.
 func (r *row) dest() []any {
 	return []any{
 		&r.Seq, &r.Route, &r.ID, &r.Version, &r.slotColumn, &r.key, &r.state, (*int64)(&r.holder), &r.due, &r.waits, &r.blocks, &r.withdrawable, &r.orphaned,
@@ -55,7 +55,7 @@ func (r *row) dest() []any {
 	}
 }
 
-// scan reads rowSQL, and what stands after it.
+// scan reads rowSQL and the columns after it.
 func (r *row) scan(rows *sql.Rows, after ...any) error {
 	if err := rows.Scan(append(r.dest(), after...)...); err != nil {
 		return err
@@ -67,7 +67,8 @@ func (r *row) scan(rows *sql.Rows, after ...any) error {
 	return nil
 }
 
-// obstructs returns r as what holds its key, seen by self, if it does. Blocking ones count if block.
+// obstructs returns r as a record that blocks its key, seen by self, or nil. Blocking abandoned ones count if block is
+// set.
 func (r *row) obstructs(self core.Session, block bool) (core.Waiting, bool) {
 	w := core.Waiting{Ref: r.Ref, Slot: r.slot, Key: r.key, Holder: r.holder}
 	switch {
@@ -109,7 +110,7 @@ func (w *work) record(rows *sql.Rows) (r row, rec core.Record, err error) {
 	return r, rec, nil
 }
 
-// complete fills in what a row that plain SQL inserted does not say.
+// complete fills in the fields that are missing in a row that plain SQL inserted.
 func (s *Store) complete(e *waybill.Envelope) {
 	if e.Type == "" {
 		e.Type = e.Topic
@@ -133,7 +134,7 @@ func (w *work) find(ctx context.Context, ref core.Ref) (*row, error) {
 	return &r, nil
 }
 
-// load returns the whole record at seq, which is there.
+// load returns the whole record at seq, which must exist.
 func (w *work) load(ctx context.Context, seq int64) (rec core.Record, err error) {
 	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
 		var err error
@@ -186,7 +187,7 @@ func merge(parts []core.Part) []core.Part {
 	return out
 }
 
-// bits returns slots as the database has them.
+// bits returns slots as the database stores them.
 func bits(s core.Slots) int64 { return int64(s) }
 
 // micros returns d in microseconds, at least one if it is above 0.

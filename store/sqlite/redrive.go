@@ -11,7 +11,7 @@ import (
 var _ admin.Redriver = (*Store)(nil)
 
 const (
-	// requeueText puts a record back in line, at its place. An expiry that has passed goes.
+	// requeueText makes a record ready again, at its place. It removes an expiry that has passed.
 	requeueText = `UPDATE waybill_outbox SET state = {pending}, due_at = NULL, settled_at = NULL, orphaned = 0, version = version + 1, blocks = 0,
 		maybe_sent = maybe_sent OR crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = NULL, error = NULL, error_at = NULL,
 		expires_at = CASE WHEN expires_at > ?2 THEN expires_at END,
@@ -22,8 +22,8 @@ const (
 )
 
 // Redrive puts failed and abandoned records back, in one bounded step; see [admin.Redriver]. It finds them as List
-// does, before it takes SQLite's write lock, and then looks at each again. It never touches what a member holds. The
-// owners of the records are told by control records.
+// does, before it takes SQLite's write lock, and then checks each again. It never touches a record that a member holds.
+// Control records tell the owners.
 func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Redriven, error) {
 	req, err := admin.CheckRedrive(req)
 	if err != nil {
@@ -93,7 +93,7 @@ func (d *redriver) run(ctx context.Context, found []admin.Stored) (err error) {
 	return nil
 }
 
-// requeue puts r, which nobody holds, back in line and tells its owner.
+// requeue makes r, which nobody holds, ready again and tells its owner.
 func (w *work) requeue(ctx context.Context, r *row) error {
 	if _, err := w.exec(ctx, requeueText, r.Seq, w.now); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (w *work) requeue(ctx context.Context, r *row) error {
 	return w.tell(ctx, kind, r)
 }
 
-// refusal returns why r is not to be put back, or "".
+// refusal returns why r cannot be put back, or "".
 func (d *redriver) refusal(ctx context.Context, r *stored) (string, error) {
 	taken, err := d.outlived(ctx, r)
 	if err != nil {

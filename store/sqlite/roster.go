@@ -33,7 +33,7 @@ const (
 	dropUnitsText = `DELETE FROM waybill_outbox_units WHERE route = ?1`
 )
 
-// roster returns who is there and who owns what.
+// roster returns the members and the units with their owners.
 func (w *work) roster(ctx context.Context, self core.Session) (out core.Roster, err error) {
 	if out.Epoch, err = w.epoch(ctx); err != nil {
 		return out, err
@@ -84,8 +84,8 @@ func (w *work) units(ctx context.Context) (out []core.OwnedUnit, err error) {
 	return out, err
 }
 
-// end frees what a member owns and holds. What it held may have been delivered. If it died, a crash is counted for
-// that, and its units keep how far it may have read.
+// end frees the units and the records of a member. The records that it held can have been delivered. If it died, each
+// of them counts a crash, and its units keep the number up to which it can have read.
 func (w *work) end(ctx context.Context, session core.Session, died bool) error { //nolint:revive // a leave or a removal
 	var crashes, careful int64
 	if died {
@@ -107,7 +107,7 @@ func (w *work) end(ctx context.Context, session core.Session, died bool) error {
 	return w.tidy(ctx)
 }
 
-// tidy removes the units of routes that nobody serves. It keeps in the route what their next owners must know.
+// tidy removes the units of routes that nobody serves. The route keeps the facts that their next owners need.
 func (w *work) tidy(ctx context.Context) error {
 	members, err := w.members(ctx)
 	if err != nil {

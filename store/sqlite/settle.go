@@ -15,16 +15,16 @@ const (
 		SELECT r.seq FROM json_each(?1) j CROSS JOIN waybill_outbox r WHERE r.seq = j.value->>0 AND r.id = j.value->>1 AND r.route = j.value->>2) RETURNING seq, id`
 
 	publishText = `DELETE FROM waybill_outbox` + publishedSQL
-	// keepText is for a retention of published records: they stay.
+	// keepText is used if Options.Retention keeps published records.
 	keepText = `UPDATE waybill_outbox SET state = {published}, version = version + 1, due_at = NULL, settled_at = ?2, hold = 0, held_since = NULL, orphaned = 0` + publishedSQL
 
 	settleText = `UPDATE waybill_outbox SET state = ?2, version = version + 1, due_at = ?3, settled_at = ?4, hold = 0, held_since = NULL, orphaned = 0,
 		attempts = attempts + ?5, crashes = CASE WHEN ?2 = {failed} THEN 0 ELSE crashes END, reason = ?6, blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8,
 		error = coalesce(?9, error), error_at = CASE WHEN ?9 IS NULL THEN error_at ELSE ?10 END WHERE seq = ?1`
-	// releaseText ends the hold of ?3, if there is one. Then what waits for a retry waits on, until ?2.
+	// releaseText ends the hold of ?3, if there is one. A retry then waits on, until ?2.
 	releaseText = `UPDATE waybill_outbox SET hold = 0, held_since = NULL, version = version + 1, maybe_sent = maybe_sent OR ?4,
 		due_at = CASE WHEN state = {failed} AND hold = ?3 THEN ?2 ELSE due_at END WHERE seq = ?1`
-	// What was abandoned, or published and kept, may have a stamp above all that are left.
+	// A record that was abandoned, or published and kept, can have a stamp above those of all that are left.
 	stampText = `UPDATE waybill_meta SET value = ?1 WHERE name = 'hlc' AND value < ?1`
 
 	heededText = `DELETE FROM waybill_outbox_control WHERE number = ?1 AND route = ?2 AND (kind <> 3 OR slots & ~?3 = 0)`
@@ -33,8 +33,9 @@ const (
 	savepointText, releasePointText = `SAVEPOINT waybill_settle`, `RELEASE waybill_settle`
 )
 
-// Settle persists outcomes, as core.OutboxStore says, in one transaction. An outcome that is stale is core.ErrChanged
-// even if its unit is another's. What the database refuses, such as a trigger of the application, fails alone.
+// Settle persists outcomes, as core.OutboxStore says, in one transaction. A stale outcome is core.ErrChanged even if
+// its unit has another owner. An outcome that the database refuses, such as by a trigger of the application, fails
+// alone.
 func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	if len(outcomes) == 0 {
 		return core.Results{}
@@ -97,7 +98,7 @@ func (st *settler) run(ctx context.Context) error {
 	return st.stamp(ctx)
 }
 
-// alone says whether err is of one outcome only. If it is not, or the whole transaction is gone with it, it is fatal.
+// alone reports whether err concerns one outcome only. Otherwise, or if the whole transaction is gone, it is fatal.
 func (st *settler) alone(ctx context.Context, err error) (of, fatal error) {
 	if err == nil || isAnswer(err) {
 		return err, nil
@@ -106,7 +107,7 @@ func (st *settler) alone(ctx context.Context, err error) (of, fatal error) {
 	if waybill.ClassOf(err) == waybill.ClassOutage {
 		return nil, err
 	}
-	// SQLite may have rolled all back, and what follows would not be in a transaction.
+	// SQLite can have rolled back everything, and later statements would not be in a transaction.
 	if _, gone := st.exec(ctx, releasePointText); gone != nil {
 		return nil, err
 	}
@@ -114,7 +115,7 @@ func (st *settler) alone(ctx context.Context, err error) (of, fatal error) {
 	return err, fatal
 }
 
-// other persists what is not published.
+// other persists an outcome other than published.
 func (st *settler) other(ctx context.Context, o *core.Outcome) error {
 	ref := o.Ref()
 	if o.Control() != 0 {
@@ -154,7 +155,7 @@ func (st *settler) other(ctx context.Context, o *core.Outcome) error {
 	return err
 }
 
-// release ends self's hold. What another one holds stays as it is.
+// release ends self's hold. A hold of another session stays.
 func (st *settler) release(ctx context.Context, r *row, o *core.Outcome) error {
 	if r.holder != 0 && r.holder != st.self {
 		return nil
@@ -243,7 +244,7 @@ func (st *settler) publishAll(ctx context.Context, at []int) error {
 	return nil
 }
 
-// published answers for a published record that was not live: it may be gone, or kept, and all is well.
+// published answers for a published record that was not live: it can be gone, or kept; both are a success.
 func (st *settler) published(ctx context.Context, ref core.Ref) (answer, err error) {
 	var r row
 	there := false

@@ -10,22 +10,22 @@ import (
 	"github.com/waybill-go/waybill/hlc"
 )
 
-// rowsPerInsert bounds the rows of one INSERT: SQLite takes 32,766 variables a statement. SQLite runs in this process,
-// so that further statements are no round trips.
+// rowsPerInsert bounds the rows of one INSERT: SQLite allows 32,766 variables a statement. SQLite runs in this process,
+// so further statements are no round trips.
 const rowsPerInsert = 1000
 
 const (
 	insertText = `INSERT INTO waybill_outbox (route, id, topic, key, slot, due_at, ready_since, hlc, attrs, body, expires_at, withdrawable, dedupe_key) VALUES `
 	insertRow  = `(?,?,?,?,?,?,?,?,?,?,?,?,?)`
 	insertEnd  = ` ON CONFLICT (route, id) DO NOTHING RETURNING route, id`
-	// insertKeyedEnd is for rows some of which have a dedupe key.
+	// insertKeyedEnd is for statements with a row that has a dedupe key.
 	insertKeyedEnd = ` ON CONFLICT DO NOTHING RETURNING route, id`
 
 	highWaterText = `SELECT max((SELECT value FROM waybill_meta WHERE name = 'hlc'), coalesce((SELECT max(hlc) FROM (SELECT hlc FROM waybill_outbox ORDER BY seq DESC LIMIT 10000)), 0))`
 )
 
-// Stage writes msgs in tx, which must be a transaction in the file that the store uses, from whatever *sql.DB. It never
-// begins, commits or rolls back. Delays count from now by the store's clock.
+// Stage writes msgs in tx, a transaction in the store's file, from any *sql.DB. It never begins, commits or rolls back.
+// Delays count from now by the store's clock.
 func (s *Store) Stage(ctx context.Context, tx *sql.Tx, msgs ...waybill.Message) (_ []waybill.Staged, err error) {
 	if tx == nil {
 		return nil, waybill.Invalid("waybill/sqlite: stage", "tx: is nil; begin a transaction, stage in it, commit it")
@@ -65,8 +65,8 @@ func (s *Store) StageRows(ctx context.Context, tx *sql.Tx, rows ...core.StagedRo
 	return staged, nil
 }
 
-// runEnd returns where a run of rows that can be written together ends: before one that replaces, or that has an id of
-// the run again.
+// runEnd returns the end of a run of rows that can be written together: it ends before a row that replaces, and before
+// a row with an id that the run has already.
 func runEnd(rows []core.StagedRow, from int) int {
 	ids := make(map[[2]string]bool, min(len(rows)-from, rowsPerInsert))
 	for i := from; i < len(rows); i++ {
@@ -79,7 +79,7 @@ func runEnd(rows []core.StagedRow, from int) int {
 	return len(rows)
 }
 
-// stage writes a run of rows, or one that replaces.
+// stage writes a run of rows, or one row that replaces.
 func (w *withdrawer) stage(ctx context.Context, rows []core.StagedRow, staged []waybill.Staged) error {
 	status := waybill.CancelNotFound
 	if r := &rows[0]; r.Replace {
@@ -98,7 +98,7 @@ func (w *withdrawer) stage(ctx context.Context, rows []core.StagedRow, staged []
 		if !staged[i].Duplicate || r.DedupeKey == "" {
 			continue
 		}
-		// Of its own id, or of the live message with its key?
+		// Is it a duplicate of its own id, or of the live message with its key?
 		if _, err := w.one(ctx, []any{&staged[i].ID}, holderText, r.Route, r.Envelope.Topic, r.DedupeKey, r.Envelope.ID); err != nil {
 			return err
 		}
@@ -106,7 +106,7 @@ func (w *withdrawer) stage(ctx context.Context, rows []core.StagedRow, staged []
 	return nil
 }
 
-// insert writes rows with one statement and returns those that were new.
+// insert writes rows with one statement and returns the new ones.
 func (w *work) insert(ctx context.Context, rows []core.StagedRow) (map[[2]string]bool, error) {
 	args := make([]any, 0, len(rows)*13)
 	keyed := false
@@ -162,7 +162,7 @@ func nullable(s string) any {
 	return s
 }
 
-// HighWater returns the highest stamp that was settled or stands in one of the newest 10,000 rows.
+// HighWater returns the highest stamp among the settled records and the newest 10,000 rows.
 func (s *Store) HighWater(ctx context.Context) (hlc.Timestamp, error) {
 	var ts int64
 	if err := s.db.QueryRowContext(ctx, s.sql(highWaterText)).Scan(&ts); err != nil {

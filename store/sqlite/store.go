@@ -55,8 +55,8 @@ var (
 	_ core.ClockSeeder        = (*Store)(nil)
 )
 
-// Open opens the file at path, or creates it, with WAL, synchronous=FULL, foreign keys on, and transactions that begin
-// immediate. With Options.AutoMigrate the tables are there when it returns. The caller closes the store.
+// Open opens or creates the file at path, with WAL, synchronous=FULL, foreign keys on, and transactions that begin
+// immediate. With Options.AutoMigrate it creates the tables. The caller closes the store.
 func Open(ctx context.Context, path string, opts Options) (*Store, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (s *Store) begin(ctx context.Context) error {
 // DB returns the database, for business transactions. Do not close it.
 func (s *Store) DB() *sql.DB { return s.db }
 
-// Clock returns the clock that stamps what is staged.
+// Clock returns the clock of the stamps.
 func (s *Store) Clock() *hlc.Clock { return s.stamper.Clock() }
 
 func (s *Store) logger() *slog.Logger {
@@ -182,9 +182,9 @@ func (s *Store) logger() *slog.Logger {
 	return s.opts.Logger
 }
 
-// Close releases the statements and the connection of the store, and closes the database if Open opened it. Queries
-// that run already end first. If ctx ends before, Close returns an error, and the rest is done without it. It is
-// idempotent.
+// Close releases the statements and the connection of the store, and closes the database if Open opened it. Running
+// queries end first. If ctx ends before that, Close returns an error, and the release goes on without it. A second call
+// does nothing.
 func (s *Store) Close(ctx context.Context) error {
 	if s.closed.Swap(true) {
 		return nil
@@ -214,8 +214,8 @@ func (s *Store) release() error {
 	return nil
 }
 
-// Traits declares exact marks, a fence by session, and durability. With New, durability is what the application's
-// settings make of it.
+// Traits declares exact transaction ids, a fence by session, and durability. With New, durability depends on the
+// settings of the application.
 func (s *Store) Traits() core.StoreTraits {
 	return core.StoreTraits{SessionFence: true, Durable: true, SharedAcrossProcesses: true}
 }

@@ -8,20 +8,20 @@ import (
 )
 
 const (
-	// holdText holds the record at ?1; ?4 is what it adds to the deliveries.
+	// holdText holds the record at ?1, and adds ?4 to its deliveries.
 	holdText = `UPDATE waybill_outbox SET hold = ?2, held_since = ?3, orphaned = 0, deliveries = deliveries + ?4 WHERE seq = ?1`
 	dropText = `UPDATE waybill_outbox SET hold = 0, held_since = NULL WHERE seq = ?1`
-	// heldText is what a session holds.
+	// heldText selects the records that a session holds.
 	heldText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_hold WHERE r.hold = ?1 AND r.hold <> 0 ORDER BY r.seq`
-	// freeText is what is ready, has no key, and is held by nobody.
+	// freeText selects the ready records without key and holder.
 	freeText = `SELECT ` + rowSQL + `, coalesce(length(r.body), 0) FROM waybill_outbox r INDEXED BY waybill_outbox_free
 		WHERE r.route = ?1 AND r.key = '' AND r.hold = 0 AND r.due_at IS NULL AND r.settled_at IS NULL AND ` + slotSQL + ` ORDER BY r.seq`
 
 	giveUpText = `UPDATE waybill_outbox_units SET owner = 0, term = term + 1, low = ?3 WHERE route = ?1 AND from_slot = ?2`
 )
 
-// Take writes holds, as core.OutboxStore says. What is of a unit that is not self's, and not held by self, is gone for
-// self. Nothing is locked by others: SQLite has one writer.
+// Take writes holds, as core.OutboxStore says. A record that self neither holds nor owns by its unit is GripGone. No
+// record is locked by others: SQLite has one writer.
 func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
 	var out []core.Taken
 	err := s.write(ctx, "take", func(w *work) (bool, error) {
@@ -60,7 +60,7 @@ type taker struct {
 	changed bool
 }
 
-// named takes a record that was named.
+// named takes one record of Want.Refs.
 func (t *taker) named(ctx context.Context, ref core.Ref) error {
 	found := core.Taken{Ref: ref, Grip: core.GripGone}
 	defer func() { t.out = append(t.out, found) }()
@@ -97,7 +97,7 @@ func (t *taker) grip(ctx context.Context, r *row) error {
 	return err
 }
 
-// next takes the next N without a key: first what self holds and does not know of.
+// next takes the next N without a key: first records that self holds and does not know.
 func (t *taker) next(ctx context.Context) error {
 	want := t.want
 	known := map[int64]string{}
@@ -139,7 +139,7 @@ func (t *taker) next(ctx context.Context) error {
 	return nil
 }
 
-// held returns those that the session holds and that are wanted, by sequence.
+// held returns the wanted ones of the records that the session holds, by sequence.
 func (w *work) held(ctx context.Context, self core.Session, wanted func(*row) bool) (out []row, err error) {
 	err = w.each(ctx, func(rows *sql.Rows) (bool, error) {
 		var r row
@@ -154,7 +154,7 @@ func (w *work) held(ctx context.Context, self core.Session, wanted func(*row) bo
 	return out, err
 }
 
-// free returns up to n that nobody holds, and no more than fit.
+// free returns up to n records that nobody holds, within the limit of bytes.
 func (t *taker) free(ctx context.Context, n int) (out []row, err error) {
 	part := t.want.Part
 	var bytes int64
@@ -174,8 +174,8 @@ func (t *taker) free(ctx context.Context, n int) (out []row, err error) {
 	return out, err
 }
 
-// GiveUp frees a unit, as core.OutboxStore says. It never reports false: nothing is locked by others. A route of which
-// the units are gone has kept their greatest term.
+// GiveUp frees a unit, as core.OutboxStore says. It never returns false: no record is locked by others. A route whose
+// units are gone keeps their greatest term.
 func (s *Store) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
 	u := unit.Unit
 	err := s.write(ctx, "give a unit up", func(w *work) (bool, error) {

@@ -19,7 +19,7 @@ const (
 	lastText = `SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'waybill_outbox'`
 )
 
-// statements are the repeated ones, by their text, prepared once.
+// statements are the prepared ones of frequent texts, by text.
 type statements map[string]*sql.Stmt
 
 // hot are the texts of statements.
@@ -37,7 +37,7 @@ func (st statements) close() {
 	}
 }
 
-// prepared returns the prepared statements, migrating before the first use if that was asked for.
+// prepared returns the prepared statements. Before the first use it migrates if AutoMigrate is set.
 func (s *Store) prepared(ctx context.Context, op string) (statements, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *Store) prepared(ctx context.Context, op string) (statements, error) {
 	return st, nil
 }
 
-// sql returns a text with the store's prefix, and with the words of package sqltext in their places.
+// sql returns a text with the store's prefix, and with the replacements of package sqltext.
 func (s *Store) sql(text string) string {
 	if done, ok := s.texts.Load(text); ok {
 		return done.(string)
@@ -97,8 +97,8 @@ func (s *Store) enter(ctx context.Context) (leave func(), err error) {
 	return func() { <-s.gate }, nil
 }
 
-// alone runs fn in a transaction of the store's own and commits it if fn says so. The first statement of fn must be a
-// write, so that the lock is taken at once, whatever the database's default.
+// alone runs fn in a transaction of the store and commits it if fn says so. The first statement of fn must be a write,
+// so that it takes the lock at once, whatever the database's default is.
 func (s *Store) alone(ctx context.Context, op string, fn func(tx *sql.Tx) (commit bool, err error)) error {
 	leave, err := s.enter(ctx)
 	if err != nil {
@@ -153,7 +153,7 @@ func (s *Store) read(ctx context.Context, op string, fn func(w *work) error) err
 	return s.classify(op, fn(&work{s: s, tx: tx, ready: st, now: s.now()}))
 }
 
-// work is a transaction and what is known in it.
+// work is a transaction with facts that were read in it.
 type work struct {
 	s     *Store
 	tx    *sql.Tx
@@ -169,7 +169,7 @@ func (w *work) query(ctx context.Context, text string, args ...any) (*sql.Rows, 
 	return w.tx.QueryContext(ctx, w.s.sql(text), args...) //nolint:gosec // nothing foreign in the text but Options.Prefix, which Validate has checked
 }
 
-// exec returns how many rows were changed.
+// exec returns the number of changed rows.
 func (w *work) exec(ctx context.Context, text string, args ...any) (int, error) {
 	var res sql.Result
 	var err error
@@ -185,7 +185,7 @@ func (w *work) exec(ctx context.Context, text string, args ...any) (int, error) 
 	return int(n), err
 }
 
-// each calls scan for each row until it wants no more.
+// each calls scan for each row until scan returns false.
 func (w *work) each(ctx context.Context, scan func(rows *sql.Rows) (more bool, err error), text string, args ...any) error {
 	rows, err := w.query(ctx, text, args...)
 	if err != nil {
@@ -214,7 +214,7 @@ func (w *work) last(ctx context.Context) (last int64, err error) {
 	return last, err
 }
 
-// ended explains a transaction that cannot be used any more.
+// ended explains the error of a transaction that has ended.
 func ended(op string, err error) error {
 	if errors.Is(err, sql.ErrTxDone) {
 		return fmt.Errorf("waybill/sqlite: %s: %w: the transaction has ended already; use it before its commit or rollback (%w)", op, waybill.ErrInvalid, err)

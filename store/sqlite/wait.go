@@ -11,18 +11,18 @@ import (
 
 var _ core.Waiter = (*Store)(nil)
 
-// calm is the least time between two wake-ups without anything new in between, so that the commits of a busy
-// application do not make somebody look at messages that wait for their key, or that another one has out, over and
-// over.
+// calm is the least time between two wake-ups without anything new in between. Without it the commits of a busy
+// application would again and again wake relays that look only at messages that wait for their key, or that others have
+// out.
 const calm = 100 * time.Millisecond
 
 const (
 	newsText = `SELECT coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox'), 0),
 		coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox_control'), 0)`
-	// freshText is whether anything of a route is new since the number ?2, or since the control record ?3.
+	// freshText tells whether a route has something new since the number ?2, or since the control record ?3.
 	freshText = `SELECT EXISTS (SELECT 1 FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND seq > ?2 AND due_at IS NULL AND settled_at IS NULL)
 		OR EXISTS (SELECT 1 FROM waybill_outbox_control INDEXED BY waybill_outbox_control_route WHERE route = ?1 AND number > ?3)`
-	// peekText is whether anything of a route is in line, and when the next schedule and the next retry are due.
+	// peekText tells whether a route has ready records, and when its next timer and its next retry are due.
 	peekText = `SELECT EXISTS (SELECT 1 FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL),
 		(SELECT min(due_at) FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = {pending}),
 		(SELECT due_at FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = {failed} AND hold = 0 ORDER BY due_at LIMIT 1)`
@@ -37,7 +37,7 @@ type watcher struct {
 	seen map[string]sight // by route
 }
 
-// sight is what a wait saw of a route.
+// sight is the state of a route at the last look of a Wait.
 type sight struct {
 	version      int64 // of the database
 	seq, control int64 // the last numbers when it woke somebody
@@ -53,8 +53,8 @@ func (w *watcher) close() {
 	}
 }
 
-// version returns a number that is another one after another connection has committed. It comes from a connection that
-// writes nothing. Where the database is limited to one connection, it is the newest sequence.
+// version returns a number that changes when another connection has committed. It comes from a connection that writes
+// nothing. If the database is limited to one connection, it is the newest sequence.
 func (w *watcher) version(ctx context.Context, s *Store) (int64, error) {
 	select {
 	case w.lock <- struct{}{}:
@@ -85,8 +85,8 @@ func (w *watcher) version(ctx context.Context, s *Store) (int64, error) {
 	return v, err
 }
 
-// Wait blocks until something new of routes may be due, until the next schedule or retry of routes that is known,
-// limit, or the end of ctx. It needs no member. It may return early for no reason.
+// Wait blocks until there can be something new on routes, until their next known timer or retry is due, limit has
+// passed, or ctx ends. It needs no member. It can return early for no reason.
 func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
 	if _, err := s.prepared(ctx, "wait"); err != nil {
 		return core.WakeStop, err
@@ -124,7 +124,7 @@ func (s *Store) Wait(ctx context.Context, routes []string, limit time.Duration) 
 	}
 }
 
-// listen looks once. Next is the time until the next schedule or retry if that may have changed, else negative.
+// listen looks once. next is the time until the next timer or retry if that can have changed, else negative.
 func (s *Store) listen(ctx context.Context, routes []string) (rung bool, next time.Duration, err error) {
 	next = -1
 	version, err := s.watch.version(ctx, s)
@@ -176,8 +176,8 @@ func (w *watcher) note(route string, news sight) {
 	w.seen[route] = news
 }
 
-// news looks at a route: whether anything is due, and the time until something else is. Woken is set if somebody is
-// to be woken now: for what is new at once, and for the rest now and then.
+// news looks at a route: whether a record is due, and the time until another one is. It sets woken if somebody is to be
+// woken now: at once for new records, and now and then for the others.
 func (w *work) news(ctx context.Context, route string, old sight) (news sight, due bool, next time.Duration, err error) {
 	var fresh bool
 	var timer, retry sql.NullInt64
@@ -207,8 +207,8 @@ func (w *work) news(ctx context.Context, route string, old sight) (news sight, d
 	return news, due, next, nil
 }
 
-// Wake makes whoever waits in this process look at once, instead of at the next poll. A producer may call it after a
-// commit. It never blocks.
+// Wake makes every Wait in this process look at once, and not at the next poll. A producer can call it after a commit.
+// It never blocks.
 func (s *Store) Wake() {
 	select {
 	case s.hint <- struct{}{}:

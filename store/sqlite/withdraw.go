@@ -18,12 +18,12 @@ const (
 	deleteText    = `DELETE FROM waybill_outbox WHERE seq = ?1`
 	withdrawText  = `UPDATE waybill_outbox SET state = {abandoned}, due_at = NULL, version = version + 1, orphaned = 0, reason = ?2, settled_at = ?3 WHERE seq = ?1`
 	giveUpKeyText = `UPDATE waybill_outbox SET dedupe_key = NULL WHERE seq = ?1`
-	// holderText is the live message with a dedupe key, unless the id is staged.
+	// holderText selects the live message with a dedupe key, unless the id is staged.
 	holderText = `SELECT id FROM waybill_outbox WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL
 		AND NOT EXISTS (SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?4)`
 
-	// carefulText is up to where a member that died may have had records of a slot out, and no window has passed them
-	// yet.
+	// carefulText returns the sequence up to which a dead member can have had records of a slot out that no crash
+	// window has passed yet.
 	carefulText = `SELECT max(coalesce((SELECT max(careful) FROM waybill_outbox_units WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2), 0),
 		coalesce((SELECT careful FROM waybill_outbox_routes WHERE route = ?1), 0))`
 
@@ -40,7 +40,7 @@ func (s *Store) withdrawer(tx *sql.Tx) *withdrawer {
 	return &withdrawer{work{s: s, tx: tx, now: s.now()}, !core.RetentionWithdrawn.DroppedAtOnce(s.opts.Retention)}
 }
 
-// target is a live message that is to be withdrawn.
+// target is a live message to withdraw.
 type target struct {
 	row
 	topic, dedupe string
@@ -56,10 +56,10 @@ func (w *withdrawer) target(ctx context.Context, text string, args ...any) (*tar
 	return t, err
 }
 
-// Cancel withdraws staged messages in tx, by id or by dedupe key; see [waybill.Canceller]. What is scheduled, waits for
-// a retry, or was staged as withdrawable can be withdrawn, and so can what a member that died may have had out: that is
-// waybill.CancelMaybe. What a member holds, and what else is due, is waybill.CancelInFlight. Keys that name the same
-// message get the same answer. It takes the write lock.
+// Cancel withdraws staged messages in tx, by id or by dedupe key; see [waybill.Canceller]. It withdraws messages that
+// are scheduled, wait for a retry, or were staged as withdrawable. Messages that a dead member can have had out are
+// waybill.CancelMaybe. Messages that a member holds, and all other due ones, are waybill.CancelInFlight. Keys that name
+// the same message get the same answer. Cancel takes the write lock.
 func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, keys ...waybill.CancelKey) ([]waybill.CancelStatus, error) {
 	if tx == nil {
 		return nil, waybill.Invalid("waybill/sqlite: cancel", "tx: is nil; begin a transaction, cancel in it, commit it")
@@ -111,7 +111,7 @@ func (w *withdrawer) cancel(ctx context.Context, key *waybill.CancelKey, seen ma
 	return status, err
 }
 
-// withdraw takes a message away, if nobody may have it out.
+// withdraw takes a message away, if nobody can have it out.
 func (w *withdrawer) withdraw(ctx context.Context, t *target, reason waybill.Reason) (waybill.CancelStatus, error) {
 	if t.holder != 0 {
 		return waybill.CancelInFlight, nil
@@ -137,7 +137,7 @@ func (w *withdrawer) withdraw(ctx context.Context, t *target, reason waybill.Rea
 	return waybill.CancelDone, err
 }
 
-// careful reports whether a member that died may have had r out, and no window has passed it yet.
+// careful reports whether a dead member can have had r out, and no crash window has passed it yet.
 func (w *work) careful(ctx context.Context, r *row) (bool, error) {
 	if r.timer() {
 		return false, nil
@@ -153,7 +153,7 @@ func (w *work) tell(ctx context.Context, kind core.ControlKind, r *row) error {
 	return err
 }
 
-// replace makes room for r, unless it is staged already. What a member holds gives up its dedupe key.
+// replace makes room for r, unless r is staged already. A message that a member holds gives up its dedupe key.
 func (w *withdrawer) replace(ctx context.Context, r *core.StagedRow) (waybill.CancelStatus, error) {
 	if _, err := w.exec(ctx, lockText); err != nil {
 		return waybill.CancelNotFound, err

@@ -12,16 +12,16 @@ import (
 	"github.com/waybill-go/waybill/store/memory"
 )
 
-// unseen is a record that a page did not show, with the marks of that page.
+// unseen is a record that a page did not show, with the transaction ids of that page.
 type unseen struct {
 	id   string
-	mark int64
+	tx   int64
 	page core.Page
 }
 
-// over reports whether everything that the page's marks warned of has ended, as a later page says.
+// over reports whether everything that the page warned of has ended, as a later page says.
 func (u *unseen) over(later *core.Page) bool {
-	ended := func(mark int64) bool { return mark < later.Next && !slices.Contains(later.Running, mark) }
+	ended := func(tx int64) bool { return tx < later.Next && !slices.Contains(later.Running, tx) }
 	for _, m := range u.page.Running {
 		if !ended(m) {
 			return false
@@ -35,9 +35,9 @@ func (u *unseen) over(later *core.Page) bool {
 	return true
 }
 
-// TestMarksNeverLie: a record that a page does not show, with a sequence up to Last, is of a transaction that the
-// page's marks name; when all those have ended, it is seen, if it was committed.
-func TestMarksNeverLie(t *testing.T) {
+// TestTransactionIDsNeverLie: a record with a sequence up to Last that a page does not show belongs to a transaction
+// that the page names. When all named transactions have ended, the record is seen, if it was committed.
+func TestTransactionIDsNeverLie(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		k := newKit(t, memory.Options{})
@@ -126,16 +126,16 @@ func TestMarksNeverLie(t *testing.T) {
 				}
 				for _, u := range missing {
 					if u.over(&p) && committed[u.id] && !seen[u.id] {
-						rt.Fatalf("%s of mark %d is not seen after all of %v and [%d, %d) has ended", u.id, u.mark, u.page.Running, u.page.Next, u.page.Upper)
+						rt.Fatalf("%s of transaction %d is not seen after all of %v and [%d, %d) has ended", u.id, u.tx, u.page.Running, u.page.Next, u.page.Upper)
 					}
 				}
 				missing = slices.DeleteFunc(missing, func(u unseen) bool { return u.over(&p) })
 				for tx, rows := range staged {
 					for id, seq := range rows {
-						m := tx.Mark()
+						m := tx.ID()
 						warned := slices.Contains(p.Running, m) || m >= p.Next && m < p.Upper
 						if seq > last && seq <= p.Last && !warned {
-							rt.Fatalf("%s with %d of mark %d can still appear: running %v, [%d, %d)", id, seq, m, p.Running, p.Next, p.Upper)
+							rt.Fatalf("%s with %d of transaction %d can still appear: running %v, [%d, %d)", id, seq, m, p.Running, p.Next, p.Upper)
 						}
 						missing = append(missing, unseen{id, m, p})
 					}
