@@ -70,7 +70,10 @@ func WithLineageRoot(ctx context.Context, id string) context.Context {
 func WithDelivery(ctx context.Context, d *Delivery) context.Context {
 	e := &d.Envelope
 	id := inheritable(e.ID)
-	s := Scope{CorrelationID: cmp.Or(inheritable(e.CorrelationID), id), CausationID: id, Tenant: inheritable(e.Tenant), RunID: inheritable(e.RunID)}
+	s := Scope{
+		CorrelationID: cmp.Or(inheritable(e.CorrelationID), id), CausationID: id,
+		Tenant: inheritable(e.Tenant), RunID: inheritable(e.RunID),
+	}
 	lineage := e.Lineage
 	if slices.ContainsFunc(lineage, func(id string) bool { return check.Name(id) != "" }) {
 		lineage = nil

@@ -57,7 +57,7 @@ func (t Topic[T]) Name() string { return t.name }
 // Message returns a message that carries v. An encoding error is kept in the message and reported by Stage.
 func (t Topic[T]) Message(v T, opts ...MessageOption) Message {
 	if t.codec == nil {
-		return Message{Envelope: Envelope{Topic: t.name}, err: fmt.Errorf("topic %q has no codec: declare it with waybill.NewTopic", t.name)}
+		return Message{Envelope: Envelope{Topic: t.name}, err: noCodec(t.name)}
 	}
 	body, err := t.codec.Encode(v)
 	ct := t.codec.ContentType()
@@ -80,16 +80,21 @@ func (t Topic[T]) Message(v T, opts ...MessageOption) Message {
 func (t Topic[T]) Decode(e *Envelope) (T, error) {
 	var zero T
 	if t.codec == nil {
-		return zero, undecodable(fmt.Errorf("topic %q has no codec: declare it with waybill.NewTopic", t.name))
+		return zero, undecodable(noCodec(t.name))
 	}
 	if want := t.codec.ContentType(); want != "" && e.ContentType != "" && !sameMediaType(want, e.ContentType) {
-		return zero, undecodable(fmt.Errorf("topic %q: content type is %q, its codec reads %q: producer and consumer must agree", t.name, check.Clip(e.ContentType, 100), want))
+		return zero, undecodable(fmt.Errorf("topic %q: content type is %q, its codec reads %q: "+
+			"producer and consumer must agree", t.name, check.Clip(e.ContentType, 100), want))
 	}
 	v, err := t.codec.Decode(e.Body)
 	if err != nil {
 		return zero, undecodable(fmt.Errorf("topic %q: %T from %d bytes: %w", t.name, zero, len(e.Body), err))
 	}
 	return v, nil
+}
+
+func noCodec(topic string) error {
+	return fmt.Errorf("topic %q has no codec: declare it with waybill.NewTopic", topic)
 }
 
 func undecodable(err error) error {
@@ -102,7 +107,8 @@ func sameMediaType(want, got string) bool {
 	if err1 != nil || err2 != nil {
 		return strings.EqualFold(want, got)
 	}
-	return w == g || strings.HasSuffix(g, "+json") && w == "application/json" || w == "application/protobuf" && g == "application/x-protobuf"
+	return w == g || strings.HasSuffix(g, "+json") && w == "application/json" ||
+		w == "application/protobuf" && g == "application/x-protobuf"
 }
 
 type jsonCodec[T any] struct{}

@@ -15,7 +15,7 @@ func ExampleNewTopic() {
 	placed := waybill.NewTopic("orders.placed", waybill.JSON[order]())
 
 	message := placed.Message(order{ID: "17", Cents: 995}, waybill.Key("17"))
-	fmt.Println(message.Envelope.Topic, message.Envelope.Key, string(message.Envelope.Body))
+	fmt.Println(message.Topic, message.Key, string(message.Body))
 
 	received, err := placed.Decode(&message.Envelope)
 	fmt.Println(received.Cents, err)

@@ -151,7 +151,8 @@ func (u *UnitOfWork[Tx]) StageRecorded(ctx context.Context, aggregates ...Aggreg
 func (u *UnitOfWork[Tx]) add(ctx context.Context, entries ...workEntry) error {
 	w := u.work(ctx)
 	if w == nil {
-		return fmt.Errorf("waybill: unit of work: %w: staged outside of a transaction: call Do, and stage under the context that it gives to its function", ErrInvalid)
+		return fmt.Errorf("waybill: unit of work: %w: staged outside of a transaction: "+
+			"call Do, and stage under the context that it passes to its function", ErrInvalid)
 	}
 	return w.add(entries...)
 }
@@ -165,7 +166,8 @@ func (w *work[Tx]) add(entries ...workEntry) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ended {
-		return fmt.Errorf("waybill: unit of work: %w: the Do of this context has ended already; stage before its function returns (%w)", ErrInvalid, ErrClosed)
+		return fmt.Errorf("waybill: unit of work: %w: the Do of this context has ended already; "+
+			"stage before its function returns (%w)", ErrInvalid, ErrClosed)
 	}
 	w.entries = append(w.entries, entries...)
 	return nil

@@ -31,7 +31,8 @@ func CheckList(f *Filter, page PageRequest) (PageRequest, error) {
 func CheckRedrive(req RedriveRequest) (RedriveRequest, error) {
 	var p []string
 	if req.Filter.IsZero() && !req.All {
-		p = append(p, "Filter: is empty, which selects every failed and abandoned record: set All if that is meant, or name ids, reasons, topics or times")
+		p = append(p, "Filter: is empty, which selects every failed and abandoned record: "+
+			"set All if that is meant, or name ids, reasons, topics or times")
 	}
 	p = req.Page.check(req.Filter.check(p))
 	for _, s := range req.Filter.States {
@@ -75,37 +76,43 @@ func CheckDecide(route, key, id string, action HeadAction) error {
 
 // NotHead explains that id is not the head of key: an error that matches waybill.ErrNotFound.
 func NotHead(op, route, key, id string) error {
-	return &waybill.Error{Op: op, Class: waybill.ClassRejected, Err: fmt.Errorf("message %q is not the head of key %q of route %q: it went on, "+
-		"or is due already and cannot be put back, or another one stands before it; list the blocked keys again (%w)", id, key, route, waybill.ErrNotFound)}
+	return &waybill.Error{Op: op, Class: waybill.ClassRejected, Err: fmt.Errorf(
+		"message %q is not the head of key %q of route %q: it went on, or is due already and cannot be put back, "+
+			"or another one is before it; list the blocked keys again (%w)", id, key, route, waybill.ErrNotFound)}
 }
 
 // HeadInFlight explains that a relay holds id: an error that matches waybill.ErrInFlight.
 func HeadInFlight(op, route, key, id string) error {
-	return &waybill.Error{Op: op, Class: waybill.ClassRejected, Err: fmt.Errorf("message %q of key %q of route %q is being sent, or its relay died: "+
-		"decide again when that is over (%w)", id, key, route, waybill.ErrInFlight)}
+	return &waybill.Error{Op: op, Class: waybill.ClassRejected, Err: fmt.Errorf(
+		"message %q of key %q of route %q is being sent, or its relay died: "+
+			"decide again when that is over (%w)", id, key, route, waybill.ErrInFlight)}
 }
 
 // HeadPending explains that the decision about id is stored, but not yet carried out: an error that matches
 // waybill.ErrInFlight.
 func HeadPending(op, route, key, id string) error {
-	return &waybill.Error{Op: op, Class: waybill.ClassRejected, Err: fmt.Errorf("the decision about message %q of key %q of route %q is stored; the relay "+
-		"that owns the key carries it out when the message is not being sent: look again later (%w)", id, key, route, waybill.ErrInFlight)}
+	return &waybill.Error{Op: op, Class: waybill.ClassRejected, Err: fmt.Errorf(
+		"the decision about message %q of key %q of route %q is stored; the relay "+
+			"that owns the key carries it out when the message is not being sent: look again later (%w)", id, key, route, waybill.ErrInFlight)}
 }
 
 // HeadExpired explains that id cannot be requeued, because it would be given up again at once.
 func HeadExpired(id string, expires time.Time) error {
-	return waybill.Invalid("waybill: decide head", fmt.Sprintf("id: message %q expired at %s and would be given up again at once: skip it, set it aside, "+
-		"or redrive it with Force, which removes the expiry", id, expires.UTC().Format(time.RFC3339)))
+	return waybill.Invalid("waybill: decide head", fmt.Sprintf(
+		"id: message %q expired at %s and would be given up again at once: skip it, set it aside, "+
+			"or redrive it with Force, which removes the expiry", id, expires.UTC().Format(time.RFC3339)))
 }
 
 // HeadDuplicate explains that id cannot be requeued, because a live message has its dedupe key.
 func HeadDuplicate(id string) error {
-	return waybill.Invalid("waybill: decide head", fmt.Sprintf("id: a live message with the dedupe key of message %q exists: cancel that one first, "+
-		"or skip this one", id))
+	return waybill.Invalid("waybill: decide head", fmt.Sprintf(
+		"id: a live message with the dedupe key of message %q exists: cancel that one first, "+
+			"or skip this one", id))
 }
 
 // NoRecord explains that route has no record with id: an error that matches waybill.ErrNotFound.
 func NoRecord(op, route, id string) error {
-	return &waybill.Error{Op: op, Class: waybill.ClassRejected, Err: fmt.Errorf("route %q has no message %q: it was never staged there, or was published "+
-		"and deleted (%w)", route, id, waybill.ErrNotFound)}
+	return &waybill.Error{Op: op, Class: waybill.ClassRejected, Err: fmt.Errorf(
+		"route %q has no message %q: it was never staged there, or was published "+
+			"and deleted (%w)", route, id, waybill.ErrNotFound)}
 }

@@ -59,7 +59,8 @@ type Filter struct {
 
 // IsZero reports whether f selects everything.
 func (f *Filter) IsZero() bool {
-	return len(f.IDs)+len(f.Routes)+len(f.States)+len(f.Reasons)+len(f.Topics)+len(f.Tenants)+len(f.Keys) == 0 && f.Since.IsZero() && f.Until.IsZero()
+	return len(f.IDs)+len(f.Routes)+len(f.States)+len(f.Reasons)+len(f.Topics)+len(f.Tenants)+len(f.Keys) == 0 &&
+		f.Since.IsZero() && f.Until.IsZero()
 }
 
 // PageRequest bounds one call over many records. The zero value starts at the beginning with the defaults.
@@ -142,7 +143,8 @@ func (p *PageRequest) check(problems []string) []string {
 		}
 	}
 	if p.After < 0 {
-		problems = append(problems, fmt.Sprintf("Page.After: %d is negative; 0 begins at the beginning, then pass the Next of the page before", p.After))
+		problems = append(problems, fmt.Sprintf("Page.After: %d is negative; "+
+			"0 begins at the beginning, then pass the Next of the page before", p.After))
 	}
 	bounds("Limit", &p.Limit, DefaultPageLimit, MaxPageLimit)
 	bounds("Budget", &p.Budget, DefaultPageBudget, MaxPageBudget)

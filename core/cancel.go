@@ -13,7 +13,8 @@ import (
 // than MaxMessages keys. Every store's Cancel begins with it. It does not change its argument.
 func CheckCancelKeys(keys []waybill.CancelKey) ([]waybill.CancelKey, error) {
 	if len(keys) > waybill.MaxMessages {
-		return nil, waybill.Invalid("waybill: cancel", fmt.Sprintf("%d keys in one call; at most %d are allowed: split the call", len(keys), waybill.MaxMessages))
+		return nil, waybill.Invalid("waybill: cancel", fmt.Sprintf(
+			"%d keys in one call; at most %d are allowed: split the call", len(keys), waybill.MaxMessages))
 	}
 	out := make([]waybill.CancelKey, len(keys))
 	var p []string
@@ -32,7 +33,9 @@ func CheckCancelKeys(keys []waybill.CancelKey) ([]waybill.CancelKey, error) {
 			bad("Topic", "is empty: a dedupe key belongs to a topic, name it")
 		}
 		route, _, _ := strings.Cut(k.Route, "/")
-		for _, f := range [...]struct{ name, value string }{{"Route", route}, {"ID", k.ID}, {"Topic", k.Topic}, {"DedupeKey", k.DedupeKey}} {
+		for _, f := range [...]struct{ name, value string }{
+			{"Route", route}, {"ID", k.ID}, {"Topic", k.Topic}, {"DedupeKey", k.DedupeKey},
+		} {
 			if s := check.Name(f.value); s != "" {
 				bad(f.name, s)
 			}

@@ -44,7 +44,8 @@ func checkMessage(p []string, where string, l *waybill.Limits, m *waybill.Messag
 		if r == "" {
 			bad(fmt.Sprintf("Routes[%d]", i), "is empty")
 		} else if strings.Contains(r, "/") {
-			bad(fmt.Sprintf("Routes[%d]", i), fmt.Sprintf("%q holds a slash, which stands before a lane; use Lane, or another name", check.Clip(r, 80)))
+			bad(fmt.Sprintf("Routes[%d]", i), fmt.Sprintf(
+				"%q holds a slash, which stands before a lane; use Lane, or another name", check.Clip(r, 80)))
 		} else if s := check.Name(r); s != "" {
 			bad(fmt.Sprintf("Routes[%d]", i), s)
 		}
@@ -60,7 +61,8 @@ func checkMessage(p []string, where string, l *waybill.Limits, m *waybill.Messag
 	}
 	p = checkLineage(p, where, m.Lineage)
 	if len(m.Body) > l.MaxBodyBytes {
-		bad("Body", fmt.Sprintf("has %d bytes; at most %d are allowed: raise Limits.MaxBodyBytes, or store the content elsewhere and send a reference",
+		bad("Body", fmt.Sprintf("has %d bytes; at most %d are allowed: "+
+			"raise Limits.MaxBodyBytes, or store the content elsewhere and send a reference",
 			len(m.Body), l.MaxBodyBytes))
 	}
 	if m.Priority > 9 {
@@ -92,7 +94,8 @@ func checkLineage(p []string, where string, ids []string) []string {
 
 func checkHeaders(p []string, where string, l *waybill.Limits, h map[string]string) []string {
 	if len(h) > l.MaxHeaders {
-		p = append(p, fmt.Sprintf("%sHeaders: %d headers; at most %d are allowed: raise Limits.MaxHeaders, or use the body", where, len(h), l.MaxHeaders))
+		p = append(p, fmt.Sprintf("%sHeaders: %d headers; at most %d are allowed: "+
+			"raise Limits.MaxHeaders, or use the body", where, len(h), l.MaxHeaders))
 	}
 	size := 0
 	for name, value := range h {
@@ -115,7 +118,8 @@ func checkHeaders(p []string, where string, l *waybill.Limits, h map[string]stri
 		}
 	}
 	if size > l.MaxHeaderBytes {
-		p = append(p, fmt.Sprintf("%sHeaders: %d bytes in all; at most %d are allowed: raise Limits.MaxHeaderBytes, or use the body", where, size, l.MaxHeaderBytes))
+		p = append(p, fmt.Sprintf("%sHeaders: %d bytes in all; at most %d are allowed: "+
+			"raise Limits.MaxHeaderBytes, or use the body", where, size, l.MaxHeaderBytes))
 	}
 	return p
 }

@@ -148,7 +148,8 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRo
 	for i := range msgs {
 		row := StagedRow{
 			Envelope: msgs[i].Envelope, DeliverAt: msgs[i].DeliverAt, Delay: msgs[i].Delay,
-			DedupeKey: msgs[i].DedupeKey, Replace: msgs[i].Replace, Withdrawable: msgs[i].Withdrawable || msgs[i].DedupeKey != "", Fresh: s.fresh && msgs[i].ID == "",
+			DedupeKey: msgs[i].DedupeKey, Replace: msgs[i].Replace,
+			Withdrawable: msgs[i].Withdrawable || msgs[i].DedupeKey != "", Fresh: s.fresh && msgs[i].ID == "",
 		}
 		s.fill(&row.Envelope, &msgs[i], now, &scope)
 		s.create(under(&msgs[i], ctx), &row.Envelope)
@@ -172,7 +173,8 @@ var noRoutes = []string{waybill.DefaultRoute}
 
 func (s *Stamper) checkAll(msgs []waybill.Message, now time.Time, scope *waybill.Scope) error {
 	if len(msgs) > waybill.MaxMessages {
-		return waybill.Invalid("waybill: stage", fmt.Sprintf("%d messages in one call; at most %d are allowed: split the call", len(msgs), waybill.MaxMessages))
+		return waybill.Invalid("waybill: stage", fmt.Sprintf(
+			"%d messages in one call; at most %d are allowed: split the call", len(msgs), waybill.MaxMessages))
 	}
 	p := checkScope(nil, scope)
 	for i := range msgs {
@@ -200,7 +202,8 @@ func (s *Stamper) checkKind(p []string, where string, m *waybill.Message) []stri
 		first, ok = s.kinds.LoadOrStore(m.Topic, kind)
 	}
 	if ok && first != kind {
-		p = append(p, fmt.Sprintf("%sTopic: %q is declared twice, as %s and as %s: declare it once and share the declaration", where, m.Topic, first, kind))
+		p = append(p, fmt.Sprintf("%sTopic: %q is declared twice, as %s and as %s: "+
+			"declare it once and share the declaration", where, m.Topic, first, kind))
 	}
 	return p
 }

@@ -45,7 +45,8 @@ const (
 )
 
 var eventNames = [...]string{
-	"none", "staged", "handed out", "confirmed", "rejected", "given up", "released", "holder removed", "crashes spent", "withdrawn", "requeued",
+	"none", "staged", "handed out", "confirmed", "rejected", "given up", "released",
+	"holder removed", "crashes spent", "withdrawn", "requeued",
 }
 
 // String returns the event's name.

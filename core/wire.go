@@ -3,6 +3,7 @@ package core
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -164,7 +165,7 @@ func splitLineage(s string) []string {
 	if len(parts) > waybill.MaxLineage {
 		head := waybill.MaxLineage / 2
 		tail := waybill.MaxLineage - head - 1
-		parts = append(append(append(make([]string, 0, waybill.MaxLineage), parts[:head]...), waybill.LineageCut), parts[len(parts)-tail:]...)
+		parts = slices.Concat(parts[:head], []string{waybill.LineageCut}, parts[len(parts)-tail:])
 	}
 	for i, p := range parts {
 		if id, err := url.QueryUnescape(p); err == nil {

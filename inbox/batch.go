@@ -40,7 +40,9 @@ func (i *Item[T]) Context(ctx context.Context) context.Context {
 //
 // Messages staged under ctx have no cause; use [Item.Context]. With a store that has no [core.BatchInbox], fn always
 // gets one item.
-func BatchHandler[Tx, T any](box *Inbox[Tx], topic waybill.Topic[T], fn func(ctx context.Context, tx Tx, items []Item[T]) error, opts BatchOptions) waybill.Handler {
+func BatchHandler[Tx, T any](
+	box *Inbox[Tx], topic waybill.Topic[T], fn func(ctx context.Context, tx Tx, items []Item[T]) error, opts BatchOptions,
+) waybill.Handler {
 	if box == nil || fn == nil {
 		return waybill.Handler{Name: topic.Name(), NameIsTopic: true} // without Handle: the consumer refuses it by name
 	}
@@ -90,7 +92,8 @@ func BatchHandler[Tx, T any](box *Inbox[Tx], topic waybill.Topic[T], fn func(ctx
 			return nil, err
 		}
 		if len(marks) != len(keys) {
-			return nil, fmt.Errorf("waybill/inbox: the store answered %d statuses for %d keys; its DoBatch is broken", len(marks), len(keys))
+			return nil, fmt.Errorf("waybill/inbox: the store returned %d statuses for %d keys; "+
+				"its DoBatch is broken", len(marks), len(keys))
 		}
 		for n, i := range slots {
 			if marks[n] == core.InboxDuplicate {

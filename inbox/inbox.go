@@ -53,10 +53,12 @@ func (o *Options) problems() []string {
 	switch horizon, keep := o.horizon(), o.retention(); {
 	case keep <= 0 || o.RedeliveryWindow < 0 || keep > horizon:
 	case o.RedeliveryWindow == 0:
-		p = append(p, fmt.Sprintf("Retention: %s is not longer than the %s during which the same message may come again by default: a duplicate that comes "+
-			"after it would have its effect twice; raise it, or declare a shorter RedeliveryWindow if relay and broker are bound to one", keep, horizon))
+		p = append(p, fmt.Sprintf("Retention: %s is not longer than the %s during which the same message can come again by default: "+
+			"a duplicate that comes after it would have its effect twice; raise it, or declare a shorter RedeliveryWindow "+
+			"if relay and broker are bound to one", keep, horizon))
 	default:
-		p = append(p, fmt.Sprintf("Retention: %s is not longer than RedeliveryWindow, %s: a duplicate that comes after it would have its effect twice; raise it", keep, horizon))
+		p = append(p, fmt.Sprintf("Retention: %s is not longer than RedeliveryWindow, %s: "+
+			"a duplicate that comes after it would have its effect twice; raise it", keep, horizon))
 	}
 	if o.PurgeEvery > 0 && o.PurgeEvery < time.Second {
 		p = append(p, fmt.Sprintf("PurgeEvery: %s is less than 1s; raise it, or leave it 0 for %s", o.PurgeEvery, DefaultPurgeEvery))
@@ -186,7 +188,8 @@ func Handler[Tx, T any](box *Inbox[Tx], topic waybill.Topic[T], fn func(ctx cont
 		case status == core.InboxProcessed:
 			return waybill.HandlerProcessed, nil
 		default:
-			return waybill.HandlerProcessed, fmt.Errorf("waybill/inbox: the store answered status %d without an error; its Do is broken", status)
+			return waybill.HandlerProcessed, fmt.Errorf("waybill/inbox: the store returned status %d without an error; "+
+				"its Do is broken", status)
 		}
 	}
 	return h

@@ -87,7 +87,8 @@ func (p *purge) run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			log.LogAttrs(ctx, slog.LevelWarn, "cannot purge the inbox, will try again", slog.String("event", "inbox.purge"), slog.String("error", core.ErrorText(err)))
+			log.LogAttrs(ctx, slog.LevelWarn, "cannot purge the inbox, will try again",
+				slog.String("event", "inbox.purge"), slog.String("error", core.ErrorText(err)))
 		case n > 0:
 			log.LogAttrs(ctx, slog.LevelInfo, "inbox purged", slog.String("event", "inbox.purge"), slog.Int("marks", n))
 		}

@@ -298,7 +298,7 @@ func markInOwnTransaction[Tx any](k *kit[Tx]) {
 	if _, err := m.Mark(k.ctx, tx, k.key("4")); err == nil {
 		k.fail("a mark in a transaction that has ended succeeded")
 	}
-	k.do("what was marked after the end", k.key("4"), isNew, k.effect("e"))
+	k.do("a key that was marked after the end", k.key("4"), isNew, k.effect("e"))
 }
 
 // Old marks are deleted, as many as was asked for at a time, those of one consumer only; young ones stay. IN-05.

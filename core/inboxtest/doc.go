@@ -14,8 +14,8 @@
 //
 // # Ownership
 //
-// The harness belongs to the caller, who closes what it opened. Checks leave marks of consumers with names of their
-// own.
+// The caller owns the harness and closes the resources that it opened. Checks leave marks of consumers with names of
+// their own.
 //
 // # Limits
 //

@@ -10,13 +10,13 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Harness is the inbox under test with its transaction type, and what the suite needs around it. What only some
-// backends can do are the optional interfaces [Breaker] and [Transactor].
+// Harness is the inbox under test with its transaction type and the functions that the suite needs. Functions that only
+// some backends have are the optional interfaces [Breaker] and [Transactor].
 type Harness[Tx any] interface {
 	// Inbox returns the inbox under test, the same one every time.
 	Inbox() core.Inbox[Tx]
-	// Effect writes one effect with this name in tx, as a handler would. The same name may be written again; each
-	// write is one more effect.
+	// Effect writes one effect with this name in tx, as a handler would. The same name can be written again; each write
+	// is one more effect.
 	Effect(ctx context.Context, tx Tx, name string) error
 	// Effects returns how many effects with this name are committed.
 	Effects(ctx context.Context, name string) (int, error)

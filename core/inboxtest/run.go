@@ -15,7 +15,8 @@ import (
 // Timeout bounds one check in Run.
 const Timeout = time.Minute
 
-// Run makes every check a subtest with a new harness; a harness may be shared. What the harness cannot do is skipped.
+// Run makes every check a subtest with a new harness; a harness can be shared. Checks that need a missing interface of
+// the harness are skipped.
 func Run[Tx any](t *testing.T, newHarness func(t *testing.T) Harness[Tx]) {
 	t.Helper()
 	for _, c := range Checks[Tx]() {

@@ -1,7 +1,6 @@
 // Package outboxtest is the conformance suite for stores of the contract in core. An adapter author calls [Run]
-// from a test with a [Harness] around the store. What the store declares in core.StoreTraits, and the optional
-// interfaces that the harness has, decide what is checked. The suite knows no backend, needs no engine, compares no
-// texts.
+// from a test with a [Harness] around the store. The store's core.StoreTraits and the optional interfaces of the
+// harness decide which checks run. The suite knows no backend, needs no engine, and compares no texts.
 //
 //	func TestConformance(t *testing.T) {
 //		outboxtest.Run(t, func(t *testing.T) outboxtest.Harness { return newHarness(t) })
@@ -17,18 +16,18 @@
 //
 // # Concurrency
 //
-// Checks of one harness may run side by side, but for those that set the database back. Many use the store from several
+// Checks of one harness can run side by side, except those that set the database back. Many use the store from several
 // goroutines. If the harness can open a second store on the same data, half of the members use that one.
 //
 // # Ownership
 //
-// The harness belongs to the caller, who closes what it opened. Checks end the transactions they begin, make their
-// sessions leave, and leave records on their own routes.
+// The caller owns the harness and closes the resources that it opened. Checks end the transactions they begin, make
+// their sessions leave, and leave records on their own routes.
 //
 // # Limits
 //
 // Checks wait on real delays of a few hundred milliseconds, unless the harness has a [Clock]; in a bubble of
-// testing/synctest ([RunInBubble]) those waits take no time. What must not wait for a lock has ten seconds. What a
-// store may legitimately do (fewer records than asked for with More set, Skip and Leave ignored, published ones kept)
-// is accepted.
+// testing/synctest ([RunInBubble]) those waits take no time. A call that must not wait for a lock has ten seconds.
+// The suite accepts everything that a store is allowed to do: return fewer records than asked for with More set, ignore
+// Skip and Leave, keep published records.
 package outboxtest

@@ -97,7 +97,7 @@ func dueRepeats(k *kit) {
 			k.fail("five retries are due, and call %d answered %d", i, len(got))
 		}
 		if slices.Sort(first); !slices.Equal(got, first) {
-			k.fail("what is due was asked for again, and others were answered")
+			k.fail("the due records were asked for again, and the answer differs")
 		}
 	}
 }
@@ -236,7 +236,7 @@ func nextInIsExact(k *kit) {
 	k.stage(k.row(delay(short)))
 	k.sleep(2 * short)
 	m.dueAll(1, 1)
-	expect("what waits beside a retry that is held", t0, t1, far/2)
+	expect("the records that wait beside a held retry", t0, t1, far/2)
 }
 
 // Without this an application that keeps a record locked keeps all retries and timers from being due.

@@ -85,7 +85,7 @@ func giveUpOfLockedChangesNothing(k *kit) {
 	k.soon("a give-up", func() {
 		ok, err := m.tryGiveUp(us[0], 42, refs(low[:3])...)
 		if k.must("give up a unit with a locked record", err); ok {
-			k.fail("a unit was given up of which a record is out and locked")
+			k.fail("a unit was given up although one of its records is out and locked")
 		}
 		if u := k.units(m.meet())[0]; u.Owner != m.self.Session || u.Low != 0 {
 			k.fail("a give-up answered false, and the unit has the owner %d and Low %d", u.Owner, u.Low)
@@ -126,7 +126,7 @@ func givenUpHoldsSettle(k *kit) {
 	m.giveUp(us[0], 1, refs(low)...)
 	other.claim(us[0].Unit.Slots())
 	m.settle(core.Published(&low[0]), core.Retry(&low[1], errNo, far), core.Release(&low[2], 0, false), core.Abandon(&low[3], "", errNo))
-	other.gone("its former owner settled what it held", low[0].Ref, low[3].Ref)
+	other.gone("its former owner settled the records that it held", low[0].Ref, low[3].Ref)
 	other.retrying(low[1].Ref)
 	other.holder("its former owner released it", 0, low[2].Ref)
 	other.hold(other.live(low[2].Ref).Ref)

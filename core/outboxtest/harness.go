@@ -11,9 +11,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Harness is the store under test and what the suite needs around it. What only some backends can do are optional
-// interfaces of the harness ([Reopener], [Clock], [Inspector], [Restorer], [SingleWriter], [Resolution]) and of its
-// transactions ([Locker], [Savepointer], [Redriver], [Teller]); core.As finds them.
+// Harness is the store under test with the functions that the suite needs. Functions that only some backends have are
+// optional interfaces of the harness ([Reopener], [Clock], [Inspector], [Restorer], [SingleWriter], [Resolution]) and
+// of its transactions ([Locker], [Savepointer], [Redriver], [Teller]); core.As finds them.
 type Harness interface {
 	// Store returns the store under test, the same one every time.
 	Store() core.OutboxStore
@@ -23,7 +23,7 @@ type Harness interface {
 
 // Tx is a transaction of the application.
 type Tx interface {
-	// Stage writes rows, in order, as the store's stager would. It may be called several times.
+	// Stage writes rows, in order, as the store's stager would. It can be called several times.
 	Stage(ctx context.Context, rows ...core.StagedRow) error
 	Commit(ctx context.Context) error
 	// Rollback undoes the transaction. After Commit it does nothing.
@@ -74,7 +74,7 @@ type Resolution interface {
 }
 
 // SingleWriter is a harness whose database has one writer at a time: while a transaction of the application is open,
-// the store's methods may wait or fail. Without it they must not.
+// the store's methods can wait or fail. Without it they must not.
 type SingleWriter interface {
 	SingleWriter() bool
 }

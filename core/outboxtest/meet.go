@@ -94,7 +94,7 @@ func zeroSessionOnlyLooks(k *kit) {
 		k.fail("a look removed or flagged a member, or the roster does not show all")
 	}
 	if k.slotsOf(now, m.self.Session) != core.AllSlots {
-		k.fail("a look moved a unit, or the roster does not show who owns what")
+		k.fail("a look moved a unit, or the roster does not show the owners")
 	}
 	if slices.ContainsFunc(now.Units, func(u core.OwnedUnit) bool { return u.Unit.Route == fresh }) {
 		k.fail("a look made units")

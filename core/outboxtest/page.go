@@ -51,7 +51,7 @@ func (k *kit) checkPage(l *core.Look, p *core.Page) {
 		}
 		for _, w := range r.Waiting {
 			if w.Route != asked.Route || w.Key != asked.Key {
-				k.fail("what waits of key %q has one of key %q", asked.Key, w.Key)
+				k.fail("the waiting records of key %q contain one of key %q", asked.Key, w.Key)
 			}
 		}
 	}

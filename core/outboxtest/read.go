@@ -292,6 +292,6 @@ func epochIsStable(k *kit) {
 		}
 	}
 	if r := k.look(); r.Epoch != first {
-		k.fail("the epoch is %q, and for who only looks %q", first, r.Epoch)
+		k.fail("the epoch is %q, and %q for a call that only looks", first, r.Epoch)
 	}
 }

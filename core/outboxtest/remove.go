@@ -64,7 +64,8 @@ func removalCountsCrashesOfHolds(k *kit) {
 	by.hold(refs(by.find(ids(rs)...))...)
 }
 
-// Without this a new owner does not know what the dead one may have had out, and a cancelled record may be delivered.
+// Without this a new owner does not know which records the dead one can have had out, and a cancelled record can be
+// delivered.
 func removalMakesUnitsCareful(k *kit) {
 	m, by := k.join(4), k.join(4)
 	m.claim(core.SlotRange(0, 32))
@@ -118,7 +119,7 @@ func memberRemovesItself(k *kit) {
 		k.fail("a member removed itself: it is %+v, and its unit has the owner %d and Careful %d, want none, and at least %d", got, u.Owner, u.Careful, r.Seq)
 	}
 	if got := watch.live(r.Ref); got.Crashes != 1 || got.Holder != 0 {
-		k.fail("a member removed itself, and what it held has %d crashes and the holder %d, want 1 and none", got.Crashes, got.Holder)
+		k.fail("a member removed itself, and the record that it held has %d crashes and the holder %d, want 1 and none", got.Crashes, got.Holder)
 	}
 }
 
@@ -209,10 +210,10 @@ func removedSessionBringsNothingDue(k *kit) {
 	m.die(by)
 	k.sleep(2 * short)
 	_, err := m.store.Due(k.ctx, m.self.Session, []core.Part{k.all()}, 10)
-	k.fenced("asks for what is due", err)
+	k.fenced("asks for due records", err)
 	by.claim(core.AllSlots)
 	if d := by.due(10); len(d.Retries) != 1 || d.Moved != 1 {
-		k.fail("after a removed session asked for what is due: %d retries and %d timers, want 1 and 1", len(d.Retries), d.Moved)
+		k.fail("after a removed session asked for due records: %d retries and %d timers, want 1 and 1", len(d.Retries), d.Moved)
 	}
 }
 
@@ -250,7 +251,7 @@ func removedSessionSettlesNothing(k *kit) {
 		}
 		by.claim(core.AllSlots)
 		by.hold(refs(rs)...)
-		m.refused("of what its successor holds", core.ErrFenced, o(&rs[0]))
+		m.refused("of a record that its successor holds", core.ErrFenced, o(&rs[0]))
 		by.holder("after a settle of a removed session", by.self.Session, refs(rs)...)
 		by.settle(core.Published(&rs[0]), core.Published(&rs[1]))
 		by.meet(leave)

@@ -11,8 +11,8 @@ import (
 // Timeout bounds one check in Run.
 const Timeout = 2 * time.Minute
 
-// Run makes every check a subtest with a new harness; a harness may be shared, since every check works on routes of its
-// own. What the store does not declare is skipped.
+// Run makes every check a subtest with a new harness; a harness can be shared, since every check works on routes of its
+// own. Checks of undeclared features are skipped.
 func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 	t.Helper()
 	for _, c := range Checks() {

@@ -342,6 +342,6 @@ func publishedOfGoneIsNil(k *kit) {
 	}
 	if k.traits.SessionFence {
 		gone.die(m)
-		gone.refused("of what is gone, by a removed session", core.ErrFenced, core.Published(&rs[0]))
+		gone.refused("of a deleted record, by a removed session", core.ErrFenced, core.Published(&rs[0]))
 	}
 }

@@ -147,7 +147,7 @@ func numberDrawnAgainIsUntouched(k *kit) {
 		}
 	}
 	for i := range now {
-		by.untouched("what had its number before a restore was settled", 0, &now[i])
+		by.untouched("a record that had its number before a restore was settled", 0, &now[i])
 	}
 }
 

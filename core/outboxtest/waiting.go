@@ -117,12 +117,12 @@ func freshComesInPages(k *kit) {
 			p := by.read(look)
 			for _, w := range p.Waiting {
 				if w.Seq <= look.AfterFresh {
-					k.fail("what waits was asked for after %d, and %d follows", look.AfterFresh, w.Seq)
+					k.fail("the waiting records after %d were asked for, and %d follows", look.AfterFresh, w.Seq)
 				}
 				got, look.AfterFresh = append(got, w.Seq), w.Seq
 			}
 			if more = p.MoreWaiting; more && len(p.Waiting) == 0 {
-				k.fail("a page has none of what waits and says that there is more")
+				k.fail("a page has no waiting record and says that there are more")
 			}
 		}
 		if !slices.Equal(got, want) {
@@ -146,8 +146,8 @@ func keyAnswersWhatHoldsIt(k *kit) {
 		{by, []core.Waiting{waits(&rs[0], core.ObstacleRetrying, 0, m.version(rs[0].Ref)), waits(&rs[1], core.ObstacleHeld, m.self.Session, rs[1].Version)}},
 	} {
 		p := c.m.read(core.Look{Keys: []core.KeyRange{{Route: k.route, Key: "k", From: rs[2].Seq, To: forever, Limit: 10}, {Route: k.route, Key: "none", To: forever, Limit: 10}}, Limit: 1, Bytes: 1 << 20})
-		k.expectWaiting("what holds a key, before the range that was asked for", p.Keys[0].Waiting, c.want...)
-		k.expectWaiting("what holds a key that nobody uses", p.Keys[1].Waiting)
+		k.expectWaiting("the record that blocks a key, before the range that was asked for", p.Keys[0].Waiting, c.want...)
+		k.expectWaiting("the record that blocks an unused key", p.Keys[1].Waiting)
 		if got := ids(p.Keys[0].Records); !slices.Equal(got, ids(rs[3:])) {
 			k.fail("the records of a key behind the third were asked for: got %s, want [3]", names(got, ids(rs)))
 		}

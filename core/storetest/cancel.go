@@ -61,7 +61,8 @@ func cancelWithdraws(k *kit) {
 	k.cancel("an abandoned one", waybill.CancelNotFound, k.byID(id))
 }
 
-// A due message that is not withdrawable is in flight, since its relay may have it out without a word. It stays. ST-09.
+// A due message that is not withdrawable is in flight, because its relay can have it out without a hold. It stays.
+// ST-09.
 func cancelOfDueIsInFlight(k *kit) {
 	k.canCancel()
 	ids := k.stage(k.msg(), k.msg(waybill.Key("a")))
@@ -85,8 +86,8 @@ func cancelOfHeldIsInFlight(k *kit) {
 	k.cancel("a published one", waybill.CancelNotFound, k.byID(m.ID))
 }
 
-// A cancelled message that may have arrived says so: the result of a try is unknown, or its member died and nobody has
-// looked at it since. What is known not to have arrived does not. ST-09.
+// A cancelled message that can have arrived is answered as such: the result of a try is unknown, or its member died and
+// nobody has looked at it since. One that has certainly not arrived is not. ST-09.
 func cancelSaysMaybe(k *kit) {
 	k.canCancel()
 	no := func(in time.Duration) func(r *core.Record) core.Outcome {
@@ -116,8 +117,8 @@ func cancelSaysMaybe(k *kit) {
 	ids := k.stage(k.msg(waybill.DedupeKey("a")), k.msg(waybill.DedupeKey("b")), k.msg(waybill.DedupeKey("c")), k.msg(waybill.DedupeKey("d")))
 	k.crash(ids[:2]...)
 	k.cancel("one that a dead member held", waybill.CancelMaybe, k.byID(ids[0]))
-	k.cancel("one that a dead member may have had out", waybill.CancelMaybe, k.byID(ids[2]))
-	k.must("pass what a dead member may have had out", k.driver.passed(k.ctx))
+	k.cancel("one that a dead member can have had out", waybill.CancelMaybe, k.byID(ids[2]))
+	k.must("pass the records that a dead member can have had out", k.driver.passed(k.ctx))
 	k.cancel("one that a dead member did not have out", waybill.CancelDone, k.byID(ids[3]))
 	k.drainIDs(ids[1:2])
 	k.none("the others were cancelled")
@@ -146,7 +147,7 @@ func cancelRolledBackLeavesMessage(k *kit) {
 	k.none("all were sent")
 }
 
-// What a transaction has staged it can cancel, and what it has cancelled it can stage anew. ST-09.
+// A transaction can cancel messages that it has staged, and stage again messages that it has cancelled. ST-09.
 func cancelWithinATransaction(k *kit) {
 	k.canCancel()
 	m, old := k.msg(waybill.DedupeKey("k")), k.msg(waybill.DedupeKey("l"))

@@ -12,8 +12,8 @@ import (
 
 // Retainer is a harness that can open a store of the same kind with another retention, for a store with core.Cleaner.
 type Retainer interface {
-	// WithRetention returns a harness of a store with r. It may use the same tables; what it opens is the harness's to
-	// close.
+	// WithRetention returns a harness of a store with r. It can use the same tables. It closes everything that it
+	// opens.
 	WithRetention(ctx context.Context, r waybill.Retention) (Harness, error)
 }
 
@@ -142,8 +142,8 @@ func cleanElectsOne(k *kit) {
 	}
 }
 
-// What expires while it waits for a time is abandoned as expired, whether it is scheduled or to be retried. What is
-// held, not yet expired, or in line of an owner, who finds out himself, is left alone. ST-11.
+// A record that expires while it waits for a time is abandoned as expired, whether it is scheduled or to be retried.
+// Records that are held, not yet expired, or ready with an owner, are left alone. ST-11.
 func cleanSweeps(k *kit) {
 	k.clean()
 	const ttl = time.Second
@@ -173,8 +173,7 @@ func cleanSweeps(k *kit) {
 	}
 }
 
-// A swept message holds back its key no longer. What has expired behind it is due then: its owner finds out. ST-11
-// OR-02.
+// A swept message no longer blocks its key. An expired message behind it is then due: its owner finds out. ST-11 OR-02.
 func cleanFreesKeys(k *kit) {
 	k.clean()
 	const ttl = 500 * time.Millisecond
@@ -222,8 +221,8 @@ func (k *kit) sweepable(ttl time.Duration) (expire []string, lasts string) {
 	return expire, k.stage(k.msg(waybill.Key("k0")))[0]
 }
 
-// What is due and expired is abandoned too where nobody owns it: on a route that nobody has served yet, and when its
-// owner has left. Else it would stay for as long as nobody serves the route. ST-11.
+// Expired due records are also abandoned if nobody owns them: on a route that nobody has served yet, and when the owner
+// has left. Otherwise they would stay for as long as nobody serves the route. ST-11.
 func cleanSweepsUnowned(k *kit) {
 	k.clean()
 	k.join.Do(func() {}) // no member

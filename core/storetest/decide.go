@@ -18,7 +18,7 @@ var decideChecks = []named{
 	{"decide-heeds-its-context", decideHeedsItsContext},
 }
 
-// stays is how long a decision that no owner carries out may be waited for.
+// stays bounds the wait for a decision that no owner carries out.
 const stays = 10 * time.Second
 
 // gone checks that an operator gave id up with reason, after so many attempts.
@@ -107,8 +107,8 @@ func decideWithoutOwner(k *kit) {
 	k.drainIDs(ids[2:])
 }
 
-// A due head whose unit has an owner is given up by that owner, who is told, and the answer comes when it is done. No
-// attempt counts. OP-18 OR-05.
+// A due head whose unit has an owner is given up by that owner. The owner is told, and the answer comes when it is
+// done. No attempt counts. OP-18 OR-05.
 func decideThroughOwner(k *kit) {
 	k.keeper()
 	ids := k.keys(4, "a")["a"]
@@ -130,7 +130,8 @@ func decideThroughOwner(k *kit) {
 	}
 }
 
-// What its owner has out is given up when that comes back, unless it was published; the answer says which. OP-18.
+// A record that its owner has out is given up when it comes back, unless it was published; the answer says which.
+// OP-18.
 func decideWaitsForWhatIsOut(k *kit) {
 	k.keeper()
 	ids := k.keys(3, "a")["a"]
@@ -175,7 +176,7 @@ func decideStandsWhenNobodyActs(k *kit) {
 	k.gaveUp(ids[0], waybill.ReasonSkipped, 0)
 }
 
-// Who asked need not wait: an ended context ends the call, and the decision stands. OP-18.
+// The caller need not wait: an ended context ends the call, and the decision stands. OP-18.
 func decideHeedsItsContext(k *kit) {
 	k.keeper()
 	ids := k.keys(2, "a")["a"]

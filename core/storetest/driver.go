@@ -102,7 +102,7 @@ func (d *driver) die(ctx context.Context) error {
 	return d.join(ctx, core.Removal{Session: old.Session, Beat: old.Beat})
 }
 
-// passed notes in the units of d that what its predecessor may have had out has been looked at.
+// passed notes in the units of d that the records have been looked at which the predecessor can have had out.
 func (d *driver) passed(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

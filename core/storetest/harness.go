@@ -10,10 +10,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Harness is the store under test and what the suite needs around it. What only some backends can do are optional
-// interfaces: [Inspector], [Corrupter] and [Retainer].
+// Harness is the store under test with the functions that the suite needs. Functions that only some backends have are
+// optional interfaces: [Inspector], [Corrupter] and [Retainer].
 type Harness interface {
-	// Store returns the store under test, the same one every time. What it has of core's capabilities is checked too.
+	// Store returns the store under test, the same one every time. The suite also checks the capabilities that it has.
 	Store() core.OutboxStore
 	// Begin starts a transaction in which messages can be staged.
 	Begin(ctx context.Context) (Tx, error)
@@ -21,7 +21,7 @@ type Harness interface {
 
 // Tx is a transaction of the application.
 type Tx interface {
-	// Stage stages msgs through the store's waybill.Stager. Of these, only those with a dedupe key may be withdrawable.
+	// Stage stages msgs through the store's waybill.Stager. Only messages with a dedupe key can be withdrawable.
 	Stage(ctx context.Context, msgs ...waybill.Message) ([]waybill.Staged, error)
 	Commit(ctx context.Context) error
 	// Rollback undoes the transaction. After Commit it does nothing.
@@ -40,8 +40,8 @@ type Inspector interface {
 	Records(ctx context.Context, route string) ([]StoredRecord, error)
 }
 
-// StoredRecord is a record as an [Inspector] found it. State is what is stored. That of a record that is held may also
-// be processing: the suite does not look at these.
+// StoredRecord is a record as an [Inspector] found it. State is the stored state. For a held record it can also be
+// processing: the suite does not check it then.
 type StoredRecord struct {
 	ID        string
 	State     core.State

@@ -215,11 +215,11 @@ func listKeepsItsBudget(k *kit) {
 	l, err := in.List(k.ctx, f, admin.PageRequest{After: first.Seq - 1, Budget: 10})
 	k.must("list", err)
 	if len(l.Records) > 0 || l.Next <= first.Seq {
-		k.fail("a list that may look at 10 rows returned %d records, though the only one is the 31st row; it says to go on after %d", len(l.Records), l.Next)
+		k.fail("a list with a budget of 10 rows returned %d records, though the only one is the 31st row; it says to go on after %d", len(l.Records), l.Next)
 	}
 	got, pages := k.list(admin.Filter{Topics: f.Topics}, admin.PageRequest{After: first.Seq - 1, Budget: 10})
 	if !slices.Equal(got, ids[30:]) || pages < 4 {
-		k.fail("lists that may look at 10 rows each found %s in %d pages", names(got, ids), pages)
+		k.fail("lists with a budget of 10 rows each found %s in %d pages", names(got, ids), pages)
 	}
 }
 

@@ -184,7 +184,7 @@ func redriveDryRunChangesNothing(k *kit) {
 	k.redriven("the same two", admin.RedriveRequest{}, 2, nil)
 }
 
-// What has expired is put back only with Force, and without its expiry. DB-12 ST-11.
+// An expired record is put back only with Force, and without its expiry. DB-12 ST-11.
 func redriveRefusesExpired(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msg(waybill.TTL(short)), k.msg(waybill.TTL(far)))
@@ -200,7 +200,7 @@ func redriveRefusesExpired(k *kit) {
 	}
 }
 
-// What is older than the inbox remembers is put back only with Force. DB-12.
+// A record older than the inbox's memory is put back only with Force. DB-12.
 func redriveRefusesBeyondHorizon(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msg())
@@ -214,8 +214,8 @@ func redriveRefusesBeyondHorizon(k *kit) {
 	k.takeIDs(ids)
 }
 
-// What may stand behind later messages of its key, which were published, is put back only with Force; unless the key
-// was blocked. A failed record still holds its key. DB-12.
+// A record after which later messages of its key can have been published is put back only with Force, unless the key
+// was blocked. A failed record still blocks its key. DB-12.
 func redriveRefusesOutOfOrder(k *kit) {
 	k.redriver()
 	ids := k.keys(2, "a")["a"]
@@ -293,13 +293,14 @@ func redriveMindsDedupeKeys(k *kit) {
 	k.drainIDs(ids[:1])
 }
 
-// What may have been delivered before it was given up is known as such after it was put back. DB-12 ST-09.
+// A record that can have been delivered before it was given up is still known as such after it was put back. DB-12
+// ST-09.
 func redriveRemembersMaybeSent(k *kit) {
 	k.redriver()
 	k.canCancel()
 	ids := k.stage(k.msg(waybill.DedupeKey("d")))
 	k.settle(core.Abandon(&k.takeIDs(ids)[0], waybill.ReasonCrashed, errNo).WithUnknown())
 	k.kept(ids[0])
-	k.redriven("one that may have arrived", admin.RedriveRequest{}, 1, nil)
+	k.redriven("one that can have arrived", admin.RedriveRequest{}, 1, nil)
 	k.cancel("after a redrive", waybill.CancelMaybe, k.byID(ids[0]))
 }

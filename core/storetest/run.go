@@ -15,8 +15,8 @@ import (
 // Timeout bounds one check in Run.
 const Timeout = 2 * time.Minute
 
-// Run makes every check a subtest with a new harness; a harness may be shared, since every check works on routes of its
-// own. What the store does not declare is skipped.
+// Run makes every check a subtest with a new harness; a harness can be shared, since every check works on routes of its
+// own. Checks of undeclared features are skipped.
 func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 	t.Helper()
 	for _, c := range Checks() {
@@ -25,7 +25,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 }
 
 // RunSpread is Run with a worker for each newHarness, side by side, since checks mostly wait. Every check runs once,
-// with a harness of one worker. No two workers may have one database: some checks look at all of it.
+// with a harness of one worker. No two workers must share one database: some checks look at all of it.
 func RunSpread(t *testing.T, newHarness ...func(t *testing.T) Harness) {
 	t.Helper()
 	if len(newHarness) == 0 {

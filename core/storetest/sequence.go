@@ -53,7 +53,7 @@ func lateCommitIsNotSkipped(k *kit) {
 	k.none("everything was published")
 }
 
-// Whatever the order in which concurrent transactions commit, who hands out meanwhile meets every message once. OR-08.
+// In whatever order concurrent transactions commit, a member that hands out meanwhile meets every message once. OR-08.
 func concurrentCommitsAllArrive(k *kit) {
 	const writers, rounds = 4, 10
 	seen := map[string]bool{}

@@ -97,8 +97,8 @@ func severalRoutesOfOneMessage(k *kit) {
 	other.takeIDs(stagedIDs(staged[1:]))
 }
 
-// The second stage of one (route, id) writes nothing and says so, within one call, one transaction and across them;
-// the same id on another route is another record. ST-05.
+// The second stage of one (route, id) writes nothing and reports a duplicate, within one call, one transaction and
+// across them. The same id on another route is another record. ST-05.
 func duplicateIsReported(k *kit) {
 	id, other := waybill.NewID(), k.other(k.h)
 	expect := func(where string, staged []waybill.Staged, want ...bool) {
@@ -129,7 +129,7 @@ func duplicateIsReported(k *kit) {
 	k.commit(tx)
 }
 
-// What rolled back is no duplicate of anything. ST-05.
+// A message that was rolled back makes no later one a duplicate. ST-05.
 func duplicateOfRolledBackIsNone(k *kit) {
 	id := waybill.NewID()
 	tx := k.begin()
@@ -237,7 +237,7 @@ func largeBodyRoundTrip(k *kit) {
 	}
 }
 
-// What the application leaves empty is filled at stage time; a message without routes is on the default one. ST-12.
+// Empty fields are filled in at stage time. A message without routes is on the default one. ST-12.
 func emptyFieldsAreFilled(k *kit) {
 	tx := k.begin()
 	staged, err := tx.Stage(k.ctx, k.msg(waybill.Routes()))

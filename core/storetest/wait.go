@@ -63,7 +63,7 @@ func (k *kit) woken(done <-chan woken, within time.Duration, why string) woken {
 	return woken{}
 }
 
-// A waiting relay learns of a message that is committed. Wait may also return early; then the relay looks in vain and
+// A waiting relay learns of a message that is committed. Wait can also return early; then the relay looks in vain and
 // waits again. DB-10.
 func waitWakesOnCommit(k *kit) {
 	k.waiter()
@@ -99,7 +99,7 @@ func waitLosesNothing(k *kit) {
 	}
 }
 
-// Who waits finds what comes due: a scheduled message, and a retry. ST-07, DB-10.
+// A waiting relay finds records that come due: a scheduled message, and a retry. ST-07, DB-10.
 func waitWakesForTimers(k *kit) {
 	k.waiter()
 	follow := func(what, id string, start time.Time) core.Record {

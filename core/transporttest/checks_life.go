@@ -166,8 +166,8 @@ func transportCloseEndsReceive(k *kit) {
 	k.endsReceive(r, k.tr.Close)
 }
 
-// restart restarts the broker under a receiver that holds deliveries. What was confirmed must come, if perhaps twice,
-// and both ends must work again by themselves.
+// restart restarts the broker under a receiver that holds deliveries. Confirmed messages must come, once or twice, and
+// both ends must work again by themselves.
 func restart(k *kit) {
 	broker, ok := k.h.(Restarter)
 	k.needs(ok, "the harness's Restarter")

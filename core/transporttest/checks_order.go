@@ -39,7 +39,7 @@ func singleActive(k *kit) {
 	k.settle(first, core.AckRelease(ds[2]), core.AckRelease(ds[3]), core.AckRelease(ds[4]), core.AckRelease(ds[5]))
 	ds = k.receive(first, 4)
 	inOrder("after giving back", ds, 2)
-	k.nothing(second, "what was given back belongs to the active receiver")
+	k.nothing(second, "a released delivery belongs to the active receiver")
 	k.settle(first, core.AckDone(ds[0]))
 	k.closeReceiver(first)
 	ds = k.receive(second, 3)

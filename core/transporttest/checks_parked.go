@@ -59,7 +59,7 @@ func (k *kit) depth(name string, n int) {
 	for {
 		got, err := q.ParkedDepth(ctx, name)
 		if ctx.Err() == nil {
-			k.must("depth of what is parked", err)
+			k.must("count the parked messages", err)
 		}
 		if got == n && err == nil {
 			return
@@ -74,7 +74,7 @@ func (k *kit) list(name string, f admin.ParkedFilter, limit int) []admin.Parked 
 	ctx, cancel := context.WithTimeout(k.ctx, patience)
 	defer cancel()
 	got, err := k.parkedQueue().ListParked(ctx, name, f, limit)
-	k.must("list what is parked", err)
+	k.must("list the parked messages", err)
 	return got
 }
 
@@ -82,7 +82,7 @@ func (k *kit) replay(req admin.ParkedRequest, want int) {
 	ctx, cancel := context.WithTimeout(k.ctx, patience)
 	defer cancel()
 	n, err := k.parkedQueue().ReplayParked(ctx, req)
-	k.must("replay what is parked", err)
+	k.must("replay the parked messages", err)
 	if n != want {
 		k.fail("replayed %d messages, want %d", n, want)
 	}

@@ -164,7 +164,7 @@ func publishUnroutable(k *kit) {
 			case !errors.Is(err, waybill.ErrUnroutable):
 				k.fail("the error of an unroutable message does not match waybill.ErrUnroutable: %w", err)
 			case waybill.ClassOf(err) != waybill.ClassRejected:
-				k.fail("an unroutable message is of class %s, want rejected, since a queue may be bound soon: %w", waybill.ClassOf(err), err)
+				k.fail("an unroutable message is of class %s, want rejected, because a queue can be bound soon: %w", waybill.ClassOf(err), err)
 			}
 		}
 	}
@@ -325,7 +325,7 @@ func keyOrderPrefix(k *kit) {
 		case failed != (behind || i == bad):
 			k.fail("message %d of key %s, where message %d of key %s failed: %v", i, batch[i].Key, bad, batch[bad].Key, err)
 		case behind && !errors.Is(err, waybill.ErrBehind):
-			k.fail("message %d is behind one that failed, and may be sent again: want waybill.ErrBehind, got: %w", i, err)
+			k.fail("message %d is behind one that failed, and can be sent again: want waybill.ErrBehind, got: %w", i, err)
 		}
 	}
 }

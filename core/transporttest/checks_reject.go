@@ -62,7 +62,7 @@ func (k *kit) awaitParked(l ParkedLister, queue string) []Parked {
 	for {
 		got, err := l.Parked(ctx, queue)
 		if err != nil && ctx.Err() == nil {
-			k.must("list what is parked", err)
+			k.must("list the parked messages", err)
 		}
 		if len(got) > 0 || pause(ctx, 50*time.Millisecond) != nil {
 			return got
@@ -81,7 +81,7 @@ func rejectUnparked(k *kit) {
 	k.nothing(r, "a rejected message does not come again")
 	if l, ok := k.h.(ParkedLister); ok {
 		got, err := l.Parked(k.ctx, name)
-		k.must("list what is parked", err)
+		k.must("list the parked messages", err)
 		if len(got) > 0 {
 			k.fail("%d messages are parked for a subscription that does not park", len(got))
 		}

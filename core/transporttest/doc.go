@@ -20,11 +20,11 @@
 //
 // # Ownership
 //
-// A check closes the receivers that it opened, and some close the transport; the harness cleans up the rest, and must
-// bear closing twice. Queues are left behind.
+// A check closes the receivers that it opened, and some close the transport; the harness cleans up the rest. It must
+// tolerate a second Close. Queues are left behind.
 //
 // # Limits
 //
-// Checks wait on real timers: up to 20 s for what must happen, 300 ms for what must not. They count on a broker that
-// nobody disturbs: a connection lost by accident can fail a check that forbids duplicates.
+// Checks wait on real timers: up to 20 s for events that must happen, 300 ms for events that must not. They count on a
+// broker that nobody disturbs: a connection lost by accident can fail a check that forbids duplicates.
 package transporttest

@@ -10,8 +10,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Harness is the transport under test and what the suite needs around it. What only some brokers can do are optional
-// interfaces: [ParkedLister] and [Restarter].
+// Harness is the transport under test with the functions that the suite needs. Functions that only some brokers have
+// are optional interfaces: [ParkedLister] and [Restarter].
 type Harness interface {
 	// Transport returns the transport under test, the same one every time.
 	Transport() core.Transport

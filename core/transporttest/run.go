@@ -12,7 +12,7 @@ import (
 // Timeout bounds one check in Run.
 const Timeout = 2 * time.Minute
 
-// Run makes every check a subtest with a new harness. What the transport does not declare is skipped.
+// Run makes every check a subtest with a new harness. Checks of undeclared features are skipped.
 func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 	t.Helper()
 	for _, c := range Checks() {
@@ -21,7 +21,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 }
 
 // RunSpread is Run with a worker for each newHarness, side by side, since checks mostly wait. Every check runs once,
-// with a harness of one worker. No two workers may have one broker or virtual host: some checks restart it.
+// with a harness of one worker. No two workers must share one broker or virtual host: some checks restart it.
 func RunSpread(t *testing.T, newHarness ...func(t *testing.T) Harness) {
 	t.Helper()
 	if len(newHarness) == 0 {

@@ -78,7 +78,9 @@ func (s *Store) markKey(ctx context.Context, tx *Tx, key core.InboxKey) (st core
 }
 
 // DoBatch runs fn once for the keys that are new, as core.BatchInbox says.
-func (s *Store) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ctx context.Context, tx *Tx, fresh []int) error) ([]core.InboxStatus, error) {
+func (s *Store) DoBatch(
+	ctx context.Context, keys []core.InboxKey, fn func(ctx context.Context, tx *Tx, fresh []int) error,
+) ([]core.InboxStatus, error) {
 	if err := core.CheckInboxKeys(keys...); err != nil {
 		return nil, err
 	}

@@ -39,7 +39,8 @@ func (s *Store) show(r *record, now time.Time) admin.Stored {
 	env := r.env
 	env.Body = nil
 	st := admin.Stored{
-		Envelope: env.Clone(), Route: r.route.name, Seq: r.seq, State: r.shown(), Reason: r.reason, Attempts: r.attempts, Crashes: r.crashes,
+		Envelope: env.Clone(), Route: r.route.name, Seq: r.seq, State: r.shown(), Reason: r.reason,
+		Attempts: r.attempts, Crashes: r.crashes,
 		DedupeKey: r.dedupe, Age: now.Sub(r.since), LastError: r.lastErr, LastErrorAt: r.errAt, SettledAt: r.settledAt, Err: r.unreadable,
 	}
 	if m := s.members[r.holder]; m != nil {

@@ -24,7 +24,8 @@ func (s *Store) owns(tx *Tx) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if tx.ended {
-		return fmt.Errorf("%w: the transaction has ended already; use it before its commit or rollback (%w)", waybill.ErrInvalid, waybill.ErrClosed)
+		return fmt.Errorf("%w: the transaction has ended already; "+
+			"use it before its commit or rollback (%w)", waybill.ErrInvalid, waybill.ErrClosed)
 	}
 	return nil
 }

@@ -99,7 +99,8 @@ func (r *record) untended() bool {
 func (r *record) record(now time.Time) core.Record {
 	out := core.Record{
 		Ref: r.ref(), Envelope: r.env.Clone(), Slot: r.slot, Attempts: r.attempts, Deliveries: r.deliveries, Crashes: r.crashes,
-		Failed: r.state == core.StateFailed, Withdrawable: r.withdrawable, Holder: r.holder, Age: max(now.Sub(r.since), 0), Err: r.unreadable,
+		Failed: r.state == core.StateFailed, Withdrawable: r.withdrawable, Holder: r.holder,
+		Age: max(now.Sub(r.since), 0), Err: r.unreadable,
 	}
 	if !r.env.Expires.IsZero() {
 		out.Expires, out.Life = true, r.env.Expires.Sub(now)

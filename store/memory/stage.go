@@ -98,7 +98,8 @@ func (tx *Tx) stage(row *core.StagedRow) (out waybill.Staged, seq int64, wait *T
 		}
 	}
 	if other := rt.bySeq[seq]; other != nil {
-		return out, 0, nil, fmt.Errorf("waybill/memory: stage %q: sequence %d of route %q belongs to %q: the sequence was set back; set it above all records",
+		return out, 0, nil, fmt.Errorf("waybill/memory: stage %q: sequence %d of route %q belongs to %q: "+
+			"the sequence was set back; set it above all records",
 			row.Envelope.ID, seq, name, other.env.ID)
 	}
 	r := s.newRecord(rt, row, seq)
@@ -112,7 +113,8 @@ func (tx *Tx) stage(row *core.StagedRow) (out waybill.Staged, seq int64, wait *T
 func (s *Store) newRecord(rt *route, row *core.StagedRow, seq int64) *record {
 	now := s.now()
 	r := &record{
-		route: rt, env: row.Envelope.Clone(), slot: core.SlotOf(rt.name, row.Envelope.Key, row.Envelope.ID), dedupe: row.DedupeKey, seq: seq, version: 1,
+		route: rt, env: row.Envelope.Clone(), slot: core.SlotOf(rt.name, row.Envelope.Key, row.Envelope.ID),
+		dedupe: row.DedupeKey, seq: seq, version: 1,
 		state: core.StatePending, since: now, withdrawable: row.Withdrawable || row.DedupeKey != "",
 	}
 	due := now.Add(row.Delay)

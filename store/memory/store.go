@@ -85,7 +85,8 @@ func newMember(m core.Member) *member {
 // New returns an empty store, or an error that lists all problems of opts.
 func New(opts Options) (*Store, error) {
 	stamper, err := core.NewStamper(core.StamperOptions{
-		Source: opts.Source, Clock: opts.Clock, Limits: opts.Limits, TTL: opts.TTL, Now: opts.Now, TracerProvider: opts.TracerProvider, Withdrawable: opts.Withdrawable,
+		Source: opts.Source, Clock: opts.Clock, Limits: opts.Limits, TTL: opts.TTL, Now: opts.Now,
+		TracerProvider: opts.TracerProvider, Withdrawable: opts.Withdrawable,
 	})
 	if err != nil {
 		return nil, err

@@ -139,7 +139,8 @@ func (s *Store) GiveUp(ctx context.Context, self core.Session, what core.OwnedUn
 	keep := map[*record]bool{}
 	for _, ref := range out {
 		r := s.find(ref)
-		if r == nil || !r.live() || r.version != ref.Version || ref.Route != name.Route || !slots.Has(r.slot) || r.holder != 0 && r.holder != self {
+		if r == nil || !r.live() || r.version != ref.Version || ref.Route != name.Route ||
+			!slots.Has(r.slot) || r.holder != 0 && r.holder != self {
 			continue
 		}
 		if r.lock != nil {

@@ -173,7 +173,8 @@ func (tx *Tx) RollbackTo(sp Savepoint) error {
 		return fmt.Errorf("waybill/memory: rollback to savepoint: the transaction has ended: %w", waybill.ErrClosed)
 	}
 	if sp < 0 || int(sp) > len(tx.steps) {
-		return waybill.Invalid("waybill/memory: rollback to savepoint", "the savepoint is gone: the transaction was rolled back to an earlier one")
+		return waybill.Invalid("waybill/memory: rollback to savepoint", "the savepoint is gone: "+
+			"the transaction was rolled back to an earlier one")
 	}
 	tx.undo(int(sp))
 	return nil

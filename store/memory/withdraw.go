@@ -157,7 +157,8 @@ func (tx *Tx) Redrive(route, id string) error {
 	case tx.made[r] == requeued, r.state != core.StateFailed && r.state != core.StateAbandoned:
 		return waybill.Invalid("waybill/memory: redrive", fmt.Sprintf("%q on route %q: is neither failed nor abandoned", id, route))
 	case r.state == core.StateAbandoned && r.dedupe != "":
-		return waybill.Invalid("waybill/memory: redrive", fmt.Sprintf("%q on route %q: has a dedupe key, which only Store.Redrive minds", id, route))
+		return waybill.Invalid("waybill/memory: redrive", fmt.Sprintf(
+			"%q on route %q: has a dedupe key, which only Store.Redrive respects", id, route))
 	case r.lock != nil && r.lock != tx:
 		return busy("redrive", id, route)
 	}

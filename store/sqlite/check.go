@@ -14,10 +14,13 @@ var needed = []struct {
 	columns []string
 }{
 	{"outbox", []string{
-		"seq", "route", "id", "topic", "key", "slot", "version", "state", "due_at", "settled_at", "expires_at", "ready_since", "hold", "held_since", "orphaned", "maybe_sent",
+		"seq", "route", "id", "topic", "key", "slot", "version", "state", "due_at", "settled_at", "expires_at", "ready_since",
+		"hold", "held_since", "orphaned", "maybe_sent",
 		"withdrawable", "attempts", "deliveries", "crashes", "blocks", "hlc", "reason", "error", "error_at", "dedupe_key", "attrs", "body",
 	}},
-	{"outbox_members", []string{"session", "beat", "lease", "presence", "handlers", "free", "flag", "joined_at", "renewed_at", "name", "serves"}},
+	{"outbox_members", []string{
+		"session", "beat", "lease", "presence", "handlers", "free", "flag", "joined_at", "renewed_at", "name", "serves",
+	}},
 	{"outbox_units", []string{"route", "from_slot", "to_slot", "owner", "term", "low", "careful"}},
 	{"outbox_routes", []string{"route", "low", "careful", "term"}},
 	{"outbox_control", []string{"number", "route", "kind", "slots", "slot", "seq", "key", "id", "reason"}},
@@ -26,8 +29,9 @@ var needed = []struct {
 }
 
 var neededIndexes = []string{
-	"outbox_id", "outbox_ready", "outbox_key", "outbox_free", "outbox_dedupe", "outbox_timer", "outbox_retry", "outbox_hold", "outbox_waiting", "outbox_waiting_key",
-	"outbox_blocking", "outbox_blocking_key", "outbox_abandoned", "outbox_gone", "outbox_settled", "outbox_expires", "outbox_units_owner", "outbox_control_route", "inbox_handled",
+	"outbox_id", "outbox_ready", "outbox_key", "outbox_free", "outbox_dedupe", "outbox_timer", "outbox_retry", "outbox_hold",
+	"outbox_waiting", "outbox_waiting_key", "outbox_blocking", "outbox_blocking_key", "outbox_abandoned", "outbox_gone",
+	"outbox_settled", "outbox_expires", "outbox_units_owner", "outbox_control_route", "inbox_handled",
 }
 
 // Check reports missing tables, tables of an old version or of another shape, and settings with which transactions are
@@ -58,12 +62,14 @@ func (s *Store) check(ctx context.Context) error {
 		if lacks, err := s.missing(ctx, "SELECT name FROM sqlite_schema WHERE name = ?", table, []string{table}); err != nil {
 			return err
 		} else if len(lacks) == 0 {
-			return misconfigured("check", fmt.Errorf("table %s exists, but no version of Waybill's schema is noted: it is another table; choose another Options.Prefix", table))
+			return misconfigured("check", fmt.Errorf("table %s exists, but no version of Waybill's schema is noted: "+
+				"it is another table; choose another Options.Prefix", table))
 		}
 		return misconfigured("check", fmt.Errorf("table %soutbox does not exist: %s", s.opts.Prefix, cure))
 	}
 	if have < s.migrations.Newest() {
-		return misconfigured("check", fmt.Errorf("the schema of %soutbox has version %d, this program needs %d: %s", s.opts.Prefix, have, s.migrations.Newest(), cure))
+		return misconfigured("check", fmt.Errorf("the schema of %soutbox has version %d, this program needs %d: %s",
+			s.opts.Prefix, have, s.migrations.Newest(), cure))
 	}
 	if err := s.fits(ctx, s.db); err != nil {
 		return err
@@ -74,7 +80,8 @@ func (s *Store) check(ctx context.Context) error {
 			return err
 		}
 		if len(missing) > 0 {
-			return misconfigured("check", fmt.Errorf("table %s%s lacks the columns %s: it is not Waybill's or was changed; restore it, or choose another Options.Prefix",
+			return misconfigured("check", fmt.Errorf("table %s%s lacks the columns %s: "+
+				"it is not Waybill's or was changed; restore it, or choose another Options.Prefix",
 				s.opts.Prefix, t.table, strings.Join(missing, ", ")))
 		}
 	}
@@ -82,12 +89,14 @@ func (s *Store) check(ctx context.Context) error {
 	for i, name := range neededIndexes {
 		indexes[i] = s.opts.Prefix + name
 	}
-	missing, err := s.missing(ctx, "SELECT name FROM sqlite_schema WHERE type = 'index' AND substr(name, 1, length(?1)) = ?1", s.opts.Prefix, indexes)
+	const indexText = "SELECT name FROM sqlite_schema WHERE type = 'index' AND substr(name, 1, length(?1)) = ?1"
+	missing, err := s.missing(ctx, indexText, s.opts.Prefix, indexes)
 	if err != nil {
 		return err
 	}
 	if len(missing) > 0 {
-		return misconfigured("check", fmt.Errorf("table %soutbox lacks the indexes %s: create them again as Migrations.SQL says", s.opts.Prefix, strings.Join(missing, ", ")))
+		return misconfigured("check", fmt.Errorf("table %soutbox lacks the indexes %s: "+
+			"create them again as Migrations.SQL does", s.opts.Prefix, strings.Join(missing, ", ")))
 	}
 	return s.checkSettings(ctx)
 }
@@ -99,14 +108,16 @@ func (s *Store) checkSettings(ctx context.Context) error {
 		return err
 	}
 	if journal == "off" || journal == "memory" {
-		return misconfigured("check", fmt.Errorf("journal_mode is %q, which loses transactions: open the database with _pragma=journal_mode(WAL)", journal))
+		return misconfigured("check", fmt.Errorf("journal_mode is %q, which loses transactions: "+
+			"open the database with _pragma=journal_mode(WAL)", journal))
 	}
 	var sync int
 	if err := s.db.QueryRowContext(ctx, "PRAGMA synchronous").Scan(&sync); err != nil {
 		return err
 	}
 	if sync == 0 {
-		return misconfigured("check", errors.New("synchronous is OFF, which can lose committed messages: open the database with _pragma=synchronous(FULL)"))
+		return misconfigured("check", errors.New("synchronous is OFF, which can lose committed messages: "+
+			"open the database with _pragma=synchronous(FULL)"))
 	}
 	return nil
 }

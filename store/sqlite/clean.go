@@ -16,21 +16,29 @@ const (
 )
 
 const (
-	electText = `UPDATE waybill_meta SET owner = ?1, value = ?2 + ?3 WHERE name = 'cleaner' AND (owner = ?1 OR value NOT BETWEEN ?2 AND ?2 + ?4)`
+	electText = `UPDATE waybill_meta
+		SET owner = ?1, value = ?2 + ?3
+		WHERE name = 'cleaner' AND (owner = ?1 OR value NOT BETWEEN ?2 AND ?2 + ?4)`
 
 	// expiredText selects records that expired while they wait. Other ready records are left to the owner, if there is
 	// one.
 	expiredText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_expires
 		WHERE r.expires_at IS NOT NULL AND r.settled_at IS NULL AND r.expires_at <= ?1 AND r.hold = 0
-		AND (r.due_at IS NOT NULL OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = r.route AND u.owner <> 0)) ORDER BY r.expires_at LIMIT ?2`
+		AND (r.due_at IS NOT NULL
+			OR NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = r.route AND u.owner <> 0))
+		ORDER BY r.expires_at LIMIT ?2`
 	// expireText leaves the key blocked if abandoned messages block it.
-	expireText = `UPDATE waybill_outbox SET state = {abandoned}, due_at = NULL, orphaned = 0, version = version + 1, blocks = key <> '', reason = {'expired'}, settled_at = ?2 WHERE seq = ?1`
+	expireText = `UPDATE waybill_outbox
+		SET state = {abandoned}, due_at = NULL, orphaned = 0, version = version + 1, blocks = key <> '',
+			reason = {'expired'}, settled_at = ?2
+		WHERE seq = ?1`
 
 	purgeText = `DELETE FROM waybill_outbox AS r WHERE r.seq IN (
 		SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_settled
 		WHERE CASE WHEN reason IS NULL THEN 0 WHEN reason IN {withdrawn} THEN 2 ELSE 1 END = ?1
 		AND settled_at IS NOT NULL AND settled_at <= ?2 AND state = ?3 ORDER BY settled_at LIMIT ?4) RETURNING ` + purgedSQL
-	purgedSQL = `seq, route, id, version, coalesce(slot, -1), key, state, hold, coalesce(due_at, 0), due_at IS NOT NULL, blocks, withdrawable, orphaned,
+	purgedSQL = `seq, route, id, version, coalesce(slot, -1), key, state, hold, coalesce(due_at, 0), due_at IS NOT NULL,
+		blocks, withdrawable, orphaned,
 		maybe_sent, attempts, deliveries, crashes, coalesce(reason, '')`
 )
 

@@ -16,16 +16,27 @@ var _ admin.Counter = (*Store)(nil)
 const countLimit = 10_000
 
 const (
-	countReadyText = `SELECT state, count(*), min(since) FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
-		FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL LIMIT ?2) GROUP BY state`
+	countReadyText = `SELECT state, count(*), min(since)
+		FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
+			FROM waybill_outbox INDEXED BY waybill_outbox_ready
+			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL
+			LIMIT ?2)
+		GROUP BY state`
 	countTimersText = `SELECT 1, count(*), min(since) FROM (SELECT ready_since AS since
 		FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = {pending} LIMIT ?2)`
-	countRetriesText = `SELECT state, count(*), min(since) FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
+	countRetriesText = `SELECT state, count(*), min(since)
+		FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
 		FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = {failed} LIMIT ?2) GROUP BY state`
 	countAbandonedText = `SELECT 5, count(*), min(since) FROM (SELECT ready_since AS since
 		FROM waybill_outbox INDEXED BY waybill_outbox_abandoned WHERE route = ?1 AND state = {abandoned} LIMIT ?2)`
-	spanText = `SELECT (SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL ORDER BY seq DESC LIMIT 1)
-		- (SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL ORDER BY seq LIMIT 1) + 1`
+	spanText = `SELECT (SELECT seq
+			FROM waybill_outbox INDEXED BY waybill_outbox_ready
+			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL
+			ORDER BY seq DESC LIMIT 1)
+		- (SELECT seq
+			FROM waybill_outbox INDEXED BY waybill_outbox_ready
+			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL
+			ORDER BY seq LIMIT 1) + 1`
 )
 
 // Counts returns the numbers of records per route and state. They are exact up to 10,000 ready, 10,000 scheduled,

@@ -20,11 +20,15 @@ const (
 	// nextText selects the first record of a key that is due, if no other record keeps it waiting.
 	nextText = `SELECT r.seq FROM waybill_outbox r INDEXED BY waybill_outbox_key
 		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND r.due_at IS NULL AND r.settled_at IS NULL AND NOT EXISTS (
-			SELECT 1 FROM waybill_outbox x INDEXED BY waybill_outbox_waiting_key WHERE x.route = ?1 AND x.key = ?2 AND x.key <> '' AND (x.state = {failed} OR x.hold <> 0))
+			SELECT 1
+				FROM waybill_outbox x INDEXED BY waybill_outbox_waiting_key
+				WHERE x.route = ?1 AND x.key = ?2 AND x.key <> '' AND (x.state = {failed} OR x.hold <> 0))
 		ORDER BY r.seq LIMIT 1`
 	tendedText    = `SELECT 1 FROM waybill_outbox_units WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2 AND owner <> 0`
-	tellOwnerText = `INSERT INTO waybill_outbox_control (kind, route, slot, key, id, seq, reason) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) RETURNING number`
-	untoldText    = `SELECT 1 FROM waybill_outbox_control WHERE number = ?1`
+	tellOwnerText = `INSERT INTO waybill_outbox_control (kind, route, slot, key, id, seq, reason)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+		RETURNING number`
+	untoldText = `SELECT 1 FROM waybill_outbox_control WHERE number = ?1`
 )
 
 // DecideHead skips, sets aside or requeues the head of a blocked key; see [admin.KeyKeeper]. It is one transaction with
@@ -99,7 +103,8 @@ func (d *decision) carryOut(ctx context.Context, w *work) error {
 			return err
 		}
 		if tended {
-			_, err = w.one(ctx, []any{&d.told}, tellOwnerText, int64(core.ControlDecide), d.route, int64(r.row.slot), d.key, d.id, r.Seq, string(d.reason))
+			_, err = w.one(ctx, []any{&d.told}, tellOwnerText,
+				int64(core.ControlDecide), d.route, int64(r.row.slot), d.key, d.id, r.Seq, string(d.reason))
 			return err
 		}
 	}

@@ -42,14 +42,16 @@ func shape(ctx context.Context, q querier, prefix string) ([]object, error) {
 		table := prefix + t.table
 		err := read(`SELECT l.type || CASE WHEN l.strict THEN ', strict' ELSE '' END || CASE WHEN l.wr THEN ', without rowid' ELSE '' END
 			|| CASE WHEN s.sql LIKE '%AUTOINCREMENT%' THEN ', autoincrement' ELSE '' END
-			FROM pragma_table_list(?1) l JOIN sqlite_schema s ON s.name = l.name WHERE l.schema = 'main'`, table, func(rows *sql.Rows) (o object, err error) {
+			FROM pragma_table_list(?1) l JOIN sqlite_schema s ON s.name = l.name
+				WHERE l.schema = 'main'`, table, func(rows *sql.Rows) (o object, err error) {
 			o.name = table
 			return o, rows.Scan(&o.definition)
 		})
 		if err != nil {
 			return nil, err
 		}
-		err = read(`SELECT name, type || CASE WHEN pk > 0 THEN ' primary key ' || pk ELSE '' END || CASE WHEN "notnull" THEN ' not null' ELSE '' END
+		err = read(`SELECT name,
+			type || CASE WHEN pk > 0 THEN ' primary key ' || pk ELSE '' END || CASE WHEN "notnull" THEN ' not null' ELSE '' END
 			|| CASE WHEN hidden > 0 THEN ' generated' ELSE '' END || coalesce(' default ' || dflt_value, ''),
 			"notnull" AND dflt_value IS NULL AND pk = 0 FROM pragma_table_xinfo(?1)`, table, func(rows *sql.Rows) (object, error) {
 			o := object{table: table}
@@ -61,7 +63,8 @@ func shape(ctx context.Context, q querier, prefix string) ([]object, error) {
 			return nil, err
 		}
 		err = read(`SELECT i.name, CASE WHEN i."unique" THEN 'unique index ' ELSE 'index ' END, s.sql
-			FROM pragma_index_list(?1) i JOIN sqlite_schema s ON s.type = 'index' AND s.name = i.name WHERE i.origin = 'c'`, table, func(rows *sql.Rows) (object, error) {
+			FROM pragma_index_list(?1) i JOIN sqlite_schema s ON s.type = 'index' AND s.name = i.name
+				WHERE i.origin = 'c'`, table, func(rows *sql.Rows) (object, error) {
 			o := object{table: table}
 			var text string
 			err := rows.Scan(&o.name, &o.definition, &text)
@@ -139,7 +142,9 @@ func (s *Store) drift(ctx context.Context) ([]admin.Difference, error) {
 	}
 	for _, o := range have {
 		if o.alien && !wanted[o.name] {
-			diffs = append(diffs, admin.Difference{Object: o.name, Want: "a default, or nullable: Waybill does not fill it", Have: o.definition})
+			diffs = append(diffs, admin.Difference{
+				Object: o.name, Want: "a default, or nullable: Waybill does not fill it", Have: o.definition,
+			})
 		}
 	}
 	meta := s.opts.Prefix + "meta"
@@ -165,8 +170,8 @@ func (s *Store) fits(ctx context.Context, q querier) error {
 		return nil //nolint:nilerr // see above
 	}
 	if known := s.migrations.Newest(); least > known {
-		return misconfigured("check", fmt.Errorf("the schema of %soutbox may only be used by programs that know version %d of it, this one knows %d: "+
-			"use a newer release, or take the schema back with one", s.opts.Prefix, least, known))
+		return misconfigured("check", fmt.Errorf("the schema of %soutbox requires programs that know version %d of it, "+
+			"this one knows %d: use a newer release, or take the schema back with one", s.opts.Prefix, least, known))
 	}
 	s.fit.Store(true)
 	return nil

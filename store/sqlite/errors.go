@@ -29,9 +29,11 @@ const (
 func kindOf(code int) kind {
 	switch code & 0xff {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_ABORT,
-		sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_NOLFS:
+		sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN,
+		sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_NOLFS:
 		return kindOutage
-	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT:
+	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH,
+		sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT:
 		return kindMisconfigured
 	case sqlite3.SQLITE_TOOBIG:
 		return kindTooBig
@@ -48,7 +50,8 @@ func classify(op string, err error) error {
 	var se *sqlite.Error
 	if !errors.As(err, &se) {
 		switch {
-		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, sql.ErrConnDone), errors.Is(err, driver.ErrBadConn),
+		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, sql.ErrConnDone),
+			errors.Is(err, driver.ErrBadConn),
 			strings.HasSuffix(err.Error(), "statement is closed"): // database/sql closed it with the transaction, since the context ended
 			return outage(op, err)
 		}
@@ -66,8 +69,10 @@ func classify(op string, err error) error {
 		return &waybill.Error{Op: "waybill/sqlite: " + op, Class: waybill.ClassPermanent, Reason: waybill.ReasonTooLarge, Err: err}
 	case kindUnknown:
 		if text := se.Error(); strings.Contains(text, "no such table") || strings.Contains(text, "no such column") ||
-			strings.Contains(text, "has no column named") || strings.Contains(text, "no such index") || strings.Contains(text, "ON CONFLICT clause does not match") {
-			return misconfigured(op, fmt.Errorf("the schema is missing, old or not Waybill's: run Migrate on this file, or set Options.AutoMigrate, or choose another Options.Prefix (%w)", err))
+			strings.Contains(text, "has no column named") || strings.Contains(text, "no such index") ||
+			strings.Contains(text, "ON CONFLICT clause does not match") {
+			return misconfigured(op, fmt.Errorf("the schema is missing, old or not Waybill's: "+
+				"run Migrate on this file, or set Options.AutoMigrate, or choose another Options.Prefix (%w)", err))
 		}
 	}
 	return &waybill.Error{Op: "waybill/sqlite: " + op, Err: err}

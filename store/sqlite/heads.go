@@ -15,13 +15,18 @@ const (
 	// headsText selects the record that keeps later messages of a key waiting: a retry, or an abandoned message if the
 	// route blocks then. A retry that somebody holds is being sent.
 	headsText = `SELECT (SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
-			WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = {failed} OR r.hold <> 0) AND r.state = {failed} AND r.hold = 0),
+			WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = {failed} OR r.hold <> 0)
+				AND r.state = {failed} AND r.hold = 0),
 		(SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key WHERE r.route = ?1 AND r.key = ?2 AND r.blocks = 1)`
 	// nextKeyText selects the next key with a row that waits or blocks.
 	nextKeyText = `SELECT min(x) FROM (
-			SELECT min(r.key) AS x FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key WHERE r.route = ?1 AND r.key > ?2 AND r.key <> '' AND (r.state = {failed} OR r.hold <> 0)
+			SELECT min(r.key) AS x
+				FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
+				WHERE r.route = ?1 AND r.key > ?2 AND r.key <> '' AND (r.state = {failed} OR r.hold <> 0)
 			UNION ALL
-			SELECT min(r.key) FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key WHERE r.route = ?1 AND r.key > ?2 AND r.blocks = 1)`
+			SELECT min(r.key)
+				FROM waybill_outbox r INDEXED BY waybill_outbox_blocking_key
+				WHERE r.route = ?1 AND r.key > ?2 AND r.blocks = 1)`
 )
 
 // BlockedKeys lists keys whose head waits; see [admin.KeyKeeper]. Keys are in the order of their bytes. It goes by

@@ -20,7 +20,8 @@ var (
 
 // The texts of the inbox's statements; table is Options.Prefix + "inbox". An OR IGNORE would hide other faults.
 func markBatchSQL(table string) string {
-	return "INSERT INTO " + table + " (consumer, source, id, handled_at) SELECT value->>0, value->>1, value->>2, ?2 FROM json_each(?1) WHERE true" +
+	return "INSERT INTO " + table + " (consumer, source, id, handled_at)" +
+		" SELECT value->>0, value->>1, value->>2, ?2 FROM json_each(?1) WHERE true" +
 		" ON CONFLICT DO NOTHING RETURNING consumer, source, id"
 }
 
@@ -30,7 +31,9 @@ func purgeSQL(table string) string {
 }
 
 // DoBatch is Do for many keys: one transaction, one INSERT for all marks; see [core.BatchInbox]. At most 100,000 keys.
-func (s *Store) DoBatch(ctx context.Context, keys []core.InboxKey, fn func(ctx context.Context, tx *sql.Tx, fresh []int) error) ([]core.InboxStatus, error) {
+func (s *Store) DoBatch(
+	ctx context.Context, keys []core.InboxKey, fn func(ctx context.Context, tx *sql.Tx, fresh []int) error,
+) ([]core.InboxStatus, error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}

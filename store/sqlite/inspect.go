@@ -18,18 +18,26 @@ var _ admin.Inspector = (*Store)(nil)
 const (
 	// storedSQL are the columns of record r for operators. A hold lasts until its holder's lease ends, if that is not
 	// renewed.
-	storedSQL = rowSQL + `, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''), r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
-	coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''), coalesce((SELECT m.renewed_at + m.lease FROM waybill_outbox_members m WHERE m.session = r.hold), 0)`
+	storedSQL = rowSQL + `, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''),
+		r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
+		coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''),
+		coalesce((SELECT m.renewed_at + m.lease FROM waybill_outbox_members m WHERE m.session = r.hold), 0)`
 
 	inspectText  = `SELECT ` + storedSQL + `, r.body FROM waybill_outbox r WHERE r.route = ?1 AND r.id = ?2`
 	storedText   = `SELECT ` + storedSQL + ` FROM waybill_outbox r WHERE r.seq = ?1`
 	walkText     = `SELECT ` + storedSQL + ` FROM waybill_outbox r WHERE r.seq > ?1 ORDER BY r.seq LIMIT ?2`
-	walkGoneText = `SELECT ` + storedSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_gone WHERE r.seq > ?1 AND r.state = {abandoned} ORDER BY r.seq LIMIT ?2`
+	walkGoneText = `SELECT ` + storedSQL + `
+		FROM waybill_outbox r INDEXED BY waybill_outbox_gone
+		WHERE r.seq > ?1 AND r.state = {abandoned}
+		ORDER BY r.seq LIMIT ?2`
 
 	// routesText goes from route to route.
 	routesText = `WITH RECURSIVE n(route) AS (
 			SELECT min(route) FROM waybill_outbox INDEXED BY waybill_outbox_id
-			UNION ALL SELECT (SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id WHERE r.route > n.route) FROM n WHERE n.route IS NOT NULL)
+			UNION ALL
+				SELECT (SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id WHERE r.route > n.route)
+				FROM n
+				WHERE n.route IS NOT NULL)
 		SELECT route FROM n WHERE route IS NOT NULL LIMIT 10000`
 )
 
@@ -117,7 +125,9 @@ func (s *Store) List(ctx context.Context, f admin.Filter, page admin.PageRequest
 }
 
 // list returns a page of the records that f and takes select.
-func (s *Store) list(ctx context.Context, op string, f *admin.Filter, page admin.PageRequest, takes func(core.State, waybill.Reason) bool) (out admin.Listing, err error) {
+func (s *Store) list(
+	ctx context.Context, op string, f *admin.Filter, page admin.PageRequest, takes func(core.State, waybill.Reason) bool,
+) (out admin.Listing, err error) {
 	err = s.read(ctx, op, func(w *work) (err error) {
 		if len(f.IDs) > 0 {
 			out, err = w.listIDs(ctx, f, page, takes)
@@ -133,7 +143,9 @@ func (s *Store) list(ctx context.Context, op string, f *admin.Filter, page admin
 }
 
 // walk goes from record to record.
-func (w *work) walk(ctx context.Context, f *admin.Filter, page admin.PageRequest, takes func(core.State, waybill.Reason) bool) (out admin.Listing, err error) {
+func (w *work) walk(
+	ctx context.Context, f *admin.Filter, page admin.PageRequest, takes func(core.State, waybill.Reason) bool,
+) (out admin.Listing, err error) {
 	text := walkText
 	if f.OnlyAbandoned() {
 		text = walkGoneText
@@ -158,7 +170,9 @@ func (w *work) walk(ctx context.Context, f *admin.Filter, page admin.PageRequest
 }
 
 // listIDs looks for f.IDs on f.Routes, or on every route.
-func (w *work) listIDs(ctx context.Context, f *admin.Filter, page admin.PageRequest, takes func(core.State, waybill.Reason) bool) (out admin.Listing, err error) {
+func (w *work) listIDs(
+	ctx context.Context, f *admin.Filter, page admin.PageRequest, takes func(core.State, waybill.Reason) bool,
+) (out admin.Listing, err error) {
 	routes := f.Routes
 	if len(routes) == 0 {
 		if routes, err = w.routes(ctx); err != nil {

@@ -10,9 +10,12 @@ import (
 
 const (
 	// renewText joins or renews.
-	renewText = `INSERT INTO waybill_outbox_members (session, beat, lease, presence, handlers, free, flag, name, serves, joined_at, renewed_at)
+	renewText = `INSERT INTO waybill_outbox_members (session, beat, lease, presence, handlers, free, flag, name, serves,
+		joined_at, renewed_at)
 		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10)
-		ON CONFLICT (session) DO UPDATE SET beat = ?2, lease = ?3, presence = ?4, handlers = ?5, free = ?6, flag = ?7, name = ?8, serves = ?9, renewed_at = ?10`
+		ON CONFLICT (session) DO UPDATE
+			SET beat = ?2, lease = ?3, presence = ?4, handlers = ?5, free = ?6, flag = ?7, name = ?8, serves = ?9,
+				renewed_at = ?10`
 	beatText = `SELECT beat, presence, flag FROM waybill_outbox_members WHERE session = ?1`
 	flagText = `UPDATE waybill_outbox_members SET flag = 1 WHERE session = ?1 AND presence = ?2 AND presence <> 0`
 
@@ -99,7 +102,8 @@ func (w *work) renew(ctx context.Context, m *core.Meeting) (known bool, err erro
 		return false, err
 	}
 	flag = flag && self.Presence == presence
-	_, err = w.exec(ctx, renewText, int64(self.Session), self.Beat, self.Lease.Microseconds(), self.Presence, self.Handlers, self.Free, flag, self.Name, serves, w.now)
+	_, err = w.exec(ctx, renewText,
+		int64(self.Session), self.Beat, self.Lease.Microseconds(), self.Presence, self.Handlers, self.Free, flag, self.Name, serves, w.now)
 	return err == nil, err
 }
 

@@ -20,12 +20,15 @@ const (
 
 	// rangeText selects the ready records of a part, in order.
 	rangeText = `SELECT ` + recordSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_ready
-		WHERE r.route = ?1 AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL AND r.settled_at IS NULL AND ` + slotSQL + ` AND (r.key <> '' OR NOT ?5)
+		WHERE r.route = ?1 AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL AND r.settled_at IS NULL
+			AND ` + slotSQL + ` AND (r.key <> '' OR NOT ?5)
 		AND r.seq NOT IN (SELECT value FROM json_each(?6)) AND (r.key = '' OR r.key NOT IN (SELECT value FROM json_each(?7)))
 		ORDER BY r.seq`
 	// keyRangeText selects the ready records of a key, in order.
 	keyRangeText = `SELECT ` + recordSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_key
-		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL AND r.settled_at IS NULL ORDER BY r.seq`
+		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND r.seq > ?3 AND r.seq <= ?4 AND r.due_at IS NULL
+			AND r.settled_at IS NULL
+		ORDER BY r.seq`
 	// keyWaitingText and keyBlockingText select records that can block a key.
 	keyWaitingText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
 		WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = {failed} OR r.hold <> 0) ORDER BY r.seq`

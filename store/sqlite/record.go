@@ -13,7 +13,8 @@ import (
 
 const (
 	// rowSQL are the columns of record r that the engine's rules need.
-	rowSQL = `r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0), r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
+	rowSQL = `r.seq, r.route, r.id, r.version, coalesce(r.slot, -1), r.key, r.state, r.hold, coalesce(r.due_at, 0),
+		r.due_at IS NOT NULL, r.blocks, r.withdrawable, r.orphaned,
 	r.maybe_sent, r.attempts, r.deliveries, r.crashes`
 	// recordSQL are the columns of the whole record.
 	recordSQL = rowSQL + `, r.topic, r.hlc, r.expires_at, r.ready_since, r.attrs, r.body`
@@ -50,7 +51,8 @@ func (r *row) ready() bool { return r.live() && !r.waits }
 // dest returns the destinations of rowSQL.
 func (r *row) dest() []any {
 	return []any{
-		&r.Seq, &r.Route, &r.ID, &r.Version, &r.slotColumn, &r.key, &r.state, (*int64)(&r.holder), &r.due, &r.waits, &r.blocks, &r.withdrawable, &r.orphaned,
+		&r.Seq, &r.Route, &r.ID, &r.Version, &r.slotColumn, &r.key, &r.state, (*int64)(&r.holder), &r.due, &r.waits,
+		&r.blocks, &r.withdrawable, &r.orphaned,
 		&r.maybe, &r.attempts, &r.deliveries, &r.crashes,
 	}
 }

@@ -12,13 +12,19 @@ var _ admin.Redriver = (*Store)(nil)
 
 const (
 	// requeueText makes a record ready again, at its place. It removes an expiry that has passed.
-	requeueText = `UPDATE waybill_outbox SET state = {pending}, due_at = NULL, settled_at = NULL, orphaned = 0, version = version + 1, blocks = 0,
+	requeueText = `UPDATE waybill_outbox
+		SET state = {pending}, due_at = NULL, settled_at = NULL, orphaned = 0, version = version + 1, blocks = 0,
 		maybe_sent = maybe_sent OR crashes > 0, attempts = 0, crashes = 0, deliveries = 0, reason = NULL, error = NULL, error_at = NULL,
 		expires_at = CASE WHEN expires_at > ?2 THEN expires_at END,
 		attrs = CASE WHEN expires_at <= ?2 AND json_valid(attrs) THEN json_remove(attrs, '$.a.expirytime') ELSE attrs END
 		WHERE seq = ?1 AND hold = 0 AND state IN ({pending}, {failed}, {abandoned})`
-	putAwayText  = `UPDATE waybill_outbox SET state = {abandoned}, due_at = NULL, orphaned = 0, version = version + 1, blocks = 0, reason = ?3, settled_at = ?2 WHERE seq = ?1 AND hold = 0`
-	outlivedText = `SELECT 1 FROM waybill_outbox WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL`
+	putAwayText = `UPDATE waybill_outbox
+		SET state = {abandoned}, due_at = NULL, orphaned = 0, version = version + 1, blocks = 0, reason = ?3,
+			settled_at = ?2
+		WHERE seq = ?1 AND hold = 0`
+	outlivedText = `SELECT 1
+		FROM waybill_outbox
+		WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL`
 )
 
 // Redrive puts failed and abandoned records back, in one bounded step; see [admin.Redriver]. It finds them as List

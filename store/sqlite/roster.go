@@ -18,17 +18,32 @@ const (
 	// unservedText goes from route to route.
 	unservedText = `WITH RECURSIVE n(route) AS (
 			SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id
-			UNION ALL SELECT (SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id WHERE r.route > n.route) FROM n WHERE n.route IS NOT NULL)
+			UNION ALL
+				SELECT (SELECT min(r.route) FROM waybill_outbox r INDEXED BY waybill_outbox_id WHERE r.route > n.route)
+				FROM n
+				WHERE n.route IS NOT NULL)
 		SELECT n.route FROM n WHERE n.route IS NOT NULL AND NOT EXISTS (SELECT 1 FROM waybill_outbox_units u WHERE u.route = n.route) AND (
-			EXISTS (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_ready WHERE r.route = n.route AND r.due_at IS NULL AND r.settled_at IS NULL)
-			OR EXISTS (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_timer WHERE r.route = n.route AND r.due_at IS NOT NULL AND r.state = {pending} AND r.due_at <= ?1)
-			OR EXISTS (SELECT 1 FROM waybill_outbox r INDEXED BY waybill_outbox_retry WHERE r.route = n.route AND r.state = {failed} AND r.due_at <= ?1))
+			EXISTS (SELECT 1
+				FROM waybill_outbox r INDEXED BY waybill_outbox_ready
+				WHERE r.route = n.route AND r.due_at IS NULL AND r.settled_at IS NULL)
+			OR EXISTS (SELECT 1
+				FROM waybill_outbox r INDEXED BY waybill_outbox_timer
+				WHERE r.route = n.route AND r.due_at IS NOT NULL AND r.state = {pending} AND r.due_at <= ?1)
+			OR EXISTS (SELECT 1
+				FROM waybill_outbox r INDEXED BY waybill_outbox_retry
+				WHERE r.route = n.route AND r.state = {failed} AND r.due_at <= ?1))
 		LIMIT ?2`
 
-	endHoldsText = `UPDATE waybill_outbox SET hold = 0, held_since = NULL, orphaned = 1, maybe_sent = 1, crashes = crashes + ?2, version = version + ?2 WHERE hold = ?1 AND hold <> 0`
+	endHoldsText = `UPDATE waybill_outbox
+		SET hold = 0, held_since = NULL, orphaned = 1, maybe_sent = 1, crashes = crashes + ?2, version = version + ?2
+		WHERE hold = ?1 AND hold <> 0`
 	endUnitsText = `UPDATE waybill_outbox_units SET owner = 0, term = term + 1, careful = max(careful, ?2) WHERE owner = ?1`
 	endText      = `DELETE FROM waybill_outbox_members WHERE session = ?1`
-	keepHintText = `INSERT INTO waybill_outbox_routes (route, low, careful, term) SELECT route, min(low), max(careful), max(term) FROM waybill_outbox_units WHERE route = ?1 GROUP BY route
+	keepHintText = `INSERT INTO waybill_outbox_routes (route, low, careful, term)
+		SELECT route, min(low), max(careful), max(term)
+		FROM waybill_outbox_units
+		WHERE route = ?1
+		GROUP BY route
 		ON CONFLICT (route) DO UPDATE SET low = excluded.low, careful = excluded.careful, term = excluded.term`
 	dropUnitsText = `DELETE FROM waybill_outbox_units WHERE route = ?1`
 )
@@ -61,12 +76,15 @@ func (w *work) members(ctx context.Context) (out []core.Member, err error) {
 		var m core.Member
 		var lease int64
 		var serves string
-		if err := rows.Scan((*int64)(&m.Session), &m.Name, &m.Beat, &lease, &m.Handlers, &m.Free, &m.Presence, &m.Flag, &serves); err != nil {
+		if err := rows.Scan(
+			(*int64)(&m.Session), &m.Name, &m.Beat, &lease, &m.Handlers, &m.Free, &m.Presence, &m.Flag, &serves,
+		); err != nil {
 			return false, err
 		}
 		m.Lease = duration(lease)
 		if m.Serves, err = decodeServes(serves); err != nil {
-			return false, misconfigured("meet", fmt.Errorf("column serves of %soutbox_members holds what is not Waybill's: delete the row (%w)", w.s.opts.Prefix, err))
+			return false, misconfigured("meet", fmt.Errorf("column serves of %soutbox_members holds a foreign value: "+
+				"delete the row (%w)", w.s.opts.Prefix, err))
 		}
 		out = append(out, m)
 		return true, nil

@@ -12,15 +12,23 @@ import (
 const (
 	// publishedSQL finds records by (sequence, id, route) in the JSON array ?1.
 	publishedSQL = ` WHERE settled_at IS NULL AND seq IN (
-		SELECT r.seq FROM json_each(?1) j CROSS JOIN waybill_outbox r WHERE r.seq = j.value->>0 AND r.id = j.value->>1 AND r.route = j.value->>2) RETURNING seq, id`
+		SELECT r.seq
+			FROM json_each(?1) j CROSS JOIN waybill_outbox r
+			WHERE r.seq = j.value->>0 AND r.id = j.value->>1 AND r.route = j.value->>2)
+		RETURNING seq, id`
 
 	publishText = `DELETE FROM waybill_outbox` + publishedSQL
 	// keepText is used if Options.Retention keeps published records.
-	keepText = `UPDATE waybill_outbox SET state = {published}, version = version + 1, due_at = NULL, settled_at = ?2, hold = 0, held_since = NULL, orphaned = 0` + publishedSQL
+	keepText = `UPDATE waybill_outbox
+		SET state = {published}, version = version + 1, due_at = NULL, settled_at = ?2, hold = 0, held_since = NULL,
+			orphaned = 0` + publishedSQL
 
-	settleText = `UPDATE waybill_outbox SET state = ?2, version = version + 1, due_at = ?3, settled_at = ?4, hold = 0, held_since = NULL, orphaned = 0,
-		attempts = attempts + ?5, crashes = CASE WHEN ?2 = {failed} THEN 0 ELSE crashes END, reason = ?6, blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8,
-		error = coalesce(?9, error), error_at = CASE WHEN ?9 IS NULL THEN error_at ELSE ?10 END WHERE seq = ?1`
+	settleText = `UPDATE waybill_outbox
+		SET state = ?2, version = version + 1, due_at = ?3, settled_at = ?4, hold = 0, held_since = NULL, orphaned = 0,
+			attempts = attempts + ?5, crashes = CASE WHEN ?2 = {failed} THEN 0 ELSE crashes END, reason = ?6,
+			blocks = ?7 AND key <> '', maybe_sent = maybe_sent OR ?8,
+			error = coalesce(?9, error), error_at = CASE WHEN ?9 IS NULL THEN error_at ELSE ?10 END
+		WHERE seq = ?1`
 	// releaseText ends the hold of ?3, if there is one. A retry then waits on, until ?2.
 	releaseText = `UPDATE waybill_outbox SET hold = 0, held_since = NULL, version = version + 1, maybe_sent = maybe_sent OR ?4,
 		due_at = CASE WHEN state = {failed} AND hold = ?3 THEN ?2 ELSE due_at END WHERE seq = ?1`
@@ -83,7 +91,8 @@ func (st *settler) run(ctx context.Context) error {
 		case o.Control() == 0 && o.Event() == core.EventConfirmed:
 			published = append(published, i)
 		case o.Control() == 0 && o.Event() == core.EventNone:
-			st.res[i] = waybill.Invalid("waybill/sqlite: settle", "outcome: is zero; build it with core.Published, Retry, Abandon, Withdraw, Release or Heeded")
+			st.res[i] = waybill.Invalid("waybill/sqlite: settle", "outcome: is zero; "+
+				"build it with core.Published, Retry, Abandon, Withdraw, Release or Heeded")
 		default:
 			err := st.other(ctx, o)
 			if st.res[i], err = st.alone(ctx, err); err != nil {
@@ -151,7 +160,8 @@ func (st *settler) other(ctx context.Context, o *core.Outcome) error {
 		settled = st.now
 	default:
 	}
-	_, err = st.exec(ctx, settleText, r.Seq, int64(o.State()), due, settled, attempt, nullable(string(o.Reason())), o.Reason().Blocks(), o.Unknown(), nullable(o.Error()), st.now)
+	_, err = st.exec(ctx, settleText, r.Seq, int64(o.State()), due, settled, attempt,
+		nullable(string(o.Reason())), o.Reason().Blocks(), o.Unknown(), nullable(o.Error()), st.now)
 	return err
 }
 

@@ -15,13 +15,16 @@ import (
 const rowsPerInsert = 1000
 
 const (
-	insertText = `INSERT INTO waybill_outbox (route, id, topic, key, slot, due_at, ready_since, hlc, attrs, body, expires_at, withdrawable, dedupe_key) VALUES `
-	insertRow  = `(?,?,?,?,?,?,?,?,?,?,?,?,?)`
-	insertEnd  = ` ON CONFLICT (route, id) DO NOTHING RETURNING route, id`
+	insertText = `INSERT INTO waybill_outbox (route, id, topic, key, slot, due_at, ready_since, hlc, attrs, body,
+		expires_at, withdrawable, dedupe_key)
+		VALUES `
+	insertRow = `(?,?,?,?,?,?,?,?,?,?,?,?,?)`
+	insertEnd = ` ON CONFLICT (route, id) DO NOTHING RETURNING route, id`
 	// insertKeyedEnd is for statements with a row that has a dedupe key.
 	insertKeyedEnd = ` ON CONFLICT DO NOTHING RETURNING route, id`
 
-	highWaterText = `SELECT max((SELECT value FROM waybill_meta WHERE name = 'hlc'), coalesce((SELECT max(hlc) FROM (SELECT hlc FROM waybill_outbox ORDER BY seq DESC LIMIT 10000)), 0))`
+	highWaterText = `SELECT max((SELECT value FROM waybill_meta WHERE name = 'hlc'),
+		coalesce((SELECT max(hlc) FROM (SELECT hlc FROM waybill_outbox ORDER BY seq DESC LIMIT 10000)), 0))`
 )
 
 // Stage writes msgs in tx, a transaction in the store's file, from any *sql.DB. It never begins, commits or rolls back.
@@ -94,7 +97,9 @@ func (w *withdrawer) stage(ctx context.Context, rows []core.StagedRow, staged []
 	}
 	for i := range rows {
 		r := &rows[i]
-		staged[i] = waybill.Staged{ID: r.Envelope.ID, Route: r.Route, Duplicate: !fresh[[2]string{r.Route, r.Envelope.ID}], Replaced: status}
+		staged[i] = waybill.Staged{
+			ID: r.Envelope.ID, Route: r.Route, Duplicate: !fresh[[2]string{r.Route, r.Envelope.ID}], Replaced: status,
+		}
 		if !staged[i].Duplicate || r.DedupeKey == "" {
 			continue
 		}
@@ -130,7 +135,8 @@ func (w *work) insert(ctx context.Context, rows []core.StagedRow) (map[[2]string
 			body = []byte{}
 		}
 		keyed = keyed || r.DedupeKey != ""
-		args = append(args, r.Route, e.ID, e.Topic, e.Key, int64(core.SlotOf(r.Route, e.Key, e.ID)), due, since, int64(e.HLC), attrs, body, expiry(e),
+		args = append(args, r.Route, e.ID, e.Topic, e.Key, int64(core.SlotOf(r.Route, e.Key, e.ID)),
+			due, since, int64(e.HLC), attrs, body, expiry(e),
 			r.Withdrawable, nullable(r.DedupeKey))
 	}
 	end := insertEnd

@@ -140,7 +140,8 @@ func dataSource(path string, busy time.Duration) (string, error) {
 	}
 	pragma := func(name, value string) string { return "&_pragma=" + url.QueryEscape(name+"("+value+")") }
 	return "file:" + (&url.URL{Path: abs}).EscapedPath() + "?_txlock=immediate&_error_rc=1" +
-		pragma("busy_timeout", strconv.FormatInt(busy.Milliseconds(), 10)) + pragma("synchronous", "FULL") + pragma("foreign_keys", "1"), nil
+		pragma("busy_timeout", strconv.FormatInt(busy.Milliseconds(), 10)) +
+		pragma("synchronous", "FULL") + pragma("foreign_keys", "1"), nil
 }
 
 // begin brings a file that Open opened into WAL mode and migrates it if asked to. Changing the mode does not wait for

@@ -209,7 +209,8 @@ func (w *work) giveUp(ctx context.Context, self core.Session, unit core.Unit, lo
 		if err != nil {
 			return err
 		}
-		if r == nil || !r.live() || r.Version != ref.Version || ref.Route != unit.Route || !slots.Has(r.slot) || r.holder != 0 && r.holder != self {
+		if r == nil || !r.live() || r.Version != ref.Version || ref.Route != unit.Route ||
+			!slots.Has(r.slot) || r.holder != 0 && r.holder != self {
 			continue
 		}
 		keep[r.Seq] = true

@@ -25,8 +25,10 @@ type statements map[string]*sql.Stmt
 // hot are the texts of statements.
 func hot() []string {
 	return []string{
-		inboxText, lockText, lastText, memberText, ownedText, pageText, findText, loadText, rangeText, keyRangeText, keyWaitingText, keyBlockingText,
-		waitingText, blockingText, anyControlText, controlText, heldText, holdText, freeText, dropText, publishText, keepText, settleText, releaseText,
+		inboxText, lockText, lastText, memberText, ownedText, pageText, findText, loadText, rangeText,
+		keyRangeText, keyWaitingText, keyBlockingText,
+		waitingText, blockingText, anyControlText, controlText, heldText, holdText, freeText,
+		dropText, publishText, keepText, settleText, releaseText,
 		stampText, ownRetriesText, retriesText, timersText, nextRetryText, nextTimerText, renewText, unitsText, membersText,
 	}
 }
@@ -91,7 +93,8 @@ func (s *Store) enter(ctx context.Context) (leave func(), err error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-t.C:
-			return nil, fmt.Errorf("another write of this process lasted longer than %s: keep transactions and inbox handlers short", s.opts.BusyTimeout)
+			return nil, fmt.Errorf("another write of this process lasted longer than %s: "+
+				"keep transactions and inbox handlers short", s.opts.BusyTimeout)
 		}
 	}
 	return func() { <-s.gate }, nil
@@ -166,7 +169,8 @@ func (w *work) query(ctx context.Context, text string, args ...any) (*sql.Rows, 
 	if stmt := w.ready[text]; stmt != nil {
 		return w.tx.StmtContext(ctx, stmt).QueryContext(ctx, args...) //nolint:sqlclosecheck // the transaction closes it
 	}
-	return w.tx.QueryContext(ctx, w.s.sql(text), args...) //nolint:gosec // nothing foreign in the text but Options.Prefix, which Validate has checked
+	//nolint:gosec // nothing foreign in the text but Options.Prefix, which Validate has checked
+	return w.tx.QueryContext(ctx, w.s.sql(text), args...)
 }
 
 // exec returns the number of changed rows.
@@ -217,7 +221,8 @@ func (w *work) last(ctx context.Context) (last int64, err error) {
 // ended explains the error of a transaction that has ended.
 func ended(op string, err error) error {
 	if errors.Is(err, sql.ErrTxDone) {
-		return fmt.Errorf("waybill/sqlite: %s: %w: the transaction has ended already; use it before its commit or rollback (%w)", op, waybill.ErrInvalid, err)
+		return fmt.Errorf("waybill/sqlite: %s: %w: the transaction has ended already; "+
+			"use it before its commit or rollback (%w)", op, waybill.ErrInvalid, err)
 	}
 	return err
 }

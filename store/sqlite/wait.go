@@ -20,12 +20,21 @@ const (
 	newsText = `SELECT coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox'), 0),
 		coalesce((SELECT max(seq) FROM sqlite_sequence WHERE name = 'waybill_outbox_control'), 0)`
 	// freshText tells whether a route has something new since the number ?2, or since the control record ?3.
-	freshText = `SELECT EXISTS (SELECT 1 FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND seq > ?2 AND due_at IS NULL AND settled_at IS NULL)
+	freshText = `SELECT EXISTS (SELECT 1
+			FROM waybill_outbox INDEXED BY waybill_outbox_ready
+			WHERE route = ?1 AND seq > ?2 AND due_at IS NULL AND settled_at IS NULL)
 		OR EXISTS (SELECT 1 FROM waybill_outbox_control INDEXED BY waybill_outbox_control_route WHERE route = ?1 AND number > ?3)`
 	// peekText tells whether a route has ready records, and when its next timer and its next retry are due.
-	peekText = `SELECT EXISTS (SELECT 1 FROM waybill_outbox INDEXED BY waybill_outbox_ready WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL),
-		(SELECT min(due_at) FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = {pending}),
-		(SELECT due_at FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = {failed} AND hold = 0 ORDER BY due_at LIMIT 1)`
+	peekText = `SELECT EXISTS (SELECT 1
+			FROM waybill_outbox INDEXED BY waybill_outbox_ready
+			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL),
+		(SELECT min(due_at)
+			FROM waybill_outbox INDEXED BY waybill_outbox_timer
+			WHERE route = ?1 AND due_at IS NOT NULL AND state = {pending}),
+		(SELECT due_at
+			FROM waybill_outbox INDEXED BY waybill_outbox_retry
+			WHERE route = ?1 AND state = {failed} AND hold = 0
+			ORDER BY due_at LIMIT 1)`
 )
 
 // watcher notices commits of other connections.

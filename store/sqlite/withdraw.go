@@ -11,20 +11,28 @@ import (
 var _ waybill.Canceller[*sql.Tx] = (*Store)(nil)
 
 const (
-	byIDText  = `SELECT ` + rowSQL + `, r.topic, coalesce(r.dedupe_key, '') FROM waybill_outbox r WHERE r.route = ?1 AND r.id = ?2 AND r.settled_at IS NULL`
+	byIDText = `SELECT ` + rowSQL + `, r.topic, coalesce(r.dedupe_key, '')
+		FROM waybill_outbox r
+		WHERE r.route = ?1 AND r.id = ?2 AND r.settled_at IS NULL`
 	byKeyText = `SELECT ` + rowSQL + `, r.topic, coalesce(r.dedupe_key, '') FROM waybill_outbox r
 		WHERE r.route = ?1 AND r.topic = ?2 AND r.dedupe_key = ?3 AND r.dedupe_key IS NOT NULL AND r.settled_at IS NULL`
-	stagedText    = `SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?2`
-	deleteText    = `DELETE FROM waybill_outbox WHERE seq = ?1`
-	withdrawText  = `UPDATE waybill_outbox SET state = {abandoned}, due_at = NULL, version = version + 1, orphaned = 0, reason = ?2, settled_at = ?3 WHERE seq = ?1`
+	stagedText   = `SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?2`
+	deleteText   = `DELETE FROM waybill_outbox WHERE seq = ?1`
+	withdrawText = `UPDATE waybill_outbox
+		SET state = {abandoned}, due_at = NULL, version = version + 1, orphaned = 0, reason = ?2, settled_at = ?3
+		WHERE seq = ?1`
 	giveUpKeyText = `UPDATE waybill_outbox SET dedupe_key = NULL WHERE seq = ?1`
 	// holderText selects the live message with a dedupe key, unless the id is staged.
-	holderText = `SELECT id FROM waybill_outbox WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL
-		AND NOT EXISTS (SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?4)`
+	holderText = `SELECT id
+		FROM waybill_outbox
+		WHERE route = ?1 AND topic = ?2 AND dedupe_key = ?3 AND dedupe_key IS NOT NULL AND settled_at IS NULL
+			AND NOT EXISTS (SELECT 1 FROM waybill_outbox WHERE route = ?1 AND id = ?4)`
 
 	// carefulText returns the sequence up to which a dead member can have had records of a slot out that no crash
 	// window has passed yet.
-	carefulText = `SELECT max(coalesce((SELECT max(careful) FROM waybill_outbox_units WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2), 0),
+	carefulText = `SELECT max(coalesce((SELECT max(careful)
+			FROM waybill_outbox_units
+			WHERE route = ?1 AND from_slot <= ?2 AND to_slot > ?2), 0),
 		coalesce((SELECT careful FROM waybill_outbox_routes WHERE route = ?1), 0))`
 
 	tellText = `INSERT INTO waybill_outbox_control (kind, route, slot, key, id, seq) VALUES (?1, ?2, ?3, ?4, ?5, ?6)`
@@ -85,7 +93,9 @@ func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, keys ...waybill.CancelKe
 	return out, nil
 }
 
-func (w *withdrawer) cancel(ctx context.Context, key *waybill.CancelKey, seen map[waybill.CancelKey]waybill.CancelStatus) (waybill.CancelStatus, error) {
+func (w *withdrawer) cancel(
+	ctx context.Context, key *waybill.CancelKey, seen map[waybill.CancelKey]waybill.CancelStatus,
+) (waybill.CancelStatus, error) {
 	var t *target
 	var err error
 	short := *key
