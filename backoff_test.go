@@ -20,13 +20,19 @@ func TestBackoffDelays(t *testing.T) {
 		b    waybill.Backoff
 		want []time.Duration
 	}{
-		"default":           {waybill.Backoff{}, []time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 32 * s, 64 * s, 128 * s, 256 * s, 300 * s, 300 * s}},
-		"factor 3, cap 10":  {waybill.Backoff{Factor: 3, Cap: 10 * s}, []time.Duration{s, 3 * s, 9 * s, 10 * s}},
-		"linear":            {waybill.Backoff{Kind: waybill.BackoffLinear, Base: 2 * s, Cap: 5 * s}, []time.Duration{2 * s, 4 * s, 5 * s}},
-		"constant":          {waybill.Backoff{Kind: waybill.BackoffConstant, Base: 3 * s}, []time.Duration{3 * s, 3 * s}},
-		"schedule":          {*waybill.RetryDelays(5*s, 0, 7*s), []time.Duration{5 * s, 0, 7 * s, 0}},
-		"schedule with cap": {waybill.Backoff{Kind: waybill.BackoffDelays, Delays: []time.Duration{5 * s, 9 * s}, Cap: 7 * s}, []time.Duration{5 * s, 7 * s}},
-		"none":              {waybill.Backoff{Kind: waybill.BackoffNone}, []time.Duration{0}},
+		"default": {waybill.Backoff{}, []time.Duration{
+			s, 2 * s, 4 * s, 8 * s, 16 * s, 32 * s, 64 * s, 128 * s,
+			256 * s, 300 * s, 300 * s,
+		}},
+		"factor 3, cap 10": {waybill.Backoff{Factor: 3, Cap: 10 * s}, []time.Duration{s, 3 * s, 9 * s, 10 * s}},
+		"linear":           {waybill.Backoff{Kind: waybill.BackoffLinear, Base: 2 * s, Cap: 5 * s}, []time.Duration{2 * s, 4 * s, 5 * s}},
+		"constant":         {waybill.Backoff{Kind: waybill.BackoffConstant, Base: 3 * s}, []time.Duration{3 * s, 3 * s}},
+		"schedule":         {*waybill.RetryDelays(5*s, 0, 7*s), []time.Duration{5 * s, 0, 7 * s, 0}},
+		"schedule with cap": {
+			waybill.Backoff{Kind: waybill.BackoffDelays, Delays: []time.Duration{5 * s, 9 * s}, Cap: 7 * s},
+			[]time.Duration{5 * s, 7 * s},
+		},
+		"none": {waybill.Backoff{Kind: waybill.BackoffNone}, []time.Duration{0}},
 	} {
 		for i, want := range tc.want {
 			if got := tc.b.Delay(i + 1); got != want {
@@ -67,7 +73,10 @@ func TestBackoffStaysInBounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		b := waybill.Backoff{
-			Kind:   rapid.SampledFrom([]waybill.BackoffKind{waybill.BackoffExponential, waybill.BackoffLinear, waybill.BackoffConstant}).Draw(t, "kind"),
+			Kind: rapid.SampledFrom([]waybill.BackoffKind{
+				waybill.BackoffExponential, waybill.BackoffLinear,
+				waybill.BackoffConstant,
+			}).Draw(t, "kind"),
 			Base:   time.Duration(rapid.Int64Range(1, int64(time.Hour)).Draw(t, "base")),
 			Factor: rapid.Float64Range(1, 1000).Draw(t, "factor"),
 			Jitter: rapid.SampledFrom([]waybill.JitterKind{waybill.JitterEqual, waybill.JitterShare, waybill.JitterNone}).Draw(t, "jitter"),
@@ -160,7 +169,14 @@ func TestBackoffTiers(t *testing.T) {
 
 func TestBackoffValidate(t *testing.T) {
 	t.Parallel()
-	good := []waybill.Backoff{{}, {Attempts: -1}, {Kind: waybill.BackoffNone}, *waybill.RetryDelays(), *waybill.RetryDelays(time.Hour), {Share: 1, Jitter: waybill.JitterShare}}
+	good := []waybill.Backoff{
+		{},
+		{Attempts: -1},
+		{Kind: waybill.BackoffNone},
+		*waybill.RetryDelays(),
+		*waybill.RetryDelays(time.Hour),
+		{Share: 1, Jitter: waybill.JitterShare},
+	}
 	for i := range good {
 		if p := good[i].Validate("Retry"); len(p) > 0 {
 			t.Errorf("good back-off %d: %v", i, p)

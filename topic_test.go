@@ -24,7 +24,10 @@ func TestTopicBothSides(t *testing.T) { // ST-04
 	if m.Topic != "orders.placed" || m.ContentType != "application/json" || m.Key != "k" || m.Headers["h"] != "v" {
 		t.Errorf("got %+v", m)
 	}
-	for _, ct := range []string{"application/json", "application/json; charset=utf-8", "APPLICATION/JSON", "application/vnd.shop+json", ""} {
+	for _, ct := range []string{
+		"application/json", "application/json; charset=utf-8", "APPLICATION/JSON",
+		"application/vnd.shop+json", "",
+	} {
 		e := m.Envelope
 		e.ContentType = ct
 		if got, err := placed.Decode(&e); err != nil || got != (order{"ü", 2}) {
@@ -106,7 +109,8 @@ func TestHandlerFor(t *testing.T) { // ST-04
 	if h.Name != "t" {
 		t.Errorf("the handler is for %q", h.Name)
 	}
-	if _, err := h.Handle(t.Context(), &waybill.Delivery{Envelope: waybill.Envelope{Body: []byte(`{"id":"a"}`)}}); err != nil || got.ID != "a" {
+	if _, err := h.Handle(t.Context(), &waybill.Delivery{Envelope: waybill.Envelope{Body: []byte(`{"id":"a"}`)}}); err != nil ||
+		got.ID != "a" {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	if _, err := h.Handle(t.Context(), &waybill.Delivery{}); waybill.ReasonOf(err) != waybill.ReasonUndecodable {
@@ -122,13 +126,16 @@ func TestClasses(t *testing.T) {
 		class  waybill.Class
 		reason waybill.Reason
 	}{
-		"none":                    {nil, waybill.ClassUnknown, waybill.ReasonNone},
-		"plain":                   {cause, waybill.ClassUnknown, waybill.ReasonNone},
-		"reject":                  {waybill.Reject(cause), waybill.ClassPermanent, waybill.ReasonRejected},
-		"later":                   {waybill.RetryAfter(cause, -1), waybill.ClassRejected, waybill.ReasonNone},
-		"outage":                  {waybill.Outage(cause), waybill.ClassOutage, waybill.ReasonNone},
-		"wrapped":                 {errors.Join(errors.New("x"), waybill.Outage(cause)), waybill.ClassOutage, waybill.ReasonNone},
-		"outer":                   {&waybill.Error{Op: "op", Class: waybill.ClassPermanent, Err: waybill.Outage(cause)}, waybill.ClassPermanent, waybill.ReasonNone},
+		"none":    {nil, waybill.ClassUnknown, waybill.ReasonNone},
+		"plain":   {cause, waybill.ClassUnknown, waybill.ReasonNone},
+		"reject":  {waybill.Reject(cause), waybill.ClassPermanent, waybill.ReasonRejected},
+		"later":   {waybill.RetryAfter(cause, -1), waybill.ClassRejected, waybill.ReasonNone},
+		"outage":  {waybill.Outage(cause), waybill.ClassOutage, waybill.ReasonNone},
+		"wrapped": {errors.Join(errors.New("x"), waybill.Outage(cause)), waybill.ClassOutage, waybill.ReasonNone},
+		"outer": {
+			&waybill.Error{Op: "op", Class: waybill.ClassPermanent, Err: waybill.Outage(cause)},
+			waybill.ClassPermanent, waybill.ReasonNone,
+		},
 		"misconfigured":           {fmt.Errorf("%w: %w", waybill.ErrMisconfigured, cause), waybill.ClassOutage, waybill.ReasonNone},
 		"misconfigured, rejected": {waybill.Reject(fmt.Errorf("%w: %w", waybill.ErrMisconfigured, cause)), waybill.ClassPermanent, waybill.ReasonRejected}, // who says so is believed
 	} {
@@ -150,9 +157,15 @@ func TestWithin(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("no such table")
 	for want, inner := range map[string]error{
-		"waybill/relay: store: postgres: read: no such table": &waybill.Error{Op: "waybill/postgres: read", Class: waybill.ClassOutage, Err: cause},
-		"waybill/relay: store: stage: bad: no such table":     &waybill.Error{Op: "waybill: stage: bad", Class: waybill.ClassOutage, Err: cause},
-		"waybill/relay: store: mine: no such table":           waybill.Outage(fmt.Errorf("mine: %w", cause)),
+		"waybill/relay: store: postgres: read: no such table": &waybill.Error{
+			Op:    "waybill/postgres: read",
+			Class: waybill.ClassOutage, Err: cause,
+		},
+		"waybill/relay: store: stage: bad: no such table": &waybill.Error{
+			Op:    "waybill: stage: bad",
+			Class: waybill.ClassOutage, Err: cause,
+		},
+		"waybill/relay: store: mine: no such table": waybill.Outage(fmt.Errorf("mine: %w", cause)),
 	} {
 		err := errtext.Within("waybill/relay: store", inner)
 		if err.Error() != want || !errors.Is(err, cause) || waybill.ClassOf(err) != waybill.ClassOutage {

@@ -139,7 +139,10 @@ func TestUnitOfWorkRollsBack(t *testing.T) { // ST-03
 		want    error
 	}{
 		"the function fails": {fn: func(context.Context, *bench) error { return no }, want: no},
-		"staging fails":      {prepare: func(b *bench) { b.stager.fail = no }, fn: func(context.Context, *bench) error { return nil }, want: no},
+		"staging fails": {
+			prepare: func(b *bench) { b.stager.fail = no },
+			fn:      func(context.Context, *bench) error { return nil }, want: no,
+		},
 		"a message is bad": {fn: func(ctx context.Context, b *bench) error {
 			return b.unit.Stage(ctx, event("not*a topic"))
 		}, want: waybill.ErrInvalid},
@@ -191,7 +194,8 @@ func TestUnitOfWorkOutsideOfTransaction(t *testing.T) { // ST-03 ST-16
 	if err := b.unit.Stage(kept, event("a")); !errors.Is(err, waybill.ErrClosed) || !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("after the end: %v", err)
 	}
-	if err := b.unit.Do(kept, func(context.Context, *memory.Tx) error { t.Error("it ran"); return nil }); !errors.Is(err, waybill.ErrClosed) {
+	if err := b.unit.Do(kept, func(context.Context, *memory.Tx) error { t.Error("it ran"); return nil }); !errors.Is(err,
+		waybill.ErrClosed) {
 		t.Errorf("nested after the end: %v", err)
 	}
 	var nilStore *memory.Store
@@ -296,7 +300,11 @@ func TestRecorderKeepsUntilCommit(t *testing.T) { // ST-14
 		t.Errorf("as JSON: %s, %v", text, err)
 	}
 	var none *purchase
-	if err := b.unit.Do(t.Context(), func(ctx context.Context, _ *memory.Tx) error { return b.unit.StageRecorded(ctx, none) }); !errors.Is(err, waybill.ErrInvalid) {
+	if err := b.unit.Do(t.Context(), func(ctx context.Context,
+		_ *memory.Tx,
+	) error {
+		return b.unit.StageRecorded(ctx, none)
+	}); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("no aggregate: %v", err)
 	}
 }
@@ -329,7 +337,8 @@ func TestStageRecorded(t *testing.T) { // ST-14
 	if r := o.Recorded(); len(r) != 1 || r[0].Topic != "o2" || len(p.Recorded()) != 0 {
 		t.Errorf("still recorded: %v, %v", r, p.Recorded())
 	}
-	if staged, err := waybill.StageRecorded(t.Context(), b.stager, b.store.Begin(), p); staged != nil || err != nil || len(b.stager.calls) != 2 {
+	if staged, err := waybill.StageRecorded(t.Context(), b.stager, b.store.Begin(), p); staged != nil || err != nil ||
+		len(b.stager.calls) != 2 {
 		t.Errorf("nothing recorded: %v, %v", staged, err)
 	}
 }
@@ -341,9 +350,10 @@ func TestUnitOfWorkContext(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	type session struct{}
-	unit, err := waybill.NewUnitOfWork(&inSession{b.stager, session{}}, func(ctx context.Context, fn func(ctx context.Context, tx *memory.Tx) error) error {
-		return b.run(func(tx *memory.Tx) error { return fn(context.WithValue(ctx, session{}, true), tx) })
-	})
+	unit, err := waybill.NewUnitOfWork(&inSession{b.stager, session{}},
+		func(ctx context.Context, fn func(ctx context.Context, tx *memory.Tx) error) error {
+			return b.run(func(tx *memory.Tx) error { return fn(context.WithValue(ctx, session{}, true), tx) })
+		})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,10 @@ func TestReasonsThatBlock(t *testing.T) {
 func TestFilterMatches(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	s := Stored{Envelope: waybill.Envelope{ID: "i", Topic: "t", Tenant: "n", Key: "k", Time: at}, Route: "r", State: core.StateAbandoned, Reason: waybill.ReasonCancelled}
+	s := Stored{
+		Envelope: waybill.Envelope{ID: "i", Topic: "t", Tenant: "n", Key: "k", Time: at}, Route: "r",
+		State: core.StateAbandoned, Reason: waybill.ReasonCancelled,
+	}
 	for _, f := range []Filter{
 		{},
 		{IDs: []string{"x", "i"}},
@@ -148,7 +151,11 @@ func TestRedriveRefuses(t *testing.T) {
 		{"no key", RedriveRequest{}, with(func(c *Candidate) { c.Keyed = false }), "", ""},
 		{"a failed one", RedriveRequest{}, with(func(c *Candidate) { c.State, c.Reason = core.StateFailed, "" }), "", ""},
 		{"one that blocked its key", RedriveRequest{BlockAfterAbandon: true}, abandoned, "", ""},
-		{"one that was skipped", RedriveRequest{BlockAfterAbandon: true}, with(func(c *Candidate) { c.Reason = waybill.ReasonSkipped }), RefusedOrder, ""},
+		{
+			"one that was skipped",
+			RedriveRequest{BlockAfterAbandon: true},
+			with(func(c *Candidate) { c.Reason = waybill.ReasonSkipped }), RefusedOrder, "",
+		},
 		{"an expired one", RedriveRequest{}, with(func(c *Candidate) { c.Expired = true }), RefusedExpired, ""},
 		{"an old one", RedriveRequest{InboxRetention: time.Minute}, abandoned, RefusedInboxRetention, ""},
 		{"a taken dedupe key", RedriveRequest{}, with(func(c *Candidate) { c.Taken = true }), RefusedDuplicate, RefusedDuplicate},

@@ -14,14 +14,20 @@ import (
 func TestEnumerationsHaveNames(t *testing.T) {
 	t.Parallel()
 	for _, values := range [][]fmt.Stringer{
-		{waybill.BackoffExponential, waybill.BackoffLinear, waybill.BackoffConstant, waybill.BackoffDelays, waybill.BackoffNone, waybill.BackoffCustom, waybill.BackoffKind(200)},
+		{
+			waybill.BackoffExponential, waybill.BackoffLinear, waybill.BackoffConstant, waybill.BackoffDelays, waybill.BackoffNone,
+			waybill.BackoffCustom, waybill.BackoffKind(200),
+		},
 		{waybill.JitterEqual, waybill.JitterShare, waybill.JitterNone, waybill.JitterKind(200)},
 		{waybill.HandlerProcessed, waybill.HandlerDuplicate, waybill.HandlerLeftOut, waybill.HandlerStatus(200)},
 		{admin.HeadSkip, admin.HeadSetAside, admin.HeadRequeue, admin.HeadAction(200)},
 		{core.InboxNone, core.InboxProcessed, core.InboxDuplicate, core.InboxStatus(200)},
 		{core.KeyOrderNone, core.KeyOrderSerial, core.KeyOrderPipelinedPrefix, core.KeyOrder(200)},
 		{core.VerdictNone, core.VerdictDone, core.VerdictRetry, core.VerdictReject, core.VerdictRelease, core.Verdict(200)},
-		{core.StateNone, core.StatePending, core.StateProcessing, core.StatePublished, core.StateFailed, core.StateAbandoned, core.State(200)},
+		{
+			core.StateNone, core.StatePending, core.StateProcessing, core.StatePublished, core.StateFailed, core.StateAbandoned,
+			core.State(200),
+		},
 		{core.EventNone, core.EventStaged, core.EventHandedOut, core.EventRequeued, core.Event(200)},
 		{core.GripHeld, core.GripLocked, core.GripGone, core.Grip(200)},
 		{core.ControlKey, core.ControlRecord, core.ControlFrom, core.ControlDecide, core.ControlKind(200)},

@@ -28,7 +28,11 @@ func TestRetentionClasses(t *testing.T) {
 		{waybill.Retention{Published: 1, Abandoned: 1, Withdrawn: 1}, StateAbandoned, waybill.ReasonSkipped, 0},
 		{waybill.Retention{Published: time.Hour, Abandoned: 2, Withdrawn: time.Minute}, StatePublished, waybill.ReasonNone, time.Hour},
 		{waybill.Retention{Published: time.Hour, Abandoned: 2, Withdrawn: time.Minute}, StateAbandoned, waybill.ReasonRejected, 2},
-		{waybill.Retention{Published: time.Hour, Abandoned: 2, Withdrawn: time.Minute}, StateAbandoned, waybill.ReasonCancelled, time.Minute},
+		{
+			waybill.Retention{Published: time.Hour, Abandoned: 2, Withdrawn: time.Minute},
+			StateAbandoned, waybill.ReasonCancelled,
+			time.Minute,
+		},
 	} {
 		if got := RetentionClassOf(tc.state, tc.reason).KeptFor(tc.r); got != tc.want {
 			t.Errorf("%+v of %s %q: %s, want %s", tc.r, tc.state, tc.reason, got, tc.want)

@@ -44,7 +44,8 @@ func TestTopicCarriesDefaultRoutes(t *testing.T) { // ST-17 ST-06
 			t.Errorf("%s: routes %v, want %v", name, got, tc.want)
 		}
 	}
-	if _, err := s.Stamp(t.Context(), []waybill.Message{topic.On("").Message(1)}); !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "Routes[0]") {
+	if _, err := s.Stamp(t.Context(), []waybill.Message{topic.On("").Message(1)}); !errors.Is(err, waybill.ErrInvalid) ||
+		!strings.Contains(err.Error(), "Routes[0]") {
 		t.Errorf("an empty default route: %v", err)
 	}
 }
@@ -54,7 +55,8 @@ func TestTopicDeclaredTwice(t *testing.T) { // ST-17
 	s := newStamper(t, nil)
 	stamp := func(m ...waybill.Message) error { _, err := s.Stamp(t.Context(), m); return err }
 	asInt := waybill.NewTopic("a", waybill.JSON[int]())
-	if err := stamp(asInt.Message(1), waybill.NewTopic("a", waybill.JSON[int]()).On("r").Message(2), waybill.RawMessage("a", "", nil), waybill.NewTopic("b", waybill.JSON[string]()).Message("")); err != nil {
+	if err := stamp(asInt.Message(1), waybill.NewTopic("a", waybill.JSON[int]()).On("r").Message(2),
+		waybill.RawMessage("a", "", nil), waybill.NewTopic("b", waybill.JSON[string]()).Message("")); err != nil {
 		t.Fatalf("the same declaration, a raw message, another topic: %v", err)
 	}
 	for name, m := range map[string]waybill.Message{
@@ -62,7 +64,8 @@ func TestTopicDeclaredTwice(t *testing.T) { // ST-17
 		"another codec": waybill.NewTopic("a", intCodec{}).Message(1),
 	} {
 		err := stamp(asInt.Message(1), m)
-		if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "messages[1].Topic: \"a\" is declared twice") || !strings.Contains(err.Error(), "int") {
+		if !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(),
+			"messages[1].Topic: \"a\" is declared twice") || !strings.Contains(err.Error(), "int") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -70,7 +73,8 @@ func TestTopicDeclaredTwice(t *testing.T) { // ST-17
 		t.Errorf("the first declaration is refused afterwards: %v", err)
 	}
 	// Within one call, and from many goroutines: one of the two is refused.
-	if err := stamp(waybill.NewTopic("c", waybill.JSON[int]()).Message(1), waybill.NewTopic("c", waybill.JSON[bool]()).Message(true)); !errors.Is(err, waybill.ErrInvalid) {
+	if err := stamp(waybill.NewTopic("c", waybill.JSON[int]()).Message(1),
+		waybill.NewTopic("c", waybill.JSON[bool]()).Message(true)); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("within one call: %v", err)
 	}
 	var wg sync.WaitGroup
@@ -118,7 +122,8 @@ func TestLanes(t *testing.T) { // ST-19
 		"Lane":      waybill.RawMessage("t", "", nil, waybill.InLane("urgent")),
 		"Routes[0]": waybill.RawMessage("t", "", nil, waybill.Routes("r/high")), // could be taken for a lane
 	} {
-		if _, err := s.Stamp(t.Context(), []waybill.Message{m}); !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), name+": ") {
+		if _, err := s.Stamp(t.Context(), []waybill.Message{m}); !errors.Is(err, waybill.ErrInvalid) ||
+			!strings.Contains(err.Error(), name+": ") {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -132,7 +137,8 @@ func TestLineageOfSiblings(t *testing.T) { // ST-13
 		t.Errorf("a message under a root has the lineage %v", root.Lineage)
 	}
 	handling := waybill.WithDelivery(t.Context(), &waybill.Delivery{Envelope: root})
-	a, b := stampOne(t, s, handling, waybill.RawMessage("t", "", nil)).Envelope, stampOne(t, s, handling, waybill.RawMessage("t", "", nil)).Envelope
+	a, b := stampOne(t, s, handling, waybill.RawMessage("t", "", nil)).Envelope, stampOne(t, s, handling,
+		waybill.RawMessage("t", "", nil)).Envelope
 	want := []string{"request-1", root.ID}
 	if !slices.Equal(a.Lineage, want) || !slices.Equal(b.Lineage, want) || a.CausationID != root.ID {
 		t.Errorf("siblings have the lineages %v and %v, want %v", a.Lineage, b.Lineage, want)
@@ -164,11 +170,13 @@ func TestDedupeKeyReachesTheRow(t *testing.T) { // ST-08 ST-10 ST-15
 		field string
 	}{
 		"replace without key": {waybill.RawMessage("t", "", nil, waybill.Replace("")), "Replace: needs a DedupeKey"},
-		"too long":            {waybill.RawMessage("t", "", nil, waybill.DedupeKey(strings.Repeat("k", waybill.MaxNameBytes+1))), "DedupeKey: has 256 bytes"},
-		"not UTF-8":           {waybill.RawMessage("t", "", nil, waybill.DedupeKey("a\xff")), "DedupeKey: "},
-		"NUL":                 {waybill.RawMessage("t", "", nil, waybill.DedupeKey("a\x00")), "DedupeKey: "},
+		"too long": {waybill.RawMessage("t", "", nil,
+			waybill.DedupeKey(strings.Repeat("k", waybill.MaxNameBytes+1))), "DedupeKey: has 256 bytes"},
+		"not UTF-8": {waybill.RawMessage("t", "", nil, waybill.DedupeKey("a\xff")), "DedupeKey: "},
+		"NUL":       {waybill.RawMessage("t", "", nil, waybill.DedupeKey("a\x00")), "DedupeKey: "},
 	} {
-		if _, err := s.Stamp(t.Context(), []waybill.Message{tc.m}); !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), tc.field) {
+		if _, err := s.Stamp(t.Context(), []waybill.Message{tc.m}); !errors.Is(err, waybill.ErrInvalid) ||
+			!strings.Contains(err.Error(), tc.field) {
 			t.Errorf("%s: got %v, want %q", name, err, tc.field)
 		}
 	}
@@ -192,7 +200,10 @@ func TestExpiryOverrides(t *testing.T) { // ST-11
 		"the default, later":   {waybill.RawMessage("t", "", nil, waybill.Delay(30*time.Hour)), now.Add(31 * time.Hour)},
 		"the default, at":      {waybill.RawMessage("t", "", nil, waybill.DeliverAt(now.Add(2*time.Hour))), now.Add(3 * time.Hour)},
 		"the default, was due": {waybill.RawMessage("t", "", nil, waybill.DeliverAt(now.Add(-time.Hour))), now.Add(time.Hour)},
-		"its own, later":       {waybill.RawMessage("t", "", nil, waybill.Delay(30*time.Minute), waybill.TTL(time.Hour)), now.Add(time.Hour)},
+		"its own, later": {
+			waybill.RawMessage("t", "", nil, waybill.Delay(30*time.Minute), waybill.TTL(time.Hour)),
+			now.Add(time.Hour),
+		},
 	} {
 		if e := stampOne(t, s, t.Context(), tc.m).Envelope; !e.Expires.Equal(tc.want) {
 			t.Errorf("%s: expires at %s, want %s", name, e.Expires, tc.want)

@@ -55,7 +55,10 @@ func TestStampFillsWhatIsEmpty(t *testing.T) { // ST-12
 
 func TestStampKeepsWhatIsSet(t *testing.T) { // ST-12
 	t.Parallel()
-	ctx := waybill.WithScope(t.Context(), waybill.Scope{CorrelationID: "x", CausationID: "x", Tenant: "x", RunID: "x", Lineage: []string{"x"}})
+	ctx := waybill.WithScope(t.Context(), waybill.Scope{
+		CorrelationID: "x", CausationID: "x", Tenant: "x", RunID: "x",
+		Lineage: []string{"x"},
+	})
 	at := time.Date(2024, 1, 1, 0, 0, 0, 1000, time.UTC)
 	want := waybill.Envelope{
 		ID: "id", Topic: "t", Type: "type", Source: "/other", Subject: "s", Time: at, ContentType: "text/plain", Key: "k", Tenant: "tenant",
@@ -73,10 +76,17 @@ func TestStampInheritsScope(t *testing.T) { // ST-12 ST-13
 	s := newStamper(t, nil)
 	d := &waybill.Delivery{Envelope: waybill.Envelope{ID: "parent", Tenant: "tenant", RunID: "run", Lineage: []string{"root"}}}
 	ctx := waybill.WithDelivery(t.Context(), d)
-	first, second := stampOne(t, s, ctx, waybill.RawMessage("t", "", nil)).Envelope, stampOne(t, s, ctx, waybill.RawMessage("t", "", nil)).Envelope
+	first, second := stampOne(t, s, ctx, waybill.RawMessage("t", "", nil)).Envelope, stampOne(t, s, ctx,
+		waybill.RawMessage("t", "", nil)).Envelope
 	for _, e := range []waybill.Envelope{first, second} {
-		got := waybill.Scope{CorrelationID: e.CorrelationID, CausationID: e.CausationID, Tenant: e.Tenant, RunID: e.RunID, Lineage: e.Lineage}
-		want := waybill.Scope{CorrelationID: "parent", CausationID: "parent", Tenant: "tenant", RunID: "run", Lineage: []string{"root", "parent"}}
+		got := waybill.Scope{
+			CorrelationID: e.CorrelationID, CausationID: e.CausationID, Tenant: e.Tenant, RunID: e.RunID,
+			Lineage: e.Lineage,
+		}
+		want := waybill.Scope{
+			CorrelationID: "parent", CausationID: "parent", Tenant: "tenant", RunID: "run",
+			Lineage: []string{"root", "parent"},
+		}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("(-want +got):\n%s", d)
 		}
@@ -89,7 +99,8 @@ func TestStampInheritsScope(t *testing.T) { // ST-12 ST-13
 		t.Errorf("the correlation is %q", e.CorrelationID)
 	}
 	own := waybill.WithRunID(waybill.WithTenant(waybill.WithCorrelationID(ctx, "c2"), "t2"), "r2")
-	if e := stampOne(t, s, own, waybill.RawMessage("t", "", nil)).Envelope; e.CorrelationID != "c2" || e.Tenant != "t2" || e.RunID != "r2" || e.CausationID != "parent" {
+	if e := stampOne(t, s, own, waybill.RawMessage("t", "", nil)).Envelope; e.CorrelationID != "c2" || e.Tenant != "t2" ||
+		e.RunID != "r2" || e.CausationID != "parent" {
 		t.Errorf("got %+v", e)
 	}
 }
@@ -197,7 +208,8 @@ func TestStampCarriesTraceContext(t *testing.T) { // ST-12
 		t.Fatalf("spans: %v", ended)
 	}
 	created := ended[0]
-	if created.Name() != "create t" || created.SpanKind() != trace.SpanKindProducer || created.Parent().SpanID() != span.SpanContext().SpanID() {
+	if created.Name() != "create t" || created.SpanKind() != trace.SpanKindProducer ||
+		created.Parent().SpanID() != span.SpanContext().SpanID() {
 		t.Errorf("the creation span is %s of kind %s, parent %s", created.Name(), created.SpanKind(), created.Parent().SpanID())
 	}
 	want := map[attribute.Key]string{
@@ -283,12 +295,16 @@ func TestScopeIsChecked(t *testing.T) {
 		}
 	}
 	// A handler of what a foreign producer sent can stage nevertheless.
-	d := &waybill.Delivery{Envelope: waybill.Envelope{ID: "id", CorrelationID: long, Tenant: "a\x00b", RunID: "r", Lineage: []string{"ok", "\xff"}}}
+	d := &waybill.Delivery{Envelope: waybill.Envelope{
+		ID: "id", CorrelationID: long, Tenant: "a\x00b", RunID: "r",
+		Lineage: []string{"ok", "\xff"},
+	}}
 	rows, err := s.Stamp(waybill.WithDelivery(t.Context(), d), []waybill.Message{waybill.RawMessage("a.b", "text/plain", nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := &rows[0].Envelope; e.CorrelationID != "id" || e.CausationID != "id" || e.Tenant != "" || e.RunID != "r" || !slices.Equal(e.Lineage, []string{"id"}) {
+	if e := &rows[0].Envelope; e.CorrelationID != "id" || e.CausationID != "id" || e.Tenant != "" || e.RunID != "r" ||
+		!slices.Equal(e.Lineage, []string{"id"}) {
 		t.Errorf("%+v", e)
 	}
 }

@@ -105,7 +105,8 @@ func TestStateMachineIsSound(t *testing.T) { // DB-01
 		if !reached[s] {
 			t.Errorf("%s is never reached", s)
 		}
-		leaves := slices.ContainsFunc(core.Transitions(), func(tr core.Transition) bool { return tr.From == s && tr.Event != core.EventRequeued })
+		leaves := slices.ContainsFunc(core.Transitions(),
+			func(tr core.Transition) bool { return tr.From == s && tr.Event != core.EventRequeued })
 		if s.Terminal() == leaves {
 			t.Errorf("%s: terminal %v, but is left by itself: %v", s, s.Terminal(), leaves)
 		}
@@ -147,22 +148,51 @@ func TestOutcomes(t *testing.T) { // DB-01 DB-18
 		in      time.Duration
 		reason  waybill.Reason
 	}{
-		"published":             {o: core.Published(&fresh), event: core.EventConfirmed, state: core.StatePublished},
-		"retry":                 {o: core.Retry(&fresh, no, time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no", in: time.Second},
-		"retry in the past":     {o: core.Retry(&fresh, no, -time.Second), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no"},
-		"retry after unknown":   {o: core.Retry(&fresh, no, 0).WithUnknown(), event: core.EventRejected, state: core.StateFailed, counts: true, err: "no", unknown: true},
-		"abandon":               {o: core.Abandon(&fresh, waybill.ReasonTooLarge, no), event: core.EventGivenUp, state: core.StateAbandoned, counts: true, err: "no", reason: waybill.ReasonTooLarge},
-		"abandon for no reason": {o: core.Abandon(&fresh, waybill.ReasonNone, no), event: core.EventGivenUp, state: core.StateAbandoned, counts: true, err: "no", reason: waybill.ReasonRejected},
-		"abandon expired":       {o: core.Abandon(&fresh, waybill.ReasonExpired, nil), event: core.EventGivenUp, state: core.StateAbandoned, reason: waybill.ReasonExpired},
-		"abandon crashed":       {o: core.Abandon(&fresh, waybill.ReasonCrashed, nil), event: core.EventCrashesSpent, state: core.StateAbandoned, reason: waybill.ReasonCrashed},
-		"withdraw":              {o: core.Withdraw(&fresh, waybill.ReasonSkipped), event: core.EventWithdrawn, state: core.StateAbandoned, reason: waybill.ReasonSkipped},
-		"release":               {o: core.Release(&fresh, 0, false), event: core.EventReleased, state: core.StatePending},
-		"release failed one":    {o: core.Release(&failed, time.Minute, false), event: core.EventReleased, state: core.StateFailed, in: time.Minute},
-		"release unknown":       {o: core.Release(&fresh, -1, true), event: core.EventReleased, state: core.StatePending, unknown: true},
+		"published": {o: core.Published(&fresh), event: core.EventConfirmed, state: core.StatePublished},
+		"retry": {
+			o: core.Retry(&fresh, no, time.Second), event: core.EventRejected, state: core.StateFailed,
+			counts: true, err: "no", in: time.Second,
+		},
+		"retry in the past": {
+			o: core.Retry(&fresh, no, -time.Second), event: core.EventRejected, state: core.StateFailed,
+			counts: true, err: "no",
+		},
+		"retry after unknown": {
+			o: core.Retry(&fresh, no, 0).WithUnknown(), event: core.EventRejected,
+			state: core.StateFailed, counts: true, err: "no", unknown: true,
+		},
+		"abandon": {
+			o: core.Abandon(&fresh, waybill.ReasonTooLarge, no), event: core.EventGivenUp,
+			state: core.StateAbandoned, counts: true, err: "no", reason: waybill.ReasonTooLarge,
+		},
+		"abandon for no reason": {
+			o: core.Abandon(&fresh, waybill.ReasonNone, no), event: core.EventGivenUp,
+			state: core.StateAbandoned, counts: true, err: "no", reason: waybill.ReasonRejected,
+		},
+		"abandon expired": {
+			o: core.Abandon(&fresh, waybill.ReasonExpired, nil), event: core.EventGivenUp,
+			state: core.StateAbandoned, reason: waybill.ReasonExpired,
+		},
+		"abandon crashed": {
+			o: core.Abandon(&fresh, waybill.ReasonCrashed, nil), event: core.EventCrashesSpent,
+			state: core.StateAbandoned, reason: waybill.ReasonCrashed,
+		},
+		"withdraw": {
+			o: core.Withdraw(&fresh, waybill.ReasonSkipped), event: core.EventWithdrawn,
+			state: core.StateAbandoned, reason: waybill.ReasonSkipped,
+		},
+		"release": {o: core.Release(&fresh, 0, false), event: core.EventReleased, state: core.StatePending},
+		"release failed one": {
+			o: core.Release(&failed, time.Minute, false), event: core.EventReleased,
+			state: core.StateFailed, in: time.Minute,
+		},
+		"release unknown": {o: core.Release(&fresh, -1, true), event: core.EventReleased, state: core.StatePending, unknown: true},
 	} {
 		o := tc.o
-		if o.Event() != tc.event || o.State() != tc.state || o.CountsAttempt() != tc.counts || o.Unknown() != tc.unknown || o.Error() != tc.err || o.In() != tc.in || o.Reason() != tc.reason {
-			t.Errorf("%s: got %s, %s, counts %v, unknown %v, error %q, due in %s, reason %q", name, o.Event(), o.State(), o.CountsAttempt(), o.Unknown(), o.Error(), o.In(), o.Reason())
+		if o.Event() != tc.event || o.State() != tc.state || o.CountsAttempt() != tc.counts || o.Unknown() != tc.unknown ||
+			o.Error() != tc.err || o.In() != tc.in || o.Reason() != tc.reason {
+			t.Errorf("%s: got %s, %s, counts %v, unknown %v, error %q, due in %s, reason %q", name, o.Event(), o.State(),
+				o.CountsAttempt(), o.Unknown(), o.Error(), o.In(), o.Reason())
 		}
 		if o.Ref() != ref || o.Slot() != 3 || o.Stamp() != 42 || o.Control() != 0 {
 			t.Errorf("%s is about another record: %+v, slot %d, stamp %d, control %d", name, o.Ref(), o.Slot(), o.Stamp(), o.Control())

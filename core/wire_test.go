@@ -158,7 +158,8 @@ func FuzzTraceParent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, parent, state string) {
 		e := waybill.Envelope{TraceParent: parent, TraceState: state}
 		sc := core.SpanContextOf(&e)
-		if sc.IsValid() && (!strings.Contains(parent, sc.TraceID().String()) || !strings.Contains(parent, sc.SpanID().String()) || !sc.IsRemote()) {
+		if sc.IsValid() && (!strings.Contains(parent, sc.TraceID().String()) ||
+			!strings.Contains(parent, sc.SpanID().String()) || !sc.IsRemote()) {
 			t.Errorf("%q gave %v", parent, sc)
 		}
 		if !utf8.ValidString(sc.TraceState().String()) && utf8.ValidString(state) {

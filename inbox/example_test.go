@@ -28,7 +28,10 @@ func ExampleHandler() {
 		return err
 	})
 
-	message := &waybill.Delivery{Envelope: paid.Message(payment{Amount: 5}, waybill.ID("m-1")).Envelope, Queue: "billing.payments", Attempt: 1}
+	message := &waybill.Delivery{
+		Envelope: paid.Message(payment{Amount: 5}, waybill.ID("m-1")).Envelope,
+		Queue:    "billing.payments", Attempt: 1,
+	}
 	for range 2 {
 		status, err := handler.Handle(ctx, message)
 		fmt.Println(status == waybill.HandlerDuplicate, err)

@@ -126,7 +126,10 @@ func TestKey(t *testing.T) {
 		text   string
 	}{
 		{name: "source and id", want: core.InboxKey{Consumer: "billing", Source: "/payments", ID: "m-1"}},
-		{name: "no source", change: func(d *waybill.Delivery) { d.Envelope.Source = "" }, want: core.InboxKey{Consumer: "billing", Source: "billing.payments", ID: "m-1"}},
+		{
+			name: "no source", change: func(d *waybill.Delivery) { d.Envelope.Source = "" },
+			want: core.InboxKey{Consumer: "billing", Source: "billing.payments", ID: "m-1"},
+		},
 		{name: "no id", change: func(d *waybill.Delivery) { d.Envelope.ID = "" }, text: "neither a CloudEvents id nor a broker message id"},
 		{
 			name: "extractor", opts: header, change: func(d *waybill.Delivery) { d.Envelope.Headers = map[string]string{"event-id": "e-9"} },
@@ -154,7 +157,8 @@ func TestKey(t *testing.T) {
 				}
 				return
 			}
-			if ran || waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonNoID || !strings.Contains(err.Error(), tt.text) {
+			if ran || waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonNoID ||
+				!strings.Contains(err.Error(), tt.text) {
 				t.Errorf("ran %v, error %v", ran, err)
 			}
 		})
@@ -187,7 +191,8 @@ func TestUndecodable(t *testing.T) {
 	d.Envelope.Body = []byte(`{"Amount":"secret"}`)
 	for _, topic := range []waybill.Topic[payment]{paid, waybill.NewTopic("payment.done", badCodec{})} {
 		_, err := inbox.Handler(box, topic, fn).Handle(t.Context(), d)
-		if waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonUndecodable || strings.Contains(err.Error(), "secret") {
+		if waybill.ClassOf(err) != waybill.ClassPermanent || waybill.ReasonOf(err) != waybill.ReasonUndecodable ||
+			strings.Contains(err.Error(), "secret") {
 			t.Errorf("error: %v", err)
 		}
 	}

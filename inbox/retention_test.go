@@ -43,11 +43,13 @@ func TestRetentionIsChecked(t *testing.T) {
 		if bad := tc.o.Validate(); (bad == nil) != (err == nil) {
 			t.Errorf("%+v: Validate says %v, New %v", tc.o, bad, err)
 		}
-		if tc.text == "" && err != nil || tc.text != "" && (!errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), tc.text)) {
+		if tc.text == "" && err != nil || tc.text != "" &&
+			(!errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), tc.text)) {
 			t.Errorf("%+v: %v, want %q", tc.o, err, tc.text)
 		}
 	}
-	if _, err := inbox.New(neverDo{t}, "c", inbox.Options{Retention: 100 * time.Hour}); !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "cannot delete") {
+	if _, err := inbox.New(neverDo{t}, "c", inbox.Options{Retention: 100 * time.Hour}); !errors.Is(err, waybill.ErrInvalid) ||
+		!strings.Contains(err.Error(), "cannot delete") {
 		t.Error(err)
 	}
 }
@@ -230,7 +232,10 @@ func TestBatchHandler(t *testing.T) {
 	poison := delivery("poison")
 	poison.Envelope.Body = []byte("{")
 	st, err := h.Batch(t.Context(), []*waybill.Delivery{delivery("m-1"), poison, delivery(""), delivery("m-2"), delivery("m-1")})
-	want := []waybill.HandlerStatus{waybill.HandlerProcessed, waybill.HandlerLeftOut, waybill.HandlerLeftOut, waybill.HandlerProcessed, waybill.HandlerDuplicate}
+	want := []waybill.HandlerStatus{
+		waybill.HandlerProcessed, waybill.HandlerLeftOut, waybill.HandlerLeftOut,
+		waybill.HandlerProcessed, waybill.HandlerDuplicate,
+	}
 	if diff := cmp.Diff(want, st); diff != "" || err != nil || sum != 10 {
 		t.Error(diff, err, sum)
 	}

@@ -25,7 +25,10 @@ func TestRoundTrip(t *testing.T) { // ST-04
 	if m.ContentType != "application/protobuf" {
 		t.Errorf("content type is %q", m.ContentType)
 	}
-	for _, ct := range []string{"application/protobuf", "application/x-protobuf", "application/protobuf; proto=google.protobuf.Struct", ""} {
+	for _, ct := range []string{
+		"application/protobuf", "application/x-protobuf",
+		"application/protobuf; proto=google.protobuf.Struct", "",
+	} {
 		e := m.Envelope
 		e.ContentType = ct
 		got, err := topic.Decode(&e)
@@ -61,7 +64,10 @@ func TestErrorsAreClearAndHoldNoContent(t *testing.T) { // ST-04
 			t.Errorf("%s: the error holds content: %v", name, err)
 		}
 	}
-	if _, err := topic.Decode(&waybill.Envelope{ContentType: "application/json", Body: []byte("{}")}); waybill.ReasonOf(err) != waybill.ReasonUndecodable {
+	if _, err := topic.Decode(&waybill.Envelope{
+		ContentType: "application/json",
+		Body:        []byte("{}"),
+	}); waybill.ReasonOf(err) != waybill.ReasonUndecodable {
 		t.Errorf("JSON: got %v, want undecodable", err)
 	}
 	if _, err := proto.Codec[*wrapperspb.StringValue]().Encode(nil); err == nil {

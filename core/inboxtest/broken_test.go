@@ -141,16 +141,25 @@ var faults = []struct {
 	name, check string
 	do          doFunc
 }{
-	{"no mark", "mark-and-effect-commit-together", func(ctx context.Context, b *broken, _ core.InboxKey, fn handler) (core.InboxStatus, error) {
-		return core.InboxProcessed, b.apart(ctx, fn)
-	}},
-	{"no effect", "mark-and-effect-commit-together", func(ctx context.Context, b *broken, key core.InboxKey, _ handler) (core.InboxStatus, error) {
-		return b.Store.Do(ctx, key, func(context.Context, *memory.Tx) error { return nil })
-	}},
-	{"duplicates are called processed", "duplicate-does-not-run", func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
-		_, err := b.Store.Do(ctx, key, fn)
-		return core.InboxProcessed, err
-	}},
+	{
+		"no mark", "mark-and-effect-commit-together",
+		func(ctx context.Context, b *broken, _ core.InboxKey, fn handler) (core.InboxStatus, error) {
+			return core.InboxProcessed, b.apart(ctx, fn)
+		},
+	},
+	{
+		"no effect", "mark-and-effect-commit-together",
+		func(ctx context.Context, b *broken, key core.InboxKey, _ handler) (core.InboxStatus, error) {
+			return b.Store.Do(ctx, key, func(context.Context, *memory.Tx) error { return nil })
+		},
+	},
+	{
+		"duplicates are called processed", "duplicate-does-not-run",
+		func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
+			_, err := b.Store.Do(ctx, key, fn)
+			return core.InboxProcessed, err
+		},
+	},
 	{"key without the source", "key-is-consumer-source-and-id", changedKey(func(k *core.InboxKey) { k.Source = "/" })},
 	{"key without the consumer", "key-is-consumer-source-and-id", changedKey(func(k *core.InboxKey) { k.Consumer = "c" })},
 	{"key is joined", "key-is-consumer-source-and-id", changedKey(func(k *core.InboxKey) {
@@ -165,46 +174,64 @@ var faults = []struct {
 	})},
 	{"mark before the effect", "failure-leaves-no-mark", markFirst},
 	{"mark before the effect", "panic-leaves-no-mark", markFirst},
-	{"the handler's error is lost", "failure-leaves-no-mark", func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
-		status, err := b.Store.Do(ctx, key, fn)
-		if err != nil {
-			err = errors.New("failed")
-		}
-		return status, err
-	}},
-	{"a panic is swallowed", "panic-leaves-no-mark", func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (status core.InboxStatus, err error) {
-		defer func() { _ = recover() }()
-		return b.Store.Do(ctx, key, fn)
-	}},
-	{"a failed commit is called processed", "ended-context-leaves-no-mark", func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
-		status, err := b.Store.Do(ctx, key, fn)
-		if errors.Is(err, context.Canceled) {
-			return core.InboxProcessed, nil
-		}
-		return status, err
-	}},
-	{"the effect commits by itself", "effect-is-hidden-until-commit", func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
-		return b.Store.Do(ctx, key, func(ctx context.Context, _ *memory.Tx) error {
-			tx := b.Begin()
-			time.AfterFunc(time.Millisecond, func() { _ = tx.Commit() })
-			return fn(ctx, tx)
-		})
-	}},
+	{
+		"the handler's error is lost", "failure-leaves-no-mark",
+		func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
+			status, err := b.Store.Do(ctx, key, fn)
+			if err != nil {
+				err = errors.New("failed")
+			}
+			return status, err
+		},
+	},
+	{
+		"a panic is swallowed", "panic-leaves-no-mark",
+		func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (status core.InboxStatus, err error) {
+			defer func() { _ = recover() }()
+			return b.Store.Do(ctx, key, fn)
+		},
+	},
+	{
+		"a failed commit is called processed", "ended-context-leaves-no-mark",
+		func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
+			status, err := b.Store.Do(ctx, key, fn)
+			if errors.Is(err, context.Canceled) {
+				return core.InboxProcessed, nil
+			}
+			return status, err
+		},
+	},
+	{
+		"the effect commits by itself", "effect-is-hidden-until-commit",
+		func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
+			return b.Store.Do(ctx, key, func(ctx context.Context, _ *memory.Tx) error {
+				tx := b.Begin()
+				time.AfterFunc(time.Millisecond, func() { _ = tx.Commit() })
+				return fn(ctx, tx)
+			})
+		},
+	},
 	{"the second does not wait", "concurrent-duplicate-waits", noWait},
 	{"both run", "concurrent-duplicate-waits", checkThenAct},
 	{"the second is a duplicate of what fails", "concurrent-runs-after-rollback", noWait},
 	{"both run", "storm-has-one-effect", checkThenAct},
 	{"one message at a time is kept", "different-keys-all-run", changedKey(func(k *core.InboxKey) { k.ID = "1" })},
-	{"waits for ever", "waiting-heeds-its-context", func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
-		return b.Store.Do(context.WithoutCancel(ctx), key, fn)
-	}},
-	{"a swallowed failure is processed", "swallowed-failure-is-a-failure", func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
-		status, err := b.Store.Do(ctx, key, fn)
-		if err != nil && waybill.ClassOf(err) == waybill.ClassUnknown {
-			return core.InboxProcessed, nil
-		}
-		return status, err
-	}},
+	{
+		"waits for ever", "waiting-heeds-its-context",
+		func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
+			return b.Store.Do(context.WithoutCancel(ctx), key, fn)
+		},
+	},
+	{
+		"a swallowed failure is processed", "swallowed-failure-is-a-failure",
+		func(ctx context.Context, b *broken, key core.InboxKey, fn handler) (core.InboxStatus, error) {
+			status, err := b.Store.Do(ctx, key, fn)
+			if err != nil && waybill.ClassOf(err) == waybill.ClassUnknown {
+				return core.InboxProcessed, nil
+			}
+			return status, err
+		},
+	},
 }
 
 func runBroken(t *testing.T, name string, do doFunc) error {

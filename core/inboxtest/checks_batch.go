@@ -66,7 +66,8 @@ func (k *kit[Tx]) batch(when string, keys []core.InboxKey, want ...core.InboxSta
 	if err != nil || !slices.Equal(got, want) {
 		k.fail("%s: got statuses %v and error %v, want %v", when, got, err, want)
 	}
-	if fresh == nil && saw != nil || fresh != nil && (len(saw) == 0 || slices.ContainsFunc(saw, func(f []int) bool { return !slices.Equal(f, fresh) })) {
+	if fresh == nil && saw != nil || fresh != nil &&
+		(len(saw) == 0 || slices.ContainsFunc(saw, func(f []int) bool { return !slices.Equal(f, fresh) })) {
 		k.fail("%s: the handler was given the keys %v, want %v", when, saw, fresh)
 	}
 }
@@ -160,7 +161,8 @@ func batchWaitsForOthers[Tx any](k *kit[Tx]) {
 		go func() {
 			var err error
 			for start := time.Now(); ; { // a store that cannot wait is busy
-				if got, err = b.DoBatch(k.ctx, keys, k.effectsOf(keys)); waybill.ClassOf(err) != waybill.ClassOutage || time.Since(start) > patience {
+				if got, err = b.DoBatch(k.ctx, keys, k.effectsOf(keys)); waybill.ClassOf(err) != waybill.ClassOutage ||
+					time.Since(start) > patience {
 					break
 				}
 			}

@@ -199,7 +199,10 @@ func (b *broken) Settle(ctx context.Context, self core.Session, os []core.Outcom
 func (b *broken) at(ref core.Ref) *core.Record {
 	for _, st := range b.store.States() {
 		if st.Route == ref.Route && st.Seq == ref.Seq && !st.Settled() {
-			r := core.Record{Ref: core.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Slot: st.Slot, Failed: st.State == core.StateFailed, Holder: st.Holder}
+			r := core.Record{
+				Ref: core.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Slot: st.Slot,
+				Failed: st.State == core.StateFailed, Holder: st.Holder,
+			}
 			r.Envelope.ID, r.Envelope.Key = st.ID, st.Key
 			return &r
 		}

@@ -81,7 +81,8 @@ func controlRecordsComeWithThePage(k *kit) {
 	k.redriveIn(tx, rs[2])
 	k.rollback(tx)
 	got := m.controls(core.AllSlots)
-	if len(got) != 2 || !concerns(&got[0], &rs[0]) && !concerns(&got[1], &rs[0]) || !concerns(&got[0], &rs[1]) && !concerns(&got[1], &rs[1]) {
+	if len(got) != 2 || !concerns(&got[0], &rs[0]) && !concerns(&got[1], &rs[0]) ||
+		!concerns(&got[0], &rs[1]) && !concerns(&got[1], &rs[1]) {
 		k.fail("one record with a key and one without were put back in line, a third was rolled back, and the page has %+v", got)
 	}
 	if len(got) == 2 && got[0].Number == got[1].Number {

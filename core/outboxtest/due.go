@@ -62,7 +62,8 @@ func dueHoldsRetries(k *kit) {
 	got := m.dueAll(2, 0)
 	slices.SortFunc(got, func(a, b core.Record) int { return cmp.Compare(a.Seq, b.Seq) })
 	for i, r := range got {
-		if r.ID != rs[i].ID || r.Seq != rs[i].Seq || r.Attempts != 1 || !r.Failed || r.Deliveries != 0 || r.Crashes != 0 || r.Envelope.Key != "k" || string(r.Envelope.Body) != "body" {
+		if r.ID != rs[i].ID || r.Seq != rs[i].Seq || r.Attempts != 1 || !r.Failed || r.Deliveries != 0 || r.Crashes != 0 ||
+			r.Envelope.Key != "k" || string(r.Envelope.Body) != "body" {
 			k.fail("two retries are due, and number %d came as %+v", i, r)
 		}
 		if r.Slot != rs[i].Slot || r.Age < -k.slack() || r.Age > k.now().Sub(staged)+k.slack() {

@@ -31,7 +31,8 @@ func takeRepeats(k *kit) {
 	m.holder("after three takes", m.self.Session, rs[0].Ref, rs[2].Ref)
 	m.holder("after takes of others", 0, rs[1].Ref)
 	if got := m.live(rs[0].Ref); got.Version != rs[0].Version || got.Attempts != 0 || got.Deliveries != 0 {
-		k.fail("a hold changed a record: version %d after %d, attempts %d, deliveries %d", got.Version, rs[0].Version, got.Attempts, got.Deliveries)
+		k.fail("a hold changed a record: version %d after %d, attempts %d, deliveries %d", got.Version, rs[0].Version,
+			got.Attempts, got.Deliveries)
 	}
 	m.settle(core.Published(&rs[0]))
 }

@@ -109,7 +109,8 @@ func beatIsRenewed(k *kit) {
 		m.self.Presence = beat
 		m.meet()
 		got := find(other.meet(), m.self.Session)
-		if got == nil || got.Beat != beat || got.Free != m.self.Free || got.Presence != beat || got.Serves[0].Unable != m.self.Serves[0].Unable {
+		if got == nil || got.Beat != beat || got.Free != m.self.Free || got.Presence != beat ||
+			got.Serves[0].Unable != m.self.Serves[0].Unable {
 			k.fail("a member renewed as %+v and the roster says %+v", m.self, got)
 		}
 	}
@@ -140,7 +141,8 @@ func oneOfTwoMovesWins(k *kit) {
 		})
 		owner := k.units(k.look())[0].Owner
 		if answers[0] != owner || answers[1] != owner || owner != a.self.Session && owner != b.self.Session {
-			k.fail("two members took one unit at once: one was told that it is session %d's, the other %d's, and it is %d's", answers[0], answers[1], owner)
+			k.fail("two members took one unit at once: one was told that it is session %d's, the other %d's, and it is %d's",
+				answers[0], answers[1], owner)
 		}
 		a.meet(moves(core.Move{Unit: unit, From: owner}))
 	}
@@ -215,7 +217,8 @@ func movesStoreLowForOwnerOnly(k *kit) {
 	}
 	expect := func(what string, got core.OwnedUnit, owner core.Session, low, careful int64) {
 		if got.Term = 0; got != (core.OwnedUnit{Unit: unit, Owner: owner, Low: low, Careful: careful}) {
-			k.fail("%s: the unit has owner %d, Low %d and Careful %d, want %d, %d and %d", what, got.Owner, got.Low, got.Careful, owner, low, careful)
+			k.fail("%s: the unit has owner %d, Low %d and Careful %d, want %d, %d and %d", what, got.Owner, got.Low,
+				got.Careful, owner, low, careful)
 		}
 	}
 	A, B := a.self.Session, b.self.Session
@@ -284,7 +287,8 @@ func flagIsSetAndCleared(k *kit) {
 	flagged := func(want bool, when string) {
 		mine, other := a.meet(), b.meet()
 		page := a.read(k.everything())
-		if x, y := find(mine, a.self.Session), find(other, a.self.Session); x == nil || y == nil || x.Flag != want || y.Flag != want || page.Flag != want {
+		if x, y := find(mine, a.self.Session), find(other, a.self.Session); x == nil || y == nil || x.Flag != want ||
+			y.Flag != want || page.Flag != want {
 			k.fail("%s: the flag is not %v in its own roster, in another's, and in a page (%v)", when, want, page.Flag)
 		}
 	}

@@ -94,16 +94,22 @@ var meetFaults = []faulty{
 		}
 	})},
 	{"joins who only renews", "renewal-needs-a-member", meets(func(m *core.Meeting) { m.Join = true })},
-	{"moves for who only looks", "zero-session-only-looks", fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
-		looks := m.Self.Session == 0
-		if looks && len(m.Moves) > 0 {
-			m.Self.Session, m.Remove, m.Self.Serves = m.Moves[0].From, nil, nil
-		}
-		r, err := b.store.Meet(ctx, m)
-		r.Known = r.Known && !looks
-		return r, err
-	}}},
-	{"lets join who only looks", "zero-session-only-looks", fault{roster: func(_ *broken, m *core.Meeting, r *core.Roster) { r.Known = r.Known || m.Join }}},
+	{
+		"moves for who only looks", "zero-session-only-looks",
+		fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
+			looks := m.Self.Session == 0
+			if looks && len(m.Moves) > 0 {
+				m.Self.Session, m.Remove, m.Self.Serves = m.Moves[0].From, nil, nil
+			}
+			r, err := b.store.Meet(ctx, m)
+			r.Known = r.Known && !looks
+			return r, err
+		}},
+	},
+	{
+		"lets join who only looks", "zero-session-only-looks",
+		fault{roster: func(_ *broken, m *core.Meeting, r *core.Roster) { r.Known = r.Known || m.Join }},
+	},
 	{"ignores beats", "beat-is-renewed", meets(func(m *core.Meeting) { m.Self.Beat = 1 })},
 	{"takes late beats", "late-renewal-changes-nothing", fault{roster: func(b *broken, m *core.Meeting, r *core.Roster) {
 		b.beats[m.Self.Session] = m.Self.Beat
@@ -137,27 +143,33 @@ var meetFaults = []faulty{
 		}
 	})},
 	{"follows the last wish", "number-of-units-is-kept", wishes},
-	{"stores Low with each move", "moves-store-low-for-owner-only", fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
-		r, err := b.store.Meet(ctx, m)
-		for _, mv := range m.Moves {
-			if owner := b.owner(mv.Unit.Route, mv.Unit.From); owner != 0 {
-				mv.From, mv.To = owner, owner
-				m.Moves = []core.Move{mv}
-				return b.store.Meet(ctx, m)
+	{
+		"stores Low with each move", "moves-store-low-for-owner-only",
+		fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
+			r, err := b.store.Meet(ctx, m)
+			for _, mv := range m.Moves {
+				if owner := b.owner(mv.Unit.Route, mv.Unit.From); owner != 0 {
+					mv.From, mv.To = owner, owner
+					m.Moves = []core.Move{mv}
+					return b.store.Meet(ctx, m)
+				}
 			}
-		}
-		return r, err
-	}}},
+			return r, err
+		}},
+	},
 	{"stores Low never", "moves-store-low-for-owner-only", meets(func(m *core.Meeting) {
 		for i := range m.Moves {
 			m.Moves[i].Low = 0
 		}
 	})},
-	{"stores what comes late", "late-move-stores-nothing", fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
-		b.count++
-		m.Self.Beat += int64(10 * b.count)
-		return b.store.Meet(ctx, m)
-	}}},
+	{
+		"stores what comes late", "late-move-stores-nothing",
+		fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
+			b.count++
+			m.Self.Beat += int64(10 * b.count)
+			return b.store.Meet(ctx, m)
+		}},
+	},
 	{"counts a clean stop as a crash", "leave-frees-units", meets(func(m *core.Meeting) {
 		if m.Leave {
 			m.Leave, m.Remove = false, []core.Removal{{Session: m.Self.Session, Beat: m.Self.Beat}}
@@ -170,49 +182,64 @@ var meetFaults = []faulty{
 	})},
 	{"keeps who leaves", "leave-frees-units", meets(func(m *core.Meeting) { m.Leave = false })},
 	{"sets no flags", "flag-is-set-and-cleared", meets(func(m *core.Meeting) { m.Flag = nil })},
-	{"clears flags with each renewal", "flag-is-set-and-cleared", fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
-		b.count++
-		m.Self.Presence = int64(b.count)
-		m.Self.Beat += int64(b.count)
-		return b.store.Meet(ctx, m)
-	}}},
-	{"keeps the flag of who has no token any more", "flag-is-set-and-cleared", fault{roster: func(b *broken, _ *core.Meeting, r *core.Roster) {
-		for i := range r.Members {
-			m := &r.Members[i]
-			if m.Flag {
-				b.beats[m.Session] = 1
+	{
+		"clears flags with each renewal", "flag-is-set-and-cleared",
+		fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
+			b.count++
+			m.Self.Presence = int64(b.count)
+			m.Self.Beat += int64(b.count)
+			return b.store.Meet(ctx, m)
+		}},
+	},
+	{
+		"keeps the flag of who has no token any more", "flag-is-set-and-cleared",
+		fault{roster: func(b *broken, _ *core.Meeting, r *core.Roster) {
+			for i := range r.Members {
+				m := &r.Members[i]
+				if m.Flag {
+					b.beats[m.Session] = 1
+				}
+				m.Flag = m.Flag || m.Presence == 0 && b.beats[m.Session] == 1
 			}
-			m.Flag = m.Flag || m.Presence == 0 && b.beats[m.Session] == 1
-		}
-	}}},
+		}},
+	},
 	{"keeps flags for ever", "flag-is-set-and-cleared", meets(func(m *core.Meeting) { m.Self.Presence = 1 })},
 	{"names no unserved routes", "unserved-routes-are-named", rosters(func(r *core.Roster) { r.Unserved = nil })},
-	{"removes whatever the beat", "removal-compares-the-beat", fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
-		r, _ := b.store.Meet(ctx, core.Meeting{})
-		for i := range m.Remove {
-			for _, x := range r.Members {
-				if x.Session == m.Remove[i].Session {
-					m.Remove[i].Beat = x.Beat
+	{
+		"removes whatever the beat", "removal-compares-the-beat",
+		fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
+			r, _ := b.store.Meet(ctx, core.Meeting{})
+			for i := range m.Remove {
+				for _, x := range r.Members {
+					if x.Session == m.Remove[i].Session {
+						m.Remove[i].Beat = x.Beat
+					}
 				}
 			}
-		}
-		return b.store.Meet(ctx, m)
-	}}},
-	{"counts no crashes", "removal-counts-crashes-of-holds", fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
-		for _, r := range m.Remove {
-			_, _ = b.store.Meet(ctx, core.Meeting{Self: core.Member{Session: r.Session}, Leave: true})
-		}
-		return b.store.Meet(ctx, m)
-	}}},
-	{"counts crashes for all of the unit", "removal-counts-crashes-of-holds", fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
-		for _, r := range m.Remove {
-			for _, st := range b.store.States() {
-				ref := core.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}
-				_, _ = b.store.Take(ctx, r.Session, core.Want{Refs: []core.Ref{ref}})
+			return b.store.Meet(ctx, m)
+		}},
+	},
+	{
+		"counts no crashes", "removal-counts-crashes-of-holds",
+		fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
+			for _, r := range m.Remove {
+				_, _ = b.store.Meet(ctx, core.Meeting{Self: core.Member{Session: r.Session}, Leave: true})
 			}
-		}
-		return b.store.Meet(ctx, m)
-	}}},
+			return b.store.Meet(ctx, m)
+		}},
+	},
+	{
+		"counts crashes for all of the unit", "removal-counts-crashes-of-holds",
+		fault{meet: func(ctx context.Context, b *broken, m core.Meeting) (core.Roster, error) {
+			for _, r := range m.Remove {
+				for _, st := range b.store.States() {
+					ref := core.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}
+					_, _ = b.store.Take(ctx, r.Session, core.Want{Refs: []core.Ref{ref}})
+				}
+			}
+			return b.store.Meet(ctx, m)
+		}},
+	},
 	{"forgets Careful", "removal-makes-units-careful", rosters(func(r *core.Roster) {
 		for i := range r.Units {
 			r.Units[i].Careful = 0
@@ -233,16 +260,19 @@ var meetFaults = []faulty{
 	{"lets removed sessions ask for what is due", "removed-session-brings-nothing-due", unfenced},
 	{"lets removed sessions give up", "removed-session-gives-nothing-up", unfenced},
 	{"lets removed sessions settle", "removed-session-settles-nothing", unfenced},
-	{"settles for removed sessions", "removed-session-settles-nothing", fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
-		res := b.store.Settle(ctx, self, os)
-		for i, err := range res {
-			if errors.Is(err, core.ErrFenced) {
-				ref := os[i].Ref()
-				if r := b.at(ref); r != nil && r.Holder != 0 {
-					b.store.Settle(ctx, r.Holder, os[i:i+1])
+	{
+		"settles for removed sessions", "removed-session-settles-nothing",
+		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
+			res := b.store.Settle(ctx, self, os)
+			for i, err := range res {
+				if errors.Is(err, core.ErrFenced) {
+					ref := os[i].Ref()
+					if r := b.at(ref); r != nil && r.Holder != 0 {
+						b.store.Settle(ctx, r.Holder, os[i:i+1])
+					}
 				}
 			}
-		}
-		return res
-	}}},
+			return res
+		}},
+	},
 }

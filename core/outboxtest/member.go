@@ -276,6 +276,7 @@ func (m *member) refused(why string, want error, o core.Outcome) {
 		m.k.fail("settle (%s) %s: got %v, want %v", o.Event(), why, err, want)
 	}
 	if class := waybill.ClassOf(err); class != waybill.ClassRejected {
-		m.k.fail("settle (%s) %s: %v has the class %s, want rejected: build it with core.Refused or core.Fenced", o.Event(), why, err, class)
+		m.k.fail("settle (%s) %s: %v has the class %s, want rejected: build it with core.Refused or core.Fenced", o.Event(),
+			why, err, class)
 	}
 }

@@ -18,7 +18,10 @@ import (
 // The suite accepts a store that does everything.
 func TestMemory(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string]memory.Options{"deletes": {}, "keeps published": {Retention: waybill.Retention{Published: core.Forever}}} {
+	for name, opts := range map[string]memory.Options{
+		"deletes":         {},
+		"keeps published": {Retention: waybill.Retention{Published: core.Forever}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			outboxtest.RunInBubble(t, func(*testing.T) outboxtest.Harness { return &harness{newStore(opts)} })
@@ -139,7 +142,10 @@ func (h *harness) Save(context.Context) (func(context.Context) error, error) {
 func (h *harness) Records(_ context.Context, route string) (out []outboxtest.Stored, err error) {
 	for _, r := range h.store.States() {
 		if r.Route == route {
-			out = append(out, outboxtest.Stored{ID: r.ID, State: r.State, Attempts: r.Attempts, Crashes: r.Crashes, Reason: r.Reason, LastError: r.LastError})
+			out = append(out, outboxtest.Stored{
+				ID: r.ID, State: r.State, Attempts: r.Attempts, Crashes: r.Crashes,
+				Reason: r.Reason, LastError: r.LastError,
+			})
 		}
 	}
 	return out, nil

@@ -61,7 +61,10 @@ func retryKeepsLastError(k *kit) {
 	for i, e := range []struct {
 		err  error
 		want string
-	}{{errNo, errNo.Error()}, {nil, errNo.Error()}, {errors.New("it said\x00 'no' again"), core.ErrorText(errors.New("it said\x00 'no' again"))}, {errors.New(long), core.ErrorText(errors.New(long))}} {
+	}{{errNo, errNo.Error()}, {nil, errNo.Error()}, {
+		errors.New("it said\x00 'no' again"),
+		core.ErrorText(errors.New("it said\x00 'no' again")),
+	}, {errors.New(long), core.ErrorText(errors.New(long))}} {
 		m.settle(core.Retry(&r, e.err, 0))
 		k.stored("after a failed attempt", r.ID, Stored{State: core.StateFailed, Attempts: i + 1, LastError: e.want})
 		r = m.dueAll(1, 0)[0]
@@ -71,7 +74,10 @@ func retryKeepsLastError(k *kit) {
 // Without this a message that was given up is published, or its counts say what did not happen.
 func abandonedIsTerminal(k *kit) {
 	m := k.owner(1)
-	for reason, attempts := range map[waybill.Reason]int{waybill.ReasonRejected: 1, waybill.ReasonAttempts: 1, waybill.ReasonCrashed: 0, waybill.ReasonExpired: 0, "an_adapter's_own": 1} {
+	for reason, attempts := range map[waybill.Reason]int{
+		waybill.ReasonRejected: 1, waybill.ReasonAttempts: 1,
+		waybill.ReasonCrashed: 0, waybill.ReasonExpired: 0, "an_adapter's_own": 1,
+	} {
 		r := m.one(key("k"))
 		m.hold(r.Ref)
 		m.settle(core.Abandon(&r, reason, errNo))
@@ -81,7 +87,8 @@ func abandonedIsTerminal(k *kit) {
 	m.retries(1, 0)
 	r := m.dueAll(1, 0)[0]
 	m.settle(core.Abandon(&r, waybill.ReasonAttempts, nil))
-	k.stored("it was abandoned after a retry", r.ID, Stored{State: core.StateAbandoned, Attempts: 2, Reason: waybill.ReasonAttempts, LastError: errNo.Error()})
+	k.stored("it was abandoned after a retry", r.ID,
+		Stored{State: core.StateAbandoned, Attempts: 2, Reason: waybill.ReasonAttempts, LastError: errNo.Error()})
 	if d := m.due(10); len(d.Retries) > 0 || d.NextIn >= 0 {
 		k.fail("all was abandoned, and %d are due, the next in %s", len(d.Retries), d.NextIn)
 	}
@@ -100,7 +107,8 @@ func withdrawnCountsNothing(k *kit) {
 	waiting.Version = m.version(waiting.Ref)
 	m.settle(core.Withdraw(&waiting, waybill.ReasonSetAside))
 	m.gone("it was withdrawn while it waited", waiting.Ref)
-	k.stored("it was withdrawn while it waited", waiting.ID, Stored{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSetAside, LastError: errNo.Error()})
+	k.stored("it was withdrawn while it waited", waiting.ID,
+		Stored{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSetAside, LastError: errNo.Error()})
 	p := m.read(core.Look{Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Blocks: []string{k.route}, Limit: 10})
 	k.expectWaiting("of a key, all of it withdrawn", p.Keys[0].Waiting)
 	if d := m.due(10); len(d.Retries) > 0 || d.NextIn >= 0 {

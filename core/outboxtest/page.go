@@ -83,7 +83,8 @@ func (k *kit) checkRecord(p *core.Page, r *core.Record) {
 	case r.ID != r.Envelope.ID || r.ID == "":
 		k.fail("a record is named %q, and its envelope %q", r.ID, r.Envelope.ID)
 	case r.Slot != core.SlotOf(r.Route, r.Envelope.Key, r.ID):
-		k.fail("the record with key %q and id %q of route %q has slot %d, want %d", r.Envelope.Key, r.ID, r.Route, r.Slot, core.SlotOf(r.Route, r.Envelope.Key, r.ID))
+		k.fail("the record with key %q and id %q of route %q has slot %d, want %d", r.Envelope.Key, r.ID, r.Route, r.Slot,
+			core.SlotOf(r.Route, r.Envelope.Key, r.ID))
 	case r.Age < -k.slack():
 		k.fail("a record has the negative age %s", r.Age)
 	}
@@ -172,7 +173,8 @@ func (m *member) gone(why string, refs ...core.Ref) {
 func (m *member) retrying(ref core.Ref) {
 	p := m.again(ref)
 	if len(p.Again) != 0 || len(p.AgainWaiting) != 1 || p.AgainWaiting[0].Why != core.ObstacleRetrying {
-		m.k.fail("after a failed attempt %d records are ready and %d wait, want one that waits for its next attempt", len(p.Again), len(p.AgainWaiting))
+		m.k.fail("after a failed attempt %d records are ready and %d wait, want one that waits for its next attempt",
+			len(p.Again), len(p.AgainWaiting))
 	}
 	m.none("it waits for its next attempt", ref.ID)
 }

@@ -46,7 +46,8 @@ func envelopeComesBack(k *kit) {
 		k.fail("times %s and %s came back as %s and %s", want.Time, want.Expires, got.Time, got.Expires)
 	case !slices.Equal(got.Lineage, want.Lineage) || len(got.Headers) != 2 || got.Headers["h"] != "v":
 		k.fail("lineage %v and headers %v came back as %v and %v", want.Lineage, want.Headers, got.Lineage, got.Headers)
-	case got.Key != want.Key || got.Topic != want.Topic || got.Type != want.Type || got.Source != want.Source || got.Subject != want.Subject ||
+	case got.Key != want.Key || got.Topic != want.Topic || got.Type != want.Type || got.Source != want.Source ||
+		got.Subject != want.Subject ||
 		got.ContentType != want.ContentType || got.Tenant != want.Tenant || got.CorrelationID != want.CorrelationID ||
 		got.CausationID != want.CausationID || got.RunID != want.RunID || got.Priority != want.Priority || got.HLC != want.HLC:
 		k.fail("an envelope came back as %+v, want %+v", got, want)
@@ -55,7 +56,8 @@ func envelopeComesBack(k *kit) {
 	}
 	for _, r := range rs {
 		if r.Attempts != 0 || r.Crashes != 0 || r.Deliveries != 0 || r.Failed || r.Holder != 0 {
-			k.fail("a new record has attempts %d, crashes %d, deliveries %d, failed %v and holder %d", r.Attempts, r.Crashes, r.Deliveries, r.Failed, r.Holder)
+			k.fail("a new record has attempts %d, crashes %d, deliveries %d, failed %v and holder %d", r.Attempts, r.Crashes,
+				r.Deliveries, r.Failed, r.Holder)
 		}
 	}
 }
@@ -97,7 +99,10 @@ func rangeKeepsToItsBounds(k *kit) {
 	for _, c := range []struct {
 		from, to    int64
 		first, past int
-	}{{0, forever, 0, 6}, {seq(0), forever, 1, 6}, {seq(1), seq(4), 2, 5}, {seq(1) - 1, seq(4) - 1, 1, 4}, {seq(5), forever, 6, 6}, {seq(2), seq(2), 6, 6}} {
+	}{{0, forever, 0, 6}, {seq(0), forever, 1, 6}, {seq(1), seq(4), 2, 5}, {seq(1) - 1, seq(4) - 1, 1, 4}, {
+		seq(5), forever, 6,
+		6,
+	}, {seq(2), seq(2), 6, 6}} {
 		rg := wide(k.all())
 		rg.From, rg.To = c.from, c.to
 		p := m.read(core.Look{
@@ -117,7 +122,10 @@ func rangeKeepsToItsSlots(k *kit) {
 	m := k.owner(1)
 	rs := m.some(150)
 	for _, s := range []core.Slots{core.SlotRange(0, 32), core.SlotRange(63, 64), 1<<3 | 1<<40 | 1<<41, 0, core.AllSlots} {
-		p := m.read(core.Look{Ranges: []core.Range{wide(k.part(s)), wide(core.Part{Route: k.route + "-x", Slots: s})}, Limit: 10, Bytes: 1 << 20})
+		p := m.read(core.Look{
+			Ranges: []core.Range{wide(k.part(s)), wide(core.Part{Route: k.route + "-x", Slots: s})},
+			Limit:  10, Bytes: 1 << 20,
+		})
 		var want []string
 		for _, r := range rs {
 			if s.Has(core.SlotOf(k.route, "", r.ID)) {
@@ -140,7 +148,10 @@ func rangeKeepsToItsLimit(k *kit) {
 	for n := 1; n <= 6; n++ {
 		rg := wide(k.all())
 		rg.Limit = n
-		p := m.read(core.Look{Ranges: []core.Range{rg, wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: n}}, Limit: 10, Bytes: 1 << 20})
+		p := m.read(core.Look{
+			Ranges: []core.Range{rg, wide(k.all())},
+			Keys:   []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: n}}, Limit: 10, Bytes: 1 << 20,
+		})
 		k.checkCut("a range", p.Ranges[0], rs, n)
 		k.checkCut("a key", core.Records{Records: p.Keys[0].Records, More: p.Keys[0].More}, rs, n)
 		k.checkCut("a range beside one with a limit", p.Ranges[1], rs, 5)
@@ -164,7 +175,10 @@ func rangeKeepsToItsBytes(k *kit) {
 	rs := m.some(5, key("k"), body(1000))
 	for _, most := range []int64{1, 999, 1000, 2500, 1 << 20} {
 		p := m.read(core.Look{
-			Ranges: []core.Range{wide(k.all()), wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 10, Bytes: most,
+			Ranges: []core.Range{wide(k.all()), wide(k.all())}, Keys: []core.KeyRange{{
+				Route: k.route, Key: "k", To: forever,
+				Limit: 10,
+			}}, Limit: 10, Bytes: most,
 		})
 		n := max(1, min(5, int(most/1000)))
 		k.checkCut("a range with a bound of bytes", p.Ranges[0], rs, n)
@@ -209,11 +223,15 @@ func readyIsWhatIsDue(k *kit) {
 	m := k.owner(1)
 	rs := m.some(6, key("k"))
 	timer := k.stage(k.row(key("k"), delay(short)))
-	m.settle(core.Published(&rs[0]), core.Abandon(&rs[1], "", errNo), core.Retry(&rs[2], errNo, far), core.Retry(&rs[3], errNo, 0), core.Release(&rs[4], 0, false))
+	m.settle(core.Published(&rs[0]), core.Abandon(&rs[1], "", errNo), core.Retry(&rs[2], errNo, far),
+		core.Retry(&rs[3], errNo, 0), core.Release(&rs[4], 0, false))
 	m.hold(rs[5].Ref)
 	k.sleep(2 * short) // what is due has to be put in line by Due first
 	want := ids(rs[4:])
-	p := m.read(core.Look{Ranges: []core.Range{wide(k.all())}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 10, Bytes: 1 << 20})
+	p := m.read(core.Look{
+		Ranges: []core.Range{wide(k.all())},
+		Keys:   []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 10, Bytes: 1 << 20,
+	})
 	for what, got := range map[string][]string{"a range": ids(p.Ranges[0].Records), "a key": ids(p.Keys[0].Records)} {
 		if !slices.Equal(got, want) {
 			k.fail("published, abandoned, two that wait for an attempt, one released, one held, one timer: %s has %s, want [4 5]", what, names(got, append(ids(rs), timer...)))
@@ -266,7 +284,11 @@ func ownedAreTheSlotsOfTheSession(k *kit) {
 	a, b := k.join(4), k.join(4)
 	a.claim(core.SlotRange(0, 32))
 	b.claim(core.SlotRange(32, 48))
-	look := core.Look{Parts: []core.Part{k.all(), k.part(core.SlotRange(8, 40)), {Route: k.route + "-x", Slots: core.AllSlots}, k.part(core.SlotRange(48, 64))}, Limit: 1}
+	look := core.Look{Parts: []core.Part{
+		k.all(), k.part(core.SlotRange(8, 40)),
+		{Route: k.route + "-x", Slots: core.AllSlots},
+		k.part(core.SlotRange(48, 64)),
+	}, Limit: 1}
 	for m, want := range map[*member][]core.Slots{
 		a: {core.SlotRange(0, 32), core.SlotRange(8, 32), 0, 0},
 		b: {core.SlotRange(32, 48), core.SlotRange(32, 40), 0, 0},

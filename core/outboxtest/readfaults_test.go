@@ -131,12 +131,21 @@ var readFaults = []faulty{
 	}}},
 	{"reads ranges one after the other", "page-is-one-snapshot", apart},
 	{"reads what waits apart", "page-and-waiting-are-one-snapshot", apart},
-	{"answers an older last number", "last-covers-the-page", fault{page: func(_ *broken, l *core.Look, p *core.Page) { p.Last, p.Upper = l.Last, 0 }}},
+	{
+		"answers an older last number", "last-covers-the-page",
+		fault{page: func(_ *broken, l *core.Look, p *core.Page) { p.Last, p.Upper = l.Last, 0 }},
+	},
 	{"sees no running transactions", "page-names-a-running-transaction", blind},
 	{"never says that something ended", "transactions-come-to-rest", pages(func(p *core.Page) { p.Upper += 1 << 40 })},
 	{"sees no running transactions", "page-holds-for-random-transactions", blind},
-	{"sees only the first that runs", "page-holds-for-random-transactions", pages(func(p *core.Page) { p.Running = p.Running[:min(1, len(p.Running))] })},
-	{"promises a bound that is too short", "page-holds-for-random-transactions", fault{page: blind.page, traits: bound(2 * time.Millisecond)}},
+	{
+		"sees only the first that runs", "page-holds-for-random-transactions",
+		pages(func(p *core.Page) { p.Running = p.Running[:min(1, len(p.Running))] }),
+	},
+	{
+		"promises a bound that is too short", "page-holds-for-random-transactions",
+		fault{page: blind.page, traits: bound(2 * time.Millisecond)},
+	},
 	{"shows some records a page later", "page-holds-for-random-transactions", fault{page: func(b *broken, _ *core.Look, p *core.Page) {
 		for i := range p.Ranges {
 			p.Ranges[i].Records = slices.DeleteFunc(p.Ranges[i].Records, func(r core.Record) bool {
@@ -164,7 +173,10 @@ var readFaults = []faulty{
 		}
 	})},
 	{"forgets that there is more", "fresh-comes-in-pages", pages(func(p *core.Page) { p.MoreWaiting = false })},
-	{"has retries before holds", "fresh-comes-in-pages", fault{page: func(_ *broken, _ *core.Look, p *core.Page) { slices.Reverse(p.Waiting) }}},
+	{
+		"has retries before holds", "fresh-comes-in-pages",
+		fault{page: func(_ *broken, _ *core.Look, p *core.Page) { slices.Reverse(p.Waiting) }},
+	},
 	{"forgets what holds a key", "key-answers-what-holds-it", pages(func(p *core.Page) {
 		for i := range p.Keys {
 			p.Keys[i].Waiting = nil

@@ -55,7 +55,8 @@ func removalCountsCrashesOfHolds(k *kit) {
 		if i < 3 {
 			want = 1
 		}
-		if got := by.live(rs[i].Ref); got.Crashes != want || got.Holder != 0 || got.Attempts != 0 || got.Version < rs[i].Version || want == 0 && got.Version != rs[i].Version {
+		if got := by.live(rs[i].Ref); got.Crashes != want || got.Holder != 0 || got.Attempts != 0 ||
+			got.Version < rs[i].Version || want == 0 && got.Version != rs[i].Version {
 			k.fail("its holder was removed (held: %v): crashes %d, holder %d, attempts %d, and version %d after %d; want %d crashes and no holder",
 				i < 3, got.Crashes, got.Holder, got.Attempts, got.Version, rs[i].Version, want)
 		}
@@ -116,10 +117,12 @@ func memberRemovesItself(k *kit) {
 	k.until("a member has removed itself", func() bool { return !m.meet(m.remove(m)).Known })
 	u := k.units(watch.meet())[0]
 	if got := find(watch.meet(), m.self.Session); got != nil || u.Owner != 0 || u.Careful < r.Seq {
-		k.fail("a member removed itself: it is %+v, and its unit has the owner %d and Careful %d, want none, and at least %d", got, u.Owner, u.Careful, r.Seq)
+		k.fail("a member removed itself: it is %+v, and its unit has the owner %d and Careful %d, want none, and at least %d",
+			got, u.Owner, u.Careful, r.Seq)
 	}
 	if got := watch.live(r.Ref); got.Crashes != 1 || got.Holder != 0 {
-		k.fail("a member removed itself, and the record that it held has %d crashes and the holder %d, want 1 and none", got.Crashes, got.Holder)
+		k.fail("a member removed itself, and the record that it held has %d crashes and the holder %d, want 1 and none",
+			got.Crashes, got.Holder)
 	}
 }
 
@@ -152,7 +155,8 @@ func removalAndSettleExcludeEachOther(k *kit) {
 			}
 		case errors.Is(err, core.ErrFenced), errors.Is(err, core.ErrBusy): // the removal had locked it
 			if got := by.live(r.Ref); got.Attempts != 0 || got.Crashes != 1 {
-				k.fail("a member was removed and did not settle any more: attempts %d and crashes %d, want 0 and 1", got.Attempts, got.Crashes)
+				k.fail("a member was removed and did not settle any more: attempts %d and crashes %d, want 0 and 1",
+					got.Attempts, got.Crashes)
 			}
 		default:
 			k.fail("a member settled while it was removed: got %v, want nil, core.ErrFenced or core.ErrBusy", err)

@@ -56,7 +56,8 @@ func (m *member) applied(when string, o *core.Outcome, r *core.Record) {
 // untouched fails unless r is ready as it was, held by holder.
 func (m *member) untouched(when string, holder core.Session, r *core.Record) {
 	got := m.live(r.Ref)
-	if got.Holder != holder || got.Version != r.Version || got.Attempts != r.Attempts || got.Failed != r.Failed || got.Crashes != r.Crashes {
+	if got.Holder != holder || got.Version != r.Version || got.Attempts != r.Attempts || got.Failed != r.Failed ||
+		got.Crashes != r.Crashes {
 		m.k.fail("%s: holder %d, version %d after %d, attempts %d, failed %v, crashes %d; want the holder %d and all as it was",
 			when, got.Holder, got.Version, r.Version, got.Attempts, got.Failed, got.Crashes, holder)
 	}
@@ -304,7 +305,8 @@ func versionGrowsWithChangesOnly(k *kit) {
 		waiting := m.version(r.Ref)
 		r = m.dueAll(1, 0)[0]
 		if waiting <= last || r.Version != waiting {
-			k.fail("a record has version %d after a failed attempt, and %d when its retry is held; before it was %d", waiting, r.Version, last)
+			k.fail("a record has version %d after a failed attempt, and %d when its retry is held; before it was %d", waiting,
+				r.Version, last)
 		}
 		last = r.Version
 	}

@@ -81,13 +81,16 @@ var allFail = results(func(res core.Results) {
 })
 
 var settleFaults = []faulty{
-	{"does not hold retries", "due-holds-retries", fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
-		p, err := b.store.Due(ctx, self, parts, limit)
-		for i := range p.Retries {
-			b.store.Settle(ctx, self, []core.Outcome{core.Release(&p.Retries[i], 0, false)})
-		}
-		return p, err
-	}}},
+	{
+		"does not hold retries", "due-holds-retries",
+		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+			p, err := b.store.Due(ctx, self, parts, limit)
+			for i := range p.Retries {
+				b.store.Settle(ctx, self, []core.Outcome{core.Release(&p.Retries[i], 0, false)})
+			}
+			return p, err
+		}},
+	},
 	{"forgets attempts", "due-holds-retries", dues(func(_ *broken, _ core.Session, p *core.DuePage) {
 		for i := range p.Retries {
 			p.Retries[i].Attempts = 0
@@ -100,14 +103,20 @@ var settleFaults = []faulty{
 			return was
 		})
 	})},
-	{"ignores the limit", "due-keeps-to-its-limit", fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
-		return b.store.Due(ctx, self, parts, limit+1)
-	}}},
+	{
+		"ignores the limit", "due-keeps-to-its-limit",
+		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+			return b.store.Due(ctx, self, parts, limit+1)
+		}},
+	},
 	{"forgets that there is more", "due-keeps-to-its-limit", dues(func(_ *broken, _ core.Session, p *core.DuePage) { p.NextIn = -1 })},
 	{"answers what others hold", "due-leaves-others-retries", dues(func(b *broken, self core.Session, p *core.DuePage) {
 		for _, st := range b.store.States() {
 			if st.State == core.StateFailed && st.Holder != self && st.Holder != 0 {
-				p.Retries = append(p.Retries, core.Record{Ref: core.Ref{Route: st.Route, Seq: st.Seq, ID: st.ID, Version: st.Version}, Holder: self})
+				p.Retries = append(p.Retries, core.Record{Ref: core.Ref{
+					Route: st.Route, Seq: st.Seq, ID: st.ID,
+					Version: st.Version,
+				}, Holder: self})
 			}
 		}
 	})},
@@ -120,8 +129,14 @@ var settleFaults = []faulty{
 			return b.holds[ref] != self
 		})
 	})},
-	{"tells each caller of a timer", "timers-get-greater-numbers-once", dues(func(_ *broken, _ core.Session, p *core.DuePage) { p.Moved *= 2 })},
-	{"puts timers in line with their numbers", "timers-get-greater-numbers-once", fault{record: func(r *core.Record) { r.Seq = max(r.Seq-30, 1) }}},
+	{
+		"tells each caller of a timer", "timers-get-greater-numbers-once",
+		dues(func(_ *broken, _ core.Session, p *core.DuePage) { p.Moved *= 2 }),
+	},
+	{
+		"puts timers in line with their numbers", "timers-get-greater-numbers-once",
+		fault{record: func(r *core.Record) { r.Seq = max(r.Seq-30, 1) }},
+	},
 	{"has timers in line at once", "timers-get-greater-numbers-once", fault{rowsIn: func(rows []core.StagedRow) {
 		for i := range rows {
 			rows[i].Delay = 0
@@ -135,26 +150,32 @@ var settleFaults = []faulty{
 	})},
 	{"answers 0 for nothing", "next-in-is-exact", dues(func(_ *broken, _ core.Session, p *core.DuePage) { p.NextIn = max(p.NextIn, 0) })},
 	{"brings due behind locks", "due-leaves-what-is-locked", fault{waits: "due"}},
-	{"brings due for others", "due-keeps-to-own-slots", fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
-		var all core.DuePage
-		for _, part := range parts {
-			for s := range uint8(core.NumSlots) {
-				if part.Slots.Has(s) {
-					part.Slots = 1 << s
-					p, _ := b.store.Due(ctx, b.owner(part.Route, s), []core.Part{part}, limit)
-					part.Slots = core.AllSlots
-					for i := range p.Retries {
-						p.Retries[i].Holder = self
+	{
+		"brings due for others", "due-keeps-to-own-slots",
+		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+			var all core.DuePage
+			for _, part := range parts {
+				for s := range uint8(core.NumSlots) {
+					if part.Slots.Has(s) {
+						part.Slots = 1 << s
+						p, _ := b.store.Due(ctx, b.owner(part.Route, s), []core.Part{part}, limit)
+						part.Slots = core.AllSlots
+						for i := range p.Retries {
+							p.Retries[i].Holder = self
+						}
+						all.Retries, all.Moved = append(all.Retries, p.Retries...), all.Moved+p.Moved
 					}
-					all.Retries, all.Moved = append(all.Retries, p.Retries...), all.Moved+p.Moved
 				}
 			}
-		}
-		return all, nil
-	}}},
-	{"brings nothing due beside what is another's", "due-keeps-to-own-slots", fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
-		return b.store.Due(ctx, self, parts[:1], limit)
-	}}},
+			return all, nil
+		}},
+	},
+	{
+		"brings nothing due beside what is another's", "due-keeps-to-own-slots",
+		fault{due: func(ctx context.Context, b *broken, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+			return b.store.Due(ctx, self, parts[:1], limit)
+		}},
+	},
 
 	{"ignores versions", "settle-twice-applies-once", anyVersion},
 	{"ignores versions", "settle-at-once-applies-once", anyVersion},
@@ -169,28 +190,34 @@ var settleFaults = []faulty{
 	})},
 	{"ignores versions", "stale-version-changes-nothing", anyVersion},
 	{"says that stale outcomes are fine", "stale-version-changes-nothing", forgives(core.ErrChanged)},
-	{"compares the version of what was published", "published-needs-no-version", fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
-		res := make(core.Results, len(os))
-		for i := range os {
-			if r := b.at(os[i].Ref()); r == nil || r.Ref != os[i].Ref() {
-				res[i] = core.ErrChanged
-			} else {
-				res[i] = b.store.Settle(ctx, self, os[i:i+1])[0]
+	{
+		"compares the version of what was published", "published-needs-no-version",
+		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
+			res := make(core.Results, len(os))
+			for i := range os {
+				if r := b.at(os[i].Ref()); r == nil || r.Ref != os[i].Ref() {
+					res[i] = core.ErrChanged
+				} else {
+					res[i] = b.store.Settle(ctx, self, os[i:i+1])[0]
+				}
 			}
-		}
-		return res
-	}}},
+			return res
+		}},
+	},
 	{"ignores ids", "wrong-id-changes-nothing", anyID},
 	{"says that other ids are fine", "wrong-id-changes-nothing", forgives(core.ErrChanged)},
-	{"settles for who lost the unit", "lost-unit-fences-but-published", fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
-		res := b.store.Settle(ctx, self, os)
-		for i, err := range res {
-			if owner := b.owner(os[i].Ref().Route, os[i].Slot()); errors.Is(err, core.ErrFenced) && owner != 0 {
-				b.store.Settle(ctx, owner, os[i:i+1])
+	{
+		"settles for who lost the unit", "lost-unit-fences-but-published",
+		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
+			res := b.store.Settle(ctx, self, os)
+			for i, err := range res {
+				if owner := b.owner(os[i].Ref().Route, os[i].Slot()); errors.Is(err, core.ErrFenced) && owner != 0 {
+					b.store.Settle(ctx, owner, os[i:i+1])
+				}
 			}
-		}
-		return res
-	}}},
+			return res
+		}},
+	},
 	{"refuses without a class", "lost-unit-fences-but-published", unclassed},
 	{"refuses stale versions without a class", "stale-version-changes-nothing", unclassed},
 	{"says that who lost the unit has settled", "lost-unit-fences-but-published", forgives(core.ErrFenced)},
@@ -212,19 +239,22 @@ var settleFaults = []faulty{
 	}}},
 
 	{"ignores versions", "late-release-leaves-a-newer-hold", anyVersion},
-	{"says that what is gone has changed", "published-of-gone-is-nil", fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
-		gone := make([]bool, len(os))
-		for i := range os {
-			gone[i] = os[i].Event() == core.EventConfirmed && b.at(os[i].Ref()) == nil
-		}
-		res := b.store.Settle(ctx, self, os)
-		for i := range res {
-			if gone[i] && res[i] == nil {
-				res[i] = core.ErrChanged
+	{
+		"says that what is gone has changed", "published-of-gone-is-nil",
+		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
+			gone := make([]bool, len(os))
+			for i := range os {
+				gone[i] = os[i].Event() == core.EventConfirmed && b.at(os[i].Ref()) == nil
 			}
-		}
-		return res
-	}}},
+			res := b.store.Settle(ctx, self, os)
+			for i := range res {
+				if gone[i] && res[i] == nil {
+					res[i] = core.ErrChanged
+				}
+			}
+			return res
+		}},
+	},
 	{"says to removed sessions that what is gone is published", "published-of-gone-is-nil", forgives(core.ErrFenced)},
 
 	{"releases what was published", "published-does-not-come-again", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
@@ -280,27 +310,33 @@ var settleFaults = []faulty{
 		}
 		return o
 	})},
-	{"keeps the hold of what is released", "release-costs-nothing", fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
-		if os[0].Event() == core.EventReleased {
-			return make(core.Results, len(os))
-		}
-		return b.store.Settle(ctx, self, os)
-	}}},
+	{
+		"keeps the hold of what is released", "release-costs-nothing",
+		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
+			if os[0].Event() == core.EventReleased {
+				return make(core.Results, len(os))
+			}
+			return b.store.Settle(ctx, self, os)
+		}},
+	},
 	{"ignores the delay of a release", "released-retry-waits-on", outcomes(func(o core.Outcome, r *core.Record) core.Outcome {
 		if o.Event() == core.EventReleased {
 			return core.Release(r, 0, false)
 		}
 		return o
 	})},
-	{"never heeds", "heeded-deletes-a-control-record", fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
-		res := make(core.Results, len(os))
-		for i := range os {
-			if os[i].Control() == 0 || b.owner(b.store.States()[0].Route, 0) != self {
-				res[i] = b.store.Settle(ctx, self, os[i:i+1])[0]
+	{
+		"never heeds", "heeded-deletes-a-control-record",
+		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
+			res := make(core.Results, len(os))
+			for i := range os {
+				if os[i].Control() == 0 || b.owner(b.store.States()[0].Route, 0) != self {
+					res[i] = b.store.Settle(ctx, self, os[i:i+1])[0]
+				}
 			}
-		}
-		return res
-	}}},
+			return res
+		}},
+	},
 	{"forgets the reason of a decision", "decision-is-told-with-its-reason", pages(func(p *core.Page) {
 		for i := range p.Control {
 			p.Control[i].Reason = ""
@@ -311,14 +347,17 @@ var settleFaults = []faulty{
 			p.Control[i].Kind = core.ControlKey
 		}
 	})},
-	{"has a control record heeded for all by one", "control-from-waits-for-all-owners", fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
-		for i := range os {
-			if b.owner(os[i].Ref().Route, 0) == self {
-				b.store.heed(ctx, b.owner(os[i].Ref().Route, 63), os[i].Control())
+	{
+		"has a control record heeded for all by one", "control-from-waits-for-all-owners",
+		fault{settle: func(ctx context.Context, b *broken, self core.Session, os []core.Outcome) core.Results {
+			for i := range os {
+				if b.owner(os[i].Ref().Route, 0) == self {
+					b.store.heed(ctx, b.owner(os[i].Ref().Route, 63), os[i].Control())
+				}
 			}
-		}
-		return b.store.Settle(ctx, self, os)
-	}}},
+			return b.store.Settle(ctx, self, os)
+		}},
+	},
 	{"tells one owner of what concerns all", "control-from-waits-for-all-owners", fault{page: func(_ *broken, l *core.Look, p *core.Page) {
 		if !l.Parts[0].Slots.Has(0) {
 			p.Control = nil

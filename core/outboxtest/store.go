@@ -83,7 +83,8 @@ func storeKeepsNoSlice(k *kit) {
 	m.self.Serves[0].Route = k.route
 	r := other.meet()
 	find(r, m.self.Session).Serves[0].Route, r.Units[0].Owner = "x", 99
-	if r = other.meet(); find(r, m.self.Session).Serves[0].Route != k.route || slices.ContainsFunc(r.Units, func(u core.OwnedUnit) bool { return u.Owner == 99 }) {
+	if r = other.meet(); find(r, m.self.Session).Serves[0].Route != k.route ||
+		slices.ContainsFunc(r.Units, func(u core.OwnedUnit) bool { return u.Owner == 99 }) {
 		k.fail("a roster that was answered is still the store's own")
 	}
 	row := k.row(body(10))

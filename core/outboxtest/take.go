@@ -66,7 +66,8 @@ func nextIsInOrderWithoutKeys(k *kit) {
 	got := m.next(4)
 	got = append(got, m.next(10, func(w *core.Want) { w.Out = takenRefs(got) })...)
 	if !slices.Equal(takenIDs(got), want) {
-		k.fail("every second of 12 records has a key, and %s were taken in 4 and the rest, want those without in order", names(takenIDs(got), all))
+		k.fail("every second of 12 records has a key, and %s were taken in 4 and the rest, want those without in order",
+			names(takenIDs(got), all))
 	}
 	for i := range got {
 		if r := got[i].Record; r.Slot != core.SlotOf(k.route, "", r.ID) || string(r.Envelope.Body) != "body" {
@@ -91,7 +92,8 @@ func nextBeginsWithOwnHolds(k *kit) {
 	first := m.next(3)
 	again := m.next(3)
 	if !slices.Equal(takenIDs(first), takenIDs(again)) || !slices.Equal(takenIDs(first), all[:3]) {
-		k.fail("the next three were asked for twice, and taken were %s and %s, want the first three both times", names(takenIDs(first), all), names(takenIDs(again), all))
+		k.fail("the next three were asked for twice, and taken were %s and %s, want the first three both times",
+			names(takenIDs(first), all), names(takenIDs(again), all))
 	}
 	out := []core.Ref{first[0].Ref, first[2].Ref}
 	third := m.next(3, func(w *core.Want) { w.Out = out })

@@ -74,7 +74,9 @@ func oneAtATime() func(ctx context.Context, b *broken, self core.Session, u core
 
 var takeFaults = []faulty{
 	{"ignores holds", "takers-never-share", holdless},
-	{"forgets records", "takers-never-share", fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
+	{"forgets records", "takers-never-share", fault{take: func(ctx context.Context, b *broken, self core.Session,
+		w core.Want,
+	) ([]core.Taken, error) {
 		ts, err := b.store.Take(ctx, self, w)
 		return slices.DeleteFunc(ts, func(t core.Taken) bool { return t.Ref.Seq%50 == 0 }), err
 	}}},
@@ -84,14 +86,17 @@ var takeFaults = []faulty{
 			rows[i].Envelope.Key = ""
 		}
 	}}},
-	{"leaves out own holds", "next-begins-with-own-holds", fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
-		for ref, s := range b.holds {
-			if s == self {
-				w.Out = append(w.Out, ref)
+	{
+		"leaves out own holds", "next-begins-with-own-holds",
+		fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
+			for ref, s := range b.holds {
+				if s == self {
+					w.Out = append(w.Out, ref)
+				}
 			}
-		}
-		return b.grip(ctx, self, w)
-	}}},
+			return b.grip(ctx, self, w)
+		}},
+	},
 	{"ignores Out", "next-begins-with-own-holds", takes(func(_ *broken, w *core.Want) { w.Out = nil })},
 	{"ignores holds", "next-leaves-out-what-is-held", holdless},
 	{"ignores slots", "next-leaves-out-what-is-held", takes(func(_ *broken, w *core.Want) { w.Part.Slots = core.AllSlots })},
@@ -110,16 +115,19 @@ var takeFaults = []faulty{
 	})},
 	{"counts no deliveries", "deliveries-count-once", takes(func(_ *broken, w *core.Want) { w.Deliver = false })},
 	{"counts each take as a delivery", "deliveries-count-once", takes(func(_ *broken, w *core.Want) { w.Deliver = true })},
-	{"answers own holds as locked", "take-repeats", fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
-		ts, err := b.store.Take(ctx, self, w)
-		for i := range ts {
-			if b.holds[ts[i].Ref] == self {
-				ts[i].Grip = core.GripLocked
+	{
+		"answers own holds as locked", "take-repeats",
+		fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
+			ts, err := b.store.Take(ctx, self, w)
+			for i := range ts {
+				if b.holds[ts[i].Ref] == self {
+					ts[i].Grip = core.GripLocked
+				}
+				b.holds[ts[i].Ref] = self
 			}
-			b.holds[ts[i].Ref] = self
-		}
-		return ts, err
-	}}},
+			return ts, err
+		}},
+	},
 	{"takes behind locks", "take-answers-what-is-locked", fault{waits: "take"}},
 	{"says that what is locked is gone", "take-answers-what-is-locked", grips(core.GripLocked, core.GripGone)},
 	{"says that what is locked is held", "take-answers-what-is-locked", grips(core.GripLocked, core.GripHeld)},
@@ -141,89 +149,124 @@ var takeFaults = []faulty{
 			}
 		}
 	})},
-	{"takes from any unit", "take-keeps-to-own-units", fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
-		var ts []core.Taken
-		for i := range w.Refs {
-			if r := b.at(w.Refs[i]); r != nil {
-				one, _ := b.store.Take(ctx, b.owner(r.Route, r.Slot), core.Want{Refs: w.Refs[i : i+1]})
-				ts = append(ts, one...)
+	{
+		"takes from any unit", "take-keeps-to-own-units",
+		fault{take: func(ctx context.Context, b *broken, self core.Session, w core.Want) ([]core.Taken, error) {
+			var ts []core.Taken
+			for i := range w.Refs {
+				if r := b.at(w.Refs[i]); r != nil {
+					one, _ := b.store.Take(ctx, b.owner(r.Route, r.Slot), core.Want{Refs: w.Refs[i : i+1]})
+					ts = append(ts, one...)
+				}
 			}
-		}
-		return ts, nil
-	}}},
+			return ts, nil
+		}},
+	},
 	{"ignores holds", "one-of-two-takers-wins", holdless},
 
-	{"holds nothing", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, _ []core.Ref) (bool, error) {
-		return b.store.GiveUp(ctx, self, u, nil)
-	})},
-	{"leaves other holds", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-		for ref, s := range b.holds {
-			if s == self {
-				out = append(out, ref)
+	{
+		"holds nothing", "give-up-holds-what-is-out",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, _ []core.Ref) (bool, error) {
+			return b.store.GiveUp(ctx, self, u, nil)
+		}),
+	},
+	{
+		"leaves other holds", "give-up-holds-what-is-out",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+			for ref, s := range b.holds {
+				if s == self {
+					out = append(out, ref)
+				}
 			}
-		}
-		return b.store.GiveUp(ctx, self, u, out)
-	})},
-	{"stores no Low", "give-up-holds-what-is-out", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-		u.Low = 0
-		return b.store.GiveUp(ctx, self, u, out)
-	})},
-	{"refuses a repetition", "give-up-repeats", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+			return b.store.GiveUp(ctx, self, u, out)
+		}),
+	},
+	{
+		"stores no Low", "give-up-holds-what-is-out",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+			u.Low = 0
+			return b.store.GiveUp(ctx, self, u, out)
+		}),
+	},
+	{"refuses a repetition", "give-up-repeats", giveUps(func(ctx context.Context, b *broken, self core.Session,
+		u core.OwnedUnit, out []core.Ref,
+	) (bool, error) {
 		if b.given[u.Unit] {
 			return false, core.ErrFenced
 		}
 		b.given[u.Unit] = true
 		return b.store.GiveUp(ctx, self, u, out)
 	})},
-	{"gives up nothing if something changed", "give-up-leaves-out-what-changed", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-		for _, ref := range out {
-			if r := b.at(ref); r == nil || r.Ref != ref {
-				return false, nil
+	{
+		"gives up nothing if something changed", "give-up-leaves-out-what-changed",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+			for _, ref := range out {
+				if r := b.at(ref); r == nil || r.Ref != ref {
+					return false, nil
+				}
 			}
-		}
-		return b.store.GiveUp(ctx, self, u, out)
-	})},
-	{"holds any version", "give-up-leaves-out-what-changed", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-		out = slices.Clone(out)
-		for i := range out {
-			if r := b.at(out[i]); r != nil {
-				out[i] = r.Ref
+			return b.store.GiveUp(ctx, self, u, out)
+		}),
+	},
+	{
+		"holds any version", "give-up-leaves-out-what-changed",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+			out = slices.Clone(out)
+			for i := range out {
+				if r := b.at(out[i]); r != nil {
+					out[i] = r.Ref
+				}
 			}
-		}
-		return b.store.GiveUp(ctx, self, u, out)
-	})},
-	{"frees a unit with a locked record", "give-up-of-locked-changes-nothing", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-		ok, err := b.store.GiveUp(ctx, self, u, out)
-		if !ok && err == nil {
-			_, err = b.store.GiveUp(ctx, self, u, nil)
-		}
-		return ok, err
-	})},
-	{"holds what it can", "give-up-of-locked-changes-nothing", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-		ok, err := b.store.GiveUp(ctx, self, u, out)
-		if !ok && err == nil {
-			_, err = b.store.Take(ctx, self, core.Want{Refs: out})
-		}
-		return ok, err
-	})},
+			return b.store.GiveUp(ctx, self, u, out)
+		}),
+	},
+	{
+		"frees a unit with a locked record", "give-up-of-locked-changes-nothing",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+			ok, err := b.store.GiveUp(ctx, self, u, out)
+			if !ok && err == nil {
+				_, err = b.store.GiveUp(ctx, self, u, nil)
+			}
+			return ok, err
+		}),
+	},
+	{
+		"holds what it can", "give-up-of-locked-changes-nothing",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+			ok, err := b.store.GiveUp(ctx, self, u, out)
+			if !ok && err == nil {
+				_, err = b.store.Take(ctx, self, core.Want{Refs: out})
+			}
+			return ok, err
+		}),
+	},
 	{"gives up behind locks", "give-up-of-locked-changes-nothing", fault{waits: "give up"}},
-	{"gives up for others", "give-up-needs-the-owner", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-		if owner := b.owner(u.Unit.Route, u.Unit.From); owner != 0 {
-			self = owner
-		}
-		return b.store.GiveUp(ctx, self, u, out)
-	})},
-	{"frees the unit of a successor", "give-up-needs-the-owner", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-		if owner := b.owner(u.Unit.Route, u.Unit.From); b.given[u.Unit] {
-			self, u.Term = owner, b.term(u.Unit)
-		}
-		ok, err := b.store.GiveUp(ctx, self, u, out)
-		b.given[u.Unit] = b.given[u.Unit] || ok
-		return ok, err
-	})},
-	{"ends holds with the unit", "given-up-holds-settle", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, _ []core.Ref) (bool, error) {
-		return b.store.GiveUp(ctx, self, u, nil)
-	})},
+	{
+		"gives up for others", "give-up-needs-the-owner",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+			if owner := b.owner(u.Unit.Route, u.Unit.From); owner != 0 {
+				self = owner
+			}
+			return b.store.GiveUp(ctx, self, u, out)
+		}),
+	},
+	{
+		"frees the unit of a successor", "give-up-needs-the-owner",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+			if owner := b.owner(u.Unit.Route, u.Unit.From); b.given[u.Unit] {
+				self, u.Term = owner, b.term(u.Unit)
+			}
+			ok, err := b.store.GiveUp(ctx, self, u, out)
+			b.given[u.Unit] = b.given[u.Unit] || ok
+			return ok, err
+		}),
+	},
+	{
+		"ends holds with the unit", "given-up-holds-settle",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, _ []core.Ref) (bool, error) {
+			return b.store.GiveUp(ctx, self, u, nil)
+		}),
+	},
 	{"settles for owners only", "given-up-holds-settle", ownersOnly},
 	{"gives up one unit at a time", "give-ups-run-at-once", giveUps(oneAtATime())},
 }

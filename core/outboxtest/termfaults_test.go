@@ -34,18 +34,27 @@ var termFaults = []faulty{
 			r.Units[i].Term += int64(b.count)
 		}
 	}}},
-	{"ignores terms", "earlier-give-up-changes-nothing", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-		u.Term = b.term(u.Unit)
-		return b.store.GiveUp(ctx, self, u, out)
-	})},
-	{"refuses an earlier term", "earlier-give-up-changes-nothing", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-		if u.Term < b.term(u.Unit) {
-			return false, core.ErrFenced
-		}
-		return b.store.GiveUp(ctx, self, u, out)
-	})},
-	{"gives up in a term that has not begun", "give-up-needs-its-term", giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
-		u.Term = min(u.Term, b.term(u.Unit))
-		return b.store.GiveUp(ctx, self, u, out)
-	})},
+	{
+		"ignores terms", "earlier-give-up-changes-nothing",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+			u.Term = b.term(u.Unit)
+			return b.store.GiveUp(ctx, self, u, out)
+		}),
+	},
+	{
+		"refuses an earlier term", "earlier-give-up-changes-nothing",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+			if u.Term < b.term(u.Unit) {
+				return false, core.ErrFenced
+			}
+			return b.store.GiveUp(ctx, self, u, out)
+		}),
+	},
+	{
+		"gives up in a term that has not begun", "give-up-needs-its-term",
+		giveUps(func(ctx context.Context, b *broken, self core.Session, u core.OwnedUnit, out []core.Ref) (bool, error) {
+			u.Term = min(u.Term, b.term(u.Unit))
+			return b.store.GiveUp(ctx, self, u, out)
+		}),
+	},
 }

@@ -55,7 +55,8 @@ func freshAnswersWhatWaits(k *kit) {
 	a.claim(low)
 	b.claim(high)
 	kl, kh := k.keyIn(low, 0), k.keyIn(high, 0)
-	rs := a.find(k.stage(k.row(key(kl)), k.row(key(kh)), k.row(key(kl)), k.row(id(k.idIn(low))), k.row(id(k.idIn(low))), k.row(id(k.idIn(low))), k.row(key(kl)))...)
+	rs := a.find(k.stage(k.row(key(kl)), k.row(key(kh)), k.row(key(kl)), k.row(id(k.idIn(low))), k.row(id(k.idIn(low))),
+		k.row(id(k.idIn(low))), k.row(key(kl)))...)
 	a.settle(core.Retry(&rs[0], errNo, far), core.Retry(&rs[3], errNo, far))
 	b.settle(core.Retry(&rs[1], errNo, far))
 	k.stage(k.row(key(kl), delay(far)))
@@ -69,7 +70,8 @@ func freshAnswersWhatWaits(k *kit) {
 	}
 	retry := waits(&rs[0], core.ObstacleRetrying, 0, a.version(rs[0].Ref))
 	k.expectWaiting("a retry with a key, and own holds", fresh(a, low), retry)
-	k.expectWaiting("for another session", fresh(b, low), retry, waits(&rs[2], core.ObstacleHeld, a.self.Session, rs[2].Version), waits(&rs[4], core.ObstacleHeld, a.self.Session, rs[4].Version))
+	k.expectWaiting("for another session", fresh(b, low), retry,
+		waits(&rs[2], core.ObstacleHeld, a.self.Session, rs[2].Version), waits(&rs[4], core.ObstacleHeld, a.self.Session, rs[4].Version))
 	k.expectWaiting("in other slots", fresh(a, high), waits(&rs[1], core.ObstacleRetrying, 0, b.version(rs[1].Ref)))
 	k.expectWaiting("in no slot", fresh(a, 0))
 }
@@ -79,9 +81,13 @@ func freshAnswersBlockingHeadsIfAsked(k *kit) {
 	m := k.owner(1)
 	rs := m.some(4, key("k"))
 	rs = append(rs, m.one())
-	m.settle(core.Abandon(&rs[0], waybill.ReasonAttempts, errNo), core.Abandon(&rs[1], waybill.ReasonCancelled, errNo), core.Published(&rs[2]),
+	m.settle(core.Abandon(&rs[0], waybill.ReasonAttempts, errNo), core.Abandon(&rs[1], waybill.ReasonCancelled, errNo),
+		core.Published(&rs[2]),
 		core.Abandon(&rs[4], waybill.ReasonAttempts, errNo))
-	look := core.Look{Fresh: []core.Part{k.all()}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}}, Limit: 100, Bytes: 1 << 20}
+	look := core.Look{
+		Fresh: []core.Part{k.all()}, Keys: []core.KeyRange{{Route: k.route, Key: "k", To: forever, Limit: 10}},
+		Limit: 100, Bytes: 1 << 20,
+	}
 	for _, blocks := range [][]string{nil, {k.route + "-x"}} {
 		look.Blocks = blocks
 		p := m.read(look)
@@ -143,9 +149,15 @@ func keyAnswersWhatHoldsIt(k *kit) {
 		want []core.Waiting
 	}{
 		{m, []core.Waiting{waits(&rs[0], core.ObstacleRetrying, 0, m.version(rs[0].Ref))}},
-		{by, []core.Waiting{waits(&rs[0], core.ObstacleRetrying, 0, m.version(rs[0].Ref)), waits(&rs[1], core.ObstacleHeld, m.self.Session, rs[1].Version)}},
+		{by, []core.Waiting{
+			waits(&rs[0], core.ObstacleRetrying, 0, m.version(rs[0].Ref)),
+			waits(&rs[1], core.ObstacleHeld, m.self.Session, rs[1].Version),
+		}},
 	} {
-		p := c.m.read(core.Look{Keys: []core.KeyRange{{Route: k.route, Key: "k", From: rs[2].Seq, To: forever, Limit: 10}, {Route: k.route, Key: "none", To: forever, Limit: 10}}, Limit: 1, Bytes: 1 << 20})
+		p := c.m.read(core.Look{Keys: []core.KeyRange{
+			{Route: k.route, Key: "k", From: rs[2].Seq, To: forever, Limit: 10},
+			{Route: k.route, Key: "none", To: forever, Limit: 10},
+		}, Limit: 1, Bytes: 1 << 20})
 		k.expectWaiting("the record that blocks a key, before the range that was asked for", p.Keys[0].Waiting, c.want...)
 		k.expectWaiting("the record that blocks an unused key", p.Keys[1].Waiting)
 		if got := ids(p.Keys[0].Records); !slices.Equal(got, ids(rs[3:])) {
@@ -172,7 +184,8 @@ func againLeavesOutWhatIsGone(k *kit) {
 		if want := map[int64]core.Session{rs[3].Seq: m.self.Session, rs[4].Seq: 0}; fmt.Sprint(live) != fmt.Sprint(want) {
 			k.fail("asked again for one published, one abandoned, one that waits, one held, one ready and two that never were: sequences and holders are %v, want %v", live, want)
 		}
-		if len(p.AgainWaiting) != 1 || p.AgainWaiting[0].Seq != rs[2].Seq || p.AgainWaiting[0].Why != core.ObstacleRetrying || p.AgainWaiting[0].Key != "k" {
+		if len(p.AgainWaiting) != 1 || p.AgainWaiting[0].Seq != rs[2].Seq || p.AgainWaiting[0].Why != core.ObstacleRetrying ||
+			p.AgainWaiting[0].Key != "k" {
 			k.fail("asked again for one that waits for its next attempt, and others: %+v wait", p.AgainWaiting)
 		}
 	}
@@ -205,7 +218,8 @@ func holdOfGoneSessionIsNone(k *kit) {
 			k.fail("its holder is gone, and %d retries are due, want 1", len(d.Retries))
 		}
 		if r := d.Retries[0]; r.Crashes != crashes || r.Attempts != 1 || !r.Failed {
-			k.fail("a retry that was held has crashes %d, attempts %d, failed %v; want %d crashes", r.Crashes, r.Attempts, r.Failed, crashes)
+			k.fail("a retry that was held has crashes %d, attempts %d, failed %v; want %d crashes", r.Crashes, r.Attempts,
+				r.Failed, crashes)
 		}
 		by.settle(core.Published(&d.Retries[0]), core.Published(&rs[1]), core.Published(&rs[2]))
 		by.free(core.AllSlots)

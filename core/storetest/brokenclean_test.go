@@ -92,18 +92,28 @@ var cleanFaults = []struct {
 	name, check string
 	store       broken
 }{
-	{"everybody is elected", "clean-elects-one", broken{clean: func(ctx context.Context, b *broken, _ string, lease time.Duration) (core.Cleaned, error) {
+	{"everybody is elected", "clean-elects-one", broken{clean: func(ctx context.Context, b *broken, _ string,
+		lease time.Duration,
+	) (core.Cleaned, error) {
 		return b.inner.Clean(ctx, "all", lease)
 	}}},
-	{"a lease never ends", "clean-elects-one", broken{clean: func(ctx context.Context, b *broken, owner string, _ time.Duration) (core.Cleaned, error) {
+	{"a lease never ends", "clean-elects-one", broken{clean: func(ctx context.Context, b *broken, owner string,
+		_ time.Duration,
+	) (core.Cleaned, error) {
 		return b.inner.Clean(ctx, owner, time.Hour)
 	}}},
-	{"a lease cannot be renewed", "clean-elects-one", broken{clean: func(ctx context.Context, b *broken, _ string, lease time.Duration) (core.Cleaned, error) {
-		return b.inner.Clean(ctx, waybill.NewID(), lease)
-	}}},
-	{"nothing is swept", "clean-sweeps-what-expired", broken{clean: func(context.Context, *broken, string, time.Duration) (core.Cleaned, error) {
-		return core.Cleaned{Elected: true}, nil
-	}}},
+	{
+		"a lease cannot be renewed", "clean-elects-one",
+		broken{clean: func(ctx context.Context, b *broken, _ string, lease time.Duration) (core.Cleaned, error) {
+			return b.inner.Clean(ctx, waybill.NewID(), lease)
+		}},
+	},
+	{
+		"nothing is swept", "clean-sweeps-what-expired",
+		broken{clean: func(context.Context, *broken, string, time.Duration) (core.Cleaned, error) {
+			return core.Cleaned{Elected: true}, nil
+		}},
+	},
 	{"held ones are swept", "clean-sweeps-what-expired", settling(
 		func(r *core.Record) core.Outcome {
 			return core.Abandon(r, waybill.ReasonExpired, errors.New("expired"))
@@ -117,26 +127,40 @@ var cleanFaults = []struct {
 	{"nothing is deleted", "clean-never-deletes-what-is-not-settled", broken{retain: func(waybill.Retention) waybill.Retention {
 		return waybill.Retention{Abandoned: -1}
 	}}},
-	{"deleted ones are not counted", "clean-never-deletes-what-is-not-settled", broken{clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
-		done, err := b.inner.Clean(ctx, owner, lease)
-		done.Deleted = nil
-		return done, err
-	}}},
+	{
+		"deleted ones are not counted", "clean-never-deletes-what-is-not-settled",
+		broken{clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
+			done, err := b.inner.Clean(ctx, owner, lease)
+			done.Deleted = nil
+			return done, err
+		}},
+	},
 	{"deleted before their time", "clean-keeps-what-retention-says", broken{retain: func(waybill.Retention) waybill.Retention {
 		return waybill.Retention{Abandoned: 1}
 	}}},
-	{"kept for ever", "clean-keeps-what-retention-says", broken{retain: func(waybill.Retention) waybill.Retention { return waybill.Retention{} }}},
-	{"published ones are not kept", "published-records-are-kept-for-their-retention", broken{retain: func(r waybill.Retention) waybill.Retention {
-		r.Published = 0
-		return r
-	}}},
-	{"published ones are kept for ever", "published-records-are-kept-for-their-retention", broken{retain: func(r waybill.Retention) waybill.Retention {
-		r.Published = -1
-		return r
-	}}},
+	{
+		"kept for ever", "clean-keeps-what-retention-says",
+		broken{retain: func(waybill.Retention) waybill.Retention { return waybill.Retention{} }},
+	},
+	{
+		"published ones are not kept", "published-records-are-kept-for-their-retention",
+		broken{retain: func(r waybill.Retention) waybill.Retention {
+			r.Published = 0
+			return r
+		}},
+	},
+	{
+		"published ones are kept for ever", "published-records-are-kept-for-their-retention",
+		broken{retain: func(r waybill.Retention) waybill.Retention {
+			r.Published = -1
+			return r
+		}},
+	},
 	{"nobody is told of a sweep", "owner-is-told-of-sweep", mute},
 	{"nobody is told of a deletion", "owner-is-told-of-deletion", mute},
-	{"anything goes", "clean-refuses-bad-input", broken{clean: func(ctx context.Context, b *broken, owner string, lease time.Duration) (core.Cleaned, error) {
+	{"anything goes", "clean-refuses-bad-input", broken{clean: func(ctx context.Context, b *broken, owner string,
+		lease time.Duration,
+	) (core.Cleaned, error) {
 		return b.inner.Clean(ctx, owner+"x", max(lease, time.Millisecond))
 	}}},
 }

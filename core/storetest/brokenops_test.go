@@ -131,10 +131,17 @@ var opsFaults = []struct {
 			l.Records[i].Envelope.Body = []byte("x")
 		}
 	}}},
-	{"filters by route alone", "list-filters", brokenOps{list: func(f *admin.Filter, _ *admin.PageRequest) { *f = admin.Filter{Routes: f.Routes} }}},
+	{"filters by route alone", "list-filters", brokenOps{list: func(f *admin.Filter,
+		_ *admin.PageRequest,
+	) {
+		*f = admin.Filter{Routes: f.Routes}
+	}}},
 	{"has no budget", "list-keeps-its-budget", brokenOps{list: func(_ *admin.Filter, p *admin.PageRequest) { p.Budget = 0 }}},
 	{"gives up at its budget", "list-keeps-its-budget", brokenOps{listed: func(l *admin.Listing) { l.Next = 0 }}},
-	{"takes what it gets", "list-refuses-bad-input", brokenOps{list: func(f *admin.Filter, p *admin.PageRequest) { *f, *p = admin.Filter{}, admin.PageRequest{} }}},
+	{
+		"takes what it gets", "list-refuses-bad-input",
+		brokenOps{list: func(f *admin.Filter, p *admin.PageRequest) { *f, *p = admin.Filter{}, admin.PageRequest{} }},
+	},
 	{"does nothing", "redrive-puts-back", brokenOps{redrive: func(r *admin.RedriveRequest) { r.DryRun = true }}},
 	{"does nothing", "redrive-wakes", brokenOps{redrive: func(r *admin.RedriveRequest) { r.DryRun = true }}},
 	{"takes all at once", "redrive-goes-in-steps", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Page.Limit = 0 }}},
@@ -145,7 +152,10 @@ var opsFaults = []struct {
 	{"never forces", "redrive-refuses-expired", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Force = false }}},
 	{"forces", "redrive-refuses-beyond-horizon", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Force = true }}},
 	{"forces", "redrive-refuses-out-of-order", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Force = true }}},
-	{"does not know that the key was blocked", "redrive-refuses-out-of-order", brokenOps{redrive: func(r *admin.RedriveRequest) { r.BlockAfterAbandon = false }}},
+	{
+		"does not know that the key was blocked", "redrive-refuses-out-of-order",
+		brokenOps{redrive: func(r *admin.RedriveRequest) { r.BlockAfterAbandon = false }},
+	},
 	{"takes an empty filter for all", "redrive-asks-for-all", brokenOps{redrive: func(r *admin.RedriveRequest) { r.All = true }}},
 	{"hides refusals", "redrive-asks-for-all", brokenOps{redrove: func(_ *admin.Redriven, err *error) { *err = nil }}},
 	{"hides what cannot be read", "list-shows-what-cannot-be-read", brokenOps{listed: func(l *admin.Listing) {
@@ -158,10 +168,16 @@ var opsFaults = []struct {
 			b.inner.Settle(context.Background(), b.self, []core.Outcome{core.Retry(&r, errors.New("taken"), time.Hour)})
 		}
 	}}},
-	{"refuses without a word", "redrive-minds-dedupe-keys", brokenOps{redrove: func(r *admin.Redriven, _ *error) { r.Matched, r.Refused = r.Changed, nil }}},
-	{"forgets that it may have arrived", "redrive-remembers-maybe-sent", brokenOps{broken: new(outcomesOf(core.EventCrashesSpent, func(o core.Outcome, r *core.Record) core.Outcome {
-		return core.Abandon(r, o.Reason(), errors.New(o.Error()))
-	}))}},
+	{
+		"refuses without a word", "redrive-minds-dedupe-keys",
+		brokenOps{redrove: func(r *admin.Redriven, _ *error) { r.Matched, r.Refused = r.Changed, nil }},
+	},
+	{
+		"forgets that it may have arrived", "redrive-remembers-maybe-sent",
+		brokenOps{broken: new(outcomesOf(core.EventCrashesSpent, func(o core.Outcome, r *core.Record) core.Outcome {
+			return core.Abandon(r, o.Reason(), errors.New(o.Error()))
+		}))},
+	},
 	{"tells nobody", "owner-is-told-of-redrive", brokenOps{broken: &mute}},
 	{"tells nobody", "owner-is-told-of-decisions", brokenOps{broken: &mute}},
 	{"always blocks", "blocked-keys-are-listed", brokenOps{keys: func(block *bool, _ *string) { *block = true }}},
@@ -174,31 +190,49 @@ var opsFaults = []struct {
 	{"skips", "head-park", brokenOps{decide: as(admin.HeadSkip)}},
 	{"skips", "head-requeue", brokenOps{decide: as(admin.HeadSkip)}},
 	{"skips", "head-of-abandoned-key", brokenOps{decide: as(admin.HeadSkip)}},
-	{"does nothing", "head-of-abandoned-key", brokenOps{decide: func(*brokenOps, string, string, *string, *admin.HeadAction) bool { return true }}},
-	{"takes the head whatever the id", "head-must-be-the-head", brokenOps{decide: func(b *brokenOps, route, key string, id *string, _ *admin.HeadAction) bool {
-		if keys, _, _ := b.inner.BlockedKeys(context.Background(), admin.BlockedKeysRequest{Route: route, BlockAfterAbandon: true, Limit: 1}); len(keys) == 1 && keys[0].Key == key {
-			*id = keys[0].Head.Envelope.ID
-		}
-		return false
+	{"does nothing", "head-of-abandoned-key", brokenOps{decide: func(*brokenOps, string, string, *string,
+		*admin.HeadAction,
+	) bool {
+		return true
 	}}},
+	{
+		"takes the head whatever the id", "head-must-be-the-head",
+		brokenOps{decide: func(b *brokenOps, route, key string, id *string, _ *admin.HeadAction) bool {
+			if keys, _, _ := b.inner.BlockedKeys(context.Background(),
+				admin.BlockedKeysRequest{Route: route, BlockAfterAbandon: true, Limit: 1}); len(keys) == 1 && keys[0].Key == key {
+				*id = keys[0].Head.Envelope.ID
+			}
+			return false
+		}},
+	},
 	{"says not found of what is in flight", "head-must-be-the-head", brokenOps{decided: func(err error) error {
 		if errors.Is(err, waybill.ErrInFlight) {
 			return waybill.ErrNotFound
 		}
 		return err
 	}}},
-	{"does nothing", "decide-without-owner", brokenOps{decide: func(*brokenOps, string, string, *string, *admin.HeadAction) bool { return true }}},
-	{"waits for an owner that is not there", "decide-without-owner", brokenOps{decided: func(err error) error { return errors.Join(err, waybill.ErrInFlight) }}},
-	{"tells nobody", "decide-through-owner", brokenOps{broken: &mute}},
-	{"skips", "decide-through-owner", brokenOps{decide: as(admin.HeadSkip)}},
-	{"does it instead of the owner", "decide-waits-for-what-is-out", brokenOps{decide: func(b *brokenOps, _, _ string, id *string, _ *admin.HeadAction) bool {
-		for _, r := range b.last {
-			if r.ID == *id {
-				b.inner.Settle(context.Background(), b.self, []core.Outcome{core.Withdraw(&r, waybill.ReasonSkipped)})
-			}
-		}
+	{"does nothing", "decide-without-owner", brokenOps{decide: func(*brokenOps, string, string, *string,
+		*admin.HeadAction,
+	) bool {
 		return true
 	}}},
+	{
+		"waits for an owner that is not there", "decide-without-owner",
+		brokenOps{decided: func(err error) error { return errors.Join(err, waybill.ErrInFlight) }},
+	},
+	{"tells nobody", "decide-through-owner", brokenOps{broken: &mute}},
+	{"skips", "decide-through-owner", brokenOps{decide: as(admin.HeadSkip)}},
+	{
+		"does it instead of the owner", "decide-waits-for-what-is-out",
+		brokenOps{decide: func(b *brokenOps, _, _ string, id *string, _ *admin.HeadAction) bool {
+			for _, r := range b.last {
+				if r.ID == *id {
+					b.inner.Settle(context.Background(), b.self, []core.Outcome{core.Withdraw(&r, waybill.ReasonSkipped)})
+				}
+			}
+			return true
+		}},
+	},
 	{"says that all is well", "decide-waits-for-what-is-out", brokenOps{decided: func(error) error { return nil }}},
 	{"says that all is well", "decide-stands-when-nobody-acts", brokenOps{decided: func(error) error { return nil }}},
 	{"ignores its context", "decide-heeds-its-context", brokenOps{broken: &broken{deaf: true}}},

@@ -38,17 +38,23 @@ var withdrawFaults = []struct {
 			}
 		}
 	}}},
-	{"a call's messages get its first dedupe key", "dedupe-key-beside-others", broken{messages: func(msgs []waybill.Message) []waybill.Message {
-		for i := range msgs {
-			if msgs[i].DedupeKey != "" {
-				msgs[i].DedupeKey = "same"
+	{
+		"a call's messages get its first dedupe key", "dedupe-key-beside-others",
+		broken{messages: func(msgs []waybill.Message) []waybill.Message {
+			for i := range msgs {
+				if msgs[i].DedupeKey != "" {
+					msgs[i].DedupeKey = "same"
+				}
 			}
-		}
-		return msgs
-	}}},
-	{"dedupe keys are never free again", "dedupe-key-is-free-when-settled", broken{settle: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome {
-		return released(o, r)
-	}}},
+			return msgs
+		}},
+	},
+	{
+		"dedupe keys are never free again", "dedupe-key-is-free-when-settled",
+		broken{settle: func(_ *broken, o core.Outcome, r *core.Record) core.Outcome {
+			return released(o, r)
+		}},
+	},
 	{"keeps the old one", "replace-takes-the-place", stages(func(m *waybill.Message) { m.Replace = false })},
 	{"stages beside the old one", "replace-takes-the-place", stages(func(m *waybill.Message) {
 		if m.Replace {
@@ -68,10 +74,14 @@ var withdrawFaults = []struct {
 			}
 		}
 	}}},
-	{"cancels nothing", "cancel-withdraws", broken{cancel: func(_ context.Context, _ *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
+	{"cancels nothing", "cancel-withdraws", broken{cancel: func(_ context.Context, _ *brokenTx,
+		keys []waybill.CancelKey,
+	) ([]waybill.CancelStatus, error) {
 		return slices.Repeat([]waybill.CancelStatus{waybill.CancelDone}, len(keys)), nil
 	}}},
-	{"cancels all topics", "cancel-withdraws", broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
+	{"cancels all topics", "cancel-withdraws", broken{cancel: func(ctx context.Context, t *brokenTx,
+		keys []waybill.CancelKey,
+	) ([]waybill.CancelStatus, error) {
 		keys = slices.Clone(keys)
 		for i := range keys {
 			if keys[i].Topic != "" {
@@ -80,11 +90,14 @@ var withdrawFaults = []struct {
 		}
 		return t.b.inner.Cancel(ctx, t.tx, keys...)
 	}}},
-	{"answers in another order", "cancel-withdraws", broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
-		got, err := t.b.inner.Cancel(ctx, t.tx, keys...)
-		slices.Reverse(got)
-		return got, err
-	}}},
+	{
+		"answers in another order", "cancel-withdraws",
+		broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
+			got, err := t.b.inner.Cancel(ctx, t.tx, keys...)
+			slices.Reverse(got)
+			return got, err
+		}},
+	},
 	{"always says maybe", "cancel-withdraws", answers(func(s waybill.CancelStatus) waybill.CancelStatus {
 		if s == waybill.CancelDone {
 			s = waybill.CancelMaybe
@@ -109,19 +122,27 @@ var withdrawFaults = []struct {
 		}
 		return o
 	}}},
-	{"cancels at once", "cancel-rolled-back-leaves-message", broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
-		tx := t.b.inner.Begin()
-		got, err := t.b.inner.Cancel(ctx, tx, keys...)
-		return got, errors.Join(err, tx.Commit())
-	}}},
-	{"does not see its own messages", "cancel-within-a-transaction", broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
-		tx := t.b.inner.Begin()
-		defer tx.Rollback()
-		ctx, cancel := context.WithTimeout(ctx, storetest.Timeout/100)
-		defer cancel()
-		return t.b.inner.Cancel(ctx, tx, keys...)
-	}}},
-	{"takes any key", "cancel-refuses-bad-keys", broken{cancel: func(_ context.Context, _ *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
+	{
+		"cancels at once", "cancel-rolled-back-leaves-message",
+		broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
+			tx := t.b.inner.Begin()
+			got, err := t.b.inner.Cancel(ctx, tx, keys...)
+			return got, errors.Join(err, tx.Commit())
+		}},
+	},
+	{
+		"does not see its own messages", "cancel-within-a-transaction",
+		broken{cancel: func(ctx context.Context, t *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
+			tx := t.b.inner.Begin()
+			defer tx.Rollback()
+			ctx, cancel := context.WithTimeout(ctx, storetest.Timeout/100)
+			defer cancel()
+			return t.b.inner.Cancel(ctx, tx, keys...)
+		}},
+	},
+	{"takes any key", "cancel-refuses-bad-keys", broken{cancel: func(_ context.Context, _ *brokenTx,
+		keys []waybill.CancelKey,
+	) ([]waybill.CancelStatus, error) {
 		return make([]waybill.CancelStatus, len(keys)), nil
 	}}},
 	{"cancels what was sent", "cancel-races-with-hand-out", answers(func(s waybill.CancelStatus) waybill.CancelStatus {
@@ -133,10 +154,16 @@ var withdrawFaults = []struct {
 	{"ignores dedupe keys", "dedupe-key-of-running-transaction-waits", stages(func(m *waybill.Message) { m.DedupeKey = "" })},
 	{"keeps the old one", "replace-within-a-transaction", stages(func(m *waybill.Message) { m.Replace = false })},
 	{"replaces at once", "replace-rolled-back-leaves-the-old", broken{commits: true}},
-	{"cancels what may be out", "cancel-of-due-is-in-flight", answers(func(waybill.CancelStatus) waybill.CancelStatus { return waybill.CancelDone })},
-	{"cancels nothing", "cancel-of-head-frees-key", broken{cancel: func(_ context.Context, _ *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
-		return slices.Repeat([]waybill.CancelStatus{waybill.CancelDone}, len(keys)), nil
-	}}},
+	{
+		"cancels what may be out", "cancel-of-due-is-in-flight",
+		answers(func(waybill.CancelStatus) waybill.CancelStatus { return waybill.CancelDone }),
+	},
+	{
+		"cancels nothing", "cancel-of-head-frees-key",
+		broken{cancel: func(_ context.Context, _ *brokenTx, keys []waybill.CancelKey) ([]waybill.CancelStatus, error) {
+			return slices.Repeat([]waybill.CancelStatus{waybill.CancelDone}, len(keys)), nil
+		}},
+	},
 	{"does not say how long a record lives", "expired-is-abandoned", broken{record: func(r *core.Record) { r.Life = 0 }}},
 	{"tells nobody", "owner-is-told-of-cancel", mute},
 	{"has no lanes", "lane-is-handed-out-apart", stages(func(m *waybill.Message) { m.Lane = waybill.LaneNormal })},

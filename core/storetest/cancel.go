@@ -31,7 +31,8 @@ var cancelChecks = []named{
 func cancelWithdraws(k *kit) {
 	k.canCancel()
 	other := k.other(k.h)
-	ids := stagedIDs(k.stageNow(k.msg(waybill.DedupeKey("i")), k.msg(waybill.DedupeKey("k")), k.msg(waybill.Delay(far)), k.msg(), k.msg(waybill.DedupeKey("l"), waybill.Delay(short))))
+	ids := stagedIDs(k.stageNow(k.msg(waybill.DedupeKey("i")), k.msg(waybill.DedupeKey("k")), k.msg(waybill.Delay(far)),
+		k.msg(), k.msg(waybill.DedupeKey("l"), waybill.Delay(short))))
 	elsewhere := other.msg(waybill.ID(ids[0]), waybill.DedupeKey("k"))
 	other.stageNow(elsewhere)
 	tx := k.begin()
@@ -106,7 +107,10 @@ func cancelSaysMaybe(k *kit) {
 		{"rejected", outs{no(far)}, waybill.CancelDone},
 		{"unknown", outs{put(true)}, waybill.CancelMaybe},
 		{"unknown, then rejected", outs{put(true), no(far)}, waybill.CancelMaybe},
-		{"rejected, with an earlier try unknown", outs{func(r *core.Record) core.Outcome { return core.Retry(r, errNo, far).WithUnknown() }}, waybill.CancelMaybe},
+		{"rejected, with an earlier try unknown", outs{func(r *core.Record) core.Outcome {
+			return core.Retry(r, errNo,
+				far).WithUnknown()
+		}}, waybill.CancelMaybe},
 	} {
 		id := k.stage(k.msg(waybill.DedupeKey(strconv.Itoa(i))))[0]
 		for _, fn := range tc.settle {
@@ -114,7 +118,8 @@ func cancelSaysMaybe(k *kit) {
 		}
 		k.cancel(tc.name, tc.want, k.byID(id))
 	}
-	ids := k.stage(k.msg(waybill.DedupeKey("a")), k.msg(waybill.DedupeKey("b")), k.msg(waybill.DedupeKey("c")), k.msg(waybill.DedupeKey("d")))
+	ids := k.stage(k.msg(waybill.DedupeKey("a")), k.msg(waybill.DedupeKey("b")), k.msg(waybill.DedupeKey("c")),
+		k.msg(waybill.DedupeKey("d")))
 	k.crash(ids[:2]...)
 	k.cancel("one that a dead member held", waybill.CancelMaybe, k.byID(ids[0]))
 	k.cancel("one that a dead member can have had out", waybill.CancelMaybe, k.byID(ids[2]))
@@ -127,9 +132,11 @@ func cancelSaysMaybe(k *kit) {
 // A message is withdrawn by the commit: a transaction that rolls back leaves it as it was, at its place. ST-09.
 func cancelRolledBackLeavesMessage(k *kit) {
 	k.canCancel()
-	ids := k.stage(k.msg(waybill.Key("a"), waybill.DedupeKey("a")), k.msg(waybill.DedupeKey("k")), k.msg(waybill.Delay(short)), k.msg(waybill.Key("a")))
+	ids := k.stage(k.msg(waybill.Key("a"), waybill.DedupeKey("a")), k.msg(waybill.DedupeKey("k")), k.msg(waybill.Delay(short)),
+		k.msg(waybill.Key("a")))
 	tx := k.begin()
-	if got := k.cancelIn(tx, k.byID(ids[0]), k.byKey("k"), k.byID(ids[2])); slices.ContainsFunc(got, func(s waybill.CancelStatus) bool { return s != waybill.CancelDone }) {
+	if got := k.cancelIn(tx, k.byID(ids[0]), k.byKey("k"), k.byID(ids[2])); slices.ContainsFunc(got,
+		func(s waybill.CancelStatus) bool { return s != waybill.CancelDone }) {
 		k.fail("cancel answered %v", got)
 	}
 	k.withheld("all are being cancelled, or wait for one that is")
@@ -291,7 +298,10 @@ func laneIsHandedOutApart(k *kit) {
 	k.inLane(waybill.LaneHigh).drainIDs([]string{high.ID})
 	tx := k.begin()
 	if _, ok := tx.(Canceller); ok {
-		if got := k.cancelIn(tx, k.byID(low.ID), waybill.CancelKey{Route: waybill.LaneRoute(k.route, waybill.LaneLow), ID: low.ID}); got[0] != waybill.CancelNotFound || got[1] != waybill.CancelDone {
+		if got := k.cancelIn(tx, k.byID(low.ID), waybill.CancelKey{
+			Route: waybill.LaneRoute(k.route, waybill.LaneLow),
+			ID:    low.ID,
+		}); got[0] != waybill.CancelNotFound || got[1] != waybill.CancelDone {
 			k.fail("cancel of a message in a lane, by its route and by its lane: %q", got)
 		}
 		k.commit(tx)
@@ -316,6 +326,9 @@ func expiredIsAbandoned(k *kit) {
 	k.settle(core.Abandon(&r, waybill.ReasonExpired, errors.New("its time was over")))
 	k.none("it was abandoned")
 	if rec, ok := k.stored(id); ok && rec != nil {
-		k.state("after it expired", id, StoredRecord{State: core.StateAbandoned, Reason: waybill.ReasonExpired, LastError: "its time was over"})
+		k.state("after it expired", id, StoredRecord{
+			State: core.StateAbandoned, Reason: waybill.ReasonExpired,
+			LastError: "its time was over",
+		})
 	}
 }

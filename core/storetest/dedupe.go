@@ -209,7 +209,8 @@ func replaceOfHeldLetsBothLive(k *kit) {
 	k.stageNow(a)
 	rs := k.takeIDs([]string{a.ID})
 	k.expect("a held one", k.stageNow(b)[0], waybill.Staged{ID: b.ID, Route: k.route, Replaced: waybill.CancelInFlight})
-	k.expect("a duplicate of the newer", k.stageNow(k.msg(waybill.DedupeKey("k")))[0], waybill.Staged{ID: b.ID, Route: k.route, Duplicate: true})
+	k.expect("a duplicate of the newer", k.stageNow(k.msg(waybill.DedupeKey("k")))[0],
+		waybill.Staged{ID: b.ID, Route: k.route, Duplicate: true})
 	k.release(rs[0])
 	k.drainIDs([]string{a.ID, b.ID})
 	k.none("both were sent")

@@ -150,7 +150,10 @@ func (d *driver) hand(ctx context.Context, route string, n int, blocks []string)
 
 // read returns what is ready on route and what holds its keys.
 func (d *driver) read(ctx context.Context, route string, blocks []string) (ready []core.Record, waiting []core.Waiting, err error) {
-	look := core.Look{Fresh: all(route), Limit: pageSize, Blocks: blocks, Ranges: []core.Range{{Part: all(route)[0], To: math.MaxInt64, Limit: pageSize}}, Bytes: math.MaxInt32}
+	look := core.Look{
+		Fresh: all(route), Limit: pageSize, Blocks: blocks,
+		Ranges: []core.Range{{Part: all(route)[0], To: math.MaxInt64, Limit: pageSize}}, Bytes: math.MaxInt32,
+	}
 	for {
 		p, err := d.store.Read(ctx, d.self.Session, look)
 		switch {

@@ -83,7 +83,10 @@ var faults = []struct {
 			}
 		}
 	}}},
-	{"loses the second route", "several-routes-of-one-message", broken{messages: eachMessage(func(m *waybill.Message) { m.Routes = m.Routes[:1] })}},
+	{
+		"loses the second route", "several-routes-of-one-message",
+		broken{messages: eachMessage(func(m *waybill.Message) { m.Routes = m.Routes[:1] })},
+	},
 	{"remembers what was rolled back", "duplicate-of-rolled-back-is-none", broken{commits: true}},
 	{"forgets what was abandoned", "duplicate-of-abandoned-is-reported", broken{staged: func(s []waybill.Staged) {
 		for i := range s {
@@ -95,12 +98,15 @@ var faults = []struct {
 			s[i].Duplicate = false
 		}
 	}}},
-	{"hands published ones out again", "concurrent-commits-all-arrive", outcomesOf(core.EventConfirmed, func(o core.Outcome, r *core.Record) core.Outcome {
-		if r.Envelope.Key == "" {
-			return o
-		}
-		return released(o, r)
-	})},
+	{
+		"hands published ones out again", "concurrent-commits-all-arrive",
+		outcomesOf(core.EventConfirmed, func(o core.Outcome, r *core.Record) core.Outcome {
+			if r.Envelope.Key == "" {
+				return o
+			}
+			return released(o, r)
+		}),
+	},
 	{"cannot tell what cannot be read", "unreadable-row-is-reported", broken{record: func(r *core.Record) { r.Err = nil }}},
 	{"counts the age from the retry", "age-counts-from-due", broken{record: func(r *core.Record) {
 		if r.Failed {
@@ -119,9 +125,12 @@ var faults = []struct {
 	{"loses the last error", "retry-keeps-last-error", outcomesOf(core.EventRejected, func(o core.Outcome, r *core.Record) core.Outcome {
 		return core.Retry(r, nil, o.In())
 	})},
-	{"a release costs an attempt", "release-costs-nothing", outcomesOf(core.EventReleased, func(o core.Outcome, r *core.Record) core.Outcome {
-		return core.Retry(r, nil, o.In())
-	})},
+	{
+		"a release costs an attempt", "release-costs-nothing",
+		outcomesOf(core.EventReleased, func(o core.Outcome, r *core.Record) core.Outcome {
+			return core.Retry(r, nil, o.In())
+		}),
+	},
 	{"abandoned is tried again", "abandoned-is-terminal", outcomesOf(core.EventGivenUp, retried)},
 	{"answers one of two", "settle-heeds-its-context", broken{results: func(rs core.Results) {
 		if len(rs) > 1 && rs[0] != nil {
@@ -131,9 +140,12 @@ var faults = []struct {
 	{"an abandoned one holds its key", "key-continues-after-abandoned", blocksAlways},
 	{"an abandoned one never holds its key", "key-blocks-after-abandoned", blocksNever},
 	{"never wakes", "wait-wakes-on-commit", broken{wait: sleepThrough}},
-	{"misses what came before", "wait-loses-nothing", broken{wait: func(ctx context.Context, b *broken, limit time.Duration) (core.WakeCause, error) {
-		return sleepThrough(ctx, b, limit)
-	}}},
+	{
+		"misses what came before", "wait-loses-nothing",
+		broken{wait: func(ctx context.Context, b *broken, limit time.Duration) (core.WakeCause, error) {
+			return sleepThrough(ctx, b, limit)
+		}},
+	},
 	{"does not know timers", "wait-wakes-for-timers", broken{wait: sleepThrough}},
 	{"wakes in vain", "wait-is-not-woken-in-vain", broken{wait: func(context.Context, *broken, time.Duration) (core.WakeCause, error) {
 		return core.WakeNotify, nil
@@ -141,9 +153,12 @@ var faults = []struct {
 	{"ignores the limit", "wait-ends-at-limit", broken{wait: func(ctx context.Context, b *broken, _ time.Duration) (core.WakeCause, error) {
 		return sleepThrough(ctx, b, time.Hour)
 	}}},
-	{"ignores the context of wait", "wait-ends-with-context", broken{wait: func(ctx context.Context, b *broken, limit time.Duration) (core.WakeCause, error) {
-		return sleepThrough(context.WithoutCancel(ctx), b, limit)
-	}}},
+	{
+		"ignores the context of wait", "wait-ends-with-context",
+		broken{wait: func(ctx context.Context, b *broken, limit time.Duration) (core.WakeCause, error) {
+			return sleepThrough(context.WithoutCancel(ctx), b, limit)
+		}},
+	},
 }
 
 // backwards stages the messages of a call in the other order and does not say so.

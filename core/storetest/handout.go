@@ -238,7 +238,10 @@ func releaseCostsNothing(k *kit) {
 // An abandoned record is never handed out again and keeps its reason and error; the attempt counts unless nobody made
 // one. DB-01.
 func abandonedIsTerminal(k *kit) {
-	reasons := []waybill.Reason{waybill.ReasonRejected, waybill.ReasonAttempts, waybill.ReasonUndecodable, waybill.ReasonExpired, waybill.ReasonCrashed, waybill.Reason("an_adapter's_own")}
+	reasons := []waybill.Reason{
+		waybill.ReasonRejected, waybill.ReasonAttempts, waybill.ReasonUndecodable,
+		waybill.ReasonExpired, waybill.ReasonCrashed, waybill.Reason("an_adapter's_own"),
+	}
 	ids := k.stage(k.msgs(len(reasons))...)
 	rs := k.takeIDs(ids)
 	out := make([]core.Outcome, len(rs))

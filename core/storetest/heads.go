@@ -94,7 +94,8 @@ func blockedKeysAreListed(k *kit) {
 		k.fail("the head of a key that waits for a retry is %+v", *h)
 	}
 	k.sleep(4 * slack)
-	if keys, _, err := k.keeper().BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true}); err != nil || keys[0].Since <= 0 || keys[0].Since > long {
+	if keys, _, err := k.keeper().BlockedKeys(k.ctx,
+		admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true}); err != nil || keys[0].Since <= 0 || keys[0].Since > long {
 		k.fail("a key is blocked for a while: %+v, %v", keys, err)
 	}
 	other, _, err := k.keeper().BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: "another", BlockAfterAbandon: true})
@@ -144,7 +145,10 @@ func headSkip(k *kit) {
 	k.decided("a", ids[0], admin.HeadSkip)
 	k.blocked("after the head was skipped", ids, false)
 	k.drainIDs(ids[1:])
-	k.state("skipped", ids[0], StoredRecord{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSkipped, LastError: errNo.Error()})
+	k.state("skipped", ids[0], StoredRecord{
+		State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSkipped,
+		LastError: errNo.Error(),
+	})
 	k.none("it was skipped")
 }
 
@@ -154,7 +158,10 @@ func headPark(k *kit) {
 	ids := k.waiting(2, "a")
 	k.decided("a", ids[0], admin.HeadSetAside)
 	k.drainIDs(ids[1:])
-	k.state("parked", ids[0], StoredRecord{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSetAside, LastError: errNo.Error()})
+	k.state("parked", ids[0], StoredRecord{
+		State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonSetAside,
+		LastError: errNo.Error(),
+	})
 	k.redriver()
 	parked := admin.Filter{Reasons: []waybill.Reason{waybill.ReasonSetAside}}
 	k.redriven("a parked one", admin.RedriveRequest{Filter: parked, BlockAfterAbandon: true}, 0, map[string]int{admin.RefusedOrder: 1})
@@ -172,7 +179,8 @@ func headRequeue(k *kit) {
 	k.state("requeued", ids[0], StoredRecord{State: core.StatePending})
 	r := k.take(1)[0]
 	if r.ID != ids[0] || r.Attempts != 0 || r.Failed {
-		k.fail("message %s with %d attempts, failed: %v, was handed out; want the requeued head as new", names([]string{r.ID}, ids), r.Attempts, r.Failed)
+		k.fail("message %s with %d attempts, failed: %v, was handed out; want the requeued head as new",
+			names([]string{r.ID}, ids), r.Attempts, r.Failed)
 	}
 	k.none("its head is out")
 	k.published(r)
@@ -249,7 +257,10 @@ func headRefusesBadInput(k *kit) {
 		k.fail("a decision about nothing: %v, want waybill.ErrInvalid", err)
 	}
 	for _, limit := range []int{-1, admin.MaxPageLimit + 1} {
-		if _, _, err := kk.BlockedKeys(k.ctx, admin.BlockedKeysRequest{Route: k.route, BlockAfterAbandon: true, Limit: limit}); !errors.Is(err, waybill.ErrInvalid) {
+		if _, _, err := kk.BlockedKeys(k.ctx, admin.BlockedKeysRequest{
+			Route: k.route, BlockAfterAbandon: true,
+			Limit: limit,
+		}); !errors.Is(err, waybill.ErrInvalid) {
 			k.fail("%d blocked keys: %v, want waybill.ErrInvalid", limit, err)
 		}
 	}

@@ -25,7 +25,8 @@ func (d *driver) heed(ctx context.Context, route string) error {
 				continue
 			}
 		}
-		if err := d.store.Settle(ctx, d.self.Session, []core.Outcome{core.Heeded(c)}).FirstErr(); err != nil && !errors.Is(err, core.ErrChanged) {
+		if err := d.store.Settle(ctx, d.self.Session, []core.Outcome{core.Heeded(c)}).FirstErr(); err != nil &&
+			!errors.Is(err, core.ErrChanged) {
 			return fmt.Errorf("heed a control record: %w", err)
 		}
 	}
@@ -46,7 +47,10 @@ func (d *driver) decide(ctx context.Context, c *core.Control) (bool, error) {
 		return false, nil
 	}
 	ref := core.Ref{Route: c.Route, Seq: c.Seq, ID: c.ID}
-	p, err := d.store.Read(ctx, d.self.Session, core.Look{Parts: all(c.Route), Again: []core.Ref{ref}, Limit: pageSize, Bytes: math.MaxInt32})
+	p, err := d.store.Read(ctx, d.self.Session, core.Look{
+		Parts: all(c.Route), Again: []core.Ref{ref}, Limit: pageSize,
+		Bytes: math.MaxInt32,
+	})
 	if err != nil {
 		return false, fmt.Errorf("read a record that was decided about: %w", err)
 	}

@@ -94,13 +94,15 @@ func inspectShowsOne(k *kit) {
 	st := k.inspect(ids[0])
 	e := &st.Envelope
 	switch {
-	case e.ID != m.ID || e.Topic != m.Topic || e.Key != "k" || e.Tenant != "t" || e.Headers["h"] != "v" || e.Type != "ty" || e.CorrelationID != "c" || e.Time.IsZero():
+	case e.ID != m.ID || e.Topic != m.Topic || e.Key != "k" || e.Tenant != "t" || e.Headers["h"] != "v" || e.Type != "ty" ||
+		e.CorrelationID != "c" || e.Time.IsZero():
 		k.fail("the envelope of a record is not as staged: id %q topic %q key %q tenant %q type %q", e.ID, e.Topic, e.Key, e.Tenant, e.Type)
 	case string(e.Body) != string(m.Body):
 		k.fail("inspect did not return the body")
 	case st.Route != k.route || st.Seq == 0 || st.State != core.StatePending || st.Reason != "" || st.Attempts+st.Crashes != 0:
 		k.fail("a fresh record is %+v", st)
-	case st.Age < 0 || st.Age > long || st.DueIn != 0 || st.LeaseIn != 0 || st.Owner != "" || st.LastError != "" || !st.LastErrorAt.IsZero() || !st.SettledAt.IsZero():
+	case st.Age < 0 || st.Age > long || st.DueIn != 0 || st.LeaseIn != 0 || st.Owner != "" || st.LastError != "" ||
+		!st.LastErrorAt.IsZero() || !st.SettledAt.IsZero():
 		k.fail("a fresh record is %+v", st)
 	}
 	if st := k.inspect(ids[1]); st.DueIn <= far-long || st.DueIn > far || st.Age >= 0 {
@@ -111,13 +113,15 @@ func inspectShowsOne(k *kit) {
 		k.fail("a held record is %s for %s by %q", st.State, st.LeaseIn, st.Owner)
 	}
 	k.retry(r, short)
-	if st := k.inspect(ids[0]); st.State != core.StateFailed || st.Attempts != 1 || st.DueIn > short || st.LastError != errNo.Error() || st.LastErrorAt.IsZero() || st.Owner != "" || st.LeaseIn != 0 {
+	if st := k.inspect(ids[0]); st.State != core.StateFailed || st.Attempts != 1 || st.DueIn > short ||
+		st.LastError != errNo.Error() || st.LastErrorAt.IsZero() || st.Owner != "" || st.LeaseIn != 0 {
 		k.fail("a failed record is %+v", st)
 	}
 	r = k.takeIDs(ids[:1])[0]
 	k.settle(core.Abandon(&r, waybill.ReasonRejected, errNo))
 	if rec, ok := k.stored(ids[0]); !ok || rec != nil {
-		if st := k.inspect(ids[0]); st.State != core.StateAbandoned || st.Reason != waybill.ReasonRejected || st.Attempts != 2 || st.SettledAt.IsZero() || st.DueIn != 0 {
+		if st := k.inspect(ids[0]); st.State != core.StateAbandoned || st.Reason != waybill.ReasonRejected ||
+			st.Attempts != 2 || st.SettledAt.IsZero() || st.DueIn != 0 {
 			k.fail("an abandoned record is %+v", st)
 		}
 	}
@@ -198,7 +202,8 @@ func listFilters(k *kit) {
 	if l, err := k.inspector().List(k.ctx, admin.Filter{IDs: ids}, admin.PageRequest{}); err != nil || len(l.Records) != 3 {
 		k.fail("list by ids on whatever route returned %d of 3, %v", len(l.Records), err)
 	}
-	if l, err := k.inspector().List(k.ctx, admin.Filter{Routes: []string{"unknown"}, IDs: ids}, admin.PageRequest{}); err != nil || len(l.Records) > 0 {
+	if l, err := k.inspector().List(k.ctx, admin.Filter{Routes: []string{"unknown"}, IDs: ids},
+		admin.PageRequest{}); err != nil || len(l.Records) > 0 {
 		k.fail("list of an unknown route returned %d records, %v", len(l.Records), err)
 	}
 }
@@ -225,12 +230,19 @@ func listKeepsItsBudget(k *kit) {
 
 // Bad input is refused with every problem. DB-11.
 func listRefusesBadInput(k *kit) {
-	for _, p := range []admin.PageRequest{{Limit: -1}, {Limit: admin.MaxPageLimit + 1}, {Budget: -1}, {Budget: admin.MaxPageBudget + 1}, {After: -1}} {
+	for _, p := range []admin.PageRequest{
+		{Limit: -1},
+		{Limit: admin.MaxPageLimit + 1},
+		{Budget: -1},
+		{Budget: admin.MaxPageBudget + 1},
+		{After: -1},
+	} {
 		if _, err := k.inspector().List(k.ctx, k.mine(admin.Filter{}), p); !errors.Is(err, waybill.ErrInvalid) {
 			k.fail("list with %+v: %v, want waybill.ErrInvalid", p, err)
 		}
 	}
-	if _, err := k.inspector().List(k.ctx, k.mine(admin.Filter{States: []core.State{77}}), admin.PageRequest{}); !errors.Is(err, waybill.ErrInvalid) {
+	if _, err := k.inspector().List(k.ctx, k.mine(admin.Filter{States: []core.State{77}}), admin.PageRequest{}); !errors.Is(err,
+		waybill.ErrInvalid) {
 		k.fail("list of a state that does not exist: %v, want waybill.ErrInvalid", err)
 	}
 }

@@ -123,7 +123,10 @@ func redriveGoesInSteps(k *kit) {
 	k.redriver()
 	ids := k.stage(k.msgs(7)...)
 	k.giveUp(waybill.ReasonForbidden, ids...)
-	req := admin.RedriveRequest{Filter: k.mine(admin.Filter{Reasons: []waybill.Reason{waybill.ReasonForbidden}}), Page: admin.PageRequest{Limit: 3}}
+	req := admin.RedriveRequest{
+		Filter: k.mine(admin.Filter{Reasons: []waybill.Reason{waybill.ReasonForbidden}}),
+		Page:   admin.PageRequest{Limit: 3},
+	}
 	got, err := k.redriver().Redrive(k.ctx, req)
 	k.must("redrive", err)
 	if got.Changed != 3 || got.Next == 0 {
@@ -177,7 +180,10 @@ func redriveDryRunChangesNothing(k *kit) {
 		k.redriven("two in a dry run", admin.RedriveRequest{DryRun: true}, 2, nil)
 	}
 	k.none("the redrive was a dry run")
-	k.state("after a dry run", ids[0], StoredRecord{State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonRejected, LastError: errNo.Error()})
+	k.state("after a dry run", ids[0], StoredRecord{
+		State: core.StateAbandoned, Attempts: 1, Reason: waybill.ReasonRejected,
+		LastError: errNo.Error(),
+	})
 	if _, err := k.redriver().Redrive(k.ctx, admin.RedriveRequest{All: true, DryRun: true}); err != nil {
 		k.fail("a dry run of all: %v", err)
 	}
@@ -206,7 +212,8 @@ func redriveRefusesBeyondHorizon(k *kit) {
 	ids := k.stage(k.msg())
 	k.giveUp(waybill.ReasonRejected, ids...)
 	k.expire(short)
-	k.redriven("one that is older than the horizon", admin.RedriveRequest{InboxRetention: short}, 0, map[string]int{admin.RefusedInboxRetention: 1})
+	k.redriven("one that is older than the horizon", admin.RedriveRequest{InboxRetention: short}, 0,
+		map[string]int{admin.RefusedInboxRetention: 1})
 	k.none("it was refused")
 	k.redriven("one that is younger", admin.RedriveRequest{InboxRetention: far}, 1, nil)
 	k.giveUp(waybill.ReasonRejected, ids...)

@@ -60,7 +60,8 @@ func concurrentCommitsAllArrive(k *kit) {
 	k.parallel(writers+1, func(w int) {
 		if w < writers {
 			for i := range rounds {
-				k.stageBusy(k.msg(waybill.ID(fmt.Sprintf("%d-%d", w, i))), k.msg(waybill.ID(fmt.Sprintf("%d-%dk", w, i)), waybill.Key(strconv.Itoa(i%3))))
+				k.stageBusy(k.msg(waybill.ID(fmt.Sprintf("%d-%d", w, i))),
+					k.msg(waybill.ID(fmt.Sprintf("%d-%dk", w, i)), waybill.Key(strconv.Itoa(i%3))))
 			}
 			return
 		}

@@ -197,8 +197,10 @@ func envelopeRoundTrip(k *kit) {
 	}
 	stamp, err := hlc.New(at.UnixMilli(), 7)
 	k.must("stamp", err)
-	full := k.msg(waybill.Key("schlüssel/Ω 🗝"), waybill.Type("com.example.Ereignis"), waybill.Subject("order/17"), waybill.Tenant("mandant-ä"),
-		waybill.CorrelationID("corr"), waybill.Priority(9), waybill.Header("plain", "value"), waybill.Header("Ünï 🗝", "välue\n\t\"'\\ {},;=%\x01"),
+	full := k.msg(waybill.Key("schlüssel/Ω 🗝"), waybill.Type("com.example.Ereignis"), waybill.Subject("order/17"),
+		waybill.Tenant("mandant-ä"),
+		waybill.CorrelationID("corr"), waybill.Priority(9), waybill.Header("plain", "value"), waybill.Header("Ünï 🗝",
+			"välue\n\t\"'\\ {},;=%\x01"),
 		waybill.Header("empty", ""), waybill.OccurredAt(at))
 	full.Source, full.CausationID, full.RunID = "/other", "cause", "run"
 	full.Lineage = []string{"root,1", "", waybill.LineageCut, "parent \" ünï \\"}
@@ -252,7 +254,8 @@ func emptyFieldsAreFilled(k *kit) {
 	k.must("stage", err)
 	k.commit(tx)
 	e := &k.take(1)[0].Envelope
-	if len(staged) != 1 || e.ID == "" || e.ID != staged[0].ID || e.Type != k.topic || e.Source == "" || e.HLC.IsZero() || !e.Expires.IsZero() && e.Expires.Before(before) {
+	if len(staged) != 1 || e.ID == "" || e.ID != staged[0].ID || e.Type != k.topic || e.Source == "" || e.HLC.IsZero() ||
+		!e.Expires.IsZero() && e.Expires.Before(before) {
 		k.fail("fields were not filled: %+v", *e)
 	}
 	if d := e.Time.Sub(before).Abs(); d > patience {

@@ -45,30 +45,44 @@ var brokenParkedQueues = []struct {
 	name, check string
 	broken      brokenParked
 }{
-	{"listing removes", "parked-list", brokenParked{list: func(b *brokenParked, ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
+	{"listing removes", "parked-list", brokenParked{list: func(b *brokenParked, ctx context.Context, queue string,
+		f admin.ParkedFilter, limit int,
+	) ([]admin.Parked, error) {
 		out, err := b.Transport.ListParked(ctx, queue, f, limit)
 		_, _ = b.Transport.PurgeParked(ctx, admin.ParkedRequest{Queue: queue, All: true, Limit: 1})
 		return out, err
 	}}},
-	{"listing shows bodies", "parked-list", brokenParked{list: func(b *brokenParked, ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
+	{"listing shows bodies", "parked-list", brokenParked{list: func(b *brokenParked, ctx context.Context, queue string,
+		f admin.ParkedFilter, limit int,
+	) ([]admin.Parked, error) {
 		out, err := b.Transport.ListParked(ctx, queue, f, limit)
 		for i := range out {
 			out[i].Envelope.Body = []byte("body")
 		}
 		return out, err
 	}}},
-	{"listing ignores the filter", "parked-filter", brokenParked{list: func(b *brokenParked, ctx context.Context, queue string, _ admin.ParkedFilter, limit int) ([]admin.Parked, error) {
-		return b.Transport.ListParked(ctx, queue, admin.ParkedFilter{}, limit)
-	}}},
-	{"replays to everybody, as a new message", "parked-replay", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
-		for _, p := range b.Parked(req.Queue) {
-			e := p.Envelope
-			e.ID = waybill.NewID()
-			b.Publish(ctx, []waybill.Envelope{e})
-		}
-		return b.Transport.PurgeParked(ctx, req)
-	}}},
-	{"replays and keeps", "parked-replay", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+	{
+		"listing ignores the filter", "parked-filter",
+		brokenParked{list: func(b *brokenParked, ctx context.Context, queue string, _ admin.ParkedFilter,
+			limit int,
+		) ([]admin.Parked, error) {
+			return b.Transport.ListParked(ctx, queue, admin.ParkedFilter{}, limit)
+		}},
+	},
+	{
+		"replays to everybody, as a new message", "parked-replay",
+		brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+			for _, p := range b.Parked(req.Queue) {
+				e := p.Envelope
+				e.ID = waybill.NewID()
+				b.Publish(ctx, []waybill.Envelope{e})
+			}
+			return b.Transport.PurgeParked(ctx, req)
+		}},
+	},
+	{"replays and keeps", "parked-replay", brokenParked{replay: func(b *brokenParked, ctx context.Context,
+		req admin.ParkedRequest,
+	) (int, error) {
 		n := 0
 		for _, p := range b.Parked(req.Queue) {
 			b.Publish(ctx, []waybill.Envelope{p.Envelope})
@@ -76,31 +90,47 @@ var brokenParkedQueues = []struct {
 		}
 		return n, nil
 	}}},
-	{"removes before it replays, and dies", "parked-concurrently", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
-		if n, err := b.Transport.PurgeParked(ctx, admin.ParkedRequest{Queue: req.Queue, All: true, Limit: 1}); err != nil || n == 0 {
-			return n, err
-		}
-		req.Limit = 6
-		n, err := b.Transport.ReplayParked(ctx, req)
-		return n + 1, err
-	}}},
-	{"takes an empty filter for everything", "parked-refuses", brokenParked{purge: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
-		req.All = true
-		return b.Transport.PurgeParked(ctx, req)
-	}}},
-	{"ignores the limit", "parked-limit-and-progress", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
-		req.Limit = 0
-		return b.Transport.ReplayParked(ctx, req)
-	}}},
-	{"tells no progress", "parked-limit-and-progress", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
-		req.Progress = nil
-		return b.Transport.ReplayParked(ctx, req)
-	}}},
-	{"ignores the rate", "parked-rate", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+	{
+		"removes before it replays, and dies", "parked-concurrently",
+		brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+			if n, err := b.Transport.PurgeParked(ctx, admin.ParkedRequest{Queue: req.Queue, All: true, Limit: 1}); err != nil || n == 0 {
+				return n, err
+			}
+			req.Limit = 6
+			n, err := b.Transport.ReplayParked(ctx, req)
+			return n + 1, err
+		}},
+	},
+	{
+		"takes an empty filter for everything", "parked-refuses",
+		brokenParked{purge: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+			req.All = true
+			return b.Transport.PurgeParked(ctx, req)
+		}},
+	},
+	{
+		"ignores the limit", "parked-limit-and-progress",
+		brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+			req.Limit = 0
+			return b.Transport.ReplayParked(ctx, req)
+		}},
+	},
+	{
+		"tells no progress", "parked-limit-and-progress",
+		brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+			req.Progress = nil
+			return b.Transport.ReplayParked(ctx, req)
+		}},
+	},
+	{"ignores the rate", "parked-rate", brokenParked{replay: func(b *brokenParked, ctx context.Context,
+		req admin.ParkedRequest,
+	) (int, error) {
 		req.PerSecond = 0
 		return b.Transport.ReplayParked(ctx, req)
 	}}},
-	{"replays what is expired", "parked-expired", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+	{"replays what is expired", "parked-expired", brokenParked{replay: func(b *brokenParked, ctx context.Context,
+		req admin.ParkedRequest,
+	) (int, error) {
 		n := 0
 		for _, p := range b.Parked(req.Queue) {
 			b.Publish(ctx, []waybill.Envelope{p.Envelope})
@@ -109,7 +139,9 @@ var brokenParkedQueues = []struct {
 		_, err := b.Transport.PurgeParked(ctx, req)
 		return n, err
 	}}},
-	{"purges too much", "parked-purge", brokenParked{purge: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+	{"purges too much", "parked-purge", brokenParked{purge: func(b *brokenParked, ctx context.Context,
+		req admin.ParkedRequest,
+	) (int, error) {
 		n, err := b.Transport.PurgeParked(ctx, admin.ParkedRequest{Queue: req.Queue, All: true})
 		if req.Limit > 0 {
 			n = min(n, req.Limit)

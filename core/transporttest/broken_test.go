@@ -178,7 +178,10 @@ var brokenTransports = []struct {
 		},
 		receive: sharedBodies(),
 	}},
-	{"keeps whole seconds only", "round-trip-every-field", faults{receive: changed(func(d *waybill.Delivery) { d.Envelope.Time = d.Envelope.Time.Truncate(time.Second) })}},
+	{
+		"keeps whole seconds only", "round-trip-every-field",
+		faults{receive: changed(func(d *waybill.Delivery) { d.Envelope.Time = d.Envelope.Time.Truncate(time.Second) })},
+	},
 	{"loses the priority", "round-trip-every-field", faults{receive: changed(func(d *waybill.Delivery) { d.Envelope.Priority = 0 })}},
 	{"invents a content type", "round-trip-minimal", faults{receive: changed(func(d *waybill.Delivery) {
 		if d.Envelope.ContentType == "" {
@@ -215,30 +218,41 @@ var brokenTransports = []struct {
 		}
 		return s
 	}}},
-	{"gives every subscriber a queue of its own", "receivers-share-a-queue", faults{subscribe: func(b *broken, s core.Subscription) core.Subscription {
-		s.Queue = fmt.Sprintf("%s-%d", s.Queue, b.n.Add(1))
-		return s
-	}}},
-	{"has one queue for all subscriptions", "subscriptions-get-copies", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
-		s.Queue = "all"
-		return s
-	}}},
-	{"ignores the limit", "receive-limit", faults{receive: func(r *brokenReceiver, ctx context.Context, _ int) ([]*waybill.Delivery, error) {
+	{
+		"gives every subscriber a queue of its own", "receivers-share-a-queue",
+		faults{subscribe: func(b *broken, s core.Subscription) core.Subscription {
+			s.Queue = fmt.Sprintf("%s-%d", s.Queue, b.n.Add(1))
+			return s
+		}},
+	},
+	{
+		"has one queue for all subscriptions", "subscriptions-get-copies",
+		faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
+			s.Queue = "all"
+			return s
+		}},
+	},
+	{"ignores the limit", "receive-limit", faults{receive: func(r *brokenReceiver, ctx context.Context,
+		_ int,
+	) ([]*waybill.Delivery, error) {
 		return r.Receiver.Receive(ctx, 100)
 	}}},
 	{"ignores the prefetch", "prefetch", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
 		s.Prefetch = 1000
 		return s
 	}}},
-	{"returns nothing instead of waiting", "receive-waits", faults{receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {
-		c, cancel := context.WithTimeout(ctx, time.Millisecond)
-		defer cancel()
-		ds, err := r.Receiver.Receive(c, limit)
-		if c.Err() != nil {
-			err = nil
-		}
-		return ds, err
-	}}},
+	{
+		"returns nothing instead of waiting", "receive-waits",
+		faults{receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {
+			c, cancel := context.WithTimeout(ctx, time.Millisecond)
+			defer cancel()
+			ds, err := r.Receiver.Receive(c, limit)
+			if c.Err() != nil {
+				err = nil
+			}
+			return ds, err
+		}},
+	},
 	{"loses what a cancelled Receive took", "receive-cancelled-loses-nothing", faults{
 		receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 			ds, err := r.Receiver.Receive(ctx, limit)
@@ -251,14 +265,17 @@ var brokenTransports = []struct {
 	}},
 	{"loses headers on retry", "retry-keeps-properties", faults{settle: republish(func(e *waybill.Envelope) { e.Headers = nil })}},
 	{"does not count attempts", "retry-counts-attempts", faults{settle: republish(func(*waybill.Envelope) {})}},
-	{"retries to all queues", "retry-failing-queue-only", faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
-		for _, a := range acks {
-			if a.Verdict == core.VerdictRetry {
-				r.b.Transport.Publish(ctx, []waybill.Envelope{a.Delivery.Envelope})
+	{
+		"retries to all queues", "retry-failing-queue-only",
+		faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
+			for _, a := range acks {
+				if a.Verdict == core.VerdictRetry {
+					r.b.Transport.Publish(ctx, []waybill.Envelope{a.Delivery.Envelope})
+				}
 			}
-		}
-		return r.Receiver.Settle(ctx, acks)
-	}}},
+			return r.Receiver.Settle(ctx, acks)
+		}},
+	},
 	{"shows the queue as topic after a retry", "binding-wildcards", faults{receive: changed(func(d *waybill.Delivery) {
 		if d.Attempt > 1 {
 			d.Envelope.Topic = d.Queue
@@ -270,7 +287,10 @@ var brokenTransports = []struct {
 		}
 	})}},
 	{"retries at once", "retry-waits", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) { a.Delay = 0 })}},
-	{"rounds retry delays down", "retry-rounds-up", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) { a.Delay = a.Delay.Truncate(250 * time.Millisecond) })}},
+	{
+		"rounds retry delays down", "retry-rounds-up",
+		faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) { a.Delay = a.Delay.Truncate(250 * time.Millisecond) })},
+	},
 	{"forgets retries when the receiver closes", "retry-survives-receiver", faults{
 		settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
 			for _, a := range acks {
@@ -297,7 +317,11 @@ var brokenTransports = []struct {
 			a.Verdict = core.VerdictDone
 		}
 	})}},
-	{"parks without the reason", "reject-parks", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) { a.Reason = waybill.ReasonNone })}},
+	{"parks without the reason", "reject-parks", faults{settle: acked(func(_ *brokenReceiver,
+		a *core.Ack,
+	) {
+		a.Reason = waybill.ReasonNone
+	})}},
 	{"parks with the first error", "reject-after-retry", faults{settle: acked(func(r *brokenReceiver, a *core.Ack) {
 		if a.Delivery != nil && a.Delivery.Attempt > 1 {
 			a.Err = "first"
@@ -322,13 +346,16 @@ var brokenTransports = []struct {
 			a.Verdict = core.VerdictRelease
 		}
 	})}},
-	{"fails a whole call of Settle", "settle-mixed", faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
-		res := r.Receiver.Settle(ctx, acks)
-		if err := res.FirstErr(); err != nil {
-			return core.AllFailed(len(acks), err)
-		}
-		return res
-	}}},
+	{
+		"fails a whole call of Settle", "settle-mixed",
+		faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
+			res := r.Receiver.Settle(ctx, acks)
+			if err := res.FirstErr(); err != nil {
+				return core.AllFailed(len(acks), err)
+			}
+			return res
+		}},
+	},
 	{"settles twice", "settle-twice", faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
 		res := r.Receiver.Settle(ctx, acks)
 		for i, err := range res {
@@ -338,33 +365,45 @@ var brokenTransports = []struct {
 		}
 		return res
 	}}},
-	{"settles what is not its own", "settle-foreign", faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
-		res := r.Receiver.Settle(ctx, acks)
-		for i, err := range res {
-			if errors.Is(err, waybill.ErrInvalid) && acks[i].Delivery != nil {
-				res[i] = nil
+	{
+		"settles what is not its own", "settle-foreign",
+		faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
+			res := r.Receiver.Settle(ctx, acks)
+			for i, err := range res {
+				if errors.Is(err, waybill.ErrInvalid) && acks[i].Delivery != nil {
+					res[i] = nil
+				}
 			}
-		}
-		return res
-	}}},
+			return res
+		}},
+	},
 	{"panics on a stranger", "settle-nonsense", faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
 		for _, a := range acks {
 			_ = a.Delivery.Handle.(fmt.Stringer)
 		}
 		return r.Receiver.Settle(ctx, acks)
 	}}},
-	{"loses settles that overlap", "settle-concurrently", faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
-		if r.b.n.Add(1)%50 == 0 {
-			return make(core.Results, len(acks))
-		}
-		return r.Receiver.Settle(ctx, acks)
-	}}},
+	{
+		"loses settles that overlap", "settle-concurrently",
+		faults{settle: func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
+			if r.b.n.Add(1)%50 == 0 {
+				return make(core.Results, len(acks))
+			}
+			return r.Receiver.Settle(ctx, acks)
+		}},
+	},
 	{"loses the unsettled at close", "close-returns-unsettled", faults{close: func(r *brokenReceiver, ctx context.Context) error {
 		r.done(ctx, r.held)
 		return r.Receiver.Close(ctx)
 	}}},
-	{"keeps the unsettled after close", "close-returns-unsettled", faults{close: func(*brokenReceiver, context.Context) error { return nil }}},
-	{"does not count redeliveries", "close-counts-redeliveries", faults{receive: changed(func(d *waybill.Delivery) { d.Redeliveries = 0 })}},
+	{
+		"keeps the unsettled after close", "close-returns-unsettled",
+		faults{close: func(*brokenReceiver, context.Context) error { return nil }},
+	},
+	{
+		"does not count redeliveries", "close-counts-redeliveries",
+		faults{receive: changed(func(d *waybill.Delivery) { d.Redeliveries = 0 })},
+	},
 	{"leaves Receive blocked at close", "close-ends-receive", faults{close: func(*brokenReceiver, context.Context) error { return nil }}},
 	{"cannot close twice", "close-twice", faults{close: func(r *brokenReceiver, ctx context.Context) error {
 		if r.b.n.Add(1) > 1 {
@@ -381,19 +420,24 @@ var brokenTransports = []struct {
 			return ds, err
 		},
 	}},
-	{"publishes after close", "transport-close", faults{publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
+	{"publishes after close", "transport-close", faults{publish: func(b *broken, ctx context.Context,
+		batch []waybill.Envelope,
+	) core.Results {
 		res := b.Transport.Publish(ctx, batch)
 		if errors.Is(res.FirstErr(), waybill.ErrClosed) {
 			return make(core.Results, len(batch))
 		}
 		return res
 	}}},
-	{"accepts a subscription without queue", "subscribe-nonsense", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
-		if s.Queue == "" {
-			s.Queue = "default"
-		}
-		return s
-	}}},
+	{
+		"accepts a subscription without queue", "subscribe-nonsense",
+		faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
+			if s.Queue == "" {
+				s.Queue = "default"
+			}
+			return s
+		}},
+	},
 }
 
 // sharedBodies delivers one body to everybody.

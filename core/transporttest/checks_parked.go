@@ -189,10 +189,16 @@ func parkedFilter(k *kit) {
 		}
 	}
 	k.depth(name, 6)
-	k.replay(admin.ParkedRequest{Queue: name, Filter: admin.ParkedFilter{Reasons: []waybill.Reason{waybill.ReasonUndecodable}, IDs: []string{batch[4].ID, batch[0].ID}}}, 1)
+	k.replay(admin.ParkedRequest{Queue: name, Filter: admin.ParkedFilter{
+		Reasons: []waybill.Reason{waybill.ReasonUndecodable},
+		IDs:     []string{batch[4].ID, batch[0].ID},
+	}}, 1)
 	k.exactly(batch[4:5], k.consume(r, 1))
 	k.depth(name, 5)
-	n, err := k.parkedQueue().PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, Filter: admin.ParkedFilter{Topics: []string{name + ".b"}}})
+	n, err := k.parkedQueue().PurgeParked(k.ctx, admin.ParkedRequest{
+		Queue:  name,
+		Filter: admin.ParkedFilter{Topics: []string{name + ".b"}},
+	})
 	k.must("purge", err)
 	if n != 2 {
 		k.fail("purged %d messages, want 2", n)
@@ -212,7 +218,10 @@ func parkedRefuses(k *kit) {
 		"a negative limit": {Queue: name, All: true, Limit: -1},
 		"a negative rate":  {Queue: name, All: true, PerSecond: -1},
 	} {
-		for verb, call := range map[string]func(context.Context, admin.ParkedRequest) (int, error){"replay": q.ReplayParked, "purge": q.PurgeParked} {
+		for verb, call := range map[string]func(context.Context, admin.ParkedRequest) (int, error){
+			"replay": q.ReplayParked,
+			"purge":  q.PurgeParked,
+		} {
 			if n, err := call(k.ctx, req); !errors.Is(err, waybill.ErrInvalid) || n != 0 {
 				k.fail("%s with %s: %d, %v", verb, what, n, err)
 			}

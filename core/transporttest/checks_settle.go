@@ -52,7 +52,10 @@ func settleDone(k *kit) {
 // CO-14.
 func retryKeepsProperties(k *kit) {
 	r, name := k.queue("placed", "bare")
-	for _, want := range []waybill.Envelope{full(name + ".placed"), {ID: "bare-" + name, Topic: name + ".bare", Headers: map[string]string{"größe": "日本"}}} {
+	for _, want := range []waybill.Envelope{
+		full(name + ".placed"),
+		{ID: "bare-" + name, Topic: name + ".bare", Headers: map[string]string{"größe": "日本"}},
+	} {
 		k.publish(want)
 		for attempt := 1; attempt <= 3; attempt++ {
 			d := k.receive(r, 1)[0]
@@ -283,7 +286,10 @@ func settleForeign(k *kit) {
 
 func (k *kit) foreign(r core.Receiver, d *waybill.Delivery, others []core.Receiver) {
 	for _, other := range others {
-		for _, a := range []core.Ack{core.AckDone(d), core.AckRetry(d, 0, nil), core.AckReject(d, waybill.ReasonRejected, nil), core.AckRelease(d)} {
+		for _, a := range []core.Ack{
+			core.AckDone(d), core.AckRetry(d, 0, nil), core.AckReject(d, waybill.ReasonRejected, nil),
+			core.AckRelease(d),
+		} {
 			if settle(k.ctx, other, a) == nil {
 				k.fail("settling another receiver's delivery was a success (verdict %d)", a.Verdict)
 			}

@@ -138,7 +138,10 @@ func TestWrapperWithoutFaults(t *testing.T) {
 // A transport that declares nothing skips what it does not declare, and fails nothing.
 func TestUndeclaredIsSkipped(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"key-order-batch", "publish-unroutable", "binding-wildcards", "close-counts-redeliveries", "retry-survives-receiver", "reject-parks", "restart"} {
+	for _, name := range []string{
+		"key-order-batch", "publish-unroutable", "binding-wildcards", "close-counts-redeliveries",
+		"retry-survives-receiver", "reject-parks", "restart",
+	} {
 		for _, c := range transporttest.Checks() {
 			if c.Name != name {
 				continue

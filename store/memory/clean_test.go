@@ -54,7 +54,10 @@ func TestCleanSweeps(t *testing.T) { // ST-11
 
 func TestCleanHeedsRetention(t *testing.T) { // DB-09
 	t.Parallel()
-	k := newKit(t, memory.Options{Retention: waybill.Retention{Published: time.Second, Abandoned: 2 * time.Second, Withdrawn: 3 * time.Second}})
+	k := newKit(t, memory.Options{Retention: waybill.Retention{
+		Published: time.Second, Abandoned: 2 * time.Second,
+		Withdrawn: 3 * time.Second,
+	}})
 	k.join(1, unit)
 	k.put(row("published", ""), row("abandoned", "x"), row("skipped", "y"), withdrawable(row("cancelled", "z")))
 	k.no(k.settle(1, core.Published(k.get(1, "published")))[0])

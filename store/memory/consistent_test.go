@@ -191,7 +191,8 @@ func (w *world) step(d []int) string {
 		}
 		r := &w.old[d[4]%len(w.old)]
 		o := []core.Outcome{
-			core.Published(r), core.Retry(r, nil, time.Second), core.Abandon(r, waybill.ReasonRejected, nil), core.Release(r, time.Second, true),
+			core.Published(r), core.Retry(r, nil, time.Second), core.Abandon(r, waybill.ReasonRejected, nil), core.Release(r,
+				time.Second, true),
 		}[d[5]%4]
 		return fmt.Sprint(w.Settle(ctx, self, []core.Outcome{o}))
 	case 15:
@@ -222,7 +223,10 @@ func (w *world) step(d []int) string {
 			w.txs = nil
 		case len(w.old) > 0:
 			r := w.old[d[4]%len(w.old)].Ref
-			ok, err := w.GiveUp(ctx, self, core.OwnedUnit{Unit: core.SplitRoute("r", 2)[d[5]%2], Term: int64(d[3] % 4), Low: r.Seq}, []core.Ref{r})
+			ok, err := w.GiveUp(ctx, self, core.OwnedUnit{
+				Unit: core.SplitRoute("r", 2)[d[5]%2], Term: int64(d[3] % 4),
+				Low: r.Seq,
+			}, []core.Ref{r})
 			return fmt.Sprint(ok, err)
 		}
 		return ""
@@ -289,7 +293,8 @@ func (w *world) check(t *rapid.T) {
 		}
 	}
 	byTime("aged", &rt.aged, func(r *record) time.Time { return r.since }, func(r *record) bool { return r.ready() && r.holder == 0 })
-	byTime("expires", &rt.expires, func(r *record) time.Time { return r.env.Expires }, func(r *record) bool { return r.live() && !r.env.Expires.IsZero() })
+	byTime("expires", &rt.expires, func(r *record) time.Time { return r.env.Expires },
+		func(r *record) bool { return r.live() && !r.env.Expires.IsZero() })
 	for i := range rt.settled {
 		byTime("settled", &rt.settled[i], func(r *record) time.Time { return r.settledAt }, func(r *record) bool {
 			kind := 1

@@ -22,7 +22,8 @@ func TestDueRetries(t *testing.T) {
 	k.now = k.now.Add(2500 * time.Millisecond)
 	p = k.due(1, 9)
 	k.same("in order of time", ids(p.Retries), []string{"c", "b"})
-	k.fact("held", p.Retries[0].Holder == 1 && p.Retries[0].Failed && p.Retries[0].Attempts == 1 && p.Retries[0].Age == 2500*time.Millisecond)
+	k.fact("held", p.Retries[0].Holder == 1 && p.Retries[0].Failed && p.Retries[0].Attempts == 1 &&
+		p.Retries[0].Age == 2500*time.Millisecond)
 	k.fact("next is exact", p.NextIn == 500*time.Millisecond)
 	k.now = k.now.Add(time.Second)
 	p = k.due(1, 2)

@@ -35,7 +35,8 @@ func TestMeetOneMoveWins(t *testing.T) {
 	k.fact("a repeated call answers the same", reflect.DeepEqual(first, again))
 	k.meet(core.Meeting{Self: member(1, 3, 1), Moves: []core.Move{{Unit: unit, From: 1, To: 1, Low: 7, Careful: 9}}})
 	k.meet(core.Meeting{Self: member(2, 3, 1), Moves: []core.Move{{Unit: unit, From: 2, To: 2, Low: 1}}})
-	k.fact("only the owner stores Low and Careful", owner(k.meet(core.Meeting{}), unit) == core.OwnedUnit{Unit: unit, Owner: 1, Term: 2, Low: 7, Careful: 9})
+	k.fact("only the owner stores Low and Careful",
+		owner(k.meet(core.Meeting{}), unit) == core.OwnedUnit{Unit: unit, Owner: 1, Term: 2, Low: 7, Careful: 9})
 	k.meet(core.Meeting{Self: member(1, 4, 1), Moves: []core.Move{{Unit: unit, From: 1, To: 99}}})
 	k.fact("nobody gives a unit to who is not there", owner(k.meet(core.Meeting{}), unit).Owner == 1)
 }

@@ -55,7 +55,8 @@ func TestInspect(t *testing.T) { // DB-11
 	k.meet(m)
 	k.stage(msg("a", waybill.Delay(time.Minute)), msg("b", waybill.DedupeKey("d")))
 	st := k.inspect("a")
-	k.fact("scheduled", st.State == core.StatePending && st.DueIn == time.Minute && st.Age == -time.Minute && string(st.Envelope.Body) == "body")
+	k.fact("scheduled", st.State == core.StatePending && st.DueIn == time.Minute && st.Age == -time.Minute &&
+		string(st.Envelope.Body) == "body")
 	b := k.get(1, "b")
 	k.now = k.now.Add(time.Second)
 	st = k.inspect("b")
@@ -65,7 +66,8 @@ func TestInspect(t *testing.T) { // DB-11
 	k.fact("held", st.State == core.StateProcessing && st.Owner == "relay-1" && st.LeaseIn == time.Second)
 	k.no(k.settle(1, core.Retry(b, errNo, time.Hour))[0])
 	st = k.inspect("b")
-	k.fact("failed", st.State == core.StateFailed && st.DueIn == time.Hour && st.LastError == "no" && st.LastErrorAt.Equal(k.now) && st.Age == time.Second && st.Owner == "")
+	k.fact("failed", st.State == core.StateFailed && st.DueIn == time.Hour && st.LastError == "no" &&
+		st.LastErrorAt.Equal(k.now) && st.Age == time.Second && st.Owner == "")
 	k.now = k.now.Add(time.Hour)
 	k.due(1, 9)
 	k.fact("a retry that is held", k.inspect("b").State == core.StateProcessing && k.Records()[0].State == core.StateProcessing)
@@ -75,14 +77,16 @@ func TestInspect(t *testing.T) { // DB-11
 	_, err = k.Inspect(t.Context(), route, "c")
 	k.is("not committed", err, waybill.ErrNotFound)
 	l, err := k.List(t.Context(), admin.Filter{States: []core.State{core.StateProcessing}}, admin.PageRequest{})
-	k.fact("list by what is shown", err == nil && len(l.Records) == 1 && l.Records[0].Envelope.ID == "b" && l.Records[0].Envelope.Body == nil)
+	k.fact("list by what is shown", err == nil && len(l.Records) == 1 && l.Records[0].Envelope.ID == "b" &&
+		l.Records[0].Envelope.Body == nil)
 }
 
 func TestCounts(t *testing.T) { // DB-11
 	t.Parallel()
 	k := newKit(t, memory.Options{})
 	k.join(1, unit)
-	k.put(row("a", ""), row("b", "x"), row("c", ""), later(row("d", ""), time.Second), later(row("e", ""), time.Hour), row("f", ""), row("g", ""))
+	k.put(row("a", ""), row("b", "x"), row("c", ""), later(row("d", ""), time.Second), later(row("e", ""), time.Hour),
+		row("f", ""), row("g", ""))
 	k.now = k.now.Add(3 * time.Second)
 	k.put(row("h", ""))
 	k.hold(1, k.get(1, "a"))
@@ -122,7 +126,8 @@ func TestRedriveTellsTheOwner(t *testing.T) { // DB-12
 	tx := k.Begin()
 	k.no(tx.Lock(route, "c"))
 	req := admin.RedriveRequest{All: true}
-	k.fact("locked and held ones are left out", k.redrive(admin.RedriveRequest{All: true, DryRun: true}).Matched == 3 && len(k.told(1)) == 0)
+	k.fact("locked and held ones are left out", k.redrive(admin.RedriveRequest{All: true, DryRun: true}).Matched == 3 &&
+		len(k.told(1)) == 0)
 	got := k.redrive(req)
 	k.fact("what may be out of order is refused", got.Changed == 1 && got.Refused[admin.RefusedOrder] == 2)
 	k.same("told", k.told(1), []string{"record d"})
@@ -133,7 +138,8 @@ func TestRedriveTellsTheOwner(t *testing.T) { // DB-12
 	k.same("told", k.told(1), []string{"record d", "key x", "key x", "record c"})
 	k.same("in line", ids(k.read(1)), []string{"a", "b", "c", "d", "f", "g"})
 	st := k.inspect("a")
-	k.fact("as new", st.State == core.StatePending && st.Attempts == 0 && st.LastError == "" && st.LastErrorAt.IsZero() && st.SettledAt.IsZero())
+	k.fact("as new", st.State == core.StatePending && st.Attempts == 0 && st.LastError == "" && st.LastErrorAt.IsZero() &&
+		st.SettledAt.IsZero())
 	k.fact("another version", k.state("a").Version == 3)
 }
 

@@ -34,7 +34,8 @@ func TestTakeIsDisjointAndComplete(t *testing.T) {
 				for _, x := range taken {
 					out = append(out, x.Ref)
 					mu.Lock()
-					if got[x.Ref.ID] != 0 || x.Record.Envelope.Key != "" || x.Deliveries != 1 || x.Record.Holder != self || x.Ref.Seq < last {
+					if got[x.Ref.ID] != 0 || x.Record.Envelope.Key != "" || x.Deliveries != 1 || x.Record.Holder != self ||
+						x.Ref.Seq < last {
 						t.Errorf("%+v", x)
 					}
 					got[x.Ref.ID] = self

@@ -126,7 +126,8 @@ func TestTransactionIDsNeverLie(t *testing.T) {
 				}
 				for _, u := range missing {
 					if u.over(&p) && committed[u.id] && !seen[u.id] {
-						rt.Fatalf("%s of transaction %d is not seen after all of %v and [%d, %d) has ended", u.id, u.tx, u.page.Running, u.page.Next, u.page.Upper)
+						rt.Fatalf("%s of transaction %d is not seen after all of %v and [%d, %d) has ended", u.id, u.tx,
+							u.page.Running, u.page.Next, u.page.Upper)
 					}
 				}
 				missing = slices.DeleteFunc(missing, func(u unseen) bool { return u.over(&p) })
@@ -135,7 +136,8 @@ func TestTransactionIDsNeverLie(t *testing.T) {
 						m := tx.ID()
 						warned := slices.Contains(p.Running, m) || m >= p.Next && m < p.Upper
 						if seq > last && seq <= p.Last && !warned {
-							rt.Fatalf("%s with %d of transaction %d can still appear: running %v, [%d, %d)", id, seq, m, p.Running, p.Next, p.Upper)
+							rt.Fatalf("%s with %d of transaction %d can still appear: running %v, [%d, %d)", id, seq, m,
+								p.Running, p.Next, p.Upper)
 						}
 						missing = append(missing, unseen{id, m, p})
 					}

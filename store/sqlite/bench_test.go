@@ -40,7 +40,10 @@ func BenchmarkDrain(b *testing.B) {
 		var last int64
 		n := 0
 		for range b.N {
-			p, err := s.Read(b.Context(), self, core.Look{Last: last, Parts: []core.Part{all(route)}, Ranges: []core.Range{{Part: all(route), To: 1 << 62, Limit: 500}}})
+			p, err := s.Read(b.Context(), self, core.Look{
+				Last: last, Parts: []core.Part{all(route)},
+				Ranges: []core.Range{{Part: all(route), To: 1 << 62, Limit: 500}},
+			})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -63,7 +66,11 @@ func BenchmarkDrain(b *testing.B) {
 	})
 	b.Run("look", func(b *testing.B) {
 		for range b.N {
-			if _, err := s.Read(b.Context(), self, core.Look{Parts: []core.Part{all(route)}, Ranges: []core.Range{{Part: all(route), From: 1 << 60, To: 1 << 62}}}); err != nil {
+			if _, err := s.Read(b.Context(), self,
+				core.Look{
+					Parts:  []core.Part{all(route)},
+					Ranges: []core.Range{{Part: all(route), From: 1 << 60, To: 1 << 62}},
+				}); err != nil {
 				b.Fatal(err)
 			}
 		}

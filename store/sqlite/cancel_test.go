@@ -121,12 +121,21 @@ func TestCancel(t *testing.T) {
 			bury(w.t, w.Store, &w.two, &w.one)
 			pass(w.t, w.Store, &w.two)
 		}, waybill.CancelMaybe, 1},
-		"a dead one had the unit": {raw("a", "x"), Options{}, func(w *world) { bury(w.t, w.Store, &w.two, &w.one) }, waybill.CancelMaybe, 1},
+		"a dead one had the unit": {
+			raw("a", "x"),
+			Options{},
+			func(w *world) { bury(w.t, w.Store, &w.two, &w.one) },
+			waybill.CancelMaybe, 1,
+		},
 		"retry of a dead one's unit": {raw("a", "x"), Options{}, func(w *world) {
 			retry(w, 0)
 			bury(w.t, w.Store, &w.two, &w.one)
 		}, waybill.CancelMaybe, 1},
-		"scheduled in a dead one's unit": {raw("a", "x", waybill.Delay(time.Hour)), Options{}, func(w *world) { bury(w.t, w.Store, &w.two, &w.one) }, waybill.CancelDone, 0},
+		"scheduled in a dead one's unit": {
+			raw("a", "x", waybill.Delay(time.Hour)),
+			Options{},
+			func(w *world) { bury(w.t, w.Store, &w.two, &w.one) }, waybill.CancelDone, 0,
+		},
 		"a window has passed it": {raw("a", "x"), Options{}, func(w *world) {
 			bury(w.t, w.Store, &w.two, &w.one)
 			pass(w.t, w.Store, &w.two)
@@ -216,7 +225,8 @@ func TestWithdrawnAreKeptOnRequest(t *testing.T) {
 		t.Error(got)
 	}
 	for id, reason := range map[string]waybill.Reason{"a": waybill.ReasonReplaced, "b": waybill.ReasonCancelled} {
-		if st, err := s.Inspect(t.Context(), route, id); err != nil || st.State != core.StateAbandoned || st.Reason != reason || st.SettledAt.IsZero() {
+		if st, err := s.Inspect(t.Context(), route, id); err != nil || st.State != core.StateAbandoned || st.Reason != reason ||
+			st.SettledAt.IsZero() {
 			t.Errorf("%+v %v", st, err)
 		}
 	}

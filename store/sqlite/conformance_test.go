@@ -33,7 +33,10 @@ func TestConformanceOnOwnDatabase(t *testing.T) {
 	}
 	t.Cleanup(func() { db.Close() })
 	clk := newClock()
-	s, err := New(db, Options{Source: "/own", AutoMigrate: true, Prefix: "own_", Retention: waybill.Retention{Published: core.Forever}, Now: clk.Now})
+	s, err := New(db, Options{
+		Source: "/own", AutoMigrate: true, Prefix: "own_",
+		Retention: waybill.Retention{Published: core.Forever}, Now: clk.Now,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,8 @@ func TestDecideDueWithoutAnOwner(t *testing.T) {
 				{"k", "b", admin.HeadSetAside, nil},
 				{"k", "b", admin.HeadSetAside, waybill.ErrNotFound},
 			} {
-				if err := s.DecideHead(t.Context(), route, tc.key, tc.id, tc.action); !errors.Is(err, tc.want) || errors.Is(err, waybill.ErrInFlight) {
+				if err := s.DecideHead(t.Context(), route, tc.key, tc.id, tc.action); !errors.Is(err, tc.want) ||
+					errors.Is(err, waybill.ErrInFlight) {
 					t.Errorf("%s %d: %v", tc.id, tc.action, err)
 				}
 			}
@@ -101,7 +102,10 @@ func TestDecideDueOfAnOwner(t *testing.T) {
 			stage(t, s, raw("a", "k", waybill.DedupeKey("d")))
 			r := get(t, s, self, route, "a")
 			err := decide(t, s, self, admin.HeadSetAside, func(c *core.Control) {
-				want := core.Control{Number: c.Number, Kind: core.ControlDecide, Route: route, Slot: r.Slot, Key: "k", ID: "a", Seq: r.Seq, Reason: waybill.ReasonSetAside}
+				want := core.Control{
+					Number: c.Number, Kind: core.ControlDecide, Route: route, Slot: r.Slot, Key: "k", ID: "a",
+					Seq: r.Seq, Reason: waybill.ReasonSetAside,
+				}
 				if *c != want {
 					t.Errorf("told %+v, want %+v", *c, want)
 				}
@@ -134,11 +138,13 @@ func TestDecideDueInVain(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := s.DecideHead(ctx, route, "k", "a", admin.HeadSetAside); waybill.ClassOf(err) != waybill.ClassOutage || !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.DecideHead(ctx, route, "k", "a", admin.HeadSetAside); waybill.ClassOf(err) != waybill.ClassOutage ||
+			!errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("its context ended: %v", err)
 		}
 		hold(t, s, self, get(t, s, self, route, "a"))
-		if err := s.DecideHead(t.Context(), route, "k", "a", admin.HeadSkip); !errors.Is(err, waybill.ErrInFlight) || time.Since(began) > decideLimit+3*time.Second {
+		if err := s.DecideHead(t.Context(), route, "k", "a", admin.HeadSkip); !errors.Is(err, waybill.ErrInFlight) ||
+			time.Since(began) > decideLimit+3*time.Second {
 			t.Errorf("held: %v", err)
 		}
 		if got, want := told(t, s, self), "4k:a 4k:a "; got != want {

@@ -38,14 +38,20 @@ func TestDrift(t *testing.T) {
 			{Object: "o_inbox.source", Want: "TEXT primary key 2 not null", Have: "TEXT primary key 1"},
 			{Object: "o_inbox_handled", Want: "index (consumer, handled_at)", Have: "missing"},
 		}},
-		"a table is gone": {"DROP TABLE o_inbox", []admin.Difference{{Object: "o_inbox", Want: "table, strict, without rowid", Have: "missing"}}},
+		"a table is gone": {"DROP TABLE o_inbox", []admin.Difference{{
+			Object: "o_inbox", Want: "table, strict, without rowid",
+			Have: "missing",
+		}}},
 		"uniqueness": {"DROP INDEX o_outbox_id; CREATE INDEX o_outbox_id ON o_outbox (route, id)", []admin.Difference{
 			{Object: "o_outbox_id", Want: "unique index (route, id)", Have: "index (route, id)"},
 		}},
 		"predicate": {"DROP INDEX o_outbox_hold; CREATE INDEX o_outbox_hold ON o_outbox (hold)", []admin.Difference{
 			{Object: "o_outbox_hold", Want: "index (hold) WHERE hold <> 0", Have: "index (hold)"},
 		}},
-		"a row": {"DELETE FROM o_meta WHERE name = 'epoch'", []admin.Difference{{Object: "o_meta row epoch", Want: "a row", Have: "missing"}}},
+		"a row": {
+			"DELETE FROM o_meta WHERE name = 'epoch'",
+			[]admin.Difference{{Object: "o_meta row epoch", Want: "a row", Have: "missing"}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -117,7 +123,8 @@ func TestNewerSchema(t *testing.T) {
 	run(t, db, "INSERT INTO waybill_meta (name, value) VALUES ('compatible', 90)")
 	_, errs = work()
 	for name, err := range errs {
-		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "know version 90") || !strings.Contains(err.Error(), "use a newer release") {
+		if !errors.Is(err, waybill.ErrMisconfigured) || !strings.Contains(err.Error(), "know version 90") ||
+			!strings.Contains(err.Error(), "use a newer release") {
 			t.Errorf("%s beside an incompatible schema: %v", name, err)
 		}
 	}

@@ -59,10 +59,11 @@ func Example() {
 	for _, r := range page.Ranges[0].Records {
 		e := &r.Envelope
 		for range 2 { // it may arrive twice: a consumer handles it once
-			status, err := store.Do(ctx, core.InboxKey{Consumer: "billing", Source: e.Source, ID: e.ID}, func(context.Context, *sql.Tx) error {
-				fmt.Println("billing", string(e.Body))
-				return nil
-			})
+			status, err := store.Do(ctx, core.InboxKey{Consumer: "billing", Source: e.Source, ID: e.ID},
+				func(context.Context, *sql.Tx) error {
+					fmt.Println("billing", string(e.Body))
+					return nil
+				})
 			fmt.Println(status == core.InboxDuplicate, err)
 		}
 		fmt.Println(e.Topic, store.Settle(ctx, 1, []core.Outcome{core.Published(&r)}).FirstErr())

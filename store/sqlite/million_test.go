@@ -73,7 +73,10 @@ func TestMillionRows(t *testing.T) {
 	from, pages := int64(0), 0
 	for more := true; more; pages++ {
 		timed("page of the backlog", func() {
-			front = look(core.Look{Ranges: []core.Range{{Part: all(route), From: from, To: 1 << 62, Limit: 500, Leave: []string{"blocked"}}}, Bytes: 1 << 20})
+			front = look(core.Look{Ranges: []core.Range{{
+				Part: all(route), From: from, To: 1 << 62, Limit: 500,
+				Leave: []string{"blocked"},
+			}}, Bytes: 1 << 20})
 		})
 		if rs := front.Ranges[0].Records; len(rs) > 0 {
 			from = rs[len(rs)-1].Seq

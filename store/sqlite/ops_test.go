@@ -30,8 +30,10 @@ func TestHeads(t *testing.T) {
 	s := open(t, Options{Now: clk.Now})
 	self := join(t, s, route).Session
 	stage(t, s, raw("a", "x"), raw("b", "y"), raw("c", "z"), raw("d", ""), raw("e", "x"), raw("f", "w"))
-	settle(t, s, self, core.Retry(get(t, s, self, route, "a"), errNo, time.Hour), core.Abandon(get(t, s, self, route, "b"), waybill.ReasonRejected, errNo),
-		core.Retry(get(t, s, self, route, "c"), errNo, 0), core.Retry(get(t, s, self, route, "d"), errNo, time.Hour), core.Abandon(get(t, s, self, route, "f"), waybill.ReasonSetAside, nil))
+	settle(t, s, self, core.Retry(get(t, s, self, route, "a"), errNo, time.Hour),
+		core.Abandon(get(t, s, self, route, "b"), waybill.ReasonRejected, errNo),
+		core.Retry(get(t, s, self, route, "c"), errNo, 0), core.Retry(get(t, s, self, route, "d"), errNo,
+			time.Hour), core.Abandon(get(t, s, self, route, "f"), waybill.ReasonSetAside, nil))
 	blocked := func(block bool) string {
 		var out strings.Builder
 		keys, more, err := s.BlockedKeys(t.Context(), admin.BlockedKeysRequest{Route: route, BlockAfterAbandon: block, Limit: 10})
@@ -93,7 +95,8 @@ func TestRedriveTells(t *testing.T) {
 	s := open(t, Options{})
 	self := join(t, s, route).Session
 	stage(t, s, raw("a", "x"), raw("b", ""), raw("c", "y"), raw("d", ""))
-	settle(t, s, self, core.Abandon(get(t, s, self, route, "a"), waybill.ReasonAttempts, errNo), core.Abandon(get(t, s, self, route, "b"), waybill.ReasonAttempts, errNo),
+	settle(t, s, self, core.Abandon(get(t, s, self, route, "a"), waybill.ReasonAttempts, errNo),
+		core.Abandon(get(t, s, self, route, "b"), waybill.ReasonAttempts, errNo),
 		core.Retry(get(t, s, self, route, "c"), errNo, time.Hour), core.Retry(get(t, s, self, route, "d"), errNo, 0))
 	dueNow(t, s, self) // holds d
 	got, err := s.Redrive(t.Context(), admin.RedriveRequest{All: true, Force: true})
@@ -115,7 +118,8 @@ func TestClean(t *testing.T) {
 	s := open(t, Options{Now: clk.Now, Retention: waybill.Retention{Abandoned: time.Hour}})
 	self := join(t, s, route).Session
 	ttl := waybill.TTL(time.Minute)
-	stage(t, s, raw("ready", "", ttl), raw("retry", "x", ttl), raw("unserved", "y", ttl, waybill.Routes("other")), raw("later", "x"), raw("held", "z", ttl))
+	stage(t, s, raw("ready", "", ttl), raw("retry", "x", ttl), raw("unserved", "y", ttl, waybill.Routes("other")),
+		raw("later", "x"), raw("held", "z", ttl))
 	settle(t, s, self, core.Retry(get(t, s, self, route, "retry"), errNo, time.Hour), core.Retry(get(t, s, self, route, "held"), errNo, 0))
 	clk.advance(time.Second)
 	dueNow(t, s, self)
@@ -136,7 +140,8 @@ func TestClean(t *testing.T) {
 		t.Errorf("%+v", w)
 	}
 	clk.advance(2 * time.Hour)
-	if got, err = s.Clean(t.Context(), "cleaner", time.Second); err != nil || got.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: waybill.ReasonExpired}] != 2 {
+	if got, err = s.Clean(t.Context(), "cleaner", time.Second); err != nil ||
+		got.Deleted[core.CleanedKind{State: core.StateAbandoned, Reason: waybill.ReasonExpired}] != 2 {
 		t.Fatalf("%+v %v", got, err)
 	}
 	if got := told(t, s, self); got != "1x:retry " {

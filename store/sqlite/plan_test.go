@@ -40,7 +40,8 @@ func TestPlans(t *testing.T) {
 				t.Fatal(err)
 			}
 			words := strings.Fields(detail)
-			full := words[0] == "SCAN" && !strings.Contains(detail, "CONSTANT ROW") && !strings.Contains(detail, "VIRTUAL TABLE") && !strings.HasPrefix(words[1], "(")
+			full := words[0] == "SCAN" && !strings.Contains(detail, "CONSTANT ROW") &&
+				!strings.Contains(detail, "VIRTUAL TABLE") && !strings.HasPrefix(words[1], "(")
 			if testing.Verbose() {
 				t.Log(detail)
 			}

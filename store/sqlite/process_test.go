@@ -88,10 +88,11 @@ func (f *effects) Publish(ctx context.Context, batch []waybill.Envelope) core.Re
 	res := make(core.Results, len(batch))
 	for i := range batch {
 		e := &batch[i]
-		_, res[i] = f.s.Do(ctx, core.InboxKey{Consumer: "billing", Source: e.Source, ID: e.ID}, func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, "INSERT INTO effects (n, key, by) VALUES (?, ?, ?)", e.ID, e.Key, os.Getpid())
-			return err
-		})
+		_, res[i] = f.s.Do(ctx, core.InboxKey{Consumer: "billing", Source: e.Source, ID: e.ID},
+			func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, "INSERT INTO effects (n, key, by) VALUES (?, ?, ?)", e.ID, e.Key, os.Getpid())
+				return err
+			})
 	}
 	return res
 }

@@ -182,7 +182,10 @@ func TestCheckNamesTheCure(t *testing.T) {
 		{"missing", "DROP TABLE waybill_meta; DROP TABLE waybill_inbox; DROP TABLE waybill_outbox", "waybill_outbox", "does not exist"},
 		{"old", "UPDATE waybill_meta SET value = -1 WHERE name = 'version'", "waybill_outbox", "has version -1"},
 		{"no outbox", "DROP TABLE waybill_outbox", "waybill_outbox", "lacks the columns"},
-		{"foreign outbox", "DROP TABLE waybill_outbox; CREATE TABLE waybill_outbox (id TEXT)", "waybill_outbox", "lacks the columns seq, route"},
+		{
+			"foreign outbox", "DROP TABLE waybill_outbox; CREATE TABLE waybill_outbox (id TEXT)", "waybill_outbox",
+			"lacks the columns seq, route",
+		},
 		{"foreign inbox", "ALTER TABLE waybill_inbox RENAME COLUMN source TO origin", "waybill_inbox", "lacks the columns source"},
 		{"foreign meta", "DROP TABLE waybill_meta; CREATE TABLE waybill_meta (x TEXT)", "waybill_meta", "no such column"},
 		{"no index", "DROP INDEX waybill_outbox_key", "waybill_outbox", "lacks the indexes waybill_outbox_key"},
@@ -232,7 +235,8 @@ func TestUseWithoutTables(t *testing.T) {
 		"stage": stageErr, "meet": meetErr, "read": readErr, "do": doErr, "wait": waitErr, "counts": countErr, "check": s.Check(t.Context()),
 		"settle": s.Settle(t.Context(), 1, []core.Outcome{core.Published(&core.Record{})}).FirstErr(),
 	} {
-		if !errors.Is(err, waybill.ErrMisconfigured) || waybill.ClassOf(err) != waybill.ClassOutage || !strings.Contains(err.Error(), "Migrate") {
+		if !errors.Is(err, waybill.ErrMisconfigured) || waybill.ClassOf(err) != waybill.ClassOutage ||
+			!strings.Contains(err.Error(), "Migrate") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -289,7 +293,8 @@ func TestOwnDatabase(t *testing.T) {
 		t.Fatal(cause, err)
 	}
 	settle(t, s, self, core.Published(get(t, s, self, "default", "a")))
-	if st, err := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"}, func(context.Context, *sql.Tx) error { return nil }); st != core.InboxProcessed || err != nil {
+	if st, err := s.Do(t.Context(), core.InboxKey{Consumer: "c", Source: "s", ID: "i"},
+		func(context.Context, *sql.Tx) error { return nil }); st != core.InboxProcessed || err != nil {
 		t.Fatal(st, err)
 	}
 	for range 2 {
@@ -324,7 +329,10 @@ func TestOpenRefuses(t *testing.T) {
 		{filepath.Join(dir, "no", "x.db"), good, waybill.ErrMisconfigured},
 		{dir, good, waybill.ErrMisconfigured},
 		{notADatabase, good, waybill.ErrMisconfigured},
-		{filepath.Join(dir, "x.db"), Options{Prefix: "a b", BusyTimeout: -1, PollInterval: time.Hour, TTL: -1, Limits: waybill.Limits{MaxHeaders: -1}}, waybill.ErrInvalid},
+		{filepath.Join(dir, "x.db"), Options{
+			Prefix: "a b", BusyTimeout: -1, PollInterval: time.Hour, TTL: -1,
+			Limits: waybill.Limits{MaxHeaders: -1},
+		}, waybill.ErrInvalid},
 		{filepath.Join(dir, "x.db"), Options{Source: "/s", Prefix: "sqlite_"}, waybill.ErrInvalid},
 	} {
 		s, err := Open(t.Context(), tt.path, tt.opts)
@@ -428,7 +436,8 @@ func TestStageNeedsAnOpenTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	tx.Rollback()
-	if _, err := s.Stage(t.Context(), tx, raw("a", "")); !errors.Is(err, sql.ErrTxDone) || !errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "use it before its commit") {
+	if _, err := s.Stage(t.Context(), tx, raw("a", "")); !errors.Is(err, sql.ErrTxDone) ||
+		!errors.Is(err, waybill.ErrInvalid) || !strings.Contains(err.Error(), "use it before its commit") {
 		t.Errorf("ended: %v", err)
 	}
 }
@@ -527,7 +536,8 @@ func TestLockedIsToBeRunAgain(t *testing.T) {
 		_, err = db.ExecContext(t.Context(), "BEGIN IMMEDIATE")
 		errs = append(errs, err)
 	}
-	if err := classify("test", errs[1]); errs[0] != nil || !errors.Is(err, waybill.ErrRetryTx) || waybill.ClassOf(err) != waybill.ClassOutage {
+	if err := classify("test", errs[1]); errs[0] != nil || !errors.Is(err, waybill.ErrRetryTx) ||
+		waybill.ClassOf(err) != waybill.ClassOutage {
 		t.Errorf("%v, then %v", errs[0], err)
 	}
 }

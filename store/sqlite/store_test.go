@@ -45,7 +45,8 @@ func TestStageReadSettle(t *testing.T) {
 		t.Fatalf("read %+v", rs)
 	}
 	settle(t, s, self, core.Published(&rs[0]), core.Retry(&rs[1], errNo, time.Hour), core.Release(&rs[2], 0, false))
-	for i, err := range s.Settle(t.Context(), self, []core.Outcome{core.Published(&rs[0]), core.Release(&rs[1], 0, false), core.Release(&rs[2], 0, false)}) {
+	for i, err := range s.Settle(t.Context(), self,
+		[]core.Outcome{core.Published(&rs[0]), core.Release(&rs[1], 0, false), core.Release(&rs[2], 0, false)}) {
 		if i == 0 && err != nil || i > 0 && !errors.Is(err, core.ErrChanged) {
 			t.Errorf("settle of %d again: %v", i, err)
 		}
@@ -62,7 +63,8 @@ func TestDefaultTTL(t *testing.T) {
 	stage(t, s, raw("a", ""), raw("b", "", waybill.TTL(time.Minute)), raw("c", "", waybill.TTL(-1)))
 	for i, r := range read(t, s, join(t, s, route).Session, route) {
 		want := []time.Duration{time.Hour, time.Minute, 0}[i]
-		if r.Expires != (want > 0) || r.Envelope.Expires.IsZero() != (want == 0) || want > 0 && (r.Life.Round(time.Minute) != want || time.Until(r.Envelope.Expires).Round(time.Minute) != want) {
+		if r.Expires != (want > 0) || r.Envelope.Expires.IsZero() != (want == 0) ||
+			want > 0 && (r.Life.Round(time.Minute) != want || time.Until(r.Envelope.Expires).Round(time.Minute) != want) {
 			t.Errorf("message %d expires at %s, in %s, want in %s", i, r.Envelope.Expires, r.Life, want)
 		}
 	}
@@ -78,7 +80,10 @@ func TestPlainSQL(t *testing.T) {
 		INSERT INTO waybill_outbox (topic, key) VALUES ('plain.sql', 'other')`)
 	slot := core.SlotOf(route, "k", "")
 	part := core.Part{Route: route, Slots: 1 << slot}
-	p, err := s.Read(t.Context(), self, core.Look{Ranges: []core.Range{{Part: part, To: 1 << 62, Limit: 2}, {Part: part, From: 2, To: 1 << 62}}})
+	p, err := s.Read(t.Context(), self, core.Look{Ranges: []core.Range{
+		{Part: part, To: 1 << 62, Limit: 2},
+		{Part: part, From: 2, To: 1 << 62},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +115,8 @@ func TestRefusedBySQL(t *testing.T) {
 		CREATE TRIGGER refuse_too BEFORE DELETE ON waybill_outbox WHEN old.id = 'd' BEGIN SELECT RAISE(ABORT, 'nor this one'); END`)
 	rs := read(t, s, self, route)
 	res := s.Settle(t.Context(), self, []core.Outcome{
-		core.Published(&rs[0]), core.Retry(&rs[1], errNo, time.Hour), core.Abandon(&rs[2], "", errNo), core.Published(&rs[3]), core.Published(&rs[4]),
+		core.Published(&rs[0]), core.Retry(&rs[1], errNo, time.Hour), core.Abandon(&rs[2], "",
+			errNo), core.Published(&rs[3]), core.Published(&rs[4]),
 	})
 	for i, err := range res {
 		if refused := i == 1 || i == 3; refused != (err != nil) || refused && waybill.ClassOf(err) == waybill.ClassOutage {
@@ -200,7 +206,10 @@ func TestUnitsOfUnservedRoutes(t *testing.T) {
 	stage(t, s, raw("a", "k"))
 	units := core.SplitRoute(route, 2)
 	owned := meet(t, s, core.Meeting{}).Units
-	meet(t, s, core.Meeting{Self: m, Moves: []core.Move{{Unit: units[0], From: m.Session, To: m.Session, Low: 3, Careful: 5}, {Unit: units[1], From: m.Session, To: m.Session, Low: 2, Careful: 4}}})
+	meet(t, s, core.Meeting{Self: m, Moves: []core.Move{
+		{Unit: units[0], From: m.Session, To: m.Session, Low: 3, Careful: 5},
+		{Unit: units[1], From: m.Session, To: m.Session, Low: 2, Careful: 4},
+	}})
 	r := meet(t, s, core.Meeting{Self: m, Leave: true})
 	if len(r.Units) != 0 || !slices.Equal(r.Unserved, []string{route}) || r.Known {
 		t.Errorf("%+v", r)
@@ -280,7 +289,8 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 	}
 	stage(t, b, raw("timer", "", waybill.Delay(200*time.Millisecond)))
 	began := time.Now()
-	if cause, err := a.Wait(t.Context(), []string{route}, 30*time.Second); err != nil || cause == core.WakeStop || time.Since(began) > 5*time.Second {
+	if cause, err := a.Wait(t.Context(), []string{route}, 30*time.Second); err != nil || cause == core.WakeStop ||
+		time.Since(began) > 5*time.Second {
 		t.Errorf("a timer: %s %v after %s", cause, err, time.Since(began))
 	}
 	stage(t, b, raw("head", "k"))
@@ -295,7 +305,8 @@ func TestWaitHearsOtherConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	began = time.Now()
-	if cause, err := a.Wait(t.Context(), []string{route}, 30*time.Second); err != nil || cause != core.WakeNotify || time.Since(began) > 5*time.Second {
+	if cause, err := a.Wait(t.Context(), []string{route}, 30*time.Second); err != nil || cause != core.WakeNotify ||
+		time.Since(began) > 5*time.Second {
 		t.Errorf("a control record: %s %v", cause, err)
 	}
 }
