@@ -66,7 +66,7 @@ func roundTripUnicode(k *kit) {
 	name := k.h.NewName()
 	r := k.subscribe(name, name+".größe.日本")
 	want := waybill.Envelope{
-		ID: "id-" + text, Topic: name + ".größe.日本", Type: text, Source: "/" + text, Subject: text, Key: text, Tenant: text,
+		ID: "id-" + text, Topic: name + ".größe.日本", Type: text, Source: "/gr%C3%B6%C3%9Fe;a=b,c/(d)?x=1&y=%22#z", Subject: text, Key: text, Tenant: text,
 		ContentType: "text/plain; charset=utf-8", CorrelationID: text, CausationID: text, RunID: text, Lineage: []string{
 			text,
 			"a,b", "%2C",
