@@ -206,10 +206,10 @@ func (b *Backoff) custom(attempt int, cause error) (d time.Duration, again bool,
 	}()
 	d, again = b.Custom(attempt, cause)
 	if d < 0 {
-		return 0, true, fmt.Errorf("waybill: the custom back-off returned the negative delay %s: it may have overflowed", d)
+		return 0, true, fmt.Errorf("waybill: the custom back-off returned the negative delay %s: it can have overflowed", d)
 	}
 	if again && d > maxBackoff {
-		return 0, true, fmt.Errorf("waybill: the custom back-off returned %s, more than %s: it may have overflowed", d, maxBackoff)
+		return 0, true, fmt.Errorf("waybill: the custom back-off returned %s, more than %s: it can have overflowed", d, maxBackoff)
 	}
 	return d, again, nil
 }

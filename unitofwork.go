@@ -177,7 +177,7 @@ func (w *work[Tx]) fail(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.failed == nil {
-		w.failed = errtext.Within("waybill: unit of work: rolled back, since a nested call had failed", err)
+		w.failed = errtext.Within("waybill: unit of work: rolled back, because a nested call had failed", err)
 	}
 }
 

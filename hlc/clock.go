@@ -11,7 +11,7 @@ import (
 // DefaultMaxDrift is the drift bound of a clock whose Options.MaxDrift is zero.
 const DefaultMaxDrift = time.Minute
 
-// ceilingMillis is the furthest that a wall clock, a remote stamp or a mark may
+// ceilingMillis is the furthest that a wall clock, a remote stamp or a mark can
 // move a clock, in the year 6394. Above it are 2^56 stamps to count on with: 22
 // years at a hundred million stamps a second.
 const ceilingMillis = MaxMillis - 1<<40
@@ -23,11 +23,11 @@ var ErrDrift = errors.New("stamp too far ahead of the wall clock")
 // wall clock than the bound allows. The clock was not moved. errors.Is(err,
 // ErrDrift) finds it.
 type DriftError struct {
-	// Op is what was asked: "observe", "seed" or "new clock".
+	// Op is the operation: "observe", "seed" or "new clock".
 	Op string
-	// Stamp is the stamp that was refused.
+	// Stamp is the refused stamp.
 	Stamp Timestamp
-	// Wall is what the clock's own wall clock read, in UTC. It is 1970 if the
+	// Wall is the reading of the clock's own wall clock, in UTC. It is 1970 if the
 	// reading was outside the years 1970 to 6394.
 	Wall time.Time
 	// Ahead is how far Stamp is ahead of Wall, in whole milliseconds, at most
@@ -49,14 +49,14 @@ func (e *DriftError) Unwrap() error { return ErrDrift }
 
 // Options configure a Clock. The zero value is a good choice.
 type Options struct {
-	// MaxDrift is how far a remote stamp, a mark or Floor may be ahead of the
+	// MaxDrift is how far a remote stamp, a mark or Floor can be ahead of the
 	// wall clock before it is refused. It is rounded up to whole milliseconds.
 	// Zero means DefaultMaxDrift. Negative means no bound: then one forged stamp
 	// can put the clock thousands of years ahead for good.
 	MaxDrift time.Duration
 
 	// Wall reads the wall clock. Nil means time.Now. It must be safe for
-	// concurrent use. It may jump in both directions; readings before 1970 or
+	// concurrent use. It can jump in both directions; readings before 1970 or
 	// after about 6394 are ignored.
 	Wall func() time.Time
 
@@ -84,8 +84,8 @@ type Clock struct {
 	maxDrift int64            // milliseconds; zero: the default; negative: no bound
 }
 
-// NewClock returns a clock whose stamps are above opts.Floor. It fails with what
-// opts.Validate reports, with a *DriftError if Floor is further ahead of the
+// NewClock returns a clock whose stamps are above opts.Floor. It fails with
+// the error of opts.Validate, with a *DriftError if Floor is further ahead of the
 // wall clock than MaxDrift, and with ErrInvalid if Floor is beyond the year
 // 6394.
 func NewClock(opts Options) (*Clock, error) {
@@ -139,12 +139,12 @@ func (c *Clock) Observe(remote Timestamp) (Timestamp, error) {
 }
 
 // Seed raises the clock to a persisted high-water mark: every later stamp is
-// above mark. It never lowers the clock, so it may be called several times, with
+// above mark. It never lowers the clock, so it can be called several times, with
 // marks from several stores. The zero mark does nothing.
 //
 // It fails as Observe does, and leaves the clock unmoved, if mark is too far
-// ahead of the wall clock: a bad restore shall not run the clock away. Until
-// the cause is found the clock's stamps may be below those of an earlier run, so
+// ahead of the wall clock: a bad restore must not send the clock far ahead. Until
+// the cause is found the clock's stamps can be below those of an earlier run, so
 // do not stage with it. A refused mark does not count in Rejected.
 func (c *Clock) Seed(mark Timestamp) error {
 	return c.seed("seed", mark)
@@ -196,7 +196,7 @@ func (c *Clock) advance(floor Timestamp) Timestamp {
 	}
 }
 
-// judge decides whether t may move the clock, given a reading of wallMillis.
+// judge decides whether t can move the clock, given a reading of wallMillis.
 func (c *Clock) judge(op string, t Timestamp, wall int64) error {
 	if err := t.check(op); err != nil {
 		return err

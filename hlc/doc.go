@@ -21,7 +21,7 @@
 // # Guarantees
 //
 //   - Now is strictly monotonic on one clock, over all goroutines, whatever the
-//     wall clock does: it may stop, jump back, jump forward, or read nonsense.
+//     wall clock does: it can stop, jump back, jump forward, or read nonsense.
 //   - The result of Observe(remote) is above remote and above everything the
 //     clock gave out before. Everything the clock gives out later is above that.
 //   - A stamp further ahead of the wall clock than Options.MaxDrift is refused.
@@ -51,7 +51,7 @@
 //
 // A cause that travels by any other way is invisible: a direct call between two
 // services, a row that both replicas write in turn, a person who reads one
-// screen and types into another. Two such events may be stamped in either order.
+// screen and types into another. Two such events can be stamped in either order.
 // Send the stamp along with the call and Observe it there, or order by something
 // that both sides really pass through. This is why Waybill orders the records of
 // one store by the sequence of the store and not by stamps.
@@ -62,9 +62,9 @@
 // wall clock forward, since it cannot know that it is wrong: a machine resumed
 // from sleep looks the same. When the wall clock comes back, the clock does not.
 // It stays ahead and counts on in the counter bits, for a year if it must, and
-// every stamp stays in order. What suffers is closeness to real time, and
-// that others refuse its stamps as drift. Clock.Ahead reports the distance; it
-// shrinks as real time passes. Watch it: anything above a second or two means
+// every stamp stays in order. The stamps are then less close to real time, and
+// others refuse them as drift. Clock.Ahead reports the distance; it shrinks as
+// real time passes. Watch it: anything above a second or two means
 // that a wall clock was wrong, or that a fast peer is pulling. To end it
 // sooner, correct the wall clocks, delete the mark and the stamps that carry
 // the wrong year, and restart. Order across that restart is lost, which is why
@@ -89,14 +89,14 @@
 // the mark is wrong and drop it.
 //
 // A mark that is too low. Seed promises "above the mark", no more. Stamps that
-// were given out but left no trace in the store before a crash may be given
+// were given out but left no trace in the store before a crash can be given
 // out again if the wall clock went back meanwhile.
 //
 // The bound is too small or too large. Below the real difference between your
 // machines' clocks, good stamps are refused. A large one lets one wrong machine
-// pull everybody ahead by as much. The default of a minute is far above what
-// NTP leaves and far below what hurts. With the bound off, one forged
-// stamp puts every clock that hears it at the end of time.
+// pull everybody ahead by as much. The default of a minute is far above the
+// error that NTP leaves and far below a harmful one. With the bound off, one
+// forged stamp puts every clock that hears it at the end of time.
 //
 // # Concurrency
 //
@@ -108,7 +108,7 @@
 // # Ownership
 //
 // A Clock owns no goroutine, timer, file or connection and needs no Close. It
-// stores nothing: whoever has a store persists Clock.Last and seeds the clock
+// stores nothing: a program with a store persists Clock.Last and seeds the clock
 // from it. A Clock must not be copied after first use. Marshalling returns fresh
 // slices; unmarshalling keeps no reference to its input.
 //

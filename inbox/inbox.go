@@ -221,7 +221,7 @@ func (b *Inbox[Tx]) Mark(ctx context.Context, tx Tx, source, id string) (core.In
 	return m.Mark(ctx, tx, core.InboxKey{Consumer: b.consumer, Source: source, ID: id})
 }
 
-// decode is topic.Decode for codecs that may panic on bytes from outside.
+// decode is topic.Decode for codecs that can panic on bytes from outside.
 func decode[T any](topic waybill.Topic[T], e *waybill.Envelope) (v T, err error) {
 	defer func() {
 		if p := recover(); p != nil {

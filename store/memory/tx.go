@@ -218,7 +218,7 @@ func (tx *Tx) Commit() error {
 	defer tx.end()
 	if tx.failed != nil {
 		tx.undo(0)
-		return fmt.Errorf("waybill/memory: commit: rolled back, since an earlier statement had failed: %w", tx.failed)
+		return fmt.Errorf("waybill/memory: commit: rolled back, because an earlier statement had failed: %w", tx.failed)
 	}
 	now := s.now()
 	for _, st := range tx.steps {

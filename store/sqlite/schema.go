@@ -48,7 +48,7 @@ func NewMigrations(opts MigrationOptions) (*Migrations, error) {
 	return m, m.load()
 }
 
-// load reads the embedded files. Their numbers are 1, 2, 3, …: a test looks.
+// load reads the embedded files. Their numbers are 1, 2, 3, …; a test checks that.
 func (m *Migrations) load() error {
 	paths, err := fs.Glob(migrationFiles, "migrations/*.up.sql")
 	if err != nil {
@@ -233,8 +233,8 @@ func (s *Store) Migrate(ctx context.Context) error {
 	return nil
 }
 
-// readyIn does what AutoMigrate asks for in a transaction of the application, which may hold the write lock and the
-// only connection: so it waits for nobody. A rollback undoes it, so that the next transaction looks again.
+// readyIn migrates in tx, a transaction of the application, if AutoMigrate is set. The application can hold the write
+// lock and the only connection, so readyIn waits for nobody. After a rollback the next transaction migrates again.
 func (s *Store) readyIn(ctx context.Context, tx *sql.Tx) error {
 	if s.opts.AutoMigrate && !s.owned && !s.migrated.Load() {
 		if err := s.migrations.up(ctx, tx); err != nil {

@@ -2,7 +2,7 @@
 -- settled_at.
 CREATE TABLE waybill_outbox (
 	seq          INTEGER PRIMARY KEY AUTOINCREMENT,   -- staging order; never used twice; a timer gets a new one when it comes due
-	route        TEXT    NOT NULL DEFAULT 'default',  -- lane
+	route        TEXT    NOT NULL DEFAULT 'default',  -- name of the route
 	id           TEXT    NOT NULL DEFAULT (lower(hex(randomblob(16)))), -- message id
 	topic        TEXT    NOT NULL,                    -- routing key
 	key          TEXT    NOT NULL DEFAULT '',         -- ordering key; empty = unordered
@@ -11,7 +11,7 @@ CREATE TABLE waybill_outbox (
 	state        INTEGER NOT NULL DEFAULT 1,          -- 1 pending, 3 published, 4 failed: waits for a retry, 5 abandoned
 	due_at       INTEGER,                             -- microseconds since 1970: a schedule, or a retry; NULL = in line
 	settled_at   INTEGER,                             -- microseconds since 1970: when it reached a terminal state; NULL = live
-	expires_at   INTEGER,                             -- microseconds since 1970: when the message loses its value; NULL = never
+	expires_at   INTEGER,                             -- microseconds since 1970: when the message expires; NULL = never
 	ready_since  INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000), -- microseconds since 1970: when it was or is first due
 	hold         INTEGER NOT NULL DEFAULT 0,          -- session of the member that holds it; 0 = none
 	held_since   INTEGER,                             -- microseconds since 1970: when the hold was written
