@@ -3,7 +3,8 @@
 //
 // # Guarantees
 //
-// A statement names a state as {failed} and a list of reasons as {withdrawn}. [Words] has the replacements.
+// A statement names a state as {failed}, a reason as {expired}, and a list of reasons as {withdrawn}; [Words] says what
+// stands there.
 //
 // # Concurrency
 //
@@ -26,18 +27,39 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// Words returns pairs of a placeholder and its replacement, for strings.NewReplacer: the number of each state, such as
-// {failed}; each reason as text, such as {'expired'}; the list {withdrawn}, of the reasons with which an application
-// took a record back; and the list {unblocking}, of the reasons with which an abandoned record does not block its key.
+// Words returns pairs of a place and what stands there, as strings.NewReplacer takes them. No two places are the same.
+//
+//   - {failed} and the like: the number of a state
+//   - {terminal}: the list of the states that are terminal
+//   - {expired} and the like: a reason, as quoted text
+//   - {withdrawn}: the list of the reasons of what an application took back
+//   - {unblocking}: the list of the reasons with which an abandoned record does not block its key
+//   - {class_published} and the like: the number of a class of retention
+//   - {tell_key}, {tell_record}, {tell_from}, {tell_decide}: the kind of a control record
+//   - {retrying}, {blocking}, {held}: an obstacle
+//   - {grip_held}, {grip_locked}, {grip_gone}: a grip
+//   - {done}, {maybe}, {in_flight}: what became of a cancel
 func Words() []string {
-	var words []string
-	for s := core.StatePending; s <= core.StateAbandoned; s++ {
-		words = append(words, "{"+s.String()+"}", strconv.Itoa(int(s)))
+	words := []string{
+		"{tell_key}", number(core.ControlKey), "{tell_record}", number(core.ControlRecord),
+		"{tell_from}", number(core.ControlFrom), "{tell_decide}", number(core.ControlDecide),
+		"{retrying}", number(core.ObstacleRetrying), "{blocking}", number(core.ObstacleBlocking), "{held}", number(core.ObstacleHeld),
+		"{grip_held}", number(core.GripHeld), "{grip_locked}", number(core.GripLocked), "{grip_gone}", number(core.GripGone),
+		"{done}", number(waybill.CancelDone), "{maybe}", number(waybill.CancelMaybe), "{in_flight}", number(waybill.CancelInFlight),
 	}
-	var withdrawn, unblocking []string
+	var terminal, withdrawn, unblocking []string
+	for s := core.StatePending; s <= core.StateAbandoned; s++ {
+		words = append(words, "{"+s.String()+"}", number(s))
+		if s.Terminal() {
+			terminal = append(terminal, number(s))
+		}
+	}
+	for _, c := range core.RetentionClasses() {
+		words = append(words, "{class_"+c.String()+"}", number(c))
+	}
 	for _, r := range waybill.Reasons() {
 		text := "'" + string(r) + "'"
-		words = append(words, "{"+text+"}", text)
+		words = append(words, "{"+string(r)+"}", text)
 		if r.Withdrawn() {
 			withdrawn = append(withdrawn, text)
 		}
@@ -45,7 +67,9 @@ func Words() []string {
 			unblocking = append(unblocking, text)
 		}
 	}
-	return append(words, "{withdrawn}", list(withdrawn), "{unblocking}", list(unblocking))
+	return append(words, "{terminal}", list(terminal), "{withdrawn}", list(withdrawn), "{unblocking}", list(unblocking))
 }
+
+func number[T ~uint8](v T) string { return strconv.Itoa(int(v)) }
 
 func list(texts []string) string { return "(" + strings.Join(texts, ", ") + ")" }

@@ -1,6 +1,14 @@
 package postgres
 
-import "github.com/waybill-go/waybill/store/postgres/internal/schema"
+import (
+	"github.com/waybill-go/waybill/internal/sqltext"
+	"github.com/waybill-go/waybill/store/postgres/internal/schema"
+)
+
+// newNames returns the names of an outbox, or of an inbox, with the words of package sqltext.
+func newNames(schemaName, outbox, inbox string) schema.Names {
+	return schema.NewNames(schemaName, outbox, inbox).With(sqltext.Words()...)
+}
 
 // statements are the texts of an outbox, with its names in their places. They are rendered once.
 type statements struct {

@@ -43,7 +43,7 @@ func withdrawSQL(reason waybill.Reason, keep bool) string { //nolint:revive // a
 	x := `DELETE FROM {outbox} o USING t`
 	if keep {
 		x = `UPDATE {outbox} o
-    SET state = {abandoned}, reason = ` + word(reason) + `, due_at = NULL, retry = false, hold = 0, held_since = NULL,
+    SET state = {abandoned}, reason = {` + string(reason) + `}, due_at = NULL, retry = false, hold = 0, held_since = NULL,
         settled_at = clock_timestamp(), version = o.version + 1 FROM t`
 	}
 	return `x AS (

@@ -30,12 +30,12 @@ const (
 	// expireText leaves the key blocked if abandoned messages block it.
 	expireText = `UPDATE waybill_outbox
 		SET state = {abandoned}, due_at = NULL, orphaned = 0, version = version + 1, blocks = key <> '',
-			reason = {'expired'}, settled_at = ?2
+			reason = {expired}, settled_at = ?2
 		WHERE seq = ?1`
 
 	purgeText = `DELETE FROM waybill_outbox AS r WHERE r.seq IN (
 		SELECT seq FROM waybill_outbox INDEXED BY waybill_outbox_settled
-		WHERE CASE WHEN reason IS NULL THEN 0 WHEN reason IN {withdrawn} THEN 2 ELSE 1 END = ?1
+		WHERE CASE WHEN reason IS NULL THEN {class_published} WHEN reason IN {withdrawn} THEN {class_withdrawn} ELSE {class_abandoned} END = ?1
 		AND settled_at IS NOT NULL AND settled_at <= ?2 AND state = ?3 ORDER BY settled_at LIMIT ?4) RETURNING ` + purgedSQL
 	purgedSQL = `seq, route, id, version, coalesce(slot, -1), key, state, hold, coalesce(due_at, 0), due_at IS NOT NULL,
 		blocks, withdrawable, orphaned,

@@ -17,7 +17,7 @@ const countLimit = 10_000
 
 const (
 	countReadyText = `SELECT state, count(*), min(since)
-		FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
+		FROM (SELECT CASE WHEN hold <> 0 THEN {processing} ELSE state END AS state, ready_since AS since
 			FROM waybill_outbox INDEXED BY waybill_outbox_ready
 			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL
 			LIMIT ?2)
@@ -25,7 +25,7 @@ const (
 	countTimersText = `SELECT 1, count(*), min(since) FROM (SELECT ready_since AS since
 		FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = {pending} LIMIT ?2)`
 	countRetriesText = `SELECT state, count(*), min(since)
-		FROM (SELECT CASE WHEN hold <> 0 THEN 2 ELSE state END AS state, ready_since AS since
+		FROM (SELECT CASE WHEN hold <> 0 THEN {processing} ELSE state END AS state, ready_since AS since
 		FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = {failed} LIMIT ?2) GROUP BY state`
 	countAbandonedText = `SELECT 5, count(*), min(since) FROM (SELECT ready_since AS since
 		FROM waybill_outbox INDEXED BY waybill_outbox_abandoned WHERE route = ?1 AND state = {abandoned} LIMIT ?2)`

@@ -42,7 +42,7 @@ const (
 
 	anyControlText = `SELECT 1 FROM waybill_outbox_control LIMIT 1`
 	controlText    = `SELECT number, kind, route, slot, key, id, seq, reason FROM waybill_outbox_control
-		WHERE route = ?1 AND CASE WHEN kind = 3 THEN slots ELSE 1 << slot END & ?2 <> 0 ORDER BY number LIMIT ?3`
+		WHERE route = ?1 AND CASE WHEN kind = {tell_from} THEN slots ELSE 1 << slot END & ?2 <> 0 ORDER BY number LIMIT ?3`
 )
 
 // Read answers all parts of look from one snapshot and locks nothing. SQLite has one writer at a time, so the order of

@@ -35,8 +35,8 @@ const (
 	// A record that was abandoned, or published and kept, can have a stamp above those of all that are left.
 	stampText = `UPDATE waybill_meta SET value = ?1 WHERE name = 'hlc' AND value < ?1`
 
-	heededText = `DELETE FROM waybill_outbox_control WHERE number = ?1 AND route = ?2 AND (kind <> 3 OR slots & ~?3 = 0)`
-	restText   = `UPDATE waybill_outbox_control SET slots = slots & ~?3 WHERE number = ?1 AND route = ?2 AND kind = 3`
+	heededText = `DELETE FROM waybill_outbox_control WHERE number = ?1 AND route = ?2 AND (kind <> {tell_from} OR slots & ~?3 = 0)`
+	restText   = `UPDATE waybill_outbox_control SET slots = slots & ~?3 WHERE number = ?1 AND route = ?2 AND kind = {tell_from}`
 
 	savepointText, releasePointText = `SAVEPOINT waybill_settle`, `RELEASE waybill_settle`
 )

@@ -83,10 +83,12 @@ func NewNames(schema, outbox, inbox string) Names {
 	return n
 }
 
-// With returns the same names and more places: what stands for each of these names in braces.
-func (n Names) With(places map[string]string) Names {
+// With returns the same names and more places: pairs of a name in braces and what stands for it.
+func (n Names) With(pairs ...string) Names {
 	n.places = maps.Clone(n.places)
-	maps.Copy(n.places, places)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		n.places[pairs[i]] = pairs[i+1]
+	}
 	return n
 }
 

@@ -47,7 +47,7 @@ func TestMigrationNames(t *testing.T) {
 
 func TestNamesInTheirPlaces(t *testing.T) {
 	t.Parallel()
-	n := schema.NewNames("s", "o", "i").With(map[string]string{"{seven}": "7"})
+	n := schema.NewNames("s", "o", "i").With("{seven}", "7")
 	for text, want := range map[string]string{
 		"":                              "",
 		"SELECT 1":                      "SELECT 1",
