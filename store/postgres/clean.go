@@ -8,18 +8,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
 
-const (
-	// cleanBatch bounds the rows of each kind that one call of Clean touches: expired, published, abandoned, withdrawn.
-	cleanBatch = 1000
-	// maxCleanLease bounds the cleaner's lease, so that a lease far in the future, left by a clock that was wrong or by
-	// a restored database, is known to be none.
-	maxCleanLease = time.Hour
-)
+// cleanBatch bounds the rows of each kind that one call of Clean touches: expired, published, abandoned, withdrawn.
+const cleanBatch = 1000
 
 // electSQL takes or renews the cleaner's lease: a row, so that it ends by itself and needs no session.
 const electSQL = `
@@ -82,16 +76,12 @@ const (
 )
 
 // purgeSQL deletes settled rows of one class, the oldest first. Of a row that holds its key the owner is told.
-func purgeSQL(class retentionClass) string {
-	terminal := "{abandoned}"
-	if class == classPublished {
-		terminal = "{published}"
-	}
+func purgeSQL(class core.RetentionClass) string {
 	return fmt.Sprintf(`
 WITH d AS MATERIALIZED (
     SELECT e.route, e.seq FROM {outbox} e
-    WHERE CASE WHEN e.reason = '' THEN 0 WHEN e.reason IN {withdrawn} THEN 2 ELSE 1 END = %d
-      AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1 * interval '1 microsecond' AND e.state = %s
+    WHERE CASE WHEN e.reason = '' THEN {class_published} WHEN e.reason IN {withdrawn} THEN {class_withdrawn} ELSE {class_abandoned} END = %d
+      AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1 * interval '1 microsecond' AND e.state = %d
     ORDER BY e.settled_at LIMIT %d FOR UPDATE SKIP LOCKED
 ), x AS (
     DELETE FROM {outbox} o USING d
@@ -101,41 +91,20 @@ WITH d AS MATERIALIZED (
     INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
     SELECT {tell_key}, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
 )
-SELECT x.state, x.reason, count(*) FROM x GROUP BY 1, 2`, class, terminal, cleanBatch)
+SELECT x.state, x.reason, count(*) FROM x GROUP BY 1, 2`, class, class.State(), cleanBatch)
 }
-
-// retentionClass is the first column of the index of settled rows.
-type retentionClass int
-
-const (
-	classPublished retentionClass = 0
-	classAbandoned retentionClass = 1
-	classWithdrawn retentionClass = 2
-)
 
 type cleanStatements struct {
 	elect, sweep string
-	purge        [classWithdrawn + 1]string
+	purge        [core.RetentionWithdrawn + 1]string
 }
 
 func newCleanStatements(n schema.Names) cleanStatements {
 	s := cleanStatements{elect: n.SQL(electSQL), sweep: n.SQL(sweepSQL)}
-	for class := range s.purge {
-		s.purge[class] = n.SQL(purgeSQL(retentionClass(class)))
+	for _, class := range core.RetentionClasses() {
+		s.purge[class] = n.SQL(purgeSQL(class))
 	}
 	return s
-}
-
-// keeps returns for how long the records of class are kept; see [waybill.Retention.Of].
-func (o *Outbox) keeps(class retentionClass) time.Duration {
-	switch class {
-	case classPublished:
-		return core.RetentionPublished.KeptFor(o.opts.Retention)
-	case classWithdrawn:
-		return core.RetentionWithdrawn.KeptFor(o.opts.Retention)
-	case classAbandoned:
-	}
-	return core.RetentionAbandoned.KeptFor(o.opts.Retention)
 }
 
 var _ core.Cleaner = (*Outbox)(nil)
@@ -146,21 +115,14 @@ var _ core.Cleaner = (*Outbox)(nil)
 // waybill_meta, from a millisecond to an hour long. Clean waits for no lock of rows: what others hold is left for the
 // next call.
 func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (core.Cleaned, error) {
-	var p []string
-	if owner == "" {
-		p = append(p, "owner: is empty; name the process that cleans")
-	}
-	if lease < time.Millisecond || lease > maxCleanLease {
-		p = append(p, fmt.Sprintf("lease: %s is not between a millisecond and %s", lease, maxCleanLease))
-	}
-	if err := waybill.Invalid("waybill/postgres: clean", p...); err != nil {
+	if err := core.CheckClean(owner, lease); err != nil {
 		return core.Cleaned{}, err
 	}
 	var done core.Cleaned
 	err := o.transact(ctx, "clean: take the lease", writeSQL, func(b *batch) {
 		done = core.Cleaned{}
 		b.each(func(pgx.Rows) error { done.Elected = true; return nil }, b.sql.clean.elect,
-			core.ErrorText(errors.New(owner)), micros(lease), micros(maxCleanLease))
+			core.ErrorText(errors.New(owner)), micros(lease), micros(core.MaxCleanLease))
 	})
 	if err != nil || !done.Elected {
 		return done, err
@@ -172,8 +134,8 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 			done.More = done.More || done.Expired >= cleanBatch
 			return err
 		})
-		for _, class := range [...]retentionClass{classPublished, classAbandoned, classWithdrawn} {
-			keep := o.keeps(class)
+		for _, class := range core.RetentionClasses() {
+			keep := class.KeptFor(o.opts.Retention)
 			if keep == core.Forever {
 				continue
 			}

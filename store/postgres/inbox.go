@@ -12,7 +12,6 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
-	"github.com/waybill-go/waybill/internal/check"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 	"github.com/waybill-go/waybill/store/postgres/internal/schema"
 )
@@ -105,7 +104,7 @@ func NewInbox(pool *pgxpool.Pool, opts InboxOptions) (*Inbox, error) {
 // transaction is rolled back and the panic goes on. If the connection is lost in the commit, the error is an outage and
 // nobody knows: the next Do of the key finds out.
 func (i *Inbox) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx pgx.Tx) error) (core.InboxStatus, error) {
-	if err := checkKey(key); err != nil {
+	if err := core.CheckInboxKeys(key); err != nil {
 		return core.InboxNone, err
 	}
 	if err := i.ready(ctx); err != nil {
@@ -176,18 +175,6 @@ func restart[T any](ctx context.Context, do func() (T, error)) (T, error) {
 			return status, err
 		}
 	}
-}
-
-func checkKey(key core.InboxKey) error {
-	var p []string
-	for _, f := range [...]struct{ name, value string }{{"Consumer", key.Consumer}, {"Source", key.Source}, {"ID", key.ID}} {
-		if f.value == "" {
-			p = append(p, f.name+": is empty")
-		} else if s := check.Name(f.value); s != "" {
-			p = append(p, f.name+": "+s)
-		}
-	}
-	return waybill.Invalid("waybill/postgres: inbox key", p...)
 }
 
 // handlerError gives a handler's error the class of the database error in it, if it says nothing else: a handler that

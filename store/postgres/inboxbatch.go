@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"time"
 
@@ -15,9 +14,6 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
-
-// maxBatchKeys bounds the keys of one DoBatch and the marks of one PurgeInbox.
-const maxBatchKeys = 100_000
 
 var (
 	_ core.BatchInbox[pgx.Tx] = (*Inbox)(nil)
@@ -72,15 +68,11 @@ type keyBatch struct {
 }
 
 func newKeyBatch(keys []core.InboxKey) (*keyBatch, error) {
-	if len(keys) > maxBatchKeys {
-		return nil, waybill.Invalid("waybill/postgres: inbox batch",
-			fmt.Sprintf("%d keys in one batch; at most %d are allowed: split it", len(keys), maxBatchKeys))
+	if err := core.CheckInboxKeys(keys...); err != nil {
+		return nil, err
 	}
 	b := &keyBatch{keys: keys, order: make([]int, len(keys))}
 	for i := range keys {
-		if err := checkKey(keys[i]); err != nil {
-			return nil, err
-		}
 		b.order[i] = i
 	}
 	slices.SortStableFunc(b.order, func(x, y int) int { return compareKeys(&keys[x], &keys[y]) })
@@ -176,7 +168,7 @@ func (i *Inbox) Mark(ctx context.Context, tx pgx.Tx, key core.InboxKey) (core.In
 	if check.Nil(tx) {
 		return core.InboxNone, waybill.Invalid("waybill/postgres: inbox: mark", "tx: is nil; pass the transaction of the handler's writes")
 	}
-	if err := checkKey(key); err != nil {
+	if err := core.CheckInboxKeys(key); err != nil {
 		return core.InboxNone, err
 	}
 	if err := i.ready(ctx); err != nil {
@@ -202,7 +194,7 @@ func markError(err error) error {
 // PurgeInbox deletes old marks; see [core.InboxPurger]. At most 100,000 at a time. The index on (consumer, handled_at)
 // leads to them.
 func (i *Inbox) PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (int, error) {
-	if err := checkPurge(age, limit); err != nil {
+	if err := core.CheckPurge(age, limit); err != nil {
 		return 0, err
 	}
 	if err := i.ready(ctx); err != nil {
@@ -219,17 +211,6 @@ func (i *Inbox) PurgeInbox(ctx context.Context, consumer string, age time.Durati
 		return 0, dberr.Failure("inbox: purge", err)
 	}
 	return int(n), nil
-}
-
-func checkPurge(age time.Duration, limit int) error {
-	var p []string
-	if age <= 0 {
-		p = append(p, fmt.Sprintf("age: %s is not positive; every mark would go, and with it the memory of what was handled", age))
-	}
-	if limit < 1 || limit > maxBatchKeys {
-		p = append(p, fmt.Sprintf("limit: %d is not between 1 and %d", limit, maxBatchKeys))
-	}
-	return waybill.Invalid("waybill/postgres: inbox: purge", p...)
 }
 
 func (s *inboxStatements) purgeArgs(consumer string, age time.Duration, limit int) (text string, args []any) {

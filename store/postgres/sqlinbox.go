@@ -41,7 +41,7 @@ func NewSQLInbox(db *sql.DB, opts InboxOptions) (*SQLInbox, error) {
 
 // Do is [Inbox.Do] for database/sql. It takes a round trip more, to find out whether the transaction can be committed.
 func (i *SQLInbox) Do(ctx context.Context, key core.InboxKey, fn func(ctx context.Context, tx *sql.Tx) error) (core.InboxStatus, error) {
-	if err := checkKey(key); err != nil {
+	if err := core.CheckInboxKeys(key); err != nil {
 		return core.InboxNone, err
 	}
 	return restart(ctx, func() (core.InboxStatus, error) { return i.do(ctx, key, fn) })

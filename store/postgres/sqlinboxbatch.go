@@ -73,7 +73,7 @@ func (i *SQLInbox) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (cor
 	if tx == nil {
 		return core.InboxNone, waybill.Invalid("waybill/postgres: inbox: mark", "tx: is nil; pass the transaction of the handler's writes")
 	}
-	if err := checkKey(key); err != nil {
+	if err := core.CheckInboxKeys(key); err != nil {
 		return core.InboxNone, err
 	}
 	status, err := readMark(tx.QueryRowContext(ctx, i.sql.mark, key.Consumer, key.Source, key.ID, i.wait))
@@ -88,7 +88,7 @@ func (i *SQLInbox) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (cor
 
 // PurgeInbox is [Inbox.PurgeInbox] for database/sql.
 func (i *SQLInbox) PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (int, error) {
-	if err := checkPurge(age, limit); err != nil {
+	if err := core.CheckPurge(age, limit); err != nil {
 		return 0, err
 	}
 	text, args := i.sql.purgeArgs(consumer, age, limit)
