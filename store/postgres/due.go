@@ -124,7 +124,7 @@ func (o *Outbox) Due(ctx context.Context, self core.Session, of []core.Part, lim
 		return core.DuePage{}, err
 	}
 	if now.IsZero() {
-		return core.DuePage{}, errFenced("due")
+		return core.DuePage{}, core.Fenced("waybill/postgres: due", self)
 	}
 	slices.SortStableFunc(next, func(x, y retry) int { return x.due.Compare(y.due) })
 	for _, r := range append(own, next...) {

@@ -65,7 +65,7 @@ func (o *Outbox) GiveUp(ctx context.Context, self core.Session, unit core.OwnedU
 			QueryRow(func(row pgx.Row) error { return row.Scan(&answer) })
 	})
 	if err == nil && (now.IsZero() || answer == 3) {
-		err = errFenced("give a unit up")
+		err = core.Fenced("waybill/postgres: give a unit up", self)
 	}
 	return err == nil && answer == 1, err
 }

@@ -159,26 +159,21 @@ func (o *Outbox) settleOnce(ctx context.Context, self core.Session, outcomes []c
 		o.queueMark(b, stamp)
 	})
 	if err == nil && now.IsZero() {
+		fenced := core.Fenced("waybill/postgres: settle", self)
 		for _, i := range at {
-			results[i] = errFenced("settle")
+			results[i] = fenced
 		}
 	}
 	return err
 }
 
-func errFenced(op string) error {
-	return &waybill.Error{Op: "waybill/postgres: " + op, Class: waybill.ClassRejected, Err: core.ErrFenced}
-}
-
-// leftAlone returns the error of an outcome that was not applied.
-func leftAlone(why int) error {
-	if why == 0 {
+// resultOf returns the result of out, by what settleSQL says about it.
+func resultOf(out *core.Outcome, said int) error {
+	if said == 0 {
 		return nil
 	}
-	return &waybill.Error{
-		Op: "waybill/postgres: settle", Class: waybill.ClassRejected,
-		Err: [...]error{1: core.ErrChanged, 2: core.ErrBusy, 3: core.ErrFenced}[why],
-	}
+	why := [...]error{1: core.ErrChanged, 2: core.ErrBusy, 3: core.ErrFenced}[said]
+	return core.Refused("waybill/postgres: settle", out.Ref(), why)
 }
 
 // near is how many numbers a range may hold for each record in it to be gone over.
@@ -247,10 +242,10 @@ func (o *Outbox) queueRecords(b *batch, self core.Session, outcomes []core.Outco
 	}
 	c := refsOf(outcomes, at)
 	b.each(func(rows pgx.Rows) error {
-		var n, why int
-		err := rows.Scan(&n, &why)
+		var n, said int
+		err := rows.Scan(&n, &said)
 		if err == nil {
-			results[at[n]] = leftAlone(why)
+			results[at[n]] = resultOf(&outcomes[at[n]], said)
 		}
 		return err
 	}, b.sql.settle.settle, int64(self), c.n, c.routes, c.seqs, c.ids, c.versions,

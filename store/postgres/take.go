@@ -107,7 +107,7 @@ func (o *Outbox) Take(ctx context.Context, self core.Session, want core.Want) ([
 		return nil, err
 	}
 	if now.IsZero() {
-		return nil, errFenced("take")
+		return nil, core.Fenced("waybill/postgres: take", self)
 	}
 	slices.SortFunc(next, func(x, y found) int { return x.nr - y.nr }) // they come in any order
 	answer := slices.Clone(taken)
