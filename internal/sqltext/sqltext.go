@@ -47,7 +47,8 @@ func Words() []string {
 		"{grip_held}", number(core.GripHeld), "{grip_locked}", number(core.GripLocked), "{grip_gone}", number(core.GripGone),
 		"{done}", number(waybill.CancelDone), "{maybe}", number(waybill.CancelMaybe), "{in_flight}", number(waybill.CancelInFlight),
 	}
-	var terminal, withdrawn, unblocking []string
+	var terminal, withdrawn []string
+	unblocking := []string{"''"} // what has no reason does not block
 	for s := core.StatePending; s <= core.StateAbandoned; s++ {
 		words = append(words, "{"+s.String()+"}", number(s))
 		if s.Terminal() {

@@ -13,7 +13,7 @@ func TestPlaces(t *testing.T) {
 	words := strings.NewReplacer(sqltext.Words()...)
 	for place, want := range map[string]string{
 		"{pending}": "1", "{processing}": "2", "{published}": "3", "{failed}": "4", "{abandoned}": "5", "{terminal}": "(3, 5)",
-		"{withdrawn}": "('cancelled', 'replaced')", "{unblocking}": "('cancelled', 'replaced', 'skipped', 'set_aside')",
+		"{withdrawn}": "('cancelled', 'replaced')", "{unblocking}": "('', 'cancelled', 'replaced', 'skipped', 'set_aside')",
 		"{expired}": "'expired'", "{set_aside}": "'set_aside'",
 		"{class_published}": "0", "{class_abandoned}": "1", "{class_withdrawn}": "2",
 		"{tell_key}": "1", "{tell_record}": "2", "{tell_from}": "3", "{tell_decide}": "4",

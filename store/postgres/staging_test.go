@@ -68,7 +68,7 @@ func TestEveryFieldIsStored(t *testing.T) {
 	full := func() waybill.Message {
 		m := waybill.RawMessage("t.x", "application/json; "+odd, []byte{0, 1, 0xff, '"', '\\'}, waybill.Key(odd), waybill.ID(waybill.NewID()+odd), waybill.Type(odd),
 			waybill.Subject(odd), waybill.Header("h", odd+"\n\t"), waybill.Header("empty", ""), waybill.OccurredAt(when), waybill.Priority(7), waybill.Tenant(odd), waybill.CorrelationID(odd))
-		m.Source, m.CausationID, m.RunID, m.Lineage, m.Expires = odd, odd, odd, []string{"a", odd}, when.Add(time.Hour)
+		m.Source, m.CausationID, m.RunID, m.Lineage, m.Expires = "/%C3%B6;a=b,c?x=%22#z", odd, odd, []string{"a", odd}, when.Add(time.Hour)
 		m.TraceParent, m.TraceState = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=b"
 		return m
 	}
