@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -76,4 +77,31 @@ func exported(d ast.Decl) int {
 		}
 	}
 	return n
+}
+
+// TestNothingIsCalledIt: a variable says what it is.
+func TestNothingIsCalledIt(t *testing.T) {
+	t.Parallel()
+	checked := 0
+	err := filepath.WalkDir(root(t), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" {
+			return err
+		}
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		checked++
+		ast.Inspect(file, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok && id.Name == "it" {
+				t.Errorf("%s: a variable is called it", fset.Position(id.Pos()))
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil || checked < 100 {
+		t.Errorf("%d files: %v", checked, err)
+	}
 }

@@ -32,8 +32,8 @@ func newArrivals(want int) *arrivals {
 func (a *arrivals) take(items []*dispatch.Item) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, it := range items {
-		r := &it.Record
+	for _, item := range items {
+		r := &item.Record
 		if a.seen[r.ID] {
 			continue
 		}

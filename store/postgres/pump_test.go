@@ -15,13 +15,13 @@ type pump struct {
 	store   core.OutboxStore
 	routes  []string
 	answers chan func()
-	outcome func(it *dispatch.Item) core.Outcome // of what was sent
+	outcome func(item *dispatch.Item) core.Outcome // of what was sent
 }
 
 func newPump(store core.OutboxStore, opts dispatch.Options) *pump {
 	opts.NewSession = func() core.Session { return core.Session(rand.Int64N(1<<62) + 1) }
 	p := &pump{d: dispatch.New(opts), store: store, answers: make(chan func(), 256)}
-	p.outcome = func(it *dispatch.Item) core.Outcome { return core.Published(&it.Record) }
+	p.outcome = func(item *dispatch.Item) core.Outcome { return core.Published(&item.Record) }
 	for _, r := range opts.Routes {
 		p.routes = append(p.routes, r.Name)
 	}
@@ -58,8 +58,8 @@ func (p *pump) run(ctx context.Context, killed <-chan struct{}, batch, parallel 
 					send(items)
 					return func() {
 						sending--
-						for _, it := range items {
-							p.d.Conclude(time.Now(), it, p.outcome(it))
+						for _, item := range items {
+							p.d.Conclude(time.Now(), item, p.outcome(item))
 						}
 					}
 				})

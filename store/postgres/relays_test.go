@@ -27,8 +27,8 @@ type bus struct {
 func (b *bus) take(items []*dispatch.Item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, it := range items {
-		e := &it.Record.Envelope
+	for _, item := range items {
+		e := &item.Record.Envelope
 		b.ids[e.Key] = append(b.ids[e.Key], e.ID)
 	}
 }
@@ -231,15 +231,15 @@ func TestRequeuesRaceWithARelay(t *testing.T) {
 	stage(t, pool, o, msgs...)
 	b := &bus{ids: map[string][]string{}}
 	p := newPump(o, dispatch.Options{Routes: []dispatch.Route{{Name: waybill.DefaultRoute, Units: 4, Blocks: true}}, PollMax: 20 * time.Millisecond})
-	p.outcome = func(it *dispatch.Item) core.Outcome {
+	p.outcome = func(item *dispatch.Item) core.Outcome {
 		switch n := rand.IntN(10); {
 		case n < 2:
-			return core.Retry(&it.Record, errNo, time.Duration(rand.IntN(20))*time.Millisecond)
+			return core.Retry(&item.Record, errNo, time.Duration(rand.IntN(20))*time.Millisecond)
 		case n < 4:
-			return core.Abandon(&it.Record, waybill.ReasonRejected, errNo)
+			return core.Abandon(&item.Record, waybill.ReasonRejected, errNo)
 		}
-		b.take([]*dispatch.Item{it})
-		return core.Published(&it.Record)
+		b.take([]*dispatch.Item{item})
+		return core.Published(&item.Record)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	c := &crowd{t: t, o: o, stop: stop}
