@@ -171,7 +171,7 @@ func directLatency(ctx context.Context, env *servers, s scale) (_ []time.Duratio
 	})
 }
 
-func outboxLatency(wake bool) func(context.Context, *servers, scale) ([]time.Duration, error) { //nolint:revive // two kinds
+func outboxLatency(wake bool) func(context.Context, *servers, scale) ([]time.Duration, error) {
 	return func(ctx context.Context, env *servers, s scale) (_ []time.Duration, err error) {
 		db, err := env.database(ctx, postgres.Options{DisableNotify: wake})
 		if err != nil {

@@ -98,7 +98,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return err
 }
 
-func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Counts, error) { //nolint:revive // a mode, private to Run and RunOnce
+func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Counts, error) {
 	c.mu.Lock()
 	if c.running || len(c.subs) == 0 {
 		defer c.mu.Unlock()

@@ -18,7 +18,7 @@ type condition struct {
 }
 
 // setCondition notes whether the broker can be reached. mu is held.
-func (r *runner) setCondition(down bool, err error) { //nolint:revive // a fact, not a mode
+func (r *runner) setCondition(down bool, err error) {
 	if down {
 		r.downErr = core.ErrorText(err)
 	} else {
@@ -78,7 +78,7 @@ func (r *runner) health(h *waybill.Health) {
 
 // keepRunners remembers the runners of the run that goes on, for Health; nil and its error when it is over. The error
 // of a RunOnce is its caller's.
-func (c *Consumer) keepRunners(runners []*runner, err error, once bool) { //nolint:revive // a fact, not a mode
+func (c *Consumer) keepRunners(runners []*runner, err error, once bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.runners = runners; !once {

@@ -98,7 +98,7 @@ func (r *runner) closeReceiver(ctx context.Context, s *session) {
 }
 
 // setDown notes whether the broker can be reached.
-func (r *runner) setDown(down bool, err error) { //nolint:revive // a fact, not a mode
+func (r *runner) setDown(down bool, err error) {
 	r.mu.Lock()
 	r.setCondition(down, err)
 	r.mu.Unlock()

@@ -169,7 +169,7 @@ func (d *Dispatcher) Wake(now time.Time, routes ...string) {
 }
 
 // SetAble says whether the member can serve a route now. One that cannot gives its units to one that can.
-func (d *Dispatcher) SetAble(route string, able bool) { //nolint:revive // a state, not a mode
+func (d *Dispatcher) SetAble(route string, able bool) {
 	if d.self.unable[route] == able {
 		d.self.unable[route] = !able
 		d.self.beatNow = true

@@ -73,7 +73,7 @@ func (d *Dispatcher) takeBack(item *Item) {
 }
 
 // BlockTopic keeps records of a topic from being handed out, or lets them go again.
-func (d *Dispatcher) BlockTopic(route, topic string, blocked bool) { //nolint:revive // a state, not a mode
+func (d *Dispatcher) BlockTopic(route, topic string, blocked bool) {
 	rt := d.byName[route]
 	if rt == nil || rt.topics.blocked[topic] == blocked {
 		return

@@ -82,7 +82,7 @@ func (d *Dispatcher) renews() bool {
 }
 
 // introduce returns what the member says of itself at a Meet.
-func (d *Dispatcher) introduce(renews bool) core.Member { //nolint:revive // a fact
+func (d *Dispatcher) introduce(renews bool) core.Member {
 	if d.session == 0 {
 		d.session = d.opts.NewSession()
 	}
@@ -102,7 +102,7 @@ func (d *Dispatcher) introduce(renews bool) core.Member { //nolint:revive // a f
 }
 
 // hints are moves that store how far the member has come.
-func (d *Dispatcher) hints(all bool) (moves []core.Move) { //nolint:revive // whether small steps count
+func (d *Dispatcher) hints(all bool) (moves []core.Move) {
 	for _, rt := range d.routes {
 		for _, u := range rt.sortedUnits() {
 			low := rt.lowest(u.Slots())
@@ -143,7 +143,7 @@ func (d *Dispatcher) endCare() (moves []core.Move) {
 }
 
 // met takes in a roster.
-func (d *Dispatcher) met(m *core.Meeting, roster *core.Roster, c *Call, renewed bool) { //nolint:revive // a fact
+func (d *Dispatcher) met(m *core.Meeting, roster *core.Roster, c *Call, renewed bool) {
 	if c.err != nil {
 		d.calls.pause(callMeet)
 		d.self.beatNow = true

@@ -66,7 +66,7 @@ func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
 }
 
 // rest decides when a route is read again.
-func (rt *route) rest(found bool) { //nolint:revive // a fact
+func (rt *route) rest(found bool) {
 	if found {
 		rt.pace.idle = 0
 	} else {

@@ -81,7 +81,7 @@ func (d *Dispatcher) staleAt() time.Time {
 }
 
 // noteOwn takes in what a roster shows of the member itself. A beat with another token has cleared the flag.
-func (d *Dispatcher) noteOwn(token int64, renewed bool, c *Call) { //nolint:revive // a fact
+func (d *Dispatcher) noteOwn(token int64, renewed bool, c *Call) {
 	if renewed {
 		d.presence.shown, d.presence.flagged = token, false
 	}
@@ -91,7 +91,7 @@ func (d *Dispatcher) noteOwn(token int64, renewed bool, c *Call) { //nolint:revi
 }
 
 // noteFlag takes in whether an answer showed the member's flag.
-func (d *Dispatcher) noteFlag(flag bool, c *Call) { //nolint:revive // the answer's
+func (d *Dispatcher) noteFlag(flag bool, c *Call) {
 	if !flag || c.sent.Before(d.self.beatSent) || d.presence.shown == 0 || !d.has(rulePresence) {
 		return
 	}

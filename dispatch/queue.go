@@ -44,7 +44,7 @@ type handlers struct {
 }
 
 // note notes whether a handler is free.
-func (h *handlers) note(busy bool) { //nolint:revive // a fact
+func (h *handlers) note(busy bool) {
 	if !busy {
 		h.busySince = time.Time{}
 	} else if h.busySince.IsZero() {
@@ -75,7 +75,7 @@ func (h *handlers) hasFree() bool {
 }
 
 // tellAt returns when others, if there are any, are to be told that the member is busy; zero = never.
-func (h *handlers) tellAt(others bool) time.Time { //nolint:revive // a fact
+func (h *handlers) tellAt(others bool) time.Time {
 	if h.opts.Handlers == 0 || h.busySince.IsZero() || h.shown == 0 || !others {
 		return time.Time{}
 	}

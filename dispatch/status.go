@@ -95,7 +95,7 @@ func (d *Dispatcher) Resting(barred []string) bool {
 }
 
 // rests reports whether nothing of a route is left to do, when last is the greatest sequence there is.
-func (rt *route) rests(barred bool, last int64) bool { //nolint:revive // a fact
+func (rt *route) rests(barred bool, last int64) bool {
 	if barred {
 		for _, item := range rt.known {
 			if item.isBusy() {

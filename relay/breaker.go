@@ -227,7 +227,7 @@ func (e *engine) check(rt *route) {
 
 // endTrial notes that an item has an outcome. If it was on trial and neither published nor met an outage, the breaker
 // closes: the other side answers at least. If it is released, the next one is tried.
-func (e *engine) endTrial(rt *route, item *dispatch.Item, back bool) { //nolint:revive // a fact about it
+func (e *engine) endTrial(rt *route, item *dispatch.Item, back bool) {
 	ended := func(b *breaker) {
 		if b.trial = nil; !back {
 			b.close()

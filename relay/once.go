@@ -114,7 +114,7 @@ func (e *engine) doubtful(owners map[core.Session]int) (doubt bool) {
 }
 
 // leftOver says what is due and was not published, empty if nothing is.
-func (e *engine) leftOver(counts []admin.Count, counted bool) string { //nolint:revive // whether counts say anything
+func (e *engine) leftOver(counts []admin.Count, counted bool) string {
 	if !counted {
 		return fmt.Sprintf("what others own, and %d due", e.inMemory())
 	}

@@ -179,7 +179,7 @@ func (r *Relay) start(ctx context.Context, once bool) (*engine, error) {
 }
 
 // ended notes that a run is over. The error of a RunOnce is its caller's.
-func (r *Relay) ended(err error, once bool) { //nolint:revive // a fact, not a mode
+func (r *Relay) ended(err error, once bool) {
 	r.mu.Lock()
 	if r.engine = nil; !once {
 		r.lastErr = err

@@ -41,7 +41,7 @@ func (k *kit) must(what string, err error) {
 }
 
 // needs skips the check unless the transport declares what.
-func (k *kit) needs(declared bool, what string) { //nolint:revive // a condition, not a control flag
+func (k *kit) needs(declared bool, what string) {
 	if !declared {
 		k.fail("%w: %s", ErrNotDeclared, what)
 	}

@@ -65,7 +65,7 @@ var rules = []rule{
 	{"internal/testenv/...", []string{"internal/testenv"}, []string{"*"}},
 	{"internal/accidents", nil, nil}, // tests only
 	{"internal/archtest", nil, nil},
-	{"internal/badinput", nil, nil}, // tests only
+	{"internal/e2e", nil, nil}, // tests only
 	{"internal/checker", leaf, nil},
 	{"internal/docs", append([]string{"*", "internal/sqltext"}, helpers...), nil},
 	{"cmd/...", []string{"*", "cmd", "internal"}, []string{"*"}},

@@ -65,7 +65,7 @@ func (l *Ledger) Verify(final map[Ref]Final, effects map[Ref]int) []string {
 }
 
 // delivered judges what became of one message.
-func (l *Ledger) delivered(m *message, f Final, stored bool) { //nolint:revive // whether f is there
+func (l *Ledger) delivered(m *message, f Final, stored bool) {
 	if m.fate == open {
 		l.problem("history: %s/%s was staged in a transaction that never ended", m.Route, m.ID)
 		return

@@ -27,7 +27,7 @@ func (r *record) obstructed(block bool) string {
 }
 
 // head returns the first record of the key that keeps later ones waiting, or nil.
-func (k *keyed) head(block bool) *record { //nolint:revive // block is the route's
+func (k *keyed) head(block bool) *record {
 	for r := range k.odd.all() {
 		if r.obstructed(block) != "" {
 			return r

@@ -50,7 +50,7 @@ func (s *Store) take(self core.Session, ref core.Ref, deliver bool) core.Taken {
 	return out
 }
 
-func (s *Store) grip(r *record, self core.Session, deliver bool) { //nolint:revive // Want's
+func (s *Store) grip(r *record, self core.Session, deliver bool) {
 	s.hold(r, self)
 	if deliver {
 		r.deliveries++

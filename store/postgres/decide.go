@@ -50,7 +50,7 @@ ON CONFLICT DO NOTHING`
 //	   retry: the route may go on after those. It is due if it is the first that is, and nothing holds the key
 //	u  the change: a row that is due may be out at the owner of its unit
 //	c  what the key's owner is told
-func decideSQL(requeue bool) string { //nolint:revive // a variant of one statement
+func decideSQL(requeue bool) string {
 	set, can := `
     state = {abandoned}, reason = $4::text, due_at = NULL, retry = false, blocks = false, settled_at = statement_timestamp(),
     hold = 0, held_since = NULL, version = o.version + 1`,

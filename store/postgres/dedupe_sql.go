@@ -23,7 +23,7 @@ const (
 )
 
 // insertKeyedSQL inserts the rows of r; $21 says that their ids may exist twice.
-func insertKeyedSQL(notify bool, where string) string { //nolint:revive // a variant of one statement
+func insertKeyedSQL(notify bool, where string) string {
 	columns, values := "", ""
 	if notify {
 		columns, values = ", maybe_sent", ", "+wakeSQL("r.route", "d.at")

@@ -94,7 +94,7 @@ const filteredRoutesSQL = `asked AS MATERIALIZED (
 // sql returns the common tables of a statement: w, the rows that it looks at, with whether they match, e, the end of
 // what was looked at if there is more, and p, the first $3 of w that match. An id that no index has, of a record that
 // is simply due, is looked for among all that is due, unless only others are asked for.
-func (w walk) sql(match string, others bool) string { //nolint:revive // a variant of one statement
+func (w walk) sql(match string, others bool) string {
 	if w == walkIDs {
 		among := `
         UNION ALL

@@ -101,7 +101,7 @@ func queueSelf(b *batch, m *core.Meeting) {
 
 // queueEnd ends a session: that of a member that leaves, or of one that is removed if its beat is still the given
 // one, or if it has no row. Each statement sees what was committed before the lock.
-func queueEnd(b *batch, session core.Session, beat int64, removed bool) { //nolint:revive // a leave or a removal
+func queueEnd(b *batch, session core.Session, beat int64, removed bool) {
 	lock, crashes := b.sql.meet.lockMember, 0
 	if removed {
 		lock, crashes = b.sql.meet.lockMemberNow, 1

@@ -11,7 +11,7 @@ type readStatements struct {
 // bounded is a statement for records whose bodies share the bytes, and the same one that adds the bytes up.
 type bounded struct{ shared, added string }
 
-func (b *bounded) of(shared bool) string { //nolint:revive // a variant of one statement
+func (b *bounded) of(shared bool) string {
 	if shared {
 		return b.shared
 	}

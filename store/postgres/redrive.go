@@ -37,7 +37,7 @@ const tellFromSQL = "100"
 //	l  the rows, as they are once they are locked, with why they are refused
 //	v  the same; of several rows with one dedupe key only the first can live
 //	u  the change, and c, what their owners are told
-func redriveSQL(w walk, dry bool) string { //nolint:revive // a variant of one statement
+func redriveSQL(w walk, dry bool) string {
 	lock := `FOR NO KEY UPDATE SKIP LOCKED`
 	u := `UPDATE {outbox} o SET` + requeueSQL + ` FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND ` + takesSQL + `
     RETURNING o.route, o.seq, o.id, o.key, o.slot`

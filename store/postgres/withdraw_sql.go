@@ -39,7 +39,7 @@ const (
 )
 
 // withdrawSQL takes the records of t away, and tells the owners of their keys.
-func withdrawSQL(reason waybill.Reason, keep bool) string { //nolint:revive // a variant of one statement
+func withdrawSQL(reason waybill.Reason, keep bool) string {
 	x := `DELETE FROM {outbox} o USING t`
 	if keep {
 		x = `UPDATE {outbox} o

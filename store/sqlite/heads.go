@@ -64,7 +64,7 @@ func (s *Store) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) (
 }
 
 // head returns the record that blocks a key and the cause, or nil.
-func (w *work) head(ctx context.Context, route, key string, block bool) (head *stored, cause string, err error) { //nolint:revive // the route's option
+func (w *work) head(ctx context.Context, route, key string, block bool) (head *stored, cause string, err error) {
 	var retry, gone sql.NullInt64
 	if _, err := w.one(ctx, []any{&retry, &gone}, headsText, route, key); err != nil {
 		return nil, "", err

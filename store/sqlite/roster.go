@@ -104,7 +104,7 @@ func (w *work) units(ctx context.Context) (out []core.OwnedUnit, err error) {
 
 // end frees the units and the records of a member. The records that it held can have been delivered. If it died, each
 // of them counts a crash, and its units keep the number up to which it can have read.
-func (w *work) end(ctx context.Context, session core.Session, died bool) error { //nolint:revive // a leave or a removal
+func (w *work) end(ctx context.Context, session core.Session, died bool) error {
 	var crashes, careful int64
 	if died {
 		var err error

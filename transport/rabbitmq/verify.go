@@ -25,7 +25,7 @@ type preparation struct {
 
 // run declares the topology or, with Options.Passive, looks for it. The first time it also verifies what a declare
 // cannot.
-func (p *preparation) run(ctx context.Context, c *conn, first bool) error { //nolint:revive // two moments of one thing
+func (p *preparation) run(ctx context.Context, c *conn, first bool) error {
 	var found findings
 	var err error
 	if p.opts.Passive {
@@ -61,7 +61,7 @@ type findings struct {
 
 // lookUp looks for every exchange and queue. The first time it also asks whether the user may write to the exchanges
 // for retries.
-func (p *preparation) lookUp(ctx context.Context, c *conn, first bool) (findings, error) { //nolint:revive // two moments of one thing
+func (p *preparation) lookUp(ctx context.Context, c *conn, first bool) (findings, error) {
 	s := probe{c: c}
 	defer s.close()
 	var found findings

@@ -145,7 +145,7 @@ func (r *receiver) conclude(all []*settling) {
 	}
 }
 
-func (s *settling) outcome(drop bool) core.Outcome { //nolint:revive // the subscription's
+func (s *settling) outcome(drop bool) core.Outcome {
 	rec := &s.h.item.Record
 	var cause error
 	if s.ack.Err != "" {

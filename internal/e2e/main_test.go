@@ -1,4 +1,4 @@
-package badinput_test
+package e2e_test
 
 import (
 	"bytes"
@@ -195,7 +195,7 @@ func openPool(tb testing.TB, dsn string) *pgxpool.Pool {
 // newOutbox returns an outbox on pool without tables.
 func newOutbox(tb testing.TB, pool *pgxpool.Pool, opts postgres.Options) *postgres.Outbox {
 	tb.Helper()
-	opts.Source = "/badinput"
+	opts.Source = "/e2e"
 	opts.Logger, _ = newLog(tb)
 	o, err := postgres.NewOutbox(pool, opts)
 	if err != nil {
@@ -257,12 +257,12 @@ func outboxes(tb testing.TB, limits waybill.Limits) []service {
 	pool := openPool(tb, testenv.Postgres(tb).DSN)
 	migrate(tb, pool)
 	pg := newOutbox(tb, pool, postgres.Options{Limits: limits})
-	lite, err := sqlite.Open(tb.Context(), filepath.Join(tb.TempDir(), "app.db"), sqlite.Options{Source: "/badinput", Limits: limits, AutoMigrate: true})
+	lite, err := sqlite.Open(tb.Context(), filepath.Join(tb.TempDir(), "app.db"), sqlite.Options{Source: "/e2e", Limits: limits, AutoMigrate: true})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = lite.Close(context.WithoutCancel(tb.Context())) })
-	mem, err := memory.New(memory.Options{Source: "/badinput", Limits: limits})
+	mem, err := memory.New(memory.Options{Source: "/e2e", Limits: limits})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package badinput_test
+package e2e_test
 
 import (
 	"context"
@@ -53,7 +53,7 @@ func runRelayProcess(dsn, broker string) {
 	}
 	pool, err := pgxpool.New(ctx, dsn)
 	fail(err)
-	o, err := postgres.NewOutbox(pool, postgres.Options{Source: "/badinput"})
+	o, err := postgres.NewOutbox(pool, postgres.Options{Source: "/e2e"})
 	fail(err)
 	bus, err := rabbitmq.Dial(ctx, broker, rabbitmq.Options{})
 	fail(err)
