@@ -270,15 +270,15 @@ var mutations = []struct {
 	name, file, old, mutated string
 	spare                    bool
 }{
-	{"an outage counts as a refusal", "relay/publish.go", "case waybill.ClassOutage:\n\t\tif !e.stopping", "case waybill.ClassOutage + 100:\n\t\tif !e.stopping", false},
+	{"an outage counts as a refusal", "relay/publish.go", "case waybill.ClassOutage:\n\t\tif !e.drain.begun", "case waybill.ClassOutage + 100:\n\t\tif !e.drain.begun", false},
 	{"a late publish starts anyway", "relay/publish.go", "if !c.lease.holds() {", "if false {", true},
 	{"a lost answer counts as success", "relay/publish.go", "if res[i] == nil {", "if res[i] == nil || classify(res[i]) == waybill.ClassOutage {", false},
-	{"what was behind a lost answer counts as unsent", "relay/publish.go", "c.ended(err):\n\t\t\te.release(it, true)", "c.ended(err):\n\t\t\te.release(it, false)", true},
+	{"what was behind a lost answer counts as unsent", "relay/publish.go", "c.ended(err):\n\t\t\te.release(item, true)", "c.ended(err):\n\t\t\te.release(item, false)", true},
 	{"a key goes on beside the one before", "dispatch/key.go", "for k.busy < rt.Pipelined &&", "for k.busy <= rt.Pipelined &&", false},
-	{"a retry does not hold its key", "dispatch/settle.go", "k.hold(it.Record.Seq, core.ObstacleRetrying)", "_ = k", false},
+	{"a retry does not hold its key", "dispatch/settle.go", "k.hold(item.Record.Seq, core.ObstacleRetrying)", "_ = k", false},
 	{"abandoned records block nothing", "dispatch/settle.go", "case o.State() == core.StateAbandoned && rt.Blocks &&", "case false &&", false},
-	{"members are removed at sight", "dispatch/member.go", "c.sent.Sub(p.since) >= lease {", "c.sent.Sub(p.since) >= 0 {", false},
-	{"units are given up without what is out", "dispatch/giveup.go", "it.state == itemOut {", "it.state == itemOut && false {", false},
+	{"members are removed at sight", "dispatch/peers.go", "c.sent.Sub(p.since) >= lease {", "c.sent.Sub(p.since) >= 0 {", false},
+	{"units are given up without what is out", "dispatch/giveup.go", "item.state == itemOut {", "item.state == itemOut && false {", false},
 	{"units are never given up", "dispatch/giveup.go", "if u.leaving && !u.tryAt.After(d.now) {", "if false {", false},
 	{"the store's settle ignores the version", "store/memory/settle.go", "!published && r.version != ref.Version", "false", true},
 	{"the store's settle ignores who owns the unit", "store/memory/settle.go", "case !published && r.holder != self && !r.owned(self):", "case false:", true},
