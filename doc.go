@@ -4,21 +4,24 @@
 //
 //	var OrderPlaced = waybill.NewTopic("orders.placed", waybill.JSON[Order]()) // used on both sides
 //
-//	// The producer stages a message in its transaction. outbox is a *postgres.Outbox.
-//	_, err := outbox.Stage(ctx, tx, OrderPlaced.Message(order, waybill.Key(order.Customer)))
+//	store, err := postgres.New(pool, postgres.Options{Source: "/orders"}) // the outbox and the inbox
+//	bus, err := rabbitmq.Dial(ctx, url, rabbitmq.Options{Exchange: "shop"})
 //
-//	// The relay sends what was committed. bus is a *rabbitmq.Transport.
-//	r, err := relay.New(outbox, bus, relay.Options{})
-//	go r.Run(ctx)
+//	// The producer stages a message in the transaction that writes the order.
+//	_, err = store.Stage(ctx, tx, OrderPlaced.Message(order, waybill.Key(order.Customer)))
 //
-//	// The consumer runs the handler and marks the message in one transaction. billing is an *inbox.Inbox.
+//	// The handler's writes and the mark of the message are one transaction.
+//	bill := func(ctx context.Context, tx pgx.Tx, o Order) error {
+//		_, err := tx.Exec(ctx, `INSERT INTO bills (order_id) VALUES ($1)`, o.ID)
+//		return err // or waybill.Reject(err), waybill.RetryAfter(err, time.Minute), waybill.Outage(err)
+//	}
+//	billing, err := inbox.New(store, "billing", inbox.Options{})
 //	c, err := consumer.New(bus, consumer.Options{})
-//	err = c.Handle(waybill.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}},
-//		inbox.Handler(billing, OrderPlaced, func(ctx context.Context, tx pgx.Tx, o Order) error {
-//			_, err := tx.Exec(ctx, `INSERT INTO bills (order_id) VALUES ($1)`, o.ID)
-//			return err // or waybill.Reject(err), waybill.RetryAfter(err, time.Minute), waybill.Outage(err)
-//		}))
-//	err = c.Run(ctx)
+//	orders := waybill.Subscription{Queue: "billing.orders", Bindings: []string{"orders.*"}}
+//	err = c.Handle(orders, inbox.Handler(billing, OrderPlaced, bill))
+//
+//	r, err := relay.New(store, bus, relay.Options{}) // sends committed messages
+//	err = waybill.Run(ctx, c, r)                     // until ctx ends
 //
 // The complete program is in examples/readme. Adapters are in the folders store and transport. To write an adapter,
 // read package core. To operate a service, read package admin.
