@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/testenv"
@@ -152,4 +153,39 @@ func stageOn(tb testing.TB, pool interface {
 		return err
 	})
 	return staged, err
+}
+
+// ST-15: a transaction that has ended, and one of another database, are refused with what to do.
+func TestTransactionsThatCannotStage(t *testing.T) {
+	t.Parallel()
+	here, other := openPool(t, testenv.Postgres(t).DSN), openPool(t, testenv.Postgres(t).DSN)
+	store, err := postgres.New(here, postgres.Options{Source: "/e2e"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		pool  *pgxpool.Pool
+		ended bool
+		want  string
+	}{
+		"ended":            {here, true, "the transaction has ended already; use it before its commit or rollback"},
+		"another database": {other, false, "pass a transaction of the database that has it"},
+	} {
+		tx, err := tc.pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tc.ended {
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := store.Stage(t.Context(), tx, waybill.RawMessage("a.b", "", nil)); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+		_ = tx.Rollback(t.Context())
+	}
 }
