@@ -1,12 +1,19 @@
 // Package waybillgorm lets GORM services stage with a *gorm.DB and write handlers that receive one.
 //
-//	stager := waybillgorm.NewStager(outbox.SQL())
+//	store, err := postgres.NewSQL(sqlDB, postgres.Options{Source: "/orders"}) // sqlDB, err := db.DB()
+//	stager := waybillgorm.NewStager(store.SQL())
 //	err := db.Transaction(func(tx *gorm.DB) error {
 //		if err := tx.Create(&order).Error; err != nil {
 //			return err
 //		}
 //		_, err := stager.Stage(ctx, tx, OrderPlaced.Message(order))
 //		return err
+//	})
+//
+//	handled, err := waybillgorm.NewInbox(db, store)
+//	billing, err := inbox.New(handled, "billing", inbox.Options{})
+//	handler := inbox.Handler(billing, OrderPlaced, func(ctx context.Context, tx *gorm.DB, o Order) error {
+//		return tx.Create(&Bill{OrderID: o.ID}).Error
 //	})
 //
 // # Guarantees

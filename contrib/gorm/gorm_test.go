@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	gormpostgres "gorm.io/driver/postgres"
 	"gorm.io/gorm"
@@ -37,7 +36,7 @@ type (
 
 var placed = waybill.NewTopic("orders.placed", waybill.JSON[Order]())
 
-// service is a GORM service: it places orders over HTTP, and bills them.
+// service is a GORM service with one pool: it places orders over HTTP, and bills them.
 type service struct {
 	db     *gorm.DB
 	sql    *sql.DB
@@ -49,11 +48,6 @@ type service struct {
 func newService(t *testing.T, config gorm.Config) *service {
 	t.Helper()
 	dsn := testenv.Postgres(t).DSN
-	pool, err := pgxpool.New(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
 	db, err := sql.Open("pgx", dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -67,26 +61,18 @@ func newService(t *testing.T, config gorm.Config) *service {
 	if err := g.AutoMigrate(&Order{}, &Bill{}); err != nil {
 		t.Fatal(err)
 	}
-	outbox, err := postgres.NewOutbox(pool, postgres.Options{Source: "/orders"})
+	store, err := postgres.NewSQL(db, postgres.Options{Source: "/orders"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	marks, err := postgres.NewInbox(pool, postgres.InboxOptions{})
+	if err := store.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	in, err := waybillgorm.NewInbox(g, store)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(outbox.Migrate(t.Context()), marks.Migrate(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	inner, err := postgres.NewSQLInbox(db, postgres.InboxOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := waybillgorm.NewInbox(g, inner)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &service{db: g, sql: db, outbox: outbox, stager: waybillgorm.NewStager(outbox.SQL()), inbox: in}
+	return &service{db: g, sql: db, outbox: store.Outbox, stager: waybillgorm.NewStager(store.SQL()), inbox: in}
 }
 
 // ServeHTTP places the order with the id in the query, and its message, in one transaction.
