@@ -51,7 +51,7 @@ func newTelemetry(o *Options, bus core.Subscriber) (*telemetry, error) {
 	t.received, errs[0] = m.Int64Counter("waybill.consumer.received", metric.WithUnit("{message}"),
 		metric.WithDescription("Deliveries received."))
 	t.processed, errs[1] = m.Int64Counter("waybill.consumer.processed", metric.WithUnit("{message}"),
-		metric.WithDescription("Deliveries by how their handling ended: success, duplicate, retried, parked, failed (given back at an outage or a stop), dropped."))
+		metric.WithDescription("Deliveries by how their handling ended: success, duplicate, retried, parked, failed (released at an outage or a stop), dropped."))
 	t.retries, errs[2] = m.Int64Counter("waybill.consumer.retries", metric.WithUnit("{message}"),
 		metric.WithDescription("Retries by the declared delay they wait for."))
 	t.drift, errs[3] = m.Int64Counter("waybill.consumer.hlc.rejected", metric.WithUnit("{message}"),

@@ -72,7 +72,7 @@ type worked struct{ store, routes map[string]bool }
 // Counts is what one pass did, in records.
 type Counts struct {
 	// Claimed counts records that were taken up, Published confirms, Failed attempts that will be repeated, Abandoned
-	// what was given up, Released what was given back at no cost.
+	// what was given up, Released what was released at no cost.
 	Claimed, Published, Failed, Abandoned, Released int
 }
 

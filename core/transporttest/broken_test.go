@@ -336,7 +336,7 @@ var brokenTransports = []struct {
 			a.Verdict = core.VerdictRelease
 		}
 	})}},
-	{"drops what is given back", "give-back", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
+	{"drops what is given back", "release", faults{settle: acked(func(_ *brokenReceiver, a *core.Ack) {
 		if a.Verdict == core.VerdictRelease {
 			a.Verdict = core.VerdictDone
 		}

@@ -20,7 +20,7 @@ var settleChecks = []named{
 	{"retry-survives-receiver", retrySurvives},
 	{"retry-failing-queue-only", retryFailingQueueOnly},
 	{"retry-many", retryMany},
-	{"give-back", giveBack},
+	{"release", release},
 	{"settle-mixed", settleMixed},
 	{"settle-empty", settleEmpty},
 	{"settle-twice", settleTwice},
@@ -180,8 +180,8 @@ func retryMany(k *kit) {
 	k.nothing(r, "all messages were done")
 }
 
-// giveBack gives back to a queue that two receivers share; whoever gets it, it comes at once and once.
-func giveBack(k *kit) {
+// release gives back to a queue that two receivers share; whoever gets it, it comes at once and once.
+func release(k *kit) {
 	name := k.h.NewName()
 	a, b := k.subscribe(name, name+".a"), k.subscribe(name, name+".a")
 	m := message(name+".a", 0)

@@ -74,7 +74,7 @@ func Example_redrive() {
 		panic(err)
 	}
 
-	if err := bus.Declare("mailer", "mails.*"); err != nil { // the cause is mended
+	if err := bus.Declare("mailer", "mails.*"); err != nil { // the cause is fixed
 		panic(err)
 	}
 

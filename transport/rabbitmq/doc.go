@@ -33,7 +33,7 @@
 //     counted.
 //   - A batch of deliveries that are done is acknowledged with one frame if all deliveries before it are settled.
 //   - With Subscription.InOrder one receiver at a time gets the messages of a queue, in queue order. A message that is
-//     given back is delivered first again.
+//     released is delivered first again.
 //   - A replayed message is removed from its dead-letter queue after the broker confirmed and routed the copy.
 //   - Queues dead-letter at least once (quorum queues), and refuse what does not fit instead of dropping it.
 //   - Connections, channels, topology and consumers come back by themselves after a loss, with a jittered back-off.
@@ -61,7 +61,7 @@
 // each subscription keeps the others going. The name of a subscription's queue may not end in ".return".
 //
 // Order of a key holds if one message of it is in flight at a time, or under the conditions of Options.PipelineKeys. A
-// message that is given back may go to the end of the queue. A delay is at most 49 days. A message that waits in a
+// message that is released may go to the end of the queue. A delay is at most 49 days. A message that waits in a
 // delay queue for a queue that was deleted stays there; with 32 of them the delay queue stands still until that queue
 // is there again. Names, topics and ids have at most 255 bytes. A full or leaderless queue (basic.nack) is an outage of
 // its topic.
