@@ -170,3 +170,18 @@ func ExampleRelay_Run_severalDatabases() {
 	fmt.Println(all.Wait())
 	// Output: <nil>
 }
+
+// New makes a relay of a store and a publisher. RunOnce sends what is due, and returns; Run works until its context
+// ends.
+func ExampleNew() {
+	ctx := context.Background()
+	store, bus := exampleStore()
+	tx := store.Begin()
+	must(store.Stage(ctx, tx, InvoiceDue.Message(Invoice{Tenant: "acme", ID: "i-1"})))
+	orPanic(tx.Commit())
+
+	r := must(relay.New(store, bus, relay.Options{}))
+	counts := must(r.RunOnce(ctx))
+	fmt.Println("published:", counts.Published)
+	// Output: published: 1
+}

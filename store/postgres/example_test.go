@@ -46,3 +46,15 @@ func ExampleOutbox_UnitOfWork() {
 	}
 	_ = place
 }
+
+// New gives the outbox and the inbox of a database. It does not connect.
+func ExampleNew() {
+	open := func(ctx context.Context, pool *pgxpool.Pool) (*postgres.Store, error) {
+		store, err := postgres.New(pool, postgres.Options{Source: "/orders"})
+		if err != nil {
+			return nil, err
+		}
+		return store, store.Migrate(ctx) // when you deploy, as the owner of the schema
+	}
+	_ = open
+}

@@ -3,6 +3,7 @@ package table_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -104,4 +105,39 @@ func Example() {
 	// Output:
 	// to ann@example.org
 	// <nil> 0
+}
+
+// New makes the outbox table itself the queue: no broker, no relay. A route is a queue.
+func ExampleNew() {
+	ctx := context.Background()
+	store, err := memory.New(memory.Options{Source: "/shop"})
+	if err != nil {
+		panic(err)
+	}
+	tx := store.Begin()
+	if _, err := store.Stage(ctx, tx, SendMail.Message(Mail{To: "ann@example.com"})); err != nil {
+		panic(err)
+	}
+	if err := tx.Commit(); err != nil {
+		panic(err)
+	}
+	queue, err := table.New(store, table.Options{})
+	if err != nil {
+		panic(err)
+	}
+	c, err := consumer.New(queue, consumer.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		panic(err)
+	}
+	err = c.Handle(waybill.Subscription{Queue: "mails"}, waybill.HandlerFor(SendMail, func(_ context.Context, m Mail) error {
+		fmt.Println("mail to", m.To)
+		return nil
+	}))
+	if err != nil {
+		panic(err)
+	}
+	if _, err := c.RunOnce(ctx); err != nil {
+		panic(err)
+	}
+	// Output: mail to ann@example.com
 }
