@@ -71,9 +71,9 @@ type Backoff struct {
 	Share float64
 	// Delays are the delays of BackoffDelays.
 	Delays []time.Duration
-	// Custom decides for BackoffCustom, after the given attempt failed with err: it returns the delay before the next
-	// attempt and true, or false to give up. Next returns an error if Custom panics, or returns a delay that is
-	// negative or longer than 366 days. It must be safe for concurrent use.
+	// Custom decides for BackoffCustom, after the given attempt failed with err: it returns the delay before the
+	// next attempt and true, or false to give up. Next returns an error if Custom panics, or returns a delay that
+	// is negative or longer than 366 days. It must be safe for concurrent use.
 	Custom func(attempt int, err error) (time.Duration, bool)
 }
 

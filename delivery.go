@@ -2,8 +2,8 @@ package waybill
 
 // Delivery is a message that arrived. It belongs to the caller of Receive until it is settled.
 type Delivery struct {
-	// Envelope is the message. Its Topic is the routing key with which the message was published, after retries too.
-	// Source falls back to the broker's application id. Source can be empty on a foreign message.
+	// Envelope is the message. Its Topic is the routing key with which the message was published, after retries
+	// too. Source falls back to the broker's application id. Source can be empty on a foreign message.
 	Envelope Envelope
 	// Queue is the queue that delivered it.
 	Queue string
@@ -11,8 +11,8 @@ type Delivery struct {
 	Attempt int
 	// Redeliveries counts earlier deliveries that had no outcome; -1 = unknown.
 	Redeliveries int
-	// Err is not nil if the message is unusable, for example because it has two different ids. Such a message is parked
-	// with ReasonOf(Err) and reaches no handler.
+	// Err is not nil if the message is unusable, for example because it has two different ids. Such a message is
+	// parked with ReasonOf(Err) and reaches no handler.
 	Err error
 	// Handle belongs to the transport. Others must not touch it.
 	Handle any

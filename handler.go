@@ -38,29 +38,31 @@ const AnyMessage = "#"
 type Handler struct {
 	// Name is the topic or the CloudEvents type, or [AnyMessage].
 	Name string
-	// NameIsTopic says that Name is a topic, as [HandlerFor] knows. A subscription with bindings none of which matches
-	// it is refused then: nothing would reach the handler. By default Name may be a type, and nothing is checked.
+	// NameIsTopic says that Name is a topic, as [HandlerFor] knows. The subscription is then refused if it
+	// has bindings and none of them matches Name: nothing would reach the handler. By default Name may be a type,
+	// and nothing is checked.
 	NameIsTopic bool
 	// Handle does the work.
 	Handle HandleFunc
 	// Check, if not nil, reports before the first message whether everything that Handle needs is there, as
 	// [core.Checker] does.
 	Check func(ctx context.Context) error
-	// Batch, if not nil, handles several deliveries at a time instead of Handle. It returns one status a delivery, in
-	// input order. An error means that nothing had an effect. The runner then calls Handle for each delivery, so that
-	// one bad message does not fail its neighbours; an outage releases all of them instead. Deliveries of one key come
-	// in their order. No other handler has a delivery of that key at the same time. Middleware wraps Handle only.
+	// Batch, if not nil, handles several deliveries at a time instead of Handle. It returns one status a delivery,
+	// in input order. An error means that nothing had an effect. The runner then calls Handle for each delivery, so
+	// that one bad message does not fail its neighbours; an outage releases all of them instead. Deliveries of one
+	// key come in their order. No other handler has a delivery of that key at the same time. Middleware wraps
+	// Handle only.
 	Batch func(ctx context.Context, ds []*Delivery) ([]HandlerStatus, error)
-	// BatchSize bounds the deliveries of a batch; default 100, at most the subscription's prefetch. BatchWait is how
-	// long a delivery waits for its batch to fill; 0 = no wait: a batch holds the deliveries that are there when a
-	// handler is free.
+	// BatchSize bounds the deliveries of a batch; default 100, at most the subscription's prefetch. BatchWait is
+	// how long a delivery waits for its batch to fill; 0 = no wait: a batch holds the deliveries that are there
+	// when a handler is free.
 	BatchSize int
 	BatchWait time.Duration
-	// MaxRetryTime bounds the sum of the delays of the subscription's retry policy; 0 = no bound. After a longer time
-	// an inbox has forgotten the message.
+	// MaxRetryTime bounds the sum of the delays of the subscription's retry policy; 0 = no bound. After a longer
+	// time an inbox has forgotten the message.
 	MaxRetryTime time.Duration
-	// Background, if not nil, is called once by every run of the runner, beside the handlers. It must return soon after
-	// ctx ends. Returning earlier has no consequences.
+	// Background, if not nil, is called once by every run of the runner, beside the handlers. It must return soon
+	// after ctx ends. Returning earlier has no consequences.
 	Background func(ctx context.Context)
 }
 

@@ -33,7 +33,7 @@ type Envelope struct {
 	ContentType string
 	// Key is the ordering key. Messages of one key reach the queue in staged order. Empty means unordered.
 	Key string
-	// Tenant is the tenant for whom the message was staged.
+	// Tenant is the tenant that the message belongs to.
 	Tenant string
 	// CorrelationID is common to all messages of one business conversation.
 	CorrelationID string
@@ -97,18 +97,19 @@ type Message struct {
 	// TTL bounds the total time until Expires, counted from staging by the producer's clock. Zero means the store's
 	// default; negative means none. Not together with Expires.
 	TTL time.Duration
-	// DedupeKey, if set, makes this the only live (not yet settled) message with it on the route and topic. Staging a
-	// second one does nothing and is reported in [Staged].Duplicate.
+	// DedupeKey, if set, makes this the only live (not yet settled) message with it on the route and topic. Staging
+	// a second one does nothing and is reported in [Staged].Duplicate.
 	DedupeKey string
 	// Replace lets the newest message win: Stage withdraws the live message with the same DedupeKey with
-	// [ReasonReplaced] and stages this one. A message that a relay holds cannot be withdrawn; Staged.Replaced reports
-	// that. Replace needs a DedupeKey.
+	// [ReasonReplaced] and stages this one. A message that a relay holds cannot be withdrawn; Staged.Replaced
+	// reports that. Replace needs a DedupeKey.
 	Replace bool
-	// Withdrawable allows cancelling the message although it is due, as long as no relay has it out. It costs the relay
-	// a statement. A dedupe key implies it. A message that is scheduled or waits for a retry can always be cancelled.
+	// Withdrawable allows cancelling the message although it is due, as long as no relay has it out. It costs the
+	// relay a statement. A dedupe key implies it. A message that is scheduled or waits for a retry can always be
+	// cancelled.
 	Withdrawable bool
-	// Lane is the priority lane. The lanes of a route are handed out separately and with different weights. Messages of
-	// one key are ordered within a lane. Empty means [LaneNormal].
+	// Lane is the priority lane. The lanes of a route are handed out separately and with different weights.
+	// Messages of one key are ordered within a lane. Empty means [LaneNormal].
 	Lane Lane
 
 	err  error  // a codec's error, reported by Stage

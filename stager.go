@@ -4,8 +4,8 @@ import "context"
 
 // Staged is the result of Stage for one message on one route.
 type Staged struct {
-	// ID is the message's id, and Route its route, a lane included. For a Duplicate by DedupeKey, ID is the id of the
-	// live message that has the key.
+	// ID is the message's id, and Route its route, a lane included. For a Duplicate by DedupeKey, ID is the id of
+	// the live message that has the key.
 	ID, Route string
 	// Duplicate reports that nothing was written: a record with this (route, id), or a live one with this (route,
 	// topic, dedupe key), exists already.
@@ -23,10 +23,14 @@ type CancelStatus uint8
 
 // The answers of Cancel.
 const (
-	CancelNotFound CancelStatus = iota // no such live message: never staged, settled, or withdrawn before
-	CancelDone                         // withdrawn; it was never sent
-	CancelMaybe                        // withdrawn, but it may have been delivered: the result of an earlier try is unknown
-	CancelInFlight                     // a relay holds it (or held it and died): it will be, or was, delivered; not withdrawn
+	// CancelNotFound: there is no such live message. It was never staged, is settled, or was withdrawn before.
+	CancelNotFound CancelStatus = iota
+	// CancelDone: it is withdrawn, and was never sent.
+	CancelDone
+	// CancelMaybe: it is withdrawn, but may have been delivered. The result of an earlier try is unknown.
+	CancelMaybe
+	// CancelInFlight: it is not withdrawn. A relay holds it, or held it and died: it will be, or was, delivered.
+	CancelInFlight
 )
 
 // String returns the answer in words.
@@ -49,8 +53,8 @@ type Order uint8
 
 // The orders of a route.
 const (
-	// OrderPerKey keeps messages of one key in staged order through failure, retry, several relays and crashes. Later
-	// messages wait while an earlier one is out or waits for a retry. Messages without a key are unordered.
+	// OrderPerKey keeps messages of one key in staged order through failure, retry, several relays and crashes.
+	// Later messages wait while an earlier one is out or waits for a retry. Messages without a key are unordered.
 	OrderPerKey Order = iota
 	// OrderBestEffort hands out in staging order, but a message that waits for a retry does not stall its key.
 	OrderBestEffort
@@ -74,18 +78,18 @@ func (o Order) String() string {
 // Stager writes messages through the caller's open transaction, typed per database driver. It is safe for concurrent
 // use with different transactions.
 type Stager[Tx any] interface {
-	// Stage writes msgs in tx, in one round trip for any number of messages. It never begins, commits or rolls back. It
-	// returns one Staged a message and route, in input order, routes in the message's order. Bad input is refused as a
-	// whole with an [*InvalidError] before the database is asked. After any other error the caller must roll the
-	// transaction back.
+	// Stage writes msgs in tx, in one round trip for any number of messages. It never begins, commits or rolls
+	// back. It returns one Staged a message and route, in input order, routes in the message's order. Bad input is
+	// refused as a whole with an [*InvalidError] before the database is asked. After any other error the caller
+	// must roll the transaction back.
 	Stage(ctx context.Context, tx Tx, msgs ...Message) ([]Staged, error)
 }
 
 // Canceller withdraws staged messages through the caller's transaction. The withdrawal takes effect with the commit.
 type Canceller[Tx any] interface {
-	// Cancel withdraws the messages with reason cancelled and returns one status a key, in input order. It withdraws
-	// messages that are scheduled, that wait for a retry, or that are due and withdrawable. It waits for no relay: a
-	// message that is held, or that its relay can have out without a hold, is CancelInFlight. After an error the caller
-	// must roll the transaction back.
+	// Cancel withdraws the messages with reason cancelled and returns one status a key, in input order. It
+	// withdraws messages that are scheduled, that wait for a retry, or that are due and withdrawable. It waits for
+	// no relay: a message that is held, or that its relay can have out without a hold, is CancelInFlight. After an
+	// error the caller must roll the transaction back.
 	Cancel(ctx context.Context, tx Tx, keys ...CancelKey) ([]CancelStatus, error)
 }

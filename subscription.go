@@ -6,27 +6,29 @@ import "time"
 type Subscription struct {
 	// Queue is the queue's name, shared by all replicas of a service. Required.
 	Queue string
-	// Bindings are the topics to receive. Where the transport has wildcards, * stands for one word and # for any number
-	// of words, and a handler for a topic that no binding matches is refused. Empty: the queue is bound elsewhere.
+	// Bindings are the topics to receive. Where the transport has wildcards, * stands for one word and # for any
+	// number of words, and a handler for a topic that no binding matches is refused. Empty: the queue is bound
+	// elsewhere.
 	Bindings []string
 	// Concurrency is how many handlers run at a time; default 10.
 	Concurrency int
 	// Prefetch bounds the deliveries held but not settled; default twice Concurrency.
 	Prefetch int
 	// Timeout limits one run of a handler; default 0 = no limit. The handler's context ends with it. A handler that
-	// fails then has failed an attempt, whatever its error was, unless that is a [Reject]. A handler that ignores its
-	// context runs on.
+	// fails then has failed an attempt, whatever its error was, unless that is a [Reject]. A handler that ignores
+	// its context runs on.
 	Timeout time.Duration
 	// Retry decides about the next attempt after a failure; nil means the runner's default.
 	Retry *Backoff
-	// InProcess, if not nil, repeats a failed handler in this process before the broker sees the failure. Each try has
-	// a fresh transaction if the handler has one. Nil means the runner's.
+	// InProcess, if not nil, repeats a failed handler in this process before the broker sees the failure. Each try
+	// has a fresh transaction if the handler has one. Nil means the runner's.
 	InProcess *Backoff
-	// MaxDeliveries bounds the deliveries of a message without an outcome. A message that exceeds it is parked. Default
-	// 20, negative = no bound.
+	// MaxDeliveries bounds the deliveries of a message without an outcome. A message that exceeds it is parked.
+	// Default 20, negative = no bound.
 	MaxDeliveries int
-	// InOrder keeps the order of a key up to the handler. A failed message is retried in place while its key waits, and
-	// one receiver at a time gets deliveries (single active consumer). It is refused if the transport cannot do that.
+	// InOrder keeps the order of a key up to the handler. A failed message is retried in place while its key waits,
+	// and one receiver at a time gets deliveries (single active consumer). It is refused if the transport cannot do
+	// that.
 	InOrder bool
 	// DropFailed drops messages that fail for good, instead of parking them.
 	DropFailed bool

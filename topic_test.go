@@ -136,8 +136,9 @@ func TestClasses(t *testing.T) {
 			&waybill.Error{Op: "op", Class: waybill.ClassPermanent, Err: waybill.Outage(cause)},
 			waybill.ClassPermanent, waybill.ReasonNone,
 		},
-		"misconfigured":           {fmt.Errorf("%w: %w", waybill.ErrMisconfigured, cause), waybill.ClassOutage, waybill.ReasonNone},
-		"misconfigured, rejected": {waybill.Reject(fmt.Errorf("%w: %w", waybill.ErrMisconfigured, cause)), waybill.ClassPermanent, waybill.ReasonRejected}, // who says so is believed
+		"misconfigured": {fmt.Errorf("%w: %w", waybill.ErrMisconfigured, cause), waybill.ClassOutage, waybill.ReasonNone},
+		// who says so is believed
+		"misconfigured, rejected": {waybill.Reject(fmt.Errorf("%w: %w", waybill.ErrMisconfigured, cause)), waybill.ClassPermanent, waybill.ReasonRejected},
 	} {
 		if waybill.ClassOf(tc.err) != tc.class || waybill.ReasonOf(tc.err) != tc.reason {
 			t.Errorf("%s: class %s, reason %q", name, waybill.ClassOf(tc.err), waybill.ReasonOf(tc.err))

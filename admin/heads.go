@@ -49,10 +49,10 @@ type KeyKeeper interface {
 	// BlockedKeys returns blocked keys of a route, ordered by key, and whether there are more.
 	BlockedKeys(ctx context.Context, req BlockedKeysRequest) (keys []BlockedKey, more bool, err error)
 	// DecideHead does action with the head of key, if the head is still the message with id. It returns
-	// waybill.ErrNotFound if id is not the head, and waybill.ErrInFlight if a relay holds it. HeadSkip and HeadSetAside
-	// also apply to the first due message of key, which its relay can have out. That relay carries out the decision as
-	// soon as the message is not out. DecideHead waits for it up to ten seconds. After that it returns
-	// waybill.ErrInFlight, and the decision stands. It returns waybill.ErrNotFound if the message was published
-	// meanwhile. If no relay runs, DecideHead carries out the decision alone.
+	// waybill.ErrNotFound if id is not the head, and waybill.ErrInFlight if a relay holds it. HeadSkip and
+	// HeadSetAside also apply to the first due message of key, which its relay can have out. That relay carries out
+	// the decision as soon as the message is not out. DecideHead waits for it up to ten seconds. After that it
+	// returns waybill.ErrInFlight, and the decision stands. It returns waybill.ErrNotFound if the message was
+	// published meanwhile. If no relay runs, DecideHead carries out the decision alone.
 	DecideHead(ctx context.Context, route, key, id string, action HeadAction) error
 }

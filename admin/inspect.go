@@ -22,8 +22,8 @@ type Stored struct {
 	State    core.State
 	// Reason says why it was abandoned; empty otherwise.
 	Reason waybill.Reason
-	// Attempts counts refusals by the broker or the handler. Crashes counts members that were removed while they held
-	// it.
+	// Attempts counts refusals by the broker or the handler. Crashes counts members that were removed while they
+	// held it.
 	Attempts, Crashes int
 	// DedupeKey is the key with which it was staged.
 	DedupeKey string
@@ -31,8 +31,8 @@ type Stored struct {
 	Age time.Duration
 	// DueIn is the time until its schedule or retry is due; 0 = at once, or not waiting.
 	DueIn time.Duration
-	// Owner is the member that holds it; empty if nobody does. LeaseIn is how long that member counts as alive without
-	// another sign of life.
+	// Owner is the member that holds it; empty if nobody does. LeaseIn is how long that member counts as alive
+	// without another sign of life.
 	Owner   string
 	LeaseIn time.Duration
 	// LastError is the latest error, and LastErrorAt when that was; empty and zero if there was none.
@@ -69,16 +69,16 @@ type PageRequest struct {
 	After int64
 	// Limit bounds the records of the answer; default 100, at most 1,000.
 	Limit int
-	// Budget bounds the rows to look at. A call with a filter that few records match returns early, with the records
-	// found so far. Default 10,000, at most 1,000,000.
+	// Budget bounds the rows to look at. A call with a filter that few records match returns early, with the
+	// records found so far. Default 10,000, at most 1,000,000.
 	Budget int
 }
 
 // Listing is one page of records in staging order.
 type Listing struct {
 	Records []Stored
-	// Next is the value of PageRequest.After for the next page; 0 = the end was reached. An empty page has a Next if
-	// the budget was spent.
+	// Next is the value of PageRequest.After for the next page; 0 = the end was reached. An empty page has a Next
+	// if the budget was spent.
 	Next int64
 }
 

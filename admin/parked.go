@@ -86,13 +86,14 @@ func (r *ParkedRequest) Pace(done int, started, now time.Time) time.Duration {
 type ParkedQueue interface {
 	// ParkedDepth returns how many messages are parked for queue.
 	ParkedDepth(ctx context.Context, queue string) (int, error)
-	// ListParked returns up to limit parked messages that match, oldest first where the broker keeps the order. They
-	// stay parked.
+	// ListParked returns up to limit parked messages that match, oldest first where the broker keeps the order.
+	// They stay parked.
 	ListParked(ctx context.Context, queue string, f ParkedFilter, limit int) ([]Parked, error)
-	// ReplayParked puts messages back into the queue from which they were parked, as first attempts, and returns their
-	// number. It removes each only after the queue confirmed it. A crash in between makes a duplicate, which the inbox
-	// absorbs. Expired messages stay parked. An empty filter without All is an [*waybill.InvalidError].
+	// ReplayParked puts messages back into the queue from which they were parked, as first attempts, and returns
+	// their number. It removes each only after the queue confirmed it. A crash in between makes a duplicate, which
+	// the inbox absorbs. Expired messages stay parked. An empty filter without All is an [*waybill.InvalidError].
 	ReplayParked(ctx context.Context, req ParkedRequest) (int, error)
-	// PurgeParked deletes messages and returns their number. An empty filter without All is an [*waybill.InvalidError].
+	// PurgeParked deletes messages and returns their number. An empty filter without All is an
+	// [*waybill.InvalidError].
 	PurgeParked(ctx context.Context, req ParkedRequest) (int, error)
 }

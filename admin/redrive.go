@@ -19,21 +19,23 @@ type RedriveRequest struct {
 	// DryRun counts and changes nothing.
 	DryRun bool
 	// Force also takes records that are refused by default: an expired one (its expiry is removed), one older than
-	// InboxRetention, and one after which messages of its key can have been published. Stores delete published records,
-	// so they cannot know about the last case. An abandoned record with a key therefore counts as out of order, unless
-	// no message at all was staged after it, or BlockAfterAbandon held later ones back. A failed record is in order.
+	// InboxRetention, and one after which messages of its key can have been published. Stores delete published
+	// records, so they cannot know about the last case. An abandoned record with a key therefore counts as out of
+	// order, unless no message at all was staged after it, or BlockAfterAbandon held later ones back. A failed
+	// record is in order.
 	Force bool
-	// InboxRetention is the retention of the consumers' inboxes: an older record could have its effect twice. 0 = not
-	// checked. Age counts from the time when the record was first due.
+	// InboxRetention is the retention of the consumers' inboxes: an older record could have its effect twice. 0 =
+	// not checked. Age counts from the time when the record was first due.
 	InboxRetention time.Duration
-	// BlockAfterAbandon says that the routes are served with this option. Then no message followed an abandoned record
-	// of a key, unless the record was skipped or set aside.
+	// BlockAfterAbandon says that the routes are served with this option. Then no message followed an abandoned
+	// record of a key, unless the record was skipped or set aside.
 	BlockAfterAbandon bool
 }
 
 // Redriven is the result of one call of Redrive, or with DryRun the result that it would have.
 type Redriven struct {
-	// Matched is how many records matched, Changed how many were put back, and Refused how many need Force, by cause.
+	// Matched is how many records matched, Changed how many were put back, and Refused how many need Force, by
+	// cause.
 	Matched, Changed int
 	Refused          map[string]int
 	// Next is the value of Page.After for the next call; 0 = the end was reached.

@@ -19,9 +19,11 @@ type sample struct {
 type row struct {
 	name      string
 	ours, raw []sample
-	unit      string // "msg/s": more is better; "ms", "µs": the value is in seconds, less is better; "cores"; "MB": the value is in bytes
-	target    string
-	note      string
+	// "msg/s": more is better; "ms", "µs": the value is in seconds, less is better; "cores"; "MB": the value is in
+	// bytes
+	unit   string
+	target string
+	note   string
 }
 
 // pairs measures raw and ours in turn, n times, so that a drift of the machine's speed meets both.

@@ -79,13 +79,15 @@ func Example_errors() {
 	charge := func(ctx context.Context, o Order) error {
 		switch {
 		case o.Total < 0:
-			return waybill.Reject(fmt.Errorf("order %s has a negative total", o.ID)) // park it: no retry can help
+			// park it: no retry can help
+			return waybill.Reject(fmt.Errorf("order %s has a negative total", o.ID))
 		case o.Total == 0:
 			return waybill.RetryAfter(fmt.Errorf("order %s has no total yet", o.ID), 30*time.Second)
 		case ctx.Err() != nil:
 			return waybill.Outage(ctx.Err()) // what it needs is down: release it, pause, probe
 		case o.Total > 1000:
-			return fmt.Errorf("order %s is too large for one charge", o.ID) // retried by the subscription's policy
+			// retried by the subscription's policy
+			return fmt.Errorf("order %s is too large for one charge", o.ID)
 		}
 		return nil
 	}

@@ -357,7 +357,8 @@ func TestPoisonDoesNotTakeInnocents(t *testing.T) {
 		var done sync.Map
 		var left []string
 		var crashes atomic.Int32
-		// Each round is a process: when it meets the poison, nothing of what it does afterwards reaches the broker.
+		// Each round is a process: when it meets the poison, nothing of what it does afterwards reaches the
+		// broker.
 		for range 30 {
 			crashed := make(chan struct{})
 			var dead atomic.Bool

@@ -72,7 +72,8 @@ func (j *judge) decide(ctx context.Context, d *waybill.Delivery, st waybill.Hand
 	if class == waybill.ClassPermanent {
 		reason := orElse(waybill.ReasonOf(err), waybill.ReasonRejected)
 		v := park(d, reason, err)
-		v.healthy = reason != waybill.ReasonUndecodable && reason != waybill.ReasonNoID // those say nothing about what the handler needs
+		// those say nothing about what the handler needs
+		v.healthy = reason != waybill.ReasonUndecodable && reason != waybill.ReasonNoID
 		return v
 	}
 	if ctx.Err() != nil { // cut off by a stop

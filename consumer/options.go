@@ -35,35 +35,36 @@ func DefaultRetry() *waybill.Backoff {
 type Options struct {
 	// Retry is the policy of subscriptions that set none; nil means DefaultRetry. An empty schedule parks at once.
 	Retry *waybill.Backoff
-	// InProcess repeats a failed handler in this process, for subscriptions that do not say: around the inbox, so that
-	// each time is a transaction of its own, and before the broker sees the failure. What [waybill.Reject],
-	// [waybill.RetryAfter] or [waybill.Outage] decided is not repeated. A handler's place is taken while it waits: keep
-	// it to a few short delays; all together at most 1 min. Nil = off.
+	// InProcess repeats a failed handler in this process, for subscriptions that do not say: around the inbox, so
+	// that each time is a transaction of its own, and before the broker sees the failure. What [waybill.Reject],
+	// [waybill.RetryAfter] or [waybill.Outage] decided is not repeated. A handler's place is taken while it waits:
+	// keep it to a few short delays; all together at most 1 min. Nil = off.
 	InProcess *waybill.Backoff
 	// Unknown is what becomes of a message that no handler is for; default UnknownPark. A handler with the name
 	// [waybill.AnyMessage] takes them instead.
 	Unknown UnknownPolicy
 	// IdleTimeout makes Run return nil when all subscriptions have had nothing to do for as long, for batch jobs. A
-	// subscription that is paused, or cannot reach its broker, is not idle. What waits in the broker for a later retry
-	// is left there. Default 0 = Run goes on, negative = the same.
+	// subscription that is paused, or cannot reach its broker, is not idle. What waits in the broker for a later
+	// retry is left there. Default 0 = Run goes on, negative = the same.
 	IdleTimeout time.Duration
 	// Concurrency is the number of handlers at a time of subscriptions that set none; default 10.
 	Concurrency int
 	// Prefetch bounds the deliveries held but not settled of subscriptions that set none; default twice the
 	// concurrency, of batch handlers in batches.
 	Prefetch int
-	// MaxDeliveries is how often a message may be delivered without an outcome before it is parked, for subscriptions
-	// that set none; default 20, negative = off.
+	// MaxDeliveries is how often a message may be delivered without an outcome before it is parked, for
+	// subscriptions that set none; default 20, negative = off.
 	MaxDeliveries int
 	// DrainTimeout is how long handlers may go on after Run's context ended; default 15 s, negative = not at all.
 	DrainTimeout time.Duration
-	// Pause is the back-off while something is down: between the probes of a paused subscription, and between attempts
-	// to reach the broker. Default 1 s, doubled up to 30 s, with equal jitter. Attempts is ignored: it never gives up.
+	// Pause is the back-off while something is down: between the probes of a paused subscription, and between
+	// attempts to reach the broker. Default 1 s, doubled up to 30 s, with equal jitter. Attempts is ignored: it
+	// never gives up.
 	Pause waybill.Backoff
 	// Middleware wraps every handler; the first is outermost. A panic is caught outside of all.
 	Middleware []waybill.Middleware
-	// Clock merges the stamps of what is handled, so that messages staged in reaction carry later ones: give the clock
-	// of the outbox. A stamp beyond its drift bound is logged and counted, and changes nothing. Nil = off.
+	// Clock merges the stamps of what is handled, so that messages staged in reaction carry later ones: give the
+	// clock of the outbox. A stamp beyond its drift bound is logged and counted, and changes nothing. Nil = off.
 	Clock *hlc.Clock
 	// Logger is for logs; nil means slog.Default().
 	Logger *slog.Logger

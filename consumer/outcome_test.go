@@ -44,7 +44,8 @@ func TestRetriesByDefaultPolicy(t *testing.T) {
 		if p := b.Parked(queue); p[0].Err != "boom" || p[0].Attempt != 5 {
 			t.Errorf("parked with %q after attempt %d", p[0].Err, p[0].Attempt)
 		}
-		if got := b.Depth("other"); got.Ready != 1 || got.Delayed != 0 { // CO-17: a retry goes to the failing queue only
+		// CO-17: a retry goes to the failing queue only
+		if got := b.Depth("other"); got.Ready != 1 || got.Delayed != 0 {
 			t.Errorf("the other queue holds %+v", got)
 		}
 	})

@@ -45,7 +45,8 @@ func (r *runner) receive(ctx context.Context, s *session) *session {
 				failures = 0
 				r.setDown(false, nil)
 			}
-			if n := s.troubles(); n > 0 && !sleep(ctx, r.pauseDelay(n)) { // settles fail: do not spin on redeliveries
+			// settles fail: do not spin on redeliveries
+			if n := s.troubles(); n > 0 && !sleep(ctx, r.pauseDelay(n)) {
 				return s
 			}
 			continue
@@ -58,7 +59,8 @@ func (r *runner) receive(ctx context.Context, s *session) *session {
 		if !sleep(ctx, delay) {
 			return s
 		}
-		if errors.Is(err, waybill.ErrClosed) || errors.Is(err, waybill.ErrMisconfigured) || waybill.ClassOf(err) != waybill.ClassOutage { // open it anew
+		// open it anew
+		if errors.Is(err, waybill.ErrClosed) || errors.Is(err, waybill.ErrMisconfigured) || waybill.ClassOf(err) != waybill.ClassOutage {
 			r.releaseAll()
 			r.closeReceiver(ctx, s)
 			if s, _ = r.open(ctx, nil); s == nil {

@@ -77,7 +77,8 @@ func TestHandleRefusesWhatNothingReaches(t *testing.T) {
 		})
 	}
 	b := newBus(t)
-	b.traits = func(tr *core.SubscriberTraits) { tr.Wildcards = false } // its bindings may be no more than documentation
+	// its bindings may be no more than documentation
+	b.traits = func(tr *core.SubscriberTraits) { tr.Wildcards = false }
 	if err := newConsumer(t, b, consumer.Options{}).Handle(waybill.Subscription{Queue: queue, Bindings: []string{"users.new"}}, placed); err != nil {
 		t.Error(err)
 	}

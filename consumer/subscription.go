@@ -26,7 +26,8 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 		if sub.Prefetch = o.Prefetch; sub.Prefetch < sub.Concurrency {
 			sub.Prefetch = min(2*sub.Concurrency, maxPrefetch)
 		}
-		for i := range handlers { // every handler may have a full batch, while the next one arrives or waits to be acknowledged
+		// every handler may have a full batch, while the next one arrives or waits to be acknowledged
+		for i := range handlers {
 			if handlers[i].Batch != nil && sub.Concurrency > 0 && sub.Concurrency <= maxConcurrency && handlers[i].BatchSize <= maxPrefetch {
 				sub.Prefetch = min(max(sub.Prefetch, 2*sub.Concurrency*batchSize(&handlers[i])), maxPrefetch)
 			}

@@ -89,7 +89,8 @@ func (r *runner) processBatch(ms []*message) []verdict {
 	statuses, err := r.callBatch(ms[0].h, ds)
 	if err != nil {
 		switch v := r.judge.decide(r.handlerCtx, ds[0], waybill.HandlerProcessed, err); {
-		case v.outage, v.ack.Verdict == core.VerdictRelease: // something is down, or it is the end: not a message's fault
+		case v.outage, v.ack.Verdict == core.VerdictRelease:
+			// Something is down, or it is the end: not a message's fault.
 			for i, d := range ds {
 				verdicts[i] = v
 				verdicts[i].ack.Delivery = d

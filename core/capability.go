@@ -42,8 +42,8 @@ const (
 // Waiter lets a relay sleep until a message is staged. Without it the relay polls with adaptive back-off.
 type Waiter interface {
 	// Wait blocks until there can be something to hand out on routes, limit has passed, or ctx ends. It can return
-	// early for no reason. It must not miss a message that was staged between the caller's last look and this call. It
-	// is called once at a time per store value.
+	// early for no reason. It must not miss a message that was staged between the caller's last look and this call.
+	// It is called once at a time per store value.
 	Wait(ctx context.Context, routes []string, limit time.Duration) (WakeCause, error)
 }
 
@@ -88,8 +88,8 @@ func (d *Description) Destination(topic, queue string) string {
 
 // Checker tests at the start whether an adapter can work at all. Without it the first use reports a problem.
 type Checker interface {
-	// Check returns nil, an error that matches waybill.ErrMisconfigured naming the object, the cause and the cure, or
-	// an error of class outage.
+	// Check returns nil, an error that matches waybill.ErrMisconfigured naming the object, the cause and the cure,
+	// or an error of class outage.
 	Check(ctx context.Context) error
 }
 

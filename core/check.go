@@ -163,8 +163,8 @@ const (
 	MaxInboxKeys = 100_000
 	// MinCleanLease is the shortest lease of a cleaner.
 	MinCleanLease = time.Millisecond
-	// MaxCleanLease is the longest lease of a cleaner. A stored lease that ends later than that from now is ignored: a
-	// wrong clock wrote it.
+	// MaxCleanLease is the longest lease of a cleaner. A stored lease that ends later than that from now is
+	// ignored: a wrong clock wrote it.
 	MaxCleanLease = time.Hour
 )
 

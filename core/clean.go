@@ -12,8 +12,8 @@ import (
 type Cleaned struct {
 	// Elected reports whether the caller holds the cleaner's lease. If not, somebody else cleans.
 	Elected bool
-	// Expired counts records that were abandoned because they had expired. Deleted counts deleted records by state and
-	// reason.
+	// Expired counts records that were abandoned because they had expired. Deleted counts deleted records by state
+	// and reason.
 	Expired int
 	Deleted map[CleanedKind]int
 	// More reports that there is more to do at once.
@@ -29,9 +29,9 @@ type CleanedKind struct {
 // Cleaner keeps a store small: it deletes records whose retention has expired, and abandons records that expired while
 // they waited. The relay calls it at an interval. Without it records are deleted only by their settle.
 type Cleaner interface {
-	// Clean takes or renews the cleaner's lease for owner. The lease is a row that expires, never a session's lock. If
-	// owner has the lease, Clean does one bounded batch in a transaction of its own. It never deletes an unsettled
-	// record.
+	// Clean takes or renews the cleaner's lease for owner. The lease is a row that expires, never a session's lock.
+	// If owner has the lease, Clean does one bounded batch in a transaction of its own. It never deletes an
+	// unsettled record.
 	Clean(ctx context.Context, owner string, lease time.Duration) (Cleaned, error)
 }
 

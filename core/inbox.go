@@ -10,12 +10,12 @@ import (
 // Inbox gives a message exactly one effect on a database: the handler's writes and the mark that it was handled are one
 // transaction. It is safe for concurrent use. Errors have a class: an unreachable database is an outage.
 type Inbox[Tx any] interface {
-	// Do begins a transaction, marks key, runs fn if the mark is new, and commits. It returns InboxDuplicate without
-	// running fn if a committed transaction had marked key. A concurrent Do of the same key waits until the first one
-	// ends. Then it is a duplicate, or it runs if the first one rolled back. If fn fails or panics, the transaction and
-	// the mark are rolled back. Do can run fn again on a transient error of the database (serialisation failure,
-	// deadlock), in a fresh transaction. It returns an error if fn swallowed a failed statement, so that the database
-	// turned the commit into a rollback.
+	// Do begins a transaction, marks key, runs fn if the mark is new, and commits. It returns InboxDuplicate
+	// without running fn if a committed transaction had marked key. A concurrent Do of the same key waits until the
+	// first one ends. Then it is a duplicate, or it runs if the first one rolled back. If fn fails or panics, the
+	// transaction and the mark are rolled back. Do can run fn again on a transient error of the database
+	// (serialisation failure, deadlock), in a fresh transaction. It returns an error if fn swallowed a failed
+	// statement, so that the database turned the commit into a rollback.
 	Do(ctx context.Context, key InboxKey, fn func(ctx context.Context, tx Tx) error) (InboxStatus, error)
 }
 
@@ -40,24 +40,24 @@ func (s InboxStatus) String() string {
 
 // BatchInbox gives many messages their effects in one transaction. Without it batch handlers go one by one.
 type BatchInbox[Tx any] interface {
-	// DoBatch begins a transaction, marks keys, runs fn once with the indexes of the new marks (not at all if there are
-	// none), and commits. It returns one status a key. If anything fails, nothing is committed, and the caller calls Do
-	// for each key. The rest is as in Inbox.Do. If keys contains a key twice, the second one is a duplicate. All
-	// callers make marks in the order of keys, so that two batches cannot deadlock.
+	// DoBatch begins a transaction, marks keys, runs fn once with the indexes of the new marks (not at all if there
+	// are none), and commits. It returns one status a key. If anything fails, nothing is committed, and the caller
+	// calls Do for each key. The rest is as in Inbox.Do. If keys contains a key twice, the second one is a
+	// duplicate. All callers make marks in the order of keys, so that two batches cannot deadlock.
 	DoBatch(ctx context.Context, keys []InboxKey, fn func(ctx context.Context, tx Tx, fresh []int) error) ([]InboxStatus, error)
 }
 
 // Marker marks messages in a transaction of the caller's own, for handlers that Waybill does not run.
 type Marker[Tx any] interface {
 	// Mark marks key in tx. InboxProcessed means that the mark is new: do the work in tx and commit both.
-	// InboxDuplicate means that the message had its effect before. Mark waits for a concurrent transaction that marked
-	// key.
+	// InboxDuplicate means that the message had its effect before. Mark waits for a concurrent transaction that
+	// marked key.
 	Mark(ctx context.Context, tx Tx, key InboxKey) (InboxStatus, error)
 }
 
 // InboxPurger deletes old marks.
 type InboxPurger interface {
-	// PurgeInbox deletes up to limit marks of consumer (empty = all) that are older than age by the database's clock,
-	// in one transaction, and returns their number. Fewer than limit means that no such marks are left.
+	// PurgeInbox deletes up to limit marks of consumer (empty = all) that are older than age by the database's
+	// clock, in one transaction, and returns their number. Fewer than limit means that no such marks are left.
 	PurgeInbox(ctx context.Context, consumer string, age time.Duration, limit int) (int, error)
 }

@@ -14,15 +14,16 @@ type Member struct {
 	Lease time.Duration
 	// Serves are the routes it serves.
 	Serves []Serving
-	// Handlers is the number of records that the member can have out at once, and Free the number that it can take now.
-	// A relay says 1 and 1.
+	// Handlers is the number of records that the member can have out at once, and Free the number that it can take
+	// now. A relay says 1 and 1.
 	Handlers, Free int
 	// Presence is the token of a resource that ends with the member's connection, see [Presence]; 0 = none.
 	Presence int64
-	// Missing reports that nobody had that token when the roster was read; false without a token. It does not name the
-	// cause: a lost connection does not mean a dead process, and a restarted server has lost all tokens.
+	// Missing reports that nobody had that token when the roster was read; false without a token. It does not name
+	// the cause: a lost connection does not mean a dead process, and a restarted server has lost all tokens.
 	Missing bool
-	// Flag was set by another member that misses the presence. A renewal with another Presence clears it, also with 0.
+	// Flag was set by another member that misses the presence. A renewal with another Presence clears it, also with
+	// 0.
 	Flag bool
 }
 
@@ -31,19 +32,19 @@ type Serving struct {
 	Route string
 	// Units is the number of units that the member makes if the route has none.
 	Units int
-	// Unable reports that the member cannot hand out now, because it is paused or its broker is away. It should own no
-	// unit of the route if another member can.
+	// Unable reports that the member cannot hand out now, because it is paused or its broker is away. It should own
+	// no unit of the route if another member can.
 	Unable bool
 }
 
 // Meeting is one call of Meet.
 type Meeting struct {
-	// Self joins if it is unknown and Join is set. It is renewed if it is known and its beat has risen. A member that
-	// only looks passes its latest beat. A zero Session only looks, too.
+	// Self joins if it is unknown and Join is set. It is renewed if it is known and its beat has risen. A member
+	// that only looks passes its latest beat. A zero Session only looks, too.
 	Self Member
 	Join bool
-	// Leave removes Self, after Moves: its holds end without counting crashes, its units become free, and their Careful
-	// stays.
+	// Leave removes Self, after Moves: its holds end without counting crashes, its units become free, and their
+	// Careful stays.
 	Leave  bool
 	Remove []Removal
 	// Flag sets the flag of members that still have the given Presence.
@@ -68,8 +69,8 @@ type Flagging struct {
 type Move struct {
 	Unit     Unit
 	From, To Session
-	// Low: a new owner must look at records with a greater sequence. Careful: a member that died can have handed out
-	// records up to this sequence. Both count only in a move from a session to itself.
+	// Low: a new owner must look at records with a greater sequence. Careful: a member that died can have handed
+	// out records up to this sequence. Both count only in a move from a session to itself.
 	Low, Careful int64
 }
 

@@ -36,23 +36,23 @@ func Fenced(op string, self Session) error {
 
 // OutboxStore is the interface of a database for the engine.
 type OutboxStore interface {
-	// Meet joins, renews or looks, in one transaction and in this order: it renews m.Self, makes the units of routes
-	// that have none, removes m.Remove, makes m.Moves, and returns the resulting roster. It leaves out a removal that
-	// meets a lock, or whose member has another beat now. It leaves out a move whose unit has another owner than
-	// From. Removing a member counts a crash for each record it holds, ends its holds, frees its units, and sets their
-	// Careful to the last sequence drawn. Remove can contain Self: its removal is no exception.
+	// Meet joins, renews or looks, in one transaction and in this order: it renews m.Self, makes the units of
+	// routes that have none, removes m.Remove, makes m.Moves, and returns the resulting roster. It leaves out a
+	// removal that meets a lock, or whose member has another beat now. It leaves out a move whose unit has another
+	// owner than From. Removing a member counts a crash for each record it holds, ends its holds, frees its units,
+	// and sets their Careful to the last sequence drawn. Remove can contain Self: its removal is no exception.
 	Meet(ctx context.Context, m Meeting) (Roster, error)
 	// Read answers all parts of look from one snapshot and locks nothing.
 	Read(ctx context.Context, self Session, look Look) (Page, error)
-	// Take writes holds. It does not wait for a record that a transaction has locked, but answers GripLocked. A removed
-	// session gets ErrFenced.
+	// Take writes holds. It does not wait for a record that a transaction has locked, but answers GripLocked. A
+	// removed session gets ErrFenced.
 	Take(ctx context.Context, self Session, want Want) ([]Taken, error)
-	// GiveUp does all of the following or nothing: it writes holds of self for exactly the records of out in the unit,
-	// ends self's other holds in it, stores unit.Low, and frees the unit. It returns false, and changes nothing, if a
-	// record of out is locked. It leaves out a record of out that no longer matches the Ref. If the unit's term is
-	// greater than unit.Term, the unit was given up before: GiveUp returns true and changes nothing, even if self owns
-	// the unit again. A removed session gets ErrFenced, and so does one whose unit has another owner in this term.
-	// Several give-ups of a member, each of another unit, can run at once.
+	// GiveUp does all of the following or nothing: it writes holds of self for exactly the records of out in the
+	// unit, ends self's other holds in it, stores unit.Low, and frees the unit. It returns false, and changes
+	// nothing, if a record of out is locked. It leaves out a record of out that no longer matches the Ref. If the
+	// unit's term is greater than unit.Term, the unit was given up before: GiveUp returns true and changes nothing,
+	// even if self owns the unit again. A removed session gets ErrFenced, and so does one whose unit has another
+	// owner in this term. Several give-ups of a member, each of another unit, can run at once.
 	GiveUp(ctx context.Context, self Session, unit OwnedUnit, out []Ref) (bool, error)
 	// Due looks for records that have come due in parts; it leaves out slots that self does not own. It holds and
 	// returns up to limit retries, first those that self holds already. It gives up to limit timers a new number,
@@ -60,9 +60,9 @@ type OutboxStore interface {
 	// records are left for later.
 	Due(ctx context.Context, self Session, parts []Part, limit int) (DuePage, error)
 	// Settle persists outcomes and returns one result each: nil, ErrBusy, ErrChanged, ErrFenced, or the error that
-	// prevented it. One failed outcome leaves the others alone, unless the error is an outage. EventConfirmed needs a
-	// live session and (sequence, id); it returns nil for a record that is gone. All others also need the version, and
-	// that self owns the record's unit or holds the record.
+	// prevented it. One failed outcome leaves the others alone, unless the error is an outage. EventConfirmed needs
+	// a live session and (sequence, id); it returns nil for a record that is gone. All others also need the
+	// version, and that self owns the record's unit or holds the record.
 	Settle(ctx context.Context, self Session, outcomes []Outcome) Results
 	// Traits declares the store's promises.
 	Traits() StoreTraits
@@ -70,8 +70,8 @@ type OutboxStore interface {
 
 // StoreTraits are a store's promises. The zero value promises nothing.
 type StoreTraits struct {
-	// Bound is zero if the transaction ids of a Page are exact. Otherwise a transaction can show records although the
-	// ids say that it has ended, but only if it began no longer ago than this.
+	// Bound is zero if the transaction ids of a Page are exact. Otherwise a transaction can show records although
+	// the ids say that it has ended, but only if it began no longer ago than this.
 	Bound time.Duration
 	// SessionFence: a session that was removed, or that lost the unit, settles nothing. Without it only the version
 	// protects a record.
@@ -103,10 +103,10 @@ func (u Unit) Slots() Slots { return SlotRange(u.From, u.To) }
 // Presence is a store on which a member can show that its process is alive. Without it, other members notice that a
 // member was killed only when its lease is over.
 type Presence interface {
-	// Attend acquires a resource that the database releases when the process ends or its connection is lost. It returns
-	// the token of the resource for Member.Presence: above 0 and never used before. It returns 0 if the database has no
-	// such resource, for example behind a pooler. lost is closed when the resource is gone. When ctx ends, the resource
-	// is given back, too. Attend waits for no other member.
+	// Attend acquires a resource that the database releases when the process ends or its connection is lost. It
+	// returns the token of the resource for Member.Presence: above 0 and never used before. It returns 0 if the
+	// database has no such resource, for example behind a pooler. lost is closed when the resource is gone. When
+	// ctx ends, the resource is given back, too. Attend waits for no other member.
 	Attend(ctx context.Context) (token int64, lost <-chan struct{}, err error)
 }
 

@@ -9,8 +9,8 @@ import (
 
 // Look is one call of Read.
 type Look struct {
-	// Last is the greatest Page.Last of this Epoch that the caller has seen. The page has Upper if more numbers were
-	// drawn since.
+	// Last is the greatest Page.Last of this Epoch that the caller has seen. The page has Upper if more numbers
+	// were drawn since.
 	Last int64
 	// Parts are slots; the page tells which of them the session owns.
 	Parts []Part
@@ -65,20 +65,20 @@ type Page struct {
 	// Ranges and Keys answer those of the Look, one each.
 	Ranges []Records
 	Keys   []KeyRecords
-	// Again are the records of Look.Again that are still live: ready or held ones as records, waiting ones as Waiting.
-	// The others are gone.
+	// Again are the records of Look.Again that are still live: ready or held ones as records, waiting ones as
+	// Waiting. The others are gone.
 	Again        []Record
 	AgainWaiting []Waiting
 	// Control are the control records of Look.Parts, the first 1,000 of them.
 	Control []Control
 
-	// Last is the last sequence that was drawn when the snapshot was taken, or a later one. No record of the snapshot
-	// has a greater one.
+	// Last is the last sequence that was drawn when the snapshot was taken, or a later one. No record of the
+	// snapshot has a greater one.
 	Last int64
 	// Next, Upper and Running are transaction ids. They tell which numbers the snapshot does not show yet. A
-	// transaction has its id before it draws its first number. A transaction that can still show a number up to Last
-	// has an id below Upper. A transaction with an id below Next that is not in Running has ended, and the snapshot
-	// shows its committed records. Upper is 0 if no number was drawn since Look.Last.
+	// transaction has its id before it draws its first number. A transaction that can still show a number up to
+	// Last has an id below Upper. A transaction with an id below Next that is not in Running has ended, and the
+	// snapshot shows its committed records. Upper is 0 if no number was drawn since Look.Last.
 	Next, Upper int64
 	Running     []int64
 }
@@ -101,10 +101,14 @@ type ControlKind uint8
 
 // The kinds of control records.
 const (
-	ControlKey    ControlKind = iota + 1 // the key may be free, and its records from a sequence on ready again
-	ControlRecord                        // the record is ready again: read it
-	ControlFrom                          // records of the route from a sequence on are ready again: read all from there
-	ControlDecide                        // an operator ends the record with Reason: withdraw it as soon as it is not out
+	// ControlKey: the key may be free, and its records from a sequence on ready again.
+	ControlKey ControlKind = iota + 1
+	// ControlRecord: the record is ready again; read it.
+	ControlRecord
+	// ControlFrom: records of the route from a sequence on are ready again; read all from there.
+	ControlFrom
+	// ControlDecide: an operator ends the record with Reason; withdraw it as soon as it is not out.
+	ControlDecide
 )
 
 // String returns the name of the kind.
@@ -128,11 +132,11 @@ type Control struct {
 
 // Want is one call of Take.
 type Want struct {
-	// Refs are records of self's units to hold: each that still matches the Ref, is live, and is held by nobody else.
-	// They can be out already.
+	// Refs are records of self's units to hold: each that still matches the Ref, is live, and is held by nobody
+	// else. They can be out already.
 	Refs []Ref
-	// N asks for the next N ready records of Part that have no key and that nobody else holds, whoever owns the slots,
-	// in order: first those that self holds and that are not in Out.
+	// N asks for the next N ready records of Part that have no key and that nobody else holds, whoever owns the
+	// slots, in order: first those that self holds and that are not in Out.
 	Part  Part
 	N     int
 	Out   []Ref
@@ -165,10 +169,12 @@ type Taken struct {
 
 // DuePage is the answer to Due.
 type DuePage struct {
-	// Retries are held by the caller. Retries that a transaction had locked are missing; they are due again at once.
+	// Retries are held by the caller. Retries that a transaction had locked are missing; they are due again at
+	// once.
 	Retries []Record
 	// Moved counts timers that became ready.
 	Moved int
-	// NextIn is the time until more records are due; 0 if there are more already, negative if nothing waits for a time.
+	// NextIn is the time until more records are due; 0 if there are more already, negative if nothing waits for a
+	// time.
 	NextIn time.Duration
 }

@@ -25,8 +25,8 @@ type StamperOptions struct {
 	Clock *hlc.Clock
 	// Limits bounds what can be staged.
 	Limits waybill.Limits
-	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none. It counts from the time when they
-	// are due, so that a message that is scheduled for a later time does not expire before it can be sent.
+	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none. It counts from the time when
+	// they are due, so that a message that is scheduled for a later time does not expire before it can be sent.
 	TTL time.Duration
 	// Withdrawable are routes. Every message on them is withdrawable.
 	Withdrawable []string

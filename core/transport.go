@@ -13,8 +13,9 @@ import (
 type Publisher interface {
 	// Publish sends batch and blocks until every message has a result or ctx ends. A nil slot means that the broker
 	// confirmed the message and routed it to at least one queue. Anything less is an error. A missing result (the
-	// connection died before the confirm) is an outage, never success. Messages of one key must be sent in the order of
-	// the batch. Publish is safe for concurrent use: calls in progress share the connection and are pipelined.
+	// connection died before the confirm) is an outage, never success. Messages of one key must be sent in the
+	// order of the batch. Publish is safe for concurrent use: calls in progress share the connection and are
+	// pipelined.
 	Publish(ctx context.Context, batch []waybill.Envelope) Results
 	// Traits declares the publisher's promises.
 	Traits() PublisherTraits
@@ -56,8 +57,8 @@ type PublisherTraits struct {
 
 // Subscriber opens subscriptions. It is the only part of a transport that a consumer needs.
 type Subscriber interface {
-	// Subscribe opens the subscription's queue, declares missing objects if that is allowed, and starts receiving. If
-	// an object is missing, forbidden or declared with other arguments, it returns an error that matches
+	// Subscribe opens the subscription's queue, declares missing objects if that is allowed, and starts receiving.
+	// If an object is missing, forbidden or declared with other arguments, it returns an error that matches
 	// waybill.ErrMisconfigured and names the object, the cause and the cure.
 	Subscribe(ctx context.Context, sub Subscription) (Receiver, error)
 	// SubscriberTraits declares the subscriber's promises.
@@ -76,8 +77,8 @@ type SubscriberTraits struct {
 	Parks bool
 	// CountsRedeliveries: Delivery.Redeliveries is known and counts crashes.
 	CountsRedeliveries bool
-	// SingleActive: with Subscription.InOrder one receiver at a time gets the deliveries of a queue, or of a key, in
-	// queue order.
+	// SingleActive: with Subscription.InOrder one receiver at a time gets the deliveries of a queue, or of a key,
+	// in queue order.
 	SingleActive bool
 	// Wildcards: bindings can hold * (one word) and # (any number of words).
 	Wildcards bool
@@ -98,13 +99,13 @@ type Subscription struct {
 	// Bindings are the topics to receive, with wildcards if the transport has them. Empty: the queue is bound
 	// elsewhere.
 	Bindings []string
-	// Concurrency is how many handlers run at a time, and Prefetch bounds the deliveries held but not settled; 0 = the
-	// transport decides.
+	// Concurrency is how many handlers run at a time, and Prefetch bounds the deliveries held but not settled; 0 =
+	// the transport decides.
 	Concurrency, Prefetch int
 	// RetryDelays are the delays that the transport must be able to hold, ascending.
 	RetryDelays []time.Duration
-	// MaxDeliveries bounds the deliveries of a message without an outcome. The consumer parks a message that exceeds
-	// it. 0 or less = no bound.
+	// MaxDeliveries bounds the deliveries of a message without an outcome. The consumer parks a message that
+	// exceeds it. 0 or less = no bound.
 	MaxDeliveries int
 	// InOrder: one receiver at a time gets the deliveries of a key, as SubscriberTraits.SingleActive says.
 	InOrder bool
@@ -127,9 +128,9 @@ func SubscriptionOf(sub *waybill.Subscription) Subscription {
 // Receiver is an open subscription. One goroutine at a time calls Receive. Settle is called concurrently with Receive
 // and with itself.
 type Receiver interface {
-	// Receive blocks until there is at least one delivery, ctx ends, or the receiver is closed (waybill.ErrClosed), and
-	// returns at most limit deliveries. A cancelled Receive loses nothing. After a lost connection it reconnects by
-	// itself. It returns an error of class outage if the caller should back off and call again.
+	// Receive blocks until there is at least one delivery, ctx ends, or the receiver is closed (waybill.ErrClosed),
+	// and returns at most limit deliveries. A cancelled Receive loses nothing. After a lost connection it
+	// reconnects by itself. It returns an error of class outage if the caller should back off and call again.
 	Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error)
 	// Settle ends deliveries. An error in a slot means that the delivery was not settled and will come again.
 	Settle(ctx context.Context, acks []Ack) Results

@@ -8,9 +8,9 @@ import (
 
 // Dispatcher is one member of an outbox. Make one with New.
 //
-// Each part of it owns its data, and knows nothing of the others. What concerns several of them is a method of the
-// Dispatcher itself. All of it belongs to the goroutine of its owner; a Call alone runs elsewhere, and touches nothing
-// but what it was made with.
+// Each part owns its data and knows nothing of the others. Work that concerns several parts is a method of the
+// Dispatcher itself. Only the goroutine of the owner uses a Dispatcher. A Call runs in another goroutine: it uses
+// the values that New gave it, and no others.
 type Dispatcher struct {
 	*env
 	routes []*route

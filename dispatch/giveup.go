@@ -97,7 +97,8 @@ func (d *Dispatcher) giveUp(u *unit) *Call {
 	for _, seq := range sortedSeqs(rt.known) {
 		if item := rt.known[seq]; u.Slots().Has(item.Record.Slot) && item.state == itemOut {
 			out = append(out, item.Record.Ref)
-			item.held = true // whatever becomes of the answer: if it is released meanwhile, that must be stored
+			// whatever becomes of the answer: if it is released meanwhile, that must be stored
+			item.held = true
 		}
 	}
 	owned := core.OwnedUnit{Unit: u.Unit, Owner: d.session, Term: u.term, Low: rt.lowest(u.Slots())}

@@ -142,7 +142,8 @@ func (d *Dispatcher) Conclude(now time.Time, item *Item, o core.Outcome) {
 	case o.State() != core.StateAbandoned || item.route.Blocks && o.Reason().Blocks():
 		k.unstored = append(k.unstored, item)
 		d.passQueue(k)
-	case d.has(ruleUnstored) && o.Reason() != waybill.ReasonExpired: // whoever reads an expired one again gives it up again
+	case d.has(ruleUnstored) && o.Reason() != waybill.ReasonExpired:
+		// Whoever reads an expired one again gives it up again.
 		k.unstored = append(k.unstored, item)
 	}
 	d.advance(k)
@@ -172,7 +173,8 @@ func (d *Dispatcher) putBack(item *Item) {
 		return
 	}
 	d.hand(item)
-	if last := len(rt.ready) - 1; item.state == itemReady && rt.Order != waybill.OrderHLC { // from the end to the front
+	// from the end to the front
+	if last := len(rt.ready) - 1; item.state == itemReady && rt.Order != waybill.OrderHLC {
 		copy(rt.ready[1:], rt.ready[:last])
 		rt.ready[0] = item
 	}

@@ -205,7 +205,8 @@ func TestHintThatIsLate(t *testing.T) { // OR-04
 		st := &lateHint{Store: w.st}
 		w.call = func(c *Call) { c.Do(t.Context(), st) }
 		w.member(100, 0)
-		if w.run(3 * time.Second); st.late == nil { // it takes over from a dead one, and has seen all that this one had
+		// it takes over from a dead one, and has seen all that this one had
+		if w.run(3 * time.Second); st.late == nil {
 			t.Fatal("no hint was stored")
 		}
 		w.stage("k", "b")

@@ -14,8 +14,8 @@ const (
 	maxTake = 500
 	// lockedAfter is when a record that was locked is asked for again; it doubles up to a second.
 	lockedAfter = 100 * time.Millisecond
-	// firstWindow is how many suspects go at once; each crash halves it. After every growAfter windows that have passed
-	// it doubles, growMost times at most.
+	// firstWindow is how many suspects go at once; each crash halves it. After every growAfter windows that have
+	// passed it doubles, growMost times at most.
 	firstWindow = 100
 	growAfter   = 10
 	growMost    = 4

@@ -77,7 +77,7 @@ func (item *Item) topicBlocked() bool {
 	return item.route.topics.blocked[item.Record.Envelope.Topic] && !item.held
 }
 
-// isLost reports whether the unit of a concluded item is another's by now.
+// isLost reports whether this member has lost the unit of a concluded item.
 func (item *Item) isLost() bool { return item.lost || !item.route.owned().Has(item.Record.Slot) }
 
 // overrule replaces an outcome after which the record would go on, if an operator has ended it.

@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// keyDepth is how many records of a key may wait in memory; as many are read at once when half of them are gone.
+	// keyDepth is how many records of a key may wait in memory; as many are read at once when half of them are
+	// gone.
 	keyDepth = 128
 	// keyReads bounds the keys of one read, and maxLeave those that a range leaves out.
 	keyReads = 100

@@ -15,8 +15,8 @@ const (
 	againPage   = 200
 	controlPage = 1000 // a store returns no more
 	sweepPage   = 100
-	// sweepShare is how many reads there are to one step of a sweep, at the most; one that is under way makes one in
-	// each sweepPause. sweepEvery is how often there is one.
+	// sweepShare is how many reads there are to one step of a sweep, at the most; one that is under way makes one
+	// in each sweepPause. sweepEvery is how often there is one.
 	sweepShare = 20
 	sweepEvery = 5 * time.Minute
 	sweepStep  = 1_000_000

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// hintEvery is how many beats there are to one that stores how far the member has come, for whoever takes over from
-	// a dead one.
+	// hintEvery is how many beats there are to one that stores how far the member has come, for whoever takes over
+	// from a dead one.
 	hintEvery = 10
-	// restEvery is how often a member that has nothing to do looks at the roster, while something was going on within
-	// activeFor. Later its renewals show it all it must know.
+	// restEvery is how often a member that has nothing to do looks at the roster, while something was going on
+	// within activeFor. Later its renewals show it all it must know.
 	restEvery = time.Second
 	activeFor = 10 * time.Second
 )

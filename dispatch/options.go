@@ -27,12 +27,13 @@ type Options struct {
 	MaxKeys int
 	// PollMin and PollMax bound the pause between reads that find nothing; defaults 2 ms and 1 s.
 	PollMin, PollMax time.Duration
-	// Gather is how long an outcome that nobody waits for may wait for others; default 10 ms, negative = not at all.
+	// Gather is how long an outcome that nobody waits for may wait for others; default 10 ms, negative = not at
+	// all.
 	Gather time.Duration
 	// Handlers is how many records a table queue can have out; 0 for a relay.
 	Handlers int
-	// Settled, if not nil, is called from Done when it is known what became of an item that was concluded, with nil if
-	// that was stored; or when an item that is out is lost with its session. It must not call the Dispatcher.
+	// Settled, if not nil, is called from Done when it is known what became of an item that was concluded, with nil
+	// if that was stored; or when an item that is out is lost with its session. It must not call the Dispatcher.
 	Settled func(item *Item, err error)
 }
 
@@ -50,8 +51,8 @@ type Route struct {
 	Pipelined int
 	// Hold has every record held before it is handed out.
 	Hold bool
-	// Queue: handlers of many processes work on it. What has a key goes by owner, what has none goes to any member with
-	// a free handler, and every record is held before. The member says with SetFree how many are free.
+	// Queue: handlers of many processes work on it. What has a key goes by owner, what has none goes to any member
+	// with a free handler, and every record is held before. The member says with SetFree how many are free.
 	Queue bool
 }
 

@@ -47,7 +47,8 @@ func (d *Dispatcher) own(c *Call) {
 func (d *Dispatcher) acquire(rt *route, o *core.OwnedUnit) {
 	rt.units[o.Unit] = &unit{Unit: o.Unit, route: rt, term: o.Term, low: o.Low}
 	care := o.Careful
-	if d.peers.orphaned[o.Unit] { // its owner vanished without a removal, which would have said how far to take care
+	// its owner vanished without a removal, which would have said how far to take care
+	if d.peers.orphaned[o.Unit] {
 		care = math.MaxInt64
 	}
 	delete(d.giving.went, o.Unit)

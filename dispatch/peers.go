@@ -12,7 +12,7 @@ import (
 type peers struct {
 	seen     map[core.Session]peer
 	rowless  map[core.Session]time.Time // owners without a row, since when
-	vanished map[core.Session]bool      // those of which it was too long
+	vanished map[core.Session]bool      // owners that had no row for too long
 	orphaned map[core.Unit]bool         // units that were theirs
 	roster   core.Roster
 	lookAt   time.Time // when the roster is to be looked at

@@ -6,18 +6,19 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// A member can show that its process is there by something that ends with its connection. Then a process that was
-// killed costs others no lease: who misses its token flags it, and removes it if it says nothing for the grace. It is
-// safe because every answer of the store shows the flag, and because a member with a token starts nothing later than
-// the grace after it sent its last statement that was answered: who was flagged meanwhile has stopped by then.
+// A member can show a token: something in the database that ends with its connection. When its process is killed,
+// the token is gone, and others need not wait for its lease. A member that misses the token flags the owner. It
+// removes the owner if that says nothing for the grace. This is safe for two reasons. Every answer of the store shows
+// the flag. And a member with a token starts no work later than the grace after it sent its last answered statement:
+// if it was flagged meanwhile, it has stopped.
 //
-// A connection that is lost is not a dead process. Who is flagged, or loses its connection, beats at once without a
-// token, and its lease alone counts until it has a new one.
+// A lost connection is not a dead process. A member that is flagged, or that lost its connection, beats at once
+// without a token. Until it has a new token, only its lease counts.
 
 // grace is how long a member may be flagged and say nothing.
 const grace = 500 * time.Millisecond
 
-// presence is what the member shows of itself, and whom it misses.
+// presence is what the member shows of itself, and which members it misses.
 type presence struct {
 	*env
 	token    int64     // to be shown

@@ -16,8 +16,8 @@ import (
 const (
 	// busyAfter is how long all handlers must be busy until others are told, who then get the member's units.
 	busyAfter = 250 * time.Millisecond
-	// sharedPoll bounds the pause between two Takes that find nothing while there are other members: they put records
-	// in line, and release them, without a word.
+	// sharedPoll bounds the pause between two Takes that find nothing while there are other members: they put
+	// records in line, and release them, without a word.
 	sharedPoll = 500 * time.Millisecond
 	// dueAhead is how many retries Due may hold although no handler is free: timers must go on.
 	dueAhead = 10
@@ -111,7 +111,7 @@ func (d *Dispatcher) noteFree() {
 	}
 }
 
-// releaseReady releases what was taken for handlers that are busy by now.
+// releaseReady releases items that wait for a handler, because all handlers are busy now.
 func (d *Dispatcher) releaseReady() {
 	for _, rt := range d.routes {
 		for _, item := range slices.Clone(rt.ready) {

@@ -198,7 +198,8 @@ func (d *Dispatcher) stored(item *Item) {
 	switch {
 	case item.recheck:
 		d.revise(item)
-	case o.Event() == core.EventReleased && !item.retry && !rt.anyones(item.Record.Envelope.Key): // its hold is gone
+	case o.Event() == core.EventReleased && !item.retry && !rt.anyones(item.Record.Envelope.Key):
+		// Its hold is gone.
 		item.held = false
 		item.Record.Holder = 0
 		item.Record.Version++

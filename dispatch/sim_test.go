@@ -52,11 +52,12 @@ type image struct {
 
 // simConfig says how a world is.
 type simConfig struct {
-	seed                                                 uint64
-	members, keys, batch                                 int
-	lease                                                time.Duration
-	run, settle                                          time.Duration // how long faults last, and how long there is to heal
-	long                                                 bool          // transactions of several leases
+	seed                 uint64
+	members, keys, batch int
+	lease                time.Duration
+	// how long faults last, and how long there is to heal
+	run, settle                                          time.Duration
+	long                                                 bool // transactions of several leases
 	cancel, freeze, kill, loseAnswers, restore, outage   bool
 	refuse, redrive, join, delay, block, pipeline, owner bool
 	poison                                               bool // one record kills whoever sends it

@@ -9,12 +9,13 @@ import (
 
 // RouteStatus says how a route stands at this member.
 type RouteStatus struct {
-	// Owned and Units are the units that this member owns, and all there are; Units is 0 if nobody serves the route.
+	// Owned and Units are the units that this member owns, and all there are; Units is 0 if nobody serves the
+	// route.
 	Owned, Units int
 	// Ready, Out and Waiting count records: to be handed out, handed out, and read but behind others of their key.
 	Ready, Out, Waiting int
-	// Keys is how many keys are remembered, and Elsewhere how many records others hold that this member will look at
-	// again.
+	// Keys is how many keys are remembered, and Elsewhere how many records others hold that this member will look
+	// at again.
 	Keys, Elsewhere int
 	// Behind reports that there is more to read.
 	Behind bool

@@ -13,8 +13,8 @@ import (
 type BatchOptions struct {
 	// Size bounds the messages of one transaction; default 100.
 	Size int
-	// Wait is how long a message waits for its batch to fill; default 0: a batch holds the messages that are there when
-	// a handler is free.
+	// Wait is how long a message waits for its batch to fill; default 0: a batch holds the messages that are there
+	// when a handler is free.
 	Wait time.Duration
 }
 
@@ -44,7 +44,8 @@ func BatchHandler[Tx, T any](
 	box *Inbox[Tx], topic waybill.Topic[T], fn func(ctx context.Context, tx Tx, items []Item[T]) error, opts BatchOptions,
 ) waybill.Handler {
 	if box == nil || fn == nil {
-		return waybill.Handler{Name: topic.Name(), NameIsTopic: true} // without Handle: the consumer refuses it by name
+		// without Handle: the consumer refuses it by name
+		return waybill.Handler{Name: topic.Name(), NameIsTopic: true}
 	}
 	single := func(ctx context.Context, tx Tx, v T) error {
 		d, _ := waybill.DeliveryFrom(ctx)

@@ -24,7 +24,8 @@ func ExampleHandler() {
 	}
 	handler := inbox.Handler(billing, paid, func(ctx context.Context, tx *memory.Tx, p payment) error {
 		tx.Put("balance", strconv.Itoa(p.Amount))
-		_, err := store.Stage(ctx, tx, paid.Message(p)) // a follow-up in the same transaction, caused by the message
+		// a follow-up in the same transaction, caused by the message
+		_, err := store.Stage(ctx, tx, paid.Message(p))
 		return err
 	})
 

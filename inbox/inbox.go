@@ -14,22 +14,22 @@ import (
 
 // Options configures an [Inbox]. The zero value is a good choice.
 type Options struct {
-	// ID returns the id of a message, for producers that put it elsewhere: into a header or a subject. It replaces the
-	// envelope's id. An empty result means that there is none. Nil means the envelope's id: the CloudEvents id, or else
-	// the broker's message id. It must be safe for concurrent use and must not change d.
+	// ID returns the id of a message, for producers that put it elsewhere: into a header or a subject. It replaces
+	// the envelope's id. An empty result means that there is none. Nil means the envelope's id: the CloudEvents id,
+	// or else the broker's message id. It must be safe for concurrent use and must not change d.
 	ID func(d *waybill.Delivery) string
-	// Retention is how long marks are kept, and so how long a duplicate is recognised; default 30 days, negative = for
-	// ever. It must be longer than RedeliveryWindow. The difference bounds the retry policy of subscriptions. A store
-	// that cannot purge keeps all marks, and a Retention is refused.
+	// Retention is how long marks are kept, and so how long a duplicate is recognised; default 30 days, negative =
+	// for ever. It must be longer than RedeliveryWindow. The difference bounds the retry policy of subscriptions. A
+	// store that cannot purge keeps all marks, and a Retention is refused.
 	Retention time.Duration
 	// RedeliveryWindow is how long after its effect the same message can come again without an operator's command;
-	// retries at the consumer do not count. It covers how long the producers' outboxes can publish the message again,
-	// and how long the broker can deliver it again. The default of 26 h fits the relay's defaults: 24 h for unroutable
-	// messages, 1 h of retries, and 1 h for the broker. Declare more for relays with other policies, or for a broker
-	// that holds messages for longer.
+	// retries at the consumer do not count. It covers how long the producers' outboxes can publish the message
+	// again, and how long the broker can deliver it again. The default of 26 h fits the relay's defaults: 24 h for
+	// unroutable messages, 1 h of retries, and 1 h for the broker. Declare more for relays with other policies, or
+	// for a broker that holds messages for longer.
 	RedeliveryWindow time.Duration
-	// PurgeEvery is how often old marks are deleted, in batches of 1,000, while a consumer runs a handler of the inbox
-	// or [Inbox.RunPurge] runs; default 1 h, negative = only by [Inbox.Purge].
+	// PurgeEvery is how often old marks are deleted, in batches of 1,000, while a consumer runs a handler of the
+	// inbox or [Inbox.RunPurge] runs; default 1 h, negative = only by [Inbox.Purge].
 	PurgeEvery time.Duration
 	// Logger gets the failures of the purge; nil means slog.Default().
 	Logger *slog.Logger

@@ -200,7 +200,8 @@ func (e *engine) stepBreakers(rt *route) (next time.Time) {
 func (e *engine) check(rt *route) {
 	rt.breakers.checking = true
 	e.async(func() func() {
-		ctx, cancel := e.timeout(e.upkeep.ctx, e.opts.PublishTimeout) // nothing is in flight that a stop would wait for
+		// nothing is in flight that a stop would wait for
+		ctx, cancel := e.timeout(e.upkeep.ctx, e.opts.PublishTimeout)
 		defer cancel()
 		err := guardErr("check", func() error { return rt.breakers.checker.Check(ctx) })
 		return func() {

@@ -64,7 +64,8 @@ func ExampleRoute_fairShare() {
 		for _, tenant := range []string{"big", "small"} {
 			v := Invoice{tenant, strconv.Itoa(i)}
 			_, err := store.Stage(ctx, tx,
-				InvoiceDue.Message(v, waybill.Routes(tenant), waybill.Tenant(tenant)), // the route of the tenant
+				// the route of the tenant
+				InvoiceDue.Message(v, waybill.Routes(tenant), waybill.Tenant(tenant)),
 				MailWanted.Message(v)) // the route of the topic
 			orPanic(err)
 		}

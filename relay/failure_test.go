@@ -598,7 +598,8 @@ func TestBackWithinTwoSeconds(t *testing.T) {
 		stop := begin(t, r)
 		time.Sleep(3*time.Hour + 10*time.Second)
 		lines := log.take()
-		if n := strings.Count(lines, "event=relay.breaker_open"); n < 6 || n > 10 { // not once only, and not at every check
+		// not once only, and not at every check
+		if n := strings.Count(lines, "event=relay.breaker_open"); n < 6 || n > 10 {
 			t.Errorf("%d lines in three hours:\n%s", n, lines)
 		}
 		expect(t, r.Health(t.Context()), "route default", waybill.HealthDegraded, "breaker open for 3h0m")

@@ -20,8 +20,8 @@ type Hooks struct {
 	// OnLeaseLost: the record went to another relay while it was here: the member's lease ended, or a settle was
 	// refused. Of a refused settle only Route and ID are set.
 	OnLeaseLost func(Event)
-	// OnBreaker: deliveries to a route, or to one topic of it, were paused (Err says why) or resumed (Err is nil). Only
-	// Route, Topic, RetryIn and Err are set.
+	// OnBreaker: deliveries to a route, or to one topic of it, were paused (Err says why) or resumed (Err is nil).
+	// Only Route, Topic, RetryIn and Err are set.
 	OnBreaker func(Event)
 }
 

@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// limitBurst is how much may be sent at once after a rest, and limitGrain how much is waited for if there is much
-	// to send, so that calls do not become small.
+	// limitBurst is how much may be sent at once after a rest, and limitGrain how much is waited for if there is
+	// much to send, so that calls do not become small.
 	limitBurst = 100 * time.Millisecond
 	limitGrain = 20 * time.Millisecond
 )

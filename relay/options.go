@@ -43,42 +43,42 @@ const (
 
 // Options configures a Relay. Zero fields mean their defaults.
 type Options struct {
-	// Name names the relay in the store and in every line of its log; the default is made of both ends, host name and
-	// process id. If set, it is a label of every metric too. Set it when a process runs several relays, to what tells
-	// both ends, such as "tenant-7 to rabbitmq".
+	// Name names the relay in the store and in every line of its log; the default is made of both ends, host name
+	// and process id. If set, it is a label of every metric too. Set it when a process runs several relays, to what
+	// tells both ends, such as "tenant-7 to rabbitmq".
 	Name string
 	// Routes to serve; default the one route waybill.DefaultRoute, to the relay's publisher, in per-key order.
 	Routes []Route
 
 	// BatchSize bounds the records of a route in one read and in one publish; default 500, 1 to 10,000. In per-key
-	// order a publish takes half of it, unless the publisher pipelines keys: a key waits until its call is over. With
-	// 1 and a Window of 1 the relay is sequential.
+	// order a publish takes half of it, unless the publisher pipelines keys: a key waits until its call is over.
+	// With 1 and a Window of 1 the relay is sequential.
 	BatchSize int
 	// BatchBytes bounds the bodies of a route in one read; default 16 MiB, negative = unbounded.
 	BatchBytes int64
 	// Window is how many batches of a route may be in memory, ready or on their way; default 4, 1 to 256.
 	Window int
-	// PollMin and PollMax bound the pause after a read that found nothing: it doubles from one to the other. Defaults
-	// 50 ms and 10 s.
+	// PollMin and PollMax bound the pause after a read that found nothing: it doubles from one to the other.
+	// Defaults 50 ms and 10 s.
 	PollMin, PollMax time.Duration
-	// Lease is how long the relay may be silent before others take over what it owns; default 10 s. It is renewed every
-	// third of that. What is being published when it ends is given up.
+	// Lease is how long the relay may be silent before others take over what it owns; default 10 s. It is renewed
+	// every third of that. What is being published when it ends is given up.
 	Lease time.Duration
 	// PublishTimeout bounds one Publish call; default 30 s. What has no result by then is an outage.
 	PublishTimeout time.Duration
-	// DrainTimeout bounds how long publishes in flight may go on after Run's context ended; default 15 s, negative =
-	// not at all.
+	// DrainTimeout bounds how long publishes in flight may go on after Run's context ended; default 15 s, negative
+	// = not at all.
 	DrainTimeout time.Duration
-	// UnroutableTimeout is how long after it was due a message may stay unroutable before it is abandoned, if it was
-	// tried waybill.DefaultBackoffAttempts times (about an hour), so that an outage does not use up its time; default
-	// 24 h, negative = it is abandoned at once.
+	// UnroutableTimeout is how long after it was due a message may stay unroutable before it is abandoned, if it
+	// was tried waybill.DefaultBackoffAttempts times (about an hour), so that an outage does not use up its time;
+	// default 24 h, negative = it is abandoned at once.
 	UnroutableTimeout time.Duration
 	// CleanInterval is how often the relay cleans its store, jittered: what expired is abandoned, and what its
-	// retention is over for is deleted. Of several relays one is elected. Default 1 min, at least 1 s, negative = off.
-	// Stores that keep nothing have nothing to clean.
+	// retention is over for is deleted. Of several relays one is elected. Default 1 min, at least 1 s, negative =
+	// off. Stores that keep nothing have nothing to clean.
 	CleanInterval time.Duration
-	// StaleAfter is how long a message may be due before Health tells, and on a route that this relay does not serve
-	// the log and the metric waybill.relay.unserved too; default 5 min, at least 1 s, negative = off.
+	// StaleAfter is how long a message may be due before Health tells, and on a route that this relay does not
+	// serve the log and the metric waybill.relay.unserved too; default 5 min, at least 1 s, negative = off.
 	StaleAfter time.Duration
 
 	// Logger receives the relay's log; nil means slog.Default().
@@ -98,26 +98,27 @@ type Route struct {
 	Publisher core.Publisher
 	// Order is how the route is read and sent; the default is per-key order.
 	Order waybill.Order
-	// BlockAfterAbandon makes an abandoned message block its key until an operator decides. Needs waybill.OrderPerKey.
+	// BlockAfterAbandon makes an abandoned message block its key until an operator decides. Needs
+	// waybill.OrderPerKey.
 	BlockAfterAbandon bool
-	// Backoff decides about the next attempt of a rejected message; nil means core's default: 20 attempts in about an
-	// hour.
+	// Backoff decides about the next attempt of a rejected message; nil means core's default: 20 attempts in about
+	// an hour.
 	Backoff *waybill.Backoff
-	// RatePerSecond bounds the messages that this relay publishes per second, failed attempts included, with bursts of
-	// a tenth of a second's worth, but at least one message; one an hour to a million; 0 = unbounded.
+	// RatePerSecond bounds the messages that this relay publishes per second, failed attempts included, with bursts
+	// of a tenth of a second's worth, but at least one message; one an hour to a million; 0 = unbounded.
 	RatePerSecond float64
 	// Weight is the route's share of the relay, in messages, while other routes have work too; default 1, at most
-	// 1,000. If weights differ, or there are Lanes, routes with work divide one window between them, so that they share
-	// what the publishers can do. A limited route takes what its rate allows.
+	// 1,000. If weights differ, or there are Lanes, routes with work divide one window between them, so that they
+	// share what the publishers can do. A limited route takes what its rate allows.
 	Weight int
-	// Lanes serves the priority lanes of the route, see waybill.InLane: while all have work, the high one gets 6 of 10
-	// messages, the normal one 3, the low one 1. A lane that is empty leaves its part to the others. The lanes are
-	// routes of their own to the store; they share RatePerSecond and Weight.
+	// Lanes serves the priority lanes of the route, see waybill.InLane: while all have work, the high one gets 6 of
+	// 10 messages, the normal one 3, the low one 1. A lane that is empty leaves its part to the others. The lanes
+	// are routes of their own to the store; they share RatePerSecond and Weight.
 	Lanes bool
 	// Units is how many units the route, or each of its lanes, is divided into between relays, if this relay is the
 	// first to serve it; 1 to 64. More relays than units share nothing. The default is 64 for up to 16 routes, and
-	// 1,024 in all for more. The number stays until nobody serves the route. A relay that asked for another one says
-	// so in its log, once: event units_differ.
+	// 1,024 in all for more. The number stays until nobody serves the route. A relay that asked for another one
+	// says so in its log, once: event units_differ.
 	Units int
 }
 

@@ -35,7 +35,8 @@ func (e *engine) keepPresence() time.Time {
 	switch {
 	case p.store == nil || e.once: // a run to the end is not worth a connection
 		return time.Time{}
-	case p.busy && (e.drain.begun && (e.d.Left() || e.drain.noLeave) || p.token != 0 && e.d.Presence() != p.token): // another relay missed it
+	case p.busy && (e.drain.begun && (e.d.Left() || e.drain.noLeave) || p.token != 0 && e.d.Presence() != p.token):
+		// Another relay missed it.
 		p.cancel()
 		return time.Time{}
 	case p.busy || e.drain.begun:

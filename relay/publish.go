@@ -163,7 +163,8 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 		rt.sentAt = e.now
 	}
 	failed := c.failures(res)
-	for i, item := range slices.Backward(c.items) { // the last of a key first: what goes back stands behind what went back later
+	// the last of a key first: what goes back stands behind what went back later
+	for i, item := range slices.Backward(c.items) {
 		key := item.Record.Envelope.Key
 		first, ok := failed[key]
 		if ok && first == i {

@@ -71,8 +71,8 @@ type worked struct{ store, routes map[string]bool }
 
 // Counts is what one pass did, in records.
 type Counts struct {
-	// Claimed counts records that were taken up, Published confirms, Failed attempts that will be repeated, Abandoned
-	// what was given up, Released what was released at no cost.
+	// Claimed counts records that were taken up, Published confirms, Failed attempts that will be repeated,
+	// Abandoned what was given up, Released what was released at no cost.
 	Claimed, Published, Failed, Abandoned, Released int
 }
 
@@ -100,7 +100,8 @@ func New(store core.OutboxStore, publisher core.Publisher, opts Options) (*Relay
 	if err := waybill.Invalid("waybill/relay: options", append(opts.problems(), opts.promises()...)...); err != nil {
 		return nil, err
 	}
-	tel, err := newTelemetry(&opts) // with the name only if it was set: the default one is different in every process
+	// with the name only if it was set: the default one is different in every process
+	tel, err := newTelemetry(&opts)
 	if err != nil {
 		return nil, fmt.Errorf("waybill/relay: metrics: %w", err)
 	}

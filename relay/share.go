@@ -108,7 +108,8 @@ func (e *engine) handLimited(g *group) time.Time {
 				continue
 			}
 			ready += e.d.Ready(r.Name)
-			if r.got = max(r.got, g.virtual); rt == nil || r.got < rt.got { // who rested has no claim on what others got
+			// who rested has no claim on what others got
+			if r.got = max(r.got, g.virtual); rt == nil || r.got < rt.got {
 				rt = r
 			}
 		}

@@ -120,7 +120,8 @@ func TestLanes(t *testing.T) {
 					fillLanes(t, mem, "r", 1200, c.in...)
 					stop := begin(t, newRelay(t, mem, b, relay.Options{BatchSize: 20, Routes: []relay.Route{{Name: "r", Lanes: true}}}))
 					within(t, time.Minute, "the first 1,200", func() bool { return b.count() >= 1200 })
-					const tolerance = 0.8 // the window is in whole records, and calls in whole batches
+					// the window is in whole records, and calls in whole batches
+					const tolerance = 0.8
 					got := map[string]int{}
 					for _, id := range b.ids()[:1200] {
 						lane, _, _ := strings.Cut(id, "-")
@@ -169,7 +170,8 @@ func TestOneMessageThroughAFlood(t *testing.T) {
 			stage(t, mem, msg("one", "", waybill.Routes("r"), waybill.InLane(c[1])))
 			before := s.numReads()
 			within(t, 55*time.Millisecond, "the one", func() bool { return b.arrivedOne("one") })
-			if n := int(found.Load()) - before; n > 2 { // one that began at the same time, and the one that finds it
+			// one that began at the same time, and the one that finds it
+			if n := int(found.Load()) - before; n > 2 {
 				t.Errorf("it was found by read %d", n)
 			}
 			if left := 20000 - b.count(); left < 10000 {

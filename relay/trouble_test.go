@@ -102,7 +102,8 @@ func TestLanesOfALimitedRoute(t *testing.T) {
 					lane, _, _ := strings.Cut(id, "-")
 					got[lane]++
 				}
-				if high, normal := got["lane"+string(waybill.LaneHigh)], got["lane"+string(waybill.LaneNormal)]; high < 105 || normal < 50 { // 120 and 60 are their parts
+				// 120 and 60 are their parts
+				if high, normal := got["lane"+string(waybill.LaneHigh)], got["lane"+string(waybill.LaneNormal)]; high < 105 || normal < 50 {
 					t.Errorf("%v of 200", got)
 				}
 				if err := stop(); err != nil {

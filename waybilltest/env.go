@@ -29,14 +29,14 @@ type Options struct {
 	Source string
 	// Start is what the clock says; default now. It stands still until Env.Advance.
 	Start time.Time
-	// Retry is the retry policy. Default: none, a handler's first error parks the message and reaches the test. With a
-	// policy the retries run at once, and only what is parked in the end reaches the test.
+	// Retry is the retry policy. Default: none, a handler's first error parks the message and reaches the test.
+	// With a policy the retries run at once, and only what is parked in the end reaches the test.
 	Retry *waybill.Backoff
-	// KeepScheduled lets scheduled messages and retries wait for Env.Advance, so that a later transaction can cancel or
-	// replace them.
+	// KeepScheduled lets scheduled messages and retries wait for Env.Advance, so that a later transaction can
+	// cancel or replace them.
 	KeepScheduled bool
-	// AllowUnhandled lets messages pass that no handler is for, such as those for other services: they count as sent.
-	// Default: such a message fails the test.
+	// AllowUnhandled lets messages pass that no handler is for, such as those for other services: they count as
+	// sent. Default: such a message fails the test.
 	AllowUnhandled bool
 }
 

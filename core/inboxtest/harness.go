@@ -15,8 +15,8 @@ import (
 type Harness[Tx any] interface {
 	// Inbox returns the inbox under test, the same one every time.
 	Inbox() core.Inbox[Tx]
-	// Effect writes one effect with this name in tx, as a handler would. The same name can be written again; each write
-	// is one more effect.
+	// Effect writes one effect with this name in tx, as a handler would. The same name can be written again; each
+	// write is one more effect.
 	Effect(ctx context.Context, tx Tx, name string) error
 	// Effects returns how many effects with this name are committed.
 	Effects(ctx context.Context, name string) (int, error)
@@ -36,8 +36,8 @@ var ErrNotDeclared = errors.New("not declared")
 type Check[Tx any] struct {
 	// Name is unique and stable: words joined by dashes.
 	Name string
-	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an error
-	// that says what happened instead.
+	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an
+	// error that says what happened instead.
 	Run func(ctx context.Context, h Harness[Tx]) error
 }
 

@@ -17,7 +17,8 @@ import (
 type Harness interface {
 	// Store returns the store under test, the same one every time.
 	Store() core.OutboxStore
-	// Begin starts a transaction of the application. Several can run at once, unless the harness is a [SingleWriter].
+	// Begin starts a transaction of the application. Several can run at once, unless the harness is a
+	// [SingleWriter].
 	Begin(ctx context.Context) (Tx, error)
 }
 
@@ -97,7 +98,8 @@ type Stored struct {
 
 // Restorer is a harness that can set the database back, sequence and all, as a restore of a backup does.
 type Restorer interface {
-	// Save returns a function that brings back what is stored now, and declares the restore where the store needs that.
+	// Save returns a function that brings back what is stored now, and declares the restore where the store needs
+	// that.
 	Save(ctx context.Context) (restore func(ctx context.Context) error, err error)
 }
 
@@ -108,8 +110,8 @@ var ErrNotDeclared = errors.New("not declared")
 type Check struct {
 	// Name is unique and stable: words joined by dashes.
 	Name string
-	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an error
-	// that says what happened instead.
+	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an
+	// error that says what happened instead.
 	Run func(ctx context.Context, h Harness) error
 }
 

@@ -13,7 +13,8 @@ import (
 // Harness is the store under test with the functions that the suite needs. Functions that only some backends have are
 // optional interfaces: [Inspector], [Corrupter] and [Retainer].
 type Harness interface {
-	// Store returns the store under test, the same one every time. The suite also checks the capabilities that it has.
+	// Store returns the store under test, the same one every time. The suite also checks the capabilities that it
+	// has.
 	Store() core.OutboxStore
 	// Begin starts a transaction in which messages can be staged.
 	Begin(ctx context.Context) (Tx, error)
@@ -65,8 +66,8 @@ var ErrNotDeclared = errors.New("not declared")
 type Check struct {
 	// Name is unique and stable: words joined by dashes.
 	Name string
-	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an error
-	// that says what happened instead.
+	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an
+	// error that says what happened instead.
 	Run func(ctx context.Context, h Harness) error
 }
 

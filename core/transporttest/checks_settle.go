@@ -114,7 +114,8 @@ func (k *kit) notBefore(r core.Receiver, a core.Ack, delay time.Duration) {
 	start := time.Now()
 	k.settle(r, a)
 	d := k.receive(r, 1)[0]
-	if took := time.Since(start); took < delay-5*time.Millisecond { // the broker's clock may count whole milliseconds
+	// the broker's clock may count whole milliseconds
+	if took := time.Since(start); took < delay-5*time.Millisecond {
 		k.fail("a retry with delay %s came after %s", a.Delay, took)
 	}
 	k.settle(r, core.AckRelease(d))

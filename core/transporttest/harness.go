@@ -48,8 +48,8 @@ var ErrNotDeclared = errors.New("not declared")
 type Check struct {
 	// Name is unique and stable: words joined by dashes.
 	Name string
-	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an error
-	// that says what happened instead. It needs a harness of its own.
+	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an
+	// error that says what happened instead. It needs a harness of its own.
 	Run func(ctx context.Context, h Harness) error
 }
 

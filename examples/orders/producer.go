@@ -42,7 +42,8 @@ func runProducer(ctx context.Context, cfg config) error {
 				case <-pace.C:
 				}
 				if err := placeOrder(ctx, outbox); err != nil && !errors.Is(err, errChangedMyMind) && ctx.Err() == nil {
-					slog.Warn("order not placed", "error", err) // the customer sees an error; no row, no message
+					// the customer sees an error; no row, no message
+					slog.Warn("order not placed", "error", err)
 				}
 			}
 		})

@@ -39,8 +39,8 @@ func runWorker(ctx context.Context, path string) error {
 	}
 	defer store.Close(context.WithoutCancel(ctx)) //nolint:errcheck // ending anyway
 
-	// ConfirmHandled: a message leaves the outbox when it was handled. Memory dies with the process, the outbox does
-	// not.
+	// ConfirmHandled: a message leaves the outbox when it was handled. Memory dies with the process, the outbox
+	// does not.
 	bus, err := memory.New(memory.Options{ConfirmHandled: true})
 	if err != nil {
 		return err

@@ -33,7 +33,8 @@ func TestFailOver(t *testing.T) {
 		if t.Logf("numbers went back from %d to %d", before, after); before-after < 40 {
 			t.Error("too few numbers are drawn again to prove anything")
 		}
-		for w.number(w.pool, "SELECT last_value FROM waybill.waybill_outbox_seq") <= before { // before the pooler is back
+		// before the pooler is back
+		for w.number(w.pool, "SELECT last_value FROM waybill.waybill_outbox_seq") <= before {
 			w.stage(keys("new", 100))
 		}
 		stop()

@@ -202,7 +202,8 @@ func (w *world) produce(names []string, long time.Duration) (stop func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
-			_ = pgx.BeginFunc(w.Context(), w.pool, func(tx pgx.Tx) error { // one that fails has staged nothing, or has and is noted
+			// one that fails has staged nothing, or has and is noted
+			_ = pgx.BeginFunc(w.Context(), w.pool, func(tx pgx.Tx) error {
 				for half := range 2 {
 					if half == 1 && i%10 == 9 && long > 0 {
 						w.pause(rand.N(long))

@@ -53,8 +53,9 @@ type member struct {
 	Lease             time.Duration
 	Batch, Window     int
 
-	// Slow is how long the publisher takes for each call, Poison the message that kills the process at once. Refuses
-	// says that the publisher is of no use, and Pipelined that it takes several messages of a key in a call.
+	// Slow is how long the publisher takes for each call, Poison the message that kills the process at once.
+	// Refuses says that the publisher is of no use, and Pipelined that it takes several messages of a key in a
+	// call.
 	Slow               time.Duration
 	Poison             string
 	Refuses, Pipelined bool

@@ -57,7 +57,8 @@ var rules = []rule{
 	{"store/sqlite/...", append([]string{"internal/sqltext"}, leaf...), []string{"modernc.org/sqlite"}},
 	{"store/memory/...", leaf, nil},
 	{"transport/rabbitmq/internal/tlserr", nil, nil},
-	{"transport/rabbitmq/topology", append([]string{"transport/rabbitmq/internal/tlserr"}, leaf...), nil}, // for tools: no AMQP client
+	// for tools: no AMQP client
+	{"transport/rabbitmq/topology", append([]string{"transport/rabbitmq/internal/tlserr"}, leaf...), nil},
 	{"transport/rabbitmq/...", leaf, []string{"github.com/rabbitmq/amqp091-go"}},
 	{"transport/memory/...", leaf, nil},
 	{"transport/table/...", handing, nil},

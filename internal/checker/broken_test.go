@@ -61,7 +61,8 @@ func (b *brokenStore) Settle(ctx context.Context, self core.Session, o []core.Ou
 		return b.OutboxStore.Settle(ctx, self, o)
 	}
 	stored := b.settle(o)
-	return append(b.OutboxStore.Settle(ctx, self, stored), make(core.Results, len(o)-len(stored))...) // the others have the answer too that all is well
+	// the others have the answer too that all is well
+	return append(b.OutboxStore.Settle(ctx, self, stored), make(core.Results, len(o)-len(stored))...)
 }
 
 type brokenBus struct {

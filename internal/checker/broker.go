@@ -86,7 +86,8 @@ func (b *Publisher) send(ctx context.Context, batch []waybill.Envelope) core.Res
 		return core.AllFailed(n, errDown)
 	case d.Roll(b.f.Panic):
 		if n == 1 {
-			b.q.ledger.Refused(b.q.Route, own[0].ID, errors.New("a panic")) // it is the message's fault, as far as anybody can tell
+			// it is the message's fault, as far as anybody can tell
+			b.q.ledger.Refused(b.q.Route, own[0].ID, errors.New("a panic"))
 		}
 		panic("checker: a fault")
 	case d.Roll(b.f.Panic):

@@ -13,15 +13,16 @@ import (
 
 // Faults says how often what goes wrong, in per mille of the calls.
 type Faults struct {
-	// Before: it fails and nothing happened. After: it happened, and the answer is lost. Late: the caller is told of a
-	// failure, and it happens later. Panic: it panics, before or after. Delay: it takes up to MaxDelay longer, before
-	// or after. Partial: some of a batch fail.
+	// Before: it fails and nothing happened. After: it happened, and the answer is lost. Late: the caller is told
+	// of a failure, and it happens later. Panic: it panics, before or after. Delay: it takes up to MaxDelay longer,
+	// before or after. Partial: some of a batch fail.
 	Before, After, Late, Panic, Delay, Partial int
 	MaxDelay                                   time.Duration
 	// Spell: from then on every write of the process but its renewals fails for up to twice MaxDelay, and not by an
 	// outage; some settles happen.
 	Spell int
-	// Of publishers only, per message: refused this time, for good, for want of a queue, or by an outage of one topic.
+	// Of publishers only, per message: refused this time, for good, for want of a queue, or by an outage of one
+	// topic.
 	Reject, Permanent, Unroutable, TopicOnly int
 	// Latency is what every call takes at most without a fault.
 	Latency time.Duration

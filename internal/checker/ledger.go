@@ -25,13 +25,13 @@ type Options struct {
 	Now func() time.Time
 	// Exact makes calls of the store run one at a time, so that positions are exact, and it is known who owns what.
 	Exact bool
-	// Zombies says that copies of a message may arrive long after their relay gave them up, so that one that was given
-	// up or withdrawn may still arrive, out of order.
+	// Zombies says that copies of a message may arrive long after their relay gave them up, so that one that was
+	// given up or withdrawn may still arrive, out of order.
 	Zombies bool
 	// Unseen says that some relays are not decorated, so that nothing is known of what the broker refused them.
 	Unseen bool
-	// Limit is the time within which what is due and free is handed out when everything works; zero = not judged. It
-	// needs an exact ledger.
+	// Limit is the time within which what is due and free is handed out when everything works; zero = not judged.
+	// It needs an exact ledger.
 	Limit time.Duration
 }
 

@@ -366,7 +366,8 @@ func runReal(t *testing.T, n, workers int, one func(t *testing.T, seed uint64, i
 	var over sync.WaitGroup
 	t.Cleanup(over.Wait)
 	var pool sync.WaitGroup
-	for range workers { // not parallel subtests: these are as many as there are processors, and histories mostly wait
+	// not parallel subtests: these are as many as there are processors, and histories mostly wait
+	for range workers {
 		pool.Go(func() {
 			for !t.Failed() {
 				k := int(next.Add(1))

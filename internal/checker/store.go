@@ -92,7 +92,7 @@ func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]
 	})
 }
 
-// GiveUp gives a unit up, if it is let. Who is doomed is killed by it.
+// GiveUp gives a unit up if it may. A doomed process is killed by it.
 func (s *Store) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
 	if s.p.doomed.Load() {
 		if s.p.dice[3].N(2) == 0 {

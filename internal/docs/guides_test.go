@@ -127,9 +127,11 @@ func Example_parked() {
 		return nil
 	})
 	err := c.Handle(waybill.Subscription{
-		Queue:     "mailer",
-		Retry:     waybill.RetryDelays(10*time.Second, time.Minute, 10*time.Minute), // three retries by the broker, then park
-		InProcess: waybill.RetryDelays(50*time.Millisecond, 500*time.Millisecond),   // and before each of them two here
+		Queue: "mailer",
+		// three retries by the broker, then park
+		Retry: waybill.RetryDelays(10*time.Second, time.Minute, 10*time.Minute),
+		// and before each of them two here
+		InProcess: waybill.RetryDelays(50*time.Millisecond, 500*time.Millisecond),
 	}, send)
 	if err != nil {
 		panic(err)

@@ -75,7 +75,8 @@ func TestMovingOver(t *testing.T) {
 	for _, m := range sqlBlock.FindAllStringSubmatch(read(t, filepath.Join(root, "docs", "migrating.md")), -1) {
 		exec(m[1])
 	}
-	exec(`INSERT INTO outbox_events (id, event_type, aggregate_id, payload) VALUES (4, 'orders.placed', 'order-1', '{}')`) // old code goes on
+	// old code goes on
+	exec(`INSERT INTO outbox_events (id, event_type, aggregate_id, payload) VALUES (4, 'orders.placed', 'order-1', '{}')`)
 
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		status, err := outbox.Cancel(ctx, tx, waybill.CancelKey{Route: "mails", Topic: "mails.send", DedupeKey: "now"})

@@ -230,8 +230,8 @@ func TestRouteRenamed(t *testing.T) { // DB-23
 		return number(t, d.pool, "SELECT count(*) FROM waybill.waybill_outbox_units WHERE owner <> 0 AND route = 'new'") > 0
 	})
 	exec(t, d.pool, "UPDATE waybill.waybill_outbox SET route = 'new' WHERE route = 'old'")
-	// What was renamed stands behind what this relay has read: the next sweep finds it, after up to five minutes, or
-	// when a relay starts.
+	// What was renamed stands behind what this relay has read: the next sweep finds it, after up to five minutes,
+	// or when a relay starts.
 	first.stop(10 * time.Second)
 	d.relay(relay.Options{Routes: []relay.Route{{Name: "new"}}})
 	d.drained("renamed")

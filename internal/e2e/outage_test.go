@@ -169,7 +169,8 @@ func TestBrokerKilledUnderLoad(t *testing.T) { // RL-06 P7 P2
 	declareAll(t, bus)
 	con := consumeAll(t, pool, bus)
 	begin := time.Now()
-	var back, first atomic.Int64 // since begin: the broker was there again; the first message was published after that
+	// since begin: the broker was there again; the first message was published after that
+	var back, first atomic.Int64
 	hooks := relay.Hooks{OnPublished: func(relay.Event) {
 		if back.Load() > 0 {
 			first.CompareAndSwap(0, int64(time.Since(begin)))

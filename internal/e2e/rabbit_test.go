@@ -227,7 +227,8 @@ func TestTooLargeAndUnroutable(t *testing.T) { // RL-03 RL-06
 	if got := waybill.ReasonOf(res[1]); got != waybill.ReasonTooLarge {
 		t.Errorf("reason %q", got)
 	}
-	check(t, res[3], want{is: waybill.ErrUnroutable, class: waybill.ClassRejected, says: []string{`"no\xffwhere"`}}) // AMQP takes any bytes; Stage does not
+	// AMQP takes any bytes; Stage does not
+	check(t, res[3], want{is: waybill.ErrUnroutable, class: waybill.ClassRejected, says: []string{`"no\xffwhere"`}})
 	check(t, res[4], want{class: waybill.ClassPermanent, says: []string{"topic has 256 bytes", "at most 255"}})
 	check(t, res[5], want{is: waybill.ErrUnroutable, class: waybill.ClassRejected, says: []string{`"no.where"`, `bind one to exchange "waybill"`}})
 

@@ -10,8 +10,8 @@ import (
 // Of each event, [Burst] lines are written in a [Window]. While it goes on repeating, one line is written in windows
 // that double, up to [MaxWindow]. The next line that is written says how many were not.
 const (
-	Burst     = 5
-	Window    = 10 * time.Second
+	Burst     = 10
+	Window    = 20 * time.Second
 	MaxWindow = 5 * time.Minute
 )
 

@@ -19,8 +19,8 @@ import (
 
 // PG is an empty database of its own on a PostgreSQL server.
 type PG struct {
-	// DSN is the connection URL of the database, as its superuser (or the user of WAYBILL_TEST_POSTGRES). It holds a
-	// password.
+	// DSN is the connection URL of the database, as its superuser (or the user of WAYBILL_TEST_POSTGRES). It holds
+	// a password.
 	DSN string
 	// Database is the name of the database.
 	Database string
@@ -138,7 +138,8 @@ func (s *PostgresServer) start(ctx context.Context) error {
 	settings := map[string]string{
 		"listen_addresses": "127.0.0.1", "port": strconv.Itoa(s.Port), "unix_socket_directories": s.dir,
 		"fsync": "on", "wal_level": "logical", "max_connections": "200", "max_wal_senders": "20", "max_replication_slots": "20",
-		"dynamic_shared_memory_type": "mmap", // files in the data folder: nothing stays in /dev/shm after a SIGKILL
+		// files in the data folder: nothing stays in /dev/shm after a SIGKILL
+		"dynamic_shared_memory_type": "mmap",
 	}
 	if s.opts.TLS != nil {
 		maps.Copy(settings, map[string]string{"ssl": "on", "ssl_cert_file": "server.pem", "ssl_key_file": "server.key", "ssl_ca_file": "ca.pem"})

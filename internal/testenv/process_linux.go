@@ -57,7 +57,8 @@ func (a *account) own(path string) error {
 }
 
 func (a *account) attr() *syscall.SysProcAttr {
-	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true} // own group: a Ctrl-C is for the test, not for its servers
+	// own group: a Ctrl-C is for the test, not for its servers
+	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if a != nil {
 		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
 	}
@@ -129,7 +130,8 @@ func startOn(cpus *unix.CPUSet, as *account, dir, log string, env []string, name
 	started := make(chan error)
 	spawner() <- func() {
 		var mine unix.CPUSet
-		if cpus != nil && unix.SchedGetaffinity(0, &mine) == nil && unix.SchedSetaffinity(0, cpus) == nil { // of this thread; the child inherits it
+		// of this thread; the child inherits it
+		if cpus != nil && unix.SchedGetaffinity(0, &mine) == nil && unix.SchedSetaffinity(0, cpus) == nil {
 			defer func() { _ = unix.SchedSetaffinity(0, &mine) }()
 		}
 		started <- cmd.Start()

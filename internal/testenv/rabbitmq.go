@@ -32,9 +32,9 @@ type RabbitMQOptions struct {
 	// TLS, if not nil, adds a TLS listener that asks for a client certificate of this authority; see
 	// RabbitMQServer.TLSURL.
 	TLS *TLS
-	// AllCPUs lets the broker use all CPUs, as for a benchmark. Otherwise it gets one: Erlang's threads wake each other
-	// thousands of times a second, and where that has to cross CPUs of a virtual machine it makes a start take four
-	// times as long.
+	// AllCPUs lets the broker use all CPUs, as for a benchmark. Otherwise it gets one: Erlang's threads wake each
+	// other thousands of times a second, and where that has to cross CPUs of a virtual machine it makes a start
+	// take four times as long.
 	AllCPUs bool
 }
 
@@ -166,7 +166,8 @@ func (s *RabbitMQServer) env() []string {
 	return []string{
 		"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LANG=C.UTF-8", "HOME=" + s.dir,
 		"ERL_EPMD_PORT=" + strconv.Itoa(s.epmdPort), "ERL_EPMD_ADDRESS=127.0.0.1",
-		"RUNNING_UNDER_SYSTEMD=1", // the start script then execs the virtual machine: the child's pid is the broker's
+		// the start script then execs the virtual machine: the child's pid is the broker's
+		"RUNNING_UNDER_SYSTEMD=1",
 		"RABBITMQ_CONF_ENV_FILE=/dev/null", "RABBITMQ_NODENAME=" + s.node + "@localhost",
 		"RABBITMQ_NODE_PORT=" + strconv.Itoa(s.Port), "RABBITMQ_DIST_PORT=" + strconv.Itoa(s.distPort),
 		"RABBITMQ_MNESIA_BASE=" + in("mnesia"), "RABBITMQ_LOG_BASE=" + in("log"), "RABBITMQ_PID_FILE=" + in("pid"),

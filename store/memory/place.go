@@ -14,14 +14,15 @@ type route struct {
 	bySeq map[int64]*record  // staged ones too
 	keys  map[string]*keyed
 
-	ready   index                          // by sequence
-	free    index                          // those of ready that have no key and no holder
-	timers  index                          // by due time
-	retries index                          // by due time
-	odd     index                          // what holds a key, or is held, by sequence
-	aged    index                          // those of ready that nobody holds, by when they first became due
-	expires index                          // live ones that expire, by when
-	settled [3]index                       // those whose retention ends some day, by class and by when they were settled
+	ready   index // by sequence
+	free    index // those of ready that have no key and no holder
+	timers  index // by due time
+	retries index // by due time
+	odd     index // what holds a key, or is held, by sequence
+	aged    index // those of ready that nobody holds, by when they first became due
+	expires index // live ones that expire, by when
+	// those whose retention ends some day, by class and by when they were settled
+	settled [3]index
 	counts  [core.StateAbandoned + 1]int64 // by the state that is shown
 
 	units  []*unit

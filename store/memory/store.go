@@ -35,8 +35,8 @@ type Options struct {
 	TTL time.Duration
 	// Withdrawable lists routes. Every message on them can be cancelled although it is due; see waybill.Message.
 	Withdrawable []string
-	// Now is the clock of the store and of the producer; nil means time.Now, which is virtual under testing/synctest.
-	// It must be safe for concurrent use. Wait uses real timers in any case.
+	// Now is the clock of the store and of the producer; nil means time.Now, which is virtual under
+	// testing/synctest. It must be safe for concurrent use. Wait uses real timers in any case.
 	Now func() time.Time
 	// TracerProvider makes the stage spans; nil means the global one.
 	TracerProvider core.TracerProvider

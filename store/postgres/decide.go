@@ -27,12 +27,12 @@ const headSQL = `(
     )`
 
 const (
-	// lockHeadSQL waits for whoever is about to change the row, so that decideSQL sees what became of it: a statement
-	// does not see what was committed after it began.
+	// lockHeadSQL waits for whoever is about to change the row, so that decideSQL sees what became of it: a
+	// statement does not see what was committed after it began.
 	lockHeadSQL = `SELECT FROM {outbox} o JOIN ` + headSQL + ` h ON h.seq = o.seq WHERE o.route = $1 FOR NO KEY UPDATE OF o`
 
-	// These keep the row's unit, or that there is none, as it is until the transaction ends: nobody takes it meanwhile.
-	// Who has locked these rows waits for no record.
+	// These keep the row's unit, or that there is none, as it is until the transaction ends: nobody takes it
+	// meanwhile. A transaction that has locked these rows waits for no record.
 	keepUnservedSQL = `
 INSERT INTO {routes} (route) SELECT $1::text FROM ` + headSQL + ` h WHERE NOT EXISTS (SELECT FROM {routes} ro WHERE ro.route = $1)
 ON CONFLICT DO NOTHING`
@@ -46,8 +46,9 @@ ON CONFLICT DO NOTHING`
 
 // decideSQL changes the row if it is the head of its key, or tells its owner to, and says what it found.
 //
-//	h  the row. It is the head if nothing before it waits; an abandoned one before it does not count if it waits for a
-//	   retry: the route may go on after those. It is due if it is the first that is, and nothing holds the key
+//	h  the row. It is the head if nothing before it waits; an abandoned one before it does not count if it waits
+//	   for a retry: the route may go on after those. It is due if it is the first that is, and nothing holds the
+//	   key
 //	u  the change: a row that is due may be out at the owner of its unit
 //	c  what the key's owner is told
 func decideSQL(requeue bool) string {

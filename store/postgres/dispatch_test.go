@@ -67,7 +67,8 @@ func TestMembersShareAndTakeOver(t *testing.T) { // DB-24 OR-02 RL-10
 		members.Go(func() {
 			p.run(ctx, killed, 50, 4, func(items []*dispatch.Item) {
 				select {
-				case <-time.After(2 * time.Millisecond): // a publish takes its time, so that nobody has everything at once
+				case <-time.After(2 * time.Millisecond):
+					// A publish takes its time, so that nobody has everything at once.
 				case <-ctx.Done():
 				}
 				broker.take(items)

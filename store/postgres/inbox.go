@@ -23,8 +23,8 @@ const DefaultLockTimeout = 10 * time.Second
 type InboxOptions struct {
 	// Schema and Table name the inbox table; default "waybill" and "waybill_inbox". See [Options].
 	Schema, Table string
-	// LockTimeout bounds how long Do waits for a concurrent Do of the same key; default 10 s, negative = no bound. The
-	// handler's own statements keep the session's lock_timeout.
+	// LockTimeout bounds how long Do waits for a concurrent Do of the same key; default 10 s, negative = no bound.
+	// The handler's own statements keep the session's lock_timeout.
 	LockTimeout time.Duration
 	// AutoMigrate makes the first use create or upgrade the table, for development.
 	AutoMigrate bool

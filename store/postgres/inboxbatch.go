@@ -22,9 +22,9 @@ var (
 )
 
 const (
-	// The keys come sorted and are marked in this order, so that two batches cannot deadlock. The lock timeout holds
-	// for this statement only: each part needs the one before. If some were marked before, the numbers of the others
-	// come back.
+	// The keys come sorted and are marked in this order, so that two batches cannot deadlock. The lock timeout
+	// holds for this statement only: each part needs the one before. If some were marked before, the numbers of the
+	// others come back.
 	markBatchSQL = `
 WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', %s, true) AS now
 ), k AS MATERIALIZED (%s
@@ -39,8 +39,8 @@ FROM n, s`
 	keysOfJSON   = `SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, n
     FROM json_array_elements($1::json) WITH ORDINALITY AS k (v, n)`
 
-	// A stable time, so that the index ends the search. Two purges at a time take the same rows in the same order; the
-	// second waits for the first and finds less.
+	// A stable time, so that the index ends the search. Two purges at a time take the same rows in the same order;
+	// the second waits for the first and finds less.
 	purgeInboxSQL = `
 DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {inbox}

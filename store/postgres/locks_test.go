@@ -146,7 +146,8 @@ func TestMoveFromALiveMember(t *testing.T) {
 	owner := func() int64 {
 		return query[int64](t, pool, "SELECT owner FROM waybill.waybill_outbox_units WHERE route = 'r'")
 	}
-	under := begin(t, pool, "SELECT FROM waybill.waybill_outbox_members WHERE session = $1 FOR KEY SHARE", int64(self)) // as a settle does
+	// as a settle does
+	under := begin(t, pool, "SELECT FROM waybill.waybill_outbox_members WHERE session = $1 FOR KEY SHARE", int64(self))
 	if _, err := s.Meet(t.Context(), move); err != nil || owner() != int64(self) {
 		t.Fatal("it moved beside a statement of its owner", err)
 	}

@@ -55,8 +55,8 @@ INSERT INTO {routes} (route) SELECT DISTINCT x.route FROM unnest($2::text[]) AS 
 WHERE ` + aliveSQL + ` AND NOT EXISTS (SELECT FROM {routes} r WHERE r.route = x.route) ORDER BY x.route
 ON CONFLICT DO NOTHING`
 
-	// unitsSQL makes the units of routes that have none, as core.SplitRoute does, under the lock of the route's row: of
-	// two members that do so one is first.
+	// unitsSQL makes the units of routes that have none, as core.SplitRoute does, under the lock of the route's
+	// row: of two members that do so one is first.
 	unitsSQL = `
 WITH n AS MATERIALIZED (
     SELECT r.* FROM {routes} r WHERE r.route = ANY ($2::text[]) AND r.units = 0 AND ` + aliveSQL + ` ORDER BY r.route FOR UPDATE
@@ -76,8 +76,8 @@ UPDATE {routes} r SET units = x.units, low = 0 FROM x WHERE r.route = x.route`
 
 	lockMemberSQL = `SELECT 1 FROM {members} WHERE session = $1 FOR UPDATE`
 
-	// reapSQL ends transactions that lock members' rows and wait for a client that sends nothing: a process that was
-	// frozen, or cut off, while it sent a batch. No timeout of the server ends these before version 17.
+	// reapSQL ends transactions that lock members' rows and wait for a client that sends nothing: a process that
+	// was frozen, or cut off, while it sent a batch. No timeout of the server ends these before version 17.
 	reapSQL = `
 SELECT pg_terminate_backend(a.pid)
 FROM (
@@ -110,7 +110,8 @@ WHERE u.route = o.route AND u.from_slot = o.from_slot`
 
 	endSQL = `DELETE FROM {members} m WHERE m.session = $1 AND ($3::int = 0 OR m.beat = $2)`
 
-	// tidySQL removes the units of routes that nobody serves. It keeps in the route what their next owners must know.
+	// tidySQL removes the units of routes that nobody serves. It keeps in the route what their next owners must
+	// know.
 	tidySQL = `
 WITH n AS MATERIALIZED (
     SELECT r.route FROM {routes} r
@@ -124,8 +125,8 @@ UPDATE {routes} r SET units = 0, low = d.low, careful = d.careful, term = d.term
 FROM (SELECT d.route, min(d.low) AS low, max(d.careful) AS careful, max(d.term) AS term FROM d GROUP BY d.route) d
 WHERE r.route = d.route`
 
-	// moveSQL makes a move. A unit of another live member moves only while no statement of its is under way; then it is
-	// left out. So is what a member stores late.
+	// moveSQL makes a move. A unit of another live member moves only while no statement of its is under way; then
+	// it is left out. So is what a member stores late.
 	moveSQL = `
 WITH o AS MATERIALIZED (
     SELECT FROM {members} m WHERE m.session = $5 AND $5::bigint NOT IN (0, $1::bigint) FOR UPDATE SKIP LOCKED

@@ -31,8 +31,8 @@ type Options struct {
 	TTL time.Duration
 	// Withdrawable are routes. A caller can cancel every message on them although it is due; see waybill.Message.
 	Withdrawable []string
-	// Retention says how long settled records are kept. Published ones are deleted by the settle itself unless it says
-	// otherwise; the rest of it is [Outbox.Clean]'s. All programs that share the table should say the same.
+	// Retention says how long settled records are kept. Published ones are deleted by the settle itself unless it
+	// says otherwise; the rest of it is [Outbox.Clean]'s. All programs that share the table should say the same.
 	Retention waybill.Retention
 	// Clock gives the HLC stamps. Everything in one process should share one; nil means one of its own.
 	Clock *hlc.Clock
@@ -40,8 +40,8 @@ type Options struct {
 	Now func() time.Time
 	// DisableNotify turns LISTEN and NOTIFY off: relays then find new messages by polling every 500 ms.
 	DisableNotify bool
-	// AutoMigrate makes the first use create or upgrade the tables, for development. In production migrate on purpose:
-	// it needs the right to create tables.
+	// AutoMigrate makes the first use create or upgrade the tables, for development. In production migrate on
+	// purpose: it needs the right to create tables.
 	AutoMigrate bool
 	// Logger gets rare events, such as LISTEN lost; nil means slog.Default().
 	Logger *slog.Logger

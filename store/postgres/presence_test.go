@@ -115,7 +115,8 @@ func TestMissingIsSeenByAll(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
 	m := present(t, o, 1<<62+1)
-	begin(t, pool, "SELECT pg_advisory_xact_lock_shared($1)", m.Presence) // the look of another one, which takes long
+	// the look of another one, which takes long
+	begin(t, pool, "SELECT pg_advisory_xact_lock_shared($1)", m.Presence)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {

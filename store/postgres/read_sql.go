@@ -82,9 +82,9 @@ CROSS JOIN LATERAL (`
     WHERE r.route = u.route AND r.key = u.key AND r.key <> '' AND r.seq > u.lo AND r.seq <= u.hi
       AND r.due_at IS NULL AND r.settled_at IS NULL`
 
-	// A record that goes beyond the bytes comes without its body, as a sign that there are more; what is behind it does
-	// not come, or does not count. Adding the bytes up takes longer than reading the records. Mostly it does: no body
-	// has more than its share.
+	// A record that goes beyond the bytes comes without its body, as a sign that there are more; what is behind it
+	// does not come, or does not count. Adding the bytes up takes longer than reading the records. Mostly it does:
+	// no body has more than its share.
 	shareSQL  = `SELECT ` + recordSQL + `, CASE WHEN octet_length(r.body) <= $1::bigint / u.max THEN r.body END FROM (`
 	sharedSQL = `) r) c`
 	boundSQL  = `

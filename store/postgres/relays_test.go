@@ -112,7 +112,8 @@ func TestOrderOfALongTransaction(t *testing.T) {
 	t.Parallel()
 	o, pool := newOutbox(t, postgres.Options{})
 	bus := runPump(t, o, waybill.DefaultRoute)
-	for round, pause := range []time.Duration{50 * time.Millisecond, 1500 * time.Millisecond} { // it is watched by itself after a second
+	// it is watched by itself after a second
+	for round, pause := range []time.Duration{50 * time.Millisecond, 1500 * time.Millisecond} {
 		long := begin(t, pool, "SELECT 1")
 		in := func(id string) {
 			t.Helper()

@@ -96,7 +96,8 @@ func TestRestoreUnderARunningRelay(t *testing.T) {
 			eventually(t, "nothing is left", func() bool { return queryInt(t, pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0 })
 			for _, key := range []string{"k0", "k7"} {
 				ids := bus.of(key)
-				ids = slices.DeleteFunc(ids, func(id string) bool { return id[0] == 'b' }) // was out when the database went back
+				// was out when the database went back
+				ids = slices.DeleteFunc(ids, func(id string) bool { return id[0] == 'b' })
 				if !slices.IsSorted(slices.Compact(ids)) {
 					t.Errorf("key %s is out of order: %.300q", key, ids)
 				}
@@ -118,7 +119,8 @@ func TestRestoredSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec(t, pool, backup)
-	exec(t, pool, "UPDATE saved_meta SET value = value + 7200000000 WHERE name LIKE '%.cleaner'") // from a server whose clock was ahead
+	// from a server whose clock was ahead
+	exec(t, pool, "UPDATE saved_meta SET value = value + 7200000000 WHERE name LIKE '%.cleaner'")
 	self := session(t, o, waybill.DefaultRoute)
 	c := claim(t, o, want(10))
 	exec(t, pool, restoreSQL)

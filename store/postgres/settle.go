@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// hurrySQL and those after it are for records that nobody has locked, as is usual: they take less than half as long
-	// as settleSQL. If somebody has, they fail. deleteNearSQL is for records of one route that are near each other: it
-	// goes over their range once, which takes half as long as to look each up. IS TRUE makes the list a table of
-	// hashes.
+	// hurrySQL and those after it are for records that nobody has locked, as is usual: they take less than half as
+	// long as settleSQL. If somebody has, they fail. deleteNearSQL is for records of one route that are near each
+	// other: it goes over their range once, which takes half as long as to look each up. IS TRUE makes the list a
+	// table of hashes.
 	hurrySQL      = `SELECT set_config('lock_timeout', '5ms', true)`
 	deleteNearSQL = `
 DELETE FROM {outbox} r
@@ -29,9 +29,9 @@ WHERE r.route = $2 AND r.seq BETWEEN $3 AND $4 AND r.settled_at IS NULL AND ` + 
 DELETE FROM {outbox} r USING unnest($2::text[], $3::bigint[], $4::text[]) AS u(route, seq, id)
 WHERE r.route = u.route AND r.seq = u.seq AND r.id = u.id AND r.settled_at IS NULL AND ` + aliveSQL
 
-	// settleSQL persists any outcomes, and says for each 0 done, 1 changed, 2 busy, 3 fenced. Published needs neither
-	// the version nor the unit, and is done if there is no row any more, or it was published already. It is deleted
-	// unless $15. A retry waits on when it is released.
+	// settleSQL persists any outcomes, and says for each 0 done, 1 changed, 2 busy, 3 fenced. Published needs
+	// neither the version nor the unit, and is done if there is no row any more, or it was published already. It is
+	// deleted unless $15. A retry waits on when it is released.
 	settleSQL = `
 WITH u AS MATERIALIZED (
     SELECT * FROM unnest($2::int[], $3::text[], $4::bigint[], $5::text[], $6::bigint[], $7::smallint[], $8::int[], $9::text[],

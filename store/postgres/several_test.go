@@ -34,7 +34,8 @@ func Example_severalDatabases() {
 				return err
 			}
 			wg.Go(func() {
-				if err := r.Run(ctx); err != nil { // a misconfiguration; an outage of one database does not end it
+				// a misconfiguration; an outage of one database does not end it
+				if err := r.Run(ctx); err != nil {
 					cancel(fmt.Errorf("relay of %s: %w", tenant, err))
 				}
 			})

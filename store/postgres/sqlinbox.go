@@ -63,7 +63,8 @@ func (i *SQLInbox) do(ctx context.Context, key core.InboxKey, fn func(ctx contex
 	if err := fn(ctx, tx); err != nil {
 		return core.InboxNone, handlerError(err)
 	}
-	// A driver may report a commit that became a rollback as a success; a statement in an aborted transaction fails.
+	// A driver may report a commit that became a rollback as a success; a statement in an aborted transaction
+	// fails.
 	if _, err := tx.ExecContext(ctx, "SELECT 1"); err != nil && dberr.SQLState(err) == "25P02" {
 		return core.InboxNone, dberr.CommitError("inbox: commit", pgx.ErrTxCommitRollback)
 	}

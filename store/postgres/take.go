@@ -37,7 +37,8 @@ SELECT u.n, CASE WHEN w.seq IS NOT NULL THEN {grip_held} WHEN EXISTS (
     coalesce(w.deliveries, 0)
 FROM u LEFT JOIN w ON w.route = u.route AND w.seq = u.seq`
 
-	// nextSQL holds the next records without a key: first what self holds and does not know of, then what nobody holds.
+	// nextSQL holds the next records without a key: first what self holds and does not know of, then what nobody
+	// holds.
 	nextSQL = `
 WITH own AS MATERIALIZED (
     SELECT r.ctid AS at, r.seq, octet_length(r.body) AS size FROM {outbox} r

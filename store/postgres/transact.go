@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// writeSQL begins transactions whose statements each see what was committed before they began, and so before what
-	// they locked.
+	// writeSQL begins transactions whose statements each see what was committed before they began, and so before
+	// what they locked.
 	writeSQL = "BEGIN ISOLATION LEVEL READ COMMITTED"
 	// readSQL begins transactions whose statements share one snapshot.
 	readSQL = "BEGIN ISOLATION LEVEL REPEATABLE READ"
 
 	// setSQL holds for the transaction only. The plans must use the indexes also while the table is small: a cached
-	// plan outlives the moment it was made for. Planning anew takes a millisecond, and compiling more than that. What a
-	// statement may wait for, other than its own member's short transactions, are locks of somebody's triggers: these
-	// must not keep the member's row locked for long.
+	// plan outlives the moment it was made for. Planning anew takes a millisecond, and compiling more than that.
+	// What a statement may wait for, other than its own member's short transactions, are locks of somebody's
+	// triggers: these must not keep the member's row locked for long.
 	setSQL = `
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('plan_cache_mode', 'force_generic_plan', true),
        set_config('jit', 'off', true), set_config('lock_timeout', '2s', true), set_config('statement_timeout', '10s', true)`
 
-	// fenceSQL keeps the member from being removed until the transaction ends. The statements after it look for the row
-	// themselves.
+	// fenceSQL keeps the member from being removed until the transaction ends. The statements after it look for the
+	// row themselves.
 	fenceSQL = `SELECT clock_timestamp() FROM {members} WHERE session = $1 FOR KEY SHARE`
 	// aliveSQL is what they ask.
 	aliveSQL = `EXISTS (SELECT FROM {members} me WHERE me.session = $1)`

@@ -165,7 +165,8 @@ func TestUnitOfWorkFails(t *testing.T) {
 	for _, mode := range queryExecModes {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			pool, _ := newSinglePool(t, "default_query_exec_mode="+mode) // whoever keeps its connection stops the others
+			// whoever keeps its connection stops the others
+			pool, _ := newSinglePool(t, "default_query_exec_mode="+mode)
 			o := outboxOn(t, pool, postgres.Options{})
 			exec(t, pool, unitSQL, pgx.QueryExecModeSimpleProtocol)
 			unit := o.UnitOfWork()

@@ -189,7 +189,8 @@ func TestUnitOfWorkDeadConnection(t *testing.T) {
 		"the connection itself": func(_ context.Context, tx pgx.Tx) error { tx.Conn(); return nil },
 	} {
 		exec(t, pool, "SELECT 1")
-		err := pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error { return c.Conn().PgConn().Conn().Close() }) // the pool does not notice
+		// the pool does not notice
+		err := pool.AcquireFunc(t.Context(), func(c *pgxpool.Conn) error { return c.Conn().PgConn().Conn().Close() })
 		if err != nil {
 			t.Fatal(err)
 		}

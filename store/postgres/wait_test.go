@@ -110,7 +110,8 @@ func TestWakeUp(t *testing.T) {
 		t.Parallel()
 		o, _ := newOutbox(t, postgres.Options{})
 		w := sleepThen(t, o, 300*time.Millisecond, func() {})
-		if w.cause == core.WakeNotify || w.after > 2*time.Second { // other tests' transactions may end it earlier
+		// other tests' transactions may end it earlier
+		if w.cause == core.WakeNotify || w.after > 2*time.Second {
 			t.Fatalf("%+v", w)
 		}
 	})
@@ -416,7 +417,8 @@ func TestBusyRelayIsNotNotified(t *testing.T) {
 		look(t, o, self)
 		wait(3 * time.Millisecond)
 		took := time.Since(began)
-		if told() != before && took < 15*time.Millisecond { // else the machine is so slow that the relay was idle meanwhile
+		// else the machine is so slow that the relay was idle meanwhile
+		if told() != before && took < 15*time.Millisecond {
 			t.Fatal("a relay that just had ten records said that it sleeps")
 		}
 		if took < 15*time.Millisecond {
@@ -425,7 +427,8 @@ func TestBusyRelayIsNotNotified(t *testing.T) {
 		return judged == 5
 	})
 	before := told()
-	eventually(t, "a relay without work says that it sleeps", func() bool { // the ends of other tests' transactions wake it
+	// the ends of other tests' transactions wake it
+	eventually(t, "a relay without work says that it sleeps", func() bool {
 		for _, r := range claim(t, o, want(10)).Records {
 			settle(t, o, core.Published(&r))
 		}

@@ -29,8 +29,8 @@ const (
 	// foundSQL are the columns of record o that lockFoundSQL and withdrawSQL go by.
 	foundSQL = `o.route, o.seq, o.id, o.version, o.hold, o.slot, o.key, o.key <> '' AND (o.due_at IS NULL OR o.retry) AS tell`
 
-	// lockFoundSQL locks those of f that are still as they were found. A record that changed hands meanwhile is left
-	// out: then the snapshot of this statement is too old to judge it.
+	// lockFoundSQL locks those of f that are still as they were found. A record that changed hands meanwhile is
+	// left out: then the snapshot of this statement is too old to judge it.
 	lockFoundSQL = `CROSS JOIN LATERAL (
         SELECT FROM {outbox} o
         WHERE o.route = f.route AND o.seq = f.seq AND o.version = f.version AND o.hold = f.hold AND o.settled_at IS NULL

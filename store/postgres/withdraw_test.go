@@ -280,7 +280,8 @@ func TestWithdrawnAreKeptOnRequest(t *testing.T) {
 	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox WHERE (id, reason) IN (('a', 'replaced'), ('b', 'cancelled')) AND state = 5 AND settled_at IS NOT NULL`); n != 2 {
 		t.Errorf("%d of 2 withdrawn messages are kept as they should be", n)
 	}
-	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox WHERE blocks`); n != 0 { // withdrawn messages block no key
+	// withdrawn messages block no key
+	if n := queryInt(t, pool, `SELECT count(*) FROM waybill.waybill_outbox WHERE blocks`); n != 0 {
 		t.Errorf("%d rows block their key", n)
 	}
 	c := claim(t, o, want(10))

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// cleanBatch bounds the rows of each kind that one call of Clean touches: expired, published, abandoned, withdrawn.
+	// cleanBatch bounds the rows of each kind that one call of Clean touches: expired, published, abandoned,
+	// withdrawn.
 	cleanBatch = 1000
 )
 
@@ -20,8 +21,8 @@ const (
 		SET owner = ?1, value = ?2 + ?3
 		WHERE name = 'cleaner' AND (owner = ?1 OR value NOT BETWEEN ?2 AND ?2 + ?4)`
 
-	// expiredText selects records that expired while they wait. Other ready records are left to the owner, if there is
-	// one.
+	// expiredText selects records that expired while they wait. Other ready records are left to the owner, if there
+	// is one.
 	expiredText = `SELECT ` + rowSQL + ` FROM waybill_outbox r INDEXED BY waybill_outbox_expires
 		WHERE r.expires_at IS NOT NULL AND r.settled_at IS NULL AND r.expires_at <= ?1 AND r.hold = 0
 		AND (r.due_at IS NOT NULL

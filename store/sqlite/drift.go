@@ -68,7 +68,8 @@ func shape(ctx context.Context, q querier, prefix string) ([]object, error) {
 			o := object{table: table}
 			var text string
 			err := rows.Scan(&o.name, &o.definition, &text)
-			if i := strings.Index(text, "("); i >= 0 { // the columns and the predicate, however they were written
+			// the columns and the predicate, however they were written
+			if i := strings.Index(text, "("); i >= 0 {
 				text = text[i:]
 			}
 			text = strings.Join(strings.Fields(strings.NewReplacer("(", " ( ", ")", " ) ", ",", " , ").Replace(text)), " ")

@@ -78,7 +78,8 @@ func (d *due) look(ctx context.Context, parts []core.Part) error {
 	}
 	var held, retries, timers []row
 	for _, part := range merge(parts) {
-		// A part that self does not own completely is left out. Each of several parts of one route counts alone.
+		// A part that self does not own completely is left out. Each of several parts of one route counts
+		// alone.
 		part.Slots = 0
 		own, err := d.owns(ctx, d.self, part.Route)
 		if err != nil {

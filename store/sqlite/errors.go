@@ -52,7 +52,8 @@ func classify(op string, err error) error {
 		switch {
 		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, sql.ErrConnDone),
 			errors.Is(err, driver.ErrBadConn),
-			strings.HasSuffix(err.Error(), "statement is closed"): // database/sql closed it with the transaction, since the context ended
+			// database/sql closed it with the transaction, since the context ended
+			strings.HasSuffix(err.Error(), "statement is closed"):
 			return outage(op, err)
 		}
 		return &waybill.Error{Op: "waybill/sqlite: " + op, Err: err}

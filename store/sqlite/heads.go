@@ -12,8 +12,8 @@ import (
 var _ admin.KeyKeeper = (*Store)(nil)
 
 const (
-	// headsText selects the record that keeps later messages of a key waiting: a retry, or an abandoned message if the
-	// route blocks then. A retry that somebody holds is being sent.
+	// headsText selects the record that keeps later messages of a key waiting: a retry, or an abandoned message if
+	// the route blocks then. A retry that somebody holds is being sent.
 	headsText = `SELECT (SELECT min(r.seq) FROM waybill_outbox r INDEXED BY waybill_outbox_waiting_key
 			WHERE r.route = ?1 AND r.key = ?2 AND r.key <> '' AND (r.state = {failed} OR r.hold <> 0)
 				AND r.state = {failed} AND r.hold = 0),

@@ -16,8 +16,8 @@ import (
 var _ admin.Inspector = (*Store)(nil)
 
 const (
-	// storedSQL are the columns of record r for operators. A hold lasts until its holder's lease ends, if that is not
-	// renewed.
+	// storedSQL are the columns of record r for operators. A hold lasts until its holder's lease ends, if that is
+	// not renewed.
 	storedSQL = rowSQL + `, r.topic, r.hlc, r.settled_at, r.ready_since, coalesce(r.reason, ''), coalesce(r.error, ''),
 		r.error_at, coalesce(r.dedupe_key, ''), r.attrs,
 		coalesce((SELECT m.name FROM waybill_outbox_members m WHERE m.session = r.hold), ''),

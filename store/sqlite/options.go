@@ -24,13 +24,13 @@ const (
 type Options struct {
 	// Source is the CloudEvents source of messages that name none, such as "/orders". Required.
 	Source string
-	// Prefix begins the names of tables and indexes; default "waybill_". Stores with different prefixes in one file are
-	// separate. Letters, digits and underscores, not beginning with a digit, at most 40.
+	// Prefix begins the names of tables and indexes; default "waybill_". Stores with different prefixes in one file
+	// are separate. Letters, digits and underscores, not beginning with a digit, at most 40.
 	Prefix string
 	// AutoMigrate makes Open (with New: the first use) create or upgrade the tables. Off by default.
 	AutoMigrate bool
-	// BusyTimeout is how long to wait for another writer before reporting an outage; default 5 s, at least 10 ms. With
-	// New it bounds the wait within the process only: set busy_timeout in the data source name as well.
+	// BusyTimeout is how long to wait for another writer before reporting an outage; default 5 s, at least 10 ms.
+	// With New it bounds the wait within the process only: set busy_timeout in the data source name as well.
 	BusyTimeout time.Duration
 	// PollInterval is how often a sleeping relay checks whether another connection has committed; default 5 ms, at
 	// least 1 ms.
@@ -46,8 +46,8 @@ type Options struct {
 	Limits waybill.Limits
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
 	TTL time.Duration
-	// Now is the clock of the store and of the producer; nil means time.Now. It must be safe for concurrent use. Wait
-	// uses real timers in any case.
+	// Now is the clock of the store and of the producer; nil means time.Now. It must be safe for concurrent use.
+	// Wait uses real timers in any case.
 	Now func() time.Time
 	// Logger gets rare events, such as tables that were created; nil means slog.Default().
 	Logger *slog.Logger

@@ -355,7 +355,11 @@ func TestOpenRefuses(t *testing.T) {
 func TestKinds(t *testing.T) {
 	t.Parallel()
 	want := map[kind][]int{
-		kindOutage:        {4, 5, 6, 7, 9, 10, 13, 14, 15, 17, 22, 5 | 2<<8 /* BUSY_SNAPSHOT */, 10 | 4<<8 /* IOERR_FSYNC */},
+		kindOutage: {
+			4, 5, 6, 7, 9, 10, 13, 14, 15, 17, 22,
+			5 | 2<<8,  // BUSY_SNAPSHOT
+			10 | 4<<8, // IOERR_FSYNC
+		},
 		kindMisconfigured: {3, 8, 11, 23, 24, 26, 8 | 4<<8 /* READONLY_DBMOVED */},
 		kindTooBig:        {18},
 		kindUnknown:       {1, 2, 12, 16, 19, 20, 21, 25},

@@ -171,7 +171,8 @@ func TestTwoStoresTake(t *testing.T) {
 					}
 					for _, g := range taken {
 						if _, again := done.LoadOrStore(g.Ref.ID, self); again {
-							continue // it is held by this session: another goroutine of it has it
+							// it is held by this session: another goroutine of it has it
+							continue
 						}
 						count.Add(1)
 						if err := s.Settle(t.Context(), self, []core.Outcome{core.Published(g.Record)})[0]; err != nil {

@@ -27,8 +27,8 @@ type Options struct {
 	MaxBodyBytes int
 	// ConfirmHandled makes Publish wait until every queue's copy was settled as done, so that a message leaves its
 	// outbox only when it was handled, and nothing is lost if the process dies. A retry or a rejection fails the
-	// publish instead of being held in memory: the outbox repeats or abandons the message. Default off: a message is
-	// confirmed when it is queued.
+	// publish instead of being held in memory: the outbox repeats or abandons the message. Default off: a message
+	// is confirmed when it is queued.
 	ConfirmHandled bool
 }
 

@@ -25,13 +25,14 @@ type acks struct {
 }
 
 const (
-	// maxUnackedPerTag bounds the search for unacknowledged deliveries. With more of them for each tag to acknowledge,
-	// single frames cost less.
+	// maxUnackedPerTag bounds the search for unacknowledged deliveries. With more of them for each tag to
+	// acknowledge, single frames cost less.
 	maxUnackedPerTag = 16
-	// minWaiting is the least number of acknowledgements that wait for deliveries below. Fewer are written one by one.
+	// minWaiting is the least number of acknowledgements that wait for deliveries below. Fewer are written one by
+	// one.
 	minWaiting = 16
-	// maxWait is how long they wait at most. If the process ends meanwhile, the broker delivers them again, as after a
-	// lost connection.
+	// maxWait is how long they wait at most. If the process ends meanwhile, the broker delivers them again, as
+	// after a lost connection.
 	maxWait = 20 * time.Millisecond
 )
 

@@ -51,7 +51,8 @@ func TestMultipleAckTakesNothingElse(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
-		a := acks{ch: broker, unacked: map[uint64]struct{}{}, timer: time.NewTimer(time.Hour)} // flush is an action
+		// flush is an action
+		a := acks{ch: broker, unacked: map[uint64]struct{}{}, timer: time.NewTimer(time.Hour)}
 		var held []uint64
 		next := uint64(0)
 		want := map[uint64]bool{} // what was asked to be acknowledged

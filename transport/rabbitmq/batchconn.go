@@ -32,8 +32,8 @@ const (
 	maxUnwritten   = 4 << 20         // above it publishers wait
 	keepBuffer     = 256 << 10       // larger buffers are not kept
 	closeFlushTime = 2 * time.Second // how long Close waits for the rest to be written
-	// readGrace is how long after a failed write the reader may still receive the broker's last words, such as a TLS
-	// alert.
+	// readGrace is how long after a failed write the reader may still receive the broker's last words, such as a
+	// TLS alert.
 	readGrace = 100 * time.Millisecond
 )
 
@@ -145,7 +145,8 @@ func (b *batchConn) writeAll() bool {
 		}
 		b.mu.Unlock()
 		if err != nil {
-			time.AfterFunc(readGrace, func() { _ = b.Conn.Close() }) // the driver's reader ends with an error and reports the loss
+			// the driver's reader ends with an error and reports the loss
+			time.AfterFunc(readGrace, func() { _ = b.Conn.Close() })
 			return false
 		}
 	}

@@ -31,7 +31,8 @@ func decode(d *amqp.Delivery, queue, dlx string, now time.Time) waybill.Delivery
 	e.Body, e.Priority = bytes.Clone(d.Body), d.Priority // the raw message stays as it is for copies
 	e.Topic = d.RoutingKey
 	if topic != "" && (d.Exchange == "" || d.Exchange == dlx || d.Headers[headerQueue] != nil) {
-		e.Topic = topic // it came from a delay queue, through the dead-letter exchange, or from a dead-letter queue
+		// it came from a delay queue, through the dead-letter exchange, or from a dead-letter queue
+		e.Topic = topic
 	}
 	if d.MessageId != "" && e.ID != "" && d.MessageId != e.ID {
 		out.Err = permanent("receive", waybill.ReasonIDConflict, fmt.Errorf("property message-id %q and attribute id %q differ: "+

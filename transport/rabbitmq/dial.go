@@ -42,7 +42,8 @@ func (l *link) dial(ctx context.Context) (*conn, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cannot reach %s: %w", addr, err)
 		}
-		_ = raw.SetDeadline(time.Now().Add(l.opts.ConnectTimeout)) // for the handshakes; the driver takes it away
+		// for the handshakes; the driver takes it away
+		_ = raw.SetDeadline(time.Now().Add(l.opts.ConnectTimeout))
 		stop = context.AfterFunc(ctx, func() { _ = raw.Close() })
 		stream := raw
 		if uri.Scheme == "amqps" {

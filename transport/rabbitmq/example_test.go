@@ -24,9 +24,10 @@ func ExampleDial() {
 func ExampleDial_passive() {
 	ctx := context.Background()
 	bus, err := rabbitmq.Dial(ctx, os.Getenv("AMQP_URL"), rabbitmq.Options{
-		Exchange:      "shop",
-		Passive:       true,
-		ManagementURL: os.Getenv("RABBITMQ_MANAGEMENT_URL"), // https://host:15671; without it arguments and bindings are not verified
+		Exchange: "shop",
+		Passive:  true,
+		// https://host:15671; without it arguments and bindings are not verified
+		ManagementURL: os.Getenv("RABBITMQ_MANAGEMENT_URL"),
 	})
 	if err != nil {
 		fmt.Println(err)

@@ -63,7 +63,8 @@ func TestMissingAndForbidden(t *testing.T) {
 	if err := raw(t, mq.URL).ExchangeDelete("waybill", false, false); err != nil {
 		t.Fatal(err)
 	}
-	for i, err := range bus.Publish(t.Context(), envelopes(10, "a")) { // the exchange is there again, its bindings are not
+	// the exchange is there again, its bindings are not
+	for i, err := range bus.Publish(t.Context(), envelopes(10, "a")) {
 		if !errors.Is(err, waybill.ErrUnroutable) {
 			t.Errorf("slot %d: %v", i, err)
 		}
@@ -87,7 +88,8 @@ func TestMissingAndForbidden(t *testing.T) {
 		}
 	}
 	permit("^$", "^waybill$", "")
-	restricted := dial(t, mq.URLFor(user, "secret-password"), rabbitmq.Options{}) // what exists need not be configured
+	// what exists need not be configured
+	restricted := dial(t, mq.URLFor(user, "secret-password"), rabbitmq.Options{})
 	if err := restricted.Publish(t.Context(), envelopes(3, "a")).FirstErr(); err != nil {
 		t.Error(err)
 	}

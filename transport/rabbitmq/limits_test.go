@@ -114,7 +114,8 @@ func TestPipelineKeysRefusesLimitsByPolicy(t *testing.T) {
 	}
 	want := []admin.Difference{{Object: `queue "q" max-length by policy "cap"`, Want: "none", Have: "1000"}}
 	var found []admin.Difference
-	for deadline := time.Now().Add(30 * time.Second); !slices.Equal(found, want); { // the management API knows it about ten seconds later
+	// the management API knows it about ten seconds later
+	for deadline := time.Now().Add(30 * time.Second); !slices.Equal(found, want); {
 		if time.Now().After(deadline) {
 			t.Fatalf("drift: got %v, want %v", found, want)
 		}

@@ -23,47 +23,49 @@ type Options struct {
 	Prefix string
 	// QueueType is the type of the queues of subscriptions; default topology.Quorum.
 	QueueType topology.QueueType
-	// TLS is the client's side of TLS for amqps:// URLs: own authorities, client certificate, server name. Nil means
-	// the system's authorities.
+	// TLS is the client's side of TLS for amqps:// URLs: own authorities, client certificate, server name. Nil
+	// means the system's authorities.
 	TLS *tls.Config
-	// Heartbeat is the interval after which a silent peer is suspected; it is declared dead after one and a half to two
-	// of it. Default 10 s, at least 1 s. A heartbeat in the URL wins.
+	// Heartbeat is the interval after which a silent peer is suspected; it is declared dead after one and a half to
+	// two of it. Default 10 s, at least 1 s. A heartbeat in the URL wins.
 	Heartbeat time.Duration
 	// ConnectTimeout bounds one attempt to connect, and any one question to the broker; default 10 s.
 	ConnectTimeout time.Duration
-	// ReconnectMax bounds the back-off between attempts to connect, which begins at 100 ms and doubles, with jitter;
-	// default 1 s.
+	// ReconnectMax bounds the back-off between attempts to connect, which begins at 100 ms and doubles, with
+	// jitter; default 1 s.
 	ReconnectMax time.Duration
 	// PublishTimeout bounds a Publish whose context has no earlier deadline; default 30 s.
 	PublishTimeout time.Duration
-	// PublishConnections is how many connections publish; default 2, at most 16. A call uses one of them, the idlest,
-	// so that the second is only opened when calls overlap.
+	// PublishConnections is how many connections publish; default 2, at most 16. A call uses one of them, the
+	// idlest, so that the second is only opened when calls overlap.
 	PublishConnections int
-	// Window bounds the messages that one connection has sent and not seen confirmed, over all calls; default 2,000.
+	// Window bounds the messages that one connection has sent and not seen confirmed, over all calls; default
+	// 2,000.
 	Window int
-	// PipelineKeys sends messages of one key without waiting for the confirm of the one before, so that a hot key is as
-	// fast as any other; default false: one at a time. The order of a key then survives relays that die and connections
-	// that are lost, since only the end of what was sent is lost. It does not survive a queue that refuses one message
-	// and takes a later one: one with a length limit, one that is declared, bound or deleted while relays run, or one
-	// that has no leader for a while, as after a broker's failure. The messages behind one that failed are sent again
-	// behind it. With ManagementURL a queue with a length limit, by argument or policy, is an error at a
-	// publisher's start, and a difference for Drift. It has no effect on routes with BlockAfterAbandon.
+	// PipelineKeys sends messages of one key without waiting for the confirm of the one before, so that a hot key
+	// is as fast as any other; default false: one at a time. The order of a key then survives relays that die and
+	// connections that are lost, since only the end of what was sent is lost. It does not survive a queue that
+	// refuses one message and takes a later one: one with a length limit, one that is declared, bound or deleted
+	// while relays run, or one that has no leader for a while, as after a broker's failure. The messages behind one
+	// that failed are sent again behind it. With ManagementURL a queue with a length limit, by argument or policy,
+	// is an error at a publisher's start, and a difference for Drift. It has no effect on routes with
+	// BlockAfterAbandon.
 	PipelineKeys bool
-	// MaxBodyBytes bounds a body; a larger one is refused for good with reason too_large and not sent. Default 16 MiB,
-	// which every version of RabbitMQ takes by default; at most 512 MiB.
+	// MaxBodyBytes bounds a body; a larger one is refused for good with reason too_large and not sent. Default 16
+	// MiB, which every version of RabbitMQ takes by default; at most 512 MiB.
 	MaxBodyBytes int
 	// Name is shown in the broker's list of connections; default "waybill".
 	Name string
-	// Lazy leaves it to the first use to connect, so that Dial returns at once. Then a broker that is down at the start
-	// is an outage as any other.
+	// Lazy leaves it to the first use to connect, so that Dial returns at once. Then a broker that is down at the
+	// start is an outage as any other.
 	Lazy bool
-	// Passive looks for the topology with passive declares, and makes nothing: it must be there at the start. So a user
-	// without the right to configure will do. Without ManagementURL only exchanges, queues and the right to write are
-	// verified; an INFO log lists the rest.
+	// Passive looks for the topology with passive declares, and makes nothing: it must be there at the start. So a
+	// user without the right to configure will do. Without ManagementURL only exchanges, queues and the right to
+	// write are verified; an INFO log lists the rest.
 	Passive bool
-	// ManagementURL is the address of the management API, such as https://user:password@host:15671. It shows arguments
-	// and bindings, which AMQP does not. Without a user the AMQP URL's is used; the user needs the tag "management".
-	// Used at the start and by Drift, with the virtual host of the connection. Default none.
+	// ManagementURL is the address of the management API, such as https://user:password@host:15671. It shows
+	// arguments and bindings, which AMQP does not. Without a user the AMQP URL's is used; the user needs the tag
+	// "management". Used at the start and by Drift, with the virtual host of the connection. Default none.
 	ManagementURL string
 	// ManagementTLS is the client's side of TLS for an https:// ManagementURL; nil means that of TLS.
 	ManagementTLS *tls.Config

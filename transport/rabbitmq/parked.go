@@ -17,10 +17,12 @@ const (
 	maxListed = 100_000
 	// replayChunk is how many messages are replayed before they are removed.
 	replayChunk = 64
-	// refreshCount is the number of requeues after which a fresh copy replaces a parked message. Up to RabbitMQ 4.2 a
-	// quorum queue counts requeues, and drops a message at its delivery limit. So no number of listings drops one.
+	// refreshCount is the number of requeues after which a fresh copy replaces a parked message. Up to RabbitMQ 4.2
+	// a quorum queue counts requeues, and drops a message at its delivery limit. So no number of listings drops
+	// one.
 	refreshCount = 1000
-	// recountTime is how long to wait until the queue counts requeued messages again. It does not if others get them.
+	// recountTime is how long to wait until the queue counts requeued messages again. It does not if others get
+	// them.
 	recountTime = 500 * time.Millisecond
 	// requeueTimeout bounds the requeue at the end of a listing or a replay, whose own context may be over.
 	requeueTimeout = 5 * time.Second

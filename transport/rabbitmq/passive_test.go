@@ -124,7 +124,8 @@ func TestPassiveStartErrors(t *testing.T) {
 			mq := testenv.RabbitMQ(t)
 			users, _, url, _ := provision(t, mq, newTopology(t, topology.Options{}, sub))
 			opts := rabbitmq.Options{Passive: true}
-			if c.management || strings.Contains(c.says[0], missing) { // what a user may not touch it may not see either, since RabbitMQ 4.3
+			// what a user may not touch it may not see either, since RabbitMQ 4.3
+			if c.management || strings.Contains(c.says[0], missing) {
 				opts.ManagementURL = mq.ManagementURL
 			}
 			sub := sub
@@ -364,7 +365,8 @@ func TestDrift(t *testing.T) {
 	if err := bus.Declare(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := broker.Compare(t.Context(), want); err != nil || len(got) != 2 { // what is too much is not taken away
+	// what is too much is not taken away
+	if got, err := broker.Compare(t.Context(), want); err != nil || len(got) != 2 {
 		t.Errorf("got %v, %v", got, err)
 	}
 	if _, err := dial(t, mq.URL, rabbitmq.Options{}).Drift(t.Context()); !errors.Is(err, waybill.ErrInvalid) {

@@ -24,9 +24,10 @@ type pubChannel struct {
 
 	abandoned atomic.Int64 // in flight, and their callers gave up
 
-	returns  chan amqp.Return
-	mu       sync.Mutex
-	ids      map[string]uint64     // tags of the messages in flight, by id; a message whose id is in flight already has headerTag instead
+	returns chan amqp.Return
+	mu      sync.Mutex
+	// tags of the messages in flight, by id; a message whose id is in flight already has headerTag instead
+	ids      map[string]uint64
 	returned map[uint64]returnInfo // returned, and not yet confirmed
 	closed   chan *amqp.Error
 	cause    *amqp.Error // guarded by mu

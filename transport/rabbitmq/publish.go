@@ -62,8 +62,8 @@ func (t *Transport) publish(ctx context.Context, n int, msgs outgoing, results c
 		t.idlest().publish(ctx, n, msgs, results)
 		return
 	}
-	// A write to the caller's connection may block for as long as the broker does not read. Then this call ends with
-	// its context, and the stuck write goes on with copies.
+	// A write to the caller's connection may block for as long as the broker does not read. Then this call ends
+	// with its context, and the stuck write goes on with copies.
 	if m, ok := msgs.(*envelopeBatch); ok {
 		msgs = m.clone()
 	}

@@ -177,7 +177,8 @@ func (r *receiver) Close(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
-	// With InOrder all go back at once, and in order. A cancelled consumer would let the next one begin before that.
+	// With InOrder all go back at once, and in order. A cancelled consumer would let the next one begin before
+	// that.
 	if r.sub.InOrder {
 		if err := await(ctx, s.ch.Close, nil); err != nil && amqpError(err) == nil {
 			return outage("close", err)

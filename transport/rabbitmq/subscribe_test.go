@@ -111,7 +111,8 @@ func TestExpiry(t *testing.T) {
 		t.Fatal(res)
 	}
 	d := receive(t, r, 1)[0]
-	<-time.After(time.Until(short.Expires) - 500*time.Millisecond) // a time that starts again would now end 2.5 s later
+	// a time that starts again would now end 2.5 s later
+	<-time.After(time.Until(short.Expires) - 500*time.Millisecond)
 	settle(t, r, core.AckRetry(d, time.Hour, nil))
 	d = receive(t, r, 1)[0]
 	if !d.Envelope.Expired(time.Now()) || time.Since(short.Expires) > 2*time.Second || d.Attempt != 2 {

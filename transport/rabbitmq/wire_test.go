@@ -199,7 +199,8 @@ func TestCopiesKeepEverything(t *testing.T) {
 			t.Errorf("attempt %d (%d): -want +got:\n%s", attempt, d.Attempt, diff)
 		}
 		if attempt < 3 {
-			settle(t, r, core.AckRetry(d, time.Duration(attempt-1)*50*time.Millisecond, nil)) // at once, then by the delay queue
+			// at once, then by the delay queue
+			settle(t, r, core.AckRetry(d, time.Duration(attempt-1)*50*time.Millisecond, nil))
 			d = receive(t, r, 1)[0]
 		}
 	}

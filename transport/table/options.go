@@ -28,12 +28,13 @@ const (
 type Options struct {
 	// BatchSize bounds the records that are taken at once; default 10. No more are taken than handlers are free.
 	BatchSize int
-	// PollMin and PollMax bound the pause after a look that found nothing, while no timer is due: from PollMin, doubled
-	// up to PollMax. With a store that is a core.Waiter it is PollMax at once, and the store ends it. Default 1 s and
-	// 10 s. For messages without a key it is at most half a second while several processes share the queue.
+	// PollMin and PollMax bound the pause after a look that found nothing, while no timer is due: from PollMin,
+	// doubled up to PollMax. With a store that is a core.Waiter it is PollMax at once, and the store ends it.
+	// Default 1 s and 10 s. For messages without a key it is at most half a second while several processes share
+	// the queue.
 	PollMin, PollMax time.Duration
-	// Lease is how long a process may be silent before others take over what it had; default 60 s, 50 ms to 24 h. It is
-	// how late a message comes whose process was killed.
+	// Lease is how long a process may be silent before others take over what it had; default 60 s, 50 ms to 24 h.
+	// It is how late a message comes whose process was killed.
 	Lease time.Duration
 	// Order is the order of a queue; default per key.
 	Order waybill.Order

@@ -225,7 +225,8 @@ func TestTimersPostgres(t *testing.T) {
 	var late []time.Duration
 	done := make(chan struct{})
 	go func() {
-		time.Sleep(time.Until(begin.Add(-time.Second))) // so that the receiver waits by then; nothing depends on it
+		// so that the receiver waits by then; nothing depends on it
+		time.Sleep(time.Until(begin.Add(-time.Second)))
 		if err := stage(0, 2); err != nil {
 			t.Error(err)
 		}
@@ -247,7 +248,8 @@ func TestTimersPostgres(t *testing.T) {
 		t.Fatalf("%d came, the first %s late", len(late), late[0])
 	}
 	t.Logf("late: median %s, p90 %s, greatest %s; %+v", late[n/2], late[n*9/10], late[n-1], tr.Stats())
-	if late[n/2] > 300*time.Millisecond || late[n*9/10] > time.Second { // what it takes on a quiet machine is for the bench to say
+	// what it takes on a quiet machine is for the bench to say
+	if late[n/2] > 300*time.Millisecond || late[n*9/10] > time.Second {
 		t.Errorf("late: median %s, p90 %s", late[n/2], late[n*9/10])
 	}
 }

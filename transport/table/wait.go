@@ -16,8 +16,8 @@ const (
 	// maxHasty is how many wake-ups that led to nothing may follow at once; then there is a pause between them.
 	maxHasty   = 8
 	hastyPause = 50 * time.Millisecond
-	// sharedPoll bounds the sleep of receivers that share a queue: a store that wakes them knows only what one of them
-	// has read.
+	// sharedPoll bounds the sleep of receivers that share a queue: a store that wakes them knows only what one of
+	// them has read.
 	sharedPoll = 500 * time.Millisecond
 )
 

@@ -61,7 +61,8 @@ type (
 		Arguments      map[string]any `json:"arguments"`
 		Policy         string         `json:"policy"`
 		OperatorPolicy string         `json:"operator_policy"`
-		Effective      any            `json:"effective_policy_definition"` // of both policies: an object, or something empty
+		// of both policies: an object, or something empty
+		Effective any `json:"effective_policy_definition"`
 	}
 	liveBinding struct {
 		Source    string         `json:"source"`

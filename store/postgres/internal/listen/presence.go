@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// A token is the number of an advisory lock. These numbers belong to all programs that use the database: what they
-	// count or make of a hash of 32 bits is less than tokenFrom, and tokens are random above it.
+	// A token is the number of an advisory lock. These numbers belong to all programs that use the database: what
+	// they count or make of a hash of 32 bits is less than tokenFrom, and tokens are random above it.
 	tokenFrom = 1 << 62
 
-	// pulse is how often the connection is looked at: no firewall takes it for forgotten then, and if the server is cut
-	// off, that is noticed.
+	// pulse is how often the connection is looked at: no firewall takes it for forgotten then, and if the server is
+	// cut off, that is noticed.
 	pulse = 20 * time.Second
 )
 

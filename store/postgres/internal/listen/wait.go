@@ -22,10 +22,11 @@ const (
 	firstPoll = 5 * time.Millisecond
 	// maxWait bounds a wait, since units that others gave up meanwhile tell nobody.
 	maxWait = 4 * time.Second
-	// asleepMargin is how much longer than until the next poll staging goes on to notify, and half of the pause more.
+	// asleepMargin is how much longer than until the next poll staging goes on to notify, and half of the pause
+	// more.
 	asleepMargin = 10 * time.Millisecond
-	// A relay that gets a record more often than every busyGap, and had one awakeFor ago or less, looks again
-	// every nap, and tells nobody that it sleeps. Under load there is more by then, so that one read takes what many
+	// A relay that gets a record more often than every busyGap, and had one awakeFor ago or less, looks again every
+	// nap, and tells nobody that it sleeps. Under load there is more by then, so that one read takes what many
 	// transactions staged and no commit has to notify: those that do wait for each other's flush to disk.
 	nap      = time.Millisecond
 	awakeFor = 20 * nap
@@ -65,7 +66,8 @@ type Waiter struct {
 	worked time.Time       // when a read last had records
 	gap    time.Duration   // between records of late
 	waits  bool            // Wait is under way
-	helped time.Time       // when a read last had records although Wait had not returned: somebody else wakes the relay
+	// when a read last had records although Wait had not returned: somebody else wakes the relay
+	helped time.Time
 	pause  time.Duration
 	hint   bool               // somebody called Wake
 	stir   context.CancelFunc // ends the present sleep
