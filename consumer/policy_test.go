@@ -21,6 +21,7 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/store/memory"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
@@ -169,7 +170,7 @@ func TestUnknownMessages(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := declared(t)
-				var text syncBuffer
+				var text sharedtest.Log
 				reader := metric.NewManualReader()
 				tc.o.Logger, tc.o.MeterProvider = slog.New(slog.NewTextHandler(&text, nil)), metric.NewMeterProvider(metric.WithReader(reader))
 				var caught seen[string]
@@ -410,7 +411,7 @@ func TestLeaseLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
-		var text syncBuffer
+		var text sharedtest.Log
 		reader := metric.NewManualReader()
 		b.settle = func([]core.Ack) error { return fmt.Errorf("settle: %w", waybill.ErrLeaseLost) }
 		o := consumer.Options{Logger: slog.New(slog.NewTextHandler(&text, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}

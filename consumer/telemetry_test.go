@@ -1,13 +1,11 @@
 package consumer_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +22,7 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 )
 
 // counts returns every counter's values by name and labels, and how many values each histogram took.
@@ -190,7 +189,7 @@ func TestLogs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
-		var buf syncBuffer
+		var buf sharedtest.Log
 		o := consumer.Options{Concurrency: 1, Logger: slog.New(slog.NewJSONHandler(&buf, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 		stop := start(t, b, o, waybill.Subscription{Retry: waybill.RetryDelays(time.Hour)}, waybill.HandlerFor(topic, func(_ context.Context, v note) error {
 			switch v.N {
@@ -249,21 +248,4 @@ func TestLogs(t *testing.T) {
 			t.Error("a body is in the log")
 		}
 	})
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -36,7 +37,7 @@ func TestCleaning(t *testing.T) {
 			return nil
 		}
 		reader := metric.NewManualReader()
-		var buf logged
+		var buf sharedtest.Log
 		stop := begin(t, newRelay(t, s, b, relay.Options{Logger: slog.New(slog.NewTextHandler(&buf, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}))
 		stage(t, s.Store, msgs(2500, noKey)...)
 		stage(t, s.Store, waybill.RawMessage("bad", "text/plain", nil), msg("later", "", waybill.Delay(48*time.Hour)),
@@ -45,7 +46,7 @@ func TestCleaning(t *testing.T) {
 		if n := states(s.Store)[core.StatePublished]; n != 2500 {
 			t.Errorf("%d kept", n)
 		}
-		if l := buf.take(); strings.Count(l, "event=relay.clean ") != 1 || !strings.Contains(l, "deleted=0 expired=1") {
+		if l := buf.Take(); strings.Count(l, "event=relay.clean ") != 1 || !strings.Contains(l, "deleted=0 expired=1") {
 			t.Errorf("%s", l)
 		}
 		calls := s.calls()
@@ -59,7 +60,7 @@ func TestCleaning(t *testing.T) {
 		if n := s.calls() - calls; n < 5 || n > 9 {
 			t.Errorf("%d calls for three batches", n)
 		}
-		if l := buf.take(); strings.Count(l, "event=relay.clean ") != 1 || !strings.Contains(l, "level=INFO") || !strings.Contains(l, "deleted=2500 expired=0 published=2500") {
+		if l := buf.Take(); strings.Count(l, "event=relay.clean ") != 1 || !strings.Contains(l, "level=INFO") || !strings.Contains(l, "deleted=2500 expired=0 published=2500") {
 			t.Errorf("%s", l)
 		}
 		time.Sleep(2 * time.Hour)

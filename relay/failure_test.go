@@ -16,6 +16,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -585,7 +586,7 @@ func TestBackWithinTwoSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)
 		b := &away{bus: newBus()}
-		var log logged
+		var log sharedtest.Log
 		b.answer = func(*waybill.Envelope, int) error {
 			if b.gone.Load() {
 				return down()
@@ -597,7 +598,7 @@ func TestBackWithinTwoSeconds(t *testing.T) {
 		r := newRelay(t, s, b, relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		stop := begin(t, r)
 		time.Sleep(3*time.Hour + 10*time.Second)
-		lines := log.take()
+		lines := log.Take()
 		// not once only, and not at every check
 		if n := strings.Count(lines, "event=relay.breaker_open"); n < 6 || n > 10 {
 			t.Errorf("%d lines in three hours:\n%s", n, lines)

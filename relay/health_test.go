@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -29,26 +29,6 @@ func expect(t *testing.T, h waybill.Health, name string, status waybill.HealthSt
 	if !ok || c.Status != status || !strings.Contains(c.Text, text) {
 		t.Errorf("%s: want %s with %q in\n%s", name, status, text, h)
 	}
-}
-
-// logged is a log that may be read while it is written.
-type logged struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-// take returns what was logged since the last call.
-func (l *logged) take() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.buf.Reset()
-	return l.buf.String()
 }
 
 // RL-13: Health before, during and after a run.
@@ -225,7 +205,7 @@ func TestUnservedRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
 		reader := metric.NewManualReader()
-		var buf logged
+		var buf sharedtest.Log
 		o := relay.Options{Logger: slog.New(slog.NewTextHandler(&buf, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}
 		r := newRelay(t, s, b, o)
 		stop := begin(t, r)
@@ -252,7 +232,7 @@ func TestUnservedRoutes(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
-		l := buf.take()
+		l := buf.Take()
 		if n := strings.Count(l, "event=relay.unserved_route route=odrers"); n < 2 || n > 4 {
 			t.Errorf("%d warnings in an hour:\n%s", n, l)
 		}
@@ -271,7 +251,7 @@ func TestRelaysAreNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := metric.NewManualReader()
 		mp := metric.NewMeterProvider(metric.WithReader(reader))
-		var buf logged
+		var buf sharedtest.Log
 		log := slog.New(slog.NewTextHandler(&buf, nil))
 		b := newBus()
 		for i, name := range []string{"tenant-1 to bus", "tenant-2 to bus", ""} {
@@ -300,7 +280,7 @@ func TestRelaysAreNamed(t *testing.T) {
 				t.Errorf("%s: %v", m, got)
 			}
 		}
-		for line := range strings.Lines(buf.take()) {
+		for line := range strings.Lines(buf.Take()) {
 			if !strings.Contains(line, "relay=") {
 				t.Errorf("no relay in %s", line)
 			}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 )
 
@@ -203,7 +204,7 @@ func TestSessionLost(t *testing.T) {
 		s := &faulty{OutboxStore: mem}
 		stage(t, mem, msgs(30, func(int) string { return "k" })...)
 		var lost []string
-		var log logged
+		var log sharedtest.Log
 		o := relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		o.Hooks.OnLeaseLost = func(e relay.Event) { lost = append(lost, e.ID) }
 		stop := begin(t, newRelay(t, s, b, o))
@@ -225,7 +226,7 @@ func TestSessionLost(t *testing.T) {
 		if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
 			t.Error(err)
 		}
-		if len(lost) != 1 || lost[0] != "m00005" || !strings.Contains(log.take(), "event=relay.lease_lost") {
+		if len(lost) != 1 || lost[0] != "m00005" || !strings.Contains(log.Take(), "event=relay.lease_lost") {
 			t.Errorf("lost %v", lost)
 		}
 	})

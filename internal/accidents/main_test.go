@@ -3,7 +3,6 @@
 package accidents_test
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -16,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,6 +24,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -162,7 +161,7 @@ type process struct {
 	*world
 	name string
 	pid  int
-	log  logbook
+	log  sharedtest.Log
 	done chan struct{} // closed when it has ended
 }
 
@@ -190,7 +189,7 @@ func (w *world) start(m member) *process {
 		p.kill()
 		_ = stdin.Close()
 		if w.Failed() {
-			w.Logf("log of %s, process %d:\n%s", p.name, p.pid, p.log.tail())
+			w.Logf("log of %s, process %d:\n%s", p.name, p.pid, tail(&p.log))
 		}
 	})
 	return p
@@ -233,22 +232,9 @@ func (p *process) units() int {
 SELECT count(*) FROM waybill.waybill_outbox_units u JOIN waybill.waybill_outbox_members m ON m.session = u.owner WHERE m.name = $1`, p.name)
 }
 
-// logbook keeps what a process logs.
-type logbook struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logbook) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *logbook) tail() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	lines := strings.Split(l.text.String(), "\n")
+// tail returns the last lines of a log, cut.
+func tail(log *sharedtest.Log) string {
+	lines := strings.Split(log.String(), "\n")
 	lines = lines[max(len(lines)-20, 0):]
 	for i, line := range lines {
 		lines[i] = line[:min(len(line), 300)]

@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -23,6 +22,7 @@ import (
 	"github.com/waybill-go/waybill/consumer"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
@@ -110,28 +110,10 @@ func clean(tb testing.TB, text string) {
 	}
 }
 
-// logbook keeps what is logged, for clean.
-type logbook struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logbook) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logbook) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // newLog returns a logger whose text is checked for secrets at the end of the test.
-func newLog(tb testing.TB) (*slog.Logger, *logbook) {
+func newLog(tb testing.TB) (*slog.Logger, *sharedtest.Log) {
 	tb.Helper()
-	book := &logbook{}
+	book := &sharedtest.Log{}
 	tb.Cleanup(func() {
 		clean(tb, book.String())
 		if tb.Failed() && book.String() != "" {
@@ -142,7 +124,7 @@ func newLog(tb testing.TB) (*slog.Logger, *logbook) {
 			}
 		}
 	})
-	return slog.New(slog.NewTextHandler(book, &slog.HandlerOptions{Level: slog.LevelDebug})), book
+	return book.Logger(slog.LevelDebug), book
 }
 
 // within runs fn and fails the test if it does not return in time.

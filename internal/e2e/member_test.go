@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -95,7 +96,7 @@ func (d *desk) messages(n int) (msgs []waybill.Message) {
 }
 
 // relay runs a relay as another process would: with connections of its own.
-func (d *desk) relay(opts relay.Options) (*running, *logbook) {
+func (d *desk) relay(opts relay.Options) (*running, *sharedtest.Log) {
 	d.tb.Helper()
 	log, book := newLog(d.tb)
 	opts.Logger = log

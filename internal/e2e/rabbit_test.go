@@ -20,21 +20,6 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
-// rawChannel opens a plain driver connection and channel.
-func rawChannel(tb testing.TB, url string) *amqp.Channel {
-	tb.Helper()
-	c, err := amqp.Dial(url)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = c.Close() })
-	ch, err := c.Channel()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return ch
-}
-
 // depth returns the number of ready messages in a queue.
 func depth(tb testing.TB, ch *amqp.Channel, queue string) int {
 	tb.Helper()
@@ -187,7 +172,7 @@ func TestQueueWithOtherArguments(t *testing.T) { // RM-05
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			mq := testenv.RabbitMQ(t)
-			ch := rawChannel(t, mq.URL)
+			ch := testenv.Channel(t, mq.URL)
 			if err := tc.prepare(ch); err != nil {
 				t.Fatal(err)
 			}
@@ -266,7 +251,7 @@ func TestTooLargeAndUnroutable(t *testing.T) { // RL-03 RL-06
 		t.Errorf("%v", texts)
 	}
 	// It is published once somebody binds a queue.
-	if err := rawChannel(t, mq.URL).QueueBind("q", "c.d", "waybill", false, nil); err != nil {
+	if err := testenv.Channel(t, mq.URL).QueueBind("q", "c.d", "waybill", false, nil); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 30*time.Second, "the unroutable one is published", func() bool {
@@ -288,9 +273,9 @@ func TestForeignMessages(t *testing.T) { // CO-01 IN-06
 		t.Fatal(err)
 	}
 	run := start(t, c)
-	ch := rawChannel(t, mq.URL)
+	ch := testenv.Channel(t, mq.URL)
 	eventually(t, 20*time.Second, "the queue", func() bool {
-		probe := rawChannel(t, mq.URL)
+		probe := testenv.Channel(t, mq.URL)
 		q, err := probe.QueueDeclarePassive("q", true, false, false, false, nil)
 		return err == nil && q.Consumers > 0
 	})
@@ -385,7 +370,7 @@ func TestInboxTableMissing(t *testing.T) { // RL-07
 	}
 	err = start(t, c).end(20 * time.Second)
 	check(t, err, want{is: waybill.ErrMisconfigured, class: waybill.ClassOutage, says: []string{"waybill/consumer: queue q: ", `schema "waybill"`, "run the migrations"}})
-	ch := rawChannel(t, mq.URL)
+	ch := testenv.Channel(t, mq.URL)
 	eventually(t, 10*time.Second, "the messages are in the queue", func() bool { return depth(t, ch, "q") == len(batch) })
 	if calls.len() > 0 {
 		t.Errorf("handled %s", calls)

@@ -149,6 +149,12 @@ func outboxOn(tb testing.TB, pool *pgxpool.Pool, opts postgres.Options) *postgre
 	if err != nil {
 		tb.Fatal(err)
 	}
+	return started(tb, o)
+}
+
+// started migrates o, and closes it at the end of the test.
+func started(tb testing.TB, o *postgres.Outbox) *postgres.Outbox {
+	tb.Helper()
 	if err := o.Migrate(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}

@@ -48,11 +48,7 @@ func sqlOutboxOn(tb testing.TB, db *sql.DB, opts postgres.Options) *postgres.Out
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if err := o.Migrate(tb.Context()); err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = o.Close(context.Background()) })
-	return o
+	return started(tb, o)
 }
 
 // DB-14: what an engine asks of a store, over a *sql.DB.

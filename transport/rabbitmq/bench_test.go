@@ -85,7 +85,7 @@ func newBench(tb testing.TB) *pubBench {
 	if err := r.Close(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
-	ch := raw(tb, url)
+	ch := testenv.Channel(tb, url)
 	if err := ch.Confirm(false); err != nil {
 		tb.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func BenchmarkConsume(b *testing.B) {
 	for b.Loop() {
 		bench.transport(b, n, 2, &filling)
 		func() {
-			ch := raw(b, bench.url)
+			ch := testenv.Channel(b, bench.url)
 			defer func() { _ = ch.Close() }()
 			if err := ch.Qos(500, 0, false); err != nil {
 				b.Fatal(err)

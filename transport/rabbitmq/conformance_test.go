@@ -87,7 +87,7 @@ func (h harness) NewName() string {
 
 // Parked looks at the dead-letter queue and lets its messages go back.
 func (h harness) Parked(_ context.Context, queue string) ([]transporttest.Parked, error) {
-	ch := raw(h.t, h.mq.URL)
+	ch := testenv.Channel(h.t, h.mq.URL)
 	defer func() { _ = ch.Close() }()
 	var list []transporttest.Parked
 	for {

@@ -60,7 +60,7 @@ func TestMissingAndForbidden(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
-	if err := raw(t, mq.URL).ExchangeDelete("waybill", false, false); err != nil {
+	if err := testenv.Channel(t, mq.URL).ExchangeDelete("waybill", false, false); err != nil {
 		t.Fatal(err)
 	}
 	// the exchange is there again, its bindings are not
@@ -115,7 +115,7 @@ func TestOtherArguments(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
-	if _, err := raw(t, mq.URL).QueueDeclare("q", true, false, false, false, nil); err != nil {
+	if _, err := testenv.Channel(t, mq.URL).QueueDeclare("q", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
 	_, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "q"})
@@ -296,7 +296,7 @@ func TestFailedCopyWaits(t *testing.T) {
 	if err := mq.SetPolicy(t.Context(), mq.VHost, "full", `^q\.dlq$`, "queues", map[string]any{"max-length": 1}); err != nil {
 		t.Fatal(err)
 	}
-	ch := raw(t, mq.URL)
+	ch := testenv.Channel(t, mq.URL)
 	if err := ch.Confirm(false); err != nil {
 		t.Fatal(err)
 	}

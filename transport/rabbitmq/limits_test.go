@@ -24,7 +24,7 @@ func TestPipelineKeysRefusesLimits(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	dial(t, mq.URL, rabbitmq.Options{})
-	ch := raw(t, mq.URL)
+	ch := testenv.Channel(t, mq.URL)
 	queue := func(name string, args amqp.Table) error {
 		_, err := ch.QueueDeclare(name, true, false, false, false, args)
 		return err
@@ -75,7 +75,7 @@ func TestPipelineKeysRefusesLimits(t *testing.T) {
 		t.Errorf("publish: %v", err)
 	}
 	subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"c"}}) // to empty a queue is no harm
-	want := newTopology(t, topology.Options{}, core.Subscription{
+	want := topology.Of(topology.Options{}, core.Subscription{
 		Queue: "near", Bindings: []string{"a"},
 		RetryDelays: []time.Duration{time.Second},
 	})

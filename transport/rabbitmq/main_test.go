@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
 	"github.com/waybill-go/waybill"
@@ -115,21 +114,6 @@ func ids(list []*waybill.Delivery) string {
 		s = append(s, d.Envelope.ID)
 	}
 	return strings.Join(s, " ")
-}
-
-// raw opens a plain driver connection and channel.
-func raw(tb testing.TB, url string) *amqp.Channel {
-	tb.Helper()
-	c, err := amqp.Dial(url)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = c.Close() })
-	ch, err := c.Channel()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return ch
 }
 
 // eventually polls until ok, or fails after a while.

@@ -83,7 +83,7 @@ func TestListingPushesNothingOut(t *testing.T) {
 			}
 		}
 	}
-	ch := raw(t, mq.URL)
+	ch := testenv.Channel(t, mq.URL)
 	for range 3 {
 		m, ok, err := ch.Get("q.dlq", true)
 		if err != nil || !ok {
@@ -157,7 +157,7 @@ func TestParkedByTheBroker(t *testing.T) {
 		t.Fatal(err)
 	}
 	foreign := amqp.Publishing{MessageId: "foreign", Expiration: "50"}
-	if err := raw(t, mq.URL).PublishWithContext(t.Context(), "waybill", "x.y", true, false, foreign); err != nil {
+	if err := testenv.Channel(t, mq.URL).PublishWithContext(t.Context(), "waybill", "x.y", true, false, foreign); err != nil {
 		t.Fatal(err)
 	}
 	parkedCount(t, bus, "q", 2)
@@ -189,7 +189,7 @@ func TestReplayedOnTheWire(t *testing.T) {
 		CorrelationId: "c", ReplyTo: "r", Expiration: "60000",
 		MessageId: "m", Timestamp: time.Unix(1000, 0), Type: "t", AppId: "app", Body: []byte("body"),
 	}
-	ch := raw(t, mq.URL)
+	ch := testenv.Channel(t, mq.URL)
 	if err := ch.PublishWithContext(t.Context(), "waybill", "a.b", true, false, sent); err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func TestRetriedOnTheWire(t *testing.T) {
 	d := receive(t, r, 1)[0]
 	<-time.After(1500 * time.Millisecond) // handling takes time
 	settle(t, r, core.AckRetry(d, time.Minute, errors.New("later")))
-	m, ok, err := raw(t, mq.URL).Get("waybill.delay_1h", false)
+	m, ok, err := testenv.Channel(t, mq.URL).Get("waybill.delay_1h", false)
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
@@ -269,7 +269,7 @@ func TestReplayWithoutTheWayBack(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
 	park(t, mq, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}}, envelopes(5, "a"))
-	if err := raw(t, mq.URL).QueueUnbind("q", "q.return", "waybill.dlx", nil); err != nil {
+	if err := testenv.Channel(t, mq.URL).QueueUnbind("q", "q.return", "waybill.dlx", nil); err != nil {
 		t.Fatal(err)
 	}
 	n, err := bus.ReplayParked(t.Context(), admin.ParkedRequest{Queue: "q", All: true})
@@ -335,7 +335,7 @@ func TestInOrderGiveBackComesFirst(t *testing.T) {
 	if err := bus.Publish(t.Context(), envelopes(6, "a")).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	ch := raw(t, mq.URL)
+	ch := testenv.Channel(t, mq.URL)
 	eventually(t, "everything is pushed", func() bool {
 		q, err := ch.QueueDeclarePassive("q", true, false, false, false, nil)
 		return err == nil && q.Messages == 0

@@ -17,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
+	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
 // partitionByKey spreads messages over queues that are there.
@@ -45,8 +46,8 @@ func TestPartitionsByKey(t *testing.T) {
 	for _, queue := range []string{"billing-0", "billing-1", "billing-2"} {
 		subs = append(subs, core.Subscription{Queue: queue, InOrder: true, RetryDelays: []time.Duration{100 * time.Millisecond}})
 	}
-	_, relayURL, consumerURL, _ := provision(t, mq, newTopology(t, opts.TopologyOptions(), subs...))
-	ch := raw(t, mq.URL)
+	_, relayURL, consumerURL, _ := provision(t, mq, topology.Of(opts.TopologyOptions(), subs...))
+	ch := testenv.Channel(t, mq.URL)
 	needHashExchanges(t, mq)
 	if err := partitionByKey(ch, "billing-0", "billing-1"); err != nil {
 		t.Fatal(err)
@@ -159,7 +160,7 @@ func TestPartitionsByKey(t *testing.T) {
 // exchanges; with CI=true it fails.
 func needHashExchanges(t *testing.T, mq *testenv.MQ) {
 	t.Helper()
-	err := raw(t, mq.URL).ExchangeDeclare("probe", "x-consistent-hash", true, false, false, false, nil)
+	err := testenv.Channel(t, mq.URL).ExchangeDeclare("probe", "x-consistent-hash", true, false, false, false, nil)
 	var refused *amqp.Error
 	switch {
 	case err == nil:

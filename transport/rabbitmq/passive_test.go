@@ -18,30 +18,11 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
-
-// logged keeps a log.
-type logged struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // RM-05, RM-06: every way in which a provisioned broker may be wrong is an error at the start, which names the object,
 // the cause and the cure.
@@ -122,14 +103,14 @@ func TestPassiveStartErrors(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			mq := testenv.RabbitMQ(t)
-			users, _, url, _ := provision(t, mq, newTopology(t, topology.Options{}, sub))
+			users, _, url, _ := provision(t, mq, topology.Of(topology.Options{}, sub))
 			opts := rabbitmq.Options{Passive: true}
 			// what a user may not touch it may not see either, since RabbitMQ 4.3
 			if c.management || strings.Contains(c.says[0], missing) {
 				opts.ManagementURL = mq.ManagementURL
 			}
 			sub := sub
-			if err := c.spoil(t, mq, raw(t, mq.URL), users.Consumer); err != nil {
+			if err := c.spoil(t, mq, testenv.Channel(t, mq.URL), users.Consumer); err != nil {
 				t.Fatal(err)
 			}
 			if c.sub != nil {
@@ -170,9 +151,9 @@ func TestPassiveSaysWhatIsUnverified(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
-	_, _, url, _ := provision(t, mq, newTopology(t, topology.Options{}, sub))
-	var without, with logged
-	subscribe(t, dial(t, url, rabbitmq.Options{Passive: true, Logger: without.logger()}), sub)
+	_, _, url, _ := provision(t, mq, topology.Of(topology.Options{}, sub))
+	var without, with sharedtest.Log
+	subscribe(t, dial(t, url, rabbitmq.Options{Passive: true, Logger: without.Logger(slog.LevelInfo)}), sub)
 	for _, want := range []string{
 		"level=INFO", "not verified without Options.ManagementURL", "arguments of queue q",
 		"kind of exchange waybill", `binding of queue`,
@@ -181,7 +162,7 @@ func TestPassiveSaysWhatIsUnverified(t *testing.T) {
 			t.Errorf("the log does not say %q:\n%s", want, without.String())
 		}
 	}
-	subscribe(t, dial(t, url, rabbitmq.Options{Passive: true, ManagementURL: mq.ManagementURL, Logger: with.logger()}), sub)
+	subscribe(t, dial(t, url, rabbitmq.Options{Passive: true, ManagementURL: mq.ManagementURL, Logger: with.Logger(slog.LevelInfo)}), sub)
 	if with.String() != "" {
 		t.Errorf("the log says\n%s", with.String())
 	}
@@ -189,10 +170,10 @@ func TestPassiveSaysWhatIsUnverified(t *testing.T) {
 	if _, err := bus.Subscribe(t.Context(), core.Subscription{Queue: "other"}); !errors.Is(err, waybill.ErrMisconfigured) {
 		t.Error(err)
 	}
-	if err := bus.Declare(t.Context(), newTopology(t, topology.Options{}, sub)); !errors.Is(err, waybill.ErrInvalid) {
+	if err := bus.Declare(t.Context(), topology.Of(topology.Options{}, sub)); !errors.Is(err, waybill.ErrInvalid) {
 		t.Errorf("declare in passive mode: %v", err)
 	}
-	if _, err := raw(t, mq.URL).QueueDeclarePassive("other", true, false, false, false, nil); err == nil {
+	if _, err := testenv.Channel(t, mq.URL).QueueDeclarePassive("other", true, false, false, false, nil); err == nil {
 		t.Error("a queue was made in passive mode")
 	}
 	_, err := rabbitmq.Dial(t.Context(), mq.URL, rabbitmq.Options{Passive: true, Exchange: "other", Logger: quiet()})
@@ -207,7 +188,7 @@ func TestManagementTrouble(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
-	users, _, url, _ := provision(t, mq, newTopology(t, topology.Options{}, sub))
+	users, _, url, _ := provision(t, mq, topology.Of(topology.Options{}, sub))
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
 	huge := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for range 100 {
@@ -243,9 +224,9 @@ func TestManagementTrouble(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			var log logged
+			var log sharedtest.Log
 			bus := dial(t, url, rabbitmq.Options{
-				Passive: true, Lazy: true, ManagementURL: c.url, Logger: log.logger(),
+				Passive: true, Lazy: true, ManagementURL: c.url, Logger: log.Logger(slog.LevelInfo),
 				ConnectTimeout: 5 * time.Second,
 			})
 			_, err := bus.Subscribe(t.Context(), sub)
@@ -279,7 +260,7 @@ func TestUserThatMayNotBind(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
-	users, _, url, _ := provision(t, mq, newTopology(t, topology.Options{}, sub))
+	users, _, url, _ := provision(t, mq, topology.Of(topology.Options{}, sub))
 	if err := mq.SetPermissions(t.Context(), mq.VHost, users.Consumer, "^$", `^waybill\.(dlx|delay_1s)$`, ".*"); err != nil {
 		t.Fatal(err)
 	}
@@ -300,8 +281,8 @@ func TestUserThatMayNotBind(t *testing.T) {
 func TestBoundToNothing(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
-	var log logged
-	subscribe(t, dial(t, mq.URL, rabbitmq.Options{Logger: log.logger()}), core.Subscription{Queue: "q"})
+	var log sharedtest.Log
+	subscribe(t, dial(t, mq.URL, rabbitmq.Options{Logger: log.Logger(slog.LevelInfo)}), core.Subscription{Queue: "q"})
 	if !strings.Contains(log.String(), "that queue q is bound to anything") {
 		t.Errorf("the log says %s", log.String())
 	}
@@ -310,7 +291,7 @@ func TestBoundToNothing(t *testing.T) {
 		!strings.Contains(err.Error(), "bound to nothing") {
 		t.Errorf("got %v", err)
 	}
-	if err := raw(t, mq.URL).QueueBind("q", "a", "amq.topic", false, nil); err != nil {
+	if err := testenv.Channel(t, mq.URL).QueueBind("q", "a", "amq.topic", false, nil); err != nil {
 		t.Fatal(err)
 	}
 	subscribe(t, bus, core.Subscription{Queue: "q"}) // bound elsewhere
@@ -335,7 +316,7 @@ func TestDrift(t *testing.T) {
 		}
 	}
 	check()
-	ch := raw(t, mq.URL)
+	ch := testenv.Channel(t, mq.URL)
 	for _, err := range []error{
 		ch.QueueUnbind("q", "b", "waybill", nil),
 		ch.QueueBind("q", "c", "waybill", false, nil),
@@ -358,7 +339,7 @@ func TestDrift(t *testing.T) {
 		},
 		admin.Difference{Object: `queue "waybill.delay_1m"`, Want: "there", Have: "missing"},
 	)
-	want, broker := newTopology(t, topology.Options{}, sub), broker(t, mq)
+	want, broker := topology.Of(topology.Options{}, sub), broker(t, mq)
 	if got, err := broker.Compare(t.Context(), want); err != nil || len(got) != 6 {
 		t.Errorf("got %v, %v", got, err)
 	}

@@ -51,23 +51,6 @@ func provision(t *testing.T, mq *testenv.MQ, want topology.Topology) (users topo
 	return users, mq.URLFor(users.Relay, password), mq.URLFor(users.Consumer, password), mq.URLFor(users.Operator, password)
 }
 
-// newTopology returns the topology of what a transport is asked for, as a user would make it.
-func newTopology(t *testing.T, opts topology.Options, subs ...core.Subscription) topology.Topology {
-	t.Helper()
-	asked := make([]waybill.Subscription, len(subs))
-	for i := range subs {
-		sub := &subs[i]
-		asked[i] = waybill.Subscription{
-			Queue: sub.Queue, Bindings: sub.Bindings, InOrder: sub.InOrder, Retry: waybill.RetryDelays(sub.RetryDelays...),
-		}
-	}
-	made, err := topology.New(opts, asked...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return made
-}
-
 // RM-06, RM-07: definitions are imported into a real broker; then a relay, a consumer and an operator, each with the
 // permissions that were generated and no right to configure anything, do all of their work.
 func TestRolesDoTheirJob(t *testing.T) {
@@ -80,7 +63,7 @@ func TestRolesDoTheirJob(t *testing.T) {
 				Queue: "bill[ing]", Bindings: []string{"orders.*"},
 				RetryDelays: []time.Duration{50 * time.Millisecond},
 			}
-			_, relayURL, consumerURL, operatorURL := provision(t, mq, newTopology(t, opts.TopologyOptions(), sub))
+			_, relayURL, consumerURL, operatorURL := provision(t, mq, topology.Of(opts.TopologyOptions(), sub))
 			opts.Passive, opts.ManagementURL = true, mq.ManagementURL
 			relay, consumer, operator := dial(t, relayURL, opts), dial(t, consumerURL, opts), dial(t, operatorURL, opts)
 
@@ -139,7 +122,7 @@ func TestRolesDoTheirJob(t *testing.T) {
 
 func empty(t *testing.T, mq *testenv.MQ, queue string) bool {
 	t.Helper()
-	q, err := raw(t, mq.URL).QueueDeclarePassive(queue, true, false, false, false, nil)
+	q, err := testenv.Channel(t, mq.URL).QueueDeclarePassive(queue, true, false, false, false, nil)
 	return err == nil && q.Messages == 0
 }
 
@@ -152,9 +135,9 @@ func TestRolesDoNothingElse(t *testing.T) {
 		{Queue: "billing.orders", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second, time.Minute}},
 		{Queue: "mail", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}},
 	}
-	shop := newTopology(t, topology.Options{Exchange: "shop"}, subs...)
+	shop := topology.Of(topology.Options{Exchange: "shop"}, subs...)
 	users, _, _, _ := provision(t, mq, shop)
-	admin := raw(t, mq.URL)
+	admin := testenv.Channel(t, mq.URL)
 	exchanges, queues := []string{"", "amq.topic", "shopX", "Xshop", "shop.dlxX", "shop.delay_1sX", "shopXdlx", "shop.delay_1m1s"},
 		[]string{"billing.ordersX", "billingXorders", "Xmail", "mail.dlqX", "other"}
 	for _, e := range exchanges[2:] {
@@ -254,7 +237,7 @@ func managementURL(t *testing.T, mq *testenv.MQ, user, password string) string {
 func testImportByRabbitmqctl(t *testing.T, broker *testenv.RabbitMQServer) {
 	t.Helper()
 	sub := core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}}
-	file, err := newTopology(t, topology.Options{}, sub).Definitions("fresh",
+	file, err := topology.Of(topology.Options{}, sub).Definitions("fresh",
 		topology.Users{Relay: broker.User, Consumer: broker.User, Operator: broker.User})
 	if err != nil {
 		t.Fatal(err)

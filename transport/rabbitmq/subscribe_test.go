@@ -90,7 +90,7 @@ func TestRetryGoesToOneQueue(t *testing.T) {
 	settle(t, a, core.AckDone(d))
 	nothing(t, b, 200*time.Millisecond)
 	for _, q := range []string{"test.a", "test.a.dlq", "test.b", "test.shop.delay_20ms", "test.shop.delay_100ms"} {
-		if _, err := raw(t, mq.URL).QueueDeclarePassive(q, true, false, false, false, nil); err != nil {
+		if _, err := testenv.Channel(t, mq.URL).QueueDeclarePassive(q, true, false, false, false, nil); err != nil {
 			t.Errorf("queue %s: %v", q, err)
 		}
 	}
@@ -126,7 +126,7 @@ func TestExpiry(t *testing.T) {
 	if err := bus.Publish(t.Context(), []waybill.Envelope{short}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	ch := raw(t, mq.URL)
+	ch := testenv.Channel(t, mq.URL)
 	for i := range 2 {
 		eventually(t, fmt.Sprintf("parked message %d", i), func() bool {
 			_, ok, err := ch.Get("q.dlq", true)
@@ -162,7 +162,7 @@ func TestQueueDeleted(t *testing.T) {
 	bus := dial(t, mq.URL, rabbitmq.Options{})
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	first := rabbitmq.ChannelOf(r)
-	if _, err := raw(t, mq.URL).QueueDelete("q", false, false, false); err != nil {
+	if _, err := testenv.Channel(t, mq.URL).QueueDelete("q", false, false, false); err != nil {
 		t.Fatal(err)
 	}
 	nothing(t, r, 500*time.Millisecond) // Receive notices

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -69,7 +69,7 @@ func TestWireGolden(t *testing.T) {
 		fmt.Fprintf(&b, "%-26s %-7T %v\n", k, p.Headers[k], p.Headers[k])
 	}
 	fmt.Fprintf(&b, "\n%s\n", p.Body)
-	golden(t, "testdata/wire.golden", b.String(), "../../docs/wire-format.md")
+	sharedtest.Golden(t, "testdata/wire.golden", b.String(), "../../docs/wire-format.md")
 }
 
 // TR-10: what was encoded is decoded, however the prefix is written, and whatever else is there.
@@ -174,7 +174,7 @@ func TestCopiesKeepEverything(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a.*"}, RetryDelays: []time.Duration{50 * time.Millisecond}})
-	ch := raw(t, mq.URL)
+	ch := testenv.Channel(t, mq.URL)
 	headers := amqp.Table{
 		"int": int32(-5), "long": int64(1) << 60, "bool": true, "nil": nil, "bytes": []byte{0xff, 0xfe}, "time": time.Unix(100, 0),
 		"float": 1.5, "short": int16(3), "byte": byte(7),
@@ -245,32 +245,5 @@ func TestCopiesKeepEverything(t *testing.T) {
 	sent.Headers, sent.Expiration = nil, ""
 	if diff := cmp.Diff(sent, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
-	}
-}
-
-// golden compares got with the file at path, and checks that the document, if there is one, holds it.
-func golden(t *testing.T, path, got, document string) {
-	t.Helper()
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("a contract changed (-want +got); UPDATE_GOLDEN=1 accepts it:\n%s", diff)
-	}
-	if document == "" {
-		return
-	}
-	doc, err := os.ReadFile(document)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(doc), "```\n"+string(want)+"```\n") {
-		t.Errorf("%s does not hold the content of %s", document, path)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
@@ -23,8 +24,8 @@ func TestExportsGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "testdata/definitions.golden", string(file), "")
-	golden(t, "testdata/terraform.golden", shop.Terraform("shop", users), "")
+	sharedtest.Golden(t, "testdata/definitions.golden", string(file), "")
+	sharedtest.Golden(t, "testdata/terraform.golden", shop.Terraform("shop", users), "")
 }
 
 // Names with characters that mean something in HCL and JSON stay what they are, and every resource has a label of its

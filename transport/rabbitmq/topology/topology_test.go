@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
@@ -41,7 +41,7 @@ func TestTopologyGolden(t *testing.T) {
 	for _, x := range shop.Bindings {
 		fmt.Fprintln(&b, x)
 	}
-	golden(t, "testdata/topology.golden", b.String(), "../../../docs/rabbitmq.md")
+	sharedtest.Golden(t, "testdata/topology.golden", b.String(), "../../../docs/rabbitmq.md")
 }
 
 // RM-04: what queue orders.return parks would go to queue orders, by the key of its way back; and what orders retries,
@@ -159,32 +159,5 @@ func TestOneUserForAll(t *testing.T) {
 		if strings.Count(string(file), want) != 1 {
 			t.Errorf("no %s in %s", want, file)
 		}
-	}
-}
-
-// golden compares got with the file at path, and checks that the document, if there is one, holds it.
-func golden(t *testing.T, path, got, document string) {
-	t.Helper()
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("a contract changed (-want +got); UPDATE_GOLDEN=1 accepts it:\n%s", diff)
-	}
-	if document == "" {
-		return
-	}
-	doc, err := os.ReadFile(document)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(doc), "```\n"+string(want)+"```\n") {
-		t.Errorf("%s does not hold the content of %s", document, path)
 	}
 }
