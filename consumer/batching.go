@@ -154,7 +154,7 @@ func (b *batching) done(j job) (held bool) {
 		if j.lead.suspect {
 			b.alone, j.lead.suspect = false, false // if it waits for a retry: it has not ended the process
 		}
-		if held = b.held(j.lead); !held {
+		if held = b.held(j.lead); !held && !j.lead.storing {
 			b.advance(j.lead)
 		}
 		return held
@@ -169,8 +169,8 @@ func (b *batching) done(j job) (held bool) {
 	return held
 }
 
-// holdMember takes member n, which is held, out of its batch. What the batch has behind it of its key goes back behind
-// it.
+// holdMember takes member n out of its batch, which is held or whose verdict is being stored. What the batch has behind
+// it of its key goes back behind it.
 func (b *batching) holdMember(t *batch, n int) {
 	t.states[n] = memberLeft
 	b.putBack(t.members[n], t.leave(n))
@@ -188,7 +188,7 @@ type memberState uint8
 const (
 	memberOpen  memberState = iota // not decided yet
 	memberEnded                    // settled
-	memberLeft                     // in the schedule again: it waits for a retry in place, or behind one that does
+	memberLeft                     // in the schedule again: it keeps its key, or waits behind one that does
 )
 
 func newBatch(members []*message) *batch {

@@ -30,6 +30,9 @@
 //     again, later ones of its key too: the inbox absorbs it.
 //   - While a subscription is paused it releases what it has not started, and probes with one message at a time after
 //     1 s, doubled up to 30 s; the first that shows no outage ends the pause.
+//   - A verdict that the transport cannot store is stored again; the handler does not run again for it. Its key waits
+//     until a retry or a parking is stored. Meanwhile the subscription is paused as above, and its health says so. The
+//     handler can run again if the transport has lost the delivery, since the broker then delivers the message again.
 //   - Neither a message, nor a failed settle, nor a lost broker ends Run. Only an error of configuration before a
 //     subscription's first success does, and then Run reports those of all subscriptions.
 //   - When Run's context ends, every subscription at once stops receiving, releases what it has not started, and lets

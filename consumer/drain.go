@@ -24,6 +24,7 @@ func (r *runner) releaseAll() {
 func (r *runner) releaseWaiting() {
 	r.release(r.takeAll())
 	r.alarm.stop()
+	r.storeOwed() // or look at them again later
 }
 
 // drain releases what was not started, lets running handlers finish, settles, and closes the receiver of s, if any.

@@ -69,6 +69,9 @@ func (r *runner) health(h *waybill.Health) {
 		h.Add(name, waybill.HealthFailed, "the broker cannot be reached for %s: %s", ago(r.since), r.downErr)
 	case !r.opened:
 		h.Add(name, waybill.HealthFailed, "not subscribed yet")
+	case r.owed.any():
+		h.Add(name, waybill.HealthDegraded, "paused, as what was decided about %d messages cannot be stored, %d tries so far; the latest: %s",
+			r.owed.messages, r.pause.n, r.pause.cause)
 	case r.pause.state != open:
 		h.Add(name, waybill.HealthDegraded, "paused, as something that handlers need is down, %d probes so far; the latest: %s", r.pause.n, r.pause.cause)
 	default:

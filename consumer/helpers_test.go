@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"sync"
@@ -26,6 +27,7 @@ var topic = waybill.NewTopic("note.added", waybill.JSON[note]())
 
 var (
 	errBoom = errors.New("boom")
+	errLost = fmt.Errorf("settle: %w", waybill.ErrLeaseLost)
 	quiet   = slog.New(slog.DiscardHandler)
 )
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -120,8 +121,9 @@ func TestInOrderNeedsNoDelayedDelivery(t *testing.T) {
 	})
 }
 
-// OR-09: whatever fails, whoever stops: the effects of a key come in the order of its messages. A message may come
-// again after a stop; nobody handles one before an earlier one of its key is done or parked.
+// OR-09, CO-18: whatever fails and stops, the effects of a key come in the order of its messages. No message is handled
+// before an earlier one of its key is done or parked. Settles fail at random. A message that was decided is handled
+// again after a stop only.
 func TestInOrderModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -151,19 +153,34 @@ func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
 		defer mu.Unlock()
 		return rng.IntN(n)
 	}
+	var down atomic.Bool // settles fail
+	b.settle = func(acks []core.Ack) error {
+		if acks[0].Verdict != core.VerdictRelease && (down.Load() || random(4) == 0) {
+			return errBoom
+		}
+		return nil
+	}
+	decided := map[string]bool{} // since the latest start
+	begins := func(d *waybill.Delivery) {
+		key := d.Envelope.Key
+		if id := d.Envelope.ID; decided[id] {
+			rt.Errorf("seed %d: %s, number %d of %s, is handled again after it was decided", seed, id, place[id], key)
+		}
+	}
 	nap := func() { time.Sleep(time.Duration(random(50)) * time.Millisecond) }
 	// one decides about d; it moves its key on if d is done or given up.
 	one := func(d *waybill.Delivery) error {
 		nap()
 		mu.Lock()
 		defer mu.Unlock()
+		begins(d)
 		key, p := d.Envelope.Key, place[d.Envelope.ID]
 		if p > next[key] {
 			rt.Errorf("seed %d: %s, number %d of %s, is handled while number %d is not done", seed, d.Envelope.ID, p, key, next[key])
 		}
 		last := func() { // what fails for the last time is parked
 			if d.Attempt >= 4 {
-				next[key] = max(next[key], p+1)
+				next[key], decided[d.Envelope.ID] = max(next[key], p+1), true
 			}
 		}
 		switch r := rng.IntN(20); {
@@ -173,13 +190,13 @@ func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
 		case r == 4:
 			return waybill.Outage(errBoom)
 		case r == 5:
-			next[key] = max(next[key], p+1)
+			next[key], decided[d.Envelope.ID] = max(next[key], p+1), true
 			return waybill.Reject(errBoom)
 		case r == 6:
 			last()
 			panic("oh")
 		}
-		next[key] = max(next[key], p+1)
+		next[key], decided[d.Envelope.ID] = max(next[key], p+1), true
 		return nil
 	}
 	h := handle(func(_ context.Context, d *waybill.Delivery) error { return one(d) })
@@ -191,6 +208,7 @@ func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
 			defer mu.Unlock()
 			after := map[string]int{}
 			for _, d := range ds {
+				begins(d)
 				key, p := d.Envelope.Key, place[d.Envelope.ID]
 				if p > max(next[key], after[key]) {
 					rt.Errorf("seed %d: %s, number %d of %s, is in a batch while number %d is not done", seed, d.Envelope.ID, p, key, next[key])
@@ -206,6 +224,9 @@ func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
 			for key, p := range after {
 				next[key] = max(next[key], p)
 			}
+			for _, d := range ds {
+				decided[d.Envelope.ID] = true
+			}
 			return make([]waybill.HandlerStatus, len(ds)), nil
 		}
 	}
@@ -216,7 +237,11 @@ func inOrderHistory(t *testing.T, rt *rapid.T, seed uint64, batch bool) {
 	for range 6 { // stopped and started again
 		stop := start(t, b, o, waybill.Subscription{InOrder: true, MaxDeliveries: -1}, h)
 		time.Sleep(time.Duration(random(4000)) * time.Millisecond)
+		down.Store(random(3) == 0)
+		time.Sleep(time.Duration(random(1000)) * time.Millisecond)
 		stop()
+		down.Store(false)
+		clear(decided)
 	}
 	stop := start(t, b, o, waybill.Subscription{InOrder: true, MaxDeliveries: -1}, h)
 	time.Sleep(10 * time.Minute)

@@ -18,6 +18,8 @@ type message struct {
 	suspect bool        // it may be what ends the process: nothing else runs beside it
 	merged  bool        // its stamp was merged into the clock
 	retry   *time.Timer // wakes it, if it waits for its retry in place
+	storing bool        // its verdict is being stored, and its key waits for that
+	owed    bool        // its verdict could not be stored yet
 }
 
 // key returns the ordering key; empty if it has none.

@@ -69,7 +69,7 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 			if n > 1 || !fatal {
 				r.log.LogAttrs(ctx, slog.LevelInfo, "subscription is open again", slog.String("event", "consumer.reconnect"))
 			}
-			return &session{rcv: rcv}, nil
+			return newSession(rcv), nil
 		case ctx.Err() != nil:
 			tell(nil)
 			return nil, nil //nolint:nilerr // stopped before there was a session

@@ -24,6 +24,8 @@ type pause struct {
 	until time.Time     // its end, by the monotonic clock
 	probe *message      // the message that probes
 	cause string        // the latest outage
+	// handlers says that a handler reported the outage, so that a message must probe.
+	handlers bool
 }
 
 // begin pauses for delay.
@@ -51,6 +53,7 @@ func (p *pause) waits() bool { return p.state == paused && time.Now().Before(p.u
 type turn struct {
 	changed bool
 	state   pauseState
+	owed    bool // verdicts cannot be stored
 	delay   time.Duration
 	err     error
 }
@@ -59,12 +62,16 @@ type turn struct {
 func (r *runner) observe(m *message, v *verdict) turn {
 	p := &r.pause
 	probed := p.endProbe(m)
+	p.handlers = p.handlers || v.outage
 	switch {
 	case v.outage && !r.stopping && (probed || p.state == open):
 		p.begin(r.pauseDelay(p.n+1), v.err)
 		if !r.sub.InOrder { // else everything stays where it is
 			r.releaseWaiting()
 		}
+	case probed && v.healthy && r.owed.any():
+		p.handlers = false // the pause goes on until the verdicts are stored
+		return turn{}
 	case probed && v.healthy:
 		*p = pause{}
 	default:
@@ -84,8 +91,11 @@ func (r *runner) announce(t turn) {
 	}
 	switch t.state {
 	case paused:
-		r.log.Event(r.settleCtx, slog.LevelWarn, "consumer.pause", "something that handlers need is down: paused, will probe",
-			slog.Duration("probe_in", t.delay), errAttr(t.err))
+		text := "something that handlers need is down: paused, will probe"
+		if t.owed {
+			text = "what was decided about messages cannot be stored: paused, will try again"
+		}
+		r.log.Event(r.settleCtx, slog.LevelWarn, "consumer.pause", text, slog.Duration("probe_in", t.delay), errAttr(t.err))
 		if r.trouble != nil {
 			r.trouble(t.err)
 		}

@@ -413,7 +413,7 @@ func TestLeaseLost(t *testing.T) {
 		b := declared(t)
 		var text sharedtest.Log
 		reader := metric.NewManualReader()
-		b.settle = func([]core.Ack) error { return fmt.Errorf("settle: %w", waybill.ErrLeaseLost) }
+		b.settle = func([]core.Ack) error { return errLost }
 		o := consumer.Options{Logger: slog.New(slog.NewTextHandler(&text, nil)), MeterProvider: metric.NewMeterProvider(metric.WithReader(reader))}
 		stop := start(t, b, o, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error { time.Sleep(time.Minute); return nil }))
 		b.publish(t, 1)

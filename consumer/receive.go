@@ -102,6 +102,9 @@ func (r *runner) awaitRoom(ctx context.Context) (int, bool) {
 func (r *runner) room() (limit int, wait time.Duration) {
 	p := &r.pause
 	limit = max(r.load.prefetch-r.load.held, 0)
+	if r.owed.any() {
+		return 0, 0 // verdicts are stored first
+	}
 	if r.sub.InOrder && p.state != open && r.load.held > 0 {
 		return 0, 0 // what is held probes
 	}
@@ -162,11 +165,12 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 // that probes. If the order is kept, what is held probes, and what comes waits for it. mu is held.
 func (r *runner) place(ctx context.Context, messages []message) {
 	p := &r.pause
+	owing := r.owed.any()
 	if p.state == paused && !p.waits() {
 		p.state = probing // it was in Receive all the time
 	}
 	probes := p.state == probing && !r.sub.InOrder
-	back := r.stopping || ctx.Err() != nil || p.state == paused && !r.sub.InOrder
+	back := r.stopping || ctx.Err() != nil || (p.state == paused || owing) && !r.sub.InOrder
 	for n := range messages {
 		m := &messages[n]
 		switch {

@@ -299,7 +299,7 @@ func TestSettleFailure(t *testing.T) {
 		up := time.Now().Add(time.Minute)
 		b.settle = func([]core.Ack) error {
 			if time.Now().Before(up) {
-				return errBoom
+				return errLost
 			}
 			return nil
 		}
@@ -330,7 +330,7 @@ func TestSettleFailureDoesNotSpin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := declared(t)
 		b.comeBack = true
-		b.settle = func([]core.Ack) error { return errBoom }
+		b.settle = func([]core.Ack) error { return errLost }
 		var ran atomic.Int32
 		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
 			if ran.Add(1) > 1000 {

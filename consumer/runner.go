@@ -32,6 +32,7 @@ type runner struct {
 	alarm     alarm
 	settling  settling
 	pause     pause
+	owed      owed
 	bell      bell
 	condition // for Health
 	ending
@@ -88,7 +89,7 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 		source:   source{bus: c.bus, asked: &reg.asked, checks: reg.checks},
 		contexts: newContexts(ctx),
 		workers:  workers{jobs: make(chan job, sub.Concurrency)},
-		settling: settling{sessions: make(chan *session, 1)},
+		settling: settling{lanes: make(chan *lane, 1)},
 		bell:     bell{ch: make(chan struct{}, 1)},
 		ending:   ending{idle: newSignal(), settled: newSignal()},
 	}

@@ -81,6 +81,16 @@ func (s *schedule) hold(m *message) {
 	}
 }
 
+// keep leaves the key of m, which runs no more, with it until its verdict is stored.
+func (s *schedule) keep(m *message) {
+	m.storing = true
+	if key := m.key(); key != "" {
+		q := s.keys[key]
+		q.head = m
+		s.keys[key] = q
+	}
+}
+
 // held reports whether m waits for its retry in place.
 func (s *schedule) held(m *message) bool {
 	_, ok := s.delayed[m]

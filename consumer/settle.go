@@ -11,19 +11,40 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// session is one receiver and the acks that go to it. The runner's mu guards its fields, but rcv and trouble.
+// session is one receiver and what is settled through it.
 type session struct {
 	rcv     core.Receiver
+	trouble atomic.Int32 // settles in a row that failed altogether
+	// quick settles what is done, slow everything else: a copy that no broker confirms holds up no acknowledgement.
+	quick, slow lane
+}
+
+func newSession(rcv core.Receiver) *session {
+	s := &session{rcv: rcv}
+	s.quick.session, s.slow.session = s, s
+	return s
+}
+
+// lane returns the lane for a verdict.
+func (s *session) lane(v core.Verdict) *lane {
+	if v == core.VerdictDone {
+		return &s.quick
+	}
+	return &s.slow
+}
+
+// lane settles one batch at a time. What comes meanwhile goes with the next one. The runner's mu guards it.
+type lane struct {
+	session *session
 	pending acks // what the next settle takes
 	spare   acks // the memory of the one before
 	busy    bool // a settle is in progress
-	trouble atomic.Int32
 }
 
-// acks are acks and, for each, when its delivery arrived.
+// acks are acks and the messages that they are for.
 type acks struct {
-	list  []core.Ack
-	since []time.Time
+	list []core.Ack
+	of   []*message
 }
 
 // troubles returns how many settles in a row failed altogether.
@@ -31,27 +52,31 @@ func (s *session) troubles() int { return int(s.trouble.Load()) }
 
 // settling is the state of the goroutine that waits for something to settle. The runner's mu guards it.
 type settling struct {
-	sessions chan *session // what it waits for
-	waits    bool          // there is one
+	lanes chan *lane // what it waits for
+	waits bool       // there is one
 }
 
-// settle queues ack. One settle of a session is in progress at a time. What comes meanwhile goes with the next one. mu
-// is held.
+// settle settles m by ack. mu is held.
 func (r *runner) settle(m *message, ack core.Ack) {
-	s := m.session
-	s.pending.list = append(s.pending.list, ack)
-	s.pending.since = append(s.pending.since, m.since)
 	r.load.unsettled++
-	if s.busy {
+	r.queue(m, ack)
+}
+
+// queue puts ack into its lane. mu is held.
+func (r *runner) queue(m *message, ack core.Ack) {
+	l := m.session.lane(ack.Verdict)
+	l.pending.list = append(l.pending.list, ack)
+	l.pending.of = append(l.pending.of, m)
+	if l.busy {
 		return
 	}
-	s.busy = true
+	l.busy = true
 	if !r.settling.waits {
-		go r.settleAll(s)
+		go r.settleAll(l)
 		return
 	}
 	r.settling.waits = false
-	r.settling.sessions <- s
+	r.settling.lanes <- l
 }
 
 // release releases messages that were not started. mu is held.
@@ -63,85 +88,109 @@ func (r *runner) release(messages []*message) {
 }
 
 // settleAll settles until nothing is pending. Then it waits for more, if nobody else does.
-func (r *runner) settleAll(s *session) {
-	for s != nil {
-		batch, waits := r.takePending(s)
+func (r *runner) settleAll(l *lane) {
+	for l != nil {
+		batch, waits := r.takePending(l)
 		switch {
 		case len(batch.list) > 0:
-			r.settleBatch(r.settleCtx, s, batch)
-			r.settledBatch(s, batch)
+			results := r.settleBatch(r.settleCtx, l.session, batch)
+			r.announce(r.settledBatch(l, batch, results))
 		case waits:
-			s = r.awaitSession()
+			l = r.awaitLane()
 		default:
 			return
 		}
 	}
 }
 
-// takePending returns what is to be settled. If that is nothing, the session is idle, and waits says whether to wait
-// for another one.
-func (r *runner) takePending(s *session) (batch acks, waits bool) {
+// takePending returns what is to be settled. If that is nothing, the lane is idle, and waits says whether to wait for
+// another one.
+func (r *runner) takePending(l *lane) (batch acks, waits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(s.pending.list) > 0 {
-		batch = s.pending
-		s.pending = acks{s.spare.list[:0], s.spare.since[:0]}
+	if len(l.pending.list) > 0 {
+		batch = l.pending
+		l.pending = acks{l.spare.list[:0], l.spare.of[:0]}
 		return batch, false
 	}
-	s.busy = false
+	l.busy = false
 	waits = !r.settling.waits
 	r.settling.waits = true
 	return acks{}, waits
 }
 
-// awaitSession returns a session that has something to settle, or nil if the run is over.
-func (r *runner) awaitSession() *session {
+// awaitLane returns a lane that has something to settle, or nil if the run is over.
+func (r *runner) awaitLane() *lane {
 	select {
-	case s := <-r.settling.sessions:
-		return s
+	case l := <-r.settling.lanes:
+		return l
 	case <-r.ended:
 	}
 	r.mu.Lock()
 	r.settling.waits = false
 	r.mu.Unlock()
 	select {
-	case s := <-r.settling.sessions: // of a handler that outlived the run
-		return s
+	case l := <-r.settling.lanes: // of a handler that outlived the run
+		return l
 	default:
 		return nil
 	}
 }
 
-// settledBatch lets follow what waited for a settle.
-func (r *runner) settledBatch(s *session, batch acks) {
-	n := len(batch.list)
-	clear(batch.list)
+// settledBatch lets follow what waited for a settle. mu is not held.
+func (r *runner) settledBatch(l *lane, batch acks, results core.Results) (t turn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.spare = batch
+	var failed error
+	over, moved, owing := 0, false, r.owed.any()
+	for i, m := range batch.of {
+		if err := results[i]; err != nil && r.again(m, batch.list[i], err) {
+			failed = err
+			continue
+		}
+		over++
+		r.owed.stored(m)
+		if m.storing {
+			m.storing, moved = false, true
+			r.advance(m)
+		}
+	}
+	clear(batch.list)
+	clear(batch.of)
+	l.spare = batch
 	r.active = time.Now()
-	r.load.held -= n
-	if r.load.unsettled -= n; r.load.unsettled == 0 && r.stopping && r.running == 0 {
+	r.load.held -= over
+	if r.load.unsettled -= over; r.load.unsettled == 0 && r.stopping && r.running == 0 {
 		r.settled.set()
 	}
-	if len(r.suspects) > 0 && !r.stopping {
+	switch {
+	case failed != nil:
+		t = r.owe(failed)
+	case owing && !r.owed.any():
+		t, moved = r.paid(), true
+	}
+	switch {
+	case r.stopping && moved:
+		r.releaseWaiting() // what was behind it
+	case !r.stopping && (moved || len(r.suspects) > 0):
 		r.kick() // a suspect waits until everything is settled
 	}
 	r.bell.ring()
+	return t
 }
 
 var errNoResult = errors.New("the transport returned no result for it")
 
-// settleBatch settles acks. What fails is logged and counted; its messages come again.
-func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) {
+// settleBatch settles acks, and returns one result for each. What fails is logged and counted.
+func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) core.Results {
 	acks := batch.list
 	results := s.rcv.Settle(ctx, acks)
+	for len(results) < len(acks) {
+		results = append(results, errNoResult)
+	}
 	failed := 0
 	for i := range acks {
-		err := errNoResult
-		if i < len(results) {
-			err = results[i]
-		}
+		err := results[i]
 		if err == nil {
 			continue
 		}
@@ -150,11 +199,12 @@ func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) {
 		if errors.Is(err, waybill.ErrLeaseLost) {
 			r.tel.count(ctx, r.tel.lost, 1)
 			r.log.Event(r.tel.under(ctx, d), slog.LevelWarn, "consumer.lease_lost", "the message is no longer this consumer's; another one has it, or it was settled",
-				append(ofMessage(d), slog.String("phase", "settle"), slog.String("step", step), slog.Duration("held", round(time.Since(batch.since[i]))), errAttr(err))...)
+				append(ofMessage(d), slog.String("phase", "settle"), slog.String("step", step),
+					slog.Duration("held", round(time.Since(batch.of[i].since))), errAttr(err))...)
 			continue
 		}
 		r.tel.failed(ctx, step, err)
-		r.log.Event(r.tel.under(ctx, d), slog.LevelWarn, "consumer.settle", "cannot settle a message; it will come again",
+		r.log.Event(r.tel.under(ctx, d), slog.LevelWarn, "consumer.settle", "cannot store what was decided about a message; will try again",
 			append(ofMessage(d), slog.String("step", step), errAttr(err))...)
 	}
 	if failed < len(acks) {
@@ -162,6 +212,7 @@ func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) {
 	} else {
 		s.trouble.Add(1)
 	}
+	return results
 }
 
 // steps names the verdicts in metrics and logs.

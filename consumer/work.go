@@ -16,6 +16,7 @@ type workers struct {
 
 // kick starts workers while there is something to handle and somebody may. mu is held.
 func (r *runner) kick() {
+	r.storeOwed()
 	for j := r.next(); !j.none(); j = r.next() {
 		if r.workers.spare == 0 {
 			go r.work(j)
@@ -32,6 +33,9 @@ func (r *runner) next() job {
 	p := &r.pause
 	probes := r.sub.InOrder && p.state != open
 	if probes {
+		if r.owed.any() {
+			return job{} // verdicts are stored first
+		}
 		if p.waits() {
 			r.kickAt(p.until)
 			return job{}
@@ -148,6 +152,9 @@ func (r *runner) apply(m *message, v *verdict) (held bool, t turn) {
 	case v.inPlace:
 		r.settle(m, core.AckRelease(m.d))
 	default:
+		if v.ack.Verdict == core.VerdictRetry || v.ack.Verdict == core.VerdictReject {
+			r.keep(m)
+		}
 		r.settle(m, v.ack)
 	}
 	return held, r.observe(m, v)

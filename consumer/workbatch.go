@@ -51,7 +51,7 @@ func (r *runner) applyAll(t *batch, verdicts []verdict) (last turn) {
 // applyMember is apply for member n of a batch. mu is held.
 func (r *runner) applyMember(t *batch, n int, v *verdict) turn {
 	held, turn := r.apply(t.members[n], v)
-	if held {
+	if held || t.members[n].storing {
 		r.holdMember(t, n)
 	} else {
 		t.states[n] = memberEnded

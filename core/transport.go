@@ -132,7 +132,11 @@ type Receiver interface {
 	// and returns at most limit deliveries. A cancelled Receive loses nothing. After a lost connection it
 	// reconnects by itself. It returns an error of class outage if the caller should back off and call again.
 	Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error)
-	// Settle ends deliveries. An error in a slot means that the delivery was not settled and will come again.
+	// Settle ends deliveries. An error in a slot means that the delivery was not settled. If it matches
+	// [waybill.ErrLeaseLost] or [waybill.ErrClosed], the receiver does not hold the delivery any more, and the
+	// delivery comes again. If it matches [waybill.ErrInvalid], the ack is wrong. After any other error the
+	// receiver still holds the delivery: the caller settles it again, by the same verdict. A copy that the
+	// transport made for the failed settle can then arrive, too.
 	Settle(ctx context.Context, acks []Ack) Results
 	// Close stops receiving. Unsettled deliveries go back to the queue. It is idempotent.
 	Close(ctx context.Context) error
