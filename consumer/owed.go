@@ -45,7 +45,8 @@ func (r *runner) again(m *message, ack core.Ack, err error) bool {
 	case errors.Is(err, waybill.ErrLeaseLost), errors.Is(err, waybill.ErrInvalid), errors.Is(err, waybill.ErrClosed):
 		return false // the receiver does not hold it
 	case ack.Verdict == core.VerdictRelease, r.stopping && ack.Verdict == core.VerdictDone:
-		return false // nothing was decided, or there is no time left: the receiver releases it when it is closed
+		// Nothing was decided, or there is no time left: the receiver releases it when it is closed.
+		return false
 	case !r.stopping:
 		r.owed.keep(m, ack)
 		return true

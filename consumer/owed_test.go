@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -173,12 +174,12 @@ func TestStuckCopyHoldsUpNoAcknowledgement(t *testing.T) {
 	})
 }
 
-// CO-18, CO-11: at a stop a verdict is stored once more. If that fails, its message is released, and what waits behind it
-// after it.
+// CO-18, CO-11: at a stop a verdict is stored once more. If that fails, its message is released, and after it what
+// waits behind it.
 func TestStopStoresOnceMore(t *testing.T) {
 	t.Parallel()
 	for _, works := range []bool{true, false} {
-		t.Run(fmt.Sprint(works), func(t *testing.T) {
+		t.Run(strconv.FormatBool(works), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := declared(t)

@@ -57,6 +57,14 @@ func (a *acks) requeue(tag uint64) error {
 	return a.ch.Nack(tag, false, true)
 }
 
+// reject lets the broker dead-letter a delivery.
+func (a *acks) reject(tag uint64) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.unacked, tag)
+	return a.ch.Nack(tag, false, false)
+}
+
 // ackAll acknowledges tags: those below the first unacknowledged one with a single frame. If many are left, they wait
 // for the deliveries below.
 func (a *acks) ackAll(tags []uint64) error {

@@ -121,6 +121,9 @@ func (b *batch) sendSome(todo []int) (done, used int) {
 		if err == nil {
 			err = checkStrings(key, &p)
 		}
+		if err == nil {
+			err = checkHeaderFrame(&p, pc.conn.Config.FrameSize)
+		}
 		if err != nil {
 			b.results[i] = err
 			b.msgs.failed(i)

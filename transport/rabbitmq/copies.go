@@ -1,12 +1,17 @@
 package rabbitmq
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"maps"
 	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
@@ -32,26 +37,42 @@ func (c *copies) fill(i int, _ time.Time, table amqp.Table) (exchange, key strin
 func (*copies) failed(int) {} // copies have no order
 
 // deadLetterCopy makes the copy for the dead-letter queue. It never expires.
-func (r *receiver) deadLetterCopy(slot int, a *core.Ack, h *handle, now time.Time) copyToSend {
+func (r *receiver) deadLetterCopy(ctx context.Context, slot int, a *core.Ack, h *handle, now time.Time) copyToSend {
 	p := copyOf(&h.raw, h.topic, h.expires)
 	p.Headers[headerAttempt] = int64(max(h.attempt, a.Delivery.Attempt)) // retries in place count, too
 	p.Headers[headerReason] = string(a.Reason)
 	p.Headers[headerError] = a.Err
 	p.Headers[headerQueue] = r.queue
 	p.Headers[headerParkedAt] = now.UTC().Format(time.RFC3339Nano)
+	if leftOut := fitHeaders(&p, h.sess.frameMax); len(leftOut) > 0 {
+		r.log.Event(ctx, slog.LevelWarn, "rabbitmq.headers_left_out",
+			"a parked message has lost its largest headers: with the reason they do not fit into a frame (frame_max)",
+			slog.String("queue", r.queue), slog.String("id", clip(h.raw.MessageId)), slog.Any("headers", leftOut))
+	}
 	return copyToSend{slot: slot, exchange: r.dlx, key: r.queue, p: p}
 }
 
-// retryCopy makes the copy for a delay queue, or for the queue itself if there is no delay. A copy that expires before
-// the delay is over comes back then at the earliest. The broker looks at the head of a delay queue only, so the copy
-// may come with the one before it. The consumer finds that it is expired.
-func (r *receiver) retryCopy(slot int, a *core.Ack, h *handle, now time.Time) copyToSend {
+// errNoRetry is why a message is parked instead of retried.
+var errNoRetry = errors.New("it cannot be retried: with the number of its attempt its headers do not fit into a frame (frame_max)")
+
+// retryCopy makes the copy for a delay queue, or for the queue itself if there is no delay. If the headers leave no
+// room for what a retry adds, it makes one for the dead-letter queue. A copy that expires before the delay is over
+// comes back then at the earliest. The broker looks at the head of a delay queue only, so the copy may come with the
+// one before it. The consumer finds that it is expired.
+func (r *receiver) retryCopy(ctx context.Context, slot int, a *core.Ack, h *handle, now time.Time) copyToSend {
 	p := copyOf(&h.raw, h.topic, h.expires)
 	setAttempt(p.Headers, h.attempt+1)
 	if a.Err != "" {
 		p.Headers[headerError] = a.Err
 	}
 	p.Expiration = remaining(h.expires, now)
+	if checkHeaderFrame(&p, h.sess.frameMax) != nil {
+		delete(p.Headers, headerError)
+		if checkHeaderFrame(&p, h.sess.frameMax) != nil {
+			park := core.AckReject(a.Delivery, waybill.ReasonTooLarge, fmt.Errorf("%w; the handler had failed: %s", errNoRetry, a.Err))
+			return r.deadLetterCopy(ctx, slot, &park, h, now)
+		}
+	}
 	if d := r.delays.For(a.Delay); d > 0 {
 		return copyToSend{slot: slot, exchange: r.t.names.DelayExchange(d), key: r.queue, p: p}
 	}

@@ -29,8 +29,8 @@
 //   - A message that makes the broker close the channel is found: the messages in flight are sent again one at a time,
 //     and only that one fails.
 //   - A retry and a rejection are acknowledged only after the broker confirmed and routed the copy. The copy keeps
-//     every property and header. If it cannot be published, the delivery comes again after a second, and no attempt is
-//     counted.
+//     every property and header. If it cannot be published, the delivery stays with its receiver and can be settled
+//     again.
 //   - A batch of deliveries that are done is acknowledged with one frame if all deliveries before it are settled.
 //   - With Subscription.InOrder one receiver at a time gets the messages of a queue, in queue order. A message that is
 //     released is delivered first again.

@@ -16,8 +16,6 @@ var (
 	DialError       = dialError
 	CheckURL        = checkURL
 	DeclareErr      = declareError
-
-	FailedCopyPause = failedCopyPause
 )
 
 // RefreshAt makes t copy a parked message anew after so many looks.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,7 +13,9 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -284,10 +288,10 @@ func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 	working("kill")
 }
 
-// RM-04, CO-05: while a message cannot be parked it stays with its receiver and is tried again after a pause: it
-// neither loops nor looks like one that kills its consumers. A receiver that closes meanwhile leaves it to the next
-// one.
-func TestFailedCopyWaits(t *testing.T) {
+// RM-04, CO-05, CO-18: while a message cannot be parked it stays with its receiver, and can be settled again. It does
+// not come again, and does not look like one that kills its consumers. A receiver that closes meanwhile leaves it to
+// the next one.
+func TestFailedCopyIsSettledAgain(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
 	bus := dial(t, mq.URL, rabbitmq.Options{})
@@ -318,19 +322,11 @@ func TestFailedCopyWaits(t *testing.T) {
 		}
 	}
 	ds := receive(t, r, 2)
-	start := time.Now()
 	const tries = 2
-	for i := range tries {
+	for range tries {
 		reject(ds[0])
-		if again := receive(t, r, 1)[0]; again.Envelope.ID != "m00000" || again.Redeliveries != 0 || again.Attempt != 1 {
-			t.Errorf("try %d: %s came, attempt %d, redeliveries %d", i, again.Envelope.ID, again.Attempt, again.Redeliveries)
-		} else {
-			ds[0] = again
-		}
 	}
-	if took := time.Since(start); took < tries*rabbitmq.FailedCopyPause {
-		t.Errorf("%d tries in %s", tries, took)
-	}
+	nothing(t, r, 1200*time.Millisecond) // it stays where it is
 	settle(t, r, core.AckDone(ds[1]))
 	reject(ds[0])
 	if err := r.Close(t.Context()); err != nil {
@@ -341,8 +337,114 @@ func TestFailedCopyWaits(t *testing.T) {
 	if ds[0].Envelope.ID != "m00000" || ds[0].Redeliveries > 1 {
 		t.Errorf("%s came, redeliveries %d", ds[0].Envelope.ID, ds[0].Redeliveries)
 	}
-	settle(t, r, core.AckDone(ds[0]))
-	nothing(t, r, rabbitmq.FailedCopyPause+200*time.Millisecond)
+	if _, err := ch.QueuePurge("q.dlq", false); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "parked", func() bool {
+		return r.Settle(t.Context(), []core.Ack{core.AckReject(ds[0], waybill.ReasonRejected, errors.New("no"))}).FirstErr() == nil
+	})
+	nothing(t, r, 1200*time.Millisecond)
+	if n, err := bus.ParkedDepth(t.Context(), "q"); err != nil || n != 1 {
+		t.Errorf("%d are parked: %v", n, err)
+	}
+}
+
+// CO-18: exchanges and queues of the subscription that disappeared are declared again when a copy needs them.
+func TestCopyDeclaresAgain(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{500 * time.Millisecond}})
+	if err := bus.Publish(t.Context(), envelopes(4, "a")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	ds := receive(t, r, 4)
+	park := func(d *waybill.Delivery) core.Ack { return core.AckReject(d, waybill.ReasonRejected, errors.New("no")) }
+	retry := func(d *waybill.Delivery) core.Ack { return core.AckRetry(d, 500*time.Millisecond, errors.New("no")) }
+	exchange := func(name string) func(*amqp.Channel) error {
+		return func(ch *amqp.Channel) error { return ch.ExchangeDelete(name, false, false) }
+	}
+	dropQueue := func(name string) func(*amqp.Channel) error {
+		return func(ch *amqp.Channel) error {
+			_, err := ch.QueueDelete(name, false, false, false)
+			return err
+		}
+	}
+	for i, tc := range []struct {
+		name string
+		drop func(*amqp.Channel) error
+		ack  core.Ack
+	}{
+		{"dead-letter exchange", exchange("waybill.dlx"), park(ds[0])},
+		{"dead-letter queue", dropQueue("q.dlq"), park(ds[1])},
+		{"delay exchange", exchange("waybill.delay_500ms"), retry(ds[2])},
+		{"delay queue", dropQueue("waybill.delay_500ms"), retry(ds[3])},
+	} {
+		if err := tc.drop(testenv.Channel(t, mq.URL)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Settle(t.Context(), []core.Ack{tc.ack}).FirstErr(); err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+		if i < 2 {
+			if n, err := bus.ParkedDepth(t.Context(), "q"); err != nil || n != 1 {
+				t.Errorf("%s: %d are parked: %v", tc.name, n, err)
+			}
+			continue
+		}
+		if d := receive(t, r, 1)[0]; d.Envelope.ID != tc.ack.Delivery.Envelope.ID || d.Attempt != 2 {
+			t.Errorf("%s: %s came, attempt %d", tc.name, d.Envelope.ID, d.Attempt)
+		}
+	}
+}
+
+// A message whose headers fill a frame has no room for what a copy adds. It is parked all the same, with its reason.
+// The connection lives on.
+func TestHugeHeadersAreParked(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	var log sharedtest.Log
+	bus := dial(t, mq.URL, rabbitmq.Options{Logger: log.Logger(slog.LevelInfo)})
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, RetryDelays: []time.Duration{time.Second}})
+	ch := testenv.Channel(t, mq.URL)
+	headers := amqp.Table{"small": "s", "large": strings.Repeat("x", 60_000), "larger": strings.Repeat("x", 70_990)}
+	for _, id := range []string{"a", "b"} {
+		if err := ch.Publish("waybill", "t", true, false, amqp.Publishing{MessageId: id, Headers: headers, Body: []byte("body")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ds := receive(t, r, 2)
+	acks := []core.Ack{
+		core.AckReject(ds[0], waybill.ReasonRejected, errors.New("no such order")),
+		core.AckRetry(ds[1], time.Second, errors.New("later")),
+	}
+	if err := r.Settle(t.Context(), acks).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	parked, err := bus.ListParked(t.Context(), "q", admin.ParkedFilter{}, 10)
+	if err != nil || len(parked) != 2 {
+		t.Fatalf("%d are parked: %v", len(parked), err)
+	}
+	for i, want := range []waybill.Reason{waybill.ReasonRejected, waybill.ReasonTooLarge} {
+		p := parked[i]
+		if p.Reason != want || p.Envelope.Headers["small"] != "s" || p.Envelope.Headers["larger"] != "" {
+			t.Errorf("%s: reason %q, %d headers", p.Envelope.ID, p.Reason, len(p.Envelope.Headers))
+		}
+	}
+	text := log.String()
+	if strings.Contains(text, "rabbitmq.lost") || strings.Count(text, "event=rabbitmq.headers_left_out") != 2 || !strings.Contains(text, "larger") {
+		t.Error(text)
+	}
+	// A message of a relay that is too large fails alone, and costs no connection.
+	e := envelope("c", "t")
+	e.Headers = map[string]string{"h": strings.Repeat("x", 140_000)}
+	res := bus.Publish(t.Context(), []waybill.Envelope{e, envelope("d", "t")})
+	if waybill.ReasonOf(res[0]) != waybill.ReasonTooLarge || !strings.Contains(res[0].Error(), "frame_max") || res[1] != nil {
+		t.Errorf("%v, %v", res[0], res[1])
+	}
+	if strings.Contains(log.String(), "rabbitmq.lost") {
+		t.Error(log.String())
+	}
 }
 
 // A queue that is full is an outage of its topic; other topics go on.

@@ -16,7 +16,9 @@ type session struct {
 	ch   *amqp.Channel
 	acks acks
 	tag  string
-	wake chan struct{} // capacity 1: there is something in ready, or the session ended
+	// frameMax is the largest frame of the connection, in bytes.
+	frameMax int
+	wake     chan struct{} // capacity 1: there is something in ready, or the session ended
 
 	mu    sync.Mutex
 	ready []*waybill.Delivery
@@ -102,7 +104,7 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 	}
 	s := &session{
 		ch: ch, acks: acks{ch: ch, unacked: map[uint64]struct{}{}}, tag: "waybill-" + waybill.NewID(),
-		wake: make(chan struct{}, 1), done: make(chan struct{}),
+		frameMax: c.Config.FrameSize, wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	var deliveries <-chan amqp.Delivery
 	err = await(ctx, func() (err error) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -12,13 +13,12 @@ import (
 )
 
 var (
-	errStale   = errors.New("the channel it came on is closed; the message comes again")
+	errStale   = fmt.Errorf("%w: the channel it came on is closed; the message comes again", waybill.ErrLeaseLost)
 	errSettled = errors.New("the delivery was settled before")
 )
 
 // Settle implements core.Receiver. A retry or a rejection publishes a copy and acknowledges the original after the copy
-// was confirmed and routed. If the copy fails, the original stays unsettled, and Receive returns it again after
-// failedCopyPause.
+// was confirmed and routed. If the copy fails, the delivery stays with its receiver: it can be settled again.
 func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	results := make(core.Results, len(acks))
 	var send copies
@@ -48,9 +48,9 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 				done.add(i, h)
 				continue
 			}
-			send.list = append(send.list, r.deadLetterCopy(i, a, h, now))
+			send.list = append(send.list, r.deadLetterCopy(ctx, i, a, h, now))
 		case core.VerdictRetry:
-			send.list = append(send.list, r.retryCopy(i, a, h, now))
+			send.list = append(send.list, r.retryCopy(ctx, i, a, h, now))
 		case core.VerdictRelease:
 			if r.sub.InOrder {
 				again = append(again, h)
@@ -67,31 +67,11 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	}
 	done.settle(results)
 	r.makeReady(again)
-	if len(send.list) == 0 {
-		return results
-	}
-	published := make(core.Results, len(send.list))
-	r.t.publish(ctx, len(send.list), &send, published)
-	for k, err := range published {
-		i := send.list[k].slot
-		h, _ := acks[i].Delivery.Handle.(*handle)
-		if err == nil {
-			results[i] = settled(h.sess.acks.ack(h.raw.DeliveryTag))
-			continue
-		}
-		if acks[i].Verdict == core.VerdictRelease {
-			_ = h.sess.acks.requeue(h.raw.DeliveryTag) // on a closed channel the broker did so itself
-			continue
-		}
-		results[i] = err
-		time.AfterFunc(failedCopyPause, func() { r.makeReady([]*handle{h}) })
+	if len(send.list) > 0 {
+		r.storeCopies(ctx, acks, send.list, results)
 	}
 	return results
 }
-
-// failedCopyPause is how long a delivery whose copy failed waits before Receive returns it again. A requeue would come
-// back at once and count as a redelivery each time, while the broker blocks publishers or a queue is full.
-const failedCopyPause = time.Second
 
 // makeReady makes deliveries ready again without a requeue, so that the broker counts nothing. They come in queue
 // order, before what was pushed after them, and all at once, so that Receive finds none without those before it. What a

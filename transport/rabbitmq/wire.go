@@ -32,6 +32,8 @@ const (
 	headerError    = "waybill-error"
 	headerQueue    = "waybill-queue"
 	headerParkedAt = "waybill-parked-at"
+	// headerLeftOut names the headers that a parked copy had no room for.
+	headerLeftOut = "waybill-left-out"
 	// headerUserID keeps a foreign user-id property on a copy: the broker takes that property only from the user
 	// itself.
 	headerUserID = "waybill-user-id"

@@ -1,0 +1,91 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+// storeCopies publishes copies, and acknowledges each original whose copy was confirmed. The others can be settled
+// again, but for these: a release becomes a requeue, and a message that the broker will never take as a copy is
+// dead-lettered by the broker itself, without a reason.
+func (r *receiver) storeCopies(ctx context.Context, acks []core.Ack, list []copyToSend, results core.Results) {
+	published := r.publishCopies(ctx, list)
+	for k, err := range published {
+		a := &acks[list[k].slot]
+		h, _ := a.Delivery.Handle.(*handle)
+		switch {
+		case err == nil:
+			err = settled(h.sess.acks.ack(h.raw.DeliveryTag))
+		case a.Verdict == core.VerdictRelease:
+			_ = h.sess.acks.requeue(h.raw.DeliveryTag) // on a closed channel the broker did so itself
+			err = nil
+		case waybill.ClassOf(err) == waybill.ClassPermanent:
+			r.log.Event(ctx, slog.LevelError, "rabbitmq.parked_without_reason",
+				"the broker does not take a copy of a message; it is dead-lettered as it is, without its reason",
+				slog.String("queue", r.queue), slog.String("id", clip(h.raw.MessageId)), slog.String("reason", string(a.Reason)),
+				slog.String("verdict", a.Verdict.String()), slog.String("handler_error", a.Err), slog.Any("error", err))
+			err = settled(h.sess.acks.reject(h.raw.DeliveryTag))
+		case h.sess.ch.IsClosed():
+			err = outage("settle", errors.Join(errStale, err))
+		default:
+			h.settled.Store(false)
+		}
+		results[list[k].slot] = err
+	}
+}
+
+// publishCopies publishes copies and returns their results. If an exchange or a queue of the subscription has
+// disappeared, it declares them again and publishes once more what met that.
+func (r *receiver) publishCopies(ctx context.Context, list []copyToSend) core.Results {
+	published := make(core.Results, len(list))
+	r.t.publish(ctx, len(list), &copies{list: list}, published)
+	var again []int
+	for k, err := range published {
+		if disappeared(err) {
+			again = append(again, k)
+		}
+	}
+	if len(again) == 0 || r.t.opts.Passive || !r.declareAgain(ctx) {
+		return published
+	}
+	rest := make([]copyToSend, len(again))
+	for n, k := range again {
+		rest[n] = list[k]
+	}
+	results := make(core.Results, len(rest))
+	r.t.publish(ctx, len(rest), &copies{list: rest}, results)
+	for n, k := range again {
+		published[k] = results[n]
+	}
+	return published
+}
+
+// disappeared reports whether a copy failed because an exchange or a queue of ours is not there.
+func disappeared(err error) bool {
+	e := amqpError(err)
+	return errors.Is(err, waybill.ErrUnroutable) || e != nil && e.Server && e.Code == amqp.NotFound
+}
+
+// declareAgain declares what the subscription needs, and reports whether everything is there now.
+func (r *receiver) declareAgain(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout)
+	defer cancel()
+	c, err := r.t.in.get(ctx)
+	if err == nil {
+		err = r.prepare.declare(ctx, c)
+	}
+	if err != nil {
+		r.log.Event(ctx, slog.LevelWarn, "rabbitmq.declare_again", "an object of the subscription has disappeared and cannot be declared again",
+			slog.String("queue", r.queue), slog.Any("error", err))
+		return false
+	}
+	r.log.Event(ctx, slog.LevelWarn, "rabbitmq.declared_again", "an object of the subscription had disappeared; it is declared again",
+		slog.String("queue", r.queue))
+	return true
+}
