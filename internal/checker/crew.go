@@ -12,6 +12,7 @@ import (
 // crew is who is a member and who owns what, as the answers of the store tell. Only an exact ledger knows it.
 type crew struct {
 	members map[core.Session]*member
+	left    map[core.Session]bool // they ended themselves; a late call may bring the row back, but nobody stands behind it
 	owners  map[core.Unit]ownership
 }
 
@@ -35,7 +36,7 @@ type hold struct {
 }
 
 func newCrew() crew {
-	return crew{members: map[core.Session]*member{}, owners: map[core.Unit]ownership{}}
+	return crew{members: map[core.Session]*member{}, left: map[core.Session]bool{}, owners: map[core.Unit]ownership{}}
 }
 
 // of returns the process of a session that is a member, or nil.
@@ -105,6 +106,8 @@ func (l *Ledger) met(p *Process, m *core.Meeting, r *core.Roster) {
 		l.note("gone: %s as %x, says %s; removed: %v", x.p.Name, uint16(s), p.Name, removed)
 		switch age := now.Sub(x.at); {
 		case s == m.Self.Session:
+			c.left[s] = true
+		case c.left[s]:
 		case !removed:
 			l.problem("removed: %s is no longer a member, and nobody has removed it", x.p.Name)
 		case age < x.lease:
