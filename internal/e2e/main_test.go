@@ -194,7 +194,7 @@ func newOutbox(tb testing.TB, pool *pgxpool.Pool, opts postgres.Options) *postgr
 // migrate makes all tables.
 func migrate(tb testing.TB, pool *pgxpool.Pool) *postgres.Migrations {
 	tb.Helper()
-	m, err := postgres.NewMigrations(postgres.MigrationOptions{})
+	m, err := postgres.NewMigrations(postgres.MigrationOptions{Source: "/test"})
 	if err != nil {
 		tb.Fatal(err)
 	}

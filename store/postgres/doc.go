@@ -110,7 +110,8 @@
 // # Rows put in by hand
 //
 // INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('orders.placed', '{"id": 1}') is enough: the other columns
-// have defaults. Such rows notify nobody and are found by the poll, within half a second.
+// have defaults. Such rows notify nobody and are found by the poll, within half a second. The default of source is
+// [Options].Source of the first store that migrated the table. Its owner can change it; [Outbox.Drift] ignores it.
 //
 // # TLS
 //

@@ -77,7 +77,7 @@ func (o *Outbox) BlockedKeys(ctx context.Context, req admin.BlockedKeysRequest) 
 				b := admin.BlockedKey{Route: req.Route}
 				var settled int64
 				var err error
-				if b.Head, err = scanStored(rows, o.opts.Source, []any{&b.Key, &b.Cause, &settled}, nil); err != nil {
+				if b.Head, err = scanStored(rows, []any{&b.Key, &b.Cause, &settled}, nil); err != nil {
 					return err
 				}
 				last = b.Key

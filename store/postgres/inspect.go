@@ -211,7 +211,7 @@ func (o *Outbox) Inspect(ctx context.Context, route, id string) (admin.Stored, e
 		b.each(func(rows pgx.Rows) (err error) {
 			found = true
 			var body []byte
-			st, err = scanStored(rows, o.opts.Source, nil, []any{&body})
+			st, err = scanStored(rows, nil, []any{&body})
 			st.Envelope.Body = body
 			return err
 		}, b.sql.admin.inspect, route, id)
@@ -236,7 +236,7 @@ func (o *Outbox) List(ctx context.Context, f admin.Filter, page admin.PageReques
 			if rows.RawValues()[1] == nil { // nothing matches
 				return rows.Scan(append([]any{&out.Next}, make([]any, len(rows.FieldDescriptions())-1)...)...)
 			}
-			st, err := scanStored(rows, o.opts.Source, []any{&out.Next}, nil)
+			st, err := scanStored(rows, []any{&out.Next}, nil)
 			out.Records = append(out.Records, st)
 			return err
 		}, b.sql.admin.list[walkOf(&f)], filterArgs(&f, page)...)
@@ -246,7 +246,7 @@ func (o *Outbox) List(ctx context.Context, f admin.Filter, page admin.PageReques
 
 // scanStored reads storedSQL, between what stands before and after. What the row holds may be unreadable; then it
 // says so.
-func scanStored(row pgx.Row, source string, before, after []any) (admin.Stored, error) {
+func scanStored(row pgx.Row, before, after []any) (admin.Stored, error) {
 	var (
 		st                  admin.Stored
 		stamp               int64
@@ -266,9 +266,6 @@ func scanStored(row pgx.Row, source string, before, after []any) (admin.Stored, 
 	}
 	if e.Type == "" {
 		e.Type = e.Topic
-	}
-	if e.Source == "" {
-		e.Source = source
 	}
 	utc := func(to, t *time.Time) {
 		if t != nil {

@@ -28,6 +28,10 @@ const (
 // a NUL or {.
 type MigrationOptions struct {
 	Schema, Outbox, Inbox string
+	// Source is the CloudEvents source of outbox rows that are inserted by hand without one, such as "/orders". If
+	// it is empty, and the column has no default yet, the database refuses such a row. A default that is there
+	// stays; its owner changes it with ALTER TABLE.
+	Source string
 	// Parts selects; empty means outbox and inbox.
 	Parts []Part
 }
@@ -51,7 +55,7 @@ func NewMigrations(opts MigrationOptions) (*Migrations, error) {
 	for i, p := range opts.Parts {
 		parts[i] = schema.Part(p)
 	}
-	m, err := schema.New(schema.Options{Schema: opts.Schema, Outbox: opts.Outbox, Inbox: opts.Inbox, Parts: parts})
+	m, err := schema.New(schema.Options{Schema: opts.Schema, Outbox: opts.Outbox, Inbox: opts.Inbox, Source: opts.Source, Parts: parts})
 	if err != nil {
 		return nil, err
 	}
@@ -116,9 +120,9 @@ type Roles struct {
 // Grants returns the SQL that gives each role what it needs and no more.
 func (m *Migrations) Grants(r Roles) string { return m.m.Grants(schema.Roles(r)) }
 
-// outboxSchema returns the migrations of one outbox.
-func outboxSchema(n schema.Names) (*schema.Migrations, error) {
-	return schema.New(schema.Options{Schema: n.Schema, Outbox: n.Outbox, Parts: []schema.Part{schema.PartOutbox}})
+// outboxSchema returns the migrations of one outbox, with the source of rows that are inserted without one.
+func outboxSchema(n schema.Names, source string) (*schema.Migrations, error) {
+	return schema.New(schema.Options{Schema: n.Schema, Outbox: n.Outbox, Source: source, Parts: []schema.Part{schema.PartOutbox}})
 }
 
 // inboxSchema returns the migrations of one inbox.
@@ -148,9 +152,10 @@ var (
 	_ admin.Migrator     = (*Outbox)(nil)
 )
 
-// Migrate creates the outbox's tables or brings them to the newest version; see [Migrations] for more.
+// Migrate creates the outbox's tables or brings them to the newest version; see [Migrations] for more. Options.Source
+// becomes the source of rows that are inserted by hand without one, if the column has no default yet.
 func (o *Outbox) Migrate(ctx context.Context) error {
-	m, err := outboxSchema(o.names)
+	m, err := outboxSchema(o.names, o.opts.Source)
 	if err != nil {
 		return err
 	}
@@ -159,7 +164,7 @@ func (o *Outbox) Migrate(ctx context.Context) error {
 
 // Drift returns how the outbox's schema differs from what this release makes; see [Migrations.Drift].
 func (o *Outbox) Drift(ctx context.Context) ([]admin.Difference, error) {
-	m, err := outboxSchema(o.names)
+	m, err := outboxSchema(o.names, o.opts.Source)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +178,7 @@ func (o *Outbox) Check(ctx context.Context) error {
 	if err := o.ready(ctx); err != nil {
 		return err
 	}
-	m, err := outboxSchema(o.names)
+	m, err := outboxSchema(o.names, o.opts.Source)
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func NewOutbox(pool *pgxpool.Pool, opts Options) (*Outbox, error) {
 	}
 	if opts.AutoMigrate {
 		o.auto = func(ctx context.Context) error {
-			m, err := outboxSchema(o.names)
+			m, err := outboxSchema(o.names, o.opts.Source)
 			if err != nil {
 				return err
 			}

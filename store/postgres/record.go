@@ -17,7 +17,6 @@ const recordSQL = `r.seq, r.id, r.version, r.slot, r.attempts, r.deliveries, r.c
 // recordReader reads rows of a number, recordSQL, a body, and maybe more.
 type recordReader struct {
 	n       int // the number of the row read last
-	source  string
 	record  core.Record
 	stamp   int64
 	since   time.Time
@@ -28,7 +27,7 @@ type recordReader struct {
 
 // reader returns a recordReader. The columns behind the body go to more.
 func (o *Outbox) reader(more ...any) *recordReader {
-	d := &recordReader{source: o.opts.Source}
+	d := &recordReader{}
 	r, e := &d.record, &d.record.Envelope
 	d.dest = append([]any{
 		&d.n, &r.Seq, &r.ID, &r.Version, &r.Slot, &r.Attempts, &r.Deliveries, &r.Crashes, &r.Withdrawable, (*int64)(&r.Holder),
@@ -49,9 +48,6 @@ func (d *recordReader) read(rows pgx.Rows, now time.Time) (*core.Record, error) 
 	e.ID = r.ID
 	if e.Type == "" {
 		e.Type = e.Topic
-	}
-	if e.Source == "" {
-		e.Source = d.source
 	}
 	e.Time, e.HLC = e.Time.UTC(), hlc.Timestamp(d.stamp)
 	if d.expires != nil {

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	"github.com/waybill-go/waybill/core/inboxtest"
 	"github.com/waybill-go/waybill/core/outboxtest"
 	"github.com/waybill-go/waybill/core/storetest"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -182,25 +182,13 @@ func TestWaitOverSQLDB(t *testing.T) {
 	eventually(t, "the connections are given back", func() bool { return db.Stats().InUse == 0 })
 }
 
-// taker is a publisher that takes everything.
-type taker struct{ sent atomic.Int64 }
-
-func (*taker) Traits() core.PublisherTraits {
-	return core.PublisherTraits{Confirmed: true, KeyOrder: core.KeyOrderSerial}
-}
-
-func (p *taker) Publish(_ context.Context, batch []waybill.Envelope) core.Results {
-	p.sent.Add(int64(len(batch)))
-	return make(core.Results, len(batch))
-}
-
 // DB-14: a relay that runs over a *sql.DB of four connections publishes what is staged in its transactions, and gives
 // all of them back.
 func TestRelayOverSQLDB(t *testing.T) {
 	t.Parallel()
 	db := openDB(t, testenv.Postgres(t).DSN, 4)
 	o := sqlOutboxOn(t, db, postgres.Options{})
-	bus := &taker{}
+	bus := &sharedtest.Publisher{}
 	r, err := relay.New(o, bus, relay.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +209,7 @@ func TestRelayOverSQLDB(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "everything is published", func() bool { return bus.sent.Load() >= total })
+	eventually(t, "everything is published", func() bool { return bus.Count() >= total })
 	cancel()
 	if err := <-stopped; err != nil {
 		t.Error(err)

@@ -62,7 +62,7 @@ func (o Options) Validate() error {
 	var p []string
 	if o.Source == "" {
 		p = append(p, "Source: is empty; name the producing service, such as \"/orders\"")
-	} else if s := check.Name(o.Source); s != "" {
+	} else if s := check.Source(o.Source); s != "" {
 		p = append(p, "Source: "+s)
 	}
 	p = append(p, checkPrefix(o.Prefix)...)

@@ -112,7 +112,8 @@ func (w *work) record(rows *sql.Rows) (r row, rec core.Record, err error) {
 	return r, rec, nil
 }
 
-// complete fills in the fields that are missing in a row that plain SQL inserted.
+// complete fills in the fields that are missing in a row that plain SQL inserted. Its source is that of this store: a
+// file belongs to one service.
 func (s *Store) complete(e *waybill.Envelope) {
 	if e.Type == "" {
 		e.Type = e.Topic

@@ -69,7 +69,7 @@ func TestDeadListenIsNoticed(t *testing.T) {
 		}
 		look()
 	}
-	if _, err := pool.Exec(t.Context(), "INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('t.x', '')"); err != nil {
+	if _, err := pool.Exec(t.Context(), "INSERT INTO waybill.waybill_outbox (source, topic, body) VALUES ('/test', 't.x', '')"); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(5 * time.Second); look() == 0; {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/internal/check"
 	"github.com/waybill-go/waybill/store/postgres/internal/dberr"
 )
 
@@ -32,6 +33,9 @@ const (
 // a NUL or {.
 type Options struct {
 	Schema, Outbox, Inbox string
+	// Source is the source of outbox rows that are inserted without one; empty = such an insert is refused. A
+	// default that is there stays.
+	Source string
 	// Parts selects; empty means outbox and inbox.
 	Parts []Part
 }
@@ -39,9 +43,10 @@ type Options struct {
 // Migrations creates, upgrades and removes the schema: embedded files, numbered, applied in order under a lock, each
 // version kept in the table waybill_meta by part.
 type Migrations struct {
-	names Names
-	parts []Part
-	files []migration
+	names  Names
+	source string
+	parts  []Part
+	files  []migration
 }
 
 type migration struct {
@@ -66,13 +71,18 @@ func New(opts Options) (*Migrations, error) {
 			p = append(p, fmt.Sprintf("Parts[%d]: %q is unknown; choose base, outbox or inbox", i, part))
 		}
 	}
+	if opts.Source != "" {
+		if s := check.Source(opts.Source); s != "" {
+			p = append(p, "Source: "+s)
+		}
+	}
 	if err := waybill.Invalid("waybill/postgres: migration options", p...); err != nil {
 		return nil, err
 	}
 	if len(opts.Parts) == 0 {
 		opts.Parts = []Part{PartOutbox, PartInbox}
 	}
-	m := &Migrations{names: NewNames(opts.Schema, opts.Outbox, opts.Inbox), parts: append([]Part{PartBase}, opts.Parts...)}
+	m := &Migrations{names: NewNames(opts.Schema, opts.Outbox, opts.Inbox), source: opts.Source, parts: append([]Part{PartBase}, opts.Parts...)}
 	return m, m.load()
 }
 
@@ -121,7 +131,8 @@ func (m *Migrations) load() error {
 		if mig.compatible, err = compatible(string(up)); err != nil {
 			return fmt.Errorf("waybill/postgres: migration %s: %w", mig.name, err)
 		}
-		mig.up, mig.down = m.names.SQL(string(up)), m.names.SQL(string(down))
+		names := m.names.With("{default_source}", m.defaultSource())
+		mig.up, mig.down = names.SQL(string(up)), names.SQL(string(down))
 		m.files = append(m.files, mig)
 	}
 	return nil
@@ -192,8 +203,33 @@ func (m *Migrations) Up(ctx context.Context, db DB) error {
 				return fmt.Errorf("%s: %w", mig.name, err)
 			}
 		}
-		return nil
+		return m.setSource(ctx, tx)
 	})
+}
+
+// defaultSource is the default of the column source, as a column definition has it.
+func (m *Migrations) defaultSource() string {
+	if m.source == "" {
+		return ""
+	}
+	return " DEFAULT " + QuoteText(m.source)
+}
+
+// setSource gives the column source of the outbox a default if it has none, and the user may.
+func (m *Migrations) setSource(ctx context.Context, tx pgx.Tx) error {
+	if m.source == "" || !slices.Contains(m.parts, PartOutbox) {
+		return nil
+	}
+	var lacks bool
+	err := tx.QueryRow(ctx, `
+SELECT NOT a.atthasdef AND pg_has_role(c.relowner, 'USAGE')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE n.nspname = $1 AND c.relname = $2 AND a.attname = 'source'`, m.names.Schema, m.names.Outbox).Scan(&lacks)
+	if err != nil || !lacks {
+		return err
+	}
+	_, err = tx.Exec(ctx, m.names.SQL("ALTER TABLE {outbox} ALTER COLUMN source SET"+m.defaultSource()))
+	return err
 }
 
 // Down goes back to version: it undoes every later one of the selected parts, newest first, and the base when no part

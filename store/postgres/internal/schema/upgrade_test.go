@@ -290,7 +290,7 @@ func TestUpgradeFromEveryVersion(t *testing.T) {
 			if err := all.UpTo(name).Up(t.Context(), pool); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := pool.Exec(t.Context(), all.Render("INSERT INTO {outbox} (topic, body) VALUES ('t.x', 'old')")); err != nil {
+			if _, err := pool.Exec(t.Context(), all.Render("INSERT INTO {outbox} (source, topic, body) VALUES ('/test', 't.x', 'old')")); err != nil {
 				t.Fatal(err)
 			}
 			if err := all.Up(t.Context(), pool); err != nil {

@@ -33,7 +33,7 @@ CREATE TABLE {outbox} (
     dedupe_key     text COLLATE "C" NOT NULL DEFAULT '',
     reason         text COLLATE "C" NOT NULL DEFAULT '',
     type           text             NOT NULL DEFAULT '',
-    source         text             NOT NULL DEFAULT '',
+    source         text             NOT NULL{default_source} CONSTRAINT {outbox_source} CHECK (source <> ''),
     content_type   text             NOT NULL DEFAULT 'application/json',
     correlation_id text             NOT NULL DEFAULT '',
     trace_parent   text             NOT NULL DEFAULT '',
@@ -78,7 +78,7 @@ COMMENT ON COLUMN {outbox}.topic IS 'routing key';
 COMMENT ON COLUMN {outbox}.dedupe_key IS 'there is one live message with it on its route and topic; empty = any number';
 COMMENT ON COLUMN {outbox}.reason IS 'why it was abandoned; empty if it was not';
 COMMENT ON COLUMN {outbox}.type IS 'CloudEvents type; empty = the topic';
-COMMENT ON COLUMN {outbox}.source IS 'CloudEvents source; empty = the source option of the reader';
+COMMENT ON COLUMN {outbox}.source IS 'CloudEvents source. Its default is that of the first store that migrated; the owner may change it';
 COMMENT ON COLUMN {outbox}.content_type IS 'media type of body';
 COMMENT ON COLUMN {outbox}.correlation_id IS 'common to all messages of one conversation';
 COMMENT ON COLUMN {outbox}.trace_parent IS 'W3C trace context of the staging span';
