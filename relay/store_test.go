@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 )
@@ -167,45 +168,22 @@ func newRelay(tb testing.TB, s core.OutboxStore, p core.Publisher, o relay.Optio
 	return r
 }
 
-// sluggish answers a call after a time, depending on its kind. A call whose caller goes away is undone.
-type sluggish struct {
-	*memory.Store
-	meet, other time.Duration
-}
-
-func (s *sluggish) pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (s *sluggish) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
-	if err := s.pause(ctx, s.meet); err != nil {
-		return core.Roster{}, err
-	}
-	return s.Store.Meet(ctx, m)
-}
-
-func (s *sluggish) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
-	if err := s.pause(ctx, s.other); err != nil {
-		return core.Page{}, err
-	}
-	return s.Store.Read(ctx, self, look)
-}
-
-func (s *sluggish) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
-	if err := s.pause(ctx, s.other); err != nil {
-		return core.DuePage{}, err
-	}
-	return s.Store.Due(ctx, self, parts, limit)
-}
-
-func (s *sluggish) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
-	if err := s.pause(ctx, s.other); err != nil {
-		return core.AllFailed(len(outcomes), err)
-	}
-	return s.Store.Settle(ctx, self, outcomes)
+// sluggish makes each call of a store take its time: a Meet and any other call. A call whose caller goes away is
+// undone.
+func sluggish(s core.OutboxStore, meet, other time.Duration) *sharedtest.Store {
+	return &sharedtest.Store{OutboxStore: s, Before: func(ctx context.Context, call string, _ any) error {
+		d := other
+		switch call {
+		case "meet":
+			d = meet
+		case "take", "give up":
+			return nil
+		}
+		select {
+		case <-time.After(d):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}}
 }

@@ -418,7 +418,7 @@ func TestSlowStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem, b := newStore(t), newBus()
-		s := &sluggish{Store: mem, meet: 450 * time.Millisecond, other: 1900 * time.Millisecond}
+		s := sluggish(mem, 450*time.Millisecond, 1900*time.Millisecond)
 		stage(t, mem, msgs(100, func(i int) string { return strconv.Itoa(i % 7) })...)
 		stop := begin(t, newRelay(t, s, b, relay.Options{Lease: time.Second, BatchSize: 10, DrainTimeout: 10 * time.Second}))
 		within(t, 2*time.Minute, "all are settled", func() bool { return len(mem.Records()) == 0 })

@@ -67,7 +67,7 @@ var rules = []rule{
 	{"internal/accidents", nil, nil}, // tests only
 	{"internal/archtest", nil, nil},
 	{"internal/e2e", nil, nil}, // tests only
-	{"internal/sharedtest", nil, testLibs},
+	{"internal/sharedtest", leaf, testLibs},
 	{"internal/checker", leaf, nil},
 	{"internal/docs", append([]string{"*", "internal/sqltext"}, helpers...), nil},
 	{"cmd/...", []string{"*", "cmd", "internal"}, []string{"*"}},

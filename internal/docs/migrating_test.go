@@ -1,11 +1,9 @@
 package docs_test
 
 import (
-	"context"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +14,7 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -102,7 +101,7 @@ func TestMovingOver(t *testing.T) {
 	ids := map[string][]string{}
 	var ofKey []string
 	for route, p := range sent {
-		for _, e := range p.sent {
+		for _, e := range p.Sent() {
 			ids[route] = append(ids[route], e.ID)
 			if e.Key == "order-1" {
 				ofKey = append(ofKey, e.ID)
@@ -145,26 +144,9 @@ func TestMovingOver(t *testing.T) {
 }
 
 // sentTo are the publishers of routes.
-type sentTo map[string]*publisher
+type sentTo map[string]*sharedtest.Publisher
 
-func (s sentTo) of(route string) *publisher {
-	s[route] = &publisher{}
+func (s sentTo) of(route string) *sharedtest.Publisher {
+	s[route] = &sharedtest.Publisher{}
 	return s[route]
-}
-
-// publisher keeps what it is given.
-type publisher struct {
-	mu   sync.Mutex
-	sent []waybill.Envelope
-}
-
-func (p *publisher) Publish(_ context.Context, batch []waybill.Envelope) core.Results {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.sent = append(p.sent, batch...)
-	return make(core.Results, len(batch))
-}
-
-func (p *publisher) Traits() core.PublisherTraits {
-	return core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true}
 }

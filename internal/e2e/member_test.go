@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,37 +20,16 @@ import (
 
 // What is wrong with members, units and rows is healed, or told: nothing is lost, and keys keep their order.
 
-// line is what several relays publish, in the order in which it arrives.
-type line struct {
-	mu  sync.Mutex
-	ids map[string][]string // by key
-}
-
-func (l *line) Publish(_ context.Context, batch []waybill.Envelope) core.Results {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i := range batch {
-		l.ids[batch[i].Key] = append(l.ids[batch[i].Key], batch[i].ID)
-	}
-	return make(core.Results, len(batch))
-}
-
-func (l *line) Traits() core.PublisherTraits {
-	return core.PublisherTraits{Confirmed: true, DetectsUnroutable: true, KeyOrder: core.KeyOrderSerial}
-}
-
-// firsts returns how many messages arrived, and fails the test if the first arrivals of a key are not in order.
-func (l *line) firsts(tb testing.TB) (n int) {
+// firsts returns how many messages arrived at bus, and fails the test if the first arrivals of a key are not in order.
+func firsts(tb testing.TB, bus *sharedtest.Publisher) (n int) {
 	tb.Helper()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for key, all := range l.ids {
-		var ids []string
-		for _, id := range all {
-			if !slices.Contains(ids, id) {
-				ids = append(ids, id)
-			}
+	arrived := map[string][]string{}
+	for _, e := range bus.Sent() {
+		if ids := arrived[e.Key]; !slices.Contains(ids, e.ID) {
+			arrived[e.Key] = append(ids, e.ID)
 		}
+	}
+	for key, ids := range arrived {
 		if key != "" && !slices.IsSorted(ids) {
 			tb.Errorf("key %s arrived as %v", key, ids)
 		}
@@ -60,19 +38,19 @@ func (l *line) firsts(tb testing.TB) (n int) {
 	return n
 }
 
-// desk is an outbox on Postgres with a line that relays publish to.
+// desk is an outbox on Postgres with a bus that relays publish to.
 type desk struct {
 	tb   testing.TB
 	dsn  string
 	pool *pgxpool.Pool
 	o    *postgres.Outbox
-	line *line
+	bus  *sharedtest.Publisher
 	n    int
 }
 
 func newDesk(tb testing.TB) *desk {
 	tb.Helper()
-	d := &desk{tb: tb, dsn: testenv.Postgres(tb).DSN, line: &line{ids: map[string][]string{}}}
+	d := &desk{tb: tb, dsn: testenv.Postgres(tb).DSN, bus: &sharedtest.Publisher{}}
 	d.pool = openPool(tb, d.dsn)
 	migrate(tb, d.pool)
 	d.o = newOutbox(tb, d.pool, postgres.Options{})
@@ -102,14 +80,14 @@ func (d *desk) relay(opts relay.Options) (*running, *sharedtest.Log) {
 	opts.Logger = log
 	opts.Lease, opts.PollMax, opts.DrainTimeout = 2*time.Second, time.Second, time.Second
 	o := newOutbox(d.tb, openPool(d.tb, d.dsn), postgres.Options{})
-	return start(d.tb, newRelay(d.tb, o, d.line, opts)), book
+	return start(d.tb, newRelay(d.tb, o, d.bus, opts)), book
 }
 
 // drained waits until all that was staged has arrived and nothing is left.
 func (d *desk) drained(what string) {
 	d.tb.Helper()
 	eventually(d.tb, 40*time.Second, what+": everything is published", func() bool {
-		return d.line.firsts(d.tb) == d.n && number(d.tb, d.pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0
+		return firsts(d.tb, d.bus) == d.n && number(d.tb, d.pool, "SELECT count(*) FROM waybill.waybill_outbox") == 0
 	})
 }
 
@@ -221,7 +199,7 @@ func TestRouteRenamed(t *testing.T) { // DB-23
 	if _, err := stageOn(t, d.pool, d.o, msgs[:100]...); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "some are published", func() bool { return d.line.firsts(t) == 100 })
+	eventually(t, 20*time.Second, "some are published", func() bool { return firsts(t, d.bus) == 100 })
 	old.stop(10 * time.Second)
 	if _, err := stageOn(t, d.pool, d.o, msgs[100:]...); err != nil {
 		t.Fatal(err)
@@ -309,7 +287,7 @@ func TestTwoMembersWithOneSession(t *testing.T) { // P1 P3
 	for range 2 {
 		log, _ := newLog(t)
 		s := twin{newOutbox(t, openPool(t, d.dsn), postgres.Options{}), 4711}
-		start(t, newRelay(t, s, d.line, relay.Options{Logger: log, Lease: 2 * time.Second, PollMax: time.Second, DrainTimeout: time.Second}))
+		start(t, newRelay(t, s, d.bus, relay.Options{Logger: log, Lease: 2 * time.Second, PollMax: time.Second, DrainTimeout: time.Second}))
 	}
 	for range 5 {
 		d.stage(200)

@@ -12,6 +12,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/store/postgres"
@@ -20,16 +21,8 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
-// unordered is a transport that keeps no order and, if so told, confirms nothing.
-type unordered struct{ unconfirmed bool }
-
-func (u unordered) Publish(_ context.Context, batch []waybill.Envelope) core.Results {
-	return make(core.Results, len(batch))
-}
-
-func (u unordered) Traits() core.PublisherTraits {
-	return core.PublisherTraits{Confirmed: !u.unconfirmed}
-}
+// unordered is a publisher that keeps no order.
+var unordered = &sharedtest.Publisher{Promises: &core.PublisherTraits{Confirmed: true}}
 
 func TestOptions(t *testing.T) { // RL-08 CO-01
 	t.Parallel()
@@ -41,6 +34,7 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 	if err != nil {
 		t.Fatal(err)
 	}
+	unconfirmed := &sharedtest.Publisher{Promises: &core.PublisherTraits{}}
 	newRelay := func(bus core.Publisher, o relay.Options) error {
 		_, err := relay.New(mem, bus, o)
 		return err
@@ -107,11 +101,11 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 
 		// What does not fit together.
 		{
-			"key on a transport without order", func() error { return newRelay(unordered{}, relay.Options{}) },
+			"key on a transport without order", func() error { return newRelay(unordered, relay.Options{}) },
 			[]string{"Routes[0] (default).Order: per_key", "keeps no order", "choose waybill.OrderBestEffort"},
 		},
 		{
-			"no confirms", func() error { return newRelay(unordered{unconfirmed: true}, relay.Options{}) },
+			"no confirms", func() error { return newRelay(unconfirmed, relay.Options{}) },
 			[]string{"Routes[0] (default).Publisher: does not wait for confirms", "turn publisher confirms on"},
 		},
 		{
@@ -220,7 +214,7 @@ func TestBestEffortNeedsNoOrder(t *testing.T) { // OR-01
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := relay.New(mem, unordered{}, relay.Options{Routes: []relay.Route{{Order: waybill.OrderBestEffort}}}); err != nil {
+	if _, err := relay.New(mem, unordered, relay.Options{Routes: []relay.Route{{Order: waybill.OrderBestEffort}}}); err != nil {
 		t.Error(err)
 	}
 }

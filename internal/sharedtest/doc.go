@@ -1,5 +1,5 @@
-// Package sharedtest has what tests of several packages share and what needs no server: a log that can be read while it
-// is written, and golden files. Tests alone import it.
+// Package sharedtest has what tests of several packages share and what needs no server: a log that can be read while
+// it is written, golden files, a publisher, and an outbox store whose calls fail. Only tests import it.
 //
 // # Guarantees
 //
@@ -7,13 +7,14 @@
 //
 // # Concurrency
 //
-// A Log is safe for concurrent use.
+// A Log and a Publisher are safe for concurrent use. Set the fields of a Store and of a Publisher before the first
+// call.
 //
 // # Ownership
 //
-// Nothing is kept after a call.
+// A Publisher keeps the envelopes that it gets.
 //
 // # Limits
 //
-// A Log keeps everything in memory.
+// A Log and a Publisher keep everything in memory.
 package sharedtest

@@ -3,44 +3,26 @@ package postgres_test
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
 	"github.com/waybill-go/waybill/store/postgres"
 )
 
-// looker is a publisher that does not return before it has seen the relay's database without an open transaction. The
+// looker does not let a batch be published before it has seen the relay's database without an open transaction. The
 // next read may run meanwhile, but ends by itself; one that the publish stands in would stay open.
 type looker struct {
 	watch    *pgxpool.Pool
 	patience time.Duration
-	sent     atomic.Int64
-}
-
-func (l *looker) Traits() core.PublisherTraits {
-	return core.PublisherTraits{Confirmed: true, KeyOrder: core.KeyOrderSerial}
-}
-
-func (l *looker) Publish(ctx context.Context, batch []waybill.Envelope) core.Results {
-	out := make(core.Results, len(batch))
-	err := l.look(ctx)
-	for i := range out {
-		out[i] = err
-	}
-	if err == nil {
-		l.sent.Add(int64(len(batch)))
-	}
-	return out
 }
 
 // look returns nil as soon as no other connection to the database is in a transaction.
-func (l *looker) look(ctx context.Context) error {
+func (l *looker) look(ctx context.Context, _ []waybill.Envelope) error {
 	deadline := time.Now().Add(l.patience)
 	for {
 		var open int
@@ -69,7 +51,8 @@ func TestPublishOutsideTransactions(t *testing.T) {
 	for i := range 5 {
 		stage(t, pool, o, message(waybill.Key(fmt.Sprint("k", i%2))), message())
 	}
-	bus := &looker{watch: watch, patience: 10 * time.Second}
+	l := &looker{watch: watch, patience: 10 * time.Second}
+	bus := &sharedtest.Publisher{Before: l.look}
 	r, err := relay.New(o, bus, relay.Options{BatchSize: 3, PublishTimeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +66,7 @@ func TestPublishOutsideTransactions(t *testing.T) {
 			t.Fatalf("a transaction was open during a publish: %+v", c)
 		}
 	}
-	if n := bus.sent.Load(); n != 10 {
+	if n := bus.Count(); n != 10 {
 		t.Errorf("published %d of 10 messages", n)
 	}
 
@@ -92,7 +75,7 @@ func TestPublishOutsideTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	bus.patience = 50 * time.Millisecond
+	l.patience = 50 * time.Millisecond
 	if err := bus.Publish(t.Context(), make([]waybill.Envelope, 1)).FirstErr(); err == nil {
 		t.Error("an open transaction was not seen")
 	}

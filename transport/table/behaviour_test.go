@@ -121,11 +121,11 @@ func TestCrash(t *testing.T) {
 		opts := table.Options{Lease: time.Second}
 		stage(t, s, message("a"), message("b"), message("c"))
 		die := func() { // receive as a process would that is killed then
-			p := &process{store: s}
+			p := newProcess(s)
 			if d := receive(t, subscribe(t, newTable(t, p, opts)), 1)[0]; d.Envelope.ID != "a" {
 				t.Fatalf("%s came", d.Envelope.ID)
 			}
-			p.die()
+			p.gone.Store(true)
 		}
 		die()
 		r := subscribe(t, newTable(t, s, opts))
@@ -197,14 +197,14 @@ func TestLeaseLost(t *testing.T) {
 				s := newStore(t)
 				stage(t, s, message("a"))
 				var logged bytes.Buffer
-				p := &process{store: s}
+				p := newProcess(s)
 				tr := newTable(t, p, table.Options{Lease: time.Second, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 				r := subscribe(t, tr)
 				d := receive(t, r, 1)[0]
-				p.die()
+				p.gone.Store(true)
 				other := subscribe(t, newTable(t, s, table.Options{Lease: time.Second}))
 				taken := receive(t, other, 1)[0]
-				p.live()
+				p.gone.Store(false)
 				if phase == "renew" {
 					time.Sleep(time.Second) // virtual time
 				}
@@ -369,7 +369,7 @@ func TestKeyOrder(t *testing.T) {
 				t.Errorf("key %d came in order %v", k, order[k])
 			}
 		}
-		for _, r := range s.Records() {
+		for _, r := range s.mem.Records() {
 			if r.State != core.StateAbandoned || r.Reason != waybill.ReasonRejected {
 				t.Errorf("%s is left %s", r.Envelope.ID, r.State)
 			}
@@ -425,12 +425,12 @@ func TestParks(t *testing.T) {
 		s := newStore(t)
 		stage(t, s, message("crashes"))
 		for range 3 { // three processes die with it
-			p := &process{store: s}
+			p := newProcess(s)
 			r := subscribe(t, newTable(t, p, table.Options{Lease: time.Second}))
 			if d := receive(t, r, 1)[0]; d.Envelope.ID != "crashes" {
 				t.Fatalf("%s came", d.Envelope.ID)
 			}
-			p.die()
+			p.gone.Store(true)
 		}
 		stage(t, s, message("fails"), waybill.RawMessage("mail.other", "", nil, waybill.ID("other"), waybill.Routes("mails")),
 			message("expires", waybill.Delay(time.Second), waybill.TTL(time.Millisecond)))
@@ -454,7 +454,7 @@ func TestParks(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := map[string]waybill.Reason{}
-		for _, r := range s.Records() {
+		for _, r := range s.mem.Records() {
 			if r.State == core.StateAbandoned && r.LastError != "" {
 				got[r.Envelope.ID] = r.Reason
 			}

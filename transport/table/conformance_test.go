@@ -87,7 +87,7 @@ func newMemorySuite(tb testing.TB) memorySuite {
 
 func (s memorySuite) Parked(_ context.Context, queue string) ([]transporttest.Parked, error) {
 	var out []transporttest.Parked
-	for _, r := range s.store.Records() {
+	for _, r := range s.store.mem.Records() {
 		if r.State == core.StateAbandoned && r.Route == queue {
 			out = append(out, transporttest.Parked{Envelope: r.Envelope, Reason: r.Reason, Err: r.LastError})
 		}

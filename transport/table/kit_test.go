@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	memstore "github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/transport/table"
@@ -28,7 +30,8 @@ var (
 
 // store is a memory store whose calls a test can fail.
 type store struct {
-	*memstore.Store
+	sharedtest.Store
+	mem    *memstore.Store
 	mu     sync.Mutex
 	settle func([]core.Outcome) error
 	call   func(what string) error // of all but settle
@@ -36,70 +39,36 @@ type store struct {
 
 func newStore(tb testing.TB) *store {
 	tb.Helper()
-	s, err := memstore.New(memstore.Options{Source: "/test"})
+	mem, err := memstore.New(memstore.Options{Source: "/test"})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &store{Store: s}
+	s := &store{mem: mem}
+	s.Store = sharedtest.Store{OutboxStore: mem, Before: s.before}
+	return s
+}
+
+func (s *store) before(_ context.Context, call string, arg any) error {
+	s.mu.Lock()
+	settle, other := s.settle, s.call
+	s.mu.Unlock()
+	outcomes, settles := arg.([]core.Outcome)
+	switch {
+	case settles && settle != nil:
+		return settle(outcomes)
+	case !settles && other != nil:
+		return other(call)
+	}
+	return nil
 }
 
 func (s *store) stage(ctx context.Context, msgs ...waybill.Message) error {
-	tx := s.Begin()
+	tx := s.mem.Begin()
 	defer tx.Rollback()
-	if _, err := s.Stage(ctx, tx, msgs...); err != nil {
+	if _, err := s.mem.Stage(ctx, tx, msgs...); err != nil {
 		return err
 	}
 	return tx.Commit()
-}
-
-func (s *store) fails(what string) error {
-	s.mu.Lock()
-	f := s.call
-	s.mu.Unlock()
-	if f == nil {
-		return nil
-	}
-	return f(what)
-}
-
-func (s *store) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
-	if err := s.fails("meet"); err != nil {
-		return core.Roster{}, err
-	}
-	return s.Store.Meet(ctx, m)
-}
-
-func (s *store) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
-	if err := s.fails("read"); err != nil {
-		return core.Page{}, err
-	}
-	return s.Store.Read(ctx, self, look)
-}
-
-func (s *store) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
-	if err := s.fails("take"); err != nil {
-		return nil, err
-	}
-	return s.Store.Take(ctx, self, want)
-}
-
-func (s *store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
-	if err := s.fails("due"); err != nil {
-		return core.DuePage{}, err
-	}
-	return s.Store.Due(ctx, self, parts, limit)
-}
-
-func (s *store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
-	s.mu.Lock()
-	f := s.settle
-	s.mu.Unlock()
-	if f != nil {
-		if err := f(outcomes); err != nil {
-			return core.AllFailed(len(outcomes), err)
-		}
-	}
-	return s.Store.Settle(ctx, self, outcomes)
 }
 
 func (s *store) set(f func()) {
@@ -110,72 +79,19 @@ func (s *store) set(f func()) {
 
 // process is what one process sees of a store: its calls fail when it is gone.
 type process struct {
-	*store
-	mu   sync.Mutex
-	gone bool
+	sharedtest.Store
+	gone atomic.Bool
 }
 
-func (p *process) dead() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.gone {
-		return errDown
-	}
-	return nil
-}
-
-func (p *process) die() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.gone = true
-}
-
-func (p *process) live() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.gone = false
-}
-
-func (p *process) Meet(ctx context.Context, m core.Meeting) (core.Roster, error) {
-	if err := p.dead(); err != nil {
-		return core.Roster{}, err
-	}
-	return p.store.Meet(ctx, m)
-}
-
-func (p *process) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
-	if err := p.dead(); err != nil {
-		return core.Page{}, err
-	}
-	return p.store.Read(ctx, self, look)
-}
-
-func (p *process) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
-	if err := p.dead(); err != nil {
-		return nil, err
-	}
-	return p.store.Take(ctx, self, want)
-}
-
-func (p *process) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
-	if err := p.dead(); err != nil {
-		return core.DuePage{}, err
-	}
-	return p.store.Due(ctx, self, parts, limit)
-}
-
-func (p *process) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (bool, error) {
-	if err := p.dead(); err != nil {
-		return false, err
-	}
-	return p.store.GiveUp(ctx, self, unit, out)
-}
-
-func (p *process) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
-	if err := p.dead(); err != nil {
-		return core.AllFailed(len(outcomes), err)
-	}
-	return p.store.Settle(ctx, self, outcomes)
+func newProcess(s *store) *process {
+	p := &process{}
+	p.Store = sharedtest.Store{OutboxStore: s, Before: func(context.Context, string, any) error {
+		if p.gone.Load() {
+			return errDown
+		}
+		return nil
+	}}
+	return p
 }
 
 // plain hides everything that is optional.

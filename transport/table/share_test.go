@@ -100,7 +100,7 @@ func TestFreeProcessesTakeAll(t *testing.T) {
 		time.Sleep(20 * time.Second) // virtual time
 		cancel()
 		wg.Wait()
-		if left := len(s.Records()); left > 0 {
+		if left := len(s.mem.Records()); left > 0 {
 			t.Errorf("%d left", left)
 		}
 	})
