@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// batching stands between the schedule and the workers. It makes jobs of what the schedule has ready: one delivery, or
-// a batch for one handler. The runner's mu guards it.
+// batching stands between the schedule and the workers. It makes jobs of ready deliveries: one delivery, or a batch for
+// one handler. The runner's mu guards it.
 type batching struct {
 	schedule
 	load    load
@@ -19,7 +19,7 @@ type batching struct {
 type load struct {
 	prefetch  int // how many it may hold
 	held      int // received and not settled
-	unsettled int // of these, decided and not settled
+	unsettled int // decided and not settled
 }
 
 // full reports whether nothing more will arrive before something is settled.
@@ -28,7 +28,7 @@ func (l *load) full() bool { return l.held >= l.prefetch }
 // job is what a worker handles. The zero job is none.
 type job struct {
 	lead  *message
-	batch *batch // what is handled together, lead among it; nil if lead goes alone
+	batch *batch // all that is handled together, including lead; nil if lead goes alone
 }
 
 // none reports whether there is nothing to do.
@@ -37,8 +37,8 @@ func (j job) none() bool { return j.lead == nil }
 // pick is what batching decides.
 type pick struct {
 	job     job        // what to run now; it counts as running
-	release []*message // what must go back before a suspect can run alone
-	again   time.Time  // when to look again, since a batch fills until then; zero = not
+	release []*message // messages to release before a suspect can run alone
+	again   time.Time  // when to look again: a batch fills until then; zero = not
 }
 
 // next decides what to run. A suspect runs when nothing else runs and everything is settled.
@@ -88,7 +88,7 @@ func (b *batching) eligible() (at int, again time.Time) {
 	return -1, again
 }
 
-// begin makes a job of lead, which was taken out, and of what may be handled with it.
+// begin makes a job of lead, which was taken out, and of the messages that may be handled with it.
 func (b *batching) begin(lead *message) job {
 	b.running++
 	lead.h.waiting--
@@ -102,8 +102,8 @@ func (b *batching) begin(lead *message) job {
 	return job{lead: lead, batch: newBatch(members)}
 }
 
-// collect returns lead and what may be handled with it, in the order of arrival: what is ready for the same handler,
-// and behind each of these what its key has for that handler.
+// collect returns lead and the messages that may be handled with it, in the order of arrival. These are the ready
+// messages for the same handler, and those behind each of them in its key for that handler.
 func (b *batching) collect(lead *message) []*message {
 	h := lead.h
 	members := append(make([]*message, 0, min(h.size, h.waiting+1)), lead)
@@ -124,7 +124,7 @@ func (b *batching) collect(lead *message) []*message {
 	return members
 }
 
-// follow appends to members what waits behind m, as far as it is for the same handler and there is room.
+// follow appends to members the messages behind m that are for the same handler, if there is room.
 func (b *batching) follow(members []*message, m *message) []*message {
 	h, key := m.h, m.key()
 	if key == "" {
@@ -146,13 +146,13 @@ func (b *batching) follow(members []*message, m *message) []*message {
 	return members
 }
 
-// done ends a job, and makes ready what waits behind its deliveries. A delivery that waits for its retry in place keeps
-// its key. It reports whether there is one.
+// done ends a job, and makes the messages behind its deliveries ready. A delivery that waits for its retry in place
+// keeps its key. It reports whether there is one.
 func (b *batching) done(j job) (held bool) {
 	b.running--
 	if j.batch == nil {
 		if j.lead.suspect {
-			b.alone, j.lead.suspect = false, false // if it waits for a retry: it has not ended the process
+			b.alone, j.lead.suspect = false, false // if it waits for a retry, it has not ended the process
 		}
 		if held = b.held(j.lead); !held && !j.lead.storing {
 			b.advance(j.lead)
@@ -169,8 +169,8 @@ func (b *batching) done(j job) (held bool) {
 	return held
 }
 
-// holdMember takes member n out of its batch, which is held or whose verdict is being stored. What the batch has behind
-// it of its key goes back behind it.
+// holdMember takes member n, which is held or whose verdict is being stored, out of its batch. Later members of its key
+// go back behind it.
 func (b *batching) holdMember(t *batch, n int) {
 	t.states[n] = memberLeft
 	b.putBack(t.members[n], t.leave(n))
@@ -182,7 +182,7 @@ type batch struct {
 	states  []memberState
 }
 
-// memberState is how far a member of a batch is.
+// memberState is the progress of a member of a batch.
 type memberState uint8
 
 const (
@@ -198,7 +198,7 @@ func newBatch(members []*message) *batch {
 // open reports whether member n is not decided yet.
 func (t *batch) open(n int) bool { return t.states[n] == memberOpen }
 
-// leave takes out of the batch what is open behind member n and has its key.
+// leave takes the open members behind member n that have its key out of the batch.
 func (t *batch) leave(n int) []*message {
 	key := t.members[n].key()
 	if key == "" {

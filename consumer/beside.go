@@ -12,13 +12,13 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// parkedEvery is how often the depth of what is parked is read, parkedTimeout for how long at most.
+// parkedEvery is how often the number of parked messages is read. parkedTimeout bounds one read.
 const (
 	parkedEvery   = 30 * time.Second
 	parkedTimeout = 10 * time.Second
 )
 
-// besides starts what runs beside the subscriptions.
+// besides starts the work beside the subscriptions: background functions, and the gauge of parked messages.
 func (c *Consumer) besides(ctx context.Context, wg *sync.WaitGroup, subs []*registration) {
 	var queues []*waybill.Subscription
 	for _, reg := range subs {
@@ -67,7 +67,7 @@ func (c *Consumer) readParked(ctx context.Context, parked admin.ParkedQueue, sub
 	}
 }
 
-// awaitBesides waits until what runs beside the subscriptions has ended, but not for ever: background functions are not
+// awaitBesides waits until the work beside the subscriptions has ended, but not for ever: background functions are not
 // this package's.
 func (c *Consumer) awaitBesides(ctx context.Context, wg *sync.WaitGroup) {
 	done := make(chan struct{})

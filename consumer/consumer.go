@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 )
 
-// startWait bounds how long subscriptions that could be opened wait for the others before they begin.
+// startWait bounds how long open subscriptions wait for the others before they begin.
 const startWait = 10 * time.Second
 
 // Consumer runs handlers on subscriptions. Register them with Handle, then call Run.
@@ -26,13 +26,13 @@ type Consumer struct {
 	subs    []*registration
 	running bool
 	runners []*runner // of the run that goes on
-	lastErr error     // what ended the latest one
+	lastErr error     // the error that ended the latest run
 }
 
 // registration is a subscription with its handlers.
 type registration struct {
 	sub        waybill.Subscription
-	asked      core.Subscription          // what the transport is asked for
+	asked      core.Subscription          // the request to the transport
 	handlers   map[string]waybill.Handler // with middleware
 	checks     []func(context.Context) error
 	background []func(context.Context)
@@ -119,7 +119,7 @@ func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Coun
 	run, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	begin, begun := make(chan struct{}), make(chan struct{})
-	first := make(chan error, len(subs)) // one a subscription: the result of its first attempt
+	first := make(chan error, len(subs)) // one for each subscription: the result of its first attempt
 	errs := make([]error, len(subs))
 	runners := make([]*runner, len(subs))
 	var wg, beside sync.WaitGroup

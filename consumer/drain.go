@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// How long the end of a subscription may take beyond the drain timeout: handlers that ignore their cancelled context,
-// and settles and the closing of the receiver that hang.
+// How long the end of a subscription may take beyond the drain timeout: for handlers that ignore their cancelled
+// context, and for settles and closes that hang.
 const (
 	handlerGrace = 5 * time.Second
 	settleGrace  = 5 * time.Second
@@ -50,7 +50,7 @@ func (r *runner) drain(ctx context.Context, s *session) {
 	r.log.LogAttrs(detached, slog.LevelInfo, "subscription stopped", slog.String("event", "consumer.stopped"), slog.Duration("took", time.Since(begin)))
 }
 
-// beginStop lets nothing new start, and returns how many jobs run.
+// beginStop starts the stop: no job begins any more. It returns how many jobs run.
 func (r *runner) beginStop() (running int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

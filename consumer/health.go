@@ -8,13 +8,13 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// condition is what Health tells of a runner. Its mu guards it.
+// condition is what Health reports about a runner. The runner's mu guards it.
 type condition struct {
 	opened  bool      // the subscription was open at least once
 	since   time.Time // it is open, or down, since then
 	downErr string    // why it is down
 	down    bool      // the broker cannot be reached
-	active  time.Time // when something was received or settled, or the connection changed, last
+	active  time.Time // the latest receive, settle, or change of the connection
 }
 
 // setCondition notes whether the broker can be reached. mu is held.
@@ -30,11 +30,11 @@ func (r *runner) setCondition(down bool, err error) {
 	r.down, r.active = down, time.Now()
 }
 
-// Health says how the consumer is. The checks are "run" and "queue NAME" for each subscription. It asks nobody and
-// never waits; ctx is there for what it may ask one day. It is safe for concurrent use at any time.
+// Health reports the state of the consumer. The checks are "run" and "queue NAME" for each subscription. It asks nobody
+// and never waits. It is safe for concurrent use at any time.
 //
-// Live is false if Run ended with an error. Ready is true if the consumer runs and all its subscriptions are open. One
-// that is paused, because something that its handlers need is down, is a degradation.
+// Live is false if Run ended with an error. Ready is true if the consumer runs and all its subscriptions are open. A
+// paused subscription is a degradation.
 func (c *Consumer) Health(_ context.Context) waybill.Health {
 	h := waybill.Health{Live: true, Ready: true}
 	c.mu.Lock()
@@ -79,8 +79,8 @@ func (r *runner) health(h *waybill.Health) {
 	}
 }
 
-// keepRunners remembers the runners of the run that goes on, for Health; nil and its error when it is over. The error
-// of a RunOnce is its caller's.
+// keepRunners remembers the runners of the present run for Health; nil and its error when the run is over. The error of
+// a RunOnce goes to its caller.
 func (c *Consumer) keepRunners(runners []*runner, err error, once bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,18 +10,18 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// verdict is what was decided about a delivery.
+// verdict is a decision about a delivery.
 type verdict struct {
 	ack     core.Ack
 	status  status
 	err     error
-	outage  bool // something the handler needs is down
-	inPlace bool // it is held, and its key with it, until the retry
+	outage  bool // a dependency of the handler is down
+	inPlace bool // the delivery is held, and its key with it, until the retry
 	took    time.Duration
-	healthy bool // the handler ran, and nothing it needs is down
+	healthy bool // the handler ran, and all its dependencies are there
 }
 
-// judge decides what becomes of deliveries. It keeps no state.
+// judge decides about deliveries. It keeps no state.
 type judge struct {
 	sub      *waybill.Subscription
 	handlers handlers
@@ -29,7 +29,7 @@ type judge struct {
 	traits   core.SubscriberTraits
 }
 
-// refuse returns what becomes of a delivery that must not reach a handler, or nil.
+// refuse returns the verdict about a delivery that must not reach a handler, or nil.
 func (j *judge) refuse(d *waybill.Delivery) *verdict {
 	e := &d.Envelope
 	switch {
@@ -50,7 +50,7 @@ func (j *judge) refuse(d *waybill.Delivery) *verdict {
 	return nil
 }
 
-// suspects reports whether d may be what ends the process: half of its deliveries are spent.
+// suspects reports whether d may be ending the process: half of its deliveries are spent.
 func (j *judge) suspects(d *waybill.Delivery) bool {
 	return d.Redeliveries > 0 && j.sub.MaxDeliveries > 0 && 2*d.Redeliveries >= j.sub.MaxDeliveries
 }
@@ -59,7 +59,7 @@ func park(d *waybill.Delivery, reason waybill.Reason, err error) verdict {
 	return verdict{ack: core.AckReject(d, reason, err), status: statusParked, err: err}
 }
 
-// decide maps a handler's result to what becomes of the delivery. ctx is that of all handlers: its end is a stop.
+// decide maps a handler's result to a verdict. ctx is the parent of all handlers' contexts: its end is a stop.
 func (j *judge) decide(ctx context.Context, d *waybill.Delivery, st waybill.HandlerStatus, err error) verdict {
 	if err == nil {
 		v := verdict{ack: core.AckDone(d), status: statusSuccess, healthy: true}
@@ -72,7 +72,7 @@ func (j *judge) decide(ctx context.Context, d *waybill.Delivery, st waybill.Hand
 	if class == waybill.ClassPermanent {
 		reason := orElse(waybill.ReasonOf(err), waybill.ReasonRejected)
 		v := park(d, reason, err)
-		// those say nothing about what the handler needs
+		// these reasons say nothing about the handler's dependencies
 		v.healthy = reason != waybill.ReasonUndecodable && reason != waybill.ReasonNoID
 		return v
 	}
@@ -98,7 +98,7 @@ func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 	longest := j.traits.MaxRetryDelay
 	inPlace := j.sub.InOrder && (d.Envelope.Key != "" || !j.traits.RetryLater)
 	if inPlace {
-		longest = 0 // nobody but this process holds it
+		longest = 0 // only this process holds it
 	}
 	switch {
 	case inPlace && asked:
@@ -123,10 +123,10 @@ func (j *judge) retry(d *waybill.Delivery, cause error) verdict {
 	return verdict{ack: core.AckRetry(d, delay, cause), status: statusRetried, err: cause, inPlace: inPlace}
 }
 
-// policyTimeout is how long a custom policy may think.
+// policyTimeout is how long a custom policy may take.
 const policyTimeout = 5 * time.Second
 
-// ask is policy.Next for policies that may not return: then the goroutine they run in is left behind.
+// ask is policy.Next for policies that may never return: the goroutine that they run in is left behind then.
 func ask(policy *waybill.Backoff, attempt int, cause error) (delay time.Duration, again bool, err error) {
 	if policy.Kind != waybill.BackoffCustom {
 		return policy.Next(attempt, cause)

@@ -15,7 +15,7 @@ type message struct {
 	seq     uint64      // its place in the order of arrival
 	since   time.Time   // when it arrived
 	refused *verdict    // it must not reach a handler; nil if it may
-	suspect bool        // it may be what ends the process: nothing else runs beside it
+	suspect bool        // it may be ending the process: nothing else runs beside it
 	merged  bool        // its stamp was merged into the clock
 	retry   *time.Timer // wakes it, if it waits for its retry in place
 	storing bool        // its verdict is being stored, and its key waits for that
@@ -31,13 +31,13 @@ type entry struct {
 	batch   func(ctx context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error)
 	size    int           // of a batch
 	wait    time.Duration // for a batch to fill
-	waiting int           // its messages that were not started
+	waiting int           // its messages that have not begun
 }
 
 // handlers are the handlers of one subscription.
 type handlers struct {
 	byName map[string]*entry
-	any    *entry // for what no other is for; nil if there is none
+	any    *entry // for messages of no other handler; nil if there is none
 }
 
 func newHandlers(sub *waybill.Subscription, registered map[string]waybill.Handler) handlers {

@@ -18,7 +18,7 @@ type Counts struct {
 	Duplicates int // had been handled before
 	Retried    int // failed, and come again later
 	Parked     int
-	Released   int // after a handler gave up at an outage or a stop
+	Released   int // their handler gave up at an outage or a stop
 	Dropped    int // without a handler, as Options.Unknown says
 }
 

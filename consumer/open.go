@@ -21,7 +21,7 @@ type source struct {
 	checks []func(context.Context) error // still to be asked before the first subscription
 }
 
-// subscribe opens a receiver. ctx ends only the attempt; the receiver lives as long as life.
+// subscribe opens a receiver. The end of ctx ends only the attempt; the receiver lives as long as life.
 func (s *source) subscribe(ctx, life context.Context) (core.Receiver, error) {
 	attempt, cancel := context.WithCancel(life)
 	defer context.AfterFunc(ctx, cancel)()
@@ -34,10 +34,10 @@ func (s *source) subscribe(ctx, life context.Context) (core.Receiver, error) {
 		cancel()
 		return nil, err
 	}
-	return rcv, nil // attempt goes on, as a receiver may hold on to it; it ends with life
+	return rcv, nil // attempt goes on, since a receiver may keep it; it ends with life
 }
 
-// check asks, once, whether what the handlers need is there.
+// check asks, once, whether the dependencies of the handlers are there.
 func (s *source) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -50,8 +50,8 @@ func (s *source) check(ctx context.Context) error {
 	return nil
 }
 
-// open subscribes until it succeeds, ctx ends (nil, nil), or the subscription is misconfigured and has never worked:
-// then first is not nil or was not answered yet, and the error is returned.
+// open subscribes until that succeeds, or ctx ends (nil, nil). It returns an error if the subscription is misconfigured
+// and has never worked: first is not nil then, and was not answered yet.
 func (r *runner) open(ctx context.Context, first chan<- error) (*session, error) {
 	tell := func(err error) {
 		if first != nil {

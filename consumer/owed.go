@@ -8,7 +8,7 @@ import (
 )
 
 // owed are the verdicts that the transport could not store, although it still holds their messages. They are stored
-// again; no handler runs again for them. Meanwhile the subscription is paused. The runner's mu guards it.
+// again; no handler runs again for them. Meanwhile the subscription is paused. The runner's mu guards them.
 type owed struct {
 	messages int       // how many have such a verdict
 	waiting  []owedAck // of these, those that wait for the end of the pause
@@ -31,7 +31,7 @@ func (o *owed) keep(m *message, ack core.Ack) {
 	o.waiting = append(o.waiting, owedAck{m, ack})
 }
 
-// stored notes that the verdict about m is stored, or needs no storing any more.
+// stored notes that the verdict about m is stored, or need not be stored any more.
 func (o *owed) stored(m *message) {
 	if m.owed {
 		m.owed = false
@@ -51,7 +51,7 @@ func (r *runner) again(m *message, ack core.Ack, err error) bool {
 		r.owed.keep(m, ack)
 		return true
 	default:
-		r.queue(m, core.AckRelease(m.d)) // what is behind it must not go back before it
+		r.queue(m, core.AckRelease(m.d)) // messages behind it must not go back before it
 		return true
 	}
 }

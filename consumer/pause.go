@@ -7,22 +7,22 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// The states of a subscription with regard to outages.
+// The states of a subscription in outages.
 type pauseState uint8
 
 const (
 	open    pauseState = iota // everything runs
 	paused                    // nothing is received until the delay is over
-	probing                   // one message at a time, until one shows no outage
+	probing                   // one message at a time is handled, until one meets no outage
 )
 
-// pause is an outage of something that the handlers need. The runner's mu guards it.
+// pause is an outage of a dependency of the handlers, or of the broker's. The runner's mu guards it.
 type pause struct {
 	state pauseState
 	n     int           // pauses in a row
 	delay time.Duration // of the current pause
 	until time.Time     // its end, by the monotonic clock
-	probe *message      // the message that probes
+	probe *message      // the message on trial
 	cause string        // the latest outage
 	// handlers says that a handler reported the outage, so that a message must probe.
 	handlers bool
@@ -58,7 +58,7 @@ type turn struct {
 	err     error
 }
 
-// observe lets the pause follow from what became of m. mu is held.
+// observe changes the pause after a verdict about m. mu is held.
 func (r *runner) observe(m *message, v *verdict) turn {
 	p := &r.pause
 	probed := p.endProbe(m)
@@ -84,7 +84,7 @@ func (r *runner) observe(m *message, v *verdict) turn {
 	return turn{changed: true, state: p.state, delay: p.delay, err: v.err}
 }
 
-// announce logs a change of the pause, and tells who wants to know of an outage.
+// announce logs a change of the pause, and reports an outage to a RunOnce.
 func (r *runner) announce(t turn) {
 	if !t.changed {
 		return
@@ -107,6 +107,6 @@ func (r *runner) announce(t turn) {
 
 // pauseDelay returns the delay after failure n in a row.
 func (r *runner) pauseDelay(n int) time.Duration {
-	d, _, _ := r.opts.Pause.Next(n, nil) // neither custom nor bounded: it cannot fail
+	d, _, _ := r.opts.Pause.Next(n, nil) // it cannot fail: it is neither custom nor bounded
 	return d
 }

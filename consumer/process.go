@@ -11,7 +11,7 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// process runs m's handler and returns what follows.
+// process runs m's handler and returns the verdict.
 func (r *runner) process(m *message) verdict {
 	d := m.d
 	r.merge(m)
@@ -42,8 +42,8 @@ func (r *runner) merge(m *message) {
 	}
 }
 
-// attempts runs m's handler, and again while the policy for retries in the process says so: each time through the
-// inbox, if it has one, in a transaction of its own.
+// attempts runs m's handler, and repeats it while the policy for retries in the process allows. Each time goes through
+// the inbox, if there is one, in a transaction of its own.
 func (r *runner) attempts(ctx context.Context, m *message) (st waybill.HandlerStatus, err error) {
 	policy := r.sub.InProcess
 	for n := 1; ; n++ {
@@ -96,8 +96,8 @@ func call(ctx context.Context, m *message) (st waybill.HandlerStatus, err error)
 	return st, err
 }
 
-// probe asks err what will be asked of it later. An error that panics, such as a nil pointer to a type of the
-// handler's, does so here, where that is a failure like any other.
+// probe calls the methods of err that will be called later. A panic in them, such as of a nil pointer to a type of the
+// handler's, happens here, where it is a failure like any other.
 func probe(err error) {
 	if err != nil {
 		_, _ = err.Error(), waybill.ClassOf(err)

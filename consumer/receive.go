@@ -45,7 +45,7 @@ func (r *runner) receive(ctx context.Context, s *session) *session {
 				failures = 0
 				r.setDown(false, nil)
 			}
-			// settles fail: do not spin on redeliveries
+			// settles fail: redeliveries must not spin
 			if n := s.troubles(); n > 0 && !sleep(ctx, r.pauseDelay(n)) {
 				return s
 			}
@@ -97,8 +97,8 @@ func (r *runner) awaitRoom(ctx context.Context) (int, bool) {
 	}
 }
 
-// room returns how much may be received now. If that is nothing because of a pause it returns how long the pause goes
-// on. mu is held.
+// room returns how much may be received now. If that is nothing because of a pause, it returns the rest of the pause.
+// mu is held.
 func (r *runner) room() (limit int, wait time.Duration) {
 	p := &r.pause
 	limit = max(r.load.prefetch-r.load.held, 0)
@@ -106,7 +106,7 @@ func (r *runner) room() (limit int, wait time.Duration) {
 		return 0, 0 // verdicts are stored first
 	}
 	if r.sub.InOrder && p.state != open && r.load.held > 0 {
-		return 0, 0 // what is held probes
+		return 0, 0 // held messages probe
 	}
 	switch p.state {
 	case paused:
@@ -123,7 +123,7 @@ func (r *runner) room() (limit int, wait time.Duration) {
 	case open:
 	}
 	if len(r.suspects) > 0 || r.alone {
-		return 0, 0 // what is received now would be counted against if a suspect ends the process
+		return 0, 0 // if a suspect ends the process, this would count against everything received
 	}
 	if limit < r.load.prefetch/4 && r.running == r.limit {
 		return 0, 0 // nobody is free to handle it: wait for a worthwhile number
@@ -131,7 +131,7 @@ func (r *runner) room() (limit int, wait time.Duration) {
 	return limit, 0
 }
 
-// accept takes in what was received: it settles what must not reach a handler, and schedules the rest.
+// accept takes in deliveries: it settles those that must not reach a handler, and schedules the others.
 func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery) {
 	if len(ds) == 0 {
 		return
@@ -161,13 +161,13 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 	r.kick()
 }
 
-// place settles, releases or schedules what was received. While a subscription is paused all is released, but for one
-// that probes. If the order is kept, what is held probes, and what comes waits for it. mu is held.
+// place settles, releases or schedules deliveries. A paused subscription releases them all, except one that probes. If
+// the order is kept, held messages probe, and new ones wait for them. mu is held.
 func (r *runner) place(ctx context.Context, messages []message) {
 	p := &r.pause
 	owing := r.owed.any()
 	if p.state == paused && !p.waits() {
-		p.state = probing // it was in Receive all the time
+		p.state = probing // the loop was in Receive during the whole pause
 	}
 	probes := p.state == probing && !r.sub.InOrder
 	back := r.stopping || ctx.Err() != nil || (p.state == paused || owing) && !r.sub.InOrder

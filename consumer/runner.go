@@ -10,9 +10,8 @@ import (
 	"github.com/waybill-go/waybill/internal/obs"
 )
 
-// runner runs one subscription during one Run. Its goroutines: the one of run, which receives; up to sub.Concurrency
-// workers, which begin when there is something to handle; one that settles, which begins when there is something to
-// settle.
+// runner runs one subscription during one Run. Its goroutines are the one of run, which receives; up to sub.Concurrency
+// workers, which begin when there is work; and one or two that settle.
 //
 // A delivery goes this way: receive, judge, schedule, batching, work, judge, settle.
 type runner struct {
@@ -22,12 +21,12 @@ type runner struct {
 	tel     *queueTelemetry
 	judge   judge
 	source  source
-	trouble func(error) // an outage has begun; nil if nobody wants to know
+	trouble func(error) // called when an outage begins; nil if nobody wants to know
 	counts  counts
 	contexts
 
 	mu        sync.Mutex
-	batching  // what waits and what runs
+	batching  // waiting and running messages
 	workers   workers
 	alarm     alarm
 	settling  settling
@@ -38,12 +37,12 @@ type runner struct {
 	ending
 }
 
-// contexts say what may still be done. They end one after the other.
+// contexts bound the steps of a run. They end one after the other.
 type contexts struct {
-	stopCtx      context.Context //nolint:containedctx // ends when the run is to stop: nothing is begun any more
+	stopCtx      context.Context //nolint:containedctx // ends when the run must stop: nothing begins any more
 	handlerCtx   context.Context //nolint:containedctx // the parent of handlers' contexts; lives as long as the run
 	cutHandlers  context.CancelFunc
-	settleCtx    context.Context //nolint:containedctx // outlives the handlers, so that what they did is settled
+	settleCtx    context.Context //nolint:containedctx // outlives the handlers, so that their results are settled
 	abortSettles context.CancelFunc
 	ended        chan struct{} // closed when the run is over
 }
@@ -56,11 +55,11 @@ func newContexts(ctx context.Context) contexts {
 	return c
 }
 
-// ending is how far a stop is. The runner's mu guards it.
+// ending is the progress of a stop. The runner's mu guards it.
 type ending struct {
 	stopping bool   // nothing new is started
 	idle     signal // stopping, and nothing runs
-	settled  signal // stopping, nothing runs, and nothing is to be settled
+	settled  signal // stopping, nothing runs, and everything is settled
 }
 
 // signal is a channel that is closed once.

@@ -6,24 +6,24 @@ import (
 	"slices"
 )
 
-// schedule keeps what was not started, and says what may run. Of one key one delivery runs at a time; the others wait
-// in the queue of the key. It knows only keys that have something in progress. It has neither a goroutine nor a lock:
-// the runner's mu guards it.
+// schedule keeps messages that have not begun, and says which may run. One message of a key runs at a time; the others
+// wait in the key's queue. It knows only keys with messages in progress. It has neither a goroutine nor a lock: the
+// runner's mu guards it.
 type schedule struct {
-	ready    fifo                  // what may run, in the order of arrival; nil stands for one of suspects
-	suspects []*message            // what must run alone
+	ready    fifo                  // messages that may run, in the order of arrival; nil stands for one of suspects
+	suspects []*message            // messages that must run alone
 	alone    bool                  // a suspect runs
 	keys     map[string]keyQueue   // the keys in progress
 	behind   int                   // how many wait behind the head of their key
-	delayed  map[*message]struct{} // what waits for its retry in place
+	delayed  map[*message]struct{} // messages that wait for their retry in place
 	inOrder  bool                  // the order of a key holds up to the handler
 	seq      uint64                // of the latest arrival
 }
 
-// keyQueue is what is in progress of one key.
+// keyQueue holds the messages of one key that are in progress.
 type keyQueue struct {
-	head   *message   // it is ready, runs, or waits for its retry in place
-	behind []*message // what waits for the head, in the order of arrival
+	head   *message   // it is ready, runs, waits for its retry in place, or its verdict is being stored
+	behind []*message // messages behind the head, in the order of arrival
 }
 
 // add takes in a delivery: it is ready at once, or waits behind the others of its key.
@@ -52,9 +52,9 @@ func (s *schedule) push(m *message) {
 	s.ready.push(m)
 }
 
-// isolate chooses the suspect to run next. The others must be released first; with none, the suspect is taken out and
-// counts as running alone. Suspects are chosen at random. What was released may come again at once and be counted: this
-// way every suspect gets its chance before it is parked.
+// isolate chooses the suspect to run next. It returns the other messages, which must be released first. If there are
+// none, the suspect is taken out and counts as running alone. The choice is random: a released message may come again
+// at once and be counted, and this way every suspect gets its chance before it is parked.
 func (s *schedule) isolate(at int) (suspect *message, others []*message) {
 	suspect = s.suspects[rand.IntN(len(s.suspects))]
 	if s.ready.len() > 1 || s.behind > 0 || len(s.delayed) > 0 {
@@ -67,7 +67,7 @@ func (s *schedule) isolate(at int) (suspect *message, others []*message) {
 	return suspect, nil
 }
 
-// hold keeps m, which runs no more, until wake: it waits for its retry in place, with its key behind it.
+// hold keeps m, which no longer runs, until wake: it waits for its retry in place, with its key behind it.
 func (s *schedule) hold(m *message) {
 	if s.delayed == nil {
 		s.delayed = map[*message]struct{}{}
@@ -81,7 +81,7 @@ func (s *schedule) hold(m *message) {
 	}
 }
 
-// keep leaves the key of m, which runs no more, with it until its verdict is stored.
+// keep leaves the key with m, which no longer runs, until m's verdict is stored.
 func (s *schedule) keep(m *message) {
 	m.storing = true
 	if key := m.key(); key != "" {
@@ -97,7 +97,7 @@ func (s *schedule) held(m *message) bool {
 	return ok
 }
 
-// wake makes m ready, which waited for its retry, and reports whether it was still there.
+// wake makes m ready, which waited for its retry. It reports whether m was still there.
 func (s *schedule) wake(m *message) bool {
 	if !s.held(m) {
 		return false
@@ -107,7 +107,7 @@ func (s *schedule) wake(m *message) bool {
 	return true
 }
 
-// putBack puts what was taken out behind a head behind it again.
+// putBack puts messages back behind their head.
 func (s *schedule) putBack(head *message, taken []*message) {
 	if len(taken) == 0 {
 		return
@@ -141,8 +141,8 @@ func (s *schedule) advance(m *message) {
 	}
 }
 
-// takeAll removes and returns everything that does not run, in the order of arrival. If the order is kept it leaves
-// what waits behind one that runs, since that one may have to go back first.
+// takeAll removes and returns all messages that do not run, in the order of arrival. If the order is kept, it leaves
+// those behind a running one: that one may have to go back first.
 func (s *schedule) takeAll() []*message {
 	all := make([]*message, 0, s.ready.len()+s.behind+len(s.delayed))
 	for s.ready.len() > 0 {
@@ -157,7 +157,7 @@ func (s *schedule) takeAll() []*message {
 		all = append(all, m)
 	}
 	clear(s.delayed)
-	for _, head := range all { // of their keys nothing runs
+	for _, head := range all { // no message of their keys runs
 		if key := head.key(); key != "" {
 			all = append(all, s.keys[key].behind...)
 			delete(s.keys, key)

@@ -11,11 +11,11 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// session is one receiver and what is settled through it.
+// session is one receiver, and the settles through it.
 type session struct {
 	rcv     core.Receiver
 	trouble atomic.Int32 // settles in a row that failed altogether
-	// quick settles what is done, slow everything else: a copy that no broker confirms holds up no acknowledgement.
+	// quick settles done messages, slow all others. So a copy that no broker confirms delays no acknowledgement.
 	quick, slow lane
 }
 
@@ -36,7 +36,7 @@ func (s *session) lane(v core.Verdict) *lane {
 // lane settles one batch at a time. What comes meanwhile goes with the next one. The runner's mu guards it.
 type lane struct {
 	session *session
-	pending acks // what the next settle takes
+	pending acks // for the next settle
 	spare   acks // the memory of the one before
 	busy    bool // a settle is in progress
 }
@@ -50,9 +50,9 @@ type acks struct {
 // troubles returns how many settles in a row failed altogether.
 func (s *session) troubles() int { return int(s.trouble.Load()) }
 
-// settling is the state of the goroutine that waits for something to settle. The runner's mu guards it.
+// settling is the state of the goroutine that waits for work to settle. The runner's mu guards it.
 type settling struct {
-	lanes chan *lane // what it waits for
+	lanes chan *lane // the lanes that it waits for
 	waits bool       // there is one
 }
 
@@ -79,7 +79,7 @@ func (r *runner) queue(m *message, ack core.Ack) {
 	r.settling.lanes <- l
 }
 
-// release releases messages that were not started. mu is held.
+// release releases messages that have not begun. mu is held.
 func (r *runner) release(messages []*message) {
 	for _, m := range messages {
 		r.pause.endProbe(m)
@@ -119,7 +119,7 @@ func (r *runner) takePending(l *lane) (batch acks, waits bool) {
 	return acks{}, waits
 }
 
-// awaitLane returns a lane that has something to settle, or nil if the run is over.
+// awaitLane returns a lane with work, or nil if the run is over.
 func (r *runner) awaitLane() *lane {
 	select {
 	case l := <-r.settling.lanes:
@@ -137,7 +137,7 @@ func (r *runner) awaitLane() *lane {
 	}
 }
 
-// settledBatch lets follow what waited for a settle. mu is not held.
+// settledBatch continues the work that waited for a settle. mu is not held.
 func (r *runner) settledBatch(l *lane, batch acks, results core.Results) (t turn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,7 +171,7 @@ func (r *runner) settledBatch(l *lane, batch acks, results core.Results) (t turn
 	}
 	switch {
 	case r.stopping && moved:
-		r.releaseWaiting() // what was behind it
+		r.releaseWaiting() // the messages behind it
 	case !r.stopping && (moved || len(r.suspects) > 0):
 		r.kick() // a suspect waits until everything is settled
 	}
@@ -181,7 +181,7 @@ func (r *runner) settledBatch(l *lane, batch acks, results core.Results) (t turn
 
 var errNoResult = errors.New("the transport returned no result for it")
 
-// settleBatch settles acks, and returns one result for each. What fails is logged and counted.
+// settleBatch settles acks, and returns one result for each. Failures are logged and counted.
 func (r *runner) settleBatch(ctx context.Context, s *session, batch acks) core.Results {
 	acks := batch.list
 	results := s.rcv.Settle(ctx, acks)

@@ -45,7 +45,7 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 	return sub
 }
 
-// request returns what the transport is asked for on behalf of a completed subscription.
+// request returns the request to the transport for a completed subscription.
 func request(sub *waybill.Subscription) core.Subscription {
 	asked := core.SubscriptionOf(sub)
 	if len(asked.RetryDelays) == 0 && sub.Retry.Kind == waybill.BackoffCustom {
@@ -90,7 +90,7 @@ func subscriptionProblems(sub *waybill.Subscription, handlers []waybill.Handler,
 		bad("InOrder: this transport does not promise that the deliveries of a key go to one receiver at a time, in queue order; leave it off, or choose another transport")
 	}
 	p = append(p, checkHandlers(sub, handlers)...)
-	if traits.Wildcards { // else bindings may filter nothing, as those of a table queue
+	if traits.Wildcards { // otherwise bindings may filter nothing, as in a table queue
 		p = append(p, checkReach(sub, handlers)...)
 	}
 	return p
@@ -146,7 +146,7 @@ func checkHandlers(sub *waybill.Subscription, handlers []waybill.Handler) []stri
 	return p
 }
 
-// checkReach returns which handlers nothing can reach: their name is a topic, and no binding matches it. A queue
+// checkReach returns the handlers that no message can reach: their name is a topic, and no binding matches it. A queue
 // without bindings is bound elsewhere.
 func checkReach(sub *waybill.Subscription, handlers []waybill.Handler) []string {
 	var p []string

@@ -17,14 +17,14 @@ import (
 	"github.com/waybill-go/waybill/internal/obs"
 )
 
-// status is how the handling of a delivery ended, as metrics name it.
+// status is the end of a delivery's handling, as metrics name it.
 type status uint8
 
 const (
 	statusSuccess   status = iota // the handler had its effect
-	statusDuplicate               // it had had its effect before
+	statusDuplicate               // it had its effect before
 	statusRetried                 // comes again later
-	statusParked                  // parked, handled or not
+	statusParked                  // parked, whether a handler ran or not
 	statusFailed                  // gave up at an outage or a stop; released
 	statusDropped                 // without a handler, and settled as done, as Options.Unknown says
 	statuses
@@ -165,7 +165,7 @@ func (q *queueTelemetry) address(span trace.Span) {
 	}
 }
 
-// under returns ctx with what d carries, so that log lines about d are of its trace.
+// under returns ctx with the trace context of d, so that log lines about d belong to its trace.
 func (*queueTelemetry) under(ctx context.Context, d *waybill.Delivery) context.Context {
 	if d.Envelope.TraceParent == "" && len(d.Envelope.Headers) == 0 {
 		return ctx
@@ -204,14 +204,14 @@ func (q *queueTelemetry) retried(ctx context.Context, delay time.Duration) {
 	q.retries.Add(ctx, 1, q.plain...)
 }
 
-// report counts and logs what was decided about d.
+// report counts and logs the verdict about d.
 func (r *runner) report(ctx context.Context, d *waybill.Delivery, v *verdict) {
 	r.tel.processed.Add(ctx, 1, r.tel.byStatus[v.status]...)
 	r.counts.by[v.status].Add(1)
 	r.logVerdict(ctx, d, v)
 }
 
-// reportAll is report for what was decided about a batch.
+// reportAll is report for the verdicts about a batch.
 func (r *runner) reportAll(ds []*waybill.Delivery, vs []verdict) {
 	var n [statuses]int64
 	debug := r.log.Enabled(r.handlerCtx, slog.LevelDebug)
@@ -288,7 +288,7 @@ func (r *runner) logRepeat(ctx context.Context, d *waybill.Delivery, n int, dela
 		append(ofMessage(d), slog.Int("try", n), slog.Duration("retry_in", round(delay)), errAttr(err))...)
 }
 
-// logBatch logs that a batch goes one by one.
+// logBatch logs that a batch is handled one by one.
 func (r *runner) logBatch(ctx context.Context, n int, err error) {
 	attrs := []slog.Attr{slog.Int("messages", n), errAttr(err)}
 	if p, ok := errors.AsType[*panicError](err); ok {

@@ -7,14 +7,14 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// workers are the goroutines that handle. There are as many as were ever needed at once. They stay until the run ends,
-// since a goroutine that is new grows its stack again. The runner's mu guards spare.
+// workers are the goroutines that run handlers. There are as many as were ever needed at once. They stay until the run
+// ends, since a new goroutine has to grow its stack again. The runner's mu guards spare.
 type workers struct {
-	jobs  chan job // for workers that have nothing to handle; it has room for one each
-	spare int      // how many of these there are
+	jobs  chan job // for idle workers; it has room for one job each
+	spare int      // how many workers are idle
 }
 
-// kick starts workers while there is something to handle and somebody may. mu is held.
+// kick starts workers while there is work and room for it. mu is held.
 func (r *runner) kick() {
 	r.storeOwed()
 	for j := r.next(); !j.none(); j = r.next() {
@@ -27,8 +27,8 @@ func (r *runner) kick() {
 	}
 }
 
-// next returns what to run now; none if there is nothing. While a subscription whose order is kept is paused, one
-// message at a time probes, and the others wait where they are. mu is held.
+// next returns the job to run now, or none. While a paused subscription keeps the order, one message at a time probes,
+// and the others wait where they are. mu is held.
 func (r *runner) next() job {
 	p := &r.pause
 	probes := r.sub.InOrder && p.state != open
@@ -56,7 +56,7 @@ func (r *runner) next() job {
 	return pick.job
 }
 
-// alarm makes somebody look at the schedule later. The runner's mu guards it.
+// alarm kicks the runner later. The runner's mu guards it.
 type alarm struct {
 	timer *time.Timer
 	at    time.Time // zero: the timer does not run
@@ -69,7 +69,7 @@ func (a *alarm) stop() {
 	}
 }
 
-// kickAt looks again at the time at, if nobody does before. mu is held.
+// kickAt kicks the runner at the time at, unless the alarm is set to an earlier time. mu is held.
 func (r *runner) kickAt(at time.Time) {
 	a := &r.alarm
 	if !a.at.IsZero() && !at.Before(a.at) {
@@ -86,7 +86,7 @@ func (r *runner) kickAt(at time.Time) {
 	})
 }
 
-// work handles j and then what comes next, until the run ends.
+// work handles j and then the next jobs, until the run ends.
 func (r *runner) work(j job) {
 	defer func() {
 		if !j.none() { // a handler ended its goroutine
@@ -109,7 +109,7 @@ func (r *runner) work(j job) {
 	}
 }
 
-// goexited decides about what is left of j, after its handler ended the goroutine, and returns what to handle next.
+// goexited decides about the rest of j, after its handler ended the goroutine, and returns the next job.
 func (r *runner) goexited(j job) job {
 	decide := func(m *message) verdict {
 		v := r.judge.decide(r.handlerCtx, m.d, waybill.HandlerProcessed, errGoexit)
@@ -130,7 +130,7 @@ func (r *runner) goexited(j job) job {
 	return r.finishBatch(j)
 }
 
-// finish settles j's delivery by v, or holds it, and returns what to handle next.
+// finish settles j's delivery by v, or holds it, and returns the next job.
 func (r *runner) finish(j job, v verdict) job {
 	r.mu.Lock()
 	_, t := r.apply(j.lead, &v)
@@ -140,7 +140,7 @@ func (r *runner) finish(j job, v verdict) job {
 	return next
 }
 
-// apply settles m by v, or holds it, and lets the pause follow. mu is held.
+// apply settles m by v, or holds it, and changes the pause accordingly. mu is held.
 func (r *runner) apply(m *message, v *verdict) (held bool, t turn) {
 	held = v.inPlace && !r.stopping
 	switch {
@@ -172,11 +172,11 @@ func (r *runner) holdFor(m *message, d time.Duration) {
 	})
 }
 
-// proceed ends j and returns what to handle next. mu is held.
+// proceed ends j and returns the next job. mu is held.
 func (r *runner) proceed(j job) job {
 	held := r.done(j)
 	if r.stopping {
-		r.releaseWaiting() // what was behind it, if the order is kept
+		r.releaseWaiting() // the messages behind it, if the order is kept
 	}
 	next := r.next()
 	if next.none() {
@@ -184,7 +184,7 @@ func (r *runner) proceed(j job) job {
 	}
 	r.kick()
 	if held {
-		r.bell.ring() // nothing is settled, but somebody is free
+		r.bell.ring() // nothing is settled, but a handler is free
 	}
 	if r.stopping && r.running == 0 {
 		r.idle.set()

@@ -9,7 +9,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// workBatch handles a batch, at once if that works, else one by one, and returns what to handle next.
+// workBatch handles a batch as a whole, or one by one if that fails, and returns the next job.
 func (r *runner) workBatch(j job) job {
 	t := j.batch
 	verdicts := r.processBatch(t.members)
@@ -27,7 +27,7 @@ func (r *runner) workBatch(j job) job {
 	return r.finishBatch(j)
 }
 
-// finishBatch ends j, all of whose members are decided, and returns what to handle next.
+// finishBatch ends j, whose members are all decided, and returns the next job.
 func (r *runner) finishBatch(j job) job {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,8 +59,7 @@ func (r *runner) applyMember(t *batch, n int, v *verdict) turn {
 	return turn
 }
 
-// startAlone reports whether member n, which was left over of a batch, may be handled now. If not, it is released or
-// held.
+// startAlone reports whether the leftover member n may be handled now. If not, it is released or held.
 func (r *runner) startAlone(t *batch, n int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +77,8 @@ func (r *runner) startAlone(t *batch, n int) bool {
 	return false
 }
 
-// processBatch runs the batch handler of ms and returns a verdict for each; none for those that must go one by one.
+// processBatch runs the batch handler of ms and returns a verdict for each; none for those that must be handled one by
+// one.
 func (r *runner) processBatch(ms []*message) []verdict {
 	verdicts := make([]verdict, len(ms))
 	ds := make([]*waybill.Delivery, len(ms))
@@ -90,7 +90,7 @@ func (r *runner) processBatch(ms []*message) []verdict {
 	if err != nil {
 		switch v := r.judge.decide(r.handlerCtx, ds[0], waybill.HandlerProcessed, err); {
 		case v.outage, v.ack.Verdict == core.VerdictRelease:
-			// Something is down, or it is the end: not a message's fault.
+			// A dependency is down, or the run ends: no message is at fault.
 			for i, d := range ds {
 				verdicts[i] = v
 				verdicts[i].ack.Delivery = d

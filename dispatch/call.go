@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// maxLimit bounds the limit of a call whose like has not run into it.
+	// maxLimit bounds the time limit of a call, as long as no call of its kind has run into the limit.
 	maxLimit = 5 * time.Second
 	// maxPatience is how often the limit of a call is doubled.
 	maxPatience = 5
@@ -28,7 +28,7 @@ const (
 	callKinds
 )
 
-// Call is one call of the store. Do runs it, on any goroutine, and Done takes its answer in.
+// Call is one call of the store. Do runs it, on any goroutine. Done takes in its answer.
 type Call struct {
 	kind callKind
 	do   func(ctx context.Context, s core.OutboxStore) error
@@ -37,18 +37,18 @@ type Call struct {
 	sent time.Time
 	// limit is how long its answer may take.
 	limit time.Duration
-	// gen tells a call of an earlier session.
+	// gen shows that a call belongs to an earlier session.
 	gen core.Session
 }
 
-// Limit returns how long to wait for the answer. A call that ran into it gets twice as long the next time: what a slow
-// store undoes whenever it is interrupted would never get done.
+// Limit returns how long to wait for the answer. After a call ran into its limit, the next one of its kind gets twice
+// as long. Otherwise work that a slow store undoes at each interruption would never get done.
 func (c *Call) Limit() time.Duration { return c.limit }
 
 // Do makes the call. The store's error is kept for Done.
 func (c *Call) Do(ctx context.Context, s core.OutboxStore) { c.err = c.do(ctx, s) }
 
-// Lose makes an answer that came the error err, as if it was lost; for tests of the owner.
+// Lose replaces an answer by the error err, as if the answer was lost; for tests of the owner.
 func (c *Call) Lose(err error) { c.err = err }
 
 // Name returns the method that the call calls, for logs and metrics.
@@ -59,21 +59,21 @@ func (c *Call) Name() string {
 // Err returns the store's error.
 func (c *Call) Err() error { return c.err }
 
-// calls knows which calls are under way, and how the earlier ones of each kind went. There is one of each kind at a
-// time. Give-ups are not among them: giving counts them.
+// calls knows which calls are under way, and how earlier calls of each kind went. At most one call of a kind is under
+// way. Give-ups are not counted here; see giving.
 type calls struct {
 	*env
 	underWay  [callKinds]*Call
 	notBefore [callKinds]time.Time // the pause after a failure
 	fails     [callKinds]int       // in a row
 	patience  [callKinds]int       // how often the limit was doubled
-	late      *Call                // a Take that writes down what is out for long, to be made next
+	late      *Call                // the Take to be made next: it stores holds of records that are out for long
 }
 
 // begin notes that a call is under way.
 func (cs *calls) begin(c *Call) { cs.underWay[c.kind] = c }
 
-// end takes in that a call has its answer, and how long that took.
+// end notes that a call has its answer, and how long that took.
 func (cs *calls) end(c *Call) {
 	if cs.underWay[c.kind] == c {
 		cs.underWay[c.kind] = nil
@@ -96,7 +96,7 @@ func (cs *calls) quiet() bool {
 	return !cs.busy(callRead) && !cs.busy(callTake) && !cs.busy(callDue) && !cs.busy(callSettle)
 }
 
-// pause puts off the next call of a kind that failed.
+// pause delays the next call of a kind that failed.
 func (cs *calls) pause(k callKind) { cs.notBefore[k] = cs.now.Add(cs.backoff(k)) }
 
 // backoff is how long to wait after so many failures in a row.
@@ -105,9 +105,9 @@ func (cs *calls) backoff(k callKind) time.Duration {
 	return min(10*time.Millisecond<<n, cs.opts.Lease/6)
 }
 
-// baseLimit is how long a call may take if none like it ran into its limit.
+// baseLimit is how long a call may take if no call of its kind ran into the limit.
 func (cs *calls) baseLimit(k callKind) time.Duration {
-	if k == callMeet { // so that there is time for another one
+	if k == callMeet { // leaves time for another one
 		return min(cs.opts.Lease/3, maxLimit)
 	}
 	return min(cs.opts.Lease/2, maxLimit)
@@ -116,7 +116,7 @@ func (cs *calls) baseLimit(k callKind) time.Duration {
 // limit is how long a call may take.
 func (cs *calls) limit(k callKind) time.Duration {
 	limit := cs.baseLimit(k) << cs.patience[k]
-	if k == callMeet { // what comes later is no good
+	if k == callMeet { // a later answer is useless
 		return min(limit, cs.opts.Lease)
 	}
 	return limit

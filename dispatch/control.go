@@ -5,10 +5,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// controls knows the control records under way: by them operators tell owners what they have changed. A control record
-// is done once, and then deleted together with outcomes.
+// controls knows the control records under way. Operators write them to tell owners about changes. A control record is
+// carried out once. It is then deleted together with outcomes.
 type controls struct {
-	open     map[int64]*core.Control // by number: done, and not deleted yet
+	open     map[int64]*core.Control // by number: carried out, and not deleted yet
 	lowering []core.Control          // to be deleted when a hint is lowered
 }
 
@@ -17,10 +17,10 @@ func newControls() controls { return controls{open: map[int64]*core.Control{}} }
 // reset forgets what the session has done.
 func (cs *controls) reset() { *cs = newControls() }
 
-// forget has a control record done again if it is seen once more.
+// forget forgets a control record: if it is seen once more, it is carried out again.
 func (cs *controls) forget(c *core.Control) { delete(cs.open, c.Number) }
 
-// from returns the least sequence from which on a route is to be read again, but at most low.
+// from returns the sequence from which a route is to be read again, but at most low.
 func (cs *controls) from(route string, low int64) int64 {
 	for _, c := range cs.open {
 		if c.Kind == core.ControlFrom && c.Route == route {
@@ -30,7 +30,7 @@ func (cs *controls) from(route string, low int64) int64 {
 	return low
 }
 
-// control does what control records say.
+// control carries out control records.
 func (d *Dispatcher) control(page *core.Page) {
 	if !d.has(ruleControl) {
 		return
@@ -56,7 +56,7 @@ func (d *Dispatcher) control(page *core.Page) {
 	}
 }
 
-// lookAgain has what a control record is about read again.
+// lookAgain schedules another read of the records that a control record is about.
 func (d *Dispatcher) lookAgain(rt *route, c *core.Control) {
 	switch c.Kind {
 	case core.ControlDecide:
@@ -84,8 +84,9 @@ func (d *Dispatcher) lookAgain(rt *route, c *core.Control) {
 	}
 }
 
-// minds reports whether a control record is the member's to act on. Those of a unit that is being given up are its next
-// owner's. A give-up whose answer was lost may still be carried out, and then stores the hint that it was sent with.
+// minds reports whether this member carries out a control record. Control records of a unit that is being given up
+// belong to its next owner. A give-up whose answer was lost may still be carried out. It then stores the hint that it
+// was sent with.
 func (rt *route) minds(c *core.Control) bool {
 	switch {
 	case !rt.has(ruleTheirs):
@@ -97,10 +98,10 @@ func (rt *route) minds(c *core.Control) bool {
 	}
 }
 
-// What a control record brings back may lie below the hint that is stored of its unit, where who takes over from a dead
-// member does not look. So the hint is lowered before the control record goes.
+// A control record can bring back records below the stored hint of their unit. A member that takes over from a dead one
+// does not look there. So the hint is lowered before the control record is deleted.
 
-// isHinted reports whether a hint that may be stored is not below what a control record brings back.
+// isHinted reports whether the hint in the store can be above the records that a control record brings back.
 func (rt *route) isHinted(c *core.Control) bool {
 	if rt.anyones(c.Key) {
 		return false
@@ -113,7 +114,7 @@ func (rt *route) isHinted(c *core.Control) bool {
 	return false
 }
 
-// lowered are moves that store the hints that are to be lowered.
+// lowered returns moves that store lower hints.
 func (d *Dispatcher) lowered() (moves []core.Move) {
 	for _, rt := range d.routes {
 		for _, u := range rt.sortedUnits() {
@@ -131,7 +132,7 @@ func (d *Dispatcher) lowered() (moves []core.Move) {
 	return moves
 }
 
-// hasLowered takes in that moves were made for the sake of control records.
+// hasLowered notes that the moves for control records were made.
 func (d *Dispatcher) hasLowered(moves []core.Move, controls []core.Control) {
 	for _, m := range moves {
 		if u := d.byName[m.Unit.Route].units[m.Unit]; u != nil {
@@ -148,7 +149,7 @@ func (d *Dispatcher) hasLowered(moves []core.Move, controls []core.Control) {
 	}
 }
 
-// recheck has a key read anew, once now and once more when what is being stored of it is.
+// recheck schedules two reads of a key: one now, and one after the outcomes under way are stored.
 func (d *Dispatcher) recheck(rt *route, c *core.Control) {
 	for _, item := range rt.known {
 		if item.Record.Envelope.Key == c.Key && item.state == itemSettling {
@@ -158,11 +159,11 @@ func (d *Dispatcher) recheck(rt *route, c *core.Control) {
 	d.reread(rt, c.Key, c.Slot)
 }
 
-// An operator decides about a record that is due by a control record. The owner withdraws the record when it is not
-// out, and lets the control record go when that is stored.
+// An operator decides about a due record by writing a control record. The owner withdraws the record when it is not
+// out. It deletes the control record when the withdrawal is stored.
 
-// decide does what an operator decided about a record. If there is another decision about it, this one is looked at
-// when that is carried out.
+// decide carries out an operator's decision about a record. If there is another decision about it, this one waits until
+// that one is carried out.
 func (d *Dispatcher) decide(rt *route, c *core.Control) {
 	item, v := rt.known[c.Seq], rt.again[c.Seq]
 	if item != nil && item.decision != nil || v != nil && v.decision != nil {
@@ -174,12 +175,12 @@ func (d *Dispatcher) decide(rt *route, c *core.Control) {
 		return
 	}
 	item.decision = c
-	if !item.isBusy() { // else it is withdrawn when it comes back, if it does
+	if !item.isBusy() { // else it is withdrawn when it comes back
 		d.withdraw(item)
 	}
 }
 
-// withdraw ends an item that is not out, as an operator decided.
+// withdraw ends an item that is not out, by an operator's decision.
 func (d *Dispatcher) withdraw(item *Item) {
 	rt, k := item.route, item.key
 	d.remove(item)
@@ -196,7 +197,7 @@ func (d *Dispatcher) withdraw(item *Item) {
 	d.advance(k)
 }
 
-// decideRead takes in what became of a record that an operator decided about and that was not in memory.
+// decideRead takes in a record that was not in memory when an operator decided about it.
 func (d *Dispatcher) decideRead(rt *route, v *revisit, rec *core.Record, w *core.Waiting) {
 	c := v.decision
 	switch {
@@ -212,7 +213,7 @@ func (d *Dispatcher) decideRead(rt *route, v *revisit, rec *core.Record, w *core
 		return
 	}
 	item := rt.newItem(rec)
-	item.state = itemSettling // in no list; remove counts it as one beyond its queue
+	item.state = itemSettling // it is in no list; remove counts it as beyond its queue
 	rt.load.held++
 	if rt.ordered() && rec.Envelope.Key != "" {
 		item.key = rt.key(rec.Envelope.Key, rec.Slot)
@@ -222,7 +223,7 @@ func (d *Dispatcher) decideRead(rt *route, v *revisit, rec *core.Record, w *core
 	d.withdraw(item)
 }
 
-// endDecision ends a decision: it is carried out, or needless, or the next owner's.
+// endDecision ends a decision. It was carried out, or is no longer needed, or belongs to the next owner.
 func (d *Dispatcher) endDecision(item *Item) {
 	if c := item.decision; c != nil {
 		item.decision = nil

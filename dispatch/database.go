@@ -8,35 +8,34 @@ import (
 )
 
 const (
-	// watchAfter is how long a transaction may hold the late range back. Then it is watched by itself.
+	// watchAfter is how long a transaction may hold back the late range. After that it is watched separately.
 	watchAfter = time.Second
-	// maxWatched bounds the watched transactions. Beyond it they hold the late range back.
+	// maxWatched bounds the watched transactions. Further ones hold back the late range.
 	maxWatched = 1000
-	// maxHorizons bounds what is remembered of pages; beyond it the newest two become one.
+	// maxHorizons bounds the remembered horizons; beyond it the newest two become one.
 	maxHorizons = 4096
 )
 
-// database is what pages say of the database as a whole: how far it has come, and which transactions may still show
+// database is what pages tell about the whole database: how far it has come, and which transactions may still show
 // records.
 type database struct {
 	*env
 	epoch    string
-	wentBack bool  // it was restored once: hints say nothing
+	wentBack bool  // it was restored once: hints mean nothing
 	last     int64 // the greatest Page.Last
 	horizons []horizon
-	running  map[int64]time.Time // ids of running transactions, since when they are seen
+	running  map[int64]time.Time // by id of a running transaction: when it was seen first
 	watched  map[int64]bool
 }
 
-// horizon is what a page said about what it could not show: transactions with an id below upper may show numbers up to
-// last.
+// horizon is what a page could not show: transactions with an id below upper may still show numbers up to last.
 type horizon struct{ last, upper int64 }
 
 func newDatabase(e *env) database {
 	return database{env: e, running: map[int64]time.Time{}, watched: map[int64]bool{}}
 }
 
-// reset forgets what the session has read. That the database went back stays known.
+// reset forgets what the session has read. It remembers that the database went back.
 func (db *database) reset() {
 	db.epoch, db.last, db.horizons = "", 0, nil
 	clear(db.running)
@@ -49,7 +48,7 @@ func (db *database) isOlder(page *core.Page) bool {
 }
 
 // observe takes in which transactions run. It returns those that are watched from now on, and the least id of those
-// that hold the late range back.
+// that hold back the late range.
 func (db *database) observe(page *core.Page) (watch []int64, least int64) {
 	for id := range db.running {
 		if hasEnded(page, id) {
@@ -90,8 +89,8 @@ func hasEnded(page *core.Page, id int64) bool {
 	return id < page.Next && !slices.Contains(page.Running, id)
 }
 
-// visible takes in what a page could not show, and returns the greatest sequence up to which everything is visible, but
-// for watched transactions: what transactions below least could show is settled.
+// visible takes in what a page could not show. It returns the sequence up to which everything is visible, watched
+// transactions apart. Transactions with an id below least do not hold it back.
 func (db *database) visible(page *core.Page, least int64) (seq int64) {
 	if upper := page.Upper; upper > 0 {
 		if !db.has(ruleUpper) {
@@ -109,7 +108,7 @@ func (db *database) visible(page *core.Page, least int64) (seq int64) {
 	}
 	if n > 0 {
 		seq = db.horizons[n-1].last
-		db.horizons = db.horizons[n-1:] // the last that is resolved stays: it says what is visible
+		db.horizons = db.horizons[n-1:] // the last resolved one stays: it says what is visible
 	}
 	return seq
 }

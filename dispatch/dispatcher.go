@@ -16,27 +16,27 @@ type Dispatcher struct {
 	routes []*route
 	byName map[string]*route
 
-	self     self     // what the member says of itself
+	self     self     // what the member tells about itself
 	peers    peers    // what it has seen of the others
 	presence presence // the token that shows that its process is there
 	handlers handlers // of queues
-	calls    calls    // which are under way, and how long each may take
+	calls    calls    // the calls under way, and how long each may take
 	db       database // what pages say of transactions
-	reads    reads    // the page that is taken in
-	timers   timers   // when what came due is asked for
+	reads    reads    // the page that is being taken in
+	timers   timers   // when to ask the store for due records
 	holds    holds    // suspects
-	settles  settles  // what is to be stored
+	settles  settles  // outcomes to be stored
 	controls controls // control records under way
-	giving   giving   // units that are given up
+	giving   giving   // units that are being given up
 	work     work     // what is handed out
 	err      error
 }
 
-// work is what is handed out, and when something was going on.
+// work counts what is handed out, and knows when there was activity.
 type work struct {
 	out      int       // items handed out
 	handedAt time.Time // when something was handed out
-	activeAt time.Time // when a hint came, or a member joined or went
+	activeAt time.Time // when a hint came, or a member joined or left
 }
 
 // New returns a Dispatcher that has not joined yet.
@@ -109,7 +109,7 @@ func (d *Dispatcher) Done(now time.Time, c *Call) {
 	c.done()
 }
 
-// Next returns when Calls has something to do although nothing happened; zero if never.
+// Next returns when Calls will have something to do even if nothing happens; zero if never.
 func (d *Dispatcher) Next() (next time.Time) {
 	if d.self.left {
 		return next
@@ -142,8 +142,8 @@ func (d *Dispatcher) Next() (next time.Time) {
 	return next
 }
 
-// Wake says that something may have been staged on routes, or on any route if none is named. Relays ask for what came
-// due less often: most wake-ups are about something else.
+// Wake says that something may have been staged on routes, or on any route if none is named. A wake-up rarely concerns
+// due timers, so relays ask for those less often.
 func (d *Dispatcher) Wake(now time.Time, routes ...string) {
 	d.tick(now)
 	d.work.activeAt = d.now
@@ -168,7 +168,7 @@ func (d *Dispatcher) Wake(now time.Time, routes ...string) {
 	d.timers.wake(now, pause)
 }
 
-// SetAble says whether the member can serve a route now. One that cannot gives its units to one that can.
+// SetAble says whether the member can serve a route now. A member that cannot gives its units to one that can.
 func (d *Dispatcher) SetAble(route string, able bool) {
 	if d.self.unable[route] == able {
 		d.self.unable[route] = !able
@@ -176,19 +176,19 @@ func (d *Dispatcher) SetAble(route string, able bool) {
 	}
 }
 
-// SetHanding says whether records of a route are handed out now. While they are not, no suspect of it keeps others
-// waiting.
+// SetHanding says whether records of a route are handed out now. While they are not, no suspect of the route keeps
+// others waiting.
 func (d *Dispatcher) SetHanding(route string, handing bool) {
 	if rt := d.byName[route]; rt != nil {
 		rt.shut = !handing
 	}
 }
 
-// Stop ends reading and handing out. What is out is to be concluded; then the member leaves.
+// Stop ends reading and handing out. The owner concludes what is out; then the member leaves.
 func (d *Dispatcher) Stop() { d.self.stopping = true }
 
-// Quit is Stop for a member that cannot wait for what is out. Outcomes that are known are stored. Then it ends as if
-// it had died, but at once: what is still out counts a crash and is free.
+// Quit is Stop for a member that cannot wait for what is out. Known outcomes are stored. Then the member ends as if it
+// had died, but at once: each record that is still out counts a crash and is free.
 func (d *Dispatcher) Quit() { d.self.stopping, d.self.quitting = true, true }
 
 // Left reports that the member has left after Stop.

@@ -1,7 +1,7 @@
 // Package dispatch hands out the records of an outbox, in order, one owner at a time. Relays and table queues share it.
 //
-// A [Dispatcher] is one member of an outbox. It owns units of its routes, reads them in staging order, hands records
-// out, and stores what became of them. It knows no database and no clock: it says which calls a store should get
+// A [Dispatcher] is one member of an outbox. It owns units of its routes. It reads them in staging order, hands out
+// records, and stores their outcomes. It knows neither database nor clock: it says which calls a store should get
 // ([Dispatcher.Calls]), takes in the answers ([Dispatcher.Done]), and is told the time with each.
 //
 // The Dispatcher is made of parts, each with a file of its own. env.go: what all of them may read. self.go, peers.go,
@@ -29,10 +29,10 @@
 //
 // # Ownership
 //
-// An Item belongs to whoever it was handed to, until Conclude.
+// An Item belongs to the caller of Hand until Conclude.
 //
 // # Limits
 //
-// It holds at most Window records that are ready or out, and as many again that wait behind one of their key. What it
-// remembers of keys is bounded by MaxKeys; beyond it, it reads no further until some are done.
+// It holds at most Window records that are ready or out, and as many again that wait behind one of their key. MaxKeys
+// bounds the keys that it remembers. Beyond it, it stops reading until some are done.
 package dispatch

@@ -10,28 +10,28 @@ import (
 const (
 	// dueLimit bounds the records of one Due.
 	dueLimit = 500
-	// duePoll is how often what became due is looked for although nobody said so.
+	// duePoll is how often the store is asked for due records without a hint that there are any.
 	duePoll = time.Second
-	// dueAgain is the least pause when something is due and could not be held.
+	// dueAgain is the least pause after due records could not be held.
 	dueAgain = 20 * time.Millisecond
-	// duePause is how long after a Due a wake-up has the next one made.
+	// duePause is the least pause between a Due and one that a wake-up asks for.
 	duePause = 50 * time.Millisecond
 )
 
-// timers knows when the store is to be asked for what came due: timers, and retries.
+// timers knows when to ask the store for due records: timers, and retries.
 type timers struct {
 	at   time.Time
-	sent time.Time // when it was asked the last time
+	sent time.Time // when the store was asked last
 	none bool      // nothing more was due then
 }
 
 // reset forgets what the store said to a session that has ended.
 func (t *timers) reset() { t.at, t.none = time.Time{}, false }
 
-// askBy has the store asked by then.
+// askBy makes sure that the store is asked by then.
 func (t *timers) askBy(at time.Time) { t.at = earliest(t.at, at) }
 
-// wake has the store asked now, or at the end of a pause since it was asked the last time.
+// wake makes sure that the store is asked now, or when the pause since the last time ends.
 func (t *timers) wake(now time.Time, pause time.Duration) { t.askBy(later(t.sent.Add(pause), now)) }
 
 // due returns the next Due, or nil.
@@ -61,7 +61,7 @@ func (d *Dispatcher) due() *Call {
 	return c
 }
 
-// dueParts returns the slots to be asked for, and how many retries may come.
+// dueParts returns the slots to ask for, and how many retries may come.
 func (d *Dispatcher) dueParts() (parts []core.Part, limit int) {
 	limit = dueLimit
 	for _, rt := range d.routes {
@@ -74,7 +74,7 @@ func (d *Dispatcher) dueParts() (parts []core.Part, limit int) {
 			}
 		}
 	}
-	for _, rt := range d.routes { // what is held already is answered first, and brings nothing
+	for _, rt := range d.routes { // records that are held already are answered first, and bring nothing
 		for _, item := range rt.known {
 			if item.retry {
 				limit++
@@ -84,7 +84,7 @@ func (d *Dispatcher) dueParts() (parts []core.Part, limit int) {
 	return parts, limit
 }
 
-// dueDone takes in what came due.
+// dueDone takes in due records.
 func (d *Dispatcher) dueDone(page *core.DuePage, c *Call) {
 	if c.err != nil {
 		if fenced(c.err) {
@@ -114,7 +114,7 @@ func (d *Dispatcher) dueDone(page *core.DuePage, c *Call) {
 	}
 }
 
-// retried takes in a retry that came due and is held.
+// retried takes in a due retry, which is held now.
 func (d *Dispatcher) retried(rec *core.Record) (fresh bool) {
 	rt := d.byName[rec.Route]
 	if rt == nil || rt.known[rec.Seq] != nil || rt.recent.due[rec.Seq] {

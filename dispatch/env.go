@@ -35,24 +35,24 @@ const (
 	ruleLoadHeld    rule = 1 << iota // a new unit's waiting records come first
 	ruleHint                         // a unit's hint is below all that may still appear
 	ruleUpper                        // what may be running goes up to a transaction id drawn after the snapshot
-	ruleHazardKeys                   // a key's page behind a walk is thrown away
+	ruleHazardKeys                   // a page of a key behind a walk is discarded
 	rulePassHazard                   // keyed records behind a walk are read by key
-	ruleRecent                       // what was settled after a read was sent is not taken from it
-	ruleForeignHold                  // what another session holds is not handed out
+	ruleRecent                       // a record that was settled after a read was sent is not taken from the read
+	ruleForeignHold                  // a record that another session holds is not handed out
 	ruleRestore                      // a database that went back ends the session
-	ruleTakeLocked                   // what is locked holds its key
-	ruleControl                      // control records are heeded
+	ruleTakeLocked                   // a locked record holds its key
+	ruleControl                      // control records are carried out
 	ruleTwoRetries                   // of several retries of a key the first goes first
-	ruleUnitFence                    // a unit that is another's is dropped
-	ruleLoadOut                      // what others have out comes with a unit
-	ruleGapped                       // who comes late removes nobody
+	ruleUnitFence                    // a unit with another owner is dropped
+	ruleLoadOut                      // records that others have out come with a unit
+	ruleGapped                       // a late member removes nobody
 	ruleUnstored                     // a key goes on when the end of a record is stored
-	ruleAgain                        // what another held is read again
+	ruleAgain                        // records that another session held are read again
 	ruleDeadline                     // nothing is handed out after the deadline
-	rulePresence                     // who is flagged starts nothing
-	ruleLower                        // a hint is lowered before a control record goes
-	ruleTheirs                       // control records of a unit that goes are its next owner's
-	ruleSweep                        // sweeps find what was forgotten; nothing else should rely on them
+	rulePresence                     // a flagged member starts nothing
+	ruleLower                        // a hint is lowered before a control record is deleted
+	ruleTheirs                       // control records of a unit that is given up belong to its next owner
+	ruleSweep                        // sweeps find forgotten records; nothing else should rely on them
 )
 
 // foreign reports whether a record is held by another session.

@@ -6,7 +6,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// finish takes an item out of memory for good: what a call under way says of it is old.
+// finish takes an item out of memory for good. Answers of calls under way may show an old state of it.
 func (d *Dispatcher) finish(item *Item) {
 	if d.calls.busy(callRead) {
 		item.route.recent.read[item.Record.Seq] = true
@@ -41,7 +41,7 @@ func (d *Dispatcher) remove(item *Item) {
 	}
 }
 
-// unline takes an item out of the line in which it waits to be handed out, and out of the window.
+// unline takes an item out of the lists of items that wait to be handed out, and out of the window.
 func (d *Dispatcher) unline(item *Item) {
 	rt := item.route
 	switch item.state {
@@ -56,7 +56,7 @@ func (d *Dispatcher) unline(item *Item) {
 	d.holds.window = without(d.holds.window, item)
 }
 
-// drop forgets slots that are no longer the member's. What is out stays out: its hold, if it has one, lets it settle.
+// drop forgets slots that the member has lost. Items that are out stay out: with a hold they can still be settled.
 func (d *Dispatcher) drop(rt *route, slots core.Slots) {
 	rt.leaving &^= slots
 	for u := range rt.units {
@@ -78,7 +78,7 @@ func (d *Dispatcher) drop(rt *route, slots core.Slots) {
 	rt.dropKeys(slots)
 	for seq, v := range rt.again {
 		if slots.Has(v.slot) {
-			if v.decision != nil { // the next owner's
+			if v.decision != nil { // it belongs to the next owner
 				d.controls.forget(v.decision)
 			}
 			delete(rt.again, seq)

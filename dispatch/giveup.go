@@ -8,16 +8,16 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// maxGiving is how many units are given up side by side: each is a transaction of its own.
+// maxGiving bounds the units that are given up at the same time: each needs its own transaction.
 const maxGiving = 8
 
-// giving knows the units that are given up, and those that went.
+// giving knows the units that are being given up, and those that were.
 type giving struct {
 	*env
 	units []*unit // under way
 	until time.Time
-	some  bool                    // some went, and others were not told yet
-	went  map[core.Unit]time.Time // units that went, and when
+	some  bool                    // some were given up, and others were not told yet
+	went  map[core.Unit]time.Time // units that were given up, and when
 }
 
 func newGiving(e *env) giving { return giving{env: e, went: map[core.Unit]time.Time{}} }
@@ -28,10 +28,10 @@ func (g *giving) reset() {
 	clear(g.went)
 }
 
-// busy reports whether units are given up now: nothing else begins meanwhile but Meet and what must be stored first.
+// busy reports whether units are being given up. Meanwhile nothing else begins but Meet, and what must be stored first.
 func (g *giving) busy() bool { return len(g.units) > 0 }
 
-// patience returns until when the units that are given up wait for other calls; zero = they do not.
+// patience returns until when the give-ups wait for other calls; zero = they do not.
 func (g *giving) patience() time.Time {
 	if g.busy() && g.now.Before(g.until) {
 		return g.until
@@ -45,14 +45,14 @@ func (g *giving) ended(u *unit) {
 	g.units = slices.DeleteFunc(g.units, func(v *unit) bool { return v == u })
 }
 
-// wentAfter reports whether a unit went after c was sent.
+// wentAfter reports whether a unit was given up after c was sent.
 func (g *giving) wentAfter(u core.Unit, c *Call) bool {
 	at, ok := g.went[u]
 	return ok && !c.sent.After(at)
 }
 
-// covers reports whether a give-up of the slot's unit may be under way, which would end the hold of what is handed out
-// now.
+// covers reports whether a give-up of the slot's unit may be under way. It would end the hold of a record that is
+// handed out now.
 func (g *giving) covers(rt *route, slot uint8) bool {
 	if rt.leaving.Has(slot) {
 		for _, u := range rt.units {
@@ -70,7 +70,7 @@ func (d *Dispatcher) giveUps() (calls []*Call) {
 	if !g.busy() {
 		g.units, g.until = d.toGive(maxGiving), d.now.Add(lockedAfter)
 	}
-	if g.busy() && !d.now.Before(g.until) { // something takes its time: the others go on meanwhile
+	if g.busy() && !d.now.Before(g.until) { // something is slow: the others go on meanwhile
 		for _, u := range slices.Clone(g.units) {
 			if !u.asked {
 				g.ended(u)
@@ -97,7 +97,7 @@ func (d *Dispatcher) giveUp(u *unit) *Call {
 	for _, seq := range sortedSeqs(rt.known) {
 		if item := rt.known[seq]; u.Slots().Has(item.Record.Slot) && item.state == itemOut {
 			out = append(out, item.Record.Ref)
-			// whatever becomes of the answer: if it is released meanwhile, that must be stored
+			// if the item is released meanwhile, that must be stored, whatever the answer is
 			item.held = true
 		}
 	}
@@ -114,10 +114,11 @@ func (d *Dispatcher) giveUp(u *unit) *Call {
 	return c
 }
 
-// gaveUp takes in whether a unit went. If not, something of it is locked: what it has is handed out on.
+// gaveUp takes in whether a unit was given up. If not, something of it is locked. Its records are handed out again
+// then.
 func (d *Dispatcher) gaveUp(u *unit, done bool, c *Call) {
 	d.giving.ended(u)
-	u.unsure = u.unsure || c.err != nil // another answer says nothing about one that was lost
+	u.unsure = u.unsure || c.err != nil // an answer says nothing about an earlier one that was lost
 	switch {
 	case fenced(c.err):
 		d.peers.lookAt = d.now
@@ -128,17 +129,17 @@ func (d *Dispatcher) gaveUp(u *unit, done bool, c *Call) {
 		d.drop(u.route, u.Slots())
 		d.giving.some = true
 	}
-	if d.giving.some && !d.giving.busy() && len(d.toGive(1)) == 0 { // others are told of all at once
+	if d.giving.some && !d.giving.busy() && len(d.toGive(1)) == 0 { // others are told about all of them at once
 		d.giving.some, d.peers.lookAt = false, d.now
 	}
 }
 
-// nextTry returns when a unit that did not go may be given up again.
+// nextTry returns when to try again to give up a unit.
 func (d *Dispatcher) nextTry() time.Time {
 	return d.now.Add(max(lockedAfter, d.calls.backoff(callGiveUp)))
 }
 
-// toGive returns up to limit units that are to be given up now.
+// toGive returns up to limit units to give up now.
 func (d *Dispatcher) toGive(limit int) (units []*unit) {
 	for _, rt := range d.routes {
 		if rt.leaving == 0 {

@@ -9,33 +9,33 @@ import (
 )
 
 const (
-	// step is how many numbers a range covers at once where rows may be dead.
+	// step is how many numbers a range covers at once where there may be dead rows.
 	step = 50_000
-	// againAfter is when a record that another holds is read again.
+	// againAfter is when to read a record again that another session holds.
 	againAfter = time.Second
 )
 
-// group is slots of a route that are read from one place.
+// group is a set of slots of a route that are read from one place.
 type group struct {
 	route *route
 	slots core.Slots
-	// loaded: what waited in its units is known. Nothing is handed out before.
+	// loaded: the records that wait in its units are known. Nothing is handed out before.
 	loaded     bool
 	afterFresh int64
-	// cursor: the front has passed everything up to it. low: nothing up to it can appear any more, but for watched
-	// transactions.
+	// cursor: the front has passed everything up to it. low: nothing up to it can still appear, watched
+	// transactions apart.
 	cursor, low int64
 	// late is the pass over (low, cursor] under way; goal is what low becomes at its end.
 	late, goal int64
-	hazards    int64 // hazard for the page that is taken in
+	hazards    int64 // hazard for the page that is being taken in
 	walks      []*walk
-	watch      map[int64]int64 // by watched transaction: what it may show has greater sequences
+	watch      map[int64]int64 // by watched transaction: its records have greater sequences
 	// The sweep under way, and when it made its latest step.
 	sweep          int64
 	sweepAt, swept time.Time
 }
 
-// walk is a second pass over a range, because something may have appeared in it.
+// walk is a second pass over a range, because records may have appeared in it.
 type walk struct{ pos, to int64 }
 
 // addSlots makes a group of units that the member has just got.
@@ -43,17 +43,17 @@ func (d *Dispatcher) addSlots(rt *route, slots core.Slots, low int64) {
 	if d.db.wentBack { // the hint may be of another life of the database
 		low = 0
 	}
-	low = d.controls.from(rt.Name, low) // it is about these slots, too, and is deleted for them with the others
+	low = d.controls.from(rt.Name, low) // the control record is about these slots, too
 	g := &group{route: rt, slots: slots, cursor: low, low: low, late: low, watch: map[int64]int64{}}
 	for id := range d.db.watched {
-		g.watch[id] = low // the hint is below whatever its transactions may show
+		g.watch[id] = low // the hint is below all records that the transaction may show
 	}
 	rt.groups = append(rt.groups, g)
 	rt.pace.readAt = d.now
 	d.adopt(rt, slots)
 }
 
-// adopt joins what is still out of slots that come back to the keys.
+// adopt connects items that are still out to their keys, after their slots came back.
 func (d *Dispatcher) adopt(rt *route, slots core.Slots) {
 	for _, seq := range sortedSeqs(rt.known) {
 		item := rt.known[seq]
@@ -70,8 +70,9 @@ func (d *Dispatcher) adopt(rt *route, slots core.Slots) {
 	}
 }
 
-// hazard returns the least position of a pass that stands in a group: what is behind it may lack earlier records. The
-// late pass is one while it goes on; what has ended since it began may be in what it has passed, from goal on.
+// hazard returns the least position of a pass under way in a group. Records behind it may lack earlier ones of their
+// transaction. The late pass counts while it is under way: a transaction that ended since it began may have shown
+// records in the range that it has passed, from goal on.
 func (g *group) hazard() int64 {
 	h := int64(math.MaxInt64)
 	for _, w := range g.walks {
@@ -99,8 +100,8 @@ func (g *group) addWalk(from, to int64) {
 	g.walks = append(g.walks, &walk{from, to})
 }
 
-// transactions takes in what page says about transactions, before its records are. It returns the greatest sequence up
-// to which everything is visible.
+// transactions takes in a page's transactions, before its records. It returns the sequence up to which everything is
+// visible.
 func (d *Dispatcher) transactions(page *core.Page) (visible int64) {
 	watch, least := d.db.observe(page)
 	for _, id := range watch {
@@ -118,7 +119,7 @@ func (d *Dispatcher) transactions(page *core.Page) (visible int64) {
 	return d.db.visible(page, least)
 }
 
-// walkFor begins walks for what a watched transaction has shown, which has ended.
+// walkFor begins walks over the records of watched transactions that have ended.
 func (rt *route) walkFor(id int64) {
 	for _, g := range rt.groups {
 		if from, ok := g.watch[id]; ok {
@@ -129,16 +130,16 @@ func (rt *route) walkFor(id int64) {
 	}
 }
 
-// passDone moves low: the late pass is at its end, and all that was visible when it began was read.
+// passDone moves low: the late pass has ended, and all records that were visible when it began were read.
 func (g *group) passDone() {
 	g.low = max(g.low, min(g.goal, g.cursor))
 	g.late = g.low
 }
 
-// unresolved reports whether something may still appear behind the cursor.
+// unresolved reports whether records may still appear behind the cursor.
 func (g *group) unresolved() bool { return g.low < g.cursor || len(g.walks) > 0 }
 
-// merge joins groups of a route that stand at the same place.
+// merge joins groups of a route that are at the same place.
 func (rt *route) merge(last int64) {
 	var first *group
 	rt.groups = slices.DeleteFunc(rt.groups, func(g *group) bool {
@@ -163,7 +164,7 @@ func (rt *route) merge(last int64) {
 	})
 }
 
-// lowest returns the hint with which slots of a route are handed on: whoever begins behind it misses nothing.
+// lowest returns the hint with which slots of a route are given up: a member that begins behind it misses nothing.
 func (rt *route) lowest(slots core.Slots) int64 {
 	low := int64(math.MaxInt64)
 	for _, g := range rt.groups {

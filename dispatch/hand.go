@@ -21,7 +21,8 @@ func (d *Dispatcher) Hand(now time.Time, route string, limit int) (items []*Item
 		if !d.mayGo(item) || rt.Queue && d.giving.covers(rt, item.Record.Slot) {
 			break
 		}
-		if rt.isLeaving(item.Record.Slot) && !rt.Queue { // goes with its unit, or when that stays
+		// it goes with its unit, or is handed out if that stays
+		if rt.isLeaving(item.Record.Slot) && !rt.Queue {
 			at++
 			continue
 		}
@@ -43,7 +44,7 @@ func (d *Dispatcher) Hand(now time.Time, route string, limit int) (items []*Item
 	return items
 }
 
-// mayGo reports whether an item may be handed out now: one that goes alone waits until nothing is out.
+// mayGo reports whether an item may be handed out now. An item that goes alone waits until nothing is out.
 func (d *Dispatcher) mayGo(item *Item) bool {
 	if item.alone {
 		return d.work.out == 0
@@ -51,13 +52,13 @@ func (d *Dispatcher) mayGo(item *Item) bool {
 	return !slices.ContainsFunc(d.holds.window, (*Item).bars)
 }
 
-// takeBack puts an item that was ready, and is not to go now, where it can be found again.
+// takeBack takes a ready item out of line and puts it where it can be found again.
 func (d *Dispatcher) takeBack(item *Item) {
 	rt, topic := item.route, item.Record.Envelope.Topic
 	if rt.Pipelined > 1 {
 		d.recall(item)
 	}
-	item.state = itemSettling // not in rt.ready any more
+	item.state = itemSettling // it is not in rt.ready any more
 	rt.unkeep(item)
 	rt.load.held--
 	if item.key == nil {
@@ -72,7 +73,7 @@ func (d *Dispatcher) takeBack(item *Item) {
 	d.advance(k)
 }
 
-// BlockTopic keeps records of a topic from being handed out, or lets them go again.
+// BlockTopic stops the handing out of a topic's records, or allows it again.
 func (d *Dispatcher) BlockTopic(route, topic string, blocked bool) {
 	rt := d.byName[route]
 	if rt == nil || rt.topics.blocked[topic] == blocked {
@@ -108,13 +109,13 @@ func sortedNames[V any](m map[string]V) []string {
 	return names
 }
 
-// Conclude says what became of an item that was handed out: o is an outcome of its Record. A released one is handed
-// out again. What is ready of its key behind one that was not published waits for it; who has several records of a key
+// Conclude gives the outcome o of an item that was handed out: o is an outcome of its Record. A released item is handed
+// out again. If it was not published, ready items of its key wait behind it. A caller that has several records of a key
 // concludes the last of them first.
 func (d *Dispatcher) Conclude(now time.Time, item *Item, o core.Outcome) {
 	d.tick(now)
 	if item.state != itemOut || item.session != d.session {
-		return // of a session that has ended
+		return // its session has ended
 	}
 	if item.route.Pipelined > 1 && o.Event() != core.EventConfirmed {
 		d.recall(item)
@@ -143,13 +144,13 @@ func (d *Dispatcher) Conclude(now time.Time, item *Item, o core.Outcome) {
 		k.unstored = append(k.unstored, item)
 		d.passQueue(k)
 	case d.has(ruleUnstored) && o.Reason() != waybill.ReasonExpired:
-		// Whoever reads an expired one again gives it up again.
+		// A record that is read again is found to be expired again.
 		k.unstored = append(k.unstored, item)
 	}
 	d.advance(k)
 }
 
-// putBack makes an item ready again, before all others. It was out, and nothing was written about it.
+// putBack makes an item ready again, before all others. It was out, and the store knows nothing about it.
 func (d *Dispatcher) putBack(item *Item) {
 	rt := item.route
 	item.tries = 0
@@ -167,7 +168,7 @@ func (d *Dispatcher) putBack(item *Item) {
 		item.state = itemSettling
 		rt.load.held++
 		d.finish(item)
-		if !item.isLost() { // else whoever has its unit reads it
+		if !item.isLost() { // else the owner of its unit reads it
 			rt.topics.pass(topic, item.Record.Seq)
 		}
 		return
@@ -180,7 +181,7 @@ func (d *Dispatcher) putBack(item *Item) {
 	}
 }
 
-// recall takes back what is ready of the item's key and stands behind it, so that it is handed out after it.
+// recall takes back ready items that stand behind the item in its key, so that they are handed out after it.
 func (d *Dispatcher) recall(item *Item) {
 	k, rt := item.key, item.route
 	if k == nil {

@@ -12,26 +12,26 @@ import (
 const (
 	// maxTake bounds the records of one Take.
 	maxTake = 500
-	// lockedAfter is when a record that was locked is asked for again; it doubles up to a second.
+	// lockedAfter is when to ask again for a record that was locked; it doubles up to a second.
 	lockedAfter = 100 * time.Millisecond
-	// firstWindow is how many suspects go at once; each crash halves it. After every growAfter windows that have
-	// passed it doubles, growMost times at most.
+	// firstWindow is how many suspects go at once. Each crash halves it. It doubles after every growAfter windows
+	// that passed, at most growMost times.
 	firstWindow = 100
 	growAfter   = 10
 	growMost    = 4
 )
 
-// holds knows the suspects: what may have killed a member. They go in windows, one at a time.
+// holds knows the suspects: records that may have killed a member. They go in windows, one at a time.
 type holds struct {
 	window   []*Item // under way
-	suspects []*Item // that wait for a window
-	windows  int     // that were begun since a unit came that a dead member may have had
+	suspects []*Item // waiting for a window
+	windows  int     // begun since a unit came that a dead member may have had
 }
 
 // reset forgets the suspects of a session that has ended.
 func (h *holds) reset() { h.window, h.suspects = nil, nil }
 
-// goesAlone reports whether something waits to go alone, or does.
+// goesAlone reports whether an item goes alone, or waits to.
 func (h *holds) goesAlone() bool {
 	return slices.ContainsFunc(h.window, func(item *Item) bool { return item.alone })
 }
@@ -41,8 +41,8 @@ func (h *holds) isDue() bool {
 	return len(h.window) == 0 && slices.ContainsFunc(h.suspects, func(item *Item) bool { return !item.route.shut })
 }
 
-// sizeFor is how large a window is that begins with a suspect: it says how many crashes it had. What a member had out
-// when it died comes early among them: the more windows have passed, the larger they get.
+// sizeFor is the size of a window that begins with a suspect. It depends on the suspect's crashes. Records that a
+// member had out when it died come early among the suspects: the more windows have passed, the larger they get.
 func (h *holds) sizeFor(first *Item) int {
 	if first.route.Queue {
 		return 1
@@ -54,8 +54,8 @@ func (h *holds) sizeFor(first *Item) int {
 	return max(size, 1)
 }
 
-// fillWindow begins the next window of suspects, if there is none: those with the most crashes first, so that what
-// kills is found soon.
+// fillWindow begins the next window of suspects, if there is none. Suspects with the most crashes come first, so that
+// the culprit is found soon.
 func (h *holds) fillWindow(now time.Time) {
 	if len(h.window) > 0 || len(h.suspects) == 0 {
 		return
@@ -108,7 +108,8 @@ func (d *Dispatcher) takeDue() time.Time {
 	return later(at, d.calls.notBefore[callTake])
 }
 
-// take returns the next Take, or nil: of what must be held before it is handed out, and of what is out for long.
+// take returns the next Take, or nil. It asks for records that must be held before they are handed out, and for holds
+// of records that are out for long.
 func (d *Dispatcher) take() *Call {
 	if d.calls.busy(callTake) || d.giving.busy() {
 		return nil
@@ -133,7 +134,7 @@ func (d *Dispatcher) take() *Call {
 	return d.takeCall(items, next, room.n)
 }
 
-// holdLate returns a Take that writes down what has been out for longer than a beat.
+// holdLate returns a Take that stores holds of records that have been out for longer than a beat.
 func (d *Dispatcher) holdLate() *Call {
 	if d.calls.busy(callTake) || d.giving.busy() {
 		return nil
@@ -154,7 +155,7 @@ func (d *Dispatcher) holdLate() *Call {
 	return d.takeCall(items, nil, 0)
 }
 
-// takeCall asks for items, and for the next n of a route that have no key.
+// takeCall asks for items, and for the next n records of a route without a key.
 func (d *Dispatcher) takeCall(items []*Item, next *route, n int) *Call {
 	want := core.Want{}
 	for _, item := range items {
@@ -180,7 +181,7 @@ func (d *Dispatcher) takeCall(items []*Item, next *route, n int) *Call {
 	return c
 }
 
-// taken takes in what became of items, and reports whether there is an answer.
+// taken takes in the answers about items, and reports whether there is one.
 func (d *Dispatcher) taken(items []*Item, got []core.Taken, c *Call) bool {
 	if c.err != nil || len(got) < len(items) {
 		if fenced(c.err) {
@@ -199,14 +200,14 @@ func (d *Dispatcher) taken(items []*Item, got []core.Taken, c *Call) bool {
 			item.held = true
 			item.Record.Deliveries = max(item.Record.Deliveries, got[i].Deliveries)
 		}
-		if item.state == itemWanting { // else it was out already
+		if item.state == itemWanting { // else it is out already
 			d.gripped(item, got[i].Grip)
 		}
 	}
 	return true
 }
 
-// gripped takes in what became of an item that waited for its hold.
+// gripped takes in the answer about an item that waited for its hold.
 func (d *Dispatcher) gripped(item *Item, grip core.Grip) {
 	rt, k := item.route, item.key
 	switch grip {
@@ -224,7 +225,7 @@ func (d *Dispatcher) gripped(item *Item, grip core.Grip) {
 		}
 		item.at = d.now.Add(min(lockedAfter<<min(item.tries, 4), time.Second))
 		item.tries++
-		if k != nil && rt.Pipelined > 1 { // what follows it waits
+		if k != nil && rt.Pipelined > 1 { // records behind it wait
 			d.recall(item)
 			k.single = true
 		}
@@ -233,7 +234,7 @@ func (d *Dispatcher) gripped(item *Item, grip core.Grip) {
 	}
 }
 
-// outdated forgets a record that is no longer what was read, and has its key read anew.
+// outdated forgets a record that has changed since it was read, and schedules another read of its key.
 func (d *Dispatcher) outdated(item *Item) {
 	k := item.key
 	if d.has(ruleTakeLocked) {

@@ -9,38 +9,38 @@ import (
 )
 
 const (
-	// keyDepth is how many records of a key may wait in memory; as many are read at once when half of them are
-	// gone.
+	// keyDepth is how many records of a key may wait in memory. When half of them are gone, as many are read at
+	// once.
 	keyDepth = 128
-	// keyReads bounds the keys of one read, and maxLeave those that a range leaves out.
+	// keyReads bounds the keys of one read. maxLeave bounds the keys that a range leaves out.
 	keyReads = 100
 	maxLeave = 16
 )
 
-// key is what is remembered of an ordering key: nothing, for most of them.
+// key is the memory about an ordering key. Most keys need none.
 type key struct {
 	route *route
 	name  string
 	slot  uint8
-	queue []*Item // the key queue: in the order of their sequence
-	busy  int     // beyond the queue and not concluded
-	// single: what is busy is held first, so that it is the only one.
+	queue []*Item // the key queue, in the order of sequences
+	busy  int     // items that left the queue and are not concluded
+	// single: the busy item is held first, so it is the only one.
 	single   bool
-	unstored []*Item // concluded with something that holds the key until it is stored
+	unstored []*Item // concluded with an outcome that holds the key until it is stored
 	holds    map[int64]core.Obstacle
-	// resume is the first sequence that was passed, 0 if none was: from there on its records are read by key.
+	// resume is the first sequence that was passed, 0 if none was. From there on the key's records are read by key.
 	resume  int64
-	asked   int64  // resume when the read under way was sent
-	passed  int    // records since then
-	anew    bool   // its next page begins at its beginning, and says all that holds it
-	stale   bool   // the page under way says nothing
+	asked   int64  // the value of resume when the read under way was sent
+	passed  int    // records passed since then
+	anew    bool   // its next page begins at the start of the key, and shows everything that holds it
+	stale   bool   // the page under way is useless
 	listed  bool   // in toRead, or in a read under way
 	dropped bool   // nothing refers to it any more
-	touched bool   // to be advanced when the page is taken in
-	topic   string // blocked one of its head
+	touched bool   // to be advanced when the page has been taken in
+	topic   string // the blocked topic of its head
 }
 
-// key returns what is remembered of a key, which is new if nothing was.
+// key returns the memory about a key. It makes one if there is none.
 func (rt *route) key(name string, slot uint8) *key {
 	k := rt.keys[name]
 	if k == nil {
@@ -50,7 +50,7 @@ func (rt *route) key(name string, slot uint8) *key {
 	return k
 }
 
-// forget drops a key when there is nothing about it to remember.
+// forget drops a key when there is nothing to remember about it.
 func (k *key) forget() {
 	if len(k.queue) == 0 && k.busy == 0 && len(k.unstored) == 0 && len(k.holds) == 0 && k.resume == 0 && !k.listed && !k.dropped {
 		k.dropped = true
@@ -58,7 +58,7 @@ func (k *key) forget() {
 	}
 }
 
-// dropKeys forgets all keys of slots that are no longer the member's.
+// dropKeys forgets all keys of slots that the member has lost.
 func (rt *route) dropKeys(slots core.Slots) {
 	for name, k := range rt.keys {
 		if !slots.Has(k.slot) {
@@ -75,7 +75,7 @@ func (rt *route) dropKeys(slots core.Slots) {
 	rt.toRead = slices.DeleteFunc(rt.toRead, func(k *key) bool { return k.dropped })
 }
 
-// passFrom notes that records from seq on are to be read by key.
+// passFrom notes that the key's records from seq on must be read by key.
 func (k *key) passFrom(seq int64) {
 	if k.resume == 0 || seq < k.resume {
 		k.resume = max(seq, 1)
@@ -83,7 +83,7 @@ func (k *key) passFrom(seq int64) {
 	k.passed++
 }
 
-// passQueue drops what waits in memory of a key, to be read again.
+// passQueue drops the items of a key that wait in memory; they are read again later.
 func (d *Dispatcher) passQueue(k *key) {
 	if len(k.queue) == 0 {
 		return
@@ -91,7 +91,7 @@ func (d *Dispatcher) passQueue(k *key) {
 	kept := k.queue[:0:0]
 	for _, item := range slices.Clone(k.queue) {
 		if item.retry || item.held {
-			kept = append(kept, item) // its hold is written: nothing but memory has it
+			kept = append(kept, item) // its hold is stored: no read brings it again
 			continue
 		}
 		k.passFrom(item.Record.Seq)
@@ -137,12 +137,12 @@ func (k *key) hasRetry(seq int64) bool {
 // blocked reports whether nothing of the key that is read now could be handed out.
 func (k *key) blocked() bool { return len(k.holds) > 0 || len(k.unstored) > 0 || k.topic != "" }
 
-// advance hands on what the key lets go, and has its next page read when it is time.
+// advance passes on the items that the key lets go, and asks for its next page in time.
 func (d *Dispatcher) advance(k *key) {
 	if k == nil || k.dropped {
 		return
 	}
-	if d.reads.paging { // until all that the page brought is in its place
+	if d.reads.paging { // until all records of the page are in their places
 		if !k.touched {
 			k.touched = true
 			d.reads.touched = append(d.reads.touched, k)
@@ -162,7 +162,7 @@ func (d *Dispatcher) advance(k *key) {
 			break
 		}
 		single := item.isSuspect() || !rt.Hold && !item.isPlain()
-		if k.busy > 0 && (single || k.single) { // it takes longer until it goes: nothing of the key may pass it
+		if k.busy > 0 && (single || k.single) { // it goes later: nothing of the key may pass it
 			break
 		}
 		k.single = single
@@ -179,7 +179,7 @@ func (d *Dispatcher) advance(k *key) {
 	k.forget()
 }
 
-// hand puts an item that nothing of its key holds where it belongs.
+// hand puts an item whose key is free where it belongs.
 func (d *Dispatcher) hand(item *Item) {
 	rt := item.route
 	rt.load.held++
@@ -195,12 +195,12 @@ func (d *Dispatcher) hand(item *Item) {
 	}
 }
 
-// makeReady puts an item in line to be handed out.
+// makeReady adds an item to those that are to be handed out.
 func (rt *route) makeReady(item *Item) {
 	item.state = itemReady
 	at := len(rt.ready)
 	switch {
-	case item.alone: // the others wait for it
+	case item.alone: // the other items wait for it
 		at = 0
 	case rt.Order == waybill.OrderHLC:
 		at, _ = slices.BinarySearchFunc(rt.ready, item, func(a, b *Item) int {
@@ -210,8 +210,8 @@ func (rt *route) makeReady(item *Item) {
 	rt.ready = slices.Insert(rt.ready, at, item)
 }
 
-// admit takes in a ready record that a range brought. hazard is the least position of a walk: what is behind it may
-// lack earlier records of its transaction.
+// admit takes in a ready record of a range. hazard is the least position of a walk: records behind it may lack earlier
+// ones of their transaction.
 func (d *Dispatcher) admit(rt *route, rec *core.Record, hazard int64) {
 	if rt.known[rec.Seq] != nil || rt.recent.read[rec.Seq] && d.has(ruleRecent) {
 		return
@@ -256,14 +256,14 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 	if k.dropped {
 		return
 	}
-	if stale := k.stale; stale || k.resume < k.asked { // something earlier was passed meanwhile
+	if stale := k.stale; stale || k.resume < k.asked { // an earlier record was passed meanwhile
 		k.stale = false
 		d.advance(k)
 		return
 	}
 	anew := k.anew
 	if hazard < from && d.has(ruleHazardKeys) {
-		k.passFrom(hazard + 1) // a walk may bring an earlier one
+		k.passFrom(hazard + 1) // a walk may find an earlier one
 		d.advance(k)
 		return
 	}
@@ -299,7 +299,7 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 	case page.More:
 		k.passFrom(from + 1)
 	case left:
-		k.passFrom(to + 1) // the range did not bring what follows
+		k.passFrom(to + 1) // the range did not bring the records behind it
 	}
 	if k.blocked() {
 		d.passQueue(k)
@@ -307,7 +307,7 @@ func (d *Dispatcher) takeKey(rt *route, k *key, from, to int64, left bool, page 
 	d.advance(k)
 }
 
-// wait takes in a record that waits, and so holds its key.
+// wait takes in a record that waits for its time, and so holds its key.
 func (rt *route) wait(w *core.Waiting) {
 	if rt.known[w.Seq] != nil || rt.recent.read[w.Seq] {
 		return
@@ -326,7 +326,7 @@ func (rt *route) wait(w *core.Waiting) {
 	k.hold(w.Seq, w.Why)
 }
 
-// reread has everything of a key read again, from its beginning.
+// reread schedules another read of the whole key.
 func (d *Dispatcher) reread(rt *route, name string, slot uint8) {
 	if name == "" || !rt.ordered() {
 		return

@@ -15,13 +15,13 @@ const (
 	againPage   = 200
 	controlPage = 1000 // a store returns no more
 	sweepPage   = 100
-	// sweepShare is how many reads there are to one step of a sweep, at the most; one that is under way makes one
-	// in each sweepPause. sweepEvery is how often there is one.
+	// sweepShare is how many reads there are for one step of a sweep, at most. A sweep under way makes at least one
+	// step in each sweepPause. sweepEvery is the pause between sweeps.
 	sweepShare = 20
 	sweepEvery = 5 * time.Minute
 	sweepStep  = 1_000_000
 	sweepPause = time.Second
-	// lookEvery is how often owners and control records are looked at when nothing is read.
+	// lookEvery is how often a member reads owners and control records when it reads nothing else.
 	lookEvery = 400 * time.Millisecond
 )
 
@@ -34,7 +34,7 @@ const (
 	rangeSweep
 )
 
-// asked says what a range of a look is.
+// asked says what a range of a look is for.
 type asked struct {
 	kind     rangeKind
 	group    *group
@@ -42,24 +42,24 @@ type asked struct {
 	from, to int64
 }
 
-// reading is a look under way and what its parts are about.
+// reading is a look under way, and what each of its parts is for.
 type reading struct {
 	look   core.Look
 	parts  []*route
 	fresh  []*group
 	ranges []asked
 	keys   []*key
-	lefts  []bool // the front of the look leaves the key out
+	lefts  []bool // the front of the look leaves out the key
 	again  []*route
-	routes []*route // those whose ranges are read
+	routes []*route // the routes whose ranges are read
 }
 
-// reads knows the read under way, and what is put off until its page is taken in.
+// reads knows the read under way, and the work that waits until its page has been taken in.
 type reads struct {
 	routes  []*route // whose ranges are read
 	count   int      // ranges read, to give sweeps their share
 	paging  bool     // a page is being taken in
-	touched []*key   // to be advanced then
+	touched []*key   // to be advanced after the page
 }
 
 // reset forgets the read of a session that has ended.
@@ -156,7 +156,7 @@ func (d *Dispatcher) newReading() *reading {
 		r.routes = append(r.routes, rt)
 		if room := rt.room(); room > 0 {
 			left := d.addRanges(r, rt, room)
-			keys -= d.addKeys(r, rt, keys, left) // only together with the late range: see hazard
+			keys -= d.addKeys(r, rt, keys, left) // only together with the late range; see hazard
 		}
 	}
 	return r
@@ -208,7 +208,7 @@ func (g *group) sweeps(d *Dispatcher) bool {
 	return d.has(ruleSweep) && g.sweep < g.low && !d.now.Before(g.sweepAt) && (d.reads.count%sweepShare == 0 || d.now.Sub(g.swept) >= sweepPause)
 }
 
-// deepKeys returns the keys with the most records that the front has passed.
+// deepKeys returns the keys of which the front has passed the most records.
 func (rt *route) deepKeys(g *group) (names []string) {
 	if len(rt.keys) == 0 {
 		return nil
@@ -226,7 +226,7 @@ func (rt *route) deepKeys(g *group) (names []string) {
 	return names
 }
 
-// addKeys adds up to limit keys of a route whose next page is to be read.
+// addKeys adds up to limit keys of a route whose next page must be read.
 func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]bool) (n int) {
 	var rest []*key
 	defer func() { rt.toRead = append(rest, rt.toRead...) }()
@@ -238,11 +238,11 @@ func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]b
 			k.listed = false
 			continue
 		}
-		if !g.loaded { // a control record came before all that waits
+		if !g.loaded { // a control record came before the waiting records
 			rest = append(rest, k)
 			continue
 		}
-		if k.resume > g.cursor && !k.anew { // the front will bring it
+		if k.resume > g.cursor && !k.anew { // the front will bring its records
 			k.resume, k.passed, k.listed = 0, 0, false
 			d.advance(k)
 			continue
@@ -263,7 +263,7 @@ func (d *Dispatcher) addKeys(r *reading, rt *route, limit int, left map[string]b
 	return n
 }
 
-// addAgain adds what others held.
+// addAgain adds records that other sessions held.
 func (d *Dispatcher) addAgain(r *reading, rt *route) {
 	n := 0
 	for _, seq := range sortedSeqs(rt.again) {

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// hintEvery is how many beats there are to one that stores how far the member has come, for whoever takes over
-	// from a dead one.
+	// hintEvery: every so many beats, one also stores how far the member has come. A member that takes over from a
+	// dead one begins there.
 	hintEvery = 10
-	// restEvery is how often a member that has nothing to do looks at the roster, while something was going on
-	// within activeFor. Later its renewals show it all it must know.
+	// restEvery is how often a member without work looks at the roster, as long as there was activity within
+	// activeFor. Later its renewals show it all that it must know.
 	restEvery = time.Second
 	activeFor = 10 * time.Second
 )
@@ -28,7 +28,7 @@ func (d *Dispatcher) meetDue() time.Time {
 	return later(at, d.calls.notBefore[callMeet])
 }
 
-// idleForLeave reports whether a member that stops has nothing left to store or to wait for.
+// idleForLeave reports whether a stopping member has nothing left to store or to wait for.
 func (d *Dispatcher) idleForLeave() bool {
 	return (d.work.out == 0 || d.self.quitting) && d.settles.empty() && d.calls.quiet() && !d.giving.busy()
 }
@@ -75,13 +75,13 @@ func (d *Dispatcher) meet() *Call {
 	return c
 }
 
-// renews reports whether the next Meet is a beat. Else it only looks at the roster.
+// renews reports whether the next Meet is a beat. Otherwise it only reads the roster.
 func (d *Dispatcher) renews() bool {
 	return !d.self.joined || d.self.beatNow || len(d.presence.flags) > 0 || !d.now.Before(d.self.renewAt()) ||
 		len(d.peers.moves)+len(d.peers.removals) > 0 || d.self.stopping
 }
 
-// introduce returns what the member says of itself at a Meet.
+// introduce returns the member's own row for a Meet.
 func (d *Dispatcher) introduce(renews bool) core.Member {
 	if d.session == 0 {
 		d.session = d.opts.NewSession()
@@ -101,7 +101,7 @@ func (d *Dispatcher) introduce(renews bool) core.Member {
 	return m
 }
 
-// hints are moves that store how far the member has come.
+// hints returns moves that store how far the member has come.
 func (d *Dispatcher) hints(all bool) (moves []core.Move) {
 	for _, rt := range d.routes {
 		for _, u := range rt.sortedUnits() {
@@ -116,8 +116,8 @@ func (d *Dispatcher) hints(all bool) (moves []core.Move) {
 	return moves
 }
 
-// endCare ends the care for slots when nothing is left in them that a dead member may have had out. It returns the
-// moves that store it.
+// endCare ends the care for slots in which no record is left that a dead member may have had out. It returns the moves
+// that store this.
 func (d *Dispatcher) endCare() (moves []core.Move) {
 	for _, rt := range d.routes {
 		if slices.Max(rt.careful[:]) == 0 {
@@ -178,8 +178,8 @@ func (d *Dispatcher) met(m *core.Meeting, roster *core.Roster, c *Call, renewed 
 	}
 }
 
-// lookPause is how long until the roster is looked at again, other than by a renewal; 0 = it is not. While there are
-// others it is not long as long as there is something to do here, since there will be at who died, too.
+// lookPause is the pause until the roster is read again, renewals apart; 0 = it is not read. It is short while there
+// are other members and there is work here: one of them may die.
 func (d *Dispatcher) lookPause() time.Duration {
 	busy := d.now.Sub(d.work.handedAt) < time.Second || slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.known)+len(rt.keys)+len(rt.again) > 0 })
 	switch {

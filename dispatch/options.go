@@ -32,27 +32,29 @@ type Options struct {
 	Gather time.Duration
 	// Handlers is how many records a table queue can have out; 0 for a relay.
 	Handlers int
-	// Settled, if not nil, is called from Done when it is known what became of an item that was concluded, with nil
-	// if that was stored; or when an item that is out is lost with its session. It must not call the Dispatcher.
+	// Settled, if not nil, is called from Done when the result of a concluded item is known: with nil if its
+	// outcome was stored. It is also called when an item that is out is lost with its session. It must not call the
+	// Dispatcher.
 	Settled func(item *Item, err error)
 }
 
 // Route is a route to serve.
 type Route struct {
 	Name string
-	// Order is how its records are handed out. Everything but OrderPerKey ignores keys.
+	// Order is how its records are handed out. Only OrderPerKey heeds keys.
 	Order waybill.Order
-	// Blocks: a record that was abandoned holds its key until an operator decides.
+	// Blocks: an abandoned record holds its key until an operator decides.
 	Blocks bool
-	// Units is how many units the route is made of, if this member is the first to serve it; default 64.
+	// Units is how many units the route has, if this member is the first to serve it; default 64.
 	Units int
-	// Pipelined lets up to so many records of a key be out at once; default 1. Whoever gets them must release what
-	// follows a failed one.
+	// Pipelined is how many records of a key may be out at once; default 1. The user of the Dispatcher must release
+	// the records behind a failed one.
 	Pipelined int
-	// Hold has every record held before it is handed out.
+	// Hold: every record is held before it is handed out.
 	Hold bool
-	// Queue: handlers of many processes work on it. What has a key goes by owner, what has none goes to any member
-	// with a free handler, and every record is held before. The member says with SetFree how many are free.
+	// Queue: handlers of many processes work on it. Records with a key go by owner. Records without one go to any
+	// member with a free handler. Every record is held before it is handed out. The member says with SetFree how
+	// many handlers are free.
 	Queue bool
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// own takes in which units are the member's.
+// own takes in which units the member owns.
 func (d *Dispatcher) own(c *Call) {
 	type part struct {
 		slots core.Slots
@@ -21,9 +21,10 @@ func (d *Dispatcher) own(c *Call) {
 		}
 		u, mine := rt.units[o.Unit], o.Owner == d.session
 		switch {
-		case u != nil && mine && o.Term > u.term && !d.giving.wentAfter(o.Unit, c): // it went, and came back
+		// it was given up, and came back
+		case u != nil && mine && o.Term > u.term && !d.giving.wentAfter(o.Unit, c):
 			d.drop(rt, o.Unit.Slots())
-		case u == nil && mine && !d.giving.wentAfter(o.Unit, c): // else the roster is older than that
+		case u == nil && mine && !d.giving.wentAfter(o.Unit, c): // else the roster is older than the give-up
 			d.acquire(rt, o)
 			p := fresh[rt]
 			if p == nil {
@@ -43,11 +44,11 @@ func (d *Dispatcher) own(c *Call) {
 	}
 }
 
-// acquire notes that a unit is the member's now.
+// acquire notes that the member owns a unit now.
 func (d *Dispatcher) acquire(rt *route, o *core.OwnedUnit) {
 	rt.units[o.Unit] = &unit{Unit: o.Unit, route: rt, term: o.Term, low: o.Low}
 	care := o.Careful
-	// its owner vanished without a removal, which would have said how far to take care
+	// its owner vanished without a removal. A removal would have said how far to take care.
 	if d.peers.orphaned[o.Unit] {
 		care = math.MaxInt64
 	}

@@ -60,7 +60,7 @@ func (d *Dispatcher) readDone(r *reading, page *core.Page, c *Call) {
 	}
 	for _, g := range r.fresh {
 		if g.loaded {
-			g.route.pace.readAt = d.now // nothing of it was read
+			g.route.pace.readAt = d.now // no range of it was read
 		}
 	}
 }
@@ -79,7 +79,7 @@ func (rt *route) rest(found bool) {
 	rt.pace.readAt = rt.now.Add(pause)
 }
 
-// loadFresh takes in what waits in units that are new.
+// loadFresh takes in the records that wait in new units.
 func (d *Dispatcher) loadFresh(r *reading, page *core.Page) {
 	for i := range page.Waiting {
 		w := &page.Waiting[i]
@@ -113,7 +113,7 @@ func (d *Dispatcher) loadFresh(r *reading, page *core.Page) {
 	}
 }
 
-// positions moves cursors, walks and late passes as far as the page goes, before its records are looked at.
+// positions moves cursors, walks and late passes to the end of the page, before its records are taken in.
 func (d *Dispatcher) positions(r *reading, page *core.Page, visible int64) {
 	late := map[*group]bool{}
 	for _, rt := range r.routes {
@@ -165,12 +165,12 @@ func (d *Dispatcher) positions(r *reading, page *core.Page, visible int64) {
 			continue
 		}
 		switch {
-		case !late[g]: // there was nothing between low and the cursor
+		case !late[g]: // there is nothing between low and the cursor
 			if g.low >= r.ranges[i].from {
 				g.goal = visible
 				g.passDone()
 			}
-		case g.late >= r.ranges[i].from: // up to where the front began
+		case g.late >= r.ranges[i].from: // it goes up to where the front began
 			g.passDone()
 		default:
 			g.route.pace.more = true
@@ -179,7 +179,8 @@ func (d *Dispatcher) positions(r *reading, page *core.Page, visible int64) {
 	for _, rt := range r.routes {
 		for _, g := range rt.groups {
 			g.hazards = min(g.hazards, g.hazard())
-			rt.pace.more = rt.pace.more || g.loaded && g.cursor < page.Last // one that was just loaded, too
+			// also for a group that was just loaded
+			rt.pace.more = rt.pace.more || g.loaded && g.cursor < page.Last
 		}
 	}
 }
@@ -197,7 +198,7 @@ func (d *Dispatcher) keyPages(r *reading, page *core.Page) {
 	}
 }
 
-// records takes in what the ranges brought, in order.
+// records takes in the records of the ranges, in order.
 func (d *Dispatcher) records(r *reading, page *core.Page, found map[*route]bool) {
 	type read struct {
 		rec   *core.Record
@@ -232,7 +233,7 @@ func (d *Dispatcher) records(r *reading, page *core.Page, found map[*route]bool)
 	}
 }
 
-// readForgotten has a key read from a record on that a sweep found, if nothing accounts for it.
+// readForgotten schedules a read of a key from a record that a sweep found, if nothing else accounts for the record.
 func (d *Dispatcher) readForgotten(rt *route, rec *core.Record) {
 	k := rt.keys[rec.Envelope.Key]
 	if rt.recent.read[rec.Seq] || k != nil && (k.resume != 0 && k.resume <= rec.Seq || k.holds[rec.Seq] != 0) {
@@ -243,7 +244,7 @@ func (d *Dispatcher) readForgotten(rt *route, rec *core.Record) {
 	d.advance(k)
 }
 
-// takeRevisits takes in what became of records that others held.
+// takeRevisits takes in records that other sessions held.
 func (d *Dispatcher) takeRevisits(r *reading, page *core.Page) {
 	type place struct {
 		route string
@@ -268,7 +269,7 @@ func (d *Dispatcher) takeRevisits(r *reading, page *core.Page) {
 		at := place{rt.Name, seq}
 		w, rec := waits[at], live[at]
 		if w != nil && d.foreign(w.Holder) || rec != nil && d.foreign(rec.Holder) {
-			continue // still
+			continue // still held
 		}
 		delete(rt.again, seq)
 		if v.decision != nil {

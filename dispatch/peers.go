@@ -8,25 +8,25 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// peers is what the member has seen of the others, and what it is going to do about them at the next Meet.
+// peers is what the member has seen of the others, and what it will do about them at the next Meet.
 type peers struct {
 	seen     map[core.Session]peer
 	rowless  map[core.Session]time.Time // owners without a row, since when
 	vanished map[core.Session]bool      // owners that had no row for too long
-	orphaned map[core.Unit]bool         // units that were theirs
+	orphaned map[core.Unit]bool         // the units of those
 	roster   core.Roster
-	lookAt   time.Time // when the roster is to be looked at
+	lookAt   time.Time // when to read the roster
 	removals []core.Removal
 	moves    []core.Move
 }
 
-// peer is another member, as it was seen: since when its beat stands still.
+// peer is another member, and since when its beat has not changed.
 type peer struct {
 	beat     int64
 	since    time.Time // the answer that first showed this beat
-	token    int64     // of its presence
-	attended bool      // that was there once
-	flagged  time.Time // since when it is flagged and says nothing
+	token    int64     // of its presence; 0 = none
+	attended bool      // its token was there once
+	flagged  time.Time // since when it is flagged without a new beat
 }
 
 func newPeers() peers {
@@ -36,7 +36,7 @@ func newPeers() peers {
 // reset forgets what the session saw.
 func (p *peers) reset() { *p = newPeers() }
 
-// lookBy has the roster looked at by then.
+// lookBy makes sure that the roster is read by then.
 func (p *peers) lookBy(at time.Time) { p.lookAt = earliest(p.lookAt, at) }
 
 // others reports whether there are other members.
@@ -52,7 +52,7 @@ func (p *peers) member(s core.Session) *core.Member {
 	return nil
 }
 
-// observe notes whose beat stands still, and who is dead.
+// observe notes whose beat has not changed, and which members are dead.
 func (d *Dispatcher) observe(c *Call) {
 	present := map[core.Session]bool{d.session: true}
 	shown := d.showsPresence()
@@ -71,7 +71,7 @@ func (d *Dispatcher) observe(c *Call) {
 	d.observeRowless(present, c)
 }
 
-// observePeer notes how another member stands. It is removed when it is dead.
+// observePeer notes how another member is. A dead one is removed at the next Meet.
 func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
 	p, known := d.peers.seen[m.Session]
 	dead := d.observeToken(m, &p, shown, c)
@@ -95,7 +95,7 @@ func (d *Dispatcher) observePeer(m *core.Member, shown bool, c *Call) {
 	}
 }
 
-// observeRowless notes which owners of units are not among those that are present. After a lease their units are free.
+// observeRowless notes the owners of units that have no row. After a lease their units are free.
 func (d *Dispatcher) observeRowless(present map[core.Session]bool, c *Call) {
 	rowless := map[core.Session]bool{}
 	for i := range d.peers.roster.Units {
@@ -108,7 +108,7 @@ func (d *Dispatcher) observeRowless(present map[core.Session]bool, c *Call) {
 		if !ok || d.self.gapped {
 			d.peers.rowless[u.Owner] = d.now
 		} else if c.sent.Sub(since) >= d.opts.Lease {
-			d.peers.vanished[u.Owner] = true // and its units are free to take
+			d.peers.vanished[u.Owner] = true // its units are free now
 			continue
 		}
 		d.peers.lookBy(d.peers.rowless[u.Owner].Add(d.opts.Lease))
@@ -120,7 +120,7 @@ func (d *Dispatcher) observeRowless(present map[core.Session]bool, c *Call) {
 	}
 }
 
-// freeUnits returns the units that nobody owns, in order.
+// freeUnits returns the units without an owner, in order.
 func (p *peers) freeUnits() (free []core.OwnedUnit) {
 	for i := range p.roster.Units {
 		if o := p.roster.Units[i]; o.Owner == 0 || p.vanished[o.Owner] {

@@ -22,9 +22,9 @@ const grace = 500 * time.Millisecond
 type presence struct {
 	*env
 	token    int64     // to be shown
-	shown    int64     // what the store may have; 0: others go by the lease alone
-	flagged  bool      // somebody misses it
-	answered time.Time // when the latest statement that was answered was sent
+	shown    int64     // the token in the store, perhaps; 0: others go by the lease alone
+	flagged  bool      // another member misses it
+	answered time.Time // when the latest answered statement was sent
 	flags    []core.Flagging
 }
 
@@ -33,7 +33,7 @@ func (p *presence) reset() {
 	p.shown, p.flagged, p.answered, p.flags = 0, false, time.Time{}, nil
 }
 
-// startBy returns until when something may be started, if the lease lasts until deadline.
+// startBy returns until when work may be started, if the lease lasts until deadline.
 func (p *presence) startBy(deadline time.Time) time.Time {
 	switch {
 	case deadline.IsZero() || p.shown == 0:
@@ -47,28 +47,28 @@ func (p *presence) startBy(deadline time.Time) time.Time {
 	return deadline
 }
 
-// SetPresence says which token shows that the process is there; 0 = none. See [core.Presence].
+// SetPresence sets the token that shows that the process is there; 0 = none. See [core.Presence].
 func (d *Dispatcher) SetPresence(token int64) {
 	if token == d.presence.token {
 		return
 	}
 	d.presence.token, d.self.beatNow = token, true
-	for s, p := range d.peers.seen { // the server may have been restarted, and have lost all of them
+	for s, p := range d.peers.seen { // the server may have been restarted, and has then lost all tokens
 		p.attended, p.flagged = false, time.Time{}
 		d.peers.seen[s] = p
 	}
 }
 
-// Presence returns the token that is shown. It is 0 after another member has missed it: then a new one is to be taken.
+// Presence returns the token that is shown. It is 0 after another member has missed it: take a new one then.
 func (d *Dispatcher) Presence() int64 { return d.presence.token }
 
-// StartBy returns until when something may be started: the deadline, or sooner where a member shows a token.
+// StartBy returns until when work may be started: the deadline, or sooner if a member shows a token.
 func (d *Dispatcher) StartBy() time.Time { return d.presence.startBy(d.Deadline()) }
 
-// starts reports whether something may be started now.
+// starts reports whether work may be started now.
 func (d *Dispatcher) starts() bool { return !d.has(ruleDeadline) || d.now.Before(d.StartBy()) }
 
-// staleAt returns when the store must be asked before more is handed out; zero = not for that.
+// staleAt returns when the store must be asked before more is handed out; zero = the token does not ask for it.
 func (d *Dispatcher) staleAt() time.Time {
 	if d.presence.shown == 0 || d.presence.flagged {
 		return time.Time{}
@@ -81,7 +81,7 @@ func (d *Dispatcher) staleAt() time.Time {
 	return time.Time{}
 }
 
-// noteOwn takes in what a roster shows of the member itself. A beat with another token has cleared the flag.
+// noteOwn takes in the member's own row in a roster. A beat with another token has cleared the flag.
 func (d *Dispatcher) noteOwn(token int64, renewed bool, c *Call) {
 	if renewed {
 		d.presence.shown, d.presence.flagged = token, false
@@ -99,8 +99,8 @@ func (d *Dispatcher) noteFlag(flag bool, c *Call) {
 	d.presence.flagged, d.presence.token, d.self.beatNow = true, 0, true
 }
 
-// observeToken takes in whether another member's token is there. Only who has a token of its own can tell: a server
-// that was restarted has lost them all. It returns whether the member is dead.
+// observeToken takes in whether another member's token is there. Only a member with a token of its own can tell: a
+// restarted server has lost all tokens. It returns whether the other member is dead.
 func (d *Dispatcher) observeToken(m *core.Member, p *peer, shown bool, c *Call) bool {
 	if m.Presence != p.token {
 		p.token, p.attended, p.flagged = m.Presence, false, time.Time{}

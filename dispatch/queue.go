@@ -8,16 +8,16 @@ import (
 )
 
 // A queue is a route that handlers of many processes work on. Its records with a key go by the owner of their slot, as
-// elsewhere. Those without go to whoever has a free handler, whoever owns the slot: a Take asks for as many as there
-// are free handlers. So nothing waits behind a busy process. Every record is held before it is handed out, and no
-// more are held than can be handed out: a member that dies is blamed for what it had out, and for hardly anything
-// else.
+// elsewhere. Records without one go to any member with a free handler, whoever owns the slot: a Take asks for as many
+// as there are free handlers. So nothing waits behind a busy process. Every record is held before it is handed out, and
+// no more are held than can be handed out. So a dead member is blamed for little more than what it had out.
 
 const (
-	// busyAfter is how long all handlers must be busy until others are told, who then get the member's units.
+	// busyAfter is how long all handlers must be busy until other members are told. They get the member's units
+	// then.
 	busyAfter = 250 * time.Millisecond
-	// sharedPoll bounds the pause between two Takes that find nothing while there are other members: they put
-	// records in line, and release them, without a word.
+	// sharedPoll bounds the pause between two empty Takes while there are other members. They put records in line,
+	// and release them, without notice.
 	sharedPoll = 500 * time.Millisecond
 	// dueAhead is how many retries Due may hold although no handler is free: timers must go on.
 	dueAhead = 10
@@ -25,20 +25,20 @@ const (
 	aloneAfter = 2
 )
 
-// queue is what a member knows of the records of a queue that have no key.
+// queue is what a member knows about a queue's records without a key.
 type queue struct {
-	nextAt  time.Time // when they are to be asked for
-	empties int       // Takes in a row that brought nothing
+	nextAt  time.Time // when to ask for them
+	empties int       // empty Takes in a row
 }
 
-// lookNext has records without a key asked for at once.
+// lookNext makes sure that records without a key are asked for at once.
 func (q *queue) lookNext(now time.Time) { q.nextAt, q.empties = now, 0 }
 
-// handlers knows the free handlers of a member of queues, and what others were told of them.
+// handlers knows the free handlers of a member, and how many the others know of.
 type handlers struct {
 	*env
 	free      int
-	shown     int       // how many free handlers others were told of
+	shown     int       // how many free handlers the others know of
 	busySince time.Time // when the last one became busy; zero = one is free
 	odd       bool      // the latest odd one went to records with a key
 }
@@ -52,8 +52,8 @@ func (h *handlers) note(busy bool) {
 	}
 }
 
-// worth is how many free handlers the member tells of: none only after a while, since a handler is often free again
-// soon.
+// worth is how many free handlers the member reports. It reports none only after a while, since a handler is often free
+// again soon.
 func (h *handlers) worth() int {
 	switch {
 	case h.opts.Handlers == 0:
@@ -74,7 +74,7 @@ func (h *handlers) hasFree() bool {
 	return h.shown > 0
 }
 
-// tellAt returns when others, if there are any, are to be told that the member is busy; zero = never.
+// tellAt returns when to tell the others, if there are any, that the member is busy; zero = never.
 func (h *handlers) tellAt(others bool) time.Time {
 	if h.opts.Handlers == 0 || h.busySince.IsZero() || h.shown == 0 || !others {
 		return time.Time{}
@@ -82,8 +82,8 @@ func (h *handlers) tellAt(others bool) time.Time {
 	return h.busySince.Add(busyAfter)
 }
 
-// divide divides free handlers between records with a key and without, so that neither waits for ever. keyed records
-// with a key could have one.
+// divide divides free handlers between records with a key and without, so that neither waits for ever. keyed is how
+// many records with a key could have one.
 func (h *handlers) divide(spare, keyed int) (forKeyed int) {
 	if keyed < spare {
 		return keyed
@@ -97,7 +97,7 @@ func (h *handlers) divide(spare, keyed int) (forKeyed int) {
 // SetFree says how many more records the member could hand out now; for queues.
 func (d *Dispatcher) SetFree(n int) { d.handlers.free = n }
 
-// noteFree notes whether the member is busy, and has others told when that has changed for a while.
+// noteFree notes whether the member is busy, and tells the others when that has changed for a while.
 func (d *Dispatcher) noteFree() {
 	if d.opts.Handlers == 0 {
 		return
@@ -125,7 +125,7 @@ func (d *Dispatcher) releaseReady() {
 	}
 }
 
-// spare is how many handlers are free for which nothing is held.
+// spare is how many free handlers have no record held for them.
 func (d *Dispatcher) spare() int {
 	if d.holds.goesAlone() {
 		return 0
@@ -150,7 +150,7 @@ func (d *Dispatcher) mayTake(item *Item) bool {
 	return d.spare() > 0
 }
 
-// takeRoom is what a Take may ask for of queues: records with a key, and the next n of a route that have none.
+// takeRoom is what a Take may ask for: records of queues with a key, and the next n of a route without one.
 type takeRoom struct{ keyed, n int }
 
 // takeRoom divides the free handlers between records with a key and without, so that neither waits for ever.
@@ -205,7 +205,7 @@ func (d *Dispatcher) nextDue() (at time.Time) {
 	return at
 }
 
-// addNext has want ask for the next n records of a route that have no key.
+// addNext adds the next n records of a route without a key to want.
 func (rt *route) addNext(want *core.Want, n int) {
 	want.Part, want.N = core.Part{Route: rt.Name, Slots: core.AllSlots}, n
 	want.Bytes, want.Deliver = rt.opts.Bytes/4, true
@@ -227,7 +227,7 @@ func (d *Dispatcher) tookNext(rt *route, want *core.Want, got []core.Taken) {
 		}
 		size += int64(len(rec.Envelope.Body))
 		if rt.known[rec.Seq] != nil {
-			continue // it comes again when what was concluded of it is stored
+			continue // it comes again when its outcome is stored
 		}
 		item := rt.newItem(rec)
 		item.held, item.Record.Holder, item.Record.Deliveries = true, d.session, got[i].Deliveries
@@ -244,8 +244,8 @@ func (d *Dispatcher) tookNext(rt *route, want *core.Want, got []core.Taken) {
 	q.nextAt = d.now.Add(d.takePause(q.empties))
 }
 
-// takePause is how long to wait after so many Takes that brought nothing. Members wait for different times, so as not
-// to ask in step.
+// takePause is how long to wait after so many empty Takes. Members wait for different times, so that they do not ask in
+// step.
 func (d *Dispatcher) takePause(empties int) time.Duration {
 	pause := min(d.opts.PollMin<<min(empties-1, 20), d.opts.PollMax)
 	if d.peers.others() {

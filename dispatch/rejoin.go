@@ -2,7 +2,7 @@ package dispatch
 
 import "github.com/waybill-go/waybill/core"
 
-// rejoin ends the session: what it held is somebody else's now. What is out is not taken back; its outcomes are
+// rejoin ends the session: its records belong to others now. Items that are out are not taken back; their outcomes are
 // ignored.
 func (d *Dispatcher) rejoin() {
 	d.session = 0
@@ -29,14 +29,14 @@ func (d *Dispatcher) rejoin() {
 	}
 }
 
-// tell says what became of an item that was handed out.
+// tell reports the result of an item that was handed out.
 func (d *Dispatcher) tell(item *Item, err error) {
 	if d.opts.Settled != nil {
 		d.opts.Settled(item, err)
 	}
 }
 
-// tellLost says that all that is out, or on its way to the store, is lost with the session.
+// tellLost reports that all items that are out, or on their way to the store, are lost with the session.
 func (d *Dispatcher) tellLost(rt *route) {
 	for _, seq := range sortedSeqs(rt.known) {
 		if item := rt.known[seq]; item.isBusy() {

@@ -9,35 +9,35 @@ import (
 )
 
 // queueDepth is how many windows of records may wait behind their keys in memory. Beyond it the front only notes where
-// a key goes on. From half of it on nothing is read while half of the window is out or ready: what comes behind could
+// a key goes on. From half of it on nothing is read while half of the window is out or ready: records read then could
 // not go sooner.
 const queueDepth = 8
 
-// route is what the member knows of a route. A member that joins anew begins with new ones.
+// route is what the member knows about a route. A member that joins again begins with new ones.
 type route struct {
 	*env
 	Route
 	units   map[core.Unit]*unit
-	leaving core.Slots           // of units that are to be given up
-	careful [core.NumSlots]int64 // by slot: what is up to here may have been out at a member that died
+	leaving core.Slots           // of units to be given up
+	careful [core.NumSlots]int64 // by slot: records up to here may have been out at a dead member
 	groups  []*group
 	pace    pace
 
-	known  map[int64]*Item // by sequence: all that is in memory
+	known  map[int64]*Item // by sequence: all items in memory
 	load   load
 	ready  []*Item // to be handed out, in order
-	wants  []*Item // to be held first
+	wants  []*Item // to be held before they are handed out
 	recent recent
 	again  map[int64]*revisit
 
 	keys   map[string]*key
-	toRead []*key // keys whose next page is to be read
+	toRead []*key // keys whose next page must be read
 	queue  queue
 	topics topics
-	shut   bool // nothing of it is handed out for now
+	shut   bool // nothing is handed out for now
 }
 
-// load counts what a route has in memory. Who puts an item into known, or takes one out, counts it.
+// load counts a route's items in memory. It is kept in step with known.
 type load struct {
 	held   int // items beyond their key's queue
 	queued int // items in queues
@@ -46,26 +46,26 @@ type load struct {
 
 // pace says when a route is read.
 type pace struct {
-	idle     int // reads in a row that found nothing
+	idle     int // empty reads in a row
 	readAt   time.Time
 	lookedAt time.Time
 	more     bool // the latest read left something
 }
 
-// wake has the route read at once.
+// wake makes sure that the route is read at once.
 func (p *pace) wake(now time.Time) { p.readAt, p.idle = now, 0 }
 
-// recent are the records that were settled while a call was under way, which may say something else of them. Each call
-// begins with none.
+// recent are the records that were settled while a call was under way, whose answer may show an old state of them. It
+// is empty when a call begins.
 type recent struct{ read, due map[int64]bool }
 
-// topics are the blocked ones of a route.
+// topics are the blocked topics of a route.
 type topics struct {
 	blocked map[string]bool
 	passed  map[string]int64 // by blocked topic: the first sequence of a record without a key that was passed
 }
 
-// pass notes that a record without a key was passed, since its topic is blocked.
+// pass notes that a record without a key was passed because its topic is blocked.
 func (t *topics) pass(topic string, seq int64) {
 	if first, ok := t.passed[topic]; !ok || seq < first {
 		t.passed[topic] = seq
@@ -117,7 +117,7 @@ func (rt *route) groupOf(slot uint8) *group {
 // isLeaving reports whether the slot belongs to a unit that is being given up.
 func (rt *route) isLeaving(slot uint8) bool { return rt.leaving.Has(slot) }
 
-// unresolved reports whether something may still appear behind a cursor.
+// unresolved reports whether records may still appear behind a cursor.
 func (rt *route) unresolved() bool { return slices.ContainsFunc(rt.groups, (*group).unresolved) }
 
 // room is how many more records may be read.
@@ -136,7 +136,7 @@ func (d *Dispatcher) room() bool {
 	return slices.ContainsFunc(d.routes, func(rt *route) bool { return rt.room() > 0 })
 }
 
-// knownIn returns the sequences of (from, to] that are in memory.
+// knownIn returns the sequences in (from, to] that are in memory.
 func (rt *route) knownIn(g *group, from, to int64) (seqs []int64) {
 	for seq, item := range rt.known {
 		if seq > from && seq <= to && g.slots.Has(item.Record.Slot) {
@@ -147,7 +147,7 @@ func (rt *route) knownIn(g *group, from, to int64) (seqs []int64) {
 	return seqs
 }
 
-// knownSlots are the slots that have something in memory.
+// knownSlots returns the slots with items in memory.
 func (rt *route) knownSlots() (s core.Slots) {
 	for _, item := range rt.known {
 		s |= 1 << item.Record.Slot
@@ -155,10 +155,10 @@ func (rt *route) knownSlots() (s core.Slots) {
 	return s
 }
 
-// newItem makes an item of a record that was read.
+// newItem makes an item of a record.
 func (rt *route) newItem(rec *core.Record) *Item {
 	item := &Item{Record: *rec, session: rt.session, route: rt, held: rec.Holder != 0 && rec.Holder == rt.session}
-	item.unknown = !rt.Queue && rec.Seq <= rt.careful[rec.Slot] // it may have been out at a member that died
+	item.unknown = !rt.Queue && rec.Seq <= rt.careful[rec.Slot] // it may have been out at a dead member
 	rt.keep(item)
 	return item
 }

@@ -2,14 +2,14 @@ package dispatch
 
 import "time"
 
-// self is what the member says of itself. A beat that the store has answered renews its lease.
+// self is what the member tells about itself. A beat that the store has answered renews its lease.
 type self struct {
 	*env
 	joined   bool
 	beat     int64
-	arrived  int64           // the latest beat that is known to have arrived
-	beatSent time.Time       // when the latest beat that succeeded was sent
-	beatNow  bool            // something must be told at once
+	arrived  int64           // the latest beat that the store has answered
+	beatSent time.Time       // when that beat was sent
+	beatNow  bool            // the next beat must not wait
 	gapped   bool            // the latest beat came late: it removes nobody
 	unable   map[string]bool // routes that the member cannot serve now
 
@@ -20,7 +20,7 @@ type self struct {
 
 func newSelf(e *env) self { return self{env: e, unable: map[string]bool{}} }
 
-// reset ends the session. What the member is able to do, and whether it stops, stays.
+// reset ends the session. It keeps which routes the member can serve, and whether it stops.
 func (m *self) reset() {
 	m.joined, m.beat, m.arrived, m.beatSent, m.gapped = false, 0, 0, time.Time{}, false
 }
@@ -36,12 +36,12 @@ func (m *self) deadline() time.Time {
 // renewAt returns when the lease is to be renewed.
 func (m *self) renewAt() time.Time { return m.beatSent.Add(m.opts.Lease / 3) }
 
-// nextBeat counts a beat that is about to be sent. One that comes late removes nobody: others may have seen as little
-// of this member.
+// nextBeat counts a beat that is about to be sent. A late one removes nobody: others may have seen as little of this
+// member.
 func (m *self) nextBeat() {
 	m.gapped = m.joined && m.now.Sub(m.beatSent) > m.opts.Lease/2
 	m.beat++
 }
 
-// Deadline returns when the latest lease ends. Nothing may be started after it.
+// Deadline returns when the latest lease ends. No work may be started after it.
 func (d *Dispatcher) Deadline() time.Time { return d.self.deadline() }

@@ -14,18 +14,18 @@ import (
 const (
 	// maxSettle bounds the outcomes of one call.
 	maxSettle = 5000
-	// lockedFor is when an outcome of a record that was locked is sent again, and maxTries how often it doubles.
+	// lockedFor is when the outcome of a locked record is sent again. maxTries is how often that doubles.
 	lockedFor = 20 * time.Millisecond
 	maxTries  = 6
 )
 
-// settles knows what is to be stored: outcomes, and control records that are to be deleted.
+// settles knows what must be stored: outcomes, and deletions of control records.
 type settles struct {
 	*env
 	items    []*Item // concluded
 	controls []core.Control
-	since    time.Time // when the oldest of it was concluded, or is to be tried again
-	urgent   bool      // somebody waits for one of items
+	since    time.Time // when the oldest item was concluded, or when to try it again
+	urgent   bool      // somebody waits for an item
 }
 
 // reset forgets the outcomes of a session that has ended.
@@ -34,7 +34,7 @@ func (s *settles) reset() { s.items, s.controls = nil, nil }
 // empty reports whether nothing waits to be stored.
 func (s *settles) empty() bool { return len(s.items) == 0 && len(s.controls) == 0 }
 
-// add has the outcome of an item stored.
+// add takes in an item whose outcome must be stored.
 func (s *settles) add(item *Item) {
 	item.tries, item.at = 0, s.now
 	s.since = earliest(s.since, s.now)
@@ -44,13 +44,13 @@ func (s *settles) add(item *Item) {
 	s.items = append(s.items, item)
 }
 
-// heed has a control record deleted.
+// heed takes in a control record that must be deleted.
 func (s *settles) heed(c *core.Control) {
 	s.controls = append(s.controls, *c)
 	s.since = earliest(s.since, s.now)
 }
 
-// of returns what is to be stored of a unit before it can be given up.
+// of returns the items of a unit that must be stored before it can be given up.
 func (s *settles) of(u *unit) (items []*Item) {
 	for _, item := range s.items {
 		if item.route == u.route && u.Slots().Has(item.Record.Slot) {
@@ -60,7 +60,7 @@ func (s *settles) of(u *unit) (items []*Item) {
 	return items
 }
 
-// pick chooses the items that are settled now: what waits for a lock is tried again in time.
+// pick chooses the items to settle now. Items that wait for a lock are tried again later.
 func (s *settles) pick() (items, rest []*Item) {
 	for i, item := range s.items {
 		if len(items) >= maxSettle {
@@ -75,7 +75,7 @@ func (s *settles) pick() (items, rest []*Item) {
 	return items, rest
 }
 
-// schedule says when what is left is due.
+// schedule sets when the rest is due.
 func (s *settles) schedule() {
 	for _, item := range s.items {
 		s.since = earliest(s.since, item.at)
@@ -95,7 +95,7 @@ func (d *Dispatcher) settleDue() time.Time {
 	return later(at, d.calls.notBefore[callSettle])
 }
 
-// going reports whether more outcomes are about to come.
+// going reports whether more outcomes are likely to come soon.
 func (d *Dispatcher) going() bool {
 	return d.work.out > 0 || slices.ContainsFunc(d.routes, func(rt *route) bool { return len(rt.ready) > 0 })
 }
@@ -180,13 +180,13 @@ func (d *Dispatcher) settled(items []*Item, controls []core.Control, res core.Re
 	}
 }
 
-// stored is called when the store knows what became of it.
+// stored is called when the outcome of item is stored.
 func (d *Dispatcher) stored(item *Item) {
 	k, rt := item.key, item.route
 	o := &item.outcome
 	item.freeKey()
 	d.tell(item, nil)
-	if rt.anyones(item.Record.Envelope.Key) { // it may be anybody's again
+	if rt.anyones(item.Record.Envelope.Key) { // it may go to any member again
 		rt.queue.lookNext(d.now)
 	}
 	d.endDecision(item)
@@ -222,7 +222,7 @@ func (d *Dispatcher) stored(item *Item) {
 	d.advance(k)
 }
 
-// revise forgets a record that may be something else by now, and has it read again.
+// revise forgets a record that may have changed, and schedules another read of it.
 func (d *Dispatcher) revise(item *Item) {
 	d.finish(item)
 	if item.key != nil {
@@ -236,17 +236,17 @@ func (d *Dispatcher) revise(item *Item) {
 	item.route.visit(&revisit{ref: item.Record.Ref, slot: item.Record.Slot, at: d.now})
 }
 
-// changed is called when the record is no longer what was handed out: what is known of its key is read anew.
+// changed is called when the record has changed since it was handed out: its key is read again.
 func (d *Dispatcher) changed(item *Item) {
 	rt, k := item.route, item.key
 	item.freeKey()
-	if item.tries > 0 { // it was sent before, and may have been stored then
+	if item.tries > 0 { // its outcome was sent before, and may be stored
 		d.tell(item, nil)
 	} else {
 		d.tell(item, core.ErrChanged)
 	}
 	d.finish(item)
-	if c := item.decision; c != nil { // look what it is now
+	if c := item.decision; c != nil { // read what it is now
 		item.decision = nil
 		d.decide(rt, c)
 	}
@@ -260,16 +260,16 @@ func (d *Dispatcher) changed(item *Item) {
 	d.advance(k)
 }
 
-// fencedOff is called when the record is another's.
+// fencedOff is called when the record belongs to another member.
 func (d *Dispatcher) fencedOff(item *Item) {
 	k := item.key
 	item.freeKey()
 	d.tell(item, core.ErrFenced)
-	if item.lost = true; item.decision != nil { // the owner's
+	if item.lost = true; item.decision != nil { // the decision belongs to the owner
 		d.controls.forget(item.decision)
 	}
 	d.finish(item)
-	d.peers.lookAt = d.now // who owns what?
+	d.peers.lookAt = d.now // to see who owns what
 	if k != nil && !k.dropped {
 		d.reread(item.route, k.name, k.slot)
 	}

@@ -7,18 +7,18 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// tally is what the shares are worked out from.
+// tally is what the shares are computed from.
 type tally struct {
 	members []*core.Member
 	routes  []string // of all units, sorted
 	load    map[core.Session]int
 	counts  map[core.Session]map[string]int
-	serves  map[core.Session]map[string]bool // and whether it is able
+	serves  map[core.Session]map[string]bool // true: it is able
 }
 
-// share works out which free units the member takes and which of its own it gives up, so that all members come to the
-// same answer: each free unit goes to the able member with the fewest units for its handlers, and a unit goes from
-// one to another who has at least two fewer.
+// share computes which free units the member takes and which of its own it gives up, so that all members get the same
+// result. A free unit goes to the able member with the fewest units for its handlers. A unit moves from one member to
+// another that has at least two fewer.
 func (d *Dispatcher) share() {
 	t := d.tally()
 	for _, o := range d.peers.freeUnits() {
@@ -47,8 +47,8 @@ func (d *Dispatcher) share() {
 	}
 }
 
-// leave chooses one unit of a route to be given up: if possible one that has nothing in memory, else one that has
-// nothing to be stored.
+// leave chooses one unit of a route to give up: if possible one without items in memory, otherwise one without outcomes
+// to store.
 func (d *Dispatcher) leave(rt *route) {
 	if rt == nil {
 		return
@@ -68,7 +68,7 @@ func (d *Dispatcher) leave(rt *route) {
 	}
 }
 
-// tally counts who owns what, as far as it is not on its way to somebody else.
+// tally counts who owns what, without units that are on their way to another member.
 func (d *Dispatcher) tally() *tally {
 	t := &tally{load: map[core.Session]int{}, counts: map[core.Session]map[string]int{}, serves: map[core.Session]map[string]bool{}}
 	dead := map[core.Session]bool{}
@@ -118,12 +118,12 @@ func (t *tally) add(s core.Session, route string, n int) {
 	t.counts[s][route] += n
 }
 
-// fewer reports whether a with more units than it has is still better off than b: fewer units for each handler.
+// fewer reports whether member a, with so many more units, has fewer units for each handler than b.
 func (t *tally) fewer(a *core.Member, more int, b *core.Member, than int) bool {
 	return (t.load[a.Session]+more)*max(b.Handlers, 1) < (t.load[b.Session]+than)*max(a.Handlers, 1)
 }
 
-// least returns the member that should have one more unit of a route: an able one if there is one.
+// least returns the member that should get one more unit of a route, an able one if there is one.
 func (t *tally) least(route string) (best *core.Member) {
 	bestAble := false
 	for _, m := range t.members {
@@ -156,7 +156,8 @@ func (t *tally) next() (from, to core.Session, route string) {
 	})
 	for _, b := range byLoad {
 		for _, a := range slices.Backward(byLoad) {
-			if a == b || t.load[a.Session] == 0 || t.fewer(a, -1, b, 1) { // a - 1 must not be below b + 1
+			// afterwards a must not have less than b
+			if a == b || t.load[a.Session] == 0 || t.fewer(a, -1, b, 1) {
 				continue
 			}
 			for _, route := range t.routes {

@@ -7,21 +7,22 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// RouteStatus says how a route stands at this member.
+// RouteStatus is the state of a route at this member.
 type RouteStatus struct {
 	// Owned and Units are the units that this member owns, and all there are; Units is 0 if nobody serves the
 	// route.
 	Owned, Units int
-	// Ready, Out and Waiting count records: to be handed out, handed out, and read but behind others of their key.
+	// Ready, Out and Waiting count records: those to be handed out, those handed out, and those read that wait
+	// behind others of their key.
 	Ready, Out, Waiting int
-	// Keys is how many keys are remembered, and Elsewhere how many records others hold that this member will look
-	// at again.
+	// Keys is how many keys are remembered. Elsewhere is how many records others hold that this member will read
+	// again.
 	Keys, Elsewhere int
 	// Behind reports that there is more to read.
 	Behind bool
 }
 
-// Status returns how a route stands.
+// Status returns the state of a route.
 func (d *Dispatcher) Status(route string) (st RouteStatus) {
 	rt := d.byName[route]
 	if rt == nil {
@@ -42,7 +43,7 @@ func (d *Dispatcher) Status(route string) (st RouteStatus) {
 	return st
 }
 
-// Roster returns who was there and who owned what when the store was last asked. It must not be changed.
+// Roster returns the members and owners at the time of the latest answer. It must not be changed.
 func (d *Dispatcher) Roster() *core.Roster { return &d.peers.roster }
 
 // Ready returns how many records of a route wait to be handed out.
@@ -56,8 +57,8 @@ func (d *Dispatcher) Ready(route string) int {
 // Out returns how many records are handed out and not concluded.
 func (d *Dispatcher) Out() int { return d.work.out }
 
-// Idle reports that everything of a route was read that could be, and that no read of it is due or under way. What is
-// staged from now on is found at the next poll, or after a Wake.
+// Idle reports that all readable records of a route were read, and that no read is due or under way. Records that are
+// staged later are found at the next poll, or after a Wake.
 func (d *Dispatcher) Idle(now time.Time, route string) bool {
 	rt := d.byName[route]
 	if rt == nil || !d.self.joined || d.calls.busy(callRead) && slices.Contains(d.reads.routes, rt) {
@@ -66,7 +67,7 @@ func (d *Dispatcher) Idle(now time.Time, route string) bool {
 	return len(rt.groups) > 0 && rt.room() > 0 && rt.readDue().After(now)
 }
 
-// Unsettled returns how many outcomes wait to be stored, as far as no call is under way with them.
+// Unsettled returns how many outcomes wait to be stored, without those of a call under way.
 func (d *Dispatcher) Unsettled() int {
 	if d.calls.busy(callSettle) {
 		return len(d.settles.items) + 1
@@ -80,8 +81,8 @@ func (d *Dispatcher) More(route string) bool {
 	return rt != nil && (rt.pace.more || len(rt.toRead) > 0)
 }
 
-// Resting reports that the member owns what it can get, has read all of it, holds nothing, and that nothing of it is
-// due. What waits on barred routes does not count: nothing of these is to be handed out now.
+// Resting reports that the member owns all units that it can get, has read all records, holds none, and that none is
+// due. Records on barred routes do not count: they are not to be handed out now.
 func (d *Dispatcher) Resting(barred []string) bool {
 	if !d.self.joined || d.calls.busy(callMeet) || !d.calls.quiet() || d.giving.busy() || !d.timers.none ||
 		len(d.peers.moves)+len(d.peers.removals) > 0 || !d.settles.empty() {
@@ -95,7 +96,7 @@ func (d *Dispatcher) Resting(barred []string) bool {
 	return !slices.ContainsFunc(d.routes, func(rt *route) bool { return !rt.rests(slices.Contains(barred, rt.Name), d.db.last) })
 }
 
-// rests reports whether nothing of a route is left to do, when last is the greatest sequence there is.
+// rests reports whether a route has no work left. last is the greatest sequence there is.
 func (rt *route) rests(barred bool, last int64) bool {
 	if barred {
 		for _, item := range rt.known {

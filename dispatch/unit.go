@@ -8,19 +8,19 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// unit is what the member owns of a route.
+// unit is a unit of a route that the member owns.
 type unit struct {
 	core.Unit
 	route   *route
 	term    int64
 	leaving bool      // to be given up
 	asked   bool      // a give-up is under way
-	unsure  bool      // the answer to a give-up was lost: it may still be carried out
+	unsure  bool      // the answer to a give-up was lost; the give-up may still be carried out
 	tryAt   time.Time // not before
 	low     int64     // the greatest hint that may be stored
 }
 
-// careful is up to where a member that died may have had its records out; 0 = nowhere.
+// careful is the sequence up to which a dead member may have had records out; 0 = none.
 func (u *unit) careful() (care int64) {
 	for s := u.From; s < u.To; s++ {
 		care = max(care, u.route.careful[s])
@@ -28,19 +28,19 @@ func (u *unit) careful() (care int64) {
 	return care
 }
 
-// minds reports whether a control record of its route concerns it.
+// minds reports whether a control record of its route concerns the unit.
 func (u *unit) minds(c *core.Control) bool {
 	return c.Kind == core.ControlFrom || u.Slots().Has(c.Slot)
 }
 
-// hint is a move that stores how far the member has come in the unit.
+// hint returns a move that stores how far the member has come in the unit.
 func (u *unit) hint(low int64) core.Move {
 	self := u.route.session
 	return core.Move{Unit: u.Unit, From: self, To: self, Low: low, Careful: u.careful()}
 }
 
-// stay ends the try to give the unit up, and allows another one at a time. Another unit may go instead, or this one
-// later, unless an earlier try may still be carried out.
+// stay ends the try to give up the unit, and allows another one later. Meanwhile another unit may be given up instead,
+// unless an earlier try may still be carried out.
 func (u *unit) stay(tryAt time.Time) {
 	u.tryAt = tryAt
 	if !u.unsure {
@@ -49,13 +49,13 @@ func (u *unit) stay(tryAt time.Time) {
 	}
 }
 
-// hasLoaded reports whether all that waits in a unit is known.
+// hasLoaded reports whether all waiting records of a unit are known.
 func (rt *route) hasLoaded(u *unit) bool {
 	g := rt.groupOf(u.From)
 	return g != nil && g.loaded
 }
 
-// giveUpDue returns when the next unit is to be given up; zero = none.
+// giveUpDue returns when to give up the next unit; zero = none.
 func (rt *route) giveUpDue() (at time.Time) {
 	if rt.leaving == 0 {
 		return at

@@ -9,21 +9,20 @@ import (
 	"github.com/waybill-go/waybill/dispatch"
 )
 
-// ableFor is how long a breaker may be open before others, whose broker may work, should have the route's units.
+// ableFor is how long a breaker may be open before the route's units should go to a relay whose broker may work.
 const ableFor = 5 * time.Second
 
-// maxTopicBreakers bounds the topics of one route that are skipped one by one; beyond it the whole route pauses.
+// maxTopicBreakers bounds the topics of one route that are skipped separately; beyond it the whole route pauses.
 const maxTopicBreakers = 32
 
-// probes spaces the probes of an open breaker: 200 ms, doubled to 30 s, without end. A publisher that can be asked
-// whether it works is asked at least every second before that, since it costs no record: a broker that is back is
-// used at once.
+// probes spaces the probes of an open breaker: 200 ms, doubled to 30 s, without end. A publisher with a check of its
+// own is asked at least every second, since that costs no record. So a broker that is back is used at once.
 var (
 	probes = waybill.Backoff{Base: 200 * time.Millisecond, Cap: 30 * time.Second, Attempts: -1}
 	checks = waybill.Backoff{Base: 200 * time.Millisecond, Cap: time.Second, Attempts: -1}
 )
 
-// breakers are those of a route: its own, and those of its topics.
+// breakers are the breakers of a route: its own, and those of its topics.
 type breakers struct {
 	route    breaker
 	topics   map[string]*breaker
@@ -41,7 +40,7 @@ type breaker struct {
 	warnedAt time.Time // when the log said so
 	until    time.Time // open before it
 	half     bool
-	trial    *dispatch.Item // the record that is tried while half open
+	trial    *dispatch.Item // the record on trial while half open
 	opened   uint64         // the loop's count of openings when this one opened
 }
 
@@ -67,8 +66,8 @@ func (b *breaker) open(now time.Time, cause error, generation uint64) time.Durat
 // close closes the breaker without a success: the next outage opens it for longer than the last.
 func (b *breaker) close() { b.until, b.half, b.trial = time.Time{}, false, nil }
 
-// outage notes that a call which began at generation met an outage, and opens the breaker concerned unless it opened
-// after the call had begun.
+// outage notes that a call met an outage. It opens the breaker concerned, unless that opened after the call had begun:
+// the call began at generation.
 func (e *engine) outage(item *dispatch.Item, err error, generation uint64) {
 	rt, topic := e.routes[item.Route()], item.Record.Envelope.Topic
 	b := &rt.breakers.route
@@ -116,7 +115,8 @@ func (e *engine) addTopic(rt *route, topic string) *breaker {
 	return b
 }
 
-// noteSent notes that a call which began at generation published a record: what was open before the call is closed.
+// noteSent notes that a call published a record. Breakers that were open before the call began, at generation, are
+// closed.
 func (e *engine) noteSent(item *dispatch.Item, generation uint64) {
 	rt, topic := e.routes[item.Route()], item.Record.Envelope.Topic
 	if rt.breakers.route.failures > 0 && rt.breakers.route.opened <= generation {
@@ -133,14 +133,14 @@ func (e *engine) noteSent(item *dispatch.Item, generation uint64) {
 	}
 }
 
-// closeBreaker tells that the breaker of a route, or of one topic of it, is closed.
+// closeBreaker reports that the breaker of a route, or of one topic of it, is closed.
 func (e *engine) closeBreaker(rt *route, topic string) {
 	e.tel.breaker(e.base, rt, -1)
 	e.observer.tell(e.opts.Hooks.OnBreaker, Event{Route: rt.Name, Topic: topic})
 	e.log.Info("publishing resumed", "event", "relay.breaker_closed", "route", rt.Name, "topic", topic)
 }
 
-// barred reports whether nothing of the route is to be handed out now.
+// barred reports whether the route's records must not be handed out now.
 func (rt *route) barred() bool {
 	return rt.paused || !rt.breakers.route.until.IsZero() || rt.breakers.route.half && rt.breakers.route.trial != nil
 }
@@ -151,8 +151,8 @@ func (rt *route) blocked(topic string) bool {
 	return b != nil && (!b.until.IsZero() || b.half && b.trial != nil)
 }
 
-// able tells the dispatcher whether the route should have units, if another relay can have them. One that tries
-// whether its broker works needs a record to try it with.
+// able tells the dispatcher whether the route should have units, if another relay can have them. A relay that tries
+// whether its broker works needs a record to try with.
 func (e *engine) able(rt *route) (next time.Time) {
 	b := &rt.breakers.route
 	able := !rt.paused
@@ -167,7 +167,7 @@ func (e *engine) able(rt *route) (next time.Time) {
 	return next
 }
 
-// stepBreakers makes breakers whose time has come half open, and returns when the next one comes.
+// stepBreakers makes breakers half open whose time has come. It returns when the next one is due.
 func (e *engine) stepBreakers(rt *route) (next time.Time) {
 	defer func() { next = earliest(next, e.able(rt)) }()
 	due := func(b *breaker) bool {
@@ -196,11 +196,11 @@ func (e *engine) stepBreakers(rt *route) (next time.Time) {
 	return next
 }
 
-// check asks the publisher whether it works again before anything is sent to it.
+// check asks the publisher whether it works again, before records are sent to it.
 func (e *engine) check(rt *route) {
 	rt.breakers.checking = true
 	e.async(func() func() {
-		// nothing is in flight that a stop would wait for
+		// a stop waits for nothing here
 		ctx, cancel := e.timeout(e.upkeep.ctx, e.opts.PublishTimeout)
 		defer cancel()
 		err := guardErr("check", func() error { return rt.breakers.checker.Check(ctx) })
@@ -226,8 +226,8 @@ func (e *engine) check(rt *route) {
 	})
 }
 
-// endTrial notes that an item has an outcome. If it was on trial and neither published nor met an outage, the breaker
-// closes: the other side answers at least. If it is released, the next one is tried.
+// endTrial notes that an item has an outcome. If it was on trial, and was neither published nor met an outage, the
+// breaker closes: the other side answers at least. If it was released, the next one is tried.
 func (e *engine) endTrial(rt *route, item *dispatch.Item, back bool) {
 	ended := func(b *breaker) {
 		if b.trial = nil; !back {

@@ -14,15 +14,15 @@ import (
 // anything further up. From the top: relay, health, pause, loop, once, member, share, feed, publish, stop, wait,
 // presence, upkeep, park, outcome, breaker, engine, tasks, lease, telemetry, hooks, limit, unserved, record, options.
 
-// engine is one Run or RunOnce. Everything in it belongs to the loop goroutine; blocking calls run as tasks and hand
-// their result back as a function for the loop.
+// engine is one Run or RunOnce. The loop goroutine owns everything in it. Blocking calls run as tasks; each returns its
+// result as a function for the loop.
 type engine struct {
 	*Relay
 	tasks
 	once     bool
 	base     context.Context //nolint:containedctx // the engine lives for one Run: its context without the cancellation
 	now      time.Time       // of this step of the loop
-	began    time.Time       // what ages and lives of records count from; see timed
+	began    time.Time       // ages and lives of records count from then; see timed
 	observer *observer
 	limiter  obs.Limiter
 	counts   Counts
@@ -32,10 +32,10 @@ type engine struct {
 	order  []*route
 	groups []*group
 
-	member    member    // what the store says of this relay
+	member    member    // what the store says about this relay
 	publishes publishes // Publish calls
 	waits     waits     // how the store wakes the relay
-	presence  presence  // what shows others that this process is there
+	presence  presence  // shows others that this process is there
 	upkeep    upkeep    // cleaning, and the look for unserved routes
 	pass      pass      // the end of a RunOnce
 	drain     drain     // the end of a run
@@ -52,7 +52,7 @@ type route struct {
 	labels    routeLabels
 	lanes     []*route // the lanes of its route, itself included
 	paused    bool
-	awaited   bool      // the wait in progress is about it too
+	awaited   bool      // the wait in progress includes it
 	counted   bool      // its units are known
 	sentAt    time.Time // of the latest confirm
 	got       float64   // records sent, divided by the share
@@ -89,7 +89,7 @@ func (e *engine) newRoute(o *served) *route {
 		breakers:  breakers{topics: map[string]*breaker{}},
 		keys:      keys{flying: map[string]int{}, parked: map[string][]*dispatch.Item{}},
 	}
-	if o.Order == waybill.OrderPerKey && !rt.pipelined { // a key goes on when the whole call has its results
+	if o.Order == waybill.OrderPerKey && !rt.pipelined { // a key goes on when the whole call has results
 		rt.maxCall = max(rt.maxCall/2, 1)
 	}
 	if t.MaxBatch > 0 {
@@ -109,7 +109,7 @@ func (e *engine) timeout(ctx context.Context, d time.Duration) (context.Context,
 	return context.WithTimeout(ctx, max(d, time.Millisecond))
 }
 
-// warn logs a warning about an item (nil = about no record in particular), unless there were too many like it of late.
+// warn logs a warning about an item (nil = about no record), unless there were too many of its event lately.
 func (e *engine) warn(item *dispatch.Item, event, text string, err error, more ...any) {
 	key := event
 	if item != nil {

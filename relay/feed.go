@@ -17,7 +17,7 @@ func (e *engine) mayHand(rt *route) bool {
 	return !e.drain.begun && !rt.barred() && rt.calls < maxCalls && e.member.lease.holds()
 }
 
-// feed sends up to n records of a route that are ready, and returns how many it sent.
+// feed sends up to n ready records of a route, and returns how many it sent.
 func (e *engine) feed(rt *route, n int) (sent int) {
 	for sent < n && e.mayHand(rt) {
 		c := e.newCall(rt)
@@ -32,7 +32,7 @@ func (e *engine) feed(rt *route, n int) (sent int) {
 	return sent
 }
 
-// fill moves what is ready into c. Records that must not be sent get their outcome instead.
+// fill moves ready records into c. Records that must not be sent get an outcome instead.
 func (e *engine) fill(c *call, limit int) {
 	rt := c.route
 	if rt.breakers.route.half {
@@ -43,7 +43,7 @@ func (e *engine) fill(c *call, limit int) {
 			break
 		}
 	}
-	refused := map[string]bool{} // keys with a record that was not sent: what follows waits for it
+	refused := map[string]bool{} // keys with a record that was not sent: later ones wait for it
 	for len(c.items) < limit {
 		items := e.d.Hand(e.now, rt.Name, limit-len(c.items))
 		if len(items) == 0 {
@@ -78,11 +78,11 @@ func (e *engine) take(c *call, item *dispatch.Item) {
 	}
 	if b := rt.breakers.topics[item.Record.Envelope.Topic]; b != nil && b.half && b.trial == nil {
 		b.trial = item
-		e.d.BlockTopic(rt.Name, item.Record.Envelope.Topic, true) // until it is known what becomes of it
+		e.d.BlockTopic(rt.Name, item.Record.Envelope.Topic, true) // until its outcome is known
 	}
 }
 
-// fillParked moves what is parked of one key that may go on into c. It reports whether there was one.
+// fillParked moves the parked records of one key that may go on into c. It reports whether there was such a key.
 func (e *engine) fillParked(c *call, limit int) bool {
 	rt := c.route
 	for key, items := range rt.keys.parked {

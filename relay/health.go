@@ -13,7 +13,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// healthTimeout bounds the store's part of Health if its context has no earlier end.
+// healthTimeout bounds the store's part of Health if its context does not end earlier.
 const healthTimeout = 5 * time.Second
 
 // Health says how the relay is. The checks are "run", "store", "route NAME" for each route or lane, and, if the store
@@ -36,7 +36,7 @@ func (r *Relay) Health(ctx context.Context) waybill.Health {
 	case e != nil && e.ask(ctx.Done(), func() { found = e.health() }):
 		h = found
 	case e != nil && ctx.Err() != nil && !closed(e.closed):
-		h.Live = caller.Err() != nil // who does not wait learns nothing
+		h.Live = caller.Err() != nil // a caller that does not wait learns nothing
 		h.Add("run", waybill.HealthFailed, "the loop does not answer")
 	case failed != nil:
 		h.Live = false
@@ -112,7 +112,7 @@ func (e *engine) health() waybill.Health {
 	return h
 }
 
-// ownership says what the relay owns of a route.
+// ownership describes the units that the relay owns of a route.
 func (e *engine) ownership(rt *route) string {
 	st := e.d.Status(rt.Name)
 	s := fmt.Sprintf("%d of %d units", st.Owned, st.Units)
@@ -122,7 +122,7 @@ func (e *engine) ownership(rt *route) string {
 	return s
 }
 
-// ago says when t was, by the loop's clock.
+// ago returns how long ago t was, by the loop's clock.
 func (e *engine) ago(t time.Time) string { return round(e.now.Sub(t)).String() + " ago" }
 
 // backlog is the store's part.

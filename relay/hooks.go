@@ -25,7 +25,7 @@ type Hooks struct {
 	OnBreaker func(Event)
 }
 
-// Event is what a hook is told. It holds no body.
+// Event tells a hook what happened. It holds no body.
 type Event struct {
 	Route, ID, Topic, Key string
 	// Attempt is the number of this attempt, from 1.
@@ -48,7 +48,7 @@ type observer struct {
 	warned  bool
 }
 
-// newObserver returns what runs the hooks, nil if there is none.
+// newObserver returns the observer of hooks, nil if there is none.
 func newObserver(h Hooks, log *slog.Logger) *observer {
 	if h.OnPublished == nil && h.OnRetry == nil && h.OnAbandoned == nil && h.OnLeaseLost == nil && h.OnBreaker == nil {
 		return nil
@@ -88,7 +88,7 @@ func (o *observer) run(call func()) {
 	call()
 }
 
-// close waits for queued events, but not longer than limit.
+// close waits for queued events, at most for limit.
 func (o *observer) close(limit time.Duration) {
 	if o == nil {
 		return

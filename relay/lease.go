@@ -9,10 +9,10 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// lease is what a session may do until when. No publish begins after its end, and what goes on then is cancelled.
+// lease bounds what a session may do. No publish begins after its end. A publish that runs then is cancelled.
 type lease struct {
 	until  atomic.Pointer[time.Time] // when the next publish must have begun
-	last   time.Time                 // when all must have ended
+	last   time.Time                 // when all publishes must have ended
 	ctx    context.Context           //nolint:containedctx // ends with the lease
 	cancel context.CancelFunc
 	timer  *time.Timer
@@ -24,7 +24,7 @@ func (l *lease) holds() bool {
 	return until != nil && time.Now().Before(*until)
 }
 
-// renew makes the lease last until a time, and has publishes begin until another; zero = it is not known to be longer.
+// renew makes the lease last until a time. No publish begins after another time; zero = that is not known.
 func (l *lease) renew(parent context.Context, until, start time.Time) {
 	if until.IsZero() {
 		return
@@ -34,7 +34,7 @@ func (l *lease) renew(parent context.Context, until, start time.Time) {
 		return
 	}
 	l.last = until
-	if l.timer != nil && l.timer.Stop() { // it has not ended anything, and will not
+	if l.timer != nil && l.timer.Stop() { // it has ended nothing, and will not
 		l.timer.Reset(time.Until(until))
 		return
 	}
@@ -43,7 +43,7 @@ func (l *lease) renew(parent context.Context, until, start time.Time) {
 	l.timer = time.AfterFunc(time.Until(until), cancel)
 }
 
-// end ends the lease, and what was begun under it.
+// end ends the lease, and the publishes that began under it.
 func (l *lease) end() {
 	if l.timer != nil {
 		l.timer.Stop()

@@ -6,18 +6,18 @@ import (
 )
 
 const (
-	// limitBurst is how much may be sent at once after a rest, and limitGrain how much is waited for if there is
-	// much to send, so that calls do not become small.
+	// limitBurst is how much may be sent at once after a rest. With much to send, limitGrain is the least amount to
+	// wait for, so that calls do not become small.
 	limitBurst = 100 * time.Millisecond
 	limitGrain = 20 * time.Millisecond
 )
 
-// bucket is a token bucket. It belongs to whoever runs the relay.
+// bucket is a token bucket. It belongs to the running engine.
 type bucket struct {
 	rate   float64 // a second
 	burst  float64
 	tokens float64
-	at     time.Time // tokens are as of then
+	at     time.Time // the time that tokens are for
 }
 
 func newBucket(rate float64) *bucket {
@@ -25,7 +25,7 @@ func newBucket(rate float64) *bucket {
 	return &bucket{rate: rate, burst: burst, tokens: burst}
 }
 
-// fill counts what has come in by now.
+// fill adds the tokens that have come in by now.
 func (b *bucket) fill(now time.Time) {
 	if d := now.Sub(b.at); d > 0 {
 		if !b.at.IsZero() {
@@ -40,7 +40,7 @@ func (b *bucket) when(n float64) time.Time {
 	return b.at.Add(time.Duration((n-b.tokens)/b.rate*float64(time.Second)) + time.Microsecond)
 }
 
-// take returns how many of ready records may be sent now. If none, it returns when.
+// take returns how many of ready records may be sent now, or when the next may.
 func (b *bucket) take(now time.Time, ready int) (n int, at time.Time) {
 	b.fill(now)
 	want := min(max(math.Floor(b.rate*limitGrain.Seconds()), 1), float64(ready))

@@ -12,7 +12,7 @@ import (
 // minPause keeps the loop from spinning, whatever the dispatcher says.
 const minPause = time.Millisecond
 
-// newEngine returns what serves one Run.
+// newEngine returns the engine of one Run.
 func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	e := &engine{
 		Relay: r, tasks: newTasks(), once: once, observer: newObserver(r.opts.Hooks, r.log), routes: map[string]*route{},
@@ -44,7 +44,7 @@ func newEngine(ctx context.Context, r *Relay, once bool) *engine {
 	return e
 }
 
-// run is the loop: start what may start, then take the next result, the end of ctx, or the next point in time.
+// run is the loop: it starts what may start, and then takes the next result, the end of ctx, or the next point in time.
 func (e *engine) run(ctx context.Context) error {
 	defer e.end()
 	timer := time.NewTimer(0)
@@ -111,7 +111,7 @@ func (e *engine) finished() bool {
 	return (e.d.Left() || e.drain.noLeave) && e.inProgress == 0 || !e.now.Before(e.drain.finalAt)
 }
 
-// end lets go of what the run has, and says what is left.
+// end releases the run's resources, and reports what is left.
 func (e *engine) end() {
 	e.drain.stopSend()
 	e.stopUpkeep()

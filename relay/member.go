@@ -11,16 +11,16 @@ import (
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
-// timed is the store for one call. What it returns counts the ages and the lives of records from began, so that they
-// can be told at any time: a record may wait before it is handed out.
+// timed is the store for one call. In its results the ages and lives of records count from began, so that they can be
+// told at any time: a record may wait before it is handed out.
 type timed struct {
 	core.OutboxStore
 	began   time.Time
 	settled error          // why nothing of a settle could be stored
-	refused []core.Outcome // outcomes of records that are another's
+	refused []core.Outcome // outcomes of records that belong to another relay
 }
 
-// Read is that of the store.
+// Read reads from the store, and shifts times.
 func (s *timed) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
 	page, err := s.OutboxStore.Read(ctx, self, look)
 	d := time.Since(s.began)
@@ -34,14 +34,14 @@ func (s *timed) Read(ctx context.Context, self core.Session, look core.Look) (co
 	return page, err
 }
 
-// Due is that of the store.
+// Due asks the store, and shifts times.
 func (s *timed) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
 	page, err := s.OutboxStore.Due(ctx, self, parts, limit)
 	shift(page.Retries, time.Since(s.began))
 	return page, err
 }
 
-// Settle is that of the store.
+// Settle settles at the store, and notes what was refused.
 func (s *timed) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	res := s.OutboxStore.Settle(ctx, self, outcomes)
 	guardEach("an error of the store", res)
@@ -57,7 +57,7 @@ func (s *timed) Settle(ctx context.Context, self core.Session, outcomes []core.O
 	return res
 }
 
-// shift makes what counts from now count from d ago.
+// shift changes times that count from now into times that count from d ago.
 func shift(records []core.Record, d time.Duration) {
 	for i := range records {
 		records[i].Age -= d
@@ -65,7 +65,7 @@ func shift(records []core.Record, d time.Duration) {
 	}
 }
 
-// member is what the store says of this relay.
+// member is what the store says about this relay.
 type member struct {
 	session  core.Session // as the loop knows it
 	lease    *lease
@@ -79,7 +79,7 @@ type trouble struct {
 	text  string
 }
 
-// callStore makes the calls that the dispatcher wants now, and returns when it wants more.
+// callStore makes the calls that the dispatcher wants now, and returns when it will want more.
 func (e *engine) callStore() time.Time {
 	calls := e.d.Calls(e.now)
 	for _, c := range calls {
@@ -92,7 +92,7 @@ func (e *engine) callStore() time.Time {
 	return next
 }
 
-// call makes one call. What writes outlives a stop.
+// call makes one call. A call that writes outlives a stop.
 func (e *engine) call(c *dispatch.Call) {
 	from := e.base
 	if c.Name() == "read" {
@@ -144,7 +144,7 @@ func (e *engine) takeAnswer(c *dispatch.Call, s *timed, sent time.Time) {
 	e.member.lease.renew(e.drain.sendCtx, e.d.Deadline(), e.d.StartBy())
 }
 
-// countUnits says, once, which routes have another number of units than this relay asked for.
+// countUnits logs, once, which routes have another number of units than this relay asked for.
 func (e *engine) countUnits() {
 	for _, rt := range e.order {
 		asked := e.wanted[rt.base]
@@ -186,7 +186,7 @@ func (e *engine) storeFails(method string, err error) {
 		return // it was cancelled
 	}
 	if e.drain.begun && method == "meet" && e.d.Out()+e.d.Unsettled() == 0 {
-		e.drain.noLeave = true // nothing but the leave is left: others find out
+		e.drain.noLeave = true // only the leave is left: others find out
 	}
 	t := e.member.failing[method]
 	if t == nil {
@@ -197,17 +197,17 @@ func (e *engine) storeFails(method string, err error) {
 	e.warn(nil, "relay.store_unavailable", "the store failed; trying again", err, "call", method, "class", waybill.ClassOf(err).String())
 }
 
-// sessionLost notes that the session has ended: what is out may be sent by others, too. The dispatcher joins anew.
+// sessionLost notes that the session has ended: other relays may send what is out, too. The dispatcher joins again.
 func (e *engine) sessionLost() {
 	for _, rt := range e.order {
 		e.tel.leaseLost(e.base, rt)
 		e.unpark(rt)
 	}
-	e.member.lease = &lease{} // what is out keeps the old one
+	e.member.lease = &lease{} // records that are out keep the old one
 	e.warn(nil, "relay.lease_lost", "the relay was taken for dead, or its database went back; it joins anew", errors.New("the session has ended"), "out", len(e.publishes.inFlight))
 }
 
-// refused notes an outcome that the store refused, since the record is another's.
+// refused notes an outcome that the store refused because the record belongs to another relay.
 func (e *engine) refused(o *core.Outcome) {
 	ref := o.Ref()
 	rt := e.routes[ref.Route]

@@ -13,17 +13,17 @@ import (
 	"github.com/waybill-go/waybill/internal/errtext"
 )
 
-// leftEvery is how often a pass that has nothing more to do looks what others have left.
+// leftEvery is how often a pass without work of its own looks at what others have left.
 const leftEvery = 400 * time.Millisecond
 
 // pass is the end of a RunOnce.
 type pass struct {
 	counting bool
 	countAt  time.Time
-	beats    map[core.Session]int64 // of members that own units, as they were first seen
+	beats    map[core.Session]int64 // beats of members that own units, as first seen
 }
 
-// stepOnce stops a RunOnce when there is nothing more to do: nothing is due, or what is due is not to be had.
+// stepOnce stops a RunOnce when its work is done: nothing is due, or the due records cannot be had.
 func (e *engine) stepOnce() (next time.Time) {
 	if !e.once || e.drain.begun || e.pass.counting || len(e.publishes.inFlight) > 0 {
 		return time.Time{}
@@ -75,7 +75,7 @@ func (e *engine) stepOnce() (next time.Time) {
 				return
 			}
 			left := e.leftOver(counts, counter != nil)
-			if left != "" && doubt { // a dead relay's units will be ours
+			if left != "" && doubt { // the units of a dead relay will become ours
 				e.pass.countAt = e.now.Add(leftEvery)
 				return
 			}
@@ -93,7 +93,7 @@ func (e *engine) othersHold() bool {
 	return slices.ContainsFunc(e.order, func(rt *route) bool { return e.d.Status(rt.Name).Elsewhere > 0 })
 }
 
-// doubtful reports whether an owner of units may be dead: its beat was not seen to rise yet.
+// doubtful reports whether an owner of units may be dead: its beat has not risen yet.
 func (e *engine) doubtful(owners map[core.Session]int) (doubt bool) {
 	if e.pass.beats == nil {
 		e.pass.beats = map[core.Session]int64{}
@@ -113,7 +113,7 @@ func (e *engine) doubtful(owners map[core.Session]int) (doubt bool) {
 	return doubt
 }
 
-// leftOver says what is due and was not published, empty if nothing is.
+// leftOver describes due records that were not published; empty if there are none.
 func (e *engine) leftOver(counts []admin.Count, counted bool) string {
 	if !counted {
 		return fmt.Sprintf("what others own, and %d due", e.inMemory())
@@ -151,7 +151,7 @@ func (e *engine) inMemory() (n int) {
 	return n
 }
 
-// whoHas says who has what is left.
+// whoHas names the owners of what is left.
 func (e *engine) whoHas(owners map[core.Session]int) string {
 	var parts []string
 	for _, rt := range e.order {

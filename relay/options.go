@@ -118,7 +118,7 @@ type Route struct {
 	// Units is how many units the route, or each of its lanes, is divided into between relays, if this relay is the
 	// first to serve it; 1 to 64. More relays than units share nothing. The default is 64 for up to 16 routes, and
 	// 1,024 in all for more. The number stays until nobody serves the route. A relay that asked for another one
-	// says so in its log, once: event units_differ.
+	// says so in its log, once: event=relay.units_differ.
 	Units int
 }
 

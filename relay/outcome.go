@@ -15,7 +15,8 @@ func (e *engine) conclude(item *dispatch.Item, o core.Outcome) {
 	e.d.Conclude(e.now, item, o)
 }
 
-// release gives an item back at no cost. A retry of a blocked topic waits for the topic: it would come back at once.
+// release releases an item at no cost. A retry of a blocked topic waits for the topic; otherwise it would come back at
+// once.
 func (e *engine) release(item *dispatch.Item, unknown bool) {
 	e.counts.Released++
 	in := time.Duration(0)
@@ -25,7 +26,7 @@ func (e *engine) release(item *dispatch.Item, unknown bool) {
 	e.conclude(item, core.Release(&item.Record, in, unknown))
 }
 
-// retry has an item tried again later.
+// retry ends an attempt; the item is tried again later.
 func (e *engine) retry(item *dispatch.Item, err error, in time.Duration) {
 	e.counts.Failed++
 	e.conclude(item, core.Retry(&item.Record, err, in))
@@ -37,8 +38,7 @@ func (e *engine) retry(item *dispatch.Item, err error, in time.Duration) {
 	}
 }
 
-// abandon ends an item for good, with a reason. Its key goes on when that is stored, unless the route says that it
-// blocks.
+// abandon ends an item for good, with a reason. Its key goes on when that is stored, unless the route blocks it.
 func (e *engine) abandon(item *dispatch.Item, reason waybill.Reason, err error) {
 	e.counts.Abandoned++
 	e.conclude(item, core.Abandon(&item.Record, reason, err))
@@ -56,7 +56,7 @@ func (e *engine) abandon(item *dispatch.Item, reason waybill.Reason, err error) 
 	}
 }
 
-// itemLost notes that a record that was out is another's.
+// itemLost notes that a record that was out belongs to another relay.
 func (e *engine) itemLost(item *dispatch.Item) {
 	rt := e.routes[item.Route()]
 	e.tel.leaseLost(e.base, rt)

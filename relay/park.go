@@ -7,15 +7,14 @@ import (
 	"github.com/waybill-go/waybill/dispatch"
 )
 
-// keys knows the keys of a route whose publisher pipelines: it keeps the order inside a call only. So records of a key
-// that is in a call are parked until that call has its results.
+// keys knows the keys of a route whose publisher pipelines. Such a publisher keeps the order inside a call only. So
+// records of a key that is in a call are parked until that call has its results.
 type keys struct {
 	flying map[string]int              // records in calls
-	parked map[string][]*dispatch.Item // that wait, by key
+	parked map[string][]*dispatch.Item // parked records, by key
 }
 
-// mustPark reports whether records of its key are in another call. It waits for their results: a pipelining publisher
-// keeps the order inside a call only.
+// mustPark reports whether an item must wait because records of its key are in another call.
 func (e *engine) mustPark(c *call, item *dispatch.Item) bool {
 	key := item.Record.Envelope.Key
 	if !c.route.pipelined || key == "" {
@@ -27,7 +26,7 @@ func (e *engine) mustPark(c *call, item *dispatch.Item) bool {
 	return c.route.keys.flying[key] > 0 && !slices.ContainsFunc(c.items, func(o *dispatch.Item) bool { return o.Record.Envelope.Key == key })
 }
 
-// unpark releases what is parked of some keys of a route, or of all if none is named.
+// unpark frees the parked records of some keys of a route, or of all if none is named.
 func (e *engine) unpark(rt *route, keys ...string) {
 	if len(rt.keys.parked) == 0 {
 		return

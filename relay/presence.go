@@ -8,8 +8,8 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// attendFirst and attendLast bound the pause before a lost presence is taken anew; what lasted for attendLast begins at
-// attendFirst again.
+// attendFirst and attendLast bound the pause before a lost presence is taken again. After one that lasted for
+// attendLast the pause begins at attendFirst again.
 const (
 	attendFirst = 100 * time.Millisecond
 	attendLast  = 10 * time.Second
@@ -17,12 +17,12 @@ const (
 
 var errAbsent = errors.New("connection lost")
 
-// presence shows other relays that this process is there, where the store has such a thing: if it is killed, they need
+// presence shows other relays that this process is there, if the store supports it. If the process is killed, they need
 // not wait for its lease.
 type presence struct {
-	store  core.Presence // nil: there is no such thing
-	token  int64         // that is taken, 0 = none
-	busy   bool          // it is being taken, or watched
+	store  core.Presence // nil: the store has no presence
+	token  int64         // the token that is shown; 0 = none
+	busy   bool          // a token is being taken, or is watched
 	cancel context.CancelFunc
 	since  time.Time
 	nextAt time.Time
@@ -33,7 +33,7 @@ type presence struct {
 func (e *engine) keepPresence() time.Time {
 	p := &e.presence
 	switch {
-	case p.store == nil || e.once: // a run to the end is not worth a connection
+	case p.store == nil || e.once: // a RunOnce is not worth a connection
 		return time.Time{}
 	case p.busy && (e.drain.begun && (e.d.Left() || e.drain.noLeave) || p.token != 0 && e.d.Presence() != p.token):
 		// Another relay missed it.
@@ -90,7 +90,7 @@ func (e *engine) attended(ctx context.Context, token int64, lost <-chan struct{}
 	})
 }
 
-// absent ends what was shown, and has it taken anew.
+// absent ends the token, and plans to take another one.
 func (e *engine) absent() {
 	p := &e.presence
 	p.cancel()
@@ -104,7 +104,7 @@ func (e *engine) absent() {
 	p.token, p.busy, p.nextAt = 0, false, e.now.Add(p.pause)
 }
 
-// leave gives the token back.
+// leave returns the token.
 func (p *presence) leave() {
 	if p.busy {
 		p.cancel()

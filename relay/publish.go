@@ -20,20 +20,21 @@ type publishes struct {
 	openings uint64  // breakers opened so far
 }
 
-// call is one Publish: records of a route, one of a key unless the publisher pipelines, then a run of it.
+// call is one Publish call with records of a route. It has one record of a key, or a run of them if the publisher
+// pipelines.
 type call struct {
 	route      *route
 	items      []*dispatch.Item
 	envs       []waybill.Envelope
 	lease      *lease
-	under      context.Context //nolint:containedctx // that of the lease when it began
+	under      context.Context //nolint:containedctx // of the lease when it began
 	generation uint64          // breakers opened when it began
 	lost       bool            // given up at the drain limit
 	late       bool            // it did not begin: the lease had ended
 	plans      map[*dispatch.Item]plan
 }
 
-// plan is what a custom back-off said.
+// plan is the answer of a custom back-off.
 type plan struct {
 	in     time.Duration
 	again  bool
@@ -75,7 +76,7 @@ func (e *engine) send(c *call) {
 	e.async(func() func() {
 		defer cancel()
 		start := time.Now()
-		if !c.lease.holds() { // the process may have stood still since the loop looked
+		if !c.lease.holds() { // the process may have been stopped since the loop looked
 			return func() {
 				c.late = true
 				e.finish(c, core.AllFailed(len(c.items), errLate), 0)
@@ -90,8 +91,8 @@ func (e *engine) send(c *call) {
 	})
 }
 
-// publish calls the publisher and makes sure of one result a record. A panic is the record's fault if it was alone, so
-// that it costs an attempt; else it is an outage, and the breaker's probe sends records alone.
+// publish calls the publisher and makes sure that each record has one result. A panic costs the record an attempt if it
+// was alone. Otherwise the panic is an outage, and the breaker's probes send records alone.
 func (e *engine) publish(ctx context.Context, c *call) (res core.Results) {
 	n := len(c.envs)
 	broken := func(what string) core.Results {
@@ -115,7 +116,7 @@ func (e *engine) publish(ctx context.Context, c *call) (res core.Results) {
 	return res
 }
 
-// ask asks a custom back-off about what failed: not on the loop, since it may take its time or call the relay.
+// ask asks a custom back-off about failures. It does not run on the loop: the back-off may be slow, or call the relay.
 func (c *call) ask(res core.Results) {
 	policy := c.route.Backoff
 	if policy.Kind != waybill.BackoffCustom {
@@ -144,7 +145,7 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 	rt.out -= len(c.items)
 	c.land()
 	if c.lost {
-		e.inProgress++ // was taken off when it was given up
+		e.inProgress++ // it was uncounted when it was given up
 		return
 	}
 	delete(e.publishes.inFlight, c)
@@ -163,7 +164,7 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 		rt.sentAt = e.now
 	}
 	failed := c.failures(res)
-	// the last of a key first: what goes back stands behind what went back later
+	// the last of a key first: each one goes back in front of it
 	for i, item := range slices.Backward(c.items) {
 		key := item.Record.Envelope.Key
 		first, ok := failed[key]
@@ -176,7 +177,7 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 			e.release(item, false)
 		case ok && first < i && classify(err) == waybill.ClassOutage, errors.Is(err, waybill.ErrBehind), c.ended(err):
 			e.release(item, true)
-		case ok && first < i: // the error is that of an earlier one
+		case ok && first < i: // the error belongs to an earlier one
 			e.release(item, false)
 		default:
 			e.failed(item, err, c)
@@ -188,7 +189,7 @@ func (e *engine) finish(c *call, res core.Results, took time.Duration) {
 	e.freeCall(c)
 }
 
-// land takes note that the records of c are not on their way any more.
+// land notes that the records of c are no longer on their way.
 func (c *call) land() {
 	if !c.route.pipelined {
 		return
@@ -223,7 +224,7 @@ func (c *call) failures(res core.Results) map[string]int {
 	return first
 }
 
-// ended reports whether err is no more than the end of the lease.
+// ended reports whether err only says that the lease has ended.
 func (c *call) ended(err error) bool {
 	return c.under.Err() != nil && classify(err) == waybill.ClassOutage
 }
@@ -268,7 +269,7 @@ func (e *engine) failed(item *dispatch.Item, err error, c *call) {
 func (e *engine) rejected(item *dispatch.Item, err error, c *call) {
 	policy := c.route.Backoff
 	if errors.Is(err, waybill.ErrUnroutable) {
-		// After a long outage all that waited is old at its first attempt.
+		// After a long outage all waiting records are old at their first attempt.
 		if h := e.opts.UnroutableTimeout; h < 0 || e.age(item) >= h && attempt(item) >= waybill.DefaultBackoffAttempts {
 			e.abandon(item, waybill.ReasonUnroutable, err)
 			return

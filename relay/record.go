@@ -15,13 +15,13 @@ import (
 // attempt is the number of this attempt, from 1.
 func attempt(item *dispatch.Item) int { return item.Record.Attempts + 1 }
 
-// event is what hooks are told of an item, but for its age.
+// event returns a hook's event about an item, without its age.
 func event(item *dispatch.Item) Event {
 	m := &item.Record.Envelope
 	return Event{Route: item.Route(), ID: m.ID, Topic: m.Topic, Key: m.Key, Attempt: attempt(item), Age: item.Record.Age}
 }
 
-// event is what hooks are told of an item.
+// event returns a hook's event about an item.
 func (e *engine) event(item *dispatch.Item) Event {
 	ev := event(item)
 	ev.Age = e.age(item)
@@ -36,8 +36,8 @@ func (e *engine) expired(item *dispatch.Item) bool {
 	return item.Record.Expires && item.Record.Life <= e.now.Sub(e.began)
 }
 
-// classify is waybill.ClassOf with what only the relay knows: the end of a call's context is a result that never came,
-// and what was once right and is now misconfigured will be right again.
+// classify is waybill.ClassOf with what only the relay knows. The end of a call's context means that the result never
+// came. Something that worked once and is misconfigured now will work again.
 func classify(err error) waybill.Class {
 	class := waybill.ClassOf(err)
 	switch {
@@ -63,8 +63,8 @@ func unroutableBackoff(b *waybill.Backoff) waybill.Backoff {
 	return u
 }
 
-// guardErr runs f and turns a panic into an error, also one of the error that f returns, such as a nil pointer of its
-// type.
+// guardErr runs f and turns a panic into an error. That includes a panic of the returned error itself, such as a nil
+// pointer of its type.
 func guardErr(what string, f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -94,7 +94,7 @@ func round(d time.Duration) time.Duration {
 	return d.Round(time.Millisecond)
 }
 
-// earliest returns the earlier of two times, where zero means never.
+// earliest returns the earlier of two times; zero is never.
 func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

@@ -24,8 +24,8 @@ type Relay struct {
 	tel     *telemetry
 	running atomic.Bool
 	routes  []served       // of opts, lanes spread out
-	wanted  map[string]int // by name of a route of opts: the units that were asked for, if any were
-	// cleanerName tells this relay from all others.
+	wanted  map[string]int // by name of a route of opts: the units asked for; absent = none were
+	// cleanerName differs between relays.
 	cleanerName string
 	// limits are the token buckets of limited routes. Only a running engine touches them.
 	limits map[string]*bucket
@@ -35,9 +35,9 @@ type Relay struct {
 	mu      sync.Mutex
 	paused  map[string]bool // by name of a served route
 	engine  *engine         // the running one
-	lastErr error           // what ended the latest run
+	lastErr error           // the error that ended the latest run
 
-	// worked tells that the store and the publishers answered at least once; from then on no error is fatal. Only a
+	// worked notes that the store and the publishers answered at least once. After that no error is fatal. Only a
 	// running engine touches it.
 	worked worked
 }
@@ -49,7 +49,7 @@ type served struct {
 	part int    // of the route; 1 if it has no lanes
 }
 
-// spread returns what the store knows of routes.
+// spread returns routes as the store knows them.
 func spread(routes []Route) []served {
 	var out []served
 	for _, r := range routes {
@@ -66,13 +66,13 @@ func spread(routes []Route) []served {
 	return out
 }
 
-// worked is what has answered once: methods of the store, and the publishers of routes.
+// worked knows what has answered once: methods of the store, and publishers of routes.
 type worked struct{ store, routes map[string]bool }
 
 // Counts is what one pass did, in records.
 type Counts struct {
-	// Claimed counts records that were taken up, Published confirms, Failed attempts that will be repeated,
-	// Abandoned what was given up, Released what was released at no cost.
+	// Claimed counts records that were taken up. Published counts confirms, Failed attempts that will be repeated,
+	// Abandoned records given up, and Released records released at no cost.
 	Claimed, Published, Failed, Abandoned, Released int
 }
 
@@ -175,7 +175,7 @@ func (r *Relay) start(ctx context.Context, once bool) (*engine, error) {
 	r.mu.Lock()
 	r.engine, r.lastErr = e, nil
 	r.mu.Unlock()
-	e.applyPauses() // what changes from here on is asked of the loop
+	e.applyPauses() // from here on changes are asked of the loop
 	return e, nil
 }
 
@@ -189,7 +189,7 @@ func (r *Relay) ended(err error, once bool) {
 	r.running.Store(false)
 }
 
-// check asks those who can tell whether they are usable at all. An outage is no reason not to start.
+// check asks store and publishers that have a Check whether they are usable. An outage does not prevent a start.
 func (r *Relay) check(ctx context.Context) error {
 	type part struct {
 		name string

@@ -6,23 +6,23 @@ import (
 	"github.com/waybill-go/waybill"
 )
 
-// lanes are the priority lanes of a route and their parts of it.
+// lanes are the priority lanes of a route, and their shares.
 var lanes = [...]struct {
 	lane waybill.Lane
 	part int
 }{{waybill.LaneHigh, 6}, {waybill.LaneNormal, 3}, {waybill.LaneLow, 1}}
 
-// group is routes that share something: all those without a limit, or the lanes of a limited route, which share its
-// tokens.
+// group is a set of routes that share something: all routes without a limit, or the lanes of a limited route, which
+// share its tokens.
 //
-// Routes without a limit do not wait for each other if all are equal. If not, those that have work divide one window of
-// records in flight between them by their shares; what is alone gets all of it. Of a limited route the lane that got
+// Routes without a limit do not wait for each other if all have the same weight. Otherwise the routes with work divide
+// one window of records in flight by their shares; a single one gets all of it. In a limited route the lane that got
 // least by its share is next.
 type group struct {
 	routes   []*route
 	limit    *bucket // nil = unbounded
 	weighted bool
-	virtual  float64 // the virtual time: what the route had got that was chosen last
+	virtual  float64 // the virtual time: what the route chosen last had got by then
 }
 
 // newGroups spreads routes over groups.
@@ -49,7 +49,7 @@ func newGroups(routes []*route, limits map[string]*bucket) []*group {
 	return groups
 }
 
-// handOut sends what is ready on the routes of g, and returns when more may be sent; zero = after a result.
+// handOut sends ready records of the routes of g. It returns when more may be sent; zero = after a result.
 func (e *engine) handOut(g *group) (next time.Time) {
 	if g.limit != nil {
 		return e.handLimited(g)
@@ -65,13 +65,13 @@ func (e *engine) handOut(g *group) (next time.Time) {
 	return time.Time{}
 }
 
-// busy reports whether the route has more to send than it may.
+// busy reports whether the route has more to send than it may send.
 func (e *engine) busy(rt *route) bool {
 	return !rt.barred() && (e.d.Ready(rt.Name) > 0 || len(rt.keys.parked) > 0 || e.d.More(rt.Name))
 }
 
-// share is how much of the group the route is to get, in comparison with other busy routes. Lanes that are not busy
-// leave their part to their siblings.
+// share is the route's part of the group, compared with other busy routes. Lanes that are not busy leave their part to
+// their siblings.
 func (e *engine) share(rt *route) float64 {
 	parts := rt.part
 	for _, k := range rt.lanes {
@@ -97,7 +97,7 @@ func (e *engine) window(g *group, rt *route) int {
 	return max(int(float64(window)*e.share(rt)/sum), 1)
 }
 
-// handLimited sends what is ready on the routes of a limited group as its tokens allow, and returns when to go on.
+// handLimited sends ready records of the routes of a limited group, as its tokens allow. It returns when to go on.
 func (e *engine) handLimited(g *group) time.Time {
 	stuck := map[*route]bool{}
 	for {
@@ -108,7 +108,7 @@ func (e *engine) handLimited(g *group) time.Time {
 				continue
 			}
 			ready += e.d.Ready(r.Name)
-			// who rested has no claim on what others got
+			// a route that rested has no claim on what others got
 			if r.got = max(r.got, g.virtual); rt == nil || r.got < rt.got {
 				rt = r
 			}

@@ -6,25 +6,25 @@ import (
 )
 
 const (
-	// stopGrace is how long after the drain limit cancelled publishes may still report.
+	// stopGrace is how long cancelled publishes may still report after the drain limit.
 	stopGrace = time.Second
 	// stopSettle bounds the settles after that, and the leave.
 	stopSettle = 5 * time.Second
 )
 
-// drain is the end of a run: what was sent gets time for its outcome, and the rest is released.
+// drain is the end of a run: records that were sent get time for their outcome. The others are released.
 type drain struct {
 	begun    bool
 	noLeave  bool            // the store did not take the leave
 	fatal    error           // why the run ends
-	sendCtx  context.Context //nolint:containedctx // of all publishes: it is cancelled at cancelAt
+	sendCtx  context.Context //nolint:containedctx // of all publishes; it is cancelled at cancelAt
 	stopSend context.CancelFunc
 	cancelAt time.Time // cancel publishes
 	giveUpAt time.Time // stop waiting for them
 	finalAt  time.Time // stop settling
 }
 
-// stop begins the end: nothing more is read or sent. When what is out has an outcome that is stored, the member leaves.
+// stop begins the end: nothing more is read or sent. The member leaves when all outcomes are stored.
 func (e *engine) stop() {
 	if e.drain.begun {
 		return
@@ -53,7 +53,7 @@ func (e *engine) stopStep() time.Time {
 		e.drain.stopSend()
 		return earliest(e.drain.giveUpAt, e.drain.finalAt)
 	}
-	for c := range e.publishes.inFlight { // no result came: not sent as far as is known
+	for c := range e.publishes.inFlight { // no result came: nobody knows that it was sent
 		for _, item := range c.items {
 			e.release(item, true)
 		}

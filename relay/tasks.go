@@ -1,11 +1,11 @@
 package relay
 
-// tasks runs blocking calls on goroutines of their own and brings back what they came to. The loop alone starts them;
-// ask alone may be called from any goroutine.
+// tasks runs blocking calls on goroutines of their own and brings back their results. Only the loop starts them. Only
+// ask may be called from any goroutine.
 type tasks struct {
-	results    chan func()        // what calls came to, to be run by the loop
-	work       chan func() func() // what an idle goroutine takes up; see async
-	requests   chan func()        // what others want done on the loop
+	results    chan func()        // results of calls, to be run by the loop
+	work       chan func() func() // work for an idle goroutine; see async
+	requests   chan func()        // functions that others want to run on the loop
 	closed     chan struct{}      // closed when nobody reads results any more
 	inProgress int                // calls
 }
@@ -14,8 +14,8 @@ func newTasks() tasks {
 	return tasks{results: make(chan func()), work: make(chan func() func()), requests: make(chan func()), closed: make(chan struct{})}
 }
 
-// async runs work on another goroutine and then, on the loop, what it returns. It runs on a goroutine that has done so
-// before, if one is idle: its stack has grown already.
+// async runs work on another goroutine and then runs the returned function on the loop. It uses an idle goroutine if
+// there is one: its stack has grown already.
 func (t *tasks) async(work func() (then func())) {
 	t.inProgress++
 	select {
@@ -25,7 +25,7 @@ func (t *tasks) async(work func() (then func())) {
 	}
 }
 
-// worker runs work, and what else comes, until the loop has ended.
+// worker runs work, and then more work, until the loop has ended.
 func (t *tasks) worker(work func() (then func())) {
 	for {
 		then := work()
@@ -42,8 +42,7 @@ func (t *tasks) worker(work func() (then func())) {
 	}
 }
 
-// ask runs f on the loop and returns when that is done. It reports whether it was: not if the loop has ended or is
-// ended by giveUp.
+// ask runs f on the loop and returns when f has run. It returns false if the loop has ended or was ended by giveUp.
 func (t *tasks) ask(giveUp <-chan struct{}, f func()) bool {
 	done := make(chan struct{})
 	select {

@@ -59,12 +59,12 @@ func newTelemetry(o *Options) (*telemetry, error) {
 	return t, errors.Join(errs[:]...)
 }
 
-// routeLabels are a route's attribute sets, made once.
+// routeLabels are the attribute sets of a route. They are made once.
 type routeLabels struct {
 	set     attribute.Set
 	add     []metric.AddOption
 	record  []metric.RecordOption
-	publish []metric.RecordOption // of a publish call, by the conventions for messaging
+	publish []metric.RecordOption // of a publish call, by the messaging conventions
 }
 
 // routeLabels makes the attribute sets of a route, and begins its counters at 0: a counter that begins with its first
@@ -88,7 +88,7 @@ func (t *telemetry) routeLabels(ctx context.Context, route, transport string, d 
 	return l
 }
 
-// abandonReasons are those with which a relay gives records up.
+// abandonReasons are the reasons with which a relay abandons records.
 var abandonReasons = [...]waybill.Reason{
 	waybill.ReasonRejected, waybill.ReasonAttempts, waybill.ReasonUndecodable, waybill.ReasonTooLarge, waybill.ReasonForbidden,
 	waybill.ReasonUnroutable, waybill.ReasonExpired, waybill.ReasonCrashed, waybill.ReasonSkipped, waybill.ReasonSetAside,
@@ -125,7 +125,7 @@ func (t *telemetry) label(kv ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(t.set(kv...))
 }
 
-// transportName is the package name of the publisher that p is or decorates.
+// transportName is the package name of the publisher p, or of the one that p decorates.
 func transportName(p any) string {
 	for {
 		u, ok := p.(interface{ Unwrap() any })
@@ -157,7 +157,8 @@ func (t *telemetry) failed(ctx context.Context, rt *route, class waybill.Class, 
 	t.failures.Add(ctx, 1, t.failureLabels(rt.Name, rt.transport, class, errorType(err)))
 }
 
-// errorType is a bounded name for err: what it matches, its reason, or its class; never its text.
+// errorType is a name for err from a bounded set: the sentinel that it matches, its reason, or its class; never its
+// text.
 func errorType(err error) string {
 	for _, s := range [...]struct {
 		err  error
@@ -201,7 +202,7 @@ func (t *telemetry) settled(ctx context.Context, took time.Duration) {
 	t.settleTime.Record(ctx, took.Seconds(), t.plain...)
 }
 
-// cleaned counts what one call of Clean did. What it found expired counts as abandoned; the store does not say on which
+// cleaned counts the results of one call of Clean. Expired records count as abandoned; the store does not say on which
 // routes.
 func (t *telemetry) cleaned(ctx context.Context, done *core.Cleaned) {
 	for k, n := range done.Deleted {
@@ -212,7 +213,8 @@ func (t *telemetry) cleaned(ctx context.Context, done *core.Cleaned) {
 	}
 }
 
-// gauges reports, at each collection, what the store counts and what e owns, until the returned function is called.
+// gauges reports the store's counts and the units that e owns at each collection, until the returned function is
+// called.
 func (r *Relay) gauges(c admin.Counter, e *engine) (stop func(), err error) {
 	t := r.tel
 	records, err1 := t.meter.Int64ObservableGauge("waybill.relay.records", metric.WithUnit("{record}"), metric.WithDescription("Stored records"))
@@ -239,7 +241,7 @@ func (r *Relay) gauges(c admin.Counter, e *engine) (stop func(), err error) {
 	return func() { _ = reg.Unregister() }, nil
 }
 
-// observe reports what the store counts.
+// observe reports the store's counts.
 func (r *Relay) observe(ctx context.Context, c admin.Counter, o metric.Observer, records metric.Int64Observable, oldest metric.Float64Observable, lost metric.Int64Observable) error {
 	t := r.tel
 	counts, err := c.Counts(ctx)
@@ -255,7 +257,7 @@ func (r *Relay) observe(ctx context.Context, c admin.Counter, o metric.Observer,
 			o.ObserveFloat64(oldest, n.Oldest.Seconds(), set)
 		}
 	}
-	for i := range r.routes { // what has no records is 0, so that an absent series means that no relay runs
+	for i := range r.routes { // a state without records is 0, so an absent series means that no relay runs
 		for _, s := range [...]core.State{core.StatePending, core.StateFailed, core.StateAbandoned} {
 			if route := r.routes[i].Name; !seen[route+" "+s.String()] {
 				set := t.label(attribute.String("route", route), attribute.String("state", s.String()))
@@ -277,8 +279,9 @@ func (r *Relay) observe(ctx context.Context, c admin.Counter, o metric.Observer,
 // publishSpans are the spans of the messages of one Publish call, by index; nil where there is none.
 type publishSpans []trace.Span
 
-// startPublish begins a span for each message of c that was staged in a sampled trace: a child of the span that created
-// the message, and linked to it. What travels is the context of that one, which nobody changes on the way.
+// startPublish begins a span for each message of c that was staged in a sampled trace. The span is a child of the
+// message's create span, and linked to it. The message carries the context of the create span, which nobody changes on
+// the way.
 func (t *telemetry) startPublish(ctx context.Context, c *call) (spans publishSpans) {
 	var common []attribute.KeyValue
 	var d core.Description

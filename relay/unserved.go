@@ -16,14 +16,14 @@ func (r *Relay) serves(route string) bool {
 	return slices.ContainsFunc(r.routes, func(rt served) bool { return rt.Name == route })
 }
 
-// neglected is a route with due records that the relay does not serve.
+// neglected is a route that the relay does not serve and that has due records.
 type neglected struct {
 	route   string
 	waiting int64
 	oldest  time.Duration
 }
 
-// unserved finds the neglected routes: those with a record that is due for longer than StaleAfter.
+// unserved finds the neglected routes with a record that is due for longer than StaleAfter.
 func (r *Relay) unserved(counts []admin.Count) (out []neglected) {
 	byRoute := map[string]neglected{}
 	for i := range counts {
@@ -42,7 +42,7 @@ func (r *Relay) unserved(counts []admin.Count) (out []neglected) {
 	return out
 }
 
-// hint says what waits, and how it may have come about.
+// hint describes what waits, and the likely cause.
 func (n *neglected) hint(r *Relay) string {
 	s := fmt.Sprintf("%d waiting, the oldest due one for %s", n.waiting, round(n.oldest))
 	for i := range r.routes {

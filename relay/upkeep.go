@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	// cleanTimeout bounds one call of Clean, cleanPause parts the calls of a round.
+	// cleanTimeout bounds one call of Clean. cleanPause is the pause between the calls of a round.
 	cleanTimeout = 30 * time.Second
 	cleanPause   = 100 * time.Millisecond
 	// The cleaner's lease is two intervals, within these bounds.
 	minCleanLease = 10 * time.Second
 	maxCleanLease = time.Hour
-	// lookTimeout bounds one look for unserved routes, and remindAfter is when to warn of the same again.
+	// lookTimeout bounds one look for unserved routes. remindAfter is when to warn of the same route again.
 	lookTimeout = 10 * time.Second
 	remindAfter = 30 * time.Minute
 )
 
-// upkeep is what a running relay does besides relaying: cleaning the store, and looking for routes that nobody serves.
-// Neither delays a message or ends the relay.
+// upkeep is a running relay's other work: cleaning the store, and looking for routes that nobody serves. Neither delays
+// a message or ends the relay.
 type upkeep struct {
 	ctx context.Context //nolint:containedctx // ends when the engine stops
 	end context.CancelFunc
@@ -35,7 +35,7 @@ type upkeep struct {
 	cleaner  core.Cleaner
 	cleaning bool
 	cleanAt  time.Time
-	round    core.Cleaned // what the present round did
+	round    core.Cleaned // the counts of the present round
 	cleanErr string       // of the latest attempt
 
 	counter  admin.Counter
@@ -85,7 +85,7 @@ func (e *engine) keepUp() (next time.Time) {
 	return next
 }
 
-// clean makes one step of a round.
+// clean does one step of a round.
 func (e *engine) clean() {
 	e.upkeep.cleaning = true
 	interval := e.opts.CleanInterval
@@ -121,7 +121,7 @@ func (e *engine) clean() {
 	})
 }
 
-// cleaned counts what one step did.
+// cleaned counts the results of one step.
 func (e *engine) cleaned(done *core.Cleaned) {
 	e.tel.cleaned(e.base, done)
 	e.upkeep.round.Expired += done.Expired
@@ -133,7 +133,7 @@ func (e *engine) cleaned(done *core.Cleaned) {
 	}
 }
 
-// cleanedRound logs what the round did, if anything.
+// cleanedRound logs the counts of the round, if there are any.
 func (e *engine) cleanedRound() {
 	total := 0
 	var kinds []any
@@ -151,7 +151,7 @@ func (e *engine) cleanedRound() {
 	e.upkeep.round = core.Cleaned{}
 }
 
-// kindName is how the log names a kind of records.
+// kindName is the name of a kind of records in the log.
 func kindName(k core.CleanedKind) string {
 	if k.Reason == waybill.ReasonNone {
 		return k.State.String()
@@ -198,5 +198,5 @@ func (e *engine) lookForUnserved() {
 	})
 }
 
-// maxTold bounds what is remembered of warnings.
+// maxTold bounds the remembered warnings.
 const maxWarned = 1000

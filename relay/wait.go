@@ -8,24 +8,23 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// maxHasty is how many wake-ups in a row may bring nothing and follow each other at once. From then on they are PollMin
-// apart, whoever gives them.
+// maxFruitless is how many useless wake-ups in a row may follow each other at once. After that they are PollMin apart.
 const maxFruitless = 4
 
-// waits is how the store wakes the relay.
+// waits is the state of the store's wake-ups.
 type waits struct {
 	waiter    core.Waiter
 	waiting   bool
 	cancel    context.CancelFunc
 	fails     int
 	notBefore time.Time
-	hintAt    time.Time // a hint that was put off; zero = none
+	hintAt    time.Time // when a delayed hint is due; zero = none
 	hinted    time.Time // the latest hint
-	fruitless int       // wake-ups in a row that brought nothing and followed each other at once
+	fruitless int       // useless wake-ups in a row that followed each other at once
 	claimed   int       // counts.Claimed then
 }
 
-// wait asks the store to wake the relay for the routes that it has read to the end. It returns when to look again.
+// wait asks the store to wake the relay for the routes that it has read to their end. It returns when to look again.
 func (e *engine) wait() (next time.Time) {
 	if !e.waits.hintAt.IsZero() {
 		if e.now.Before(e.waits.hintAt) {
@@ -87,7 +86,7 @@ func (e *engine) endWait() {
 	}
 }
 
-// woken takes in why a wait has ended.
+// woken takes in the result of a wait.
 func (e *engine) woken(cause core.WakeCause, err error, names []string, began time.Time) {
 	e.waits.waiting, e.waits.cancel = false, nil
 	if cause == core.WakeStop || e.drain.begun {
@@ -103,14 +102,14 @@ func (e *engine) woken(cause core.WakeCause, err error, names []string, began ti
 	}
 	e.waits.fails = 0
 	e.tel.woke(e.base, cause)
-	if e.now.Sub(began) >= e.opts.PollMax { // it is the limit: the dispatcher polls by itself
+	if e.now.Sub(began) >= e.opts.PollMax { // the limit was reached: the dispatcher polls by itself
 		return
 	}
 	e.hint(names)
 }
 
-// hint has routes read, or all if none is named, since something may have been staged. Hints that bring nothing are
-// put off.
+// hint makes the dispatcher read routes, or all if none is named, since messages may have been staged. Useless hints
+// are delayed.
 func (e *engine) hint(names []string) {
 	switch {
 	case e.counts.Claimed > e.waits.claimed:
