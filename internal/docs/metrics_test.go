@@ -13,6 +13,7 @@ var (
 	eventName  = regexp.MustCompile(`(?:"event", |slog\.String\("event", |warn\([A-Za-z.]+, |event = |event, text = |slog\.Level[A-Za-z]+, )"([a-z_.]+)"|event := "([a-z_.]+)"|\.Event\([^"\n]*"([a-z_.]+)"`)
 	ofEngines  = regexp.MustCompile(`/(relay|consumer|inbox|store|transport)/`)
 	ofOthers   = regexp.MustCompile(`^(\.\./)+(examples|bench|internal)/`)
+	namedEvent = regexp.MustCompile(`event=([a-z_.]*[a-z_])`)
 	metricName = regexp.MustCompile(`(\w+)\("((?:waybill\.(?:relay|consumer)|messaging\.(?:client|process))\.[a-z.]+[a-z])"`)
 	// What spans carry is checked where they are made, with an exporter in memory.
 	attributeName = regexp.MustCompile(`^(messaging\.(system|operation|destination|message|consumer|batch|rabbitmq)\b.*|server\.(address|port)|error\.type|waybill\.(attempt|route))$`)
@@ -42,6 +43,16 @@ func TestMetricsNamesEverything(t *testing.T) {
 			t.Errorf("docs/metrics.md does not explain %s", name)
 		}
 	}
+	walk(t, func(path string) {
+		if ext := filepath.Ext(path); ext != ".md" && ext != ".go" || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, "CHANGELOG.md") {
+			return
+		}
+		for _, m := range namedEvent.FindAllStringSubmatch(read(t, path), -1) {
+			if !found[m[1]] {
+				t.Errorf("%s names event %s, which is not found", path, m[1])
+			}
+		}
+	})
 	for _, m := range regexp.MustCompile("`([a-z]+(?:[._][a-z_]+)*)`").FindAllStringSubmatch(page, -1) {
 		if name := m[1]; strings.ContainsAny(name, "._") && !found[name] && !attributeName.MatchString(name) {
 			t.Errorf("docs/metrics.md explains %s, which is not found", name)

@@ -27,7 +27,7 @@
 //     on a message goes alone, when nothing else of its subscription is held, and nothing else is taken while it is.
 //     Subscription.MaxDeliveries parks it in the end. With MaxDeliveries off it comes again for ever.
 //   - A settle that comes too late, since others took the process for dead, changes nothing, and is
-//     [waybill.ErrLeaseLost]: logged with event lease_lost and its phase (settle, retry or
+//     [waybill.ErrLeaseLost]: logged with event=table.lease_lost and its phase (settle, retry or
 //     renew), and counted in [Stats].
 //   - A timer or a retry comes when it is due: the store says when the next one is. One that is staged meanwhile, or a
 //     retry that another process asked for, is at most half a second late.
