@@ -12,7 +12,7 @@ import (
 // crew is who is a member and who owns what, as the answers of the store tell. Only an exact ledger knows it.
 type crew struct {
 	members map[core.Session]*member
-	left    map[core.Session]bool // they ended themselves; a late call may bring the row back, but nobody stands behind it
+	left    map[core.Session]bool // ended by themselves; a late call may bring back a row
 	owners  map[core.Unit]ownership
 }
 
