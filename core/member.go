@@ -19,8 +19,9 @@ type Member struct {
 	Handlers, Free int
 	// Presence is the token of a resource that ends with the member's connection, see [Presence]; 0 = none.
 	Presence int64
-	// Missing reports that nobody had that token when the roster was read; false without a token. It does not name
-	// the cause: a lost connection does not mean a dead process, and a restarted server has lost all tokens.
+	// Missing reports that nobody had that token when the roster was read. It is false without a token, and if the
+	// server was restarted since the member's latest renewal: it has lost all tokens then. It does not name the
+	// cause: a lost connection does not mean a dead process.
 	Missing bool
 	// Flag was set by another member that misses the presence. A renewal with another Presence clears it, also with
 	// 0.

@@ -25,7 +25,7 @@ type peer struct {
 	beat     int64
 	since    time.Time // the answer that first showed this beat
 	token    int64     // of its presence; 0 = none
-	attended bool      // its token was there once
+	doubtful bool      // its token was not seen since the member took its own anew
 	flagged  time.Time // since when it is flagged without a new beat
 }
 
@@ -41,6 +41,14 @@ func (p *peers) lookBy(at time.Time) { p.lookAt = earliest(p.lookAt, at) }
 
 // others reports whether there are other members.
 func (p *peers) others() bool { return len(p.roster.Members) > 1 }
+
+// doubt marks the tokens of all: what ended this member's connection may have ended those of others.
+func (p *peers) doubt() {
+	for s, o := range p.seen {
+		o.doubtful, o.flagged = true, time.Time{}
+		p.seen[s] = o
+	}
+}
 
 // member returns a member of the roster, or nil.
 func (p *peers) member(s core.Session) *core.Member {

@@ -52,11 +52,10 @@ func (d *Dispatcher) SetPresence(token int64) {
 	if token == d.presence.token {
 		return
 	}
-	d.presence.token, d.self.beatNow = token, true
-	for s, p := range d.peers.seen { // the server may have been restarted, and has then lost all tokens
-		p.attended, p.flagged = false, time.Time{}
-		d.peers.seen[s] = p
+	if d.presence.token != 0 {
+		d.peers.doubt()
 	}
+	d.presence.token, d.self.beatNow = token, true
 }
 
 // Presence returns the token that is shown. It is 0 after another member has missed it: take a new one then.
@@ -97,21 +96,22 @@ func (d *Dispatcher) noteFlag(flag bool, c *Call) {
 		return
 	}
 	d.presence.flagged, d.presence.token, d.self.beatNow = true, 0, true
+	d.peers.doubt()
 }
 
-// observeToken takes in whether another member's token is there. Only a member with a token of its own can tell: a
-// restarted server has lost all tokens. It returns whether the other member is dead.
+// observeToken takes in whether another member's token is there, and returns whether that member is dead. Only a member
+// whose own token is there can tell. Of a token that it has not seen since it took its own anew it cannot tell either.
 func (d *Dispatcher) observeToken(m *core.Member, p *peer, shown bool, c *Call) bool {
 	if m.Presence != p.token {
-		p.token, p.attended, p.flagged = m.Presence, false, time.Time{}
+		p.token, p.doubtful, p.flagged = m.Presence, false, time.Time{}
 	}
 	switch {
 	case m.Presence == 0:
 	case !shown:
-		p.attended, p.flagged = false, time.Time{}
+		p.flagged = time.Time{}
 	case !m.Missing:
-		p.attended, p.flagged = true, time.Time{}
-	case !p.attended:
+		p.doubtful, p.flagged = false, time.Time{}
+	case p.doubtful:
 	case !m.Flag:
 		d.presence.flags = append(d.presence.flags, core.Flagging{Session: m.Session, Presence: m.Presence})
 		p.flagged, d.peers.lookAt = time.Time{}, d.now

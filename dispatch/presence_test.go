@@ -66,6 +66,25 @@ func TestKilledMemberIsRemoved(t *testing.T) { // DB-24
 	}
 }
 
+// A relay that was killed and started again does not wait for the lease of its former self, whose token it never saw.
+func TestNewcomerRemovesWhoWasKilled(t *testing.T) { // DB-24
+	t.Parallel()
+	w := newSmall(t)
+	s := &seer{w.st, map[int64]bool{9: true}}
+	w.beat(1, 1, 9)
+	w.call = func(c *Call) { c.Do(context.Background(), s) }
+	w.start(0)
+	w.d.opts.Lease = time.Minute
+	w.run(50 * time.Millisecond) // it joins before it has a token
+	w.d.SetPresence(7)
+	if w.run(400 * time.Millisecond); !w.there(1) {
+		t.Error("removed before the grace was over")
+	}
+	if w.run(1600 * time.Millisecond); w.there(1) {
+		t.Error("still there after two seconds")
+	}
+}
+
 func TestWhoOnlyLostItsConnectionStays(t *testing.T) { // DB-24
 	t.Parallel()
 	w, s := newWatched(t, 0)

@@ -22,8 +22,10 @@ func newMeetStatements(n schema.Names) meetStatements {
 }
 
 // missingSQL is whether nobody has the lock of a token. It waits for nobody: whoever asks shares the lock for an
-// instant with others who ask. To look it up in pg_locks would take every partition of the server's lock table.
-const missingSQL = `CASE WHEN presence <> 0 THEN pg_try_advisory_xact_lock_shared(presence) ELSE false END`
+// instant with others who ask. To look it up in pg_locks would take every partition of the server's lock table. A
+// server that was started after the member's latest renewal has lost all locks, and cannot tell.
+const missingSQL = `CASE WHEN presence <> 0 AND renewed_at >= pg_postmaster_start_time()
+        THEN pg_try_advisory_xact_lock_shared(presence) ELSE false END`
 
 const (
 	joinSQL = `
