@@ -83,7 +83,7 @@ func (e *engine) health() waybill.Health {
 		h.Add("store", waybill.HealthFailed, "%s has failed for %s: %s", worst, round(e.now.Sub(e.member.failing[worst].since)), e.member.failing[worst].text)
 	case e.member.answered.IsZero():
 		h.Add("store", waybill.HealthFailed, "starting; it has not answered yet")
-	case e.d.Session() == 0 || !e.member.lease.holds():
+	case e.d.Session() == 0 || !e.now.Before(e.member.lease.last):
 		h.Add("store", waybill.HealthFailed, "the lease has ended; joining anew")
 	default:
 		h.Add("store", waybill.HealthOK, "latest answer %s", e.ago(e.member.answered))

@@ -324,3 +324,18 @@ func TestRoleWithoutOneRight(t *testing.T) { // RL-07
 		t.Error(err)
 	}
 }
+
+// A relay that has nothing to do is ready all the time, although it asks the store only now and then.
+func TestIdleRelayIsReady(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	r := newRelay(t, newOutbox(t, openPool(t, d.dsn), postgres.Options{}), d.bus, relay.Options{})
+	start(t, r)
+	eventually(t, 10*time.Second, "ready", func() bool { return r.Health(t.Context()).Ready })
+	for range 150 {
+		if h := r.Health(t.Context()); !h.Ready {
+			t.Fatal(h)
+		}
+		time.Sleep(10 * time.Millisecond) // more often than it asks
+	}
+}
