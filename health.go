@@ -44,7 +44,7 @@ func (h *Health) Add(name string, status HealthStatus, format string, args ...an
 }
 
 // Check returns the check with this name, and whether there is one.
-func (h *Health) Check(name string) (HealthCheck, bool) {
+func (h Health) Check(name string) (HealthCheck, bool) {
 	for _, c := range h.Checks {
 		if c.Name == name {
 			return c, true

@@ -67,7 +67,7 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 			tell(nil)
 			r.setDown(false, nil)
 			if n > 1 || !fatal {
-				r.log.LogAttrs(ctx, slog.LevelInfo, "subscription is open again", slog.String("event", "consumer.reconnect"))
+				r.sayReopened(ctx)
 			}
 			return newSession(rcv), nil
 		case ctx.Err() != nil:
@@ -86,6 +86,10 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 			return nil, nil
 		}
 	}
+}
+
+func (r *runner) sayReopened(ctx context.Context) {
+	r.log.LogAttrs(ctx, slog.LevelInfo, "subscription is open again", slog.String("event", "consumer.reconnect"))
 }
 
 // closeReceiver closes the receiver of s. It does not wait for ever.

@@ -44,6 +44,7 @@ func (r *runner) receive(ctx context.Context, s *session) *session {
 			if failures > 0 {
 				failures = 0
 				r.setDown(false, nil)
+				r.sayReopened(ctx)
 			}
 			// settles fail: redeliveries must not spin
 			if n := s.troubles(); n > 0 && !sleep(ctx, r.pauseDelay(n)) {

@@ -129,8 +129,10 @@ func SubscriptionOf(sub *waybill.Subscription) Subscription {
 // and with itself.
 type Receiver interface {
 	// Receive blocks until there is at least one delivery, ctx ends, or the receiver is closed (waybill.ErrClosed),
-	// and returns at most limit deliveries. A cancelled Receive loses nothing. After a lost connection it
-	// reconnects by itself. It returns an error of class outage if the caller should back off and call again.
+	// and returns at most limit deliveries. A cancelled Receive loses nothing. After a lost connection it connects
+	// again by itself. If that fails, or takes longer than a moment, it returns an error of class outage: the
+	// caller reports it, backs off and calls again. Such a call may wait for long, and so be told at once when the
+	// broker answers again: it returns nil then, even without a delivery.
 	Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error)
 	// Settle ends deliveries. An error in a slot means that the delivery was not settled. If it matches
 	// [waybill.ErrLeaseLost] or [waybill.ErrClosed], the receiver does not hold the delivery any more, and the

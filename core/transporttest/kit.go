@@ -164,6 +164,7 @@ func (k *kit) nothing(r core.Receiver, why string) {
 // collect calls Receive until n deliveries came and passes them to each as they come. An outage is waited out.
 func collect(ctx context.Context, r core.Receiver, n int, each func([]*waybill.Delivery) error) ([]*waybill.Delivery, error) {
 	var got []*waybill.Delivery
+	outage := false
 	for len(got) < n {
 		ds, err := r.Receive(ctx, n-len(got))
 		if len(ds) > n-len(got) {
@@ -171,9 +172,10 @@ func collect(ctx context.Context, r core.Receiver, n int, each func([]*waybill.D
 		}
 		got = append(got, ds...)
 		if err == nil {
-			if len(ds) == 0 {
-				return got, errors.New("receive returned neither a delivery nor an error")
+			if len(ds) == 0 && !outage {
+				return got, errors.New("receive returned neither a delivery nor an error, and no outage has ended")
 			}
+			outage = false
 			if err := each(ds); err != nil {
 				return got, err
 			}
@@ -185,6 +187,7 @@ func collect(ctx context.Context, r core.Receiver, n int, each func([]*waybill.D
 		if waybill.ClassOf(err) != waybill.ClassOutage || isClosed(err) || ctx.Err() != nil {
 			return got, err
 		}
+		outage = true
 		if err := pause(ctx, 50*time.Millisecond); err != nil {
 			return got, err
 		}

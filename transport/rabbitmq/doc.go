@@ -19,7 +19,7 @@
 // # Log
 //
 // Every line has an attribute "event": rabbitmq.connected, rabbitmq.lost, rabbitmq.blocked, rabbitmq.unblocked,
-// rabbitmq.interrupted, rabbitmq.verify_failed, rabbitmq.unverified or rabbitmq.surplus. docs/operating.md says what
+// rabbitmq.consumer_lost, rabbitmq.verify_failed, rabbitmq.unverified or rabbitmq.surplus. docs/operating.md says what
 // they mean.
 //
 // # Guarantees

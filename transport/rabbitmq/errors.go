@@ -15,6 +15,15 @@ import (
 // errLost is the cause of an outage when the connection ended before the broker answered.
 var errLost = errors.New("the connection was lost before the broker answered; the result is unknown")
 
+// errReopening is the cause of an outage while the broker has not answered yet.
+var errReopening = errors.New("the connection to the broker, or its channel, was lost, and the broker has not answered since")
+
+// errCancelled and errHeldLong say why the broker ended a consumer.
+var (
+	errCancelled = errors.New("basic.cancel: its queue was deleted or lost its leader, or a handler held a message longer than the broker's consumer_timeout")
+	errHeldLong  = errors.New("a handler held a message longer than the broker's consumer_timeout: make handlers faster, or raise it")
+)
+
 func outage(op string, err error) *waybill.Error {
 	return &waybill.Error{Op: "waybill/rabbitmq: " + op, Class: waybill.ClassOutage, Err: err}
 }

@@ -2,9 +2,7 @@ package rabbitmq
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -22,6 +20,11 @@ const (
 	// crash. Close also waits after many single acks: the broker's channel holds those beyond some tens back for a
 	// moment, and loses them if it is closed.
 	requeueTime = 50 * time.Millisecond
+	// patience is how long Receive hides that there is no session. The driver takes a silent broker for dead after
+	// one and a half heartbeats: with this it makes at most two.
+	patience = 500 * time.Millisecond
+	// reminder is how often Receive says that there is still none.
+	reminder = 30 * time.Second
 )
 
 // receiver is an open subscription. It has a session with the broker, which is replaced after a loss.
@@ -34,14 +37,14 @@ type receiver struct {
 	prepare preparation
 	log     *obs.Logger
 
+	failed  bool // the latest Receive
 	closing chan struct{}
 	closeMu sync.Mutex // one Close at a time
 
-	opening    chan struct{} // capacity 1: held while a session is opened
 	mu         sync.Mutex
 	sess       *session
+	reopening  *reopening // nil = there is a session, or nobody has asked for one
 	closed     bool
-	failures   int
 	requeuedAt time.Time // the last one
 	verified   bool
 }
@@ -65,9 +68,9 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		t: t, sub: sub, queue: t.names.Queue(sub.Queue), dlx: t.names.DeadLetterExchange(), delays: topology.DelaysOf(sub.RetryDelays),
 		// A queue with a length limit is no error here: consumers may start, to empty a full queue.
 		prepare: preparation{opts: t.opts, broker: t.broker, want: topology.Of(t.opts.TopologyOptions(), sub)},
-		log:     obs.NewLogger(t.opts.Logger), closing: make(chan struct{}), opening: make(chan struct{}, 1),
+		log:     obs.NewLogger(t.opts.Logger), closing: make(chan struct{}),
 	}
-	if _, err := r.session(ctx); err != nil {
+	if err := r.connect(ctx); err != nil {
 		return nil, err
 	}
 	t.mu.Lock()
@@ -92,7 +95,8 @@ func subscriptionProblems(sub *core.Subscription, opts Options) []string {
 	return p
 }
 
-// Receive implements core.Receiver. After a lost connection it reconnects by itself, with back-off, until ctx ends.
+// Receive implements core.Receiver. After a lost connection a session is opened again. If that fails, or takes longer
+// than patience, Receive returns an outage, and again at each reminder.
 func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	limit = max(limit, 1)
 	for {
@@ -101,12 +105,11 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 		}
 		s, err := r.session(ctx)
 		if err != nil {
-			if err := r.recoverable(ctx, err); err != nil {
-				return nil, err
-			}
-			continue
+			r.failed = true
+			return nil, err
 		}
-		if got := s.take(limit); len(got) > 0 {
+		if got := s.take(limit); len(got) > 0 || r.failed {
+			r.failed = false
 			return got, nil
 		}
 		select {
@@ -116,34 +119,6 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 			return nil, context.Cause(ctx)
 		}
 	}
-}
-
-// recoverable waits before another attempt to open a session, or returns the error that ends Receive.
-func (r *receiver) recoverable(ctx context.Context, err error) error {
-	switch {
-	case errors.Is(err, waybill.ErrClosed):
-		return waybill.ErrClosed
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case waybill.ClassOf(err) != waybill.ClassOutage, errors.Is(err, waybill.ErrMisconfigured), r.t.borrowed:
-		return err
-	}
-	r.mu.Lock()
-	b := waybill.Backoff{Base: 100 * time.Millisecond, Cap: max(r.t.opts.ReconnectMax, 100*time.Millisecond), Attempts: -1}
-	d, _, _ := b.Next(r.failures, err)
-	r.mu.Unlock()
-	r.log.Event(ctx, slog.LevelWarn, "rabbitmq.interrupted", "the subscription is interrupted",
-		slog.String("queue", r.queue), slog.Duration("retry_in", d.Round(time.Millisecond)), slog.Any("error", err))
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-r.closing:
-		return waybill.ErrClosed
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	return nil
 }
 
 // Close implements core.Receiver. It requeues the deliveries that Receive did not return, and then closes the channel,

@@ -2,6 +2,10 @@ package rabbitmq
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +23,9 @@ type session struct {
 	// frameMax is the largest frame of the connection, in bytes.
 	frameMax int
 	wake     chan struct{} // capacity 1: there is something in ready, or the session ended
+	// cancelled and closed say how the broker ended the consumer.
+	cancelled <-chan string
+	closed    <-chan *amqp.Error
 
 	mu    sync.Mutex
 	ready []*waybill.Delivery
@@ -43,48 +50,117 @@ type item struct {
 	handle   handle
 }
 
-// session returns the session, opening one if there is none.
-func (r *receiver) session(ctx context.Context) (*session, error) {
-	if s, err := r.current(); s != nil || err != nil {
-		return s, err
-	}
-	select {
-	case r.opening <- struct{}{}:
-		defer func() { <-r.opening }()
-	case <-ctx.Done():
-		return nil, outage("subscribe", context.Cause(ctx))
-	}
-	if s, err := r.current(); s != nil || err != nil {
-		return s, err
-	}
+// connect opens a session, in place of one that is over.
+func (r *receiver) connect(ctx context.Context) error {
 	s, err := r.open(ctx)
+	if err != nil {
+		return err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err != nil {
-		r.failures++
-		return nil, err
-	}
 	if r.closed {
 		go func() { _ = s.ch.Close() }()
-		return nil, waybill.ErrClosed
+		return waybill.ErrClosed
 	}
 	if old := r.sess; old != nil && !old.ch.IsClosed() { // the broker cancelled its consumer
 		old.retire()
 	}
-	r.sess, r.failures = s, 0
-	return s, nil
+	r.sess = s
+	return nil
 }
 
-func (r *receiver) current() (*session, error) {
+// reopening opens a session again, for as long as that can help. The receiver's mu guards err.
+type reopening struct {
+	failed chan struct{} // closed after the first failure
+	done   chan struct{} // closed at the end
+	err    error         // the latest
+}
+
+// session returns the session. If there is none it waits until there is one again: at first for patience, and after
+// Receive has reported the outage for reminder. Then it returns what the cause is.
+func (r *receiver) session(ctx context.Context) (*session, error) {
+	s, o, err := r.current()
+	if o == nil {
+		return s, err
+	}
+	wait, failed := patience, o.failed
+	if r.failed {
+		wait, failed = reminder, nil
+	}
+	late := time.NewTimer(wait)
+	defer late.Stop()
+	select {
+	case <-o.done:
+	case <-failed:
+	case <-late.C:
+	case <-r.closing:
+		return nil, waybill.ErrClosed
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case o.err != nil:
+		return nil, o.err
+	case r.sess.over():
+		return nil, outage("receive", errReopening)
+	default:
+		return r.sess, nil
+	}
+}
+
+// current returns the session, or what opens it again, which it begins.
+func (r *receiver) current() (*session, *reopening, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return nil, waybill.ErrClosed
+		return nil, nil, waybill.ErrClosed
 	}
-	if r.sess != nil && !r.sess.over() {
-		return r.sess, nil
+	if !r.sess.over() {
+		return r.sess, nil, nil
 	}
-	return nil, nil
+	if r.reopening == nil {
+		r.reopening = &reopening{failed: make(chan struct{}), done: make(chan struct{})}
+		go r.reopen(r.reopening)
+	}
+	return nil, r.reopening, nil
+}
+
+// reopen tries to open a session until that succeeds, cannot succeed, or the receiver closes.
+func (r *receiver) reopen(o *reopening) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-r.closing:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for first := true; ; first = false {
+		err := r.connect(ctx)
+		more := err != nil && ctx.Err() == nil && waybill.ClassOf(err) == waybill.ClassOutage && !errors.Is(err, waybill.ErrMisconfigured) && !r.t.borrowed
+		r.mu.Lock()
+		o.err = err
+		if !more {
+			r.reopening = nil
+			close(o.done)
+		}
+		r.mu.Unlock()
+		if !more {
+			return
+		}
+		if first {
+			close(o.failed)
+		}
+		t := time.NewTimer(r.t.opts.ReconnectMax)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
+	}
 }
 
 func (r *receiver) open(ctx context.Context) (*session, error) {
@@ -97,7 +173,7 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 	if err := r.prepare.run(ctx, c, !r.verified); err != nil {
 		return nil, err
 	}
-	r.verified = true // guarded by opening
+	r.verified = true // one session at a time is opened
 	ch, err := c.channel(ctx)
 	if err != nil {
 		return nil, err
@@ -105,6 +181,7 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 	s := &session{
 		ch: ch, acks: acks{ch: ch, unacked: map[uint64]struct{}{}}, tag: "waybill-" + waybill.NewID(),
 		frameMax: c.Config.FrameSize, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		cancelled: ch.NotifyCancel(make(chan string, 1)), closed: ch.NotifyClose(make(chan *amqp.Error, 1)),
 	}
 	var deliveries <-chan amqp.Delivery
 	err = await(ctx, func() (err error) {
@@ -125,8 +202,32 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 		}
 		return nil, outage("subscribe", err)
 	}
-	go r.pump(s, deliveries)
+	go func() {
+		r.pump(s, deliveries)
+		r.reportEnd(s, c)
+	}()
 	return s, nil
+}
+
+// reportEnd logs why the broker ended the consumer. The link reports the end of the whole connection.
+func (r *receiver) reportEnd(s *session, c *conn) {
+	var err error
+	select {
+	case <-s.cancelled:
+		err = errCancelled
+	case e := <-s.closed:
+		if e == nil || c.IsClosed() {
+			return
+		}
+		err = e
+		if e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "timed out") {
+			err = fmt.Errorf("%w: %w", errHeldLong, e)
+		}
+	default:
+		return // this program ended it
+	}
+	r.log.Event(context.Background(), slog.LevelWarn, "rabbitmq.consumer_lost", "the broker ended the consumer; opening it again",
+		slog.String("queue", r.queue), slog.Any("error", err))
 }
 
 // pump moves deliveries to s.ready until the consumer ends.

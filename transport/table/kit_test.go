@@ -161,7 +161,7 @@ func none(t *testing.T, r core.Receiver, d time.Duration) {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	for ctx.Err() == nil {
-		if ds, err := r.Receive(ctx, 10); err == nil {
+		if ds, _ := r.Receive(ctx, 10); len(ds) > 0 {
 			t.Fatalf("message %s came, redeliveries %d", ds[0].Envelope.ID, ds[0].Redeliveries)
 		}
 	}

@@ -126,6 +126,10 @@ func (r *receiver) answered(c *dispatch.Call, ended error) {
 	case err == nil:
 		if !settles {
 			r.err = nil
+			if r.outage == outageTold {
+				r.outage = outageOver
+				r.notify()
+			}
 		}
 	case r.base.Err() != nil || errors.Is(err, core.ErrFenced):
 	case settles:

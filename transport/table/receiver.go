@@ -37,6 +37,15 @@ const (
 	gone                    // not ours any more
 )
 
+// What Receive has said of an outage.
+type outageState uint8
+
+const (
+	outageNone outageState = iota
+	outageTold             // it has returned the error
+	outageOver             // it has still to return nil
+)
+
 // receiver is a member of the outbox from its first Receive until it is closed. It is guarded by its transport's lock.
 type receiver struct {
 	t        *Transport
@@ -56,6 +65,7 @@ type receiver struct {
 	out     map[*dispatch.Item]*holding
 	busy    int   // of them in the caller's hands
 	err     error // of a call, to be returned by Receive
+	outage  outageState
 	calls   calls
 	wakeups wakeups
 }
@@ -118,7 +128,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 			return nil, fmt.Errorf("waybill/table: receive: %w", err)
 		}
 		ds, changed, err := r.look(limit)
-		if err != nil || len(ds) > 0 {
+		if changed == nil {
 			return ds, err
 		}
 		if err := await(ctx, changed); err != nil {
@@ -127,7 +137,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 	}
 }
 
-// look returns what is there, or else says what to wait for.
+// look returns what is there, an outage, or that one is over. Else it says what to wait for.
 func (r *receiver) look(limit int) ([]*waybill.Delivery, <-chan struct{}, error) {
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
@@ -135,11 +145,12 @@ func (r *receiver) look(limit int) ([]*waybill.Delivery, <-chan struct{}, error)
 		return nil, nil, errClosed("receive")
 	}
 	r.started, r.limit = true, limit
-	if ds := r.take(time.Now()); len(ds) > 0 {
+	if ds := r.take(time.Now()); len(ds) > 0 || r.outage == outageOver {
+		r.outage = outageNone
 		return ds, nil, nil
 	}
 	if err := r.err; err != nil {
-		r.err = nil
+		r.err, r.outage = nil, outageTold
 		return nil, nil, err
 	}
 	r.pump()

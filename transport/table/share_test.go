@@ -105,3 +105,30 @@ func TestFreeProcessesTakeAll(t *testing.T) {
 		}
 	})
 }
+
+// CO-20: Receive returns an outage, and nil when it is over, although no message comes.
+func TestReceiveSaysThatAnOutageIsOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		r := subscribe(t, newTable(t, s, table.Options{}))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		none(t, r, time.Minute)
+		for range 3 {
+			s.set(func() { s.call = func(string) error { return errDown } })
+			if _, err := r.Receive(ctx, 1); waybill.ClassOf(err) != waybill.ClassOutage {
+				t.Fatal(err)
+			}
+			s.set(func() { s.call = nil })
+			for ok := false; !ok; {
+				ds, err := r.Receive(ctx, 1)
+				if len(ds) > 0 || ctx.Err() != nil {
+					t.Fatalf("%d deliveries, %v", len(ds), err)
+				}
+				ok = err == nil
+			}
+		}
+		none(t, r, time.Minute)
+	})
+}

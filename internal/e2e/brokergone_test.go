@@ -1,0 +1,85 @@
+package e2e_test
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+const gone = testenv.Up | testenv.Down
+
+// CO-20: a broker that is silent, or refuses connections, shows in Health, and so does its return, although no message
+// comes.
+func TestHealthSeesTheBroker(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name       string
+		fault, end func(*testing.T, *testenv.Proxy)
+	}{
+		{"silent", func(_ *testing.T, p *testenv.Proxy) { p.Blackhole(gone) }, func(_ *testing.T, p *testenv.Proxy) { p.Heal() }},
+		{"refuses", func(_ *testing.T, p *testenv.Proxy) { p.Refuse(); p.Cut() }, func(t *testing.T, p *testenv.Proxy) {
+			if err := p.Accept(); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			proxy, k := behindProxy(t, consumer.Options{})
+			run := start(t, k)
+			ready := func() bool { return k.Health(t.Context()).Ready }
+			eventually(t, 20*time.Second, "ready", ready)
+			began := time.Now()
+			c.fault(t, proxy)
+			eventually(t, 20*time.Second, "not ready", func() bool { return !ready() })
+			t.Logf("seen after %s, with heartbeats of 1 s", time.Since(began).Round(time.Millisecond))
+			if check, _ := k.Health(t.Context()).Check("queue q"); !strings.HasPrefix(check.Text, "the broker cannot be reached") {
+				t.Error(check)
+			}
+			c.end(t, proxy)
+			eventually(t, 30*time.Second, "ready again", ready)
+			run.stop(20 * time.Second)
+		})
+	}
+}
+
+// CO-20: a batch job whose broker falls silent ends with an error, and not as one that had nothing to do.
+func TestRunOnceSeesTheBroker(t *testing.T) {
+	t.Parallel()
+	proxy, c := behindProxy(t, consumer.Options{IdleTimeout: 10 * time.Second})
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.RunOnce(t.Context())
+		ended <- err
+	}()
+	eventually(t, 20*time.Second, "ready", func() bool { return c.Health(t.Context()).Ready })
+	proxy.Blackhole(gone)
+	if err := <-ended; waybill.ClassOf(err) != waybill.ClassOutage || err == nil {
+		t.Errorf("RunOnce ended with %v", err)
+	}
+	proxy.Heal()
+}
+
+// behindProxy returns a consumer of the queue q, and what stands between it and the broker.
+func behindProxy(t *testing.T, opts consumer.Options) (*testenv.Proxy, *consumer.Consumer) {
+	t.Helper()
+	mq := testenv.RabbitMQ(t)
+	u, err := url.Parse(mq.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := testenv.NewProxy(t, u.Host)
+	bus := dial(t, proxy.URL(mq.URL), rabbitmq.Options{Heartbeat: time.Second})
+	c := newConsumer(t, bus, opts)
+	h, _ := rejecting()
+	if err := c.Handle(waybill.Subscription{Queue: "q", Bindings: []string{"a"}}, h); err != nil {
+		t.Fatal(err)
+	}
+	return proxy, c
+}
