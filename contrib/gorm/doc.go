@@ -1,6 +1,7 @@
 // Package waybillgorm lets GORM services stage with a *gorm.DB and write handlers that receive one.
 //
 //	store, err := postgres.NewSQL(sqlDB, postgres.Options{Source: "/orders"}) // sqlDB, err := db.DB()
+//	err = store.Migrate(ctx) // when you deploy
 //	stager := waybillgorm.NewStager(store.SQL())
 //	err := db.Transaction(func(tx *gorm.DB) error {
 //		if err := tx.Create(&order).Error; err != nil {
