@@ -16,10 +16,12 @@ const ableFor = 5 * time.Second
 const maxTopicBreakers = 32
 
 // probes spaces the probes of an open breaker: 200 ms, doubled to 30 s, without end. A publisher with a check of its
-// own is asked at least every second, since that costs no record. So a broker that is back is used at once.
+// own is asked at least every second, since that costs no record. So a broker that is back is used at once. A topic
+// that no queue is bound for is probed at least every five seconds.
 var (
-	probes = waybill.Backoff{Base: 200 * time.Millisecond, Cap: 30 * time.Second, Attempts: -1}
-	checks = waybill.Backoff{Base: 200 * time.Millisecond, Cap: time.Second, Attempts: -1}
+	probes     = waybill.Backoff{Base: 200 * time.Millisecond, Cap: 30 * time.Second, Attempts: -1}
+	checks     = waybill.Backoff{Base: 200 * time.Millisecond, Cap: time.Second, Attempts: -1}
+	unroutable = waybill.Backoff{Base: 200 * time.Millisecond, Cap: 5 * time.Second, Attempts: -1}
 )
 
 // breakers are the breakers of a route: its own, and those of its topics.
@@ -37,24 +39,26 @@ type breaker struct {
 	checks   int       // checks in a row that failed
 	cause    string    // the latest
 	since    time.Time // of the first
+	unbound  time.Time // since when no queue is bound for the topic; zero = that is not why it is open
 	warnedAt time.Time // when the log said so
 	until    time.Time // open before it
 	half     bool
+	anyAt    time.Time      // half open: from when on any record may be on trial; zero = since it is half open
 	trial    *dispatch.Item // the record on trial while half open
 	opened   uint64         // the loop's count of openings when this one opened
 }
 
 func (b *breaker) closed() bool { return b.until.IsZero() && !b.half }
 
-// open opens the breaker after an outage, for longer each time.
-func (b *breaker) open(now time.Time, cause error, generation uint64) time.Duration {
+// open opens the breaker after an outage, for longer each time, as delays says.
+func (b *breaker) open(now time.Time, cause error, delays *waybill.Backoff, generation uint64) time.Duration {
 	if b.failures++; b.failures == 1 {
 		b.since = now
 	}
 	b.warnedAt = now
 	b.checks = 0
 	b.cause = core.ErrorText(cause)
-	d, _, _ := probes.Next(b.failures, cause)
+	d, _, _ := delays.Next(b.failures, cause)
 	var e *waybill.Error
 	if errors.As(cause, &e) && e.After > 0 {
 		d = min(e.After, maxDuration)
@@ -86,7 +90,8 @@ func (e *engine) outage(item *dispatch.Item, err error, generation uint64) {
 		e.tel.breaker(e.base, rt, 1)
 	}
 	e.publishes.openings++
-	d := b.open(e.now, err, e.publishes.openings)
+	d := b.open(e.now, err, &probes, e.publishes.openings)
+	b.unbound = time.Time{}
 	if topic != "" {
 		e.d.BlockTopic(rt.Name, topic, true)
 	} else {
@@ -120,7 +125,7 @@ func (e *engine) addTopic(rt *route, topic string) *breaker {
 func (e *engine) noteSent(item *dispatch.Item, generation uint64) {
 	rt, topic := e.routes[item.Route()], item.Record.Envelope.Topic
 	if rt.breakers.route.failures > 0 && rt.breakers.route.opened <= generation {
-		e.closeBreaker(rt, "")
+		e.closeBreaker(rt, "", true)
 		rt.breakers.route = breaker{opened: rt.breakers.route.opened}
 	}
 	if len(rt.breakers.topics) == 0 {
@@ -129,15 +134,18 @@ func (e *engine) noteSent(item *dispatch.Item, generation uint64) {
 	if b := rt.breakers.topics[topic]; b != nil && b.opened <= generation {
 		delete(rt.breakers.topics, topic)
 		e.d.BlockTopic(rt.Name, topic, false)
-		e.closeBreaker(rt, topic)
+		e.closeBreaker(rt, topic, !b.warnedAt.IsZero())
 	}
 }
 
-// closeBreaker reports that the breaker of a route, or of one topic of it, is closed.
-func (e *engine) closeBreaker(rt *route, topic string) {
+// closeBreaker reports that the breaker of a route, or of one topic of it, is closed. The log says so if it said that
+// it was open.
+func (e *engine) closeBreaker(rt *route, topic string, said bool) {
 	e.tel.breaker(e.base, rt, -1)
 	e.observer.tell(e.opts.Hooks.OnBreaker, Event{Route: rt.Name, Topic: topic})
-	e.log.Info("publishing resumed", "event", "relay.breaker_closed", "route", rt.Name, "topic", topic)
+	if said {
+		e.log.Info("publishing resumed", "event", "relay.breaker_closed", "route", rt.Name, "topic", topic)
+	}
 }
 
 // barred reports whether the route's records must not be handed out now.
@@ -189,7 +197,17 @@ func (e *engine) stepBreakers(rt *route) (next time.Time) {
 	}
 	for topic, b := range rt.breakers.topics {
 		if due(b) {
-			b.until, b.half = time.Time{}, true
+			b.until, b.half, b.anyAt = time.Time{}, true, e.now
+			if !b.unbound.IsZero() {
+				b.anyAt = e.now.Add(triedBy)
+			}
+		}
+		switch {
+		case !b.half || b.trial != nil || b.anyAt.IsZero():
+		case e.now.Before(b.anyAt):
+			next = earliest(next, b.anyAt)
+		default:
+			b.anyAt = time.Time{}
 			e.d.BlockTopic(rt.Name, topic, false)
 		}
 	}

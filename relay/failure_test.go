@@ -231,11 +231,12 @@ func TestUnroutableAfterALongOutage(t *testing.T) {
 			stop := begin(t, newRelay(t, s, b, relay.Options{}))
 			ended := func() bool { return b.count() == 1 || states(s)[core.StateAbandoned] == 1 }
 			within(t, 3*time.Hour, "an end", ended)
+			took := time.Since(begun)
 			if err := stop(); err != nil {
 				t.Error(err)
 			}
-			if (b.count() == 1) != bound || !bound && b.tried["a"] != waybill.DefaultBackoffAttempts {
-				t.Errorf("%d arrived after %d attempts", b.count(), b.tried["a"])
+			if (b.count() == 1) != bound || !bound && (took < time.Hour || took > 61*time.Minute) {
+				t.Errorf("%d arrived after %s and %d attempts", b.count(), took, b.tried["a"])
 			}
 		})
 	}

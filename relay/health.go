@@ -63,6 +63,16 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
+// pausedTopics names the topics of a route that are paused, each since when, and what the first one waits for.
+func (e *engine) pausedTopics(rt *route) string {
+	topics := slices.Sorted(maps.Keys(rt.breakers.topics))
+	cause := rt.breakers.topics[topics[0]].cause
+	for i, name := range topics {
+		topics[i] = fmt.Sprintf("%s for %s", name, round(e.now.Sub(rt.breakers.topics[name].since)))
+	}
+	return "paused topics: " + strings.Join(topics, ", ") + "; the first one: " + cause
+}
+
 // health is the loop's part.
 func (e *engine) health() waybill.Health {
 	h := waybill.Health{Live: true, Ready: true}
@@ -100,8 +110,7 @@ func (e *engine) health() waybill.Health {
 		case rt.breakers.route.failures > 0:
 			h.Add(name, waybill.HealthDegraded, "breaker open for %s, latest: %s; %s", round(e.now.Sub(rt.breakers.route.since)), rt.breakers.route.cause, latest)
 		case len(rt.breakers.topics) > 0:
-			topics := slices.Sorted(maps.Keys(rt.breakers.topics))
-			h.Add(name, waybill.HealthDegraded, "breaker open for topics %s, latest: %s; %s", strings.Join(topics, ", "), rt.breakers.topics[topics[0]].cause, latest)
+			h.Add(name, waybill.HealthDegraded, "%s; %s", e.pausedTopics(rt), latest)
 		default:
 			h.Add(name, waybill.HealthOK, "%s", latest)
 		}

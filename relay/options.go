@@ -69,9 +69,9 @@ type Options struct {
 	// DrainTimeout bounds how long publishes in flight may go on after Run's context ended; default 15 s, negative
 	// = not at all.
 	DrainTimeout time.Duration
-	// UnroutableTimeout is how long after it was due a message may stay unroutable before it is abandoned, if it
-	// was tried waybill.DefaultBackoffAttempts times (about an hour), so that an outage does not use up its time;
-	// default 24 h, negative = it is abandoned at once.
+	// UnroutableTimeout is how long after it was due a message may stay unroutable before it is abandoned, if its
+	// topic has had no queue for an hour, so that an outage does not use up its time; default 24 h, negative = it
+	// is abandoned at once. Meanwhile one message of the topic tries every five seconds; the others wait.
 	UnroutableTimeout time.Duration
 	// CleanInterval is how often the relay cleans its store, jittered: what expired is abandoned, and what its
 	// retention is over for is deleted. Of several relays one is elected. Default 1 min, at least 1 s, negative =

@@ -30,7 +30,6 @@ func (e *engine) release(item *dispatch.Item, unknown bool) {
 func (e *engine) retry(item *dispatch.Item, err error, in time.Duration) {
 	e.counts.Failed++
 	e.conclude(item, core.Retry(&item.Record, err, in))
-	e.warn(item, "relay.retry", "publishing failed; it will be tried again", err, "class", waybill.ClassOf(err).String(), "retry_in", in)
 	if e.opts.Hooks.OnRetry != nil {
 		ev := e.event(item)
 		ev.Err, ev.RetryIn = err, in

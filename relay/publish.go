@@ -261,24 +261,19 @@ func (e *engine) failed(item *dispatch.Item, err error, c *call) {
 		}
 		e.abandon(item, reason, err)
 	case waybill.ClassRejected, waybill.ClassUnknown:
+		if errors.Is(err, waybill.ErrUnroutable) {
+			e.unroutable(item, err, c)
+			return
+		}
 		e.rejected(item, err, c)
 	}
 }
 
 // rejected plans the next attempt, or gives up.
 func (e *engine) rejected(item *dispatch.Item, err error, c *call) {
-	policy := c.route.Backoff
-	if errors.Is(err, waybill.ErrUnroutable) {
-		// After a long outage all waiting records are old at their first attempt.
-		if h := e.opts.UnroutableTimeout; h < 0 || e.age(item) >= h && attempt(item) >= waybill.DefaultBackoffAttempts {
-			e.abandon(item, waybill.ReasonUnroutable, err)
-			return
-		}
-		policy = &c.route.unroute
-	}
 	p, asked := c.plans[item]
 	if !asked {
-		p.in, p.again, p.broken = policy.Next(attempt(item), err)
+		p.in, p.again, p.broken = c.route.Backoff.Next(attempt(item), err)
 	}
 	in, again, broken := p.in, p.again, p.broken
 	if !again {
@@ -293,4 +288,5 @@ func (e *engine) rejected(item *dispatch.Item, err error, c *call) {
 		in = ce.After
 	}
 	e.retry(item, err, in)
+	e.warn(item, "relay.retry", "publishing failed; it will be tried again", err, "class", waybill.ClassOf(err).String(), "retry_in", in)
 }

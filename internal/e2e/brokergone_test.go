@@ -19,15 +19,12 @@ const gone = testenv.Up | testenv.Down
 func TestHealthSeesTheBroker(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name       string
-		fault, end func(*testing.T, *testenv.Proxy)
+		name  string
+		fault func(*testenv.Proxy)
+		end   func(*testenv.Proxy) error
 	}{
-		{"silent", func(_ *testing.T, p *testenv.Proxy) { p.Blackhole(gone) }, func(_ *testing.T, p *testenv.Proxy) { p.Heal() }},
-		{"refuses", func(_ *testing.T, p *testenv.Proxy) { p.Refuse(); p.Cut() }, func(t *testing.T, p *testenv.Proxy) {
-			if err := p.Accept(); err != nil {
-				t.Fatal(err)
-			}
-		}},
+		{"silent", func(p *testenv.Proxy) { p.Blackhole(gone) }, func(p *testenv.Proxy) error { p.Heal(); return nil }},
+		{"refuses", func(p *testenv.Proxy) { p.Refuse(); p.Cut() }, (*testenv.Proxy).Accept},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -36,13 +33,15 @@ func TestHealthSeesTheBroker(t *testing.T) {
 			ready := func() bool { return k.Health(t.Context()).Ready }
 			eventually(t, 20*time.Second, "ready", ready)
 			began := time.Now()
-			c.fault(t, proxy)
+			c.fault(proxy)
 			eventually(t, 20*time.Second, "not ready", func() bool { return !ready() })
 			t.Logf("seen after %s, with heartbeats of 1 s", time.Since(began).Round(time.Millisecond))
 			if check, _ := k.Health(t.Context()).Check("queue q"); !strings.HasPrefix(check.Text, "the broker cannot be reached") {
 				t.Error(check)
 			}
-			c.end(t, proxy)
+			if err := c.end(proxy); err != nil {
+				t.Fatal(err)
+			}
 			eventually(t, 30*time.Second, "ready again", ready)
 			run.stop(20 * time.Second)
 		})

@@ -37,7 +37,8 @@ type receiver struct {
 	prepare preparation
 	log     *obs.Logger
 
-	failed  bool // the latest Receive
+	life    context.Context //nolint:containedctx // of the values of Subscribe's context; it never ends
+	failed  bool            // the latest Receive
 	closing chan struct{}
 	closeMu sync.Mutex // one Close at a time
 
@@ -68,7 +69,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		t: t, sub: sub, queue: t.names.Queue(sub.Queue), dlx: t.names.DeadLetterExchange(), delays: topology.DelaysOf(sub.RetryDelays),
 		// A queue with a length limit is no error here: consumers may start, to empty a full queue.
 		prepare: preparation{opts: t.opts, broker: t.broker, want: topology.Of(t.opts.TopologyOptions(), sub)},
-		log:     obs.NewLogger(t.opts.Logger), closing: make(chan struct{}),
+		log:     obs.NewLogger(t.opts.Logger), life: context.WithoutCancel(ctx), closing: make(chan struct{}),
 	}
 	if err := r.connect(ctx); err != nil {
 		return nil, err

@@ -129,7 +129,7 @@ func (r *receiver) current() (*session, *reopening, error) {
 
 // reopen tries to open a session until that succeeds, cannot succeed, or the receiver closes.
 func (r *receiver) reopen(o *reopening) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(r.life)
 	defer cancel()
 	go func() {
 		select {
@@ -226,7 +226,7 @@ func (r *receiver) reportEnd(s *session, c *conn) {
 	default:
 		return // this program ended it
 	}
-	r.log.Event(context.Background(), slog.LevelWarn, "rabbitmq.consumer_lost", "the broker ended the consumer; opening it again",
+	r.log.Event(r.life, slog.LevelWarn, "rabbitmq.consumer_lost", "the broker ended the consumer; opening it again",
 		slog.String("queue", r.queue), slog.Any("error", err))
 }
 
