@@ -1,6 +1,8 @@
 package rabbitmq
 
 import (
+	"time"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill/core"
@@ -20,6 +22,9 @@ var (
 
 // RefreshAt makes t copy a parked message anew after so many looks.
 func (t *Transport) RefreshAt(n int64) { t.refreshAt = n }
+
+// AssertEvery sets how often the receivers of t look after their objects.
+func (t *Transport) AssertEvery(d time.Duration) { t.assertEvery = d }
 
 // ChannelOf returns the channel that r consumes on.
 func ChannelOf(r core.Receiver) *amqp.Channel {

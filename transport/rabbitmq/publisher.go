@@ -43,7 +43,7 @@ type publisher struct {
 func newPublisher(l *link, opts Options, broker *topology.Broker, verified *atomic.Bool) *publisher {
 	return &publisher{
 		link: l, opts: opts, verified: verified, opening: make(chan struct{}, 1),
-		prepare: preparation{opts: opts, broker: broker, want: topology.Of(opts.TopologyOptions()), limits: opts.PipelineKeys},
+		prepare: preparation{opts: opts, broker: broker, want: topology.Of(opts.TopologyOptions()), limits: opts.PipelineKeys, once: true},
 	}
 }
 

@@ -206,7 +206,29 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 		r.pump(s, deliveries)
 		r.reportEnd(s, c)
 	}()
+	go r.assert(s, c)
 	return s, nil
+}
+
+// assert makes sure, now and then, that the objects of the subscription are there, and its bindings: an exchange that
+// was deleted has lost them.
+func (r *receiver) assert(s *session, c *conn) {
+	tick := time.NewTicker(r.t.assertEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-tick.C:
+		}
+		ctx, cancel := context.WithTimeout(r.life, r.t.opts.ConnectTimeout)
+		err := r.prepare.run(ctx, c, false)
+		cancel()
+		if err != nil && !isClosed(s.done) {
+			r.log.Event(r.life, slog.LevelWarn, "rabbitmq.assert_failed", "cannot make sure that the queue, its exchanges and its bindings are there",
+				slog.String("queue", r.queue), slog.Any("error", err))
+		}
+	}
 }
 
 // reportEnd logs why the broker ended the consumer. The link reports the end of the whole connection.

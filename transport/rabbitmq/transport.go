@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -21,10 +22,11 @@ type Transport struct {
 	borrowed bool  // the connection is the caller's
 	names    topology.Names
 	// broker is nil without Options.ManagementURL.
-	broker    *topology.Broker
-	refreshAt int64  // see parkedWalk.next
-	address   string // of the broker, and its port; empty and 0 on the caller's connection
-	port      int
+	broker      *topology.Broker
+	assertEvery time.Duration // how often a receiver looks after its objects
+	refreshAt   int64         // see parkedWalk.next
+	address     string        // of the broker, and its port; empty and 0 on the caller's connection
+	port        int
 
 	closing   chan struct{}
 	closeOnce sync.Once
@@ -63,7 +65,7 @@ func Dial(ctx context.Context, address string, opts Options) (*Transport, error)
 	closing := make(chan struct{})
 	t := &Transport{
 		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: newLink("consume", address, opts, closing),
-		broker: broker, refreshAt: refreshCount, address: user.Host, port: user.Port,
+		broker: broker, refreshAt: refreshCount, assertEvery: time.Minute, address: user.Host, port: user.Port,
 	}
 	var verified atomic.Bool
 	for range opts.PublishConnections {
@@ -112,7 +114,7 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	l.borrowed, l.conn = true, &conn{Connection: connection, blocked: make(chan struct{})}
 	go l.conn.watch(l)
 	return &Transport{
-		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: l, borrowed: true, broker: broker, refreshAt: refreshCount,
+		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: l, borrowed: true, broker: broker, refreshAt: refreshCount, assertEvery: time.Minute,
 		pubs: []*publisher{newPublisher(l, opts, broker, new(atomic.Bool))},
 	}, nil
 }

@@ -21,6 +21,9 @@ type preparation struct {
 	broker *topology.Broker // nil without Options.ManagementURL
 	want   topology.Topology
 	limits bool // a queue with a length limit is an error
+	// once: what was there once is not declared again. A publisher that did so would make an exchange without its
+	// bindings.
+	once bool
 }
 
 // run declares the topology or, with Options.Passive, looks for it. The first time it also verifies what a declare
@@ -28,9 +31,12 @@ type preparation struct {
 func (p *preparation) run(ctx context.Context, c *conn, first bool) error {
 	var found findings
 	var err error
-	if p.opts.Passive {
+	switch {
+	case p.opts.Passive:
 		found, err = p.lookUp(ctx, c, first)
-	} else {
+	case p.once && !first:
+		err = p.still(ctx, c)
+	default:
 		err = p.declare(ctx, c)
 	}
 	if err != nil {
@@ -48,6 +54,24 @@ func (p *preparation) run(ctx context.Context, c *conn, first bool) error {
 	}
 	if len(problems) > 0 {
 		return misconfigured("verify", "%s", strings.Join(problems, "; "))
+	}
+	return nil
+}
+
+// still reports an exchange that was deleted.
+func (p *preparation) still(ctx context.Context, c *conn) error {
+	s := probe{c: c}
+	defer s.close()
+	for _, e := range p.want.Exchanges {
+		err := s.run(ctx, exchangeExists(e))
+		switch {
+		case err == nil, refused(err, amqp.AccessRefused): // a user that may publish need not see it
+		case refused(err, amqp.NotFound):
+			return misconfigured("publish", "%s was deleted, and its bindings with it: a consumer that runs declares both again within a minute; "+
+				"or import the definitions (%w)", e, err)
+		default:
+			return declareError(e.String(), err)
+		}
 	}
 	return nil
 }
