@@ -3,8 +3,10 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/consumer"
@@ -70,4 +72,60 @@ func TestHandlersAreChecked(t *testing.T) {
 			})
 		})
 	}
+}
+
+// CO-19: while what handlers need is down, their checks probe, and no message does.
+func TestChecksProbeBeforeMessages(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		bus := newBus(t)
+		if err := bus.Declare("q", "#"); err != nil {
+			t.Fatal(err)
+		}
+		var down atomic.Bool
+		var checks, runs atomic.Int32
+		away := func() error {
+			if down.Load() {
+				return waybill.Outage(errors.New("the database is down"))
+			}
+			return nil
+		}
+		h := waybill.Handler{
+			Name:  waybill.AnyMessage,
+			Check: func(context.Context) error { checks.Add(1); return away() },
+			Handle: func(context.Context, *waybill.Delivery) (waybill.HandlerStatus, error) {
+				runs.Add(1)
+				return 0, away()
+			},
+		}
+		c, err := consumer.New(bus, consumer.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Handle(waybill.Subscription{Queue: "q"}, h); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		time.Sleep(time.Second)
+		down.Store(true)
+		bus.publish(t, 5)
+		time.Sleep(time.Hour)
+		if n, asked := runs.Load(), checks.Load(); n > 5 || asked < 60 {
+			t.Errorf("%d runs and %d checks in an hour", n, asked)
+		}
+		if n := bus.Depth("q").Ready; n != 5 {
+			t.Errorf("%d messages in the queue", n)
+		}
+		down.Store(false)
+		time.Sleep(time.Minute)
+		if d := bus.Depth("q"); d.Ready+d.Held+d.Parked != 0 {
+			t.Errorf("the queue holds %+v", d)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

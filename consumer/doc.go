@@ -28,8 +28,9 @@
 //     also through failures, outages, stops and a take-over by another consumer: a retry waits in place, with its key
 //     behind it and other keys going on, and what is released is released in order. A message that was handled may come
 //     again, later ones of its key too: the inbox absorbs it.
-//   - While a subscription is paused it releases what it has not started, and probes with one message at a time after
-//     1 s, doubled up to 30 s; the first that shows no outage ends the pause.
+//   - While a subscription is paused it releases what it has not started, and the broker sends it nothing. After 1 s,
+//     doubled up to 30 s, it asks the handlers' checks and probes with one message; the first that shows no outage
+//     ends the pause.
 //   - A verdict that the transport cannot store is stored again; the handler does not run again for it. Its key waits
 //     until a retry or a parking is stored. Meanwhile the subscription is paused as above, and its health says so. The
 //     handler can run again if the transport has lost the delivery, since the broker then delivers the message again.
@@ -59,8 +60,9 @@
 // handler that does not return within 5 s after its context was cancelled is left behind and Run returns without it:
 // its delivery is released, and its late result settles nothing.
 //
-// While a subscription is paused a broker that pushes ahead of Receive may hold up to Prefetch messages for it; other
-// consumers of the queue do not get these until the pause ends. A probe runs as long as its handler does.
+// A subscription that is paused with the order kept, or over a transport without core.Pauser, may hold up to Prefetch
+// messages that the broker has sent ahead; other consumers of the queue do not get these until the pause ends. A probe
+// runs as long as its handler does.
 //
 // In-process retries take a handler's place while they wait. Retries in place keep their message unsettled: their
 // delays together must stay below the time the broker leaves a delivery with its receiver (RabbitMQ: consumer_timeout,

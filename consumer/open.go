@@ -18,7 +18,8 @@ const checkTimeout = 10 * time.Second
 type source struct {
 	bus    core.Subscriber
 	asked  *core.Subscription
-	checks []func(context.Context) error // still to be asked before the first subscription
+	checks []func(context.Context) error // of handlers: whether what they need is there
+	passed int                           // so many were, before the first subscription
 }
 
 // subscribe opens a receiver. The end of ctx ends only the attempt; the receiver lives as long as life.
@@ -41,11 +42,10 @@ func (s *source) subscribe(ctx, life context.Context) (core.Receiver, error) {
 func (s *source) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	for len(s.checks) > 0 {
-		if err := s.checks[0](ctx); err != nil {
+	for ; s.passed < len(s.checks); s.passed++ {
+		if err := s.checks[s.passed](ctx); err != nil {
 			return errtext.Within("waybill/consumer: queue "+s.asked.Queue, err)
 		}
-		s.checks = s.checks[1:]
 	}
 	return nil
 }

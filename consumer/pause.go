@@ -68,6 +68,7 @@ func (r *runner) observe(m *message, v *verdict) turn {
 		p.begin(r.pauseDelay(p.n+1), v.err)
 		if !r.sub.InOrder { // else everything stays where it is
 			r.releaseWaiting()
+			r.flow.end()
 		}
 	case probed && v.healthy && r.owed.any():
 		p.handlers = false // the pause goes on until the verdicts are stored

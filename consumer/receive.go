@@ -29,16 +29,24 @@ func (b *bell) ring() {
 
 // receive receives until ctx ends and returns the session that is open then, or nil.
 func (r *runner) receive(ctx context.Context, s *session) *session {
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.flow.end()
+	}()
 	failures := 0
 	for {
-		limit, ok := r.awaitRoom(ctx)
-		if !ok {
+		call, limit := r.awaitRoom(ctx, s)
+		if limit == 0 {
 			return s
 		}
-		ds, err := s.rcv.Receive(ctx, limit)
+		ds, err := s.rcv.Receive(call, limit)
 		r.accept(ctx, s, ds)
 		if ctx.Err() != nil {
 			return s
+		}
+		if err != nil && call.Err() != nil {
+			continue // a pause began
 		}
 		if err == nil {
 			if failures > 0 {
@@ -71,28 +79,36 @@ func (r *runner) receive(ctx context.Context, s *session) *session {
 	}
 }
 
-// awaitRoom waits until something may be received and returns how much; false if ctx ended.
-func (r *runner) awaitRoom(ctx context.Context) (int, bool) {
+// awaitRoom waits until something may be received. It returns how much, and the context for it, which ends when a pause
+// begins; 0 if ctx ended. During a pause the broker sends nothing ahead.
+func (r *runner) awaitRoom(ctx context.Context, s *session) (context.Context, int) {
 	for {
 		r.mu.Lock()
 		limit, wait := r.room()
 		r.bell.waiting = limit == 0
+		call := r.flow.begin(ctx)
+		send := flowAll
+		if r.pause.state == probing {
+			send = flowOne
+		}
 		r.mu.Unlock()
-		if ctx.Err() != nil {
-			return 0, false
-		}
-		if limit > 0 {
-			return limit, true
-		}
-		if wait > 0 { // paused
+		switch {
+		case ctx.Err() != nil:
+			return nil, 0
+		case limit > 0:
+			r.setFlow(ctx, s, send)
+			return call, limit
+		case wait > 0: // paused
+			r.setFlow(ctx, s, flowNone)
 			if !sleep(ctx, wait) {
-				return 0, false
+				return nil, 0
 			}
+			r.probeDependencies(ctx)
 			continue
 		}
 		select {
 		case <-ctx.Done():
-			return 0, false
+			return nil, 0
 		case <-r.bell.ch:
 		}
 	}

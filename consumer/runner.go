@@ -33,6 +33,7 @@ type runner struct {
 	pause     pause
 	owed      owed
 	bell      bell
+	flow      flow
 	condition // for Health
 	ending
 }

@@ -15,6 +15,7 @@ import (
 type session struct {
 	rcv     core.Receiver
 	trouble atomic.Int32 // settles in a row that failed altogether
+	flow    flowState    // of the receive loop
 	// quick settles done messages, slow all others. So a copy that no broker confirms delays no acknowledgement.
 	quick, slow lane
 }

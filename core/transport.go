@@ -144,6 +144,16 @@ type Receiver interface {
 	Close(ctx context.Context) error
 }
 
+// Pauser is a receiver that the broker sends messages ahead. Without it a paused consumer keeps what was sent.
+type Pauser interface {
+	// Pause stops the broker from sending, and releases what Receive has not returned, at no cost. What Receive has
+	// returned stays the caller's. It is not called during a Receive.
+	Pause(ctx context.Context) error
+	// Resume lets the broker send again: what prefetch deliveries not settled allow, or 0 = Subscription.Prefetch.
+	// It also changes that number while the broker sends. It is not called during a Receive.
+	Resume(ctx context.Context, prefetch int) error
+}
+
 // DeliveryRenewer keeps deliveries invisible for longer. Without it the transport's limit bounds a handler's time.
 type DeliveryRenewer interface {
 	// RenewDeliveries extends the receiver's ownership of deliveries until d from now.

@@ -22,6 +22,58 @@ var receiveChecks = []named{
 	{"receive-waits", receiveWaits},
 	{"receive-cancelled-loses-nothing", receiveCancelled},
 	{"prefetch", prefetch},
+	{"pause-holds-nothing", pauseHoldsNothing},
+	{"pause-keeps-what-was-returned", pauseKeepsReturned},
+}
+
+// pauser returns a receiver that pauses. n messages wait for it.
+func (k *kit) pauser(n int) (core.Receiver, core.Pauser, []waybill.Envelope, string) {
+	name := k.h.NewName()
+	r := k.subscribeTo(core.Subscription{Queue: name, Bindings: []string{name + ".a"}, Prefetch: n})
+	p, ok := r.(core.Pauser)
+	k.needs(ok, "the receiver's core.Pauser")
+	want := messages(name+".a", n)
+	k.publish(want...)
+	return r, p, want, name
+}
+
+// Without this a consumer whose database is down keeps messages from the other replicas.
+func pauseHoldsNothing(k *kit) {
+	r, p, want, name := k.pauser(20)
+	k.settle(r, core.AckRelease(k.receive(r, 1)[0])) // the broker has sent some ahead by now
+	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	defer cancel()
+	k.must("pause", p.Pause(ctx))
+	k.must("pause a second time", p.Pause(ctx))
+	other := k.subscribe(name, name+".a")
+	k.exactly(want, k.consume(other, len(want)))
+	k.closeReceiver(other)
+
+	more := messages(name+".a", 10)
+	for i := range more {
+		more[i].ID += "-more"
+	}
+	k.publish(more...)
+	k.must("resume with one", p.Resume(ctx, 1))
+	one := k.receive(r, 1)
+	k.nothing(r, "it was resumed with a prefetch of 1")
+	k.settle(r, core.AckDone(one[0]))
+	k.must("resume", p.Resume(ctx, 0))
+	k.exactly(more, append(one, k.consume(r, len(more)-1)...))
+}
+
+// Without this a pause runs handlers a second time whose messages are still settled.
+func pauseKeepsReturned(k *kit) {
+	r, p, want, _ := k.pauser(5)
+	held := k.receive(r, 2)
+	ctx, cancel := context.WithTimeout(k.ctx, patience)
+	defer cancel()
+	k.must("pause", p.Pause(ctx))
+	k.settle(r, core.AckDone(held[0]))
+	k.must("resume", p.Resume(ctx, 0))
+	k.settle(r, core.AckDone(held[1]))
+	k.exactly(want, append(held, k.consume(r, len(want)-2)...))
+	k.nothing(r, "all were settled")
 }
 
 func bindingExact(k *kit) {

@@ -1,8 +1,12 @@
 package e2e_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,4 +85,49 @@ func behindProxy(t *testing.T, opts consumer.Options) (*testenv.Proxy, *consumer
 		t.Fatal(err)
 	}
 	return proxy, c
+}
+
+// CO-19: while a database is down nothing is held: the queue shows every message, another replica handles them, and
+// nothing looks as if it had crashed its consumer, however often was probed.
+func TestPausedConsumerHoldsNothing(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"a"}, MaxDeliveries: 3, Prefetch: 20}
+	declare(t, bus, sub)
+	var probes atomic.Int32
+	down := newConsumer(t, bus, consumer.Options{Pause: waybill.Backoff{Base: 50 * time.Millisecond, Cap: 50 * time.Millisecond}})
+	if err := down.Handle(sub, waybill.Handler{Name: waybill.AnyMessage, Handle: func(context.Context, *waybill.Delivery) (waybill.HandlerStatus, error) {
+		probes.Add(1)
+		return waybill.HandlerProcessed, waybill.Outage(errors.New("the database is down"))
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	const n = 30
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = fmt.Sprint("m", i)
+	}
+	publish(t, bus, "", ids...)
+	run := start(t, down)
+	ch := testenv.Channel(t, mq.URL)
+	shown := 0
+	eventually(t, 40*time.Second, "the queue shows all of them, after each of many probes", func() bool {
+		if depth(t, ch, "q") == n {
+			shown++
+		}
+		return shown > 30 && probes.Load() >= 10
+	})
+	h, saw := rejecting()
+	up := newConsumer(t, bus, consumer.Options{})
+	if err := up.Handle(sub, h); err != nil {
+		t.Fatal(err)
+	}
+	other := start(t, up)
+	eventually(t, 20*time.Second, "the other replica handles them", func() bool { return saw.len() >= n })
+	run.stop(20 * time.Second)
+	other.stop(20 * time.Second)
+	if parked := depth(t, ch, "q.dlq"); parked != 0 || probes.Load() < 10 {
+		t.Errorf("%d were parked after %d probes", parked, probes.Load())
+	}
 }

@@ -44,11 +44,14 @@ type receiver struct {
 
 	mu         sync.Mutex
 	sess       *session
+	prefetch   int        // of the next session
 	reopening  *reopening // nil = there is a session, or nobody has asked for one
 	closed     bool
 	requeuedAt time.Time // the last one
 	verified   bool
 }
+
+var _ core.Pauser = (*receiver)(nil)
 
 // Subscribe implements core.Subscriber. It declares the exchanges, the queue, its dead-letter queue and the delay
 // queues, or with Options.Passive verifies that they are there; see the package's documentation.
@@ -68,8 +71,9 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 	r := &receiver{
 		t: t, sub: sub, queue: t.names.Queue(sub.Queue), dlx: t.names.DeadLetterExchange(), delays: topology.DelaysOf(sub.RetryDelays),
 		// A queue with a length limit is no error here: consumers may start, to empty a full queue.
-		prepare: preparation{opts: t.opts, broker: t.broker, want: topology.Of(t.opts.TopologyOptions(), sub)},
-		log:     obs.NewLogger(t.opts.Logger), life: context.WithoutCancel(ctx), closing: make(chan struct{}),
+		prepare:  preparation{opts: t.opts, broker: t.broker, want: topology.Of(t.opts.TopologyOptions(), sub)},
+		prefetch: sub.Prefetch,
+		log:      obs.NewLogger(t.opts.Logger), life: context.WithoutCancel(ctx), closing: make(chan struct{}),
 	}
 	if err := r.connect(ctx); err != nil {
 		return nil, err
@@ -161,6 +165,51 @@ func (r *receiver) Close(ctx context.Context) error {
 		}
 		return nil
 	}
+	err := r.stopConsumer(ctx, s)
+	if err == nil {
+		err = await(ctx, s.ch.Close, nil)
+	} else {
+		go func() { _ = s.ch.Close() }()
+	}
+	if err != nil && amqpError(err) == nil {
+		return outage("close", err)
+	}
+	return nil
+}
+
+// Pause implements core.Pauser. It cancels the consumer, and releases what Receive has not returned.
+func (r *receiver) Pause(ctx context.Context) error {
+	r.closeMu.Lock()
+	defer r.closeMu.Unlock()
+	r.mu.Lock()
+	s, closed := r.sess, r.closed
+	r.mu.Unlock()
+	if closed || s == nil || s.ch.IsClosed() || s.paused.Load() {
+		return nil
+	}
+	if err := r.stopConsumer(ctx, s); err != nil {
+		return outage("pause", err)
+	}
+	return nil
+}
+
+// Resume implements core.Pauser. The next Receive begins to consume.
+func (r *receiver) Resume(ctx context.Context, prefetch int) error {
+	if prefetch <= 0 {
+		prefetch = r.sub.Prefetch
+	}
+	r.mu.Lock()
+	r.prefetch = prefetch
+	same := r.sess != nil && r.sess.prefetch == prefetch
+	r.mu.Unlock()
+	if same {
+		return nil
+	}
+	return r.Pause(ctx) // the prefetch of a consumer cannot be changed
+}
+
+// stopConsumer cancels the consumer, and releases what Receive has not returned. The channel stays open.
+func (r *receiver) stopConsumer(ctx context.Context, s *session) error {
 	err := await(ctx, func() error {
 		if err := s.ch.Cancel(s.tag, false); err != nil {
 			return err
@@ -168,22 +217,22 @@ func (r *receiver) Close(ctx context.Context) error {
 		<-s.done
 		return nil
 	}, nil)
-	if err == nil {
-		s.mu.Lock()
-		rest := s.ready
-		s.ready = nil
-		s.mu.Unlock()
-		acks := make([]core.Ack, len(rest))
-		for i, d := range rest {
-			acks[i] = core.AckRelease(d)
-		}
-		_ = r.Settle(ctx, acks) // what fails goes back with the channel
-		err = await(ctx, s.ch.Close, nil)
-	} else {
-		go func() { _ = s.ch.Close() }()
+	if err != nil {
+		return err
 	}
-	if err != nil && amqpError(err) == nil {
-		return outage("close", err)
+	s.paused.Store(true)
+	s.mu.Lock()
+	rest := s.ready
+	s.ready = nil
+	s.mu.Unlock()
+	acks := make([]core.Ack, len(rest))
+	for i, d := range rest {
+		acks[i] = core.AckRelease(d)
+	}
+	for i, err := range r.Settle(ctx, acks) {
+		if err != nil && !s.ch.IsClosed() { // no copy could be made: the broker counts this one
+			_ = s.acks.requeue(rest[i].Handle.(*handle).raw.DeliveryTag)
+		}
 	}
 	return nil
 }

@@ -18,10 +18,12 @@ import (
 // session is one channel with one consumer. One goroutine moves deliveries to ready; the prefetch bounds it.
 type session struct {
 	ch   *amqp.Channel
-	acks acks
+	acks *acks
 	tag  string
 	// frameMax is the largest frame of the connection, in bytes.
 	frameMax int
+	prefetch int
+	paused   atomic.Bool   // by Pause: its consumer is cancelled, its channel is open
 	wake     chan struct{} // capacity 1: there is something in ready, or the session ended
 	// cancelled and closed say how the broker ended the consumer.
 	cancelled <-chan string
@@ -62,7 +64,7 @@ func (r *receiver) connect(ctx context.Context) error {
 		go func() { _ = s.ch.Close() }()
 		return waybill.ErrClosed
 	}
-	if old := r.sess; old != nil && !old.ch.IsClosed() { // the broker cancelled its consumer
+	if old := r.sess; old != nil && old.ch != s.ch && !old.ch.IsClosed() { // the broker cancelled its consumer
 		old.retire()
 	}
 	r.sess = s
@@ -170,44 +172,57 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.prepare.run(ctx, c, !r.verified); err != nil {
-		return nil, err
-	}
-	r.verified = true // one session at a time is opened
-	ch, err := c.channel(ctx)
-	if err != nil {
-		return nil, err
-	}
+	r.mu.Lock()
+	prefetch, paused := r.prefetch, r.sess
+	r.mu.Unlock()
 	s := &session{
-		ch: ch, acks: acks{ch: ch, unacked: map[uint64]struct{}{}}, tag: "waybill-" + waybill.NewID(),
+		tag: "waybill-" + waybill.NewID(), prefetch: prefetch,
 		frameMax: c.Config.FrameSize, wake: make(chan struct{}, 1), done: make(chan struct{}),
-		cancelled: ch.NotifyCancel(make(chan string, 1)), closed: ch.NotifyClose(make(chan *amqp.Error, 1)),
 	}
+	if paused != nil && paused.paused.Load() && !paused.ch.IsClosed() {
+		// what Receive returned before the pause is settled on its channel
+		s.ch, s.acks, s.cancelled, s.closed = paused.ch, paused.acks, paused.cancelled, paused.closed
+	} else {
+		if err := r.prepare.run(ctx, c, !r.verified); err != nil {
+			return nil, err
+		}
+		r.verified = true // one session at a time is opened
+		if s.ch, err = c.channel(ctx); err != nil {
+			return nil, err
+		}
+		s.acks = &acks{ch: s.ch, unacked: map[uint64]struct{}{}}
+		s.cancelled, s.closed = s.ch.NotifyCancel(make(chan string, 1)), s.ch.NotifyClose(make(chan *amqp.Error, 1))
+	}
+	return s, r.consume(ctx, s, c)
+}
+
+// consume begins to consume on the channel of s.
+func (r *receiver) consume(ctx context.Context, s *session, c *conn) error {
 	var deliveries <-chan amqp.Delivery
-	err = await(ctx, func() (err error) {
-		if err = ch.Qos(r.sub.Prefetch, 0, false); err != nil {
+	err := await(ctx, func() (err error) {
+		if err = s.ch.Qos(s.prefetch, 0, false); err != nil {
 			return err
 		}
-		deliveries, err = ch.Consume(r.queue, s.tag, false, false, false, false, nil)
+		deliveries, err = s.ch.Consume(r.queue, s.tag, false, false, false, false, nil)
 		return err
-	}, func() { _ = ch.Close() })
+	}, func() { _ = s.ch.Close() })
 	if err != nil {
 		if e := amqpError(err); e != nil && e.Server {
 			switch e.Code {
 			case amqp.AccessRefused:
-				return nil, misconfigured("subscribe", "the user may not read queue %q: extend its read permission (%w)", r.queue, e)
+				return misconfigured("subscribe", "the user may not read queue %q: extend its read permission (%w)", r.queue, e)
 			case amqp.NotFound, amqp.ResourceLocked:
-				return nil, misconfigured("subscribe", "queue %q cannot be consumed (%w)", r.queue, e)
+				return misconfigured("subscribe", "queue %q cannot be consumed (%w)", r.queue, e)
 			}
 		}
-		return nil, outage("subscribe", err)
+		return outage("subscribe", err)
 	}
 	go func() {
 		r.pump(s, deliveries)
 		r.reportEnd(s, c)
 	}()
 	go r.assert(s, c)
-	return s, nil
+	return nil
 }
 
 // assert makes sure, now and then, that the objects of the subscription are there, and its bindings: an exchange that
