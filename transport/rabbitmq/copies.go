@@ -74,7 +74,10 @@ func (r *receiver) retryCopy(ctx context.Context, slot int, a *core.Ack, h *hand
 		}
 	}
 	if d := r.delays.For(a.Delay); d > 0 {
-		return copyToSend{slot: slot, exchange: r.t.names.DelayExchange(d), key: r.queue, p: p}
+		if r.t.opts.SharedDelays {
+			return copyToSend{slot: slot, exchange: r.t.names.SharedDelay(d), key: r.queue, p: p}
+		}
+		return copyToSend{slot: slot, exchange: r.dlx, key: r.t.names.DelayQueue(r.sub.Queue, d), p: p}
 	}
 	return copyToSend{slot: slot, exchange: r.dlx, key: r.t.names.ReturnKey(r.sub.Queue), p: p}
 }

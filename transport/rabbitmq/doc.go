@@ -7,9 +7,8 @@
 // Package topology describes the exchanges, queues and bindings, with every argument. The transport declares them, or
 // with Options.Passive looks for them, so that a user that may configure nothing will do.
 //
-// A retried message is published to the delay exchange with its queue's name as routing key. The delay queue
-// dead-letters it through the default exchange without a key of its own, so the message returns to the one queue it
-// came from. Its real routing key travels in a header. What goes back at once takes the dead-letter exchange, with
+// A retried message waits in a delay queue of its subscription, which dead-letters it to the one queue it came from.
+// Its real routing key travels in a header. What goes back at once takes the dead-letter exchange, with
 // {queue}.return.
 //
 // # Parked messages
@@ -58,11 +57,11 @@
 //
 // One message whose headers nest deeper than 32 levels cannot be read by the driver: it ends the connection that all
 // subscriptions of a Transport share, again and again, until it is removed from its queue. A Transport of its own for
-// each subscription keeps the others going. The name of a subscription's queue may not end in ".return".
+// each subscription keeps the others going. The name of a subscription's queue may not end in ".return", or
+// in ".delay_" and a word.
 //
 // Order of a key holds if one message of it is in flight at a time, or under the conditions of Options.PipelineKeys. A
-// message that is released may go to the end of the queue. A delay is at most 49 days. A message that waits in a
-// delay queue for a queue that was deleted stays there; with 32 of them the delay queue stands still until that queue
-// is there again. Names, topics and ids have at most 255 bytes. A full or leaderless queue (basic.nack) is an outage of
-// its topic.
+// message that is released may go to the end of the queue. A delay is at most 49 days. What waits in a delay queue for
+// a queue that is full or was deleted stays there until that queue takes messages again. Names, topics and ids have at
+// most 255 bytes. A full or leaderless queue (basic.nack) is an outage of its topic.
 package rabbitmq

@@ -386,8 +386,8 @@ func TestCopyDeclaresAgain(t *testing.T) {
 	}{
 		{"dead-letter exchange", exchange("waybill.dlx"), park(ds[0])},
 		{"dead-letter queue", dropQueue("q.dlq"), park(ds[1])},
-		{"delay exchange", exchange("waybill.delay_500ms"), retry(ds[2])},
-		{"delay queue", dropQueue("waybill.delay_500ms"), retry(ds[3])},
+		{"dead-letter exchange, for a retry", exchange("waybill.dlx"), retry(ds[2])},
+		{"delay queue", dropQueue("q.delay_500ms"), retry(ds[3])},
 	} {
 		if err := tc.drop(testenv.Channel(t, mq.URL)); err != nil {
 			t.Fatal(err)
@@ -404,6 +404,45 @@ func TestCopyDeclaresAgain(t *testing.T) {
 		if d := receive(t, r, 1)[0]; d.Envelope.ID != tc.ack.Delivery.Envelope.ID || d.Attempt != 2 {
 			t.Errorf("%s: %s came, attempt %d", tc.name, d.Envelope.ID, d.Attempt)
 		}
+	}
+}
+
+// RM-09: a subscription whose queue is full does not hold up the retries of another one.
+func TestRetriesDoNotWaitForAnotherQueue(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{})
+	delays := []time.Duration{2 * time.Second}
+	full := subscribe(t, bus, core.Subscription{Queue: "full", Bindings: []string{"full"}, RetryDelays: delays, Prefetch: 100})
+	free := subscribe(t, bus, core.Subscription{Queue: "free", Bindings: []string{"free"}, RetryDelays: delays})
+	if err := bus.Publish(t.Context(), envelopes(60, "full")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	held := receive(t, full, 60)
+	if err := mq.SetPolicy(t.Context(), mq.VHost, "full", "^full$", "queues", map[string]any{"max-length": 1}); err != nil {
+		t.Fatal(err)
+	}
+	acks := make([]core.Ack, len(held))
+	for i, d := range held {
+		acks[i] = core.AckRetry(d, delays[0], nil)
+	}
+	settle(t, full, acks...)
+	if err := full.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// those that are retried come back to a full queue: the broker has 32 of a delay queue on their way at most
+	eventually(t, "the queue is full", func() bool {
+		return bus.Publish(t.Context(), envelopes(1, "full")).FirstErr() != nil
+	})
+	if err := bus.Publish(t.Context(), envelopes(1, "free")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	for attempt := 1; attempt < 4; attempt++ {
+		d := receive(t, free, 1)[0] // within 20 s
+		if d.Attempt != attempt {
+			t.Errorf("attempt %d, want %d", d.Attempt, attempt)
+		}
+		settle(t, free, core.AckRetry(d, delays[0], nil))
 	}
 }
 

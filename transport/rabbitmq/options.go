@@ -23,6 +23,9 @@ type Options struct {
 	Prefix string
 	// QueueType is the type of the queues of subscriptions; default topology.Quorum.
 	QueueType topology.QueueType
+	// SharedDelays has all subscriptions of the exchange share one delay queue for each delay. That makes fewer
+	// queues, but one subscription whose queue is full or gone then holds up the retries of all.
+	SharedDelays bool
 	// TLS is the client's side of TLS for amqps:// URLs: own authorities, client certificate, server name. Nil
 	// means the system's authorities.
 	TLS *tls.Config
@@ -165,7 +168,7 @@ func (o Options) problems() []string {
 
 // TopologyOptions returns the options of the transport's topology.
 func (o Options) TopologyOptions() topology.Options {
-	return topology.Options{Exchange: o.Exchange, Prefix: o.Prefix, QueueType: o.QueueType}
+	return topology.Options{Exchange: o.Exchange, Prefix: o.Prefix, QueueType: o.QueueType, SharedDelays: o.SharedDelays}
 }
 
 // management returns the broker as the management API shows it, nil without ManagementURL, and what is wrong with the

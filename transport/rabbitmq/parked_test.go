@@ -248,7 +248,7 @@ func TestRetriedOnTheWire(t *testing.T) {
 	d := receive(t, r, 1)[0]
 	<-time.After(1500 * time.Millisecond) // handling takes time
 	settle(t, r, core.AckRetry(d, time.Minute, errors.New("later")))
-	m, ok, err := testenv.Channel(t, mq.URL).Get("waybill.delay_1h", false)
+	m, ok, err := testenv.Channel(t, mq.URL).Get("q.delay_1h", false)
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}

@@ -103,8 +103,8 @@ func TestPassiveStartErrors(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			mq := testenv.RabbitMQ(t)
-			users, _, url, _ := provision(t, mq, topology.Of(topology.Options{}, sub))
-			opts := rabbitmq.Options{Passive: true}
+			users, _, url, _ := provision(t, mq, topology.Of(topology.Options{SharedDelays: true}, sub))
+			opts := rabbitmq.Options{Passive: true, SharedDelays: true}
 			// what a user may not touch it may not see either, since RabbitMQ 4.3
 			if c.management || strings.Contains(c.says[0], missing) {
 				opts.ManagementURL = mq.ManagementURL
@@ -261,7 +261,7 @@ func TestUserThatMayNotBind(t *testing.T) {
 	mq := testenv.RabbitMQ(t)
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
 	users, _, url, _ := provision(t, mq, topology.Of(topology.Options{}, sub))
-	if err := mq.SetPermissions(t.Context(), mq.VHost, users.Consumer, "^$", `^waybill\.(dlx|delay_1s)$`, ".*"); err != nil {
+	if err := mq.SetPermissions(t.Context(), mq.VHost, users.Consumer, "^$", `^waybill\.dlx$`, ".*"); err != nil {
 		t.Fatal(err)
 	}
 	_, err := dial(t, url, rabbitmq.Options{}).Subscribe(t.Context(), sub)
@@ -301,7 +301,7 @@ func TestBoundToNothing(t *testing.T) {
 func TestDrift(t *testing.T) {
 	t.Parallel()
 	mq := testenv.RabbitMQ(t)
-	bus := dial(t, mq.URL, rabbitmq.Options{ManagementURL: mq.ManagementURL})
+	bus := dial(t, mq.URL, rabbitmq.Options{ManagementURL: mq.ManagementURL, SharedDelays: true})
 	sub := core.Subscription{Queue: "q", Bindings: []string{"a", "b"}, RetryDelays: []time.Duration{time.Second, time.Minute}}
 	subscribe(t, bus, sub)
 	subscribe(t, bus, sub)
@@ -339,7 +339,7 @@ func TestDrift(t *testing.T) {
 		},
 		admin.Difference{Object: `queue "waybill.delay_1m"`, Want: "there", Have: "missing"},
 	)
-	want, broker := topology.Of(topology.Options{}, sub), broker(t, mq)
+	want, broker := topology.Of(topology.Options{SharedDelays: true}, sub), broker(t, mq)
 	if got, err := broker.Compare(t.Context(), want); err != nil || len(got) != 6 {
 		t.Errorf("got %v, %v", got, err)
 	}

@@ -62,12 +62,24 @@ func TestGivenBackIsNotACrash(t *testing.T) {
 	settle(t, r, core.AckDone(d))
 }
 
-// RM-01, RM-02, RM-04: two subscriptions with the same delays share the delay queue; a retry goes to the failing one
+// RM-01, RM-02, RM-04: each subscription has its delay queues, or they share them. A retry goes to the failing one
 // only, with its key.
 func TestRetryGoesToOneQueue(t *testing.T) {
 	t.Parallel()
+	t.Run("own delays", func(t *testing.T) {
+		t.Parallel()
+		retryGoesToOneQueue(t, false, "test.a.delay_20ms", "test.a.delay_100ms", "test.b.delay_20ms", "test.b.delay_100ms")
+	})
+	t.Run("shared delays", func(t *testing.T) {
+		t.Parallel()
+		retryGoesToOneQueue(t, true, "test.shop.delay_20ms", "test.shop.delay_100ms")
+	})
+}
+
+func retryGoesToOneQueue(t *testing.T, shared bool, delayQueues ...string) {
+	t.Helper()
 	mq := testenv.RabbitMQ(t)
-	bus := dial(t, mq.URL, rabbitmq.Options{Exchange: "shop", Prefix: "test."})
+	bus := dial(t, mq.URL, rabbitmq.Options{Exchange: "shop", Prefix: "test.", SharedDelays: shared})
 	delays := []time.Duration{20 * time.Millisecond, 100 * time.Millisecond}
 	a := subscribe(t, bus, core.Subscription{Queue: "a", Bindings: []string{"user.*"}, RetryDelays: delays})
 	b := subscribe(t, bus, core.Subscription{Queue: "b", Bindings: []string{"#"}, RetryDelays: delays})
@@ -89,7 +101,7 @@ func TestRetryGoesToOneQueue(t *testing.T) {
 	}
 	settle(t, a, core.AckDone(d))
 	nothing(t, b, 200*time.Millisecond)
-	for _, q := range []string{"test.a", "test.a.dlq", "test.b", "test.shop.delay_20ms", "test.shop.delay_100ms"} {
+	for _, q := range append([]string{"test.a", "test.a.dlq", "test.b"}, delayQueues...) {
 		if _, err := testenv.Channel(t, mq.URL).QueueDeclarePassive(q, true, false, false, false, nil); err != nil {
 			t.Errorf("queue %s: %v", q, err)
 		}

@@ -8,16 +8,15 @@
 //
 // # Objects
 //
-// Messages go to one durable topic exchange, by topic. Each subscription has a queue and a dead-letter queue. All
-// subscriptions share one delay queue for each distinct retry delay. {exchange} and {queue} include Options.Prefix:
+// Messages go to one durable topic exchange, by topic. Each subscription has a queue, a dead-letter queue, and a delay
+// queue for each distinct retry delay. {exchange} and {queue} include Options.Prefix:
 //
 //	exchange {exchange}            topic, durable
 //	exchange {exchange}.dlx        direct, durable
-//	exchange {exchange}.delay_{d}  fanout, durable; one for each distinct delay (500ms, 1m30s, ...)
 //
-//	queue {exchange}.delay_{d}     quorum; bound to its exchange
+//	queue {queue}.delay_{d}        quorum; bound to {exchange}.dlx with its name; d is 500ms, 1m30s, ...
 //	    x-message-ttl={d}
-//	    x-dead-letter-exchange="" (the default exchange)
+//	    x-dead-letter-exchange={exchange}.dlx, x-dead-letter-routing-key={queue}.return
 //	    x-dead-letter-strategy=at-least-once, x-overflow=reject-publish, x-delivery-limit=1000000
 //
 //	queue {queue}                  quorum; bound to {exchange} with the subscription's bindings,
@@ -32,11 +31,14 @@
 // Classic queues have x-queue-type, x-message-ttl, x-overflow and the dead-letter exchange and key only: the broker
 // takes no more.
 //
-// A message that is to be retried is published to the delay exchange with the queue's name as its routing key. The
-// delay queue has no dead-letter routing key. So when the delay is over, the message goes by its own key through the
-// default exchange to that one queue. What comes back at once (a retry without a delay, a replay) goes through
-// {exchange}.dlx with {queue}.return. So nobody needs the permission to write to the default exchange, which reaches
-// every queue.
+// A message that is to be retried is published to {exchange}.dlx with the name of the delay queue. When the delay is
+// over the broker sends it back through {exchange}.dlx with {queue}.return. What comes back at once (a retry without a
+// delay, a replay) is published with that key. So nobody needs the permission to write to the default exchange, which
+// reaches every queue.
+//
+// With Options.SharedDelays there is one delay queue {exchange}.delay_{d} for all subscriptions, behind a fanout
+// exchange of that name. A message is published to it with the name of its queue as routing key. The delay queue has
+// no dead-letter routing key, so that the message goes on by its own key through the default exchange.
 //
 // # Guarantees
 //
@@ -55,7 +57,8 @@
 //
 // # Limits
 //
-// The name of a subscription's queue may not end in ".return". Names of exchanges and queues, prefix included, have at
-// most 200 bytes, and a delay is at most 49 days. [Broker.Compare] does not look at policies; [Broker.Limits] looks at
-// length limits only. The management API knows the policies of a queue about ten seconds late.
+// The name of a subscription's queue may not end in ".return", or in ".delay_" and a word. Names of exchanges and
+// queues, prefix included, have at most 200 bytes, and a delay is at most 49 days. [Broker.Compare] does not look at
+// policies; [Broker.Limits] looks at length limits only. The management API knows the policies of a queue about ten
+// seconds late.
 package topology

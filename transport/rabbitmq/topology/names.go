@@ -13,6 +13,7 @@ const MaxDelay = math.MaxUint32 * time.Millisecond
 const (
 	deadLetterSuffix = ".dlq"
 	returnSuffix     = ".return"
+	delaySuffix      = ".delay_"
 )
 
 // Names makes the names of the objects of a topology. Queues are asked for by the subscription's name, which has no
@@ -31,8 +32,14 @@ func (n Names) Exchange() string { return n.exchange }
 // DeadLetterExchange is the direct exchange to the dead-letter queues, and back to the queues at once.
 func (n Names) DeadLetterExchange() string { return n.exchange + ".dlx" }
 
-// DelayExchange is the fanout exchange to the delay queue of the same name; d is one of [DelaysOf].
-func (n Names) DelayExchange(d time.Duration) string { return n.exchange + ".delay_" + delayName(d) }
+// DelayQueue is a delay queue of a subscription, and the routing key to it; d is one of [DelaysOf].
+func (n Names) DelayQueue(subscription string, d time.Duration) string {
+	return n.prefix + subscription + delaySuffix + delayName(d)
+}
+
+// SharedDelay is the fanout exchange to the delay queue of the same name, with Options.SharedDelays; d is one of
+// [DelaysOf].
+func (n Names) SharedDelay(d time.Duration) string { return n.exchange + delaySuffix + delayName(d) }
 
 // Queue is the queue of a subscription, and the routing key to its dead-letter queue.
 func (n Names) Queue(subscription string) string { return n.prefix + subscription }

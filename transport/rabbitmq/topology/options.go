@@ -36,6 +36,9 @@ type Options struct {
 	Prefix string
 	// QueueType is the type of the queues of subscriptions; default Quorum.
 	QueueType QueueType
+	// SharedDelays has all subscriptions of the exchange share one delay queue for each delay. That makes fewer
+	// queues, but one subscription whose queue is full or gone then holds up the retries of all.
+	SharedDelays bool
 }
 
 func (o Options) withDefaults() Options {
@@ -81,6 +84,9 @@ func (o Options) SubscriptionProblems(sub *core.Subscription) []string {
 	} else if strings.HasSuffix(sub.Queue, returnSuffix) {
 		p = append(p, fmt.Sprintf("Queue: %q ends in %q: retries of the queue without this ending have that routing key, "+
 			"so that messages would get into the wrong queue; choose another name", clip(sub.Queue), returnSuffix))
+	} else if i := strings.LastIndex(sub.Queue, delaySuffix); i >= 0 && !strings.Contains(sub.Queue[i+1:], ".") {
+		p = append(p, fmt.Sprintf("Queue: %q ends like the name of a delay queue (%q), so that messages would get into the wrong queue; "+
+			"choose another name", clip(sub.Queue), sub.Queue[i:]))
 	} else if n := len(o.Prefix) + len(sub.Queue); n > maxStem {
 		p = append(p, fmt.Sprintf("Queue: has %d bytes with its prefix; at most %d are allowed", n, maxStem))
 	}

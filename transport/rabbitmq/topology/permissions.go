@@ -18,7 +18,8 @@ type Permission struct {
 type Permissions struct {
 	// Relay publishes: it writes to the exchange.
 	Relay Permission
-	// Consumer reads the subscriptions' queues, and writes to the delay exchanges and to the dead-letter exchange.
+	// Consumer reads the subscriptions' queues, and writes to the dead-letter exchange and to shared delay
+	// exchanges.
 	Consumer Permission
 	// Operator lists, replays and purges parked messages: it reads the dead-letter queues, and writes to the
 	// dead-letter exchange.

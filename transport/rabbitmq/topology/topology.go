@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -23,7 +24,7 @@ type Topology struct {
 
 	names         Names
 	subscriptions []string // their names
-	delays        []string // the delay exchanges
+	delays        []string // the shared delay exchanges
 }
 
 // Exchange is a durable exchange.
@@ -99,18 +100,33 @@ func Of(opts Options, subs ...core.Subscription) Topology {
 		t.addBinding(dlx, dlq, queue)
 		t.addBinding(dlx, queue, n.ReturnKey(sub.Queue))
 		for _, d := range DelaysOf(sub.RetryDelays) {
-			delay := n.DelayExchange(d)
-			if t.addExchange(delay, "fanout") {
-				t.delays = append(t.delays, delay)
-			}
-			t.addQueue(delay, opts.queueArgs(map[string]any{"x-dead-letter-exchange": "", "x-message-ttl": d.Milliseconds()}))
-			t.addBinding(delay, delay, "")
+			t.addDelay(opts, sub.Queue, d)
 		}
 		for _, key := range sub.Bindings {
 			t.addBinding(n.Exchange(), queue, key)
 		}
 	}
 	return t
+}
+
+// addDelay adds a delay queue. That of a subscription leads back by the key of its queue. A shared one has no
+// dead-letter routing key: each message goes by its own, which is the name of its queue.
+func (t *Topology) addDelay(opts Options, subscription string, d time.Duration) {
+	ttl := d.Milliseconds()
+	if !opts.SharedDelays {
+		delay, dlx := t.names.DelayQueue(subscription, d), t.names.DeadLetterExchange()
+		t.addQueue(delay, opts.queueArgs(map[string]any{
+			"x-dead-letter-exchange": dlx, "x-dead-letter-routing-key": t.names.ReturnKey(subscription), "x-message-ttl": ttl,
+		}))
+		t.addBinding(dlx, delay, delay)
+		return
+	}
+	delay := t.names.SharedDelay(d)
+	if t.addExchange(delay, "fanout") {
+		t.delays = append(t.delays, delay)
+	}
+	t.addQueue(delay, opts.queueArgs(map[string]any{"x-dead-letter-exchange": "", "x-message-ttl": ttl}))
+	t.addBinding(delay, delay, "")
 }
 
 // queueArgs completes the arguments of a queue.

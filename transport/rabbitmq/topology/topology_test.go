@@ -59,8 +59,12 @@ func TestReturnIsNoQueueName(t *testing.T) {
 	if p := (topology.Options{}).SubscriptionProblems(&core.Subscription{Queue: "orders.return"}); len(p) != 1 {
 		t.Errorf("a subscription: %v", p)
 	}
-	if p := (topology.Options{}).SubscriptionProblems(&core.Subscription{Queue: "orders.returns"}); len(p) != 0 {
-		t.Errorf("another name: %v", p)
+	for name, want := range map[string]int{
+		"orders.returns": 0, "orders.delay_1s": 1, "orders.delay_x": 1, "orders.delay_1s.x": 0, "orders.delay": 0, "delay_1s": 0,
+	} {
+		if p := (topology.Options{}).SubscriptionProblems(&core.Subscription{Queue: name}); len(p) != want {
+			t.Errorf("%s: %v", name, p)
+		}
 	}
 }
 
@@ -110,7 +114,8 @@ func TestDelays(t *testing.T) {
 func TestPermissionPatterns(t *testing.T) {
 	t.Parallel()
 	odd := core.Subscription{Queue: `a.b*c+d?e|f(g)h[i]j{k}l\m^n$o-p q/r`, RetryDelays: []time.Duration{time.Second}}
-	p := newTopology(t, topology.Options{Prefix: "p."}, odd).Permissions()
+	p := newTopology(t, topology.Options{Prefix: "p.", SharedDelays: true}, odd).Permissions()
+	own := newTopology(t, topology.Options{Prefix: "p."}, odd).Permissions()
 	for _, c := range []struct {
 		pattern string
 		names   []string
@@ -121,6 +126,8 @@ func TestPermissionPatterns(t *testing.T) {
 		{p.Consumer.Configure, nil},
 		{p.Consumer.Write, []string{"p.waybill.dlx", "p.waybill.delay_1s"}},
 		{p.Consumer.Read, []string{"p." + odd.Queue}},
+		{own.Consumer.Write, []string{"p.waybill.dlx"}},
+		{own.Consumer.Read, []string{"p." + odd.Queue}},
 		{p.Operator.Configure, nil},
 		{p.Operator.Write, []string{"p.waybill.dlx"}},
 		{p.Operator.Read, []string{"p." + odd.Queue + ".dlq"}},
