@@ -1,5 +1,7 @@
 package waybill
 
+import "time"
+
 // Delivery is a message that arrived. It belongs to the caller of Receive until it is settled.
 type Delivery struct {
 	// Envelope is the message. Its Topic is the routing key with which the message was published, after retries
@@ -11,6 +13,9 @@ type Delivery struct {
 	Attempt int
 	// Redeliveries counts earlier deliveries that had no outcome; -1 = unknown.
 	Redeliveries int
+	// NotBefore is when a retry is due that came early, since the transport holds a message for no longer at a
+	// time. The consumer asks for the rest by another retry of the same attempt. Zero = it is due.
+	NotBefore time.Time
 	// Err is not nil if the message is unusable, for example because it has two different ids. Such a message is
 	// parked with ReasonOf(Err) and reaches no handler.
 	Err error

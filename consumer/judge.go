@@ -19,6 +19,7 @@ type verdict struct {
 	inPlace bool // the delivery is held, and its key with it, until the retry
 	took    time.Duration
 	healthy bool // the handler ran, and all its dependencies are there
+	quiet   bool // a retry goes on waiting: nothing tells of it
 }
 
 // judge decides about deliveries. It keeps no state.
@@ -37,6 +38,8 @@ func (j *judge) refuse(d *waybill.Delivery) *verdict {
 		return new(park(d, orElse(waybill.ReasonOf(d.Err), waybill.ReasonUndecodable), d.Err))
 	case !e.Expires.IsZero() && e.Expired(time.Now()):
 		return new(park(d, waybill.ReasonExpired, errors.New("expired at "+e.Expires.UTC().Format(time.RFC3339))))
+	case !d.NotBefore.IsZero() && time.Now().Before(d.NotBefore):
+		return &verdict{ack: core.AckRetry(d, time.Until(d.NotBefore), nil), quiet: true}
 	case j.sub.MaxDeliveries > 0 && d.Redeliveries >= j.sub.MaxDeliveries:
 		return new(park(d, waybill.ReasonDeliveries, fmt.Errorf("delivered %d times before without an outcome; at most %d are allowed: "+
 			"its handler may end the process", d.Redeliveries, j.sub.MaxDeliveries)))

@@ -552,3 +552,33 @@ func TestErrorThatPanics(t *testing.T) {
 		wantDepth(t, b, memtransport.Depth{Parked: 1})
 	})
 }
+
+// RM-09: a retry that comes before its time goes on waiting, as the same attempt, and its handler does not run.
+func TestRetryThatCameEarlyWaitsOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		begin := time.Now()
+		due := begin.Add(time.Hour)
+		b.redeliver = func(d *waybill.Delivery) { d.NotBefore = due }
+		b.settle = func(acks []core.Ack) error { // as a transport that holds a message for five minutes at most
+			for i := range acks {
+				if acks[i].Verdict == core.VerdictRetry {
+					acks[i].Delay = min(acks[i].Delay, 5*time.Minute)
+				}
+			}
+			return nil
+		}
+		var ran time.Time
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, handle(func(context.Context, *waybill.Delivery) error {
+			ran = time.Now()
+			return nil
+		}))
+		b.publish(t, 1)
+		time.Sleep(2 * time.Hour)
+		stop()
+		if took := ran.Sub(begin); took < time.Hour || took > time.Hour+time.Second {
+			t.Errorf("the handler ran after %s", took)
+		}
+	})
+}

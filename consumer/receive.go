@@ -166,7 +166,7 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 		}
 	}
 	for n := range messages {
-		if v := messages[n].refused; v != nil {
+		if v := messages[n].refused; v != nil && !v.quiet {
 			r.report(r.tel.under(ctx, messages[n].d), messages[n].d, v)
 		}
 	}

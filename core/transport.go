@@ -191,8 +191,9 @@ type Ack struct {
 // AckDone settles d as handled.
 func AckDone(d *waybill.Delivery) Ack { return Ack{Delivery: d, Verdict: VerdictDone} }
 
-// AckRetry asks for d again after delay, as its next attempt. The copy keeps every property. A transport with fixed
-// delays rounds up to the next of Subscription.RetryDelays, and a greater delay down to the last one.
+// AckRetry asks for d again after delay, as its next attempt, or as the same one if it came before its NotBefore. The
+// copy keeps every property. A transport with fixed delays rounds up to the next of Subscription.RetryDelays. If the
+// delay is greater than the last one, the message comes after that with Delivery.NotBefore.
 func AckRetry(d *waybill.Delivery, delay time.Duration, err error) Ack {
 	return Ack{Delivery: d, Verdict: VerdictRetry, Delay: max(delay, 0), Err: ErrorText(err)}
 }

@@ -17,6 +17,7 @@ var settleChecks = []named{
 	{"retry-counts-attempts", retryCounts},
 	{"retry-waits", retryWaits},
 	{"retry-rounds-up", retryRoundsUp},
+	{"retry-of-any-length", retryOfAnyLength},
 	{"retry-survives-receiver", retrySurvives},
 	{"retry-failing-queue-only", retryFailingQueueOnly},
 	{"retry-many", retryMany},
@@ -130,6 +131,24 @@ func retryRoundsUp(k *kit) {
 	d = k.receive(r, 1)[0]
 	k.settle(r, core.AckRetry(d, 0, nil)) // less than the first
 	k.consume(r, 1)
+}
+
+// retryOfAnyLength asks for a delay that is longer than any declared one. What comes early says so, and is the same
+// attempt.
+func retryOfAnyLength(k *kit) {
+	k.needs(k.sub.RetryLater, "SubscriberTraits.RetryLater")
+	r, name := k.queue("a")
+	k.publish(message(name+".a", 0))
+	start, delay := time.Now(), 2*tier2+tier2/2
+	k.settle(r, core.AckRetry(k.receive(r, 1)[0], delay, errors.New("not now")))
+	d := k.receive(r, 1)[0]
+	for ; time.Now().Before(d.NotBefore); d = k.receive(r, 1)[0] {
+		k.settle(r, core.AckRetry(d, time.Until(d.NotBefore), nil))
+	}
+	if took := time.Since(start); took < delay-5*time.Millisecond || d.Attempt != 2 {
+		k.fail("a retry with delay %s came after %s as attempt %d, want 2, without a NotBefore", delay, took, d.Attempt)
+	}
+	k.settle(r, core.AckDone(d))
 }
 
 func retrySurvives(k *kit) {

@@ -58,12 +58,24 @@ var errNoRetry = errors.New("it cannot be retried: with the number of its attemp
 // retryCopy makes the copy for a delay queue, or for the queue itself if there is no delay. If the headers leave no
 // room for what a retry adds, it makes one for the dead-letter queue. A copy that expires before the delay is over
 // comes back then at the earliest. The broker looks at the head of a delay queue only, so the copy may come with the
-// one before it. The consumer finds that it is expired.
+// one before it. The consumer finds that it is expired. A copy that is to wait longer than the longest delay comes
+// after that with the time when it is due.
 func (r *receiver) retryCopy(ctx context.Context, slot int, a *core.Ack, h *handle, now time.Time) copyToSend {
 	p := copyOf(&h.raw, h.topic, h.expires)
-	setAttempt(p.Headers, h.attempt+1)
+	if h.notBefore.After(now) { // it came early, and goes on waiting
+		setAttempt(p.Headers, h.attempt)
+		if e, ok := h.raw.Headers[headerError]; ok {
+			p.Headers[headerError] = e
+		}
+	} else {
+		setAttempt(p.Headers, h.attempt+1)
+	}
 	if a.Err != "" {
 		p.Headers[headerError] = a.Err
+	}
+	delay := r.delays.For(a.Delay)
+	if a.Delay > delay && delay > 0 {
+		p.Headers[headerDue] = now.Add(a.Delay).UnixMilli()
 	}
 	p.Expiration = remaining(h.expires, now)
 	if checkHeaderFrame(&p, h.sess.frameMax) != nil {
@@ -73,11 +85,11 @@ func (r *receiver) retryCopy(ctx context.Context, slot int, a *core.Ack, h *hand
 			return r.deadLetterCopy(ctx, slot, &park, h, now)
 		}
 	}
-	if d := r.delays.For(a.Delay); d > 0 {
-		if r.t.opts.SharedDelays {
-			return copyToSend{slot: slot, exchange: r.t.names.SharedDelay(d), key: r.queue, p: p}
-		}
-		return copyToSend{slot: slot, exchange: r.dlx, key: r.t.names.DelayQueue(r.sub.Queue, d), p: p}
+	switch {
+	case delay > 0 && r.t.opts.SharedDelays:
+		return copyToSend{slot: slot, exchange: r.t.names.SharedDelay(delay), key: r.queue, p: p}
+	case delay > 0:
+		return copyToSend{slot: slot, exchange: r.dlx, key: r.t.names.DelayQueue(r.sub.Queue, delay), p: p}
 	}
 	return copyToSend{slot: slot, exchange: r.dlx, key: r.t.names.ReturnKey(r.sub.Queue), p: p}
 }
@@ -127,7 +139,7 @@ func copyOf(d *amqp.Delivery, topic string, expires time.Time) amqp.Publishing {
 	table := make(amqp.Table, len(d.Headers)+8)
 	for k, v := range d.Headers {
 		switch {
-		case brokersOwn(k), k == headerTag, k == headerAttempt, k == headerRedeliveries, k == headerError:
+		case brokersOwn(k), k == headerTag, k == headerAttempt, k == headerRedeliveries, k == headerError, k == headerDue:
 		default:
 			table[k] = v
 		}

@@ -28,10 +28,13 @@ func decode(d *amqp.Delivery, queue, dlx string, now time.Time) waybill.Delivery
 	if n := number(d.Headers[headerAttempt]); n > 1 {
 		out.Attempt = int(min(n, math.MaxInt32))
 	}
+	fromUs := d.Exchange == "" || d.Exchange == dlx // from a delay queue, or through the dead-letter exchange
+	if due := number(d.Headers[headerDue]); due > 0 && fromUs {
+		out.NotBefore = time.UnixMilli(due)
+	}
 	e.Body, e.Priority = bytes.Clone(d.Body), d.Priority // the raw message stays as it is for copies
 	e.Topic = d.RoutingKey
-	if topic != "" && (d.Exchange == "" || d.Exchange == dlx || d.Headers[headerQueue] != nil) {
-		// it came from a delay queue, through the dead-letter exchange, or from a dead-letter queue
+	if topic != "" && (fromUs || d.Headers[headerQueue] != nil) { // the latter is in a dead-letter queue
 		e.Topic = topic
 	}
 	if d.MessageId != "" && e.ID != "" && d.MessageId != e.ID {

@@ -39,7 +39,7 @@ type session struct {
 type handle struct {
 	raw                   amqp.Delivery
 	topic                 string
-	expires               time.Time
+	expires, notBefore    time.Time
 	attempt, redeliveries int
 	from                  *receiver
 	sess                  *session
@@ -277,6 +277,7 @@ func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
 		d.Handle = h
 		s.acks.arrived(raw.DeliveryTag)
 		h.topic, h.expires, h.attempt, h.redeliveries = d.Envelope.Topic, d.Envelope.Expires, d.Attempt, d.Redeliveries
+		h.notBefore = d.NotBefore
 		s.mu.Lock()
 		s.ready = append(s.ready, d)
 		s.mu.Unlock()

@@ -26,6 +26,8 @@ const (
 	headerAttempt = "waybill-attempt"
 	// headerRedeliveries carries a count of redeliveries over to a copy that replaces a requeue.
 	headerRedeliveries = "waybill-redeliveries"
+	// headerDue is when a retry is due that goes on to another delay, in milliseconds since 1970.
+	headerDue = "waybill-due"
 	// headerReason, headerError, headerQueue and headerParkedAt travel with a parked message; headerError with a
 	// retried one too.
 	headerReason   = "waybill-reason"
