@@ -18,9 +18,10 @@ type acker interface {
 type acks struct {
 	ch acker
 
-	mu      sync.Mutex // held while writing: a delivery counts as unacknowledged until its frame was written
-	unacked map[uint64]struct{}
-	waiting []uint64 // done, and waiting for a delivery below
+	// mu is held while writing: a delivery counts as unacknowledged until its frame was written.
+	mu      sync.Mutex
+	unacked map[uint64]time.Time // since when
+	waiting []uint64             // done, and waiting for a delivery below
 	timer   *time.Timer
 }
 
@@ -40,7 +41,22 @@ const (
 func (a *acks) arrived(tag uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.unacked[tag] = struct{}{}
+	a.unacked[tag] = time.Now()
+}
+
+// heldFor returns how many deliveries have been unacknowledged for at least d, and since when the oldest of all.
+func (a *acks) heldFor(d time.Duration) (n int, oldest time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, since := range a.unacked {
+		if oldest.IsZero() || since.Before(oldest) {
+			oldest = since
+		}
+		if time.Since(since) >= d {
+			n++
+		}
+	}
+	return n, oldest
 }
 
 func (a *acks) ack(tag uint64) error {

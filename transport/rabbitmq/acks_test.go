@@ -52,7 +52,7 @@ func TestMultipleAckTakesNothingElse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
 		// flush is an action
-		a := acks{ch: broker, unacked: map[uint64]struct{}{}, timer: time.NewTimer(time.Hour)}
+		a := acks{ch: broker, unacked: map[uint64]time.Time{}, timer: time.NewTimer(time.Hour)}
 		var held []uint64
 		next := uint64(0)
 		want := map[uint64]bool{} // what was asked to be acknowledged
@@ -138,7 +138,7 @@ func heldBy(a *acks, broker *brokerModel, n uint64) (tags []uint64) {
 func TestMultipleAckIsOneFrame(t *testing.T) {
 	t.Parallel()
 	broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
-	a := acks{ch: broker, unacked: map[uint64]struct{}{}}
+	a := acks{ch: broker, unacked: map[uint64]time.Time{}}
 	tags := heldBy(&a, broker, 100)
 	if err := a.ackAll(tags); err != nil || broker.frames != 1 || len(broker.acked) != 100 {
 		t.Errorf("%d frames for %d acknowledgements: %v", broker.frames, len(broker.acked), err)
@@ -151,7 +151,7 @@ func TestMultipleAckWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
-		a := acks{ch: broker, unacked: map[uint64]struct{}{}}
+		a := acks{ch: broker, unacked: map[uint64]time.Time{}}
 		tags := heldBy(&a, broker, 300)
 		if err := a.ackAll(tags[100:200]); err != nil || broker.frames != 0 {
 			t.Fatalf("%d frames: %v", broker.frames, err)

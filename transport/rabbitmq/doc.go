@@ -18,8 +18,8 @@
 // # Log
 //
 // Every line has an attribute "event": rabbitmq.connected, rabbitmq.lost, rabbitmq.blocked, rabbitmq.unblocked,
-// rabbitmq.consumer_lost, rabbitmq.assert_failed, rabbitmq.verify_failed, rabbitmq.unverified or rabbitmq.surplus.
-// docs/operating.md says what they mean.
+// rabbitmq.consumer_lost, rabbitmq.held_long, rabbitmq.assert_failed, rabbitmq.verify_failed, rabbitmq.unverified or
+// rabbitmq.surplus. docs/operating.md says what they mean.
 //
 // # Guarantees
 //

@@ -21,6 +21,10 @@ type Options struct {
 	Exchange string
 	// Prefix stands before the name of every exchange and queue, such as "staging."; default none.
 	Prefix string
+	// ConsumerTimeout is the broker's consumer_timeout: how long a delivery may be held before the broker closes
+	// the channel and delivers it again. The log warns when half of it is over. Default 30 min, as the broker's;
+	// negative = the broker has none.
+	ConsumerTimeout time.Duration
 	// QueueType is the type of the queues of subscriptions; default topology.Quorum.
 	QueueType topology.QueueType
 	// SharedDelays has all subscriptions of the exchange share one delay queue for each delay. That makes fewer
@@ -78,17 +82,18 @@ type Options struct {
 
 // The defaults and bounds of Options.
 const (
-	DefaultExchange       = topology.DefaultExchange
-	DefaultHeartbeat      = 10 * time.Second
-	DefaultConnectTimeout = 10 * time.Second
-	DefaultReconnectMax   = time.Second
-	DefaultPublishTimeout = 30 * time.Second
-	DefaultWindow         = 2000
-	DefaultConnections    = 2
-	DefaultMaxBodyBytes   = 16 << 20
-	maxWindow             = 65_535
-	maxConnections        = 16
-	maxMaxBodyBytes       = 512 << 20
+	DefaultExchange        = topology.DefaultExchange
+	DefaultHeartbeat       = 10 * time.Second
+	DefaultConnectTimeout  = 10 * time.Second
+	DefaultConsumerTimeout = 30 * time.Minute
+	DefaultReconnectMax    = time.Second
+	DefaultPublishTimeout  = 30 * time.Second
+	DefaultWindow          = 2000
+	DefaultConnections     = 2
+	DefaultMaxBodyBytes    = 16 << 20
+	maxWindow              = 65_535
+	maxConnections         = 16
+	maxMaxBodyBytes        = 512 << 20
 )
 
 // exampleURL is what errors show instead of the URL, which holds a password.
@@ -113,6 +118,7 @@ func (o Options) withDefaults() Options {
 	}{
 		{&o.Heartbeat, DefaultHeartbeat},
 		{&o.ConnectTimeout, DefaultConnectTimeout},
+		{&o.ConsumerTimeout, DefaultConsumerTimeout},
 		{&o.ReconnectMax, DefaultReconnectMax},
 		{&o.PublishTimeout, DefaultPublishTimeout},
 	} {

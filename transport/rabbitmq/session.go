@@ -190,7 +190,7 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 		if s.ch, err = c.channel(ctx); err != nil {
 			return nil, err
 		}
-		s.acks = &acks{ch: s.ch, unacked: map[uint64]struct{}{}}
+		s.acks = &acks{ch: s.ch, unacked: map[uint64]time.Time{}}
 		s.cancelled, s.closed = s.ch.NotifyCancel(make(chan string, 1)), s.ch.NotifyClose(make(chan *amqp.Error, 1))
 	}
 	return s, r.consume(ctx, s, c)
@@ -236,6 +236,7 @@ func (r *receiver) assert(s *session, c *conn) {
 			return
 		case <-tick.C:
 		}
+		r.warnHeld(s)
 		ctx, cancel := context.WithTimeout(r.life, r.t.opts.ConnectTimeout)
 		err := r.prepare.run(ctx, c, false)
 		cancel()
@@ -265,6 +266,21 @@ func (r *receiver) reportEnd(s *session, c *conn) {
 	}
 	r.log.Event(r.life, slog.LevelWarn, "rabbitmq.consumer_lost", "the broker ended the consumer; opening it again",
 		slog.String("queue", r.queue), slog.Any("error", err))
+}
+
+// warnHeld says that deliveries are held for so long that the broker will take them back.
+func (r *receiver) warnHeld(s *session) {
+	limit := r.t.opts.ConsumerTimeout
+	if limit < 0 {
+		return
+	}
+	n, oldest := s.acks.heldFor(limit / 2)
+	if n == 0 {
+		return
+	}
+	r.log.Event(r.life, slog.LevelWarn, "rabbitmq.held_long", "messages are held for more than half of the broker's consumer_timeout: after it "+
+		"the broker delivers them again", slog.String("queue", r.queue), slog.Int("messages", n),
+		slog.Duration("oldest", time.Since(oldest).Round(time.Millisecond)), slog.Duration("consumer_timeout", limit))
 }
 
 // pump moves deliveries to s.ready until the consumer ends.

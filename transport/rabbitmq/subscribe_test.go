@@ -3,6 +3,8 @@ package rabbitmq_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
@@ -220,4 +223,23 @@ func TestNewRefuses(t *testing.T) {
 	if _, err := rabbitmq.New(conn, rabbitmq.Options{}); !errors.Is(err, waybill.ErrInvalid) {
 		t.Error(err)
 	}
+}
+
+// CO-21: what is held for more than half of the broker's consumer_timeout is logged.
+func TestHeldLongIsLogged(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	var log sharedtest.Log
+	bus := dial(t, mq.URL, rabbitmq.Options{Logger: log.Logger(slog.LevelInfo), ConsumerTimeout: time.Second})
+	bus.AssertEvery(100 * time.Millisecond)
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"a"}})
+	if err := bus.Publish(t.Context(), envelopes(2, "a")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	ds := receive(t, r, 2)
+	settle(t, r, core.AckDone(ds[0]))
+	eventually(t, "it is logged", func() bool {
+		return strings.Contains(log.String(), "queue=q messages=1 ") && strings.Contains(log.String(), "event=rabbitmq.held_long")
+	})
+	settle(t, r, core.AckDone(ds[1]))
 }
