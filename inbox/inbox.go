@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -31,8 +32,16 @@ type Options struct {
 	// PurgeEvery is how often old marks are deleted, in batches of 1,000, while a consumer runs a handler of the
 	// inbox or [Inbox.RunPurge] runs; default 1 h, negative = only by [Inbox.Purge].
 	PurgeEvery time.Duration
-	// Logger gets the failures of the purge; nil means slog.Default().
+	// Logger gets the failures of the purge, and once for each queue that messages without a source come from it;
+	// nil means slog.Default().
 	Logger *slog.Logger
+}
+
+func (o *Options) logger() *slog.Logger {
+	if o.Logger == nil {
+		return slog.Default()
+	}
+	return o.Logger
 }
 
 // The defaults of Options.
@@ -86,6 +95,8 @@ type Inbox[Tx any] struct {
 	consumer string
 	opts     Options
 	purge    purge
+	// sourceless are the queues that messages without a source came from.
+	sourceless sync.Map
 }
 
 // New returns an inbox that keeps its marks in store under consumerName. The name stands for the service and must not
@@ -112,6 +123,16 @@ func New[Tx any](store core.Inbox[Tx], consumerName string, opts Options) (*Inbo
 	return b, nil
 }
 
+// warnNoSource says, once for each queue, that its messages cannot be told from those of another producer.
+func (b *Inbox[Tx]) warnNoSource(queue string) {
+	if _, said := b.sourceless.LoadOrStore(queue, true); said {
+		return
+	}
+	b.opts.logger().Warn("messages have no source: two producers that use the same id are taken for one, and the second message "+
+		"for a duplicate; let producers set the source, or say with Options.ID what is unique",
+		"event", "inbox.no_source", "consumer", b.consumer, "queue", queue)
+}
+
 // Consumer returns the consumer name.
 func (b *Inbox[Tx]) Consumer() string { return b.consumer }
 
@@ -124,6 +145,7 @@ func (b *Inbox[Tx]) Key(d *waybill.Delivery) (core.InboxKey, error) {
 	source := d.Envelope.Source
 	if source == "" {
 		source = d.Queue
+		b.warnNoSource(d.Queue)
 	}
 	switch {
 	case id == "" && b.opts.ID != nil:

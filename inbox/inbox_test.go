@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 	"github.com/waybill-go/waybill/inbox"
+	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/store/memory"
 )
 
@@ -283,5 +285,23 @@ func TestNewReportsEveryProblem(t *testing.T) {
 	}
 	if h := inbox.Handler(nil, paid, func(context.Context, int, payment) error { return nil }); h.Handle != nil {
 		t.Error("a handler without an inbox has a function")
+	}
+}
+
+// Messages without a source are named once for each queue: another producer's ids may be the same.
+func TestMessagesWithoutSourceAreLogged(t *testing.T) {
+	t.Parallel()
+	var log sharedtest.Log
+	box, err := inbox.New(newStore(t), "billing", inbox.Options{Logger: log.Logger(slog.LevelInfo)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, queue := range []string{"a", "b", "a", "b"} {
+		if _, err := box.Key(&waybill.Delivery{Envelope: waybill.Envelope{ID: "1"}, Queue: queue}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(log.String(), "event=inbox.no_source"); n != 2 {
+		t.Errorf("logged %d times:\n%s", n, log.String())
 	}
 }

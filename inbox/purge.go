@@ -76,11 +76,7 @@ func (p *purge) run(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	log := p.opts.Logger
-	if log == nil {
-		log = slog.Default()
-	}
-	log = log.With(slog.String("consumer", p.consumer))
+	log := p.opts.logger().With(slog.String("consumer", p.consumer))
 	for wait := rand.N(min(every, firstPurge)); sleep(ctx, wait); wait = every - every/10 + rand.N(every/5) {
 		n, err := p.all(ctx)
 		switch {

@@ -1,5 +1,4 @@
-// Package postgres keeps an outbox in PostgreSQL 13 or later, for engines that own units instead of leasing rows; see
-// package core. It is the reference store.
+// Package postgres keeps an outbox and an inbox in PostgreSQL 13 or later. It is the reference store of package core.
 //
 // An application stages with [Outbox.Stage] in its own pgx transaction, in the transactions of [Outbox.UnitOfWork], or
 // over database/sql with [Outbox.SQL] or [NewSQLStager]; a relay reads and settles through the same [Outbox].
@@ -30,21 +29,21 @@
 //
 // # Records
 //
-// There is one row a message and route, in one table. Ready is what has neither a due time nor a settling time. A row's
-// sequence is a default that draws the number only after the transaction has its id, and triggers compute the slot of
-// rows that bring none: both hold for rows that were inserted by hand. The sequence must keep CACHE 1; [Outbox.Check]
-// looks at that.
+// Each message has one row for each of its routes, all in one table. A row without a due time and without a settling
+// time is ready. The sequence number is a column default, drawn after the transaction has its id. A trigger computes
+// the slot of a row that brings none. So both hold for rows that are inserted by hand. The sequence must keep CACHE 1;
+// [Outbox.Check] looks at that.
 //
-// Ids that the program chose are in a unique index: staging one twice on a route is a no-op for as long as its record
-// exists, by default until it was published. An id that Waybill made is in an index only while the message is more than
-// simply due: scheduled, withdrawable, waiting, held or settled.
+// An id that the program chose is in a unique index. To stage it a second time on a route is a no-op while its record
+// exists: by default until it is published. An id that Waybill made is in an index only while the message needs one:
+// scheduled, withdrawable, waiting, held or settled.
 //
 // # Marks
 //
-// The marks of [core.Page] are ids of top-level transactions. A read takes one snapshot for all its parts, looks up
-// the last number that was drawn, and then, if numbers were drawn since the caller's last read, draws an id itself.
-// Whoever drew one of these numbers has a lower id. Two-phase commit and savepoints need nothing more. But a Stage that
-// meets a relay that sleeps notifies it, and PostgreSQL refuses to prepare such a transaction: set
+// The marks of [core.Page] are ids of top-level transactions. A read takes one snapshot for all its parts. It looks up
+// the last number that was drawn. If numbers were drawn since the caller's last read, it then draws an id itself.
+// Whoever drew one of these numbers has a lower id. Two-phase commit and savepoints need nothing more. But a Stage
+// that meets a relay that sleeps notifies it, and PostgreSQL refuses to prepare such a transaction: set
 // Options.DisableNotify.
 //
 // # Fence
@@ -54,27 +53,34 @@
 //
 // # Withdrawing messages
 //
-// A message with a dedupe key is the only live one with it on its route and topic: until it is published, abandoned or
-// withdrawn, a second one is a duplicate, which Staged says together with the id of the live one. With Replace the
-// newest wins instead. [Outbox.Cancel] withdraws by id or by dedupe key what is scheduled, waits for a retry, or was
-// staged as withdrawable, which a dedupe key implies. All of it happens in the caller's transaction and in one
-// statement, and costs nothing where it is not used. The owner of a key that may go on is told in the same transaction.
-// What a relay holds cannot be withdrawn: cancelling it leaves it alone; replacing it takes the dedupe key from it. The
-// relay waits for neither. Two transactions that withdraw one message wait for each other; the database ends a deadlock
-// among the callers' transactions, not Waybill. Under REPEATABLE READ a message that changed hands is a serialisation
-// failure, for the caller to run again. Staging with dedupe keys reads only what stands in the way, so that it is no
-// such failure under SERIALIZABLE; replacing reads first. Withdrawn records are deleted at once unless
-// Options.Retention keeps them. Only an Outbox with the same Retention should withdraw, and the role needs the grants
-// of a canceller.
+// A dedupe key belongs to one live message of its route and topic: until that is published, abandoned or withdrawn. A
+// second one is a duplicate; Staged says so, with the id of the live one. With Replace the newest wins instead.
+//
+// [Outbox.Cancel] withdraws by id or by dedupe key. It can withdraw what is scheduled, what waits for a retry, and what
+// was staged as withdrawable, which a dedupe key implies. What a relay holds cannot be withdrawn: Cancel leaves it
+// alone, and Replace takes the dedupe key from it. The relay waits for neither.
+//
+// All this is one statement in the caller's transaction, and costs nothing where it is not used. If a key may go on,
+// its owner is told in the same transaction. Two transactions that withdraw one message wait for each other. The
+// database ends a deadlock between callers' transactions; Waybill does not run those again.
+//
+// Under REPEATABLE READ a message that changed hands is a serialisation failure: the caller runs its transaction again.
+// Staging with dedupe keys reads only what stands in the way, so it is no such failure under SERIALIZABLE; replacing
+// reads first.
+//
+// A withdrawn record is deleted at once unless Options.Retention keeps it. Withdraw only with an Outbox of the same
+// Retention. The role needs the grants of a canceller.
 //
 // # Operators
 //
-// [Outbox.Inspect], [Outbox.List], [Outbox.Redrive], [Outbox.BlockedKeys], [Outbox.DecideHead] and [Outbox.Counts] go
-// by indexes, in bounded steps: a page has a limit, and a budget of rows to look at. A filter of ids, or of abandoned
-// records (by reasons, or only that state), finds its rows by an index; others are looked for in staging order, page by
-// page, as much of each route. What is put back becomes ready at its place, and its owner is told by a control record
-// in the same transaction. What a relay holds it keeps: the decision is then waybill.ErrInFlight, or the redrive passes
-// over.
+// [Outbox.Inspect], [Outbox.List], [Outbox.Redrive], [Outbox.BlockedKeys], [Outbox.DecideHead] and [Outbox.Counts] use
+// indexes and work in bounded steps: a page has a limit, and a budget of rows to look at.
+//
+// A filter of ids finds its rows by an index, and so does one of abandoned records by reason, or by that state alone.
+// Other filters look through the records of each route in staging order, page by page.
+//
+// What is put back becomes ready at its place. A control record tells its owner, in the same transaction. What a relay
+// holds it keeps: then a decision fails with waybill.ErrInFlight, and a redrive passes the record over.
 //
 // # Cleaning
 //
@@ -96,9 +102,10 @@
 // # Presence
 //
 // [Outbox.Attend] takes a session-level advisory lock on a connection of its own. It has proven that this connection is
-// direct: a notification reached it. Others see at once when the lock is gone, and never wait for it. Its number is
-// random and above 2^62; programs of yours that take advisory locks of 64 bits should stay below. Behind a pooler that
-// shares connections by transaction, and with Options.DisableNotify, there is no presence.
+// direct: a notification reached it. Others see at once when the lock is gone, and never wait for it. A server that was
+// restarted since the member's latest renewal has lost all locks, and reports none as missing. The number of a lock is
+// random and above 2^62: a program that takes advisory locks of 64 bits should stay below. There is no presence behind
+// a pooler that shares connections by transaction, or with Options.DisableNotify.
 //
 // # Restores and failover
 //
@@ -115,8 +122,8 @@
 //
 // # TLS
 //
-// The connection string of the pool says it all, as for every client: sslmode=verify-full, sslrootcert, and sslcert and
-// sslkey for a client certificate. Wait's own connection uses the same configuration.
+// The connection string of the pool decides: sslmode=verify-full and sslrootcert, with sslcert and sslkey for a client
+// certificate. Wait's own connection uses the same configuration.
 //
 // # Concurrency
 //
@@ -126,8 +133,7 @@
 //
 // Pools and databases stay the caller's. An Outbox owns one connection, which Wait opens and which ends with Wait's
 // context or [Outbox.Close], and one for each Attend, which ends with its context. Over a pgx pool these are beside the
-// pool; over a *sql.DB they are taken from it. Bodies and headers that were passed
-// to Stage are not kept.
+// pool; over a *sql.DB they are taken from it. Stage keeps no body and no header of its caller.
 //
 // # Limits
 //

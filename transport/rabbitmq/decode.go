@@ -19,16 +19,18 @@ import (
 
 // decode makes a delivery of d. It never fails: a problem goes to Delivery.Err.
 func decode(d *amqp.Delivery, queue, dlx string, now time.Time) waybill.Delivery {
-	out := waybill.Delivery{Queue: queue, Attempt: 1, Redeliveries: redeliveries(d)}
+	// It came from a delay queue, or through the dead-letter exchange: Waybill's headers are our own. Those of a
+	// message that came otherwise, from another system for example, say nothing about this queue.
+	fromUs := d.Exchange == "" || d.Exchange == dlx
+	out := waybill.Delivery{Queue: queue, Attempt: 1, Redeliveries: redeliveries(d, fromUs)}
 	e := &out.Envelope
 	var topic string
 	for name, value := range d.Headers {
 		readHeader(e, name, value, &topic)
 	}
-	if n := number(d.Headers[headerAttempt]); n > 1 {
+	if n := number(d.Headers[headerAttempt]); n > 1 && fromUs {
 		out.Attempt = int(min(n, math.MaxInt32))
 	}
-	fromUs := d.Exchange == "" || d.Exchange == dlx // from a delay queue, or through the dead-letter exchange
 	if due := number(d.Headers[headerDue]); due > 0 && fromUs {
 		out.NotBefore = time.UnixMilli(due)
 	}
@@ -169,8 +171,11 @@ func number(v any) int64 {
 // counted. Quorum queues count in x-delivery-count. From RabbitMQ 4.3 on they count requeues apart, in
 // x-acquired-count, so that its presence alone means that no crash happened. carried is the count from before the
 // message was requeued as a copy.
-func redeliveries(d *amqp.Delivery) int {
-	carried := max(number(d.Headers[headerRedeliveries]), 0)
+func redeliveries(d *amqp.Delivery, fromUs bool) int {
+	carried := int64(0)
+	if fromUs {
+		carried = max(number(d.Headers[headerRedeliveries]), 0)
+	}
 	counted, known := d.Headers[headerDeliveryCount]
 	_, acquired := d.Headers[headerAcquiredCount]
 	switch {

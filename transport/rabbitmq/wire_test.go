@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -129,6 +130,9 @@ func TestDecode(t *testing.T) {
 			"array": `[1,"two",null,[]]`, "table": `{"a":{"b":"c"}}`, "byte": "7", "cloudEvents_time": "yesterday",
 			"cloudEvents_unknown": "kept", "cloudEvents_hlc": "",
 		}}, Attempt: 1}},
+		{"counted elsewhere", amqp.Delivery{RoutingKey: "a", Exchange: "x", Headers: amqp.Table{
+			"waybill-attempt": int64(5), "waybill-redeliveries": int64(math.MaxInt32), "waybill-due": int64(math.MaxInt32) * 1000,
+		}}, waybill.Delivery{Envelope: waybill.Envelope{Topic: "a"}, Attempt: 1}},
 		{"retried", amqp.Delivery{RoutingKey: "q", Exchange: "", Headers: amqp.Table{
 			"cloudEvents_topic": "a.b",
 			"waybill-attempt":   int64(3),
