@@ -23,7 +23,7 @@ var (
 // RefreshAt makes t copy a parked message anew after so many looks.
 func (t *Transport) RefreshAt(n int64) { t.refreshAt = n }
 
-// AssertEvery sets how often the receivers of t look after their objects.
+// AssertEvery sets how often the receivers of t look after their objects. Call it before Subscribe.
 func (t *Transport) AssertEvery(d time.Duration) { t.assertEvery = d }
 
 // ChannelOf returns the channel that r consumes on.

@@ -78,8 +78,9 @@ func TestMissingAndForbidden(t *testing.T) {
 	if err := r.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	consumer.AssertEvery(50 * time.Millisecond)
-	subscribe(t, consumer, core.Subscription{Queue: "q", Bindings: []string{"#"}})
+	keeper := dial(t, mq.URL, rabbitmq.Options{})
+	keeper.AssertEvery(50 * time.Millisecond)
+	subscribe(t, keeper, core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	if err := bus.Publish(t.Context(), envelopes(10, "a")).FirstErr(); err != nil {
 		t.Error(err)
 	}
