@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -154,7 +153,7 @@ func TestWaitOverSQLDB(t *testing.T) {
 	if n := db.Stats().InUse; n != 1 {
 		t.Errorf("%d connections are in use by the presence, want 1", n)
 	}
-	woke := sleepThen(t, o, 4*time.Second, func() {
+	woke := notified(t, o, func() {
 		tx, err := db.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Error(err)
