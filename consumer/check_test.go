@@ -78,10 +78,7 @@ func TestHandlersAreChecked(t *testing.T) {
 func TestChecksProbeBeforeMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		bus := newBus(t)
-		if err := bus.Declare("q", "#"); err != nil {
-			t.Fatal(err)
-		}
+		b := declared(t)
 		var down atomic.Bool
 		var checks, runs atomic.Int32
 		away := func() error {
@@ -98,34 +95,22 @@ func TestChecksProbeBeforeMessages(t *testing.T) {
 				return 0, away()
 			},
 		}
-		c, err := consumer.New(bus, consumer.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Handle(waybill.Subscription{Queue: "q"}, h); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- c.Run(ctx) }()
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, h)
 		time.Sleep(time.Second)
 		down.Store(true)
-		bus.publish(t, 5)
+		b.publish(t, 5)
 		time.Sleep(time.Hour)
 		if n, asked := runs.Load(), checks.Load(); n > 5 || asked < 60 {
 			t.Errorf("%d runs and %d checks in an hour", n, asked)
 		}
-		if n := bus.Depth("q").Ready; n != 5 {
+		if n := b.Depth(queue).Ready; n != 5 {
 			t.Errorf("%d messages in the queue", n)
 		}
 		down.Store(false)
 		time.Sleep(time.Minute)
-		if d := bus.Depth("q"); d.Ready+d.Held+d.Parked != 0 {
+		if d := b.Depth(queue); d.Ready+d.Held+d.Parked != 0 {
 			t.Errorf("the queue holds %+v", d)
 		}
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }

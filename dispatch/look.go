@@ -208,7 +208,7 @@ func (g *group) sweeps(d *Dispatcher) bool {
 	return d.has(ruleSweep) && g.sweep < g.low && !d.now.Before(g.sweepAt) && (d.reads.count%sweepShare == 0 || d.now.Sub(g.swept) >= sweepPause)
 }
 
-// deepKeys returns the keys of which the front has passed the most records.
+// deepKeys returns keys by how many of their records the front has passed, most first.
 func (rt *route) deepKeys(g *group) (names []string) {
 	if len(rt.keys) == 0 {
 		return nil

@@ -12,6 +12,10 @@ import (
 // ableFor is how long a breaker may be open before the route's units should go to a relay whose broker may work.
 const ableFor = 5 * time.Second
 
+// forgetAfter is how long a topic may have no record to try until its breaker is forgotten: what waited has expired, or
+// was abandoned or withdrawn, and health must not tell of it for ever.
+const forgetAfter = time.Minute
+
 // maxTopicBreakers bounds the topics of one route that are skipped separately; beyond it the whole route pauses.
 const maxTopicBreakers = 32
 
@@ -44,6 +48,7 @@ type breaker struct {
 	until    time.Time // open before it
 	half     bool
 	anyAt    time.Time      // half open: from when on any record may be on trial; zero = since it is half open
+	idle     time.Time      // since when it could try a record, and had none; zero = it waits, or one is on trial
 	trial    *dispatch.Item // the record on trial while half open
 	opened   uint64         // the loop's count of openings when this one opened
 }
@@ -132,18 +137,22 @@ func (e *engine) noteSent(item *dispatch.Item, generation uint64) {
 		return
 	}
 	if b := rt.breakers.topics[topic]; b != nil && b.opened <= generation {
-		delete(rt.breakers.topics, topic)
-		e.d.BlockTopic(rt.Name, topic, false)
-		e.closeBreaker(rt, topic, !b.warnedAt.IsZero())
+		e.forgetTopic(rt, topic, !b.warnedAt.IsZero())
 	}
 }
 
-// closeBreaker reports that the breaker of a route, or of one topic of it, is closed. The log says so if it said that
-// it was open.
-func (e *engine) closeBreaker(rt *route, topic string, said bool) {
+// forgetTopic removes the breaker of a topic. say is whether the log says that publishing goes on.
+func (e *engine) forgetTopic(rt *route, topic string, say bool) {
+	delete(rt.breakers.topics, topic)
+	e.d.BlockTopic(rt.Name, topic, false)
+	e.closeBreaker(rt, topic, say)
+}
+
+// closeBreaker reports that the breaker of a route, or of one topic of it, is closed; the log does if say is set.
+func (e *engine) closeBreaker(rt *route, topic string, say bool) {
 	e.tel.breaker(e.base, rt, -1)
 	e.observer.tell(e.opts.Hooks.OnBreaker, Event{Route: rt.Name, Topic: topic})
-	if said {
+	if say {
 		e.log.Info("publishing resumed", "event", "relay.breaker_closed", "route", rt.Name, "topic", topic)
 	}
 }
@@ -209,6 +218,17 @@ func (e *engine) stepBreakers(rt *route) (next time.Time) {
 		default:
 			b.anyAt = time.Time{}
 			e.d.BlockTopic(rt.Name, topic, false)
+		}
+		switch {
+		case !b.until.IsZero() || b.trial != nil:
+			b.idle = time.Time{}
+		case b.idle.IsZero():
+			b.idle = e.now
+			next = earliest(next, e.now.Add(forgetAfter))
+		case e.now.Before(b.idle.Add(forgetAfter)):
+			next = earliest(next, b.idle.Add(forgetAfter))
+		default:
+			e.forgetTopic(rt, topic, false)
 		}
 	}
 	return next

@@ -25,7 +25,7 @@ func newBucket(rate float64) *bucket {
 	return &bucket{rate: rate, burst: burst, tokens: burst}
 }
 
-// fill adds the tokens that have come in by now.
+// fill adds the tokens that the bucket has gained since the last call.
 func (b *bucket) fill(now time.Time) {
 	if d := now.Sub(b.at); d > 0 {
 		if !b.at.IsZero() {

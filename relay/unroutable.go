@@ -15,8 +15,8 @@ const boundWithin = time.Hour
 // has bound its own by then.
 const warnUnbound = 3
 
-// triedBy is how long a topic waits for the record that tries, beyond its time. Then any other one may try: the record
-// may be another relay's by now.
+// triedBy is how long a topic waits for its record, after the time of the next try. Then any record of the topic may
+// try, since another relay may have the first one.
 const triedBy = time.Second
 
 // unroutable gives a record up whose topic has had no queue for too long. Else it pauses the topic, and this record

@@ -12,17 +12,27 @@ import (
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/sharedtest"
 	"github.com/waybill-go/waybill/relay"
+	"github.com/waybill-go/waybill/store/memory"
 )
 
-// unbound refuses a topic until its queue is bound.
-func unbound(topic string) (answer func(*waybill.Envelope, int) error, bound *atomic.Bool) {
-	bound = &atomic.Bool{}
-	return func(e *waybill.Envelope, _ int) error {
-		if e.Topic != topic || bound.Load() {
+// newUnbound returns a store, and a bus that no queue is bound to for the topic no.queue, until bound is set.
+func newUnbound(t *testing.T) (s *memory.Store, b *bus, bound *atomic.Bool) {
+	t.Helper()
+	s, b, bound = newStore(t), newBus(), &atomic.Bool{}
+	b.answer = func(e *waybill.Envelope, _ int) error {
+		if e.Topic != "no.queue" || bound.Load() {
 			return nil
 		}
 		return &waybill.Error{Class: waybill.ClassRejected, Reason: waybill.ReasonUnroutable, Err: waybill.ErrUnroutable}
-	}, bound
+	}
+	return s, b, bound
+}
+
+// logged returns a relay that writes a log.
+func logged(t *testing.T, s *memory.Store, b *bus) (*relay.Relay, *sharedtest.Log) {
+	t.Helper()
+	var log sharedtest.Log
+	return newRelay(t, s, b, relay.Options{Logger: log.Logger(slog.LevelInfo)}), &log
 }
 
 // of returns n messages of a topic, each with a key of its own.
@@ -40,11 +50,8 @@ func of(topic string, n int) []waybill.Message {
 func TestUnroutableGoesOnAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, b := newStore(t), newBus()
-		answer, bound := unbound("no.queue")
-		b.answer = answer
-		var log sharedtest.Log
-		r := newRelay(t, s, b, relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		s, b, bound := newUnbound(t)
+		r, log := logged(t, s, b)
 		stop := begin(t, r)
 		stage(t, s, of("no.queue", 3)...)
 		stage(t, s, msg("behind", "no.queue-0"), msg("free", ""))
@@ -68,11 +75,9 @@ func TestUnroutableGoesOnAtOnce(t *testing.T) {
 func TestUnroutableAtTheStartIsNoWarning(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, b := newStore(t), newBus()
-		answer, bound := unbound("no.queue")
-		b.answer = answer
-		var log sharedtest.Log
-		stop := begin(t, newRelay(t, s, b, relay.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+		s, b, bound := newUnbound(t)
+		r, log := logged(t, s, b)
+		stop := begin(t, r)
 		stage(t, s, of("no.queue", 5)...)
 		time.Sleep(150 * time.Millisecond)
 		bound.Store(true)
@@ -90,9 +95,8 @@ func TestUnroutableAtTheStartIsNoWarning(t *testing.T) {
 func TestUnroutableBacklogIsProbed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, b := newStore(t), newBus()
-		answer, bound := unbound("no.queue")
-		b.answer, b.latency = answer, time.Millisecond
+		s, b, bound := newUnbound(t)
+		b.latency = time.Millisecond
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		stage(t, s, of("no.queue", 5000)...)
 		time.Sleep(time.Minute) // what was in flight when the first result came was tried, too
@@ -130,9 +134,7 @@ func TestUnroutableBacklogIsProbed(t *testing.T) {
 func TestUnroutableAnotherTries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, b := newStore(t), newBus()
-		answer, bound := unbound("no.queue")
-		b.answer = answer
+		s, b, bound := newUnbound(t)
 		stop := begin(t, newRelay(t, s, b, relay.Options{}))
 		stage(t, s, waybill.RawMessage("no.queue", "text/plain", nil, waybill.ID("first"), waybill.TTL(time.Minute)))
 		time.Sleep(time.Second)
@@ -140,6 +142,24 @@ func TestUnroutableAnotherTries(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		bound.Store(true)
 		within(t, 5*time.Second, "the others arrived", func() bool { return b.count() == 5 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A topic whose messages have all ended is forgotten: health does not tell of it for ever.
+func TestUnroutableTopicIsForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, b, _ := newUnbound(t)
+		r := newRelay(t, s, b, relay.Options{})
+		stop := begin(t, r)
+		stage(t, s, waybill.RawMessage("no.queue", "text/plain", nil, waybill.TTL(time.Minute)))
+		time.Sleep(30 * time.Second)
+		expect(t, r.Health(t.Context()), "route default", waybill.HealthDegraded, "paused topics: no.queue for 30s")
+		time.Sleep(5 * time.Minute)
+		expect(t, r.Health(t.Context()), "route default", waybill.HealthOK, "")
 		if err := stop(); err != nil {
 			t.Error(err)
 		}

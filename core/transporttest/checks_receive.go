@@ -40,7 +40,7 @@ func (k *kit) pauser(n int) (core.Receiver, core.Pauser, []waybill.Envelope, str
 // Without this a consumer whose database is down keeps messages from the other replicas.
 func pauseHoldsNothing(k *kit) {
 	r, p, want, name := k.pauser(20)
-	k.settle(r, core.AckRelease(k.receive(r, 1)[0])) // the broker has sent some ahead by now
+	k.settle(r, core.AckRelease(k.receive(r, 1)[0])) // now the broker has sent messages ahead
 	ctx, cancel := context.WithTimeout(k.ctx, patience)
 	defer cancel()
 	k.must("pause", p.Pause(ctx))

@@ -33,7 +33,11 @@ func TestSourceOfRowsInsertedByHand(t *testing.T) {
 	bills := outboxOn(t, pool, postgres.Options{Source: "/bills"})
 	exec(t, pool, "INSERT INTO waybill.waybill_outbox (topic, body) VALUES ('t', '')")
 	refused(", source) VALUES ('t', '', '')", "waybill_outbox_source")
-	for _, r := range claim(t, bills, want(2)).Records {
+	records := claim(t, bills, want(2)).Records
+	if len(records) != 2 {
+		t.Fatalf("%d records, want 2", len(records))
+	}
+	for _, r := range records {
 		if r.Envelope.Source != "/or'der" {
 			t.Errorf("the source is %q", r.Envelope.Source)
 		}

@@ -38,10 +38,10 @@ const (
 )
 
 // arrived notes a delivery. It must be called for every one, in order.
-func (a *acks) arrived(tag uint64) {
+func (a *acks) arrived(tag uint64, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.unacked[tag] = time.Now()
+	a.unacked[tag] = now
 }
 
 // heldFor returns how many deliveries have been unacknowledged for at least d, and since when the oldest of all.

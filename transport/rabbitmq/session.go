@@ -173,15 +173,15 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	r.mu.Lock()
-	prefetch, paused := r.prefetch, r.sess
+	prefetch, old := r.prefetch, r.sess
 	r.mu.Unlock()
 	s := &session{
 		tag: "waybill-" + waybill.NewID(), prefetch: prefetch,
 		frameMax: c.Config.FrameSize, wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	if paused != nil && paused.paused.Load() && !paused.ch.IsClosed() {
+	if old != nil && old.paused.Load() && !old.ch.IsClosed() {
 		// what Receive returned before the pause is settled on its channel
-		s.ch, s.acks, s.cancelled, s.closed = paused.ch, paused.acks, paused.cancelled, paused.closed
+		s.ch, s.acks, s.cancelled, s.closed = old.ch, old.acks, old.cancelled, old.closed
 	} else {
 		if err := r.prepare.run(ctx, c, !r.verified); err != nil {
 			return nil, err
@@ -289,9 +289,10 @@ func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
 	for raw := range deliveries {
 		both := &item{handle: handle{raw: raw, from: r, sess: s}}
 		d, h := &both.delivery, &both.handle
-		*d = decode(&h.raw, r.sub.Queue, r.dlx, time.Now())
+		now := time.Now()
+		*d = decode(&h.raw, r.sub.Queue, r.dlx, now)
 		d.Handle = h
-		s.acks.arrived(raw.DeliveryTag)
+		s.acks.arrived(raw.DeliveryTag, now)
 		h.topic, h.expires, h.attempt, h.redeliveries = d.Envelope.Topic, d.Envelope.Expires, d.Attempt, d.Redeliveries
 		h.notBefore = d.NotBefore
 		s.mu.Lock()
