@@ -3,12 +3,58 @@ package admin_test
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/store/memory"
 )
+
+// Delete what an outbox holds of a tenant.
+func ExamplePurger() {
+	ctx := context.Background()
+	outbox, err := memory.New(memory.Options{Source: "/orders"})
+	if err != nil {
+		panic(err)
+	}
+	tx := outbox.Begin()
+	for _, tenant := range []string{"acme", "acme", "other"} {
+		m := waybill.RawMessage("orders.reminder", "", nil, waybill.Tenant(tenant), waybill.Delay(time.Hour))
+		if _, err := outbox.Stage(ctx, tx, m); err != nil {
+			panic(err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		panic(err)
+	}
+	left := 0
+	erase := func(purger admin.Purger) error {
+		req := admin.PurgeRequest{Filter: admin.Filter{Tenants: []string{"acme"}}, Waiting: true}
+		for {
+			step, err := purger.PurgeRecords(ctx, req)
+			if err != nil {
+				return err
+			}
+			left += step.Matched - step.Deleted
+			if step.Next == 0 {
+				break
+			}
+			req.Page.After = step.Next
+		}
+		return nil
+	}
+	purger, ok := core.As[admin.Purger](outbox)
+	if !ok {
+		panic("this store cannot delete records")
+	}
+	if err := erase(purger); err != nil {
+		panic(err)
+	}
+	fmt.Println(left, "left")
+	// Output:
+	// 0 left
+}
 
 // Ask a store for the capability, then list its records page by page.
 func ExampleInspector() {

@@ -25,6 +25,8 @@ type brokenOps struct {
 	seen    func(st *admin.Stored)
 	redrive func(r *admin.RedriveRequest)
 	redrove func(r *admin.Redriven, err *error)
+	purge   func(r *admin.PurgeRequest)
+	purged  func(r *admin.Purged, err *error)
 	keys    func(block *bool, after *string)
 	blocked func(keys []admin.BlockedKey, more *bool)
 	decide  func(b *brokenOps, route, key string, id *string, a *admin.HeadAction) bool
@@ -62,6 +64,17 @@ func (b *brokenOps) Redrive(ctx context.Context, req admin.RedriveRequest) (admi
 	r, err := b.inner.Redrive(ctx, req)
 	if b.redrove != nil {
 		b.redrove(&r, &err)
+	}
+	return r, err
+}
+
+func (b *brokenOps) PurgeRecords(ctx context.Context, req admin.PurgeRequest) (admin.Purged, error) {
+	if b.purge != nil {
+		b.purge(&req)
+	}
+	r, err := b.inner.PurgeRecords(ctx, req)
+	if b.purged != nil {
+		b.purged(&r, &err)
 	}
 	return r, err
 }
@@ -158,6 +171,17 @@ var opsFaults = []struct {
 	},
 	{"takes an empty filter for all", "redrive-asks-for-all", brokenOps{redrive: func(r *admin.RedriveRequest) { r.All = true }}},
 	{"hides refusals", "redrive-asks-for-all", brokenOps{redrove: func(_ *admin.Redriven, err *error) { *err = nil }}},
+	{"does nothing", "purge-deletes-what-ended", brokenOps{purge: func(r *admin.PurgeRequest) { r.DryRun = true }}},
+	{"deletes what waits, too", "purge-deletes-what-ended", brokenOps{purge: func(r *admin.PurgeRequest) { r.Waiting = true }}},
+	{"never deletes what waits", "purge-deletes-what-waits-if-asked", brokenOps{purge: func(r *admin.PurgeRequest) { r.Waiting = false }}},
+	{"filters by route alone", "purge-filters", brokenOps{purge: func(r *admin.PurgeRequest) { r.Filter = admin.Filter{Routes: r.Filter.Routes} }}},
+	{"ignores tenants", "purge-filters", brokenOps{purge: func(r *admin.PurgeRequest) { r.Filter.Tenants = nil }}},
+	{"takes all at once", "purge-goes-in-steps", brokenOps{purge: func(r *admin.PurgeRequest) { r.Page.Limit = 0 }}},
+	{"ends after a step", "purge-goes-in-steps", brokenOps{purged: func(r *admin.Purged, _ *error) { r.Next = 0 }}},
+	{"runs for real", "purge-dry-run-changes-nothing", brokenOps{purge: func(r *admin.PurgeRequest) { r.DryRun = false }}},
+	{"does nothing", "purge-frees-dedupe-keys", brokenOps{purge: func(r *admin.PurgeRequest) { r.DryRun = true }}},
+	{"tells nobody", "owner-is-told-of-purge", brokenOps{broken: &mute}},
+	{"takes an empty filter for all", "purge-asks-for-all", brokenOps{purge: func(r *admin.PurgeRequest) { r.All = true }}},
 	{"hides what cannot be read", "list-shows-what-cannot-be-read", brokenOps{listed: func(l *admin.Listing) {
 		for i := range l.Records {
 			l.Records[i].Err = nil

@@ -76,7 +76,7 @@ func Checks() []Check {
 	var all []Check
 	for _, group := range [...][]named{
 		stageChecks, sequenceChecks, timeChecks, readChecks, settleChecks, dedupeChecks, cancelChecks, blockChecks, waitChecks, cleanChecks,
-		inspectChecks, redriveChecks, headChecks, decideChecks, tellChecks,
+		inspectChecks, redriveChecks, purgeChecks, headChecks, decideChecks, tellChecks,
 	} {
 		for _, c := range group {
 			all = append(all, Check{Name: c.name, Run: c.run})

@@ -162,11 +162,12 @@ LEFT JOIN (
 ) s ON true ORDER BY s.seq`
 }
 
-// adminStatements are those of looking and of putting back, by walk.
+// adminStatements are those of looking, putting back and deleting, by walk.
 type adminStatements struct {
 	inspect, blocked, count string
 	list                    [walkIDs + 1]string
 	redrive, dryRun         [walkIDs + 1]string
+	purge, dryPurge         [walkIDs + 1]string
 }
 
 func newAdminStatements(n schema.Names) adminStatements {
@@ -174,6 +175,7 @@ func newAdminStatements(n schema.Names) adminStatements {
 	for i := range s.list {
 		w := walk(i)
 		s.list[w], s.redrive[w], s.dryRun[w] = n.SQL(listSQL(w)), n.SQL(redriveSQL(w, false)), n.SQL(redriveSQL(w, true))
+		s.purge[w], s.dryPurge[w] = n.SQL(purgeRecordsSQL(w, false)), n.SQL(purgeRecordsSQL(w, true))
 	}
 	return s
 }

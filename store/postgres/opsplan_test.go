@@ -57,6 +57,13 @@ func TestOperatorPlans(t *testing.T) {
 	})
 	with("redrive: a dry run", 3000, func() (string, []any) { return redrive(abandoned, true) })
 	with("redrive: ids", 200, func() (string, []any) { return redrive(ids, false) })
+	purge := func(f admin.Filter, dry bool) (string, []any) {
+		return purgeRecordsSQL(walkOf(&f), dry), append(filterArgs(&f, page), true, true)
+	}
+	with("purge: a tenant without a match", 2500, func() (string, []any) { return purge(admin.Filter{Tenants: []string{"other"}}, false) })
+	with("purge: abandoned", 6000, func() (string, []any) { return purge(abandoned, false) })
+	with("purge: a dry run", 3000, func() (string, []any) { return purge(abandoned, true) })
+	with("purge: ids", 2000, func() (string, []any) { return purge(ids, false) })
 	add("inspect", 20, inspectSQL, []any{waybill.DefaultRoute, "000000007"})
 	add("blocked keys", 800, blockedSQL, []any{waybill.DefaultRoute, "a1", true, 20})
 	add("lock a head", 40, lockHeadSQL, []any{waybill.DefaultRoute, "000000007", "k7"})
