@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -87,6 +89,10 @@ default_pool_size = %d
 max_client_conn = 500
 server_login_retry = 1
 `, s.Port, s.Password, p.port, size)
+	// From 1.21 on it can keep prepared statements. Most are older, or do not.
+	if help, _ := exec.CommandContext(ctx, bin, "--version").Output(); !regexp.MustCompile(`PgBouncer 1\.([0-9]|1[0-9]|20)\.`).Match(help) {
+		config += "max_prepared_statements = 0\n"
+	}
 	file := filepath.Join(dir, "pgbouncer.ini")
 	if err = os.WriteFile(file, []byte(config), 0o600); err == nil {
 		err = s.as.own(file)

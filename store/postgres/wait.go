@@ -17,8 +17,8 @@ func (o *Outbox) Wake() { o.waiter.Wake() }
 // to LISTEN on, with the pool's configuration, and keeps it for the next call; it closes it when ctx ends, as does
 // [Outbox.Close]. (Over a *sql.DB it is one of the pool's connections.) While nothing happens it makes two queries a
 // second; under load, for 20 ms after a read that had records, one a millisecond. If LISTEN does not work (it was lost,
-// or there is a pooler that shares connections by transaction), Wait polls, and tries again from time to time; if twice
-// in a row a notification to itself did not arrive, no more.
+// or there is a pooler that shares connections by transaction), Wait polls, and tries again from time to time; behind
+// such a pooler no more.
 func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration) (core.WakeCause, error) {
 	if err := o.ready(ctx); err != nil {
 		return core.WakePoll, err
@@ -28,8 +28,7 @@ func (o *Outbox) Wait(ctx context.Context, routes []string, limit time.Duration)
 
 // Attend takes a session-level advisory lock on a connection of its own; see [core.Presence]. The lock ends with the
 // connection, and so with the process. Attend returns no token if a pooler shares connections by transaction: the lock
-// would be that of the pooler. It finds out by a notification to itself, which takes two seconds then, and twice at
-// most. It returns none with Options.DisableNotify either.
+// would be that of the pooler. It returns none with Options.DisableNotify either.
 func (o *Outbox) Attend(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
 	return o.waiter.Attend(ctx)
 }

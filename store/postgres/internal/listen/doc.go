@@ -7,7 +7,9 @@
 //   - What was staged after the latest read that [Waiter.Read] was told of ends a [Waiter.Wait]: at once if LISTEN
 //     works, else within half a second.
 //   - While nothing happens there are two queries a second.
-//   - A LISTEN that a pooler swallows is noticed by a notification to itself.
+//   - Behind a pooler that shares connections by transaction there is no LISTEN, which would stay with a session of
+//     others. If the pooler is not recognised as such, a notification to itself does not arrive; after two of these
+//     there is no more LISTEN either.
 //   - The lock of [Waiter.Attend] ends with its connection, and so with the process.
 //
 // # Concurrency

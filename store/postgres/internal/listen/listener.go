@@ -23,9 +23,11 @@ const (
 	relistenFirst = time.Second
 	relistenLast  = time.Minute
 	// maxDeaf is how often the notification to itself may fail to arrive. Each LISTEN through a pooler that shares
-	// connections by transaction stays on one of its connections for ever.
+	// connections by transaction, and was not recognised as one, stays on one of its connections for ever.
 	maxDeaf = 2
 )
+
+var errShared = errors.New("a pooler shares connections by transaction, and a LISTEN would stay with somebody else's")
 
 // listener is the connection that listens, if there is one, and when to try again if not.
 type listener struct {
@@ -73,6 +75,13 @@ func (l *listener) start(ctx context.Context) error {
 		return err
 	}
 	l.conn, l.end = conn, end
+	switch shared, err := isShared(ctx, conn, l.conns); {
+	case err != nil:
+		return err
+	case shared:
+		l.deaf = maxDeaf
+		return errShared
+	}
 	if _, err := conn.Exec(ctx, l.listen); err != nil {
 		return err
 	}

@@ -65,6 +65,13 @@ func (w *Waiter) Attend(ctx context.Context) (token int64, lost <-chan struct{},
 // isDirect reports whether conn has a session of its own in the database: a notification reaches it although it asks
 // for nothing.
 func (p *presence) isDirect(ctx context.Context, conn *pgx.Conn, token int64) (bool, error) {
+	if shared, err := isShared(ctx, conn, p.conns); shared || err != nil {
+		if shared {
+			p.pooled.Store(maxDeaf)
+			p.none(ctx, errShared.Error())
+		}
+		return false, err
+	}
 	channel := fmt.Sprintf("waybill_%016x", token)
 	if _, err := conn.Exec(ctx, "LISTEN "+channel); err != nil {
 		return false, err
@@ -88,10 +95,13 @@ func (p *presence) isDirect(ctx context.Context, conn *pgx.Conn, token int64) (b
 		return false, err
 	}
 	if p.pooled.Add(1) >= maxDeaf {
-		p.logger().WarnContext(ctx, "a process that is killed is missed only when its lease is over: "+
-			"a notification to ourselves did not arrive: is there a pooler that shares connections by transaction?", "event", "postgres.no_presence")
+		p.none(ctx, "a notification to ourselves did not arrive: is there a pooler that shares connections by transaction?")
 	}
 	return false, nil
+}
+
+func (p *presence) none(ctx context.Context, why string) {
+	p.logger().WarnContext(ctx, "a process that is killed is missed only when its lease is over", "event", "postgres.no_presence", "error", why)
 }
 
 // attend stays on conn until it is lost or ctx ends.
