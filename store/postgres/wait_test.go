@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -465,5 +466,46 @@ func TestCalmRelayIsNotified(t *testing.T) {
 		if n := wait(15 * time.Millisecond); i > 1 && n > 4 {
 			t.Errorf("%d queries in 15 ms after a record", n)
 		}
+	}
+}
+
+// DB-10: relays that sleep use up few transaction ids, however many they are: autovacuum must freeze for each.
+func TestIdleTransactionIDs(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t, testenv.PostgresOptions{Settings: map[string]string{"autovacuum": "off"}})
+	pool := openPool(t, server.DSN("postgres"))
+	const relays = 5
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	for range relays {
+		o := outboxOn(t, pool, postgres.Options{})
+		self := session(t, o, waybill.DefaultRoute)
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				look(t, o, self)
+				if _, err := o.Wait(ctx, []string{waybill.DefaultRoute}, time.Minute); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	drawn := func() int64 { return query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint") }
+	asleep := func() bool {
+		return query[bool](t, pool, "SELECT last_value > (extract(epoch FROM now()) * 1000)::bigint + 1000 FROM waybill.waybill_outbox_wake")
+	}
+	eventually(t, "they sleep", asleep)
+	<-time.After(time.Second) // all of them
+	before, began := drawn(), time.Now()
+	for time.Since(began) < 4*time.Second {
+		<-time.After(100 * time.Millisecond)
+		if !query[bool](t, pool, "SELECT last_value > (extract(epoch FROM now()) * 1000)::bigint FROM waybill.waybill_outbox_wake") {
+			t.Error("for a moment nobody would have notified them")
+		}
+	}
+	// All of them together renew what they said every 1.2 s or more, sometimes two at once.
+	if n := drawn() - before; n > 2*relays {
+		t.Errorf("%d relays that slept for four seconds used up %d transaction ids", relays, n)
 	}
 }

@@ -22,9 +22,11 @@ const (
 	firstPoll = 5 * time.Millisecond
 	// maxWait bounds a wait, since units that others gave up meanwhile tell nobody.
 	maxWait = 4 * time.Second
-	// asleepMargin is how much longer than until the next poll staging goes on to notify, and half of the pause
-	// more.
+	// asleepMargin is how much longer than until the next poll staging goes on to notify at least, and half of the
+	// pause more. To say so takes a transaction id. So whoever has to say it says it for tellFor pauses, for itself
+	// and for all others that sleep.
 	asleepMargin = 10 * time.Millisecond
+	tellFor      = 4
 	// A relay that gets a record more often than every busyGap, and had one awakeFor ago or less, looks again every
 	// nap, and tells nobody that it sleeps. Under load there is more by then, so that one read takes what many
 	// transactions staged and no commit has to notify: those that do wait for each other's flush to disk.
@@ -34,12 +36,12 @@ const (
 )
 
 // sleepSQL says until when this relay sleeps, in a sequence: it is read live in every isolation level, needs no lock,
-// and expires by itself. It also tells whether anything was staged or decided, and which transactions have ended.
+// and expires by itself. It writes only if nobody has said so for at least $1 ms. It also tells whether anything was staged or decided, and which transactions have ended.
 const (
 	sleepSQL = `
-SELECT setval({wake_text}, greatest(w.last_value, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $1)), ` + drawnSQL + `
-FROM {wake} w`
-	lookSQL  = `SELECT $1::bigint, ` + drawnSQL
+SELECT CASE WHEN w.last_value >= t.now + $1::bigint THEN w.last_value ELSE setval({wake_text}, t.now + $2::bigint) END, ` + drawnSQL + `
+FROM {wake} w CROSS JOIN (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) t`
+	lookSQL  = `SELECT 0::bigint, ` + drawnSQL
 	drawnSQL = `{last}, {last_told}, pg_snapshot_xmin(pg_current_snapshot())::text::bigint`
 )
 
@@ -195,11 +197,12 @@ func (w *Waiter) nextPause() time.Duration {
 // telling notifies.
 func (w *Waiter) lookAround(ctx context.Context, routes []string, pause time.Duration) (bool, error) {
 	if w.listener.conn == nil || pause == 0 {
-		return w.ask(ctx, routes, w.look, 0)
+		return w.ask(ctx, routes, w.look)
 	}
 	w.listener.takeArrived(ctx, routes) // it came before this look
 	w.listener.overdue = time.Now().After(w.listener.selfBy)
-	return w.ask(ctx, routes, w.sleep, (pause + pause/2 + asleepMargin).Milliseconds())
+	least := pause + pause/2 + asleepMargin
+	return w.ask(ctx, routes, w.sleep, least.Milliseconds(), max(least, tellFor*pause).Milliseconds())
 }
 
 // stayAwake looks again and again as long as there was much to do not long ago, for at most limit, and tells nobody
@@ -218,16 +221,16 @@ func (w *Waiter) stayAwake(ctx context.Context, routes []string, limit time.Dura
 		if w.sleepUntil(ctx, nil, nap) {
 			return true, nil
 		}
-		changed, err = w.ask(ctx, routes, w.look, 0)
+		changed, err = w.ask(ctx, routes, w.look)
 	}
 	return changed, err
 }
 
 // ask runs one of the looking statements, on the listening connection if there is one, and reports what changed says.
-func (w *Waiter) ask(ctx context.Context, routes []string, sql string, arg int64) (bool, error) {
+func (w *Waiter) ask(ctx context.Context, routes []string, sql string, args ...any) (bool, error) {
 	var ignored, last, told, xmin int64
 	if w.listener.conn != nil {
-		err := w.listener.conn.QueryRow(ctx, sql, arg).Scan(&ignored, &last, &told, &xmin)
+		err := w.listener.conn.QueryRow(ctx, sql, args...).Scan(&ignored, &last, &told, &xmin)
 		if err == nil {
 			return w.changed(routes, last, told, xmin), nil
 		}
@@ -237,7 +240,7 @@ func (w *Waiter) ask(ctx context.Context, routes []string, sql string, arg int64
 		w.listener.lost(ctx, err)
 	}
 	err := w.conns.Use(ctx, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, w.look, 0).Scan(&ignored, &last, &told, &xmin)
+		return conn.QueryRow(ctx, w.look).Scan(&ignored, &last, &told, &xmin)
 	})
 	if err != nil {
 		return false, err
