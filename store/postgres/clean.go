@@ -82,6 +82,7 @@ WITH d AS MATERIALIZED (
     SELECT e.route, e.seq FROM {outbox} e
     WHERE CASE WHEN e.reason = '' THEN {class_published} WHEN e.reason IN {withdrawn} THEN {class_withdrawn} ELSE {class_abandoned} END = %d
       AND e.settled_at IS NOT NULL AND e.settled_at <= statement_timestamp() - $1 * interval '1 microsecond' AND e.state = %d
+      AND e.settled_at >= coalesce($2::timestamptz, '-infinity')
     ORDER BY e.settled_at LIMIT %d FOR UPDATE SKIP LOCKED
 ), x AS (
     DELETE FROM {outbox} o USING d
@@ -91,7 +92,7 @@ WITH d AS MATERIALIZED (
     INSERT INTO {control} (kind, route, slot, slots, key, id, seq)
     SELECT {tell_key}, x.route, x.slot, 1::bigint << x.slot, x.key, x.id, x.seq FROM x WHERE x.blocks
 )
-SELECT x.state, x.reason, count(*) FROM x GROUP BY 1, 2`, class, class.State(), cleanBatch)
+SELECT x.state, x.reason, count(*), max(x.settled_at) FROM x GROUP BY 1, 2`, class, class.State(), cleanBatch)
 }
 
 type cleanStatements struct {
@@ -127,8 +128,14 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 	if err != nil || !done.Elected {
 		return done, err
 	}
+	began := time.Now()
+	var from, newest [core.RetentionWithdrawn + 1]*time.Time
+	for _, class := range core.RetentionClasses() {
+		from[class] = o.cleaned[class].start(began)
+	}
 	err = o.transact(ctx, "clean", writeSQL, func(b *batch) {
 		done = core.Cleaned{Elected: true, Deleted: map[core.CleanedKind]int{}}
+		clear(newest[:])
 		b.Queue(b.sql.clean.sweep).QueryRow(func(row pgx.Row) error {
 			err := row.Scan(&done.Expired)
 			done.More = done.More || done.Expired >= cleanBatch
@@ -139,29 +146,42 @@ func (o *Outbox) Clean(ctx context.Context, owner string, lease time.Duration) (
 			if keep == core.Forever {
 				continue
 			}
-			b.Queue(b.sql.clean.purge[class], keep.Microseconds()).Query(func(rows pgx.Rows) error { return readPurged(rows, &done) })
+			b.Queue(b.sql.clean.purge[class], keep.Microseconds(), from[class]).Query(func(rows pgx.Rows) (err error) {
+				newest[class], err = readPurged(rows, &done)
+				return err
+			})
 		}
 	})
+	if err != nil {
+		clear(newest[:]) // but not at once from the beginning again
+	}
+	for _, class := range core.RetentionClasses() {
+		o.cleaned[class].done(from[class], began, time.Now(), newest[class])
+	}
 	if err != nil {
 		return core.Cleaned{Elected: true}, err
 	}
 	return done, nil
 }
 
-// readPurged adds what purgeSQL answers.
-func readPurged(rows pgx.Rows, done *core.Cleaned) error {
+// readPurged adds what purgeSQL answers, and returns when the newest was settled that it deleted.
+func readPurged(rows pgx.Rows, done *core.Cleaned) (newest *time.Time, err error) {
 	total := 0
 	for rows.Next() {
 		var state int16
 		var kind core.CleanedKind
 		var n int
-		if err := rows.Scan(&state, &kind.Reason, &n); err != nil {
-			return err
+		var at time.Time
+		if err := rows.Scan(&state, &kind.Reason, &n, &at); err != nil {
+			return nil, err
+		}
+		if newest == nil || at.After(*newest) {
+			newest = &at
 		}
 		kind.State = core.State(state)
 		done.Deleted[kind] += n
 		total += n
 	}
 	done.More = done.More || total >= cleanBatch
-	return rows.Err()
+	return newest, rows.Err()
 }

@@ -38,9 +38,9 @@ func TestCleanPlans(t *testing.T) {
 	}{
 		{"elect", electSQL, []any{"me", int64(1), int64(1)}, 20},
 		{"sweep", sweepSQL, nil, 40_000},
-		{"purge published", purgeSQL(core.RetentionPublished), []any{int64(1)}, 20_000},
-		{"purge withdrawn", purgeSQL(core.RetentionWithdrawn), []any{int64(0)}, 20_000},
-		{"purge abandoned: none is old enough", purgeSQL(core.RetentionAbandoned), []any{(5 * 365 * 24 * time.Hour).Microseconds()}, 20},
+		{"purge published", purgeSQL(core.RetentionPublished), []any{int64(1), nil}, 20_000},
+		{"purge withdrawn", purgeSQL(core.RetentionWithdrawn), []any{int64(0), time.Now().Add(-24 * time.Hour)}, 20_000},
+		{"purge abandoned: none is old enough", purgeSQL(core.RetentionAbandoned), []any{(5 * 365 * 24 * time.Hour).Microseconds(), nil}, 20},
 	} {
 		p := explain(t, pool, o.names, tc.sql, tc.args...)
 		p.check(t, tc.name, tc.buffers)

@@ -80,6 +80,8 @@ type Inbox struct {
 	sql   inboxStatements
 	wait  string // the lock timeout
 	once  once
+
+	purged resumes
 }
 
 var (

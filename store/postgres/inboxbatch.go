@@ -42,23 +42,29 @@ FROM n, s`
 	// A stable time, so that the index ends the search. Two purges at a time take the same rows in the same order;
 	// the second waits for the first and finds less.
 	purgeInboxSQL = `
-DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM {inbox}
-    WHERE consumer = $1 AND handled_at < statement_timestamp() - $2 * interval '1 microsecond'
-    ORDER BY handled_at LIMIT $3))`
+WITH d AS (
+    DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM {inbox}
+        WHERE consumer = $1 AND handled_at < statement_timestamp() - $2 * interval '1 microsecond'
+          AND handled_at >= coalesce($4::timestamptz, '-infinity')
+        ORDER BY handled_at LIMIT $3)) RETURNING handled_at
+)
+SELECT count(*), max(d.handled_at) FROM d`
 	purgeInboxAllSQL = `
 WITH RECURSIVE c (consumer) AS (
     (SELECT consumer FROM {inbox} ORDER BY consumer LIMIT 1)
     UNION ALL
     SELECT (SELECT i.consumer FROM {inbox} i WHERE i.consumer > c.consumer ORDER BY i.consumer LIMIT 1)
     FROM c WHERE c.consumer IS NOT NULL
-)
+), x AS (
 DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(
     SELECT d.ctid FROM c CROSS JOIN LATERAL (
         SELECT i.ctid FROM {inbox} i
         WHERE i.consumer = c.consumer AND i.handled_at < statement_timestamp() - $1 * interval '1 microsecond'
         ORDER BY i.handled_at LIMIT $2
-    ) d LIMIT $2))`
+    ) d LIMIT $2)) RETURNING handled_at
+)
+SELECT count(*), max(x.handled_at) FROM x`
 )
 
 // keyBatch is the distinct keys of a batch in the order in which they are marked.
@@ -200,24 +206,21 @@ func (i *Inbox) PurgeInbox(ctx context.Context, consumer string, age time.Durati
 	if err := i.ready(ctx); err != nil {
 		return 0, err
 	}
-	text, args := i.sql.purgeArgs(consumer, age, limit)
-	var n int64
-	err := pgx.BeginTxFunc(ctx, i.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, text, args...)
-		n = tag.RowsAffected()
-		return err
+	n, err := i.purged.purge(consumer, limit, func(limit int, from *time.Time) (n int, newest *time.Time, err error) {
+		text, args := i.sql.purgeArgs(consumer, age, limit, from)
+		err = pgx.BeginTxFunc(ctx, i.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			return tx.QueryRow(ctx, text, args...).Scan(&n, &newest)
+		})
+		return n, newest, err
 	})
-	if err != nil {
-		return 0, dberr.Failure("inbox: purge", err)
-	}
-	return int(n), nil
+	return n, dberr.Failure("inbox: purge", err)
 }
 
-func (s *inboxStatements) purgeArgs(consumer string, age time.Duration, limit int) (text string, args []any) {
+func (s *inboxStatements) purgeArgs(consumer string, age time.Duration, limit int, from *time.Time) (text string, args []any) {
 	if consumer == "" {
 		return s.purgeAll, []any{age.Microseconds(), limit}
 	}
-	return s.purge, []any{consumer, age.Microseconds(), limit}
+	return s.purge, []any{consumer, age.Microseconds(), limit, from}
 }
 
 // ready migrates first, if Options say so.

@@ -3,6 +3,7 @@ package postgres
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -32,7 +33,7 @@ func TestPurgeInboxPlan(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for text, args := range map[string][]any{purgeInboxSQL: {"c1", int64(1e12), 1000}, purgeInboxAllSQL: {int64(1e12), 1000}} {
+	for text, args := range map[string][]any{purgeInboxSQL: {"c1", int64(1e12), 1000, time.Now().Add(-time.Hour)}, purgeInboxAllSQL: {int64(1e12), 1000}} {
 		rows, err := conn.Query(t.Context(), "EXPLAIN "+n.SQL(text), args...)
 		if err != nil {
 			t.Fatal(err)

@@ -33,6 +33,8 @@ type Outbox struct {
 	auto   func(ctx context.Context) error // AutoMigrate; nil = not asked for
 	once   once
 	unit   *waybill.UnitOfWork[pgx.Tx]
+
+	cleaned [core.RetentionWithdrawn + 1]resume
 }
 
 var (

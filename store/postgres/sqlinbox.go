@@ -19,6 +19,8 @@ type SQLInbox struct {
 	names schema.Names
 	sql   inboxStatements
 	wait  string // the lock timeout
+
+	purged resumes
 }
 
 var _ core.Inbox[*sql.Tx] = (*SQLInbox)(nil)

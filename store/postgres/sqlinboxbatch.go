@@ -91,22 +91,17 @@ func (i *SQLInbox) PurgeInbox(ctx context.Context, consumer string, age time.Dur
 	if err := core.CheckPurge(age, limit); err != nil {
 		return 0, err
 	}
-	text, args := i.sql.purgeArgs(consumer, age, limit)
-	tx, err := i.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return 0, dberr.Failure("inbox: begin", err)
-	}
-	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	result, err := tx.ExecContext(ctx, text, args...)
-	if err != nil {
-		return 0, dberr.Failure("inbox: purge", err)
-	}
-	n, err := result.RowsAffected()
-	if err != nil {
-		return 0, dberr.Failure("inbox: purge", err)
-	}
-	if err := tx.Commit(); err != nil {
-		return 0, dberr.Failure("inbox: purge", err)
-	}
-	return int(n), nil
+	n, err := i.purged.purge(consumer, limit, func(limit int, from *time.Time) (n int, newest *time.Time, err error) {
+		text, args := i.sql.purgeArgs(consumer, age, limit, from)
+		tx, err := i.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			return 0, nil, err
+		}
+		defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+		if err := tx.QueryRowContext(ctx, text, args...).Scan(&n, &newest); err != nil {
+			return 0, nil, err
+		}
+		return n, newest, tx.Commit()
+	})
+	return n, dberr.Failure("inbox: purge", err)
 }

@@ -491,7 +491,9 @@ func TestIdleTransactionIDs(t *testing.T) {
 			}
 		})
 	}
-	drawn := func() int64 { return query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint") }
+	drawn := func() int64 {
+		return query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+	}
 	asleep := func() bool {
 		return query[bool](t, pool, "SELECT last_value > (extract(epoch FROM now()) * 1000)::bigint + 1000 FROM waybill.waybill_outbox_wake")
 	}

@@ -1,0 +1,90 @@
+package postgres
+
+import (
+	"sync"
+	"time"
+)
+
+// scratchShare is how many times as long as a purge from the beginning the next ones go on from where it ended.
+const scratchShare = 20
+
+// resume remembers where a purge that goes from old to new has got to. What it deleted stays in the index until a
+// vacuum, and no vacuum takes it while any transaction is older (a dump, a report): a purge that began anew each time
+// would go through all of that, and fall behind. Now and then it begins anew, since a transaction that takes long can
+// commit something older than what was deleted. Its zero value begins at the beginning.
+type resume struct {
+	mu   sync.Mutex
+	from time.Time // of the newest that was deleted; zero = begin anew
+	anew time.Time // when to begin anew
+}
+
+// start returns from when on to look; nil = from the beginning.
+func (r *resume) start(now time.Time) *time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.from.IsZero() || !now.Before(r.anew) {
+		return nil
+	}
+	from := r.from
+	return &from
+}
+
+// done notes that a purge that looked from from on took from began to now, and what the newest is that it deleted, if
+// any.
+func (r *resume) done(from *time.Time, began, now time.Time, newest *time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if from == nil {
+		r.anew = now.Add(scratchShare * now.Sub(began))
+	}
+	if newest != nil && newest.After(r.from) {
+		r.from = *newest
+	}
+}
+
+// resumes are those of the consumers of an inbox.
+type resumes struct {
+	mu sync.Mutex
+	of map[string]*resume
+}
+
+func (r *resumes) get(consumer string) *resume {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.of == nil {
+		r.of = map[string]*resume{}
+	}
+	if r.of[consumer] == nil {
+		r.of[consumer] = &resume{}
+	}
+	return r.of[consumer]
+}
+
+// purge calls once for a consumer's marks, from where the latest one ended, and from the beginning when that finds
+// fewer than limit, so that nothing is left out. An empty consumer is all of them, always from the beginning.
+func (r *resumes) purge(
+	consumer string, limit int, once func(limit int, from *time.Time) (n int, newest *time.Time, err error),
+) (int, error) {
+	if consumer == "" {
+		n, _, err := once(limit, nil)
+		return n, err
+	}
+	at := r.get(consumer)
+	began := time.Now()
+	from := at.start(began)
+	n, newest, err := once(limit, from)
+	if err != nil {
+		return 0, err
+	}
+	at.done(from, began, time.Now(), newest)
+	if from == nil || n == limit {
+		return n, nil
+	}
+	began = time.Now()
+	more, newest, err := once(limit-n, nil)
+	if err != nil {
+		return n, err
+	}
+	at.done(nil, began, time.Now(), newest)
+	return n + more, nil
+}
