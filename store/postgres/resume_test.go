@@ -48,7 +48,8 @@ func TestPurgeGoesOn(t *testing.T) {
 		step(10, false, []result{{10, at(10), nil}}, call{nil, 10})
 		step(10, false, []result{{10, at(20), nil}}, call{at(10), 10})
 		step(0, true, []result{{0, nil, errors.New("no")}}, call{at(20), 10})
-		step(7, false, []result{{4, at(24), nil}, {3, at(5), nil}}, call{at(20), 10}, call{nil, 6}) // three came late
+		// three came late
+		step(7, false, []result{{4, at(24), nil}, {3, at(5), nil}}, call{at(20), 10}, call{nil, 6})
 		step(0, false, []result{{0, nil, nil}, {0, nil, nil}}, call{at(24), 10}, call{nil, 10})
 		<-time.After(scratchShare * time.Second)
 		step(0, false, []result{{0, nil, nil}}, call{nil, 10})
@@ -72,7 +73,7 @@ func TestPurgeBehindAnOldSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer old.Rollback(t.Context()) //nolint:errcheck // it only keeps its snapshot
+	defer old.Rollback(t.Context())
 	if _, err := old.Exec(t.Context(), "SELECT pg_current_xact_id()"); err != nil {
 		t.Fatal(err)
 	}
