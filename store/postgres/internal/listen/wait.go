@@ -36,7 +36,8 @@ const (
 )
 
 // sleepSQL says until when this relay sleeps, in a sequence: it is read live in every isolation level, needs no lock,
-// and expires by itself. It writes only if nobody has said so for at least $1 ms. It also tells whether anything was staged or decided, and which transactions have ended.
+// and expires by itself. It writes only if nobody has said so for at least $1 ms. It also tells whether anything was
+// staged or decided, and which transactions have ended.
 const (
 	sleepSQL = `
 SELECT CASE WHEN w.last_value >= t.now + $1::bigint THEN w.last_value ELSE setval({wake_text}, t.now + $2::bigint) END, ` + drawnSQL + `
