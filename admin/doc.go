@@ -5,7 +5,7 @@
 //   - [Inspector] shows stored records, [Redriver] puts failed and abandoned ones back, [Counter] counts them.
 //   - [Purger] deletes records for good, such as all those of a tenant.
 //   - [KeyKeeper] lists keys that wait behind a message, and decides about that message.
-//   - [ParkedQueue] lists, replays and purges messages that consumers gave up.
+//   - [ParkedQueue] shows, edits, replays and purges messages that consumers gave up.
 //   - [Migrator] creates and upgrades the schema, and [DriftChecker] compares the schema with the adapter's needs.
 //
 // Each store and each transport has some of them. Find them with [core.As]:

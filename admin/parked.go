@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -12,8 +13,11 @@ import (
 
 // Parked is a message that a consumer gave up, as an operator sees it.
 type Parked struct {
-	// Envelope is the message. ListParked leaves out its Body.
+	// Envelope is the message. Only InspectParked shows its Body.
 	Envelope waybill.Envelope
+	// Position is its place in the order of the queue of parked messages at the time of the call; the oldest one
+	// is 1. It names a message that has no id. It changes when older messages are replayed or purged.
+	Position int
 	// Queue is the queue from which it was parked.
 	Queue string
 	// Reason and Error say why it was parked, Attempts counts its attempts, and At is when it was parked.
@@ -28,16 +32,44 @@ type ParkedFilter struct {
 	IDs     []string
 	Topics  []string
 	Reasons []waybill.Reason
+	Keys    []string
+	Tenants []string
+	// Error is a part of the error's text.
+	Error string
+	// Since and Until bound Parked.At, Until excluded.
+	Since, Until time.Time
+	// Positions are places as a list has shown them. Between the list and the next call somebody else can have
+	// replayed older messages: set Since and Until to Parked.At too, so that no other message is taken.
+	Positions []int
 }
 
 // IsZero reports whether f selects everything.
-func (f *ParkedFilter) IsZero() bool { return len(f.IDs)+len(f.Topics)+len(f.Reasons) == 0 }
+func (f *ParkedFilter) IsZero() bool {
+	return len(f.IDs)+len(f.Topics)+len(f.Reasons)+len(f.Keys)+len(f.Tenants)+len(f.Positions) == 0 &&
+		f.Error == "" && f.Since.IsZero() && f.Until.IsZero()
+}
 
 // Matches reports whether p is selected.
 func (f *ParkedFilter) Matches(p *Parked) bool {
-	return (len(f.IDs) == 0 || slices.Contains(f.IDs, p.Envelope.ID)) &&
-		(len(f.Topics) == 0 || slices.Contains(f.Topics, p.Envelope.Topic)) &&
-		(len(f.Reasons) == 0 || slices.Contains(f.Reasons, p.Reason))
+	in := func(list []string, v string) bool { return len(list) == 0 || slices.Contains(list, v) }
+	e := &p.Envelope
+	return in(f.IDs, e.ID) && in(f.Topics, e.Topic) && in(f.Keys, e.Key) && in(f.Tenants, e.Tenant) &&
+		(len(f.Reasons) == 0 || slices.Contains(f.Reasons, p.Reason)) &&
+		(len(f.Positions) == 0 || slices.Contains(f.Positions, p.Position)) && strings.Contains(p.Error, f.Error) &&
+		(f.Since.IsZero() || !p.At.Before(f.Since)) && (f.Until.IsZero() || p.At.Before(f.Until))
+}
+
+// Problems returns everything that is wrong with f, for adapters.
+func (f *ParkedFilter) Problems() (p []string) {
+	for _, n := range f.Positions {
+		if n < 1 {
+			p = append(p, fmt.Sprintf("Filter.Positions: %d is less than 1, the position of the oldest message", n))
+		}
+	}
+	if !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
+		p = append(p, fmt.Sprintf("Filter.Until: %s is not after Since, %s", f.Until.Format(time.RFC3339), f.Since.Format(time.RFC3339)))
+	}
+	return p
 }
 
 // ParkedRequest asks to replay or purge parked messages of a queue.
@@ -53,6 +85,22 @@ type ParkedRequest struct {
 	// Progress, if not nil, is called on the caller's goroutine after each step. looked is the number of messages
 	// looked at, and total the number of messages that were parked at the beginning.
 	Progress func(looked, total int)
+	// Edit, if not nil, returns the body with which a message is replayed, such as one that was repaired. It gets
+	// the message with its body, which it must not change. If it returns an error, that message stays parked, and
+	// the call goes on. It is called on the caller's goroutine. A purge refuses it.
+	Edit func(p Parked) (body []byte, err error)
+	// Result, if not nil, is called on the caller's goroutine for each message that the call changed, or tried to
+	// change: with nil after it was replayed or purged, else with the error. The message comes without its body.
+	Result func(p Parked, err error)
+}
+
+// Tell calls Result, if there is one.
+func (r *ParkedRequest) Tell(p *Parked, err error) {
+	if r.Result != nil {
+		shown := *p
+		shown.Envelope.Body = nil
+		r.Result(shown, err)
+	}
 }
 
 // Problems returns everything that is wrong with r, for adapters.
@@ -62,8 +110,9 @@ func (r *ParkedRequest) Problems() []string {
 		p = append(p, "Queue: is empty; name the subscription's queue")
 	}
 	if r.Filter.IsZero() && !r.All {
-		p = append(p, "Filter: is empty; name ids, topics or reasons, or set All if everything is meant")
+		p = append(p, "Filter: is empty; name ids, topics, reasons, keys, tenants or times, or set All if everything is meant")
 	}
+	p = append(p, r.Filter.Problems()...)
 	if r.Limit < 0 {
 		p = append(p, fmt.Sprintf("Limit: %d is negative; leave it 0 for no bound", r.Limit))
 	}
@@ -86,6 +135,11 @@ func (r *ParkedRequest) Pace(done int, started, now time.Time) time.Duration {
 type ParkedQueue interface {
 	// ParkedDepth returns how many messages are parked for queue.
 	ParkedDepth(ctx context.Context, queue string) (int, error)
+	// CountParked returns how many messages are parked for each reason.
+	CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error)
+	// InspectParked returns the oldest parked message that matches, body included. It stays parked.
+	// waybill.ErrNotFound if there is none.
+	InspectParked(ctx context.Context, queue string, f ParkedFilter) (Parked, error)
 	// ListParked returns up to limit parked messages that match, oldest first where the broker keeps the order.
 	// They stay parked.
 	ListParked(ctx context.Context, queue string, f ParkedFilter, limit int) ([]Parked, error)
@@ -96,4 +150,19 @@ type ParkedQueue interface {
 	// PurgeParked deletes messages and returns their number. An empty filter without All is an
 	// [*waybill.InvalidError].
 	PurgeParked(ctx context.Context, req ParkedRequest) (int, error)
+}
+
+// CheckPurgeParked returns an [*waybill.InvalidError] that lists every problem of r in a purge.
+func CheckPurgeParked(op string, r *ParkedRequest) error {
+	p := r.Problems()
+	if r.Edit != nil {
+		p = append(p, "Edit: is set, but a purge deletes: leave it nil")
+	}
+	return waybill.Invalid(op, p...)
+}
+
+// NoParked explains that no parked message of queue matches: an error that matches waybill.ErrNotFound.
+func NoParked(op, queue string) error {
+	return &waybill.Error{Op: op, Class: waybill.ClassRejected, Err: fmt.Errorf(
+		"queue %q has no parked message that the filter selects: list them again (%w)", queue, waybill.ErrNotFound)}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
@@ -16,6 +17,8 @@ import (
 type brokenParked struct {
 	*memtransport.Transport
 	list          func(b *brokenParked, ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error)
+	inspect       func(p *admin.Parked)
+	count         func(counts map[waybill.Reason]int)
 	replay, purge func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error)
 }
 
@@ -24,6 +27,22 @@ func (b *brokenParked) ListParked(ctx context.Context, queue string, f admin.Par
 		return b.list(b, ctx, queue, f, limit)
 	}
 	return b.Transport.ListParked(ctx, queue, f, limit)
+}
+
+func (b *brokenParked) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
+	p, err := b.Transport.InspectParked(ctx, queue, f)
+	if b.inspect != nil {
+		b.inspect(&p)
+	}
+	return p, err
+}
+
+func (b *brokenParked) CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
+	counts, err := b.Transport.CountParked(ctx, queue)
+	if b.count != nil {
+		b.count(counts)
+	}
+	return counts, err
 }
 
 func (b *brokenParked) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
@@ -51,6 +70,31 @@ var brokenParkedQueues = []struct {
 		out, err := b.Transport.ListParked(ctx, queue, f, limit)
 		_, _ = b.Transport.PurgeParked(ctx, admin.ParkedRequest{Queue: queue, All: true, Limit: 1})
 		return out, err
+	}}},
+	{"shows no body", "parked-inspect", brokenParked{inspect: func(p *admin.Parked) { p.Envelope.Body = nil }}},
+	{"has no positions", "parked-inspect", brokenParked{inspect: func(p *admin.Parked) { p.Position = 1 }}},
+	{"counts all as one", "parked-inspect", brokenParked{count: func(counts map[waybill.Reason]int) { counts[""] = 1 }}},
+	{"ignores keys", "parked-filters", withoutFilter(func(f *admin.ParkedFilter) { f.Keys = nil })},
+	{"ignores tenants", "parked-filters", withoutFilter(func(f *admin.ParkedFilter) { f.Tenants = nil })},
+	{"ignores errors", "parked-filters", withoutFilter(func(f *admin.ParkedFilter) { f.Error = "" })},
+	{"ignores times", "parked-filters", withoutFilter(func(f *admin.ParkedFilter) { f.Since, f.Until = time.Time{}, time.Time{} })},
+	{"ignores positions", "parked-filters", withoutFilter(func(f *admin.ParkedFilter) { f.Positions = nil })},
+	{"takes any filter", "parked-refuses", withoutFilter(func(f *admin.ParkedFilter) { *f = admin.ParkedFilter{} })},
+	{"edits nothing", "parked-edit", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+		req.Edit = nil
+		return b.Transport.ReplayParked(ctx, req)
+	}}},
+	{"tells no results", "parked-edit", brokenParked{replay: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+		req.Result = nil
+		return b.Transport.ReplayParked(ctx, req)
+	}}},
+	{"tells no results of a purge", "parked-edit", brokenParked{purge: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+		req.Result = nil
+		return b.Transport.PurgeParked(ctx, req)
+	}}},
+	{"purges what it is to edit", "parked-refuses", brokenParked{purge: func(b *brokenParked, ctx context.Context, req admin.ParkedRequest) (int, error) {
+		req.Edit = nil
+		return b.Transport.PurgeParked(ctx, req)
 	}}},
 	{"listing shows bodies", "parked-list", brokenParked{list: func(b *brokenParked, ctx context.Context, queue string,
 		f admin.ParkedFilter, limit int,
@@ -148,6 +192,14 @@ var brokenParkedQueues = []struct {
 		}
 		return n, err
 	}}},
+}
+
+// withoutFilter is a transport whose listing lacks a part of the filter.
+func withoutFilter(change func(f *admin.ParkedFilter)) brokenParked {
+	return brokenParked{list: func(b *brokenParked, ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
+		change(&f)
+		return b.Transport.ListParked(ctx, queue, f, limit)
+	}}
 }
 
 // TE-01, RM-08: every broken transport is caught by the check that is named for it.

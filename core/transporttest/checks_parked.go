@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,9 @@ var parkedChecks = []named{
 	{"parked-expired", parkedExpired},
 	{"parked-purge", parkedPurge},
 	{"parked-concurrently", parkedConcurrently},
+	{"parked-inspect", parkedInspect},
+	{"parked-filters", parkedFilters},
+	{"parked-edit", parkedEdit},
 }
 
 // parkedQueue returns the capability, or skips the check.
@@ -115,6 +119,11 @@ func parkedList(k *kit) {
 	}
 	if got := k.list(name, admin.ParkedFilter{}, 2); len(got) != 2 || got[0].Envelope.ID != want[0].ID {
 		k.fail("with limit 2: %d messages are listed", len(got))
+	}
+	for i, p := range k.list(name, admin.ParkedFilter{}, 10) {
+		if p.Envelope.ID != want[i].ID {
+			k.fail("after a look at some of them the messages are in another order: message %d is %q", i, p.Envelope.ID)
+		}
 	}
 	k.depth(name, len(want))
 }
@@ -227,6 +236,21 @@ func parkedRefuses(k *kit) {
 			}
 		}
 	}
+	for what, f := range map[string]admin.ParkedFilter{
+		"position 0":          {Positions: []int{0}},
+		"times the wrong way": {Since: time.Now(), Until: time.Now().Add(-time.Hour)},
+	} {
+		if _, err := q.ListParked(k.ctx, name, f, 10); !errors.Is(err, waybill.ErrInvalid) {
+			k.fail("list with %s: %w", what, err)
+		}
+		if n, err := q.PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, Filter: f}); !errors.Is(err, waybill.ErrInvalid) || n != 0 {
+			k.fail("purge with %s: %d, %w", what, n, err)
+		}
+	}
+	edit := func(p admin.Parked) ([]byte, error) { return p.Envelope.Body, nil }
+	if n, err := q.PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, All: true, Edit: edit}); !errors.Is(err, waybill.ErrInvalid) || n != 0 {
+		k.fail("a purge that edits: %d, %w", n, err)
+	}
 	if _, err := q.ListParked(k.ctx, name, admin.ParkedFilter{}, 0); !errors.Is(err, waybill.ErrInvalid) {
 		k.fail("list with limit 0: %w", err)
 	}
@@ -316,6 +340,138 @@ func parkedPurge(k *kit) {
 	k.depth(name, 0)
 	k.nothing(r, "everything was purged")
 	k.replay(admin.ParkedRequest{Queue: name, All: true}, 0)
+}
+
+// parkedInspect looks at one message with its body, by id and by position, and counts by reason. RM-08 OP-15.
+func parkedInspect(k *kit) {
+	q := k.parkedQueue()
+	_, name, want := k.park(func(name string) []waybill.Envelope {
+		return append([]waybill.Envelope{full(name + ".a")}, messages(name+".b", 3)...)
+	})
+	for i, p := range k.list(name, admin.ParkedFilter{}, 10) {
+		if p.Position != i+1 {
+			k.fail("message %d of the list has position %d", i, p.Position)
+		}
+	}
+	for what, f := range map[string]admin.ParkedFilter{
+		"by id":       {IDs: []string{want[2].ID}},
+		"by position": {Positions: []int{3}},
+	} {
+		p, err := q.InspectParked(k.ctx, name, f)
+		k.must("inspect "+what, err)
+		k.same(want[2], p.Envelope, "inspected "+what)
+		if p.Position != 3 || p.Reason != waybill.ReasonRejected || p.Error != "no good" {
+			k.fail("inspected %s: position %d, reason %q, error %q", what, p.Position, p.Reason, p.Error)
+		}
+	}
+	p, err := q.InspectParked(k.ctx, name, admin.ParkedFilter{})
+	k.must("inspect the oldest", err)
+	k.same(want[0], p.Envelope, "the oldest")
+	if _, err := q.InspectParked(k.ctx, name, admin.ParkedFilter{IDs: []string{"nobody"}}); !errors.Is(err, waybill.ErrNotFound) {
+		k.fail("inspect what is not there: %w", err)
+	}
+	counts, err := q.CountParked(k.ctx, name)
+	k.must("count by reason", err)
+	if len(counts) != 1 || counts[waybill.ReasonRejected] != len(want) {
+		k.fail("counted %v, want %d rejected", counts, len(want))
+	}
+	k.depth(name, len(want))
+}
+
+// parkedFilters selects by key, tenant, error, time and position. RM-08 OP-15.
+func parkedFilters(k *kit) {
+	r, name := k.queue("a")
+	batch := messages(name+".a", 4)
+	batch[0].Key, batch[1].Key, batch[2].Tenant, batch[3].Tenant = "k0", "k1", "t2", "t3"
+	k.publish(batch...)
+	for range batch {
+		d := k.receive(r, 1)[0]
+		k.settle(r, core.AckReject(d, waybill.ReasonRejected, fmt.Errorf("no %s%s", d.Envelope.Key, d.Envelope.Tenant)))
+		_ = pause(k.ctx, 5*time.Millisecond) // parked at another time
+	}
+	k.depth(name, len(batch))
+	all := k.list(name, admin.ParkedFilter{}, 10)
+	if len(all) != len(batch) {
+		k.fail("%d messages are listed, want %d", len(all), len(batch))
+	}
+	third := all[2]
+	for what, c := range map[string]struct {
+		f    admin.ParkedFilter
+		want []int
+	}{
+		"keys":               {admin.ParkedFilter{Keys: []string{"k0", "k1"}}, []int{1, 2}},
+		"tenant":             {admin.ParkedFilter{Tenants: []string{"t3"}}, []int{4}},
+		"error":              {admin.ParkedFilter{Error: "o k1"}, []int{2}},
+		"since":              {admin.ParkedFilter{Since: third.At}, []int{3, 4}},
+		"until":              {admin.ParkedFilter{Until: third.At}, []int{1, 2}},
+		"position":           {admin.ParkedFilter{Positions: []int{1, 4}}, []int{1, 4}},
+		"position and time":  {admin.ParkedFilter{Positions: []int{3}, Since: third.At, Until: third.At.Add(1)}, []int{3}},
+		"position, not time": {admin.ParkedFilter{Positions: []int{3}, Until: third.At}, nil},
+	} {
+		var got []int
+		for _, p := range k.list(name, c.f, 10) {
+			got = append(got, p.Position)
+		}
+		if !slices.Equal(got, c.want) {
+			k.fail("by %s: positions %v are listed, want %v", what, got, c.want)
+		}
+	}
+	n, err := k.parkedQueue().PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, Filter: admin.ParkedFilter{Positions: []int{1, 3}}})
+	k.must("purge by position", err)
+	if n != 2 {
+		k.fail("purged %d messages by two positions", n)
+	}
+	k.depth(name, 2)
+	k.replay(admin.ParkedRequest{Queue: name, Filter: admin.ParkedFilter{Tenants: []string{"t3"}}}, 1)
+	k.exactly(batch[3:], k.consume(r, 1))
+	k.replay(admin.ParkedRequest{Queue: name, All: true}, 1)
+	k.exactly(batch[1:2], k.consume(r, 1))
+}
+
+// parkedEdit replays messages with another body, leaves those that the edit refuses, and tells what became of each.
+// RM-08 OP-15.
+func parkedEdit(k *kit) {
+	r, name, want := k.park(func(name string) []waybill.Envelope {
+		return append([]waybill.Envelope{full(name + ".a")}, messages(name+".b", 2)...)
+	})
+	errStays := errors.New("not this one")
+	results := map[string]error{}
+	k.replay(admin.ParkedRequest{
+		Queue: name, All: true,
+		Edit: func(p admin.Parked) ([]byte, error) {
+			if p.Envelope.ID == want[1].ID {
+				return nil, errStays
+			}
+			return append([]byte("fixed: "), p.Envelope.Body...), nil
+		},
+		Result: func(p admin.Parked, err error) {
+			if len(p.Envelope.Body) > 0 {
+				k.fail("a result shows a body")
+			}
+			results[p.Envelope.ID] = err
+		},
+	}, 2)
+	if len(results) != 3 || results[want[0].ID] != nil || !errors.Is(results[want[1].ID], errStays) || results[want[2].ID] != nil {
+		k.fail("the results are %v", results)
+	}
+	var fixed []waybill.Envelope
+	for _, i := range []int{0, 2} {
+		e := want[i].Clone()
+		e.Body = append([]byte("fixed: "), e.Body...)
+		fixed = append(fixed, e)
+	}
+	k.exactly(fixed, k.consume(r, 2))
+	k.depth(name, 1)
+	purged := 0
+	n, err := k.parkedQueue().PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, All: true, Result: func(p admin.Parked, err error) {
+		if p.Envelope.ID == want[1].ID && err == nil {
+			purged++
+		}
+	}})
+	k.must("purge", err)
+	if n != 1 || purged != 1 {
+		k.fail("purged %d messages, and %d results say so", n, purged)
+	}
 }
 
 // parkedConcurrently lists and replays from several goroutines: each message comes back once, and none is left or lost.

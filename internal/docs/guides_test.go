@@ -151,8 +151,14 @@ func Example_parked() {
 			return err
 		}
 		for _, p := range list {
-			fmt.Println(p.Envelope.ID, p.Envelope.Topic, p.Reason, p.Attempts, p.Error)
+			fmt.Println(p.Position, p.Envelope.ID, p.Envelope.Topic, p.Reason, p.Attempts, p.Error)
 		}
+
+		one, err := parked.InspectParked(ctx, "mailer", admin.ParkedFilter{Positions: []int{1}})
+		if err != nil {
+			return err
+		}
+		fmt.Println("body:", string(one.Envelope.Body))
 
 		replayed, err := parked.ReplayParked(ctx, admin.ParkedRequest{Queue: "mailer", All: true, PerSecond: 50})
 		if err != nil {
@@ -173,7 +179,8 @@ func Example_parked() {
 	}
 	fmt.Println("still parked:", must(bus.ParkedDepth(ctx, "mailer")))
 	// Output:
-	// m-1 mails.wanted rejected 1 no such mailbox
+	// 1 m-1 mails.wanted rejected 1 no such mailbox
+	// body: {"To":"a@example.com"}
 	// replayed: 1
 	// purged: 0
 	// still parked: 0

@@ -34,37 +34,71 @@ func (t *Transport) ParkedDepth(_ context.Context, queue string) (int, error) {
 	return len(q.parked), nil
 }
 
+// CountParked implements admin.ParkedQueue.
+func (t *Transport) CountParked(_ context.Context, queue string) (map[waybill.Reason]int, error) {
+	counts := map[waybill.Reason]int{}
+	return counts, t.lookParked("count parked", queue, &admin.ParkedFilter{}, func(p *admin.Parked) bool {
+		counts[p.Reason]++
+		return true
+	})
+}
+
+// InspectParked implements admin.ParkedQueue.
+func (t *Transport) InspectParked(_ context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
+	var found *admin.Parked
+	err := t.lookParked("inspect parked", queue, &f, func(p *admin.Parked) bool {
+		found = p
+		return false
+	})
+	switch {
+	case err != nil:
+		return admin.Parked{}, err
+	case found == nil:
+		return admin.Parked{}, admin.NoParked("waybill/memory: inspect parked", queue)
+	}
+	found.Envelope = found.Envelope.Clone()
+	return *found, nil
+}
+
 // ListParked implements admin.ParkedQueue; oldest first.
 func (t *Transport) ListParked(_ context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
 	if limit < 1 {
 		return nil, waybill.Invalid("waybill/memory: list parked", fmt.Sprintf("limit: %d is less than 1", limit))
 	}
+	var out []admin.Parked
+	err := t.lookParked("list parked", queue, &f, func(p *admin.Parked) bool {
+		p.Envelope.Body = nil
+		p.Envelope = p.Envelope.Clone()
+		out = append(out, *p)
+		return len(out) < limit
+	})
+	return out, err
+}
+
+// lookParked calls fn with each message that matches, until that returns false.
+func (t *Transport) lookParked(op, queue string, f *admin.ParkedFilter, fn func(*admin.Parked) bool) error {
+	if err := waybill.Invalid("waybill/memory: "+op, f.Problems()...); err != nil {
+		return err
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	q, err := t.parkedIn(queue)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var out []admin.Parked
 	for i := range q.parked {
-		p := q.parked[i].forOperators()
-		if len(out) == limit {
+		if p := q.parked[i].forOperators(i + 1); f.Matches(&p) && !fn(&p) {
 			break
 		}
-		if f.Matches(&p) {
-			p.Envelope.Body = nil
-			p.Envelope = p.Envelope.Clone()
-			out = append(out, p)
-		}
 	}
-	return out, nil
+	return nil
 }
 
 // ReplayParked implements admin.ParkedQueue. A message that finds its queue full stays parked and ends the replay with
 // an outage.
 func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
 	matches := func(p *admin.Parked) bool { return !p.Envelope.Expired(time.Now()) && req.Filter.Matches(p) }
-	return t.changeParked(ctx, "replay parked", &req, matches, func(q *queue, p *parked) error {
+	return t.changeParked(ctx, "replay parked", &req, matches, func(q *queue, p *admin.Parked) error {
 		if t.maxMessages > 0 && q.size() >= t.maxMessages {
 			return &waybill.Error{
 				Op: "waybill/memory: replay parked", Class: waybill.ClassOutage,
@@ -81,12 +115,17 @@ func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (
 
 // PurgeParked implements admin.ParkedQueue.
 func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
-	return t.changeParked(ctx, "purge parked", &req, req.Filter.Matches, func(*queue, *parked) error { return nil })
+	if err := admin.CheckPurgeParked("waybill/memory: purge parked", &req); err != nil {
+		return 0, err
+	}
+	return t.changeParked(ctx, "purge parked", &req, req.Filter.Matches, func(*queue, *admin.Parked) error { return nil })
 }
 
-// changeParked does do with every message that matches and was parked before the call, one after the other, and removes
-// it.
-func (t *Transport) changeParked(ctx context.Context, op string, req *admin.ParkedRequest, matches func(*admin.Parked) bool, do func(*queue, *parked) error) (int, error) {
+// changeParked does do, under the lock, with every message that matches and was parked before the call, one after the
+// other, and removes it.
+func (t *Transport) changeParked(
+	ctx context.Context, op string, req *admin.ParkedRequest, matches func(*admin.Parked) bool, do func(*queue, *admin.Parked) error,
+) (int, error) {
 	if err := waybill.Invalid("waybill/memory: "+op, req.Problems()...); err != nil {
 		return 0, err
 	}
@@ -103,15 +142,21 @@ func (t *Transport) changeParked(ctx context.Context, op string, req *admin.Park
 		if err := ctx.Err(); err != nil {
 			return done, fmt.Errorf("waybill/memory: %s: %w", op, err)
 		}
-		next, changed, err := t.changeNext(q, after, last, matches, do)
+		found, err := t.nextParked(q, after, last)
 		if err != nil {
 			return done, err
 		}
-		if next == 0 {
+		if found == nil {
 			break
 		}
-		after = next
+		after = found.number
 		looked++
+		changed := false
+		if p := found.forOperators(looked); matches(&p) {
+			if changed, err = t.changeOne(q, found.number, req, &p, do); err != nil {
+				return done, err
+			}
+		}
 		if changed {
 			done++
 		}
@@ -127,27 +172,60 @@ func (t *Transport) changeParked(ctx context.Context, op string, req *admin.Park
 	return done, nil
 }
 
-// changeNext looks at the first message that was parked after number after and not after last, and returns its number;
-// 0 if there is none.
-func (t *Transport) changeNext(q *queue, after, last uint64, matches func(*admin.Parked) bool, do func(*queue, *parked) error) (number uint64, changed bool, err error) {
+// nextParked returns the first message that was parked after number after and not after last; nil if there is none.
+func (t *Transport) nextParked(q *queue, after, last uint64) (*parked, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return 0, false, closed("parked")
+		return nil, closed("parked")
 	}
-	i, _ := slices.BinarySearchFunc(q.parked, after+1, func(p parked, n uint64) int { return int(int64(p.number) - int64(n)) })
+	i := q.parkedAt(after + 1)
 	if i == len(q.parked) || q.parked[i].number > last {
-		return 0, false, nil
+		return nil, nil //nolint:nilnil // there is none
 	}
 	p := q.parked[i]
-	if op := p.forOperators(); !matches(&op) {
-		return p.number, false, nil
+	p.Envelope = p.Envelope.Clone()
+	return &p, nil
+}
+
+// parkedAt returns the index of the first message whose number is at least n. It needs the lock.
+func (q *queue) parkedAt(n uint64) int {
+	i, _ := slices.BinarySearchFunc(q.parked, n, func(p parked, n uint64) int { return int(int64(p.number) - int64(n)) })
+	return i
+}
+
+// changeOne edits p, does do with it, and removes it; unless it was refused, or somebody else was faster.
+func (t *Transport) changeOne(
+	q *queue, number uint64, req *admin.ParkedRequest, p *admin.Parked, do func(*queue, *admin.Parked) error,
+) (changed bool, err error) {
+	if req.Edit != nil {
+		body, err := req.Edit(*p)
+		if err != nil {
+			req.Tell(p, err)
+			return false, nil
+		}
+		p.Envelope.Body = body
 	}
-	if err := do(q, &p); err != nil {
-		return 0, false, err
+	changed, err = func() (bool, error) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.closed {
+			return false, closed("parked")
+		}
+		i := q.parkedAt(number)
+		if i == len(q.parked) || q.parked[i].number != number {
+			return false, nil
+		}
+		if err := do(q, p); err != nil {
+			return false, err
+		}
+		q.parked = slices.Delete(q.parked, i, i+1)
+		return true, nil
+	}()
+	if changed || err != nil {
+		req.Tell(p, err)
 	}
-	q.parked = slices.Delete(q.parked, i, i+1)
-	return p.number, true, nil
+	return changed, err
 }
 
 // parkedIn returns the queue. It needs the lock.
@@ -165,6 +243,8 @@ func (t *Transport) parkedIn(name string) (*queue, error) {
 }
 
 // forOperators shares the envelope.
-func (p *parked) forOperators() admin.Parked {
-	return admin.Parked{Envelope: p.Envelope, Queue: p.Queue, Reason: p.Reason, Error: p.Err, Attempts: p.Attempt, At: p.At}
+func (p *parked) forOperators(position int) admin.Parked {
+	return admin.Parked{
+		Envelope: p.Envelope, Position: position, Queue: p.Queue, Reason: p.Reason, Error: p.Err, Attempts: p.Attempt, At: p.At,
+	}
 }

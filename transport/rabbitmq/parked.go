@@ -13,8 +13,10 @@ import (
 )
 
 const (
-	// maxListed bounds the messages that one listing looks at.
-	maxListed = 100_000
+	// maxListed bounds the messages that one listing looks at. Up to maxOrdered a look takes all of them, so that
+	// they keep their order.
+	maxListed  = 100_000
+	maxOrdered = 10_000
 	// replayChunk is how many messages are replayed before they are removed.
 	replayChunk = 64
 	// refreshCount is the number of requeues after which a fresh copy replaces a parked message. Up to RabbitMQ 4.2
@@ -39,34 +41,75 @@ func (t *Transport) ParkedDepth(ctx context.Context, queue string) (int, error) 
 	return w.total, nil
 }
 
-// ListParked implements admin.ParkedQueue. It gets messages without acknowledging them, and requeues them in their
-// order when it is done; in the meantime nobody else sees them. It looks at the 100,000 oldest at most. If the process
-// dies, the broker requeues them.
+// CountParked implements admin.ParkedQueue. It looks at the messages as ListParked does.
+func (t *Transport) CountParked(ctx context.Context, queue string) (map[waybill.Reason]int, error) {
+	counts := map[waybill.Reason]int{}
+	err := t.lookParked(ctx, "count parked", queue, &admin.ParkedFilter{}, func(p *admin.Parked) bool {
+		counts[p.Reason]++
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	return counts, nil
+}
+
+// InspectParked implements admin.ParkedQueue. It looks at the messages as ListParked does.
+func (t *Transport) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
+	var found *admin.Parked
+	err := t.lookParked(ctx, "inspect parked", queue, &f, func(p *admin.Parked) bool {
+		found = p
+		return false
+	})
+	switch {
+	case err != nil:
+		return admin.Parked{}, err
+	case found == nil:
+		return admin.Parked{}, admin.NoParked("waybill/rabbitmq: inspect parked", queue)
+	}
+	return *found, nil
+}
+
+// ListParked implements admin.ParkedQueue. It gets messages without acknowledging them, and requeues them when it is
+// done; in the meantime nobody else sees them. It looks at the 100,000 oldest at most. If the process dies, the broker
+// requeues them. Of up to 10,000 parked messages the order stays as it is. Of more, those that it looked at come behind
+// the others afterwards.
 func (t *Transport) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
 	if limit < 1 {
 		return nil, waybill.Invalid("waybill/rabbitmq: list parked", fmt.Sprintf("limit: %d is less than 1", limit))
 	}
-	w, err := t.walkParked(ctx, queue)
+	var out []admin.Parked
+	err := t.lookParked(ctx, "list parked", queue, &f, func(p *admin.Parked) bool {
+		p.Envelope.Body = nil
+		out = append(out, *p)
+		return len(out) < limit
+	})
 	if err != nil {
 		return nil, err
 	}
+	return out, nil
+}
+
+// lookParked calls fn with each message that matches, until that returns false.
+func (t *Transport) lookParked(ctx context.Context, op, queue string, f *admin.ParkedFilter, fn func(*admin.Parked) bool) error {
+	if err := waybill.Invalid("waybill/rabbitmq: "+op, f.Problems()...); err != nil {
+		return err
+	}
+	w, err := t.walkParked(ctx, queue)
+	if err != nil {
+		return err
+	}
 	defer w.close(ctx)
 	w.total = min(w.total, maxListed)
-	var out []admin.Parked
-	for len(out) < limit {
+	for {
 		_, p, err := w.next(ctx)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if p == nil {
-			break
-		}
-		if f.Matches(p) {
-			p.Envelope.Body = nil
-			out = append(out, *p)
+		if p == nil || f.Matches(p) && !fn(p) {
+			return nil
 		}
 	}
-	return out, nil
 }
 
 // ReplayParked implements admin.ParkedQueue. The messages go to the queue through the dead-letter exchange, without the
@@ -79,6 +122,7 @@ func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (
 		return p.Reason != waybill.ReasonExpired && !p.Envelope.Expired(time.Now()) && req.Filter.Matches(p)
 	}
 	err := t.changeParked(ctx, "replay parked", &req, matches, func(w *parkedWalk, batch []parkedMessage) error {
+		batch = edited(&req, batch)
 		send := copies{list: make([]copyToSend, len(batch))}
 		now := time.Now()
 		for i, m := range batch {
@@ -94,6 +138,7 @@ func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (
 				err = w.remove(ctx, batch[i].raw.DeliveryTag)
 				done++ // it is in its queue, in any case
 			}
+			req.Tell(batch[i].Parked, err)
 			if first == nil {
 				first = err
 			}
@@ -103,12 +148,36 @@ func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (
 	return done, err
 }
 
+// edited passes the messages of a batch to req.Edit, and returns those that it did not refuse.
+func edited(req *admin.ParkedRequest, batch []parkedMessage) []parkedMessage {
+	if req.Edit == nil {
+		return batch
+	}
+	var out []parkedMessage
+	for _, m := range batch {
+		body, err := req.Edit(*m.Parked)
+		if err != nil {
+			req.Tell(m.Parked, err)
+			continue
+		}
+		raw := *m.raw
+		raw.Body = body
+		out = append(out, parkedMessage{&raw, m.Parked})
+	}
+	return out
+}
+
 // PurgeParked implements admin.ParkedQueue.
 func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (int, error) {
+	if err := admin.CheckPurgeParked("waybill/rabbitmq: purge parked", &req); err != nil {
+		return 0, err
+	}
 	done := 0
 	err := t.changeParked(ctx, "purge parked", &req, req.Filter.Matches, func(w *parkedWalk, batch []parkedMessage) error {
 		for _, m := range batch {
-			if err := w.remove(ctx, m.raw.DeliveryTag); err != nil {
+			err := w.remove(ctx, m.raw.DeliveryTag)
+			req.Tell(m.Parked, err)
+			if err != nil {
 				return err
 			}
 			done++
@@ -125,8 +194,8 @@ type parkedMessage struct {
 }
 
 // changeParked passes what matches to do, in batches and at the rate of req.
-func (t *Transport) changeParked(ctx context.Context, op string, req *admin.ParkedRequest, matches func(*admin.Parked) bool,
-
+func (t *Transport) changeParked(
+	ctx context.Context, op string, req *admin.ParkedRequest, matches func(*admin.Parked) bool,
 	do func(*parkedWalk, []parkedMessage) error,
 ) error {
 	if err := waybill.Invalid("waybill/rabbitmq: "+op, req.Problems()...); err != nil {

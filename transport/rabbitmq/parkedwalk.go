@@ -87,6 +87,7 @@ func (w *parkedWalk) next(ctx context.Context) (*amqp.Delivery, *admin.Parked, e
 		}
 		w.taken++
 		p := parkedOf(&raw, w.name, w.queue, w.t.names.DeadLetterExchange())
+		p.Position = w.taken
 		if number(raw.Headers[headerDeliveryCount]) >= w.t.refreshAt {
 			if fresh := w.refresh(ctx, &raw, &p); fresh {
 				w.total++ // it comes once more, at the end
@@ -133,7 +134,10 @@ func (w *parkedWalk) close(ctx context.Context) {
 		if w.taken == w.removed || w.ch.IsClosed() {
 			return w.ch.Close()
 		}
-		err := w.ch.Nack(0, true, true)
+		err := w.takeRest(ctx)
+		if err == nil {
+			err = w.ch.Nack(0, true, true)
+		}
 		for giveUp := time.Now().Add(recountTime); err == nil && time.Now().Before(giveUp); err = wait(ctx, 5*time.Millisecond) {
 			q, lost := w.ch.QueueDeclarePassive(w.dlq, true, false, false, false, nil)
 			if lost != nil || q.Messages >= w.initial-w.removed {
@@ -142,6 +146,20 @@ func (w *parkedWalk) close(ctx context.Context) {
 		}
 		return errors.Join(err, w.ch.Close())
 	}, nil)
+}
+
+// takeRest gets what is left, if that is not too much: what is requeued comes behind what was never taken.
+func (w *parkedWalk) takeRest(ctx context.Context) error {
+	for w.initial <= maxOrdered && w.taken < w.initial && ctx.Err() == nil {
+		switch _, ok, err := w.ch.Get(w.dlq, false); {
+		case err != nil:
+			return err
+		case !ok:
+			return nil
+		}
+		w.taken++
+	}
+	return nil
 }
 
 // parkedOf reads a parked message. If the broker dead-lettered it itself (it expired in the queue), the reason is the
