@@ -25,6 +25,7 @@ type parkedWalk struct {
 	total      int // of them, to be looked at
 	taken      int
 	removed    int
+	refreshed  int // of taken, those that come once more
 }
 
 func (t *Transport) walkParked(ctx context.Context, queue string) (*parkedWalk, error) {
@@ -87,11 +88,12 @@ func (w *parkedWalk) next(ctx context.Context) (*amqp.Delivery, *admin.Parked, e
 		}
 		w.taken++
 		p := parkedOf(&raw, w.name, w.queue, w.t.names.DeadLetterExchange())
-		p.Position = w.taken
+		p.Position = w.taken - w.refreshed
 		if number(raw.Headers[headerDeliveryCount]) >= w.t.refreshAt {
 			if fresh := w.refresh(ctx, &raw, &p); fresh {
 				w.total++ // it comes once more, at the end
 				w.initial++
+				w.refreshed++
 				continue
 			}
 		}
