@@ -34,6 +34,8 @@
 //   - A verdict that the transport cannot store is stored again; the handler does not run again for it. Its key waits
 //     until a retry or a parking is stored. Meanwhile the subscription is paused as above, and its health says so. The
 //     handler can run again if the transport has lost the delivery, since the broker then delivers the message again.
+//   - When a transport says that another process has a message ([core.LossTeller]), the context of its handler, or of
+//     its batch, ends with the cause [waybill.ErrLeaseLost]. What the handler then says about the message is not used.
 //   - Neither a message, nor a failed settle, nor a lost broker ends Run. Only an error of configuration before a
 //     subscription's first success does, and then Run reports those of all subscriptions.
 //   - When Run's context ends, every subscription at once stops receiving, releases what it has not started, and lets

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 )
 
 // process runs m's handler and returns the verdict.
@@ -18,13 +20,49 @@ func (r *runner) process(m *message) verdict {
 	begin := time.Now()
 	ctx, span := r.tel.start(r.handlerCtx, d)
 	r.tel.active.Add(ctx, 1, r.tel.plain...)
-	st, err := r.attempts(waybill.WithDelivery(ctx, d), m)
+	ours, done := owned(waybill.WithDelivery(ctx, d), m)
+	defer done()
+	st, err := r.attempts(ours, m)
 	r.tel.active.Add(ctx, -1, r.tel.plain...)
 	endSpan(span, err)
 	v := r.judge.decide(r.handlerCtx, d, st, err)
+	if err != nil && isLost(ours) {
+		v = loss(d, err)
+	}
 	v.took = time.Since(begin)
 	r.report(ctx, d, &v)
 	return v
+}
+
+// owned returns a context that ends, with the cause waybill.ErrLeaseLost, when a receiver learns that another one has
+// one of ms. It needs core.LossTeller.
+func owned(ctx context.Context, ms ...*message) (context.Context, func()) {
+	tells := func(m *message) bool {
+		_, ok := m.session.rcv.(core.LossTeller)
+		return ok
+	}
+	if !slices.ContainsFunc(ms, tells) {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	for _, m := range ms {
+		if t, ok := m.session.rcv.(core.LossTeller); ok {
+			t.WhenLost(m.d, func() { cancel(waybill.ErrLeaseLost) })
+		}
+	}
+	return ctx, func() { cancel(nil) }
+}
+
+func isLost(ctx context.Context) bool {
+	return ctx.Err() != nil && errors.Is(context.Cause(ctx), waybill.ErrLeaseLost)
+}
+
+// loss is the verdict about a delivery that another consumer has: its settle will say so, too.
+func loss(d *waybill.Delivery, err error) verdict {
+	if !errors.Is(err, waybill.ErrLeaseLost) {
+		err = fmt.Errorf("%w; the handler's context was ended: %w", waybill.ErrLeaseLost, err)
+	}
+	return verdict{ack: core.AckRelease(d), status: statusFailed, err: err}
 }
 
 // merge merges m's stamp into the clock, once.
@@ -47,6 +85,9 @@ func (r *runner) merge(m *message) {
 func (r *runner) attempts(ctx context.Context, m *message) (st waybill.HandlerStatus, err error) {
 	policy := r.sub.InProcess
 	for n := 1; ; n++ {
+		if isLost(ctx) {
+			return waybill.HandlerProcessed, waybill.ErrLeaseLost
+		}
 		begin := time.Now()
 		st, err = r.attempt(ctx, m)
 		r.tel.duration.Record(ctx, time.Since(begin).Seconds(), r.tel.plainRecord...)

@@ -250,7 +250,7 @@ func (r *runner) logVerdict(ctx context.Context, d *waybill.Delivery, v *verdict
 			event, text = "consumer.dropped", "message dropped, since the subscription does not park"
 		}
 	case statusFailed:
-		level, event, text = slog.LevelWarn, "consumer.released", "handler gave up at an outage or a stop; the message goes back"
+		level, event, text = slog.LevelWarn, "consumer.released", "handler gave up at an outage, a stop or the loss of its message, which goes back"
 		if v.inPlace {
 			event, text = "consumer.held", "handler met an outage; the message waits in its place"
 		}

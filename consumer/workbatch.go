@@ -86,7 +86,13 @@ func (r *runner) processBatch(ms []*message) []verdict {
 		ds[i] = m.d
 		r.merge(m)
 	}
-	statuses, err := r.callBatch(ms[0].h, ds)
+	ctx, done := owned(r.handlerCtx, ms...)
+	defer done()
+	statuses, err := r.callBatch(ctx, ms[0].h, ds)
+	if err != nil && isLost(ctx) {
+		r.logBatch(r.handlerCtx, len(ds), fmt.Errorf("%w: one of its messages is another consumer's (%w)", waybill.ErrLeaseLost, err))
+		return verdicts // one by one, as far as they are ours
+	}
 	if err != nil {
 		switch v := r.judge.decide(r.handlerCtx, ds[0], waybill.HandlerProcessed, err); {
 		case v.outage, v.ack.Verdict == core.VerdictRelease:
@@ -112,8 +118,8 @@ func (r *runner) processBatch(ms []*message) []verdict {
 }
 
 // callBatch runs a batch handler, with its span and its time.
-func (r *runner) callBatch(h *entry, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
-	ctx, span := r.tel.startBatch(r.handlerCtx, ds)
+func (r *runner) callBatch(ctx context.Context, h *entry, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
+	ctx, span := r.tel.startBatch(ctx, ds)
 	r.tel.active.Add(ctx, 1, r.tel.plain...)
 	begin := time.Now()
 	statuses, err := r.attemptBatch(ctx, h, ds)

@@ -154,6 +154,15 @@ type Pauser interface {
 	Resume(ctx context.Context, prefetch int) error
 }
 
+// LossTeller is a receiver that learns that a delivery it handed out is another's, such as after its process was taken
+// for dead. Without it a consumer learns that when it settles.
+type LossTeller interface {
+	// WhenLost has fn called, on any goroutine, as soon as the receiver knows that it does not hold d any more and
+	// that nobody settled it; before WhenLost returns, if it knows that already. fn does not block. A second call
+	// replaces the first one's function.
+	WhenLost(d *waybill.Delivery, fn func())
+}
+
 // DeliveryRenewer keeps deliveries invisible for longer. Without it the transport's limit bounds a handler's time.
 type DeliveryRenewer interface {
 	// RenewDeliveries extends the receiver's ownership of deliveries until d from now.

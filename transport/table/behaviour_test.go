@@ -524,3 +524,30 @@ func TestBadInput(t *testing.T) {
 	_, err = subscribe(t, tr).Receive(t.Context(), 0)
 	has(err, "limit")
 }
+
+// TestCloseOverADeafStore: a call to the store that does not end with its context does not hold up Close.
+func TestCloseOverADeafStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		stage(t, s, message("a"))
+		tr := newTable(t, s, table.Options{})
+		r := subscribe(t, tr)
+		d := receive(t, r, 1)
+		hangs := make(chan struct{})
+		s.set(func() { s.settle = func([]core.Outcome) error { <-hangs; return errDown } })
+		go r.Settle(t.Context(), []core.Ack{core.AckDone(d[0])})
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begin := time.Now()
+		if err := r.Close(ctx); waybill.ClassOf(err) != waybill.ClassOutage {
+			t.Error("closed:", err)
+		}
+		if took := time.Since(begin); took > 3*time.Second { // virtual time
+			t.Error("it took", took)
+		}
+		close(hangs)
+		synctest.Wait()
+	})
+}

@@ -23,6 +23,7 @@ type holding struct {
 	item    *dispatch.Item
 	state   holdState
 	lost    bool      // another process has it
+	onLoss  func()    // called when that is known
 	since   time.Time // when it was handed out
 	logged  bool      // that it is held for long
 	pending *settling // its settle, once it was asked for
@@ -75,6 +76,9 @@ type calls struct {
 	running int
 	looking int // those of them that may bring something
 }
+
+// closeGrace is how long Close waits for calls to the store that it cancelled.
+const closeGrace = time.Second
 
 // wakeups say when a receiver looks again.
 type wakeups struct {
@@ -218,8 +222,24 @@ func (r *receiver) notify() {
 	r.changed = make(chan struct{})
 }
 
+// WhenLost has fn called when another process has d; see core.LossTeller. That is known at the next call to the store.
+func (r *receiver) WhenLost(d *waybill.Delivery, fn func()) {
+	h, _ := d.Handle.(*holding)
+	if h == nil || h.r != r {
+		return
+	}
+	r.t.mu.Lock()
+	h.onLoss = fn
+	lost := h.lost || h.state == gone
+	r.t.mu.Unlock()
+	if lost {
+		fn()
+	}
+}
+
 // Close releases what was not handed out, at no cost, and lets others have what was at once: that counts as a
-// redelivery. If the store cannot be reached they get it after the lease, which the error says.
+// redelivery. If the store cannot be reached they get it after the lease, which the error says. When ctx ends, calls to
+// the store are cancelled. Close then returns within a second, also if one of them goes on.
 func (r *receiver) Close(ctx context.Context) error {
 	t := r.t
 	t.mu.Lock()
@@ -239,10 +259,12 @@ func (r *receiver) Close(ctx context.Context) error {
 	}
 	left := !r.started || r.d.Left()
 	r.cancel()
-	for r.calls.running > 0 { // they end now
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+	defer cancel()
+	for r.calls.running > 0 && grace.Err() == nil { // they end now
 		changed := r.changed
 		t.mu.Unlock()
-		<-changed
+		_ = await(grace, changed)
 		t.mu.Lock()
 	}
 	if r.wakeups.timer != nil {
@@ -259,7 +281,7 @@ func (r *receiver) Close(ctx context.Context) error {
 	ended := t.hang()
 	t.mu.Unlock()
 	if ended != nil {
-		<-ended // at once
+		_ = await(grace, ended) // at once
 	}
 	if !left {
 		return errtext.Within("waybill/table: close: messages come again after the lease", &waybill.Error{Class: waybill.ClassOutage, Err: errors.Join(ctx.Err(), r.d.Err())})

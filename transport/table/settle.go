@@ -177,6 +177,9 @@ func (r *receiver) settled(item *dispatch.Item, err error) {
 		if !h.lost {
 			h.lost = true
 			r.t.leaseLost(h, "renew")
+			if h.onLoss != nil {
+				go h.onLoss() // without the lock
+			}
 		}
 		return
 	case err == nil:

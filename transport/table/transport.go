@@ -20,6 +20,7 @@ import (
 var (
 	_ core.Subscriber = (*Transport)(nil)
 	_ core.Receiver   = (*receiver)(nil)
+	_ core.LossTeller = (*receiver)(nil)
 )
 
 // maxCalls bounds the calls to the store that are made at a time, besides the one that waits.
