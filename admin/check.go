@@ -27,8 +27,8 @@ func CheckList(f *Filter, page PageRequest) (PageRequest, error) {
 
 // CheckRedrive returns req with the defaults of its page filled in, and with its states if it names none, or an
 // [*waybill.InvalidError] that lists every problem. Every store's Redrive begins with it. It does not change the
-// argument's slices.
-func CheckRedrive(req RedriveRequest) (RedriveRequest, error) {
+// argument's slices. limits are the store's.
+func CheckRedrive(req RedriveRequest, limits waybill.Limits) (RedriveRequest, error) {
 	var p []string
 	if req.Filter.IsZero() && !req.All {
 		p = append(p, "Filter: is empty, which selects every failed and abandoned record: "+
@@ -39,6 +39,13 @@ func CheckRedrive(req RedriveRequest) (RedriveRequest, error) {
 		if s != core.StateFailed && s != core.StateAbandoned {
 			p = append(p, fmt.Sprintf("Filter.States: %s records cannot be redriven; only failed and abandoned ones", s))
 		}
+	}
+	if req.Body != nil && (len(req.Filter.Routes) != 1 || len(req.Filter.IDs) != 1) {
+		p = append(p, fmt.Sprintf("Body: is for one record, but Filter has %d routes and %d ids: name one of each",
+			len(req.Filter.Routes), len(req.Filter.IDs)))
+	}
+	if most := limits.WithDefaults().MaxBodyBytes; len(req.Body) > most {
+		p = append(p, fmt.Sprintf("Body: has %d bytes; Limits.MaxBodyBytes allows %d", len(req.Body), most))
 	}
 	if req.InboxRetention < 0 {
 		p = append(p, fmt.Sprintf("InboxRetention: %s is negative; 0 is not checked", req.InboxRetention))

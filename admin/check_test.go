@@ -15,7 +15,7 @@ func TestOperatorInputIsChecked(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	redrive := func(r RedriveRequest) error {
-		_, err := CheckRedrive(r)
+		_, err := CheckRedrive(r, waybill.Limits{MaxBodyBytes: 3})
 		return err
 	}
 	list := func(f Filter, p PageRequest) error {
@@ -31,6 +31,8 @@ func TestOperatorInputIsChecked(t *testing.T) {
 		{redrive(RedriveRequest{Filter: Filter{States: []core.State{core.StatePending}}}), "pending records cannot be redriven"},
 		{redrive(RedriveRequest{All: true, InboxRetention: -1}), "InboxRetention: -1ns is negative"},
 		{redrive(RedriveRequest{All: true, Page: PageRequest{Limit: 1001}}), "Page.Limit: 1001 is not between 1 and 1000"},
+		{redrive(RedriveRequest{All: true, Body: []byte{}}), "Body: is for one record, but Filter has 0 routes and 0 ids"},
+		{redrive(RedriveRequest{Filter: Filter{Routes: []string{"r"}, IDs: []string{"i"}}, Body: []byte("four")}), "Body: has 4 bytes"},
 		{list(Filter{}, PageRequest{After: -1}), "Page.After: -1 is negative"},
 		{list(Filter{}, PageRequest{Budget: 1_000_001}), "Page.Budget"},
 		{list(Filter{States: []core.State{9}}, PageRequest{}), "State(9) is not a state"},
@@ -54,7 +56,7 @@ func TestOperatorInputIsChecked(t *testing.T) {
 	if err := HeadInFlight("op", "r", "k", "id"); !errors.Is(err, waybill.ErrInFlight) {
 		t.Error(err)
 	}
-	req, err := CheckRedrive(RedriveRequest{All: true})
+	req, err := CheckRedrive(RedriveRequest{All: true}, waybill.Limits{})
 	if err != nil || len(req.Filter.States) != 2 || req.Page != (PageRequest{Limit: DefaultPageLimit, Budget: DefaultPageBudget}) {
 		t.Errorf("%+v %v", req, err)
 	}

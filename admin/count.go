@@ -4,20 +4,22 @@ import (
 	"context"
 	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
 // Counter counts records for status pages and gauges without scanning the table. Without it there are no such gauges.
 type Counter interface {
-	// Counts returns the numbers of records per route and state.
+	// Counts returns the numbers of records per route and state, and of abandoned ones per reason.
 	Counts(ctx context.Context) ([]Count, error)
 }
 
-// Count is the number of records of one route in one state.
+// Count is the number of records of one route in one state; of abandoned ones for one reason.
 type Count struct {
-	Route string
-	State core.State
-	N     int64
+	Route  string
+	State  core.State
+	Reason waybill.Reason // of abandoned records, else empty
+	N      int64
 	// Estimated reports that N is a planner's estimate, not a count.
 	Estimated bool
 	// Oldest is the age of the oldest due record among them, by the store's clock; 0 if there is none or it is

@@ -33,13 +33,13 @@ type engine struct {
 	order  []*route
 	groups []*group
 
-	member    member    // what the store says about this relay
-	publishes publishes // Publish calls
-	waits     waits     // how the store wakes the relay
-	presence  presence  // shows others that this process is there
-	upkeep    upkeep    // cleaning, and the look for unserved routes
-	pass      pass      // the end of a RunOnce
-	drain     drain     // the end of a run
+	member    member     // what the store says about this relay
+	publishes publishes  // Publish calls
+	waits     waits      // how the store wakes the relay
+	presence  presence   // shows others that this process is there
+	upkeep    upkeepWork // cleaning, and the look for unserved routes
+	pass      pass       // the end of a RunOnce
+	drain     drain      // the end of a run
 }
 
 // route is the state of one route, or of one lane of a route. Each lane is a route of its own to the store.

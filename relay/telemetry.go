@@ -16,6 +16,7 @@ import (
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/internal/obs"
+	"github.com/waybill-go/waybill/internal/upkeep"
 )
 
 // telemetry is the relay's instruments. Names and labels are public; docs/operating.md explains them.
@@ -217,11 +218,10 @@ func (t *telemetry) cleaned(ctx context.Context, done *core.Cleaned) {
 // called.
 func (r *Relay) gauges(c admin.Counter, e *engine) (stop func(), err error) {
 	t := r.tel
-	records, err1 := t.meter.Int64ObservableGauge("waybill.relay.records", metric.WithUnit("{record}"), metric.WithDescription("Stored records"))
-	oldest, err2 := t.meter.Float64ObservableGauge("waybill.relay.oldest.age", metric.WithUnit("s"), metric.WithDescription("Age of the oldest due record"))
-	lost, err3 := t.meter.Int64ObservableGauge("waybill.relay.unserved", metric.WithUnit("{record}"), metric.WithDescription("Due records on routes that the relay does not serve"))
-	units, err4 := t.meter.Int64ObservableGauge("waybill.relay.units", metric.WithUnit("{unit}"), metric.WithDescription("Units that the relay owns"))
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	stored, err1 := upkeep.NewGauges(t.meter)
+	lost, err2 := t.meter.Int64ObservableGauge("waybill.relay.unserved", metric.WithUnit("{record}"), metric.WithDescription("Due records on routes that the relay does not serve"))
+	units, err3 := t.meter.Int64ObservableGauge("waybill.relay.units", metric.WithUnit("{unit}"), metric.WithDescription("Units that the relay owns"))
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
 	reg, err := t.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
@@ -233,8 +233,8 @@ func (r *Relay) gauges(c admin.Counter, e *engine) (stop func(), err error) {
 		if c == nil {
 			return nil
 		}
-		return r.observe(ctx, c, o, records, oldest, lost)
-	}, records, oldest, lost, units)
+		return r.observe(ctx, c, o, stored, lost)
+	}, append(stored.Observables(), lost, units)...)
 	if err != nil {
 		return nil, err
 	}
@@ -242,32 +242,19 @@ func (r *Relay) gauges(c admin.Counter, e *engine) (stop func(), err error) {
 }
 
 // observe reports the store's counts.
-func (r *Relay) observe(ctx context.Context, c admin.Counter, o metric.Observer, records metric.Int64Observable, oldest metric.Float64Observable, lost metric.Int64Observable) error {
+func (r *Relay) observe(ctx context.Context, c admin.Counter, o metric.Observer, stored *upkeep.Gauges, lost metric.Int64Observable) error {
 	t := r.tel
 	counts, err := c.Counts(ctx)
 	if err != nil {
 		return err
 	}
-	seen := map[string]bool{}
-	for _, n := range counts {
-		seen[n.Route+" "+n.State.String()] = true
-		set := t.label(attribute.String("route", n.Route), attribute.String("state", n.State.String()))
-		o.ObserveInt64(records, n.N, set)
-		if n.State == core.StatePending || n.State == core.StateFailed {
-			o.ObserveFloat64(oldest, n.Oldest.Seconds(), set)
-		}
+	routes := make([]string, len(r.routes))
+	for i := range r.routes {
+		routes[i] = r.routes[i].Name
 	}
-	for i := range r.routes { // a state without records is 0, so an absent series means that no relay runs
-		for _, s := range [...]core.State{core.StatePending, core.StateFailed, core.StateAbandoned} {
-			if route := r.routes[i].Name; !seen[route+" "+s.String()] {
-				set := t.label(attribute.String("route", route), attribute.String("state", s.String()))
-				o.ObserveInt64(records, 0, set)
-				if s != core.StateAbandoned {
-					o.ObserveFloat64(oldest, 0, set)
-				}
-			}
-		}
-	}
+	stored.Observe(o, counts, routes, func(route string, state core.State) metric.ObserveOption {
+		return t.label(attribute.String("route", route), attribute.String("state", state.String()))
+	})
 	if r.opts.StaleAfter > 0 {
 		for _, n := range r.unserved(counts) {
 			o.ObserveInt64(lost, n.waiting, t.label(attribute.String("route", n.route)))

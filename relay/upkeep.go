@@ -3,40 +3,31 @@ package relay
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/upkeep"
 )
 
 const (
-	// cleanTimeout bounds one call of Clean. cleanPause is the pause between the calls of a round.
-	cleanTimeout = 30 * time.Second
-	cleanPause   = 100 * time.Millisecond
-	// The cleaner's lease is two intervals, within these bounds.
-	minCleanLease = 10 * time.Second
-	maxCleanLease = time.Hour
 	// lookTimeout bounds one look for unserved routes. remindAfter is when to warn of the same route again.
 	lookTimeout = 10 * time.Second
 	remindAfter = 30 * time.Minute
 )
 
-// upkeep is a running relay's other work: cleaning the store, and looking for routes that nobody serves. Neither delays
-// a message or ends the relay.
-type upkeep struct {
+// upkeepWork is a running relay's other work: cleaning the store, and looking for routes that nobody serves. Neither
+// delays a message or ends the relay.
+type upkeepWork struct {
 	ctx context.Context //nolint:containedctx // ends when the engine stops
 	end context.CancelFunc
 
 	cleaner  core.Cleaner
 	cleaning bool
 	cleanAt  time.Time
-	round    core.Cleaned // the counts of the present round
-	cleanErr string       // of the latest attempt
+	round    upkeep.Round
+	cleanErr string // of the latest attempt
 
 	counter  admin.Counter
 	looking  bool
@@ -47,7 +38,7 @@ type upkeep struct {
 // startUpkeep plans the first cleaning and the first look.
 func (e *engine) startUpkeep() {
 	ctx, cancel := context.WithCancel(e.base)
-	e.upkeep = upkeep{ctx: ctx, end: cancel}
+	e.upkeep = upkeepWork{ctx: ctx, end: cancel}
 	if e.once {
 		return
 	}
@@ -89,13 +80,12 @@ func (e *engine) keepUp() (next time.Time) {
 func (e *engine) clean() {
 	e.upkeep.cleaning = true
 	interval := e.opts.CleanInterval
-	lease := min(max(2*interval, minCleanLease), maxCleanLease)
 	e.async(func() func() {
-		ctx, cancel := context.WithTimeout(e.upkeep.ctx, cleanTimeout)
+		ctx, cancel := context.WithTimeout(e.upkeep.ctx, upkeep.Timeout)
 		defer cancel()
 		var done core.Cleaned
 		err := guardErr("clean", func() (err error) {
-			done, err = e.upkeep.cleaner.Clean(ctx, e.cleanerName, lease)
+			done, err = e.upkeep.cleaner.Clean(ctx, e.cleanerName, upkeep.Lease(interval))
 			return err
 		})
 		return func() {
@@ -110,13 +100,13 @@ func (e *engine) clean() {
 				}
 			case done.Elected && done.More && !e.drain.begun:
 				e.upkeep.cleanErr = ""
-				e.upkeep.cleanAt = e.now.Add(cleanPause)
+				e.upkeep.cleanAt = e.now.Add(upkeep.Pause)
 				return
 			default:
 				e.upkeep.cleanErr = ""
 				e.upkeep.cleanAt = e.now.Add(jitter(interval))
 			}
-			e.cleanedRound()
+			e.upkeep.round.End(e.base, e.log, slog.String("event", "relay.clean"))
 		}
 	})
 }
@@ -124,39 +114,7 @@ func (e *engine) clean() {
 // cleaned counts the results of one step.
 func (e *engine) cleaned(done *core.Cleaned) {
 	e.tel.cleaned(e.base, done)
-	e.upkeep.round.Expired += done.Expired
-	for kind, n := range done.Deleted {
-		if e.upkeep.round.Deleted == nil {
-			e.upkeep.round.Deleted = map[core.CleanedKind]int{}
-		}
-		e.upkeep.round.Deleted[kind] += n
-	}
-}
-
-// cleanedRound logs the counts of the round, if there are any.
-func (e *engine) cleanedRound() {
-	total := 0
-	var kinds []any
-	for _, k := range slices.SortedFunc(maps.Keys(e.upkeep.round.Deleted), func(a, b core.CleanedKind) int {
-		return strings.Compare(kindName(a), kindName(b))
-	}) {
-		if n := e.upkeep.round.Deleted[k]; n > 0 {
-			total += n
-			kinds = append(kinds, slog.Int(kindName(k), n))
-		}
-	}
-	if total > 0 || e.upkeep.round.Expired > 0 {
-		e.log.Info("store cleaned", append([]any{"event", "relay.clean", "deleted", total, "expired", e.upkeep.round.Expired}, kinds...)...)
-	}
-	e.upkeep.round = core.Cleaned{}
-}
-
-// kindName is the name of a kind of records in the log.
-func kindName(k core.CleanedKind) string {
-	if k.Reason == waybill.ReasonNone {
-		return k.State.String()
-	}
-	return k.State.String() + "." + string(k.Reason)
+	e.upkeep.round.Add(done)
 }
 
 // lookEvery is how often to look for unserved routes.

@@ -157,6 +157,7 @@ var opsFaults = []struct {
 	},
 	{"does nothing", "redrive-puts-back", brokenOps{redrive: func(r *admin.RedriveRequest) { r.DryRun = true }}},
 	{"does nothing", "redrive-wakes", brokenOps{redrive: func(r *admin.RedriveRequest) { r.DryRun = true }}},
+	{"keeps the body", "redrive-repairs", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Body = nil }}},
 	{"takes all at once", "redrive-goes-in-steps", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Page.Limit = 0 }}},
 	{"ends after a step", "redrive-goes-in-steps", brokenOps{redrove: func(r *admin.Redriven, _ *error) { r.Next = 0 }}},
 	{"filters by route alone", "redrive-filters", brokenOps{redrive: func(r *admin.RedriveRequest) { r.Filter = admin.Filter{Routes: r.Filter.Routes} }}},

@@ -113,6 +113,11 @@ var faults = []struct {
 			r.Age = 0
 		}
 	}}},
+	{"counts no reasons", "counts-per-state", broken{counts: func(cs []admin.Count) {
+		for i := range cs {
+			cs[i].Reason = ""
+		}
+	}}},
 	{"counts what is held as pending", "counts-per-state", broken{counts: func(cs []admin.Count) {
 		for i := range cs {
 			if cs[i].State == core.StateProcessing {

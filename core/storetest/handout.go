@@ -120,22 +120,28 @@ func ageCountsFromDue(k *kit) {
 	}
 }
 
-// Counts per route and state follow the records; what is held is processing. Exact for few records. DB-11.
+// Counts per route and state, and per reason, follow the records; what is held is processing. Exact for few records.
+// DB-11.
 func countsPerState(k *kit) {
 	counter, ok := core.As[admin.Counter](k.store)
 	if !ok {
 		k.undeclared("admin.Counter")
 	}
-	ids := k.stage(k.msgs(6)...)
-	rs := k.takeIDs(ids[:4])
-	k.settle(core.Published(&rs[0]), core.Abandon(&rs[1], waybill.ReasonRejected, errNo), core.Retry(&rs[2], errNo, far))
+	ids := k.stage(k.msgs(7)...)
+	rs := k.takeIDs(ids[:5])
+	k.settle(core.Published(&rs[0]), core.Abandon(&rs[1], waybill.ReasonRejected, errNo), core.Retry(&rs[2], errNo, far),
+		core.Abandon(&rs[4], waybill.ReasonAttempts, errNo))
 	kept, ok := k.stored(ids[1])
 	counts, err := counter.Counts(k.ctx)
 	k.must("counts", err)
-	got := map[core.State]int64{}
+	got, reasons := map[core.State]int64{}, map[waybill.Reason]int64{}
 	for _, c := range counts {
 		if c.Route == k.route {
 			got[c.State] += c.N
+			reasons[c.Reason] += c.N
+			if (c.Reason != waybill.ReasonNone) != (c.State == core.StateAbandoned) {
+				k.fail("%d records in state %s are counted with the reason %q", c.N, c.State, c.Reason)
+			}
 			if c.Oldest < 0 || c.Oldest > patience {
 				k.fail("the oldest of some fresh records in state %s has the age %s", c.State, c.Oldest)
 			}
@@ -143,7 +149,10 @@ func countsPerState(k *kit) {
 	}
 	want := map[core.State]int64{core.StatePending: 2, core.StateProcessing: 1, core.StateFailed: 1}
 	if ok && kept != nil {
-		want[core.StateAbandoned] = 1
+		want[core.StateAbandoned] = 2
+		if reasons[waybill.ReasonRejected] != 1 || reasons[waybill.ReasonAttempts] != 1 {
+			k.fail("counted %v, want one abandoned record for each of two reasons", reasons)
+		}
 	}
 	for state, n := range want {
 		if got[state] != n {

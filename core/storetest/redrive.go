@@ -22,6 +22,7 @@ var redriveChecks = []named{
 	{"redrive-takes-no-held", redriveTakesNoHeld},
 	{"redrive-minds-dedupe-keys", redriveMindsDedupeKeys},
 	{"redrive-remembers-maybe-sent", redriveRemembersMaybeSent},
+	{"redrive-repairs", redriveRepairs},
 }
 
 func (k *kit) redriver() admin.Redriver {
@@ -310,4 +311,26 @@ func redriveRemembersMaybeSent(k *kit) {
 	k.kept(ids[0])
 	k.redriven("one that can have arrived", admin.RedriveRequest{}, 1, nil)
 	k.cancel("after a redrive", waybill.CancelMaybe, k.byID(ids[0]))
+}
+
+// A redriven record is sent with the body that the request has, and only such a one. DB-12.
+func redriveRepairs(k *kit) {
+	k.redriver()
+	ids := k.stage(k.msgs(3)...)
+	k.giveUp(waybill.ReasonRejected, ids[0], ids[1])
+	k.retry(k.takeIDs(ids[2:])[0], far)
+	for i, body := range [][]byte{[]byte("repaired"), {}} {
+		req := admin.RedriveRequest{Filter: admin.Filter{IDs: ids[i : i+1]}, Body: body, Force: true, DryRun: true}
+		k.redriven("a dry run", req, 1, nil)
+		req.DryRun = false
+		k.redriven("one with a new body", req, 1, nil)
+	}
+	k.redriven("one as it is", admin.RedriveRequest{}, 1, nil)
+	for i, r := range k.takeIDs(ids) {
+		body := string(r.Envelope.Body)
+		if want := [...]string{"repaired", ""}; i < len(want) && body != want[i] || i == len(want) && body == "" {
+			k.fail("the record %d of 0, 1, 2 is sent with the body %q", i, body)
+		}
+		k.published(r)
+	}
 }

@@ -48,7 +48,8 @@ var rules = []rule{
 	{"admin", append([]string{".", "core", "hlc"}, helpers...), nil},
 	{"core/...", leaf, slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})}, // the suites
 	{"dispatch/...", leaf, nil},
-	{"relay/...", handing, otelAPI},
+	{"internal/upkeep", leaf, otelAPI},
+	{"relay/...", append([]string{"internal/upkeep"}, handing...), otelAPI},
 	{"inbox/...", leaf, otelAPI},
 	{"consumer/...", leaf, otelAPI},
 	{"codec/proto", leaf, []string{"google.golang.org/protobuf"}},
@@ -61,15 +62,15 @@ var rules = []rule{
 	{"transport/rabbitmq/topology", append([]string{"transport/rabbitmq/internal/tlserr"}, leaf...), nil},
 	{"transport/rabbitmq/...", leaf, []string{"github.com/rabbitmq/amqp091-go"}},
 	{"transport/memory/...", leaf, nil},
-	{"transport/table/...", handing, nil},
-	{"waybilltest/...", append([]string{"*", "internal/sqltext"}, helpers...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
+	{"transport/table/...", append([]string{"internal/upkeep"}, handing...), otelAPI},
+	{"waybilltest/...", append([]string{"*", "internal/sqltext", "internal/upkeep"}, helpers...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
 	{"internal/testenv/...", []string{"internal/testenv"}, []string{"*"}},
 	{"internal/accidents", nil, nil}, // tests only
 	{"internal/archtest", nil, nil},
 	{"internal/e2e", nil, nil}, // tests only
 	{"internal/sharedtest", leaf, testLibs},
 	{"internal/checker", leaf, nil},
-	{"internal/docs", append([]string{"*", "internal/sqltext"}, helpers...), nil},
+	{"internal/docs", append([]string{"*", "internal/sqltext", "internal/upkeep"}, helpers...), nil},
 	{"cmd/...", []string{"*", "cmd", "internal"}, []string{"*"}},
 	{"examples/...", []string{"*", "examples", "internal"}, []string{"*"}},
 }

@@ -98,16 +98,12 @@ func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 	now := s.now()
 	var out []admin.Count
 	for _, rt := range s.routes {
-		for state, n := range rt.counts {
-			if n > 0 {
-				c := admin.Count{Route: rt.name, State: core.State(state), N: n}
-				c.Oldest = rt.oldest(c.State, now)
-				out = append(out, c)
-			}
+		for k, n := range rt.counts {
+			out = append(out, admin.Count{Route: rt.name, State: k.state, Reason: k.reason, N: n, Oldest: rt.oldest(k.state, now)})
 		}
 	}
 	slices.SortFunc(out, func(a, b admin.Count) int {
-		return cmp.Or(cmp.Compare(a.Route, b.Route), cmp.Compare(a.State, b.State))
+		return cmp.Or(cmp.Compare(a.Route, b.Route), cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
 	})
 	return out, nil
 }

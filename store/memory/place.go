@@ -23,7 +23,7 @@ type route struct {
 	expires index // live ones that expire, by when
 	// those whose retention ends some day, by class and by when they were settled
 	settled [3]index
-	counts  [core.StateAbandoned + 1]int64 // by the state that is shown
+	counts  map[countKind]int64
 
 	units  []*unit
 	bySlot [core.NumSlots]*unit
@@ -42,7 +42,7 @@ type unit struct{ core.OwnedUnit }
 func (s *Store) route(name string) *route {
 	rt := s.routes[name]
 	if rt == nil {
-		rt = &route{name: name, byID: map[string]*record{}, bySeq: map[int64]*record{}, keys: map[string]*keyed{}}
+		rt = &route{name: name, byID: map[string]*record{}, bySeq: map[int64]*record{}, keys: map[string]*keyed{}, counts: map[countKind]int64{}}
 		s.routes[name] = rt
 	}
 	return rt
@@ -79,10 +79,31 @@ func (s *Store) stored(route, id string) *record {
 	return r
 }
 
+// countKind is what the records of a route are counted by.
+type countKind struct {
+	state  core.State     // as it is shown
+	reason waybill.Reason // of abandoned records
+}
+
+func kindOf(r *record) countKind {
+	k := countKind{state: r.shown()}
+	if k.state == core.StateAbandoned {
+		k.reason = r.reason
+	}
+	return k
+}
+
+func (rt *route) count(r *record, n int64) {
+	k := kindOf(r)
+	if rt.counts[k] += n; rt.counts[k] == 0 {
+		delete(rt.counts, k)
+	}
+}
+
 // place puts r into the indexes of its state.
 func (s *Store) place(r *record) {
 	rt := r.route
-	rt.counts[r.shown()]++
+	rt.count(r, 1)
 	if r.ready() {
 		rt.ready.insert(0, r.seq, r)
 		if r.holder == 0 {
@@ -123,7 +144,7 @@ func (s *Store) place(r *record) {
 // unplace takes r out of its indexes. A function that changes a record does so between unplace and place.
 func (s *Store) unplace(r *record) {
 	rt := r.route
-	rt.counts[r.shown()]--
+	rt.count(r, -1)
 	if r.ready() {
 		rt.ready.remove(0, r.seq)
 		if r.holder == 0 {

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"bytes"
 	"context"
 	"time"
 
@@ -14,7 +15,7 @@ var _ admin.Redriver = (*Store)(nil)
 // not, and abandoned ones, and tells the owner of the slot, which hands them out. It leaves out records that a member
 // holds, which are neither failed nor abandoned, and records that a transaction has locked.
 func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Redriven, error) {
-	req, err := admin.CheckRedrive(req)
+	req, err := admin.CheckRedrive(req, s.limits)
 	if err != nil {
 		return admin.Redriven{}, err
 	}
@@ -37,6 +38,9 @@ func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Re
 		}
 		out.Count(cause)
 		if cause == "" && !req.DryRun {
+			if req.Body != nil {
+				r.env.Body = bytes.Clone(req.Body)
+			}
 			s.redrive(r, now)
 			if key := [2]string{r.route.name, r.env.Key}; r.env.Key == "" || !told[key] {
 				told[key] = true

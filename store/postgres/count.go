@@ -19,19 +19,19 @@ const countExact = 10_000
 const countSQL = `
 WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
     SELECT r.route, x.* FROM routes r CROSS JOIN LATERAL (
-        (SELECT 'ready' AS part, ` + stateSQL + ` AS state, o.ready_since FROM {outbox} o
+        (SELECT 'ready' AS part, ` + stateSQL + ` AS state, '' AS reason, o.ready_since FROM {outbox} o
             WHERE o.route = r.route AND o.seq > 0 AND o.settled_at IS NULL AND o.due_at IS NULL ORDER BY o.seq LIMIT $1)
         UNION ALL
-        (SELECT 'due', o.state, o.ready_since FROM {outbox} o
+        (SELECT 'due', o.state, '', o.ready_since FROM {outbox} o
             WHERE o.route = r.route AND o.due_at IS NOT NULL AND NOT o.retry AND o.settled_at IS NULL ORDER BY o.due_at LIMIT $1)
         UNION ALL
-        (SELECT 'retry', ` + stateSQL + `, o.ready_since FROM {outbox} o WHERE o.route = r.route AND o.retry ORDER BY o.due_at LIMIT $1)
+        (SELECT 'retry', ` + stateSQL + `, '', o.ready_since FROM {outbox} o WHERE o.route = r.route AND o.retry ORDER BY o.due_at LIMIT $1)
         UNION ALL
-        (SELECT 'abandoned', o.state, o.ready_since FROM {outbox} o WHERE o.route = r.route AND o.reason <> '' ORDER BY o.seq LIMIT $1)
+        (SELECT 'abandoned', o.state, o.reason, o.ready_since FROM {outbox} o WHERE o.route = r.route AND o.reason <> '' ORDER BY o.seq LIMIT $1)
     ) x
 ), parts AS (
-    SELECT route, part, state, count(*) AS n, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen
-    FROM rows GROUP BY 1, 2, 3
+    SELECT route, part, state, reason, count(*) AS n, min(ready_since) AS oldest, sum(count(*)) OVER (PARTITION BY route, part) AS seen
+    FROM rows GROUP BY 1, 2, 3, 4
 ), often AS (
     SELECT f.route, f.freq
     FROM pg_stats s CROSS JOIN LATERAL unnest(s.most_common_vals::text::text[], s.most_common_freqs) AS f(route, freq)
@@ -50,15 +50,15 @@ WITH RECURSIVE ` + allRoutesSQL + `, rows AS (
     LEFT JOIN often f ON f.route = b.route
     LEFT JOIN sizes z ON z.part = b.part
 )
-SELECT p.route, p.state, sum(CASE WHEN b.route IS NULL THEN p.n ELSE p.n * greatest(b.seen, b.total) / b.seen END)::bigint,
+SELECT p.route, p.state, p.reason, sum(CASE WHEN b.route IS NULL THEN p.n ELSE p.n * greatest(b.seen, b.total) / b.seen END)::bigint,
        bool_or(b.route IS NOT NULL), coalesce((extract(epoch FROM clock_timestamp() - min(p.oldest)) * 1000000)::bigint, 0)
 FROM parts p LEFT JOIN big b ON b.route = p.route AND b.part = p.part
-GROUP BY p.route, p.state ORDER BY p.route, p.state`
+GROUP BY 1, 2, 3 ORDER BY 1, 2, 3`
 
-// Counts returns the numbers of records by route and state. It looks at no more than 10,000 live rows of a route in
-// each of three indexes; a larger number is an estimate, from the time of the latest vacuum or analyze, and says so.
-// Oldest is that of the rows it looked at, the first by sequence. Published rows that Options.Retention keeps are not
-// counted.
+// Counts returns the numbers of records by route and state, and of abandoned ones by reason. It looks at no more than
+// 10,000 live rows of a route in each of three indexes; a larger number is an estimate, from the time of the latest
+// vacuum or analyze, and says so. Oldest is that of the rows it looked at, the first by sequence. Published rows that
+// Options.Retention keeps are not counted.
 func (o *Outbox) Counts(ctx context.Context) ([]admin.Count, error) {
 	var counts []admin.Count
 	in := func(suffix string) string { return pgx.Identifier{o.names.Schema, o.names.Outbox + suffix}.Sanitize() }
@@ -68,7 +68,7 @@ func (o *Outbox) Counts(ctx context.Context) ([]admin.Count, error) {
 			var c admin.Count
 			var state int16
 			var age int64
-			err := rows.Scan(&c.Route, &state, &c.N, &c.Estimated, &age)
+			err := rows.Scan(&c.Route, &state, &c.Reason, &c.N, &c.Estimated, &age)
 			c.State, c.Oldest = core.State(state), max(time.Duration(age)*time.Microsecond, 0)
 			counts = append(counts, c)
 			return err

@@ -39,10 +39,10 @@ const tellFromSQL = "100"
 //	u  the change, and c, what their owners are told
 func redriveSQL(w walk, dry bool) string {
 	lock := `FOR NO KEY UPDATE SKIP LOCKED`
-	u := `UPDATE {outbox} o SET` + requeueSQL + ` FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND ` + takesSQL + `
+	u := `UPDATE {outbox} o SET` + requeueSQL + `, body = coalesce($18::bytea, o.body) FROM v WHERE o.route = v.route AND o.seq = v.seq AND v.cause = '' AND ` + takesSQL + `
     RETURNING o.route, o.seq, o.id, o.key, o.slot`
 	if dry {
-		lock, u = ``, `SELECT o.route, o.seq, o.id, o.key, o.slot FROM {outbox} o WHERE false`
+		lock, u = ``, `SELECT o.route, o.seq, o.id, o.key, o.slot FROM {outbox} o WHERE $18::bytea IS NULL AND false`
 	}
 	return w.sql(takesSQL+` AND `+matchSQL, true) + `, l AS MATERIALIZED (
     SELECT o.* FROM (SELECT p.* FROM p ORDER BY p.seq) p CROSS JOIN LATERAL (
@@ -86,7 +86,7 @@ FROM (SELECT ` + onSQL + ` AS next) n LEFT JOIN v ON true GROUP BY 1, 2`
 // does. It never touches what a relay holds, and passes over rows that another transaction has locked at this moment:
 // run it again. The relays that own the records are told, and those that sleep are woken, unless Options.DisableNotify.
 func (o *Outbox) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Redriven, error) {
-	req, err := admin.CheckRedrive(req)
+	req, err := admin.CheckRedrive(req, o.opts.Limits)
 	if err != nil {
 		return admin.Redriven{}, err
 	}
@@ -96,7 +96,7 @@ func (o *Outbox) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.R
 		sql = o.sql.admin.dryRun[walk]
 	}
 	args := append(filterArgs(&req.Filter, req.Page), req.Takes(core.StateAbandoned, waybill.ReasonCancelled), req.Force,
-		req.InboxRetention.Microseconds(), req.BlockAfterAbandon, !o.opts.DisableNotify && !req.DryRun)
+		req.InboxRetention.Microseconds(), req.BlockAfterAbandon, !o.opts.DisableNotify && !req.DryRun, req.Body)
 	var out admin.Redriven
 	err = o.again(func() error {
 		return o.transact(ctx, "redrive", writeSQL, func(b *batch) {

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"slices"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 )
@@ -16,19 +17,19 @@ var _ admin.Counter = (*Store)(nil)
 const countLimit = 10_000
 
 const (
-	countReadyText = `SELECT state, count(*), min(since)
+	countReadyText = `SELECT state, '', count(*), min(since)
 		FROM (SELECT CASE WHEN hold <> 0 THEN {processing} ELSE state END AS state, ready_since AS since
 			FROM waybill_outbox INDEXED BY waybill_outbox_ready
 			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL
 			LIMIT ?2)
 		GROUP BY state`
-	countTimersText = `SELECT 1, count(*), min(since) FROM (SELECT ready_since AS since
+	countTimersText = `SELECT 1, '', count(*), min(since) FROM (SELECT ready_since AS since
 		FROM waybill_outbox INDEXED BY waybill_outbox_timer WHERE route = ?1 AND due_at IS NOT NULL AND state = {pending} LIMIT ?2)`
-	countRetriesText = `SELECT state, count(*), min(since)
+	countRetriesText = `SELECT state, '', count(*), min(since)
 		FROM (SELECT CASE WHEN hold <> 0 THEN {processing} ELSE state END AS state, ready_since AS since
 		FROM waybill_outbox INDEXED BY waybill_outbox_retry WHERE route = ?1 AND state = {failed} LIMIT ?2) GROUP BY state`
-	countAbandonedText = `SELECT 5, count(*), min(since) FROM (SELECT ready_since AS since
-		FROM waybill_outbox INDEXED BY waybill_outbox_abandoned WHERE route = ?1 AND state = {abandoned} LIMIT ?2)`
+	countAbandonedText = `SELECT 5, reason, count(*), min(since) FROM (SELECT coalesce(reason, '') AS reason, ready_since AS since
+		FROM waybill_outbox INDEXED BY waybill_outbox_abandoned WHERE route = ?1 AND state = {abandoned} LIMIT ?2) GROUP BY reason`
 	spanText = `SELECT (SELECT seq
 			FROM waybill_outbox INDEXED BY waybill_outbox_ready
 			WHERE route = ?1 AND due_at IS NULL AND settled_at IS NULL
@@ -39,10 +40,10 @@ const (
 			ORDER BY seq LIMIT 1) + 1`
 )
 
-// Counts returns the numbers of records per route and state. They are exact up to 10,000 ready, 10,000 scheduled,
-// 10,000 failed and 10,000 abandoned ones a route. Greater numbers are marked as estimates: for ready records the span
-// of their sequences, for others the least number. Held records are processing. Published records that
-// Options.Retention keeps are not counted.
+// Counts returns the numbers of records per route and state, and of abandoned ones per reason. They are exact up to
+// 10,000 ready, 10,000 scheduled, 10,000 failed and 10,000 abandoned ones a route. Greater numbers are marked as
+// estimates: for ready records the span of their sequences, for others the least number. Held records are processing.
+// Published records that Options.Retention keeps are not counted.
 func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 	var out []admin.Count
 	err := s.read(ctx, "counts", func(w *work) error {
@@ -51,7 +52,7 @@ func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 			return err
 		}
 		for _, route := range routes {
-			t := tally{work: w, route: route, counts: map[core.State]*admin.Count{}}
+			t := tally{work: w, route: route, counts: map[countKind]*admin.Count{}}
 			if err := t.run(ctx); err != nil {
 				return err
 			}
@@ -65,7 +66,7 @@ func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 		return nil, err
 	}
 	slices.SortFunc(out, func(a, b admin.Count) int {
-		return cmp.Or(cmp.Compare(a.Route, b.Route), cmp.Compare(a.State, b.State))
+		return cmp.Or(cmp.Compare(a.Route, b.Route), cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
 	})
 	return out, nil
 }
@@ -74,7 +75,12 @@ func (s *Store) Counts(ctx context.Context) ([]admin.Count, error) {
 type tally struct {
 	*work
 	route  string
-	counts map[core.State]*admin.Count
+	counts map[countKind]*admin.Count
+}
+
+type countKind struct {
+	state  core.State
+	reason waybill.Reason // of abandoned records
 }
 
 func (t *tally) run(ctx context.Context) error {
@@ -82,7 +88,7 @@ func (t *tally) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p := t.counts[core.StatePending]; many && p != nil {
+	if p := t.counts[countKind{state: core.StatePending}]; many && p != nil {
 		var span int64
 		if _, err := t.one(ctx, []any{&span}, spanText, t.route); err != nil {
 			return err
@@ -102,16 +108,16 @@ func (t *tally) add(ctx context.Context, query string) (many bool, err error) {
 	total := int64(0)
 	var touched []*admin.Count
 	err = t.each(ctx, func(rows *sql.Rows) (bool, error) {
-		var state core.State
+		var k countKind
 		var n int64
 		var since sql.NullInt64
-		if err := rows.Scan(&state, &n, &since); err != nil || n == 0 {
+		if err := rows.Scan(&k.state, &k.reason, &n, &since); err != nil || n == 0 {
 			return true, err
 		}
-		c := t.counts[state]
+		c := t.counts[k]
 		if c == nil {
-			c = &admin.Count{Route: t.route, State: state}
-			t.counts[state] = c
+			c = &admin.Count{Route: t.route, State: k.state, Reason: k.reason}
+			t.counts[k] = c
 		}
 		c.N += n
 		c.Oldest = max(c.Oldest, duration(max(t.now-since.Int64, 0)))

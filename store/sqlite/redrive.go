@@ -18,6 +18,7 @@ const (
 		expires_at = CASE WHEN expires_at > ?2 THEN expires_at END,
 		attrs = CASE WHEN expires_at <= ?2 AND json_valid(attrs) THEN json_remove(attrs, '$.a.expirytime') ELSE attrs END
 		WHERE seq = ?1 AND hold = 0 AND state IN ({pending}, {failed}, {abandoned})`
+	repairText  = `UPDATE waybill_outbox SET body = ?2 WHERE seq = ?1 AND hold = 0`
 	putAwayText = `UPDATE waybill_outbox
 		SET state = {abandoned}, due_at = NULL, orphaned = 0, version = version + 1, blocks = 0, reason = ?3,
 			settled_at = ?2
@@ -31,7 +32,7 @@ const (
 // does, before it takes SQLite's write lock, and then checks each again. It never touches a record that a member holds.
 // Control records tell the owners.
 func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Redriven, error) {
-	req, err := admin.CheckRedrive(req)
+	req, err := admin.CheckRedrive(req, s.opts.Limits)
 	if err != nil {
 		return admin.Redriven{}, err
 	}
@@ -94,6 +95,11 @@ func (d *redriver) run(ctx context.Context, found []admin.Stored) (err error) {
 		}
 		if err := d.requeue(ctx, &r.row); err != nil {
 			return err
+		}
+		if d.req.Body != nil {
+			if _, err := d.exec(ctx, repairText, r.Seq, d.req.Body); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
