@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"runtime/debug"
 	"sync"
@@ -56,7 +57,7 @@ func (c *Consumer) readParked(ctx context.Context, parked admin.ParkedQueue, sub
 		n, err := parked.ParkedDepth(limited, sub.Queue)
 		cancel()
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil || errors.Is(err, waybill.ErrUnsupported):
 			return
 		case err != nil:
 			c.opts.Logger.LogAttrs(ctx, slog.LevelWarn, "cannot read how much is parked", slog.String("event", "consumer.parked_depth"),

@@ -37,22 +37,27 @@ func (k *kit) parkedQueue() admin.ParkedQueue {
 	return q
 }
 
-// park publishes messages to a new queue and rejects all of them, in their order. It returns the receiver and the
-// queue's name.
+// park publishes messages to a new queue and rejects all of them. It returns the receiver, the queue's name, and the
+// messages in the order in which they came and were rejected.
 func (k *kit) park(batch func(name string) []waybill.Envelope) (core.Receiver, string, []waybill.Envelope) {
 	r, name := k.queue("a", "b")
 	want := batch(name)
 	k.publish(want...)
-	k.parkAll(r, len(want))
+	parked := k.parkAll(r, len(want))
 	k.depth(name, len(want))
+	slices.SortFunc(want, func(a, b waybill.Envelope) int { return slices.Index(parked, a.ID) - slices.Index(parked, b.ID) })
 	return r, name, want
 }
 
-func (k *kit) parkAll(r core.Receiver, n int) {
+// parkAll returns the ids in the order in which they were rejected, each at another time.
+func (k *kit) parkAll(r core.Receiver, n int) (parked []string) {
 	for range n {
 		d := k.receive(r, 1)[0]
+		parked = append(parked, d.Envelope.ID)
 		k.settle(r, core.AckReject(d, waybill.ReasonRejected, errors.New("no good")))
+		_ = pause(k.ctx, time.Millisecond)
 	}
+	return parked
 }
 
 // depth waits until n messages are parked: a broker may count late.
@@ -384,8 +389,10 @@ func parkedFilters(k *kit) {
 	batch := messages(name+".a", 4)
 	batch[0].Key, batch[1].Key, batch[2].Tenant, batch[3].Tenant = "k0", "k1", "t2", "t3"
 	k.publish(batch...)
+	var parked []string
 	for range batch {
 		d := k.receive(r, 1)[0]
+		parked = append(parked, d.Envelope.ID)
 		k.settle(r, core.AckReject(d, waybill.ReasonRejected, fmt.Errorf("no %s%s", d.Envelope.Key, d.Envelope.Tenant)))
 		_ = pause(k.ctx, 5*time.Millisecond) // parked at another time
 	}
@@ -394,14 +401,21 @@ func parkedFilters(k *kit) {
 	if len(all) != len(batch) {
 		k.fail("%d messages are listed, want %d", len(all), len(batch))
 	}
+	at := func(places ...int) (positions []int) { // of some of batch
+		for _, i := range places {
+			positions = append(positions, slices.Index(parked, batch[i].ID)+1)
+		}
+		slices.Sort(positions)
+		return positions
+	}
 	third := all[2]
 	for what, c := range map[string]struct {
 		f    admin.ParkedFilter
 		want []int
 	}{
-		"keys":               {admin.ParkedFilter{Keys: []string{"k0", "k1"}}, []int{1, 2}},
-		"tenant":             {admin.ParkedFilter{Tenants: []string{"t3"}}, []int{4}},
-		"error":              {admin.ParkedFilter{Error: "o k1"}, []int{2}},
+		"keys":               {admin.ParkedFilter{Keys: []string{"k0", "k1"}}, at(0, 1)},
+		"tenant":             {admin.ParkedFilter{Tenants: []string{"t3"}}, at(3)},
+		"error":              {admin.ParkedFilter{Error: "o k1"}, at(1)},
 		"since":              {admin.ParkedFilter{Since: third.At}, []int{3, 4}},
 		"until":              {admin.ParkedFilter{Until: third.At}, []int{1, 2}},
 		"position":           {admin.ParkedFilter{Positions: []int{1, 4}}, []int{1, 4}},
@@ -416,7 +430,7 @@ func parkedFilters(k *kit) {
 			k.fail("by %s: positions %v are listed, want %v", what, got, c.want)
 		}
 	}
-	n, err := k.parkedQueue().PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, Filter: admin.ParkedFilter{Positions: []int{1, 3}}})
+	n, err := k.parkedQueue().PurgeParked(k.ctx, admin.ParkedRequest{Queue: name, Filter: admin.ParkedFilter{Positions: at(0, 2)}})
 	k.must("purge by position", err)
 	if n != 2 {
 		k.fail("purged %d messages by two positions", n)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/transport/table"
@@ -179,6 +180,29 @@ func (h *harness) Subscribe(ctx context.Context, sub core.Subscription) (core.Re
 	return &receiver{r, h}, nil
 }
 
+// Operators see what staging filled in, too.
+func (h *harness) ListParked(ctx context.Context, queue string, f admin.ParkedFilter, limit int) ([]admin.Parked, error) {
+	ps, err := h.Transport.ListParked(ctx, queue, f, limit)
+	for i := range ps {
+		h.unfill(&ps[i].Envelope)
+	}
+	return ps, err
+}
+
+func (h *harness) InspectParked(ctx context.Context, queue string, f admin.ParkedFilter) (admin.Parked, error) {
+	p, err := h.Transport.InspectParked(ctx, queue, f)
+	h.unfill(&p.Envelope)
+	return p, err
+}
+
+func (h *harness) unfill(e *waybill.Envelope) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if f := h.empty[e.ID]; f != nil {
+		f(e)
+	}
+}
+
 func (h *harness) Close(ctx context.Context) error {
 	h.mu.Lock()
 	h.closed = true
@@ -193,12 +217,8 @@ type receiver struct {
 
 func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	ds, err := r.Receiver.Receive(ctx, limit)
-	r.h.mu.Lock()
-	defer r.h.mu.Unlock()
 	for _, d := range ds {
-		if f := r.h.empty[d.Envelope.ID]; f != nil {
-			f(&d.Envelope)
-		}
+		r.h.unfill(&d.Envelope)
 	}
 	return ds, err
 }

@@ -12,7 +12,7 @@
 //   - A delivery is held in the database before it is handed out, and until it is settled, however long that takes.
 //     Done deletes the row (or keeps it, as the store's retention says), a retry is a due time in the row, a release
 //     ends the hold, which costs nothing. A rejected message is parked where it is: the row stays as abandoned, with
-//     reason and error, and can be listed and redriven like any other.
+//     reason and error. The transport lists, replays and purges parked ones ([admin.ParkedQueue]).
 //   - Messages without a key go to whoever has a free handler, in staged order. No process takes more than it can
 //     handle at once, so nothing waits behind a busy one. The keys are shared out between the receivers; one whose
 //     handlers are all busy for longer than a quarter of a second hands its keys on, but for those that are being
@@ -31,6 +31,8 @@
 //     renew), and counted in [Stats].
 //   - A timer or a retry comes when it is due: the store says when the next one is. One that is staged meanwhile, or a
 //     retry that another process asked for, is at most half a second late.
+//   - While it has receivers, a transport cleans the store as a relay does, if it is elected, and reports the gauges
+//     of its queues.
 //   - While the database is away nothing is lost and no attempt is spent: settles are tried again. An outage takes no
 //     delivery away from anybody, however long it lasts.
 //   - A cancelled Receive loses nothing: what was taken for it goes to the next one, or back after a quarter of a

@@ -39,7 +39,13 @@ type store struct {
 
 func newStore(tb testing.TB) *store {
 	tb.Helper()
-	mem, err := memstore.New(memstore.Options{Source: "/test"})
+	return storeWith(tb, memstore.Options{})
+}
+
+func storeWith(tb testing.TB, opts memstore.Options) *store {
+	tb.Helper()
+	opts.Source = "/test"
+	mem, err := memstore.New(opts)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/check"
 )
@@ -18,6 +20,9 @@ const (
 	DefaultPollMax   = 10 * time.Second
 	DefaultLease     = time.Minute
 	DefaultOwner     = "table"
+
+	// DefaultCleanInterval is the default of Options.CleanInterval.
+	DefaultCleanInterval = time.Minute
 
 	maxBatch = 10_000
 	minLease = 50 * time.Millisecond
@@ -42,10 +47,16 @@ type Options struct {
 	BlockAfterAbandon bool
 	// Queues overrides all of this for single queues.
 	Queues map[string]QueueOptions
+	// CleanInterval is how often the process cleans the store while it has subscriptions: what expired is parked,
+	// and what its retention is over for is deleted. Of several processes, relays included, one is elected.
+	// Default 1 min, at least 1 s, negative = off.
+	CleanInterval time.Duration
 	// Owner names the process in the store, for people to read; default "table". Use the host's name, say.
 	Owner string
 	// Logger is for logs; nil means slog.Default().
 	Logger *slog.Logger
+	// MeterProvider gets the gauges of the queues' records; nil means the global one.
+	MeterProvider metric.MeterProvider
 }
 
 // QueueOptions are the options of one queue. Zero BatchSize, PollMin, PollMax and Lease mean those of [Options];
@@ -72,6 +83,9 @@ func (o Options) problems() []string {
 	var p []string
 	if s := check.Name(o.Owner); s != "" {
 		p = append(p, "Owner: "+s)
+	}
+	if o.CleanInterval > 0 && o.CleanInterval < time.Second {
+		p = append(p, fmt.Sprintf("CleanInterval: %s is less than 1s; leave it 0 for %s, negative = off", o.CleanInterval, DefaultCleanInterval))
 	}
 	p = append(p, o.base().problems("")...)
 	for _, name := range slices.Sorted(maps.Keys(o.Queues)) {

@@ -278,10 +278,12 @@ func (r *receiver) Close(ctx context.Context) error {
 	}
 	t.receivers = slices.DeleteFunc(t.receivers, func(other *receiver) bool { return other == r })
 	t.stir(r, 0)
-	ended := t.hang()
+	all := []<-chan struct{}{t.hang(), t.endUpkeep()}
 	t.mu.Unlock()
-	if ended != nil {
-		_ = await(grace, ended) // at once
+	for _, ended := range all {
+		if ended != nil {
+			_ = await(grace, ended) // at once
+		}
 	}
 	if !left {
 		return errtext.Within("waybill/table: close: messages come again after the lease", &waybill.Error{Class: waybill.ClassOutage, Err: errors.Join(ctx.Err(), r.d.Err())})

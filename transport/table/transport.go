@@ -42,6 +42,7 @@ type Transport struct {
 	closed    bool
 	receivers []*receiver
 	stats     Stats
+	upkeep    *upkeeper // nil without receivers
 
 	listening chan struct{} // closed when the wait in progress ends; nil = none
 	hangUp    context.CancelFunc
@@ -73,6 +74,9 @@ func New(store core.OutboxStore, opts Options) (*Transport, error) {
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
+	}
+	if opts.CleanInterval == 0 {
+		opts.CleanInterval = DefaultCleanInterval
 	}
 	t := &Transport{store: store, opts: opts, log: obs.NewLogger(opts.Logger), calls: make(chan struct{}, maxCalls), checks: make(chan struct{}, 1)}
 	t.waiter, _ = core.As[core.Waiter](store)
@@ -119,6 +123,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		t.base = context.WithoutCancel(ctx)
 	}
 	t.receivers = append(t.receivers, r)
+	t.startUpkeep()
 	return r, nil
 }
 
