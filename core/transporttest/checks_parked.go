@@ -263,6 +263,9 @@ func parkedRefuses(k *kit) {
 	if _, err := q.ParkedDepth(k.ctx, unknown); !errors.Is(err, waybill.ErrNotFound) {
 		k.fail("depth of a queue that does not exist: %w", err)
 	}
+	if _, err := q.ListParked(k.ctx, unknown, admin.ParkedFilter{}, 10); !errors.Is(err, waybill.ErrNotFound) {
+		k.fail("list of a queue that does not exist: %w", err)
+	}
 	if _, err := q.ReplayParked(k.ctx, admin.ParkedRequest{Queue: unknown, All: true}); !errors.Is(err, waybill.ErrNotFound) {
 		k.fail("replay of a queue that does not exist: %w", err)
 	}
