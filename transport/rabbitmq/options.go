@@ -30,6 +30,9 @@ type Options struct {
 	// SharedDelays has all subscriptions of the exchange share one delay queue for each delay. That makes fewer
 	// queues, but one subscription whose queue is full or gone then holds up the retries of all.
 	SharedDelays bool
+	// DeliveryLimit is after how many deliveries without an outcome the broker itself parks a message; see
+	// topology.Options. Default 200; above Subscription.MaxDeliveries.
+	DeliveryLimit int
 	// TLS is the client's side of TLS for amqps:// URLs: own authorities, client certificate, server name. Nil
 	// means the system's authorities.
 	TLS *tls.Config
@@ -174,7 +177,7 @@ func (o Options) problems() []string {
 
 // TopologyOptions returns the options of the transport's topology.
 func (o Options) TopologyOptions() topology.Options {
-	return topology.Options{Exchange: o.Exchange, Prefix: o.Prefix, QueueType: o.QueueType, SharedDelays: o.SharedDelays}
+	return topology.Options{Exchange: o.Exchange, Prefix: o.Prefix, QueueType: o.QueueType, SharedDelays: o.SharedDelays, DeliveryLimit: o.DeliveryLimit}
 }
 
 // management returns the broker as the management API shows it, nil without ManagementURL, and what is wrong with the

@@ -22,7 +22,7 @@
 //	queue {queue}                  quorum; bound to {exchange} with the subscription's bindings,
 //	                               and to {exchange}.dlx with {queue}.return
 //	    x-dead-letter-exchange={exchange}.dlx, x-dead-letter-routing-key={queue}
-//	    x-dead-letter-strategy=at-least-once, x-overflow=reject-publish, x-delivery-limit=1000000
+//	    x-dead-letter-strategy=at-least-once, x-overflow=reject-publish, x-delivery-limit=200
 //	    x-single-active-consumer=true with Subscription.InOrder
 //
 //	queue {queue}.dlq              quorum; bound to {exchange}.dlx with {queue}

@@ -39,7 +39,15 @@ type Options struct {
 	// SharedDelays has all subscriptions of the exchange share one delay queue for each delay. That makes fewer
 	// queues, but one subscription whose queue is full or gone then holds up the retries of all.
 	SharedDelays bool
+	// DeliveryLimit is after how many deliveries without an outcome the broker itself parks a message. The
+	// consumer does so earlier, after Subscription.MaxDeliveries, and writes down why. So this is for a message
+	// that ends its process before the consumer has looked at it. It is an argument of the queue. Default 200, at
+	// most 1,000,000; it must be above MaxDeliveries. Classic queues have no such limit.
+	DeliveryLimit int
 }
+
+// DefaultDeliveryLimit is the default of Options.DeliveryLimit.
+const DefaultDeliveryLimit = 200
 
 func (o Options) withDefaults() Options {
 	if o.Exchange == "" {
@@ -47,6 +55,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.QueueType == "" {
 		o.QueueType = Quorum
+	}
+	if o.DeliveryLimit == 0 {
+		o.DeliveryLimit = DefaultDeliveryLimit
 	}
 	return o
 }
@@ -71,6 +82,9 @@ func (o Options) Problems() []string {
 	if o.QueueType != Quorum && o.QueueType != Classic {
 		p = append(p, fmt.Sprintf("QueueType: %q is unknown; use topology.Quorum or topology.Classic", clip(string(o.QueueType))))
 	}
+	if o.DeliveryLimit < 1 || o.DeliveryLimit > noLimit {
+		p = append(p, fmt.Sprintf("DeliveryLimit: %d is not between 1 and %d; leave it 0 for %d", o.DeliveryLimit, noLimit, DefaultDeliveryLimit))
+	}
 	return p
 }
 
@@ -89,6 +103,10 @@ func (o Options) SubscriptionProblems(sub *core.Subscription) []string {
 			"choose another name", clip(sub.Queue), sub.Queue[i:]))
 	} else if n := len(o.Prefix) + len(sub.Queue); n > maxStem {
 		p = append(p, fmt.Sprintf("Queue: has %d bytes with its prefix; at most %d are allowed", n, maxStem))
+	}
+	if limit := o.withDefaults().DeliveryLimit; o.QueueType != Classic && (sub.MaxDeliveries >= limit || sub.MaxDeliveries < 0 && limit < noLimit) {
+		p = append(p, fmt.Sprintf("MaxDeliveries: %d is not below Options.DeliveryLimit, %d, at which the broker parks a message by itself: "+
+			"raise that, to %d for no bound", sub.MaxDeliveries, limit, noLimit))
 	}
 	for i, b := range sub.Bindings {
 		if s := check.Name(b); s != "" {

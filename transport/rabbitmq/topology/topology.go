@@ -10,9 +10,9 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// deliveryLimit is set explicitly, and beyond reach, so that the broker never dead-letters a message without a reason:
-// RabbitMQ 4 has a default of 20, and 3.x takes no negative number for "no limit".
-const deliveryLimit = 1_000_000
+// noLimit is a delivery limit beyond reach, on queues that the broker must never drop a message from. It is set
+// explicitly: RabbitMQ 4 has a default of 20, and 3.x takes no negative number for "no limit".
+const noLimit = 1_000_000
 
 // Topology is what a broker must hold for a set of subscriptions: every exchange, queue, argument and binding. The
 // transport declares and verifies it; Terraform, Definitions and Permissions write it down; a [Broker] is compared with
@@ -94,6 +94,9 @@ func Of(opts Options, subs ...core.Subscription) Topology {
 		if sub.InOrder {
 			own["x-single-active-consumer"] = true
 		}
+		if opts.QueueType == Quorum {
+			own["x-delivery-limit"] = int64(opts.DeliveryLimit)
+		}
 		t.subscriptions = append(t.subscriptions, sub.Queue)
 		t.addQueue(dlq, opts.queueArgs(nil))
 		t.addQueue(queue, opts.queueArgs(own))
@@ -139,7 +142,9 @@ func (o Options) queueArgs(args map[string]any) map[string]any {
 	if o.QueueType == Classic {
 		return args
 	}
-	args["x-delivery-limit"] = int64(deliveryLimit)
+	if _, ok := args["x-delivery-limit"]; !ok {
+		args["x-delivery-limit"] = int64(noLimit)
+	}
 	if _, ok := args["x-dead-letter-exchange"]; ok {
 		args["x-dead-letter-strategy"] = "at-least-once"
 	}
