@@ -115,6 +115,11 @@ func (q *inquiry) end() { q.client.CloseIdleConnections() }
 // get asks for /api/{kind}/{vhost}/{parts...} and decodes the answer into out. errNotFound says that there is no such
 // object.
 func (q *inquiry) get(ctx context.Context, out any, kind string, parts ...string) error {
+	return q.do(ctx, http.MethodGet, out, kind, parts...)
+}
+
+// do is get with another method. An answer without content leaves out as it is.
+func (q *inquiry) do(ctx context.Context, method string, out any, kind string, parts ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
 	var path strings.Builder
@@ -122,7 +127,7 @@ func (q *inquiry) get(ctx context.Context, out any, kind string, parts ...string
 	for _, p := range parts {
 		path.WriteString("/" + url.PathEscape(p))
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, path.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, path.String(), nil)
 	if err != nil {
 		return outage(errors.New("the address cannot be read: check the management URL"))
 	}
@@ -147,6 +152,8 @@ func (q *inquiry) get(ctx context.Context, out any, kind string, parts ...string
 	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
 		return misconfigured("the user of the management URL was refused (status %d): check its name and password, "+
 			"give it the tag \"management\" and any permission on virtual host %q", resp.StatusCode, q.vhost)
+	case resp.StatusCode == http.StatusNoContent:
+		return nil
 	case resp.StatusCode != http.StatusOK:
 		return outage(fmt.Errorf("status %d: check that the management URL leads to the management API", resp.StatusCode))
 	case len(body) > maxAnswer:

@@ -95,6 +95,14 @@ func TestDelays(t *testing.T) {
 		if got := topology.DelayName(d); got != want {
 			t.Errorf("%s is named %s, want %s", d, got, want)
 		}
+		if !topology.IsDelayName(want) {
+			t.Errorf("%s is not taken for a delay", want)
+		}
+	}
+	for _, name := range []string{"", "1", "ms", "soon", "60s", "1s0ms", "1s1m", "01s", "-1s", "1m1", "99999999999d"} {
+		if topology.IsDelayName(name) {
+			t.Errorf("%q is taken for a delay", name)
+		}
 	}
 	list := topology.DelaysOf([]time.Duration{0, 1, time.Millisecond, time.Second, time.Second, time.Minute})
 	if diff := cmp.Diff(topology.Delays{time.Millisecond, time.Second, time.Minute}, list); diff != "" {
