@@ -15,6 +15,9 @@ type condition struct {
 	downErr string    // why it is down
 	down    bool      // the broker cannot be reached
 	active  time.Time // the latest receive, settle, or change of the connection
+	// checker tells whether the receiver still has its connection, which nobody notices while all handlers are
+	// busy; nil if it cannot.
+	checker core.Checker
 }
 
 // setCondition notes whether the broker can be reached. mu is held.
@@ -35,7 +38,7 @@ func (r *runner) setCondition(down bool, err error) {
 //
 // Live is false if Run ended with an error. Ready is true if the consumer runs and all its subscriptions are open. A
 // paused subscription is a degradation.
-func (c *Consumer) Health(_ context.Context) waybill.Health {
+func (c *Consumer) Health(ctx context.Context) waybill.Health {
 	h := waybill.Health{Live: true, Ready: true}
 	c.mu.Lock()
 	running, runners, failed := c.running, c.runners, c.lastErr
@@ -52,12 +55,19 @@ func (c *Consumer) Health(_ context.Context) waybill.Health {
 		h.Add("run", waybill.HealthFailed, "not running")
 	}
 	for _, r := range runners {
-		r.health(&h)
+		r.health(ctx, &h)
 	}
 	return h
 }
 
-func (r *runner) health(h *waybill.Health) {
+func (r *runner) health(ctx context.Context, h *waybill.Health) {
+	r.mu.Lock()
+	checker := r.checker
+	r.mu.Unlock()
+	var lost error
+	if checker != nil {
+		lost = checker.Check(ctx)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	name := "queue " + r.sub.Queue
@@ -67,6 +77,8 @@ func (r *runner) health(h *waybill.Health) {
 		h.Add(name, waybill.HealthFailed, "stopping; %d deliveries held", r.load.held)
 	case r.down:
 		h.Add(name, waybill.HealthFailed, "the broker cannot be reached for %s: %s", ago(r.since), r.downErr)
+	case lost != nil && r.bell.waiting:
+		h.Add(name, waybill.HealthFailed, "the broker cannot be reached: %s; it is connected to again when a handler is free", core.ErrorText(lost))
 	case !r.opened:
 		h.Add(name, waybill.HealthFailed, "not subscribed yet")
 	case r.owed.any():

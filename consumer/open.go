@@ -65,6 +65,7 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 		switch {
 		case err == nil:
 			tell(nil)
+			r.watch(rcv)
 			r.setDown(false, nil)
 			if n > 1 || !fatal {
 				r.sayReopened(ctx)
@@ -90,6 +91,13 @@ func (r *runner) open(ctx context.Context, first chan<- error) (*session, error)
 
 func (r *runner) sayReopened(ctx context.Context) {
 	r.log.LogAttrs(ctx, slog.LevelInfo, "subscription is open again", slog.String("event", "consumer.reconnect"))
+}
+
+// watch lets Health ask rcv, if rcv is a core.Checker.
+func (r *runner) watch(rcv core.Receiver) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.checker, _ = core.As[core.Checker](rcv)
 }
 
 // closeReceiver closes the receiver of s. It does not wait for ever.

@@ -126,7 +126,8 @@ func SubscriptionOf(sub *waybill.Subscription) Subscription {
 }
 
 // Receiver is an open subscription. One goroutine at a time calls Receive. Settle is called concurrently with Receive
-// and with itself.
+// and with itself. A receiver may be a [Checker], which says without asking anybody whether its connection is lost:
+// while all handlers are busy, nobody calls Receive.
 type Receiver interface {
 	// Receive blocks until there is at least one delivery, ctx ends, or the receiver is closed (waybill.ErrClosed),
 	// and returns at most limit deliveries. A cancelled Receive loses nothing. After a lost connection it connects

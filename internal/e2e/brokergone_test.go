@@ -32,7 +32,8 @@ func TestHealthSeesTheBroker(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			proxy, k := behindProxy(t, consumer.Options{})
+			h, _ := rejecting()
+			proxy, k := behindProxy(t, testenv.RabbitMQ(t), consumer.Options{}, waybill.Subscription{Queue: "q", Bindings: []string{"a"}}, h)
 			run := start(t, k)
 			ready := func() bool { return k.Health(t.Context()).Ready }
 			eventually(t, 20*time.Second, "ready", ready)
@@ -52,10 +53,42 @@ func TestHealthSeesTheBroker(t *testing.T) {
 	}
 }
 
+// CO-20: a broker that is gone shows in Health although the only handler is busy, so that nobody receives.
+func TestHealthSeesTheBrokerWhileBusy(t *testing.T) {
+	t.Parallel()
+	begun, end := make(chan struct{}, 10), make(chan struct{})
+	mq := testenv.RabbitMQ(t)
+	busy := waybill.Handler{Name: waybill.AnyMessage, Handle: func(context.Context, *waybill.Delivery) (waybill.HandlerStatus, error) {
+		begun <- struct{}{}
+		<-end
+		return waybill.HandlerProcessed, nil
+	}}
+	sub := waybill.Subscription{Queue: "q", Bindings: []string{"a"}, Concurrency: 1, Prefetch: 1}
+	proxy, k := behindProxy(t, mq, consumer.Options{}, sub, busy)
+	run := start(t, k)
+	ready := func() bool { return k.Health(t.Context()).Ready }
+	eventually(t, 20*time.Second, "ready", ready)
+	publish(t, dial(t, mq.URL, rabbitmq.Options{}), "", "m")
+	<-begun
+	if !ready() {
+		t.Error("a busy consumer is not ready:", k.Health(t.Context()))
+	}
+	proxy.Blackhole(gone)
+	eventually(t, 20*time.Second, "not ready", func() bool { return !ready() })
+	if check, _ := k.Health(t.Context()).Check("queue q"); !strings.Contains(check.Text, "the connection is lost") {
+		t.Error(check)
+	}
+	proxy.Heal()
+	close(end)
+	eventually(t, 30*time.Second, "ready again", ready)
+	run.stop(20 * time.Second)
+}
+
 // CO-20: a batch job whose broker falls silent ends with an error, and not as one that had nothing to do.
 func TestRunOnceSeesTheBroker(t *testing.T) {
 	t.Parallel()
-	proxy, c := behindProxy(t, consumer.Options{IdleTimeout: 10 * time.Second})
+	h, _ := rejecting()
+	proxy, c := behindProxy(t, testenv.RabbitMQ(t), consumer.Options{IdleTimeout: 10 * time.Second}, waybill.Subscription{Queue: "q", Bindings: []string{"a"}}, h)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := c.RunOnce(t.Context())
@@ -69,10 +102,9 @@ func TestRunOnceSeesTheBroker(t *testing.T) {
 	proxy.Heal()
 }
 
-// behindProxy returns a consumer of the queue q, and what stands between it and the broker.
-func behindProxy(t *testing.T, opts consumer.Options) (*testenv.Proxy, *consumer.Consumer) {
+// behindProxy returns a consumer, and what stands between it and the broker.
+func behindProxy(t *testing.T, mq *testenv.MQ, opts consumer.Options, sub waybill.Subscription, h waybill.Handler) (*testenv.Proxy, *consumer.Consumer) {
 	t.Helper()
-	mq := testenv.RabbitMQ(t)
 	u, err := url.Parse(mq.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -80,8 +112,7 @@ func behindProxy(t *testing.T, opts consumer.Options) (*testenv.Proxy, *consumer
 	proxy := testenv.NewProxy(t, u.Host)
 	bus := dial(t, proxy.URL(mq.URL), rabbitmq.Options{Heartbeat: time.Second})
 	c := newConsumer(t, bus, opts)
-	h, _ := rejecting()
-	if err := c.Handle(waybill.Subscription{Queue: "q", Bindings: []string{"a"}}, h); err != nil {
+	if err := c.Handle(sub, h); err != nil {
 		t.Fatal(err)
 	}
 	return proxy, c
