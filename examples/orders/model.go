@@ -65,5 +65,5 @@ func (c config) outbox(pool *pgxpool.Pool) (*postgres.Outbox, error) {
 }
 
 func (c config) bus(ctx context.Context) (*rabbitmq.Transport, error) {
-	return rabbitmq.Dial(ctx, c.rabbitmq, rabbitmq.Options{Exchange: "shop", Heartbeat: heartbeat, Lazy: true})
+	return rabbitmq.Dial(ctx, c.rabbitmq, rabbitmq.Options{Exchange: "shop", Connection: rabbitmq.ConnectionOptions{Heartbeat: heartbeat}, Lazy: true})
 }

@@ -30,6 +30,7 @@ var options = []struct{ pkg, name string }{
 	{"store/sqlite", "Options"},
 	{"store/memory", "Options"},
 	{"transport/rabbitmq", "Options"},
+	{"transport/rabbitmq", "ConnectionOptions"},
 	{"transport/rabbitmq/topology", "Options"},
 	{"transport/rabbitmq/topology", "BrokerOptions"},
 	{"transport/memory", "Options"},

@@ -110,7 +110,7 @@ func behindProxy(t *testing.T, mq *testenv.MQ, opts consumer.Options, sub waybil
 		t.Fatal(err)
 	}
 	proxy := testenv.NewProxy(t, u.Host)
-	bus := dial(t, proxy.URL(mq.URL), rabbitmq.Options{Heartbeat: time.Second})
+	bus := dial(t, proxy.URL(mq.URL), rabbitmq.Options{Connection: rabbitmq.ConnectionOptions{Heartbeat: time.Second}})
 	c := newConsumer(t, bus, opts)
 	if err := c.Handle(sub, h); err != nil {
 		t.Fatal(err)

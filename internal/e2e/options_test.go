@@ -80,7 +80,7 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 			return handle(consumer.Options{}, waybill.Subscription{Queue: "q", Concurrency: -1, Prefetch: -1, Retry: waybill.RetryDelays(neg)}, ok)
 		}, []string{`queue "q"`, "Concurrency: -1", "Prefetch: -1", "Retry.Delays[0]: -1s"}},
 		{"rabbitmq durations", func() error {
-			return rabbitmq.Options{Heartbeat: neg, ConnectTimeout: neg, ReconnectMax: neg, PublishTimeout: neg}.Validate()
+			return rabbitmq.Options{Connection: rabbitmq.ConnectionOptions{Heartbeat: neg}, ConnectTimeout: neg, ReconnectMax: neg, PublishTimeout: neg}.Validate()
 		}, []string{"Heartbeat: -1s", "ConnectTimeout: -1s", "ReconnectMax: -1s", "PublishTimeout: -1s", "leave it 0 for the default"}},
 		{"rabbitmq counts", func() error {
 			return rabbitmq.Options{Window: -1, PublishConnections: -1, MaxBodyBytes: -1, QueueType: "stream"}.Validate()

@@ -29,6 +29,8 @@ type MQ struct {
 type RabbitMQOptions struct {
 	// Config are further lines of rabbitmq.conf, such as "heartbeat = 2".
 	Config []string
+	// Plugins are enabled beside those that every broker has.
+	Plugins []string
 	// TLS, if not nil, adds a TLS listener that asks for a client certificate of this authority; see
 	// RabbitMQServer.TLSURL.
 	TLS *TLS
@@ -145,9 +147,10 @@ func (s *RabbitMQServer) configure() error {
 			"ssl_options.fail_if_no_peer_cert = true")
 	}
 	conf = append(conf, s.opts.Config...)
+	plugins := append([]string{"rabbitmq_management", "rabbitmq_consistent_hash_exchange"}, s.opts.Plugins...)
 	_ = os.Remove(filepath.Join(s.dir, ".erlang.cookie")) // its mode forbids writing
 	for name, content := range map[string]string{
-		"rabbitmq.conf": strings.Join(conf, "\n") + "\n", "enabled_plugins": "[rabbitmq_management,rabbitmq_consistent_hash_exchange].\n", ".erlang.cookie": randomName("cookie"),
+		"rabbitmq.conf": strings.Join(conf, "\n") + "\n", "enabled_plugins": "[" + strings.Join(plugins, ",") + "].\n", ".erlang.cookie": randomName("cookie"),
 	} {
 		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(content), 0o600); err != nil {
 			return fmt.Errorf("waybill/testenv: rabbitmq: %w", err)

@@ -22,17 +22,23 @@ import (
 // dial opens a connection. TLS is ours and not the driver's. So a burst is encrypted in one piece, and we see the alert
 // by which the broker refuses a client's certificate. With TLS 1.3 the alert comes after the handshake, when the driver
 // may only report a closed connection.
-func (l *link) dial(ctx context.Context) (*conn, error) {
+func (l *link) dial(ctx context.Context) (c *conn, as Credentials, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.opts.ConnectTimeout)
 	defer cancel()
-	uri, err := amqp.ParseURI(l.url)
+	uri, err := amqp.ParseURI(l.target.url)
 	if err != nil {
-		return nil, err
+		return nil, as, err
 	}
 	addr := net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
 	props := amqp.NewConnectionProperties()
-	props.SetClientConnectionName(l.opts.Name + " " + l.name)
-	cfg := amqp.Config{Heartbeat: l.opts.Heartbeat, Properties: props}
+	props.SetClientConnectionName(l.opts.Connection.Name + " " + l.name)
+	cfg := amqp.Config{Heartbeat: l.opts.Connection.Heartbeat, Properties: props}
+	if l.target.credentials != nil {
+		if as, err = l.target.credentials.get(ctx); err != nil {
+			return nil, as, err
+		}
+		cfg.SASL = []amqp.Authentication{&amqp.PlainAuth{Username: as.User, Password: as.Password}}
+	}
 	var out *batchConn
 	began := time.Now()
 	stop := func() bool { return true }
@@ -55,7 +61,7 @@ func (l *link) dial(ctx context.Context) (*conn, error) {
 		out = newBatchConn(stream)
 		return out, nil
 	}
-	ac, err := amqp.DialConfig("amqp"+strings.TrimPrefix(l.url, uri.Scheme), cfg)
+	ac, err := amqp.DialConfig("amqp"+strings.TrimPrefix(l.target.url, uri.Scheme), cfg)
 	if !stop() && err == nil {
 		_ = ac.Close()
 		err = context.Cause(ctx)
@@ -71,9 +77,9 @@ func (l *link) dial(ctx context.Context) (*conn, error) {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("no answer in time: %w", err)
 		}
-		return nil, err
+		return nil, as, err
 	}
-	return &conn{Connection: ac, out: out, blocked: make(chan struct{})}, nil
+	return newConn(ac, out), as, nil
 }
 
 // madeUp reports an error that the driver makes up when a handshake ends without an answer of the broker.
@@ -98,10 +104,10 @@ func (o *Options) secure(ctx context.Context, raw net.Conn, uri amqp.URI) (net.C
 	return c, c.HandshakeContext(ctx)
 }
 
-// tlsClient returns the configuration for one connection: Options.TLS, or what the URL's query says as the driver
+// tlsClient returns the configuration for one connection: Connection.TLS, or what the URL's query says as the driver
 // understands it.
 func (o *Options) tlsClient(uri amqp.URI) (*tls.Config, error) {
-	c := o.TLS.Clone()
+	c := o.Connection.TLS.Clone()
 	if c == nil {
 		c = &tls.Config{ServerName: uri.ServerName, MinVersion: tls.VersionTLS12}
 		if uri.CACertFile != "" {

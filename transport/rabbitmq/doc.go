@@ -18,8 +18,9 @@
 // # Log
 //
 // Every line has an attribute "event": rabbitmq.connected, rabbitmq.lost, rabbitmq.blocked, rabbitmq.unblocked,
-// rabbitmq.consumer_lost, rabbitmq.held_long, rabbitmq.assert_failed, rabbitmq.verify_failed, rabbitmq.unverified or
-// rabbitmq.surplus. docs/operating.md says what they mean.
+// rabbitmq.credentials_failed, rabbitmq.credentials_renewed, rabbitmq.consumer_lost, rabbitmq.held_long,
+// rabbitmq.assert_failed, rabbitmq.verify_failed, rabbitmq.unverified or rabbitmq.surplus. docs/metrics.md says what
+// they mean.
 //
 // # Guarantees
 //
@@ -36,7 +37,7 @@
 //   - A replayed message is removed from its dead-letter queue after the broker confirmed and routed the copy.
 //   - Queues dead-letter at least once (quorum queues), and refuse what does not fit instead of dropping it.
 //   - Connections, channels, topology and consumers come back by themselves after a loss, with a jittered back-off.
-//   - Errors and logs never hold the URL.
+//   - Errors and logs never hold the URL, nor what Connection.Credentials returned.
 //
 // # Concurrency
 //

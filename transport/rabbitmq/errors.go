@@ -100,7 +100,7 @@ func dialError(err error) *waybill.Error {
 		return outage(op, e)
 	}
 	if tlserr.Is(err) {
-		return misconfigured(op, "TLS: %w: check Options.TLS (authorities, server name, client certificate)", err)
+		return misconfigured(op, "TLS: %w: check Options.Connection.TLS (authorities, server name, client certificate)", err)
 	}
 	return outage(op, fmt.Errorf("%w: check host and port, and that the broker runs; the URL must look like %s", err, exampleURL))
 }

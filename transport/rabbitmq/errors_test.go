@@ -128,8 +128,8 @@ func TestURLErrors(t *testing.T) {
 		t.Log(err)
 	}
 	if _, err := rabbitmq.Dial(t.Context(), broker.URL, rabbitmq.Options{
-		TLS: &tls.Config{MinVersion: tls.VersionTLS12}, Heartbeat: -1,
-		Window: -1, MaxBodyBytes: -1, Exchange: "amq.x", QueueType: "x",
+		Connection: rabbitmq.ConnectionOptions{TLS: &tls.Config{MinVersion: tls.VersionTLS12}, Heartbeat: -1},
+		Window:     -1, MaxBodyBytes: -1, Exchange: "amq.x", QueueType: "x",
 	}); err == nil ||
 		strings.Count(err.Error(), ";") < 5 {
 		t.Errorf("not all problems are listed: %v", err)
@@ -140,10 +140,15 @@ func TestURLErrors(t *testing.T) {
 func TestOwnBroker(t *testing.T) { //nolint:tparallel // in this order
 	t.Parallel()
 	certs := testenv.NewTLS(t)
-	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{TLS: certs, Config: []string{"max_message_size = 100000"}})
+	issuer := newTokenIssuer(t)
+	broker := testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{
+		TLS: certs, Plugins: []string{"rabbitmq_auth_backend_oauth2"},
+		Config: append([]string{"max_message_size = 100000"}, issuer.config...),
+	})
 	t.Run("left as it is", func(t *testing.T) {
 		for name, test := range map[string]func(t *testing.T){
 			"TLS":         func(t *testing.T) { t.Helper(); testTLS(t, broker, certs) },
+			"OAuth 2":     func(t *testing.T) { t.Helper(); testOAuth2(t, broker, issuer) },
 			"suspects":    func(t *testing.T) { t.Helper(); testSuspects(t, broker) },
 			"rabbitmqctl": func(t *testing.T) { t.Helper(); testImportByRabbitmqctl(t, broker) },
 		} {
@@ -173,7 +178,7 @@ func testTLS(t *testing.T, broker *testenv.RabbitMQServer, certs *testenv.TLS) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bus := dial(t, broker.TLSURL("/"), rabbitmq.Options{TLS: good})
+	bus := dial(t, broker.TLSURL("/"), rabbitmq.Options{Connection: rabbitmq.ConnectionOptions{TLS: good}})
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})
 	if err := bus.Publish(t.Context(), envelopes(100, "a")).FirstErr(); err != nil {
 		t.Fatal(err)
@@ -198,7 +203,7 @@ func testTLS(t *testing.T, broker *testenv.RabbitMQServer, certs *testenv.TLS) {
 		"system's authorities": nil,
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		_, err := rabbitmq.Dial(ctx, broker.TLSURL("/"), rabbitmq.Options{TLS: cfg, Logger: quiet()})
+		_, err := rabbitmq.Dial(ctx, broker.TLSURL("/"), rabbitmq.Options{Connection: rabbitmq.ConnectionOptions{TLS: cfg}, Logger: quiet()})
 		cancel()
 		if err == nil {
 			t.Errorf("%s: connected", name)

@@ -218,7 +218,7 @@ func TestStaleDelivery(t *testing.T) {
 func testBrokerTrouble(t *testing.T, broker *testenv.RabbitMQServer) {
 	t.Helper()
 	bus := dial(t, vhost(t, broker).URL, rabbitmq.Options{
-		Heartbeat: time.Second, ReconnectMax: 300 * time.Millisecond,
+		Connection: rabbitmq.ConnectionOptions{Heartbeat: time.Second}, ReconnectMax: 300 * time.Millisecond,
 		ConnectTimeout: 2 * time.Second,
 	})
 	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}})

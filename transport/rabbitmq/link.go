@@ -16,7 +16,7 @@ import (
 // each, since a broker that is short of memory blocks every connection that publishes as a whole.
 type link struct {
 	name     string
-	url      string
+	target   target
 	opts     Options
 	borrowed bool          // the connection is the caller's
 	closing  chan struct{} // closed by Transport.Close
@@ -36,10 +36,15 @@ type conn struct {
 	mu      sync.Mutex
 	reason  string        // why it is blocked
 	blocked chan struct{} // closed while the broker blocks the connection
+	gone    chan struct{} // closed when the connection has ended
 }
 
-func newLink(name, url string, opts Options, closing chan struct{}) *link {
-	return &link{name: name, url: url, opts: opts, closing: closing, opening: make(chan struct{}, 1)}
+func newConn(c *amqp.Connection, out *batchConn) *conn {
+	return &conn{Connection: c, out: out, blocked: make(chan struct{}), gone: make(chan struct{})}
+}
+
+func newLink(name string, to target, opts Options, closing chan struct{}) *link {
+	return &link{name: name, target: to, opts: opts, closing: closing, opening: make(chan struct{}, 1)}
 }
 
 // get returns the open connection, connecting if there is none. It waits for the back-off of earlier failures.
@@ -63,8 +68,12 @@ func (l *link) get(ctx context.Context) (*conn, error) {
 	if err := l.backOff(ctx); err != nil {
 		return nil, err
 	}
-	c, err := l.dial(ctx)
-	return c, l.opened(c, err)
+	c, as, err := l.dial(ctx)
+	if err := l.opened(c, err); err != nil {
+		return nil, err
+	}
+	go l.keepSecret(context.WithoutCancel(ctx), c, as)
+	return c, nil
 }
 
 // current returns the connection if it is open.
@@ -130,6 +139,7 @@ func (l *link) opened(c *conn, err error) error {
 func (c *conn) watch(l *link) {
 	blocks := c.NotifyBlocked(make(chan amqp.Blocking, 8))
 	closed := c.NotifyClose(make(chan *amqp.Error, 1))
+	defer close(c.gone)
 	for b := range blocks { // closed with the connection
 		c.setBlocked(b)
 		if b.Active {

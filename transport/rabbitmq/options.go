@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/internal/check"
 	"github.com/waybill-go/waybill/transport/rabbitmq/topology"
 )
 
@@ -33,12 +32,8 @@ type Options struct {
 	// DeliveryLimit is after how many deliveries without an outcome the broker itself parks a message; see
 	// topology.Options. Default 200; above Subscription.MaxDeliveries.
 	DeliveryLimit int
-	// TLS is the client's side of TLS for amqps:// URLs: own authorities, client certificate, server name. Nil
-	// means the system's authorities.
-	TLS *tls.Config
-	// Heartbeat is the interval after which a silent peer is suspected; it is declared dead after one and a half to
-	// two of it. Default 10 s, at least 1 s. A heartbeat in the URL wins.
-	Heartbeat time.Duration
+	// Connection says how connections are opened.
+	Connection ConnectionOptions
 	// ConnectTimeout bounds one attempt to connect, and any one question to the broker; default 10 s.
 	ConnectTimeout time.Duration
 	// ReconnectMax bounds the back-off between attempts to connect, which begins at 100 ms and doubles, with
@@ -64,8 +59,6 @@ type Options struct {
 	// MaxBodyBytes bounds a body; a larger one is refused for good with reason too_large and not sent. Default 16
 	// MiB, which every version of RabbitMQ takes by default; at most 512 MiB.
 	MaxBodyBytes int
-	// Name is shown in the broker's list of connections; default "waybill".
-	Name string
 	// Lazy leaves it to the first use to connect, so that Dial returns at once. Then a broker that is down at the
 	// start is an outage as any other.
 	Lazy bool
@@ -77,7 +70,8 @@ type Options struct {
 	// arguments and bindings, which AMQP does not. Without a user the AMQP URL's is used; the user needs the tag
 	// "management". Used at the start and by Drift, with the virtual host of the connection. Default none.
 	ManagementURL string
-	// ManagementTLS is the client's side of TLS for an https:// ManagementURL; nil means that of TLS.
+	// ManagementTLS is the client's side of TLS for an https:// ManagementURL; nil means
+	// that of Connection.TLS.
 	ManagementTLS *tls.Config
 	// Logger gets the log; nil means slog.Default.
 	Logger *slog.Logger
@@ -109,8 +103,8 @@ func (o Options) withDefaults() Options {
 	if o.QueueType == "" {
 		o.QueueType = topology.Quorum
 	}
-	if o.Name == "" {
-		o.Name = "waybill"
+	if o.Connection.Name == "" {
+		o.Connection.Name = "waybill"
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -119,7 +113,7 @@ func (o Options) withDefaults() Options {
 		p *time.Duration
 		v time.Duration
 	}{
-		{&o.Heartbeat, DefaultHeartbeat},
+		{&o.Connection.Heartbeat, DefaultHeartbeat},
 		{&o.ConnectTimeout, DefaultConnectTimeout},
 		{&o.ConsumerTimeout, DefaultConsumerTimeout},
 		{&o.ReconnectMax, DefaultReconnectMax},
@@ -143,7 +137,7 @@ func (o Options) withDefaults() Options {
 
 // Validate returns an error that lists all problems of o, or nil.
 func (o Options) Validate() error {
-	_, problems := o.management("any", "", "") // Dial takes the user of the AMQP URL
+	_, problems := o.management("any", "", "", nil) // Dial takes the user of the AMQP URL
 	return waybill.Invalid("waybill/rabbitmq: options", append(o.problems(), problems...)...)
 }
 
@@ -151,15 +145,12 @@ func (o Options) problems() []string {
 	o = o.withDefaults()
 	p := o.TopologyOptions().Problems()
 	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
-	if s := check.Name(o.Name); s != "" {
-		bad("Name: %s", s)
-	}
+	p = append(p, o.Connection.problems()...)
 	atLeast := func(name string, d, least time.Duration) {
 		if d < least {
 			bad("%s: %s is less than %s; leave it 0 for the default", name, d, least)
 		}
 	}
-	atLeast("Heartbeat", o.Heartbeat, time.Second)
 	atLeast("ConnectTimeout", o.ConnectTimeout, 10*time.Millisecond)
 	atLeast("ReconnectMax", o.ReconnectMax, 10*time.Millisecond)
 	atLeast("PublishTimeout", o.PublishTimeout, 10*time.Millisecond)
@@ -182,7 +173,7 @@ func (o Options) TopologyOptions() topology.Options {
 
 // management returns the broker as the management API shows it, nil without ManagementURL, and what is wrong with the
 // options for it. The user is that of the AMQP connection unless the URL names one.
-func (o Options) management(user, password, vhost string) (*topology.Broker, []string) {
+func (o Options) management(user, password, vhost string, source *credentialSource) (*topology.Broker, []string) {
 	if o.ManagementURL == "" {
 		if o.ManagementTLS != nil {
 			return nil, []string{"ManagementTLS: is set, but ManagementURL is not"}
@@ -192,8 +183,11 @@ func (o Options) management(user, password, vhost string) (*topology.Broker, []s
 	b := topology.BrokerOptions{
 		URL: o.ManagementURL, User: user, Password: password, VHost: vhost, TLS: o.ManagementTLS, Timeout: max(o.ConnectTimeout, 0),
 	}
+	if source != nil {
+		b.User, b.Password, b.Credentials = "", "", source.userAndPassword
+	}
 	if u, err := url.Parse(o.ManagementURL); err == nil && u.Scheme == "https" && b.TLS == nil {
-		b.TLS = o.TLS
+		b.TLS = o.Connection.TLS
 	}
 	problems := b.Problems()
 	for i, p := range problems {
@@ -225,8 +219,11 @@ func checkURL(raw string, o Options) string {
 		return "url: the scheme is not amqp or amqps; it must look like " + exampleURL
 	case u.Hostname() == "":
 		return "url: names no host; it must look like " + exampleURL
-	case u.Scheme == "amqp" && o.TLS != nil:
-		return "TLS: is set, but the URL says amqp://, which is not encrypted; use amqps://"
+	case u.Scheme == "amqp" && o.Connection.TLS != nil:
+		return "Connection.TLS: is set, but the URL says amqp://, which is not encrypted; use amqps://"
+	case o.Connection.Credentials != nil && (u.User != nil || u.Query().Has("auth_mechanism")):
+		return "url: names a user or an auth_mechanism, and Connection.Credentials is set: remove both from the URL, " +
+			"or leave Connection.Credentials nil"
 	}
 	return ""
 }

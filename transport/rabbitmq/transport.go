@@ -56,7 +56,8 @@ func Dial(ctx context.Context, address string, opts Options) (*Transport, error)
 	if u, err := amqp.ParseURI(address); err == nil {
 		user = u
 	}
-	broker, more := opts.management(user.Username, user.Password, user.Vhost)
+	to := target{url: address, credentials: newCredentialSource(opts.Connection.Credentials)}
+	broker, more := opts.management(user.Username, user.Password, user.Vhost, to.credentials)
 	problems = append(problems, more...)
 	if err := waybill.Invalid("waybill/rabbitmq: options", problems...); err != nil {
 		return nil, err
@@ -64,12 +65,12 @@ func Dial(ctx context.Context, address string, opts Options) (*Transport, error)
 	opts = opts.withDefaults()
 	closing := make(chan struct{})
 	t := &Transport{
-		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: newLink("consume", address, opts, closing),
+		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: newLink("consume", to, opts, closing),
 		broker: broker, refreshAt: refreshCount, assertEvery: time.Minute, address: user.Host, port: user.Port,
 	}
 	var verified atomic.Bool
 	for range opts.PublishConnections {
-		t.pubs = append(t.pubs, newPublisher(newLink("publish", address, opts, closing), opts, broker, &verified))
+		t.pubs = append(t.pubs, newPublisher(newLink("publish", to, opts, closing), opts, broker, &verified))
 	}
 	if opts.Lazy {
 		return t, nil
@@ -96,22 +97,25 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	case connection.IsRecoveryEnabled():
 		problems = append(problems, "connection: has amqp091's own recovery; open it without Config.Recovery, or use Dial")
 	}
-	if opts.TLS != nil {
-		problems = append(problems, "TLS: belongs to the connection; set it when dialling")
+	if opts.Connection.TLS != nil {
+		problems = append(problems, "Connection.TLS: belongs to the connection; set it when dialling")
+	}
+	if opts.Connection.Credentials != nil {
+		problems = append(problems, "Connection.Credentials: the connection has its user already; leave it nil, or use Dial")
 	}
 	var host string
 	if connection != nil {
 		host = connection.Config.Vhost
 	}
-	broker, more := opts.management("", "", host)
+	broker, more := opts.management("", "", host, nil)
 	problems = append(problems, more...)
 	if err := waybill.Invalid("waybill/rabbitmq: options", problems...); err != nil {
 		return nil, err
 	}
 	opts = opts.withDefaults()
 	closing := make(chan struct{})
-	l := newLink("shared", "", opts, closing)
-	l.borrowed, l.conn = true, &conn{Connection: connection, blocked: make(chan struct{})}
+	l := newLink("shared", target{}, opts, closing)
+	l.borrowed, l.conn = true, newConn(connection, nil)
 	go l.conn.watch(l)
 	return &Transport{
 		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: l, borrowed: true, broker: broker, refreshAt: refreshCount, assertEvery: time.Minute,

@@ -33,6 +33,9 @@ type BrokerOptions struct {
 	URL string
 	// User and Password are used if URL names no user. The user needs the tag "management".
 	User, Password string
+	// Credentials, if not nil, is asked for user and password before each comparison, in place of User and
+	// Password. Its error is the comparison's.
+	Credentials func(context.Context) (user, password string, err error)
 	// VHost is the virtual host; default "/".
 	VHost string
 	// TLS is the client's side of TLS for an https:// URL; nil means the system's authorities.
@@ -54,7 +57,7 @@ func (o BrokerOptions) Problems() []string {
 		p = append(p, "URL: names no host; it must look like "+exampleURL)
 	case u.RawQuery != "" || u.Fragment != "":
 		p = append(p, "URL: has a query or a fragment; it must look like "+exampleURL)
-	case u.User == nil && o.User == "":
+	case u.User == nil && o.User == "" && o.Credentials == nil:
 		p = append(p, "URL: names no user; it must look like "+exampleURL)
 	case u.Scheme == "http" && o.TLS != nil:
 		p = append(p, "TLS: is set, but the URL says http://, which is not encrypted; use https://")
@@ -69,6 +72,7 @@ func (o BrokerOptions) Problems() []string {
 type Broker struct {
 	base           string // without user
 	user, password string
+	credentials    func(context.Context) (user, password string, err error) // nil = user and password
 	vhost          string
 	timeout        time.Duration // of one question
 	tls            *tls.Config
@@ -87,7 +91,8 @@ func NewBroker(opts BrokerOptions) (*Broker, error) {
 		user: opts.User, password: opts.Password, vhost: cmp.Or(opts.VHost, "/"),
 		timeout: cmp.Or(opts.Timeout, defaultTimeout), tls: opts.TLS,
 	}
-	if u.User != nil {
+	if b.credentials = opts.Credentials; u.User != nil {
+		b.credentials = nil
 		b.user = u.User.Username()
 		b.password, _ = u.User.Password()
 		u.User = nil
@@ -99,11 +104,13 @@ func NewBroker(opts BrokerOptions) (*Broker, error) {
 // inquiry is a run of questions, which share connections.
 type inquiry struct {
 	*Broker
-	client *http.Client
+	client         *http.Client
+	user, password string
+	known          bool // user and password
 }
 
 func (b *Broker) begin() *inquiry {
-	return &inquiry{b, &http.Client{
+	return &inquiry{Broker: b, user: b.user, password: b.password, known: b.credentials == nil, client: &http.Client{
 		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: b.tls.Clone(), MaxConnsPerHost: 1},
 		// The password is for this host only.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -112,8 +119,8 @@ func (b *Broker) begin() *inquiry {
 
 func (q *inquiry) end() { q.client.CloseIdleConnections() }
 
-// get asks for /api/{kind}/{vhost}/{parts...} and decodes the answer into out. errNotFound says that there is no such
-// object.
+// get asks for /api/{kind}/{vhost}/{parts...} and decodes the answer into out. errNotFound says that there is no
+// such object.
 func (q *inquiry) get(ctx context.Context, out any, kind string, parts ...string) error {
 	return q.do(ctx, http.MethodGet, out, kind, parts...)
 }
@@ -130,6 +137,12 @@ func (q *inquiry) do(ctx context.Context, method string, out any, kind string, p
 	req, err := http.NewRequestWithContext(ctx, method, path.String(), nil)
 	if err != nil {
 		return outage(errors.New("the address cannot be read: check the management URL"))
+	}
+	if !q.known {
+		if q.user, q.password, err = q.credentials(ctx); err != nil {
+			return err
+		}
+		q.known = true
 	}
 	req.SetBasicAuth(q.user, q.password)
 	resp, err := q.client.Do(req)
