@@ -19,6 +19,12 @@ type ConnectionOptions struct {
 	// Heartbeat is the interval after which a silent peer is suspected; it is declared dead after one and a
 	// half to two of it. Default 10 s, at least 1 s. A heartbeat in the URL wins.
 	Heartbeat time.Duration
+	// Hosts are further nodes of the cluster, each as host or host:port, at most 16; without a port the URL's
+	// is meant. Scheme, virtual host, user and TLS are the URL's; the server's name for TLS is the host, unless
+	// TLS or the URL names one. The first connection goes to any of them, URL and Hosts alike. After a loss the
+	// next one in turn is tried, and all of them before the back-off. ConnectTimeout bounds each attempt.
+	// Default none.
+	Hosts []string
 	// Credentials is asked for user and password, or an OAuth 2 token, before each connection is opened, so
 	// that a password that was changed works at the next reconnect. The URL then names no user. If what it
 	// returned expires, it is called again at four fifths of that time, and the open connection gets the new
@@ -26,12 +32,6 @@ type ConnectionOptions struct {
 	// with its context; one call runs at a time. An error is an outage; its text goes into errors and the log,
 	// so it may hold no secret. Default nil: the URL's user.
 	Credentials func(context.Context) (Credentials, error)
-}
-
-// target is where connections go, and as whom.
-type target struct {
-	url         string
-	credentials *credentialSource // nil = the URL's user
 }
 
 // problems returns what is wrong with o, which has its defaults.
@@ -43,5 +43,6 @@ func (o *ConnectionOptions) problems() []string {
 	if o.Heartbeat < time.Second {
 		p = append(p, fmt.Sprintf("Connection.Heartbeat: %s is less than 1s; leave it 0 for the default", o.Heartbeat))
 	}
-	return p
+	_, problems := parseEndpoints(endpoint{}, o.Hosts)
+	return append(p, problems...)
 }

@@ -20,7 +20,7 @@ func (t *Transport) Declare(ctx context.Context, want topology.Topology) error {
 	if isClosed(t.closing) {
 		return outage("declare", waybill.ErrClosed)
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.opts.ConnectTimeout+t.opts.ReconnectMax)
+	ctx, cancel := context.WithTimeout(ctx, t.opts.openTimeout())
 	defer cancel()
 	c, err := t.in.get(ctx)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -19,26 +18,57 @@ import (
 	"github.com/waybill-go/waybill/transport/rabbitmq/internal/tlserr"
 )
 
-// dial opens a connection. TLS is ours and not the driver's. So a burst is encrypted in one piece, and we see the alert
-// by which the broker refuses a client's certificate. With TLS 1.3 the alert comes after the handshake, when the driver
-// may only report a closed connection.
-func (l *link) dial(ctx context.Context) (c *conn, as Credentials, err error) {
-	ctx, cancel := context.WithTimeout(ctx, l.opts.ConnectTimeout)
-	defer cancel()
+// dial opens a connection to the first endpoint that can be used. It begins with the one after the last that it
+// tried, and tries each once.
+func (l *link) dial(ctx context.Context) (*conn, Credentials, error) {
 	uri, err := amqp.ParseURI(l.target.url)
 	if err != nil {
-		return nil, as, err
+		return nil, Credentials{}, err
 	}
-	addr := net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
 	props := amqp.NewConnectionProperties()
 	props.SetClientConnectionName(l.opts.Connection.Name + " " + l.name)
 	cfg := amqp.Config{Heartbeat: l.opts.Connection.Heartbeat, Properties: props}
+	as, err := l.credentials(ctx)
+	if err != nil {
+		return nil, as, err
+	}
 	if l.target.credentials != nil {
-		if as, err = l.target.credentials.get(ctx); err != nil {
-			return nil, as, err
-		}
 		cfg.SASL = []amqp.Authentication{&amqp.PlainAuth{Username: as.User, Password: as.Password}}
 	}
+	var failed dialErrors
+	for range l.target.endpoints {
+		at := l.target.endpoints[l.next]
+		l.next = (l.next + 1) % len(l.target.endpoints)
+		uri.Host = at.host
+		c, err := l.dialEndpoint(ctx, at.String(), uri, cfg)
+		if err == nil {
+			l.logFailed(ctx, failed, at)
+			return c, as, nil
+		}
+		failed = append(failed, dialFailure{at, err})
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, as, failed.err()
+}
+
+// credentials returns what Connection.Credentials returns, and nothing without it.
+func (l *link) credentials(ctx context.Context) (Credentials, error) {
+	if l.target.credentials == nil {
+		return Credentials{}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.opts.ConnectTimeout)
+	defer cancel()
+	return l.target.credentials.get(ctx)
+}
+
+// dialEndpoint opens a connection to addr. TLS is ours and not the driver's. So a burst is encrypted in one piece,
+// and we see the alert by which the broker refuses a client's certificate. With TLS 1.3 the alert comes after the
+// handshake, when the driver may only report a closed connection.
+func (l *link) dialEndpoint(ctx context.Context, addr string, uri amqp.URI, cfg amqp.Config) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.opts.ConnectTimeout)
+	defer cancel()
 	var out *batchConn
 	began := time.Now()
 	stop := func() bool { return true }
@@ -77,9 +107,9 @@ func (l *link) dial(ctx context.Context) (c *conn, as Credentials, err error) {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("no answer in time: %w", err)
 		}
-		return nil, as, err
+		return nil, err
 	}
-	return newConn(ac, out), as, nil
+	return newConn(ac, out, addr), nil
 }
 
 // madeUp reports an error that the driver makes up when a handshake ends without an answer of the broker.

@@ -4,8 +4,8 @@
 //
 // # Topology
 //
-// Package topology describes the exchanges, queues and bindings, with every argument. The transport declares them, or
-// with Options.Passive looks for them, so that a user that may configure nothing will do.
+// Package topology describes the exchanges, queues and bindings, with every argument. The transport declares them,
+// or with Options.Passive looks for them, so that a user that may configure nothing will do.
 //
 // A retried message waits in a delay queue of its subscription, which dead-letters it to the one queue it came from.
 // Its real routing key travels in a header. What goes back at once takes the dead-letter exchange, with
@@ -18,9 +18,9 @@
 // # Log
 //
 // Every line has an attribute "event": rabbitmq.connected, rabbitmq.lost, rabbitmq.blocked, rabbitmq.unblocked,
-// rabbitmq.credentials_failed, rabbitmq.credentials_renewed, rabbitmq.consumer_lost, rabbitmq.held_long,
-// rabbitmq.assert_failed, rabbitmq.verify_failed, rabbitmq.unverified or rabbitmq.surplus. docs/metrics.md says what
-// they mean.
+// rabbitmq.endpoint_failed, rabbitmq.credentials_failed, rabbitmq.credentials_renewed, rabbitmq.consumer_lost,
+// rabbitmq.held_long, rabbitmq.assert_failed, rabbitmq.verify_failed, rabbitmq.unverified or rabbitmq.surplus.
+// docs/metrics.md says what they mean.
 //
 // # Guarantees
 //
@@ -37,13 +37,14 @@
 //   - A replayed message is removed from its dead-letter queue after the broker confirmed and routed the copy.
 //   - Queues dead-letter at least once (quorum queues), and refuse what does not fit instead of dropping it.
 //   - Connections, channels, topology and consumers come back by themselves after a loss, with a jittered back-off.
+//     With Connection.Hosts every endpoint is tried before it.
 //   - Errors and logs never hold the URL, nor what Connection.Credentials returned.
 //
 // # Concurrency
 //
-// A Transport is safe for concurrent use. Calls of Publish share PublishConnections channels, each on a connection of
-// its own; on one channel they take turns in chunks of 64 messages. Receiving has another connection, so that a broker
-// which blocks publishers still takes acknowledgements.
+// A Transport is safe for concurrent use. Calls of Publish share PublishConnections channels, each on a connection
+// of its own; on one channel they take turns in chunks of 64 messages. Receiving has another connection, so that a
+// broker which blocks publishers still takes acknowledgements.
 //
 // # Ownership
 //
@@ -52,17 +53,17 @@
 //
 // # Limits
 //
-// Arguments and bindings, which AMQP cannot show, are verified only with Options.ManagementURL. Of policies only length
-// limits are, with Options.PipelineKeys. While parked messages are listed or replayed, others do not see them. With
-// InOrder, up to RabbitMQ 4.2, what a receiver holds when it is closed counts as redelivered.
+// Arguments and bindings, which AMQP cannot show, are verified only with Options.ManagementURL. Of policies only
+// length limits are, with Options.PipelineKeys. While parked messages are listed or replayed, others do not see
+// them. With InOrder, up to RabbitMQ 4.2, what a receiver holds when it is closed counts as redelivered.
 //
-// One message whose headers nest deeper than 32 levels cannot be read by the driver: it ends the connection that all
-// subscriptions of a Transport share, again and again, until it is removed from its queue. A Transport of its own for
-// each subscription keeps the others going. The name of a subscription's queue may not end in ".return", or
+// One message whose headers nest deeper than 32 levels cannot be read by the driver: it ends the connection that
+// all subscriptions of a Transport share, again and again, until it is removed from its queue. A Transport of its
+// own for each subscription keeps the others going. The name of a subscription's queue may not end in ".return", or
 // in ".delay_" and a word.
 //
-// Order of a key holds if one message of it is in flight at a time, or under the conditions of Options.PipelineKeys. A
-// message that is released may go to the end of the queue. A delay is at most 49 days. What waits in a delay queue for
-// a queue that is full or was deleted stays there until that queue takes messages again. Names, topics and ids have at
-// most 255 bytes. A full or leaderless queue (basic.nack) is an outage of its topic.
+// Order of a key holds if one message of it is in flight at a time, or under the conditions of
+// Options.PipelineKeys. A message that is released may go to the end of the queue. A delay is at most 49 days. What
+// waits in a delay queue for a queue that is full or was deleted stays there until that queue takes messages again.
+// Names, topics and ids have at most 255 bytes. A full or leaderless queue (basic.nack) is an outage of its topic.
 package rabbitmq

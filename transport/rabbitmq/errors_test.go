@@ -148,6 +148,7 @@ func TestOwnBroker(t *testing.T) { //nolint:tparallel // in this order
 	t.Run("left as it is", func(t *testing.T) {
 		for name, test := range map[string]func(t *testing.T){
 			"TLS":         func(t *testing.T) { t.Helper(); testTLS(t, broker, certs) },
+			"TLS names":   func(t *testing.T) { t.Helper(); testTLSNames(t, broker, certs) },
 			"OAuth 2":     func(t *testing.T) { t.Helper(); testOAuth2(t, broker, issuer) },
 			"suspects":    func(t *testing.T) { t.Helper(); testSuspects(t, broker) },
 			"rabbitmqctl": func(t *testing.T) { t.Helper(); testImportByRabbitmqctl(t, broker) },

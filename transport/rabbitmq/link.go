@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ type link struct {
 	borrowed bool          // the connection is the caller's
 	closing  chan struct{} // closed by Transport.Close
 	opening  chan struct{} // capacity 1: held while connecting
+	next     int           // of target.endpoints, to be tried; guarded by opening
 
 	mu       sync.Mutex
 	conn     *conn
@@ -31,7 +33,8 @@ type link struct {
 // conn is an open connection and what is known about it.
 type conn struct {
 	*amqp.Connection
-	out *batchConn // nil on a caller's connection
+	out      *batchConn // nil on a caller's connection
+	endpoint string     // "" on a caller's connection
 
 	mu      sync.Mutex
 	reason  string        // why it is blocked
@@ -39,12 +42,16 @@ type conn struct {
 	gone    chan struct{} // closed when the connection has ended
 }
 
-func newConn(c *amqp.Connection, out *batchConn) *conn {
-	return &conn{Connection: c, out: out, blocked: make(chan struct{}), gone: make(chan struct{})}
+func newConn(c *amqp.Connection, out *batchConn, endpoint string) *conn {
+	return &conn{Connection: c, out: out, endpoint: endpoint, blocked: make(chan struct{}), gone: make(chan struct{})}
 }
 
 func newLink(name string, to target, opts Options, closing chan struct{}) *link {
-	return &link{name: name, target: to, opts: opts, closing: closing, opening: make(chan struct{}, 1)}
+	l := &link{name: name, target: to, opts: opts, closing: closing, opening: make(chan struct{}, 1)}
+	if n := len(to.endpoints); n > 0 {
+		l.next = rand.IntN(n) // to spread the load
+	}
+	return l
 }
 
 // get returns the open connection, connecting if there is none. It waits for the back-off of earlier failures.
@@ -128,7 +135,8 @@ func (l *link) opened(c *conn, err error) error {
 	default:
 	}
 	if l.conn != nil || l.failures > 0 {
-		l.opts.Logger.Info("connected again", "event", "rabbitmq.connected", "link", l.name, "failed_attempts", l.failures)
+		l.opts.Logger.Info("connected again", "event", "rabbitmq.connected", "link", l.name,
+			"endpoint", c.endpoint, "failed_attempts", l.failures)
 	}
 	l.conn, l.failures = c, 0
 	go c.watch(l)
@@ -149,7 +157,7 @@ func (c *conn) watch(l *link) {
 		}
 	}
 	if err, ok := <-closed; ok && err != nil {
-		l.opts.Logger.Warn("the connection is lost", "event", "rabbitmq.lost", "link", l.name, "error", err)
+		l.opts.Logger.Warn("the connection is lost", "event", "rabbitmq.lost", "link", l.name, "endpoint", c.endpoint, "error", err)
 	}
 }
 

@@ -166,6 +166,11 @@ func (o Options) problems() []string {
 	return p
 }
 
+// openTimeout bounds what opens a connection and prepares it.
+func (o *Options) openTimeout() time.Duration {
+	return time.Duration(1+len(o.Connection.Hosts))*o.ConnectTimeout + o.ReconnectMax
+}
+
 // TopologyOptions returns the options of the transport's topology.
 func (o Options) TopologyOptions() topology.Options {
 	return topology.Options{Exchange: o.Exchange, Prefix: o.Prefix, QueueType: o.QueueType, SharedDelays: o.SharedDelays, DeliveryLimit: o.DeliveryLimit}

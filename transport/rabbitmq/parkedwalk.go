@@ -37,7 +37,7 @@ func (t *Transport) walkParked(ctx context.Context, queue string) (*parkedWalk, 
 		return nil, waybill.Invalid("waybill/rabbitmq: "+op, p...)
 	}
 	w := &parkedWalk{t: t, name: queue, queue: t.names.Queue(queue), dlq: t.names.DeadLetterQueue(queue)}
-	connecting, cancel := context.WithTimeout(ctx, t.opts.ConnectTimeout+t.opts.ReconnectMax)
+	connecting, cancel := context.WithTimeout(ctx, t.opts.openTimeout())
 	defer cancel()
 	c, err := t.in.get(connecting)
 	if err != nil {

@@ -170,7 +170,7 @@ func (p *publisher) current() *pubChannel {
 
 // open opens a channel in confirm mode, after declaring what publishing needs.
 func (p *publisher) open(ctx context.Context) (*pubChannel, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.opts.ConnectTimeout+p.opts.ReconnectMax)
+	ctx, cancel := context.WithTimeout(ctx, p.opts.openTimeout())
 	defer cancel()
 	c, err := p.link.get(ctx)
 	if err != nil {

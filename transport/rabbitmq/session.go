@@ -166,7 +166,7 @@ func (r *receiver) reopen(o *reopening) {
 }
 
 func (r *receiver) open(ctx context.Context) (*session, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout+r.t.opts.ReconnectMax)
+	ctx, cancel := context.WithTimeout(ctx, r.t.opts.openTimeout())
 	defer cancel()
 	c, err := r.t.in.get(ctx)
 	if err != nil {

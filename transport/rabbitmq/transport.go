@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,6 +58,13 @@ func Dial(ctx context.Context, address string, opts Options) (*Transport, error)
 		user = u
 	}
 	to := target{url: address, credentials: newCredentialSource(opts.Connection.Credentials)}
+	var more []string
+	to.endpoints, more = parseEndpoints(endpoint{user.Host, user.Port}, opts.Connection.Hosts)
+	for _, s := range more { // with the URL's host there may be more
+		if !slices.Contains(problems, s) {
+			problems = append(problems, s)
+		}
+	}
 	broker, more := opts.management(user.Username, user.Password, user.Vhost, to.credentials)
 	problems = append(problems, more...)
 	if err := waybill.Invalid("waybill/rabbitmq: options", problems...); err != nil {
@@ -103,6 +111,9 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	if opts.Connection.Credentials != nil {
 		problems = append(problems, "Connection.Credentials: the connection has its user already; leave it nil, or use Dial")
 	}
+	if len(opts.Connection.Hosts) > 0 {
+		problems = append(problems, "Connection.Hosts: the connection is open already; leave it empty, or use Dial")
+	}
 	var host string
 	if connection != nil {
 		host = connection.Config.Vhost
@@ -115,7 +126,7 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	opts = opts.withDefaults()
 	closing := make(chan struct{})
 	l := newLink("shared", target{}, opts, closing)
-	l.borrowed, l.conn = true, newConn(connection, nil)
+	l.borrowed, l.conn = true, newConn(connection, nil, "")
 	go l.conn.watch(l)
 	return &Transport{
 		opts: opts, names: opts.TopologyOptions().Names(), closing: closing, in: l, borrowed: true, broker: broker, refreshAt: refreshCount, assertEvery: time.Minute,
