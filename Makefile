@@ -65,6 +65,7 @@ soak: servers ## the long histories of the checker, then the orders example unde
 	WAYBILL_CHECKER_KILLS=10 go test -count=1 -v -timeout 30m -run '^TestServerKillHistories$$' ./internal/checker
 	WAYBILL_CHECKER_SQLITE=60 WAYBILL_CHECKER_HISTORIES=50000 go test -count=1 -v -timeout 60m -run '^Test(SQLite)?Histories$$' ./internal/checker
 	go test -count=1 -v -timeout 60m -run '^TestHistories$$' ./dispatch -rapid.checks=5000
+	WAYBILL_RECONNECTS=1000 go test -count=1 -v -run '^TestManyReconnects$$' ./transport/rabbitmq
 	WAYBILL_OUTAGE=60s go test -count=1 -v -run '^TestBrokerKilledUnderLoad$$' ./internal/e2e
 	go run ./examples/orders -chaos $(SOAK)
 
