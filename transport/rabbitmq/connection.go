@@ -25,6 +25,10 @@ type ConnectionOptions struct {
 	// next one in turn is tried, and all of them before the back-off. ConnectTimeout bounds each attempt.
 	// Default none.
 	Hosts []string
+	// PerSubscription opens a connection for each subscription, and closes it with its receiver. So what ends one
+	// of them (an operator, a frame that cannot be read) leaves the deliveries of the others alone. Default false:
+	// the subscriptions of a transport share one.
+	PerSubscription bool
 	// Credentials is asked for user and password, or an OAuth 2 token, before each connection is opened, so
 	// that a password that was changed works at the next reconnect. The URL then names no user. If what it
 	// returned expires, it is called again at four fifths of that time, and the open connection gets the new

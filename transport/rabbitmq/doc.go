@@ -44,7 +44,8 @@
 //
 // A Transport is safe for concurrent use. Calls of Publish share PublishConnections channels, each on a connection
 // of its own; on one channel they take turns in chunks of 64 messages. Receiving has another connection, so that a
-// broker which blocks publishers still takes acknowledgements.
+// broker which blocks publishers still takes acknowledgements; or one for each subscription, with
+// Connection.PerSubscription.
 //
 // # Ownership
 //
@@ -58,9 +59,9 @@
 // them. With InOrder, up to RabbitMQ 4.2, what a receiver holds when it is closed counts as redelivered.
 //
 // One message whose headers nest deeper than 32 levels cannot be read by the driver: it ends the connection that
-// all subscriptions of a Transport share, again and again, until it is removed from its queue. A Transport of its
-// own for each subscription keeps the others going. The name of a subscription's queue may not end in ".return", or
-// in ".delay_" and a word.
+// all subscriptions of a Transport share, again and again, until it is removed from its queue.
+// Connection.PerSubscription keeps the others going. The name of a subscription's queue may not end in ".return",
+// or in ".delay_" and a word.
 //
 // Order of a key holds if one message of it is in flight at a time, or under the conditions of
 // Options.PipelineKeys. A message that is released may go to the end of the queue. A delay is at most 49 days. What

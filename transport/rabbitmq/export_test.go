@@ -26,6 +26,15 @@ func (t *Transport) RefreshAt(n int64) { t.refreshAt = n }
 // AssertEvery sets how often the receivers of t look after their objects. Call it before Subscribe.
 func (t *Transport) AssertEvery(d time.Duration) { t.assertEvery = d }
 
+// ConnectionOf returns the open connection that r consumes on, or nil.
+func ConnectionOf(r core.Receiver) *amqp.Connection {
+	own, ok := r.(*receiver)
+	if !ok || own.in.current() == nil {
+		return nil
+	}
+	return own.in.current().Connection
+}
+
 // ChannelOf returns the channel that r consumes on.
 func ChannelOf(r core.Receiver) *amqp.Channel {
 	own, ok := r.(*receiver)

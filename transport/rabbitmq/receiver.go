@@ -30,6 +30,7 @@ const (
 // receiver is an open subscription. It has a session with the broker, which is replaced after a loss.
 type receiver struct {
 	t       *Transport
+	in      *link // the transport's, or its own
 	sub     core.Subscription
 	queue   string // with prefix
 	dlx     string
@@ -75,7 +76,12 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		prefetch: sub.Prefetch,
 		log:      obs.NewLogger(t.opts.Logger), life: context.WithoutCancel(ctx), closing: make(chan struct{}),
 	}
+	r.in = t.in
+	if t.opts.Connection.PerSubscription {
+		r.in = newLink("consume "+sub.Queue, t.in.target, t.opts, r.closing)
+	}
 	if err := r.connect(ctx); err != nil {
+		_ = r.Close(ctx)
 		return nil, err
 	}
 	t.mu.Lock()
@@ -141,6 +147,7 @@ func (r *receiver) Close(ctx context.Context) error {
 	close(r.closing)
 	r.mu.Unlock()
 	r.t.forget(r)
+	defer r.closeLink(ctx)
 	if s == nil || s.ch.IsClosed() {
 		return nil
 	}
@@ -175,6 +182,13 @@ func (r *receiver) Close(ctx context.Context) error {
 		return outage("close", err)
 	}
 	return nil
+}
+
+// closeLink closes the connection if it is the receiver's own.
+func (r *receiver) closeLink(ctx context.Context) {
+	if r.in != r.t.in {
+		r.in.close(ctx)
+	}
 }
 
 // Pause implements core.Pauser. It cancels the consumer, and releases what Receive has not returned.

@@ -168,7 +168,7 @@ func (r *receiver) reopen(o *reopening) {
 func (r *receiver) open(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.t.opts.openTimeout())
 	defer cancel()
-	c, err := r.t.in.get(ctx)
+	c, err := r.in.get(ctx)
 	if err != nil {
 		return nil, err
 	}

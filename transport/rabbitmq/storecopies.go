@@ -76,7 +76,7 @@ func disappeared(err error) bool {
 func (r *receiver) declareAgain(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, r.t.opts.ConnectTimeout)
 	defer cancel()
-	c, err := r.t.in.get(ctx)
+	c, err := r.in.get(ctx)
 	if err == nil {
 		err = r.prepare.declare(ctx, c)
 	}

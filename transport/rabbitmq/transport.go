@@ -19,7 +19,7 @@ import (
 type Transport struct {
 	opts     Options
 	pubs     []*publisher
-	in       *link // connection of the receivers
+	in       *link // connection of the receivers, unless each has its own, and of walks of parked messages
 	borrowed bool  // the connection is the caller's
 	names    topology.Names
 	// broker is nil without Options.ManagementURL.
@@ -113,6 +113,9 @@ func New(connection *amqp.Connection, opts Options) (*Transport, error) {
 	}
 	if len(opts.Connection.Hosts) > 0 {
 		problems = append(problems, "Connection.Hosts: the connection is open already; leave it empty, or use Dial")
+	}
+	if opts.Connection.PerSubscription {
+		problems = append(problems, "Connection.PerSubscription: there is one connection; leave it false, or use Dial")
 	}
 	var host string
 	if connection != nil {
