@@ -72,7 +72,7 @@ func TestFailOver(t *testing.T) {
 	}
 	close(stop)
 	<-stopped
-	eventually(t, "two connections are left", func() bool {
+	within(t, time.Minute, "two connections are left", func() bool {
 		names, err := mq.Connections(t.Context(), mq.VHost)
 		return err == nil && len(names) == 2
 	})

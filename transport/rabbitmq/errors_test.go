@@ -159,6 +159,7 @@ func TestOwnBroker(t *testing.T) { //nolint:tparallel // in this order
 			})
 		}
 	})
+	t.Run("alarm at a start", func(t *testing.T) { testAlarmAtStart(t, broker) })
 	t.Run("trouble", func(t *testing.T) { testBrokerTrouble(t, broker) })
 }
 

@@ -121,10 +121,16 @@ func ids(list []*waybill.Delivery) string {
 // eventually polls until ok, or fails after a while.
 func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	within(tb, 10*time.Second, what, ok)
+}
+
+// within polls until ok, or fails after limit.
+func within(tb testing.TB, limit time.Duration, what string, ok func() bool) {
+	tb.Helper()
+	deadline := time.Now().Add(limit)
 	for !ok() {
 		if time.Now().After(deadline) {
-			tb.Fatalf("not within ten seconds: %s", what)
+			tb.Fatalf("not within %s: %s", limit, what)
 		}
 		select {
 		case <-tb.Context().Done():

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -143,6 +144,41 @@ func permit(configure, write, read string) func(*testing.T, *testenv.MQ, *amqp.C
 	return func(t *testing.T, mq *testenv.MQ, _ *amqp.Channel, user string) error {
 		t.Helper()
 		return mq.SetPermissions(t.Context(), mq.VHost, user, configure, write, read)
+	}
+}
+
+// RM-06: a passive start asks for the right to write on a connection that publishes. So a broker that is short of
+// memory does not block the one that consumes, where messages are acknowledged. That the right was not verified is
+// logged.
+func testAlarmAtStart(t *testing.T, server *testenv.RabbitMQServer) {
+	t.Helper()
+	mq := vhost(t, server)
+	sub := core.Subscription{Queue: "q", Bindings: []string{"a"}, RetryDelays: []time.Duration{time.Second}}
+	_, relay, consumer, _ := provision(t, mq, topology.Of(topology.Options{}, sub))
+	const n = 5
+	if err := dial(t, relay, rabbitmq.Options{Passive: true}).Publish(t.Context(), envelopes(n, "a")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.RaiseMemoryAlarm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var log sharedtest.Log
+	r := subscribe(t, dial(t, consumer, rabbitmq.Options{Passive: true, Lazy: true, Logger: log.Logger(slog.LevelInfo)}), sub)
+	for _, d := range receive(t, r, n) {
+		settle(t, r, core.AckDone(d))
+	}
+	eventually(t, "the broker has the acknowledgements", func() bool {
+		var queue struct{ Messages *int }
+		err := mq.Do(t.Context(), http.MethodGet, "/api/queues/"+url.PathEscape(mq.VHost)+"/q", nil, &queue)
+		return err == nil && queue.Messages != nil && *queue.Messages == 0
+	})
+	text := log.String()
+	if !strings.Contains(text, "event=rabbitmq.blocked link=publish") || strings.Contains(text, "link=consume") ||
+		!strings.Contains(text, "that the user may write to waybill.dlx") {
+		t.Errorf("the log says\n%s", text)
+	}
+	if err := server.ClearMemoryAlarm(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 

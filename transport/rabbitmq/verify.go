@@ -21,6 +21,9 @@ type preparation struct {
 	broker *topology.Broker // nil without Options.ManagementURL
 	want   topology.Topology
 	limits bool // a queue with a length limit is an error
+	// writer is the connection that asks what the user may write. That asks by publishing. A broker that is short
+	// of memory blocks the connection, which may therefore not be one that consumes. Nil if nothing is asked.
+	writer *link
 	// once: what was there once is not declared again. A publisher that did so would make an exchange without its
 	// bindings.
 	once bool
@@ -83,8 +86,8 @@ type findings struct {
 	hidden []string
 }
 
-// lookUp looks for every exchange and queue. The first time it also asks whether the user may write to the exchanges
-// for retries.
+// lookUp looks for every exchange and queue. The first time it also asks, on another connection, whether the user may
+// write to the exchanges for retries.
 func (p *preparation) lookUp(ctx context.Context, c *conn, first bool) (findings, error) {
 	s := probe{c: c}
 	defer s.close()
@@ -114,20 +117,54 @@ func (p *preparation) lookUp(ctx context.Context, c *conn, first bool) (findings
 			return findings{}, err
 		}
 	}
-	for _, name := range p.want.RetryExchanges() {
-		if !first || absent[name] {
-			continue
+	var err error
+	if first && p.writer != nil {
+		there := slices.DeleteFunc(p.want.RetryExchanges(), func(name string) bool { return absent[name] })
+		found.forbidden, err = p.unwritable(ctx, there)
+	}
+	return found, err
+}
+
+// unwritable returns a problem for each exchange that the user may not write to. While the broker blocks publishers it
+// does not answer: then the log says what was not asked.
+func (p *preparation) unwritable(ctx context.Context, exchanges []string) (problems []string, err error) {
+	if len(exchanges) == 0 {
+		return nil, nil
+	}
+	c, err := p.writer.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	blocked := c.whenBlocked()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-blocked:
+			cancel()
+		case <-ctx.Done():
 		}
-		may, err := s.mayWrite(ctx, name)
-		if err != nil {
-			return findings{}, err
+	}()
+	s := probe{c: c}
+	defer s.close()
+	for i, name := range exchanges {
+		may, err := false, error(nil)
+		if !isClosed(blocked) {
+			may, err = s.mayWrite(ctx, name)
 		}
-		if !may {
-			found.forbidden = append(found.forbidden, fmt.Sprintf("exchange %q: the user may not write to it, "+
+		switch {
+		case isClosed(blocked):
+			p.opts.Logger.Info("not verified, since the broker blocks publishers", "event", "rabbitmq.unverified",
+				"objects", "that the user may write to "+strings.Join(exchanges[i:], ", "))
+			return problems, nil
+		case err != nil:
+			return nil, err
+		case !may:
+			problems = append(problems, fmt.Sprintf("exchange %q: the user may not write to it, "+
 				"so that no message could be retried or parked: permit it as Topology.Permissions says", name))
 		}
 	}
-	return found, nil
+	return problems, nil
 }
 
 // mayWrite asks whether the user may write to exchange. It publishes a message that no broker routes: its user-id is
