@@ -1,7 +1,6 @@
 package rabbitmq
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -17,7 +16,7 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// decode makes a delivery of d. It never fails: a problem goes to Delivery.Err.
+// decode makes a delivery of d. It never fails: a problem goes to Delivery.Err. The body is d's own.
 func decode(d *amqp.Delivery, queue, dlx string, now time.Time) waybill.Delivery {
 	// It came from a delay queue, or through the dead-letter exchange: Waybill's headers are our own. Those of a
 	// message that came otherwise, from another system for example, say nothing about this queue.
@@ -34,7 +33,7 @@ func decode(d *amqp.Delivery, queue, dlx string, now time.Time) waybill.Delivery
 	if due := number(d.Headers[headerDue]); due > 0 && fromUs {
 		out.NotBefore = time.UnixMilli(due)
 	}
-	e.Body, e.Priority = bytes.Clone(d.Body), d.Priority // the raw message stays as it is for copies
+	e.Body, e.Priority = d.Body, d.Priority
 	e.Topic = d.RoutingKey
 	if topic != "" && (fromUs || d.Headers[headerQueue] != nil) { // the latter is in a dead-letter queue
 		e.Topic = topic

@@ -35,6 +35,20 @@ func ConnectionOf(r core.Receiver) *amqp.Connection {
 	return own.in.current().Connection
 }
 
+// UnackedOf returns how many deliveries r has that are not settled, whether Receive returned them or not.
+func UnackedOf(r core.Receiver) int {
+	own, ok := r.(*receiver)
+	if !ok {
+		return -1
+	}
+	own.mu.Lock()
+	a := own.sess.acks
+	own.mu.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.unacked)
+}
+
 // ChannelOf returns the channel that r consumes on.
 func ChannelOf(r core.Receiver) *amqp.Channel {
 	own, ok := r.(*receiver)

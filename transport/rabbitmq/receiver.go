@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"sync"
@@ -121,6 +122,7 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 		}
 		if got := s.take(limit); len(got) > 0 || r.failed {
 			r.failed = false
+			ownBodies(got)
 			return got, nil
 		}
 		select {
@@ -129,6 +131,14 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
+	}
+}
+
+// ownBodies gives deliveries that leave the receiver bodies of their own: copies are made of the raw messages, whatever
+// a handler does to its bytes. Until then a body is held once.
+func ownBodies(list []*waybill.Delivery) {
+	for _, d := range list {
+		d.Envelope.Body = bytes.Clone(d.Envelope.Body)
 	}
 }
 
