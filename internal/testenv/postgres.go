@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -186,11 +187,11 @@ func (s *PostgresServer) clock() string { return filepath.Join(s.dir, "clock") }
 
 // fakeTime returns the library that gives a process a clock of its own.
 func fakeTime() (string, error) {
-	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1") // the pattern is valid
+	found, _ := filepath.Glob(serversRoot() + "/usr/lib/*/faketime/libfaketime.so.1") // the pattern is valid
 	if len(found) == 0 {
 		return "", fmt.Errorf("%w: no libfaketime: run scripts/servers, which installs it", ErrUnavailable)
 	}
-	return found[0], nil
+	return strings.TrimPrefix(found[0], serversRoot()), nil
 }
 
 // SetClock sets how far the clock of a server with Options.Clock is ahead of the true time. The server notices within a
@@ -361,9 +362,9 @@ func postgresTemplate(bin string, as *account) (*template, error) {
 // postgresBin finds the folder of the server's programs: the newest of Debian's, else that of initdb in the PATH.
 func postgresBin() (string, error) {
 	best, version := "", 0
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
+	found, _ := filepath.Glob(serversRoot() + "/usr/lib/postgresql/*/bin/initdb")
 	for _, f := range found {
-		bin := filepath.Dir(f)
+		bin := filepath.Dir(strings.TrimPrefix(f, serversRoot()))
 		if v, err := strconv.Atoi(filepath.Base(filepath.Dir(bin))); err == nil && v > version {
 			best, version = bin, v
 		}
@@ -371,7 +372,7 @@ func postgresBin() (string, error) {
 	if best != "" {
 		return best, nil
 	}
-	if f, err := exec.LookPath("initdb"); err == nil {
+	if f, err := exec.LookPath("initdb"); err == nil && serversRoot() == "" {
 		if f, err = filepath.EvalSymlinks(f); err == nil {
 			return filepath.Dir(f), nil
 		}

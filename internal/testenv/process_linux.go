@@ -43,8 +43,12 @@ var spawner = sync.OnceValue(func() chan<- func() {
 	return queue
 })
 
-// account is a system user that a server runs as; nil stands for the current one.
-type account struct{ uid, gid int }
+// account is a system user that a server runs as, and its root file system, "" for the usual one; nil stands for the
+// current user.
+type account struct {
+	uid, gid int
+	root     string
+}
 
 func (a *account) own(path string) error {
 	if a == nil {
@@ -61,6 +65,7 @@ func (a *account) attr() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if a != nil {
 		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
+		attr.Chroot = a.root
 	}
 	return attr
 }
@@ -69,6 +74,9 @@ func (a *account) attr() *syscall.SysProcAttr {
 func unprivileged(names ...string) (*account, error) {
 	if os.Getuid() != 0 {
 		return nil, nil // nil is the current user
+	}
+	if root := serversRoot(); root != "" {
+		return accountIn(root, names[0])
 	}
 	for _, name := range append(names, "nobody") {
 		u, err := user.Lookup(name)
@@ -82,6 +90,34 @@ func unprivileged(names ...string) (*account, error) {
 		}
 	}
 	return nil, fmt.Errorf("waybill/testenv: no user %s to run the server as", strings.Join(names, ", "))
+}
+
+// accountIn returns an account of another root file system: its numbers are others there.
+func accountIn(root, name string) (*account, error) {
+	all, err := os.ReadFile(filepath.Join(root, "etc/passwd"))
+	if err != nil {
+		return nil, fmt.Errorf("waybill/testenv: %w", err)
+	}
+	for line := range strings.Lines(string(all)) {
+		fields := strings.Split(line, ":")
+		if len(fields) < 4 || fields[0] != name {
+			continue
+		}
+		uid, err1 := strconv.Atoi(fields[2])
+		gid, err2 := strconv.Atoi(fields[3])
+		if err1 == nil && err2 == nil {
+			return &account{uid: uid, gid: gid, root: root}, nil
+		}
+	}
+	return nil, fmt.Errorf("waybill/testenv: no user %s in %s", name, root)
+}
+
+// broker is who a broker runs as: the current user, in the root of the servers.
+func broker() *account {
+	if serversRoot() == "" {
+		return nil
+	}
+	return &account{uid: os.Getuid(), gid: os.Getgid(), root: serversRoot()}
 }
 
 // process is a running child that dies with this process.

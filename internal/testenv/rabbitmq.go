@@ -84,7 +84,7 @@ var sharedRabbitMQ = sync.OnceValues(func() (*RabbitMQServer, error) {
 // StartRabbitMQ starts a private broker and returns when it accepts AMQP connections and management requests. The
 // caller must Close it.
 func StartRabbitMQ(ctx context.Context, opts RabbitMQOptions) (*RabbitMQServer, error) {
-	if _, err := os.Stat(filepath.Join(rabbitmqBin, "rabbitmq-server")); err != nil {
+	if _, err := os.Stat(filepath.Join(serversRoot(), rabbitmqBin, "rabbitmq-server")); err != nil {
 		return nil, fmt.Errorf("waybill/testenv: rabbitmq: %w: no %s/rabbitmq-server: run `make servers`, or set WAYBILL_TEST_RABBITMQ to the URL of a running broker", ErrUnavailable, rabbitmqBin)
 	}
 	dir, err := newDir("rabbitmq", nil)
@@ -187,11 +187,13 @@ func (s *RabbitMQServer) start(ctx context.Context) error {
 	defer cancel()
 	var err error
 	if s.epmd == nil || s.epmd.ended() {
-		epmd, err := exec.LookPath("epmd")
-		if err != nil {
-			return fmt.Errorf("waybill/testenv: rabbitmq: %w: no epmd (Erlang) found", ErrUnavailable)
+		epmd := "/usr/bin/epmd"
+		if serversRoot() == "" {
+			if epmd, err = exec.LookPath("epmd"); err != nil {
+				return fmt.Errorf("waybill/testenv: rabbitmq: %w: no epmd (Erlang) found", ErrUnavailable)
+			}
 		}
-		if s.epmd, err = start(nil, s.dir, s.Log(), s.env(), epmd, "-port", strconv.Itoa(s.epmdPort), "-address", "127.0.0.1"); err != nil {
+		if s.epmd, err = start(broker(), s.dir, s.Log(), s.env(), epmd, "-port", strconv.Itoa(s.epmdPort), "-address", "127.0.0.1"); err != nil {
 			return err
 		}
 		if err := poll(ctx, s.epmd.done, func(ctx context.Context) error { return dial(ctx, s.epmdPort, "") }); err != nil {
@@ -202,7 +204,7 @@ func (s *RabbitMQServer) start(ctx context.Context) error {
 	if s.opts.AllCPUs {
 		begin = start
 	}
-	if s.proc, err = begin(nil, s.dir, s.Log(), s.env(), filepath.Join(rabbitmqBin, "rabbitmq-server")); err != nil {
+	if s.proc, err = begin(broker(), s.dir, s.Log(), s.env(), filepath.Join(rabbitmqBin, "rabbitmq-server")); err != nil {
 		return err
 	}
 	err = poll(ctx, s.proc.done, func(ctx context.Context) error {
@@ -268,7 +270,7 @@ func (s *RabbitMQServer) OpenVHost(ctx context.Context) (*MQ, error) {
 
 // Ctl runs rabbitmqctl on the broker (half a second or more).
 func (s *RabbitMQServer) Ctl(ctx context.Context, args ...string) error {
-	return run(ctx, nil, s.dir, s.env(), filepath.Join(rabbitmqBin, "rabbitmqctl"), append([]string{"-n", s.node + "@localhost", "-q"}, args...)...)
+	return run(ctx, broker(), s.dir, s.env(), filepath.Join(rabbitmqBin, "rabbitmqctl"), append([]string{"-n", s.node + "@localhost", "-q"}, args...)...)
 }
 
 // RaiseMemoryAlarm raises the memory alarm: every connection that publishes is blocked (connection.blocked) until it is

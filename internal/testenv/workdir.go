@@ -20,6 +20,13 @@ const rootPrefix = "waybill-testenv-"
 // temporary files.
 const Dir = "WAYBILL_TEST_DIR"
 
+// Root is the environment variable that names a root file system in which PostgreSQL and RabbitMQ are installed and
+// run, such as one of a newer distribution that scripts/newer made. [Dir] must be there under the same path. Without
+// it they are those of this machine.
+const Root = "WAYBILL_TEST_ROOT"
+
+func serversRoot() string { return os.Getenv(Root) }
+
 // InMemory returns a folder of a file system in memory that has so many bytes left, or "" if there is none: a value for
 // [Dir]. There a fresh database costs half as much, and a SIGKILL leaves as much behind as on a disk.
 func InMemory(room uint64) string {
