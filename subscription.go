@@ -12,8 +12,15 @@ type Subscription struct {
 	Bindings []string
 	// Concurrency is how many handlers run at a time; default 10.
 	Concurrency int
-	// Prefetch bounds the deliveries held but not settled; default twice Concurrency.
+	// Prefetch bounds the deliveries held but not settled; default twice Concurrency. With Limit.Rate the default
+	// is at most a minute's worth, since what waits for a permit is held.
 	Prefetch int
+	// Limit bounds the handlers of all processes together, by rate and by number. It needs
+	// consumer.Options.Limiter.
+	Limit SharedLimit
+	// PerGroup bounds what each tenant, or other group, takes of one process. Messages that wait are held, so
+	// Prefetch should be several times what one group brings at once. It is refused with batch handlers.
+	PerGroup GroupLimit
 	// Timeout limits one run of a handler; default 0 = no limit. The handler's context ends with it. A handler that
 	// fails then has failed an attempt, whatever its error was, unless that is a [Reject]. A handler that ignores
 	// its context runs on.

@@ -11,8 +11,9 @@ import (
 type batching struct {
 	schedule
 	load    load
-	limit   int // how many jobs run at a time
-	running int // how many run; a batch counts once, whatever its size
+	limit   int   // how many jobs run at a time
+	running int   // how many run; a batch counts once, whatever its size
+	gate    *gate // nil without a limit over all processes
 }
 
 // load is what a subscription has in hand.
@@ -43,8 +44,17 @@ type pick struct {
 
 // next decides what to run. A suspect runs when nothing else runs and everything is settled.
 func (b *batching) next() pick {
-	if b.ready.len() == 0 || b.alone || b.running >= b.limit {
+	if b.ready.len() == 0 && b.groups == nil || b.alone || b.running >= b.limit {
 		return pick{}
+	}
+	var again time.Time
+	if b.groups != nil {
+		if again = b.sift(); b.ready.len() == 0 || b.suspectWaits(&again) {
+			return pick{again: again}
+		}
+	}
+	if b.gate != nil && !b.gate.open(b.running) {
+		return pick{again: again}
 	}
 	at, again := b.eligible()
 	if at < 0 {
@@ -92,31 +102,42 @@ func (b *batching) eligible() (at int, again time.Time) {
 func (b *batching) begin(lead *message) job {
 	b.running++
 	lead.h.waiting--
-	if lead.h.batch == nil || lead.suspect || lead.h.waiting == 0 {
+	if b.groups != nil {
+		b.comeBack(b.groups.began(lead, time.Now()))
+	}
+	size := lead.h.size
+	if b.gate != nil {
+		size = b.gate.room(size)
+		b.gate.use(1)
+	}
+	if lead.h.batch == nil || lead.suspect || lead.h.waiting == 0 || size == 1 {
 		return job{lead: lead}
 	}
-	members := b.collect(lead)
+	members := b.collect(lead, size)
+	if b.gate != nil {
+		b.gate.use(len(members) - 1)
+	}
 	if len(members) == 1 {
 		return job{lead: lead}
 	}
 	return job{lead: lead, batch: newBatch(members)}
 }
 
-// collect returns lead and the messages that may be handled with it, in the order of arrival. These are the ready
-// messages for the same handler, and those behind each of them in its key for that handler.
-func (b *batching) collect(lead *message) []*message {
+// collect returns lead and, up to size in all, the messages that may be handled with it, in the order of arrival. These
+// are the ready messages for the same handler, and those behind each of them in its key for that handler.
+func (b *batching) collect(lead *message, size int) []*message {
 	h := lead.h
-	members := append(make([]*message, 0, min(h.size, h.waiting+1)), lead)
-	members = b.follow(members, lead)
-	if len(members) < h.size {
+	members := append(make([]*message, 0, min(size, h.waiting+1)), lead)
+	members = b.follow(members, lead, size)
+	if len(members) < size {
 		kept := b.ready.list[b.ready.head:b.ready.head]
 		for _, m := range b.ready.list[b.ready.head:] {
-			if len(members) == h.size || m == nil || m.h != h {
+			if len(members) == size || m == nil || m.h != h {
 				kept = append(kept, m)
 				continue
 			}
 			h.waiting--
-			members = b.follow(append(members, m), m)
+			members = b.follow(append(members, m), m, size)
 		}
 		b.ready.cut(b.ready.head + len(kept))
 	}
@@ -125,14 +146,14 @@ func (b *batching) collect(lead *message) []*message {
 }
 
 // follow appends to members the messages behind m that are for the same handler, if there is room.
-func (b *batching) follow(members []*message, m *message) []*message {
+func (b *batching) follow(members []*message, m *message, size int) []*message {
 	h, key := m.h, m.key()
 	if key == "" {
 		return members
 	}
 	q := b.keys[key]
 	n := 0
-	for n < len(q.behind) && len(members) < h.size && q.behind[n].h == h && !q.behind[n].suspect {
+	for n < len(q.behind) && len(members) < size && q.behind[n].h == h && !q.behind[n].suspect {
 		members = append(members, q.behind[n])
 		q.behind[n] = nil
 		n++
@@ -150,6 +171,12 @@ func (b *batching) follow(members []*message, m *message) []*message {
 // keeps its key. It reports whether there is one.
 func (b *batching) done(j job) (held bool) {
 	b.running--
+	if b.gate != nil {
+		b.gate.ended(b.running)
+	}
+	if b.groups != nil {
+		b.comeBack(b.groups.ended(j.lead, time.Now()))
+	}
 	if j.batch == nil {
 		if j.lead.suspect {
 			b.alone, j.lead.suspect = false, false // if it waits for a retry, it has not ended the process

@@ -62,7 +62,7 @@ func (c *Consumer) Handle(sub waybill.Subscription, handlers ...waybill.Handler)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sub = c.opts.complete(sub, handlers)
-	p := subscriptionProblems(&sub, handlers, c.tel.traits)
+	p := subscriptionProblems(&sub, handlers, c.tel.traits, c.opts.Limiter)
 	if c.running {
 		p = append(p, "Run has been called already; register before")
 	}
@@ -84,6 +84,9 @@ func (c *Consumer) Handle(sub waybill.Subscription, handlers ...waybill.Handler)
 		if h.Background != nil {
 			reg.background = append(reg.background, h.Background)
 		}
+	}
+	if checker, ok := core.As[core.Checker](c.opts.Limiter); ok && limited(&sub.Limit) {
+		reg.checks = append(reg.checks, checker.Check)
 	}
 	c.subs = append(c.subs, reg)
 	return nil

@@ -36,6 +36,12 @@
 //     handler can run again if the transport has lost the delivery, since the broker then delivers the message again.
 //   - When a transport says that another process has a message ([core.LossTeller]), the context of its handler, or of
 //     its batch, ends with the cause [waybill.ErrLeaseLost]. What the handler then says about the message is not used.
+//   - With [waybill.Subscription].Limit no more messages begin, and no more handlers run, over all processes than the
+//     limit says. What waits for it is held. Without an answer of the limiter nothing begins, and the subscription is
+//     paused as in any outage. A process that died loses its slots after 15 s. A process that waits for a slot gets one
+//     in its turn.
+//   - With [waybill.Subscription].PerGroup the same holds for each group within the process, but other groups go on. A
+//     key whose message waits waits with it.
 //   - Neither a message, nor a failed settle, nor a lost broker ends Run. Only an error of configuration before a
 //     subscription's first success does, and then Run reports those of all subscriptions.
 //   - When Run's context ends, every subscription at once stops receiving, releases what it has not started, and lets
@@ -65,6 +71,10 @@
 // A subscription that is paused with the order kept, or over a transport without core.Pauser, may hold up to Prefetch
 // messages that the broker has sent ahead; other consumers of the queue do not get these until the pause ends. A probe
 // runs as long as its handler does.
+//
+// A limit over all processes counts a message when it is handed to its handler. A suspect that waits for a limit holds
+// up everything else. A handler that runs when its process has lost the limiter for 15 s goes on, beside what others
+// begin.
 //
 // In-process retries take a handler's place while they wait. Retries in place keep their message unsettled: their
 // delays together must stay below the time the broker leaves a delivery with its receiver (RabbitMQ: consumer_timeout,

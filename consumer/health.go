@@ -87,7 +87,7 @@ func (r *runner) health(ctx context.Context, h *waybill.Health) {
 	case r.pause.state != open:
 		h.Add(name, waybill.HealthDegraded, "paused, as something that handlers need is down, %d probes so far; the latest: %s", r.pause.n, r.pause.cause)
 	default:
-		h.Add(name, waybill.HealthOK, "subscribed; %d deliveries held, the latest activity %s ago", r.load.held, ago(r.active))
+		h.Add(name, waybill.HealthOK, "subscribed; %d deliveries held, the latest activity %s ago%s", r.load.held, ago(r.active), r.waits())
 	}
 }
 

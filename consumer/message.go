@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -20,6 +21,8 @@ type message struct {
 	retry   *time.Timer // wakes it, if it waits for its retry in place
 	storing bool        // its verdict is being stored, and its key waits for that
 	owed    bool        // its verdict could not be stored yet
+	group   string      // of its limit; empty if it has none
+	woken   bool        // it waited in its group, and has a place now
 }
 
 // key returns the ordering key; empty if it has none.
@@ -82,6 +85,16 @@ func (q *fifo) push(m *message) {
 		q.list, q.head = q.list[:n], 0
 	}
 	q.list = append(q.list, m)
+}
+
+// unshift puts m before the others.
+func (q *fifo) unshift(m *message) {
+	if q.head == 0 {
+		q.list = slices.Insert(q.list, 0, m)
+		return
+	}
+	q.head--
+	q.list[q.head] = m
 }
 
 func (q *fifo) pop() *message {

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/hlc"
 )
 
@@ -63,6 +64,9 @@ type Options struct {
 	Pause waybill.Backoff
 	// Middleware wraps every handler; the first is outermost. A panic is caught outside of all.
 	Middleware []waybill.Middleware
+	// Limiter keeps the limits of subscriptions over all processes; see [waybill.SharedLimit]. It is the inbox or
+	// the store of a database that all of them use. Nil = subscriptions with such a limit are refused.
+	Limiter core.Limiter
 	// Clock merges the stamps of what is handled, so that messages staged in reaction carry later ones: give the
 	// clock of the outbox. A stamp beyond its drift bound is logged and counted, and changes nothing. Nil = off.
 	Clock *hlc.Clock

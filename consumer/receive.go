@@ -163,6 +163,7 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 		if m.refused = r.judge.refuse(d); m.refused == nil {
 			m.h = r.judge.handlers.find(&d.Envelope)
 			m.suspect = r.judge.suspects(d)
+			r.assign(m)
 		}
 	}
 	for n := range messages {

@@ -94,7 +94,9 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 		ending:   ending{idle: newSignal(), settled: newSignal()},
 	}
 	r.active = time.Now()
-	r.batching = batching{load: load{prefetch: sub.Prefetch}, limit: sub.Concurrency, schedule: schedule{keys: map[string]keyQueue{}, inOrder: sub.InOrder}}
+	r.batching = batching{load: load{prefetch: sub.Prefetch}, limit: sub.Concurrency, gate: newGate(&sub.Limit), schedule: schedule{
+		keys: map[string]keyQueue{}, inOrder: sub.InOrder, groups: newGroups(&sub.PerGroup),
+	}}
 	return r
 }
 
@@ -104,6 +106,7 @@ func (r *runner) run(ctx context.Context, first chan<- error, begin <-chan struc
 	defer r.abortSettles()
 	defer r.cutHandlers()
 	defer close(r.ended)
+	defer r.keepPermits()()
 	s, err := r.open(ctx, first)
 	if s == nil {
 		return err

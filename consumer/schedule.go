@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math/rand/v2"
 	"slices"
+	"time"
 )
 
 // schedule keeps messages that have not begun, and says which may run. One message of a key runs at a time; the others
@@ -18,6 +19,7 @@ type schedule struct {
 	delayed  map[*message]struct{} // messages that wait for their retry in place
 	inOrder  bool                  // the order of a key holds up to the handler
 	seq      uint64                // of the latest arrival
+	groups   *groups               // ready messages that their group's limit stops; nil without such a limit
 }
 
 // keyQueue holds the messages of one key that are in progress.
@@ -57,7 +59,7 @@ func (s *schedule) push(m *message) {
 // at once and be counted, and this way every suspect gets its chance before it is parked.
 func (s *schedule) isolate(at int) (suspect *message, others []*message) {
 	suspect = s.suspects[rand.IntN(len(s.suspects))]
-	if s.ready.len() > 1 || s.behind > 0 || len(s.delayed) > 0 {
+	if s.ready.len() > 1 || s.behind > 0 || len(s.delayed) > 0 || s.groups != nil && s.groups.waiting > 0 {
 		others = slices.DeleteFunc(s.takeAll(), func(m *message) bool { return m == suspect })
 		s.add(suspect)
 		return suspect, others
@@ -147,8 +149,12 @@ func (s *schedule) takeAll() []*message {
 	all := make([]*message, 0, s.ready.len()+s.behind+len(s.delayed))
 	for s.ready.len() > 0 {
 		if m := s.ready.pop(); m != nil {
+			m.woken = false
 			all = append(all, m)
 		}
+	}
+	if s.groups != nil {
+		all = s.groups.takeAll(all, time.Now())
 	}
 	all = append(all, s.suspects...)
 	s.suspects = nil

@@ -14,8 +14,10 @@ import (
 // complete fills sub from the options and from what its handlers ask for.
 func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler) waybill.Subscription {
 	sub.Bindings = slices.Clone(sub.Bindings)
+	completeLimits(&sub)
+	held := mostHeld(&sub.Limit)
 	if sub.Concurrency == 0 {
-		sub.Concurrency = orElse(o.Concurrency, DefaultConcurrency)
+		sub.Concurrency = atMost(atMost(orElse(o.Concurrency, DefaultConcurrency), mostUseful(&sub.Limit)), held)
 		if sub.Prefetch > 0 {
 			sub.Concurrency = min(sub.Concurrency, sub.Prefetch)
 		} else if o.Concurrency == 0 && o.Prefetch > 0 {
@@ -32,6 +34,7 @@ func (o *Options) complete(sub waybill.Subscription, handlers []waybill.Handler)
 				sub.Prefetch = min(max(sub.Prefetch, 2*sub.Concurrency*batchSize(&handlers[i])), maxPrefetch)
 			}
 		}
+		sub.Prefetch = max(atMost(sub.Prefetch, held), min(sub.Concurrency, sub.Prefetch))
 	}
 	if sub.MaxDeliveries == 0 {
 		sub.MaxDeliveries = o.MaxDeliveries
@@ -55,7 +58,7 @@ func request(sub *waybill.Subscription) core.Subscription {
 }
 
 // subscriptionProblems returns everything that is wrong with a completed subscription and its handlers.
-func subscriptionProblems(sub *waybill.Subscription, handlers []waybill.Handler, traits core.SubscriberTraits) []string {
+func subscriptionProblems(sub *waybill.Subscription, handlers []waybill.Handler, traits core.SubscriberTraits, limiter core.Limiter) []string {
 	var p []string
 	bad := func(format string, a ...any) { p = append(p, fmt.Sprintf(format, a...)) }
 	if sub.Queue == "" {
@@ -85,6 +88,7 @@ func subscriptionProblems(sub *waybill.Subscription, handlers []waybill.Handler,
 	if !sub.DropFailed && !traits.Parks {
 		bad("DropFailed: this transport cannot park what fails for good; set DropFailed to drop it, or choose another transport")
 	}
+	p = append(p, limitProblems(sub, handlers, limiter)...)
 	p = append(p, checkInProcess(sub.InProcess)...)
 	if sub.InOrder && (!traits.SingleActive || !traits.KeyOrder) {
 		bad("InOrder: this transport does not promise that the deliveries of a key go to one receiver at a time, in queue order; leave it off, or choose another transport")

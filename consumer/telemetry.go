@@ -42,12 +42,13 @@ type telemetry struct {
 	parked                              metric.Int64Gauge
 	active                              metric.Int64UpDownCounter
 	duration                            metric.Float64Histogram
+	limited                             metric.Float64Counter
 }
 
 func newTelemetry(o *Options, bus core.Subscriber) (*telemetry, error) {
 	m := obs.Meter(o.MeterProvider)
 	t := &telemetry{tracer: obs.Tracer(o.TracerProvider), system: core.DescriptionOf(bus)}
-	var errs [10]error
+	var errs [11]error
 	t.received, errs[0] = m.Int64Counter("waybill.consumer.received", metric.WithUnit("{message}"),
 		metric.WithDescription("Deliveries received."))
 	t.processed, errs[1] = m.Int64Counter("waybill.consumer.processed", metric.WithUnit("{message}"),
@@ -68,6 +69,8 @@ func newTelemetry(o *Options, bus core.Subscriber) (*telemetry, error) {
 		metric.WithDescription("Deliveries that were no longer the consumer's when it settled them: they are or will be handled again."))
 	t.parked, errs[9] = m.Int64Gauge("waybill.consumer.parked.depth", metric.WithUnit("{message}"),
 		metric.WithDescription("Parked messages, read every 30 s where the transport can tell."))
+	t.limited, errs[10] = m.Float64Counter("waybill.consumer.limited", metric.WithUnit("s"),
+		metric.WithDescription("Time in which messages and handlers were ready, and waited for the limit over all processes."))
 	return t, errors.Join(errs[:]...)
 }
 
@@ -115,6 +118,7 @@ func (t *telemetry) forQueue(ctx context.Context, sub *core.Subscription) *queue
 	for _, c := range [...]metric.Int64Counter{t.received, t.drift, t.repeats, t.lost} {
 		c.Add(ctx, 0, q.plain...)
 	}
+	t.limited.Add(ctx, 0, q.plain...)
 	for _, step := range [...]string{"subscribe", "receive", "ack", "retry", "park", "release"} {
 		for _, class := range [...]waybill.Class{waybill.ClassUnknown, waybill.ClassOutage, waybill.ClassRejected} {
 			t.failures.Add(ctx, 0, q.ofFailure(step, class))

@@ -273,6 +273,25 @@ func subscribe(c *consumer.Consumer, send, render waybill.Handler) error {
 	return err
 }
 
+// Limits over all processes, and for each tenant in one, as docs/handlers.md tells it.
+func limits(bus core.Subscriber, store core.Limiter, charge, export waybill.Handler) (*consumer.Consumer, error) {
+	c, err := consumer.New(bus, consumer.Options{Limiter: store})
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(
+		c.Handle(waybill.Subscription{
+			Queue: "payments", Bindings: []string{"payments.*"},
+			Limit: waybill.SharedLimit{Rate: 100, Concurrency: 20}, // what the payment service allows us
+		}, charge),
+		c.Handle(waybill.Subscription{
+			Queue: "exports", Bindings: []string{"exports.*"},
+			Concurrency: 10, Prefetch: 500,
+			PerGroup: waybill.GroupLimit{Concurrency: 2}, // by tenant
+		}, export))
+	return c, err
+}
+
 func printGrants() error {
 	migrations, err := postgres.NewMigrations(postgres.MigrationOptions{})
 	if err != nil {
@@ -292,6 +311,6 @@ func Example_handlers() {
 	c := must(consumer.New(bus, consumer.Options{}))
 	render := waybill.Handler{Name: "reports.wanted", Handle: func(context.Context, *waybill.Delivery) (waybill.HandlerStatus, error) { return 0, nil }}
 	fmt.Println(subscribe(c, waybill.HandlerFor(MailWanted, func(context.Context, Mail) error { return nil }), render))
-	_ = printGrants
+	_, _ = printGrants, limits
 	// Output: <nil>
 }

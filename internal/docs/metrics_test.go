@@ -67,6 +67,8 @@ func prometheus(made, name string) string {
 	switch {
 	case strings.Contains(strings.ToLower(made), "histogram"), strings.HasSuffix(name, "oldest_age"):
 		return name + "_seconds"
+	case made == "Float64Counter": // of seconds
+		return name + "_seconds_total"
 	case strings.HasSuffix(made, "Counter") && !strings.HasSuffix(made, "UpDownCounter"):
 		return name + "_total"
 	}

@@ -20,6 +20,8 @@ var options = []struct{ pkg, name string }{
 	{"relay", "Route"},
 	{"consumer", "Options"},
 	{".", "Subscription"},
+	{".", "SharedLimit"},
+	{".", "GroupLimit"},
 	{".", "Backoff"},
 	{".", "Limits"},
 	{".", "Retention"},

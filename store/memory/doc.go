@@ -12,7 +12,7 @@
 //
 // A [Store] is a core.OutboxStore, a waybill.Stager[*Tx] and a core.Inbox[*Tx]. It has the capabilities core.Waiter,
 // admin.Counter, waybill.Canceller[*Tx], admin.Inspector, admin.Redriver, admin.KeyKeeper and core.Cleaner, among
-// others.
+// others. It is also a core.Limiter, for limits within one process.
 //
 // # Guarantees
 //

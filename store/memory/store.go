@@ -65,6 +65,7 @@ type Store struct {
 	values   map[string]string
 	inbox    inboxMarks
 	cleaner  election
+	limits   limits
 	stamp    hlc.Timestamp // the highest of a record that was committed
 	changes  uint64        // how often something changed for which somebody can wait
 	signal   chan struct{} // closed and replaced when somebody listens and a route's version or timers change
