@@ -51,6 +51,12 @@
 // The fence is the member's row, locked FOR KEY SHARE, which a renewal does not wait for. Records are locked with SKIP
 // LOCKED only.
 //
+// # Limits
+//
+// [Inbox], [SQLInbox] and the stores are limiters for consumers ([core.Limiter]). A limit is one row of the table
+// waybill_inbox_limits, or what the inbox's table is called. Processes share a limit if they name the same table. A
+// change compares the version of the row; no lock is held between two statements.
+//
 // # Withdrawing messages
 //
 // A dedupe key belongs to one live message of its route and topic: until that is published, abandoned or withdrawn. A

@@ -74,12 +74,13 @@ func newInboxStatements(n schema.Names, timeout, keys string) inboxStatements {
 
 // Inbox is an inbox in a PostgreSQL database, for handlers that write with pgx. It is safe for concurrent use.
 type Inbox struct {
-	pool  *pgxpool.Pool
-	opts  InboxOptions
-	names schema.Names
-	sql   inboxStatements
-	wait  string // the lock timeout
-	once  once
+	pool   *pgxpool.Pool
+	opts   InboxOptions
+	names  schema.Names
+	sql    inboxStatements
+	limits limitStatements
+	wait   string // the lock timeout
+	once   once
 
 	purged resumes
 }
@@ -98,7 +99,7 @@ func NewInbox(pool *pgxpool.Pool, opts InboxOptions) (*Inbox, error) {
 		return nil, err
 	}
 	n := newNames(opts.Schema, "", opts.Table)
-	return &Inbox{pool: pool, opts: opts, names: n, sql: newInboxStatements(n, "$4", keysOfArrays), wait: opts.lockTimeout()}, nil
+	return &Inbox{pool: pool, opts: opts, names: n, sql: newInboxStatements(n, "$4", keysOfArrays), limits: newLimitStatements(n), wait: opts.lockTimeout()}, nil
 }
 
 // Do runs fn in a READ COMMITTED transaction together with the mark; see [core.Inbox]. A concurrent Do of the same key

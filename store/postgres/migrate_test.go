@@ -46,8 +46,8 @@ func TestMigrateForwardAndBack(t *testing.T) {
 		}
 	}
 	must(inbox.Up(t.Context(), pool))
-	if n := tables(); n != 2 { // meta and inbox
-		t.Fatalf("%d tables and sequences after the inbox, want 2", n)
+	if n := tables(); n != 3 { // meta, inbox and limits
+		t.Fatalf("%d tables and sequences after the inbox, want 3", n)
 	}
 	var wg sync.WaitGroup // several processes at once
 	for range 4 {
@@ -60,7 +60,7 @@ func TestMigrateForwardAndBack(t *testing.T) {
 	wg.Wait()
 	applied, err := both.Applied(t.Context(), pool)
 	must(err)
-	if fmt.Sprint(applied) != "map[base:1 inbox:3 outbox:2]" {
+	if fmt.Sprint(applied) != "map[base:1 inbox:4 outbox:2]" {
 		t.Fatalf("applied %v", applied)
 	}
 	must(inbox.Down(t.Context(), pool, 0))

@@ -113,7 +113,7 @@ type Roles struct {
 	Producer  string // stages
 	Canceller string // stages, and withdraws what it or others staged: Cancel, and messages that replace others
 	Relay     string // reads and settles
-	Consumer  string // marks in the inbox
+	Consumer  string // marks in the inbox, and keeps limits
 	Operator  string // inspects, requeues, purges
 }
 

@@ -14,11 +14,12 @@ import (
 
 // SQLInbox is an inbox for handlers that write with database/sql, whatever the driver. It is safe for concurrent use.
 type SQLInbox struct {
-	db    *sql.DB
-	opts  InboxOptions
-	names schema.Names
-	sql   inboxStatements
-	wait  string // the lock timeout
+	db     *sql.DB
+	opts   InboxOptions
+	names  schema.Names
+	sql    inboxStatements
+	limits limitStatements
+	wait   string // the lock timeout
 
 	purged resumes
 }
@@ -38,7 +39,7 @@ func NewSQLInbox(db *sql.DB, opts InboxOptions) (*SQLInbox, error) {
 		return nil, waybill.Invalid("waybill/postgres: inbox options", "AutoMigrate: is offered only over a pgx pool; call Migrate")
 	}
 	n := newNames(opts.Schema, "", opts.Table)
-	return &SQLInbox{db: db, opts: opts, names: n, sql: newInboxStatements(n, "$2", keysOfJSON), wait: opts.lockTimeout()}, nil
+	return &SQLInbox{db: db, opts: opts, names: n, sql: newInboxStatements(n, "$2", keysOfJSON), limits: newLimitStatements(n), wait: opts.lockTimeout()}, nil
 }
 
 // Do is [Inbox.Do] for database/sql. It takes a round trip more, to find out whether the transaction can be committed.

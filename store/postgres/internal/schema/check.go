@@ -101,7 +101,10 @@ SELECT current_setting('server_encoding'),
 // CheckInbox reports whether the inbox can work, as CheckOutbox does.
 func (m *Migrations) CheckInbox(ctx context.Context, db DB) error {
 	table := m.names.SQL("{inbox}")
-	return m.check(ctx, db, PartInbox, table, inboxColumns, []privilege{{table, "table", "SELECT,INSERT"}})
+	return m.check(ctx, db, PartInbox, table, inboxColumns, []privilege{
+		{table, "table", "SELECT,INSERT"},
+		{m.names.SQL("{limits}"), "table", "SELECT,INSERT,UPDATE"},
+	})
 }
 
 func (m *Migrations) check(ctx context.Context, db DB, part Part, table string, columns []column, privileges []privilege) error {

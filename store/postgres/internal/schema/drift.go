@@ -104,7 +104,7 @@ func (m *Migrations) shape(ctx context.Context, tx pgx.Tx) ([]object, error) {
 		}
 	}
 	if slices.Contains(m.parts, PartInbox) {
-		tags, tables = append(tags, "{inbox}"), append(tables, m.names.Inbox)
+		tags, tables = append(tags, "{inbox}", "{inbox}_limits"), append(tables, m.names.Inbox, m.names.Inbox+"_limits")
 	}
 	rows, err := tx.Query(ctx, shapeSQL, m.names.Schema, tags, tables)
 	if err != nil {

@@ -12,7 +12,7 @@ type Roles struct {
 	Producer  string // stages
 	Canceller string // stages, and withdraws what it or others staged: Cancel, and messages that replace others
 	Relay     string // reads and settles
-	Consumer  string // marks in the inbox
+	Consumer  string // marks in the inbox, and keeps limits
 	Operator  string // inspects, requeues, purges
 }
 
@@ -51,7 +51,9 @@ func (m *Migrations) Grants(r Roles) string {
 	}
 	if slices.Contains(m.parts, PartInbox) {
 		grant(r.Consumer, "SELECT, INSERT, DELETE ON {inbox}") // it purges what its retention is over for
+		grant(r.Consumer, "SELECT, INSERT, UPDATE ON {limits}")
 		grant(r.Operator, "SELECT, DELETE ON {inbox}")
+		grant(r.Operator, "SELECT, DELETE ON {limits}")
 	}
 	return b.String()
 }

@@ -71,6 +71,8 @@ func NewNames(schema, outbox, inbox string) Names {
 		"{slot_function}": in(n.Outbox + "_slot"),
 		"{channel}":       QuoteText(n.Channel()),
 		"{inbox}":         in(n.Inbox),
+		"{limits}":        in(n.Inbox + "_limits"),
+		"{limits_pkey}":   in(n.Inbox + "_limits_pkey"),
 		"{inbox_pkey}":    in(n.Inbox + "_pkey"),
 		"{inbox_handled}": bare(n.Inbox + "_handled"),
 	}

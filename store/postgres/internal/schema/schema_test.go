@@ -37,7 +37,7 @@ func TestMigrationNames(t *testing.T) {
 			t.Errorf("%s: not the next version", e.Name())
 		}
 	}
-	newest := map[schema.Part]int{schema.PartBase: 1, schema.PartOutbox: 2, schema.PartInbox: 3}
+	newest := map[schema.Part]int{schema.PartBase: 1, schema.PartOutbox: 2, schema.PartInbox: 4}
 	for part, want := range newest {
 		if got := schema.Newest(part); got != want {
 			t.Errorf("newest of %s: %d, want %d", part, got, want)
