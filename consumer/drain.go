@@ -23,6 +23,9 @@ func (r *runner) releaseAll() {
 // releaseWaiting is releaseAll. mu is held.
 func (r *runner) releaseWaiting() {
 	r.release(r.takeAll())
+	if r.gate != nil {
+		r.gate.ring() // nothing waits any more
+	}
 	r.alarm.stop()
 	r.storeOwed() // or look at them again later
 }

@@ -185,3 +185,41 @@ func ExampleNew() {
 	// <nil>
 	// waybill/consumer: subscription of queue "mail": handlers: there are none; give at least one; Queue: it has a subscription already; give all its handlers in one call
 }
+
+// At most two handlers at a time over all processes, fifty messages a second, and one handler for each tenant. A real
+// limiter is the inbox or the store of a database that all processes share.
+func ExampleConsumer_Handle_limits() {
+	ctx, cancel := context.WithCancel(context.Background())
+	bus, err := memtransport.New(memtransport.Options{Queues: []memtransport.Queue{{Name: "billing.orders", Bindings: []string{"orders.*"}}}})
+	if err != nil {
+		panic(err)
+	}
+	store, err := memory.New(memory.Options{Source: "/billing"})
+	if err != nil {
+		panic(err)
+	}
+	c, err := consumer.New(bus, consumer.Options{Logger: slog.New(slog.DiscardHandler), Limiter: store})
+	if err != nil {
+		panic(err)
+	}
+	err = c.Handle(waybill.Subscription{
+		Queue: "billing.orders", Bindings: []string{"orders.*"},
+		Limit:    waybill.SharedLimit{Concurrency: 2, Rate: 50},
+		PerGroup: waybill.GroupLimit{Concurrency: 1},
+	}, waybill.HandlerFor(OrderPlaced, func(_ context.Context, o Order) error {
+		fmt.Println("charge", o.ID)
+		cancel() // the example ends here
+		return nil
+	}))
+	if err != nil {
+		panic(err)
+	}
+	m := OrderPlaced.Message(Order{ID: "o-1"}, waybill.Tenant("acme"), waybill.ID("m-1"))
+	if err := bus.Publish(ctx, []waybill.Envelope{m.Envelope}).FirstErr(); err != nil {
+		panic(err)
+	}
+	if err := c.Run(ctx); err != nil {
+		panic(err)
+	}
+	// Output: charge o-1
+}

@@ -30,6 +30,12 @@ type group struct {
 	at      int       // its index in timed; -1 = not there
 }
 
+// place is a message's in its group.
+type place struct {
+	group string
+	woken bool // it waited, and may begin now
+}
+
 // newGroups returns what applies a completed limit; nil if there is none.
 func newGroups(l *waybill.GroupLimit) *groups {
 	if l.Concurrency == 0 && l.Rate == 0 {
@@ -57,11 +63,11 @@ func groupOf(fn func(d *waybill.Delivery) string, d *waybill.Delivery) (name str
 
 // admits reports whether m may begin. If not, m has been put into its group.
 func (gs *groups) admits(m *message, now time.Time) bool {
-	if m.group == "" {
+	if m.place == nil {
 		return true
 	}
-	g := gs.known[m.group]
-	if g == nil || m.woken {
+	g := gs.known[m.place.group]
+	if g == nil || m.place.woken {
 		return true
 	}
 	if !g.woken && g.waiting.len() == 0 && gs.free(g, now) {
@@ -80,30 +86,30 @@ func (gs *groups) free(g *group, now time.Time) bool {
 
 // began notes that m begins. It returns the next message of the group that may, if any.
 func (gs *groups) began(m *message, now time.Time) *message {
-	if m.group == "" {
+	if m.place == nil {
 		return nil
 	}
-	g := gs.known[m.group]
+	g := gs.known[m.place.group]
 	if g == nil {
-		g = &group{name: m.group, at: -1}
-		gs.known[m.group] = g
+		g = &group{name: m.place.group, at: -1}
+		gs.known[g.name] = g
 	}
 	g.running++
 	if !gs.pace.none() {
 		g.next = gs.pace.take(now, g.next, 0)
 	}
-	if m.woken {
-		m.woken, g.woken = false, false
+	if m.place.woken {
+		m.place.woken, g.woken = false, false
 	}
 	return gs.next(g, now)
 }
 
 // ended notes that m does not run any more. It returns the next message of the group that may begin, if any.
 func (gs *groups) ended(m *message, now time.Time) *message {
-	g := gs.known[m.group]
-	if m.group == "" || g == nil {
+	if m.place == nil {
 		return nil
 	}
+	g := gs.known[m.place.group] // it is known while something of it runs
 	g.running--
 	return gs.next(g, now)
 }
@@ -126,7 +132,7 @@ func (gs *groups) next(g *group, now time.Time) *message {
 	if g.waiting.len() > 0 && !g.woken && gs.free(g, now) {
 		m := g.waiting.pop()
 		gs.waiting--
-		m.woken, g.woken = true, true
+		m.place.woken, g.woken = true, true
 		return m
 	}
 	gs.watch(g, now)
@@ -171,8 +177,11 @@ func (gs *groups) again() (at time.Time) {
 
 // suspectWaits returns how long a suspect, which runs alone, must wait for the rate of its group.
 func (gs *groups) suspectWaits(m *message, now time.Time) time.Duration {
-	g := gs.known[m.group]
-	if m.group == "" || g == nil || gs.pace.none() {
+	if m.place == nil || gs.pace.none() {
+		return 0
+	}
+	g := gs.known[m.place.group]
+	if g == nil {
 		return 0
 	}
 	return gs.pace.wait(now, g.next)
@@ -196,15 +205,18 @@ func (r *runner) assign(m *message) {
 	if r.groups == nil {
 		return
 	}
-	var err error
-	if m.group, err = groupOf(r.groups.by, m.d); err != nil {
+	name, err := groupOf(r.groups.by, m.d)
+	switch {
+	case err != nil:
 		m.refused = new(park(m.d, waybill.ReasonRejected, err))
+	case name != "":
+		m.place = &place{group: name}
 	}
 }
 
 // waits says, for Health, what messages wait for. mu is held.
 func (r *runner) waits() string {
-	if r.gate != nil && !r.gate.since.IsZero() {
+	if r.gate != nil && !r.gate.since.IsZero() && r.ready.len() > 0 {
 		return fmt.Sprintf("; limited: %d wait for a permit of limit %q", r.ready.len(), r.sub.Limit.Name)
 	}
 	if r.groups != nil && r.groups.waiting > 0 {

@@ -97,7 +97,7 @@ func (f *fleet) start(t *testing.T, n int, sub waybill.Subscription) (stop func(
 
 func (f *fleet) starts() []time.Duration { return f.total.starts[""] }
 
-// CO-20: a rate holds over all processes, is reached, and costs few questions.
+// CO-22: a rate holds over all processes, is reached, and costs few questions.
 func TestSharedRate(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -145,7 +145,7 @@ func TestSharedRate(t *testing.T) {
 // sample leaves out what a check of every pair has no time for.
 func sample(starts []time.Duration) []time.Duration { return starts[:min(len(starts), 3000)] }
 
-// CO-20: a number of handlers holds over all processes, which share it evenly.
+// CO-22: a number of handlers holds over all processes, which share it evenly.
 func TestSharedConcurrency(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestSharedConcurrency(t *testing.T) {
 	})
 }
 
-// CO-20: with more processes than slots every process has its turn.
+// CO-22: with more processes than slots every process has its turn.
 func TestSharedTurns(t *testing.T) {
 	t.Parallel()
 	for _, slots := range []int{1, 2} {
@@ -204,7 +204,7 @@ func TestSharedTurns(t *testing.T) {
 	}
 }
 
-// CO-20: the slots of a process that died are free after its lease, and not before. One that cannot reach the limiter
+// CO-22: the slots of a process that died are free after its lease, and not before. One that cannot reach the limiter
 // begins nothing after its own lease.
 func TestSharedSlotsOfTheDead(t *testing.T) {
 	t.Parallel()
@@ -248,7 +248,7 @@ func TestSharedSlotsOfTheDead(t *testing.T) {
 	})
 }
 
-// CO-20: permits that were not used are of no use later.
+// CO-22: permits that were not used are of no use later.
 func TestSharedRateAfterARest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -269,7 +269,7 @@ func TestSharedRateAfterARest(t *testing.T) {
 	})
 }
 
-// CO-20: a state that cannot be read stops the subscription, says what to do, and stays as it is.
+// CO-22: a state that cannot be read stops the subscription, says what to do, and stays as it is.
 func TestSharedLimitOfABrokenState(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -305,7 +305,7 @@ func TestSharedLimitOfABrokenState(t *testing.T) {
 	})
 }
 
-// CO-20: while the limiter is away nothing begins and the subscription is paused; then it goes on.
+// CO-22: while the limiter is away nothing begins and the subscription is paused; then it goes on.
 func TestSharedLimitInAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]waybill.SharedLimit{"rate": {Rate: 100}, "slots": {Concurrency: 3}, "both": {Rate: 100, Concurrency: 3}} {
@@ -343,7 +343,7 @@ func TestSharedLimitInAnOutage(t *testing.T) {
 	}
 }
 
-// CO-20: RunOnce gives up when the limiter is away.
+// CO-22: RunOnce gives up when the limiter is away.
 func TestRunOnceWithoutALimiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -390,7 +390,7 @@ func TestSharedLimitAtAStop(t *testing.T) {
 	})
 }
 
-// CO-20: a process that has nothing to do asks nothing and keeps nothing.
+// CO-22: a process that has nothing to do asks nothing and keeps nothing.
 func TestSharedLimitWhenIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -417,7 +417,7 @@ func TestSharedLimitWhenIdle(t *testing.T) {
 	})
 }
 
-// CO-20: each message of a batch takes a permit, and a batch takes one slot.
+// CO-22: each message of a batch takes a permit, and a batch takes one slot.
 func TestSharedLimitOfBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -454,7 +454,7 @@ func TestSharedLimitOfBatches(t *testing.T) {
 	})
 }
 
-// CO-20: with the order kept a retry in place takes a permit, and suspects do.
+// CO-22: with the order kept a retry in place takes a permit, and suspects do.
 func TestSharedLimitOfRetries(t *testing.T) {
 	t.Parallel()
 	for name, suspects := range map[string]bool{"in order": false, "suspects": true} {
@@ -487,7 +487,7 @@ func TestSharedLimitOfRetries(t *testing.T) {
 	}
 }
 
-// CO-20: a limiter that answers slowly makes the subscription slow, and the limit holds.
+// CO-22: a limiter that answers slowly makes the subscription slow, and the limit holds.
 func TestSharedLimitOfASlowLimiter(t *testing.T) {
 	t.Parallel()
 	for slow, want := range map[time.Duration]int{150 * time.Millisecond: 100, 700 * time.Millisecond: 100, 3 * time.Second: 0} {
@@ -497,9 +497,17 @@ func TestSharedLimitOfASlowLimiter(t *testing.T) {
 				f := newFleet(t, 0)
 				l := f.limiter()
 				l.slow = slow
-				stop := start(t, f.b, consumer.Options{Limiter: l}, waybill.Subscription{Limit: waybill.SharedLimit{Rate: 10, Concurrency: 5}}, f.handler("a", nil))
+				c := newConsumer(t, f.b, consumer.Options{Limiter: l})
+				if err := c.Handle(waybill.Subscription{Queue: queue, Limit: waybill.SharedLimit{Rate: 10, Concurrency: 5}}, f.handler("a", nil)); err != nil {
+					t.Fatal(err)
+				}
+				stop := run(t, c)
 				f.b.publish(t, 100)
 				time.Sleep(10 * time.Minute)
+				check, _ := c.Health(t.Context()).Check("queue " + queue)
+				if paused := check.Status != waybill.HealthOK; paused != (want == 0) || paused && !strings.Contains(check.Text, "its permits have lapsed") {
+					t.Errorf("health: %s", check.Text)
+				}
 				stop()
 				if len(f.starts()) != want {
 					t.Errorf("%d began, want %d", len(f.starts()), want)
@@ -510,7 +518,7 @@ func TestSharedLimitOfASlowLimiter(t *testing.T) {
 	}
 }
 
-// CO-21: health says what messages wait for, and stays ready.
+// CO-22: health says what messages wait for, and stays ready.
 func TestHealthOfLimits(t *testing.T) {
 	t.Parallel()
 	for want, sub := range map[string]waybill.Subscription{
@@ -581,7 +589,7 @@ func TestLimitsComplete(t *testing.T) {
 	}
 }
 
-// CO-20: whatever comes, the limit holds over all processes, and everything is handled.
+// CO-22: whatever comes, the limit holds over all processes, and everything is handled.
 func TestSharedLimitsAtRandom(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

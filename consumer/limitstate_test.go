@@ -19,7 +19,7 @@ func at(seconds float64) time.Time {
 	return time.Unix(1_800_000_000, 0).Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// CO-20: a state that nobody of this package wrote is a misconfiguration with a cure; one of a clock that went back
+// CO-22: a state that nobody of this package wrote is a misconfiguration with a cure; one of a clock that went back
 // does not stop the limit.
 func TestLimitStateOfOthers(t *testing.T) {
 	t.Parallel()
@@ -44,7 +44,7 @@ func TestLimitStateOfOthers(t *testing.T) {
 	}
 }
 
-// CO-20: a process that waits and dies holds up a slot for two seconds only; more processes than can be listed wait.
+// CO-22: a process that waits and dies holds up a slot for two seconds only; more processes than can be listed wait.
 func TestLimitWaiters(t *testing.T) {
 	t.Parallel()
 	s := limitState{Holders: map[string]limitHolder{}}
@@ -80,7 +80,7 @@ func TestLimitWaiters(t *testing.T) {
 	}
 }
 
-// CO-20: whatever processes ask, they never have more slots together than there are, and all are in use if they are
+// CO-22: whatever processes ask, they never have more slots together than there are, and all are in use if they are
 // wanted.
 func TestLimitShares(t *testing.T) {
 	t.Parallel()
@@ -137,7 +137,7 @@ func TestLimitShares(t *testing.T) {
 	})
 }
 
-// CO-20: permits are used at any time within their hold, and the rate holds.
+// CO-22: permits are used at any time within their hold, and the rate holds.
 func TestLimitRateWheneverUsed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -181,7 +181,7 @@ func TestLimitRateWheneverUsed(t *testing.T) {
 	})
 }
 
-// CO-20: permits lapse by the time at which they were asked for, and slots by that too.
+// CO-22: permits lapse by the time at which they were asked for, and slots by that too.
 func TestPermitsLapse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -218,7 +218,7 @@ func TestGroupsAreForgotten(t *testing.T) {
 		for _, l := range []waybill.GroupLimit{{Concurrency: 1}, {Rate: 1, Burst: 3}, {Rate: 1, Burst: 1, Concurrency: 2}} {
 			b := batching{limit: 1 << 20, schedule: schedule{keys: map[string]keyQueue{}, groups: newGroups(&l)}}
 			for i := range 1000 {
-				b.add(&message{d: &waybill.Delivery{}, h: &entry{}, group: strconv.Itoa(i % 300)})
+				b.add(&message{d: &waybill.Delivery{}, h: &entry{}, place: &place{group: strconv.Itoa(i % 300)}})
 			}
 			begun := 0
 			for p := b.next(); begun < 1000; p = b.next() {

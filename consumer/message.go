@@ -16,13 +16,12 @@ type message struct {
 	seq     uint64      // its place in the order of arrival
 	since   time.Time   // when it arrived
 	refused *verdict    // it must not reach a handler; nil if it may
+	place   *place      // in its group; nil if it has none with a limit
+	retry   *time.Timer // wakes it, if it waits for its retry in place
 	suspect bool        // it may be ending the process: nothing else runs beside it
 	merged  bool        // its stamp was merged into the clock
-	retry   *time.Timer // wakes it, if it waits for its retry in place
 	storing bool        // its verdict is being stored, and its key waits for that
 	owed    bool        // its verdict could not be stored yet
-	group   string      // of its limit; empty if it has none
-	woken   bool        // it waited in its group, and has a place now
 }
 
 // key returns the ordering key; empty if it has none.

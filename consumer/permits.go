@@ -30,8 +30,9 @@ func (r *runner) keepPermits() (end func()) {
 	}()
 	return func() {
 		cancel()
-		<-done
-		r.giveBack()
+		if await(done, settleGrace) { // else the limiter ignores its context
+			r.giveBack()
+		}
 	}
 }
 
@@ -96,13 +97,14 @@ func (r *runner) putQuestion(ctx context.Context, a *limitAsk) {
 		return
 	}
 	r.mu.Lock()
+	waits := r.gate.blocked
 	if err == nil && r.gate.answer(sent, a, &got) {
 		err = errTooLate
 	}
 	var t turn
 	if err != nil {
 		err = fmt.Errorf("limit %q: %w", r.sub.Limit.Name, err)
-		t = r.limiterFailed(err)
+		t = r.limiterFailed(waits, err)
 	} else {
 		r.kick()
 	}
@@ -133,13 +135,12 @@ func (r *runner) askLimiter(ctx context.Context, a *limitAsk) (got limitGrant, e
 	return got, errors.Join(err, unread)
 }
 
-// limiterFailed notes that the limiter did not answer. If messages wait for it, that is an outage like one of what
+// limiterFailed notes that the limiter did not answer. If a message waits for it, that is an outage like one of what
 // handlers need. mu is held.
-func (r *runner) limiterFailed(err error) turn {
+func (r *runner) limiterFailed(waits bool, err error) turn {
 	g, p := r.gate, &r.pause
 	now := time.Now()
 	g.fail(now)
-	waits := g.blocked
 	g.blocked = false
 	if !waits || r.stopping || p.waits() {
 		g.earliest = now.Add(r.pauseDelay(g.failures))

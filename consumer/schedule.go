@@ -149,7 +149,9 @@ func (s *schedule) takeAll() []*message {
 	all := make([]*message, 0, s.ready.len()+s.behind+len(s.delayed))
 	for s.ready.len() > 0 {
 		if m := s.ready.pop(); m != nil {
-			m.woken = false
+			if m.place != nil {
+				m.place.woken = false
+			}
 			all = append(all, m)
 		}
 	}
