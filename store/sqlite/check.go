@@ -25,6 +25,7 @@ var needed = []struct {
 	{"outbox_routes", []string{"route", "low", "careful", "term"}},
 	{"outbox_control", []string{"number", "route", "kind", "slots", "slot", "seq", "key", "id", "reason"}},
 	{"inbox", []string{"consumer", "source", "id", "handled_at"}},
+	{"limits", []string{"name", "state"}},
 	{"meta", []string{"name", "value", "owner"}},
 }
 

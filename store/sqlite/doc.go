@@ -15,7 +15,8 @@
 //
 // A [Store] is a core.OutboxStore, a waybill.Stager[*sql.Tx] and a core.Inbox[*sql.Tx]. It has the capabilities
 // core.Waiter, core.Checker, admin.Migrator, admin.DriftChecker, core.ClockSeeder, admin.Counter, core.Cleaner,
-// admin.Inspector, waybill.Canceller[*sql.Tx], admin.Redriver and admin.KeyKeeper, among others.
+// admin.Inspector, waybill.Canceller[*sql.Tx], admin.Redriver and admin.KeyKeeper, among others. It is also a
+// core.Limiter, for consumers on one machine.
 //
 // # Guarantees
 //

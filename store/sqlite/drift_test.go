@@ -128,7 +128,7 @@ func TestNewerSchema(t *testing.T) {
 			t.Errorf("%s beside an incompatible schema: %v", name, err)
 		}
 	}
-	run(t, db, "DELETE FROM waybill_meta WHERE name = 'compatible'; UPDATE waybill_meta SET value = 1 WHERE name = 'version'")
+	run(t, db, "DELETE FROM waybill_meta WHERE name = 'compatible'; UPDATE waybill_meta SET value = 2 WHERE name = 'version'")
 	if _, errs = work(); errs["check"] != nil || errs["stage"] != nil {
 		t.Errorf("after going back: %v", errs)
 	}

@@ -137,7 +137,7 @@ func TestMigrateIsLogged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if text := out.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "prefix=waybill_ from_version=0 to_version=1") {
+	if text := out.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "prefix=waybill_ from_version=0 to_version=2") {
 		t.Errorf("log: %s", text)
 	}
 }

@@ -1,0 +1,1 @@
+DROP TABLE waybill_limits;
