@@ -36,6 +36,9 @@ type gate struct {
 	slots   int       // so many handlers may run
 	held    int       // so many slots are this process's
 	until   time.Time // until then
+	// While a question is under way no more handlers run than it says: the answer may leave no slots for others.
+	asking bool
+	said   int
 
 	listed   bool          // the limiter knows this process
 	gap      time.Duration // between questions while the rate is used up
@@ -73,7 +76,7 @@ func (g *gate) ring() {
 func (g *gate) open(running int) bool {
 	now := time.Now()
 	ok := (g.limit.Rate == 0 || g.starts > 0 && now.Before(g.lapse)) &&
-		(g.limit.Concurrency == 0 || running < g.slots && now.Before(g.until))
+		(g.limit.Concurrency == 0 || running < g.slots && (!g.asking || running < g.said) && now.Before(g.until))
 	switch {
 	case !ok && !g.blocked:
 		g.blocked = true
@@ -148,11 +151,14 @@ func (g *gate) plan(now time.Time, running, ready, most int) (a limitAsk, at tim
 	return a, at
 }
 
+// ask notes that a is asked.
+func (g *gate) ask(a *limitAsk) { g.asking, g.said = true, a.busy }
+
 // answer takes in the answer to a, which was sent at sent. It reports whether it came too late to be of use.
 func (g *gate) answer(sent time.Time, a *limitAsk, got *limitGrant) (late bool) {
 	now := time.Now()
 	g.asked, g.earliest, g.failures = now, now, 0
-	g.blocked = false
+	g.blocked, g.asking = false, false
 	if a.starts > 0 {
 		g.starts, g.granted, g.lapse = got.starts, got.starts, sent.Add(a.hold)
 		took := now.Sub(sent)
@@ -182,11 +188,12 @@ func (g *gate) answer(sent time.Time, a *limitAsk, got *limitGrant) (late bool) 
 	return late
 }
 
-// fail notes that a question was not answered.
+// fail notes that a question was not answered. The limiter may have stored what it said all the same.
 func (g *gate) fail(now time.Time) {
 	g.failures++
 	g.asked = now
-	g.starts = 0
+	g.starts, g.asking = 0, false
+	g.slots, g.held = min(g.slots, g.said), min(g.held, g.said)
 }
 
 // spread returns d and up to a sixteenth more, but not more than waiterGap more: of several processes that wait for one

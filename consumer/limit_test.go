@@ -35,8 +35,10 @@ func (l *limiter) UpdateLimit(ctx context.Context, name string, change func(stri
 	if l.down.Load() {
 		return waybill.Outage(errBoom)
 	}
-	time.Sleep(l.slow)
-	return l.Limiter.UpdateLimit(ctx, name, change)
+	time.Sleep(l.slow / 2)
+	err := l.Limiter.UpdateLimit(ctx, name, change)
+	time.Sleep(l.slow / 2)
+	return err
 }
 
 // fleet is several processes with one queue and one limiter.
@@ -604,7 +606,9 @@ func TestSharedLimitsAtRandom(t *testing.T) {
 		n := rapid.IntRange(1, 60).Draw(rt, "messages")
 		sub := waybill.Subscription{Limit: limit, Concurrency: rapid.IntRange(1, 6).Draw(rt, "handlers"), Prefetch: 8}
 		takes := rapid.SampledFrom([]time.Duration{0, time.Millisecond, 700 * time.Millisecond, 20 * time.Second}).Draw(rt, "takes")
-		slow := rapid.SampledFrom([]time.Duration{0, time.Millisecond, 60 * time.Millisecond}).Draw(rt, "slow")
+		slow := rapid.SampledFrom([]time.Duration{0, time.Millisecond, 60 * time.Millisecond, 400 * time.Millisecond}).Draw(rt, "slow")
+		long := rapid.SliceOfN(rapid.IntRange(0, 3), n, n).Draw(rt, "long")
+		gaps := rapid.SliceOfN(rapid.SampledFrom([]int{0, 0, 50, 300, 1000}), n, n).Draw(rt, "gaps")
 		stopped := rapid.IntRange(0, processes-1).Draw(rt, "stopped")
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, takes)
@@ -612,13 +616,15 @@ func TestSharedLimitsAtRandom(t *testing.T) {
 			for i := range stops {
 				l := f.limiter()
 				l.slow = slow
-				stops[i] = start(t, f.b, consumer.Options{Limiter: l, DrainTimeout: time.Minute}, sub, f.handler(strconv.Itoa(i), nil))
+				stops[i] = start(t, f.b, consumer.Options{Limiter: l, DrainTimeout: time.Minute}, sub, f.handler(strconv.Itoa(i), func(_ context.Context, d *waybill.Delivery) error {
+					n, _ := strconv.Atoi(strings.TrimPrefix(d.Envelope.ID, "id-"))
+					time.Sleep(takes * time.Duration(long[n-1]))
+					return nil
+				}))
 			}
 			for i, e := range messages(n) {
 				f.b.send(t, e)
-				if i%7 == 6 {
-					time.Sleep(300 * time.Millisecond)
-				}
+				time.Sleep(time.Duration(gaps[i]) * time.Millisecond)
 			}
 			for i := range stopped {
 				stops[i]()

@@ -211,6 +211,29 @@ func TestPermitsLapse(t *testing.T) {
 	})
 }
 
+// CO-22: while a question is under way, and when its answer is lost, no more handlers run than it said: the limiter may
+// have given the other slots away.
+func TestSlotsWhileAsking(t *testing.T) {
+	t.Parallel()
+	for name, answered := range map[string]bool{"answered": true, "lost": false} {
+		g := newGate(&waybill.SharedLimit{Concurrency: 5})
+		g.answer(time.Now(), &limitAsk{wants: 5}, &limitGrant{slots: 5, held: 5})
+		a := limitAsk{busy: 2, wants: 2}
+		g.ask(&a)
+		if !g.open(1) || g.open(2) || g.open(4) {
+			t.Errorf("%s: while two are said to run: a second begins: %t, a third: %t", name, g.open(1), g.open(2))
+		}
+		if answered {
+			g.answer(time.Now(), &a, &limitGrant{slots: 3, held: 3})
+		} else {
+			g.fail(time.Now())
+		}
+		if want := answered; g.open(2) != want || g.open(3) || !g.open(1) {
+			t.Errorf("%s: a third begins: %t, a fourth: %t", name, g.open(2), g.open(3))
+		}
+	}
+}
+
 // CO-03: groups that have nothing to do are forgotten.
 func TestGroupsAreForgotten(t *testing.T) {
 	t.Parallel()

@@ -24,8 +24,7 @@ func (r *runner) keepPermits() (end func()) {
 	go func() {
 		defer close(done)
 		for r.awaitQuestion(ctx) {
-			a, _ := r.question(time.Now())
-			r.putQuestion(ctx, &a)
+			r.putQuestion(ctx)
 		}
 	}()
 	return func() {
@@ -40,7 +39,7 @@ func (r *runner) keepPermits() (end func()) {
 func (r *runner) awaitQuestion(ctx context.Context) bool {
 	for {
 		now := time.Now()
-		_, at := r.question(now)
+		_, at := r.question(now, false)
 		wait := at.Sub(now)
 		if !at.IsZero() && wait <= 0 {
 			return ctx.Err() == nil
@@ -62,11 +61,14 @@ func (r *runner) awaitQuestion(ctx context.Context) bool {
 	}
 }
 
-// question returns what to ask, and when; zero = not before something changes.
-func (r *runner) question(now time.Time) (limitAsk, time.Time) {
+// question returns what to ask, and when; zero = not before something changes. With ask it is asked now.
+func (r *runner) question(now time.Time, ask bool) (limitAsk, time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a, at := r.gate.plan(now, r.running, r.couldBegin(), r.limit)
+	if ask {
+		r.gate.ask(&a)
+	}
 	if r.gate.waited > 0 {
 		r.tel.limited.Add(r.settleCtx, r.gate.waited.Seconds(), r.tel.plain...)
 		r.gate.waited = 0
@@ -90,24 +92,24 @@ func (r *runner) couldBegin() int {
 }
 
 // putQuestion asks the limiter, and starts what the answer lets begin.
-func (r *runner) putQuestion(ctx context.Context, a *limitAsk) {
+func (r *runner) putQuestion(ctx context.Context) {
 	sent := time.Now()
-	got, err := r.askLimiter(ctx, a)
+	a, _ := r.question(sent, true)
+	got, err := r.askLimiter(ctx, &a)
 	if ctx.Err() != nil {
 		return
 	}
 	r.mu.Lock()
 	waits := r.gate.blocked
-	if err == nil && r.gate.answer(sent, a, &got) {
+	if err == nil && r.gate.answer(sent, &a, &got) {
 		err = errTooLate
 	}
 	var t turn
 	if err != nil {
 		err = fmt.Errorf("limit %q: %w", r.sub.Limit.Name, err)
 		t = r.limiterFailed(waits, err)
-	} else {
-		r.kick()
 	}
+	r.kick()
 	r.mu.Unlock()
 	if err != nil {
 		r.log.Event(ctx, slog.LevelWarn, "consumer.limit", "cannot get permits of the shared limit, will try again; nothing begins without",
