@@ -399,7 +399,7 @@ func TestGroupsAtRandom(t *testing.T) {
 	})
 }
 
-// CO-22: every problem of limits is told at once, with the field and the cure.
+// Every problem of limits is told at once, with the field and the cure.
 func TestLimitProblems(t *testing.T) {
 	t.Parallel()
 	b := newBus(t)

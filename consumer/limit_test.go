@@ -99,7 +99,7 @@ func (f *fleet) start(t *testing.T, n int, sub waybill.Subscription) (stop func(
 
 func (f *fleet) starts() []time.Duration { return f.total.starts[""] }
 
-// CO-22: a rate holds over all processes, is reached, and costs few questions.
+// A rate holds over all processes, is reached, and costs few questions.
 func TestSharedRate(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -147,7 +147,7 @@ func TestSharedRate(t *testing.T) {
 // sample leaves out what a check of every pair has no time for.
 func sample(starts []time.Duration) []time.Duration { return starts[:min(len(starts), 3000)] }
 
-// CO-22: a number of handlers holds over all processes, which share it evenly.
+// A number of handlers holds over all processes, which share it evenly.
 func TestSharedConcurrency(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestSharedConcurrency(t *testing.T) {
 	})
 }
 
-// CO-22: with more processes than slots every process has its turn.
+// With more processes than slots every process has its turn.
 func TestSharedTurns(t *testing.T) {
 	t.Parallel()
 	for _, slots := range []int{1, 2} {
@@ -206,7 +206,7 @@ func TestSharedTurns(t *testing.T) {
 	}
 }
 
-// CO-22: the slots of a process that died are free after its lease, and not before. One that cannot reach the limiter
+// The slots of a process that died are free after its lease, and not before. One that cannot reach the limiter
 // begins nothing after its own lease.
 func TestSharedSlotsOfTheDead(t *testing.T) {
 	t.Parallel()
@@ -250,7 +250,7 @@ func TestSharedSlotsOfTheDead(t *testing.T) {
 	})
 }
 
-// CO-22: permits that were not used are of no use later.
+// Permits that were not used are of no use later.
 func TestSharedRateAfterARest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -271,7 +271,7 @@ func TestSharedRateAfterARest(t *testing.T) {
 	})
 }
 
-// CO-22: a state that cannot be read stops the subscription, says what to do, and stays as it is.
+// A state that cannot be read stops the subscription, says what to do, and stays as it is.
 func TestSharedLimitOfABrokenState(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -307,7 +307,7 @@ func TestSharedLimitOfABrokenState(t *testing.T) {
 	})
 }
 
-// CO-22: while the limiter is away nothing begins and the subscription is paused; then it goes on.
+// While the limiter is away nothing begins and the subscription is paused; then it goes on.
 func TestSharedLimitInAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]waybill.SharedLimit{"rate": {Rate: 100}, "slots": {Concurrency: 3}, "both": {Rate: 100, Concurrency: 3}} {
@@ -345,7 +345,7 @@ func TestSharedLimitInAnOutage(t *testing.T) {
 	}
 }
 
-// CO-22: RunOnce gives up when the limiter is away.
+//: RunOnce gives up when the limiter is away.
 func TestRunOnceWithoutALimiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -392,7 +392,7 @@ func TestSharedLimitAtAStop(t *testing.T) {
 	})
 }
 
-// CO-22: a process that has nothing to do asks nothing and keeps nothing.
+// A process that has nothing to do asks nothing and keeps nothing.
 func TestSharedLimitWhenIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -419,7 +419,7 @@ func TestSharedLimitWhenIdle(t *testing.T) {
 	})
 }
 
-// CO-22: each message of a batch takes a permit, and a batch takes one slot.
+// Each message of a batch takes a permit, and a batch takes one slot.
 func TestSharedLimitOfBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -456,7 +456,7 @@ func TestSharedLimitOfBatches(t *testing.T) {
 	})
 }
 
-// CO-22: with the order kept a retry in place takes a permit, and suspects do.
+// With the order kept a retry in place takes a permit, and suspects do.
 func TestSharedLimitOfRetries(t *testing.T) {
 	t.Parallel()
 	for name, suspects := range map[string]bool{"in order": false, "suspects": true} {
@@ -489,7 +489,7 @@ func TestSharedLimitOfRetries(t *testing.T) {
 	}
 }
 
-// CO-22: a limiter that answers slowly makes the subscription slow, and the limit holds.
+// A limiter that answers slowly makes the subscription slow, and the limit holds.
 func TestSharedLimitOfASlowLimiter(t *testing.T) {
 	t.Parallel()
 	for slow, want := range map[time.Duration]int{150 * time.Millisecond: 100, 700 * time.Millisecond: 100, 3 * time.Second: 0} {
@@ -520,7 +520,7 @@ func TestSharedLimitOfASlowLimiter(t *testing.T) {
 	}
 }
 
-// CO-22: health says what messages wait for, and stays ready.
+// Health says what messages wait for, and stays ready.
 func TestHealthOfLimits(t *testing.T) {
 	t.Parallel()
 	for want, sub := range map[string]waybill.Subscription{
@@ -591,7 +591,7 @@ func TestLimitsComplete(t *testing.T) {
 	}
 }
 
-// CO-22: whatever comes, the limit holds over all processes, and everything is handled.
+// Whatever comes, the limit holds over all processes, and everything is handled.
 func TestSharedLimitsAtRandom(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

@@ -19,7 +19,7 @@ func at(seconds float64) time.Time {
 	return time.Unix(1_800_000_000, 0).Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// CO-22: a state that nobody of this package wrote is a misconfiguration with a cure; one of a clock that went back
+// A state that nobody of this package wrote is a misconfiguration with a cure; one of a clock that went back
 // does not stop the limit.
 func TestLimitStateOfOthers(t *testing.T) {
 	t.Parallel()
@@ -44,7 +44,7 @@ func TestLimitStateOfOthers(t *testing.T) {
 	}
 }
 
-// CO-22: a process that waits and dies holds up a slot for two seconds only; more processes than can be listed wait.
+// A process that waits and dies holds up a slot for two seconds only; more processes than can be listed wait.
 func TestLimitWaiters(t *testing.T) {
 	t.Parallel()
 	s := limitState{Holders: map[string]limitHolder{}}
@@ -80,7 +80,7 @@ func TestLimitWaiters(t *testing.T) {
 	}
 }
 
-// CO-22: whatever processes ask, they never have more slots together than there are, and all are in use if they are
+// Whatever processes ask, they never have more slots together than there are, and all are in use if they are
 // wanted.
 func TestLimitShares(t *testing.T) {
 	t.Parallel()
@@ -137,7 +137,7 @@ func TestLimitShares(t *testing.T) {
 	})
 }
 
-// CO-22: permits are used at any time within their hold, and the rate holds.
+// Permits are used at any time within their hold, and the rate holds.
 func TestLimitRateWheneverUsed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -181,7 +181,7 @@ func TestLimitRateWheneverUsed(t *testing.T) {
 	})
 }
 
-// CO-22: permits lapse by the time at which they were asked for, and slots by that too.
+// Permits lapse by the time at which they were asked for, and slots by that too.
 func TestPermitsLapse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestPermitsLapse(t *testing.T) {
 	})
 }
 
-// CO-22: while a question is under way, and when its answer is lost, no more handlers run than it said: the limiter may
+// While a question is under way, and when its answer is lost, no more handlers run than it said: the limiter may
 // have given the other slots away.
 func TestSlotsWhileAsking(t *testing.T) {
 	t.Parallel()

@@ -98,7 +98,7 @@ func (f *limitedFleet) start(t *testing.T, i int, sub waybill.Subscription, work
 	return start(t, c)
 }
 
-// CO-22: over two processes no more begin than the rate allows, no more run than the limit allows, and a thousand
+// Over two processes no more begin than the rate allows, no more run than the limit allows, and a thousand
 // messages cost few statements.
 func TestLimitsOverTwoProcesses(t *testing.T) {
 	t.Parallel()
@@ -139,7 +139,7 @@ func TestLimitsOverTwoProcesses(t *testing.T) {
 	}
 }
 
-// CO-22: the slots of a process that died are another one's as soon as their lease is over, and not before. One that
+// The slots of a process that died are another one's as soon as their lease is over, and not before. One that
 // stops gives them back.
 func TestLimitOfADeadProcess(t *testing.T) {
 	t.Parallel()

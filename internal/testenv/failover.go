@@ -98,7 +98,7 @@ server_login_retry = 1
 		err = s.as.own(file)
 	}
 	if err == nil {
-		p.proc, err = start(s.as, dir, filepath.Join(dir, "log"), []string{"PATH=/usr/bin:/bin"}, bin, file)
+		p.proc, err = start(s.as.here(), dir, filepath.Join(dir, "log"), []string{"PATH=/usr/bin:/bin"}, bin, file)
 	}
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)

@@ -60,6 +60,14 @@ func (a *account) own(path string) error {
 	return nil
 }
 
+// here is the same user in the usual root file system.
+func (a *account) here() *account {
+	if a == nil {
+		return nil
+	}
+	return &account{uid: a.uid, gid: a.gid}
+}
+
 func (a *account) attr() *syscall.SysProcAttr {
 	// own group: a Ctrl-C is for the test, not for its servers
 	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}

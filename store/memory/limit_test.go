@@ -8,7 +8,7 @@ import (
 	"github.com/waybill-go/waybill/core/limitertest"
 )
 
-func TestLimiterConformance(t *testing.T) { // TE-01 CO-22
+func TestLimiterConformance(t *testing.T) { // TE-01
 	for _, c := range limitertest.Checks() {
 		t.Run(c.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,7 @@ var _ admin.Redriver = (*Store)(nil)
 // not, and abandoned ones, and tells the owner of the slot, which hands them out. It leaves out records that a member
 // holds, which are neither failed nor abandoned, and records that a transaction has locked.
 func (s *Store) Redrive(ctx context.Context, req admin.RedriveRequest) (admin.Redriven, error) {
-	req, err := admin.CheckRedrive(req, s.limits)
+	req, err := admin.CheckRedrive(req, s.bounds)
 	if err != nil {
 		return admin.Redriven{}, err
 	}

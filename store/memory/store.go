@@ -48,7 +48,7 @@ type Store struct {
 	now       func() time.Time // without a monotonic part: one time line with the times that messages carry
 	born      time.Time        // the origin of the indexes by time
 	retention waybill.Retention
-	limits    waybill.Limits
+	bounds    waybill.Limits
 
 	mu       sync.Mutex // never held while anything waits
 	seq      int64      // the last sequence that was drawn
@@ -99,7 +99,7 @@ func New(opts Options) (*Store, error) {
 	}
 	wall := func() time.Time { return now().Round(0) }
 	return &Store{
-		stamper: stamper, now: wall, born: wall(), retention: opts.Retention, limits: opts.Limits,
+		stamper: stamper, now: wall, born: wall(), retention: opts.Retention, bounds: opts.Limits,
 		routes: map[string]*route{}, holders: map[liveKey]*record{}, members: map[core.Session]*member{}, open: map[*Tx]struct{}{},
 		locks: map[any]*Tx{}, values: map[string]string{}, inbox: newInboxMarks(), signal: make(chan struct{}),
 	}, nil

@@ -39,7 +39,7 @@ func newLimiters(t *testing.T, opts postgres.InboxOptions, change func(cfg *pgxp
 	return a, b, pool
 }
 
-// TE-01 CO-22: two processes, through pgx and through database/sql, with names of their own, and where transactions are
+// TE-01: two processes, through pgx and through database/sql, with names of their own, and where transactions are
 // serializable if nobody says otherwise.
 func TestLimiterConformance(t *testing.T) {
 	t.Parallel()
@@ -64,7 +64,7 @@ func TestLimiterConformance(t *testing.T) {
 	}
 }
 
-// CO-22: an update takes two statements, one if nothing changes, and holds no lock in between. A row that was deleted
+// An update takes two statements, one if nothing changes, and holds no lock in between. A row that was deleted
 // and made again is another one.
 func TestLimitStatements(t *testing.T) {
 	t.Parallel()
@@ -104,7 +104,7 @@ func TestLimitStatements(t *testing.T) {
 	}
 }
 
-// CO-22: a consumer keeps limits with what Grants prints, and cannot delete them; others cannot touch them.
+// A consumer keeps limits with what Grants prints, and cannot delete them; others cannot touch them.
 func TestLimitGrants(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
@@ -168,7 +168,7 @@ func TestLimitGrants(t *testing.T) {
 	}
 }
 
-// CO-22: a database that cannot be reached is an outage.
+// A database that cannot be reached is an outage.
 func TestLimitOutage(t *testing.T) {
 	t.Parallel()
 	a, b, _ := newLimiters(t, postgres.InboxOptions{}, func(*pgxpool.Config) {})

@@ -8,7 +8,7 @@ import (
 	"github.com/waybill-go/waybill/core/limitertest"
 )
 
-// TE-01 CO-22: two processes with one file.
+// TE-01: two processes with one file.
 func TestLimiterConformance(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "limits.db")
