@@ -345,7 +345,7 @@ func TestSharedLimitInAnOutage(t *testing.T) {
 	}
 }
 
-//: RunOnce gives up when the limiter is away.
+// RunOnce gives up when the limiter is away.
 func TestRunOnceWithoutALimiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
