@@ -3,6 +3,7 @@ package rabbitmq
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,9 +21,22 @@ type acks struct {
 
 	// mu is held while writing: a delivery counts as unacknowledged until its frame was written.
 	mu      sync.Mutex
-	unacked map[uint64]time.Time // since when
-	waiting []uint64             // done, and waiting for a delivery below
+	unacked map[uint64]unacked
+	waiting []uint64 // done, and waiting for a delivery below
 	timer   *time.Timer
+
+	bytes atomic.Int64  // of the bodies of unacked
+	freed chan struct{} // capacity 1: there are fewer of them
+}
+
+// unacked is a delivery without an acknowledgement.
+type unacked struct {
+	since time.Time
+	bytes int64
+}
+
+func newAcks(ch acker) *acks {
+	return &acks{ch: ch, unacked: map[uint64]unacked{}, freed: make(chan struct{}, 1)}
 }
 
 const (
@@ -37,22 +51,53 @@ const (
 	maxWait = 20 * time.Millisecond
 )
 
-// arrived notes a delivery. It must be called for every one, in order.
-func (a *acks) arrived(tag uint64, now time.Time) {
+// arrived notes a delivery with a body of so many bytes. It must be called for every one, in order.
+func (a *acks) arrived(tag uint64, now time.Time, bytes int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.unacked[tag] = now
+	a.unacked[tag] = unacked{now, int64(bytes)}
+	a.bytes.Add(int64(bytes))
+}
+
+// ifSent calls do if n deliveries from tag first on are without an acknowledgement that was sent. Meanwhile none is
+// sent.
+func (a *acks) ifSent(first uint64, n int, do func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for tag := range a.unacked {
+		if tag >= first {
+			n--
+		}
+	}
+	for _, tag := range a.waiting {
+		if tag >= first {
+			n--
+		}
+	}
+	if n == 0 {
+		do()
+	}
+}
+
+// left forgets a delivery. The caller holds mu.
+func (a *acks) left(tag uint64) {
+	a.bytes.Add(-a.unacked[tag].bytes)
+	delete(a.unacked, tag)
+	select {
+	case a.freed <- struct{}{}:
+	default:
+	}
 }
 
 // heldFor returns how many deliveries have been unacknowledged for at least d, and since when the oldest of all.
 func (a *acks) heldFor(d time.Duration) (n int, oldest time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, since := range a.unacked {
-		if oldest.IsZero() || since.Before(oldest) {
-			oldest = since
+	for _, u := range a.unacked {
+		if oldest.IsZero() || u.since.Before(oldest) {
+			oldest = u.since
 		}
-		if time.Since(since) >= d {
+		if time.Since(u.since) >= d {
 			n++
 		}
 	}
@@ -62,14 +107,14 @@ func (a *acks) heldFor(d time.Duration) (n int, oldest time.Time) {
 func (a *acks) ack(tag uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.unacked, tag)
+	a.left(tag)
 	return a.ch.Ack(tag, false)
 }
 
 func (a *acks) requeue(tag uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.unacked, tag)
+	a.left(tag)
 	return a.ch.Nack(tag, false, true)
 }
 
@@ -77,7 +122,7 @@ func (a *acks) requeue(tag uint64) error {
 func (a *acks) reject(tag uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.unacked, tag)
+	a.left(tag)
 	return a.ch.Nack(tag, false, false)
 }
 
@@ -87,7 +132,7 @@ func (a *acks) ackAll(tags []uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, tag := range tags {
-		delete(a.unacked, tag)
+		a.left(tag)
 	}
 	waited := len(a.waiting) > 0
 	tags = append(tags, a.waiting...)

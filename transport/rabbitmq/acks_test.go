@@ -52,7 +52,7 @@ func TestMultipleAckTakesNothingElse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
 		// flush is an action
-		a := acks{ch: broker, unacked: map[uint64]time.Time{}, timer: time.NewTimer(time.Hour)}
+		a := acks{ch: broker, unacked: map[uint64]unacked{}, timer: time.NewTimer(time.Hour)}
 		var held []uint64
 		next := uint64(0)
 		want := map[uint64]bool{} // what was asked to be acknowledged
@@ -61,7 +61,7 @@ func TestMultipleAckTakesNothingElse(t *testing.T) {
 				for range rapid.IntRange(1, 30).Draw(t, "n") {
 					next++
 					broker.unacked[next] = true
-					a.arrived(next, time.Now())
+					a.arrived(next, time.Now(), 1)
 					held = append(held, next)
 				}
 			},
@@ -128,7 +128,7 @@ func TestMultipleAckTakesNothingElse(t *testing.T) {
 func heldBy(a *acks, broker *brokerModel, n uint64) (tags []uint64) {
 	for tag := uint64(1); tag <= n; tag++ {
 		broker.unacked[tag] = true
-		a.arrived(tag, time.Now())
+		a.arrived(tag, time.Now(), 1)
 		tags = append(tags, tag)
 	}
 	return tags
@@ -138,7 +138,7 @@ func heldBy(a *acks, broker *brokerModel, n uint64) (tags []uint64) {
 func TestMultipleAckIsOneFrame(t *testing.T) {
 	t.Parallel()
 	broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
-	a := acks{ch: broker, unacked: map[uint64]time.Time{}}
+	a := acks{ch: broker, unacked: map[uint64]unacked{}}
 	tags := heldBy(&a, broker, 100)
 	if err := a.ackAll(tags); err != nil || broker.frames != 1 || len(broker.acked) != 100 {
 		t.Errorf("%d frames for %d acknowledgements: %v", broker.frames, len(broker.acked), err)
@@ -151,7 +151,7 @@ func TestMultipleAckWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
-		a := acks{ch: broker, unacked: map[uint64]time.Time{}}
+		a := acks{ch: broker, unacked: map[uint64]unacked{}}
 		tags := heldBy(&a, broker, 300)
 		if err := a.ackAll(tags[100:200]); err != nil || broker.frames != 0 {
 			t.Fatalf("%d frames: %v", broker.frames, err)

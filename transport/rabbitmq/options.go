@@ -51,14 +51,22 @@ type Options struct {
 	// is as fast as any other; default false: one at a time. The order of a key then survives relays that die and
 	// connections that are lost, since only the end of what was sent is lost. It does not survive a queue that
 	// refuses one message and takes a later one: one with a length limit, one that is declared, bound or deleted
-	// while relays run, or one that has no leader for a while, as after a broker's failure. The messages behind one
-	// that failed are sent again behind it. With ManagementURL a queue with a length limit, by argument or policy,
-	// is an error at a publisher's start, and a difference for Drift. It has no effect on routes with
+	// while relays run, or one that has no leader for a while, as after a broker's failure. The messages behind
+	// one that failed are sent again behind it. With ManagementURL a queue with a length limit, by argument or
+	// policy, is an error at a publisher's start, and a difference for Drift. It has no effect on routes with
 	// BlockAfterAbandon.
 	PipelineKeys bool
 	// MaxBodyBytes bounds a body; a larger one is refused for good with reason too_large and not sent. Default 16
 	// MiB, which every version of RabbitMQ takes by default; at most 512 MiB.
 	MaxBodyBytes int
+	// PrefetchBytes bounds, about, the bytes of the bodies that a subscription holds unsettled; what Receive has
+	// returned counts too. RabbitMQ sends ahead a number of messages. That number is Subscription.Prefetch until
+	// more bytes are held than the bound, then what fits of the sizes that came, at least 1, and again more when
+	// bodies become small. It changes when all of them are held. So after a start, or when bodies become larger,
+	// a whole prefetch may exceed the bound, once; and handlers that keep more than half of it for a second may hold
+	// up to twice the bound. It has no effect with Subscription.InOrder, where another consumer would take over:
+	// lower Prefetch there. Default 64 MiB; negative = no bound.
+	PrefetchBytes int
 	// Lazy leaves it to the first use to connect, so that Dial returns at once. Then a broker that is down at the
 	// start is an outage as any other.
 	Lazy bool
@@ -88,6 +96,7 @@ const (
 	DefaultWindow          = 2000
 	DefaultConnections     = 2
 	DefaultMaxBodyBytes    = 16 << 20
+	DefaultPrefetchBytes   = 64 << 20
 	maxWindow              = 65_535
 	maxConnections         = 16
 	maxMaxBodyBytes        = 512 << 20
@@ -131,6 +140,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxBodyBytes == 0 {
 		o.MaxBodyBytes = DefaultMaxBodyBytes
+	}
+	if o.PrefetchBytes == 0 {
+		o.PrefetchBytes = DefaultPrefetchBytes
 	}
 	return o
 }

@@ -17,9 +17,9 @@ const (
 	defaultPrefetch = 20
 	maxPrefetch     = 65_535
 	// requeueTime is how long Close waits after a requeue. If this is the only consumer, the broker delivers the
-	// message here again. What arrives after the consumer was cancelled is lost with the channel, which counts as a
-	// crash. Close also waits after many single acks: the broker's channel holds those beyond some tens back for a
-	// moment, and loses them if it is closed.
+	// message here again. What arrives after the consumer was cancelled is lost with the channel, which counts as
+	// a crash. Close also waits after many single acks: the broker's channel holds those beyond some tens back for
+	// a moment, and loses them if it is closed.
 	requeueTime = 50 * time.Millisecond
 	// patience is how long Receive hides that there is no session. The driver takes a silent broker for dead after
 	// one and a half heartbeats: with this it makes at most two.
@@ -36,6 +36,7 @@ type receiver struct {
 	queue   string // with prefix
 	dlx     string
 	delays  topology.Delays
+	sizes   sizes
 	prepare preparation
 	log     *obs.Logger
 
@@ -77,6 +78,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		prefetch: sub.Prefetch,
 		log:      obs.NewLogger(t.opts.Logger), life: context.WithoutCancel(ctx), closing: make(chan struct{}),
 	}
+	r.sizes.bound = int64(max(t.opts.PrefetchBytes, 0))
 	r.in = t.in
 	if t.opts.Connection.PerSubscription {
 		r.in = newLink("consume "+sub.Queue, t.in.target, t.opts, r.closing)
@@ -115,6 +117,9 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 		if err := ctx.Err(); err != nil {
 			return nil, context.Cause(ctx)
 		}
+		if !r.awaitRoom(ctx) {
+			continue
+		}
 		s, err := r.session(ctx)
 		if err != nil {
 			r.failed = true
@@ -134,8 +139,8 @@ func (r *receiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery,
 	}
 }
 
-// ownBodies gives deliveries that leave the receiver bodies of their own: copies are made of the raw messages, whatever
-// a handler does to its bytes. Until then a body is held once.
+// ownBodies gives deliveries that leave the receiver bodies of their own: copies are made of the raw messages,
+// whatever a handler does to its bytes. Until then a body is held once.
 func ownBodies(list []*waybill.Delivery) {
 	for _, d := range list {
 		d.Envelope.Body = bytes.Clone(d.Envelope.Body)
@@ -224,7 +229,7 @@ func (r *receiver) Resume(ctx context.Context, prefetch int) error {
 	}
 	r.mu.Lock()
 	r.prefetch = prefetch
-	same := r.sess != nil && r.sess.prefetch == prefetch
+	same := r.sess != nil && r.sess.wanted == prefetch
 	r.mu.Unlock()
 	if same {
 		return nil
@@ -235,6 +240,9 @@ func (r *receiver) Resume(ctx context.Context, prefetch int) error {
 // stopConsumer cancels the consumer, and releases what Receive has not returned. The channel stays open.
 func (r *receiver) stopConsumer(ctx context.Context, s *session) error {
 	err := await(ctx, func() error {
+		if isClosed(s.done) { // adapt has ended it
+			return nil
+		}
 		if err := s.ch.Cancel(s.tag, false); err != nil {
 			return err
 		}

@@ -22,9 +22,15 @@ type session struct {
 	tag  string
 	// frameMax is the largest frame of the connection, in bytes.
 	frameMax int
-	prefetch int
-	paused   atomic.Bool   // by Pause: its consumer is cancelled, its channel is open
-	wake     chan struct{} // capacity 1: there is something in ready, or the session ended
+	// prefetch is what the broker sends ahead; wanted is that without Options.PrefetchBytes.
+	prefetch, wanted int
+	arrived          int         // deliveries; the pump's
+	first            uint64      // tag of them; the pump's
+	paused           atomic.Bool // by Pause: its consumer is cancelled, its channel is open
+	// throttled: by adapt, which ends the consumer but not the channel.
+	throttled atomic.Bool
+	fullSince time.Time     // when Receive found no room for the next session
+	wake      chan struct{} // capacity 1: there is something in ready, or the session ended
 	// cancelled and closed say how the broker ended the consumer.
 	cancelled <-chan string
 	closed    <-chan *amqp.Error
@@ -176,11 +182,14 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 	prefetch, old := r.prefetch, r.sess
 	r.mu.Unlock()
 	s := &session{
-		tag: "waybill-" + waybill.NewID(), prefetch: prefetch,
+		tag: "waybill-" + waybill.NewID(), prefetch: prefetch, wanted: prefetch,
 		frameMax: c.Config.FrameSize, wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	if old != nil && old.paused.Load() && !old.ch.IsClosed() {
-		// what Receive returned before the pause is settled on its channel
+	if !r.sub.InOrder {
+		s.prefetch = r.sizes.fit(r.sizes.bound, prefetch)
+	}
+	if old != nil && (old.paused.Load() || old.throttled.Load()) && !old.ch.IsClosed() {
+		// what Receive returned before that is settled on its channel
 		s.ch, s.acks, s.cancelled, s.closed = old.ch, old.acks, old.cancelled, old.closed
 	} else {
 		if err := r.prepare.run(ctx, c, !r.verified); err != nil {
@@ -190,7 +199,7 @@ func (r *receiver) open(ctx context.Context) (*session, error) {
 		if s.ch, err = c.channel(ctx); err != nil {
 			return nil, err
 		}
-		s.acks = &acks{ch: s.ch, unacked: map[uint64]time.Time{}}
+		s.acks = newAcks(s.ch)
 		s.cancelled, s.closed = s.ch.NotifyCancel(make(chan string, 1)), s.ch.NotifyClose(make(chan *amqp.Error, 1))
 	}
 	return s, r.consume(ctx, s, c)
@@ -292,13 +301,15 @@ func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
 		now := time.Now()
 		*d = decode(&h.raw, r.sub.Queue, r.dlx, now)
 		d.Handle = h
-		s.acks.arrived(raw.DeliveryTag, now)
+		s.acks.arrived(raw.DeliveryTag, now, len(raw.Body))
+		r.sizes.saw(int64(len(raw.Body)))
 		h.topic, h.expires, h.attempt, h.redeliveries = d.Envelope.Topic, d.Envelope.Expires, d.Attempt, d.Redeliveries
 		h.notBefore = d.NotBefore
 		s.mu.Lock()
 		s.ready = append(s.ready, d)
 		s.mu.Unlock()
 		s.signal()
+		r.adapt(s, raw.DeliveryTag)
 	}
 	s.mu.Lock()
 	s.ended = true

@@ -1,0 +1,95 @@
+package rabbitmq
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// sizes says how many deliveries fit into Options.PrefetchBytes. RabbitMQ bounds what it sends ahead by a number of
+// messages only, so that number follows the size of the bodies that came.
+type sizes struct {
+	bound   int64        // bytes; 0 = none
+	average atomic.Int64 // of the latest bodies, in bytes
+}
+
+// saw notes the size of a body. The latest eight weigh two thirds.
+func (z *sizes) saw(bytes int64) {
+	average := z.average.Load()
+	if average == 0 {
+		average = bytes
+	}
+	z.average.Store(average + (bytes-average)/8)
+}
+
+// fit returns how many deliveries of the average size fit: at least 1, at most most.
+func (z *sizes) fit(bytes int64, most int) int {
+	average := z.average.Load()
+	if z.bound == 0 || average <= 0 {
+		return most
+	}
+	return int(max(1, min(bytes/average, int64(most))))
+}
+
+// adapt ends the consumer of s if another prefetch is due: a smaller one when more bytes are held than the bound, a
+// larger one when the bodies have become small. Receive then returns what is here, and begins to consume with the new
+// one. A difference of less than a quarter, or than double, is let be: each change costs two questions to the broker.
+//
+// It waits until the broker has sent all that it may. Then nothing is on its way, and nothing will be until the broker
+// reads an acknowledgement, which comes behind the cancel. A message on its way to a consumer that is cancelled would
+// go back to the queue, with a count.
+func (r *receiver) adapt(s *session, tag uint64) {
+	if r.sizes.bound == 0 || r.sub.InOrder || s.throttled.Load() {
+		return
+	}
+	if s.arrived++; s.arrived == 1 {
+		s.first = tag
+	}
+	held := s.acks.bytes.Load()
+	lower := held > r.sizes.bound && r.sizes.fit(r.sizes.bound, s.wanted) <= s.prefetch*3/4
+	fits := r.sizes.fit(r.sizes.bound-held, s.wanted)
+	raise := s.arrived >= s.prefetch && s.prefetch < s.wanted && (fits >= 2*s.prefetch || fits == s.wanted)
+	if lower || raise {
+		s.acks.ifSent(s.first, s.prefetch, func() {
+			s.throttled.Store(true)
+			_ = s.ch.Cancel(s.tag, true) // an error is that of a closed channel
+		})
+	}
+}
+
+// roomPatience is how long a consumer waits for half of the bound to be free. Then it is content with less.
+const roomPatience = time.Second
+
+// awaitRoom waits, before a consumer that adapt has ended begins again, until half of the bound is free, and after
+// roomPatience until anything of it is. It reports whether Receive may go on: not if ctx has ended.
+func (r *receiver) awaitRoom(ctx context.Context) bool {
+	r.mu.Lock()
+	s, begun := r.sess, r.reopening != nil
+	r.mu.Unlock()
+	if s == nil || !s.throttled.Load() || begun {
+		return true
+	}
+	look := time.NewTicker(patience) // at whether the channel is open, and at the time
+	defer look.Stop()
+	for s.over() && !s.ch.IsClosed() {
+		if s.fullSince.IsZero() {
+			s.fullSince = time.Now()
+		}
+		limit := r.sizes.bound / 2
+		if time.Since(s.fullSince) > roomPatience {
+			limit = r.sizes.bound - 1
+		}
+		if s.acks.bytes.Load() <= limit {
+			break
+		}
+		select {
+		case <-s.acks.freed:
+		case <-look.C:
+		case <-r.closing:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}

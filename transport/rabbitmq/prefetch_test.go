@@ -1,0 +1,146 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
+)
+
+// sized returns n messages with bodies of size bytes.
+func sized(prefix string, n, size int) []waybill.Envelope {
+	batch := envelopes(n, "a")
+	for i := range batch {
+		batch[i].ID, batch[i].Body = fmt.Sprintf("%s-%d", prefix, i), make([]byte, size)
+	}
+	return batch
+}
+
+// once receives n deliveries and settles each, and calls look before that. It fails if one comes twice, or with a
+// count.
+func once(t *testing.T, r core.Receiver, n int, look func(i int)) {
+	t.Helper()
+	seen := map[string]bool{}
+	for i := range n {
+		d := receive(t, r, 1)[0]
+		if seen[d.Envelope.ID] || d.Redeliveries != 0 || d.Attempt != 1 {
+			t.Fatalf("%s: seen before %t, %d redeliveries, attempt %d", d.Envelope.ID, seen[d.Envelope.ID], d.Redeliveries, d.Attempt)
+		}
+		seen[d.Envelope.ID] = true
+		look(i)
+		settle(t, r, core.AckDone(d))
+	}
+}
+
+// RM-10: what is held unsettled follows the size of the bodies: large ones lower what the broker sends ahead, small
+// ones raise it again. No message is lost, comes twice or gets a count.
+func TestPrefetchBytes(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{PrefetchBytes: 256 << 10})
+	const prefetch, large, small, fits = 20, 80, 300, 4
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: prefetch})
+	if err := bus.Publish(t.Context(), sized("large", large, 64<<10)).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	once(t, r, large, func(i int) {
+		switch n := rabbitmq.UnackedOf(r); {
+		case i == 0:
+			eventually(t, "all that may be sent is here", func() bool { return rabbitmq.UnackedOf(r) == prefetch })
+		case i < prefetch: // what the first consumer got is not settled
+		case n > fits:
+			t.Errorf("%d messages of 64 KiB are held, want %d", n, fits)
+		case i == 2*prefetch:
+			eventually(t, "what fits is held", func() bool { return rabbitmq.UnackedOf(r) == fits })
+		}
+	})
+	if err := bus.Publish(t.Context(), sized("small", small, 100)).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	once(t, r, small, func(int) {})
+	if err := bus.Publish(t.Context(), sized("last", prefetch+5, 100)).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	held := receive(t, r, prefetch)
+	eventually(t, "as many small messages are held as without a bound", func() bool { return rabbitmq.UnackedOf(r) >= prefetch })
+	for _, d := range held {
+		settle(t, r, core.AckDone(d))
+	}
+}
+
+// RM-10: while too much is held, Receive waits and reports no outage; it goes on when there is room. A pause
+// releases what Receive has not returned, at no cost, and Close ends it.
+func TestPrefetchBytesWaitsAndPauses(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	bus := dial(t, mq.URL, rabbitmq.Options{PrefetchBytes: 256 << 10})
+	const prefetch, n = 10, 30
+	done := 0
+	r := subscribe(t, bus, core.Subscription{Queue: "q", Bindings: []string{"#"}, Prefetch: prefetch})
+	if err := bus.Publish(t.Context(), sized("large", n, 64<<10)).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	var first []*waybill.Delivery
+	for waits := false; !waits; {
+		// longer than Receive hides that there is no session
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		got, err := r.Receive(ctx, 1)
+		waits = ctx.Err() != nil
+		cancel()
+		if err != nil && !waits {
+			t.Fatalf("after %d deliveries: %v", len(first), err)
+		}
+		first = append(first, got...)
+	}
+	if len(first) < 5 || len(first) > prefetch || rabbitmq.UnackedOf(r) != len(first) {
+		t.Errorf("%d deliveries, %d held", len(first), rabbitmq.UnackedOf(r))
+	}
+	for len(first) > 3 { // more than a half
+		settle(t, r, core.AckDone(first[0]))
+		first = first[1:]
+		done++
+	}
+	next := receive(t, r, 4)
+	p, ok := r.(core.Pauser)
+	if !ok {
+		t.Fatal("it is no core.Pauser")
+	}
+	if err := p.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Resume(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range append(first, next...) {
+		settle(t, r, core.AckDone(d))
+		done++
+	}
+	once(t, r, n-done, func(int) {})
+	if err := r.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// RM-10: with InOrder the bound has no effect, nor if it is negative.
+func TestPrefetchBytesOff(t *testing.T) {
+	t.Parallel()
+	mq := testenv.RabbitMQ(t)
+	for i, bytes := range []int{1, -1} {
+		bus := dial(t, mq.URL, rabbitmq.Options{PrefetchBytes: bytes})
+		queue := fmt.Sprintf("q%d", i)
+		r := subscribe(t, bus, core.Subscription{Queue: queue, Bindings: []string{queue}, Prefetch: 10, InOrder: bytes > 0})
+		batch := sized("m", 10, 1000)
+		for i := range batch {
+			batch[i].Topic = queue
+		}
+		if err := bus.Publish(t.Context(), batch).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		receive(t, r, 10)
+	}
+}
