@@ -63,7 +63,7 @@ type Options struct {
 	// returned counts too. RabbitMQ sends ahead a number of messages. That number is Subscription.Prefetch until
 	// more bytes are held than the bound, then what fits of the sizes that came, at least 1, and again more when
 	// bodies become small. It changes when all of them are held. So after a start, or when bodies become larger,
-	// a whole prefetch may exceed the bound, once; and handlers that keep more than half of it for a second may hold
+	// a whole prefetch may exceed it, once; and handlers that keep more than half of it for a second may hold
 	// up to twice the bound. It has no effect with Subscription.InOrder, where another consumer would take over:
 	// lower Prefetch there. Default 64 MiB; negative = no bound.
 	PrefetchBytes int
