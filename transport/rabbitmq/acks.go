@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/waybill-go/waybill"
 )
 
 // acker is the part of a channel that settles.
@@ -33,6 +35,7 @@ type acks struct {
 type unacked struct {
 	since time.Time
 	bytes int64
+	d     *waybill.Delivery
 }
 
 func newAcks(ch acker) *acks {
@@ -51,11 +54,11 @@ const (
 	maxWait = 20 * time.Millisecond
 )
 
-// arrived notes a delivery with a body of so many bytes. It must be called for every one, in order.
-func (a *acks) arrived(tag uint64, now time.Time, bytes int) {
+// arrived notes d, with a body of so many bytes. It must be called for every one, in order.
+func (a *acks) arrived(tag uint64, now time.Time, bytes int, d *waybill.Delivery) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.unacked[tag] = unacked{now, int64(bytes)}
+	a.unacked[tag] = unacked{now, int64(bytes), d}
 	a.bytes.Add(int64(bytes))
 }
 

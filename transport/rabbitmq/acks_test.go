@@ -61,7 +61,7 @@ func TestMultipleAckTakesNothingElse(t *testing.T) {
 				for range rapid.IntRange(1, 30).Draw(t, "n") {
 					next++
 					broker.unacked[next] = true
-					a.arrived(next, time.Now(), 1)
+					a.arrived(next, time.Now(), 1, nil)
 					held = append(held, next)
 				}
 			},
@@ -128,7 +128,7 @@ func TestMultipleAckTakesNothingElse(t *testing.T) {
 func heldBy(a *acks, broker *brokerModel, n uint64) (tags []uint64) {
 	for tag := uint64(1); tag <= n; tag++ {
 		broker.unacked[tag] = true
-		a.arrived(tag, time.Now(), 1)
+		a.arrived(tag, time.Now(), 1, nil)
 		tags = append(tags, tag)
 	}
 	return tags

@@ -37,6 +37,7 @@ type receiver struct {
 	dlx     string
 	delays  topology.Delays
 	sizes   sizes
+	overdue overdue
 	prepare preparation
 	log     *obs.Logger
 

@@ -263,7 +263,10 @@ func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
 		now := time.Now()
 		*d = decode(&h.raw, r.sub.Queue, r.dlx, now)
 		d.Handle = h
-		s.acks.arrived(raw.DeliveryTag, now, len(raw.Body))
+		if _, apart := raw.Headers[headerAcquiredCount]; apart {
+			d.Redeliveries += r.overdue.of(d)
+		}
+		s.acks.arrived(raw.DeliveryTag, now, len(raw.Body), d)
 		r.sizes.saw(int64(len(raw.Body)))
 		h.topic, h.expires, h.attempt, h.redeliveries = d.Envelope.Topic, d.Envelope.Expires, d.Attempt, d.Redeliveries
 		h.notBefore = d.NotBefore
@@ -272,6 +275,9 @@ func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
 		s.mu.Unlock()
 		s.signal()
 		r.adapt(s, raw.DeliveryTag)
+	}
+	if limit := r.t.opts.ConsumerTimeout; limit > 0 && len(s.cancelled) > 0 {
+		r.overdue.add(s.acks.heldTooLong(limit))
 	}
 	s.mu.Lock()
 	s.ended = true

@@ -70,6 +70,7 @@ func (r *receiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	if len(send.list) > 0 {
 		r.storeCopies(ctx, acks, send.list, results)
 	}
+	r.overdue.settled(acks, results)
 	return results
 }
 
