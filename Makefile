@@ -69,6 +69,12 @@ soak: servers ## the long histories of the checker, then the orders example unde
 	WAYBILL_OUTAGE=60s go test -count=1 -v -run '^TestBrokerKilledUnderLoad$$' ./internal/e2e
 	go run ./examples/orders -chaos $(SOAK)
 
+newer: servers ## the suites and real histories on newer servers: PostgreSQL 18 and RabbitMQ 4.3 (Debian, root)
+	@root=$$(scripts/newer) && export WAYBILL_TEST_ROOT=$$root WAYBILL_TEST_DIR=/dev/shm WAYBILL_CHECKER_REAL=20 && \
+	unset WAYBILL_TEST_POSTGRES WAYBILL_TEST_RABBITMQ WAYBILL_TEST_RABBITMQ_MANAGEMENT && \
+	go test -count=1 -timeout 20m ./transport/rabbitmq ./store/postgres ./internal/e2e && \
+	go test -count=1 -timeout 20m -v -run '^TestPostgresRabbitMQHistories$$' ./internal/checker
+
 quickstart: ## run the example of the README
 	go run ./examples/quickstart
 

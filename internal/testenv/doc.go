@@ -25,6 +25,9 @@
 // Private servers keep their files in the folder that WAYBILL_TEST_DIR names, by default in that for temporary files.
 // testservers sets it to a folder in memory, /dev/shm, if there are 2 GB left.
 //
+// With WAYBILL_TEST_ROOT the servers are those of another root file system, such as one with newer versions
+// (scripts/newer).
+//
 // Own servers are always private ones. If a server can neither be found nor started, the test is skipped and says why;
 // with CI=true it fails.
 //
