@@ -497,3 +497,49 @@ func TestHandedBackDuringAGiveUp(t *testing.T) { // DB-23
 		}
 	}
 }
+
+// TestMaybeSentOutlivesTheMember: what was out without a result, and was put back, is not called unsent after its
+// member has left, although it was refused for the next owner. The result can be known before the member stops, or
+// only then.
+func TestMaybeSentOutlivesTheMember(t *testing.T) { // ST-09
+	t.Parallel()
+	for _, early := range []bool{true, false} {
+		w := newSmall(t)
+		w.stage("", "a")
+		w.stage("k", "b", "c")
+		w.start(0)
+		items := w.hand(2)
+		release := func() {
+			for _, item := range items {
+				w.d.Conclude(w.now, item, core.Release(&item.Record, 0, true))
+			}
+		}
+		if early {
+			release()
+			w.d.Stop()
+		} else {
+			w.d.Stop()
+			release()
+		}
+		w.run(time.Second)
+		if !w.d.Left() {
+			t.Fatal("the member has not left")
+		}
+		rs := w.other()
+		if len(rs) != 3 {
+			t.Fatalf("early: %v: %d records are ready", early, len(rs))
+		}
+		for i := range rs {
+			w.must(w.st.Settle(t.Context(), 1, []core.Outcome{core.Retry(&rs[i], errLost, time.Hour)}).FirstErr())
+		}
+		for id, want := range map[string]waybill.CancelStatus{"a": waybill.CancelMaybe, "b": waybill.CancelMaybe, "c": waybill.CancelDone} {
+			tx := w.st.Begin()
+			got, err := tx.Cancel("r", id)
+			w.must(err)
+			tx.Rollback()
+			if got != want {
+				t.Errorf("early: %v: cancelling %s says %s, want %s", early, id, got, want)
+			}
+		}
+	}
+}

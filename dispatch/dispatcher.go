@@ -185,7 +185,12 @@ func (d *Dispatcher) SetHanding(route string, handing bool) {
 }
 
 // Stop ends reading and handing out. The owner concludes what is out; then the member leaves.
-func (d *Dispatcher) Stop() { d.self.stopping = true }
+func (d *Dispatcher) Stop() {
+	d.self.stopping = true
+	for _, rt := range d.routes {
+		d.say(rt, core.AllSlots)
+	}
+}
 
 // Quit is Stop for a member that cannot wait for what is out. Known outcomes are stored. Then the member ends as if it
 // had died, but at once: each record that is still out counts a crash and is free.

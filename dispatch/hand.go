@@ -124,11 +124,12 @@ func (d *Dispatcher) Conclude(now time.Time, item *Item, o core.Outcome) {
 	if item.key != nil {
 		item.key.busy--
 	}
+	item.unsaid = item.unsaid || o.Unknown()
 	if item.unknown = item.unknown || o.Unknown(); item.unknown {
 		o = o.WithUnknown()
 	}
 	o = item.overrule(o)
-	if o.Event() == core.EventReleased && !item.held {
+	if o.Event() == core.EventReleased && !item.held && (!item.unsaid || !d.leaves(item)) {
 		d.putBack(item)
 		return
 	}

@@ -184,6 +184,7 @@ func (d *Dispatcher) settled(items []*Item, controls []core.Control, res core.Re
 func (d *Dispatcher) stored(item *Item) {
 	k, rt := item.key, item.route
 	o := &item.outcome
+	item.unsaid = false
 	item.freeKey()
 	d.tell(item, nil)
 	if rt.anyones(item.Record.Envelope.Key) { // it may go to any member again

@@ -63,6 +63,7 @@ func (d *Dispatcher) leave(rt *route) {
 		if at := slices.IndexFunc(units, func(u *unit) bool { return !u.leaving && fits(u) }); at >= 0 {
 			units[at].leaving = true
 			rt.leaving |= units[at].Slots()
+			d.say(rt, units[at].Slots())
 			return
 		}
 	}
