@@ -300,6 +300,8 @@ func TestForeignMessages(t *testing.T) { // CO-01 IN-06
 		{strings.Repeat("i", 255), amqp.Table{"cloudEvents_source": strings.Repeat("s", 300)}, `{"n":4}`, "a.b"},
 		{"media", nil, `{"n":5}`, "a.b"},
 		{"nobody", nil, `{"n":6}`, "x.y"},
+		{"utf8", nil, "{\"n\":8,\"x\":\"\xff\xfe\"", "a.b"},
+		{"large", amqp.Table{"big": strings.Repeat("h", 128_000)}, `{"n":"x"}`, "a.b"},
 		{"last", nil, `{"n":7}`, "a.b"},
 	} {
 		p := amqp.Publishing{MessageId: m.id, Headers: m.headers, Body: []byte(m.body), ContentType: "application/json"}
@@ -310,12 +312,13 @@ func TestForeignMessages(t *testing.T) { // CO-01 IN-06
 			t.Fatal(err)
 		}
 	}
-	got := parked(t, ch, "q", 7)
+	got := parked(t, ch, "q", 9)
 	for id, want := range map[string][]string{
 		"cut": {"undecodable", `topic "a.b"`, "invalid JSON at byte"}, "type": {"undecodable", "does not fit int", `field "n"`},
 		"": {"no_id", "let the producer set one", "Options.ID"}, "two": {"id_conflict", "both alike", `"two"`, `"other"`},
 		strings.Repeat("i", 255): {"no_id", "source", "300 bytes"}, "media": {"undecodable", `"text/xml"`, `"application/json"`},
 		"nobody": {"no_handler", "register one", `"x.y"`, `queue "q"`},
+		"utf8":   {"undecodable", `topic "a.b"`, "invalid JSON at byte"}, "large": {"undecodable", "does not fit int"},
 	} {
 		h, ok := got[id]
 		if !ok {
