@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/waybill-go/waybill/core"
@@ -76,6 +77,7 @@ func (d *Dispatcher) drop(rt *route, slots core.Slots) {
 		}
 	}
 	rt.dropKeys(slots)
+	maps.DeleteFunc(rt.unsaid, func(_ int64, slot uint8) bool { return slots.Has(slot) })
 	for seq, v := range rt.again {
 		if slots.Has(v.slot) {
 			if v.decision != nil { // it belongs to the next owner

@@ -124,12 +124,14 @@ func (d *Dispatcher) Conclude(now time.Time, item *Item, o core.Outcome) {
 	if item.key != nil {
 		item.key.busy--
 	}
-	item.unsaid = item.unsaid || o.Unknown()
+	if o.Unknown() {
+		item.route.unsaid[item.Record.Seq] = item.Record.Slot
+	}
 	if item.unknown = item.unknown || o.Unknown(); item.unknown {
 		o = o.WithUnknown()
 	}
 	o = item.overrule(o)
-	if o.Event() == core.EventReleased && !item.held && (!item.unsaid || !d.leaves(item)) {
+	if o.Event() == core.EventReleased && !item.held && (!item.unsaid() || !d.leaves(item)) {
 		d.putBack(item)
 		return
 	}

@@ -24,7 +24,6 @@ type Item struct {
 	alone   bool // nothing else may be out
 	// unknown: it was out before, and may have been delivered.
 	unknown bool
-	unsaid  bool // the store does not know that
 	recheck bool // it was changed while its outcome was on the way
 	tries   int
 	at      time.Time // when it was handed out, or when to try again

@@ -20,6 +20,7 @@ type route struct {
 	units   map[core.Unit]*unit
 	leaving core.Slots           // of units to be given up
 	careful [core.NumSlots]int64 // by slot: records up to here may have been out at a dead member
+	unsaid  map[int64]uint8      // records that were out without a result, unknown to the store, and their slots
 	groups  []*group
 	pace    pace
 
@@ -75,7 +76,7 @@ func (t *topics) pass(topic string, seq int64) {
 // newRoute returns a route that owns nothing.
 func newRoute(e *env, r Route) *route {
 	return &route{
-		env: e, Route: r, units: map[core.Unit]*unit{}, known: map[int64]*Item{}, keys: map[string]*key{}, again: map[int64]*revisit{},
+		env: e, Route: r, units: map[core.Unit]*unit{}, known: map[int64]*Item{}, keys: map[string]*key{}, again: map[int64]*revisit{}, unsaid: map[int64]uint8{},
 		recent: recent{map[int64]bool{}, map[int64]bool{}}, topics: topics{map[string]bool{}, map[string]int64{}},
 	}
 }
@@ -158,7 +159,8 @@ func (rt *route) knownSlots() (s core.Slots) {
 // newItem makes an item of a record.
 func (rt *route) newItem(rec *core.Record) *Item {
 	item := &Item{Record: *rec, session: rt.session, route: rt, held: rec.Holder != 0 && rec.Holder == rt.session}
-	item.unknown = !rt.Queue && rec.Seq <= rt.careful[rec.Slot] // it may have been out at a dead member
+	_, unsaid := rt.unsaid[rec.Seq]
+	item.unknown = unsaid || !rt.Queue && rec.Seq <= rt.careful[rec.Slot] // it may have been out at a dead member
 	rt.keep(item)
 	return item
 }

@@ -184,7 +184,7 @@ func (d *Dispatcher) settled(items []*Item, controls []core.Control, res core.Re
 func (d *Dispatcher) stored(item *Item) {
 	k, rt := item.key, item.route
 	o := &item.outcome
-	item.unsaid = false
+	delete(rt.unsaid, item.Record.Seq)
 	item.freeKey()
 	d.tell(item, nil)
 	if rt.anyones(item.Record.Envelope.Key) { // it may go to any member again
@@ -266,6 +266,7 @@ func (d *Dispatcher) fencedOff(item *Item) {
 	k := item.key
 	item.freeKey()
 	d.tell(item, core.ErrFenced)
+	delete(item.route.unsaid, item.Record.Seq)
 	if item.lost = true; item.decision != nil { // the decision belongs to the owner
 		d.controls.forget(item.decision)
 	}

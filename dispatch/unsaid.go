@@ -6,6 +6,12 @@ import "github.com/waybill-go/waybill/core"
 // member remembers that, and stores nothing. Before another member gets the record, the store must know: else it says
 // of a record that is cancelled later that it was not delivered.
 
+// unsaid reports whether only this member knows that the record may have arrived.
+func (item *Item) unsaid() bool {
+	_, unsaid := item.route.unsaid[item.Record.Seq]
+	return unsaid
+}
+
 // leaves reports whether another member will have the item's unit.
 func (d *Dispatcher) leaves(item *Item) bool {
 	return d.self.stopping || item.route.leaving.Has(item.Record.Slot)
@@ -15,7 +21,7 @@ func (d *Dispatcher) leaves(item *Item) bool {
 func (d *Dispatcher) say(rt *route, slots core.Slots) {
 	for _, seq := range sortedSeqs(rt.known) {
 		item := rt.known[seq]
-		if !item.unsaid || item.isBusy() || !slots.Has(item.Record.Slot) {
+		if !item.unsaid() || item.isBusy() || !slots.Has(item.Record.Slot) {
 			continue
 		}
 		k := item.key
