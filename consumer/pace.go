@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// pace is a rate with bursts: the generic cell rate algorithm. In no span of t seconds it lets more than burst + rate×t
-// through. Its state is one time, the next free place; a place that lies further ahead than the burst must wait.
+// pace is a rate with bursts: the generic cell rate algorithm. In no span of t seconds it lets more than
+// burst + rate × t through. Its state is one time, the next free place. A place that lies further ahead than the burst
+// must wait.
 type pace struct {
 	gap   time.Duration // between two places
 	slack time.Duration // how far ahead of now the next free place may lie

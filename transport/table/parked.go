@@ -192,20 +192,13 @@ func (t *Transport) ReplayParked(ctx context.Context, req admin.ParkedRequest) (
 	if err != nil {
 		return 0, err
 	}
-	redrive := admin.RedriveRequest{Force: true}
 	matches := func(p *admin.Parked) bool {
 		return p.Reason != waybill.ReasonExpired && !p.Envelope.Expired(time.Now())
 	}
 	return t.changeParked(ctx, op, &req, matches, change{
 		stays: "a message that waits has its dedupe key: cancel that one first",
-		do: func(ctx context.Context, f admin.Filter) (int, error) {
-			redrive.Filter, redrive.Body = f, nil
-			done, err := redriver.Redrive(ctx, redrive)
-			return done.Changed, err
-		},
-		repair: func(ctx context.Context, f admin.Filter, body []byte) (int, error) {
-			redrive.Filter, redrive.Body = f, body
-			done, err := redriver.Redrive(ctx, redrive)
+		do: func(ctx context.Context, f admin.Filter, body []byte) (int, error) {
+			done, err := redriver.Redrive(ctx, admin.RedriveRequest{Filter: f, Body: body, Force: true})
 			return done.Changed, err
 		},
 	})
@@ -223,7 +216,7 @@ func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (i
 	}
 	return t.changeParked(ctx, op, &req, func(*admin.Parked) bool { return true }, change{
 		stays: "another transaction has locked it: call again",
-		do: func(ctx context.Context, f admin.Filter) (int, error) {
+		do: func(ctx context.Context, f admin.Filter, _ []byte) (int, error) {
 			done, err := purger.PurgeRecords(ctx, admin.PurgeRequest{Filter: f})
 			return done.Deleted, err
 		},
@@ -232,9 +225,9 @@ func (t *Transport) PurgeParked(ctx context.Context, req admin.ParkedRequest) (i
 
 // change is what becomes of parked messages.
 type change struct {
-	do     func(ctx context.Context, f admin.Filter) (int, error)
-	repair func(ctx context.Context, f admin.Filter, body []byte) (int, error) // of one, with a new body
-	stays  string                                                              // why one stays as it is
+	// do changes what f selects; with a body that is one message, which gets it. It returns how many it changed.
+	do    func(ctx context.Context, f admin.Filter, body []byte) (int, error)
+	stays string // why one stays as it is
 
 	inspector admin.Inspector
 	op        string
@@ -298,25 +291,14 @@ func (c *change) step(ctx context.Context, ps []admin.Parked) (done int, err err
 	for i := range ps {
 		f.IDs = append(f.IDs, ps[i].Envelope.ID)
 	}
-	if c.req.Edit == nil {
-		done, err = c.do(ctx, f)
-	} else {
-		s, lost := c.inspector.Inspect(ctx, c.req.Queue, ps[0].Envelope.ID)
-		if lost != nil {
-			return 0, c.unless(lost)
+	var body []byte
+	if c.req.Edit != nil {
+		var edited bool
+		if body, edited, err = c.edit(ctx, ps[0]); err != nil || !edited {
+			return 0, err
 		}
-		shown := ps[0]
-		shown.Envelope = s.Envelope
-		body, refused := c.req.Edit(shown)
-		if refused != nil {
-			c.req.Tell(&shown, refused)
-			return 0, nil
-		}
-		if body == nil {
-			body = []byte{}
-		}
-		done, err = c.repair(ctx, f, body)
 	}
+	done, err = c.do(ctx, f, body)
 	for i := range ps {
 		outcome := err
 		if err == nil && done < len(ps) { // somebody was faster, or it stays
@@ -334,12 +316,22 @@ func (c *change) step(ctx context.Context, ps []admin.Parked) (done int, err err
 	return done, err
 }
 
-// unless returns err, unless that says that the message is gone.
-func (*change) unless(err error) error {
-	if errors.Is(err, waybill.ErrNotFound) {
-		return nil
+// edit returns the new body of a message, not nil; false if the message is gone, or stays as it is.
+func (c *change) edit(ctx context.Context, p admin.Parked) (body []byte, edited bool, err error) {
+	s, err := c.inspector.Inspect(ctx, c.req.Queue, p.Envelope.ID)
+	switch {
+	case errors.Is(err, waybill.ErrNotFound):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, err
 	}
-	return err
+	p.Envelope = s.Envelope
+	body, refused := c.req.Edit(p)
+	if refused != nil {
+		c.req.Tell(&p, refused)
+		return nil, false, nil
+	}
+	return append([]byte{}, body...), true, nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {
