@@ -81,7 +81,8 @@ func (s *servers) database(ctx context.Context, opts postgres.Options) (*databas
 		_, err = pool.Exec(ctx, `
 CREATE TABLE business (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, what text NOT NULL);
 CREATE TABLE effects (id text NOT NULL);
-CREATE TABLE hand_marks (consumer text, source text, id text, PRIMARY KEY (consumer, source, id));
+CREATE TABLE hand_marks (consumer text, source text, id text, handled_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (consumer, source, id));
+CREATE INDEX ON hand_marks (consumer, handled_at); -- to delete old marks by
 CREATE TABLE hand_outbox (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id uuid NOT NULL UNIQUE, topic text NOT NULL, key text,
   headers jsonb, body bytea NOT NULL, created_at timestamptz NOT NULL DEFAULT clock_timestamp(), published_at timestamptz);
 CREATE INDEX ON hand_outbox (seq) WHERE published_at IS NULL`)

@@ -35,8 +35,10 @@ WITH s AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before, set_co
 SELECT n.marked, set_config('lock_timeout', CASE WHEN n.marked >= 0 THEN s.before END, true),
        (SELECT json_agg(k.n ORDER BY k.n)::text FROM k JOIN i USING (consumer, source, id) WHERE n.marked < (SELECT count(*) FROM k))
 FROM n, s`
-	keysOfArrays = `SELECT * FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (consumer, source, id, n)`
-	keysOfJSON   = `SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, n
+	// The first consumer and the first source stand for the missing ones: unnest fills up with NULL.
+	keysOfArrays = `SELECT coalesce(k.consumer, ($1::text[])[1]) AS consumer, coalesce(k.source, ($2::text[])[1]) AS source, k.id, k.n
+    FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (consumer, source, id, n)`
+	keysOfJSON = `SELECT v->>0 AS consumer, v->>1 AS source, v->>2 AS id, n
     FROM json_array_elements($1::json) WITH ORDINALITY AS k (v, n)`
 
 	// A stable time, so that the index ends the search. Two purges at a time take the same rows in the same order;
@@ -90,13 +92,27 @@ func compareKeys(a, b *core.InboxKey) int {
 	return cmp.Or(cmp.Compare(a.Consumer, b.Consumer), cmp.Compare(a.Source, b.Source), cmp.Compare(a.ID, b.ID))
 }
 
-// columns returns the keys to mark, one slice a column.
+// columns returns the keys to mark, one slice a column. A column with one value for all keys holds it once.
 func (b *keyBatch) columns() (consumers, sources, ids []string) {
-	consumers, sources, ids = make([]string, len(b.order)), make([]string, len(b.order)), make([]string, len(b.order))
+	consumers = b.column(func(k *core.InboxKey) string { return k.Consumer })
+	sources = b.column(func(k *core.InboxKey) string { return k.Source })
+	ids = make([]string, len(b.order))
 	for n, i := range b.order {
-		consumers[n], sources[n], ids[n] = b.keys[i].Consumer, b.keys[i].Source, b.keys[i].ID
+		ids[n] = b.keys[i].ID
 	}
 	return consumers, sources, ids
+}
+
+func (b *keyBatch) column(of func(*core.InboxKey) string) []string {
+	first := of(&b.keys[b.order[0]])
+	if !slices.ContainsFunc(b.order, func(i int) bool { return of(&b.keys[i]) != first }) {
+		return []string{first}
+	}
+	list := make([]string, len(b.order))
+	for n, i := range b.order {
+		list[n] = of(&b.keys[i])
+	}
+	return list
 }
 
 // read returns the status of every key and the indexes of those that are new, from a row of markBatchSQL.

@@ -23,7 +23,7 @@ type acks struct {
 
 	// mu is held while writing: a delivery counts as unacknowledged until its frame was written.
 	mu      sync.Mutex
-	unacked map[uint64]unacked
+	unacked held
 	waiting []uint64 // done, and waiting for a delivery below
 	timer   *time.Timer
 
@@ -35,17 +35,60 @@ type acks struct {
 type unacked struct {
 	since time.Time
 	bytes int64
-	d     *waybill.Delivery
+	d     *waybill.Delivery // nil: there is none, or it has left
 }
 
-func newAcks(ch acker) *acks {
-	return &acks{ch: ch, unacked: map[uint64]unacked{}, freed: make(chan struct{}, 1)}
+// held is a queue of unacknowledged deliveries, by tag: the broker counts the tags of a channel up by one.
+type held struct {
+	list []unacked
+	head int    // of list; a delivery is there, or the list is at its end
+	base uint64 // the tag at head
+	n    int    // how many deliveries are there
 }
+
+// add takes in a delivery, whose tag is above all others.
+func (q *held) add(tag uint64, u unacked) {
+	if q.n == 0 {
+		q.list, q.head, q.base = q.list[:0], 0, tag
+	}
+	if len(q.list) == cap(q.list) && q.head > len(q.list)/2 {
+		left := copy(q.list, q.list[q.head:])
+		clear(q.list[left:])
+		q.list, q.head = q.list[:left], 0
+	}
+	for q.base+uint64(len(q.list)-q.head) < tag {
+		q.list = append(q.list, unacked{}) // the driver dropped it with its consumer
+	}
+	q.list = append(q.list, u)
+	q.n++
+}
+
+// from returns the deliveries from tag on. Some of them have left.
+func (q *held) from(tag uint64) []unacked {
+	if tag <= q.base {
+		return q.list[q.head:]
+	}
+	return q.list[min(q.head+int(min(tag-q.base, uint64(len(q.list)))), len(q.list)):]
+}
+
+// remove takes out a delivery, and returns the bytes of its body.
+func (q *held) remove(tag uint64) int64 {
+	at := q.head + int(tag-q.base)
+	if tag < q.base || at >= len(q.list) || q.list[at].d == nil {
+		return 0
+	}
+	bytes := q.list[at].bytes
+	q.list[at] = unacked{}
+	for q.n--; q.head < len(q.list) && q.list[q.head].d == nil; {
+		q.head++
+		q.base++
+	}
+	return bytes
+}
+
+func newAcks(ch acker) *acks { return &acks{ch: ch, freed: make(chan struct{}, 1)} }
 
 const (
-	// maxUnackedPerTag bounds the search for unacknowledged deliveries. With more of them for each tag to
-	// acknowledge, single frames cost less.
-	maxUnackedPerTag = 16
 	// minWaiting is the least number of acknowledgements that wait for deliveries below. Fewer are written one by
 	// one.
 	minWaiting = 16
@@ -58,7 +101,7 @@ const (
 func (a *acks) arrived(tag uint64, now time.Time, bytes int, d *waybill.Delivery) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.unacked[tag] = unacked{now, int64(bytes), d}
+	a.unacked.add(tag, unacked{now, int64(bytes), d})
 	a.bytes.Add(int64(bytes))
 }
 
@@ -67,8 +110,8 @@ func (a *acks) arrived(tag uint64, now time.Time, bytes int, d *waybill.Delivery
 func (a *acks) ifSent(first uint64, n int, do func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for tag := range a.unacked {
-		if tag >= first {
+	for _, u := range a.unacked.from(first) {
+		if u.d != nil {
 			n--
 		}
 	}
@@ -84,8 +127,7 @@ func (a *acks) ifSent(first uint64, n int, do func()) {
 
 // left forgets a delivery. The caller holds mu.
 func (a *acks) left(tag uint64) {
-	a.bytes.Add(-a.unacked[tag].bytes)
-	delete(a.unacked, tag)
+	a.bytes.Add(-a.unacked.remove(tag))
 	select {
 	case a.freed <- struct{}{}:
 	default:
@@ -96,7 +138,10 @@ func (a *acks) left(tag uint64) {
 func (a *acks) heldFor(d time.Duration) (n int, oldest time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, u := range a.unacked {
+	for _, u := range a.unacked.from(0) {
+		if u.d == nil {
+			continue
+		}
 		if oldest.IsZero() || u.since.Before(oldest) {
 			oldest = u.since
 		}
@@ -182,13 +227,9 @@ func (a *acks) each(tags []uint64) error {
 
 // below returns how many of tags, which are sorted, are below every unacknowledged one.
 func (a *acks) below(tags []uint64) int {
-	if len(tags) < 2 || len(a.unacked) > maxUnackedPerTag*len(tags) {
-		return 0
+	if a.unacked.n == 0 {
+		return len(tags)
 	}
-	first := tags[len(tags)-1] + 1
-	for tag := range a.unacked {
-		first = min(first, tag)
-	}
-	n, _ := slices.BinarySearch(tags, first)
+	n, _ := slices.BinarySearch(tags, a.unacked.base)
 	return n
 }

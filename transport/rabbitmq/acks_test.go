@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/waybill-go/waybill"
 )
 
 // brokerModel is what a broker does with the frames of one channel.
@@ -52,16 +54,18 @@ func TestMultipleAckTakesNothingElse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
 		// flush is an action
-		a := acks{ch: broker, unacked: map[uint64]unacked{}, timer: time.NewTimer(time.Hour)}
+		a := acks{ch: broker, timer: time.NewTimer(time.Hour)}
 		var held []uint64
 		next := uint64(0)
 		want := map[uint64]bool{} // what was asked to be acknowledged
 		t.Repeat(map[string]func(*rapid.T){
 			"arrive": func(t *rapid.T) {
+				// dropped with a cancelled consumer
+				next += rapid.SampledFrom([]uint64{0, 0, 0, 1, 5}).Draw(t, "gap")
 				for range rapid.IntRange(1, 30).Draw(t, "n") {
 					next++
 					broker.unacked[next] = true
-					a.arrived(next, time.Now(), 1, nil)
+					a.arrived(next, time.Now(), 1, new(waybill.Delivery))
 					held = append(held, next)
 				}
 			},
@@ -106,6 +110,9 @@ func TestMultipleAckTakesNothingElse(t *testing.T) {
 				if broker.unknown {
 					t.Fatal("a tag was settled twice")
 				}
+				if got := a.bytes.Load(); got != int64(len(held)) {
+					t.Fatalf("bodies of %d bytes are held, want %d", got, len(held))
+				}
 				late := slices.Clone(a.waiting)
 				slices.Sort(late)
 				if len(slices.Compact(late)) != len(a.waiting) {
@@ -128,7 +135,7 @@ func TestMultipleAckTakesNothingElse(t *testing.T) {
 func heldBy(a *acks, broker *brokerModel, n uint64) (tags []uint64) {
 	for tag := uint64(1); tag <= n; tag++ {
 		broker.unacked[tag] = true
-		a.arrived(tag, time.Now(), 1, nil)
+		a.arrived(tag, time.Now(), 1, new(waybill.Delivery))
 		tags = append(tags, tag)
 	}
 	return tags
@@ -138,7 +145,7 @@ func heldBy(a *acks, broker *brokerModel, n uint64) (tags []uint64) {
 func TestMultipleAckIsOneFrame(t *testing.T) {
 	t.Parallel()
 	broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
-	a := acks{ch: broker, unacked: map[uint64]unacked{}}
+	a := acks{ch: broker}
 	tags := heldBy(&a, broker, 100)
 	if err := a.ackAll(tags); err != nil || broker.frames != 1 || len(broker.acked) != 100 {
 		t.Errorf("%d frames for %d acknowledgements: %v", broker.frames, len(broker.acked), err)
@@ -151,7 +158,7 @@ func TestMultipleAckWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		broker := &brokerModel{unacked: map[uint64]bool{}, acked: map[uint64]int{}, requeued: map[uint64]int{}}
-		a := acks{ch: broker, unacked: map[uint64]unacked{}}
+		a := acks{ch: broker}
 		tags := heldBy(&a, broker, 300)
 		if err := a.ackAll(tags[100:200]); err != nil || broker.frames != 0 {
 			t.Fatalf("%d frames: %v", broker.frames, err)

@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"bufio"
 	"errors"
 	"net"
 	"sync"
@@ -11,8 +12,11 @@ import (
 // what has gathered. The driver flushes after every message; this turns the flushes of a burst into few system calls,
 // and keeps a publish from hanging when the broker stops reading. The callers bound the buffer: a publisher waits while
 // it holds more than maxUnwritten bytes.
+//
+// Read goes through a larger buffer than the driver's: a burst of deliveries costs few system calls as well.
 type batchConn struct {
 	net.Conn
+	in *bufio.Reader // the driver's one reader uses it
 
 	mu      sync.Mutex
 	buf     []byte        // written by Write, taken by the flusher
@@ -31,6 +35,7 @@ type batchConn struct {
 const (
 	maxUnwritten   = 4 << 20         // above it publishers wait
 	keepBuffer     = 256 << 10       // larger buffers are not kept
+	readBuffer     = 64 << 10        // bytes
 	closeFlushTime = 2 * time.Second // how long Close waits for the rest to be written
 	// readGrace is how long after a failed write the reader may still receive the broker's last words, such as a
 	// TLS alert.
@@ -40,7 +45,7 @@ const (
 var errConnClosed = errors.New("connection closed")
 
 func newBatchConn(c net.Conn) *batchConn {
-	b := &batchConn{Conn: c, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	b := &batchConn{Conn: c, in: bufio.NewReaderSize(c, readBuffer), wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	go b.flush()
 	return b
 }
@@ -61,9 +66,9 @@ func (b *batchConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Read is the connection's own; its first error is kept.
+// Read returns what has arrived. The first error is kept. It is for one goroutine at a time.
 func (b *batchConn) Read(p []byte) (int, error) {
-	n, err := b.Conn.Read(p)
+	n, err := b.in.Read(p)
 	if err != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()

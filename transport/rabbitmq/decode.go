@@ -16,12 +16,12 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-// decode makes a delivery of d. It never fails: a problem goes to Delivery.Err. The body is d's own.
-func decode(d *amqp.Delivery, queue, dlx string, now time.Time) waybill.Delivery {
+// decode makes the delivery out of d. It never fails: a problem goes to out.Err. The body is d's own.
+func decode(out *waybill.Delivery, d *amqp.Delivery, queue, dlx string, now time.Time) {
 	// It came from a delay queue, or through the dead-letter exchange: Waybill's headers are our own. Those of a
 	// message that came otherwise, from another system for example, say nothing about this queue.
 	fromUs := d.Exchange == "" || d.Exchange == dlx
-	out := waybill.Delivery{Queue: queue, Attempt: 1, Redeliveries: redeliveries(d, fromUs)}
+	out.Queue, out.Attempt, out.Redeliveries = queue, 1, redeliveries(d, fromUs)
 	e := &out.Envelope
 	var topic string
 	for name, value := range d.Headers {
@@ -57,7 +57,6 @@ func decode(d *amqp.Delivery, queue, dlx string, now time.Time) waybill.Delivery
 			e.Expires = now.Add(time.Duration(ms) * time.Millisecond).UTC().Truncate(time.Microsecond)
 		}
 	}
-	return out
 }
 
 // readHeader puts one header where it belongs. Headers of Waybill and of the broker stay in the raw message.

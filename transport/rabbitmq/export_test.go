@@ -5,13 +5,13 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
 // What the tests of package rabbitmq_test need to see.
 var (
 	AddLimits       = addLimits
-	Decode          = decode
 	Encode          = encode
 	MessageError    = messageError
 	ClosedByMessage = closedByMessage
@@ -46,7 +46,7 @@ func UnackedOf(r core.Receiver) int {
 	own.mu.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.unacked)
+	return a.unacked.n
 }
 
 // ChannelOf returns the channel that r consumes on.
@@ -58,4 +58,10 @@ func ChannelOf(r core.Receiver) *amqp.Channel {
 	own.mu.Lock()
 	defer own.mu.Unlock()
 	return own.sess.ch
+}
+
+// Decode returns the delivery of d.
+func Decode(d *amqp.Delivery, queue, dlx string, now time.Time) (out waybill.Delivery) {
+	decode(&out, d, queue, dlx, now)
+	return out
 }

@@ -65,12 +65,15 @@ func (a *acks) heldTooLong(limit time.Duration) (ids []messageID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var oldest time.Time
-	for _, u := range a.unacked {
+	for _, u := range a.unacked.from(0) {
+		if u.d == nil {
+			continue
+		}
 		if oldest.IsZero() || u.since.Before(oldest) {
 			oldest = u.since
 		}
 	}
-	for _, u := range a.unacked {
+	for _, u := range a.unacked.from(0) {
 		if u.d != nil && (u.since.Equal(oldest) || limit > 0 && time.Since(u.since) >= limit) {
 			ids = append(ids, idOf(u.d))
 		}

@@ -167,7 +167,8 @@ func (w *parkedWalk) takeRest(ctx context.Context) error {
 // parkedOf reads a parked message. If the broker dead-lettered it itself (it expired in the queue), the reason is the
 // broker's.
 func parkedOf(raw *amqp.Delivery, name, queue, dlx string) admin.Parked {
-	d := decode(raw, name, dlx, time.Now())
+	var d waybill.Delivery
+	decode(&d, raw, name, dlx, time.Now())
 	p := admin.Parked{
 		Envelope: d.Envelope, Queue: name, Attempts: d.Attempt,
 		Reason: waybill.Reason(text(raw.Headers[headerReason])), Error: text(raw.Headers[headerError]),

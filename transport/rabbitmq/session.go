@@ -257,11 +257,17 @@ func (r *receiver) assert(s *session, c *conn) {
 // pump moves deliveries to s.ready until the consumer ends.
 func (r *receiver) pump(s *session, deliveries <-chan amqp.Delivery) {
 	defer close(s.done)
-	for raw := range deliveries {
-		both := &item{handle: handle{raw: raw, from: r, sess: s}}
+	for {
+		both := new(item)
 		d, h := &both.delivery, &both.handle
+		var open bool
+		if h.raw, open = <-deliveries; !open {
+			break
+		}
+		raw := &h.raw
+		h.from, h.sess = r, s
 		now := time.Now()
-		*d = decode(&h.raw, r.sub.Queue, r.dlx, now)
+		decode(d, raw, r.sub.Queue, r.dlx, now)
 		d.Handle = h
 		if _, apart := raw.Headers[headerAcquiredCount]; apart {
 			d.Redeliveries += r.overdue.of(d)

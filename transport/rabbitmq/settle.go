@@ -94,7 +94,7 @@ func (r *receiver) makeReady(handles []*handle) {
 			next := &item{handle: handle{
 				raw: h.raw, topic: h.topic, expires: h.expires, notBefore: h.notBefore, attempt: h.attempt, redeliveries: h.redeliveries, from: r, sess: s,
 			}}
-			next.delivery = decode(&next.handle.raw, r.sub.Queue, r.dlx, time.Now())
+			decode(&next.delivery, &next.handle.raw, r.sub.Queue, r.dlx, time.Now())
 			next.delivery.Envelope.Expires, next.delivery.Redeliveries, next.delivery.Handle = h.expires, h.redeliveries, &next.handle
 			at, _ := slices.BinarySearchFunc(s.ready, h.raw.DeliveryTag, func(d *waybill.Delivery, tag uint64) int {
 				return cmp.Compare(d.Handle.(*handle).raw.DeliveryTag, tag)
