@@ -81,4 +81,4 @@ quickstart: ## run the example of the README
 vuln: ## known vulnerabilities in what we depend on (needs the Go vulnerability database)
 	@scripts/vuln $(MODULES)
 
-.PHONY: help test servers unit beside root others alone lint fmt generate verify bench soak quickstart vuln
+.PHONY: help test servers unit beside root others alone lint fmt generate verify bench soak newer quickstart vuln

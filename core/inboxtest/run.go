@@ -2,50 +2,44 @@ package inboxtest
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 // Timeout bounds one check in Run.
 const Timeout = time.Minute
 
 // Run makes every check a subtest with a new harness; a harness can be shared. Checks that need a missing interface of
-// the harness are skipped.
+// the harness are skipped, and told of in the log.
 func Run[Tx any](t *testing.T, newHarness func(t *testing.T) Harness[Tx]) {
 	t.Helper()
-	for _, c := range Checks[Tx]() {
-		t.Run(c.Name, func(t *testing.T) { runOne(t, c, newHarness) })
-	}
+	conformance.Run(t, checksWith(newHarness))
 }
 
 // RunInBubble is Run with every check in a testing/synctest bubble of its own, in which waiting takes no time. The
 // harness is made inside the bubble.
 func RunInBubble[Tx any](t *testing.T, newHarness func(t *testing.T) Harness[Tx]) {
 	t.Helper()
-	for _, c := range Checks[Tx]() {
-		t.Run(c.Name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { runOne(t, c, newHarness) })
-		})
-	}
+	conformance.RunInBubble(t, checksWith(newHarness))
 }
 
-func runOne[Tx any](t *testing.T, c Check[Tx], newHarness func(t *testing.T) Harness[Tx]) {
-	t.Helper()
-	h := newHarness(t)
-	ctx, cancel := context.WithTimeout(t.Context(), Timeout)
-	defer cancel()
-	switch err := c.Run(ctx, h); {
-	case errors.Is(err, ErrNotDeclared):
-		t.Skip(err)
-	case err != nil:
-		t.Error(err)
+var conformance = suitetest.Suite{Name: "inboxtest", Timeout: Timeout, NotDeclared: ErrNotDeclared}
+
+func checksWith[Tx any](newHarness func(t *testing.T) Harness[Tx]) []suitetest.Check {
+	var list []suitetest.Check
+	for _, c := range Checks[Tx]() {
+		list = append(list, suitetest.Check{Name: c.Name, Prepare: func(t *testing.T) func(context.Context) error {
+			t.Helper()
+			h := newHarness(t)
+			return func(ctx context.Context) error { return c.Run(ctx, h) }
+		}})
 	}
+	return list
 }
 
 // Benchmark measures new messages and duplicates, each with one effect.

@@ -46,7 +46,8 @@ var rules = []rule{
 	{".", append([]string{"hlc"}, helpers...), slices.Concat(otelAPI, []string{"github.com/google/uuid"})},
 	{"core", append([]string{".", "hlc"}, helpers...), slices.Concat(otelAPI, []string{"github.com/google/uuid"})},
 	{"admin", append([]string{".", "core", "hlc"}, helpers...), nil},
-	{"core/...", leaf, slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})}, // the suites
+	// the suites
+	{"core/...", append([]string{"core/internal/suitetest"}, leaf...), slices.Concat(otelAPI, testLibs, []string{"github.com/google/uuid"})},
 	{"dispatch/...", leaf, nil},
 	{"internal/upkeep", leaf, otelAPI},
 	{"relay/...", append([]string{"internal/upkeep"}, handing...), otelAPI},

@@ -28,8 +28,8 @@
 // With WAYBILL_TEST_ROOT the servers are those of another root file system, such as one with newer versions
 // (scripts/newer).
 //
-// Own servers are always private ones. If a server can neither be found nor started, the test is skipped and says why;
-// with CI=true it fails.
+// Own servers are always private ones. If a server can neither be found nor started, the test fails and says why; with
+// WAYBILL_TEST_ALLOW_SKIP=1 it is skipped.
 //
 // # Guarantees
 //

@@ -1,5 +1,18 @@
 package testenv
 
+import (
+	"testing"
+	"time"
+)
+
+// AnswerWithin sets answerTime for one test.
+func AnswerWithin(t *testing.T, d time.Duration) {
+	t.Helper()
+	was := answerTime
+	answerTime = d
+	t.Cleanup(func() { answerTime = was })
+}
+
 // Reserved tells whether the port is some process's.
 func Reserved(port int) bool {
 	l, ok := reserve(port)

@@ -60,7 +60,7 @@ type PostgresServer struct {
 // which it starts if needed. The caller must Close the result.
 func OpenPostgres(ctx context.Context) (*PG, error) {
 	if dsn := os.Getenv("WAYBILL_TEST_POSTGRES"); dsn != "" {
-		return createDatabase(ctx, dsn)
+		return answers(ctx, "WAYBILL_TEST_POSTGRES", func(ctx context.Context) (*PG, error) { return createDatabase(ctx, dsn) })
 	}
 	s, err := sharedPostgres()
 	if err != nil {

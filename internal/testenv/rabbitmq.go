@@ -66,7 +66,7 @@ func OpenRabbitMQ(ctx context.Context) (*MQ, error) {
 		if err != nil {
 			return nil, err
 		}
-		return openVHost(ctx, m, amqpURL)
+		return answers(ctx, "WAYBILL_TEST_RABBITMQ", func(ctx context.Context) (*MQ, error) { return openVHost(ctx, m, amqpURL) })
 	}
 	s, err := sharedRabbitMQ()
 	if err != nil {

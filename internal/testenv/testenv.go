@@ -25,6 +25,20 @@ const Background = "github.com/waybill-go/waybill/internal/testenv.background"
 // it.
 var ErrUnavailable = errors.New("server not available")
 
+// answerTime is how long a server that a variable names may take for a first answer.
+var answerTime = time.Minute
+
+// answers runs ask, and says which server it was that did not answer.
+func answers[T any](ctx context.Context, variable string, ask func(ctx context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	v, err := ask(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("waybill/testenv: the server of %s does not answer within %s: %w (%w)", variable, answerTime, ctx.Err(), err)
+	}
+	return v, err
+}
+
 // cleanupTimeout bounds what runs after a test, when the test's context is already cancelled.
 const cleanupTimeout = 30 * time.Second
 
@@ -115,11 +129,25 @@ func closeAfter(tb TB, stop func(context.Context) error) {
 	})
 }
 
-// unavailable skips the test when the server cannot be had here; in CI, and for any other error, it fails it.
+// AllowSkip is the environment variable that lets tests skip what this machine does not have. Without it they fail.
+const AllowSkip = "WAYBILL_TEST_ALLOW_SKIP"
+
+// Missing fails the test, since this machine lacks what it needs, or skips it if [AllowSkip] is set.
+func Missing(tb TB, format string, args ...any) {
+	tb.Helper()
+	what := fmt.Sprintf(format, args...)
+	if os.Getenv(AllowSkip) != "" {
+		tb.Skipf("SKIPPED, NOT TESTED: %s", what)
+		return
+	}
+	tb.Fatalf("%s (%s=1 skips the tests that need it)", what, AllowSkip)
+}
+
+// unavailable is Missing for a server that cannot be had here. Any other error fails the test.
 func unavailable(tb TB, err error) {
 	tb.Helper()
-	if errors.Is(err, ErrUnavailable) && os.Getenv("CI") != "true" {
-		tb.Skipf("SKIPPED, NOT TESTED: %v", err)
+	if errors.Is(err, ErrUnavailable) {
+		Missing(tb, "%v", err)
 		return
 	}
 	tb.Fatalf("%v", err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -98,16 +99,15 @@ func processesWith(t *testing.T, dir string) []string {
 	return found
 }
 
-func TestAMissingServerSkipsLocallyAndFailsInCI(t *testing.T) {
-	for _, tc := range []struct{ ci, want string }{{"", "skip"}, {"true", "fatal"}} {
-		t.Setenv("CI", tc.ci)
+func TestAMissingServerFailsUnlessSkipsAreAllowed(t *testing.T) {
+	for _, tc := range []struct{ allow, want string }{{"", "fatal"}, {"1", "skip"}} {
+		t.Setenv(testenv.AllowSkip, tc.allow)
 		tb := &fakeTB{TB: t}
 		testenv.Unavailable(tb, fmt.Errorf("no such server: %w", testenv.ErrUnavailable))
 		if tb.outcome != tc.want {
-			t.Errorf("CI=%q: %s, want %s", tc.ci, tb.outcome, tc.want)
+			t.Errorf("%s=%q: %s, want %s", testenv.AllowSkip, tc.allow, tb.outcome, tc.want)
 		}
 	}
-	t.Setenv("CI", "")
 	tb := &fakeTB{TB: t}
 	testenv.Unavailable(tb, errors.New("it is there and does not work"))
 	if tb.outcome != "fatal" {
@@ -143,6 +143,25 @@ func TestTheEnvironmentVariableWins(t *testing.T) {
 	t.Setenv("WAYBILL_TEST_RABBITMQ", "localhost")
 	if _, err := testenv.OpenRabbitMQ(t.Context()); err == nil || !strings.Contains(err.Error(), "WAYBILL_TEST_RABBITMQ") {
 		t.Errorf("an address that is no URL: %v", err)
+	}
+}
+
+// A server that accepts connections and never answers fails the test soon, and does not hang it.
+func TestASilentServerIsNoServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	testenv.AnswerWithin(t, 200*time.Millisecond)
+	t.Setenv("WAYBILL_TEST_POSTGRES", "postgres://u:p@"+l.Addr().String()+"/postgres?sslmode=disable")
+	if _, err := testenv.OpenPostgres(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "WAYBILL_TEST_POSTGRES") {
+		t.Errorf("postgres: %v", err)
+	}
+	t.Setenv("WAYBILL_TEST_RABBITMQ", "amqp://u:p@"+l.Addr().String()+"/")
+	t.Setenv("WAYBILL_TEST_RABBITMQ_MANAGEMENT", "http://"+l.Addr().String())
+	if _, err := testenv.OpenRabbitMQ(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "WAYBILL_TEST_RABBITMQ") {
+		t.Errorf("rabbitmq: %v", err)
 	}
 }
 

@@ -23,11 +23,7 @@ import (
 // savepoints, are slow, are prepared, and insert by hand.
 func TestMarksNeverLie(t *testing.T) {
 	t.Parallel()
-	server, err := testenv.StartPostgres(t.Context(), testenv.PostgresOptions{Settings: map[string]string{"max_prepared_transactions": "20", "fsync": "off"}})
-	if err != nil {
-		t.Skip(err)
-	}
-	t.Cleanup(func() { _ = server.Close() })
+	server := testenv.OwnPostgres(t, testenv.PostgresOptions{Settings: map[string]string{"max_prepared_transactions": "20", "fsync": "off"}})
 	db, err := server.CreateDatabase(t.Context())
 	if err != nil {
 		t.Fatal(err)

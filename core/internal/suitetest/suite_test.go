@@ -1,0 +1,22 @@
+package suitetest
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+)
+
+// What was skipped is told with its reason, once a reason.
+func TestTally(t *testing.T) {
+	t.Parallel()
+	missing := errors.New("not declared")
+	sum := &tally{names: map[string][]string{}}
+	sum.ran()
+	sum.skip("a", fmt.Errorf("%w: KeyOrder", missing))
+	sum.skip("b", fmt.Errorf("%w: Replace", missing))
+	sum.skip("c", fmt.Errorf("%w: KeyOrder", missing))
+	want := "storetest: 1 of 4 checks ran\n  skipped, not declared: KeyOrder: a, c\n  skipped, not declared: Replace: b"
+	if got := sum.text("storetest", 4); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
