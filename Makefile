@@ -15,7 +15,7 @@ each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)" >&2; (cd $$m && $(1)
 help: ## what each command is for
 	@sed -n 's/^\([a-z]*\):[^#]*## */  make \1\t/p' Makefile | expand -t 20
 
-test: servers lint unit ## everything that must pass: servers installed, lint, all tests with -race in every module
+test: servers lint unit newer ## everything that must pass: lint, all tests with -race in every module, the suites on newer servers
 
 servers: ## install the servers of the tests and a C compiler if missing (Debian, Ubuntu; root); starts nothing
 	@scripts/servers
@@ -60,20 +60,19 @@ verify: ## go.mod files are tidy, generated pages are up to date
 bench: servers ## benchmarks beside the raw limits; writes bench/RESULTS.md (bench/README.md)
 	cd bench && go run . -out RESULTS.md
 
-soak: servers ## the long histories of the checker, then the orders example under chaos for as long as asked: make soak SOAK=1h
-	WAYBILL_CHECKER_REAL=200 go test -count=1 -v -timeout 30m -run '^TestPostgresRabbitMQHistories$$' ./internal/checker
-	WAYBILL_CHECKER_KILLS=10 go test -count=1 -v -timeout 30m -run '^TestServerKillHistories$$' ./internal/checker
-	WAYBILL_CHECKER_SQLITE=60 WAYBILL_CHECKER_HISTORIES=50000 go test -count=1 -v -timeout 60m -run '^Test(SQLite)?Histories$$' ./internal/checker
-	go test -count=1 -v -timeout 60m -run '^TestHistories$$' ./dispatch -rapid.checks=5000
-	WAYBILL_RECONNECTS=1000 go test -count=1 -v -run '^TestManyReconnects$$' ./transport/rabbitmq
-	WAYBILL_OUTAGE=60s go test -count=1 -v -run '^TestBrokerKilledUnderLoad$$' ./internal/e2e
-	go run ./examples/orders -chaos $(SOAK)
+soak: servers ## what takes too long for make test, on both versions of the servers, as long as asked, with one table: make soak SOAK=1h
+	@root=$$(scripts/newer) || [ -n "$$WAYBILL_TEST_ALLOW_SKIP" ] && go run ./internal/soak -for $(SOAK) -newer "$$root"
 
 newer: servers ## the suites and real histories on newer servers: PostgreSQL 18 and RabbitMQ 4.3 (Debian, root)
-	@root=$$(scripts/newer) && export WAYBILL_TEST_ROOT=$$root WAYBILL_TEST_DIR=/dev/shm WAYBILL_CHECKER_REAL=20 && \
-	unset WAYBILL_TEST_POSTGRES WAYBILL_TEST_RABBITMQ WAYBILL_TEST_RABBITMQ_MANAGEMENT && \
-	go test -count=1 -timeout 20m ./transport/rabbitmq ./store/postgres ./internal/e2e && \
-	go test -count=1 -timeout 20m -v -run '^TestPostgresRabbitMQHistories$$' ./internal/checker
+	@if root=$$(scripts/newer); then \
+		unset WAYBILL_TEST_POSTGRES WAYBILL_TEST_RABBITMQ WAYBILL_TEST_RABBITMQ_MANAGEMENT && \
+		WAYBILL_TEST_ROOT=$$root go run ./internal/testenv/testservers $(MAKE) --no-print-directory suites; \
+	else [ -n "$$WAYBILL_TEST_ALLOW_SKIP" ]; fi
+
+# What depends on the version of a server, on the servers that the variables name.
+suites:
+	go test -timeout 20m $(COUNT) ./transport/rabbitmq ./store/postgres ./internal/e2e
+	WAYBILL_CHECKER_REAL=20 go test -timeout 20m $(COUNT) -run '^TestPostgresRabbitMQHistories$$' ./internal/checker
 
 quickstart: ## run the example of the README
 	go run ./examples/quickstart
@@ -81,4 +80,4 @@ quickstart: ## run the example of the README
 vuln: ## known vulnerabilities in what we depend on (needs the Go vulnerability database)
 	@scripts/vuln $(MODULES)
 
-.PHONY: help test servers unit beside root others alone lint fmt generate verify bench soak newer quickstart vuln
+.PHONY: help test servers unit beside root others alone lint fmt generate verify bench soak newer suites quickstart vuln

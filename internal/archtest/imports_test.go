@@ -70,6 +70,7 @@ var rules = []rule{
 	{"internal/archtest", nil, nil},
 	{"internal/e2e", nil, nil}, // tests only
 	{"internal/sharedtest", leaf, testLibs},
+	{"internal/soak", nil, nil},
 	{"internal/checker", leaf, nil},
 	{"internal/docs", append([]string{"*", "internal/sqltext", "internal/upkeep"}, helpers...), nil},
 	{"cmd/...", []string{"*", "cmd", "internal"}, []string{"*"}},

@@ -25,8 +25,11 @@
 // Private servers keep their files in the folder that WAYBILL_TEST_DIR names, by default in that for temporary files.
 // testservers sets it to a folder in memory, /dev/shm, if there are 2 GB left.
 //
-// With WAYBILL_TEST_ROOT the servers are those of another root file system, such as one with newer versions
-// (scripts/newer).
+// Servers are those of the distribution, or of any folder of programs:
+//
+//	WAYBILL_TEST_POSTGRES_BIN         the folder with initdb and postgres
+//	WAYBILL_TEST_RABBITMQ_BIN         the folder with rabbitmq-server; Erlang is the PATH's
+//	WAYBILL_TEST_ROOT                 another root file system, such as one with newer versions (scripts/newer)
 //
 // Own servers are always private ones. If a server can neither be found nor started, the test fails and says why; with
 // WAYBILL_TEST_ALLOW_SKIP=1 it is skipped.

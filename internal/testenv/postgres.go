@@ -359,8 +359,15 @@ func postgresTemplate(bin string, as *account) (*template, error) {
 	return t, nil
 }
 
-// postgresBin finds the folder of the server's programs: the newest of Debian's, else that of initdb in the PATH.
+// postgresBin finds the folder of the server's programs: that of [PostgresBin], else the newest of Debian's, else that
+// of initdb in the PATH.
 func postgresBin() (string, error) {
+	if bin := os.Getenv(PostgresBin); bin != "" {
+		if !isFile(inRoot(filepath.Join(bin, "initdb"))) {
+			return "", fmt.Errorf("waybill/testenv: postgres: %w: no initdb in %s, which %s names", ErrUnavailable, inRoot(bin), PostgresBin)
+		}
+		return bin, nil
+	}
 	best, version := "", 0
 	found, _ := filepath.Glob(serversRoot() + "/usr/lib/postgresql/*/bin/initdb")
 	for _, f := range found {
@@ -377,5 +384,5 @@ func postgresBin() (string, error) {
 			return filepath.Dir(f), nil
 		}
 	}
-	return "", fmt.Errorf("waybill/testenv: postgres: %w: no initdb found: run `make servers`, or set WAYBILL_TEST_POSTGRES to the URL of a running server", ErrUnavailable)
+	return "", fmt.Errorf("waybill/testenv: postgres: %w: no initdb found: run `make servers`, or set %s to its folder, or WAYBILL_TEST_POSTGRES to the URL of a running server", ErrUnavailable, PostgresBin)
 }

@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,7 +57,8 @@ type RabbitMQServer struct {
 	proc, epmd *process
 }
 
-const rabbitmqBin = "/usr/lib/rabbitmq/bin"
+// rabbitmqBin is the folder with rabbitmq-server.
+func rabbitmqBin() string { return cmp.Or(os.Getenv(RabbitMQBin), "/usr/lib/rabbitmq/bin") }
 
 // OpenRabbitMQ makes a virtual host on the broker of WAYBILL_TEST_RABBITMQ or, without it, on the shared broker, which
 // it starts if needed. The caller must Close the result.
@@ -84,8 +86,8 @@ var sharedRabbitMQ = sync.OnceValues(func() (*RabbitMQServer, error) {
 // StartRabbitMQ starts a private broker and returns when it accepts AMQP connections and management requests. The
 // caller must Close it.
 func StartRabbitMQ(ctx context.Context, opts RabbitMQOptions) (*RabbitMQServer, error) {
-	if _, err := os.Stat(filepath.Join(serversRoot(), rabbitmqBin, "rabbitmq-server")); err != nil {
-		return nil, fmt.Errorf("waybill/testenv: rabbitmq: %w: no %s/rabbitmq-server: run `make servers`, or set WAYBILL_TEST_RABBITMQ to the URL of a running broker", ErrUnavailable, rabbitmqBin)
+	if server := inRoot(filepath.Join(rabbitmqBin(), "rabbitmq-server")); !isFile(server) {
+		return nil, fmt.Errorf("waybill/testenv: rabbitmq: %w: no %s: run `make servers`, or set %s to its folder, or WAYBILL_TEST_RABBITMQ to the URL of a running broker", ErrUnavailable, server, RabbitMQBin)
 	}
 	dir, err := newDir("rabbitmq", nil)
 	if err != nil {
@@ -166,8 +168,12 @@ const memoryLimit = "512MB"
 
 func (s *RabbitMQServer) env() []string {
 	in := func(name string) string { return filepath.Join(s.dir, name) }
+	path := "/usr/bin:/bin:/usr/sbin:/sbin"
+	if os.Getenv(RabbitMQBin) != "" && serversRoot() == "" {
+		path = os.Getenv("PATH") // with an Erlang that fits it
+	}
 	return []string{
-		"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LANG=C.UTF-8", "HOME=" + s.dir,
+		"PATH=" + path, "LANG=C.UTF-8", "HOME=" + s.dir,
 		"ERL_EPMD_PORT=" + strconv.Itoa(s.epmdPort), "ERL_EPMD_ADDRESS=127.0.0.1",
 		// the start script then execs the virtual machine: the child's pid is the broker's
 		"RUNNING_UNDER_SYSTEMD=1",
@@ -204,7 +210,7 @@ func (s *RabbitMQServer) start(ctx context.Context) error {
 	if s.opts.AllCPUs {
 		begin = start
 	}
-	if s.proc, err = begin(broker(), s.dir, s.Log(), s.env(), filepath.Join(rabbitmqBin, "rabbitmq-server")); err != nil {
+	if s.proc, err = begin(broker(), s.dir, s.Log(), s.env(), filepath.Join(rabbitmqBin(), "rabbitmq-server")); err != nil {
 		return err
 	}
 	err = poll(ctx, s.proc.done, func(ctx context.Context) error {
@@ -270,7 +276,7 @@ func (s *RabbitMQServer) OpenVHost(ctx context.Context) (*MQ, error) {
 
 // Ctl runs rabbitmqctl on the broker (half a second or more).
 func (s *RabbitMQServer) Ctl(ctx context.Context, args ...string) error {
-	return run(ctx, broker(), s.dir, s.env(), filepath.Join(rabbitmqBin, "rabbitmqctl"), append([]string{"-n", s.node + "@localhost", "-q"}, args...)...)
+	return run(ctx, broker(), s.dir, s.env(), filepath.Join(rabbitmqBin(), "rabbitmqctl"), append([]string{"-n", s.node + "@localhost", "-q"}, args...)...)
 }
 
 // RaiseMemoryAlarm raises the memory alarm: every connection that publishes is blocked (connection.blocked) until it is

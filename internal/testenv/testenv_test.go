@@ -115,6 +115,33 @@ func TestAMissingServerFailsUnlessSkipsAreAllowed(t *testing.T) {
 	}
 }
 
+// Servers of any folder are used, and a wrong folder is named with its variable.
+func TestServersOfAFolder(t *testing.T) { // RM-11
+	needLinux(t)
+	t.Setenv("WAYBILL_TEST_POSTGRES", "")
+	t.Setenv("WAYBILL_TEST_RABBITMQ", "")
+	for _, variable := range []string{testenv.PostgresBin, testenv.RabbitMQBin} {
+		t.Setenv(variable, "/nowhere")
+	}
+	_, pg := testenv.StartPostgres(t.Context(), testenv.PostgresOptions{})
+	_, mq := testenv.StartRabbitMQ(t.Context(), testenv.RabbitMQOptions{})
+	for variable, err := range map[string]error{testenv.PostgresBin: pg, testenv.RabbitMQBin: mq} {
+		if !errors.Is(err, testenv.ErrUnavailable) || !strings.Contains(err.Error(), variable) || !strings.Contains(err.Error(), "/nowhere") {
+			t.Errorf("%s=/nowhere: %v", variable, err)
+		}
+	}
+
+	for variable, program := range map[string]string{testenv.PostgresBin: "/usr/lib/postgresql/*/bin/initdb", testenv.RabbitMQBin: "/usr/lib/rabbitmq/lib/*/sbin/rabbitmq-server"} {
+		found, _ := filepath.Glob(filepath.Join(os.Getenv(testenv.Root), program))
+		if len(found) == 0 {
+			testenv.Missing(t, "no %s", program)
+		}
+		t.Setenv(variable, strings.TrimPrefix(filepath.Dir(found[0]), os.Getenv(testenv.Root)))
+	}
+	testenv.OwnPostgres(t, testenv.PostgresOptions{})
+	testenv.OwnRabbitMQ(t, testenv.RabbitMQOptions{})
+}
+
 type fakeTB struct {
 	testing.TB
 	outcome string

@@ -25,7 +25,23 @@ const Dir = "WAYBILL_TEST_DIR"
 // it they are those of this machine.
 const Root = "WAYBILL_TEST_ROOT"
 
+// PostgresBin and RabbitMQBin are the environment variables that name the folder of a server's programs: initdb and
+// postgres, rabbitmq-server and rabbitmqctl, such as sbin of RabbitMQ's generic Unix build. With [Root] they are paths
+// in it. Without them the servers are those of the distribution, PostgreSQL in its highest version.
+const (
+	PostgresBin = "WAYBILL_TEST_POSTGRES_BIN"
+	RabbitMQBin = "WAYBILL_TEST_RABBITMQ_BIN"
+)
+
 func serversRoot() string { return os.Getenv(Root) }
+
+// inRoot returns where a path of the servers' file system is on this machine.
+func inRoot(path string) string { return filepath.Join(serversRoot(), path) }
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir()
+}
 
 // InMemory returns a folder of a file system in memory that has so many bytes left, or "" if there is none: a value for
 // [Dir]. There a fresh database costs half as much, and a SIGKILL leaves as much behind as on a disk.

@@ -1,0 +1,46 @@
+package main
+
+import "slices"
+
+// step is one command, run in the root of the repository.
+type step struct {
+	name    string
+	newer   bool // on newer servers, not on this machine's
+	env     []string
+	command []string
+}
+
+// test is a step that runs tests of a package.
+func test(name, pkg, pattern string, env ...string) step {
+	return step{name: name, env: env, command: []string{"go", "test", "-count=1", "-timeout", "60m", "-run", pattern, pkg}}
+}
+
+// flags adds flags of the test binary.
+func (s step) flags(flags ...string) step {
+	s.command = append(slices.Clone(s.command), flags...)
+	return s
+}
+
+// onNewer is the same step on newer servers.
+func (s step) onNewer() step {
+	s.name, s.newer = s.name+" on newer", true
+	return s
+}
+
+var (
+	histories = test("histories", "./internal/checker", "^TestPostgresRabbitMQHistories$", "WAYBILL_CHECKER_REAL=100")
+	kills     = test("server kills", "./internal/checker", "^TestServerKillHistories$", "WAYBILL_CHECKER_KILLS=4")
+	outage    = test("outage", "./internal/e2e", "^TestBrokerKilledUnderLoad$", "WAYBILL_OUTAGE=60s")
+)
+
+// steps are all steps, in the order of a round.
+var steps = []step{
+	histories, histories.onNewer(),
+	kills, kills.onNewer(),
+	outage, outage.onNewer(),
+	test("reconnects", "./transport/rabbitmq", "^TestManyReconnects$", "WAYBILL_RECONNECTS=300"),
+	test("sqlite histories", "./internal/checker", "^TestSQLiteHistories$", "WAYBILL_CHECKER_SQLITE=60"),
+	test("memory histories", "./internal/checker", "^TestHistories$", "WAYBILL_CHECKER_HISTORIES=20000"),
+	test("dispatch histories", "./dispatch", "^TestHistories$").flags("-rapid.checks=2000"),
+	{name: "orders under chaos", command: []string{"go", "run", "./examples/orders", "-chaos", "2m"}},
+}
