@@ -15,7 +15,8 @@ each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)" >&2; (cd $$m && $(1)
 help: ## what each command is for
 	@sed -n 's/^\([a-z]*\):[^#]*## */  make \1\t/p' Makefile | expand -t 20
 
-test: servers lint unit newer ## everything that must pass: lint, all tests with -race in every module, the suites on newer servers
+test: export BESIDE = newer
+test: servers lint unit ## everything that must pass: lint, all tests with -race in every module, the suites on newer servers
 
 servers: ## install the servers of the tests and a C compiler if missing (Debian, Ubuntu; root); starts nothing
 	@scripts/servers
@@ -24,7 +25,7 @@ unit: ## all tests with -race, without installing or linting
 	@go run ./internal/testenv/testservers $(MAKE) --no-print-directory beside alone
 
 beside:
-	@$(MAKE) --no-print-directory -j2 root others
+	@$(MAKE) --no-print-directory -j3 root others $(BESIDE)
 
 RACE = go test -race $(NORACE) -timeout 12m $(COUNT)
 # They take longest: first. The other modules run beside them.
