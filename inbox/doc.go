@@ -28,6 +28,7 @@
 //     parked messages or redriving an outbox after a longer time must be asked for expressly: pass the retention as
 //     [admin.RedriveRequest].InboxRetention, and check [admin.Parked].At.
 //   - [Inbox.Mark] marks in a transaction of the caller, for handlers that Waybill does not run.
+//   - [NewAtLeastOnce] is for effects that no transaction can hold: at least once, and not again after the mark.
 //
 // Effects outside the transaction (mails, calls to other services) happen at least once.
 //

@@ -73,3 +73,30 @@ func ExampleNew() {
 	// processed
 	// duplicate
 }
+
+// An inbox for effects that no transaction can hold, such as a call of another service.
+func ExampleNewAtLeastOnce() {
+	ctx := context.Background()
+	var marks memory.Marks // in a service a core.MarkStore that outlives it
+	billing, err := inbox.NewAtLeastOnce(&marks, "billing", 0, inbox.Options{})
+	if err != nil {
+		panic(err)
+	}
+	handler := inbox.Handler(billing, paid, func(ctx context.Context, _ inbox.NoTx, p payment) error {
+		d, _ := waybill.DeliveryFrom(ctx)
+		fmt.Println("charge", p.Amount, "with idempotency key", d.Envelope.ID)
+		return nil
+	})
+	message := &waybill.Delivery{
+		Envelope: paid.Message(payment{Amount: 5}, waybill.ID("m-1")).Envelope,
+		Queue:    "billing.payments", Attempt: 1,
+	}
+	for range 2 {
+		status, err := handler.Handle(ctx, message)
+		fmt.Println(status == waybill.HandlerDuplicate, err)
+	}
+	// Output:
+	// charge 5 with idempotency key m-1
+	// false <nil>
+	// true <nil>
+}

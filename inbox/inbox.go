@@ -95,6 +95,7 @@ type Inbox[Tx any] struct {
 	consumer string
 	opts     Options
 	purge    purge
+	forgets  bool // marks do not stay for ever
 	// sourceless are the queues that messages without a source came from.
 	sourceless sync.Map
 }
@@ -102,6 +103,11 @@ type Inbox[Tx any] struct {
 // New returns an inbox that keeps its marks in store under consumerName. The name stands for the service and must not
 // change between releases: under another name every message is new.
 func New[Tx any](store core.Inbox[Tx], consumerName string, opts Options) (*Inbox[Tx], error) {
+	return newInbox(store, consumerName, opts, false)
+}
+
+// newInbox is New for a store whose marks may expire by themselves.
+func newInbox[Tx any](store core.Inbox[Tx], consumerName string, opts Options, expires bool) (*Inbox[Tx], error) {
 	p := opts.problems()
 	if check.Nil(store) {
 		p = append(p, "store: is nil; give the inbox of a store")
@@ -112,13 +118,13 @@ func New[Tx any](store core.Inbox[Tx], consumerName string, opts Options) (*Inbo
 		p = append(p, "consumerName: "+s)
 	}
 	purger, ok := core.As[core.InboxPurger](store)
-	if !ok && opts.Retention > 0 {
+	if !ok && !expires && opts.Retention > 0 {
 		p = append(p, "Retention: this store cannot delete old marks; leave it 0: they are kept for ever")
 	}
 	if err := waybill.Invalid("waybill/inbox", p...); err != nil {
 		return nil, err
 	}
-	b := &Inbox[Tx]{store: store, consumer: consumerName, opts: opts}
+	b := &Inbox[Tx]{store: store, consumer: consumerName, opts: opts, forgets: (ok || expires) && opts.retention() > 0}
 	b.purge = purge{store: purger, consumer: consumerName, opts: &b.opts, turn: make(chan struct{}, 1)}
 	return b, nil
 }
@@ -222,11 +228,11 @@ func (b *Inbox[Tx]) complete(h *waybill.Handler) {
 	if c, ok := core.As[core.Checker](b.store); ok {
 		h.Check = c.Check
 	}
-	if b.purge.store == nil || b.opts.retention() < 0 {
+	if !b.forgets {
 		return
 	}
 	h.MaxRetryTime = b.opts.retention() - b.opts.horizon()
-	if b.opts.PurgeEvery >= 0 {
+	if b.purge.store != nil && b.opts.PurgeEvery >= 0 {
 		h.Background = b.RunPurge
 	}
 }

@@ -59,6 +59,11 @@ func TestInboxConformance(t *testing.T) { // TE-01 IN-01 IN-02 IN-03 IN-04 IN-07
 	})
 }
 
+func TestMarksConformance(t *testing.T) { // IN-07
+	t.Parallel()
+	inboxtest.RunMarksInBubble(t, func(*testing.T) core.MarkStore { return &memory.Marks{} })
+}
+
 func BenchmarkInbox(b *testing.B) {
 	inboxtest.Benchmark(b, func(b *testing.B) inboxtest.Harness[*memory.Tx] {
 		b.Helper()

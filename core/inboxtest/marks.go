@@ -1,0 +1,261 @@
+package inboxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"testing"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
+)
+
+// MarkCheck is one promise of a [core.MarkStore].
+type MarkCheck struct {
+	// Name is unique and stable: words joined by dashes.
+	Name string
+	// Run returns nil if the promise holds, and else an error that says what happened instead. It leaves marks of
+	// keys that no other run uses.
+	Run func(ctx context.Context, store core.MarkStore) error
+}
+
+// MarkChecks returns all checks of a [core.MarkStore].
+func MarkChecks() []MarkCheck {
+	var all []MarkCheck
+	for _, c := range []struct {
+		name string
+		fn   func(k *markKit)
+	}{
+		{"claim-is-exclusive", claimIsExclusive},
+		{"claim-ends-with-its-lease", claimEndsWithItsLease},
+		{"claim-is-renewed-by-its-token", claimIsRenewed},
+		{"forgotten-claim-is-free", forgottenClaimIsFree},
+		{"only-the-token-forgets", onlyTheTokenForgets},
+		{"done-is-done", doneIsDone},
+		{"done-is-kept", doneIsKept},
+		{"keys-are-apart", keysAreApart},
+		{"bad-mark-is-refused", badMarkIsRefused},
+		{"storm-has-one-claim", stormHasOneClaim},
+		{"marks-heed-their-context", marksHeedTheirContext},
+	} {
+		all = append(all, MarkCheck{Name: c.name, Run: func(ctx context.Context, store core.MarkStore) (err error) {
+			k := &markKit{ctx: ctx, store: store, key: core.InboxKey{Consumer: "c-" + waybill.NewID(), Source: "/inboxtest", ID: "1"}}
+			defer func() {
+				switch p := recover().(type) {
+				case nil:
+				case failure:
+					err = p.err
+				default:
+					err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+				}
+			}()
+			c.fn(k)
+			return nil
+		}})
+	}
+	return all
+}
+
+// RunMarks makes every check of a [core.MarkStore] a subtest. A store can be shared.
+func RunMarks(t *testing.T, newStore func(t *testing.T) core.MarkStore) {
+	t.Helper()
+	conformance.Run(t, marksWith(newStore))
+}
+
+// RunMarksInBubble is RunMarks with every check in a testing/synctest bubble of its own, in which waiting takes no
+// time.
+func RunMarksInBubble(t *testing.T, newStore func(t *testing.T) core.MarkStore) {
+	t.Helper()
+	conformance.RunInBubble(t, marksWith(newStore))
+}
+
+func marksWith(newStore func(t *testing.T) core.MarkStore) []suitetest.Check {
+	var list []suitetest.Check
+	for _, c := range MarkChecks() {
+		list = append(list, suitetest.Check{Name: c.Name, Prepare: func(t *testing.T) func(context.Context) error {
+			t.Helper()
+			store := newStore(t)
+			return func(ctx context.Context) error { return c.Run(ctx, store) }
+		}})
+	}
+	return list
+}
+
+// markLease is one that passes while a check waits. Clocks of stores may count whole seconds.
+const markLease = 2 * time.Second
+
+// markKit is what a check of marks works with.
+type markKit struct {
+	ctx   context.Context //nolint:containedctx // a kit lives as long as one check
+	store core.MarkStore
+	key   core.InboxKey
+}
+
+func (k *markKit) fail(format string, a ...any) { panic(failure{fmt.Errorf(format, a...)}) }
+
+// The answers of BeginMark.
+const (
+	claimed = "claimed"
+	busy    = "busy"
+	done    = "done"
+)
+
+func answer(st core.InboxStatus, err error) string {
+	switch {
+	case st == core.InboxNone && errors.Is(err, waybill.ErrInFlight):
+		return busy
+	case st == core.InboxProcessed && err == nil:
+		return claimed
+	case st == core.InboxDuplicate && err == nil:
+		return done
+	}
+	return fmt.Sprintf("status %s and error %v", st, err)
+}
+
+func (k *markKit) begin(when, token string, lease time.Duration, want string) {
+	if got := answer(k.store.BeginMark(k.ctx, k.key, token, lease)); got != want {
+		k.fail("%s: BeginMark answers %s, want %s", when, got, want)
+	}
+}
+
+var errNone = errors.New("none")
+
+func orNone(err error) error {
+	if err == nil {
+		return errNone
+	}
+	return err
+}
+
+func (k *markKit) must(what string, err error) {
+	if err != nil {
+		k.fail("%s: %w", what, err)
+	}
+}
+
+// eventually asks until BeginMark answers want, and returns how long that took.
+func (k *markKit) eventually(when, token, want string) time.Duration {
+	start := time.Now()
+	for {
+		got := answer(k.store.BeginMark(k.ctx, k.key, token, time.Hour))
+		if got == want {
+			return time.Since(start)
+		}
+		if time.Since(start) > patience {
+			k.fail("%s: BeginMark still answers %s after %s, want %s", when, got, patience, want)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func claimIsExclusive(k *markKit) {
+	k.begin("first", "a", time.Hour, claimed)
+	k.begin("while another run has it", "b", time.Hour, busy)
+	k.begin("again", "b", time.Hour, busy)
+}
+
+func claimEndsWithItsLease(k *markKit) {
+	k.begin("first", "a", markLease, claimed)
+	if took := k.eventually("after the lease", "b", claimed); took < markLease/2 {
+		k.fail("a claim of %s ended after %s", markLease, took)
+	}
+	k.begin("the first one again", "a", time.Hour, busy)
+}
+
+func claimIsRenewed(k *markKit) {
+	k.begin("first", "a", markLease, claimed)
+	k.begin("by the same token", "a", time.Hour, claimed)
+	time.Sleep(markLease + time.Second)
+	k.begin("after the first lease", "b", time.Hour, busy)
+}
+
+func forgottenClaimIsFree(k *markKit) {
+	k.must("forget what nobody claimed", k.store.ForgetMark(k.ctx, k.key, "a"))
+	k.begin("first", "a", time.Hour, claimed)
+	k.must("forget", k.store.ForgetMark(k.ctx, k.key, "a"))
+	k.begin("after it was forgotten", "b", time.Hour, claimed)
+}
+
+func onlyTheTokenForgets(k *markKit) {
+	k.begin("first", "a", time.Hour, claimed)
+	k.must("forget another's", k.store.ForgetMark(k.ctx, k.key, "b"))
+	k.begin("after another token forgot it", "c", time.Hour, busy)
+}
+
+func doneIsDone(k *markKit) {
+	k.begin("first", "a", time.Hour, claimed)
+	k.must("finish", k.store.FinishMark(k.ctx, k.key, time.Hour))
+	k.begin("when done", "b", time.Hour, done)
+	k.begin("when done, by the same token", "a", time.Hour, done)
+	k.must("forget", k.store.ForgetMark(k.ctx, k.key, "a"))
+	k.begin("done, and forgotten by its token", "b", time.Hour, done)
+	k.must("finish again", k.store.FinishMark(k.ctx, k.key, 0))
+	k.begin("done for ever", "b", time.Hour, done)
+}
+
+// doneIsKept finishes after the lease, when another run has it: the effect is there.
+func doneIsKept(k *markKit) {
+	k.begin("first", "a", markLease, claimed)
+	k.eventually("after the lease", "b", claimed)
+	k.must("finish", k.store.FinishMark(k.ctx, k.key, 2*time.Hour))
+	k.must("forget", k.store.ForgetMark(k.ctx, k.key, "b"))
+	time.Sleep(markLease + time.Second) // a done mark does not end with a lease
+	k.begin("done, by a run whose lease had ended", "c", time.Hour, done)
+}
+
+func keysAreApart(k *markKit) {
+	k.begin("first", "a", time.Hour, claimed)
+	first := k.key
+	for _, other := range []core.InboxKey{
+		{Consumer: first.Consumer + "2", Source: first.Source, ID: first.ID},
+		{Consumer: first.Consumer, Source: first.Source + "2", ID: first.ID},
+		{Consumer: first.Consumer, Source: first.Source, ID: first.ID + "2"},
+		{Consumer: first.Consumer, Source: first.Source, ID: first.ID + " "},
+		{Consumer: first.Consumer, Source: first.Source + "1", ID: first.ID[1:] + "x"},
+		{Consumer: first.Consumer, Source: "/Inboxtest", ID: first.ID},
+		{Consumer: first.Consumer, Source: first.Source + "/" + first.ID, ID: "é"},
+	} {
+		k.key = other
+		k.begin(fmt.Sprintf("%q beside %q", other, first), "b", time.Hour, claimed)
+	}
+}
+
+func badMarkIsRefused(k *markKit) {
+	for _, key := range []core.InboxKey{{Source: "/s", ID: "1"}, {Consumer: "c", ID: "1"}, {Consumer: "c", Source: "/s"}, {Consumer: "c", Source: "/s", ID: "\x00"}} {
+		_, begin := k.store.BeginMark(k.ctx, key, "a", time.Hour)
+		for what, err := range map[string]error{"BeginMark": begin, "FinishMark": k.store.FinishMark(k.ctx, key, time.Hour), "ForgetMark": k.store.ForgetMark(k.ctx, key, "a")} {
+			if !errors.Is(err, waybill.ErrInvalid) {
+				k.fail("%s of key %q: %w, want waybill.ErrInvalid", what, key, orNone(err))
+			}
+		}
+	}
+}
+
+func stormHasOneClaim(k *markKit) {
+	const runs = 16
+	answers := make(chan string, runs)
+	for i := range runs {
+		go func() { answers <- answer(k.store.BeginMark(k.ctx, k.key, fmt.Sprint("t", i), time.Hour)) }()
+	}
+	got := map[string]int{}
+	for range runs {
+		got[<-answers]++
+	}
+	if got[claimed] != 1 || got[busy] != runs-1 {
+		k.fail("%d runs at a time got %v, want one claim", runs, got)
+	}
+}
+
+func marksHeedTheirContext(k *markKit) {
+	ctx, cancel := context.WithCancel(k.ctx)
+	cancel()
+	_, begin := k.store.BeginMark(ctx, k.key, "a", time.Hour)
+	for what, err := range map[string]error{"BeginMark": begin, "FinishMark": k.store.FinishMark(ctx, k.key, time.Hour)} {
+		if waybill.ClassOf(err) != waybill.ClassOutage {
+			k.fail("%s under an ended context: %w, want an outage", what, orNone(err))
+		}
+	}
+}
