@@ -2,8 +2,12 @@ package waybill
 
 import (
 	"context"
+	"hash/fnv"
+	"io"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -218,6 +222,38 @@ func LaneRoute(route string, l Lane) string {
 		return route
 	}
 	return route + "/" + string(l)
+}
+
+// MaxShares bounds the shares of a route.
+const MaxShares = 64
+
+// ShareRoute returns one of n shares of route: route + "#" + a number below n, which is the FNV-1a hash (32 bits) of
+// by, modulo n. by is whoever must not starve the others, such as a tenant or a topic. A relay that serves the route
+// with as many shares gives each the same part of what it can send. So a backlog of one tenant delays only those that
+// share its number. This is stochastic fairness queueing (P. McKenney, 1990).
+//
+//	InvoiceDue.Message(v, waybill.Tenant(tenant), waybill.Routes(waybill.ShareRoute("invoices", tenant, 16)))
+//
+// Messages of one key stay in order if they have the same by. n is 1 to [MaxShares]; another number is taken for the
+// nearest one. All programs must use the same: a change is a new route for most, so let the relay serve more first.
+func ShareRoute(route, by string, n int) string {
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, by) // never fails
+	return NthShare(route, int(h.Sum32()%uint32(min(max(n, 1), MaxShares))))
+}
+
+// NthShare returns the name of a share of route by its number, counted from 0.
+func NthShare(route string, i int) string { return route + "#" + strconv.Itoa(i) }
+
+// BaseRoute returns the route that a store's route is a share or a lane of.
+func BaseRoute(route string) string {
+	base, _, _ := strings.Cut(route, "/")
+	if i := strings.LastIndexByte(base, '#'); i >= 0 {
+		if _, err := strconv.ParseUint(base[i+1:], 10, 16); err == nil {
+			return base[:i]
+		}
+	}
+	return base
 }
 
 // NewID returns a fresh UUIDv7 as text. It is safe for concurrent use.

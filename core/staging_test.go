@@ -210,3 +210,46 @@ func TestExpiryOverrides(t *testing.T) { // ST-11
 		}
 	}
 }
+
+// A route has a time to live of its own, in all its lanes and shares; a message on several routes has that of each.
+func TestExpiryOfRoutes(t *testing.T) { // ST-11
+	t.Parallel()
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := newStamper(t, func(o *core.StamperOptions) {
+		o.TTL, o.Now = time.Hour, func() time.Time { return now }
+		o.RouteTTL = map[string]time.Duration{"mails": 10 * time.Minute, "audit": -1}
+	})
+	share := waybill.ShareRoute("mails", "acme", 8)
+	for name, tc := range map[string]struct {
+		m    waybill.Message
+		want []time.Duration // by route; 0 = never
+	}{
+		"three routes":    {waybill.RawMessage("t", "", nil, waybill.Routes("mails", "audit", "other")), []time.Duration{10 * time.Minute, 0, time.Hour}},
+		"the default one": {waybill.RawMessage("t", "", nil), []time.Duration{time.Hour}},
+		"a lane":          {waybill.RawMessage("t", "", nil, waybill.Routes("mails"), waybill.InLane(waybill.LaneHigh)), []time.Duration{10 * time.Minute}},
+		"a share":         {waybill.RawMessage("t", "", nil, waybill.Routes(share)), []time.Duration{10 * time.Minute}},
+		"scheduled":       {waybill.RawMessage("t", "", nil, waybill.Routes("mails"), waybill.Delay(time.Hour)), []time.Duration{70 * time.Minute}},
+		"its own":         {waybill.RawMessage("t", "", nil, waybill.Routes("mails", "audit"), waybill.TTL(time.Second)), []time.Duration{time.Second, time.Second}},
+		"never":           {waybill.RawMessage("t", "", nil, waybill.Routes("mails"), waybill.TTL(-1)), []time.Duration{0}},
+	} {
+		rows, err := s.Stamp(t.Context(), []waybill.Message{tc.m})
+		if err != nil || len(rows) != len(tc.want) {
+			t.Fatalf("%s: %d rows, %v", name, len(rows), err)
+		}
+		for i, in := range tc.want {
+			want := time.Time{}
+			if in > 0 {
+				want = now.Add(in)
+			}
+			if got := rows[i].Envelope.Expires; !got.Equal(want) {
+				t.Errorf("%s: on route %s it expires at %s, want %s", name, rows[i].Route, got, want)
+			}
+		}
+	}
+	_, err := core.NewStamper(core.StamperOptions{Source: "/s", TTL: -1, RouteTTL: map[string]time.Duration{"": 1, "x": 0}})
+	for _, want := range []string{"TTL: -1ns", "RouteTTL: a route has no name", `RouteTTL: "x" has 0`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

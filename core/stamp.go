@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -28,6 +29,9 @@ type StamperOptions struct {
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none. It counts from the time when
 	// they are due, so that a message that is scheduled for a later time does not expire before it can be sent.
 	TTL time.Duration
+	// RouteTTL is TTL for the messages on a route, instead of it; negative = none. The lanes and shares of a route
+	// have its time.
+	RouteTTL map[string]time.Duration
 	// Withdrawable are routes. Every message on them is withdrawable.
 	Withdrawable []string
 	// Now is the producer's clock; nil means time.Now.
@@ -55,14 +59,12 @@ func NewStamper(opts StamperOptions) (*Stamper, error) {
 	} else if s := check.Source(opts.Source); s != "" {
 		p = append(p, "Source: "+s)
 	}
-	if opts.TTL < 0 {
-		p = append(p, fmt.Sprintf("TTL: %s is negative; 0 means none", opts.TTL))
-	}
+	p = append(p, check.TTL(opts.TTL, opts.RouteTTL)...)
 	p = append(p, opts.Limits.Validate("Limits")...)
 	if err := waybill.Invalid("waybill: outbox options", p...); err != nil {
 		return nil, err
 	}
-	opts.Limits = opts.Limits.WithDefaults()
+	opts.Limits, opts.RouteTTL = opts.Limits.WithDefaults(), maps.Clone(opts.RouteTTL)
 	if opts.Clock == nil {
 		clock, err := hlc.NewClock(hlc.Options{Wall: opts.Now})
 		if err != nil {
@@ -151,7 +153,7 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRo
 			DedupeKey: msgs[i].DedupeKey, Replace: msgs[i].Replace,
 			Withdrawable: msgs[i].Withdrawable || msgs[i].DedupeKey != "", Fresh: s.fresh && msgs[i].ID == "",
 		}
-		s.fill(&row.Envelope, &msgs[i], now, &scope)
+		s.fill(&row.Envelope, now, &scope)
 		s.create(under(&msgs[i], ctx), &row.Envelope)
 		routes := msgs[i].Routes
 		if len(routes) == 0 {
@@ -160,6 +162,7 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRo
 		withdrawable := row.Withdrawable
 		for j, r := range routes {
 			row.Route = waybill.LaneRoute(r, msgs[i].Lane)
+			row.Envelope.Expires = s.expires(&msgs[i], r, now)
 			row.Fresh = row.Fresh && !slices.Contains(routes[:j], r)
 			row.Withdrawable = withdrawable || slices.Contains(s.opts.Withdrawable, r)
 			rows = append(rows, row)
@@ -208,7 +211,7 @@ func (s *Stamper) checkKind(p []string, where string, m *waybill.Message) []stri
 	return p
 }
 
-func (s *Stamper) fill(e *waybill.Envelope, m *waybill.Message, now time.Time, scope *waybill.Scope) {
+func (s *Stamper) fill(e *waybill.Envelope, now time.Time, scope *waybill.Scope) {
 	def := func(p *string, v string) {
 		if *p == "" {
 			*p = v
@@ -234,19 +237,33 @@ func (s *Stamper) fill(e *waybill.Envelope, m *waybill.Message, now time.Time, s
 	if e.HLC.IsZero() {
 		e.HLC = s.opts.Clock.Now()
 	}
+}
+
+// expires returns when m expires on route: as it says itself, or else as the route says, or else as the store says. A
+// default counts from the time when m is due.
+func (s *Stamper) expires(m *waybill.Message, route string, now time.Time) time.Time {
+	at := m.Expires
 	switch ttl := m.TTL; {
 	case ttl > 0:
-		e.Expires = now.Add(ttl)
-	case ttl == 0 && e.Expires.IsZero() && s.opts.TTL > 0:
+		at = now.Add(ttl)
+	case ttl == 0 && at.IsZero():
+		ttl, ok := s.opts.RouteTTL[waybill.BaseRoute(route)]
+		if !ok {
+			ttl = s.opts.TTL
+		}
+		if ttl <= 0 {
+			return at
+		}
 		due := now.Add(m.Delay)
 		if m.DeliverAt.After(due) {
 			due = m.DeliverAt
 		}
-		e.Expires = due.Add(s.opts.TTL)
+		at = due.Add(ttl)
 	}
-	if !e.Expires.IsZero() {
-		e.Expires = e.Expires.UTC().Truncate(time.Microsecond)
+	if at.IsZero() {
+		return at
 	}
+	return at.UTC().Truncate(time.Microsecond)
 }
 
 // ContextOf returns ctx with the context that e carries: the span that created the message, and the values, such as

@@ -186,3 +186,31 @@ func ExampleNew() {
 	fmt.Println("published:", counts.Published)
 	// Output: published: 1
 }
+
+// Many tenants share a route, and none starves: the route has shares, and each tenant belongs to one. The backlog of
+// one tenant does not stand before the message of another.
+func ExampleRoute_shares() {
+	const shares = 16
+	store, bus := exampleStore()
+	ctx := context.Background()
+	r := must(relay.New(store, bus, relay.Options{Logger: slog.New(slog.DiscardHandler), BatchSize: 10, Window: 1, Routes: []relay.Route{
+		{Name: "invoices", Shares: shares},
+	}}))
+
+	tx := store.Begin()
+	send := func(tenant, id string) {
+		must(store.Stage(ctx, tx, InvoiceDue.Message(Invoice{tenant, id}, waybill.ID(tenant+id), waybill.Tenant(tenant),
+			waybill.Routes(waybill.ShareRoute("invoices", tenant, shares)))))
+	}
+	for i := range 100 {
+		send("big", strconv.Itoa(i))
+	}
+	send("small", "")
+	orPanic(tx.Commit())
+
+	must(r.RunOnce(ctx))
+	rcv := must(bus.Subscribe(ctx, core.Subscription{Queue: "q"}))
+	place := slices.IndexFunc(must(rcv.Receive(ctx, 1000)), func(d *waybill.Delivery) bool { return d.Envelope.ID == "small" })
+	fmt.Println("the small tenant was among the first twenty:", place < 20)
+	// Output: the small tenant was among the first twenty: true
+}

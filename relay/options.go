@@ -115,10 +115,14 @@ type Route struct {
 	// 10 messages, the normal one 3, the low one 1. A lane that is empty leaves its part to the others. The lanes
 	// are routes of their own to the store; they share RatePerSecond and Weight.
 	Lanes bool
-	// Units is how many units the route, or each of its lanes, is divided into between relays, if this relay is the
-	// first to serve it; 1 to 64. More relays than units share nothing. The default is 64 for up to 16 routes, and
-	// 1,024 in all for more. The number stays until nobody serves the route. A relay that asked for another one
-	// says so in its log, once: event=relay.units_differ.
+	// Shares divides the route into so many, which are served in turns, see [waybill.ShareRoute]; up to
+	// waybill.MaxShares, 0 = none. The route's own name is served, too. They are routes of their own to the store;
+	// they share RatePerSecond and Weight, and each has the route's Lanes.
+	Shares int
+	// Units is how many units the route, or each of its lanes and shares, is divided into between relays, if this
+	// relay is the first to serve it; 1 to 64. More relays than units share nothing. The default is 64 for up to 16
+	// routes, lanes and shares, and 1,024 in all for more. The number stays until nobody serves the route. A relay
+	// that asked for another one says so in its log, once: event=relay.units_differ.
 	Units int
 }
 
@@ -142,12 +146,16 @@ func (o Options) withDefaults() Options {
 		o.Routes = []Route{{}}
 	}
 	o.Routes = append([]Route(nil), o.Routes...)
+	stored := 0
+	for i := range o.Routes {
+		stored += o.Routes[i].stored()
+	}
 	for i := range o.Routes {
 		if o.Routes[i].Name == "" {
 			o.Routes[i].Name = waybill.DefaultRoute
 		}
 		setInt(&o.Routes[i].Weight, 1)
-		setInt(&o.Routes[i].Units, min(max(maxUnits/len(o.Routes), 1), core.NumSlots))
+		setInt(&o.Routes[i].Units, min(max(maxUnits/stored, 1), core.NumSlots))
 	}
 	return o
 }
@@ -234,18 +242,21 @@ func (o *Options) problems() []string {
 			bad("%s.Name: %q is listed twice; a route leads to one publisher", at, r.Name)
 		}
 		seen[r.Name] = true
-		if r.Lanes {
-			for _, l := range lanes[:] {
-				name := waybill.LaneRoute(r.Name, l.lane)
-				if name == r.Name {
-					continue
-				}
-				if s := check.Name(name); s != "" {
-					bad("%s.Lanes: the name of lane %s: %s", at, l.lane, s)
-				}
-				if seen[name] || slices.ContainsFunc(o.Routes[i+1:], func(o Route) bool { return o.Name == name }) {
-					bad("%s.Lanes: its lane %q is listed as a route too; leave that out", at, name)
-				}
+		if r.Shares < 0 || r.Shares > waybill.MaxShares {
+			bad("%s.Shares: %d is not between 0 (none) and %d", at, r.Shares, waybill.MaxShares)
+			continue
+		}
+		for _, s := range spread([]Route{*r}) {
+			field, what := "Lanes", "lane"
+			if r.Shares > 0 {
+				field, what = "Shares", "share"
+			}
+			switch problem := check.Name(s.Name); {
+			case s.Name == r.Name:
+			case problem != "":
+				bad("%s.%s: the name of its %s %s: %s", at, field, what, check.Clip(s.Name, 300), problem)
+			case seen[s.Name] || slices.ContainsFunc(o.Routes[i+1:], func(o Route) bool { return o.Name == s.Name }):
+				bad("%s.%s: its %s %q is listed as a route too; leave that out", at, field, what, s.Name)
 			}
 		}
 		if f := r.RatePerSecond; f != 0 && !(f >= minRate && f <= maxRate) { // NaN is in no range

@@ -42,28 +42,44 @@ type Relay struct {
 	worked worked
 }
 
-// served is a route as the store knows it: a route of the options, or one of its lanes.
+// served is a route as the store knows it: a route of the options, or one of its lanes and shares.
 type served struct {
 	Route
 	base string // the name of the route in the options
-	part int    // of the route; 1 if it has no lanes
+	part int    // of the route, beside its other lanes and shares
 }
 
 // spread returns routes as the store knows them.
 func spread(routes []Route) []served {
 	var out []served
 	for _, r := range routes {
-		if !r.Lanes {
-			out = append(out, served{r, r.Name, 1})
-			continue
+		names := []string{r.Name}
+		for i := range r.Shares {
+			names = append(names, waybill.NthShare(r.Name, i))
 		}
-		for _, l := range lanes[:] {
-			s := served{r, r.Name, l.part}
-			s.Name = waybill.LaneRoute(r.Name, l.lane)
-			out = append(out, s)
+		for _, name := range names {
+			s := served{r, r.Name, 1}
+			s.Name = name
+			if !r.Lanes {
+				out = append(out, s)
+				continue
+			}
+			for _, l := range lanes[:] {
+				s.Name, s.part = waybill.LaneRoute(name, l.lane), l.part
+				out = append(out, s)
+			}
 		}
 	}
 	return out
+}
+
+// stored is how many routes the store knows for r.
+func (r *Route) stored() int {
+	n := 1 + min(max(r.Shares, 0), waybill.MaxShares)
+	if r.Lanes {
+		n *= len(lanes)
+	}
+	return n
 }
 
 // worked knows what has answered once: methods of the store, and publishers of routes.

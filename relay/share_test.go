@@ -355,3 +355,94 @@ func TestUnitsDiffer(t *testing.T) {
 		}
 	})
 }
+
+// RL-13: with shares a backlog of one tenant delays no other one: while it is sent, the others get as much.
+func TestShares(t *testing.T) {
+	t.Parallel()
+	const shares, backlog, small = 8, 10_000, 100
+	route := func(tenant string) string { return waybill.ShareRoute("r", tenant, shares) }
+	others := []string{"b", "c", "d"}
+	for _, tenant := range others {
+		if route(tenant) == route("a") {
+			t.Fatalf("%s has the share of a: choose another name", tenant)
+		}
+	}
+	for _, neck := range []string{"latency", "broker"} {
+		for _, rate := range []float64{0, 1000} {
+			t.Run(fmt.Sprint(neck, rate), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					mem, b := newStore(t), newBus()
+					if neck == "broker" {
+						serial(b, time.Millisecond)
+					} else {
+						b.latency = 100 * time.Millisecond
+					}
+					stage(t, mem, on("a", backlog, waybill.Routes(route("a")))...)
+					for _, tenant := range others {
+						stage(t, mem, on(tenant, small, waybill.Routes(route(tenant)))...)
+					}
+					opts := relay.Options{BatchSize: 20, Routes: []relay.Route{{Name: "r", Shares: shares, RatePerSecond: rate}}}
+					stop := begin(t, newRelay(t, mem, b, opts))
+					left := func() int {
+						n := len(others) * small
+						for _, id := range b.ids() {
+							if id[0] != 'a' {
+								n--
+							}
+						}
+						return n
+					}
+					within(t, time.Minute, "the others", func() bool { return left() == 0 })
+					// each of the others gets as much, but for what was on its way
+					if got := b.count() - len(others)*small; got > 3*small+2*opts.BatchSize*relay.DefaultWindow {
+						t.Errorf("%d messages of the backlog were sent before %d of %d others", got, small, len(others))
+					}
+					if err := stop(); err != nil {
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A route's own name, its lanes in every share, and what is wrong with shares.
+func TestSharesOfARoute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem, b := newStore(t), newBus()
+		for i, r := range []string{"r", waybill.ShareRoute("r", "x", 3), waybill.ShareRoute("r", "yz", 3)} {
+			for _, l := range []waybill.Lane{waybill.LaneHigh, waybill.LaneNormal, waybill.LaneLow} {
+				stage(t, mem, on(fmt.Sprint(i, l), 2, waybill.Routes(r), waybill.InLane(l))...)
+			}
+		}
+		r := newRelay(t, mem, b, relay.Options{Routes: []relay.Route{{Name: "r", Shares: 3, Lanes: true}}})
+		stop := begin(t, r)
+		within(t, time.Minute, "all", func() bool { return b.count() == 18 })
+		if err := r.Pause("r"); err != nil {
+			t.Error(err)
+		}
+		stage(t, mem, on("late", 1, waybill.Routes(waybill.ShareRoute("r", "x", 3)))...)
+		time.Sleep(time.Minute)
+		if b.count() != 18 {
+			t.Error("a share of a paused route was sent")
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, c := range []struct {
+		routes []relay.Route
+		says   string
+	}{
+		{[]relay.Route{{Name: "r", Shares: -1}}, "Routes[0].Shares: -1"},
+		{[]relay.Route{{Name: "r", Shares: waybill.MaxShares + 1}}, "Routes[0].Shares: 65"},
+		{[]relay.Route{{Name: "r", Shares: 2}, {Name: "r#1"}}, `share "r#1" is listed as a route too`},
+		{[]relay.Route{{Name: strings.Repeat("r", waybill.MaxNameBytes), Shares: 2}}, "Routes[0].Shares: the name of its share"},
+	} {
+		if _, err := relay.New(newStore(t), newBus(), relay.Options{Routes: c.routes}); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%v, want %s", err, c.says)
+		}
+	}
+}

@@ -33,6 +33,9 @@ type Options struct {
 	Limits waybill.Limits
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
 	TTL time.Duration
+	// RouteTTL is TTL for the messages on a route, instead of it; negative = none. The lanes and shares of a route
+	// have its time.
+	RouteTTL map[string]time.Duration
 	// Withdrawable lists routes. Every message on them can be cancelled although it is due; see waybill.Message.
 	Withdrawable []string
 	// Now is the clock of the store and of the producer; nil means time.Now, which is virtual under
@@ -87,7 +90,7 @@ func newMember(m core.Member) *member {
 // New returns an empty store, or an error that lists all problems of opts.
 func New(opts Options) (*Store, error) {
 	stamper, err := core.NewStamper(core.StamperOptions{
-		Source: opts.Source, Clock: opts.Clock, Limits: opts.Limits, TTL: opts.TTL, Now: opts.Now,
+		Source: opts.Source, Clock: opts.Clock, Limits: opts.Limits, TTL: opts.TTL, RouteTTL: opts.RouteTTL, Now: opts.Now,
 		TracerProvider: opts.TracerProvider, Withdrawable: opts.Withdrawable,
 	})
 	if err != nil {

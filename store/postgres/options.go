@@ -29,6 +29,9 @@ type Options struct {
 	Limits waybill.Limits
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
 	TTL time.Duration
+	// RouteTTL is TTL for the messages on a route, instead of it; negative = none. The lanes and shares of a route
+	// have its time.
+	RouteTTL map[string]time.Duration
 	// Withdrawable are routes. A caller can cancel every message on them although it is due; see waybill.Message.
 	Withdrawable []string
 	// Retention says how long settled records are kept. Published ones are deleted by the settle itself unless it
@@ -58,7 +61,7 @@ func (o Options) Validate() error {
 // stamper returns the stamper that o asks for, or all problems of o.
 func (o *Options) stamper() (*core.Stamper, error) {
 	s, err := core.NewStamper(core.StamperOptions{
-		Source: o.Source, Clock: o.Clock, Limits: o.Limits, TTL: o.TTL, Now: o.Now, TracerProvider: o.TracerProvider,
+		Source: o.Source, Clock: o.Clock, Limits: o.Limits, TTL: o.TTL, RouteTTL: o.RouteTTL, Now: o.Now, TracerProvider: o.TracerProvider,
 		Withdrawable: o.Withdrawable,
 	})
 	p := schema.CheckNames(o.Schema, "Table", o.Table)

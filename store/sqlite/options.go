@@ -46,6 +46,9 @@ type Options struct {
 	Limits waybill.Limits
 	// TTL is the total time of messages that set neither TTL nor Expires; 0 = none.
 	TTL time.Duration
+	// RouteTTL is TTL for the messages on a route, instead of it; negative = none. The lanes and shares of a route
+	// have its time.
+	RouteTTL map[string]time.Duration
 	// Now is the clock of the store and of the producer; nil means time.Now. It must be safe for concurrent use.
 	// Wait uses real timers in any case.
 	Now func() time.Time
@@ -72,9 +75,7 @@ func (o Options) Validate() error {
 	if o.PollInterval != 0 && (o.PollInterval < time.Millisecond || o.PollInterval > time.Minute) {
 		p = append(p, fmt.Sprintf("PollInterval: %s is not between 1ms and 1m", o.PollInterval))
 	}
-	if o.TTL < 0 {
-		p = append(p, fmt.Sprintf("TTL: %s is negative; 0 means none", o.TTL))
-	}
+	p = append(p, check.TTL(o.TTL, o.RouteTTL)...)
 	p = append(p, o.Limits.Validate("Limits")...)
 	return waybill.Invalid("waybill/sqlite: options", p...)
 }
