@@ -14,7 +14,7 @@ type RedriveRequest struct {
 	Filter Filter
 	// All confirms that an empty filter is intended.
 	All bool
-	// Page bounds one call. Call again with Next for the rest, at the rate you like.
+	// Page bounds one call. Call again with Next for the rest; [RedriveAll] does, at a rate.
 	Page PageRequest
 	// DryRun counts and changes nothing.
 	DryRun bool

@@ -82,20 +82,11 @@ func Example_redrive() {
 		req := admin.RedriveRequest{
 			Filter:         admin.Filter{Reasons: []waybill.Reason{waybill.ReasonUnroutable}, Topics: []string{"mails.wanted"}},
 			InboxRetention: inbox.DefaultRetention, // older ones could have their effect twice
-			Page:           admin.PageRequest{Limit: 500},
 			DryRun:         dryRun,
 		}
-		for pace := time.NewTicker(100 * time.Millisecond); ; <-pace.C {
-			done, err := outbox.Redrive(ctx, req)
-			if err != nil {
-				return err
-			}
-			fmt.Println(done.Matched, "matched,", done.Changed, "put back, refused:", done.Refused)
-			if done.Next == 0 {
-				return nil
-			}
-			req.Page.After = done.Next
-		}
+		done, err := admin.RedriveAll(ctx, outbox, req, admin.RedriveOptions{PerSecond: 500})
+		fmt.Println(done.Matched, "matched,", done.Changed, "put back, refused:", done.Refused)
+		return err
 	}
 	for _, dryRun := range []bool{true, false} {
 		if err := putBack(dryRun); err != nil {
