@@ -47,6 +47,9 @@ type Handler struct {
 	// Check, if not nil, reports before the first message whether everything that Handle needs is there, as
 	// [core.Checker] does.
 	Check func(ctx context.Context) error
+	// Pool, if not nil, returns the connection pool of which every running Handle and Batch has a connection. The
+	// runner warns at its start if it is smaller than the handlers that may run at a time.
+	Pool func() Pool
 	// Batch, if not nil, handles several deliveries at a time instead of Handle. It returns one status a delivery,
 	// in input order. An error means that nothing had an effect. The runner then calls Handle for each delivery, so
 	// that one bad message does not fail its neighbours; an outage releases all of them instead. Deliveries of one

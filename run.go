@@ -20,6 +20,7 @@ type Runner interface {
 //
 //	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 //	defer stop()
+//	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 //	err := waybill.Run(ctx, relay, consumer)
 func Run(ctx context.Context, runners ...Runner) error {
 	var p []string

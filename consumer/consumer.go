@@ -119,6 +119,7 @@ func (c *Consumer) run(ctx context.Context, idle time.Duration, once bool) (Coun
 		c.mu.Unlock()
 	}()
 
+	c.warnOfPools(ctx, subs)
 	run, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	begin, begun := make(chan struct{}), make(chan struct{})

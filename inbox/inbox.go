@@ -228,6 +228,9 @@ func (b *Inbox[Tx]) complete(h *waybill.Handler) {
 	if c, ok := core.As[core.Checker](b.store); ok {
 		h.Check = c.Check
 	}
+	if p, ok := core.As[interface{ Pool() waybill.Pool }](b.store); ok {
+		h.Pool = p.Pool
+	}
 	if !b.forgets {
 		return
 	}

@@ -150,6 +150,12 @@ func (r *Relay) Run(ctx context.Context) error {
 		defer stop()
 	}
 	r.log.Info("relay started", "event", "relay.start", "routes", e.names())
+	if s, ok := core.As[interface{ Pool() waybill.Pool }](r.store); ok {
+		if p := s.Pool(); p.Max > 0 && p.Max < p.Relay {
+			r.log.Warn("the connection pool of the outbox is smaller than what the relay uses at a time, so its calls wait for each other "+
+				"and its lease may end meanwhile; raise its size", "event", "relay.pool_small", "connections", p.Max, "needs", p.Relay)
+		}
+	}
 	err = e.run(ctx)
 	r.log.Info("relay stopped", "event", "relay.stop", "claimed", e.counts.Claimed, "published", e.counts.Published,
 		"failed", e.counts.Failed, "abandoned", e.counts.Abandoned, "released", e.counts.Released)

@@ -27,6 +27,7 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	var err error
 	if path := os.Getenv(workerEnv); path != "" {
 		err = runWorker(ctx, path)

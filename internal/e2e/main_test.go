@@ -32,6 +32,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if url := os.Getenv(stuckConsumer); url != "" {
+		runStuckConsumer(url)
+		return
+	}
 	if dsn := os.Getenv(relayProcess); dsn != "" {
 		runRelayProcess(dsn, os.Getenv(relayProcess+"_BROKER"))
 		return

@@ -23,6 +23,42 @@ func Pool(pool *pgxpool.Pool) Source { return Source{pool: pool} }
 // stdlib.OpenDB or stdlib.OpenDBFromPool.
 func SQL(db *sql.DB) Source { return Source{db: db} }
 
+// leastForOwn is how many connections a bounded database/sql pool needs so that some of them can be owned: two are, and
+// the rest must do for everything else.
+const leastForOwn = 4
+
+// relayNeeds is how many connections a relay uses at a time: to read, to settle, and to renew its lease. It holds
+// ownNeeds more of a database/sql pool for as long as it runs.
+const (
+	relayNeeds = 3
+	ownNeeds   = 2
+)
+
+// Size returns the pool, as something to compare, and how many connections it can have; 0 = any number.
+func (s Source) Size() (pool any, most int) {
+	if s.pool == nil {
+		return s.db, s.db.Stats().MaxOpenConnections
+	}
+	return s.pool, int(s.pool.Config().MaxConns)
+}
+
+// Needs returns how many connections of the pool a relay needs so that nothing waits for one.
+func (s Source) Needs() int {
+	if s.pool == nil {
+		return relayNeeds + ownNeeds
+	}
+	return relayNeeds
+}
+
+// MayOwn reports whether the pool can spare connections for Own.
+func (s Source) MayOwn() bool {
+	if s.pool != nil {
+		return true // they are beside it
+	}
+	most := s.db.Stats().MaxOpenConnections
+	return most == 0 || most >= leastForOwn
+}
+
 // Use runs fn with a connection of the pool that nobody else uses meanwhile.
 func (s Source) Use(ctx context.Context, fn func(conn *pgx.Conn) error) error {
 	if s.pool == nil {

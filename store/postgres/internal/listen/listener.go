@@ -59,7 +59,7 @@ func (l *listener) works() bool { return l.conn != nil && l.self == "" }
 
 // keep opens the connection, if there is none and it is time.
 func (l *listener) keep(ctx context.Context) {
-	if l.off || l.conn != nil || l.deaf >= maxDeaf || time.Now().Before(l.relisten) {
+	if l.off || !l.conns.MayOwn() || l.conn != nil || l.deaf >= maxDeaf || time.Now().Before(l.relisten) {
 		return
 	}
 	if err := l.start(ctx); err != nil && ctx.Err() == nil {

@@ -36,7 +36,7 @@ type presence struct {
 // Attend takes a session-level advisory lock on a connection of its own; see core.Presence.
 func (w *Waiter) Attend(ctx context.Context) (token int64, lost <-chan struct{}, err error) {
 	p := &w.presence
-	if p.off || p.pooled.Load() >= maxDeaf {
+	if p.off || !p.conns.MayOwn() || p.pooled.Load() >= maxDeaf {
 		return 0, nil, nil
 	}
 	setup, cancel := context.WithTimeout(ctx, 2*selfTimeout)
