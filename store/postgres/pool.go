@@ -10,10 +10,10 @@ import (
 func (o *Outbox) Pool() waybill.Pool { return poolOf(o.conns) }
 
 // Pool describes the inbox's pool, for the warnings of engines.
-func (b *Inbox) Pool() waybill.Pool { return poolOf(conns.Pool(b.pool)) }
+func (i *Inbox) Pool() waybill.Pool { return poolOf(conns.Pool(i.pool)) }
 
 // Pool describes the inbox's pool, for the warnings of engines.
-func (b *SQLInbox) Pool() waybill.Pool { return poolOf(conns.SQL(b.db)) }
+func (i *SQLInbox) Pool() waybill.Pool { return poolOf(conns.SQL(i.db)) }
 
 func poolOf(s conns.Source) waybill.Pool {
 	id, most := s.Size()

@@ -3,8 +3,8 @@ package postgres_test
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -123,7 +123,7 @@ func TestPoolOfOne(t *testing.T) { // OP-11
 		}
 		run(t, outbox, handler, func(i int) error {
 			return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-				_, err := outbox.Stage(t.Context(), tx, topic.Message(i, waybill.Key(fmt.Sprint(i%5))))
+				_, err := outbox.Stage(t.Context(), tx, topic.Message(i, waybill.Key(strconv.Itoa(i%5))))
 				return err
 			})
 		}, pool.Ping)
@@ -153,7 +153,7 @@ func TestPoolOfOne(t *testing.T) { // OP-11
 				return err
 			}
 			defer func() { _ = tx.Rollback() }()
-			if _, err := outbox.SQL().Stage(t.Context(), tx, topic.Message(i, waybill.Key(fmt.Sprint(i%5)))); err != nil {
+			if _, err := outbox.SQL().Stage(t.Context(), tx, topic.Message(i, waybill.Key(strconv.Itoa(i%5)))); err != nil {
 				return err
 			}
 			return tx.Commit()
