@@ -9,9 +9,11 @@ type Delivery struct {
 	Envelope Envelope
 	// Queue is the queue that delivered it.
 	Queue string
-	// Attempt is the number of this attempt, from 1. Retries by policy raise it; redeliveries do not.
+	// Attempt is the number of this attempt, from 1. Retries by policy raise it; redeliveries do not, unless the
+	// transport has one count for both. A replay starts at 1 again.
 	Attempt int
-	// Redeliveries counts earlier deliveries that had no outcome; -1 = unknown.
+	// Redeliveries counts earlier deliveries that had no outcome; -1 = unknown. Retries, releases and replays do
+	// not raise it, unless the transport has one count for all.
 	Redeliveries int
 	// NotBefore is when a retry is due that came early, since the transport holds a message for no longer at a
 	// time. The consumer asks for the rest by another retry of the same attempt. Zero = it is due.

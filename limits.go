@@ -11,8 +11,11 @@ import (
 
 // Limits bounds what can be staged. Zero fields mean the default.
 type Limits struct {
-	// MaxBodyBytes bounds a body; default 1 MiB, at most 128 MiB.
-	MaxBodyBytes int
+	// MaxMessageBytes bounds a message as [Envelope.Size] counts it: the body, names and headers. Default 704 KiB,
+	// which every transport carries: brokers with 1 MiB for everything, as text, among them. At most 128 MiB. Set
+	// it to what the transports in use carry (their MaxMessageBytes), so that a message which is too large fails
+	// when it is staged.
+	MaxMessageBytes int
 	// MaxHeaders bounds the number of headers; default 64.
 	MaxHeaders int
 	// MaxHeaderBytes bounds the sum of header names and values; default 16 KiB.
@@ -28,8 +31,8 @@ const MaxNameBytes = check.MaxNameBytes
 const MaxMessages = 10_000
 
 const (
-	defaultMaxBody        = 1 << 20
-	maxMaxBody            = 128 << 20
+	defaultMaxMessage     = 704 << 10
+	maxMaxMessage         = 128 << 20
 	defaultMaxHeaders     = 64
 	defaultMaxHeaderBytes = 16 << 10
 	defaultMaxDelay       = 10 * 366 * 24 * time.Hour
@@ -42,7 +45,7 @@ func (l Limits) WithDefaults() Limits {
 			*p = v
 		}
 	}
-	set(&l.MaxBodyBytes, defaultMaxBody)
+	set(&l.MaxMessageBytes, defaultMaxMessage)
 	set(&l.MaxHeaders, defaultMaxHeaders)
 	set(&l.MaxHeaderBytes, defaultMaxHeaderBytes)
 	if l.MaxDelay == 0 {
@@ -54,8 +57,8 @@ func (l Limits) WithDefaults() Limits {
 // Validate reports all problems of l, prefixed with field.
 func (l Limits) Validate(field string) []string {
 	var p []string
-	if l.MaxBodyBytes < 0 || l.MaxBodyBytes > maxMaxBody {
-		p = append(p, fmt.Sprintf("%s.MaxBodyBytes: %d is not between 0 (default) and %d", field, l.MaxBodyBytes, maxMaxBody))
+	if l.MaxMessageBytes < 0 || l.MaxMessageBytes > maxMaxMessage {
+		p = append(p, fmt.Sprintf("%s.MaxMessageBytes: %d is not between 0 (default) and %d", field, l.MaxMessageBytes, maxMaxMessage))
 	}
 	for _, n := range [...]struct {
 		name  string

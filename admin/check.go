@@ -44,8 +44,8 @@ func CheckRedrive(req RedriveRequest, limits waybill.Limits) (RedriveRequest, er
 		p = append(p, fmt.Sprintf("Body: is for one record, but Filter has %d routes and %d ids: name one of each",
 			len(req.Filter.Routes), len(req.Filter.IDs)))
 	}
-	if most := limits.WithDefaults().MaxBodyBytes; len(req.Body) > most {
-		p = append(p, fmt.Sprintf("Body: has %d bytes; Limits.MaxBodyBytes allows %d", len(req.Body), most))
+	if most := limits.WithDefaults().MaxMessageBytes; len(req.Body) > most {
+		p = append(p, fmt.Sprintf("Body: has %d bytes; Limits.MaxMessageBytes allows %d", len(req.Body), most))
 	}
 	if req.InboxRetention < 0 {
 		p = append(p, fmt.Sprintf("InboxRetention: %s is negative; 0 is not checked", req.InboxRetention))

@@ -15,7 +15,7 @@ func TestOperatorInputIsChecked(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	redrive := func(r RedriveRequest) error {
-		_, err := CheckRedrive(r, waybill.Limits{MaxBodyBytes: 3})
+		_, err := CheckRedrive(r, waybill.Limits{MaxMessageBytes: 3})
 		return err
 	}
 	list := func(f Filter, p PageRequest) error {

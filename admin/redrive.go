@@ -28,7 +28,7 @@ type RedriveRequest struct {
 	// not checked. Age counts from the time when the record was first due.
 	InboxRetention time.Duration
 	// Body, if not nil, replaces the record's body, such as one that was repaired. The filter must name one route
-	// and one id then. The bound is the store's Limits.MaxBodyBytes.
+	// and one id then. The bound is the store's Limits.MaxMessageBytes.
 	Body []byte
 	// BlockAfterAbandon says that the routes are served with this option. Then no message followed an abandoned
 	// record of a key, unless the record was skipped or set aside.

@@ -81,7 +81,8 @@ func TestRedriveAll(t *testing.T) { // DB-12
 					for j := i; j < len(b.at) && b.at[j].Sub(b.at[i]) < window; j++ {
 						changed += b.steps[j]
 					}
-					// two steps more: the one that a window begins with, and the first one of the second call
+					// two steps more: the one that a window begins with, and the first one of the
+					// second call
 					if most := perSecond*window.Seconds() + 2*max(perSecond/10, 1); float64(changed) > most {
 						t.Fatalf("%d records in %s, want at most %.0f", changed, window, most)
 					}

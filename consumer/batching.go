@@ -21,6 +21,7 @@ type load struct {
 	prefetch  int // how many it may hold
 	held      int // received and not settled
 	unsettled int // decided and not settled
+	kept      kept
 }
 
 // full reports whether nothing more will arrive before something is settled.

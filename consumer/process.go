@@ -20,7 +20,7 @@ func (r *runner) process(m *message) verdict {
 	begin := time.Now()
 	ctx, span := r.tel.start(r.handlerCtx, d)
 	r.tel.active.Add(ctx, 1, r.tel.plain...)
-	ours, done := owned(waybill.WithDelivery(ctx, d), m)
+	ours, done := r.owned(waybill.WithDelivery(ctx, d), m)
 	defer done()
 	st, err := r.attempts(ours, m)
 	r.tel.active.Add(ctx, -1, r.tel.plain...)
@@ -34,21 +34,25 @@ func (r *runner) process(m *message) verdict {
 	return v
 }
 
-// owned returns a context that ends, with the cause waybill.ErrLeaseLost, when a receiver learns that another one has
-// one of ms. It needs core.LossTeller.
-func owned(ctx context.Context, ms ...*message) (context.Context, func()) {
+// owned returns a context that ends, with the cause waybill.ErrLeaseLost, when it is known that another consumer has
+// one of ms: by core.LossTeller, or since it cannot be renewed.
+func (r *runner) owned(ctx context.Context, ms ...*message) (context.Context, func()) {
 	tells := func(m *message) bool {
 		_, ok := m.session.rcv.(core.LossTeller)
 		return ok
 	}
-	if !slices.ContainsFunc(ms, tells) {
+	if r.judge.traits.HoldFor <= 0 && !slices.ContainsFunc(ms, tells) {
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	for _, m := range ms {
+		lost := func() { cancel(waybill.ErrLeaseLost) }
 		if t, ok := m.session.rcv.(core.LossTeller); ok {
-			t.WhenLost(m.d, func() { cancel(waybill.ErrLeaseLost) })
+			t.WhenLost(m.d, lost)
 		}
+		r.mu.Lock()
+		m.lost = lost
+		r.mu.Unlock()
 	}
 	return ctx, func() { cancel(nil) }
 }

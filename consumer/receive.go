@@ -174,6 +174,7 @@ func (r *runner) accept(ctx context.Context, s *session, ds []*waybill.Delivery)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.load.held += len(ds)
+	r.load.kept.add(messages)
 	r.active = now
 	r.place(ctx, messages)
 	r.kick()

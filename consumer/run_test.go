@@ -78,7 +78,7 @@ func TestHandleRefusesWhatNothingReaches(t *testing.T) {
 	}
 	b := newBus(t)
 	// its bindings may be no more than documentation
-	b.traits = func(tr *core.SubscriberTraits) { tr.Wildcards = false }
+	b.traits = func(tr *core.SubscriberTraits) { tr.Wildcards = core.WildcardsNone }
 	if err := newConsumer(t, b, consumer.Options{}).Handle(waybill.Subscription{Queue: queue, Bindings: []string{"users.new"}}, placed); err != nil {
 		t.Error(err)
 	}
@@ -484,4 +484,38 @@ func TestMiddleware(t *testing.T) {
 		wantDepth(t, b, memtransport.Depth{Delayed: 3, Held: 0})
 		stop()
 	})
+}
+
+// CO-01: bindings are refused by the level of wildcards that the transport has.
+func TestWildcardLevels(t *testing.T) {
+	t.Parallel()
+	levels := map[string]core.Wildcards{
+		"orders.placed": core.WildcardsNone, "orders.*": core.WildcardsWord, "*.placed": core.WildcardsWord, "a*.b": core.WildcardsWord,
+		"orders.#": core.WildcardsTail, "*.#": core.WildcardsTail, "#": core.WildcardsTail, "#.placed": core.WildcardsAll, "a.#.b": core.WildcardsAll,
+	}
+	for binding, need := range levels {
+		for has := core.WildcardsNone; has <= core.WildcardsAll; has++ {
+			b := newBus(t)
+			b.traits = func(tr *core.SubscriberTraits) { tr.Wildcards = has }
+			err := newConsumer(t, b, consumer.Options{}).Handle(waybill.Subscription{Queue: queue, Bindings: []string{binding}}, waybill.Handler{
+				Name: "any.type", Handle: nothing.Handle,
+			})
+			if (err != nil) != (need > has) {
+				t.Errorf("%q on a transport with %s: %v", binding, has, err)
+			}
+		}
+	}
+}
+
+// CO-08: where the transport has one count for attempts and deliveries, the policy must fit into it.
+func TestOneCountForAttemptsAndDeliveries(t *testing.T) {
+	t.Parallel()
+	for deliveries, fine := range map[int]bool{0: true, -1: true, 4: false, 5: true} {
+		b := newBus(t)
+		b.traits = func(tr *core.SubscriberTraits) { tr.AttemptsAreDeliveries = true }
+		err := newConsumer(t, b, consumer.Options{}).Handle(waybill.Subscription{Queue: queue, MaxDeliveries: deliveries}, nothing)
+		if (err == nil) != fine || err != nil && !strings.Contains(err.Error(), "MaxDeliveries: 4 is less than the attempts of Retry") {
+			t.Errorf("%d deliveries: %v", deliveries, err)
+		}
+	}
 }

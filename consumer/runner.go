@@ -94,7 +94,7 @@ func newRunner(ctx context.Context, c *Consumer, reg *registration) *runner {
 		ending:   ending{idle: newSignal(), settled: newSignal()},
 	}
 	r.active = time.Now()
-	r.batching = batching{load: load{prefetch: sub.Prefetch}, limit: sub.Concurrency, gate: newGate(&sub.Limit), schedule: schedule{
+	r.batching = batching{load: load{prefetch: sub.Prefetch, kept: newKept(&c.tel.traits)}, limit: sub.Concurrency, gate: newGate(&sub.Limit), schedule: schedule{
 		keys: map[string]keyQueue{}, inOrder: sub.InOrder, groups: newGroups(&sub.PerGroup),
 	}}
 	return r
@@ -107,6 +107,9 @@ func (r *runner) run(ctx context.Context, first chan<- error, begin <-chan struc
 	defer r.cutHandlers()
 	defer close(r.ended)
 	defer r.keepPermits()()
+	if r.load.kept != nil {
+		go r.keepHeld()
+	}
 	s, err := r.open(ctx, first)
 	if s == nil {
 		return err

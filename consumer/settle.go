@@ -150,6 +150,7 @@ func (r *runner) settledBatch(l *lane, batch acks, results core.Results) (t turn
 			continue
 		}
 		over++
+		delete(r.load.kept, m)
 		r.owed.stored(m)
 		if m.storing {
 			m.storing, moved = false, true

@@ -72,8 +72,8 @@ func subscriptionProblems(sub *waybill.Subscription, handlers []waybill.Handler,
 			bad("Bindings[%d]: is empty; name a topic", i)
 		case s != "":
 			bad("Bindings[%d]: %s", i, s)
-		case !traits.Wildcards && strings.ContainsAny(b, "*#"):
-			bad("Bindings[%d]: %q holds a wildcard, which this transport does not have; list the topics", i, b)
+		case wildcardsOf(b) > traits.Wildcards:
+			bad("Bindings[%d]: %q holds a wildcard that this transport does not have (it has: %s); list the topics", i, b, wildcards[traits.Wildcards])
 		}
 	}
 	p = append(p, checkCounts("", sub.Concurrency, sub.Prefetch)...)
@@ -94,10 +94,32 @@ func subscriptionProblems(sub *waybill.Subscription, handlers []waybill.Handler,
 		bad("InOrder: this transport does not promise that the deliveries of a key go to one receiver at a time, in queue order; leave it off, or choose another transport")
 	}
 	p = append(p, checkHandlers(sub, handlers)...)
-	if traits.Wildcards { // otherwise bindings may filter nothing, as in a table queue
+	if traits.Wildcards > core.WildcardsNone { // otherwise bindings may filter nothing, as in a table queue
 		p = append(p, checkReach(sub, handlers)...)
 	}
 	return p
+}
+
+// wildcardsOf returns the level of wildcards that binding needs.
+func wildcardsOf(binding string) core.Wildcards {
+	need := core.WildcardsNone
+	words := strings.Split(binding, ".")
+	for i, word := range words {
+		switch {
+		case word == "#" && i < len(words)-1:
+			return core.WildcardsAll
+		case word == "#":
+			need = core.WildcardsTail
+		case strings.ContainsAny(word, "*#"):
+			need = max(need, core.WildcardsWord)
+		}
+	}
+	return need
+}
+
+// wildcards says what each level has.
+var wildcards = [...]string{
+	core.WildcardsNone: "none", core.WildcardsWord: "*", core.WildcardsTail: "* and a # at the end", core.WildcardsAll: "* and #",
 }
 
 // DefaultBatchSize is that of batch handlers that set none, unless a set Prefetch is less.
@@ -110,6 +132,9 @@ func checkDelays(sub *waybill.Subscription, traits core.SubscriberTraits) []stri
 	retries := sub.Retry.MaxAttempts() != 1
 	if retries && !traits.RetryLater && !sub.InOrder {
 		p = append(p, "Retry: this transport cannot deliver again later; use waybill.RetryDelays() to park at the first failure, or choose another transport")
+	}
+	if n := sub.Retry.MaxAttempts(); traits.AttemptsAreDeliveries && sub.MaxDeliveries > 0 && (n == 0 || n > sub.MaxDeliveries) {
+		p = append(p, fmt.Sprintf("MaxDeliveries: %d is less than the attempts of Retry, and this transport counts both as one; raise it, or set fewer attempts", sub.MaxDeliveries))
 	}
 	for _, d := range request(sub).RetryDelays {
 		if retries && traits.MaxRetryDelay > 0 && d > traits.MaxRetryDelay {

@@ -86,7 +86,7 @@ func (r *runner) processBatch(ms []*message) []verdict {
 		ds[i] = m.d
 		r.merge(m)
 	}
-	ctx, done := owned(r.handlerCtx, ms...)
+	ctx, done := r.owned(r.handlerCtx, ms...)
 	defer done()
 	statuses, err := r.callBatch(ctx, ms[0].h, ds)
 	if err != nil && isLost(ctx) {

@@ -60,15 +60,24 @@ func checkMessage(p []string, where string, l *waybill.Limits, m *waybill.Messag
 		bad("Lineage", fmt.Sprintf("has %d ids; at most %d are allowed", len(m.Lineage), waybill.MaxLineage))
 	}
 	p = checkLineage(p, where, m.Lineage)
-	if len(m.Body) > l.MaxBodyBytes {
-		bad("Body", fmt.Sprintf("has %d bytes; at most %d are allowed: "+
-			"raise Limits.MaxBodyBytes, or store the content elsewhere and send a reference",
-			len(m.Body), l.MaxBodyBytes))
+	if t := tooLarge(l, &m.Envelope); t != "" {
+		bad("Body", t)
 	}
 	if m.Priority > 9 {
 		bad("Priority", fmt.Sprintf("%d is more than 9", m.Priority))
 	}
 	return checkTimes(checkHeaders(p, where, l, m.Headers), where, l, m, now)
+}
+
+// tooLarge returns the problem of the size of e, or "".
+func tooLarge(l *waybill.Limits, e *waybill.Envelope) string {
+	size := e.Size()
+	if size <= l.MaxMessageBytes {
+		return ""
+	}
+	return fmt.Sprintf("has %d bytes, and the whole message %d; at most %d are allowed: "+
+		"raise Limits.MaxMessageBytes as far as the transports allow, or store the content elsewhere and send a reference",
+		len(e.Body), size, l.MaxMessageBytes)
 }
 
 // checkScope appends the problems of the values that messages inherit from their context.

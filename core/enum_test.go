@@ -23,6 +23,7 @@ func TestEnumerationsHaveNames(t *testing.T) {
 		{admin.HeadSkip, admin.HeadSetAside, admin.HeadRequeue, admin.HeadAction(200)},
 		{core.InboxNone, core.InboxProcessed, core.InboxDuplicate, core.InboxStatus(200)},
 		{core.KeyOrderNone, core.KeyOrderSerial, core.KeyOrderPipelinedPrefix, core.KeyOrder(200)},
+		{core.WildcardsNone, core.WildcardsWord, core.WildcardsTail, core.WildcardsAll, core.Wildcards(200)},
 		{core.VerdictNone, core.VerdictDone, core.VerdictRetry, core.VerdictReject, core.VerdictRelease, core.Verdict(200)},
 		{
 			core.StateNone, core.StatePending, core.StateProcessing, core.StatePublished, core.StateFailed, core.StateAbandoned,

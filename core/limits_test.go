@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -28,44 +29,51 @@ func TestLimitsAreChecked(t *testing.T) { // ST-15
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := newStamper(t, func(o *core.StamperOptions) {
 		o.Now = func() time.Time { return now }
-		o.Limits = waybill.Limits{MaxBodyBytes: 100, MaxHeaders: 3, MaxHeaderBytes: 50, MaxDelay: 24 * time.Hour}
+		o.Limits = waybill.Limits{MaxMessageBytes: 5000, MaxHeaders: 3, MaxHeaderBytes: 50, MaxDelay: 24 * time.Hour}
 	})
 	long := strings.Repeat("x", 256)
+	empty, err := s.Stamp(t.Context(), []waybill.Message{waybill.RawMessage("topic", "text/plain", nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := empty[0].Envelope.Size() // all but the body
 	for name, tc := range map[string]struct {
 		field string // at the start of the problem; empty = fine
 		set   func(m *waybill.Message)
 	}{
-		"fine":                  {"", func(*waybill.Message) {}},
-		"body at the limit":     {"", func(m *waybill.Message) { m.Body = make([]byte, 100) }},
-		"body above the limit":  {"Body: has 101 bytes", func(m *waybill.Message) { m.Body = make([]byte, 101) }},
-		"no topic":              {"Topic", func(m *waybill.Message) { m.Topic = "" }},
-		"wildcard topic":        {"Topic", func(m *waybill.Message) { m.Topic = "a.*" }},
-		"hash topic":            {"Topic", func(m *waybill.Message) { m.Topic = "a.#" }},
-		"topic with a space":    {"Topic", func(m *waybill.Message) { m.Topic = "orders placed!" }},
-		"source with a space":   {"Source", func(m *waybill.Message) { m.Source = "orders service" }},
-		"source with an umlaut": {"Source", func(m *waybill.Message) { m.Source = "/größe" }},
-		"source that is a URL":  {"", func(m *waybill.Message) { m.Source = "https://orders.example/a%20b?x=1#y" }},
-		"long topic":            {"Topic", func(m *waybill.Message) { m.Topic = long }},
-		"name of 255 bytes":     {"", func(m *waybill.Message) { m.ID = long[:255] }},
-		"long id":               {"ID", func(m *waybill.Message) { m.ID = long }},
-		"long type":             {"Type", func(m *waybill.Message) { m.Type = long }},
-		"long source":           {"Source", func(m *waybill.Message) { m.Source = long }},
-		"long subject":          {"Subject", func(m *waybill.Message) { m.Subject = long }},
-		"long content type":     {"ContentType", func(m *waybill.Message) { m.ContentType = long }},
-		"long key":              {"Key", func(m *waybill.Message) { m.Key = long }},
-		"long tenant":           {"Tenant", func(m *waybill.Message) { m.Tenant = long }},
-		"long correlation id":   {"CorrelationID", func(m *waybill.Message) { m.CorrelationID = long }},
-		"long causation id":     {"CausationID", func(m *waybill.Message) { m.CausationID = long }},
-		"long run id":           {"RunID", func(m *waybill.Message) { m.RunID = long }},
-		"key with a bad rune":   {"Key", func(m *waybill.Message) { m.Key = "a\xff" }},
-		"key with NUL":          {"Key", func(m *waybill.Message) { m.Key = "a\x00" }},
-		"key with a line break": {"Key", func(m *waybill.Message) { m.Key = "a\n" }},
-		"empty route":           {"Routes[1]", func(m *waybill.Message) { m.Routes = []string{"a", ""} }},
-		"long route":            {"Routes[0]", func(m *waybill.Message) { m.Routes = []string{long} }},
-		"lineage of 32":         {"", func(m *waybill.Message) { m.Lineage = make([]string, 32) }},
-		"lineage of 33":         {"Lineage", func(m *waybill.Message) { m.Lineage = make([]string, 33) }},
-		"priority":              {"Priority", func(m *waybill.Message) { m.Priority = 10 }},
-		"three headers":         {"", func(m *waybill.Message) { m.Headers = map[string]string{"a": "", "b": "", "c": ""} }},
+		"fine":                       {"", func(*waybill.Message) {}},
+		"message of 5000 bytes":      {"", func(m *waybill.Message) { m.Body = make([]byte, 5000-rest) }},
+		"message of 5001 bytes":      {fmt.Sprintf("Body: has %d bytes, and the whole message 5001", 5001-rest), func(m *waybill.Message) { m.Body = make([]byte, 5001-rest) }},
+		"no topic":                   {"Topic", func(m *waybill.Message) { m.Topic = "" }},
+		"topic with an empty word":   {"Topic", func(m *waybill.Message) { m.Topic = "a..b" }},
+		"topic that ends with a dot": {"Topic", func(m *waybill.Message) { m.Topic = "a." }},
+		"wildcard topic":             {"Topic", func(m *waybill.Message) { m.Topic = "a.*" }},
+		"hash topic":                 {"Topic", func(m *waybill.Message) { m.Topic = "a.#" }},
+		"topic with a space":         {"Topic", func(m *waybill.Message) { m.Topic = "orders placed!" }},
+		"source with a space":        {"Source", func(m *waybill.Message) { m.Source = "orders service" }},
+		"source with an umlaut":      {"Source", func(m *waybill.Message) { m.Source = "/größe" }},
+		"source that is a URL":       {"", func(m *waybill.Message) { m.Source = "https://orders.example/a%20b?x=1#y" }},
+		"long topic":                 {"Topic", func(m *waybill.Message) { m.Topic = long }},
+		"name of 255 bytes":          {"", func(m *waybill.Message) { m.ID = long[:255] }},
+		"long id":                    {"ID", func(m *waybill.Message) { m.ID = long }},
+		"long type":                  {"Type", func(m *waybill.Message) { m.Type = long }},
+		"long source":                {"Source", func(m *waybill.Message) { m.Source = long }},
+		"long subject":               {"Subject", func(m *waybill.Message) { m.Subject = long }},
+		"long content type":          {"ContentType", func(m *waybill.Message) { m.ContentType = long }},
+		"long key":                   {"Key", func(m *waybill.Message) { m.Key = long }},
+		"long tenant":                {"Tenant", func(m *waybill.Message) { m.Tenant = long }},
+		"long correlation id":        {"CorrelationID", func(m *waybill.Message) { m.CorrelationID = long }},
+		"long causation id":          {"CausationID", func(m *waybill.Message) { m.CausationID = long }},
+		"long run id":                {"RunID", func(m *waybill.Message) { m.RunID = long }},
+		"key with a bad rune":        {"Key", func(m *waybill.Message) { m.Key = "a\xff" }},
+		"key with NUL":               {"Key", func(m *waybill.Message) { m.Key = "a\x00" }},
+		"key with a line break":      {"Key", func(m *waybill.Message) { m.Key = "a\n" }},
+		"empty route":                {"Routes[1]", func(m *waybill.Message) { m.Routes = []string{"a", ""} }},
+		"long route":                 {"Routes[0]", func(m *waybill.Message) { m.Routes = []string{long} }},
+		"lineage of 32":              {"", func(m *waybill.Message) { m.Lineage = make([]string, 32) }},
+		"lineage of 33":              {"Lineage", func(m *waybill.Message) { m.Lineage = make([]string, 33) }},
+		"priority":                   {"Priority", func(m *waybill.Message) { m.Priority = 10 }},
+		"three headers":              {"", func(m *waybill.Message) { m.Headers = map[string]string{"a": "", "b": "", "c": ""} }},
 		"four headers": {"Headers: 4", func(m *waybill.Message) {
 			m.Headers = map[string]string{
 				"a": "", "b": "",
@@ -141,7 +149,7 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) { // ST-15
 
 func TestStamperOptionsAreChecked(t *testing.T) {
 	t.Parallel()
-	_, err := core.NewStamper(core.StamperOptions{TTL: -1, Limits: waybill.Limits{MaxBodyBytes: 1 << 30, MaxHeaders: -1}})
+	_, err := core.NewStamper(core.StamperOptions{TTL: -1, Limits: waybill.Limits{MaxMessageBytes: 1 << 30, MaxHeaders: -1}})
 	var invalid *waybill.InvalidError
 	if !errors.As(err, &invalid) || len(invalid.Problems) != 4 {
 		t.Errorf("got %v, want four problems", err)

@@ -5,11 +5,15 @@ import (
 	"math/bits"
 )
 
-// NumSlots is the number of slots of a route. It is part of the stored data and never changes.
-const NumSlots = 64
-
-// SlotSeparator separates the route from the key, or from the id, in the text that [SlotOf] hashes.
-const SlotSeparator = "\x1f"
+// What stored data depends on. It never changes.
+const (
+	// NumSlots is the number of slots of a route.
+	NumSlots = 64
+	// SlotSeparator separates the route from the key, or from the id, in the text that [SlotOf] hashes.
+	SlotSeparator = "\x1f"
+	// AllSlots is every slot of a route.
+	AllSlots = ^Slots(0)
+)
 
 // SlotOf returns the slot of a record: the first 6 bits of the MD5 of route, SlotSeparator and key. A record without a
 // key has its id in place of the key. Databases compute the same for rows that were inserted by hand.
@@ -27,9 +31,6 @@ func SlotOf(route, key, id string) uint8 {
 
 // Slots is a set of slots: bit n is slot n.
 type Slots uint64
-
-// AllSlots is every slot of a route.
-const AllSlots = ^Slots(0)
 
 // SlotRange returns the slots [from, to).
 func SlotRange(from, to uint8) Slots {

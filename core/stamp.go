@@ -155,6 +155,9 @@ func (s *Stamper) Stamp(ctx context.Context, msgs []waybill.Message) ([]StagedRo
 		}
 		s.fill(&row.Envelope, now, &scope)
 		s.create(under(&msgs[i], ctx), &row.Envelope)
+		if t := tooLarge(&s.opts.Limits, &row.Envelope); t != "" {
+			return nil, waybill.Invalid("waybill: stage", place(i, len(msgs))+"Body: "+t)
+		}
 		routes := msgs[i].Routes
 		if len(routes) == 0 {
 			routes = noRoutes
@@ -181,10 +184,7 @@ func (s *Stamper) checkAll(msgs []waybill.Message, now time.Time, scope *waybill
 	}
 	p := checkScope(nil, scope)
 	for i := range msgs {
-		where := ""
-		if len(msgs) > 1 {
-			where = fmt.Sprintf("messages[%d].", i)
-		}
+		where := place(i, len(msgs))
 		p = s.checkKind(p, where, &msgs[i])
 		if p = checkMessage(p, where, &s.opts.Limits, &msgs[i], now); len(p) >= 20 {
 			p = append(p, "and maybe more")
@@ -192,6 +192,14 @@ func (s *Stamper) checkAll(msgs []waybill.Message, now time.Time, scope *waybill
 		}
 	}
 	return waybill.Invalid("waybill: stage", p...)
+}
+
+// place names message i of n in problems.
+func place(i, n int) string {
+	if n == 1 {
+		return ""
+	}
+	return fmt.Sprintf("messages[%d].", i)
 }
 
 // checkKind refuses a topic that was declared twice, with different types or codecs. Raw messages have no declaration.

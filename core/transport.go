@@ -12,10 +12,16 @@ import (
 // Publisher sends messages to a broker. It is the only part of a transport that a relay needs.
 type Publisher interface {
 	// Publish sends batch and blocks until every message has a result or ctx ends. A nil slot means that the broker
-	// confirmed the message and routed it to at least one queue. Anything less is an error. A missing result (the
-	// connection died before the confirm) is an outage, never success. Messages of one key must be sent in the
-	// order of the batch. Publish is safe for concurrent use: calls in progress share the connection and are
-	// pipelined.
+	// confirmed the message and routed it to at least one queue; a log stores it for the queues to come, see
+	// PublisherTraits.KeepsUnread. Anything less is an error. A missing result (the connection died before the
+	// confirm) is an outage, never success. Messages of one key must be sent in the order of the batch. Publish is
+	// safe for concurrent use: calls in progress share the connection and are pipelined.
+	//
+	// A message can come again with the same id on purpose: after an error, after an unknown result, by a redrive
+	// or a replay. It must arrive then. A broker that drops what it has seen before (native deduplication) gets
+	// another deduplication id each time, or none.
+	//
+	// A topic or a header name that the broker would interpret is escaped, and arrives as it was.
 	Publish(ctx context.Context, batch []waybill.Envelope) Results
 	// Traits declares the publisher's promises.
 	Traits() PublisherTraits
@@ -47,41 +53,93 @@ type PublisherTraits struct {
 	// Confirmed: a nil result means that the broker has taken responsibility for the message. Without it a relay
 	// refuses the publisher.
 	Confirmed bool
-	// DetectsUnroutable: a message without a bound queue is an error, not a success.
+	// Durable: a confirmed message survives a crash of the broker's process, in queues as the transport declares
+	// them by its options.
+	Durable bool
+	// Synced: it also survives the loss of one machine, or of its power: the broker confirms what is on the disk,
+	// or on a majority of replicas.
+	Synced bool
+	// DetectsUnroutable: a message that no queue gets is an error that matches waybill.ErrUnroutable, not a
+	// success.
 	DetectsUnroutable bool
-	// MaxBatch bounds the messages of one Publish; 0 = unbounded.
+	// KeepsUnread: the broker is a log. It keeps a message that no queue gets yet, and a queue made within the
+	// log's retention receives it. Nothing is unroutable then, so DetectsUnroutable is false.
+	KeepsUnread bool
+	// MaxBatch bounds the messages of one Publish; 0 = unbounded. If the broker's own requests are smaller, make
+	// several of them in one Publish instead of declaring it: the relay has a limited number of calls in progress.
 	MaxBatch int
-	// MaxBodyBytes bounds a body; 0 = unknown.
-	MaxBodyBytes int
+	// MaxBatchBytes bounds the sum of Envelope.Size over one Publish; 0 = unbounded. A message that is larger comes
+	// alone.
+	MaxBatchBytes int
+	// MaxMessageBytes bounds Envelope.Size; 0 = unknown. A larger message is refused for good, as too large, before
+	// it is sent. waybill.Limits.MaxMessageBytes is the bound at stage: set it to the least of the transports' in
+	// use. A publisher also refuses what becomes larger than its broker allows by escaping or encoding.
+	MaxMessageBytes int
 }
 
 // Subscriber opens subscriptions. It is the only part of a transport that a consumer needs.
 type Subscriber interface {
 	// Subscribe opens the subscription's queue, declares missing objects if that is allowed, and starts receiving.
 	// If an object is missing, forbidden or declared with other arguments, it returns an error that matches
-	// waybill.ErrMisconfigured and names the object, the cause and the cure.
+	// waybill.ErrMisconfigured and names the object, the cause and the cure. An empty queue name is
+	// waybill.ErrInvalid. ctx lives as long as the receiver may: its end ends the receiver, too.
+	//
+	// The bindings are added to those that the queue has; none is removed, since another release may need it during
+	// a roll-out. Who removes one does so with the broker's tools, or with the topology package of the transport. A
+	// queue that is new starts with what is published from now on, or with all that a log has kept.
 	Subscribe(ctx context.Context, sub Subscription) (Receiver, error)
 	// SubscriberTraits declares the subscriber's promises.
 	SubscriberTraits() SubscriberTraits
+}
+
+// Wildcards says which wildcards bindings can hold. Topics are words between dots.
+type Wildcards uint8
+
+// The levels of wildcards. Each one includes those before it.
+const (
+	WildcardsNone Wildcards = iota
+	WildcardsWord           // * stands for one word
+	WildcardsTail           // # as the last word stands for any number of words, none included
+	WildcardsAll            // # stands for any number of words anywhere
+)
+
+// String returns the name of the level.
+func (w Wildcards) String() string {
+	return enum.Name("Wildcards", w, 0, "none", "word", "tail", "all")
 }
 
 // SubscriberTraits are a subscriber's promises. The zero value promises nothing.
 type SubscriberTraits struct {
 	// KeyOrder: deliveries of one key to a single receiver come in queue order, until a redelivery.
 	KeyOrder bool
-	// RetryLater: the broker holds the delivery of an AckRetry, so that it survives the consumer.
+	// RetryLater: the broker holds the delivery of an AckRetry, so that it survives the consumer. Other messages
+	// come meanwhile, however many wait.
 	RetryLater bool
 	// MaxRetryDelay bounds the delay of AckRetry; 0 = unbounded.
 	MaxRetryDelay time.Duration
 	// Parks: AckReject keeps the message in a place where it can be listed and replayed.
 	Parks bool
+	// BrokerParks: the broker parks by itself what it delivered too often by its own count, with the reason
+	// waybill.ReasonDeliveries where it can have one. The transport sets the broker's limit above
+	// Subscription.MaxDeliveries.
+	BrokerParks bool
 	// CountsRedeliveries: Delivery.Redeliveries is known and counts crashes.
 	CountsRedeliveries bool
+	// AttemptsAreDeliveries: the broker has one count. Delivery.Attempt is the number of this delivery from 1, and
+	// Redeliveries is one less: retries, redeliveries and releases all raise both. So MaxDeliveries bounds the
+	// attempts, too, and a long outage of what handlers need can park a message.
+	AttemptsAreDeliveries bool
+	// HoldFor is how long the broker leaves a delivery to a receiver; then another one gets it. 0 = for as long as
+	// the receiver lives, or the receiver renews by itself. The consumer renews what it holds through
+	// [DeliveryRenewer], every third of HoldFor. Without a DeliveryRenewer it warns of deliveries held for longer
+	// than two thirds.
+	HoldFor time.Duration
 	// SingleActive: with Subscription.InOrder one receiver at a time gets the deliveries of a queue, or of a key,
-	// in queue order.
+	// in queue order. It may hold several of them, or one at a time. After a release or the end of that receiver
+	// the next delivery of the key is its oldest message.
 	SingleActive bool
-	// Wildcards: bindings can hold * (one word) and # (any number of words).
-	Wildcards bool
+	// Wildcards says which wildcards bindings can hold.
+	Wildcards Wildcards
 }
 
 // Transport is a Publisher and a Subscriber that share a connection.
@@ -96,11 +154,12 @@ type Transport interface {
 type Subscription struct {
 	// Queue is the queue's name, shared by all replicas of a service.
 	Queue string
-	// Bindings are the topics to receive, with wildcards if the transport has them. Empty: the queue is bound
-	// elsewhere.
+	// Bindings are the topics to receive, with wildcards as far as SubscriberTraits.Wildcards goes. Empty: the
+	// queue is bound elsewhere.
 	Bindings []string
 	// Concurrency is how many handlers run at a time, and Prefetch bounds the deliveries held but not settled; 0 =
-	// the transport decides.
+	// the transport decides. The consumer enforces Prefetch: it never asks Receive for more. Only a receiver that
+	// the broker sends messages ahead, a [Pauser], has to bound what the broker sends.
 	Concurrency, Prefetch int
 	// RetryDelays are the delays that the transport must be able to hold, ascending.
 	RetryDelays []time.Duration
@@ -137,9 +196,14 @@ type Receiver interface {
 	Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error)
 	// Settle ends deliveries. An error in a slot means that the delivery was not settled. If it matches
 	// [waybill.ErrLeaseLost] or [waybill.ErrClosed], the receiver does not hold the delivery any more, and the
-	// delivery comes again. If it matches [waybill.ErrInvalid], the ack is wrong. After any other error the
-	// receiver still holds the delivery: the caller settles it again, by the same verdict. A copy that the
-	// transport made for the failed settle can then arrive, too.
+	// delivery comes again. If it matches [waybill.ErrInvalid], the ack is wrong, and the delivery can still be
+	// settled by a right one. After any other error the receiver still holds the delivery: the caller settles it
+	// again, by the same verdict. A copy that the transport made for the failed settle can then arrive, too.
+	//
+	// A nil slot means that the broker has answered; a settle that was only sent is not settled. Where the broker
+	// does not check who settles, nil after HoldFor can mean that the delivery was another receiver's by then. So
+	// effects need an inbox. A release raises neither Attempt nor Redeliveries, unless AttemptsAreDeliveries.
+	// Deliveries that are released in one call keep their order.
 	Settle(ctx context.Context, acks []Ack) Results
 	// Close stops receiving. Unsettled deliveries go back to the queue. It is idempotent.
 	Close(ctx context.Context) error
@@ -164,9 +228,12 @@ type LossTeller interface {
 	WhenLost(d *waybill.Delivery, fn func())
 }
 
-// DeliveryRenewer keeps deliveries invisible for longer. Without it the transport's limit bounds a handler's time.
+// DeliveryRenewer is a receiver that keeps deliveries for longer than SubscriberTraits.HoldFor. Without it that limit
+// bounds a handler's time.
 type DeliveryRenewer interface {
-	// RenewDeliveries extends the receiver's ownership of deliveries until d from now.
+	// RenewDeliveries extends the receiver's ownership of deliveries until d from now. A slot that matches
+	// [waybill.ErrLeaseLost] is another's; after any other error the caller tries again. It is called concurrently
+	// with Receive and Settle, also for deliveries that are being settled: these results say nothing.
 	RenewDeliveries(ctx context.Context, deliveries []*waybill.Delivery, d time.Duration) Results
 }
 

@@ -46,7 +46,8 @@ type engine struct {
 type route struct {
 	served
 	maxCall   int // records of one Publish
-	maxBody   int
+	maxSize   int // of a message
+	maxBytes  int // of the messages of one Publish; 0 = no limit
 	pipelined bool
 	transport string
 	unroute   waybill.Backoff // of unroutable records
@@ -85,7 +86,7 @@ func (e *engine) names() []string {
 func (e *engine) newRoute(o *served) *route {
 	t := o.Publisher.Traits()
 	rt := &route{
-		served: *o, maxCall: e.opts.BatchSize, maxBody: t.MaxBodyBytes, transport: transportName(o.Publisher),
+		served: *o, maxCall: e.opts.BatchSize, maxSize: t.MaxMessageBytes, maxBytes: t.MaxBatchBytes, transport: transportName(o.Publisher),
 		pipelined: t.KeyOrder == core.KeyOrderPipelinedPrefix && !o.BlockAfterAbandon && o.Order == waybill.OrderPerKey,
 		breakers:  breakers{topics: map[string]*breaker{}},
 		keys:      keys{flying: map[string]int{}, parked: map[string][]*dispatch.Item{}},

@@ -247,9 +247,9 @@ func TestGivenUpWithoutPublishing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, b := newStore(t), newBus()
-		b.traits.MaxBodyBytes = 100
+		b.traits.MaxMessageBytes = 500
 		big := msg("big", "k")
-		big.Body = make([]byte, 101)
+		big.Body = make([]byte, 500)
 		stage(t, s, msg("bad", "k"), big, msg("old", "k", waybill.TTL(time.Second)), msg("good", "k"), msg("free", ""))
 		if err := s.Corrupt(s.Records()[0].Seq); err != nil {
 			t.Fatal(err)

@@ -120,9 +120,9 @@ func (e *engine) screen(item *dispatch.Item) bool {
 		e.release(item, false)
 	case e.expired(item):
 		e.abandon(item, waybill.ReasonExpired, fmt.Errorf("expired at %s", rec.Envelope.Expires.Format(time.RFC3339)))
-	case rt.maxBody > 0 && len(rec.Envelope.Body) > rt.maxBody:
-		e.abandon(item, waybill.ReasonTooLarge, fmt.Errorf("the body has %d bytes; the publisher of route %s takes at most %d: raise its limit, "+
-			"or store the content elsewhere and send a reference", len(rec.Envelope.Body), rt.Name, rt.maxBody))
+	case rt.maxSize > 0 && rec.Envelope.Size() > rt.maxSize:
+		e.abandon(item, waybill.ReasonTooLarge, fmt.Errorf("the message has %d bytes, its body %d; the publisher of route %s takes at most %d: raise its limit, "+
+			"or store the content elsewhere and send a reference", rec.Envelope.Size(), len(rec.Envelope.Body), rt.Name, rt.maxSize))
 	default:
 		return true
 	}

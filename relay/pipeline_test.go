@@ -108,3 +108,47 @@ func TestSettlesGather(t *testing.T) {
 		}
 	})
 }
+
+// TR-13: calls keep to the publisher's bound in bytes; a larger message goes alone, and no key goes on behind a
+// failure.
+func TestBatchesInBytes(t *testing.T) {
+	t.Parallel()
+	for _, order := range []core.KeyOrder{core.KeyOrderSerial, core.KeyOrderPipelinedPrefix} {
+		t.Run(order.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				mem, b := newStore(t), newBus()
+				b.traits.KeyOrder, b.traits.MaxBatchBytes = order, 3000
+				b.before = func(_ context.Context, batch []waybill.Envelope) {
+					size := 0
+					for i := range batch {
+						size += batch[i].Size()
+					}
+					if size > 3000 && len(batch) > 1 {
+						t.Errorf("%d messages with %d bytes in one call", len(batch), size)
+					}
+				}
+				b.answer = func(e *waybill.Envelope, tries int) error {
+					if e.ID == "m00007" && tries == 1 {
+						return errNo
+					}
+					return nil
+				}
+				list := msgs(60, func(i int) string { return strconv.Itoa(i % 3) })
+				for i := range list {
+					list[i].Body = make([]byte, 700)
+				}
+				list[20].Body = make([]byte, 5000)
+				stage(t, mem, list...)
+				stop := begin(t, newRelay(t, mem, b, relay.Options{BatchSize: 50}))
+				within(t, time.Minute, "drained", func() bool { return b.count() >= 60 })
+				if err := errors.Join(stop(), b.firstsInOrder()); err != nil {
+					t.Error(err)
+				}
+				if b.calls >= 61 {
+					t.Errorf("%d calls for 60 messages: it sends them one by one", b.calls)
+				}
+			})
+		})
+	}
+}

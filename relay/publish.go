@@ -109,10 +109,36 @@ func (e *engine) publish(ctx context.Context, c *call) (res core.Results) {
 			res = broken(fmt.Sprintf("it panicked: %v", p))
 		}
 	}()
-	if res = c.route.Publisher.Publish(ctx, c.envs); len(res) != n {
+	if res = c.publishParts(ctx); len(res) != n {
 		return broken(fmt.Sprintf("it returned %d results for %d messages", len(res), n))
 	}
 	guardEach("an error of the publisher", res)
+	return res
+}
+
+// publishParts calls the publisher with parts of at most its MaxBatchBytes, one after the other. If it pipelines keys,
+// nothing is sent behind a part with a failure, so that no key goes on behind a failed record.
+func (c *call) publishParts(ctx context.Context) core.Results {
+	rt := c.route
+	if rt.maxBytes == 0 {
+		return rt.Publisher.Publish(ctx, c.envs)
+	}
+	var res core.Results
+	for from := 0; from < len(c.envs); {
+		to, size := from, 0
+		for to < len(c.envs) && (to == from || size+c.envs[to].Size() <= rt.maxBytes) {
+			size += c.envs[to].Size()
+			to++
+		}
+		part := rt.Publisher.Publish(ctx, c.envs[from:to])
+		if len(part) != to-from {
+			return append(res, part...)
+		}
+		res, from = append(res, part...), to
+		if rt.pipelined && part.FirstErr() != nil {
+			return append(res, core.AllFailed(len(c.envs)-to, waybill.ErrBehind)...)
+		}
+	}
 	return res
 }
 

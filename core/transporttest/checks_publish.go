@@ -99,8 +99,10 @@ func roundTripBodies(k *kit) {
 		binary[i] = byte(i)
 	}
 	size := 1 << 20
-	if k.pub.MaxBodyBytes > 0 {
-		size = min(size, k.pub.MaxBodyBytes)
+	if k.pub.MaxMessageBytes > 0 {
+		m := message(name+".a", 9)
+		m.ContentType, m.Body = "application/octet-stream", nil
+		size = min(size, k.pub.MaxMessageBytes-m.Size())
 	}
 	for i, body := range [][]byte{
 		nil,
@@ -186,7 +188,7 @@ func publishUnroutable(k *kit) {
 func publishUnsendable(k *kit) {
 	r, name := k.queue("a", "#")
 	bad := []waybill.Envelope{message(name+"."+strings.Repeat("x", 300), 0)}
-	if n := k.pub.MaxBodyBytes; n > 0 && n <= 16<<20 {
+	if n := k.pub.MaxMessageBytes; n > 0 && n <= 16<<20 {
 		m := message(name+".a", 1)
 		m.Body = make([]byte, n+1)
 		bad = append(bad, m)

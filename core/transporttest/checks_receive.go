@@ -79,7 +79,7 @@ func pauseKeepsReturned(k *kit) {
 func bindingExact(k *kit) {
 	r, name := k.queue("a.b", "c")
 	other := k.subscribe(k.h.NewName(), name+".#")
-	if !k.sub.Wildcards {
+	if k.sub.Wildcards == core.WildcardsNone {
 		other = k.subscribe(k.h.NewName(), name+".a", name+".a.b", name+".a.b.c", name+".b", name+".c")
 	}
 	var all, want []waybill.Envelope
@@ -97,7 +97,7 @@ func bindingExact(k *kit) {
 }
 
 func bindingWildcards(k *kit) {
-	k.needs(k.sub.Wildcards, "SubscriberTraits.Wildcards")
+	k.needs(k.sub.Wildcards == core.WildcardsAll, "SubscriberTraits.Wildcards")
 	name := k.h.NewName()
 	all := k.subscribe(name+"all", name+".#")
 	topics := []string{"", ".user", ".user.created", ".user.created.eu", ".order.created", ".order.created.eu"}
@@ -160,7 +160,7 @@ func (k *kit) nothingNow(r core.Receiver, why string) {
 func bindingOverlap(k *kit) {
 	name := k.h.NewName()
 	bindings := []string{name + ".a", name + ".a"}
-	if k.sub.Wildcards {
+	if k.sub.Wildcards == core.WildcardsAll {
 		bindings = append(bindings, name+".*", "#."+name+".a")
 	}
 	r := k.subscribe(name, bindings...)

@@ -48,6 +48,9 @@ func Topic(name string) string {
 	case strings.ContainsFunc(name, unicode.IsSpace):
 		return fmt.Sprintf("%q holds a space; write words with dots between them, such as \"orders.placed\"", Clip(name, 80))
 	}
+	if strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".") || strings.Contains(name, "..") {
+		return fmt.Sprintf("%q holds an empty word; write words with single dots between them, such as \"orders.placed\"", Clip(name, 80))
+	}
 	return Name(name)
 }
 

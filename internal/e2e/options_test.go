@@ -86,8 +86,8 @@ func TestOptions(t *testing.T) { // RL-08 CO-01
 			return rabbitmq.Options{Window: -1, PublishConnections: -1, MaxBodyBytes: -1, QueueType: "stream"}.Validate()
 		}, []string{"Window: -1", "PublishConnections: -1", "MaxBodyBytes: -1", `QueueType: "stream" is unknown; use`}},
 		{"postgres", func() error {
-			return postgres.Options{Source: "/x", TTL: neg, Limits: waybill.Limits{MaxDelay: neg, MaxBodyBytes: -1, MaxHeaders: -1}}.Validate()
-		}, []string{"TTL: -1s", "Limits.MaxDelay: -1s", "Limits.MaxBodyBytes: -1", "Limits.MaxHeaders: -1"}},
+			return postgres.Options{Source: "/x", TTL: neg, Limits: waybill.Limits{MaxDelay: neg, MaxMessageBytes: -1, MaxHeaders: -1}}.Validate()
+		}, []string{"TTL: -1s", "Limits.MaxDelay: -1s", "Limits.MaxMessageBytes: -1", "Limits.MaxHeaders: -1"}},
 		{"postgres names", func() error {
 			return postgres.Options{Table: "waybill_meta", Schema: "a\x00b"}.Validate()
 		}, []string{"Source: is empty; name the producing service", "Table: waybill_meta is taken; choose another", "Schema: holds a NUL"}},

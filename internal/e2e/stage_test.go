@@ -42,9 +42,9 @@ func TestStage(t *testing.T) { //nolint:tparallel // the cases count the records
 		{"negative delay", []waybill.Message{raw("a.b", waybill.Delay(-time.Second))}, []string{"Delay: -1s is negative"}},
 		{"time and delay", []waybill.Message{raw("a.b", waybill.Delay(time.Second), waybill.DeliverAt(time.Now()))}, []string{"DeliverAt: set together with Delay; choose one"}},
 		{"far future", []waybill.Message{raw("a.b", waybill.DeliverAt(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)))}, []string{"DeliverAt: year 9999", "Limits.MaxDelay"}},
-		{"body at the limit", []waybill.Message{body(limit)}, nil},
-		{"body over the limit", []waybill.Message{body(limit + 1)}, []string{"Body: has 1001 bytes; at most 1000 are allowed", "raise Limits.MaxBodyBytes"}},
-		{"300 MB", []waybill.Message{body(300 << 20)}, []string{"Body: has 314572800 bytes; at most 1000 are allowed", "send a reference"}},
+		{"body below the limit", []waybill.Message{body(limit - 500)}, nil},
+		{"body over the limit", []waybill.Message{body(limit + 1)}, []string{"Body: has 1001 bytes, and the whole message 10", "at most 1000 are allowed", "raise Limits.MaxMessageBytes"}},
+		{"300 MB", []waybill.Message{body(300 << 20)}, []string{"Body: has 314572800 bytes, ", "at most 1000 are allowed", "send a reference"}},
 		{"10,001 messages", many, []string{"10001 messages in one call; at most 10000 are allowed: split the call"}},
 		{
 			"codec error",
@@ -54,7 +54,7 @@ func TestStage(t *testing.T) { //nolint:tparallel // the cases count the records
 		{"no codec", []waybill.Message{waybill.Topic[int]{}.Message(1)}, []string{"Body: ", "declare it with waybill.NewTopic"}},
 		{"one bad of three", []waybill.Message{raw("a.b"), raw(""), raw("a.b")}, []string{"messages[1].Topic: is empty"}},
 	}
-	for _, o := range outboxes(t, waybill.Limits{MaxBodyBytes: limit}) {
+	for _, o := range outboxes(t, waybill.Limits{MaxMessageBytes: limit}) {
 		t.Run(o.name, func(t *testing.T) {
 			for _, tc := range cases {
 				t.Run(tc.name, func(t *testing.T) {

@@ -127,13 +127,13 @@ func (t *Transport) declare(name string, bindings []string) *queue {
 
 // Traits declares what Publish promises.
 func (t *Transport) Traits() core.PublisherTraits {
-	return core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true, DetectsUnroutable: true, MaxBodyBytes: t.maxBodyBytes}
+	return core.PublisherTraits{KeyOrder: core.KeyOrderSerial, Confirmed: true, DetectsUnroutable: true, MaxMessageBytes: t.maxBodyBytes}
 }
 
 // SubscriberTraits declares what receivers promise. Retries are held by this broker and survive the consumer, though
 // not the process.
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
-	return core.SubscriberTraits{KeyOrder: true, RetryLater: true, Parks: true, CountsRedeliveries: true, SingleActive: true, Wildcards: true}
+	return core.SubscriberTraits{KeyOrder: true, RetryLater: true, Parks: true, CountsRedeliveries: true, SingleActive: true, Wildcards: core.WildcardsAll}
 }
 
 // Publish puts copies of the messages into all queues that are bound for their topics, in the order of the batch. It

@@ -152,14 +152,17 @@ func (t *Transport) Traits() core.PublisherTraits {
 	if t.opts.PipelineKeys {
 		order = core.KeyOrderPipelinedPrefix
 	}
-	return core.PublisherTraits{KeyOrder: order, Confirmed: true, DetectsUnroutable: true, MaxBodyBytes: t.opts.MaxBodyBytes}
+	return core.PublisherTraits{
+		KeyOrder: order, Confirmed: true, DetectsUnroutable: true, MaxMessageBytes: t.opts.MaxBodyBytes,
+		Durable: true, Synced: t.opts.QueueType == topology.Quorum, // a classic queue confirms what is written
+	}
 }
 
 // SubscriberTraits implements core.Subscriber.
 func (t *Transport) SubscriberTraits() core.SubscriberTraits {
 	return core.SubscriberTraits{
-		KeyOrder: true, RetryLater: true, MaxRetryDelay: topology.MaxDelay, Parks: true, SingleActive: true, Wildcards: true,
-		CountsRedeliveries: t.opts.QueueType == topology.Quorum,
+		KeyOrder: true, RetryLater: true, MaxRetryDelay: topology.MaxDelay, Parks: true, SingleActive: true, Wildcards: core.WildcardsAll,
+		CountsRedeliveries: t.opts.QueueType == topology.Quorum, BrokerParks: t.opts.QueueType == topology.Quorum,
 	}
 }
 

@@ -97,7 +97,7 @@ func (s memorySuite) Parked(_ context.Context, queue string) ([]transporttest.Pa
 }
 
 func (h *harness) Traits() core.PublisherTraits {
-	return core.PublisherTraits{Confirmed: true, KeyOrder: core.KeyOrderSerial, DetectsUnroutable: true, MaxBodyBytes: 1 << 20}
+	return core.PublisherTraits{Confirmed: true, KeyOrder: core.KeyOrderSerial, DetectsUnroutable: true, MaxMessageBytes: 704 << 10}
 }
 
 // Publish stages.

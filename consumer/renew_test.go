@@ -1,0 +1,225 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/consumer"
+	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/internal/sharedtest"
+)
+
+// limited is a bus whose broker takes back what is held for longer than a limit.
+type limited struct {
+	*bus
+	renewable bool
+
+	mu     sync.Mutex
+	until  map[string]time.Time // by id
+	over   []string             // taken back while it was held
+	renews int
+	fail   func(id string) error
+}
+
+const limit = 30 * time.Second
+
+func newLimited(t *testing.T, renewable bool) *limited {
+	t.Helper()
+	l := &limited{bus: newBus(t), renewable: renewable, until: map[string]time.Time{}}
+	l.traits = func(tr *core.SubscriberTraits) { tr.HoldFor = limit }
+	return l
+}
+
+func (l *limited) Subscribe(ctx context.Context, sub core.Subscription) (core.Receiver, error) {
+	r, err := l.bus.Subscribe(ctx, sub)
+	if !l.renewable {
+		return &limitedReceiver{Receiver: r, l: l}, err
+	}
+	return &renewer{limitedReceiver{Receiver: r, l: l}}, err
+}
+
+type limitedReceiver struct {
+	core.Receiver
+	l *limited
+}
+
+func (r *limitedReceiver) Receive(ctx context.Context, n int) ([]*waybill.Delivery, error) {
+	ds, err := r.Receiver.Receive(ctx, n)
+	r.l.mu.Lock()
+	defer r.l.mu.Unlock()
+	for _, d := range ds {
+		r.l.until[d.Envelope.ID] = time.Now().Add(limit)
+	}
+	return ds, err
+}
+
+func (r *limitedReceiver) Settle(ctx context.Context, acks []core.Ack) core.Results {
+	r.l.mu.Lock()
+	for _, a := range acks {
+		id := a.Delivery.Envelope.ID
+		if time.Now().After(r.l.until[id]) {
+			r.l.over = append(r.l.over, id)
+		}
+		delete(r.l.until, id)
+	}
+	r.l.mu.Unlock()
+	return r.Receiver.Settle(ctx, acks)
+}
+
+type renewer struct{ limitedReceiver }
+
+func (r *renewer) RenewDeliveries(_ context.Context, ds []*waybill.Delivery, d time.Duration) core.Results {
+	r.l.mu.Lock()
+	defer r.l.mu.Unlock()
+	r.l.renews++
+	out := make(core.Results, len(ds))
+	for i := range ds {
+		id := ds[i].Envelope.ID
+		if r.l.fail != nil {
+			if out[i] = r.l.fail(id); out[i] != nil {
+				continue
+			}
+		}
+		if _, ok := r.l.until[id]; ok {
+			r.l.until[id] = time.Now().Add(d)
+		}
+	}
+	return out
+}
+
+// CO-21: what waits and what a slow handler has is kept for as long as it takes, and nothing is renewed afterwards.
+func TestSlowHandlersKeepTheirMessages(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimited(t, true)
+		flaky := 0
+		l.fail = func(id string) error { // every other renewal of one message fails
+			if id != "id-2" {
+				return nil
+			}
+			if flaky++; flaky%2 == 0 {
+				return nil
+			}
+			return errors.New("throttled")
+		}
+		c := newConsumer(t, l, consumer.Options{})
+		h := waybill.Handler{Name: "note.added", Handle: func(ctx context.Context, _ *waybill.Delivery) (waybill.HandlerStatus, error) {
+			select {
+			case <-time.After(5 * limit):
+				return waybill.HandlerProcessed, nil
+			case <-ctx.Done():
+				return waybill.HandlerProcessed, ctx.Err()
+			}
+		}}
+		// two handlers at a time: the last of six messages waits for ten limits
+		if err := c.Handle(waybill.Subscription{Queue: queue, Bindings: []string{"note.added"}, Concurrency: 2, Prefetch: 6}, h); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		synctest.Wait()
+		l.publish(t, 6)
+		time.Sleep(16 * limit)
+		synctest.Wait()
+		if n := l.verdicts()[core.VerdictDone]; n != 6 || len(l.over) > 0 {
+			t.Errorf("%d of 6 handled; held too long: %v", n, l.over)
+		}
+		before := l.renews
+		time.Sleep(5 * limit)
+		if l.renews != before {
+			t.Errorf("%d renewals although nothing is held", l.renews-before)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// CO-21: a handler whose message is another's ends, and the message is not counted as handled.
+func TestLostAtRenewal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimited(t, true)
+		l.fail = func(string) error { return waybill.ErrLeaseLost }
+		var log sharedtest.Log
+		c := newConsumer(t, l, consumer.Options{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+		causes := make(chan error, 1)
+		h := waybill.Handler{Name: "note.added", Handle: func(ctx context.Context, _ *waybill.Delivery) (waybill.HandlerStatus, error) {
+			<-ctx.Done()
+			select {
+			case causes <- context.Cause(ctx):
+			default:
+			}
+			return waybill.HandlerProcessed, ctx.Err()
+		}}
+		if err := c.Handle(waybill.Subscription{Queue: queue, Bindings: []string{"note.added"}}, h); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		synctest.Wait()
+		l.publish(t, 1)
+		begin := time.Now()
+		if cause := <-causes; !errors.Is(cause, waybill.ErrLeaseLost) || time.Since(begin) > limit/3+time.Second {
+			t.Errorf("the handler's context ended with %v after %s", cause, time.Since(begin))
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if l.verdicts()[core.VerdictDone] > 0 {
+			t.Error("it counts as handled")
+		}
+		if !strings.Contains(log.String(), `"phase":"renew"`) {
+			t.Errorf("no line with the phase:\n%s", log.String())
+		}
+	})
+}
+
+// CO-21: where the transport cannot renew, one line per message warns before the limit.
+func TestWarnsBeforeTheLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimited(t, false)
+		var log sharedtest.Log
+		c := newConsumer(t, l, consumer.Options{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+		h := waybill.Handler{Name: "note.added", Handle: func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
+			if d.Envelope.ID == "id-1" {
+				time.Sleep(limit / 2)
+			} else {
+				time.Sleep(2 * limit)
+			}
+			return waybill.HandlerProcessed, nil
+		}}
+		if err := c.Handle(waybill.Subscription{Queue: queue, Bindings: []string{"note.added"}}, h); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		synctest.Wait()
+		l.publish(t, 2)
+		time.Sleep(limit - time.Second)
+		if n := strings.Count(log.String(), "consumer.held_long"); n != 1 || !strings.Contains(log.String(), "id-2") {
+			t.Errorf("%d warnings before the limit, want one of id-2:\n%s", n, log.String())
+		}
+		time.Sleep(2 * limit)
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(log.String(), "consumer.held_long"); n != 1 {
+			t.Errorf("%d warnings, want one", n)
+		}
+	})
+}
