@@ -128,7 +128,8 @@ func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, l
 			timers = append(timers, r)
 		}
 	}
-	slices.SortStableFunc(retries, func(a, b *row) int { // those that self holds already come first, after a lost answer
+	// those that self holds already come first, after a lost answer
+	slices.SortStableFunc(retries, func(a, b *row) int {
 		return cmp.Or(-cmp.Compare(a.holder, b.holder), a.due.Compare(b.due))
 	})
 	slices.SortStableFunc(timers, func(a, b *row) int { return a.due.Compare(b.due) })

@@ -31,7 +31,8 @@ func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (co
 	p.Waiting, p.MoreWaiting = rd.fresh()
 	for i := range look.Ranges {
 		rg := &look.Ranges[i]
-		p.Ranges = append(p.Ranges, rd.collect(rg.From, rg.To, rg.Limit, func(r *row) bool { // INDEX: ready rows by (route, seq)
+		// INDEX: ready rows by (route, seq)
+		p.Ranges = append(p.Ranges, rd.collect(rg.From, rg.To, rg.Limit, func(r *row) bool {
 			return r.Route == rg.Route && rg.Slots.Has(r.slot) && (r.env.Key != "" || !rg.Keyed)
 		}))
 	}
