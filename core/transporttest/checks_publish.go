@@ -330,7 +330,7 @@ func publishCancelled(k *kit) {
 func keyOrderBatch(k *kit) {
 	k.needs(k.pub.KeyOrder != core.KeyOrderNone, "PublisherTraits.KeyOrder")
 	k.needs(k.sub.KeyOrder, "SubscriberTraits.KeyOrder")
-	r, name := k.queue("#")
+	r, name := k.queue("t0", "t1")
 	batch := keyed(name, 30)
 	k.publish(batch...)
 	k.inKeyOrder(batch, r)
@@ -340,7 +340,7 @@ func keyOrderBatch(k *kit) {
 func keyOrderSerial(k *kit) {
 	k.needs(k.pub.KeyOrder != core.KeyOrderNone, "PublisherTraits.KeyOrder")
 	k.needs(k.sub.KeyOrder, "SubscriberTraits.KeyOrder")
-	r, name := k.queue("#")
+	r, name := k.queue("t0", "t1")
 	batch := keyed(name, 10)
 	for i := range batch {
 		k.publish(batch[i])

@@ -27,8 +27,8 @@ type Harness struct {
 	NewName func() string
 	// Close closes the transport under test, both directions; see core.Transport.
 	Close func(ctx context.Context) error
-	// Reopen returns a second subscriber on the same broker, which lives on when Close closes the first. The harness
-	// closes it after the check.
+	// Reopen returns a second subscriber on the same broker, which lives on when Close closes the first. The
+	// harness closes it after the check.
 	Reopen func(ctx context.Context) (core.Subscriber, error)
 	// Parked returns the parked messages of a queue, oldest first, without removing them.
 	Parked func(ctx context.Context, queue string) ([]Parked, error)
