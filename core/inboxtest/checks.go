@@ -137,14 +137,17 @@ func endedContextLeavesNoMark[Tx any](k *kit[Tx]) {
 
 // The effect is part of the inbox's transaction: nobody sees it before the handler has ended. IN-01, IN-02.
 func effectIsHiddenUntilCommit[Tx any](k *kit[Tx]) {
-	wrote, finish := make(chan error, 1), make(chan struct{})
+	running, begin, finish := started()
+	var err error
+	var once sync.Once // the inbox may run it again
 	done := k.start(k.ctx, k.key("1"), func(ctx context.Context, tx Tx) error {
-		err := k.h.Effect(ctx, tx, k.name("e"))
-		wrote <- err
+		again := k.h.Effect(ctx, tx, k.name("e"))
+		once.Do(func() { err = again })
+		begin()
 		<-finish
-		return err
+		return again
 	})
-	err := <-wrote
+	k.arrive(running, done)
 	ctx, cancel := context.WithTimeout(k.ctx, grace)
 	defer cancel()
 	n, errCount := 0, error(nil)
@@ -173,7 +176,7 @@ func concurrentRunsAfterRollback[Tx any](k *kit[Tx]) {
 }
 
 func (k *kit[Tx]) concurrent(firstErr error, want core.InboxStatus) {
-	running, finish := make(chan struct{}), make(chan struct{})
+	running, begin, finish := started()
 	var mu sync.Mutex
 	active, most := 0, 0
 	handle := func(hold bool) handler[Tx] {
@@ -191,13 +194,13 @@ func (k *kit[Tx]) concurrent(firstErr error, want core.InboxStatus) {
 			if !hold {
 				return err
 			}
-			close(running)
+			begin()
 			<-finish
 			return errors.Join(err, firstErr)
 		}
 	}
 	first := k.start(k.ctx, k.key("1"), handle(true))
-	<-running
+	k.arrive(running, first)
 	second := k.start(k.ctx, k.key("1"), handle(false))
 	k.sleep(grace)
 	select {
@@ -278,13 +281,13 @@ func differentKeysAllRun[Tx any](k *kit[Tx]) {
 
 // A delivery that waits for another gives up when its context ends, at no harm to the other. IN-03.
 func waitingHeedsItsContext[Tx any](k *kit[Tx]) {
-	running, finish := make(chan struct{}), make(chan struct{})
+	running, begin, finish := started()
 	first := k.start(k.ctx, k.key("1"), func(ctx context.Context, tx Tx) error {
-		close(running)
+		begin()
 		<-finish
 		return k.h.Effect(ctx, tx, k.name("e"))
 	})
-	<-running
+	k.arrive(running, first)
 	ctx, cancel := context.WithTimeout(k.ctx, grace)
 	defer cancel()
 	second := k.start(ctx, k.key("1"), k.never)

@@ -2,12 +2,12 @@ package inboxtest
 
 import (
 	"context"
+	"embed"
 	"errors"
-	"fmt"
-	"runtime/debug"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 // Harness is the inbox under test with its transaction type and the functions that the suite needs. Functions that only
@@ -37,7 +37,8 @@ type Check[Tx any] struct {
 	// Name is unique and stable: words joined by dashes.
 	Name string
 	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an
-	// error that says what happened instead.
+	// error that says what happened instead, what was promised, and where the check stands. It returns soon after
+	// ctx has ended, even if the inbox does not.
 	Run func(ctx context.Context, h Harness[Tx]) error
 }
 
@@ -71,25 +72,15 @@ func Checks[Tx any]() []Check[Tx] {
 		{"purge-deletes-old-marks", purgeDeletesOldMarks[Tx]},
 	} {
 		all = append(all, Check[Tx]{Name: c.name, Run: func(ctx context.Context, h Harness[Tx]) error {
-			return guard(&kit[Tx]{ctx: ctx, h: h, box: h.Inbox(), consumer: "c-" + waybill.NewID()}, c.fn)
+			return source.Do(ctx, c.name, func() {
+				c.fn(&kit[Tx]{ctx: ctx, h: h, box: h.Inbox(), consumer: "c-" + waybill.NewID()})
+			})
 		}})
 	}
 	return all
 }
 
-type failure struct{ err error }
+//go:embed *.go
+var files embed.FS
 
-// guard runs fn and returns the failure with which it gave up.
-func guard[Tx any](k *kit[Tx], fn func(k *kit[Tx])) (err error) {
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case failure:
-			err = p.err
-		default:
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-		}
-	}()
-	fn(k)
-	return nil
-}
+var source = suitetest.Source{Files: files, NotDeclared: ErrNotDeclared}

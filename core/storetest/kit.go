@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/internal/suitetest"
 )
 
 var errNo = errors.New("the broker said no")
@@ -71,7 +72,7 @@ func (k *kit) inLane(l waybill.Lane) *kit {
 	return &b
 }
 
-func (k *kit) fail(format string, a ...any) { panic(failure{fmt.Errorf(format, a...)}) }
+func (k *kit) fail(format string, a ...any) { suitetest.Failf(format, a...) }
 
 func (k *kit) must(what string, err error) {
 	if err != nil {
@@ -102,10 +103,12 @@ func (k *kit) parallel(n int, fn func(i int)) {
 	errs := make(core.Results, n)
 	var wg sync.WaitGroup
 	for i := range n {
-		wg.Go(func() { errs[i] = guard(func() { fn(i) }) })
+		wg.Go(func() { errs[i] = suitetest.Guard(func() { fn(i) }) })
 	}
 	wg.Wait()
-	k.must("in parallel", errs.FirstErr())
+	if err := errs.FirstErr(); err != nil {
+		suitetest.Raise(err)
+	}
 }
 
 // sleep waits for d.
