@@ -273,7 +273,7 @@ func (k *kit[Tx]) mine(when string, key core.InboxKey, want core.InboxStatus, co
 		err = errEnd
 	}
 	if err != nil || got != want {
-		k.fail("%s: got status %d and error %v, want status %d", when, got, err, want)
+		k.fail("%s: got status %s and error %v, want status %s", when, got, err, want)
 	}
 }
 
@@ -292,14 +292,16 @@ func markInOwnTransaction[Tx any](k *kit[Tx]) {
 	if err != nil {
 		k.fail("begin: %w", err)
 	}
-	if _, err := m.Mark(k.ctx, tx, core.InboxKey{Consumer: k.consumer, Source: "/"}); !errors.Is(err, waybill.ErrInvalid) {
-		_ = end(k.ctx, false)
-		k.fail("a bad key: got %w, want waybill.ErrInvalid", err)
+	for what, key := range k.badKeys() {
+		if _, err := m.Mark(k.ctx, tx, key); !errors.Is(err, waybill.ErrInvalid) {
+			_ = end(k.ctx, false)
+			k.fail("mark a key that has %s: got %w, want waybill.ErrInvalid", what, err)
+		}
 	}
 	first, err1 := m.Mark(k.ctx, tx, k.key("3"))
 	second, err2 := m.Mark(k.ctx, tx, k.key("3"))
 	if err := errors.Join(err1, err2, end(k.ctx, true)); err != nil || first != isNew || second != isDup {
-		k.fail("two marks of one key in one transaction: got %d, then %d, and error %v", first, second, err)
+		k.fail("two marks of one key in one transaction: got %s, then %s, and error %v", first, second, err)
 	}
 	if _, err := m.Mark(k.ctx, tx, k.key("4")); err == nil {
 		k.fail("a mark in a transaction that has ended succeeded")

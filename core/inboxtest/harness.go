@@ -11,7 +11,8 @@ import (
 )
 
 // Harness is the inbox under test with its transaction type and the functions that the suite needs. Functions that only
-// some backends have are the optional interfaces [Breaker] and [Transactor].
+// some backends have are the optional interfaces [Breaker], [Transactor], [Clock] and
+// [Disposable].
 type Harness[Tx any] interface {
 	// Inbox returns the inbox under test, the same one every time.
 	Inbox() core.Inbox[Tx]
@@ -22,8 +23,10 @@ type Harness[Tx any] interface {
 	Effects(ctx context.Context, name string) (int, error)
 }
 
-// Breaker is a harness that can make a statement of a transaction fail, such as a violated constraint. Without it the
-// suite does not know what becomes of a handler that swallows an error.
+// Breaker is a harness that can lose a transaction: one of its statements fails, and the database rolls the transaction
+// back, at once or at the commit. On PostgreSQL any failed statement does that. On MySQL and SQLite most do not, and the
+// transaction goes on: use one that does, such as a deadlock or INSERT OR ROLLBACK. Without it the suite does not know
+// what becomes of a handler that swallows such an error.
 type Breaker[Tx any] interface {
 	// Break runs a statement in tx that fails in the database, and returns its error.
 	Break(ctx context.Context, tx Tx) error
@@ -70,6 +73,13 @@ func Checks[Tx any]() []Check[Tx] {
 		{"batches-do-not-deadlock", batchesDoNotDeadlock[Tx]},
 		{"mark-in-own-transaction", markInOwnTransaction[Tx]},
 		{"purge-deletes-old-marks", purgeDeletesOldMarks[Tx]},
+		{"purge-keeps-young-marks", purgeKeepsYoungMarks[Tx]},
+		{"purge-of-all-consumers", purgeOfAllConsumers[Tx]},
+		{"mark-lasts", markLasts[Tx]},
+		{"batch-refuses-bad-keys", batchRefusesBadKeys[Tx]},
+		{"outage-leaves-no-mark", outageLeavesNoMark[Tx]},
+		{"lost-transaction-has-no-effect", lostTransactionHasNoEffect[Tx]},
+		{"handler-context-has-its-values", handlerContextHasItsValues[Tx]},
 	} {
 		all = append(all, Check[Tx]{Name: c.name, Run: func(ctx context.Context, h Harness[Tx]) error {
 			return source.Do(ctx, c.name, func() {

@@ -44,7 +44,7 @@ func (k *kit[Tx]) effect(name string) handler[Tx] {
 // do calls Do and checks status and success.
 func (k *kit[Tx]) do(when string, key core.InboxKey, want core.InboxStatus, fn handler[Tx]) {
 	if got, err := k.box.Do(k.ctx, key, fn); err != nil || got != want {
-		k.fail("%s: got status %d and error %v, want status %d", when, got, err, want)
+		k.fail("%s: got status %s and error %v, want status %s", when, got, err, want)
 	}
 }
 
@@ -52,7 +52,7 @@ func (k *kit[Tx]) do(when string, key core.InboxKey, want core.InboxStatus, fn h
 func (k *kit[Tx]) refused(when string, key core.InboxKey, fn handler[Tx]) error {
 	got, err := k.box.Do(k.ctx, key, fn)
 	if err == nil || got != core.InboxNone {
-		k.fail("%s: got status %d and error %v, want an error", when, got, err)
+		k.fail("%s: got status %s and error %v, want an error", when, got, err)
 	}
 	return err
 }
