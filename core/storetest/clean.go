@@ -56,7 +56,8 @@ func (k *kit) retaining(r waybill.Retention) *kit {
 func (k *kit) clean() core.Cleaned {
 	c, owner := k.cleaner(), "cleaner-"+waybill.NewID()
 	all := core.Cleaned{Deleted: map[core.CleanedKind]int{}}
-	for deadline := time.Now().Add(patience); ; {
+	n := 0
+	for deadline := time.Now().Add(patience); ; n++ {
 		done, err := c.Clean(k.ctx, owner, short)
 		k.must("clean", err)
 		if !done.Elected && (done.Expired > 0 || len(done.Deleted) > 0) {
@@ -69,8 +70,8 @@ func (k *kit) clean() core.Cleaned {
 		if done.Elected && !done.More {
 			return all
 		}
-		if time.Now().After(deadline) {
-			k.fail("no end of cleaning, or nobody elected, within %s", patience)
+		if n > 10*maxPages || time.Now().After(deadline) {
+			k.fail("no end of cleaning, or nobody elected, within %s and %d calls", patience, n)
 		}
 		if !done.Elected {
 			k.sleep(pause)
