@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -382,15 +383,15 @@ func publishedAreKept(k *kit) {
 	}
 }
 
-// An owner without a name and a lease of nothing are refused.
+// An owner without a name, and a lease that is too short or too long, are refused as invalid. DB-09.
 func cleanRefuses(k *kit) {
 	c := k.cleaner()
 	for _, bad := range []struct {
 		owner string
 		lease time.Duration
-	}{{"", short}, {"me", 0}, {"me", -time.Second}} {
-		if _, err := c.Clean(k.ctx, bad.owner, bad.lease); err == nil {
-			k.fail("clean by owner %q for %s was not refused", bad.owner, bad.lease)
+	}{{"", short}, {"me", 0}, {"me", -time.Second}, {"me", core.MaxCleanLease + 1}} {
+		if _, err := c.Clean(k.ctx, bad.owner, bad.lease); !errors.Is(err, waybill.ErrInvalid) {
+			k.fail("clean by owner %q for %s: got %w, want waybill.ErrInvalid", bad.owner, bad.lease, err)
 		}
 	}
 }

@@ -42,6 +42,7 @@ type opened struct {
 	mu   sync.Mutex
 	txs  []Tx
 	kits []*kit
+	ids  []string // of all that was staged, in this order
 }
 
 func newKit(ctx context.Context, h Harness) *kit {
@@ -152,6 +153,7 @@ func (k *kit) stageIn(tx Tx, msgs ...waybill.Message) []waybill.Staged {
 			want = append(want, waybill.Staged{ID: m.ID, Route: route})
 		}
 	}
+	k.note(staged)
 	for _, s := range staged {
 		got = append(got, waybill.Staged{ID: s.ID, Route: s.Route})
 	}
@@ -228,6 +230,25 @@ func (k *kit) state(when, id string, want StoredRecord) {
 	if *rec != want {
 		k.fail("%s: stored %+v, want %+v", when, *rec, want)
 	}
+}
+
+// note remembers what was staged, so that failures can name it.
+func (k *kit) note(staged []waybill.Staged) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range staged {
+		if !slices.Contains(k.ids, staged[i].ID) {
+			k.ids = append(k.ids, staged[i].ID)
+		}
+	}
+}
+
+// name names a record by its place among all that the check has staged on the route.
+func (k *kit) name(r *core.Record) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return fmt.Sprintf("message %d of %d (id %s, number %d, key %q, attempts %d, crashes %d)", slices.Index(k.ids, r.ID), len(k.ids),
+		r.ID, r.Seq, r.Envelope.Key, r.Attempts, r.Crashes)
 }
 
 func stagedIDs(ss []waybill.Staged) []string {
