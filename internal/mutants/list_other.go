@@ -1,0 +1,4 @@
+package main
+
+func consumed() []mutant { return nil }
+func rabbit() []mutant { return nil }
