@@ -3,7 +3,7 @@ package main
 // dispatched are faults of the dispatcher. Its own rules are switched off one by one by a test of the package.
 func dispatched() []mutant {
 	const share, settle, hold, peers, meet = "dispatch/share.go", "dispatch/settle.go", "dispatch/hold.go", "dispatch/peers.go", "dispatch/meet.go"
-	return group{pkg: "./dispatch"}.of(
+	return group{pkg: "./dispatch", args: []string{"-skip", "^Test(Histories|Rules)$"}}.of(
 		mutant{id: "dispatch-fewer", fault: "shares do not heed the number of handlers", file: share, old: "(t.load[a.Session]+more)*max(b.Handlers, 1) < (t.load[b.Session]+than)*max(a.Handlers, 1)", new: "t.load[a.Session]+more < t.load[b.Session]+than"},
 		mutant{id: "dispatch-able", fault: "a member that is not able gets free units", file: share, old: "best == nil || able && !bestAble || t.fewer(m, 1, best, 1)", new: "best == nil || t.fewer(m, 1, best, 1)"},
 		mutant{id: "dispatch-stopping", fault: "a stopping member takes units", file: share, old: "to.Session == d.session && !d.self.stopping {", new: "to.Session == d.session {"},

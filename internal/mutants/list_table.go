@@ -3,7 +3,7 @@ package main
 // tabled are faults of the table transport.
 func tabled() []mutant {
 	const receiver, settle, pump, wait, transport, upkeep = "transport/table/receiver.go", "transport/table/settle.go", "transport/table/pump.go", "transport/table/wait.go", "transport/table/transport.go", "transport/table/upkeep.go"
-	return group{pkg: "./transport/table"}.of(
+	return group{pkg: "./transport/table", args: []string{"-skip", "Postgres|^Test(SmallPool|Connections|KilledProcess)$"}}.of(
 		mutant{id: "table-give-order", fault: "the next of a key passes one that was given back with it", file: settle, old: "return cmp.Compare(b.h.item.Record.Seq, a.h.item.Record.Seq)", new: "return cmp.Compare(a.h.item.Record.Seq, b.h.item.Record.Seq)"},
 		mutant{id: "table-check", fault: "the store is not checked", file: transport, old: "if err := c.Check(ctx); err != nil {", new: "if err := c.Check(ctx); err != nil && ctx.Err() != nil {"},
 		mutant{id: "table-check-again", fault: "a check that failed counts as passed", file: transport, old: "\tif err := c.Check(ctx); err != nil {\n", new: "\tt.checked = true\n\tif err := c.Check(ctx); err != nil {\n"},

@@ -1,4 +1,0 @@
-package main
-
-func consumed() []mutant { return nil }
-func rabbit() []mutant { return nil }
