@@ -78,8 +78,6 @@ func TestUnreadableIsTold(t *testing.T) {
 
 // TestReceiveBounds: no Receive returns more than it was asked for, and no more are in hand than handlers and prefetch
 // allow.
-//
-// CO-09
 func TestReceiveBounds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -306,8 +304,6 @@ func TestCloseAnswersSettles(t *testing.T) {
 }
 
 // TestCloseWaitsForSettles: Close stores what is under way, and gives back the rest, before it returns.
-//
-// CO-10
 func TestCloseWaitsForSettles(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
