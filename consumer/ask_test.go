@@ -118,3 +118,64 @@ func TestMissingResultIsNoSuccess(t *testing.T) {
 		}
 	})
 }
+
+// IN-08: no batch is larger than its handler wants, also of messages that wait behind each other in their key.
+func TestBatchesOfAKeyAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		const size, n = 3, 11
+		b.publish(t, n, waybill.Key("k"))
+		var sizes seen[int]
+		h := handle(func(context.Context, *waybill.Delivery) error { return nil })
+		h.BatchSize = size
+		h.Batch = func(_ context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
+			sizes.add(len(ds))
+			return make([]waybill.HandlerStatus, len(ds)), nil
+		}
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{}, h)
+		settle()
+		stop()
+		wantDepth(t, b, memtransport.Depth{})
+		for _, got := range sizes.all() {
+			if got > size {
+				t.Errorf("batches of %v", sizes.all())
+			}
+		}
+	})
+}
+
+// IN-08: batches do not wait to fill once the consumer holds as much as it may: no more can come.
+func TestBatchesGoWhenNothingMoreCanCome(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := declared(t)
+		other := waybill.NewTopic("note.removed", waybill.JSON[note]())
+		var handled seen[string]
+		batch := func(name string) waybill.Handler {
+			h := waybill.Handler{Name: name, BatchSize: 4, BatchWait: time.Minute}
+			h.Handle = func(_ context.Context, d *waybill.Delivery) (waybill.HandlerStatus, error) {
+				handled.add(d.Envelope.ID)
+				return waybill.HandlerProcessed, nil
+			}
+			h.Batch = func(_ context.Context, ds []*waybill.Delivery) ([]waybill.HandlerStatus, error) {
+				for _, d := range ds {
+					handled.add(d.Envelope.ID)
+				}
+				return make([]waybill.HandlerStatus, len(ds)), nil
+			}
+			return h
+		}
+		list := messages(4) // two for each handler
+		for i := range 2 {
+			list[i].Topic, list[i].Type = other.Name(), other.Name()
+		}
+		b.send(t, list...)
+		stop := start(t, b, consumer.Options{}, waybill.Subscription{Prefetch: 4}, batch(topic.Name()), batch(other.Name()))
+		settle()
+		if n := len(handled.all()); n < 2 {
+			t.Errorf("%d were handled at once", n)
+		}
+		stop()
+	})
+}

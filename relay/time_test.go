@@ -406,7 +406,7 @@ func (w *waits) Wait(context.Context, []string, time.Duration) (core.WakeCause, 
 	return core.WakeStop, errors.New("no")
 }
 
-// RL-02: a store that ends waits at once, whatever it says, is polled.
+// RL-07: a store that ends waits at once, whatever it says, is polled.
 func TestBrokenWaiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -422,7 +422,7 @@ func TestBrokenWaiter(t *testing.T) {
 	})
 }
 
-// RL-06: a store that needs longer than a relay is used to wait gets the time that it needs, and nothing goes on in
+// DB-23: a store that needs longer than a relay is used to wait gets the time that it needs, and nothing goes on in
 // circles: not even where it undoes what is interrupted.
 func TestSlowStore(t *testing.T) {
 	t.Parallel()

@@ -19,6 +19,7 @@ func tabled() []mutant {
 		mutant{id: "table-pipelined", fault: "InOrder gets one of a key at a time", file: receiver, old: "route.Pipelined = r.prefetch", new: "route.Pipelined = 1"},
 		mutant{id: "table-blocked-pipe", fault: "with BlockAfterAbandon several of a key are out", file: receiver, old: "sub.InOrder && !q.BlockAfterAbandon", new: "sub.InOrder"},
 		mutant{id: "table-lost-told", fault: "a handler is not told that its message is lost", file: settle, old: "go h.onLoss() // without the lock", new: "_ = h.onLoss"},
+		mutant{id: "table-consumer-loss", fault: "the consumer does not ask to be told of a loss", file: "consumer/process.go", old: "t.WhenLost(m.d, func() { cancel(waybill.ErrLeaseLost) })", new: "_ = t", tests: "^TestHandlerOfALostMessage$"},
 		mutant{id: "table-lost-late", fault: "who asks after the loss is not told of it", file: receiver, old: "\tif lost {\n\t\tfn()\n\t}", new: "\t_ = lost"},
 		mutant{id: "table-lost-settle", fault: "a settle of a lost delivery counts as done", file: settle, old: "case h.lost: // known since it was\n\t\tr.forget(h)\n\t\treturn nil, waybill.ErrLeaseLost", new: "case h.lost && h.onLoss == nil && h.state == gone: // known since it was\n\t\tr.forget(h)\n\t\treturn nil, waybill.ErrLeaseLost"},
 		mutant{id: "table-settled-err", fault: "a settle that was fenced off counts as done", file: settle, old: "\tr.forget(h)\n\ts.answer(err)", new: "\tr.forget(h)\n\ts.answer(nil)"},

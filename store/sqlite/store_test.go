@@ -70,7 +70,7 @@ func TestDefaultTTL(t *testing.T) {
 	}
 }
 
-// DB-10 DB-22: rows that plain SQL inserted have the slot of their key, whoever looks.
+// Rows that plain SQL inserted have the slot of their key, whoever looks.
 func TestPlainSQL(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})
@@ -186,7 +186,7 @@ func TestTwoStoresTake(t *testing.T) {
 	wg.Wait()
 }
 
-// OR-09: the clock goes on above what was settled.
+// OR-06: the clock goes on above what was settled.
 func TestHighWater(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{})

@@ -283,7 +283,7 @@ func TestKilledProcess(t *testing.T) {
 // TestFreeProcessesTakeAllPostgres: 50 receivers with one handler each; while some handlers take long, what has no
 // key goes to the others.
 //
-// TQ-06
+// CO-17
 func TestFreeProcessesTakeAllPostgres(t *testing.T) {
 	t.Parallel()
 	b, pool := postgresBackend(t, 20)
