@@ -13,7 +13,7 @@ func inboxed() []mutant {
 		mutant{id: "inbox-batch-plain", fault: "without a batch inbox, handlers get batches", file: batch, old: "h.BatchSize, h.BatchWait = 0, 0\n\t\treturn h", new: "return h"},
 		mutant{id: "inbox-batch-again", fault: "in a batch a second run sees what the first did to the values", file: batch, old: "first = false\n\t\t\treturn fn(ctx, tx, news)", new: "return fn(ctx, tx, news)"},
 		mutant{id: "inbox-batch-len", fault: "a batch takes a missing status for a success", file: batch, old: "if len(marks) != len(keys) {", new: "if marks = append(marks, make([]core.InboxStatus, max(0, len(keys)-len(marks)))...); len(marks) != len(keys) {"},
-		mutant{id: "inbox-batch-slot", fault: "in a batch duplicates are told of the wrong messages", file: batch, old: "statuses[i] = waybill.HandlerDuplicate", new: "statuses[n] = waybill.HandlerDuplicate"},
+		mutant{id: "inbox-batch-slot", fault: "in a batch duplicates are told of the wrong messages", file: batch, old: "statuses[i] = waybill.HandlerDuplicate", new: "statuses[n+0*i] = waybill.HandlerDuplicate"},
 		mutant{id: "inbox-batch-fresh", fault: "in a batch fn gets duplicates", file: batch, old: "news[n] = items[i]", new: "news[n] = items[n]"},
 	)
 }
