@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -333,6 +334,36 @@ func TestCloseWaitsForSettles(t *testing.T) {
 		begin := time.Now()
 		if d := receive(t, other, 1)[0]; d.Envelope.ID != "b" || time.Since(begin) > time.Second {
 			t.Errorf("%s came after %s", d.Envelope.ID, time.Since(begin))
+		}
+	})
+}
+
+// TestCloseLeavesNoCallBehind: the calls to the store that Close cancelled have ended when it returns.
+func TestCloseLeavesNoCallBehind(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		stage(t, s, message("a"))
+		var running atomic.Int32
+		p := &sharedtest.Store{OutboxStore: s, Before: func(ctx context.Context, call string, _ any) error {
+			if call != "settle" {
+				return nil
+			}
+			running.Add(1)
+			defer running.Add(-1)
+			<-ctx.Done()
+			time.Sleep(100 * time.Millisecond) // virtual time
+			return ctx.Err()
+		}}
+		r := subscribe(t, newTable(t, p, table.Options{}))
+		d := receive(t, r, 1)[0]
+		go r.Settle(t.Context(), []core.Ack{core.AckDone(d)})
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_ = r.Close(ctx)
+		if n := running.Load(); n != 0 {
+			t.Errorf("%d calls go on", n)
 		}
 	})
 }
