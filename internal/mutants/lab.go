@@ -41,7 +41,7 @@ func (r result) String() string {
 }
 
 const (
-	hangs     = 150 * time.Second // of tests that are not slow
+	hangs     = time.Minute // of tests that are not slow
 	hangsSlow = 20 * time.Minute
 	grace     = 30 * time.Second // for the compiler, beside those
 )
