@@ -69,6 +69,7 @@ var rules = []rule{
 	{"internal/accidents", nil, nil}, // tests only
 	{"internal/archtest", nil, nil},
 	{"internal/e2e", nil, nil}, // tests only
+	{"internal/mutants", nil, nil},
 	{"internal/sharedtest", leaf, testLibs},
 	{"internal/soak", nil, nil},
 	{"internal/checker", leaf, nil},
