@@ -39,6 +39,7 @@ type day struct {
 	base            member // what all members have in common
 	out, in         *pgxpool.Pool
 	o               *postgres.Outbox
+	mq              *testenv.MQ    // nil if base named a broker
 	log             sharedtest.Log // of the members in this process
 	stopAll, ending []func()
 
@@ -79,6 +80,7 @@ func newDay(tb testing.TB, base member) *day {
 	}
 	tb.Cleanup(func() {
 		if tb.Failed() {
+			_ = os.WriteFile("/tmp/badday-"+tb.Name()+".log", []byte(d.log.String()), 0o600)
 			lines := strings.Split(d.log.String(), "\n")
 			for _, line := range lines[max(len(lines)-60, 0):] {
 				tb.Logf("%.400s", line)
@@ -94,10 +96,14 @@ func onRabbitMQ(tb testing.TB, base member) *day {
 	if base.DSN == "" {
 		base.DSN = testenv.Postgres(tb).DSN
 	}
+	var mq *testenv.MQ
 	if base.Broker == "" {
-		base.Broker = testenv.RabbitMQ(tb).URL
+		mq = testenv.RabbitMQ(tb)
+		base.Broker = mq.URL
 	}
-	return newDay(tb, base)
+	d := newDay(tb, base)
+	d.mq = mq
+	return d
 }
 
 // topology is what the consumers declare.

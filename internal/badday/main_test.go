@@ -116,7 +116,7 @@ func (m *member) bus(ctx context.Context) (*rabbitmq.Transport, error) {
 	connect := m.connect
 	connect.Hosts, connect.Heartbeat = m.Hosts, time.Second
 	return rabbitmq.Dial(ctx, m.Broker, rabbitmq.Options{
-		Connection: connect, Lazy: true, ReconnectMax: 200 * time.Millisecond, ConnectTimeout: 3 * time.Second, PublishTimeout: 3 * time.Second, Logger: m.logger,
+		Connection: connect, Lazy: true, ReconnectMax: 200 * time.Millisecond, ConnectTimeout: 5 * time.Second, PublishTimeout: 3 * time.Second, Logger: m.logger,
 	})
 }
 

@@ -119,8 +119,8 @@ func keysOf(m map[string]int) []string {
 func (d *day) watchBlame() {
 	d.Helper()
 	d.exec(d.out, `
-CREATE TABLE blamed (id text);
-CREATE FUNCTION note_blame() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO blamed VALUES (NEW.id); RETURN NULL; END $$;
+CREATE TABLE blamed (why text);
+CREATE FUNCTION note_blame() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO blamed VALUES (NEW.id || ': attempts ' || NEW.attempts || ', crashes ' || NEW.crashes || ': ' || NEW.last_error); RETURN NULL; END $$;
 CREATE TRIGGER note_blame AFTER UPDATE ON waybill.waybill_outbox FOR EACH ROW
 WHEN (NEW.attempts > OLD.attempts OR NEW.crashes > OLD.crashes) EXECUTE FUNCTION note_blame();`)
 }
@@ -128,7 +128,7 @@ WHEN (NEW.attempts > OLD.attempts OR NEW.crashes > OLD.crashes) EXECUTE FUNCTION
 // nobodyWasBlamed checks that no message was blamed for what was an outage.
 func (d *day) nobodyWasBlamed() {
 	d.Helper()
-	if n := d.count(d.out, "SELECT count(*) FROM blamed"); n != 0 {
-		d.Errorf("%d attempts or crashes were counted during an outage", n)
+	for why := range d.ids(d.out, "SELECT why FROM blamed") {
+		d.Errorf("an outage counted against a message: %s", why)
 	}
 }

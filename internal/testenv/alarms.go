@@ -18,7 +18,7 @@ func (s *RabbitMQServer) ClearMemoryAlarm(ctx context.Context) error {
 // RaiseDiskAlarm makes the broker take its disk for full: every connection that publishes is blocked
 // (connection.blocked) until the alarm is cleared. Queues go on delivering.
 func (s *RabbitMQServer) RaiseDiskAlarm(ctx context.Context) error {
-	return s.Ctl(ctx, "set_disk_free_limit", "1000TB")
+	return s.Ctl(ctx, "set_disk_free_limit", "1000000000000000")
 }
 
 // ClearDiskAlarm ends RaiseDiskAlarm. A restart ends it too.
