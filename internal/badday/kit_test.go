@@ -186,6 +186,9 @@ func (d *day) pause(t time.Duration) {
 // start runs a member in this process until the end.
 func (d *day) start(role string) {
 	d.Helper()
+	if role == relays {
+		d.declare() // a relay that is there first would find the topic unroutable
+	}
 	m := d.base
 	m.Role = role
 	ctx, cancel := context.WithCancel(context.WithoutCancel(d.Context()))
@@ -251,7 +254,7 @@ func (d *day) produce(producers int) {
 func (d *day) stage(ctx context.Context, prefix string, n int, last map[string]int) {
 	msgs := make([]waybill.Message, n)
 	for i := range msgs {
-		key := prefix + string(rune('a'+rand.IntN(10)))
+		key := fmt.Sprint(prefix, rand.IntN(100)) // so many that every process gets some
 		last[key]++
 		msgs[i] = waybill.RawMessage(topic, "application/json", fmt.Appendf(nil, `{"num":%d}`, last[key]), waybill.Key(key))
 		if d.base.Role == receives {
