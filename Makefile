@@ -41,8 +41,10 @@ others:
 	go test -p 1 $(COUNT) -run 'MillionRows|^TestHistories$$' ./store/sqlite ./internal/checker
 	go test $(COUNT) -run '^Test(Histories|Rules)$$' ./dispatch -rapid.checks=50
 
-# It counts seconds, over relays that are processes: after all others.
+# The first counts allocations, which the race detector makes too. The second counts seconds, over relays that are
+# processes: after all others.
 alone: beside
+	go test $(COUNT) ./internal/costs
 	go test $(COUNT) ./internal/accidents
 
 lint: ## golangci-lint with .golangci.yml, in every module

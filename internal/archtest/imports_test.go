@@ -68,6 +68,7 @@ var rules = []rule{
 	{"internal/testenv/...", []string{"internal/testenv"}, []string{"*"}},
 	{"internal/accidents", nil, nil}, // tests only
 	{"internal/archtest", nil, nil},
+	{"internal/costs", nil, nil}, // tests only
 	{"internal/e2e", nil, nil}, // tests only
 	{"internal/mutants", nil, nil},
 	{"internal/sharedtest", leaf, testLibs},
