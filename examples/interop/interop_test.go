@@ -97,6 +97,7 @@ func TestProgramsConsume(t *testing.T) {
 		queue := "billing." + language
 		for _, b := range brokers(t, queue) {
 			t.Run(language+" "+b.name, func(t *testing.T) {
+				t.Parallel()
 				r, err := b.bus.Subscribe(t.Context(), core.Subscription{Queue: queue, Bindings: []string{"orders.*"}})
 				if err != nil {
 					t.Fatal(err)
@@ -141,6 +142,7 @@ func TestProgramsPublish(t *testing.T) {
 		queue := "shipping." + language
 		for _, b := range brokers(t, queue) {
 			t.Run(language+" "+b.name, func(t *testing.T) {
+				t.Parallel()
 				store, err := memory.New(memory.Options{Source: "/test"})
 				if err != nil {
 					t.Fatal(err)
