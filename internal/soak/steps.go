@@ -41,6 +41,7 @@ var steps = []step{
 	test("reconnects", "./transport/rabbitmq", "^TestManyReconnects$", "WAYBILL_RECONNECTS=300"),
 	test("sqlite histories", "./internal/checker", "^TestSQLiteHistories$", "WAYBILL_CHECKER_SQLITE=60"),
 	test("memory histories", "./internal/checker", "^TestHistories$", "WAYBILL_CHECKER_HISTORIES=20000"),
+	test("scale", "./store/postgres", "^TestReadAndSettleScale$", "WAYBILL_SCALE=10000000"),
 	test("dispatch histories", "./dispatch", "^TestHistories$").flags("-rapid.checks=2000"),
 	{name: "orders under chaos", command: []string{"go", "run", "./examples/orders", "-chaos", "2m"}},
 }
