@@ -96,8 +96,13 @@ func handlerContextHasItsValues[Tx any](k *kit[Tx]) {
 		k.fail("Do answered %s: %w", status, err)
 	}
 	if b, ok := core.As[core.BatchInbox[Tx]](k.box); ok {
-		if _, err := b.DoBatch(ctx, k.keys("2"), func(ctx context.Context, _ Tx, _ []int) error { return look(ctx) }); err != nil {
-			k.fail("DoBatch: %w", err)
+		ran := false
+		_, err := b.DoBatch(ctx, k.keys("2"), func(ctx context.Context, _ Tx, _ []int) error {
+			ran = true
+			return look(ctx)
+		})
+		if err != nil || !ran {
+			k.fail("a batch of one new message: the handler ran: %v; %w", ran, err)
 		}
 	}
 }
@@ -157,9 +162,9 @@ func purgeKeepsYoungMarks[Tx any](k *kit[Tx]) {
 		start := time.Now()
 		k.do("a new message", key, isNew, k.effect("e"))
 		k.sleep(age * 5 / 8)
-		_, err := p.PurgeInbox(k.ctx, k.consumer, age, 10)
-		if err != nil {
-			k.fail("purge: %w", err)
+		n, err := p.PurgeInbox(k.ctx, k.consumer, age, 10)
+		if err != nil || n < 0 || n > 1+try {
+			k.fail("a purge of %d marks at most deleted %d: %w", 1+try, n, err)
 		}
 		if time.Since(start) >= age {
 			continue // the machine is slow: the mark may be old enough
