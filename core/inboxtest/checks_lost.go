@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -158,7 +159,7 @@ func purgeKeepsYoungMarks[Tx any](k *kit[Tx]) {
 	}
 	const age = 8 * grace
 	for try := range 5 {
-		key := k.key(fmt.Sprint(try))
+		key := k.key(strconv.Itoa(try))
 		start := time.Now()
 		k.do("a new message", key, isNew, k.effect("e"))
 		k.sleep(age * 5 / 8)
