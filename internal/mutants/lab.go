@@ -43,7 +43,7 @@ func (r result) String() string {
 const (
 	hangs     = time.Minute // of tests that are not slow
 	hangsSlow = 20 * time.Minute
-	grace     = 30 * time.Second // for the compiler, beside those
+	grace     = 5 * time.Minute // for the compiler, beside those
 )
 
 // lab runs tests on mutated files. It is safe for concurrent use.
