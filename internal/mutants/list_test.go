@@ -55,7 +55,8 @@ func TestSample(t *testing.T) {
 // sample returns the mutants of a day: one that a named test kills, and one that histories find. None needs a server.
 func sample(all []mutant, day int) []mutant {
 	all = slices.DeleteFunc(all, func(m mutant) bool {
-		return m.server || m.slow || m.spare || m.tests == "" || m.pkg == "./store/sqlite" // that takes long to build
+		// SQLite takes long to build
+		return m.server || m.slow || m.spare || m.tests == "" || m.pkg == "./store/sqlite"
 	})
 	var out []mutant
 	for _, history := range []bool{false, true} {

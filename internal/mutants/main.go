@@ -34,7 +34,8 @@ func main() {
 	}
 }
 
-// run runs the selected mutants, prints what became of each, and writes the page. It reports whether the tests noticed all of them.
+// run runs the selected mutants, prints what became of each, and writes the page. It reports whether the tests noticed
+// all of them.
 func run(ctx context.Context, w io.Writer, pattern string, jobs int, out string) (bool, error) {
 	re, err := regexp.Compile(pattern)
 	if err != nil {
