@@ -117,7 +117,7 @@ func (l *lab) baseline(ctx context.Context, m *mutant) string {
 			switch {
 			case err != nil:
 				_, by := judge(out, err)
-				return fmt.Sprintf("the tests fail without it: %s", by)
+				return "the tests fail without it: " + by
 			case bytes.Contains(out, []byte("[no tests to run]")):
 				return "no test matches " + m.tests
 			}

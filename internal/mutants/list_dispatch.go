@@ -4,7 +4,6 @@ package main
 func dispatched() []mutant {
 	const share, settle, hold, peers, meet = "dispatch/share.go", "dispatch/settle.go", "dispatch/hold.go", "dispatch/peers.go", "dispatch/meet.go"
 	return append(group{pkg: "./relay"}.of(
-		mutant{id: "dispatch-blocking", fault: "an abandoned record does not block its key", file: settle, old: "k.hold(item.Record.Seq, core.ObstacleBlocking)", new: "_ = k", tests: "^TestBlockAfterAbandon$"},
 		mutant{id: "dispatch-alone", fault: "a lone suspect goes beside others", file: "dispatch/hand.go", old: "return d.work.out == 0\n", new: "return true\n", tests: "^Test(SuspectsTravelAlone|LoneSuspectHoldsUpNothing|CrashesSpent)$"},
 	), group{pkg: "./dispatch", args: []string{"-skip", "^Test(Histories|Rules)$"}}.of(
 		mutant{id: "dispatch-fewer", fault: "shares do not heed the number of handlers", file: share, old: "(t.load[a.Session]+more)*max(b.Handlers, 1) < (t.load[b.Session]+than)*max(a.Handlers, 1)", new: "t.load[a.Session]+more < t.load[b.Session]+than", tests: "^TestSharesFollowHandlers$"},
