@@ -31,7 +31,8 @@ func TestChangedIsReadAgain(t *testing.T) { // DB-23
 	w.stage("k", "a")
 	w.start(0)
 	item := w.hand(1)[0]
-	w.must(w.st.Settle(t.Context(), 100, []core.Outcome{core.Release(&item.Record, 0, false)}).FirstErr()) // a new version
+	// it has a new version then
+	w.must(w.st.Settle(t.Context(), 100, []core.Outcome{core.Release(&item.Record, 0, false)}).FirstErr())
 	w.d.Conclude(w.now, item, core.Retry(&item.Record, errLost, time.Hour))
 	if got := w.run(time.Second); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("handed out %v, want a", got)

@@ -1,7 +1,7 @@
 // Command mutants breaks the code on purpose, in one place at a time, and runs the tests that must notice:
 //
 //	make mutants                # all of them; writes internal/mutants/RESULTS.md
-//	make mutants MUTANTS=relay- # those whose id matches
+//	make mutants MUTANTS=relay- # those whose id matches; the others keep their lines on that page
 //
 // A mutant is a text that stands once in a file, and what replaces it. The list is in the files list_*.go. A new one
 // needs no more than a line there; a line that names no test pattern runs the whole package and shows what kills it.

@@ -4,7 +4,6 @@ package main
 func dispatched() []mutant {
 	const share, settle, hold, peers, meet = "dispatch/share.go", "dispatch/settle.go", "dispatch/hold.go", "dispatch/peers.go", "dispatch/meet.go"
 	return append(group{pkg: "./relay"}.of(
-		mutant{id: "dispatch-blocking", fault: "an abandoned record does not block its key", file: settle, old: "k.hold(item.Record.Seq, core.ObstacleBlocking)", new: "_ = k", tests: "^TestBlockAfterAbandon$"},
 		mutant{id: "dispatch-alone", fault: "a lone suspect goes beside others", file: "dispatch/hand.go", old: "return d.work.out == 0\n", new: "return true\n", tests: "^Test(SuspectsTravelAlone|LoneSuspectHoldsUpNothing|CrashesSpent)$"},
 	), group{pkg: "./dispatch", args: []string{"-skip", "^Test(Histories|Rules)$"}}.of(
 		mutant{id: "dispatch-fewer", fault: "shares do not heed the number of handlers", file: share, old: "(t.load[a.Session]+more)*max(b.Handlers, 1) < (t.load[b.Session]+than)*max(a.Handlers, 1)", new: "t.load[a.Session]+more < t.load[b.Session]+than", tests: "^TestSharesFollowHandlers$"},
@@ -33,7 +32,7 @@ func dispatched() []mutant {
 		mutant{id: "dispatch-care-early", fault: "care ends while suspects wait", file: meet, old: "if low < care {", new: "if low < 0 {"},
 		mutant{id: "dispatch-topic-walk", fault: "what was passed of a blocked topic is not read again", file: "dispatch/hand.go", old: "g.addWalk(seq-1, g.cursor)", new: "_, _ = g, seq", tests: "^TestTopicStaysBlocked$"},
 		mutant{id: "dispatch-topic-key", fault: "keys whose head was blocked stay blocked", file: "dispatch/hand.go", old: "k.topic = \"\"\n\t\t\td.advance(k)", new: "k.topic = \"\"", tests: "^TestKeyOfABlockedTopicGoesOn$"},
-		mutant{id: "dispatch-recall", fault: "the next of a key passes one that comes again", file: "dispatch/hand.go", old: "d.unline(o)\n\t\to.state, o.Suspect, o.alone = itemQueued, false, false\n\t\trt.load.held--\n\t\tk.busy--\n\t\tk.insert(o)", new: "_ = rt"},
+		mutant{id: "dispatch-recall", fault: "the next of a key passes one that comes again", file: "dispatch/hand.go", old: "d.unline(o)\n\t\to.state, o.Suspect, o.alone = itemQueued, false, false\n\t\trt.load.held--\n\t\tk.busy--\n\t\tk.insert(o)", new: "_ = rt", tests: "^TestWhatFollowsAFailedOneComesBack$"},
 		mutant{id: "dispatch-hlc", fault: "a route in the order of stamps is in the order of sequences", file: "dispatch/key.go", old: "cmp.Or(cmp.Compare(a.Record.Envelope.HLC, b.Record.Envelope.HLC), cmp.Compare(a.Record.Seq, b.Record.Seq))", new: "cmp.Compare(a.Record.Seq, b.Record.Seq)", tests: "^TestOrderOfStamps$"},
 	)...)
 }

@@ -55,7 +55,8 @@ func TestSample(t *testing.T) {
 // sample returns the mutants of a day: one that a named test kills, and one that histories find. None needs a server.
 func sample(all []mutant, day int) []mutant {
 	all = slices.DeleteFunc(all, func(m mutant) bool {
-		return m.server || m.slow || m.spare || m.tests == "" || m.pkg == "./store/sqlite" // that takes long to build
+		// SQLite takes long to build
+		return m.server || m.slow || m.spare || m.tests == "" || m.pkg == "./store/sqlite"
 	})
 	var out []mutant
 	for _, history := range []bool{false, true} {
@@ -104,6 +105,29 @@ func TestJudge(t *testing.T) {
 	} {
 		if v, by := judge([]byte(tc.out), tc.err); v != tc.want || by != tc.by {
 			t.Errorf("%q: %s by %q, want %s by %q", tc.out, v, by, tc.want, tc.by)
+		}
+	}
+}
+
+// TestPage: what was written is read again, and what runs replaces its line.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	all := []mutant{{id: "a", fault: "x", file: "f.go"}, {id: "b"}, {id: "c", group: group{spare: true}}, {id: "d"}}
+	rows := map[string]row{}
+	if !add(rows, []result{{mutant: all[0], verdict: killed, by: "TestA | TestB"}, {mutant: all[2], verdict: survived}}) {
+		t.Error("a spare one may survive")
+	}
+	again := read(write(all, rows))
+	if add(again, []result{{mutant: all[1], verdict: survived}}) {
+		t.Error("no other may")
+	}
+	text := write(all, again)
+	for _, want := range []string{
+		"| a | x | f.go | killed | TestA / TestB |\n", "| d |  |  | not run |  |\n",
+		"4 mutants: 1 killed, 0 hung, 1 survived, 0 do not build, 0 invalid, 1 not run; 1 that are spare survived.\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in %s", want, text)
 		}
 	}
 }
