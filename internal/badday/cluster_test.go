@@ -3,6 +3,8 @@
 package badday_test
 
 import (
+	"context"
+	"slices"
 	"testing"
 
 	"github.com/waybill-go/waybill/internal/testenv"
@@ -19,32 +21,35 @@ func TestClusterLosesItsMajority(t *testing.T) {
 	d.start(consumes)
 	d.start(relays)
 	d.produce(2)
-	for range times() {
-		d.flows("messages flow", 50)
-		asked := c.Nodes[0]
-		leader, err := c.Leader(t.Context(), asked, "/", queueName)
-		if err != nil {
-			t.Fatal(err)
-		}
-		leader.Kill()
-		d.flows("messages flow under another leader", 100)
-		var rest []*testenv.RabbitMQServer
+	// leader waits until as many members as there are nodes run, and returns the one that leads.
+	leader := func(nodes ...*testenv.RabbitMQServer) *testenv.RabbitMQServer {
+		t.Helper()
+		var q testenv.QuorumQueue
+		d.until("one of them leads the queue, and all are members", func() bool {
+			var err error
+			q, err = c.Queue(t.Context(), nodes[0], "/", queueName)
+			return err == nil && q.Online == len(nodes) && slices.Contains(nodes, q.Leader)
+		})
+		return q.Leader
+	}
+	t.Cleanup(func() {
 		for _, n := range c.Nodes {
-			if n != leader {
-				rest = append(rest, n)
+			if q, err := c.Queue(context.WithoutCancel(t.Context()), n, "/", queueName); t.Failed() {
+				t.Logf("%s: %+v, %v", n.Addr(), q, err)
 			}
 		}
-		next, err := c.Leader(t.Context(), rest[0], "/", queueName)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if next == leader {
-			t.Fatal("the queue has no other leader")
-		}
-		next.Kill()
-		waiting := d.unsettled()
-		d.until("messages wait in the outbox", func() bool { return d.unsettled() > max(waiting, 0)+100 })
-		for _, n := range []*testenv.RabbitMQServer{next, leader} {
+	})
+	for range times() {
+		d.flows("messages flow", 50)
+		first := leader(c.Nodes...)
+		first.Kill()
+		d.flows("messages flow under another leader", 100)
+		rest := slices.DeleteFunc(slices.Clone(c.Nodes), func(n *testenv.RabbitMQServer) bool { return n == first })
+		second := leader(rest...)
+		second.Kill()
+		waiting := max(d.unsettled(), 0)
+		d.until("messages wait in the outbox", func() bool { return d.unsettled() > waiting+100 })
+		for _, n := range []*testenv.RabbitMQServer{second, first} {
 			if err := n.Restart(t.Context()); err != nil {
 				t.Fatal(err)
 			}
