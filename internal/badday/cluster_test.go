@@ -6,8 +6,11 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/internal/testenv"
+	"github.com/waybill-go/waybill/transport/rabbitmq"
 )
 
 // OP-17: a cluster of three loses the leader of the queue, then its majority, then gets both back. Nothing that it
@@ -42,7 +45,9 @@ func TestClusterLosesItsMajority(t *testing.T) {
 	for range times() {
 		d.flows("messages flow", 50)
 		first := leader(c.Nodes...)
+		again := d.republisher(slices.DeleteFunc(slices.Clone(c.Nodes), func(n *testenv.RabbitMQServer) bool { return n == first }))
 		first.Kill()
+		again()
 		d.flows("messages flow under another leader", 100)
 		rest := slices.DeleteFunc(slices.Clone(c.Nodes), func(n *testenv.RabbitMQServer) bool { return n == first })
 		second := leader(rest...)
@@ -58,4 +63,37 @@ func TestClusterLosesItsMajority(t *testing.T) {
 	}
 	d.ends(excused{})
 	d.nobodyWasBlamed()
+}
+
+// republisher returns a function that publishes a message again, over a new channel at each of nodes, until it is
+// taken. The queue refuses the first ones if it has no leader.
+func (d *day) republisher(nodes []*testenv.RabbitMQServer) func() {
+	d.Helper()
+	var e waybill.Envelope
+	for e.ID = range d.ids(d.in, "SELECT id FROM seen LIMIT 1") {
+		e.Topic, e.Type, e.Source, e.Body = topic, topic, "/badday", []byte("{}")
+	}
+	var all []*rabbitmq.Transport
+	for _, n := range nodes {
+		bus, err := rabbitmq.Dial(d.Context(), n.AMQPURL("/"), rabbitmq.Options{PublishConnections: 1, PublishTimeout: 3 * time.Second, Logger: d.base.logger})
+		if err != nil {
+			d.Fatal(err)
+		}
+		all = append(all, bus)
+		d.Cleanup(func() { _ = bus.Close(context.WithoutCancel(d.Context())) })
+	}
+	return func() {
+		d.Helper()
+		refused := 0
+		for _, bus := range all {
+			d.until("a message is taken that was refused when the queue had no leader", func() bool {
+				err := bus.Publish(d.Context(), []waybill.Envelope{e}).FirstErr()
+				if err != nil {
+					refused++
+				}
+				return err == nil
+			})
+		}
+		d.Logf("%d times it was refused", refused)
+	}
 }
