@@ -78,6 +78,7 @@ newer: servers ## the suites and real histories on newer servers: PostgreSQL 18 
 # What depends on the version of a server, on the servers that the variables name.
 suites:
 	go test -timeout 20m $(COUNT) ./transport/rabbitmq ./store/postgres ./internal/e2e
+	go test -timeout 20m $(COUNT) -run '^TestBrokerReplaced$$' ./internal/badday
 	WAYBILL_CHECKER_REAL=20 go test -timeout 20m $(COUNT) -run '^TestPostgresRabbitMQHistories$$' ./internal/checker
 
 quickstart: ## run the example of the README
