@@ -54,16 +54,24 @@ func releaseCostsNothing(k *kit) {
 	k.publish(message(name+".a", 0))
 	for i := range 25 { // more than MaxDeliveries
 		d := k.receive(r, 1)[0]
-		k.counts(d, 1, 0, fmt.Sprintf("released %d times", i))
+		k.counts(d, 1, k.once(i, d), fmt.Sprintf("released %d times", i))
 		k.settle(r, core.AckRelease(d))
 	}
 	k.settle(r, core.AckRetry(k.receive(r, 1)[0], tier1, nil))
 	for i := range 3 {
 		d := k.receive(r, 1)[0]
-		k.counts(d, 2, 0, fmt.Sprintf("retried, and released %d times", i))
+		k.counts(d, 2, k.once(i, d), fmt.Sprintf("retried, and released %d times", i))
 		k.settle(r, core.AckRelease(d))
 	}
 	k.consume(r, 1)
+}
+
+// once returns the redeliveries that d may have after n releases: none, or one by Harness.ReleasesCountOnce.
+func (k *kit) once(n int, d *waybill.Delivery) int {
+	if k.h.ReleasesCountOnce && n > 0 && d.Redeliveries == 1 {
+		return 1
+	}
+	return 0
 }
 
 func retryIsNoRedelivery(k *kit) {

@@ -40,6 +40,9 @@ type Harness struct {
 	// SettlesUnanswered: the broker's protocol has no answer to a settle, as AMQP 0-9-1. A nil slot then means that
 	// it was sent, and the suite does not test what a cut link does to it.
 	SettlesUnanswered bool
+	// ReleasesCountOnce: the broker takes the first release of a message for a redelivery, since it cannot tell them
+	// apart, as RabbitMQ before 4.3. So releases may raise Redeliveries to 1, and no further.
+	ReleasesCountOnce bool
 	// Unreadable puts a message into a queue that the adapter cannot read, such as one with broken properties.
 	Unreadable func(ctx context.Context, queue string) error
 	// ReservedNames are header names that the broker, or its client, interprets. They must arrive as they were.
