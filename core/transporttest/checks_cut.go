@@ -51,14 +51,15 @@ func (k *kit) publishThrough(ctx context.Context, m waybill.Envelope) {
 	}
 }
 
-// await receives until the messages of left have come, and settles them: some may come twice.
-func (k *kit) await(ctx context.Context, r core.Receiver, left map[string]bool) {
+// await receives until the messages of left have come, and settles them: some may come twice. It returns all.
+func (k *kit) await(ctx context.Context, r core.Receiver, left map[string]bool) (all []*waybill.Delivery) {
 	n := len(left)
 	for len(left) > 0 {
 		_, err := collect(ctx, r, 1, func(ds []*waybill.Delivery) error {
 			for _, d := range ds {
 				delete(left, d.Envelope.ID)
 			}
+			all = append(all, ds...)
 			r.Settle(ctx, acks(core.AckDone, ds...))
 			return nil
 		})
@@ -66,6 +67,7 @@ func (k *kit) await(ctx context.Context, r core.Receiver, left map[string]bool) 
 			k.fail("%d of %d messages did not come after the broker was back: %w", len(left), n, err)
 		}
 	}
+	return all
 }
 
 // subscribeThrough subscribes until that succeeds.
@@ -129,8 +131,7 @@ func settleOverCut(k *kit) {
 			left[ds[i].Envelope.ID] = true
 		}
 	}
-	k.await(ctx, again, left)
-	for _, d := range k.drain(again) {
+	for _, d := range append(k.await(ctx, again, left), k.drain(again)...) {
 		for i := range 2 {
 			if res[i] == nil && d.Envelope.ID == ds[i].Envelope.ID {
 				k.fail("message %s came again, though its settle while the link was cut was a success", d.Envelope.ID)

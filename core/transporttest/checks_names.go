@@ -96,10 +96,9 @@ func roundTripHeaderNames(k *kit) {
 func namesHaveCase(k *kit) {
 	name := k.name()
 	lower, upper := k.subscribe(name+"q", name+".a"), k.subscribe(name+"Q", name+".A")
-	m, other := message(name+".a", 0), message(name+".A", 0)
-	m.ID, other.ID = name+"-id", name+"-ID"
+	m, other := message(name+".a", 0), message(name+".A", 1)
 	again := m
-	again.ID = name + "-ID"
+	m.ID, again.ID = name+"-id", name+"-ID"
 	k.publish(m, other, again)
 	k.exactly([]waybill.Envelope{m, again}, k.consume(lower, 2))
 	k.exactly([]waybill.Envelope{other}, k.consume(upper, 1))

@@ -2,6 +2,7 @@ package transporttest_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,13 +16,14 @@ type leased struct {
 	*link
 	f leaseFaults
 
-	mu   sync.Mutex
-	held map[*waybill.Delivery]*time.Timer
+	mu     sync.Mutex
+	held   map[*waybill.Delivery]*time.Timer
+	others []*waybill.Delivery
 }
 
 // leaseFaults are ways to get it wrong.
 type leaseFaults struct {
-	forever, neverRenews, settlesOthers bool
+	forever, neverRenews, knowsNothing bool
 }
 
 func (r *leased) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
@@ -41,6 +43,9 @@ func (r *leased) expire(d *waybill.Delivery) {
 		return
 	}
 	delete(r.held, d)
+	if r.f.knowsNothing {
+		r.others = append(r.others, d)
+	}
 	r.link.mu.Lock()
 	r.expired[d.Envelope.ID]++
 	r.link.mu.Unlock()
@@ -66,6 +71,9 @@ func (r *leased) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	res := r.Receiver.Settle(ctx, acks)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if len(r.others) > 0 && slices.Contains(r.others, acks[0].Delivery) {
+		return core.Results{errCut} // neither settled nor another's
+	}
 	for i, a := range acks {
 		if t := r.held[a.Delivery]; t != nil && res[i] == nil {
 			t.Stop()

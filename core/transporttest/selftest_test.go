@@ -3,6 +3,7 @@ package transporttest_test
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -19,7 +20,7 @@ func TestBrokenTransportsAreCaught(t *testing.T) {
 	for _, c := range transporttest.Checks() {
 		checks[c.Name] = c
 	}
-	for _, c := range brokenTransports {
+	for _, c := range slices.Concat(brokenTransports, moreBrokenTransports) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -92,12 +93,29 @@ func TestUndeclaredIsSkipped(t *testing.T) {
 	}
 }
 
+// TE-02: no check is without a transport that it catches.
+func TestEveryCheckCatchesSomething(t *testing.T) {
+	t.Parallel()
+	caught := map[string]bool{}
+	for _, c := range slices.Concat(brokenTransports, moreBrokenTransports) {
+		caught[c.check] = true
+	}
+	for _, c := range brokenParkedQueues {
+		caught[c.check] = true
+	}
+	for _, c := range transporttest.Checks() {
+		if !caught[c.Name] {
+			t.Errorf("no broken transport stands behind the check %q", c.Name)
+		}
+	}
+}
+
 func TestChecksAreNamed(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, c := range transporttest.Checks() {
-		if c.Name == "" || c.Run == nil || seen[c.Name] || strings.Trim(c.Name, "abcdefghijklmnopqrstuvwxyz-") != "" {
-			t.Errorf("check %q has a bad name, a name twice, or no function", c.Name)
+		if c.Name == "" || c.Doc == "" || c.Run == nil || seen[c.Name] || strings.Trim(c.Name, "abcdefghijklmnopqrstuvwxyz-") != "" {
+			t.Errorf("check %q has a bad name, a name twice, no promise, or no function", c.Name)
 		}
 		seen[c.Name] = true
 	}

@@ -119,7 +119,7 @@ type faults struct {
 	oneCount  bool         // attempts are deliveries
 	log       bool         // the broker is a log
 
-	losesAtRestart, readsAnything, keepsRunning bool
+	losesAtRestart, readsAnything, keepsRunning, ignoresContext bool
 }
 
 type broken struct {
@@ -189,6 +189,9 @@ func (b *broken) Subscribe(ctx context.Context, sub core.Subscription) (core.Rec
 		return nil, errClosed()
 	case b.isCut():
 		return nil, errCut
+	}
+	if b.ignoresContext {
+		ctx = context.WithoutCancel(ctx)
 	}
 	asked := sub
 	if b.subscribe != nil {
