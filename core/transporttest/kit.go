@@ -57,7 +57,7 @@ func newKit(ctx context.Context, h Harness) *kit {
 // name returns a name that the broker has not seen.
 func (k *kit) name() string {
 	if k.h.NewName != nil {
-		return k.name()
+		return k.h.NewName()
 	}
 	return "t" + strings.ToLower(rand.Text()[:15])
 }
