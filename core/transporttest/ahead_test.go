@@ -76,7 +76,8 @@ func (a *ahead) Settle(ctx context.Context, acks []core.Ack) core.Results {
 	res := a.Receiver.Settle(ctx, acks)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.inOrder && slices.ContainsFunc(acks, func(x core.Ack) bool { return x.Verdict == core.VerdictRelease }) { // what is behind it waits
+	released := slices.ContainsFunc(acks, func(x core.Ack) bool { return x.Verdict == core.VerdictRelease })
+	if a.inOrder && released { // what is behind it waits
 		for _, d := range a.buf {
 			a.Receiver.Settle(ctx, []core.Ack{core.AckRelease(d)})
 		}

@@ -45,6 +45,8 @@ func remembered(confirmedOnly bool) func(*broken, context.Context, []waybill.Env
 }
 
 // inProcess keeps retries in the process, where they count against the prefetch.
+//
+//nolint:revive // a hook, whose receiver comes first
 func inProcess(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
 	var rest []core.Ack
 	for _, a := range acks {
@@ -65,6 +67,8 @@ func inProcess(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Res
 }
 
 // onlyOwnBindings drops what this receiver's own subscription does not name.
+//
+//nolint:revive // a hook, whose receiver comes first
 func onlyOwnBindings(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	for {
 		ds, err := r.Receiver.Receive(ctx, limit)
@@ -80,6 +84,8 @@ func onlyOwnBindings(r *brokenReceiver, ctx context.Context, limit int) ([]*wayb
 }
 
 // releasedAsCopies puts what is released behind everything else, the last one first.
+//
+//nolint:revive // a hook, whose receiver comes first
 func releasedAsCopies(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results {
 	acks = slices.Clone(acks)
 	for i := len(acks) - 1; i >= 0; i-- {
@@ -113,7 +119,7 @@ func bindings(change func(b string) string) func(*broken, core.Subscription) cor
 	}
 }
 
-// moreBrokenTransports are ways to get it wrong that cost adapters their messages, each with the check that must notice.
+// moreBrokenTransports are ways to get it wrong that cost adapters their messages.
 var moreBrokenTransports = []fault{
 	{"answers an empty batch", "publish-empty-batch", faults{publish: func(b *broken, ctx context.Context, batch []waybill.Envelope) core.Results {
 		if len(batch) == 0 {

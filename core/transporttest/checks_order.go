@@ -1,10 +1,9 @@
 package transporttest
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
-
-	"context"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
@@ -44,14 +43,14 @@ func (k *kit) share(limit int, rs ...core.Receiver) [][]*waybill.Delivery {
 	k.each(len(rs), func(i int) error {
 		for len(got[i]) < limit {
 			ds, err := receiveBriefly(ctx, rs[i], limit-len(got[i]), quiet)
-			switch {
-			case err != nil:
+			if err != nil {
 				return err
-			case len(ds) > 0:
+			}
+			got[i] = append(got[i], ds...)
+			if len(ds) > 0 {
 				some.Store(true)
-				got[i] = append(got[i], ds...)
-			case some.Load() || ctx.Err() != nil:
-				return nil
+			} else if ended := ctx.Err() != nil; ended || some.Load() {
+				break
 			}
 		}
 		return nil
@@ -63,12 +62,13 @@ func (k *kit) share(limit int, rs ...core.Receiver) [][]*waybill.Delivery {
 func (k *kit) active(what string, limit int, want []waybill.Envelope, rs ...core.Receiver) (core.Receiver, []*waybill.Delivery) {
 	var r core.Receiver
 	var ds []*waybill.Delivery
-	for i, got := range k.share(limit, rs...) {
-		if len(got) > 0 && len(ds) > 0 {
-			k.fail("%s: two receivers have deliveries of one key at the same time: %s, and %s", what, ids(ds), ids(got))
+	all := k.share(limit, rs...)
+	for i, other := range rs {
+		if len(all[i]) > 0 && len(ds) > 0 {
+			k.fail("%s: two receivers have deliveries of one key at the same time: %s, and %s", what, ids(ds), ids(all[i]))
 		}
-		if len(got) > 0 {
-			r, ds = rs[i], got
+		if len(all[i]) > 0 {
+			r, ds = other, all[i]
 		}
 	}
 	if len(ds) == 0 {

@@ -2,7 +2,6 @@ package transporttest
 
 import (
 	"context"
-
 	"errors"
 	"fmt"
 	"time"

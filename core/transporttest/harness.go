@@ -27,8 +27,8 @@ type Harness struct {
 	NewName func() string
 	// Close closes the transport under test, both directions; see core.Transport.
 	Close func(ctx context.Context) error
-	// Reopen returns a second subscriber on the same broker, which lives on when Close closes the first. The harness
-	// closes it after the check.
+	// Reopen returns a second subscriber on the same broker, which lives on when Close closes the first. The
+	// harness closes it after the check.
 	Reopen func(ctx context.Context) (core.Subscriber, error)
 	// Parked returns the parked messages of a queue, oldest first, without removing them.
 	Parked func(ctx context.Context, queue string) ([]Parked, error)
@@ -37,11 +37,11 @@ type Harness struct {
 	// Cut cuts the link between the adapter and the broker: calls in progress fail or hang, and nothing arrives on
 	// either side. heal ends that. What was on its way is lost.
 	Cut func(ctx context.Context) (heal func() error, err error)
-	// SettlesUnanswered: the broker's protocol has no answer to a settle, as AMQP 0-9-1. A nil slot then means that
-	// it was sent, and the suite does not test what a cut link does to it.
+	// SettlesUnanswered: the broker's protocol has no answer to a settle, as AMQP 0-9-1. A nil slot then means
+	// that it was sent, and the suite does not test what a cut link does to it.
 	SettlesUnanswered bool
-	// ReleasesCountOnce: the broker takes the first release of a message for a redelivery, since it cannot tell them
-	// apart, as RabbitMQ before 4.3. So releases may raise Redeliveries to 1, and no further.
+	// ReleasesCountOnce: the broker takes the first release of a message for a redelivery, since it cannot tell
+	// them apart, as RabbitMQ before 4.3. So releases may raise Redeliveries to 1, and no further.
 	ReleasesCountOnce bool
 	// Unreadable puts a message into a queue that the adapter cannot read, such as one with broken properties.
 	Unreadable func(ctx context.Context, queue string) error

@@ -50,7 +50,8 @@ func TestConformance(t *testing.T) {
 							return nil
 						}, nil
 					}
-					h.Restart = func(ctx context.Context) error { // as an operator closes connections
+					// As an operator closes connections.
+					h.Restart = func(ctx context.Context) error {
 						if _, err := mq.CloseConnections(ctx, mq.VHost); err != nil && !strings.Contains(err.Error(), "no connection") {
 							return err
 						}
