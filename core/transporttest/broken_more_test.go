@@ -231,6 +231,7 @@ var moreBrokenTransports = []fault{
 		}
 	})}},
 	{"delivers what it could not read as whole", "unreadable", faults{readsAnything: true}},
+	{"declares a limit that the broker does not have", "broker-parks", faults{subTraits: func(t *core.SubscriberTraits) { t.BrokerParks = true }}},
 	{"does not renew", "hold-renewed", faults{lease: &leaseFaults{neverRenews: true}}},
 	{"holds for ever", "hold-ends", faults{lease: &leaseFaults{forever: true}}},
 	{"does not know what it lost", "hold-ends", faults{lease: &leaseFaults{knowsNothing: true}}},

@@ -41,7 +41,7 @@ func (k *kit) share(limit int, rs ...core.Receiver) [][]*waybill.Delivery {
 	got := make([][]*waybill.Delivery, len(rs))
 	var some atomic.Bool
 	k.each(len(rs), func(i int) error {
-		for len(got[i]) < limit {
+		for len(got[i]) < limit && ctx.Err() == nil {
 			ds, err := receiveBriefly(ctx, rs[i], limit-len(got[i]), quiet)
 			if err != nil {
 				return err
@@ -49,7 +49,7 @@ func (k *kit) share(limit int, rs ...core.Receiver) [][]*waybill.Delivery {
 			got[i] = append(got[i], ds...)
 			if len(ds) > 0 {
 				some.Store(true)
-			} else if ended := ctx.Err() != nil; ended || some.Load() {
+			} else if some.Load() {
 				break
 			}
 		}
