@@ -3,6 +3,7 @@ package transporttest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -21,6 +22,10 @@ var rejectChecks = []named{
 	{
 		"reject-unparked", ofSubscriber,
 		"With DropFailed, what is rejected is dropped and not parked.", rejectUnparked,
+	},
+	{
+		"broker-parks", ofSubscriber,
+		"The broker parks what it delivered more often than MaxDeliveries by its own count, and loses nothing.", brokerParks,
 	},
 }
 
@@ -94,4 +99,38 @@ func rejectUnparked(k *kit) {
 			k.fail("%d messages are parked for a subscription that does not park", len(got))
 		}
 	}
+}
+
+// brokerParks receives a message again and again without settling it, as a handler that ends its process.
+func brokerParks(k *kit) {
+	const maxRounds = 100
+	k.needs(k.sub.BrokerParks && k.sub.Parks, "SubscriberTraits.BrokerParks")
+	k.needs(k.h.Parked != nil, "Harness.Parked")
+	name := k.name()
+	sub := subscription(name, name+".a")
+	sub.MaxDeliveries = 3
+	r := k.subscribeTo(sub)
+	want := full(name + ".a")
+	k.publish(want)
+	for n := range maxRounds {
+		ds, err := receiveBriefly(k.ctx, r, 1, 2*quiet)
+		k.must("receive", err)
+		if len(ds) == 0 {
+			got := k.awaitParked(name)
+			switch {
+			case len(got) != 1:
+				k.fail("after %d deliveries the message neither comes nor is parked", n)
+			case n <= sub.MaxDeliveries:
+				k.fail("the broker parked after %d deliveries, MaxDeliveries is %d: the consumer has to be first", n, sub.MaxDeliveries)
+			case got[0].Reason != waybill.ReasonDeliveries && got[0].Reason != waybill.ReasonNone:
+				k.fail("the broker parked with the reason %q, want %q", got[0].Reason, waybill.ReasonDeliveries)
+			}
+			k.same(want, got[0].Envelope, "parked by the broker")
+			return
+		}
+		k.same(want, ds[0].Envelope, fmt.Sprintf("delivery %d", n+1))
+		k.closeReceiver(r)
+		r = k.subscribeTo(sub)
+	}
+	k.fail("the broker delivered a message %d times, MaxDeliveries is %d", maxRounds, sub.MaxDeliveries)
 }

@@ -202,7 +202,7 @@ func TestTooLargeAndUnroutable(t *testing.T) { // RL-03 RL-06
 	defer func() { _ = rcv.Close(t.Context()) }()
 
 	// 300 MB straight to the transport, between two others.
-	ok := waybill.Envelope{ID: "1", Topic: "a.b", Body: make([]byte, limit)}
+	ok := waybill.Envelope{ID: "1", Topic: "a.b", Body: make([]byte, limit-len("1a.b"))}
 	huge := waybill.Envelope{ID: "2", Topic: "a.b", Body: make([]byte, 300<<20)}
 	res := within(t, 30*time.Second, func() core.Results {
 		return bus.Publish(t.Context(), []waybill.Envelope{ok, huge, {ID: "3", Topic: "a.b"}, {ID: "4", Topic: "no\xffwhere"}, {ID: "5", Topic: strings.Repeat("x", 256)}, {ID: "6", Topic: "no.where"}})

@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -37,8 +38,19 @@ func TestConformance(t *testing.T) {
 					if c.new != nil {
 						return harness(t, mq, c.new(t, mq, c.opts), c.opts)
 					}
-					h := harness(t, mq, dial(t, mq.URL, c.opts), c.opts)
-					// as an operator closes connections
+					opts := c.opts
+					opts.ReconnectMax = 200 * time.Millisecond
+					proxy := testenv.NewProxy(t, hostOf(t, mq.URL))
+					h := harness(t, mq, dial(t, proxy.URL(mq.URL), opts), opts)
+					h.Cut = func(context.Context) (func() error, error) {
+						proxy.Blackhole(testenv.Up | testenv.Down)
+						return func() error {
+							proxy.Cut()
+							proxy.Heal()
+							return nil
+						}, nil
+					}
+					// As an operator closes connections.
 					h.Restart = func(ctx context.Context) error {
 						if _, err := mq.CloseConnections(ctx, mq.VHost); err != nil && !strings.Contains(err.Error(), "no connection") {
 							return err
@@ -76,6 +88,17 @@ func own(t *testing.T, mq *testenv.MQ, opts rabbitmq.Options) *rabbitmq.Transpor
 func harness(t *testing.T, mq *testenv.MQ, bus *rabbitmq.Transport, opts rabbitmq.Options) transporttest.Harness {
 	t.Helper()
 	h := transporttest.Of(bus)
+	h.SettlesUnanswered = true // basic.ack has no answer
+	h.ReleasesCountOnce = true // up to RabbitMQ 4.2
+	h.ReservedNames = []string{"CC", "BCC", "x-delay", "x-match", "x-stream-offset", "x-stream-filter-value", "x-opt-delivery-time", "expiration", "user_id"}
+	h.Reopen = func(context.Context) (core.Subscriber, error) { return dial(t, mq.URL, opts), nil }
+	h.Unreadable = func(ctx context.Context, queue string) error {
+		ch := testenv.Channel(t, mq.URL)
+		defer func() { _ = ch.Close() }()
+		return ch.PublishWithContext(ctx, "", opts.Prefix+queue, false, false, amqp.Publishing{
+			MessageId: "one", Headers: amqp.Table{"cloudEvents:specversion": "1.0", "cloudEvents:id": "two"},
+		})
+	}
 	// Looks at the dead-letter queue and lets its messages go back.
 	h.Parked = func(_ context.Context, queue string) ([]transporttest.Parked, error) {
 		ch := testenv.Channel(t, mq.URL)

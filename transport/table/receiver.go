@@ -57,6 +57,7 @@ type receiver struct {
 	drop     bool
 	base     context.Context //nolint:containedctx // of its calls: they outlive the Receive that asked
 	cancel   context.CancelFunc
+	unwatch  func() bool   // ends the wait for the end of the subscription's context
 	changed  chan struct{} // closed and replaced when Receive or Close should look again
 
 	d       *dispatch.Dispatcher
@@ -248,6 +249,7 @@ func (r *receiver) Close(ctx context.Context) error {
 		return nil
 	}
 	r.closed = true
+	r.unwatch()
 	r.notify()
 	r.d.Quit()
 	r.pump()

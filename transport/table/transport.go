@@ -123,6 +123,7 @@ func (t *Transport) Subscribe(ctx context.Context, sub core.Subscription) (core.
 		t.base = context.WithoutCancel(ctx)
 	}
 	t.receivers = append(t.receivers, r)
+	r.unwatch = context.AfterFunc(ctx, func() { _ = r.Close(r.base) })
 	t.startUpkeep()
 	return r, nil
 }
