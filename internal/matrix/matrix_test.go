@@ -181,6 +181,7 @@ func bound(t *testing.T, b bus, broker string, db *database) {
 
 // stageAll stages the orders, again where the database is busy.
 func stageAll(t *testing.T, db *database) {
+	t.Helper()
 	for n := range messages {
 		for {
 			err := db.stage(t.Context(), orders.Message(n, waybill.Key(fmt.Sprint("k", n%7))))
