@@ -103,7 +103,7 @@ func rejectUnparked(k *kit) {
 
 // brokerParks receives a message again and again without settling it, as a handler that ends its process.
 func brokerParks(k *kit) {
-	const maxRounds = 100
+	const maxRounds = 200
 	k.needs(k.sub.BrokerParks && k.sub.Parks, "SubscriberTraits.BrokerParks")
 	k.needs(k.h.Parked != nil, "Harness.Parked")
 	name := k.name()
