@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybill-go/waybill/admin"
 	"github.com/waybill-go/waybill/core"
+	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/store/memory"
 	"github.com/waybill-go/waybill/store/postgres"
 	"github.com/waybill-go/waybill/store/sqlite"
@@ -165,6 +166,10 @@ func TestCapabilitiesPage(t *testing.T) {
 			}
 		}
 		matrix(&b, c.adapters)
+	}
+	b.WriteString("\n## What the suite of transports checks\n\nEach is a check of `core/transporttest`. Those of what is not declared are skipped.\n\n| check | promise |\n|---|---|\n")
+	for _, c := range transporttest.Checks() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", c.Name, c.Doc)
 	}
 	page := filepath.Join(root, "docs", "capabilities.md")
 	if *update {
