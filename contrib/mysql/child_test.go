@@ -1,0 +1,3 @@
+package waybillmysql_test
+
+func child() bool { return false }
