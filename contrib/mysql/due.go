@@ -80,8 +80,8 @@ func (d *due) next(in time.Duration) {
 	}
 }
 
-// pick locks the first records of a list, and leaves out those that are locked or have changed: they are due at once.
-func (d *due) pick(ctx context.Context, list []*row) ([]int64, error) {
+// first locks the first records of a list, and leaves out those that are locked or have changed: they are due at once.
+func (d *due) first(ctx context.Context, list []*row) (out []*row, err error) {
 	slices.SortStableFunc(list, func(a, b *row) int {
 		return cmp.Or(-cmp.Compare(a.Holder, b.Holder), cmp.Compare(a.due, b.due), cmp.Compare(a.Seq, b.Seq))
 	})
@@ -90,10 +90,9 @@ func (d *due) pick(ctx context.Context, list []*row) ([]int64, error) {
 		d.next(0)
 	}
 	got, _, err := d.lock(ctx, seqsOf(list))
-	var out []int64
 	for _, r := range list {
 		if now := got[r.Seq]; now != nil && now.Version == r.Version && now.Holder == r.Holder && now.due == r.due {
-			out = append(out, r.Seq)
+			out = append(out, now)
 		} else {
 			d.next(0)
 		}
@@ -103,10 +102,11 @@ func (d *due) pick(ctx context.Context, list []*row) ([]int64, error) {
 
 // take holds the retries and makes the timers ready.
 func (d *due) take(ctx context.Context) error {
-	retries, err := d.pick(ctx, append(d.mine, d.retries...))
+	rows, err := d.first(ctx, append(d.mine, d.retries...))
 	if err != nil {
 		return err
 	}
+	retries := seqsOf(rows)
 	if err := d.hold(ctx, retries, 0); err != nil {
 		return err
 	}
@@ -121,17 +121,17 @@ func (d *due) take(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	timers, err := d.pick(ctx, d.timers)
+	timers, err := d.first(ctx, d.timers)
 	if err != nil || len(timers) == 0 {
 		return err
 	}
-	d.page.Moved = len(timers)
 	return d.inLine(ctx, timers)
 }
 
 // inLine gives records new numbers. Rows that nobody else ever sees draw them: another way to draw one is not the same in
 // all versions of the server.
-func (d *due) inLine(ctx context.Context, seqs []int64) error {
+func (d *due) inLine(ctx context.Context, rows []*row) error {
+	seqs := seqsOf(rows)
 	if err := d.draw(ctx); err != nil {
 		return err
 	}
@@ -150,6 +150,42 @@ func (d *due) inLine(ctx context.Context, seqs []int64) error {
 	if err := d.remove(ctx, drawn); err != nil {
 		return err
 	}
-	from, to := list(seqs), list(drawn)
-	return d.set(ctx, seqs, `seq = ELT(FIELD(seq, `+from[1:len(from)-1]+`), `+to[1:len(to)-1]+`), due_at = 0, version = version + 1`)
+	err = d.move(ctx, seqs, drawn)
+	if number(err) != lockTimeout {
+		return err
+	}
+	for i, r := range rows {
+		err := d.move(ctx, seqs[i:i+1], drawn[i:i+1])
+		if number(err) == lockTimeout {
+			err = d.stay(ctx, r)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stay makes a timer ready at its old number. A control record tells its owner, which reads there no more.
+func (d *due) stay(ctx context.Context, r *row) error {
+	if err := d.set(ctx, []int64{r.Seq}, `due_at = 0, version = version + 1`); err != nil {
+		return err
+	}
+	d.page.Moved++
+	return d.tell(ctx, kindFor(r), r)
+}
+
+// move changes numbers. The index of ids then has an entry with the same id, and the server locks the one behind it, too,
+// which another transaction can have locked. It must not wait for that.
+func (d *due) move(ctx context.Context, seqs, to []int64) error {
+	from, into, limit := list(seqs), list(to), ""
+	if v, err := d.s.serverVersion(ctx); err != nil {
+		return err
+	} else if isMariaDB(v) {
+		limit = `SET STATEMENT innodb_lock_wait_timeout = 0 FOR `
+	}
+	n, err := d.exec(ctx, limit+`UPDATE waybill_outbox FORCE INDEX (PRIMARY) SET seq = ELT(FIELD(seq, `+from[1:len(from)-1]+`), `+
+		into[1:len(into)-1]+`), due_at = 0, version = version + 1 WHERE seq IN `+from)
+	d.page.Moved += int(n)
+	return err
 }

@@ -25,7 +25,10 @@ const (
 	kindTooBig                    // beyond what a row or a packet can hold
 )
 
-const duplicateEntry = 1062
+const (
+	duplicateEntry = 1062
+	lockTimeout    = 1205
+)
 
 // kinds are the error numbers that have a meaning here. All others are unknown.
 var kinds = map[uint16]kind{
@@ -38,7 +41,7 @@ var kinds = map[uint16]kind{
 	1064: kindMisconfigured, 1130: kindMisconfigured, 1142: kindMisconfigured, 1143: kindMisconfigured, 1146: kindMisconfigured,
 	1176: kindMisconfigured, 1227: kindMisconfigured, 1251: kindMisconfigured, 1370: kindMisconfigured, 1698: kindMisconfigured,
 	1820: kindMisconfigured, 1862: kindMisconfigured, 4031: kindOutage,
-	1105: kindUnknown, 1118: kindTooBig, 1153: kindTooBig, 1301: kindTooBig, 1406: kindTooBig, 3140: kindTooBig,
+	1118: kindTooBig, 1153: kindTooBig, 1301: kindTooBig, 1406: kindTooBig, 3140: kindTooBig,
 }
 
 // number returns the server's error number, or 0.

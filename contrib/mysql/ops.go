@@ -306,9 +306,13 @@ func (w *work) requeue(ctx context.Context, r *row, body []byte) error {
 			return err
 		}
 	}
-	kind := core.ControlRecord
+	return w.tell(ctx, kindFor(r), r)
+}
+
+// kindFor returns the kind of control record for a record that is ready again.
+func kindFor(r *row) core.ControlKind {
 	if r.Envelope.Key != "" {
-		kind = core.ControlKey
+		return core.ControlKey
 	}
-	return w.tell(ctx, kind, r)
+	return core.ControlRecord
 }

@@ -54,8 +54,8 @@ func (s *Store) Check(ctx context.Context) error {
 		return misconfigured("the server's version is %q; MySQL 8.0.1 or MariaDB 10.6 is needed, for SKIP LOCKED", v)
 	}
 	w := &work{s: s, q: s.own}
-	var step, flush, wsrep, version int64
-	if _, err := w.one(ctx, []any{&step, &flush}, `SELECT @@auto_increment_increment, @@innodb_flush_log_at_trx_commit`); err != nil {
+	var step, flush, all, wsrep, version int64
+	if _, err := w.one(ctx, []any{&step, &flush, &all}, `SELECT @@auto_increment_increment, @@innodb_flush_log_at_trx_commit, @@innodb_rollback_on_timeout`); err != nil {
 		return classify("check", err)
 	}
 	if _, err := w.one(ctx, []any{new(string), &wsrep}, `SHOW VARIABLES WHERE Variable_name = 'wsrep_on' AND Value NOT IN ('OFF', '0')`); wsrep != 0 || err != nil && number(err) == 0 {
@@ -64,6 +64,8 @@ func (s *Store) Check(ctx context.Context) error {
 	switch {
 	case step != 1:
 		return misconfigured("auto_increment_increment is %d: with several primaries numbers do not rise in time; use one", step)
+	case all != 0:
+		return misconfigured("innodb_rollback_on_timeout is ON, so that a failed statement ends its transaction; set it to OFF")
 	case flush == 0:
 		return misconfigured("innodb_flush_log_at_trx_commit is 0, which can lose committed messages; set it to 1")
 	}

@@ -67,7 +67,7 @@ var (
 )
 
 // idleSeconds is how long the server waits for the next statement of a connection of the store's own pool. Then it ends
-// the connection, and the transaction that a frozen process left open.
+// the connection, and the transaction that a frozen process left open. A statement waits a second for a lock.
 const idleSeconds = 5
 
 // Open returns a store with two pools: [Store.DB] for the application's transactions and for inbox handlers, and one
@@ -79,12 +79,13 @@ func Open(dsn string, opts Options) (*Store, error) {
 		return nil, waybill.Invalid("waybill/mysql: open",
 			"dsn: is no data source name with a database; write it as user:password@tcp(host:3306)/database")
 	}
-	cfg.InterpolateParams, cfg.ClientFoundRows = true, false
+	cfg.InterpolateParams, cfg.ClientFoundRows, cfg.Logger = true, false, &mysql.NopLogger{}
 	own := cfg.Clone()
 	if own.Params == nil {
 		own.Params = map[string]string{}
 	}
 	own.Params["wait_timeout"] = strconv.Itoa(idleSeconds)
+	own.Params["innodb_lock_wait_timeout"] = "1"
 	dbs := [2]*sql.DB{}
 	for i, c := range [...]*mysql.Config{cfg, own} {
 		connector, err := mysql.NewConnector(c)

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/admin"
 	waybillmysql "github.com/waybill-go/waybill/contrib/mysql"
 	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/inboxtest"
@@ -128,13 +127,8 @@ func (x *testTx) Lock(ctx context.Context, route, id string) error {
 	return x.tx.QueryRowContext(ctx, `SELECT seq FROM waybill_outbox WHERE route = ? AND id = ? FOR UPDATE`, route, id).Scan(&seq)
 }
 
-// Redrive commits at once: the store has no redrive in a transaction of the caller.
 func (x *testTx) Redrive(ctx context.Context, route, id string) error {
-	got, err := x.store.Redrive(ctx, admin.RedriveRequest{Filter: admin.Filter{Routes: []string{route}, IDs: []string{id}}, Force: true})
-	if err == nil && got.Changed != 1 {
-		err = errors.New("not redriven")
-	}
-	return err
+	return x.store.RequeueIn(ctx, x.tx, route, id)
 }
 
 // ST-01 ST-02 DB-01 DB-02 DB-03 DB-04 DB-05 DB-16 DB-18 OR-02 OR-08 DB-26

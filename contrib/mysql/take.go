@@ -148,7 +148,7 @@ func (w *work) keep(ctx context.Context, unit core.Unit, out []core.Ref) (bool, 
 		return false, err
 	}
 	for _, r := range mine {
-		if _, ok := wanted[r.Seq]; !ok {
+		if _, ok := wanted[r.Seq]; !ok && unit.Slots().Has(r.Slot) {
 			seqs = append(seqs, r.Seq)
 		}
 	}
