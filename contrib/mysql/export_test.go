@@ -19,3 +19,9 @@ func (s *Store) RequeueIn(ctx context.Context, tx *sql.Tx, route, id string) err
 	}
 	return w.requeue(ctx, rows[0].decode(), nil)
 }
+
+// Classify and Recent are tested as tables.
+var (
+	Classify = classify
+	Recent   = recent
+)
