@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/waybill-go/waybill/core"
@@ -17,26 +18,26 @@ const maxUnserved = 100
 // changes something waits for others that do. It leaves out what meets a lock, leaving included.
 func (s *Store) Meet(ctx context.Context, m core.Meeting) (out core.Roster, err error) {
 	self := m.Self.Session
-	err = s.read(ctx, "meet", func(w *work) (err error) {
-		out, err = w.roster(ctx, self)
-		return err
-	})
-	if err != nil || self == 0 || !out.Known && (!m.Join || m.Leave) || idle(&m, &out) {
-		return out, err
+	if err = s.read(ctx, "meet", func(w *work) error { return w.roster(ctx, self, &out) }); err != nil {
+		return core.Roster{}, err
+	}
+	if self == 0 || !out.Known && (!m.Join || m.Leave) || idle(&m, &out) {
+		return out, nil
 	}
 	err = s.write(ctx, "meet", func(w *work) (err error) {
-		w.self = self
+		w.self, out = self, core.Roster{}
 		if _, err = w.one(ctx, []any{&w.now}, `SELECT `+nowSQL+` FROM waybill_meta WHERE name = 'meet' FOR UPDATE`); err != nil {
 			return err
 		}
-		if out, err = w.roster(ctx, self); err != nil || !out.Known && !m.Join {
+		if err := w.who(ctx, self, &out); err != nil {
 			return err
 		}
-		if err := w.meet(ctx, &m, &out); err != nil {
-			return err
+		if out.Known || m.Join {
+			if err := w.meet(ctx, &m, &out); err != nil {
+				return err
+			}
 		}
-		out, err = w.roster(ctx, self)
-		return err
+		return w.roster(ctx, self, &out)
 	})
 	return out, err
 }
@@ -78,7 +79,7 @@ func (w *work) meet(ctx context.Context, m *core.Meeting, now *core.Roster) erro
 			}
 		}
 	}
-	if err := w.move(ctx, m, find(now, w.self).Beat); err != nil {
+	if err := w.move(ctx, m, now); err != nil {
 		return err
 	}
 	for _, f := range m.Flag {
@@ -91,6 +92,9 @@ func (w *work) meet(ctx context.Context, m *core.Meeting, now *core.Roster) erro
 		if err := w.end(ctx, w.self, false); err != nil {
 			return err
 		}
+	}
+	if !m.Leave && len(m.Remove) == 0 && find(now, w.self).Beat >= m.Self.Beat {
+		return nil
 	}
 	return w.tidy(ctx)
 }
@@ -135,43 +139,37 @@ func (w *work) makeUnits(ctx context.Context, sv core.Serving, now *core.Roster)
 }
 
 // move leaves out moves that do not apply: From is not the owner, the new owner is not a member, or self stores late.
-// What a member stores about its own units takes one statement for all of them.
-func (w *work) move(ctx context.Context, m *core.Meeting, beat int64) error {
-	now, err := w.units(ctx, `FOR UPDATE`)
-	if err != nil {
-		return err
-	}
-	units := map[core.Unit]core.OwnedUnit{}
-	for _, u := range now {
-		units[u.Unit] = u
-	}
+// What a member stores about its own units takes one statement for all of them. Give-ups can run meanwhile.
+func (w *work) move(ctx context.Context, m *core.Meeting, now *core.Roster) error {
 	var hints []any
+	units := map[core.Unit]int64{}
+	for _, u := range now.Units {
+		units[u.Unit] = u.Term
+	}
 	for _, mv := range m.Moves {
-		u, ok := units[mv.Unit]
-		switch {
-		case !ok || u.Owner != mv.From:
-		case mv.From == mv.To:
-			if mv.To != 0 && m.Self.Beat >= beat {
-				hints = append(hints, u.Unit.Route, u.Unit.From, u.Unit.To, u.Term, mv.Low, mv.Careful)
+		u := mv.Unit
+		if term, ok := units[u]; mv.From == mv.To {
+			if ok && mv.To == w.self && m.Self.Beat >= find(now, w.self).Beat {
+				hints = append(hints, u.Route, u.From, u.To, term, mv.Low, mv.Careful)
 			}
-		default:
-			if free, err := w.fence(ctx, mv.From); err != nil || !free && mv.From != 0 {
-				return err
-			}
-			if n, err := w.exec(ctx, `UPDATE waybill_outbox_units SET owner = ?, term = term + 1 WHERE route = ? AND from_slot = ?
-				AND (? = 0 OR EXISTS (SELECT 1 FROM waybill_outbox_members WHERE session = ?))`, mv.To, u.Unit.Route, u.Unit.From, mv.To, mv.To); err != nil {
-				return err
-			} else if n > 0 {
-				u.Owner = mv.To
-				units[mv.Unit] = u
-			}
+			continue
+		}
+		if free, err := w.fence(ctx, mv.From); err != nil || !free {
+			return err
+		}
+		if _, err := w.exec(ctx, `UPDATE waybill_outbox_units SET owner = ?, term = term + 1 WHERE route = ? AND from_slot = ? AND to_slot = ?
+			AND owner = ? AND (? = 0 OR EXISTS (SELECT 1 FROM waybill_outbox_members WHERE session = ?))`, mv.To, u.Route, u.From, u.To,
+			mv.From, mv.To, mv.To); err != nil {
+			return err
 		}
 	}
 	if len(hints) == 0 {
 		return nil
 	}
-	_, err = w.exec(ctx, `INSERT INTO waybill_outbox_units (route, from_slot, to_slot, term, low, careful) VALUES `+
-		strings.Repeat(`, (?, ?, ?, ?, ?, ?)`, len(hints)/6)[2:]+` ON DUPLICATE KEY UPDATE low = VALUES(low), careful = VALUES(careful)`, hints...)
+	own := strconv.FormatInt(int64(w.self), 10)
+	_, err := w.exec(ctx, `INSERT INTO waybill_outbox_units (route, from_slot, to_slot, term, low, careful) VALUES `+
+		strings.Repeat(`, (?, ?, ?, ?, ?, ?)`, len(hints)/6)[2:]+` ON DUPLICATE KEY UPDATE low = IF(owner = `+own+`, VALUES(low), low),
+		careful = IF(owner = `+own+`, VALUES(careful), careful)`, hints...)
 	return err
 }
 
@@ -219,8 +217,8 @@ func (w *work) end(ctx context.Context, session core.Session, died bool) error {
 
 // tidy removes the units of routes that nobody serves. The route keeps the facts that their next owners need.
 func (w *work) tidy(ctx context.Context) error {
-	now, err := w.roster(ctx, w.self)
-	if err != nil {
+	var now core.Roster
+	if err := w.who(ctx, w.self, &now); err != nil {
 		return err
 	}
 	used := map[string]bool{}
@@ -250,17 +248,23 @@ func (w *work) tidy(ctx context.Context) error {
 	return nil
 }
 
-// roster returns the members and the units with their owners.
-func (w *work) roster(ctx context.Context, self core.Session) (out core.Roster, err error) {
-	if _, err = w.one(ctx, []any{&w.now, &out.Epoch}, `SELECT `+nowSQL+`, `+epochSQL); err != nil {
-		return out, err
+// who fills in the members, and the units with their owners.
+func (w *work) who(ctx context.Context, self core.Session, out *core.Roster) (err error) {
+	if err = w.members(ctx, out); err != nil {
+		return err
 	}
-	if err = w.members(ctx, &out); err != nil {
-		return out, err
+	out.Known = find(out, self).Session != 0
+	out.Units, err = w.units(ctx, `ORDER BY route, from_slot`)
+	return err
+}
+
+// roster fills in everything.
+func (w *work) roster(ctx context.Context, self core.Session, out *core.Roster) error {
+	if _, err := w.one(ctx, []any{&w.now, &out.Epoch}, `SELECT `+nowSQL+`, `+epochSQL); err != nil {
+		return err
 	}
-	out.Known = find(&out, self).Session != 0
-	if out.Units, err = w.units(ctx, `ORDER BY route, from_slot`); err != nil {
-		return out, err
+	if err := w.who(ctx, self, out); err != nil {
+		return err
 	}
 	routes, err := w.routes(ctx)
 	for _, r := range routes {
@@ -269,7 +273,7 @@ func (w *work) roster(ctx context.Context, self core.Session) (out core.Roster, 
 			out.Unserved = append(out.Unserved, r.route)
 		}
 	}
-	return out, err
+	return err
 }
 
 // members fills in the members. Missing is the presence that nobody shows, if the server runs longer than the member has

@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS waybill_outbox (
 	PRIMARY KEY (seq),
 	UNIQUE KEY waybill_outbox_id (route, id),
 	UNIQUE KEY waybill_outbox_dedupe (dedupe_key, topic, route, live),
-	KEY waybill_outbox_line (route, state, due_at),
+	KEY waybill_outbox_line (route, state, due_at, seq, slot),
 	KEY waybill_outbox_key (route, k, state, due_at),
 	KEY waybill_outbox_hold (hold),
 	KEY waybill_outbox_ends (state, ends_at)

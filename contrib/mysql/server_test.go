@@ -35,7 +35,7 @@ const install = "install it (on Debian: sudo scripts/servers), or set WAYBILL_TE
 
 // startServer starts a server that ends with this process, however it ends.
 func startServer() (*server, error) {
-	dir, err := os.MkdirTemp("", "waybill-mysql")
+	dir, err := os.MkdirTemp(os.Getenv("WAYBILL_TEST_DIR"), "waybill-mysql")
 	if err != nil {
 		return nil, err
 	}
