@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -57,8 +58,8 @@ func (p *inTurn) Publish(_ context.Context, batch []waybill.Envelope) core.Resul
 
 const drained = 60_000
 
-// BenchmarkDrain compares relays that share a backlog of 1,000 keys, in order, with one loop as one writes it by hand, that
-// selects and deletes 500 rows of the same table at a time.
+// BenchmarkDrain compares relays that share a backlog of 1,000 keys, in order, with one loop as one writes it by hand,
+// that selects and deletes 500 rows of the same table at a time.
 func BenchmarkDrain(b *testing.B) {
 	for _, relays := range []int{1, 2, 4} {
 		b.Run(fmt.Sprint("relays=", relays), func(b *testing.B) {
@@ -84,7 +85,7 @@ func backlog(b *testing.B) (*waybillmysql.Store, string) {
 	for from := 0; from < drained; from += 500 {
 		var msgs []waybill.Message
 		for i := from; i < from+500; i++ {
-			msgs = append(msgs, waybill.RawMessage("t", "", body, waybill.Key(fmt.Sprint(i%1000)), waybill.ID(fmt.Sprintf("%010d", i))))
+			msgs = append(msgs, waybill.RawMessage("t", "", body, waybill.Key(strconv.Itoa(i%1000)), waybill.ID(fmt.Sprintf("%010d", i))))
 		}
 		if err := stage(b.Context(), s, msgs); err != nil {
 			b.Fatal(err)

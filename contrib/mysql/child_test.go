@@ -100,8 +100,11 @@ func (b httpBroker) Publish(ctx context.Context, batch []waybill.Envelope) core.
 		return fail(err)
 	}
 	defer res.Body.Close()
-	if _, err := io.Copy(io.Discard, res.Body); err != nil || res.StatusCode != http.StatusOK {
-		return fail(fmt.Errorf("status %d, %v", res.StatusCode, err))
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		return fail(err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return fail(fmt.Errorf("status %d", res.StatusCode))
 	}
 	return make(core.Results, len(batch))
 }

@@ -20,8 +20,8 @@
 // Stage writes with the caller's transaction: its rows are committed or rolled back with it. A page is read from one
 // snapshot, and its transaction ids are exact: a transaction that stages first locks one of 256 rows for share, and a
 // relay sees by the rows that nobody has locked which transactions have ended. Each method that writes is one
-// transaction, which runs again if another one makes it fail. A session that was removed, or that lost the unit, changes
-// nothing.
+// transaction, which runs again if another one makes it fail. A session that was removed, or that lost the unit,
+// changes nothing.
 //
 // The settle deletes published rows, and abandoned ones are kept with reason and error, unless Options.Retention says
 // otherwise. A (route, id) is known as a duplicate for as long as its row exists. Names are compared by their bytes.

@@ -128,8 +128,8 @@ func (d *due) take(ctx context.Context) error {
 	return d.inLine(ctx, timers)
 }
 
-// inLine gives records new numbers. Rows that nobody else ever sees draw them: another way to draw one is not the same in
-// all versions of the server.
+// inLine gives records new numbers. Rows that nobody else ever sees draw them: another way to draw one is not the same
+// in all versions of the server.
 func (d *due) inLine(ctx context.Context, rows []*row) error {
 	seqs := seqsOf(rows)
 	if err := d.draw(ctx); err != nil {
@@ -175,8 +175,8 @@ func (d *due) stay(ctx context.Context, r *row) error {
 	return d.tell(ctx, kindFor(r), r)
 }
 
-// move changes numbers. The index of ids then has an entry with the same id, and the server locks the one behind it, too,
-// which another transaction can have locked. It must not wait for that.
+// move changes numbers. The index of ids then has an entry with the same id, and the server locks the one behind it,
+// too, which another transaction can have locked. It must not wait for that.
 func (d *due) move(ctx context.Context, seqs, to []int64) error {
 	from, into, limit := list(seqs), list(to), ""
 	if v, err := d.s.serverVersion(ctx); err != nil {

@@ -49,8 +49,8 @@ func newEffects(t *testing.T, s *waybillmysql.Store) {
 	}
 }
 
-// produce stages steps, in order for each key, until it is told to stop. A transaction whose result is unknown is staged
-// again: the ids make that harmless.
+// produce stages steps, in order for each key, until it is told to stop. A transaction whose result is unknown is
+// staged again: the ids make that harmless.
 func produce(t *testing.T, s *waybillmysql.Store) (stop func(), staged *atomic.Int64) {
 	t.Helper()
 	done := make(chan struct{})
@@ -108,11 +108,10 @@ func exact(t *testing.T, s *waybillmysql.Store, staged int64) {
 
 // arrivals are the first arrivals of steps at a broker.
 type arrivals struct {
-	mu     sync.Mutex
-	next   map[string]int
-	all    int
-	inTurn bool
-	bad    string
+	mu   sync.Mutex
+	next map[string]int
+	all  int
+	bad  string
 }
 
 func (a *arrivals) add(e *waybill.Envelope) {
@@ -130,7 +129,7 @@ func (a *arrivals) add(e *waybill.Envelope) {
 }
 
 // Relays are killed, and the database too, while messages are staged and handled: every message has one effect, and the
-// first arrivals of each key are in order. DB-26
+// first arrivals of each key are in order. DB-26.
 func TestKilledRelaysAndDatabase(t *testing.T) {
 	server, err := startServer()
 	if err != nil {
@@ -211,7 +210,7 @@ func killAll(t *testing.T, role, dsn, url string, progress func() int64, killed 
 }
 
 // Consumers of a queue in the table are killed while messages are staged: every message has one effect, in the order of
-// its key. DB-26
+// its key. DB-26.
 func TestKilledConsumers(t *testing.T) {
 	s := openAt(t, newDatabase(t, func(database string) string { return dsnOf(t, database) }), waybillmysql.Options{})
 	newEffects(t, s)

@@ -67,7 +67,8 @@ func kindOf(err error) kind {
 	return kindUnknown
 }
 
-// classify wraps an error of the driver in a *waybill.Error. It leaves errors alone that have a class, and invalid input.
+// classify wraps an error of the driver in a *waybill.Error. It leaves errors alone that have a class, and invalid
+// input.
 func classify(op string, err error) error {
 	if err == nil || waybill.ClassOf(err) != waybill.ClassUnknown || errors.Is(err, waybill.ErrInvalid) {
 		return err

@@ -102,7 +102,7 @@ func number(err error) uint16 {
 }
 
 // After a deadlock the server has rolled everything back, and commits what is written then by itself. A handler that
-// swallows the deadlock and writes on must have no effect without a mark. DB-26
+// swallows the deadlock and writes on must have no effect without a mark. DB-26.
 func TestSwallowedDeadlock(t *testing.T) {
 	t.Parallel()
 	h := newInboxHarness(t)

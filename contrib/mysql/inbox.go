@@ -42,8 +42,8 @@ func (s *Store) DoBatch(
 	}
 }
 
-// do is one try. A deadlock ends the whole transaction, and with autocommit the server would commit what fn writes after
-// it. So autocommit is off on the connection, and the commit needs the mark.
+// do is one try. A deadlock ends the whole transaction, and with autocommit the server would commit what fn writes
+// after it. So autocommit is off on the connection, and the commit needs the mark.
 func (s *Store) do(
 	ctx context.Context, keys []core.InboxKey, fn func(ctx context.Context, tx *sql.Tx, fresh []int) error,
 ) (out []core.InboxStatus, err error) {
@@ -151,8 +151,8 @@ func (m *marker) ours(ctx context.Context, keys []core.InboxKey) ([]core.InboxKe
 			strings.Repeat(`, (?, ?, ?)`, len(keys))[2:]+`)`, args...)
 }
 
-// Mark marks key in tx, a transaction of the caller; see [core.Marker]. If a statement of tx fails with a deadlock, roll
-// back: the server has ended the transaction, and commits each later statement by itself.
+// Mark marks key in tx, a transaction of the caller; see [core.Marker]. If a statement of tx fails with a deadlock,
+// roll back: the server has ended the transaction, and commits each later statement by itself.
 func (s *Store) Mark(ctx context.Context, tx *sql.Tx, key core.InboxKey) (core.InboxStatus, error) {
 	if tx == nil {
 		return core.InboxNone, waybill.Invalid("waybill/mysql: mark", errNoTx.Error())

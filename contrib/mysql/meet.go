@@ -276,8 +276,8 @@ func (w *work) roster(ctx context.Context, self core.Session, out *core.Roster) 
 	return err
 }
 
-// members fills in the members. Missing is the presence that nobody shows, if the server runs longer than the member has
-// not renewed: when it was started, it had lost all of them.
+// members fills in the members. Missing is the presence that nobody shows, if the server runs longer than the member
+// has not renewed: when it was started, it had lost all of them.
 func (w *work) members(ctx context.Context, out *core.Roster) (err error) {
 	var renewed []int64
 	out.Members, err = collect(ctx, w.q, func(rows *sql.Rows) (m core.Member, err error) {

@@ -3,6 +3,7 @@ package waybillmysql
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/waybill-go/waybill"
@@ -22,9 +23,9 @@ const (
 	settledSQL = lightSQL + `FORCE INDEX (waybill_outbox_ends) WHERE state = ? AND ends_at <= ? ORDER BY ends_at LIMIT ?`
 )
 
-// Clean keeps the tables small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they waited
-// for a time, or for a member that serves their route. It deletes up to 1,000 records of each class whose retention has
-// expired. The lease is a row of the meta table, from a millisecond to an hour long.
+// Clean keeps the tables small; see [core.Cleaner]. One call abandons up to 1,000 messages that expired while they
+// waited for a time, or for a member that serves their route. It deletes up to 1,000 records of each class whose
+// retention has expired. The lease is a row of the meta table, from a millisecond to an hour long.
 func (s *Store) Clean(ctx context.Context, owner string, lease time.Duration) (out core.Cleaned, err error) {
 	if err := core.CheckClean(owner, lease); err != nil {
 		return out, err
@@ -214,7 +215,7 @@ func (w *work) list(
 	}
 	for looked, after := 0, page.After; ; {
 		n := min(walkBatch, page.Budget-looked)
-		rows, err := w.rows(ctx, text, append(args[:len(args):len(args)], after, n)...)
+		rows, err := w.rows(ctx, text, append(slices.Clip(args), after, n)...)
 		if err != nil {
 			return out, nil, err
 		}

@@ -43,8 +43,8 @@ func (s *Store) Migrate(ctx context.Context) error {
 	return nil
 }
 
-// Check finds a server that cannot keep the promises, tables that are missing or have another shape, and a login that may
-// not read them. All errors match waybill.ErrMisconfigured, but those of class outage.
+// Check finds a server that cannot keep the promises, tables that are missing or have another shape, and a login that
+// may not read them. All errors match waybill.ErrMisconfigured, but those of class outage.
 func (s *Store) Check(ctx context.Context) error {
 	v, err := s.serverVersion(ctx)
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *Store) Check(ctx context.Context) error {
 		return misconfigured("innodb_flush_log_at_trx_commit is 0, which can lose committed messages; set it to 1")
 	}
 	for table, names := range needed() {
-		if _, err := w.exec(ctx, `SELECT `+names+` FROM `+table+` LIMIT 0`); err != nil { //nolint:gosec // names of schema.sql
+		if _, err := w.exec(ctx, `SELECT `+names+` FROM `+table+` LIMIT 0`); err != nil {
 			return classify("check", err)
 		}
 	}

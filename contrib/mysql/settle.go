@@ -16,8 +16,9 @@ const (
 	markRows = 64
 )
 
-// Settle persists outcomes, as core.OutboxStore says, in one transaction. A stale outcome is core.ErrChanged even if its
-// unit has another owner. An outcome that the database refuses, such as by a trigger of the application, fails alone.
+// Settle persists outcomes, as core.OutboxStore says, in one transaction. A stale outcome is core.ErrChanged even if
+// its unit has another owner. An outcome that the database refuses, such as by a trigger of the application, fails
+// alone.
 func (s *Store) Settle(ctx context.Context, self core.Session, outcomes []core.Outcome) core.Results {
 	var st settler
 	if len(outcomes) == 0 {
@@ -159,7 +160,7 @@ func (st *settler) other(ctx context.Context, o *core.Outcome) error {
 	case o.Event() == core.EventReleased && r.Holder != 0 && r.Holder != st.self:
 		r.Version--
 		return nil // the hold is another's
-	case o.Event() == core.EventReleased && !(r.Failed && r.Holder == st.self):
+	case o.Event() == core.EventReleased && (!r.Failed || r.Holder != st.self):
 		return st.set(ctx, seq, `hold = 0, version = version + 1, flags = flags | ?`, flags)
 	case o.Event() == core.EventReleased:
 		return st.set(ctx, seq, `hold = 0, version = version + 1, flags = flags | ?, due_at = ?`, flags, due)

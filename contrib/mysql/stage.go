@@ -90,8 +90,8 @@ func (w *work) stage(ctx context.Context, rows []core.StagedRow, staged []waybil
 	return nil
 }
 
-// again answers for a row that another one excludes: its own, or the live one with its dedupe key, which it can replace.
-// Both are there and were waited for, so that locking them locks no gap.
+// again answers for a row that another one excludes: its own, or the live one with its dedupe key, which it can
+// replace. Both are there and were waited for, so that locking them locks no gap.
 func (w *work) again(ctx context.Context, r *core.StagedRow) (waybill.Staged, error) {
 	out := waybill.Staged{ID: r.Envelope.ID, Route: r.Route, Duplicate: true}
 	var n int

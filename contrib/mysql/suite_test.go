@@ -133,6 +133,7 @@ func (x *testTx) Redrive(ctx context.Context, route, id string) error {
 
 // ST-01 ST-02 DB-01 DB-02 DB-03 DB-04 DB-05 DB-16 DB-18 OR-02 OR-08 DB-26
 func TestOutbox(t *testing.T) {
+	t.Parallel()
 	for name, level := range map[string]sql.IsolationLevel{"repeatable read": sql.LevelDefault, "read committed": sql.LevelReadCommitted} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -181,6 +182,7 @@ func (x suiteTx) Cancel(ctx context.Context, keys ...waybill.CancelKey) ([]waybi
 
 // ST-01 ST-05 ST-07 ST-09 ST-12 ST-15 DB-11 DB-12 DB-26
 func TestStore(t *testing.T) {
+	t.Parallel()
 	for name, level := range map[string]sql.IsolationLevel{"repeatable read": sql.LevelDefault, "read committed": sql.LevelReadCommitted} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

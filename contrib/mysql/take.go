@@ -108,7 +108,8 @@ func (w *work) next(ctx context.Context, want *core.Want, out *[]core.Taken) err
 	return w.hold(ctx, fresh, deliveries(want))
 }
 
-// GiveUp frees a unit, as core.OutboxStore says. It also returns false if one of self's other holds in the unit is locked.
+// GiveUp frees a unit, as core.OutboxStore says. It also returns false if one of self's other holds in the unit is
+// locked.
 func (s *Store) GiveUp(ctx context.Context, self core.Session, unit core.OwnedUnit, out []core.Ref) (done bool, err error) {
 	u := unit.Unit
 	err = s.fenced(ctx, "give a unit up", self, func(w *work) error {
