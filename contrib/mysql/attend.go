@@ -32,7 +32,7 @@ func (s *Store) Attend(ctx context.Context) (token int64, lost <-chan struct{}, 
 		for {
 			select {
 			case <-tick.C:
-				if conn.PingContext(ctx) == nil {
+				if alive(ctx, conn) {
 					continue
 				}
 			case <-ctx.Done():
@@ -42,6 +42,12 @@ func (s *Store) Attend(ctx context.Context) (token int64, lost <-chan struct{}, 
 		}
 	}()
 	return token, gone, nil
+}
+
+func alive(ctx context.Context, conn *sql.Conn) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return conn.PingContext(ctx) == nil
 }
 
 // discard closes a connection instead of giving it back to the pool, and returns err.

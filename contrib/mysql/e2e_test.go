@@ -132,9 +132,7 @@ func (a *arrivals) add(e *waybill.Envelope) {
 // first arrivals of each key are in order. DB-26.
 func TestKilledRelaysAndDatabase(t *testing.T) {
 	server, err := startServer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	missing(t, err)
 	t.Cleanup(func() { server.kill(); _ = os.RemoveAll(server.dir) })
 	dsn := newDatabase(t, server.dsn)
 	s := openAt(t, dsn, waybillmysql.Options{})

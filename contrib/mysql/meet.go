@@ -154,8 +154,12 @@ func (w *work) move(ctx context.Context, m *core.Meeting, now *core.Roster) erro
 			}
 			continue
 		}
-		if free, err := w.fence(ctx, mv.From); err != nil || !free {
-			return err
+		if mv.From != 0 && mv.From != w.self {
+			if free, err := w.fence(ctx, mv.From); err != nil {
+				return err
+			} else if !free {
+				continue
+			}
 		}
 		if _, err := w.exec(ctx, `UPDATE waybill_outbox_units SET owner = ?, term = term + 1 WHERE route = ? AND from_slot = ? AND to_slot = ?
 			AND owner = ? AND (? = 0 OR EXISTS (SELECT 1 FROM waybill_outbox_members WHERE session = ?))`, mv.To, u.Route, u.From, u.To,
@@ -173,11 +177,8 @@ func (w *work) move(ctx context.Context, m *core.Meeting, now *core.Roster) erro
 	return err
 }
 
-// fence keeps another session from changing anything until this transaction ends, and reports whether it could.
+// fence keeps a session from changing anything until this transaction ends, and reports whether it could.
 func (w *work) fence(ctx context.Context, session core.Session) (bool, error) {
-	if session == 0 || session == w.self {
-		return true, nil
-	}
 	return w.one(ctx, []any{&session}, `SELECT session FROM waybill_outbox_fence WHERE session = ? FOR UPDATE SKIP LOCKED`, session)
 }
 

@@ -217,10 +217,12 @@ func (w *work) units(ctx context.Context, where string, args ...any) ([]core.Own
 
 // last returns the last sequence that was drawn, or a later one. MySQL caches that figure, unless it is told not to.
 func (w *work) last(ctx context.Context) (last int64, err error) {
-	if v, err := w.s.serverVersion(ctx); err != nil || !isMariaDB(v) {
-		if _, err = w.exec(ctx, `SET SESSION information_schema_stats_expiry = 0`); err != nil {
-			return 0, err
-		}
+	v, err := w.s.serverVersion(ctx)
+	if err == nil && !isMariaDB(v) {
+		_, err = w.exec(ctx, `SET SESSION information_schema_stats_expiry = 0`)
+	}
+	if err != nil {
+		return 0, err
 	}
 	found, err := w.one(ctx, []any{&last}, `SELECT COALESCE(AUTO_INCREMENT, 1) - 1 FROM information_schema.TABLES
 		WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'waybill_outbox'`)

@@ -63,7 +63,7 @@ func (s *Store) StageRows(ctx context.Context, tx *sql.Tx, rows ...core.StagedRo
 
 // ended returns the error of the context that ended the transaction, if one did.
 func ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return err
