@@ -20,6 +20,9 @@ func (s *Store) RequeueIn(ctx context.Context, tx *sql.Tx, route, id string) err
 	return w.requeue(ctx, rows[0].decode(), nil)
 }
 
+// Own returns the store's own pool.
+func (s *Store) Own() *sql.DB { return s.own }
+
 // Classify and Recent are tested as tables.
 var (
 	Classify = classify

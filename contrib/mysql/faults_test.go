@@ -265,6 +265,11 @@ func TestCheck(t *testing.T) {
 			expect(text)
 		}
 	}
+	dsn := newDatabase(t, func(database string) string { return dsnOf(t, database) }) + "?auto_increment_increment=2"
+	if err := openAt(t, dsn, waybillmysql.Options{}).Check(t.Context()); !errors.Is(err, waybill.ErrMisconfigured) ||
+		!strings.Contains(err.Error(), "auto_increment_increment") {
+		t.Errorf("as with several primaries: %v", err)
+	}
 	for version, want := range map[string]bool{
 		"10.11.19-MariaDB-0+deb12u1": true, "10.6.0-MariaDB": true, "10.5.9-MariaDB": false, "5.5.5-10.6.3-MariaDB": true, "11.4.2-MariaDB": true,
 		"8.0.36": true, "8.0.0": false, "5.7.44-log": false, "8.4.0": true, "9.1.0": true, "8.0.1-cluster": true, "": false,
@@ -301,5 +306,34 @@ func TestOpenChecksItsInput(t *testing.T) {
 		if !errors.Is(err, waybill.ErrInvalid) {
 			t.Errorf("no transaction: %v", err)
 		}
+	}
+}
+
+// A process that freezes in the middle of a Meet keeps its locks only until the server ends its connection. DB-26.
+func TestFrozenMeet(t *testing.T) {
+	t.Parallel()
+	s := open(t, waybillmysql.Options{})
+	tx, err := s.Own().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	var n int
+	if err := tx.QueryRow(`SELECT 1 FROM waybill_meta WHERE name = 'meet' FOR UPDATE`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	self := core.Member{Session: 1, Name: "m", Beat: 1, Serves: []core.Serving{{Route: waybill.DefaultRoute, Units: 1}}}
+	refused := 0
+	wait(t, "the member has joined", func() bool {
+		got, err := s.Meet(t.Context(), core.Meeting{Self: self, Join: true})
+		if err != nil {
+			if refused++; waybill.ClassOf(err) != waybill.ClassOutage {
+				t.Fatal(err)
+			}
+		}
+		return got.Known
+	})
+	if refused == 0 {
+		t.Error("nothing was locked")
 	}
 }

@@ -14,7 +14,7 @@ const maxControl = 1000
 
 const (
 	rangeSQL = recordSQL + `FORCE INDEX (waybill_outbox_line) WHERE route = ? AND state = 1 AND due_at = 0 AND seq > ? AND seq <= ?` +
-		slotSQL + `AND (k <> '' OR NOT ?) ORDER BY seq LIMIT ?`
+		slotSQL + `AND (k <> '' OR NOT ?) AND seq NOT IN `
 	keySQL = recordSQL + `FORCE INDEX (waybill_outbox_key) WHERE route = ? AND k = ? AND state = 1 AND due_at = 0 AND seq > ? AND seq <= ?
 		ORDER BY seq LIMIT ?`
 	keyWaitingSQL = lightSQL + `FORCE INDEX (waybill_outbox_key) WHERE route = ? AND k = ? AND (state = 4 OR state = 5 AND flags & 1 = 1)`
@@ -153,7 +153,7 @@ func (rd *reader) ranges(ctx context.Context) error {
 	for i := range rd.look.Ranges {
 		rg := &rd.look.Ranges[i]
 		got, err := rd.span(ctx, rg.From, rg.Limit, func(from int64, n int) ([]*row, error) {
-			return rd.rows(ctx, rangeSQL, rg.Route, from, rg.To, int64(rg.Slots), rg.Keyed, n)
+			return rd.rows(ctx, rangeSQL+list(rg.Skip)+` ORDER BY seq LIMIT ?`, rg.Route, from, rg.To, int64(rg.Slots), rg.Keyed, n)
 		})
 		if err != nil {
 			return err

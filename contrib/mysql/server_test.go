@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -79,7 +78,7 @@ func (s *server) command(args ...string) *exec.Cmd {
 		path = "mariadbd"
 	}
 	cmd := exec.Command(path, all...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = withParent()
 	return cmd
 }
 
