@@ -129,7 +129,7 @@ func (w *work) lock(ctx context.Context, seqs []int64) (got, busy map[int64]*row
 	if len(seqs) == 0 {
 		return got, busy, nil
 	}
-	rows, err := w.rows(ctx, bySeqSQL+list(seqs)+` ORDER BY seq FOR UPDATE SKIP LOCKED`)
+	rows, err := w.rows(ctx, bySeqSQL+list(seqs)+` FOR UPDATE SKIP LOCKED`)
 	for _, r := range rows {
 		got[r.Seq] = r
 	}
@@ -154,9 +154,13 @@ func (w *work) set(ctx context.Context, seqs []int64, assignments string, args .
 	return err
 }
 
-// remove deletes records that are locked.
+// remove deletes records that are locked. With safe updates the server uses an index by itself, and is faster.
 func (w *work) remove(ctx context.Context, seqs []int64) error {
-	_, err := w.exec(ctx, `DELETE r FROM waybill_outbox r FORCE INDEX (PRIMARY) WHERE r.seq IN `+list(seqs))
+	text := `DELETE r FROM waybill_outbox r FORCE INDEX (PRIMARY) WHERE r.seq IN `
+	if w.safe {
+		text = `DELETE FROM waybill_outbox WHERE seq IN `
+	}
+	_, err := w.exec(ctx, text+list(seqs))
 	return err
 }
 

@@ -86,6 +86,7 @@ func Open(dsn string, opts Options) (*Store, error) {
 	}
 	own.Params["wait_timeout"] = strconv.Itoa(idleSeconds)
 	own.Params["innodb_lock_wait_timeout"] = "1"
+	own.Params["sql_safe_updates"] = "1"
 	dbs := [2]*sql.DB{}
 	for i, c := range [...]*mysql.Config{cfg, own} {
 		connector, err := mysql.NewConnector(c)
@@ -159,6 +160,7 @@ type work struct {
 	self core.Session
 	now  int64
 	own  map[string]core.Slots
+	safe bool // sql_safe_updates is on
 }
 
 // write runs fn in a transaction of the store, and again if another transaction made it fail.
@@ -182,7 +184,7 @@ func (s *Store) transact(ctx context.Context, opts sql.TxOptions, fn func(w *wor
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // nothing is left to roll back after a commit
-	if err := fn(&work{s: s, q: tx}); err != nil {
+	if err := fn(&work{s: s, q: tx, safe: s.opened}); err != nil {
 		return err
 	}
 	return tx.Commit()
