@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strconv"
 	"testing"
 
 	"github.com/waybill-go/waybill"
@@ -21,10 +22,23 @@ type harness struct {
 	level         sql.IsolationLevel
 }
 
+// newHarness opens the stores by Open; with READ COMMITTED by New, on a plain pool that prepares its statements.
 func newHarness(t *testing.T, level sql.IsolationLevel) *harness {
 	t.Helper()
 	dsn := newDatabase(t, func(database string) string { return dsnOf(t, database) })
 	h := &harness{openAt(t, dsn, waybillmysql.Options{}), openAt(t, dsn, waybillmysql.Options{}), dsn, level}
+	if level == sql.LevelReadCommitted {
+		for _, s := range []**waybillmysql.Store{&h.store, &h.second} {
+			db, err := sql.Open("mysql", dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = db.Close() })
+			if *s, err = waybillmysql.New(db, waybillmysql.Options{Source: "/test"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	if err := h.store.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +102,7 @@ func (h *harness) Save(ctx context.Context) (func(context.Context) error, error)
 		if _, err := db.ExecContext(ctx, `UPDATE waybill_meta SET value = value + 1 WHERE name = 'epoch'`); err != nil {
 			return err
 		}
-		_, err := db.ExecContext(ctx, `ALTER TABLE waybill_outbox AUTO_INCREMENT = ?`, next)
+		_, err := db.ExecContext(ctx, "ALTER TABLE waybill_outbox AUTO_INCREMENT = "+strconv.FormatInt(next, 10))
 		return err
 	}, nil
 }
