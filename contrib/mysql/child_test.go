@@ -39,6 +39,8 @@ const (
 	roleVar = "WAYBILL_MYSQL_ROLE" // relay or consumer: this process is a child
 	dsnVar  = "WAYBILL_MYSQL_DSN"
 	urlVar  = "WAYBILL_MYSQL_URL"
+	// leaseVar is the lease of relays, if it is not to be 2 s.
+	leaseVar = "WAYBILL_MYSQL_LEASE"
 )
 
 // child runs this process as a relay or a consumer if a test started it as such. It ends by a signal.
@@ -109,8 +111,12 @@ func (b httpBroker) Publish(ctx context.Context, batch []waybill.Envelope) core.
 }
 
 func runRelay(ctx context.Context, s *waybillmysql.Store) error {
+	lease, err := time.ParseDuration(os.Getenv(leaseVar))
+	if err != nil {
+		lease = 2 * time.Second
+	}
 	r, err := relay.New(s, httpBroker{os.Getenv(urlVar)}, relay.Options{
-		Lease: 2 * time.Second, PollMin: 5 * time.Millisecond, PollMax: 50 * time.Millisecond, BatchSize: 20, Window: 2, Logger: slog.New(slog.DiscardHandler),
+		Lease: lease, PollMin: 5 * time.Millisecond, PollMax: 50 * time.Millisecond, BatchSize: 20, Window: 2, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err

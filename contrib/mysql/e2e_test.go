@@ -114,6 +114,22 @@ type arrivals struct {
 	bad  string
 }
 
+func (a *arrivals) count() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return int64(a.all)
+}
+
+// check fails if a step arrived before its turn.
+func (a *arrivals) check(t *testing.T) {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.bad != "" {
+		t.Error(a.bad)
+	}
+}
+
 func (a *arrivals) add(e *waybill.Envelope) {
 	var s step
 	if err := json.Unmarshal(e.Body, &s); err != nil {
@@ -138,11 +154,52 @@ func TestKilledRelaysAndDatabase(t *testing.T) {
 	s := openAt(t, dsn, waybillmysql.Options{})
 	newEffects(t, s)
 
+	url, seen := consume(t, s)
+	stop, staged := produce(t, s)
+	killAll(t, "relay", dsn, url, seen.count, func(n int) {
+		if n == killEach/2 {
+			server.kill()
+			if err := server.start(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	stop()
+	exact(t, s, staged.Load())
+	seen.check(t)
+	t.Logf("%d steps, %d arrivals, %d relays killed, the database once", staged.Load(), seen.count(), killEach)
+}
+
+// A relay that is killed costs the others no lease: theirs is longer than this test may take. DB-26.
+func TestKilledRelayCostsNoLease(t *testing.T) {
+	t.Setenv(leaseVar, time.Hour.String())
+	dsn := newDatabase(t, func(database string) string { return dsnOf(t, database) })
+	s := openAt(t, dsn, waybillmysql.Options{})
+	newEffects(t, s)
+	url, seen := consume(t, s)
+	stop, staged := produce(t, s)
+	first := startChild(t, "relay", dsn, url)
+	startChild(t, "relay", dsn, url)
+	wait(t, "both relays are present and own something", func() bool {
+		var n int
+		err := s.DB().QueryRow(`SELECT COUNT(DISTINCT m.session) FROM waybill_outbox_units u JOIN waybill_outbox_members m ON m.session = u.owner
+			WHERE m.presence <> 0`).Scan(&n)
+		return err == nil && n == 2
+	})
+	kill(first)
+	stop()
+	exact(t, s, staged.Load())
+	seen.check(t)
+}
+
+// consume returns the address of a broker with a consumer that has an inbox, and what arrives there.
+func consume(t *testing.T, s *waybillmysql.Store) (url string, seen *arrivals) {
+	t.Helper()
 	bus, err := memtransport.New(memtransport.Options{Queues: []memtransport.Queue{{Name: "steps", Bindings: []string{stepTaken.Name()}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := &arrivals{next: map[string]int{}}
+	seen = &arrivals{next: map[string]int{}}
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var batch []waybill.Envelope
 		err := json.NewDecoder(r.Body).Decode(&batch)
@@ -166,32 +223,13 @@ func TestKilledRelaysAndDatabase(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-
-	stop, staged := produce(t, s)
-	killAll(t, "relay", dsn, web.URL, func() int64 {
-		seen.mu.Lock()
-		defer seen.mu.Unlock()
-		return int64(seen.all)
-	}, func(n int) {
-		if n == killEach/2 {
-			server.kill()
-			if err := server.start(); err != nil {
-				t.Fatal(err)
-			}
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
 		}
 	})
-	stop()
-	exact(t, s, staged.Load())
-	cancel()
-	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	seen.mu.Lock()
-	defer seen.mu.Unlock()
-	if seen.bad != "" {
-		t.Error(seen.bad)
-	}
-	t.Logf("%d steps, %d arrivals, %d relays killed, the database once", staged.Load(), seen.all, killEach)
+	return web.URL, seen
 }
 
 // killAll runs two children, and kills one after the other when progress was made, each time a new one starts.
