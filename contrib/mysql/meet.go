@@ -277,8 +277,8 @@ func (w *work) roster(ctx context.Context, self core.Session, out *core.Roster) 
 	return err
 }
 
-// members fills in the members. Missing is the presence that nobody shows, if the server runs longer than the member
-// has not renewed: when it was started, it had lost all of them.
+// members fills in the members. Missing is the presence that nobody shows, if the member has renewed since the server
+// was started, which has lost all of them then. That time is known to the second: one who is missed in vain renews.
 func (w *work) members(ctx context.Context, out *core.Roster) (err error) {
 	var renewed []int64
 	out.Members, err = collect(ctx, w.q, func(rows *sql.Rows) (m core.Member, err error) {
@@ -298,7 +298,7 @@ func (w *work) members(ctx context.Context, out *core.Roster) (err error) {
 	var uptime int64
 	_, err = w.one(ctx, []any{&name, &uptime}, `SHOW GLOBAL STATUS LIKE 'Uptime'`)
 	for i := range out.Members {
-		out.Members[i].Missing = out.Members[i].Missing && renewed[i] > w.now-uptime*1e6
+		out.Members[i].Missing = out.Members[i].Missing && renewed[i] >= (w.now/1e6-uptime)*1e6
 	}
 	return err
 }
