@@ -40,7 +40,7 @@ func (f *flow) end() {
 // setFlow changes what the broker may send ahead, if the transport can. With the order kept everything stays where it
 // is: another replica would handle what is behind.
 func (r *runner) setFlow(ctx context.Context, s *session, want flowState) {
-	p, ok := s.rcv.(core.Pauser)
+	p, ok := core.As[core.Pauser](s.rcv)
 	if !ok || r.sub.InOrder || s.flow == want {
 		return
 	}

@@ -37,18 +37,14 @@ func (r *runner) process(m *message) verdict {
 // owned returns a context that ends, with the cause waybill.ErrLeaseLost, when it is known that another consumer has
 // one of ms: by core.LossTeller, or since it cannot be renewed.
 func (r *runner) owned(ctx context.Context, ms ...*message) (context.Context, func()) {
-	tells := func(m *message) bool {
-		_, ok := m.session.rcv.(core.LossTeller)
-		return ok
-	}
-	if r.judge.traits.HoldFor <= 0 && !slices.ContainsFunc(ms, tells) {
+	if r.judge.traits.HoldFor <= 0 && !slices.ContainsFunc(ms, func(m *message) bool { return m.session.losses != nil }) {
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	for _, m := range ms {
 		lost := func() { cancel(waybill.ErrLeaseLost) }
-		if t, ok := m.session.rcv.(core.LossTeller); ok {
-			t.WhenLost(m.d, lost)
+		if m.session.losses != nil {
+			m.session.losses.WhenLost(m.d, lost)
 		}
 		r.mu.Lock()
 		m.lost = lost

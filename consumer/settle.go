@@ -14,14 +14,16 @@ import (
 // session is one receiver, and the settles through it.
 type session struct {
 	rcv     core.Receiver
-	trouble atomic.Int32 // settles in a row that failed altogether
-	flow    flowState    // of the receive loop
+	losses  core.LossTeller // nil if the receiver is none
+	trouble atomic.Int32    // settles in a row that failed altogether
+	flow    flowState       // of the receive loop
 	// quick settles done messages, slow all others. So a copy that no broker confirms delays no acknowledgement.
 	quick, slow lane
 }
 
 func newSession(rcv core.Receiver) *session {
 	s := &session{rcv: rcv}
+	s.losses, _ = core.As[core.LossTeller](rcv)
 	s.quick.session, s.slow.session = s, s
 	return s
 }

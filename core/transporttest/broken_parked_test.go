@@ -213,15 +213,15 @@ func TestBrokenParkedQueuesAreCaught(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				h := newHarness(t, faults{})
+				w := newWorld(t, faults{})
 				b := c.broken
-				b.Transport = h.mem
-				h.tr = &b
+				b.Transport = w.mem
+				w.tr = &b
 				check, ok := checks[c.check]
 				if !ok {
 					t.Fatalf("there is no check %q", c.check)
 				}
-				if err := check.Run(t.Context(), h); err == nil || errors.Is(err, transporttest.ErrNotDeclared) {
+				if err := check.Run(t.Context(), w.harness()); err == nil || errors.Is(err, transporttest.ErrNotDeclared) {
 					t.Errorf("%s did not catch it: %v", c.check, err)
 				} else {
 					t.Log(err)

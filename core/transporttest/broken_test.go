@@ -237,10 +237,13 @@ var brokenTransports = []struct {
 	) ([]*waybill.Delivery, error) {
 		return r.Receiver.Receive(ctx, 100)
 	}}},
-	{"ignores the prefetch", "prefetch", faults{subscribe: func(_ *broken, s core.Subscription) core.Subscription {
-		s.Prefetch = 1000
-		return s
-	}}},
+	{"ignores the prefetch", "prefetch", faults{
+		ahead:     &aheadFaults{noLimit: true},
+		subscribe: func(_ *broken, s core.Subscription) core.Subscription { s.Prefetch = 1000; return s },
+	}},
+	{"keeps what was sent ahead in a pause", "pause-holds-nothing", faults{ahead: &aheadFaults{keepsAtPause: true}}},
+	{"resumes with everything", "pause-holds-nothing", faults{ahead: &aheadFaults{ignoresResume: true}}},
+	{"releases what it returned in a pause", "pause-keeps-what-was-returned", faults{ahead: &aheadFaults{releasesAllAtPause: true}}},
 	{
 		"returns nothing instead of waiting", "receive-waits",
 		faults{receive: func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error) {

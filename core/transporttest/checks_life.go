@@ -9,35 +9,62 @@ import (
 )
 
 var lifeChecks = []named{
-	{"subscribe-nonsense", subscribeNonsense},
-	{"receive-ends-with-context", receiveEnds},
-	{"close-returns-unsettled", closeReturnsUnsettled},
-	{"close-counts-redeliveries", closeCountsRedeliveries},
-	{"close-ends-receive", closeEndsReceive},
-	{"close-twice", closeTwice},
-	{"transport-close", transportClose},
-	{"transport-close-ends-receive", transportCloseEndsReceive},
-	{"restart", restart},
+	{
+		"subscribe-nonsense", ofSubscriber,
+		"A subscription that makes no sense is refused, and one with all defaults works.", subscribeNonsense,
+	},
+	{
+		"receive-ends-with-context", ofSubscriber,
+		"A Receive ends with its context, and the receiver goes on.", receiveEnds,
+	},
+	{
+		"close-returns-unsettled", ofSubscriber,
+		"A closed receiver gives back what it did not settle.", closeReturnsUnsettled,
+	},
+	{
+		"close-counts-redeliveries", ofSubscriber,
+		"Redeliveries counts the deliveries before this one that had no outcome.", closeCountsRedeliveries,
+	},
+	{
+		"close-ends-receive", ofSubscriber,
+		"Close ends a blocked Receive with ErrClosed.", closeEndsReceive,
+	},
+	{
+		"close-twice", ofSubscriber,
+		"A receiver can be closed twice, and from several goroutines.", closeTwice,
+	},
+	{
+		"transport-close", ofEither,
+		"After Close everything answers ErrClosed, which costs no attempt.", transportClose,
+	},
+	{
+		"transport-close-ends-receive", ofSubscriber,
+		"Close of the transport ends a blocked Receive with ErrClosed.", transportCloseEndsReceive,
+	},
+	{
+		"restart", ofEither,
+		"Over a restart of the broker no confirmed message is lost, and both directions recover by themselves.", restart,
+	},
 }
 
 func subscribeNonsense(k *kit) {
 	for what, sub := range map[string]core.Subscription{
-		"without a queue": {Bindings: []string{k.h.NewName()}},
+		"without a queue": {Bindings: []string{k.name()}},
 		"zero":            {},
 	} {
-		r, err := k.tr.Subscribe(k.ctx, sub)
+		r, err := k.subscriber.Subscribe(k.ctx, sub)
 		if err == nil {
 			_ = r.Close(k.ctx)
 			k.fail("a subscription %s was opened", what)
 		}
 	}
-	name := k.h.NewName()
+	name := k.name()
 	r := k.subscribeTo(core.Subscription{Queue: name, Bindings: []string{name}}) // all defaults
 	k.publish(message(name, 0))
 	k.consume(r, 1)
 	ctx, cancel := context.WithCancel(k.ctx)
 	cancel()
-	if _, err := k.tr.Subscribe(ctx, subscription(k.h.NewName())); err == nil {
+	if _, err := k.subscriber.Subscribe(ctx, subscription(k.name())); err == nil {
 		k.fail("a subscription was opened under a cancelled context")
 	}
 }
@@ -60,7 +87,7 @@ func receiveEnds(k *kit) {
 
 // closeReturnsUnsettled: what was received and what was not both go to another receiver. CO-17.
 func closeReturnsUnsettled(k *kit) {
-	name := k.h.NewName()
+	name := k.name()
 	sub := subscription(name, name+".a")
 	sub.Concurrency, sub.Prefetch = 10, 10
 	a := k.subscribeTo(sub)
@@ -136,22 +163,34 @@ func closeTwice(k *kit) {
 	k.each(4, func(int) error { return r.Close(k.ctx) })
 }
 
+// closeTransport closes the transport under test, or skips the check.
+func (k *kit) closeTransport(ctx context.Context) error {
+	k.needs(k.h.Close != nil, "Harness.Close")
+	return call(ctx, k, "close transport", func() error { return k.h.Close(ctx) })
+}
+
 func transportClose(k *kit) {
+	k.needs(k.h.Close != nil, "Harness.Close")
 	r, name := k.queue("a")
 	k.publish(message(name+".a", 0))
 	ds := k.receive(r, 1)
 	for range 2 {
-		k.must("close transport", k.tr.Close(k.ctx))
+		k.must("close transport", k.closeTransport(k.ctx))
 	}
-	for i, err := range k.send(messages(name+".a", 3)) {
-		if !isClosed(err) {
-			k.fail("publish after close: slot %d is %v; want waybill.ErrClosed", i, err)
-		}
-		if c := waybill.ClassOf(err); c != waybill.ClassOutage {
-			k.fail("publish after close is of class %s, want outage, which costs no attempt", c)
+	if k.h.Publisher != nil {
+		for i, err := range k.send(messages(name+".a", k.batch(3))) {
+			if !isClosed(err) {
+				k.fail("publish after close: slot %d is %v; want waybill.ErrClosed", i, err)
+			}
+			if c := waybill.ClassOf(err); c != waybill.ClassOutage {
+				k.fail("publish after close is of class %s, want outage, which costs no attempt", c)
+			}
 		}
 	}
-	if _, err := k.tr.Subscribe(k.ctx, subscription(name)); !isClosed(err) {
+	if k.h.Subscriber == nil {
+		return
+	}
+	if _, err := k.subscriber.Subscribe(k.ctx, subscription(name)); !isClosed(err) {
 		k.fail("subscribe after close: %v; want waybill.ErrClosed", err)
 	}
 	k.receiveIsClosed(r)
@@ -162,26 +201,26 @@ func transportClose(k *kit) {
 }
 
 func transportCloseEndsReceive(k *kit) {
+	k.needs(k.h.Close != nil, "Harness.Close")
 	r, _ := k.queue("a")
-	k.endsReceive(r, k.tr.Close)
+	k.endsReceive(r, k.closeTransport)
 }
 
 // restart restarts the broker under a receiver that holds deliveries. Confirmed messages must come, once or twice, and
 // both ends must work again by themselves.
 func restart(k *kit) {
-	broker, ok := k.h.(Restarter)
-	k.needs(ok, "the harness's Restarter")
+	k.needs(k.h.Restart != nil, "Harness.Restart")
 	k.needs(k.pub.Confirmed, "PublisherTraits.Confirmed")
 	r, name := k.queue("a")
 	want := messages(name+".a", 20)
 	k.publish(want[:10]...)
 	held := k.receive(r, 3)
-	k.must("restart the broker", broker.Restart(k.ctx))
+	k.must("restart the broker", k.h.Restart(k.ctx))
 	ctx, cancel := context.WithTimeout(k.ctx, 3*patience)
 	defer cancel()
 	for _, m := range want[10:] {
 		for {
-			err := k.tr.Publish(ctx, []waybill.Envelope{m}).FirstErr()
+			err := k.publisher.Publish(ctx, []waybill.Envelope{m}).FirstErr()
 			if err == nil {
 				break
 			}

@@ -7,13 +7,16 @@ import (
 	"github.com/waybill-go/waybill/core"
 )
 
-var orderChecks = []named{{"single-active-receiver", singleActive}}
+var orderChecks = []named{{
+	"single-active-receiver", ofSubscriber,
+	"With InOrder one receiver at a time gets the deliveries, in queue order, and the next one goes on where it ended.", singleActive,
+}}
 
 // singleActive opens two receivers of a queue that keeps the order up to the handler: one gets everything, in order,
 // what it gives back first again, and the other one takes over when it closes. OR-09.
 func singleActive(k *kit) {
 	k.needs(k.sub.SingleActive, "single active receivers")
-	name := k.h.NewName()
+	name := k.name()
 	sub := subscription(name, name+".a")
 	sub.InOrder = true
 	first := k.subscribeTo(sub)

@@ -15,26 +15,65 @@ import (
 
 // The checks of the capability admin.ParkedQueue: what a transport without it skips. RM-08.
 var parkedChecks = []named{
-	{"parked-list", parkedList},
-	{"parked-replay", parkedReplay},
-	{"parked-replay-again", parkedReplayAgain},
-	{"parked-filter", parkedFilter},
-	{"parked-refuses", parkedRefuses},
-	{"parked-limit-and-progress", parkedLimit},
-	{"parked-rate", parkedRate},
-	{"parked-expired", parkedExpired},
-	{"parked-purge", parkedPurge},
-	{"parked-concurrently", parkedConcurrently},
-	{"parked-inspect", parkedInspect},
-	{"parked-filters", parkedFilters},
-	{"parked-edit", parkedEdit},
+	{
+		"parked-list", ofSubscriber,
+		"A list shows what is parked, oldest first, without bodies, and changes nothing.", parkedList,
+	},
+	{
+		"parked-replay", ofSubscriber,
+		"A replayed message comes back to its queue as it was published, as a first attempt, and is parked no longer.", parkedReplay,
+	},
+	{
+		"parked-replay-again", ofSubscriber,
+		"One replay replays each message once, even if it is parked again meanwhile.", parkedReplayAgain,
+	},
+	{
+		"parked-filter", ofSubscriber,
+		"A filter by id, topic and reason selects what fits all of its parts.", parkedFilter,
+	},
+	{
+		"parked-refuses", ofSubscriber,
+		"What an operator cannot mean is refused as ErrInvalid, and a queue that does not exist as ErrNotFound.", parkedRefuses,
+	},
+	{
+		"parked-limit-and-progress", ofSubscriber,
+		"A replay heeds its limit and tells its progress.", parkedLimit,
+	},
+	{
+		"parked-rate", ofSubscriber,
+		"A replay and a purge heed their rate, and say how far they came when they are cancelled.", parkedRate,
+	},
+	{
+		"parked-expired", ofSubscriber,
+		"A replay leaves expired messages parked.", parkedExpired,
+	},
+	{
+		"parked-purge", ofSubscriber,
+		"A purge deletes what it was asked to, and no more.", parkedPurge,
+	},
+	{
+		"parked-concurrently", ofSubscriber,
+		"Lists and replays at the same time neither lose nor double a message.", parkedConcurrently,
+	},
+	{
+		"parked-inspect", ofSubscriber,
+		"An inspection shows one message with its body, and a count shows the reasons.", parkedInspect,
+	},
+	{
+		"parked-filters", ofSubscriber,
+		"Filters by key, tenant, error, time and position select what fits.", parkedFilters,
+	},
+	{
+		"parked-edit", ofSubscriber,
+		"A replay edits bodies, leaves what the edit refuses, and tells what became of each message.", parkedEdit,
+	},
 }
 
 // parkedQueue returns the capability, or skips the check.
 func (k *kit) parkedQueue() admin.ParkedQueue {
-	q, ok := core.As[admin.ParkedQueue](k.tr)
+	q, ok := core.As[admin.ParkedQueue](k.h.Subscriber)
 	k.needs(ok && k.sub.Parks, "admin.ParkedQueue")
-	return q
+	return guardedParked{q, k}
 }
 
 // park publishes messages to a new queue and rejects all of them. It returns the receiver, the queue's name, and the
@@ -259,7 +298,7 @@ func parkedRefuses(k *kit) {
 	if _, err := q.ListParked(k.ctx, name, admin.ParkedFilter{}, 0); !errors.Is(err, waybill.ErrInvalid) {
 		k.fail("list with limit 0: %w", err)
 	}
-	unknown := k.h.NewName()
+	unknown := k.name()
 	if _, err := q.ParkedDepth(k.ctx, unknown); !errors.Is(err, waybill.ErrNotFound) {
 		k.fail("depth of a queue that does not exist: %w", err)
 	}

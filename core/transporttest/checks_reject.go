@@ -10,9 +10,18 @@ import (
 )
 
 var rejectChecks = []named{
-	{"reject-parks", rejectParks},
-	{"reject-after-retry", rejectAfterRetry},
-	{"reject-unparked", rejectUnparked},
+	{
+		"reject-parks", ofSubscriber,
+		"What is rejected is parked with its reason and error, and does not come again.", rejectParks,
+	},
+	{
+		"reject-after-retry", ofSubscriber,
+		"A retried message is parked as it was published, with the last reason and error.", rejectAfterRetry,
+	},
+	{
+		"reject-unparked", ofSubscriber,
+		"With DropFailed, what is rejected is dropped and not parked.", rejectUnparked,
+	},
 }
 
 func rejectParks(k *kit) {
@@ -43,9 +52,8 @@ func rejectAfterRetry(k *kit) {
 // parked checks that want, and nothing else, is parked, if that can be seen.
 func (k *kit) parked(queue string, want waybill.Envelope, reason waybill.Reason, text string) {
 	k.needs(k.sub.Parks, "SubscriberTraits.Parks")
-	l, ok := k.h.(ParkedLister)
-	k.needs(ok, "the harness's ParkedLister")
-	got := k.awaitParked(l, queue)
+	k.needs(k.h.Parked != nil, "Harness.Parked")
+	got := k.awaitParked(queue)
 	if len(got) != 1 {
 		k.fail("%d messages are parked, want 1", len(got))
 	}
@@ -56,11 +64,11 @@ func (k *kit) parked(queue string, want waybill.Envelope, reason waybill.Reason,
 }
 
 // awaitParked lists until there is something: a broker may move a message some time after the settle.
-func (k *kit) awaitParked(l ParkedLister, queue string) []Parked {
+func (k *kit) awaitParked(queue string) []Parked {
 	ctx, cancel := context.WithTimeout(k.ctx, patience)
 	defer cancel()
 	for {
-		got, err := l.Parked(ctx, queue)
+		got, err := k.h.Parked(ctx, queue)
 		if err != nil && ctx.Err() == nil {
 			k.must("list the parked messages", err)
 		}
@@ -71,7 +79,7 @@ func (k *kit) awaitParked(l ParkedLister, queue string) []Parked {
 }
 
 func rejectUnparked(k *kit) {
-	name := k.h.NewName()
+	name := k.name()
 	sub := subscription(name, name+".a")
 	sub.DropFailed = true
 	r := k.subscribeTo(sub)
@@ -79,8 +87,8 @@ func rejectUnparked(k *kit) {
 	ds := k.receive(r, 2)
 	k.settle(r, core.AckReject(ds[0], waybill.ReasonRejected, errors.New("no")), core.AckDone(ds[1]))
 	k.nothing(r, "a rejected message does not come again")
-	if l, ok := k.h.(ParkedLister); ok {
-		got, err := l.Parked(k.ctx, name)
+	if k.h.Parked != nil {
+		got, err := k.h.Parked(k.ctx, name)
 		k.must("list the parked messages", err)
 		if len(got) > 0 {
 			k.fail("%d messages are parked for a subscription that does not park", len(got))

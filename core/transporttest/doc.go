@@ -1,9 +1,15 @@
-// Package transporttest is the conformance suite for transports. An adapter's author writes a [Harness], calls [Run]
-// from a test, and learns which promise of core.Transport is broken:
+// Package transporttest is the conformance suite for transports. An adapter's author fills in a [Harness], calls [Run]
+// from a test, and learns which promise of core.Publisher and core.Subscriber is broken:
 //
 //	func TestConformance(t *testing.T) {
-//		transporttest.Run(t, func(t *testing.T) transporttest.Harness { return newHarness(t) })
+//		transporttest.Run(t, func(t *testing.T) transporttest.Harness {
+//			h := transporttest.Of(newTransport(t))
+//			h.Restart = restartBroker
+//			return h
+//		})
 //	}
+//
+// An adapter of one direction sets Harness.Publisher and Harness.Reader, or Harness.Subscriber and Harness.Writer.
 //
 // # Guarantees
 //
@@ -11,6 +17,9 @@
 // [ErrNotDeclared] and is skipped by Run. Every check is an ordinary function without package testing, so that a
 // program can run it on a live broker; see [Checks]. The suite itself is tested: transports that are broken on purpose
 // must each fail a named check.
+//
+// An adapter cannot crash the suite or hang it: a panic, a call that goes on after its context ended, and a result of
+// the wrong shape are failures of the check. Only a panic in a goroutine of the adapter's own ends the test binary.
 //
 // # Concurrency
 //

@@ -3,53 +3,68 @@ package transporttest
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime/debug"
 
 	"github.com/waybill-go/waybill"
 	"github.com/waybill-go/waybill/core"
 )
 
-// Harness is the transport under test with the functions that the suite needs. Functions that only some brokers have
-// are optional interfaces: [ParkedLister] and [Restarter].
-type Harness interface {
-	// Transport returns the transport under test, the same one every time.
-	Transport() core.Transport
-	// NewName returns a name that this broker has not seen: lower-case letters and digits, at most 60. Queues are
-	// called like it, and topics have it as their first word.
-	NewName() string
-}
-
-// ParkedLister is a harness that can list what was rejected. Without it the suite checks only that a rejected message
-// does not come again.
-type ParkedLister interface {
+// Harness is the adapter under test with the functions that the suite needs. A nil field means: not under test, or not
+// available. The suite skips the checks that need it, and says so.
+//
+// An adapter that only publishes sets Publisher and Reader; one that only receives sets Subscriber and Writer. Reader
+// and Writer are helpers on the same broker, such as the broker's own client behind these interfaces. Their promises
+// are not tested.
+type Harness struct {
+	// Publisher and Subscriber are under test. The same values serve all of one check.
+	Publisher  core.Publisher
+	Subscriber core.Subscriber
+	// Reader receives what Publisher sends, if Subscriber is nil. Writer sends what Subscriber receives, if
+	// Publisher is nil.
+	Reader core.Subscriber
+	Writer core.Publisher
+	// NewName returns a name that the broker has not seen. Queues are called like it, and topics have it as their
+	// first word. Nil: the suite makes names of at most 20 lower-case letters and digits.
+	NewName func() string
+	// Close closes the transport under test, both directions; see core.Transport.
+	Close func(ctx context.Context) error
+	// Reopen returns a second subscriber on the same broker, which lives on when Close closes the first. The
+	// harness closes it after the check.
+	Reopen func(ctx context.Context) (core.Subscriber, error)
 	// Parked returns the parked messages of a queue, oldest first, without removing them.
-	Parked(ctx context.Context, queue string) ([]Parked, error)
-}
-
-// Restarter is a harness that can restart its broker. Without it the suite does not know what an outage does.
-type Restarter interface {
+	Parked func(ctx context.Context, queue string) ([]Parked, error)
 	// Restart ends the broker or its connections as a crash would, and returns when it takes connections again.
-	Restart(ctx context.Context) error
+	Restart func(ctx context.Context) error
+	// Cut cuts the link between the adapter and the broker: calls in progress fail or hang, and nothing arrives on
+	// either side. heal ends that. What was held back on the way may be lost, or be delivered late.
+	Cut func(ctx context.Context) (heal func() error, err error)
+	// Unreadable puts a message into a queue that the adapter cannot read, such as one with broken properties.
+	Unreadable func(ctx context.Context, queue string) error
+	// ReservedNames are header names that the broker, or its client, interprets. They must arrive as they were.
+	ReservedNames []string
 }
 
-// Parked is a parked message as [ParkedLister] found it.
+// Of returns the harness of a whole transport.
+func Of(t core.Transport) Harness { return Harness{Publisher: t, Subscriber: t, Close: t.Close} }
+
+// Parked is a parked message as Harness.Parked found it.
 type Parked struct {
 	Envelope waybill.Envelope
 	Reason   waybill.Reason
 	Err      string
 }
 
-// ErrNotDeclared reports that a check does not apply: the transport's traits, or the harness, do not have what it
-// tests.
+// ErrNotDeclared reports that a check does not apply: the adapter's traits, or the harness, do not have what it tests.
 var ErrNotDeclared = errors.New("not declared")
 
 // Check is one promise.
 type Check struct {
 	// Name is unique and stable: words joined by dashes.
 	Name string
-	// Run returns nil if the promise holds, an error that matches ErrNotDeclared if it was not made, and else an
-	// error that says what happened instead. It needs a harness of its own.
+	// Doc is the promise, in one sentence.
+	Doc string
+	// Run returns nil if the promise holds, and an error that matches ErrNotDeclared if it was not made. Else the
+	// error says what happened instead, where in the suite that was seen, and what the promise is. It takes at most
+	// Timeout, whatever the adapter does. It needs a harness of its own.
 	Run func(ctx context.Context, h Harness) error
 }
 
@@ -58,33 +73,8 @@ func Checks() []Check {
 	var all []Check
 	for _, group := range [...][]named{publishChecks, receiveChecks, settleChecks, rejectChecks, parkedChecks, orderChecks, lifeChecks} {
 		for _, c := range group {
-			all = append(all, Check{Name: c.name, Run: c.run})
+			all = append(all, Check{Name: c.name, Doc: c.doc, Run: c.run})
 		}
 	}
 	return all
-}
-
-// named is a check as it is written: it gives up by panicking with a failure, which run turns into an error.
-type named struct {
-	name string
-	fn   func(k *kit)
-}
-
-type failure struct{ err error }
-
-func (c named) run(ctx context.Context, h Harness) (err error) {
-	t := h.Transport()
-	k := &kit{ctx: ctx, h: h, tr: t, pub: t.Traits(), sub: t.SubscriberTraits()}
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case failure:
-			err = p.err
-		default:
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-		}
-		k.close()
-	}()
-	c.fn(k)
-	return nil
 }

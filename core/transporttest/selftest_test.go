@@ -3,7 +3,6 @@ package transporttest_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
 	"strings"
 	"sync"
@@ -25,6 +24,7 @@ type faults struct {
 	receive   func(r *brokenReceiver, ctx context.Context, limit int) ([]*waybill.Delivery, error)
 	settle    func(r *brokenReceiver, ctx context.Context, acks []core.Ack) core.Results
 	close     func(r *brokenReceiver, ctx context.Context) error
+	ahead     *aheadFaults // receivers are sent messages ahead
 }
 
 type broken struct {
@@ -56,6 +56,9 @@ func (b *broken) Subscribe(ctx context.Context, sub core.Subscription) (core.Rec
 	if err != nil {
 		return nil, err
 	}
+	if b.ahead != nil {
+		r = newAhead(r, sub.Prefetch, *b.ahead)
+	}
 	return &brokenReceiver{Receiver: r, b: b}, nil
 }
 
@@ -65,6 +68,9 @@ type brokenReceiver struct {
 	mu   sync.Mutex
 	held []*waybill.Delivery
 }
+
+// Unwrap shows whether the receiver is sent messages ahead.
+func (r *brokenReceiver) Unwrap() any { return r.Receiver }
 
 func (r *brokenReceiver) Receive(ctx context.Context, limit int) ([]*waybill.Delivery, error) {
 	receive := r.Receiver.Receive
@@ -116,7 +122,7 @@ func TestBrokenTransportsAreCaught(t *testing.T) {
 				if !ok {
 					t.Fatalf("there is no check %q", c.check)
 				}
-				if err := check.Run(t.Context(), newHarness(t, c.faults)); err == nil || errors.Is(err, transporttest.ErrNotDeclared) {
+				if err := check.Run(t.Context(), newWorld(t, c.faults).harness()); err == nil || errors.Is(err, transporttest.ErrNotDeclared) {
 					t.Errorf("%s did not catch it: %v", c.check, err)
 				} else {
 					t.Log(err)
@@ -131,7 +137,16 @@ func TestWrapperWithoutFaults(t *testing.T) {
 	t.Parallel()
 	transporttest.RunInBubble(t, func(t *testing.T) transporttest.Harness {
 		t.Helper()
-		return newHarness(t, faults{})
+		return newWorld(t, faults{}).harness()
+	})
+}
+
+// The same with receivers that are sent messages ahead.
+func TestWrapperAhead(t *testing.T) {
+	t.Parallel()
+	transporttest.RunInBubble(t, func(t *testing.T) transporttest.Harness {
+		t.Helper()
+		return newWorld(t, faults{ahead: &aheadFaults{}}).harness()
 	})
 }
 
@@ -147,9 +162,9 @@ func TestUndeclaredIsSkipped(t *testing.T) {
 				continue
 			}
 			synctest.Test(t, func(t *testing.T) {
-				h := newHarness(t, faults{})
-				h.tr = modest{h.tr}
-				if err := c.Run(t.Context(), h); !errors.Is(err, transporttest.ErrNotDeclared) {
+				w := newWorld(t, faults{})
+				w.tr = modest{w.tr}
+				if err := c.Run(t.Context(), w.harness()); !errors.Is(err, transporttest.ErrNotDeclared) {
 					t.Errorf("%s: %v", name, err)
 				}
 			})
@@ -176,29 +191,30 @@ type modest struct{ core.Transport }
 func (modest) Traits() core.PublisherTraits            { return core.PublisherTraits{} }
 func (modest) SubscriberTraits() core.SubscriberTraits { return core.SubscriberTraits{} }
 
-type harness struct {
-	tr   core.Transport
-	mem  *memtransport.Transport
-	name atomic.Int64
+// world is a memory transport, and what the suite gets to see of it.
+type world struct {
+	tr  core.Transport
+	mem *memtransport.Transport
 }
 
-func newHarness(t *testing.T, f faults) *harness {
+func newWorld(t *testing.T, f faults) *world {
 	t.Helper()
 	mem, err := memtransport.New(memtransport.Options{MaxBodyBytes: 2 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = mem.Close(context.Background()) })
-	return &harness{tr: &broken{Transport: mem, faults: f}, mem: mem}
+	return &world{tr: &broken{Transport: mem, faults: f}, mem: mem}
 }
 
-func (h *harness) Transport() core.Transport { return h.tr }
-func (h *harness) NewName() string           { return fmt.Sprintf("q%d", h.name.Add(1)) }
-
-func (h *harness) Parked(_ context.Context, queue string) ([]transporttest.Parked, error) {
-	var out []transporttest.Parked
-	for _, p := range h.mem.Parked(queue) {
-		out = append(out, transporttest.Parked{Envelope: p.Envelope, Reason: p.Reason, Err: p.Err})
+func (w *world) harness() transporttest.Harness {
+	h := transporttest.Of(w.tr)
+	h.Parked = func(_ context.Context, queue string) ([]transporttest.Parked, error) {
+		var out []transporttest.Parked
+		for _, p := range w.mem.Parked(queue) {
+			out = append(out, transporttest.Parked{Envelope: p.Envelope, Reason: p.Reason, Err: p.Err})
+		}
+		return out, nil
 	}
-	return out, nil
+	return h
 }

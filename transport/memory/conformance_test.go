@@ -2,11 +2,8 @@ package memory_test
 
 import (
 	"context"
-	"fmt"
-	"sync/atomic"
 	"testing"
 
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
 	memtransport "github.com/waybill-go/waybill/transport/memory"
 )
@@ -27,11 +24,6 @@ func TestConformanceRealTime(t *testing.T) {
 	})
 }
 
-type harness struct {
-	tr   *memtransport.Transport
-	name atomic.Int64
-}
-
 func newHarness(t *testing.T) transporttest.Harness {
 	t.Helper()
 	tr, err := memtransport.New(memtransport.Options{MaxBodyBytes: 2 << 20})
@@ -39,16 +31,13 @@ func newHarness(t *testing.T) transporttest.Harness {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tr.Close(context.Background()) })
-	return &harness{tr: tr}
-}
-
-func (h *harness) Transport() core.Transport { return h.tr }
-func (h *harness) NewName() string           { return fmt.Sprintf("q%d", h.name.Add(1)) }
-
-func (h *harness) Parked(_ context.Context, queue string) ([]transporttest.Parked, error) {
-	var out []transporttest.Parked
-	for _, p := range h.tr.Parked(queue) {
-		out = append(out, transporttest.Parked{Envelope: p.Envelope, Reason: p.Reason, Err: p.Err})
+	h := transporttest.Of(tr)
+	h.Parked = func(_ context.Context, queue string) ([]transporttest.Parked, error) {
+		var out []transporttest.Parked
+		for _, p := range tr.Parked(queue) {
+			out = append(out, transporttest.Parked{Envelope: p.Envelope, Reason: p.Reason, Err: p.Err})
+		}
+		return out, nil
 	}
-	return out, nil
+	return h
 }

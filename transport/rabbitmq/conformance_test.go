@@ -2,16 +2,13 @@ package rabbitmq_test
 
 import (
 	"context"
-	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybill-go/waybill"
-	"github.com/waybill-go/waybill/core"
 	"github.com/waybill-go/waybill/core/transporttest"
 	"github.com/waybill-go/waybill/internal/testenv"
 	"github.com/waybill-go/waybill/transport/rabbitmq"
@@ -37,13 +34,17 @@ func TestConformance(t *testing.T) {
 				mq := testenv.RabbitMQ(t)
 				harnesses = append(harnesses, func(t *testing.T) transporttest.Harness {
 					t.Helper()
-					h := harness{mq: mq, opts: c.opts, t: t}
 					if c.new != nil {
-						h.bus = c.new(t, mq, c.opts)
-						return h
+						return harness(t, mq, c.new(t, mq, c.opts), c.opts)
 					}
-					h.bus = dial(t, mq.URL, c.opts)
-					return restarter{h}
+					h := harness(t, mq, dial(t, mq.URL, c.opts), c.opts)
+					h.Restart = func(ctx context.Context) error { // as an operator closes connections
+						if _, err := mq.CloseConnections(ctx, mq.VHost); err != nil && !strings.Contains(err.Error(), "no connection") {
+							return err
+						}
+						return nil
+					}
+					return h
 				})
 			}
 			transporttest.RunSpread(t, harnesses...)
@@ -71,43 +72,24 @@ func own(t *testing.T, mq *testenv.MQ, opts rabbitmq.Options) *rabbitmq.Transpor
 	return bus
 }
 
-type harness struct {
-	t    *testing.T
-	mq   *testenv.MQ
-	bus  *rabbitmq.Transport
-	opts rabbitmq.Options
-}
-
-var nameCount atomic.Int64
-
-func (h harness) Transport() core.Transport { return h.bus }
-func (h harness) NewName() string {
-	return fmt.Sprintf("t%dx%d", time.Now().UnixMilli()%1_000_000, nameCount.Add(1))
-}
-
-// Parked looks at the dead-letter queue and lets its messages go back.
-func (h harness) Parked(_ context.Context, queue string) ([]transporttest.Parked, error) {
-	ch := testenv.Channel(h.t, h.mq.URL)
-	defer func() { _ = ch.Close() }()
-	var list []transporttest.Parked
-	for {
-		m, ok, err := ch.Get(h.opts.Prefix+queue+".dlq", false)
-		if err != nil || !ok {
-			return list, err
+func harness(t *testing.T, mq *testenv.MQ, bus *rabbitmq.Transport, opts rabbitmq.Options) transporttest.Harness {
+	t.Helper()
+	h := transporttest.Of(bus)
+	// Looks at the dead-letter queue and lets its messages go back.
+	h.Parked = func(_ context.Context, queue string) ([]transporttest.Parked, error) {
+		ch := testenv.Channel(t, mq.URL)
+		defer func() { _ = ch.Close() }()
+		var list []transporttest.Parked
+		for {
+			m, ok, err := ch.Get(opts.Prefix+queue+".dlq", false)
+			if err != nil || !ok {
+				return list, err
+			}
+			d := rabbitmq.Decode(&m, queue, "", time.Now())
+			reason, _ := m.Headers["waybill-reason"].(string)
+			text, _ := m.Headers["waybill-error"].(string)
+			list = append(list, transporttest.Parked{Envelope: d.Envelope, Reason: waybill.Reason(reason), Err: text})
 		}
-		d := rabbitmq.Decode(&m, queue, "", time.Now())
-		reason, _ := m.Headers["waybill-reason"].(string)
-		text, _ := m.Headers["waybill-error"].(string)
-		list = append(list, transporttest.Parked{Envelope: d.Envelope, Reason: waybill.Reason(reason), Err: text})
 	}
-}
-
-type restarter struct{ harness }
-
-// Restart closes the connections as an operator does.
-func (r restarter) Restart(ctx context.Context) error {
-	if _, err := r.mq.CloseConnections(ctx, r.mq.VHost); err != nil && !strings.Contains(err.Error(), "no connection") {
-		return err
-	}
-	return nil
+	return h
 }

@@ -3,11 +3,9 @@ package table_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/waybill-go/waybill"
@@ -56,8 +54,6 @@ type harness struct {
 	empty  map[string]func(*waybill.Envelope) // what staging filled in, by id
 }
 
-var names atomic.Int64
-
 func newHarness(tb testing.TB, b backend) *harness {
 	tb.Helper()
 	tr, err := table.New(b.store, table.Options{Logger: quiet, BatchSize: 50})
@@ -69,31 +65,23 @@ func newHarness(tb testing.TB, b backend) *harness {
 }
 
 // suite is what the suite sees of a harness.
-type suite struct{ h *harness }
+func suite(h *harness) transporttest.Harness { return transporttest.Of(h) }
 
-func (s suite) Transport() core.Transport { return s.h }
-func (s suite) NewName() string           { return fmt.Sprintf("q%d", names.Add(1)) }
-
-// memorySuite can also look at what is parked.
-type memorySuite struct {
-	suite
-	store *store
-}
-
-func newMemorySuite(tb testing.TB) memorySuite {
+// newMemorySuite can also look at what is parked.
+func newMemorySuite(tb testing.TB) transporttest.Harness {
 	tb.Helper()
 	s := newStore(tb)
-	return memorySuite{suite{newHarness(tb, backend{s, s.stage})}, s}
-}
-
-func (s memorySuite) Parked(_ context.Context, queue string) ([]transporttest.Parked, error) {
-	var out []transporttest.Parked
-	for _, r := range s.store.mem.Records() {
-		if r.State == core.StateAbandoned && r.Route == queue {
-			out = append(out, transporttest.Parked{Envelope: r.Envelope, Reason: r.Reason, Err: r.LastError})
+	h := suite(newHarness(tb, backend{s, s.stage}))
+	h.Parked = func(_ context.Context, queue string) ([]transporttest.Parked, error) {
+		var out []transporttest.Parked
+		for _, r := range s.mem.Records() {
+			if r.State == core.StateAbandoned && r.Route == queue {
+				out = append(out, transporttest.Parked{Envelope: r.Envelope, Reason: r.Reason, Err: r.LastError})
+			}
 		}
+		return out, nil
 	}
-	return out, nil
+	return h
 }
 
 func (h *harness) Traits() core.PublisherTraits {

@@ -32,7 +32,7 @@ func TestConformancePostgres(t *testing.T) {
 		t.Helper()
 		t.Parallel()
 		b, _ := postgresBackend(t, 8)
-		return suite{newHarness(t, b)}
+		return suite(newHarness(t, b))
 	})
 }
 

@@ -1,0 +1,157 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Take writes holds. LOCK: a row that a caller's transaction has locked is core.GripLocked; this store has no such
+// locks.
+func (s *Store) Take(ctx context.Context, self core.Session, want core.Want) ([]core.Taken, error) {
+	end, err := s.begin(ctx, "take")
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if s.members[self] == nil {
+		return nil, core.Fenced("skeleton: take", self)
+	}
+	var out []core.Taken
+	for _, ref := range want.Refs {
+		t := core.Taken{Ref: ref, Grip: core.GripGone}
+		r := s.find(ref)
+		if r != nil && r.live() && r.Version == ref.Version && (r.holder == self || s.owner(r) == self) {
+			if t.Grip = core.GripLocked; r.holder == 0 || r.holder == self {
+				r.hold(self, want.Deliver)
+				t.Grip, t.Deliveries = core.GripHeld, r.deliveries
+			}
+		}
+		out = append(out, t)
+	}
+	return append(out, s.takeNext(self, &want)...), nil
+}
+
+func (r *row) hold(self core.Session, deliver bool) {
+	if r.holder != self && deliver {
+		r.deliveries++
+	}
+	r.holder = self
+}
+
+// takeNext takes the next N without a key: first those that self holds and does not know, after a lost answer.
+func (s *Store) takeNext(self core.Session, want *core.Want) (out []core.Taken) {
+	now, bytes := time.Now(), int64(0)
+	for _, holder := range []core.Session{self, 0} {
+		for _, r := range s.rows { // INDEX: ready rows without a key by (route, seq)
+			if r.Route != want.Part.Route || !want.Part.Slots.Has(r.slot) || !r.ready() || r.env.Key != "" || r.holder != holder {
+				continue
+			}
+			known := slices.ContainsFunc(want.Out, func(ref core.Ref) bool { return ref.Route == r.Route && ref.Seq == r.Seq && ref.ID == r.ID })
+			if known {
+				continue
+			}
+			bytes += int64(len(r.env.Body))
+			if len(out) >= want.N || len(out) > 0 && want.Bytes > 0 && bytes > want.Bytes {
+				return out
+			}
+			r.hold(self, want.Deliver)
+			rec := r.record(now)
+			out = append(out, core.Taken{Ref: r.Ref, Grip: core.GripHeld, Record: &rec, Deliveries: r.deliveries})
+		}
+	}
+	return out
+}
+
+// GiveUp frees a unit, and writes holds for exactly what is still out.
+func (s *Store) GiveUp(ctx context.Context, self core.Session, what core.OwnedUnit, out []core.Ref) (bool, error) {
+	end, err := s.begin(ctx, "give up")
+	if err != nil {
+		return false, err
+	}
+	defer end()
+	u := s.unit(what.Unit)
+	switch {
+	case s.members[self] == nil:
+		return false, core.Fenced("skeleton: give up", self)
+	case u != nil && u.Term > what.Term:
+		return true, nil // a repeated call
+	case u == nil || u.Owner != self || u.Term != what.Term:
+		return false, core.Fenced("skeleton: give up", self)
+	}
+	for _, r := range s.rows {
+		if r.Route != what.Unit.Route || !what.Unit.Slots().Has(r.slot) {
+			continue
+		}
+		isOut := r.live() && slices.Contains(out, r.Ref)
+		switch {
+		case isOut && r.holder == 0:
+			r.holder = self
+		case !isOut && r.holder == self:
+			r.holder = 0
+		}
+	}
+	u.Low = what.Low
+	give(u, 0)
+	return true, nil
+}
+
+// Due looks for what has come due. Retries are held and returned; timers get a new number and are in line.
+func (s *Store) Due(ctx context.Context, self core.Session, parts []core.Part, limit int) (core.DuePage, error) {
+	end, err := s.begin(ctx, "due")
+	if err != nil {
+		return core.DuePage{}, err
+	}
+	defer end()
+	if s.members[self] == nil {
+		return core.DuePage{}, core.Fenced("skeleton: due", self)
+	}
+	now := time.Now()
+	p := core.DuePage{NextIn: -1}
+	var retries, timers []*row
+	for _, r := range s.rows { // INDEX: timers, and retries, by (route, due)
+		asked := slices.ContainsFunc(parts, func(p core.Part) bool { return p.Route == r.Route && p.Slots.Has(r.slot) })
+		if !asked || s.owner(r) != self || !r.live() || !r.waits || r.holder != 0 && (r.holder != self || !r.retry()) {
+			continue
+		}
+		switch in := r.due.Sub(now); {
+		case in > 0:
+			if p.NextIn < 0 || in < p.NextIn {
+				p.NextIn = in
+			}
+		case r.retry():
+			retries = append(retries, r)
+		default:
+			timers = append(timers, r)
+		}
+	}
+	// those that self holds already come first, after a lost answer
+	slices.SortStableFunc(retries, func(a, b *row) int {
+		return cmp.Or(-cmp.Compare(a.holder, b.holder), a.due.Compare(b.due))
+	})
+	slices.SortStableFunc(timers, func(a, b *row) int { return a.due.Compare(b.due) })
+	if len(retries) > limit || len(timers) > limit {
+		p.NextIn = 0
+	}
+	for _, r := range retries[:min(limit, len(retries))] {
+		r.holder = self
+		p.Retries = append(p.Retries, r.record(now))
+	}
+	for _, r := range timers[:min(limit, len(timers))] {
+		s.renumber(r)
+		p.Moved++
+	}
+	return p, nil
+}
+
+// renumber puts a timer in line, behind all that was staged so far.
+func (s *Store) renumber(r *row) {
+	s.rows = slices.DeleteFunc(s.rows, func(other *row) bool { return other == r })
+	s.seq++
+	r.Seq, r.waits = s.seq, false
+	r.Version++
+	s.rows = append(s.rows, r)
+}

@@ -1,0 +1,146 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/waybill-go/waybill/core"
+)
+
+// Read answers all parts of look. SNAPSHOT: all of them from one, or the order of keys breaks.
+func (s *Store) Read(ctx context.Context, self core.Session, look core.Look) (core.Page, error) {
+	end, err := s.begin(ctx, "read")
+	if err != nil {
+		return core.Page{}, err
+	}
+	defer end()
+	m := s.members[self]
+	if m == nil {
+		return core.Page{}, nil
+	}
+	// Numbers are drawn by Commit: the snapshot shows all of them, and so does one transaction id.
+	p := core.Page{Known: true, Flag: m.Flag, Epoch: "1", Last: s.seq, Next: 1}
+	if s.seq != look.Last {
+		p.Upper = 1
+	}
+	rd := reader{s: s, self: self, look: &look, now: time.Now()}
+	for _, part := range look.Parts {
+		p.Owned = append(p.Owned, s.owned(self, part))
+	}
+	p.Waiting, p.MoreWaiting = rd.fresh()
+	for i := range look.Ranges {
+		rg := &look.Ranges[i]
+		// INDEX: ready rows by (route, seq)
+		p.Ranges = append(p.Ranges, rd.collect(rg.From, rg.To, rg.Limit, func(r *row) bool {
+			return r.Route == rg.Route && rg.Slots.Has(r.slot) && (r.env.Key != "" || !rg.Keyed)
+		}))
+	}
+	for i := range look.Keys {
+		p.Keys = append(p.Keys, rd.key(&look.Keys[i]))
+	}
+	rd.again(&p)
+	return p, nil
+}
+
+func (s *Store) owned(self core.Session, part core.Part) (own core.Slots) {
+	for i := range s.units {
+		if u := &s.units[i]; u.Owner == self && u.Unit.Route == part.Route {
+			own |= u.Unit.Slots() & part.Slots
+		}
+	}
+	return own
+}
+
+// reader answers the parts of one Look.
+type reader struct {
+	s    *Store
+	self core.Session
+	look *core.Look
+	now  time.Time
+}
+
+// collect returns the wanted ones of the ready rows in (from, to], within the limits. At least one is returned,
+// whatever its size. A limit of 0 is none.
+func (rd *reader) collect(from, to int64, limit int, wanted func(r *row) bool) (out core.Records) {
+	var bytes int64
+	for _, r := range rd.s.rows {
+		if r.Seq <= from || r.Seq > to || !r.ready() || !wanted(r) {
+			continue
+		}
+		bytes += int64(len(r.env.Body))
+		if n := len(out.Records); n > 0 && (limit > 0 && n >= limit || rd.look.Bytes > 0 && bytes > rd.look.Bytes) {
+			out.More = true
+			break
+		}
+		out.Records = append(out.Records, r.record(rd.now))
+	}
+	return out
+}
+
+// key answers a range of a key, with all that blocks the key. INDEX: ready rows by (route, key, seq); waiting, held and
+// abandoned rows by (route, key).
+func (rd *reader) key(kr *core.KeyRange) (out core.KeyRecords) {
+	ofKey := func(r *row) bool { return r.Route == kr.Route && r.env.Key == kr.Key }
+	got := rd.collect(kr.From, kr.To, kr.Limit, ofKey)
+	out.Records, out.More = got.Records, got.More
+	for _, r := range rd.s.rows {
+		if w, ok := rd.obstacle(r); ok && ofKey(r) {
+			out.Waiting = append(out.Waiting, w)
+		}
+	}
+	return out
+}
+
+// fresh returns what waits in Look.Fresh, by sequence.
+func (rd *reader) fresh() (waiting []core.Waiting, more bool) {
+	for _, r := range rd.s.rows { // INDEX: waiting, held and abandoned rows by (route, seq)
+		asked := slices.ContainsFunc(rd.look.Fresh, func(p core.Part) bool { return p.Route == r.Route && p.Slots.Has(r.slot) })
+		w, ok := rd.obstacle(r)
+		if !asked || !ok || r.Seq <= rd.look.AfterFresh {
+			continue
+		}
+		if rd.look.Limit > 0 && len(waiting) == rd.look.Limit {
+			return waiting, true
+		}
+		waiting = append(waiting, w)
+	}
+	return waiting, false
+}
+
+// again reads single rows again, whatever their version.
+func (rd *reader) again(p *core.Page) {
+	for _, ref := range rd.look.Again {
+		r := rd.s.find(ref)
+		if r == nil {
+			continue
+		}
+		w, blocks := rd.obstacle(r)
+		switch {
+		case r.ready(), r.live() && r.holder != 0:
+			p.Again = append(p.Again, r.record(rd.now))
+		case blocks:
+			p.AgainWaiting = append(p.AgainWaiting, w)
+		case r.retry(): // without a key it holds none, and waits all the same
+			w.Why = core.ObstacleRetrying
+			p.AgainWaiting = append(p.AgainWaiting, w)
+		}
+	}
+}
+
+// obstacle returns why r, and with it its key, is not handed out to self.
+func (rd *reader) obstacle(r *row) (core.Waiting, bool) {
+	w := core.Waiting{Ref: r.Ref, Slot: r.slot, Key: r.env.Key, Holder: r.holder}
+	blocks := r.state == core.StateAbandoned && r.reason.Blocks() && slices.Contains(rd.look.Blocks, r.Route)
+	switch {
+	case r.holder != 0 && r.holder != rd.self:
+		w.Why = core.ObstacleHeld
+	case r.retry() && r.env.Key != "":
+		w.Why = core.ObstacleRetrying
+	case blocks && r.env.Key != "":
+		w.Why = core.ObstacleBlocking
+	default:
+		return w, false
+	}
+	return w, true
+}

@@ -1,0 +1,124 @@
+// Package store is the smallest outbox store that passes the conformance suites, to begin an adapter with. It keeps
+// rows in memory, and it finds them by looking at all. docs/adapters.md explains it, and says what a real database
+// has to do better: the places are marked with INDEX, LOCK and SNAPSHOT.
+//
+// # Guarantees
+//
+// Those of core.OutboxStore and waybill.Stager for one process. Nothing survives its end.
+//
+// # Concurrency
+//
+// All methods are safe for concurrent use. One transaction at a time stages; others wait in Begin.
+//
+// # Ownership
+//
+// What is staged is copied. Records that are returned are copies.
+//
+// # Limits
+//
+// It has none of the optional capabilities: no waking, no cancelling, no inspection, no redrive, no retention.
+package store
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/waybill-go/waybill"
+	"github.com/waybill-go/waybill/core"
+)
+
+var (
+	_ core.OutboxStore    = (*Store)(nil)
+	_ waybill.Stager[*Tx] = (*Store)(nil)
+)
+
+// Store is an outbox in memory.
+type Store struct {
+	stamper *core.Stamper
+	writer  chan struct{} // holds the transaction that may stage
+
+	mu      sync.Mutex // SNAPSHOT: what a method reads and writes under it is one transaction
+	rows    []*row     // in the order of their sequence. INDEX: primary key (route, seq)
+	seq     int64      // the last number drawn
+	members map[core.Session]*core.Member
+	units   []core.OwnedUnit
+}
+
+// row is a stored record.
+type row struct {
+	core.Ref
+	env          waybill.Envelope
+	slot         uint8
+	state        core.State // pending, failed or abandoned; published rows are deleted
+	reason       waybill.Reason
+	lastErr      string
+	attempts     int
+	deliveries   int
+	crashes      int
+	withdrawable bool
+	dedupe       string
+	holder       core.Session
+	waits        bool      // a timer or a retry waits for due; else the row is in line
+	due          time.Time // when it became due, or will
+	since        time.Time // when it first became due
+	maybe        bool      // it may have been delivered; a Canceller would tell
+}
+
+func (r *row) live() bool  { return !r.state.Terminal() }
+func (r *row) ready() bool { return r.live() && !r.waits }
+func (r *row) retry() bool { return r.live() && r.waits && r.state == core.StateFailed }
+
+// New returns an empty store. source is the CloudEvents source of messages that name none.
+func New(source string) (*Store, error) {
+	stamper, err := core.NewStamper(core.StamperOptions{Source: source})
+	if err != nil {
+		return nil, err
+	}
+	return &Store{stamper: stamper, writer: make(chan struct{}, 1), members: map[core.Session]*core.Member{}}, nil
+}
+
+// Traits declares what the store promises: no more than it keeps.
+func (s *Store) Traits() core.StoreTraits { return core.StoreTraits{SessionFence: true} }
+
+// begin starts a method: it locks the store, unless ctx has ended. An ended context is an outage: no record is at
+// fault.
+func (s *Store) begin(ctx context.Context, op string) (end func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, &waybill.Error{Op: "skeleton: " + op, Class: waybill.ClassOutage, Err: err}
+	}
+	s.mu.Lock()
+	return s.mu.Unlock, nil
+}
+
+// find returns the row that ref names, whatever its version, or nil.
+func (s *Store) find(ref core.Ref) *row {
+	for _, r := range s.rows { // INDEX: primary key (route, seq)
+		if r.Route == ref.Route && r.Seq == ref.Seq && r.ID == ref.ID {
+			return r
+		}
+	}
+	return nil
+}
+
+// owner returns who owns the unit of r; 0 = nobody.
+func (s *Store) owner(r *row) core.Session {
+	for i := range s.units {
+		if u := &s.units[i]; u.Unit.Route == r.Route && u.Unit.Slots().Has(r.slot) {
+			return u.Owner
+		}
+	}
+	return 0
+}
+
+// record returns r as the engine sees it.
+func (r *row) record(now time.Time) core.Record {
+	out := core.Record{
+		Ref: r.Ref, Envelope: r.env.Clone(), Slot: r.slot, Attempts: r.attempts, Deliveries: r.deliveries, Crashes: r.crashes,
+		Failed: r.state == core.StateFailed, Withdrawable: r.withdrawable, Holder: r.holder, Age: max(now.Sub(r.since), 0),
+	}
+	if !r.env.Expires.IsZero() {
+		out.Expires, out.Life = true, r.env.Expires.Sub(now)
+	}
+	return out
+}
