@@ -3,6 +3,7 @@ package redisstreams
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -12,47 +13,45 @@ import (
 	"github.com/waybill-go/waybill/internal/check"
 )
 
-// routes is a publisher's copy of the bindings. Every script call names the version of the copy, so that no message is
-// sent by an old one. The zero value has not been loaded, which is an old copy, too.
-type routes struct {
-	mu       sync.Mutex
+// routing is a publisher's copy of the bindings. Every script call names its version, so that no message is sent by an
+// old copy.
+type routing struct {
 	version  string
 	bindings map[string][][]string // queue → bindings, as words
-	cache    map[string][]string   // topic → queues
+
+	mu    sync.Mutex
+	cache map[string][]string // topic → queues
 }
 
 // maxCached bounds the topics whose queues are remembered.
 const maxCached = 10_000
 
-// load reads the bindings. The version is read first: if they change in between, the copy is old from the start.
-func (r *routes) load(ctx context.Context, client redis.UniversalClient, k keys) error {
+// loadRouting reads the bindings. The version is read first: if they change in between, the copy is old from the start.
+func loadRouting(ctx context.Context, client redis.UniversalClient, k keys) (*routing, error) {
 	version, err := client.Get(ctx, k.version()).Result()
-	if err != nil && err != redis.Nil { //nolint:errorlint // the driver returns it bare
-		return err
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, err
 	}
 	members, err := client.SMembers(ctx, k.bindings()).Result()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	bindings := map[string][][]string{}
+	r := &routing{version: version, bindings: map[string][][]string{}, cache: map[string][]string{}}
 	for _, m := range members {
 		if queue, binding, ok := parseBinding(m); ok {
-			bindings[queue] = append(bindings[queue], strings.Split(binding, "."))
+			r.bindings[queue] = append(r.bindings[queue], strings.Split(binding, "."))
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.version, r.bindings, r.cache = version, bindings, map[string][]string{}
-	return nil
+	return r, nil
 }
 
-// of returns the version, and the queues that are bound for topic.
-func (r *routes) of(topic string) (version string, queues []string) {
+// queues returns the queues that are bound for topic.
+func (r *routing) queues(topic string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	queues, ok := r.cache[topic]
-	if ok || r.cache == nil {
-		return r.version, queues
+	if ok {
+		return queues
 	}
 	words := strings.Split(topic, ".")
 	for queue, bindings := range r.bindings {
@@ -65,12 +64,12 @@ func (r *routes) of(topic string) (version string, queues []string) {
 		clear(r.cache)
 	}
 	r.cache[topic] = queues
-	return r.version, queues
+	return queues
 }
 
 // bindingOf returns the member of the set of bindings: a JSON array of the queue and the binding.
 func bindingOf(queue, binding string) string {
-	b, _ := json.Marshal([2]string{queue, binding}) // text always can be written
+	b, _ := json.Marshal([2]string{queue, binding}) // text can always be written
 	return string(b)
 }
 

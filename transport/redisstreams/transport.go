@@ -6,6 +6,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,8 +26,8 @@ type Transport struct {
 	own    bool                  // Close closes the clients
 	opts   Options
 	keys   keys
-	routes routes
 	log    *obs.Logger
+	routing atomic.Pointer[routing] // nil = not loaded
 
 	closing chan struct{}
 
@@ -146,11 +147,11 @@ func (t *Transport) Check(ctx context.Context) error {
 		return err
 	}
 	_, err := call(ctx, t, op, func(ctx context.Context) (any, error) {
-		if err := t.routes.load(ctx, t.client, t.keys); err != nil {
+		r, err := loadRouting(ctx, t.client, t.keys)
+		if err != nil {
 			return nil, err
 		}
-		version, _ := t.routes.of("")
-		_, err := publishScript.Run(ctx, t.client, []string{t.keys.version()}, version, 0).Result()
+		_, err = publishScript.Run(ctx, t.client, []string{t.keys.version()}, r.version, 0).Result()
 		if err == nil && t.opts.Confirm == ConfirmAlways {
 			err = checkAlways(ctx, t.client)
 		}

@@ -1,0 +1,2 @@
+// Package redisstreams is a transport on Redis Streams.
+package redisstreams
